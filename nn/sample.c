@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/random.h>
 
 enum { BUCKETS = 1024 };
 
@@ -333,25 +334,12 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 	return s->probability;
 }
 
-/*
- * Philox4x32-10 of (step, 0, 0, 0) under the seed (Salmon et al., 2011): 53 bits as a number in [0,
- * 1).
- */
+/* Philox of (step, 0, 0, 0) under the seed: 53 bits as a number in [0, 1). */
 static double draw_uniform(uint64_t seed, uint64_t step)
 {
-	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 },
-		 k[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 };
 
-	for (int i = 0; i < 10; i++) {
-		uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
-
-		c[0] = (uint32_t)(b >> 32) ^ c[1] ^ k[0];
-		c[2] = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
-		c[1] = (uint32_t)b;
-		c[3] = (uint32_t)a;
-		k[0] += 0x9E3779B9u;
-		k[1] += 0xBB67AE85u;
-	}
+	tess_philox((uint32_t)seed, (uint32_t)(seed >> 32), c);
 	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
 }
 

@@ -126,7 +126,8 @@ static float sum_key_units(const float *x, int64_t first, int64_t n)
 /* A masked key has e = +0, which adds nothing. */
 void attention_apply_softmax(const struct attention *a, const struct tile *t)
 {
-	int64_t n = (t->hi - t->lo) * KEYS, first, end;
+	const int32_t *position = a->op->in[3].data, *slot = a->op->in[4].data;
+	int64_t n = (t->hi - t->lo) * KEYS, first, end, token;
 	float *z, m, s;
 
 	for (int64_t r = 0; r < t->rows; r++) {
@@ -148,6 +149,10 @@ void attention_apply_softmax(const struct attention *a, const struct tile *t)
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = z[i] / s;
+		token = get_tile_token(t, r);
+		if (a->drop.below)
+			dropout_apply(&a->drop, position[token], slot[token],
+			              a->site + get_tile_head(t, r), t->lo * KEYS, n, z, z);
 	}
 }
 

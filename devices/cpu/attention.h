@@ -5,6 +5,7 @@
 #ifndef TESS_DEVICES_CPU_ATTENTION_H
 #define TESS_DEVICES_CPU_ATTENTION_H
 
+#include "dropout.h"
 #include "tile.h"
 
 enum { KEY_LEVELS = 27 }; /* the tree of KEY_UNITS units */
@@ -26,6 +27,8 @@ struct attention {
 	int64_t d, heads, kv, window, lo, group;
 	int64_t value, value_step; /* elements of a value, and between those of two positions */
 	float scale, softcap;
+	struct dropout drop; /* of weights */
+	int64_t site; /* of local head 0 */
 	int32_t dtype; /* of the cache */
 	int64_t width; /* bytes of its elements */
 	int64_t keys, values; /* bytes from the start of a page */
@@ -117,7 +120,7 @@ tess_status attention_list_slots(struct attention *a, void *memory);
 #define attention_see_keys CPU_NAME(attention_see_keys)
 void attention_see_keys(const struct attention *a, struct tile *t);
 
-/* Scores become weights: capped, then softmax. */
+/* Scores become weights: capped, then softmax, then those that are kept. */
 #define attention_apply_softmax CPU_NAME(attention_apply_softmax)
 void attention_apply_softmax(const struct attention *a, const struct tile *t);
 

@@ -27,7 +27,8 @@ struct text_head {
 	float *q_panels, *g_panels; /* [BLOCK_PANELS][width][16] */
 	int64_t first, rows; /* queries of the block */
 	int64_t lo, hi; /* units of keys that they see */
-	float *w, *s, *slope; /* [keys][64]: weights, gradients of scores, slopes of the softcap */
+	/* [keys][64]: weights, gradients of scores, slopes of the softcap, factors of dropout */
+	float *w, *s, *slope, *factor;
 	float *packed, *tile;
 };
 
@@ -168,6 +169,26 @@ static void weigh_block_keys(const struct text_head *h)
 	for (int64_t k = 0; k < n; k += BLOCK)
 		for (int64_t l = 0; l < BLOCK; l++)
 			z[k + l] = z[k + l] / sum[l];
+}
+
+static void list_factors(const struct text_head *h)
+{
+	const int32_t *slot = h->a->op->in[4].data;
+
+	for (int64_t p = h->lo * KEYS; p < h->hi * KEYS; p += 4)
+		dropout_list_factors(&h->a->drop, h->first, slot[h->of->row], h->a->site + h->head,
+		                     p, h->factor + (p - h->lo * KEYS) * BLOCK);
+}
+
+/* x of pairs that are kept, scaled; else 0. */
+static void drop_pairs(const struct text_head *h, float *x)
+{
+	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
+	const float *factor = h->factor;
+
+	CPU_LANES
+	for (int64_t i = 0; i < n; i++)
+		x[i] = factor[i] > 0 ? x[i] * factor[i] : 0.0f;
 }
 
 /* Gradients of weights, in s, become those of q . k. */
@@ -314,7 +335,13 @@ static void run_query_block(struct text_head *h)
 	mask_scores(h);
 	weigh_block_keys(h);
 	multiply_keys(h, &h->v, h->g_panels, 1.0f, h->s);
+	if (h->a->drop.below) {
+		list_factors(h);
+		drop_pairs(h, h->s);
+	}
 	differentiate_scores(h);
+	if (h->a->drop.below)
+		drop_pairs(h, h->w);
 	for (int64_t at = 0; at < h->rows; at += n) {
 		n = tess_up(h->rows - at, tess_up(h->rows - at, TILE_ROWS));
 		sum_query_tile(h, at, n);
@@ -368,6 +395,7 @@ static int64_t lay_out_head(struct text_head *h, const struct attention *a,
 	h->w = take_floats(&memory, seen * BLOCK);
 	h->s = take_floats(&memory, seen * BLOCK);
 	h->slope = take_floats(&memory, a->softcap > 0 ? seen * BLOCK : 0);
+	h->factor = take_floats(&memory, a->drop.below ? seen * BLOCK : 0);
 	h->packed = take_floats(&memory, seen * TILE_ROWS);
 	h->tile = take_floats(&memory, KEY_LEVELS * TILE_ROWS * TILE_WIDEST * LANES);
 	if (latent) {

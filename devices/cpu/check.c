@@ -238,6 +238,10 @@ tess_status cpu_check_query_heads(const struct tess_op *op)
 		                 "positions and slots must be i32, one for each row");
 	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0))
 		return refuse_op(op, "attention", "the softcap must not be negative");
+	if (!is_dropout(op, op->num[TESS_ATTENTION_RATE], op->num[TESS_ATTENTION_SITE], 6))
+		return refuse_op(op, "attention",
+		                 "dropout is for devices that train: a rate from 0 to less than 1, "
+		                 "a site and the i32 [4] of the step");
 	return TESS_OK;
 }
 
@@ -245,10 +249,10 @@ static tess_status check_attention(const struct tess_op *op)
 {
 	tess_status st;
 
-	if (op->nin != 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
-		return refuse_op(
-			op, "attention",
-			"it takes q, k, v, positions, slots and pages, and has ten numbers");
+	if (op->nin < 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
+		return refuse_op(op, "attention",
+		                 "it takes q, k, v, positions, slots and pages, and has twelve "
+		                 "numbers");
 	st = cpu_check_query_heads(op);
 	st = st ? st : check_pages(op);
 	if (!st && !is_values_of_queries(op, &op->out[0]))

@@ -145,6 +145,15 @@ static inline bool is_values_of_queries(const struct tess_op *op, const struct t
 /* The loss and the optimisers; then what cpu_check checks. */
 tess_status cpu_check_training(const struct tess_op *op);
 
+/* Whether a rate and a site are right, and the words of the step operand `at`, the last. */
+static inline bool is_dropout(const struct tess_op *op, double rate, double site, int32_t at)
+{
+	if (rate == 0)
+		return op->nin == at;
+	return CHECK_EXACT && rate > 0 && rate < 1 && is_integer(site, 0, UINT32_MAX) &&
+	       op->nin == at + 1 && is_index_list(&op->in[at], 4);
+}
+
 /* q, k, v, positions, slots and numbers of ATTENTION and ATTENTION_D. */
 tess_status cpu_check_query_heads(const struct tess_op *op);
 

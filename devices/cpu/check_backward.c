@@ -276,7 +276,7 @@ static tess_status check_attention_d(const struct tess_op *op)
 	const struct tess_view *q = &op->in[0];
 	tess_status st;
 
-	if (op->nin != 6 || op->nout != 3 || op->nnum != TESS_ATTENTION_NUMS)
+	if (op->nin < 6 || op->nout != 3 || op->nnum != TESS_ATTENTION_NUMS)
 		return refuse_op(op, "attention_d",
 		                 "it takes q, k, v, positions, slots and g, gives dq, dk and dv, "
 		                 "and has the numbers of attention");
@@ -292,6 +292,27 @@ static tess_status check_attention_d(const struct tess_op *op)
 		if (!is_row_view(&op->out[i], 2) || !has_same_shape(&op->out[i], q))
 			return refuse_op(op, "attention_d",
 			                 "dq and dk must be f32 rows of the shape of q");
+	return TESS_OK;
+}
+
+static tess_status check_dropout(const struct tess_op *op)
+{
+	if (op->nin < 3 || op->nout != 1 || op->nnum != TESS_DROPOUT_NUMS ||
+	    op->num[TESS_DROPOUT_RATE] == 0 ||
+	    !is_dropout(op, op->num[TESS_DROPOUT_RATE], op->num[TESS_DROPOUT_SITE], 3) ||
+	    !is_integer(op->num[TESS_DROPOUT_FIRST], 0, UINT32_MAX))
+		return refuse_op(op, "dropout",
+		                 "it takes x, positions, slots and the i32 [4] of the step, gives "
+		                 "one out, and has a rate of more than 0 and less than 1, a site "
+		                 "and the first column");
+	if (!is_row_view(&op->in[0], 2) || !is_row_view(&op->out[0], 2) ||
+	    !has_same_shape(&op->in[0], &op->out[0]) ||
+	    !is_index_list(&op->in[1], op->in[0].shape[0]) ||
+	    !is_index_list(&op->in[2], op->in[0].shape[0]))
+		return refuse_op(
+			op, "dropout",
+			"x and out must be f32 rows of one shape, positions and slots i32, "
+			"one for each row");
 	return TESS_OK;
 }
 
@@ -318,6 +339,8 @@ tess_status cpu_supports(const struct tess_op *op)
 		return check_glu_d(op);
 	case TESS_OP_ATTENTION_D:
 		return check_attention_d(op);
+	case TESS_OP_DROPOUT:
+		return check_dropout(op);
 	}
 	return cpu_check_training(op);
 }

@@ -24,6 +24,7 @@ extern cpu_run CPU_NAME(run_bias);
 extern cpu_run CPU_NAME(run_rope);
 extern cpu_run CPU_NAME(run_attention);
 extern cpu_run CPU_NAME(run_attention_d);
+extern cpu_run CPU_NAME(run_dropout);
 extern cpu_run CPU_NAME(run_glu);
 extern cpu_run CPU_NAME(run_add);
 extern cpu_run CPU_NAME(run_scale);
@@ -69,6 +70,7 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_ROPE] = CPU_NAME(run_rope),
 	.run[TESS_OP_ATTENTION] = CPU_NAME(run_attention),
 	.run[TESS_OP_ATTENTION_D] = CPU_NAME(run_attention_d),
+	.run[TESS_OP_DROPOUT] = CPU_NAME(run_dropout),
 	.run[TESS_OP_GLU] = CPU_NAME(run_glu),
 	.run[TESS_OP_ADD] = CPU_NAME(run_add),
 	.run[TESS_OP_SCALE] = CPU_NAME(run_scale),

@@ -23,6 +23,9 @@ struct attention attention_read(struct cpu *cpu, const struct tess_op *op)
 		.dtype = cached ? (int32_t)op->num[TESS_ATTENTION_DTYPE] : TESS_F32,
 	};
 
+	if (op->nin > 6)
+		a.drop = dropout_read(op->num[TESS_ATTENTION_RATE], &op->in[6]);
+	a.site = (int64_t)op->num[TESS_ATTENTION_SITE] + a.lo;
 	a.heads = op->in[0].shape[1] / a.d;
 	a.kv = op->in[1].shape[1] / a.d;
 	a.width = (int64_t)tess_width(a.dtype);

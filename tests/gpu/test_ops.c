@@ -476,10 +476,18 @@ static void test_attention_op(const struct attention_case *c, bool tensor)
 	struct attention_step s = make_attention_step(c);
 	int64_t n = s.tokens, nq = c->heads * c->d, nk = s.kv * c->d, nv = s.kv * s.value;
 	int64_t slots = c->slots * s.blocks;
-	double num[] = { 3 / sqrt((double)c->d), (double)c->window, (double)c->d,
-		         (double)c->lo,          (double)c->group,  GAP,
-		         (double)(GAP + s.keys), c->dtype,          c->softcap,
-		         (double)s.value };
+	double num[] = { 3 / sqrt((double)c->d),
+		         (double)c->window,
+		         (double)c->d,
+		         (double)c->lo,
+		         (double)c->group,
+		         GAP,
+		         (double)(GAP + s.keys),
+		         c->dtype,
+		         c->softcap,
+		         (double)s.value,
+		         0,
+		         0 };
 	struct tess_view in[6], out;
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &out, num, TESS_ATTENTION_NUMS);
 	float *y;

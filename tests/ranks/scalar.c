@@ -345,6 +345,9 @@ void scalar_run(const struct tess_op *op)
 	case TESS_OP_ATTENTION_D:
 		scalar_run_attention(op);
 		break;
+	case TESS_OP_DROPOUT:
+		scalar_run_dropout(op);
+		break;
 	case TESS_OP_BIAS:
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:

@@ -26,7 +26,8 @@ extern const struct tess_device scalar_device;
 
 /* ROUTE, EXPERTS and COMBINE (scalar_experts.c). */
 void scalar_run_experts(const struct tess_op *op);
-/* ATTENTION and ATTENTION_D (scalar_attention.c). */
+/* ATTENTION, ATTENTION_D and DROPOUT (scalar_attention.c). */
+void scalar_run_dropout(const struct tess_op *op);
 void scalar_run_attention(const struct tess_op *op);
 
 /* The ops of training (scalar_backward.c); false: op is none of them. */

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <tessera/random.h>
 
 enum { UNITS = 64, KEYS = 64, QUERIES = 32 };
 
@@ -129,6 +130,51 @@ static int64_t find_first_seen(const struct tess_op *op, int64_t own)
 	return window && own >= window ? own - window + 1 : 0;
 }
 
+/* What element `i` of row t of a site is multiplied by; `step` is the last operand. */
+static float find_drop_factor(const struct tess_op *op, int64_t position, int64_t slot, double rate,
+                              int64_t site, int64_t i)
+{
+	const uint32_t *step = op->in[op->nin - 1].data;
+	uint32_t c[4] = { (uint32_t)(i / 4), (uint32_t)position, step[2] + (uint32_t)slot,
+		          (uint32_t)site };
+
+	tess_philox(step[0], step[1], c);
+	return c[i % 4] < tess_drop_below(rate) ? 0 : tess_drop_scale(rate);
+}
+
+void scalar_run_dropout(const struct tess_op *op)
+{
+	const int32_t *position = op->in[1].data, *slot = op->in[2].data;
+	float x, factor;
+
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		for (int64_t i = 0; i < op->in[0].shape[1]; i++) {
+			x = scalar_read(&op->in[0], t, i);
+			factor = find_drop_factor(op, position[t], slot[t],
+			                          op->num[TESS_DROPOUT_RATE],
+			                          get_integer(op, TESS_DROPOUT_SITE),
+			                          get_integer(op, TESS_DROPOUT_FIRST) + i);
+			*get_element(&op->out[0], t, i) = factor > 0 ? x * factor : 0;
+		}
+}
+
+/* Drops some of the weights, or of their gradients, of row t. */
+static void drop_weights(const struct tess_op *op, int64_t t, int64_t h, float *w)
+{
+	int64_t site =
+		get_integer(op, TESS_ATTENTION_SITE) + get_integer(op, TESS_ATTENTION_FIRST) + h;
+	float factor;
+
+	int64_t last = get_position(op, t);
+
+	for (int64_t p = find_first_seen(op, last); p <= last && op->num[TESS_ATTENTION_RATE] > 0;
+	     p++) {
+		factor = find_drop_factor(op, last, get_slot(op, t), op->num[TESS_ATTENTION_RATE],
+		                          site, p);
+		w[p] = factor > 0 ? w[p] * factor : 0;
+	}
+}
+
 /* Scores z and weights w of the positions that row t sees. */
 static void weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z, float *w)
 {
@@ -152,6 +198,7 @@ static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 	float *z = malloc(12 * (size_t)(last + 1)), *w = z + last + 1, *v = w + last + 1;
 
 	weigh_keys(op, t, h, z, w);
+	drop_weights(op, t, h, w);
 	for (int64_t i = 0; i < value; i++) {
 		for (int64_t p = 0; p <= last; p++)
 			v[p] = *find_value(op, t, p, find_kv_head(op, h), i);
@@ -179,6 +226,7 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 			u[p] = fmaf(scalar_read(&op->in[5], t, h * value + i),
 			            *find_value(op, t, p, kv, i), u[p]);
 	}
+	drop_weights(op, t, h, u);
 	r = sum_positions(w, u, first, last, KEYS);
 	for (int64_t p = first; p <= last; p++) {
 		s[p] = w[p] * (u[p] - r);
@@ -186,6 +234,7 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 			s[p] = s[p] * (1.0f - (z[p] / cap) * (z[p] / cap));
 		s[p] = s[p] * (float)op->num[TESS_ATTENTION_SCALE];
 	}
+	drop_weights(op, t, h, w);
 	for (int64_t i = 0; i < d; i++) {
 		for (int64_t p = first; p <= last; p++)
 			u[p] = *find_key(op, t, p, kv, i);

@@ -106,7 +106,9 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		         (double)(2 * SKIP + c->bytes),
 		         m->dtype,
 		         m->softcap,
-		         (double)m->value };
+		         (double)m->value,
+		         0,
+		         0 };
 	struct tess_view y = cpu_make_rows(out, n, get_out_row(m), get_out_row(m));
 	struct tess_view in[6] = {
 		cpu_make_rows(x->q, n, nq, nq),
@@ -120,7 +122,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		  .shape = { c->slots, m->blocks },
 		  .stride = { m->blocks + 1, 1 } },
 	};
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
 
 	ck_assert_msg(cpu_device->supports(&op) == TESS_OK, "%s", cpu_sentence);
 	return cpu_device->run(device, &op);
@@ -546,7 +548,7 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 	const struct attention_shape *m = c->m;
 	float x[64] = { 0 };
 	int32_t list[1] = { 0 };
-	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, (double)m->value };
+	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, (double)m->value, 0, 0 };
 	struct tess_view y = cpu_make_rows(x, 1, m->d, m->d);
 	struct tess_view in[6] = { y,
 		                   y,
@@ -554,7 +556,7 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 		                   cpu_make_list(list, TESS_I32, 1),
 		                   cpu_make_list(list, TESS_I32, 1),
 		                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
 
 	if (m->latent)
 		in[2] = (struct tess_view){ 0 };
@@ -648,7 +650,7 @@ START_TEST(refuses_other_heads)
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
-		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, D };
+		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, D, 0, 0 };
 		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
@@ -656,7 +658,8 @@ START_TEST(refuses_other_heads)
 			                   cpu_make_list(&position, TESS_I32, 1),
 			                   { .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } } };
 		struct tess_view y = cpu_make_rows(memory, 1, heads * D, heads * D);
-		struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, 10);
+		struct tess_op op =
+			cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
 		bool read[8] = { false };
 		int64_t count = 0;
 

@@ -1,4 +1,4 @@
-/* ATTENTION without pages and ATTENTION_D on the CPU device, against their scalar definitions. */
+/* ATTENTION without pages, ATTENTION_D and DROPOUT on the CPU device, against their definitions. */
 #include "cpu.h"
 #include "tests/ranks/scalar.h"
 
@@ -7,12 +7,13 @@ struct texts {
 	double softcap;
 	bool latent; /* a value is the beginning of its key */
 	int64_t length[4]; /* of the texts; ends with 0 */
+	double rate; /* of dropout */
 };
 
 enum { PAD = 3, OUTS = 4 }; /* floats behind each row; attention's out, dq, dk, dv */
 
 struct operands {
-	struct tess_view in[6], out[OUTS];
+	struct tess_view in[7], out[OUTS];
 	int64_t floats[OUTS];
 	double num[TESS_ATTENTION_NUMS];
 	struct tess_view g;
@@ -22,6 +23,8 @@ static struct tess_view make_padded_rows(int64_t rows, int64_t columns)
 {
 	return cpu_make_rows(cpu_make_floats(rows * (columns + PAD)), rows, columns, columns + PAD);
 }
+
+static int32_t step_words[4] = { 0x12345678, -5, 3 };
 
 static struct operands make_operands(const struct texts *x)
 {
@@ -58,6 +61,9 @@ static struct operands make_operands(const struct texts *x)
 	o.num[TESS_ATTENTION_GROUP] = (double)x->group;
 	o.num[TESS_ATTENTION_SOFTCAP] = x->softcap;
 	o.num[TESS_ATTENTION_VALUE] = (double)x->value;
+	o.num[TESS_ATTENTION_RATE] = x->rate;
+	o.num[TESS_ATTENTION_SITE] = 77;
+	o.in[6] = cpu_make_list(step_words, TESS_I32, 4);
 	return o;
 }
 
@@ -73,9 +79,9 @@ static void free_operands(struct operands *o)
 /* Forward, then backward, on a device or, without one, by the definitions. */
 static void run_both(void *device, const struct texts *x, struct operands *o)
 {
-	struct tess_op op =
-		cpu_make_op(TESS_OP_ATTENTION, o->in, 6, o->out, o->num, TESS_ATTENTION_NUMS);
-	struct tess_view in[6], out[3];
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, o->in, x->rate > 0 ? 7 : 6, o->out,
+	                                o->num, TESS_ATTENTION_NUMS);
+	struct tess_view in[7], out[3];
 
 	memcpy(in, o->in, sizeof in);
 	memcpy(out, o->out + 1, sizeof out);
@@ -136,17 +142,19 @@ static void compare_texts(const struct texts *x)
 START_TEST(texts_of_many_shapes)
 {
 	static const struct texts all[] = {
-		{ 2, 0, 1, 16, 16, 0, 0, false, { 300, 1, 33 } },
-		{ 3, 3, 4, 24, 24, 0, 0, false, { 70, 129 } }, /* heads of two groups */
-		{ 4, 0, 2, 64, 64, 0, 1.3, false, { 64, 65, 32 } },
-		{ 3, 0, 3, 80, 17, 0, 0, false, { 95 } },
-		{ 2, 1, 2, 12, 40, 65, 0, false, { 200, 66 } },
-		{ 1, 0, 1, 8, 8, 1, 0, false, { 130 } },
-		{ 2, 0, 2, 16, 16, 3, 2.1, false, { 7, 160 } },
-		{ 1, 0, 1, 20, 20, 130, 0, false, { 400 } },
-		{ 5, 0, 5, 28, 20, 0, 0, true, { 100, 40 } },
-		{ 2, 0, 2, 40, 40, 33, 1.7, true, { 131 } },
-		{ 1, 0, 1, 4, 4, 64, 0, false, { 700 } },
+		{ 2, 0, 1, 16, 16, 0, 0, false, { 300, 1, 33 }, 0 },
+		{ 3, 3, 4, 24, 24, 0, 0, false, { 70, 129 }, 0 }, /* heads of two groups */
+		{ 4, 0, 2, 64, 64, 0, 1.3, false, { 64, 65, 32 }, 0 },
+		{ 3, 0, 3, 80, 17, 0, 0, false, { 95 }, 0 },
+		{ 2, 1, 2, 12, 40, 65, 0, false, { 200, 66 }, 0 },
+		{ 1, 0, 1, 8, 8, 1, 0, false, { 130 }, 0 },
+		{ 2, 0, 2, 16, 16, 3, 2.1, false, { 7, 160 }, 0 },
+		{ 1, 0, 1, 20, 20, 130, 0, false, { 400 }, 0 },
+		{ 5, 0, 5, 28, 20, 0, 0, true, { 100, 40 }, 0 },
+		{ 2, 0, 2, 40, 40, 33, 1.7, true, { 131 }, 0 },
+		{ 1, 0, 1, 4, 4, 64, 0, false, { 700 }, 0 },
+		{ 3, 2, 2, 16, 24, 0, 1.3, false, { 130, 3, 41 }, 0.1 },
+		{ 2, 0, 2, 20, 12, 33, 0, true, { 100 }, 0.5 },
 	};
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -154,10 +162,57 @@ START_TEST(texts_of_many_shapes)
 }
 END_TEST
 
+/* A row is dropped alike wherever its columns are, in place or not; how many are dropped. */
+START_TEST(dropout_knows_no_ranks)
+{
+	enum { N = 533, T = 40 };
+	static const int64_t cuts[] = { 0, 1, 2, 130, 266, 400, N };
+	int32_t position[T], slot[T];
+	struct tess_view x = make_padded_rows(T, N), want = make_padded_rows(T, N), in[4], out;
+	double num[TESS_DROPOUT_NUMS] = { 0.25, 9, 0 };
+	struct tess_op op = cpu_make_op(TESS_OP_DROPOUT, in, 4, &out, num, TESS_DROPOUT_NUMS);
+	struct cpu_devices d = { 0 };
+	int64_t dropped = 0;
+
+	for (int32_t i = 0; i < T; i++) {
+		position[i] = i % 25;
+		slot[i] = i / 25;
+	}
+	in[0] = x;
+	in[1] = cpu_make_list(position, TESS_I32, T);
+	in[2] = cpu_make_list(slot, TESS_I32, T);
+	in[3] = cpu_make_list(step_words, TESS_I32, 4);
+	out = want;
+	scalar_run(&op);
+	for (int64_t i = 0; i < T * N; i++)
+		dropped += ((float *)want.data)[i / N * want.stride[0] + i % N] == 0;
+	ck_assert_msg(labs(dropped - T * N / 4) < 400, "%lld dropped", (long long)dropped);
+	while (cpu_open_next(&d)) {
+		struct tess_view got = make_padded_rows(T, N);
+
+		memcpy(got.data, x.data, sizeof(float) * (size_t)(T * x.stride[0]));
+		for (size_t i = 0; cuts[i] < N; i++) {
+			in[0] = got;
+			in[0].data = (float *)got.data + cuts[i];
+			in[0].shape[1] = cuts[i + 1] - cuts[i];
+			out = in[0];
+			num[TESS_DROPOUT_FIRST] = (double)cuts[i];
+			cpu_run_op(d.now, &op);
+		}
+		for (int64_t t = 0; t < T; t++)
+			cpu_expect_equal(d.variant->isa, (float *)got.data + t * got.stride[0],
+			                 (float *)want.data + t * want.stride[0], N);
+		free(got.data);
+	}
+	free(x.data);
+	free(want.data);
+}
+END_TEST
+
 /* Operand, out (from 6 on) or number (from 9 on) `at` is changed. */
 static void expect_changed_refused(int at)
 {
-	const struct texts x = { 2, 0, 1, 16, 12, 0, 0, false, { 5 } };
+	const struct texts x = { 2, 0, 1, 16, 12, 0, 0, false, { 5 }, 0 };
 	struct operands o = make_operands(&x);
 	struct tess_op op =
 		cpu_make_op(TESS_OP_ATTENTION_D, o.in, 6, o.out + 1, o.num, TESS_ATTENTION_NUMS);
@@ -178,9 +233,10 @@ static void expect_changed_refused(int at)
 
 START_TEST(refuses_other_operands)
 {
-	static const int number[] = { TESS_ATTENTION_WINDOW,  TESS_ATTENTION_HEAD,
-		                      TESS_ATTENTION_FIRST,   TESS_ATTENTION_GROUP,
-		                      TESS_ATTENTION_SOFTCAP, TESS_ATTENTION_VALUE };
+	static const int number[] = { TESS_ATTENTION_RATE,  TESS_ATTENTION_WINDOW,
+		                      TESS_ATTENTION_HEAD,  TESS_ATTENTION_FIRST,
+		                      TESS_ATTENTION_GROUP, TESS_ATTENTION_SOFTCAP,
+		                      TESS_ATTENTION_VALUE };
 	void *device = cpu_open_device("auto", 1);
 
 	for (int i = 0; i < 9; i++)
@@ -191,4 +247,4 @@ START_TEST(refuses_other_operands)
 }
 END_TEST
 
-SUITE_MAIN("cpu_attention_d", texts_of_many_shapes, refuses_other_operands)
+SUITE_MAIN("cpu_attention_d", texts_of_many_shapes, dropout_knows_no_ranks, refuses_other_operands)
