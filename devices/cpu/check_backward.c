@@ -115,6 +115,31 @@ static tess_status check_linear_dw(const struct tess_op *op)
 	return TESS_OK;
 }
 
+static tess_status check_head_linear_dw(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *g = &op->in[1], *d = &op->out[0];
+	int32_t axis = d->ndim - 3;
+	struct tess_op one = *op;
+	struct tess_view v[3];
+	int64_t heads;
+
+	if (op->nin != 2 || op->nout != 1 || axis < 0 || axis > 1 || x->ndim != 2 || g->ndim != 2)
+		return refuse_op(op, "head_linear_dw",
+		                 "it takes rows x and g, and gives [heads, N, K] or [nodes, heads, "
+		                 "N, K]");
+	heads = d->shape[axis];
+	if (heads < 1 || x->shape[1] % heads || g->shape[1] % heads ||
+	    x->shape[1] / heads < d->shape[axis + 2] ||
+	    x->shape[1] / heads - d->shape[axis + 2] != g->shape[1] / heads - d->shape[axis + 1])
+		return refuse_op(op, "head_linear_dw",
+		                 "a head of x must have K elements and a rest, and one of g N "
+		                 "elements and the same rest");
+	get_head_sum(op, 0, v);
+	one.in = v;
+	one.out = &v[2];
+	return check_linear_dw(&one);
+}
+
 static tess_status check_bias_dw(const struct tess_op *op)
 {
 	const char *why;
@@ -323,6 +348,8 @@ tess_status cpu_supports(const struct tess_op *op)
 		return check_linear_dx(op);
 	case TESS_OP_LINEAR_DW:
 		return check_linear_dw(op);
+	case TESS_OP_HEAD_LINEAR_DW:
+		return check_head_linear_dw(op);
 	case TESS_OP_BIAS_DW:
 		return check_bias_dw(op);
 	case TESS_OP_EMBED_DW:

@@ -117,6 +117,29 @@ static inline struct tess_view get_matrix(const struct tess_view *w, int64_t i)
 	};
 }
 
+/* x, g and d of the LINEAR_DW that is head h of a HEAD_LINEAR_DW. */
+static inline void get_head_sum(const struct tess_op *op, int64_t h, struct tess_view v[3])
+{
+	const struct tess_view *d = &op->out[0];
+	int32_t axis = d->ndim - 3; /* of heads */
+
+	v[0] = op->in[0];
+	v[1] = op->in[1];
+	v[2] = *d;
+	v[2].ndim--;
+	for (int32_t i = axis; i < v[2].ndim; i++) {
+		v[2].shape[i] = d->shape[i + 1];
+		v[2].stride[i] = d->stride[i + 1];
+	}
+	for (int32_t i = 0; i < 2; i++) {
+		if (v[i].data)
+			v[i].data = (float *)v[i].data + h * (v[i].shape[1] / d->shape[axis]);
+		v[i].shape[1] = d->shape[axis + 2 - i];
+	}
+	if (d->data)
+		v[2].data = (float *)d->data + h * d->stride[axis];
+}
+
 /* Row `t` of activations. */
 static inline float *get_row(const struct tess_view *v, int64_t t)
 {

@@ -1,4 +1,7 @@
-/* HEAD_LINEAR: each head of x times a weight of its own; the rest of the head is copied. */
+/*
+ * HEAD_LINEAR: each head of x times a weight of its own; the rest of the head is copied.
+ * HEAD_LINEAR_DW: the sums over tokens of each head.
+ */
 #include "product.h"
 
 enum { ROWS = 192 }; /* rows of x that use a panel while it is cached */
@@ -119,4 +122,22 @@ tess_status run_head_linear(struct cpu *cpu, const struct tess_op *op)
 		pool_run(cpu->pool, multiply_heads, &m, heads * m.groups, grain);
 	}
 	return TESS_OK;
+}
+
+extern cpu_run CPU_NAME(run_linear_dw);
+
+#define run_head_linear_dw CPU_NAME(run_head_linear_dw)
+tess_status run_head_linear_dw(struct cpu *cpu, const struct tess_op *op)
+{
+	struct tess_op one = *op;
+	struct tess_view v[3];
+	tess_status st = TESS_OK;
+
+	one.in = v;
+	one.out = &v[2];
+	for (int64_t h = 0; h < op->out[0].shape[op->out[0].ndim - 3] && !st; h++) {
+		get_head_sum(op, h, v);
+		st = CPU_NAME(run_linear_dw)(cpu, &one);
+	}
+	return st;
 }

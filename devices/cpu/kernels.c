@@ -31,6 +31,7 @@ extern cpu_run CPU_NAME(run_scale);
 extern cpu_run CPU_NAME(run_copy);
 extern cpu_run CPU_NAME(run_select_rows);
 extern cpu_run CPU_NAME(run_head_linear);
+extern cpu_run CPU_NAME(run_head_linear_dw);
 extern cpu_run CPU_NAME(run_route);
 extern cpu_run CPU_NAME(run_experts);
 extern cpu_run CPU_NAME(run_combine);
@@ -77,6 +78,7 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_COPY] = CPU_NAME(run_copy),
 	.run[TESS_OP_SELECT_ROWS] = CPU_NAME(run_select_rows),
 	.run[TESS_OP_HEAD_LINEAR] = CPU_NAME(run_head_linear),
+	.run[TESS_OP_HEAD_LINEAR_DW] = CPU_NAME(run_head_linear_dw),
 	.run[TESS_OP_ROUTE] = CPU_NAME(run_route),
 	.run[TESS_OP_EXPERTS] = CPU_NAME(run_experts),
 	.run[TESS_OP_COMBINE] = CPU_NAME(run_combine),

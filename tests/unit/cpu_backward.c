@@ -38,6 +38,47 @@ START_TEST(weight_gradients)
 }
 END_TEST
 
+/* Parts of the heads of a weight, as stored or turned. */
+START_TEST(weight_gradients_of_heads)
+{
+	static struct sums s;
+	struct tess_view in[2], out;
+
+	for (int i = 0; i < ROUNDS; i++) {
+		int64_t heads = draw_from(1, 5), n = draw_from(1, 40), k = draw_from(1, 40),
+			rest = draw_from(0, 6), each = n + draw_from(0, 9), inner, a;
+
+		make_token_sums(&s, i % 4);
+		if (i % 4 == 2 && !s.nodes)
+			continue;
+		in[0] = make_test_rows(s.rows, heads * (k + rest), i % 5 == 0);
+		in[1] = make_test_rows(s.rows, heads * (n + rest), false);
+		out = make_out(&s, heads * each, k); /* the first n rows of each head */
+		a = out.ndim++ - 2;
+		inner = out.stride[a];
+		memcpy(out.shape + a, (int64_t[]){ heads, n, k }, 3 * sizeof inner);
+		memcpy(out.stride + a, (int64_t[]){ each * inner, inner, 1 }, 3 * sizeof inner);
+		if (i / 4 % 2) { /* g and x change places */
+			struct tess_view x = in[0];
+
+			in[0] = in[1], in[1] = x;
+			out.shape[a + 1] = k, out.shape[a + 2] = n;
+			out.stride[a + 1] = 1, out.stride[a + 2] = inner;
+		}
+		struct tess_op op =
+			make_summed_op(TESS_OP_HEAD_LINEAR_DW, &s, in, 2, &out, TESS_TOKENS_NUMS);
+		compare_op(&op);
+		for (int j = 0; j < 3; j++) { /* heads, N or K of another size */
+			out.shape[a + j]++;
+			ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+			out.shape[a + j]--;
+		}
+		free_views(in, 2);
+		free_views(&out, 1);
+	}
+}
+END_TEST
+
 /* Several gradients: units of the tree have a run of each. */
 START_TEST(input_gradients)
 {
@@ -345,5 +386,6 @@ START_TEST(updates)
 }
 END_TEST
 
-SUITE_MAIN("cpu_backward", weight_gradients, input_gradients, vector_gradients, norm_gradients,
-           sums_of_heads_and_sequences, gate_gradients, losses, updates)
+SUITE_MAIN("cpu_backward", weight_gradients, weight_gradients_of_heads, input_gradients,
+           vector_gradients, norm_gradients, sums_of_heads_and_sequences, gate_gradients, losses,
+           updates)
