@@ -114,16 +114,17 @@ static struct finding scan_part(const struct tess_check *c)
 
 /*
  * The lowest rank that holds what `rank` does: that is first where the value is replicated. Along
- * dp each has tokens of its own.
+ * dp each has tokens of its own, and sums over them.
  */
 static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {
 	const struct tess_mesh_shape *mesh = &c->program->mesh;
-	bool tokens = c->tensor->dim[0] == c->program->tokens;
+	const struct tess_dim *tokens = c->program->training ? c->program->tokens : NULL;
+	bool apart = tokens && (c->tensor->dim[0] == tokens || c->tensor->sum == tokens);
 
 	for (int32_t i = 0; i < mesh->ndims; i++)
 		if (c->tensor->place[i].kind == TESS_REPLICATE &&
-		    !(tokens && c->program->training && i == c->program->data_along))
+		    !(apart && i == c->program->data_along))
 			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
 	return rank;
 }

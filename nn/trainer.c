@@ -1,5 +1,6 @@
 #include "nn/trainer.h"
 
+#include "core/base/option.h"
 #include "core/base/status.h"
 #include "nn/agree.h"
 #include "nn/runner.h"
@@ -50,20 +51,23 @@ static struct tess_shape make_first_shape(const struct tess_trainer *t, int64_t 
 static tess_status record_first_program(struct tess_trainer *t, const struct tess_device *device)
 {
 	const struct tess_trainer_parts *parts = &t->parts;
-	int64_t *lengths = calloc((size_t)t->nreplicas, sizeof *lengths);
+	int64_t *lengths = calloc((size_t)t->nreplicas, sizeof *lengths), check = 0;
 	struct tess_training training;
-	tess_status st;
+	tess_status st = tess_option_get_int("check", 0, 1, &check);
 
 	t->programs.options = (struct tess_record_options){ .model = parts->model,
 		                                            .plan = parts->plan,
 		                                            .source = parts->source,
 		                                            .mesh = parts->mesh,
 		                                            .positions = parts->positions,
+		                                            .check = check,
 		                                            .device = device };
 	t->programs.group = t->programs.all = parts->group;
 	if (!lengths)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_programs_record_first(&t->programs, make_first_shape(t, lengths, &training));
+	if (!st)
+		st = tess_programs_record_first(&t->programs,
+		                                make_first_shape(t, lengths, &training));
 	free(lengths);
 	if (st)
 		return st;
