@@ -548,11 +548,52 @@ START_TEST(a_loss_that_is_not_finite)
 }
 END_TEST
 
+/* Weights that a step has made far too large: each rank names the module that gives Inf. */
+static tess_status diverge_on_rank(struct tess_world *w, void *arg)
+{
+	struct tess_training_result r = { .size = sizeof r };
+	struct tess_mesh *mesh = NULL;
+	struct tess_trainer *t = NULL;
+	tess_status st = tess_mesh_open(w, "dp=2,tp=2", &mesh);
+
+	if (!st)
+		st = tess_trainer_open(mesh, folder, arg, &t);
+	for (int i = 0; i < 3 && !st; i++)
+		st = tess_trainer_step(t, &golden_batch, 1, 1e38, &r);
+	ck_assert_int_eq(st, TESS_EINVAL);
+	expect_part(tess_error(), "the first value of this step that is not finite");
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return TESS_OK;
+}
+
+/* With TESSERA_CHECK ranks compare what they must hold alike, which replicas need not. */
+START_TEST(values_are_checked)
+{
+	struct tess_trainer_options options = { .size = sizeof options, .threads = 1 };
+	struct job one = { .micro = &golden_batch, .nmicro = 1 }, j = one;
+
+	open_golden_of("llama");
+	read_golden_batch();
+	run_on(&one, "tp", 1);
+	tess_option_set("check", "1");
+	j.options.plan = "tp+sp";
+	run_on(&j, "dp=2,tp=2", 4);
+	ck_assert(j.nbytes == one.nbytes && !memcmp(j.bytes, one.bytes, j.nbytes));
+	spawn_ranks(4, diverge_on_rank, &options);
+	tess_option_set("check", "0");
+	free_training_job(&one);
+	free_training_job(&j);
+	close_golden_of();
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
 	TCase *t = suite_begin("training", 60, &r);
 
+	tcase_add_test(t, values_are_checked);
 	tcase_add_loop_test(t, loss_and_gradients, 0, sizeof families / sizeof *families);
 	tcase_add_loop_test(t, ten_steps_of_adamw, 0,
 	                    sizeof adamw_families / sizeof *adamw_families);
