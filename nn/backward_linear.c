@@ -122,10 +122,23 @@ static struct tess_tensor *record_dx(struct tess_backward *b, const struct tess_
 	return dx->sum ? dx : NULL;
 }
 
+static void record_dw(struct tess_backward *b, const struct tess_record *rec, int32_t i,
+                      struct tess_tensor *g)
+{
+	struct tess_record *dw =
+		append_weight_sum(b, TESS_OP_LINEAR_DW, rec, 2,
+	                          (struct tess_tensor *[]){ rec->in[0], g }, rec->weight[i]);
+
+	if (!dw)
+		return;
+	dw->num[TESS_REC_LINEAR_DW_IN_OUT] = rec->weight[i]->in_out;
+	tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
+}
+
+/* dx first: weights that were gathered for it end before their gradients begin. */
 void tess_backward_record_linear(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor **g = TESS_NEW(&b->r->p->arena, struct tess_tensor *, rec->nweight);
-	struct tess_record *dw;
 
 	if (!g) {
 		tess_recorder_keep_error(b->r, TESS_ENOMEM);
@@ -140,15 +153,10 @@ void tess_backward_record_linear(struct tess_backward *b, const struct tess_reco
 			                   rec->module, rec->weight[i]->name);
 			return;
 		}
-		dw = append_weight_sum(b, TESS_OP_LINEAR_DW, rec, 2,
-		                       (struct tess_tensor *[]){ rec->in[0], g[i] },
-		                       rec->weight[i]);
-		if (!dw)
-			return;
-		dw->num[TESS_REC_LINEAR_DW_IN_OUT] = rec->weight[i]->in_out;
-		tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
 	}
 	tess_backward_give(b, rec->in[0], record_dx(b, rec, g));
+	for (int32_t i = 0; i < rec->nweight && !b->r->status; i++)
+		record_dw(b, rec, i, g[i]);
 }
 
 /* ---- vectors --------------------------------------------------------------------------------- */
