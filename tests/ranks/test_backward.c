@@ -67,9 +67,9 @@ static double read_torch_error(const struct opened *o, const char *name)
 
 /* ---- against torch --------------------------------------------------------------------------- */
 
-static const char *const families[] = { "llama",  "llama-odd", "gpt2",    "qwen2",
-	                                "qwen3",  "mistral",   "phi3",    "phi3-partial",
-	                                "gemma2", "olmo2",     "mixtral", "qwen3_moe" };
+static const char *const families[] = { "llama",   "llama-odd", "gpt2",         "qwen2",  "qwen3",
+	                                "mistral", "phi3",      "phi3-partial", "gemma2", "olmo2",
+	                                "mixtral", "qwen3_moe", "deepseek_v3" };
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /* Returns whether the golden has it; of gradients with the balancing loss, the routers' alone. */
