@@ -4,6 +4,7 @@
  * head: milliseconds of what a layer does between its projections.
  *
  *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512
+ *	kernels --training PLUGIN.so M N K THREADS      ops of a step, for bench/training
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -334,12 +335,110 @@ static void measure_latent(void)
 		       time_rows(&heads, parts[i][0], parts[i][1]));
 }
 
+/* ---- ops of training ------------------------------------------------------------------------- */
+
+/* Seconds of the fastest round. */
+static double time_op(const struct tess_op *op)
+{
+	double best = 1e9, start;
+
+	exit_on_device_error(device->supports(op));
+	for (int i = 0; i < ROUNDS; i++) {
+		start = read_seconds();
+		exit_on_device_error(device->run(self, op));
+		start = read_seconds() - start;
+		best = start < best ? start : best;
+	}
+	return best;
+}
+
+static struct tess_view make_vector(int32_t dtype, int64_t n)
+{
+	struct tess_view v = make_weight(dtype == TESS_I32 ? TESS_F32 : dtype, 1, n);
+
+	if (dtype == TESS_I32)
+		memset(v.data, 0, (size_t)n * 4);
+	v.dtype = dtype;
+	v.ndim = 1;
+	v.shape[0] = n;
+	v.stride[0] = 1;
+	return v;
+}
+
+/* One tree of units of `each` elements, the last one shorter. */
+static struct tess_op make_sum_op(int32_t kind, const struct tess_view *in, int32_t nin,
+                                  const struct tess_view *out, int64_t n, int64_t each)
+{
+	static int64_t bound[1 << 16];
+	static struct tess_tree tree;
+	static struct tess_term term = { .bound = bound };
+
+	tree = (struct tess_tree){ .n = tess_up(n, each), .hi = tess_up(n, each), .terms = 1 };
+	for (int64_t u = 0; u <= tree.n; u++)
+		bound[u] = u * each < n ? u * each : n;
+	return (struct tess_op){ .size = sizeof(struct tess_op),
+		                 .kind = kind,
+		                 .nin = nin,
+		                 .nout = 1,
+		                 .ntree = 1,
+		                 .nterm = 1,
+		                 .in = in,
+		                 .out = out,
+		                 .tree = &tree,
+		                 .term = &term,
+		                 .where = "bench" };
+}
+
+/* A linear of [M, K] to [M, N], its loss as if N were a vocabulary, and AdamW of its weight. */
+static void measure_training(int64_t m, int64_t n, int64_t k)
+{
+	static const double tokens[TESS_TOKENS_NUMS] = { 1, 0 }, first[TESS_LOSS_NUMS] = { 0 };
+	static const double adamw[TESS_ADAMW_NUMS] = { 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1 };
+	struct tess_view x = make_weight(TESS_F32, m, k), w = make_weight(TESS_F32, n, k);
+	struct tess_view y = make_weight(TESS_F32, m, n), dx = make_weight(TESS_F32, m, k);
+	struct tess_view dw = make_weight(TESS_F32, n, k), z = make_weight(TESS_F32, m, n);
+	struct tess_view max = make_weight(TESS_F32, m, 1), sum = make_weight(TESS_F32, m, 1);
+	struct tess_view label = make_vector(TESS_I32, m), count = make_vector(TESS_F32, 1);
+	struct tess_view loss[5] = { z, max, sum, label, count }, state[4] = { 0 };
+	double products = 2e-9 * (double)m * (double)n * (double)k, logits = 4e-9 * (double)(m * n);
+	int64_t units = n >= 1 << 15 ? 128 : n >= 256 ? n / 256 : 1;
+	struct tess_op op;
+
+	op = make_sum_op(TESS_OP_LINEAR, (struct tess_view[]){ x, w }, 2, &y, k, tess_up(k, 8));
+	printf("forward %.2f\n", products / time_op(&op));
+	op = make_sum_op(TESS_OP_LINEAR_DX, (struct tess_view[]){ y, w }, 2, &dx, n,
+	                 tess_up(n, units));
+	printf("dx %.2f\n", products / time_op(&op));
+	op = make_sum_op(TESS_OP_LINEAR_DW, (struct tess_view[]){ x, y }, 2, &dw, m, 32);
+	op.num = tokens;
+	op.nnum = TESS_TOKENS_NUMS;
+	printf("dw %.2f\n", products / time_op(&op));
+	op = make_sum_op(TESS_OP_LOSS_MAX, loss, 1, &max, n, n);
+	printf("loss_max %.2f\n", logits / time_op(&op));
+	op = make_sum_op(TESS_OP_LOSS_SUM, loss, 2, &sum, n, tess_up(n, units));
+	printf("loss_sum %.2f\n", logits / time_op(&op));
+	op = make_sum_op(TESS_OP_LOSS_D, loss, 5, &y, n, n);
+	op.num = first;
+	op.nnum = TESS_LOSS_NUMS;
+	printf("loss_d %.2f\n", 2 * logits / time_op(&op));
+	for (int i = 0; i < 3; i++)
+		state[i] = make_vector(TESS_F32, n * k);
+	memset(state[2].data, 0, (size_t)(n * k) * 4);
+	dw = make_vector(TESS_F32, n * k);
+	op = make_sum_op(TESS_OP_ADAMW, &dw, 1, state, 1, 1);
+	op.nout = 4;
+	op.num = adamw;
+	op.nnum = TESS_ADAMW_NUMS;
+	printf("adamw %.2f\n", 28e-9 * (double)(n * k) / time_op(&op));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct tess_host host = { .size = sizeof host,
 		                               .abi = TESS_ABI,
 		                               .fail = print_failure,
 		                               .option = read_cpu_option };
+	const bool training = argc > 1 && !strcmp(argv[1], "--training") && argc-- && argv++;
 	int64_t m = argc > 2 ? atoll(argv[2]) : 48, n = argc > 3 ? atoll(argv[3]) : 8192;
 	int64_t k = argc > 4 ? atoll(argv[4]) : 2048, threads = argc > 5 ? atoll(argv[5]) : 1;
 	void *file = dlopen(argc > 1 ? argv[1] : TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
@@ -352,6 +451,11 @@ int main(int argc, char **argv)
 	exit_on_device_error(plugin->init(&host));
 	device = plugin->devices[0];
 	exit_on_device_error(device->open(0, (int32_t)threads, &self));
+	if (training) {
+		measure_training(m, n, k);
+		device->close(self);
+		return EXIT_SUCCESS;
+	}
 	printf("M %lld, N %lld, K %lld, %lld threads, %s\n", (long long)m, (long long)n,
 	       (long long)k, (long long)threads, read_cpu_option("cpu"));
 	measure_kernels("f32", TESS_F32, m, n, k);

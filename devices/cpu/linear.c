@@ -2,7 +2,7 @@
 #include "product.h"
 
 enum { ROWS = 192, FEW_ROWS = 48 }; /* rows that use panels while these are cached */
-enum { PACKED_MAX = 1 << 22 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
+enum { PACKED_MAX = 1 << 23 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
 enum { SMALL = 1 << 16 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
@@ -16,6 +16,7 @@ struct linear {
 	int32_t nout;
 	int64_t row, rows, total; /* of the current pass, and of all */
 	int64_t block, blocks; /* rows of a block, and blocks of a pass */
+	int64_t groups; /* of all weights */
 	float *packed; /* of each block; NULL: one block that is not packed */
 	int32_t wide; /* panels of a wide tile */
 };
@@ -75,20 +76,26 @@ static int64_t count_groups(const struct linear *l, int32_t weight)
 	return product_count_groups(l->w[weight].shape[0], l->wide);
 }
 
-/* [lo, hi) of the groups of all weights, times each block: neighbours read the same panels. */
+/*
+ * [lo, hi) of the pairs of a block and a group of panels of all weights. Neighbours share what
+ * there is more of, rows or columns, so that it is read once.
+ */
 static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
 	float *scratch = cpu_get_thread_scratch(l->cpu, thread);
+	bool by_block = l->rows > l->groups * l->wide * LANES;
+	int64_t block, group;
 	struct product p;
-	int64_t base = 0, n;
+	int32_t weight;
 
-	for (int32_t i = 0; i < l->nout; base += n, i++) {
-		n = count_groups(l, i) * l->blocks;
-		for (int64_t g = lo > base ? lo - base : 0; g < n && base + g < hi; g++) {
-			p = make_product(l, i, g % l->blocks);
-			product_multiply(&p, g / l->blocks, scratch);
-		}
+	for (int64_t i = lo; i < hi; i++) {
+		block = by_block ? i / l->groups : i % l->blocks;
+		group = by_block ? i % l->groups : i / l->blocks;
+		for (weight = 0; group >= count_groups(l, weight); weight++)
+			group -= count_groups(l, weight);
+		p = make_product(l, weight, block);
+		product_multiply(&p, group, scratch);
 	}
 }
 
@@ -109,14 +116,14 @@ static void choose_pass_blocks(struct linear *l, bool packed)
 
 static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 {
-	int64_t groups = 0, pass;
+	int64_t pass;
 	void *packed = NULL;
 	tess_status st;
 
 	choose_pass_blocks(l, pack);
 	l->wide = pack ? TILE_WIDE_6 : product_choose_wide(l->total);
 	for (int32_t i = 0; i < l->nout; i++)
-		groups += count_groups(l, i);
+		l->groups += count_groups(l, i);
 	st = cpu_grow_thread_scratch(cpu, sizeof(float) *
 	                                          (size_t)product_count_scratch(l->sum, l->block));
 	pass = l->block * l->blocks;
@@ -132,7 +139,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 		if (pack)
 			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
 			         tess_up(SMALL, l->block * LEAF));
-		pool_run(cpu->pool, multiply_groups, l, groups * l->blocks,
+		pool_run(cpu->pool, multiply_groups, l, l->groups * l->blocks,
 		         tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
 	}
 	return TESS_OK;

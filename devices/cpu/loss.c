@@ -66,7 +66,7 @@ static void add_exponentials(const float *z, float max, const struct sum_step *s
                              float *leaf)
 {
 	struct lanes r[LANES], sum = lanes_set_zero();
-	float e[LANES][LANES];
+	float e[LANES][LANES], last[LANES];
 	int32_t longest = 0, left;
 
 	for (int j = 0; j < n; j++)
@@ -81,8 +81,12 @@ static void add_exponentials(const float *z, float max, const struct sum_step *s
 					e[j][i] = mathf_exp(x[i] - max);
 				continue;
 			}
+			left = left < 0 ? 0 : left;
+			memset(last, 0, sizeof last);
+			memcpy(last, z + s[j < n ? j : 0].at + (left ? k : 0),
+			       sizeof *last * (size_t)left);
 			for (int i = 0; i < LANES; i++)
-				e[j][i] = i < left ? mathf_exp(z[s[j].at + k + i] - max) : -0.0f;
+				e[j][i] = i < left ? mathf_exp(last[i] - max) : -0.0f;
 		}
 		for (int j = 0; j < LANES; j++)
 			r[j] = lanes_load(e[j]);

@@ -33,10 +33,6 @@ LANES_INLINE void pack_panel(const struct tess_view *w, int64_t column, int64_t 
 	float f;
 
 	data += (column * w->stride[0] + at * w->stride[1]) * bytes;
-	if (w->stride[0] == 1 && rows == LANES && (widen || dtype == TESS_F32))
-		for (; k < len; k++)
-			lanes_store((float *)to + k * LANES,
-			            lanes_widen(dtype, data + k * w->stride[1] * bytes));
 	if (w->stride[1] == 1 && rows == LANES)
 		for (; k + LANES <= len; k += LANES)
 			transpose_block(data + k * bytes, w->stride[0] * bytes, dtype, widen,
@@ -69,6 +65,32 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 		break;
 	default:
 		pack_panel(w, column, at, len, TESS_F16, true, (char *)to);
+	}
+}
+
+LANES_INLINE void pack_contiguous(const char *data, int64_t row, int32_t dtype, int64_t len,
+                                  int64_t columns, float *to)
+{
+	for (int64_t k = 0; k < len; k++, data += row)
+		for (int64_t i = 0; i < columns; i += LANES, to += LANES)
+			lanes_store(to, lanes_widen(dtype, data + i * (dtype == TESS_F32 ? 4 : 2)));
+}
+
+void pack_columns(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
+                  int64_t columns, float *to)
+{
+	int64_t bytes = (int64_t)tess_width(w->dtype), row = w->stride[1] * bytes;
+	const char *data = (const char *)w->data + column * bytes + at * row;
+
+	switch (w->dtype) {
+	case TESS_F32:
+		pack_contiguous(data, row, TESS_F32, len, columns, to);
+		break;
+	case TESS_BF16:
+		pack_contiguous(data, row, TESS_BF16, len, columns, to);
+		break;
+	default:
+		pack_contiguous(data, row, TESS_F16, len, columns, to);
 	}
 }
 

@@ -8,6 +8,11 @@
 #define pack_widened CPU_NAME(pack_widened)
 void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to);
 
+/* The same for `columns` columns of rows that are contiguous there: to[len][columns]. */
+#define pack_columns CPU_NAME(pack_columns)
+void pack_columns(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
+                  int64_t columns, float *to);
+
 /* A pool_fn over panels; arg: struct pack. */
 #define pack_panels CPU_NAME(pack_panels)
 pool_fn pack_panels;

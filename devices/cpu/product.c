@@ -22,6 +22,14 @@ static bool is_in_panels(const struct tess_view *w, int64_t column)
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
 }
 
+/* A constant number of rows: the loop over them is unrolled. */
+static void pack_whole_tile(const float *const from[TILE_ROWS], int64_t len, float *to)
+{
+	for (int64_t k = 0; k < len; k++)
+		for (int i = 0; i < TILE_ROWS; i++)
+			to[k * TILE_ROWS + i] = from[i][k];
+}
+
 void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const int32_t *index,
                   int64_t rows, float *to)
 {
@@ -33,6 +41,11 @@ void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const
 		n = product_choose_tile_rows(rows - r);
 		for (int64_t i = 0; i < n; i++)
 			from[i] = x + (index ? index[r + i] : r + i) * pitch + s->at;
+		if (n == TILE_ROWS) {
+			pack_whole_tile(from, s->len, to);
+			to += n * s->len;
+			continue;
+		}
 		for (int64_t k = 0; k < s->len; k++)
 			for (int64_t i = 0; i < n; i++)
 				*to++ = from[i][k];
@@ -47,9 +60,14 @@ void product_pack_columns(const struct sum_step *s, const float *x, int64_t pitc
 
 	for (int64_t r = 0; r < rows; r += n) {
 		n = product_choose_tile_rows(rows - r);
-		for (int64_t k = 0; k < s->len; k++)
-			for (int64_t i = 0; i < n; i++)
-				*at++ = x[(s->at + k) * pitch + r + i];
+		for (int64_t k = 0; k < s->len; k++, at += n) {
+			const float *from = x + (s->at + k) * pitch + r;
+
+			if (n == TILE_ROWS)
+				memcpy(at, from, sizeof *at * TILE_ROWS);
+			else
+				memcpy(at, from, sizeof *at * (size_t)n);
+		}
 	}
 }
 
@@ -83,6 +101,7 @@ struct group { /* of panels */
 	int64_t column, columns;
 	int32_t panels; /* 1 or p->wide */
 	bool direct; /* read where they are; else they are packed into `fetched` */
+	bool flat; /* as [LEAF][columns], of columns that are contiguous; else each panel apart */
 	float *slots, *fetched;
 };
 
@@ -104,9 +123,41 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 	for (; s < end; s++) {
 		struct tess_view w = get_operand(p, s);
 
-		for (int32_t i = 0; i < g->panels; i++)
+		if (g->flat)
+			pack_columns(&w, g->column, s->at, s->len, g->columns,
+			             g->fetched + (s->before - first) * g->columns);
+		for (int32_t i = 0; i < g->panels && !g->flat; i++)
 			pack_widened(&w, g->column + i * LANES, s->at, s->len,
 			             g->fetched + (i * LEAF + s->before - first) * LANES);
+	}
+}
+
+/* Whether the columns of a group are contiguous in the rows of all operands. */
+static bool is_flat_group(const struct product *p, const struct group *g)
+{
+	for (const struct sum_step *s = p->sum->step; s < p->sum->step + p->sum->count; s++)
+		if (get_operand(p, s).stride[0] != 1)
+			return false;
+	return g->column + g->columns <= p->w.shape[0];
+}
+
+/*
+ * Asks for a share [lo, hi) of `whole` of the columns that the steps from s on are packed from:
+ * their rows are far apart, and no prefetcher of the processor sees them coming.
+ */
+static void prefetch_columns(const struct product *p, const struct group *g,
+                             const struct sum_step *s, const struct sum_step *end, int64_t lo,
+                             int64_t hi, int64_t whole)
+{
+	for (; s < end; s++) {
+		struct tess_view w = get_operand(p, s);
+		int64_t width = (int64_t)tess_width(w.dtype);
+		const char *data = w.data;
+
+		data += (g->column + s->at * w.stride[1]) * width;
+		for (int64_t k = lo * s->len / whole; k < hi * s->len / whole; k++)
+			for (int64_t i = 0; i < g->columns * width; i += 64)
+				__builtin_prefetch(data + k * w.stride[1] * width + i, 0, 2);
 	}
 }
 
@@ -128,6 +179,9 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		w.data += g->column / LANES * w.panel;
 		bk = w.k;
 		bp = w.panel;
+	} else if (g->flat) {
+		bp = bk;
+		bk *= g->panels;
 	}
 	for (const struct sum_step *s = first; s < end; s++) {
 		b = g->direct ? w.data + s->at * bk
@@ -145,19 +199,23 @@ static void multiply_tile(const struct product *p, const struct group *g,
 static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots)
 {
 	struct group g = { .column = column, .columns = panels * LANES, .panels = panels };
-	const struct sum_step *end;
+	const struct sum_step *last = p->sum->step + p->sum->count, *end, *next;
 	int64_t n;
 
 	g.direct = p->w.layout == TESS_PANELS ||
 	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
+	g.flat = !g.direct && is_flat_group(p, &g);
 	g.slots = slots;
 	g.fetched = slots + p->sum->levels * p->rows * p->wide * LANES;
-	for (const struct sum_step *s = p->sum->step; s < p->sum->step + p->sum->count; s = end) {
+	for (const struct sum_step *s = p->sum->step; s < last; s = end) {
 		end = find_chunk_end(p->sum, s);
+		next = end < last ? find_chunk_end(p->sum, end) : end;
 		if (!g.direct)
 			fetch_panels(p, &g, s, end);
 		for (int64_t r = 0; r < p->rows; r += n) {
 			n = product_choose_tile_rows(p->rows - r);
+			if (g.flat)
+				prefetch_columns(p, &g, end, next, r, r + n, p->rows);
 			multiply_tile(p, &g, s, end, r, n);
 		}
 	}
