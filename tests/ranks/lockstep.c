@@ -574,6 +574,8 @@ tess_status lockstep_train_again(const struct lockstep_step *step, const char *c
 		get_replica(step, nreplicas, replica, &row);
 		st = open_training_rank(step, p[replica], n, row, &rank[n]);
 	}
+	if (!st && nreplicas == 1)
+		st = check_alike(p[0], rank);
 	for (int32_t i = 0; !st && i < (step->times ? step->times : 1); i++) {
 		for (int32_t r = 0; r < n; r++)
 			rank[r].at = 0;
