@@ -421,6 +421,35 @@ START_TEST(refuses)
 }
 END_TEST
 
+/* The presets of mixtures of experts, which have other records in training. */
+static const char *const mixtures[] = { "mixtral", "qwen3_moe" };
+static const char *const presets[] = { "tp", "tp+sp", "ep" };
+enum { MIXTURES = sizeof mixtures / sizeof *mixtures, PRESETS = sizeof presets / sizeof *presets };
+
+START_TEST(mixtures_give_the_bits_of_one_rank)
+{
+	static const char *const meshes[] = { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
+	struct lockstep_gradients one, have;
+	struct opened o;
+	char what[64];
+
+	open_golden(mixtures[_i], &o);
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
+	for (int i = 0; i < PRESETS; i++) {
+		for (size_t k = 0; k < sizeof meshes / sizeof *meshes; k++) {
+			snprintf(what, sizeof what, "%s %s %s", mixtures[_i], presets[i],
+			         meshes[k]);
+			ck_assert_msg(!train_some(&o, presets[i], meshes[k], 0, &have), "%s: %s",
+			              what, tess_error());
+			lockstep_compare_gradients(what, &one, &have);
+			lockstep_free_gradients(&have);
+		}
+	}
+	lockstep_free_gradients(&one);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -434,5 +463,6 @@ int main(void)
 	tcase_add_loop_test(t, families_give_the_bits_of_one, 0, FAMILIES);
 	tcase_add_test(t, steps_accumulate);
 	tcase_add_loop_test(t, refuses, 0, sizeof refused / sizeof *refused);
+	tcase_add_loop_test(t, mixtures_give_the_bits_of_one_rank, 0, MIXTURES);
 	return suite_end(r);
 }
