@@ -99,7 +99,7 @@ static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
 static bool is_same_training(const struct tess_training *a, const struct tess_training *b)
 {
 	return a->nsequences == b->nsequences && a->all_sequences == b->all_sequences &&
-	       a->first == b->first && a->accumulate == b->accumulate &&
+	       a->first == b->first && a->accumulate == b->accumulate && a->balance == b->balance &&
 	       !memcmp(a->lengths, b->lengths, sizeof *a->lengths * (size_t)a->nsequences);
 }
 

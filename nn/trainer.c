@@ -83,7 +83,7 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
-	t->training.balance = o->balance;
+	t->balance = t->training.balance = o->balance;
 	t->training.bucket = o->bucket;
 	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
 	return tess_optimizer_read(o, &t->optimizer);
@@ -233,15 +233,15 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	int64_t at = 0;
 	tess_status st = TESS_OK;
 
+	t->training.balance = t->balance / (double)s->n;
 	s->odd = calloc((size_t)s->totals.nsequences, sizeof *s->odd);
 	st = s->odd ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(t->parts.group, st, "step");
 	for (int64_t i = 0; i < s->n && !st; at += s->micro[i++].nsequences)
-		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, s->totals.nlabels, &loss,
-		                            s->odd + at);
+		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss, s->odd + at);
 	if (!st)
 		st = add_accumulators(t->replicas, &loss, "loss");
-	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels;
+	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
 	return st ? st : measure_norm(t, &s->norm);
 }
 
@@ -285,11 +285,13 @@ static tess_status check_finite(struct tess_trainer *t, struct step *s)
 	return TESS_OK;
 }
 
-static void copy_result(const struct step *s, bool updated, int64_t began,
-                        struct tess_training_result *out)
+static void copy_result(const struct tess_trainer *t, const struct step *s, bool updated,
+                        int64_t began, struct tess_training_result *out)
 {
 	struct tess_training_result r = { .updated = updated,
 		                          .loss = s->loss,
+		                          .balance = t->balance > 0 ? s->totals.balance / t->balance
+		                                                    : 0,
 		                          .norm = s->norm,
 		                          .ntokens = s->totals.ntokens,
 		                          .nlabels = s->totals.nlabels,
@@ -323,7 +325,7 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 	}
 	free(s.odd);
 	if (!st && out)
-		copy_result(&s, lr != NULL, began, out);
+		copy_result(t, &s, lr != NULL, began, out);
 	return st;
 }
 

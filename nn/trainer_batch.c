@@ -177,6 +177,7 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 	uint64_t key =
 		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
 
+	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;
@@ -264,8 +265,8 @@ static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
-                                   bool accumulate, int64_t nlabels, struct tess_accumulator *loss,
-                                   int32_t *odd)
+                                   bool accumulate, struct tess_batch_totals *totals,
+                                   struct tess_accumulator *loss, int32_t *odd)
 {
 	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
 	struct tess_training training;
@@ -274,7 +275,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	tess_status st = tess_trainer_prepare(t, shape, &k);
 
 	if (!st)
-		st = write_inputs(t, b, &part, nlabels);
+		st = write_inputs(t, b, &part, totals->nlabels);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
 	if (!st)
@@ -283,6 +284,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 		return st;
 	k->used = ++t->nruns;
 	tess_accumulator_add(loss, k->lowered->loss, part.tokens.len);
+	totals->balance += tess_program_compute_balance(k->program, k->lowered->balance);
 	find_odd_losses(b, &part, k->lowered->loss, odd);
 	return TESS_OK;
 }

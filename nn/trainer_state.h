@@ -14,6 +14,7 @@ struct tess_trainer {
 	struct tess_group *replicas; /* along dp; NULL: there is one */
 	struct tess_optimizer optimizer;
 	double clip;
+	double balance; /* factor of the load balancing loss, of the mean of all micro-batches */
 	struct tess_training training; /* of every program; the rest is set for each */
 	struct tess_opened_device device;
 	struct tess_programs programs;
@@ -26,6 +27,7 @@ struct tess_trainer {
 /* What the micro-batches of a step have in common. */
 struct tess_batch_totals {
 	int64_t nsequences, ntokens, nlabels;
+	double balance; /* the load balancing losses that have run, times their factor */
 };
 /*
  * Collective. Fails alike on all ranks: TESS_EMISMATCH where they pass different batches,
@@ -51,11 +53,11 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 
 /*
  * Runs one micro-batch, whose gradients are added to those before it where `accumulate`; adds the
- * losses of this replica's rows to *loss, and sets odd[i] where one of its sequence i is not
- * finite. nlabels: of the whole step. Collective.
+ * losses of this replica's rows to *loss and its load balancing loss to *totals, and sets odd[i]
+ * where one of its sequence i is not finite. Collective.
  */
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *micro,
-                                   bool accumulate, int64_t nlabels, struct tess_accumulator *loss,
-                                   int32_t *odd);
+                                   bool accumulate, struct tess_batch_totals *totals,
+                                   struct tess_accumulator *loss, int32_t *odd);
 
 #endif

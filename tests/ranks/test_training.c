@@ -86,7 +86,7 @@ struct job { /* what ranks do, and what rank 0 gets */
 	int64_t nmicro;
 	int32_t steps; /* 0: only gradients */
 	double lr;
-	double loss[STEPS_MAX], norm[STEPS_MAX];
+	double loss[STEPS_MAX], norm[STEPS_MAX], balance[STEPS_MAX];
 	/* of all tensors, one after another: gradients, or, after steps, weights and masters */
 	char *bytes;
 	uint64_t nbytes;
@@ -136,6 +136,7 @@ static tess_status train_on_rank(struct tess_world *w, void *arg)
 		if (!rank && !st) {
 			j->loss[i] = r.loss;
 			j->norm[i] = r.norm;
+			j->balance[i] = r.balance;
 		}
 	}
 	if (!st && !j->steps)
@@ -161,6 +162,8 @@ static void run_on(struct job *j, const char *mesh, int32_t nranks)
 static void free_training_job(struct job *j)
 {
 	free(j->bytes);
+	j->bytes = NULL;
+	j->nbytes = 0;
 }
 
 /* The two sequences of 32 ids of train.ids and train.labels. */
@@ -213,41 +216,50 @@ static void expect_bits_on_meshes(const struct job *one)
 
 /* ---- loss and gradients ---------------------------------------------------------------------- */
 
-static const char *const families[] = { "llama", "llama-odd", "mistral",      "qwen2",  "qwen3",
-	                                "olmo2", "phi3",      "phi3-partial", "gemma2", "gpt2" };
+static const char *const families[] = { "llama",  "llama-odd", "mistral", "qwen2",
+	                                "qwen3",  "olmo2",     "phi3",    "phi3-partial",
+	                                "gemma2", "gpt2",      "mixtral", "qwen3_moe" };
+enum { MIXTURES_AT = 10 };
 
 /* `bytes` are f32 of all tensors, in the order of the trainer: gathered by name on one rank. */
 static tess_status check_goldens_by_name(struct tess_world *w, void *arg)
 {
 	struct tess_training_result r = { .size = sizeof r };
 	const struct tess_trainer_options *options = arg;
+	const char *kind = options->balance > 0 ? "grad_with_aux." : "grad.";
+	size_t checked = 0, wanted = 0, prefix = strlen(kind);
 	struct tess_mesh *mesh;
 	struct tess_trainer *t;
-	size_t checked = 0, wanted = 0;
 
 	if (tess_mesh_open(w, "tp", &mesh) || tess_trainer_open(mesh, folder, options, &t) ||
 	    tess_trainer_compute_gradients(t, &golden_batch, 1, &r))
 		return TESS_EBUG;
-	check_error("train.loss_f64", "train.loss", 3, &r.loss, TESS_F64, 1);
+	check_error(options->balance > 0 ? "train.loss_with_aux_f64" : "train.loss_f64",
+	            "train.loss", 3, &r.loss, TESS_F64, 1);
 	for (size_t i = 0; i < tess_safetensors_count(golden); i++) {
 		const struct tess_slice *s = tess_safetensors_at(golden, i);
 		int64_t tensor, n = (int64_t)s->bytes / 4;
+		char key[256];
 		float *have;
 
-		if (strncmp(s->name, "grad.", 5))
+		if (strncmp(s->name, kind, prefix))
 			continue;
 		wanted++;
-		tensor = tess_trainer_find_tensor(t, s->name + 5);
+		snprintf(key, sizeof key, "grad.%s", s->name + prefix);
+		tensor = tess_trainer_find_tensor(t, s->name + prefix);
 		ck_assert_msg(tensor >= 0, "no %s", s->name);
 		have = calloc((size_t)n, sizeof *have);
 		ck_assert_msg(!tess_trainer_gather(t, TESS_GRADIENT, tensor, 0, n, 0, have), "%s",
 		              tess_error());
-		check_error(s->name, s->name, 3, have, TESS_F32, n);
+		check_error(s->name, key, 3, have, TESS_F32, n);
 		free(have);
 	}
 	for (int64_t i = 0; i < tess_trainer_count_tensors(t); i++)
 		checked += tess_trainer_get_tensor(t, i)->trained != 0;
-	ck_assert_uint_eq(checked, wanted);
+	if (options->balance > 0) /* the goldens are those of routers */
+		ck_assert(wanted && wanted < checked && r.balance > 0);
+	else
+		ck_assert_uint_eq(checked, wanted);
 	tess_trainer_close(t);
 	tess_mesh_close(mesh);
 	return TESS_OK;
@@ -277,7 +289,7 @@ END_TEST
 static const struct adamw_family {
 	const char *name;
 	double norm_times;
-} adamw_families[] = { { "llama", 3 }, { "llama-odd", 3 }, { "gpt2", 4 } };
+} adamw_families[] = { { "llama", 3 }, { "llama-odd", 3 }, { "gpt2", 4 }, { "mixtral", 3 } };
 static const struct adamw_family *adamw;
 
 static tess_status check_adamw(struct tess_world *w, void *arg)
@@ -588,6 +600,42 @@ START_TEST(values_are_checked)
 }
 END_TEST
 
+/* That of two micro-batches is the mean of theirs. */
+START_TEST(load_balancing_loss)
+{
+	struct tess_trainer_options options = { .size = sizeof options, .balance = 0.02 };
+	const struct tess_batch halves[] = { { 1, golden_lengths, golden_ids, golden_labels },
+		                             { 1, golden_lengths, golden_ids + 32,
+		                               golden_labels + 32 } };
+	struct job one = { .micro = &golden_batch, .nmicro = 1, .options = options };
+	struct job both = { .micro = halves, .nmicro = 2, .options = options }, bare = both;
+	struct job half[2] = { one, one };
+
+	options.threads = 1;
+	open_golden_of(families[_i]);
+	read_golden_batch();
+	spawn_ranks(1, check_goldens_by_name, &options);
+	run_on(&one, "tp", 1);
+	expect_bits_on_meshes(&one);
+	run_on(&both, "tp", 1);
+	ck_assert_double_gt(both.balance[0], 1);
+	for (int i = 0; i < 2; i++) {
+		half[i].micro = &halves[i];
+		run_on(&half[i], "tp", 1);
+		free_training_job(&half[i]);
+	}
+	ck_assert_double_eq_tol(both.balance[0], (half[0].balance[0] + half[1].balance[0]) / 2,
+	                        1e-9);
+	bare.options.balance = 0;
+	run_on(&bare, "tp", 1);
+	ck_assert_double_eq_tol(both.loss[0], bare.loss[0] + 0.02 * both.balance[0], 1e-9);
+	free_training_job(&one);
+	free_training_job(&both);
+	free_training_job(&bare);
+	close_golden_of();
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -602,5 +650,7 @@ int main(void)
 	tcase_add_test(t, masters_of_bf16);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, a_loss_that_is_not_finite);
+	tcase_add_loop_test(t, load_balancing_loss, MIXTURES_AT,
+	                    sizeof families / sizeof *families);
 	return suite_end(r);
 }
