@@ -276,17 +276,22 @@ static tess_status print_grad_result(const struct tess_training_result *r, struc
 	return TESS_OK;
 }
 
+static struct tess_trainer_options make_trainer_options(const struct grad_command *a)
+{
+	return (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
+		                              .threads = a->threads,
+		                              .plan = a->plan,
+		                              .overrides = a->overrides.text,
+		                              .ignore_unexpected = a->ignore_unexpected,
+		                              .balance = a->aux_loss,
+		                              .dropout = -1,
+		                              .recompute = a->recompute.text };
+}
+
 static tess_status compute_and_write(const struct grad_command *a, struct tess_mesh *mesh,
                                      bool first, struct tess_trainer **t)
 {
-	struct tess_trainer_options options = { .size = sizeof options,
-		                                .threads = a->threads,
-		                                .plan = a->plan,
-		                                .overrides = a->overrides.text,
-		                                .ignore_unexpected = a->ignore_unexpected,
-		                                .balance = a->aux_loss,
-		                                .dropout = -1,
-		                                .recompute = a->recompute.text };
+	struct tess_trainer_options options = make_trainer_options(a);
 	struct tess_training_result r = { .size = sizeof r };
 	struct output o = { 0 };
 	tess_status st = tess_trainer_open(mesh, a->model, &options, t);
@@ -322,6 +327,19 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 	return st;
 }
 
+/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
+static tess_status check_gradient_plan(const struct grad_command *a)
+{
+	struct tess_trainer_options options = make_trainer_options(a);
+	struct tess_explanation *e = NULL;
+	tess_status st = tess_explain_training(a->model, a->mesh ? a->mesh : "tp", a->ranks,
+	                                       a->nsequences / (a->micro ? a->micro : 1),
+	                                       a->nsequences ? a->lengths[0] : 0, &options, &e);
+
+	tess_explanation_free(e);
+	return st;
+}
+
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
 {
 	bool launched;
@@ -333,6 +351,8 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 		return tess_tool_join_job(a->ranks, run_grad_rank, a);
 	if (!st && !a->ranks)
 		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+	if (!st)
+		st = check_gradient_plan(a);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
 	return st ? st : tess_tool_run_ranks(a->ranks, argv, run_grad_rank, a, exit_status);
