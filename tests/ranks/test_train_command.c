@@ -69,7 +69,7 @@ static void expect_failed(const char *args, int status, const char *part)
 	ck_assert_int_eq(count_occurrences(text, part), 1);
 }
 
-static void train_steps(const char *args, int steps)
+static void train_to_step(const char *args, int steps)
 {
 	char text[TEXT], all[512];
 
@@ -155,7 +155,7 @@ START_TEST(saves_a_checkpoint)
 	char text[TEXT];
 	bool changed = false;
 
-	train_steps("-n 2 --backend loopback --save saved", 2);
+	train_to_step("-n 2 --backend loopback --save saved", 2);
 	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("saved/step-2"),
 	                                    TESS_CHECKPOINT_WHOLE, &have),
 	              "%s", tess_error());
@@ -186,7 +186,7 @@ END_TEST
 
 START_TEST(keeps_the_newest)
 {
-	train_steps("--save kept --save-every 1", 4);
+	train_to_step("--save kept --save-every 1", 4);
 	ck_assert(!is_there("kept/step-1") && !is_there("kept/step-2"));
 	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
 	/* another run does not mix its saves with these */
@@ -250,7 +250,7 @@ START_TEST(refusals)
 {
 	char text[TEXT], path[1400];
 
-	train_steps("--save good", 2);
+	train_to_step("--save good", 2);
 	expect_failed("--resume none", 1, "none: nothing is saved there");
 	expect_failed("--steps 9 --resume good --sequence 41", 1,
 	              "good/step-2: was saved from other data");
@@ -321,14 +321,14 @@ START_TEST(log_and_curve)
 	struct logged whole[STEPS], parts[STEPS];
 	FILE *f;
 
-	train_steps("--log log --eval-data '" STORIES "' --eval-every 4 --save a --save-every 5 "
-	            "--keep 0",
-	            STEPS);
+	train_to_step("--log log --eval-data '" STORIES "' --eval-every 4 --save a --save-every 5 "
+	              "--keep 0",
+	              STEPS);
 	read_log("log", whole);
 	ck_assert(whole[STEPS - 1].evaluation < whole[3].evaluation); /* it learns */
-	train_steps("--log log --eval-data '" STORIES "' --eval-every 4 --resume a/step-5 -n 2 "
-	            "--backend loopback --curve curve.svg",
-	            STEPS);
+	train_to_step("--log log --eval-data '" STORIES "' --eval-every 4 --resume a/step-5 -n 2 "
+	              "--backend loopback --curve curve.svg",
+	              STEPS);
 	read_log("log", parts);
 	ck_assert(!memcmp(whole, parts, sizeof whole));
 	f = fopen(scratch_format_path("curve.svg"), "r");
