@@ -422,7 +422,7 @@ START_TEST(refuses)
 END_TEST
 
 /* The presets of mixtures of experts, which have other records in training. */
-static const char *const mixtures[] = { "mixtral", "qwen3_moe" };
+static const char *const mixtures[] = { "mixtral", "qwen3_moe", "deepseek_v3" };
 static const char *const presets[] = { "tp", "tp+sp", "ep" };
 enum { MIXTURES = sizeof mixtures / sizeof *mixtures, PRESETS = sizeof presets / sizeof *presets };
 

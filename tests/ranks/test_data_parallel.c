@@ -245,7 +245,7 @@ END_TEST
 
 START_TEST(same_bits)
 {
-	static const char *const models[] = { "llama", "gpt2", "llama-bf16", "qwen3" };
+	static const char *const models[] = { "llama", "gpt2", "llama-bf16", "qwen3", "mixtral" };
 
 	check_model(models[_i]);
 }
@@ -257,7 +257,7 @@ int main(void)
 	TCase *t = suite_begin("data_parallel", 120, &r);
 
 	/* other backends move the same sums and gathers: one model shows that */
-	tcase_add_loop_test(t, same_bits, 0, getenv("ONE_MODEL") ? 1 : 4);
+	tcase_add_loop_test(t, same_bits, 0, getenv("ONE_MODEL") ? 1 : 5);
 	if (!getenv("ONE_MODEL")) {
 		tcase_add_test(t, memory_of_each_style);
 		tcase_add_test(t, refusals);

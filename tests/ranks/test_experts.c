@@ -77,30 +77,42 @@ END_TEST
 static const int64_t lengths[] = { 70, 3, 33 };
 enum { SEQUENCES = 3, TOKENS_OF_ALL = 106 };
 
-static tess_status train_mixture(struct store *s, const char *plan, const char *mesh,
-                                 struct lockstep_gradients *out)
+/* again: the mixture is computed again in the backward. */
+static tess_status train_balanced(struct store *s, const char *plan, const char *mesh,
+                                  double balance, bool again, struct lockstep_gradients *out)
 {
 	struct tess_source source = store_make_source(s);
 	int32_t ids[TOKENS_OF_ALL], labels[TOKENS_OF_ALL];
 	struct lockstep how = { &mixture_model, &source, plan, 1, ids, TOKENS_OF_ALL, true, mesh };
-	bool softmax = !(mixture->route.flags & TESS_SIGMOID);
-	struct lockstep_step step = { &how, lengths, SEQUENCES, labels, 0, softmax ? 0.3 : 0 };
+	struct lockstep_step step = { .how = &how,
+		                      .lengths = lengths,
+		                      .nsequences = SEQUENCES,
+		                      .labels = labels,
+		                      .balance = balance };
 
 	for (int32_t i = 0; i < TOKENS_OF_ALL; i++) {
 		ids[i] = i * i % VOCABULARY;
 		labels[i] = i % 7 ? i * 5 % VOCABULARY : -100;
 	}
-	return lockstep_train(&step, out);
+	return lockstep_train_again(&step, (const char *const[]){ again ? "mlp" : NULL, NULL },
+	                            out);
 }
 
-static void expect_gradients(struct store *s, const char *plan, const char *mesh,
+static tess_status train_mixture(struct store *s, const char *plan, const char *mesh, bool again,
+                                 struct lockstep_gradients *out)
+{
+	return train_balanced(s, plan, mesh, mixture->route.flags & TESS_SIGMOID ? 0 : 0.3, again,
+	                      out);
+}
+
+static void expect_gradients(struct store *s, const char *plan, const char *mesh, bool again,
                              const struct lockstep_gradients *want)
 {
 	struct lockstep_gradients have;
 	char what[512];
 
 	snprintf(what, sizeof what, "%s on %s", plan, mesh);
-	ck_assert_msg(!train_mixture(s, plan, mesh, &have), "%s: %s", what, tess_error());
+	ck_assert_msg(!train_mixture(s, plan, mesh, again, &have), "%s: %s", what, tess_error());
 	lockstep_compare_gradients(what, want, &have);
 	lockstep_free_gradients(&have);
 }
@@ -113,13 +125,13 @@ START_TEST(every_way_to_train)
 
 	mixture = &mixtures[_i];
 	s = store_make(false);
-	ck_assert_msg(!train_mixture(s, "none", "tp=1", &want), "%s", tess_error());
+	ck_assert_msg(!train_mixture(s, "none", "tp=1", false, &want), "%s", tess_error());
 	ck_assert(want.balance > 0 || mixture->route.flags & TESS_SIGMOID);
 	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
 		for (int k = 0; k < 4 && ways[i].mesh[k]; k++)
-			expect_gradients(s, ways[i].plan, ways[i].mesh[k], &want);
+			expect_gradients(s, ways[i].plan, ways[i].mesh[k], k == 0, &want);
 		snprintf(mesh, sizeof mesh, "dp=%d,%s", (int)(2 + i % 2), ways[i].mesh[0]);
-		expect_gradients(s, ways[i].plan, mesh, &want);
+		expect_gradients(s, ways[i].plan, mesh, false, &want);
 	}
 	lockstep_free_gradients(&want);
 	store_free(s);
@@ -254,6 +266,23 @@ START_TEST(refuses_routes)
 }
 END_TEST
 
+/* The load balancing loss is of mixtures whose experts softmax chooses. */
+START_TEST(refuses_to_balance)
+{
+	struct lockstep_gradients none;
+	struct mixture_shape changed = mixtures[0];
+	struct store *s;
+
+	mixture = &changed;
+	s = store_make(false);
+	changed.route.flags |= TESS_SIGMOID;
+	ck_assert(train_balanced(s, "none", "tp=1", 0.3, false, &none) == TESS_ENOTSUP);
+	expect_part(tess_error(), "mlp.gate: the load balancing loss is of experts that softmax "
+	                          "chooses, but sigmoid does here; train without --aux-loss");
+	store_free(s);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -265,5 +294,6 @@ int main(void)
 	tcase_add_loop_test(t, what_moves, 0, 6);
 	tcase_add_loop_test(t, refuses_plans, 0, (int)(sizeof wrong_plans / sizeof *wrong_plans));
 	tcase_add_loop_test(t, refuses_routes, 0, 5);
+	tcase_add_test(t, refuses_to_balance);
 	return suite_end(r);
 }
