@@ -496,11 +496,16 @@ static tess_status check_refused_batches(struct tess_world *w, void *arg)
 		{ { 1, one, ids, NULL }, "1 sequences cannot be cut for 2 ranks along dp" },
 		{ { 2, lengths, rank == 1 ? bad : ids, NULL }, "rank 1 passes other sequences" },
 	};
+	struct tess_trainer_options balanced = *(const struct tess_trainer_options *)arg;
 	struct tess_training_result r = { .size = sizeof r };
 	struct tess_mesh *mesh = NULL;
 	struct tess_trainer *t = NULL;
 
-	HOLDS(!tess_mesh_open(w, "dp", &mesh) && !tess_trainer_open(mesh, folder, arg, &t));
+	balanced.balance = 1;
+	HOLDS(!tess_mesh_open(w, "dp", &mesh));
+	HOLDS(tess_trainer_open(mesh, folder, &balanced, &t) == TESS_EINVAL);
+	HOLDS(strstr(tess_error(), "the load balancing loss: the model has no experts"));
+	HOLDS(!tess_trainer_open(mesh, folder, arg, &t));
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
 		HOLDS(!expect_batch_refused(tess_trainer_step(t, &refused[i].batch, 1, 1e-2, &r),
 		                            refused[i].part));
