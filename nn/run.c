@@ -6,6 +6,7 @@
 #include "nn/check.h"
 
 #include <stdlib.h>
+#include <tessera/clock.h>
 
 /* The check reads a copy of the value, up to its last element, in host memory. */
 static tess_status run_check_step(const struct tess_check *c, const struct tess_opened_device *d,
@@ -107,6 +108,21 @@ static tess_status run_program_step(struct tess_step *s, const struct tess_opene
 	}
 }
 
+/* The same, and measures what this rank waits for others. */
+static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_device *d,
+                                  const struct tess_run_groups *groups,
+                                  struct tess_step **under_way)
+{
+	bool calls = groups->waited && (s->kind == TESS_STEP_COLL || s->kind == TESS_STEP_SUM ||
+	                                s->kind == TESS_STEP_WAIT);
+	int64_t began = calls ? tess_now() : 0;
+	tess_status st = run_program_step(s, d, groups, under_way);
+
+	if (calls)
+		*groups->waited += tess_now() - began;
+	return st;
+}
+
 static tess_status queue_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
                              const struct tess_opened_device *device)
 {
@@ -194,7 +210,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 			st = run_ops(l, i, end, device, graphs, n++);
 		} else {
 			end = i + 1;
-			st = run_program_step(l->step[i], device, groups, &under_way);
+			st = run_timed_step(l->step[i], device, groups, &under_way);
 			test_steps(under_way);
 		}
 	}

@@ -10,6 +10,7 @@ struct tess_run_groups { /* borrowed */
 	struct tess_group *const *along; /* of each mesh dimension */
 	/* of the ranks along dp that keep the shares of one copy of weights; NULL: all of them */
 	struct tess_group *shards;
+	int64_t *waited; /* the ns in calls of groups are added to it; NULL: nothing */
 };
 
 /* Of one program, bound to the memory that it has. {0}: it has not run since. */

@@ -23,7 +23,8 @@ static void set_trainer_groups(struct tess_trainer *t)
 
 	t->groups = (struct tess_run_groups){ .all = t->parts.group,
 		                              .along = t->parts.along,
-		                              .shards = t->parts.shards };
+		                              .shards = t->parts.shards,
+		                              .waited = &t->waited };
 	t->rank = tess_group_rank(t->parts.group);
 	t->nreplicas = 1;
 	if (dp >= 0 && mesh->dim[dp].size > 1) {
@@ -171,10 +172,10 @@ void tess_trainer_close(struct tess_trainer *t)
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 /* Over all ranks of the group, in any order; NULL: there is one. */
-static tess_status add_accumulators(struct tess_group *group, struct tess_accumulator *a,
-                                    const char *where)
+static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *group,
+                                    struct tess_accumulator *a, const char *where)
 {
-	int64_t fields[TESS_ACCUMULATOR_FIELDS];
+	int64_t fields[TESS_ACCUMULATOR_FIELDS], began = tess_now();
 	tess_status st;
 
 	if (!group)
@@ -183,6 +184,7 @@ static tess_status add_accumulators(struct tess_group *group, struct tess_accumu
 	st = tess_all_reduce(group, fields, fields, TESS_ACCUMULATOR_FIELDS, TESS_I64, TESS_SUM,
 	                     where);
 	memcpy(a, fields, sizeof fields);
+	t->waited += tess_now() - began;
 	return st;
 }
 
@@ -214,7 +216,7 @@ static tess_status measure_norm(struct tess_trainer *t, double *norm)
 	for (int64_t i = 0; i < t->parameters.ntensors; i++)
 		if (t->parameters.tensor[i].about.trained)
 			add_owned_squares(t, &t->parameters.tensor[i], &sum);
-	st = add_accumulators(t->parts.group, &sum, "norm");
+	st = add_accumulators(t, t->parts.group, &sum, "norm");
 	*norm = sqrt(tess_accumulator_round(&sum));
 	return st;
 }
@@ -240,7 +242,7 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	for (int64_t i = 0; i < s->n && !st; at += s->micro[i++].nsequences)
 		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss, s->odd + at);
 	if (!st)
-		st = add_accumulators(t->replicas, &loss, "loss");
+		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
 	return st ? st : measure_norm(t, &s->norm);
 }
@@ -273,12 +275,12 @@ static tess_status refuse_odd_loss(struct tess_trainer *t, struct step *s)
 
 static tess_status check_finite(struct tess_trainer *t, struct step *s)
 {
-	if (!isfinite(s->loss))
+	if (!isfinite(s->loss) && isfinite(s->totals.balance))
 		return refuse_odd_loss(t, s);
-	if (!isfinite(s->norm))
+	if (!isfinite(s->norm) || !isfinite(s->loss))
 		return tess_fail(TESS_EINVAL,
-		                 "step %lld: the gradient is not finite, though the loss, %g, is; "
-		                 "no weight has changed; use a lower learning rate or a longer "
+		                 "step %lld: the gradient is not finite, and the loss is %g; no "
+		                 "weight has changed; use a lower learning rate or a longer "
 		                 "warm-up, or skip this batch; TESSERA_CHECK=1 names the first "
 		                 "module that computes NaN or Inf",
 		                 (long long)t->step + 1, s->loss);
@@ -295,10 +297,29 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 		                          .norm = s->norm,
 		                          .ntokens = s->totals.ntokens,
 		                          .nlabels = s->totals.nlabels,
-		                          .seconds = (double)(tess_now() - began) * 1e-9 };
+		                          .seconds = 1e-9 * (double)(tess_now() - began),
+		                          .communication = 1e-9 * (double)t->waited };
 
 	r.size = out->size < sizeof r ? out->size : sizeof r;
 	memcpy(out, &r, r.size);
+}
+
+/* Clips, and changes the weights; then every rank has those that it computes with. */
+static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
+{
+	double factor = t->clip > 0 ? t->clip / (s->norm + 1e-6) : 1;
+	tess_status st = tess_optimizer_update(&t->optimizer, &t->parameters, lr,
+	                                       factor < 1 ? factor : 1, t->step + 1);
+	int64_t began;
+
+	st = tess_group_agree_status(t->parts.group, st, "optimizer");
+	began = tess_now();
+	if (!st)
+		st = tess_parameters_share(&t->parameters,
+		                           t->parts.shards ? t->parts.shards : t->replicas);
+	t->waited += tess_now() - began;
+	t->step += !st;
+	return st;
 }
 
 static tess_status compute_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
@@ -306,23 +327,15 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 {
 	struct step s = { .micro = micro, .n = n };
 	int64_t began = tess_now();
-	tess_status st = tess_trainer_check_batches(t, micro, n, &s.totals);
+	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
+	t->waited = tess_now() - began;
 	if (!st)
 		st = compute_gradients(t, &s);
 	if (!st && lr)
 		st = check_finite(t, &s);
-	if (!st && lr) {
-		double factor = t->clip > 0 ? t->clip / (s.norm + 1e-6) : 1;
-
-		st = tess_optimizer_update(&t->optimizer, &t->parameters, *lr,
-		                           factor < 1 ? factor : 1, t->step + 1);
-		st = tess_group_agree_status(t->parts.group, st, "optimizer");
-		if (!st)
-			st = tess_parameters_share(&t->parameters,
-			                           t->parts.shards ? t->parts.shards : t->replicas);
-		t->step += !st;
-	}
+	if (!st && lr)
+		st = clip_and_update(t, &s, *lr);
 	free(s.odd);
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);

@@ -30,10 +30,11 @@ static uint64_t mix_bytes(uint64_t h, const void *data, size_t bytes)
 	return h;
 }
 
-static int64_t hash_batches(const struct tess_batch *micro, int64_t n)
+static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr)
 {
 	uint64_t h = mix_bytes(UINT64_C(14695981039346656037), &n, sizeof n);
 
+	h = mix_bytes(h, &lr, sizeof lr);
 	for (int64_t i = 0; i < n; i++) {
 		const struct tess_batch *b = &micro[i];
 		size_t tokens = (size_t)count_tokens(b);
@@ -49,10 +50,10 @@ static int64_t hash_batches(const struct tess_batch *micro, int64_t n)
 
 /* Other batches on a rank would be other rows of one sum. */
 static tess_status compare_batches(struct tess_trainer *t, const struct tess_batch *micro,
-                                   int64_t n)
+                                   int64_t n, double lr)
 {
 	int32_t nranks = tess_group_size(t->parts.group);
-	int64_t mine = hash_batches(micro, n), *all = calloc((size_t)nranks, sizeof *all);
+	int64_t mine = hash_batches(micro, n, lr), *all = calloc((size_t)nranks, sizeof *all);
 	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
@@ -60,9 +61,9 @@ static tess_status compare_batches(struct tess_trainer *t, const struct tess_bat
 	for (int32_t r = 0; r < nranks && !st; r++)
 		if (all[r] != all[0])
 			st = tess_fail(TESS_EMISMATCH,
-			               "rank %d passes other sequences to the step than rank 0; "
-			               "all ranks must pass the same batch, of which each takes "
-			               "its part",
+			               "rank %d passes another batch or learning rate to the step "
+			               "than rank 0; all ranks must pass the same, and each takes "
+			               "its part of the batch",
 			               (int)r);
 	free(all);
 	return st;
@@ -129,13 +130,15 @@ static tess_status check_batch(const struct tess_trainer *t, const struct tess_b
 }
 
 tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess_batch *micro,
-                                       int64_t n, struct tess_batch_totals *out)
+                                       int64_t n, double lr, struct tess_batch_totals *out)
 {
-	tess_status st = compare_batches(t, micro, n);
+	tess_status st = compare_batches(t, micro, n, lr);
 
 	*out = (struct tess_batch_totals){ 0 };
 	if (!st && n < 1)
 		st = tess_fail(TESS_EINVAL, "a step has no batch");
+	if (!st && !(lr >= 0 && isfinite(lr)))
+		st = tess_fail(TESS_EINVAL, "learning rate %g; use 0 or more", lr);
 	for (int64_t i = 0; i < n && !st; i++)
 		st = check_batch(t, &micro[i], out);
 	if (!st && !out->nlabels)

@@ -22,6 +22,7 @@ struct tess_trainer {
 	struct tess_parameters parameters;
 	int64_t step; /* those that have changed weights */
 	int64_t nruns; /* of programs */
+	int64_t waited; /* ns of the current step in calls of groups */
 };
 
 /* What the micro-batches of a step have in common. */
@@ -30,11 +31,11 @@ struct tess_batch_totals {
 	double balance; /* the load balancing losses that have run, times their factor */
 };
 /*
- * Collective. Fails alike on all ranks: TESS_EMISMATCH where they pass different batches,
- * TESS_EINVAL where these cannot be trained on.
+ * Collective. Fails alike on all ranks: TESS_EMISMATCH where they pass different arguments,
+ * TESS_EINVAL where these cannot be trained with.
  */
 tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess_batch *micro,
-                                       int64_t n, struct tess_batch_totals *out);
+                                       int64_t n, double lr, struct tess_batch_totals *out);
 
 /* The part of a micro-batch that this rank's replica runs: its sequences, and their tokens. */
 struct tess_batch_part {

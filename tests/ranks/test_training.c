@@ -494,7 +494,7 @@ static tess_status check_refused_batches(struct tess_world *w, void *arg)
 		{ { 2, empty, ids, NULL }, "sequence 1 is empty" },
 		{ { 2, lengths, ids, none }, "no label of the step counts" },
 		{ { 1, one, ids, NULL }, "1 sequences cannot be cut for 2 ranks along dp" },
-		{ { 2, lengths, rank == 1 ? bad : ids, NULL }, "rank 1 passes other sequences" },
+		{ { 2, lengths, rank == 1 ? bad : ids, NULL }, "rank 1 passes another batch" },
 	};
 	struct tess_trainer_options balanced = *(const struct tess_trainer_options *)arg;
 	struct tess_training_result r = { .size = sizeof r };
