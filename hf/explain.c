@@ -1,6 +1,7 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
 #include "core/base/status.h"
 #include "hf/explaining.h"
+#include "nn/storage.h"
 #include "nn/cut_logits.h"
 
 #include <fenv.h>
@@ -341,6 +342,9 @@ static tess_status measure_traffic(struct explanation *x)
 			else
 				t[d].backward += bytes;
 		}
+	for (int32_t d = 0; d < x->e.ndims && x->training; d++)
+		if (x->program_dim[d] == p->data_along)
+			t[d].gradients += tess_explaining_count_returned(p);
 	x->e.traffic = t;
 	return TESS_OK;
 }
@@ -350,10 +354,13 @@ static tess_status measure_traffic(struct explanation *x)
 /* "tp=8", "dp=2,tp=4"; "dp=2" has one rank along tp. */
 static tess_status read_mesh_text(struct explanation *x, const char *text, int32_t nranks)
 {
-	struct tess_mesh_shape replica;
+	struct tess_mesh_shape replica, given;
 	char all[TESS_MESH_TEXT];
-	tess_status st = tess_mesh_shape_parse(text, nranks, &x->mesh);
+	tess_status st = tess_mesh_shape_parse(text, nranks, &given);
 
+	x->mesh = given;
+	if (!st && x->training)
+		st = tess_mesh_shape_train(&given, &x->mesh, &x->shards);
 	if (st)
 		return st;
 	replica = tess_mesh_shape_remove(&x->mesh, "dp"); /* at least "tp=1" */

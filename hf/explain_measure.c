@@ -82,6 +82,19 @@ static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 	}
 }
 
+/* The ranks of the group in which a step runs, and the place of `rank` among them. */
+static struct tess_cut find_step_cut(const struct tess_program *p, int32_t rank,
+                                     const struct tess_step *s)
+{
+	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
+
+	if (s->among_shards) {
+		cut.nranks = tess_program_count_shards(p);
+		cut.rank %= cut.nranks;
+	}
+	return cut;
+}
+
 /* Keeps the most of all ranks for each record; steps are in the order of records. */
 static void measure_sent(struct explanation *x, const struct tess_program *p,
                          const struct tess_rank_program *l)
@@ -97,13 +110,27 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
 			memset(sum, 0, sizeof sum);
 		if (s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL)
 			continue;
-		sum[s->along] += count_sent_bytes(s, tess_program_get_cut(p, l->rank, s->along));
+		sum[s->along] += count_sent_bytes(s, find_step_cut(p, l->rank, s));
 		sent = &x->sent[s->record * ndims + s->along];
 		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
 		sent->kind = s->kind == TESS_STEP_COLL ? s->coll.kind
 		             : s->sum.share            ? TESS_REDUCE_SCATTER
 		                                       : TESS_ALL_REDUCE;
 	}
+}
+
+uint64_t tess_explaining_count_returned(const struct tess_program *p)
+{
+	uint64_t n = 0, others = (uint64_t)tess_program_count_shards(p) - 1;
+
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+		int64_t share = tess_weight_get_kept(p, w, 0, TESS_STATE).len;
+
+		if (w->state_cut && !w->rest_cut)
+			n += others * (uint64_t)share * tess_width(w->dtype);
+	}
+	return n;
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
@@ -142,6 +169,8 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	for (int64_t i = 0; i < end - first && lengths; i++)
 		lengths[i] = x->e.tokens / n;
 	t.lengths = lengths;
+	t.bucket = x->training->bucket;
+	t.shards = x->shards;
 	t.recompute = x->training->recompute;
 	t.balance = x->training->balance;
 	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, out)
@@ -244,6 +273,7 @@ struct tess_explained_plan tess_explaining_measure_plan(const struct explanation
 
 	for (int32_t i = 0; i < p->nrecords * p->mesh.ndims; i++)
 		t.sent += x->sent[i].bytes;
+	t.sent += x->training ? tess_explaining_count_returned(x->program) : 0;
 	if (p->vocabulary_along >= 0 && !x->training)
 		t.sent += tess_cut_logits_count_greedy_bytes(
 			tess_program_get_cut(p, 0, p->vocabulary_along).nranks);

@@ -10,7 +10,9 @@ struct explanation {
 	struct tess_arena arena;
 	struct tess_planned_model model;
 	struct tess_program *program; /* of training: that of the first replica */
-	struct tess_mesh_shape mesh; /* with dp, along which inference places nothing */
+	/* with dp, along which inference places nothing; of training, ddp is a part of it */
+	struct tess_mesh_shape mesh;
+	int32_t shards; /* of training: those along dp of that; 0: there is no ddp */
 	const char *dim_name[TESS_MESH_DIMS];
 	int32_t dim_size[TESS_MESH_DIMS];
 	int32_t program_dim[TESS_MESH_DIMS]; /* of each dimension, that of the program; -1: dp */
@@ -35,6 +37,8 @@ uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struc
 /* Records the program of replica `dp`: of training, or of inference. */
 tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
                                    struct tess_program **out);
+/* Bytes of the weights, whole at rest, of which a rank's optimizer changes and sends a share. */
+uint64_t tess_explaining_count_returned(const struct tess_program *p);
 /* Lowers each rank that differs from others, and sets e.ranks and `sent`. */
 tess_status tess_explaining_measure_ranks(struct explanation *x);
 /* The sums over the records, and the rank that has most. */
