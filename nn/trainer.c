@@ -290,15 +290,16 @@ static tess_status check_finite(struct tess_trainer *t, struct step *s)
 static void copy_result(const struct tess_trainer *t, const struct step *s, bool updated,
                         int64_t began, struct tess_training_result *out)
 {
-	struct tess_training_result r = { .updated = updated,
-		                          .loss = s->loss,
-		                          .balance = t->balance > 0 ? s->totals.balance / t->balance
-		                                                    : 0,
-		                          .norm = s->norm,
-		                          .ntokens = s->totals.ntokens,
-		                          .nlabels = s->totals.nlabels,
-		                          .seconds = 1e-9 * (double)(tess_now() - began),
-		                          .communication = 1e-9 * (double)t->waited };
+	struct tess_training_result r = {
+		.updated = updated,
+		.loss = s->loss,
+		.balance = t->balance > 0 ? s->totals.balance / t->balance : 0,
+		.norm = s->norm,
+		.ntokens = s->totals.ntokens,
+		.nlabels = s->totals.nlabels,
+		.seconds = 1e-9 * (double)(tess_now() - began),
+		.communication = tess_group_size(t->parts.group) > 1 ? 1e-9 * (double)t->waited : 0
+	};
 
 	r.size = out->size < sizeof r ? out->size : sizeof r;
 	memcpy(out, &r, r.size);
