@@ -430,6 +430,13 @@ static void measure_training(int64_t m, int64_t n, int64_t k)
 	op.num = adamw;
 	op.nnum = TESS_ADAMW_NUMS;
 	printf("adamw %.2f\n", 28e-9 * (double)(n * k) / time_op(&op));
+	struct tess_view digits = make_vector(TESS_F32, 38);
+
+	memset(digits.data, 0, 38 * 4);
+	digits.dtype = TESS_I64;
+	digits.shape[0] = 19;
+	op = make_sum_op(TESS_OP_SQUARES, &dw, 1, &digits, 1, 1);
+	printf("squares %.2f\n", 4e-9 * (double)(n * k) / time_op(&op));
 }
 
 int main(int argc, char **argv)

@@ -2,6 +2,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/registry/returned.h"
 #include "nn/agree.h"
 #include "nn/runner.h"
 #include "nn/trainer_state.h"
@@ -188,35 +189,63 @@ static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *g
 	return st;
 }
 
-/* Of the elements that this rank owns; runs that follow one another are added at once. */
-static void add_owned_squares(const struct tess_trainer *t, const struct tess_stored_tensor *tensor,
-                              struct tess_accumulator *sum)
+/* Adds the squares of elements [at, at + n) of the gradient that this rank keeps of w. */
+static tess_status add_squares(struct tess_trainer *t, const struct tess_weight *w, int64_t at,
+                               int64_t n, struct tess_accumulator *sum)
 {
-	const float *gradient = t->parameters.each[tensor->weight->index].gradient;
+	const struct tess_view x = { .data = t->parameters.each[w->index].gradient + at,
+		                     .dtype = TESS_F32,
+		                     .ndim = 1,
+		                     .shape = { n },
+		                     .stride = { 1 } };
+	const struct tess_view out = { .data = sum,
+		                       .dtype = TESS_I64,
+		                       .ndim = 1,
+		                       .shape = { TESS_ACCUMULATOR_FIELDS },
+		                       .stride = { 1 } };
+	struct tess_op op = { .size = sizeof op,
+		              .kind = TESS_OP_SQUARES,
+		              .nin = 1,
+		              .nout = 1,
+		              .in = &x,
+		              .out = &out,
+		              .where = w->name };
+
+	return n ? TESS_PLUGIN_CALL(t->device.table, w->name, run, t->device.self, &op) : TESS_OK;
+}
+
+/* Of the elements that this rank owns; runs that follow one another are added at once. */
+static tess_status add_owned_squares(struct tess_trainer *t,
+                                     const struct tess_stored_tensor *tensor,
+                                     struct tess_accumulator *sum)
+{
 	struct tess_kept_run run, more = { 0 };
 	struct tess_kept_walk w;
+	tess_status st = TESS_OK;
 
 	tess_kept_walk_begin(&w, t->parameters.program, tensor, t->rank, TESS_STATE, TESS_OWNED);
-	while (tess_kept_walk_next(&w, &run)) {
+	while (!st && tess_kept_walk_next(&w, &run)) {
 		if (run.kept == more.kept + more.n) {
 			more.n += run.n;
 			continue;
 		}
-		tess_accumulator_add_squares(sum, gradient + more.kept, more.n);
+		st = add_squares(t, tensor->weight, more.kept, more.n, sum);
 		more = run;
 	}
-	tess_accumulator_add_squares(sum, gradient + more.kept, more.n);
+	return st ? st : add_squares(t, tensor->weight, more.kept, more.n, sum);
 }
 
 static tess_status measure_norm(struct tess_trainer *t, double *norm)
 {
 	struct tess_accumulator sum = { 0 };
-	tess_status st;
+	tess_status st = TESS_OK;
 
-	for (int64_t i = 0; i < t->parameters.ntensors; i++)
+	for (int64_t i = 0; i < t->parameters.ntensors && !st; i++)
 		if (t->parameters.tensor[i].about.trained)
-			add_owned_squares(t, &t->parameters.tensor[i], &sum);
-	st = add_accumulators(t, t->parts.group, &sum, "norm");
+			st = add_owned_squares(t, &t->parameters.tensor[i], &sum);
+	st = tess_group_agree_status(t->parts.group, st, "norm");
+	if (!st)
+		st = add_accumulators(t, t->parts.group, &sum, "norm");
 	*norm = sqrt(tess_accumulator_round(&sum));
 	return st;
 }

@@ -1,4 +1,4 @@
-/* check_training.c - checks the loss and the optimisers by docs/ops.md. */
+/* check_training.c - checks the loss, the optimisers and the norm of gradients by docs/ops.md. */
 #include "check.h"
 
 /* Whether in[i] has one number for each row of logits. */
@@ -118,6 +118,14 @@ static tess_status check_update(const struct tess_op *op, const char *kind, int3
 	return TESS_OK;
 }
 
+static tess_status check_squares(const struct tess_op *op)
+{
+	if (op->nin != 1 || op->nout != 1 || !is_flat(&op->in[0], TESS_F32, op->in[0].shape[0]) ||
+	    !is_flat(&op->out[0], TESS_I64, 19))
+		return refuse_op(op, "squares", "it takes x [n] in f32, and its out is i64 [19]");
+	return TESS_OK;
+}
+
 tess_status cpu_check_training(const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -135,6 +143,8 @@ tess_status cpu_check_training(const struct tess_op *op)
 		return check_update(op, "adamw", 2, TESS_ADAMW_NUMS, false);
 	case TESS_OP_SGD:
 		return check_update(op, "sgd", 1, TESS_SGD_NUMS, true);
+	case TESS_OP_SQUARES:
+		return check_squares(op);
 	}
 	return cpu_check_experts(op);
 }

@@ -18,6 +18,7 @@ extern cpu_run CPU_NAME(run_loss);
 extern cpu_run CPU_NAME(run_loss_d);
 extern cpu_run CPU_NAME(run_adamw);
 extern cpu_run CPU_NAME(run_sgd);
+extern cpu_run CPU_NAME(run_squares);
 extern cpu_run CPU_NAME(run_embed);
 extern cpu_run CPU_NAME(run_norm);
 extern cpu_run CPU_NAME(run_bias);
@@ -65,6 +66,7 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_LOSS_D] = CPU_NAME(run_loss_d),
 	.run[TESS_OP_ADAMW] = CPU_NAME(run_adamw),
 	.run[TESS_OP_SGD] = CPU_NAME(run_sgd),
+	.run[TESS_OP_SQUARES] = CPU_NAME(run_squares),
 	.run[TESS_OP_EMBED] = CPU_NAME(run_embed),
 	.run[TESS_OP_NORM] = CPU_NAME(run_norm),
 	.run[TESS_OP_BIAS] = CPU_NAME(run_bias),

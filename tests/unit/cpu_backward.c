@@ -3,6 +3,7 @@
  * every instruction set that this processor has: odd shapes, strides and addresses, several
  * sequences, Partials, rows of none, NaN.
  */
+#include "core/base/accumulator.h"
 #include "cpu_training.h"
 
 #include <tessera/model.h>
@@ -386,6 +387,40 @@ START_TEST(updates)
 }
 END_TEST
 
-SUITE_MAIN("cpu_backward", weight_gradients, weight_gradients_of_heads, input_gradients,
+/* The exact sum of the host is another implementation. */
+START_TEST(squares)
+{
+	enum { N = 100003 };
+	float *x = cpu_make_floats(N);
+	struct cpu_devices d = { 0 };
+
+	for (int i = 0; i < N; i++)
+		if (i % 3)
+			x[i] = ldexpf(x[i], (int)draw_from(-140, 120));
+	x[5] = 0x1.fffffep127f;
+	while (cpu_open_next(&d)) {
+		for (int i = 0; i < 6; i++) {
+			int64_t n = (const int64_t[]){ 0, 1, 127, 40000, N, N }[i];
+			struct tess_accumulator want = { 0 };
+			int64_t got[TESS_ACCUMULATOR_FIELDS];
+			struct tess_view in = cpu_make_list(x, TESS_F32, n),
+					 out = cpu_make_list(got, TESS_I64,
+			                                     TESS_ACCUMULATOR_FIELDS);
+			struct tess_op op = cpu_make_op(TESS_OP_SQUARES, &in, 1, &out, NULL, 0);
+
+			x[9] = i == 5 ? NAN : 1;
+			x[N - 1] = i == 5 ? -INFINITY : 1;
+			tess_accumulator_add_squares(&want, x, 1000);
+			memcpy(got, &want, sizeof got); /* it is added to */
+			tess_accumulator_add_squares(&want, x, n);
+			cpu_run_op(d.now, &op);
+			MUST(!memcmp(got, &want, sizeof got));
+		}
+	}
+	free(x);
+}
+END_TEST
+
+SUITE_MAIN("cpu_backward", squares, weight_gradients, weight_gradients_of_heads, input_gradients,
            vector_gradients, norm_gradients, sums_of_heads_and_sequences, gate_gradients, losses,
            updates)
