@@ -150,6 +150,9 @@ static tess_status read_batch(struct grad_command *a)
 		               "label, -100 where it is not to be predicted",
 		               a->ids_file, (long long)ids->shape[0], (long long)ids->shape[1],
 		               (long long)labels->shape[0], (long long)labels->shape[1]);
+	if (!st && a->micro > ids->shape[0])
+		st = tess_fail(TESS_EINVAL, "--micro-batches %d: %s has %lld sequences",
+		               (int)a->micro, a->ids_file, (long long)ids->shape[0]);
 	if (!st)
 		st = read_wide_ids(f, ids, &a->ids);
 	if (!st)
