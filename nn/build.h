@@ -150,6 +150,13 @@ void build_add_balance(struct build *b, const struct tess_record *rec);
  */
 void build_place_gradients(struct build *b);
 void build_add_gradient(struct build *b, const struct tess_record *rec);
+/*
+ * Where the current record is to make the next run of rows of a gradient that is too large for a
+ * bucket, and its first row. False: there is no such run, and it makes its out. After the step that
+ * makes it, the run is added to those of other ranks.
+ */
+bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
+void build_add_gradient_run(struct build *b);
 void build_finish_gradients(struct build *b);
 /*
  * Weights that are cut at rest (lower_gather.c): plans when they are gathered, before the records;

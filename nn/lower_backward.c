@@ -25,11 +25,10 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
 	build_set_trees(b, op, p->tokens, cut);
 }
 
-/* A sum over the tokens of rec's last operand, of operands that are `in`, to the view `out`. */
+/* A sum over the tokens of rec's last operand, of operands that are `in`, to y. */
 static struct tess_step *add_token_sum(struct build *b, const struct tess_record *rec,
-                                       const struct value *in)
+                                       const struct value *in, const struct value *y)
 {
-	struct value *y = build_get_value(b, rec->out[0]);
 	struct tess_step *s = build_add_op(b, rec->kind, rec->nin, 1);
 
 	for (int32_t i = 0; i < rec->nin; i++)
@@ -46,22 +45,20 @@ static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 	return y->partial && !y->nodes;
 }
 
-void build_add_linear_dw(struct build *b, const struct tess_record *rec)
+/* Rows of dW are columns of g. */
+static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
+                               const struct value *in, const struct value *y, int64_t row)
 {
-	struct tess_tensor *dw = rec->out[0];
-	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
 	bool in_out = rec->num[TESS_REC_LINEAR_DW_IN_OUT] != 0;
-	int32_t along = tess_places_find(dw->place, b->p->mesh.ndims, TESS_SHARD, !in_out), a;
+	struct value part[2] = { in[0], in[1] };
 	struct tess_step *s;
 	struct tess_view *v;
+	int32_t a;
 
-	if (is_empty_sum(b, rec))
-		return;
-	if (along >= 0 && rec->in[0]->place[along].kind == TESS_REPLICATE)
-		in[0] = build_slice_local_cols(b, &in[0], dw->dim[!in_out],
-		                               tess_program_get_cut(b->p, b->l->rank, along));
-	s = add_token_sum(b, rec, in);
-	build_set_token_sum(b, &s->op, rec->in[1], dw, 0, NULL);
+	if (!in_out)
+		part[1] = build_slice_value(&in[1], 0, in[1].rows, row, y->rows);
+	s = add_token_sum(b, rec, part, y);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 0, NULL);
 	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* as [out, in] */
@@ -72,21 +69,60 @@ void build_add_linear_dw(struct build *b, const struct tess_record *rec)
 	v->stride[a] = 1;
 }
 
-void build_add_embed_dw(struct build *b, const struct tess_record *rec)
+void build_add_linear_dw(struct build *b, const struct tess_record *rec)
 {
-	const struct tess_tensor *dw = rec->out[0];
+	struct tess_tensor *dw = rec->out[0];
 	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
-	double first;
-	struct tess_step *s;
+	bool in_out = rec->num[TESS_REC_LINEAR_DW_IN_OUT] != 0;
+	int32_t along = tess_places_find(dw->place, b->p->mesh.ndims, TESS_SHARD, !in_out);
+	struct value run;
+	int64_t row;
 
 	if (is_empty_sum(b, rec))
 		return;
+	if (along >= 0 && rec->in[0]->place[along].kind == TESS_REPLICATE)
+		in[0] = build_slice_local_cols(b, &in[0], dw->dim[!in_out],
+		                               tess_program_get_cut(b->p, b->l->rank, along));
+	if (!build_get_gradient_run(b, &run, &row)) {
+		add_linear_dw_rows(b, rec, in, build_get_value(b, dw), 0);
+		return;
+	}
+	do {
+		add_linear_dw_rows(b, rec, in, &run, row);
+		build_add_gradient_run(b);
+	} while (build_get_gradient_run(b, &run, &row));
+}
+
+static void add_embed_dw_rows(struct build *b, const struct tess_record *rec, const struct value *y,
+                              int64_t row)
+{
+	const struct tess_tensor *dw = rec->out[0];
+	struct value in[2] = { *build_get_value(b, rec->in[0]), *build_get_value(b, rec->in[1]) };
+	struct tess_step *s = add_token_sum(b, rec, in, y);
+	double first;
+
 	tess_dim_list_local_runs(dw->dim[0], build_find_cut(b, dw->place, 0), b->runs);
-	first = (double)b->runs[0].start;
-	s = add_token_sum(b, rec, in);
-	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_EMBED_NUMS, &first);
+	first = (double)(b->runs[0].start + row);
+	build_set_token_sum(b, &s->op, rec->in[1], dw, TESS_EMBED_NUMS, &first);
 	if (!b->status)
 		s->in[0].ndim = 1;
+}
+
+void build_add_embed_dw(struct build *b, const struct tess_record *rec)
+{
+	struct value run;
+	int64_t row;
+
+	if (is_empty_sum(b, rec))
+		return;
+	if (!build_get_gradient_run(b, &run, &row)) {
+		add_embed_dw_rows(b, rec, build_get_value(b, rec->out[0]), 0);
+		return;
+	}
+	do {
+		add_embed_dw_rows(b, rec, &run, row);
+		build_add_gradient_run(b);
+	} while (build_get_gradient_run(b, &run, &row));
 }
 
 void build_add_bias_dw(struct build *b, const struct tess_record *rec)
@@ -95,7 +131,7 @@ void build_add_bias_dw(struct build *b, const struct tess_record *rec)
 
 	if (is_empty_sum(b, rec))
 		return;
-	s = add_token_sum(b, rec, build_get_value(b, rec->in[0]));
+	s = add_token_sum(b, rec, build_get_value(b, rec->in[0]), build_get_value(b, rec->out[0]));
 	build_set_token_sum(b, &s->op, rec->in[0], rec->out[0], 0, NULL);
 }
 
@@ -197,7 +233,7 @@ void build_add_norm_dw(struct build *b, const struct tess_record *rec)
 
 	if (is_empty_sum(b, rec))
 		return;
-	s = add_token_sum(b, rec, in);
+	s = add_token_sum(b, rec, in, build_get_value(b, rec->out[0]));
 	set_norm_trees(b, &s->op, rec->in[0]->dim[1], norm);
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_NORM_NUMS, norm);
 }

@@ -2,8 +2,10 @@
  * lower_gradient.c - gradients into their memory, added along the dimension of data on the way.
  *
  * Gradients that neighbouring records give are added at once, as a bucket: its nodes lie together,
- * and the sum is started when the last of them is there and waited for two buckets later, while the
- * backward goes on. Where ranks keep shares of the gradients, each gets the sum of its own.
+ * and the sum is started when the last of them is there and waited for two buckets later, or one if
+ * they are large, while the backward goes on. Where ranks keep shares of the gradients, each gets
+ * the sum of its own. A gradient of more bytes than a bucket is made in runs of rows, each of which
+ * is a bucket, so that no more than a few buckets of it are there at a time.
  */
 #include "core/base/status.h"
 #include "nn/build.h"
@@ -11,10 +13,11 @@
 
 enum { UNDER_WAY = 2 }; /* sums, at most */
 
-struct slot { /* a gradient record */
+struct slot { /* a gradient record, or a run of rows of it */
 	const struct tess_record *record;
 	struct bucket *bucket; /* NULL: it is finished, or no other rank has a part */
 	int64_t n; /* elements of this rank's part of the weight */
+	int64_t lo, len; /* the elements of that which it has: all but in a run of rows */
 	int64_t at; /* elements of a node of the bucket before it */
 };
 
@@ -22,6 +25,7 @@ struct bucket {
 	struct slot *slot;
 	int32_t nslots;
 	bool cut; /* ranks get shares */
+	bool full; /* of a run of rows: nothing is added to it */
 	bool packed; /* the shares of each rank lie together, in the order of ranks */
 	bool direct; /* the sum is made in the memory of gradients */
 	const struct tess_dim *over;
@@ -56,6 +60,24 @@ static struct tess_run find_kept_run(const struct build *b, const struct tess_we
 		return (struct tess_run){ 0, n };
 	return tess_program_get_share(p, n,
 	                              tess_program_get_cut(p, b->l->rank, p->data_along).rank);
+}
+
+static struct tess_run intersect_slot(const struct slot *s, struct tess_run run)
+{
+	int64_t lo = s->lo > run.start ? s->lo : run.start, end = run.start + run.len,
+		hi = s->lo + s->len < end ? s->lo + s->len : end;
+
+	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+}
+
+/* Of the elements of a slot those that this rank keeps, in its memory of that gradient. */
+static struct tess_run find_kept_part(const struct build *b, const struct slot *s)
+{
+	struct tess_run kept = find_kept_run(b, s->record->weight[0], s->n);
+	struct tess_run part = intersect_slot(s, kept);
+
+	part.start = part.len ? part.start - kept.start : 0;
+	return part;
 }
 
 /* Memory for the gradient of a weight, at the end of a buffer of the memory of gradients. */
@@ -132,32 +154,68 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	bool cut = s->record->weight[0]->state_cut;
 	const struct tess_dim *over = s->record->in[0]->sum;
 
-	if (k && k->cut == cut && k->over == over &&
+	if (k && !k->full && s->len == s->n && k->cut == cut && k->over == over &&
 	    4 * (uint64_t)(k->count + s->n) <= get_bucket_bytes(b->p))
 		return k;
 	k = &g->bucket[g->nbuckets++];
-	*k = (struct bucket){ .cut = cut, .over = over, .direct = true, .nodes = v->nodes };
+	*k = (struct bucket){
+		.cut = cut, .full = s->len < s->n, .over = over, .direct = true, .nodes = v->nodes
+	};
 	return k;
+}
+
+/* The rows of each run in which the gradient of record i is made; 0: it is made at once. */
+static int64_t choose_run_rows(const struct build *b, int32_t i, const struct value *v)
+{
+	const struct tess_program *p = b->p;
+	const struct tess_record *from = i ? p->record[i - 1] : NULL;
+	int64_t bytes = 4 * v->cols, rows; /* of a node: ranks may have several, or one */
+	bool by_rows =
+		from && from->nout && from->out[0] == p->record[i]->in[0] &&
+		(from->kind == TESS_OP_EMBED_DW ||
+	         (from->kind == TESS_OP_LINEAR_DW && from->num[TESS_REC_LINEAR_DW_IN_OUT] == 0));
+
+	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
+	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
+		return 0;
+	rows = (int64_t)get_bucket_bytes(p) / (bytes ? bytes : 1);
+	return rows < v->rows ? rows + !rows : 0;
+}
+
+/* The value of a gradient, which gets its buffer where it is made, or one of those here. */
+static struct value *peek_value(struct build *b, const struct tess_record *rec)
+{
+	struct value *v = build_get_value(b, rec->in[0]);
+
+	b->nbuffers--;
+	v->allocated = false;
+	return v;
+}
+
+/* How many slots the gradient of record i has. */
+static int32_t count_slots(struct build *b, int32_t i)
+{
+	const struct value *v = peek_value(b, b->p->record[i]);
+	int64_t rows = choose_run_rows(b, i, v);
+
+	return rows ? (int32_t)tess_up(v->rows, rows) : 1;
 }
 
 static void assign_slot(struct build *b, struct slot *s)
 {
-	struct value *v = build_get_value(b, s->record->in[0]);
+	struct value *v = peek_value(b, s->record);
 
-	b->nbuffers--; /* it gets its own where it is made, or one of those here */
-	s->n = v->rows * v->cols;
 	if (!v->partial) {
 		place_finished(b, s, v);
 		return;
 	}
-	v->allocated = false;
 	s->bucket = choose_bucket(b, s, v);
 	if (!s->bucket->nslots)
 		s->bucket->slot = s;
 	s->at = s->bucket->count;
 	/* finished gradients may lie between those of a bucket */
 	s->bucket->nslots = (int32_t)(s - s->bucket->slot) + 1;
-	s->bucket->count += s->n;
+	s->bucket->count += s->len;
 	s->bucket->direct &= !is_added(s->record);
 }
 
@@ -178,7 +236,7 @@ static void place_bucket(struct build *b, struct bucket *k)
 
 		if (s->bucket != k)
 			continue;
-		k->kept += find_kept_run(b, s->record->weight[0], s->n).len;
+		k->kept += find_kept_part(b, s).len;
 		if (!b->gradients->memory[s->record->weight[0]->index].allocated)
 			place_memory(b, s->record->weight[0], k->memory, s->n);
 		if (k->packed)
@@ -192,6 +250,25 @@ static void place_bucket(struct build *b, struct bucket *k)
 		close_memory(b, k->memory);
 }
 
+static void assign_record(struct build *b, int32_t i)
+{
+	const struct value *v = peek_value(b, b->p->record[i]);
+	int64_t rows = choose_run_rows(b, i, v), n = v->rows, cols = v->cols;
+
+	for (int64_t row = 0, more; row < n || !row; row += more) {
+		struct slot *s = &b->gradients->slot[b->gradients->nslots++];
+
+		more = rows && rows < n - row ? rows : n - row;
+		*s = (struct slot){ .record = b->p->record[i],
+			            .n = n * cols,
+			            .lo = row * cols,
+			            .len = more * cols };
+		assign_slot(b, s);
+		if (!more)
+			break;
+	}
+}
+
 void build_place_gradients(struct build *b)
 {
 	const struct tess_program *p = b->p;
@@ -200,7 +277,8 @@ void build_place_gradients(struct build *b)
 	int32_t n = 0;
 
 	for (int32_t i = 0; i < p->nrecords; i++)
-		n += p->record[i]->kind == TESS_REC_GRADIENT;
+		if (p->record[i]->kind == TESS_REC_GRADIENT)
+			n += count_slots(b, i);
 	b->gradients = g;
 	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
 	if (g) {
@@ -213,10 +291,8 @@ void build_place_gradients(struct build *b)
 		return;
 	}
 	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
-		if (p->record[i]->kind == TESS_REC_GRADIENT) {
-			g->slot[g->nslots].record = p->record[i];
-			assign_slot(b, &g->slot[g->nslots++]);
-		}
+		if (p->record[i]->kind == TESS_REC_GRADIENT)
+			assign_record(b, i);
 	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
 		place_bucket(b, &g->bucket[i]);
 }
@@ -239,23 +315,32 @@ static struct value flatten_value(struct build *b, const struct value *v)
 	return flat;
 }
 
-/* d: a finished gradient, this rank's run of it. */
-static void put_into_memory(struct build *b, const struct tess_record *rec, const struct value *d)
+/* Where this rank's elements of a slot are kept. */
+static struct value slice_memory(const struct build *b, const struct slot *s)
 {
-	const struct value *to = &b->gradients->memory[rec->weight[0]->index];
+	struct tess_run part = find_kept_part(b, s);
+
+	return build_slice_value(&b->gradients->memory[s->record->weight[0]->index], 0, 1,
+	                         part.start, part.len);
+}
+
+/* d: what is finished of a slot, this rank's elements of it. */
+static void put_into_memory(struct build *b, const struct slot *slot, const struct value *d)
+{
+	struct value to = slice_memory(b, slot);
 	struct tess_step *s;
 
-	if (!is_added(rec)) {
-		if (d->buffer != to->buffer || d->offset != to->offset)
-			build_add_copy(b, d, to);
+	if (!is_added(slot->record)) {
+		if (d->buffer != to.buffer || d->offset != to.offset)
+			build_add_copy(b, d, &to);
 		return;
 	}
-	if (!to->cols)
+	if (!to.cols)
 		return;
 	s = build_add_op(b, TESS_OP_ADD, 2, 1);
-	build_set_input(b, s, 0, to);
+	build_set_input(b, s, 0, &to);
 	build_set_input(b, s, 1, d);
-	build_set_output(b, s, 0, to);
+	build_set_output(b, s, 0, &to);
 }
 
 static void add_finished_gradient(struct build *b, const struct slot *s)
@@ -265,7 +350,7 @@ static void add_finished_gradient(struct build *b, const struct slot *s)
 	struct value flat = flatten_value(b, build_get_value(b, rec->in[0]));
 	struct value mine = build_slice_value(&flat, 0, 1, kept.start, kept.len);
 
-	put_into_memory(b, rec, &mine);
+	put_into_memory(b, s, &mine);
 }
 
 /* The nodes of a gradient to where the sum reads them: rank by rank, or as they are. */
@@ -310,8 +395,10 @@ static const uint64_t *list_shares(struct build *b, const struct bucket *k)
 	for (int32_t q = 0; q < n && share; q++)
 		for (int32_t i = 0; i < k->nslots; i++)
 			if (k->slot[i].bucket == k)
-				share[q] +=
-					(uint64_t)tess_program_get_share(p, k->slot[i].n, q).len;
+				share[q] += (uint64_t)intersect_slot(
+						    &k->slot[i],
+						    tess_program_get_share(p, k->slot[i].n, q))
+				                    .len;
 	return share;
 }
 
@@ -320,7 +407,9 @@ static void start_bucket(struct build *b, struct bucket *k)
 	struct tess_step *s;
 
 	k->sum = build_add_temporary(b, 0, 1, k->kept, TESS_F32);
-	if (k->direct)
+	if (k->direct && k->full)
+		k->sum = slice_memory(b, k->slot);
+	else if (k->direct)
 		k->sum.buffer = k->memory;
 	s = k->start = build_add_step(b, TESS_STEP_SUM);
 	s->along = b->p->data_along;
@@ -345,14 +434,26 @@ static void finish_bucket(struct build *b, const struct bucket *k)
 	build_keep_value(b, &k->sum);
 	for (int32_t i = 0; i < k->nslots && !k->direct; i++) {
 		const struct slot *s = &k->slot[i];
-		int64_t n = find_kept_run(b, s->record->weight[0], s->n).len;
+		int64_t n = find_kept_part(b, s).len;
 		struct value d = build_slice_value(&k->sum, 0, 1, at, n);
 
 		if (s->bucket != k)
 			continue;
-		put_into_memory(b, s->record, &d);
+		put_into_memory(b, s, &d);
 		at += n;
 	}
+}
+
+/* Whether so many sums are under way, or of so many bytes, that another one must wait. */
+static bool is_full(const struct build *b)
+{
+	const struct build_gradients *g = b->gradients;
+	uint64_t bytes = 0;
+
+	for (int32_t i = g->nwaited; i <= g->nstarted; i++)
+		bytes += 4 * (uint64_t)g->bucket[i].count;
+	return g->nstarted - g->nwaited == UNDER_WAY ||
+	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * get_bucket_bytes(b->p));
 }
 
 static void finish_oldest_bucket(struct build *b)
@@ -360,22 +461,50 @@ static void finish_oldest_bucket(struct build *b)
 	finish_bucket(b, &b->gradients->bucket[b->gradients->nwaited++]);
 }
 
+static void start_next_bucket(struct build *b)
+{
+	while (is_full(b) && !b->status)
+		finish_oldest_bucket(b);
+	start_bucket(b, &b->gradients->bucket[b->gradients->nstarted++]);
+}
+
+bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row)
+{
+	struct build_gradients *g = b->gradients;
+	const struct slot *s = g->next;
+	const struct value *v = build_get_value(b, b->p->record[b->record]->out[0]);
+
+	if (b->status || s == g->slot + g->nslots || s->len == s->n ||
+	    s->record->in[0] != b->p->record[b->record]->out[0])
+		return false;
+	*run = s->bucket->node;
+	run->rows = s->len / v->cols;
+	run->cols = run->row_stride = v->cols;
+	*row = s->lo / v->cols;
+	return true;
+}
+
+void build_add_gradient_run(struct build *b)
+{
+	b->gradients->next++;
+	start_next_bucket(b);
+}
+
 void build_add_gradient(struct build *b, const struct tess_record *rec)
 {
 	struct build_gradients *g = b->gradients;
-	struct slot *s = g->next++;
+	struct slot *s = g->next;
 
-	(void)rec;
+	if (s == g->slot + g->nslots || s->record != rec)
+		return; /* made in runs, all of which are under way */
+	g->next++;
 	if (!s->bucket) {
 		add_finished_gradient(b, s);
 		return;
 	}
 	pack_nodes(b, s);
-	if (s != &s->bucket->slot[s->bucket->nslots - 1])
-		return;
-	if (g->nstarted - g->nwaited == UNDER_WAY)
-		finish_oldest_bucket(b);
-	start_bucket(b, &g->bucket[g->nstarted++]);
+	if (s == &s->bucket->slot[s->bucket->nslots - 1])
+		start_next_bucket(b);
 }
 
 void build_finish_gradients(struct build *b)
