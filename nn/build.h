@@ -32,6 +32,8 @@ struct build {
 	struct buffer *buffer;
 	struct in_place *in_place; /* in the order of steps */
 	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
+	/* the trees over tokens: whole, and cut by each mesh dimension; ntree 0: not yet */
+	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* of training */
 	struct build_gathers *gathers;
 	int32_t nbuffers, nin_place, record;

@@ -10,7 +10,9 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
                          const struct tess_tensor *out, int32_t n, const double *num)
 {
 	const struct tess_program *p = b->p;
-	struct tess_cut cut = build_find_cut(b, over->place, 0);
+	int32_t along = tess_places_find(over->place, p->mesh.ndims, TESS_SHARD, 0);
+	struct tess_cut cut = tess_program_get_cut(p, b->l->rank, along);
+	struct tess_op *tokens = &b->tokens[1 + along];
 	double all[TESS_TOKENS_NUMS + 8] = { 0 };
 
 	if (out->sum == p->sequences) { /* this replica's part of the step */
@@ -22,7 +24,17 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
 	for (int32_t i = 0; i < n; i++)
 		all[TESS_TOKENS_NUMS + i] = num[i];
 	build_set_numbers(b, op, TESS_TOKENS_NUMS + n, all);
-	build_set_trees(b, op, p->tokens, cut);
+	if (op->ntree) {
+		build_set_trees(b, op, p->tokens, cut);
+		return;
+	}
+	/* there may be many sequences: ops share the trees of those that are whole, and of parts */
+	if (!tokens->ntree)
+		build_set_trees(b, tokens, p->tokens, cut);
+	op->ntree = tokens->ntree;
+	op->tree = tokens->tree;
+	op->nterm = tokens->nterm;
+	op->term = tokens->term;
 }
 
 /* A sum over the tokens of rec's last operand, of operands that are `in`, to y. */

@@ -23,8 +23,9 @@ void build_add_loss(struct build *b, const struct tess_record *rec)
 	}
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	if (rec->kind == TESS_OP_LOSS_PICK || rec->kind == TESS_OP_LOSS_D) {
-		tess_dim_list_local_runs(vocab, cut, b->runs);
-		first = (double)b->runs[0].start;
+		if (cut.nranks > 1) /* of one part */
+			tess_dim_list_local_runs(vocab, cut, b->runs);
+		first = cut.nranks > 1 ? (double)b->runs[0].start : 0;
 		build_set_numbers(b, &s->op, TESS_LOSS_NUMS, &first);
 	}
 	if (rec->kind == TESS_OP_LOSS_D)
