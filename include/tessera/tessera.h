@@ -226,8 +226,8 @@ struct tess_explained_plan {            /* bytes, of the rank that has most */
 struct tess_explained_traffic {         /* bytes that a rank sends in a step, at most */
 	uint64_t forward, backward;     /* backward: the loss too */
 	uint64_t repeated;              /* forward once more, before the backward */
-	uint64_t gradients;             /* sums over replicas; and weights, back from those that keep
-	                                   their state */
+	/* sums over replicas; and weights, from the ranks that keep their state to the others */
+	uint64_t gradients;
 };
 
 struct tess_explanation {               /* grows at its end; all that it points to is its own */

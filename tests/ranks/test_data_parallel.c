@@ -71,7 +71,7 @@ static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_
 }
 
 /* The second step has two micro-batches. */
-static tess_status train_two_steps(struct tess_trainer *t, struct job *j, uint64_t *hash)
+static tess_status train_on_batches(struct tess_trainer *t, struct job *j, uint64_t *hash)
 {
 	int32_t ids[2][TEXT];
 	struct tess_batch micro[2];
@@ -108,7 +108,7 @@ static tess_status train_data_parallel(struct tess_world *w, void *arg)
 	if (!st)
 		st = tess_trainer_open(mesh, format_model(j, path, sizeof path), &options, &t);
 	if (!st)
-		st = train_two_steps(t, j, &hash);
+		st = train_on_batches(t, j, &hash);
 	if (!st && tess_world_rank(w) == 0) {
 		j->hash = hash;
 		j->info.size = sizeof j->info;
