@@ -18,10 +18,20 @@ enum { TEXT = 65536, STEPS = 8 };
 #define STEPPED "--batch 4 --sequence 40 --lr 2e-4 --warmup 4 --schedule cosine --weight-decay 0.1"
 
 /* Runs it in the scratch directory; the exit status. `text`: its stderr. */
+static int run_train_command(char text[TEXT], const char *model, const char *before,
+                             const char *args)
+{
+	return command_run(text, TEXT, "cd '%s' && %s '%s' train '%s' %s 2>&1", scratch, before,
+	                   TESSERA, model, args);
+}
+
+/* The same on the stories. */
 static int train_model(char text[TEXT], const char *model, const char *before, const char *args)
 {
-	return command_run(text, TEXT, "cd '%s' && %s '%s' train '%s' --data '" STORIES "' %s 2>&1",
-	                   scratch, before, TESSERA, model, args);
+	char all[1024];
+
+	snprintf(all, sizeof all, "--data '" STORIES "' %s", args);
+	return run_train_command(text, model, before, all);
 }
 
 /* The digests that it prints, as a text. */
@@ -151,18 +161,15 @@ END_TEST
 
 /* ---- what is saved --------------------------------------------------------------------------- */
 
-/* A checkpoint like the one that was trained, but for the values; and nothing more. */
-START_TEST(saves_a_checkpoint)
+/* A checkpoint with the tensors of the one that was trained, but for the values. */
+static void expect_same_tensors(const char *path, const char *model)
 {
 	struct tess_checkpoint *have, *want;
-	char text[TEXT];
 	bool changed = false;
 
-	train_to_step("-n 2 --backend loopback --save saved", 2);
-	ck_assert_msg(!tess_checkpoint_open(scratch_format_path("saved/step-2"),
-	                                    TESS_CHECKPOINT_WHOLE, &have),
-	              "%s", tess_error());
-	ck_assert(!tess_checkpoint_open(format_data_path(""), TESS_CHECKPOINT_WHOLE, &want));
+	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &have), "%s",
+	              tess_error());
+	ck_assert(!tess_checkpoint_open(model, TESS_CHECKPOINT_WHOLE, &want));
 	ck_assert_uint_eq(tess_checkpoint_count(have), tess_checkpoint_count(want));
 	for (size_t i = 0; i < tess_checkpoint_count(have); i++) {
 		const struct tess_slice *a = tess_checkpoint_at(have, i);
@@ -176,6 +183,15 @@ START_TEST(saves_a_checkpoint)
 	ck_assert(changed);
 	tess_checkpoint_close(have);
 	tess_checkpoint_close(want);
+}
+
+/* The files of the model with new weights, and what a run needs to go on. */
+START_TEST(saves_a_checkpoint)
+{
+	char text[TEXT];
+
+	train_to_step("-n 2 --backend loopback --save saved", 2);
+	expect_same_tensors(scratch_format_path("saved/step-2"), format_data_path(""));
 	command_run(text, TEXT, "cd '%s' && ls saved/*", scratch);
 	ck_assert_str_eq(text, "README.md\nconfig.json\ngeneration_config.json\ngolden.json\n"
 	                       "model.safetensors\noptimizer.safetensors\ntokenizer.json\n"
@@ -184,6 +200,38 @@ START_TEST(saves_a_checkpoint)
 	                           "'%s' generate '%s' --prompt Once --max-tokens 4 2>&1", TESSERA,
 	                           scratch_format_path("saved/step-2")),
 	              "%s", text);
+}
+END_TEST
+
+/* Experts in files of their own, an attention over a latent, fused and transposed weights. */
+START_TEST(families)
+{
+	static const char *const names[] = { "mixtral-bf16", "deepseek_v3", "gpt2" };
+	char text[TEXT], whole[160], parts[160], args[512], model[512], path[64];
+	uint16_t ids[512];
+
+	for (int i = 0; i < 512; i++)
+		ids[i] = (uint16_t)((i * i + i / 7) % 53);
+	scratch_write("ids.u16", ids, sizeof ids);
+	for (int i = 0; i < 3; i++) {
+		snprintf(model, sizeof model, "%s/tests/data/goldens/%s", SOURCE_ROOT, names[i]);
+		snprintf(args, sizeof args,
+		         "--data ids.u16 --batch 4 --sequence 16 --steps 2 --digest --lr 1e-3 -n 2 "
+		         "--backend loopback --save %s --save-every 1",
+		         names[i]);
+		ck_assert_msg(!run_train_command(text, model, "", args), "%s: %s", names[i], text);
+		read_digests(text, whole);
+		snprintf(path, sizeof path, "%s/step-2", names[i]);
+		expect_same_tensors(scratch_format_path(path), model);
+		snprintf(args, sizeof args,
+		         "--data ids.u16 --batch 4 --sequence 16 --steps 2 --digest --lr 1e-3 -n 2 "
+		         "--backend loopback --mesh dp=2 --plan-override 'dp:**=zero3' --resume "
+		         "%s/step-1",
+		         names[i]);
+		ck_assert_msg(!run_train_command(text, model, "", args), "%s: %s", names[i], text);
+		read_digests(text, parts);
+		ck_assert_msg(!strcmp(whole, parts), "%s: %s", names[i], text);
+	}
 }
 END_TEST
 
@@ -353,5 +401,5 @@ START_TEST(log_and_curve)
 END_TEST
 
 SCRATCH_MAIN("train_command", meshes_have_one_digest, killed_and_resumed, resumed_from_masters,
-             saves_a_checkpoint, keeps_the_newest, full_disk_leaves_the_last_save, interrupted,
-             refusals, log_and_curve)
+             saves_a_checkpoint, families, keeps_the_newest, full_disk_leaves_the_last_save,
+             interrupted, refusals, log_and_curve)
