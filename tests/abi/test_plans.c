@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <tessera/tessera.h>
+#include <tessera/train.h>
 
 static json_t *load_plans(const char *name)
 {
@@ -133,12 +134,17 @@ static const char *refuse_plan(const json_t *row, const char *family, char *out,
 	struct tess_session_options options = { .size = sizeof options,
 		                                .plan = get_row_text(row, "plan", "tp"),
 		                                .overrides = overrides };
+	struct tess_trainer_options training = { .size = sizeof training,
+		                                 .plan = options.plan,
+		                                 .overrides = overrides };
+	const char *mesh = get_row_text(row, "mesh", "tp=2"), *dir = make_config_folder(family);
+	int64_t sequences = json_integer_value(json_object_get(row, "train"));
 	struct tess_explanation *e;
 
 	for (size_t i = 0; i < json_array_size(list) && i < 3; i++)
 		overrides[i] = json_string_value(json_array_get(list, i));
-	ck_assert_msg(tess_explain(make_config_folder(family), get_row_text(row, "mesh", "tp=2"), 0,
-	                           1, &options, &e) < 0,
+	ck_assert_msg((sequences ? tess_explain_training(dir, mesh, 0, sequences, 8, &training, &e)
+	                         : tess_explain(dir, mesh, 0, 1, &options, &e)) < 0,
 	              "%s: not refused: %s", family, get_row_text(row, "what", ""));
 	at = strstr(tess_error(), " in /");
 	if (at)
@@ -173,8 +179,9 @@ static void print_row(FILE *out, const json_t *row, const char *family, const ch
 		fprintf(out, "`%s`%s", get_row_text(row, "plan", "tp"), list ? ", " : "");
 	for (size_t i = 0; i < json_array_size(list); i++)
 		fprintf(out, "%s`%s`", i ? ", " : "", json_string_value(json_array_get(list, i)));
-	fprintf(out, " (%.*s, %s) | %s%s%s |\n", (int)strcspn(family, "-"), family,
-	        get_row_text(row, "mesh", "tp=2"), mark, sentence, mark);
+	fprintf(out, " (%.*s, %s%s) | %s%s%s |\n", (int)strcspn(family, "-"), family,
+	        get_row_text(row, "mesh", "tp=2"),
+	        json_object_get(row, "train") ? ", in training" : "", mark, sentence, mark);
 }
 
 /* Replaces what lies between the two marks in the document; false: it is the same. */
