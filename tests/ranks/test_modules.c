@@ -1,7 +1,7 @@
 /*
  * Modules that test_style_matrix.c has not: fused and stored in other ways, with heads, with hooks,
  * several in one op; and every redistribution. On random data of uneven sizes they give the bits of
- * one replicated rank on 1 to 8 ranks.
+ * one replicated rank on 1 to 8 ranks, and in training its gradients.
  */
 #include "../unit/suite.h"
 #include "core/base/option.h"
@@ -262,9 +262,46 @@ static void expect_same_bits(const char *json, int64_t nids, bool all)
 	free(want);
 }
 
+static tess_status train_module(const char *json, int32_t nranks, struct lockstep_gradients *out)
+{
+	static const int64_t lengths[] = { 36, 2 };
+	int32_t ids[38], labels[38];
+	struct lockstep how = { &model, &random_source, json, nranks, ids, 38, true, NULL };
+	struct lockstep_step step = {
+		.how = &how, .lengths = lengths, .nsequences = 2, .labels = labels
+	};
+
+	for (int i = 0; i < 38; i++) {
+		ids[i] = i * i % VOCABULARY;
+		labels[i] = i % 4 ? i % NARROW : -100;
+	}
+	return lockstep_train(&step, out);
+}
+
+/* Training gives the gradients of one rank; what is not used has none, and is refused. */
+static void expect_same_gradients(const char *json)
+{
+	struct lockstep_gradients want, have;
+
+	if (train_module(json, 1, &want)) {
+		ck_assert_msg(strstr(tess_error(), "its gradient is not known") ||
+		                      strstr(tess_error(), "cannot train"),
+		              "%s: %s", json, tess_error());
+		return;
+	}
+	for (int32_t ranks = 2; ranks <= 8; ranks += 3) {
+		ck_assert_msg(!train_module(json, ranks, &have), "%s, %d ranks: %s", json, ranks,
+		              tess_error());
+		lockstep_compare_gradients(json, &want, &have);
+		lockstep_free_gradients(&have);
+	}
+	lockstep_free_gradients(&want);
+}
+
 START_TEST(alone)
 {
 	module_flags = cases[_i].flags;
+	expect_same_gradients(cases[_i].plan);
 	expect_same_bits(cases[_i].plan, IDS, true);
 	expect_same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
 	expect_same_bits(cases[_i].plan, 2, true);
