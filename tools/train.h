@@ -78,7 +78,7 @@ struct train_report {
 	FILE *log; /* NULL: none */
 	struct train_point *points;
 	int64_t npoints, capacity;
-	bool shows; /* stderr is a terminal */
+	bool shows, unended; /* stderr is a terminal; its last line may be drawn over */
 	int64_t began, shown; /* ns */
 	int64_t first, steps, ntokens; /* first: the step that the run begins after */
 };

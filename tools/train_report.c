@@ -123,6 +123,7 @@ static void print_progress(struct train_report *p, int64_t step, double evaluati
 	if (!last && p->shown && now - p->shown < (p->shows ? redrawn_every : printed_every))
 		return;
 	p->shown = now;
+	p->unended = p->shows && !last;
 	fprintf(stderr, "%sstep %lld/%lld  loss %.4f  ", p->shows ? "\r\033[K" : "",
 	        (long long)step, (long long)p->steps, r->loss);
 	if (!isnan(evaluation))
@@ -130,7 +131,7 @@ static void print_progress(struct train_report *p, int64_t step, double evaluati
 	fprintf(stderr, "%.0f tok/s  %.1f ms  %.0f%% communication  %.1f MiB%s",
 	        r->seconds > 0 ? (double)r->ntokens / r->seconds : 0, 1e3 * r->seconds,
 	        r->seconds > 0 ? 100 * r->communication / r->seconds : 0, (double)bytes / 1048576,
-	        p->shows && step < p->steps && isnan(evaluation) ? "" : "\n");
+	        p->unended ? "" : "\n");
 }
 
 tess_status train_report_step(struct train_report *p, int64_t step, double lr, double evaluation,
@@ -165,11 +166,11 @@ void train_close_report(struct train_report *p, const char *saved)
 {
 	double seconds = 1e-9 * (double)(tess_now() - p->began);
 
-	if (p->shows && p->shown)
+	if (p->unended)
 		fprintf(stderr, "\n");
 	if (p->ntokens)
 		fprintf(stderr, "%lld tokens in %.1f s%s%s\n", (long long)p->ntokens, seconds,
-		        saved ? "; saved as " : "", saved ? saved : "");
+		        saved ? "; the last save is " : "", saved ? saved : "");
 	if (p->log)
 		fclose(p->log);
 	free(p->points);
