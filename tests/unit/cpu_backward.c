@@ -173,12 +173,13 @@ START_TEST(norm_gradients)
 		int64_t runs = i % 3 ? 1 : draw_from(1, 5), each = draw_from(1, 130);
 		double num[TESS_NORM_NUMS] = { i % 2 ? TESS_RMS : TESS_LAYER, 1e-5,
 			                       i % 3 ? 0 : (double)each, i / 2 % 2 };
-		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(i), each);
+		struct cpu_weights w;
 		struct tess_view *g = &in[2];
 
 		make_token_sums(&s, i % 4);
 		if (i % 4 == 2 && !s.nodes)
 			continue;
+		w = cpu_make_weights(cpu_choose_dtype(i), each);
 		memset(&norm, 0, sizeof norm);
 		append_tree(&norm, i % 3 ? tess_up(each, 17) : 1, 0, i % 3 ? tess_up(each, 17) : 1,
 		            0, i % 3 ? 17 : each, each);

@@ -1,4 +1,4 @@
-/* exp, erf and tanh of the CPU device against libm in double. */
+/* exp, log, erf and tanh of the CPU device against libm in double. */
 #include "devices/cpu/mathf.h"
 #include "suite.h"
 
@@ -54,6 +54,22 @@ START_TEST(exponential)
 }
 END_TEST
 
+START_TEST(logarithm)
+{
+	double below = find_worst_error(mathf_log, log, 0x1p-126f, 0.999f, 797),
+	       above = find_worst_error(mathf_log, log, 1.001f, 3e38f, 797);
+	double near = find_worst_error(mathf_log, log, 0.999f, 1.001f, 7),
+	       tiny = find_worst_error(mathf_log, log, 0x1p-149f, 0x1p-126f, 997);
+
+	ck_assert_msg(below < 0.51 && above < 0.51 && near < 0.51 && tiny < 0.51,
+	              "errors %g, %g, near 1 %g, subnormal %g ulp", below, above, near, tiny);
+	MUST(mathf_bits(mathf_log(1.0f)) == 0);
+	MUST(mathf_log(0.0f) == -INFINITY && mathf_log(-0.0f) == -INFINITY);
+	MUST(mathf_log(INFINITY) == INFINITY);
+	MUST(isnan(mathf_log(-1.0f)) && isnan(mathf_log(NAN)));
+}
+END_TEST
+
 /* An odd function that goes to 1; its formula changes at `middle`. */
 static void check_sigmoid(float (*own)(float), double (*true_one)(double), float middle, float end)
 {
@@ -73,4 +89,4 @@ START_TEST(error_function_and_hyperbolic_tangent)
 }
 END_TEST
 
-SUITE_MAIN("cpu_math", exponential, error_function_and_hyperbolic_tangent)
+SUITE_MAIN("cpu_math", exponential, logarithm, error_function_and_hyperbolic_tangent)

@@ -58,7 +58,7 @@ static inline void expect_outs(const char *isa, const struct tess_op *got,
 
 		if (got->out[i].dtype == TESS_F32)
 			cpu_expect_equal(isa, got->out[i].data, want->out[i].data, n);
-		else
+		else if (n)
 			MUST(!memcmp(got->out[i].data, want->out[i].data, (size_t)n * 2));
 	}
 }
