@@ -293,7 +293,8 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 	for (int i = 0; i < 2 && !st; i++)
 		st = write_shares(s, &s->file[i]);
 	if (!st)
-		st = tess_group_agree_status(g, first ? finish_save(s, state) : TESS_OK, "save");
+		st = tess_group_agree_status(
+			g, first ? finish_save(s, state ? state : "{}") : TESS_OK, "save");
 	if (first && s && st && *s->part)
 		tess_convert_remove_part(s->part);
 	if (first && !st && keep)

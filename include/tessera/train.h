@@ -133,10 +133,10 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
  * Saves weights and the state of the optimizer as the directory `dir`/step-N, which transformers
  * loads, too: a copy of the files of the checkpoint with the weights as they are now, and beside
  * them optimizer.safetensors and training.json, in which `state` is kept, a JSON object of the
- * program. Every rank writes what it owns into the file system that all share. The directory gets
- * its name when all of it is on disk; then all saves in `dir` but the last `keep` are removed (0:
- * none is). After a failure what was saved before is whole, and nothing else is left. TESS_EINVAL:
- * the directory exists.
+ * program (NULL: {}). Every rank writes what it owns into the file system that all share. The
+ * directory gets its name when all of it is on disk; then all saves in `dir` but the last `keep`
+ * are removed (0: none is). After a failure what was saved before is whole, and nothing else is
+ * left. TESS_EINVAL: the directory exists.
  */
 tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t keep,
                               const char *state);
