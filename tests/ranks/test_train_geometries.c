@@ -21,7 +21,7 @@ struct step {
 };
 
 /* Returns how many ids the step has. */
-static int64_t draw_step(uint64_t *seed, int64_t vocabulary, struct step *s)
+static int64_t draw_sequences(uint64_t *seed, int64_t vocabulary, struct step *s)
 {
 	int64_t n = 0;
 
@@ -38,7 +38,8 @@ static int64_t draw_step(uint64_t *seed, int64_t vocabulary, struct step *s)
 }
 
 /* Ranks along tp, as many as the model allows, and replicas; a plan of the model. */
-static const char *draw_way(uint64_t *seed, const struct geometry *g, char *mesh, size_t size)
+static const char *draw_mesh_and_plan(uint64_t *seed, const struct geometry *g, char *mesh,
+                                      size_t size)
 {
 	int32_t most = g->most_ranks < RANKS ? g->most_ranks : RANKS, n = 0;
 
@@ -49,7 +50,7 @@ static const char *draw_way(uint64_t *seed, const struct geometry *g, char *mesh
 	return g->model->presets[draw_below(seed, (uint64_t)n)].name;
 }
 
-static void compare_ways(const char *family, uint64_t seed)
+static void compare_gradients_of_ways(const char *family, uint64_t seed)
 {
 	struct lockstep_gradients want, have;
 	struct geometry g;
@@ -58,7 +59,7 @@ static void compare_ways(const char *family, uint64_t seed)
 	int64_t n;
 
 	ck_assert_msg(!geometry_open(family, seed, &g), "%s", tess_error());
-	n = draw_step(&seed, g.vocabulary, &s);
+	n = draw_sequences(&seed, g.vocabulary, &s);
 
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
 	const struct lockstep_step step = {
@@ -67,7 +68,7 @@ static void compare_ways(const char *family, uint64_t seed)
 
 	ck_assert_msg(!lockstep_train(&step, &want), "%s", tess_error());
 	for (int i = 0; i < WAYS; i++) {
-		how.plan = draw_way(&seed, &g, mesh, sizeof mesh);
+		how.plan = draw_mesh_and_plan(&seed, &g, mesh, sizeof mesh);
 		how.mesh = mesh;
 		snprintf(what, sizeof what, "%s, plan %s on %s", family, how.plan, mesh);
 		if (lockstep_train(&step, &have)) {
@@ -81,7 +82,7 @@ static void compare_ways(const char *family, uint64_t seed)
 	geometry_close(&g);
 }
 
-static uint64_t read_setting(const char *name, uint64_t preset)
+static uint64_t read_environment(const char *name, uint64_t preset)
 {
 	const char *text = getenv(name);
 
@@ -90,11 +91,13 @@ static uint64_t read_setting(const char *name, uint64_t preset)
 
 START_TEST(ways_give_the_bits_of_one_rank)
 {
-	uint64_t seed = read_setting("GEOMETRY_SEED", 1), first = read_setting("GEOMETRY_FIRST", 0);
-	uint64_t count = read_setting("GEOMETRIES", 1);
+	uint64_t seed = read_environment("GEOMETRY_SEED", 1),
+		 first = read_environment("GEOMETRY_FIRST", 0);
+	uint64_t count = read_environment("GEOMETRIES", 1);
 
 	for (uint64_t i = first; i < first + count; i++)
-		compare_ways(geometry_families[_i], seed * 1000003 + i * 101 + (uint64_t)_i);
+		compare_gradients_of_ways(geometry_families[_i],
+		                          seed * 1000003 + i * 101 + (uint64_t)_i);
 }
 END_TEST
 
