@@ -7,7 +7,7 @@
 
 struct gpt2 {
 	int64_t layers;
-	double eps;
+	double eps, dropout;
 	struct tess_dim *hidden, *heads, *qkv, *inner;
 };
 
@@ -37,12 +37,14 @@ static struct tess_tensor *attend_as_gpt2(struct tess_nn *nn, const struct gpt2 
                                           struct tess_tensor *x)
 {
 	const struct tess_attention how = { .size = sizeof how,
-		                            .scale = read_score_scale(nn, layer) };
+		                            .scale = read_score_scale(nn, layer),
+		                            .dropout = nn->number(nn, "attn_pdrop", 0.1) };
 	struct tess_tensor *qkv[3] = { 0 };
 
 	nn->split(nn, project_rows(nn, "c_attn", nn->enter(nn, x, "attn"), c->qkv), qkv);
 	x = nn->attention(nn, qkv[0], qkv[1], qkv[2], &how);
-	return nn->leave(nn, project_rows(nn, "c_proj", x, c->hidden));
+	x = nn->leave(nn, project_rows(nn, "c_proj", x, c->hidden));
+	return nn->dropout(nn, x, c->dropout);
 }
 
 static struct tess_tensor *feed_as_gpt2(struct tess_nn *nn, const struct gpt2 *c,
@@ -50,7 +52,8 @@ static struct tess_tensor *feed_as_gpt2(struct tess_nn *nn, const struct gpt2 *c
 {
 	x = project_rows(nn, "c_fc", nn->enter(nn, x, "mlp"), c->inner);
 	x = nn->glu(nn, x, NULL, nn->activation(nn, "activation_function", "gelu_new"));
-	return nn->leave(nn, project_rows(nn, "c_proj", x, c->hidden));
+	x = nn->leave(nn, project_rows(nn, "c_proj", x, c->hidden));
+	return nn->dropout(nn, x, c->dropout);
 }
 
 static struct gpt2 read_gpt2(struct tess_nn *nn)
@@ -58,7 +61,8 @@ static struct gpt2 read_gpt2(struct tess_nn *nn)
 	int64_t width = nn->integer(nn, "n_embd", 768), heads = nn->integer(nn, "n_head", 12);
 	int64_t each = heads > 0 ? width / heads : 0;
 	struct gpt2 c = { .layers = nn->integer(nn, "n_layer", 12),
-		          .eps = nn->number(nn, "layer_norm_epsilon", 1e-5) };
+		          .eps = nn->number(nn, "layer_norm_epsilon", 1e-5),
+		          .dropout = nn->number(nn, "resid_pdrop", 0.1) };
 
 	c.hidden = nn->dim(nn, "hidden", width, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, each);
@@ -79,6 +83,7 @@ static struct tess_tensor *forward_gpt2(struct tess_nn *nn, struct tess_tensor *
 	ids = nn->enter(nn, ids, "transformer");
 	x = nn->add(nn, nn->embed(nn, "wte", ids, vocab, c.hidden),
 	            nn->embed(nn, "wpe", nn->positions(nn), positions, c.hidden));
+	x = nn->dropout(nn, x, nn->number(nn, "embd_pdrop", 0.1));
 	for (int64_t i = 0; i < c.layers; i++) {
 		x = nn->enter(nn, x, "h.%d", (int)i);
 		y = nn->norm(nn, "ln_1", x, TESS_LAYER, c.eps);
@@ -139,4 +144,5 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .name = "gpt2",
 	        .version = "1.0",
 	        .license = "Apache-2.0",
+	        .needs_nn = TESS_UPTO(tess_nn, dropout),
 	        .models = models };

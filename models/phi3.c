@@ -14,7 +14,8 @@ static struct tess_tensor *attend_as_phi3(struct tess_nn *nn, const struct tess_
 	(void)layer;
 	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, &y);
 	nn->split(nn, y, qkv);
-	return tess_decoder_attend(nn, c, qkv, tess_decoder_read_window(nn, 0));
+	y = tess_decoder_attend(nn, c, qkv, tess_decoder_read_window(nn, 0));
+	return nn->dropout(nn, y, nn->number(nn, "resid_pdrop", 0));
 }
 
 static struct tess_tensor *feed_as_phi3(struct tess_nn *nn, const struct tess_decoder *c,
@@ -30,7 +31,7 @@ static struct tess_tensor *feed_as_phi3(struct tess_nn *nn, const struct tess_de
 	nn->split(nn, y, h);
 	y = nn->glu(nn, h[0], h[1], c->act);
 	nn->linear(nn, y, out, &y);
-	return nn->leave(nn, y);
+	return nn->dropout(nn, nn->leave(nn, y), nn->number(nn, "resid_pdrop", 0));
 }
 
 static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *ids)
@@ -92,4 +93,5 @@ TESS_PLUGIN = { .abi = TESS_ABI,
 	        .name = "phi3",
 	        .version = "1.0",
 	        .license = "Apache-2.0",
+	        .needs_nn = TESS_UPTO(tess_nn, dropout),
 	        .models = models };

@@ -326,6 +326,7 @@ static const struct {
 	{ TESS_REC_SPLIT_HEADS, tess_backward_record_split_heads },
 	{ TESS_REC_JOIN, tess_backward_record_join },
 	{ TESS_OP_HEAD_LINEAR, tess_backward_record_head_linear },
+	{ TESS_OP_DROPOUT, tess_backward_record_dropout },
 	{ TESS_OP_ROUTE, tess_backward_record_route },
 	{ TESS_OP_COMBINE, tess_backward_record_combine },
 };

@@ -85,6 +85,7 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 void tess_backward_record_split_heads(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_join(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_dropout(struct tess_backward *b, const struct tess_record *rec);
 /* backward_experts.c; that of COMBINE has the experts' */
 void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec);
 void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec);

@@ -89,15 +89,17 @@ static void give_shared_heads(struct tess_backward *b, struct tess_tensor *x, st
 /* dk and dv come for each query head. */
 void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec)
 {
-	int32_t nkv = rec->nin - 3; /* q; k, v or k; positions and slots */
-	struct tess_tensor *in[6] = { NULL }, *out[3] = { NULL };
+	int32_t nkv = tess_attention_has_values(rec) ? 2 : 1, n = nkv + 3;
+	struct tess_tensor *in[7] = { NULL }, *out[3] = { NULL };
 	struct tess_record *d;
 
-	for (int32_t i = 0; i < rec->nin; i++)
+	for (int32_t i = 0; i < n; i++)
 		in[i] = rec->in[i];
-	in[rec->nin] = tess_backward_take(b, rec->out[0]);
-	if (!in[rec->nin])
+	in[n] = tess_backward_take(b, rec->out[0]);
+	if (!in[n])
 		return;
+	if (rec->nin > n)
+		in[n + 1] = rec->in[n]; /* of dropout */
 	for (int32_t i = 0; i < 1 + nkv; i++) {
 		const struct tess_tensor *like = i < 2 ? rec->in[0] : rec->out[0];
 

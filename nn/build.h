@@ -180,6 +180,8 @@ void build_add_glu_d(struct build *b, const struct tess_record *rec);
 void build_add_head_sum(struct build *b, const struct tess_record *rec);
 void build_add_sequence_sum(struct build *b, const struct tess_record *rec);
 void build_add_exchange(struct build *b, const struct tess_record *rec);
+/* dropout (dropout.c); */
+void build_add_dropout(struct build *b, const struct tess_record *rec);
 /* the loss (lower_loss.c). */
 void build_add_loss(struct build *b, const struct tess_record *rec);
 

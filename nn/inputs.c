@@ -116,7 +116,7 @@ tess_status tess_inputs_make(struct tess_recorder *r)
 {
 	struct tess_program *p = r->p;
 	bool training = r->options->training != NULL;
-	const struct tess_dim *selected, *one;
+	const struct tess_dim *selected, *one, *random;
 	tess_status st = training ? check_training(r->options) : TESS_OK;
 
 	if (st)
@@ -128,7 +128,8 @@ tess_status tess_inputs_make(struct tess_recorder *r)
 		p->tokens = make_rows_dim(r, "tokens", p->ntokens, 1);
 	selected = make_rows_dim(r, "selected", training ? 0 : p->nselected, 1);
 	one = make_rows_dim(r, "one", 1, 1);
-	if (!p->tokens || !selected || !one)
+	random = make_rows_dim(r, "random numbers", 4, 1);
+	if (!p->tokens || !selected || !one || !random)
 		return TESS_ENOMEM;
 
 	const struct {
@@ -141,9 +142,10 @@ tess_status tess_inputs_make(struct tess_recorder *r)
 		       { &p->slots, p->tokens, "the slots", TESS_I32 },
 		       { &p->rows, selected, "the selected rows", TESS_I32 },
 		       { &p->labels, p->tokens, "the labels", TESS_I32 },
-		       { &p->count, one, "the count of labels", TESS_F32 } };
+		       { &p->count, one, "the count of labels", TESS_F32 },
+		       { &p->random, random, "the random numbers", TESS_I32 } };
 
-	for (size_t i = 0; i < (training ? 6 : 4); i++) {
+	for (size_t i = 0; i < (training ? 7 : 4); i++) {
 		struct tess_tensor *v =
 			tess_tensor_new(r, 1, &inputs[i].dim, r->whole, inputs[i].name);
 

@@ -195,6 +195,9 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_OP_SELECT_ROWS:
 		lower_select_rows(b, rec);
 		break;
+	case TESS_OP_DROPOUT:
+		build_add_dropout(b, rec);
+		break;
 	case TESS_REC_CALL:
 		lower_call(b, rec);
 		break;
@@ -223,8 +226,8 @@ static struct value make_dense_logits(struct build *b)
 static void place_inputs(struct build *b)
 {
 	const struct tess_program *p = b->p;
-	const struct tess_tensor *const in[] = { p->ids,  p->positions, p->slots,
-		                                 p->rows, p->labels,    p->count };
+	const struct tess_tensor *const in[] = { p->ids,    p->positions, p->slots, p->rows,
+		                                 p->labels, p->count,     p->random };
 	uint64_t at = 0;
 
 	for (size_t i = 0; i < sizeof in / sizeof *in && in[i]; i++) {

@@ -33,13 +33,15 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	                                        .view = table });
 }
 
-/* Operands 0 to 4 and the numbers of attention, or of its backward. */
-static void set_attention(struct build *b, struct tess_step *s, const struct tess_record *rec,
-                          bool has_values, uint64_t keys, uint64_t values)
+/* The op of attention or its backward: all but operand 5 and the outs. */
+static struct tess_step *add_attention(struct build *b, const struct tess_record *rec, int32_t nout,
+                                       uint64_t keys, uint64_t values)
 {
+	bool drops = rec->num[TESS_ATTENTION_RATE] > 0;
+	struct tess_step *s = build_add_op(b, rec->kind, drops ? 7 : 6, nout);
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
-	int32_t n = has_values ? 5 : 4;
+	int32_t n = tess_attention_has_values(rec) ? 5 : 4;
 	int64_t lo, hi;
 
 	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
@@ -56,28 +58,33 @@ static void set_attention(struct build *b, struct tess_step *s, const struct tes
 				  [TESS_ATTENTION_VALUES] = (double)values,
 				  [TESS_ATTENTION_DTYPE] = rec->num[TESS_ATTENTION_DTYPE],
 				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP],
-				  [TESS_ATTENTION_VALUE] = rec->num[TESS_ATTENTION_VALUE] });
+				  [TESS_ATTENTION_VALUE] = rec->num[TESS_ATTENTION_VALUE],
+				  [TESS_ATTENTION_RATE] = rec->num[TESS_ATTENTION_RATE],
+				  [TESS_ATTENTION_SITE] = rec->num[TESS_ATTENTION_SITE] });
+	if (drops)
+		build_set_input(b, s, 6, build_get_value(b, rec->in[rec->nin - 1]));
 	if (!b->status)
 		s->in[3].ndim = s->in[4].ndim = 1;
+	if (drops && !b->status)
+		s->in[6].ndim = 1;
+	return s;
 }
 
 void build_add_attention(struct build *b, const struct tess_record *rec)
 {
 	int32_t page_class = (int32_t)rec->num[TESS_REC_ATTENTION_CLASS];
 	uint64_t *page = &b->l->page_class[page_class].bytes, keys = *page, width, bytes;
-	bool has_values = rec->nin == 5; /* else they are the beginnings of the keys */
 	struct tess_view *pages;
 	struct tess_step *s;
 
 	width = 64 * tess_width((int32_t)rec->num[TESS_ATTENTION_DTYPE]);
 	bytes = width * (uint64_t)build_get_value(b, rec->in[1])->cols;
 	*page += bytes;
-	if (has_values)
+	if (tess_attention_has_values(rec))
 		*page += width * (uint64_t)build_get_value(b, rec->in[2])->cols;
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	s = build_add_op(b, TESS_OP_ATTENTION, 6, 1);
-	set_attention(b, s, rec, has_values, keys, keys + bytes);
+	s = add_attention(b, rec, 1, keys, keys + bytes);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	if (b->status || b->p->training) /* no cache */
 		return;
@@ -95,9 +102,9 @@ void build_add_attention_d(struct build *b, const struct tess_record *rec)
 
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	s = build_add_op(b, TESS_OP_ATTENTION_D, 6, 3);
-	set_attention(b, s, rec, rec->nin == 6, 0, 0);
-	build_set_input(b, s, 5, build_get_value(b, rec->in[rec->nin - 1]));
+	s = add_attention(b, rec, 3, 0, 0);
+	build_set_input(b, s, 5,
+	                build_get_value(b, rec->in[tess_attention_has_values(rec) ? 5 : 4]));
 	for (int32_t i = 0; i < rec->nout; i++)
 		build_set_output(b, s, i, build_get_value(b, rec->out[i]));
 }

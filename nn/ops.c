@@ -265,5 +265,6 @@ void tess_ops_install(struct tess_nn *nn)
 	tess_ops_install_linear(nn);
 	tess_ops_install_attention(nn);
 	tess_ops_install_heads(nn);
+	tess_ops_install_dropout(nn);
 	tess_ops_install_experts(nn);
 }

@@ -40,17 +40,6 @@ static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t al
 	return p->nropes++;
 }
 
-/* The positions of the rows of x. */
-static struct tess_tensor *place_positions(struct tess_recorder *r, const struct tess_tensor *x)
-{
-	struct tess_place *to = tess_recorder_alloc_places(r);
-
-	for (int32_t i = 0; i < r->p->mesh.ndims && to; i++)
-		if (tess_place_is(x->place[i], TESS_SHARD, 0))
-			to[i] = x->place[i];
-	return to ? tess_tensor_redistribute(r, r->p->positions, to, x->module) : NULL;
-}
-
 /* `how` as a record has it: what it does not say is filled in. */
 static bool complete_rotary(struct tess_recorder *r, const struct tess_dim *heads,
                             const struct tess_rotary *how, struct tess_rotary *out)
@@ -86,7 +75,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	    !complete_rotary(r, x->dim[1], how, &part))
 		return NULL;
 	in[0] = x;
-	in[1] = place_positions(r, x);
+	in[1] = tess_tensor_place_rows(r, x, r->p->positions);
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
 	table = y && in[1] ? find_rope_table(r, part.width, x->dim[1]->unit_size) : -1;
 	rec = table < 0 ? NULL
@@ -174,11 +163,12 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
                                             const struct tess_attention *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	struct tess_tensor *in[5] = { q, k, v }, *y;
+	struct tess_tensor *in[6] = { q, k, v }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
 	struct tess_attention wanted;
 	const struct tess_dim *out;
 	int32_t page_class, n = v ? 3 : 2;
+	int64_t site = 0;
 	struct tess_place *to;
 	struct tess_record *rec;
 
@@ -201,7 +191,11 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	                                module);
 	in[n] = r->p->positions;
 	in[n + 1] = r->p->slots;
-	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, n + 2, in, 1, &y, 0, NULL)
+	in[n + 2] = r->p->random;
+	wanted.dropout =
+		tess_recorder_choose_dropout(r, module, wanted.dropout, q->dim[1]->nunits, &site);
+	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, n + 2 + (wanted.dropout > 0), in,
+	                             1, &y, 0, NULL)
 	        : NULL;
 	if (!rec)
 		return NULL;
@@ -210,6 +204,8 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	rec->num[TESS_ATTENTION_WINDOW] = (double)wanted.window;
 	rec->num[TESS_ATTENTION_SOFTCAP] = wanted.softcap;
 	rec->num[TESS_ATTENTION_VALUE] = (double)wanted.value;
+	rec->num[TESS_ATTENTION_RATE] = wanted.dropout;
+	rec->num[TESS_ATTENTION_SITE] = (double)site;
 	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
 	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
 	return y;

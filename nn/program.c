@@ -29,6 +29,7 @@ const char *tess_record_kind_name(int32_t kind)
 		{ TESS_OP_HEAD_LINEAR_DW, "head_linear_dw" },
 		{ TESS_REC_JOIN_HEADS, "join_heads" },
 		{ TESS_OP_ATTENTION_D, "attention_d" },
+		{ TESS_OP_DROPOUT, "dropout" },
 		{ TESS_OP_SCALE, "scale" },
 		{ TESS_OP_LINEAR_DX, "linear_dx" },
 		{ TESS_OP_LINEAR_DW, "linear_dw" },

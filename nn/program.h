@@ -35,6 +35,9 @@ enum { TESS_REC_GRADIENT_ADDED };
 enum { TESS_REC_LINEAR_DW_IN_OUT = TESS_TOKENS_NUMS };
 /* An attention record has the index of its page class where the op has the head size. */
 enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
+/* Whether attention, or its backward, has values: else they are the beginnings of the keys. */
+#define tess_attention_has_values(rec) ((rec)->in[2]->dtype == TESS_F32)
+
 /* A rope record has the index of its table after the numbers of the op. */
 enum { TESS_REC_ROPE_TABLE = TESS_ROPE_NUMS };
 
@@ -132,6 +135,7 @@ struct tess_training { /* a step of one replica */
 	bool accumulate; /* gradients are added to those that are there */
 	const char *const *recompute; /* patterns of modules; ends with NULL; NULL: none */
 	double balance; /* factor of the load balancing loss; 0: none */
+	double dropout; /* the rate of all sites; 0: that of each, as the model has it; < 0: none */
 	/* of gradients that are added at once along dp, and of weights that are gathered at once;
 	 * 0: TESS_BUCKET_BYTES */
 	uint64_t bucket;
@@ -163,6 +167,10 @@ struct tess_program {
 	const struct tess_training *training; /* NULL: inference */
 	/* of training: i32 [tokens], -100: no loss; f32 [1], how many of the step are not */
 	struct tess_tensor *labels, *count;
+	/* i32 [4], for dropout: the key of the step, two words; the index in the step of the
+	 * sequence of slot 0; 0 */
+	struct tess_tensor *random;
+	int64_t nsites; /* of dropout */
 	struct tess_tensor *loss; /* f32 [tokens], of each */
 	/* of training with a load balancing loss: sums over the tokens of the step, [rows,
 	 * experts] as BALANCE has them, and the experts of a token; else NULL */

@@ -106,6 +106,9 @@ struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tes
 /* The same for an operand of an op, which may be sliced where it is replicated, but not moved. */
 struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
                                               const struct tess_place *to, const char *module);
+/* What an input [tokens] has for the rows of x. */
+struct tess_tensor *tess_tensor_place_rows(struct tess_recorder *r, const struct tess_tensor *x,
+                                           struct tess_tensor *input);
 /* Apply the hook prepare_input or prepare_output, then the layout. */
 struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
                                               struct tess_tensor *x);
@@ -146,11 +149,19 @@ struct tess_dim *tess_dim_new_heads(struct tess_recorder *r, const char *name,
 struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n,
                                int64_t each);
 
+/*
+ * The rate of dropout of a module, 0 in inference, and the first of its sites. Fails the recording
+ * if it is no rate.
+ */
+double tess_recorder_choose_dropout(struct tess_recorder *r, const char *module, double rate,
+                                    int64_t sites, int64_t *site);
+
 /* Sets the functions of `nn`: all (ops.c), and those of one file. */
 void tess_ops_install(struct tess_nn *nn);
 void tess_ops_install_linear(struct tess_nn *nn);
 void tess_ops_install_attention(struct tess_nn *nn);
 void tess_ops_install_heads(struct tess_nn *nn);
+void tess_ops_install_dropout(struct tess_nn *nn);
 void tess_ops_install_experts(struct tess_nn *nn);
 /* tess_nn.enter and leave. */
 struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,

@@ -85,6 +85,8 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
+	t->training.dropout = o->dropout;
+	t->seed = o->seed;
 	t->balance = t->training.balance = o->balance;
 	t->training.bucket = o->bucket;
 	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/random.h>
 
 enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
 
@@ -166,8 +167,8 @@ static tess_status reserve_buffers(struct tess_trainer *t, int64_t ntokens, int6
 	const struct tess_program *p = t->programs.first->program;
 	tess_status st = TESS_OK;
 
-	if (4 * ntokens + 1 > t->memory.ninputs)
-		st = tess_step_memory_grow_inputs(&t->memory, 4 * ntokens + 1);
+	if (4 * ntokens + 5 > t->memory.ninputs)
+		st = tess_step_memory_grow_inputs(&t->memory, 4 * ntokens + 5);
 	if (!st && p->nropes && positions > t->memory.at.rope_positions)
 		st = tess_step_memory_grow_rope(&t->memory, p, positions);
 	return st;
@@ -230,13 +231,26 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 	return TESS_OK;
 }
 
+/* A key for each step, and the first sequence here. */
+static void write_random_words(const struct tess_trainer *t, int64_t first, uint32_t out[4])
+{
+	uint32_t c[4] = { (uint32_t)t->step, (uint32_t)(t->step >> 32), 0, 0 };
+
+	tess_philox((uint32_t)t->seed, (uint32_t)(t->seed >> 32), c);
+	out[0] = c[0];
+	out[1] = c[1];
+	out[2] = (uint32_t)first;
+	out[3] = 0;
+}
+
 /* In the order of tess_memory.inputs; there are no selected rows. */
 static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch *b,
-                                const struct tess_batch_part *part, int64_t nlabels)
+                                const struct tess_batch_part *part,
+                                const struct tess_batch_totals *totals)
 {
 	int64_t n = part->tokens.len, row = 0;
 	int32_t *id = t->memory.inputs, *position = id + n, *slot = position + n, *label = slot + n;
-	float count = (float)nlabels;
+	float count = (float)totals->nlabels;
 
 	memcpy(id, b->ids + part->tokens.start, sizeof *id * (size_t)n);
 	for (int64_t i = 0; i < part->sequences.len; i++) {
@@ -251,8 +265,9 @@ static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch 
 		}
 	}
 	memcpy(label + n, &count, sizeof count);
+	write_random_words(t, totals->before + part->sequences.start, (uint32_t *)label + n + 1);
 	return tess_device_copy(&t->device, "inputs", t->memory.at.inputs, t->memory.inputs,
-	                        (uint64_t)(4 * n + 1) * sizeof *id);
+	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
 /* Whether the loss of each sequence is finite. */
@@ -278,7 +293,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	tess_status st = tess_trainer_prepare(t, shape, &k);
 
 	if (!st)
-		st = write_inputs(t, b, &part, totals->nlabels);
+		st = write_inputs(t, b, &part, totals);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
 	if (!st)
@@ -286,6 +301,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	if (st)
 		return st;
 	k->used = ++t->nruns;
+	totals->before += b->nsequences;
 	tess_accumulator_add(loss, k->lowered->loss, part.tokens.len);
 	totals->balance += tess_program_compute_balance(k->program, k->lowered->balance);
 	find_odd_losses(b, &part, k->lowered->loss, odd);

@@ -20,6 +20,7 @@ struct tess_trainer {
 	struct tess_programs programs;
 	struct tess_step_memory memory;
 	struct tess_parameters parameters;
+	uint64_t seed; /* of dropout */
 	int64_t step; /* those that have changed weights */
 	int64_t nruns; /* of programs */
 	int64_t waited; /* ns of the current step in calls of groups */
@@ -29,6 +30,7 @@ struct tess_trainer {
 struct tess_batch_totals {
 	int64_t nsequences, ntokens, nlabels;
 	double balance; /* the load balancing losses that have run, times their factor */
+	int64_t before; /* sequences of the micro-batches that have run */
 };
 /*
  * Collective. Fails alike on all ranks: TESS_EMISMATCH where they pass different arguments,

@@ -16,6 +16,7 @@ TESS_BEGIN
 struct tess_decoder {
 	int64_t layers, head;           /* head: elements of one */
 	double eps, scale, softcap;     /* of norms; of scores: 1 / sqrt(size of a head), none */
+	double dropout;                 /* of the weights of attention */
 	int32_t act, qkv_bias, out_bias, mlp_bias;      /* biases: TESS_BIAS, or 0 */
 	int32_t tied;                   /* lm_head is the table of embed_tokens */
 	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
@@ -45,6 +46,7 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.eps = nn->number(nn, "rms_norm_eps", 1e-6);
 	c.scale = 1 / sqrt((double)head);
 	c.softcap = 0;
+	c.dropout = nn->number(nn, "attention_dropout", 0);
 	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 0);
 	c.rotary = whole;
 	c.route = none;
@@ -103,7 +105,8 @@ static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
 {
 	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
 	                                 { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale, c->softcap, window, 0 };
+	const struct tess_attention how = { sizeof how, 0, c->scale, c->softcap,
+	                                    window,     0, c->dropout };
 	struct tess_tensor *q = nn->rope(nn, qkv[0], &c->rotary);
 	struct tess_tensor *k = nn->rope(nn, qkv[1], &c->rotary), *y;
 

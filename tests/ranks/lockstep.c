@@ -325,7 +325,9 @@ tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *co
 static struct tess_training get_replica(const struct lockstep_step *step, int32_t nreplicas,
                                         int32_t replica, int64_t *row)
 {
-	struct tess_training t = { .all_sequences = step->nsequences, .balance = step->balance };
+	struct tess_training t = { .all_sequences = step->nsequences,
+		                   .balance = step->balance,
+		                   .dropout = step->dropout };
 
 	t.first = tess_edge(step->nsequences, nreplicas, replica);
 	t.nsequences = tess_edge(step->nsequences, nreplicas, replica + 1) - t.first;
@@ -403,6 +405,7 @@ static void write_training_inputs(const struct lockstep_step *step, const struct
 	memcpy(in, step->how->ids + row, 4 * (size_t)n);
 	memcpy(in + 3 * n, step->labels + row, 4 * (size_t)n);
 	memcpy(in + 4 * n, &count, sizeof count);
+	memcpy(in + 4 * n + 1, (int32_t[]){ 2026, -11, (int32_t)t->first, 0 }, 16);
 }
 
 static tess_status open_training_rank(const struct lockstep_step *step,
@@ -426,7 +429,7 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 	for (int64_t i = 0; i < p->training->nsequences; i++)
 		longest = p->training->lengths[i] > longest ? p->training->lengths[i] : longest;
 	me->mem = (struct tess_memory){ .step = malloc(me->low->bytes + 64),
-		                        .inputs = calloc(5 * (size_t)p->ntokens + 1, 4),
+		                        .inputs = calloc(4 * (size_t)p->ntokens + 5, 4),
 		                        .gradients = calloc(1, me->low->gradient_bytes + 64) };
 	memset(me->mem.step, 0xff, me->low->bytes + 64); /* NaN: what is read was written */
 	if (step->times < 2)

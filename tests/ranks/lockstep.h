@@ -34,6 +34,7 @@ struct lockstep_step { /* of training; `how->ids` has all sequences, one after a
 	const int32_t *labels; /* of each id; shifted */
 	int32_t times; /* steps whose gradients are added; 0: one */
 	double balance; /* factor of the load balancing loss */
+	double dropout; /* the rate of all sites; 0: as the model has it */
 };
 struct lockstep_gradients { /* of weights, whole and as stored; NULL: it has none */
 	struct tess_program *program; /* of the first replica */

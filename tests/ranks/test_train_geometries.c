@@ -1,6 +1,6 @@
 /*
  * Models of random sizes in training: whatever the mesh and the plan, in lockstep, the loss and all
- * gradients have the bits of one rank.
+ * gradients have the bits of one rank; with dropout too.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
  */
@@ -62,9 +62,11 @@ static void compare_gradients_of_ways(const char *family, uint64_t seed)
 	n = draw_sequences(&seed, g.vocabulary, &s);
 
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
-	const struct lockstep_step step = {
-		.how = &how, .lengths = s.lengths, .nsequences = SEQUENCES, .labels = s.labels
-	};
+	const struct lockstep_step step = { .how = &how,
+		                            .lengths = s.lengths,
+		                            .nsequences = SEQUENCES,
+		                            .labels = s.labels,
+		                            .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
 
 	ck_assert_msg(!lockstep_train(&step, &want), "%s", tess_error());
 	for (int i = 0; i < WAYS; i++) {
