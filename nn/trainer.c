@@ -397,7 +397,13 @@ tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *m
 tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct tess_batch *micro,
                                            int64_t n, struct tess_training_result *out)
 {
-	return run_training_step(t, micro, n, NULL, out);
+	double dropout = t->training.dropout;
+	tess_status st;
+
+	t->training.dropout = -1;
+	st = run_training_step(t, micro, n, NULL, out);
+	t->training.dropout = dropout;
+	return st;
 }
 
 /* ---- tensors and information ----------------------------------------------------------------- */

@@ -182,6 +182,7 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
 
 	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
+	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;

@@ -31,7 +31,7 @@ struct tess_trainer_options {           /* zeroed but for size: AdamW, the plan 
 	double weight_decay;            /* of weights of two axes and more */
 	double clip;                    /* the most norm of the gradient; 0: any */
 	double balance;                 /* factor of the load balancing loss of experts; 0: none */
-	double dropout;                 /* 0: as config.json says; negative: none */
+	double dropout;                 /* 0: as config.json says; negative: none; else the rate */
 	uint64_t seed;                  /* of dropout */
 	uint64_t bucket;                /* bytes of gradients that dp adds at once; 0: 25 MiB */
 	/* patterns of modules whose values are computed again; NULL, or ends with NULL */
@@ -85,7 +85,7 @@ TESS_TIGHT(tess_training_result, communication);
  */
 tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
                               double lr, struct tess_training_result *out);
-/* The same without the optimizer; loss and norm may be NaN or infinite. */
+/* The same without the optimizer and without dropout; loss and norm may be NaN or infinite. */
 tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct tess_batch *micro,
                                            int64_t n, struct tess_training_result *out);
 

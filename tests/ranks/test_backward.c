@@ -261,6 +261,7 @@ END_TEST
 	STYLE(LAYER "self_attn.q_proj", "rowwise") \
 	STYLE(LAYER "self_attn.k_proj", "rowwise") \
 	STYLE(LAYER "self_attn.v_proj", "rowwise")
+#define WHOLE "prepare_input_output:in=replicate,out=replicate"
 #define PLAN(styles) "{\"?none\":\"replicate\"" styles "}"
 #define SEQUENCE_PARALLEL PLAN(Q KV GATE UP HEAD NORMS SCATTERS GATHERS)
 
@@ -296,7 +297,7 @@ enum { SEQUENCES = 3, TOKENS = 34 + 4 + 3 };
 static const int64_t some_lengths[SEQUENCES] = { 34, 4, 3 };
 
 static tess_status train_some(const struct opened *o, const char *plan, const char *mesh,
-                              int32_t times, struct lockstep_gradients *out)
+                              int32_t times, double dropout, struct lockstep_gradients *out)
 {
 	const char *name = json_object_get(o->source.config, "n_vocab") ? "n_vocab" : "vocab_size";
 	int64_t vocab = json_integer_value(json_object_get(o->source.config, name));
@@ -313,7 +314,8 @@ static tess_status train_some(const struct opened *o, const char *plan, const ch
 	                                               .lengths = some_lengths,
 	                                               .nsequences = SEQUENCES,
 	                                               .labels = labels,
-	                                               .times = times },
+	                                               .times = times,
+	                                               .dropout = dropout },
 	                      out);
 }
 
@@ -323,7 +325,7 @@ static struct lockstep_gradients want; /* of it on one rank */
 static void train_on_one_rank(void)
 {
 	open_golden("llama-odd", &odd);
-	ck_assert_msg(!train_some(&odd, "none", NULL, 0, &want), "%s", tess_error());
+	ck_assert_msg(!train_some(&odd, "none", NULL, 0, 0, &want), "%s", tess_error());
 }
 
 static void close_one_rank(void)
@@ -343,7 +345,7 @@ START_TEST(ranks_give_the_bits_of_one)
 	for (int i = 0; i < (_i < 4 && THIN == 1 ? 5 : 1 + (_i % 2)); i++) {
 		snprintf(mesh, sizeof mesh, "%s=%d", plans[_i].mesh, (int)ranks[i]);
 		snprintf(what, sizeof what, "%s on %s", plans[_i].plan, mesh);
-		if (train_some(&odd, plans[_i].plan, mesh, 0, &have)) {
+		if (train_some(&odd, plans[_i].plan, mesh, 0, 0, &have)) {
 			ck_assert_msg(i > 0, "%s: %s", what, tess_error());
 			expect_part(tess_error(), "cannot be cut for");
 			continue;
@@ -363,11 +365,52 @@ START_TEST(families_give_the_bits_of_one)
 	struct opened o;
 
 	open_golden(families[_i], &o);
-	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
-	ck_assert_msg(!train_some(&o, "tp+sp", "dp=2,tp=2", 0, &have), "%s: %s", o.path,
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
+	ck_assert_msg(!train_some(&o, "tp+sp", "dp=2,tp=2", 0, 0, &have), "%s: %s", o.path,
 	              tess_error());
 	lockstep_compare_gradients(o.path, &one, &have);
 	lockstep_free_gradients(&have);
+	lockstep_free_gradients(&one);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
+/* Of rows whose columns ranks have, of tokens that they have, and of heads; each site by itself. */
+START_TEST(ranks_drop_the_same)
+{
+	static const struct {
+		const char *mesh, *plan;
+	} ways[] = {
+		{ "tp=3", PLAN(STYLE("transformer.wte", "embedding_colwise:keep")
+		                       STYLE("transformer.wpe", "embedding_colwise:keep")
+		                               STYLE("transformer.h.*.ln_1", WHOLE)
+		                                       STYLE("transformer.h.*.ln_2", WHOLE)
+		                                               STYLE("transformer.ln_f", WHOLE)) },
+		{ "dp=2,tp=2", "tp+sp" },
+	};
+	struct lockstep_gradients one, have;
+	const struct tess_program *p;
+	struct opened o;
+	int nsame = 0, nsites = 0;
+
+	open_golden("gpt2", &o);
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0.3, &one), "%s", tess_error());
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		ck_assert_msg(!train_some(&o, ways[i].plan, ways[i].mesh, 0, 0.3, &have), "%s",
+		              tess_error());
+		lockstep_compare_gradients(ways[i].plan, &one, &have);
+		lockstep_free_gradients(&have);
+	}
+	p = one.program;
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *a = p->record[i];
+
+		nsites += a->kind == TESS_OP_DROPOUT;
+		for (int32_t k = 0; k < i && a->kind == TESS_OP_DROPOUT; k++)
+			nsame += p->record[k]->kind == TESS_OP_DROPOUT &&
+			         p->record[k]->num[TESS_DROPOUT_SITE] == a->num[TESS_DROPOUT_SITE];
+	}
+	ck_assert(nsites > 4 && nsame * 2 == nsites); /* forward and backward */
 	lockstep_free_gradients(&one);
 	tess_checkpoint_close(o.checkpoint);
 }
@@ -381,12 +424,12 @@ START_TEST(steps_accumulate)
 	struct opened o;
 
 	open_golden("llama", &o);
-	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
 	for (int32_t i = 0; i < one.program->nweights; i++)
 		for (int64_t k = 0; k < lockstep_count_elements(one.program->weight[i]); k++)
 			one.data[i][k] += one.data[i][k];
 	for (int i = 0; i < 2; i++) {
-		ck_assert_msg(!train_some(&o, "tp", meshes[i], 2, &have), "%s", tess_error());
+		ck_assert_msg(!train_some(&o, "tp", meshes[i], 2, 0, &have), "%s", tess_error());
 		lockstep_compare_gradients(meshes[i], &one, &have);
 		lockstep_free_gradients(&have);
 	}
@@ -414,7 +457,7 @@ START_TEST(refuses)
 	struct opened o;
 
 	open_golden(refused[_i].model, &o);
-	ck_assert_msg(train_some(&o, refused[_i].plan, refused[_i].mesh, 0, &have) < 0,
+	ck_assert_msg(train_some(&o, refused[_i].plan, refused[_i].mesh, 0, 0, &have) < 0,
 	              "%s: not refused", refused[_i].plan);
 	expect_part(tess_error(), refused[_i].says);
 	tess_checkpoint_close(o.checkpoint);
@@ -434,12 +477,12 @@ START_TEST(mixtures_give_the_bits_of_one_rank)
 	char what[64];
 
 	open_golden(mixtures[_i], &o);
-	ck_assert_msg(!train_some(&o, "none", NULL, 0, &one), "%s", tess_error());
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
 	for (int i = 0; i < PRESETS; i++) {
 		for (size_t k = 0; k < sizeof meshes / sizeof *meshes; k++) {
 			snprintf(what, sizeof what, "%s %s %s", mixtures[_i], presets[i],
 			         meshes[k]);
-			ck_assert_msg(!train_some(&o, presets[i], meshes[k], 0, &have), "%s: %s",
+			ck_assert_msg(!train_some(&o, presets[i], meshes[k], 0, 0, &have), "%s: %s",
 			              what, tess_error());
 			lockstep_compare_gradients(what, &one, &have);
 			lockstep_free_gradients(&have);
@@ -461,6 +504,7 @@ int main(void)
 	tcase_add_loop_test(t, gradients_are_those_of_torch, 0, FAMILIES);
 	tcase_add_loop_test(t, ranks_give_the_bits_of_one, 0, PLANS);
 	tcase_add_loop_test(t, families_give_the_bits_of_one, 0, FAMILIES);
+	tcase_add_test(t, ranks_drop_the_same);
 	tcase_add_test(t, steps_accumulate);
 	tcase_add_loop_test(t, refuses, 0, sizeof refused / sizeof *refused);
 	tcase_add_loop_test(t, mixtures_give_the_bits_of_one_rank, 0, MIXTURES);

@@ -233,7 +233,9 @@ static tess_status train_one_module(const char *plan, int32_t nranks,
 	                size[kind == LINEAR || kind == BIASED || kind == FUSED ? OUT : IN];
 	int32_t ids[128], labels[128];
 	struct lockstep how = { &model, &drawn, plan, nranks, ids, n, true, NULL };
-	struct lockstep_step step = { .how = &how, .lengths = lengths, .nsequences = 3, .labels = labels };
+	struct lockstep_step step = {
+		.how = &how, .lengths = lengths, .nsequences = 3, .labels = labels
+	};
 
 	for (int32_t i = 0; i < n; i++) {
 		ids[i] = i * 7 % (int32_t)size[VOCABULARY];

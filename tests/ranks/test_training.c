@@ -417,6 +417,46 @@ START_TEST(micro_batches)
 }
 END_TEST
 
+/*
+ * What is dropped depends on the seed, the step and the sequence of the step, not on the mesh; and
+ * gradients alone are those without dropout.
+ */
+START_TEST(dropout)
+{
+	const struct tess_batch two[2] = { golden_batch, golden_batch };
+	struct job one = { .options = { .dropout = 0.2, .seed = 3 },
+		           .micro = &golden_batch,
+		           .nmicro = 1,
+		           .steps = 2 },
+		   both = one, none = one, seed = one, gradients = one;
+
+	open_golden_of("gpt2");
+	read_golden_batch();
+	both.micro = two;
+	both.nmicro = 2;
+	both.lr = 1e-2;
+	none.options.dropout = -1;
+	seed.options.seed = 4;
+	gradients.steps = 0;
+	run_on(&one, "tp", 1);
+	run_on(&both, "tp", 1);
+	run_on(&none, "tp", 1);
+	run_on(&seed, "tp", 1);
+	run_on(&gradients, "tp", 1);
+	ck_assert(none.loss[0] == none.loss[1] && one.loss[0] != one.loss[1]);
+	ck_assert(one.loss[0] != none.loss[0] && one.loss[0] != seed.loss[0]);
+	ck_assert(one.loss[0] != both.loss[0]);
+	ck_assert(gradients.loss[0] == none.loss[0] && gradients.norm[0] == none.norm[0]);
+	expect_bits_on_meshes(&both);
+	free_training_job(&one);
+	free_training_job(&both);
+	free_training_job(&none);
+	free_training_job(&seed);
+	free_training_job(&gradients);
+	close_golden_of();
+}
+END_TEST
+
 /* ---- masters --------------------------------------------------------------------------------- */
 
 /* The weights are the rounded masters; *differ: how many masters have more bits. */
@@ -684,6 +724,7 @@ int main(void)
 	                    sizeof adamw_families / sizeof *adamw_families);
 	tcase_add_test(t, halves_add_up);
 	tcase_add_test(t, micro_batches);
+	tcase_add_test(t, dropout);
 	tcase_add_test(t, masters_of_bf16);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, a_loss_that_is_not_finite);
