@@ -145,7 +145,7 @@ static const struct layout {
 	const char *plan; /* NULL: the model's */
 } layouts[] = {
 	{ "dp=2,tp=1", NULL, 3, 0, false, NULL },
-	{ "dp=3", NULL, 3, 9000, true, NULL },
+	{ "dp=3", NULL, 8, 9000, true, NULL },
 	{ "dp=2,tp=1", OVER("dp:**=zero1"), 3, 9000, false, NULL },
 	{ "dp=2,tp=1", OVER("dp:**=zero3"), 3, 0, false, NULL },
 	{ "dp=2,tp=1", OVER("dp:**=fsdp"), 3, 9000, false, NULL },
@@ -156,6 +156,8 @@ static const struct layout {
 	{ "dp=2,tp=2", OVER("dp:**=zero3"), 3, 9000, true, "tp+sp" },
 	{ "ddp=2,dp=2", OVER("dp:**=zero1"), 8, 0, true, NULL },
 	{ "ddp=2,dp=2,tp=1", OVER("dp:**=zero3"), 8, 9000, false, NULL },
+	/* a head that reads a part of a whole table */
+	{ "dp=2,tp=2", OVER("dp:**=zero3", "tp:?transformer.wte=replicate"), 3, 9000, false, NULL },
 	{ "dp=3,tp=2", OVER("dp:**=zero1"), 8, 9000, false, NULL },
 	{ "dp=6,tp=1", OVER("dp:**=zero3"), 8, 9000, false, NULL },
 	{ "ddp=2,dp=2,tp=2", OVER("dp:**=zero3"), 8, 9000, false, NULL },
@@ -237,6 +239,9 @@ START_TEST(refusals)
 		{ "dp=2", "dp:**=zero4", "did you mean zero1?", 3 },
 		{ "dp=2", "dp:model.layers.*.mlp.up_proj=colwise",
 		  "style colwise cuts along dp, where each rank has sequences of its own", 3 },
+		/* by_hand.c */
+		{ "dp=2", "dp:**.up_proj=stored:rest", "keeps a share of it, and the state of all",
+		  3 },
 		{ "dp=2,ddp=2", "dp:**=zero1", "comes directly before dp", 8 },
 		{ "ddp=2,dp=1", "ddp:**=zero1", "is for mesh dimension ddp", 8 },
 	};
