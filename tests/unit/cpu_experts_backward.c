@@ -8,6 +8,40 @@
 
 enum { ROUNDS = 20, EXPERTS = 9 };
 
+/* compare_op, and each change to the operands and numbers of op is refused. */
+static void compare_and_refuse(const struct tess_op *op)
+{
+	struct tess_view in[8], out[OUTS], *views[2] = { in, out };
+	struct tess_op o = *op;
+
+	compare_op(op);
+	memcpy(in, op->in, sizeof *in * (size_t)op->nin);
+	memcpy(out, op->out, sizeof *out * (size_t)op->nout);
+	o.in = in;
+	o.out = out;
+#define REFUSED(field, value) \
+	do { \
+		__typeof__(field) old = field; \
+		field = value; \
+		ck_assert_int_eq(cpu_device->supports(&o), TESS_ENOTSUP); \
+		expect_part(cpu_sentence, "layers.0.mlp: cpu: "); \
+		field = old; \
+	} while (0)
+	REFUSED(o.nin, o.nin - 1);
+	REFUSED(o.nout, o.nout + 1);
+	if (o.nnum)
+		REFUSED(o.nnum, o.nnum - 1);
+	if (o.ntree)
+		REFUSED(o.ntree, 0);
+	for (int k = 0; k < 2; k++) {
+		for (int32_t i = 0; i < (k ? o.nout : o.nin); i++) {
+			REFUSED(views[k][i].dtype, TESS_I32);
+			REFUSED(views[k][i].shape[0], views[k][i].shape[0] + 1);
+		}
+	}
+#undef REFUSED
+}
+
 /* How rows ask for experts. */
 enum { ANY, ONE, NONE, FEW, ASKS };
 
@@ -43,7 +77,7 @@ START_TEST(gradients_of_routes)
 		double num[TESS_ROUTE_NUMS] = { 2, i % 4, i % 3 ? 1e-20 : 0.25, 2.5, 1, 1 };
 		struct tess_op op = cpu_make_op(TESS_OP_ROUTE_D, in, 3, &out, num, TESS_ROUTE_NUMS);
 
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(in, 3);
 		free_views(&out, 1);
 	}
@@ -78,7 +112,7 @@ START_TEST(balance)
 		}
 		out = make_totals(&s, 2 * mixtures, n);
 		op = make_summed_op(TESS_OP_BALANCE, &s, in, 2 * mixtures, &out, TESS_TOKENS_NUMS);
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(in, 2 * mixtures);
 		free_views(&out, 1);
 	}
@@ -98,7 +132,7 @@ START_TEST(gradients_of_balance)
 
 		for (int64_t k = 0; k < 2 * mixtures * in[1].stride[0]; k++)
 			((float *)in[1].data)[k] = (float)draw_from(0, 100);
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(in, 2);
 		free_views(&out, 1);
 	}
@@ -188,7 +222,7 @@ START_TEST(gradients_through_experts)
 		m.s.num[TESS_EXPERTS_SLOTS] = (double)m.slots;
 		op = make_summed_op(TESS_OP_EXPERTS_D, &m.s, m.in, 5, m.out, TESS_EXPERTS_NUMS);
 		op.nout = 2;
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(m.in, 2);
 		free_views(&m.in[4], 1);
 		free_views(m.out, 2);
@@ -235,7 +269,7 @@ START_TEST(gradients_of_experts)
 		                  : make_gradient(&m.s, m.e, m.h, m.f, false);
 		op = make_summed_op(TESS_OP_EXPERTS_DW, &m.s, m.in, 4, m.out, TESS_TOKENS_NUMS);
 		op.nout = 2;
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(m.in, 4);
 		free_views(m.out, 2);
 		cpu_free_weights(&m.gate_up);
@@ -259,7 +293,7 @@ START_TEST(gradients_of_weights)
 		m.in[2] = make_test_rows(m.rows, m.h, i % 7 == 3);
 		m.out[0] = make_test_rows(m.rows, m.e, false);
 		op = make_summed_op(TESS_OP_COMBINE_D, &m.s, m.in, 3, m.out, 0);
-		compare_op(&op);
+		compare_and_refuse(&op);
 		free_views(m.in, 3);
 		free_views(m.out, 1);
 		cpu_free_weights(&m.gate_up);
