@@ -464,26 +464,38 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* The presets of mixtures of experts, which have other records in training. */
+/* Mixtures of experts, which have other records in training. */
 static const char *const mixtures[] = { "mixtral", "qwen3_moe", "deepseek_v3" };
-static const char *const presets[] = { "tp", "tp+sp", "ep" };
-enum { MIXTURES = sizeof mixtures / sizeof *mixtures, PRESETS = sizeof presets / sizeof *presets };
+#define BY_EXPERT PLAN(STYLE(LAYER "mlp.experts", "grouped_gemm"))
+static const struct {
+	const char *plan, *meshes[4];
+} mixture_plans[] = {
+	{ "tp", { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" } },
+	{ "tp+sp", { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" } },
+	{ "ep", { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" } },
+	{ BY_EXPERT, { "tp=6", "tp=8", "dp=3,tp=2" } },
+};
+enum {
+	MIXTURES = sizeof mixtures / sizeof *mixtures,
+	MIXTURE_PLANS = sizeof mixture_plans / sizeof *mixture_plans
+};
 
 START_TEST(mixtures_give_the_bits_of_one_rank)
 {
-	static const char *const meshes[] = { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" };
 	struct lockstep_gradients one, have;
 	struct opened o;
-	char what[64];
+	char what[256];
 
 	open_golden(mixtures[_i], &o);
 	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
-	for (int i = 0; i < PRESETS; i++) {
-		for (size_t k = 0; k < sizeof meshes / sizeof *meshes; k++) {
-			snprintf(what, sizeof what, "%s %s %s", mixtures[_i], presets[i],
-			         meshes[k]);
-			ck_assert_msg(!train_some(&o, presets[i], meshes[k], 0, 0, &have), "%s: %s",
-			              what, tess_error());
+	for (int i = 0; i < MIXTURE_PLANS; i++) {
+		for (int k = 0; k < 4 && mixture_plans[i].meshes[k]; k++) {
+			const char *plan = mixture_plans[i].plan,
+				   *mesh = mixture_plans[i].meshes[k];
+
+			snprintf(what, sizeof what, "%s %s %s", mixtures[_i], plan, mesh);
+			ck_assert_msg(!train_some(&o, plan, mesh, 0, 0, &have), "%s: %s", what,
+			              tess_error());
 			lockstep_compare_gradients(what, &one, &have);
 			lockstep_free_gradients(&have);
 		}
