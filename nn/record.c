@@ -502,35 +502,6 @@ static tess_status hash_records(struct tess_program *p)
 	return TESS_OK;
 }
 
-/*
- * Finishes the logits: a cut by vocabulary stays until last, or for good, if no rank asks for whole
- * rows; rows that are not cut are rank 0's then.
- */
-static struct tess_tensor *place_logits(struct tess_recorder *r, struct tess_tensor *x)
-{
-	static const char output[] = "the model's output";
-	struct tess_place *to = TESS_NEW(&r->p->arena, struct tess_place, r->p->mesh.ndims);
-	int32_t along;
-
-	if (!to)
-		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	if (r->status || !x)
-		return NULL;
-	memcpy(to, r->whole, sizeof *to * (size_t)r->p->mesh.ndims);
-	along = tess_places_find(x->place, r->p->mesh.ndims, TESS_SHARD, 1);
-	if (along < 0 || x->dim[1]->base != x->dim[1]) {
-		if (r->p->logits_root == TESS_LOGITS_CUT)
-			r->p->logits_root = 0;
-		return tess_tensor_redistribute(r, x, to, output);
-	}
-	to[along] = x->place[along];
-	r->p->vocabulary_along = along;
-	x = tess_tensor_redistribute(r, x, to, output);
-	return x && r->p->logits_root != TESS_LOGITS_CUT
-	               ? tess_tensor_move(r, x, along, tess_place_replicate(), output)
-	               : x;
-}
-
 static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *logits)
 {
 	if (!r->status && !logits)
@@ -539,15 +510,11 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && r->path)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
-	if (r->p->training) /* the loss reads logits that are cut as they are */
-		r->p->logits_root = TESS_LOGITS_CUT;
-	r->p->logits = place_logits(r, logits);
+	r->p->logits = tess_logits_place(r, logits);
 	if (!r->status)
 		tess_recorder_check_rules(r);
-	if (!r->status && r->p->training) {
-		r->p->logits_root = -1;
+	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
-	}
 	return r->status ? r->status : hash_records(r->p);
 }
 

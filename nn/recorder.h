@@ -59,6 +59,8 @@ const char *tess_recorder_along(struct tess_recorder *r, int32_t along);
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
+/* Moves a model's output to where its readers want it: ranks, or the loss (logits.c). */
+struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tensor *x);
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
