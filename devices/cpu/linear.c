@@ -3,6 +3,7 @@
 
 enum { ROWS = 192, FEW_ROWS = 48 }; /* rows that use panels while these are cached */
 enum { PACKED_MAX = 1 << 23 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
+enum { RUN = 2048, STACKS_MAX = 1 << 20 }; /* elements of a turn; floats of their stacks */
 enum { SMALL = 1 << 16 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
@@ -17,6 +18,7 @@ struct linear {
 	int64_t row, rows, total; /* of the current pass, and of all */
 	int64_t block, blocks; /* rows of a block, and blocks of a pass */
 	int64_t groups; /* of all weights */
+	int64_t together; /* groups that take turns, RUN elements at a time, if these are many */
 	float *packed; /* of each block; NULL: one block that is not packed */
 	int32_t wide; /* panels of a wide tile */
 };
@@ -76,26 +78,53 @@ static int64_t count_groups(const struct linear *l, int32_t weight)
 	return product_count_groups(l->w[weight].shape[0], l->wide);
 }
 
+/* A group of panels, counted over all weights, times a block: the steps of p, or all. */
+static void multiply_group(const struct linear *l, int64_t block, int64_t group,
+                           const struct sum_step *from, const struct sum_step *to, float *scratch,
+                           float *fetched)
+{
+	struct product p;
+	int32_t weight = 0;
+
+	for (; group >= count_groups(l, weight); weight++)
+		group -= count_groups(l, weight);
+	p = make_product(l, weight, block);
+	p.from = from;
+	p.to = to;
+	p.fetched = fetched;
+	product_multiply(&p, group, scratch);
+}
+
+static int64_t count_stack(const struct linear *l)
+{
+	return l->sum->levels * l->block * l->wide * LANES;
+}
+
 /*
- * [lo, hi) of the pairs of a block and a group of panels of all weights. Neighbours share what
- * there is more of, rows or columns, so that it is read once.
+ * [lo, hi) of the pairs of a block and `together` groups, which take turns, so that the packed
+ * rows of a turn are read from the cache. Neighbours share what there is more of, rows or columns,
+ * so that it is read once.
  */
 static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
-	float *scratch = cpu_get_thread_scratch(l->cpu, thread);
+	const struct sum_step *last = l->sum->step + l->sum->count, *to;
+	float *stack = cpu_get_thread_scratch(l->cpu, thread),
+	      *fetched = stack + l->together * count_stack(l);
 	bool by_block = l->rows > l->groups * l->wide * LANES;
-	int64_t block, group;
-	struct product p;
-	int32_t weight;
+	int64_t block, first, sets = tess_up(l->groups, l->together);
 
 	for (int64_t i = lo; i < hi; i++) {
-		block = by_block ? i / l->groups : i % l->blocks;
-		group = by_block ? i % l->groups : i / l->blocks;
-		for (weight = 0; group >= count_groups(l, weight); weight++)
-			group -= count_groups(l, weight);
-		p = make_product(l, weight, block);
-		product_multiply(&p, group, scratch);
+		block = by_block ? i / sets : i % l->blocks;
+		first = (by_block ? i % sets : i / l->blocks) * l->together;
+		for (const struct sum_step *s = l->sum->step; s < last; s = to) {
+			to = l->together > 1 ? s + 1 : last;
+			while (to < last && to->before - s->before < RUN)
+				to++;
+			for (int64_t j = 0; j < l->together && first + j < l->groups; j++)
+				multiply_group(l, block, first + j, s, to,
+				               stack + j * count_stack(l), fetched);
+		}
 	}
 }
 
@@ -114,6 +143,18 @@ static void choose_pass_blocks(struct linear *l, bool packed)
 	l->blocks += l->blocks * l->block < most && most == l->total;
 }
 
+/* Groups take turns where a block of packed rows is larger than a cache. */
+static int64_t choose_together(const struct linear *l, int32_t nthreads)
+{
+	int64_t most = STACKS_MAX / count_stack(l), shares = l->groups * l->blocks / nthreads / 2;
+
+	if (l->sum->elements < 2 * RUN)
+		return 1;
+	most = nthreads > 1 && shares < most ? shares : most;
+	most = most < l->groups ? most : l->groups;
+	return most > 1 ? most : 1;
+}
+
 static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 {
 	int64_t pass;
@@ -124,12 +165,14 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 	l->wide = pack ? TILE_WIDE_6 : product_choose_wide(l->total);
 	for (int32_t i = 0; i < l->nout; i++)
 		l->groups += count_groups(l, i);
+	l->together = pack ? choose_together(l, cpu->nthreads) : 1;
 	st = cpu_grow_thread_scratch(cpu, sizeof(float) *
-	                                          (size_t)product_count_scratch(l->sum, l->block));
+	                                          (size_t)(product_count_scratch(l->sum, l->block) +
+	                                                   (l->together - 1) * count_stack(l)));
 	pass = l->block * l->blocks;
 	if (!st && pack)
-		st = cpu_get_shared_scratch(cpu, sizeof(float) * (size_t)(pass * l->sum->elements),
-		                            &packed);
+		st = cpu_get_shared_scratch(
+			cpu, sizeof(float) * (size_t)(pass * l->sum->elements + 1), &packed);
 	if (st)
 		return st;
 	l->packed = packed;
@@ -139,7 +182,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 		if (pack)
 			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
 			         tess_up(SMALL, l->block * LEAF));
-		pool_run(cpu->pool, multiply_groups, l, l->groups * l->blocks,
+		pool_run(cpu->pool, multiply_groups, l, tess_up(l->groups, l->together) * l->blocks,
 		         tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
 	}
 	return TESS_OK;

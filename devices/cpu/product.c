@@ -106,11 +106,11 @@ struct group { /* of panels */
 };
 
 /* The end of the steps from s on that are run one tile after another: panels of LEAF elements. */
-static const struct sum_step *find_chunk_end(const struct sum *sum, const struct sum_step *s)
+static const struct sum_step *find_chunk_end(const struct sum_step *s, const struct sum_step *last)
 {
 	const struct sum_step *end = s + 1;
 
-	while (end < sum->step + sum->count && end->before + end->len - s->before <= LEAF)
+	while (end < last && end->before + end->len - s->before <= LEAF)
 		end++;
 	return end;
 }
@@ -196,20 +196,21 @@ static void multiply_tile(const struct product *p, const struct group *g,
 }
 
 /* All rows times `panels` panels from `column` on, 1 or p->wide. */
-static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots)
+static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots,
+                            float *fetched)
 {
 	struct group g = { .column = column, .columns = panels * LANES, .panels = panels };
-	const struct sum_step *last = p->sum->step + p->sum->count, *end, *next;
+	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end, *next;
 	int64_t n;
 
 	g.direct = p->w.layout == TESS_PANELS ||
 	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
 	g.flat = !g.direct && is_flat_group(p, &g);
 	g.slots = slots;
-	g.fetched = slots + p->sum->levels * p->rows * p->wide * LANES;
-	for (const struct sum_step *s = p->sum->step; s < last; s = end) {
-		end = find_chunk_end(p->sum, s);
-		next = end < last ? find_chunk_end(p->sum, end) : end;
+	g.fetched = fetched;
+	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
+		end = find_chunk_end(s, last);
+		next = end < last ? find_chunk_end(end, last) : end;
 		if (!g.direct)
 			fetch_panels(p, &g, s, end);
 		for (int64_t r = 0; r < p->rows; r += n) {
@@ -224,12 +225,14 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 void product_multiply(const struct product *p, int64_t group, float *scratch)
 {
 	int64_t column = group * p->wide * LANES, end = column + p->wide * LANES;
+	int64_t slots = p->sum->levels * p->rows * LANES;
+	float *fetched = p->fetched ? p->fetched : scratch + slots * p->wide;
 
 	if (tess_up(p->w.shape[0], LANES) * LANES >= end &&
 	    (p->packed || is_in_panels(&p->w, end - LANES))) {
-		multiply_panels(p, column, p->wide, scratch);
+		multiply_panels(p, column, p->wide, scratch, fetched);
 		return;
 	}
-	for (; column < end && column < p->w.shape[0]; column += LANES)
-		multiply_panels(p, column, 1, scratch);
+	for (; column < end && column < p->w.shape[0]; column += LANES, scratch += slots)
+		multiply_panels(p, column, 1, scratch, fetched);
 }

@@ -20,6 +20,8 @@ struct product {
 	float *y; /* [nodes][rows][N] */
 	int64_t y_pitch, node_pitch; /* floats between rows, and between nodes */
 	int32_t wide; /* panels of a wide tile: product_choose_wide */
+	const struct sum_step *from, *to; /* the steps of this call, in turn; NULL: all */
+	float *fetched; /* of several calls: LEAF * TILE_WIDEST * LANES floats; else behind slots */
 };
 
 /* Rows of the next tile: the remaining rows in tiles of about the same size. */
@@ -59,7 +61,7 @@ void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const
 void product_pack_columns(const struct sum_step *s, const float *x, int64_t pitch, int64_t rows,
                           float *to);
 
-/* The columns of one group of all rows. */
+/* The columns of one group of all rows. scratch: the stack, which calls for later steps get too. */
 #define product_multiply CPU_NAME(product_multiply)
 void product_multiply(const struct product *p, int64_t group, float *scratch);
 
