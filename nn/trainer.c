@@ -79,9 +79,27 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	                             t->rank == 0);
 }
 
+tess_status tess_trainer_check(const struct tess_trainer_options *o)
+{
+	const struct tess_device *device;
+	struct tess_optimizer optimizer;
+	int32_t index;
+	tess_status st = tess_optimizer_read(o, &optimizer);
+
+	if (!st)
+		st = tess_runner_check_options(o->threads);
+	if (!st)
+		st = tess_device_find(&device, &index);
+	if (!st && (device->mem != TESS_HOST || !device->exact))
+		st = tess_fail(TESS_ENOTSUP, "device %s cannot train yet; use TESSERA_DEVICE=cpu",
+		               device->name);
+	return st;
+}
+
 static tess_status read_trainer_options(struct tess_trainer *t)
 {
 	const struct tess_trainer_options *o = t->parts.options;
+	tess_status st;
 
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
@@ -90,7 +108,8 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	t->balance = t->training.balance = o->balance;
 	t->training.bucket = o->bucket;
 	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
-	return tess_optimizer_read(o, &t->optimizer);
+	st = tess_trainer_check(o);
+	return st ? st : tess_optimizer_read(o, &t->optimizer);
 }
 
 /* Collective. What the optimizer needs of each weight, and the program that knows its place. */
@@ -118,12 +137,7 @@ static tess_status record_and_load(struct tess_trainer *t)
 	tess_status st = read_trainer_options(t);
 
 	if (!st)
-		st = tess_runner_check_options(t->parts.options->threads);
-	if (!st)
 		st = tess_device_find(&device, &index);
-	if (!st && (device->mem != TESS_HOST || !device->exact))
-		st = tess_fail(TESS_ENOTSUP, "device %s cannot train yet; use TESSERA_DEVICE=cpu",
-		               device->name);
 	if (!st)
 		st = record_first_program(t, device);
 	st = tess_group_agree_status(t->parts.group, st, "program");

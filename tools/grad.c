@@ -133,7 +133,7 @@ static tess_status read_wide_ids(const struct tess_safetensors *f, const struct 
 	return st;
 }
 
-static tess_status read_batch(struct grad_command *a)
+static tess_status read_batch_file(struct grad_command *a)
 {
 	struct tess_safetensors *f;
 	const struct tess_slice *ids, *labels;
@@ -340,7 +340,7 @@ static tess_status check_gradient_plan(const struct grad_command *a)
 	                                       a->nsequences ? a->lengths[0] : 0, &options, &e);
 
 	tess_explanation_free(e);
-	return st;
+	return st ? st : tess_trainer_check(&options);
 }
 
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
@@ -349,7 +349,7 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	tess_status st = tess_tool_is_launched(&launched);
 
 	if (!st)
-		st = read_batch(a);
+		st = read_batch_file(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->ranks, run_grad_rank, a);
 	if (!st && !a->ranks)

@@ -204,7 +204,7 @@ static tess_status check_training_plan(const struct train_options *a)
 	                                       a->batch / a->micro, a->sequence, &options, &e);
 
 	tess_explanation_free(e);
-	return st;
+	return st ? st : tess_trainer_check(&options);
 }
 
 static tess_status run_train(struct train_options *a, char **argv, int *exit_status)

@@ -50,6 +50,11 @@ tess_status tess_trainer_open(struct tess_mesh *m, const char *dir,
                               const struct tess_trainer_options *options,
                               struct tess_trainer **out);
 void tess_trainer_close(struct tess_trainer *t);        /* NULL: nothing; not collective */
+/*
+ * What of options and environment can be refused without ranks: device, threads, numbers of the
+ * optimizer. All fields are read. Not collective. tess_explain_training checks the plan.
+ */
+tess_status tess_trainer_check(const struct tess_trainer_options *options);
 
 struct tess_batch {                     /* a value, final: sequences, one after another */
 	int64_t nsequences;

@@ -26,6 +26,13 @@ static const struct sentence once[] = {
 	  "TESSERA_THREADS=abc" },
 	{ "TESSERA_DEVICE=gpu $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "device gpu: not found" },
+	{ "TESSERA_DEVICE=cpu:1 $T train data --data data/texts/stories.jsonl -n 3 --backend shm",
+	  1, 1, "device cpu:1: this machine has 1, numbered from 0" },
+	{ "TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl -n 2 --backend "
+	  "shm",
+	  1, 1, "device discrete cannot train yet; use TESSERA_DEVICE=cpu" },
+	{ "$T train data --data data/texts/stories.jsonl -n 2 --backend shm --weight-decay -1", 2,
+	  1, "--weight-decay -1: must be a number" },
 	{ "TESSERA_DEVICE=cpu:1 $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "device cpu:1: this machine has 1, numbered from 0" },
 	{ "TESSERA_DEVICE=cpu:1st $T generate data -n 3 --backend shm --prompt a", 1, 1,
