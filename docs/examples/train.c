@@ -11,8 +11,9 @@
 
 enum { STEPS = 20, BATCH = 4, LENGTH = 64 };
 
-static tess_status read_batch(const struct tess_dataset *data, int64_t step, int32_t *ids,
-                              struct tess_batch *batch, int64_t lengths[BATCH])
+static tess_status read_sequences_of_step(const struct tess_dataset *data, int64_t step,
+                                          int32_t *ids, struct tess_batch *batch,
+                                          int64_t lengths[BATCH])
 {
 	tess_status st = TESS_OK;
 
@@ -23,7 +24,7 @@ static tess_status read_batch(const struct tess_dataset *data, int64_t step, int
 	return st;
 }
 
-static tess_status train_model(struct tess_world *world, void *arg)
+static tess_status train_on_thread(struct tess_world *world, void *arg)
 {
 	static const char *const shards[] = { "dp:**=zero3", NULL };
 	const struct tess_trainer_options how = { .size = sizeof how,
@@ -50,7 +51,7 @@ static tess_status train_model(struct tess_world *world, void *arg)
 		st = tess_dataset_open((const char *const *)&argv[2], 1, &texts, &data);
 	}
 	for (int64_t step = 0; step < STEPS && !st; step++) {
-		st = read_batch(data, step, ids, &batch, lengths);
+		st = read_sequences_of_step(data, step, ids, &batch, lengths);
 		if (!st) /* all ranks pass the whole batch */
 			st = tess_trainer_step(trainer, &batch, 1, 2e-4, &result);
 		if (!st && tess_world_rank(world) == 0)
@@ -66,7 +67,7 @@ static tess_status train_model(struct tess_world *world, void *arg)
 
 int main(int argc, char **argv)
 {
-	if (argc == 4 && !tess_world_spawn(2, train_model, argv))
+	if (argc == 4 && !tess_world_spawn(2, train_on_thread, argv))
 		return 0;
 	fprintf(stderr, "train: %s\n", argc == 4 ? tess_error() : "usage: train DIR FILE OUT");
 	return 1;
