@@ -712,6 +712,21 @@ START_TEST(load_balancing_loss)
 }
 END_TEST
 
+START_TEST(learning_rates)
+{
+	const struct tess_schedule cosine = { TESS_COSINE, 0, 1, 0.1, 4, 12 }, flat = { .lr = 3 },
+				   short_one = { TESS_COSINE, 0, 1, 0.1, 4, 2 };
+	static const double want[] = { 0.25, 0.5, 0.75, 1, 1 };
+
+	for (int i = 0; i < 5; i++)
+		ck_assert(tess_schedule_get(&cosine, i) == want[i]);
+	ck_assert(fabs(tess_schedule_get(&cosine, 8) - 0.55) < 1e-15);
+	ck_assert(tess_schedule_get(&cosine, 12) == 0.1 && tess_schedule_get(&cosine, 99) == 0.1);
+	ck_assert(tess_schedule_get(&flat, 0) == 3 && tess_schedule_get(&flat, 99) == 3);
+	ck_assert(tess_schedule_get(&short_one, 3) == 1 && tess_schedule_get(&short_one, 4) == 0.1);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -730,5 +745,6 @@ int main(void)
 	tcase_add_test(t, a_loss_that_is_not_finite);
 	tcase_add_loop_test(t, load_balancing_loss, BALANCED_AT,
 	                    sizeof families / sizeof *families);
+	tcase_add_test(t, learning_rates);
 	return suite_end(r);
 }
