@@ -1,9 +1,11 @@
 /* train.c - `tessera train`: arguments, what can be refused before ranks start, their start. */
 #include "train.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const help =
 	"usage: tessera train MODEL --data FILE [-n N] [--mesh M] [--backend B] [--threads T]\n"
@@ -195,6 +197,24 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* What rank 0 would miss, once all weights are read. */
+static tess_status check_train_files(const struct train_options *a)
+{
+	const struct tess_tool_overrides *const lists[] = { &a->data, &a->eval_data };
+	char *path = NULL;
+	tess_status st = TESS_OK;
+
+	for (int k = 0; k < 2; k++)
+		for (int32_t i = 0; i < lists[k]->n && !st; i++)
+			if (access(lists[k]->text[i], R_OK))
+				st = tess_fail(TESS_ENOENT, "%s: %s", lists[k]->text[i],
+				               strerror(errno));
+	if (!st && a->resume)
+		st = tess_save_find(a->resume, &path);
+	free(path);
+	return st;
+}
+
 /* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
 static tess_status check_training_plan(const struct train_options *a)
 {
@@ -219,6 +239,8 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 		return tess_tool_join_job(a->ranks, train_run_rank, a);
 	if (!st && !a->ranks)
 		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+	if (!st)
+		st = check_train_files(a);
 	if (!st)
 		st = check_training_plan(a);
 	if (st)
