@@ -24,7 +24,8 @@ enum {
 	/* bytes of a large sum moved at a time, in all and of each rank: they stay in cache */
 	PIECE_BYTES = 1 << 20,
 	BYTES_PER_RANK = 512 << 10,
-	CACHELINE_FLOATS = 16 /* elements of it */
+	CACHELINE_FLOATS = 16, /* elements of it */
+	STARTED_BYTES = 32 << 20 /* a larger sum is not started, but made in pieces of little memory */
 };
 
 struct region_offset {
@@ -628,6 +629,13 @@ static tess_status finish_first_call(struct tess_sum_work *w)
 	return w->failed;
 }
 
+/* Started, it would need room for all nodes of this rank's slice. */
+static bool is_too_large(const struct tess_group *g, const struct tess_sum *s)
+{
+	return !s->share && s->count * sizeof(float) > STARTED_BYTES &&
+	       choose_way(g, s) == BY_EXCHANGE;
+}
+
 tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                            float *out, struct tess_sum_work **work)
 {
@@ -636,7 +644,7 @@ tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const
 
 	for (struct tess_sum_work *before = g->sums; before && !st; before = before->next)
 		st = finish_first_call(before);
-	if (!st && (!s->count || s->mem > TESS_HOST)) {
+	if (!st && (!s->count || s->mem > TESS_HOST || is_too_large(g, s))) {
 		st = tess_group_sum(g, s, nodes, out);
 		if (!st)
 			*work = NULL;

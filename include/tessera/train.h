@@ -33,7 +33,8 @@ struct tess_trainer_options {           /* zeroed but for size: AdamW, the plan 
 	double balance;                 /* factor of the load balancing loss of experts; 0: none */
 	double dropout;                 /* 0: as config.json says; negative: none; else the rate */
 	uint64_t seed;                  /* of dropout */
-	uint64_t bucket;                /* bytes of gradients that dp adds at once; 0: 25 MiB */
+	uint64_t bucket;                /* bytes of gradients that dp adds, and of weights that
+	                                   it gathers, at once; 0: 25 MiB */
 	/* patterns of modules whose values are computed again; NULL, or ends with NULL */
 	const char *const *recompute;
 	int64_t positions;              /* of a sequence, at most; 0: as the checkpoint says */
