@@ -25,7 +25,7 @@ enum {
 	PIECE_BYTES = 1 << 20,
 	BYTES_PER_RANK = 512 << 10,
 	CACHELINE_FLOATS = 16, /* elements of it */
-	STARTED_BYTES = 32 << 20 /* a larger sum is not started, but made in pieces of little memory */
+	STARTED_BYTES = 32 << 20 /* a larger sum is made in pieces, of little memory, at once */
 };
 
 struct region_offset {

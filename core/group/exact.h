@@ -39,8 +39,8 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
  * The same, started: collective, in the order of the group's calls, and so is tess_sum_wait. Until
  * that nodes, out and the lists of *s belong to the sum, in which this rank adds only there and
  * where it starts later sums; other calls of the group may come between. A deadline counts from the
- * start of each call of the sum. Sums in a device's memory, of one rank, and of more than 32 MiB for
- * every rank are done at once.
+ * start of each call of the sum. Sums in a device's memory, of one rank, and, for every rank, of
+ * more than 32 MiB are done at once.
  */
 struct tess_sum_work;
 tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const float *nodes,
