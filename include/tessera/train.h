@@ -81,8 +81,8 @@ TESS_TIGHT(tess_training_result, communication);
  * One step: loss and gradients of n micro-batches, clipping, optimizer. Each micro-batch is a whole
  * one, alike on all ranks: replicas take their sequences of it. Losses are divided by the number of
  * labels that count in all micro-batches. The gradients of micro-batches are added in their order;
- * their load balancing losses are averaged.
- * lr: the learning rate of this step. Blocking.
+ * their load balancing losses are averaged. lr: the learning rate of this step. out: may be NULL;
+ * untouched by a failure. Blocking.
  *
  * TESS_EINVAL, before anything is computed: an id or label outside the vocabulary, a sequence that
  * is empty or too long, no label that counts, fewer sequences than ranks along `dp`. TESS_EINVAL,
