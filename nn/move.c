@@ -374,6 +374,8 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
+	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* it is the whole */
+		b->value[to->id] = *x;
 	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
 		add_maximum(b, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
