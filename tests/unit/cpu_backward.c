@@ -33,6 +33,7 @@ START_TEST(weight_gradients)
 		struct tess_op op =
 			make_summed_op(TESS_OP_LINEAR_DW, &s, in, 2, &out, TESS_TOKENS_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		free_views(in, 2);
 		free_views(&out, 1);
 	}
@@ -121,6 +122,7 @@ START_TEST(input_gradients)
 		out = make_out(&s, rows, k);
 		struct tess_op op = make_summed_op(TESS_OP_LINEAR_DX, &s, in, 2 * n, &out, 0);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		free_views(in, n);
 		free_views(&out, 1);
 		for (int32_t j = 0; j < n; j++)
@@ -147,6 +149,7 @@ START_TEST(vector_gradients)
 		struct tess_op op =
 			make_summed_op(TESS_OP_BIAS_DW, &s, in, 1, &out, TESS_TOKENS_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, false);
 		free_views(&out, 1);
 
 		for (int64_t t = 0; t < s.rows; t++)
@@ -158,6 +161,7 @@ START_TEST(vector_gradients)
 		op = make_summed_op(TESS_OP_EMBED_DW, &s, in, 2, &out,
 		                    TESS_TOKENS_NUMS + TESS_EMBED_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, false);
 		free_views(&out, 1);
 		free_views(in, 2);
 	}
@@ -195,6 +199,7 @@ START_TEST(norm_gradients)
 		struct tess_op op =
 			make_summed_op(TESS_OP_NORM_D, &norm, in, 3, &out, TESS_NORM_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		if (i % 4 != 3)
 			free_views(&out, 1);
 
@@ -211,6 +216,7 @@ START_TEST(norm_gradients)
 		op = make_summed_op(TESS_OP_NORM_DW, &s, in, 2, &out,
 		                    TESS_TOKENS_NUMS + TESS_NORM_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		free_views(&out, 1);
 		free_views(in, 2);
 		cpu_free_weights(&w);
@@ -238,6 +244,7 @@ START_TEST(sums_of_heads_and_sequences)
 		struct tess_op op =
 			make_summed_op(TESS_OP_HEAD_SUM, &s, &in, 1, &out, TESS_HEAD_SUM_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		free_views(&in, 1);
 		free_views(&out, 1);
 
@@ -247,6 +254,7 @@ START_TEST(sums_of_heads_and_sequences)
 		out = make_out(&s, 1, 3 * width);
 		op = cpu_make_op(TESS_OP_SEQUENCE_SUM, &in, 1, &out, s.num, TESS_TOKENS_NUMS);
 		compare_op(&op);
+		refuse_changes(&op, false);
 		free_views(&in, 1);
 		free_views(&out, 1);
 	}
@@ -279,6 +287,7 @@ START_TEST(gate_gradients)
 			in[1] = out[1] = (struct tess_view){ 0 };
 		op.nout = 2;
 		compare_op(&op);
+		refuse_changes(&op, true);
 		in[1] = b;
 		free_views(in, 3);
 		if (!in_place)
@@ -313,11 +322,13 @@ START_TEST(losses)
 		of[0] = z;
 		of[1] = make_test_rows(rows, 1, false);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		scalar_run(&op);
 
 		of[2] = make_out(&s, rows, 1);
 		op = make_summed_op(TESS_OP_LOSS_SUM, &s, of, 2, &of[2], 0);
 		compare_op(&op);
+		refuse_changes(&op, true);
 
 		struct tess_view picked[2] = { z, cpu_make_list(label, TESS_I32, rows) };
 
@@ -337,12 +348,14 @@ START_TEST(losses)
 
 		op = cpu_make_op(TESS_OP_LOSS, lost, 4, &out, NULL, 0);
 		compare_op(&op);
+		refuse_changes(&op, true);
 
 		of[3] = picked[1];
 		of[4] = cpu_make_list(&count, TESS_F32, 1);
 		dz = i % 3 ? z : make_test_rows(rows, n, false);
 		op = cpu_make_op(TESS_OP_LOSS_D, of, 5, &dz, &first, 1);
 		compare_op(&op);
+		refuse_changes(&op, true);
 		if (dz.data != z.data)
 			free_views(&dz, 1);
 		free_views(&out, 1);
@@ -378,6 +391,7 @@ START_TEST(updates)
 		if (!types[i % 3])
 			out[3] = (struct tess_view){ 0 };
 		compare_op(&op);
+		refuse_changes(&op, true);
 
 		struct tess_view with[3] = { out[0], i % 2 ? out[1] : (struct tess_view){ 0 },
 			                     out[3] };
@@ -385,6 +399,7 @@ START_TEST(updates)
 		op = cpu_make_op(TESS_OP_SGD, &g, 1, with, sgd, TESS_SGD_NUMS);
 		op.nout = 3;
 		compare_op(&op);
+		refuse_changes(&op, true);
 		free(rounded);
 		free_views(out, 3);
 		free(g.data);
@@ -420,6 +435,7 @@ START_TEST(squares)
 			tess_accumulator_add_squares(&want, x, n);
 			cpu_run_op(d.now, &op);
 			MUST(!memcmp(got, &want, sizeof got));
+			refuse_changes(&op, false);
 		}
 	}
 	free(x);

@@ -8,38 +8,10 @@
 
 enum { ROUNDS = 20, EXPERTS = 9 };
 
-/* compare_op, and each change to the operands and numbers of op is refused. */
 static void compare_and_refuse(const struct tess_op *op)
 {
-	struct tess_view in[8], out[OUTS], *views[2] = { in, out };
-	struct tess_op o = *op;
-
 	compare_op(op);
-	memcpy(in, op->in, sizeof *in * (size_t)op->nin);
-	memcpy(out, op->out, sizeof *out * (size_t)op->nout);
-	o.in = in;
-	o.out = out;
-#define REFUSED(field, value) \
-	do { \
-		__typeof__(field) old = field; \
-		field = value; \
-		ck_assert_int_eq(cpu_device->supports(&o), TESS_ENOTSUP); \
-		expect_part(cpu_sentence, "layers.0.mlp: cpu: "); \
-		field = old; \
-	} while (0)
-	REFUSED(o.nin, o.nin - 1);
-	REFUSED(o.nout, o.nout + 1);
-	if (o.nnum)
-		REFUSED(o.nnum, o.nnum - 1);
-	if (o.ntree)
-		REFUSED(o.ntree, 0);
-	for (int k = 0; k < 2; k++) {
-		for (int32_t i = 0; i < (k ? o.nout : o.nin); i++) {
-			REFUSED(views[k][i].dtype, TESS_I32);
-			REFUSED(views[k][i].shape[0], views[k][i].shape[0] + 1);
-		}
-	}
-#undef REFUSED
+	refuse_changes(op, true);
 }
 
 /* How rows ask for experts. */

@@ -88,6 +88,47 @@ static inline void compare_op(const struct tess_op *op)
 	free_outs(&want);
 }
 
+/* Each change to the operands and numbers of op is refused; shapes: those of shape[0], too. */
+static inline void refuse_changes(const struct tess_op *op, bool shapes)
+{
+	struct tess_view in[8], out[OUTS], *views[2] = { in, out };
+	struct tess_op o = *op;
+	void *device = cpu_open_device("auto", 1);
+
+	memcpy(in, op->in, sizeof *in * (size_t)op->nin);
+	memcpy(out, op->out, sizeof *out * (size_t)op->nout);
+	o.in = in;
+	o.out = out;
+	ck_assert_int_eq(cpu_device->supports(&o), TESS_OK);
+#define REFUSED(field, value) \
+	do { \
+		__typeof__(field) old = field; \
+		field = value; \
+		ck_assert_int_eq(cpu_device->supports(&o), TESS_ENOTSUP); \
+		expect_part(cpu_sentence, "layers.0.mlp: cpu: "); \
+		field = old; \
+	} while (0)
+	REFUSED(o.nin, o.nin - 1);
+	REFUSED(o.nout, o.nout + 1);
+	if (o.nnum)
+		REFUSED(o.nnum, o.nnum - 1);
+	if (o.ntree)
+		REFUSED(o.ntree, 0);
+	for (int k = 0; k < 2; k++) {
+		for (int32_t i = 0; i < (k ? o.nout : o.nin); i++) {
+			struct tess_view *v = &views[k][i];
+
+			if (!v->ndim)
+				continue;
+			REFUSED(v->dtype, v->dtype == TESS_I32 ? TESS_F32 : TESS_I32);
+			if (shapes)
+				REFUSED(v->shape[0], v->shape[0] + 1);
+		}
+	}
+#undef REFUSED
+	cpu_device->close(device);
+}
+
 /* Rows at a pitch, in memory of their own; a few are NaN, -0 or infinite if `special`. */
 static inline struct tess_view make_test_rows(int64_t rows, int64_t columns, bool special)
 {
