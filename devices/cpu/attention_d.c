@@ -352,12 +352,12 @@ static void run_query_block(struct text_head *h)
 	}
 }
 
-/* The levels of a stack of sums over the units of queries of so many rows, at most. */
+/* The levels of a stack of sums over the units of queries of so many rows: a node of each size. */
 static int64_t count_stack_levels(int64_t rows)
 {
-	int64_t levels = 2;
+	int64_t levels = 1;
 
-	for (int64_t units = tess_up(rows, QUERIES); units; units /= 2)
+	for (int64_t unit = tess_up(rows, QUERIES) - 1; unit > 0; unit /= 2)
 		levels++;
 	return levels;
 }
