@@ -56,7 +56,7 @@ struct train_run { /* on a rank */
 	struct tess_training_result result;
 	char *state; /* on rank 0: of a save that was loaded, or is made */
 	crypto_hash_sha256_state weights;
-	bool failed; /* a command has, on all ranks */
+	bool failed; /* as all ranks have, with the same sentence */
 };
 
 /* Rank 0 asks all ranks for it, itself too. */

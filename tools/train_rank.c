@@ -116,7 +116,7 @@ tess_status train_run_command(struct train_run *r, struct train_command *c)
 
 	if (!st)
 		st = perform_command(r, c);
-	r->failed = st != TESS_OK;
+	r->failed = st && c->kind != TRAIN_HASH;
 	return st;
 }
 
@@ -169,6 +169,7 @@ static tess_status open_train_run(struct train_run *r)
 
 	if (!st)
 		st = tess_trainer_open(r->mesh, a->model, &options, &r->trainer);
+	r->failed = st != TESS_OK;
 	if (st)
 		return st;
 	r->info.size = sizeof r->info;
@@ -194,7 +195,7 @@ tess_status train_run_rank(struct tess_world *world, void *options)
 	st = open_train_run(&r);
 	if (!st)
 		st = tess_world_rank(world) == 0 ? train_drive(&r) : follow_commands(&r);
-	if (st)
+	if (st && !r.failed)
 		tess_world_fail(world, st, tess_error());
 	free(r.lengths);
 	free(r.ids);
