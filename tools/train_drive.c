@@ -72,8 +72,7 @@ static void warn_changed_options(const struct drive *d, const json_t *saved)
 
 		if (old && !json_equal(old, value))
 			fprintf(stderr,
-			        "tessera train: %s was %.10g in %s, and is %.10g: what follows "
-			        "is not what would have followed there\n",
+			        "tessera train: %s was %.10g in %s, and is %.10g from here on\n",
 			        key, json_number_value(old), d->saved, json_number_value(value));
 	}
 	json_decref(now);

@@ -213,7 +213,7 @@ START_TEST(families)
 	for (int i = 0; i < 512; i++)
 		ids[i] = (uint16_t)((i * i + i / 7) % 53);
 	scratch_write("ids.u16", ids, sizeof ids);
-	for (int i = 0; i < 3; i += THIN > 1 ? 3 : 1) {
+	for (int i = 0; i<3; i += THIN> 1 ? 3 : 1) {
 		snprintf(model, sizeof model, "%s/tests/data/goldens/%s", SOURCE_ROOT, names[i]);
 		snprintf(args, sizeof args,
 		         "--data ids.u16 --batch 4 --sequence 16 --steps 2 --digest --lr 1e-3 -n 2 "
@@ -312,6 +312,11 @@ START_TEST(refusals)
 	expect_failed("--batch 6 --micro-batches 4", 2, "cannot be cut into 4 micro-batches");
 	expect_failed("--save-every 5", 2, "--save-every needs a directory");
 	expect_failed("--data none.bin", 1, "none.bin: No such file");
+	ck_assert_int_eq(train_model(text, format_data_path(""), "",
+	                             STEPPED " --steps 3 --resume good --lr 1e-5 --schedule "
+	                                     "constant"),
+	                 0);
+	expect_part(text, "tessera train: lr was 0.0002 in good/step-2, and is 1e-05 from here on");
 	/* a loss that is not finite: the weights are not saved over good ones */
 	expect_failed(STEPPED " --steps 9 --resume good --save good --lr 1e30 --warmup 0 --clip 0 "
 	                      "--schedule constant --save-every 5",
