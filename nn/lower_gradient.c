@@ -12,6 +12,7 @@
 #include "nn/storage.h"
 
 enum { UNDER_WAY = 2 }; /* sums, at most */
+enum { RUN_BYTES = 1 << 20 }; /* of a large gradient: smaller runs would be sums that only wait */
 
 struct slot { /* a gradient record, or a run of rows of it */
 	const struct tess_record *record;
@@ -170,6 +171,7 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	const struct tess_program *p = b->p;
 	const struct tess_record *from = i ? p->record[i - 1] : NULL;
 	int64_t bytes = 4 * v->cols, rows; /* of a node: ranks may have several, or one */
+	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
 	bool by_rows =
 		from && from->nout && from->out[0] == p->record[i]->in[0] &&
 		(from->kind == TESS_OP_EMBED_DW ||
@@ -178,8 +180,13 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
 	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
 		return 0;
-	rows = (int64_t)get_bucket_bytes(p) / (bytes ? bytes : 1);
-	return rows < v->rows ? rows + !rows : 0;
+	most = get_bucket_bytes(p);
+	if ((uint64_t)(bytes * v->rows) <= most)
+		return 0;
+	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
+		most = most / shards > RUN_BYTES ? most / shards : RUN_BYTES;
+	rows = (int64_t)most / bytes;
+	return rows + !rows;
 }
 
 /* The value of a gradient, which gets its buffer where it is made, or one of those here. */
