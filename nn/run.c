@@ -2,6 +2,7 @@
 
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/group/call.h"
 #include "core/registry/returned.h"
 #include "nn/check.h"
 
@@ -55,7 +56,16 @@ static tess_status start_step(struct tess_step *s, const struct tess_run_groups 
 	return st;
 }
 
-/* After a failure what is under way stays with the groups. */
+/* After a failure: other ranks may be reading the memory, which the caller frees. */
+static void abandon_steps(const struct tess_step *s)
+{
+	for (; s; s = s->under_way)
+		if (s->kind == TESS_STEP_SUM)
+			tess_sum_abandon(s->sum_work);
+		else
+			tess_work_abandon(s->work);
+}
+
 static tess_status wait_for_step(struct tess_step *s, struct tess_step **under_way)
 {
 	tess_status st;
@@ -214,6 +224,8 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 			test_steps(under_way);
 		}
 	}
+	if (st)
+		abandon_steps(under_way);
 	return st;
 }
 

@@ -494,6 +494,15 @@ void tess_work_release(struct tess_work *w)
 	tess_work_drop(w);
 }
 
+void tess_work_abandon(struct tess_work *w)
+{
+	if (w->state == TESS_PENDING)
+		tess_work_wait(w, 0);
+	if (w->state && w->work) /* of an aborted group, so that it returns at once */
+		tess_carrier_wait(&w->by, w->work, tess_now());
+	tess_work_release(w);
+}
+
 /* ---- run: start and wait ------------------------------------------------------------------- */
 
 struct short_call {

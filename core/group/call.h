@@ -85,6 +85,11 @@ tess_status tess_work_settle(struct tess_work *w, tess_status st);
 tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadline);
 /* A started work becomes the caller's; one that could not be started stays with the group. */
 tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_work **out);
+/*
+ * After a failure of this rank or of the world: returns when the call is done, or was aborted and
+ * moves nothing between ranks of this process; ends the work.
+ */
+void tess_work_abandon(struct tess_work *w);
 /* Recycles the work. After a failure it is kept until the group is closed, for late writes. */
 void tess_work_drop(struct tess_work *w);
 /* Releases the backend's work; the memory of the work stays, for late writes. */

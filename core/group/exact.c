@@ -10,6 +10,7 @@
 #include "core/group/exact.h"
 
 #include "core/base/status.h"
+#include "core/group/call.h"
 #include "core/group/carrier.h"
 #include "core/group/exact_add.h"
 #include "core/group/group.h"
@@ -665,6 +666,14 @@ tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const
 tess_status tess_sum_test(struct tess_sum_work *w)
 {
 	return w && w->call ? tess_work_test(w->call) : TESS_OK;
+}
+
+void tess_sum_abandon(struct tess_sum_work *w)
+{
+	if (w && w->call)
+		tess_work_abandon(w->call);
+	if (w)
+		drop_sum_work(w, TESS_OK);
 }
 
 tess_status tess_sum_wait(struct tess_sum_work *w)

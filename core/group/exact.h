@@ -47,6 +47,8 @@ tess_status tess_sum_start(struct tess_group *g, const struct tess_sum *s, const
                            float *out, struct tess_sum_work **work);
 /* Moves what is under way on backends that need it. TESS_PENDING; TESS_OK: wait takes no longer. */
 tess_status tess_sum_test(struct tess_sum_work *w);
+/* Where this rank will not wait: its memory is not in use any more, as after tess_work_abandon. */
+void tess_sum_abandon(struct tess_sum_work *w);
 /* Ends the work, also by a failure; nodes and out then belong to the group until it is closed. */
 tess_status tess_sum_wait(struct tess_sum_work *w);
 /* When the group is closed. */

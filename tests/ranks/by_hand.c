@@ -71,12 +71,20 @@ static tess_status negate_gradient(const struct tess_local *at)
 	return negate_local(&d);
 }
 
-/* With the configuration `inference` there is no gradient. */
+static tess_status fail_gradient(const struct tess_local *at)
+{
+	(void)at;
+	return TESS_EDEVICE;
+}
+
+/* With the configuration `inference` there is no gradient, with `fails` it fails. */
 static tess_status call_negate_twice(const struct tess_site *s, int32_t arg, struct tess_tensor **y)
 {
 	struct tess_call call = { .size = sizeof call,
 		                  .run = negate_local,
-		                  .grad = *s->config ? NULL : negate_gradient,
+		                  .grad = *s->config == 'f' ? fail_gradient
+		                          : *s->config      ? NULL
+		                                            : negate_gradient,
 		                  .scratch = 4 };
 	tess_status st = s->host->call(s, &call, y);
 

@@ -266,6 +266,24 @@ static const char *const models[] = {
 };
 enum { FEW = 5, MODELS = sizeof models / sizeof *models };
 
+/* All ranks end with the failure, while sums and gathers are under way. */
+START_TEST(failure_in_backward)
+{
+	struct job j = { .model = "llama",
+		         .mesh = "dp=3",
+		         .overrides = OVER("dp:**=zero3",
+		                           "model.layers.0.mlp.up_proj=negated_twice:fails"),
+		         .bucket = 9000,
+		         .nsequences = 3 };
+
+	for (int i = 0; i < 10; i++) {
+		ck_assert_int_eq(run_training_job(&j), TESS_EDEVICE);
+		ck_assert_msg(strstr(tess_error(), "model.layers.0.mlp.up_proj") != NULL, "%s",
+		              tess_error());
+	}
+}
+END_TEST
+
 START_TEST(same_bits)
 {
 	check_model(models[_i], _i < FEW);
@@ -282,6 +300,7 @@ int main(void)
 	if (!getenv("ONE_MODEL")) {
 		tcase_add_test(t, memory_of_each_style);
 		tcase_add_test(t, refusals);
+		tcase_add_test(t, failure_in_backward);
 	}
 	return suite_end(r);
 }
