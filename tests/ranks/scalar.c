@@ -20,7 +20,7 @@ static float convert_f16(uint16_t h)
 	return h >> 15 ? -v : v;
 }
 
-static float load_element(const struct tess_view *v, int64_t at)
+float scalar_load(const struct tess_view *v, int64_t at)
 {
 	uint16_t h;
 	uint32_t u;
@@ -36,11 +36,6 @@ static float load_element(const struct tess_view *v, int64_t at)
 	u = (uint32_t)h << 16;
 	memcpy(&f, &u, 4);
 	return f;
-}
-
-float scalar_read(const struct tess_view *v, int64_t i, int64_t k)
-{
-	return load_element(v, i * v->stride[0] + k * v->stride[1]);
 }
 
 static float *get_address(const struct tess_view *v, int64_t i, int64_t k)
@@ -141,7 +136,7 @@ static void run_head_linear_op(const struct tess_op *op)
 
 		for (int64_t e = 0; e < k && j < n; e++)
 			sum = fmaf(scalar_read(x, t, h * from + e),
-			           load_element(w, h * w->stride[0] + j * w->stride[1] +
+			           scalar_load(w, h * w->stride[0] + j * w->stride[1] +
 			                                   e * w->stride[2]),
 			           sum);
 		*get_address(y, t, h * to + j) =
@@ -215,12 +210,12 @@ static void run_norm_op(const struct tess_op *op)
 			scale = 1.0f / sqrtf(sum_row_run(op, t, h, each, mean, true) / (float)each +
 			                     (float)op->num[TESS_NORM_EPS]);
 			for (int64_t k = 0; k < each; k++) {
-				weight = load_element(w, k * w->stride[0]);
+				weight = scalar_load(w, k * w->stride[0]);
 				if (op->num[TESS_NORM_OFFSET] != 0)
 					weight = 1.0f + weight;
 				v = (scalar_read(x, t, h + k) - mean) * scale * weight;
 				if (op->nin > 2)
-					v = v + load_element(&op->in[2], k * op->in[2].stride[0]);
+					v = v + scalar_load(&op->in[2], k * op->in[2].stride[0]);
 				*get_address(y, t, h + k) = v;
 			}
 		}
@@ -283,7 +278,7 @@ static void run_elementwise_op(const struct tess_op *op)
 		for (int64_t k = 0; k < y->shape[1]; k++) {
 			float v = scalar_read(a, t, k),
 			      o = !b                         ? 0
-			          : op->kind == TESS_OP_BIAS ? load_element(b, k * b->stride[0])
+			          : op->kind == TESS_OP_BIAS ? scalar_load(b, k * b->stride[0])
 			                                     : scalar_read(b, t, k);
 
 			if (op->kind == TESS_OP_GLU)

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 #include <tessera/device.h>
 
 /* Of libm; a test that expects the bits of a device has the device's functions: -DSCALAR_MATH. */
@@ -39,8 +40,19 @@ bool scalar_run_experts_backward(const struct tess_op *op);
 /* act(v) of GLU, and u * act'(a) of GLU_D. */
 float scalar_activate(int32_t act, float v);
 float scalar_derive_activation(int32_t act, float a, float u);
-/* An element of a matrix, widened. */
-float scalar_read(const struct tess_view *v, int64_t i, int64_t k);
+/* Element `at` of data of any dtype, widened. */
+float scalar_load(const struct tess_view *v, int64_t at);
+/* An element of a matrix. */
+static inline float scalar_read(const struct tess_view *v, int64_t i, int64_t k)
+{
+	int64_t at = i * v->stride[0] + k * v->stride[1];
+	float x;
+
+	if (v->dtype != TESS_F32)
+		return scalar_load(v, at);
+	memcpy(&x, (const char *)v->data + 4 * at, sizeof x);
+	return x;
+}
 /* The largest nodes of the run [lo, hi) of n units: out[0, 1, ...], of leaf[0 to hi - lo - 1]. */
 int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, float *out);
 /* One sum of x[row] * w[col]: finished, or its nodes, `step` elements apart. */
