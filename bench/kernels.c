@@ -389,6 +389,35 @@ static struct tess_op make_sum_op(int32_t kind, const struct tess_view *in, int3
 		                 .where = "bench" };
 }
 
+/* Of one text, with heads of 64: 2 and 5 products of each pair of rows and element. */
+static void measure_attention_training(int64_t m, int64_t k)
+{
+	const double num[TESS_ATTENTION_NUMS] = { [TESS_ATTENTION_SCALE] = 0.125,
+		                                  [TESS_ATTENTION_HEAD] = 64,
+		                                  [TESS_ATTENTION_GROUP] = 1,
+		                                  [TESS_ATTENTION_VALUE] = 64 };
+	struct tess_view in[6] = { { 0 } }, out[3];
+	double products = 1e-9 * (double)(m * (m + 1)) * (double)(k / 64 * 64);
+	struct tess_op op;
+
+	for (int i = 0; i < 3; i++) {
+		in[i] = make_weight(TESS_F32, m, k / 64 * 64);
+		out[i] = make_weight(TESS_F32, m, k / 64 * 64);
+		in[3 + i] = make_vector(TESS_I32, m);
+	}
+	for (int32_t i = 0; i < m; i++)
+		((int32_t *)in[3].data)[i] = i;
+	in[5].ndim = 0;
+	op = make_sum_op(TESS_OP_ATTENTION, in, 6, out, 1, 1);
+	op.num = num;
+	op.nnum = TESS_ATTENTION_NUMS;
+	printf("attention %.2f\n", 2 * products / time_op(&op));
+	op.kind = TESS_OP_ATTENTION_D;
+	op.nout = 3;
+	in[5] = make_weight(TESS_F32, m, k / 64 * 64);
+	printf("attention_d %.2f\n", 5 * products / time_op(&op));
+}
+
 /* A linear of [M, K] to [M, N], its loss as if N were a vocabulary, and AdamW of its weight. */
 static void measure_training(int64_t m, int64_t n, int64_t k)
 {
@@ -460,6 +489,7 @@ int main(int argc, char **argv)
 	exit_on_device_error(device->open(0, (int32_t)threads, &self));
 	if (training) {
 		measure_training(m, n, k);
+		measure_attention_training(m, k);
 		device->close(self);
 		return EXIT_SUCCESS;
 	}
