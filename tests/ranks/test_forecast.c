@@ -101,11 +101,70 @@ START_TEST(allocates_what_is_said)
 }
 END_TEST
 
+/* What is sent adds up over the dimensions, and what is repeated is sent again. */
+START_TEST(says_what_is_sent)
+{
+	static const char *const layers[] = { "model.layers.*", NULL };
+	struct tess_trainer_options options = { .size = sizeof options, .plan = "tp+sp" };
+	struct tess_explanation *e, *again;
+	uint64_t sum = 0;
+
+	ck_assert(!tess_explain_training(SOURCE_ROOT "/data", "dp=2,tp=2", 0, SEQUENCES, LENGTH,
+	                                 &options, &e));
+	options.recompute = layers;
+	ck_assert(!tess_explain_training(SOURCE_ROOT "/data", "dp=2,tp=2", 0, SEQUENCES, LENGTH,
+	                                 &options, &again));
+	for (int d = 0; d < 2; d++) {
+		const struct tess_explained_traffic *t = &e->traffic[d], *u = &again->traffic[d];
+
+		sum += t->forward + t->backward + t->gradients;
+		ck_assert(!t->repeated && !!u->repeated == d);
+		ck_assert(t->gradients ? !d : d);
+		ck_assert(u->forward == t->forward && u->gradients == t->gradients);
+	}
+	ck_assert_uint_eq(sum, e->total.sent);
+	ck_assert(!e->kept.total && again->kept.total == e->total.total);
+	ck_assert(again->kept.sent == e->total.sent && again->total.sent > e->total.sent);
+	ck_assert_uint_lt(again->total.step, e->total.step);
+	tess_explanation_free(e);
+	tess_explanation_free(again);
+}
+END_TEST
+
+static const struct {
+	int64_t sequences, length;
+	const char *recompute[2], *says;
+} refusals[] = {
+	{ 4, 513, { 0 }, "a sequence of 513 tokens; the checkpoint was made for 512 positions" },
+	{ 0, 8, { 0 }, "a step of 0 rows" },
+	{ 1, 8, { 0 }, "1 sequences cannot be cut for 2 ranks along dp" },
+	{ 2, 8, { "layers.*.mpl" }, "recompute \"layers.*.mpl\": no module matches it" },
+};
+
+START_TEST(refuses)
+{
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .plan = "none",
+		                                .recompute = refusals[_i].recompute[0]
+		                                                     ? refusals[_i].recompute
+		                                                     : NULL };
+	struct tess_explanation *e;
+
+	ck_assert_int_eq(tess_explain_training(SOURCE_ROOT "/data", "dp=2", 0,
+	                                       refusals[_i].sequences, refusals[_i].length,
+	                                       &options, &e),
+	                 TESS_EINVAL);
+	expect_part(tess_error(), refusals[_i].says);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
 	TCase *t = suite_begin("forecast", 60, &r);
 
 	tcase_add_loop_test(t, allocates_what_is_said, 0, sizeof cases / sizeof *cases);
+	tcase_add_test(t, says_what_is_sent);
+	tcase_add_loop_test(t, refuses, 0, sizeof refusals / sizeof *refusals);
 	return suite_end(r);
 }
