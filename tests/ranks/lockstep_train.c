@@ -1,4 +1,4 @@
-/* lockstep_train.c - steps of training in lockstep: a program for each replica, and its gradients. */
+/* lockstep_train.c - steps of training in lockstep: programs of replicas, and their gradients. */
 #include "core/base/status.h"
 #include "lockstep_rank.h"
 #include "nn/plan.h"
