@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <tessera/split.h>
 #include <tessera/reduce.h>
 
 /* ---- loss and gradients ---------------------------------------------------------------------- */
@@ -70,7 +71,7 @@ START_TEST(loss_and_gradients)
 	struct tess_trainer_options options = { .size = sizeof options, .threads = 1 };
 	struct training_job one = { .micro = &training_batch, .nmicro = 1 };
 
-	training_open_golden(families[_i]);
+	training_open_golden(families[_i * THIN]);
 	training_read_batch();
 	spawn_ranks(1, check_goldens_by_name, &options);
 	training_run_on(&one, "tp", 1);
@@ -148,7 +149,7 @@ START_TEST(ten_steps_of_adamw)
 		                    .steps = 3,
 		                    .lr = 1e-2 };
 
-	adamw = &adamw_families[_i];
+	adamw = &adamw_families[_i * THIN];
 	training_open_golden(adamw->name);
 	training_read_batch();
 	spawn_ranks(1, check_adamw, &options);
@@ -496,7 +497,7 @@ START_TEST(load_balancing_loss)
 	struct training_job half[2] = { one, one };
 
 	options.threads = 1;
-	training_open_golden(families[_i]);
+	training_open_golden(families[_i * THIN]);
 	training_read_batch();
 	spawn_ranks(1, check_goldens_by_name, &options);
 	training_run_on(&one, "tp", 1);
@@ -542,9 +543,10 @@ int main(void)
 
 	tcase_add_test(t, bits_are_those_of_other_versions);
 	tcase_add_test(t, values_are_checked);
-	tcase_add_loop_test(t, loss_and_gradients, 0, sizeof families / sizeof *families);
+	tcase_add_loop_test(t, loss_and_gradients, 0,
+	                    (int)tess_up(sizeof families / sizeof *families, THIN));
 	tcase_add_loop_test(t, ten_steps_of_adamw, 0,
-	                    sizeof adamw_families / sizeof *adamw_families);
+	                    (int)tess_up(sizeof adamw_families / sizeof *adamw_families, THIN));
 	tcase_add_test(t, halves_add_up);
 	tcase_add_test(t, micro_batches);
 	tcase_add_test(t, dropout);
