@@ -259,7 +259,7 @@ int tess_tool_generate(int argc, char **argv)
 	prompts_free(&a.prompts);
 	if (st < 0)
 		return usage ? 2 : 1;
-	if (exit_status || generate_is_interrupted())
+	if (exit_status || tess_tool_is_interrupted())
 		return exit_status ? exit_status : 130;
 	return tess_tool_share_status(generate_has_failed());
 }

@@ -24,8 +24,6 @@ struct tess_session_options generate_get_session_options(const struct generate_o
 /* One rank, from loading to the last token; rank 0 prints. Posts a failure to the other ranks. */
 tess_status generate_run_rank(struct tess_world *world, void *options);
 
-/* Ctrl-C: all texts end with the next token. */
-bool generate_is_interrupted(void);
 /* A prompt could not be run, and the reason was printed. */
 bool generate_has_failed(void);
 

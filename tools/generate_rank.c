@@ -44,20 +44,7 @@ struct generate_state {
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t interrupted;
 static volatile sig_atomic_t failed;
-
-static void handle_interrupt(int sig)
-{
-	(void)sig;
-	interrupted = 1;
-	signal(SIGINT, SIG_DFL); /* a second one ends the process */
-}
-
-bool generate_is_interrupted(void)
-{
-	return interrupted != 0;
-}
 
 bool generate_has_failed(void)
 {
@@ -68,7 +55,7 @@ bool generate_has_failed(void)
 static void catch_interrupt(const struct generate_state *s)
 {
 	if (tess_world_rank(s->world) == 0 || !tess_tool_has_threads(tess_world_size(s->world)))
-		signal(SIGINT, handle_interrupt);
+		tess_tool_catch_interrupt();
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */
@@ -118,13 +105,13 @@ static int print_token(void *self, int64_t i, int32_t id, const float *logits, c
 		fwrite(bytes, 1, n, t->out);
 	if (t->out == stdout && !tess_tool_flush_output())
 		return TESS_END_ALL;
-	return generate_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
+	return tess_tool_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
 }
 
 static int check_interrupt(void *self)
 {
 	(void)self;
-	return generate_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
+	return tess_tool_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
 }
 
 static int store_logits(void *self, int64_t i, const float *rows, int64_t n)

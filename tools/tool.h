@@ -55,6 +55,13 @@ struct tess_tool_option {
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table);
 
+/*
+ * From now on the first Ctrl-C is only noted, for this process to end its work in order; a second
+ * one ends the process. What the launcher of the ranks passes on counts as the same one.
+ */
+void tess_tool_catch_interrupt(void);
+bool tess_tool_is_interrupted(void);
+
 enum { TESS_TOOL_OVERRIDES = 256 };
 struct tess_tool_overrides { /* of an option that may be repeated; the list ends with NULL */
 	const char *text[TESS_TOOL_OVERRIDES + 1];

@@ -279,7 +279,7 @@ int tess_tool_train(int argc, char **argv)
 		tess_tool_print_error("train");
 	if (st < 0)
 		return usage ? 2 : is_lost_rank(st) ? 1 : tess_tool_share_status(1);
-	if (exit_status || train_is_interrupted())
+	if (exit_status || tess_tool_is_interrupted())
 		return exit_status ? exit_status : 130;
 	return 0;
 }

@@ -27,8 +27,6 @@ struct tess_trainer_options train_make_options(const struct train_options *a);
 
 /* One rank, from loading to the last step. Posts a failure to the other ranks. */
 tess_status train_run_rank(struct tess_world *world, void *options);
-/* Ctrl-C: the run ends with the step, and is saved. */
-bool train_is_interrupted(void);
 
 /* ---- train_rank.c: a rank, which does what rank 0 asks for ----------------------------------- */
 

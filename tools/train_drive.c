@@ -244,7 +244,7 @@ static tess_status evaluate_model(struct drive *d, double *out)
 	tess_status st = TESS_OK;
 
 	tess_dataset_get_info(d->evaluation, &info);
-	for (int64_t at = 0; at + batch <= info.sequences && !st && !train_is_interrupted();
+	for (int64_t at = 0; at + batch <= info.sequences && !st && !tess_tool_is_interrupted();
 	     at += batch) {
 		st = read_sequences(d, d->evaluation, at, &c);
 		if (!st)
@@ -252,7 +252,7 @@ static tess_status evaluate_model(struct drive *d, double *out)
 		sum += d->run->result.loss * (double)d->run->result.nlabels;
 		labels += (double)d->run->result.nlabels;
 	}
-	if (!st && !train_is_interrupted())
+	if (!st && !tess_tool_is_interrupted())
 		*out = sum / labels;
 	return st;
 }
@@ -346,13 +346,13 @@ static tess_status drive_run(struct drive *d)
 	const struct train_options *a = d->run->options;
 	tess_status st = begin_run(d);
 
-	while (!st && d->step < d->steps && !train_is_interrupted())
+	while (!st && d->step < d->steps && !tess_tool_is_interrupted())
 		st = make_step(d);
 	if (!st && a->save && (!*d->saved || d->saved_step < d->step))
 		st = save_run(d);
 	if (!st)
 		st = train_write_curve(&d->report);
-	if (!st && a->digest && !train_is_interrupted())
+	if (!st && a->digest && !tess_tool_is_interrupted())
 		st = print_digests(d);
 	return st;
 }

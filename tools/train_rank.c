@@ -9,25 +9,11 @@ enum { HASHED_AT_ONCE = 1 << 20, SEQUENCE = 1024 };
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t interrupted;
-
-static void handle_train_interrupt(int sig)
-{
-	(void)sig;
-	interrupted = 1;
-	signal(SIGINT, SIG_DFL); /* a second one ends the process */
-}
-
-bool train_is_interrupted(void)
-{
-	return interrupted != 0;
-}
-
 /* Rank 0 ends the run for all; threads share its handler. */
 static void catch_train_interrupt(const struct train_run *r)
 {
 	if (tess_world_rank(r->world) == 0 || !tess_tool_has_threads(tess_world_size(r->world)))
-		signal(SIGINT, handle_train_interrupt);
+		tess_tool_catch_interrupt();
 	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */
 }
 

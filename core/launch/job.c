@@ -49,6 +49,7 @@ struct launch_job {
 	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
 	int signal; /* that ended the job, or 0 */
+	int interrupts[2]; /* SIGINTs: by themselves, and from the caller */
 	int64_t records_until; /* until when requested records are awaited; 0: none requested */
 	int32_t first_failed; /* the first rank that failed by itself, or -1 */
 	const char *unwritten; /* which output could not be written, or NULL */
@@ -307,6 +308,13 @@ static void reap_ranks(struct launch_job *j)
 	}
 }
 
+/* A signal to the whole process group comes twice: by itself, and from the caller. */
+static bool is_second_interrupt(struct launch_job *j, const struct signalfd_siginfo *info)
+{
+	return ++j->interrupts[info->ssi_pid == (uint32_t)j->attempt->parent] > 1 ||
+	       (j->signal && j->signal != SIGINT);
+}
+
 /* SIGINT from the terminal has reached the ranks too; from kill(1) it has not. */
 static void take_signals(struct launch_job *j)
 {
@@ -323,8 +331,8 @@ static void take_signals(struct launch_job *j)
 		}
 		if (getppid() != j->attempt->parent) /* the launcher has been killed */
 			enter_stage(j, KILLING);
-		if (sig == SIGINT && !j->signal) {
-			if (info.ssi_code != SI_KERNEL)
+		if (sig == SIGINT && !is_second_interrupt(j, &info)) {
+			if (!j->signal && info.ssi_code != SI_KERNEL)
 				signal_ranks(j, SIGINT);
 		} else {
 			enter_stage(j, TERMINATING);

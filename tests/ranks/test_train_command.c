@@ -274,18 +274,20 @@ END_TEST
 
 /* ---- how a run ends -------------------------------------------------------------------------- */
 
-/* The step that is under way ends, and is saved. */
+/* The step that is under way ends, and is saved; the signal may go to the whole process group. */
 START_TEST(interrupted)
 {
+	const char *group = _i ? "-" : "";
 	long status, saved, lines;
 	char text[TEXT], *at;
 
 	command_run(text, TEXT,
-	            "cd '%s'; '%s' train '%s' --data '" STORIES "' --batch 4 --sequence 40 "
-	            "--steps 100000 --save stopped --log lines -n 2 --backend shm 2>err & pid=$!; "
-	            "while kill -0 $pid && [ ! -s lines ]; do sleep 0.02; done; kill -INT $pid; "
-	            "wait $pid; echo status $?; ls stopped; echo lines $(wc -l <lines); cat err",
-	            scratch, TESSERA, format_data_path(""));
+	            "cd '%s'; rm -rf stopped lines; setsid '%s' train '%s' --data '" STORIES
+	            "' --batch 4 --sequence 40 --steps 100000 --save stopped --log lines -n 2 "
+	            "--backend shm 2>err & pid=$!; while kill -0 $pid && [ ! -s lines ]; do "
+	            "sleep 0.02; done; kill -INT %s$pid; wait $pid; echo status $?; ls stopped; "
+	            "echo lines $(wc -l <lines); cat err",
+	            scratch, TESSERA, format_data_path(""), group);
 	at = strstr(text, "status ");
 	ck_assert_msg(
 		at && sscanf(at, "status %ld\nstep-%ld\nlines %ld", &status, &saved, &lines) == 3,
