@@ -497,7 +497,7 @@ START_TEST(load_balancing_loss)
 	struct training_job half[2] = { one, one };
 
 	options.threads = 1;
-	training_open_golden(families[_i * THIN]);
+	training_open_golden(families[_i]);
 	training_read_batch();
 	spawn_ranks(1, check_goldens_by_name, &options);
 	training_run_on(&one, "tp", 1);
