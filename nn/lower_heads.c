@@ -71,16 +71,6 @@ static struct tess_view make_head_part_view(const struct tess_weight *w, const s
 	return out;
 }
 
-static void turn_matrix(struct tess_view *v, int32_t a)
-{
-	int64_t shape = v->shape[a], stride = v->stride[a];
-
-	v->shape[a] = v->shape[a + 1];
-	v->stride[a] = v->stride[a + 1];
-	v->shape[a + 1] = shape;
-	v->stride[a + 1] = stride;
-}
-
 void build_add_head_linear(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_weight *w = rec->weight[0];
@@ -100,7 +90,7 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec)
 	                        cut_alike ? 0 : lo / w->dim[0]->group,
 	                        x->cols / rec->in[0]->dim[1]->unit_size, &at);
 	if (rec->num[TESS_REC_HEAD_BACK] != 0)
-		turn_matrix(&v, 1);
+		tess_view_swap_axes(&v, 1);
 	build_set_weight_part(b, s, 1, w, &v, at);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 }
@@ -134,5 +124,5 @@ void build_add_head_linear_dw(struct build *b, const struct tess_record *rec)
 	v->shape[a - 1] = y->rows / w->dim[0]->unit_size;
 	v->stride[a - 1] = w->dim[0]->unit_size * y->row_stride;
 	if (p->in_out)
-		turn_matrix(v, a);
+		tess_view_swap_axes(v, a);
 }

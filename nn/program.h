@@ -215,6 +215,17 @@ int64_t tess_program_max_pieces(const struct tess_program *p);
 /* The part of a weight that a rank has along mesh dimension `along`: TESS_ROLE_... */
 int32_t tess_weight_role(const struct tess_weight *w, int32_t along);
 
+/* Exchanges `axis` and the one after it: a stored [in, out] as [out, in]. */
+static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
+{
+	int64_t shape = v->shape[axis], stride = v->stride[axis];
+
+	v->shape[axis] = v->shape[axis + 1];
+	v->stride[axis] = v->stride[axis + 1];
+	v->shape[axis + 1] = shape;
+	v->stride[axis + 1] = stride;
+}
+
 struct tess_cut { /* part `rank` of `nranks` */
 	int32_t nranks, rank;
 };

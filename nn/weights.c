@@ -229,16 +229,6 @@ static tess_status view_rows(struct weights_loader *l, const struct part *p, int
 	return st;
 }
 
-static void swap_axes(struct tess_view *v, int32_t axis)
-{
-	int64_t shape = v->shape[axis], stride = v->stride[axis];
-
-	v->shape[axis] = v->shape[axis + 1];
-	v->stride[axis] = v->stride[axis + 1];
-	v->shape[axis + 1] = shape;
-	v->stride[axis + 1] = stride;
-}
-
 /* The file's pages will not be read again soon. */
 static void drop_files(const struct weights_loader *l, const struct part *p)
 {
@@ -298,7 +288,7 @@ static tess_status load_into_memory(struct weights_loader *l, const struct part 
 		if (st)
 			break;
 		if (transposed)
-			swap_axes(&rows, 0);
+			tess_view_swap_axes(&rows, 0);
 		to.data = start + at * (transposed ? 16 * element_size : row);
 		st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
 		            : tess_device_move(d, name, to.data, rows.data, (uint64_t)(n * row));
@@ -339,7 +329,7 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 		                 .shape = { experts.len, one.shape[0], one.shape[1] },
 		                 .stride = { each, one.stride[0], one.stride[1] } };
 	if (w->in_out && !panels)
-		swap_axes(v, 1);
+		tess_view_swap_axes(v, 1);
 	return st;
 }
 
@@ -367,7 +357,7 @@ static tess_status load_heads(struct weights_loader *l, int32_t i, const struct 
 			part.data =
 				(char *)rows.data + parts->part[k].first * rows.stride[0] * width;
 			if (parts->part[k].in_out)
-				swap_axes(&part, 0);
+				tess_view_swap_axes(&part, 0);
 			to = (struct tess_view){ .data = (char *)l->weights->allocated[i] +
 				                         before * width };
 			st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &part, &to);
@@ -405,7 +395,7 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 		st = view_rows(l, &p, 0, p.rows, v); /* stays in the mapping */
 	}
 	if (w->in_out && !panels)
-		swap_axes(v, 0);
+		tess_view_swap_axes(v, 0);
 	return st;
 }
 

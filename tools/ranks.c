@@ -97,6 +97,14 @@ tess_status tess_tool_is_launched(bool *out)
 	return st;
 }
 
+tess_status tess_tool_set_flight(const char *dir, bool launched)
+{
+	/* a launcher has set the directory of this rank's record */
+	if (!dir || (launched && *tess_option_get("flight")))
+		return TESS_OK;
+	return tess_option_set("flight", dir);
+}
+
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg)
 {

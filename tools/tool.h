@@ -106,6 +106,8 @@ tess_status tess_tool_check_job(int32_t n);
 bool tess_tool_has_threads(int32_t n);
 /* Whether this process is a rank of a job that tessera launch, torchrun, mpirun or srun started. */
 tess_status tess_tool_is_launched(bool *out);
+/* The directory of --flight; NULL: not given. */
+tess_status tess_tool_set_flight(const char *dir, bool launched);
 /* Runs run(world, arg) as a rank of a job that was launched. n: the value of -n, or 0. */
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg);

@@ -233,9 +233,8 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
-	/* a launcher has set the directory of this rank's record */
-	if (!st && a->flight && (!launched || !*tess_option_get("flight")))
-		st = tess_option_set("flight", a->flight);
+	if (!st)
+		st = tess_tool_set_flight(a->flight, launched);
 	if (!st && launched)
 		return tess_tool_join_job(a->ranks, train_run_rank, a);
 	if (!st && !a->ranks)
