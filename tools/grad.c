@@ -330,21 +330,9 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 	return st;
 }
 
-/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
-static tess_status check_gradient_plan(const struct grad_command *a)
-{
-	struct tess_trainer_options options = make_trainer_options(a);
-	struct tess_explanation *e = NULL;
-	tess_status st = tess_explain_training(a->model, a->mesh ? a->mesh : "tp", a->ranks,
-	                                       a->nsequences / (a->micro ? a->micro : 1),
-	                                       a->nsequences ? a->lengths[0] : 0, &options, &e);
-
-	tess_explanation_free(e);
-	return st ? st : tess_trainer_check(&options);
-}
-
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
 {
+	struct tess_trainer_options options = make_trainer_options(a);
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
@@ -355,7 +343,9 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	if (!st && !a->ranks)
 		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
 	if (!st)
-		st = check_gradient_plan(a);
+		st = tess_tool_check_training(a->model, a->mesh, a->ranks,
+		                              a->nsequences / (a->micro ? a->micro : 1),
+		                              a->nsequences ? a->lengths[0] : 0, &options);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
 	return st ? st : tess_tool_run_ranks(a->ranks, argv, run_grad_rank, a, exit_status);

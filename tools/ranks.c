@@ -105,6 +105,18 @@ tess_status tess_tool_set_flight(const char *dir, bool launched)
 	return tess_option_set("flight", dir);
 }
 
+tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
+                                     int64_t sequences, int64_t length,
+                                     const struct tess_trainer_options *options)
+{
+	struct tess_explanation *e = NULL;
+	tess_status st =
+		tess_explain_training(model, mesh ? mesh : "tp", n, sequences, length, options, &e);
+
+	tess_explanation_free(e);
+	return st ? st : tess_trainer_check(options);
+}
+
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg)
 {

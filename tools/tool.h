@@ -108,6 +108,13 @@ bool tess_tool_has_threads(int32_t n);
 tess_status tess_tool_is_launched(bool *out);
 /* The directory of --flight; NULL: not given. */
 tess_status tess_tool_set_flight(const char *dir, bool launched);
+/*
+ * Whatever all of n ranks would refuse of training steps of `sequences` of `length` ids (0: a
+ * default), before a rank starts and before a weight is read. mesh: NULL is "tp".
+ */
+tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
+                                     int64_t sequences, int64_t length,
+                                     const struct tess_trainer_options *options);
 /* Runs run(world, arg) as a rank of a job that was launched. n: the value of -n, or 0. */
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg);

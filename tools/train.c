@@ -216,20 +216,9 @@ static tess_status check_train_files(const struct train_options *a)
 	return st;
 }
 
-/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
-static tess_status check_training_plan(const struct train_options *a)
-{
-	struct tess_trainer_options options = train_make_options(a);
-	struct tess_explanation *e = NULL;
-	tess_status st = tess_explain_training(a->model, a->mesh ? a->mesh : "tp", a->ranks,
-	                                       a->batch / a->micro, a->sequence, &options, &e);
-
-	tess_explanation_free(e);
-	return st ? st : tess_trainer_check(&options);
-}
-
 static tess_status run_train(struct train_options *a, char **argv, int *exit_status)
 {
+	struct tess_trainer_options options = train_make_options(a);
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
@@ -242,7 +231,8 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 	if (!st)
 		st = check_train_files(a);
 	if (!st)
-		st = check_training_plan(a);
+		st = tess_tool_check_training(a->model, a->mesh, a->ranks, a->batch / a->micro,
+		                              a->sequence, &options);
 	if (st)
 		return st;
 	if (a->restarts) /* ranks that are threads end with their process */
