@@ -85,14 +85,6 @@ static tess_status parse_penalty(const char *name, const char *text, void *to)
 	return tess_tool_parse_real(name, text, 1e-6, 1e6, to);
 }
 
-static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
-{
-	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
-
-	*(int32_t *)to = dtype;
-	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
-}
-
 static tess_status parse_prompt(const char *name, const char *text, void *to)
 {
 	struct prompts *p = to;
@@ -113,23 +105,12 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 {
 	bool check = false;
 	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
-		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = tess_tool_set_option },
-		{ "device", .parse = tess_tool_set_option },
-		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
-		{ "plan", .text = &a->plan },
-		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
-		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
 		{ "prompt", .parse = parse_prompt, .to = &a->prompts },
 		{ "prompt-file", .parse = parse_prompt, .to = &a->prompts },
 		{ "ids", .parse = parse_prompt, .to = &a->prompts },
 		{ "prompts", .parse = parse_prompt, .to = &a->prompts },
 		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
 		{ "batch", .number = &a->batch, .lo = 1, .hi = INT32_MAX },
-		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
-		{ "kv", .parse = parse_kv_dtype, .to = &a->kv_dtype },
-		{ "kv-memory", .parse = tess_tool_parse_size, .to = &a->kv_memory },
 		{ "max-tokens", .number = &a->max_tokens, .lo = 0, .hi = INT32_MAX },
 		{ "ignore-eos", .flag = &a->ignore_eos },
 		{ "temperature", .parse = parse_temperature, .to = &a->temperature },
@@ -146,19 +127,12 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "flight", .text = &a->flight },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
 
 	if (st)
 		return st;
 	if (check)
 		st = tess_option_set("check", "1");
-	if (!st && optind + 1 != argc)
-		st = tess_fail(TESS_EINVAL, "%s",
-		               optind < argc
-		                       ? "give one MODEL: a checkpoint directory"
-		                       : "no MODEL is given, a checkpoint directory; see --help");
-	if (!st)
-		a->model = argv[optind];
 	if (!st && !a->prompts.n && !a->prompts.lines)
 		st = prompts_add_text(&a->prompts, "", 0);
 	if (!st && a->logits && (a->prompts.n != 1 || a->prompts.lines))
@@ -167,18 +141,6 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
-
-struct tess_session_options generate_get_session_options(const struct generate_options *a)
-{
-	return (struct tess_session_options){ .size = sizeof(struct tess_session_options),
-		                              .threads = a->threads,
-		                              .plan = a->plan,
-		                              .overrides = a->overrides.text,
-		                              .ignore_unexpected = a->ignore_unexpected,
-		                              .kv_dtype = a->kv_dtype,
-		                              .kv_memory = a->kv_memory,
-		                              .positions = a->positions };
-}
 
 /* A single prompt, as rank 0 will encode it, before weights are read. */
 static tess_status check_prompt(const struct generate_options *a,
@@ -191,7 +153,7 @@ static tess_status check_prompt(const struct generate_options *a,
 	tess_status st = TESS_OK;
 
 	if (!p->ids)
-		st = tess_tokenizer_open(a->model, &t);
+		st = tess_tokenizer_open(a->session.model, &t);
 	if (t)
 		st = tess_tokenizer_encode(t, p->text, p->len, true, &made, &n);
 	if (t && st)
@@ -204,16 +166,11 @@ static tess_status check_prompt(const struct generate_options *a,
 }
 
 /* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
-static tess_status check_generate_options(const struct generate_options *a)
+static tess_status check_generate_options(struct generate_options *a)
 {
-	struct tess_session_options options = generate_get_session_options(a);
 	struct tess_session_info info = { .size = sizeof info };
-	tess_status st = tess_session_check(a->model, a->mesh, a->ranks, &options, &info);
+	tess_status st = tess_tool_check_session(&a->session, &info);
 
-	if (!st && info.positions && a->positions > info.positions)
-		st = tess_fail(TESS_EINVAL,
-		               "--positions %d: the checkpoint was made for %lld positions",
-		               (int)a->positions, (long long)info.positions);
 	if (!st && a->logits)
 		st = tess_logits_check_writable(a->logits);
 	if (!st && a->prompts.n == 1 && !a->prompts.lines)
@@ -229,14 +186,12 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 	if (!st)
 		st = tess_tool_set_flight(a->flight, launched);
 	if (!st && launched)
-		return tess_tool_join_job(a->ranks, generate_run_rank, a);
-	if (!st && !a->ranks)
-		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+		return tess_tool_join_job(a->session.ranks, generate_run_rank, a);
 	if (!st)
 		st = check_generate_options(a);
 	if (st)
 		return st;
-	return tess_tool_run_ranks(a->ranks, argv, generate_run_rank, a, exit_status);
+	return tess_tool_run_ranks(a->session.ranks, argv, generate_run_rank, a, exit_status);
 }
 
 int tess_tool_generate(int argc, char **argv)

@@ -6,20 +6,16 @@
 #include "tool.h"
 
 struct generate_options {
-	const char *model, *mesh, *plan, *logits, *flight;
-	struct tess_tool_overrides overrides;
-	int32_t ranks, threads, batch, kv_dtype;
-	uint64_t kv_memory; /* bytes; 0: of the free memory */
+	struct tess_tool_session session;
+	const char *logits, *flight;
+	int32_t batch;
 	struct prompts prompts;
 	int32_t max_tokens, top_k; /* -1: not given */
-	int32_t chunk, positions;
-	bool ignore_eos, ignore_unexpected, json, stats, digest;
+	int32_t chunk;
+	bool ignore_eos, json, stats, digest;
 	double temperature, top_p, min_p, penalty; /* NAN: the value of the checkpoint */
 	int64_t seed;
 };
-
-/* What a session is opened with; borrows from `a`. */
-struct tess_session_options generate_get_session_options(const struct generate_options *a);
 
 /* One rank, from loading to the last token; rank 0 prints. Posts a failure to the other ranks. */
 tess_status generate_run_rank(struct tess_world *world, void *options);

@@ -452,7 +452,7 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 
 static tess_status generate_on_rank(struct generate_state *s)
 {
-	struct tess_session_options options = generate_get_session_options(s->options);
+	struct tess_session_options options = tess_tool_get_session_options(&s->options->session);
 	struct tess_generation how = { .size = sizeof how,
 		                       .batch = s->options->batch,
 		                       .chunk = s->options->chunk,
@@ -463,7 +463,8 @@ static tess_status generate_on_rank(struct generate_state *s)
 		                       .on_step = check_interrupt };
 	bool first = tess_world_rank(s->world) == 0;
 	struct rank_stats *stats = NULL;
-	tess_status st = tess_session_open(s->mesh, s->options->model, &options, &s->session);
+	tess_status st =
+		tess_session_open(s->mesh, s->options->session.model, &options, &s->session);
 
 	if (st)
 		return st;
@@ -509,7 +510,8 @@ tess_status generate_run_rank(struct tess_world *world, void *options)
 	tess_status st;
 
 	catch_interrupt(&s);
-	st = tess_mesh_open(world, s.options->mesh ? s.options->mesh : "tp", &s.mesh);
+	st = tess_mesh_open(world, s.options->session.mesh ? s.options->session.mesh : "tp",
+	                    &s.mesh);
 	if (!st)
 		st = generate_on_rank(&s);
 	if (st)

@@ -70,6 +70,28 @@ struct tess_tool_overrides { /* of an option that may be repeated; the list ends
 /* The function `parse` of such an option; to: a struct tess_tool_overrides. */
 tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
 
+struct tess_tool_session { /* what opens a session, from the options of commands that do */
+	const char *model, *mesh, *plan;
+	struct tess_tool_overrides overrides;
+	int32_t ranks, threads, kv_dtype, positions;
+	uint64_t kv_memory; /* bytes; 0: of the free memory */
+	bool ignore_unexpected;
+};
+/*
+ * Reads those options, the command's own and one MODEL, as tess_tool_parse_options does. The table
+ * has at most 40 options.
+ */
+tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
+                                    const struct tess_tool_option *table,
+                                    struct tess_tool_session *s);
+/* What tess_session_open takes; borrows from `s`. */
+struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s);
+/*
+ * Refuses what all ranks would, before one starts and before a weight is read; where -n is not
+ * given, sets it to the ranks of the mesh. out: as tess_session_check.
+ */
+tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_session_info *out);
+
 /* Prints `what` and `arg`, and refers to --help. Returns the exit status. */
 int tess_tool_fail_usage(const char *command, const char *what, const char *arg);
 
