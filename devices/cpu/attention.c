@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include "attention_unit.h"
 #include "mathf.h"
 
 void attention_store_head(const struct attention *a, char *to, int64_t step, const float *x,
@@ -47,25 +48,60 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Scores: q . k * scale of all rows and keys. */
-static void compute_scores(const struct attention *a, const struct tile *t)
+/*
+ * The block that is read after that of tile i in unit u, at `offset` of a page; of the last tile
+ * and unit that one itself.
+ */
+static const char *find_next_block(const struct attention *a, const struct tile *t, int64_t n,
+                                   int64_t u, int64_t i, int64_t offset, int64_t each)
 {
-	struct sum_step step = { .len = (int32_t)a->d, .fresh = 1 };
-	int panels = tile_get_wide_panels((int)t->rows);
-	tile_fn *multiply = tile_find(a->dtype, false, (int)t->rows, panels > 1);
-	const float *q = get_row(&a->op->in[0], get_tile_token(t, 0)) + get_tile_head(t, 0) * a->d;
-	int64_t q_pitch = t->of->by_heads ? a->d : a->op->in[0].stride[0];
-	const char *k;
+	if (i + 1 < n)
+		i++;
+	else if (u + 1 < t->hi) {
+		i = 0;
+		u++;
+	}
+	return get_cached_block(a, t->of, u, offset, t[i].kv, each);
+}
 
+static struct unit_products start_scores(const struct attention *a, const struct tile *t)
+{
+	return (struct unit_products){
+		.a = get_row(&a->op->in[0], get_tile_token(t, 0)) + get_tile_head(t, 0) * a->d,
+		.ar = t->of->by_heads ? a->d : a->op->in[0].stride[0],
+		.len = a->d,
+		.bk = KEYS * a->width,
+		.out = t->score,
+		.pitch = a->pitch,
+		.scale = a->scale,
+	};
+}
+
+/* Scores: q . k * scale of all rows of n tiles, which see keys of the same units. */
+static void compute_scores(const struct attention *a, const struct tile *t, int64_t n)
+{
+	struct unit_products x[BLOCK_TILES];
+	unit_fn *multiply[BLOCK_TILES];
+	const char *next = get_cached_block(a, t->of, t->lo, a->keys, t->kv, a->d), *k;
+	int64_t step[BLOCK_TILES];
+
+	for (int64_t i = 0; i < n; i++) {
+		step[i] = tile_get_wide_panels((int)t[i].rows);
+		multiply[i] = attention_find_unit(a->dtype, true, (int)t[i].rows, step[i] > 1);
+		x[i] = start_scores(a, &t[i]);
+	}
 	for (int64_t u = t->lo; u < t->hi; u++) {
-		k = get_cached_block(a, t->of, u, a->keys, t->kv, a->d);
-		for (int64_t j = 0; j < KEYS; j += panels * LANES) {
-			multiply(q, q_pitch, k + j * a->width, KEYS * a->width, LANES * a->width,
-			         t->scratch, 0, &step);
-			for (int64_t r = 0; r < t->rows; r++)
-				for (int64_t i = 0; i < panels * LANES; i++)
-					t->score[r * a->pitch + (u - t->lo) * KEYS + j + i] =
-						t->scratch[r * panels * LANES + i] * a->scale;
+		for (int64_t i = 0; i < n; i++) {
+			k = next;
+			next = find_next_block(a, t, n, u, i, a->keys, a->d);
+			x[i].b = k;
+			x[i].next = next;
+			for (int64_t j = 0; j < KEYS; j += step[i] * LANES) {
+				multiply[i](&x[i]);
+				x[i].b += step[i] * LANES * a->width;
+				x[i].next += step[i] * LANES * a->width;
+				x[i].out += step[i] * LANES;
+			}
 		}
 	}
 }
@@ -160,6 +196,7 @@ struct weighted_sum { /* weights times values, for one tile */
 	const struct attention *a;
 	const struct tile *t;
 	tile_fn *multiply_rows, *multiply_row; /* all rows together, and one row */
+	unit_fn *multiply_unit; /* all rows, and all keys of a unit */
 	int panels;
 	int64_t from, to; /* elements of the out */
 	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
@@ -194,11 +231,44 @@ static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, in
 	}
 }
 
+/* All rows and all keys of unit u; false if the columns do not fit. */
+static bool add_whole_unit(const struct weighted_sum *m, int64_t u, const char *next,
+                           const struct sum_step *step)
+{
+	const struct attention *a = m->a;
+	const struct tile *t = m->t;
+	int64_t columns = m->panels * LANES;
+	struct unit_products x = {
+		.a = t->score + (u - t->lo) * KEYS,
+		.ar = a->pitch,
+		.len = KEYS,
+		.b = get_cached_block(a, t->of, u, a->values, t->kv, a->value_step),
+		.bk = a->value_step * a->width,
+		.next = next,
+		.out = t->scratch,
+		.pitch = m->level_pitch,
+		.step = step,
+	};
+
+	if ((m->to - m->from) % columns)
+		return false;
+	x.b += m->from * a->width;
+	x.next += m->from * a->width;
+	for (int64_t j = m->from; j < m->to; j += columns) {
+		m->multiply_unit(&x);
+		x.b += columns * a->width;
+		x.next += columns * a->width;
+		x.out += m->group_pitch;
+	}
+	return true;
+}
+
 /*
  * One unit. The rows go together over the keys that all of them see, and one by one over the few
  * before and after. A row that sees no key gets a leaf of +0, which changes no sum.
  */
-static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct sum_step step)
+static void add_weighted_unit(const struct weighted_sum *m, int64_t u, const char *next,
+                              struct sum_step step)
 {
 	const struct tile *t = m->t;
 	int64_t from[TILE_ROWS], to[TILE_ROWS], lo = u * KEYS, hi = lo + KEYS;
@@ -213,6 +283,8 @@ static void add_weighted_unit(const struct weighted_sum *m, int64_t u, struct su
 		shared_hi = to[r] < shared_hi ? to[r] : shared_hi;
 		same = same && from[r] == from[0] && to[r] == to[0];
 	}
+	if (same && to[0] - from[0] == KEYS && add_whole_unit(m, u, next, &step))
+		return;
 	if (same) {
 		step.fresh = 1;
 		add_weighted_run(m, m->multiply_rows, 0, u, from[0], to[0], step);
@@ -261,6 +333,7 @@ static struct weighted_sum make_weighted_sum(const struct attention *a, const st
 
 	m.multiply_rows = tile_find(a->dtype, false, (int)t->rows, fits);
 	m.multiply_row = tile_find(a->dtype, false, 1, fits);
+	m.multiply_unit = attention_find_unit(a->dtype, false, (int)t->rows, fits);
 	m.level_pitch = t->rows * m.panels * LANES;
 	m.group_pitch = m.level_pitch * KEY_LEVELS;
 	m.padded = (char *)(t->scratch + m.group_pitch * tess_up(to - from, m.panels * LANES));
@@ -282,7 +355,9 @@ void attention_sum_values(const struct attention *a, const struct tile *t, int64
 		step.merge = (int16_t)merges;
 		step.finish = u + 1 == t->hi;
 		for (int64_t i = 0; i < n; i++)
-			add_weighted_unit(&m[i], u, step);
+			add_weighted_unit(&m[i], u,
+			                  find_next_block(a, t, n, u, i, a->values, a->value_step),
+			                  step);
 		depth += 1 - merges;
 	}
 	for (int64_t i = 0; i < n; i++)
@@ -319,24 +394,23 @@ void attention_see_keys(const struct attention *a, struct tile *t)
 	t->hi = tess_up(t->end[t->rows - 1], KEYS);
 }
 
-/* Sets up the tile of task `i`; false if it is empty. */
-static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
+/* Sets up tile `i` of the tasks of a slot from `token` on; false if it is empty. */
+static bool load_tile(const struct attention *a, const struct slot_rows *of, int64_t token,
+                      int64_t i, struct tile *t)
 {
-	const struct slot_rows *of = find_slot_rows(a, i);
-	int64_t outer = (i - of->first_task) / of->tiles, left;
+	int64_t outer = i / of->tiles, left;
 
 	t->of = of;
-	t->at = (i - of->first_task) % of->tiles * of->tile_rows;
-	if (of->by_heads) { /* outer: key-value head by token */
-		t->kv = outer % a->kv;
-		t->token = of->row + outer / a->kv;
+	t->token = token;
+	t->at = i % of->tiles * of->tile_rows;
+	if (of->by_heads) {
+		t->kv = outer;
 		t->head = find_first_head(a, t->kv);
 		t->share = find_end_head(a, t->kv) - t->head;
 		left = t->share - t->at;
 	} else {
 		t->head = outer;
 		t->kv = (a->lo + t->head) / a->group - a->lo / a->group;
-		t->token = of->row;
 		t->share = 1;
 		left = of->rows - t->at;
 	}
@@ -347,45 +421,73 @@ static bool load_tile(const struct attention *a, int64_t i, struct tile *t)
 	return true;
 }
 
-static int64_t count_scores(const struct attention *a)
+/* Floats of the scores of a tile, and then of its sums. */
+static int64_t count_scores(const struct attention *a, const struct slot_rows *of)
 {
-	return TILE_ROWS * a->pitch;
+	return of->tile_rows * a->pitch;
+}
+
+/* Sets up the tiles of task `i` in `memory`; returns how many. */
+static int64_t load_tiles(const struct attention *a, int64_t i, float *memory, struct tile *t)
+{
+	const struct slot_rows *of = find_slot_rows(a, i);
+	int64_t tasks = tess_up(of->all_tiles, of->together), token, n = 0;
+
+	i -= of->first_task;
+	token = of->row + i / tasks;
+	i = i % tasks * of->together;
+	for (int64_t k = i; k < i + of->together && k < of->all_tiles; k++) {
+		t[n].score = memory;
+		t[n].scratch = memory + count_scores(a, of);
+		if (!load_tile(a, of, token, k, &t[n]))
+			continue;
+		memory = t[n++].scratch + attention_count_scratch(a->value);
+	}
+	return n;
 }
 
 static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
-	struct tile t = { .score = cpu_get_thread_scratch(a->cpu, thread) };
+	float *memory = cpu_get_thread_scratch(a->cpu, thread);
+	struct tile t[BLOCK_TILES];
+	int64_t n;
 
-	t.scratch = t.score + count_scores(a);
 	for (int64_t i = lo; i < hi; i++) {
-		if (!load_tile(a, i, &t))
+		n = load_tiles(a, i, memory, t);
+		if (!n)
 			continue;
-		compute_scores(a, &t);
-		attention_apply_softmax(a, &t);
-		attention_sum_values(a, &t, 1, 0, a->value);
+		compute_scores(a, t, n);
+		for (int64_t k = 0; k < n; k++)
+			attention_apply_softmax(a, &t[k]);
+		attention_sum_values(a, t, n, 0, a->value);
 	}
 }
 
-/* Chooses the tiles of a slot's rows. */
+/* Chooses the tiles of a slot's rows; all threads should have work. */
 static void choose_tiles(const struct attention *a, struct slot_rows *of)
 {
-	int64_t share = a->group < a->heads ? a->group : a->heads;
+	int64_t share = a->group < a->heads ? a->group : a->heads, tokens = a->op->in[0].shape[0];
+	int64_t threads = tess_up(a->cpu->nthreads, a->kv * tokens), most;
 
 	of->by_heads = share > of->rows;
 	share = of->by_heads ? share : of->rows;
-	/* Limits the rows of a tile so that all threads have work. */
-	of->tile_rows =
-		of->by_heads
-			? tess_up(share, tess_up(a->cpu->nthreads, a->kv * a->op->in[0].shape[0]))
-			: share;
-	of->tile_rows = of->tile_rows < TILE_ROWS ? of->tile_rows : TILE_ROWS;
+	of->tile_rows = of->by_heads ? tess_up(share, threads) : share;
+	of->tile_rows = tess_up(of->tile_rows, tess_up(of->tile_rows, TILE_ROWS));
 	of->tiles = tess_up(share, of->tile_rows);
+	of->all_tiles = (of->by_heads ? a->kv : a->heads) * of->tiles;
+	/* Those of other keys than a task's go through pages with it: longer runs of memory. */
+	most = SCORES_MAX / (of->tile_rows * (of->hi - of->lo) * KEYS);
+	most = most > BLOCK_TILES ? BLOCK_TILES : most < 1 ? 1 : most;
+	of->together = tess_up(of->all_tiles, tess_up(a->cpu->nthreads, a->nlist));
+	of->together = tess_up(of->together, tess_up(of->together, most));
+	if (!of->by_heads && of->tiles > 1)
+		of->together = 1; /* they see other keys */
 }
 
 static tess_status run_all_tiles(struct attention *a)
 {
-	int64_t tokens = a->op->in[0].shape[0], tasks = 0, units = 0, floats;
+	int64_t tokens = a->op->in[0].shape[0], tasks = 0, units = 0, floats = 0, each;
 	struct slot_rows *list;
 	void *memory;
 	tess_status st = cpu_get_shared_scratch(a->cpu, attention_count_list_bytes(a), &memory);
@@ -398,13 +500,17 @@ static tess_status run_all_tiles(struct attention *a)
 	for (int64_t i = 0; i < a->nlist; i++) {
 		choose_tiles(a, &list[i]);
 		list[i].first_task = tasks;
-		tasks += (list[i].by_heads ? a->kv * list[i].rows : a->heads) * list[i].tiles;
+		tasks += (list[i].by_heads ? list[i].rows : 1) *
+		         tess_up(list[i].all_tiles, list[i].together);
 		if (attention_count_units(a, &list[i], TILE_ROWS) > units)
 			units = attention_count_units(a, &list[i], TILE_ROWS);
 	}
 	a->pitch = units * KEYS + LANES;
-	floats = count_scores(a) + attention_count_scratch(a->value) +
-	         TILE_ROWS * TILE_WIDEST * LANES;
+	for (int64_t i = 0; i < a->nlist; i++) {
+		each = list[i].together *
+		       (count_scores(a, &list[i]) + attention_count_scratch(a->value));
+		floats = each > floats ? each : floats;
+	}
 	st = cpu_grow_thread_scratch(a->cpu, sizeof(float) * (size_t)floats);
 	if (st)
 		return st;

@@ -10,6 +10,7 @@
 
 enum { KEY_LEVELS = 27 }; /* the tree of KEY_UNITS units */
 enum { BLOCK_TILES = 11 }; /* tiles whose sums go on together */
+enum { SCORES_MAX = 1 << 18 }; /* floats of their scores */
 
 struct slot_rows { /* adjacent rows of one slot */
 	int64_t row, rows;
@@ -18,6 +19,7 @@ struct slot_rows { /* adjacent rows of one slot */
 	bool by_heads;
 	int64_t tile_rows; /* of a full tile */
 	int64_t tiles; /* of a head, or of the heads of one key-value head */
+	int64_t all_tiles, together; /* of one token if by_heads, else of all; of those a task's */
 	int64_t first_task;
 };
 

@@ -36,6 +36,11 @@ LANES_INLINE struct lanes lanes_add(struct lanes x, struct lanes y)
 	return (struct lanes){ _mm512_add_ps(x.v, y.v) };
 }
 
+LANES_INLINE struct lanes lanes_scale(float a, struct lanes x)
+{
+	return (struct lanes){ _mm512_mul_ps(_mm512_set1_ps(a), x.v) };
+}
+
 /* a * x + y, rounded once */
 LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 {
@@ -52,6 +57,27 @@ LANES_INLINE struct lanes lanes_load_bf16(const void *p)
 LANES_INLINE struct lanes lanes_load_f16(const void *p)
 {
 	return (struct lanes){ _mm512_cvtph_ps(_mm256_loadu_si256(p)) };
+}
+
+/* 32 elements, those at even and those at odd places: cheaper than two of lanes_load_bf16. */
+LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
+{
+	__m512i both = _mm512_loadu_si512(p);
+
+	x[0].v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+	x[1].v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+}
+
+/* Puts what lanes_load_bf16_pair has loaded in order. */
+LANES_INLINE void lanes_sort_pair(struct lanes x[2])
+{
+	const __m512i lo =
+		_mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+	const __m512i hi = _mm512_add_epi32(lo, _mm512_set1_epi32(8));
+	__m512 even = x[0].v;
+
+	x[0].v = _mm512_permutex2var_ps(even, lo, x[1].v);
+	x[1].v = _mm512_permutex2var_ps(even, hi, x[1].v);
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -119,6 +145,13 @@ LANES_INLINE struct lanes lanes_add(struct lanes x, struct lanes y)
 	return (struct lanes){ _mm256_add_ps(x.lo, y.lo), _mm256_add_ps(x.hi, y.hi) };
 }
 
+LANES_INLINE struct lanes lanes_scale(float a, struct lanes x)
+{
+	__m256 all = _mm256_set1_ps(a);
+
+	return (struct lanes){ _mm256_mul_ps(all, x.lo), _mm256_mul_ps(all, x.hi) };
+}
+
 /* a * x + y, rounded once */
 LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 {
@@ -146,6 +179,30 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 
 	return (struct lanes){ _mm256_cvtph_ps(_mm_loadu_si128(p)),
 		               _mm256_cvtph_ps(_mm_loadu_si128(high)) };
+}
+
+/* 32 elements, those at even and those at odd places: cheaper than two of lanes_load_bf16. */
+LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
+{
+	__m256i lo = _mm256_loadu_si256(p), hi = _mm256_loadu_si256((const __m256i *)p + 1);
+	__m256i upper = _mm256_set1_epi32(-0x10000);
+
+	x[0].lo = _mm256_castsi256_ps(_mm256_slli_epi32(lo, 16));
+	x[0].hi = _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16));
+	x[1].lo = _mm256_castsi256_ps(_mm256_and_si256(lo, upper));
+	x[1].hi = _mm256_castsi256_ps(_mm256_and_si256(hi, upper));
+}
+
+/* Puts what lanes_load_bf16_pair has loaded in order. */
+LANES_INLINE void lanes_sort_pair(struct lanes x[2])
+{
+	__m256 a = _mm256_unpacklo_ps(x[0].lo, x[1].lo), b = _mm256_unpackhi_ps(x[0].lo, x[1].lo);
+	__m256 c = _mm256_unpacklo_ps(x[0].hi, x[1].hi), d = _mm256_unpackhi_ps(x[0].hi, x[1].hi);
+
+	x[0].lo = _mm256_permute2f128_ps(a, b, 0x20);
+	x[0].hi = _mm256_permute2f128_ps(a, b, 0x31);
+	x[1].lo = _mm256_permute2f128_ps(c, d, 0x20);
+	x[1].hi = _mm256_permute2f128_ps(c, d, 0x31);
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -230,6 +287,13 @@ LANES_INLINE struct lanes lanes_add(struct lanes x, struct lanes y)
 	return x;
 }
 
+LANES_INLINE struct lanes lanes_scale(float a, struct lanes x)
+{
+	for (int i = 0; i < LANES; i++)
+		x.v[i] = a * x.v[i];
+	return x;
+}
+
 /* a * x + y, rounded once */
 LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 {
@@ -254,6 +318,19 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 	for (int i = 0; i < LANES; i++)
 		x.v[i] = load_weight_element(p, TESS_F16, i);
 	return x;
+}
+
+/* 32 elements in order; other instruction sets load them in another one. */
+LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
+{
+	x[0] = lanes_load_bf16(p);
+	x[1] = lanes_load_bf16((const char *)p + 2 * LANES);
+}
+
+/* Puts what lanes_load_bf16_pair has loaded in order. */
+LANES_INLINE void lanes_sort_pair(struct lanes x[2])
+{
+	(void)x;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */

@@ -9,7 +9,7 @@
 
 enum { BLOCK_ROWS = 64, BLOCK_PANELS = BLOCK_ROWS / LANES };
 enum { BLOCKS = 64 }; /* that are computed together */
-enum { SCORES_MAX = 1 << 21 }; /* floats of their scores, if they are several */
+enum { BLOCK_SCORES_MAX = 1 << 21 }; /* floats of their scores, if they are several */
 enum { COLUMNS = 64 }; /* of the values that a share of work adds */
 
 struct block { /* queries of one slot and one key-value head */
@@ -210,7 +210,7 @@ static void append_block(struct latent *l, struct block b, float *memory)
 	int64_t each = BLOCK_ROWS * (a->d + a->pitch);
 
 	if (l->nblocks == BLOCKS ||
-	    (l->nblocks && (l->nblocks + 1) * BLOCK_ROWS * a->pitch > SCORES_MAX))
+	    (l->nblocks && (l->nblocks + 1) * BLOCK_ROWS * a->pitch > BLOCK_SCORES_MAX))
 		run_blocks(l);
 	b.q = memory + l->nblocks * each;
 	b.score = b.q + BLOCK_ROWS * a->d;
@@ -249,7 +249,7 @@ static int64_t choose_blocks(struct attention *a, int64_t *blocks)
 		n += tess_up(a->list[i].rows * a->heads, BLOCK_ROWS) + a->kv;
 	}
 	a->pitch = units * KEYS + LANES;
-	max = SCORES_MAX / (BLOCK_ROWS * a->pitch);
+	max = BLOCK_SCORES_MAX / (BLOCK_ROWS * a->pitch);
 	max = max < 1 ? 1 : max > BLOCKS ? BLOCKS : max;
 	*blocks = n < max ? n : max;
 	return BLOCK_ROWS * (a->d + a->pitch);

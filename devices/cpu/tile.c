@@ -1,12 +1,5 @@
 #include "tile.h"
 
-/* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
-#if defined(__FP_FAST_FMAF)
-#define TILE_UNROLL _Pragma("GCC unroll 32")
-#else
-#define TILE_UNROLL
-#endif
-
 /* After inlining only the pointers vary: the chains stay in registers. */
 LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar,
                            int64_t ak, const char *b, int64_t bk, int64_t bp, float *slot,

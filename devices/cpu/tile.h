@@ -6,6 +6,13 @@
 
 #include "lanes.h"
 
+/* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
+#if defined(__FP_FAST_FMAF)
+#define TILE_UNROLL _Pragma("GCC unroll 32")
+#else
+#define TILE_UNROLL
+#endif
+
 enum { TILE_ROWS = 6 };
 #if defined(__AVX512F__)
 enum { TILE_WIDE_1 = 4, TILE_WIDE_3 = 4, TILE_WIDE_6 = 4 };
