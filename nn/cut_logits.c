@@ -212,7 +212,7 @@ static tess_status exchange_candidates(struct tess_cut_logits *c, const float *p
                                        struct tess_cut_row *rows, int64_t n, int64_t nwords)
 {
 	struct tess_candidate *out = c->candidates;
-	int64_t at = 0;
+	int64_t at = 0, began;
 	tess_status st;
 
 	for (int64_t i = 0; i < n; i++) {
@@ -221,8 +221,10 @@ static tess_status exchange_candidates(struct tess_cut_logits *c, const float *p
 			find_row_candidates(c, &rows[i], part - c->cols, c->words + at);
 		at += count_words(rows[i].k);
 	}
+	began = tess_profile_begin(c->cut.profile);
 	st = tess_all_gather(c->cut.group, c->words, c->all_words, (uint64_t)nwords, TESS_I64,
 	                     "generate:candidates");
+	tess_profile_add_call(c->cut.profile, c->cut.group, began);
 	at = 0;
 	for (int64_t i = 0; i < n && !st; i++) {
 		int64_t size = count_words(rows[i].k);
@@ -267,7 +269,7 @@ static tess_status gather_whole_rows(struct tess_cut_logits *c, const float *par
 		                    .count = (uint64_t)(nrows * c->cols),
 		                    .recv_counts = c->counts,
 		                    .where = "generate:logits" };
-	int64_t at = 0;
+	int64_t at = 0, began;
 	tess_status st;
 
 	for (int32_t q = 0; q < c->nranks; q++)
@@ -281,7 +283,9 @@ static tess_status gather_whole_rows(struct tess_cut_logits *c, const float *par
 		rows[i].logits = c->rows + at * c->cut.vocabulary->size;
 		at += rows[i].nrows;
 	}
+	began = tess_profile_begin(c->cut.profile);
 	st = tess_group_run(c->cut.group, &gather);
+	tess_profile_add_call(c->cut.profile, c->cut.group, began);
 	if (!st && !c->rank)
 		unpack_blocks(c, nrows);
 	return st;

@@ -59,7 +59,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
                              struct tess_group *group, struct tess_opened_device *out)
 {
-	struct tess_opened_device d = { .table = device };
+	struct tess_opened_device d = { .table = device, .nthreads = threads };
 	int32_t local, ranks, count = device->count();
 	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
 

@@ -15,6 +15,7 @@ struct tess_opened_device { /* {0}: not opened */
 	void *stream; /* of this rank; NULL: the device has none */
 	struct tess_world *world; /* whose calls may be queued on the stream */
 	int32_t index, nranks; /* nranks: of this host that use its memory, at most */
+	int32_t nthreads; /* it was opened with */
 };
 
 /*

@@ -320,12 +320,16 @@ static tess_status share_generate_failure(struct generation *g)
 /* Gives all ranks rank 0's choices, and whether to go on. */
 static tess_status share_choices(struct generation *g, int64_t n)
 {
+	struct tess_profile *profile = tess_runner_get_profile(g->runner);
 	struct choice *end = &g->choices[n];
+	int64_t began;
 	tess_status st;
 
 	*end = (struct choice){ .finish = g->end_wanted, .status = g->failed };
+	began = tess_profile_begin(profile);
 	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
 	                    "generate:next");
+	tess_profile_add_call(profile, g->group, began);
 	if (!st && end->status)
 		st = share_generate_failure(g);
 	g->end_all = end->finish != 0;

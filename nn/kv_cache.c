@@ -353,6 +353,18 @@ void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n)
 		           find_first_block(&c->page_class[i], was + n));
 }
 
+bool tess_kv_cache_rewind(struct tess_kv_cache *c, int32_t slot, int64_t length)
+{
+	int64_t was = c->slot[slot].length;
+
+	for (int32_t i = 0; i < c->parts.nclasses; i++)
+		if (find_first_block(&c->page_class[i], length) <
+		    find_first_block(&c->page_class[i], was))
+			return false;
+	c->slot[slot].length = length;
+	return true;
+}
+
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 struct tess_kv_usage tess_kv_cache_get_usage(const struct tess_kv_cache *c)

@@ -47,6 +47,11 @@ int64_t tess_kv_cache_get_length(const struct tess_kv_cache *c, int32_t slot);
 tess_status tess_kv_cache_grow(struct tess_kv_cache *c, int32_t slot, int64_t n);
 /* The next n positions are written: drops the pages that no later position sees. */
 void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n);
+/*
+ * Forgets the positions from `length` on; the slot keeps their pages. False: pages that the next
+ * position sees were dropped, and nothing has changed.
+ */
+bool tess_kv_cache_rewind(struct tess_kv_cache *c, int32_t slot, int64_t length);
 
 struct tess_kv_tables { /* in the device's memory: per class [slots][blocks] */
 	int64_t *page;

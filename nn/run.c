@@ -133,6 +133,25 @@ static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_
 	return st;
 }
 
+/* The same, for a profile: an op on a stream is waited for. */
+static tess_status run_profiled_step(struct tess_step *s, const struct tess_opened_device *d,
+                                     const struct tess_run_groups *groups,
+                                     struct tess_step **under_way)
+{
+	struct tess_profile *p = groups->profile;
+	int64_t began = tess_profile_begin(p);
+	tess_status st = run_program_step(s, d, groups, under_way);
+	const struct tess_step *call = s->kind == TESS_STEP_WAIT ? s->of : s;
+
+	if (!st && d->stream)
+		st = tess_device_sync(d, "profile");
+	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
+		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
+	else if (s->kind != TESS_STEP_CHECK)
+		tess_profile_add_call(p, get_step_group(groups, call), began);
+	return st;
+}
+
 static tess_status queue_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
                              const struct tess_opened_device *device)
 {
@@ -209,7 +228,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs)
 {
-	bool graph = use_graphs(l, device, graphs);
+	bool graph = !groups->profile && use_graphs(l, device, graphs);
 	struct tess_step *under_way = NULL;
 	tess_status st = TESS_OK;
 
@@ -220,7 +239,9 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 			st = run_ops(l, i, end, device, graphs, n++);
 		} else {
 			end = i + 1;
-			st = run_timed_step(l->step[i], device, groups, &under_way);
+			st = groups->profile
+			             ? run_profiled_step(l->step[i], device, groups, &under_way)
+			             : run_timed_step(l->step[i], device, groups, &under_way);
 			test_steps(under_way);
 		}
 	}

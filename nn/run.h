@@ -4,6 +4,7 @@
 
 #include "nn/device.h"
 #include "nn/lower.h"
+#include "nn/profile.h"
 
 struct tess_run_groups { /* borrowed */
 	struct tess_group *all; /* the ranks of the program's mesh, in its order */
@@ -11,6 +12,7 @@ struct tess_run_groups { /* borrowed */
 	/* of the ranks along dp that keep the shares of one copy of weights; NULL: all of them */
 	struct tess_group *shards;
 	int64_t *waited; /* the ns in calls of groups are added to it; NULL: nothing */
+	struct tess_profile *profile; /* of each step, and then without graphs; NULL: none */
 };
 
 /* Of one program, bound to the memory that it has. {0}: it has not run since. */

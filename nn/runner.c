@@ -248,6 +248,11 @@ int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot)
 	return tess_kv_cache_is_open(s->kv, slot) ? tess_kv_cache_get_length(s->kv, slot) : 0;
 }
 
+bool tess_runner_rewind_slot(struct tess_runner *s, int32_t slot, int64_t length)
+{
+	return tess_kv_cache_rewind(s->kv, slot, length);
+}
+
 static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows *rows, int64_t i)
 {
 	const struct tess_rows *r = &rows[i];
@@ -314,6 +319,13 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 			if (j >= rows[i].n - rows[i].nselected)
 				*selected++ = (int32_t)at;
 		}
+	}
+	if (s->groups.profile) {
+		s->groups.profile->inputs = (const char *)s->step.inputs;
+		s->groups.profile->at = s->step.at.inputs;
+		s->groups.profile->input_bytes =
+			(int64_t)sizeof *s->step.inputs * (3 * tokens + k->shape.nselected);
+		s->groups.profile->on_host = tess_device_is_host(&s->device);
 	}
 	return tess_device_copy(&s->device, "inputs", s->step.at.inputs, s->step.inputs,
 	                        (uint64_t)(3 * tokens + k->shape.nselected) *
@@ -423,7 +435,7 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 	int32_t along = p->vocabulary_along;
 
 	return (struct tess_vocabulary_cut){ along < 0 ? NULL : s->parts.along[along],
-		                             p->logits->dim[1] };
+		                             p->logits->dim[1], s->groups.profile };
 }
 
 int64_t tess_runner_positions(const struct tess_runner *s)
@@ -447,6 +459,21 @@ struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk)
 {
 	return tess_kv_cache_count_bytes(s->kv, positions, chunk);
+}
+
+void tess_runner_set_profile(struct tess_runner *s, struct tess_profile *p)
+{
+	s->groups.profile = p;
+}
+
+struct tess_profile *tess_runner_get_profile(const struct tess_runner *s)
+{
+	return s->groups.profile;
+}
+
+int32_t tess_runner_count_threads(const struct tess_runner *s)
+{
+	return s->device.nthreads;
 }
 
 void tess_runner_free(struct tess_runner *s)

@@ -15,6 +15,7 @@
 #include "core/group/mesh_shape.h"
 #include "nn/device.h"
 #include "nn/plan.h"
+#include "nn/profile.h"
 #include "nn/source.h"
 
 #include <stdbool.h>
@@ -57,6 +58,11 @@ tess_status tess_runner_open_slot(struct tess_runner *s, int32_t *slot);
 void tess_runner_close_slot(struct tess_runner *s, int32_t slot);
 /* The number of ids that steps have given it: the position of its next row. Not open: 0. */
 int64_t tess_runner_get_length(const struct tess_runner *s, int32_t slot);
+/*
+ * Forgets its ids from `length` on, at most those that it has. False: nothing has changed, since a
+ * window has passed keys and values that the next row would see.
+ */
+bool tess_runner_rewind_slot(struct tess_runner *s, int32_t slot, int64_t length);
 
 struct tess_rows { /* the next ids of one slot */
 	int32_t slot;
@@ -81,6 +87,7 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 struct tess_vocabulary_cut { /* a value: how the head leaves the logits */
 	struct tess_group *group; /* whose ranks have the parts of a row, in order; NULL: whole */
 	const struct tess_dim *vocabulary;
+	struct tess_profile *profile; /* of the runner, or NULL */
 };
 struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runner *s);
 
@@ -104,6 +111,15 @@ struct tess_runner_room {
 struct tess_runner_room tess_runner_get_room(const struct tess_runner *s);
 /* The most of it that a text of so many positions uses, given `chunk` rows a step at most. */
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk);
+
+/*
+ * Adds what steps do on this rank to *p from now on; NULL: no more. All ranks of the group have one
+ * or none. Borrowed.
+ */
+void tess_runner_set_profile(struct tess_runner *s, struct tess_profile *p);
+struct tess_profile *tess_runner_get_profile(const struct tess_runner *s);
+/* Compute threads of this rank. */
+int32_t tess_runner_count_threads(const struct tess_runner *s);
 
 void tess_runner_free(struct tess_runner *s);
 

@@ -87,8 +87,9 @@ _tessera() {
 		options="$plan --tokens --positions --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
 	grad) options="$plan --ids-file --out --backend --threads --micro-batches --aux-loss --recompute --check --help" ;;
-	bench) options='-n --mesh --along -b -e -f --backend --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
-		--no-check --json --svg --help' ;;
+	bench) options="$plan --backend --threads --device --positions --kv --kv-memory --prefill-chunk --context --tokens --batch --rounds
+		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
+		--no-check --json --svg --help" ;;
 	convert) options='-n --dtype --max-shard-size --help' ;;
 	conform) options='--ranks --quick --part --tap --start --device --help' ;;
 	info) options='--options --json --help' ;;
@@ -97,7 +98,7 @@ _tessera() {
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
 	elif [[ $command == bench ]]; then
-		mapfile -t COMPREPLY < <(compgen -W comm -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "comm decode prefill batch" -- "$cur"; compgen -d -- "$cur")
 	elif [[ $command == conform ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_tessera_backends)" -- "$cur"; compgen -f -X '!*.so' -- "$cur")
 	elif [[ $command == launch ]]; then

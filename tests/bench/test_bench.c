@@ -214,8 +214,8 @@ static const struct {
 	int status;
 } bad_arguments[] = {
 	{ "", "give what is measured", 2 },
-	{ "com", "only comm can be measured", 2 },
-	{ "comm more", "only comm can be measured", 2 },
+	{ "com", "only comm, decode, ", 2 },
+	{ "comm more", "only comm, decode, ", 2 },
 	{ "comm -n 0", "from 1 to 1024", 2 },
 	{ "comm -b 5X", "4096 or 4K", 2 },
 	{ "comm -b -4", "4096 or 4K", 2 },

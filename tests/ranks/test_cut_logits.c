@@ -155,7 +155,7 @@ static tess_status check_cut_steps(struct tess_world *w, void *arg)
 	struct drawn_step *s = calloc(1, sizeof *s);
 	float *part = calloc(TEXTS * ROWS_MAX * VOCABULARY_MAX, sizeof *part);
 	uint64_t seed = 5 + (uint64_t)tess_world_size(w);
-	struct tess_vocabulary_cut cut = { g, &s->vocabulary };
+	struct tess_vocabulary_cut cut = { g, &s->vocabulary, NULL };
 	struct tess_sampler *sampler;
 	struct tess_cut_logits *c;
 	tess_status st = TESS_OK;

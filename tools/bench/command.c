@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "core/rendezvous/call_desc.h"
+#include "model.h"
 #include "tools/tool.h"
 
 #include <errno.h>
@@ -15,22 +16,36 @@
 #include <string.h>
 #include <tessera/coll.h>
 
-static const char *const help =
-	"usage: tessera bench comm [-n N] [--mesh M] [--along D] [--backend B] [--kind K]\n"
+/* In two parts, as long as compilers must take. */
+static const char *const help_begin =
+	"usage: tessera bench decode|prefill|batch MODEL [-n N] [--mesh M] [--backend B]\n"
+	"       [--threads T] [--device D] [--plan P] [--plan-override PATTERN=STYLE]\n"
+	"       [--ignore-unexpected] [--positions L] [--kv DTYPE] [--kv-memory SIZE]\n"
+	"       [--prefill-chunk N] [--context C] [--tokens N] [--batch B,...] [--rounds R]\n"
+	"       [--breakdown] [--json] [--help]\n"
+	"       tessera bench comm [-n N] [--mesh M] [--along D] [--backend B] [--kind K]\n"
 	"       [--dtype T] [--op O] [--root R] [--sum S] [--in-place] [--own] [--limit]\n"
 	"       [-b BYTES] [-e BYTES] [-f FACTOR] [--seconds S] [--samples N] [--no-check]\n"
 	"       [--json] [--svg FILE] [--help]\n"
 	"\n"
-	"Times a collective over sizes and prints them as nccl-tests does: algbw is the vector\n"
-	"over the time; busbw is the part of it that a link carries, which compares with the\n"
-	"speed of the link for every kind and number of ranks. The time is the median of the\n"
+	"decode, prefill and batch time a checkpoint, which needs no tokenizer: rounds of N\n"
+	"tokens, one at a time; of one forward of a prompt of N; of N tokens of B texts at once.\n"
+	"The model is opened once, and a round before the first is not counted. Tokens are chosen\n"
+	"as generate chooses them with temperature 0, and none ends a text.\n"
+	"  batch, tokens/s       texts at once; of all: median, least and most of the rounds\n"
+	"  weights, KV cache     what a forward reads of them, on all ranks (10^6 bytes)\n"
+	"  products, reads       the rates of both in the median: 2 FLOP for each product\n"
+	"comm times a collective over sizes and prints them as nccl-tests does: algbw is the\n"
+	"vector over the time; busbw is the part of it that a link carries, which compares with\n"
+	"the speed of the link for every kind and number of ranks. The time is the median of the\n"
 	"slowest rank; each sample begins with data just written and a barrier. A sum of f32 is\n"
 	"timed both exact, as sessions add, and fast, as the backend adds.\n"
-	"\n"
+	"\n";
+static const char *const help_options =
 	"what\n"
-	"  -n N            ranks: processes, or threads over loopback (default 2)\n"
+	"  -n N            ranks: processes, or threads over loopback (default: of comm 2)\n"
 	"  --mesh M        named dimensions of the ranks: dp=2,tp=4; the groups along one call\n"
-	"                  at the same time\n"
+	"                  at the same time; of a model without dp\n"
 	"  --along D       that dimension of the mesh (default tp)\n"
 	"  --backend B     shm, gloo, loopback, ... (TESSERA_BACKEND)\n"
 	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather,\n"
@@ -42,6 +57,18 @@ static const char *const help =
 	"  --in-place      the result overwrites the data\n"
 	"  --own           private memory, also where ranks can share memory\n"
 	"  --limit         also times copying alone, from memory that the ranks share\n"
+	"what, of a model\n"
+	"  --threads T  --device D  --plan P  --plan-override PATTERN=STYLE\n"
+	"  --ignore-unexpected  --positions L  --kv DTYPE  --kv-memory SIZE  --prefill-chunk N\n"
+	"                  as of tessera generate\n"
+	"  --context C     positions that each text has before (default 16; prefill: 0)\n"
+	"  --tokens N      of each text and round (default 64; prefill: 512, the prompt)\n"
+	"  --batch B,...   texts at once, a case for each (default 1; batch: 1,8,32)\n"
+	"  --rounds R      of a case (default 5)\n"
+	"  --breakdown     where the time of rank 0 went in the median round: compute by op, with\n"
+	"                  the shares of what memory and products could give; communication: in\n"
+	"                  calls of groups; wait: there, until the last rank had made the call;\n"
+	"                  other: all else\n"
 	"sizes\n"
 	"  -b BYTES        the smallest (default 4); K, M or G may follow\n"
 	"  -e BYTES        the largest (default 64M)\n"
@@ -51,11 +78,14 @@ static const char *const help =
 	"  --samples N     at most, for each time (default 200)\n"
 	"  --no-check      do not check the results\n"
 	"output\n"
-	"  --json          prints one JSON object instead of the table\n"
+	"  --json          prints one JSON object instead of the table; of a model one a line\n"
 	"  --svg FILE      also draws a chart\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
+	"  tessera bench decode data -n 2 --backend shm --threads 1 --breakdown\n"
+	"  tessera bench prefill data --tokens 256 --json\n"
+	"  tessera bench batch data --batch 1,4,16\n"
 	"  tessera bench comm -n 4\n"
 	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
 	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
@@ -149,7 +179,8 @@ static tess_status check_bench_options(const struct bench_options *a)
 }
 
 /* TESS_PENDING: --help was printed. */
-static tess_status parse_bench_options(int argc, char **argv, struct bench_options *a)
+static tess_status parse_bench_options(int argc, char **argv, const char *help,
+                                       struct bench_options *a)
 {
 	const struct tess_tool_option options[] = {
 		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
@@ -182,8 +213,10 @@ static tess_status parse_bench_options(int argc, char **argv, struct bench_optio
 
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
-		               optind == argc ? "give what is measured: comm"
-		                              : "only comm can be measured");
+		               optind == argc ? "give what is measured first: comm, decode, "
+		                                "prefill or batch"
+		                              : "only comm, decode, prefill and batch can be "
+		                                "measured, each named first");
 	return st ? st : check_bench_options(a);
 }
 
@@ -235,10 +268,16 @@ int tess_tool_bench(int argc, char **argv)
 		                   .factor = 4,
 		                   .seconds = 0.25,
 		                   .samples = 200 };
-	tess_status st = parse_bench_options(argc, argv, &a);
+	char help[8192];
 	int exit_status = 0;
-	bool usage = st < 0;
+	bool usage;
+	tess_status st;
 
+	snprintf(help, sizeof help, "%s%s", help_begin, help_options);
+	if (argc > 1 && model_has_kind(argv[1]))
+		return model_run_command(argc, argv, help);
+	st = parse_bench_options(argc, argv, help, &a);
+	usage = st < 0;
 	if (!st)
 		st = run_bench(&a, argv, &exit_status);
 	if (st < 0)

@@ -1,0 +1,160 @@
+/* model.c - `tessera bench decode|prefill|batch`: options, and the start of the ranks. */
+#include "model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+	const char *name;
+	int32_t context, tokens, rounds, ncases, batch[3];
+} kinds[] = {
+	[MODEL_DECODE] = { "decode", 16, 64, 5, 1, { 1 } },
+	[MODEL_PREFILL] = { "prefill", 0, 512, 5, 1, { 1 } },
+	[MODEL_BATCH] = { "batch", 16, 64, 5, 3, { 1, 8, 32 } },
+};
+enum { MODEL_KINDS = sizeof kinds / sizeof *kinds };
+
+const char *model_get_kind_name(int32_t kind)
+{
+	return kinds[kind].name;
+}
+
+static int32_t find_kind(const char *name)
+{
+	for (int32_t i = 0; i < MODEL_KINDS; i++)
+		if (!strcmp(name, kinds[i].name))
+			return i;
+	return -1;
+}
+
+bool model_has_kind(const char *name)
+{
+	return find_kind(name) >= 0;
+}
+
+/* ---- arguments ------------------------------------------------------------------------------- */
+
+static tess_status parse_batches(const char *name, const char *text, void *to)
+{
+	struct model_options *a = to;
+	char *copy = strdup(text), *rest = copy, *word;
+	tess_status st = copy ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	int64_t n;
+
+	a->ncases = 0;
+	while (!st && (word = strsep(&rest, ","))) {
+		st = tess_tool_parse_integer(name, word, 1, 4096, &n);
+		if (!st && a->ncases == MODEL_CASES)
+			st = tess_fail(TESS_EINVAL, "%s: at most %d sizes", name, MODEL_CASES);
+		if (!st)
+			a->batch[a->ncases++] = (int32_t)n;
+	}
+	free(copy);
+	return st;
+}
+
+/* What was not given becomes what the kind has. */
+static tess_status complete_options(struct model_options *a)
+{
+	bool load = a->kind == MODEL_LOAD;
+
+	if (load && a->ncases)
+		return tess_fail(TESS_EINVAL, "--batch: load runs one text");
+	if (load && a->breakdown)
+		return tess_fail(TESS_EINVAL, "--breakdown: load runs too little; use decode");
+	if (a->context < 0)
+		a->context = kinds[a->kind].context;
+	if (a->tokens < 0)
+		a->tokens = kinds[a->kind].tokens;
+	if (a->rounds < 0)
+		a->rounds = kinds[a->kind].rounds;
+	for (int32_t i = 0; !a->ncases && i < kinds[a->kind].ncases; i++)
+		a->batch[i] = kinds[a->kind].batch[i];
+	if (!a->ncases)
+		a->ncases = kinds[a->kind].ncases;
+	if (load && !a->context)
+		return tess_fail(TESS_EINVAL, "--context 0: load needs a prompt of 1 id or more");
+	return TESS_OK;
+}
+
+/* TESS_PENDING: --help was printed. */
+static tess_status parse_model_options(int argc, char **argv, const char *help,
+                                       struct model_options *a)
+{
+	const struct tess_tool_option table[] = {
+		{ "context", .number = &a->context, .lo = 0, .hi = 1 << 24 },
+		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 24 },
+		{ "rounds", .number = &a->rounds, .lo = 1, .hi = MODEL_ROUNDS },
+		{ "batch", .parse = parse_batches, .to = a },
+		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
+		{ "breakdown", .flag = &a->breakdown },
+		{ "json", .flag = &a->json },
+		{ "once", .flag = &a->once }, /* of a process that load starts */
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
+
+	return st ? st : complete_options(a);
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
+static tess_status check_model_options(struct model_options *a)
+{
+	struct tess_session_info info = { .size = sizeof info };
+	tess_status st = tess_tool_check_session(&a->session, &info);
+	int64_t positions = a->session.positions ? a->session.positions : info.positions;
+	const char *mesh = a->session.mesh;
+
+	if (!st && mesh && (!strncmp(mesh, "dp", 2) || strstr(mesh, ",dp")))
+		st = tess_fail(TESS_EINVAL,
+		               "--mesh %s: replicas along dp run apart; measure one of them", mesh);
+	if (!st && positions && a->context + a->tokens > positions)
+		st = tess_fail(TESS_EINVAL,
+		               "--context %d and --tokens %d: a text has at most %lld positions",
+		               (int)a->context, (int)a->tokens, (long long)positions);
+	return st;
+}
+
+static tess_status run_model_bench(struct model_options *a, char **argv, int *exit_status)
+{
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
+
+	if (st)
+		return st;
+	if (launched)
+		return tess_tool_join_job(a->session.ranks, model_run_rank, a);
+	st = check_model_options(a);
+	if (st)
+		return st;
+	return tess_tool_run_ranks(a->session.ranks, argv, model_run_rank, a, exit_status);
+}
+
+int model_run_command(int argc, char **argv, const char *help)
+{
+	struct model_options a = { .context = -1, .tokens = -1, .rounds = -1 };
+	/* the options follow the kind; they are moved here, and the ranks get all of argv */
+	char **args = calloc((size_t)argc, sizeof *args);
+	int exit_status = 0;
+	bool usage;
+	tess_status st = args ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st) {
+		memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof *args);
+		args[0] = argv[0];
+		a.kind = find_kind(argv[1]);
+		st = parse_model_options(argc - 1, args, help, &a);
+	}
+	usage = st < 0;
+	if (!st)
+		st = run_model_bench(&a, argv, &exit_status);
+	if (st < 0)
+		tess_tool_print_error("bench");
+	free(args);
+	if (st < 0)
+		return usage ? 2 : 1;
+	return exit_status || !tess_tool_is_interrupted() ? exit_status : 130;
+}

@@ -1,0 +1,76 @@
+/*
+ * model.h - `tessera bench decode|prefill|batch|load`: options, what a rank measures, and results.
+ *
+ * A case is a number of texts that are computed at once, each after `context` positions. A round
+ * of it is one forward of the rows of all prompts (prefill), or `tokens` forwards of one row of
+ * each text.
+ */
+#ifndef TESS_TOOLS_BENCH_MODEL_H
+#define TESS_TOOLS_BENCH_MODEL_H
+
+#include "nn/profile.h"
+#include "tools/tool.h"
+
+enum { MODEL_DECODE, MODEL_PREFILL, MODEL_BATCH, MODEL_LOAD };
+enum { MODEL_CASES = 16, MODEL_ROUNDS = 1000 };
+
+struct model_options {
+	struct tess_tool_session session;
+	int32_t kind; /* MODEL_... */
+	int32_t context, tokens, rounds; /* -1: the preset of the kind */
+	int32_t chunk; /* rows of prompts in a forward; 0: that of generate */
+	int32_t batch[MODEL_CASES], ncases;
+	bool breakdown, json;
+	bool once; /* load: this process is the one that is timed */
+};
+
+struct model_limits { /* of all ranks at once */
+	double bytes, flops; /* per second; 0: not measured */
+};
+
+struct model_round { /* of rank 0 */
+	double seconds;
+	double moving, wait; /* seconds in calls of groups */
+	struct tess_profile_op op[TESS_PROFILE_KINDS]; /* of --breakdown */
+};
+
+struct model_case {
+	int32_t batch;
+	int64_t forwards; /* of a round */
+	struct model_round *round;
+	uint64_t weight_bytes, kv_bytes, flops; /* of a forward, all ranks */
+};
+
+struct model_result {
+	const struct model_options *options;
+	int32_t nranks, threads;
+	const char *backend, *device;
+	struct model_limits limits;
+};
+
+const char *model_get_kind_name(int32_t kind);
+/* The other subcommands of `tessera bench`: argv[1] is one of these kinds. */
+int model_run_command(int argc, char **argv, const char *help);
+bool model_has_kind(const char *name);
+
+/* One rank: measures; rank 0 prints. `options` is a struct model_options. */
+tess_status model_run_rank(struct tess_world *w, void *options);
+/* One rank of a process that `bench load` times: prints a line for model_time_loads. */
+tess_status model_load_rank(struct tess_world *w, void *options);
+/* `bench load`: runs this command again for each round, and prints. */
+tess_status model_time_loads(const struct model_options *a, char **argv);
+
+/* Ids in a vocabulary, the same for each `seed`; NULL: no memory. Yours: free. */
+int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed);
+
+/* Collective: what all ranks read of memory, and multiply and add, with so many threads each. */
+tess_status model_measure_limits(struct tess_group *all, int32_t threads, struct model_limits *out);
+
+/* Of all rounds: the round in the middle, by time; of two the faster. */
+const struct model_round *model_find_median(const struct model_case *c, int32_t rounds);
+double model_compute_rate(const struct model_options *a, const struct model_case *c,
+                          double seconds);
+void model_print_head(const struct model_result *r);
+tess_status model_print_case(const struct model_result *r, const struct model_case *c);
+
+#endif
