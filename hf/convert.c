@@ -4,7 +4,10 @@
 #include "core/base/arena.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/group/mesh_shape.h"
+#include "hf/session.h"
 #include "nn/agree.h"
+#include "nn/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 enum { PIECE = 1 << 20 }; /* elements at a time */
+enum { PANEL = 16 }; /* rows that are interleaved */
 enum { ROUND = 256 << 20 }; /* bytes that a rank writes until it hears of the other ranks */
 
 struct output_file {
@@ -30,14 +34,17 @@ struct output_file {
 struct conversion {
 	struct tess_arena arena;
 	const struct tess_convert_options *options;
+	struct tess_planned_model model; /* of `from`, if panels are asked for */
 	struct tess_checkpoint *from;
+	const char **matrix; /* [nmatrices], by name: what is stored in panels */
+	size_t nmatrices;
 	struct tess_slice *tensor; /* as they will be, in the order of the checkpoint */
 	struct output_file *file;
 	size_t ntensors, nfiles;
 	uint64_t bytes; /* of all tensors */
 	uint64_t infinite; /* values that became so on this rank, the first one in this tensor */
 	const char *first_infinite;
-	void *in, *out; /* [PIECE] elements */
+	void *in, *out; /* [PIECE] elements; in: f64 too */
 	float *middle;
 	char path[PATH_MAX], part[PATH_MAX]; /* of the result, and where it is made */
 };
@@ -59,6 +66,58 @@ static bool is_float(const struct tess_slice *s)
 	       s->dtype == TESS_F16;
 }
 
+static int compare_matrix_names(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Linear weights that are one tensor, as the program of the model has them. */
+static tess_status list_matrices(struct conversion *c)
+{
+	struct tess_mesh_shape one = tess_mesh_shape_make("tp", 1);
+	struct tess_program *p;
+	bool *panels = NULL;
+	tess_status st = tess_planned_model_record(&c->model, &one, 1, &p);
+
+	if (st)
+		return st;
+	st = tess_weights_choose_panels(p, &panels);
+	c->matrix = TESS_NEW(&c->arena, const char *, p->nweights + 1);
+	if (!st && !c->matrix)
+		st = TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nweights && !st; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		if (panels[i] && w->ndim == 2 && !w->in_out && !w->heads && w->files.nparts == 1 &&
+		    w->dim[1]->size <= PIECE / PANEL)
+			c->matrix[c->nmatrices++] =
+				tess_arena_copy(&c->arena, w->files.pattern[0], SIZE_MAX);
+	}
+	for (size_t i = 0; i < c->nmatrices && !st; i++)
+		st = c->matrix[i] ? TESS_OK : TESS_ENOMEM;
+	if (!st)
+		qsort(c->matrix, c->nmatrices, sizeof *c->matrix, compare_matrix_names);
+	free(panels);
+	tess_program_free(p);
+	return st;
+}
+
+static tess_status store_in_panels(struct conversion *c, struct tess_slice *t)
+{
+	int64_t *shape = TESS_NEW(&c->arena, int64_t, 3);
+
+	if (!shape)
+		return TESS_ENOMEM;
+	t->panel_rows = t->shape[0];
+	shape[0] = tess_up(t->panel_rows, PANEL);
+	shape[1] = t->shape[1];
+	shape[2] = PANEL;
+	t->ndim = 3;
+	t->shape = shape;
+	t->bytes = (uint64_t)(shape[0] * shape[1] * PANEL) * tess_width(t->dtype);
+	return TESS_OK;
+}
+
 static tess_status place_tensor(struct conversion *c, size_t i)
 {
 	const struct tess_slice *s = tess_checkpoint_at(c->from, i);
@@ -76,6 +135,14 @@ static tess_status place_tensor(struct conversion *c, size_t i)
 		c->tensor[i].bytes =
 			s->bytes / tess_width(s->dtype) * tess_width(c->options->dtype);
 	}
+	if (s->panel_rows)
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s is stored in panels; convert the checkpoint that "
+		                 "this one was made from",
+		                 tess_checkpoint_dir(c->from), s->name);
+	if (c->nmatrices &&
+	    bsearch(&s->name, c->matrix, c->nmatrices, sizeof *c->matrix, compare_matrix_names))
+		return store_in_panels(c, &c->tensor[i]);
 	return TESS_OK;
 }
 
@@ -141,8 +208,14 @@ static tess_status plan_files(struct conversion *c)
 static tess_status open_conversion(struct conversion *c, const char *dir, const char *out, bool run)
 {
 	int32_t how = run ? TESS_CHECKPOINT_WHOLE : TESS_CHECKPOINT_HEADERS;
-	tess_status st = tess_checkpoint_open(dir, how, &c->from);
+	struct tess_session_options plain = { .size = sizeof plain, .ignore_unexpected = 1 };
+	tess_status st = c->options->panels ? tess_planned_model_open(dir, &plain, how, &c->model)
+	                                    : tess_checkpoint_open(dir, how, &c->from);
 
+	if (c->model.checkpoint)
+		c->from = c->model.checkpoint;
+	if (!st && c->options->panels)
+		st = list_matrices(c);
 	if (!st)
 		st = tess_convert_find_output(dir, out, c->path);
 	if (!st)
@@ -163,7 +236,10 @@ static void close_conversion(struct conversion *c)
 	free(c->in);
 	free(c->out);
 	free(c->middle);
-	tess_checkpoint_close(c->from);
+	if (c->model.checkpoint)
+		tess_planned_model_close(&c->model);
+	else
+		tess_checkpoint_close(c->from);
 	tess_arena_free(&c->arena);
 }
 
@@ -223,17 +299,45 @@ static int open_output_file(const struct conversion *c, const struct output_file
 	return open(path, O_WRONLY | O_CLOEXEC);
 }
 
-/* Bytes [lo, hi) of a tensor, whole elements. */
+/* What is written as a whole: an element, a panel, or a byte of what is copied. */
+static uint64_t get_unit_bytes(const struct tess_slice *to)
+{
+	return !to->dtype       ? 1
+	       : to->panel_rows ? (uint64_t)(to->shape[1] * PANEL) * tess_width(to->dtype)
+	                        : tess_width(to->dtype);
+}
+
+/* Rows of a panel after the last of the matrix are zero. */
+static void interleave_rows(const struct tess_slice *to, const char *rows, uint64_t bytes,
+                            char *panels)
+{
+	uint64_t width = tess_width(to->dtype), n = (uint64_t)to->shape[1];
+
+	memset(panels, 0,
+	       (bytes + get_unit_bytes(to) - 1) / get_unit_bytes(to) * get_unit_bytes(to));
+	for (uint64_t r = 0; r < bytes / (n * width); r++) {
+		char *panel = panels + r / PANEL * get_unit_bytes(to) + r % PANEL * width;
+
+		for (uint64_t k = 0; k < n; k++)
+			memcpy(panel + k * PANEL * width, rows + (r * n + k) * width, width);
+	}
+}
+
+/* Bytes [lo, hi) of a tensor, whole units. */
 static tess_status write_tensor_piece(struct conversion *c, const struct output_file *f, int fd,
                                       size_t i, uint64_t lo, uint64_t hi)
 {
 	const struct tess_slice *from = tess_checkpoint_at(c->from, i), *to = &c->tensor[i];
 	bool same = from->dtype == to->dtype;
-	uint64_t width = same ? 1 : tess_width(to->dtype), n = (hi - lo) / width, start, bytes;
+	uint64_t width = same ? 1 : tess_width(to->dtype), n, start, bytes;
+	uint64_t from_width = same ? 1 : tess_width(from->dtype);
+	void *out = same ? c->in : c->out;
 	tess_status st;
 
-	start = lo / width * (same ? 1 : tess_width(from->dtype));
-	bytes = n * (same ? 1 : tess_width(from->dtype));
+	start = lo / width * from_width;
+	bytes = (hi - lo) / width * from_width;
+	bytes = bytes < from->bytes - start ? bytes : from->bytes - start;
+	n = bytes / from_width;
 	st = tess_checkpoint_read(c->from, from->name, start, bytes, c->in);
 	if (from->data)
 		tess_checkpoint_drop(c->from, (const char *)from->data + start, bytes);
@@ -245,27 +349,31 @@ static tess_status write_tensor_piece(struct conversion *c, const struct output_
 			c->first_infinite = to->name;
 		c->infinite += infinite;
 	}
-	if (!st &&
-	    !tess_file_write(fd, same ? c->in : c->out, hi - lo, f->header_bytes + to->begin + lo))
+	if (!st && to->panel_rows) {
+		interleave_rows(to, out, n * width, (char *)c->middle);
+		out = c->middle;
+	}
+	if (!st && !tess_file_write(fd, out, hi - lo, f->header_bytes + to->begin + lo))
 		st = fail_output(c, f->name);
 	if (!st && c->options->progress)
 		st = c->options->progress(c->options->self, hi - lo, c->bytes);
 	return st;
 }
 
-/* The part of a tensor in bytes [lo, hi) of all tensors; a cut inside an element is moved up. */
+/* The part of a tensor in bytes [lo, hi) of all tensors; a cut inside a unit is moved up. */
 static tess_status write_tensor(struct conversion *c, const struct output_file *f, int fd, size_t i,
                                 uint64_t lo, uint64_t hi)
 {
 	const struct tess_slice *t = &c->tensor[i];
-	uint64_t width = t->dtype ? tess_width(t->dtype) : 1, start = f->at + t->begin;
+	uint64_t unit = get_unit_bytes(t), start = f->at + t->begin;
+	uint64_t most = PIECE * (t->dtype ? tess_width(t->dtype) : 1) / unit * unit;
 	uint64_t a = lo > start ? lo - start : 0, b = hi > start ? hi - start : 0;
 	tess_status st = TESS_OK;
 
-	a = a < t->bytes ? (a + width - 1) / width * width : t->bytes;
-	b = b < t->bytes ? (b + width - 1) / width * width : t->bytes;
+	a = a < t->bytes ? (a + unit - 1) / unit * unit : t->bytes;
+	b = b < t->bytes ? (b + unit - 1) / unit * unit : t->bytes;
 	while (a < b && !st) {
-		uint64_t n = b - a < PIECE * width ? b - a : PIECE * width;
+		uint64_t n = b - a < most ? b - a : most;
 
 		st = write_tensor_piece(c, f, fd, i, a, a + n);
 		a += n;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
+enum { PANEL = 16 }; /* rows that a panel interleaves */
 enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
 
 const struct tess_option tess_load_options[] = {
@@ -33,7 +34,7 @@ struct tess_safetensors {
 	uint64_t len, data_start;
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
-	bool metadata;
+	json_t *metadata; /* of the header, while it is read */
 };
 
 /* ---- the header ------------------------------------------------------------------------- */
@@ -245,7 +246,7 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	if (!strcmp(name, "__metadata__")) {
 		if (f->metadata)
 			return tess_fail(TESS_EINVAL, "%s: __metadata__: duplicate name", f->path);
-		f->metadata = true;
+		f->metadata = json_incref(entry);
 		return check_metadata(f, entry);
 	}
 	if (f->n == f->capacity) {
@@ -264,6 +265,33 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	return TESS_OK;
 }
 
+/* Its metadata say of each tensor in panels "panels:NAME": "ROWS". */
+static tess_status find_panels(struct tess_safetensors *f)
+{
+	static const char prefix[] = TESS_PANELS_KEY;
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(f->metadata, key, value) {
+		const struct tess_slice name = { .name = key + sizeof prefix - 1 };
+		struct tess_slice *s;
+		long long rows;
+
+		if (strncmp(key, prefix, sizeof prefix - 1) != 0)
+			continue;
+		s = bsearch(&name, f->slice, f->n, sizeof *s, compare_slice_names);
+		rows = strtoll(json_string_value(value), NULL, 10);
+		if (!s || s->ndim != 3 || s->shape[2] != PANEL || rows < 1 ||
+		    s->shape[0] != (rows - 1) / PANEL + 1)
+			return tess_fail(TESS_EINVAL,
+			                 "%s: __metadata__: %.200s: no tensor of shape [rows / "
+			                 "%d, columns, %d] has these rows",
+			                 f->path, key, PANEL, PANEL);
+		s->panel_rows = rows;
+	}
+	return TESS_OK;
+}
+
 /* One tensor at a time: parsing the whole header at once would take ten times its size. */
 static tess_status read_header_members(struct tess_safetensors *f)
 {
@@ -278,6 +306,10 @@ static tess_status read_header_members(struct tess_safetensors *f)
 		st = check_coverage(f);
 	if (!st)
 		qsort(f->slice, f->n, sizeof *f->slice, compare_slice_names);
+	if (!st)
+		st = find_panels(f);
+	json_decref(f->metadata);
+	f->metadata = NULL;
 	return st;
 }
 

@@ -179,7 +179,8 @@ static tess_status warn_tied_copy(const struct tess_source *source, const struct
 	tess_status st;
 
 	if (source->find(source->self, e->name, &head) ||
-	    source->find(source->self, e->table->files.pattern[0], &table))
+	    source->find(source->self, e->table->files.pattern[0], &table) ||
+	    head.layout != table.layout)
 		return TESS_OK;
 	st = compare_rows(source, e, &head, &table, arena, &same);
 	if (!st && !same)

@@ -11,6 +11,7 @@
 #include <tessera/reduce.h>
 
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
+enum { PANEL = 16, PANELS_ALIGNMENT = 64 }; /* rows of a panel; bytes, as of alloc */
 
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "",
@@ -28,6 +29,10 @@ struct weights_loader {
 	struct file *file; /* that the current weight, or its expert, is stored in */
 	void *dense; /* gathered rows; dense_bytes */
 	size_t dense_bytes;
+	char *panel; /* the part of a stored panel that rows are gathered from; panel_bytes */
+	size_t panel_bytes;
+	const struct file *panel_file; /* that it is from, and where */
+	uint64_t panel_at;
 	bool *panels; /* per weight; NULL: all stay rows */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
 };
@@ -42,12 +47,11 @@ static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t
  * Weights that linear records read, directly or through a tied head, become panels. Not a table
  * whose head reads another part than the rank holds: that part need not start at a panel.
  */
-static tess_status choose_panel_weights(struct weights_loader *l)
+tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 {
-	const struct tess_program *p = l->p;
+	bool *panels = calloc((size_t)p->nweights + 1, sizeof *panels);
 
-	l->panels = calloc((size_t)p->nweights + 1, sizeof *l->panels);
-	if (!l->panels)
+	if (!panels)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		const struct tess_record *rec = p->record[i];
@@ -58,15 +62,16 @@ static tess_status choose_panel_weights(struct weights_loader *l)
 		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			l->panels[w->table ? w->table->index : w->index] = true;
+			panels[w->table ? w->table->index : w->index] = true;
 		}
 	}
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i], *table = w->table;
 
 		if (table && !tess_places_equal(w->place, table->place, p->mesh.ndims))
-			l->panels[table->index] = false;
+			panels[table->index] = false;
 	}
+	*out = panels;
 	return TESS_OK;
 }
 
@@ -94,6 +99,8 @@ struct part { /* what this rank holds of a weight, or of one of its experts */
 	int32_t dtype;
 	struct file *file; /* [nfiles]: the parts of the out dim */
 	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
+	bool in_panels; /* a file of it has panels; else all have rows */
+	bool usable; /* in panels that are mapped, whole, and what a linear record reads */
 };
 
 /* Finds a file; of experts that are stored together, the matrix of one. */
@@ -116,6 +123,13 @@ static tess_status find_file(const struct weights_loader *l, const struct tess_w
 	return TESS_OK;
 }
 
+/* Where the first panel of the part lies in the mapping. */
+static char *find_first_panel(const struct weights_loader *l, const struct part *p)
+{
+	return (char *)p->file->view.data +
+	       get_element_offset(&p->file->view, l->run[0][0].start / PANEL, l->run[1][0].start);
+}
+
 /* The expert's part of a weight of several, else the weight's. */
 static tess_status find_local_part(struct weights_loader *l, const struct tess_weight *w,
                                    int64_t expert, struct part *p)
@@ -135,6 +149,7 @@ static tess_status find_local_part(struct weights_loader *l, const struct tess_w
 		st = find_file(l, w, expert, i, &p->file[i]);
 		p->scattered = p->scattered || !p->file[i].view.data ||
 		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
+		p->in_panels = p->in_panels || p->file[i].view.layout == TESS_PANELS;
 	}
 	for (int32_t a = axis; a < w->ndim; a++) {
 		size[a - axis] = tess_dim_list_local_runs(
@@ -145,11 +160,43 @@ static tess_status find_local_part(struct weights_loader *l, const struct tess_w
 	}
 	p->rows = size[0];
 	p->cols = size[1];
+	l->panel_file = NULL;
+	p->usable = p->in_panels && !p->scattered && !w->in_out && !w->heads &&
+	            l->run[0][0].start % PANEL == 0 &&
+	            (p->rows % PANEL == 0 || l->run[0][0].start + p->rows == w->dim[axis]->size) &&
+	            (uintptr_t)find_first_panel(l, p) % PANELS_ALIGNMENT == 0;
+	p->scattered = p->scattered || p->in_panels;
+	return st;
+}
+
+/* Copies part of a row of a matrix that is stored in panels; keeps the panel for the next row. */
+static tess_status read_panel_run(struct weights_loader *l, const struct file *f, int64_t row,
+                                  int64_t col, uint64_t bytes, char *to)
+{
+	uint64_t width = tess_width(f->view.dtype), n = bytes / width;
+	uint64_t at = get_element_offset(&f->view, row / PANEL, col);
+	tess_status st = TESS_OK;
+
+	if (bytes * PANEL > l->panel_bytes) {
+		free(l->panel);
+		l->panel = malloc(bytes * PANEL);
+		l->panel_bytes = l->panel ? bytes * PANEL : 0;
+		l->panel_file = NULL;
+	}
+	if (!l->panel)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
+	if (l->panel_file != f || l->panel_at != at)
+		st = tess_source_read(l->source, f->name, &f->view, at, bytes * PANEL, l->panel);
+	l->panel_file = f;
+	l->panel_at = at;
+	for (uint64_t k = 0; k < n && !st; k++)
+		memcpy(to + k * width, l->panel + (k * PANEL + (uint64_t)row % PANEL) * width,
+		       width);
 	return st;
 }
 
 /* Copies a run of a row of the whole to `to`; `row` and `col` are the pieces of that. */
-static tess_status read_run(const struct weights_loader *l, const struct part *p, int64_t row,
+static tess_status read_run(struct weights_loader *l, const struct part *p, int64_t row,
                             int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
 {
 	const struct file *f = p->file;
@@ -160,12 +207,14 @@ static tess_status read_run(const struct weights_loader *l, const struct part *p
 		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
 		*(p->out ? &at_col : &at_row) -= before;
 	}
+	if (f->view.layout == TESS_PANELS)
+		return read_panel_run(l, f, at_row, at_col, bytes, to);
 	return tess_source_read(l->source, f->name, &f->view,
 	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
 }
 
 /* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
-static tess_status gather_rows(const struct weights_loader *l, const struct part *p, int64_t from,
+static tess_status gather_rows(struct weights_loader *l, const struct part *p, int64_t from,
                                int64_t n, char *to)
 {
 	static const struct tess_run one = { 0, 1 };
@@ -173,7 +222,8 @@ static tess_status gather_rows(const struct weights_loader *l, const struct part
 	const struct tess_dim *rows = p->w->dim[p->axis];
 	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
 	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
-	bool whole = cols == 1 && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
+	bool whole =
+		cols == 1 && !p->in_panels && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
 	tess_status st = TESS_OK;
 
 	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
@@ -223,6 +273,7 @@ static tess_status view_rows(struct weights_loader *l, const struct part *p, int
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
 	st = gather_rows(l, p, from, n, l->dense);
 	v.data = l->dense;
+	v.layout = TESS_ROWS;
 	v.stride[0] = matrix ? p->cols : 1;
 	v.stride[1] = 1;
 	*out = v;
@@ -384,7 +435,11 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 		return load_heads(l, i, &p);
 	if (!l->in_mapping && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
 		p.scattered = true; /* rows are copied as they lie */
-	if (!l->in_mapping || panels || p.scattered) {
+	if (l->in_mapping && panels && p.usable) {
+		*v = make_loaded_view(&p, panels);
+		v->stride[0] = p.file->view.stride[0];
+		v->data = find_first_panel(l, &p);
+	} else if (!l->in_mapping || panels || p.scattered) {
 		*v = make_loaded_view(&p, panels);
 		st = alloc_weight_memory(l, i,
 		                         (uint64_t)count_loaded_elements(v) * tess_width(w->dtype));
@@ -478,7 +533,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 		st = alloc_axis_runs(&l);
 	l.in_mapping = !p->training && tess_device_is_host(device);
 	if (!st && panels && !p->training)
-		st = choose_panel_weights(&l);
+		st = tess_weights_choose_panels(p, &l.panels);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
 	h.allocated = calloc((size_t)p->nweights + 1, sizeof *h.allocated);
 	if (!st && (!h.view || !h.allocated))
@@ -494,6 +549,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	free(l.run[0]);
 	free(l.file);
 	free(l.dense);
+	free(l.panel);
 	free(l.panels);
 	if (st)
 		tess_rank_weights_free(&h);

@@ -17,15 +17,18 @@ struct tess_rank_weights {
 /*
  * Reads the part of every weight of `p` that `rank` of its mesh holds. Linear weights are packed
  * into panels, if that is the layout of TESSERA_LAYOUT or else of the device, from the mapping,
- * whose pages are dropped once read; the rest stays in the mapping if the device's memory is the
- * host's, and is copied otherwise. Weights of a program of training are all copied, writable,
- * dense in the order of their axes as stored. The source and the program must outlive *out, which
- * is yours: tess_rank_weights_free.
+ * whose pages are dropped once read; whole panels of the file, and the rest, stay in the mapping if
+ * the device's memory is the host's, and are copied otherwise. Weights of a program of training are
+ * all copied, writable, dense in the order of their axes as stored. The source and the program must
+ * outlive *out, which is yours: tess_rank_weights_free.
  */
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
                                    int32_t rank, const struct tess_opened_device *device,
                                    struct tess_rank_weights *out);
 void tess_rank_weights_free(struct tess_rank_weights *h);
+
+/* By index: whether linear weights that become panels at all do so. *out is yours: free. */
+tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out);
 
 extern const struct tess_option tess_weights_options[];
 /* Whether linear weights become panels. */

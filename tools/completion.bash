@@ -90,7 +90,7 @@ _tessera() {
 	bench) options="$plan --backend --threads --device --positions --kv --kv-memory --prefill-chunk --context --tokens --batch --rounds
 		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help" ;;
-	convert) options='-n --dtype --max-shard-size --help' ;;
+	convert) options='-n --dtype --max-shard-size --panels --help' ;;
 	conform) options='--ranks --quick --part --tap --start --device --help' ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;

@@ -1,0 +1,231 @@
+/*
+ * Checkpoints that `tessera convert --panels` makes: every rank of a mesh holds what it holds of
+ * the plain one, whatever it asks for, and maps it where its part is whole panels.
+ */
+#include "../unit/command.h"
+#include "../unit/scratch.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "hf/convert.h"
+#include "hf/session.h"
+#include "nn/weights.h"
+
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { RANKS = 5, TEXT = 4096 };
+
+static const struct {
+	const char *model, *plan, *mesh;
+	bool all; /* on one rank all of it is mapped */
+} cases[] = {
+	{ "data", NULL, "tp", true },
+	{ "tests/data/goldens/llama-odd", NULL, "tp", true },
+	{ "tests/data/goldens/llama-bf16", NULL, "tp", true },
+	{ "tests/data/stories260K-f16", "{\"**.mlp.gate_proj\":\"rowwise\"}", "tp", true },
+	{ "tests/data/stories260K-sharded", NULL, "tp", true },
+	{ "tests/data/goldens/phi3", NULL, "tp", true }, /* fused parts, which ranks cut each */
+	{ "tests/data/goldens/gpt2", NULL, "tp", false }, /* stored [in, out] */
+	{ "tests/data/goldens/mixtral", NULL, "tp", false }, /* experts */
+	{ "tests/data/goldens/deepseek_v3", NULL, "tp", false }, /* parts of heads */
+};
+
+static tess_status convert_rank(struct tess_world *w, void *arg)
+{
+	const struct tess_convert_options panels = { .panels = true, .file_bytes = UINT64_MAX };
+
+	return tess_convert(w, arg, scratch_format_path("panels"), &panels);
+}
+
+static void convert_case(int i)
+{
+	const char *model = format_path_in(SOURCE_ROOT, cases[i].model);
+
+	nftw(scratch_format_path("panels"), scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	ck_assert_msg(!tess_world_spawn(i % 4 + 1, convert_rank, (void *)(uintptr_t)model), "%s",
+	              tess_error());
+}
+
+struct opened {
+	struct tess_planned_model model;
+	struct tess_program *program;
+	struct tess_rank_weights held;
+};
+
+/* False: the plan has no such number of ranks. */
+static bool open_either(int i, const char *dir, int32_t nranks, bool training, struct opened *o)
+{
+	static const struct tess_training step = { .nsequences = 1 };
+	struct tess_session_options options = { .size = sizeof options, .plan = cases[i].plan };
+	struct tess_mesh_shape mesh = tess_mesh_shape_make("tp", nranks);
+
+	*o = (struct opened){ 0 };
+	ck_assert_msg(!tess_planned_model_open(dir, &options, TESS_CHECKPOINT_WHOLE, &o->model),
+	              "%s", tess_error());
+	if (tess_planned_model_record(&o->model, &mesh, 1, &o->program)) {
+		tess_planned_model_close(&o->model);
+		return false;
+	}
+	o->program->training = training ? &step : NULL;
+	return true;
+}
+
+static void load_rank(struct opened *o, int32_t rank, const struct tess_opened_device *cpu)
+{
+	ck_assert_msg(!tess_rank_weights_load(o->program, &o->model.source, rank, cpu, &o->held),
+	              "%s", tess_error());
+}
+
+static void close_either(struct opened *o)
+{
+	tess_program_free(o->program);
+	tess_planned_model_close(&o->model);
+}
+
+static const char *find_element(const struct tess_view *v, int64_t e, int64_t o, int64_t i)
+{
+	const int64_t *stride = v->stride + (v->ndim == 3);
+	int64_t at = (v->ndim == 3 ? e * v->stride[0] : 0) +
+	             (v->layout == TESS_PANELS ? o / 16 * stride[0] + i * 16 + o % 16
+	                                       : o * stride[0] + (v->ndim > 1 ? i * stride[1] : 0));
+
+	return (const char *)v->data + at * (int64_t)tess_width(v->dtype);
+}
+
+static void check_view(const struct tess_weight *w, const struct tess_view *have,
+                       const struct tess_view *want)
+{
+	const int64_t *shape = want->shape + (want->ndim == 3);
+	uint64_t width = tess_width(want->dtype);
+
+	ck_assert(have->ndim == want->ndim && have->dtype == want->dtype &&
+	          have->layout == want->layout &&
+	          !memcmp(have->shape, want->shape, (size_t)want->ndim * sizeof *shape));
+	if (w->heads) { /* neither is mapped */
+		MUST(!memcmp(have->data, want->data,
+		             (uint64_t)(shape[0] / w->dim[0]->unit_size * want->stride[0]) *
+		                     width));
+		return;
+	}
+	for (int64_t e = 0; e < (want->ndim == 3 ? want->shape[0] : 1); e++)
+		for (int64_t o = 0; o < shape[0]; o++)
+			for (int64_t i = 0; i < (want->ndim > 1 ? shape[1] : 1); i++)
+				MUST(!memcmp(find_element(have, e, o, i),
+				             find_element(want, e, o, i), width));
+}
+
+/* `_i`: a case; in panels, in rows, read and not mapped, and as training has them. */
+START_TEST(ranks_hold_the_same)
+{
+	struct tess_opened_device cpu = { 0 };
+	struct opened plain, panels;
+	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
+
+	convert_case(_i);
+	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
+	                      !cpu.table->open(0, 1, &cpu.self),
+	              "%s", tess_error());
+	for (int how = 0; how < 4; how++)
+		for (int32_t n = 1; n <= RANKS; n++) {
+			tess_option_set("layout", how == 1 ? "rows" : "panels");
+			tess_option_set("load", "map");
+			if (!open_either(_i, model, n, how == 3, &plain)) {
+				ck_assert_int_gt(n, 1);
+				continue;
+			}
+			tess_option_set("load", how == 2 ? "copy" : "map");
+			ck_assert(open_either(_i, scratch_format_path("panels"), n, how == 3,
+			                      &panels));
+			for (int32_t r = 0; r < n; r++) {
+				load_rank(&plain, r, &cpu);
+				load_rank(&panels, r, &cpu);
+				for (int32_t k = 0; k < plain.held.n; k++)
+					check_view(plain.program->weight[k], &panels.held.view[k],
+					           &plain.held.view[k]);
+				if (how == 0 && n == 1 && cases[_i].all)
+					ck_assert_uint_eq(panels.held.bytes, 0);
+				if (how == 0)
+					ck_assert_uint_le(panels.held.bytes, plain.held.bytes);
+				tess_rank_weights_free(&plain.held);
+				tess_rank_weights_free(&panels.held);
+			}
+			close_either(&plain);
+			close_either(&panels);
+		}
+	tess_option_set("layout", "");
+	tess_option_set("load", "map");
+	cpu.table->close(cpu.self);
+}
+END_TEST
+
+/* The exit status of `tessera ARGS`, all output in `text`. */
+static int run_tessera(const char *args, const char *model, const char *rest, char *text)
+{
+	return command_run(text, TEXT, "'%s' %s '%s' %s 2>&1", TESSERA, args, model, rest);
+}
+
+static void generate_digest(const char *model, int ranks, char digest[80])
+{
+	char text[TEXT], rest[128];
+	const char *at;
+
+	snprintf(rest, sizeof rest,
+	         "-n %d --backend loopback --ids 1,403 --max-tokens 8 --temperature 0 --json",
+	         ranks);
+	ck_assert_msg(!run_tessera("generate", model, rest, text), "%s", text);
+	at = strstr(text, "\"digest\":\"");
+	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
+}
+
+/* The command, in another dtype: the digests of the plain checkpoint in that. */
+START_TEST(same_digests)
+{
+	char text[TEXT], rest[512], have[80], want[80];
+
+	snprintf(rest, sizeof rest, "'%s' --panels --dtype bf16 -n 3", scratch_format_path("bf16"));
+	ck_assert_msg(!run_tessera("convert", format_data_path(""), rest, text) && !*text, "%s",
+	              text);
+	for (int n = 1; n <= 4; n++) {
+		generate_digest(format_path_in(SOURCE_ROOT, "tests/data/stories260K-bf16"), n,
+		                want);
+		generate_digest(scratch_format_path("bf16"), n, have);
+		ck_assert_str_eq(have, want);
+	}
+}
+END_TEST
+
+START_TEST(refusals)
+{
+	char text[TEXT], rest[512];
+
+	convert_case(0);
+	snprintf(rest, sizeof rest, "'%s'", scratch_format_path("again"));
+	ck_assert_int_eq(run_tessera("convert", scratch_format_path("panels"), rest, text), 1);
+	expect_part(text, "/panels: tensor model.embed_tokens.weight is stored in panels; convert "
+	                  "the checkpoint that this one was made from");
+	scratch_make_folder("unknown");
+	scratch_write_text("unknown/config.json", "{\"model_type\": \"unheard-of\"}");
+	ck_assert(!command_run(text, TEXT, "cp '%s' '%s'", format_data_path("model.safetensors"),
+	                       scratch_format_path("unknown")));
+	snprintf(rest, sizeof rest, "'%s' --panels", scratch_format_path("again"));
+	ck_assert_int_eq(run_tessera("convert", scratch_format_path("unknown"), rest, text), 1);
+	expect_part(text, "unheard-of");
+	ck_assert_int_ne(access(scratch_format_path("again"), F_OK), 0);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("panels", 60, &r);
+	int failed;
+
+	scratch_make();
+	tcase_add_loop_test(t, ranks_hold_the_same, 0, sizeof cases / sizeof *cases);
+	tcase_add_test(t, same_digests);
+	tcase_add_test(t, refusals);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}
