@@ -14,7 +14,7 @@
 #include "cpu.h"
 
 enum { THREADS_MAX = 1024 };
-enum { HUGE_PAGE_BYTES = 1 << 20 }; /* allocations from this size on ask for huge pages */
+enum { HUGE_PAGE_BYTES = 2 << 20 }; /* allocations from this size on ask for huge pages */
 enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that a share packs */
 
 const struct tess_host *cpu_host;
@@ -198,25 +198,20 @@ out:
 }
 
 /* Weights are read from end to end at each step: huge pages make that, and filling them, faster. */
-static void advise_huge_pages(void *p, uint64_t bytes)
-{
-	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)p / page * page;
-
-	if (bytes >= HUGE_PAGE_BYTES)
-		madvise((void *)begin, (uintptr_t)p + bytes - begin, MADV_HUGEPAGE);
-}
-
 static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 {
+	bool huge = bytes >= HUGE_PAGE_BYTES;
 	void *p = NULL;
 
 	(void)self;
 	if (bytes <= SIZE_MAX - 64)
-		p = aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
+		p = aligned_alloc(huge ? HUGE_PAGE_BYTES : 64,
+		                  bytes ? (bytes + 63) / 64 * 64 : 64);
 	if (!p)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
 		                      (unsigned long long)bytes);
-	advise_huge_pages(p, bytes);
+	if (huge)
+		madvise(p, bytes, MADV_HUGEPAGE);
 	*out = p;
 	return TESS_OK;
 }
