@@ -3,6 +3,7 @@
 #include "hf/explaining.h"
 #include "nn/cut_logits.h"
 #include "nn/lower.h"
+#include "nn/quantized.h"
 #include "nn/storage.h"
 
 #include <string.h>
@@ -14,17 +15,12 @@
 uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struct tess_weight *w,
                                        int32_t rank, int64_t *shape)
 {
-	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
-
-	for (int32_t a = 0; a < w->ndim; a++) {
+	for (int32_t a = 0; a < w->ndim && shape; a++) {
 		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
-		int64_t n = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
 
-		bytes *= (uint64_t)n;
-		if (shape)
-			shape[a] = n;
+		shape[a] = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
 	}
-	return bytes;
+	return tess_weight_count_bytes(p, w, rank);
 }
 
 /* Weights at rest, and what training keeps beside them. */
@@ -34,7 +30,9 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
-		if (!w->table)
+		if (w->quantized)
+			out->weights += tess_weight_count_bytes(p, w, rank);
+		else if (!w->table)
 			out->weights += tess_width(w->dtype) *
 			                (uint64_t)tess_weight_get_kept(p, w, rank, TESS_REST).len;
 	}

@@ -42,7 +42,13 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	p.source = tess_checkpoint_make_source(p.checkpoint);
 	p.positions = choose_positions(p.checkpoint, options);
 	p.source.ignore_unexpected = options && options->ignore_unexpected;
-	st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
+	p.weights =
+		options && TESS_HAS(options, tess_session_options, weights) ? options->weights : 0;
+	if (p.weights && p.weights != TESS_Q8)
+		st = tess_fail(TESS_EINVAL, "%s: weights of dtype %d in memory; use 0 or TESS_Q8",
+		               dir, (int)p.weights);
+	if (!st)
+		st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
 		st = tess_fail_in(st, "%s", dir);
 	if (!st)
@@ -90,6 +96,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
 		                               .ntokens = ntokens,
 		                               .positions = p->positions,
+		                               .weights = p->weights,
 		                               .nselected = 1,
 		                               .logits_root = TESS_LOGITS_CUT };
 
@@ -177,6 +184,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .positions = s->model.positions,
 			                           .threads = mine.threads,
 			                           .kv_dtype = mine.kv_dtype,
+			                           .weights = mine.weights,
 			                           .kv_memory = mine.kv_memory };
 
 		st = open_replica_groups(s, mesh, &parts);
@@ -287,7 +295,7 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 		return st;
 	st = tess_planned_model_record(&p, &shape, 1, &program);
 	if (!st)
-		st = tess_runner_check_options(options ? options->threads : 0);
+		st = tess_runner_check_options(options ? options->threads : 0, p.weights);
 	if (!st) {
 		set_checkpoint_info(&p, program->logits->dim[1]->size, program->max_positions,
 		                    &info);

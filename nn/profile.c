@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/group/group.h"
 #include "core/group/world.h"
+#include "nn/quantized.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,8 @@ static int64_t count_view_elements(const struct tess_view *v)
 
 static uint64_t count_bytes(const struct tess_view *v)
 {
-	return (uint64_t)count_view_elements(v) * tess_width(v->dtype);
+	return v->dtype == TESS_Q8 ? tess_view_count_quantized_bytes(v)
+	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
 }
 
 /* The first operand that is a weight, as are those after it; nin: none. */

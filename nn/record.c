@@ -6,6 +6,7 @@
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
 #include "nn/backward.h"
+#include "nn/quantized.h"
 #include "nn/recorder.h"
 
 #include <stdio.h>
@@ -495,6 +496,7 @@ static tess_status hash_records(struct tess_program *p)
 			for (int32_t a = 0; a < w->ndim; a++)
 				h = hash_dim(h, w->dim[a]);
 			h = hash_bytes(h, w->name, strlen(w->name));
+			h = hash_bytes(h, &w->quantized, sizeof w->quantized);
 			h = hash_places(hash_bytes(h, &w->dtype, sizeof w->dtype), p, w->place);
 		}
 		p->hash[i] = h;
@@ -515,6 +517,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_check_rules(r);
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
+	if (!r->status && r->options->weights == TESS_Q8)
+		tess_program_quantize(r->p);
 	return r->status ? r->status : hash_records(r->p);
 }
 

@@ -93,7 +93,17 @@ static tess_status read_runner_options(bool *check)
 	return st;
 }
 
-tess_status tess_runner_check_options(int32_t threads)
+static tess_status check_weights(const struct tess_device *device, int32_t weights)
+{
+	if (weights != TESS_Q8 || device->layout == TESS_PANELS)
+		return TESS_OK;
+	return tess_fail(TESS_ENOTSUP,
+	                 "8-bit weights: device %s has none; use device cpu, or weights as in the "
+	                 "files",
+	                 device->name);
+}
+
+tess_status tess_runner_check_options(int32_t threads, int32_t weights)
 {
 	const struct tess_device *device;
 	int32_t index;
@@ -105,7 +115,9 @@ tess_status tess_runner_check_options(int32_t threads)
 		st = read_thread_count(threads, &n);
 	if (!st)
 		st = tess_device_find(&device, &index);
-	return st ? st : tess_weights_read_layout(device, &answer);
+	if (!st)
+		st = tess_weights_read_layout(device, &answer);
+	return st ? st : check_weights(device, weights);
 }
 
 /* A group that is alone has one dimension, tp. */
@@ -164,6 +176,8 @@ static tess_status open_runner(struct tess_runner *s)
 
 	if (!st)
 		st = tess_device_find(&device, &index);
+	if (!st)
+		st = check_weights(device, parts->weights);
 	if (!st) {
 		s->programs.options = (struct tess_record_options){ .model = parts->model,
 			                                            .plan = parts->plan,
@@ -171,6 +185,7 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .mesh = parts->mesh,
 			                                            .positions = parts->positions,
 			                                            .kv_dtype = parts->kv_dtype,
+			                                            .weights = parts->weights,
 			                                            .check = s->check,
 			                                            .device = device };
 		s->programs.group = parts->group;

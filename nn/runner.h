@@ -34,14 +34,16 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int64_t positions; /* of a text, at most; 0: any */
 	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
+	int32_t weights; /* linear ones, in memory: 0: as in the files; TESS_Q8 */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 };
 
 /*
  * Checks TESSERA_DEVICE, TESSERA_THREADS (unless `threads` is given), TESSERA_CHECK and
- * TESSERA_LAYOUT as tess_runner_new does, before there is a group.
+ * TESSERA_LAYOUT as tess_runner_new does, before there is a group; and whether the device has
+ * `weights`.
  */
-tess_status tess_runner_check_options(int32_t threads);
+tess_status tess_runner_check_options(int32_t threads, int32_t weights);
 /* tess_device_open with `nthreads`, or as TESSERA_THREADS says (0: a share of the CPUs). */
 tess_status tess_runner_open_device(const struct tess_device *device, int32_t index,
                                     int32_t nthreads, struct tess_group *group,

@@ -87,7 +87,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *o)
 	tess_status st = tess_optimizer_read(o, &optimizer);
 
 	if (!st)
-		st = tess_runner_check_options(o->threads);
+		st = tess_runner_check_options(o->threads, 0);
 	if (!st)
 		st = tess_device_find(&device, &index);
 	if (!st && (device->mem != TESS_HOST || !device->exact))

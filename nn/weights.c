@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/returned.h"
 #include "nn/lower.h"
+#include "nn/quantized.h"
 #include "nn/storage.h"
 
 #include <stdlib.h>
@@ -62,7 +63,7 @@ tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			panels[w->table ? w->table->index : w->index] = true;
+			panels[w->table && !w->quantized ? w->table->index : w->index] = true;
 		}
 	}
 	for (int32_t i = 0; i < p->nweights; i++) {
@@ -310,6 +311,30 @@ static struct tess_view make_loaded_view(const struct part *p, bool panels)
 	return to;
 }
 
+/* Packs unit after unit: a unit has groups of its own. A slab has whole units of the inputs. */
+static tess_status pack_quantized(const struct weights_loader *l, const struct part *p,
+                                  const struct tess_view *rows, struct tess_view to)
+{
+	const struct tess_opened_device *d = &l->weights->device;
+	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, p->w->place, p->w->in_dim);
+	const struct tess_dim *in = p->w->dim[p->w->in_dim];
+	struct tess_view unit = *rows;
+	char *data = to.data;
+	int64_t lo, hi;
+	tess_status st = TESS_OK;
+
+	tess_dim_get_rank_units(in, cut.nranks, cut.rank, &lo, &hi);
+	for (int64_t u = lo; u < hi && !st; u++) {
+		unit.shape[1] = tess_dim_get_unit_start(in, u + 1) - tess_dim_get_unit_start(in, u);
+		to.data = data;
+		st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &unit, &to);
+		data += tess_quantized_count_bytes(unit.shape[1]);
+		unit.data = (char *)unit.data +
+		            unit.shape[1] * unit.stride[1] * (int64_t)tess_width(unit.dtype);
+	}
+	return st ? tess_fail_in(st, "%s", p->w->name) : st;
+}
+
 static int64_t count_loaded_elements(const struct tess_view *v)
 {
 	return (v->layout == TESS_PANELS ? tess_up(v->shape[0], 16) * 16 : v->shape[0]) *
@@ -327,7 +352,7 @@ static tess_status load_into_memory(struct weights_loader *l, const struct part 
 	const struct tess_opened_device *d = &l->weights->device;
 	bool panels = to.layout == TESS_PANELS, transposed = panels && p->w->in_out;
 	int64_t element_size = (int64_t)tess_width(p->dtype), row = p->cols * element_size, n;
-	int64_t step = tess_up(SLAB, 16 * row + 1) * 16;
+	int64_t step = p->w->quantized && transposed ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
 	const char *name = p->w->name;
 	char *start = to.data;
 	struct tess_view rows;
@@ -341,10 +366,48 @@ static tess_status load_into_memory(struct weights_loader *l, const struct part 
 		if (transposed)
 			tess_view_swap_axes(&rows, 0);
 		to.data = start + at * (transposed ? 16 * element_size : row);
-		st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
-		            : tess_device_move(d, name, to.data, rows.data, (uint64_t)(n * row));
+		if (p->w->quantized) {
+			to.data = start + at / 16 * to.stride[0];
+			st = pack_quantized(l, p, &rows, to);
+		} else {
+			st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
+			            : tess_device_move(d, name, to.data, rows.data,
+			                               (uint64_t)(n * row));
+		}
 		drop_files(l, p);
 	}
+	return st;
+}
+
+/* Matrix after matrix of a weight that is quantized: a tied head has one of its own. */
+static tess_status load_quantized(struct weights_loader *l, int32_t i)
+{
+	const struct tess_weight *w = l->p->weight[i];
+	struct tess_view v = tess_weight_view_quantized(l->p, w, l->rank), one = v;
+	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
+	struct tess_run experts = { 0, 1 };
+	struct tess_weight whole = *w;
+	struct part p;
+	tess_status st = alloc_weight_memory(l, i, tess_view_count_quantized_bytes(&v));
+
+	if (w->table)
+		whole.files = w->table->files;
+	if (w->ndim > 2) {
+		tess_dim_get_local_runs(w->dim[0], cut.nranks, cut.rank, &experts);
+		one = (struct tess_view){ .dtype = v.dtype,
+			                  .ndim = 2,
+			                  .layout = v.layout,
+			                  .shape = { v.shape[1], v.shape[2] },
+			                  .stride = { v.stride[1], v.stride[2] } };
+	}
+	for (int64_t e = 0; e < experts.len && !st; e++) {
+		st = find_local_part(l, &whole, experts.start + e, &p);
+		one.data = (char *)l->weights->allocated[i] + e * v.stride[0];
+		if (!st)
+			st = load_into_memory(l, &p, one);
+	}
+	v.data = l->weights->allocated[i];
+	l->weights->view[i] = v;
 	return st;
 }
 
@@ -539,7 +602,9 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	if (!st && (!h.view || !h.allocated))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		if (p->weight[i]->table)
+		if (p->weight[i]->quantized)
+			st = load_quantized(&l, i);
+		else if (p->weight[i]->table)
 			load_tied_view(&l, i);
 		else
 			st = load_weight(&l, i);

@@ -64,6 +64,9 @@ _tessera() {
 	--kv)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
+	--weights)
+		mapfile -t COMPREPLY < <(compgen -W 'file q8' -- "$cur")
+		return ;;
 	-n | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
 	--micro-batches | --aux-loss | --recompute | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
@@ -77,17 +80,17 @@ _tessera() {
 	case $command in
 	'') options='bench conform convert explain generate grad info launch train help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
-		--positions --kv --kv-memory --max-tokens
+		--positions --kv --weights --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
 	train) options="$plan --backend --threads --device --max-restarts --bucket --recompute --data --sequence --separate --token-dtype
 		--eval-data --eval-every --steps --batch --micro-batches --seed --optimizer --lr --min-lr --warmup --schedule --betas --eps
 		--momentum --weight-decay --clip --aux-loss --dropout --save --save-every --keep --resume --log --curve --digest --flight --help" ;;
 	explain)
-		options="$plan --tokens --positions --program --json --svg --train --batch --sequence --optimizer --recompute --help"
+		options="$plan --tokens --positions --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
 	grad) options="$plan --ids-file --out --backend --threads --micro-batches --aux-loss --recompute --check --help" ;;
-	bench) options="$plan --backend --threads --device --positions --kv --kv-memory --prefill-chunk --context --tokens --batch --rounds
+	bench) options="$plan --backend --threads --device --positions --kv --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds
 		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help" ;;
 	convert) options='-n --dtype --max-shard-size --panels --help' ;;

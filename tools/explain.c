@@ -13,7 +13,7 @@
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
-	"       [--positions L] [--program] [--json] [--svg FILE]\n"
+	"       [--positions L] [--weights HOW] [--program] [--json] [--svg FILE]\n"
 	"       [--train] [--batch N] [--sequence L] [--optimizer NAME] [--recompute PATTERN]\n"
 	"       [--help]\n"
 	"\n"
@@ -29,6 +29,7 @@ static const char *const help =
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
 	"  --positions L   of a text, at most; size of the KV cache (default 2048, or that of the\n"
 	"                  checkpoint if it is less)\n"
+	"  --weights HOW   file, or q8: linear weights are 8-bit in memory (default file)\n"
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
 	"  --svg FILE      also draws who holds what and what moves, module by module\n"
@@ -51,7 +52,7 @@ enum { RANKS_MAX = 1024, NAME = EXPLAIN_NAME };
 struct explain_options {
 	const char *model, *mesh, *plan, *svg;
 	struct tess_tool_overrides overrides, recompute;
-	int32_t ranks, tokens, positions, batch, sequence, optimizer;
+	int32_t ranks, tokens, positions, weights, batch, sequence, optimizer;
 	bool program, json, ignore_unexpected, train;
 };
 
@@ -427,6 +428,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
 		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 20 },
 		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
+		{ "weights", .parse = tess_tool_parse_weights, .to = &a->weights },
 		{ "program", .flag = &a->program },
 		{ "json", .flag = &a->json },
 		{ "svg", .text = &a->svg },
@@ -448,6 +450,10 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		st = tess_fail(TESS_EINVAL,
 		               "--batch, --sequence, --optimizer and --recompute are of a step of "
 		               "training; add --train");
+	if (!st && a->train && a->weights)
+		st = tess_fail(TESS_EINVAL,
+		               "--weights q8 is for inference: training changes weights in their "
+		               "own dtype");
 	if (!st && a->train && a->tokens)
 		st = tess_fail(TESS_EINVAL,
 		               "--tokens is of a step of inference; with --train give --batch and "
@@ -489,7 +495,8 @@ static tess_status explain_inference(const struct explain_options *a, struct tes
 		                                .positions = a->positions,
 		                                .plan = a->plan,
 		                                .overrides = a->overrides.text,
-		                                .ignore_unexpected = a->ignore_unexpected };
+		                                .ignore_unexpected = a->ignore_unexpected,
+		                                .weights = a->weights };
 
 	return tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens ? a->tokens : 1,
 	                    &options, out);

@@ -317,7 +317,7 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 	bool vector = q->ndim < 2;
 	double height = vector ? 8 : 22;
 	char style[EXPLAIN_NAME], name[256], shape[96] = "", most[16], all[16];
-	uint64_t max = 0, min = UINT64_MAX, total = tess_width(q->dtype);
+	uint64_t max = 0, min = UINT64_MAX, total = 1;
 	const char *rest;
 	size_t len = 0;
 
@@ -330,6 +330,8 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 		len += (size_t)snprintf(shape + len, sizeof shape - len, "%s%lld", a ? " × " : "",
 		                        (long long)q->shape[a]);
 	}
+	/* 8-bit: with a scale of two bytes for 32 elements, where units have as many */
+	total = q->dtype == TESS_Q8 ? total + total / 16 : total * tess_width(q->dtype);
 	for (int32_t r = 0; r < p->e->nranks; r++) {
 		uint64_t bytes = tess_explanation_shard(p->e, i, r, NULL);
 

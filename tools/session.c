@@ -12,6 +12,16 @@ static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
 	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
 }
 
+tess_status tess_tool_parse_weights(const char *name, const char *text, void *to)
+{
+	bool q8 = !strcmp(text, "q8");
+
+	*(int32_t *)to = q8 ? TESS_Q8 : 0;
+	return q8 || !strcmp(text, "file")
+	               ? TESS_OK
+	               : tess_fail(TESS_EINVAL, "%s %s: use file or q8", name, text);
+}
+
 tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
                                     const struct tess_tool_option *table,
                                     struct tess_tool_session *s)
@@ -27,6 +37,7 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
 		{ "ignore-unexpected", .flag = &s->ignore_unexpected },
 		{ "positions", .number = &s->positions, .lo = 1, .hi = 1 << 30 },
 		{ "kv", .parse = parse_kv_dtype, .to = &s->kv_dtype },
+		{ "weights", .parse = tess_tool_parse_weights, .to = &s->weights },
 		{ "kv-memory", .parse = tess_tool_parse_size, .to = &s->kv_memory },
 	};
 	size_t n = 0;
@@ -56,7 +67,8 @@ struct tess_session_options tess_tool_get_session_options(const struct tess_tool
 		                              .ignore_unexpected = s->ignore_unexpected,
 		                              .kv_dtype = s->kv_dtype,
 		                              .kv_memory = s->kv_memory,
-		                              .positions = s->positions };
+		                              .positions = s->positions,
+		                              .weights = s->weights };
 }
 
 tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_session_info *out)

@@ -70,10 +70,13 @@ struct tess_tool_overrides { /* of an option that may be repeated; the list ends
 /* The function `parse` of such an option; to: a struct tess_tool_overrides. */
 tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
 
+/* Of --weights: "file" or "q8", into *(int32_t *)to as tess_session_options has it. */
+tess_status tess_tool_parse_weights(const char *name, const char *text, void *to);
+
 struct tess_tool_session { /* what opens a session, from the options of commands that do */
 	const char *model, *mesh, *plan;
 	struct tess_tool_overrides overrides;
-	int32_t ranks, threads, kv_dtype, positions;
+	int32_t ranks, threads, kv_dtype, weights, positions;
 	uint64_t kv_memory; /* bytes; 0: of the free memory */
 	bool ignore_unexpected;
 };

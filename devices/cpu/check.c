@@ -1,6 +1,25 @@
 /* Checks shapes, strides, types and sums of an op by docs/ops.md. */
 #include "check.h"
 
+/* NULL unless a TESS_Q8 weight has other groups than the `ntree` trees of its sum, from `t` on. */
+static const char *check_groups(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,
+                                const struct tess_view *w)
+{
+	const int64_t *bound;
+	int64_t groups = 0;
+
+	if (w->dtype != TESS_Q8)
+		return NULL;
+	bound = op->term[t->first].bound;
+	if (ntree != 1 || t->terms != 1 || bound[0] || bound[t->hi - t->lo] != w->shape[1])
+		return "a weight in q8 must be summed over all of its elements, by one term";
+	for (int64_t u = 0; u < t->hi - t->lo; u++)
+		groups += tess_up(bound[u + 1] - bound[u], GROUP);
+	return w->stride[0] == LANES * (w->shape[1] + 2 * groups)
+	               ? NULL
+	               : "panels in q8 must have the groups of the units of the sum";
+}
+
 static tess_status check_linear(const struct tess_op *op)
 {
 	const char *why;
@@ -17,10 +36,13 @@ static tess_status check_linear(const struct tess_op *op)
 	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *w = &op->in[1 + i];
 
-		if (!is_matrix(w) || w->shape[1] != op->in[0].shape[1])
+		if (!is_linear_weight(w) || w->shape[1] != op->in[0].shape[1])
 			return refuse_op(op, "linear",
 			                 "a weight must be [N, K] in f32, bf16 or f16, in "
 			                 "rows, or in panels of strides that fit");
+		why = check_groups(op, op->tree, op->ntree, w);
+		if (why)
+			return refuse_op(op, "linear", why);
 		if ((op->out[i].ndim == 3) != partial ||
 		    !is_sum(op, &op->out[i], op->in[0].shape[0], w->shape[0]))
 			return refuse_op(op, "linear",
@@ -375,9 +397,10 @@ static tess_status check_experts(const struct tess_op *op)
 	gate_up = get_matrix(a, 0);
 	down = get_matrix(b, 0);
 	if (!is_row_view(x, 2) || !is_row_view(&op->in[1], 2) ||
-	    x->shape[0] != op->in[1].shape[0] || !is_matrix(&gate_up) || !is_matrix(&down) ||
-	    a->shape[0] != op->in[1].shape[1] || b->shape[0] != a->shape[0] ||
-	    gate_up.shape[1] != x->shape[1] || gate_up.shape[0] != 2 * down.shape[1])
+	    x->shape[0] != op->in[1].shape[0] || !is_linear_weight(&gate_up) ||
+	    !is_linear_weight(&down) || a->shape[0] != op->in[1].shape[1] ||
+	    b->shape[0] != a->shape[0] || gate_up.shape[1] != x->shape[1] ||
+	    gate_up.shape[0] != 2 * down.shape[1])
 		return refuse_op(op, "experts",
 		                 "x must be f32 rows [T, K], weights [T, e], gate_up [e, 2F, K] "
 		                 "and down [e, H, F] in f32, bf16 or f16, in rows or panels");
@@ -390,6 +413,8 @@ static tess_status check_experts(const struct tess_op *op)
 	why = check_tree(op, &op->tree[0], 0, x->shape[1], false);
 	why = why ? why : check_tree(op, &op->tree[1], 3, down.shape[1], partial && slots);
 	why = why ? why : check_expert_tree(op, 2, partial || slots);
+	why = why ? why : check_groups(op, &op->tree[0], 1, &gate_up);
+	why = why ? why : check_groups(op, &op->tree[1], 1, &down);
 	if (why)
 		return refuse_op(op, "experts", why);
 	if (!is_combined(op, &op->tree[slots ? 1 : 2],

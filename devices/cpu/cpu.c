@@ -237,6 +237,28 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	return st;
 }
 
+/* The elements of one unit. */
+static tess_status quantize_rows(struct cpu *cpu, const struct tess_view *rows,
+                                 struct tess_view *panels)
+{
+	int64_t n = tess_up(rows->shape[0], LANES);
+	struct pack pack = { rows, panels, calloc((size_t)n + 1, sizeof *pack.refused) };
+	bool refused = false;
+
+	if (!pack.refused)
+		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
+	pool_run(cpu->pool, cpu->kernels->quantize, &pack, n,
+	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
+	for (int64_t i = 0; i < n; i++)
+		refused = refused || pack.refused[i];
+	free(pack.refused);
+	if (refused)
+		return cpu_host->fail(TESS_EINVAL,
+		                      "an element is NaN, infinite or above 8.3e6, which 8-bit "
+		                      "weights cannot hold; use weights as in the files");
+	return TESS_OK;
+}
+
 static tess_status device_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
 {
 	struct cpu *cpu = self;
@@ -248,11 +270,13 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 		.shape = { rows->shape[0], rows->shape[1] },
 		.stride = { panels->stride[0] ? panels->stride[0] : rows->shape[1] * LANES, LANES },
 	};
-	struct pack pack = { rows, &out };
+	struct pack pack = { rows, &out, NULL };
 	tess_status st = cpu_check_rows(rows);
 
 	if (st)
 		return st;
+	if (panels->dtype == TESS_Q8)
+		return quantize_rows(cpu, rows, panels);
 	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
 	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
 	*panels = out;

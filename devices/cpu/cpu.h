@@ -40,11 +40,12 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 struct cpu_kernels {
 	const char *name;
 	cpu_run *run[KINDS];
-	pool_fn *pack; /* over panels; arg: struct pack */
+	pool_fn *pack, *quantize; /* over panels; arg: struct pack */
 };
 
 struct pack {
 	const struct tess_view *rows, *panels;
+	bool *refused; /* of each panel, by quantize: it has what TESS_Q8 cannot hold */
 };
 
 /* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
@@ -103,11 +104,17 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
 }
 
+/* Bytes of an element; strides of TESS_Q8 are bytes. */
+static inline int64_t get_weight_width(int32_t dtype)
+{
+	return dtype == TESS_Q8 ? 1 : (int64_t)tess_width(dtype);
+}
+
 /* Matrix `i` of a weight of several, without data if there is none. */
 static inline struct tess_view get_matrix(const struct tess_view *w, int64_t i)
 {
 	return (struct tess_view){
-		.data = w->data ? (char *)w->data + i * w->stride[0] * (int64_t)tess_width(w->dtype)
+		.data = w->data ? (char *)w->data + i * w->stride[0] * get_weight_width(w->dtype)
 		                : NULL,
 		.dtype = w->dtype,
 		.ndim = w->ndim - 1,

@@ -1,5 +1,6 @@
 /* The kernels of one instruction set, CPU_ISA. */
 #include "pack.h"
+#include "quantized.h"
 
 extern cpu_run CPU_NAME(run_linear);
 extern cpu_run CPU_NAME(run_linear_dx);
@@ -91,4 +92,5 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_BALANCE] = CPU_NAME(run_balance),
 	.run[TESS_OP_BALANCE_D] = CPU_NAME(run_balance_d),
 	.pack = pack_panels,
+	.quantize = quantize_panels,
 };

@@ -80,6 +80,16 @@ LANES_INLINE void lanes_sort_pair(struct lanes x[2])
 	x[1].v = _mm512_permutex2var_ps(even, hi, x[1].v);
 }
 
+LANES_INLINE struct lanes lanes_load_i8(const void *p)
+{
+	return (struct lanes){ _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))) };
+}
+
+LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
+{
+	return (struct lanes){ _mm512_mul_ps(x.v, y.v) };
+}
+
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
 LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 {
@@ -203,6 +213,21 @@ LANES_INLINE void lanes_sort_pair(struct lanes x[2])
 	x[0].hi = _mm256_permute2f128_ps(a, b, 0x31);
 	x[1].lo = _mm256_permute2f128_ps(c, d, 0x20);
 	x[1].hi = _mm256_permute2f128_ps(c, d, 0x31);
+}
+
+LANES_INLINE struct lanes lanes_load_i8(const void *p)
+{
+	const void *high = (const char *)p + 8;
+
+	return (struct lanes){
+		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))),
+		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(high))),
+	};
+}
+
+LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
+{
+	return (struct lanes){ _mm256_mul_ps(x.lo, y.lo), _mm256_mul_ps(x.hi, y.hi) };
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -331,6 +356,22 @@ LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
 LANES_INLINE void lanes_sort_pair(struct lanes x[2])
 {
 	(void)x;
+}
+
+LANES_INLINE struct lanes lanes_load_i8(const void *p)
+{
+	struct lanes x;
+
+	for (int i = 0; i < LANES; i++)
+		x.v[i] = ((const int8_t *)p)[i];
+	return x;
+}
+
+LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
+{
+	for (int i = 0; i < LANES; i++)
+		x.v[i] = x.v[i] * y.v[i];
+	return x;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */

@@ -1,6 +1,7 @@
 #include "product.h"
 
 #include "pack.h"
+#include "quantized.h"
 
 struct panels { /* where the panels of a weight are */
 	const char *data;
@@ -9,7 +10,7 @@ struct panels { /* where the panels of a weight are */
 
 static struct panels get_panels(const struct tess_view *w)
 {
-	int64_t bytes = (int64_t)tess_width(w->dtype);
+	int64_t bytes = get_weight_width(w->dtype);
 
 	if (w->layout == TESS_PANELS)
 		return (struct panels){ w->data, LANES * bytes, w->stride[0] * bytes };
@@ -126,9 +127,18 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 		if (g->flat)
 			pack_columns(&w, g->column, s->at, s->len, g->columns,
 			             g->fetched + (s->before - first) * g->columns);
-		for (int32_t i = 0; i < g->panels && !g->flat; i++)
-			pack_widened(&w, g->column + i * LANES, s->at, s->len,
-			             g->fetched + (i * LEAF + s->before - first) * LANES);
+		for (int32_t i = 0; i < g->panels && !g->flat; i++) {
+			float *to = g->fetched + (i * LEAF + s->before - first) * LANES;
+
+			if (w.dtype == TESS_Q8)
+				quantized_widen(s,
+				                (const char *)w.data +
+				                        (g->column / LANES + i) * w.stride[0] +
+				                        quantized_get_offset(s),
+				                to);
+			else
+				pack_widened(&w, g->column + i * LANES, s->at, s->len, to);
+		}
 	}
 }
 
@@ -167,8 +177,10 @@ static void multiply_tile(const struct product *p, const struct group *g,
                           int64_t n)
 {
 	int64_t pitch = p->rows * g->columns, bk = LANES * (int64_t)sizeof(float), bp = LEAF * bk;
-	tile_fn *run =
-		tile_find(g->direct ? p->w.dtype : TESS_F32, p->packed, (int)n, g->panels > 1);
+	bool quantized = g->direct && p->w.dtype == TESS_Q8;
+	tile_fn *run = quantized ? quantized_find_tile((int)n, g->panels > 1)
+	                         : tile_find(g->direct ? p->w.dtype : TESS_F32, p->packed, (int)n,
+	                                     g->panels > 1);
 	float *slot = g->slots + row * g->columns;
 	struct panels w = { 0 };
 	const float *a;
@@ -184,8 +196,9 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		bk *= g->panels;
 	}
 	for (const struct sum_step *s = first; s < end; s++) {
-		b = g->direct ? w.data + s->at * bk
-		              : (const char *)g->fetched + (s->before - first->before) * bk;
+		b = quantized   ? w.data + quantized_get_offset(s)
+		    : g->direct ? w.data + s->at * bk
+		                : (const char *)g->fetched + (s->before - first->before) * bk;
 		a = p->packed ? p->x + s->before * p->rows + row * s->len
 		              : p->x + row * p->pitch + s->at;
 		run(a, p->pitch, b, bk, bp, slot, pitch, s);
@@ -203,7 +216,7 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end, *next;
 	int64_t n;
 
-	g.direct = p->w.layout == TESS_PANELS ||
+	g.direct = (p->w.layout == TESS_PANELS && (p->w.dtype != TESS_Q8 || !p->packed)) ||
 	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
 	g.flat = !g.direct && is_flat_group(p, &g);
 	g.slots = slots;

@@ -9,8 +9,11 @@
 
 #include <tessera/device.h>
 
+enum { GROUP = 32 }; /* elements that share a scale; a unit's last group may have fewer */
+
 struct sum_step {
 	int64_t at, before; /* first element; elements of all earlier steps */
+	int64_t groups; /* of TESS_Q8 weights, before it: of GROUP elements of a unit */
 	int32_t len;
 	int32_t node; /* the node of the out that it completes; -1: none */
 	int32_t operand; /* that of the term */
@@ -24,7 +27,7 @@ struct sum_step {
 struct sum {
 	struct sum_step *step; /* {0}: empty; sum_free */
 	int64_t count, capacity;
-	int64_t elements; /* of all steps */
+	int64_t elements, groups; /* of all steps */
 	int32_t levels, nodes; /* depth of the stack; nodes of the out, 1 if it is finished */
 };
 

@@ -329,6 +329,40 @@ START_TEST(refuses_arguments)
 }
 END_TEST
 
+/* Linear weights and experts, a tied head beside its table; no router, and no head's own. */
+START_TEST(eight_bit_weights)
+{
+	static const char *const folders[] = { "mixtral", "qwen3_moe", "deepseek_v3", "gpt2" };
+	static const char *const wide[] = { "embed", "norm",  "mlp.gate.weight", "kv_b_proj.weight",
+		                            "bias",  ".wte.", ".wpe.",           ".ln_" };
+	struct tess_session_options options = { .size = sizeof options, .weights = TESS_Q8 };
+	uint64_t bytes[2] = { 0 };
+	struct tess_explanation *e;
+	char dir[512];
+
+	snprintf(dir, sizeof dir, "%s/../tests/data/goldens/%s", format_data_path("."),
+	         folders[_i]);
+	ck_assert_msg(!tess_explain(dir, "tp=2", 2, 1, &options, &e), "%s", tess_error());
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		bool is_wide = false;
+
+		for (size_t k = 0; k < sizeof wide / sizeof *wide && !p->tied; k++)
+			is_wide = is_wide || strstr(p->name, wide[k]);
+		ck_assert_msg((p->dtype == TESS_Q8) == !is_wide, "%s is %s", p->name,
+		              tess_dtype_name(p->dtype));
+		for (int r = 0; r < 2; r++)
+			bytes[r] += tess_explanation_shard(e, i, r, NULL);
+	}
+	for (int r = 0; r < 2; r++)
+		MUST(e->ranks[r]->weights == bytes[r]);
+	tess_explanation_free(e);
+	options.weights = TESS_BF16;
+	ck_assert_int_eq(tess_explain(dir, "tp=2", 2, 1, &options, &e), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "use 0 or TESS_Q8"), "%s", tess_error());
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -337,6 +371,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_loop_test(t, adds_up, 0, 3);
+	tcase_add_loop_test(t, eight_bit_weights, 0, 4);
 	tcase_add_test(t, a_latent_is_cached_once);
 	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, runs_of_fused_weights);

@@ -232,27 +232,52 @@ static void get_last_digest(const char *name, const char *folder, int ranks, con
 	tess_safetensors_close(g);
 }
 
+struct way {
+	int ranks;
+	const char *options;
+};
+
+/* One digest, that of one rank, which is returned; the options of all are those and `more`. */
+static void compare_digests(const char *name, const struct way *ways, size_t n, const char *more,
+                            char want[65])
+{
+	char have[65], options[1024];
+
+	get_last_digest(name, name, 1, more, want);
+	for (size_t i = 0; i < n; i++) {
+		snprintf(options, sizeof options, "%s %s", ways[i].options, more);
+		get_last_digest(name, name, ways[i].ranks, options, have);
+		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", name, ways[i].ranks,
+		              options);
+	}
+}
+
+static const struct way ways[] = {
+	{ 2, "--plan tp+sp" },
+	{ 3, "--plan tp+sp --backend shm --prefill-chunk 7" },
+	{ 4, "--plan tp --backend shm --prefill-chunk 1" },
+	{ 4, "--mesh dp=2,tp=2" },
+	{ 2, "--ids 7,8,9,1,2,3 --ids 1 --prefill-chunk 9" },
+};
+enum { WAYS = sizeof ways / sizeof *ways };
+
 /* Plans, backends, chunks and other texts change no bit of a text that outgrows any window. */
 START_TEST(every_way)
 {
-	static const struct {
-		int ranks;
-		const char *options;
-	} ways[] = {
-		{ 2, "--plan tp+sp" },
-		{ 3, "--plan tp+sp --backend shm --prefill-chunk 7" },
-		{ 4, "--plan tp --backend shm --prefill-chunk 1" },
-		{ 4, "--mesh dp=2,tp=2" },
-		{ 2, "--ids 7,8,9,1,2,3 --ids 1 --prefill-chunk 9" },
-	};
-	char want[65], have[65];
+	char digest[65];
 
-	get_last_digest(names[_i], names[_i], 1, "", want);
-	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-		get_last_digest(names[_i], names[_i], ways[i].ranks, ways[i].options, have);
-		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", names[_i], ways[i].ranks,
-		              ways[i].options);
-	}
+	compare_digests(names[_i], ways, WAYS, "", digest);
+}
+END_TEST
+
+/* Nor where linear weights are 8-bit, which changes the bits. */
+START_TEST(every_way_in_8_bits)
+{
+	char file[65], q8[65];
+
+	get_last_digest(names[3 * _i], names[3 * _i], 1, "", file);
+	compare_digests(names[3 * _i], ways, WAYS, "--weights q8", q8);
+	ck_assert_str_ne(file, q8);
 }
 END_TEST
 
@@ -272,10 +297,7 @@ END_TEST
 /* The same of mixtures of experts: by expert, inside each, and both. */
 START_TEST(every_way_of_experts)
 {
-	static const struct {
-		int ranks;
-		const char *options;
-	} ways[] = {
+	static const struct way of_experts[] = {
 		{ 2, "--plan ep" },
 		{ 3, "--plan ep --backend shm --prefill-chunk 7" },
 		{ 4, "--plan ep --mesh ep=4,tp=1 --prefill-chunk 1" },
@@ -295,15 +317,11 @@ START_TEST(every_way_of_experts)
 		{ 3, "--plan '{" RULE("**.mlp",
 		                      "prepare_input_output:in=shard(0),out=replicate") "}'" },
 	};
-	char want[65], have[65];
-	int name = NAMES - SPARSE + _i;
+	const char *name = names[NAMES - SPARSE + _i % SPARSE];
+	char digest[65];
 
-	get_last_digest(names[name], names[name], 1, "", want);
-	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-		get_last_digest(names[name], names[name], ways[i].ranks, ways[i].options, have);
-		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", names[name], ways[i].ranks,
-		              ways[i].options);
-	}
+	compare_digests(name, of_experts, sizeof of_experts / sizeof *of_experts,
+	                _i < SPARSE ? "" : "--weights q8", digest);
 }
 END_TEST
 
@@ -574,7 +592,8 @@ int main(void)
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
-	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE);
+	tcase_add_loop_test(t, every_way_in_8_bits, 0, (NAMES + 2) / 3);
+	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE + 1);
 	tcase_add_loop_test(t, older_config, 0, NAMES);
 	tcase_add_test(t, names_without_prefix);
 	tcase_add_test(t, documented_digest);

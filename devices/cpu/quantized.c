@@ -1,0 +1,183 @@
+#include "quantized.h"
+
+#include "pack.h"
+
+/* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
+#if defined(__FP_FAST_FMAF)
+#define UNROLL _Pragma("GCC unroll 32")
+#else
+#define UNROLL
+#endif
+
+enum { SCALES = 2 * LANES, INFINITE = 0x7f800000, INFINITE_F16 = 0x7c00 };
+
+/* ---- from rows ------------------------------------------------------------------------------- */
+
+/* The nearest integer, ties to even, of -127 to 127: the addition leaves no fraction. */
+static inline float round_to_integer(float x)
+{
+	x = x < 127.0f ? x : 127.0f;
+	x = x > -127.0f ? x : -127.0f;
+	return (x + 0x1.8p23f) - 0x1.8p23f;
+}
+
+/* Scales of `len` elements [len][LANES], as f16, and as f32; false: one is not finite. */
+static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wide)
+{
+	int32_t most[LANES] = { 0 }, bits[LANES];
+	bool finite = true;
+
+	for (int64_t k = 0; k < len; k++) { /* without signs, bits are in the order of floats */
+		memcpy(bits, w + k * LANES, sizeof bits);
+		CPU_LANES
+		for (int j = 0; j < LANES; j++) {
+			bits[j] &= 0x7fffffff;
+			most[j] = bits[j] > most[j] ? bits[j] : most[j];
+		}
+	}
+	for (int j = 0; j < LANES; j++) {
+		scale[j] = tess_f16_round(tess_float((uint32_t)most[j]) / 127.0f);
+		wide[j] = tess_f16_load(scale[j]);
+		finite = finite && most[j] < INFINITE && scale[j] < INFINITE_F16;
+	}
+	return finite;
+}
+
+/* A group of `len` elements [len][LANES]: its scales, then its values. */
+static bool quantize_group(const float *w, int64_t len, char *to)
+{
+	uint16_t scale[LANES];
+	float wide[LANES], divisor[LANES];
+	bool finite = find_scales(w, len, scale, wide);
+	int8_t *q = (int8_t *)to + SCALES;
+
+	memcpy(to, scale, SCALES);
+	if (!finite)
+		return false;
+	for (int j = 0; j < LANES; j++) /* of a scale of 0 all values are */
+		divisor[j] = wide[j] > 0 ? wide[j] : tess_float(INFINITE);
+	for (int64_t k = 0; k < len; k++, w += LANES, q += LANES) {
+		CPU_LANES
+		for (int j = 0; j < LANES; j++)
+			q[j] = (int8_t)round_to_integer(w[j] / divisor[j]);
+	}
+	return true;
+}
+
+void quantize_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct pack *p = arg;
+	int64_t k = p->rows->shape[1], n;
+	float w[GROUP * LANES];
+
+	(void)thread;
+	for (int64_t i = lo; i < hi; i++) {
+		char *to = (char *)p->panels->data + i * p->panels->stride[0];
+
+		for (int64_t at = 0; at < k; at += n, to += SCALES + n * LANES) {
+			n = k - at < GROUP ? k - at : GROUP;
+			pack_widened(p->rows, i * LANES, at, n, w);
+			p->refused[i] = p->refused[i] || !quantize_group(w, n, to);
+		}
+	}
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+void quantized_widen(const struct sum_step *s, const char *groups, float *to)
+{
+	for (int64_t k = 0; k < s->len;) {
+		int64_t end = s->len - k < GROUP ? s->len : k + GROUP;
+		struct lanes scale = lanes_load_f16(groups);
+
+		for (groups += SCALES; k < end; k++, groups += LANES, to += LANES)
+			lanes_store(to, lanes_multiply(lanes_load_i8(groups), scale));
+	}
+}
+
+/* A run of one group: after inlining the chains and scales stay in registers. */
+LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t ar, const char *b,
+                                  int64_t bp, int64_t len, struct lanes *c)
+{
+	struct lanes scale[TILE_WIDEST], w[TILE_WIDEST];
+
+	UNROLL
+	for (int p = 0; p < panels; p++)
+		scale[p] = lanes_load_f16(b + p * bp);
+	b += SCALES;
+	for (int64_t k = 0; k < len; k++, a++, b += LANES) {
+		UNROLL
+		for (int p = 0; p < panels; p++)
+			w[p] = lanes_multiply(lanes_load_i8(b + p * bp), scale[p]);
+		UNROLL
+		for (int r = 0; r < rows; r++) {
+			UNROLL
+			for (int p = 0; p < panels; p++)
+				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
+		}
+	}
+}
+
+LANES_INLINE void merge_chains(int n, int levels, float **slot, int64_t pitch, struct lanes *c)
+{
+	for (int m = 0; m < levels; m++) {
+		*slot -= pitch;
+		UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(lanes_load(*slot + i * LANES), c[i]);
+	}
+}
+
+LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar,
+                                     const char *b, int64_t bp, float *slot, int64_t pitch,
+                                     const struct sum_step *step)
+{
+	struct lanes c[TILE_ROWS * TILE_WIDEST];
+	const int n = rows * panels;
+	int64_t k = 0;
+
+	slot += step->level * pitch;
+	UNROLL
+	for (int i = 0; i < n; i++)
+		c[i] = step->fresh ? lanes_set_zero() : lanes_load(slot + i * LANES);
+	for (; k + GROUP <= step->len; k += GROUP, b += SCALES + GROUP * LANES)
+		multiply_scaled(rows, panels, a + k, ar, b, bp, GROUP, c);
+	if (k < step->len)
+		multiply_scaled(rows, panels, a + k, ar, b, bp, step->len - k, c);
+	merge_chains(n, step->merge, &slot, pitch, c);
+	if (step->finish) {
+		UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(c[i], lanes_set_zero());
+	}
+	merge_chains(n, step->trees, &slot, pitch, c);
+	UNROLL
+	for (int i = 0; i < n; i++)
+		lanes_store(slot + i * LANES, c[i]);
+}
+
+#define TILE(name, rows, panels) \
+	static void name(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, \
+	                 float *slot, int64_t pitch, const struct sum_step *step) \
+	{ \
+		(void)bk; \
+		run_quantized_tile(rows, panels, a, ar, b, bp, slot, pitch, step); \
+	}
+#define TILES(rows, wide) TILE(run_##rows, rows, 1) TILE(run_wide_##rows, rows, wide)
+
+TILES(1, TILE_WIDE_1)
+TILES(2, TILE_WIDE_3)
+TILES(3, TILE_WIDE_3)
+TILES(4, TILE_WIDE_6)
+TILES(5, TILE_WIDE_6)
+TILES(6, TILE_WIDE_6)
+
+tile_fn *quantized_find_tile(int rows, bool wide)
+{
+	static tile_fn *const table[2][TILE_ROWS] = {
+		{ run_1, run_2, run_3, run_4, run_5, run_6 },
+		{ run_wide_1, run_wide_2, run_wide_3, run_wide_4, run_wide_5, run_wide_6 },
+	};
+
+	return table[wide][rows - 1];
+}

@@ -1,0 +1,26 @@
+/* quantized.h - linear weights that are 8-bit in memory (docs/ops.md): which, and how. */
+#ifndef TESS_NN_QUANTIZED_H
+#define TESS_NN_QUANTIZED_H
+
+#include "nn/program.h"
+
+/*
+ * Marks the weights of linear and experts records, tied heads too, as `quantized`. Not routers,
+ * whose choice of experts jumps with a small error, nor those whose inputs are not cut in units of
+ * their own: of several parts, or shared by query heads.
+ */
+void tess_program_quantize(struct tess_program *p);
+
+/* What a rank holds of a quantized weight, as [outs, ins], of several as [experts, outs, ins]. */
+struct tess_view tess_weight_view_quantized(const struct tess_program *p,
+                                            const struct tess_weight *w, int32_t rank);
+uint64_t tess_view_count_quantized_bytes(const struct tess_view *v);
+
+/* Bytes of `n` inputs, from the first of a unit on, in a panel. */
+int64_t tess_quantized_count_bytes(int64_t n);
+
+/* The bytes in use of what a rank holds of a weight, quantized or as stored. */
+uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess_weight *w,
+                                 int32_t rank);
+
+#endif
