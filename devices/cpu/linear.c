@@ -4,7 +4,7 @@
 enum { ROWS = 192, FEW_ROWS = 48 }; /* rows that use panels while these are cached */
 enum { PACKED_MAX = 1 << 23 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
 enum { RUN = 2048, STACKS_MAX = 1 << 20 }; /* elements of a turn; floats of their stacks */
-enum { SMALL = 1 << 16 }; /* products of the smallest share: fewer are not worth a thread */
+enum { SMALL = 1 << 15 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
 	const struct cpu *cpu;
@@ -52,6 +52,17 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
+/*
+ * Of few rows: weights come from memory, and its prefetchers need long runs. Each thread reads a
+ * range of its own, as `wide` streams.
+ */
+static int64_t choose_run(const struct linear *l, const struct tess_view *w)
+{
+	if (l->packed || w->layout != TESS_PANELS)
+		return 0;
+	return tess_up(w->shape[0], LANES) / (l->wide * l->cpu->nthreads);
+}
+
 /* A block of the current pass times one weight. */
 static struct product make_product(const struct linear *l, int32_t weight, int64_t block)
 {
@@ -70,7 +81,8 @@ static struct product make_product(const struct linear *l, int32_t weight, int64
 		                 .y = (float *)y->data + row * pitch,
 		                 .y_pitch = pitch,
 		                 .node_pitch = y->ndim == 3 ? y->stride[0] : 0,
-		                 .wide = l->wide };
+		                 .wide = l->wide,
+		                 .run = choose_run(l, &l->w[weight]) };
 }
 
 static int64_t count_groups(const struct linear *l, int32_t weight)
@@ -157,6 +169,7 @@ static int64_t choose_together(const struct linear *l, int32_t nthreads)
 
 static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 {
+	void (*run)(struct pool *, pool_fn *, void *, int64_t, int64_t);
 	int64_t pass;
 	void *packed = NULL;
 	tess_status st;
@@ -182,8 +195,9 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 		if (pack)
 			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
 			         tess_up(SMALL, l->block * LEAF));
-		pool_run(cpu->pool, multiply_groups, l, tess_up(l->groups, l->together) * l->blocks,
-		         tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
+		run = pack ? pool_run : pool_run_apart;
+		run(cpu->pool, multiply_groups, l, tess_up(l->groups, l->together) * l->blocks,
+		    tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
 	}
 	return TESS_OK;
 }

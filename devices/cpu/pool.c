@@ -22,14 +22,19 @@ struct job { /* of one call of pool_run; on its stack */
 	uint32_t shares;
 };
 
+/*
+ * Shares [first, end), as end << 32 | first. A thread takes one by changing that, and reads the job
+ * only then: the job stays valid until the share is done.
+ */
+struct range {
+	_Alignas(64) _Atomic uint64_t left;
+};
+
 struct pool {
 	int32_t nthreads, started;
-	/*
-	 * The number of the job, and how many of its shares are left. A thread takes a share by
-	 * decrementing it, and reads the job only then: the job stays valid until the share is
-	 * done.
-	 */
-	_Alignas(64) _Atomic uint64_t ticket;
+	/* of each thread, and of all: shares that are not taken */
+	struct range *range;
+	_Alignas(64) _Atomic uint64_t number; /* of the job */
 	_Alignas(64) _Atomic uint32_t done;
 	_Alignas(64) _Atomic int32_t asleep; /* threads that wait for work */
 	_Atomic bool waiting; /* the caller waits for the last share */
@@ -43,6 +48,7 @@ struct pool {
 struct worker {
 	struct pool *pool;
 	int32_t thread;
+	uint64_t seen; /* the last job that this thread looked for shares of */
 	pthread_t id;
 };
 
@@ -55,34 +61,50 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Takes and runs shares of the current job until none is left. */
-static void run_shares(struct pool *p, int32_t thread)
+/* Takes the first share of the range, or the last one. */
+static bool take_share(struct range *r, bool last, uint32_t *share)
 {
-	uint64_t ticket = atomic_load(&p->ticket);
-	struct job *job;
-	uint32_t shares;
-	int64_t lo, hi;
+	uint64_t left = atomic_load(&r->left), rest;
 
-	while ((uint32_t)ticket) {
-		if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket - 1))
-			continue;
-		job = atomic_load(&p->job);
-		shares = job->shares;
-		lo = (int64_t)(shares - (uint32_t)ticket) * job->grain;
-		hi = job->count - lo < job->grain ? job->count : lo + job->grain;
-		job->fn(job->arg, lo, hi, thread);
-		if (atomic_fetch_add(&p->done, 1) + 1 == shares && atomic_load(&p->waiting)) {
-			pthread_mutex_lock(&p->lock);
-			pthread_cond_signal(&p->finished);
-			pthread_mutex_unlock(&p->lock);
-		}
-		ticket = atomic_load(&p->ticket);
+	do {
+		if ((uint32_t)left == left >> 32)
+			return false;
+		rest = last ? left - (1ull << 32) : left + 1;
+	} while (!atomic_compare_exchange_weak(&r->left, &left, rest));
+	*share = last ? (uint32_t)(rest >> 32) : (uint32_t)left;
+	return true;
+}
+
+static void run_share(struct pool *p, uint32_t share, int32_t thread)
+{
+	struct job *job = atomic_load(&p->job);
+	int64_t lo = share * job->grain;
+	int64_t hi = job->count - lo < job->grain ? job->count : lo + job->grain;
+	uint32_t shares = job->shares;
+
+	job->fn(job->arg, lo, hi, thread);
+	if (atomic_fetch_add(&p->done, 1) + 1 == shares && atomic_load(&p->waiting)) {
+		pthread_mutex_lock(&p->lock);
+		pthread_cond_signal(&p->finished);
+		pthread_mutex_unlock(&p->lock);
 	}
 }
 
-static bool is_idle(struct pool *p)
+/* Takes and runs shares of the current job until none is left: this thread's own first. */
+static void run_shares(struct pool *p, int32_t thread)
 {
-	return !(uint32_t)atomic_load(&p->ticket) && !atomic_load(&p->stop);
+	uint32_t share;
+
+	for (int32_t i = 0, at = thread; i <= p->nthreads; i++) {
+		while (take_share(&p->range[at], i && at < p->nthreads, &share))
+			run_share(p, share, thread);
+		at = at < p->nthreads ? at + 1 : 0;
+	}
+}
+
+static bool is_idle(struct pool *p, uint64_t seen)
+{
+	return atomic_load(&p->number) == seen && !atomic_load(&p->stop);
 }
 
 static void *run_worker(void *arg)
@@ -92,16 +114,17 @@ static void *run_worker(void *arg)
 
 	tess_float_enter();
 	while (!atomic_load(&p->stop)) {
-		for (int i = 0; i < SPINS && is_idle(p); i++)
+		for (int i = 0; i < SPINS && is_idle(p, me->seen); i++)
 			pause_cpu();
-		if (is_idle(p)) {
+		if (is_idle(p, me->seen)) {
 			pthread_mutex_lock(&p->lock);
 			atomic_fetch_add(&p->asleep, 1);
-			while (is_idle(p))
+			while (is_idle(p, me->seen))
 				pthread_cond_wait(&p->work, &p->lock);
 			atomic_fetch_sub(&p->asleep, 1);
 			pthread_mutex_unlock(&p->lock);
 		}
+		me->seen = atomic_load(&p->number);
 		run_shares(p, me->thread);
 	}
 	return NULL;
@@ -130,10 +153,11 @@ static void wait_for_shares(struct pool *p, uint32_t shares)
 	pthread_mutex_unlock(&p->lock);
 }
 
-void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain)
+static void run_pool_job(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain,
+                         bool apart)
 {
 	struct job job = { .fn = fn, .arg = arg, .count = count, .grain = grain };
-	uint64_t number;
+	int64_t first, end;
 
 	if (count <= 0)
 		return;
@@ -142,13 +166,30 @@ void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t gra
 		return;
 	}
 	job.shares = (uint32_t)(count / grain + (count % grain != 0));
-	number = (atomic_load(&p->ticket) >> 32) + 1;
 	atomic_store(&p->done, 0);
 	atomic_store(&p->job, &job);
-	atomic_store(&p->ticket, number << 32 | job.shares);
+	for (int32_t i = 0; i < p->nthreads; i++) {
+		first = tess_edge(job.shares, p->nthreads, i);
+		end = tess_edge(job.shares, p->nthreads, i + 1);
+		if (apart)
+			atomic_store(&p->range[i].left, (uint64_t)end << 32 | (uint64_t)first);
+	}
+	if (!apart)
+		atomic_store(&p->range[p->nthreads].left, (uint64_t)job.shares << 32);
+	atomic_fetch_add(&p->number, 1);
 	wake_workers(p);
 	run_shares(p, 0);
 	wait_for_shares(p, job.shares);
+}
+
+void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain)
+{
+	run_pool_job(p, fn, arg, count, grain, false);
+}
+
+void pool_run_apart(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain)
+{
+	run_pool_job(p, fn, arg, count, grain, true);
 }
 
 /* Blocks signals, which are for the program's own threads. */
@@ -175,8 +216,11 @@ tess_status pool_open(int32_t nthreads, struct pool **out)
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->work, NULL);
 	pthread_cond_init(&p->finished, NULL);
-	p->worker = nthreads > 1 ? calloc((size_t)nthreads - 1, sizeof *p->worker) : NULL;
-	if (nthreads > 1 && !p->worker) {
+	p->range = aligned_alloc(64, ((size_t)nthreads + 1) * sizeof *p->range);
+	p->worker = calloc((size_t)nthreads, sizeof *p->worker);
+	if (p->range)
+		memset(p->range, 0, ((size_t)nthreads + 1) * sizeof *p->range);
+	if (!p->range || !p->worker) {
 		pool_close(p);
 		return TESS_ENOMEM;
 	}
@@ -206,5 +250,6 @@ void pool_close(struct pool *p)
 	pthread_cond_destroy(&p->work);
 	pthread_mutex_destroy(&p->lock);
 	free(p->worker);
+	free(p->range);
 	free(p);
 }

@@ -20,4 +20,10 @@ void pool_close(struct pool *p);
  */
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 
+/*
+ * The same, where each thread begins with neighbouring shares of its own, in increasing order, and
+ * then takes those that other threads would come to last: for shares that are read as a stream.
+ */
+void pool_run_apart(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
+
 #endif

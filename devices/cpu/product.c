@@ -72,18 +72,6 @@ void product_pack_columns(const struct sum_step *s, const float *x, int64_t pitc
 	}
 }
 
-/* Copies a finished tile, or a node of it, to y. */
-static void store_tile(const struct product *p, int64_t node, int64_t row, int64_t rows,
-                       int64_t column, int64_t columns, const float *tile)
-{
-	float *out = p->y + node * p->node_pitch + row * p->y_pitch + column;
-	int64_t left = p->w.shape[0] - column;
-
-	for (int64_t r = 0; r < rows; r++)
-		memcpy(out + r * p->y_pitch, tile + r * columns,
-		       sizeof(float) * (size_t)(left < columns ? left : columns));
-}
-
 static struct tess_view get_operand(const struct product *p, const struct sum_step *s)
 {
 	struct tess_view w = p->w;
@@ -98,13 +86,32 @@ static struct tess_view get_operand(const struct product *p, const struct sum_st
 	return w;
 }
 
-struct group { /* of panels */
-	int64_t column, columns;
+struct group { /* of panels, `apart` panels from one to the next */
+	int64_t column, columns, apart;
 	int32_t panels; /* 1 or p->wide */
 	bool direct; /* read where they are; else they are packed into `fetched` */
 	bool flat; /* as [LEAF][columns], of columns that are contiguous; else each panel apart */
 	float *slots, *fetched;
 };
+
+/* Copies a finished tile, or a node of it, to y. */
+static void store_tile(const struct product *p, const struct group *g, int64_t node, int64_t row,
+                       int64_t rows, const float *tile)
+{
+	for (int64_t r = row; r < row + rows; r++) {
+		float *out = p->y + node * p->node_pitch + r * p->y_pitch;
+
+		for (int64_t i = 0, at = g->column; i < g->panels; i++, tile += LANES) {
+			int64_t left = p->w.shape[0] - at;
+
+			if (left >= LANES)
+				memcpy(out + at, tile, sizeof(float) * LANES);
+			else
+				memcpy(out + at, tile, sizeof(float) * (size_t)left);
+			at += g->apart * LANES;
+		}
+	}
+}
 
 /* The end of the steps from s on that are run one tile after another: panels of LEAF elements. */
 static const struct sum_step *find_chunk_end(const struct sum_step *s, const struct sum_step *last)
@@ -190,7 +197,7 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		w = get_panels(&p->w);
 		w.data += g->column / LANES * w.panel;
 		bk = w.k;
-		bp = w.panel;
+		bp = w.panel * g->apart;
 	} else if (g->flat) {
 		bp = bk;
 		bk *= g->panels;
@@ -203,16 +210,18 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		              : p->x + row * p->pitch + s->at;
 		run(a, p->pitch, b, bk, bp, slot, pitch, s);
 		if (s->node >= 0)
-			store_tile(p, s->node, row, n, g->column, g->columns,
+			store_tile(p, g, s->node, row, n,
 			           slot + (s->level - s->merge - s->trees) * pitch);
 	}
 }
 
 /* All rows times `panels` panels from `column` on, 1 or p->wide. */
-static void multiply_panels(const struct product *p, int64_t column, int32_t panels, float *slots,
-                            float *fetched)
+static void multiply_panels(const struct product *p, int64_t column, int32_t panels, int64_t apart,
+                            float *slots, float *fetched)
 {
-	struct group g = { .column = column, .columns = panels * LANES, .panels = panels };
+	struct group g = {
+		.column = column, .columns = panels * LANES, .apart = apart, .panels = panels
+	};
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end, *next;
 	int64_t n;
 
@@ -238,14 +247,18 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 void product_multiply(const struct product *p, int64_t group, float *scratch)
 {
 	int64_t column = group * p->wide * LANES, end = column + p->wide * LANES;
-	int64_t slots = p->sum->levels * p->rows * LANES;
+	int64_t slots = p->sum->levels * p->rows * LANES, panels = tess_up(p->w.shape[0], LANES);
 	float *fetched = p->fetched ? p->fetched : scratch + slots * p->wide;
 
-	if (tess_up(p->w.shape[0], LANES) * LANES >= end &&
-	    (p->packed || is_in_panels(&p->w, end - LANES))) {
-		multiply_panels(p, column, p->wide, scratch, fetched);
+	if (p->run && group < panels / (p->wide * p->run) * p->run) {
+		column = (group / p->run * p->wide * p->run + group % p->run) * LANES;
+		multiply_panels(p, column, p->wide, p->run, scratch, fetched);
+		return;
+	}
+	if (panels * LANES >= end && (p->packed || is_in_panels(&p->w, end - LANES))) {
+		multiply_panels(p, column, p->wide, 1, scratch, fetched);
 		return;
 	}
 	for (; column < end && column < p->w.shape[0]; column += LANES, scratch += slots)
-		multiply_panels(p, column, 1, scratch, fetched);
+		multiply_panels(p, column, 1, 1, scratch, fetched);
 }

@@ -20,6 +20,9 @@ struct product {
 	float *y; /* [nodes][rows][N] */
 	int64_t y_pitch, node_pitch; /* floats between rows, and between nodes */
 	int32_t wide; /* panels of a wide tile: product_choose_wide */
+	/* the panels of a group are `run` apart, so that the next group reads on where it ends; in
+	 * what is left of wide * run panels, and if 0, they are neighbours */
+	int64_t run;
 	const struct sum_step *from, *to; /* the steps of this call, in turn; NULL: all */
 	float *fetched; /* of several calls: LEAF * TILE_WIDEST * LANES floats; else behind slots */
 };

@@ -1,9 +1,11 @@
 #include "tile.h"
 
+enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, of loose rows */
+
 /* After inlining only the pointers vary: the chains stay in registers. */
-LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar,
-                           int64_t ak, const char *b, int64_t bk, int64_t bp, float *slot,
-                           int64_t pitch, const struct sum_step *step)
+LANES_INLINE void run_tile(int rows, int panels, int ahead, int32_t dtype, const float *a,
+                           int64_t ar, int64_t ak, const char *b, int64_t bk, int64_t bp,
+                           float *slot, int64_t pitch, const struct sum_step *step)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
 	const int n = rows * panels;
@@ -22,6 +24,9 @@ LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, 
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_widen(dtype, b + p * bp);
+		TILE_UNROLL
+		for (int p = 0; p < panels && ahead; p++)
+			__builtin_prefetch(b + p * bp + ahead);
 		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
 			TILE_UNROLL
@@ -51,18 +56,18 @@ LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, 
 		lanes_store(slot + i * LANES, c[i]);
 }
 
-#define TILE(name, dtype, rows, panels, ar, ak) \
+#define TILE(name, dtype, rows, panels, ahead, ar, ak) \
 	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
 	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
 		(void)apart; \
-		run_tile(rows, panels, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
+		run_tile(rows, panels, ahead, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
 	}
 #define TILES_OF(type, dtype, rows, wide) \
-	TILE(type##_loose_##rows, dtype, rows, 1, apart, 1) \
-	TILE(type##_loose_wide_##rows, dtype, rows, wide, apart, 1) \
-	TILE(type##_packed_##rows, dtype, rows, 1, 1, rows) \
-	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 1, rows)
+	TILE(type##_loose_##rows, dtype, rows, 1, AHEAD, apart, 1) \
+	TILE(type##_loose_wide_##rows, dtype, rows, wide, AHEAD, apart, 1) \
+	TILE(type##_packed_##rows, dtype, rows, 1, 0, 1, rows) \
+	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 0, 1, rows)
 #define TILES(type, dtype) \
 	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
 	TILES_OF(type, dtype, 2, TILE_WIDE_3) \

@@ -224,6 +224,18 @@ START_TEST(rows_beyond_a_block)
 }
 END_TEST
 
+/* Few rows of panels in runs, and panels behind these. */
+START_TEST(runs_of_panels)
+{
+	static const int64_t n[2] = { 1100, 417 };
+	struct contraction c = { 0 };
+
+	add_contraction_tree(&c, 8, 0, 8, 1, 64);
+	compare_linear(&c, 1, n, false, 0);
+	compare_linear(&c, 5, n, true, 1);
+}
+END_TEST
+
 /* Ranks' nodes, added by the same tree, are the finished sum of one rank. */
 START_TEST(partials_finish_alike)
 {
@@ -422,5 +434,6 @@ START_TEST(reads_the_weight_only)
 END_TEST
 
 SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
-           rows_beyond_a_block, partials_finish_alike, finished_sums_are_not_minus_zero,
-           views_of_panels, a_sum_of_nothing_is_zero, reads_the_weight_only)
+           rows_beyond_a_block, runs_of_panels, partials_finish_alike,
+           finished_sums_are_not_minus_zero, views_of_panels, a_sum_of_nothing_is_zero,
+           reads_the_weight_only)
