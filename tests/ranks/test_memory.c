@@ -2,7 +2,7 @@
  * Nothing is held twice. From the first byte read to the last token, all processes of `tessera
  * generate` together (Pss: a page mapped several times counts once) hold at most the model, and
  * for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a tensor
- * of its own or the embedding's, and whose data may begin at an odd address.
+ * of its own or the embedding's, and whose data may begin at an odd address, or be in panels.
  */
 #include "../unit/suite.h"
 
@@ -31,6 +31,9 @@ enum {
 enum { MIB = 1 << 20, RANK_EXTRA = 32 * MIB };
 
 #define DIR BUILD_DIR "/memory-checkpoint"
+#define PANELS_DIR DIR "-panels"
+
+static const char *generated = DIR;
 
 /* ---- the checkpoint -------------------------------------------------------------------------- */
 
@@ -154,11 +157,20 @@ static void make_large_checkpoint(void)
 	write_model_file(0);
 }
 
-static void remove_large_checkpoint(void)
+static void remove_large_checkpoint(const char *dir)
 {
-	unlink(DIR "/model.safetensors");
-	unlink(DIR "/config.json");
-	rmdir(DIR);
+	static const char *const names[] = { "/model.safetensors", "/config.json", "" };
+	char path[1024];
+
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof path, "%s%s", dir, names[i]);
+		remove(path);
+	}
+}
+
+static void remove_plain_checkpoint(void)
+{
+	remove_large_checkpoint(DIR);
 }
 
 /* ---- memory of processes --------------------------------------------------------------------- */
@@ -265,9 +277,9 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 		dup2(fileno(err), STDERR_FILENO);
 		close(out[0]);
 		close(out[1]);
-		execl(TESSERA, TESSERA, "generate", DIR, "-n", n, "--backend", backend, "--threads",
-		      "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "24", "--temperature", "0",
-		      "--stats", "--digest", (char *)NULL);
+		execl(TESSERA, TESSERA, "generate", generated, "-n", n, "--backend", backend,
+		      "--threads", "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "24",
+		      "--temperature", "0", "--stats", "--digest", (char *)NULL);
 		_exit(127);
 	}
 	close(out[1]);
@@ -309,6 +321,22 @@ START_TEST(nothing_twice)
 			ck_assert_str_eq(digest, first);
 		}
 	}
+}
+END_TEST
+
+/* Nor are panels of the file, which ranks use where they are mapped. */
+START_TEST(nothing_twice_in_panels)
+{
+	char first[65] = "", digest[65] = "";
+
+	write_checkpoint_config(true);
+	check_memory(true, 1, "loopback", first);
+	ck_assert(!system("'" TESSERA "' convert '" DIR "' '" PANELS_DIR "' --panels"));
+	generated = PANELS_DIR;
+	check_memory(true, 4, "shm", digest);
+	generated = DIR;
+	remove_large_checkpoint(PANELS_DIR);
+	ck_assert_str_eq(digest, first);
 }
 END_TEST
 
@@ -354,8 +382,9 @@ int main(void)
 		return 77;
 	}
 	t = suite_begin("memory", 120, &r);
-	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_large_checkpoint);
+	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_plain_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
+	tcase_add_test(t, nothing_twice_in_panels);
 	tcase_add_test(t, nothing_twice_copied);
 	tcase_add_test(t, nothing_twice_unaligned);
 	srunner_set_fork_status(r, CK_NOFORK);
