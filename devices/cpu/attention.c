@@ -331,8 +331,8 @@ static struct weighted_sum make_weighted_sum(const struct attention *a, const st
 		.a = a, .t = t, .panels = fits ? wide : 1, .from = from, .to = to
 	};
 
-	m.multiply_rows = tile_find(a->dtype, false, (int)t->rows, fits);
-	m.multiply_row = tile_find(a->dtype, false, 1, fits);
+	m.multiply_rows = tile_find(a->dtype, (int)t->rows, fits);
+	m.multiply_row = tile_find(a->dtype, 1, fits);
 	m.multiply_unit = attention_find_unit(a->dtype, false, (int)t->rows, fits);
 	m.level_pitch = t->rows * m.panels * LANES;
 	m.group_pitch = m.level_pitch * KEY_LEVELS;

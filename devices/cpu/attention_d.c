@@ -81,7 +81,7 @@ static void multiply_keys(const struct text_head *h, const struct head_rows *x, 
 	for (int64_t k = 0; k < keys; k += n) {
 		n = tess_up(KEYS - k % KEYS, tess_up(KEYS - k % KEYS, TILE_ROWS)); /* 5 or 6 */
 		for (int64_t j = 0; j < BLOCK; j += columns) {
-			tile_find(TESS_F32, false, (int)n, TILE_WIDE_6 > 1)(
+			tile_find(TESS_F32, (int)n, TILE_WIDE_6 > 1)(
 				x->data + (h->lo * KEYS + k) * x->pitch, x->pitch,
 				panels + j * x->width, bytes, x->width * bytes, h->tile, 0, &step);
 			for (int64_t i = 0; i < n; i++)
@@ -218,23 +218,24 @@ static int64_t count_columns(const struct head_rows *x, int64_t j)
 static void sum_query_tile(const struct text_head *h, int64_t at, int64_t n)
 {
 	const struct head_rows *k = &h->k;
-	int64_t keys = (h->hi - h->lo) * KEYS, columns;
+	int64_t keys = (h->hi - h->lo) * KEYS, bytes = (int64_t)sizeof(float), columns;
 
 	for (int64_t p = 0; p < keys; p++)
 		for (int64_t i = 0; i < n; i++)
 			h->packed[p * n + i] = h->s[p * BLOCK + at + i];
 	for (int64_t j = 0; j < k->pitch; j += columns) {
 		struct sum_step step = { .len = KEYS, .fresh = 1 };
+		packed_tile_fn *multiply;
 
 		columns = count_columns(k, j);
+		multiply = tile_find_packed(TESS_F32, (int)n, columns > LANES);
 		for (int64_t u = h->lo; u < h->hi; u++) {
+			const float *b = k->data + u * KEYS * k->pitch + j;
+
 			step.finish = u + 1 == h->hi;
 			step.merge = step.finish ? step.level : (int16_t)sum_count_merges(h->lo, u);
-			tile_find(TESS_F32, true, (int)n, columns > LANES)(
-				h->packed + (u - h->lo) * KEYS * n, 0,
-				k->data + u * KEYS * k->pitch + j,
-				k->pitch * (int64_t)sizeof(float), LANES * (int64_t)sizeof(float),
-				h->tile, n * columns, &step);
+			multiply(h->packed + (u - h->lo) * KEYS * n, b, k->pitch * bytes,
+			         LANES * bytes, b, k->pitch * bytes, h->tile, n * columns, &step);
 			step.level = (int16_t)(step.level + 1 - step.merge);
 		}
 		for (int64_t i = 0; i < n; i++)
@@ -284,7 +285,7 @@ static void add_queries(const struct text_head *h, int64_t u, const float *weigh
 			step.finish ? step.level : (int16_t)sum_count_merges(row / KEYS * 2, u);
 		for (int64_t j = 0; j < x->pitch; j += columns) {
 			columns = count_columns(x, j);
-			tile_find(TESS_F32, false, (int)n, columns > LANES)(
+			tile_find(TESS_F32, (int)n, columns > LANES)(
 				weight + (row - h->lo * KEYS) * BLOCK + at, BLOCK,
 				x->data + at * x->pitch + j, x->pitch * (int64_t)sizeof(float),
 				LANES * (int64_t)sizeof(float),

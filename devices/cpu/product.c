@@ -178,19 +178,20 @@ static void prefetch_columns(const struct product *p, const struct group *g,
 	}
 }
 
-/* Rows [row, row + n) of a group, the steps [first, end). */
+/*
+ * Rows [row, row + n) of a group, the steps [first, end). Meanwhile their share of what is read
+ * after those steps, the elements from `next` on, comes to the cache.
+ */
 static void multiply_tile(const struct product *p, const struct group *g,
-                          const struct sum_step *first, const struct sum_step *end, int64_t row,
-                          int64_t n)
+                          const struct sum_step *first, const struct sum_step *end,
+                          const char *next, int64_t row, int64_t n)
 {
-	int64_t pitch = p->rows * g->columns, bk = LANES * (int64_t)sizeof(float), bp = LEAF * bk;
-	bool quantized = g->direct && p->w.dtype == TESS_Q8;
-	tile_fn *run = quantized ? quantized_find_tile((int)n, g->panels > 1)
-	                         : tile_find(g->direct ? p->w.dtype : TESS_F32, p->packed, (int)n,
-	                                     g->panels > 1);
-	float *slot = g->slots + row * g->columns;
+	int64_t pitch = n * g->columns, bk = LANES * (int64_t)sizeof(float), bp = LEAF * bk;
+	bool quantized = g->direct && p->w.dtype == TESS_Q8, wide = g->panels > 1;
+	int32_t dtype = g->direct ? p->w.dtype : TESS_F32;
+	float *slot = g->slots + row * g->columns * p->sum->levels;
+	int64_t share = 0, before;
 	struct panels w = { 0 };
-	const float *a;
 	const char *b;
 
 	if (g->direct) {
@@ -198,21 +199,43 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		w.data += g->column / LANES * w.panel;
 		bk = w.k;
 		bp = w.panel * g->apart;
+		share = bk * n / p->rows;
+		next += share * (end[-1].before + end[-1].len - first->before) * row / n;
 	} else if (g->flat) {
 		bp = bk;
 		bk *= g->panels;
 	}
 	for (const struct sum_step *s = first; s < end; s++) {
+		before = s->before - first->before;
 		b = quantized   ? w.data + quantized_get_offset(s)
 		    : g->direct ? w.data + s->at * bk
-		                : (const char *)g->fetched + (s->before - first->before) * bk;
-		a = p->packed ? p->x + s->before * p->rows + row * s->len
-		              : p->x + row * p->pitch + s->at;
-		run(a, p->pitch, b, bk, bp, slot, pitch, s);
+		                : (const char *)g->fetched + before * bk;
+		if (p->packed)
+			tile_find_packed(dtype, (int)n, wide)(
+				p->x + s->before * p->rows + row * s->len, b, bk, bp,
+				g->direct ? next + before * share : b, share, slot, pitch, s);
+		else
+			(quantized ? quantized_find_tile((int)n, wide)
+			           : tile_find(dtype, (int)n, wide))(
+				p->x + row * p->pitch + s->at, p->pitch, b, bk, bp, slot, pitch, s);
 		if (s->node >= 0)
 			store_tile(p, g, s->node, row, n,
 			           slot + (s->level - s->merge - s->trees) * pitch);
 	}
+}
+
+/* What a group reads from step s on; NULL: what the next group reads first. */
+static const char *find_next(const struct product *p, const struct group *g,
+                             const struct sum_step *s)
+{
+	struct panels w = get_panels(&p->w);
+	int64_t column = g->column;
+
+	if (!s) {
+		s = p->from ? p->from : p->sum->step;
+		column += column + 2 * g->columns <= p->w.shape[0] ? g->columns : 0;
+	}
+	return w.data + column / LANES * w.panel + s->at * w.k;
 }
 
 /* All rows times `panels` panels from `column` on, 1 or p->wide. */
@@ -223,6 +246,7 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 		.column = column, .columns = panels * LANES, .apart = apart, .panels = panels
 	};
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end, *next;
+	const char *ahead = NULL;
 	int64_t n;
 
 	g.direct = (p->w.layout == TESS_PANELS && (p->w.dtype != TESS_Q8 || !p->packed)) ||
@@ -233,13 +257,15 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
 		end = find_chunk_end(s, last);
 		next = end < last ? find_chunk_end(end, last) : end;
-		if (!g.direct)
+		if (g.direct)
+			ahead = find_next(p, &g, end < last ? end : NULL);
+		else
 			fetch_panels(p, &g, s, end);
 		for (int64_t r = 0; r < p->rows; r += n) {
 			n = product_choose_tile_rows(p->rows - r);
 			if (g.flat)
 				prefetch_columns(p, &g, end, next, r, r + n, p->rows);
-			multiply_tile(p, &g, s, end, r, n);
+			multiply_tile(p, &g, s, end, ahead, r, n);
 		}
 	}
 }

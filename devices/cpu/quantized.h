@@ -18,7 +18,7 @@ static inline int64_t quantized_get_offset(const struct sum_step *s)
 #define quantized_widen CPU_NAME(quantized_widen)
 void quantized_widen(const struct sum_step *s, const char *groups, float *to);
 
-/* As tile_find(TESS_Q8, false, rows, wide); bk is not read. */
+/* As tile_find(TESS_Q8, rows, wide); bk is not read. */
 #define quantized_find_tile CPU_NAME(quantized_find_tile)
 tile_fn *quantized_find_tile(int rows, bool wide);
 

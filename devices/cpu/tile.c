@@ -3,9 +3,10 @@
 enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, of loose rows */
 
 /* After inlining only the pointers vary: the chains stay in registers. */
-LANES_INLINE void run_tile(int rows, int panels, int ahead, int32_t dtype, const float *a,
-                           int64_t ar, int64_t ak, const char *b, int64_t bk, int64_t bp,
-                           float *slot, int64_t pitch, const struct sum_step *step)
+LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar,
+                           int64_t ak, const char *b, int64_t bk, int64_t bp, const char *ahead,
+                           int64_t ahead_k, float *slot, int64_t pitch,
+                           const struct sum_step *step)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
 	const int n = rows * panels;
@@ -20,13 +21,13 @@ LANES_INLINE void run_tile(int rows, int panels, int ahead, int32_t dtype, const
 		for (int i = 0; i < n; i++)
 			c[i] = lanes_load(slot + i * LANES);
 	}
-	for (int64_t k = 0; k < step->len; k++, a += ak, b += bk) {
+	for (int64_t k = 0; k < step->len; k++, a += ak, b += bk, ahead += ahead_k) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_widen(dtype, b + p * bp);
 		TILE_UNROLL
-		for (int p = 0; p < panels && ahead; p++)
-			__builtin_prefetch(b + p * bp + ahead);
+		for (int p = 0; p < panels; p++)
+			__builtin_prefetch(ahead + p * bp);
 		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
 			TILE_UNROLL
@@ -56,18 +57,25 @@ LANES_INLINE void run_tile(int rows, int panels, int ahead, int32_t dtype, const
 		lanes_store(slot + i * LANES, c[i]);
 }
 
-#define TILE(name, dtype, rows, panels, ahead, ar, ak) \
-	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
+#define TILE(name, dtype, rows, panels) \
+	static void name(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, \
 	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		(void)apart; \
-		run_tile(rows, panels, ahead, dtype, a, ar, ak, b, bk, bp, slot, pitch, step); \
+		run_tile(rows, panels, dtype, a, ar, 1, b, bk, bp, (const char *)b + AHEAD, bk, \
+		         slot, pitch, step); \
+	}
+#define PACKED_TILE(name, dtype, rows, panels) \
+	static void name(const float *a, const void *b, int64_t bk, int64_t bp, const void *ahead, \
+	                 int64_t ahead_k, float *slot, int64_t pitch, const struct sum_step *step) \
+	{ \
+		run_tile(rows, panels, dtype, a, 1, rows, b, bk, bp, ahead, ahead_k, slot, pitch, \
+		         step); \
 	}
 #define TILES_OF(type, dtype, rows, wide) \
-	TILE(type##_loose_##rows, dtype, rows, 1, AHEAD, apart, 1) \
-	TILE(type##_loose_wide_##rows, dtype, rows, wide, AHEAD, apart, 1) \
-	TILE(type##_packed_##rows, dtype, rows, 1, 0, 1, rows) \
-	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 0, 1, rows)
+	TILE(type##_loose_##rows, dtype, rows, 1) \
+	TILE(type##_loose_wide_##rows, dtype, rows, wide) \
+	PACKED_TILE(type##_packed_##rows, dtype, rows, 1) \
+	PACKED_TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6)
 #define TILES(type, dtype) \
 	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
 	TILES_OF(type, dtype, 2, TILE_WIDE_3) \
@@ -78,11 +86,12 @@ LANES_INLINE void run_tile(int rows, int panels, int ahead, int32_t dtype, const
 		type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
 			type##_##kind##_5, type##_##kind##_6 \
 	}
-#define TABLE(type) \
+#define TABLE(kind) \
 	{ \
-		{ ROW(type, loose), ROW(type, loose_wide) }, \
+		{ ROW(f32, kind), ROW(f32, kind##_wide) }, \
+		{ ROW(bf16, kind), ROW(bf16, kind##_wide) }, \
 		{ \
-			ROW(type, packed), ROW(type, packed_wide) \
+			ROW(f16, kind), ROW(f16, kind##_wide) \
 		} \
 	}
 
@@ -90,9 +99,21 @@ TILES(f32, TESS_F32)
 TILES(bf16, TESS_BF16)
 TILES(f16, TESS_F16)
 
-tile_fn *tile_find(int32_t dtype, bool packed, int rows, bool wide)
+static int get_type_index(int32_t dtype)
 {
-	static tile_fn *const table[3][2][2][TILE_ROWS] = { TABLE(f32), TABLE(bf16), TABLE(f16) };
+	return dtype == TESS_F32 ? 0 : dtype == TESS_BF16 ? 1 : 2;
+}
 
-	return table[dtype == TESS_F32 ? 0 : dtype == TESS_BF16 ? 1 : 2][packed][wide][rows - 1];
+tile_fn *tile_find(int32_t dtype, int rows, bool wide)
+{
+	static tile_fn *const table[3][2][TILE_ROWS] = TABLE(loose);
+
+	return table[get_type_index(dtype)][wide][rows - 1];
+}
+
+packed_tile_fn *tile_find_packed(int32_t dtype, int rows, bool wide)
+{
+	static packed_tile_fn *const table[3][2][TILE_ROWS] = TABLE(packed);
+
+	return table[get_type_index(dtype)][wide][rows - 1];
 }

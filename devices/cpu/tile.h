@@ -30,7 +30,7 @@ static inline int tile_get_wide_panels(int rows)
 }
 
 /*
- * a: the step's elements of each row: packed as [len][rows], or `ar` floats between rows.
+ * a: the step's elements of each row, `ar` floats between rows; packed rows are [len][rows].
  * b: the step's elements of each panel, 16 columns each: `bk` bytes between elements, `bp` between
  * panels. slot: level 0 of the stack, [rows][panels * 16]; `pitch` floats between levels.
  */
@@ -38,10 +38,20 @@ typedef void tile_fn(const float *a, int64_t ar, const void *b, int64_t bk, int6
                      int64_t pitch, const struct sum_step *step);
 
 /*
+ * The same for packed rows, of a tile among others: at each element it asks the cache for `ahead`,
+ * of each panel, which then moves by `ahead_k` bytes.
+ */
+typedef void packed_tile_fn(const float *a, const void *b, int64_t bk, int64_t bp,
+                            const void *ahead, int64_t ahead_k, float *slot, int64_t pitch,
+                            const struct sum_step *step);
+
+/*
  * 1 <= rows <= TILE_ROWS. The tile has one panel; if `wide`, tile_get_wide_panels(rows) for rows in
  * place, and TILE_WIDE_6 for packed rows.
  */
 #define tile_find CPU_NAME(tile_find)
-tile_fn *tile_find(int32_t dtype, bool packed, int rows, bool wide);
+tile_fn *tile_find(int32_t dtype, int rows, bool wide);
+#define tile_find_packed CPU_NAME(tile_find_packed)
+packed_tile_fn *tile_find_packed(int32_t dtype, int rows, bool wide);
 
 #endif
