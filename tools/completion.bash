@@ -49,7 +49,7 @@ _tessera() {
 	--sum)
 		mapfile -t COMPREPLY < <(compgen -W 'exact fast both' -- "$cur")
 		return ;;
-	--ids-file | --out | --prompt-file | --prompts | --logits | --log-dir | --flight | --svg | --data | --eval-data | --save | --resume | --log | --curve)
+	--ids-file | --out | --prompt-file | --prompts | --text | --logits | --log-dir | --flight | --svg | --data | --eval-data | --save | --resume | --log | --curve)
 		mapfile -t COMPREPLY < <(compgen -f -- "$cur")
 		return ;;
 	--token-dtype)
@@ -67,7 +67,7 @@ _tessera() {
 	--weights)
 		mapfile -t COMPREPLY < <(compgen -W 'file q8' -- "$cur")
 		return ;;
-	-n | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
+	-n | --window | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
 	--micro-batches | --aux-loss | --recompute | --max-tokens | --temperature | \
 	--top-k | --top-p | --min-p | --repetition-penalty | --seed | --tokens | --positions | --timeout | --max-restarts | \
 	--bucket | --sequence | --eval-every | --steps | --lr | --min-lr | --warmup | --betas | --eps | \
@@ -78,7 +78,7 @@ _tessera() {
 
 	local plan='-n --mesh --plan --plan-override --ignore-unexpected' options=
 	case $command in
-	'') options='bench conform convert explain generate grad info launch train help --help --version' ;;
+	'') options='bench conform convert explain generate grad info launch perplexity train help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
 		--positions --kv --weights --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
@@ -95,6 +95,7 @@ _tessera() {
 		--no-check --json --svg --help" ;;
 	convert) options='-n --dtype --max-shard-size --panels --help' ;;
 	conform) options='--ranks --quick --part --tap --start --device --help' ;;
+	perplexity) options="$plan --backend --threads --device --positions --kv --weights --kv-memory --text --window --json --help" ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;
 	esac

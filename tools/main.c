@@ -26,6 +26,7 @@ static const struct {
 	{ "convert", "a checkpoint in another dtype, or in files of another size",
 	  tess_tool_convert },
 	{ "grad", "loss and gradients of one step of training, as a file", tess_tool_grad },
+	{ "perplexity", "how well a checkpoint predicts texts", tess_tool_perplexity },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
 	{ "bench", "latency and bandwidth of collectives", tess_tool_bench },
 	{ "conform", "checks that a backend keeps the promises of its interface",

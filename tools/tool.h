@@ -11,6 +11,7 @@ int tess_tool_train(int argc, char **argv);
 int tess_tool_explain(int argc, char **argv);
 int tess_tool_convert(int argc, char **argv);
 int tess_tool_grad(int argc, char **argv);
+int tess_tool_perplexity(int argc, char **argv);
 int tess_tool_launch(int argc, char **argv);
 int tess_tool_bench(int argc, char **argv);
 int tess_tool_conform(int argc, char **argv);

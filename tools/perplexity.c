@@ -1,0 +1,331 @@
+/* perplexity.c - `tessera perplexity`: how well a model predicts the ids of texts. */
+#include "tool.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const help =
+	"usage: tessera perplexity MODEL --text FILE [--window N] [-n N] [--mesh M]\n"
+	"       [--backend B] [--threads T] [--device D] [--plan P]\n"
+	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--positions L]\n"
+	"       [--kv DTYPE] [--kv-memory SIZE] [--weights HOW] [--json] [--help]\n"
+	"\n"
+	"Prints the perplexity of texts under a checkpoint: e to the mean of the negative log p\n"
+	"of each id, given those before it in its window. A text is cut in windows, whose first\n"
+	"ids are not counted. The number is the same for any number of ranks or threads and any\n"
+	"backend.\n"
+	"\n"
+	"  --text FILE           one text; .jsonl: one on each line, {\"text\": TEXT}\n"
+	"  --window N            ids of a window, at most (default 512, or the positions of the\n"
+	"                        checkpoint if there are fewer)\n"
+	"  --json                prints one JSON object\n"
+	"as of tessera generate\n"
+	"  -n N  --mesh M  --backend B  --threads T  --device D  --plan P\n"
+	"  --plan-override PATTERN=STYLE\n"
+	"  --ignore-unexpected  --positions L  --kv DTYPE  --kv-memory SIZE  --weights HOW\n"
+	"  --help                this text\n"
+	"\n"
+	"examples:\n"
+	"  tessera perplexity data --text data/texts/stories.jsonl\n"
+	"  tessera perplexity data --text data/texts/stories.jsonl -n 2 --weights q8\n";
+
+enum { WINDOW = 512, ROWS = 64 }; /* ROWS: whose logits a step gives */
+
+struct perplexity_options {
+	struct tess_tool_session session;
+	const char *text;
+	int32_t window;
+	bool json;
+	/* on rank 0: the ids of all windows, one after another */
+	int32_t *ids;
+	int64_t nids, *ends, nwindows;
+};
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* Adds the windows of a text; a window of one id predicts nothing. */
+static tess_status add_windows(struct perplexity_options *a, const int32_t *ids, int64_t n)
+{
+	int32_t *more = realloc(a->ids, (size_t)(a->nids + n + 1) * sizeof *more);
+	int64_t *ends = realloc(a->ends, (size_t)(a->nwindows + n / a->window + 1) * sizeof *ends);
+
+	a->ids = more ? more : a->ids;
+	a->ends = ends ? ends : a->ends;
+	if (!more || !ends)
+		return tess_fail(TESS_ENOMEM, "--text %s: out of memory", a->text);
+	for (int64_t at = 0, len; n - at > 1; at += len) {
+		len = n - at < a->window ? n - at : a->window;
+		memcpy(a->ids + a->nids, ids + at, (size_t)len * sizeof *ids);
+		a->nids += len;
+		a->ends[a->nwindows++] = a->nids;
+	}
+	return TESS_OK;
+}
+
+static tess_status add_text(struct perplexity_options *a, const struct tess_tokenizer *t,
+                            const char *text, size_t len)
+{
+	int32_t *ids = NULL;
+	size_t n;
+	tess_status st = tess_tokenizer_encode(t, text, len, true, &ids, &n);
+
+	if (!st)
+		st = add_windows(a, ids, (int64_t)n);
+	free(ids);
+	return st;
+}
+
+static tess_status add_json_line(struct perplexity_options *a, const struct tess_tokenizer *t,
+                                 const char *line, size_t len, int64_t number)
+{
+	json_t *o = json_loadb(line, len, 0, NULL);
+	const json_t *text = json_object_get(o, "text");
+	tess_status st;
+
+	if (!json_is_string(text))
+		st = tess_fail(TESS_EINVAL,
+		               "--text %s: line %lld: must be an object with a \"text\", a string",
+		               a->text, (long long)number);
+	else
+		st = add_text(a, t, json_string_value(text), json_string_length(text));
+	json_decref(o);
+	return st;
+}
+
+static tess_status add_text_file(struct perplexity_options *a, FILE *f,
+                                 const struct tess_tokenizer *t)
+{
+	size_t len = strlen(a->text), capacity = 0;
+	bool lines = len > 6 && !strcmp(a->text + len - 6, ".jsonl");
+	char *text = NULL;
+	tess_status st = TESS_OK;
+	ssize_t n;
+
+	for (int64_t i = 1; !st && (n = getdelim(&text, &capacity, lines ? '\n' : EOF, f)) > 0; i++)
+		st = lines ? add_json_line(a, t, text, (size_t)n, i)
+		           : add_text(a, t, text, (size_t)n);
+	if (!st && ferror(f))
+		st = tess_fail(TESS_EIO, "--text %s: %s", a->text, strerror(errno));
+	if (!st && !a->nwindows)
+		st = tess_fail(TESS_EINVAL, "--text %s: no text of two ids or more", a->text);
+	free(text);
+	return st;
+}
+
+/* positions: of a text, at most; 0: any */
+static tess_status read_texts(struct perplexity_options *a, int64_t positions)
+{
+	struct tess_tokenizer *t = NULL;
+	FILE *f = fopen(a->text, "rb");
+	tess_status st =
+		f ? TESS_OK : tess_fail(TESS_ENOENT, "--text %s: %s", a->text, strerror(errno));
+
+	if (!st && positions && a->window > positions)
+		st = tess_fail(TESS_EINVAL, "--window %d: a text has at most %lld positions",
+		               (int)a->window, (long long)positions);
+	if (!a->window)
+		a->window = positions && positions < WINDOW ? (int32_t)positions : WINDOW;
+	if (!st)
+		st = tess_tokenizer_open(a->session.model, &t);
+	if (!st)
+		st = add_text_file(a, f, t);
+	tess_tokenizer_close(t);
+	if (f)
+		fclose(f);
+	return st;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+struct scores { /* on a rank */
+	struct tess_session *session;
+	int64_t vocabulary, nwindows, nids, *ends;
+	int32_t *ids;
+	double *sum; /* of each window, on one rank; 0 on the others */
+};
+
+/* -log p of an id */
+static double compute_loss(const float *logits, int64_t n, int32_t id)
+{
+	double most = (double)logits[0], sum = 0;
+
+	for (int64_t i = 1; i < n; i++)
+		most = (double)logits[i] > most ? (double)logits[i] : most;
+	for (int64_t i = 0; i < n; i++)
+		sum += exp((double)logits[i] - most);
+	return log(sum) - ((double)logits[id] - most);
+}
+
+static tess_status score_window(struct scores *s, int64_t w)
+{
+	int64_t at = w ? s->ends[w - 1] : 0, end = s->ends[w];
+	struct tess_sequence *text;
+	const float *logits;
+	tess_status st = tess_sequence_open(s->session, &text);
+
+	if (st)
+		return st;
+	for (; at < end - 1 && !st; at += ROWS) {
+		int64_t n = end - 1 - at < ROWS ? end - 1 - at : ROWS;
+		struct tess_input in = { text, s->ids + at, n, n };
+
+		st = tess_session_step(s->session, &in, 1, 0, &logits);
+		for (int64_t i = 0; i < n && !st && logits; i++)
+			s->sum[w] += compute_loss(logits + i * s->vocabulary, s->vocabulary,
+			                          s->ids[at + i + 1]);
+	}
+	tess_sequence_close(text);
+	return st;
+}
+
+/* From rank 0, which has read the file. */
+static tess_status share_texts(struct tess_group *g, const struct perplexity_options *a,
+                               struct scores *s)
+{
+	bool first = tess_group_rank(g) == 0;
+	int64_t n[2] = { a->nids, a->nwindows };
+	tess_status st = tess_broadcast(g, n, 2, TESS_I64, 0, "texts:sizes");
+
+	s->nids = n[0];
+	s->nwindows = n[1];
+	s->ids = malloc((size_t)n[0] * sizeof *s->ids + 1);
+	s->ends = malloc((size_t)n[1] * sizeof *s->ends + 1);
+	s->sum = calloc((size_t)n[1] + 1, sizeof *s->sum);
+	if (!st && (!s->ids || !s->ends || !s->sum))
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st && first) {
+		memcpy(s->ids, a->ids, (size_t)n[0] * sizeof *s->ids);
+		memcpy(s->ends, a->ends, (size_t)n[1] * sizeof *s->ends);
+	}
+	if (!st)
+		st = tess_broadcast(g, s->ids, (uint64_t)n[0], TESS_I32, 0, "texts:ids");
+	return st ? st : tess_broadcast(g, s->ends, (uint64_t)n[1], TESS_I64, 0, "texts:ends");
+}
+
+static tess_status print_perplexity(const struct perplexity_options *a, const struct scores *s)
+{
+	long long counted = (long long)(s->nids - s->nwindows), windows = (long long)s->nwindows;
+	double sum = 0, mean;
+	char line[512];
+	int n;
+
+	for (int64_t w = 0; w < s->nwindows; w++)
+		sum += s->sum[w];
+	mean = sum / (double)counted;
+	if (!isfinite(mean))
+		return tess_fail(TESS_EINVAL, "%s: some logits are not finite", a->session.model);
+	n = snprintf(line, sizeof line,
+	             a->json ? "{\"perplexity\":%.9g,\"loss\":%.9g,\"tokens\":%lld,"
+	                       "\"windows\":%lld,\"weights\":\"%s\"}\n"
+	                     : "perplexity %.9g  (loss %.9g, %lld tokens in %lld windows, "
+	                       "weights %s)\n",
+	             exp(mean), mean, counted, windows, a->session.weights ? "q8" : "file");
+	tess_tool_print_lines(line, (size_t)n);
+	return TESS_OK;
+}
+
+static tess_status score_texts(struct tess_world *world, struct tess_mesh *mesh,
+                               struct perplexity_options *a, struct scores *s)
+{
+	struct tess_session_options options = tess_tool_get_session_options(&a->session);
+	struct tess_group *g = tess_world_group(world);
+	struct tess_session_info info = { .size = sizeof info };
+	bool first = tess_world_rank(world) == 0;
+	tess_status st = tess_session_open(mesh, a->session.model, &options, &s->session);
+
+	if (st)
+		return st;
+	tess_session_get_info(s->session, &info);
+	s->vocabulary = info.vocabulary;
+	if (first && !a->nwindows) /* in a process of its own */
+		st = read_texts(a, info.positions);
+	if (!st)
+		st = share_texts(g, a, s);
+	for (int64_t w = 0; w < s->nwindows && !st; w++)
+		st = score_window(s, w);
+	if (!st) /* the sum of a window is 0 but on one rank */
+		st = tess_all_reduce(g, s->sum, s->sum, (uint64_t)s->nwindows, TESS_F64, TESS_SUM,
+		                     "perplexity");
+	return st || !first ? st : print_perplexity(a, s);
+}
+
+static tess_status run_perplexity_rank(struct tess_world *world, void *options)
+{
+	struct perplexity_options *a = options;
+	struct tess_mesh *mesh = NULL;
+	struct scores s = { 0 };
+	tess_status st = tess_mesh_open(world, a->session.mesh ? a->session.mesh : "tp", &mesh);
+
+	if (!st)
+		st = score_texts(world, mesh, a, &s);
+	if (st)
+		tess_world_fail(world, st, tess_error());
+	tess_session_close(s.session);
+	tess_mesh_close(mesh);
+	free(s.ids);
+	free(s.ends);
+	free(s.sum);
+	return st;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static tess_status parse_perplexity_options(int argc, char **argv, struct perplexity_options *a)
+{
+	const struct tess_tool_option table[] = {
+		{ "text", .text = &a->text },
+		{ "window", .number = &a->window, .lo = 2, .hi = 1 << 20 },
+		{ "json", .flag = &a->json },
+		{ 0 },
+	};
+	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
+
+	return st || a->text ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
+}
+
+/* What all ranks would refuse, and the texts, before a rank starts. */
+static tess_status prepare_perplexity(struct perplexity_options *a)
+{
+	struct tess_session_info info = { .size = sizeof info };
+	tess_status st = tess_tool_check_session(&a->session, &info);
+
+	return st ? st
+	          : read_texts(a, a->session.positions ? a->session.positions : info.positions);
+}
+
+static tess_status run_perplexity_command(struct perplexity_options *a, char **argv,
+                                          int *exit_status)
+{
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
+
+	if (!st)
+		st = launched ? TESS_OK : prepare_perplexity(a);
+	if (st)
+		return st;
+	return launched ? tess_tool_join_job(a->session.ranks, run_perplexity_rank, a)
+	                : tess_tool_run_ranks(a->session.ranks, argv, run_perplexity_rank, a,
+	                                      exit_status);
+}
+
+int tess_tool_perplexity(int argc, char **argv)
+{
+	struct perplexity_options a = { 0 };
+	tess_status st = parse_perplexity_options(argc, argv, &a);
+	int exit_status = 0;
+	bool usage = st < 0;
+
+	if (!st)
+		st = run_perplexity_command(&a, argv, &exit_status);
+	if (st < 0)
+		tess_tool_print_error("perplexity");
+	free(a.ids);
+	free(a.ends);
+	if (st < 0)
+		return usage ? 2 : 1;
+	return exit_status ? exit_status : tess_tool_share_status(0);
+}
