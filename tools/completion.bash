@@ -102,7 +102,7 @@ _tessera() {
 	if [[ ! $command || $cur == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
 	elif [[ $command == bench ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "comm decode prefill batch" -- "$cur"; compgen -d -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W "comm decode prefill batch load" -- "$cur"; compgen -d -- "$cur")
 	elif [[ $command == conform ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_tessera_backends)" -- "$cur"; compgen -f -X '!*.so' -- "$cur")
 	elif [[ $command == launch ]]; then

@@ -28,7 +28,7 @@ static const struct {
 	{ "grad", "loss and gradients of one step of training, as a file", tess_tool_grad },
 	{ "perplexity", "how well a checkpoint predicts texts", tess_tool_perplexity },
 	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
-	{ "bench", "latency and bandwidth of collectives", tess_tool_bench },
+	{ "bench", "tokens per second of a checkpoint, bandwidth of collectives", tess_tool_bench },
 	{ "conform", "checks that a backend keeps the promises of its interface",
 	  tess_tool_conform },
 	{ "info", "plugins, where they were searched for, and options", tess_tool_info },

@@ -160,6 +160,36 @@ START_TEST(each_text_has_the_pages_that_it_sees)
 }
 END_TEST
 
+/* With a window of 100 position 163 is the first that does not see block 0. */
+static tess_status rewind_text(struct tess_world *w, void *arg)
+{
+	struct heap h = { 0 };
+	struct tess_kv_cache *c;
+	struct tess_kv_usage u;
+	int32_t slot;
+
+	(void)arg;
+	HOLDS(!open_cache(w, &h, 0, &c) && !tess_kv_cache_open_slot(c, &slot));
+	HOLDS(!tess_kv_cache_grow(c, slot, 220));
+	tess_kv_cache_advance(c, slot, 220);
+	u = tess_kv_cache_get_usage(c);
+	HOLDS(tess_kv_cache_rewind(c, slot, 163) && tess_kv_cache_get_length(c, slot) == 163);
+	HOLDS(!tess_kv_cache_rewind(c, slot, 162) && tess_kv_cache_get_length(c, slot) == 163);
+	HOLDS(!tess_kv_cache_grow(c, slot, 57)); /* its pages are there */
+	HOLDS(tess_kv_cache_get_usage(c).used_pages == u.used_pages);
+	tess_kv_cache_advance(c, slot, 57);
+	if (check_tables(c))
+		return TESS_EBUG;
+	tess_kv_cache_free(c);
+	return TESS_OK;
+}
+
+START_TEST(a_text_is_rewound_as_far_as_it_sees)
+{
+	spawn_ranks(1, rewind_text, NULL);
+}
+END_TEST
+
 /* ---- too little memory ----------------------------------------------------------------------- */
 
 /* Memory of the class with a window is given to the other one, and back. */
@@ -265,5 +295,6 @@ START_TEST(one_rank_without_memory_stops_all)
 }
 END_TEST
 
-SUITE_MAIN("kv_cache", each_text_has_the_pages_that_it_sees, classes_share_a_limit,
-           a_limit_bounds_pages_that_are_used, one_rank_without_memory_stops_all)
+SUITE_MAIN("kv_cache", each_text_has_the_pages_that_it_sees, a_text_is_rewound_as_far_as_it_sees,
+           classes_share_a_limit, a_limit_bounds_pages_that_are_used,
+           one_rank_without_memory_stops_all)

@@ -18,7 +18,7 @@
 
 /* In two parts, as long as compilers must take. */
 static const char *const help_begin =
-	"usage: tessera bench decode|prefill|batch MODEL [-n N] [--mesh M] [--backend B]\n"
+	"usage: tessera bench decode|prefill|batch|load MODEL [-n N] [--mesh M] [--backend B]\n"
 	"       [--threads T] [--device D] [--plan P] [--plan-override PATTERN=STYLE]\n"
 	"       [--ignore-unexpected] [--positions L] [--kv DTYPE] [--kv-memory SIZE]\n"
 	"       [--weights HOW]\n"
@@ -32,7 +32,9 @@ static const char *const help_begin =
 	"decode, prefill and batch time a checkpoint, which needs no tokenizer: rounds of N\n"
 	"tokens, one at a time; of one forward of a prompt of N; of N tokens of B texts at once.\n"
 	"The model is opened once, and a round before the first is not counted. Tokens are chosen\n"
-	"as generate chooses them with temperature 0, and none ends a text.\n"
+	"as generate chooses them with temperature 0, and none ends a text. load times a fresh\n"
+	"process a round, from its exec: until the model is open, until the first of N tokens,\n"
+	"and from the last one to the end of the process; files are in the page cache.\n"
 	"  batch, tokens/s       texts at once; of all: median, least and most of the rounds\n"
 	"  weights, KV cache     what a forward reads of them, on all ranks (10^6 bytes)\n"
 	"  products, reads       the rates of both in the median: 2 FLOP for each product\n"
@@ -64,9 +66,9 @@ static const char *const help_options =
 	"  --prefill-chunk N\n"
 	"                  as of tessera generate\n"
 	"  --context C     positions that each text has before (default 16; prefill: 0)\n"
-	"  --tokens N      of each text and round (default 64; prefill: 512, the prompt)\n"
+	"  --tokens N      of each text and round (default 64; prefill: 512, the prompt; load: 2)\n"
 	"  --batch B,...   texts at once, a case for each (default 1; batch: 1,8,32)\n"
-	"  --rounds R      of a case (default 5)\n"
+	"  --rounds R      of a case (default 5; load: 3)\n"
 	"  --breakdown     where the time of rank 0 went in the median round: compute by op, with\n"
 	"                  the shares of what memory and products could give; communication: in\n"
 	"                  calls of groups; wait: there, until the last rank had made the call;\n"
@@ -88,6 +90,7 @@ static const char *const help_options =
 	"  tessera bench decode data -n 2 --backend shm --threads 1 --breakdown\n"
 	"  tessera bench prefill data --tokens 256 --json\n"
 	"  tessera bench batch data --batch 1,4,16\n"
+	"  tessera bench load data -n 2\n"
 	"  tessera bench comm -n 4\n"
 	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
 	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
@@ -216,9 +219,9 @@ static tess_status parse_bench_options(int argc, char **argv, const char *help,
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
 		               optind == argc ? "give what is measured first: comm, decode, "
-		                                "prefill or batch"
-		                              : "only comm, decode, prefill and batch can be "
-		                                "measured, each named first");
+		                                "prefill, batch or load"
+		                              : "only comm, decode, prefill, batch and load can "
+		                                "be measured, each named first");
 	return st ? st : check_bench_options(a);
 }
 

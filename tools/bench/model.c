@@ -1,4 +1,4 @@
-/* model.c - `tessera bench decode|prefill|batch`: options, and the start of the ranks. */
+/* model.c - `tessera bench decode|prefill|batch|load`: options, and the start of the ranks. */
 #include "model.h"
 
 #include <stdio.h>
@@ -12,6 +12,7 @@ static const struct {
 	[MODEL_DECODE] = { "decode", 16, 64, 5, 1, { 1 } },
 	[MODEL_PREFILL] = { "prefill", 0, 512, 5, 1, { 1 } },
 	[MODEL_BATCH] = { "batch", 16, 64, 5, 3, { 1, 8, 32 } },
+	[MODEL_LOAD] = { "load", 16, 2, 3, 1, { 1 } },
 };
 enum { MODEL_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -120,17 +121,24 @@ static tess_status check_model_options(struct model_options *a)
 
 static tess_status run_model_bench(struct model_options *a, char **argv, int *exit_status)
 {
+	tess_status (*run)(struct tess_world * w, void *arg) =
+		a->kind == MODEL_LOAD ? model_load_rank : model_run_rank;
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
 	if (st)
 		return st;
+	if (launched && a->kind == MODEL_LOAD && !a->once)
+		return tess_fail(TESS_EINVAL, "load starts its ranks itself; give -n, and run it "
+		                              "without a launcher");
 	if (launched)
-		return tess_tool_join_job(a->session.ranks, model_run_rank, a);
+		return tess_tool_join_job(a->session.ranks, run, a);
 	st = check_model_options(a);
 	if (st)
 		return st;
-	return tess_tool_run_ranks(a->session.ranks, argv, model_run_rank, a, exit_status);
+	if (a->kind == MODEL_LOAD && !a->once)
+		return model_time_loads(a, argv, exit_status);
+	return tess_tool_run_ranks(a->session.ranks, argv, run, a, exit_status);
 }
 
 int model_run_command(int argc, char **argv, const char *help)

@@ -57,8 +57,11 @@ bool model_has_kind(const char *name);
 tess_status model_run_rank(struct tess_world *w, void *options);
 /* One rank of a process that `bench load` times: prints a line for model_time_loads. */
 tess_status model_load_rank(struct tess_world *w, void *options);
-/* `bench load`: runs this command again for each round, and prints. */
-tess_status model_time_loads(const struct model_options *a, char **argv);
+/*
+ * `bench load`: runs this command again for each round, and prints. exit_status: that of a process
+ * which has failed and said why.
+ */
+tess_status model_time_loads(const struct model_options *a, char **argv, int *exit_status);
 
 /* Ids in a vocabulary, the same for each `seed`; NULL: no memory. Yours: free. */
 int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed);
