@@ -12,6 +12,7 @@
 #include <tessera/reduce.h>
 
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
+enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weights */
 enum { PANEL = 16, PANELS_ALIGNMENT = 64 }; /* rows of a panel; bytes, as of alloc */
 
 const struct tess_option tess_weights_options[] = {
@@ -36,6 +37,9 @@ struct weights_loader {
 	uint64_t panel_at;
 	bool *panels; /* per weight; NULL: all stay rows */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
+	char *slab; /* what is left of it: slab_left bytes */
+	uint64_t slab_left;
+	bool shares_slab; /* the current weight, with one before it */
 };
 
 /* Bytes from the start of a stored matrix. */
@@ -76,14 +80,42 @@ tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 	return TESS_OK;
 }
 
+/* Of the next slab: as much as was loaded so far, so that small models take little memory. */
+static uint64_t choose_slab_bytes(const struct weights_loader *l)
+{
+	uint64_t bytes = l->weights->bytes / SLAB_LEAST * SLAB_LEAST;
+
+	return bytes < SLAB_LEAST ? SLAB_LEAST : bytes > SLAB_MOST ? SLAB_MOST : bytes;
+}
+
+/*
+ * Where nothing is freed before all is, weights of the host's memory share slabs, which fill huge
+ * pages: what a slab does not use is not there. The first weight of a slab owns it.
+ */
 static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint64_t bytes)
 {
-	tess_status st = tess_device_alloc(&l->weights->device, NULL, bytes ? bytes : 64,
-	                                   &l->weights->allocated[i]);
+	uint64_t room = bytes ? (bytes + 63) / 64 * 64 : 64, slab = choose_slab_bytes(l);
+	bool shares = l->in_mapping && l->slab_left >= room;
+	bool first = !shares && l->in_mapping && room <= slab / 4;
+	tess_status st = TESS_OK;
 
-	if (!st)
-		l->weights->bytes += bytes;
-	return st ? tess_fail_in(st, "%s", l->p->weight[i]->name) : st;
+	if (!shares)
+		st = tess_device_alloc(&l->weights->device, NULL, first ? slab : room,
+		                       &l->weights->allocated[i]);
+	if (st)
+		return tess_fail_in(st, "%s", l->p->weight[i]->name);
+	if (first) {
+		l->slab = l->weights->allocated[i];
+		l->slab_left = slab;
+	}
+	if (first || shares) {
+		l->weights->allocated[i] = l->slab;
+		l->slab += room;
+		l->slab_left -= room;
+	}
+	l->shares_slab = shares;
+	l->weights->bytes += bytes;
+	return TESS_OK;
 }
 
 struct file { /* a matrix, or a vector, that is stored in it */
@@ -610,6 +642,9 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 			st = load_weight(&l, i);
 		if (!st && p->weight[i]->rest_cut && !p->weight[i]->table)
 			st = keep_share(&l, i);
+		if (l.shares_slab)
+			h.allocated[i] = NULL;
+		l.shares_slab = false;
 	}
 	free(l.run[0]);
 	free(l.file);
