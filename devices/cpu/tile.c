@@ -3,11 +3,12 @@
 enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, of loose rows */
 
 /* After inlining only the pointers vary: the chains stay in registers. */
-LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, int64_t ar,
-                           int64_t ak, const char *b, int64_t bk, int64_t bp, const char *ahead,
+LANES_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, const float *a,
+                           int64_t ar, const char *b, int64_t bk, int64_t bp, const char *ahead,
                            int64_t ahead_k, float *slot, int64_t pitch,
                            const struct sum_step *step)
 {
+	const int64_t ak = packed ? rows : 1;
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
 	const int n = rows * panels;
 
@@ -26,8 +27,12 @@ LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, 
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_widen(dtype, b + p * bp);
 		TILE_UNROLL
-		for (int p = 0; p < panels; p++)
-			__builtin_prefetch(ahead + p * bp);
+		for (int p = 0; p < panels; p++) {
+			if (packed) /* into the second cache: it is too much for the first */
+				__builtin_prefetch(ahead + p * bp, 0, 2);
+			else
+				__builtin_prefetch(ahead + p * bp);
+		}
 		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
 			TILE_UNROLL
@@ -61,14 +66,14 @@ LANES_INLINE void run_tile(int rows, int panels, int32_t dtype, const float *a, 
 	static void name(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, \
 	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		run_tile(rows, panels, dtype, a, ar, 1, b, bk, bp, (const char *)b + AHEAD, bk, \
-		         slot, pitch, step); \
+		run_tile(rows, panels, false, dtype, a, ar, b, bk, bp, (const char *)b + AHEAD, \
+		         bk, slot, pitch, step); \
 	}
 #define PACKED_TILE(name, dtype, rows, panels) \
 	static void name(const float *a, const void *b, int64_t bk, int64_t bp, const void *ahead, \
 	                 int64_t ahead_k, float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		run_tile(rows, panels, dtype, a, 1, rows, b, bk, bp, ahead, ahead_k, slot, pitch, \
+		run_tile(rows, panels, true, dtype, a, 1, b, bk, bp, ahead, ahead_k, slot, pitch, \
 		         step); \
 	}
 #define TILES_OF(type, dtype, rows, wide) \
