@@ -1,0 +1,321 @@
+"""report.py - the tables and pictures of script/bench from its results, a file of JSON lines."""
+import json, math, os, re, statistics
+
+import checkpoint
+import plot
+
+CONTEXT, PROMPT, LONG, LONG_TOKENS = 16, 512, 8192, 32
+TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,"}
+PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
+TENSOR_PARALLEL = PEERS[2:]
+
+
+def title(model):
+    shape, dtype = model.split("-")
+    return "%s %s" % (TITLES[shape], dtype)
+
+
+class Results:
+    """Medians over rounds by model, engine, bench and x."""
+
+    def __init__(self, lines):
+        self.machine, self.commands, best, start = None, {}, {}, 0
+        self.foreign, self.runs, self.repeated = [], 0, 0
+        for number, line in enumerate(lines):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                if number == len(lines) - 1:
+                    break  # cut off when the run was killed
+                raise SystemExit("bench: line %d of the results is not JSON" % (number + 1))
+            if "cpus" in record:
+                self.machine, start = record, start + 1
+                continue
+            key = (record["name"], start, record["round"])
+            self.repeated += key in best
+            if key not in best or best[key]["foreign"] + best[key]["steal"] > record["foreign"] + record["steal"]:
+                best[key] = record
+        if not self.machine or not best:
+            raise SystemExit("bench: there are no results to report")
+        self.n, self.values = len(self.machine["cpus"]), {}
+        for record in best.values():
+            self.foreign.append(record["foreign"] + record["steal"])
+            self.commands.setdefault((record["engine"], record["name"].split("/")[1]), record["command"])
+            for p in record["points"]:
+                at = (record["model"], record["engine"], p["bench"], p["x"])
+                self.values.setdefault(at, []).extend((value, record["disturbed"]) for value in p["values"])
+        self.ours = "tessera %d x 1" % self.n
+        self.threads = "tessera 1 x %d" % self.n
+
+    def get(self, model, engine, bench, x):
+        """The median, or None."""
+        values = self.values.get((model, engine, bench, x))
+        return statistics.median(v for v, _ in values) if values else None
+
+    def show(self, model, engine, bench, x, spread=False, unit=1):
+        values = self.values.get((model, engine, bench, x))
+        if not values:
+            return ""
+        numbers = [v * unit for v, _ in values]
+        text = plot.show_number(statistics.median(numbers))
+        if spread and len(numbers) > 1:
+            text += " (%s - %s)" % (plot.show_number(min(numbers)), plot.show_number(max(numbers)))
+        return text + ("*" if any(d for _, d in values) else "")
+
+    def limit(self, model, bench):
+        return self.get(model, "machine", bench, self.n)
+
+    def models(self):
+        have = {key[0] for key in self.values}
+        return [m for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16", "1b-q8", "moe-bf16") if m in have]
+
+
+def read_results(files):
+    lines = []
+    for name in files:
+        with open(name) as f:
+            lines += [line for line in f if line.strip()]
+    return Results(lines)
+
+
+def make_config(model):
+    shape, dtype = model.split("-")
+    return checkpoint.make_config("f32" if dtype == "f32" else "bf16", **checkpoint.SHAPES[shape])
+
+
+def count_bytes(model, context=0, batch=1):
+    """What a step of decoding reads: weights, and keys and values in f32. All experts if the batch is large enough."""
+    config, dtype = make_config(model), model.split("-")[1]
+    size = {"f32": 4, "bf16": 2, "q8": 1 + 2 / 32}[dtype]  # q8: 32 values share a scale of 2 bytes
+    weights = sum(used for _, _, used in checkpoint.list_tensors(config)) * size
+    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
+    return weights + batch * context * kv
+
+
+def count_flops(model, prompt):
+    """Of a prompt: the layers for each row, causal attention, the head for one."""
+    config = make_config(model)
+    used = [(name, n) for name, shape, n in checkpoint.list_tensors(config) if n and len(shape) > 1]
+    layers = sum(n for name, n in used if "layers" in name)
+    return (2 * prompt * layers + 2 * sum(n for name, n in used if "layers" not in name) +
+            2 * prompt * prompt * config["hidden_size"] * config["num_hidden_layers"])
+
+
+def share_read(r, model, rate, context=0):
+    read = r.limit(model, "read")
+    return rate * count_bytes(model, context) / read if read and rate else None
+
+
+def share_gemm(r, model, rate):
+    """Of the rate of MKL's products alone, on the same shapes."""
+    gemm = r.get(model, "MKL", "gemm", PROMPT)
+    return rate / gemm if gemm and rate else None
+
+
+def list_targets(r):
+    """(case, model, bench, x, ours, peers, ratio wanted, share, its limit, share wanted)"""
+    for models, ratio, share in (("160m-f32 1b-f32", 1.1, 0.95), ("160m-bf16 1b-bf16", 1.5, 0.92), ("1b-q8", 1.15, 0.85)):
+        for m in models.split():
+            yield ("decode " + title(m), m, "decode", CONTEXT, PEERS[:1], ratio,
+                   share_read(r, m, r.get(m, r.ours, "decode", CONTEXT)), "DRAM", share)
+    for m, ratio in (("160m-f32", 1.15), ("1b-f32", 1.3)):
+        yield ("prefill 512 " + title(m), m, "prefill", PROMPT, PEERS[1:2], ratio,
+               share_gemm(r, m, r.get(m, r.ours, "prefill", PROMPT)), "MKL sgemm", 1.0)
+    for m, ratio in (("160m-bf16", 1.5), ("1b-bf16", 1.5)):
+        ours, f32 = (r.get(x, r.ours, "prefill", PROMPT) for x in (m, m.replace("bf16", "f32")))
+        yield ("prefill 512 " + title(m), m, "prefill", PROMPT, PEERS[:1], ratio, ours and f32 and ours / f32,
+               "ours in f32", 0.9)
+    for batch in (8, 32):
+        yield ("batch of %d, decode 160M bf16" % batch, "160m-bf16", "batch", batch, PEERS[:1], 1.5, None, "", None)
+    m = "160m-bf16"
+    yield ("decode at context 8192, " + title(m), m, "decode", LONG, PEERS[:1], 1.2,
+           share_read(r, m, r.get(m, r.ours, "decode", LONG), LONG + LONG_TOKENS // 2), "DRAM", None)
+    for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16"):
+        yield ("decode %s, tensor parallel" % title(m), m, "decode", CONTEXT, TENSOR_PARALLEL, 3, None, "", None)
+
+
+def judge(have, wanted):
+    """[] where it is met, else by how much not"""
+    return [] if have is None or wanted is None or have >= wanted else ["%.0f%% short" % (100 * (1 - have / wanted))]
+
+
+def write_targets(r):
+    yield "| case | ours | peer | | ratio | target | of the limit | | target | met |"
+    yield "|---|--:|---|--:|--:|--:|--:|---|--:|---|"
+    for case, model, bench, x, peers, wanted, share, limit, least in list_targets(r):
+        ours = r.get(model, r.ours, bench, x)
+        rates = {p: r.get(model, p, bench, x) for p in peers if r.get(model, p, bench, x)}
+        if not ours or not rates:
+            continue
+        peer = max(rates, key=rates.get)
+        missed = judge(ours / rates[peer], wanted) + judge(share, least)
+        if missed and share is not None and least is not None:
+            missed = ["ratio " + m for m in judge(ours / rates[peer], wanted)] + ["limit " + m for m in judge(share, least)]
+        yield "| %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s |" % (
+            case, r.show(model, r.ours, bench, x), peer, r.show(model, peer, bench, x), ours / rates[peer], wanted,
+            "" if share is None else "%.2f" % share, "" if share is None else limit,
+            "" if share is None or least is None else least, ", ".join(missed) or "yes")
+    m = "160m-f32"
+    one, all_of, peer, peer_one = (r.get(m, e, "prefill", PROMPT) for e in
+                                   ("tessera 1 x 1", r.ours, "Transformers TP", "Transformers, threads: 1"))
+    if r.n == 2 and one and all_of and peer and peer_one:
+        met = judge(all_of / one, 1.85) + judge(all_of / peer, 1)
+        yield "| prefill 512 %s, from 1 to 2 ranks | %.2fx | Transformers TP | %.2fx | %.2f | 1.85x, ahead | | | | %s |" % (
+            title(m), all_of / one, peer / peer_one, all_of / peer, ", ".join(met) or "yes")
+
+
+def list_cases(r):
+    """(case, model, bench, x) of the table of all engines"""
+    for bench, x, name in (("decode", CONTEXT, "decode"), ("prefill", PROMPT, "prefill 512")):
+        for m in r.models():
+            yield "%s %s" % (name, title(m).replace(",", "")), m, bench, x
+    for batch in (8, 32):
+        yield "batch of %d 160M bf16" % batch, "160m-bf16", "batch", batch
+    yield "decode at 8192 160M bf16", "160m-bf16", "decode", LONG
+
+
+def write_engines(r, spread):
+    engines = list(dict.fromkeys([r.ours, r.threads])) + PEERS
+    names = [re.sub(r"tessera (\d+) x (\d+)", lambda m: "ours, ranks x threads: %s x %s" % m.groups(), e) for e in engines]
+    yield "| tokens/s | %s |" % " | ".join(names)
+    yield "|---|" + "--:|" * len(engines)
+    for case, model, bench, x in list_cases(r):
+        rates = [r.get(model, e, bench, x) or 0 for e in engines]
+        if not rates[0] and not rates[1]:
+            continue
+        cells = [r.show(model, e, bench, x, spread) for e in engines]
+        cells = ["**%s**" % c if v == max(rates) else c for c, v in zip(cells, rates)]
+        yield "| %s | %s |" % (case, " | ".join(cells))
+
+
+def write_sweep(r, bench, head, engines, model="160m-bf16"):
+    xs = sorted({x for m, e, b, x in r.values if m == model and b == bench and e == engines[0] and x != LONG})
+    if len(xs) < 2:
+        return
+    yield "| %s | %s |" % (head, " | ".join(engines))
+    yield "|--:|" + "--:|" * len(engines)
+    for x in xs:
+        yield "| %d | %s |" % (x, " | ".join(r.show(model, e, bench, x, True) for e in engines))
+    yield ""
+
+
+def write_load(r, model="1b-bf16"):
+    engines = [r.ours, r.ours + ", panels", r.threads, r.threads + ", panels", "llama.cpp", "Transformers"]
+    if not r.get(model, r.ours, "first token", 1):
+        return
+    yield "| %s | %s |" % (title(model), " | ".join(engines))
+    yield "|---|" + "--:|" * len(engines)
+    for bench, text in (("first token", "first token, s"), ("end", "from it to the end of the process, ms")):
+        unit = 1000 if bench == "end" else 1
+        yield "| %s | %s |" % (text, " | ".join(r.show(model, e, bench, 1, True, unit) for e in engines))
+    yield ""
+
+
+def write_limits(r):
+    yield "| in the same rounds as | DRAM read, GB/s | FMA peak, GFLOP/s | MKL sgemm, GFLOP/s |"
+    yield "|---|--:|--:|--:|"
+    for m in r.models():
+        gemm = r.get(m, "MKL", "gemm", PROMPT)
+        flops = count_flops(m, 0) and gemm and gemm * 2 * sum(
+            n for name, shape, n in checkpoint.list_tensors(make_config(m)) if "layers" in name and len(shape) > 1) / 1e9
+        yield "| %s | %s | %s | %s |" % (title(m).replace(",", ""), r.show(m, "machine", "read", r.n, True, 1e-9),
+                                         r.show(m, "machine", "fma", r.n, True, 1e-9),
+                                         plot.show_number(flops) if flops else "")
+
+
+def draw_all(r, folder):
+    """The names of the pictures that there are results for."""
+    os.makedirs(folder, exist_ok=True)
+    pictures, n, m = [], r.n, "160m-bf16"
+    engines = [r.ours, r.threads] + PEERS
+    for bench, x, text in (("decode", CONTEXT, "decode after 16 tokens"), ("prefill", PROMPT, "prefill of 512 tokens")):
+        panels = []
+        for model in r.models():
+            bars = [(e, r.get(model, e, bench, x)) for e in engines if r.get(model, e, bench, x)]
+            limit = None
+            if bench == "decode" and r.limit(model, "read"):
+                limit = ("DRAM", r.limit(model, "read") / count_bytes(model))
+            elif bench == "prefill" and r.limit(model, "fma"):
+                limit = ("FMA in f32", r.limit(model, "fma") * PROMPT / count_flops(model, PROMPT))
+            if len(bars) > 1:
+                panels.append((title(model).replace(",", ""), bars, limit))
+        if panels:
+            plot.draw_bars(os.path.join(folder, bench + ".svg"), text, "tokens/s", panels)
+            pictures.append(bench)
+
+    def collect(engine, bench):
+        return sorted((k[3], r.get(*k)) for k in r.values if k[:3] == (m, engine, bench) and k[3] != LONG)
+
+    read, fma = r.limit(m, "read"), r.limit(m, "fma")
+    panels = []
+    for bench, x in (("decode", CONTEXT), ("prefill", PROMPT)):
+        ours = [(k, r.get(m, "tessera %d x 1" % k, bench, x)) for k in (1, 2, 4)]
+        peer = [(k, r.get(m, "llama.cpp" if k == n else "llama.cpp, threads: %d" % k, bench, x)) for k in (1, 2, 4)]
+        series = [("ours, over ranks of 1 thread", [p for p in ours if p[1]]),
+                  ("llama.cpp, over threads", [p for p in peer if p[1]])]
+        top = None
+        if read and fma:
+            top = read / count_bytes(m) if bench == "decode" else fma * PROMPT / count_flops(m, PROMPT)
+        if len(series[0][1]) > 1:
+            panels.append(("%s, %s, on %d CPUs" % (bench, title(m), n), "ranks or threads", series,
+                           ("limit: DRAM" if bench == "decode" else "limit: FMA in f32", [(1, top), (4, top)]) if top else None))
+    if panels:
+        plot.draw_lines(os.path.join(folder, "ranks.svg"), "tokens/s", panels)
+        pictures.append("ranks")
+    for bench, name, text, axis in (("batch", "batch", "decode of many texts", "texts at once"),
+                                    ("prefill", "prompt", "prefill", "tokens of the prompt")):
+        series = [(e, collect(e, bench)) for e in ([r.ours, r.threads, "llama.cpp"] if bench == "batch" else [r.ours, "llama.cpp"])]
+        series = [(e, points) for e, points in series if len(points) > 1]
+        if not series:
+            continue
+        top = []
+        for x, _ in series[0][1] if read and fma else []:
+            flops = fma / (count_flops(m, 1)) if bench == "batch" else fma * x / count_flops(m, x)
+            reads = x * read / count_bytes(m, CONTEXT, x)
+            top.append((x, min(flops, reads)))
+        plot.draw_lines(os.path.join(folder, name + ".svg"), "tokens/s",
+                        [("%s, %s" % (text, title(m)), axis, series, ("limit: DRAM, then FMA in f32", top) if top else None)])
+        pictures.append(name)
+    return pictures
+
+
+def write_report(r, folder, prefix=""):
+    """The generated section; pictures go to the folder, and the text links to them there."""
+    machine, pictures = r.machine, draw_all(r, folder)
+    show = lambda name: ["![%s](%s%s.svg)" % (name, prefix, name), ""] if name in pictures else []
+    out = ["CPUs %s of %d: %s; Linux %s. %s. %s." %
+           (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"], machine["date"],
+            "; ".join(dict.fromkeys("%s: %s" % (k, v) for k, v in machine["versions"].items()))), "",
+           "Medians of %d rounds, in tokens/s, with the least and the most. Others used %.2f CPUs during a run (median), at most %.2f; "
+           "runs repeated for that: %d. *: a run that stayed disturbed is among them." %
+           (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
+           "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
+           *write_engines(r, True), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
+    for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, "llama.cpp"]),
+                                       ("prompt", "prefill", "tokens of the prompt", [r.ours, "llama.cpp"])):
+        out += [*write_sweep(r, bench, head, engines), *show(name)]
+    out += [*show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r), "",
+            "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
+    for (engine, bench), command in sorted(r.commands.items()):
+        out.append("%-22s %-8s %s" % (engine, bench, re.sub(r"/\S*/", "", command)))
+    return "\n".join(out + ["```"])
+
+
+def insert_between(path, text):
+    """Replaces what is between the markers."""
+    begin, end = "<!-- bench: begin -->", "<!-- bench: end -->"
+    with open(path) as f:
+        old = f.read()
+    if begin not in old or end not in old:
+        raise SystemExit("bench: %s has no lines %s and %s" % (path, begin, end))
+    new = old[:old.index(begin)] + begin + "\n" + text + "\n" + old[old.index(end):]
+    with open(path, "w") as f:
+        f.write(new)
+
+
+def insert_report(r, text, root):
+    """The text into docs/benchmarks.md, and a shorter one into README.md."""
+    insert_between(os.path.join(root, "docs/benchmarks.md"), text)
+    machine = "CPUs: %d of an %s." % (r.n, r.machine["cpu"])
+    picture = "![tokens per second of decoding, and what the memory allows](docs/bench/decode.svg)"
+    insert_between(os.path.join(root, "README.md"), "\n".join([*write_engines(r, False), "", machine, "", picture]))
