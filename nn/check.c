@@ -52,9 +52,18 @@ static bool is_not_finite(uint32_t bits)
 
 int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 {
-	for (int64_t i = 0; i < n; i++)
-		if (!isfinite(x[i]))
+	enum { RUN = 256 }; /* whole runs at once, of which a compiler makes vectors */
+
+	for (int64_t i = 0; i < n; i++) {
+		int odd = 0;
+
+		for (int j = 0; j < RUN && i + RUN <= n; j++)
+			odd |= !isfinite(x[i + j]);
+		if (!odd && i + RUN <= n)
+			i += RUN - 1;
+		else if (!isfinite(x[i]))
 			return i;
+	}
 	return -1;
 }
 

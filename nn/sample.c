@@ -359,7 +359,7 @@ static int32_t draw_candidate(const struct tess_sampler *s, double u)
 }
 
 /* The index of the best score; the lowest of several. */
-static int64_t find_best(const struct tess_sampler *s)
+static int64_t find_best_score(const struct tess_sampler *s)
 {
 	int64_t best = 0;
 
@@ -369,16 +369,54 @@ static int64_t find_best(const struct tess_sampler *s)
 	return best;
 }
 
+/* The same of logits, in lanes of which a compiler makes vectors. */
+static int64_t find_best_logit(const float *x, int64_t n)
+{
+	enum { LANES = 32 };
+	float lane[LANES], best = x[0];
+	int64_t i = 0;
+
+	for (int j = 0; j < LANES; j++)
+		lane[j] = best;
+	for (; i + LANES <= n; i += LANES)
+		for (int j = 0; j < LANES; j++)
+			lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+	for (; i < n; i++)
+		lane[0] = x[i] > lane[0] ? x[i] : lane[0];
+	for (int j = 0; j < LANES; j++)
+		best = lane[j] > best ? lane[j] : best;
+	for (i = 0; i < n && x[i] != best; i++)
+		;
+	return i < n ? i : 0; /* of a NaN */
+}
+
+/* The id that a temperature of 0 chooses; *score: its own. */
+static int64_t find_greedy_id(struct tess_sampler *s, const struct tess_sampling *sampling,
+                              const float *logits, const int32_t *seen, int64_t nseen,
+                              double *score)
+{
+	double p = sampling->repetition_penalty;
+	int64_t id;
+
+	if (p == 0 || p == 1) {
+		id = find_best_logit(logits, s->vocab);
+		*score = logits[id];
+		return id;
+	}
+	apply_penalty(s, sampling, logits, seen, nseen);
+	id = find_best_score(s);
+	*score = s->score[id];
+	return id;
+}
+
 int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
 {
-	double u = draw_uniform(sampling->seed, step);
+	double u = draw_uniform(sampling->seed, step), score;
 	int32_t id = -1;
 
-	if (sampling->temperature == 0) {
-		apply_penalty(s, sampling, logits, seen, nseen);
-		return (int32_t)find_best(s);
-	}
+	if (sampling->temperature == 0)
+		return (int32_t)find_greedy_id(s, sampling, logits, seen, nseen, &score);
 	score_ids(s, sampling, logits, seen, nseen);
 	for (int all = 0; all < 2 && id < 0; all++)
 		if (select_candidates(s, sampling, u, all))
@@ -395,9 +433,8 @@ int64_t tess_sampler_find_candidates(struct tess_sampler *s, const struct tess_s
 	int64_t n;
 
 	if (sampling->temperature == 0) {
-		apply_penalty(s, sampling, logits, seen, nseen);
-		n = find_best(s);
-		*out = (struct tess_candidate){ s->score[n], s->first + n };
+		n = find_greedy_id(s, sampling, logits, seen, nseen, &out->score);
+		out->id = s->first + n;
 		return 1;
 	}
 	score_ids(s, sampling, logits, seen, nseen);
