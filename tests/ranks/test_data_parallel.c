@@ -167,12 +167,20 @@ static const struct layout {
 	{ NULL, NULL, 0, 0, false, NULL },
 };
 
+/* With a sanitizer not the largest, which have no style that smaller ones lack. */
+static bool is_layout_taken(const struct layout *l, bool all_layouts)
+{
+	bool large = !strncmp(l->mesh, "dp=6", 4) || !strncmp(l->mesh, "dp=8", 4);
+
+	return l->every || (all_layouts && !(THIN > 1 && large));
+}
+
 static void check_model(const char *model, bool all_layouts)
 {
 	uint64_t want[SEQUENCES + 1] = { 0 };
 
 	for (const struct layout *l = layouts; l->mesh; l++) {
-		if (!l->every && !all_layouts)
+		if (!is_layout_taken(l, all_layouts))
 			continue;
 		struct job one = { .model = model, .mesh = "tp=1", .nsequences = l->nsequences };
 		struct job j = { .model = model,
@@ -287,7 +295,7 @@ END_TEST
 
 START_TEST(same_bits)
 {
-	check_model(models[_i * THIN], _i * THIN < FEW);
+	check_model(models[_i * THIN], _i * THIN < FEW && !(THIN > 1 && getenv("ONE_MODEL")));
 }
 END_TEST
 

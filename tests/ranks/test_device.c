@@ -144,7 +144,7 @@ static tess_status run_device_cases(struct tess_world *w, void *arg)
 
 START_TEST(collectives)
 {
-	for (int32_t n = 1; n <= RANKS_MAX; n++)
+	for (int32_t n = 1 + TSAN; n <= RANKS_MAX; n += 1 + THIN / 4)
 		spawn_ranks(n, run_device_cases, NULL);
 }
 END_TEST

@@ -77,9 +77,15 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
+/* With a sanitizer the second backend has every third case: they differ above backends. */
+static int get_case_stride(void)
+{
+	return THIN > 1 && strcmp(getenv("TESSERA_BACKEND"), "loopback") ? 3 : 1;
+}
+
 START_TEST(allocates_what_is_said)
 {
-	const struct forecast_case *c = &cases[_i];
+	const struct forecast_case *c = &cases[_i * get_case_stride()];
 	struct forecast_run f = { .how = c,
 		                  .options = { .size = sizeof f.options,
 		                               .threads = 1,
@@ -163,7 +169,8 @@ int main(void)
 	SRunner *r;
 	TCase *t = suite_begin("forecast", 60, &r);
 
-	tcase_add_loop_test(t, allocates_what_is_said, 0, sizeof cases / sizeof *cases);
+	tcase_add_loop_test(t, allocates_what_is_said, 0,
+	                    (int)(sizeof cases / sizeof *cases - 1) / get_case_stride() + 1);
 	tcase_add_test(t, says_what_is_sent);
 	tcase_add_loop_test(t, refuses, 0, sizeof refusals / sizeof *refusals);
 	return suite_end(r);

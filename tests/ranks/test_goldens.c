@@ -172,7 +172,8 @@ static void compare_logits(const char *name, int prompt, int ranks, const char *
 
 START_TEST(logits)
 {
-	compare_logits(names[_i / 3], _i % 3, 3, "");
+	if (_i / 3 % 3 == _i % 3 || THIN == 1)
+		compare_logits(names[_i / 3], _i % 3, 3, "");
 }
 END_TEST
 
@@ -237,14 +238,19 @@ struct way {
 	const char *options;
 };
 
-/* One digest, that of one rank, which is returned; the options of all are those and `more`. */
+/*
+ * One digest, that of one rank, which is returned; the options of all are those and `more`. With a
+ * sanitizer each call tries a third of the ways, and the next call another third.
+ */
 static void compare_digests(const char *name, const struct way *ways, size_t n, const char *more,
                             char want[65])
 {
+	enum { STRIDE = 1 + THIN / 2 };
+	static size_t turn;
 	char have[65], options[1024];
 
 	get_last_digest(name, name, 1, more, want);
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = turn++ % STRIDE; i < n; i += STRIDE) {
 		snprintf(options, sizeof options, "%s %s", ways[i].options, more);
 		get_last_digest(name, name, ways[i].ranks, options, have);
 		ck_assert_msg(!strcmp(want, have), "%s, %d ranks, %s", name, ways[i].ranks,
@@ -415,7 +421,7 @@ START_TEST(logits_of_a_device_with_memory)
 
 	use_discrete_device();
 	setenv("TESSERA_LAYOUT", device_cases[_i].layout, 1);
-	for (size_t i = 0; i < names_that_fit; i++)
+	for (size_t i = (size_t)_i % THIN; i < names_that_fit; i += THIN)
 		compare_logits(names[i], 1, device_cases[_i].ranks, device_cases[_i].options);
 }
 END_TEST

@@ -278,7 +278,7 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 		close(out[0]);
 		close(out[1]);
 		execl(TESSERA, TESSERA, "generate", generated, "-n", n, "--backend", backend,
-		      "--threads", "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "24",
+		      "--threads", "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "12",
 		      "--temperature", "0", "--stats", "--digest", (char *)NULL);
 		_exit(127);
 	}
@@ -315,7 +315,7 @@ START_TEST(nothing_twice)
 
 	write_checkpoint_config(_i);
 	check_memory(_i, 1, backends[0], first);
-	for (int n = 0; n < 2; n++) {
+	for (int n = _i; n < 2; n++) { /* tied: on 4 ranks only */
 		for (int b = 0; b < (HAVE_GLOO ? 3 : 2); b++) {
 			check_memory(_i, ranks[n], backends[b], digest);
 			ck_assert_str_eq(digest, first);

@@ -248,7 +248,7 @@ START_TEST(random_plans)
 	open_mesh_fixture(UNTIED, &f);
 	ck_assert_msg(!run_on_mesh(&f, "none", "tp=1", &want, &count), "%s", tess_error());
 	ck_assert_msg(!train_on_mesh(&f, "none", "tp=1", &gradients), "%s", tess_error());
-	for (int i = 0; i < 600 / THIN; i++) {
+	for (int i = 0; i < 600 / (2 * THIN - 1); i++) {
 		const char *mesh = meshes[i % 3];
 
 		draw_plan(&seed, json, sizeof json);
@@ -263,7 +263,7 @@ START_TEST(random_plans)
 	}
 	lockstep_free_gradients(&gradients);
 	ck_assert_int_gt(trained, 0);
-	ck_assert_msg(accepted > 100 / THIN, "only %d plans were not refused", accepted);
+	ck_assert_msg(accepted > 100 / (2 * THIN - 1), "only %d plans were not refused", accepted);
 	free(want);
 	tess_checkpoint_close(f.checkpoint);
 }

@@ -110,7 +110,8 @@ START_TEST(gives_the_same_bits)
 
 	open_checkpoint_fixture("tests/data/goldens/llama-odd", &f);
 	ck_assert_msg(!train_once(&f, "none", NULL, NULL, &want), "%s", tess_error());
-	for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+	for (size_t i = (size_t)_i % (1 + THIN / 4); i < sizeof patterns / sizeof *patterns;
+	     i += 1 + THIN / 4) {
 		ck_assert_msg(!train_once(&f, runs[_i].plan, runs[_i].mesh, patterns[i], &have),
 		              "%s", tess_error());
 		snprintf(what, sizeof what, "%s on %s, recomputing %s", runs[_i].plan,

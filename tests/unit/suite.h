@@ -7,6 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* ThreadSanitizer has nothing to say of one rank with one thread. */
+#if defined(__SANITIZE_THREAD__)
+enum { TSAN = 1 };
+#else
+enum { TSAN = 0 };
+#endif
+
 /* ck_assert for tight loops: Check's own writes to a pipe each time. */
 #define MUST(condition) \
 	do { \
