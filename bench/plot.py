@@ -104,5 +104,7 @@ def draw_lines(path, unit, panels):
         if limit:
             points = [place(p) for p in limit[1]]
             parts.append('<path class="limit" d="M%s"/>' % "L".join("%.1f %.1f" % p for p in points))
-            parts.append(draw_text(points[-1][0], points[-1][1] - 6, limit[0], "limit-name right"))
+            falls = limit[1][0][1] > limit[1][-1][1]  # its name is where it is highest
+            x, y = points[0 if falls else -1]
+            parts.append(draw_text(x, y - 6, limit[0], "limit-name" if falls else "limit-name right"))
     write_svg(path, len(panels) * each + 20, top + tall + 56, panels[0][0], parts)

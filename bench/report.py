@@ -40,7 +40,7 @@ class Results:
         self.n, self.values = len(self.machine["cpus"]), {}
         for record in best.values():
             self.foreign.append(record["foreign"] + record["steal"])
-            self.commands.setdefault((record["engine"], record["name"].split("/")[1]), record["command"])
+            self.commands.setdefault((record["engine"], re.split("[/ ]", record["name"])[1]), record["command"])
             for p in record["points"]:
                 at = (record["model"], record["engine"], p["bench"], p["x"])
                 self.values.setdefault(at, []).extend((value, record["disturbed"]) for value in p["values"])
@@ -83,12 +83,12 @@ def make_config(model):
     return checkpoint.make_config("f32" if dtype == "f32" else "bf16", **checkpoint.SHAPES[shape])
 
 
-def count_bytes(model, context=0, batch=1):
-    """What a step of decoding reads: weights, and keys and values in f32. All experts if the batch is large enough."""
+def count_bytes(model, context=0, batch=1, cached=4):
+    """What a step of decoding reads: weights that one token uses, and keys and values of so many bytes each."""
     config, dtype = make_config(model), model.split("-")[1]
     size = {"f32": 4, "bf16": 2, "q8": 1 + 2 / 32}[dtype]  # q8: 32 values share a scale of 2 bytes
     weights = sum(used for _, _, used in checkpoint.list_tensors(config)) * size
-    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 4
+    kv = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * cached
     return weights + batch * context * kv
 
 
@@ -101,9 +101,9 @@ def count_flops(model, prompt):
             2 * prompt * prompt * config["hidden_size"] * config["num_hidden_layers"])
 
 
-def share_read(r, model, rate, context=0):
+def share_read(r, model, rate, context=0, cached=4):
     read = r.limit(model, "read")
-    return rate * count_bytes(model, context) / read if read and rate else None
+    return rate * count_bytes(model, context, 1, cached) / read if read and rate else None
 
 
 def share_gemm(r, model, rate):
@@ -113,25 +113,26 @@ def share_gemm(r, model, rate):
 
 
 def list_targets(r):
-    """(case, model, bench, x, ours, peers, ratio wanted, share, its limit, share wanted)"""
+    """(case, model, our engine, bench, x, peers, ratio wanted, share, its limit, share wanted)"""
     for models, ratio, share in (("160m-f32 1b-f32", 1.1, 0.95), ("160m-bf16 1b-bf16", 1.5, 0.92), ("1b-q8", 1.15, 0.85)):
         for m in models.split():
-            yield ("decode " + title(m), m, "decode", CONTEXT, PEERS[:1], ratio,
+            yield ("decode " + title(m), m, r.ours, "decode", CONTEXT, PEERS[:1], ratio,
                    share_read(r, m, r.get(m, r.ours, "decode", CONTEXT)), "DRAM", share)
     for m, ratio in (("160m-f32", 1.15), ("1b-f32", 1.3)):
-        yield ("prefill 512 " + title(m), m, "prefill", PROMPT, PEERS[1:2], ratio,
+        yield ("prefill 512 " + title(m), m, r.ours, "prefill", PROMPT, PEERS[1:2], ratio,
                share_gemm(r, m, r.get(m, r.ours, "prefill", PROMPT)), "MKL sgemm", 1.0)
     for m, ratio in (("160m-bf16", 1.5), ("1b-bf16", 1.5)):
         ours, f32 = (r.get(x, r.ours, "prefill", PROMPT) for x in (m, m.replace("bf16", "f32")))
-        yield ("prefill 512 " + title(m), m, "prefill", PROMPT, PEERS[:1], ratio, ours and f32 and ours / f32,
+        yield ("prefill 512 " + title(m), m, r.ours, "prefill", PROMPT, PEERS[:1], ratio, ours and f32 and ours / f32,
                "ours in f32", 0.9)
     for batch in (8, 32):
-        yield ("batch of %d, decode 160M bf16" % batch, "160m-bf16", "batch", batch, PEERS[:1], 1.5, None, "", None)
+        yield ("batch of %d, decode 160M bf16" % batch, "160m-bf16", r.ours, "batch", batch, PEERS[:1], 1.5, None, "", None)
     m = "160m-bf16"
-    yield ("decode at context 8192, " + title(m), m, "decode", LONG, PEERS[:1], 1.2,
-           share_read(r, m, r.get(m, r.ours, "decode", LONG), LONG + LONG_TOKENS // 2), "DRAM", None)
+    for engine, cached, cache in ((r.ours, 4, ""), (r.ours + ", cache in bf16", 2, ", cache in bf16")):
+        yield ("decode at context 8192, " + title(m) + cache, m, engine, "decode", LONG, PEERS[:1], 1.2,
+               share_read(r, m, r.get(m, engine, "decode", LONG), LONG + LONG_TOKENS // 2, cached), "DRAM", None)
     for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16"):
-        yield ("decode %s, tensor parallel" % title(m), m, "decode", CONTEXT, TENSOR_PARALLEL, 3, None, "", None)
+        yield ("decode %s, tensor parallel" % title(m), m, r.ours, "decode", CONTEXT, TENSOR_PARALLEL, 3, None, "", None)
 
 
 def judge(have, wanted):
@@ -142,8 +143,8 @@ def judge(have, wanted):
 def write_targets(r):
     yield "| case | ours | peer | | ratio | target | of the limit | | target | met |"
     yield "|---|--:|---|--:|--:|--:|--:|---|--:|---|"
-    for case, model, bench, x, peers, wanted, share, limit, least in list_targets(r):
-        ours = r.get(model, r.ours, bench, x)
+    for case, model, engine, bench, x, peers, wanted, share, limit, least in list_targets(r):
+        ours = r.get(model, engine, bench, x)
         rates = {p: r.get(model, p, bench, x) for p in peers if r.get(model, p, bench, x)}
         if not ours or not rates:
             continue
@@ -152,9 +153,16 @@ def write_targets(r):
         if missed and share is not None and least is not None:
             missed = ["ratio " + m for m in judge(ours / rates[peer], wanted)] + ["limit " + m for m in judge(share, least)]
         yield "| %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s |" % (
-            case, r.show(model, r.ours, bench, x), peer, r.show(model, peer, bench, x), ours / rates[peer], wanted,
+            case, r.show(model, engine, bench, x), peer, r.show(model, peer, bench, x), ours / rates[peer], wanted,
             "" if share is None else "%.2f" % share, "" if share is None else limit,
             "" if share is None or least is None else least, ", ".join(missed) or "yes")
+    m = "1b-bf16"
+    for engine in (r.ours, r.ours + ", panels", r.threads, r.threads + ", panels"):
+        ours, peer = r.get(m, engine, "first token", 1), r.get(m, "llama.cpp", "first token", 1)
+        if ours and peer:
+            yield "| first token %s, s, %s | %s | llama.cpp | %s | %.2f | at most 1.2 | | | | %s |" % (
+                title(m), engine, r.show(m, engine, "first token", 1), r.show(m, "llama.cpp", "first token", 1),
+                ours / peer, "yes" if ours <= 1.2 * peer else "%.1f times that" % (ours / peer / 1.2))
     m = "160m-f32"
     one, all_of, peer, peer_one = (r.get(m, e, "prefill", PROMPT) for e in
                                    ("tessera 1 x 1", r.ours, "Transformers TP", "Transformers, threads: 1"))
@@ -199,6 +207,17 @@ def write_sweep(r, bench, head, engines, model="160m-bf16"):
     yield ""
 
 
+def write_ranks(r, model="160m-bf16"):
+    """The rows of the picture of ranks."""
+    yield "| ranks, or threads of llama.cpp | decode, ours | llama.cpp | prefill 512, ours | llama.cpp |"
+    yield "|--:|--:|--:|--:|--:|"
+    for k in (1, 2, 4):
+        peer = "llama.cpp" if k == r.n else "llama.cpp, threads: %d" % k
+        yield "| %d | %s |" % (k, " | ".join(r.show(model, e, bench, x, True) for bench, x in (
+            ("decode", CONTEXT), ("prefill", PROMPT)) for e in ("tessera %d x 1" % k, peer)))
+    yield ""
+
+
 def write_load(r, model="1b-bf16"):
     engines = [r.ours, r.ours + ", panels", r.threads, r.threads + ", panels", "llama.cpp", "Transformers"]
     if not r.get(model, r.ours, "first token", 1):
@@ -240,7 +259,7 @@ def draw_all(r, folder):
             if len(bars) > 1:
                 panels.append((title(model).replace(",", ""), bars, limit))
         if panels:
-            plot.draw_bars(os.path.join(folder, bench + ".svg"), text, "tokens/s", panels)
+            plot.draw_bars(os.path.join(folder, bench + ".svg"), text + " (tessera: ranks x threads)", "tokens/s", panels)
             pictures.append(bench)
 
     def collect(engine, bench):
@@ -286,7 +305,7 @@ def write_report(r, folder, prefix=""):
     out = ["CPUs %s of %d: %s; Linux %s. %s. %s." %
            (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"], machine["date"],
             "; ".join(dict.fromkeys("%s: %s" % (k, v) for k, v in machine["versions"].items()))), "",
-           "Medians of %d rounds, in tokens/s, with the least and the most. Others used %.2f CPUs during a run (median), at most %.2f; "
+           "Medians of up to %d rounds, in tokens/s, with the least and the most. Others used %.2f CPUs during a run (median), at most %.2f; "
            "runs repeated for that: %d. *: a run that stayed disturbed is among them." %
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
@@ -294,10 +313,10 @@ def write_report(r, folder, prefix=""):
     for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, "llama.cpp"]),
                                        ("prompt", "prefill", "tokens of the prompt", [r.ours, "llama.cpp"])):
         out += [*write_sweep(r, bench, head, engines), *show(name)]
-    out += [*show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r), "",
+    out += [*write_ranks(r), *show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r), "",
             "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
     for (engine, bench), command in sorted(r.commands.items()):
-        out.append("%-22s %-8s %s" % (engine, bench, re.sub(r"/\S*/", "", command)))
+        out.append("%-22s %-8s %s" % (engine, bench, re.sub(r"\S*/", "", command)))
     return "\n".join(out + ["```"])
 
 
