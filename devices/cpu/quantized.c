@@ -9,6 +9,7 @@
 #define UNROLL
 #endif
 
+enum { AHEAD = 512 }; /* bytes from an element to what is fetched with it: measured */
 enum { SCALES = 2 * LANES, INFINITE = 0x7f800000, INFINITE_F16 = 0x7c00 };
 
 /* ---- from rows ------------------------------------------------------------------------------- */
@@ -106,6 +107,11 @@ LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t 
 		scale[p] = lanes_load_f16(b + p * bp);
 	b += SCALES;
 	for (int64_t k = 0; k < len; k++, a++, b += LANES) {
+		if (k % 4 == 0) { /* a cache line */
+			UNROLL
+			for (int p = 0; p < panels; p++)
+				__builtin_prefetch(b + p * bp + AHEAD);
+		}
 		UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_multiply(lanes_load_i8(b + p * bp), scale[p]);
