@@ -192,6 +192,7 @@ static void multiply_tile(const struct product *p, const struct group *g,
 	float *slot = g->slots + row * g->columns * p->sum->levels;
 	int64_t share = 0, before;
 	struct panels w = { 0 };
+	const float *a;
 	const char *b;
 
 	if (g->direct) {
@@ -210,14 +211,17 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		b = quantized   ? w.data + quantized_get_offset(s)
 		    : g->direct ? w.data + s->at * bk
 		                : (const char *)g->fetched + before * bk;
-		if (p->packed)
-			tile_find_packed(dtype, (int)n, wide)(
-				p->x + s->before * p->rows + row * s->len, b, bk, bp,
-				g->direct ? next + before * share : b, share, slot, pitch, s);
+		a = p->packed ? p->x + s->before * p->rows + row * s->len
+		              : p->x + row * p->pitch + s->at;
+		if (quantized)
+			quantized_find_tile(p->packed, (int)n, wide)(a, p->pitch, b, bk, bp, slot,
+			                                             pitch, s);
+		else if (p->packed)
+			tile_find_packed(dtype, (int)n, wide)(a, b, bk, bp,
+			                                      g->direct ? next + before * share : b,
+			                                      share, slot, pitch, s);
 		else
-			(quantized ? quantized_find_tile((int)n, wide)
-			           : tile_find(dtype, (int)n, wide))(
-				p->x + row * p->pitch + s->at, p->pitch, b, bk, bp, slot, pitch, s);
+			tile_find(dtype, (int)n, wide)(a, p->pitch, b, bk, bp, slot, pitch, s);
 		if (s->node >= 0)
 			store_tile(p, g, s->node, row, n,
 			           slot + (s->level - s->merge - s->trees) * pitch);
@@ -249,7 +253,8 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	const char *ahead = NULL;
 	int64_t n;
 
-	g.direct = (p->w.layout == TESS_PANELS && (p->w.dtype != TESS_Q8 || !p->packed)) ||
+	g.direct = (p->w.layout == TESS_PANELS &&
+	            (p->w.dtype != TESS_Q8 || p->rows <= QUANTIZED_ROWS)) ||
 	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
 	g.flat = !g.direct && is_flat_group(p, &g);
 	g.slots = slots;

@@ -97,8 +97,8 @@ void quantized_widen(const struct sum_step *s, const char *groups, float *to)
 }
 
 /* A run of one group: after inlining the chains and scales stay in registers. */
-LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t ar, const char *b,
-                                  int64_t bp, int64_t len, struct lanes *c)
+LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                  const char *b, int64_t bp, int64_t len, struct lanes *c)
 {
 	struct lanes scale[TILE_WIDEST], w[TILE_WIDEST];
 
@@ -106,7 +106,7 @@ LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t 
 	for (int p = 0; p < panels; p++)
 		scale[p] = lanes_load_f16(b + p * bp);
 	b += SCALES;
-	for (int64_t k = 0; k < len; k++, a++, b += LANES) {
+	for (int64_t k = 0; k < len; k++, a += ak, b += LANES) {
 		if (k % 4 == 0) { /* a cache line */
 			UNROLL
 			for (int p = 0; p < panels; p++)
@@ -134,7 +134,7 @@ LANES_INLINE void merge_chains(int n, int levels, float **slot, int64_t pitch, s
 	}
 }
 
-LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar,
+LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                      const char *b, int64_t bp, float *slot, int64_t pitch,
                                      const struct sum_step *step)
 {
@@ -147,9 +147,9 @@ LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64
 	for (int i = 0; i < n; i++)
 		c[i] = step->fresh ? lanes_set_zero() : lanes_load(slot + i * LANES);
 	for (; k + GROUP <= step->len; k += GROUP, b += SCALES + GROUP * LANES)
-		multiply_scaled(rows, panels, a + k, ar, b, bp, GROUP, c);
+		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
 	if (k < step->len)
-		multiply_scaled(rows, panels, a + k, ar, b, bp, step->len - k, c);
+		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, step->len - k, c);
 	merge_chains(n, step->merge, &slot, pitch, c);
 	if (step->finish) {
 		UNROLL
@@ -162,14 +162,18 @@ LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64
 		lanes_store(slot + i * LANES, c[i]);
 }
 
-#define TILE(name, rows, panels) \
-	static void name(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, \
+#define TILE(name, rows, panels, ar, ak) \
+	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
 	                 float *slot, int64_t pitch, const struct sum_step *step) \
 	{ \
-		(void)bk; \
-		run_quantized_tile(rows, panels, a, ar, b, bp, slot, pitch, step); \
+		(void)apart, (void)bk; \
+		run_quantized_tile(rows, panels, a, ar, ak, b, bp, slot, pitch, step); \
 	}
-#define TILES(rows, wide) TILE(run_##rows, rows, 1) TILE(run_wide_##rows, rows, wide)
+#define TILES(rows, wide) \
+	TILE(run_##rows, rows, 1, apart, 1) \
+	TILE(run_wide_##rows, rows, wide, apart, 1) \
+	TILE(run_packed_##rows, rows, 1, 1, rows) \
+	TILE(run_packed_wide_##rows, rows, TILE_WIDE_6, 1, rows)
 
 TILES(1, TILE_WIDE_1)
 TILES(2, TILE_WIDE_3)
@@ -178,12 +182,17 @@ TILES(4, TILE_WIDE_6)
 TILES(5, TILE_WIDE_6)
 TILES(6, TILE_WIDE_6)
 
-tile_fn *quantized_find_tile(int rows, bool wide)
+#define ROW(kind) \
+	{ \
+		kind##_1, kind##_2, kind##_3, kind##_4, kind##_5, kind##_6 \
+	}
+
+tile_fn *quantized_find_tile(bool packed, int rows, bool wide)
 {
-	static tile_fn *const table[2][TILE_ROWS] = {
-		{ run_1, run_2, run_3, run_4, run_5, run_6 },
-		{ run_wide_1, run_wide_2, run_wide_3, run_wide_4, run_wide_5, run_wide_6 },
+	static tile_fn *const table[2][2][TILE_ROWS] = {
+		{ ROW(run), ROW(run_wide) },
+		{ ROW(run_packed), ROW(run_packed_wide) },
 	};
 
-	return table[wide][rows - 1];
+	return table[packed][wide][rows - 1];
 }

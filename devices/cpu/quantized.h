@@ -18,8 +18,11 @@ static inline int64_t quantized_get_offset(const struct sum_step *s)
 #define quantized_widen CPU_NAME(quantized_widen)
 void quantized_widen(const struct sum_step *s, const char *groups, float *to);
 
-/* As tile_find(TESS_Q8, rows, wide); bk is not read. */
+/* With more rows than these, the elements of a step are widened once for all. */
+enum { QUANTIZED_ROWS = 48 };
+
+/* As tile_find; packed rows are [len][rows], as tile_find_packed has them. bk is not read. */
 #define quantized_find_tile CPU_NAME(quantized_find_tile)
-tile_fn *quantized_find_tile(int rows, bool wide);
+tile_fn *quantized_find_tile(bool packed, int rows, bool wide);
 
 #endif
