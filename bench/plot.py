@@ -4,10 +4,11 @@ import html, math
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 } .title { font-weight: 600 } .faint { fill: #59636e }
 .page { fill: #ffffff } .grid { stroke: #d1d9e0; fill: none } .limit { stroke: #cf222e; stroke-dasharray: 5 4; fill: none }
-.limit-name { fill: #cf222e } .line { fill: none; stroke-width: 2.5 } .right { text-anchor: end } .middle { text-anchor: middle }
+.limit-name { fill: #cf222e } .line { fill: none; stroke-width: 2.5 } .right { text-anchor: end }
+.value { paint-order: stroke; stroke: #ffffff; stroke-width: 4px } .middle { text-anchor: middle }
 %s
 @media (prefers-color-scheme: dark) {
-text { fill: #f0f6fc } .faint { fill: #9198a1 } .page { fill: #0d1117 } .grid { stroke: #3d444d }
+text { fill: #f0f6fc } .value { stroke: #0d1117 } .faint { fill: #9198a1 } .page { fill: #0d1117 } .grid { stroke: #3d444d }
 .limit { stroke: #ff7b72 } .limit-name { fill: #ff7b72 }
 %s
 }
@@ -18,7 +19,7 @@ KINDS = {"ours": ("#0550ae", "#58a6ff"), "ours2": ("#54aeff", "#1f6feb"), "llama
 
 def show_number(x):
     """Three digits, or all of those before the point."""
-    return "%.0f" % x if x >= 100 else "%.3g" % x
+    return "%.*f" % (0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3, x)
 
 
 def find_kind(engine):
@@ -65,12 +66,13 @@ def draw_bars(path, title, unit, panels):
             parts.append(draw_text(x - 8, at + 13, engine, "right"))
             parts.append('<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="17"/>' %
                          (find_kind(engine), x, at, max(1, value * scale)))
-            parts.append(draw_text(x + value * scale + 5, at + 13, show_number(value)))
         if limit:
             end = y + 26 + len(bars) * row
             parts.append('<path class="limit" d="M%.1f %.1fV%.1f"/>' % (x + limit[1] * scale, y + 18, end))
             parts.append(draw_text(x + limit[1] * scale, y + 14, "%s: %s" % (limit[0], show_number(limit[1])),
                                    "limit-name middle"))
+        for j, (_, value) in enumerate(bars):  # over the line of the limit
+            parts.append(draw_text(x + value * scale + 5, y + 39 + j * row, show_number(value), "value"))
     write_svg(path, width, 44 + sum(heights), title, parts)
 
 

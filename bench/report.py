@@ -60,7 +60,7 @@ class Results:
         text = plot.show_number(statistics.median(numbers))
         if spread and len(numbers) > 1:
             text += " (%s - %s)" % (plot.show_number(min(numbers)), plot.show_number(max(numbers)))
-        return text + ("*" if any(d for _, d in values) else "")
+        return text + ("†" if any(d for _, d in values) else "")
 
     def limit(self, model, bench):
         return self.get(model, "machine", bench, self.n)
@@ -306,7 +306,7 @@ def write_report(r, folder, prefix=""):
            (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"], machine["date"],
             "; ".join(dict.fromkeys("%s: %s" % (k, v) for k, v in machine["versions"].items()))), "",
            "Medians of up to %d rounds, in tokens/s, with the least and the most. Others used %.2f CPUs during a run (median), at most %.2f; "
-           "runs repeated for that: %d. *: a run that stayed disturbed is among them." %
+           "runs repeated for that: %d. †: a run that stayed disturbed is among them." %
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
            *write_engines(r, True), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
