@@ -20,7 +20,7 @@ enum {
 	LIMIT_READS = 2,
 	LIMIT_FMAS = 1 << 21, /* of each thread, for each of its sums */
 	LIMIT_SUMS = 10, /* as many as are under way at once */
-	LIMIT_TIMES = 3 /* of which the best counts */
+	LIMIT_TIMES = 5 /* of which the best counts */
 };
 
 typedef float limit_lanes __attribute__((vector_size(64), may_alias));
