@@ -54,13 +54,16 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 /*
  * Of few rows: weights come from memory, and its prefetchers need long runs. Each thread reads a
- * range of its own, as `wide` streams.
+ * range of its own, as `wide` streams. Their distance is no large power of two, whose multiples
+ * share sets of a cache and banks of memory.
  */
 static int64_t choose_run(const struct linear *l, const struct tess_view *w)
 {
+	int64_t run = tess_up(w->shape[0], LANES) / (l->wide * l->cpu->nthreads);
+
 	if (l->packed || w->layout != TESS_PANELS)
 		return 0;
-	return tess_up(w->shape[0], LANES) / (l->wide * l->cpu->nthreads);
+	return run > 1 ? run - (run % 2 == 0) : run;
 }
 
 /* A block of the current pass times one weight. */
