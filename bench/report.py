@@ -72,10 +72,15 @@ class Results:
 
 def read_results(files):
     lines = []
-    for name in files:
-        with open(name) as f:
-            lines += [line for line in f if line.strip()]
-    return Results(lines)
+    try:
+        for name in files:
+            with open(name) as f:
+                lines += [line for line in f if line.strip()]
+        return Results(lines)
+    except OSError as e:
+        raise SystemExit("bench: cannot read results: %s" % e)
+    except (KeyError, TypeError) as e:
+        raise SystemExit("bench: these are not results of script/bench: %r" % e)
 
 
 def make_config(model):
