@@ -20,7 +20,9 @@ enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that a share packs */
 const struct tess_host *cpu_host;
 
 extern const struct cpu_kernels kernels_scalar;
-#if defined(CPU_X86)
+#if defined(CPU_ARM)
+extern const struct cpu_kernels kernels_neon;
+#elif defined(CPU_X86)
 extern const struct cpu_kernels kernels_avx2, kernels_avx512;
 
 /* Some compilers have no __builtin_cpu_supports("f16c"). */
@@ -41,6 +43,10 @@ static bool is_isa_usable(const char *name)
 		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 		       has_f16c();
 #endif
+#if defined(CPU_ARM)
+	if (!strcmp(name, "neon")) /* every such processor has it */
+		return true;
+#endif
 	return !strcmp(name, "scalar");
 }
 
@@ -49,6 +55,8 @@ static const struct cpu_kernels *const kernel_sets[] = {
 #if defined(CPU_X86)
 	&kernels_avx512,
 	&kernels_avx2,
+#elif defined(CPU_ARM)
+	&kernels_neon,
 #endif
 	&kernels_scalar,
 };
@@ -67,9 +75,10 @@ static tess_status choose_kernels(const struct cpu_kernels **out)
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "TESSERA_CPU=%s: not an instruction set that this "
-	                      "processor and this build have; use auto, scalar%s%s",
+	                      "processor and this build have; use auto, scalar%s%s%s",
 	                      isa, is_isa_usable("avx2") ? ", avx2" : "",
-	                      is_isa_usable("avx512") ? ", avx512" : "");
+	                      is_isa_usable("avx512") ? ", avx512" : "",
+	                      is_isa_usable("neon") ? ", neon" : "");
 }
 
 static tess_status grow_scratch(void **data, size_t *have, size_t bytes)
@@ -205,8 +214,7 @@ static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 
 	(void)self;
 	if (bytes <= SIZE_MAX - 64)
-		p = aligned_alloc(huge ? HUGE_PAGE_BYTES : 64,
-		                  bytes ? (bytes + 63) / 64 * 64 : 64);
+		p = aligned_alloc(huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64);
 	if (!p)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
 		                      (unsigned long long)bytes);
@@ -345,7 +353,7 @@ static const struct tess_device cpu_device = {
 static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {
 	"cpu", "auto",
-	"instructions of the cpu device: auto, scalar, avx2 or avx512; the bits are the same"
+	"instructions of the cpu device: auto, scalar, avx2, avx512 or neon; the bits are the same"
 };
 static const struct tess_option *const options[] = { &option, NULL };
 

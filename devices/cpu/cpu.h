@@ -2,9 +2,9 @@
  * cpu.h - shared by the files of the CPU device.
  *
  * check.c checks an op, sum.c turns its sums into a list of steps, and the kernels run it. Files
- * with kernels are compiled once per instruction set: CPU_ISA is scalar, avx2 or avx512, CPU_NAME
- * makes names unique, and kernels.c lists them. The source is the same, and so are the operations
- * and their order for every output: the bits do not depend on the instruction set.
+ * with kernels are compiled once per instruction set: CPU_ISA is scalar, avx2, avx512 or neon,
+ * CPU_NAME makes names unique, and kernels.c lists them. The source is the same, and so are the
+ * operations and their order for every output: the bits do not depend on the instruction set.
  */
 #ifndef TESS_DEVICES_CPU_CPU_H
 #define TESS_DEVICES_CPU_CPU_H

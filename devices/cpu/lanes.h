@@ -280,6 +280,142 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 	}
 }
 
+#elif defined(CPU_NEON)
+#include <arm_neon.h>
+
+struct lanes {
+	float32x4_t v[4];
+};
+
+LANES_INLINE struct lanes lanes_set_zero(void)
+{
+	return (struct lanes){ { vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0) } };
+}
+
+LANES_INLINE struct lanes lanes_load(const void *p)
+{
+	const uint8_t *at = p; /* of any alignment */
+	struct lanes x;
+
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vreinterpretq_f32_u8(vld1q_u8(at + 16 * i));
+	return x;
+}
+
+LANES_INLINE void lanes_store(float *p, struct lanes x)
+{
+	for (int i = 0; i < 4; i++)
+		vst1q_f32(p + 4 * i, x.v[i]);
+}
+
+LANES_INLINE struct lanes lanes_add(struct lanes x, struct lanes y)
+{
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vaddq_f32(x.v[i], y.v[i]);
+	return x;
+}
+
+LANES_INLINE struct lanes lanes_scale(float a, struct lanes x)
+{
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vmulq_n_f32(x.v[i], a);
+	return x;
+}
+
+/* a * x + y, rounded once */
+LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
+{
+	for (int i = 0; i < 4; i++)
+		y.v[i] = vfmaq_n_f32(y.v[i], x.v[i], a);
+	return y;
+}
+
+LANES_INLINE struct lanes lanes_load_bf16(const void *p)
+{
+	const uint8_t *at = p;
+	struct lanes x;
+
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vreinterpretq_f32_u32(
+			vshll_n_u16(vreinterpret_u16_u8(vld1_u8(at + 8 * i)), 16));
+	return x;
+}
+
+LANES_INLINE struct lanes lanes_load_f16(const void *p)
+{
+	const uint8_t *at = p;
+	struct lanes x;
+
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at + 8 * i)));
+	return x;
+}
+
+/* 32 elements in order; other instruction sets load them in another one. */
+LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
+{
+	x[0] = lanes_load_bf16(p);
+	x[1] = lanes_load_bf16((const char *)p + 2 * LANES);
+}
+
+/* Puts what lanes_load_bf16_pair has loaded in order. */
+LANES_INLINE void lanes_sort_pair(struct lanes x[2])
+{
+	(void)x;
+}
+
+LANES_INLINE struct lanes lanes_load_i8(const void *p)
+{
+	int8x16_t all = vld1q_s8(p);
+	int16x8_t lo = vmovl_s8(vget_low_s8(all)), hi = vmovl_s8(vget_high_s8(all));
+
+	return (struct lanes){ {
+		vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))),
+		vcvtq_f32_s32(vmovl_s16(vget_high_s16(lo))),
+		vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))),
+		vcvtq_f32_s32(vmovl_s16(vget_high_s16(hi))),
+	} };
+}
+
+LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
+{
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vmulq_f32(x.v[i], y.v[i]);
+	return x;
+}
+
+/* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
+LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
+{
+	uint8_t *at = p;
+
+	for (int i = 0; i < 4; i++)
+		vst1_u8(at + 8 * i,
+		        vreinterpret_u8_u16(vshrn_n_u32(vreinterpretq_u32_f32(x.v[i]), 16)));
+}
+
+/* Lane j of r[i] goes to lane i of r[j]. */
+LANES_INLINE void lanes_transpose(struct lanes r[LANES])
+{
+	struct lanes out[LANES];
+
+	for (int i = 0; i < 4; i++) {
+		for (int j = 0; j < 4; j++) { /* rows 4i to 4i + 3, columns 4j to 4j + 3 */
+			const struct lanes *in = r + 4 * i;
+			float32x4x2_t a = vtrnq_f32(in[0].v[j], in[1].v[j]);
+			float32x4x2_t b = vtrnq_f32(in[2].v[j], in[3].v[j]);
+
+			for (int k = 0; k < 2; k++) {
+				out[4 * j + k].v[i] = vcombine_f32(vget_low_f32(a.val[k]),
+				                                   vget_low_f32(b.val[k]));
+				out[4 * j + 2 + k].v[i] = vcombine_f32(vget_high_f32(a.val[k]),
+				                                       vget_high_f32(b.val[k]));
+			}
+		}
+	}
+	memcpy(r, out, sizeof out);
+}
+
 #else
 #include <math.h>
 

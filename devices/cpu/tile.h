@@ -16,7 +16,7 @@
 enum { TILE_ROWS = 6 };
 #if defined(__AVX512F__)
 enum { TILE_WIDE_1 = 4, TILE_WIDE_3 = 4, TILE_WIDE_6 = 4 };
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) || defined(CPU_NEON)
 enum { TILE_WIDE_1 = 4, TILE_WIDE_3 = 2, TILE_WIDE_6 = 1 };
 #else
 enum { TILE_WIDE_1 = 1, TILE_WIDE_3 = 1, TILE_WIDE_6 = 1 };

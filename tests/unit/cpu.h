@@ -70,10 +70,14 @@ struct cpu_variant {
 	const char *isa;
 	int32_t nthreads;
 };
+#if defined(CPU_TESTED) /* by tests/aarch64 */
+static const struct cpu_variant cpu_variants[] = { CPU_TESTED };
+#else
 static const struct cpu_variant cpu_variants[] = {
-	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 },   { "avx2", 2 },
-	{ "avx2", 3 },   { "avx512", 1 }, { "avx512", 2 },
+	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "avx2", 3 },
+	{ "avx512", 1 }, { "avx512", 2 }, { "neon", 1 }, { "neon", 3 },
 };
+#endif
 enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
 
 /* One device to test after another; all zero before the first. */
@@ -114,8 +118,9 @@ static inline uint32_t cpu_draw_random(void)
 /* In (-1, 1), of very different magnitudes, so that the order of a sum matters. */
 static inline float cpu_draw_float(void)
 {
-	return ldexpf((float)(int32_t)(cpu_draw_random() << 1) / 0x1p31f,
-	              -(int)(cpu_draw_random() % 12));
+	int exponent = -(int)(cpu_draw_random() % 12);
+
+	return ldexpf((float)(int32_t)(cpu_draw_random() << 1) / 0x1p31f, exponent);
 }
 
 static inline float *cpu_make_floats(int64_t n)
@@ -207,6 +212,10 @@ static inline void cpu_expect_equal(const char *what, const float *got, const fl
 		if (!cpu_is_same(got[i], want[i]))
 			ck_abort_msg("%s: element %lld is %a, not %a", what, (long long)i,
 			             (double)got[i], (double)want[i]);
+#if defined(CHECK_DIGEST)
+	if (!strcmp(cpu_isa, cpu_variants[0].isa))
+		check_add_to_digest(want, n);
+#endif
 }
 
 /* ---- views */
