@@ -1,7 +1,8 @@
 /*
  * kernels.c - speed of a device's LINEAR: GB/s of weights for one token, GFLOP/s for many, and of a
- * plain read of the same memory; and of attention over a latent, against keys and values of every
- * head: milliseconds of what a layer does between its projections.
+ * plain read of the same memory; on one thread, of the same tile without an order of sums; and of
+ * attention over a latent, against keys and values of every head: milliseconds of what a layer does
+ * between its projections.
  *
  *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512
  *	kernels --training PLUGIN.so M N K THREADS      ops of a step, for bench/training
@@ -16,7 +17,9 @@
 #include <tessera/device.h>
 #include <time.h>
 
-enum { UNITS = 16, ROUNDS = 9, WEIGHTS = 4 }; /* several weights, so that none stays in a cache */
+#include "free_order.h"
+
+enum { UNITS = 8, ROUNDS = 9, WEIGHTS = 4 }; /* several weights, so that none stays in a cache */
 
 static const struct tess_device *device;
 static void *self;
@@ -134,6 +137,50 @@ static double time_linear(const struct tess_view *w, int64_t rows)
 	return best;
 }
 
+/* The same, of the kernel that keeps no order of sums. */
+static double time_free_order(const struct tess_view *panels, int64_t rows)
+{
+	int64_t n = panels->shape[0], k = panels->shape[1];
+	struct tess_view x = make_weight(TESS_F32, rows, k), y = alloc_matrix(TESS_F32, rows, n);
+	struct tess_view packed = alloc_matrix(TESS_F32, rows, k);
+	double best = 1e9, start;
+
+	for (int i = 0; i < ROUNDS * WEIGHTS; i++) {
+		start = read_seconds();
+		free_order_multiply(x.data, panels[i % WEIGHTS].data, y.data, packed.data, rows, n,
+		                    k);
+		start = read_seconds() - start;
+		best = start < best ? start : best;
+	}
+	device->free(self, x.data);
+	device->free(self, y.data);
+	device->free(self, packed.data);
+	return best;
+}
+
+static bool can_run_free_order(int64_t n)
+{
+#if defined(__x86_64__)
+	return n % 64 == 0 && __builtin_cpu_supports("avx512f");
+#else
+	return n % 64 == 0;
+#endif
+}
+
+/* In turns, since the speed of a machine that others share changes. */
+static void measure_order(const struct tess_view *panels, int64_t m)
+{
+	double flop = 2e-9 * (double)(m * panels->shape[0] * panels->shape[1]);
+	double fixed = 1e9, any = 1e9;
+
+	for (int i = 0; i < 5; i++) {
+		fixed = fmin(fixed, time_linear(panels, m));
+		any = fmin(any, time_free_order(panels, m));
+	}
+	printf("f32   prefill: %5.1f GFLOP/s in the fixed order, %5.1f in any: %.3f\n",
+	       flop / fixed, flop / any, any / fixed);
+}
+
 /*
  * GB/s of a sum over memory, eight lanes of 64 bits at a time, as the compiler vectorises the loop.
  */
@@ -158,7 +205,8 @@ static double time_memory_read(const struct tess_view *w, int64_t bytes)
 	return (double)bytes / best * 1e-9;
 }
 
-static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t n, int64_t k)
+static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t n, int64_t k,
+                            int64_t threads)
 {
 	struct tess_view rows[WEIGHTS], panels[WEIGHTS];
 	int64_t bytes = n * k * (dtype == TESS_F32 ? 4 : 2);
@@ -177,6 +225,8 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 	       name, time_memory_read(rows, bytes), gb / time_linear(panels, 1),
 	       products / time_linear(panels, m), gb / time_linear(rows, 1),
 	       products / time_linear(rows, m), gb / start);
+	if (dtype == TESS_F32 && threads == 1 && can_run_free_order(n))
+		measure_order(panels, m);
 	for (int i = 0; i < WEIGHTS; i++) {
 		device->free(self, rows[i].data);
 		device->free(self, panels[i].data);
@@ -495,9 +545,9 @@ int main(int argc, char **argv)
 	}
 	printf("M %lld, N %lld, K %lld, %lld threads, %s\n", (long long)m, (long long)n,
 	       (long long)k, (long long)threads, read_cpu_option("cpu"));
-	measure_kernels("f32", TESS_F32, m, n, k);
-	measure_kernels("bf16", TESS_BF16, m, n, k);
-	measure_kernels("f16", TESS_F16, m, n, k);
+	measure_kernels("f32", TESS_F32, m, n, k, threads);
+	measure_kernels("bf16", TESS_BF16, m, n, k, threads);
+	measure_kernels("f16", TESS_F16, m, n, k, threads);
 	measure_latent();
 	device->close(self);
 	return EXIT_SUCCESS;
