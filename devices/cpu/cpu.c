@@ -210,12 +210,12 @@ out:
 static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 {
 	bool huge = bytes >= HUGE_PAGE_BYTES;
-	void *p = NULL;
+	void *p;
 
 	(void)self;
-	if (bytes <= SIZE_MAX - 64)
-		p = aligned_alloc(huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64);
-	if (!p)
+	/* unlike aligned_alloc, of any size */
+	if (bytes > SIZE_MAX - 64 ||
+	    posix_memalign(&p, huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64))
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
 		                      (unsigned long long)bytes);
 	if (huge)
