@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/returned.h"
 #include "nn/lower.h"
+#include "nn/parts.h"
 #include "nn/quantized.h"
 #include "nn/storage.h"
 
@@ -13,7 +14,6 @@
 
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
 enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weights */
-enum { PANEL = 16, PANELS_ALIGNMENT = 64 }; /* rows of a panel; bytes, as of alloc */
 
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "",
@@ -24,29 +24,15 @@ const struct tess_option tess_weights_options[] = {
 
 struct weights_loader {
 	const struct tess_program *p;
-	const struct tess_source *source;
 	int32_t rank;
 	struct tess_rank_weights *weights;
-	struct tess_run *run[2]; /* of the axes of the current weight, or of its expert */
-	struct file *file; /* that the current weight, or its expert, is stored in */
-	void *dense; /* gathered rows; dense_bytes */
-	size_t dense_bytes;
-	char *panel; /* the part of a stored panel that rows are gathered from; panel_bytes */
-	size_t panel_bytes;
-	const struct file *panel_file; /* that it is from, and where */
-	uint64_t panel_at;
+	struct tess_parts parts;
 	bool *panels; /* per weight; NULL: all stay rows */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
 	char *slab; /* what is left of it: slab_left bytes */
 	uint64_t slab_left;
 	bool shares_slab; /* the current weight, with one before it */
 };
-
-/* Bytes from the start of a stored matrix. */
-static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
-{
-	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
-}
 
 /*
  * Weights that linear records read, directly or through a tied head, become panels. Not a table
@@ -118,217 +104,8 @@ static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint
 	return TESS_OK;
 }
 
-struct file { /* a matrix, or a vector, that is stored in it */
-	struct tess_view view; /* its data: all that find() gave */
-	uint64_t at; /* bytes of it before the matrix, of other experts */
-	char text[TESS_FILE_NAME];
-	const char *name;
-};
-
-struct part { /* what this rank holds of a weight, or of one of its experts */
-	const struct tess_weight *w;
-	int32_t axis, out, nfiles; /* its first axis; which of its axes is the out dim's */
-	int64_t rows, cols;
-	int32_t dtype;
-	struct file *file; /* [nfiles]: the parts of the out dim */
-	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
-	bool in_panels; /* a file of it has panels; else all have rows */
-	bool usable; /* in panels that are mapped, whole, and what a linear record reads */
-};
-
-/* Finds a file; of experts that are stored together, the matrix of one. */
-static tess_status find_file(const struct weights_loader *l, const struct tess_weight *w,
-                             int64_t expert, int32_t part, struct file *f)
-{
-	tess_status st;
-
-	f->at = 0;
-	f->name = tess_files_format(&w->files, expert, part, f->text);
-	st = l->source->find(l->source->self, f->name, &f->view);
-	if (st || w->ndim < 3 || w->files.by_expert)
-		return st;
-	f->at = (uint64_t)(expert * f->view.stride[0]) * tess_width(f->view.dtype);
-	f->view = (struct tess_view){ .data = f->view.data,
-		                      .dtype = f->view.dtype,
-		                      .ndim = 2,
-		                      .shape = { f->view.shape[1], f->view.shape[2] },
-		                      .stride = { f->view.stride[1], 1 } };
-	return TESS_OK;
-}
-
-/* Where the first panel of the part lies in the mapping. */
-static char *find_first_panel(const struct weights_loader *l, const struct part *p)
-{
-	return (char *)p->file->view.data +
-	       get_element_offset(&p->file->view, l->run[0][0].start / PANEL, l->run[1][0].start);
-}
-
-/* The expert's part of a weight of several, else the weight's. */
-static tess_status find_local_part(struct weights_loader *l, const struct tess_weight *w,
-                                   int64_t expert, struct part *p)
-{
-	int32_t axis = w->ndim == 3, n = w->files.nparts;
-	int64_t size[2] = { 1, 1 };
-	tess_status st = TESS_OK;
-
-	*p = (struct part){ .w = w,
-		            .axis = axis,
-		            .out = w->out_dim - axis,
-		            .nfiles = n,
-		            .dtype = w->dtype,
-		            .file = l->file,
-		            .scattered = n > 1 };
-	for (int32_t i = 0; i < n && !st; i++) {
-		st = find_file(l, w, expert, i, &p->file[i]);
-		p->scattered = p->scattered || !p->file[i].view.data ||
-		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
-		p->in_panels = p->in_panels || p->file[i].view.layout == TESS_PANELS;
-	}
-	for (int32_t a = axis; a < w->ndim; a++) {
-		size[a - axis] = tess_dim_list_local_runs(
-			w->dim[a], tess_program_find_cut(l->p, l->rank, w->place, a),
-			l->run[a - axis]);
-		if (tess_dim_count_pieces(w->dim[a]) > 1 && size[a - axis] != w->dim[a]->size)
-			p->scattered = true;
-	}
-	p->rows = size[0];
-	p->cols = size[1];
-	l->panel_file = NULL;
-	p->usable = p->in_panels && !p->scattered && !w->in_out && !w->heads &&
-	            l->run[0][0].start % PANEL == 0 &&
-	            (p->rows % PANEL == 0 || l->run[0][0].start + p->rows == w->dim[axis]->size) &&
-	            (uintptr_t)find_first_panel(l, p) % PANELS_ALIGNMENT == 0;
-	p->scattered = p->scattered || p->in_panels;
-	return st;
-}
-
-/* Copies part of a row of a matrix that is stored in panels; keeps the panel for the next row. */
-static tess_status read_panel_run(struct weights_loader *l, const struct file *f, int64_t row,
-                                  int64_t col, uint64_t bytes, char *to)
-{
-	uint64_t width = tess_width(f->view.dtype), n = bytes / width;
-	uint64_t at = get_element_offset(&f->view, row / PANEL, col);
-	tess_status st = TESS_OK;
-
-	if (bytes * PANEL > l->panel_bytes) {
-		free(l->panel);
-		l->panel = malloc(bytes * PANEL);
-		l->panel_bytes = l->panel ? bytes * PANEL : 0;
-		l->panel_file = NULL;
-	}
-	if (!l->panel)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
-	if (l->panel_file != f || l->panel_at != at)
-		st = tess_source_read(l->source, f->name, &f->view, at, bytes * PANEL, l->panel);
-	l->panel_file = f;
-	l->panel_at = at;
-	for (uint64_t k = 0; k < n && !st; k++)
-		memcpy(to + k * width, l->panel + (k * PANEL + (uint64_t)row % PANEL) * width,
-		       width);
-	return st;
-}
-
-/* Copies a run of a row of the whole to `to`; `row` and `col` are the pieces of that. */
-static tess_status read_run(struct weights_loader *l, const struct part *p, int64_t row,
-                            int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
-{
-	const struct file *f = p->file;
-	int64_t before;
-
-	if (p->nfiles > 1) { /* a piece is a file: count from its start */
-		f += p->out ? col : row;
-		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
-		*(p->out ? &at_col : &at_row) -= before;
-	}
-	if (f->view.layout == TESS_PANELS)
-		return read_panel_run(l, f, at_row, at_col, bytes, to);
-	return tess_source_read(l->source, f->name, &f->view,
-	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
-}
-
-/* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
-static tess_status gather_rows(struct weights_loader *l, const struct part *p, int64_t from,
-                               int64_t n, char *to)
-{
-	static const struct tess_run one = { 0, 1 };
-	bool matrix = p->w->ndim > 1;
-	const struct tess_dim *rows = p->w->dim[p->axis];
-	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
-	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
-	bool whole =
-		cols == 1 && !p->in_panels && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
-	tess_status st = TESS_OK;
-
-	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
-		int64_t lo = from > 0 ? from : 0,
-			hi = from + n < row[a].len ? from + n : row[a].len;
-		int64_t step = whole && hi > lo ? hi - lo : 1;
-
-		for (int64_t r = lo; r < hi; r += step) {
-			for (int64_t b = 0; b < cols && !st; b++) {
-				uint64_t bytes =
-					(uint64_t)(step * col[b].len) * tess_width(p->dtype);
-
-				st = read_run(l, p, a, row[a].start + r, b, col[b].start, bytes,
-				              to);
-				to += bytes;
-			}
-		}
-	}
-	return st;
-}
-
-/* A view of the same rows: in the mapping, or gathered in l->dense. */
-static tess_status view_rows(struct weights_loader *l, const struct part *p, int64_t from,
-                             int64_t n, struct tess_view *out)
-{
-	size_t bytes = (size_t)(n * p->cols) * tess_width(p->dtype);
-	bool matrix = p->w->ndim > 1;
-	struct tess_view v = p->file[0].view;
-	tess_status st;
-
-	v.shape[0] = n;
-	if (matrix)
-		v.shape[1] = p->cols;
-	if (!p->scattered) {
-		v.data = (char *)v.data + p->file[0].at +
-		         get_element_offset(&v, l->run[0][0].start + from,
-		                            matrix ? l->run[1][0].start : 0);
-		*out = v;
-		return TESS_OK;
-	}
-	if (!l->dense || bytes > l->dense_bytes) {
-		free(l->dense);
-		l->dense = malloc(bytes + 1);
-		l->dense_bytes = bytes;
-	}
-	if (!l->dense)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
-	st = gather_rows(l, p, from, n, l->dense);
-	v.data = l->dense;
-	v.layout = TESS_ROWS;
-	v.stride[0] = matrix ? p->cols : 1;
-	v.stride[1] = 1;
-	*out = v;
-	return st;
-}
-
-/* The file's pages will not be read again soon. */
-static void drop_files(const struct weights_loader *l, const struct part *p)
-{
-	for (int32_t i = 0; i < p->nfiles; i++) {
-		const struct tess_view *v = &p->file[i].view;
-		uint64_t bytes = tess_width(v->dtype);
-
-		for (int32_t a = 0; a < v->ndim; a++)
-			bytes *= (uint64_t)v->shape[a];
-		if (v->data)
-			l->source->drop(l->source->self, (char *)v->data + p->file[i].at, bytes);
-	}
-}
-
 /* A part in memory: of [outs, ins], by elements and, if not in panels, as stored. */
-static struct tess_view make_loaded_view(const struct part *p, bool panels)
+static struct tess_view make_loaded_view(const struct tess_part *p, bool panels)
 {
 	bool transposed = panels && p->w->in_out;
 	struct tess_view to = { .dtype = p->dtype,
@@ -344,7 +121,7 @@ static struct tess_view make_loaded_view(const struct part *p, bool panels)
 }
 
 /* Packs unit after unit: a unit has groups of its own. A slab has whole units of the inputs. */
-static tess_status pack_quantized(const struct weights_loader *l, const struct part *p,
+static tess_status pack_quantized(const struct weights_loader *l, const struct tess_part *p,
                                   const struct tess_view *rows, struct tess_view to)
 {
 	const struct tess_opened_device *d = &l->weights->device;
@@ -378,7 +155,7 @@ static int64_t count_loaded_elements(const struct tess_view *v)
  * mapped pages once read, so that no weight is in memory twice. A slab of a weight that is stored
  * [in, out] is a run of columns of all panels.
  */
-static tess_status load_into_memory(struct weights_loader *l, const struct part *p,
+static tess_status load_into_memory(struct weights_loader *l, const struct tess_part *p,
                                     struct tess_view to)
 {
 	const struct tess_opened_device *d = &l->weights->device;
@@ -392,7 +169,7 @@ static tess_status load_into_memory(struct weights_loader *l, const struct part 
 
 	for (int64_t at = 0; at < p->rows && !st; at += n) {
 		n = p->rows - at < step ? p->rows - at : step;
-		st = view_rows(l, p, at, n, &rows);
+		st = tess_parts_view_rows(&l->parts, p, at, n, &rows);
 		if (st)
 			break;
 		if (transposed)
@@ -406,7 +183,7 @@ static tess_status load_into_memory(struct weights_loader *l, const struct part 
 			            : tess_device_move(d, name, to.data, rows.data,
 			                               (uint64_t)(n * row));
 		}
-		drop_files(l, p);
+		tess_parts_drop(&l->parts, p);
 	}
 	return st;
 }
@@ -419,7 +196,7 @@ static tess_status load_quantized(struct weights_loader *l, int32_t i)
 	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
 	struct tess_run experts = { 0, 1 };
 	struct tess_weight whole = *w;
-	struct part p;
+	struct tess_part p;
 	tess_status st = alloc_weight_memory(l, i, tess_view_count_quantized_bytes(&v));
 
 	if (w->table)
@@ -433,7 +210,7 @@ static tess_status load_quantized(struct weights_loader *l, int32_t i)
 			                  .stride = { v.stride[1], v.stride[2] } };
 	}
 	for (int64_t e = 0; e < experts.len && !st; e++) {
-		st = find_local_part(l, &whole, experts.start + e, &p);
+		st = tess_parts_find(&l->parts, &whole, experts.start + e, &p);
 		one.data = (char *)l->weights->allocated[i] + e * v.stride[0];
 		if (!st)
 			st = load_into_memory(l, &p, one);
@@ -450,13 +227,13 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
 	struct tess_run experts;
 	struct tess_view *v = &l->weights->view[i], one;
-	struct part p;
+	struct tess_part p;
 	int64_t each = 0, width = (int64_t)tess_width(w->dtype);
 	tess_status st = TESS_OK;
 
 	tess_dim_get_local_runs(w->dim[0], cut.nranks, cut.rank, &experts);
 	for (int64_t e = 0; e < experts.len && !st; e++) {
-		st = find_local_part(l, w, experts.start + e, &p);
+		st = tess_parts_find(&l->parts, w, experts.start + e, &p);
 		if (!panels && p.cols < w->dim[2]->size)
 			p.scattered = true; /* rows are copied as they lie */
 		one = make_loaded_view(&p, panels);
@@ -480,7 +257,7 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 }
 
 /* Packs the parts of each head by themselves, as the records that read them want them. */
-static tess_status load_heads(struct weights_loader *l, int32_t i, const struct part *p)
+static tess_status load_heads(struct weights_loader *l, int32_t i, const struct tess_part *p)
 {
 	const struct tess_opened_device *d = &l->weights->device;
 	const struct tess_head_parts *parts = p->w->heads;
@@ -493,7 +270,7 @@ static tess_status load_heads(struct weights_loader *l, int32_t i, const struct 
 	l->weights->view[i].stride[0] = head;
 	l->weights->view[i].data = l->weights->allocated[i];
 	for (int64_t at = 0; at < p->rows && !st; at += each) {
-		st = view_rows(l, p, at, each, &rows);
+		st = tess_parts_view_rows(&l->parts, p, at, each, &rows);
 		for (int32_t k = 0; k < parts->n && !st; k++) {
 			int64_t before =
 				at / each * head + tess_head_parts_count(parts, k, p->cols);
@@ -508,7 +285,7 @@ static tess_status load_heads(struct weights_loader *l, int32_t i, const struct 
 				                         before * width };
 			st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &part, &to);
 		}
-		drop_files(l, p);
+		tess_parts_drop(&l->parts, p);
 	}
 	return st;
 }
@@ -518,12 +295,12 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	const struct tess_weight *w = l->p->weight[i];
 	bool panels = w->ndim > 1 && l->panels && l->panels[i];
 	struct tess_view *v = &l->weights->view[i];
-	struct part p;
+	struct tess_part p;
 	tess_status st;
 
 	if (w->ndim == 3)
 		return load_stack(l, i, panels);
-	st = find_local_part(l, w, 0, &p);
+	st = tess_parts_find(&l->parts, w, 0, &p);
 	if (st)
 		return st;
 	if (panels && w->heads)
@@ -533,7 +310,7 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	if (l->in_mapping && panels && p.usable) {
 		*v = make_loaded_view(&p, panels);
 		v->stride[0] = p.file->view.stride[0];
-		v->data = find_first_panel(l, &p);
+		v->data = tess_parts_find_panel(&l->parts, &p);
 	} else if (!l->in_mapping || panels || p.scattered) {
 		*v = make_loaded_view(&p, panels);
 		st = alloc_weight_memory(l, i,
@@ -542,7 +319,7 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 		if (!st)
 			st = load_into_memory(l, &p, *v);
 	} else {
-		st = view_rows(l, &p, 0, p.rows, v); /* stays in the mapping */
+		st = tess_parts_view_rows(&l->parts, &p, 0, p.rows, v); /* stays in the mapping */
 	}
 	if (w->in_out && !panels)
 		tess_view_swap_axes(v, 0);
@@ -587,20 +364,10 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 		if (along < 0 || tess_place_is(w->table->place[along], TESS_SHARD, a))
 			continue;
 		v->shape[a] = tess_dim_list_local_runs(
-			w->dim[a], tess_program_get_cut(l->p, l->rank, along), l->run[a]);
+			w->dim[a], tess_program_get_cut(l->p, l->rank, along), l->parts.run[a]);
 		v->data = (char *)v->data +
-		          l->run[a][0].start * v->stride[a] * (int64_t)tess_width(v->dtype);
+		          l->parts.run[a][0].start * v->stride[a] * (int64_t)tess_width(v->dtype);
 	}
-}
-
-static tess_status alloc_axis_runs(struct weights_loader *l)
-{
-	int64_t max_pieces = tess_program_max_pieces(l->p);
-
-	l->run[0] = calloc((size_t)max_pieces * 2, sizeof *l->run[0]);
-	l->run[1] = l->run[0] ? l->run[0] + max_pieces : NULL;
-	l->file = calloc((size_t)max_pieces, sizeof *l->file);
-	return l->run[0] && l->file ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
 tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels)
@@ -620,12 +387,12 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
                                    struct tess_rank_weights *out)
 {
 	struct tess_rank_weights h = { .n = p->nweights, .device = *device };
-	struct weights_loader l = { .p = p, .source = source, .rank = rank, .weights = &h };
+	struct weights_loader l = { .p = p, .rank = rank, .weights = &h };
 	bool panels = false;
 	tess_status st = tess_weights_read_layout(device->table, &panels);
 
 	if (!st)
-		st = alloc_axis_runs(&l);
+		st = tess_parts_open(&l.parts, p, source, rank);
 	l.in_mapping = !p->training && tess_device_is_host(device);
 	if (!st && panels && !p->training)
 		st = tess_weights_choose_panels(p, &l.panels);
@@ -646,10 +413,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 			h.allocated[i] = NULL;
 		l.shares_slab = false;
 	}
-	free(l.run[0]);
-	free(l.file);
-	free(l.dense);
-	free(l.panel);
+	tess_parts_close(&l.parts);
 	free(l.panels);
 	if (st)
 		tess_rank_weights_free(&h);
