@@ -25,15 +25,19 @@ static inline float round_to_integer(float x)
 /* Scales of `len` elements [len][LANES], as f16, and as f32; false: one is not finite. */
 static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wide)
 {
-	int32_t most[LANES] = { 0 }, bits[LANES];
+	int32_t most[LANES];
 	bool finite = true;
 
-	for (int64_t k = 0; k < len; k++) { /* without signs, bits are in the order of floats */
-		memcpy(bits, w + k * LANES, sizeof bits);
+	/* no initializer: gcc's ASan does not align what AVX-512 would clear at once (PR 110027) */
+	for (int j = 0; j < LANES; j++)
+		most[j] = 0;
+	for (int64_t k = 0; k < len; k++, w += LANES) {
 		CPU_LANES
 		for (int j = 0; j < LANES; j++) {
-			bits[j] &= 0x7fffffff;
-			most[j] = bits[j] > most[j] ? bits[j] : most[j];
+			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
+
+			/* without signs bits are in the order of floats */
+			most[j] = bits > most[j] ? bits : most[j];
 		}
 	}
 	for (int j = 0; j < LANES; j++) {
