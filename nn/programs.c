@@ -168,13 +168,19 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 	return TESS_OK;
 }
 
-void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
+void tess_programs_close_graphs(struct tess_programs *s)
 {
 	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
-		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next) {
+		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
 			tess_graphs_close(&k->graphs);
+}
+
+void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
+{
+	tess_programs_close_graphs(s);
+	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
+		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
 			tess_rank_program_bind(k->lowered, m);
-		}
 }
 
 void tess_programs_free(struct tess_programs *s)

@@ -5,9 +5,9 @@
 #ifndef TESS_NN_PROGRAMS_H
 #define TESS_NN_PROGRAMS_H
 
+#include "nn/graphs.h"
 #include "nn/lower.h"
 #include "nn/record.h"
-#include "nn/run.h"
 
 #include <tessera/tessera.h>
 
@@ -52,6 +52,8 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
 /* Binds all of them. */
 void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m);
+/* Before their groups lose the device. */
+void tess_programs_close_graphs(struct tess_programs *s);
 void tess_programs_free(struct tess_programs *s);
 
 #endif

@@ -1,10 +1,10 @@
 #include "nn/run.h"
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/group/call.h"
 #include "core/registry/returned.h"
 #include "nn/check.h"
+#include "nn/graphs.h"
 
 #include <stdlib.h>
 #include <tessera/clock.h>
@@ -92,9 +92,8 @@ static void test_steps(const struct tess_step *s)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static tess_status run_program_step(struct tess_step *s, const struct tess_opened_device *d,
-                                    const struct tess_run_groups *groups,
-                                    struct tess_step **under_way)
+tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *d,
+                          const struct tess_run_groups *groups, struct tess_step **under_way)
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
@@ -126,7 +125,7 @@ static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_
 	bool calls = groups->waited && (s->kind == TESS_STEP_COLL || s->kind == TESS_STEP_SUM ||
 	                                s->kind == TESS_STEP_WAIT);
 	int64_t began = calls ? tess_now() : 0;
-	tess_status st = run_program_step(s, d, groups, under_way);
+	tess_status st = tess_step_run(s, d, groups, under_way);
 
 	if (calls)
 		*groups->waited += tess_now() - began;
@@ -140,7 +139,7 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 {
 	struct tess_profile *p = groups->profile;
 	int64_t began = tess_profile_begin(p);
-	tess_status st = run_program_step(s, d, groups, under_way);
+	tess_status st = tess_step_run(s, d, groups, under_way);
 	const struct tess_step *call = s->kind == TESS_STEP_WAIT ? s->of : s;
 
 	if (!st && d->stream)
@@ -152,91 +151,18 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 	return st;
 }
 
-static tess_status queue_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
-                             const struct tess_opened_device *device)
-{
-	tess_status st = TESS_OK;
-
-	for (int32_t i = from; i < to && !st; i++)
-		st = run_program_step(l->step[i], device, NULL, NULL);
-	return st;
-}
-
-/* ---- graphs ---------------------------------------------------------------------------------- */
-
-/* Steps [from, to), which are ops, as a graph; NULL: the device cannot make one of them. */
-static void *capture_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
-                         const struct tess_opened_device *d)
-{
-	void *graph = NULL;
-	tess_status st = TESS_PLUGIN_CALL(d->table, "graph", capture, d->self, d->stream, 1, NULL),
-		    ended;
-
-	if (!st) {
-		st = queue_ops(l, from, to, d);
-		if (st)
-			tess_log(TESS_INFO, "runner", "no graph: %s", tess_error());
-		ended = TESS_PLUGIN_CALL(d->table, "graph", capture, d->self, d->stream, 0, &graph);
-		if (!ended && !st)
-			return graph;
-		if (!ended)
-			d->table->graph_close(d->self, graph);
-		st = st ? TESS_OK : ended;
-	}
-	if (st)
-		tess_log(TESS_INFO, "runner", "no graph: %s", tess_error());
-	return NULL;
-}
-
-/* Run `n` of ops: as a graph from the second run of the program on. */
-static tess_status run_ops(const struct tess_rank_program *l, int32_t from, int32_t to,
-                           const struct tess_opened_device *d, struct tess_graphs *g, int32_t n)
-{
-	if (g->runs == 2)
-		g->graph[n] = capture_ops(l, from, to, d);
-	return g->graph[n] ? TESS_PLUGIN_CALL(d->table, l->step[from]->op.where, replay, d->self,
-	                                      g->graph[n], d->stream)
-	                   : queue_ops(l, from, to, d);
-}
-
-/* Whether runs of ops are to be graphs now: what the ops allocate is there after one run. */
-static bool use_graphs(const struct tess_rank_program *l, const struct tess_opened_device *d,
-                       struct tess_graphs *g)
-{
-	const struct tess_device *t = d->table;
-
-	if (!g || !d->stream || !t->capture || !t->replay || !t->graph_close || g->runs++ == 0)
-		return false;
-	if (!g->graph) {
-		g->device = d;
-		g->graph = calloc((size_t)l->nsteps, sizeof *g->graph);
-		g->n = g->graph ? l->nsteps : 0;
-	}
-	return g->graph;
-}
-
-void tess_graphs_close(struct tess_graphs *g)
-{
-	for (int32_t i = 0; i < g->n; i++)
-		if (g->graph[i])
-			g->device->table->graph_close(g->device->self, g->graph[i]);
-	free(g->graph);
-	*g = (struct tess_graphs){ 0 };
-}
-
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs)
 {
-	bool graph = !groups->profile && use_graphs(l, device, graphs);
+	bool graph = !groups->profile && tess_graphs_begin(graphs, l, device, groups);
 	struct tess_step *under_way = NULL;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0, end, n = 0; i < l->nsteps && !st; i = end) {
-		for (end = i; graph && end < l->nsteps && l->step[end]->kind == TESS_STEP_OP;)
-			end++;
+		end = graph ? tess_graphs_find_end(graphs, l, groups, i) : i;
 		if (end > i) {
-			st = run_ops(l, i, end, device, graphs, n++);
+			st = tess_graphs_run(graphs, l, groups, i, end, n++);
 		} else {
 			end = i + 1;
 			st = groups->profile

@@ -6,6 +6,8 @@
 #include "nn/lower.h"
 #include "nn/profile.h"
 
+enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
+
 struct tess_run_groups { /* borrowed */
 	struct tess_group *all; /* the ranks of the program's mesh, in its order */
 	struct tess_group *const *along; /* of each mesh dimension */
@@ -13,21 +15,19 @@ struct tess_run_groups { /* borrowed */
 	struct tess_group *shards;
 	int64_t *waited; /* the ns in calls of groups are added to it; NULL: nothing */
 	struct tess_profile *profile; /* of each step, and then without graphs; NULL: none */
+	int32_t graphs; /* TESS_GRAPHS_... */
 };
 
-/* Of one program, bound to the memory that it has. {0}: it has not run since. */
-struct tess_graphs {
-	const struct tess_opened_device *device; /* borrowed */
-	void **graph; /* of each run of ops; NULL: the device made none */
-	int32_t n, runs; /* room for graphs; runs of the program */
-};
-/* Before the program is bound to other memory, or freed. */
-void tess_graphs_close(struct tess_graphs *g);
+struct tess_graphs;
+
+/* One step; under_way: the steps that were started and not waited for, the last one first. */
+tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *d,
+                          const struct tess_run_groups *groups, struct tess_step **under_way);
 
 /*
  * Queues the steps on the device's stream; where it has none, they are done. The sentence of a
- * failure starts with the module. With `graphs` (NULL: without) each run of ops is queued at once,
- * as a graph, from the second time on; if the device can.
+ * failure starts with the module. With `graphs` (NULL: without) runs of steps are queued at once
+ * from the second time on (graphs.h).
  */
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,

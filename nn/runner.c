@@ -22,6 +22,9 @@ const struct tess_option tess_runner_options[] = {
 	{ "check", "0",
 	  "1: after each module, compares values that all ranks must hold alike, and looks for NaN "
 	  "and Inf" },
+	{ "graphs", "calls",
+	  "steps of few rows as graphs of the device: calls (of groups, too, where the backend "
+	  "can), ops, or none" },
 	{ NULL, NULL, NULL },
 };
 
@@ -82,7 +85,20 @@ static tess_status attach_runner_device(struct tess_runner *s)
 	return st;
 }
 
-static tess_status read_runner_options(bool *check)
+static tess_status read_graphs_option(int32_t *graphs)
+{
+	static const char *const names[] = { [TESS_GRAPHS_NONE] = "none",
+		                             [TESS_GRAPHS_OPS] = "ops",
+		                             [TESS_GRAPHS_CALLS] = "calls" };
+	const char *text = tess_option_get("graphs");
+
+	for (*graphs = TESS_GRAPHS_CALLS; *graphs >= 0; --*graphs)
+		if (!strcmp(text, names[*graphs]))
+			return TESS_OK;
+	return tess_fail(TESS_EINVAL, "TESSERA_GRAPHS=%s: use calls, ops or none", text);
+}
+
+static tess_status read_runner_options(bool *check, int32_t *graphs)
 {
 	int64_t value = 0;
 	tess_status st = tess_option_add("nn/runner.c", tess_runner_options);
@@ -90,7 +106,7 @@ static tess_status read_runner_options(bool *check)
 	if (!st)
 		st = tess_option_get_int("check", 0, 1, &value);
 	*check = value;
-	return st;
+	return st ? st : read_graphs_option(graphs);
 }
 
 static tess_status check_weights(const struct tess_device *device, int32_t weights)
@@ -106,10 +122,10 @@ static tess_status check_weights(const struct tess_device *device, int32_t weigh
 tess_status tess_runner_check_options(int32_t threads, int32_t weights)
 {
 	const struct tess_device *device;
-	int32_t index;
+	int32_t index, graphs;
 	int64_t n;
 	bool answer;
-	tess_status st = read_runner_options(&answer);
+	tess_status st = read_runner_options(&answer, &graphs);
 
 	if (!st)
 		st = read_thread_count(threads, &n);
@@ -172,7 +188,7 @@ static tess_status open_runner(struct tess_runner *s)
 	const struct tess_device *device = NULL;
 	const struct tess_shape one_row = { .ntokens = 1, .nselected = 1 };
 	int32_t index = -1;
-	tess_status st = read_runner_options(&s->check);
+	tess_status st = read_runner_options(&s->check, &s->groups.graphs);
 
 	if (!st)
 		st = tess_device_find(&device, &index);
@@ -495,6 +511,8 @@ void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
+	drain_device(s);
+	tess_programs_close_graphs(&s->programs);
 	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
 		tess_group_detach_device(s->parts.along[i], s->device.self);
 	if (s->device.self)

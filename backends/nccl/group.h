@@ -26,6 +26,7 @@ struct work {
 	void *event;
 	int64_t deadline; /* the earliest of its calls */
 	void *stream; /* of the first call: NCCL lets the streams of all calls wait */
+	bool captured; /* into a graph, where an event would not be the work's end */
 	uint32_t n, capacity;
 	struct step { /* a call, and a copy of what it sends, if it is in place */
 		struct tess_coll c;
@@ -57,6 +58,9 @@ struct group {
 	tess_status failed; /* the answer of every later call, and its sentence */
 	char why[768];
 	struct work *works, *spare; /* that are not released, the oldest first; for later calls */
+	bool captured; /* a graph may have calls of it */
+	bool ending; /* `ender` aborts the communicator */
+	pthread_t ender;
 	struct registered *registered;
 };
 
@@ -73,7 +77,7 @@ tess_status group_fail_cuda(struct group *g, int result, const char *what);
 tess_status TESS_PRINTF(3, 4) group_fail(struct group *g, tess_status why, const char *fmt, ...);
 /* TESS_OK, or the group's failure. */
 tess_status group_check(const struct group *g);
-/* Ends the communicator and all that runs in it. Locked. */
+/* Ends the communicator and all that runs in it, soon if graphs have calls of it. Locked. */
 void group_abort_locked(struct group *g);
 /* TESS_OK, TESS_PENDING or the failure of what NCCL does in the background. Locked. */
 tess_status group_poll(struct group *g);

@@ -59,6 +59,8 @@ static const struct tess_backend nccl = {
 	.abort = group_abort,
 	.reach = TESS_REACH_HOSTS,
 	.mem_kinds = 1 << TESS_CUDA,
+	.capture = work_capture,
+	.replayed = work_follow_graph,
 };
 static const struct tess_backend *const backends[] = { &nccl, NULL };
 static const struct tess_option *const options[] = { &foreign_option, NULL };

@@ -23,13 +23,59 @@ void group_lock(struct group *g)
 	g->calls->context_push(g->context);
 }
 
+struct ender { /* what a thread needs that may outlive the group */
+	int (*comm_abort)(void *comm);
+	void *comm;
+};
+
+static void *abort_comm(void *arg)
+{
+	struct ender e = *(struct ender *)arg;
+
+	free(arg);
+	e.comm_abort(e.comm);
+	return NULL;
+}
+
+/*
+ * ncclCommAbort first stops what runs, and returns when no graph has calls of the communicator any
+ * more: a thread waits for that, since graphs are closed by the one that learns of the failure.
+ */
+static void end_communicator(struct group *g, void *comm)
+{
+	struct ender *e = g->captured ? malloc(sizeof *e) : NULL;
+
+	if (e) {
+		*e = (struct ender){ g->calls->comm_abort, comm };
+		g->ending = !pthread_create(&g->ender, NULL, abort_comm, e);
+	}
+	if (g->ending)
+		return;
+	free(e);
+	g->calls->comm_abort(comm);
+}
+
+/* A graph that was not closed is left behind, and its communicator, too. */
+static void await_ender(struct group *g)
+{
+	struct timespec until;
+
+	if (!g->ending)
+		return;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += CLOSE_NS / 1000000000;
+	if (pthread_timedjoin_np(g->ender, NULL, &until))
+		pthread_detach(g->ender);
+	g->ending = false;
+}
+
 void group_abort_locked(struct group *g)
 {
 	void *comm = g->comm;
 
 	g->comm = NULL;
 	if (comm)
-		g->calls->comm_abort(comm);
+		end_communicator(g, comm);
 	if (!g->failed)
 		group_fail(g, TESS_EABORTED, "group %s over nccl was aborted", g->name);
 }
@@ -528,8 +574,9 @@ static void close_comm(struct group *g)
 	if (idle && g->comm)
 		g->calls->comm_destroy(g->comm);
 	else if (g->comm)
-		g->calls->comm_abort(g->comm);
+		end_communicator(g, g->comm);
 	g->comm = NULL;
+	await_ender(g);
 }
 
 void group_close(void *self)

@@ -22,11 +22,11 @@ static tess_status queue_events(struct group *g)
 		for (uint32_t i = 0; i < w->n && !bad; i++)
 			if (w->step[i].copy)
 				bad = g->calls->free_async(w->step[i].copy, w->step[i].c.stream);
-		if (!bad)
+		if (!bad && !w->captured)
 			bad = g->calls->event_record(w->event, w->stream);
 		if (bad)
 			return group_fail_cuda(g, bad, "cuEventRecord");
-		w->state = WORK_QUEUED;
+		w->state = w->captured ? WORK_DONE : WORK_QUEUED;
 	}
 	g->starting = false;
 	return TESS_OK;
@@ -139,6 +139,8 @@ static void free_work(struct group *g, struct work *w)
 /* Whether the works of earlier messages must start first: a group of calls has no order. */
 static bool needs_order(const struct work *w)
 {
+	if (w->captured)
+		return true;
 	for (uint32_t i = 0; i < w->n; i++)
 		if (!tess_kind_is_p2p(w->step[i].c.kind))
 			return true;
@@ -156,7 +158,7 @@ static void append_work(struct group *g, struct work *w)
 }
 
 static tess_status start_locked(struct group *g, const struct tess_coll *const *c, uint32_t n,
-                                struct work **out)
+                                bool captured, struct work **out)
 {
 	struct work *w = take_work(g, n);
 	bool collective;
@@ -168,6 +170,7 @@ static tess_status start_locked(struct group *g, const struct tess_coll *const *
 	w->state = WORK_COLLECTED;
 	w->deadline = c[0]->deadline;
 	w->stream = c[0]->stream;
+	w->captured = captured;
 	for (uint32_t i = 0; i < n; i++) {
 		w->step[i] = (struct step){ .c = *c[i] };
 		if (c[i]->deadline < w->deadline)
@@ -198,7 +201,7 @@ tess_status work_start(void *self, const struct tess_coll *const *c, uint32_t n,
 	group_lock(g);
 	st = group_check(g);
 	if (!st)
-		st = start_locked(g, c, n, &w);
+		st = start_locked(g, c, n, false, &w);
 	group_unlock(g);
 	if (!st)
 		*out = w;
@@ -290,6 +293,67 @@ void work_release(void *self, void *work)
 		free_work(g, w);
 	}
 	group_unlock(g);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* What was not started yet would go into the graph, too. */
+static tess_status check_collected(struct group *g)
+{
+	tess_status st = group_check(g);
+
+	return !st && (has_collected(g) || g->starting)
+	               ? g->host->fail(TESS_ENOTSUP,
+	                               "group %s over nccl: messages that are under way cannot "
+	                               "be in a graph",
+	                               g->name)
+	               : st;
+}
+
+tess_status work_capture(void *self, const struct tess_coll *c)
+{
+	struct group *g = self;
+	struct work *w = NULL;
+	tess_status st;
+
+	group_lock(g);
+	st = check_collected(g);
+	if (!st) {
+		g->captured = true;
+		st = start_locked(g, &c, 1, true, &w);
+	}
+	group_unlock(g);
+	if (w)
+		work_release(g, w);
+	return st;
+}
+
+tess_status work_follow_graph(void *self, void *stream, int64_t deadline, void **out)
+{
+	struct group *g = self;
+	struct work *w = NULL;
+	tess_status st;
+	int bad = 0;
+
+	group_lock(g);
+	st = group_check(g);
+	if (!st && !(w = take_work(g, 1)))
+		st = g->host->fail(TESS_ENOMEM, "nccl: no memory for a graph");
+	if (!st) {
+		w->n = 0;
+		w->state = WORK_QUEUED;
+		w->deadline = deadline;
+		w->stream = stream;
+		w->captured = false;
+		append_work(g, w);
+		bad = g->calls->event_record(w->event, stream);
+	}
+	if (bad)
+		st = group_fail_cuda(g, bad, "cuEventRecord");
+	group_unlock(g);
+	if (!st)
+		*out = w;
+	return st;
 }
 
 void work_free_all(struct group *g)

@@ -15,6 +15,13 @@ tess_status work_wait(void *self, void *work, int64_t deadline);
 /* Returns when the work is on its stream, and `stream` waits for it. */
 tess_status work_join(void *self, void *work, void *stream);
 void work_release(void *self, void *work);
+/*
+ * Into the graph that c->stream captures. No work: NCCL has captured it when this returns. The
+ * other ranks may have to capture it meanwhile, since NCCL may exchange addresses of buffers.
+ */
+tess_status work_capture(void *self, const struct tess_coll *c);
+/* A work that is done when what was queued on the stream is, a graph with calls of the group. */
+tess_status work_follow_graph(void *self, void *stream, int64_t deadline, void **out);
 /* Of a group whose communicator is gone. */
 void work_free_all(struct group *g);
 

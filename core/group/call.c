@@ -192,8 +192,7 @@ void tess_group_report_last(struct tess_group *g)
 		tess_call_report(g, 0);
 }
 
-/* Reports the call, if it is to be reported at once. False: describe it while it is under way. */
-static bool announce_call(struct tess_work *w, int64_t now)
+bool tess_work_announce(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
 	bool report = !w->by.backend->compares || w->key.channel || now >= g->report_at;
@@ -350,7 +349,7 @@ tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
 	w->by = tess_call_carrier(g, &w->coll);
 	w->key = tess_call_number(g, &w->coll);
 	w->coll.fingerprint = tess_call_compute_fingerprint(g, &w->coll, &w->key, shape);
-	described = announce_call(w, now);
+	described = tess_work_announce(w, now);
 	lost = tess_world_check(g->world);
 	st = lost ? lost : start_on_backend(g, w, shape);
 	if (!described)

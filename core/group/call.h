@@ -74,6 +74,9 @@ void tess_group_report_last(struct tess_group *g);
 /* Reports all unreported calls of the work. */
 void tess_work_report(struct tess_work *w);
 
+/* Reports the call, if it is to be reported at once. False: describe it while it is under way. */
+bool tess_work_announce(struct tess_work *w, int64_t now);
+
 /* A work for a call, in the group's list of live ones. NULL: no memory. */
 struct tess_work *tess_work_take(struct tess_group *g);
 /* Ends the work with `st`, in the flight recorder too; returns `st`. */

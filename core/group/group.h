@@ -68,6 +68,7 @@ struct tess_work {
 	struct tess_work_call *batch; /* n calls; `coll`: the first, with the earliest deadline */
 	uint32_t n;
 	int64_t report_at; /* when to report it, if it is not done; 0: it was reported */
+	char where[TESS_WHERE]; /* that of a graph's replay */
 	tess_status state; /* PENDING, OK or failed */
 };
 

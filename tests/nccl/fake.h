@@ -7,6 +7,9 @@
  * RESULT": from the GROUP-th group of calls on, ncclCommGetAsyncError gives RESULT on that rank,
  * and nothing is moved.
  *
+ * As with NCCL, a communicator ends, also by an abort, when no graph has calls of it any more. What
+ * would not be allowed or has another meaning while a graph is captured fails: events, copies.
+ *
  * It shows how the backend uses NCCL's interface, not how NCCL behaves.
  */
 #ifndef FAKE_H
@@ -22,6 +25,8 @@ int fake_current_device(void);
 void *fake_translate(void *stream, const void *p);
 /* Queues fn(arg) on a stream; 0: done. */
 int fake_queue(void *stream, void (*fn)(void *arg), void *arg);
+/* Whether the stream captures a graph; then fn(arg) is called when the graph is freed, if given. */
+bool fake_retain(void *stream, void (*fn)(void *arg), void *arg);
 void *fake_allocate(size_t bytes);
 void fake_release(void *p);
 

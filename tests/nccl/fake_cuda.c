@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES = 8, DEPTH = 8, INVALID = 1, BAD_CONTEXT = 201, NOT_READY = 600 };
+enum { DEVICES = 8, DEPTH = 8, INVALID = 1, BAD_CONTEXT = 201, NOT_READY = 600, CAPTURED = 900 };
 
 #define CALL __attribute__((visibility("default")))
 
@@ -16,15 +16,18 @@ enum { DEVICES = 8, DEPTH = 8, INVALID = 1, BAD_CONTEXT = 201, NOT_READY = 600 }
 
 static int (*queue)(void *stream, void (*fn)(void *arg), void *arg);
 static void *(*translate)(void *stream, const void *p);
+static bool (*retain)(void *stream, void (*fn)(void *arg), void *arg);
 
 static void find_device(void)
 {
 	void *file = dlopen(DISCRETE, RTLD_NOW | RTLD_NOLOAD);
-	void *at[2] = { file ? dlsym(file, "discrete_queue") : NULL,
-		        file ? dlsym(file, "discrete_translate") : NULL };
+	void *at[3] = { file ? dlsym(file, "discrete_queue") : NULL,
+		        file ? dlsym(file, "discrete_translate") : NULL,
+		        file ? dlsym(file, "discrete_retain") : NULL };
 
 	memcpy(&queue, &at[0], sizeof queue);
 	memcpy(&translate, &at[1], sizeof translate);
+	memcpy(&retain, &at[2], sizeof retain);
 }
 
 static bool has_device(void)
@@ -32,7 +35,12 @@ static bool has_device(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, find_device);
-	return queue && translate;
+	return queue && translate && retain;
+}
+
+bool fake_retain(void *stream, void (*fn)(void *arg), void *arg)
+{
+	return has_device() && stream && retain(stream, fn, arg);
 }
 
 int fake_queue(void *stream, void (*fn)(void *arg), void *arg)
@@ -149,6 +157,8 @@ CALL int cuEventRecord(void *event, void *stream)
 {
 	struct event *e = event;
 
+	if (fake_retain(stream, NULL, NULL))
+		return CAPTURED;
 	atomic_fetch_add(&e->pending, 1);
 	atomic_fetch_add(&e->users, 1);
 	return fake_queue(stream, finish_event, e);
@@ -249,13 +259,17 @@ CALL int cuMemAllocAsync(unsigned long long *p, size_t bytes, void *stream)
 
 CALL int cuMemFreeAsync(unsigned long long p, void *stream)
 {
-	return fake_queue(stream, fake_release, (void *)(uintptr_t)p);
+	void *at = (void *)(uintptr_t)p;
+
+	/* the memory of a graph is there until the graph ends */
+	return fake_retain(stream, fake_release, at) ? 0 : fake_queue(stream, fake_release, at);
 }
 
 struct copy {
 	void *dst;
 	const void *src;
 	size_t bytes;
+	bool captured;
 };
 
 static void run_queued_copy(void *arg)
@@ -263,7 +277,8 @@ static void run_queued_copy(void *arg)
 	struct copy *c = arg;
 
 	memcpy(c->dst, c->src, c->bytes);
-	free(c);
+	if (!c->captured)
+		free(c);
 }
 
 CALL int cuMemcpyDtoDAsync_v2(unsigned long long dst, unsigned long long src, size_t bytes,
@@ -273,10 +288,11 @@ CALL int cuMemcpyDtoDAsync_v2(unsigned long long dst, unsigned long long src, si
 
 	if (c)
 		*c = (struct copy){ fake_translate(stream, (void *)(uintptr_t)dst),
-			            fake_translate(stream, (void *)(uintptr_t)src), bytes };
+			            fake_translate(stream, (void *)(uintptr_t)src), bytes, false };
 	if (!c || !c->dst || !c->src) {
 		free(c);
 		return INVALID;
 	}
+	c->captured = fake_retain(stream, free, c);
 	return fake_queue(stream, run_queued_copy, c);
 }

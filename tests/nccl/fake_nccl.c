@@ -56,6 +56,7 @@ struct comm {
 	int rank, n, fd, device;
 	_Atomic enum phase phase;
 	int polls;
+	atomic_int graphs; /* groups of calls in them */
 	atomic_int result;
 	uint64_t groups, splits;
 	struct group *starting;
@@ -164,6 +165,7 @@ struct transfers { /* of a pair and direction, in order */
 struct group {
 	struct comm *comm;
 	struct call *first, **last;
+	bool captured; /* its graph frees it */
 };
 
 static const size_t widths[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
@@ -280,14 +282,30 @@ static void finish_call(const struct comm *c, const struct call *k, char *temp)
 		memmove(k->dst + at, k->src, bytes);
 }
 
-static void free_calls(struct group *g)
+static void free_calls(void *arg)
 {
+	struct group *g = arg;
+
+	if (g->captured)
+		atomic_fetch_sub(&g->comm->graphs, 1);
 	for (struct call *k = g->first, *next; k; k = next) {
 		next = k->next;
 		free(k);
 	}
 	drop_comm(g->comm);
 	free(g);
+}
+
+static bool should_fail(const struct comm *c, int *result)
+{
+	const char *fails = getenv("FAKE_NCCL_FAILS");
+	int rank, group, code;
+	bool now = fails && sscanf(fails, "%d %d %d", &rank, &group, &code) == 3 &&
+	           rank == c->rank && (int)c->groups >= group;
+
+	if (now)
+		*result = code;
+	return now;
 }
 
 static void run_group(void *arg)
@@ -298,7 +316,14 @@ static void run_group(void *arg)
 	size_t bytes = 1, at = 0;
 	char *temp;
 	bool done;
+	int result;
 
+	if (g->captured && ++c->groups && should_fail(c, &result)) {
+		c->result = result;
+		while (!atomic_load(&c->aborted)) /* as a kernel of NCCL does */
+			usleep(1000);
+		return;
+	}
 	for (struct call *k = g->first; k; k = k->next)
 		bytes += k->kind < SEND ? (size_t)c->n * k->count * k->width : 0;
 	temp = malloc(bytes);
@@ -317,19 +342,16 @@ static void run_group(void *arg)
 		free(in[r].list);
 	}
 	free(temp);
-	free_calls(g);
+	if (!g->captured)
+		free_calls(g);
 }
 
-static bool should_fail(const struct comm *c, int *result)
+static int capture_group(struct comm *c, struct group *g)
 {
-	const char *fails = getenv("FAKE_NCCL_FAILS");
-	int rank, group, code;
-	bool now = fails && sscanf(fails, "%d %d %d", &rank, &group, &code) == 3 &&
-	           rank == c->rank && (int)c->groups >= group;
-
-	if (now)
-		*result = code;
-	return now;
+	g->captured = true;
+	atomic_fetch_add(&c->graphs, 1);
+	log_call("capture", c->rank);
+	return fake_queue(g->first->stream, run_group, g) ? CUDA_ERROR : SUCCESS;
 }
 
 /* Puts what was given onto its stream. */
@@ -343,6 +365,8 @@ static void queue_group(struct comm *c)
 	atomic_fetch_add(&c->users, 1);
 	if (should_fail(c, &result) || atomic_load(&c->aborted))
 		free_calls(g);
+	else if (fake_retain(g->first->stream, free_calls, g))
+		result = capture_group(c, g);
 	else if (fake_queue(g->first->stream, run_group, g))
 		result = CUDA_ERROR;
 	c->result = result;
@@ -668,6 +692,9 @@ CALL int ncclCommAbort(struct comm *c)
 	atomic_store(&c->aborted, true);
 	if (c->fd >= 0)
 		close(c->fd);
+	while (atomic_load(&c->graphs))
+		usleep(1000);
+	log_call("ended", c->rank);
 	drop_comm(c);
 	return SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* The backend nccl over the driver and the NCCL of this folder, with ranks that are threads. */
 #include "../ranks/report.h"
 #include "../unit/command.h"
+#include "core/group/captured.h"
 #include "core/group/carrier.h"
 #include "core/registry/registry.h"
 
@@ -346,6 +347,166 @@ START_TEST(error_in_the_background)
 }
 END_TEST
 
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* A graph with two sums, which has run `replays` times: *graph is the caller's. */
+static tess_status run_graph(struct tess_group *g, const struct opened *o, int replays,
+                             int64_t timeout, void **graph)
+{
+	struct tess_captured calls = { .group = g };
+	struct tess_coll c = make_card_sum(o);
+	tess_status st = tess_group_run(g, &c), ended; /* NCCL has connected the ranks */
+
+	if (!st)
+		st = write_card(g, o, (float)tess_world_rank(g->world));
+	HOLDS(tess_captured_is_possible(g, &c));
+	if (!st)
+		st = o->table->capture(o->self, o->stream, 1, NULL);
+	for (int i = 0; i < 2 && !st; i++)
+		st = tess_captured_add(&calls, &c);
+	ended = o->table->capture(o->self, o->stream, 0, graph);
+	if (!st)
+		st = ended ? ended : tess_captured_compare(&calls);
+	if (timeout)
+		g->world->timeout = timeout;
+	for (int i = 0; i < replays && !st; i++) {
+		st = o->table->replay(o->self, *graph, o->stream);
+		if (!st)
+			st = tess_captured_replay(&calls);
+	}
+	return st;
+}
+
+static tess_status replay_sums(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t n = tess_world_size(w);
+	struct opened o = { 0 };
+	uint64_t before;
+	void *graph = NULL;
+	tess_status st = open_card(g, tess_world_rank(w), NULL, 0, &o);
+
+	(void)arg;
+	before = g->calls;
+	if (!st)
+		st = run_graph(g, &o, 2, 0, &graph);
+	/* a sum, what compares the graphs, and a call for each replay */
+	HOLDS(st || g->calls - before == 4);
+	HOLDS(st || g->nqueued == 2);
+	if (!st)
+		st = check_card(g, &o, 3 * 27, n * n * n * n);
+	if (graph)
+		o.table->graph_close(o.self, graph);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+/* A replay is one call, which the host does not wait for. */
+START_TEST(graph_of_calls)
+{
+	begin_test();
+	spawn_ranks(3, replay_sums, NULL);
+	ck_assert_int_eq(count_fake_calls("capture"), 6);
+	ck_assert_int_eq(count_fake_calls("destroy"), 3);
+	ck_assert_int_eq(count_fake_calls("abort"), 0);
+	end_test();
+}
+END_TEST
+
+/* Rank 2 replays the graph once less. */
+static tess_status replay_less(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	void *graph = NULL;
+	tess_status st = open_card(g, me, NULL, 0, &o);
+
+	if (!st)
+		st = run_graph(g, &o, me == 2 ? 1 : 2, 300 * TESS_MS, &graph);
+	if (me == 2) {
+		if (!st)
+			wait_for_reports(arg, 3);
+	} else {
+		st = store_report(arg, w, st ? st : check_card(g, &o, 0, 0));
+	}
+	o.table->sync(o.self, o.stream);
+	if (graph)
+		o.table->graph_close(o.self, graph);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+/* An abort waits in a thread until the graphs are closed, as NCCL's does. */
+START_TEST(deadline_of_a_graph)
+{
+	struct rank_reports r = { 0 };
+
+	begin_test();
+	EXPECT_REPORTS(replay_less, &r, 2, TESS_ETIMEOUT, "rank 2",
+	               "at the graph of 2 calls from here");
+	ck_assert_int_eq(count_fake_calls("abort"), 4);
+	ck_assert_int_eq(count_fake_calls("ended"), 4);
+	end_test();
+}
+END_TEST
+
+/* In the fourth group of calls, which is in the first replay. */
+static tess_status fail_in_replay(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct opened o = { 0 };
+	void *graph = NULL;
+	tess_status st = open_card(g, tess_world_rank(w), NULL, 0, &o);
+
+	if (!st)
+		st = run_graph(g, &o, 2, 0, &graph);
+	store_report(arg, w, st ? st : check_card(g, &o, 0, 0));
+	o.table->sync(o.self, o.stream);
+	if (graph)
+		o.table->graph_close(o.self, graph);
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(error_in_a_graph)
+{
+	struct rank_reports r = { 0 };
+
+	setenv("FAKE_NCCL_FAILS", "1 4 6", 1);
+	EXPECT_REPORTS(fail_in_replay, &r, -1, TESS_EPEER, "rank 1", "the graph of 2 calls",
+	               "remote process exited (6): a failure of the fake NCCL");
+}
+END_TEST
+
+static tess_status compare_graphs(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	struct tess_captured calls = { .group = g, .n = 2, .hash = 7 };
+	tess_status st = tess_captured_compare(&calls);
+
+	(void)arg;
+	if (st)
+		return st;
+	calls.n += tess_world_rank(w) == 1;
+	HOLDS(tess_captured_compare(&calls) == TESS_EMISMATCH);
+	expect_part(tess_error(), "the graph of rank 0 has 2 calls, that of rank 1 3 or others");
+	calls.n = 2;
+	calls.hash += tess_world_rank(w) == 2;
+	HOLDS(tess_captured_compare(&calls) == TESS_EMISMATCH);
+	expect_part(tess_error(), "that of rank 2 2 or others");
+	return TESS_OK;
+}
+
+START_TEST(graphs_are_compared)
+{
+	spawn_ranks(3, compare_graphs, NULL);
+}
+END_TEST
+
 /* ---- where it cannot be used ----------------------------------------------------------------- */
 
 struct refusal {
@@ -459,7 +620,40 @@ START_TEST(generated_text)
 	expect_part(text[1], strstr(text[0], ", there was"));
 	expect_part(text[2], strstr(text[0], ", there was"));
 	ck_assert_int_eq(count_fake_calls("init"), 7);
+	ck_assert_int_gt(count_fake_calls("capture"), 0);
 	end_test();
+}
+END_TEST
+
+/* The calls stay out of graphs if the user says so, or one rank cannot make a graph with them. */
+START_TEST(graphs_without_calls)
+{
+	static const struct {
+		const char *name, *value;
+		int captured; /* on each rank that can: 12 layers have two sums each */
+	} settings[] = { { "TESSERA_GRAPHS", "calls", 1 },
+		         { "TESSERA_GRAPHS", "ops", 0 },
+		         { "TESSERA_GRAPHS", "none", 0 },
+		         { "DISCRETE_NO_GRAPHS", "1", 1 } };
+	char text[2][4096];
+
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+		int status;
+
+		begin_test();
+		ck_assert_int_eq(setenv(settings[i].name, settings[i].value, 1), 0);
+		status = command_run(text[i > 0], sizeof text[0],
+		                     "%s generate %s --device discrete_cuda -n 2 --ids 1,2,3 "
+		                     "--temperature 0 --max-tokens 5 2>/dev/null",
+		                     TESSERA, DATA);
+		ck_assert_msg(!status, "%s: %s", settings[i].value, text[i > 0]);
+		ck_assert_str_eq(text[i > 0], text[0]);
+		ck_assert_msg(!count_fake_calls("capture") == !settings[i].captured, "%s",
+		              settings[i].value);
+		ck_assert_int_eq(count_fake_calls("destroy"), 2);
+		unsetenv(settings[i].name);
+		end_test();
+	}
 }
 END_TEST
 
@@ -487,8 +681,13 @@ int main(void)
 	tcase_add_test(t, groups_are_split);
 	tcase_add_test(t, deadline);
 	tcase_add_test(t, error_in_the_background);
+	tcase_add_test(t, graph_of_calls);
+	tcase_add_test(t, deadline_of_a_graph);
+	tcase_add_test(t, error_in_a_graph);
+	tcase_add_test(t, graphs_are_compared);
 	tcase_add_loop_test(t, usable_or_not, 0, sizeof refusals / sizeof *refusals);
 	tcase_add_test(t, generated_text);
+	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, info_says_what_is_used);
 	return suite_end(r);
 }

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,9 +29,16 @@ struct task {
 	struct task *next;
 	struct tess_op op; /* kind 0: a copy, or: */
 	void (*foreign)(void *arg);
+	struct graph *graph; /* is replayed */
 	void *dst;
 	const void *src;
 	uint64_t bytes;
+};
+
+struct graph {
+	atomic_int users; /* its owner, and replays that are queued */
+	struct task *first, **last;
+	struct task *released; /* foreign calls for its end */
 };
 
 struct discrete {
@@ -47,6 +55,7 @@ struct stream {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct task *first, **last;
+	struct graph *captures; /* what is queued goes into it */
 	bool busy, ends;
 	tess_status failed; /* the first failure */
 	char sentence[SENTENCE];
@@ -244,7 +253,7 @@ static int64_t *translate_pages(struct discrete *d, const struct tess_view *v)
 
 static tess_status run_op_task(struct discrete *d, struct task *k)
 {
-	struct tess_view *table = (struct tess_view *)&k->op.in[5];
+	struct tess_view *table = (struct tess_view *)&k->op.in[5], before;
 	const char *fails = getenv("DISCRETE_FAILS"); /* a module */
 	int64_t *pages = NULL;
 	tess_status st;
@@ -255,17 +264,53 @@ static tess_status run_op_task(struct discrete *d, struct task *k)
 		pages = translate_pages(d, table);
 		if (!pages)
 			return cpu_calls.fail(TESS_ENOMEM, "discrete: no memory");
+		before = *table;
 		table->data = pages;
 		table->stride[0] = table->shape[1];
 	}
 	pthread_mutex_lock(&d->lock);
 	st = cpu->run(d->cpu, &k->op);
 	pthread_mutex_unlock(&d->lock);
+	if (pages)
+		*table = before; /* a graph runs it again */
 	free(pages);
 	return st;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
+
+static void free_graph(struct graph *g)
+{
+	if (atomic_fetch_sub(&g->users, 1) > 1)
+		return;
+	for (struct task *k = g->released, *next; k; k = next) {
+		next = k->next;
+		k->foreign(k->dst);
+		free(k);
+	}
+	for (struct task *k = g->first, *next; k; k = next) {
+		next = k->next;
+		free(k);
+	}
+	free(g);
+}
+
+/* After a failure only foreign calls are made: other devices wait for them. */
+static tess_status run_discrete_task(struct discrete *d, struct task *k, tess_status st)
+{
+	if (k->graph) {
+		for (struct task *of = k->graph->first; of; of = of->next)
+			st = run_discrete_task(d, of, st);
+		free_graph(k->graph);
+	} else if (k->foreign) {
+		k->foreign(k->dst);
+	} else if (!st && k->op.kind) {
+		st = run_op_task(d, k);
+	} else if (!st) {
+		memcpy(k->dst, k->src, k->bytes);
+	}
+	return st;
+}
 
 static void *run_stream(void *arg)
 {
@@ -285,12 +330,7 @@ static void *run_stream(void *arg)
 			s->last = &s->first;
 		s->busy = true;
 		pthread_mutex_unlock(&s->lock);
-		if (!st && k->op.kind)
-			st = run_op_task(s->device, k);
-		else if (k->foreign)
-			k->foreign(k->dst);
-		else if (!st)
-			memcpy(k->dst, k->src, k->bytes);
+		st = run_discrete_task(s->device, k, st);
 		free(k);
 		pthread_mutex_lock(&s->lock);
 		if (st && !s->failed)
@@ -310,8 +350,13 @@ static tess_status queue_task(struct stream *s, struct task *k)
 		return host->fail(TESS_EINVAL, "discrete: no stream, or no memory");
 	}
 	pthread_mutex_lock(&s->lock);
-	*s->last = k;
-	s->last = &k->next;
+	if (s->captures) {
+		*s->captures->last = k;
+		s->captures->last = &k->next;
+	} else {
+		*s->last = k;
+		s->last = &k->next;
+	}
 	pthread_cond_broadcast(&s->changed);
 	pthread_mutex_unlock(&s->lock);
 	return TESS_OK;
@@ -327,6 +372,67 @@ TESS_EXPORT int discrete_queue(void *stream, void (*foreign)(void *arg), void *a
 	k->foreign = foreign;
 	k->dst = arg;
 	return queue_task(stream, k) != TESS_OK;
+}
+
+/* Whether the stream captures a graph; then foreign(arg) is called when the graph is freed. */
+TESS_EXPORT bool discrete_retain(void *stream, void (*foreign)(void *arg), void *arg)
+{
+	struct stream *s = stream;
+	struct task *k = foreign ? calloc(1, sizeof *k) : NULL;
+	bool captures;
+
+	pthread_mutex_lock(&s->lock);
+	captures = s->captures;
+	if (captures && k) {
+		k->foreign = foreign;
+		k->dst = arg;
+		k->next = s->captures->released;
+		s->captures->released = k;
+		k = NULL;
+	}
+	pthread_mutex_unlock(&s->lock);
+	free(k);
+	return captures;
+}
+
+static tess_status capture_tasks(void *self, void *stream, int32_t begin, void **graph)
+{
+	const char *none = getenv("DISCRETE_NO_GRAPHS"); /* the index of a device that makes none */
+	struct stream *s = stream;
+	struct graph *made = begin ? calloc(1, sizeof *made) : NULL;
+
+	if ((none && atoi(none) == ((struct discrete *)self)->index) || (begin && !made)) {
+		free(made);
+		return host->fail(TESS_ENOTSUP, "discrete: no graphs");
+	}
+	if (made) {
+		atomic_store(&made->users, 1);
+		made->last = &made->first;
+	}
+	pthread_mutex_lock(&s->lock);
+	if (!begin)
+		*graph = s->captures;
+	s->captures = made;
+	pthread_mutex_unlock(&s->lock);
+	return TESS_OK;
+}
+
+static tess_status replay_tasks(void *self, void *graph, void *stream)
+{
+	struct task *k = calloc(1, sizeof *k);
+
+	(void)self;
+	if (k) {
+		k->graph = graph;
+		atomic_fetch_add(&k->graph->users, 1);
+	}
+	return queue_task(stream, k);
+}
+
+static void drop_discrete_graph(void *self, void *graph)
+{
+	(void)self;
+	free_graph(graph);
 }
 
 /* Where the memory at `p` is mapped; NULL: it is not that of the stream's device. */
@@ -355,6 +461,10 @@ static tess_status queue_copy(void *self, void *dst, const void *src, uint64_t b
 	void *to = translate_address(self, dst), *from = translate_address(self, src);
 	struct task *k = calloc(1, sizeof *k);
 
+	if (stream && ((struct stream *)stream)->captures) {
+		free(k);
+		return host->fail(TESS_EINVAL, "discrete: a copy in a graph");
+	}
 	if (k) {
 		k->dst = to ? to : dst;
 		k->src = from ? from : src;
@@ -369,8 +479,8 @@ static tess_status sync_stream(void *self, void *stream)
 	tess_status st;
 
 	(void)self;
-	if (!s)
-		return host->fail(TESS_EINVAL, "discrete: no stream");
+	if (!s || s->captures)
+		return host->fail(TESS_EINVAL, "discrete: no stream, or it captures a graph");
 	pthread_mutex_lock(&s->lock);
 	while (s->first || s->busy)
 		pthread_cond_wait(&s->changed, &s->lock);
@@ -519,6 +629,9 @@ static const struct tess_device discrete_device = {
 	.layout = TESS_ROWS,
 	.exact = EXACT,
 	.free_bytes = get_free_bytes,
+	.capture = capture_tasks,
+	.replay = replay_tasks,
+	.graph_close = drop_discrete_graph,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };
 
