@@ -20,6 +20,7 @@ struct running { /* a request under way */
 	int64_t nrows; /* of the current step */
 	uint64_t room; /* in the KV cache that it may come to use */
 	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
+	int64_t row; /* of the ids that the device chooses in the step that is queued; -1: none */
 	bool end_wanted; /* rank 0: with the next id */
 	char *sentence; /* rank 0: of a failure of this request */
 };
@@ -43,6 +44,8 @@ struct generation {
 	struct tess_cut_logits *cut; /* NULL: rank 0 gets whole rows */
 	struct tess_cut_row *cut_rows; /* of the texts that are selected, in order */
 	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
+	int64_t nchosen; /* ids of the step that is queued */
+	bool queued; /* a step whose ids the device chooses, and which were not read */
 	bool end_all;
 	bool end_wanted; /* rank 0: by a callback; sent with the next choices */
 	tess_status failed; /* the same */
@@ -166,7 +169,7 @@ static void start_requests(struct generation *g)
 		struct running *r = &g->running[g->nrunning];
 		tess_status st;
 
-		*r = (struct running){ .request = g->next, .start = tess_now() };
+		*r = (struct running){ .request = g->next, .start = tess_now(), .row = -1 };
 		g->results[g->next] = (struct tess_generate_result){
 			.nprompt = g->requests[g->next].nprompt,
 		};
@@ -286,6 +289,19 @@ static struct choice draw_next_id(struct generation *g, struct running *r,
 	return word;
 }
 
+/* The same of an id that the device has chosen. */
+static struct choice take_chosen_id(struct generation *g, struct running *r,
+                                    const struct tess_chosen *chosen)
+{
+	const struct tess_candidate only = { 0, chosen->id };
+
+	return draw_next_id(
+		g, r,
+		&(struct tess_cut_row){ .odd = { chosen->odd, chosen->first_odd, chosen->is_nan },
+	                                .candidates = &only,
+	                                .ncandidates = 1 });
+}
+
 /* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
 static void draw_next_ids(struct generation *g)
 {
@@ -388,14 +404,129 @@ static tess_status find_logits(struct generation *g, const float *logits)
 	return g->cut ? tess_cut_logits_read(g->cut, logits, g->cut_rows, n) : TESS_OK;
 }
 
+/* ---- steps whose ids the device chooses ------------------------------------------------------ */
+
+/* Whether the largest logit is the next id, and nothing else of the logits is asked for. */
+static bool is_greedy(const struct tess_generate_request *q)
+{
+	double p = q->sampling.repetition_penalty;
+
+	return q->sampling.temperature == 0 && (p == 0 || p == 1) && !q->all && !q->logits;
+}
+
+/* Whether the device can choose the ids of the rows that were composed; numbers them. */
+static bool number_chosen_rows(struct generation *g)
+{
+	int64_t n = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		struct running *r = &g->running[i];
+
+		r->row = r->selected ? n++ : -1;
+		if (r->selected && !is_greedy(get_request(g, r)))
+			return false;
+	}
+	return n && n <= TESS_CHOSEN_MAX && tess_runner_can_choose(g->runner);
+}
+
+/*
+ * Whether the next step can be queued before the ids of the last one are known: it takes a row of
+ * the same texts, none of which ends by its length, or is to be forgotten if a stop id ended it.
+ */
+static bool can_go_ahead(const struct generation *g)
+{
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		const struct running *r = &g->running[i];
+		const struct tess_generate_request *q = get_request(g, r);
+
+		if (r->row != i || q->sequence ||
+		    g->results[r->request].ntokens + 1 >= q->max_tokens ||
+		    tess_runner_needs_page(g->runner, r->sequence->slot))
+			return false;
+	}
+	return g->nrunning == g->nchosen;
+}
+
+/* Queues a row of each text, whose ids are those that the last step chooses. */
+static tess_status queue_ahead(struct generation *g)
+{
+	for (int64_t i = 0; i < g->nrunning; i++)
+		g->rows[i] = (struct tess_rows){ .slot = g->running[i].sequence->slot,
+			                         .n = 1,
+			                         .nselected = 1 };
+	return tess_runner_choose(g->runner, g->rows, g->nrunning, true);
+}
+
+/* Reads the ids of the step that was queued first. */
+static tess_status share_chosen_ids(struct generation *g)
+{
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	const struct tess_chosen *ids;
+	int64_t n = 0;
+	tess_status st = tess_runner_read_chosen(g->runner, &ids);
+
+	for (int64_t i = 0; i < g->nrunning && !st; i++) {
+		struct running *r = &g->running[i];
+
+		if (!chooses_id(g, r))
+			continue;
+		if (g->sampler && !g->failed)
+			g->choices[n] = take_chosen_id(g, r, &ids[r->row]);
+		n++;
+	}
+	if (!st && g->sampler && c->on_step && !g->failed)
+		take_answer(g, c->on_step(c->self));
+	return st ? st : share_choices(g, n);
+}
+
+/* A step is under way while the ids of the one before it are read, told and compared. */
+static tess_status run_chosen_step(struct generation *g)
+{
+	bool ahead = can_go_ahead(g);
+	tess_status st = ahead ? queue_ahead(g) : TESS_OK;
+
+	if (!st)
+		st = share_chosen_ids(g);
+	if (!st)
+		st = apply_choices(g);
+	for (int64_t i = 0; i < g->nrunning && !st; i++) {
+		struct running *r = &g->running[i];
+
+		if (!ahead)
+			r->row = -1;
+		else if (r->sequence)
+			r->sequence->ncached++;
+	}
+	g->queued = ahead;
+	return st;
+}
+
+/* The first step, of rows whose ids are known. */
+static tess_status queue_chosen_step(struct generation *g, int32_t n)
+{
+	tess_status st = tess_runner_choose(g->runner, g->rows, n, false);
+
+	g->nchosen = 0;
+	for (int64_t i = 0; i < g->nrunning && !st; i++) {
+		g->running[i].sequence->ncached += g->running[i].nrows;
+		g->nchosen += g->running[i].row >= 0;
+	}
+	return st ? st : run_chosen_step(g);
+}
+
 static tess_status run_step(struct generation *g)
 {
-	int32_t n = compose_rows(g);
 	const float *logits;
 	int64_t nchoices = 0;
-	tess_status st =
-		tess_runner_step(g->runner, g->rows, n, g->cut ? TESS_LOGITS_CUT : 0, &logits);
+	int32_t n;
+	tess_status st;
 
+	if (g->queued)
+		return run_chosen_step(g);
+	n = compose_rows(g);
+	if (number_chosen_rows(g))
+		return queue_chosen_step(g, n);
+	st = tess_runner_step(g->runner, g->rows, n, g->cut ? TESS_LOGITS_CUT : 0, &logits);
 	if (st)
 		return st;
 	for (int64_t i = 0; i < g->nrunning; i++) {
@@ -424,6 +555,11 @@ static tess_status generate_texts(struct generation *g)
 		remove_ended(g);
 		if (!st)
 			start_requests(g);
+	}
+	if (!st && g->queued) { /* a row of texts that have ended */
+		const struct tess_chosen *unused;
+
+		st = tess_runner_read_chosen(g->runner, &unused);
 	}
 	/* what never ran: everything was ended */
 	while (!st && g->next < g->n) {

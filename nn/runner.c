@@ -230,6 +230,8 @@ static tess_status open_runner(struct tess_runner *s)
 	st = tess_programs_find(&s->programs, s->programs.first->shape, &k);
 	if (!st)
 		st = open_kv_cache(s);
+	if (!st)
+		st = tess_chooser_open(s);
 	return parts->all == parts->group ? st : tess_group_agree_status(parts->all, st, "runner");
 }
 
@@ -307,7 +309,7 @@ static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows
 		return tess_fail(TESS_EINVAL,
 		                 "%lld positions are too many; at most %lld are possible",
 		                 (long long)(length + r->n), (long long)limit);
-	return tess_ids_check(r->ids, r->n, length, tess_runner_vocabulary(s));
+	return r->ids ? tess_ids_check(r->ids, r->n, length, tess_runner_vocabulary(s)) : TESS_OK;
 }
 
 /* Checks the rows of a step; its shape, and the end of its positions. */
@@ -337,13 +339,14 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
                                      const struct tess_shaped_program *k)
 {
 	int64_t tokens = k->shape.ntokens, at = 0;
-	int32_t *id = s->step.inputs, *position = id + tokens, *slot = position + tokens,
-		*selected = slot + tokens;
+	int32_t *inputs = s->step.inputs[s->chooser.turn], *id = inputs, *position = id + tokens,
+		*slot = position + tokens, *selected = slot + tokens;
 
 	for (int64_t i = 0; i < n; i++) {
 		int64_t first = tess_runner_get_length(s, rows[i].slot);
 
-		memcpy(id + at, rows[i].ids, sizeof *id * (size_t)rows[i].n);
+		if (rows[i].ids)
+			memcpy(id + at, rows[i].ids, sizeof *id * (size_t)rows[i].n);
 		for (int64_t j = 0; j < rows[i].n; j++, at++) {
 			position[at] = (int32_t)(first + j);
 			slot[at] = rows[i].slot;
@@ -352,19 +355,17 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 		}
 	}
 	if (s->groups.profile) {
-		s->groups.profile->inputs = (const char *)s->step.inputs;
+		s->groups.profile->inputs = (const char *)inputs;
 		s->groups.profile->at = s->step.at.inputs;
 		s->groups.profile->input_bytes =
-			(int64_t)sizeof *s->step.inputs * (3 * tokens + k->shape.nselected);
+			(int64_t)sizeof *inputs * (3 * tokens + k->shape.nselected);
 		s->groups.profile->on_host = tess_device_is_host(&s->device);
 	}
-	return tess_device_copy(&s->device, "inputs", s->step.at.inputs, s->step.inputs,
-	                        (uint64_t)(3 * tokens + k->shape.nselected) *
-	                                sizeof *s->step.inputs);
+	return tess_device_copy(&s->device, "inputs", s->step.at.inputs, inputs,
+	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *inputs);
 }
 
-/* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
-static void drain_device(const struct tess_runner *s)
+void tess_runner_drain(const struct tess_runner *s)
 {
 	char sentence[TESS_SENTENCE];
 
@@ -406,11 +407,11 @@ static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_p
 	return TESS_OK;
 }
 
-tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
-                             int32_t root, const float **logits)
+tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                                   int32_t root, bool chosen, struct tess_shaped_program **out)
 {
 	struct tess_shape like = { .root = root };
-	struct tess_shaped_program *k;
+	struct tess_shaped_program *k = NULL;
 	int64_t end;
 	tess_status st = measure_step(s, rows, n, &like, &end);
 
@@ -435,19 +436,37 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	}
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
+	if (!st && chosen)
+		st = tess_chooser_feed(s);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &s->device, &s->groups,
 		                           k->shape.ntokens <= GRAPH_ROWS ? &k->graphs : NULL);
-	if (!st)
-		st = read_logits(s, k, logits);
-	if (st) {
-		drain_device(s);
-		return st;
+	if (!st) {
+		k->used = s->nsteps;
+		*out = k;
 	}
-	k->used = s->nsteps;
+	return st;
+}
+
+void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, int64_t n)
+{
 	for (int64_t i = 0; i < n; i++)
 		tess_kv_cache_advance(s->kv, rows[i].slot, rows[i].n);
-	return TESS_OK;
+}
+
+tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                             int32_t root, const float **logits)
+{
+	struct tess_shaped_program *k;
+	tess_status st = tess_runner_queue_step(s, rows, n, root, false, &k);
+
+	if (!st)
+		st = read_logits(s, k, logits);
+	if (st)
+		tess_runner_drain(s);
+	else
+		tess_runner_advance(s, rows, n);
+	return st;
 }
 
 struct tess_group *tess_runner_group(const struct tess_runner *s)
@@ -511,13 +530,14 @@ void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
-	drain_device(s);
+	tess_runner_drain(s);
 	tess_programs_close_graphs(&s->programs);
+	tess_chooser_close(s);
 	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
 		tess_group_detach_device(s->parts.along[i], s->device.self);
 	if (s->device.self)
 		tess_group_detach_device(s->parts.group, s->device.self);
-	drain_device(s);
+	tess_runner_drain(s);
 	tess_kv_cache_free(s->kv);
 	tess_step_memory_free(&s->step);
 	free(s->logits);

@@ -86,6 +86,25 @@ struct tess_rows { /* the next ids of one slot */
 tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                              int32_t root, const float **logits);
 
+/*
+ * Where the device can choose ids, of the largest logits, a step need not be waited for before the
+ * next one is queued. tess_runner_choose queues a step, each selected row of which chooses an id:
+ * at most 64 rows; `chosen`: its rows are one for each id that the last step chose, whose `ids` are
+ * not read. tess_runner_read_chosen waits for the oldest step that was not read, two at most:
+ * ids[i] of selected row i on rank 0, borrowed until the next call; NULL elsewhere.
+ */
+enum { TESS_CHOSEN_MAX = 64 }; /* rows */
+struct tess_chosen { /* a value */
+	int32_t id;
+	int32_t odd, first_odd, is_nan; /* logits that are NaN or Inf: how many, and the first */
+};
+bool tess_runner_can_choose(const struct tess_runner *s);
+/* Whether the next position of an open slot needs memory: then it is not to be queued ahead. */
+bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot);
+tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                               bool chosen);
+tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);
+
 struct tess_vocabulary_cut { /* a value: how the head leaves the logits */
 	struct tess_group *group; /* whose ranks have the parts of a row, in order; NULL: whole */
 	const struct tess_dim *vocabulary;

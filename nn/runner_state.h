@@ -11,6 +11,18 @@
 #include "nn/step_memory.h"
 #include "nn/weights.h"
 
+enum { TESS_CHOSEN_WORDS = sizeof(struct tess_chosen) / sizeof(int32_t) };
+
+/* Ids that the device chooses (runner_choose.c), of the last two steps that did so by turns. */
+struct tess_chooser {
+	bool usable;
+	void *reader; /* a stream for copies to the host that wait for no step */
+	int32_t *ids[2]; /* in the device's memory, [TESS_CHOSEN_MAX][TESS_CHOSEN_WORDS] */
+	int32_t *host; /* the same, those that were read last */
+	int64_t nrows[2];
+	int32_t turn, nqueued; /* of the next step; steps that were not read */
+};
+
 struct tess_runner {
 	struct tess_runner_parts parts;
 	struct tess_run_groups groups;
@@ -24,7 +36,12 @@ struct tess_runner {
 	float *logits; /* that came from the device; room for nlogits rows */
 	int64_t nlogits;
 	bool check; /* TESSERA_CHECK */
+	struct tess_chooser chooser;
 };
+
+/* Collective. Where the device cannot choose ids, the chooser is not used. */
+tess_status tess_chooser_open(struct tess_runner *s);
+void tess_chooser_close(struct tess_runner *s);
 
 /*
  * Memory for a step, by collective calls that set `step.moved` where it moves. First, pages for the
@@ -32,6 +49,18 @@ struct tess_runner {
  */
 tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_rows *rows,
                                       int64_t n);
+/*
+ * Queues a step, whose program is *out; logits are for `root`. chosen: the ids of its rows, one for
+ * each, are those that the last step chose.
+ */
+tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                                   int32_t root, bool chosen, struct tess_shaped_program **out);
+/* Its rows are queued: the next ones come after them. */
+void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, int64_t n);
+/* Queues a copy of the ids that the last step chose into the inputs of the next one. */
+tess_status tess_chooser_feed(struct tess_runner *s);
+/* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
+void tess_runner_drain(const struct tess_runner *s);
 /* Inputs, rope tables and logits, for a step of `like` whose positions end before `end`. */
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end);

@@ -62,7 +62,7 @@ tess_status tess_step_memory_reserve(struct tess_step_memory *s, uint64_t bytes)
 
 tess_status tess_step_memory_grow_inputs(struct tess_step_memory *s, int64_t n)
 {
-	int32_t *inputs = calloc((size_t)n, sizeof *inputs);
+	int32_t *inputs = calloc((size_t)(2 * n), sizeof *inputs);
 	void *more;
 	tess_status st = inputs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -72,9 +72,10 @@ tess_status tess_step_memory_grow_inputs(struct tess_step_memory *s, int64_t n)
 		free(inputs);
 		return st;
 	}
-	free(s->inputs);
+	free(s->inputs[0]);
 	tess_device_free(s->device, s->at.inputs);
-	s->inputs = inputs;
+	s->inputs[0] = inputs;
+	s->inputs[1] = inputs + n;
 	s->at.inputs = more;
 	s->ninputs = n;
 	return TESS_OK;
@@ -133,7 +134,7 @@ void tess_step_memory_free(struct tess_step_memory *s)
 {
 	tess_device_free(s->device, s->at.inputs);
 	tess_device_free(s->device, s->at.rope);
-	free(s->inputs);
+	free(s->inputs[0]);
 	free_step(s);
 	*s = (struct tess_step_memory){ 0 };
 }

@@ -12,7 +12,7 @@ struct tess_step_memory { /* {0}, but for what is borrowed: nothing is allocated
 	uint64_t bytes; /* of at.step */
 	bool is_shared; /* at.step is of the group, not of the device */
 	bool moved; /* since programs were bound to it; set by the caller too */
-	int32_t *inputs; /* of a step, for at.inputs; ninputs */
+	int32_t *inputs[2]; /* of the last two steps, for at.inputs; ninputs */
 	int64_t ninputs;
 };
 

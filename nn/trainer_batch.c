@@ -250,7 +250,8 @@ static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch 
                                 const struct tess_batch_totals *totals)
 {
 	int64_t n = part->tokens.len, row = 0;
-	int32_t *id = t->memory.inputs, *position = id + n, *slot = position + n, *label = slot + n;
+	int32_t *id = t->memory.inputs[0], *position = id + n, *slot = position + n,
+		*label = slot + n;
 	float count = (float)totals->nlabels;
 
 	memcpy(id, b->ids + part->tokens.start, sizeof *id * (size_t)n);
@@ -267,7 +268,7 @@ static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch 
 	}
 	memcpy(label + n, &count, sizeof count);
 	write_random_words(t, totals->before + part->sequences.start, (uint32_t *)label + n + 1);
-	return tess_device_copy(&t->device, "inputs", t->memory.at.inputs, t->memory.inputs,
+	return tess_device_copy(&t->device, "inputs", t->memory.at.inputs, t->memory.inputs[0],
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 

@@ -170,21 +170,56 @@ tess_status tess_work_queue(struct tess_work *w)
 	return ++g->nqueued < QUEUED_MAX ? TESS_OK : tess_group_drain(g);
 }
 
+static struct tess_work *find_oldest_queued(const struct tess_group *g)
+{
+	struct tess_work *oldest = NULL;
+
+	for (struct tess_work *w = g->live; w; w = w->next)
+		oldest = w->queued ? w : oldest;
+	return oldest;
+}
+
+static void drop_queued(struct tess_work *w)
+{
+	w->queued = false;
+	w->group->nqueued--;
+	tess_work_drop(w);
+}
+
 /* The oldest first, so that a failure is that of the first call. */
 tess_status tess_group_drain(struct tess_group *g)
 {
 	tess_status st = TESS_OK;
 
 	while (g->nqueued && !st) {
-		struct tess_work *oldest = NULL;
+		struct tess_work *oldest = find_oldest_queued(g);
 
-		for (struct tess_work *w = g->live; w; w = w->next)
-			oldest = w->queued ? w : oldest;
 		st = tess_work_wait(oldest, 0);
-		oldest->queued = false;
-		g->nqueued--;
-		tess_work_drop(oldest);
+		drop_queued(oldest);
 	}
+	return st;
+}
+
+static tess_status test_queued(struct tess_group *g)
+{
+	struct tess_work *oldest;
+	tess_status st = TESS_OK;
+
+	while (!st && (oldest = find_oldest_queued(g))) {
+		st = tess_work_test(oldest);
+		if (st != TESS_PENDING)
+			drop_queued(oldest);
+	}
+	return st == TESS_PENDING ? TESS_OK : st;
+}
+
+tess_status tess_world_test_device(const struct tess_world *w, const void *device_self)
+{
+	tess_status st = TESS_OK;
+
+	for (struct tess_group *g = w->groups; g && !st; g = g->next)
+		if (g->device_self == device_self)
+			st = test_queued(g);
 	return st;
 }
 

@@ -34,6 +34,11 @@ tess_status tess_work_queue(struct tess_work *w);
  * wait has deadlines, and ends when another rank has failed.
  */
 tess_status tess_group_drain(struct tess_group *g);
+/*
+ * Tests the oldest of them, for who waits for the device in another way: a failure or a passed
+ * deadline of a call. In all groups of the world that have this device.
+ */
+tess_status tess_world_test_device(const struct tess_world *w, const void *device_self);
 /* In all groups of the world that have this device. */
 tess_status tess_world_drain_device(const struct tess_world *w, const void *device_self);
 

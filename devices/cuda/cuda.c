@@ -129,6 +129,9 @@ static void close_gpu(void *self)
 		cuda.cuCtxSetCurrent(g->context);
 	memory_close(g);
 	blas_close(g);
+	for (int i = 0; i < POINTS; i++)
+		if (g->point[i])
+			cuda.cuEventDestroy(g->point[i]);
 	if (g->fault)
 		cuda.cuMemFreeHost(g->fault);
 	if (g->memory)
@@ -210,19 +213,48 @@ static tess_status check_fault(struct gpu *g)
 	             : TESS_OK;
 }
 
+/* A failure of what was queued, which a later call returns. */
+static tess_status fail_stream(struct gpu *g, const char *call, CUresult why)
+{
+	char where[WHERE + 64];
+
+	snprintf(where, sizeof where, "%s or an op before it (TESSERA_CUDA_SYNC=1 tells which)",
+	         *g->where ? g->where : "a copy");
+	return cuda_fail_call(where, call, why);
+}
+
 static tess_status sync_gpu_stream(void *self, void *stream)
 {
 	struct gpu *g = self;
-	char where[WHERE + 64];
 	CUresult result;
 
 	cuda.cuCtxSetCurrent(g->context);
 	result = cuda.cuStreamSynchronize(stream);
-	if (result == CUDA_SUCCESS)
-		return check_fault(g);
-	snprintf(where, sizeof where, "%s or an op before it (TESSERA_CUDA_SYNC=1 tells which)",
-	         *g->where ? g->where : "a copy");
-	return cuda_fail_call(where, "cuStreamSynchronize", result);
+	return result == CUDA_SUCCESS ? check_fault(g)
+	                              : fail_stream(g, "cuStreamSynchronize", result);
+}
+
+static tess_status mark_point(void *self, void *stream, int32_t point)
+{
+	struct gpu *g = self;
+	CUevent *e = &g->point[point];
+	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
+
+	if (!st && !*e)
+		st = CUDA_CALL(NULL, cuEventCreate, e, CU_EVENT_DISABLE_TIMING);
+	return st ? st : CUDA_CALL(g->where, cuEventRecord, *e, stream);
+}
+
+static tess_status test_point(void *self, int32_t point)
+{
+	struct gpu *g = self;
+	CUresult result;
+
+	cuda.cuCtxSetCurrent(g->context);
+	result = cuda.cuEventQuery(g->point[point]);
+	return result == CUDA_SUCCESS           ? TESS_OK
+	       : result == CUDA_ERROR_NOT_READY ? TESS_PENDING
+	                                        : fail_stream(g, "cuEventQuery", result);
 }
 
 static tess_status refuse_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
@@ -272,7 +304,7 @@ static void close_graph(void *self, void *graph)
 {
 	struct gpu *g = self;
 
-	cuda.cuCtxSetCurrent(g->context);
+	memory_sync_streams(g);
 	cuda.cuGraphExecDestroy(graph);
 }
 
@@ -326,6 +358,8 @@ static const struct tess_device cuda_device = {
 	.layout = TESS_ROWS,
 	.free_bytes = memory_get_free_bytes,
 	.graph_close = close_graph,
+	.mark = mark_point,
+	.reached = test_point,
 };
 static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {

@@ -14,7 +14,7 @@
 #include <tessera/device.h>
 #include <tessera/reduce.h>
 
-enum { STREAMS_MAX = 8, STAGES = 4, STAGE_BYTES = 1 << 20, WHERE = 128 };
+enum { STREAMS_MAX = 8, STAGES = 4, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
 enum { MATH_AUTO, MATH_F32, MATH_TF32 }; /* TESSERA_CUDA_MATH */
 
 struct stage { /* pinned host memory that a copy goes through */
@@ -43,6 +43,7 @@ struct gpu {
 	CUstream memory; /* of allocations */
 	CUstream streams[STREAMS_MAX]; /* that are open, or NULL */
 	bool capturing;
+	CUevent point[POINTS]; /* of mark; NULL: not used yet */
 	struct stage stage[STAGES];
 	struct scratch *scratch;
 	struct blas *blas;
@@ -69,6 +70,8 @@ extern const struct cuda_loader {
 /* ---- memory.c */
 tess_status memory_alloc(void *self, uint64_t bytes, void **out);
 void memory_free(void *self, void *p);
+/* Waits for all that was queued: nothing uses memory or a graph any more. */
+void memory_sync_streams(struct gpu *g);
 tess_status memory_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
 tess_status memory_get_free_bytes(void *self, uint64_t *out);
 /* At least so many bytes that the next op may use, too. Not while a graph is captured. */

@@ -17,6 +17,7 @@
 	KERNEL(look_up_rows, embed_args) \
 	KERNEL(gather_rows, gather_args) \
 	KERNEL(copy_elements, copy_args) \
+	KERNEL(find_largest, argmax_args) \
 	KERNEL(round_rows, cast_args) \
 	KERNEL(widen_rows, cast_args) \
 	KERNEL(multiply_any, multiply_args) \
@@ -53,6 +54,7 @@ enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
+enum { ARGMAX_THREADS = 1024 };
 
 /* What a kernel finds wrong with a value that only it reads, at `fault` in host memory. */
 enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION };
@@ -110,6 +112,12 @@ struct copy_args {
 	char *to;
 	int64_t n[3], from_step[3], to_step[3]; /* steps in bytes */
 	int32_t width; /* of an element: 1, 2, 4 or 8 */
+};
+
+struct argmax_args { /* y [rows][4]: see TESS_OP_ARGMAX in docs/ops.md */
+	const float *x;
+	int32_t *y;
+	int64_t x_pitch, y_pitch, rows, columns;
 };
 
 struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */

@@ -53,20 +53,22 @@ tess_status memory_alloc(void *self, uint64_t bytes, void **out)
 	return st;
 }
 
-/*
- * Only this rank's streams are waited for: the work of another rank in this process may wait for
- * this one.
- */
+/* Not those of another rank in this process: its work may wait for this one. */
+void memory_sync_streams(struct gpu *g)
+{
+	cuda.cuCtxSetCurrent(g->context);
+	for (int i = 0; i < STREAMS_MAX; i++)
+		if (g->streams[i])
+			cuda.cuStreamSynchronize(g->streams[i]);
+}
+
 void memory_free(void *self, void *p)
 {
 	struct gpu *g = self;
 
 	if (!p)
 		return;
-	cuda.cuCtxSetCurrent(g->context);
-	for (int i = 0; i < STREAMS_MAX; i++)
-		if (g->streams[i])
-			cuda.cuStreamSynchronize(g->streams[i]);
+	memory_sync_streams(g);
 	cuda.cuMemFreeAsync((CUdeviceptr)(uintptr_t)p, g->memory);
 	cuda.cuStreamSynchronize(g->memory);
 }

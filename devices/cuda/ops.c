@@ -167,6 +167,39 @@ static tess_status launch_copy(struct gpu *g, const struct tess_op *op)
 	return launch_over_rows(g, op, KERNEL_copy_elements, a.n[0] * a.n[1], a.n[2], &a);
 }
 
+static tess_status launch_argmax(struct gpu *g, const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *y = &op->out[0];
+	struct argmax_args a = { .x = x->data,
+		                 .y = y->data,
+		                 .x_pitch = x->stride[0],
+		                 .y_pitch = y->stride[0],
+		                 .rows = x->shape[0],
+		                 .columns = x->shape[1] };
+
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = KERNEL_find_largest,
+	                                  .blocks = { a.rows, 1, 1 },
+	                                  .threads = ARGMAX_THREADS,
+	                                  .args = &a });
+}
+
+/* The device's own op, which check.c of the CPU does not know. */
+static tess_status check_argmax(const struct tess_op *op)
+{
+	const struct tess_view *x = &op->in[0], *y = &op->out[0];
+
+	if (op->nin == 1 && op->nout == 1 && x->ndim == 2 && x->dtype == TESS_F32 &&
+	    x->stride[1] == 1 && y->ndim == 2 && y->dtype == TESS_I32 && y->stride[1] == 1 &&
+	    y->shape[0] == x->shape[0] && y->shape[1] == 4 && x->shape[1] > 0 &&
+	    x->shape[1] <= INT32_MAX - ARGMAX_THREADS)
+		return TESS_OK;
+	return cuda_host->fail(TESS_EINVAL,
+	                       "%s: cuda: argmax: x must be f32 rows [T, V], and the out i32 "
+	                       "[T, 4]",
+	                       op->where);
+}
+
 static tess_status run_kind(struct gpu *g, const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -200,6 +233,8 @@ static tess_status run_kind(struct gpu *g, const struct tess_op *op)
 		return op_run_experts(g, op);
 	case TESS_OP_COMBINE:
 		return op_run_combine(g, op);
+	case TESS_OP_ARGMAX:
+		return launch_argmax(g, op);
 	default:
 		return op_check(op);
 	}
@@ -237,7 +272,7 @@ static const char *find_limit(const struct tess_op *op)
 
 tess_status op_check(const struct tess_op *op)
 {
-	tess_status st = cpu_check(op);
+	tess_status st = op->kind == TESS_OP_ARGMAX ? check_argmax(op) : cpu_check(op);
 	const char *limit = st ? NULL : find_limit(op);
 
 	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit) : st;

@@ -242,3 +242,53 @@ KERNEL(MAP_THREADS, widen_rows, cast_args)
 		((float *)a.y)[t * a.y_pitch + i] =
 			widen_element(a.x, a.dtype, t * a.x_stride[0] + i * a.x_stride[1]);
 }
+
+/* Whether value a at index i comes before b at j: it is larger, or the same at a lower index. */
+DEVICE int is_larger(float a, int32_t i, float b, int32_t j)
+{
+	return i >= 0 && (j < 0 || a > b || (a == b && i < j));
+}
+
+/* A block finds the largest element of a row. Index -1: none so far. */
+KERNEL(ARGMAX_THREADS, find_largest, argmax_args)
+{
+	SHARED float value[ARGMAX_THREADS];
+	SHARED int32_t at[ARGMAX_THREADS], odd[ARGMAX_THREADS], first[ARGMAX_THREADS];
+	const float *x = a.x + (int64_t)blockIdx.x * a.x_pitch;
+	int32_t *y = a.y + (int64_t)blockIdx.x * a.y_pitch;
+	int32_t t = threadIdx.x, best = -1, count = 0, lowest = (int32_t)a.columns;
+	float most = 0.0f;
+
+	UNROLL_BY(8)
+	for (int32_t i = t; i < a.columns; i += ARGMAX_THREADS) {
+		float v = x[i];
+
+		if ((pack_float(v) & 0x7f800000u) == 0x7f800000u) {
+			lowest = count++ ? lowest : i;
+		} else if (is_larger(v, i, most, best)) {
+			most = v;
+			best = i;
+		}
+	}
+	value[t] = most;
+	at[t] = best;
+	odd[t] = count;
+	first[t] = lowest;
+	for (int32_t n = ARGMAX_THREADS / 2; n; n /= 2) {
+		sync_block();
+		if (t >= n)
+			continue;
+		if (is_larger(value[t + n], at[t + n], value[t], at[t])) {
+			value[t] = value[t + n];
+			at[t] = at[t + n];
+		}
+		odd[t] += odd[t + n];
+		first[t] = first[t + n] < first[t] ? first[t + n] : first[t];
+	}
+	if (t)
+		return;
+	y[0] = at[0] < 0 ? 0 : at[0];
+	y[1] = odd[0];
+	y[2] = odd[0] ? first[0] : -1;
+	y[3] = odd[0] && x[first[0]] != x[first[0]];
+}

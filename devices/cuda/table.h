@@ -38,6 +38,7 @@
 	CALL(cuEventDestroy) \
 	CALL(cuEventRecord) \
 	CALL(cuEventSynchronize) \
+	CALL(cuEventQuery) \
 	CALL(cuMemAllocAsync) \
 	CALL(cuMemFreeAsync) \
 	CALL(cuMemcpyAsync) \

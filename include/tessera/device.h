@@ -40,7 +40,7 @@ enum {
 	TESS_OP_HEAD_SUM, TESS_OP_SEQUENCE_SUM, TESS_OP_LOSS_MAX, TESS_OP_LOSS_SUM,
 	TESS_OP_LOSS_PICK, TESS_OP_ROUTE_D, TESS_OP_EXPERTS_D, TESS_OP_EXPERTS_DW,
 	TESS_OP_COMBINE_D, TESS_OP_HEAD_LINEAR_DW, TESS_OP_BALANCE, TESS_OP_BALANCE_D,
-	TESS_OP_DROPOUT, TESS_OP_SQUARES, TESS_OP_SGD
+	TESS_OP_DROPOUT, TESS_OP_SQUARES, TESS_OP_SGD, TESS_OP_ARGMAX
 };
 
 /* The indices of tess_op.num, by kind of op; docs/ops.md has the units. */
@@ -119,8 +119,12 @@ struct tess_device {
 	                                   node, [1, ...], and the ranks' are added in any order */
 	tess_status (*free_bytes)(void *self, uint64_t *out);   /* of its memory, now */
 	void (*graph_close)(void *self, void *graph);           /* of capture */
+	/* Both or none: point 0 or 1 of a rank; reached: TESS_PENDING until all is done that was
+	 * queued on the stream before it was marked last. */
+	tess_status (*mark)(void *self, void *stream, int32_t point);
+	tess_status (*reached)(void *self, int32_t point);
 };
-TESS_TIGHT(tess_device, graph_close);
+TESS_TIGHT(tess_device, reached);
 
 TESS_END
 #endif

@@ -1,9 +1,9 @@
 /*
  * fake_cuda.c - stands for NVIDIA's driver and cuBLASLt in the table of the CUDA device: memory of
  * the host, kernels run by the emulator at once, products as plain loops. A GPU would run them
- * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail, FAKE_CUDA_MEMORY limits memory
- * to so many bytes, FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and
- * FAKE_CUDA_SHARED the shared memory of a block.
+ * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail ("pending": no event is
+ * reached), FAKE_CUDA_MEMORY limits memory to so many bytes, FAKE_CUDA_VERSION is the driver's,
+ * FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared memory of a block.
  */
 #include "emulated_kernels.h"
 #include "gpu.h"
@@ -337,6 +337,14 @@ static CUresult fake_sync_event(CUevent event)
 	return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+static CUresult fake_query_event(CUevent event)
+{
+	FAIL_IF_TOLD(cuEventQuery);
+	if (is_to_fail("pending"))
+		return CUDA_ERROR_NOT_READY;
+	return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 static CUresult fake_get_memory(size_t *free_bytes, size_t *total)
 {
 	*total = get_environment_number("FAKE_CUDA_MEMORY", UINT64_C(1) << 30);
@@ -619,6 +627,7 @@ static tess_status fill_fake_table(void)
 		.cuEventDestroy = fake_destroy_event,
 		.cuEventRecord = fake_record_event,
 		.cuEventSynchronize = fake_sync_event,
+		.cuEventQuery = fake_query_event,
 		.cuMemAllocAsync = fake_alloc,
 		.cuMemFreeAsync = fake_free,
 		.cuMemcpyAsync = fake_copy,

@@ -228,6 +228,14 @@ START_TEST(streams)
 	for (int i = 1; i < 8; i++)
 		EXPECT_OK(gpu_table->stream_open(gpu, &stream[i]));
 	expect_sentence(gpu_table->stream_open(gpu, &stream[0]), TESS_ENOTSUP, "at most 8 streams");
+	for (int32_t i = 0; i < 2; i++)
+		EXPECT_OK(gpu_table->mark(gpu, gpu_stream, i));
+	EXPECT_OK(gpu_table->reached(gpu, 1));
+	set_variable("FAKE_CUDA_FAILS", "cuEventQuery");
+	expect_sentence(gpu_table->reached(gpu, 0), TESS_EDEVICE, "cuda: cuEventQuery: ");
+	set_variable("FAKE_CUDA_FAILS", "pending");
+	ck_assert_int_eq(gpu_table->reached(gpu, 0), TESS_PENDING);
+	set_variable("FAKE_CUDA_FAILS", NULL);
 	for (int i = 1; i < 8; i++)
 		gpu_table->stream_close(gpu, stream[i]);
 	EXPECT_OK(gpu_table->stream_open(gpu, &stream[1]));

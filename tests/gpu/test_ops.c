@@ -220,6 +220,62 @@ START_TEST(selected_rows)
 }
 END_TEST
 
+/* The CPU device lacks it: the largest element, and what is not finite, by their definition. */
+static void find_expected(const float *x, int n, int32_t *want)
+{
+	want[0] = want[1] = want[3] = 0;
+	want[2] = -1;
+	for (int i = n - 1; i >= 0; i--) {
+		if (isfinite(x[i])) {
+			if (!isfinite(x[want[0]]) || want[0] < i || x[i] >= x[want[0]])
+				want[0] = i;
+			continue;
+		}
+		want[1]++;
+		want[2] = i;
+		want[3] = isnan(x[i]) != 0;
+	}
+}
+
+START_TEST(largest_elements)
+{
+	enum { ROWS = 5, PITCH = 5003 };
+	static const int columns[] = { 1, 31, 1024, 1025, 5000 };
+	struct tess_view in, out;
+	struct tess_op op = cpu_make_op(TESS_OP_ARGMAX, &in, 1, &out, NULL, 0);
+
+	set_up_devices("auto");
+	for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
+		int n = columns[c], last = n - 1;
+		float *x = make_buffer(ROWS * PITCH, true);
+		int32_t *y = add_buffer(malloc(ROWS * 6 * sizeof *y), ROWS * 6 * sizeof *y),
+			want[4];
+
+		x[PITCH + last] = x[PITCH + last / 2] = 90; /* equal ones */
+		for (int i = 0; i < n; i++) /* all are 0, some -0 */
+			x[2 * PITCH + i] = i % 3 ? 0.0f : -0.0f;
+		x[3 * PITCH + last] = NAN;
+		x[3 * PITCH + last / 3] = n > 1 ? INFINITY : NAN;
+		x[4 * PITCH + last / 2] = -INFINITY;
+		in = cpu_make_rows(x, ROWS, n, PITCH);
+		out = cpu_make_view(y, TESS_I32, ROWS, 4, 6, 1);
+		ck_assert_msg(run_on_gpu(&op) == TESS_OK, "%s", cpu_sentence);
+		for (int t = 0; t < ROWS; t++) {
+			find_expected(x + t * PITCH, n, want);
+			if (want[1] < n) /* else no id is right */
+				ck_assert_int_eq(y[6 * t], want[0]);
+			for (int i = 1; i < 4; i++)
+				ck_assert_msg(y[6 * t + i] == want[i], "row %d of %d, %d: %d", t, n,
+				              i, (int)y[6 * t + i]);
+		}
+		free_host_buffers();
+	}
+	out.shape[1] = 3;
+	ck_assert_int_eq(gpu_table->supports(&op), TESS_EINVAL);
+	tear_down_devices();
+}
+END_TEST
+
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 struct linear_case {
@@ -603,6 +659,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, embeddings);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, selected_rows);
+	tcase_add_test(t, largest_elements);
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);
 	tcase_add_test(t, linear_tf32);

@@ -600,6 +600,142 @@ START_TEST(usable_or_not)
 }
 END_TEST
 
+/* ---- ids that the device chooses ------------------------------------------------------------- */
+
+enum { TEXTS = 4, IDS = 90 };
+
+struct told { /* rank 0 */
+	int32_t id[TEXTS][IDS];
+	int n[TEXTS], finish[TEXTS];
+	int ahead, steps; /* ids that were told while the next step was queued; steps */
+	atomic_int *chosen; /* steps whose ids the device chose */
+	int end_at; /* the call of on_token that ends its text; 0: none */
+};
+
+static int keep_told_id(void *self, int64_t i, int32_t id, const float *logits, const char *bytes,
+                        uint64_t n)
+{
+	struct told *t = self;
+
+	(void)logits, (void)bytes, (void)n;
+	t->id[i][t->n[i]++] = id;
+	return t->end_at && t->n[i] == t->end_at ? TESS_END_ONE : TESS_GO_ON;
+}
+
+static int keep_told_end(void *self, int64_t i, const struct tess_result *r, const char *bytes,
+                         uint64_t n)
+{
+	(void)bytes, (void)n;
+	((struct told *)self)->finish[i] = r->finish;
+	return TESS_GO_ON;
+}
+
+static int keep_told_step(void *self)
+{
+	struct told *t = self;
+
+	t->ahead += atomic_load(t->chosen) > ++t->steps;
+	return TESS_GO_ON;
+}
+
+struct told_case {
+	uint64_t flags; /* with logits the host chooses */
+	int texts, end_at;
+	int stop; /* 0, or texts end with the id that the first one has there */
+	struct told told;
+};
+
+/* Texts of several lengths, each of which crosses a page. */
+static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool first)
+{
+	static const int32_t ids[] = { 1, 2, 3, 300, 5, 77, 403, 261 };
+	struct tess_sampling greedy = { .temperature = 0, .top_p = 1, .repetition_penalty = 1 };
+	struct tess_request r[TEXTS];
+	const struct tess_request *list[TEXTS];
+	struct tess_generation how = { .size = sizeof how,
+		                       .self = &c->told,
+		                       .on_token = keep_told_id,
+		                       .on_end = keep_told_end,
+		                       .on_step = keep_told_step };
+	int32_t stop = c->stop;
+	bool stops = c->stop > 20;
+
+	for (int i = 0; i < c->texts; i++) {
+		r[i] = (struct tess_request){ .size = sizeof *r,
+			                      .ids = ids + i,
+			                      .nids = 3 + i,
+			                      .flags = c->flags,
+			                      .sampling = &greedy,
+			                      .stop = stops ? &stop : NULL,
+			                      .nstop = stops,
+			                      .max_tokens = 80 - 7 * i };
+		list[i] = &r[i];
+	}
+	if (first)
+		atomic_store(c->told.chosen, 0);
+	return tess_session_generate(s, list, c->texts, &how);
+}
+
+static tess_status run_told_case(struct tess_world *w, void *arg)
+{
+	struct tess_session_options options = { .size = sizeof options, .threads = 1 };
+	struct tess_session *s = NULL;
+	struct tess_mesh *mesh = NULL;
+	tess_status st = tess_mesh_open(w, "tp", &mesh);
+
+	if (!st)
+		st = tess_session_open(mesh, DATA, &options, &s);
+	if (!st)
+		st = tell_texts(s, arg, tess_world_rank(w) == 0);
+	tess_session_close(s);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+static void *find_in_device(const char *symbol)
+{
+	char path[512];
+
+	snprintf(path, sizeof path, "%s/tess-device-discrete_cuda.so",
+	         getenv("TESSERA_PLUGIN_PATH"));
+	return dlsym(dlopen(path, RTLD_NOW), symbol);
+}
+
+/* The same ids as the host chooses; they are told while the next step is under way. */
+START_TEST(device_chooses_ids)
+{
+	static struct told_case by_host, by_device;
+	static const struct told_case cases[] = { { .texts = 1 },
+		                                  { .texts = TEXTS },
+		                                  { .texts = TEXTS, .end_at = 33 },
+		                                  { .texts = TEXTS, .stop = 20 } };
+	int n = 1 + _i % 2;
+
+	setenv("TESSERA_DEVICE", "discrete_cuda", 1);
+	by_host = by_device = cases[_i / 2];
+	by_host.flags = TESS_TOKEN_LOGITS;
+	by_host.told.chosen = by_device.told.chosen = find_in_device("discrete_chosen");
+	by_host.told.end_at = by_device.told.end_at = by_host.end_at;
+	spawn_ranks(n, run_told_case, &by_host);
+	if (by_host.stop) {
+		by_host.stop = by_device.stop = by_host.told.id[0][by_host.stop];
+		memset(by_host.told.n, 0, sizeof by_host.told.n);
+		memset(by_host.told.id, 0, sizeof by_host.told.id);
+		spawn_ranks(n, run_told_case, &by_host);
+		ck_assert_int_eq(by_host.told.finish[0], TESS_FINISH_STOP);
+	}
+	spawn_ranks(n, run_told_case, &by_device);
+	for (int i = 0; i < by_host.texts; i++) {
+		ck_assert_int_eq(by_device.told.n[i], by_host.told.n[i]);
+		ck_assert_int_eq(by_device.told.finish[i], by_host.told.finish[i]);
+		ck_assert_mem_eq(by_device.told.id[i], by_host.told.id[i],
+		                 sizeof by_host.told.id[i]);
+	}
+	ck_assert_int_eq(by_host.told.ahead, 0);
+	ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
+}
+END_TEST
+
 /* ---- the command ----------------------------------------------------------------------------- */
 
 /* One rank, ranks over NCCL, and a mesh give the same text. */
@@ -686,6 +822,7 @@ int main(void)
 	tcase_add_test(t, error_in_a_graph);
 	tcase_add_test(t, graphs_are_compared);
 	tcase_add_loop_test(t, usable_or_not, 0, sizeof refusals / sizeof *refusals);
+	tcase_add_loop_test(t, device_chooses_ids, 0, 8);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, info_says_what_is_used);

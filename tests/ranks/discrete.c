@@ -6,6 +6,7 @@
  * driver and NCCL of tests/nccl queue their work on its streams.
  */
 #include <dlfcn.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -47,6 +48,7 @@ struct discrete {
 	pthread_mutex_t lock; /* of `cpu` */
 	pthread_mutex_t block_lock;
 	struct block *blocks;
+	atomic_int pending[2]; /* marks of a point that the stream has not reached */
 };
 
 struct stream {
@@ -209,10 +211,34 @@ static bool has_one_node(const struct tess_op *op)
 	return true;
 }
 
+/* The only op that the cpu device lacks. */
+static void run_argmax(const struct tess_op *op)
+{
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++) {
+		const float *x = (const float *)op->in[0].data + t * op->in[0].stride[0];
+		int32_t *y = (int32_t *)op->out[0].data + t * op->out[0].stride[0], best = -1;
+		int32_t n = (int32_t)op->in[0].shape[1];
+
+		y[1] = y[3] = 0;
+		y[2] = -1;
+		for (int32_t i = n - 1; i >= 0; i--) {
+			if (isfinite(x[i])) {
+				best = best < 0 || x[i] >= x[best] ? i : best;
+				continue;
+			}
+			y[1]++;
+			y[2] = i;
+			y[3] = isnan(x[i]) != 0;
+		}
+		y[0] = best < 0 ? 0 : best;
+	}
+}
+
 static tess_status supports_op(const struct tess_op *op)
 {
-	struct task *k = make_op_task(op);
-	tess_status st = !k ? host->fail(TESS_ENOMEM, "discrete: no memory")
+	struct task *k = op->kind == TESS_OP_ARGMAX ? NULL : make_op_task(op);
+	tess_status st = op->kind == TESS_OP_ARGMAX ? TESS_OK
+	                 : !k                       ? host->fail(TESS_ENOMEM, "discrete: no memory")
 	                 : !has_one_node(op)
 	                         ? host->fail(TESS_ENOTSUP, "%s: discrete: a Partial has one node",
 	                                      op->where)
@@ -260,6 +286,10 @@ static tess_status run_op_task(struct discrete *d, struct task *k)
 
 	if (fails && !strcmp(k->op.where, fails))
 		return cpu_calls.fail(TESS_EDEVICE, "%s: discrete: a kernel failed", k->op.where);
+	if (k->op.kind == TESS_OP_ARGMAX) {
+		run_argmax(&k->op);
+		return TESS_OK;
+	}
 	if (k->op.kind == TESS_OP_ATTENTION) {
 		pages = translate_pages(d, table);
 		if (!pages)
@@ -441,10 +471,15 @@ TESS_EXPORT void *discrete_translate(void *stream, const void *p)
 	return translate_address(((struct stream *)stream)->device, p);
 }
 
+TESS_EXPORT atomic_int discrete_chosen; /* ops that choose ids, so far; tests read it */
+
 static tess_status queue_op(void *self, const struct tess_op *op)
 {
 	struct task *k = make_op_task(op);
 	tess_status st = TESS_OK;
+
+	if (op->kind == TESS_OP_ARGMAX)
+		atomic_fetch_add(&discrete_chosen, 1);
 
 	if (k)
 		st = translate_views(self, op, k->op.in, op->nin);
@@ -487,6 +522,26 @@ static tess_status sync_stream(void *self, void *stream)
 	st = s->failed;
 	pthread_mutex_unlock(&s->lock);
 	return st ? host->fail(st, "%s", s->sentence) : TESS_OK;
+}
+
+static void reach_point(void *arg)
+{
+	atomic_fetch_sub((atomic_int *)arg, 1);
+}
+
+static tess_status mark_stream(void *self, void *stream, int32_t point)
+{
+	struct discrete *d = self;
+
+	atomic_fetch_add(&d->pending[point], 1);
+	return discrete_queue(stream, reach_point, &d->pending[point])
+	               ? host->fail(TESS_ENOMEM, "discrete: no memory")
+	               : TESS_OK;
+}
+
+static tess_status test_mark(void *self, int32_t point)
+{
+	return atomic_load(&((struct discrete *)self)->pending[point]) ? TESS_PENDING : TESS_OK;
 }
 
 static tess_status open_stream(void *self, void **out)
@@ -632,6 +687,8 @@ static const struct tess_device discrete_device = {
 	.capture = capture_tasks,
 	.replay = replay_tasks,
 	.graph_close = drop_discrete_graph,
+	.mark = mark_stream,
+	.reached = test_mark,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };
 

@@ -1,0 +1,215 @@
+/*
+ * runner_choose.c - steps whose ids the device chooses and feeds to the next one. Rank 0 has the
+ * logits; the other ranks' devices get the ids from it.
+ */
+#include "core/base/status.h"
+#include "core/group/carrier.h"
+#include "core/registry/returned.h"
+#include "nn/agree.h"
+#include "nn/runner_state.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+enum { CHOSEN_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_chosen), POSITIONS = 64 };
+
+static struct tess_coll make_broadcast(const struct tess_runner *s, int32_t *ids, int64_t rows)
+{
+	return (struct tess_coll){ .size = sizeof(struct tess_coll),
+		                   .kind = TESS_BROADCAST,
+		                   .dtype = TESS_I32,
+		                   .op = TESS_SUM,
+		                   .mem = s->device.table->mem,
+		                   .src = ids,
+		                   .dst = ids,
+		                   .count = (uint64_t)(rows * TESS_CHOSEN_WORDS),
+		                   .stream = s->device.stream,
+		                   .where = "generate:ids" };
+}
+
+static struct tess_op make_argmax(const struct tess_runner *s, struct tess_view *x,
+                                  struct tess_view *y, void *logits, int32_t *ids, int64_t rows)
+{
+	int64_t vocab = tess_runner_vocabulary(s);
+
+	*x = (struct tess_view){ .data = logits,
+		                 .dtype = TESS_F32,
+		                 .ndim = 2,
+		                 .shape = { rows, vocab },
+		                 .stride = { vocab, 1 } };
+	*y = (struct tess_view){ .data = ids,
+		                 .dtype = TESS_I32,
+		                 .ndim = 2,
+		                 .shape = { rows, TESS_CHOSEN_WORDS },
+		                 .stride = { TESS_CHOSEN_WORDS, 1 } };
+	return (struct tess_op){ .size = sizeof(struct tess_op),
+		                 .kind = TESS_OP_ARGMAX,
+		                 .nin = 1,
+		                 .nout = 1,
+		                 .in = x,
+		                 .out = y,
+		                 .stream = s->device.stream,
+		                 .where = "generate:ids" };
+}
+
+/* Alike on all ranks. Windows drop pages behind a step, which its tables still name. */
+static bool is_usable(const struct tess_runner *s)
+{
+	const struct tess_device *t = s->device.table;
+	const struct tess_rank_program *l = s->programs.first->lowered;
+	struct tess_coll c = make_broadcast(s, NULL, 1);
+	struct tess_view x, y;
+	struct tess_op op = make_argmax(s, &x, &y, NULL, NULL, 1);
+
+	if (!s->device.stream || !t->mark || !t->reached || s->check || t->supports(&op))
+		return false;
+	for (int32_t i = 0; i < l->nclasses; i++)
+		if (l->page_class[i].window)
+			return false;
+	return tess_group_size(s->parts.group) == 1 || tess_call_is_direct(s->parts.group, &c);
+}
+
+tess_status tess_chooser_open(struct tess_runner *s)
+{
+	struct tess_chooser *c = &s->chooser;
+	void *ids = NULL;
+	tess_status st = TESS_OK;
+
+	if (!is_usable(s))
+		return TESS_OK;
+	c->host = calloc(1, CHOSEN_BYTES);
+	if (!c->host)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		st = TESS_PLUGIN_CALL(s->device.table, "ids", stream_open, s->device.self,
+		                      &c->reader);
+	for (int32_t i = 0; i < 2 && !st; i++) {
+		st = tess_device_alloc(&s->device, "ids", CHOSEN_BYTES, &ids);
+		c->ids[i] = st ? NULL : ids;
+	}
+	c->usable = !st;
+	return tess_group_agree_status(s->parts.group, st, "ids");
+}
+
+void tess_chooser_close(struct tess_runner *s)
+{
+	struct tess_chooser *c = &s->chooser;
+
+	if (c->reader)
+		s->device.table->stream_close(s->device.self, c->reader);
+	for (int32_t i = 0; i < 2; i++)
+		tess_device_free(&s->device, c->ids[i]);
+	free(c->host);
+	*c = (struct tess_chooser){ 0 };
+}
+
+bool tess_runner_can_choose(const struct tess_runner *s)
+{
+	return s->chooser.usable && !s->groups.profile;
+}
+
+bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot)
+{
+	return tess_runner_get_length(s, slot) % POSITIONS == 0;
+}
+
+tess_status tess_chooser_feed(struct tess_runner *s)
+{
+	const struct tess_chooser *c = &s->chooser;
+	int64_t n = c->nrows[c->turn ^ 1];
+	struct tess_view from = { .data = c->ids[c->turn ^ 1],
+		                  .dtype = TESS_I32,
+		                  .ndim = 2,
+		                  .shape = { n, 1 },
+		                  .stride = { TESS_CHOSEN_WORDS, 1 } },
+			 to = from;
+	struct tess_op op = { .size = sizeof op,
+		              .kind = TESS_OP_COPY,
+		              .nin = 1,
+		              .nout = 1,
+		              .in = &from,
+		              .out = &to,
+		              .stream = s->device.stream,
+		              .where = "generate:ids" };
+
+	to.data = s->step.at.inputs;
+	to.stride[0] = 1;
+	return TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+}
+
+/* From the logits of a step that was queued. */
+static tess_status choose_ids(struct tess_runner *s, const struct tess_shaped_program *k)
+{
+	struct tess_chooser *c = &s->chooser;
+	int64_t rows = k->shape.nselected;
+	struct tess_view x, y;
+	struct tess_op op = make_argmax(s, &x, &y, k->lowered->logits, c->ids[c->turn], rows);
+	struct tess_coll call = make_broadcast(s, c->ids[c->turn], rows);
+	tess_status st = TESS_OK;
+
+	c->nrows[c->turn] = rows;
+	if (k->lowered->logits)
+		st = TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+	if (!st && tess_group_size(s->parts.group) > 1)
+		st = tess_group_run(s->parts.group, &call);
+	return st ? st
+	          : TESS_PLUGIN_CALL(s->device.table, op.where, mark, s->device.self,
+	                             s->device.stream, c->turn);
+}
+
+tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                               bool chosen)
+{
+	struct tess_shaped_program *k;
+	tess_status st = tess_runner_queue_step(s, rows, n, 0, chosen, &k);
+
+	if (!st)
+		st = choose_ids(s, k);
+	if (st) {
+		tess_runner_drain(s);
+		return st;
+	}
+	tess_runner_advance(s, rows, n);
+	s->chooser.turn ^= 1;
+	s->chooser.nqueued++;
+	return TESS_OK;
+}
+
+/* Until the point is reached, a call that was left to the stream fails, or the world. */
+static tess_status await_point(struct tess_runner *s, int32_t point)
+{
+	tess_status st;
+
+	while ((st = s->device.table->reached(s->device.self, point)) == TESS_PENDING) {
+		st = tess_world_test_device(s->device.world, s->device.self);
+		if (!st)
+			st = tess_world_check(s->device.world);
+		if (st)
+			return st;
+		sched_yield();
+	}
+	return tess_plugin_check_returned(s->device.table, s->device.table->name, "reached",
+	                                  "generate:ids", st);
+}
+
+tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids)
+{
+	struct tess_chooser *c = &s->chooser;
+	const struct tess_device *t = s->device.table;
+	int32_t turn = c->turn ^ (c->nqueued & 1);
+	tess_status st = await_point(s, turn);
+
+	*ids = NULL;
+	if (!st && tess_group_rank(s->parts.group) == 0) {
+		st = TESS_PLUGIN_CALL(t, "ids", copy, s->device.self, c->host, c->ids[turn],
+		                      (uint64_t)c->nrows[turn] * sizeof **ids, c->reader);
+		if (!st)
+			st = TESS_PLUGIN_CALL(t, "ids", sync, s->device.self, c->reader);
+		*ids = (const struct tess_chosen *)c->host;
+	}
+	if (st)
+		tess_runner_drain(s);
+	else
+		c->nqueued--;
+	return st;
+}
