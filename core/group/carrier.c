@@ -218,8 +218,7 @@ tess_status tess_world_test_device(const struct tess_world *w, const void *devic
 	tess_status st = TESS_OK;
 
 	for (struct tess_group *g = w->groups; g && !st; g = g->next)
-		if (g->device_self == device_self)
-			st = test_queued(g);
+		st = g->device_self == device_self ? test_queued(g) : TESS_OK;
 	return st;
 }
 
