@@ -98,6 +98,20 @@ LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16(upper));
 }
 
+/* The elements of 2 bytes at even, and those at odd places: the two halves of each lane. */
+LANES_INLINE void lanes_split_pairs(int32_t dtype, struct lanes x, struct lanes out[2])
+{
+	__m512i both = _mm512_castps_si512(x.v);
+
+	if (dtype == TESS_BF16) {
+		out[0].v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+		out[1].v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+	} else {
+		out[0].v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+		out[1].v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(both, 16)));
+	}
+}
+
 /* Lane j of r[i] goes to lane i of r[j]. */
 LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 {
@@ -237,6 +251,34 @@ LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 	__m256i hi = _mm256_srli_epi32(_mm256_castps_si256(x.hi), 16);
 
 	_mm256_storeu_si256(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8));
+}
+
+/* f32 of the lower halves of all lanes, f16. */
+LANES_INLINE struct lanes lanes_widen_lower(__m256i lo, __m256i hi)
+{
+	__m256i lower = _mm256_set1_epi32(0xffff), all;
+
+	all = _mm256_packus_epi32(_mm256_and_si256(lo, lower), _mm256_and_si256(hi, lower));
+	all = _mm256_permute4x64_epi64(all, 0xd8);
+	return (struct lanes){ _mm256_cvtph_ps(_mm256_castsi256_si128(all)),
+		               _mm256_cvtph_ps(_mm256_extracti128_si256(all, 1)) };
+}
+
+/* The elements of 2 bytes at even, and those at odd places: the two halves of each lane. */
+LANES_INLINE void lanes_split_pairs(int32_t dtype, struct lanes x, struct lanes out[2])
+{
+	__m256i lo = _mm256_castps_si256(x.lo), hi = _mm256_castps_si256(x.hi);
+	__m256i upper = _mm256_set1_epi32(-0x10000);
+
+	if (dtype == TESS_BF16) {
+		out[0].lo = _mm256_castsi256_ps(_mm256_slli_epi32(lo, 16));
+		out[0].hi = _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16));
+		out[1].lo = _mm256_castsi256_ps(_mm256_and_si256(lo, upper));
+		out[1].hi = _mm256_castsi256_ps(_mm256_and_si256(hi, upper));
+	} else {
+		out[0] = lanes_widen_lower(lo, hi);
+		out[1] = lanes_widen_lower(_mm256_srli_epi32(lo, 16), _mm256_srli_epi32(hi, 16));
+	}
 }
 
 /* Element (i, j) of in goes to (j, i) of out; each has 8 rows of 8. */
@@ -394,6 +436,23 @@ LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 		        vreinterpret_u8_u16(vshrn_n_u32(vreinterpretq_u32_f32(x.v[i]), 16)));
 }
 
+/* The elements of 2 bytes at even, and those at odd places: the two halves of each lane. */
+LANES_INLINE void lanes_split_pairs(int32_t dtype, struct lanes x, struct lanes out[2])
+{
+	for (int i = 0; i < 4; i++) {
+		uint32x4_t both = vreinterpretq_u32_f32(x.v[i]);
+
+		if (dtype == TESS_BF16) {
+			out[0].v[i] = vreinterpretq_f32_u32(vshlq_n_u32(both, 16));
+			out[1].v[i] =
+				vreinterpretq_f32_u32(vandq_u32(both, vdupq_n_u32(0xffff0000)));
+		} else {
+			out[0].v[i] = vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(both)));
+			out[1].v[i] = vcvt_f32_f16(vreinterpret_f16_u16(vshrn_n_u32(both, 16)));
+		}
+	}
+}
+
 /* Lane j of r[i] goes to lane i of r[j]. */
 LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 {
@@ -520,6 +579,18 @@ LANES_INLINE void lanes_store_upper(void *p, struct lanes x)
 		memcpy(&bits, &x.v[i], sizeof bits);
 		upper = (uint16_t)(bits >> 16);
 		memcpy((char *)p + 2 * i, &upper, sizeof upper);
+	}
+}
+
+/* The elements of 2 bytes at even, and those at odd places: the two halves of each lane. */
+LANES_INLINE void lanes_split_pairs(int32_t dtype, struct lanes x, struct lanes out[2])
+{
+	uint16_t pair[2];
+
+	for (int i = 0; i < LANES; i++) {
+		memcpy(pair, &x.v[i], sizeof pair);
+		out[0].v[i] = load_weight_element(pair, dtype, 0);
+		out[1].v[i] = load_weight_element(pair, dtype, 1);
 	}
 }
 

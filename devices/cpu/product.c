@@ -2,6 +2,7 @@
 
 #include "pack.h"
 #include "quantized.h"
+#include "row_tile.h"
 
 struct panels { /* where the panels of a weight are */
 	const char *data;
@@ -242,6 +243,32 @@ static const char *find_next(const struct product *p, const struct group *g,
 	return w.data + column / LANES * w.panel + s->at * w.k;
 }
 
+/* Whether the columns of a panel are whole rows, which few rows of x are multiplied by in place. */
+static bool is_in_rows(const struct product *p, int64_t column)
+{
+	return !p->packed && p->w.layout == TESS_ROWS && p->w.stride[1] == 1 &&
+	       column + LANES <= p->w.shape[0];
+}
+
+/* All rows of x times 16 rows of the weight; those that follow come to the cache meanwhile. */
+static void multiply_in_rows(const struct product *p, int64_t column, float *slots)
+{
+	const struct group g = { .column = column, .panels = 1, .apart = 1 };
+	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count;
+	int64_t width = (int64_t)tess_width(p->w.dtype), row = p->w.stride[0] * width;
+	int64_t ahead = column + 2 * LANES <= p->w.shape[0] ? LANES * row : 0;
+	int64_t pitch = p->rows * LANES;
+	const char *w = (const char *)p->w.data + column * row;
+	row_tile_fn *tile = row_tile_find(p->w.dtype, (int)p->rows);
+
+	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s++) {
+		tile(p->x + s->at, p->pitch, w + s->at * width, row, ahead, slots, pitch, s);
+		if (s->node >= 0)
+			store_tile(p, &g, s->node, 0, p->rows,
+			           slots + (s->level - s->merge - s->trees) * pitch);
+	}
+}
+
 /* All rows times `panels` panels from `column` on, 1 or p->wide. */
 static void multiply_panels(const struct product *p, int64_t column, int32_t panels, int64_t apart,
                             float *slots, float *fetched)
@@ -290,6 +317,10 @@ void product_multiply(const struct product *p, int64_t group, float *scratch)
 		multiply_panels(p, column, p->wide, 1, scratch, fetched);
 		return;
 	}
-	for (; column < end && column < p->w.shape[0]; column += LANES, scratch += slots)
-		multiply_panels(p, column, 1, 1, scratch, fetched);
+	for (; column < end && column < p->w.shape[0]; column += LANES, scratch += slots) {
+		if (is_in_rows(p, column))
+			multiply_in_rows(p, column, scratch);
+		else
+			multiply_panels(p, column, 1, 1, scratch, fetched);
+	}
 }

@@ -40,26 +40,7 @@ LANES_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, con
 				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
 		}
 	}
-	for (int m = 0; m < step->merge; m++) {
-		slot -= pitch;
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
-	}
-	if (step->finish) {
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(c[i], lanes_set_zero());
-	}
-	for (int m = 0; m < step->trees; m++) {
-		slot -= pitch;
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
-	}
-	TILE_UNROLL
-	for (int i = 0; i < n; i++)
-		lanes_store(slot + i * LANES, c[i]);
+	tile_finish(n, c, slot, pitch, step);
 }
 
 #define TILE(name, dtype, rows, panels) \

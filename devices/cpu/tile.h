@@ -29,6 +29,32 @@ static inline int tile_get_wide_panels(int rows)
 	return rows == 1 ? TILE_WIDE_1 : rows <= 3 ? TILE_WIDE_3 : TILE_WIDE_6;
 }
 
+/* After the last element of a step: merges n chains with the levels below, and stores them. */
+LANES_INLINE void tile_finish(int n, struct lanes *c, float *slot, int64_t pitch,
+                              const struct sum_step *step)
+{
+	for (int m = 0; m < step->merge; m++) {
+		slot -= pitch;
+		TILE_UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
+	}
+	if (step->finish) {
+		TILE_UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(c[i], lanes_set_zero());
+	}
+	for (int m = 0; m < step->trees; m++) {
+		slot -= pitch;
+		TILE_UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_add(lanes_load(slot + i * LANES), c[i]);
+	}
+	TILE_UNROLL
+	for (int i = 0; i < n; i++)
+		lanes_store(slot + i * LANES, c[i]);
+}
+
 /*
  * a: the step's elements of each row, `ar` floats between rows; packed rows are [len][rows].
  * b: the step's elements of each panel, 16 columns each: `bk` bytes between elements, `bp` between

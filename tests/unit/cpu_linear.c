@@ -433,7 +433,48 @@ START_TEST(reads_the_weight_only)
 }
 END_TEST
 
+/* Rows that share sets of a cache, from any byte of a line on, up to where their mapping ends. */
+START_TEST(rows_that_share_sets)
+{
+	enum { N = 35, ROW = 2048, UNITS = 3, T = 6, K_MOST = UNITS * 101 };
+	long page = sysconf(_SC_PAGESIZE);
+	size_t bytes = ((size_t)N * ROW + (size_t)page - 1) / (size_t)page * (size_t)page;
+	char *map = mmap(NULL, bytes + (size_t)page, PROT_READ | PROT_WRITE,
+	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	float *x = cpu_make_floats(T * K_MOST), y[2][T * N];
+	struct cpu_devices d = { 0 };
+
+	ck_assert(map != MAP_FAILED && !mprotect(map + bytes, (size_t)page, PROT_NONE));
+	while (cpu_open_next(&d)) {
+		for (int i = 0; i < 18; i++) {
+			struct contraction c = { 0 };
+			int32_t dtype = cpu_choose_dtype(i);
+			int64_t rows = 1 + i % T, width = cpu_get_width(dtype), k;
+			struct cpu_weights data = cpu_make_weights(dtype, N * ROW / width);
+			struct tess_view in[2], out = cpu_make_rows(y[0], rows, N, N);
+			struct tess_op op = make_linear_op(in, 2, &out, c.tree, 1, c.term, 1);
+
+			add_contraction_tree(&c, UNITS, 0, UNITS, 1, 15 + 17 * (i % 6));
+			k = c.k;
+			memcpy(map + bytes - (size_t)N * ROW, data.data, (size_t)N * ROW);
+			in[0] = cpu_make_rows(x, rows, k, k);
+			in[1] = cpu_make_view(map + bytes - (N - 1) * ROW - k * width, dtype, N, k,
+			                      ROW / width, 1);
+			cpu_run_op(d.now, &op);
+			in[1] = cpu_pack_weight(d.now, &in[1]);
+			out.data = y[1];
+			cpu_run_op(d.now, &op);
+			cpu_expect_equal(d.variant->isa, y[0], y[1], rows * N);
+			free(in[1].data);
+			cpu_free_weights(&data);
+		}
+	}
+	munmap(map, bytes + (size_t)page);
+	free(x);
+}
+END_TEST
+
 SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
            rows_beyond_a_block, runs_of_panels, partials_finish_alike,
            finished_sums_are_not_minus_zero, views_of_panels, a_sum_of_nothing_is_zero,
-           reads_the_weight_only)
+           reads_the_weight_only, rows_that_share_sets)
