@@ -1,4 +1,4 @@
-/* exact_add.h - the additions of an exact sum, as exact.c asks for them. */
+/* exact_add.h - the additions of an exact sum, as exact*.c ask for them. */
 #ifndef TESS_GROUP_EXACT_ADD_H
 #define TESS_GROUP_EXACT_ADD_H
 
