@@ -318,15 +318,12 @@ static tess_status start_incomplete_sums(struct tess_world *w, void *arg)
 
 	if (st)
 		return store_report(r, w, st);
-	if (odd && r->variant == SUM_FAILED) {
-		usleep(20000);
+	while (odd && r->variant != SUM_DIFFERS && tess_sum_test(a) == TESS_PENDING)
+		usleep(1000); /* until all ranks are here */
+	if (odd && r->variant == SUM_FAILED)
 		return store_report(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
-	}
-	if (odd && r->variant == SUM_LATE) {
-		while (tess_sum_test(a) == TESS_PENDING)
-			usleep(1000);
+	if (odd && r->variant == SUM_LATE)
 		wait_for_reports(r, N - 1);
-	}
 	if (odd && r->variant == SUM_DIFFERS)
 		s.count--;
 	s.where = "layers.5";
