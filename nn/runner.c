@@ -216,7 +216,10 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = tess_group_agree_status(parts->all, open_runner_device(s, index), "device");
+	st = open_runner_device(s, index);
+	if (!st)
+		st = tess_runner_check_room(s);
+	st = tess_group_agree_status(parts->all, st, "device");
 	if (st)
 		return st;
 	st = attach_runner_device(s);

@@ -1,9 +1,58 @@
 /* runner_memory.c - the memory of a runner's steps: pages, inputs, rope tables, logits. */
 #include "core/base/status.h"
+#include "core/registry/returned.h"
 #include "nn/agree.h"
 #include "nn/runner_state.h"
+#include "nn/storage.h"
 
 #include <stdlib.h>
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+enum { MIB = 1 << 20 };
+
+static uint64_t count_rank_weights(const struct tess_runner *s)
+{
+	const struct tess_program *p = s->programs.first->program;
+	uint64_t bytes = 0;
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			bytes += (uint64_t)tess_weight_count_local(p, p->weight[i], s->rank) *
+			         tess_width(p->weight[i]->dtype);
+	return bytes;
+}
+
+/* Of a device whose memory grows by request, as a GPU's does not. */
+tess_status tess_runner_check_room(const struct tess_runner *s)
+{
+	const struct tess_opened_device *d = &s->device;
+	uint64_t needs = count_rank_weights(s), kv = s->parts.kv_memory, room = 0;
+	int64_t ranks = tess_group_size(s->parts.group);
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d) || !d->table->free_bytes)
+		return TESS_OK;
+	st = TESS_PLUGIN_CALL(d->table, "memory", free_bytes, d->self, &room);
+	room /= (uint64_t)d->nranks;
+	if (st || needs + kv <= room)
+		return st;
+	if (needs > room)
+		return tess_fail(
+			TESS_ENOMEM,
+			"the weights of a rank need %lld MiB, and %lld MiB of device %s:%d "
+			"are free for it; use -n %lld or more, each on a device of its own",
+			(long long)tess_up((int64_t)needs, MIB), (long long)(room / MIB),
+			d->table->name, (int)d->index,
+			(long long)tess_up((int64_t)needs * ranks, (int64_t)room + 1));
+	return tess_fail(
+		TESS_ENOMEM,
+		"%lld MiB of KV cache beside %lld MiB of weights: %lld MiB of device %s:%d "
+		"are free for the rank; use --kv-memory %lldM or less",
+		(long long)(kv / MIB), (long long)tess_up((int64_t)needs, MIB),
+		(long long)(room / MIB), d->table->name, (int)d->index,
+		(long long)((room - needs) / 8 * 7 / MIB));
+}
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 

@@ -61,6 +61,11 @@ void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, in
 tess_status tess_chooser_feed(struct tess_runner *s);
 /* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
 void tess_runner_drain(const struct tess_runner *s);
+/*
+ * After the device was opened. TESS_ENOMEM: the weights of this rank, or the KV cache that was
+ * asked for, are larger than what is free for it; the sentence says how much, and what would fit.
+ */
+tess_status tess_runner_check_room(const struct tess_runner *s);
 /* Inputs, rope tables and logits, for a step of `like` whose positions end before `end`. */
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end);

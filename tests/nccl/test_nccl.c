@@ -609,7 +609,7 @@ struct told { /* rank 0 */
 	int n[TEXTS], finish[TEXTS];
 	int ahead, steps; /* ids that were told while the next step was queued; steps */
 	atomic_int *chosen; /* steps whose ids the device chose */
-	int end_at; /* the call of on_token that ends its text; 0: none */
+	int end_at; /* ids of the last text, which on_token ends; 0: it does not */
 };
 
 static int keep_told_id(void *self, int64_t i, int32_t id, const float *logits, const char *bytes,
@@ -619,7 +619,7 @@ static int keep_told_id(void *self, int64_t i, int32_t id, const float *logits, 
 
 	(void)logits, (void)bytes, (void)n;
 	t->id[i][t->n[i]++] = id;
-	return t->end_at && t->n[i] == t->end_at ? TESS_END_ONE : TESS_GO_ON;
+	return i == TEXTS - 1 && t->n[i] == t->end_at ? TESS_END_ONE : TESS_GO_ON;
 }
 
 static int keep_told_end(void *self, int64_t i, const struct tess_result *r, const char *bytes,
@@ -733,6 +733,8 @@ START_TEST(device_chooses_ids)
 	}
 	ck_assert_int_eq(by_host.told.ahead, 0);
 	ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
+	if (by_device.texts == 1) /* none in vain */
+		ck_assert_int_eq(atomic_load(by_device.told.chosen), by_device.told.steps);
 }
 END_TEST
 
