@@ -3,7 +3,8 @@
 
 The ceilings are measured in the same run: a device-to-device copy (bytes read and written), and a bf16 product of
 8192 x 8192 x 8192. Decoding is compared with the copy (each weight is read once a step), prefill with the product
-(two operations per weight and token). Checkpoints are written to --work, with weights from the GPU's generator.
+(two operations per weight and token), loading with reading the file in pieces and copying them to the GPU meanwhile.
+The last lines, and --table, say which targets are met. Checkpoints are written to --work, with weights from the GPU's generator.
 --dry-run: a tiny model on the CPU, to see that the script works; its numbers mean nothing.
 """
 
@@ -42,6 +43,7 @@ class Bench:
         self.device = "cpu" if options.dry_run else "cuda"
         self.end = time.monotonic() + options.seconds
         self.rows = []
+        self.loads = {}  # by shape: seconds of Tessera, and of reading and copying alone
         self.prompt, self.tokens, self.prefills = (8, 8, [32]) if options.dry_run else (16, 128, [512, 2048, 4096])
         self.batches = [1, 4] if options.dry_run else [1, 8, 64]
 
@@ -140,6 +142,35 @@ def run_tessera(b, folder, prompts, tokens, chunk):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def time_copy_of_file(b, path):
+    """Seconds to read a file in pieces, each of which goes to the GPU while the next one is read; the faster of two."""
+    piece, pinned = 32 << 20, b.device == "cuda"
+    stages = [torch.empty(piece, dtype=torch.uint8, pin_memory=pinned) for _ in range(4)]
+    target = torch.empty(os.path.getsize(path), dtype=torch.uint8, device=b.device)
+    times = []
+    for _ in range(2):
+        events, at = [None] * len(stages), 0
+        b.wait()
+        begin = time.perf_counter()
+        with open(path, "rb", buffering=0) as f:
+            while at < len(target):
+                i = at // piece % len(stages)
+                if events[i]:
+                    events[i].synchronize()
+                n = min(piece, len(target) - at)
+                view, done = memoryview(stages[i].numpy())[:n], 0
+                while done < n:
+                    done += f.readinto(view[done:])
+                target[at:at + n].copy_(stages[i][:n], non_blocking=True)
+                if pinned:
+                    events[i] = torch.cuda.Event()
+                    events[i].record()
+                at += n
+        b.wait()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
 def make_prompt(n, seed, vocabulary):
     return [3 + (seed * 7919 + i * 104729) % (vocabulary - 3) for i in range(n)]
 
@@ -154,8 +185,10 @@ def bench_tessera(b, name, folder, used):
         text = run_tessera(b, folder, [make_prompt(n, 1, vocabulary)], 1, n)[0]
         rate = n / text["timings"]["prefill"]
         b.add(name, "Tessera", f"prefill {n}", 1, rate, rate * 2 * used / b.peak)
-    size = os.path.getsize(os.path.join(folder, "model.safetensors"))
-    print(f"{name}: Tessera loads {size / 1e9:.2f} GB in {text['timings']['load']:.2f} s", flush=True)
+    path = os.path.join(folder, "model.safetensors")
+    b.loads[name] = text["timings"]["load"], time_copy_of_file(b, path)
+    print(f"{name}: Tessera loads {os.path.getsize(path) / 1e9:.2f} GB in {b.loads[name][0]:.2f} s, "
+          f"reading and copying alone {b.loads[name][1]:.2f} s", flush=True)
 
 
 def bench_transformers(b, name, folder, used, compiled):
@@ -207,12 +240,40 @@ def bench_shape(b, name):
     shutil.rmtree(folder)
 
 
+def list_targets(b):
+    """Lines of what was measured beside what is aimed at on one H100 or H200."""
+    def find(shape, runner, what, batch, field):
+        return next((r[field] for r in b.rows if (r["shape"], r["runner"], r["what"], r["batch"]) == (shape, runner, what, batch)), None)
+
+    def say(what, value, target, unit):
+        word = "not measured" if value is None else f"{value:.2f}{unit}, target {target}{unit}: {'met' if value >= target else 'short'}"
+        yield f"{what}: {word}"
+
+    few, many = b.batches[0], b.batches[-1]
+    for shape, share in [("tiny", 0)] if b.options.dry_run else [("1B", 65), ("8B", 80)]:
+        got = find(shape, "Tessera", "decode", few, "share")
+        yield from say(f"{shape} decode, share of the copy", got and 100 * got, share, " %")
+        rate = find(shape, "Tessera", "decode", few, "tokens_per_second")
+        for runner, least in ("Transformers eager", 2), ("Transformers compiled", 1.1):
+            peer = find(shape, runner, "decode", few, "tokens_per_second")
+            yield from say(f"{shape} decode, to {runner}", rate / peer if rate and peer else None, least, " x")
+        all_rate = find(shape, "Tessera", "decode", many, "tokens_per_second")
+        yield from say(f"{shape} decode, batch {many} to {few}", all_rate / rate if rate and all_rate else None, many * 5 / 8, " x")
+        for n in b.prefills:
+            got = find(shape, "Tessera", f"prefill {n}", 1, "share")
+            if shape != "1B":
+                yield from say(f"{shape} prefill {n}, share of the product", got and 100 * got, 60, " %")
+        load = b.loads.get(shape)
+        yield from say(f"{shape} load, share of reading and copying", load and 100 * load[1] / load[0], 70, " %")
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--tessera", default="tessera", help="the command")
     p.add_argument("--work", default="/tmp/tessera-bench-gpu", help="a folder for the checkpoints, of 17 GB")
     p.add_argument("--seconds", type=float, default=480, help="no run begins later")
     p.add_argument("--json", help="a file for the rows and ceilings")
+    p.add_argument("--table", help="a file for the targets")
     p.add_argument("--shapes", default="1B,8B,160M", help="which, in this order")
     p.add_argument("--dry-run", action="store_true", help="a tiny model on the CPU")
     options = p.parse_args()
@@ -227,6 +288,11 @@ def main():
     for name in ["tiny"] if options.dry_run else options.shapes.split(","):
         if b.left() > 30:
             bench_shape(b, name)
+    lines = list(list_targets(b))
+    if options.table:
+        with open(options.table, "w") as f:
+            f.write("".join(line + "\n" for line in lines))
+    print("\n".join(lines), flush=True)
     if options.json:
         with open(options.json, "w") as f:
             json.dump(dict(copy_bytes_per_second=b.copy, product_flops=b.peak, torch=torch.__version__, rows=b.rows), f,

@@ -57,9 +57,10 @@ START_TEST(one_sentence)
 	                     f->arguments ? f->arguments : "--device cuda_emulated");
 	ck_assert_msg(status == 1, "status %d: %s", status, text);
 	expect_part(text, f->sentence);
+	if (f->arguments && strstr(f->arguments, "-n 2"))
+		return; /* the launcher says more */
 	ck_assert_int_eq(strncmp(text, "tessera generate: ", 18), 0);
-	if (!strstr(f->arguments ? f->arguments : "", "-n"))
-		ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+	ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 }
 END_TEST
 
