@@ -175,6 +175,25 @@ void tess_programs_close_graphs(struct tess_programs *s)
 			tess_graphs_close(&k->graphs);
 }
 
+tess_status tess_programs_lower_again(struct tess_programs *s)
+{
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++) {
+		for (struct tess_shaped_program *k = s->bucket[i]; k && !st; k = k->next) {
+			struct tess_rank_program *old = k->lowered;
+
+			tess_graphs_close(&k->graphs);
+			st = lower_shape(s, k);
+			if (st)
+				k->lowered = old;
+			else
+				tess_rank_program_free(old);
+		}
+	}
+	return st;
+}
+
 void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
 {
 	tess_programs_close_graphs(s);

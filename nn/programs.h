@@ -50,6 +50,8 @@ tess_status tess_programs_compare(const struct tess_programs *s);
  */
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
+/* Lowers all of them again, for other views of weights; they must be bound. */
+tess_status tess_programs_lower_again(struct tess_programs *s);
 /* Binds all of them. */
 void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m);
 /* Before their groups lose the device. */

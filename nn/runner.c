@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/clock.h>
 #include <tessera/float.h>
 
 const struct tess_option tess_runner_options[] = {
@@ -410,18 +411,41 @@ static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_p
 	return TESS_OK;
 }
 
+/*
+ * Packs weights for as long as steps have taken, so that on average they take twice as long while
+ * weights are left; not before the first.
+ */
+static tess_status pack_weights(struct tess_runner *s)
+{
+	int64_t began = tess_now();
+	bool changed;
+	tess_status st;
+
+	if (!s->weights.loader || s->packing_ns <= 0)
+		return TESS_OK;
+	st = tess_rank_weights_pack(&s->weights, s->packing_ns, &changed);
+	if (!st && changed) {
+		st = tess_programs_lower_again(&s->programs);
+		s->step.moved = true;
+	}
+	s->packing_ns -= tess_now() - began;
+	return st;
+}
+
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out)
 {
 	struct tess_shape like = { .root = root };
 	struct tess_shaped_program *k = NULL;
-	int64_t end;
+	int64_t end, began;
 	tess_status st = measure_step(s, rows, n, &like, &end);
 
 	if (!st && (root < -1 || root >= tess_group_size(s->parts.group)) &&
 	    (root != TESS_LOGITS_CUT || !tess_runner_get_vocabulary_cut(s).group))
 		st = tess_fail(TESS_EINVAL, "logits for rank %d of %d", (int)root,
 		               (int)tess_group_size(s->parts.group));
+	if (!st)
+		st = pack_weights(s);
 	if (!st)
 		st = tess_runner_reserve_pages(s, rows, n);
 	if (!st)
@@ -441,9 +465,11 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 		st = write_step_inputs(s, rows, n, k);
 	if (!st && chosen)
 		st = tess_chooser_feed(s);
+	began = tess_now();
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &s->device, &s->groups,
 		                           k->shape.ntokens <= GRAPH_ROWS ? &k->graphs : NULL);
+	s->packing_ns += tess_now() - began;
 	if (!st) {
 		k->used = s->nsteps;
 		*out = k;

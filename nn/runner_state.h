@@ -31,6 +31,7 @@ struct tess_runner {
 	struct tess_programs programs;
 	int64_t nsteps;
 	struct tess_rank_weights weights;
+	int64_t packing_ns; /* that packing of weights may take before the next step */
 	struct tess_kv_cache *kv;
 	struct tess_step_memory step;
 	float *logits; /* that came from the device; room for nlogits rows */

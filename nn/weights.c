@@ -1,5 +1,6 @@
 #include "nn/weights.h"
 
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/returned.h"
@@ -10,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/clock.h>
 #include <tessera/reduce.h>
 
 enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
@@ -18,16 +20,18 @@ enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weigh
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "",
 	  "layout of linear weights in memory: panels or rows (as in the file); empty: what the "
-	  "device wants" },
+	  "device wants, and where that is panels, rows of the mapped file until they are packed" },
 	{ NULL, NULL, NULL },
 };
 
-struct weights_loader {
+struct tess_weights_loader {
 	const struct tess_program *p;
 	int32_t rank;
 	struct tess_rank_weights *weights;
 	struct tess_parts parts;
 	bool *panels; /* per weight; NULL: all stay rows */
+	bool *later; /* per weight: it is to be packed, but still in rows; NULL: none is */
+	int32_t next; /* all before it are packed */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
 	char *slab; /* what is left of it: slab_left bytes */
 	uint64_t slab_left;
@@ -67,7 +71,7 @@ tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 }
 
 /* Of the next slab: as much as was loaded so far, so that small models take little memory. */
-static uint64_t choose_slab_bytes(const struct weights_loader *l)
+static uint64_t choose_slab_bytes(const struct tess_weights_loader *l)
 {
 	uint64_t bytes = l->weights->bytes / SLAB_LEAST * SLAB_LEAST;
 
@@ -78,7 +82,7 @@ static uint64_t choose_slab_bytes(const struct weights_loader *l)
  * Where nothing is freed before all is, weights of the host's memory share slabs, which fill huge
  * pages: what a slab does not use is not there. The first weight of a slab owns it.
  */
-static tess_status alloc_weight_memory(struct weights_loader *l, int32_t i, uint64_t bytes)
+static tess_status alloc_weight_memory(struct tess_weights_loader *l, int32_t i, uint64_t bytes)
 {
 	uint64_t room = bytes ? (bytes + 63) / 64 * 64 : 64, slab = choose_slab_bytes(l);
 	bool shares = l->in_mapping && l->slab_left >= room;
@@ -121,7 +125,7 @@ static struct tess_view make_loaded_view(const struct tess_part *p, bool panels)
 }
 
 /* Packs unit after unit: a unit has groups of its own. A slab has whole units of the inputs. */
-static tess_status pack_quantized(const struct weights_loader *l, const struct tess_part *p,
+static tess_status pack_quantized(const struct tess_weights_loader *l, const struct tess_part *p,
                                   const struct tess_view *rows, struct tess_view to)
 {
 	const struct tess_opened_device *d = &l->weights->device;
@@ -155,7 +159,7 @@ static int64_t count_loaded_elements(const struct tess_view *v)
  * mapped pages once read, so that no weight is in memory twice. A slab of a weight that is stored
  * [in, out] is a run of columns of all panels.
  */
-static tess_status load_into_memory(struct weights_loader *l, const struct tess_part *p,
+static tess_status load_into_memory(struct tess_weights_loader *l, const struct tess_part *p,
                                     struct tess_view to)
 {
 	const struct tess_opened_device *d = &l->weights->device;
@@ -189,7 +193,7 @@ static tess_status load_into_memory(struct weights_loader *l, const struct tess_
 }
 
 /* Matrix after matrix of a weight that is quantized: a tied head has one of its own. */
-static tess_status load_quantized(struct weights_loader *l, int32_t i)
+static tess_status load_quantized(struct tess_weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	struct tess_view v = tess_weight_view_quantized(l->p, w, l->rank), one = v;
@@ -221,7 +225,7 @@ static tess_status load_quantized(struct weights_loader *l, int32_t i)
 }
 
 /* One matrix after another: of this rank's experts, each of which may be in files of its own. */
-static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
+static tess_status load_stack(struct tess_weights_loader *l, int32_t i, bool panels)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
@@ -257,7 +261,7 @@ static tess_status load_stack(struct weights_loader *l, int32_t i, bool panels)
 }
 
 /* Packs the parts of each head by themselves, as the records that read them want them. */
-static tess_status load_heads(struct weights_loader *l, int32_t i, const struct tess_part *p)
+static tess_status load_heads(struct tess_weights_loader *l, int32_t i, const struct tess_part *p)
 {
 	const struct tess_opened_device *d = &l->weights->device;
 	const struct tess_head_parts *parts = p->w->heads;
@@ -290,7 +294,13 @@ static tess_status load_heads(struct weights_loader *l, int32_t i, const struct 
 	return st;
 }
 
-static tess_status load_weight(struct weights_loader *l, int32_t i)
+/* Whether the mapping has a matrix in rows that the device can read until they are packed. */
+static bool can_wait(const struct tess_weights_loader *l, const struct tess_part *p)
+{
+	return l->later && l->in_mapping && !p->scattered && !p->w->in_out && !p->w->heads;
+}
+
+static tess_status load_weight(struct tess_weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	bool panels = w->ndim > 1 && l->panels && l->panels[i];
@@ -303,6 +313,10 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 	st = tess_parts_find(&l->parts, w, 0, &p);
 	if (st)
 		return st;
+	if (panels && can_wait(l, &p) && !l->later[i]) {
+		l->later[i] = true;
+		return tess_parts_view_rows(&l->parts, &p, 0, p.rows, v);
+	}
 	if (panels && w->heads)
 		return load_heads(l, i, &p);
 	if (!l->in_mapping && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
@@ -327,7 +341,7 @@ static tess_status load_weight(struct weights_loader *l, int32_t i)
 }
 
 /* Of what was loaded, this rank's share; a view of one axis. */
-static tess_status keep_share(struct weights_loader *l, int32_t i)
+static tess_status keep_share(struct tess_weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	struct tess_run kept = tess_weight_get_kept(l->p, w, l->rank, TESS_REST);
@@ -352,7 +366,7 @@ static tess_status keep_share(struct weights_loader *l, int32_t i)
 }
 
 /* A tied head: the part of its table, or a slice of a replicated table. */
-static void load_tied_view(struct weights_loader *l, int32_t i)
+static void load_tied_view(struct tess_weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
 	struct tess_view *v = &l->weights->view[i];
@@ -368,6 +382,83 @@ static void load_tied_view(struct weights_loader *l, int32_t i)
 		v->data = (char *)v->data +
 		          l->parts.run[a][0].start * v->stride[a] * (int64_t)tess_width(v->dtype);
 	}
+}
+
+/* The views of tied heads of a table that was packed. */
+static void reload_tied_views(struct tess_weights_loader *l, int32_t table)
+{
+	for (int32_t i = 0; i < l->p->nweights; i++) {
+		const struct tess_weight *w = l->p->weight[i];
+
+		if (w->table && !w->quantized && w->table->index == table)
+			load_tied_view(l, i);
+	}
+}
+
+static void free_loader(struct tess_weights_loader *l)
+{
+	tess_parts_close(&l->parts);
+	free(l->panels);
+	free(l->later);
+}
+
+/* Keeps what packing goes on with. */
+static tess_status keep_loader(const struct tess_weights_loader *l, struct tess_rank_weights *h)
+{
+	h->loader = malloc(sizeof *l);
+	if (!h->loader)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	*h->loader = *l;
+	return TESS_OK;
+}
+
+static void drop_loader(struct tess_rank_weights *h)
+{
+	if (h->loader)
+		free_loader(h->loader);
+	free(h->loader);
+	h->loader = NULL;
+}
+
+/* Packs a weight that the mapping has in rows; it stays so if memory runs out. */
+static tess_status pack_waiting(struct tess_weights_loader *l, int32_t i)
+{
+	struct tess_rank_weights *h = l->weights;
+	struct tess_view rows = h->view[i];
+	tess_status st = load_weight(l, i);
+
+	if (st)
+		h->view[i] = rows;
+	if (l->shares_slab)
+		h->allocated[i] = NULL;
+	l->shares_slab = false;
+	reload_tied_views(l, i);
+	return st;
+}
+
+tess_status tess_rank_weights_pack(struct tess_rank_weights *h, int64_t ns, bool *changed)
+{
+	struct tess_weights_loader *l = h->loader;
+	int64_t end = tess_now() + ns;
+	tess_status st = TESS_OK;
+
+	*changed = false;
+	if (!l)
+		return st;
+	l->weights = h;
+	for (; l->next < h->n && !st && (!*changed || tess_now() < end); l->next++) {
+		if (l->later[l->next])
+			st = pack_waiting(l, l->next);
+		*changed = *changed || (l->later[l->next] && !st);
+	}
+	if (l->next == h->n || st)
+		drop_loader(h);
+	if (st == TESS_ENOMEM) {
+		tess_log(TESS_WARN, "weights", "stay as in the file, which is slower: %s",
+		         tess_error());
+		st = TESS_OK;
+	}
+	return st;
 }
 
 tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels)
@@ -387,8 +478,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
                                    struct tess_rank_weights *out)
 {
 	struct tess_rank_weights h = { .n = p->nweights, .device = *device };
-	struct weights_loader l = { .p = p, .rank = rank, .weights = &h };
-	bool panels = false;
+	struct tess_weights_loader l = { .p = p, .rank = rank, .weights = &h };
+	bool panels = false, waits = false;
 	tess_status st = tess_weights_read_layout(device->table, &panels);
 
 	if (!st)
@@ -396,6 +487,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	l.in_mapping = !p->training && tess_device_is_host(device);
 	if (!st && panels && !p->training)
 		st = tess_weights_choose_panels(p, &l.panels);
+	if (!st && l.panels && !*tess_option_get("layout"))
+		l.later = calloc((size_t)p->nweights + 1, sizeof *l.later);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);
 	h.allocated = calloc((size_t)p->nweights + 1, sizeof *h.allocated);
 	if (!st && (!h.view || !h.allocated))
@@ -412,9 +505,12 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 		if (l.shares_slab)
 			h.allocated[i] = NULL;
 		l.shares_slab = false;
+		waits = waits || (l.later && l.later[i]);
 	}
-	tess_parts_close(&l.parts);
-	free(l.panels);
+	if (!st && waits)
+		st = keep_loader(&l, &h);
+	if (!h.loader)
+		free_loader(&l);
 	if (st)
 		tess_rank_weights_free(&h);
 	else
@@ -428,6 +524,7 @@ void tess_rank_weights_free(struct tess_rank_weights *h)
 		return;
 	for (int32_t i = 0; i < h->n && h->allocated; i++)
 		tess_device_free(&h->device, h->allocated[i]);
+	drop_loader(h);
 	free(h->allocated);
 	free(h->view);
 	*h = (struct tess_rank_weights){ 0 };

@@ -123,6 +123,7 @@ START_TEST(ranks_hold_the_same)
 	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
 
 	convert_case(_i);
+	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
 	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
 	                      !cpu.table->open(0, 1, &cpu.self),
 	              "%s", tess_error());
@@ -155,6 +156,67 @@ START_TEST(ranks_hold_the_same)
 		}
 	tess_option_set("layout", "");
 	tess_option_set("load", "map");
+	cpu.table->close(cpu.self);
+}
+END_TEST
+
+static bool has_same_elements(const struct tess_view *a, const struct tess_view *b)
+{
+	bool same = true;
+
+	for (int64_t o = 0; o < a->shape[0]; o++)
+		for (int64_t i = 0; i < a->shape[1]; i++)
+			same = same && !memcmp(find_element(a, 0, o, i), find_element(b, 0, o, i),
+			                       tess_width(a->dtype));
+	return same;
+}
+
+/* `_i`: a case. What a rank holds in rows of the mapping is the same in panels, one by one. */
+START_TEST(rows_become_panels)
+{
+	struct tess_opened_device cpu = { 0 };
+	struct opened panels, later;
+	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
+	int32_t rows = 0, waiting;
+	bool changed;
+
+	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
+	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
+	                      !cpu.table->open(0, 2, &cpu.self),
+	              "%s", tess_error());
+	for (int32_t n = 1; n <= 2; n++) {
+		ck_assert(open_either(_i, model, n, false, &panels));
+		ck_assert(open_either(_i, model, n, false, &later));
+		tess_option_set("layout", "panels");
+		load_rank(&panels, n - 1, &cpu);
+		tess_option_set("layout", "");
+		load_rank(&later, n - 1, &cpu);
+		do {
+			waiting = 0;
+			for (int32_t k = 0; k < later.held.n; k++) {
+				const struct tess_view *have = &later.held.view[k];
+
+				if (have->layout == panels.held.view[k].layout)
+					continue;
+				waiting += !later.program->weight[k]->table;
+				MUST(has_same_elements(have, &panels.held.view[k]));
+			}
+			rows += waiting;
+			ck_assert_msg(!tess_rank_weights_pack(&later.held, 1, &changed), "%s",
+			              tess_error());
+			MUST(changed == (waiting > 0));
+		} while (waiting);
+		ck_assert_ptr_null(later.held.loader);
+		for (int32_t k = 0; k < later.held.n; k++)
+			check_view(later.program->weight[k], &later.held.view[k],
+			           &panels.held.view[k]);
+		ck_assert_uint_eq(later.held.bytes, panels.held.bytes);
+		tess_rank_weights_free(&later.held);
+		tess_rank_weights_free(&panels.held);
+		close_either(&later);
+		close_either(&panels);
+	}
+	ck_assert_int_gt(rows, 0);
 	cpu.table->close(cpu.self);
 }
 END_TEST
@@ -223,6 +285,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_loop_test(t, ranks_hold_the_same, 0, sizeof cases / sizeof *cases);
+	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
 	tcase_add_test(t, same_digests);
 	tcase_add_test(t, refusals);
 	failed = suite_end(r);
