@@ -47,6 +47,11 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	if (p.weights && p.weights != TESS_Q8)
 		st = tess_fail(TESS_EINVAL, "%s: weights of dtype %d in memory; use 0 or TESS_Q8",
 		               dir, (int)p.weights);
+	p.math = options && TESS_HAS(options, tess_session_options, math) ? options->math : 0;
+	if (!st && p.math && p.math != TESS_F32 && p.math != TESS_BF16)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: products of dtype %d; use 0, TESS_F32 or TESS_BF16", dir,
+		               (int)p.math);
 	if (!st)
 		st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
 	if (st)
@@ -97,6 +102,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .ntokens = ntokens,
 		                               .positions = p->positions,
 		                               .weights = p->weights,
+		                               .math = p->math,
 		                               .nselected = 1,
 		                               .logits_root = TESS_LOGITS_CUT };
 
@@ -185,6 +191,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .threads = mine.threads,
 			                           .kv_dtype = mine.kv_dtype,
 			                           .weights = mine.weights,
+			                           .math = mine.math,
 			                           .kv_memory = mine.kv_memory };
 
 		st = open_replica_groups(s, mesh, &parts);

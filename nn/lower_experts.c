@@ -51,6 +51,7 @@ static void set_expert_numbers(struct build *b, struct tess_op *op, const struct
 	num[TESS_EXPERTS_ACTIVATION] = rec->num[TESS_EXPERTS_ACTIVATION];
 	/* a rank that has fewer experts has fewer slots */
 	num[TESS_EXPERTS_SLOTS] = rec->num[TESS_EXPERTS_SLOTS] > 0 ? (double)slots : 0;
+	num[TESS_EXPERTS_MATH] = rec->num[TESS_EXPERTS_MATH];
 	build_set_numbers(b, op, TESS_EXPERTS_NUMS, num);
 }
 

@@ -55,6 +55,8 @@ static void lower_linear_group(struct build *b, const struct tess_record *rec, i
 		part = build_slice_local_cols(b, &part, x->dim[1], cut);
 	s = build_add_op(b, TESS_OP_LINEAR, 1 + n, n);
 	build_set_input(b, s, 0, &part);
+	if (rec->nnum)
+		build_set_numbers(b, &s->op, rec->nnum, rec->num);
 	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		const struct tess_weight *w = rec->weight[i];
 

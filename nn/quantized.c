@@ -5,12 +5,12 @@
 enum { GROUP = 32, PANEL = 16 }; /* inputs that share a scale; outs of a panel */
 
 /* The linear record that makes the logits of a route, through moves and biases; NULL: none. */
-static const struct tess_record *find_router(const struct tess_program *p, int32_t route)
+static struct tess_record *find_router(const struct tess_program *p, int32_t route)
 {
 	const struct tess_tensor *x = p->record[route]->in[0];
 
 	for (int32_t i = route - 1; i >= 0; i--) {
-		const struct tess_record *rec = p->record[i];
+		struct tess_record *rec = p->record[i];
 
 		for (int32_t k = 0; k < rec->nout; k++) {
 			if (rec->out[k] != x)
@@ -44,6 +44,54 @@ void tess_program_quantize(struct tess_program *p)
 		for (int32_t k = 0; rec && k < rec->nweight; k++)
 			p->weight[rec->weight[k]->index]->quantized = false;
 	}
+}
+
+/* Before a record's products are of `dtype`. */
+static tess_status check_product_weights(const struct tess_program *p,
+                                         const struct tess_record *rec, int32_t dtype)
+{
+	for (int32_t k = 0; k < rec->nweight; k++) {
+		const struct tess_weight *w = p->weight[rec->weight[k]->index];
+
+		if (w->quantized || w->dtype != dtype)
+			return tess_fail(TESS_EINVAL,
+			                 "%s is %s: --math %s multiplies weights in %s; use "
+			                 "--math f32, or a checkpoint of tessera convert --dtype "
+			                 "%s, without --weights q8",
+			                 w->name,
+			                 w->quantized ? "8-bit" : tess_dtype_name(w->dtype),
+			                 tess_dtype_name(dtype), tess_dtype_name(dtype),
+			                 tess_dtype_name(dtype));
+	}
+	return TESS_OK;
+}
+
+tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		struct tess_record *rec = p->record[i];
+
+		if (rec->kind == TESS_OP_LINEAR)
+			rec->nnum = TESS_LINEAR_NUMS, rec->num[TESS_LINEAR_MATH] = dtype;
+		else if (rec->kind == TESS_OP_EXPERTS)
+			rec->num[TESS_EXPERTS_MATH] = dtype;
+	}
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		struct tess_record *rec =
+			p->record[i]->kind == TESS_OP_ROUTE ? find_router(p, i) : NULL;
+
+		if (rec && rec->kind == TESS_OP_LINEAR)
+			rec->nnum = 0, rec->num[TESS_LINEAR_MATH] = 0;
+	}
+	for (int32_t i = 0; i < p->nrecords && !st; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		if (rec->kind == TESS_OP_EXPERTS || (rec->kind == TESS_OP_LINEAR && rec->nnum))
+			st = check_product_weights(p, rec, dtype);
+	}
+	return st;
 }
 
 int64_t tess_quantized_count_bytes(int64_t n)

@@ -11,6 +11,12 @@
  */
 void tess_program_quantize(struct tess_program *p);
 
+/*
+ * Makes the products of linear and experts records, but for routers, those of `dtype`. TESS_EINVAL:
+ * one of their weights has another dtype.
+ */
+tess_status tess_program_set_math(struct tess_program *p, int32_t dtype);
+
 /* What a rank holds of a quantized weight, as [outs, ins], of several as [experts, outs, ins]. */
 struct tess_view tess_weight_view_quantized(const struct tess_program *p,
                                             const struct tess_weight *w, int32_t rank);

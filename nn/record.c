@@ -519,6 +519,12 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_program_record_backward(r);
 	if (!r->status && r->options->weights == TESS_Q8)
 		tess_program_quantize(r->p);
+	if (!r->status && r->options->math == TESS_BF16) {
+		tess_status st = tess_program_set_math(r->p, TESS_BF16);
+
+		if (st)
+			tess_recorder_keep_error(r, st);
+	}
 	return r->status ? r->status : hash_records(r->p);
 }
 

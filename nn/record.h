@@ -16,6 +16,7 @@ struct tess_record_options {
 	int64_t positions; /* of a text, at most; 0: any */
 	int32_t kv_dtype; /* of the KV cache; 0: TESS_F32 */
 	int32_t weights; /* linear ones, in memory; 0: their dtype in the files; TESS_Q8 */
+	int32_t math; /* of linear products; 0: TESS_F32; TESS_BF16: of bf16 weights */
 	bool check; /* after each record, compare ranks and look for NaN and Inf */
 	const struct tess_device *device; /* NULL: host memory, and exact sums */
 	/* NULL: inference. It is copied; the sum of its lengths is ntokens, and all rows are

@@ -203,6 +203,7 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .positions = parts->positions,
 			                                            .kv_dtype = parts->kv_dtype,
 			                                            .weights = parts->weights,
+			                                            .math = parts->math,
 			                                            .check = s->check,
 			                                            .device = device };
 		s->programs.group = parts->group;

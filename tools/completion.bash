@@ -61,7 +61,7 @@ _tessera() {
 	--schedule)
 		mapfile -t COMPREPLY < <(compgen -W 'constant cosine' -- "$cur")
 		return ;;
-	--kv)
+	--kv | --math)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
 	--weights)
@@ -80,7 +80,7 @@ _tessera() {
 	case $command in
 	'') options='bench conform convert explain generate grad info launch perplexity train help --help --version' ;;
 	generate) options="$plan --backend --threads --device --prompt --prompt-file --ids --prompts --prefill-chunk --batch
-		--positions --kv --weights --kv-memory --max-tokens
+		--positions --kv --math --weights --kv-memory --max-tokens
 		--ignore-eos --temperature --top-k --top-p --min-p --repetition-penalty --seed
 		--check --json --stats --digest --logits --flight --help" ;;
 	train) options="$plan --backend --threads --device --max-restarts --bucket --recompute --data --sequence --separate --token-dtype
@@ -90,12 +90,12 @@ _tessera() {
 		options="$plan --tokens --positions --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
 	grad) options="$plan --ids-file --out --backend --threads --micro-batches --aux-loss --recompute --check --help" ;;
-	bench) options="$plan --backend --threads --device --positions --kv --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds
+	bench) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds
 		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help" ;;
 	convert) options='-n --dtype --max-shard-size --panels --help' ;;
 	conform) options='--ranks --quick --part --tap --start --device --help' ;;
-	perplexity) options="$plan --backend --threads --device --positions --kv --weights --kv-memory --text --window --json --help" ;;
+	perplexity) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --text --window --json --help" ;;
 	info) options='--options --json --help' ;;
 	launch) options='-n --backend --bind --timeout --max-restarts --log-dir --flight --help' ;;
 	esac

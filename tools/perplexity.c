@@ -12,7 +12,8 @@ static const char *const help =
 	"usage: tessera perplexity MODEL --text FILE [--window N] [-n N] [--mesh M]\n"
 	"       [--backend B] [--threads T] [--device D] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--positions L]\n"
-	"       [--kv DTYPE] [--kv-memory SIZE] [--weights HOW] [--json] [--help]\n"
+	"       [--kv DTYPE] [--kv-memory SIZE] [--weights HOW] [--math DTYPE]\n"
+	"       [--json] [--help]\n"
 	"\n"
 	"Prints the perplexity of texts under a checkpoint: e to the mean of the negative log p\n"
 	"of each id, given those before it in its window. A text is cut in windows, whose first\n"
@@ -27,6 +28,7 @@ static const char *const help =
 	"  -n N  --mesh M  --backend B  --threads T  --device D  --plan P\n"
 	"  --plan-override PATTERN=STYLE\n"
 	"  --ignore-unexpected  --positions L  --kv DTYPE  --kv-memory SIZE  --weights HOW\n"
+	"  --math DTYPE\n"
 	"  --help                this text\n"
 	"\n"
 	"examples:\n"
@@ -220,10 +222,11 @@ static tess_status print_perplexity(const struct perplexity_options *a, const st
 		return tess_fail(TESS_EINVAL, "%s: some logits are not finite", a->session.model);
 	n = snprintf(line, sizeof line,
 	             a->json ? "{\"perplexity\":%.9g,\"loss\":%.9g,\"tokens\":%lld,"
-	                       "\"windows\":%lld,\"weights\":\"%s\"}\n"
+	                       "\"windows\":%lld,\"weights\":\"%s\",\"math\":\"%s\"}\n"
 	                     : "perplexity %.9g  (loss %.9g, %lld tokens in %lld windows, "
-	                       "weights %s)\n",
-	             exp(mean), mean, counted, windows, a->session.weights ? "q8" : "file");
+	                       "weights %s, products of %s)\n",
+	             exp(mean), mean, counted, windows, a->session.weights ? "q8" : "file",
+	             tess_tool_get_math(&a->session));
 	tess_tool_print_lines(line, (size_t)n);
 	return TESS_OK;
 }

@@ -4,7 +4,7 @@
 #include <getopt.h>
 #include <string.h>
 
-static tess_status parse_kv_dtype(const char *name, const char *text, void *to)
+static tess_status parse_float_dtype(const char *name, const char *text, void *to)
 {
 	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
 
@@ -36,7 +36,8 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &s->overrides },
 		{ "ignore-unexpected", .flag = &s->ignore_unexpected },
 		{ "positions", .number = &s->positions, .lo = 1, .hi = 1 << 30 },
-		{ "kv", .parse = parse_kv_dtype, .to = &s->kv_dtype },
+		{ "kv", .parse = parse_float_dtype, .to = &s->kv_dtype },
+		{ "math", .parse = parse_float_dtype, .to = &s->math },
 		{ "weights", .parse = tess_tool_parse_weights, .to = &s->weights },
 		{ "kv-memory", .parse = tess_tool_parse_size, .to = &s->kv_memory },
 	};
@@ -58,6 +59,11 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
 	return st;
 }
 
+const char *tess_tool_get_math(const struct tess_tool_session *s)
+{
+	return s->math == TESS_BF16 ? "bf16" : "f32";
+}
+
 struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s)
 {
 	return (struct tess_session_options){ .size = sizeof(struct tess_session_options),
@@ -68,7 +74,8 @@ struct tess_session_options tess_tool_get_session_options(const struct tess_tool
 		                              .kv_dtype = s->kv_dtype,
 		                              .kv_memory = s->kv_memory,
 		                              .positions = s->positions,
-		                              .weights = s->weights };
+		                              .weights = s->weights,
+		                              .math = s->math };
 }
 
 tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_session_info *out)

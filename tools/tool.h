@@ -77,7 +77,7 @@ tess_status tess_tool_parse_weights(const char *name, const char *text, void *to
 struct tess_tool_session { /* what opens a session, from the options of commands that do */
 	const char *model, *mesh, *plan;
 	struct tess_tool_overrides overrides;
-	int32_t ranks, threads, kv_dtype, weights, positions;
+	int32_t ranks, threads, kv_dtype, math, weights, positions;
 	uint64_t kv_memory; /* bytes; 0: of the free memory */
 	bool ignore_unexpected;
 };
@@ -89,6 +89,8 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
                                     const struct tess_tool_option *table,
                                     struct tess_tool_session *s);
 /* What tess_session_open takes; borrows from `s`. */
+/* The name of the dtype of linear products. */
+const char *tess_tool_get_math(const struct tess_tool_session *s);
 struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s);
 /*
  * Refuses what all ranks would, before one starts and before a weight is read; where -n is not

@@ -20,6 +20,19 @@ static const char *check_groups(const struct tess_op *op, const struct tess_tree
 	               : "panels in q8 must have the groups of the units of the sum";
 }
 
+/* NULL unless products with w cannot be of dtype `math`; 0: TESS_F32. */
+static const char *check_math(double math, const struct tess_view *w)
+{
+	if (math == 0 || math == TESS_F32)
+		return NULL;
+	if (!CHECK_EXACT)
+		return "products of bf16 are for the cpu device; TESSERA_CUDA_MATH says how "
+		       "products are made here";
+	return math == TESS_BF16 && w->dtype == TESS_BF16
+	               ? NULL
+	               : "products are of f32, or of bf16 with weights in bf16";
+}
+
 static tess_status check_linear(const struct tess_op *op)
 {
 	const char *why;
@@ -27,6 +40,8 @@ static tess_status check_linear(const struct tess_op *op)
 
 	if (op->nout < 1 || op->nin != op->nout + 1)
 		return refuse_op(op, "linear", "it takes x and one weight for each out");
+	if (op->nnum && op->nnum != TESS_LINEAR_NUMS)
+		return refuse_op(op, "linear", "its number is the dtype of its products, or none");
 	if (!is_row_view(&op->in[0], 2))
 		return refuse_op(op, "linear", "x must be f32 rows [T, K]");
 	partial = op->out[0].ndim == 3;
@@ -41,6 +56,8 @@ static tess_status check_linear(const struct tess_op *op)
 			                 "a weight must be [N, K] in f32, bf16 or f16, in "
 			                 "rows, or in panels of strides that fit");
 		why = check_groups(op, op->tree, op->ntree, w);
+		if (!why && op->nnum)
+			why = check_math(op->num[TESS_LINEAR_MATH], w);
 		if (why)
 			return refuse_op(op, "linear", why);
 		if ((op->out[i].ndim == 3) != partial ||
@@ -393,7 +410,7 @@ static tess_status check_experts(const struct tess_op *op)
 	if (op->nin != 4 || op->nout != 1 || op->nnum != TESS_EXPERTS_NUMS || op->ntree != 3)
 		return refuse_op(op, "experts",
 		                 "it takes x, weights, gate_up and down, gives one out, and has "
-		                 "two numbers and three trees");
+		                 "three numbers and three trees");
 	gate_up = get_matrix(a, 0);
 	down = get_matrix(b, 0);
 	if (!is_row_view(x, 2) || !is_row_view(&op->in[1], 2) ||
@@ -415,6 +432,8 @@ static tess_status check_experts(const struct tess_op *op)
 	why = why ? why : check_expert_tree(op, 2, partial || slots);
 	why = why ? why : check_groups(op, &op->tree[0], 1, &gate_up);
 	why = why ? why : check_groups(op, &op->tree[1], 1, &down);
+	why = why ? why : check_math(op->num[TESS_EXPERTS_MATH], a);
+	why = why ? why : check_math(op->num[TESS_EXPERTS_MATH], b);
 	if (why)
 		return refuse_op(op, "experts", why);
 	if (!is_combined(op, &op->tree[slots ? 1 : 2],

@@ -24,6 +24,7 @@ extern const struct cpu_kernels kernels_scalar;
 extern const struct cpu_kernels kernels_neon;
 #elif defined(CPU_X86)
 extern const struct cpu_kernels kernels_avx2, kernels_avx512;
+extern const struct pair_tiles pair_tiles_avx512bf16;
 
 /* Some compilers have no __builtin_cpu_supports("f16c"). */
 static bool has_f16c(void)
@@ -37,6 +38,9 @@ static bool has_f16c(void)
 static bool is_isa_usable(const char *name)
 {
 #if defined(CPU_X86)
+	if (!strcmp(name, "avx512bf16"))
+		return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+		       is_isa_usable("avx512");
 	if (!strcmp(name, "avx512"))
 		return __builtin_cpu_supports("avx512f") && is_isa_usable("avx2");
 	if (!strcmp(name, "avx2"))
@@ -51,33 +55,39 @@ static bool is_isa_usable(const char *name)
 }
 
 /* Best first. */
-static const struct cpu_kernels *const kernel_sets[] = {
+static const struct kernel_set {
+	const char *name;
+	const struct cpu_kernels *kernels;
+	const struct pair_tiles *pairs; /* NULL: those of the kernels */
+} kernel_sets[] = {
 #if defined(CPU_X86)
-	&kernels_avx512,
-	&kernels_avx2,
+	{ "avx512bf16", &kernels_avx512, &pair_tiles_avx512bf16 },
+	{ "avx512", &kernels_avx512, NULL },
+	{ "avx2", &kernels_avx2, NULL },
 #elif defined(CPU_ARM)
-	&kernels_neon,
+	{ "neon", &kernels_neon, NULL },
 #endif
-	&kernels_scalar,
+	{ "scalar", &kernels_scalar, NULL },
 };
 
-static tess_status choose_kernels(const struct cpu_kernels **out)
+static tess_status choose_kernels(const struct kernel_set **out)
 {
 	const char *isa = cpu_host->option("cpu");
 	bool any = !strcmp(isa, "auto");
 
 	for (size_t i = 0; i < sizeof kernel_sets / sizeof *kernel_sets; i++) {
-		if ((any || !strcmp(isa, kernel_sets[i]->name)) &&
-		    is_isa_usable(kernel_sets[i]->name)) {
-			*out = kernel_sets[i];
+		if ((any || !strcmp(isa, kernel_sets[i].name)) &&
+		    is_isa_usable(kernel_sets[i].name)) {
+			*out = &kernel_sets[i];
 			return TESS_OK;
 		}
 	}
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "TESSERA_CPU=%s: not an instruction set that this "
-	                      "processor and this build have; use auto, scalar%s%s%s",
+	                      "processor and this build have; use auto, scalar%s%s%s%s",
 	                      isa, is_isa_usable("avx2") ? ", avx2" : "",
 	                      is_isa_usable("avx512") ? ", avx512" : "",
+	                      is_isa_usable("avx512bf16") ? ", avx512bf16" : "",
 	                      is_isa_usable("neon") ? ", neon" : "");
 }
 
@@ -178,6 +188,7 @@ static void device_close(void *self)
 
 static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 {
+	const struct kernel_set *set;
 	struct cpu *cpu;
 	tess_status st;
 
@@ -191,9 +202,11 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 	if (!cpu)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
 	cpu->nthreads = nthreads;
-	st = choose_kernels(&cpu->kernels);
+	st = choose_kernels(&set);
 	if (st)
 		goto out;
+	cpu->kernels = set->kernels;
+	cpu->pairs = set->pairs ? set->pairs : set->kernels->pairs;
 	st = pool_open(nthreads, &cpu->pool);
 	if (st)
 		cpu_host->fail(st, "cpu: %d threads could not be started; use fewer",
@@ -325,10 +338,10 @@ static tess_status get_available_bytes(void *self, uint64_t *out)
 /* Rejects a wrong TESSERA_CPU once, before there are ranks. */
 static tess_status init_cpu_plugin(const struct tess_host *host)
 {
-	const struct cpu_kernels *kernels;
+	const struct kernel_set *set;
 
 	cpu_host = host;
-	return choose_kernels(&kernels);
+	return choose_kernels(&set);
 }
 
 static const struct tess_device cpu_device = {
@@ -353,7 +366,8 @@ static const struct tess_device cpu_device = {
 static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {
 	"cpu", "auto",
-	"instructions of the cpu device: auto, scalar, avx2, avx512 or neon; the bits are the same"
+	"instructions of the cpu device: auto, scalar, avx2, avx512, avx512bf16 or neon; the "
+	"bits are the same"
 };
 static const struct tess_option *const options[] = { &option, NULL };
 

@@ -35,12 +35,13 @@ enum { KINDS = 64 }; /* more than there are kinds of ops */
 enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* keys of a unit, and units of the tree */
 
 struct cpu;
+struct pair_tiles;
 typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
-	const char *name;
 	cpu_run *run[KINDS];
 	pool_fn *pack, *quantize; /* over panels; arg: struct pack */
+	const struct pair_tiles *pairs;
 };
 
 struct pack {
@@ -51,6 +52,7 @@ struct pack {
 /* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
 struct cpu {
 	const struct cpu_kernels *kernels;
+	const struct pair_tiles *pairs; /* of products of bf16 */
 	struct pool *pool;
 	int32_t nthreads;
 	struct sum sum, second, third; /* of the current op */

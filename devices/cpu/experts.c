@@ -134,7 +134,11 @@ tess_status run_experts(struct cpu *cpu, const struct tess_op *op)
 		             .f = op->in[3].shape[2],
 		             .h = op->in[3].shape[1],
 		             .slots = (int64_t)op->num[TESS_EXPERTS_SLOTS] };
-	tess_status st = prepare_experts(cpu, &e);
+	tess_status st;
+
+	if (op->num[TESS_EXPERTS_MATH] == TESS_BF16)
+		e.rows.pairs = cpu->pairs;
+	st = prepare_experts(cpu, &e);
 
 	if (st)
 		return st;

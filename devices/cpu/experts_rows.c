@@ -47,8 +47,8 @@ static void list_groups(struct expert_rows *e)
 		for (int64_t at = first; at < end; at += n) {
 			left = end - at;
 			n = tess_up(left, tess_up(left, EXPERTS_ROWS));
-			e->group[e->ngroups++] =
-				(struct group){ e->expert[first], at, n, n > TILE_ROWS };
+			e->group[e->ngroups++] = (struct group){ e->expert[first], at, n,
+				                                 n > TILE_ROWS || e->pairs };
 		}
 	}
 }
@@ -116,7 +116,10 @@ static void gather_expert_rows(void *arg, int64_t lo, int64_t hi, int32_t thread
 		const struct sum_step *s = &a->sum->step[i % a->sum->count];
 		float *to = a->to + experts_get_offset(e, g) * width;
 
-		if (g->packed)
+		if (e->pairs)
+			pairs_pack(s, x->data, x->stride[0], e->token + g->first, g->rows,
+			           (uint32_t *)to);
+		else if (g->packed)
 			product_pack(s, x->data, x->stride[0], e->token + g->first, g->rows, to);
 		for (int64_t r = 0; r < g->rows && !g->packed; r++)
 			memcpy(to + r * width + s->at, get_row(x, e->token[g->first + r]) + s->at,
@@ -137,9 +140,17 @@ void experts_pack_tile(const struct expert_rows *e, const struct group *g, const
                        const float *from, int64_t pitch, int64_t row, int64_t n, float *to,
                        int64_t width)
 {
-	for (const struct sum_step *s = sum->step; s < sum->step + sum->count; s++) {
-		float *at =
-			to + experts_get_offset(e, g) * width + s->before * g->rows + row * s->len;
+	const float *rows[TILE_ROWS];
+
+	to += experts_get_offset(e, g) * width;
+	for (const struct sum_step *s = sum->step; s < sum->step + sum->count && e->pairs; s++) {
+		for (int64_t r = 0; r < n; r++)
+			rows[r] = from + r * pitch + s->at;
+		pairs_pack_tile(rows, n, s->len,
+		                (uint32_t *)to + s->pairs * g->rows + row * tess_up(s->len, 2));
+	}
+	for (const struct sum_step *s = sum->step; s < sum->step + sum->count && !e->pairs; s++) {
+		float *at = to + s->before * g->rows + row * s->len;
 
 		for (int64_t k = 0; k < s->len; k++)
 			for (int64_t r = 0; r < n; r++)
@@ -178,9 +189,14 @@ void experts_run_tiles(const struct expert_rows *e, expert_tile *fn, void *arg, 
 	         tess_up(EXPERTS_SHARE, e->rows / e->tiles * columns + 1));
 }
 
+static int32_t choose_wide(const struct expert_rows *e, int64_t rows)
+{
+	return e->pairs ? PAIRS_WIDE : product_choose_wide(rows);
+}
+
 static int64_t count_panel_groups(const struct expert_product *p, const struct group *g)
 {
-	return product_count_groups(p->w->shape[1], product_choose_wide(g->rows));
+	return product_count_groups(p->w->shape[1], choose_wide(p->e, g->rows));
 }
 
 static struct product make_group_product(const struct expert_product *p, const struct group *g)
@@ -193,10 +209,11 @@ static struct product make_group_product(const struct expert_product *p, const s
 		                 .pitch = p->pitch,
 		                 .rows = g->rows,
 		                 .packed = g->packed,
+		                 .pairs = p->e->pairs,
 		                 .y = p->y + at * p->y_pitch,
 		                 .y_pitch = p->y_pitch,
 		                 .node_pitch = p->node_pitch,
-		                 .wide = product_choose_wide(g->rows) };
+		                 .wide = choose_wide(p->e, g->rows) };
 }
 
 /* Share: a group of panels of a group. */
@@ -229,7 +246,7 @@ void experts_multiply(const struct expert_product *p)
 		most = e->wave[i].rows > most ? e->wave[i].rows : most;
 	}
 	pool_run(e->cpu->pool, multiply_experts, &arg, shares,
-	         tess_up(SMALL, most * product_choose_wide(most) * LANES * (p->sum->elements + 1)));
+	         tess_up(SMALL, most * choose_wide(e, most) * LANES * (p->sum->elements + 1)));
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ struct group { /* rows [first, first + rows) of the list */
 struct expert_rows { /* that the weights, in[1] of an op, ask for */
 	const struct cpu *cpu;
 	const struct tess_op *op;
+	const struct pair_tiles *pairs; /* NULL, or of products of bf16: all groups are packed */
 	int64_t tokens, experts, total;
 	int32_t *token; /* by row of the list, which is in the order of experts, then of tokens */
 	int32_t *expert, *slot; /* of a row: its expert; its index among those of its token */

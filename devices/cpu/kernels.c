@@ -1,5 +1,6 @@
 /* The kernels of one instruction set, CPU_ISA. */
 #include "pack.h"
+#include "pairs.h"
 #include "quantized.h"
 
 extern cpu_run CPU_NAME(run_linear);
@@ -44,12 +45,8 @@ extern cpu_run CPU_NAME(run_experts_dw);
 extern cpu_run CPU_NAME(run_balance);
 extern cpu_run CPU_NAME(run_balance_d);
 
-#define TEXT(x) #x
-#define NAME(x) TEXT(x)
-
 extern const struct cpu_kernels CPU_NAME(kernels);
 const struct cpu_kernels CPU_NAME(kernels) = {
-	.name = NAME(CPU_ISA),
 	.run[TESS_OP_LINEAR] = CPU_NAME(run_linear),
 	.run[TESS_OP_LINEAR_DX] = CPU_NAME(run_linear_dx),
 	.run[TESS_OP_LINEAR_DW] = CPU_NAME(run_linear_dw),
@@ -93,4 +90,5 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_BALANCE_D] = CPU_NAME(run_balance_d),
 	.pack = pack_panels,
 	.quantize = quantize_panels,
+	.pairs = &CPU_NAME(pair_tiles),
 };

@@ -10,6 +10,7 @@ struct linear {
 	const struct cpu *cpu;
 	const struct sum *sum;
 	const struct tess_view *x; /* [rows, K], of each operand of the sum */
+	const struct pair_tiles *pairs; /* of a product of bf16 */
 	bool columns; /* the rows are the columns of x */
 	const struct tess_view *w; /* [N, K], of each out */
 	const struct tess_view *operand; /* of the product, or NULL */
@@ -47,6 +48,8 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		if (l->columns)
 			product_pack_columns(s, (const float *)x->data + row, x->stride[0], rows,
 			                     to);
+		else if (l->pairs)
+			pairs_pack(s, get_row(x, row), x->stride[0], NULL, rows, (uint32_t *)to);
 		else
 			product_pack(s, get_row(x, row), x->stride[0], NULL, rows, to);
 	}
@@ -61,7 +64,7 @@ static int64_t choose_run(const struct linear *l, const struct tess_view *w)
 {
 	int64_t run = tess_up(w->shape[0], LANES) / (l->wide * l->cpu->nthreads);
 
-	if (l->packed || w->layout != TESS_PANELS)
+	if (l->total > TILE_ROWS || w->layout != TESS_PANELS)
 		return 0;
 	return run > 1 ? run - (run % 2 == 0) : run;
 }
@@ -81,6 +84,7 @@ static struct product make_product(const struct linear *l, int32_t weight, int64
 		                 .pitch = l->x->stride[0],
 		                 .rows = count_block_rows(l, block),
 		                 .packed = l->packed != NULL,
+		                 .pairs = l->pairs,
 		                 .y = (float *)y->data + row * pitch,
 		                 .y_pitch = pitch,
 		                 .node_pitch = y->ndim == 3 ? y->stride[0] : 0,
@@ -174,6 +178,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 {
 	void (*run)(struct pool *, pool_fn *, void *, int64_t, int64_t);
 	int64_t pass;
+	bool many = l->columns || l->operand || l->total > TILE_ROWS;
 	void *packed = NULL;
 	tess_status st;
 
@@ -181,7 +186,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 	l->wide = pack ? TILE_WIDE_6 : product_choose_wide(l->total);
 	for (int32_t i = 0; i < l->nout; i++)
 		l->groups += count_groups(l, i);
-	l->together = pack ? choose_together(l, cpu->nthreads) : 1;
+	l->together = many ? choose_together(l, cpu->nthreads) : 1;
 	st = cpu_grow_thread_scratch(cpu, sizeof(float) *
 	                                          (size_t)(product_count_scratch(l->sum, l->block) +
 	                                                   (l->together - 1) * count_stack(l)));
@@ -198,7 +203,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 		if (pack)
 			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
 			         tess_up(SMALL, l->block * LEAF));
-		run = pack ? pool_run : pool_run_apart;
+		run = many ? pool_run : pool_run_apart;
 		run(cpu->pool, multiply_groups, l, tess_up(l->groups, l->together) * l->blocks,
 		    tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
 	}
@@ -217,7 +222,8 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 		            .total = op->in[0].shape[0] };
 	tess_status st = cpu_plan_sum(cpu, op, is_partial(op, 2), LEAF);
 
-	return st || !l.total ? st : multiply_rows(cpu, &l, l.total > TILE_ROWS);
+	l.pairs = op->nnum && op->num[TESS_LINEAR_MATH] == TESS_BF16 ? cpu->pairs : NULL;
+	return st || !l.total ? st : multiply_rows(cpu, &l, l.pairs || l.total > TILE_ROWS);
 }
 
 /* [K, N] of [N, K] */

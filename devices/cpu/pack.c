@@ -68,6 +68,11 @@ void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t
 	}
 }
 
+void pack_as_stored(const struct tess_view *w, int64_t column, int64_t at, int64_t len, void *to)
+{
+	pack_panel(w, column, at, len, TESS_BF16, false, to);
+}
+
 LANES_INLINE void pack_contiguous(const char *data, int64_t row, int32_t dtype, int64_t len,
                                   int64_t columns, float *to)
 {

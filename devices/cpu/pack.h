@@ -8,7 +8,11 @@
 #define pack_widened CPU_NAME(pack_widened)
 void pack_widened(const struct tess_view *w, int64_t column, int64_t at, int64_t len, float *to);
 
-/* The same for `columns` columns of rows that are contiguous there: to[len][columns]. */
+/* The same of bf16, as it is. */
+#define pack_as_stored CPU_NAME(pack_as_stored)
+void pack_as_stored(const struct tess_view *w, int64_t column, int64_t at, int64_t len, void *to);
+
+/* As pack_widened for `columns` columns of rows that are contiguous there: to[len][columns]. */
 #define pack_columns CPU_NAME(pack_columns)
 void pack_columns(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
                   int64_t columns, float *to);

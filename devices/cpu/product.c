@@ -138,7 +138,9 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 		for (int32_t i = 0; i < g->panels && !g->flat; i++) {
 			float *to = g->fetched + (i * LEAF + s->before - first) * LANES;
 
-			if (w.dtype == TESS_Q8)
+			if (p->pairs)
+				pack_as_stored(&w, g->column + i * LANES, s->at, s->len, to);
+			else if (w.dtype == TESS_Q8)
 				quantized_widen(s,
 				                (const char *)w.data +
 				                        (g->column / LANES + i) * w.stride[0] +
@@ -176,6 +178,36 @@ static void prefetch_columns(const struct product *p, const struct group *g,
 		for (int64_t k = lo * s->len / whole; k < hi * s->len / whole; k++)
 			for (int64_t i = 0; i < g->columns * width; i += 64)
 				__builtin_prefetch(data + k * w.stride[1] * width + i, 0, 2);
+	}
+}
+
+/* The same of a product of bf16: fetched panels are as large as widened ones, and half full. */
+static void multiply_pair_tile(const struct product *p, const struct group *g,
+                               const struct sum_step *first, const struct sum_step *end,
+                               const char *next, int64_t row, int64_t n)
+{
+	pair_tile_fn *run = p->pairs->tile[p->rows > TILE_ROWS][g->panels > 1][n - 1];
+	int64_t pitch = n * g->columns, share = g->direct ? PAIR_BYTES * n / p->rows : 0;
+	int64_t bp = LEAF * LANES * (int64_t)sizeof(float);
+	float *slot = g->slots + row * g->columns * p->sum->levels;
+	const uint32_t *x = (const uint32_t *)p->x;
+	struct panels w = get_panels(&p->w);
+	const char *b;
+
+	if (g->direct) {
+		w.data += g->column / LANES * w.panel;
+		bp = w.panel * g->apart;
+		next += share * (end[-1].pairs + tess_up(end[-1].len, 2) - first->pairs) * row / n;
+	}
+	for (const struct sum_step *s = first; s < end; s++) {
+		b = g->direct ? w.data + s->at * w.k
+		              : (char *)(g->fetched + (s->before - first->before) * LANES);
+		run(x + s->pairs * p->rows + row * tess_up(s->len, 2), b, bp,
+		    g->direct ? next + (s->pairs - first->pairs) * share : b, share, slot, pitch,
+		    s);
+		if (s->node >= 0)
+			store_tile(p, g, s->node, row, n,
+			           slot + (s->level - s->merge - s->trees) * pitch);
 	}
 }
 
@@ -269,6 +301,16 @@ static void multiply_in_rows(const struct product *p, int64_t column, float *slo
 	}
 }
 
+/* Whether the panels up to that at `column` are read where they are. */
+static bool is_read_directly(const struct product *p, int64_t column)
+{
+	if (p->pairs)
+		return p->w.layout == TESS_PANELS;
+	return (p->w.layout == TESS_PANELS &&
+	        (p->w.dtype != TESS_Q8 || p->rows <= QUANTIZED_ROWS)) ||
+	       (!p->packed && is_in_panels(&p->w, column));
+}
+
 /* All rows times `panels` panels from `column` on, 1 or p->wide. */
 static void multiply_panels(const struct product *p, int64_t column, int32_t panels, int64_t apart,
                             float *slots, float *fetched)
@@ -280,10 +322,8 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	const char *ahead = NULL;
 	int64_t n;
 
-	g.direct = (p->w.layout == TESS_PANELS &&
-	            (p->w.dtype != TESS_Q8 || p->rows <= QUANTIZED_ROWS)) ||
-	           (!p->packed && is_in_panels(&p->w, column + g.columns - LANES));
-	g.flat = !g.direct && is_flat_group(p, &g);
+	g.direct = is_read_directly(p, column + g.columns - LANES);
+	g.flat = !g.direct && !p->pairs && is_flat_group(p, &g);
 	g.slots = slots;
 	g.fetched = fetched;
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
@@ -297,7 +337,10 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 			n = product_choose_tile_rows(p->rows - r);
 			if (g.flat)
 				prefetch_columns(p, &g, end, next, r, r + n, p->rows);
-			multiply_tile(p, &g, s, end, ahead, r, n);
+			if (p->pairs)
+				multiply_pair_tile(p, &g, s, end, ahead, r, n);
+			else
+				multiply_tile(p, &g, s, end, ahead, r, n);
 		}
 	}
 }

@@ -5,7 +5,7 @@
 #ifndef TESS_DEVICES_CPU_PRODUCT_H
 #define TESS_DEVICES_CPU_PRODUCT_H
 
-#include "tile.h"
+#include "pairs.h"
 
 enum { LEAF = 256 }; /* elements of K in a step: those of a panel fit in the cache */
 
@@ -17,6 +17,8 @@ struct product {
 	const float *x; /* [rows][K], `pitch` floats between rows; or packed by product_pack */
 	int64_t pitch, rows;
 	bool packed;
+	/* NULL, or of a product of bf16, whose x is packed by pairs_pack, and w is bf16 */
+	const struct pair_tiles *pairs;
 	float *y; /* [nodes][rows][N] */
 	int64_t y_pitch, node_pitch; /* floats between rows, and between nodes */
 	int32_t wide; /* panels of a wide tile: product_choose_wide */

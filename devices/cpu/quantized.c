@@ -128,16 +128,6 @@ LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t 
 	}
 }
 
-LANES_INLINE void merge_chains(int n, int levels, float **slot, int64_t pitch, struct lanes *c)
-{
-	for (int m = 0; m < levels; m++) {
-		*slot -= pitch;
-		UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(lanes_load(*slot + i * LANES), c[i]);
-	}
-}
-
 LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                      const char *b, int64_t bp, float *slot, int64_t pitch,
                                      const struct sum_step *step)
@@ -154,16 +144,7 @@ LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64
 		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
 	if (k < step->len)
 		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, step->len - k, c);
-	merge_chains(n, step->merge, &slot, pitch, c);
-	if (step->finish) {
-		UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_add(c[i], lanes_set_zero());
-	}
-	merge_chains(n, step->trees, &slot, pitch, c);
-	UNROLL
-	for (int i = 0; i < n; i++)
-		lanes_store(slot + i * LANES, c[i]);
+	tile_finish(n, c, slot, pitch, step);
 }
 
 #define TILE(name, rows, panels, ar, ak) \

@@ -55,8 +55,10 @@ static void append_leaf(struct walk *w, int64_t unit)
 			step->operand = term[i].operand;
 			step->len = (int32_t)(end - at < w->step_max ? end - at : w->step_max);
 			step->groups = w->sum->groups;
+			step->pairs = w->sum->pairs;
 			w->sum->elements += step->len;
 			w->sum->groups += tess_up(step->len, GROUP);
+			w->sum->pairs += tess_up(step->len, 2);
 		}
 	}
 	if (w->sum->count == first)
@@ -154,7 +156,7 @@ static void finish_node_of_trees(struct walk *w, int64_t lo, int64_t hi)
 
 static void clear_sum(struct sum *s)
 {
-	s->count = s->elements = s->groups = 0;
+	s->count = s->elements = s->groups = s->pairs = 0;
 	s->levels = 1;
 	s->nodes = 0;
 }

@@ -14,6 +14,7 @@ enum { GROUP = 32 }; /* elements that share a scale; a unit's last group may hav
 struct sum_step {
 	int64_t at, before; /* first element; elements of all earlier steps */
 	int64_t groups; /* of TESS_Q8 weights, before it: of GROUP elements of a unit */
+	int64_t pairs; /* of elements, before it: an odd one of a step is a pair too */
 	int32_t len;
 	int32_t node; /* the node of the out that it completes; -1: none */
 	int32_t operand; /* that of the term */
@@ -27,7 +28,7 @@ struct sum_step {
 struct sum {
 	struct sum_step *step; /* {0}: empty; sum_free */
 	int64_t count, capacity;
-	int64_t elements, groups; /* of all steps */
+	int64_t elements, groups, pairs; /* of all steps */
 	int32_t levels, nodes; /* depth of the stack; nodes of the out, 1 if it is finished */
 };
 

@@ -287,6 +287,22 @@ START_TEST(every_way_in_8_bits)
 }
 END_TEST
 
+/* Nor where products are of bf16, on any instruction set. */
+START_TEST(every_way_of_bf16_products)
+{
+	const char *name = _i ? "mixtral-bf16" : "llama-bf16";
+	char file[65], bf16[65], scalar[65];
+
+	get_last_digest(name, name, 1, "", file);
+	compare_digests(name, ways, WAYS, "--math bf16", bf16);
+	ck_assert_str_ne(file, bf16);
+	setenv("TESSERA_CPU", "scalar", 1);
+	get_last_digest(name, name, 2, "--math bf16", scalar);
+	unsetenv("TESSERA_CPU");
+	ck_assert_str_eq(scalar, bf16);
+}
+END_TEST
+
 #define RULE(pattern, style) "\"" pattern "\":\"" style "\""
 #define BY_EXPERT(style) \
 	RULE("ep:**.experts.gate_up_proj", "grouped_gemm") \
@@ -599,6 +615,7 @@ int main(void)
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, NAMES);
 	tcase_add_loop_test(t, every_way_in_8_bits, 0, (NAMES + 2) / 3);
+	tcase_add_loop_test(t, every_way_of_bf16_products, 0, 2);
 	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE + 1);
 	tcase_add_loop_test(t, older_config, 0, NAMES);
 	tcase_add_test(t, names_without_prefix);

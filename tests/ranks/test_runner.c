@@ -21,7 +21,9 @@
 enum { IDS_MAX = 64, PROMPT = 7 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
-struct open_runner_state { /* a runner of the checkpoint in data/, on one rank */
+struct open_runner_state { /* a runner of `dir`, or of the checkpoint in data/, on one rank */
+	const char *dir;
+	int32_t math;
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
 	struct tess_plan plan;
@@ -32,9 +34,11 @@ struct open_runner_state { /* a runner of the checkpoint in data/, on one rank *
 static tess_status open_test_runner(struct tess_world *w, const char *plan,
                                     struct open_runner_state *o)
 {
-	struct tess_runner_parts parts = { .group = tess_world_group(w), .threads = 1 };
-	tess_status st =
-		tess_checkpoint_open(SOURCE_ROOT "/data", TESS_CHECKPOINT_WHOLE, &o->checkpoint);
+	struct tess_runner_parts parts = { .group = tess_world_group(w),
+		                           .threads = 1,
+		                           .math = o->math };
+	tess_status st = tess_checkpoint_open(o->dir ? o->dir : SOURCE_ROOT "/data",
+	                                      TESS_CHECKPOINT_WHOLE, &o->checkpoint);
 
 	o->rank = tess_world_rank(w);
 	if (!st)
@@ -284,6 +288,18 @@ static tess_status check_different_plans(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
+/* Rank 1 has products of bf16. */
+static tess_status check_different_math(struct tess_world *w, void *arg)
+{
+	struct open_runner_state o = { .dir = arg,
+		                       .math = tess_world_rank(w) == 1 ? TESS_BF16 : 0 };
+
+	HOLDS(open_test_runner(w, "tp", &o) == TESS_EMISMATCH);
+	HOLDS(strstr(tess_error(), "rank 1 differs from rank 0 at record") != NULL);
+	close_test_runner(&o);
+	return TESS_OK;
+}
+
 /* ---- sessions -------------------------------------------------------------------------------- */
 
 enum { STORY = 6 };
@@ -477,6 +493,7 @@ START_TEST(ranks_with_other_programs_are_refused)
 	            (const char *[]){ "{\"model.layers.1.mlp.up_proj\":\"colwise_rep\"}",
 	                              "{\"model.layers.0.mlp.up_proj\":\"colwise_rep\"}",
 	                              "rank 1 differs from rank 0 at record" });
+	spawn_ranks(3, check_different_math, SOURCE_ROOT "/tests/data/goldens/llama-bf16");
 }
 END_TEST
 

@@ -10,12 +10,14 @@
 #include "tree_sum.h"
 
 #include <dlfcn.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <tessera/device.h>
+#include <tessera/reduce.h>
 
 static const char *cpu_isa = "auto"; /* TESSERA_CPU for the next device */
 static char cpu_sentence[512];
@@ -75,7 +77,7 @@ static const struct cpu_variant cpu_variants[] = { CPU_TESTED };
 #else
 static const struct cpu_variant cpu_variants[] = {
 	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "avx2", 3 },
-	{ "avx512", 1 }, { "avx512", 2 }, { "neon", 1 }, { "neon", 3 },
+	{ "avx512", 1 }, { "avx512", 2 }, { "neon", 1 }, { "neon", 3 }, { "avx512bf16", 2 },
 };
 #endif
 enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
@@ -330,6 +332,36 @@ static inline struct tess_view cpu_pack_matrices(void *device, const struct tess
 }
 
 /* ---- sums, as docs/ops.md defines them */
+
+static inline float cpu_flush_denormal(float x)
+{
+	return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
+}
+
+/* c + x * w, a product of bf16: by the error of what rounding gives at the smallest number. */
+static inline float cpu_add_product(float x, float w, float c)
+{
+	double error;
+	float y;
+
+	x = cpu_flush_denormal(tess_bf16_load(tess_bf16_round(x)));
+	w = cpu_flush_denormal(w);
+	y = fmaf(x, w, c);
+	error = (double)x * (double)w + ((double)c - (double)y);
+	if (fabsf(y) == FLT_MIN && error * (y > 0 ? 1 : -1) < -0x1p-151)
+		return copysignf(0, y);
+	return cpu_flush_denormal(y);
+}
+
+/* Adds n products of bf16 to c: pairs in turn, the second of a pair first. */
+static inline float cpu_add_pairs(const float *x, const float *w, int64_t n, float c)
+{
+	for (int64_t k = 0; k < n; k += 2) {
+		c = cpu_add_product(k + 1 < n ? x[k + 1] : 0, k + 1 < n ? w[k + 1] : 0, c);
+		c = cpu_add_product(x[k], w[k], c);
+	}
+	return c;
+}
 
 static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
 {

@@ -142,7 +142,7 @@ enum { UNITS_MAX = 128 };
 struct moe { /* on one rank: experts [lo, lo + e) of n */
 	int64_t tokens, k, f, h, n, lo, e, slots;
 	int64_t k_units, f_units, f_lo, f_hi; /* F has units [f_lo, f_hi) of f_units */
-	int32_t act, dtype;
+	int32_t act, dtype, math;
 	struct cpu_weights gate_up, down;
 	float *x, *weight, *want; /* want: the out, dense */
 	struct tess_tree tree[3];
@@ -182,6 +182,7 @@ static void free_moe(struct moe *m)
 struct product {
 	const int64_t *bound;
 	const float *x, *w;
+	bool pairs; /* products of bf16 */
 };
 
 static float sum_unit_products(const void *arg, const struct tess_tree *tree, int64_t u)
@@ -189,7 +190,11 @@ static float sum_unit_products(const void *arg, const struct tess_tree *tree, in
 	const struct product *p = arg;
 	float acc = 0;
 
-	for (int64_t k = p->bound[u - tree->lo]; k < p->bound[u - tree->lo + 1]; k++)
+	int64_t first = p->bound[u - tree->lo], end = p->bound[u - tree->lo + 1];
+
+	if (p->pairs)
+		return cpu_add_pairs(p->x + first, p->w + first, end - first, 0);
+	for (int64_t k = first; k < end; k++)
 		acc = fmaf(p->x[k], p->w[k], acc);
 	return acc;
 }
@@ -202,7 +207,8 @@ static int64_t compute_expert(const struct moe *m, int64_t t, int64_t e, bool no
 
 	for (int64_t j = 0; j < 2 * m->f; j++) {
 		struct product p = { m->bound[0], m->x + t * m->k,
-			             m->gate_up.value + (e * 2 * m->f + j) * m->k };
+			             m->gate_up.value + (e * 2 * m->f + j) * m->k,
+			             m->math == TESS_BF16 };
 
 		h[j] = cpu_sum_trees(&m->tree[0], 1, sum_unit_products, &p);
 	}
@@ -211,7 +217,8 @@ static int64_t compute_expert(const struct moe *m, int64_t t, int64_t e, bool no
 		                            : h[j] * (1 / (1 + mathf_exp(-h[j])))) *
 		       h[m->f + j];
 	for (int64_t j = 0; j < m->h; j++) {
-		struct product p = { m->bound[1], h, m->down.value + (e * m->h + j) * m->f };
+		struct product p = { m->bound[1], h, m->down.value + (e * m->h + j) * m->f,
+			             m->math == TESS_BF16 };
 
 		if (nodes)
 			count = cpu_sum_nodes(&m->tree[1], 1, sum_unit_products, &p,
@@ -301,7 +308,7 @@ static void compare_experts(struct moe *m)
 {
 	int64_t nodes = compute_moe(m), columns = m->h * (m->slots ? m->slots : 1),
 		rows = (nodes ? nodes : 1) * m->tokens;
-	double num[TESS_EXPERTS_NUMS] = { m->act, (double)m->slots };
+	double num[TESS_EXPERTS_NUMS] = { m->act, (double)m->slots, m->math };
 	struct tess_view in[4] = { cpu_make_rows(m->x, m->tokens, m->k, m->k),
 		                   cpu_make_rows(m->weight, m->tokens, m->e, m->e) };
 	struct tess_view out, stack[2] = { make_stack(&m->gate_up, m->e, 2 * m->f, m->k),
@@ -447,12 +454,13 @@ static const struct moe cut_shapes[] = {
 enum { SHAPES = sizeof shapes / sizeof *shapes, CUT = sizeof cut_shapes / sizeof *cut_shapes };
 static const int64_t moe_tokens[] = { 1, 3, 8, 60 };
 
-static void check_moe(const struct moe *shape, int64_t tokens, int asks, int i)
+static void check_products(const struct moe *shape, int64_t tokens, int asks, int i, int32_t math)
 {
 	struct moe m = *shape;
 
 	m.tokens = tokens;
 	m.dtype = cpu_choose_dtype(i);
+	m.math = math;
 	m.act = i % 2 ? TESS_SILU : TESS_RELU;
 	set_up_moe(&m);
 	draw_weights(&m, m.slots ? m.slots : 3, asks);
@@ -460,6 +468,13 @@ static void check_moe(const struct moe *shape, int64_t tokens, int asks, int i)
 	if (m.slots && m.f_lo == 0)
 		compare_combine(&m);
 	free_moe(&m);
+}
+
+static void check_moe(const struct moe *shape, int64_t tokens, int asks, int i)
+{
+	check_products(shape, tokens, asks, i, 0);
+	if (cpu_choose_dtype(i) == TESS_BF16)
+		check_products(shape, tokens, asks, i, TESS_BF16);
 }
 
 START_TEST(experts_of_rows)
@@ -572,7 +587,8 @@ START_TEST(refuses)
 	in[2] = make_stack(&m.gate_up, m.e, 2 * m.f, m.k);
 	in[3] = make_stack(&m.down, m.e, m.h, m.f);
 	out = cpu_make_rows(memory, 2, 3 * m.h, 3 * m.h);
-	op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, 2, m.tree, 3, m.term, 3);
+	op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, TESS_EXPERTS_NUMS, m.tree, 3,
+	                     m.term, 3);
 	logits[0] = cpu_make_rows(m.x, 2, 16, 16);
 	logits[1] = cpu_make_list(m.x, TESS_F32, 16);
 	weights = cpu_make_rows(memory, 2, 16, 16);

@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+static double math; /* of the next op: TESS_BF16, or 0 */
+
 /* A result for each weight. */
 static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
                                      const struct tess_view *out, const struct tess_tree *tree,
@@ -13,6 +15,8 @@ static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
 		cpu_make_sum_op(TESS_OP_LINEAR, in, nin, out, NULL, 0, tree, ntree, term, nterm);
 
 	op.nout = nin - 1;
+	op.num = &math;
+	op.nnum = math != 0;
 	return op;
 }
 
@@ -58,7 +62,10 @@ static float sum_products(const void *arg, const struct tess_tree *tree, int64_t
 	for (int32_t i = 0; i < tree->terms; i++) {
 		const int64_t *bound = p->cut->term[tree->first + i].bound + (u - tree->lo);
 
-		for (int64_t k = bound[0]; k < bound[1]; k++)
+		if (math != 0)
+			acc = cpu_add_pairs(p->x + bound[0], p->w + bound[0], bound[1] - bound[0],
+			                    acc);
+		for (int64_t k = bound[0]; k < bound[1] && math == 0; k++)
 			acc = fmaf(p->x[k], p->w[k], acc);
 	}
 	return acc;
@@ -109,8 +116,8 @@ static void compute_linear(const struct contraction *c, const float *x, int64_t 
 }
 
 /* One op with two weights on every device, from rows and from panels. */
-static void compare_linear(const struct contraction *c, int64_t tokens, const int64_t n[2],
-                           bool partial, int dtype)
+static void compare_products(const struct contraction *c, int64_t tokens, const int64_t n[2],
+                             bool partial, int dtype)
 {
 	struct weight w[2];
 	struct tess_view in[3] = { 0 }, out[2] = { 0 };
@@ -124,7 +131,9 @@ static void compare_linear(const struct contraction *c, int64_t tokens, const in
 		nodes += tess_node_count(c->tree[i].n, c->tree[i].lo, c->tree[i].hi);
 	in[0] = cpu_make_rows(x, tokens, c->k, c->k);
 	for (int i = 0; i < 2; i++) {
-		w[i] = make_test_weight(n[i], c->k, cpu_choose_dtype(dtype + i), (dtype + i) % 3);
+		w[i] = make_test_weight(n[i], c->k,
+		                        math != 0 ? TESS_BF16 : cpu_choose_dtype(dtype + i),
+		                        (dtype + i) % 3);
 		want[i] = malloc(sizeof(float) * (size_t)((nodes ? nodes : 1) * tokens * n[i] + 1));
 		compute_linear(c, x, tokens, &w[i], nodes, want[i]);
 	}
@@ -158,6 +167,15 @@ static void compare_linear(const struct contraction *c, int64_t tokens, const in
 		free(want[i]);
 	}
 	free(x);
+}
+
+static void compare_linear(const struct contraction *c, int64_t tokens, const int64_t n[2],
+                           bool partial, int dtype)
+{
+	compare_products(c, tokens, n, partial, dtype);
+	math = TESS_BF16;
+	compare_products(c, tokens, n, partial, dtype);
+	math = 0;
 }
 
 START_TEST(finished_sums)
@@ -474,7 +492,120 @@ START_TEST(rows_that_share_sets)
 }
 END_TEST
 
+/* What products of bf16 flush, round, overflow and cancel: exponents that meet in a sum. */
+static float draw_hard_number(int kind, bool narrow)
+{
+	static const uint32_t special[] = { 0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
+		                            1, 0x80007fff, 0x007fffff, 0x00800000, 0x7f7fffff };
+	static const int exponents[] = { 1, 2, 50, 64, 75, 120, 127, 192, 254 };
+	uint32_t u = cpu_draw_random() << 1, n = cpu_draw_random();
+	int e = exponents[kind % 9] + (int)(n % 3) - 1;
+
+	u = n % 40 == 0 ? special[n / 40 % 10] : (u & 0x807fffff) | (uint32_t)e << 23;
+	return tess_float(narrow ? u & 0xffff0000 : u);
+}
+
+START_TEST(hard_products_of_bf16)
+{
+	enum { N = 33, K = 7, T = 7, TIMES = 200 };
+	int64_t bound[] = { 0, K };
+	struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	struct tess_term term = { .bound = bound };
+	float x[T * K], wide[N * K], want[T * N], got[T * N];
+	uint16_t w[N * K];
+	struct tess_view in[2] = { cpu_make_rows(x, T, K, K) }, out = cpu_make_rows(got, T, N, N);
+	struct tess_view rows = cpu_make_view(w, TESS_BF16, N, K, K, 1);
+	struct cpu_devices d = { 0 };
+	struct tess_op op;
+
+	math = TESS_BF16;
+	op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
+	while (cpu_open_next(&d)) {
+		cpu_seed = 5;
+		for (int i = 0; i < TIMES; i++) {
+			for (int k = 0; k < T * K; k++)
+				x[k] = draw_hard_number(i, false);
+			for (int k = 0; k < N * K; k++) {
+				wide[k] = draw_hard_number(i / 9 + k % 2 * i % 4, true);
+				w[k] = tess_bf16_round(wide[k]);
+			}
+			for (int k = 0; k < T * N; k++)
+				want[k] =
+					cpu_add_pairs(x + k / N * K, wide + k % N * K, K, 0) + 0.0f;
+			in[1] = cpu_pack_weight(d.now, &rows);
+			cpu_run_op(d.now, &op);
+			cpu_expect_equal(d.variant->isa, got, want, T * N);
+			free(in[1].data);
+		}
+	}
+	math = 0;
+}
+END_TEST
+
+/* Rounding x costs half of a unit in the last of 8 places of each product; the sums little. */
+START_TEST(error_of_products_of_bf16)
+{
+	enum { N = 20, K = 1200, T = 9, UNITS = 8 };
+	struct contraction c = { 0 };
+	struct weight w;
+	float *x, whole[T * N], got[T * N];
+	struct tess_view in[2], out = cpu_make_rows(got, T, N, N);
+	void *device = cpu_open_device("auto", 1);
+	struct tess_op op;
+	double most;
+
+	add_contraction_tree(&c, UNITS, 0, UNITS, 1, K / UNITS);
+	w = make_test_weight(N, c.k, TESS_BF16, 0);
+	x = cpu_make_floats(T * c.k);
+	in[0] = cpu_make_rows(x, T, c.k, c.k);
+	in[1] = w.rows;
+	compute_linear(&c, x, T, &w, 0, whole);
+	math = TESS_BF16;
+	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
+	cpu_run_op(device, &op);
+	math = 0;
+	for (int i = 0; i < T * N; i++) {
+		most = 0;
+		for (int64_t k = 0; k < c.k; k++)
+			most += fabs((double)x[i / N * c.k + k] *
+			             (double)w.data.value[i % N * c.k + k]);
+		ck_assert(fabs((double)got[i] - (double)whole[i]) <= most * 0x1.1p-9);
+	}
+	cpu_device->close(device);
+	cpu_free_weights(&w.data);
+	free(x);
+}
+END_TEST
+
+START_TEST(refuses_products_that_it_has_not)
+{
+	struct contraction c = { 0 };
+	float x[16] = { 0 }, w[16] = { 0 }, y[1];
+	struct tess_view in[2], out = cpu_make_rows(y, 1, 1, 1);
+	void *device = cpu_open_device("auto", 1);
+	struct tess_op op;
+
+	add_contraction_tree(&c, 1, 0, 1, 1, 8);
+	in[0] = cpu_make_rows(x, 1, c.k, c.k);
+	in[1] = cpu_make_rows(w, 1, c.k, c.k);
+	math = TESS_BF16;
+	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	ck_assert_msg(strstr(cpu_sentence, "with weights in bf16"), "%s", cpu_sentence);
+	math = TESS_F16;
+	in[1].dtype = TESS_F16;
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	math = TESS_F32;
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
+	op.nnum = 2;
+	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	math = 0;
+	cpu_device->close(device);
+}
+END_TEST
+
 SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
            rows_beyond_a_block, runs_of_panels, partials_finish_alike,
            finished_sums_are_not_minus_zero, views_of_panels, a_sum_of_nothing_is_zero,
-           reads_the_weight_only, rows_that_share_sets)
+           reads_the_weight_only, rows_that_share_sets, hard_products_of_bf16,
+           error_of_products_of_bf16, refuses_products_that_it_has_not)

@@ -269,14 +269,15 @@ static tess_status print_load_json(const struct model_options *a, const struct l
 			    json_integer_value(json_array_get(rss, k)))
 				json_array_set(rss, k, json_array_get(own, k));
 	}
-	o = json_pack("{s:s, s:s, s:O, s:O, s:O, s:O, s:s, s:i, s:i, s:o, s:o, s:o, s:o}", "bench",
-	              "load", "model", a->session.model, "ranks", json_object_get(r->line, "ranks"),
-	              "threads", json_object_get(r->line, "threads"), "backend",
+	o = json_pack("{s:s, s:s, s:O, s:O, s:O, s:O, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o}",
+	              "bench", "load", "model", a->session.model, "ranks",
+	              json_object_get(r->line, "ranks"), "threads",
+	              json_object_get(r->line, "threads"), "backend",
 	              json_object_get(r->line, "backend"), "device",
 	              json_object_get(r->line, "device"), "weights",
-	              a->session.weights ? "q8" : "file", "context", (int)a->context, "tokens",
-	              (int)a->tokens, "open_s", open, "first_token_s", first, "end_s", end,
-	              "max_rss_bytes", rss);
+	              a->session.weights ? "q8" : "file", "math", tess_tool_get_math(&a->session),
+	              "context", (int)a->context, "tokens", (int)a->tokens, "open_s", open,
+	              "first_token_s", first, "end_s", end, "max_rss_bytes", rss);
 	if (!o)
 		return tess_fail(TESS_ENOMEM, "--json: out of memory");
 	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));

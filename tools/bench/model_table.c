@@ -188,14 +188,15 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 	for (int32_t i = 0; i < a->rounds; i++)
 		json_array_append_new(rates,
 		                      json_real(model_compute_rate(a, c, c->round[i].seconds)));
-	o = json_pack("{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I}",
-	              "bench", model_get_kind_name(a->kind), "model", a->session.model, "ranks",
-	              (int)r->nranks, "threads", (int)r->threads, "backend", r->backend, "device",
-	              r->device, "weights", a->session.weights ? "q8" : "file", "batch",
-	              (int)c->batch, "context", (int)a->context, "tokens", (int)a->tokens,
-	              "tokens_per_s", rates, "median", median, "weight_bytes",
-	              (json_int_t)c->weight_bytes, "kv_bytes", (json_int_t)c->kv_bytes, "flops",
-	              (json_int_t)c->flops);
+	o = json_pack(
+		"{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I}",
+		"bench", model_get_kind_name(a->kind), "model", a->session.model, "ranks",
+		(int)r->nranks, "threads", (int)r->threads, "backend", r->backend, "device",
+		r->device, "weights", a->session.weights ? "q8" : "file", "math",
+		tess_tool_get_math(&a->session), "batch", (int)c->batch, "context", (int)a->context,
+		"tokens", (int)a->tokens, "tokens_per_s", rates, "median", median, "weight_bytes",
+		(json_int_t)c->weight_bytes, "kv_bytes", (json_int_t)c->kv_bytes, "flops",
+		(json_int_t)c->flops);
 	if (o && a->breakdown) {
 		json_object_set_new(o, "limits",
 		                    json_pack("{s:f, s:f}", "bytes_per_s", r->limits.bytes,
