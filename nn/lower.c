@@ -4,6 +4,8 @@
 #include "nn/build.h"
 #include "nn/check.h"
 
+#include <tessera/reduce.h>
+
 /* ---- records of each kind -------------------------------------------------------------------- */
 
 static void lower_norm(struct build *b, const struct tess_record *rec)
@@ -342,4 +344,22 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 	for (int32_t i = 0; i < l->nsteps; i++)
 		l->step[i]->op.stream = l->step[i]->coll.stream = l->step[i]->sum.stream =
 			m->stream;
+}
+
+uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)
+{
+	uint64_t hash = 0;
+
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+
+		/* what some ranks only send or receive may lie anywhere */
+		if (l->step[i]->kind != TESS_STEP_COLL || tess_kind_rooted(c->kind))
+			continue;
+		for (int32_t k = 0; k < l->npatches; k++)
+			if (l->patch[k].pointer == (void **)(uintptr_t)&c->src ||
+			    l->patch[k].pointer == (void **)(uintptr_t)&c->dst)
+				hash = (hash ^ l->patch[k].offset) * 0x9e3779b97f4a7c15;
+	}
+	return hash;
 }

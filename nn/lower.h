@@ -121,6 +121,8 @@ struct tess_memory { /* that the steps use; borrowed */
 	void *stream; /* of the device, or NULL */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
+/* Of where in the step arena its collectives of all ranks read and write. */
+uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l);
 
 /* The runs of an axis in a part of it, runs[tess_dim_count_pieces]; returns their elements. */
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,

@@ -452,7 +452,8 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 	if (!st)
 		st = tess_programs_find(&s->programs, like, &k);
 	if (!st && !k->used) {
-		st = tess_step_memory_reserve(&s->step, k->lowered->bytes);
+		st = tess_step_memory_reserve(&s->step, k->lowered->bytes,
+		                              tess_rank_program_hash_calls(k->lowered));
 		st = tess_group_agree_status(s->parts.group, st, "step");
 		s->step.moved = true;
 	}
@@ -563,6 +564,8 @@ void tess_runner_free(struct tess_runner *s)
 	tess_runner_drain(s);
 	tess_programs_close_graphs(&s->programs);
 	tess_chooser_close(s);
+	if (s->step.is_registered)
+		tess_step_memory_free(&s->step);
 	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
 		tess_group_detach_device(s->parts.along[i], s->device.self);
 	if (s->device.self)

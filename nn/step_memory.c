@@ -1,6 +1,7 @@
 #include "nn/step_memory.h"
 
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/shared_region.h"
 
 #include <stdlib.h>
@@ -9,10 +10,15 @@
 
 static void free_step(struct tess_step_memory *s)
 {
-	if (s->is_shared)
+	if (s->is_shared) {
 		tess_group_free(s->shared, s->at.step);
-	else
+	} else if (s->is_registered) {
+		s->device->table->sync(s->device->self, s->device->stream);
+		tess_carrier_free(s->shared, s->at.step);
+	} else {
 		tess_device_free(s->device, s->at.step);
+	}
+	s->is_shared = s->is_registered = false;
 	s->at.step = NULL;
 }
 
@@ -30,17 +36,82 @@ static tess_status alloc_step(struct tess_step_memory *s, uint64_t *bytes, void 
 	return tess_device_alloc(s->device, "step", *bytes, out);
 }
 
+/* All ranks use memory that the carrier knows, or none. *out NULL: none does. */
+static tess_status alloc_registered(struct tess_step_memory *s, uint64_t bytes, void **out)
+{
+	int64_t has;
+	tess_status st;
+
+	*out = NULL;
+	if (s->unlike)
+		return TESS_OK;
+	has = tess_carrier_alloc(s->shared, bytes, out) == TESS_OK;
+	if (!has)
+		*out = NULL;
+	st = tess_all_reduce(s->shared, &has, &has, 1, TESS_I64, TESS_MIN, "step");
+	if (*out && (st || !has)) {
+		tess_carrier_free(s->shared, *out);
+		*out = NULL;
+	}
+	s->unlike = s->unlike || !has;
+	return st;
+}
+
+struct step_request { /* of one rank; gathered from all */
+	int64_t bytes, is_short;
+	uint64_t calls;
+};
+
+/* Where a carrier knows memory: the largest size, and whether calls lie alike so far. */
+static tess_status reserve_registered(struct tess_step_memory *s, uint64_t bytes, uint64_t calls)
+{
+	struct step_request mine = { (int64_t)bytes, bytes > s->bytes, calls }, *all;
+	int32_t n = tess_group_size(s->shared);
+	bool is_short = false;
+	void *more = NULL;
+	tess_status st;
+
+	all = calloc((size_t)n, sizeof *all);
+	st = all ? tess_all_gather(s->shared, &mine, all, sizeof mine / 8, TESS_I64, "step")
+	         : tess_fail(TESS_ENOMEM, "out of memory");
+	for (int32_t r = 0; r < n && !st; r++) {
+		bytes = (uint64_t)all[r].bytes > bytes ? (uint64_t)all[r].bytes : bytes;
+		is_short = is_short || all[r].is_short;
+		s->unlike = s->unlike || all[r].calls != all[0].calls;
+	}
+	free(all);
+	if (st || (!is_short && !(s->is_registered && s->unlike)))
+		return st;
+	bytes = bytes > s->bytes ? bytes : s->bytes;
+	st = alloc_registered(s, bytes, &more);
+	if (st)
+		return st;
+	if (s->at.step)
+		free_step(s);
+	s->is_registered = more;
+	s->bytes = 0;
+	if (!more)
+		st = tess_device_alloc(s->device, "step", bytes, &more);
+	if (!st) {
+		s->at.step = more;
+		s->bytes = bytes;
+	}
+	return st;
+}
+
 /*
  * Ranks need different sizes for the same program: shared memory, which is allocated collectively,
  * grows if it is too small for any rank.
  */
-tess_status tess_step_memory_reserve(struct tess_step_memory *s, uint64_t bytes)
+tess_status tess_step_memory_reserve(struct tess_step_memory *s, uint64_t bytes, uint64_t calls)
 {
 	int64_t is_short = bytes > s->bytes;
 	void *more;
 	bool shared;
 	tess_status st = TESS_OK;
 
+	if (tess_carrier_has_memory(s->shared))
+		return reserve_registered(s, bytes, calls);
 	if (tess_group_has_shared_memory(s->shared))
 		st = tess_all_reduce(s->shared, &is_short, &is_short, 1, TESS_I64, TESS_MAX,
 		                     "step");

@@ -218,7 +218,7 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 		st = reserve_buffers(t, shape.ntokens, longest);
 	st = tess_group_agree_status(t->parts.group, st, "step");
 	if (!st) {
-		st = tess_step_memory_reserve(m, k->lowered->bytes);
+		st = tess_step_memory_reserve(m, k->lowered->bytes, 0);
 		st = tess_group_agree_status(t->parts.group, st, "step");
 	}
 	if (st)

@@ -281,6 +281,10 @@ static bool find_outward_interface(const char *meeting, char name[static IF_NAME
 /*
  * NCCL takes the network of its connections from the environment, once: what the user has not set
  * is set before its first communicator. Where ranks share a GPU it needs a switch, and no NVLS.
+ *
+ * Memory of the device's stream-ordered pool cannot be read by other GPUs of the process. NCCL
+ * registers buffers of calls in graphs by itself, and requires that they lie at one offset of their
+ * memory on all ranks: those that do are registered by group_alloc.
  */
 static tess_status set_environment(const struct tess_join *how, bool shared)
 {
@@ -294,6 +298,8 @@ static tess_status set_environment(const struct tess_join *how, bool shared)
 		snprintf(value, sizeof value, "=%s", name);
 		setenv("NCCL_SOCKET_IFNAME", value, 0);
 	}
+	setenv("NCCL_P2P_DIRECT_DISABLE", "1", 0);
+	setenv("NCCL_GRAPH_REGISTER", "0", 0);
 	if (shared) {
 		setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
 		setenv("NCCL_NVLS_ENABLE", "0", 0);

@@ -245,6 +245,27 @@ tess_status tess_group_copy(const struct tess_group *g, const char *where, void 
 	return st ? st : TESS_PLUGIN_CALL(g->device, where, sync, g->device_self, stream);
 }
 
+bool tess_carrier_has_memory(const struct tess_group *g)
+{
+	return g->carrier.self && g->carrier.backend->alloc && g->carrier.backend->free;
+}
+
+tess_status tess_carrier_alloc(const struct tess_group *g, uint64_t bytes, void **out)
+{
+	void **peers = calloc((size_t)g->size, sizeof *peers);
+	tess_status st = peers ? TESS_PLUGIN_CALL(g->carrier.backend, "step", alloc,
+	                                          g->carrier.self, bytes, out, peers)
+	                       : tess_fail(TESS_ENOMEM, "out of memory");
+
+	free(peers);
+	return st;
+}
+
+void tess_carrier_free(const struct tess_group *g, void *mine)
+{
+	g->carrier.backend->free(g->carrier.self, mine);
+}
+
 uint64_t tess_group_mem_kinds(const struct tess_group *g)
 {
 	return UINT64_C(1) << TESS_HOST | (g->self ? g->backend->mem_kinds : 0) |

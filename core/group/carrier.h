@@ -46,6 +46,15 @@ tess_status tess_world_drain_device(const struct tess_world *w, const void *devi
 tess_status tess_group_copy(const struct tess_group *g, const char *where, void *stream, void *dst,
                             const void *src, uint64_t bytes);
 
+/*
+ * Memory of the device that its carrier knows, and reads and writes without copies of its own. The
+ * calls of all ranks must then lie at the same places in it. `bytes`: the same on all ranks.
+ */
+bool tess_carrier_has_memory(const struct tess_group *g);
+tess_status tess_carrier_alloc(const struct tess_group *g, uint64_t bytes, void **out);
+/* Nothing uses it any more, and the device is attached. */
+void tess_carrier_free(const struct tess_group *g, void *mine);
+
 /* The kinds of memory that calls may use: 1 << kind. */
 uint64_t tess_group_mem_kinds(const struct tess_group *g);
 /* Whether a backend moves the memory of this call, which is of a kind of the group. */

@@ -17,17 +17,20 @@ enum { DEVICES = 8, DEPTH = 8, INVALID = 1, BAD_CONTEXT = 201, NOT_READY = 600, 
 static int (*queue)(void *stream, void (*fn)(void *arg), void *arg);
 static void *(*translate)(void *stream, const void *p);
 static bool (*retain)(void *stream, void (*fn)(void *arg), void *arg);
+static void (*adopt)(void *p, size_t bytes);
 
 static void find_device(void)
 {
 	void *file = dlopen(DISCRETE, RTLD_NOW | RTLD_NOLOAD);
-	void *at[3] = { file ? dlsym(file, "discrete_queue") : NULL,
+	void *at[4] = { file ? dlsym(file, "discrete_queue") : NULL,
 		        file ? dlsym(file, "discrete_translate") : NULL,
-		        file ? dlsym(file, "discrete_retain") : NULL };
+		        file ? dlsym(file, "discrete_retain") : NULL,
+		        file ? dlsym(file, "discrete_adopt") : NULL };
 
 	memcpy(&queue, &at[0], sizeof queue);
 	memcpy(&translate, &at[1], sizeof translate);
 	memcpy(&retain, &at[2], sizeof retain);
+	memcpy(&adopt, &at[3], sizeof adopt);
 }
 
 static bool has_device(void)
@@ -35,7 +38,7 @@ static bool has_device(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, find_device);
-	return queue && translate && retain;
+	return queue && translate && retain && adopt;
 }
 
 bool fake_retain(void *stream, void (*fn)(void *arg), void *arg)
@@ -208,6 +211,8 @@ void *fake_allocate(size_t bytes)
 	b->next = blocks;
 	blocks = b;
 	pthread_mutex_unlock(&lock);
+	if (has_device())
+		adopt(b->at, bytes);
 	return b->at;
 }
 
@@ -222,6 +227,8 @@ void fake_release(void *p)
 	if (b)
 		*at = b->next;
 	pthread_mutex_unlock(&lock);
+	if (b && has_device())
+		adopt(b->at, 0);
 	if (b)
 		free(b->at);
 	free(b);

@@ -1,6 +1,9 @@
-/* header.c - compares what the backend declares of NCCL with nccl.h. Only compiled. */
+/* header.c - compares what the backend declares with nccl.h and cuda.h. Only compiled. */
+#define CUDA_SUCCESS OUR_CUDA_SUCCESS
 #include "backends/nccl/library.h"
+#undef CUDA_SUCCESS
 
+#include <cuda.h>
 #include <nccl.h>
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
@@ -35,3 +38,56 @@ SAME_FIELD(net, netName);
 SAME_FIELD(split_share, splitShare);
 
 _Static_assert(sizeof(ncclConfig_t) >= sizeof(struct nccl_config), "a config of NCCL 2.18");
+
+SAME(OUR_CUDA_SUCCESS, CUDA_SUCCESS);
+SAME(CUDA_NOT_READY, CUDA_ERROR_NOT_READY);
+SAME(CUDA_NO_TIMING, CU_EVENT_DISABLE_TIMING);
+SAME(sizeof(CUdevice), sizeof(int));
+SAME(sizeof(CUdeviceptr), sizeof(unsigned long long));
+
+/* The names in library.c are what the headers make of those without _v2. */
+enum {
+	HAS_cuDevicePrimaryCtxRelease_v2,
+	HAS_cuCtxPushCurrent_v2,
+	HAS_cuCtxPopCurrent_v2,
+	HAS_cuEventDestroy_v2,
+	HAS_cuMemAlloc_v2,
+	HAS_cuMemFree_v2,
+	HAS_cuMemcpyDtoDAsync_v2,
+	HAS_cuEventCreate,
+	HAS_cuEventRecord,
+	HAS_cuEventQuery,
+	HAS_cuStreamWaitEvent,
+	HAS_cuMemAllocAsync,
+	HAS_cuMemFreeAsync,
+};
+#define JOIN(a, b) a##b
+#define NAMED(call) JOIN(HAS_, call)
+enum {
+	FOUND_0 = NAMED(cuDevicePrimaryCtxRelease),
+	FOUND_1 = NAMED(cuCtxPushCurrent),
+	FOUND_2 = NAMED(cuCtxPopCurrent),
+	FOUND_3 = NAMED(cuEventDestroy),
+	FOUND_4 = NAMED(cuMemAlloc),
+	FOUND_5 = NAMED(cuMemFree),
+	FOUND_6 = NAMED(cuMemcpyDtoDAsync),
+	FOUND_7 = NAMED(cuEventCreate),
+	FOUND_8 = NAMED(cuEventRecord),
+	FOUND_9 = NAMED(cuEventQuery),
+	FOUND_10 = NAMED(cuStreamWaitEvent),
+	FOUND_11 = NAMED(cuMemAllocAsync),
+	FOUND_12 = NAMED(cuMemFreeAsync),
+};
+
+/* Handles are pointers there, and enums ints: as many parameters, of as many bytes. */
+#define CALLS(member, type, ...) \
+	_Static_assert(sizeof(((struct nccl_calls *)0)->member(__VA_ARGS__)) == sizeof(type), \
+	               #member)
+CALLS(event_record, CUresult, (CUevent)0, (CUstream)0);
+CALLS(stream_wait, CUresult, (CUstream)0, (CUevent)0, 0);
+CALLS(alloc_async, CUresult, (CUdeviceptr *)0, 0, (CUstream)0);
+CALLS(copy_async, CUresult, (CUdeviceptr)0, (CUdeviceptr)0, 0, (CUstream)0);
+CALLS(comm_split, ncclResult_t, (ncclComm_t)0, 0, 0, (void **)0, (struct nccl_config *)0);
+CALLS(all_reduce, ncclResult_t, (void *)0, (void *)0, 0, ncclFloat32, ncclSum, (ncclComm_t)0,
+      (CUstream)0);
+CALLS(comm_register, ncclResult_t, (ncclComm_t)0, (void *)0, 0, (void **)0);

@@ -795,6 +795,32 @@ START_TEST(graphs_without_calls)
 }
 END_TEST
 
+/* The arena of steps is NCCL's, registered, where the calls of all ranks lie alike in it. */
+START_TEST(registered_arena)
+{
+	static const struct {
+		int ranks;
+		bool alike; /* memory was planned so */
+	} cases[] = { { 2, true }, { 3, true }, { 4, false } };
+	char text[4096];
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int n = cases[i].ranks;
+
+		begin_test();
+		ck_assert_int_eq(command_run(text, sizeof text,
+		                             "%s generate %s --device discrete_cuda -n %d --ids "
+		                             "1,2,3 --temperature 0 --max-tokens 5 2>&1",
+		                             TESSERA, DATA, n),
+		                 0);
+		ck_assert_msg(!count_fake_calls("register") == !cases[i].alike, "%d ranks", n);
+		ck_assert_int_eq(count_fake_calls("register"), count_fake_calls("deregister"));
+		ck_assert_int_eq(count_fake_calls("destroy"), n);
+		end_test();
+	}
+}
+END_TEST
+
 START_TEST(info_says_what_is_used)
 {
 	static char text[1 << 16];
@@ -827,6 +853,7 @@ int main(void)
 	tcase_add_loop_test(t, device_chooses_ids, 0, 8);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
+	tcase_add_test(t, registered_arena);
 	tcase_add_test(t, info_says_what_is_used);
 	return suite_end(r);
 }

@@ -68,19 +68,51 @@ static struct tess_host cpu_calls; /* what the cpu device calls */
 static const struct tess_device *cpu;
 static _Thread_local char last_sentence[SENTENCE];
 
+static pthread_mutex_t foreign_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct block *foreign_blocks; /* of NCCL: the device reads them where they are */
+
 /* ---- memory ---------------------------------------------------------------------------------- */
+
+/* bytes 0: it is freed. */
+TESS_EXPORT void discrete_adopt(void *p, size_t bytes)
+{
+	struct block **at = &foreign_blocks, *b = bytes ? calloc(1, sizeof *b) : NULL;
+
+	pthread_mutex_lock(&foreign_lock);
+	if (b) {
+		*b = (struct block){ foreign_blocks, p, p, bytes };
+		foreign_blocks = b;
+	} else {
+		while (*at && (*at)->address != p)
+			at = &(*at)->next;
+		b = *at;
+		if (b)
+			*at = b->next;
+		free(b);
+	}
+	pthread_mutex_unlock(&foreign_lock);
+}
+
+static void *find_in_blocks(const struct block *b, const char *at)
+{
+	while (b && (at < b->address || at >= b->address + b->bytes))
+		b = b->next;
+	return b ? b->mapped + (at - b->address) : NULL;
+}
 
 /* Where the device has address p; NULL: it is not the device's. */
 static void *translate_address(struct discrete *d, const void *p)
 {
-	const char *at = p;
-	void *found = NULL;
+	void *found;
 
 	pthread_mutex_lock(&d->block_lock);
-	for (struct block *b = d->blocks; b && !found; b = b->next)
-		if (at >= b->address && at < b->address + b->bytes)
-			found = b->mapped + (at - b->address);
+	found = find_in_blocks(d->blocks, p);
 	pthread_mutex_unlock(&d->block_lock);
+	if (found)
+		return found;
+	pthread_mutex_lock(&foreign_lock);
+	found = find_in_blocks(foreign_blocks, p);
+	pthread_mutex_unlock(&foreign_lock);
 	return found;
 }
 
