@@ -11,6 +11,7 @@
 #include "hf/session.h"
 #include "nn/weights.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <tessera/reduce.h>
 
@@ -221,6 +222,40 @@ START_TEST(rows_become_panels)
 }
 END_TEST
 
+static tess_status fail_alloc(void *self, uint64_t bytes, void **out)
+{
+	(void)self, (void)bytes, (void)out;
+	return tess_fail(TESS_ENOMEM, "out of memory");
+}
+
+/* Where memory runs out while weights wait, they stay rows. */
+START_TEST(rows_stay_without_memory)
+{
+	struct tess_opened_device cpu = { 0 };
+	struct tess_device poor;
+	struct tess_view *rows;
+	struct opened o;
+	bool changed;
+
+	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
+	ck_assert(!tess_plugin_find_device("cpu", &cpu.table) && !cpu.table->open(0, 1, &cpu.self));
+	ck_assert(open_either(0, format_path_in(SOURCE_ROOT, "data"), 1, false, &o));
+	load_rank(&o, 0, &cpu);
+	rows = malloc((size_t)o.held.n * sizeof *rows);
+	memcpy(rows, o.held.view, (size_t)o.held.n * sizeof *rows);
+	poor = *cpu.table;
+	poor.alloc = fail_alloc;
+	o.held.device.table = &poor;
+	ck_assert_int_eq(tess_rank_weights_pack(&o.held, 1, &changed), TESS_OK);
+	ck_assert(!changed && !o.held.loader);
+	ck_assert(!memcmp(rows, o.held.view, (size_t)o.held.n * sizeof *rows));
+	tess_rank_weights_free(&o.held);
+	free(rows);
+	close_either(&o);
+	cpu.table->close(cpu.self);
+}
+END_TEST
+
 /* The exit status of `tessera ARGS`, all output in `text`. */
 static int run_tessera(const char *args, const char *model, const char *rest, char *text)
 {
@@ -286,6 +321,7 @@ int main(void)
 	scratch_make();
 	tcase_add_loop_test(t, ranks_hold_the_same, 0, sizeof cases / sizeof *cases);
 	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
+	tcase_add_test(t, rows_stay_without_memory);
 	tcase_add_test(t, same_digests);
 	tcase_add_test(t, refusals);
 	failed = suite_end(r);
