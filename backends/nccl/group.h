@@ -58,7 +58,6 @@ struct group {
 	tess_status failed; /* the answer of every later call, and its sentence */
 	char why[768];
 	struct work *works, *spare; /* that are not released, the oldest first; for later calls */
-	bool captured; /* a graph may have calls of it */
 	bool ending; /* `ender` aborts the communicator */
 	pthread_t ender;
 	struct registered *registered;
@@ -77,7 +76,7 @@ tess_status group_fail_cuda(struct group *g, int result, const char *what);
 tess_status TESS_PRINTF(3, 4) group_fail(struct group *g, tess_status why, const char *fmt, ...);
 /* TESS_OK, or the group's failure. */
 tess_status group_check(const struct group *g);
-/* Ends the communicator and all that runs in it, soon if graphs have calls of it. Locked. */
+/* Ends the communicator, and soon all that runs in it. Locked. */
 void group_abort_locked(struct group *g);
 /* TESS_OK, TESS_PENDING or the failure of what NCCL does in the background. Locked. */
 tess_status group_poll(struct group *g);

@@ -38,12 +38,13 @@ static void *abort_comm(void *arg)
 }
 
 /*
- * ncclCommAbort first stops what runs, and returns when no graph has calls of the communicator any
- * more: a thread waits for that, since graphs are closed by the one that learns of the failure.
+ * ncclCommAbort first stops what runs, and returns when the last call has left its stream, where it
+ * may be behind a call of another communicator that is aborted next, and when no graph has calls of
+ * the communicator any more, which the caller closes. So a thread waits for that.
  */
 static void end_communicator(struct group *g, void *comm)
 {
-	struct ender *e = g->captured ? malloc(sizeof *e) : NULL;
+	struct ender *e = malloc(sizeof *e);
 
 	if (e) {
 		*e = (struct ender){ g->calls->comm_abort, comm };

@@ -318,10 +318,8 @@ tess_status work_capture(void *self, const struct tess_coll *c)
 
 	group_lock(g);
 	st = check_collected(g);
-	if (!st) {
-		g->captured = true;
+	if (!st)
 		st = start_locked(g, &c, 1, true, &w);
-	}
 	group_unlock(g);
 	if (w)
 		work_release(g, w);
