@@ -55,7 +55,7 @@ struct worker {
 static void pause_cpu(void)
 {
 #if defined(__x86_64__)
-	_mm_pause();
+	__builtin_ia32_pause();
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
