@@ -26,7 +26,7 @@ struct tess_ticks {
 static inline uint64_t tess_ticks_count(void)
 {
 #if defined(__x86_64__)
-	return __builtin_ia32_rdtsc(); /* not x86intrin.h, which takes longer to compile than most files */
+	return __builtin_ia32_rdtsc(); /* x86intrin.h takes longer to compile than most files */
 #elif defined(__aarch64__)
 	uint64_t n;
 

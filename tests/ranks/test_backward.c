@@ -343,7 +343,7 @@ START_TEST(ranks_give_the_bits_of_one)
 	struct lockstep_gradients have;
 	char mesh[64], what[2048];
 
-	for (int i = 0; i < (_i < 4 && THIN == 1 ? 5 : 1 + (_i % 2)); i++) {
+	for (int i = 0; i < (THIN > 1 ? 1 : _i < 4 ? 5 : 1 + _i % 2); i++) {
 		snprintf(mesh, sizeof mesh, "%s=%d", plans[_i].mesh, (int)ranks[i]);
 		snprintf(what, sizeof what, "%s on %s", plans[_i].plan, mesh);
 		if (train_some(&odd, plans[_i].plan, mesh, 0, 0, &have)) {
@@ -491,8 +491,8 @@ START_TEST(mixtures_give_the_bits_of_one_rank)
 
 	open_golden(mixtures[_i], &o);
 	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
-	for (int i = 0; i < MIXTURE_PLANS; i += 1 + THIN / 2) {
-		for (int k = 0; k < 4 && mixture_plans[i].meshes[k]; k++) {
+	for (int i = 0; i < MIXTURE_PLANS; i++) {
+		for (int k = (_i + i) % THIN; k < 4 && mixture_plans[i].meshes[k]; k += THIN) {
 			const char *plan = mixture_plans[i].plan,
 				   *mesh = mixture_plans[i].meshes[k];
 

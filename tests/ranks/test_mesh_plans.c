@@ -170,12 +170,12 @@ START_TEST(same_bits_on_a_mesh)
 	for (snprintf(one, sizeof one, "%s", p->mesh[0]), at = one; *at; at++)
 		*at = *at >= '0' && *at <= '9' ? '1' : *at;
 	if (!train_on_mesh(&f, p->json, one, &gradients)) {
-		check_training_on_mesh(&f, p->json, p->mesh[_i % 2], &gradients);
+		check_training_on_mesh(&f, p->json, p->mesh[THIN > 1 ? 0 : _i % 2], &gradients);
 		lockstep_free_gradients(&gradients);
 	} else {
 		expect_part(tess_error(), "cannot train");
 	}
-	for (int i = 0; p->mesh[i]; i++) {
+	for (int i = THIN > 1 ? _i % 2 : 0; p->mesh[i] && (i < 2 || THIN == 1); i += 1 + THIN / 5) {
 		ck_assert_msg(!run_on_mesh(&f, p->json, p->mesh[i], &have, &other), "%s on %s: %s",
 		              p->json, p->mesh[i], tess_error());
 		ck_assert_int_eq(count, other);

@@ -139,17 +139,23 @@ START_TEST(one_number)
 }
 END_TEST
 
-/* The numbers of docs/ops.md, which the math library may change in the last digits. */
+/*
+ * The numbers of docs/ops.md, which the math library may change in the last digits; with a
+ * sanitizer of a few texts, where they differ more.
+ */
 START_TEST(eight_bits_cost_little)
 {
-	const char *text = "--text " SOURCE_ROOT "/data/texts/stories.jsonl --window 256";
-	char options[512];
-	double file = run_perplexity("perplexity", text), q8;
+	char text[512], options[640];
+	double file, q8;
 
+	command_run(text, sizeof text, "head -n %d " SOURCE_ROOT "/data/texts/stories.jsonl >'%s'",
+	            THIN > 1 ? 5 : 9999, scratch_format_path("some.jsonl"));
+	snprintf(text, sizeof text, "--text '%s' --window 256", scratch_format_path("some.jsonl"));
+	file = run_perplexity("perplexity", text);
 	snprintf(options, sizeof options, "%s --weights q8", text);
 	q8 = run_perplexity("perplexity", options);
-	ck_assert_msg(q8 != file && fabs(q8 / file - 1) < 0.001, "%.9g in 8 bits, %.9g in f32", q8,
-	              file);
+	ck_assert_msg(q8 != file && fabs(q8 / file - 1) < (THIN > 1 ? 0.01 : 0.001),
+	              "%.9g in 8 bits, %.9g in f32", q8, file);
 }
 END_TEST
 

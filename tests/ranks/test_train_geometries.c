@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SEQUENCES = 4, LENGTH_MAX = 40, WAYS = 2, RANKS = 8, REPLICAS = 3 };
+enum { SEQUENCES = 4, LENGTH_MAX = 40, WAYS = THIN > 1 ? 1 : 2, RANKS = 8, REPLICAS = 3 };
 
 struct step {
 	int64_t lengths[SEQUENCES];

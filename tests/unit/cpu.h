@@ -74,6 +74,13 @@ struct cpu_variant {
 };
 #if defined(CPU_TESTED) /* by tests/aarch64 */
 static const struct cpu_variant cpu_variants[] = { CPU_TESTED };
+#elif THIN > 1
+static const struct cpu_variant cpu_variants[] = {
+	{ "scalar", 1 },
+	{ "avx2", 3 },
+	{ "avx512", 2 },
+	{ "neon", 3 },
+};
 #else
 static const struct cpu_variant cpu_variants[] = {
 	{ "scalar", 1 }, { "scalar", 3 }, { "avx2", 1 }, { "avx2", 2 }, { "avx2", 3 },
