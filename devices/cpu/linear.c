@@ -172,7 +172,7 @@ static int64_t choose_together(const struct linear *l, int32_t nthreads)
 		return 1;
 	most = nthreads > 1 && shares < most ? shares : most;
 	most = most < l->groups ? most : l->groups;
-	return most > 1 ? most : 1;
+	return most > 1 ? tess_up(l->groups, tess_up(l->groups, most)) : 1;
 }
 
 static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
