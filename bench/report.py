@@ -8,6 +8,7 @@ CONTEXT, PROMPT, LONG, LONG_TOKENS = 16, 512, 8192, 32
 TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,"}
 PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
+PRODUCTS = ", products of bf16"  # ours with --math bf16
 
 
 def title(model):
@@ -127,11 +128,14 @@ def list_targets(r):
         yield ("prefill 512 " + title(m), m, r.ours, "prefill", PROMPT, PEERS[1:2], ratio,
                share_gemm(r, m, r.get(m, r.ours, "prefill", PROMPT)), "MKL sgemm", 1.0)
     for m, ratio in (("160m-bf16", 1.5), ("1b-bf16", 1.5)):
-        ours, f32 = (r.get(x, r.ours, "prefill", PROMPT) for x in (m, m.replace("bf16", "f32")))
-        yield ("prefill 512 " + title(m), m, r.ours, "prefill", PROMPT, PEERS[:1], ratio, ours and f32 and ours / f32,
-               "ours in f32", 0.9)
+        for math in ("", PRODUCTS):
+            ours, f32 = r.get(m, r.ours + math, "prefill", PROMPT), r.get(m.replace("bf16", "f32"), r.ours, "prefill", PROMPT)
+            yield ("prefill 512 " + title(m) + math, m, r.ours + math, "prefill", PROMPT, PEERS[:1], ratio,
+                   ours and f32 and ours / f32, "ours in f32", 0.9)
     for batch in (8, 32):
-        yield ("batch of %d, decode 160M bf16" % batch, "160m-bf16", r.ours, "batch", batch, PEERS[:1], 1.5, None, "", None)
+        for math in ("", PRODUCTS):
+            yield ("batch of %d, decode 160M bf16" % batch + math, "160m-bf16", r.ours + math, "batch", batch, PEERS[:1], 1.5,
+                   None, "", None)
     m = "160m-bf16"
     for engine, cached, cache in ((r.ours, 4, ""), (r.ours + ", cache in bf16", 2, ", cache in bf16")):
         yield ("decode at context 8192, " + title(m) + cache, m, engine, "decode", LONG, PEERS[:1], 1.2,
@@ -178,13 +182,15 @@ def write_targets(r):
 
 
 def list_cases(r):
-    """(case, model, bench, x) of the table of all engines"""
+    """(case, model, bench, x, how ours does it) of the table of all engines"""
     for bench, x, name in (("decode", CONTEXT, "decode"), ("prefill", PROMPT, "prefill 512")):
         for m in r.models():
-            yield "%s %s" % (name, title(m).replace(",", "")), m, bench, x
+            for math in ("", PRODUCTS) if bench == "prefill" else [""]:
+                yield "%s %s" % (name, title(m).replace(",", "")) + math, m, bench, x, math
     for batch in (8, 32):
-        yield "batch of %d 160M bf16" % batch, "160m-bf16", "batch", batch
-    yield "decode at 8192 160M bf16", "160m-bf16", "decode", LONG
+        for math in ("", PRODUCTS):
+            yield "batch of %d 160M bf16" % batch + math, "160m-bf16", "batch", batch, math
+    yield "decode at 8192 160M bf16", "160m-bf16", "decode", LONG, ""
 
 
 def write_engines(r, spread):
@@ -192,11 +198,12 @@ def write_engines(r, spread):
     names = [re.sub(r"tessera (\d+) x (\d+)", lambda m: "ours, ranks x threads: %s x %s" % m.groups(), e) for e in engines]
     yield "| tokens/s | %s |" % " | ".join(names)
     yield "|---|" + "--:|" * len(engines)
-    for case, model, bench, x in list_cases(r):
-        rates = [r.get(model, e, bench, x) or 0 for e in engines]
+    for case, model, bench, x, how in list_cases(r):
+        engines_of = [e + how if e not in PEERS else e for e in engines]
+        rates = [r.get(model, e, bench, x) or 0 for e in engines_of]
         if not rates[0] and not rates[1]:
             continue
-        cells = [r.show(model, e, bench, x, spread) for e in engines]
+        cells = [r.show(model, e, bench, x, spread) for e in engines_of]
         cells = ["**%s**" % c if v == max(rates) else c for c, v in zip(cells, rates)]
         yield "| %s | %s |" % (case, " | ".join(cells))
 
@@ -315,8 +322,8 @@ def write_report(r, folder, prefix=""):
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
            *write_engines(r, True), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
-    for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, "llama.cpp"]),
-                                       ("prompt", "prefill", "tokens of the prompt", [r.ours, "llama.cpp"])):
+    for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
+                                       ("prompt", "prefill", "tokens of the prompt", [r.ours, r.ours + PRODUCTS, "llama.cpp"])):
         out += [*write_sweep(r, bench, head, engines), *show(name)]
     out += [*write_ranks(r), *show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r), "",
             "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
