@@ -556,7 +556,9 @@ static tess_status generate_texts(struct generation *g)
 		if (!st)
 			start_requests(g);
 	}
-	if (!st && g->queued) { /* a row of texts that have ended */
+	if (g->queued && st) {
+		tess_runner_drop_chosen(g->runner);
+	} else if (g->queued) { /* a row of texts that have ended */
 		const struct tess_chosen *unused;
 
 		st = tess_runner_read_chosen(g->runner, &unused);

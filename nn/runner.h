@@ -105,6 +105,8 @@ bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot);
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                bool chosen);
 tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);
+/* After a failure: waits for steps that were not read. Keeps the sentence. */
+void tess_runner_drop_chosen(struct tess_runner *s);
 
 struct tess_vocabulary_cut { /* a value: how the head leaves the logits */
 	struct tess_group *group; /* whose ranks have the parts of a row, in order; NULL: whole */

@@ -166,7 +166,7 @@ tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *ro
 	if (!st)
 		st = choose_ids(s, k);
 	if (st) {
-		tess_runner_drain(s);
+		tess_runner_drop_chosen(s);
 		return st;
 	}
 	tess_runner_advance(s, rows, n);
@@ -208,8 +208,14 @@ tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_cho
 		*ids = (const struct tess_chosen *)c->host;
 	}
 	if (st)
-		tess_runner_drain(s);
+		tess_runner_drop_chosen(s);
 	else
 		c->nqueued--;
 	return st;
+}
+
+void tess_runner_drop_chosen(struct tess_runner *s)
+{
+	tess_runner_drain(s);
+	s->chooser.nqueued = 0;
 }

@@ -622,6 +622,13 @@ static int keep_told_id(void *self, int64_t i, int32_t id, const float *logits, 
 	return i == TEXTS - 1 && t->n[i] == t->end_at ? TESS_END_ONE : TESS_GO_ON;
 }
 
+static int fail_with_fifth_id(void *self, int64_t i, int32_t id, const float *logits,
+                              const char *bytes, uint64_t n)
+{
+	(void)i, (void)id, (void)logits, (void)bytes, (void)n;
+	return ++*(int *)self == 5 ? tess_fail(TESS_EINVAL, "enough") : TESS_GO_ON;
+}
+
 static int keep_told_end(void *self, int64_t i, const struct tess_result *r, const char *bytes,
                          uint64_t n)
 {
@@ -648,15 +655,12 @@ struct told_case {
 /* Texts of several lengths, each of which crosses a page. */
 static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool first)
 {
-	static const int32_t ids[] = { 1, 2, 3, 300, 5, 77, 403, 261 };
+	static const int32_t ids[] = { 1, 2, 3, 300, 5, 77, 403, 261, 90, 12 };
 	struct tess_sampling greedy = { .temperature = 0, .top_p = 1, .repetition_penalty = 1 };
 	struct tess_request r[TEXTS];
 	const struct tess_request *list[TEXTS];
-	struct tess_generation how = { .size = sizeof how,
-		                       .self = &c->told,
-		                       .on_token = keep_told_id,
-		                       .on_end = keep_told_end,
-		                       .on_step = keep_told_step };
+	struct tess_generation how = { .size = sizeof how };
+	int calls = 0;
 	int32_t stop = c->stop;
 	bool stops = c->stop > 20;
 
@@ -671,6 +675,14 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 			                      .max_tokens = 80 - 7 * i };
 		list[i] = &r[i];
 	}
+	/* a step is under way when a callback fails */
+	how.self = &calls;
+	how.on_token = fail_with_fifth_id;
+	HOLDS(tess_session_generate(s, list, 1, &how) == TESS_EINVAL);
+	how.self = &c->told;
+	how.on_token = keep_told_id;
+	how.on_end = keep_told_end;
+	how.on_step = keep_told_step;
 	if (first)
 		atomic_store(c->told.chosen, 0);
 	return tess_session_generate(s, list, c->texts, &how);
