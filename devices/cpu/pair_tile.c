@@ -9,7 +9,7 @@
  */
 #include "pairs.h"
 
-enum { AHEAD = 512 }; /* bytes from an element to what is fetched with it, if it is read once */
+enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, if it is read once */
 
 #if defined(__AVX512BF16__)
 struct pairs { /* of 16 columns */
