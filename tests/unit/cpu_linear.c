@@ -542,6 +542,29 @@ START_TEST(hard_products_of_bf16)
 }
 END_TEST
 
+/* 2^-126 - 1.5 * 2^-151 is below 2^-126 in 24 bits, and not among denormals: it is flushed. */
+START_TEST(rounds_before_it_flushes)
+{
+	int64_t bound[] = { 0, 2 };
+	struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	struct tess_term term = { .bound = bound };
+	float x[2] = { 0x1.8p-76f, 0x1p-63f }, got;
+	uint16_t w[2] = { tess_bf16_round(-0x1p-75f), tess_bf16_round(0x1p-63f) };
+	struct tess_view in[2] = { cpu_make_rows(x, 1, 2, 2) }, out = cpu_make_rows(&got, 1, 1, 1);
+	struct cpu_devices d = { 0 };
+	struct tess_op op;
+
+	math = TESS_BF16;
+	op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
+	in[1] = cpu_make_view(w, TESS_BF16, 1, 2, 2, 1);
+	while (cpu_open_next(&d)) {
+		cpu_run_op(d.now, &op);
+		cpu_expect_equal(d.variant->isa, &got, &(float){ 0 }, 1);
+	}
+	math = 0;
+}
+END_TEST
+
 /* Rounding x costs half of a unit in the last of 8 places of each product; the sums little. */
 START_TEST(error_of_products_of_bf16)
 {
@@ -608,4 +631,4 @@ SUITE_MAIN("cpu_linear", finished_sums, nodes_of_ranks, several_trees_and_terms,
            rows_beyond_a_block, runs_of_panels, partials_finish_alike,
            finished_sums_are_not_minus_zero, views_of_panels, a_sum_of_nothing_is_zero,
            reads_the_weight_only, rows_that_share_sets, hard_products_of_bf16,
-           error_of_products_of_bf16, refuses_products_that_it_has_not)
+           rounds_before_it_flushes, error_of_products_of_bf16, refuses_products_that_it_has_not)
