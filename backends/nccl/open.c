@@ -289,12 +289,14 @@ static bool find_outward_interface(const char *meeting, char name[static IF_NAME
  */
 static tess_status set_environment(const struct tess_join *how, bool shared)
 {
+	static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER; /* of ranks that are threads */
 	char meeting[256] = "", name[IF_NAMESIZE] = "lo", value[IF_NAMESIZE + 1];
 	uint64_t len = sizeof meeting - 1;
 	tess_status st = how->store->get(how->store->self, "meeting", how->deadline, meeting, &len);
 
 	if (st)
 		return st;
+	pthread_mutex_lock(&environment);
 	if (!*meeting || find_outward_interface(meeting, name)) {
 		snprintf(value, sizeof value, "=%s", name);
 		setenv("NCCL_SOCKET_IFNAME", value, 0);
@@ -305,6 +307,7 @@ static tess_status set_environment(const struct tess_join *how, bool shared)
 		setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
 		setenv("NCCL_NVLS_ENABLE", "0", 0);
 	}
+	pthread_mutex_unlock(&environment);
 	return TESS_OK;
 }
 

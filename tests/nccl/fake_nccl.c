@@ -58,7 +58,8 @@ struct comm {
 	int polls;
 	atomic_int graphs; /* groups of calls in them */
 	atomic_int result;
-	uint64_t groups, splits;
+	atomic_int groups; /* started, and replayed in graphs */
+	uint64_t splits;
 	struct group *starting;
 	/* of a split */
 	struct comm **child;
@@ -301,7 +302,7 @@ static bool should_fail(const struct comm *c, int *result)
 	const char *fails = getenv("FAKE_NCCL_FAILS");
 	int rank, group, code;
 	bool now = fails && sscanf(fails, "%d %d %d", &rank, &group, &code) == 3 &&
-	           rank == c->rank && (int)c->groups >= group;
+	           rank == c->rank && c->groups >= group;
 
 	if (now)
 		*result = code;

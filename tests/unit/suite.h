@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Check notes each assertion that holds, for tests that crash later: a write to a pipe each time. */
+#define _mark_point(file, line) ((void)0)
+
 /* ThreadSanitizer has nothing to say of one rank with one thread. */
 #if defined(__SANITIZE_THREAD__)
 enum { TSAN = 1 };
