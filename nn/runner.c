@@ -433,6 +433,12 @@ static tess_status pack_weights(struct tess_runner *s)
 	return st;
 }
 
+tess_status tess_runner_pack_weights(struct tess_runner *s)
+{
+	s->packing_ns = INT64_MAX / 2;
+	return pack_weights(s);
+}
+
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out)
 {

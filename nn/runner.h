@@ -136,6 +136,8 @@ struct tess_runner_room tess_runner_get_room(const struct tess_runner *s);
 /* The most of it that a text of so many positions uses, given `chunk` rows a step at most. */
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk);
 
+/* Packs all weights that are left in rows (nn/weights.h) now, not a few before each step. */
+tess_status tess_runner_pack_weights(struct tess_runner *s);
 /*
  * Adds what steps do on this rank to *p from now on; NULL: no more. All ranks of the group have one
  * or none. Borrowed.

@@ -289,7 +289,7 @@ static bool find_outward_interface(const char *meeting, char name[static IF_NAME
  */
 static tess_status set_environment(const struct tess_join *how, bool shared)
 {
-	static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER; /* of ranks that are threads */
+	static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER; /* ranks may be threads */
 	char meeting[256] = "", name[IF_NAMESIZE] = "lo", value[IF_NAMESIZE + 1];
 	uint64_t len = sizeof meeting - 1;
 	tess_status st = how->store->get(how->store->self, "meeting", how->deadline, meeting, &len);

@@ -99,7 +99,7 @@ static void test_experts_op(const struct experts_case *c)
 	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[33];
 	struct tess_tree tree[] = { { 1, 0, 1, 0, 1 }, { 1, 0, 1, 1, 1 }, { e, 0, e, 2, 1 } };
 	struct tess_term term[] = { { 0, 0, k_bound }, { 3, 0, f_bound }, { 1, 0, e_bound } };
-	double num[] = { c->act, (double)c->slots };
+	double num[TESS_EXPERTS_NUMS] = { c->act, (double)c->slots };
 	struct tess_view in[4], out, mid[2];
 	struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, TESS_EXPERTS_NUMS,
 	                                    tree, 3, term, 3);

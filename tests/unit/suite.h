@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Check notes each assertion that holds, for tests that crash later: a write to a pipe each time. */
+/* Check notes each assertion that holds, for tests that crash later: each time a system call. */
 #define _mark_point(file, line) ((void)0)
 
 /* ThreadSanitizer has nothing to say of one rank with one thread. */

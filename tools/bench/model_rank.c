@@ -283,7 +283,8 @@ static tess_status measure_model(struct model_rank *r)
 		                           .device = tess_option_get("device") };
 	if (r->first)
 		tess_tool_check_environment();
-	if (a->breakdown)
+	st = tess_runner_pack_weights(tess_session_runner(r->session));
+	if (!st && a->breakdown)
 		st = model_measure_limits(r->all, r->result.threads, &r->result.limits);
 	if (!st && r->first)
 		model_print_head(&r->result);
