@@ -190,15 +190,7 @@ LANES_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t
 	uint32_t saved;
 
 	slot += step->level * pitch;
-	if (step->fresh) {
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_set_zero();
-	} else {
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_load(slot + i * LANES);
-	}
+	tile_begin(n, c, slot, step);
 	saved = start_flushing(c, n);
 	for (int64_t k = 0; k < step->len / 2; k++, x += rows, w += PAIR_BYTES, ahead += ahead_k) {
 		TILE_UNROLL

@@ -137,9 +137,7 @@ LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64
 	int64_t k = 0;
 
 	slot += step->level * pitch;
-	UNROLL
-	for (int i = 0; i < n; i++)
-		c[i] = step->fresh ? lanes_set_zero() : lanes_load(slot + i * LANES);
+	tile_begin(n, c, slot, step);
 	for (; k + GROUP <= step->len; k += GROUP, b += SCALES + GROUP * LANES)
 		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
 	if (k < step->len)

@@ -75,9 +75,7 @@ LANES_INLINE void run_row_tile(int rows, int32_t dtype, const float *a, int64_t 
 	struct row_block b;
 
 	slot += step->level * pitch;
-	TILE_UNROLL
-	for (int i = 0; i < rows; i++)
-		c[i] = step->fresh ? lanes_set_zero() : lanes_load(slot + i * LANES);
+	tile_begin(rows, c, slot, step);
 	if (len < n) {
 		add_one_by_one(rows, dtype, a, ar, w, row, len, c);
 		k = len;

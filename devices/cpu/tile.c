@@ -13,15 +13,7 @@ LANES_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, con
 	const int n = rows * panels;
 
 	slot += step->level * pitch;
-	if (step->fresh) {
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_set_zero();
-	} else {
-		TILE_UNROLL
-		for (int i = 0; i < n; i++)
-			c[i] = lanes_load(slot + i * LANES);
-	}
+	tile_begin(n, c, slot, step);
 	for (int64_t k = 0; k < step->len; k++, a += ak, b += bk, ahead += ahead_k) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)

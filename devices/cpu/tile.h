@@ -29,6 +29,20 @@ static inline int tile_get_wide_panels(int rows)
 	return rows == 1 ? TILE_WIDE_1 : rows <= 3 ? TILE_WIDE_3 : TILE_WIDE_6;
 }
 
+/* Before the first element of a step: n chains from zero, or from where the step before stored. */
+LANES_INLINE void tile_begin(int n, struct lanes *c, const float *slot, const struct sum_step *step)
+{
+	if (step->fresh) {
+		TILE_UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_set_zero();
+	} else {
+		TILE_UNROLL
+		for (int i = 0; i < n; i++)
+			c[i] = lanes_load(slot + i * LANES);
+	}
+}
+
 /* After the last element of a step: merges n chains with the levels below, and stores them. */
 LANES_INLINE void tile_finish(int n, struct lanes *c, float *slot, int64_t pitch,
                               const struct sum_step *step)
