@@ -146,23 +146,23 @@ static tess_status report_plan(const struct tess_op *op, tess_status st)
 
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max)
 {
-	return report_plan(op, sum_plan(&cpu->sum, op, partial, step_max));
+	return report_plan(op, sum_plan(&cpu->plans, op, partial, step_max, &cpu->sum));
 }
 
 tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t tree,
                             int64_t step_max)
 {
-	return report_plan(op, sum_plan_tokens(&cpu->sum, op, tree, step_max));
+	return report_plan(op, sum_plan_tokens(&cpu->plans, op, tree, step_max, &cpu->sum));
 }
 
-tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
-                          int64_t step_max)
+tess_status cpu_plan_tree(struct cpu *cpu, const struct tess_op *op, int32_t tree, bool partial,
+                          int64_t step_max, const struct sum **sum)
 {
 	struct tess_op one = *op;
 
 	one.tree += tree;
 	one.ntree = 1;
-	return report_plan(op, sum_plan(sum, &one, partial, step_max));
+	return report_plan(op, sum_plan(&cpu->plans, &one, partial, step_max, sum));
 }
 
 static int32_t count_cpu_devices(void)
@@ -177,9 +177,7 @@ static void device_close(void *self)
 	if (!cpu)
 		return;
 	pool_close(cpu->pool);
-	sum_free(&cpu->sum);
-	sum_free(&cpu->second);
-	sum_free(&cpu->third);
+	sum_free_plans(&cpu->plans);
 	free(cpu->shared_scratch.data);
 	free(cpu->row_scratch.data);
 	free(cpu->thread_scratch.data);

@@ -55,7 +55,8 @@ struct cpu {
 	const struct pair_tiles *pairs; /* of products of bf16 */
 	struct pool *pool;
 	int32_t nthreads;
-	struct sum sum, second, third; /* of the current op */
+	struct sum_plans plans;
+	const struct sum *sum; /* of the current op */
 	struct {
 		void *data;
 		size_t bytes;
@@ -82,8 +83,8 @@ tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial
 tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t tree,
                             int64_t step_max);
 /* Sets *sum to the steps of one tree, by itself. */
-tess_status cpu_plan_tree(struct sum *sum, const struct tess_op *op, int32_t tree, bool partial,
-                          int64_t step_max);
+tess_status cpu_plan_tree(struct cpu *cpu, const struct tess_op *op, int32_t tree, bool partial,
+                          int64_t step_max, const struct sum **sum);
 
 /* Fails if the device cannot run `op`: shapes, strides, types, sums. */
 tess_status cpu_supports(const struct tess_op *op);

@@ -102,17 +102,15 @@ static tess_status prepare_experts(struct cpu *cpu, struct experts *e)
 	bool apart = e->slots && op->out[0].ndim == 3;
 	int64_t floats, leaves;
 	void *scratch = NULL;
-	tess_status st = cpu_plan_tree(&cpu->sum, op, 0, false, LEAF);
+	tess_status st = cpu_plan_tree(cpu, op, 0, false, LEAF, &e->sum[GATE_UP]);
 
 	if (!st)
-		st = cpu_plan_tree(&cpu->second, op, 1, apart, LEAF);
+		st = cpu_plan_tree(cpu, op, 1, apart, LEAF, &e->sum[DOWN]);
 	if (!st)
 		st = experts_count_rows(&e->rows, e->slots);
 	if (st)
 		return st;
-	e->sum[GATE_UP] = &cpu->sum;
-	e->sum[DOWN] = &cpu->second;
-	e->z_nodes = cpu->second.nodes;
+	e->z_nodes = e->sum[DOWN]->nodes;
 	leaves = e->rows.experts * (int64_t)sizeof(struct leaf);
 	floats = product_count_scratch(e->sum[0], EXPERTS_ROWS);
 	if (floats < product_count_scratch(e->sum[1], EXPERTS_ROWS))

@@ -112,19 +112,16 @@ static tess_status prepare_derived(struct cpu *cpu, struct derived *d)
 	const struct tess_op *op = d->rows.op;
 	int64_t floats = 0;
 	void *scratch = NULL;
-	tess_status st = cpu_plan_tree(&cpu->sum, op, 0, false, LEAF);
+	tess_status st = cpu_plan_tree(cpu, op, 0, false, LEAF, &d->over_k);
 
 	if (!st)
-		st = cpu_plan_tree(&cpu->second, op, 1, false, LEAF);
+		st = cpu_plan_tree(cpu, op, 1, false, LEAF, &d->over_h);
 	if (!st)
-		st = cpu_plan_tree(&cpu->third, op, 2, op->out[0].ndim == 3, LEAF);
+		st = cpu_plan_tree(cpu, op, 2, op->out[0].ndim == 3, LEAF, &d->over_f);
 	if (!st)
 		st = experts_count_rows(&d->rows, (int64_t)op->num[TESS_EXPERTS_SLOTS]);
 	if (st)
 		return st;
-	d->over_k = &cpu->sum;
-	d->over_h = &cpu->second;
-	d->over_f = &cpu->third;
 	for (int i = 0; i < 3; i++) {
 		const struct sum *of[] = { d->over_k, d->over_h, d->over_f };
 		int64_t n = product_count_scratch(of[i], EXPERTS_ROWS);
@@ -176,7 +173,7 @@ static void derive_weights(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	int64_t h = g->shape[1], n;
 
 	for (int64_t t = lo; t < hi; t++) {
-		struct product p = { .sum = &a->cpu->sum,
+		struct product p = { .sum = a->cpu->sum,
 			             .w = { .data = get_row(&a->op->in[0], t),
 			                    .dtype = TESS_F32,
 			                    .ndim = 2,
@@ -209,8 +206,7 @@ tess_status run_combine_d(struct cpu *cpu, const struct tess_op *op)
 		st = experts_count_rows(&rows, op->in[0].shape[1] / h);
 	if (!st)
 		st = cpu_grow_thread_scratch(
-			cpu,
-			sizeof(float) * (size_t)(a.most + product_count_scratch(&cpu->sum, 1)));
+			cpu, sizeof(float) * (size_t)(a.most + product_count_scratch(cpu->sum, 1)));
 	if (!st)
 		pool_run(cpu->pool, derive_weights, &a, op->in[1].shape[0],
 		         tess_up(EXPERTS_SHARE, h * LANES));

@@ -22,7 +22,7 @@ static void pack_heads(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct head_linear *m = arg;
 	const struct tess_view *x = &m->op->in[0];
-	const struct sum *sum = &m->cpu->sum;
+	const struct sum *sum = m->cpu->sum;
 
 	(void)thread;
 	for (int64_t h = lo; h < hi; h++)
@@ -35,10 +35,10 @@ static void pack_heads(void *arg, int64_t lo, int64_t hi, int32_t thread)
 static struct product make_head_product(const struct head_linear *m, int64_t h)
 {
 	const struct tess_view *x = &m->op->in[0], *y = &m->op->out[0], *w = &m->op->in[1];
-	int64_t elements = m->cpu->sum.elements;
+	int64_t elements = m->cpu->sum->elements;
 
 	return (struct product){
-		.sum = &m->cpu->sum,
+		.sum = m->cpu->sum,
 		.w = get_matrix(w, h),
 		.x = m->packed ? m->packed + h * m->rows * elements
 		               : get_row(x, m->row) + h * m->x_head,
@@ -106,10 +106,10 @@ tess_status run_head_linear(struct cpu *cpu, const struct tess_op *op)
 	st = plan_head_sum(cpu, op);
 	if (!st)
 		st = cpu_grow_thread_scratch(
-			cpu, sizeof(float) * (size_t)product_count_scratch(&cpu->sum, block));
+			cpu, sizeof(float) * (size_t)product_count_scratch(cpu->sum, block));
 	if (!st && rows > TILE_ROWS)
 		st = cpu_get_shared_scratch(
-			cpu, sizeof(float) * (size_t)(heads * block * cpu->sum.elements), &packed);
+			cpu, sizeof(float) * (size_t)(heads * block * cpu->sum->elements), &packed);
 	if (st)
 		return st;
 	m.packed = packed;
@@ -117,8 +117,8 @@ tess_status run_head_linear(struct cpu *cpu, const struct tess_op *op)
 		m.rows = rows - m.row < block ? rows - m.row : block;
 		if (packed)
 			pool_run(cpu->pool, pack_heads, &m, heads,
-			         tess_up(SMALL, m.rows * cpu->sum.elements));
-		grain = tess_up(SMALL, m.rows * m.wide * LANES * cpu->sum.elements);
+			         tess_up(SMALL, m.rows * cpu->sum->elements));
+		grain = tess_up(SMALL, m.rows * m.wide * LANES * cpu->sum->elements);
 		pool_run(cpu->pool, multiply_heads, &m, heads * m.groups, grain);
 	}
 	return TESS_OK;

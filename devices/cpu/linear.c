@@ -183,6 +183,7 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 	void *packed = NULL;
 	tess_status st;
 
+	l->sum = cpu->sum;
 	choose_pass_blocks(l, pack);
 	l->wide = pack ? TILE_WIDE_6 : product_choose_wide(l->total);
 	for (int32_t i = 0; i < l->nout; i++)
@@ -215,7 +216,6 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 {
 	struct linear l = { .cpu = cpu,
-		            .sum = &cpu->sum,
 		            .x = &op->in[0],
 		            .w = &op->in[1],
 		            .y = op->out,
@@ -242,7 +242,6 @@ tess_status run_linear_dx(struct cpu *cpu, const struct tess_op *op)
 {
 	const struct tess_view *weights = &op->in[op->nin / 2], w = transpose_view(weights);
 	struct linear l = { .cpu = cpu,
-		            .sum = &cpu->sum,
 		            .x = op->in,
 		            .w = &w,
 		            .operand = weights,
@@ -261,7 +260,6 @@ tess_status run_linear_dw(struct cpu *cpu, const struct tess_op *op)
 	bool as_stored = op->out[0].stride[op->out[0].ndim - 1] == 1;
 	const struct tess_view w = transpose_view(&op->in[as_stored ? 0 : 1]);
 	struct linear l = { .cpu = cpu,
-		            .sum = &cpu->sum,
 		            .x = &op->in[as_stored ? 1 : 0],
 		            .columns = true,
 		            .w = &w,

@@ -102,13 +102,13 @@ static void sum_exponentials(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	const struct loss *l = arg;
 	const struct tess_op *op = l->op;
 	const struct tess_view *y = &op->out[0];
-	const struct sum_step *end = l->cpu->sum.step + l->cpu->sum.count;
+	const struct sum_step *end = l->cpu->sum->step + l->cpu->sum->count;
 	float *level = cpu_get_thread_scratch(l->cpu, thread), *row, leaf[LANES];
 	int32_t at, n;
 
 	for (int64_t t = lo; t < hi; t++) {
 		row = (float *)y->data + t * y->stride[y->ndim - 2];
-		for (const struct sum_step *s = l->cpu->sum.step; s < end; s += n) {
+		for (const struct sum_step *s = l->cpu->sum->step; s < end; s += n) {
 			n = end - s < LANES ? (int32_t)(end - s) : LANES;
 			add_exponentials(get_row(&op->in[0], t), get_scalar(&op->in[1], t), s, n,
 			                 leaf);
@@ -130,7 +130,7 @@ tess_status run_loss_sum(struct cpu *cpu, const struct tess_op *op)
 	tess_status st = cpu_plan_sum(cpu, op, is_partial(op, 2), INT32_MAX);
 
 	if (!st)
-		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)cpu->sum.levels);
+		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)cpu->sum->levels);
 	return st ? st : run_over_logits(cpu, op, sum_exponentials);
 }
 

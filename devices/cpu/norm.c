@@ -90,7 +90,7 @@ static const float *widen_weights(const struct tess_view *v, bool offset, float 
 static void normalize_run(const struct norm *n, const float *x, const float *w, const float *b,
                           float *level, float *y)
 {
-	struct norm_moments m = norm_measure(&n->cpu->sum, n->op->num, x, n->each, level);
+	struct norm_moments m = norm_measure(n->cpu->sum, n->op->num, x, n->each, level);
 	float mean = m.mean, s = m.scale;
 
 	if (b) {
@@ -122,7 +122,7 @@ static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 static void derive_run(const struct norm *n, const float *x, const float *w, const float *g,
                        float *u, float *h, float *level, float *dx)
 {
-	const struct sum *sum = &n->cpu->sum;
+	const struct sum *sum = n->cpu->sum;
 	struct norm_moments m = norm_measure(sum, n->op->num, x, n->each, level);
 	float count = (float)n->each, a = 0.0f, c;
 
@@ -164,7 +164,7 @@ static tess_status run_over_runs(struct cpu *cpu, const struct tess_op *op, pool
 	st = cpu_plan_sum(cpu, op, false, INT32_MAX);
 	if (!st)
 		st = cpu_grow_thread_scratch(cpu,
-		                             sizeof(float) * (size_t)(3 * each + cpu->sum.levels));
+		                             sizeof(float) * (size_t)(3 * each + cpu->sum->levels));
 	if (st)
 		return st;
 	pool_run(cpu->pool, fn, &n, rows, tess_up(SMALL, columns + 1));

@@ -1,7 +1,7 @@
 #include "sum.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct walk { /* over a tree or a node of it */
 	struct sum *sum;
@@ -154,30 +154,85 @@ static void finish_node_of_trees(struct walk *w, int64_t lo, int64_t hi)
 	w->level = 0;
 }
 
-static void clear_sum(struct sum *s)
+/* The plan that was not used for the longest time, empty. */
+static struct sum *take_oldest_plan(struct sum_plans *p)
 {
+	struct sum *s = &p->plan[0];
+
+	for (size_t i = 1; i < sizeof p->plan / sizeof *p->plan; i++)
+		if (p->plan[i].used < s->used)
+			s = &p->plan[i];
 	s->count = s->elements = s->groups = s->pairs = 0;
 	s->levels = 1;
 	s->nodes = 0;
+	s->from.n = 0;
+	s->used = ++p->turn;
+	return s;
 }
 
-tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max)
+static bool match_source(const struct sum_source *from, const struct tess_op *op, bool partial,
+                         int64_t step_max)
 {
-	struct walk w = { .sum = s, .op = op, .trees = op->ntree, .step_max = step_max };
+	const struct tess_tree *t = op->tree;
+	int64_t bounds = t->hi - t->lo + 1;
+	const int64_t *kept = from->term, *end = kept + t->terms * (bounds + 1);
 
-	clear_sum(s);
+	if (!from->n || from->n != t->n || from->lo != t->lo || from->hi != t->hi ||
+	    from->step_max != step_max || from->terms != t->terms || from->partial != partial)
+		return false;
+	for (const struct tess_term *m = op->term + t->first; kept < end; m++, kept += bounds + 1)
+		if (*kept != m->operand ||
+		    memcmp(kept + 1, m->bound, (size_t)bounds * sizeof *kept))
+			return false;
+	return true;
+}
+
+/* Keeps what the sum of one tree was planned from; without memory it is not found again. */
+static void keep_source(struct sum_source *from, const struct tess_op *op, bool partial,
+                        int64_t step_max)
+{
+	const struct tess_tree *t = op->tree;
+	int64_t bounds = t->hi - t->lo + 1, *kept;
+
+	kept = realloc(from->term, (size_t)(t->terms * (bounds + 1) + 1) * sizeof *kept);
+	if (!kept)
+		return;
+	*from = (struct sum_source){ t->n, t->lo, t->hi, step_max, t->terms, partial, kept };
+	for (int32_t i = 0; i < t->terms; i++, kept += bounds + 1) {
+		kept[0] = op->term[t->first + i].operand;
+		memcpy(kept + 1, op->term[t->first + i].bound, (size_t)bounds * sizeof *kept);
+	}
+}
+
+tess_status sum_plan(struct sum_plans *p, const struct tess_op *op, bool partial, int64_t step_max,
+                     const struct sum **out)
+{
+	struct walk w = { .op = op, .trees = op->ntree, .step_max = step_max };
+	size_t n = op->ntree == 1 ? sizeof p->plan / sizeof *p->plan : 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (match_source(&p->plan[i].from, op, partial, step_max)) {
+			p->plan[i].used = ++p->turn;
+			*out = &p->plan[i];
+			return TESS_OK;
+		}
+	}
+	w.sum = take_oldest_plan(p);
+	*out = w.sum;
 	if (partial)
 		visit_nodes(&w);
 	else
 		finish_node_of_trees(&w, 0, w.trees);
+	if (op->ntree == 1 && !w.failed)
+		keep_source(&w.sum->from, op, partial, step_max);
 	return w.failed ? TESS_ENOMEM : TESS_OK;
 }
 
-tess_status sum_plan_tokens(struct sum *s, const struct tess_op *op, int32_t tree, int64_t step_max)
+tess_status sum_plan_tokens(struct sum_plans *p, const struct tess_op *op, int32_t tree,
+                            int64_t step_max, const struct sum **out)
 {
 	struct tess_op trees = *op;
-	struct walk w = { .sum = s,
-		          .op = &trees,
+	struct walk w = { .op = &trees,
 		          .trees = (int64_t)op->num[TESS_TOKENS_SEQUENCES],
 		          .first = (int64_t)op->num[TESS_TOKENS_FIRST],
 		          .step_max = step_max };
@@ -187,15 +242,19 @@ tess_status sum_plan_tokens(struct sum *s, const struct tess_op *op, int32_t tre
 	trees.tree += tree;
 	trees.ntree -= tree;
 	if (op->out[0].ndim < 3 || !w.trees)
-		return sum_plan(s, &trees, op->out[0].ndim == 3, step_max);
-	clear_sum(s);
+		return sum_plan(p, &trees, op->out[0].ndim == 3, step_max, out);
+	w.sum = take_oldest_plan(p);
+	*out = w.sum;
 	while (!w.failed && tess_node_next(w.trees, w.first, w.first + trees.ntree, &at, &node))
 		finish_node_of_trees(&w, node.lo, node.hi);
 	return w.failed ? TESS_ENOMEM : TESS_OK;
 }
 
-void sum_free(struct sum *s)
+void sum_free_plans(struct sum_plans *p)
 {
-	free(s->step);
-	*s = (struct sum){ 0 };
+	for (size_t i = 0; i < sizeof p->plan / sizeof *p->plan; i++) {
+		free(p->plan[i].step);
+		free(p->plan[i].from.term);
+	}
+	*p = (struct sum_plans){ 0 };
 }

@@ -7,6 +7,7 @@
 #ifndef TESS_DEVICES_CPU_SUM_H
 #define TESS_DEVICES_CPU_SUM_H
 
+#include <stdbool.h>
 #include <tessera/device.h>
 
 enum { GROUP = 32 }; /* elements that share a scale; a unit's last group may have fewer */
@@ -26,24 +27,38 @@ struct sum_step {
 };
 
 struct sum {
-	struct sum_step *step; /* {0}: empty; sum_free */
+	struct sum_step *step;
 	int64_t count, capacity;
 	int64_t elements, groups, pairs; /* of all steps */
 	int32_t levels, nodes; /* depth of the stack; nodes of the out, 1 if it is finished */
+	struct sum_source {
+		int64_t n, lo, hi, step_max; /* n is 0: not of one tree, or not planned */
+		int32_t terms, partial;
+		int64_t *term; /* operand and bounds of each */
+	} from;
+	int64_t used; /* when: the turn of the plans */
+};
+
+/* Sums that were planned last: ops of one model have few different ones. {0}: none */
+struct sum_plans {
+	struct sum plan[8]; /* an op uses up to three at a time */
+	int64_t turn;
 };
 
 /*
- * Makes the steps of op's trees; a leaf of more than `step_max` elements takes several. partial:
- * stops at the nodes of each tree; else the sum is finished. TESS_ENOMEM has no sentence.
+ * Finds or makes the steps of op's trees; a leaf of more than `step_max` elements takes several.
+ * partial: stops at the nodes of each tree; else the sum is finished. *out is valid while at most
+ * 7 others are asked for. TESS_ENOMEM has no sentence.
  */
-tess_status sum_plan(struct sum *s, const struct tess_op *op, int partial, int64_t step_max);
+tess_status sum_plan(struct sum_plans *p, const struct tess_op *op, bool partial, int64_t step_max,
+                     const struct sum **out);
 /*
  * The same for a sum over tokens, whose trees are op's from `tree` on, finished or not as out[0]
  * is; the first numbers of op are TESS_TOKENS_*.
  */
-tess_status sum_plan_tokens(struct sum *s, const struct tess_op *op, int32_t tree,
-                            int64_t step_max);
-void sum_free(struct sum *s);
+tess_status sum_plan_tokens(struct sum_plans *p, const struct tess_op *op, int32_t tree,
+                            int64_t step_max, const struct sum **out);
+void sum_free_plans(struct sum_plans *p);
 
 /* The number of merges after unit u of KEY_UNITS units, where those before `first` are absent. */
 static inline int sum_count_merges(int64_t first, int64_t u)

@@ -81,6 +81,7 @@ struct columns { /* of BIAS_DW, NORM_DW and SEQUENCE_SUM */
 	int64_t each, shares; /* columns of a run, and shares of one */
 	int64_t runs;
 	struct norm_moments *moments; /* of NORM_DW: [rows][runs] */
+	const struct sum *over_row; /* of NORM_DW */
 };
 
 static void sum_columns(void *arg, int64_t lo, int64_t hi, int32_t thread)
@@ -101,7 +102,7 @@ static void sum_columns(void *arg, int64_t lo, int64_t hi, int32_t thread)
 			r.h_pitch = c->op->in[0].stride[0];
 			r.moments = c->moments + run;
 		}
-		sum_rows(&c->cpu->sum, &r, n, cpu_get_thread_scratch(c->cpu, thread),
+		sum_rows(c->cpu->sum, &r, n, cpu_get_thread_scratch(c->cpu, thread),
 		         (float *)y->data + column, y->stride[0]);
 	}
 }
@@ -109,7 +110,7 @@ static void sum_columns(void *arg, int64_t lo, int64_t hi, int32_t thread)
 static tess_status run_over_columns(struct cpu *cpu, struct columns *c)
 {
 	tess_status st =
-		cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)(cpu->sum.levels * COLUMNS));
+		cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)(cpu->sum->levels * COLUMNS));
 
 	c->cpu = cpu;
 	c->shares = tess_up(c->each, COLUMNS);
@@ -138,7 +139,7 @@ static void measure_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	for (int64_t t = lo; t < hi; t++)
 		for (int64_t i = 0; i < c->runs; i++)
 			c->moments[t * c->runs + i] =
-				norm_measure(&c->cpu->second, c->op->num + TESS_TOKENS_NUMS,
+				norm_measure(c->over_row, c->op->num + TESS_TOKENS_NUMS,
 			                     get_row(x, t) + i * c->each, c->each, level);
 }
 
@@ -151,7 +152,7 @@ tess_status run_norm_dw(struct cpu *cpu, const struct tess_op *op)
 		.cpu = cpu, .op = op, .x = &op->in[1], .each = run > 0 ? (int64_t)run : x->shape[1]
 	};
 	void *moments;
-	tess_status st = cpu_plan_tree(&cpu->second, op, 0, false, INT32_MAX);
+	tess_status st = cpu_plan_tree(cpu, op, 0, false, INT32_MAX, &c.over_row);
 
 	c.runs = x->shape[1] / c.each;
 	if (!st)
@@ -160,7 +161,7 @@ tess_status run_norm_dw(struct cpu *cpu, const struct tess_op *op)
 		st = cpu_get_shared_scratch(
 			cpu, sizeof *c.moments * (size_t)(x->shape[0] * c.runs + 1), &moments);
 	if (!st)
-		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)cpu->second.levels);
+		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)c.over_row->levels);
 	if (st)
 		return st;
 	c.moments = moments;
@@ -210,7 +211,7 @@ static void sum_heads(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	for (int64_t t = lo; t < hi; t++) {
 		for (int64_t i = 0; i < y->shape[y->ndim - 1] / width; i++) {
 			r.x = get_row(x, t) + i * group * width;
-			sum_rows(&h->cpu->sum, &r, width, cpu_get_thread_scratch(h->cpu, thread),
+			sum_rows(h->cpu->sum, &r, width, cpu_get_thread_scratch(h->cpu, thread),
 			         (float *)y->data + t * y->stride[y->ndim - 2] + i * width,
 			         y->stride[0]);
 		}
@@ -225,7 +226,7 @@ tess_status run_head_sum(struct cpu *cpu, const struct tess_op *op)
 
 	if (!st)
 		st = cpu_grow_thread_scratch(
-			cpu, sizeof(float) * (size_t)(cpu->sum.levels *
+			cpu, sizeof(float) * (size_t)(cpu->sum->levels *
 		                                      (int64_t)op->num[TESS_HEAD_SUM_WIDTH]));
 	if (!st)
 		pool_run(cpu->pool, sum_heads, &h, op->in[0].shape[0],
@@ -264,7 +265,7 @@ static void sum_tokens(const struct embed_dw *e, const struct token *token, cons
 {
 	const struct tess_view *g = &e->op->in[1];
 	struct rows r = { .x = g->data, .pitch = g->stride[0] };
-	const struct sum *sum = &e->cpu->sum;
+	const struct sum *sum = e->cpu->sum;
 	int64_t n = g->shape[1], node = e->op->out[0].stride[0];
 	int32_t level;
 
@@ -318,7 +319,7 @@ static void sum_ids(void *arg, int64_t lo, int64_t hi, int32_t thread)
 		for (next = token; next < end && next->id == i;)
 			next++;
 		if (next > token)
-			sum_tokens(e, token, next, stack, (bool *)(stack + e->cpu->sum.levels * n),
+			sum_tokens(e, token, next, stack, (bool *)(stack + e->cpu->sum->levels * n),
 			           out);
 	}
 }
@@ -332,7 +333,7 @@ tess_status run_embed_dw(struct cpu *cpu, const struct tess_op *op)
 	void *memory;
 	tess_status st = cpu_plan_tokens(cpu, op, 0, INT32_MAX);
 
-	levels = cpu->sum.levels;
+	levels = cpu->sum->levels;
 	if (!st)
 		st = cpu_get_shared_scratch(cpu, sizeof *token * (size_t)(e.tokens + 1), &memory);
 	if (!st)
