@@ -1,7 +1,7 @@
 #include "nn/run.h"
 
 #include "core/base/status.h"
-#include "core/group/call.h"
+#include "core/group/work.h"
 #include "core/registry/returned.h"
 #include "nn/check.h"
 #include "nn/graphs.h"

@@ -4,6 +4,7 @@
 #include "core/group/carrier.h"
 #include "core/group/emulate.h"
 #include "core/group/staging.h"
+#include "core/group/work.h"
 #include "core/registry/returned.h"
 
 #include <stdlib.h>

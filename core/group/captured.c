@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/group/call.h"
 #include "core/group/carrier.h"
+#include "core/group/work.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/group/call.h"
 #include "core/group/choose.h"
+#include "core/group/work.h"
 
 #include <stdio.h>
 #include <stdlib.h>

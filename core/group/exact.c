@@ -10,11 +10,11 @@
 #include "core/group/exact.h"
 
 #include "core/base/status.h"
-#include "core/group/call.h"
 #include "core/group/carrier.h"
 #include "core/group/exact_add.h"
 #include "core/group/exact_work.h"
 #include "core/group/group.h"
+#include "core/group/work.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* exact_exchange.c - exact sums by messages: nodes, or slices of them, go to the rank that adds. */
-#include "core/group/call.h"
 #include "core/group/exact_add.h"
 #include "core/group/exact_work.h"
 #include "core/group/group.h"

@@ -2,7 +2,6 @@
 #include "core/group/exact_work.h"
 
 #include "core/base/status.h"
-#include "core/group/call.h"
 #include "core/group/group.h"
 
 #include <stdlib.h>

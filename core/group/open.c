@@ -5,6 +5,7 @@
 #include "core/group/carrier.h"
 #include "core/group/exact.h"
 #include "core/group/staging.h"
+#include "core/group/work.h"
 #include "core/registry/returned.h"
 
 #include <stdio.h>
