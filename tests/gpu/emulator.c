@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <ucontext.h>
 #if defined(__SANITIZE_ADDRESS__)
+#include <dlfcn.h>
 #include <sanitizer/common_interface_defs.h>
 #else
 #define __sanitizer_start_switch_fiber(save, bottom, size) (void)(bottom)
@@ -44,11 +45,30 @@ static bool progress; /* since the scheduler last looked */
 
 /* ---- coroutines ------------------------------------------------------------------------------ */
 
+/*
+ * ASan's longjmp() stays on one stack: it finds that with a system call and clears its notes of all
+ * of it, each time. Here it is told of stacks, and the one of libc jumps.
+ */
+static void jump_to(jmp_buf at)
+{
+#if defined(__SANITIZE_ADDRESS__)
+	static void (*jump)(jmp_buf at, int value);
+
+	if (!jump)
+		*(void **)&jump = dlsym(dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD), "_longjmp");
+	if (!jump)
+		jump = _longjmp;
+	jump(at, 1);
+#else
+	_longjmp(at, 1);
+#endif
+}
+
 static void leave_thread(struct thread *t)
 {
 	if (!_setjmp(t->at)) {
 		__sanitizer_start_switch_fiber(&t->fake, scheduler_stack, scheduler_size);
-		_longjmp(scheduler, 1);
+		jump_to(scheduler);
 	}
 	__sanitizer_finish_switch_fiber(t->fake, &scheduler_stack, &scheduler_size);
 }
@@ -93,7 +113,7 @@ static void enter_thread(unsigned x)
 	if (!_setjmp(scheduler)) {
 		__sanitizer_start_switch_fiber(&scheduler_fake, t->stack, STACK);
 		if (t->started)
-			_longjmp(t->at, 1);
+			jump_to(t->at);
 		t->started = true;
 		getcontext(&context);
 		context.uc_stack.ss_sp = t->stack;
