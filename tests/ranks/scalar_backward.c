@@ -52,27 +52,43 @@ static float add_leaf(const struct sum *s, const struct tess_tree *tree, int64_t
 	return leaf;
 }
 
+/* Of the sum under way: an allocation for each element takes longer than its sum. */
+static float *reserve_floats(int64_t n)
+{
+	static float *list;
+	static int64_t size;
+
+	if (n > size) {
+		free(list);
+		list = malloc((size_t)n * sizeof *list);
+		size = n;
+	}
+	return list;
+}
+
 /* The finished sum, or its nodes, `step` elements apart. */
 static void compute_sum(const struct sum *s, float *out, int64_t step)
 {
-	float *done = calloc((size_t)s->ntree + 1, sizeof *done), *part, *leaf;
-	int64_t at = 0, count, units;
+	const struct tess_tree *tree = s->op->tree + s->tree;
+	int64_t at = 0, count, units, most = s->ntree;
+	float *done, *part, *leaf;
 
+	for (int32_t t = 0; t < s->ntree; t++)
+		most = tree[t].hi - tree[t].lo > most ? tree[t].hi - tree[t].lo : most;
+	done = reserve_floats(3 * (most + 1));
+	part = done + most + 1;
+	leaf = part + most + 1;
 	for (int32_t t = 0; t < s->ntree; t++) {
-		const struct tess_tree *tree = &s->op->tree[s->tree + t];
-
-		units = tree->hi - tree->lo;
-		leaf = calloc((size_t)units + 1, 2 * sizeof *leaf);
-		part = leaf + units + 1;
+		units = tree[t].hi - tree[t].lo;
 		for (int64_t u = 0; u < units; u++)
-			leaf[u] = add_leaf(s, tree, u);
-		count = scalar_sum_nodes(tree->n, tree->lo, tree->hi, leaf, part);
+			leaf[u] = add_leaf(s, &tree[t], u);
+		part[0] = 0;
+		count = scalar_sum_nodes(tree[t].n, tree[t].lo, tree[t].hi, leaf, part);
 		for (int64_t i = 0; i < count && s->partial && !s->sequences; i++)
 			out[at++ * step] = part[i];
 		done[t] = part[0] + 0.0f;
-		free(leaf);
 	}
-	part = calloc((size_t)s->ntree + 1, sizeof *part);
+	part[0] = 0;
 	if (!s->partial) {
 		scalar_sum_nodes(s->ntree, 0, s->ntree, done, part);
 		*out = part[0] + 0.0f;
@@ -81,8 +97,6 @@ static void compute_sum(const struct sum *s, float *out, int64_t step)
 		for (int64_t i = 0; i < count; i++)
 			out[i * step] = part[i];
 	}
-	free(part);
-	free(done);
 }
 
 /* Element (i, k) of a finished out, or of the first node; the nodes are stride[0] apart. */
