@@ -151,6 +151,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
 		return TESS_ENOMEM;
 	m->spec = spec;
 	m->rule = rule < 0 ? NULL : &r->options->plan->rule[rule];
+	m->site.style = name;
 	m->site.config = spec + len + (spec[len] == ':');
 	st = tess_plugin_find_style(name, &m->style);
 	if (st && rule >= 0)

@@ -8,17 +8,17 @@
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 
-static tess_status set_colwise_layout(const struct tess_site *s, const char *style,
-                                      struct tess_place out, struct tess_io *io)
+static tess_status set_colwise_layout(const struct tess_site *s, struct tess_place out,
+                                      struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
+		                     s->module, s->style, s->config);
 	if (!strcmp(s->kind, "module"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s cuts a weight, and this module has none of its own; "
 		                     "name the linear modules in it",
-		                     s->module, style);
+		                     s->module, s->style);
 	io->in[0] = whole;
 	io->out[0] = out;
 	return TESS_OK;
@@ -26,12 +26,12 @@ static tess_status set_colwise_layout(const struct tess_site *s, const char *sty
 
 static tess_status layout_colwise(const struct tess_site *s, struct tess_io *out)
 {
-	return set_colwise_layout(s, "colwise", columns, out);
+	return set_colwise_layout(s, columns, out);
 }
 
 static tess_status layout_colwise_rep(const struct tess_site *s, struct tess_io *out)
 {
-	return set_colwise_layout(s, "colwise_rep", whole, out);
+	return set_colwise_layout(s, whole, out);
 }
 
 static tess_status partition_colwise(const struct tess_site *s, const struct tess_param *p,

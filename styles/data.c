@@ -4,35 +4,19 @@
  */
 #include <tessera/style.h>
 
-static tess_status check_data_site(const struct tess_site *s, const char *style)
+/* The values of a module stay as they are. */
+static tess_status layout_data(const struct tess_site *s, struct tess_io *out)
 {
+	(void)out;
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
+		                     s->module, s->style, s->config);
 	if (!s->data)
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for ranks that train on different sequences; use "
 		                     "it along mesh dimension dp, in training",
-		                     s->module, style);
+		                     s->module, s->style);
 	return TESS_OK;
-}
-
-static tess_status layout_ddp(const struct tess_site *s, struct tess_io *out)
-{
-	(void)out; /* zero: as is */
-	return check_data_site(s, "ddp");
-}
-
-static tess_status layout_zero1(const struct tess_site *s, struct tess_io *out)
-{
-	(void)out;
-	return check_data_site(s, "zero1");
-}
-
-static tess_status layout_zero3(const struct tess_site *s, struct tess_io *out)
-{
-	(void)out;
-	return check_data_site(s, "zero3");
 }
 
 static tess_status partition_ddp(const struct tess_site *s, const struct tess_param *p,
@@ -62,7 +46,7 @@ static const struct tess_style ddp = {
 	.size = sizeof ddp,
 	.name = "ddp",
 	.summary = "whole on every rank, also between steps",
-	.layout = layout_ddp,
+	.layout = layout_data,
 	.partition_param = partition_ddp,
 };
 static const struct tess_style zero1 = {
@@ -71,7 +55,7 @@ static const struct tess_style zero1 = {
 	.summary = "gradients and optimizer state cut by elements",
 	/* a gradient is finished once, where its share is kept: there is no stage 1 without 2 */
 	.aliases = (const char *const[]){ "zero2", NULL },
-	.layout = layout_zero1,
+	.layout = layout_data,
 	.partition_param = partition_zero1,
 };
 static const struct tess_style zero3 = {
@@ -79,7 +63,7 @@ static const struct tess_style zero3 = {
 	.name = "zero3",
 	.summary = "parameters too, gathered before use",
 	.aliases = (const char *const[]){ "fsdp", NULL },
-	.layout = layout_zero3,
+	.layout = layout_data,
 	.partition_param = partition_zero3,
 };
 static const struct tess_style *const styles[] = { &ddp, &zero1, &zero3, NULL };

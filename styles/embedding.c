@@ -10,38 +10,37 @@ static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
-static tess_status set_embedding_layout(const struct tess_site *s, const char *style,
-                                        const char *instead, struct tess_place out,
-                                        struct tess_io *io)
+static tess_status set_embedding_layout(const struct tess_site *s, const char *instead,
+                                        struct tess_place out, struct tess_io *io)
 {
 	if (strcmp(s->kind, "embedding"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for an embedding, not for a module of kind "
 		                     "%s; use %s",
-		                     s->module, style, s->kind,
+		                     s->module, s->style, s->kind,
 		                     strcmp(s->kind, "linear") ? "replicate" : instead);
 	io->in[0] = whole;
 	io->out[0] = out;
 	return TESS_OK;
 }
 
-static tess_status set_vocab_layout(const struct tess_site *s, const char *style,
-                                    const char *instead, struct tess_place out, struct tess_io *io)
+static tess_status set_vocab_layout(const struct tess_site *s, const char *instead,
+                                    struct tess_place out, struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
-	return set_embedding_layout(s, style, instead, out, io);
+		                     s->module, s->style, s->config);
+	return set_embedding_layout(s, instead, out, io);
 }
 
 static tess_status layout_embedding_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return set_vocab_layout(s, "embedding_rowwise", "rowwise", whole, out);
+	return set_vocab_layout(s, "rowwise", whole, out);
 }
 
 static tess_status layout_vocab_reduce_scatter(const struct tess_site *s, struct tess_io *out)
 {
-	return set_vocab_layout(s, "vocab_reduce_scatter", "rowwise_reduce_scatter", tokens, out);
+	return set_vocab_layout(s, "rowwise_reduce_scatter", tokens, out);
 }
 
 static tess_status layout_embedding_colwise(const struct tess_site *s, struct tess_io *out)
@@ -51,11 +50,10 @@ static tess_status layout_embedding_colwise(const struct tess_site *s, struct te
 	if (!keep && s->config[0] && strcmp(s->config, "gather"))
 		return s->host->fail(
 			TESS_EINVAL,
-			"%s: embedding_colwise takes gather (the default: rows are whole) "
-			"or keep (they stay cut), not \"%s\"",
-			s->module, s->config);
-	return set_embedding_layout(s, "embedding_colwise", "colwise_rep", keep ? columns : whole,
-	                            out);
+			"%s: %s takes gather (the default: rows are whole) or keep (they stay "
+			"cut), not \"%s\"",
+			s->module, s->style, s->config);
+	return set_embedding_layout(s, "colwise_rep", keep ? columns : whole, out);
 }
 
 static tess_status partition_vocab(const struct tess_site *s, const struct tess_param *p,

@@ -10,54 +10,26 @@
 static const struct tess_place whole = { .kind = TESS_REPLICATE };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
-static tess_status set_experts_layout(const struct tess_site *s, const char *style,
-                                      struct tess_place out, struct tess_io *io)
+static tess_status layout_experts(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
+		                     s->module, s->style, s->config);
 	if (strcmp(s->kind, "experts") != 0 && strcmp(s->kind, "module") != 0)
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for experts, not for a module of kind %s",
-		                     s->module, style, s->kind);
-	io->in[0] = whole;
-	io->out[0] = out;
+		                     s->module, s->style, s->kind);
+	out->in[0] = out->out[0] = whole;
 	return TESS_OK;
-}
-
-static tess_status layout_sum(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "moe_tp_experts", whole, out);
 }
 
 static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_io *out)
 {
-	return set_experts_layout(s, "moe_experts_reduce_scatter", tokens, out);
-}
+	tess_status st = layout_experts(s, out);
 
-static tess_status layout_dispatch(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "ep_dispatch_experts", whole, out);
-}
-
-static tess_status layout_identity(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "moe_identity_expert", whole, out);
-}
-
-static tess_status layout_grouped(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "grouped_gemm", whole, out);
-}
-
-static tess_status layout_gate_up(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "moe_tp_gate_up_colwise", whole, out);
-}
-
-static tess_status layout_down(const struct tess_site *s, struct tess_io *out)
-{
-	return set_experts_layout(s, "moe_tp_down_rowwise", whole, out);
+	if (!st)
+		out->out[0] = tokens;
+	return st;
 }
 
 /* The parameters have rules of their own. */
@@ -103,14 +75,14 @@ static const struct tess_style grouped = {
 	.size = sizeof grouped,
 	.name = "grouped_gemm",
 	.summary = "cut by expert; y is summed",
-	.layout = layout_grouped,
+	.layout = layout_experts,
 	.partition_param = partition_experts,
 };
 static const struct tess_style dispatch = {
 	.size = sizeof dispatch,
 	.name = "ep_dispatch_experts",
 	.summary = "rows go to all ranks, y is summed; parameters by their own rules",
-	.layout = layout_dispatch,
+	.layout = layout_experts,
 	.partition_param = partition_none,
 };
 static const struct tess_style sum = {
@@ -118,7 +90,7 @@ static const struct tess_style sum = {
 	.name = "moe_tp_experts",
 	.summary = "y is summed; parameters by their own rules",
 	.aliases = (const char *const[]){ "moe_experts_allreduce", NULL },
-	.layout = layout_sum,
+	.layout = layout_experts,
 	.partition_param = partition_none,
 };
 static const struct tess_style reduce_scatter = {
@@ -132,21 +104,21 @@ static const struct tess_style gate_up = {
 	.size = sizeof gate_up,
 	.name = "moe_tp_gate_up_colwise",
 	.summary = "gate_up_proj of experts: each is cut by its output",
-	.layout = layout_gate_up,
+	.layout = layout_experts,
 	.partition_param = partition_inside_out,
 };
 static const struct tess_style down = {
 	.size = sizeof down,
 	.name = "moe_tp_down_rowwise",
 	.summary = "down_proj of experts: each is cut by its input",
-	.layout = layout_down,
+	.layout = layout_experts,
 	.partition_param = partition_inside_in,
 };
 static const struct tess_style identity = {
 	.size = sizeof identity,
 	.name = "moe_identity_expert",
 	.summary = "experts without weights: every rank computes all, added once",
-	.layout = layout_identity,
+	.layout = layout_experts,
 	.partition_param = partition_none,
 };
 static const struct tess_style *const styles[] = { &grouped, &dispatch, &sum,      &reduce_scatter,

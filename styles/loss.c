@@ -8,14 +8,13 @@
 static tess_status layout_loss_parallel(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL,
-		                     "%s: loss_parallel takes no configuration, not \"%s\"",
-		                     s->module, s->config);
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, s->style, s->config);
 	if (strcmp(s->kind, "linear"))
 		return s->host->fail(TESS_EINVAL,
-		                     "%s: loss_parallel is for the linear module that gives the "
+		                     "%s: %s is for the linear module that gives the "
 		                     "logits, lm_head, not for a module of kind %s",
-		                     s->module, s->kind);
+		                     s->module, s->style, s->kind);
 	out->in[0] = (struct tess_place){ .kind = TESS_REPLICATE };
 	out->out[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = -1 };
 	return TESS_OK;

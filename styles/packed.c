@@ -45,9 +45,8 @@ static int parse_ratios(const char *config, int64_t out[PARTS_MAX])
 	return *end ? 0 : n;
 }
 
-static tess_status set_packed_layout(const struct tess_site *s, const char *style,
-                                     struct tess_place in, struct tess_place out,
-                                     struct tess_io *io)
+static tess_status set_packed_layout(const struct tess_site *s, struct tess_place in,
+                                     struct tess_place out, struct tess_io *io)
 {
 	int64_t want[PARTS_MAX];
 
@@ -55,12 +54,12 @@ static tess_status set_packed_layout(const struct tess_site *s, const char *styl
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s takes parts= and at most %d positive numbers, "
 		                     "as in parts=4,1,1, not \"%s\"",
-		                     s->module, style, PARTS_MAX, s->config);
+		                     s->module, s->style, PARTS_MAX, s->config);
 	if (!strcmp(s->kind, "module"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s cuts a weight, and this module has none of its own; "
 		                     "name the linear modules in it",
-		                     s->module, style);
+		                     s->module, s->style);
 	io->in[0] = in;
 	io->out[0] = out;
 	return TESS_OK;
@@ -68,17 +67,17 @@ static tess_status set_packed_layout(const struct tess_site *s, const char *styl
 
 static tess_status layout_packed_colwise(const struct tess_site *s, struct tess_io *out)
 {
-	return set_packed_layout(s, "packed_colwise", whole, columns, out);
+	return set_packed_layout(s, whole, columns, out);
 }
 
 static tess_status layout_packed_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return set_packed_layout(s, "packed_rowwise", columns, whole, out);
+	return set_packed_layout(s, columns, whole, out);
 }
 
 static tess_status layout_packed_local(const struct tess_site *s, struct tess_io *out)
 {
-	return set_packed_layout(s, "local_packed_rowwise", columns, as_is, out);
+	return set_packed_layout(s, columns, as_is, out);
 }
 
 /* Cuts `dim`, if its declared parts have the ratios of the plan. */

@@ -69,8 +69,8 @@ static int parse_placements(const char *at, int sides, struct tess_io *io)
 	}
 }
 
-static tess_status set_prepare_layout(const struct tess_site *s, const char *style, int sides,
-                                      const char *example, struct tess_io *out)
+static tess_status set_prepare_layout(const struct tess_site *s, int sides, const char *example,
+                                      struct tess_io *out)
 {
 	struct tess_io io = { 0 };
 
@@ -79,45 +79,44 @@ static tess_status set_prepare_layout(const struct tess_site *s, const char *sty
 			TESS_EINVAL,
 			"%s: %s takes placements (replicate, shard(DIM), partial, asis), "
 			"as in %s:%s, not \"%s\"",
-			s->module, style, style, example, s->config);
+			s->module, s->style, s->style, example, s->config);
 	*out = io;
 	return TESS_OK;
 }
 
 static tess_status layout_prepare_input(const struct tess_site *s, struct tess_io *out)
 {
-	return set_prepare_layout(s, "prepare_input", IN, "in=replicate", out);
+	return set_prepare_layout(s, IN, "in=replicate", out);
 }
 
 static tess_status layout_prepare_output(const struct tess_site *s, struct tess_io *out)
 {
-	return set_prepare_layout(s, "prepare_output", OUT, "out=shard(0)", out);
+	return set_prepare_layout(s, OUT, "out=shard(0)", out);
 }
 
 static tess_status layout_prepare_both(const struct tess_site *s, struct tess_io *out)
 {
-	return set_prepare_layout(s, "prepare_input_output", IN | OUT, "in=replicate,out=shard(0)",
-	                          out);
+	return set_prepare_layout(s, IN | OUT, "in=replicate,out=shard(0)", out);
 }
 
-static tess_status set_preset_layout(const struct tess_site *s, const char *style,
-                                     const char *config, struct tess_io *out)
+static tess_status set_preset_layout(const struct tess_site *s, const char *config,
+                                     struct tess_io *out)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
+		                     s->module, s->style, s->config);
 	parse_placements(config, IN | OUT, out);
 	return TESS_OK;
 }
 
 static tess_status layout_allgather(const struct tess_site *s, struct tess_io *out)
 {
-	return set_preset_layout(s, "module_allgather", "in=replicate", out);
+	return set_preset_layout(s, "in=replicate", out);
 }
 
 static tess_status layout_allgather_split(const struct tess_site *s, struct tess_io *out)
 {
-	return set_preset_layout(s, "module_allgather_split", "in=replicate,out=shard(0)", out);
+	return set_preset_layout(s, "in=replicate,out=shard(0)", out);
 }
 
 static tess_status partition_prepare(const struct tess_site *s, const struct tess_param *p,

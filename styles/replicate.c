@@ -9,9 +9,8 @@ static tess_status layout_replicate(const struct tess_site *s, struct tess_io *o
 {
 	(void)out; /* zero: as is */
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL,
-		                     "%s: replicate takes no configuration, not \"%s\"", s->module,
-		                     s->config);
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, s->style, s->config);
 	return TESS_OK;
 }
 

@@ -13,17 +13,17 @@ static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 static const struct tess_place as_is = { .kind = TESS_ASIS };
 
-static tess_status set_rowwise_layout(const struct tess_site *s, const char *style,
-                                      struct tess_place out, struct tess_io *io)
+static tess_status set_rowwise_layout(const struct tess_site *s, struct tess_place out,
+                                      struct tess_io *io)
 {
 	if (s->config[0])
 		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, style, s->config);
+		                     s->module, s->style, s->config);
 	if (!strcmp(s->kind, "module"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s cuts a weight, and this module has none of its own; "
 		                     "name the linear modules in it",
-		                     s->module, style);
+		                     s->module, s->style);
 	io->in[0] = strcmp(s->kind, "embedding") ? columns : whole;
 	io->out[0] = out;
 	return TESS_OK;
@@ -31,17 +31,17 @@ static tess_status set_rowwise_layout(const struct tess_site *s, const char *sty
 
 static tess_status layout_rowwise(const struct tess_site *s, struct tess_io *out)
 {
-	return set_rowwise_layout(s, "rowwise", whole, out);
+	return set_rowwise_layout(s, whole, out);
 }
 
 static tess_status layout_rowwise_reduce_scatter(const struct tess_site *s, struct tess_io *out)
 {
-	return set_rowwise_layout(s, "rowwise_reduce_scatter", tokens, out);
+	return set_rowwise_layout(s, tokens, out);
 }
 
 static tess_status layout_rowwise_local(const struct tess_site *s, struct tess_io *out)
 {
-	return set_rowwise_layout(s, "local_rowwise", as_is, out);
+	return set_rowwise_layout(s, as_is, out);
 }
 
 static tess_status partition_rowwise(const struct tess_site *s, const struct tess_param *p,

@@ -7,9 +7,8 @@
 static tess_status layout_sequence(const struct tess_site *s, struct tess_io *out)
 {
 	if (s->config[0])
-		return s->host->fail(TESS_EINVAL,
-		                     "%s: sequence_parallel takes no configuration, not \"%s\"",
-		                     s->module, s->config);
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, s->style, s->config);
 	out->in[0] = out->out[0] = (struct tess_place){ .kind = TESS_SHARD, .dim = 0 };
 	return TESS_OK;
 }

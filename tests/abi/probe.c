@@ -10,7 +10,9 @@
 
 static tess_status query_style(const char *name)
 {
-	struct tess_site site = { .size = sizeof site, .nranks = 2, .host = tess_registry_host() };
+	struct tess_site site = {
+		.size = sizeof site, .nranks = 2, .host = tess_registry_host(), .style = name
+	};
 	const struct tess_style *style;
 	struct tess_io io = { 0 };
 	tess_status st = tess_plugin_find_style(name, &style);

@@ -72,14 +72,15 @@ static void expect_place(const char *style_name, const char *what, struct tess_p
 		             want);
 }
 
-static struct tess_site make_site(const char *kind, const char *config)
+static struct tess_site make_site(const char *style, const char *kind, const char *config)
 {
 	return (struct tess_site){ .size = sizeof(struct tess_site),
 		                   .nranks = 2,
 		                   .host = &host,
 		                   .module = "a.b",
 		                   .kind = kind,
-		                   .config = config };
+		                   .config = config,
+		                   .style = style };
 }
 
 static const int64_t fused[] = { 8, 2, 2, 0 }, halves[] = { 6, 6, 0 }, three[] = { 4, 4, 4, 0 };
@@ -183,7 +184,7 @@ START_TEST(places_what_the_table_says)
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct row *r = table + i;
 		const struct tess_style *st = find_style(r->family, r->name);
-		struct tess_site s = make_site(r->kind, r->config);
+		struct tess_site s = make_site(r->name, r->kind, r->config);
 		struct tess_param w = make_weight_param(halves, 0), b = make_bias_param(halves);
 		struct tess_io io = { 0 };
 		struct tess_param_place hw = { 0 }, hb = { 0 };
@@ -207,11 +208,11 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 	static const char *const want[][3] = { { "colwise", "colwise", "S1" },
 		                               { "rowwise", "rowwise", "S0" },
 		                               { "packed", "packed_colwise", "by part 1" } };
-	struct tess_site s = make_site("linear", "");
 	struct tess_param w = make_weight_param(halves, 1);
 
 	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
 		const struct tess_style *st = find_style(want[i][0], want[i][1]);
+		struct tess_site s = make_site(want[i][1], "linear", "");
 		struct tess_param_place place = { 0 };
 
 		ck_assert_int_eq(st->partition_param(&s, &w, &place), TESS_OK);
@@ -251,11 +252,11 @@ START_TEST(cuts_stacked_experts)
 		{ "colwise", "colwise", "S1", "S2" },
 		{ "rowwise", "rowwise", "S2", "S1" },
 	};
-	struct tess_site s = make_site("experts", "");
 	struct tess_param flat = make_weight_param(halves, 0);
 
 	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
 		const struct tess_style *st = find_style(want[i][0], want[i][1]);
+		struct tess_site s = make_site(want[i][1], "experts", "");
 		struct tess_io io = { 0 };
 
 		ck_assert_int_eq(st->layout(&s, &io), TESS_OK);
@@ -309,7 +310,7 @@ START_TEST(asserts_the_parts)
 		for (int row = 0; row < 2; row++) {
 			const struct tess_style *st =
 				find_style("packed", row ? "packed_rowwise" : "packed_colwise");
-			struct tess_site s = make_site("linear", tries[i].config);
+			struct tess_site s = make_site(st->name, "linear", tries[i].config);
 			struct tess_param w = make_weight_param(tries[i].parts, 0);
 			struct tess_param_place place = { 0 };
 			tess_status got = st->partition_param(&s, &w, &place);
@@ -326,7 +327,7 @@ static void expect_style_refused(const char *family, const char *name, const cha
                                  const char *config, const char *word)
 {
 	const struct tess_style *st = find_style(family, name);
-	struct tess_site s = make_site(kind, config);
+	struct tess_site s = make_site(name, kind, config);
 	struct tess_io io = { 0 };
 
 	sentence[0] = 0;
@@ -389,7 +390,7 @@ START_TEST(refuses_a_parameter_without_the_dimension)
 		                                { "packed", "packed_rowwise" } };
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		struct tess_site s = make_site("norm", "");
+		struct tess_site s = make_site(names[i][1], "norm", "");
 		struct tess_param p = make_bias_param(NULL);
 		struct tess_param_place place = { 0 };
 
