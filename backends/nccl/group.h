@@ -1,6 +1,7 @@
 /*
- * group.h - one rank of a group over NCCL: open.c opens and closes it, issue.c makes NCCL's calls,
- * work.c follows them to their end.
+ * group.h - one rank of a group over NCCL: open.c opens and closes it (meeting.c: what ranks tell
+ * each other before), memory.c has memory that NCCL knows, issue.c makes NCCL's calls, work.c
+ * follows them to their end.
  */
 #ifndef NCCL_GROUP_H
 #define NCCL_GROUP_H
@@ -86,5 +87,7 @@ void group_abort(void *self);
 void group_close(void *self);
 tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers);
 void group_free(void *self, void *mine);
+/* Frees what group_alloc gave and no group_free took back. Locked. */
+void group_free_all_locked(struct group *g);
 
 #endif

@@ -1,0 +1,82 @@
+/* memory.c - memory that NCCL knows: it moves from and to it without buffers of its own. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "group.h"
+
+static void free_registered(struct group *g, struct registered **at)
+{
+	struct registered *m = *at;
+
+	*at = m->next;
+	if (g->comm && m->handle)
+		g->calls->comm_deregister(g->comm, m->handle);
+	if (m->of_nccl)
+		g->calls->mem_free(m->memory);
+	else
+		g->calls->cuda_free((uintptr_t)m->memory);
+	free(m);
+}
+
+static tess_status alloc_locked(struct group *g, uint64_t bytes, struct registered *m)
+{
+	const struct nccl_calls *n = g->calls;
+	unsigned long long p = 0;
+	tess_status st = group_check(g);
+
+	if (st)
+		return st;
+	m->of_nccl = n->mem_alloc && n->mem_free && !n->mem_alloc(&m->memory, bytes);
+	if (!m->of_nccl && n->cuda_alloc(&p, bytes))
+		return g->host->fail(TESS_ENOMEM, "nccl: no %llu bytes of device memory",
+		                     (unsigned long long)bytes);
+	if (!m->of_nccl)
+		m->memory = (void *)(uintptr_t)p;
+	/* it spares NCCL its own buffers; where it is not taken, it is memory like any */
+	if (!n->comm_register || !n->comm_deregister ||
+	    n->comm_register(g->comm, m->memory, bytes, &m->handle))
+		m->handle = NULL;
+	m->next = g->registered;
+	g->registered = m;
+	return TESS_OK;
+}
+
+tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers)
+{
+	struct group *g = self;
+	struct registered *m = calloc(1, sizeof *m);
+	tess_status st;
+
+	if (!m)
+		return g->host->fail(TESS_ENOMEM, "nccl: out of memory");
+	group_lock(g);
+	st = alloc_locked(g, bytes, m);
+	group_unlock(g);
+	if (st) {
+		free(m);
+		return st;
+	}
+	*mine = m->memory;
+	for (int32_t r = 0; r < g->nranks; r++)
+		peers[r] = r == g->rank ? m->memory : NULL;
+	return TESS_OK;
+}
+
+void group_free(void *self, void *mine)
+{
+	struct group *g = self;
+	struct registered **at = &g->registered;
+
+	group_lock(g);
+	while (*at && (*at)->memory != mine)
+		at = &(*at)->next;
+	if (*at)
+		free_registered(g, at);
+	group_unlock(g);
+}
+
+void group_free_all_locked(struct group *g)
+{
+	while (g->registered)
+		free_registered(g, &g->registered);
+}
