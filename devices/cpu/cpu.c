@@ -91,17 +91,38 @@ static tess_status choose_kernels(const struct kernel_set **out)
 	                      is_isa_usable("neon") ? ", neon" : "");
 }
 
+/*
+ * Weights are read from end to end at each step, packed rows for each group of panels: huge pages
+ * make that, and filling them, faster.
+ */
+static tess_status device_alloc(void *self, uint64_t bytes, void **out)
+{
+	bool huge = bytes >= HUGE_PAGE_BYTES;
+	void *p;
+
+	(void)self;
+	/* unlike aligned_alloc, of any size */
+	if (bytes > SIZE_MAX - 64 ||
+	    posix_memalign(&p, huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64))
+		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
+		                      (unsigned long long)bytes);
+	if (huge)
+		madvise(p, bytes, MADV_HUGEPAGE);
+	*out = p;
+	return TESS_OK;
+}
+
 static tess_status grow_scratch(void **data, size_t *have, size_t bytes)
 {
-	void *more;
+	tess_status st;
+	void *more = NULL;
 
 	if (*have >= bytes)
 		return TESS_OK;
 	bytes = (bytes + bytes / 4 + 4095) / 4096 * 4096;
-	more = aligned_alloc(64, bytes);
-	if (!more)
-		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %zu bytes of scratch",
-		                      bytes);
+	st = device_alloc(NULL, bytes, &more);
+	if (st)
+		return st;
 	free(*data);
 	*data = more;
 	*have = bytes;
@@ -215,24 +236,6 @@ out:
 	else
 		*self = cpu;
 	return st;
-}
-
-/* Weights are read from end to end at each step: huge pages make that, and filling them, faster. */
-static tess_status device_alloc(void *self, uint64_t bytes, void **out)
-{
-	bool huge = bytes >= HUGE_PAGE_BYTES;
-	void *p;
-
-	(void)self;
-	/* unlike aligned_alloc, of any size */
-	if (bytes > SIZE_MAX - 64 ||
-	    posix_memalign(&p, huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64))
-		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
-		                      (unsigned long long)bytes);
-	if (huge)
-		madvise(p, bytes, MADV_HUGEPAGE);
-	*out = p;
-	return TESS_OK;
 }
 
 static void device_free(void *self, void *p)
