@@ -37,8 +37,7 @@ void pairs_pack(const struct sum_step *s, const float *x, int64_t pitch, const i
 	to += s->pairs * rows;
 	for (int64_t r = 0; r < rows; r += n, to += n * tess_up(s->len, 2)) {
 		n = product_choose_tile_rows(rows - r);
-		for (int64_t i = 0; i < n; i++)
-			row[i] = x + (index ? index[r + i] : r + i) * pitch + s->at;
+		product_find_rows(s, x, pitch, index, r, n, rows, row);
 		pairs_pack_tile(row, n, s->len, to);
 	}
 }

@@ -32,6 +32,21 @@ static void pack_whole_tile(const float *const from[TILE_ROWS], int64_t len, flo
 			to[k * TILE_ROWS + i] = from[i][k];
 }
 
+void product_find_rows(const struct sum_step *s, const float *x, int64_t pitch,
+                       const int32_t *index, int64_t first, int64_t n, int64_t rows,
+                       const float **row)
+{
+	for (int64_t i = first; i < first + 2 * n && i < rows; i++) {
+		const float *at = x + (index ? index[i] : i) * pitch + s->at;
+
+		if (i < first + n)
+			*row++ = at;
+		else
+			for (int64_t k = 0; k < s->len; k += LANES)
+				__builtin_prefetch(at + k);
+	}
+}
+
 void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const int32_t *index,
                   int64_t rows, float *to)
 {
@@ -41,8 +56,7 @@ void product_pack(const struct sum_step *s, const float *x, int64_t pitch, const
 	to += s->before * rows;
 	for (int64_t r = 0; r < rows; r += n) {
 		n = product_choose_tile_rows(rows - r);
-		for (int64_t i = 0; i < n; i++)
-			from[i] = x + (index ? index[r + i] : r + i) * pitch + s->at;
+		product_find_rows(s, x, pitch, index, r, n, rows, from);
 		if (n == TILE_ROWS) {
 			pack_whole_tile(from, s->len, to);
 			to += n * s->len;
@@ -94,6 +108,18 @@ struct group { /* of panels, `apart` panels from one to the next */
 	bool flat; /* as [LEAF][columns], of columns that are contiguous; else each panel apart */
 	float *slots, *fetched;
 };
+
+/* Asks the cache for what store_tile writes after the next step. */
+static void prefetch_out(const struct product *p, const struct group *g, int64_t node, int64_t row,
+                         int64_t rows)
+{
+	for (int64_t r = row; r < row + rows; r++) {
+		float *out = p->y + node * p->node_pitch + r * p->y_pitch + g->column;
+
+		for (int64_t i = 0; i < g->panels; i++)
+			__builtin_prefetch(out + i * g->apart * LANES, 1);
+	}
+}
 
 /* Copies a finished tile, or a node of it, to y. */
 static void store_tile(const struct product *p, const struct group *g, int64_t node, int64_t row,
@@ -202,6 +228,8 @@ static void multiply_pair_tile(const struct product *p, const struct group *g,
 	for (const struct sum_step *s = first; s < end; s++) {
 		b = g->direct ? w.data + s->at * w.k
 		              : (char *)(g->fetched + (s->before - first->before) * LANES);
+		if (s->node >= 0)
+			prefetch_out(p, g, s->node, row, n);
 		run(x + s->pairs * p->rows + row * tess_up(s->len, 2), b, bp,
 		    g->direct ? next + (s->pairs - first->pairs) * share : b, share, slot, pitch,
 		    s);
@@ -246,6 +274,8 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		                : (const char *)g->fetched + before * bk;
 		a = p->packed ? p->x + s->before * p->rows + row * s->len
 		              : p->x + row * p->pitch + s->at;
+		if (s->node >= 0)
+			prefetch_out(p, g, s->node, row, n);
 		if (quantized)
 			quantized_find_tile(p->packed, (int)n, wide)(a, p->pitch, b, bk, bp, slot,
 			                                             pitch, s);

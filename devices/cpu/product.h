@@ -54,6 +54,15 @@ static inline int64_t product_count_scratch(const struct sum *sum, int64_t rows)
 }
 
 /*
+ * The elements of a step of n rows from `first` on: row[n]. It asks the cache for those of the next
+ * n. Rows as those of product_pack.
+ */
+#define product_find_rows CPU_NAME(product_find_rows)
+void product_find_rows(const struct sum_step *s, const float *x, int64_t pitch,
+                       const int32_t *index, int64_t first, int64_t n, int64_t rows,
+                       const float **row);
+
+/*
  * Packs the elements of one step, of rows x, x + pitch, ... or, if `index`, x + index[i] * pitch;
  * `to` is the start of the packed rows: by step, by tile: [len][rows].
  */
