@@ -519,15 +519,15 @@ void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, u
 	madvise((void *)lo, hi - lo, MADV_DONTNEED); /* only advice: failure is harmless */
 }
 
-struct unmap_share {
+struct file_share {
 	pthread_t thread;
 	char *at;
 	size_t bytes;
 };
 
-static void *drop_pages(void *arg)
+static void *drop_file_share(void *arg)
 {
-	const struct unmap_share *s = arg;
+	const struct file_share *s = arg;
 
 	madvise(s->at, s->bytes, MADV_DONTNEED);
 	return NULL;
@@ -536,7 +536,7 @@ static void *drop_pages(void *arg)
 /* Where the page cache has a file in small pages, unmapping takes 40 ms for a GB: CPUs share it. */
 static void unmap_file(void *map, uint64_t len)
 {
-	struct unmap_share share[UNMAP_THREADS_MAX];
+	struct file_share share[UNMAP_THREADS_MAX];
 	uint64_t n = len / UNMAP_BYTES, each;
 	int started = 0;
 	cpu_set_t mine;
@@ -547,11 +547,11 @@ static void unmap_file(void *map, uint64_t len)
 	n = n < UNMAP_THREADS_MAX ? n : UNMAP_THREADS_MAX;
 	each = n ? len / n / FAULT_AROUND_BYTES * FAULT_AROUND_BYTES : 0;
 	for (uint64_t i = 1; i < n; i++) {
-		struct unmap_share *s = &share[started];
+		struct file_share *s = &share[started];
 
 		s->at = (char *)map + i * each;
 		s->bytes = each;
-		started += !pthread_create(&s->thread, NULL, drop_pages, s);
+		started += !pthread_create(&s->thread, NULL, drop_file_share, s);
 	}
 	if (started)
 		madvise(map, each, MADV_DONTNEED);
