@@ -27,6 +27,8 @@ static tess_status start_case(struct conform_rank *me, const struct conform_case
 	return st;
 }
 
+enum { POLLS = 10 };
+
 static tess_status wait_case_work(struct conform_rank *me, struct tess_work *w, bool polled)
 {
 	tess_status st;
@@ -34,8 +36,11 @@ static tess_status wait_case_work(struct conform_rank *me, struct tess_work *w, 
 	conform_set_call(me, polled ? CONFORM_TEST : CONFORM_WAIT);
 	if (!polled)
 		return tess_work_wait(w, 0);
-	while ((st = tess_work_test(w)) == TESS_PENDING)
-		sched_yield();
+	for (int i = 0; (st = tess_work_test(w)) == TESS_PENDING; i++)
+		if (i < POLLS)
+			sched_yield();
+		else /* a rank that goes on polling keeps off the CPU the one that it waits for */
+			conform_sleep(20000);
 	return st;
 }
 

@@ -181,6 +181,9 @@ int conform_rank_main(const char *path)
 	if (shared == MAP_FAILED)
 		return 2;
 	close(fd);
+	/* buffers of up to some MiB for each case: their pages stay in the heap */
+	mallopt(M_MMAP_THRESHOLD, 32 << 20);
+	mallopt(M_TRIM_THRESHOLD, 256 << 20);
 	if (shared->job.part < 0)
 		return inspect_backend(shared);
 	if (shared->job.threads) {
