@@ -21,7 +21,7 @@
 #include <time.h>
 
 enum { LARGE = 64 * 1024 }; /* bytes from which slices are worth a second step */
-enum { SPINS = 200, YIELD_MS = 20, SLEEP_NS = 50000 };
+enum { SPINS = 200, YIELD_MS = 20, SLEEP_MAX_NS = 1000000 };
 enum { PART = 1 << 30 }; /* bytes of a message that are counted one by one: MPI counts with ints */
 
 /* ---- failure --------------------------------------------------------------------------------- */
@@ -345,14 +345,19 @@ tess_status mpi_work_test(void *self, void *work)
 /* MPI makes progress only while it is called, so a wait polls, at growing intervals. */
 static void pause_polling(int turn, int64_t since)
 {
-	struct timespec t = { .tv_nsec = SLEEP_NS };
+	int64_t waited;
+	struct timespec t;
 
 	if (turn < SPINS)
 		return;
-	if (tess_now() - since < YIELD_MS * INT64_C(1000000))
+	waited = tess_now() - since;
+	if (waited < YIELD_MS * INT64_C(1000000)) {
 		sched_yield();
-	else
-		nanosleep(&t, NULL);
+		return;
+	}
+	t = (struct timespec){ .tv_nsec =
+		                       waited / 400 < SLEEP_MAX_NS ? waited / 400 : SLEEP_MAX_NS };
+	nanosleep(&t, NULL);
 }
 
 tess_status mpi_work_wait(void *self, void *work, int64_t deadline)
