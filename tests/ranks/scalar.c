@@ -45,25 +45,27 @@ static float *get_address(const struct tess_view *v, int64_t i, int64_t k)
 
 /* ---- the order of sums ----------------------------------------------------------------------- */
 
-/*
- * Node (d, i) of n units restricted to [lo, hi): the largest nodes inside go to out; how many there
- * are.
- */
-static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64_t i,
-                                 const float *leaf, float *out)
-{
-	int64_t a = tess_edge(n, (int64_t)1 << d, i), b = tess_edge(n, (int64_t)1 << d, i + 1),
-		left, right;
+struct units {
+	int64_t n, lo, hi; /* of all: those of the leaves */
+	const float *leaf;
+};
 
-	if (a >= b || b <= lo || a >= hi)
+/* Node (d, i), units [a, b): the largest nodes inside [lo, hi) go to out; how many there are. */
+static int64_t sum_largest_nodes(const struct units *u, int d, int64_t i, int64_t a, int64_t b,
+                                 float *out)
+{
+	int64_t mid, left, right;
+
+	if (a >= b || b <= u->lo || a >= u->hi)
 		return 0;
 	if (b - a == 1) {
-		out[0] = leaf[a - lo];
+		out[0] = u->leaf[a - u->lo];
 		return 1;
 	}
-	left = sum_largest_nodes(n, lo, hi, d + 1, 2 * i, leaf, out);
-	right = sum_largest_nodes(n, lo, hi, d + 1, 2 * i + 1, leaf, out + left);
-	if (lo <= a && b <= hi && left && right) {
+	mid = tess_edge(u->n, (int64_t)2 << d, 2 * i + 1);
+	left = sum_largest_nodes(u, d + 1, 2 * i, a, mid, out);
+	right = sum_largest_nodes(u, d + 1, 2 * i + 1, mid, b, out + left);
+	if (u->lo <= a && b <= u->hi && left && right) {
 		out[0] = out[0] + out[1];
 		return 1;
 	}
@@ -72,14 +74,17 @@ static int64_t sum_largest_nodes(int64_t n, int64_t lo, int64_t hi, int d, int64
 
 int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, float *out)
 {
-	return sum_largest_nodes(n, lo, hi, 0, 0, leaf, out);
+	const struct units units = { n, lo, hi, leaf };
+
+	return sum_largest_nodes(&units, 0, 0, 0, n, out);
 }
 
 /*
  * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
  */
-void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
-                     const struct tess_view *w, int64_t col, bool partial, float *out, int64_t step)
+WITH_FMA void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
+                              const struct tess_view *w, int64_t col, bool partial, float *out,
+                              int64_t step)
 {
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
@@ -96,14 +101,14 @@ void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_
 					leaf[u] = fmaf(scalar_read(x, row, k),
 					               w ? scalar_read(w, col, k) : 1, leaf[u]);
 		}
-		count = sum_largest_nodes(tree->n, tree->lo, tree->hi, 0, 0, leaf, part);
+		count = scalar_sum_nodes(tree->n, tree->lo, tree->hi, leaf, part);
 		for (int64_t i = 0; i < count && partial; i++)
 			out[at++ * step] = part[i];
 		done[t] = part[0] + 0.0f;
 	}
 	if (partial)
 		return;
-	sum_largest_nodes(op->ntree, 0, op->ntree, 0, 0, done, part);
+	scalar_sum_nodes(op->ntree, 0, op->ntree, done, part);
 	*out = part[0] + 0.0f;
 }
 

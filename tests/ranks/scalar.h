@@ -20,6 +20,13 @@
 #define mathf_erf(x) ((float)erf((double)(x)))
 #endif
 
+/* A function that calls fmaf() for each element: once with the instruction, once without. */
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define WITH_FMA __attribute__((target_clones("default", "fma")))
+#else
+#define WITH_FMA
+#endif
+
 void scalar_run(const struct tess_op *op);
 
 /* A device that knows rows only; for tess_rank_weights_load. */

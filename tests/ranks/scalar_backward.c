@@ -127,7 +127,7 @@ static void sum_elements(const struct tess_op *op, bool tokens, int32_t tree, ad
 			compute_sum(&s, get_out_element(y, e.row, e.column), y->stride[0]);
 }
 
-static float add_linear_dx(const void *arg, int32_t operand, int64_t at, float sum)
+WITH_FMA static float add_linear_dx(const void *arg, int32_t operand, int64_t at, float sum)
 {
 	const struct element *e = arg;
 	const struct tess_view *g = &e->op->in[operand], *w = g + e->op->nin / 2;
@@ -135,7 +135,7 @@ static float add_linear_dx(const void *arg, int32_t operand, int64_t at, float s
 	return fmaf(scalar_read(g, e->row, at), scalar_read(w, at, e->column), sum);
 }
 
-static float add_linear_dw(const void *arg, int32_t operand, int64_t at, float sum)
+WITH_FMA static float add_linear_dw(const void *arg, int32_t operand, int64_t at, float sum)
 {
 	const struct element *e = arg;
 
