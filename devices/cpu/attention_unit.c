@@ -40,7 +40,7 @@ LANES_INLINE void add_products(int rows, int panels, int32_t dtype, const struct
 	}
 }
 
-LANES_INLINE void run_scores(int rows, int panels, int32_t dtype, const struct unit_products *x)
+TILE_INLINE void run_scores(int rows, int panels, int32_t dtype, const struct unit_products *x)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST] = { 0 };
 
@@ -51,7 +51,7 @@ LANES_INLINE void run_scores(int rows, int panels, int32_t dtype, const struct u
 			            lanes_scale(x->scale, c[r * panels + p]));
 }
 
-LANES_INLINE void run_values(int rows, int panels, int32_t dtype, const struct unit_products *x)
+TILE_INLINE void run_values(int rows, int panels, int32_t dtype, const struct unit_products *x)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST] = { 0 };
 	float *slot = x->out + x->step->level * x->pitch;

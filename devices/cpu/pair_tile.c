@@ -180,9 +180,9 @@ LANES_INLINE void multiply_tile_pairs(int rows, int panels, const uint32_t *x,
 	}
 }
 
-LANES_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t *x, const char *w,
-                                int64_t bp, const char *ahead, int64_t ahead_k, float *slot,
-                                int64_t pitch, const struct sum_step *step)
+TILE_INLINE void run_pair_tile(bool among, int rows, int panels, const uint32_t *x, const char *w,
+                               int64_t bp, const char *ahead, int64_t ahead_k, float *slot,
+                               int64_t pitch, const struct sum_step *step)
 {
 	const int n = rows * panels;
 	struct lanes c[TILE_ROWS * PAIRS_WIDE];

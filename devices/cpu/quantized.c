@@ -2,13 +2,6 @@
 
 #include "pack.h"
 
-/* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
-#if defined(__FP_FAST_FMAF)
-#define UNROLL _Pragma("GCC unroll 32")
-#else
-#define UNROLL
-#endif
-
 enum { AHEAD = 512 }; /* bytes from an element to what is fetched with it: measured */
 enum { SCALES = 2 * LANES, INFINITE = 0x7f800000, INFINITE_F16 = 0x7c00 };
 
@@ -106,31 +99,31 @@ LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t 
 {
 	struct lanes scale[TILE_WIDEST], w[TILE_WIDEST];
 
-	UNROLL
+	TILE_UNROLL
 	for (int p = 0; p < panels; p++)
 		scale[p] = lanes_load_f16(b + p * bp);
 	b += SCALES;
 	for (int64_t k = 0; k < len; k++, a += ak, b += LANES) {
 		if (k % 4 == 0) { /* a cache line */
-			UNROLL
+			TILE_UNROLL
 			for (int p = 0; p < panels; p++)
 				__builtin_prefetch(b + p * bp + AHEAD);
 		}
-		UNROLL
+		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_multiply(lanes_load_i8(b + p * bp), scale[p]);
-		UNROLL
+		TILE_UNROLL
 		for (int r = 0; r < rows; r++) {
-			UNROLL
+			TILE_UNROLL
 			for (int p = 0; p < panels; p++)
 				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
 		}
 	}
 }
 
-LANES_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar, int64_t ak,
-                                     const char *b, int64_t bp, float *slot, int64_t pitch,
-                                     const struct sum_step *step)
+TILE_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                    const char *b, int64_t bp, float *slot, int64_t pitch,
+                                    const struct sum_step *step)
 {
 	struct lanes c[TILE_ROWS * TILE_WIDEST];
 	const int n = rows * panels;

@@ -30,9 +30,8 @@ LANES_INLINE void add_row_products(int rows, const float *a, int64_t ar, struct 
 		c[r] = lanes_fma(a[r * ar], w, c[r]);
 }
 
-/* Elements [from, to) of a block. */
 LANES_INLINE void add_row_block(int rows, int32_t dtype, const float *a, int64_t ar,
-                                const struct row_block *b, int from, int to, struct lanes *c)
+                                const struct row_block *b, struct lanes *c)
 {
 	const int each = dtype == TESS_F32 ? 1 : 2;
 	struct lanes w[2];
@@ -42,10 +41,26 @@ LANES_INLINE void add_row_block(int rows, int32_t dtype, const float *a, int64_t
 		w[0] = b->r[i];
 		if (each == 2)
 			lanes_split_pairs(dtype, b->r[i], w);
-		for (int k = each * i; k < each * (i + 1); k++)
-			if (k >= from && k < to)
-				add_row_products(rows, a + k, ar, w[k % each], c);
+		for (int k = 0; k < each; k++)
+			add_row_products(rows, a + each * i + k, ar, w[k], c);
 	}
+}
+
+/* Elements [from, to) of a block. Not unrolled, since that would be most of the code. */
+LANES_INLINE void add_row_part(int rows, int32_t dtype, const float *a, int64_t ar,
+                               const struct row_block *b, int64_t from, int64_t to, struct lanes *c)
+{
+	struct lanes w[2 * LANES];
+
+	TILE_UNROLL
+	for (int i = 0; i < LANES; i++) {
+		if (dtype == TESS_F32)
+			w[i] = b->r[i];
+		else
+			lanes_split_pairs(dtype, b->r[i], w + 2 * i);
+	}
+	for (int64_t k = from; k < to; k++)
+		add_row_products(rows, a + k, ar, w[k], c);
 }
 
 /* Of a step that is shorter than a block. */
@@ -65,31 +80,27 @@ LANES_INLINE void add_one_by_one(int rows, int32_t dtype, const float *a, int64_
  * Blocks are cache lines where rows share sets of the cache, which would lose the second half of a
  * line before it is used. What is left before and after them is a part of a block.
  */
-LANES_INLINE void run_row_tile(int rows, int32_t dtype, const float *a, int64_t ar, const char *w,
-                               int64_t row, int64_t ahead, float *slot, int64_t pitch,
-                               const struct sum_step *step)
+TILE_INLINE void run_row_tile(int rows, int32_t dtype, const float *a, int64_t ar, const char *w,
+                              int64_t row, int64_t ahead, float *slot, int64_t pitch,
+                              const struct sum_step *step)
 {
 	const int64_t width = dtype == TESS_F32 ? 4 : 2, n = BLOCK / width, len = step->len;
-	int64_t k = row % ALIKE ? 0 : (int64_t)(-(uintptr_t)w % BLOCK) / width;
+	const int64_t before = row % ALIKE ? 0 : (int64_t)(-(uintptr_t)w % BLOCK) / width;
 	struct lanes c[TILE_ROWS];
 	struct row_block b;
 
 	slot += step->level * pitch;
 	tile_begin(rows, c, slot, step);
-	if (len < n) {
+	if (len < n)
 		add_one_by_one(rows, dtype, a, ar, w, row, len, c);
-		k = len;
-	} else if (k) {
-		load_block(w, row, ahead, &b);
-		add_row_block(rows, dtype, a, ar, &b, 0, (int)k, c);
-	}
-	for (; k + n <= len; k += n) {
-		load_block(w + k * width, row, ahead, &b);
-		add_row_block(rows, dtype, a + k, ar, &b, 0, (int)n, c);
-	}
-	if (k < len) {
-		load_block(w + (len - n) * width, row, ahead, &b);
-		add_row_block(rows, dtype, a + len - n, ar, &b, (int)(k + n - len), (int)n, c);
+	for (int64_t k = 0, at, end; n <= len && k < len; k = end) {
+		at = k + n <= len ? k : len - n;
+		end = !k && before ? before : at + n;
+		load_block(w + at * width, row, ahead, &b);
+		if (end - k == n)
+			add_row_block(rows, dtype, a + at, ar, &b, c);
+		else
+			add_row_part(rows, dtype, a + at, ar, &b, k - at, end - at, c);
 	}
 	tile_finish(rows, c, slot, pitch, step);
 }

@@ -6,8 +6,20 @@
 
 #include "lanes.h"
 
+/*
+ * TILE_INLINE is for the body of all tiles of a kind: after inlining their sizes are constants.
+ * With a sanitizer it is one function of any size, as checks of all copies take minutes to compile.
+ */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TILE_INLINE static
+#define TILE_UNROLL
+#else
+#define TILE_INLINE LANES_INLINE
+#endif
+
 /* Keeps the chains in registers; not with calls of fmaf. Clang unrolls by itself. */
-#if defined(__FP_FAST_FMAF)
+#if defined(TILE_UNROLL)
+#elif defined(__FP_FAST_FMAF)
 #define TILE_UNROLL _Pragma("GCC unroll 32")
 #else
 #define TILE_UNROLL
