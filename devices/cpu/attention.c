@@ -221,13 +221,14 @@ static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, in
 	for (int64_t j = m->from; j < m->to; j += columns, slots += m->group_pitch) {
 		if (j + columns <= m->to) {
 			multiply(w, a->pitch, v + j * width, bk, LANES * width, slots,
-			         m->level_pitch, &step);
+			         m->level_pitch, &step, &step + 1);
 			continue;
 		}
 		for (int64_t k = 0; k < to - from; k++)
 			memcpy(m->padded + k * LANES * width, v + k * bk + j * width,
 			       (size_t)((m->to - j) * width));
-		multiply(w, a->pitch, m->padded, LANES * width, 0, slots, m->level_pitch, &step);
+		multiply(w, a->pitch, m->padded, LANES * width, 0, slots, m->level_pitch, &step,
+		         &step + 1);
 	}
 }
 

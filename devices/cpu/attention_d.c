@@ -81,9 +81,10 @@ static void multiply_keys(const struct text_head *h, const struct head_rows *x, 
 	for (int64_t k = 0; k < keys; k += n) {
 		n = tess_up(KEYS - k % KEYS, tess_up(KEYS - k % KEYS, TILE_ROWS)); /* 5 or 6 */
 		for (int64_t j = 0; j < BLOCK; j += columns) {
-			tile_find(TESS_F32, (int)n, TILE_WIDE_6 > 1)(
-				x->data + (h->lo * KEYS + k) * x->pitch, x->pitch,
-				panels + j * x->width, bytes, x->width * bytes, h->tile, 0, &step);
+			tile_find(TESS_F32, (int)n,
+			          TILE_WIDE_6 > 1)(x->data + (h->lo * KEYS + k) * x->pitch,
+			                           x->pitch, panels + j * x->width, bytes,
+			                           x->width * bytes, h->tile, 0, &step, &step + 1);
 			for (int64_t i = 0; i < n; i++)
 				for (int64_t l = 0; l < columns; l++)
 					to[(k + i) * BLOCK + j + l] =
@@ -290,7 +291,7 @@ static void add_queries(const struct text_head *h, int64_t u, const float *weigh
 				x->data + at * x->pitch + j, x->pitch * (int64_t)sizeof(float),
 				LANES * (int64_t)sizeof(float),
 				sums->data + row * sums->pitch + n * j, h->keys * sums->pitch,
-				&step);
+				&step, &step + 1);
 		}
 	}
 }

@@ -120,7 +120,8 @@ static void compute_unit_scores(const struct attention *a, const struct block *b
 	for (int64_t k = 0; k < KEYS; k += n) {
 		n = tess_up(KEYS - k, tess_up(KEYS - k, TILE_ROWS)); /* 5 or 6 */
 		tile_find(TESS_F32, (int)n, panels > 1)(keys + k * a->d, a->d, b->q + row * a->d,
-		                                        bytes, a->d * bytes, tile, 0, &step);
+		                                        bytes, a->d * bytes, tile, 0, &step,
+		                                        &step + 1);
 		for (int64_t i = 0; i < rows; i++)
 			for (int64_t j = 0; j < n; j++)
 				score[i * a->pitch + k + j] =

@@ -148,6 +148,23 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
+/* Groups [lo, hi) times few rows, which are in place. */
+static void multiply_few_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct linear *l = arg;
+	float *scratch = cpu_get_thread_scratch(l->cpu, thread);
+
+	for (int32_t i = 0; hi > 0; i++) {
+		const struct product p = make_product(l, i, 0);
+		int64_t groups = count_groups(l, i);
+
+		for (int64_t j = lo > 0 ? lo : 0; j < hi && j < groups; j++)
+			product_multiply(&p, j, scratch);
+		lo -= groups;
+		hi -= groups;
+	}
+}
+
 /* Cuts the rows into passes of blocks of about the same size. */
 static void choose_pass_blocks(struct linear *l, bool packed)
 {
@@ -177,8 +194,7 @@ static int64_t choose_together(const struct linear *l, int32_t nthreads)
 
 static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 {
-	void (*run)(struct pool *, pool_fn *, void *, int64_t, int64_t);
-	int64_t pass;
+	int64_t pass, grain;
 	bool many = l->columns || l->operand || l->total > TILE_ROWS;
 	void *packed = NULL;
 	tess_status st;
@@ -205,9 +221,12 @@ static tess_status multiply_rows(struct cpu *cpu, struct linear *l, bool pack)
 		if (pack)
 			pool_run(cpu->pool, pack_rows, l, l->sum->count * l->blocks,
 			         tess_up(SMALL, l->block * LEAF));
-		run = many ? pool_run : pool_run_apart;
-		run(cpu->pool, multiply_groups, l, tess_up(l->groups, l->together) * l->blocks,
-		    tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1)));
+		grain = tess_up(SMALL, l->block * l->wide * LANES * (l->sum->elements + 1));
+		if (many)
+			pool_run(cpu->pool, multiply_groups, l,
+			         tess_up(l->groups, l->together) * l->blocks, grain);
+		else
+			pool_run_apart(cpu->pool, multiply_few_rows, l, l->groups, grain);
 	}
 	return TESS_OK;
 }

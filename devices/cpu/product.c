@@ -278,16 +278,44 @@ static void multiply_tile(const struct product *p, const struct group *g,
 			prefetch_out(p, g, s->node, row, n);
 		if (quantized)
 			quantized_find_tile(p->packed, (int)n, wide)(a, p->pitch, b, bk, bp, slot,
-			                                             pitch, s);
+			                                             pitch, s, s + 1);
 		else if (p->packed)
 			tile_find_packed(dtype, (int)n, wide)(a, b, bk, bp,
 			                                      g->direct ? next + before * share : b,
 			                                      share, slot, pitch, s);
 		else
-			tile_find(dtype, (int)n, wide)(a, p->pitch, b, bk, bp, slot, pitch, s);
+			tile_find(dtype, (int)n, wide)(a, p->pitch, b, bk, bp, slot, pitch, s,
+			                               s + 1);
 		if (s->node >= 0)
 			store_tile(p, g, s->node, row, n,
 			           slot + (s->level - s->merge - s->trees) * pitch);
+	}
+}
+
+/*
+ * All rows of x, in place, times a group that is read directly: one call for all steps of a node,
+ * so that loads from memory go on from one step to the next.
+ */
+static void multiply_in_place(const struct product *p, const struct group *g)
+{
+	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end;
+	bool quantized = p->w.dtype == TESS_Q8, wide = g->panels > 1;
+	tile_fn *run = quantized ? quantized_find_tile(false, (int)p->rows, wide)
+	                         : tile_find(p->w.dtype, (int)p->rows, wide);
+	int64_t pitch = p->rows * g->columns;
+	struct panels w = get_panels(&p->w);
+
+	w.data += g->column / LANES * w.panel;
+	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
+		for (end = s + 1; end < last && end[-1].node < 0;)
+			end++;
+		run(p->x + s->at, p->pitch,
+		    w.data + (quantized ? quantized_get_offset(s) : s->at * w.k), w.k,
+		    w.panel * g->apart, g->slots, pitch, s, end);
+		s = end - 1;
+		if (s->node >= 0)
+			store_tile(p, g, s->node, 0, p->rows,
+			           g->slots + (s->level - s->merge - s->trees) * pitch);
 	}
 }
 
@@ -356,6 +384,10 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	g.flat = !g.direct && !p->pairs && is_flat_group(p, &g);
 	g.slots = slots;
 	g.fetched = fetched;
+	if (g.direct && !p->packed) {
+		multiply_in_place(p, &g);
+		return;
+	}
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
 		end = find_chunk_end(s, last);
 		next = end < last ? find_chunk_end(end, last) : end;

@@ -140,10 +140,18 @@ TILE_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_
 
 #define TILE(name, rows, panels, ar, ak) \
 	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
-	                 float *slot, int64_t pitch, const struct sum_step *step) \
+	                 float *slot, int64_t pitch, const struct sum_step *step, \
+	                 const struct sum_step *end) \
 	{ \
+		const struct sum_step *first = step; \
 		(void)apart, (void)bk; \
-		run_quantized_tile(rows, panels, a, ar, ak, b, bp, slot, pitch, step); \
+		for (; step < end; step++) { \
+			const int64_t k = step->at - first->at; \
+			const char *w = (const char *)b + quantized_get_offset(step) - \
+			                quantized_get_offset(first); \
+			run_quantized_tile(rows, panels, a + k * ak, ar, ak, w, bp, slot, pitch, \
+			                   step); \
+		} \
 	}
 #define TILES(rows, wide) \
 	TILE(run_##rows, rows, 1, apart, 1) \

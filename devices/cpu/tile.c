@@ -37,10 +37,16 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 
 #define TILE(name, dtype, rows, panels) \
 	static void name(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, \
-	                 float *slot, int64_t pitch, const struct sum_step *step) \
+	                 float *slot, int64_t pitch, const struct sum_step *step, \
+	                 const struct sum_step *end) \
 	{ \
-		run_tile(rows, panels, false, dtype, a, ar, b, bk, bp, (const char *)b + AHEAD, \
-		         bk, slot, pitch, step); \
+		const struct sum_step *first = step; \
+		for (; step < end; step++) { \
+			const int64_t k = step->at - first->at; \
+			const char *w = (const char *)b + k * bk; \
+			run_tile(rows, panels, false, dtype, a + k, ar, w, bk, bp, \
+			         w + AHEAD, bk, slot, pitch, step); \
+		} \
 	}
 #define PACKED_TILE(name, dtype, rows, panels) \
 	static void name(const float *a, const void *b, int64_t bk, int64_t bp, const void *ahead, \

@@ -82,16 +82,17 @@ LANES_INLINE void tile_finish(int n, struct lanes *c, float *slot, int64_t pitch
 }
 
 /*
- * a: the step's elements of each row, `ar` floats between rows; packed rows are [len][rows].
- * b: the step's elements of each panel, 16 columns each: `bk` bytes between elements, `bp` between
- * panels. slot: level 0 of the stack, [rows][panels * 16]; `pitch` floats between levels.
+ * The steps [step, end), of which only the last one may complete a node. a: the first step's
+ * elements of each row, `ar` floats between rows. b: those of each panel, 16 columns each: `bk`
+ * bytes between elements, `bp` between panels. Elements of later steps lie as far behind as their
+ * `at` says. slot: level 0 of the stack, [rows][panels * 16]; `pitch` floats between levels.
  */
 typedef void tile_fn(const float *a, int64_t ar, const void *b, int64_t bk, int64_t bp, float *slot,
-                     int64_t pitch, const struct sum_step *step);
+                     int64_t pitch, const struct sum_step *step, const struct sum_step *end);
 
 /*
- * The same for packed rows, of a tile among others: at each element it asks the cache for `ahead`,
- * of each panel, which then moves by `ahead_k` bytes.
+ * One step of packed rows, [len][rows], of a tile among others: at each element it asks the cache
+ * for `ahead`, of each panel, which then moves by `ahead_k` bytes.
  */
 typedef void packed_tile_fn(const float *a, const void *b, int64_t bk, int64_t bp,
                             const void *ahead, int64_t ahead_k, float *slot, int64_t pitch,
