@@ -13,7 +13,7 @@
 
 enum {
 	PROMPTS = 64 / THIN,
-	PROMPT_MAX = 200,
+	PROMPT_MAX = TSAN ? 100 : 200,
 	NEW_MAX = 6,
 	SCHEDULES = 17,
 	MORE_SCHEDULES = 5, /* on a backend whose ranks may be processes */

@@ -227,10 +227,11 @@ static const char *const alike[][2] = {
 
 START_TEST(same_bits)
 {
-	json_t *said[2];
+	static json_t *said[2]; /* the first is that of the case before, if it is alike */
 	char text[2048];
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = _i && !strcmp(alike[_i][0], alike[_i - 1][0]); i < 2; i++) {
+		json_decref(said[i]);
 		snprintf(text, sizeof text,
 		         "'%s' generate '%s/data' --backend loopback --prompt 'One day' "
 		         "--max-tokens 8 --json %s",
@@ -238,8 +239,6 @@ START_TEST(same_bits)
 		said[i] = run_for_json(text);
 	}
 	ck_assert_str_eq(get_digest(said[1]), get_digest(said[0]));
-	json_decref(said[0]);
-	json_decref(said[1]);
 }
 END_TEST
 

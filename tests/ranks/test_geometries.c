@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { TEXTS = 3, LENGTH_MAX = 90, WAYS = 5 };
+enum { TEXTS = 3, LENGTH_MAX = 90, WAYS = THIN > 1 ? 3 : 5 };
 
 struct way {
 	int32_t nranks, threads;
@@ -134,7 +134,7 @@ static struct way draw_way(const struct geometry *g, uint64_t *seed)
 {
 	int32_t most = g->most_ranks < 8 ? g->most_ranks : 8, npresets = 0;
 	struct way w = { .nranks = 1 + (int32_t)draw_below(seed, (uint64_t)most),
-		         .threads = 1 + (int32_t)draw_below(seed, 2),
+		         .threads = TSAN ? 2 : 1 + (int32_t)draw_below(seed, 2),
 		         .isa = choose_isa(seed),
 		         .chunk = 1 +
 		                  (int64_t)draw_below(seed, draw_below(seed, 2) ? 8 : LENGTH_MAX),
@@ -192,6 +192,8 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 	              tess_error());
 	config = json_dumps(g.config, JSON_COMPACT);
 	draw_geometry_job(&job, &g, &state);
+	if (TSAN) /* what is compared with it has the bits that it has without TSan */
+		job.way = draw_way(&g, &state);
 	ck_assert_msg(!run_way(&job), "%s: %s: %s", about, config, tess_error());
 	expect_logits_that_differ(&job, about);
 	for (int i = 0; i < TEXTS; i++) {
@@ -199,7 +201,7 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 
 		want[i] = memcpy(malloc(bytes), job.logits[i], bytes);
 	}
-	for (int k = 0; k < WAYS; k++) {
+	for (int k = 0; k < WAYS && !TSAN; k++) {
 		struct way *w = &job.way;
 
 		*w = draw_way(&g, &state);

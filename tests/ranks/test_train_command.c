@@ -16,8 +16,8 @@ enum { TEXT = 65536, STEPS = 8 };
 #define STORIES SOURCE_ROOT "/data/texts/stories.jsonl"
 /* of every run that is compared */
 #if THIN > 1
-enum { BATCH = 2, SEQUENCE = 33 };
-#define SIZES "--batch 2 --sequence 33"
+enum { BATCH = 2, SEQUENCE = 17 };
+#define SIZES "--batch 2 --sequence 17"
 #else
 enum { BATCH = 4, SEQUENCE = 40 };
 #define SIZES "--batch 4 --sequence 40"
