@@ -51,13 +51,13 @@ static void read_digests(const char *text, char digests[160])
 }
 
 static void expect_digests(const char *model, const char *before, const char *args,
-                           const char *wanted)
+                           const char *want)
 {
 	char text[TEXT], have[160];
 
 	ck_assert_msg(!train_model(text, model, before, args), "%s: %s", args, text);
 	read_digests(text, have);
-	ck_assert_msg(!strcmp(have, wanted), "%s:\n%s\ninstead of\n%s", args, have, wanted);
+	ck_assert_msg(!strcmp(have, want), "%s:\n%s\ninstead of\n%s", args, have, want);
 }
 
 /* Of STEPS steps on one rank. */
@@ -68,6 +68,13 @@ static void make_digests(const char *model, const char *args, char digests[160])
 	snprintf(all, sizeof all, STEPPED " --steps %d --digest %s", STEPS, args);
 	ck_assert_msg(!train_model(text, model, "", all), "%s", text);
 	read_digests(text, digests);
+}
+
+static char wanted[160]; /* of the checkpoint in data/ */
+
+static void make_wanted_digests(void)
+{
+	make_digests(format_data_path(""), "--threads 1", wanted);
 }
 
 /* Whether the scratch directory has it. */
@@ -104,9 +111,8 @@ START_TEST(meshes_have_one_digest)
 		"-n 4 --backend loopback --mesh dp=2,tp=2 --plan-override 'dp:**=zero1'",
 		"-n 4 --backend shm --mesh tp=2,dp=2 --plan tp+sp",
 	};
-	char wanted[160], args[512];
+	char args[512];
 
-	make_digests(format_data_path(""), "--threads 1", wanted);
 	for (size_t i = 0; i<sizeof how / sizeof *how; i += THIN> 1 ? 2 : 1) {
 		snprintf(args, sizeof args, STEPPED " --steps %d --digest %s", STEPS, how[i]);
 		expect_digests(format_data_path(""), "", args, wanted);
@@ -120,9 +126,8 @@ END_TEST
  */
 START_TEST(killed_and_resumed)
 {
-	char wanted[160], text[TEXT], args[512];
+	char text[TEXT], args[512];
 
-	make_digests(format_data_path(""), "", wanted);
 	snprintf(args, sizeof args,
 	         STEPPED " --steps %d --digest -n 2 --backend faulty:shm --save-every 2 --save "
 	                 "again --max-restarts 9",
@@ -149,12 +154,12 @@ END_TEST
 /* Weights of 16 bits have f32 masters, which a save keeps. */
 START_TEST(resumed_from_masters)
 {
-	char wanted[160], text[TEXT], args[512], half[1280];
+	char want[160], text[TEXT], args[512], half[1280];
 
 	snprintf(half, sizeof half, "%s", scratch_format_path("half"));
 	ck_assert(!command_run(text, TEXT, "'%s' convert '%s' '%s' --dtype bf16", TESSERA,
 	                       format_data_path(""), half));
-	make_digests(half, "", wanted);
+	make_digests(half, "", want);
 	snprintf(args, sizeof args,
 	         STEPPED " --steps %d -n 2 --backend loopback --mesh dp=2 --save out --save-every "
 	                 "5 --keep 0",
@@ -162,7 +167,7 @@ START_TEST(resumed_from_masters)
 	ck_assert_msg(!train_model(text, half, "", args), "%s", text);
 	snprintf(args, sizeof args,
 	         STEPPED " --steps %d --digest -n 2 --backend loopback --resume out/step-5", STEPS);
-	expect_digests(half, "", args, wanted);
+	expect_digests(half, "", args, want);
 }
 END_TEST
 
@@ -258,9 +263,8 @@ END_TEST
 /* A file that cannot grow stands for a full disk: one of less than the state of the optimizer. */
 START_TEST(full_disk_leaves_the_last_save)
 {
-	char text[TEXT], wanted[160], args[512];
+	char text[TEXT], args[512];
 
-	make_digests(format_data_path(""), "", wanted);
 	snprintf(args, sizeof args, STEPPED " --steps %d --digest --save full --save-every 4",
 	         STEPS);
 	ck_assert_int_eq(train_model(text, format_data_path(""), "ulimit -f 3000 &&", args), 1);
@@ -415,6 +419,25 @@ START_TEST(log_and_curve)
 }
 END_TEST
 
-SCRATCH_MAIN("train_command", meshes_have_one_digest, killed_and_resumed, resumed_from_masters,
-             saves_a_checkpoint, families, keeps_the_newest, full_disk_leaves_the_last_save,
-             interrupted, refusals, log_and_curve)
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("train_command", 120, &r);
+	int failed;
+
+	scratch_make();
+	tcase_add_unchecked_fixture(t, make_wanted_digests, NULL);
+	tcase_add_test(t, meshes_have_one_digest);
+	tcase_add_test(t, killed_and_resumed);
+	tcase_add_test(t, resumed_from_masters);
+	tcase_add_test(t, saves_a_checkpoint);
+	tcase_add_test(t, families);
+	tcase_add_test(t, keeps_the_newest);
+	tcase_add_test(t, full_disk_leaves_the_last_save);
+	tcase_add_test(t, interrupted);
+	tcase_add_test(t, refusals);
+	tcase_add_test(t, log_and_curve);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}
