@@ -2,7 +2,7 @@
  * Models of random sizes: whatever the ranks, the plan, the chunks of prompts, what runs beside a
  * text, the threads and the instructions, its logits have the bits of one rank.
  *
- * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (20;
+ * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (12;
  * with a sanitizer 2, with ThreadSanitizer 1) of each family.
  * script/geometries sets them.
  */
@@ -235,7 +235,9 @@ static uint64_t read_environment_number(const char *key, uint64_t preset)
 START_TEST(bits_of_one_rank)
 {
 	uint64_t first = read_environment_number("GEOMETRY_FIRST", 0),
-		 n = read_environment_number("GEOMETRIES", TSAN ? 1 : 20 / (2 * THIN - 1));
+		 n = read_environment_number("GEOMETRIES", TSAN       ? 1
+	                                                   : THIN > 1 ? 2
+	                                                              : 12);
 
 	for (uint64_t i = first; i < first + n; i++)
 		compare_ways(geometry_families[_i], read_environment_number("GEOMETRY_SEED", 1), i);

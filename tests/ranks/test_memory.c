@@ -225,7 +225,7 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 	int n;
 
 	for (;;) {
-		if (poll(&p, 1, 10)) {
+		if (poll(&p, 1, 20)) {
 			if (read(out, text, sizeof text) <= 0)
 				return seen;
 			running = true;
@@ -295,7 +295,7 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	       (double)limit / MIB);
 	fflush(stdout);
 	ck_assert_int_eq(status, 0);
-	ck_assert_int_ge(seen.samples, 5);
+	ck_assert_int_ge(seen.samples, 2);
 	if (!strcmp(backend, "loopback"))
 		ck_assert_int_eq(seen.processes, 1);
 	else
@@ -306,20 +306,25 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	ck_assert_int_le(seen.loading, limit);
 }
 
+/* The digest of one rank, by `tied`, on which the same is checked once. */
+static const char *get_first_digest(bool tied)
+{
+	static char first[2][65];
+
+	if (!*first[tied])
+		check_memory(tied, 1, "loopback", first[tied]);
+	return first[tied];
+}
+
 START_TEST(nothing_twice)
 {
-	static const int ranks[] = { 2, 4 };
 	static const char *const backends[] = { "loopback", "shm", "gloo" };
-
-	char first[65] = "", digest[65] = "";
+	char digest[65] = "";
 
 	write_checkpoint_config(_i);
-	check_memory(_i, 1, backends[0], first);
-	for (int n = _i; n < 2; n++) { /* tied: on 4 ranks only */
-		for (int b = 0; b < (HAVE_GLOO ? 3 : 2); b++) {
-			check_memory(_i, ranks[n], backends[b], digest);
-			ck_assert_str_eq(digest, first);
-		}
+	for (int b = 0; b < (HAVE_GLOO ? 3 : 2); b++) {
+		check_memory(_i, 4, backends[b], digest);
+		ck_assert_str_eq(digest, get_first_digest(_i));
 	}
 }
 END_TEST
@@ -327,16 +332,15 @@ END_TEST
 /* Nor are panels of the file, which ranks use where they are mapped. */
 START_TEST(nothing_twice_in_panels)
 {
-	char first[65] = "", digest[65] = "";
+	char digest[65] = "";
 
 	write_checkpoint_config(true);
-	check_memory(true, 1, "loopback", first);
 	ck_assert(!system("'" TESSERA "' convert '" DIR "' '" PANELS_DIR "' --panels"));
 	generated = PANELS_DIR;
 	check_memory(true, 4, "shm", digest);
 	generated = DIR;
 	remove_large_checkpoint(PANELS_DIR);
-	ck_assert_str_eq(digest, first);
+	ck_assert_str_eq(digest, get_first_digest(true));
 }
 END_TEST
 
@@ -344,10 +348,11 @@ END_TEST
 START_TEST(nothing_twice_copied)
 {
 	static const char *const backends[] = { "loopback", "shm" };
-	char first[65] = "", digest[65] = "";
+	const char *first;
+	char digest[65] = "";
 
 	write_checkpoint_config(false);
-	check_memory(false, 1, "loopback", first);
+	first = get_first_digest(false);
 	setenv("TESSERA_LOAD", "copy", 1);
 	for (int i = 0; i < 2; i++) {
 		check_memory(false, 4, backends[i], digest);
@@ -360,15 +365,15 @@ END_TEST
 /* Data that begin at an odd address are not held twice either, and give the same bits. */
 START_TEST(nothing_twice_unaligned)
 {
-	char first[65] = "", digest[65] = "";
+	static const char *const backends[] = { "loopback", "shm" };
+	char digest[65] = "";
 
 	write_checkpoint_config(false);
-	check_memory(false, 2, "loopback", first);
 	write_model_file(5);
-	check_memory(false, 2, "loopback", digest);
-	ck_assert_str_eq(digest, first);
-	check_memory(false, 2, "shm", digest);
-	ck_assert_str_eq(digest, first);
+	for (int i = 0; i < 2; i++) {
+		check_memory(false, 2, backends[i], digest);
+		ck_assert_str_eq(digest, get_first_digest(false));
+	}
 }
 END_TEST
 

@@ -139,7 +139,7 @@ START_TEST(names_a_rank_stopped_before_mpi)
 END_TEST
 
 /* Few, as mpirun takes a second; test_mismatch has hundreds on other backends. */
-enum { MISMATCHES = 12 };
+enum { MISMATCHES = 6 };
 
 /* A rank whose calls do not match, derived from the seed; it prints its failure. */
 static int run_mismatch_rank(const char *seed)
