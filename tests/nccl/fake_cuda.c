@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEVICES = 8, DEPTH = 8, INVALID = 1, BAD_CONTEXT = 201, NOT_READY = 600, CAPTURED = 900 };
 
@@ -176,8 +177,11 @@ static void wait_for_event(void *arg)
 {
 	struct event *e = arg;
 
-	while (atomic_load(&e->pending))
-		sched_yield();
+	for (int i = 0; atomic_load(&e->pending); i++)
+		if (i < 50)
+			sched_yield();
+		else
+			usleep(20);
 	drop_event(e);
 }
 

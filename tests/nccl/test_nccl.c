@@ -294,7 +294,8 @@ static tess_status skip_third_rank(struct tess_world *w, void *arg)
 	if (st)
 		return st;
 	c = make_card_sum(&o);
-	c.deadline = tess_now() + 200 * TESS_MS;
+	meet_ranks(arg);
+	c.deadline = get_near_deadline();
 	if (tess_world_rank(w) == 3) {
 		wait_for_reports(arg, 3);
 	} else {

@@ -2,6 +2,7 @@
 #include "core/base/status.h"
 #include "tools/conform/data.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ static tess_status finish_work(struct tess_work *w, bool poll)
 	tess_status st = TESS_PENDING;
 
 	while (poll && (st = tess_work_test(w)) == TESS_PENDING)
-		;
+		sched_yield();
 	if (!poll)
 		st = tess_work_wait(w, 0);
 	tess_work_release(w);

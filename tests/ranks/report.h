@@ -14,14 +14,28 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-enum { N = 4, SOON_MS = 2000 };
+enum { N = 4, SOON_MS = 5000 };
 
 struct rank_reports {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
 	int variant;
 	atomic_int nreported; /* ranks that have stored theirs */
+	atomic_int nmet;
 };
+
+/* All of N ranks are here: a deadline that each takes now ends for no rank that is still to start. */
+static inline void meet_ranks(struct rank_reports *r)
+{
+	atomic_fetch_add(&r->nmet, 1);
+	for (int ms = 0; atomic_load(&r->nmet) < N && ms < SOON_MS; ms++)
+		usleep(1000);
+}
+
+static inline int64_t get_near_deadline(void)
+{
+	return tess_now() + 500 * (int64_t)TESS_MS;
+}
 
 /* Stores `st` and tess_error() for this rank; returns `st`. */
 static inline tess_status store_report(struct rank_reports *r, struct tess_world *w, tess_status st)
@@ -37,7 +51,7 @@ static inline tess_status store_report(struct rank_reports *r, struct tess_world
 /* Delays a rank until `n` ranks have failed, however slow the machine is. */
 static inline void wait_for_reports(struct rank_reports *r, int n)
 {
-	for (int ms = 0; atomic_load(&r->nreported) < n && ms < 10 * SOON_MS; ms++)
+	for (int ms = 0; atomic_load(&r->nreported) < n && ms < 4 * SOON_MS; ms++)
 		usleep(1000);
 }
 

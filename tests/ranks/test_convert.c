@@ -410,15 +410,26 @@ static void write_large_checkpoint(void)
 /* Runs it on the large checkpoint for so long; the signal that ended it, else its status. */
 static int stop_conversion(int sig, int milliseconds)
 {
+	sigset_t both;
 	int status;
-	pid_t pid = fork();
+	pid_t pid;
 
+	/* until exec() the child has the handlers of Check, which kill the test as well */
+	sigemptyset(&both);
+	sigaddset(&both, SIGINT);
+	sigaddset(&both, SIGTERM);
+	sigprocmask(SIG_BLOCK, &both, NULL);
+	pid = fork();
 	if (!pid) {
+		signal(SIGINT, SIG_DFL);
+		signal(SIGTERM, SIG_DFL);
+		sigprocmask(SIG_UNBLOCK, &both, NULL);
 		freopen("/dev/null", "w", stderr);
 		execl(TESSERA, TESSERA, "convert", scratch_format_path("large"),
 		      scratch_format_path("stopped"), "--dtype", "bf16", "-n", "2", (char *)NULL);
 		_exit(99);
 	}
+	sigprocmask(SIG_UNBLOCK, &both, NULL);
 	usleep((useconds_t)milliseconds * 1000);
 	kill(pid, sig);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);

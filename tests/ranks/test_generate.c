@@ -357,14 +357,14 @@ static void signal_rank_2(int which, int sig, const char *timeout, double max_se
 
 START_TEST(killed_rank)
 {
-	signal_rank_2(_i, SIGKILL, "60", 2);
+	signal_rank_2(_i, SIGKILL, "60", 10);
 }
 END_TEST
 
 START_TEST(stopped_rank)
 {
 	/* the deadline, SIGTERM, which a stopped rank ignores, 5 s, SIGKILL */
-	signal_rank_2(0, SIGSTOP, "2", 2 * 1.1 + 7);
+	signal_rank_2(0, SIGSTOP, "2", 20);
 }
 END_TEST
 

@@ -202,14 +202,15 @@ static const struct {
 	double max_seconds;
 } endings[] = {
 	/* the first failure is the status */
-	{ 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4", 3, "rank 1 exited with status 3", 4 },
-	{ 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20", 128 + 9, "rank 2 was killed by signal 9", 4 },
+	{ 3, "[ $RANK = 1 ] && exit 3; sleep 20; exit 4", 3, "rank 1 exited with status 3", 10 },
+	{ 3, "[ $RANK = 2 ] && kill -9 $$; sleep 20", 128 + 9, "rank 2 was killed by signal 9",
+	  10 },
 	/* survivors have time for a last message */
 	{ 2, "[ $RANK = 1 ] && exit 5; sleep 0.4; echo seen; exit 6", 5, "[0] seen\n", 30 },
 	/* a stopped rank ends as well */
-	{ 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never", 9, "rank 1 exited", 4 },
+	{ 2, "[ $RANK = 1 ] && exit 9; kill -STOP $$; echo never", 9, "rank 1 exited", 5.4 },
 	/* the launcher does not wait for a child of a rank, which holds the rank's pipe */
-	{ 1, "sleep 4 & echo done", 0, "[0] done\n", 3 },
+	{ 1, "sleep 8 & echo done", 0, "[0] done\n", 7 },
 };
 
 START_TEST(job_ends)
@@ -232,7 +233,7 @@ START_TEST(ranks_that_ignore_sigterm_are_killed)
 		&j, 2,
 		"trap '' TERM; echo pid $$; [ $RANK = 1 ] && exit 9; while :; do sleep 0.1; done");
 	ck_assert_int_eq(j.status, 9);
-	ck_assert(j.seconds > 5.5 && j.seconds < 9);
+	ck_assert(j.seconds > 5.5 && j.seconds < 20);
 	parse_pids(&j, 2, pid);
 	expect_processes_gone(pid, 2, 0);
 }
@@ -471,7 +472,7 @@ START_TEST(a_job_ends_at_once)
 	double best = 1;
 	struct test_job j;
 
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 20 && best >= 0.15; i++) {
 		run_shell(&j, 2, "true");
 		ck_assert_int_eq(j.status, 0);
 		best = j.seconds < best ? j.seconds : best;
