@@ -210,14 +210,16 @@ static void use_two_hosts(const char *name, const char *agent)
 START_TEST(joins_ranks_of_two_hosts)
 {
 	char name[16], agent[64], said[2048], missed[2048];
-	int moved, absent;
+	int moved = -1, absent;
 
 	snprintf(name, sizeof name, "tm%d", (int)getpid());
 	if (!netns_create(name))
 		return;
 	snprintf(agent, sizeof agent, "/tmp/tessera-test-%s", name);
 	use_two_hosts(name, agent);
-	moved = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", "-n 4", "groups");
+	/* mpirun itself crashes now and then, as it prints a help text of a rank of the other host */
+	for (int i = 0; i < 3 && (!i || strstr(output, "orte_rml_oob_send_buffer_nb")); i++)
+		moved = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", "-n 4", "groups");
 	snprintf(said, sizeof said, "%.2000s", output);
 	absent = run_scenario_under_mpirun("TESSERA_TIMEOUT=1", "-n 4", "absent");
 	snprintf(missed, sizeof missed, "%.2000s", output);
