@@ -4,6 +4,9 @@
 #include "quantized.h"
 #include "row_tile.h"
 
+/* Elements of panels in place that all tiles use in turn; a chain is loaded and stored less often. */
+enum { CHUNK = 512 };
+
 struct panels { /* where the panels of a weight are */
 	const char *data;
 	int64_t k, panel; /* bytes between elements and between panels */
@@ -140,12 +143,13 @@ static void store_tile(const struct product *p, const struct group *g, int64_t n
 	}
 }
 
-/* The end of the steps from s on that are run one tile after another: panels of LEAF elements. */
-static const struct sum_step *find_chunk_end(const struct sum_step *s, const struct sum_step *last)
+/* The end of the steps from s on that are run one tile after another: of `most` elements. */
+static const struct sum_step *find_chunk_end(const struct sum_step *s, const struct sum_step *last,
+                                             int64_t most)
 {
 	const struct sum_step *end = s + 1;
 
-	while (end < last && end->before + end->len - s->before <= LEAF)
+	while (end < last && end->before + end->len - s->before <= most)
 		end++;
 	return end;
 }
@@ -378,10 +382,11 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 	};
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end, *next;
 	const char *ahead = NULL;
-	int64_t n;
+	int64_t n, most;
 
 	g.direct = is_read_directly(p, column + g.columns - LANES);
 	g.flat = !g.direct && !p->pairs && is_flat_group(p, &g);
+	most = g.direct ? CHUNK : LEAF;
 	g.slots = slots;
 	g.fetched = fetched;
 	if (g.direct && !p->packed) {
@@ -389,8 +394,8 @@ static void multiply_panels(const struct product *p, int64_t column, int32_t pan
 		return;
 	}
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
-		end = find_chunk_end(s, last);
-		next = end < last ? find_chunk_end(end, last) : end;
+		end = find_chunk_end(s, last, most);
+		next = end < last ? find_chunk_end(end, last, most) : end;
 		if (g.direct)
 			ahead = find_next(p, &g, end < last ? end : NULL);
 		else
