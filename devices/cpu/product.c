@@ -4,7 +4,7 @@
 #include "quantized.h"
 #include "row_tile.h"
 
-/* Elements of panels in place that all tiles use in turn; a chain is loaded and stored less often. */
+/* Elements of panels in place that all tiles use in turn: chains are loaded and stored less. */
 enum { CHUNK = 512 };
 
 struct panels { /* where the panels of a weight are */
