@@ -24,7 +24,7 @@ struct rank_reports {
 	atomic_int nmet;
 };
 
-/* All of N ranks are here: a deadline that each takes now ends for no rank that is still to start. */
+/* Until all of N ranks are here: a deadline that each takes now ends for none that is to start. */
 static inline void meet_ranks(struct rank_reports *r)
 {
 	atomic_fetch_add(&r->nmet, 1);

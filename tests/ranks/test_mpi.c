@@ -217,7 +217,7 @@ START_TEST(joins_ranks_of_two_hosts)
 		return;
 	snprintf(agent, sizeof agent, "/tmp/tessera-test-%s", name);
 	use_two_hosts(name, agent);
-	/* mpirun itself crashes now and then, as it prints a help text of a rank of the other host */
+	/* mpirun itself crashes now and then, as it prints a help text of another host */
 	for (int i = 0; i < 3 && (!i || strstr(output, "orte_rml_oob_send_buffer_nb")); i++)
 		moved = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", "-n 4", "groups");
 	snprintf(said, sizeof said, "%.2000s", output);
