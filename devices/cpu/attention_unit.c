@@ -2,22 +2,27 @@
 
 enum { LINE = 64 }; /* bytes of a line of the cache */
 enum { SECOND_LEVEL = 2 }; /* a locality */
+enum { AHEAD = 6144 }; /* bytes from an element to what is asked for with it */
 
 /*
- * Processors read ahead within 4 KiB only, and the block of a head is not much longer: so the next
- * one is asked for here, line by line, while this one is computed.
+ * Processors read ahead within 4 KiB only, and the block of a head is not much longer: so what
+ * follows, at the end the next block, is asked for here, line by line. A whole block ahead is too
+ * far: requests that find no room in the core are dropped.
  */
 LANES_INLINE void add_products(int rows, int panels, int32_t dtype, const struct unit_products *x,
                                struct lanes *c)
 {
 	const int64_t width = dtype == TESS_F32 ? 4 : 2, bk = x->bk;
-	const char *b = x->b, *next = x->next;
+	const int64_t last = x->len - AHEAD / bk; /* the element that the next block begins with */
+	const char *b = x->b, *ahead = last > 0 ? b + AHEAD / bk * bk : x->next;
 	struct lanes w[TILE_WIDEST + 1];
 
-	for (int64_t i = 0; i < x->len; i++, b += bk, next += bk) {
+	for (int64_t i = 0; i < x->len; i++, b += bk, ahead += bk) {
+		if (i == last)
+			ahead = x->next;
 		TILE_UNROLL
 		for (int64_t at = 0; at < panels * LANES * width; at += LINE)
-			__builtin_prefetch(next + at, 0, SECOND_LEVEL);
+			__builtin_prefetch(ahead + at, 0, SECOND_LEVEL);
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++) {
 			if (dtype == TESS_F32 || panels == 1)
