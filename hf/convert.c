@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { PIECE = 1 << 20 }; /* elements at a time */
-enum { PANEL = 16 }; /* rows that are interleaved */
+enum { PANEL_ROWS = 16 }; /* rows that are interleaved */
 enum { ROUND = 256 << 20 }; /* bytes that a rank writes until it hears of the other ranks */
 
 struct output_file {
@@ -89,7 +89,7 @@ static tess_status list_matrices(struct conversion *c)
 		const struct tess_weight *w = p->weight[i];
 
 		if (panels[i] && w->ndim == 2 && !w->in_out && !w->heads && w->files.nparts == 1 &&
-		    w->dim[1]->size <= PIECE / PANEL)
+		    w->dim[1]->size <= PIECE / PANEL_ROWS)
 			c->matrix[c->nmatrices++] =
 				tess_arena_copy(&c->arena, w->files.pattern[0], SIZE_MAX);
 	}
@@ -109,12 +109,12 @@ static tess_status store_in_panels(struct conversion *c, struct tess_slice *t)
 	if (!shape)
 		return TESS_ENOMEM;
 	t->panel_rows = t->shape[0];
-	shape[0] = tess_up(t->panel_rows, PANEL);
+	shape[0] = tess_up(t->panel_rows, PANEL_ROWS);
 	shape[1] = t->shape[1];
-	shape[2] = PANEL;
+	shape[2] = PANEL_ROWS;
 	t->ndim = 3;
 	t->shape = shape;
-	t->bytes = (uint64_t)(shape[0] * shape[1] * PANEL) * tess_width(t->dtype);
+	t->bytes = (uint64_t)(shape[0] * shape[1] * PANEL_ROWS) * tess_width(t->dtype);
 	return TESS_OK;
 }
 
@@ -303,7 +303,7 @@ static int open_output_file(const struct conversion *c, const struct output_file
 static uint64_t get_unit_bytes(const struct tess_slice *to)
 {
 	return !to->dtype       ? 1
-	       : to->panel_rows ? (uint64_t)(to->shape[1] * PANEL) * tess_width(to->dtype)
+	       : to->panel_rows ? (uint64_t)(to->shape[1] * PANEL_ROWS) * tess_width(to->dtype)
 	                        : tess_width(to->dtype);
 }
 
@@ -316,10 +316,10 @@ static void interleave_rows(const struct tess_slice *to, const char *rows, uint6
 	memset(panels, 0,
 	       (bytes + get_unit_bytes(to) - 1) / get_unit_bytes(to) * get_unit_bytes(to));
 	for (uint64_t r = 0; r < bytes / (n * width); r++) {
-		char *panel = panels + r / PANEL * get_unit_bytes(to) + r % PANEL * width;
+		char *panel = panels + r / PANEL_ROWS * get_unit_bytes(to) + r % PANEL_ROWS * width;
 
 		for (uint64_t k = 0; k < n; k++)
-			memcpy(panel + k * PANEL * width, rows + (r * n + k) * width, width);
+			memcpy(panel + k * PANEL_ROWS * width, rows + (r * n + k) * width, width);
 	}
 }
 

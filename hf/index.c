@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_BYTES_MAX = 100000000, PART_NAME_LEN_MAX = 255, NAME_LEN_MAX = 1024 };
+enum { INDEX_BYTES_MAX = 100000000, PART_NAME_LEN_MAX = 255, INDEXED_NAME_LEN_MAX = 1024 };
 
 static int compare_strings(const void *a, const void *b)
 {
@@ -24,10 +24,10 @@ static tess_status check_index_entry(const char *path, const char *name, const j
 {
 	const char *part = json_string_value(value);
 
-	if (!*name || strlen(name) > NAME_LEN_MAX)
+	if (!*name || strlen(name) > INDEXED_NAME_LEN_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: weight_map: %.64s: a name of %zu bytes; 1 to %d are allowed",
-		                 path, name, strlen(name), NAME_LEN_MAX);
+		                 path, name, strlen(name), INDEXED_NAME_LEN_MAX);
 	if (!part)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: weight_map: %.200s: the name of a file is needed", path,
@@ -81,7 +81,7 @@ static tess_status make_tensors(json_t *map, struct tess_index *ix)
 		struct tess_indexed *t = &ix->tensor[ix->n++];
 
 		t->part = (size_t)(part - ix->part);
-		t->name = tess_arena_copy(&ix->arena, name, NAME_LEN_MAX);
+		t->name = tess_arena_copy(&ix->arena, name, INDEXED_NAME_LEN_MAX);
 		if (!t->name)
 			return TESS_ENOMEM;
 	}
@@ -128,7 +128,7 @@ tess_status tess_index_parse(const char *path, const char *text, size_t len, str
 tess_status tess_index_load(const char *path, struct tess_index *out)
 {
 	json_t *root = NULL;
-	tess_status st = tess_json_load(path, FILE_BYTES_MAX, &root);
+	tess_status st = tess_json_load(path, INDEX_BYTES_MAX, &root);
 
 	if (!st)
 		st = make_index(path, root, out);

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
-enum { PANEL = 16 }; /* rows that a panel interleaves */
+enum { STORED_PANEL = 16 }; /* rows that a panel interleaves */
 enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
 enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* of a thread, at least */
 
@@ -284,12 +284,12 @@ static tess_status find_panels(struct tess_safetensors *f)
 			continue;
 		s = bsearch(&name, f->slice, f->n, sizeof *s, compare_slice_names);
 		rows = strtoll(json_string_value(value), NULL, 10);
-		if (!s || s->ndim != 3 || s->shape[2] != PANEL || rows < 1 ||
-		    s->shape[0] != (rows - 1) / PANEL + 1)
+		if (!s || s->ndim != 3 || s->shape[2] != STORED_PANEL || rows < 1 ||
+		    s->shape[0] != (rows - 1) / STORED_PANEL + 1)
 			return tess_fail(TESS_EINVAL,
 			                 "%s: __metadata__: %.200s: no tensor of shape [rows / "
 			                 "%d, columns, %d] has these rows",
-			                 f->path, key, PANEL, PANEL);
+			                 f->path, key, STORED_PANEL, STORED_PANEL);
 		s->panel_rows = rows;
 	}
 	return TESS_OK;

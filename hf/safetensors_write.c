@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LENGTH = 8, NAME_TRIES = 1000 };
+enum { LENGTH_BYTES = 8, FILE_NAME_TRIES = 1000 };
 
 /* Sets type, bytes and begin: panels, then larger elements first, then in the given order. */
 static tess_status place_tensors(const char *path, int32_t n, struct tess_slice *slices)
@@ -54,16 +54,17 @@ static tess_status place_tensors(const char *path, int32_t n, struct tess_slice 
 static char *pack_header(const json_t *root, uint64_t align, uint64_t *len)
 {
 	char *text = json_dumps(root, JSON_COMPACT), *packed = NULL;
-	uint64_t size = text ? (LENGTH + strlen(text) + align - 1) / align * align - LENGTH : 0;
+	uint64_t size =
+		text ? (LENGTH_BYTES + strlen(text) + align - 1) / align * align - LENGTH_BYTES : 0;
 
 	if (text)
-		packed = malloc(LENGTH + size);
+		packed = malloc(LENGTH_BYTES + size);
 	if (packed) {
-		for (int i = 0; i < LENGTH; i++)
+		for (int i = 0; i < LENGTH_BYTES; i++)
 			packed[i] = (char)(unsigned char)(size >> 8 * i);
-		memset(packed + LENGTH, ' ', size);
-		memcpy(packed + LENGTH, text, strlen(text));
-		*len = LENGTH + size;
+		memset(packed + LENGTH_BYTES, ' ', size);
+		memcpy(packed + LENGTH_BYTES, text, strlen(text));
+		*len = LENGTH_BYTES + size;
 	}
 	free(text);
 	return packed;
@@ -160,7 +161,7 @@ static tess_status open_part_file(const char *path, char **beside, int *fd)
 	*fd = -1;
 	errno = EEXIST;
 	/* a killed process with this id may have left its file */
-	for (int i = 0; *fd < 0 && errno == EEXIST && i < NAME_TRIES; i++) {
+	for (int i = 0; *fd < 0 && errno == EEXIST && i < FILE_NAME_TRIES; i++) {
 		free(*beside);
 		if (asprintf(beside, "%s.%ld-%d.part", path, (long)getpid(), i) < 0) {
 			*beside = NULL;

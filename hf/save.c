@@ -24,11 +24,11 @@ enum { STATE_BYTES_MAX = 64 << 20, SYNC_BYTES = 64 << 20, FORMAT = 1 };
 static const struct {
 	const char *prefix;
 	int32_t what;
-} kinds[] = { { "", TESS_WEIGHT },
-	      { "master.", TESS_MASTER },
-	      { "m.", TESS_MOMENT1 },
-	      { "v.", TESS_MOMENT2 } };
-enum { KINDS = sizeof kinds / sizeof *kinds };
+} saved_kinds[] = { { "", TESS_WEIGHT },
+	            { "master.", TESS_MASTER },
+	            { "m.", TESS_MOMENT1 },
+	            { "v.", TESS_MOMENT2 } };
+enum { KINDS = sizeof saved_kinds / sizeof *saved_kinds };
 
 struct saved_tensor { /* in a file: one of the checkpoint's, or what is kept of it */
 	const struct tess_stored_tensor *tensor;
@@ -74,10 +74,10 @@ static tess_status add_saved_tensor(struct saved_file *f, const struct tess_stor
                                     int32_t kind)
 {
 	struct saved_tensor *to = &f->tensor[f->n];
-	int32_t what = kinds[kind].what;
+	int32_t what = saved_kinds[kind].what;
 
 	*to = (struct saved_tensor){ .tensor = t, .what = what };
-	if (asprintf(&to->name, "%s%s", kinds[kind].prefix, t->about.name) < 0) {
+	if (asprintf(&to->name, "%s%s", saved_kinds[kind].prefix, t->about.name) < 0) {
 		to->name = NULL;
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
 	}
@@ -103,7 +103,7 @@ static tess_status plan_file(struct save *s, struct saved_file *f, bool weights)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
 	for (int64_t i = 0; i < p->ntensors; i++)
 		for (int32_t k = !weights; k < (weights ? 1 : KINDS) && !st; k++)
-			if (is_saved(s, &p->tensor[i], kinds[k].what))
+			if (is_saved(s, &p->tensor[i], saved_kinds[k].what))
 				st = add_saved_tensor(f, &p->tensor[i], k);
 	return st;
 }

@@ -1,12 +1,12 @@
 /* alike.c - ranks whose steps differ only in which elements they hold, not in how many. */
 #include "nn/lower.h"
 
-struct dim_list { /* the distinct dims of values and weights */
+struct distinct_dims { /* the distinct dims of values and weights */
 	const struct tess_dim **dim;
 	int32_t n;
 };
 
-static void add_dim(struct dim_list *l, const struct tess_dim *dim)
+static void add_dim(struct distinct_dims *l, const struct tess_dim *dim)
 {
 	int32_t i = 0;
 
@@ -17,7 +17,7 @@ static void add_dim(struct dim_list *l, const struct tess_dim *dim)
 }
 
 static tess_status list_dims(const struct tess_program *p, struct tess_arena *arena,
-                             struct dim_list *l)
+                             struct distinct_dims *l)
 {
 	int32_t most = 0;
 
@@ -59,7 +59,7 @@ static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_
 }
 
 /* The first coordinate along mesh dimension `along` that holds as much as coordinate `at`. */
-static int32_t find_first_coordinate(const struct tess_program *p, const struct dim_list *l,
+static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct_dims *l,
                                      const int32_t *first, int32_t along, int32_t at)
 {
 	int32_t n = p->mesh.dim[along].size;
@@ -84,7 +84,7 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first)
 {
 	struct tess_arena arena = { 0 };
-	struct dim_list dims = { 0 };
+	struct distinct_dims dims = { 0 };
 	tess_status st = list_dims(p, &arena, &dims);
 
 	for (int32_t r = 0; r < p->mesh.nranks; r++)

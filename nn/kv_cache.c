@@ -29,7 +29,7 @@ struct page_class {
 	struct page *free;
 };
 
-struct slot {
+struct cache_slot {
 	bool open;
 	int64_t length;
 	int64_t step; /* that names it */
@@ -39,7 +39,7 @@ struct tess_kv_cache {
 	struct tess_kv_parts parts;
 	struct page_class *page_class;
 	struct slab *slabs;
-	struct slot *slot;
+	struct cache_slot *slot;
 	uint64_t limit; /* the lowest of all ranks */
 	uint64_t charged; /* max_bytes of all pages */
 	int64_t nslots, nblocks; /* of the tables */
@@ -271,7 +271,7 @@ tess_status tess_kv_cache_open_slot(struct tess_kv_cache *c, int32_t *slot)
 	st = resize_tables(c, i + 1, 0);
 	if (st)
 		return st;
-	c->slot[i] = (struct slot){ .open = true };
+	c->slot[i] = (struct cache_slot){ .open = true };
 	*slot = i;
 	return TESS_OK;
 }

@@ -2,7 +2,7 @@
 
 #include <tessera/reduce.h>
 
-enum { GROUP = 32, PANEL = 16 }; /* inputs that share a scale; outs of a panel */
+enum { GROUP = 32, Q8_PANEL = 16 }; /* inputs that share a scale; outs of a panel */
 
 /* The linear record that makes the logits of a route, through moves and biases; NULL: none. */
 static struct tess_record *find_router(const struct tess_program *p, int32_t route)
@@ -96,7 +96,7 @@ tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
 
 int64_t tess_quantized_count_bytes(int64_t n)
 {
-	return PANEL * (n + 2 * tess_up(n, GROUP)); /* a scale has two bytes */
+	return Q8_PANEL * (n + 2 * tess_up(n, GROUP)); /* a scale has two bytes */
 }
 
 /* Bytes of a panel: of the units of the inputs that the rank holds. */
@@ -129,10 +129,10 @@ struct tess_view tess_weight_view_quantized(const struct tess_program *p,
 	v.shape[out] = count_held(p, w, rank, w->out_dim);
 	v.shape[out + 1] = count_held(p, w, rank, w->in_dim);
 	v.stride[out] = count_panel_bytes(w->dim[w->in_dim], cut);
-	v.stride[out + 1] = PANEL;
+	v.stride[out + 1] = Q8_PANEL;
 	if (out) {
 		v.shape[0] = count_held(p, w, rank, 0);
-		v.stride[0] = tess_up(v.shape[1], PANEL) * v.stride[1];
+		v.stride[0] = tess_up(v.shape[1], Q8_PANEL) * v.stride[1];
 	}
 	return v;
 }
@@ -140,7 +140,7 @@ struct tess_view tess_weight_view_quantized(const struct tess_program *p,
 uint64_t tess_view_count_quantized_bytes(const struct tess_view *v)
 {
 	return (uint64_t)(v->ndim > 2 ? v->shape[0] * v->stride[0]
-	                              : tess_up(v->shape[0], PANEL) * v->stride[0]);
+	                              : tess_up(v->shape[0], Q8_PANEL) * v->stride[0]);
 }
 
 uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess_weight *w,

@@ -249,7 +249,7 @@ struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x,
                                       ...)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
-	struct tess_frame *frame;
+	struct tess_entered *frame;
 	const char *name;
 	va_list ap;
 
@@ -258,7 +258,7 @@ struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x,
 	va_start(ap, fmt);
 	name = tess_arena_vformat(&r->p->arena, fmt, ap);
 	va_end(ap);
-	frame = TESS_NEW(&r->p->arena, struct tess_frame, 1);
+	frame = TESS_NEW(&r->p->arena, struct tess_entered, 1);
 	if (!name || !frame)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	frame->outer = r->path;

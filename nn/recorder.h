@@ -11,13 +11,13 @@ struct tess_recorder {
 	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;
 	bool *used_rules; /* rules of the plan that matched */
-	const struct tess_frame *path; /* the innermost module that is entered; NULL: none */
+	const struct tess_entered *path; /* the innermost module that is entered; NULL: none */
 	const struct tess_module *modules; /* all, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */
 };
 
-struct tess_frame { /* a module that is entered */
-	const struct tess_frame *outer;
+struct tess_entered { /* a module that is entered */
+	const struct tess_entered *outer;
 	const char *module;
 	const struct tess_module *opened;
 };

@@ -11,7 +11,7 @@
 
 enum { BUCKETS = 1024 };
 
-struct bucket { /* the candidates whose scores differ from the best by about as much */
+struct score_bucket { /* the candidates whose scores differ from the best by about as much */
 	int64_t count;
 	double weight;
 };
@@ -25,7 +25,7 @@ struct tess_sampler {
 	double best, scale; /* the best score; buckets per difference from it */
 	double rest; /* the weights that are not in the list; 0 once top-p removed them */
 	double doubt; /* how far that, added in another order, may move a probability */
-	struct bucket *bucket; /* the best first */
+	struct score_bucket *bucket; /* the best first */
 	float *probability;
 	bool *seen;
 };

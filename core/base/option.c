@@ -14,8 +14,8 @@
 
 enum { KEY_SIZE = 64, WORD_SIZE = 128 };
 
-struct value {
-	struct value *old; /* may still be borrowed, so it is kept */
+struct option_value {
+	struct option_value *old; /* may still be borrowed, so it is kept */
 	char text[];
 };
 
@@ -23,7 +23,7 @@ struct value {
 struct entry {
 	const struct tess_option *option;
 	const char *owner;
-	_Atomic(struct value *) argument;
+	_Atomic(struct option_value *) argument;
 	_Atomic(struct entry *) next;
 };
 
@@ -54,7 +54,7 @@ static bool make_variable_name(const char *key, char name[static KEY_SIZE])
 
 static const char *get_value(struct entry *e, const char **origin)
 {
-	struct value *argument = atomic_load(&e->argument);
+	struct option_value *argument = atomic_load(&e->argument);
 	char name[KEY_SIZE];
 	const char *env;
 
@@ -187,7 +187,7 @@ tess_status tess_option_set(const char *key, const char *value)
 	struct entry *e = find_entry(key);
 	const char *near = e ? NULL : find_nearest_key(key);
 	size_t len = strlen(value) + 1;
-	struct value *v;
+	struct option_value *v;
 
 	if (!e)
 		return tess_fail(TESS_EINVAL,

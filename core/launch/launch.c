@@ -30,7 +30,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SWEEP_MS = 2000 };
+enum { KILL_MS = 2000 };
 
 struct job_result { /* of the child, over a pipe */
 	tess_status st;
@@ -162,7 +162,7 @@ static tess_status read_result(const struct tess_attempt *attempt, int status, i
 		*exit_status = v.exit_status;
 		return TESS_OK;
 	}
-	tess_subreaper_kill_children(tess_now() + SWEEP_MS * (int64_t)TESS_MS);
+	tess_subreaper_kill_children(tess_now() + KILL_MS * (int64_t)TESS_MS);
 	tess_socket_sweep(attempt->name); /* of all attempts */
 	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
 	                 WTERMSIG(status));

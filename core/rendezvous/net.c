@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ATTEMPT_MS = 5000, RETRY_MS = 20, REFUSALS_MAX = 3, IN_USE_MS = 1000 };
+enum { ATTEMPT_MS = 5000, CONNECT_RETRY_MS = 20, REFUSALS_MAX = 3, IN_USE_MS = 1000 };
 
 static tess_status resolve_host(const struct tess_hosts *at, int flags, struct addrinfo **list)
 {
@@ -84,7 +84,7 @@ static int listen_with_retry(const struct addrinfo *a)
 	int fd;
 
 	while ((fd = try_to_listen(a)) < 0 && errno == EADDRINUSE && tess_now() < until)
-		poll(NULL, 0, RETRY_MS);
+		poll(NULL, 0, CONNECT_RETRY_MS);
 	return fd;
 }
 
@@ -283,6 +283,6 @@ tess_status tess_net_connect(const struct tess_hosts *at, const struct tess_secr
 				"rank 0, which hosts the rendezvous, has not opened %s, port %s by "
 				"the deadline",
 				at->addr, at->port);
-		poll(NULL, 0, RETRY_MS);
+		poll(NULL, 0, CONNECT_RETRY_MS);
 	}
 }

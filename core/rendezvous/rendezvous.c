@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LOCK_MS = 200, RETRY_MS = 5 };
+enum { LOCK_MS = 200, LOCK_RETRY_MS = 5 };
 
 static void wake_server(void *arg, const struct tess_failure *f)
 {
@@ -49,7 +49,7 @@ static tess_status take_lock(struct tess_rendezvous *r)
 			close(r->lock);
 			r->lock = -1;
 			if (tess_now() < until) {
-				poll(NULL, 0, RETRY_MS);
+				poll(NULL, 0, LOCK_RETRY_MS);
 				continue;
 			}
 			return tess_fail(TESS_EIO,

@@ -9,8 +9,8 @@
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD, for bytes that are not UTF-8 */
 
 enum { SEQUENCE, BYTE_LEVEL, METASPACE, BYTE_FALLBACK, FUSE, STRIP, REPLACE, JOIN_SPACED };
-static const char *const types[] = { "Sequence", "ByteLevel", "Metaspace", "ByteFallback",
-	                             "Fuse",     "Strip",     "Replace",   NULL };
+static const char *const decoder_types[] = { "Sequence", "ByteLevel", "Metaspace", "ByteFallback",
+	                                     "Fuse",     "Strip",     "Replace",   NULL };
 
 struct tess_decode_step {
 	int type;
@@ -102,7 +102,7 @@ tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out)
 		out->step[out->n++].type = JOIN_SPACED;
 		return TESS_OK;
 	}
-	st = tess_steps_parse(j, "decoders", types, parse_decode_step, out);
+	st = tess_steps_parse(j, "decoders", decoder_types, parse_decode_step, out);
 	return st ? tess_fail_in(st, "decoder") : TESS_OK;
 }
 
@@ -118,7 +118,7 @@ void tess_decoder_free(struct tess_decoder *d)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s, size_t n,
+static tess_status push_token_part(struct tess_decoding *p, size_t i, const char *s, size_t n,
                                    int part);
 
 /* The value of "<0x41>", or -1. */
@@ -135,7 +135,7 @@ static int parse_byte_token(const char *s, size_t n)
 }
 
 /* Passes on the pending bytes: as text if all are UTF-8, else a replacement character for each. */
-static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
+static tess_status flush_pending_bytes(struct tess_decoding *p, size_t i)
 {
 	struct tess_text *pending = &p->state[i].pending;
 	size_t n = pending->len;
@@ -152,7 +152,7 @@ static tess_status flush_pending_bytes(struct tess_pipe *p, size_t i)
 	return st;
 }
 
-static tess_status decode_byte_fallback(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_byte_fallback(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	int byte = parse_byte_token(s, n);
 	tess_status st;
@@ -201,7 +201,7 @@ static tess_status add_byte(struct tess_decode_state *state, char byte)
 }
 
 /* A token in the byte alphabet stands for its bytes, any other for itself; joins tokens. */
-static tess_status decode_byte_level(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_byte_level(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	struct tess_decode_state *state = &p->state[i];
 	bool alphabet = true, started = state->started;
@@ -225,7 +225,7 @@ static tess_status decode_byte_level(struct tess_pipe *p, size_t i, const char *
 	                            started ? 0 : BEGIN);
 }
 
-static tess_status decode_metaspace(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_metaspace(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
@@ -245,7 +245,7 @@ static tess_status decode_metaspace(struct tess_pipe *p, size_t i, const char *s
 	return st ? st : push_token_part(p, i + 1, state->output.data, state->output.len, WHOLE);
 }
 
-static tess_status decode_replace(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_replace(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
@@ -266,7 +266,8 @@ static bool starts_with_mark(const struct tess_decode_step *step, const char *s,
  * Strips up to `start` marks from the front of a token, and up to `stop` from its end, for which
  * the token must be whole.
  */
-static tess_status decode_strip(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
+static tess_status decode_strip(struct tess_decoding *p, size_t i, const char *s, size_t n,
+                                int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
@@ -290,7 +291,7 @@ static tess_status decode_strip(struct tess_pipe *p, size_t i, const char *s, si
 	return push_token_part(p, i + 1, s, n, part);
 }
 
-static tess_status decode_spaced(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status decode_spaced(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	tess_status st = p->state[i].count++ ? push_token_part(p, i + 1, " ", 1, WHOLE) : TESS_OK;
 
@@ -299,7 +300,7 @@ static tess_status decode_spaced(struct tess_pipe *p, size_t i, const char *s, s
 
 /* ---- pipe ------------------------------------------------------------------------------------ */
 
-static tess_status push_whole_token(struct tess_pipe *p, size_t i, const char *s, size_t n)
+static tess_status push_whole_token(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	switch (p->decoder->step[i].type) {
 	case BYTE_LEVEL:
@@ -317,7 +318,8 @@ static tess_status push_whole_token(struct tess_pipe *p, size_t i, const char *s
 	}
 }
 
-static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s, size_t n, int part)
+static tess_status push_token_part(struct tess_decoding *p, size_t i, const char *s, size_t n,
+                                   int part)
 {
 	const struct tess_decode_step *step = &p->decoder->step[i];
 	struct tess_decode_state *state = &p->state[i];
@@ -343,9 +345,9 @@ static tess_status push_token_part(struct tess_pipe *p, size_t i, const char *s,
 	return st;
 }
 
-tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_pipe *out)
+tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_decoding *out)
 {
-	struct tess_pipe p = { .decoder = d, .state = calloc(d->n + 1, sizeof *p.state) };
+	struct tess_decoding p = { .decoder = d, .state = calloc(d->n + 1, sizeof *p.state) };
 	tess_status st;
 
 	if (!p.state)
@@ -358,12 +360,12 @@ tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_pipe *out)
 	return st;
 }
 
-tess_status tess_pipe_push(struct tess_pipe *p, const char *token, size_t n)
+tess_status tess_pipe_push(struct tess_decoding *p, const char *token, size_t n)
 {
 	return push_token_part(p, 0, token, n, WHOLE);
 }
 
-tess_status tess_pipe_end(struct tess_pipe *p)
+tess_status tess_pipe_end(struct tess_decoding *p)
 {
 	tess_status st = TESS_OK;
 
@@ -382,7 +384,7 @@ tess_status tess_pipe_end(struct tess_pipe *p)
 	return st;
 }
 
-void tess_pipe_close(struct tess_pipe *p)
+void tess_pipe_close(struct tess_decoding *p)
 {
 	for (size_t i = 0; p->state && i < p->decoder->n; i++) {
 		tess_text_free(&p->state[i].parts);
@@ -392,5 +394,5 @@ void tess_pipe_close(struct tess_pipe *p)
 	free(p->state);
 	tess_scan_close(p->scan);
 	tess_text_free(&p->out);
-	*p = (struct tess_pipe){ 0 };
+	*p = (struct tess_decoding){ 0 };
 }

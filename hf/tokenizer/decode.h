@@ -16,16 +16,16 @@ struct tess_decoder {
 tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out);
 void tess_decoder_free(struct tess_decoder *d);
 
-struct tess_pipe { /* a text that is being decoded */
+struct tess_decoding { /* a text that is being decoded */
 	const struct tess_decoder *decoder;
 	struct tess_scan *scan;
 	struct tess_decode_state *state; /* of each step */
 	struct tess_text out; /* output of the last step */
 };
 
-tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_pipe *out);
-tess_status tess_pipe_push(struct tess_pipe *p, const char *token, size_t n);
-tess_status tess_pipe_end(struct tess_pipe *p);
-void tess_pipe_close(struct tess_pipe *p);
+tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_decoding *out);
+tess_status tess_pipe_push(struct tess_decoding *p, const char *token, size_t n);
+tess_status tess_pipe_end(struct tess_decoding *p);
+void tess_pipe_close(struct tess_decoding *p);
 
 #endif

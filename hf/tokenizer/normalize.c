@@ -7,21 +7,22 @@
 #include <utf8proc.h>
 
 enum {
-	SEQUENCE,
-	NFC,
-	NFD,
-	NFKC,
-	NFKD,
-	LOWERCASE,
-	STRIP,
-	STRIP_ACCENTS,
-	PREPEND,
-	REPLACE,
-	BYTE_LEVEL
+	NORM_SEQUENCE,
+	NORM_NFC,
+	NORM_NFD,
+	NORM_NFKC,
+	NORM_NFKD,
+	NORM_LOWERCASE,
+	NORM_STRIP,
+	NORM_STRIP_ACCENTS,
+	NORM_PREPEND,
+	NORM_REPLACE,
+	NORM_BYTE_LEVEL
 };
-static const char *const types[] = { "Sequence", "NFC",       "NFD",       "NFKC",
-	                             "NFKD",     "Lowercase", "Strip",     "StripAccents",
-	                             "Prepend",  "Replace",   "ByteLevel", NULL };
+static const char *const normalizer_types[] = { "Sequence", "NFC",          "NFD",
+	                                        "NFKC",     "NFKD",         "Lowercase",
+	                                        "Strip",    "StripAccents", "Prepend",
+	                                        "Replace",  "ByteLevel",    NULL };
 
 struct tess_norm_step {
 	int type;
@@ -48,15 +49,15 @@ static tess_status parse_norm_step(void *arg, const json_t *j, int type)
 	norm->n++;
 	s->type = type;
 	switch (type) {
-	case STRIP:
+	case NORM_STRIP:
 		st = tess_keys_check(j, strip);
 		if (!st)
 			st = tess_key_get_bool(j, "strip_left", true, &s->left);
 		return st ? st : tess_key_get_bool(j, "strip_right", true, &s->right);
-	case PREPEND:
+	case NORM_PREPEND:
 		st = tess_keys_check(j, prepend);
 		return st ? st : tess_key_copy_string(j, "prepend", &s->content, &s->len);
-	case REPLACE:
+	case NORM_REPLACE:
 		st = tess_keys_check(j, replace);
 		if (!st)
 			st = tess_regex_parse(j, "pattern", &s->pattern);
@@ -76,7 +77,7 @@ tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out)
 	out->step = calloc(TESS_STEPS_MAX, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a normalizer");
-	st = tess_steps_parse(j, "normalizers", types, parse_norm_step, out);
+	st = tess_steps_parse(j, "normalizers", normalizer_types, parse_norm_step, out);
 	return st ? tess_fail_in(st, "normalizer") : TESS_OK;
 }
 
@@ -177,7 +178,7 @@ static tess_status apply_normal_form(int type, const char *s, size_t n, struct t
 	tess_status st = TESS_OK;
 	char c[4];
 
-	if (type == NFKC || type == NFKD)
+	if (type == NORM_NFKC || type == NORM_NFKD)
 		options |= UTF8PROC_COMPAT;
 	p.at = malloc(p.capacity * sizeof *p.at);
 	if (!p.at)
@@ -190,7 +191,7 @@ static tess_status apply_normal_form(int type, const char *s, size_t n, struct t
 	}
 	if (!st)
 		st = order_marks(&p);
-	if (!st && (type == NFC || type == NFKC))
+	if (!st && (type == NORM_NFC || type == NORM_NFKC))
 		p.n = (size_t)utf8proc_normalize_utf32(p.at, (utf8proc_ssize_t)p.n,
 		                                       UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 	for (size_t i = 0; i < p.n && !st; i++)
@@ -273,18 +274,18 @@ static tess_status apply_norm_step(const struct tess_norm_step *step, struct tes
 	tess_status st;
 
 	switch (step->type) {
-	case LOWERCASE:
+	case NORM_LOWERCASE:
 		return lowercase_text(s, n, out);
-	case STRIP:
+	case NORM_STRIP:
 		return strip_spaces(step, s, n, out);
-	case STRIP_ACCENTS:
+	case NORM_STRIP_ACCENTS:
 		return strip_accents(s, n, out);
-	case PREPEND:
+	case NORM_PREPEND:
 		st = n ? tess_text_add(out, step->content, step->len) : TESS_OK;
 		return st ? st : tess_text_add(out, s, n);
-	case REPLACE:
+	case NORM_REPLACE:
 		return tess_regex_replace(step->pattern, scan, s, n, step->content, step->len, out);
-	case BYTE_LEVEL:
+	case NORM_BYTE_LEVEL:
 		return tess_text_add_encoded(out, s, n);
 	default:
 		return is_ascii(s, n) ? tess_text_add(out, s, n)

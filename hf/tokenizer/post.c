@@ -90,7 +90,7 @@ static tess_status parse_template(const json_t *j, const struct tess_vocab *v,
 	return st;
 }
 
-enum { SEQUENCE, TEMPLATE, BYTE_LEVEL };
+enum { POST_SEQUENCE, POST_TEMPLATE, POST_BYTE_LEVEL };
 
 struct post_parser {
 	const struct tess_vocab *vocab;
@@ -103,7 +103,7 @@ static tess_status parse_post_step(void *arg, const json_t *j, int type)
 		                                  "use_regex", NULL };
 	const struct post_parser *r = arg;
 
-	if (type == TEMPLATE)
+	if (type == POST_TEMPLATE)
 		return parse_template(j, r->vocab, r->out);
 	/* ByteLevel only trims the offsets of tokens, which are not computed here */
 	return tess_keys_check(j, byte_level);

@@ -181,7 +181,7 @@ static tess_status parse_whitespace_split(const json_t *j, struct tess_pretokeni
 	return st ? st : add_split_step(out, "\\s", 2, false, REMOVED, false);
 }
 
-static const char *const types[] = {
+static const char *const pretokenizer_types[] = {
 	"Sequence",           "Split",      "ByteLevel",       "Metaspace", "Digits", "Punctuation",
 	"CharDelimiterSplit", "Whitespace", "WhitespaceSplit", NULL
 };
@@ -212,7 +212,7 @@ tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *o
 	out->step = calloc(TESS_STEPS_MAX, sizeof *out->step);
 	if (!out->step)
 		return tess_fail(TESS_ENOMEM, "out of memory for a pre-tokenizer");
-	st = tess_steps_parse(j, "pretokenizers", types, parse_pre_step, out);
+	st = tess_steps_parse(j, "pretokenizers", pretokenizer_types, parse_pre_step, out);
 	return st ? tess_fail_in(st, "pre_tokenizer") : TESS_OK;
 }
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILE_BYTES_MAX = 1 << 28, CONFIG_BYTES_MAX = 1 << 24 };
+enum { TOKENIZER_BYTES_MAX = 1 << 28, CONFIG_BYTES_MAX = 1 << 24 };
 
 struct tess_tokenizer {
 	struct tess_vocab vocab;
@@ -144,7 +144,7 @@ tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 		file = NULL;
 	if (asprintf(&config, "%.*s/tokenizer_config.json", stem, dir || slash ? path : ".") < 0)
 		config = NULL;
-	st = file && config ? tess_json_load(file, FILE_BYTES_MAX, &root)
+	st = file && config ? tess_json_load(file, TOKENIZER_BYTES_MAX, &root)
 	                    : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		st = open_tokenizer_json(file, root, &t);
@@ -271,7 +271,7 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 
 struct tess_decode_stream {
 	const struct tess_tokenizer *t;
-	struct tess_pipe pipe;
+	struct tess_decoding pipe;
 	bool skip_special;
 };
 
