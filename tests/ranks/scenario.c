@@ -8,6 +8,7 @@
 #include "subgroups.h"
 
 #include <check.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,8 +54,10 @@ static tess_status poll_and_release(struct tess_world *w)
 		struct data_pending p;
 
 		st = data_start(tess_world_group(w), &c, &p);
-		while (!st && round % 4 < 3 && (st = tess_work_test(p.work)) == TESS_PENDING)
+		while (!st && round % 4 < 3 && (st = tess_work_test(p.work)) == TESS_PENDING) {
+			sched_yield();
 			st = TESS_OK;
+		}
 		tess_work_release(st ? NULL : p.work);
 		if (!st)
 			st = data_check(p.data);

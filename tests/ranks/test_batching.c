@@ -12,7 +12,7 @@
 #include <tessera/split.h>
 
 enum {
-	PROMPTS = 64 / THIN,
+	PROMPTS = 40 / THIN,
 	PROMPT_MAX = TSAN ? 100 : 200,
 	NEW_MAX = 6,
 	SCHEDULES = 17,
@@ -345,7 +345,7 @@ END_TEST
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */
 
-enum { TEXTS = 64 / THIN, TEXT = 100 };
+enum { TEXTS = THIN > 1 ? 64 / THIN : 16, TEXT = 100 };
 
 static tess_status step_once(struct tess_session *s, struct tess_sequence *q, int64_t n)
 {

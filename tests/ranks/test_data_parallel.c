@@ -168,14 +168,15 @@ static const struct layout {
 };
 
 /*
- * With a sanitizer or ONE_MODEL not the largest, which have no style that smaller ones lack; with
- * TSan no other sizes of what the same threads do.
+ * The largest, which have no style that smaller ones lack, are taken of one model over loopback,
+ * without a sanitizer; with TSan no other sizes of what the same threads do.
  */
-static bool is_layout_taken(const struct layout *l, bool all_layouts)
+static bool is_layout_taken(const struct layout *l, const char *model, bool all_layouts)
 {
 	bool large = !strncmp(l->mesh, "dp=6", 4) || !strncmp(l->mesh, "dp=8", 4);
+	bool small_only = THIN > 1 || getenv("ONE_MODEL") || strcmp(model, "llama");
 
-	return l->every || (all_layouts && !TSAN && !((THIN > 1 || getenv("ONE_MODEL")) && large));
+	return l->every || (all_layouts && !TSAN && !(small_only && large));
 }
 
 static void check_model(const char *model, bool all_layouts)
@@ -183,7 +184,7 @@ static void check_model(const char *model, bool all_layouts)
 	uint64_t want[SEQUENCES + 1] = { 0 };
 
 	for (const struct layout *l = layouts; l->mesh; l++) {
-		if (!is_layout_taken(l, all_layouts))
+		if (!is_layout_taken(l, model, all_layouts))
 			continue;
 		struct job one = { .model = model, .mesh = "tp=1", .nsequences = l->nsequences };
 		struct job j = { .model = model,
