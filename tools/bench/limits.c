@@ -20,7 +20,7 @@ enum {
 	LIMIT_READS = 2,
 	LIMIT_FMAS = 1 << 21, /* of each thread, for each of its sums */
 	LIMIT_SUMS = 10, /* as many as are under way at once */
-	LIMIT_TIMES = 5 /* of which the best counts */
+	LIMIT_TIMES = 5
 };
 
 typedef float limit_lanes __attribute__((vector_size(64), may_alias));
@@ -129,13 +129,16 @@ static void *map_limit_memory(size_t bytes)
 	return p;
 }
 
-/* The best of several times, of this rank. */
+/*
+ * Of this rank: the best of several products, and the mean of as many reads, since other users of
+ * the memory slow the tokens, too, that are compared with them.
+ */
 static tess_status time_limits(struct tess_group *all, struct limit_thread *t, int32_t n,
                                const char *memory, struct model_limits *out)
 {
 	size_t each = (size_t)LIMIT_BYTES / (size_t)n / 256 * 256;
 	tess_status st = TESS_OK;
-	double seconds;
+	double seconds, reading = 0, all_bytes = 0;
 
 	for (int i = 0; i < 2 * LIMIT_TIMES && !st; i++) {
 		bool reads = i % 2;
@@ -148,8 +151,11 @@ static tess_status time_limits(struct tess_group *all, struct limit_thread *t, i
 		st = time_threads(all, t, n, &seconds);
 		for (int32_t k = 0; k < n; k++)
 			flops += (double)t[k].flops;
-		if (!st && reads && bytes / seconds > out->bytes)
-			out->bytes = bytes / seconds;
+		if (!st && reads) {
+			reading += seconds;
+			all_bytes += bytes;
+			out->bytes = all_bytes / reading;
+		}
 		if (!st && !reads && flops / seconds > out->flops)
 			out->flops = flops / seconds;
 	}
