@@ -116,7 +116,7 @@ START_TEST(names_a_stopped_rank)
 	bool soon = false;
 
 	timeout_s = 6;
-	for (int i = 0; i < 3 && !soon; i++) {
+	for (int i = 0; i < 6 && !soon; i++) {
 		run_scenario_under_mpirun("TESSERA_TIMEOUT=2", "--enable-recovery -n 3",
 		                          "stopped 4000");
 		soon = scenario_parse_failure(output, 0, "rank 1") <= 2.5;

@@ -132,7 +132,8 @@ static tess_status miss_last_call(struct tess_world *w, void *arg)
 			return store_report(r, w, TESS_OK);
 		wait_for_reports(r, 1);
 	}
-	c.deadline = tess_now() + 200 * (int64_t)TESS_MS;
+	/* a busy machine may end rank 1 late */
+	c.deadline = tess_now() + (r->variant == ENDS ? 20000 : 200) * (int64_t)TESS_MS;
 	return store_report(r, w, st ? st : tess_group_run(g, &c));
 }
 
