@@ -26,7 +26,7 @@ const struct conform_part conform_parts[] = {
 	{ "wait", "test and wait return when they should", conform_run_wait,
 	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3) },
 	{ "data", "every kind, dtype and operation, to the bit", conform_run_data, .ranks = ALL,
-	  .quick_ranks = N(1) | N(2) | N(3) | N(8), .threads_too = true },
+	  .quick_ranks = N(1) | N(2) | N(3) | N(5), .threads_too = true },
 	{ "barrier", "no rank leaves before all have come", conform_run_barrier, .ranks = ALL,
 	  .quick_ranks = N(2) | N(8) },
 	{ "several", "many calls at a time, waited for in any order", conform_run_several,
