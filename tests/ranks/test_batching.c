@@ -12,7 +12,7 @@
 #include <tessera/split.h>
 
 enum {
-	PROMPTS = 40 / THIN,
+	PROMPTS = THIN > 1 ? 64 / THIN : 40,
 	PROMPT_MAX = TSAN ? 100 : 200,
 	NEW_MAX = 6,
 	SCHEDULES = 17,
