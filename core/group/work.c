@@ -205,15 +205,27 @@ static tess_status end_work(struct tess_work *w, tess_status st, int64_t deadlin
 	return st ? tess_work_failed(w, st, deadline) : tess_work_settle(w, TESS_OK);
 }
 
+/* Whether the work has ended, or ends now with its world: *st is what the caller gets. */
+static bool has_ended(struct tess_work *w, tess_status *st)
+{
+	struct tess_world *world = w->group->world;
+
+	if (w->state != TESS_PENDING) {
+		*st = w->state ? tess_world_check(world) : TESS_OK;
+		return true;
+	}
+	*st = tess_world_check(world);
+	if (*st)
+		tess_work_settle(w, *st);
+	return *st != TESS_OK;
+}
+
 tess_status tess_work_test(struct tess_work *w)
 {
-	struct tess_group *g = w->group;
 	tess_status st;
 
-	if (w->state != TESS_PENDING)
-		return w->state ? tess_world_check(g->world) : TESS_OK;
-	if ((st = tess_world_check(g->world)))
-		return tess_work_settle(w, st);
+	if (has_ended(w, &st))
+		return st;
 	st = test_work(w);
 	if (st == TESS_PENDING) {
 		int64_t now = tess_now();
@@ -248,13 +260,10 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 {
-	struct tess_group *g = w->group;
 	tess_status st;
 
-	if (w->state != TESS_PENDING)
-		return w->state ? tess_world_check(g->world) : TESS_OK;
-	if ((st = tess_world_check(g->world)))
-		return tess_work_settle(w, st);
+	if (has_ended(w, &st))
+		return st;
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;
 	return end_work(w, wait_work(w, deadline), deadline);
