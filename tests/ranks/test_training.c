@@ -66,12 +66,13 @@ static tess_status check_goldens_by_name(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-START_TEST(loss_and_gradients)
+/* A family's loss and gradients are those of its goldens, and have their bits on all meshes. */
+static void check_family(const char *family, struct tess_trainer_options options)
 {
-	struct tess_trainer_options options = { .size = sizeof options, .threads = 1 };
-	struct training_job one = { .micro = &training_batch, .nmicro = 1 };
+	struct training_job one = { .micro = &training_batch, .nmicro = 1, .options = options };
 
-	training_open_golden(families[_i * THIN]);
+	options.threads = 1;
+	training_open_golden(family);
 	training_read_batch();
 	if (!TSAN)
 		spawn_ranks(1, check_goldens_by_name, &options);
@@ -79,6 +80,12 @@ START_TEST(loss_and_gradients)
 	training_expect_bits(&one);
 	training_free_job(&one);
 	training_close_golden();
+}
+
+START_TEST(loss_and_gradients)
+{
+	check_family(families[_i * THIN],
+	             (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options) });
 }
 END_TEST
 
@@ -487,18 +494,9 @@ END_TEST
 
 START_TEST(load_balancing_loss)
 {
-	struct tess_trainer_options options = { .size = sizeof options, .balance = 0.02 };
-	struct training_job one = { .micro = &training_batch, .nmicro = 1, .options = options };
-
-	options.threads = 1;
-	training_open_golden(families[_i]);
-	training_read_batch();
-	if (!TSAN)
-		spawn_ranks(1, check_goldens_by_name, &options);
-	training_run_on(&one, "tp", 1);
-	training_expect_bits(&one);
-	training_free_job(&one);
-	training_close_golden();
+	check_family(families[_i],
+	             (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
+	                                            .balance = 0.02 });
 }
 END_TEST
 
