@@ -298,7 +298,7 @@ static tess_status decode_spaced(struct tess_decoding *p, size_t i, const char *
 	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
-/* ---- pipe ------------------------------------------------------------------------------------ */
+/* ---- a text, token by token ------------------------------------------------------------------ */
 
 static tess_status push_whole_token(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
@@ -345,7 +345,7 @@ static tess_status push_token_part(struct tess_decoding *p, size_t i, const char
 	return st;
 }
 
-tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_decoding *out)
+tess_status tess_decoding_open(const struct tess_decoder *d, struct tess_decoding *out)
 {
 	struct tess_decoding p = { .decoder = d, .state = calloc(d->n + 1, sizeof *p.state) };
 	tess_status st;
@@ -360,12 +360,12 @@ tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_decoding *o
 	return st;
 }
 
-tess_status tess_pipe_push(struct tess_decoding *p, const char *token, size_t n)
+tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_t n)
 {
 	return push_token_part(p, 0, token, n, WHOLE);
 }
 
-tess_status tess_pipe_end(struct tess_decoding *p)
+tess_status tess_decoding_end(struct tess_decoding *p)
 {
 	tess_status st = TESS_OK;
 
@@ -384,7 +384,7 @@ tess_status tess_pipe_end(struct tess_decoding *p)
 	return st;
 }
 
-void tess_pipe_close(struct tess_decoding *p)
+void tess_decoding_close(struct tess_decoding *p)
 {
 	for (size_t i = 0; p->state && i < p->decoder->n; i++) {
 		tess_text_free(&p->state[i].parts);

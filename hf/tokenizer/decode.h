@@ -23,9 +23,9 @@ struct tess_decoding { /* a text that is being decoded */
 	struct tess_text out; /* output of the last step */
 };
 
-tess_status tess_pipe_open(const struct tess_decoder *d, struct tess_decoding *out);
-tess_status tess_pipe_push(struct tess_decoding *p, const char *token, size_t n);
-tess_status tess_pipe_end(struct tess_decoding *p);
-void tess_pipe_close(struct tess_decoding *p);
+tess_status tess_decoding_open(const struct tess_decoder *d, struct tess_decoding *out);
+tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_t n);
+tess_status tess_decoding_end(struct tess_decoding *p);
+void tess_decoding_close(struct tess_decoding *p);
 
 #endif

@@ -279,8 +279,8 @@ tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_sp
                                     struct tess_decode_stream **out)
 {
 	struct tess_decode_stream *d = calloc(1, sizeof *d);
-	tess_status st =
-		d ? tess_pipe_open(&t->decoder, &d->pipe) : tess_fail(TESS_ENOMEM, "out of memory");
+	tess_status st = d ? tess_decoding_open(&t->decoder, &d->pipe)
+	                   : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (st) {
 		free(d);
@@ -300,7 +300,8 @@ static tess_status decode_id(struct tess_decode_stream *d, int32_t id)
 	tess_status st = TESS_OK;
 
 	if (token && !(d->skip_special && token->special))
-		st = tess_pipe_push(&d->pipe, v->text.data + token->decoded_at, token->decoded_len);
+		st = tess_decoding_push(&d->pipe, v->text.data + token->decoded_at,
+		                        token->decoded_len);
 	return st ? tess_fail_in(st, "decoding id %d", id) : TESS_OK;
 }
 
@@ -323,7 +324,7 @@ tess_status tess_decode_stream_finish(struct tess_decode_stream *d, const char *
 	tess_status st;
 
 	d->pipe.out.len = 0;
-	st = tess_pipe_end(&d->pipe);
+	st = tess_decoding_end(&d->pipe);
 	if (st)
 		return tess_fail_in(st, "decoding the end of a text");
 	*bytes = d->pipe.out.data;
@@ -335,7 +336,7 @@ void tess_decode_stream_close(struct tess_decode_stream *d)
 {
 	if (!d)
 		return;
-	tess_pipe_close(&d->pipe);
+	tess_decoding_close(&d->pipe);
 	free(d);
 }
 
@@ -348,7 +349,7 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
 	for (size_t i = 0; i < n && !st; i++)
 		st = decode_id(d, ids[i]);
 	if (!st)
-		st = tess_pipe_end(&d->pipe);
+		st = tess_decoding_end(&d->pipe);
 	if (!st)
 		st = tess_text_add(&d->pipe.out, "", 1);
 	if (!st) {
