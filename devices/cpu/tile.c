@@ -4,9 +4,9 @@ enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, of lo
 
 /* After inlining only the pointers vary: the chains stay in registers. */
 TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, const float *a,
-                           int64_t ar, const char *b, int64_t bk, int64_t bp, const char *ahead,
-                           int64_t ahead_k, float *slot, int64_t pitch,
-                           const struct sum_step *step)
+                          int64_t ar, const char *b, int64_t bk, int64_t bp, const char *ahead,
+                          int64_t ahead_k, float *slot, int64_t pitch,
+                          const struct sum_step *step)
 {
 	const int64_t ak = packed ? rows : 1;
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
