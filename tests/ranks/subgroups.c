@@ -467,26 +467,43 @@ static tess_status measure_resources(struct tess_world *w, struct resource_usage
 	return st ? st : tess_barrier(tess_world_group(w), "files");
 }
 
+/* What ROUNDS of groups leave behind on this rank. */
+static tess_status measure_rounds(struct tess_world *w, struct resource_usage *before,
+                                  struct resource_usage *after)
+{
+	enum { ROUNDS = 100 };
+	tess_status st = measure_resources(w, before);
+
+	for (int i = 0; i < ROUNDS && !st; i++)
+		st = open_and_close_groups(w, i);
+	return st ? st : measure_resources(w, after);
+}
+
+/*
+ * A library may enlarge its lists once, while messages wait; what is lost with each group is lost
+ * in the second measurement too. All ranks measure again if one has to.
+ */
 tess_status subgroups_open_and_close(struct tess_world *w)
 {
-	enum { ROUNDS = 100, WARM = 10, SPARE = 32 << 10 };
-	struct resource_usage before, after;
+	enum { WARM = 10, SPARE = 32 << 10 };
+	struct resource_usage before = { 0 }, after = { 0 };
+	int32_t mine = 1, grown = 1;
 	tess_status st = TESS_OK;
 
-	for (int i = 0; i < ROUNDS + WARM && !st; i++) {
-		if (i == WARM)
-			st = measure_resources(w, &before);
+	for (int i = 0; i < WARM && !st; i++)
+		st = open_and_close_groups(w, i);
+	for (int i = 0; i < 2 && grown && !st; i++) {
+		st = measure_rounds(w, &before, &after);
+		mine = after.bytes > before.bytes + SPARE;
 		if (!st)
-			st = open_and_close_groups(w, i);
+			st = tess_all_reduce(tess_world_group(w), &mine, &grown, 1, TESS_I32,
+			                     TESS_MAX, "grown");
+		if (!st && after.files > before.files + 2)
+			return tess_fail(TESS_EBUG, "%d open files became %d", before.files,
+			                 after.files);
 	}
-	if (!st)
-		st = measure_resources(w, &after);
-	if (st)
-		return st;
-	if (after.files > before.files + 2)
-		return tess_fail(TESS_EBUG, "%d open files became %d", before.files, after.files);
-	if (after.bytes > before.bytes + SPARE)
+	if (!st && mine)
 		return tess_fail(TESS_EBUG, "%zu bytes of heap became %zu", before.bytes,
 		                 after.bytes);
-	return TESS_OK;
+	return st;
 }
