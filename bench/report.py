@@ -9,6 +9,7 @@ TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,"}
 PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
 PRODUCTS = ", products of bf16"  # ours with --math bf16
+BF12 = ", weights in 12 bits"  # ours with --weights bf12
 
 
 def title(model):
@@ -124,6 +125,7 @@ def list_targets(r):
         for m in models.split():
             yield ("decode " + title(m), m, r.ours, "decode", CONTEXT, PEERS[:1], ratio,
                    share_read(r, m, r.get(m, r.ours, "decode", CONTEXT)), "DRAM", share)
+            yield ("decode " + title(m) + BF12, m, r.ours + BF12, "decode", CONTEXT, PEERS[:1], ratio, None, "", None)
     for m, ratio in (("160m-f32", 1.15), ("1b-f32", 1.3)):
         yield ("prefill 512 " + title(m), m, r.ours, "prefill", PROMPT, PEERS[1:2], ratio,
                share_gemm(r, m, r.get(m, r.ours, "prefill", PROMPT)), "MKL sgemm", 1.0)
@@ -185,8 +187,8 @@ def list_cases(r):
     """(case, model, bench, x, how ours does it) of the table of all engines"""
     for bench, x, name in (("decode", CONTEXT, "decode"), ("prefill", PROMPT, "prefill 512")):
         for m in r.models():
-            for math in ("", PRODUCTS) if bench == "prefill" else [""]:
-                yield "%s %s" % (name, title(m).replace(",", "")) + math, m, bench, x, math
+            for how in ("", PRODUCTS if bench == "prefill" else BF12):
+                yield "%s %s" % (name, title(m).replace(",", "")) + how, m, bench, x, how
     for batch in (8, 32):
         for math in ("", PRODUCTS):
             yield "batch of %d 160M bf16" % batch + math, "160m-bf16", "batch", batch, math

@@ -82,7 +82,8 @@ static tess_status list_parameters(struct explanation *x)
 			                                .styles = list_styles(x, w),
 			                                .places = list_places(x, w->place),
 			                                .shape = shape,
-			                                .dtype = w->quantized ? TESS_Q8 : w->dtype,
+			                                .dtype = w->compressed ? w->compressed
+			                                                       : w->dtype,
 			                                .ndim = w->ndim,
 			                                .tied = w->table != NULL,
 			                                .from_config = w->absent };

@@ -3,7 +3,7 @@
 #include "hf/explaining.h"
 #include "nn/cut_logits.h"
 #include "nn/lower.h"
-#include "nn/quantized.h"
+#include "nn/compressed.h"
 #include "nn/storage.h"
 
 #include <string.h>
@@ -30,7 +30,7 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 	for (int32_t i = 0; i < p->nweights; i++) {
 		const struct tess_weight *w = p->weight[i];
 
-		if (w->quantized)
+		if (w->compressed)
 			out->weights += tess_weight_count_bytes(p, w, rank);
 		else if (!w->table)
 			out->weights += tess_width(w->dtype) *

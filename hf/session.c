@@ -44,8 +44,9 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	p.source.ignore_unexpected = options && options->ignore_unexpected;
 	p.weights =
 		options && TESS_HAS(options, tess_session_options, weights) ? options->weights : 0;
-	if (p.weights && p.weights != TESS_Q8)
-		st = tess_fail(TESS_EINVAL, "%s: weights of dtype %d in memory; use 0 or TESS_Q8",
+	if (p.weights && p.weights != TESS_Q8 && p.weights != TESS_BF12)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: weights of dtype %d in memory; use 0, TESS_Q8 or TESS_BF12",
 		               dir, (int)p.weights);
 	p.math = options && TESS_HAS(options, tess_session_options, math) ? options->math : 0;
 	if (!st && p.math && p.math != TESS_F32 && p.math != TESS_BF16)

@@ -1,7 +1,7 @@
 #include "nn/build.h"
 
 #include "core/base/status.h"
-#include "nn/quantized.h"
+#include "nn/compressed.h"
 
 #include <string.h>
 #include <tessera/reduce.h>
@@ -297,8 +297,8 @@ static struct tess_view describe_dense_weight(const struct build *b, const struc
 struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w)
 {
 	struct tess_view v = b->weights && !w->rest_cut ? b->weights[w->index]
-	                     : w->quantized ? tess_weight_view_quantized(b->p, w, b->l->rank)
-	                                    : describe_dense_weight(b, w);
+	                     : w->compressed ? tess_weight_view_compressed(b->p, w, b->l->rank)
+	                                     : describe_dense_weight(b, w);
 
 	v.data = NULL;
 	return v;

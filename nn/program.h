@@ -93,7 +93,7 @@ struct tess_weight { /* a parameter, as one op uses it */
 	 * the gradient and the optimizer's state */
 	bool rest_cut, state_cut;
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
-	bool quantized; /* in memory it is TESS_Q8, whatever its dtype */
+	int32_t compressed; /* 0: in memory it has its dtype; else TESS_Q8 or TESS_BF12 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 	struct tess_head_parts *heads; /* of head_linear; else NULL */
 };

@@ -6,7 +6,7 @@
 #include "core/registry/registry.h"
 #include "core/registry/returned.h"
 #include "nn/backward.h"
-#include "nn/quantized.h"
+#include "nn/compressed.h"
 #include "nn/recorder.h"
 
 #include <stdio.h>
@@ -497,7 +497,7 @@ static tess_status hash_records(struct tess_program *p)
 			for (int32_t a = 0; a < w->ndim; a++)
 				h = hash_dim(h, w->dim[a]);
 			h = hash_bytes(h, w->name, strlen(w->name));
-			h = hash_bytes(h, &w->quantized, sizeof w->quantized);
+			h = hash_bytes(h, &w->compressed, sizeof w->compressed);
 			h = hash_places(hash_bytes(h, &w->dtype, sizeof w->dtype), p, w->place);
 		}
 		p->hash[i] = h;
@@ -507,6 +507,8 @@ static tess_status hash_records(struct tess_program *p)
 
 static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *logits)
 {
+	tess_status st = TESS_OK;
+
 	if (!r->status && !logits)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
 		                   r->options->model->name);
@@ -518,14 +520,12 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_check_rules(r);
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
-	if (!r->status && r->options->weights == TESS_Q8)
-		tess_program_quantize(r->p);
-	if (!r->status && r->options->math == TESS_BF16) {
-		tess_status st = tess_program_set_math(r->p, TESS_BF16);
-
-		if (st)
-			tess_recorder_keep_error(r, st);
-	}
+	if (!r->status && r->options->weights)
+		st = tess_program_compress(r->p, r->options->weights);
+	if (!r->status && !st && r->options->math == TESS_BF16)
+		st = tess_program_set_math(r->p, TESS_BF16);
+	if (st)
+		tess_recorder_keep_error(r, st);
 	return r->status ? r->status : hash_records(r->p);
 }
 

@@ -6,7 +6,7 @@
 #include "core/registry/returned.h"
 #include "nn/lower.h"
 #include "nn/parts.h"
-#include "nn/quantized.h"
+#include "nn/compressed.h"
 #include "nn/storage.h"
 
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 #include <tessera/clock.h>
 #include <tessera/reduce.h>
 
-enum { SLAB = 4 << 20 }; /* bytes of a weight that are read at a time */
+/* bytes of a weight that are read at a time: by one thread, or by those of a device's copies */
+enum { SLAB = 4 << 20, DEVICE_SLAB = 64 << 20 };
 enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weights */
 
 const struct tess_option tess_weights_options[] = {
@@ -57,7 +58,7 @@ tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			panels[w->table && !w->quantized ? w->table->index : w->index] = true;
+			panels[w->table && !w->compressed ? w->table->index : w->index] = true;
 		}
 	}
 	for (int32_t i = 0; i < p->nweights; i++) {
@@ -78,13 +79,18 @@ static uint64_t choose_slab_bytes(const struct tess_weights_loader *l)
 	return bytes < SLAB_LEAST ? SLAB_LEAST : bytes > SLAB_MOST ? SLAB_MOST : bytes;
 }
 
+static uint64_t count_room(uint64_t bytes)
+{
+	return bytes ? (bytes + 63) / 64 * 64 : 64;
+}
+
 /*
  * Where nothing is freed before all is, weights of the host's memory share slabs, which fill huge
  * pages: what a slab does not use is not there. The first weight of a slab owns it.
  */
 static tess_status alloc_weight_memory(struct tess_weights_loader *l, int32_t i, uint64_t bytes)
 {
-	uint64_t room = bytes ? (bytes + 63) / 64 * 64 : 64, slab = choose_slab_bytes(l);
+	uint64_t room = count_room(bytes), slab = choose_slab_bytes(l);
 	bool shares = l->in_mapping && l->slab_left >= room;
 	bool first = !shares && l->in_mapping && room <= slab / 4;
 	tess_status st = TESS_OK;
@@ -108,6 +114,25 @@ static tess_status alloc_weight_memory(struct tess_weights_loader *l, int32_t i,
 	return TESS_OK;
 }
 
+/* Gives back what was allocated last. */
+static void release_weight_memory(struct tess_weights_loader *l, int32_t i, uint64_t bytes)
+{
+	uint64_t room = count_room(bytes);
+	char *start = l->weights->allocated[i];
+
+	if (l->shares_slab) {
+		l->slab -= room;
+		l->slab_left += room;
+	} else {
+		if (start && l->slab == start + room)
+			l->slab_left = 0;
+		tess_device_free(&l->weights->device, start);
+	}
+	l->shares_slab = false;
+	l->weights->allocated[i] = NULL;
+	l->weights->bytes -= bytes;
+}
+
 /* A part in memory: of [outs, ins], by elements and, if not in panels, as stored. */
 static struct tess_view make_loaded_view(const struct tess_part *p, bool panels)
 {
@@ -124,9 +149,10 @@ static struct tess_view make_loaded_view(const struct tess_part *p, bool panels)
 	return to;
 }
 
-/* Packs unit after unit: a unit has groups of its own. A slab has whole units of the inputs. */
-static tess_status pack_quantized(const struct tess_weights_loader *l, const struct tess_part *p,
-                                  const struct tess_view *rows, struct tess_view to)
+/* Packs unit after unit: its groups are its own. A slab has whole units of the inputs. */
+static tess_status pack_quantized_units(const struct tess_weights_loader *l,
+                                        const struct tess_part *p, const struct tess_view *rows,
+                                        struct tess_view to)
 {
 	const struct tess_opened_device *d = &l->weights->device;
 	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, p->w->place, p->w->in_dim);
@@ -141,7 +167,7 @@ static tess_status pack_quantized(const struct tess_weights_loader *l, const str
 		unit.shape[1] = tess_dim_get_unit_start(in, u + 1) - tess_dim_get_unit_start(in, u);
 		to.data = data;
 		st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &unit, &to);
-		data += tess_quantized_count_bytes(unit.shape[1]);
+		data += tess_compressed_count_bytes(unit.shape[1]);
 		unit.data = (char *)unit.data +
 		            unit.shape[1] * unit.stride[1] * (int64_t)tess_width(unit.dtype);
 	}
@@ -164,8 +190,10 @@ static tess_status load_into_memory(struct tess_weights_loader *l, const struct 
 {
 	const struct tess_opened_device *d = &l->weights->device;
 	bool panels = to.layout == TESS_PANELS, transposed = panels && p->w->in_out;
+	bool compressed = to.dtype == TESS_Q8 || to.dtype == TESS_BF12;
 	int64_t element_size = (int64_t)tess_width(p->dtype), row = p->cols * element_size, n;
-	int64_t step = p->w->quantized && transposed ? p->rows : tess_up(SLAB, 16 * row + 1) * 16;
+	int64_t slab = tess_device_is_host(d) ? SLAB : DEVICE_SLAB;
+	int64_t step = compressed && transposed ? p->rows : tess_up(slab, 16 * row + 1) * 16;
 	const char *name = p->w->name;
 	char *start = to.data;
 	struct tess_view rows;
@@ -179,9 +207,10 @@ static tess_status load_into_memory(struct tess_weights_loader *l, const struct 
 		if (transposed)
 			tess_view_swap_axes(&rows, 0);
 		to.data = start + at * (transposed ? 16 * element_size : row);
-		if (p->w->quantized) {
+		if (compressed)
 			to.data = start + at / 16 * to.stride[0];
-			st = pack_quantized(l, p, &rows, to);
+		if (to.dtype == TESS_Q8) {
+			st = pack_quantized_units(l, p, &rows, to);
 		} else {
 			st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)
 			            : tess_device_move(d, name, to.data, rows.data,
@@ -192,16 +221,16 @@ static tess_status load_into_memory(struct tess_weights_loader *l, const struct 
 	return st;
 }
 
-/* Matrix after matrix of a weight that is quantized: a tied head has one of its own. */
-static tess_status load_quantized(struct tess_weights_loader *l, int32_t i)
+/* Matrix after matrix of a weight that is compressed: a tied head has one of its own. */
+static tess_status load_compressed(struct tess_weights_loader *l, int32_t i)
 {
 	const struct tess_weight *w = l->p->weight[i];
-	struct tess_view v = tess_weight_view_quantized(l->p, w, l->rank), one = v;
+	struct tess_view v = tess_weight_view_compressed(l->p, w, l->rank), one = v;
 	struct tess_cut cut = tess_program_find_cut(l->p, l->rank, w->place, 0);
 	struct tess_run experts = { 0, 1 };
 	struct tess_weight whole = *w;
 	struct tess_part p;
-	tess_status st = alloc_weight_memory(l, i, tess_view_count_quantized_bytes(&v));
+	tess_status st = alloc_weight_memory(l, i, tess_view_count_compressed_bytes(&v));
 
 	if (w->table)
 		whole.files = w->table->files;
@@ -384,13 +413,30 @@ static void load_tied_view(struct tess_weights_loader *l, int32_t i)
 	}
 }
 
+/* One that the device cannot compress stays as in the file: the numbers are the same. */
+static tess_status load_compressed_or_stored(struct tess_weights_loader *l, int32_t i)
+{
+	const struct tess_weight *w = l->p->weight[i];
+	struct tess_view v = tess_weight_view_compressed(l->p, w, l->rank);
+	tess_status st = load_compressed(l, i);
+
+	if (st != TESS_ENOTSUP)
+		return st;
+	tess_log(TESS_INFO, "weights", "%s: %s; it stays as in the file", w->name, tess_error());
+	release_weight_memory(l, i, tess_view_count_compressed_bytes(&v));
+	if (!w->table)
+		return load_weight(l, i);
+	load_tied_view(l, i);
+	return TESS_OK;
+}
+
 /* The views of tied heads of a table that was packed. */
 static void reload_tied_views(struct tess_weights_loader *l, int32_t table)
 {
 	for (int32_t i = 0; i < l->p->nweights; i++) {
 		const struct tess_weight *w = l->p->weight[i];
 
-		if (w->table && !w->quantized && w->table->index == table)
+		if (w->table && !w->compressed && w->table->index == table)
 			load_tied_view(l, i);
 	}
 }
@@ -494,8 +540,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	if (!st && (!h.view || !h.allocated))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		if (p->weight[i]->quantized)
-			st = load_quantized(&l, i);
+		if (p->weight[i]->compressed)
+			st = load_compressed_or_stored(&l, i);
 		else if (p->weight[i]->table)
 			load_tied_view(&l, i);
 		else

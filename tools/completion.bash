@@ -65,7 +65,7 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
 	--weights)
-		mapfile -t COMPREPLY < <(compgen -W 'file q8' -- "$cur")
+		mapfile -t COMPREPLY < <(compgen -W 'file q8 bf12' -- "$cur")
 		return ;;
 	-n | --window | --max-shard-size | --mesh | --along | --threads | --device | --batch | --kv-memory | --plan-override | --prompt | --ids | --prefill-chunk | \
 	--micro-batches | --aux-loss | --recompute | --max-tokens | --temperature | \

@@ -29,7 +29,7 @@ static const char *const help =
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
 	"  --positions L   of a text, at most; size of the KV cache (default 2048, or that of the\n"
 	"                  checkpoint if it is less)\n"
-	"  --weights HOW   file, or q8: linear weights are 8-bit in memory (default file)\n"
+	"  --weights HOW   of linear weights in memory: file (default), q8 (8 bits), bf12 (12)\n"
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
 	"  --svg FILE      also draws who holds what and what moves, module by module\n"
@@ -452,8 +452,8 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		               "training; add --train");
 	if (!st && a->train && a->weights)
 		st = tess_fail(TESS_EINVAL,
-		               "--weights q8 is for inference: training changes weights in their "
-		               "own dtype");
+		               "--weights q8 and bf12 are for inference: training changes weights "
+		               "in their own dtype");
 	if (!st && a->train && a->tokens)
 		st = tess_fail(TESS_EINVAL,
 		               "--tokens is of a step of inference; with --train give --batch and "

@@ -331,7 +331,9 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 		                        (long long)q->shape[a]);
 	}
 	/* 8-bit: with a scale of two bytes for 32 elements, where units have as many */
-	total = q->dtype == TESS_Q8 ? total + total / 16 : total * tess_width(q->dtype);
+	total = q->dtype == TESS_Q8     ? total + total / 16
+	        : q->dtype == TESS_BF12 ? total + total / 2 + total / 64
+	                                : total * tess_width(q->dtype);
 	for (int32_t r = 0; r < p->e->nranks; r++) {
 		uint64_t bytes = tess_explanation_shard(p->e, i, r, NULL);
 

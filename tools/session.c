@@ -14,12 +14,12 @@ static tess_status parse_float_dtype(const char *name, const char *text, void *t
 
 tess_status tess_tool_parse_weights(const char *name, const char *text, void *to)
 {
-	bool q8 = !strcmp(text, "q8");
+	int32_t dtype = !strcmp(text, "q8") ? TESS_Q8 : !strcmp(text, "bf12") ? TESS_BF12 : 0;
 
-	*(int32_t *)to = q8 ? TESS_Q8 : 0;
-	return q8 || !strcmp(text, "file")
+	*(int32_t *)to = dtype;
+	return dtype || !strcmp(text, "file")
 	               ? TESS_OK
-	               : tess_fail(TESS_EINVAL, "%s %s: use file or q8", name, text);
+	               : tess_fail(TESS_EINVAL, "%s %s: use file, q8 or bf12", name, text);
 }
 
 tess_status tess_tool_parse_session(int argc, char **argv, const char *help,

@@ -1,18 +1,26 @@
 /* Checks shapes, strides, types and sums of an op by docs/ops.md. */
 #include "check.h"
 
-/* NULL unless a TESS_Q8 weight has other groups than the `ntree` trees of its sum, from `t` on. */
+/*
+ * NULL unless a TESS_Q8 weight has other groups than the `ntree` trees of its sum, from `t` on, or
+ * a TESS_BF12 weight has other panels than its elements need.
+ */
 static const char *check_groups(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,
                                 const struct tess_view *w)
 {
 	const int64_t *bound;
 	int64_t groups = 0;
 
-	if (w->dtype != TESS_Q8)
+	if (w->dtype != TESS_Q8 && w->dtype != TESS_BF12)
 		return NULL;
 	bound = op->term[t->first].bound;
 	if (ntree != 1 || t->terms != 1 || bound[0] || bound[t->hi - t->lo] != w->shape[1])
-		return "a weight in q8 must be summed over all of its elements, by one term";
+		return "a weight in q8 or bf12 must be summed over all of its elements, by one "
+		       "term";
+	if (w->dtype == TESS_BF12)
+		return w->stride[0] == bf12_count_panel_bytes(w->shape[1])
+		               ? NULL
+		               : "panels in bf12 must have the bytes of their elements";
 	for (int64_t u = 0; u < t->hi - t->lo; u++)
 		groups += tess_up(bound[u + 1] - bound[u], GROUP);
 	return w->stride[0] == LANES * (w->shape[1] + 2 * groups)
@@ -28,7 +36,7 @@ static const char *check_math(double math, const struct tess_view *w)
 	if (!CHECK_EXACT)
 		return "products of bf16 are for the cpu device; TESSERA_CUDA_MATH says how "
 		       "products are made here";
-	return math == TESS_BF16 && w->dtype == TESS_BF16
+	return math == TESS_BF16 && (w->dtype == TESS_BF16 || w->dtype == TESS_BF12)
 	               ? NULL
 	               : "products are of f32, or of bf16 with weights in bf16";
 }

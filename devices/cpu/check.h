@@ -62,11 +62,12 @@ static inline bool is_matrix(const struct tess_view *v)
 	return v->layout == TESS_ROWS;
 }
 
-/* The same, or TESS_Q8. */
+/* The same, or TESS_Q8 or TESS_BF12. */
 static inline bool is_linear_weight(const struct tess_view *v)
 {
-	return is_matrix(v) || (CHECK_EXACT && v->dtype == TESS_Q8 && v->ndim == 2 &&
-	                        v->layout == TESS_PANELS && v->shape[0] >= 0 && v->shape[1] >= 0);
+	return is_matrix(v) ||
+	       (CHECK_EXACT && (v->dtype == TESS_Q8 || v->dtype == TESS_BF12) && v->ndim == 2 &&
+	        v->layout == TESS_PANELS && v->shape[0] >= 0 && v->shape[1] >= 0);
 }
 
 static inline bool has_same_shape(const struct tess_view *a, const struct tess_view *b)

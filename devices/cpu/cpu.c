@@ -39,10 +39,10 @@ static bool is_isa_usable(const char *name)
 {
 #if defined(CPU_X86)
 	if (!strcmp(name, "avx512bf16"))
-		return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
-		       is_isa_usable("avx512");
+		return __builtin_cpu_supports("avx512bf16") && is_isa_usable("avx512");
 	if (!strcmp(name, "avx512"))
-		return __builtin_cpu_supports("avx512f") && is_isa_usable("avx2");
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		       is_isa_usable("avx2");
 	if (!strcmp(name, "avx2"))
 		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
 		       has_f16c();
@@ -259,21 +259,26 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-/* The elements of one unit. */
-static tess_status quantize_rows(struct cpu *cpu, const struct tess_view *rows,
-                                 struct tess_view *panels)
+/* TESS_Q8: the elements of one unit; TESS_BF12: all of rows. */
+static tess_status encode_rows(struct cpu *cpu, const struct tess_view *rows,
+                               struct tess_view *panels)
 {
+	bool q8 = panels->dtype == TESS_Q8;
 	int64_t n = tess_up(rows->shape[0], LANES);
 	struct pack pack = { rows, panels, calloc((size_t)n + 1, sizeof *pack.refused) };
 	bool refused = false;
 
 	if (!pack.refused)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
-	pool_run(cpu->pool, cpu->kernels->quantize, &pack, n,
+	pool_run(cpu->pool, q8 ? cpu->kernels->quantize : cpu->kernels->pack_bf12, &pack, n,
 	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
 	for (int64_t i = 0; i < n; i++)
 		refused = refused || pack.refused[i];
 	free(pack.refused);
+	if (refused && !q8)
+		return cpu_host->fail(TESS_ENOTSUP,
+		                      "too many elements have another exponent than the 16 most "
+		                      "frequent of their panel for 12-bit weights");
 	if (refused)
 		return cpu_host->fail(TESS_EINVAL,
 		                      "an element is NaN, infinite or above 8.3e6, which 8-bit "
@@ -297,8 +302,10 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 
 	if (st)
 		return st;
-	if (panels->dtype == TESS_Q8)
-		return quantize_rows(cpu, rows, panels);
+	if (panels->dtype == TESS_BF12 && rows->dtype != TESS_BF16)
+		return cpu_host->fail(TESS_EINVAL, "cpu: only bf16 becomes bf12");
+	if (panels->dtype == TESS_Q8 || panels->dtype == TESS_BF12)
+		return encode_rows(cpu, rows, panels);
 	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
 	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
 	*panels = out;

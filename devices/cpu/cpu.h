@@ -40,13 +40,13 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
 	cpu_run *run[KINDS];
-	pool_fn *pack, *quantize; /* over panels; arg: struct pack */
+	pool_fn *pack, *quantize, *pack_bf12; /* over panels; arg: struct pack */
 	const struct pair_tiles *pairs;
 };
 
 struct pack {
 	const struct tess_view *rows, *panels;
-	bool *refused; /* of each panel, by quantize: it has what TESS_Q8 cannot hold */
+	bool *refused; /* of each panel: it has what TESS_Q8, or TESS_BF12, cannot hold */
 };
 
 /* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
@@ -107,10 +107,23 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
 }
 
-/* Bytes of an element; strides of TESS_Q8 are bytes. */
+/* Bytes of an element; strides of TESS_Q8 and TESS_BF12 are bytes. */
 static inline int64_t get_weight_width(int32_t dtype)
 {
-	return dtype == TESS_Q8 ? 1 : (int64_t)tess_width(dtype);
+	return dtype == TESS_Q8 || dtype == TESS_BF12 ? 1 : (int64_t)tess_width(dtype);
+}
+
+enum { BF12_BLOCK = 8, BF12_BLOCK_BYTES = 192 }; /* of a panel of TESS_BF12: elements of K, bytes */
+
+/* From the start of a panel of k elements to its blocks. */
+static inline int64_t bf12_get_offset(int64_t k)
+{
+	return 64 + 64 * tess_up(k, 256);
+}
+
+static inline int64_t bf12_count_panel_bytes(int64_t k)
+{
+	return bf12_get_offset(k) + BF12_BLOCK_BYTES * tess_up(k, BF12_BLOCK);
 }
 
 /* Matrix `i` of a weight of several, without data if there is none. */

@@ -1,4 +1,5 @@
 /* The kernels of one instruction set, CPU_ISA. */
+#include "bf12.h"
 #include "pack.h"
 #include "pairs.h"
 #include "quantized.h"
@@ -90,5 +91,6 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_BALANCE_D] = CPU_NAME(run_balance_d),
 	.pack = pack_panels,
 	.quantize = quantize_panels,
+	.pack_bf12 = bf12_pack_panels,
 	.pairs = &CPU_NAME(pair_tiles),
 };

@@ -1,5 +1,6 @@
 #include "product.h"
 
+#include "bf12.h"
 #include "pack.h"
 #include "quantized.h"
 #include "row_tile.h"
@@ -167,17 +168,19 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 			             g->fetched + (s->before - first) * g->columns);
 		for (int32_t i = 0; i < g->panels && !g->flat; i++) {
 			float *to = g->fetched + (i * LEAF + s->before - first) * LANES;
+			int64_t column = g->column + i * g->apart * LANES;
+			const char *panel = (const char *)w.data + column / LANES * w.stride[0];
 
-			if (p->pairs)
-				pack_as_stored(&w, g->column + i * LANES, s->at, s->len, to);
+			if (w.dtype == TESS_BF12 && p->pairs)
+				bf12_unpack(panel, w.shape[1], s->at, s->len, to);
+			else if (w.dtype == TESS_BF12)
+				bf12_widen(panel, w.shape[1], s->at, s->len, to);
+			else if (p->pairs)
+				pack_as_stored(&w, column, s->at, s->len, to);
 			else if (w.dtype == TESS_Q8)
-				quantized_widen(s,
-				                (const char *)w.data +
-				                        (g->column / LANES + i) * w.stride[0] +
-				                        quantized_get_offset(s),
-				                to);
+				quantized_widen(s, panel + quantized_get_offset(s), to);
 			else
-				pack_widened(&w, g->column + i * LANES, s->at, s->len, to);
+				pack_widened(&w, column, s->at, s->len, to);
 		}
 	}
 }
@@ -303,19 +306,22 @@ static void multiply_tile(const struct product *p, const struct group *g,
 static void multiply_in_place(const struct product *p, const struct group *g)
 {
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end;
-	bool quantized = p->w.dtype == TESS_Q8, wide = g->panels > 1;
+	bool quantized = p->w.dtype == TESS_Q8, coded = p->w.dtype == TESS_BF12,
+	     wide = g->panels > 1;
 	tile_fn *run = quantized ? quantized_find_tile(false, (int)p->rows, wide)
+	               : coded   ? bf12_find_tile((int)p->rows, wide)
 	                         : tile_find(p->w.dtype, (int)p->rows, wide);
-	int64_t pitch = p->rows * g->columns;
+	int64_t pitch = p->rows * g->columns, at;
 	struct panels w = get_panels(&p->w);
 
 	w.data += g->column / LANES * w.panel;
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
 		for (end = s + 1; end < last && end[-1].node < 0;)
 			end++;
-		run(p->x + s->at, p->pitch,
-		    w.data + (quantized ? quantized_get_offset(s) : s->at * w.k), w.k,
-		    w.panel * g->apart, g->slots, pitch, s, end);
+		at = quantized ? quantized_get_offset(s) : coded ? 0 : s->at * w.k;
+		run(p->x + s->at, p->pitch, w.data + at,
+		    coded ? bf12_get_offset(p->w.shape[1]) : w.k, w.panel * g->apart, g->slots,
+		    pitch, s, end);
 		s = end - 1;
 		if (s->node >= 0)
 			store_tile(p, g, s->node, 0, p->rows,
@@ -367,7 +373,9 @@ static void multiply_in_rows(const struct product *p, int64_t column, float *slo
 static bool is_read_directly(const struct product *p, int64_t column)
 {
 	if (p->pairs)
-		return p->w.layout == TESS_PANELS;
+		return p->w.layout == TESS_PANELS && p->w.dtype != TESS_BF12;
+	if (p->w.dtype == TESS_BF12)
+		return !p->packed;
 	return (p->w.layout == TESS_PANELS &&
 	        (p->w.dtype != TESS_Q8 || p->rows <= QUANTIZED_ROWS)) ||
 	       (!p->packed && is_in_panels(&p->w, column));

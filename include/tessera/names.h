@@ -33,7 +33,9 @@ static inline const char *tess_dtype_name(int32_t dtype) /* "f32" */
 		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
 	};
 
-	return dtype == TESS_Q8 ? "q8" : tess_name_of(names, TESS_U8 + 1, dtype);
+	return dtype == TESS_Q8     ? "q8"
+	       : dtype == TESS_BF12 ? "bf12"
+	                            : tess_name_of(names, TESS_U8 + 1, dtype);
 }
 
 static inline const char *tess_op_name(int32_t op) /* "sum" */

@@ -26,7 +26,8 @@ struct tess_session_options {           /* zeroed but for size: the plan of the 
 	int32_t kv_dtype;               /* of the KV cache: 0 or TESS_F32; TESS_BF16 */
 	uint64_t kv_memory;             /* bytes of KV cache per rank; 0: of the free memory */
 	int64_t positions;              /* of a text, at most; 0: as the checkpoint says */
-	int32_t weights;                /* linear ones, in memory: 0: as in the files; TESS_Q8 */
+	int32_t weights;                /* linear ones, in memory: 0: as in the files; TESS_Q8 or
+	                                   TESS_BF12 */
 	int32_t math;                   /* of linear products: 0 or TESS_F32; TESS_BF16 */
 };
 TESS_TIGHT(tess_session_options, math);

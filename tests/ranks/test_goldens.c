@@ -290,6 +290,21 @@ START_TEST(every_way_in_8_bits)
 }
 END_TEST
 
+/* Nor where weights of bf16 are in 12 bits, which are those of 16. */
+START_TEST(every_way_in_12_bits)
+{
+	const char *name = _i ? "mixtral-bf16" : "llama-bf16";
+	char file[65], bf12[65];
+
+	get_last_digest(name, name, 1, "", file);
+	compare_digests(name, ways, WAYS, "--weights bf12", bf12);
+	ck_assert_str_eq(file, bf12);
+	get_last_digest(name, name, 1, "--math bf16", file);
+	get_last_digest(name, name, 2, "--math bf16 --weights bf12", bf12);
+	ck_assert_str_eq(file, bf12);
+}
+END_TEST
+
 /* Nor where products are of bf16, on any instruction set. */
 START_TEST(every_way_of_bf16_products)
 {
@@ -622,6 +637,7 @@ int main(void)
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, STRIDES);
 	tcase_add_loop_test(t, every_way_in_8_bits, 0, (NAMES + 2) / 3);
+	tcase_add_loop_test(t, every_way_in_12_bits, 0, 2);
 	tcase_add_loop_test(t, every_way_of_bf16_products, 0, 2);
 	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE + 1);
 	tcase_add_loop_test(t, older_config, 0, STRIDES);

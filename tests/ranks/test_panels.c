@@ -1,6 +1,7 @@
 /*
  * Checkpoints that `tessera convert --panels` makes: every rank of a mesh holds what it holds of
- * the plain one, whatever it asks for, and maps it where its part is whole panels.
+ * the plain one, whatever it asks for, and maps it where its part is whole panels. And weights that
+ * 12 bits cannot hold.
  */
 #include "../unit/command.h"
 #include "../unit/scratch.h"
@@ -8,6 +9,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "hf/convert.h"
+#include "hf/safetensors.h"
 #include "hf/session.h"
 #include "nn/weights.h"
 
@@ -262,14 +264,14 @@ static int run_tessera(const char *args, const char *model, const char *rest, ch
 	return command_run(text, TEXT, "'%s' %s '%s' %s 2>&1", TESSERA, args, model, rest);
 }
 
-static void generate_digest(const char *model, int ranks, char digest[80])
+static void generate_digest(const char *model, int ranks, const char *more, char digest[80])
 {
 	char text[TEXT], rest[128];
 	const char *at;
 
 	snprintf(rest, sizeof rest,
-	         "-n %d --backend loopback --ids 1,403 --max-tokens 8 --temperature 0 --json",
-	         ranks);
+	         "-n %d --backend loopback --ids 1,403 --max-tokens 8 --temperature 0 --json %s",
+	         ranks, more);
 	ck_assert_msg(!run_tessera("generate", model, rest, text), "%s", text);
 	at = strstr(text, "\"digest\":\"");
 	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
@@ -284,11 +286,73 @@ START_TEST(same_digests)
 	ck_assert_msg(!run_tessera("convert", format_data_path(""), rest, text) && !*text, "%s",
 	              text);
 	for (int n = 1; n <= 4; n++) {
-		generate_digest(format_path_in(SOURCE_ROOT, "tests/data/stories260K-bf16"), n,
+		generate_digest(format_path_in(SOURCE_ROOT, "tests/data/stories260K-bf16"), n, "",
 		                want);
-		generate_digest(scratch_format_path("bf16"), n, have);
+		generate_digest(scratch_format_path("bf16"), n, "", have);
 		ck_assert_str_eq(have, want);
 	}
+}
+END_TEST
+
+/* The checkpoint in bf16, with some weights of 30 exponents. */
+static void write_odd_weights(const char *folder, const char *const *names, int n)
+{
+	static const char from[] = SOURCE_ROOT "/tests/data/stories260K-bf16";
+	struct tess_slice slices[64];
+	struct tess_safetensors *f;
+	uint16_t *changed[4] = { NULL };
+	char text[TEXT], path[64];
+	int32_t count = 0;
+
+	ck_assert(!tess_safetensors_open(format_path_in(from, "model.safetensors"), false, &f));
+	for (; count < (int32_t)tess_safetensors_count(f); count++) {
+		slices[count] = *tess_safetensors_at(f, (size_t)count);
+		for (int i = 0; i < n; i++) {
+			if (strcmp(slices[count].name, names[i]))
+				continue;
+			changed[i] = malloc(slices[count].bytes);
+			memcpy(changed[i], slices[count].data, slices[count].bytes);
+			for (uint64_t j = 0; j < slices[count].bytes / 2; j++)
+				changed[i][j] =
+					(uint16_t)((changed[i][j] & 0x807f) | (90 + j % 30) << 7);
+			slices[count].data = changed[i];
+		}
+	}
+	scratch_make_folder(folder);
+	snprintf(path, sizeof path, "%s/model.safetensors", folder);
+	ck_assert(!tess_safetensors_write(scratch_format_path(path), count, slices));
+	for (int i = 0; i < n; i++) {
+		ck_assert_ptr_nonnull(changed[i]);
+		free(changed[i]);
+	}
+	tess_safetensors_close(f);
+	ck_assert(!command_run(text, TEXT, "cp '%s/config.json' '%s'", from,
+	                       scratch_format_path(folder)));
+}
+
+/* Those that --weights bf12 cannot hold stay as they are; the others change no bit either. */
+START_TEST(weights_in_12_bits)
+{
+	static const char *const odd[] = { "model.embed_tokens.weight", /* and the tied head */
+		                           "model.layers.1.mlp.down_proj.weight" };
+	char text[TEXT], want[80], have[80];
+
+	write_odd_weights("odd", odd, 2);
+	for (int n = 1; n <= 3; n += 2) {
+		generate_digest(scratch_format_path("odd"), n, "", want);
+		generate_digest(scratch_format_path("odd"), n, "--weights bf12", have);
+		ck_assert_str_eq(have, want);
+	}
+	setenv("TESSERA_LOG", "info", 1);
+	ck_assert(!run_tessera("generate --ids 1 --max-tokens 2 --weights bf12",
+	                       scratch_format_path("odd"), "", text));
+	unsetenv("TESSERA_LOG");
+	expect_part(
+		text,
+		"model.embed_tokens.weight: too many elements have another exponent than the 16 "
+		"most frequent of their panel for 12-bit weights; it stays as in the file");
+	expect_part(text, "model.layers.1.mlp.down_proj.weight: too many");
+	ck_assert_ptr_null(strstr(text, "layers.0."));
 }
 END_TEST
 
@@ -323,6 +387,7 @@ int main(void)
 	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
 	tcase_add_test(t, rows_stay_without_memory);
 	tcase_add_test(t, same_digests);
+	tcase_add_test(t, weights_in_12_bits);
 	tcase_add_test(t, refusals);
 	failed = suite_end(r);
 	scratch_remove();
