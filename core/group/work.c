@@ -143,6 +143,12 @@ static tess_status test_work(struct tess_work *w)
 	                    : tess_carrier_test(&w->by, w->work, NULL);
 }
 
+/* Whether it was given to a backend: not while its memory is copied to the host's before that. */
+static bool is_under_way(const struct tess_work *w)
+{
+	return w->state == TESS_PENDING && (w->work || w->emulation);
+}
+
 /* Whether a call on host memory is under way while `w`, on the device's, is waited for. */
 static bool has_host_works(const struct tess_work *w)
 {
@@ -150,7 +156,7 @@ static bool has_host_works(const struct tess_work *w)
 	bool device = g->carrier.self && w->by.self == g->carrier.self;
 
 	for (const struct tess_work *o = device ? g->live : NULL; o; o = o->next)
-		if (o->state == TESS_PENDING && o->by.self != w->by.self)
+		if (is_under_way(o) && o->by.self != w->by.self)
 			return true;
 	return false;
 }
@@ -167,7 +173,7 @@ static void progress_others(const struct tess_work *w)
 	bool any = g->p2p_channel || has_host_works(w);
 
 	for (struct tess_work *o = any ? g->live : NULL; o; o = o->next)
-		if (o != w && o->state == TESS_PENDING &&
+		if (o != w && is_under_way(o) &&
 		    (o->by.self == w->by.self || o->by.self != g->carrier.self))
 			test_work(o);
 }

@@ -31,6 +31,7 @@ tess_status conform_open_memory(struct conform_rank *me, const char *device)
 
 	if (!*device)
 		return TESS_OK;
+	me->all.self = NULL; /* it was the group of host memory */
 	st = tess_plugin_find_device(device, &m->device);
 	if (!st)
 		st = tess_world_find_local_rank(me->world, &local, &ranks);
