@@ -9,6 +9,7 @@
 #include "hf/convert.h"
 #include "hf/safetensors.h"
 #include "nn/agree.h"
+#include "nn/kept.h"
 #include "nn/trainer.h"
 
 #include <errno.h>
@@ -133,18 +134,12 @@ static void close_save(struct save *s)
 	}
 }
 
-/* The memory of a tensor on this rank, and the walk over its runs there. */
-static char *begin_runs(const struct save *s, const struct tess_stored_tensor *t, int32_t what,
-                        int32_t owned, struct tess_kept_walk *walk, uint64_t *width)
+/* The walk over the runs of a tensor on this rank. */
+static void begin_runs(const struct save *s, const struct tess_stored_tensor *t, int32_t what,
+                       int32_t owned, struct tess_kept_walk *walk)
 {
-	int64_t kept;
-	int32_t dtype;
-	char *memory = tess_parameter_find(s->parameters, t->weight, what, &dtype, &kept);
-
 	tess_kept_walk_begin(walk, s->parameters->program, t, s->parameters->rank,
 	                     what == TESS_WEIGHT ? TESS_REST : TESS_STATE, owned);
-	*width = tess_width(dtype);
-	return memory;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -185,20 +180,31 @@ static tess_status fail_save(const struct save *s, const struct saved_file *f)
 static tess_status write_runs(const struct save *s, const struct saved_file *f, int32_t i, int fd,
                               uint64_t *unsynced)
 {
-	uint64_t at = f->header_bytes + f->slice[i].begin, width;
+	uint64_t begin = f->header_bytes + f->slice[i].begin, width;
+	const struct saved_tensor *t = &f->tensor[i];
 	struct tess_kept_walk walk;
 	struct tess_kept_run run;
-	const char *memory =
-		begin_runs(s, f->tensor[i].tensor, f->tensor[i].what, TESS_OWNED, &walk, &width);
+	struct tess_kept kept;
+	tess_status st = TESS_OK;
 
-	while (tess_kept_walk_next(&walk, &run)) {
-		uint64_t bytes = (uint64_t)run.n * width;
+	tess_kept_open(s->parameters, t->tensor->weight, t->what, false, &kept);
+	width = tess_width(kept.dtype);
+	begin_runs(s, t->tensor, t->what, TESS_OWNED, &walk);
+	while (!st && tess_kept_walk_next(&walk, &run)) {
+		for (int64_t at = 0, n; at < run.n && !st; at += n) {
+			void *memory;
 
-		if (!tess_file_write(fd, memory + (uint64_t)run.kept * width, bytes,
-		                     at + (uint64_t)run.stored * width))
-			return fail_save(s, f);
-		*unsynced += bytes;
+			n = run.n - at;
+			st = tess_kept_map(&kept, run.kept + at, &n, &memory);
+			if (!st && !tess_file_write(fd, memory, (uint64_t)n * width,
+			                            begin + (uint64_t)(run.stored + at) * width))
+				st = fail_save(s, f);
+		}
+		*unsynced += (uint64_t)run.n * width;
 	}
+	st = tess_kept_close(&kept, st);
+	if (st)
+		return st;
 	if (*unsynced >= SYNC_BYTES || i == f->n - 1) {
 		if (fdatasync(fd))
 			return fail_save(s, f);
@@ -370,15 +376,25 @@ static tess_status read_runs(const struct save *s, const struct tess_stored_tens
 {
 	struct tess_kept_walk walk;
 	struct tess_kept_run run;
+	struct tess_kept kept;
 	uint64_t width;
-	char *memory = begin_runs(s, t, what, TESS_HELD, &walk, &width);
 	tess_status st = TESS_OK;
 
+	tess_kept_open(s->parameters, t->weight, what, true, &kept);
+	width = tess_width(kept.dtype);
+	begin_runs(s, t, what, TESS_HELD, &walk);
 	while (!st && tess_kept_walk_next(&walk, &run))
-		st = tess_safetensors_read(in, from, (uint64_t)run.stored * width,
-		                           (uint64_t)run.n * width,
-		                           memory + (uint64_t)run.kept * width);
-	return st;
+		for (int64_t at = 0, n; at < run.n && !st; at += n) {
+			void *memory;
+
+			n = run.n - at;
+			st = tess_kept_map(&kept, run.kept + at, &n, &memory);
+			if (!st)
+				st = tess_safetensors_read(in, from,
+				                           (uint64_t)(run.stored + at) * width,
+				                           (uint64_t)n * width, memory);
+		}
+	return tess_kept_close(&kept, st);
 }
 
 static tess_status read_saved_tensor(const struct save *s, const struct saved_file *f, int32_t i,

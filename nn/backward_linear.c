@@ -131,6 +131,7 @@ static void record_dw(struct tess_backward *b, const struct tess_record *rec, in
 
 	if (!dw)
 		return;
+	dw->num[TESS_LINEAR_DW_DTYPE] = rec->weight[i]->dtype;
 	dw->num[TESS_REC_LINEAR_DW_IN_OUT] = rec->weight[i]->in_out;
 	tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
 }

@@ -122,9 +122,13 @@ void build_add_move(struct build *b, const struct tess_record *rec);
 /* a collective of memory along a mesh dimension, whose counts the caller sets, */
 struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
                                        const struct value *src, const struct value *dst);
-/* the sum over a dim of the nodes of all ranks along a mesh dimension (NULL: of one term), */
-void build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
-                   const struct value *nodes, const struct value *to);
+/*
+ * the sum over a dim of the nodes of all ranks along a mesh dimension (NULL: of one term): all of
+ * it, or share[r] elements to each rank r; NULL: of one rank, it is no call,
+ */
+struct tess_step *build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
+                                const struct value *nodes, const struct value *to,
+                                const uint64_t *share);
 /* of records that read a matrix or a table (lower_linear.c), */
 void build_add_linear(struct build *b, const struct tess_record *rec);
 void build_add_embed(struct build *b, const struct tess_record *rec);

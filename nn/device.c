@@ -92,6 +92,38 @@ void tess_device_close(struct tess_opened_device *d)
 	*d = (struct tess_opened_device){ 0 };
 }
 
+/* The groups of several dimensions are split from that of all their ranks. */
+tess_status tess_device_attach(const struct tess_opened_device *d,
+                               const struct tess_mesh_shape *mesh, int32_t rank,
+                               struct tess_group *all, struct tess_group *const *along)
+{
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d))
+		return TESS_OK;
+	if (mesh->ndims > 1)
+		st = tess_group_attach_device(all, d->table, d->self, d->index, NULL, 0);
+	for (int32_t i = 0; i < mesh->ndims && !st; i++) {
+		int32_t at = tess_mesh_shape_coordinate(mesh, i, rank);
+
+		if (along[i] != all || mesh->ndims == 1)
+			st = tess_group_attach_device(along[i], d->table, d->self, d->index,
+			                              mesh->ndims > 1 ? all : NULL,
+			                              rank - at * mesh->dim[i].stride);
+	}
+	return st;
+}
+
+void tess_device_detach(const struct tess_opened_device *d, const struct tess_mesh_shape *mesh,
+                        struct tess_group *all, struct tess_group *const *along)
+{
+	if (!d->self)
+		return;
+	for (int32_t i = 0; i < mesh->ndims; i++)
+		tess_group_detach_device(along[i], d->self);
+	tess_group_detach_device(all, d->self);
+}
+
 tess_status tess_device_alloc(const struct tess_opened_device *d, const char *where, uint64_t bytes,
                               void **out)
 {
@@ -110,12 +142,42 @@ tess_status tess_device_copy(const struct tess_opened_device *d, const char *whe
 	return TESS_PLUGIN_CALL(d->table, where, copy, d->self, dst, src, bytes, d->stream);
 }
 
+tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
+                              uint64_t bytes)
+{
+	static const char zeros[1 << 16];
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d)) {
+		memset(dst, 0, bytes);
+		return TESS_OK;
+	}
+	/* what is clear is copied to as much behind it */
+	for (uint64_t at = 0, n; at < bytes && !st; at += n) {
+		n = at ? at : sizeof zeros;
+		n = bytes - at < n ? bytes - at : n;
+		st = tess_device_copy(d, where, (char *)dst + at, at ? dst : zeros, n);
+	}
+	return st;
+}
+
 tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
 {
 	/* without a world no call is queued */
 	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
 	return st ? st : TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+}
+
+void tess_device_drain(const struct tess_opened_device *d)
+{
+	char sentence[TESS_SENTENCE];
+
+	if (!d->stream)
+		return;
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
+	tess_device_sync(d, NULL);
+	tess_fail(TESS_OK, "%s", sentence);
 }
 
 tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,

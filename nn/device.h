@@ -2,6 +2,8 @@
 #ifndef TESS_NN_DEVICE_H
 #define TESS_NN_DEVICE_H
 
+#include "core/group/mesh_shape.h"
+
 #include <stdbool.h>
 #include <tessera/device.h>
 #include <tessera/tessera.h>
@@ -33,6 +35,16 @@ static inline bool tess_device_is_host(const struct tess_opened_device *d)
 	return d->table->mem == TESS_HOST;
 }
 
+/*
+ * Collective. Calls of the groups of a mesh, `along` its dimensions and that of `all` its ranks,
+ * may then use memory of the device; nothing, if that is the host's. rank: in the mesh.
+ */
+tess_status tess_device_attach(const struct tess_opened_device *d,
+                               const struct tess_mesh_shape *mesh, int32_t rank,
+                               struct tess_group *all, struct tess_group *const *along);
+void tess_device_detach(const struct tess_opened_device *d, const struct tess_mesh_shape *mesh,
+                        struct tess_group *all, struct tess_group *const *along);
+
 /* `where`: a module or what the memory is for, in the sentence of a failure. */
 tess_status tess_device_alloc(const struct tess_opened_device *d, const char *where, uint64_t bytes,
                               void **out);
@@ -42,6 +54,11 @@ tess_status tess_device_copy(const struct tess_opened_device *d, const char *whe
                              const void *src, uint64_t bytes);
 /* Waits until all is done that was queued. */
 tess_status tess_device_sync(const struct tess_opened_device *d, const char *where);
+/* Queues as many bytes of 0. */
+tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
+                              uint64_t bytes);
+/* After a failure: nothing is queued any more. Keeps the sentence. */
+void tess_device_drain(const struct tess_opened_device *d);
 /* A copy that is done when it returns. */
 tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,
                              const void *src, uint64_t bytes);

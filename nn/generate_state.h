@@ -35,13 +35,15 @@ struct tess_generate_state {
 	struct tess_running_request *running;
 	int64_t nrunning;
 	struct tess_rows *rows;
-	struct tess_id_choice *choices; /* [n + 1]: the last one is about the step */
+	struct tess_id_choice *choices; /* [n + 1]: the last one is about the step; id: by_host */
 	struct tess_sampler *sampler; /* rank 0 only */
 	struct tess_cut_logits *cut; /* NULL: rank 0 gets whole rows */
 	struct tess_cut_row *cut_rows; /* of the texts that are selected, in order */
 	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
 	int64_t nchosen; /* ids of the step that is queued */
+	struct tess_draw draws[TESS_CHOSEN_MAX]; /* of the step that is to be queued */
 	bool queued; /* a step whose ids the device chooses, and which were not read */
+	bool by_host; /* the next step runs again, since the device is in doubt about an id */
 	bool end_all;
 	bool end_wanted; /* rank 0: by a callback; sent with the next choices */
 	tess_status failed; /* the same */

@@ -1,7 +1,7 @@
 /*
  * generate_step.c - a step of all requests that run: rows are composed, rank 0 draws the next ids
- * and broadcasts them. Where ids are greedy and the device can choose them, a step is queued before
- * the ids of the one before it are read.
+ * and broadcasts them. Where the device can choose them, a step is queued before the ids of the one
+ * before it are read.
  */
 #include "nn/generate_state.h"
 
@@ -111,11 +111,11 @@ static struct tess_id_choice take_chosen_id(struct tess_generate_state *g,
 {
 	const struct tess_candidate only = { 0, chosen->id };
 
-	return draw_next_id(
-		g, r,
-		&(struct tess_cut_row){ .odd = { chosen->odd, chosen->first_odd, chosen->is_nan },
-	                                .candidates = &only,
-	                                .ncandidates = 1 });
+	return draw_next_id(g, r,
+	                    &(struct tess_cut_row){ .odd = { chosen->odd, chosen->first_odd,
+	                                                     chosen->flag == TESS_SAMPLE_NAN },
+	                                            .candidates = &only,
+	                                            .ncandidates = 1 });
 }
 
 /* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
@@ -141,15 +141,15 @@ static void draw_next_ids(struct tess_generate_state *g)
 		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
-/* Gives all ranks rank 0's choices, and whether to go on. */
-static tess_status share_choices(struct tess_generate_state *g, int64_t n)
+/* Gives all ranks rank 0's choices, whether to go on, and whether the step is to run again. */
+static tess_status share_choices(struct tess_generate_state *g, int64_t n, bool by_host)
 {
 	struct tess_profile *profile = tess_runner_get_profile(g->runner);
 	struct tess_id_choice *end = &g->choices[n];
 	int64_t began;
 	tess_status st;
 
-	*end = (struct tess_id_choice){ .finish = g->end_wanted, .status = g->failed };
+	*end = (struct tess_id_choice){ by_host, g->end_wanted, g->failed };
 	began = tess_profile_begin(profile);
 	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
 	                    "generate:next");
@@ -157,6 +157,7 @@ static tess_status share_choices(struct tess_generate_state *g, int64_t n)
 	if (!st && end->status)
 		st = tess_generate_share_failure(g);
 	g->end_all = end->finish != 0;
+	g->by_host = end->id != 0;
 	return st;
 }
 
@@ -215,12 +216,20 @@ static tess_status find_logits(struct tess_generate_state *g, const float *logit
 
 /* ---- steps whose ids the device chooses ------------------------------------------------------ */
 
-/* Whether the largest logit is the next id, and nothing else of the logits is asked for. */
-static bool is_greedy(const struct tess_generate_request *q)
+/* Whether the next id depends on the logits and the step alone, and nothing else is asked for. */
+static bool is_left_to_device(const struct tess_generate_request *q)
 {
 	double p = q->sampling.repetition_penalty;
 
-	return q->sampling.temperature == 0 && (p == 0 || p == 1) && !q->all && !q->logits;
+	return (p == 0 || p == 1) && !q->all && !q->logits;
+}
+
+/* `ahead`: of the step after the one whose ids were not read. */
+static struct tess_draw get_next_draw(const struct tess_generate_state *g,
+                                      const struct tess_running_request *r, bool ahead)
+{
+	return tess_sampling_get_draw(&r->asked->sampling,
+	                              (uint64_t)(g->results[r->request].ntokens + ahead));
 }
 
 /* Whether the device can choose the ids of the rows that were composed; numbers them. */
@@ -231,11 +240,15 @@ static bool number_chosen_rows(struct tess_generate_state *g)
 	for (int64_t i = 0; i < g->nrunning; i++) {
 		struct tess_running_request *r = &g->running[i];
 
-		r->row = r->selected ? n++ : -1;
-		if (r->selected && !is_greedy(r->asked))
+		r->row = -1;
+		if (!r->selected)
+			continue;
+		if (!is_left_to_device(r->asked) || n == TESS_CHOSEN_MAX)
 			return false;
+		g->draws[n] = get_next_draw(g, r, false);
+		r->row = n++;
 	}
-	return n && n <= TESS_CHOSEN_MAX && tess_runner_can_choose(g->runner);
+	return n && !g->by_host && tess_runner_can_choose(g->runner);
 }
 
 /*
@@ -259,33 +272,77 @@ static bool can_go_ahead(const struct tess_generate_state *g)
 /* Queues a row of each text, whose ids are those that the last step chooses. */
 static tess_status queue_ahead(struct tess_generate_state *g)
 {
-	for (int64_t i = 0; i < g->nrunning; i++)
+	for (int64_t i = 0; i < g->nrunning; i++) {
 		g->rows[i] = (struct tess_rows){ .slot = g->running[i].sequence->slot,
 			                         .n = 1,
 			                         .nselected = 1 };
-	return tess_runner_choose(g->runner, g->rows, g->nrunning, true);
+		g->draws[i] = get_next_draw(g, &g->running[i], true);
+	}
+	return tess_runner_choose(g->runner, g->rows, g->nrunning, g->draws, true);
+}
+
+/* On rank 0: whether the device is in doubt about an id of a text that runs. */
+static bool has_doubt(const struct tess_generate_state *g, const struct tess_chosen *ids)
+{
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		const struct tess_running_request *r = &g->running[i];
+
+		if (chooses_id(r) && ids[r->row].flag == TESS_SAMPLE_DOUBT)
+			return true;
+	}
+	return false;
+}
+
+/* On rank 0: tells the ids of a step. */
+static void take_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
+{
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	int64_t n = 0;
+
+	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
+		struct tess_running_request *r = &g->running[i];
+
+		if (chooses_id(r))
+			g->choices[n++] = take_chosen_id(g, r, &ids[r->row]);
+	}
+	if (c->on_step && !g->failed)
+		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
 /* Reads the ids of the step that was queued first. */
 static tess_status share_chosen_ids(struct tess_generate_state *g)
 {
-	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	const struct tess_chosen *ids;
+	bool doubt = false;
 	int64_t n = 0;
 	tess_status st = tess_runner_read_chosen(g->runner, &ids);
 
+	for (int64_t i = 0; i < g->nrunning; i++)
+		n += chooses_id(&g->running[i]);
+	if (!st && g->sampler) {
+		doubt = has_doubt(g, ids);
+		if (!doubt)
+			take_chosen_ids(g, ids);
+	}
+	return st ? st : share_choices(g, n, doubt);
+}
+
+/* Forgets the step whose ids were read, and the one `ahead` of it, which has taken those. */
+static tess_status go_back(struct tess_generate_state *g, bool ahead)
+{
+	const struct tess_chosen *unused;
+	tess_status st = ahead ? tess_runner_read_chosen(g->runner, &unused) : TESS_OK;
+
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {
 		struct tess_running_request *r = &g->running[i];
+		struct tess_sequence *s = r->sequence;
 
-		if (!chooses_id(r))
-			continue;
-		if (g->sampler && !g->failed)
-			g->choices[n] = take_chosen_id(g, r, &ids[r->row]);
-		n++;
+		s->ncached -= r->nrows;
+		if (r->nrows && !tess_runner_rewind_slot(g->runner, s->slot, s->ncached))
+			st = tess_fail(TESS_EBUG, "a step with windows was queued ahead");
 	}
-	if (!st && g->sampler && c->on_step && !g->failed)
-		tess_generate_take_answer(g, c->on_step(c->self));
-	return st ? st : share_choices(g, n);
+	g->queued = false;
+	return st;
 }
 
 /* A step is under way while the ids of the one before it are read, told and compared. */
@@ -296,14 +353,16 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 
 	if (!st)
 		st = share_chosen_ids(g);
+	if (!st && g->by_host)
+		return go_back(g, ahead);
 	if (!st)
 		st = apply_choices(g);
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {
 		struct tess_running_request *r = &g->running[i];
 
-		if (!ahead)
-			r->row = -1;
-		else if (r->sequence)
+		r->row = ahead ? r->row : -1;
+		r->nrows = ahead;
+		if (ahead && r->sequence)
 			r->sequence->ncached++;
 	}
 	g->queued = ahead;
@@ -313,7 +372,7 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 /* The first step, of rows whose ids are known. */
 static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 {
-	tess_status st = tess_runner_choose(g->runner, g->rows, n, false);
+	tess_status st = tess_runner_choose(g->runner, g->rows, n, g->draws, false);
 
 	g->nchosen = 0;
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {
@@ -349,6 +408,6 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 		return st;
 	if (g->sampler)
 		draw_next_ids(g);
-	st = share_choices(g, nchoices);
+	st = share_choices(g, nchoices, false);
 	return st ? st : apply_choices(g);
 }

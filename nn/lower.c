@@ -341,9 +341,14 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
 		}
 	}
-	for (int32_t i = 0; i < l->nsteps; i++)
-		l->step[i]->op.stream = l->step[i]->coll.stream = l->step[i]->sum.stream =
-			m->stream;
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		struct tess_step *s = l->step[i], *next = i + 1 < l->nsteps ? l->step[i + 1] : NULL;
+
+		s->op.stream = s->coll.stream = s->sum.stream = m->stream;
+		s->op.next = next && s->kind == TESS_STEP_OP && next->kind == TESS_STEP_OP
+		                     ? &next->op
+		                     : NULL;
+	}
 }
 
 uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)

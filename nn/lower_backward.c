@@ -70,7 +70,7 @@ static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
 	if (!in_out)
 		part[1] = build_slice_value(&in[1], 0, in[1].rows, row, y->rows);
 	s = add_token_sum(b, rec, part, y);
-	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 0, NULL);
+	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 1, &rec->num[TESS_LINEAR_DW_DTYPE]);
 	if (b->status || !in_out)
 		return;
 	v = &s->out[0]; /* as [out, in] */

@@ -52,6 +52,7 @@ static void set_expert_numbers(struct build *b, struct tess_op *op, const struct
 	/* a rank that has fewer experts has fewer slots */
 	num[TESS_EXPERTS_SLOTS] = rec->num[TESS_EXPERTS_SLOTS] > 0 ? (double)slots : 0;
 	num[TESS_EXPERTS_MATH] = rec->num[TESS_EXPERTS_MATH];
+	num[TESS_EXPERTS_TOP] = rec->num[TESS_EXPERTS_TOP];
 	build_set_numbers(b, op, TESS_EXPERTS_NUMS, num);
 }
 

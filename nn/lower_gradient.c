@@ -5,7 +5,8 @@
  * and the sum is started when the last of them is there and waited for two buckets later, or one if
  * they are large, while the backward goes on. Where ranks keep shares of the gradients, each gets
  * the sum of its own. A gradient of more bytes than a bucket is made in runs of rows, each of which
- * is a bucket, so that no more than a few buckets of it are there at a time.
+ * is a bucket, so that no more than a few buckets of it are there at a time. On a device whose sums
+ * are not exact a bucket has one node, and its sum is one collective on the stream.
  */
 #include "core/base/status.h"
 #include "nn/build.h"
@@ -418,18 +419,9 @@ static void start_bucket(struct build *b, struct bucket *k)
 		k->sum = slice_memory(b, k->slot);
 	else if (k->direct)
 		k->sum.buffer = k->memory;
-	s = k->start = build_add_step(b, TESS_STEP_SUM);
-	s->along = b->p->data_along;
+	s = k->start = build_add_sum(b, b->p->data_along, k->over, &k->node, &k->sum,
+	                             k->cut ? list_shares(b, k) : NULL);
 	s->started = true;
-	s->sum = (struct tess_sum){ .count = (uint64_t)k->count,
-		                    .share = k->cut ? list_shares(b, k) : NULL,
-		                    .where = b->p->record[b->record]->module,
-		                    .mem = b->p->device ? b->p->device->mem : TESS_HOST };
-	s->sum.ntree = tess_dim_list_trees(&b->l->arena, k->over, &s->sum.n);
-	if (!s->sum.ntree)
-		b->status = TESS_ENOMEM;
-	build_add_pointer(b, (void **)&s->sum_in, &k->node);
-	build_add_pointer(b, (void **)&s->sum_out, &k->sum);
 }
 
 static void finish_bucket(struct build *b, const struct bucket *k)

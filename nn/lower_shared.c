@@ -69,9 +69,17 @@ void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, rec->along);
 	struct value *x = build_get_value(b, from), *y = build_get_value(b, rec->out[0]);
 	int64_t n = x->rows * x->cols, at = 0;
-	struct value all = build_add_temporary(b, 0, t->nsequences, n, x->dtype), part, row, out;
+	struct value all, part, row, out = *y;
 	struct tess_step *s;
 
+	out.rows = 1;
+	out.cols = out.row_stride = n;
+	if (!tess_program_is_exact(b->p)) { /* the sum of all sequences here is one node */
+		out.partial = false;
+		build_add_sum(b, rec->along, b->p->tokens, x, &out, NULL);
+		return;
+	}
+	all = build_add_temporary(b, 0, t->nsequences, n, x->dtype);
 	for (int64_t i = 0; i < t->nsequences && !b->status; i++) {
 		const struct tess_dim *sequence = b->p->tokens->parts[i];
 		int64_t lo, hi;
@@ -79,13 +87,10 @@ void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 		part = *x;
 		part.offset += 4 * (uint64_t)(at * x->node_stride);
 		row = build_slice_value(&all, i, 1, 0, n);
-		build_add_sum(b, rec->along, sequence, &part, &row);
+		build_add_sum(b, rec->along, sequence, &part, &row, NULL);
 		tess_dim_get_rank_units(sequence, cut.nranks, cut.rank, &lo, &hi);
 		at += tess_node_count(sequence->nunits, lo, hi);
 	}
-	out = *y;
-	out.rows = 1;
-	out.cols = out.row_stride = n;
 	s = build_add_op(b, TESS_OP_SEQUENCE_SUM, 1, 1);
 	build_set_input(b, s, 0, &all);
 	build_set_output(b, s, 0, &out);

@@ -5,7 +5,7 @@
  *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
  *	Shard(a) -> Replicate	all_gather of owned parts; of logits that one rank wants, gather
  *	Shard(a) -> Shard(b)	all_to_all
- *	Partial -> Replicate	the exact sum on every rank; the maximum of one value of each
+ *	Partial -> Replicate	the exact sum on every rank; the maximum of one value of each row
  *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
  *
@@ -275,8 +275,9 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 }
 
 /* One node of each rank, added by the backend in its own order; a single term is only moved. */
-static void add_fast_sum(struct build *b, int32_t along, const struct tess_dim *over,
-                         const struct value *nodes, const struct value *to, const uint64_t *share)
+static struct tess_step *add_fast_sum(struct build *b, int32_t along, const struct tess_dim *over,
+                                      const struct value *nodes, const struct value *to,
+                                      const uint64_t *share)
 {
 	int32_t all = over ? TESS_ALL_REDUCE : TESS_BROADCAST;
 	int32_t part = over ? TESS_REDUCE_SCATTER : TESS_SCATTER;
@@ -289,22 +290,22 @@ static void add_fast_sum(struct build *b, int32_t along, const struct tess_dim *
 		node.offset = nodes->offset;
 		node.row_stride = node.cols;
 		build_add_copy(b, &node, to);
-		return;
+		return NULL;
 	}
 	c = build_add_collective(b, along, share ? part : all, nodes, to);
 	c->count = share ? share[cut.rank] : (uint64_t)nodes->node_stride;
 	c->send_counts = share;
+	return b->status ? &b->spare : b->l->step[b->l->nsteps - 1];
 }
 
-static void add_shared_sum(struct build *b, int32_t along, const struct tess_dim *over,
-                           const struct value *nodes, const struct value *to, const uint64_t *share)
+struct tess_step *build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
+                                const struct value *nodes, const struct value *to,
+                                const uint64_t *share)
 {
 	struct tess_step *s;
 
-	if (!tess_program_is_exact(b->p)) {
-		add_fast_sum(b, along, over, nodes, to, share);
-		return;
-	}
+	if (!tess_program_is_exact(b->p))
+		return add_fast_sum(b, along, over, nodes, to, share);
 	s = build_add_step(b, TESS_STEP_SUM);
 	s->along = along;
 	s->sum = (struct tess_sum){ .count = (uint64_t)nodes->node_stride,
@@ -316,12 +317,7 @@ static void add_shared_sum(struct build *b, int32_t along, const struct tess_dim
 		b->status = TESS_ENOMEM;
 	build_add_pointer(b, (void **)&s->sum_in, nodes);
 	build_add_pointer(b, (void **)&s->sum_out, to);
-}
-
-void build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
-                   const struct value *nodes, const struct value *to)
-{
-	add_shared_sum(b, along, over, nodes, to, NULL);
+	return s;
 }
 
 /*
@@ -352,16 +348,36 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 			at += share[q];
 		}
 	}
-	add_shared_sum(b, get_mesh_dim(b), from->sum, &all, y, share);
+	build_add_sum(b, get_mesh_dim(b), from->sum, &all, y, share);
 }
 
-/* Maxima have one value in any order. */
+/*
+ * Maxima have one value in any order. On a device the op finds them: backends of devices have other
+ * rules for a NaN than ours, so that the call would go through host memory.
+ */
 static void add_maximum(struct build *b, const struct value *x, const struct value *y)
 {
-	struct tess_coll *c = build_add_collective(b, get_mesh_dim(b), TESS_ALL_REDUCE, x, y);
+	int32_t n = b->p->mesh.dim[get_mesh_dim(b)].size;
+	bool on_host = tess_program_is_on_host(b->p);
+	struct value all = on_host ? *y : build_add_temporary(b, 0, n, x->rows, x->dtype), rows;
+	struct tess_coll *c = build_add_collective(
+		b, get_mesh_dim(b), on_host ? TESS_ALL_REDUCE : TESS_ALL_GATHER, x, &all);
+	struct tess_step *s;
 
 	c->op = TESS_MAX;
-	c->count = (uint64_t)(y->rows * y->cols);
+	c->count = (uint64_t)x->rows;
+	if (on_host)
+		return;
+	rows = build_add_temporary(b, 0, x->rows, n, x->dtype);
+	for (int32_t q = 0; q < n; q++) {
+		struct value from = build_make_block(&all, (uint64_t)(q * x->rows), x->rows, 1);
+		struct value to = build_slice_value(&rows, 0, x->rows, q, 1);
+
+		build_add_copy(b, &from, &to);
+	}
+	s = build_add_op(b, TESS_OP_LOSS_MAX, 1, 1);
+	build_set_input(b, s, 0, &rows);
+	build_set_output(b, s, 0, y);
 }
 
 void build_add_move(struct build *b, const struct tess_record *rec)
@@ -379,7 +395,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
 		add_maximum(b, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
-		build_add_sum(b, rec->along, from->sum, x, build_get_value(b, to));
+		build_add_sum(b, rec->along, from->sum, x, build_get_value(b, to), NULL);
 	} else if (was == TESS_PARTIAL) {
 		add_reduce_scatter(b, x, from, to);
 	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {

@@ -237,6 +237,7 @@ static struct tess_tensor *append_experts(struct tess_recorder *r, const struct 
 	rec->nnum = TESS_EXPERTS_NUMS;
 	rec->num[TESS_EXPERTS_ACTIVATION] = e->act;
 	rec->num[TESS_EXPERTS_SLOTS] = (double)slots;
+	rec->num[TESS_EXPERTS_TOP] = (double)find_top(r, e->routing);
 	y->sum = tess_recorder_find_partial(r, place) >= 0 ? sum : NULL;
 	return y;
 }

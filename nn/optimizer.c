@@ -114,6 +114,7 @@ static tess_status update_weight(const struct tess_optimizer *o, const struct te
 	if (o->kind == TESS_ADAMW)
 		out[2] = make_flat_view(a->moment[1], TESS_F32, n);
 	out[op.nout - 1] = make_flat_view(apart ? rounded : NULL, w->dtype, n);
+	op.stream = s->weights.device.stream;
 	op.nnum = list_numbers(o, lr, w->ndim > 1 ? o->decay : 0, factor, step, num);
 	return n ? TESS_PLUGIN_CALL(device, w->name, run, s->weights.device.self, &op) : TESS_OK;
 }

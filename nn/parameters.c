@@ -1,7 +1,9 @@
 #include "nn/parameters.h"
 
 #include "core/base/status.h"
+#include "core/registry/returned.h"
 #include "nn/agree.h"
+#include "nn/kept.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +12,6 @@
 enum { ALIGNED = 16 }; /* elements of a cache line, in which each weight's part begins */
 
 /* ---- load ------------------------------------------------------------------------------------ */
-
-static char *address_element(void *data, int32_t dtype, int64_t i)
-{
-	return (char *)data + (uint64_t)i * tess_width(dtype);
-}
 
 /* Whether the weight itself is what the optimizer changes. */
 static bool is_own_master(const struct tess_weight *w, const struct tess_parameter *a)
@@ -61,27 +58,40 @@ static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *
 	return n;
 }
 
-/* Masters that have memory of their own, from the weights of this rank's local parts. */
-static void fill_masters(struct tess_parameters *s)
+/* The master of w, which has memory of its own, from the weight. */
+static tess_status fill_master(const struct tess_parameters *s, const struct tess_weight *w)
 {
-	for (int32_t i = 0; i < s->program->nweights; i++) {
-		const struct tess_parameter *a = &s->each[i];
-		int32_t dtype = s->program->weight[i]->dtype;
-		const char *from;
+	const struct tess_parameter *a = &s->each[w->index];
+	struct tess_kept weight, master;
+	tess_status st = TESS_OK;
 
-		if (!a->trained || is_own_master(s->program->weight[i], a))
-			continue;
-		from = address_element(a->weight, dtype, a->state.start - a->rest.start);
-		for (int64_t at = 0; at < a->state.len; at += TESS_REDUCE_STEP) {
-			int64_t n = a->state.len - at;
-			union tess_acc acc;
+	tess_kept_open(s, w, TESS_WEIGHT, false, &weight);
+	tess_kept_open(s, w, TESS_MASTER, true, &master);
+	for (int64_t at = 0, n; at < a->state.len && !st; at += n) {
+		union tess_acc acc;
+		void *from, *to;
 
-			n = n < TESS_REDUCE_STEP ? n : TESS_REDUCE_STEP;
-			tess_acc_load(dtype, from + (uint64_t)at * tess_width(dtype), (uint32_t)n,
-			              &acc);
-			memcpy(a->master + at, acc.f32, (size_t)n * sizeof *a->master);
-		}
+		n = a->state.len - at < TESS_REDUCE_STEP ? a->state.len - at : TESS_REDUCE_STEP;
+		st = tess_kept_map(&weight, a->state.start - a->rest.start + at, &n, &from);
+		if (!st)
+			st = tess_kept_map(&master, at, &n, &to);
+		if (st)
+			break;
+		tess_acc_load(w->dtype, from, (uint32_t)n, &acc);
+		memcpy(to, acc.f32, (size_t)n * sizeof *acc.f32);
 	}
+	st = tess_kept_close(&weight, st);
+	return tess_kept_close(&master, st);
+}
+
+static tess_status fill_masters(const struct tess_parameters *s)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < s->program->nweights && !st; i++)
+		if (s->each[i].trained && !is_own_master(s->program->weight[i], &s->each[i]))
+			st = fill_master(s, s->program->weight[i]);
+	return st;
 }
 
 static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes, float **out)
@@ -91,9 +101,8 @@ static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes,
 
 	if (st)
 		return st;
-	memset(memory, 0, bytes);
 	*out = memory;
-	return TESS_OK;
+	return tess_device_clear(&s->weights.device, "training", memory, bytes);
 }
 
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
@@ -115,11 +124,12 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 	}
 	if (!st) {
 		lay_out_state(&s, moments, s.state);
-		fill_masters(&s);
-		*out = s;
-	} else {
-		tess_parameters_free(&s);
+		st = fill_masters(&s);
 	}
+	if (!st)
+		*out = s;
+	else
+		tess_parameters_free(&s);
 	return st;
 }
 
@@ -146,6 +156,8 @@ tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_g
 		struct tess_coll c = { .size = sizeof c,
 			               .kind = TESS_ALL_GATHER,
 			               .dtype = w->dtype,
+			               .mem = s->weights.device.table->mem,
+			               .stream = s->weights.device.stream,
 			               .src = a->weight,
 			               .dst = a->weight,
 			               .count = (uint64_t)a->state.len,
@@ -171,6 +183,43 @@ void tess_parameters_free(struct tess_parameters *s)
 	tess_rank_weights_free(&s->weights);
 	tess_arena_free(&arena);
 	*s = (struct tess_parameters){ 0 };
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+enum { MIB = 1 << 20 };
+
+tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
+                                       const struct tess_opened_device *d, int32_t moments)
+{
+	uint64_t weights = 0, more = 0, room = 0;
+	tess_status st;
+
+	if (tess_device_is_host(d) || !d->table->free_bytes)
+		return TESS_OK;
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			weights += tess_width(p->weight[i]->dtype) *
+			           (uint64_t)tess_weight_get_kept(p, p->weight[i], rank, TESS_REST)
+			                   .len;
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+
+		more += tess_weight_count_state_bytes(p, w, rank, moments) +
+		        4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+	}
+	st = TESS_PLUGIN_CALL(d->table, "memory", free_bytes, d->self, &room);
+	room /= (uint64_t)d->nranks;
+	if (st || weights + more <= room)
+		return st;
+	return tess_fail(TESS_ENOMEM,
+	                 "the weights of a rank need %lld MiB, their gradients and the optimizer's "
+	                 "state %lld, and %lld MiB of device %s:%d are free for it; use more "
+	                 "ranks, each on a device of its own: along tp, or along dp with "
+	                 "--plan-override 'dp:**=zero3'",
+	                 (long long)tess_up((int64_t)weights, MIB),
+	                 (long long)tess_up((int64_t)more, MIB), (long long)(room / MIB),
+	                 d->table->name, (int)d->index);
 }
 
 /* ---- gather ---------------------------------------------------------------------------------- */
@@ -201,21 +250,41 @@ struct gather { /* elements [first, first + n) of a tensor */
 	const struct tess_parameters *s;
 	const struct tess_stored_tensor *tensor;
 	int64_t first, n;
-	int32_t what, dtype, storage;
-	char *kept; /* that this rank keeps */
+	int32_t what, storage;
+	struct tess_kept kept;
 	char *mine, *all; /* owned elements of this rank, of all ranks one after another */
 	uint64_t *counts; /* of each rank */
 };
 
-/* Copies what `rank` owns of them: from what it keeps to `packed`, or from there to `out`. */
-static void copy_owned_runs(const struct gather *g, int32_t rank, char *packed, char *out)
+/* Copies elements of what this rank keeps. */
+static tess_status copy_kept(struct gather *g, int64_t at, int64_t n, char *out)
 {
-	uint64_t width = tess_width(g->dtype);
+	uint64_t width = tess_width(g->kept.dtype);
+	tess_status st = TESS_OK;
+
+	for (int64_t part; n && !st; at += part, n -= part) {
+		void *from;
+
+		part = n;
+		st = tess_kept_map(&g->kept, at, &part, &from);
+		if (st)
+			break;
+		memcpy(out, from, (uint64_t)part * width);
+		out += (uint64_t)part * width;
+	}
+	return st;
+}
+
+/* Copies what `rank` owns of them: from what it keeps to `packed`, or from there to `out`. */
+static tess_status copy_owned_runs(struct gather *g, int32_t rank, char *packed, char *out)
+{
+	uint64_t width = tess_width(g->kept.dtype);
 	struct tess_kept_walk w;
 	struct tess_kept_run run;
+	tess_status st = TESS_OK;
 
 	tess_kept_walk_begin(&w, g->s->program, g->tensor, rank, g->storage, TESS_OWNED);
-	while (tess_kept_walk_next(&w, &run)) {
+	while (!st && tess_kept_walk_next(&w, &run)) {
 		int64_t lo = run.stored > g->first ? run.stored : g->first;
 		int64_t end = g->first + g->n, hi = run.stored + run.n;
 		uint64_t bytes;
@@ -227,10 +296,10 @@ static void copy_owned_runs(const struct gather *g, int32_t rank, char *packed, 
 		if (out)
 			memcpy(out + (uint64_t)(lo - g->first) * width, packed, bytes);
 		else
-			memcpy(packed, g->kept + (uint64_t)(run.kept + lo - run.stored) * width,
-			       bytes);
+			st = copy_kept(g, run.kept + lo - run.stored, hi - lo, packed);
 		packed += bytes;
 	}
+	return st;
 }
 
 static tess_status check_gather(const struct gather *g, int64_t i, int32_t nranks, int32_t root)
@@ -255,11 +324,12 @@ static tess_status check_gather(const struct gather *g, int64_t i, int32_t nrank
 static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool receives)
 {
 	const struct tess_trained *about = &g->tensor->about;
-	int64_t kept;
+	uint64_t width;
 
-	g->kept = tess_parameter_find(g->s, g->tensor->weight, g->what, &g->dtype, &kept);
+	tess_kept_open(g->s, g->tensor->weight, g->what, false, &g->kept);
+	width = tess_width(g->kept.dtype);
 	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
-	if (!g->kept)
+	if (!g->kept.data)
 		return tess_fail(TESS_EINVAL,
 		                 "%s has no such state: it is not trained, or the "
 		                 "optimizer keeps none",
@@ -270,13 +340,12 @@ static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool re
 	for (int32_t r = 0; r < nranks; r++)
 		g->counts[r] = (uint64_t)tess_kept_count(g->s->program, g->tensor, r, g->storage,
 		                                         TESS_OWNED, g->first, g->n);
-	g->mine = malloc(g->counts[g->s->rank] * tess_width(g->dtype) + 1);
-	g->all = receives ? malloc((uint64_t)g->n * tess_width(g->dtype) + 1) : NULL;
+	g->mine = malloc(g->counts[g->s->rank] * width + 1);
+	g->all = receives ? malloc((uint64_t)g->n * width + 1) : NULL;
 	if (!g->mine || (receives && !g->all))
 		return tess_fail(TESS_ENOMEM, "%s: no memory to gather %lld elements", about->name,
 		                 (long long)g->n);
-	copy_owned_runs(g, g->s->rank, g->mine, NULL);
-	return TESS_OK;
+	return copy_owned_runs(g, g->s->rank, g->mine, NULL);
 }
 
 tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_group *group,
@@ -291,12 +360,12 @@ tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_
 	if (st)
 		return st;
 	g.tensor = &s->tensor[i];
-	st = pack_owned_elements(&g, nranks, receives);
+	st = tess_kept_close(&g.kept, pack_owned_elements(&g, nranks, receives));
 	st = tess_group_agree_status(group, st, g.tensor->about.name);
 	if (!st) {
 		struct tess_coll c = { .size = sizeof c,
 			               .kind = root < 0 ? TESS_ALL_GATHER : TESS_GATHER,
-			               .dtype = g.dtype,
+			               .dtype = g.kept.dtype,
 			               .root = root < 0 ? 0 : root,
 			               .src = g.mine,
 			               .dst = g.all,
@@ -307,8 +376,8 @@ tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_
 
 		st = tess_group_run(group, &c);
 		for (int32_t r = 0; r < nranks && !st && receives; r++) {
-			copy_owned_runs(&g, r, at, out);
-			at += g.counts[r] * tess_width(g.dtype);
+			st = copy_owned_runs(&g, r, at, out);
+			at += g.counts[r] * tess_width(g.kept.dtype);
 		}
 	}
 	free(g.counts);

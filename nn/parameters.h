@@ -1,6 +1,6 @@
 /*
  * parameters.h - what a rank keeps of each weight to train it: weight, master, gradient, moments;
- * in host memory.
+ * in memory of the device (nn/kept.h: what the host has of it).
  */
 #ifndef TESS_NN_PARAMETERS_H
 #define TESS_NN_PARAMETERS_H
@@ -39,6 +39,9 @@ struct tess_parameters {
 tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
                                  int32_t rank, const struct tess_opened_device *device,
                                  int32_t moments, struct tess_parameters *out);
+/* Whether there is room for it, with gradients, on a device whose memory is not the host's. */
+tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
+                                       const struct tess_opened_device *device, int32_t moments);
 /* Memory of gradients, as the steps of a lowered program need it. */
 tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
                                             const struct tess_rank_program *l);
@@ -56,7 +59,7 @@ void tess_parameters_free(struct tess_parameters *s);
 void *tess_parameter_find(const struct tess_parameters *s, const struct tess_weight *w,
                           int32_t what, int32_t *dtype, int64_t *kept);
 
-/* tess_trainer_gather, over the group of all ranks of the program's mesh. */
+/* tess_trainer_gather, to host memory, over the group of all ranks of the program's mesh. */
 tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_group *group,
                                    int32_t what, int64_t i, int64_t first, int64_t n, int32_t root,
                                    void *out);

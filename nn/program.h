@@ -31,8 +31,8 @@ enum {
 };
 /* A gradient record's number: 1 where it is added to what is there. */
 enum { TESS_REC_GRADIENT_ADDED };
-/* A linear_dw record has, after the numbers of sums over tokens, 1 for a weight [in, out]. */
-enum { TESS_REC_LINEAR_DW_IN_OUT = TESS_TOKENS_NUMS };
+/* A linear_dw record has, after the numbers of the op, 1 for a weight [in, out]. */
+enum { TESS_REC_LINEAR_DW_IN_OUT = TESS_LINEAR_DW_NUMS };
 /* An attention record has the index of its page class where the op has the head size. */
 enum { TESS_REC_ATTENTION_CLASS = TESS_ATTENTION_HEAD };
 /* Whether attention, or its backward, has values: else they are the beginnings of the keys. */

@@ -1,6 +1,7 @@
 #include "nn/run.h"
 
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/group/work.h"
 #include "core/registry/returned.h"
 #include "nn/check.h"
@@ -75,6 +76,8 @@ static tess_status wait_for_step(struct tess_step *s, struct tess_step **under_w
 	*under_way = s->under_way;
 	if (s->kind == TESS_STEP_SUM)
 		return tess_sum_wait(s->sum_work);
+	if (tess_work_is_ordered(s->work))
+		return tess_work_queue(s->work);
 	st = tess_work_wait(s->work, 0);
 	tess_work_release(s->work);
 	return st;

@@ -63,29 +63,6 @@ static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 	return st;
 }
 
-/* Collective. The groups of several dimensions are split from that of all their ranks. */
-static tess_status attach_runner_device(struct tess_runner *s)
-{
-	const struct tess_opened_device *d = &s->device;
-	const struct tess_mesh_shape *mesh = &s->parts.mesh;
-	struct tess_group *all = s->parts.group;
-	tess_status st = TESS_OK;
-
-	if (tess_device_is_host(d))
-		return TESS_OK;
-	if (mesh->ndims > 1)
-		st = tess_group_attach_device(all, d->table, d->self, d->index, NULL, 0);
-	for (int32_t i = 0; i < mesh->ndims && !st; i++) {
-		int32_t at = tess_mesh_shape_coordinate(mesh, i, s->rank);
-
-		if (s->parts.along[i] != all || mesh->ndims == 1)
-			st = tess_group_attach_device(s->parts.along[i], d->table, d->self,
-			                              d->index, mesh->ndims > 1 ? all : NULL,
-			                              s->rank - at * mesh->dim[i].stride);
-	}
-	return st;
-}
-
 static tess_status read_graphs_option(int32_t *graphs)
 {
 	static const char *const names[] = { [TESS_GRAPHS_NONE] = "none",
@@ -112,12 +89,12 @@ static tess_status read_runner_options(bool *check, int32_t *graphs)
 
 static tess_status check_weights(const struct tess_device *device, int32_t weights)
 {
-	if (weights != TESS_Q8 || device->layout == TESS_PANELS)
+	if (!weights || device->layout == TESS_PANELS)
 		return TESS_OK;
 	return tess_fail(TESS_ENOTSUP,
-	                 "8-bit weights: device %s has none; use device cpu, or weights as in the "
+	                 "%s-bit weights: device %s has none; use device cpu, or weights as in the "
 	                 "files",
-	                 device->name);
+	                 weights == TESS_Q8 ? "8" : "12", device->name);
 }
 
 tess_status tess_runner_check_options(int32_t threads, int32_t weights)
@@ -224,7 +201,7 @@ static tess_status open_runner(struct tess_runner *s)
 	st = tess_group_agree_status(parts->all, st, "device");
 	if (st)
 		return st;
-	st = attach_runner_device(s);
+	st = tess_device_attach(&s->device, &parts->mesh, s->rank, parts->group, parts->along);
 	if (!st)
 		st = tess_rank_weights_load(s->programs.first->program, parts->source, s->rank,
 		                            &s->device, &s->weights);
@@ -370,17 +347,6 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *inputs);
 }
 
-void tess_runner_drain(const struct tess_runner *s)
-{
-	char sentence[TESS_SENTENCE];
-
-	if (!s->device.stream)
-		return;
-	snprintf(sentence, sizeof sentence, "%s", tess_error());
-	tess_device_sync(&s->device, NULL);
-	tess_fail(TESS_OK, "%s", sentence);
-}
-
 /* Of a row, on this rank. */
 static int64_t count_logits(const struct tess_runner *s, int32_t root)
 {
@@ -500,7 +466,7 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = read_logits(s, k, logits);
 	if (st)
-		tess_runner_drain(s);
+		tess_device_drain(&s->device);
 	else
 		tess_runner_advance(s, rows, n);
 	return st;
@@ -567,16 +533,13 @@ void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
-	tess_runner_drain(s);
+	tess_device_drain(&s->device);
 	tess_programs_close_graphs(&s->programs);
 	tess_chooser_close(s);
 	if (s->step.is_registered)
 		tess_step_memory_free(&s->step);
-	for (int32_t i = 0; i < s->parts.mesh.ndims && s->device.self; i++)
-		tess_group_detach_device(s->parts.along[i], s->device.self);
-	if (s->device.self)
-		tess_group_detach_device(s->parts.group, s->device.self);
-	tess_runner_drain(s);
+	tess_device_detach(&s->device, &s->parts.mesh, s->parts.group, s->parts.along);
+	tess_device_drain(&s->device);
 	tess_kv_cache_free(s->kv);
 	tess_step_memory_free(&s->step);
 	free(s->logits);

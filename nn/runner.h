@@ -16,6 +16,7 @@
 #include "nn/device.h"
 #include "nn/plan.h"
 #include "nn/profile.h"
+#include "nn/sample.h"
 #include "nn/source.h"
 
 #include <stdbool.h>
@@ -88,22 +89,23 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
                              int32_t root, const float **logits);
 
 /*
- * Where the device can choose ids, of the largest logits, a step need not be waited for before the
- * next one is queued. tess_runner_choose queues a step, each selected row of which chooses an id:
- * at most 64 rows; `chosen`: its rows are one for each id that the last step chose, whose `ids` are
+ * Where the device can choose ids, a step need not be waited for before the next one is queued.
+ * tess_runner_choose queues a step, each selected row of which chooses an id, as draws[i] says: at
+ * most 64 rows; `chosen`: its rows are one for each id that the last step chose, whose `ids` are
  * not read. tess_runner_read_chosen waits for the oldest step that was not read, two at most:
  * ids[i] of selected row i on rank 0, borrowed until the next call; NULL elsewhere.
  */
 enum { TESS_CHOSEN_MAX = 64 }; /* rows */
-struct tess_chosen { /* a value */
+struct tess_chosen { /* a value: a row of the out of TESS_OP_SAMPLE */
 	int32_t id;
-	int32_t odd, first_odd, is_nan; /* logits that are NaN or Inf: how many, and the first */
+	int32_t odd, first_odd; /* logits that are NaN or Inf: how many, and the first */
+	int32_t flag; /* TESS_SAMPLE_NAN, or TESS_SAMPLE_DOUBT: the id is not to be used */
 };
 bool tess_runner_can_choose(const struct tess_runner *s);
 /* Whether the next position of an open slot needs memory: then it is not to be queued ahead. */
 bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot);
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
-                               bool chosen);
+                               const struct tess_draw *draws, bool chosen);
 tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);
 /* After a failure: waits for steps that were not read. Keeps the sentence. */
 void tess_runner_drop_chosen(struct tess_runner *s);

@@ -10,8 +10,15 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { CHOSEN_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_chosen), POSITIONS = 64 };
+enum {
+	CHOSEN_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_chosen),
+	DRAW_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_draw),
+	POSITIONS = 64
+};
+_Static_assert(sizeof(struct tess_draw) == TESS_SAMPLE_NUMS * sizeof(double), "an operand");
+_Static_assert((int)TESS_CHOSEN_WORDS == (int)TESS_SAMPLE_OUTS, "an out");
 
 static struct tess_coll make_broadcast(const struct tess_runner *s, int32_t *ids, int64_t rows)
 {
@@ -27,27 +34,28 @@ static struct tess_coll make_broadcast(const struct tess_runner *s, int32_t *ids
 		                   .where = "generate:ids" };
 }
 
-static struct tess_op make_argmax(const struct tess_runner *s, struct tess_view *x,
-                                  struct tess_view *y, void *logits, int32_t *ids, int64_t rows)
+static struct tess_view make_table(void *data, int32_t dtype, int64_t rows, int64_t columns)
 {
-	int64_t vocab = tess_runner_vocabulary(s);
+	return (struct tess_view){ .data = data,
+		                   .dtype = dtype,
+		                   .ndim = 2,
+		                   .shape = { rows, columns },
+		                   .stride = { columns, 1 } };
+}
 
-	*x = (struct tess_view){ .data = logits,
-		                 .dtype = TESS_F32,
-		                 .ndim = 2,
-		                 .shape = { rows, vocab },
-		                 .stride = { vocab, 1 } };
-	*y = (struct tess_view){ .data = ids,
-		                 .dtype = TESS_I32,
-		                 .ndim = 2,
-		                 .shape = { rows, TESS_CHOSEN_WORDS },
-		                 .stride = { TESS_CHOSEN_WORDS, 1 } };
+/* view[3]: its operands and its out. */
+static struct tess_op make_sample(const struct tess_runner *s, struct tess_view *view, void *logits,
+                                  int32_t *ids, int64_t rows)
+{
+	view[0] = make_table(logits, TESS_F32, rows, tess_runner_vocabulary(s));
+	view[1] = make_table(s->chooser.draws, TESS_F64, rows, TESS_SAMPLE_NUMS);
+	view[2] = make_table(ids, TESS_I32, rows, TESS_CHOSEN_WORDS);
 	return (struct tess_op){ .size = sizeof(struct tess_op),
-		                 .kind = TESS_OP_ARGMAX,
-		                 .nin = 1,
+		                 .kind = TESS_OP_SAMPLE,
+		                 .nin = 2,
 		                 .nout = 1,
-		                 .in = x,
-		                 .out = y,
+		                 .in = view,
+		                 .out = view + 2,
 		                 .stream = s->device.stream,
 		                 .where = "generate:ids" };
 }
@@ -58,8 +66,8 @@ static bool is_usable(const struct tess_runner *s)
 	const struct tess_device *t = s->device.table;
 	const struct tess_rank_program *l = s->programs.first->lowered;
 	struct tess_coll c = make_broadcast(s, NULL, 1);
-	struct tess_view x, y;
-	struct tess_op op = make_argmax(s, &x, &y, NULL, NULL, 1);
+	struct tess_view view[3];
+	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
 	if (!s->device.stream || !t->mark || !t->reached || s->check || t->supports(&op))
 		return false;
@@ -72,21 +80,26 @@ static bool is_usable(const struct tess_runner *s)
 tess_status tess_chooser_open(struct tess_runner *s)
 {
 	struct tess_chooser *c = &s->chooser;
-	void *ids = NULL;
+	void *more = NULL;
 	tess_status st = TESS_OK;
 
 	if (!is_usable(s))
 		return TESS_OK;
 	c->host = calloc(1, CHOSEN_BYTES);
-	if (!c->host)
+	c->host_draws = calloc(2, DRAW_BYTES);
+	if (!c->host || !c->host_draws)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		st = TESS_PLUGIN_CALL(s->device.table, "ids", stream_open, s->device.self,
 		                      &c->reader);
 	for (int32_t i = 0; i < 2 && !st; i++) {
-		st = tess_device_alloc(&s->device, "ids", CHOSEN_BYTES, &ids);
-		c->ids[i] = st ? NULL : ids;
+		st = tess_device_alloc(&s->device, "ids", CHOSEN_BYTES, &more);
+		c->ids[i] = st ? NULL : more;
 	}
+	if (!st)
+		st = tess_device_alloc(&s->device, "ids", DRAW_BYTES, &more);
+	if (!st)
+		c->draws = more;
 	c->usable = !st;
 	return tess_group_agree_status(s->parts.group, st, "ids");
 }
@@ -99,7 +112,9 @@ void tess_chooser_close(struct tess_runner *s)
 		s->device.table->stream_close(s->device.self, c->reader);
 	for (int32_t i = 0; i < 2; i++)
 		tess_device_free(&s->device, c->ids[i]);
+	tess_device_free(&s->device, c->draws);
 	free(c->host);
+	free(c->host_draws);
 	*c = (struct tess_chooser){ 0 };
 }
 
@@ -137,34 +152,59 @@ tess_status tess_chooser_feed(struct tess_runner *s)
 	return TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
 }
 
+/* The device keeps those of the step before if they are the same, as those of greedy texts are. */
+static tess_status send_draws(struct tess_runner *s, const struct tess_draw *draws, int64_t rows)
+{
+	struct tess_chooser *c = &s->chooser;
+	struct tess_draw *kept = c->host_draws + c->turn * TESS_CHOSEN_MAX;
+	const struct tess_draw *last = c->host_draws + (c->turn ^ 1) * TESS_CHOSEN_MAX;
+	uint64_t bytes = (uint64_t)rows * sizeof *draws;
+	bool same = rows <= c->ndraws && !memcmp(last, draws, bytes);
+
+	memcpy(kept, draws, bytes);
+	c->ndraws = rows;
+	return same ? TESS_OK : tess_device_copy(&s->device, "generate:ids", c->draws, kept, bytes);
+}
+
+/* Queues the drawing of ids from these logits. */
+static tess_status sample_ids(struct tess_runner *s, void *logits, const struct tess_draw *draws,
+                              int64_t rows)
+{
+	struct tess_chooser *c = &s->chooser;
+	struct tess_view view[3];
+	struct tess_op op = make_sample(s, view, logits, c->ids[c->turn], rows);
+	tess_status st = send_draws(s, draws, rows);
+
+	return st ? st : TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+}
+
 /* From the logits of a step that was queued. */
-static tess_status choose_ids(struct tess_runner *s, const struct tess_shaped_program *k)
+static tess_status choose_ids(struct tess_runner *s, const struct tess_shaped_program *k,
+                              const struct tess_draw *draws)
 {
 	struct tess_chooser *c = &s->chooser;
 	int64_t rows = k->shape.nselected;
-	struct tess_view x, y;
-	struct tess_op op = make_argmax(s, &x, &y, k->lowered->logits, c->ids[c->turn], rows);
 	struct tess_coll call = make_broadcast(s, c->ids[c->turn], rows);
 	tess_status st = TESS_OK;
 
 	c->nrows[c->turn] = rows;
 	if (k->lowered->logits)
-		st = TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+		st = sample_ids(s, k->lowered->logits, draws, rows);
 	if (!st && tess_group_size(s->parts.group) > 1)
 		st = tess_group_run(s->parts.group, &call);
 	return st ? st
-	          : TESS_PLUGIN_CALL(s->device.table, op.where, mark, s->device.self,
+	          : TESS_PLUGIN_CALL(s->device.table, call.where, mark, s->device.self,
 	                             s->device.stream, c->turn);
 }
 
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
-                               bool chosen)
+                               const struct tess_draw *draws, bool chosen)
 {
 	struct tess_shaped_program *k;
 	tess_status st = tess_runner_queue_step(s, rows, n, 0, chosen, &k);
 
 	if (!st)
-		st = choose_ids(s, k);
+		st = choose_ids(s, k, draws);
 	if (st) {
 		tess_runner_drop_chosen(s);
 		return st;
@@ -216,6 +256,7 @@ tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_cho
 
 void tess_runner_drop_chosen(struct tess_runner *s)
 {
-	tess_runner_drain(s);
+	tess_device_drain(&s->device);
 	s->chooser.nqueued = 0;
+	s->chooser.ndraws = 0;
 }

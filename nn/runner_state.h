@@ -18,8 +18,10 @@ struct tess_chooser {
 	bool usable;
 	void *reader; /* a stream for copies to the host that wait for no step */
 	int32_t *ids[2]; /* in the device's memory, [TESS_CHOSEN_MAX][TESS_CHOSEN_WORDS] */
-	int32_t *host; /* the same, those that were read last */
-	int64_t nrows[2];
+	struct tess_draw *draws; /* there, of the step that was queued last */
+	int32_t *host; /* ids that were read last */
+	struct tess_draw *host_draws; /* [2][TESS_CHOSEN_MAX] of the last two steps */
+	int64_t nrows[2], ndraws; /* ndraws: of the last step, that the device has */
 	int32_t turn, nqueued; /* of the next step; steps that were not read */
 };
 
@@ -60,8 +62,6 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, int64_t n);
 /* Queues a copy of the ids that the last step chose into the inputs of the next one. */
 tess_status tess_chooser_feed(struct tess_runner *s);
-/* After a failure: nothing is queued any more that uses memory of the step. Keeps the sentence. */
-void tess_runner_drain(const struct tess_runner *s);
 /*
  * After the device was opened. TESS_ENOMEM: the weights of this rank, or the KV cache that was
  * asked for, are larger than what is free for it; the sentence says how much, and what would fit.

@@ -409,11 +409,11 @@ static int64_t find_greedy_id(struct tess_sampler *s, const struct tess_sampling
 	return id;
 }
 
-int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
-                          const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
+int32_t tess_sampler_draw_number(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                 const float *logits, const int32_t *seen, int64_t nseen, double u)
 {
-	double u = draw_uniform(sampling->seed, step), score;
 	int32_t id = -1;
+	double score;
 
 	if (sampling->temperature == 0)
 		return (int32_t)find_greedy_id(s, sampling, logits, seen, nseen, &score);
@@ -422,6 +422,21 @@ int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sa
 		if (select_candidates(s, sampling, u, all))
 			id = draw_candidate(s, u);
 	return id;
+}
+
+int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
+                          const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
+{
+	return tess_sampler_draw_number(s, sampling, logits, seen, nseen,
+	                                draw_uniform(sampling->seed, step));
+}
+
+struct tess_draw tess_sampling_get_draw(const struct tess_sampling *s, uint64_t step)
+{
+	if (s->temperature == 0)
+		return (struct tess_draw){ 0 };
+	return (struct tess_draw){ s->temperature, s->top_p, s->min_p, (double)s->top_k,
+		                   draw_uniform(s->seed, step) };
 }
 
 /* ---- a vocabulary in parts ------------------------------------------------------------------- */

@@ -13,6 +13,16 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
                                                 const float *logits, const int32_t *seen,
                                                 int64_t nseen);
 
+/* tess_sampler_draw of the step whose number is u, in [0, 1). */
+int32_t tess_sampler_draw_number(struct tess_sampler *s, const struct tess_sampling *sampling,
+                                 const float *logits, const int32_t *seen, int64_t nseen, double u);
+
+/* What a device needs to draw the id of a step, without a penalty: SAMPLE in docs/ops.md. */
+struct tess_draw { /* a value; greedy: zeroed */
+	double temperature, top_p, min_p, top_k, number;
+};
+struct tess_draw tess_sampling_get_draw(const struct tess_sampling *s, uint64_t step);
+
 /*
  * A vocabulary in parts, as ranks have it: each finds the candidates of its part, of which one of
  * them draws the id that tess_sampler_draw would draw from the whole row.

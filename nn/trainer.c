@@ -2,6 +2,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/group/carrier.h"
 #include "core/registry/returned.h"
 #include "nn/agree.h"
 #include "nn/runner.h"
@@ -79,6 +80,40 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	                             t->rank == 0);
 }
 
+static struct tess_view describe_vector(void *data, int32_t dtype, int64_t n)
+{
+	return (struct tess_view){
+		.data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 }
+	};
+}
+
+/* The squares of the elements of `in`, added to `out`. */
+static struct tess_op make_squares(struct tess_view *in, struct tess_view *out, const char *where)
+{
+	return (struct tess_op){ .size = sizeof(struct tess_op),
+		                 .kind = TESS_OP_SQUARES,
+		                 .nin = 1,
+		                 .nout = 1,
+		                 .in = in,
+		                 .out = out,
+		                 .where = where };
+}
+
+/* Whether the device has an op that every step needs. */
+static tess_status check_device(const struct tess_device *device)
+{
+	struct tess_view in = describe_vector(NULL, TESS_F32, 1);
+	struct tess_view out = describe_vector(NULL, TESS_I64, TESS_ACCUMULATOR_FIELDS);
+	struct tess_op op = make_squares(&in, &out, "norm");
+	tess_status st = TESS_PLUGIN_CALL(device, "norm", supports, &op);
+
+	return st ? tess_fail(TESS_ENOTSUP,
+	                      "device %s does not train: it has no ops of training; use "
+	                      "TESSERA_DEVICE=cpu",
+	                      device->name)
+	          : TESS_OK;
+}
+
 tess_status tess_trainer_check(const struct tess_trainer_options *o)
 {
 	const struct tess_device *device;
@@ -90,10 +125,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *o)
 		st = tess_runner_check_options(o->threads, 0);
 	if (!st)
 		st = tess_device_find(&device, &index);
-	if (!st && (device->mem != TESS_HOST || !device->exact))
-		st = tess_fail(TESS_ENOTSUP, "device %s cannot train yet; use TESSERA_DEVICE=cpu",
-		               device->name);
-	return st;
+	return st ? st : check_device(device);
 }
 
 static tess_status read_trainer_options(struct tess_trainer *t)
@@ -120,6 +152,9 @@ static tess_status load_parameters(struct tess_trainer *t)
 		t->programs.first->program, t->parts.source, t->rank, &t->device,
 		tess_optimizer_count_moments(&t->optimizer), &t->parameters);
 
+	if (!st)
+		st = tess_device_alloc(&t->device, "norm", sizeof(struct tess_accumulator),
+		                       &t->squares);
 	st = tess_group_agree_status(t->parts.group, st, "weights");
 	if (st)
 		return st;
@@ -128,6 +163,33 @@ static tess_status load_parameters(struct tess_trainer *t)
 	for (int32_t i = 0; !st && i < first->program->nweights; i++)
 		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
 	return st;
+}
+
+/* Before weights are loaded: the first program is one of any shape. */
+static tess_status check_first_program(const struct tess_trainer *t)
+{
+	struct tess_rank_program *l;
+	tess_status st = tess_program_lower(t->programs.first->program, t->rank, NULL, &l);
+
+	if (st)
+		return st;
+	st = tess_rank_program_check_device(l, t->programs.options.device);
+	tess_rank_program_free(l);
+	return st;
+}
+
+/* Collective. The ranks that keep shares have a group of their own if there are several copies. */
+static tess_status attach_trainer_device(struct tess_trainer *t)
+{
+	const struct tess_trainer_parts *p = &t->parts;
+	int32_t along = tess_mesh_shape_find(&p->mesh, "dp", 2), at;
+	tess_status st = tess_device_attach(&t->device, &p->mesh, t->rank, p->group, p->along);
+
+	if (st || !p->shards || tess_device_is_host(&t->device))
+		return st;
+	at = tess_mesh_shape_coordinate(&p->mesh, along, t->rank) % tess_group_size(p->shards);
+	return tess_group_attach_device(p->shards, t->device.table, t->device.self, t->device.index,
+	                                p->group, t->rank - at * p->mesh.dim[along].stride);
 }
 
 static tess_status record_and_load(struct tess_trainer *t)
@@ -140,6 +202,8 @@ static tess_status record_and_load(struct tess_trainer *t)
 		st = tess_device_find(&device, &index);
 	if (!st)
 		st = record_first_program(t, device);
+	if (!st)
+		st = check_first_program(t);
 	st = tess_group_agree_status(t->parts.group, st, "program");
 	if (!st)
 		st = tess_programs_compare(&t->programs);
@@ -148,7 +212,13 @@ static tess_status record_and_load(struct tess_trainer *t)
 	st = tess_runner_open_device(device, index, t->parts.options->threads, t->parts.group,
 	                             &t->device);
 	t->memory.device = &t->device;
+	t->memory.at.stream = t->device.stream;
+	if (!st)
+		st = tess_parameters_check_room(t->programs.first->program, t->rank, &t->device,
+		                                tess_optimizer_count_moments(&t->optimizer));
 	st = tess_group_agree_status(t->parts.group, st, "device");
+	if (!st)
+		st = attach_trainer_device(t);
 	return st ? st : load_parameters(t);
 }
 
@@ -177,7 +247,15 @@ void tess_trainer_close(struct tess_trainer *t)
 {
 	if (!t)
 		return;
+	tess_device_drain(&t->device);
+	if (t->memory.is_registered)
+		tess_step_memory_free(&t->memory);
+	if (t->parts.shards && t->device.self)
+		tess_group_detach_device(t->parts.shards, t->device.self);
+	tess_device_detach(&t->device, &t->parts.mesh, t->parts.group, t->parts.along);
+	tess_device_drain(&t->device);
 	tess_step_memory_free(&t->memory);
+	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
 	tess_device_close(&t->device);
@@ -207,33 +285,20 @@ static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *g
 
 /* Adds the squares of elements [at, at + n) of the gradient that this rank keeps of w. */
 static tess_status add_squares(struct tess_trainer *t, const struct tess_weight *w, int64_t at,
-                               int64_t n, struct tess_accumulator *sum)
+                               int64_t n)
 {
-	const struct tess_view x = { .data = t->parameters.each[w->index].gradient + at,
-		                     .dtype = TESS_F32,
-		                     .ndim = 1,
-		                     .shape = { n },
-		                     .stride = { 1 } };
-	const struct tess_view out = { .data = sum,
-		                       .dtype = TESS_I64,
-		                       .ndim = 1,
-		                       .shape = { TESS_ACCUMULATOR_FIELDS },
-		                       .stride = { 1 } };
-	struct tess_op op = { .size = sizeof op,
-		              .kind = TESS_OP_SQUARES,
-		              .nin = 1,
-		              .nout = 1,
-		              .in = &x,
-		              .out = &out,
-		              .where = w->name };
+	struct tess_view in =
+		describe_vector(t->parameters.each[w->index].gradient + at, TESS_F32, n);
+	struct tess_view out = describe_vector(t->squares, TESS_I64, TESS_ACCUMULATOR_FIELDS);
+	struct tess_op op = make_squares(&in, &out, w->name);
 
+	op.stream = t->device.stream;
 	return n ? TESS_PLUGIN_CALL(t->device.table, w->name, run, t->device.self, &op) : TESS_OK;
 }
 
 /* Of the elements that this rank owns; runs that follow one another are added at once. */
 static tess_status add_owned_squares(struct tess_trainer *t,
-                                     const struct tess_stored_tensor *tensor,
-                                     struct tess_accumulator *sum)
+                                     const struct tess_stored_tensor *tensor)
 {
 	struct tess_kept_run run, more = { 0 };
 	struct tess_kept_walk w;
@@ -245,20 +310,22 @@ static tess_status add_owned_squares(struct tess_trainer *t,
 			more.n += run.n;
 			continue;
 		}
-		st = add_squares(t, tensor->weight, more.kept, more.n, sum);
+		st = add_squares(t, tensor->weight, more.kept, more.n);
 		more = run;
 	}
-	return st ? st : add_squares(t, tensor->weight, more.kept, more.n, sum);
+	return st ? st : add_squares(t, tensor->weight, more.kept, more.n);
 }
 
 static tess_status measure_norm(struct tess_trainer *t, double *norm)
 {
 	struct tess_accumulator sum = { 0 };
-	tess_status st = TESS_OK;
+	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum);
 
 	for (int64_t i = 0; i < t->parameters.ntensors && !st; i++)
 		if (t->parameters.tensor[i].about.trained)
-			st = add_owned_squares(t, &t->parameters.tensor[i], &sum);
+			st = add_owned_squares(t, &t->parameters.tensor[i]);
+	if (!st)
+		st = tess_device_move(&t->device, "norm", &sum, t->squares, sizeof sum);
 	st = tess_group_agree_status(t->parts.group, st, "norm");
 	if (!st)
 		st = add_accumulators(t, t->parts.group, &sum, "norm");
@@ -358,6 +425,8 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	                                       factor < 1 ? factor : 1, t->step + 1);
 	int64_t began;
 
+	if (!st)
+		st = tess_device_sync(&t->device, "optimizer");
 	st = tess_group_agree_status(t->parts.group, st, "optimizer");
 	began = tess_now();
 	if (!st)

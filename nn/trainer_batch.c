@@ -218,7 +218,8 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 		st = reserve_buffers(t, shape.ntokens, longest);
 	st = tess_group_agree_status(t->parts.group, st, "step");
 	if (!st) {
-		st = tess_step_memory_reserve(m, k->lowered->bytes, 0);
+		st = tess_step_memory_reserve(m, k->lowered->bytes,
+		                              tess_rank_program_hash_calls(k->lowered));
 		st = tess_group_agree_status(t->parts.group, st, "step");
 	}
 	if (st)
@@ -272,6 +273,29 @@ static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch 
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
+/* Waits for the step; its losses, and the load balancing loss. */
+static tess_status read_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
+                               float *loss, double *balance)
+{
+	const struct tess_tensor *totals = k->program->balance;
+	size_t bytes =
+		totals ? sizeof *loss * (size_t)(totals->dim[0]->size * totals->dim[1]->size) : 0;
+	float *sums = malloc(bytes + 1);
+	tess_status st = sums ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = tess_device_copy(&t->device, "loss", loss, k->lowered->loss,
+		                      sizeof *loss * (size_t)k->shape.ntokens);
+	if (!st && bytes)
+		st = tess_device_copy(&t->device, "loss", sums, k->lowered->balance, bytes);
+	if (!st)
+		st = tess_device_sync(&t->device, "step");
+	if (!st)
+		*balance = tess_program_compute_balance(k->program, sums);
+	free(sums);
+	return st;
+}
+
 /* Whether the loss of each sequence is finite. */
 static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_part *part,
                             const float *loss, int32_t *odd)
@@ -292,20 +316,26 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	struct tess_training training;
 	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
 	struct tess_shaped_program *k;
-	tess_status st = tess_trainer_prepare(t, shape, &k);
+	float *each = malloc(sizeof *each * (size_t)part.tokens.len + 1);
+	double balance = 0;
+	tess_status st = each ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
+	st = tess_group_agree_status(t->parts.group, st, "step");
+	if (!st)
+		st = tess_trainer_prepare(t, shape, &k);
 	if (!st)
 		st = write_inputs(t, b, &part, totals);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
 	if (!st)
-		st = tess_device_sync(&t->device, "step");
-	if (st)
-		return st;
-	k->used = ++t->nruns;
-	totals->before += b->nsequences;
-	tess_accumulator_add(loss, k->lowered->loss, part.tokens.len);
-	totals->balance += tess_program_compute_balance(k->program, k->lowered->balance);
-	find_odd_losses(b, &part, k->lowered->loss, odd);
-	return TESS_OK;
+		st = read_losses(t, k, each, &balance);
+	if (!st) {
+		k->used = ++t->nruns;
+		totals->before += b->nsequences;
+		totals->balance += balance;
+		tess_accumulator_add(loss, each, part.tokens.len);
+		find_odd_losses(b, &part, each, odd);
+	}
+	free(each);
+	return st;
 }

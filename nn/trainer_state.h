@@ -23,6 +23,7 @@ struct tess_trainer {
 	uint64_t seed; /* of dropout */
 	int64_t step; /* those that have changed weights */
 	int64_t nruns; /* of programs */
+	void *squares; /* of the gradient: a struct tess_accumulator in memory of the device */
 	int64_t waited; /* ns of the current step in calls of groups */
 };
 

@@ -89,7 +89,7 @@ _tessera() {
 	explain)
 		options="$plan --tokens --positions --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
-	grad) options="$plan --ids-file --out --backend --threads --micro-batches --aux-loss --recompute --check --help" ;;
+	grad) options="$plan --ids-file --out --backend --threads --device --micro-batches --aux-loss --recompute --check --help" ;;
 	bench) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds
 		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help" ;;

@@ -13,8 +13,9 @@
 
 static const char *const help =
 	"usage: tessera grad MODEL --ids-file FILE [--out FILE] [-n N] [--mesh M] [--backend B]\n"
-	"       [--threads T] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--micro-batches N] [--aux-loss X] [--recompute PATTERN] [--check] [--help]\n"
+	"       [--threads T] [--device D] [--plan P] [--plan-override PATTERN=STYLE]\n"
+	"       [--ignore-unexpected] [--micro-batches N] [--aux-loss X] [--recompute PATTERN]\n"
+	"       [--check] [--help]\n"
 	"\n"
 	"Computes the loss of a batch and the gradient of every parameter on N ranks, and\n"
 	"changes no weight. Prints loss, norm and a digest, which are the same for any number of\n"
@@ -28,6 +29,7 @@ static const char *const help =
 	"  --mesh M              tp=4 (default tp=N), dp=2,tp=2: dp shares out the sequences\n"
 	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
 	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
+	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
 	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
 	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
 	"                        for another dimension than tp, as in 'dp:**=zero3'\n"
@@ -73,6 +75,7 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 		{ "mesh", .text = &a->mesh },
 		{ "backend", .parse = tess_tool_set_option },
 		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
+		{ "device", .parse = tess_tool_set_option },
 		{ "plan", .text = &a->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
 		{ "ignore-unexpected", .flag = &a->ignore_unexpected },

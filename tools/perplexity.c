@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 
 static const char *const help =
 	"usage: tessera perplexity MODEL --text FILE [--window N] [-n N] [--mesh M]\n"
@@ -225,7 +226,8 @@ static tess_status print_perplexity(const struct perplexity_options *a, const st
 	                       "\"windows\":%lld,\"weights\":\"%s\",\"math\":\"%s\"}\n"
 	                     : "perplexity %.9g  (loss %.9g, %lld tokens in %lld windows, "
 	                       "weights %s, products of %s)\n",
-	             exp(mean), mean, counted, windows, a->session.weights ? "q8" : "file",
+	             exp(mean), mean, counted, windows,
+	             a->session.weights ? tess_dtype_name(a->session.weights) : "file",
 	             tess_tool_get_math(&a->session));
 	tess_tool_print_lines(line, (size_t)n);
 	return TESS_OK;

@@ -7,10 +7,6 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "double must be computed in double");
 
-/* log(2): the first 40 bits, so that a product with an exponent is exact, and the rest. */
-#define LN2_HI 0x1.62e42fefa2p-1
-#define LN2_LO 0x1.9ef35793c7673p-41
-
 /* c[0] + c[1] * z + ... */
 static double eval_polynomial(double z, const double *c, int n)
 {
@@ -21,43 +17,6 @@ static double eval_polynomial(double z, const double *c, int n)
 	return y;
 }
 #define HORNER(z, c) eval_polynomial((z), (c), (int)(sizeof(c) / sizeof *(c)))
-
-/* 2^k of a normal number. */
-static double make_power_of_two(int64_t k)
-{
-	uint64_t bits = (uint64_t)(k + 1023) << 52;
-	double y;
-
-	memcpy(&y, &bits, sizeof y);
-	return y;
-}
-
-/* Taylor about 0 for |r| <= log(2) / 2: the first term left out is 4e-18 of the result. */
-double tess_exp_f64(double x)
-{
-	static const double c[] = {
-		1.0 / 2,       1.0 / 6,        1.0 / 24,        1.0 / 120,
-		1.0 / 720,     1.0 / 5040,     1.0 / 40320,     1.0 / 362880,
-		1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
-	};
-	double k, hi, lo, r, y;
-	int64_t half;
-
-	if (x != x)
-		return x;
-	if (x > 710)
-		return HUGE_VAL;
-	if (x < -746)
-		return 0;
-	k = (double)(int64_t)(x * (1 / (LN2_HI + LN2_LO)) + (x < 0 ? -0.5 : 0.5));
-	hi = x - k * LN2_HI;
-	lo = k * LN2_LO;
-	r = hi - lo;
-	y = 1 + (r + (((hi - r) - lo) + r * r * HORNER(r, c)));
-	/* In two steps, the first one exact: 2^k may be subnormal or infinite. */
-	half = (int64_t)k / 2;
-	return y * make_power_of_two(half) * make_power_of_two((int64_t)k - half);
-}
 
 /*
  * x = 2^k * (1 + f), sqrt(1/2) < 1 + f <= sqrt(2); log(1 + f) = 2 artanh(s) with s = f / (2 + f),
@@ -90,7 +49,7 @@ double tess_log_f64(double x)
 	s = f / (2 + f);
 	z = s * s;
 	more = z * HORNER(z, c);
-	return k * LN2_HI + (f + (k * LN2_LO - s * (f - more)));
+	return k * TESS_LN2_HI + (f + (k * TESS_LN2_LO - s * (f - more)));
 }
 
 double tess_pow_f64(double x, double y)

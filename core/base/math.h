@@ -1,13 +1,12 @@
 /*
- * math.h - exp, log, pow, sin, cos in double with the same bits on every machine, which libm does
- * not guarantee. Uses +, -, *, / and integers only, in the order written, without contraction,
- * rounding to nearest. exp, log, sin and cos err by less than 1 unit in the last place.
+ * math.h - log, pow, sin, cos in double with the same bits on every machine, as tessera/exp.h has
+ * exp: +, -, *, / and integers only, in the order written, without contraction, rounding to
+ * nearest. log, sin and cos err by less than 1 unit in the last place.
  */
 #ifndef TESS_BASE_MATH_H
 #define TESS_BASE_MATH_H
 
-/* inf above 709.78, 0 below -745.13, subnormal results rounded once. */
-double tess_exp_f64(double x);
+#include <tessera/exp.h>
 
 /* -inf at 0, NaN below. */
 double tess_log_f64(double x);

@@ -198,11 +198,10 @@ static tess_status check_rope(const struct tess_op *op)
 	    (int64_t)op->num[TESS_ROPE_WIDTH] % 2 ||
 	    !is_integer(op->num[TESS_ROPE_FIRST], 0, each - op->num[TESS_ROPE_WIDTH]) ||
 	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1) ||
-	    !is_integer(op->num[TESS_ROPE_INVERSE], 0, CHECK_EXACT ? 1 : 0))
+	    !is_integer(op->num[TESS_ROPE_INVERSE], 0, 1))
 		return refuse_op(op, "rope",
 		                 "`width` elements from `first` on, an even number, must lie in a "
-		                 "head; interleaved is 0 or 1, and so is inverse on a device "
-		                 "that trains");
+		                 "head; interleaved and inverse are 0 or 1");
 	if (!is_index_list(&op->in[1], op->in[0].shape[0]))
 		return refuse_op(op, "rope", "positions must be i32, one for each row");
 	if (!is_row_view(&op->in[2], 2) || op->in[2].shape[1] != (int64_t)op->num[TESS_ROPE_WIDTH])
@@ -235,10 +234,10 @@ static bool check_values(const struct tess_op *op, int64_t g)
 	       is_integer(value, 1, 0x1p20) && v->shape[1] == g * (int64_t)value;
 }
 
-/* The table of pages, and what lies where in one. Only exact devices go without. */
+/* The table of pages, and what lies where in one, or none. */
 static tess_status check_pages(const struct tess_op *op)
 {
-	if (!op->in[5].ndim && CHECK_EXACT)
+	if (!op->in[5].ndim)
 		return TESS_OK;
 	if (!is_page_table(&op->in[5]))
 		return refuse_op(op, "attention", "the pages must be i64, [slots, blocks]");
@@ -287,8 +286,8 @@ tess_status cpu_check_query_heads(const struct tess_op *op)
 		return refuse_op(op, "attention", "the softcap must not be negative");
 	if (!is_dropout(op, op->num[TESS_ATTENTION_RATE], op->num[TESS_ATTENTION_SITE], 6))
 		return refuse_op(op, "attention",
-		                 "dropout is for devices that train: a rate from 0 to less than 1, "
-		                 "a site and the i32 [4] of the step");
+		                 "dropout has a rate from 0 to less than 1, a site and the i32 [4] "
+		                 "of the step");
 	return TESS_OK;
 }
 
@@ -418,7 +417,7 @@ static tess_status check_experts(const struct tess_op *op)
 	if (op->nin != 4 || op->nout != 1 || op->nnum != TESS_EXPERTS_NUMS || op->ntree != 3)
 		return refuse_op(op, "experts",
 		                 "it takes x, weights, gate_up and down, gives one out, and has "
-		                 "three numbers and three trees");
+		                 "four numbers and three trees");
 	gate_up = get_matrix(a, 0);
 	down = get_matrix(b, 0);
 	if (!is_row_view(x, 2) || !is_row_view(&op->in[1], 2) ||
@@ -430,9 +429,11 @@ static tess_status check_experts(const struct tess_op *op)
 		                 "x must be f32 rows [T, K], weights [T, e], gate_up [e, 2F, K] "
 		                 "and down [e, H, F] in f32, bf16 or f16, in rows or panels");
 	if (!is_integer(op->num[TESS_EXPERTS_ACTIVATION], TESS_SILU, TESS_TANH) ||
-	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 0, 0x1p20))
+	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 0, 0x1p20) ||
+	    !is_integer(op->num[TESS_EXPERTS_TOP], 0, 0x1p20))
 		return refuse_op(op, "experts",
-		                 "its numbers are the activation, as a glu has it, and the slots");
+		                 "its numbers are the activation, as a glu has it, the slots, and "
+		                 "the experts that a row asks for");
 	partial = op->out[0].ndim == 3;
 	slots = op->num[TESS_EXPERTS_SLOTS] > 0;
 	why = check_tree(op, &op->tree[0], 0, x->shape[1], false);

@@ -158,7 +158,7 @@ static inline bool is_dropout(const struct tess_op *op, double rate, double site
 {
 	if (rate == 0)
 		return op->nin == at;
-	return CHECK_EXACT && rate > 0 && rate < 1 && is_integer(site, 0, UINT32_MAX) &&
+	return rate > 0 && rate < 1 && is_integer(site, 0, UINT32_MAX) &&
 	       op->nin == at + 1 && is_index_list(&op->in[at], 4);
 }
 

@@ -109,7 +109,7 @@ static tess_status check_experts_d(const struct tess_op *op)
 		return refuse_op(
 			op, "experts_d",
 			"it takes x, weights, gate_up, down and g, gives two outs, and has "
-			"two numbers and three trees");
+			"four numbers and three trees");
 	if (!is_integer(op->num[TESS_EXPERTS_ACTIVATION], TESS_SILU, TESS_TANH) ||
 	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 1, 0x1p20))
 		return refuse_op(op, "experts_d",
@@ -123,7 +123,8 @@ static tess_status check_experts_d(const struct tess_op *op)
 	why = check_tree(op, &op->tree[0], 0, op->in[0].shape[1], false);
 	why = why ? why : check_tree(op, &op->tree[1], 4, op->in[4].shape[1], false);
 	why = why ? why : check_tree(op, t, 2, op->in[2].shape[1], y->ndim == 3);
-	if (!why && y->ndim == 3 && y->shape[0] != tess_node_count(t->n, t->lo, t->hi))
+	if (!why && y->ndim == 3 &&
+	    y->shape[0] != (CHECK_EXACT ? tess_node_count(t->n, t->lo, t->hi) : 1))
 		why = "the out must have the nodes of its tree";
 	return why ? refuse_op(op, "experts_d", why) : TESS_OK;
 }

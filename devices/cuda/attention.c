@@ -92,8 +92,11 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 		                .blocks = { a->rows, a->heads, 1 },
 		                .threads = ATTEND_THREADS,
 		                .args = a };
-	tess_status st = op_launch(g, op, rows);
+	tess_status st;
 
+	if (a->tiled && a->slots == 1) /* all rows are one run, which the tiles have */
+		return TESS_OK;
+	st = op_launch(g, op, rows);
 	return st || a->parts == 1 ? st : op_launch(g, op, merge);
 }
 
@@ -119,20 +122,21 @@ static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
 	return op_launch(g, op, tiles);
 }
 
-tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
+static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 {
 	struct attention_args a = make_attention_args(g, op);
 	struct launch store = { .kernel = KERNEL_store_keys,
 		                .blocks = { a.rows, a.kv, 1 },
 		                .threads = ATTEND_THREADS,
 		                .args = &a };
+	int64_t floats = a.parts > 1 ? a.rows * a.heads * a.parts * (a.dv + 2) : 0;
+	uint64_t used = (uint64_t)tess_up(floats, 64) * 64 * sizeof(float);
 	void *part = NULL;
 	tess_status st = TESS_OK;
 
-	if (a.parts > 1)
-		st = memory_get_scratch(
-			g, (uint64_t)(a.rows * a.heads * a.parts * (a.dv + 2)) * sizeof(float),
-			&part);
+	a.rounded = ahead_round_rows(g, op, used);
+	if (used)
+		st = memory_get_scratch(g, used, &part);
 	a.part = part;
 	if (!st)
 		st = op_launch(g, op, store);
@@ -142,4 +146,9 @@ tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
 		return st;
 	return can_use_tensor_cores(g, &a) ? launch_tensor_tiles(g, op, &a)
 	                                   : op_launch(g, op, choose_tile_kernel(&a));
+}
+
+tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
+{
+	return op->in[5].ndim ? attend_pages(g, op) : op_run_texts(g, op);
 }

@@ -22,9 +22,13 @@ DEVICE int count_run(const struct attention_args *a, int64_t t)
 	return n;
 }
 
+/* Rows of a slot are adjacent: in the middle of a run one look is enough. */
 DEVICE int is_tiled(const struct attention_args *a, int64_t t)
 {
-	return a->tiled && count_run(a, t) == TILED_ROWS_MIN;
+	const int64_t far = t + TILED_ROWS_MIN - 1;
+
+	return a->tiled &&
+	       ((far < a->rows && a->slot[far] == a->slot[t]) || count_run(a, t) == TILED_ROWS_MIN);
 }
 
 /* Whether row t has a slot and a position in its pages. */
@@ -42,6 +46,13 @@ DEVICE char *find_page(const struct attention_args *a, int64_t t, int64_t u)
 	if (!page)
 		*a->fault = FAULT_ATTENTION;
 	return page;
+}
+
+DEVICE void write_out(const struct attention_args *a, int64_t t, int at, float x)
+{
+	a->out[t * a->out_pitch + at] = x;
+	if (a->rounded)
+		a->rounded[t * a->heads * a->dv + at] = (uint16_t)pack_bf16(x, 0.0f);
 }
 
 DEVICE int64_t find_first_key(const struct attention_args *a, int64_t position)
@@ -91,10 +102,14 @@ DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, flo
 		out[i] = i < n ? widen_element(p, dtype, at + i) : 0.0f;
 }
 
+DEVICE float limit_score(const struct attention_args *a, float z)
+{
+	return a->softcap != 0.0f ? a->softcap * mathf_tanh(z / a->softcap) : z;
+}
+
 DEVICE float scale_score(const struct attention_args *a, float z)
 {
-	z *= a->scale;
-	return a->softcap != 0.0f ? a->softcap * mathf_tanh(z / a->softcap) : z;
+	return limit_score(a, z * a->scale);
 }
 
 /* e^(x - max); 0 for what no key has been seen of. */
@@ -337,7 +352,7 @@ DEVICE void write_head(const struct attention_args *a, int64_t t, int head, int 
 			x += total[w * ATTEND_HEADS * a->dv + i] *
 			     weigh_score(max[w * ATTEND_HEADS], m);
 		if (a->parts == 1)
-			a->out[t * a->out_pitch + head * a->dv + i] = x / s;
+			write_out(a, t, head * a->dv + i, x / s);
 		else
 			to[2 + i] = x;
 	}
@@ -404,6 +419,8 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 	}
 	add_lanes(a, per, &l, acc, total);
 	EACH(h, ATTEND_HEADS) {
+		if (lane) /* all have the same */
+			break;
 		max[warp * ATTEND_HEADS + h] = s.max[h];
 		sum[warp * ATTEND_HEADS + h] = s.sum[h];
 	}
@@ -441,7 +458,7 @@ KERNEL(ATTEND_THREADS, merge_parts, attention_args)
 
 		for (int i = 0; i < a.parts; i++)
 			x += from[i * step + 2 + j] * weigh_score(from[i * step], max);
-		a.out[t * a.out_pitch + blockIdx.y * a.dv + j] = x / sum;
+		write_out(&a, t, blockIdx.y * a.dv + j, x / sum);
 	}
 }
 
@@ -586,7 +603,7 @@ DEVICE void attend_tile(const struct attention_args *a, struct tile *t, const in
 				int i = j * KEYS + c0 + c;
 
 				if (r0 + r >= t->from && r0 + r < t->to && i < a->dv)
-					a->out[(t->row + r0 + r) * a->out_pitch + t->head * a->dv +
-					       i] = acc[j][r][c] / sum[r];
+					write_out(a, t->row + r0 + r, t->head * a->dv + i,
+					          acc[j][r][c] / sum[r]);
 			}
 }

@@ -7,8 +7,8 @@
 enum { WORKSPACE_BYTES = 32 << 20, BUCKETS = 64, ALIGN_MAX = 256 };
 
 struct key { /* without gaps, compared as bytes */
-	int64_t rows, columns, k, x_pitch, y_pitch, w_stride[2];
-	int32_t dtype, tf32, accumulate, x_align, w_align, y_align;
+	int64_t rows, columns, k, y_pitch, x_stride[2], w_stride[2], w_step, y_step;
+	int32_t dtype, tf32, accumulate, x_align, w_align, y_align, count, unused;
 };
 
 struct plan {
@@ -100,30 +100,53 @@ static struct key make_key(const struct product *p)
 	k.rows = p->rows;
 	k.columns = p->columns;
 	k.k = p->k;
-	k.x_pitch = p->x_pitch;
 	k.y_pitch = p->y_pitch;
+	memcpy(k.x_stride, p->x_stride, sizeof k.x_stride);
 	memcpy(k.w_stride, p->w_stride, sizeof k.w_stride);
 	k.dtype = p->dtype;
 	k.tf32 = p->tf32;
 	k.accumulate = p->accumulate;
+	k.count = p->count;
+	k.w_step = p->w_step;
+	k.y_step = p->y_step;
 	k.x_align = find_alignment(p->x);
 	k.w_align = find_alignment(p->w);
 	k.y_align = find_alignment(p->y);
 	return k;
 }
 
+/* A matrix of each product; x is the same for all. */
+static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *out, cudaDataType_t type,
+                                      int64_t high, int64_t wide, int64_t pitch, int32_t count,
+                                      int64_t step)
+{
+	cublasStatus_t st =
+		cuda.cublasLtMatrixLayoutCreate(out, type, (uint64_t)high, (uint64_t)wide, pitch);
+
+	if (!st && count > 1)
+		st = cuda.cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+		                                           &count, sizeof count);
+	if (!st && count > 1)
+		st = cuda.cublasLtMatrixLayoutSetAttribute(
+			*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step);
+	return st;
+}
+
 /*
  * cuBLASLt's matrices are column-major: y' [columns, rows] = w' x', where W in rows is a transposed
- * [k, columns], and x' is [k, rows].
+ * [k, columns], and x' is [k, rows]; x that is stored [k, rows] is a transposed one.
  */
 static cublasStatus_t describe_product(struct plan *p)
 {
 	const struct key *k = &p->key;
 	cudaDataType_t in = k->dtype == TESS_F32 ? CUDA_R_32F : CUDA_R_16BF;
 	cublasOperation_t turn = k->w_stride[1] == 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
-	uint64_t high = (uint64_t)(turn == CUBLAS_OP_T ? k->k : k->columns);
-	uint64_t wide = (uint64_t)(turn == CUBLAS_OP_T ? k->columns : k->k);
+	int64_t high = turn == CUBLAS_OP_T ? k->k : k->columns;
+	int64_t wide = turn == CUBLAS_OP_T ? k->columns : k->k;
 	int64_t ld = turn == CUBLAS_OP_T ? k->w_stride[0] : k->w_stride[1];
+	cublasOperation_t turn_x = k->x_stride[1] == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
+	int64_t x_high = turn_x == CUBLAS_OP_N ? k->k : k->rows;
+	int64_t x_ld = turn_x == CUBLAS_OP_N ? k->x_stride[0] : k->x_stride[1];
 	cublasStatus_t st = cuda.cublasLtMatmulDescCreate(
 		&p->product, k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
 		CUDA_R_32F);
@@ -132,13 +155,15 @@ static cublasStatus_t describe_product(struct plan *p)
 		st = cuda.cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA,
 		                                         &turn, sizeof turn);
 	if (!st)
-		st = cuda.cublasLtMatrixLayoutCreate(&p->w, in, high, wide, ld);
+		st = cuda.cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB,
+		                                         &turn_x, sizeof turn_x);
 	if (!st)
-		st = cuda.cublasLtMatrixLayoutCreate(&p->x, in, (uint64_t)k->k, (uint64_t)k->rows,
-		                                     k->x_pitch);
+		st = describe_matrix(&p->w, in, high, wide, ld, k->count, k->w_step);
 	if (!st)
-		st = cuda.cublasLtMatrixLayoutCreate(&p->y, CUDA_R_32F, (uint64_t)k->columns,
-		                                     (uint64_t)k->rows, k->y_pitch);
+		st = describe_matrix(&p->x, in, x_high, k->k + k->rows - x_high, x_ld, k->count, 0);
+	if (!st)
+		st = describe_matrix(&p->y, CUDA_R_32F, k->columns, k->rows, k->y_pitch, k->count,
+		                     k->y_step);
 	return st;
 }
 

@@ -9,10 +9,12 @@
 #ifndef NAME
 #define NAME "cuda"
 #endif
-enum { COMPUTE_MAJOR = 8 }; /* the oldest compute capability that kernels are made for */
+/* compute capabilities: the oldest that kernels are made for, and one whose kernels start early */
+enum { COMPUTE_MAJOR = 8, EARLY_MAJOR = 9 };
+enum { SYNC_NONE, SYNC_KERNELS, SYNC_OPS }; /* TESSERA_CUDA_SYNC */
 
 const struct tess_host *cuda_host;
-const struct tess_host *cpu_host; /* of check.c */
+const struct tess_host *cpu_host; /* of check*.c */
 static int gpus;
 
 tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
@@ -31,32 +33,33 @@ static int32_t count_gpus(void)
 	return gpus;
 }
 
-static tess_status read_option(const char *key, const char *const *values, int32_t *out)
+/* One of three words, whose number is *out. name: of the key, as in the environment. */
+static tess_status read_option(const char *key, const char *name, const char *const *values,
+                               int32_t *out)
 {
 	const char *text = cuda_host->option(key);
 
-	for (int32_t i = 0; values[i]; i++) {
+	for (int32_t i = 0; i < 3; i++) {
 		if (!strcmp(text, values[i])) {
 			*out = i;
 			return TESS_OK;
 		}
 	}
-	return cuda_host->fail(TESS_EINVAL, "TESSERA_%s=%s: use %s, %s%s%s",
-	                       values[2] ? "CUDA_MATH" : "CUDA_SYNC", text, values[0], values[1],
-	                       values[2] ? " or " : "", values[2] ? values[2] : "");
+	return cuda_host->fail(TESS_EINVAL, "TESSERA_%s=%s: use %s, %s or %s", name, text,
+	                       values[0], values[1], values[2]);
 }
 
-static tess_status read_cuda_options(int32_t *math, int32_t *sync_ops)
+static tess_status read_cuda_options(int32_t *math, int32_t *sync)
 {
-	static const char *const maths[] = { "auto", "f32", "tf32", NULL };
-	static const char *const syncs[] = { "0", "1", NULL };
-	tess_status st = read_option("cuda_math", maths, math);
+	static const char *const maths[] = { "auto", "f32", "tf32" };
+	static const char *const syncs[] = { "0", "kernels", "1" };
+	tess_status st = read_option("cuda_math", "CUDA_MATH", maths, math);
 
-	return st ? st : read_option("cuda_sync", syncs, sync_ops);
+	return st ? st : read_option("cuda_sync", "CUDA_SYNC", syncs, sync);
 }
 
 /* Kernels are compiled for GPUs of 8.0 and newer. */
-static tess_status check_gpu(const struct gpu *g, int32_t index)
+static tess_status check_gpu(struct gpu *g, int32_t index)
 {
 	int major = 0, minor = 0;
 	char name[96] = "";
@@ -69,6 +72,7 @@ static tess_status check_gpu(const struct gpu *g, int32_t index)
 		                       "cuda: GPU %d, %s, has compute capability %d.%d; %d.0 or "
 		                       "newer is needed",
 		                       (int)index, name, major, minor, COMPUTE_MAJOR);
+	g->starts_early = g->starts_early && major >= EARLY_MAJOR;
 	return TESS_OK;
 }
 
@@ -82,7 +86,7 @@ static tess_status load_kernels(struct gpu *g)
 	for (int32_t i = 0; i < KERNELS && !st; i++)
 		st = CUDA_CALL(names[i], cuModuleGetFunction, &g->kernel[i], g->module, names[i]);
 	/* the others have static shared memory, or little */
-	for (int32_t i = KERNEL_attend_rows_f32; i <= KERNEL_attend_tensor_128 && !st; i++)
+	for (int32_t i = KERNEL_attend_rows_f32; i <= KERNEL_multiply_groups_bf16 && !st; i++)
 		st = CUDA_CALL(names[i], cuFuncSetAttribute, g->kernel[i],
 		               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, g->shared_max);
 	return st;
@@ -90,7 +94,7 @@ static tess_status load_kernels(struct gpu *g)
 
 static tess_status set_up_gpu(struct gpu *g, int32_t index)
 {
-	int processors = 0, shared = 0;
+	int processors = 0, shared = 0, pools = 0;
 	tess_status st = CUDA_CALL(NULL, cuDeviceGet, &g->device, index);
 
 	if (!st)
@@ -105,11 +109,14 @@ static tess_status set_up_gpu(struct gpu *g, int32_t index)
 	if (!st)
 		st = CUDA_CALL(NULL, cuDeviceGetAttribute, &shared,
 		               CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, g->device);
+	if (!st)
+		st = CUDA_CALL(NULL, cuDeviceGetAttribute, &pools,
+		               CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, g->device);
 	g->processors = processors;
 	g->shared_max = shared;
 	if (!st)
 		st = load_kernels(g);
-	if (!st)
+	if (!st && pools)
 		st = CUDA_CALL(NULL, cuStreamCreate, &g->memory, CU_STREAM_NON_BLOCKING);
 	if (!st)
 		st = CUDA_CALL(NULL, cuMemHostAlloc, (void **)&g->fault, sizeof *g->fault,
@@ -146,18 +153,20 @@ static void close_gpu(void *self)
 static tess_status open_gpu(int32_t index, int32_t nthreads, void **self)
 {
 	struct gpu *g;
-	int32_t sync_ops = 0;
+	int32_t sync = 0;
 	tess_status st;
 
-	(void)nthreads;
 	if (index < 0 || index >= gpus)
 		return cuda_host->fail(TESS_EINVAL, "cuda: no GPU %d; there are %d, from 0 on",
 		                       (int)index, gpus);
 	g = calloc(1, sizeof *g);
 	if (!g)
 		return cuda_host->fail(TESS_ENOMEM, "cuda: out of memory");
-	st = read_cuda_options(&g->math, &sync_ops);
-	g->sync_ops = sync_ops;
+	st = read_cuda_options(&g->math, &sync);
+	g->sync_ops = sync == SYNC_OPS;
+	g->starts_early = sync == SYNC_NONE;
+	for (g->copiers = 1; 2 * g->copiers <= nthreads && g->copiers < COPIERS_MAX;)
+		g->copiers *= 2;
 	if (!st)
 		st = cuda_loader.load_blas();
 	if (!st)
@@ -205,6 +214,9 @@ static tess_status check_fault(struct gpu *g)
 		[FAULT_ROPE] = "rope: a position is outside the table",
 		[FAULT_SELECT_ROWS] = "select_rows: there is no such row",
 		[FAULT_ATTENTION] = "attention: a row has no slot, or a position no page",
+		[FAULT_EXPERTS] = "experts: a row asks for more than it has slots for",
+		[FAULT_TEXT] = "attention: without pages the rows of a slot are the positions from "
+			       "0 on",
 	};
 	int32_t fault = *(volatile int32_t *)g->fault;
 
@@ -311,12 +323,12 @@ static void close_graph(void *self, void *graph)
 /* Also tells why there is no GPU, before there are ranks. */
 static tess_status init_cuda_plugin(const struct tess_host *host)
 {
-	int32_t math, sync_ops;
+	int32_t math, sync;
 	int version = 0;
 	tess_status st;
 
 	cuda_host = cpu_host = host;
-	st = read_cuda_options(&math, &sync_ops);
+	st = read_cuda_options(&math, &sync);
 	if (!st)
 		st = cuda_loader.load_driver();
 	if (st)
@@ -367,7 +379,9 @@ static const struct tess_option math_option = {
 	"products of many rows on the cuda device: auto (as precise as the weights), f32 or tf32"
 };
 static const struct tess_option sync_option = {
-	"cuda_sync", "0", "1: the cuda device waits for each op, so that a failure names it"
+	"cuda_sync", "0",
+	"kernels: those of the cuda device do not start before the one before them has "
+	"ended; 1: it waits for each op, so that a failure names it"
 };
 static const struct tess_option *const options[] = { &math_option, &sync_option, &foreign_option,
 	                                             NULL };

@@ -1,23 +1,23 @@
 /* Launches ROUTE, EXPERTS, COMBINE and HEAD_LINEAR. */
 #include "gpu.h"
 
-#include <stddef.h>
-
 enum { GRID_MAX = 65535, COLUMNS_PER_BLOCK = MULTIPLY_THREADS / WARP };
 enum { SCRATCH_BYTES = 256 << 20 }; /* of results of experts: more rows are computed in parts */
+enum { COUNTED_ROWS = 64 }; /* more are counted before they are listed */
 
-/* The run of elements that a tree adds; false: they are several. */
-static bool find_tree_run(const struct tess_op *op, int32_t tree, int64_t *at, int64_t *len)
+bool op_find_run(const struct tess_op *op, int32_t from, int32_t to, int64_t *at, int64_t *len)
 {
-	const struct tess_tree *t = &op->tree[tree];
+	*at = *len = 0;
+	for (const struct tess_tree *t = op->tree + from; t < op->tree + to; t++) {
+		for (int32_t i = t->first; i < t->first + t->terms; i++) {
+			int64_t first = op->term[i].bound[0],
+				n = op->term[i].bound[t->hi - t->lo] - first;
 
-	*at = op->term[t->first].bound[0];
-	for (int32_t i = t->first, n = 0; i < t->first + t->terms; i++, n++) {
-		const int64_t *bound = op->term[i].bound;
-
-		if (n && bound[0] != *at + *len)
-			return false;
-		*len = bound[t->hi - t->lo] - *at;
+			if (n && *len && first != *at + *len)
+				return false;
+			*at = *len ? *at : first;
+			*len += n;
+		}
 	}
 	return true;
 }
@@ -32,7 +32,7 @@ const char *op_find_experts_limit(const struct tess_op *op)
 		return "experts: more than 1024 on a rank";
 	if (op->in[2].dtype != op->in[3].dtype)
 		return "experts: gate_up and down have different types";
-	if (!find_tree_run(op, 0, &at, &len) || !find_tree_run(op, 1, &at, &len))
+	if (!op_find_run(op, 0, 1, &at, &len) || !op_find_run(op, 1, 2, &at, &len))
 		return "experts: a sum over elements that do not follow each other";
 	return NULL;
 }
@@ -66,15 +66,21 @@ tess_status op_run_route(struct gpu *g, const struct tess_op *op)
 	                         .args = &a });
 }
 
-static tess_status launch_combine(struct gpu *g, const struct tess_op *op,
-                                  const struct experts_args *a)
+tess_status experts_launch_combine(struct gpu *g, const struct tess_op *op,
+                                   const struct experts_args *from)
 {
+	struct experts_args a = *from;
+	const float *x = a.place ? a.z : a.x;
+
+	a.wide = is_row_aligned(x, a.columns, sizeof(float)) &&
+	         is_row_aligned(x, a.place ? 0 : a.x_pitch, sizeof(float)) &&
+	         is_row_aligned(a.y, a.y_pitch, sizeof(float));
 	return op_launch(g, op,
 	                 (struct launch){ .kernel = KERNEL_combine_experts,
-	                                  .blocks = { tess_up(a->columns, MAP_THREADS),
-	                                              a->rows < GRID_MAX ? a->rows : GRID_MAX, 1 },
+	                                  .blocks = { tess_up(a.columns, 4 * MAP_THREADS),
+	                                              a.rows < GRID_MAX ? a.rows : GRID_MAX, 1 },
 	                                  .threads = MAP_THREADS,
-	                                  .args = a });
+	                                  .args = &a });
 }
 
 tess_status op_run_combine(struct gpu *g, const struct tess_op *op)
@@ -88,12 +94,14 @@ tess_status op_run_combine(struct gpu *g, const struct tess_op *op)
 		                  .y_pitch = y->stride[y->ndim - 2],
 		                  .rows = x->shape[0],
 		                  .columns = y->shape[y->ndim - 1],
-		                  .experts = (int32_t)w->shape[1] };
+		                  .experts = (int32_t)w->shape[1],
+		                  .fault = g->fault };
 
-	return launch_combine(g, op, &a);
+	a.most = a.columns ? (int32_t)(x->shape[1] / a.columns) : a.experts;
+	return experts_launch_combine(g, op, &a);
 }
 
-static struct experts_args make_experts_args(const struct tess_op *op)
+struct experts_args experts_make_args(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
 	struct experts_args a = { .x = x->data,
@@ -110,72 +118,134 @@ static struct experts_args make_experts_args(const struct tess_op *op)
 		                  .experts = (int32_t)w->shape[1],
 		                  .slots = (int32_t)op->num[TESS_EXPERTS_SLOTS],
 		                  .activation = (int32_t)op->num[TESS_EXPERTS_ACTIVATION],
-		                  .dtype = op->in[2].dtype };
+		                  .dtype = op->in[2].dtype,
+		                  .fault = g->fault };
 
 	for (int i = 0; i < 3; i++) {
 		a.gate_up_stride[i] = op->in[2].stride[i];
 		a.down_stride[i] = op->in[3].stride[i];
 	}
-	find_tree_run(op, 0, &a.k_first, &a.k);
-	find_tree_run(op, 1, &a.f_first, &a.f);
+	a.most = a.slots ? a.slots : (int32_t)op->num[TESS_EXPERTS_TOP];
+	a.most = a.most && a.most < a.experts ? a.most : a.experts;
+	op_find_run(op, 0, 1, &a.k_first, &a.k);
+	op_find_run(op, 1, 2, &a.f_first, &a.f);
 	return a;
 }
 
-/* Rows whose lists and results fit in the scratch memory, if every row asks for all experts. */
-static tess_status reserve_lists(struct gpu *g, struct experts_args *a, int64_t *rows)
+void *experts_take_scratch(struct carving *l, int64_t bytes)
 {
-	int64_t listed = a->experts * (a->ffn + a->columns + 2) * 4, begin = 4 * (a->experts + 1);
-	char *memory;
-	void *scratch;
-	tess_status st;
+	void *at = l->base ? l->base + l->used : NULL;
 
-	*rows = SCRATCH_BYTES / (listed + 1) + 1;
-	*rows = *rows < a->rows ? *rows : a->rows;
-	begin = tess_up(begin, 256) * 256;
-	st = memory_get_scratch(g, (uint64_t)(begin + *rows * listed), &scratch);
-	if (st)
-		return st;
-	memory = scratch;
-	a->begin = scratch;
-	a->hidden = (float *)(void *)(memory + begin);
-	a->z = a->hidden + *rows * a->experts * a->ffn;
-	a->row = (int32_t *)(a->z + *rows * a->experts * a->columns);
-	a->place = a->row + *rows * a->experts;
-	return TESS_OK;
+	l->used += tess_up(bytes, 256) * 256;
+	return at;
+}
+
+int64_t experts_count_part(const struct experts_args *a, int64_t floats)
+{
+	int64_t rows = SCRATCH_BYTES / (a->most * floats * (int64_t)sizeof(float) + 1) + 1;
+
+	return a->rows ? tess_up(a->rows, tess_up(a->rows, rows)) : 0; /* parts of one size */
+}
+
+void experts_lay_out_lists(struct list_args *l, struct carving *at, bool places, bool slots)
+{
+	int64_t width = sizeof(int32_t);
+
+	l->count = l->rows > COUNTED_ROWS ? experts_take_scratch(at, l->experts * width) : NULL;
+	l->begin = experts_take_scratch(at, (l->experts + 1) * width);
+	l->row = experts_take_scratch(at, l->capacity * width);
+	l->expert = experts_take_scratch(at, l->capacity * width);
+	l->slot = slots ? experts_take_scratch(at, l->capacity * width) : NULL;
+	l->place = places ? experts_take_scratch(at, l->rows * l->experts * width) : NULL;
+}
+
+tess_status experts_launch_lists(struct gpu *g, const struct tess_op *op, const struct list_args *l)
+{
+	struct launch list = { .kernel = KERNEL_list_expert_rows,
+		               .blocks = { l->experts, 1, 1 },
+		               .threads = LIST_THREADS,
+		               .args = l };
+	struct launch count = list;
+	tess_status st = TESS_OK;
+
+	count.kernel = KERNEL_count_expert_rows;
+	if (l->count)
+		st = op_launch(g, op, count);
+	return st ? st : op_launch(g, op, list);
+}
+
+/* The lists of parts of so many rows, and their results: hidden and z. */
+static struct list_args carve_experts(struct experts_args *a, enum experts_path path, int64_t rows,
+                                      struct carving *at)
+{
+	struct list_args l = { .pitch = a->weights_pitch,
+		               .rows = rows,
+		               .experts = a->experts,
+		               .capacity = (int32_t)(rows * a->most),
+		               .fault = a->fault };
+	int64_t hidden = a->ffn * (path == EXPERTS_F32 ? 2 : 1), width = sizeof(float);
+
+	experts_lay_out_lists(&l, at, true, false);
+	a->hidden = experts_take_scratch(at, l.capacity * hidden * width);
+	a->z = experts_take_scratch(at, l.capacity * a->columns * width);
+	a->rounded = path == EXPERTS_BF16 ? experts_take_scratch(at, rows * a->k * 2) : NULL;
+	a->begin = l.begin;
+	a->row = l.row;
+	a->expert = l.capacity < a->experts ? l.expert : NULL;
+	a->place = l.place;
+	return l;
+}
+
+static tess_status multiply_columns(struct gpu *g, const struct tess_op *op,
+                                    const struct experts_args *a)
+{
+	int64_t blocks = a->expert ? a->rows * a->most : a->experts;
+	struct launch up = { .kernel = KERNEL_multiply_gate_up,
+		             .blocks = { tess_up(a->ffn, COLUMNS_PER_BLOCK), blocks, 1 },
+		             .threads = MULTIPLY_THREADS,
+		             .args = a };
+	struct launch down = { .kernel = KERNEL_multiply_down,
+		               .blocks = { tess_up(a->columns, COLUMNS_PER_BLOCK), blocks, 1 },
+		               .threads = MULTIPLY_THREADS,
+		               .args = a };
+	tess_status st = op_launch(g, op, up);
+
+	return st ? st : op_launch(g, op, down);
 }
 
 tess_status op_run_experts(struct gpu *g, const struct tess_op *op)
 {
-	struct experts_args all = make_experts_args(op), a;
-	struct launch list = { .kernel = KERNEL_list_expert_rows,
-		               .blocks = { 1, 1, 1 },
-		               .threads = (int32_t)tess_up(all.experts, WARP) * WARP,
-		               .args = &a };
-	struct launch up = { .kernel = KERNEL_multiply_gate_up,
-		             .blocks = { tess_up(all.ffn, COLUMNS_PER_BLOCK), all.experts, 1 },
-		             .threads = MULTIPLY_THREADS,
-		             .args = &a };
-	struct launch down = { .kernel = KERNEL_multiply_down,
-		               .blocks = { tess_up(all.columns, COLUMNS_PER_BLOCK), all.experts,
-		                           1 },
-		               .threads = MULTIPLY_THREADS,
-		               .args = &a };
-	int64_t rows = 0;
-	tess_status st = all.rows ? reserve_lists(g, &all, &rows) : TESS_OK;
+	static tess_status (*const multiply[])(struct gpu * g, const struct tess_op *op,
+	                                       const struct experts_args *a) = {
+		[EXPERTS_FEW] = multiply_columns,
+		[EXPERTS_F32] = experts_multiply_f32,
+		[EXPERTS_BF16] = experts_multiply_bf16,
+	};
+	struct experts_args all = experts_make_args(g, op), a;
+	enum experts_path path = experts_choose_path(g, &all);
+	int64_t rows = experts_count_part(&all, 2 * all.ffn + all.columns);
+	struct carving at = { 0 };
+	struct list_args list;
+	void *scratch = NULL;
+	tess_status st;
 
+	if (!rows)
+		return TESS_OK;
+	carve_experts(&all, path, rows, &at);
+	st = memory_get_scratch(g, (uint64_t)at.used, &scratch);
+	at = (struct carving){ scratch, 0 };
+	list = carve_experts(&all, path, rows, &at);
 	for (int64_t t = 0; t < all.rows && !st; t += rows) {
 		a = all;
-		a.rows = all.rows - t < rows ? all.rows - t : rows;
+		a.rows = list.rows = all.rows - t < rows ? all.rows - t : rows;
 		a.x += t * a.x_pitch;
-		a.weights += t * a.weights_pitch;
+		list.weights = a.weights += t * a.weights_pitch;
 		a.y += t * a.y_pitch;
-		st = op_launch(g, op, list);
+		st = experts_launch_lists(g, op, &list);
 		if (!st)
-			st = op_launch(g, op, up);
+			st = multiply[path](g, op, &a);
 		if (!st)
-			st = op_launch(g, op, down);
-		if (!st)
-			st = launch_combine(g, op, &a);
+			st = experts_launch_combine(g, op, &a);
 	}
 	return st;
 }
@@ -195,11 +265,16 @@ tess_status op_run_head_linear(struct gpu *g, const struct tess_op *op)
 		                .k = w->shape[2],
 		                .rest = x->shape[1] / heads - w->shape[2],
 		                .dtype = w->dtype };
+	bool many = a.rows > MULTIPLY_ROWS;
+	struct launch l = { .kernel = KERNEL_multiply_heads,
+		            .blocks = { many ? 1 : tess_up(a.n, COLUMNS_PER_BLOCK), heads,
+		                        groups < GRID_MAX ? groups : GRID_MAX },
+		            .threads = MULTIPLY_THREADS,
+		            .args = &a };
+	tess_status st = TESS_OK;
 
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_multiply_heads,
-	                                  .blocks = { tess_up(a.n, COLUMNS_PER_BLOCK), heads,
-	                                              groups < GRID_MAX ? groups : GRID_MAX },
-	                                  .threads = MULTIPLY_THREADS,
-	                                  .args = &a });
+	a.columns = many ? 0 : a.n;
+	if (a.rest || !many)
+		st = op_launch(g, op, l);
+	return st || !many ? st : experts_multiply_heads(g, op, (int32_t)heads, &a);
 }

@@ -59,7 +59,7 @@ KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
 					a.y[(t + r) * a.y_pitch + h * (a.n + a.rest) + a.n + i] =
 						a.x[(t + r) * a.x_pitch + h * (a.k + a.rest) + a.k +
 					            i];
-		if (column >= a.n)
+		if (column >= a.columns)
 			continue;
 		EACH(r, MULTIPLY_ROWS)
 			x[r] = a.x + (t + (r < n ? r : 0)) * a.x_pitch + h * (a.k + a.rest);
@@ -79,18 +79,36 @@ DEVICE int is_larger_score(float a, float b)
 	return a > b || (a != a && b == b);
 }
 
-/* Marks the `count` largest of the n values with mark 0, the lowest index of equal ones. */
+/*
+ * Marks the `count` largest of the n values with mark 0, the lowest index of equal ones. A lane has
+ * every 32nd value and mark.
+ */
 DEVICE void mark_largest_scores(const float *value, int n, int count, int *mark)
 {
 	for (int k = 0; k < count; k++) {
 		int best = -1;
+		float most = -INFINITY;
 
-		for (int i = 0; i < n; i++)
-			if (!mark[i] && (best < 0 || is_larger_score(value[i], value[best])))
+		for (int i = threadIdx.x; i < n; i += WARP) {
+			if (!mark[i] && (best < 0 || is_larger_score(value[i], most))) {
 				best = i;
-		if (best >= 0)
+				most = value[i];
+			}
+		}
+		EACH_MASK(mask, 1, WARP) {
+			float other = shuffle_xor(most, mask);
+			int at = (int)shuffle_xor((float)best, mask); /* exact: at most 1024 */
+
+			if (at >= 0 && (best < 0 || is_larger_score(other, most) ||
+			                (at < best && !is_larger_score(most, other)))) {
+				best = at;
+				most = other;
+			}
+		}
+		if (best >= 0 && best % WARP == (int)threadIdx.x)
 			mark[best] = 1;
 	}
+	sync_warp();
 }
 
 /* Marks the experts of the groups that are not kept -1. */
@@ -99,7 +117,7 @@ DEVICE void exclude_expert_groups(const struct route_args *a, const float *choic
 {
 	int each = a->experts / a->groups;
 
-	for (int g = 0; g < a->groups; g++) {
+	for (int g = threadIdx.x; g < a->groups; g += WARP) {
 		const float *c = choice + g * each;
 		int first = 0, second = -1;
 
@@ -112,43 +130,54 @@ DEVICE void exclude_expert_groups(const struct route_args *a, const float *choic
 		best[g] = c[first] + c[second];
 	}
 	mark_largest_scores(best, a->groups, a->kept, kept);
-	for (int i = 0; i < a->experts; i++)
+	for (int i = threadIdx.x; i < a->experts; i += WARP)
 		mark[i] = kept[i / each] ? 0 : -1;
 }
 
-/* A warp has a row: its lanes the exponentials, the first one what has an order. */
+/* The scores of n experts, in shared memory: a warp has a row, and adds in their order. */
+DEVICE void score_experts(const float *x, int n, int sigmoid, float *score)
+{
+	float max = -INFINITY, sum = 0.0f;
+
+	for (int i = threadIdx.x; i < n; i += WARP)
+		max = x[i] > max ? x[i] : max;
+	EACH_MASK(mask, 1, WARP) {
+		float other = shuffle_xor(max, mask);
+
+		max = other > max ? other : max;
+	}
+	for (int i = threadIdx.x; i < n; i += WARP)
+		score[i] = sigmoid ? 1.0f / (1.0f + mathf_exp(-x[i])) : mathf_exp(x[i] - max);
+	sync_warp();
+	if (sigmoid)
+		return;
+	for (int i = 0; i < n; i++)
+		sum += score[i];
+	sync_warp();
+	for (int i = threadIdx.x; i < n; i += WARP)
+		score[i] = score[i] / sum;
+	sync_warp();
+}
+
+/* A warp has a row. */
 KERNEL(WARP, route_experts, route_args)
 {
 	DYNAMIC_SHARED(score);
 	float *choice = score + a.experts, *best = choice + a.experts;
 	int *mark = (int *)(best + a.groups), *kept = mark + a.experts;
 	int64_t t = blockIdx.x;
-	const float *x = a.x + t * a.x_pitch;
-	float max = -INFINITY, sum = 0.0f;
+	float sum = 0.0f;
 
-	for (int i = 0; i < a.experts; i++)
-		max = x[i] > max ? x[i] : max;
-	for (int i = threadIdx.x; i < a.experts; i += WARP)
-		score[i] = a.sigmoid ? 1.0f / (1.0f + mathf_exp(-x[i])) : mathf_exp(x[i] - max);
-	sync_warp();
-	if (!a.sigmoid)
-		for (int i = 0; i < a.experts; i++)
-			sum += score[i];
-	sync_warp();
+	score_experts(a.x + t * a.x_pitch, a.experts, a.sigmoid, score);
 	for (int i = threadIdx.x; i < a.experts; i += WARP) {
-		score[i] = a.sigmoid ? score[i] : score[i] / sum;
 		choice[i] =
 			a.b ? score[i] + widen_element(a.b, a.b_dtype, i * a.b_stride) : score[i];
 		mark[i] = 0;
 	}
 	sync_warp();
-	if (threadIdx.x == 0) {
-		if (a.groups > 1)
-			exclude_expert_groups(&a, choice, best, kept, mark);
-		mark_largest_scores(choice, a.experts, a.top, mark);
-	}
-	sync_warp();
-	sum = 0.0f;
+	if (a.groups > 1)
+		exclude_expert_groups(&a, choice, best, kept, mark);
+	mark_largest_scores(choice, a.experts, a.top, mark);
 	for (int i = 0; i < a.experts; i++)
 		sum = mark[i] == 1 ? sum + score[i] : sum;
 	for (int i = threadIdx.x; i < a.experts; i += WARP)
@@ -159,46 +188,31 @@ KERNEL(WARP, route_experts, route_args)
 
 /* ---- EXPERTS, COMBINE ------------------------------------------------------------------------ */
 
-/*
- * Lists the rows of each expert, one expert after another: a block, and a thread an expert. Where a
- * row does not ask for an expert, `place` is -1.
- */
-KERNEL(EXPERTS_MAX, list_expert_rows, experts_args)
+/* The expert of a block: with few rows that of a listed row, if it is the first of its; or -1. */
+DEVICE int find_block_expert(const struct experts_args *a)
 {
-	SHARED int count[EXPERTS_MAX];
-	int e = threadIdx.x, n = 0;
+	int y = blockIdx.y, e = y;
 
-	for (int64_t t = 0; t < a.rows && e < a.experts; t++)
-		n += a.weights[t * a.weights_pitch + e] != 0.0f;
-	count[e] = n;
-	sync_block();
-	if (e >= a.experts)
-		return;
-	n = 0;
-	for (int i = 0; i < e; i++)
-		n += count[i];
-	a.begin[e] = n;
-	if (e == a.experts - 1)
-		a.begin[a.experts] = n + count[e];
-	for (int64_t t = 0; t < a.rows; t++) {
-		int asked = a.weights[t * a.weights_pitch + e] != 0.0f;
-
-		a.place[t * a.experts + e] = asked ? n : -1;
-		if (asked)
-			a.row[n++] = (int32_t)t;
+	if (a->expert) {
+		e = y < a->begin[a->experts] ? a->expert[y] : -1;
+		e = e >= 0 && a->begin[e] == y ? e : -1;
 	}
+	return e;
 }
 
 /* h = act(gate) * up, for the listed rows: a warp has column j of both. */
 KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 {
-	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP, e = blockIdx.y;
+	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
+	int64_t e = find_block_expert(&a);
 	int64_t width = a.dtype == PORT_F32 ? 4 : 2;
-	const char *w =
-		(const char *)a.gate_up + (e * a.gate_up_stride[0] + j * a.gate_up_stride[1] +
-	                                   a.k_first * a.gate_up_stride[2]) *
-						  width;
+	const char *w;
 
+	if (e < 0)
+		return;
+	w = (const char *)a.gate_up +
+	    (e * a.gate_up_stride[0] + j * a.gate_up_stride[1] + a.k_first * a.gate_up_stride[2]) *
+	            width;
 	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.ffn; at += MULTIPLY_ROWS) {
 		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
 		const float *x[MULTIPLY_ROWS];
@@ -219,12 +233,15 @@ KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 /* z = h * down, for the listed rows. */
 KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 {
-	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP, e = blockIdx.y;
+	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
+	int64_t e = find_block_expert(&a);
 	int64_t width = a.dtype == PORT_F32 ? 4 : 2;
-	const char *w = (const char *)a.down + (e * a.down_stride[0] + j * a.down_stride[1] +
-	                                        a.f_first * a.down_stride[2]) *
-	                                               width;
+	const char *w;
 
+	if (e < 0)
+		return;
+	w = (const char *)a.down +
+	    (e * a.down_stride[0] + j * a.down_stride[1] + a.f_first * a.down_stride[2]) * width;
 	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.columns; at += MULTIPLY_ROWS) {
 		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
 		const float *x[MULTIPLY_ROWS];
@@ -239,33 +256,42 @@ KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 	}
 }
 
-/* The experts of a row are added in their order; with slots they are written one after another. */
+/*
+ * The experts of a row are added in their order; with slots they are written one after another. A
+ * thread has four columns.
+ */
 KERNEL(MAP_THREADS, combine_experts, experts_args)
 {
-	int64_t i = COLUMN;
+	int64_t i = COLUMN * 4;
 
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		float *y = a.y + t * a.y_pitch + i, sum = 0.0f;
+		float *y = a.y + t * a.y_pitch, sum[4] = { 0, 0, 0, 0 }, none[4] = { 0, 0, 0, 0 };
 		int64_t slot = 0;
 
 		for (int e = 0; e < a.experts; e++) {
-			float w = a.weights[t * a.weights_pitch + e], z;
+			float w = a.weights[t * a.weights_pitch + e], z[4];
 
 			if (w == 0.0f)
 				continue;
-			z = a.place ? a.z[a.place[t * a.experts + e] * a.columns + i]
-			            : a.x[t * a.x_pitch + slot * a.columns + i];
+			if (slot == a.most || (a.place && a.place[t * a.experts + e] < 0)) {
+				*a.fault = FAULT_EXPERTS;
+				break;
+			}
+			load_four(a.place ? a.z + a.place[t * a.experts + e] * a.columns
+			                  : a.x + t * a.x_pitch + slot * a.columns,
+			          i, a.columns, a.wide, z);
 			if (a.slots)
-				y[slot * a.columns] = z;
+				store_four(y + slot * a.columns, i, a.columns, a.wide, z);
 			else
-				sum += w * z;
+				EACH(j, 4)
+					sum[j] += w * z[j];
 			slot++;
 		}
 		for (; slot < a.slots; slot++)
-			y[slot * a.columns] = 0.0f;
+			store_four(y + slot * a.columns, i, a.columns, a.wide, none);
 		if (!a.slots)
-			*y = sum;
+			store_four(y, i, a.columns, a.wide, sum);
 	}
 }

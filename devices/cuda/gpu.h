@@ -1,8 +1,9 @@
 /*
  * gpu.h - shared by the host files of the CUDA device.
  *
- * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c, attention.c
- * and experts.c launch the kernels of an op, product.c and blas.c multiply matrices.
+ * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c,
+ * attention*.c and experts*.c launch the kernels of an op, ahead.c joins it with the next one,
+ * product.c and blas.c multiply matrices.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -14,7 +15,8 @@
 #include <tessera/device.h>
 #include <tessera/reduce.h>
 
-enum { STREAMS_MAX = 8, STAGES = 4, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
+enum { STREAMS_MAX = 8, STAGES = 16, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
+enum { COPIERS_MAX = 8 }; /* divides STAGES: a stage is always the same thread's */
 enum { MATH_AUTO, MATH_F32, MATH_TF32 }; /* TESSERA_CUDA_MATH */
 
 struct stage { /* pinned host memory that a copy goes through */
@@ -39,15 +41,20 @@ struct gpu {
 	int32_t processors,
 		shared_max; /* multiprocessors; bytes of shared memory a block can have */
 	int32_t math;
-	bool sync_ops; /* TESSERA_CUDA_SYNC */
-	CUstream memory; /* of allocations */
+	bool sync_ops; /* TESSERA_CUDA_SYNC=1 */
+	bool starts_early; /* kernels wait for the one before them (port.h): 9.0 and newer */
+	CUstream memory; /* of allocations; NULL: the GPU, as some virtual ones, has no pools */
 	CUstream streams[STREAMS_MAX]; /* that are open, or NULL */
 	bool capturing;
 	CUevent point[POINTS]; /* of mark; NULL: not used yet */
 	struct stage stage[STAGES];
+	int32_t copiers; /* threads that fill stages: a power of two */
 	struct scratch *scratch;
 	struct blas *blas;
 	int32_t *fault; /* in host memory that kernels write */
+	const struct tess_op *done; /* that the op before it has computed, too; see ahead.c */
+	const struct tess_op *rounded_for; /* a LINEAR, whose x is in scratch memory as bf16 */
+	uint16_t *rounded;
 	char where[WHERE]; /* the module of the last op, for what fails later */
 	int32_t kind; /* of that op */
 };
@@ -78,7 +85,7 @@ tess_status memory_get_free_bytes(void *self, uint64_t *out);
 tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out);
 void memory_close(struct gpu *g);
 
-/* ---- ops.c, attention.c, product.c, experts.c */
+/* ---- ops.c, attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 tess_status op_check(const struct tess_op *op);
 tess_status op_run(void *self, const struct tess_op *op);
 struct launch { /* a value */
@@ -88,31 +95,110 @@ struct launch { /* a value */
 	const void *args;
 };
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);
+/* A kernel with a thread for each of so many columns, whose blocks walk down the rows. */
+tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
+                           int64_t columns, const void *args);
+/* x and the out of a norm, without weights; and the threads of a block. */
+struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
 tess_status op_run_attention(struct gpu *g, const struct tess_op *op);
+/* ATTENTION without pages, and ATTENTION_D. */
+tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
 tess_status op_run_linear(struct gpu *g, const struct tess_op *op);
+tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op);
 tess_status op_run_head_linear(struct gpu *g, const struct tess_op *op);
 tess_status op_run_route(struct gpu *g, const struct tess_op *op);
 tess_status op_run_experts(struct gpu *g, const struct tess_op *op);
 tess_status op_run_combine(struct gpu *g, const struct tess_op *op);
-/* What the device lacks for a valid ROUTE or EXPERTS; NULL: nothing. */
+tess_status op_run_head_linear_dw(struct gpu *g, const struct tess_op *op);
+tess_status op_run_route_d(struct gpu *g, const struct tess_op *op);
+tess_status op_run_experts_d(struct gpu *g, const struct tess_op *op);
+tess_status op_run_experts_dw(struct gpu *g, const struct tess_op *op);
+tess_status op_run_combine_d(struct gpu *g, const struct tess_op *op);
+tess_status op_run_balance(struct gpu *g, const struct tess_op *op);
+tess_status op_run_balance_d(struct gpu *g, const struct tess_op *op);
+/* What the device lacks for a valid ROUTE or EXPERTS, or their backward; NULL: nothing. */
 const char *op_find_experts_limit(const struct tess_op *op);
+const char *op_find_experts_d_limit(const struct tess_op *op);
+/* The run of elements that trees [from, to) add; false: they are several. */
+bool op_find_run(const struct tess_op *op, int32_t from, int32_t to, int64_t *at, int64_t *len);
+
+/* ---- experts.c, for experts_d.c */
+struct carving { /* of scratch memory; base NULL: only how much is used */
+	char *base;
+	int64_t used;
+};
+void *experts_take_scratch(struct carving *l, int64_t bytes);
+/* Of EXPERTS and EXPERTS_D, without lists. */
+struct experts_args experts_make_args(struct gpu *g, const struct tess_op *op);
+/* The rows of which one part of the op has room, with so many floats for each listed row. */
+int64_t experts_count_part(const struct experts_args *a, int64_t floats);
+/* Sets the lists of `rows` rows; place and slot where they are asked for. */
+void experts_lay_out_lists(struct list_args *l, struct carving *at, bool places, bool slots);
+tess_status experts_launch_lists(struct gpu *g, const struct tess_op *op,
+                                 const struct list_args *l);
+tess_status experts_launch_combine(struct gpu *g, const struct tess_op *op,
+                                   const struct experts_args *a);
+
+/* ---- groups.c */
+/* How experts multiply: up to 8 rows of each on average by columns, a warp each; else tiles. */
+enum experts_path { EXPERTS_FEW, EXPERTS_F32, EXPERTS_BF16 };
+enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a);
+/* z of the listed rows. Hidden has 2 ffn floats for each in f32, ffn bf16 in bf16. */
+tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
+                                 const struct experts_args *a);
+tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
+                                  const struct experts_args *a);
+/* HEAD_LINEAR without the rest. */
+tess_status experts_multiply_heads(struct gpu *g, const struct tess_op *op, int32_t heads,
+                                   const struct heads_args *a);
+/* y = x w' of the rows of each group, in f32. */
+tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32_t groups,
+                                  const struct group_args *a);
+
+/* ---- training.c */
+tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op);
+tess_status op_run_embed_dw(struct gpu *g, const struct tess_op *op);
+tess_status op_run_norm_d(struct gpu *g, const struct tess_op *op);
+tess_status op_run_norm_dw(struct gpu *g, const struct tess_op *op);
+tess_status op_run_bias_dw(struct gpu *g, const struct tess_op *op); /* and SEQUENCE_SUM */
+tess_status op_run_glu_d(struct gpu *g, const struct tess_op *op);
+tess_status op_run_head_sum(struct gpu *g, const struct tess_op *op);
+tess_status op_run_dropout(struct gpu *g, const struct tess_op *op);
+tess_status op_run_loss(struct gpu *g, const struct tess_op *op); /* LOSS_MAX, ..., LOSS_D */
+tess_status op_run_update(struct gpu *g, const struct tess_op *op); /* ADAMW, SGD */
+tess_status op_run_squares(struct gpu *g, const struct tess_op *op);
+/* What the device lacks for a valid sum over tokens, heads or the vocabulary; NULL: nothing. */
+const char *op_find_training_limit(const struct tess_op *op);
+
+/* ---- ahead.c */
+/* The NORM of what an ADD gives, and the ROPE like this one, if they can be one launch; or NULL. */
+const struct tess_op *ahead_find_norm(const struct tess_op *add);
+const struct tess_op *ahead_find_rope(const struct tess_op *rope);
+/*
+ * Where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL: nowhere. used:
+ * bytes of scratch memory that the op itself uses, a multiple of 256.
+ */
+uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used);
 
 /* ---- blas.c */
 struct product { /* y [rows, columns] = x [rows, k] w', or is added to y */
 	const void *x, *w;
 	float *y;
-	int64_t rows, columns, k, x_pitch, y_pitch;
+	int64_t rows, columns, k, y_pitch;
+	int64_t x_stride[2]; /* of a row of y, and of k: one of them is 1 */
 	int64_t w_stride[2]; /* of a column of y, and of k: one of them is 1 */
 	int32_t dtype; /* of x and w: TESS_F32 or TESS_BF16 */
 	bool tf32, accumulate;
+	int32_t count; /* of products of one x, whose w and y are so many elements apart */
+	int64_t w_step, y_step;
 };
 /* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
 void blas_close(struct gpu *g);
 
-/* devices/cpu/check.c, compiled for this device */
+/* devices/cpu/check*.c, compiled for this device */
 extern const struct tess_host *cpu_host;
-tess_status cpu_check(const struct tess_op *op);
+tess_status cpu_supports(const struct tess_op *op);
 
 /* Whether 16 bytes of each row can be read at once. */
 static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)

@@ -3,6 +3,8 @@
 
 #include "rows.cuh"
 
+#include "sample.cuh"
+
 #include "multiply.cuh"
 
 #include "attention.cuh"
@@ -11,4 +13,18 @@
 
 #include "tiles.cuh"
 
+#include "dropout.cuh"
+
+#include "training.cuh"
+
+#include "optimizer.cuh"
+
+#include "attention_d.cuh"
+
 #include "experts.cuh"
+
+#include "groups.cuh"
+
+#include "groups_tensor.cuh"
+
+#include "experts_d.cuh"

@@ -17,7 +17,7 @@
 	KERNEL(look_up_rows, embed_args) \
 	KERNEL(gather_rows, gather_args) \
 	KERNEL(copy_elements, copy_args) \
-	KERNEL(find_largest, argmax_args) \
+	KERNEL(draw_ids, sample_args) \
 	KERNEL(round_rows, cast_args) \
 	KERNEL(widen_rows, cast_args) \
 	KERNEL(multiply_any, multiply_args) \
@@ -42,28 +42,59 @@
 	KERNEL(attend_tiles_256, attention_args) \
 	KERNEL(attend_tensor_64, attention_args) \
 	KERNEL(attend_tensor_128, attention_args) \
+	KERNEL(multiply_groups_bf16, tensor_group_args) \
+	KERNEL(weigh_texts, text_args) \
+	KERNEL(add_texts, text_args) \
+	KERNEL(derive_keys, text_args) \
 	KERNEL(route_experts, route_args) \
-	KERNEL(list_expert_rows, experts_args) \
+	KERNEL(count_expert_rows, list_args) \
+	KERNEL(list_expert_rows, list_args) \
+	KERNEL(multiply_groups, group_args) \
+	KERNEL(activate_listed, experts_args) \
+	KERNEL(sum_row_products, row_sum_args) \
 	KERNEL(multiply_gate_up, experts_args) \
 	KERNEL(multiply_down, experts_args) \
 	KERNEL(combine_experts, experts_args) \
-	KERNEL(multiply_heads, heads_args)
+	KERNEL(derive_route, derive_args) \
+	KERNEL(sum_balance, derive_args) \
+	KERNEL(add_balance, derive_args) \
+	KERNEL(derive_balance, derive_args) \
+	KERNEL(derive_weights, derive_args) \
+	KERNEL(derive_experts, experts_args) \
+	KERNEL(multiply_heads, heads_args) \
+	KERNEL(derive_gates, glu_d_args) \
+	KERNEL(measure_runs, norm_args) \
+	KERNEL(derive_runs, norm_d_args) \
+	KERNEL(add_heads, head_sum_args) \
+	KERNEL(drop_elements, drop_rows_args) \
+	KERNEL(add_columns, columns_args) \
+	KERNEL(add_token_rows, embed_dw_args) \
+	KERNEL(multiply_turned, turned_args) \
+	KERNEL(find_maxima, loss_args) \
+	KERNEL(add_exponentials, loss_args) \
+	KERNEL(pick_labels, loss_args) \
+	KERNEL(derive_logits, loss_args) \
+	KERNEL(update_weights, update_args) \
+	KERNEL(add_squares, squares_args) \
+	KERNEL(finish_squares, squares_args)
 
 #define CUDA_KERNEL_INDEX(name, args) KERNEL_##name,
 enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
-enum { ARGMAX_THREADS = 1024 };
+enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096 };
+enum { SAMPLE_COLUMNS_MAX = 1 << 24 };
 
 /* What a kernel finds wrong with a value that only it reads, at `fault` in host memory. */
-enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION };
+enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXPERTS };
 
 enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE };
 struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	const float *a;
 	const void *b; /* NULL: none */
 	float *y;
+	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
 	int64_t a_pitch, b_pitch, y_pitch, rows, columns;
 	int32_t kind, activation, b_dtype;
 	int32_t wide; /* 16 bytes of each row can be read and written at once */
@@ -71,22 +102,91 @@ struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 };
 
 struct rope_args {
-	const float *x, *table;
-	float *y;
+	struct {
+		const float *x;
+		float *y;
+		int64_t x_pitch, y_pitch, columns;
+	} of[2]; /* blockIdx.z */
+	const float *table;
 	const int32_t *position;
 	int32_t *fault;
-	int64_t x_pitch, y_pitch, table_pitch, positions, rows, columns;
+	int64_t table_pitch, positions, rows;
 	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
-	int32_t interleaved;
+	int32_t interleaved, inverse;
 };
 
 struct norm_args {
-	const float *x;
+	const float *x, *more; /* more: is added to x, into total; NULL: none */
 	const void *w, *b; /* b NULL: none */
-	float *y;
-	int64_t x_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
+	float *y, *total;
+	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
+	int64_t x_pitch, more_pitch, total_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
 	float eps, offset; /* added to w */
 	int32_t layer, w_dtype, b_dtype;
+};
+
+struct norm_d_args { /* norm.y: dx */
+	struct norm_args norm;
+	const float *g;
+	int64_t g_pitch;
+};
+
+struct glu_d_args {
+	const float *a, *b, *g; /* b NULL: none, and no db */
+	float *da, *db;
+	int64_t a_pitch, b_pitch, g_pitch, da_pitch, db_pitch, rows, columns;
+	int32_t activation, wide;
+};
+
+struct head_sum_args { /* of heads [lo, hi) of each run of `group` */
+	const float *x;
+	float *y;
+	int64_t x_pitch, y_pitch, rows, columns, width, group, lo, hi;
+};
+
+struct columns_args { /* y: a row for each block of rows */
+	const float *g, *x, *moments; /* x NULL: plain; of its runs mean and scale */
+	float *y;
+	int64_t g_pitch, x_pitch, y_pitch, rows, columns, each, run, runs;
+};
+
+enum { EMBED_ROWS = 8 }; /* of the table, a block */
+struct embed_dw_args {
+	const int32_t *id;
+	const float *g;
+	float *y;
+	int64_t g_pitch, y_pitch, rows, columns, first, entries;
+};
+
+struct turned_args {
+	const float *x, *w;
+	float *y;
+	int64_t x_pitch, w_pitch, y_pitch, rows, columns, k;
+};
+
+enum { LOSS_THREADS = 256, NO_LABEL = -100 };
+struct loss_args { /* of logits z, or of their numbers for each row; NULL: not of this op */
+	const float *z, *max, *sum, *pick, *count;
+	const int32_t *label;
+	float *y;
+	int64_t z_pitch, max_pitch, sum_pitch, pick_pitch, y_pitch, rows, columns;
+	int64_t first, lo, hi; /* the label of column 0; the columns that are this rank's */
+};
+
+struct update_args { /* v NULL: SGD, m NULL: without momentum */
+	const float *g;
+	float *w, *m, *v;
+	uint16_t *rounded; /* NULL: none */
+	int64_t n;
+	int32_t dtype; /* of rounded */
+	float factor, keep, new_m, old_v, new_v, rate, bias, eps, momentum, decay;
+};
+
+enum { SQUARE_THREADS = 128, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+struct squares_args { /* part: fields of each block */
+	const float *x;
+	int64_t *part, *sum;
+	int64_t n, parts;
 };
 
 struct embed_args {
@@ -114,10 +214,12 @@ struct copy_args {
 	int32_t width; /* of an element: 1, 2, 4 or 8 */
 };
 
-struct argmax_args { /* y [rows][4]: see TESS_OP_ARGMAX in docs/ops.md */
+struct sample_args { /* how [rows][5], y [rows][4]: see SAMPLE in docs/ops.md */
 	const float *x;
+	const double *how;
 	int32_t *y;
-	int64_t x_pitch, y_pitch, rows, columns;
+	int64_t x_pitch, how_pitch, y_pitch;
+	int32_t columns;
 };
 
 struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
@@ -155,6 +257,7 @@ struct attention_args {
 	const int32_t *position, *slot;
 	const int64_t *page;
 	int32_t *fault;
+	uint16_t *rounded; /* out as bf16, too, without gaps; NULL: not */
 	float *part; /* [rows][heads][parts][dv + 2]: maximum, sum, weighted values */
 	int64_t q_pitch, k_pitch, v_pitch, out_pitch, page_pitch;
 	int64_t keys, values; /* bytes from the start of a page */
@@ -167,11 +270,40 @@ struct attention_args {
 	float scale, softcap;
 };
 
+struct drop_args { /* below 0: nothing is dropped */
+	const int32_t *step; /* i32 [4]: the key of the step, its first sequence */
+	uint64_t below; /* words that drop */
+	float scale; /* of what is kept */
+};
+
+struct drop_rows_args {
+	const float *x;
+	float *y;
+	const int32_t *position, *slot;
+	int64_t x_pitch, y_pitch, rows, columns, first, site;
+	struct drop_args drop;
+};
+
+/* Blocks of 64 columns that a block of threads adds; numbers of a query: maximum, sum, mean. */
+enum { TEXT_BLOCKS = 2, TEXT_STATE = 3 };
+struct text_args { /* attention over whole texts; g NULL: the forward */
+	const float *q, *k, *v, *g; /* v begins k where it is latent */
+	float *out, *dq, *dk, *dv_out, *state;
+	const int32_t *position, *slot;
+	int32_t *fault;
+	int64_t q_pitch, k_pitch, v_pitch, g_pitch, out_pitch, dq_pitch, dk_pitch, dv_pitch;
+	int64_t rows, window, site; /* window 0: all keys; the site of local head 0 */
+	int32_t heads, group, first_head, d, dv, latent;
+	float scale, softcap;
+	struct drop_args drop;
+};
+
 struct heads_args { /* y_h = x_h W_h', and the last `rest` elements of each head as they are */
 	const float *x;
 	const void *w;
 	float *y;
 	int64_t x_pitch, y_pitch, stride[3], rows, n, k, rest;
+	int64_t columns; /* that are multiplied: n, or 0 for the rest alone */
 	int32_t dtype;
 };
 
@@ -185,6 +317,63 @@ struct route_args {
 	float eps, scale;
 };
 
+enum { LIST_THREADS = 256 };
+struct list_args { /* lists the rows of each expert, one expert after another */
+	const float *weights;
+	int64_t pitch, rows;
+	int32_t experts, capacity; /* of row and slot */
+	/* count[experts]: the rows of each, or NULL; begin[experts + 1]: its first in row[];
+	 * expert[]: whose that row is;
+	 * slot[]: how many experts that row asks for before, or NULL; place[rows][experts]: where
+	 * a row is in row[], or -1; or NULL */
+	int32_t *count, *begin, *row, *expert, *slot, *place, *fault;
+};
+
+enum { GROUP_DEPTH = 32, GROUP_BYTES = 2 * GROUP_DEPTH * KEYS * 4 }; /* terms in shared memory */
+struct group_args { /* y = x w' for the rows of each group */
+	const float *x;
+	const void *w;
+	float *y;
+	const int32_t *begin, *row; /* of a list, whose rows are those of y; NULL: all rows */
+	int64_t x_pitch, y_pitch, x_step, y_step; /* steps: from group to group */
+	int64_t w_stride[3], rows, n, k;
+	int32_t dtype;
+};
+
+/* Rows and columns of a block on tensor cores; its stages or sums, and where all begin. */
+enum { TENSOR_TILE = 128, TENSOR_PITCH = 132, TENSOR_BYTES = (3 * 2 * 128 + 16) * TENSOR_TILE };
+struct tensor_group_args {
+	const uint16_t *x, *w; /* bf16 */
+	void *y; /* f32; gated: act(gate) * up in bf16, and w has n rows of each */
+	const int32_t *begin, *row; /* of a list; row NULL: x has its rows; begin NULL: all rows */
+	int64_t x_pitch, y_pitch, x_step, y_step; /* steps: from group to group */
+	int64_t w_stride[2], rows, n, k; /* w_stride: from group to group, row to row */
+	int32_t gated, activation, row_blocks;
+};
+
+struct row_side { /* of a product, summed over rows */
+	const float *data;
+	int64_t pitch, step, slot, n; /* step: from group to group; slot: from slot to slot, or 0 */
+	int32_t weighted;
+};
+struct row_sum_args { /* y = the sum of g' x over the rows of each group */
+	struct row_side g, x;
+	const float *weights;
+	const int32_t *begin, *row, *slot; /* NULL: all rows */
+	float *y;
+	int64_t weights_pitch, y_stride[3], rows;
+};
+
+enum { BALANCE_ROWS = 64 };
+struct derive_args { /* gradients of routes, of their weights, and of the balancing loss */
+	const float *x, *weights, *g;
+	float *y;
+	int32_t *fault;
+	int64_t x_pitch, weights_pitch, g_pitch, y_pitch, rows, columns;
+	int32_t experts, most, sigmoid, normalize; /* most: slots of a row */
+	float eps, scale;
+};
+
 struct experts_args {
 	const float *x, *weights;
 	const void *gate_up, *down;
@@ -193,10 +382,13 @@ struct experts_args {
 	int64_t rows, columns, ffn;
 	int64_t k_first, k, f_first, f; /* elements that are added */
 	int32_t experts, slots, activation, dtype;
-	/* begin[experts + 1]: the first row of each expert in row[]; place[rows][experts]: where a
-	 * row is there, or -1; hidden and z: [listed rows][ffn], [columns] */
-	int32_t *begin, *row, *place; /* COMBINE: no place, x has the slots */
-	float *hidden, *z;
+	int32_t most; /* experts that a row may ask for */
+	int32_t wide; /* 16 bytes of what is combined can be read and written at once */
+	const int32_t *begin, *row, *place; /* of list_args; COMBINE: none, x has the slots */
+	const int32_t *expert; /* of list_args: a block y for each listed row; NULL: each expert */
+	int32_t *fault;
+	float *hidden, *z; /* [listed rows][ffn] or of more, [columns] */
+	void *rounded; /* x in bf16, [rows][k] */
 };
 
 #endif

@@ -1,10 +1,12 @@
 /* Memory of a GPU: allocations of its stream-ordered pool, copies, scratch memory. */
 #include "gpu.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { STAGED_MIN = 1 << 16 }; /* the driver itself stages smaller copies, and does not wait */
+enum { SHARED_MIN = 8 << 20, RECEIVE_AHEAD = 3 }; /* bytes that threads share; chunks */
 
 tess_status memory_get_free_bytes(void *self, uint64_t *out)
 {
@@ -25,7 +27,7 @@ static tess_status fail_allocation(uint64_t bytes, CUresult why)
 
 	if (why != CUDA_ERROR_OUT_OF_MEMORY ||
 	    cuda.cuMemGetInfo(&free_bytes, &total) != CUDA_SUCCESS)
-		return cuda_fail_call(NULL, "cuMemAllocAsync", why);
+		return cuda_fail_call(NULL, "cuMemAlloc", why);
 	return cuda_host->fail(TESS_ENOMEM,
 	                       "cuda: no room for %llu MiB: %llu of %llu MiB of the GPU are free; "
 	                       "use more GPUs (-n), or less memory for the KV cache (--kv-memory)",
@@ -44,10 +46,13 @@ tess_status memory_alloc(void *self, uint64_t bytes, void **out)
 
 	if (st)
 		return st;
-	result = cuda.cuMemAllocAsync(&p, bytes ? bytes : 1, g->memory);
+	bytes = bytes ? bytes : 1;
+	result =
+		g->memory ? cuda.cuMemAllocAsync(&p, bytes, g->memory) : cuda.cuMemAlloc(&p, bytes);
 	if (result != CUDA_SUCCESS)
 		return fail_allocation(bytes, result);
-	st = CUDA_CALL(NULL, cuStreamSynchronize, g->memory);
+	if (g->memory)
+		st = CUDA_CALL(NULL, cuStreamSynchronize, g->memory);
 	if (!st)
 		*out = (void *)(uintptr_t)p;
 	return st;
@@ -69,6 +74,10 @@ void memory_free(void *self, void *p)
 	if (!p)
 		return;
 	memory_sync_streams(g);
+	if (!g->memory) {
+		cuda.cuMemFree((CUdeviceptr)(uintptr_t)p);
+		return;
+	}
 	cuda.cuMemFreeAsync((CUdeviceptr)(uintptr_t)p, g->memory);
 	cuda.cuStreamSynchronize(g->memory);
 }
@@ -138,10 +147,13 @@ static tess_status open_stages(struct gpu *g)
 /* Host memory that the driver does not know: a copy of it would not overlap with anything. */
 static bool is_pageable(const void *p)
 {
+	CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
 	CUmemorytype type = 0;
+	void *values[] = { &type };
 
-	return cuda.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-	                                  (CUdeviceptr)(uintptr_t)p) != CUDA_SUCCESS ||
+	/* of one attribute it would be an error, which tools for debugging report */
+	return cuda.cuPointerGetAttributes(1, &what, values, (CUdeviceptr)(uintptr_t)p) !=
+	               CUDA_SUCCESS ||
 	       !type;
 }
 
@@ -153,7 +165,7 @@ static uint64_t get_chunk(uint64_t bytes, uint64_t i)
 }
 
 static tess_status queue_memcpy(struct gpu *g, void *dst, const void *src, uint64_t bytes,
-                                struct stage *s, CUstream stream)
+                                const struct stage *s, CUstream stream)
 {
 	tess_status st = CUDA_CALL(g->where, cuMemcpyAsync, (CUdeviceptr)(uintptr_t)dst,
 	                           (CUdeviceptr)(uintptr_t)src, bytes, stream);
@@ -161,34 +173,90 @@ static tess_status queue_memcpy(struct gpu *g, void *dst, const void *src, uint6
 	return st || !s ? st : CUDA_CALL(g->where, cuEventRecord, s->done, stream);
 }
 
+struct share { /* of a copy: chunks first, first + step, .. */
+	struct gpu *g;
+	char *dst;
+	const char *src;
+	uint64_t bytes, first, step;
+	CUstream stream;
+	CUresult result; /* of `call` */
+	const char *call;
+	pthread_t thread;
+	bool started;
+};
+
 /* A chunk is copied to a stage while the ones before it go to the GPU. */
+static void *send_share(void *arg)
+{
+	struct share *c = arg;
+
+	c->call = "cuCtxSetCurrent";
+	c->result = cuda.cuCtxSetCurrent(c->g->context);
+	for (uint64_t i = c->first; i * STAGE_BYTES < c->bytes && !c->result; i += c->step) {
+		struct stage *s = &c->g->stage[i % STAGES];
+		uint64_t at = i * STAGE_BYTES, n = get_chunk(c->bytes, i);
+
+		c->call = "cuEventSynchronize";
+		c->result = cuda.cuEventSynchronize(s->done);
+		if (c->result)
+			break;
+		memcpy(s->host, c->src + at, n);
+		c->call = "cuMemcpyAsync";
+		c->result = cuda.cuMemcpyAsync((CUdeviceptr)(uintptr_t)(c->dst + at),
+		                               (CUdeviceptr)(uintptr_t)s->host, n, c->stream);
+		if (c->result)
+			break;
+		c->call = "cuEventRecord";
+		c->result = cuda.cuEventRecord(s->done, c->stream);
+	}
+	return NULL;
+}
+
+/* Of much, threads copy a share each: one reads a file's pages slower than the GPU takes them. */
 static tess_status send_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
                                CUstream stream)
 {
+	int32_t n = bytes < SHARED_MIN ? 1 : g->copiers;
+	struct share share[COPIERS_MAX];
 	tess_status st = TESS_OK;
 
-	for (uint64_t i = 0; i * STAGE_BYTES < bytes && !st; i++) {
-		struct stage *s = &g->stage[i % STAGES];
+	for (int32_t i = n - 1; i >= 0; i--) {
+		struct share *c = &share[i];
 
-		st = CUDA_CALL(g->where, cuEventSynchronize, s->done);
-		if (st)
-			break;
-		memcpy(s->host, src + i * STAGE_BYTES, get_chunk(bytes, i));
-		st = queue_memcpy(g, dst + i * STAGE_BYTES, s->host, get_chunk(bytes, i), s,
-		                  stream);
+		*c = (struct share){ .g = g,
+			             .dst = dst,
+			             .src = src,
+			             .bytes = bytes,
+			             .first = (uint64_t)i,
+			             .step = (uint64_t)n,
+			             .stream = stream };
+		c->started = i && !pthread_create(&c->thread, NULL, send_share, c);
+		if (!c->started)
+			send_share(c);
+	}
+	for (int32_t i = 0; i < n; i++) {
+		if (share[i].started)
+			pthread_join(share[i].thread, NULL);
+		if (!st)
+			st = cuda_check_call(g->where, share[i].call, share[i].result);
 	}
 	return st;
 }
 
-/* The next chunks come from the GPU while one is copied from its stage. */
+/*
+ * The next chunks come from the GPU while one is copied from its stage, which a copy on another
+ * stream may still read.
+ */
 static tess_status receive_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
                                   CUstream stream)
 {
-	uint64_t n = (bytes + STAGE_BYTES - 1) / STAGE_BYTES, ahead = STAGES - 1;
+	uint64_t n = (bytes + STAGE_BYTES - 1) / STAGE_BYTES, ahead = RECEIVE_AHEAD;
 	tess_status st = TESS_OK;
 
 	for (uint64_t i = 0; i < n + ahead && !st; i++) {
 		if (i < n)
+			st = CUDA_CALL(g->where, cuEventSynchronize, g->stage[i % STAGES].done);
+		if (!st && i < n)
 			st = queue_memcpy(g, g->stage[i % STAGES].host, src + i * STAGE_BYTES,
 			                  get_chunk(bytes, i), &g->stage[i % STAGES], stream);
 		if (st || i < ahead)

@@ -3,6 +3,8 @@
  * added in f32. A warp adds columns of y, its lanes 16 bytes of a row of W at a time.
  */
 
+enum { LINE = 128 }; /* bytes of a cache line */
+
 /* `T` rows, `R` columns a warp, `U` loads a column under way. All but `a` are constants. */
 DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
                           const int U)
@@ -24,9 +26,12 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		int64_t at = column + r < a->of[of].columns ? column + r : column;
 
 		w[r] = (const char *)a->of[of].w + at * a->of[of].stride[0] * bytes;
+		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
+			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
 			sum[t][r] = 0.0f;
 	}
+	wait_for_kernels();
 	for (int64_t k0 = (int64_t)lane * per; k0 < a->k; k0 += U * WARP * per) {
 		struct quad v[4][4];
 
@@ -72,19 +77,19 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 }
 
 #define MULTIPLY(type, dtype) \
-	KERNEL(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 1, 1, 4); \
 	} \
-	KERNEL(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 2, 2, 2); \
 	} \
-	KERNEL(MULTIPLY_THREADS, multiply_##type##_4, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_4, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 4, 2, 2); \
 	} \
-	KERNEL(MULTIPLY_THREADS, multiply_##type##_8, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_8, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 8, 4, 1); \
 	}

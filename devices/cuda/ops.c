@@ -5,22 +5,32 @@
 #include <string.h>
 
 enum { GRID_MAX = 65535 }; /* blocks in y and z */
+enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
 
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
 {
 	void *arguments[] = { (void *)(uintptr_t)l.args };
+	CUlaunchAttribute early = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+		                    .value.programmaticStreamSerializationAllowed = 1 };
+	CUlaunchConfig how = { .gridDimX = (unsigned)l.blocks[0],
+		               .gridDimY = (unsigned)l.blocks[1],
+		               .gridDimZ = (unsigned)l.blocks[2],
+		               .blockDimX = (unsigned)l.threads,
+		               .blockDimY = 1,
+		               .blockDimZ = 1,
+		               .sharedMemBytes = (unsigned)l.shared,
+		               .hStream = op->stream,
+		               .attrs = &early,
+		               .numAttrs = g->starts_early };
 
 	for (int i = 0; i < 3; i++)
 		if (!l.blocks[i])
 			return TESS_OK;
-	return CUDA_CALL(op->where, cuLaunchKernel, g->kernel[l.kernel], (unsigned)l.blocks[0],
-	                 (unsigned)l.blocks[1], (unsigned)l.blocks[2], (unsigned)l.threads, 1, 1,
-	                 (unsigned)l.shared, op->stream, arguments, NULL);
+	return CUDA_CALL(op->where, cuLaunchKernelEx, &how, g->kernel[l.kernel], arguments, NULL);
 }
 
-/* A kernel with a thread for each of so many columns, whose blocks walk down the rows. */
-static tess_status launch_over_rows(struct gpu *g, const struct tess_op *op, int32_t kernel,
-                                    int64_t rows, int64_t columns, const void *args)
+tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
+                           int64_t columns, const void *args)
 {
 	return op_launch(g, op,
 	                 (struct launch){ .kernel = kernel,
@@ -30,9 +40,13 @@ static tess_status launch_over_rows(struct gpu *g, const struct tess_op *op, int
 	                                  .args = args });
 }
 
-static tess_status launch_map(struct gpu *g, const struct tess_op *op, int32_t kind)
+static tess_status launch_map(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
+	int32_t kind = op->kind == TESS_OP_BIAS  ? MAP_BIAS
+	               : op->kind == TESS_OP_GLU ? MAP_GLU
+	               : op->kind == TESS_OP_ADD ? MAP_ADD
+	                                         : MAP_SCALE;
 	struct map_args a = { .a = x->data,
 		              .b = b ? b->data : NULL,
 		              .y = op->out[0].data,
@@ -44,69 +58,119 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op, int32_t k
 		              .kind = kind,
 		              .b_dtype = b ? b->dtype : 0 };
 
-	if (kind == MAP_GLU)
+	if (kind == MAP_GLU) {
 		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
+		a.rounded = ahead_round_rows(g, op, 0);
+	}
 	if (kind == MAP_SCALE)
 		a.factor = (float)op->num[TESS_SCALE_FACTOR];
 	a.wide = is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
 	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
 	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
-	return launch_over_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
+	return op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
 }
 
 static tess_status launch_rope(struct gpu *g, const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0], *table = &op->in[2];
-	struct rope_args a = { .x = x->data,
-		               .table = table->data,
-		               .y = op->out[0].data,
+	const struct tess_op *next = ahead_find_rope(op);
+	const struct tess_view *table = &op->in[2];
+	struct rope_args a = { .table = table->data,
 		               .position = op->in[1].data,
 		               .fault = g->fault,
-		               .x_pitch = x->stride[0],
-		               .y_pitch = op->out[0].stride[0],
 		               .table_pitch = table->stride[0],
 		               .positions = table->shape[0],
-		               .rows = x->shape[0],
-		               .columns = x->shape[1],
+		               .rows = op->in[0].shape[0],
 		               .each = (int64_t)op->num[TESS_ROPE_HEAD],
 		               .first = (int64_t)op->num[TESS_ROPE_FIRST],
 		               .width = (int64_t)op->num[TESS_ROPE_WIDTH],
-		               .interleaved = op->num[TESS_ROPE_INTERLEAVED] != 0 };
+		               .interleaved = op->num[TESS_ROPE_INTERLEAVED] != 0,
+		               .inverse = op->num[TESS_ROPE_INVERSE] != 0 };
+	int64_t columns = 0;
 
-	return launch_over_rows(g, op, KERNEL_rotate_pairs, a.rows,
-	                        a.columns / a.each * (a.each - a.width / 2), &a);
+	for (int i = 0; i < (next ? 2 : 1); i++) {
+		const struct tess_view *x = &(i ? next : op)->in[0], *y = &(i ? next : op)->out[0];
+
+		a.of[i].x = x->data;
+		a.of[i].y = y->data;
+		a.of[i].x_pitch = x->stride[0];
+		a.of[i].y_pitch = y->stride[0];
+		a.of[i].columns = x->shape[1];
+		columns = columns < x->shape[1] ? x->shape[1] : columns;
+	}
+	columns = columns / a.each * (a.each - a.width / 2);
+	g->done = next;
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
+	                                  .blocks = { tess_up(columns, MAP_THREADS),
+	                                              a.rows < ROPE_ROWS ? a.rows : ROPE_ROWS,
+	                                              next ? 2 : 1 },
+	                                  .threads = MAP_THREADS,
+	                                  .args = &a });
+}
+
+struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads)
+{
+	const struct tess_view *x = &op->in[0];
+	int64_t columns = x->shape[1], warps;
+	struct norm_args a = { .x = x->data,
+		               .y = op->out[0].data,
+		               .x_pitch = x->stride[0],
+		               .y_pitch = op->out[0].stride[0],
+		               .rows = x->shape[0],
+		               .each = (int64_t)num[TESS_NORM_RUN],
+		               .eps = (float)num[TESS_NORM_EPS],
+		               .offset = (float)num[TESS_NORM_OFFSET],
+		               .layer = num[TESS_NORM_KIND] == TESS_LAYER };
+
+	a.each = a.each ? a.each : columns;
+	a.runs = columns / a.each;
+	warps = tess_up(tess_up(a.each, 4), WARP); /* about 4 elements each */
+	*threads = warps * WARP < NORM_THREADS_MAX ? (int32_t)warps * WARP : NORM_THREADS_MAX;
+	return a;
+}
+
+/* add: the op whose out is normalized, if it was not run; else NULL. */
+static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
+                                  const struct tess_op *add)
+{
+	const struct tess_view *w = &op->in[1], *b = op->nin > 2 ? &op->in[2] : NULL;
+	struct launch l = { .kernel = KERNEL_normalize_runs };
+	struct norm_args a = op_make_norm_args(op, op->num, &l.threads);
+
+	a.w = w->data;
+	a.w_stride = w->stride[0];
+	a.w_dtype = w->dtype;
+	if (b) {
+		a.b = b->data;
+		a.b_stride = b->stride[0];
+		a.b_dtype = b->dtype;
+	}
+	if (add) {
+		a.x = add->in[0].data;
+		a.x_pitch = add->in[0].stride[0];
+		a.more = add->in[1].data;
+		a.more_pitch = add->in[1].stride[0];
+		a.total = add->out[0].data;
+		a.total_pitch = add->out[0].stride[0];
+	}
+	a.rounded = a.runs == 1 ? ahead_round_rows(g, op, 0) : NULL;
+	l.blocks[0] = a.rows * a.runs;
+	l.blocks[1] = l.blocks[2] = 1;
+	l.args = &a;
+	return op_launch(g, op, l);
 }
 
 static tess_status launch_norm(struct gpu *g, const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0], *w = &op->in[1];
-	const struct tess_view *b = op->nin > 2 ? &op->in[2] : NULL;
-	int64_t columns = x->shape[1], threads;
-	struct norm_args a = { .x = x->data,
-		               .w = w->data,
-		               .b = b ? b->data : NULL,
-		               .y = op->out[0].data,
-		               .x_pitch = x->stride[0],
-		               .y_pitch = op->out[0].stride[0],
-		               .w_stride = w->stride[0],
-		               .b_stride = b ? b->stride[0] : 0,
-		               .rows = x->shape[0],
-		               .each = (int64_t)op->num[TESS_NORM_RUN],
-		               .eps = (float)op->num[TESS_NORM_EPS],
-		               .offset = (float)op->num[TESS_NORM_OFFSET],
-		               .layer = op->num[TESS_NORM_KIND] == TESS_LAYER,
-		               .w_dtype = w->dtype,
-		               .b_dtype = b ? b->dtype : 0 };
+	return launch_norm_of(g, op, NULL);
+}
 
-	a.each = a.each ? a.each : columns;
-	a.runs = columns / a.each;
-	threads = tess_up(tess_up(a.each, 4), WARP) * WARP; /* about 4 elements each */
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_normalize_runs,
-	                                  .blocks = { a.rows * a.runs, 1, 1 },
-	                                  .threads = threads < NORM_THREADS_MAX ? (int32_t)threads
-	                                                                        : NORM_THREADS_MAX,
-	                                  .args = &a });
+static tess_status launch_add(struct gpu *g, const struct tess_op *op)
+{
+	const struct tess_op *norm = ahead_find_norm(op);
+
+	g->done = norm;
+	return norm ? launch_norm_of(g, norm, op) : launch_map(g, op);
 }
 
 /* In a Partial only the ids of this rank's own units give a row; they are one run. */
@@ -131,7 +195,7 @@ static tess_status launch_embed(struct gpu *g, const struct tess_op *op)
 		a.lo = op->term[t->first].bound[0];
 		a.hi = op->term[t->first].bound[t->hi - t->lo];
 	}
-	return launch_over_rows(g, op, KERNEL_look_up_rows, a.rows, a.columns, &a);
+	return op_launch_rows(g, op, KERNEL_look_up_rows, a.rows, a.columns, &a);
 }
 
 static tess_status launch_select_rows(struct gpu *g, const struct tess_op *op)
@@ -147,7 +211,7 @@ static tess_status launch_select_rows(struct gpu *g, const struct tess_op *op)
 		                 .rows = y->shape[0],
 		                 .columns = y->shape[1] };
 
-	return launch_over_rows(g, op, KERNEL_gather_rows, a.rows, a.columns, &a);
+	return op_launch_rows(g, op, KERNEL_gather_rows, a.rows, a.columns, &a);
 }
 
 /* Up to 3 axes; the last, of which a block has neighbours, is the one with the smallest steps. */
@@ -164,90 +228,115 @@ static tess_status launch_copy(struct gpu *g, const struct tess_op *op)
 		a.from_step[axis] = x->stride[i] * a.width;
 		a.to_step[axis] = y->stride[i] * a.width;
 	}
-	return launch_over_rows(g, op, KERNEL_copy_elements, a.n[0] * a.n[1], a.n[2], &a);
+	return op_launch_rows(g, op, KERNEL_copy_elements, a.n[0] * a.n[1], a.n[2], &a);
 }
 
-static tess_status launch_argmax(struct gpu *g, const struct tess_op *op)
+static tess_status launch_sample(struct gpu *g, const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-	struct argmax_args a = { .x = x->data,
+	const struct tess_view *x = &op->in[0], *how = &op->in[1], *y = &op->out[0];
+	struct sample_args a = { .x = x->data,
+		                 .how = how->data,
 		                 .y = y->data,
 		                 .x_pitch = x->stride[0],
+		                 .how_pitch = how->stride[0],
 		                 .y_pitch = y->stride[0],
-		                 .rows = x->shape[0],
-		                 .columns = x->shape[1] };
+		                 .columns = (int32_t)x->shape[1] };
 
 	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_find_largest,
-	                                  .blocks = { a.rows, 1, 1 },
-	                                  .threads = ARGMAX_THREADS,
+	                 (struct launch){ .kernel = KERNEL_draw_ids,
+	                                  .blocks = { x->shape[0], 1, 1 },
+	                                  .threads = SAMPLE_THREADS,
 	                                  .args = &a });
 }
 
-/* The device's own op, which check.c of the CPU does not know. */
-static tess_status check_argmax(const struct tess_op *op)
+static bool is_table(const struct tess_view *v, int32_t dtype, int64_t rows, int64_t columns)
 {
-	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-
-	if (op->nin == 1 && op->nout == 1 && x->ndim == 2 && x->dtype == TESS_F32 &&
-	    x->stride[1] == 1 && y->ndim == 2 && y->dtype == TESS_I32 && y->stride[1] == 1 &&
-	    y->shape[0] == x->shape[0] && y->shape[1] == 4 && x->shape[1] > 0 &&
-	    x->shape[1] <= INT32_MAX - ARGMAX_THREADS)
-		return TESS_OK;
-	return cuda_host->fail(TESS_EINVAL,
-	                       "%s: cuda: argmax: x must be f32 rows [T, V], and the out i32 "
-	                       "[T, 4]",
-	                       op->where);
+	return v->ndim == 2 && v->dtype == dtype && v->stride[1] == 1 && v->shape[0] == rows &&
+	       v->shape[1] == columns;
 }
 
-static tess_status run_kind(struct gpu *g, const struct tess_op *op)
+/* The device's own op, which check.c of the CPU does not know. */
+static tess_status check_sample(const struct tess_op *op)
 {
-	switch (op->kind) {
-	case TESS_OP_LINEAR:
-		return op_run_linear(g, op);
-	case TESS_OP_EMBED:
-		return launch_embed(g, op);
-	case TESS_OP_NORM:
-		return launch_norm(g, op);
-	case TESS_OP_BIAS:
-		return launch_map(g, op, MAP_BIAS);
-	case TESS_OP_ROPE:
-		return launch_rope(g, op);
-	case TESS_OP_ATTENTION:
-		return op_run_attention(g, op);
-	case TESS_OP_GLU:
-		return launch_map(g, op, MAP_GLU);
-	case TESS_OP_ADD:
-		return launch_map(g, op, MAP_ADD);
-	case TESS_OP_SCALE:
-		return launch_map(g, op, MAP_SCALE);
-	case TESS_OP_COPY:
-		return launch_copy(g, op);
-	case TESS_OP_SELECT_ROWS:
-		return launch_select_rows(g, op);
-	case TESS_OP_HEAD_LINEAR:
-		return op_run_head_linear(g, op);
-	case TESS_OP_ROUTE:
-		return op_run_route(g, op);
-	case TESS_OP_EXPERTS:
-		return op_run_experts(g, op);
-	case TESS_OP_COMBINE:
-		return op_run_combine(g, op);
-	case TESS_OP_ARGMAX:
-		return launch_argmax(g, op);
-	default:
-		return op_check(op);
-	}
+	const struct tess_view *x = &op->in[0];
+	int64_t rows = x->shape[0], columns = x->shape[1];
+
+	if (op->nin == 2 && op->nout == 1 && is_table(x, TESS_F32, rows, columns) &&
+	    is_table(&op->in[1], TESS_F64, rows, TESS_SAMPLE_NUMS) &&
+	    is_table(&op->out[0], TESS_I32, rows, TESS_SAMPLE_OUTS) && columns > 0 &&
+	    columns <= SAMPLE_COLUMNS_MAX)
+		return TESS_OK;
+	return cuda_host->fail(TESS_EINVAL,
+	                       "%s: cuda: sample: operands must be f32 rows [T, V] of at most "
+	                       "%d logits and f64 [T, 5], and the out i32 [T, 4]",
+	                       op->where, SAMPLE_COLUMNS_MAX);
+}
+
+static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op) = {
+	[TESS_OP_LINEAR] = op_run_linear,
+	[TESS_OP_EMBED] = launch_embed,
+	[TESS_OP_NORM] = launch_norm,
+	[TESS_OP_BIAS] = launch_map,
+	[TESS_OP_ROPE] = launch_rope,
+	[TESS_OP_ATTENTION] = op_run_attention,
+	[TESS_OP_ATTENTION_D] = op_run_texts,
+	[TESS_OP_GLU] = launch_map,
+	[TESS_OP_ADD] = launch_add,
+	[TESS_OP_SCALE] = launch_map,
+	[TESS_OP_COPY] = launch_copy,
+	[TESS_OP_SELECT_ROWS] = launch_select_rows,
+	[TESS_OP_HEAD_LINEAR] = op_run_head_linear,
+	[TESS_OP_ROUTE] = op_run_route,
+	[TESS_OP_EXPERTS] = op_run_experts,
+	[TESS_OP_COMBINE] = op_run_combine,
+	[TESS_OP_HEAD_LINEAR_DW] = op_run_head_linear_dw,
+	[TESS_OP_ROUTE_D] = op_run_route_d,
+	[TESS_OP_EXPERTS_D] = op_run_experts_d,
+	[TESS_OP_EXPERTS_DW] = op_run_experts_dw,
+	[TESS_OP_COMBINE_D] = op_run_combine_d,
+	[TESS_OP_BALANCE] = op_run_balance,
+	[TESS_OP_BALANCE_D] = op_run_balance_d,
+	[TESS_OP_SAMPLE] = launch_sample,
+	[TESS_OP_LINEAR_DX] = op_run_linear_dx,
+	[TESS_OP_LINEAR_DW] = op_run_linear_dw,
+	[TESS_OP_EMBED_DW] = op_run_embed_dw,
+	[TESS_OP_NORM_D] = op_run_norm_d,
+	[TESS_OP_NORM_DW] = op_run_norm_dw,
+	[TESS_OP_BIAS_DW] = op_run_bias_dw,
+	[TESS_OP_GLU_D] = op_run_glu_d,
+	[TESS_OP_HEAD_SUM] = op_run_head_sum,
+	[TESS_OP_SEQUENCE_SUM] = op_run_bias_dw,
+	[TESS_OP_DROPOUT] = op_run_dropout,
+	[TESS_OP_LOSS_MAX] = op_run_loss,
+	[TESS_OP_LOSS_SUM] = op_run_loss,
+	[TESS_OP_LOSS_PICK] = op_run_loss,
+	[TESS_OP_LOSS] = op_run_loss,
+	[TESS_OP_LOSS_D] = op_run_loss,
+	[TESS_OP_ADAMW] = op_run_update,
+	[TESS_OP_SGD] = op_run_update,
+	[TESS_OP_SQUARES] = op_run_squares,
+};
+
+static bool has_launcher(int32_t kind)
+{
+	return kind >= 0 && (size_t)kind < sizeof launchers / sizeof *launchers && launchers[kind];
 }
 
 tess_status op_run(void *self, const struct tess_op *op)
 {
 	struct gpu *g = self;
-	tess_status st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
+	bool done = g->done == op;
+	tess_status st;
 
+	g->done = NULL;
+	if (done)
+		return TESS_OK;
+	if (g->rounded_for != op)
+		g->rounded_for = NULL;
+	st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
 	snprintf(g->where, sizeof g->where, "%s", op->where ? op->where : "an op");
 	if (!st)
-		st = run_kind(g, op);
+		st = has_launcher(op->kind) ? launchers[op->kind](g, op) : op_check(op);
 	if (!st && g->sync_ops && !g->capturing)
 		st = CUDA_CALL(g->where, cuStreamSynchronize, op->stream);
 	return st;
@@ -256,15 +345,36 @@ tess_status op_run(void *self, const struct tess_op *op)
 /* What this device cannot do of what the CPU's can. */
 static const char *find_limit(const struct tess_op *op)
 {
+	if (!has_launcher(op->kind))
+		return "this op of training is not supported yet";
 	switch (op->kind) {
 	case TESS_OP_ROUTE:
 	case TESS_OP_EXPERTS:
 		return op_find_experts_limit(op);
+	case TESS_OP_HEAD_LINEAR_DW:
+	case TESS_OP_ROUTE_D:
+	case TESS_OP_EXPERTS_D:
+	case TESS_OP_EXPERTS_DW:
+	case TESS_OP_BALANCE:
+	case TESS_OP_BALANCE_D:
+		return op_find_experts_d_limit(op);
+	case TESS_OP_LINEAR_DW:
+	case TESS_OP_EMBED_DW:
+	case TESS_OP_NORM_DW:
+	case TESS_OP_BIAS_DW:
+	case TESS_OP_HEAD_SUM:
+	case TESS_OP_LOSS_SUM:
+	case TESS_OP_LOSS_PICK:
+		return op_find_training_limit(op);
 	case TESS_OP_ATTENTION:
+	case TESS_OP_ATTENTION_D:
 		if (op->num[TESS_ATTENTION_HEAD] > HEAD_MAX ||
 		    op->num[TESS_ATTENTION_VALUE] > VALUE_MAX)
 			return "attention: keys have at most 1024 elements, and values 512";
-		return NULL;
+		return op->kind == TESS_OP_ATTENTION && op->in[5].ndim &&
+		                       op->num[TESS_ATTENTION_RATE] > 0
+		               ? "attention: only texts without pages have dropout"
+		               : NULL;
 	default:
 		return NULL;
 	}
@@ -272,7 +382,7 @@ static const char *find_limit(const struct tess_op *op)
 
 tess_status op_check(const struct tess_op *op)
 {
-	tess_status st = op->kind == TESS_OP_ARGMAX ? check_argmax(op) : cpu_check(op);
+	tess_status st = op->kind == TESS_OP_SAMPLE ? check_sample(op) : cpu_supports(op);
 	const char *limit = st ? NULL : find_limit(op);
 
 	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit) : st;

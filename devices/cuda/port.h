@@ -12,9 +12,35 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #ifdef __CUDACC__
 #define DEVICE static __device__ __forceinline__
 #define MATHF static __device__ __forceinline__
-#define KERNEL(threads, name, args) \
+/*
+ * A kernel may be launched while the kernel before it on the stream ends (op_launch), on GPUs from
+ * 9.0 on: it lets the next one do that at once, and waits before it reads or writes anything. One
+ * that waits itself (KERNEL_EARLY) can before that ask for memory which nothing writes.
+ */
+#if __CUDA_ARCH__ >= 900
+#define let_next_start() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define wait_for_kernels() asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define let_next_start() (void)0
+#define wait_for_kernels() (void)0
+#endif
+#define KERNEL_EARLY(threads, name, args) \
+	DEVICE void name##_body(const struct args &a); \
 	extern "C" __global__ void __launch_bounds__(threads, 1) \
-		name(const __grid_constant__ struct args a)
+		name(const __grid_constant__ struct args a) \
+	{ \
+		let_next_start(); \
+		name##_body(a); \
+	} \
+	DEVICE void name##_body(const struct args &a)
+#define KERNEL(threads, name, args) \
+	DEVICE void name##_waited(const struct args &a); \
+	KERNEL_EARLY(threads, name, args) \
+	{ \
+		wait_for_kernels(); \
+		name##_waited(a); \
+	} \
+	DEVICE void name##_waited(const struct args &a)
 #define SHARED __shared__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) float name[]
 #define UNROLL _Pragma("unroll")
@@ -23,20 +49,30 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define shuffle_xor(x, mask) __shfl_xor_sync(0xffffffffu, x, mask)
 #define sync_warp() __syncwarp()
 #define sync_block() __syncthreads()
+/* Of 32 bits of shared memory; returns what was there. */
+#define add_atomic(p, v) atomicAdd(p, v)
+#define lower_atomic(p, v) atomicMin(p, v)
+#define raise_atomic(p, v) atomicMax(p, v)
 
 struct quad { /* 16 bytes */
 	uint32_t at[4];
 };
 
-/* Weights are read once: they leave the first cache to the activations. */
+/* Weights are read once: they leave the first cache to the activations. Not before a wait. */
 DEVICE struct quad load_stream(const void *p)
 {
 	struct quad v;
 
-	asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-	    : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
-	    : "l"(p));
+	asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
+	             : "l"(p));
 	return v;
+}
+
+/* Brings 128 bytes to the second cache. What is written meanwhile is read as written. */
+DEVICE void prefetch_line(const void *p)
+{
+	asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 DEVICE void store_quad(void *p, struct quad v)
@@ -67,6 +103,15 @@ DEVICE void copy_async(void *to, const void *from, int bytes)
 DEVICE void load_matrices(const void *row, uint32_t *out)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+	             : "r"((uint32_t)__cvta_generic_to_shared(row))
+	             : "memory");
+}
+
+/* The same as they lie. */
+DEVICE void load_straight_matrices(const void *row, uint32_t *out)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
 	             : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
 	             : "r"((uint32_t)__cvta_generic_to_shared(row))
 	             : "memory");
@@ -105,6 +150,14 @@ DEVICE float widen_f16(uint16_t h)
 
 	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
 	return f;
+}
+
+DEVICE uint16_t round_f16(float f)
+{
+	uint16_t h;
+
+	asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
+	return h;
 }
 
 DEVICE float unpack_float(uint32_t bits)

@@ -109,6 +109,47 @@ static tess_status launch_cast(struct gpu *g, const struct tess_op *op, int32_t 
 	                                  .args = a });
 }
 
+enum { STEP_ALIGN = 16 }; /* bytes, of the step between weights or outs that are one call */
+
+/* Makes it the products of outs i and i + 1, if these are alike and a step apart, the same way. */
+static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
+{
+	const struct tess_view *w = &op->in[1 + i], *y = &op->out[i];
+	int64_t apart, w_apart, width = (int64_t)tess_width(w->dtype);
+
+	if (i + 1 >= op->nout || w[0].dtype != w[1].dtype || w[0].shape[0] != w[1].shape[0] ||
+	    w[0].stride[0] != w[1].stride[0] || w[0].stride[1] != w[1].stride[1] ||
+	    y[0].stride[y->ndim - 2] != y[1].stride[y->ndim - 2])
+		return false;
+	apart = (const char *)y[1].data - (const char *)y[0].data;
+	w_apart = (const char *)w[1].data - (const char *)w[0].data;
+	if (apart < 0 && w_apart < 0) { /* the first is the one that lies lower */
+		p->y = y[1].data;
+		p->w = (const char *)p->w + w_apart;
+		apart = -apart;
+		w_apart = -w_apart;
+	}
+	if (apart < STEP_ALIGN || w_apart < STEP_ALIGN || apart % STEP_ALIGN ||
+	    w_apart % STEP_ALIGN)
+		return false;
+	p->count = 2;
+	p->y_step = apart / (int64_t)sizeof(float);
+	p->w_step = w_apart / width;
+	return true;
+}
+
+/* Two products in one call fill the GPU better than one after another, if cuBLASLt has that. */
+static tess_status multiply_outs(struct gpu *g, const struct tess_op *op, const struct product *p,
+                                 int32_t *i)
+{
+	struct product both = *p;
+	tess_status st = add_next_out(op, *i, &both) ? blas_multiply(g, op, &both) : TESS_ENOTSUP;
+
+	if (!st)
+		++*i;
+	return st == TESS_ENOTSUP ? blas_multiply(g, op, p) : st;
+}
+
 static struct product describe_linear(const struct tess_op *op, int32_t i, const struct run *r)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i], *y = &op->out[i];
@@ -119,24 +160,25 @@ static struct product describe_linear(const struct tess_op *op, int32_t i, const
 		                 .rows = x->shape[0],
 		                 .columns = w->shape[0],
 		                 .k = r->len,
-		                 .x_pitch = x->stride[0],
+		                 .x_stride = { x->stride[0], 1 },
 		                 .y_pitch = y->stride[y->ndim - 2],
 		                 .w_stride = { w->stride[0], w->stride[1] },
 		                 .dtype = w->dtype,
-		                 .accumulate = r->accumulate };
+		                 .accumulate = r->accumulate,
+		                 .count = 1 };
 }
 
 /* x rounded to bf16, once for all weights of the op. */
 static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                 int32_t i, const void **rounded)
+                                 int32_t *i, const void **rounded)
 {
-	struct product p = describe_linear(op, i, r);
+	struct product p = describe_linear(op, *i, r);
 	struct cast_args a = { .x = p.x,
-		               .x_stride = { p.x_pitch, 1 },
+		               .x_stride = { p.x_stride[0], 1 },
 		               .y_pitch = tess_up(p.k, 8) * 8,
 		               .rows = p.rows,
 		               .columns = p.k,
-		               .wide = is_row_aligned(p.x, p.x_pitch, sizeof(float)) };
+		               .wide = is_row_aligned(p.x, p.x_stride[0], sizeof(float)) };
 	tess_status st = TESS_OK;
 
 	if (!*rounded) {
@@ -146,8 +188,8 @@ static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const 
 		*rounded = st ? NULL : a.y;
 	}
 	p.x = *rounded;
-	p.x_pitch = a.y_pitch;
-	return st ? st : blas_multiply(g, op, &p);
+	p.x_stride[0] = a.y_pitch;
+	return st ? st : multiply_outs(g, op, &p, i);
 }
 
 /* Weights of 16 bits as f32, as many columns of y at a time as fit in a slab. */
@@ -182,18 +224,19 @@ static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, con
 }
 
 static tess_status multiply_f32(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                int32_t i)
+                                int32_t *i)
 {
-	struct product p = describe_linear(op, i, r);
+	struct product p = describe_linear(op, *i, r);
 
 	p.tf32 = g->math == MATH_TF32;
-	return blas_multiply(g, op, &p);
+	return multiply_outs(g, op, &p, i);
 }
 
 /* Many rows by cuBLASLt; where it has nothing, a few rows at a time. */
 static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const struct run *r)
 {
-	const void *rounded = NULL;
+	bool whole = !r->at && r->len == op->in[0].shape[1];
+	const void *rounded = g->rounded_for == op && whole ? g->rounded : NULL;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->nout && !st; i++) {
@@ -205,9 +248,9 @@ static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const 
 		if (!r->len || !has_unit_stride)
 			st = TESS_ENOTSUP;
 		else if (w->dtype == TESS_F32)
-			st = multiply_f32(g, op, r, i);
+			st = multiply_f32(g, op, r, &i);
 		else if (w->dtype == TESS_BF16 && g->math == MATH_AUTO)
-			st = multiply_bf16(g, op, r, i, &rounded);
+			st = multiply_bf16(g, op, r, &i, &rounded);
 		else {
 			rounded = NULL; /* the scratch memory is used again */
 			st = multiply_widened(g, op, r, i, g->math != MATH_F32);
@@ -238,20 +281,24 @@ static tess_status multiply_run(struct gpu *g, const struct tess_op *op, const s
 	return st;
 }
 
-/* Adds the units of all trees: neighbours in K are one run. No unit: y is 0. */
-tess_status op_run_linear(struct gpu *g, const struct tess_op *op)
+/*
+ * Adds the units of all trees that are over an operand: neighbours in K are one run. No unit: y is
+ * 0, or stays.
+ */
+static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32_t operand,
+                                  bool accumulate)
 {
-	struct run r = { 0 };
+	struct run r = { .accumulate = accumulate };
 	tess_status st = TESS_OK;
 
-	if (!op->in[0].shape[0])
-		return TESS_OK;
 	for (int32_t i = 0; i < op->ntree && !st; i++) {
 		const struct tess_tree *t = &op->tree[i];
 
 		for (int32_t j = t->first; j < t->first + t->terms && !st; j++) {
 			int64_t lo = op->term[j].bound[0], hi = op->term[j].bound[t->hi - t->lo];
 
+			if (op->term[j].operand != operand)
+				continue;
 			if (lo == r.at + r.len || !r.len) {
 				r.at = r.len ? r.at : lo;
 				r.len += hi - lo;
@@ -263,5 +310,29 @@ tess_status op_run_linear(struct gpu *g, const struct tess_op *op)
 			r = (struct run){ lo, hi - lo, true };
 		}
 	}
-	return st ? st : multiply_run(g, op, &r);
+	return st || (accumulate && !r.len) ? st : multiply_run(g, op, &r);
+}
+
+tess_status op_run_linear(struct gpu *g, const struct tess_op *op)
+{
+	return op->in[0].shape[0] ? multiply_units(g, op, 0, false) : TESS_OK;
+}
+
+/* Each gradient times its weight, turned: a LINEAR whose out the next ones are added to. */
+tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op)
+{
+	int32_t n = op->nin / 2;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && op->in[0].shape[0] && !st; i++) {
+		const struct tess_view *w = &op->in[n + i];
+		struct tess_view in[2] = { op->in[i], *w };
+		struct tess_op one = *op;
+
+		in[1].shape[0] = w->shape[1], in[1].shape[1] = w->shape[0];
+		in[1].stride[0] = w->stride[1], in[1].stride[1] = w->stride[0];
+		one.in = in;
+		st = multiply_units(g, &one, i, i > 0);
+	}
+	return st;
 }

@@ -21,6 +21,30 @@ DEVICE float activate(int32_t kind, float a)
 	}
 }
 
+/* u * act'(a). */
+DEVICE float derive_activation(int32_t kind, float a, float u)
+{
+	float s, t, z = a * a;
+
+	switch (kind) {
+	case 1:
+		s = 1.0f / (1.0f + mathf_exp(-a));
+		return u * (s * (1.0f + a * (1.0f - s)));
+	case 2:
+		s = 0.5f * (1.0f + mathf_erf(a * 0.70710678f));
+		return u * (s + a * (0.39894228f * mathf_exp(z * -0.5f)));
+	case 3:
+		t = mathf_tanh(0.79788456f * (a + 0.044715f * (z * a)));
+		s = 0.79788456f * (1.0f + 0.134145f * z);
+		return u * ((1.0f + t) * 0.5f + ((a * 0.5f) * (1.0f - t * t)) * s);
+	case 4:
+		return a <= 0.0f ? 0.0f : u;
+	default:
+		t = mathf_tanh(a);
+		return u * (1.0f - t * t);
+	}
+}
+
 /* Four elements from i on of a row of n, at once where `wide` says that they are aligned. */
 DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out)
 {
@@ -67,6 +91,12 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
 		}
 		store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
+		if (a.rounded) { /* columns are a multiple of 8 */
+			uint32_t *y = (uint32_t *)(a.rounded + t * a.columns + i);
+
+			y[0] = pack_bf16(x[0], x[1]);
+			y[1] = pack_bf16(x[2], x[3]);
+		}
 	}
 }
 
@@ -75,8 +105,9 @@ KERNEL(MAP_THREADS, rotate_pairs, rope_args)
 {
 	int64_t half = a.width / 2, each = a.each - half, head = COLUMN / each * a.each;
 	int64_t i = COLUMN % each, lo = a.first + i, hi = lo + half;
+	int of = blockIdx.z;
 
-	if (head >= a.columns)
+	if (head >= a.of[of].columns)
 		return;
 	if (i >= half) {
 		lo = i - half < a.first ? i - half : i + half;
@@ -85,8 +116,8 @@ KERNEL(MAP_THREADS, rotate_pairs, rope_args)
 		hi = lo + 1;
 	}
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		const float *x = a.x + t * a.x_pitch + head, *c;
-		float *y = a.y + t * a.y_pitch + head, p = x[lo], q;
+		const float *x = a.of[of].x + t * a.of[of].x_pitch + head, *c;
+		float *y = a.of[of].y + t * a.of[of].y_pitch + head, p = x[lo], q, sine;
 		int64_t at = a.position[t];
 
 		if (at < 0 || at >= a.positions) {
@@ -99,8 +130,9 @@ KERNEL(MAP_THREADS, rotate_pairs, rope_args)
 		}
 		c = a.table + at * a.table_pitch;
 		q = x[hi];
-		y[lo] = p * c[i] - q * c[i + half];
-		y[hi] = q * c[i] + p * c[i + half];
+		sine = a.inverse ? -c[i + half] : c[i + half];
+		y[lo] = p * c[i] - q * sine;
+		y[hi] = q * c[i] + p * sine;
 	}
 }
 
@@ -123,29 +155,55 @@ DEVICE float add_block(float x, float *scratch)
 	return x;
 }
 
+/* The mean of a run, 0 of RMS, and 1 / sqrt(the mean of the squares + eps). */
+DEVICE void measure_run(const struct norm_args *a, const float *x, float *scratch, float *mean,
+                        float *scale)
+{
+	float sum = 0.0f, d;
+
+	*mean = 0.0f;
+	if (a->layer) {
+		for (int64_t i = threadIdx.x; i < a->each; i += blockDim.x)
+			sum += x[i];
+		*mean = add_block(sum, scratch) / (float)a->each;
+		sum = 0.0f;
+	}
+	for (int64_t i = threadIdx.x; i < a->each; i += blockDim.x) {
+		d = x[i] - *mean;
+		sum = fmaf(d, d, sum);
+	}
+	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
+}
+
+DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
+{
+	float w = widen_element(a->w, a->w_dtype, i * a->w_stride);
+
+	return a->offset != 0.0f ? a->offset + w : w;
+}
+
 KERNEL(NORM_THREADS_MAX, normalize_runs, norm_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
 	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
 	const float *x = a.x + t * a.x_pitch + run * a.each;
-	float *y = a.y + t * a.y_pitch + run * a.each, mean = 0.0f, sum = 0.0f, s, d;
+	float *y = a.y + t * a.y_pitch + run * a.each, mean, s, d;
 
-	if (a.layer) {
+	if (a.more) { /* a thread reads what it has written itself */
+		const float *more = a.more + t * a.more_pitch;
+		float *total = a.total + t * a.total_pitch;
+
 		for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x)
-			sum += x[i];
-		mean = add_block(sum, scratch) / (float)a.each;
-		sum = 0.0f;
+			total[i] = x[i] + more[i];
+		x = total;
 	}
+	measure_run(&a, x, scratch, &mean, &s);
 	for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x) {
-		d = x[i] - mean;
-		sum = fmaf(d, d, sum);
-	}
-	s = 1.0f / sqrtf(add_block(sum, scratch) / (float)a.each + a.eps);
-	for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x) {
-		float w = widen_element(a.w, a.w_dtype, i * a.w_stride);
-
-		d = (x[i] - mean) * s * (a.offset != 0.0f ? a.offset + w : w);
-		y[i] = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
+		d = (x[i] - mean) * s * read_norm_weight(&a, i);
+		d = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
+		y[i] = d;
+		if (a.rounded)
+			a.rounded[t * a.each + i] = (uint16_t)pack_bf16(d, 0.0f);
 	}
 }
 
@@ -241,54 +299,4 @@ KERNEL(MAP_THREADS, widen_rows, cast_args)
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y)
 		((float *)a.y)[t * a.y_pitch + i] =
 			widen_element(a.x, a.dtype, t * a.x_stride[0] + i * a.x_stride[1]);
-}
-
-/* Whether value a at index i comes before b at j: it is larger, or the same at a lower index. */
-DEVICE int is_larger(float a, int32_t i, float b, int32_t j)
-{
-	return i >= 0 && (j < 0 || a > b || (a == b && i < j));
-}
-
-/* A block finds the largest element of a row. Index -1: none so far. */
-KERNEL(ARGMAX_THREADS, find_largest, argmax_args)
-{
-	SHARED float value[ARGMAX_THREADS];
-	SHARED int32_t at[ARGMAX_THREADS], odd[ARGMAX_THREADS], first[ARGMAX_THREADS];
-	const float *x = a.x + (int64_t)blockIdx.x * a.x_pitch;
-	int32_t *y = a.y + (int64_t)blockIdx.x * a.y_pitch;
-	int32_t t = threadIdx.x, best = -1, count = 0, lowest = (int32_t)a.columns;
-	float most = 0.0f;
-
-	UNROLL_BY(8)
-	for (int32_t i = t; i < a.columns; i += ARGMAX_THREADS) {
-		float v = x[i];
-
-		if ((pack_float(v) & 0x7f800000u) == 0x7f800000u) {
-			lowest = count++ ? lowest : i;
-		} else if (is_larger(v, i, most, best)) {
-			most = v;
-			best = i;
-		}
-	}
-	value[t] = most;
-	at[t] = best;
-	odd[t] = count;
-	first[t] = lowest;
-	for (int32_t n = ARGMAX_THREADS / 2; n; n /= 2) {
-		sync_block();
-		if (t >= n)
-			continue;
-		if (is_larger(value[t + n], at[t + n], value[t], at[t])) {
-			value[t] = value[t + n];
-			at[t] = at[t + n];
-		}
-		odd[t] += odd[t + n];
-		first[t] = first[t + n] < first[t] ? first[t + n] : first[t];
-	}
-	if (t)
-		return;
-	y[0] = at[0] < 0 ? 0 : at[0];
-	y[1] = odd[0];
-	y[2] = odd[0] ? first[0] : -1;
-	y[3] = odd[0] && x[first[0]] != x[first[0]];
 }

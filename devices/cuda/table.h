@@ -24,7 +24,7 @@
 	CALL(cuModuleUnload) \
 	CALL(cuModuleGetFunction) \
 	CALL(cuFuncSetAttribute) \
-	CALL(cuLaunchKernel) \
+	CALL(cuLaunchKernelEx) \
 	CALL(cuStreamCreate) \
 	CALL(cuStreamDestroy) \
 	CALL(cuStreamSynchronize) \
@@ -39,13 +39,15 @@
 	CALL(cuEventRecord) \
 	CALL(cuEventSynchronize) \
 	CALL(cuEventQuery) \
+	CALL(cuMemAlloc) \
+	CALL(cuMemFree) \
 	CALL(cuMemAllocAsync) \
 	CALL(cuMemFreeAsync) \
 	CALL(cuMemcpyAsync) \
 	CALL(cuMemGetInfo) \
 	CALL(cuMemHostAlloc) \
 	CALL(cuMemFreeHost) \
-	CALL(cuPointerGetAttribute)
+	CALL(cuPointerGetAttributes)
 
 #define CUDA_BLAS_CALLS(CALL) \
 	CALL(cublasLtCreate) \
@@ -59,6 +61,7 @@
 	CALL(cublasLtMatmulPreferenceDestroy) \
 	CALL(cublasLtMatmulPreferenceSetAttribute) \
 	CALL(cublasLtMatrixLayoutCreate) \
+	CALL(cublasLtMatrixLayoutSetAttribute) \
 	CALL(cublasLtMatrixLayoutDestroy)
 
 /* The headers rename some calls, cuMemGetInfo to cuMemGetInfo_v2: names here are what they make. */

@@ -60,36 +60,50 @@ DEVICE void load_queries(const struct attention_args *a, const struct tile *t, c
 	}
 }
 
+/* Of 64 keys from `base` on, key 0 being `base`: those that a row sees are [lo, hi]; none: hi < 0. */
+DEVICE void find_seen_keys(const struct attention_args *a, const struct tile *t, int64_t base,
+                           int r, int *lo, int *hi)
+{
+	int64_t own = t->position + r, first = find_first_key(a, own) - base;
+
+	own -= base;
+	*lo = first < 0 ? 0 : first > KEYS ? KEYS : (int)first;
+	*hi = r < t->from || r >= t->to || own < 0 ? -1 : own > KEYS ? KEYS : (int)own;
+}
+
 /* Scores of rows r0 (elements 0 and 1 of each product) and r0 + 8 (2 and 3) become weights. */
 DEVICE void weigh_products(const struct attention_args *a, const struct tile *t, int64_t u, int r0,
                            float z[][4], float *max, float *sum, float *factor)
 {
 	EACH(half, 2) {
-		int r = r0 + half * 8;
-		int64_t own = t->position + r, first = find_first_key(a, own);
-		int64_t base = u * KEYS + threadIdx.x % 4 * 2;
-		float m = max[half], s = 0.0f;
+		int lo, hi;
+		float m = max[half], s = 0.0f, from;
 
+		find_seen_keys(a, t, u * KEYS + threadIdx.x % 4 * 2, r0 + half * 8, &lo, &hi);
 		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
-			int64_t key = base + i / 2 * 8 + i % 2;
-			int seen = r >= t->from && r < t->to && key >= first && key <= own;
+			int key = i / 2 * 8 + i % 2;
 			float *at = &z[i / 2][half * 2 + i % 2];
 
-			*at = seen ? scale_score(a, *at) : -INFINITY;
-			m = *at > m ? *at : m;
+			*at = key >= lo && key <= hi ? *at * a->scale : -INFINITY;
 		}
-		EACH_MASK(mask, 1, 4) {
-			float other = shuffle_xor(m, mask);
+		if (a->softcap != 0.0f)
+			EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
+				float *at = &z[i / 2][half * 2 + i % 2];
 
-			m = other > m ? other : m;
-		}
+				*at = *at == -INFINITY ? *at : limit_score(a, *at);
+			}
+		EACH(i, 2 * TENSOR_KEYS_CHUNKS)
+			m = fmaxf(m, z[i / 2][half * 2 + i % 2]);
+		EACH_MASK(mask, 1, 4)
+			m = fmaxf(m, shuffle_xor(m, mask));
+		from = m == -INFINITY ? 0.0f : m; /* e^-inf is 0 */
 		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
 			float *at = &z[i / 2][half * 2 + i % 2];
 
-			*at = *at == -INFINITY ? 0.0f : exp_fast(*at - m);
+			*at = exp_fast(*at - from);
 			s += *at;
 		}
-		factor[half] = max[half] == -INFINITY ? 0.0f : exp_fast(max[half] - m);
+		factor[half] = exp_fast(max[half] - from);
 		sum[half] = sum[half] * factor[half] + s;
 		max[half] = m;
 	}
@@ -146,8 +160,8 @@ DEVICE void write_products(const struct attention_args *a, const struct tile *t,
 			int at = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
 
 			if (r >= t->from && r < t->to && at < a->dv)
-				a->out[(t->row + r) * a->out_pitch + t->head * a->dv + at] =
-					out[i / 2][half * 2 + i % 2] / s;
+				write_out(a, t->row + r, t->head * a->dv + at,
+				          out[i / 2][half * 2 + i % 2] / s);
 		}
 	}
 }

@@ -40,11 +40,12 @@ enum {
 	TESS_OP_HEAD_SUM, TESS_OP_SEQUENCE_SUM, TESS_OP_LOSS_MAX, TESS_OP_LOSS_SUM,
 	TESS_OP_LOSS_PICK, TESS_OP_ROUTE_D, TESS_OP_EXPERTS_D, TESS_OP_EXPERTS_DW,
 	TESS_OP_COMBINE_D, TESS_OP_HEAD_LINEAR_DW, TESS_OP_BALANCE, TESS_OP_BALANCE_D,
-	TESS_OP_DROPOUT, TESS_OP_SQUARES, TESS_OP_SGD, TESS_OP_ARGMAX
+	TESS_OP_DROPOUT, TESS_OP_SQUARES, TESS_OP_SGD, TESS_OP_SAMPLE
 };
 
 /* The indices of tess_op.num, by kind of op; docs/ops.md has the units. */
 enum { TESS_TOKENS_SEQUENCES, TESS_TOKENS_FIRST, TESS_TOKENS_NUMS };    /* of sums over tokens */
+enum { TESS_LINEAR_DW_DTYPE = TESS_TOKENS_NUMS, TESS_LINEAR_DW_NUMS };  /* or without dtype */
 enum { TESS_EMBED_FIRST, TESS_EMBED_NUMS };
 enum { TESS_NORM_KIND, TESS_NORM_EPS, TESS_NORM_RUN, TESS_NORM_OFFSET, TESS_NORM_NUMS };
 enum {
@@ -66,8 +67,18 @@ enum {
 	TESS_ROUTE_GROUPS_KEPT, TESS_ROUTE_NUMS
 };
 enum { TESS_LINEAR_MATH, TESS_LINEAR_NUMS };    /* or none; TESS_BF16: products of bf16 */
-enum { TESS_EXPERTS_ACTIVATION, TESS_EXPERTS_SLOTS, TESS_EXPERTS_MATH, TESS_EXPERTS_NUMS };
+enum {
+	TESS_EXPERTS_ACTIVATION, TESS_EXPERTS_SLOTS, TESS_EXPERTS_MATH, TESS_EXPERTS_TOP,
+	TESS_EXPERTS_NUMS
+};
 enum { TESS_BALANCE_FACTOR, TESS_BALANCE_TOP, TESS_BALANCE_NUMS };
+/* Columns of an operand and of the out; what the last of these may say. */
+enum {
+	TESS_SAMPLE_TEMPERATURE, TESS_SAMPLE_TOP_P, TESS_SAMPLE_MIN_P, TESS_SAMPLE_TOP_K,
+	TESS_SAMPLE_NUMBER, TESS_SAMPLE_NUMS
+};
+enum { TESS_SAMPLE_ID, TESS_SAMPLE_ODD, TESS_SAMPLE_FIRST_ODD, TESS_SAMPLE_FLAG, TESS_SAMPLE_OUTS };
+enum { TESS_SAMPLE_NAN = 1, TESS_SAMPLE_DOUBT };
 enum {
 	TESS_ATTENTION_SCALE, TESS_ATTENTION_WINDOW, TESS_ATTENTION_HEAD, TESS_ATTENTION_FIRST,
 	TESS_ATTENTION_GROUP, TESS_ATTENTION_KEYS, TESS_ATTENTION_VALUES, TESS_ATTENTION_DTYPE,
@@ -86,8 +97,11 @@ struct tess_op {                        /* an out [nodes, ...], with one axis mo
 	const struct tess_term *term;
 	void *stream;
 	const char *where;
+	/* The op that is run next on the stream, with nothing between; NULL: unknown. A device may
+	 * compute both: its call for the next one then does nothing. */
+	const struct tess_op *next;
 };
-TESS_TIGHT(tess_op, where);
+TESS_TIGHT(tess_op, next);
 
 /*
  * Memory of alloc() is read and written by run, pack and copy only, unless `mem` is TESS_HOST. What

@@ -66,7 +66,7 @@ static inline void open_gpu_device(const char *math)
 {
 	gpu_math = math;
 	EXPECT_OK(load_gpu_plugin());
-	EXPECT_OK(gpu_table->open(0, 1, &gpu));
+	EXPECT_OK(gpu_table->open(0, 3, &gpu));
 	EXPECT_OK(gpu_table->stream_open(gpu, &gpu_stream));
 }
 
@@ -143,7 +143,7 @@ static inline tess_status run_on_gpu(const struct tess_op *op)
 	}
 	for (int32_t i = 0; i < op->nout; i++) {
 		out[i] = op->out[i];
-		out[i].data = find_copy(out[i].data);
+		out[i].data = out[i].ndim ? find_copy(out[i].data) : NULL;
 	}
 	moved.in = in;
 	moved.out = out;
@@ -237,6 +237,83 @@ static inline void expect_same(const char *what, const struct tess_op *op, void 
 	free(before);
 }
 
+/* The floats from the first to the last of a view. */
+static inline int64_t count_floats(const struct tess_view *v)
+{
+	int64_t last = 0;
+
+	for (int32_t i = 0; i < v->ndim; i++) {
+		if (!v->shape[i])
+			return 0;
+		last += (v->shape[i] - 1) * v->stride[i];
+	}
+	return v->ndim ? last + 1 : 0;
+}
+
+/* Where element i of a view lies. */
+static inline int64_t locate_element(const struct tess_view *v, int64_t i)
+{
+	int64_t at = 0;
+
+	for (int32_t axis = v->ndim - 1; axis >= 0; i /= v->shape[axis--])
+		at += i % v->shape[axis] * v->stride[axis];
+	return at;
+}
+
+/* Elements are within `bound` of the largest of `want`, maybe 0; what lies between is kept. */
+static inline void expect_near_view(const char *what, const struct tess_view *v, float *want,
+                                    float bound)
+{
+	int64_t n = 1, at;
+	const float *got = v->data;
+	float max = 0;
+
+	for (int32_t i = 0; i < v->ndim; i++)
+		n *= v->shape[i];
+	for (int64_t i = 0; i < n; i++)
+		max = fmaxf(max, fabsf(want[locate_element(v, i)]));
+	ck_assert_msg(isfinite(max), "%s: the largest is %g", what, (double)max);
+	for (int64_t i = 0; i < n; i++) {
+		at = locate_element(v, i);
+		if (!(fabsf(got[at] - want[at]) <= bound * max))
+			ck_abort_msg("%s: element %d: %g, not %g of %g", what, (int)i,
+			             (double)got[at], (double)want[at], (double)max);
+		want[at] = got[at];
+	}
+	cpu_expect_equal(what, got, want, count_floats(v));
+}
+
+/* Runs an op on both, whose outs are f32 and have been filled, and compares all of them. */
+static inline void expect_near(const char *what, const struct tess_op *op, float bound)
+{
+	void *before[4], *want[4];
+
+	for (int32_t i = 0; i < op->nout; i++) {
+		size_t bytes = sizeof(float) * (size_t)count_floats(&op->out[i]);
+
+		before[i] = malloc(bytes + 1);
+		want[i] = malloc(bytes + 1);
+		if (bytes)
+			memcpy(before[i], op->out[i].data, bytes);
+	}
+	cpu_run_op(cpu, op);
+	for (int32_t i = 0; i < op->nout; i++) {
+		size_t bytes = sizeof(float) * (size_t)count_floats(&op->out[i]);
+
+		if (!bytes)
+			continue;
+		memcpy(want[i], op->out[i].data, bytes);
+		memcpy(op->out[i].data, before[i], bytes);
+	}
+	ck_assert_msg(run_on_gpu(op) == TESS_OK, "%s", cpu_sentence);
+	for (int32_t i = 0; i < op->nout; i++) {
+		if (op->out[i].ndim)
+			expect_near_view(what, &op->out[i], want[i], bound);
+		free(before[i]);
+		free(want[i]);
+	}
+}
+
 /*
  * Whether the device is not usable, as on a machine without a GPU. Asked in another process: the
  * driver does not survive a fork, and each test is one.
@@ -255,6 +332,15 @@ static inline bool is_gpu_missing(const char *file)
 		_exit(1);
 	}
 	return waitpid(pid, &status, 0) != pid || status != 0;
+}
+
+/* Of a program whose argument is the device; ends it where that cannot be used. */
+static inline TCase *begin_gpu_suite(int argc, char **argv, const char *name, double seconds,
+                                     SRunner **r)
+{
+	if (argc < 2 || is_gpu_missing(argv[1]))
+		exit(argc < 2 ? 2 : EXIT_SKIPPED);
+	return suite_begin(name, seconds, r);
 }
 
 #endif

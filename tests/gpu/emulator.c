@@ -173,6 +173,17 @@ void emulator_load_matrices(const void *row, uint32_t *out)
 	emulator_sync_warp();
 }
 
+void emulator_load_straight_matrices(const void *row, uint32_t *out)
+{
+	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+
+	rows[threadIdx.x] = row;
+	emulator_sync_warp();
+	for (unsigned m = 0; m < 4; m++)
+		memcpy(&out[m], rows[warp + m * 8 + lane / 4] + lane % 4 * 2, sizeof *out);
+	emulator_sync_warp();
+}
+
 /* Half `i` of two bf16. */
 static float get_half(uint32_t pair, unsigned i)
 {

@@ -24,14 +24,18 @@ void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_ind
 void emulator_sync_block(void);
 void emulator_sync_warp(void);
 float emulator_shuffle_xor(float x, int mask);
-/* Of a warp, as a GPU's ldmatrix.x4.trans and mma.m16n8k16 have them. */
+/* Of a warp, as a GPU's ldmatrix.x4.trans, ldmatrix.x4 and mma.m16n8k16 have them. */
 void emulator_load_matrices(const void *row, uint32_t *out);
+void emulator_load_straight_matrices(const void *row, uint32_t *out);
 void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 
 #ifdef EMULATED_KERNELS /* port.h */
 #define DEVICE static inline
 #define MATHF static inline
 #define KERNEL(threads, name, args) static void name(struct args a)
+#define KERNEL_EARLY KERNEL
+#define wait_for_kernels() (void)0
+#define prefetch_line emulator_prefetch_line
 #define SHARED static
 #define DYNAMIC_SHARED(name) float *name = emulated_shared
 #define UNROLL
@@ -42,6 +46,7 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 #define unpack_float tess_float
 #define pack_float tess_bits
 #define widen_f16 tess_f16_load
+#define round_f16 tess_f16_round
 
 struct quad {
 	uint32_t at[4];
@@ -60,12 +65,39 @@ static inline void emulator_store_quad(void *p, struct quad v)
 #define store_quad emulator_store_quad
 #define load_stream emulator_load_quad
 #define load_matrices emulator_load_matrices
+#define load_straight_matrices emulator_load_straight_matrices
 #define multiply_matrices emulator_multiply_matrices
 #define commit_copies() (void)0
 #define wait_copies(n) (void)0
 #define exp_fast expf
 #define copy_async emulator_copy_async
+#define add_atomic emulator_add
+#define lower_atomic emulator_lower
+#define raise_atomic emulator_raise
 #define pack_bf16 emulator_pack_bf16
+
+/* As a GPU would, it fails where there is no memory. */
+static inline void emulator_prefetch_line(const void *p)
+{
+	(void)*(const volatile char *)p;
+}
+
+/* Threads take turns at barriers only. */
+static inline uint32_t emulator_add(uint32_t *p, uint32_t v)
+{
+	uint32_t was = *p;
+
+	*p += v;
+	return was;
+}
+static inline void emulator_lower(uint32_t *p, uint32_t v)
+{
+	*p = v < *p ? v : *p;
+}
+static inline void emulator_raise(uint32_t *p, uint32_t v)
+{
+	*p = v > *p ? v : *p;
+}
 
 static inline void emulator_copy_async(void *to, const void *from, int bytes)
 {

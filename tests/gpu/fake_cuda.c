@@ -2,8 +2,9 @@
  * fake_cuda.c - stands for NVIDIA's driver and cuBLASLt in the table of the CUDA device: memory of
  * the host, kernels run by the emulator at once, products as plain loops. A GPU would run them
  * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail ("pending": no event is
- * reached), FAKE_CUDA_MEMORY limits memory to so many bytes, FAKE_CUDA_VERSION is the driver's,
- * FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared memory of a block.
+ * reached; "pools": there are none), FAKE_CUDA_MEMORY limits memory to so many bytes,
+ * FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared
+ * memory of a block.
  */
 #include "emulated_kernels.h"
 #include "gpu.h"
@@ -43,13 +44,14 @@ struct CUgraph_st { /* also as CUgraphExec */
 
 struct cublasLtMatmulDesc {
 	cublasComputeType_t compute;
-	cublasOperation_t turn_w;
+	cublasOperation_t turn_w, turn_x;
 };
 
 struct layout {
 	cudaDataType type;
 	uint64_t rows, cols;
-	int64_t ld;
+	int64_t ld, step;
+	int32_t count;
 };
 
 struct cuda_table cuda;
@@ -121,6 +123,9 @@ static CUresult fake_get_attribute(int *value, CUdevice_attribute what, CUdevice
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*value = 8;
 		return CUDA_SUCCESS;
+	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+		*value = !is_to_fail("pools");
+		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
 		*value = (int)get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX);
 		return CUDA_SUCCESS;
@@ -189,7 +194,8 @@ static CUresult fake_set_function(CUfunction function, CUfunction_attribute what
 
 	/* the other kernels have static shared memory, which counts, too */
 	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > SHARED_MAX ||
-	    (strncmp(e->name, "attend_", 7) != 0 && strncmp(e->name, "merge_", 6) != 0))
+	    (strncmp(e->name, "attend_", 7) != 0 && strncmp(e->name, "merge_", 6) != 0 &&
+	     strcmp(e->name, "multiply_groups_bf16") != 0))
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }
@@ -219,22 +225,24 @@ static CUresult take_task(CUstream stream, const struct task *k)
 	return CUDA_SUCCESS;
 }
 
-static CUresult fake_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                            unsigned by, unsigned bz, unsigned shared, CUstream stream, void **args,
+/* Code for GPUs before 9.0 does not wait for a kernel that still runs. */
+static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void **args,
                             void **extra)
 {
 	struct task k = { .kernel = (const struct emulated_entry *)(const void *)function,
-		          .grid = { gx, gy, gz },
-		          .block = { bx, by, bz },
-		          .shared = shared };
+		          .grid = { how->gridDimX, how->gridDimY, how->gridDimZ },
+		          .block = { how->blockDimX, how->blockDimY, how->blockDimZ },
+		          .shared = how->sharedMemBytes };
+	bool early = get_environment_number("FAKE_CUDA_COMPUTE", 90) >= 90;
 
-	FAIL_IF_TOLD(cuLaunchKernel);
-	if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || bx > 1024 || by != 1 || bz != 1 ||
-	    shared > get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX) || extra ||
-	    k.kernel->bytes > sizeof k.args)
+	FAIL_IF_TOLD(cuLaunchKernelEx);
+	if (!k.grid.x || !k.grid.y || !k.grid.z || k.grid.y > 65535 || k.grid.z > 65535 ||
+	    k.block.x > 1024 || k.block.y != 1 || k.block.z != 1 ||
+	    k.shared > get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX) || extra ||
+	    how->numAttrs > early || k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
-	return take_task(stream, &k);
+	return take_task(how->hStream, &k);
 }
 
 static CUresult fake_create_stream(CUstream *stream, unsigned flags)
@@ -353,13 +361,13 @@ static CUresult fake_get_memory(size_t *free_bytes, size_t *total)
 }
 
 /* New memory is full of NaN. */
-static CUresult fake_alloc(CUdeviceptr *out, size_t bytes, CUstream stream)
+static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
 {
 	struct block *b = calloc(1, sizeof *b);
 	size_t size = (bytes + 255) / 256 * 256, free_bytes, total;
 
 	fake_get_memory(&free_bytes, &total);
-	if (!b || !stream || stream->captures || size > free_bytes) {
+	if (!b || size > free_bytes) {
 		free(b);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -377,11 +385,10 @@ static CUresult fake_alloc(CUdeviceptr *out, size_t bytes, CUstream stream)
 	return CUDA_SUCCESS;
 }
 
-static CUresult fake_free(CUdeviceptr p, CUstream stream)
+static CUresult fake_free(CUdeviceptr p)
 {
 	struct block **at = &blocks, *b;
 
-	(void)stream;
 	pthread_mutex_lock(&lock);
 	while (*at && (CUdeviceptr)(uintptr_t)(*at)->data != p)
 		at = &(*at)->next;
@@ -394,6 +401,17 @@ static CUresult fake_free(CUdeviceptr p, CUstream stream)
 	}
 	pthread_mutex_unlock(&lock);
 	return b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_alloc_queued(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+	return !stream || stream->captures || is_to_fail("pools") ? CUDA_ERROR_NOT_SUPPORTED
+	                                                          : fake_alloc(out, bytes);
+}
+
+static CUresult fake_free_queued(CUdeviceptr p, CUstream stream)
+{
+	return stream ? fake_free(p) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 static CUresult fake_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
@@ -418,18 +436,21 @@ static CUresult fake_free_host(void *p)
 	return CUDA_SUCCESS;
 }
 
-static CUresult fake_get_pointer(void *value, CUpointer_attribute what, CUdeviceptr p)
+/* Of what is no memory of a GPU: 0. */
+static CUresult fake_get_pointer(unsigned n, CUpointer_attribute *what, void **values,
+                                 CUdeviceptr p)
 {
 	bool found = false;
 
-	(void)what;
+	if (n != 1 || *what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
+		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&lock);
 	for (const struct block *b = blocks; b && !found; b = b->next)
 		found = p >= (CUdeviceptr)(uintptr_t)b->data &&
 		        p < (CUdeviceptr)(uintptr_t)b->data + b->bytes;
 	pthread_mutex_unlock(&lock);
-	*(CUmemorytype *)value = CU_MEMORYTYPE_DEVICE;
-	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	*(CUmemorytype *)values[0] = found ? CU_MEMORYTYPE_DEVICE : 0;
+	return CUDA_SUCCESS;
 }
 
 /* ---- cuBLASLt -------------------------------------------------------------------------------- */
@@ -471,9 +492,12 @@ static cublasStatus_t fake_destroy_product(cublasLtMatmulDesc_t d)
 static cublasStatus_t fake_set_product(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
                                        const void *value, size_t bytes)
 {
-	if (what != CUBLASLT_MATMUL_DESC_TRANSA || bytes != sizeof(cublasOperation_t))
+	struct cublasLtMatmulDesc *p = (struct cublasLtMatmulDesc *)(void *)d;
+
+	if ((what != CUBLASLT_MATMUL_DESC_TRANSA && what != CUBLASLT_MATMUL_DESC_TRANSB) ||
+	    bytes != sizeof(cublasOperation_t))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	memcpy(&((struct cublasLtMatmulDesc *)(void *)d)->turn_w, value, bytes);
+	memcpy(what == CUBLASLT_MATMUL_DESC_TRANSA ? &p->turn_w : &p->turn_x, value, bytes);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -505,7 +529,7 @@ static cublasStatus_t fake_create_layout(cublasLtMatrixLayout_t *out, cudaDataTy
 		free(l);
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
-	*l = (struct layout){ type, rows, cols, ld };
+	*l = (struct layout){ type, rows, cols, ld, 0, 1 };
 	*out = (cublasLtMatrixLayout_t)(void *)l;
 	return CUBLAS_STATUS_SUCCESS;
 }
@@ -515,24 +539,40 @@ static cublasStatus_t fake_destroy_layout(cublasLtMatrixLayout_t l)
 	return free_pointer(l);
 }
 
-/* FAKE_CUDA_FAILS=heuristic: there is no algorithm. */
+static cublasStatus_t fake_set_layout(cublasLtMatrixLayout_t layout,
+                                      cublasLtMatrixLayoutAttribute_t what, const void *value,
+                                      size_t bytes)
+{
+	struct layout *l = (struct layout *)(void *)layout;
+
+	if (what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof l->count)
+		memcpy(&l->count, value, bytes);
+	else if (what == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof l->step)
+		memcpy(&l->step, value, bytes);
+	else
+		return CUBLAS_STATUS_INVALID_VALUE;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+/* FAKE_CUDA_FAILS=heuristic: there is no algorithm; batch: none for several products at once. */
 static cublasStatus_t fake_choose(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                   cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                   cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                   cublasLtMatmulPreference_t wish, int wanted,
                                   cublasLtMatmulHeuristicResult_t *result, int *found)
 {
-	(void)handle, (void)product, (void)a, (void)b, (void)c, (void)d, (void)wish;
-	*found = wanted && !is_to_fail("heuristic");
+	(void)handle, (void)product, (void)b, (void)c, (void)d, (void)wish;
+	*found = wanted && !is_to_fail("heuristic") &&
+	         (((struct layout *)(void *)a)->count == 1 || !is_to_fail("batch"));
 	memset(result, 0, sizeof *result);
 	return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* Element (row, col) of a column-major matrix; TF32 keeps 10 bits after the point. */
-static float load_matrix(const struct layout *l, const void *data, uint64_t row, uint64_t col,
-                         bool tf32)
+static float load_matrix(const struct layout *l, const void *data, int32_t of, uint64_t row,
+                         uint64_t col, bool tf32)
 {
-	int64_t at = (int64_t)row + (int64_t)col * l->ld;
+	int64_t at = (int64_t)row + (int64_t)col * l->ld + of * l->step;
 	float x;
 
 	if (l->type == CUDA_R_16BF)
@@ -541,23 +581,32 @@ static float load_matrix(const struct layout *l, const void *data, uint64_t row,
 	return tf32 ? tess_float((tess_bits(x) + 0x1000) & 0xffffe000u) : x;
 }
 
-static void run_product(const struct task *k)
+static void run_one_product(const struct task *k, int32_t of)
 {
-	bool turn = k->product->turn_w == CUBLAS_OP_T,
+	bool turn = k->product->turn_w == CUBLAS_OP_T, turn_x = k->product->turn_x == CUBLAS_OP_T,
 	     tf32 = k->product->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
 	uint64_t depth = turn ? k->w->rows : k->w->cols;
 
 	for (uint64_t col = 0; col < k->y->cols; col++) {
 		for (uint64_t row = 0; row < k->y->rows; row++) {
-			float *y = k->yp + (int64_t)row + (int64_t)col * k->y->ld, sum = 0;
+			float *y = k->yp + (int64_t)row + (int64_t)col * k->y->ld + of * k->y->step,
+			      sum = 0;
 
 			for (uint64_t i = 0; i < depth; i++)
-				sum = fmaf(load_matrix(k->w, k->wp, turn ? i : row, turn ? row : i,
-				                       tf32),
-				           load_matrix(k->x, k->xp, i, col, tf32), sum);
+				sum = fmaf(load_matrix(k->w, k->wp, of, turn ? i : row,
+				                       turn ? row : i, tf32),
+				           load_matrix(k->x, k->xp, of, turn_x ? col : i,
+				                       turn_x ? i : col, tf32),
+				           sum);
 			*y = k->beta == 0 ? sum : *y * k->beta + sum;
 		}
 	}
+}
+
+static void run_product(const struct task *k)
+{
+	for (int32_t i = 0; i < k->y->count; i++)
+		run_one_product(k, i);
 }
 
 static void run_task(const struct task *k)
@@ -585,7 +634,8 @@ static cublasStatus_t fake_multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_
 		          .beta = *(const float *)beta };
 
 	if (!handle || !algo || !workspace || !workspace_bytes || c != d || cl != dl ||
-	    *(const float *)alpha != 1 || is_to_fail("cublasLtMatmul"))
+	    *(const float *)alpha != 1 || k.w->count != k.y->count || k.x->count != k.y->count ||
+	    is_to_fail("cublasLtMatmul"))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	return take_task((CUstream)stream, &k) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
 	                                                       : CUBLAS_STATUS_EXECUTION_FAILED;
@@ -613,7 +663,7 @@ static tess_status fill_fake_table(void)
 		.cuModuleUnload = fake_unload_module,
 		.cuModuleGetFunction = fake_get_function,
 		.cuFuncSetAttribute = fake_set_function,
-		.cuLaunchKernel = fake_launch,
+		.cuLaunchKernelEx = fake_launch,
 		.cuStreamCreate = fake_create_stream,
 		.cuStreamDestroy = fake_destroy_stream,
 		.cuStreamSynchronize = fake_sync_stream,
@@ -628,13 +678,15 @@ static tess_status fill_fake_table(void)
 		.cuEventRecord = fake_record_event,
 		.cuEventSynchronize = fake_sync_event,
 		.cuEventQuery = fake_query_event,
-		.cuMemAllocAsync = fake_alloc,
-		.cuMemFreeAsync = fake_free,
+		.cuMemAlloc = fake_alloc,
+		.cuMemFree = fake_free,
+		.cuMemAllocAsync = fake_alloc_queued,
+		.cuMemFreeAsync = fake_free_queued,
 		.cuMemcpyAsync = fake_copy,
 		.cuMemGetInfo = fake_get_memory,
 		.cuMemHostAlloc = fake_alloc_host,
 		.cuMemFreeHost = fake_free_host,
-		.cuPointerGetAttribute = fake_get_pointer,
+		.cuPointerGetAttributes = fake_get_pointer,
 		.cublasLtCreate = fake_open_blas,
 		.cublasLtDestroy = fake_close_blas,
 		.cublasLtMatmul = fake_multiply,
@@ -646,6 +698,7 @@ static tess_status fill_fake_table(void)
 		.cublasLtMatmulPreferenceDestroy = fake_destroy_wish,
 		.cublasLtMatmulPreferenceSetAttribute = fake_set_wish,
 		.cublasLtMatrixLayoutCreate = fake_create_layout,
+		.cublasLtMatrixLayoutSetAttribute = fake_set_layout,
 		.cublasLtMatrixLayoutDestroy = fake_destroy_layout,
 	};
 	return TESS_OK;

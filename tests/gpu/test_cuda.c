@@ -56,6 +56,9 @@ START_TEST(machines)
 	expect_sentence(load_gpu_plugin(), TESS_EINVAL,
 	                "TESSERA_CUDA_MATH=f16: use auto, f32 or tf32");
 	gpu_math = "auto";
+	gpu_sync = "2";
+	expect_sentence(load_gpu_plugin(), TESS_EINVAL, "TESSERA_CUDA_SYNC=2: use 0, kernels or 1");
+	gpu_sync = "kernels";
 	EXPECT_OK(load_gpu_plugin());
 	ck_assert_int_eq(gpu_table->count(), 2);
 	expect_sentence(gpu_table->open(2, 1, &self), TESS_EINVAL, "no GPU 2; there are 2");
@@ -73,6 +76,7 @@ START_TEST(memory)
 	uint64_t before, after;
 	void *p, *q;
 
+	set_variable("FAKE_CUDA_FAILS", _i ? "pools" : NULL);
 	set_variable("FAKE_CUDA_MEMORY", "100000000");
 	open_gpu_device("auto");
 	EXPECT_OK(gpu_table->free_bytes(gpu, &before));
@@ -95,12 +99,12 @@ END_TEST
 START_TEST(unsupported_ops)
 {
 	struct tess_view in[2] = { 0 }, out = { 0 };
-	struct tess_op op = cpu_make_op(TESS_OP_ADAMW, in, 2, &out, NULL, 0);
+	struct tess_op op = cpu_make_op(TESS_OP_FILL, in, 2, &out, NULL, 0);
 	struct tess_view panels = { 0 };
 
 	open_gpu_device("auto");
 	expect_sentence(gpu_table->supports(&op), TESS_ENOTSUP,
-	                "layers.0.mlp: cuda: ops of kind 19 are not supported");
+	                "layers.0.mlp: cuda: ops of kind 21 are not supported");
 	expect_sentence(gpu_table->pack(gpu, in, &panels), TESS_ENOTSUP, "weights lie in rows");
 	op = make_linear(in, &out, TESS_F32);
 	EXPECT_OK(gpu_table->supports(&op));
@@ -126,10 +130,10 @@ START_TEST(failed_calls)
 
 	open_gpu_device("auto");
 	op = make_linear(in, &out, TESS_BF16);
-	set_variable("FAKE_CUDA_FAILS", "cuLaunchKernel");
+	set_variable("FAKE_CUDA_FAILS", "cuLaunchKernelEx");
 	op.stream = gpu_stream;
 	expect_sentence(gpu_table->run(gpu, &op), TESS_EDEVICE,
-	                "layers.0.mlp: cuda: cuLaunchKernel: it was told to fail");
+	                "layers.0.mlp: cuda: cuLaunchKernelEx: it was told to fail");
 	set_variable("FAKE_CUDA_FAILS", "cublasLtMatmul");
 	expect_sentence(gpu_table->run(gpu, &op), TESS_EDEVICE,
 	                "layers.0.mlp: cuda: cublasLtMatmul: cuBLASLt status 7");
@@ -195,6 +199,55 @@ END_TEST
 
 /* ---- copies, streams, graphs ----------------------------------------------------------------- */
 
+static void swap_data(struct tess_view *a, struct tess_view *b)
+{
+	void *data = a->data;
+
+	a->data = b->data;
+	b->data = data;
+}
+
+/* Two products that lie a step apart are one call, or two if cuBLASLt has none for both. */
+START_TEST(pairs)
+{
+	struct tess_view in[3], out[2];
+	struct tess_op op;
+	float want[12 * 48], *y;
+
+	open_gpu_device("auto");
+	op = make_linear(in, out, TESS_BF16);
+	in[2] = in[1];
+	in[1].shape[0] = in[2].shape[0] = 24;
+	in[2].data = (char *)in[1].data + 24 * 64 * 2;
+	out[1] = out[0];
+	out[0].shape[1] = out[1].shape[1] = 24;
+	y = out[0].data;
+	out[1].data = y + 24;
+	op.nin = 3;
+	op.nout = 2;
+	EXPECT_OK(run_on_gpu(&op));
+	memcpy(want, y, sizeof want);
+	memset(y, 0, sizeof want);
+	set_variable("FAKE_CUDA_FAILS", "batch");
+	EXPECT_OK(run_on_gpu(&op)); /* by the plan of both, which is kept */
+	ck_assert(!memcmp(y, want, sizeof want));
+	swap_data(&in[1], &in[2]);
+	swap_data(&out[0], &out[1]);
+	memset(y, 0, sizeof want);
+	EXPECT_OK(run_on_gpu(&op)); /* the same plan */
+	ck_assert(!memcmp(y, want, sizeof want));
+	in[1].stride[0] = in[2].stride[0] = 128; /* every other row */
+	in[1].shape[0] = in[2].shape[0] = 12;
+	out[0].shape[1] = out[1].shape[1] = 12;
+	EXPECT_OK(run_on_gpu(&op));
+	for (int i = 0; i < 12 * 24; i++)
+		ck_assert(y[i / 12 / 2 * 48 + i / 12 % 2 * 24 + i % 12] ==
+		          want[i / 12 / 2 * 48 + i / 12 % 2 * 24 + i % 12 * 2]);
+	free_buffers();
+	close_gpu_device();
+}
+END_TEST
+
 /* Pageable memory goes through pinned stages both ways, if there is much of it. */
 START_TEST(copies)
 {
@@ -212,6 +265,10 @@ START_TEST(copies)
 		EXPECT_OK(gpu_table->copy(gpu, to, p, sizes[i], gpu_stream));
 		EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
 		ck_assert_msg(!memcmp(from, to, sizes[i]), "%d bytes", (int)sizes[i]);
+		set_variable("FAKE_CUDA_FAILS", "cuMemcpyAsync");
+		expect_sentence(gpu_table->copy(gpu, p, from, sizes[i], gpu_stream), TESS_EDEVICE,
+		                "cuda: cuMemcpyAsync: it was told to fail");
+		set_variable("FAKE_CUDA_FAILS", NULL);
 		gpu_table->free(gpu, p);
 		free(from);
 		free(to);
@@ -240,6 +297,22 @@ START_TEST(streams)
 		gpu_table->stream_close(gpu, stream[i]);
 	EXPECT_OK(gpu_table->stream_open(gpu, &stream[1]));
 	gpu_table->stream_close(gpu, stream[1]);
+	close_gpu_device();
+}
+END_TEST
+
+/* Its kernels do not wait for the one before them: they must not start early. */
+START_TEST(older_gpu)
+{
+	struct tess_view in[2], out;
+	struct tess_op op;
+
+	gpu_sync = "0";
+	set_variable("FAKE_CUDA_COMPUTE", "80");
+	open_gpu_device("auto");
+	op = make_linear(in, &out, TESS_BF16);
+	EXPECT_OK(run_on_gpu(&op));
+	free_buffers();
 	close_gpu_device();
 }
 END_TEST
@@ -302,19 +375,18 @@ END_TEST
 int main(int argc, char **argv)
 {
 	SRunner *r;
-	TCase *t;
+	TCase *t = begin_gpu_suite(argc, argv, "cuda", 60, &r);
 
-	if (argc < 2 || is_gpu_missing(argv[1]))
-		return argc < 2 ? 2 : EXIT_SKIPPED;
-	t = suite_begin("cuda", 60, &r);
 	tcase_add_test(t, machines);
-	tcase_add_test(t, memory);
+	tcase_add_loop_test(t, memory, 0, 2);
 	tcase_add_test(t, unsupported_ops);
 	tcase_add_test(t, failed_calls);
 	tcase_add_test(t, failed_blas);
 	tcase_add_test(t, no_algorithm);
+	tcase_add_test(t, pairs);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, streams);
+	tcase_add_test(t, older_gpu);
 	tcase_add_test(t, graphs);
 	return suite_end(r);
 }

@@ -4,9 +4,9 @@
  */
 #include "device.h"
 
-/* The out of an op on both, whose rows have `n` elements and 3 more: within 2e-6 of the largest. */
-static void expect_close(const char *what, const struct tess_op *op, float *y, int64_t rows,
-                         int64_t n)
+/* The out of an op on both, rows of `n` elements and 3 more: within `bound` of the largest. */
+static void expect_within(const char *what, const struct tess_op *op, float *y, int64_t rows,
+                          int64_t n, float bound)
 {
 	uint64_t bytes = sizeof *y * (uint64_t)(rows * (n + 3));
 	void *before = memcpy(malloc(bytes), y, bytes);
@@ -17,11 +17,17 @@ static void expect_close(const char *what, const struct tess_op *op, float *y, i
 	ck_assert_msg(max > 0 && isfinite(max), "%s: the largest is %g", what, (double)max);
 	for (int64_t i = 0; i < rows * (n + 3); i++)
 		if (i % (n + 3) >= n ? !cpu_is_same(y[i], want[i])
-		                     : !(fabsf(y[i] - want[i]) <= 2e-6f * max))
+		                     : !(fabsf(y[i] - want[i]) <= bound * max))
 			ck_abort_msg("%s: row %d, element %d: %g, not %g", what, (int)(i / (n + 3)),
 			             (int)(i % (n + 3)), (double)y[i], (double)want[i]);
 	free(before);
 	free(want);
+}
+
+static void expect_close(const char *what, const struct tess_op *op, float *y, int64_t rows,
+                         int64_t n)
+{
+	expect_within(what, op, y, rows, n, 2e-6f);
 }
 
 /* ---- ROUTE ----------------------------------------------------------------------------------- */
@@ -41,6 +47,7 @@ static void test_route_op(int64_t experts, int64_t top, int flags, int64_t group
 
 	for (int64_t i = 0; i < rows * n; i++) /* several are equal */
 		x[i] = roundf(x[i] * 8) / 4;
+	x[n + n / 2] = x[2 * n - 1] = NAN;
 	expect_same("route", &op, y, sizeof *y * (uint64_t)(rows * n));
 	free_host_buffers();
 }
@@ -65,7 +72,8 @@ struct experts_case {
 	int32_t dtype, act;
 	int64_t rows, k, ffn, h, experts, asked;
 	bool turned; /* weights are stored [experts, in, out] */
-	int64_t slots;
+	int64_t slots, top; /* top: the number, 0 or what rows ask for */
+	bool rounded; /* on tensor cores: x and what is between in bf16 */
 };
 
 static struct tess_view make_weight_stack(const struct experts_case *c, int64_t n, int64_t k)
@@ -99,7 +107,7 @@ static void test_experts_op(const struct experts_case *c)
 	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[33];
 	struct tess_tree tree[] = { { 1, 0, 1, 0, 1 }, { 1, 0, 1, 1, 1 }, { e, 0, e, 2, 1 } };
 	struct tess_term term[] = { { 0, 0, k_bound }, { 3, 0, f_bound }, { 1, 0, e_bound } };
-	double num[TESS_EXPERTS_NUMS] = { c->act, (double)c->slots };
+	double num[TESS_EXPERTS_NUMS] = { c->act, (double)c->slots, 0, (double)c->top };
 	struct tess_view in[4], out, mid[2];
 	struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, TESS_EXPERTS_NUMS,
 	                                    tree, 3, term, 3);
@@ -113,7 +121,12 @@ static void test_experts_op(const struct experts_case *c)
 	in[3] = make_weight_stack(c, c->h, c->ffn);
 	y = make_buffer(c->rows * (n + 3), false);
 	out = cpu_make_rows(y, c->rows, n, n + 3);
-	expect_close("experts", &op, y, c->rows, n);
+	expect_within("experts", &op, y, c->rows, n, c->rounded ? 0x1p-8f : 2e-6f);
+	if (c->top > 1) {
+		num[TESS_EXPERTS_TOP] = 1;
+		ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
+		expect_part(cpu_sentence, "experts: a row asks for more than it has slots for");
+	}
 	if (c->slots) {
 		mid[0] = out;
 		mid[1] = in[1];
@@ -130,12 +143,19 @@ static void test_experts_op(const struct experts_case *c)
 START_TEST(experts)
 {
 	static const struct experts_case cases[] = {
-		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0 },
-		{ TESS_BF16, TESS_SILU, 5, 264, 40, 64, 4, 2, false, 0 },
-		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0 },
-		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0 },
-		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4 },
-		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 6, 2, true, 2 },
+		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false },
+		{ TESS_BF16, TESS_SILU, 5, 264, 40, 64, 4, 2, false, 0, 0, false },
+		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0, 0, false },
+		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false },
+		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4, 0, false },
+		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 9, 2, true, 2, 0, false },
+		/* more than 8 rows of each: in tiles; two experts of six have rows */
+		{ TESS_F32, TESS_SILU, 80, 70, 40, 90, 3, 2, false, 0, 2, false },
+		{ TESS_BF16, TESS_SILU, 60, 8, 8, 5, 6, 1, false, 0, 1, true },
+		{ TESS_BF16, TESS_RELU, 1100, 8, 8, 5, 1, 1, false, 0, 1, true },
+		{ TESS_BF16, TESS_GELU, 90, 72, 72, 20, 3, 2, false, 0, 2, true },
+		{ TESS_BF16, TESS_SILU, 150, 200, 72, 136, 1, 1, false, 0, 0, true },
+		{ TESS_BF16, TESS_SILU, 40, 72, 24, 16, 4, 2, false, 2, 0, true },
 	};
 
 	set_up_devices("auto");
@@ -147,7 +167,7 @@ END_TEST
 /* ---- HEAD_LINEAR ----------------------------------------------------------------------------- */
 
 static void test_head_linear_op(int32_t dtype, int64_t rows, int64_t heads, int64_t n, int64_t k,
-                                int64_t rest, bool turned)
+                                int64_t rest, bool turned, bool rounded)
 {
 	int64_t xn = heads * (k + rest), yn = heads * (n + rest);
 	struct tess_view in[] = {
@@ -162,7 +182,7 @@ static void test_head_linear_op(int32_t dtype, int64_t rows, int64_t heads, int6
 	struct tess_view out = cpu_make_rows(y, rows, yn, yn + 3);
 	struct tess_op op = cpu_make_op(TESS_OP_HEAD_LINEAR, in, 2, &out, NULL, 0);
 
-	expect_close("head_linear", &op, y, rows, yn);
+	expect_within("head_linear", &op, y, rows, yn, rounded ? 0x1p-8f : 2e-6f);
 	free_host_buffers();
 }
 
@@ -170,10 +190,13 @@ START_TEST(head_linears)
 {
 	set_up_devices("auto");
 	for (int i = 0; i < 6; i += 1 + THIN / 4) {
-		test_head_linear_op(cpu_choose_dtype(i), 1, 4, 32, 16, 8, i >= 3);
-		test_head_linear_op(cpu_choose_dtype(i), 11, 3, 13, 300, 0, i >= 3);
-		test_head_linear_op(cpu_choose_dtype(i), 8, 2, 5, 7, 3, i >= 3);
+		test_head_linear_op(cpu_choose_dtype(i), 1, 4, 32, 16, 8, i >= 3, false);
+		test_head_linear_op(cpu_choose_dtype(i), 11, 3, 13, 300, 0, i >= 3, false);
+		test_head_linear_op(cpu_choose_dtype(i), 8, 2, 5, 7, 3, i >= 3, false);
 	}
+	test_head_linear_op(TESS_BF16, 140, 2, 70, 72, 8, false, true);
+	test_head_linear_op(TESS_BF16, 9, 3, 5, 8, 0, false, true);
+	test_head_linear_op(TESS_BF16, 70, 2, 70, 72, 8, true, false);
 	tear_down_devices();
 }
 END_TEST
@@ -181,13 +204,10 @@ END_TEST
 int main(int argc, char **argv)
 {
 	SRunner *r;
-	TCase *t;
+	TCase *t = begin_gpu_suite(argc, argv, "gpu_experts", 300, &r);
 
-	if (argc < 2 || is_gpu_missing(argv[1]))
-		return argc < 2 ? 2 : EXIT_SKIPPED;
-	t = suite_begin("gpu_experts", 300, &r);
 	tcase_add_test(t, routes);
-	tcase_add_loop_test(t, experts, 0, 6);
+	tcase_add_loop_test(t, experts, 0, 12);
 	tcase_add_test(t, head_linears);
 	return suite_end(r);
 }

@@ -45,7 +45,7 @@ START_TEST(maps)
 }
 END_TEST
 
-static void test_rope_op(int64_t each, int64_t first, int64_t width, int interleaved, bool in_place)
+static void test_rope_op(int64_t each, int64_t first, int64_t width, int how, bool in_place)
 {
 	int64_t rows = 5, n = 3 * each, positions = 40;
 	float *x = make_buffer(rows * n, true), *table = make_buffer(positions * width, true);
@@ -57,7 +57,8 @@ static void test_rope_op(int64_t each, int64_t first, int64_t width, int interle
 		cpu_make_rows(table, positions, width, width),
 	};
 	struct tess_view out = cpu_make_rows(y, rows, n, n);
-	double num[TESS_ROPE_NUMS] = { (double)each, (double)first, (double)width, interleaved };
+	double num[TESS_ROPE_NUMS] = { (double)each, (double)first, (double)width, how & 1,
+		                       how / 2 };
 	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
 	for (int64_t t = 0; t < rows; t++)
@@ -73,9 +74,9 @@ START_TEST(ropes)
 {
 	set_up_devices("auto");
 	for (int i = 0; i < 4; i++) {
-		test_rope_op(64, 0, 64, i % 2, i / 2);
-		test_rope_op(20, 0, 6, i % 2, i / 2);
-		test_rope_op(27, 11, 16, i % 2, i / 2);
+		test_rope_op(64, 0, 64, i, i / 2);
+		test_rope_op(20, 0, 6, i, i / 2);
+		test_rope_op(27, 11, 16, i, i / 2);
 	}
 	tear_down_devices();
 }
@@ -220,62 +221,6 @@ START_TEST(selected_rows)
 }
 END_TEST
 
-/* The CPU device lacks it: the largest element, and what is not finite, by their definition. */
-static void find_expected(const float *x, int n, int32_t *want)
-{
-	want[0] = want[1] = want[3] = 0;
-	want[2] = -1;
-	for (int i = n - 1; i >= 0; i--) {
-		if (isfinite(x[i])) {
-			if (!isfinite(x[want[0]]) || want[0] < i || x[i] >= x[want[0]])
-				want[0] = i;
-			continue;
-		}
-		want[1]++;
-		want[2] = i;
-		want[3] = isnan(x[i]) != 0;
-	}
-}
-
-START_TEST(largest_elements)
-{
-	enum { ROWS = 5, PITCH = 5003 };
-	static const int columns[] = { 1, 31, 1024, 1025, 5000 };
-	struct tess_view in, out;
-	struct tess_op op = cpu_make_op(TESS_OP_ARGMAX, &in, 1, &out, NULL, 0);
-
-	set_up_devices("auto");
-	for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
-		int n = columns[c], last = n - 1;
-		float *x = make_buffer(ROWS * PITCH, true);
-		int32_t *y = add_buffer(malloc(ROWS * 6 * sizeof *y), ROWS * 6 * sizeof *y),
-			want[4];
-
-		x[PITCH + last] = x[PITCH + last / 2] = 90; /* equal ones */
-		for (int i = 0; i < n; i++) /* all are 0, some -0 */
-			x[2 * PITCH + i] = i % 3 ? 0.0f : -0.0f;
-		x[3 * PITCH + last] = NAN;
-		x[3 * PITCH + last / 3] = n > 1 ? INFINITY : NAN;
-		x[4 * PITCH + last / 2] = -INFINITY;
-		in = cpu_make_rows(x, ROWS, n, PITCH);
-		out = cpu_make_view(y, TESS_I32, ROWS, 4, 6, 1);
-		ck_assert_msg(run_on_gpu(&op) == TESS_OK, "%s", cpu_sentence);
-		for (int t = 0; t < ROWS; t++) {
-			find_expected(x + t * PITCH, n, want);
-			if (want[1] < n) /* else no id is right */
-				ck_assert_int_eq(y[6 * t], want[0]);
-			for (int i = 1; i < 4; i++)
-				ck_assert_msg(y[6 * t + i] == want[i], "row %d of %d, %d: %d", t, n,
-				              i, (int)y[6 * t + i]);
-		}
-		free_host_buffers();
-	}
-	out.shape[1] = 3;
-	ck_assert_int_eq(gpu_table->supports(&op), TESS_EINVAL);
-	tear_down_devices();
-}
-END_TEST
-
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 struct linear_case {
@@ -375,7 +320,7 @@ static void check_linears(const char *math)
 			                  .nweights = 5,
 			                  .rows = rows[i / 3],
 			                  .k = 24,
-			                  .n = { 40, 5, 1, 33, 7 } };
+			                  .n = { 40, 40, 1, 33, 7 } };
 		test_linear_op(&c, rounding);
 		c.bound = (int64_t[]){ 0, 8, 8, 24 };
 		test_linear_op(&c, rounding);
@@ -645,25 +590,134 @@ START_TEST(attention_without_page)
 }
 END_TEST
 
+/* ---- ops with the ones after them ------------------------------------------------------------ */
+
+enum { CHAIN = 7, CHAIN_WIDE = 64, LINKED = 1, SKIPS = 2 };
+
+/* Runs the ops one after another; LINKED: each names the next one; SKIPS: NORM is not run. */
+static void run_chain(const struct tess_op *chain, int how)
+{
+	struct tess_view in[CHAIN][3], out[CHAIN];
+	struct tess_op op[CHAIN];
+
+	for (int i = 0; i < nbuffers; i++)
+		copy_buffer(&buffers[i], false);
+	for (int i = 0; i < CHAIN; i++) {
+		op[i] = chain[i];
+		op[i].in = in[i];
+		op[i].out = &out[i];
+		op[i].stream = gpu_stream;
+		op[i].next = how && i + 1 < CHAIN ? &op[i + 1] : NULL;
+		for (int k = 0; k < op[i].nin; k++) {
+			in[i][k] = chain[i].in[k];
+			in[i][k].data = find_copy(in[i][k].data);
+		}
+		out[i] = *chain[i].out;
+		out[i].data = find_copy(out[i].data);
+	}
+	for (int i = 0; i < CHAIN; i++)
+		if (how != SKIPS || op[i].kind != TESS_OP_NORM)
+			EXPECT_OK(gpu_table->run(gpu, &op[i]));
+	EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
+}
+
+/* ADD, NORM, LINEAR, GLU, LINEAR, ROPE, ROPE; `shift`: rows of the NORM's out in ADD's x. */
+static void test_chain(int64_t rows, int64_t shift, int32_t dtype)
+{
+	enum { W = CHAIN_WIDE };
+	float *x = make_buffer((rows + 1) * W, true), *more = make_buffer(rows * W, true),
+	      *sum = make_buffer(rows * W, false), *z[2], *table = make_buffer(40 * 16, true),
+	      *h = make_buffer(rows * W, false),
+	      *y = shift < 0 ? make_buffer(rows * W, false) : x + shift * W;
+	void *w[3] = { make_weight_buffer(dtype, W, NULL), make_weight_buffer(dtype, W * W, NULL),
+		       make_weight_buffer(dtype, W * W, NULL) };
+	int32_t *position = malloc(4 * (size_t)rows);
+	double eps[TESS_NORM_NUMS] = { 0, 1e-5, 0, 0 }, silu[] = { TESS_SILU },
+	       rope[TESS_ROPE_NUMS] = { 32, 0, 16 };
+	struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	struct tess_term term = { 0, 0, (int64_t[]){ 0, W } };
+	struct tess_view in[CHAIN][3], out[CHAIN];
+	struct tess_op op[CHAIN];
+	char *want[BUFFERS];
+
+	for (int i = 0; i < 2; i++)
+		z[i] = make_buffer(rows * W, false);
+	for (int64_t t = 0; t < rows; t++)
+		position[t] = (int32_t)t;
+	add_buffer(position, 4 * (uint64_t)rows);
+	in[0][0] = cpu_make_rows(x, rows, W, W);
+	in[0][1] = cpu_make_rows(more, rows, W, W);
+	out[0] = in[1][0] = cpu_make_rows(sum, rows, W, W);
+	in[1][1] = cpu_make_list(w[0], dtype, W);
+	out[1] = in[2][0] = cpu_make_rows(y, rows, W, W);
+	in[2][1] = cpu_make_view(w[1], dtype, W, W, W, 1);
+	out[2] = in[3][0] = in[3][1] = cpu_make_rows(z[0], rows, W, W);
+	out[3] = in[4][0] = cpu_make_rows(h, rows, W, W);
+	in[4][1] = cpu_make_view(w[2], dtype, W, W, W, 1);
+	out[4] = out[6] = in[6][0] = cpu_make_rows(z[1], rows, W, W);
+	out[5] = in[5][0] = cpu_make_rows(h, rows, 32, W);
+	in[5][1] = in[6][1] = cpu_make_list(position, TESS_I32, rows);
+	in[5][2] = in[6][2] = cpu_make_rows(table, 40, 16, 16);
+	op[0] = cpu_make_op(TESS_OP_ADD, in[0], 2, &out[0], NULL, 0);
+	op[1] = cpu_make_sum_op(TESS_OP_NORM, in[1], 2, &out[1], eps, TESS_NORM_NUMS, &tree, 1,
+	                        &term, 1);
+	op[2] = cpu_make_sum_op(TESS_OP_LINEAR, in[2], 2, &out[2], NULL, 0, &tree, 1, &term, 1);
+	op[3] = cpu_make_op(TESS_OP_GLU, in[3], 2, &out[3], silu, 1);
+	op[4] = cpu_make_sum_op(TESS_OP_LINEAR, in[4], 2, &out[4], NULL, 0, &tree, 1, &term, 1);
+	op[5] = cpu_make_op(TESS_OP_ROPE, in[5], 3, &out[5], rope, TESS_ROPE_NUMS);
+	op[6] = cpu_make_op(TESS_OP_ROPE, in[6], 3, &out[6], rope, TESS_ROPE_NUMS);
+	for (int how = 0; how < (shift > 0 ? SKIPS : SKIPS + 1); how++) {
+		run_chain(op, how);
+		for (int i = 0; i < nbuffers; i++) {
+			char *got = malloc(buffers[i].bytes);
+
+			EXPECT_OK(gpu_table->copy(gpu, got, buffers[i].device, buffers[i].bytes,
+			                          gpu_stream));
+			EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
+			if (!how)
+				want[i] = got;
+			else
+				ck_assert_msg(!memcmp(got, want[i], buffers[i].bytes),
+				              "way %d, buffer %d, shift %d", how, i, (int)shift);
+			if (how)
+				free(got);
+		}
+	}
+	for (int i = 0; i < nbuffers; i++)
+		free(want[i]);
+	free_host_buffers();
+}
+
+/* The same bits, whatever a device computes together. */
+START_TEST(chains)
+{
+	set_up_devices("auto");
+	/* 1: other rows of x, which are read later */
+	for (int64_t shift = -1; shift < 2; shift++) {
+		test_chain(3, shift, TESS_BF16);
+		test_chain(12, shift, TESS_BF16);
+	}
+	test_chain(12, -1, TESS_F16);
+	tear_down_devices();
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	SRunner *r;
-	TCase *t;
+	TCase *t = begin_gpu_suite(argc, argv, "gpu_ops", 300, &r);
 
-	if (argc < 2 || is_gpu_missing(argv[1]))
-		return argc < 2 ? 2 : EXIT_SKIPPED;
-	t = suite_begin("gpu_ops", 300, &r);
 	tcase_add_test(t, maps);
 	tcase_add_test(t, ropes);
 	tcase_add_test(t, norms);
 	tcase_add_test(t, embeddings);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, selected_rows);
-	tcase_add_test(t, largest_elements);
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);
 	tcase_add_test(t, linear_tf32);
 	tcase_add_loop_test(t, attention, 0, 2 * ATTENTION_CASES / THIN);
 	tcase_add_test(t, attention_without_page);
+	tcase_add_test(t, chains);
 	return suite_end(r);
 }

@@ -6,10 +6,14 @@
 #include "../unit/suite.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <unistd.h>
 
+#define STORIES "--data " DATA "/texts/stories.jsonl"
+
 static const struct refusal {
-	const char *environment, *arguments; /* arguments NULL: --device cuda_emulated */
+	/* arguments NULL: --device cuda_emulated; of train with STORIES, else of generate */
+	const char *environment, *arguments;
 	const char *sentence;
 } refusals[] = {
 	{ "", "--device cuda",
@@ -38,28 +42,36 @@ static const struct refusal {
 	{ "FAKE_CUDA_MEMORY=4000000", "--device cuda_emulated --max-tokens 500 --kv-memory 300K",
 	  "a prompt of 1 ids and 500 tokens needs 0.62 MiB of KV cache, and 0.29 of 0.29 MiB are "
 	  "free; use fewer, or a larger --kv-memory" },
-	{ "FAKE_CUDA_FAILS=cuLaunchKernel", NULL,
-	  "model.embed_tokens: cuda: cuLaunchKernel: it was told to fail (CUDA_ERROR_FAKE)" },
+	{ "FAKE_CUDA_MEMORY=3000000", "--device cuda_emulated " STORIES,
+	  "the weights of a rank need 1 MiB, their gradients and the optimizer's state 3, and 2 "
+	  "MiB of device cuda_emulated:0 are free for it; use more ranks, each on a device of its "
+	  "own: along tp, or along dp with --plan-override 'dp:**=zero3'" },
+	{ "FAKE_CUDA_FAILS=cuLaunchKernelEx", "--device cuda_emulated " STORIES,
+	  "model.embed_tokens: cuda: cuLaunchKernelEx: it was told to fail (CUDA_ERROR_FAKE)" },
+	{ "FAKE_CUDA_FAILS=cuLaunchKernelEx", NULL,
+	  "model.embed_tokens: cuda: cuLaunchKernelEx: it was told to fail (CUDA_ERROR_FAKE)" },
 };
 
 START_TEST(one_sentence)
 {
 	const struct refusal *f = &refusals[_i];
 	bool real = f->arguments && !strcmp(f->arguments, "--device cuda");
-	char text[4096];
+	bool trains = f->arguments && strstr(f->arguments, STORIES);
+	char text[4096], name[32];
 	int status;
 
 	if (real && (!strcmp(getenv("CUDA_BUILT"), "0") || !access("/dev/nvidiactl", F_OK)))
 		return;
-	status = command_run(text, sizeof text,
-	                     "env %s %s generate %s %s --ids 1 --temperature 0 2>&1 >/dev/null",
-	                     f->environment, TESSERA, DATA,
-	                     f->arguments ? f->arguments : "--device cuda_emulated");
+	status = command_run(text, sizeof text, "env %s %s %s %s %s %s 2>&1 >/dev/null",
+	                     f->environment, TESSERA, trains ? "train" : "generate", DATA,
+	                     f->arguments ? f->arguments : "--device cuda_emulated",
+	                     trains ? "" : "--ids 1 --temperature 0");
 	ck_assert_msg(status == 1, "status %d: %s", status, text);
 	expect_part(text, f->sentence);
 	if (f->arguments && strstr(f->arguments, "-n 2"))
 		return; /* the launcher says more */
-	ck_assert_int_eq(strncmp(text, "tessera generate: ", 18), 0);
+	snprintf(name, sizeof name, "tessera %s: ", trains ? "train" : "generate");
+	ck_assert_int_eq(strncmp(text, name, strlen(name)), 0);
 	ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 }
 END_TEST

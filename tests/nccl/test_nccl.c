@@ -133,6 +133,11 @@ static tess_status run_late_rank(struct tess_world *w, void *arg)
 	}
 	if (!st)
 		HOLDS(g->nqueued == 2);
+	c.op = TESS_MAX; /* which NCCL does not take: through host memory, when the sums are done */
+	if (!st)
+		st = tess_group_run(g, &c);
+	if (!st)
+		HOLDS(g->nqueued == 0);
 	if (!st)
 		st = check_card(g, &o, (float)(n * (n - 1) / 2 * n), n * n);
 	HOLDS(st || g->nqueued == 0);
@@ -650,6 +655,8 @@ struct told_case {
 	uint64_t flags; /* with logits the host chooses */
 	int texts, end_at;
 	int stop; /* 0, or texts end with the id that the first one has there */
+	bool sampled; /* all but the first text, each in its own way */
+	const char *doubt; /* each nth step has a row in doubt; NULL: none */
 	struct told told;
 };
 
@@ -657,7 +664,12 @@ struct told_case {
 static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool first)
 {
 	static const int32_t ids[] = { 1, 2, 3, 300, 5, 77, 403, 261, 90, 12 };
-	struct tess_sampling greedy = { .temperature = 0, .top_p = 1, .repetition_penalty = 1 };
+	static const struct tess_sampling ways[] = {
+		{ .temperature = 0, .top_p = 1, .repetition_penalty = 1 },
+		{ .temperature = 1, .top_p = 1, .seed = 1 },
+		{ .temperature = 0.9, .top_p = 0.9, .min_p = 0.01, .seed = 2 },
+		{ .temperature = 3, .top_p = 1, .top_k = 40, .seed = 3 },
+	};
 	struct tess_request r[TEXTS];
 	const struct tess_request *list[TEXTS];
 	struct tess_generation how = { .size = sizeof how };
@@ -670,7 +682,7 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 			                      .ids = ids + i,
 			                      .nids = 3 + i,
 			                      .flags = c->flags,
-			                      .sampling = &greedy,
+			                      .sampling = &ways[c->sampled ? i : 0],
 			                      .stop = stops ? &stop : NULL,
 			                      .nstop = stops,
 			                      .max_tokens = 80 - 7 * i };
@@ -718,10 +730,13 @@ static void *find_in_device(const char *symbol)
 START_TEST(device_chooses_ids)
 {
 	static struct told_case by_host, by_device;
-	static const struct told_case cases[] = { { .texts = 1 },
-		                                  { .texts = TEXTS },
-		                                  { .texts = TEXTS, .end_at = 33 },
-		                                  { .texts = TEXTS, .stop = 20 } };
+	static const struct told_case cases[] = {
+		{ .texts = 1 },
+		{ .texts = TEXTS, .sampled = true },
+		{ .texts = TEXTS, .end_at = 33 },
+		{ .texts = TEXTS, .sampled = true, .end_at = 33, .doubt = "7" },
+		{ .texts = TEXTS, .stop = 20 }
+	};
 	int n = 1 + _i % 2;
 
 	setenv("TESSERA_DEVICE", "discrete_cuda", 1);
@@ -737,7 +752,10 @@ START_TEST(device_chooses_ids)
 		spawn_ranks(n, run_told_case, &by_host);
 		ck_assert_int_eq(by_host.told.finish[0], TESS_FINISH_STOP);
 	}
+	if (by_device.doubt)
+		setenv("DISCRETE_DOUBT", by_device.doubt, 1);
 	spawn_ranks(n, run_told_case, &by_device);
+	unsetenv("DISCRETE_DOUBT");
 	for (int i = 0; i < by_host.texts; i++) {
 		ck_assert_int_eq(by_device.told.n[i], by_host.told.n[i]);
 		ck_assert_int_eq(by_device.told.finish[i], by_host.told.finish[i]);
@@ -746,6 +764,8 @@ START_TEST(device_chooses_ids)
 	}
 	ck_assert_int_eq(by_host.told.ahead, 0);
 	ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
+	if (by_device.doubt) /* two steps in vain, and one of the host, for each */
+		ck_assert_int_gt(atomic_load(by_device.told.chosen), by_device.told.steps + 5);
 	if (by_device.texts == 1) /* none in vain */
 		ck_assert_int_eq(atomic_load(by_device.told.chosen), by_device.told.steps);
 }
@@ -847,6 +867,22 @@ START_TEST(info_says_what_is_used)
 }
 END_TEST
 
+/* A group that cannot be opened is a fault with its reason; ranks do not end by a signal. */
+START_TEST(conform_without_nccl)
+{
+	char text[4096];
+
+	setenv("FAKE_NCCL_VERSION", "21400", 1);
+	ck_assert_int_ne(command_run(text, sizeof text,
+	                             "%s conform --quick --ranks 1 --part data --device "
+	                             "discrete_cuda nccl 2>&1",
+	                             TESSERA),
+	                 0);
+	expect_part(text, "NCCL 2.14.0 is too old");
+	ck_assert_msg(!strstr(text, "signal"), "%s", text);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -863,11 +899,15 @@ int main(void)
 	tcase_add_test(t, error_in_a_graph);
 	tcase_add_test(t, graphs_are_compared);
 	tcase_add_loop_test(t, usable_or_not, 0, sizeof refusals / sizeof *refusals);
-	/* with a sanitizer one case: with TSan of fewer jobs */
-	tcase_add_loop_test(t, device_chooses_ids, TSAN ? 5 : THIN > 1 ? 7 : 0, TSAN ? 6 : 8);
+	/* with a sanitizer two cases: with TSan one, of fewer jobs */
+	tcase_add_loop_test(t, device_chooses_ids, TSAN || THIN > 1 ? 7 : 0,
+	                    TSAN       ? 8
+	                    : THIN > 1 ? 9
+	                               : 10);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);
 	tcase_add_test(t, info_says_what_is_used);
+	tcase_add_test(t, conform_without_nccl);
 	return suite_end(r);
 }

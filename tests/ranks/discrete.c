@@ -5,6 +5,8 @@
  * EXACT, a Partial is one node. -discrete_cuda says that its memory is that of a CUDA device: the
  * driver and NCCL of tests/nccl queue their work on its streams.
  */
+#include "nn/sample.h"
+
 #include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
@@ -194,18 +196,41 @@ static size_t measure_op(const struct tess_op *op)
 	return bytes;
 }
 
+/* Whether out i is a Partial: the gradients of stacks of matrices have three axes without that. */
+static bool is_partial_out(const struct tess_op *op, int32_t i)
+{
+	int32_t stacked = op->kind == TESS_OP_HEAD_LINEAR_DW || op->kind == TESS_OP_EXPERTS_DW;
+
+	return !EXACT && op->kind != TESS_OP_COPY && op->out[i].ndim == 3 + stacked;
+}
+
+/* Whether it is a sum over tokens, whose first number is that of the sequences. */
+static bool is_token_sum(int32_t kind)
+{
+	static const int32_t kinds[] = { TESS_OP_LINEAR_DW, TESS_OP_HEAD_LINEAR_DW,
+		                         TESS_OP_BIAS_DW,   TESS_OP_EMBED_DW,
+		                         TESS_OP_NORM_DW,   TESS_OP_EXPERTS_DW,
+		                         TESS_OP_BALANCE };
+
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (kinds[i] == kind)
+			return true;
+	return false;
+}
+
 /*
  * The op in memory of its own, as the cpu device is to run it: this rank's units of a Partial are
  * added as a whole sum, to one node.
  */
 static struct task *make_op_task(const struct tess_op *op)
 {
-	bool partial = !EXACT && op->kind != TESS_OP_COPY && op->nout && op->out[0].ndim == 3;
+	bool partial = op->nout && is_partial_out(op, 0);
 	struct task *k = calloc(1, sizeof *k + measure_op(op));
 	char *at = (char *)(k + 1);
 	struct tess_view *out;
 	struct tess_tree *tree;
 	struct tess_term *term;
+	double *num;
 
 	if (!k)
 		return NULL;
@@ -213,7 +238,7 @@ static struct task *make_op_task(const struct tess_op *op)
 	k->op.stream = NULL;
 	k->op.in = append_bytes(&at, op->in, sizeof *op->in * (size_t)op->nin);
 	k->op.out = out = append_bytes(&at, op->out, sizeof *op->out * (size_t)op->nout);
-	k->op.num = append_bytes(&at, op->num, sizeof *op->num * (size_t)op->nnum);
+	k->op.num = num = append_bytes(&at, op->num, sizeof *op->num * (size_t)op->nnum);
 	k->op.tree = tree = append_bytes(&at, op->tree, sizeof *op->tree * (size_t)op->ntree);
 	k->op.term = term = append_bytes(&at, op->term, sizeof *op->term * (size_t)op->nterm);
 	for (int32_t t = 0; t < op->ntree; t++) {
@@ -226,10 +251,16 @@ static struct task *make_op_task(const struct tess_op *op)
 			tree[t] =
 				(struct tess_tree){ units, 0, units, tree[t].first, tree[t].terms };
 	}
-	for (int32_t i = 0; partial && op->kind != TESS_OP_EMBED && i < op->nout; i++) {
-		out[i].ndim = 2;
-		memmove(out[i].shape, out[i].shape + 1, 2 * sizeof *out[i].shape);
-		memmove(out[i].stride, out[i].stride + 1, 2 * sizeof *out[i].stride);
+	if (partial && is_token_sum(op->kind)) { /* of sequences that are whole */
+		num[TESS_TOKENS_SEQUENCES] = op->ntree - (op->kind == TESS_OP_NORM_DW);
+		num[TESS_TOKENS_FIRST] = 0;
+	}
+	for (int32_t i = 0; op->kind != TESS_OP_EMBED && i < op->nout; i++) {
+		if (!is_partial_out(op, i))
+			continue;
+		out[i].ndim--;
+		memmove(out[i].shape, out[i].shape + 1, 3 * sizeof *out[i].shape);
+		memmove(out[i].stride, out[i].stride + 1, 3 * sizeof *out[i].stride);
 	}
 	return k;
 }
@@ -237,39 +268,67 @@ static struct task *make_op_task(const struct tess_op *op)
 static bool has_one_node(const struct tess_op *op)
 {
 	for (int32_t i = 0; i < op->nout; i++)
-		if (!EXACT && op->kind != TESS_OP_COPY && op->out[i].ndim == 3 &&
-		    op->out[i].shape[0] != 1)
+		if (is_partial_out(op, i) && op->out[i].shape[0] != 1)
 			return false;
 	return true;
 }
 
-/* The only op that the cpu device lacks. */
-static void run_argmax(const struct tess_op *op)
+/* y of a row as SAMPLE defines it, but for the id if the temperature is not 0. */
+static void find_largest(const float *x, int64_t n, int32_t *y)
 {
-	for (int64_t t = 0; t < op->in[0].shape[0]; t++) {
-		const float *x = (const float *)op->in[0].data + t * op->in[0].stride[0];
-		int32_t *y = (int32_t *)op->out[0].data + t * op->out[0].stride[0], best = -1;
-		int32_t n = (int32_t)op->in[0].shape[1];
+	int32_t best = -1;
 
-		y[1] = y[3] = 0;
-		y[2] = -1;
-		for (int32_t i = n - 1; i >= 0; i--) {
-			if (isfinite(x[i])) {
-				best = best < 0 || x[i] >= x[best] ? i : best;
-				continue;
-			}
-			y[1]++;
-			y[2] = i;
-			y[3] = isnan(x[i]) != 0;
+	y[TESS_SAMPLE_ODD] = y[TESS_SAMPLE_FLAG] = 0;
+	y[TESS_SAMPLE_FIRST_ODD] = -1;
+	for (int32_t i = (int32_t)n - 1; i >= 0; i--) {
+		if (isfinite(x[i])) {
+			best = best < 0 || x[i] >= x[best] ? i : best;
+			continue;
 		}
-		y[0] = best < 0 ? 0 : best;
+		y[TESS_SAMPLE_ODD]++;
+		y[TESS_SAMPLE_FIRST_ODD] = i;
+		y[TESS_SAMPLE_FLAG] = isnan(x[i]) ? TESS_SAMPLE_NAN : 0;
 	}
+	y[TESS_SAMPLE_ID] = best < 0 ? 0 : best;
+}
+
+/* The only op that the cpu device lacks. DISCRETE_DOUBT=n: a row of each nth one is in doubt. */
+static tess_status run_sample(const struct tess_op *op)
+{
+	static atomic_int runs;
+	const char *doubt = getenv("DISCRETE_DOUBT");
+	int64_t n = op->in[0].shape[1], rows = op->in[0].shape[0];
+	int run = atomic_fetch_add(&runs, 1);
+	struct tess_sampler *s;
+	tess_status st = tess_sampler_new(n, &s);
+
+	for (int64_t t = 0; t < rows && !st; t++) {
+		const float *x = (const float *)op->in[0].data + t * op->in[0].stride[0];
+		const struct tess_draw *d =
+			(const void *)((const double *)op->in[1].data + t * op->in[1].stride[0]);
+		int32_t *y = (int32_t *)op->out[0].data + t * op->out[0].stride[0];
+		struct tess_sampling how = { .temperature = d->temperature,
+			                     .top_p = d->top_p,
+			                     .min_p = d->min_p,
+			                     .top_k = (int64_t)d->top_k };
+
+		find_largest(x, n, y);
+		if (doubt && run % atoi(doubt) == 0 && run % rows == t)
+			y[TESS_SAMPLE_FLAG] = TESS_SAMPLE_DOUBT;
+		else if (!y[TESS_SAMPLE_ODD])
+			y[TESS_SAMPLE_ID] =
+				tess_sampler_draw_number(s, &how, x, NULL, 0, d->number);
+	}
+	if (!st)
+		tess_sampler_free(s);
+	return st;
 }
 
 static tess_status supports_op(const struct tess_op *op)
 {
-	struct task *k = op->kind == TESS_OP_ARGMAX ? NULL : make_op_task(op);
-	tess_status st = op->kind == TESS_OP_ARGMAX ? TESS_OK
+	const char *lacks = getenv("DISCRETE_LACKS"); /* a kind of op */
+	struct task *k = op->kind == TESS_OP_SAMPLE ? NULL : make_op_task(op);
+	tess_status st = op->kind == TESS_OP_SAMPLE ? TESS_OK
 	                 : !k                       ? host->fail(TESS_ENOMEM, "discrete: no memory")
 	                 : !has_one_node(op)
 	                         ? host->fail(TESS_ENOTSUP, "%s: discrete: a Partial has one node",
@@ -277,6 +336,8 @@ static tess_status supports_op(const struct tess_op *op)
 	                         : cpu->supports(&k->op);
 
 	free(k);
+	if (lacks && op->kind == atoi(lacks))
+		return host->fail(TESS_ENOTSUP, "%s: discrete: no such kernel", op->where);
 	return st;
 }
 
@@ -318,11 +379,9 @@ static tess_status run_op_task(struct discrete *d, struct task *k)
 
 	if (fails && !strcmp(k->op.where, fails))
 		return cpu_calls.fail(TESS_EDEVICE, "%s: discrete: a kernel failed", k->op.where);
-	if (k->op.kind == TESS_OP_ARGMAX) {
-		run_argmax(&k->op);
-		return TESS_OK;
-	}
-	if (k->op.kind == TESS_OP_ATTENTION) {
+	if (k->op.kind == TESS_OP_SAMPLE)
+		return run_sample(&k->op);
+	if (k->op.kind == TESS_OP_ATTENTION && table->ndim) {
 		pages = translate_pages(d, table);
 		if (!pages)
 			return cpu_calls.fail(TESS_ENOMEM, "discrete: no memory");
@@ -510,7 +569,7 @@ static tess_status queue_op(void *self, const struct tess_op *op)
 	struct task *k = make_op_task(op);
 	tess_status st = TESS_OK;
 
-	if (op->kind == TESS_OP_ARGMAX)
+	if (op->kind == TESS_OP_SAMPLE)
 		atomic_fetch_add(&discrete_chosen, 1);
 
 	if (k)

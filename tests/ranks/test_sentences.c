@@ -28,9 +28,12 @@ static const struct sentence once[] = {
 	  "device gpu: not found" },
 	{ "TESSERA_DEVICE=cpu:1 $T train data --data data/texts/stories.jsonl -n 3 --backend shm",
 	  1, 1, "device cpu:1: this machine has 1, numbered from 0" },
-	{ "TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl -n 2 --backend "
-	  "shm",
-	  1, 1, "device discrete cannot train yet; use TESSERA_DEVICE=cpu" },
+	{ "DISCRETE_LACKS=41 TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl "
+	  "-n 2 --backend shm",
+	  1, 1, "device discrete does not train: it has no ops of training; use TESSERA_DEV" },
+	{ "DISCRETE_LACKS=7 TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl "
+	  "-n 2 --backend loopback",
+	  1, 1, "model.norm: discrete: no such kernel" },
 	{ "$T train data --data data/texts/stories.jsonl -n 2 --backend shm --weight-decay -1", 2,
 	  1, "--weight-decay -1: must be a number" },
 	{ "TESSERA_DEVICE=cpu:1 $T generate data -n 3 --backend shm --prompt a", 1, 1,

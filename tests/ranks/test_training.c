@@ -21,51 +21,6 @@ static const char *const families[] = { "llama",    "llama-odd", "mistral",     
 	                                "qwen3_moe" };
 enum { BALANCED_AT = 11 }; /* from here on with goldens of the load balancing loss */
 
-/* `bytes` are f32 of all tensors, in the order of the trainer: gathered by name on one rank. */
-static tess_status check_goldens_by_name(struct tess_world *w, void *arg)
-{
-	struct tess_training_result r = { .size = sizeof r };
-	const struct tess_trainer_options *options = arg;
-	const char *kind = options->balance > 0 ? "grad_with_aux." : "grad.";
-	size_t checked = 0, wanted = 0, prefix = strlen(kind);
-	struct tess_mesh *mesh;
-	struct tess_trainer *t;
-
-	if (tess_mesh_open(w, "tp", &mesh) ||
-	    tess_trainer_open(mesh, training_folder, options, &t) ||
-	    tess_trainer_compute_gradients(t, &training_batch, 1, &r))
-		return TESS_EBUG;
-	training_check_error(options->balance > 0 ? "train.loss_with_aux_f64" : "train.loss_f64",
-	                     "train.loss", 3, &r.loss, TESS_F64, 1);
-	for (size_t i = 0; i < tess_safetensors_count(training_golden); i++) {
-		const struct tess_slice *s = tess_safetensors_at(training_golden, i);
-		int64_t tensor, n = (int64_t)s->bytes / 4;
-		char key[256];
-		float *have;
-
-		if (strncmp(s->name, kind, prefix))
-			continue;
-		wanted++;
-		snprintf(key, sizeof key, "grad.%s", s->name + prefix);
-		tensor = tess_trainer_find_tensor(t, s->name + prefix);
-		ck_assert_msg(tensor >= 0, "no %s", s->name);
-		have = calloc((size_t)n, sizeof *have);
-		ck_assert_msg(!tess_trainer_gather(t, TESS_GRADIENT, tensor, 0, n, 0, have), "%s",
-		              tess_error());
-		training_check_error(s->name, key, 3, have, TESS_F32, n);
-		free(have);
-	}
-	for (int64_t i = 0; i < tess_trainer_count_tensors(t); i++)
-		checked += tess_trainer_get_tensor(t, i)->trained != 0;
-	if (options->balance > 0) /* the goldens are those of routers */
-		ck_assert(wanted && wanted < checked && r.balance > 0);
-	else
-		ck_assert_uint_eq(checked, wanted);
-	tess_trainer_close(t);
-	tess_mesh_close(mesh);
-	return TESS_OK;
-}
-
 /* A family's loss and gradients are those of its goldens, and have their bits on all meshes. */
 static void check_family(const char *family, struct tess_trainer_options options)
 {
@@ -75,7 +30,7 @@ static void check_family(const char *family, struct tess_trainer_options options
 	training_open_golden(family);
 	training_read_batch();
 	if (!TSAN)
-		spawn_ranks(1, check_goldens_by_name, &options);
+		spawn_ranks(1, training_check_gradients, &options);
 	training_run_on(&one, "tp", 1);
 	training_expect_bits(&one);
 	training_free_job(&one);
@@ -95,73 +50,24 @@ END_TEST
  * gpt2: the gradient of one weight, h.1.mlp.c_fc.weight[2][3], is 2.0e-8 at first, near the eps of
  * AdamW, where an error of 3e-9, a tenth of what is allowed, changes its step by 3 %.
  */
-static const struct adamw_family {
+static const struct {
 	const char *name;
 	double norm_times;
 } adamw_families[] = { { "llama", 3 }, { "llama-odd", 3 }, { "gpt2", 4 }, { "mixtral", 3 } };
-static const struct adamw_family *adamw;
-
-static tess_status check_adamw(struct tess_world *w, void *arg)
-{
-	const struct tess_trainer_options *options = arg;
-	struct tess_training_result r = { .size = sizeof r };
-	struct tess_mesh *mesh = NULL;
-	struct tess_trainer *t = NULL;
-	double loss[TRAINING_STEPS_MAX], norm[TRAINING_STEPS_MAX];
-	int32_t found = 0;
-
-	HOLDS(!tess_mesh_open(w, "tp", &mesh) &&
-	      !tess_trainer_open(mesh, training_folder, options, &t));
-	for (int32_t i = 0; i < TRAINING_STEPS_MAX; i++) {
-		HOLDS(!tess_trainer_step(t, &training_batch, 1, 1e-2, &r) && r.updated);
-		loss[i] = r.loss;
-		norm[i] = r.norm;
-	}
-	training_check_error("adamw.losses", "adamw.losses", 3, loss, TESS_F64, TRAINING_STEPS_MAX);
-	training_check_error("adamw.gradnorm", "adamw.gradnorm", adamw->norm_times, norm, TESS_F64,
-	                     TRAINING_STEPS_MAX);
-	for (size_t i = 0; i < tess_safetensors_count(training_golden); i++) {
-		const struct tess_slice *s = tess_safetensors_at(training_golden, i);
-		int64_t n = (int64_t)s->bytes / 4;
-		float *have;
-
-		if (strncmp(s->name, "adamw.param.", 12))
-			continue;
-		found++;
-		have = calloc((size_t)n, sizeof *have);
-		HOLDS(!tess_trainer_gather(
-			t, TESS_WEIGHT, tess_trainer_find_tensor(t, s->name + 12), 0, n, 0, have));
-		training_check_error(s->name, s->name, 3, have, TESS_F32, n);
-		free(have);
-	}
-	HOLDS(found == 2);
-	tess_trainer_close(t);
-	tess_mesh_close(mesh);
-	return TESS_OK;
-}
-
-static const struct tess_trainer_options golden_adamw = { .size = sizeof golden_adamw,
-	                                                  .threads = 1,
-	                                                  .beta1 = 0.9,
-	                                                  .beta2 = 0.95,
-	                                                  .eps = 1e-8,
-	                                                  .weight_decay = 0.1,
-	                                                  .clip = 1 };
 
 START_TEST(ten_steps_of_adamw)
 {
-	struct tess_trainer_options options = golden_adamw;
-	struct training_job one = { .options = golden_adamw,
+	struct training_job one = { .options = training_adamw,
 		                    .micro = &training_batch,
 		                    .nmicro = 1,
 		                    .steps = 3,
 		                    .lr = 1e-2 };
+	double norm_times = adamw_families[_i * THIN].norm_times;
 
-	adamw = &adamw_families[_i * THIN];
-	training_open_golden(adamw->name);
+	training_open_golden(adamw_families[_i * THIN].name);
 	training_read_batch();
 	if (!TSAN)
-		spawn_ranks(1, check_adamw, &options);
+		spawn_ranks(1, training_check_adamw, &norm_times);
 	training_run_on(&one, "tp", 1);
 	training_expect_bits(&one);
 	training_free_job(&one);
@@ -312,8 +218,8 @@ static tess_status check_masters(struct tess_world *w, void *arg)
 
 START_TEST(masters_of_bf16)
 {
-	struct tess_trainer_options options = golden_adamw;
-	struct training_job one = { .options = golden_adamw,
+	struct tess_trainer_options options = training_adamw;
+	struct training_job one = { .options = training_adamw,
 		                    .micro = &training_batch,
 		                    .nmicro = 1,
 		                    .steps = 3,
@@ -381,7 +287,7 @@ static tess_status check_refused_batches(struct tess_world *w, void *arg)
 
 START_TEST(refusals)
 {
-	struct tess_trainer_options options = golden_adamw;
+	struct tess_trainer_options options = training_adamw;
 
 	training_open_golden("llama-odd");
 	training_read_batch();
@@ -421,7 +327,7 @@ static tess_status check_odd_loss(struct tess_world *w, void *arg)
 
 START_TEST(a_loss_that_is_not_finite)
 {
-	struct tess_trainer_options options = golden_adamw;
+	struct tess_trainer_options options = training_adamw;
 
 	training_open_golden("llama-odd");
 	training_read_batch();

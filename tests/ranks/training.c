@@ -192,3 +192,95 @@ void training_expect_bits(const struct training_job *one)
 		training_free_job(&j);
 	}
 }
+
+/* ---- what goldens say ------------------------------------------------------------------------ */
+
+const struct tess_trainer_options training_adamw = { .size = sizeof training_adamw,
+	                                             .threads = 1,
+	                                             .beta1 = 0.9,
+	                                             .beta2 = 0.95,
+	                                             .eps = 1e-8,
+	                                             .weight_decay = 0.1,
+	                                             .clip = 1 };
+
+tess_status training_check_gradients(struct tess_world *w, void *arg)
+{
+	struct tess_training_result r = { .size = sizeof r };
+	const struct tess_trainer_options *options = arg;
+	const char *kind = options->balance > 0 ? "grad_with_aux." : "grad.";
+	size_t checked = 0, wanted = 0, prefix = strlen(kind);
+	struct tess_mesh *mesh;
+	struct tess_trainer *t;
+
+	if (tess_mesh_open(w, "tp", &mesh) ||
+	    tess_trainer_open(mesh, training_folder, options, &t) ||
+	    tess_trainer_compute_gradients(t, &training_batch, 1, &r))
+		return TESS_EBUG;
+	training_check_error(options->balance > 0 ? "train.loss_with_aux_f64" : "train.loss_f64",
+	                     "train.loss", 3, &r.loss, TESS_F64, 1);
+	for (size_t i = 0; i < tess_safetensors_count(training_golden); i++) {
+		const struct tess_slice *s = tess_safetensors_at(training_golden, i);
+		int64_t tensor, n = (int64_t)s->bytes / 4;
+		char key[256];
+		float *have;
+
+		if (strncmp(s->name, kind, prefix))
+			continue;
+		wanted++;
+		snprintf(key, sizeof key, "grad.%s", s->name + prefix);
+		tensor = tess_trainer_find_tensor(t, s->name + prefix);
+		ck_assert_msg(tensor >= 0, "no %s", s->name);
+		have = calloc((size_t)n, sizeof *have);
+		ck_assert_msg(!tess_trainer_gather(t, TESS_GRADIENT, tensor, 0, n, 0, have), "%s",
+		              tess_error());
+		training_check_error(s->name, key, 3, have, TESS_F32, n);
+		free(have);
+	}
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t); i++)
+		checked += tess_trainer_get_tensor(t, i)->trained != 0;
+	if (options->balance > 0) /* the goldens are those of routers */
+		ck_assert(wanted && wanted < checked && r.balance > 0);
+	else
+		ck_assert_uint_eq(checked, wanted);
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return TESS_OK;
+}
+
+tess_status training_check_adamw(struct tess_world *w, void *arg)
+{
+	struct tess_training_result r = { .size = sizeof r };
+	struct tess_mesh *mesh = NULL;
+	struct tess_trainer *t = NULL;
+	double loss[TRAINING_STEPS_MAX], norm[TRAINING_STEPS_MAX];
+	int32_t found = 0;
+
+	HOLDS(!tess_mesh_open(w, "tp", &mesh) &&
+	      !tess_trainer_open(mesh, training_folder, &training_adamw, &t));
+	for (int32_t i = 0; i < TRAINING_STEPS_MAX; i++) {
+		HOLDS(!tess_trainer_step(t, &training_batch, 1, 1e-2, &r) && r.updated);
+		loss[i] = r.loss;
+		norm[i] = r.norm;
+	}
+	training_check_error("adamw.losses", "adamw.losses", 3, loss, TESS_F64, TRAINING_STEPS_MAX);
+	training_check_error("adamw.gradnorm", "adamw.gradnorm", *(const double *)arg, norm,
+	                     TESS_F64, TRAINING_STEPS_MAX);
+	for (size_t i = 0; i < tess_safetensors_count(training_golden); i++) {
+		const struct tess_slice *s = tess_safetensors_at(training_golden, i);
+		int64_t n = (int64_t)s->bytes / 4;
+		float *have;
+
+		if (strncmp(s->name, "adamw.param.", 12))
+			continue;
+		found++;
+		have = calloc((size_t)n, sizeof *have);
+		HOLDS(!tess_trainer_gather(
+			t, TESS_WEIGHT, tess_trainer_find_tensor(t, s->name + 12), 0, n, 0, have));
+		training_check_error(s->name, s->name, 3, have, TESS_F32, n);
+		free(have);
+	}
+	HOLDS(found == 2);
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return TESS_OK;
+}

@@ -44,4 +44,13 @@ void training_free_job(struct training_job *j);
 /* Losses, norms and all tensors have the same bits on other meshes. */
 void training_expect_bits(const struct training_job *one);
 
+/*
+ * On one rank: the loss and each gradient, gathered by name, are those of the goldens; arg: struct
+ * tess_trainer_options.
+ */
+tess_status training_check_gradients(struct tess_world *w, void *arg);
+/* Ten steps of AdamW as in the goldens; arg: a double, by how much norms may differ more. */
+extern const struct tess_trainer_options training_adamw;
+tess_status training_check_adamw(struct tess_world *w, void *arg);
+
 #endif

@@ -2,7 +2,7 @@
  * Processed probabilities against transformers' processors (tests/data/sampling.json), and draws.
  */
 #include "core/base/math.h"
-#include "draw.h"
+#include "logits.h"
 #include "nn/sample.h"
 #include "suite.h"
 
@@ -212,24 +212,6 @@ static double draw_number(uint64_t seed, uint64_t step)
 		c3 = (uint32_t)a;
 	}
 	return (double)(((uint64_t)c0 << 32 | c1) >> 11) * 0x1p-53;
-}
-
-enum { RANDOM, FLAT, TWO_VALUES, STEPS, SPIKE, FAR, ZEROS, CLOSE, KINDS };
-
-static void make_logits(int kind, uint64_t *seed, float *x, int64_t n)
-{
-	for (int64_t i = 0; i < n; i++) {
-		float r = (float)draw_below(seed, 1 << 20) / (1 << 16) - 8;
-
-		x[i] = kind == RANDOM       ? r
-		       : kind == FLAT       ? 3
-		       : kind == TWO_VALUES ? (r < 7 ? -1 : 1)
-		       : kind == STEPS      ? floorf(r)
-		       : kind == SPIKE      ? (i == n / 2 ? 40 : r)
-		       : kind == FAR        ? (i % 3 ? -1e30f : 1e4f * r)
-		       : kind == ZEROS      ? (i % 2 ? -0.0f : 0.0f)
-		                            : 1 + r * 1e-7f;
-	}
 }
 
 START_TEST(a_part_draws_as_the_whole)

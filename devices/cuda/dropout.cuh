@@ -1,0 +1,25 @@
+/* dropout.cuh - which elements a dropout keeps, by docs/ops.md: DROPOUT, and weights of attention. */
+#ifdef __CUDACC__
+#define inline __device__ __forceinline__
+#include <tessera/random.h>
+#undef inline
+#else
+#include <tessera/random.h>
+#endif
+
+/* The random words of elements [4 * group, 4 * group + 4) of a row of a site. */
+DEVICE void draw_words(const struct drop_args *d, int64_t position, int64_t slot, int64_t site,
+                       int64_t group, uint32_t word[4])
+{
+	word[0] = (uint32_t)group;
+	word[1] = (uint32_t)position;
+	word[2] = (uint32_t)d->step[2] + (uint32_t)slot;
+	word[3] = (uint32_t)site;
+	tess_philox((uint32_t)d->step[0], (uint32_t)d->step[1], word);
+}
+
+/* What an element with such a word is multiplied by; 0 if it is dropped, whatever it is. */
+DEVICE float choose_factor(const struct drop_args *d, uint32_t word)
+{
+	return word < d->below ? 0.0f : d->scale;
+}

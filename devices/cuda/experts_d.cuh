@@ -1,0 +1,168 @@
+/*
+ * experts_d.cuh - the backward of mixtures of experts, but for its products (groups.cuh). Routes and
+ * the balancing loss add in the order of docs/ops.md; sums over tokens are those of 64 rows each.
+ */
+
+/* d of the logits of a softmax s, from q of s. */
+DEVICE void derive_softmax(const float *s, const float *q, int n, float *d)
+{
+	float r = 0.0f;
+
+	for (int i = 0; i < n; i++)
+		r = fmaf(q[i], s[i], r);
+	for (int i = threadIdx.x; i < n; i += WARP)
+		d[i] = s[i] * (q[i] - r);
+}
+
+/* A warp has a row. */
+KERNEL(WARP, derive_route, derive_args)
+{
+	DYNAMIC_SHARED(score);
+	float *q = score + a.experts, sum = 0.0f, c = 0.0f;
+	int64_t t = blockIdx.x;
+	const float *w = a.weights + t * a.weights_pitch, *g = a.g + t * a.g_pitch;
+	float *d = a.y + t * a.y_pitch;
+
+	score_experts(a.x + t * a.x_pitch, a.experts, a.sigmoid, score);
+	for (int i = 0; i < a.experts; i++)
+		sum = w[i] != 0.0f ? sum + score[i] : sum;
+	sum = sum + a.eps;
+	for (int i = 0; i < a.experts; i++)
+		c = w[i] != 0.0f ? fmaf(g[i] * a.scale, score[i] / sum, c) : c;
+	for (int i = threadIdx.x; i < a.experts; i += WARP) {
+		q[i] = w[i] != 0.0f ? g[i] * a.scale : 0.0f;
+		if (a.normalize)
+			q[i] = w[i] != 0.0f ? (q[i] - c) / sum : 0.0f;
+	}
+	sync_warp();
+	if (!a.sigmoid)
+		derive_softmax(score, q, a.experts, d);
+	for (int i = threadIdx.x; i < a.experts && a.sigmoid; i += WARP)
+		d[i] = w[i] != 0.0f ? q[i] * (score[i] * (1.0f - score[i])) : 0.0f;
+}
+
+/* A warp adds 64 rows: how many ask for each expert, and its probabilities, to y [blocks][2][E]. */
+KERNEL(WARP, sum_balance, derive_args)
+{
+	DYNAMIC_SHARED(score);
+	float *count = score + a.experts, *total = count + a.experts;
+	int64_t t = (int64_t)blockIdx.x * BALANCE_ROWS, end = t + BALANCE_ROWS;
+
+	for (int i = threadIdx.x; i < 2 * a.experts; i += WARP)
+		count[i] = 0.0f;
+	for (; t < end && t < a.rows; t++) {
+		score_experts(a.x + t * a.x_pitch, a.experts, 0, score);
+		for (int i = threadIdx.x; i < a.experts; i += WARP) {
+			count[i] += a.weights[t * a.weights_pitch + i] != 0.0f;
+			total[i] += score[i];
+		}
+		sync_warp();
+	}
+	sync_warp();
+	for (int i = threadIdx.x; i < 2 * a.experts; i += WARP)
+		a.y[(int64_t)blockIdx.x * 2 * a.experts + i] = count[i];
+}
+
+/* y [2][E]: the sum of those of all blocks. */
+KERNEL(MAP_THREADS, add_balance, derive_args)
+{
+	int64_t i = COLUMN;
+	float sum = 0.0f;
+
+	if (i >= 2 * a.experts)
+		return;
+	for (int64_t t = 0; t < a.rows; t++)
+		sum += a.x[t * 2 * a.experts + i];
+	a.y[i] = sum;
+}
+
+/* A warp has several rows; g has the totals, `columns` rows of them. */
+KERNEL(WARP, derive_balance, derive_args)
+{
+	DYNAMIC_SHARED(score);
+	float *q = score + a.experts, tokens = 0.0f;
+
+	for (int i = threadIdx.x; i < a.experts; i += WARP) {
+		q[i] = 0.0f;
+		for (int64_t l = 0; l < a.columns; l += 2)
+			q[i] = q[i] + a.g[l * a.g_pitch + i];
+	}
+	sync_warp();
+	for (int i = 0; i < a.experts; i++)
+		tokens = tokens + q[i];
+	tokens = tokens / a.eps;
+	sync_warp();
+	for (int i = threadIdx.x; i < a.experts; i += WARP)
+		q[i] = a.scale * (q[i] / tokens) / tokens;
+	for (int64_t t = blockIdx.x; t < a.rows; t += gridDim.x) {
+		score_experts(a.x + t * a.x_pitch, a.experts, 0, score);
+		derive_softmax(score, q, a.experts, a.y + t * a.y_pitch);
+		sync_warp();
+	}
+}
+
+/* The gradients of the weights of a row: a warp has an expert, and multiplies g with its slot. */
+KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
+{
+	int64_t e = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
+
+	for (int64_t t = blockIdx.y; t < a.rows && e < a.experts; t += gridDim.y) {
+		const float *w = a.weights + t * a.weights_pitch, *x[MULTIPLY_ROWS];
+		float sum[MULTIPLY_ROWS] = { 0 };
+		int64_t slot = 0;
+
+		for (int i = 0; i < e && w[e] != 0.0f; i++)
+			slot += w[i] != 0.0f;
+		if (w[e] != 0.0f && slot >= a.most) {
+			*a.fault = FAULT_EXPERTS;
+			continue;
+		}
+		EACH(i, MULTIPLY_ROWS)
+			x[i] = a.x + t * a.x_pitch + slot * a.columns;
+		if (w[e] != 0.0f)
+			multiply_column((const char *)(a.g + t * a.g_pitch), PORT_F32, 1, a.columns,
+			                x, 1, sum);
+		if (threadIdx.x % WARP == 0)
+			a.y[t * a.y_pitch + e] = sum[0] + 0.0f;
+	}
+}
+
+/*
+ * What becomes of [a | b] (hidden) and e (z) of the listed rows: [da | db | h] in the slots of y, and
+ * [da | db] in place of [a | b], with 0 outside of the elements that are added.
+ */
+KERNEL(MAP_THREADS, derive_experts, experts_args)
+{
+	int64_t j = COLUMN;
+
+	if (j >= a.ffn)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		float *to = a.y + t * a.y_pitch + j;
+		int slot = 0;
+
+		for (int e = 0; e < a.experts; e++) {
+			int at = a.place[t * a.experts + e], inside = j >= a.f_first;
+			float *ab = a.hidden + (int64_t)at * 2 * a.ffn + j, z, act, da, db;
+
+			if (at < 0)
+				continue;
+			if (slot == a.most) {
+				*a.fault = FAULT_EXPERTS;
+				break;
+			}
+			z = a.z[(int64_t)at * a.ffn + j];
+			act = activate(a.activation, ab[0]);
+			da = derive_activation(a.activation, ab[0], z * ab[a.ffn]);
+			db = z * act;
+			to[0] = da;
+			to[a.ffn] = db;
+			to[2 * a.ffn] = act * ab[a.ffn];
+			inside = inside && j < a.f_first + a.f;
+			ab[0] = inside ? da : 0.0f;
+			ab[a.ffn] = inside ? db : 0.0f;
+			to += 3 * a.ffn;
+			slot++;
+		}
+	}
+}

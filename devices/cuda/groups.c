@@ -1,0 +1,209 @@
+/* EXPERTS and HEAD_LINEAR of many rows: products of groups of rows, on tensor cores or in f32. */
+#include "gpu.h"
+
+enum { GRID_MAX = 65535 };
+/* Rows of an expert, on average, up to which warps have columns; blocks that share its rows. */
+enum { BY_COLUMNS = 8, ROW_BLOCKS = 8 };
+
+/* y = x w' of the rows of each group, in f32. */
+tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32_t groups,
+                                  const struct group_args *a)
+{
+	int64_t tiles = tess_up(a->rows, KEYS);
+
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = KERNEL_multiply_groups,
+	                                  .blocks = { tess_up(a->n, KEYS), groups,
+	                                              tiles < ROW_BLOCKS ? tiles : ROW_BLOCKS },
+	                                  .threads = MULTIPLY_THREADS,
+	                                  .shared = GROUP_BYTES,
+	                                  .args = a });
+}
+
+/* Rows of 16 bytes, in each of which lie whole elements. */
+static bool is_weight_aligned(const void *w, const int64_t *stride, int64_t k)
+{
+	return (uintptr_t)w % 16 == 0 && stride[2] == 1 && stride[0] % 8 == 0 &&
+	       stride[1] % 8 == 0 && k % 8 == 0;
+}
+
+static const char *skip_terms(const void *w, int32_t dtype, int64_t at, const int64_t *stride)
+{
+	return (const char *)w + at * stride[2] * (int64_t)tess_width(dtype);
+}
+
+/* Whether a product is on tensor cores. */
+static bool can_use_bf16(const struct gpu *g, int32_t dtype, const void *w, const int64_t *stride,
+                         int64_t k)
+{
+	return g->math == MATH_AUTO && dtype == TESS_BF16 && is_weight_aligned(w, stride, k) &&
+	       TENSOR_BYTES <= g->shared_max;
+}
+
+enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a)
+{
+	if (a->rows * a->most <= (int64_t)BY_COLUMNS * a->experts)
+		return EXPERTS_FEW;
+	return a->f == a->ffn &&
+	                       can_use_bf16(g, a->dtype,
+	                                    skip_terms(a->gate_up, a->dtype, a->k_first,
+	                                               a->gate_up_stride),
+	                                    a->gate_up_stride, a->k) &&
+	                       can_use_bf16(g, a->dtype, a->down, a->down_stride, a->f)
+	               ? EXPERTS_BF16
+	               : EXPERTS_F32;
+}
+
+static tess_status launch_tensor(struct gpu *g, const struct tess_op *op, int32_t experts,
+                                 int64_t rows, struct tensor_group_args a)
+{
+	int64_t tiles = tess_up(rows, TENSOR_TILE);
+
+	a.row_blocks = tiles < ROW_BLOCKS ? (int32_t)tiles : ROW_BLOCKS;
+	return op_launch(
+		g, op,
+		(struct launch){
+			.kernel = KERNEL_multiply_groups_bf16,
+			.blocks = { tess_up(a.n, TENSOR_TILE / (a.gated ? 2 : 1)) * a.row_blocks,
+	                            experts, 1 },
+			.threads = MULTIPLY_THREADS,
+			.shared = TENSOR_BYTES,
+			.args = &a });
+}
+
+/* Rows of f32 to rows of bf16 without gaps. */
+static tess_status round_rows(struct gpu *g, const struct tess_op *op, const float *x,
+                              int64_t pitch, int64_t rows, int64_t columns, void *y)
+{
+	struct cast_args a = { .x = x,
+		               .y = y,
+		               .x_stride = { pitch, 1 },
+		               .y_pitch = columns,
+		               .rows = rows,
+		               .columns = columns,
+		               .dtype = TESS_F32,
+		               .wide = is_row_aligned(x, pitch, sizeof(float)) };
+
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = KERNEL_round_rows,
+	                                  .blocks = { tess_up(columns, 4 * MAP_THREADS),
+	                                              rows < GRID_MAX ? rows : GRID_MAX, 1 },
+	                                  .threads = MAP_THREADS,
+	                                  .args = &a });
+}
+
+tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
+                                  const struct experts_args *a)
+{
+	struct tensor_group_args up = {
+		.x = a->rounded,
+		.w = (const void *)skip_terms(a->gate_up, a->dtype, a->k_first, a->gate_up_stride),
+		.y = a->hidden,
+		.begin = a->begin,
+		.row = a->row,
+		.x_pitch = a->k,
+		.y_pitch = a->ffn,
+		.w_stride = { a->gate_up_stride[0], a->gate_up_stride[1] },
+		.n = a->ffn,
+		.k = a->k,
+		.gated = 1,
+		.activation = a->activation
+	};
+	struct tensor_group_args down = { .x = (const void *)a->hidden,
+		                          .w = a->down,
+		                          .y = a->z,
+		                          .begin = a->begin,
+		                          .x_pitch = a->ffn,
+		                          .y_pitch = a->columns,
+		                          .w_stride = { a->down_stride[0], a->down_stride[1] },
+		                          .n = a->columns,
+		                          .k = a->f };
+	tess_status st;
+
+	st = round_rows(g, op, a->x + a->k_first, a->x_pitch, a->rows, a->k, a->rounded);
+	if (!st)
+		st = launch_tensor(g, op, a->experts, a->rows, up);
+	return st ? st : launch_tensor(g, op, a->experts, a->rows, down);
+}
+
+tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
+                                 const struct experts_args *a)
+{
+	struct group_args up = { .x = a->x + a->k_first,
+		                 .w = skip_terms(a->gate_up, a->dtype, a->k_first,
+		                                 a->gate_up_stride),
+		                 .y = a->hidden,
+		                 .begin = a->begin,
+		                 .row = a->row,
+		                 .x_pitch = a->x_pitch,
+		                 .y_pitch = 2 * a->ffn,
+		                 .rows = a->rows,
+		                 .n = 2 * a->ffn,
+		                 .k = a->k,
+		                 .dtype = a->dtype };
+	struct group_args down = { .x = a->hidden + a->f_first,
+		                   .w = skip_terms(a->down, a->dtype, a->f_first, a->down_stride),
+		                   .y = a->z,
+		                   .begin = a->begin,
+		                   .x_pitch = 2 * a->ffn,
+		                   .y_pitch = a->columns,
+		                   .rows = a->rows,
+		                   .n = a->columns,
+		                   .k = a->f,
+		                   .dtype = a->dtype };
+	int64_t most = a->rows * a->most;
+	tess_status st;
+
+	for (int i = 0; i < 3; i++) {
+		up.w_stride[i] = a->gate_up_stride[i];
+		down.w_stride[i] = a->down_stride[i];
+	}
+	st = experts_launch_groups(g, op, a->experts, &up);
+	if (!st)
+		st = op_launch(g, op,
+		               (struct launch){ .kernel = KERNEL_activate_listed,
+		                                .blocks = { tess_up(a->ffn, MAP_THREADS),
+		                                            most < GRID_MAX ? most : GRID_MAX, 1 },
+		                                .threads = MAP_THREADS,
+		                                .args = a });
+	return st ? st : experts_launch_groups(g, op, a->experts, &down);
+}
+
+tess_status experts_multiply_heads(struct gpu *g, const struct tess_op *op, int32_t heads,
+                                   const struct heads_args *a)
+{
+	int64_t each = a->k + a->rest;
+	struct tensor_group_args t = { .w = a->w,
+		                       .y = a->y,
+		                       .x_pitch = heads * each,
+		                       .y_pitch = a->y_pitch,
+		                       .x_step = each,
+		                       .y_step = a->n + a->rest,
+		                       .w_stride = { a->stride[0], a->stride[1] },
+		                       .rows = a->rows,
+		                       .n = a->n,
+		                       .k = a->k };
+	struct group_args f32 = { .x = a->x,
+		                  .w = a->w,
+		                  .y = a->y,
+		                  .x_pitch = a->x_pitch,
+		                  .y_pitch = a->y_pitch,
+		                  .x_step = each,
+		                  .y_step = a->n + a->rest,
+		                  .w_stride = { a->stride[0], a->stride[1], a->stride[2] },
+		                  .rows = a->rows,
+		                  .n = a->n,
+		                  .k = a->k,
+		                  .dtype = a->dtype };
+	void *rounded;
+	tess_status st;
+
+	if (each % 8 || !can_use_bf16(g, a->dtype, a->w, a->stride, a->k))
+		return experts_launch_groups(g, op, heads, &f32);
+	st = memory_get_scratch(g, (uint64_t)(a->rows * heads * each * 2), &rounded);
+	if (st)
+		return st;
+	t.x = rounded;
+	st = round_rows(g, op, a->x, a->x_pitch, a->rows, heads * each, rounded);
+	return st ? st : launch_tensor(g, op, heads, a->rows, t);
+}

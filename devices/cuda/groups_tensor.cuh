@@ -1,0 +1,151 @@
+/*
+ * groups_tensor.cuh - products of the listed rows of each expert, or of all rows for each head, on
+ * tensor cores: rows and weights in bf16, sums in f32.
+ *
+ * A block has 128 rows and 128 columns of an expert, a warp 64 x 64 of them. Terms are copied 64 at
+ * a time, two such stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`,
+ * as in tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of what
+ * becomes a column of act(gate) * up.
+ */
+
+enum { TENSOR_CHUNKS = 8, TENSOR_ROW = TENSOR_CHUNKS * 16, TENSOR_STAGES = 3 };
+enum { TENSOR_SIDE = TENSOR_TILE * TENSOR_ROW }; /* bytes */
+
+/* The weights of column v of a tile; NULL: there is none. */
+DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t tile, int v)
+{
+	int64_t column = tile * TENSOR_TILE + v, up = 0;
+
+	if (a->gated) {
+		column = tile * (TENSOR_TILE / 2) + v / 16 * 8 + v % 8;
+		up = v / 8 % 2 * a->n;
+	}
+	return column < a->n ? a->w + blockIdx.y * a->w_stride[0] + (column + up) * a->w_stride[1]
+	                     : NULL;
+}
+
+/* Copies terms [at, at + 64) of the rows and columns that begin at `from` to a stage. */
+DEVICE void copy_terms(const struct tensor_group_args *a, const uint16_t *const *from, int64_t at,
+                       char *stage)
+{
+	int r = threadIdx.x / TENSOR_CHUNKS, chunk = threadIdx.x % TENSOR_CHUNKS;
+	int there = at + chunk * 8 < a->k;
+
+	stage += r * TENSOR_ROW + (chunk ^ (r & 7)) * 16;
+	EACH(j, 2 * TENSOR_CHUNKS) {
+		const uint16_t *x = from[r + j * 16];
+		int inside = there && x;
+
+		copy_async(stage + j * 16 * TENSOR_ROW, inside ? x + at + chunk * 8 : a->x,
+		           inside ? 16 : 0);
+	}
+}
+
+/* sum += a stage of terms, for the warp's rows from r0 on and columns from c0 on. */
+DEVICE void multiply_terms(const char *stage, int r0, int c0, float sum[][8][4])
+{
+	int lane = threadIdx.x % WARP, row = lane & 7, middle = lane / 8 % 2, last = lane / 16;
+	const char *rows = stage + (r0 + middle * 8 + row) * TENSOR_ROW;
+	const char *columns = stage + TENSOR_SIDE + (c0 + last * 8 + row) * TENSOR_ROW;
+
+	EACH(k, TENSOR_CHUNKS / 2) {
+		int x_at = (last ^ row ^ k * 2) * 16, w_at = (middle ^ row ^ k * 2) * 16;
+		uint32_t x[4][4], w[4];
+
+		EACH(i, 4)
+			load_straight_matrices(rows + i * 16 * TENSOR_ROW + x_at, x[i]);
+		EACH(j, 4) {
+			load_straight_matrices(columns + j * 16 * TENSOR_ROW + w_at, w);
+			EACH(i, 4) {
+				multiply_matrices(sum[i][2 * j], x[i], w[0], w[1]);
+				multiply_matrices(sum[i][2 * j + 1], x[i], w[2], w[3]);
+			}
+		}
+	}
+}
+
+/* The sums of the warp's 64 x 64 elements go to shared memory, rows of TENSOR_PITCH. */
+DEVICE void spread_sums(int r0, int c0, float sum[][8][4], float *to)
+{
+	int lane = threadIdx.x % WARP;
+
+	EACH(i, 4)
+		EACH(j, 8)
+			EACH(e, 4)
+				to[(r0 + i * 16 + lane / 4 + e / 2 * 8) * TENSOR_PITCH + c0 +
+				   j * 8 + lane % 4 * 2 + e % 2] = sum[i][j][e];
+}
+
+/* Rows [from, from + rows) of y: the sums, or act(gate) * up in bf16. */
+DEVICE void write_tile(const struct tensor_group_args *a, const float *sum, int64_t from, int rows,
+                       int64_t tile)
+{
+	const int columns = a->gated ? TENSOR_TILE / 2 : TENSOR_TILE;
+
+	UNROLL_BY(1)
+	for (int i = threadIdx.x; i < rows * columns; i += MULTIPLY_THREADS) {
+		int r = i / columns, c = i % columns;
+		const float *at = sum + r * TENSOR_PITCH + (a->gated ? c / 8 * 16 + c % 8 : c);
+		int64_t column = tile * columns + c,
+			y = (from + r) * a->y_pitch + blockIdx.y * a->y_step + column;
+
+		if (column >= a->n)
+			continue;
+		if (a->gated)
+			((uint16_t *)a->y)[y] = round_bf16(activate(a->activation, at[0]) * at[8]);
+		else
+			((float *)a->y)[y] = at[0] + 0.0f;
+	}
+}
+
+/* Blocks beside each other have the same weights: `row_blocks` of them take turns with the rows. */
+KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
+{
+	DYNAMIC_SHARED(shared_terms);
+	char *stage = (char *)shared_terms;
+	/* where the rows and the columns begin; NULL: there is none */
+	const uint16_t **begin = (const uint16_t **)(stage + TENSOR_STAGES * 2 * TENSOR_SIDE);
+	int64_t e = blockIdx.y, tile = blockIdx.x / a.row_blocks;
+	int64_t first = a.begin ? a.begin[e] : 0, end = a.begin ? a.begin[e + 1] : a.rows;
+	int r0 = threadIdx.x / WARP / 2 * 64, c0 = threadIdx.x / WARP % 2 * 64;
+	int stages = (int)((a.k + 63) / 64);
+
+	begin[TENSOR_TILE + threadIdx.x] = find_column(&a, tile, (int)threadIdx.x);
+	for (int64_t from = first + (int64_t)(blockIdx.x % a.row_blocks) * TENSOR_TILE; from < end;
+	     from += (int64_t)a.row_blocks * TENSOR_TILE) {
+		int rows = end - from < TENSOR_TILE ? (int)(end - from) : TENSOR_TILE;
+		int64_t at = from + (int)threadIdx.x;
+		float sum[4][8][4];
+
+		begin[threadIdx.x] =
+			at < end ? a.x + (a.row ? a.row[at] : at) * a.x_pitch + e * a.x_step : NULL;
+		EACH(i, 4)
+			EACH(j, 8)
+				EACH(c, 4)
+					sum[i][j][c] = 0.0f;
+		sync_block(); /* the sums before have been written, and the rows are there */
+		EACH(s, TENSOR_STAGES - 1) {
+			if (s < stages)
+				copy_terms(&a, begin, s * 64, stage + s * 2 * TENSOR_SIDE);
+			commit_copies();
+		}
+		for (int s = 0; s < stages; s++) {
+			int next = s + TENSOR_STAGES - 1;
+
+			wait_copies(TENSOR_STAGES - 2);
+			sync_block(); /* the stage before this one has been used */
+			if (next < stages)
+				copy_terms(&a, begin, (int64_t)next * 64,
+				           stage + next % TENSOR_STAGES * 2 * TENSOR_SIDE);
+			commit_copies();
+			if (r0 < rows)
+				multiply_terms(stage + s % TENSOR_STAGES * 2 * TENSOR_SIDE, r0, c0,
+				               sum);
+		}
+		wait_copies(0);
+		sync_block();
+		spread_sums(r0, c0, sum, shared_terms);
+		sync_block();
+		write_tile(&a, shared_terms, from, rows, tile);
+	}
+}

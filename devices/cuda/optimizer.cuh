@@ -1,0 +1,92 @@
+/* optimizer.cuh - what follows the gradients of a step: their norm, and the new weights. */
+
+/* AdamW or SGD: a thread has one element. */
+KERNEL(MAP_THREADS, update_weights, update_args)
+{
+	int64_t i = COLUMN;
+	float u, w, m;
+
+	if (i >= a.n)
+		return;
+	u = a.g[i] * a.factor;
+	w = a.w[i];
+	if (a.v) {
+		float v = a.old_v * a.v[i] + a.new_v * u * u;
+
+		m = a.m[i] + a.new_m * (u - a.m[i]);
+		a.m[i] = m;
+		a.v[i] = v;
+		w = w * a.keep - a.rate * m / (sqrtf(v) / a.bias + a.eps);
+	} else {
+		u = u + a.decay * w;
+		if (a.m)
+			a.m[i] = u = a.momentum * a.m[i] + u;
+		w = w - a.rate * u;
+	}
+	a.w[i] = w;
+	if (a.rounded)
+		a.rounded[i] = a.dtype == PORT_BF16 ? round_bf16(w) : round_f16(w);
+}
+
+/* Digits of which all but the last are in [0, 2^32). */
+DEVICE void carry_digits(int64_t *digit)
+{
+	for (int i = 0; i < SQUARE_DIGITS - 1; i++) {
+		digit[i + 1] += digit[i] >> 32;
+		digit[i] &= 0xffffffff;
+	}
+}
+
+/*
+ * The exact sum of squares, as an integer in digits: a thread has digits of its own, which the
+ * first threads of the block add. A value is m * 2^(e - 150) with m below 2^24.
+ */
+KERNEL(SQUARE_THREADS, add_squares, squares_args)
+{
+	SHARED int64_t digit[SQUARE_FIELDS][SQUARE_THREADS];
+	SHARED int64_t total[SQUARE_FIELDS];
+	int tid = threadIdx.x;
+
+	for (int k = 0; k < SQUARE_FIELDS; k++)
+		digit[k][tid] = 0;
+	for (int64_t i = COLUMN; i < a.n; i += (int64_t)gridDim.x * SQUARE_THREADS) {
+		uint32_t bits = pack_float(a.x[i]), e = bits >> 23 & 255;
+		uint64_t m = (bits & 0x7fffff) | (uint32_t)(e > 0) << 23, low, high;
+		uint32_t at = e ? 2 * e - 2 : 0;
+
+		if (e == 255) {
+			digit[SQUARE_DIGITS][tid]++;
+			continue;
+		}
+		low = (m * m & 0xffffffff) << at % 32;
+		high = (m * m >> 32) << at % 32;
+		digit[at / 32][tid] += (int64_t)(low & 0xffffffff);
+		digit[at / 32 + 1][tid] += (int64_t)((low >> 32) + (high & 0xffffffff));
+		digit[at / 32 + 2][tid] += (int64_t)(high >> 32);
+	}
+	sync_block();
+	if (tid < SQUARE_FIELDS) {
+		total[tid] = 0;
+		for (int k = 0; k < SQUARE_THREADS; k++)
+			total[tid] += digit[tid][k];
+	}
+	sync_block();
+	if (tid)
+		return;
+	carry_digits(total);
+	for (int k = 0; k < SQUARE_FIELDS; k++)
+		a.part[(int64_t)blockIdx.x * SQUARE_FIELDS + k] = total[k];
+}
+
+/* One block adds those of all blocks to the sum. */
+KERNEL(WARP, finish_squares, squares_args)
+{
+	int tid = threadIdx.x;
+
+	if (tid < SQUARE_FIELDS)
+		for (int64_t i = 0; i < a.parts; i++)
+			a.sum[tid] += a.part[i * SQUARE_FIELDS + tid];
+	sync_block();
+	if (!tid)
+		carry_digits(a.sum);
+}

@@ -1,0 +1,270 @@
+/*
+ * training.cuh - the backward of what rows.cuh computes, sums over tokens, dropout and the loss.
+ * Arithmetic and its order as docs/ops.md has it, but for sums: those of a row are a block's, and
+ * those over tokens are added in runs of rows, in order.
+ */
+
+/* ---- rows of activations */
+
+KERNEL(MAP_THREADS, derive_gates, glu_d_args)
+{
+	int64_t i = COLUMN * 4;
+	float x[4], b[4], g[4];
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
+		load_four(a.g + t * a.g_pitch, i, a.columns, a.wide, g);
+		if (a.b) {
+			load_four(a.b + t * a.b_pitch, i, a.columns, a.wide, b);
+			EACH(j, 4) {
+				float u = g[j] * b[j];
+
+				g[j] = g[j] * activate(a.activation, x[j]);
+				x[j] = derive_activation(a.activation, x[j], u);
+			}
+			store_four(a.db + t * a.db_pitch, i, a.columns, a.wide, g);
+		} else {
+			EACH(j, 4)
+				x[j] = derive_activation(a.activation, x[j], g[j]);
+		}
+		store_four(a.da + t * a.da_pitch, i, a.columns, a.wide, x);
+	}
+}
+
+/* The mean and the scale of each run, two floats, to y. */
+KERNEL(NORM_THREADS_MAX, measure_runs, norm_args)
+{
+	SHARED float scratch[NORM_THREADS_MAX / WARP];
+	const float *x = a.x + blockIdx.x / a.runs * a.x_pitch + blockIdx.x % a.runs * a.each;
+	float mean, scale;
+
+	measure_run(&a, x, scratch, &mean, &scale);
+	if (threadIdx.x)
+		return;
+	a.y[2 * (int64_t)blockIdx.x] = mean;
+	a.y[2 * (int64_t)blockIdx.x + 1] = scale;
+}
+
+/* dx of a run, which may lie where x or g does: a thread writes what only it reads. */
+KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
+{
+	SHARED float scratch[NORM_THREADS_MAX / WARP];
+	const struct norm_args *n = &a.norm;
+	int64_t run = blockIdx.x % n->runs, t = blockIdx.x / n->runs;
+	const float *x = n->x + t * n->x_pitch + run * n->each;
+	const float *g = a.g + t * a.g_pitch + run * n->each;
+	float *y = n->y + t * n->y_pitch + run * n->each;
+	float mean, scale, sum = 0.0f, product = 0.0f;
+
+	measure_run(n, x, scratch, &mean, &scale);
+	for (int64_t i = threadIdx.x; i < n->each; i += blockDim.x) {
+		float u = g[i] * read_norm_weight(n, i);
+
+		sum += u;
+		product = fmaf(u, (x[i] - mean) * scale, product);
+	}
+	sum = n->layer ? add_block(sum, scratch) / (float)n->each : 0.0f;
+	product = add_block(product, scratch) / (float)n->each;
+	for (int64_t i = threadIdx.x; i < n->each; i += blockDim.x)
+		y[i] = scale *
+		       ((g[i] * read_norm_weight(n, i) - sum) - (x[i] - mean) * scale * product);
+}
+
+/* The sum of the heads of a run, in their order. */
+KERNEL(MAP_THREADS, add_heads, head_sum_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		const float *x =
+			a.x + t * a.x_pitch + i / a.width * a.group * a.width + i % a.width;
+		float sum = 0.0f;
+
+		for (int64_t h = a.lo; h < a.hi; h++)
+			sum += x[h * a.width];
+		a.y[t * a.y_pitch + i] = sum + 0.0f;
+	}
+}
+
+/* A thread has the four elements that share random words. */
+KERNEL(MAP_THREADS, drop_elements, drop_rows_args)
+{
+	int64_t group = a.first / 4 + COLUMN, i = group * 4 - a.first;
+	uint32_t word[4];
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		draw_words(&a.drop, a.position[t], a.slot[t], a.site, group, word);
+		EACH(j, 4) {
+			float factor = choose_factor(&a.drop, word[j]);
+
+			if (i + j < 0 || i + j >= a.columns)
+				continue;
+			a.y[t * a.y_pitch + i + j] =
+				factor == 0.0f ? 0.0f : a.x[t * a.x_pitch + i + j] * factor;
+		}
+	}
+}
+
+/* ---- sums over tokens */
+
+/*
+ * Each block adds `each` rows of g, or with x of g times what the norm makes of x. No row: 0. A
+ * second launch adds what the blocks of a first one made.
+ */
+KERNEL(MAP_THREADS, add_columns, columns_args)
+{
+	int64_t i = COLUMN, lo = (int64_t)blockIdx.y * a.each, run = a.x ? i / a.run : 0;
+	int64_t hi = lo + a.each < a.rows ? lo + a.each : a.rows;
+	float sum = 0.0f;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = lo; t < hi; t++) {
+		float g = a.g[t * a.g_pitch + i];
+
+		if (a.x) {
+			const float *m = a.moments + 2 * (t * a.runs + run);
+
+			sum = fmaf(g, (a.x[t * a.x_pitch + i] - m[0]) * m[1], sum);
+		} else {
+			sum += g;
+		}
+	}
+	a.y[(int64_t)blockIdx.y * a.y_pitch + i] = sum + 0.0f;
+}
+
+/*
+ * A block has EMBED_ROWS rows of the table and goes through the ids in order; a thread adds the
+ * columns that are its own.
+ */
+KERNEL(MAP_THREADS, add_token_rows, embed_dw_args)
+{
+	SHARED int32_t at[MAP_THREADS], found[MAP_THREADS / WARP];
+	int64_t lo = (int64_t)blockIdx.x * EMBED_ROWS;
+	int64_t rows = a.entries - lo < EMBED_ROWS ? a.entries - lo : EMBED_ROWS;
+
+	for (int64_t r = 0; r < rows; r++)
+		for (int64_t i = threadIdx.x; i < a.columns; i += MAP_THREADS)
+			a.y[(lo + r) * a.y_pitch + i] = 0.0f;
+	for (int64_t t0 = 0; t0 < a.rows; t0 += MAP_THREADS) {
+		int64_t t = t0 + threadIdx.x, row = t < a.rows ? a.id[t] - a.first - lo : -1;
+		float mine = row >= 0 && row < rows ? 1.0f : 0.0f;
+
+		sync_block(); /* what was found before has been added */
+		at[threadIdx.x] = mine != 0.0f ? (int32_t)row : -1;
+		EACH_MASK(mask, 1, WARP)
+			mine += shuffle_xor(mine, mask);
+		if (threadIdx.x % WARP == 0)
+			found[threadIdx.x / WARP] = mine != 0.0f;
+		sync_block();
+		for (int k = 0; k < MAP_THREADS; k += found[k / WARP] ? 1 : WARP) {
+			const float *g = a.g + (t0 + k) * a.g_pitch;
+			float *y = a.y + (lo + at[k]) * a.y_pitch;
+
+			if (at[k] < 0)
+				continue;
+			for (int64_t i = threadIdx.x; i < a.columns; i += MAP_THREADS)
+				y[i] += g[i];
+		}
+	}
+}
+
+/* y [rows, columns] = x' w, of x [k, rows] and w [k, columns], where cuBLASLt has nothing. */
+KERNEL(MAP_THREADS, multiply_turned, turned_args)
+{
+	int64_t i = COLUMN;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
+		float sum = 0.0f;
+
+		for (int64_t t = 0; t < a.k; t++)
+			sum = fmaf(a.x[t * a.x_pitch + row], a.w[t * a.w_pitch + i], sum);
+		a.y[row * a.y_pitch + i] = sum + 0.0f;
+	}
+}
+
+/* ---- the loss of each row of logits */
+
+KERNEL(LOSS_THREADS, find_maxima, loss_args)
+{
+	SHARED float scratch[LOSS_THREADS / WARP];
+	const float *z = a.z + (int64_t)blockIdx.x * a.z_pitch;
+	float top = -INFINITY;
+
+	for (int64_t i = threadIdx.x; i < a.columns; i += LOSS_THREADS)
+		top = z[i] > top ? z[i] : top;
+	EACH_MASK(mask, 1, WARP) {
+		float other = shuffle_xor(top, mask);
+
+		top = other > top ? other : top;
+	}
+	if (threadIdx.x % WARP == 0)
+		scratch[threadIdx.x / WARP] = top;
+	sync_block();
+	if (threadIdx.x)
+		return;
+	for (int i = 1; i < LOSS_THREADS / WARP; i++)
+		top = scratch[i] > top ? scratch[i] : top;
+	a.y[(int64_t)blockIdx.x * a.y_pitch] = top + 0.0f;
+}
+
+KERNEL(LOSS_THREADS, add_exponentials, loss_args)
+{
+	SHARED float scratch[LOSS_THREADS / WARP];
+	const float *z = a.z + (int64_t)blockIdx.x * a.z_pitch;
+	float max = a.max[(int64_t)blockIdx.x * a.max_pitch], sum = 0.0f;
+
+	for (int64_t i = a.lo + threadIdx.x; i < a.hi; i += LOSS_THREADS)
+		sum += mathf_exp(z[i] - max);
+	sum = add_block(sum, scratch);
+	if (!threadIdx.x)
+		a.y[(int64_t)blockIdx.x * a.y_pitch] = sum + 0.0f;
+}
+
+/* The logit of each label, in columns [lo, hi); with `pick` given the loss. */
+KERNEL(MAP_THREADS, pick_labels, loss_args)
+{
+	int64_t t = COLUMN, label;
+
+	if (t >= a.rows)
+		return;
+	label = a.label[t];
+	if (a.pick) {
+		float loss = mathf_log(a.sum[t * a.sum_pitch]) + a.max[t * a.max_pitch];
+
+		a.y[t * a.y_pitch] = label == NO_LABEL ? 0.0f : loss - a.pick[t * a.pick_pitch];
+		return;
+	}
+	label -= a.first;
+	a.y[t * a.y_pitch] =
+		label >= a.lo && label < a.hi ? a.z[t * a.z_pitch + label] + 0.0f : 0.0f;
+}
+
+/* In place, too: a thread reads what only it writes. */
+KERNEL(MAP_THREADS, derive_logits, loss_args)
+{
+	int64_t i = COLUMN;
+	float count = *a.count;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		int64_t label = a.label[t];
+		float e, *y = a.y + t * a.y_pitch + i;
+
+		e = mathf_exp(a.z[t * a.z_pitch + i] - a.max[t * a.max_pitch]) /
+		    a.sum[t * a.sum_pitch];
+		if (label == NO_LABEL)
+			*y = 0.0f;
+		else
+			*y = (label - a.first == i ? e - 1.0f : e) / count;
+	}
+}

@@ -1,0 +1,245 @@
+/*
+ * test_sample PLUGIN: ids that the CUDA device draws against those of nn/sample.c, which must be
+ * equal in every row that is not in doubt.
+ */
+#include "../unit/logits.h"
+#include "device.h"
+#include "nn/sample.h"
+
+enum { ROWS = 16, PITCH = 800 };
+
+struct rows {
+	float *x;
+	double *how; /* [n][TESS_SAMPLE_NUMS] */
+	int32_t *y; /* [n][TESS_SAMPLE_OUTS] */
+	struct tess_view in[2], out;
+	struct tess_op op;
+};
+
+static void make_rows(struct rows *r, int64_t n, int64_t columns, int64_t pitch)
+{
+	r->x = make_buffer(n * pitch, true);
+	r->how = add_buffer(calloc((size_t)(n * 6), 8), (uint64_t)n * 6 * 8);
+	r->y = add_buffer(malloc((size_t)n * 20), (uint64_t)n * 20);
+	r->in[0] = cpu_make_rows(r->x, n, columns, pitch);
+	r->in[1] = cpu_make_view(r->how, TESS_F64, n, TESS_SAMPLE_NUMS, 6, 1);
+	r->out = cpu_make_view(r->y, TESS_I32, n, TESS_SAMPLE_OUTS, 5, 1);
+	r->op = cpu_make_op(TESS_OP_SAMPLE, r->in, 2, &r->out, NULL, 0);
+}
+
+static void run_rows(const struct rows *r)
+{
+	ck_assert_msg(run_on_gpu(&r->op) == TESS_OK, "%s", cpu_sentence);
+}
+
+static void set_sampling(const struct rows *r, int64_t row, const struct tess_sampling *s,
+                         uint64_t step)
+{
+	struct tess_draw d = tess_sampling_get_draw(s, step);
+
+	memcpy(r->how + row * 6, &d, sizeof d);
+}
+
+/* ---- temperature 0, and what is not finite --------------------------------------------------- */
+
+/* By their definition. */
+static void find_expected(const float *x, int n, int32_t *want)
+{
+	want[0] = want[1] = want[3] = 0;
+	want[2] = -1;
+	for (int i = n - 1; i >= 0; i--) {
+		if (isfinite(x[i])) {
+			if (!isfinite(x[want[0]]) || want[0] < i || x[i] >= x[want[0]])
+				want[0] = i;
+			continue;
+		}
+		want[1]++;
+		want[2] = i;
+		want[3] = isnan(x[i]) ? TESS_SAMPLE_NAN : 0;
+	}
+}
+
+START_TEST(largest_elements)
+{
+	enum { CASES = 5, ENDS = 5003 };
+	static const int columns[] = { 1, 31, 512, 1025, 5000 };
+
+	set_up_devices("auto");
+	for (size_t c = 0; c < sizeof columns / sizeof *columns; c++) {
+		int n = columns[c], last = n - 1;
+		struct rows r;
+		int32_t want[4];
+
+		make_rows(&r, CASES, n, ENDS);
+		r.how[3 * 6] = r.how[4 * 6] = 1; /* a temperature, which changes nothing there */
+		r.x[ENDS + last] = r.x[ENDS + last / 2] = 90; /* equal ones */
+		for (int i = 0; i < n; i++) /* all are 0, some -0 */
+			r.x[2 * ENDS + i] = i % 3 ? 0.0f : -0.0f;
+		r.x[3 * ENDS + last] = NAN;
+		r.x[3 * ENDS + last / 3] = n > 1 ? INFINITY : NAN;
+		r.x[4 * ENDS + last / 2] = -INFINITY;
+		run_rows(&r);
+		for (int t = 0; t < CASES; t++) {
+			find_expected(r.x + t * ENDS, n, want);
+			for (int i = 0; i < 4; i++)
+				ck_assert_msg(r.y[5 * t + i] == want[i], "row %d of %d, %d: %d", t,
+				              n, i, (int)r.y[5 * t + i]);
+		}
+		if (c == 0) {
+			r.out.shape[1] = 3;
+			ck_assert_int_eq(gpu_table->supports(&r.op), TESS_EINVAL);
+			expect_part(cpu_sentence, "cuda: sample: operands must be f32 rows");
+		}
+		free_host_buffers();
+	}
+	tear_down_devices();
+}
+END_TEST
+
+/* ---- the rule -------------------------------------------------------------------------------- */
+
+/* Returns how many rows are in doubt; the ids of the others must be those of the CPU. */
+static int compare_with_cpu(const struct rows *r, int64_t columns, int64_t pitch,
+                            const struct tess_sampling *how, uint64_t step)
+{
+	struct tess_sampler *s;
+	int doubts = 0;
+
+	ck_assert(!tess_sampler_new(columns, &s));
+	for (int64_t t = 0; t < r->op.in[0].shape[0]; t++) {
+		const int32_t *y = r->y + 5 * t;
+		const struct tess_sampling *h = &how[t];
+		int32_t id = tess_sampler_draw(s, h, r->x + t * pitch, NULL, 0, step);
+
+		MUST(y[TESS_SAMPLE_ODD] == 0 && y[TESS_SAMPLE_FIRST_ODD] == -1);
+		MUST(y[TESS_SAMPLE_ID] >= 0 && y[TESS_SAMPLE_ID] < columns);
+		doubts += y[TESS_SAMPLE_FLAG] == TESS_SAMPLE_DOUBT;
+		if (y[TESS_SAMPLE_FLAG])
+			continue;
+		ck_assert_msg(y[TESS_SAMPLE_ID] == id,
+		              "row %d of %d: %d, not %d: temperature %g, top-p %.17g, min-p %g, "
+		              "top-k %d",
+		              (int)t, (int)columns, (int)y[0], (int)id, h->temperature, h->top_p,
+		              h->min_p, (int)h->top_k);
+	}
+	tess_sampler_free(s);
+	return doubts;
+}
+
+static struct tess_sampling draw_settings(uint64_t *seed)
+{
+	static const double temperatures[] = { 1, 0.3, 4, 1e-3, 1e6, 0 },
+			    ps[] = { 1, 0.9, 0, 0.5, 0.999999 }, mins[] = { 0, 0, 0.05, 1, 1e-9 };
+	static const int64_t ks[] = { 0, 0, 1, 50, 400, 5000 };
+
+	return (struct tess_sampling){ .temperature = temperatures[draw_below(seed, 6)],
+		                       .top_p = ps[draw_below(seed, 5)],
+		                       .min_p = mins[draw_below(seed, 5)],
+		                       .top_k = ks[draw_below(seed, 6)],
+		                       .seed = draw_below(seed, UINT64_MAX) };
+}
+
+/* Rows of one kind, each sampled in its own way. */
+START_TEST(ids_of_the_cpu)
+{
+	enum { ROUNDS = THIN > 1 ? 2 : 5 };
+	struct tess_sampling how[ROWS];
+	uint64_t seed = (uint64_t)_i + 1;
+	int doubts = 0;
+
+	set_up_devices("auto");
+	for (uint64_t round = 0; round < ROUNDS; round++) {
+		int64_t n = 1 + (int64_t)draw_below(&seed, round ? PITCH : 5);
+		struct rows r;
+
+		make_rows(&r, ROWS, n, PITCH);
+		for (int64_t t = 0; t < ROWS; t++) {
+			make_logits(_i, &seed, r.x + t * PITCH, n);
+			how[t] = draw_settings(&seed);
+			set_sampling(&r, t, &how[t], round << 33);
+		}
+		run_rows(&r);
+		doubts += compare_with_cpu(&r, n, PITCH, how, round << 33);
+		free_host_buffers();
+	}
+	/* equal weights, of which a simple share is asked for, end just there */
+	ck_assert_int_le(doubts, _i == FLAT || _i == TWO_VALUES || _i >= ZEROS ? ROUNDS * 3 : 0);
+	tear_down_devices();
+}
+END_TEST
+
+/* A vocabulary of today: more candidates than are sorted, and logits that are far away. */
+START_TEST(large_vocabulary)
+{
+	enum { VOCAB = 128256, CASES = 6 };
+	static const struct tess_sampling settings[CASES] = {
+		{ .temperature = 1, .top_p = 1, .seed = 3 },
+		{ .temperature = 1, .top_p = 1, .seed = 1ull << 40 },
+		{ .temperature = 0.7, .top_p = 0.95, .seed = 5 },
+		{ .temperature = 2, .top_p = 1, .top_k = 9000, .seed = 6 },
+		{ .temperature = 1e6, .top_p = 0.9, .min_p = 1e-7, .seed = 7 },
+		{ .temperature = 1, .top_p = 1, .min_p = 0.001, .seed = 8 },
+	};
+	uint64_t seed = 1;
+	struct rows r;
+
+	set_up_devices("auto");
+	make_rows(&r, CASES, VOCAB, VOCAB);
+	for (int64_t i = 0; i < CASES * VOCAB; i++) {
+		r.x[i] = -6;
+		for (int j = 0; j < 12; j++) /* nearly normal */
+			r.x[i] += (float)draw_below(&seed, 1 << 20) / (1 << 20);
+		r.x[i] = i % 7 == 5 && i / VOCAB % 2 ? -1e30f : 3 * r.x[i];
+	}
+	for (int64_t t = 0; t < CASES; t++)
+		set_sampling(&r, t, &settings[t], 9);
+	run_rows(&r);
+	ck_assert_int_eq(compare_with_cpu(&r, VOCAB, VOCAB, settings, 9), 0);
+	free_host_buffers();
+	tear_down_devices();
+}
+END_TEST
+
+/*
+ * Rows that are in doubt say so: a number where a candidate begins or ends, more equal candidates
+ * than are sorted, and a temperature at which scores overflow. They name the largest.
+ */
+START_TEST(doubts)
+{
+	enum { COLUMNS = 5000, CASES = 6 };
+	static const double how[CASES][6] = {
+		{ 1, 1, 0, 4, 0.5 },     { 1, 0.75, 0, 4, 0.1 },        { 1, 1, 0, 0, 0.3 },
+		{ 1e-40, 1, 0, 0, 0.3 }, { 1, 1, 0, 4, 0.5 - 0x1p-54 }, { 1, 1, 0, 4, 0.6 },
+	};
+	static const int32_t want[CASES] = { 3, 3, 10, 3, 3, 97 };
+	struct rows r;
+
+	set_up_devices("auto");
+	make_rows(&r, CASES, COLUMNS, COLUMNS);
+	memcpy(r.how, how, sizeof how);
+	for (int64_t i = 0; i < CASES * COLUMNS; i++)
+		r.x[i] = i / COLUMNS == 2 ? (i % COLUMNS < 10 ? -1 : 1) : -(float)(i % COLUMNS);
+	for (int64_t t = 0; t < CASES; t++) /* the best four are alike */
+		for (int64_t i = 0; i < 4 && t != 2; i++)
+			r.x[t * COLUMNS + 3 + 47 * i] = 1;
+	run_rows(&r);
+	for (int64_t t = 0; t < CASES; t++) {
+		ck_assert_int_eq(r.y[5 * t + TESS_SAMPLE_ID], want[t]);
+		ck_assert_int_eq(r.y[5 * t + TESS_SAMPLE_FLAG], t < 5 ? TESS_SAMPLE_DOUBT : 0);
+	}
+	free_host_buffers();
+	tear_down_devices();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	SRunner *r;
+	TCase *t = begin_gpu_suite(argc, argv, "gpu_sample", 300, &r);
+
+	tcase_add_test(t, largest_elements);
+	tcase_add_loop_test(t, ids_of_the_cpu, 0, KINDS);
+	tcase_add_test(t, large_vocabulary);
+	tcase_add_test(t, doubts);
+	return suite_end(r);
+}
