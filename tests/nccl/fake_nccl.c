@@ -50,6 +50,8 @@ struct config {
 enum phase { NONE, JOINING, SPLITTING, STARTING, FINALIZING };
 
 struct comm {
+	pthread_t starter; /* of the last group of calls, if any */
+	bool has_starter;
 	atomic_int users; /* the program, and groups of calls on streams */
 	atomic_bool aborted;
 	struct shared *shared;
@@ -130,6 +132,14 @@ static struct shared *map_shared(int pid, int fd)
 		close(own);
 	}
 	return at == MAP_FAILED ? NULL : at;
+}
+
+/* Joined, not detached: LeakSanitizer can crash where a thread ends while the process does. */
+static void join_starter(struct comm *c)
+{
+	if (c->has_starter)
+		pthread_join(c->starter, NULL);
+	c->has_starter = false;
 }
 
 static void drop_comm(struct comm *c)
@@ -382,7 +392,6 @@ static void *queue_group_later(void *arg)
 
 	nanosleep(&pause, NULL);
 	queue_group(c);
-	drop_comm(c);
 	return NULL;
 }
 
@@ -401,7 +410,6 @@ CALL int ncclGroupEnd(void)
 {
 	struct group *g = collected;
 	struct comm *c;
-	pthread_t thread;
 
 	if (!depth || --depth || !g)
 		return depth || !g ? SUCCESS : USAGE;
@@ -410,6 +418,7 @@ CALL int ncclGroupEnd(void)
 	if (c->phase != NONE || c->result)
 		return ARGUMENT; /* the last call is still in progress */
 	log_call("group", c->rank);
+	join_starter(c);
 	c->groups++;
 	c->starting = g;
 	c->phase = STARTING;
@@ -418,10 +427,9 @@ CALL int ncclGroupEnd(void)
 		queue_group(c);
 		return c->result;
 	}
-	atomic_fetch_add(&c->users, 1);
-	if (pthread_create(&thread, NULL, queue_group_later, c))
+	if (pthread_create(&c->starter, NULL, queue_group_later, c))
 		return SYSTEM_ERROR;
-	pthread_detach(thread);
+	c->has_starter = true;
 	return IN_PROGRESS;
 }
 
@@ -683,6 +691,7 @@ CALL int ncclCommDestroy(struct comm *c)
 	log_call("destroy", c->rank);
 	if (c->phase != NONE)
 		return USAGE;
+	join_starter(c);
 	drop_comm(c);
 	return SUCCESS;
 }
@@ -693,6 +702,7 @@ CALL int ncclCommAbort(struct comm *c)
 	atomic_store(&c->aborted, true);
 	if (c->fd >= 0)
 		close(c->fd);
+	join_starter(c);
 	while (atomic_load(&c->graphs))
 		usleep(1000);
 	log_call("ended", c->rank);
