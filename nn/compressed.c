@@ -84,30 +84,31 @@ static tess_status check_product_weights(const struct tess_program *p,
 	return TESS_OK;
 }
 
-tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
+void tess_program_set_router_math(struct tess_program *p)
 {
-	tess_status st = TESS_OK;
-
-	for (int32_t i = 0; i < p->nrecords; i++) {
-		struct tess_record *rec = p->record[i];
-
-		if (rec->kind == TESS_OP_LINEAR)
-			rec->nnum = TESS_LINEAR_NUMS, rec->num[TESS_LINEAR_MATH] = dtype;
-		else if (rec->kind == TESS_OP_EXPERTS)
-			rec->num[TESS_EXPERTS_MATH] = dtype;
-	}
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		struct tess_record *rec =
 			p->record[i]->kind == TESS_OP_ROUTE ? find_router(p, i) : NULL;
 
 		if (rec && rec->kind == TESS_OP_LINEAR)
-			rec->nnum = 0, rec->num[TESS_LINEAR_MATH] = 0;
+			rec->nnum = TESS_LINEAR_NUMS, rec->num[TESS_LINEAR_MATH] = TESS_F32;
 	}
-	for (int32_t i = 0; i < p->nrecords && !st; i++) {
-		const struct tess_record *rec = p->record[i];
+}
 
-		if (rec->kind == TESS_OP_EXPERTS || (rec->kind == TESS_OP_LINEAR && rec->nnum))
-			st = check_product_weights(p, rec, dtype);
+tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < p->nrecords && !st; i++) {
+		struct tess_record *rec = p->record[i];
+
+		bool linear = rec->kind == TESS_OP_LINEAR && !rec->nnum; /* not a router */
+
+		if (!linear && rec->kind != TESS_OP_EXPERTS)
+			continue;
+		rec->nnum = linear ? TESS_LINEAR_NUMS : rec->nnum;
+		rec->num[linear ? TESS_LINEAR_MATH : TESS_EXPERTS_MATH] = dtype;
+		st = check_product_weights(p, rec, dtype);
 	}
 	return st;
 }

@@ -12,6 +12,9 @@
  */
 tess_status tess_program_compress(struct tess_program *p, int32_t dtype);
 
+/* Makes the products of routers those of f32, whatever other ones are on a device. */
+void tess_program_set_router_math(struct tess_program *p);
+
 /*
  * Makes the products of linear and experts records, but for routers, those of `dtype`. TESS_EINVAL:
  * one of their weights has another dtype.

@@ -518,6 +518,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	r->p->logits = tess_logits_place(r, logits);
 	if (!r->status)
 		tess_recorder_check_rules(r);
+	if (!r->status)
+		tess_program_set_router_math(r->p);
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
 	if (!r->status && r->options->weights)

@@ -64,9 +64,9 @@ uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t use
 	const struct tess_view *y = &op->out[0];
 	void *memory;
 
-	if (!linear || linear->kind != TESS_OP_LINEAR || g->math != MATH_AUTO || y->ndim != 2 ||
+	if (!linear || linear->kind != TESS_OP_LINEAR || y->ndim != 2 ||
 	    y->shape[0] <= MULTIPLY_ROWS || y->shape[1] % 8 || !is_same_view(&linear->in[0], y) ||
-	    linear->in[1].dtype != TESS_BF16 ||
+	    linear->in[1].dtype != TESS_BF16 || product_get_math(g, linear) != MATH_AUTO ||
 	    memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory))
 		return NULL;
 	g->rounded_for = linear;

@@ -192,6 +192,7 @@ struct product { /* y [rows, columns] = x [rows, k] w', or is added to y */
 	int32_t count; /* of products of one x, whose w and y are so many elements apart */
 	int64_t w_step, y_step;
 };
+int32_t product_get_math(const struct gpu *g, const struct tess_op *op); /* of a LINEAR */
 /* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
 void blas_close(struct gpu *g);

@@ -7,8 +7,8 @@
  *   bf16      x rounded to bf16          f32    TF32
  *   f16       TF32, which holds f16      f32    TF32
  *
- * Weights of 16 bits that are not multiplied as they are become f32 in scratch memory, a slab at a
- * time.
+ * A router's are always of f32, so that few rows and many choose the same experts. Weights of 16
+ * bits that are not multiplied as they are become f32 in scratch memory, a slab at a time.
  */
 #include "gpu.h"
 
@@ -19,6 +19,14 @@ struct run { /* elements of K that are added, of x and of each weight */
 	int64_t at, len;
 	bool accumulate;
 };
+
+/* A product of f32 is one on every device: the router of experts. */
+int32_t product_get_math(const struct gpu *g, const struct tess_op *op)
+{
+	bool f32 = op->kind == TESS_OP_LINEAR && op->nnum && op->num[TESS_LINEAR_MATH] == TESS_F32;
+
+	return f32 ? MATH_F32 : g->math;
+}
 
 static const void *get_weight(const struct tess_view *w, const struct run *r)
 {
@@ -228,7 +236,7 @@ static tess_status multiply_f32(struct gpu *g, const struct tess_op *op, const s
 {
 	struct product p = describe_linear(op, *i, r);
 
-	p.tf32 = g->math == MATH_TF32;
+	p.tf32 = product_get_math(g, op) == MATH_TF32;
 	return multiply_outs(g, op, &p, i);
 }
 
@@ -237,6 +245,7 @@ static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const 
 {
 	bool whole = !r->at && r->len == op->in[0].shape[1];
 	const void *rounded = g->rounded_for == op && whole ? g->rounded : NULL;
+	int32_t math = product_get_math(g, op);
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->nout && !st; i++) {
@@ -249,11 +258,11 @@ static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const 
 			st = TESS_ENOTSUP;
 		else if (w->dtype == TESS_F32)
 			st = multiply_f32(g, op, r, &i);
-		else if (w->dtype == TESS_BF16 && g->math == MATH_AUTO)
+		else if (w->dtype == TESS_BF16 && math == MATH_AUTO)
 			st = multiply_bf16(g, op, r, &i, &rounded);
 		else {
 			rounded = NULL; /* the scratch memory is used again */
-			st = multiply_widened(g, op, r, i, g->math != MATH_F32);
+			st = multiply_widened(g, op, r, i, math != MATH_F32);
 		}
 		if (st == TESS_ENOTSUP)
 			st = multiply_by_rows(g, op, r, i, 1);

@@ -229,6 +229,7 @@ struct linear_case {
 	bool turned; /* weights are stored [in, out] */
 	int64_t skip; /* columns of x and of W before the first; odd ones are not aligned */
 	const int64_t *bound; /* of two terms, four numbers; NULL: all of K */
+	double math; /* of the op: 0: the device's */
 };
 
 /* |got - want| <= rounding * the sum of |x * w|, and what adding in another order makes of it. */
@@ -241,7 +242,7 @@ static void test_linear_op(const struct linear_case *c, double rounding)
 		                    { 0, 0, c->bound ? c->bound + 2 : NULL } };
 	float *x = make_buffer(xn, true), *y[5], *w[5];
 	struct tess_view in[6], out[5];
-	struct tess_op op = cpu_make_sum_op(TESS_OP_LINEAR, in, c->nweights + 1, out, NULL, 0,
+	struct tess_op op = cpu_make_sum_op(TESS_OP_LINEAR, in, c->nweights + 1, out, &c->math, 1,
 	                                    &tree, 1, term, c->bound ? 2 : 1);
 	double bound;
 
@@ -331,6 +332,28 @@ static void check_linears(const char *math)
 	}
 	tear_down_devices();
 }
+
+/* Whatever the device's are, a router's products are of f32. */
+static void check_router(const char *math)
+{
+	set_up_devices(math);
+	for (int i = 0; i < 3; i++)
+		test_linear_op(&(struct linear_case){ .dtype = cpu_choose_dtype(i),
+		                                      .nweights = 1,
+		                                      .rows = 21,
+		                                      .k = 136,
+		                                      .n = { 37 },
+		                                      .math = TESS_F32 },
+		               0);
+	tear_down_devices();
+}
+
+START_TEST(linear_of_routers)
+{
+	check_router("auto");
+	check_router("tf32");
+}
+END_TEST
 
 START_TEST(linear_auto)
 {
@@ -716,6 +739,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);
 	tcase_add_test(t, linear_tf32);
+	tcase_add_test(t, linear_of_routers);
 	tcase_add_loop_test(t, attention, 0, 2 * ATTENTION_CASES / THIN);
 	tcase_add_test(t, attention_without_page);
 	tcase_add_test(t, chains);
