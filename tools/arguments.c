@@ -76,6 +76,18 @@ static tess_status fail_option(const char *command, int opt, const char *word)
 	                 command);
 }
 
+/* getopt takes abbreviations too: a new option, or a slip, would change what a command does. */
+static tess_status refuse_abbreviation(const char *command, const char *word, const char *name)
+{
+	size_t len = strcspn(word + 2, "=");
+
+	if (len == strlen(name))
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "no such option: %.*s; did you mean --%s? See tessera %s --help",
+	                 (int)len + 2, word, name, command);
+}
+
 tess_status tess_tool_parse_override(const char *name, const char *text, void *to)
 {
 	struct tess_tool_overrides *o = to;
@@ -146,7 +158,7 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 	/* by what getopt_long() returns: the letter, or the place in the table from 1 on */
 	const struct tess_tool_option *options[128] = { NULL };
 	char letters[2 * OPTIONS_MAX];
-	int nletters = sprintf(letters, "%s:h", program ? "+" : ""), nnames = 1, opt;
+	int nletters = sprintf(letters, "%s:h", program ? "+" : ""), nnames = 1, opt, at = -1;
 	tess_status st = TESS_OK;
 
 	for (int i = 0; table[i].name; i++) {
@@ -162,7 +174,14 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 				                 NULL, i + 1 };
 	}
 	optind = 1;
-	while (!st && (opt = getopt_long(argc, argv, letters, names, NULL)) != -1) {
+	while (!st && (opt = getopt_long(argc, argv, letters, names, &at)) != -1) {
+		if (at >= 0) /* in the last word, or before it */
+			st = refuse_abbreviation(
+				argv[0], argv[optind - (optarg == argv[optind - 1] ? 2 : 1)],
+				names[at].name);
+		at = -1;
+		if (st)
+			break;
 		if (opt == 'h')
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
 		st = opt == ':' || opt == '?' ? fail_option(argv[0], opt, argv[optind - 1])
