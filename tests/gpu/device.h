@@ -237,19 +237,6 @@ static inline void expect_same(const char *what, const struct tess_op *op, void 
 	free(before);
 }
 
-/* The floats from the first to the last of a view. */
-static inline int64_t count_floats(const struct tess_view *v)
-{
-	int64_t last = 0;
-
-	for (int32_t i = 0; i < v->ndim; i++) {
-		if (!v->shape[i])
-			return 0;
-		last += (v->shape[i] - 1) * v->stride[i];
-	}
-	return v->ndim ? last + 1 : 0;
-}
-
 /* Where element i of a view lies. */
 static inline int64_t locate_element(const struct tess_view *v, int64_t i)
 {
@@ -280,7 +267,7 @@ static inline void expect_near_view(const char *what, const struct tess_view *v,
 			             (double)got[at], (double)want[at], (double)max);
 		want[at] = got[at];
 	}
-	cpu_expect_equal(what, got, want, count_floats(v));
+	cpu_expect_equal(what, got, want, cpu_count_elements(v));
 }
 
 /* Runs an op on both, whose outs are f32 and have been filled, and compares all of them. */
@@ -289,7 +276,7 @@ static inline void expect_near(const char *what, const struct tess_op *op, float
 	void *before[4], *want[4];
 
 	for (int32_t i = 0; i < op->nout; i++) {
-		size_t bytes = sizeof(float) * (size_t)count_floats(&op->out[i]);
+		size_t bytes = sizeof(float) * (size_t)cpu_count_elements(&op->out[i]);
 
 		before[i] = malloc(bytes + 1);
 		want[i] = malloc(bytes + 1);
@@ -298,7 +285,7 @@ static inline void expect_near(const char *what, const struct tess_op *op, float
 	}
 	cpu_run_op(cpu, op);
 	for (int32_t i = 0; i < op->nout; i++) {
-		size_t bytes = sizeof(float) * (size_t)count_floats(&op->out[i]);
+		size_t bytes = sizeof(float) * (size_t)cpu_count_elements(&op->out[i]);
 
 		if (!bytes)
 			continue;

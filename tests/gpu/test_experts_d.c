@@ -106,7 +106,7 @@ static struct tess_view make_node(const struct tess_view *v)
 
 	node.ndim++;
 	node.shape[0] = 1;
-	node.stride[0] = count_floats(v) + 1;
+	node.stride[0] = cpu_count_elements(v) + 1;
 	memcpy(node.shape + 1, v->shape, sizeof *v->shape * (size_t)v->ndim);
 	memcpy(node.stride + 1, v->stride, sizeof *v->stride * (size_t)v->ndim);
 	return node;

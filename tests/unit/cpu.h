@@ -229,6 +229,19 @@ static inline void cpu_expect_equal(const char *what, const float *got, const fl
 
 /* ---- views */
 
+/* From the first to the last of a view in rows. */
+static inline int64_t cpu_count_elements(const struct tess_view *v)
+{
+	int64_t last = 0;
+
+	for (int32_t i = 0; i < v->ndim; i++) {
+		if (!v->shape[i])
+			return 0;
+		last += (v->shape[i] - 1) * v->stride[i];
+	}
+	return v->ndim ? last + 1 : 0;
+}
+
 static inline struct tess_view cpu_make_view(void *data, int32_t dtype, int64_t rows,
                                              int64_t columns, int64_t stride_rows,
                                              int64_t stride_columns)

@@ -190,9 +190,9 @@ START_TEST(norm_gradients)
 		in[0] = make_test_rows(s.rows, runs * each, i % 7 == 0);
 		in[1] = cpu_make_list(w.data, w.dtype, each);
 		*g = make_test_rows(s.rows, runs * each, i % 7 == 1);
-		for (int64_t k = 0; i % 5 == 4 && k < count_elements(g); k++)
+		for (int64_t k = 0; i % 5 == 4 && k < cpu_count_elements(g); k++)
 			((float *)g->data)[k] = -0x1p-149f; /* products that round to -0 */
-		for (int64_t k = 0; i % 5 == 4 && k < count_elements(&in[0]); k++)
+		for (int64_t k = 0; i % 5 == 4 && k < cpu_count_elements(&in[0]); k++)
 			((float *)in[0].data)[k] = fabsf(((float *)in[0].data)[k]);
 		memcpy(norm.num, num, sizeof num);
 		out = i % 4 == 3 ? *g : make_test_rows(s.rows, runs * each, false);

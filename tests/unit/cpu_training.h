@@ -17,18 +17,6 @@ static inline int64_t draw_from(int64_t lo, int64_t hi)
 
 /* ---- comparing */
 
-static inline int64_t count_elements(const struct tess_view *v)
-{
-	int64_t last = 0;
-
-	for (int32_t i = 0; i < v->ndim; i++) {
-		if (!v->shape[i])
-			return 0;
-		last += (v->shape[i] - 1) * v->stride[i];
-	}
-	return v->ndim ? last + 1 : 0;
-}
-
 /* Points out, and the operands in the same memory, to copies of what it has; returns the copies. */
 static inline void copy_outs(struct tess_op *op, struct tess_view *in, struct tess_view *out,
                              const struct tess_op *from)
@@ -36,7 +24,7 @@ static inline void copy_outs(struct tess_op *op, struct tess_view *in, struct te
 	memcpy(in, from->in, sizeof *in * (size_t)from->nin);
 	memcpy(out, from->out, sizeof *out * (size_t)from->nout);
 	for (int32_t i = 0; i < from->nout; i++) {
-		size_t bytes = (size_t)(count_elements(&out[i]) * cpu_get_width(out[i].dtype));
+		size_t bytes = (size_t)(cpu_count_elements(&out[i]) * cpu_get_width(out[i].dtype));
 
 		if (!out[i].ndim)
 			continue;
@@ -54,7 +42,7 @@ static inline void expect_outs(const char *isa, const struct tess_op *got,
                                const struct tess_op *want)
 {
 	for (int32_t i = 0; i < got->nout; i++) {
-		int64_t n = count_elements(&got->out[i]);
+		int64_t n = cpu_count_elements(&got->out[i]);
 
 		if (got->out[i].dtype == TESS_F32)
 			cpu_expect_equal(isa, got->out[i].data, want->out[i].data, n);
