@@ -37,6 +37,22 @@ const struct tess_op *ahead_find_norm(const struct tess_op *add)
 	return norm;
 }
 
+/* Of the two outs of a product. */
+const struct tess_op *ahead_find_glu(const struct tess_op *linear)
+{
+	const struct tess_op *glu = linear->next;
+	const struct tess_view *y = linear->out;
+
+	if (linear->kind != TESS_OP_LINEAR || linear->nout != 2 || !glu ||
+	    glu->kind != TESS_OP_GLU || glu->nin != 2 || y[0].ndim != 2 ||
+	    !is_same_view(&glu->in[0], &y[0]) || !is_same_view(&glu->in[1], &y[1]) ||
+	    !is_apart_or_same(&glu->out[0], &y[0]) || !is_apart_or_same(&glu->out[0], &y[1]) ||
+	    !is_apart_or_same(&glu->out[0], &linear->in[0]) ||
+	    glu->out[0].data == linear->in[0].data)
+		return NULL;
+	return glu;
+}
+
 const struct tess_op *ahead_find_rope(const struct tess_op *rope)
 {
 	const struct tess_op *next = rope->next;

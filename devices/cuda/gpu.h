@@ -173,6 +173,7 @@ const char *op_find_training_limit(const struct tess_op *op);
 /* ---- ahead.c */
 /* The NORM of what an ADD gives, and the ROPE like this one, if they can be one launch; or NULL. */
 const struct tess_op *ahead_find_norm(const struct tess_op *add);
+const struct tess_op *ahead_find_glu(const struct tess_op *linear);
 const struct tess_op *ahead_find_rope(const struct tess_op *rope);
 /*
  * Where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL: nowhere. used:

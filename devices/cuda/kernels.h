@@ -22,14 +22,17 @@
 	KERNEL(widen_rows, cast_args) \
 	KERNEL(multiply_any, multiply_args) \
 	KERNEL(multiply_f32_1, multiply_args) \
+	KERNEL(multiply_f32_pair, multiply_args) \
 	KERNEL(multiply_f32_2, multiply_args) \
 	KERNEL(multiply_f32_4, multiply_args) \
 	KERNEL(multiply_f32_8, multiply_args) \
 	KERNEL(multiply_bf16_1, multiply_args) \
+	KERNEL(multiply_bf16_pair, multiply_args) \
 	KERNEL(multiply_bf16_2, multiply_args) \
 	KERNEL(multiply_bf16_4, multiply_args) \
 	KERNEL(multiply_bf16_8, multiply_args) \
 	KERNEL(multiply_f16_1, multiply_args) \
+	KERNEL(multiply_f16_pair, multiply_args) \
 	KERNEL(multiply_f16_2, multiply_args) \
 	KERNEL(multiply_f16_4, multiply_args) \
 	KERNEL(multiply_f16_8, multiply_args) \
@@ -234,6 +237,9 @@ struct multiply_args { /* y_i = x W_i', or is added to y_i */
 	const float *x;
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype, accumulate;
+	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
+	int64_t glu_pitch;
+	int32_t activation;
 	struct {
 		const void *w;
 		float *y;

@@ -1,16 +1,29 @@
 /*
  * multiply.cuh - products with few rows: every weight is read once, at the speed of memory, and
- * added in f32. A warp adds columns of y, its lanes 16 bytes of a row of W at a time.
+ * added in f32. A warp adds columns of y, its lanes 16 bytes of a row of W at a time. Where a GLU
+ * comes next it has the same columns of both weights, and makes the GLU's out too.
  */
 
 enum { LINE = 128 }; /* bytes of a cache line */
 
-/* `T` rows, `R` columns a warp, `U` loads a column under way. All but `a` are constants. */
+/* The sums of a column, that all lanes have, to y; `t`: the row. */
+DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t column, float x)
+{
+	float *y = a->of[of].y + t * a->of[of].y_pitch + column;
+
+	*y = a->accumulate ? *y + x : x + 0.0f;
+}
+
+/*
+ * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
+ * column under way. All but `a` are constants.
+ */
 DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
                           const int U)
 {
 	const int per = dtype == PORT_F32 ? 4 : 8, bytes = dtype == PORT_F32 ? 4 : 2;
-	int of = a->nweights - 1, lane = threadIdx.x % WARP;
+	const int pair = R > 1 && a->glu != NULL;
+	int of = pair ? 0 : a->nweights - 1, lane = threadIdx.x % WARP;
 	int64_t column;
 	float sum[MULTIPLY_ROWS][4];
 	const char *w[4];
@@ -19,13 +32,15 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		of--;
 	column = ((int64_t)(blockIdx.x - a->of[of].first_block) * (MULTIPLY_THREADS / WARP) +
 	          threadIdx.x / WARP) *
-	         R;
+	         (pair ? R / 2 : R);
 	if (column >= a->of[of].columns)
 		return;
 	EACH(r, R) {
-		int64_t at = column + r < a->of[of].columns ? column + r : column;
+		int64_t at = column + (pair ? r / 2 : r);
+		int from = pair ? r % 2 : of;
 
-		w[r] = (const char *)a->of[of].w + at * a->of[of].stride[0] * bytes;
+		at = at < a->of[of].columns ? at : column;
+		w[r] = (const char *)a->of[from].w + at * a->of[from].stride[0] * bytes;
 		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
 			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
@@ -63,15 +78,20 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		}
 	}
 	EACH(r, R) {
+		int64_t at = column + (pair ? r / 2 : r);
+
 		EACH(t, T) {
-			float x = sum[t][r], *y;
+			float x = sum[t][r];
 
 			EACH_MASK(mask, 1, WARP)
 				x += shuffle_xor(x, mask);
-			if (lane || t >= a->rows || column + r >= a->of[of].columns)
+			sum[t][r] = x;
+			if (lane || t >= a->rows || at >= a->of[of].columns)
 				continue;
-			y = a->of[of].y + t * a->of[of].y_pitch + column + r;
-			*y = a->accumulate ? *y + x : x + 0.0f;
+			store_sum(a, pair ? r % 2 : of, t, at, x);
+			if (pair && r % 2)
+				a->glu[t * a->glu_pitch + at] =
+					activate(a->activation, sum[t][r - 1] + 0.0f) * (x + 0.0f);
 		}
 	}
 }
@@ -80,6 +100,10 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 1, 1, 4); \
+	} \
+	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_pair, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 1, 2, 2); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
 	{ \

@@ -49,21 +49,23 @@ static bool can_read_wide(const struct tess_op *op, const struct run *r)
 	return true;
 }
 
-static int32_t choose_kernel(int32_t dtype, int64_t rows)
+static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair)
 {
 	static const int32_t first[] = { [TESS_F32] = KERNEL_multiply_f32_1,
 		                         [TESS_BF16] = KERNEL_multiply_bf16_1,
 		                         [TESS_F16] = KERNEL_multiply_f16_1 };
 
-	return first[dtype] + (rows > 4 ? 3 : rows > 2 ? 2 : rows > 1 ? 1 : 0);
+	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : pair);
 }
 
-/* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS. */
+/* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS; a GLU of all or NULL. */
 static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                int32_t from, int32_t n, int64_t row, int64_t rows, bool wide)
+                                int32_t from, int32_t n, int64_t row, int64_t rows, bool wide,
+                                const struct tess_op *glu)
 {
 	const struct tess_view *x = &op->in[0];
-	int64_t each = !wide ? WARP : MULTIPLY_THREADS / WARP * (rows > 4 ? 4 : rows > 1 ? 2 : 1);
+	int64_t warps = MULTIPLY_THREADS / WARP;
+	int64_t each = !wide ? WARP : warps * (rows > 4 ? 4 : rows > 1 ? 2 : 1);
 	struct multiply_args a = { .x = get_gpu_row(x, row) + r->at,
 		                   .x_pitch = x->stride[0],
 		                   .k = r->len,
@@ -71,7 +73,8 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 		                   .nweights = n,
 		                   .dtype = op->in[1 + from].dtype,
 		                   .accumulate = r->accumulate };
-	struct launch l = { .kernel = wide ? choose_kernel(a.dtype, rows) : KERNEL_multiply_any,
+	struct launch l = { .kernel =
+		                    wide ? choose_kernel(a.dtype, rows, glu) : KERNEL_multiply_any,
 		            .blocks = { 0, 1, 1 },
 		            .threads = MULTIPLY_THREADS,
 		            .args = &a };
@@ -88,6 +91,12 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 		a.of[i].first_block = (int32_t)l.blocks[0];
 		l.blocks[0] += tess_up(w->shape[0], each);
 	}
+	if (glu) { /* a warp has columns of both */
+		l.blocks[0] = tess_up(a.of[0].columns, warps * (rows > 4 ? 2 : 1));
+		a.glu = glu->out[0].data;
+		a.glu_pitch = glu->out[0].stride[0];
+		a.activation = (int32_t)glu->num[TESS_GLU_ACTIVATION];
+	}
 	return op_launch(g, op, l);
 }
 
@@ -96,12 +105,14 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, con
                                     int32_t from, int32_t n)
 {
 	int64_t rows = op->in[0].shape[0];
-	bool wide = can_read_wide(op, r);
+	bool wide = can_read_wide(op, r), whole = !r->accumulate && r->len == op->in[0].shape[1];
+	const struct tess_op *glu = wide && whole && n > 1 ? ahead_find_glu(op) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
 		st = multiply_few(g, op, r, from, n, t, rows - t < FEW_ROWS ? rows - t : FEW_ROWS,
-		                  wide);
+		                  wide, glu);
+	g->done = glu;
 	return st;
 }
 

@@ -617,10 +617,17 @@ END_TEST
 
 enum { CHAIN = 7, CHAIN_WIDE = 64, LINKED = 1, SKIPS = 2 };
 
-/* Runs the ops one after another; LINKED: each names the next one; SKIPS: NORM is not run. */
+/* Whether the op before it has computed it too. */
+static bool is_done_before(const struct tess_op *op)
+{
+	return op->kind == TESS_OP_NORM ||
+	       (op->kind == TESS_OP_GLU && op->out[0].data == op->in[1].data);
+}
+
+/* Runs the ops one after another; LINKED: each names the next one; SKIPS: not all are run. */
 static void run_chain(const struct tess_op *chain, int how)
 {
-	struct tess_view in[CHAIN][3], out[CHAIN];
+	struct tess_view in[CHAIN][3], out[CHAIN][2];
 	struct tess_op op[CHAIN];
 
 	for (int i = 0; i < nbuffers; i++)
@@ -628,67 +635,78 @@ static void run_chain(const struct tess_op *chain, int how)
 	for (int i = 0; i < CHAIN; i++) {
 		op[i] = chain[i];
 		op[i].in = in[i];
-		op[i].out = &out[i];
+		op[i].out = out[i];
 		op[i].stream = gpu_stream;
 		op[i].next = how && i + 1 < CHAIN ? &op[i + 1] : NULL;
 		for (int k = 0; k < op[i].nin; k++) {
 			in[i][k] = chain[i].in[k];
 			in[i][k].data = find_copy(in[i][k].data);
 		}
-		out[i] = *chain[i].out;
-		out[i].data = find_copy(out[i].data);
+		for (int k = 0; k < op[i].nout; k++) {
+			out[i][k] = chain[i].out[k];
+			out[i][k].data = find_copy(out[i][k].data);
+		}
 	}
 	for (int i = 0; i < CHAIN; i++)
-		if (how != SKIPS || op[i].kind != TESS_OP_NORM)
+		if (how != SKIPS || !is_done_before(&op[i]))
 			EXPECT_OK(gpu_table->run(gpu, &op[i]));
 	EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
 }
 
-/* ADD, NORM, LINEAR, GLU, LINEAR, ROPE, ROPE; `shift`: rows of the NORM's out in ADD's x. */
+/*
+ * ADD, NORM, LINEAR of two weights, GLU, LINEAR, ROPE, ROPE; `shift`: rows of the NORM's out in
+ * ADD's x. The GLU's out is in the place of its second operand, or of 7 or 8 rows in that of the
+ * first LINEAR's x.
+ */
 static void test_chain(int64_t rows, int64_t shift, int32_t dtype)
 {
 	enum { W = CHAIN_WIDE };
 	float *x = make_buffer((rows + 1) * W, true), *more = make_buffer(rows * W, true),
-	      *sum = make_buffer(rows * W, false), *z[2], *table = make_buffer(40 * 16, true),
-	      *h = make_buffer(rows * W, false),
+	      *sum = make_buffer(rows * W, false), *z[3], *table = make_buffer(40 * 16, true),
+	      *h = make_buffer(rows * W, false), *glu,
 	      *y = shift < 0 ? make_buffer(rows * W, false) : x + shift * W;
-	void *w[3] = { make_weight_buffer(dtype, W, NULL), make_weight_buffer(dtype, W * W, NULL),
+	void *w[4] = { make_weight_buffer(dtype, W, NULL), make_weight_buffer(dtype, W * W, NULL),
+		       make_weight_buffer(dtype, W * W, NULL),
 		       make_weight_buffer(dtype, W * W, NULL) };
 	int32_t *position = malloc(4 * (size_t)rows);
 	double eps[TESS_NORM_NUMS] = { 0, 1e-5, 0, 0 }, silu[] = { TESS_SILU },
 	       rope[TESS_ROPE_NUMS] = { 32, 0, 16 };
 	struct tess_tree tree = { 1, 0, 1, 0, 1 };
 	struct tess_term term = { 0, 0, (int64_t[]){ 0, W } };
-	struct tess_view in[CHAIN][3], out[CHAIN];
+	struct tess_view in[CHAIN][3], out[CHAIN][2];
 	struct tess_op op[CHAIN];
 	char *want[BUFFERS];
 
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 3; i++)
 		z[i] = make_buffer(rows * W, false);
+	glu = rows > 8 ? h : rows > 6 ? y : z[2];
 	for (int64_t t = 0; t < rows; t++)
 		position[t] = (int32_t)t;
 	add_buffer(position, 4 * (uint64_t)rows);
 	in[0][0] = cpu_make_rows(x, rows, W, W);
 	in[0][1] = cpu_make_rows(more, rows, W, W);
-	out[0] = in[1][0] = cpu_make_rows(sum, rows, W, W);
+	out[0][0] = in[1][0] = cpu_make_rows(sum, rows, W, W);
 	in[1][1] = cpu_make_list(w[0], dtype, W);
-	out[1] = in[2][0] = cpu_make_rows(y, rows, W, W);
+	out[1][0] = in[2][0] = cpu_make_rows(y, rows, W, W);
 	in[2][1] = cpu_make_view(w[1], dtype, W, W, W, 1);
-	out[2] = in[3][0] = in[3][1] = cpu_make_rows(z[0], rows, W, W);
-	out[3] = in[4][0] = cpu_make_rows(h, rows, W, W);
+	in[2][2] = cpu_make_view(w[3], dtype, W, W, W, 1);
+	out[2][0] = in[3][0] = cpu_make_rows(z[0], rows, W, W);
+	out[2][1] = in[3][1] = cpu_make_rows(z[2], rows, W, W);
+	out[3][0] = in[4][0] = cpu_make_rows(glu, rows, W, W);
 	in[4][1] = cpu_make_view(w[2], dtype, W, W, W, 1);
-	out[4] = out[6] = in[6][0] = cpu_make_rows(z[1], rows, W, W);
-	out[5] = in[5][0] = cpu_make_rows(h, rows, 32, W);
+	out[4][0] = out[6][0] = in[6][0] = cpu_make_rows(z[1], rows, W, W);
+	out[5][0] = in[5][0] = cpu_make_rows(glu, rows, 32, W);
 	in[5][1] = in[6][1] = cpu_make_list(position, TESS_I32, rows);
 	in[5][2] = in[6][2] = cpu_make_rows(table, 40, 16, 16);
-	op[0] = cpu_make_op(TESS_OP_ADD, in[0], 2, &out[0], NULL, 0);
-	op[1] = cpu_make_sum_op(TESS_OP_NORM, in[1], 2, &out[1], eps, TESS_NORM_NUMS, &tree, 1,
+	op[0] = cpu_make_op(TESS_OP_ADD, in[0], 2, out[0], NULL, 0);
+	op[1] = cpu_make_sum_op(TESS_OP_NORM, in[1], 2, out[1], eps, TESS_NORM_NUMS, &tree, 1,
 	                        &term, 1);
-	op[2] = cpu_make_sum_op(TESS_OP_LINEAR, in[2], 2, &out[2], NULL, 0, &tree, 1, &term, 1);
-	op[3] = cpu_make_op(TESS_OP_GLU, in[3], 2, &out[3], silu, 1);
-	op[4] = cpu_make_sum_op(TESS_OP_LINEAR, in[4], 2, &out[4], NULL, 0, &tree, 1, &term, 1);
-	op[5] = cpu_make_op(TESS_OP_ROPE, in[5], 3, &out[5], rope, TESS_ROPE_NUMS);
-	op[6] = cpu_make_op(TESS_OP_ROPE, in[6], 3, &out[6], rope, TESS_ROPE_NUMS);
+	op[2] = cpu_make_sum_op(TESS_OP_LINEAR, in[2], 3, out[2], NULL, 0, &tree, 1, &term, 1);
+	op[2].nout = 2;
+	op[3] = cpu_make_op(TESS_OP_GLU, in[3], 2, out[3], silu, 1);
+	op[4] = cpu_make_sum_op(TESS_OP_LINEAR, in[4], 2, out[4], NULL, 0, &tree, 1, &term, 1);
+	op[5] = cpu_make_op(TESS_OP_ROPE, in[5], 3, out[5], rope, TESS_ROPE_NUMS);
+	op[6] = cpu_make_op(TESS_OP_ROPE, in[6], 3, out[6], rope, TESS_ROPE_NUMS);
 	for (int how = 0; how < (shift > 0 ? SKIPS : SKIPS + 1); how++) {
 		run_chain(op, how);
 		for (int i = 0; i < nbuffers; i++) {
@@ -717,10 +735,14 @@ START_TEST(chains)
 	set_up_devices("auto");
 	/* 1: other rows of x, which are read later */
 	for (int64_t shift = -1; shift < 2; shift++) {
+		test_chain(1, shift, TESS_BF16);
 		test_chain(3, shift, TESS_BF16);
+		test_chain(7, shift, TESS_BF16);
 		test_chain(12, shift, TESS_BF16);
 	}
 	test_chain(12, -1, TESS_F16);
+	test_chain(1, -1, TESS_F16);
+	test_chain(1, -1, TESS_F32);
 	tear_down_devices();
 }
 END_TEST
