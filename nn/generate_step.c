@@ -262,8 +262,7 @@ static bool can_go_ahead(const struct tess_generate_state *g)
 		const struct tess_generate_request *q = r->asked;
 
 		if (r->row != i || q->sequence ||
-		    g->results[r->request].ntokens + 1 >= q->max_tokens ||
-		    tess_runner_needs_page(g->runner, r->sequence->slot))
+		    g->results[r->request].ntokens + 1 >= q->max_tokens)
 			return false;
 	}
 	return g->nrunning == g->nchosen;
@@ -339,7 +338,7 @@ static tess_status go_back(struct tess_generate_state *g, bool ahead)
 
 		s->ncached -= r->nrows;
 		if (r->nrows && !tess_runner_rewind_slot(g->runner, s->slot, s->ncached))
-			st = tess_fail(TESS_EBUG, "a step with windows was queued ahead");
+			st = tess_fail(TESS_EBUG, "a step in doubt was settled");
 	}
 	g->queued = false;
 	return st;
@@ -355,6 +354,9 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 		st = share_chosen_ids(g);
 	if (!st && g->by_host)
 		return go_back(g, ahead);
+	for (int64_t i = 0; i < g->nrunning && !st; i++)
+		tess_runner_settle(g->runner, g->running[i].sequence->slot,
+		                   g->running[i].sequence->ncached);
 	if (!st)
 		st = apply_choices(g);
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {

@@ -31,7 +31,7 @@ struct page_class {
 
 struct cache_slot {
 	bool open;
-	int64_t length;
+	int64_t length, settled;
 	int64_t step; /* that names it */
 };
 
@@ -47,7 +47,8 @@ struct tess_kv_cache {
 	struct page **page; /* the same, as pages */
 	int64_t dirty_lo, dirty_hi; /* entries that the device has not got */
 	int64_t *device_table;
-	int64_t device_entries;
+	int64_t *sent[2]; /* what the last two copies to it read */
+	int64_t device_entries; /* of each of the three */
 };
 
 /* ---- slabs ----------------------------------------------------------------------------------- */
@@ -229,28 +230,45 @@ static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t
 	return TESS_OK;
 }
 
-tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, struct tess_kv_tables *out)
+/* Waits for steps that read the old table. */
+static tess_status resize_device_table(struct tess_kv_cache *c, int64_t n)
 {
-	int64_t n = c->parts.nclasses * c->nslots * c->nblocks;
-	tess_status st = TESS_OK;
+	int64_t *sent = calloc((size_t)(2 * n), sizeof *sent);
 	void *more = NULL;
+	tess_status st = sent ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
-	if (n > c->device_entries) {
-		st = tess_device_alloc(&c->parts.device, "KV cache", (uint64_t)n * sizeof *c->table,
+	if (!st)
+		st = tess_device_alloc(&c->parts.device, "KV cache", (uint64_t)n * sizeof *sent,
 		                       &more);
-		st = tess_group_agree_status(c->parts.group, st, "KV cache");
-		if (st) {
-			tess_device_free(&c->parts.device, more);
-			return st;
-		}
-		tess_device_free(&c->parts.device, c->device_table);
-		c->device_table = more;
-		c->device_entries = n;
+	st = tess_group_agree_status(c->parts.group, st, "KV cache");
+	if (st) {
+		tess_device_free(&c->parts.device, more);
+		free(sent);
+		return st;
 	}
-	if (c->dirty_lo < c->dirty_hi)
-		st = tess_device_copy(&c->parts.device, "KV cache", c->device_table + c->dirty_lo,
-		                      c->table + c->dirty_lo,
-		                      (uint64_t)(c->dirty_hi - c->dirty_lo) * sizeof *c->table);
+	tess_device_drain(&c->parts.device);
+	tess_device_free(&c->parts.device, c->device_table);
+	free(c->sent[0]);
+	c->device_table = more;
+	c->sent[0] = sent;
+	c->sent[1] = sent + n;
+	c->device_entries = n;
+	return TESS_OK;
+}
+
+tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, int32_t turn,
+                                       struct tess_kv_tables *out)
+{
+	int64_t n = c->parts.nclasses * c->nslots * c->nblocks, lo = c->dirty_lo;
+	tess_status st = n > c->device_entries ? resize_device_table(c, n) : TESS_OK;
+
+	if (!st && lo < c->dirty_hi) {
+		size_t bytes = (size_t)(c->dirty_hi - lo) * sizeof *c->table;
+
+		memcpy(c->sent[turn] + lo, c->table + lo, bytes);
+		st = tess_device_copy(&c->parts.device, "KV cache", c->device_table + lo,
+		                      c->sent[turn] + lo, bytes);
+	}
 	if (st)
 		return st;
 	c->dirty_lo = INT64_MAX;
@@ -345,17 +363,22 @@ static int64_t find_first_block(const struct page_class *pages, int64_t position
 
 void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n)
 {
-	int64_t was = c->slot[slot].length;
-
 	c->slot[slot].length += n;
+}
+
+void tess_kv_cache_settle(struct tess_kv_cache *c, int32_t slot, int64_t position)
+{
+	int64_t was = c->slot[slot].settled;
+
 	for (int32_t i = 0; i < c->parts.nclasses; i++)
 		drop_pages(c, i, slot, find_first_block(&c->page_class[i], was),
-		           find_first_block(&c->page_class[i], was + n));
+		           find_first_block(&c->page_class[i], position));
+	c->slot[slot].settled = position;
 }
 
 bool tess_kv_cache_rewind(struct tess_kv_cache *c, int32_t slot, int64_t length)
 {
-	int64_t was = c->slot[slot].length;
+	int64_t was = c->slot[slot].settled;
 
 	for (int32_t i = 0; i < c->parts.nclasses; i++)
 		if (find_first_block(&c->page_class[i], length) <
@@ -453,6 +476,7 @@ void tess_kv_cache_free(struct tess_kv_cache *c)
 		free_slab(c, s);
 	}
 	tess_device_free(&c->parts.device, c->device_table);
+	free(c->sent[0]);
 	free(c->table);
 	free(c->page);
 	free(c->slot);

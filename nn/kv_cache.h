@@ -45,8 +45,10 @@ int64_t tess_kv_cache_get_length(const struct tess_kv_cache *c, int32_t slot);
  * suffice, on any rank; pages that it got already stay its own.
  */
 tess_status tess_kv_cache_grow(struct tess_kv_cache *c, int32_t slot, int64_t n);
-/* The next n positions are written: drops the pages that no later position sees. */
+/* The next n positions are queued to be written. */
 void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n);
+/* No step that runs or follows has rows before `position`: drops the pages that it does not see. */
+void tess_kv_cache_settle(struct tess_kv_cache *c, int32_t slot, int64_t position);
 /*
  * Forgets the positions from `length` on; the slot keeps their pages. False: pages that the next
  * position sees were dropped, and nothing has changed.
@@ -57,8 +59,12 @@ struct tess_kv_tables { /* in the device's memory: per class [slots][blocks] */
 	int64_t *page;
 	int64_t slots, blocks;
 };
-/* Brings the tables in the device's memory up to date, by a queued copy; they may move. */
-tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, struct tess_kv_tables *out);
+/*
+ * Brings the tables in the device's memory up to date, by a queued copy; they may move. turn: 0 or
+ * 1, not that of a call whose copy may be under way.
+ */
+tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, int32_t turn,
+                                       struct tess_kv_tables *out);
 
 struct tess_kv_usage {
 	int64_t used_pages, free_pages; /* of all classes */

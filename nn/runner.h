@@ -102,11 +102,14 @@ struct tess_chosen { /* a value: a row of the out of TESS_OP_SAMPLE */
 	int32_t flag; /* TESS_SAMPLE_NAN, or TESS_SAMPLE_DOUBT: the id is not to be used */
 };
 bool tess_runner_can_choose(const struct tess_runner *s);
-/* Whether the next position of an open slot needs memory: then it is not to be queued ahead. */
-bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot);
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                const struct tess_draw *draws, bool chosen);
 tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);
+/*
+ * An open slot will not be rewound to before `position`, and no step is under way that has rows
+ * there: what windows have passed is free. tess_runner_step does it.
+ */
+void tess_runner_settle(struct tess_runner *s, int32_t slot, int64_t position);
 /* After a failure: waits for steps that were not read. Keeps the sentence. */
 void tess_runner_drop_chosen(struct tess_runner *s);
 

@@ -14,8 +14,7 @@
 
 enum {
 	CHOSEN_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_chosen),
-	DRAW_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_draw),
-	POSITIONS = 64
+	DRAW_BYTES = TESS_CHOSEN_MAX * sizeof(struct tess_draw)
 };
 _Static_assert(sizeof(struct tess_draw) == TESS_SAMPLE_NUMS * sizeof(double), "an operand");
 _Static_assert((int)TESS_CHOSEN_WORDS == (int)TESS_SAMPLE_OUTS, "an out");
@@ -60,20 +59,16 @@ static struct tess_op make_sample(const struct tess_runner *s, struct tess_view 
 		                 .where = "generate:ids" };
 }
 
-/* Alike on all ranks. Windows drop pages behind a step, which its tables still name. */
+/* Alike on all ranks. */
 static bool is_usable(const struct tess_runner *s)
 {
 	const struct tess_device *t = s->device.table;
-	const struct tess_rank_program *l = s->programs.first->lowered;
 	struct tess_coll c = make_broadcast(s, NULL, 1);
 	struct tess_view view[3];
 	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
 	if (!s->device.stream || !t->mark || !t->reached || s->check || t->supports(&op))
 		return false;
-	for (int32_t i = 0; i < l->nclasses; i++)
-		if (l->page_class[i].window)
-			return false;
 	return tess_group_size(s->parts.group) == 1 || tess_call_is_direct(s->parts.group, &c);
 }
 
@@ -121,11 +116,6 @@ void tess_chooser_close(struct tess_runner *s)
 bool tess_runner_can_choose(const struct tess_runner *s)
 {
 	return s->chooser.usable && !s->groups.profile;
-}
-
-bool tess_runner_needs_page(const struct tess_runner *s, int32_t slot)
-{
-	return tess_runner_get_length(s, slot) % POSITIONS == 0;
 }
 
 tess_status tess_chooser_feed(struct tess_runner *s)

@@ -65,7 +65,7 @@ tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_r
 	for (int64_t i = 0; i < n && !st; i++)
 		st = tess_kv_cache_grow(s->kv, rows[i].slot, rows[i].n);
 	if (!st)
-		st = tess_kv_cache_write_tables(s->kv, &t);
+		st = tess_kv_cache_write_tables(s->kv, s->chooser.turn, &t);
 	if (st || (t.page == s->step.at.pages && t.slots == s->step.at.slots &&
 	           t.blocks == s->step.at.blocks))
 		return st;

@@ -608,7 +608,7 @@ END_TEST
 
 /* ---- ids that the device chooses ------------------------------------------------------------- */
 
-enum { TEXTS = TSAN ? 2 : 4, IDS = 90 };
+enum { TEXTS = TSAN ? 2 : 4, IDS = 240 };
 
 struct told { /* rank 0 */
 	int32_t id[TEXTS][IDS];
@@ -652,6 +652,8 @@ static int keep_told_step(void *self)
 }
 
 struct told_case {
+	const char *checkpoint; /* NULL: the one in data/ */
+	int ids; /* that the first text gets; 0: 80 */
 	uint64_t flags; /* with logits the host chooses */
 	int texts, end_at;
 	int stop; /* 0, or texts end with the id that the first one has there */
@@ -663,7 +665,7 @@ struct told_case {
 /* Texts of several lengths, each of which crosses a page. */
 static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool first)
 {
-	static const int32_t ids[] = { 1, 2, 3, 300, 5, 77, 403, 261, 90, 12 };
+	static const int32_t ids[] = { 1, 2, 3, 30, 5, 77, 43, 61, 90, 12 };
 	static const struct tess_sampling ways[] = {
 		{ .temperature = 0, .top_p = 1, .repetition_penalty = 1 },
 		{ .temperature = 1, .top_p = 1, .seed = 1 },
@@ -685,7 +687,7 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 			                      .sampling = &ways[c->sampled ? i : 0],
 			                      .stop = stops ? &stop : NULL,
 			                      .nstop = stops,
-			                      .max_tokens = 80 - 7 * i };
+			                      .max_tokens = (c->ids ? c->ids : 80) - 7 * i };
 		list[i] = &r[i];
 	}
 	/* a step is under way when a callback fails */
@@ -704,12 +706,13 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 static tess_status run_told_case(struct tess_world *w, void *arg)
 {
 	struct tess_session_options options = { .size = sizeof options, .threads = 1 };
+	const struct told_case *c = arg;
 	struct tess_session *s = NULL;
 	struct tess_mesh *mesh = NULL;
 	tess_status st = tess_mesh_open(w, "tp", &mesh);
 
 	if (!st)
-		st = tess_session_open(mesh, DATA, &options, &s);
+		st = tess_session_open(mesh, c->checkpoint ? c->checkpoint : DATA, &options, &s);
 	if (!st)
 		st = tell_texts(s, arg, tess_world_rank(w) == 0);
 	tess_session_close(s);
@@ -735,7 +738,14 @@ START_TEST(device_chooses_ids)
 		{ .texts = TEXTS, .sampled = true },
 		{ .texts = TEXTS, .end_at = 33 },
 		{ .texts = TEXTS, .sampled = true, .end_at = 33, .doubt = "7" },
-		{ .texts = TEXTS, .stop = 20 }
+		{ .texts = TEXTS, .stop = 20 },
+		/* windows of 16 positions in all layers, of 12 in one of two: pages come and go */
+		{ .checkpoint = GOLDENS "/mistral",
+		  .ids = IDS,
+		  .texts = TEXTS,
+		  .sampled = true,
+		  .doubt = "7" },
+		{ .checkpoint = GOLDENS "/gemma2", .ids = IDS, .texts = TEXTS, .sampled = true },
 	};
 	int n = 1 + _i % 2;
 
@@ -766,8 +776,10 @@ START_TEST(device_chooses_ids)
 	ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
 	if (by_device.doubt) /* two steps in vain, and one of the host, for each */
 		ck_assert_int_gt(atomic_load(by_device.told.chosen), by_device.told.steps + 5);
-	if (by_device.texts == 1) /* none in vain */
+	if (by_device.texts == 1) { /* none in vain, and all but the last are ahead */
 		ck_assert_int_eq(atomic_load(by_device.told.chosen), by_device.told.steps);
+		ck_assert_int_eq(by_device.told.ahead, by_device.told.steps - 1);
+	}
 }
 END_TEST
 
@@ -903,7 +915,7 @@ int main(void)
 	tcase_add_loop_test(t, device_chooses_ids, TSAN || THIN > 1 ? 7 : 0,
 	                    TSAN       ? 8
 	                    : THIN > 1 ? 9
-	                               : 10);
+	                               : 14);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);

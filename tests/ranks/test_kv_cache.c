@@ -15,6 +15,13 @@ static const struct tess_page_class classes[CLASSES] = { { 0, 4096 }, { 100, 102
 
 struct heap { /* of one rank */
 	int64_t nallocs, refused; /* refused: the allocation that fails, from 1; 0: none */
+	bool late; /* copies are kept until run_late_copies */
+	struct {
+		void *dst;
+		const void *src;
+		uint64_t bytes;
+	} copy[4];
+	int ncopies;
 };
 
 static tess_status heap_alloc(void *self, uint64_t bytes, void **out)
@@ -35,8 +42,33 @@ static void heap_free(void *self, void *p)
 
 static tess_status heap_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream)
 {
-	(void)self, (void)stream;
-	memcpy(dst, src, bytes);
+	struct heap *h = self;
+
+	(void)stream;
+	if (h->late) {
+		h->copy[h->ncopies].dst = dst;
+		h->copy[h->ncopies].src = src;
+		h->copy[h->ncopies++].bytes = bytes;
+	} else {
+		memcpy(dst, src, bytes);
+	}
+	return TESS_OK;
+}
+
+/* The first `n` of them. */
+static void run_late_copies(struct heap *h, int n)
+{
+	for (int i = 0; i < n; i++)
+		memcpy(h->copy[i].dst, h->copy[i].src, h->copy[i].bytes);
+}
+
+static tess_status heap_sync(void *self, void *stream)
+{
+	struct heap *h = self;
+
+	(void)stream;
+	run_late_copies(h, h->ncopies);
+	h->ncopies = 0;
 	return TESS_OK;
 }
 
@@ -45,12 +77,20 @@ static const struct tess_device heap_device = { .size = sizeof heap_device,
 	                                        .name = "heap",
 	                                        .alloc = heap_alloc,
 	                                        .free = heap_free,
-	                                        .copy = heap_copy };
+	                                        .copy = heap_copy,
+	                                        .sync = heap_sync };
+
+/* No step is under way behind them. */
+static void add_positions(struct tess_kv_cache *c, int32_t slot, int64_t n)
+{
+	tess_kv_cache_advance(c, slot, n);
+	tess_kv_cache_settle(c, slot, tess_kv_cache_get_length(c, slot));
+}
 
 static tess_status open_cache(struct tess_world *w, struct heap *h, uint64_t limit,
                               struct tess_kv_cache **out)
 {
-	struct tess_kv_parts parts = { .device = { .table = &heap_device, .self = h },
+	struct tess_kv_parts parts = { .device = { .table = &heap_device, .self = h, .stream = h },
 		                       .group = tess_world_group(w),
 		                       .page_class = classes,
 		                       .nclasses = CLASSES,
@@ -81,7 +121,7 @@ static tess_status check_table(struct tess_kv_cache *c, int32_t class, int64_t *
 	struct tess_kv_tables t;
 	int64_t list[SLOTS * 64], n = 0;
 
-	HOLDS(!tess_kv_cache_write_tables(c, &t) && t.blocks <= 64);
+	HOLDS(!tess_kv_cache_write_tables(c, 0, &t) && t.blocks <= 64);
 	for (int32_t s = 0; s < t.slots; s++) {
 		bool open = tess_kv_cache_is_open(c, s);
 		int64_t length = open ? tess_kv_cache_get_length(c, s) : 0;
@@ -140,7 +180,7 @@ static tess_status change_texts_at_random(struct tess_world *w, void *arg)
 			HOLDS(!tess_kv_cache_grow(c, slot, n));
 			u = tess_kv_cache_get_usage(c);
 			max_used = u.used > max_used ? u.used : max_used;
-			tess_kv_cache_advance(c, slot, n);
+			add_positions(c, slot, n);
 		}
 		if (check_tables(c))
 			return TESS_EBUG;
@@ -172,12 +212,15 @@ static tess_status rewind_text(struct tess_world *w, void *arg)
 	HOLDS(!open_cache(w, &h, 0, &c) && !tess_kv_cache_open_slot(c, &slot));
 	HOLDS(!tess_kv_cache_grow(c, slot, 220));
 	tess_kv_cache_advance(c, slot, 220);
+	tess_kv_cache_settle(c, slot, 162);
+	HOLDS(tess_kv_cache_get_usage(c).used_pages == CLASSES * 4);
+	tess_kv_cache_settle(c, slot, 220);
 	u = tess_kv_cache_get_usage(c);
 	HOLDS(tess_kv_cache_rewind(c, slot, 163) && tess_kv_cache_get_length(c, slot) == 163);
 	HOLDS(!tess_kv_cache_rewind(c, slot, 162) && tess_kv_cache_get_length(c, slot) == 163);
 	HOLDS(!tess_kv_cache_grow(c, slot, 57)); /* its pages are there */
 	HOLDS(tess_kv_cache_get_usage(c).used_pages == u.used_pages);
-	tess_kv_cache_advance(c, slot, 57);
+	add_positions(c, slot, 57);
 	if (check_tables(c))
 		return TESS_EBUG;
 	tess_kv_cache_free(c);
@@ -187,6 +230,50 @@ static tess_status rewind_text(struct tess_world *w, void *arg)
 START_TEST(a_text_is_rewound_as_far_as_it_sees)
 {
 	spawn_ranks(1, rewind_text, NULL);
+}
+END_TEST
+
+/* A step under way reads the table as it was when it was queued, whatever becomes of the texts. */
+static tess_status change_tables_of_a_step(struct tess_world *w, void *arg)
+{
+	struct heap h = { 0 };
+	struct tess_kv_cache *c;
+	struct tess_kv_tables t;
+	int64_t before[CLASSES * 2 * 8], after[CLASSES * 2 * 8];
+	int32_t slot[2];
+
+	(void)arg;
+	HOLDS(!open_cache(w, &h, 0, &c));
+	for (int i = 0; i < 2; i++)
+		HOLDS(!tess_kv_cache_open_slot(c, &slot[i]) &&
+		      !tess_kv_cache_grow(c, slot[i], PAGE));
+	HOLDS(!tess_kv_cache_write_tables(c, 0, &t) && t.slots * t.blocks == 2 * 8);
+	h.late = true;
+	for (int i = 0; i < 2; i++)
+		HOLDS(!tess_kv_cache_grow(c, slot[i], 2 * PAGE));
+	HOLDS(!tess_kv_cache_write_tables(c, 1, &t));
+	run_late_copies(&h, 1);
+	memcpy(before, t.page, sizeof before);
+	HOLDS(before[1] && before[t.blocks + 1]);
+	tess_kv_cache_close_slot(c, slot[0]);
+	HOLDS(!tess_kv_cache_grow(c, slot[1], 3 * PAGE));
+	HOLDS(!tess_kv_cache_write_tables(c, 0, &t));
+	run_late_copies(&h, 1);
+	HOLDS(!memcmp(before, t.page, sizeof before));
+	run_late_copies(&h, 2);
+	memcpy(after, t.page, sizeof after);
+	HOLDS(!after[0] && !after[1] && after[t.blocks + 1] == before[t.blocks + 1]);
+	HOLDS(after[t.blocks + 2]);
+	/* a larger one is in another place: the old one is freed when it was read */
+	HOLDS(!tess_kv_cache_grow(c, slot[1], 9 * PAGE));
+	HOLDS(!tess_kv_cache_write_tables(c, 1, &t) && t.blocks == 16 && h.ncopies == 1);
+	tess_kv_cache_free(c);
+	return TESS_OK;
+}
+
+START_TEST(a_step_reads_the_tables_that_it_was_queued_with)
+{
+	spawn_ranks(1, change_tables_of_a_step, NULL);
 }
 END_TEST
 
@@ -204,7 +291,7 @@ static tess_status move_memory_between_classes(struct tess_world *w, void *arg)
 	HOLDS(!open_cache(w, &h, 10 * (4096 + 1024), &c) && !tess_kv_cache_open_slot(c, &slot));
 	HOLDS(!tess_kv_cache_grow(c, slot, 10 * PAGE)); /* all that there is */
 	HOLDS(tess_kv_cache_grow(c, slot, 10 * PAGE + 1) == TESS_ENOMEM);
-	tess_kv_cache_advance(c, slot, 10 * PAGE); /* frees 8 pages of the window */
+	add_positions(c, slot, 10 * PAGE); /* frees 8 pages of the window */
 	HOLDS(!tess_kv_cache_grow(c, slot, PAGE));
 	u = tess_kv_cache_get_usage(c);
 	HOLDS(u.bytes <= u.limit && u.limit == 10 * (4096 + 1024));
@@ -245,7 +332,7 @@ static tess_status use_all_that_is_allowed(struct tess_world *w, void *arg)
 		}
 		HOLDS(!tess_kv_cache_grow(c, slot, n));
 		HOLDS(tess_kv_cache_get_usage(c).bytes <= limit);
-		tess_kv_cache_advance(c, slot, n);
+		add_positions(c, slot, n);
 	}
 	HOLDS(nfull > 100);
 	tess_kv_cache_free(c);
@@ -274,11 +361,11 @@ static tess_status refuse_memory_on_one_rank(struct tess_world *w, void *arg)
 		tess_status st = tess_kv_cache_grow(c, slot, PAGE / 2);
 
 		if (!st)
-			st = tess_kv_cache_write_tables(c, &t);
+			st = tess_kv_cache_write_tables(c, 0, &t);
 		HOLDS(!st || (st == TESS_ENOMEM && strstr(tess_error(), "rank 1: the heap")));
 		failed += st != TESS_OK;
 		if (!st)
-			tess_kv_cache_advance(c, slot, PAGE / 2);
+			add_positions(c, slot, PAGE / 2);
 	}
 	pages = tess_kv_cache_get_usage(c).used_pages;
 	HOLDS(!tess_broadcast(tess_world_group(w), &pages, 1, TESS_I64, 0, "pages"));
@@ -296,5 +383,5 @@ START_TEST(one_rank_without_memory_stops_all)
 END_TEST
 
 SUITE_MAIN("kv_cache", each_text_has_the_pages_that_it_sees, a_text_is_rewound_as_far_as_it_sees,
-           classes_share_a_limit, a_limit_bounds_pages_that_are_used,
-           one_rank_without_memory_stops_all)
+           a_step_reads_the_tables_that_it_was_queued_with, classes_share_a_limit,
+           a_limit_bounds_pages_that_are_used, one_rank_without_memory_stops_all)
