@@ -1,8 +1,9 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
 #include "core/base/status.h"
 #include "hf/explaining.h"
-#include "nn/storage.h"
 #include "nn/cut_logits.h"
+#include "nn/device.h"
+#include "nn/storage.h"
 
 #include <fenv.h>
 #include <stdlib.h>
@@ -394,6 +395,7 @@ static tess_status explain_program(struct explanation *x)
 	x->e.model = x->model.model->name;
 	x->e.plan = x->model.plan.name;
 	x->e.positions = x->program->max_positions;
+	x->e.kv_dtype = x->program->kv_dtype;
 	st = list_parameters(x);
 	if (!st)
 		st = tess_explaining_measure_ranks(x);
@@ -409,6 +411,23 @@ static tess_status explain_program(struct explanation *x)
 	x->e.total = tess_explaining_measure_plan(x);
 	measure_hf_plan(x);
 	measure_kept(x);
+	return TESS_OK;
+}
+
+/* The device decides the dtype of the KV cache where the options do not. */
+static tess_status ask_device(struct explanation *x)
+{
+	const struct tess_device *device;
+	int32_t index;
+	tess_status st;
+
+	if (x->training || x->model.kv_dtype)
+		return TESS_OK;
+	st = tess_device_find(&device, &index);
+	if (st)
+		return tess_fail(st, "%s, or without that device say --kv f32 or bf16",
+		                 tess_error());
+	x->model.choose_kv_dtype = device->kv_dtype;
 	return TESS_OK;
 }
 
@@ -439,6 +458,8 @@ static tess_status explain_checkpoint(struct explanation *x, const char *dir, co
 
 	if (!st)
 		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
+	if (!st)
+		st = ask_device(x);
 	if (!st)
 		st = choose_rows(x, length);
 	return st ? st : explain_program(x);

@@ -48,6 +48,7 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 		st = tess_fail(TESS_EINVAL,
 		               "%s: weights of dtype %d in memory; use 0, TESS_Q8 or TESS_BF12",
 		               dir, (int)p.weights);
+	p.kv_dtype = options ? options->kv_dtype : 0;
 	p.math = options && TESS_HAS(options, tess_session_options, math) ? options->math : 0;
 	if (!st && p.math && p.math != TESS_F32 && p.math != TESS_BF16)
 		st = tess_fail(TESS_EINVAL,
@@ -102,6 +103,8 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
 		                               .ntokens = ntokens,
 		                               .positions = p->positions,
+		                               .kv_dtype = p->kv_dtype,
+		                               .choose_kv_dtype = p->choose_kv_dtype,
 		                               .weights = p->weights,
 		                               .math = p->math,
 		                               .nselected = 1,
@@ -190,7 +193,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .source = &s->model.source,
 			                           .positions = s->model.positions,
 			                           .threads = mine.threads,
-			                           .kv_dtype = mine.kv_dtype,
+			                           .kv_dtype = s->model.kv_dtype,
 			                           .weights = mine.weights,
 			                           .math = mine.math,
 			                           .kv_memory = mine.kv_memory };

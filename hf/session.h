@@ -16,7 +16,8 @@ struct tess_planned_model {
 	const struct tess_model *model;
 	struct tess_plan plan;
 	int64_t positions; /* of a text, at most; 0: any */
-	int32_t weights, math; /* as in tess_session_options */
+	int32_t weights, math, kv_dtype; /* as in tess_session_options */
+	int32_t (*choose_kv_dtype)(int32_t weights); /* as in tess_record_options */
 };
 
 /*

@@ -158,6 +158,21 @@ static struct tess_place *place_heads(struct tess_recorder *r, struct tess_tenso
 	return to;
 }
 
+/* Of the KV cache: what the session says, else the device beside the first linear weight. */
+static int32_t find_kv_dtype(const struct tess_recorder *r)
+{
+	const struct tess_record_options *o = r->options;
+
+	if (o->kv_dtype)
+		return o->kv_dtype;
+	for (int32_t i = 0; i < r->p->nrecords && o->choose_kv_dtype; i++)
+		if (r->p->record[i]->kind == TESS_OP_LINEAR)
+			return o->choose_kv_dtype(r->p->record[i]->weight[0]->dtype) == TESS_BF16
+			               ? TESS_BF16
+			               : TESS_F32;
+	return TESS_F32;
+}
+
 static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tensor *q,
                                             struct tess_tensor *k, struct tess_tensor *v,
                                             const struct tess_attention *how)
@@ -207,7 +222,8 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	rec->num[TESS_ATTENTION_RATE] = wanted.dropout;
 	rec->num[TESS_ATTENTION_SITE] = (double)site;
 	rec->num[TESS_REC_ATTENTION_CLASS] = page_class;
-	rec->num[TESS_ATTENTION_DTYPE] = r->options->kv_dtype ? r->options->kv_dtype : TESS_F32;
+	r->p->kv_dtype = r->p->kv_dtype ? r->p->kv_dtype : find_kv_dtype(r);
+	rec->num[TESS_ATTENTION_DTYPE] = r->p->kv_dtype;
 	return y;
 }
 

@@ -161,6 +161,7 @@ struct tess_program {
 	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
 	struct tess_rope_use *rope; /* one for each distinct setting */
 	struct tess_open_style *open_styles;
+	int32_t kv_dtype; /* of the KV cache; 0: no attention was recorded */
 	int64_t *class_window; /* page classes: layers with this window share pages of the cache */
 	/* i32 inputs: [tokens], and `rows` [selected], the indices of those rows, increasing */
 	struct tess_tensor *ids, *positions, *slots, *rows;

@@ -34,7 +34,7 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int64_t positions; /* of a text, at most; 0: any */
-	int32_t kv_dtype; /* of the KV cache: TESS_F32 or TESS_BF16; 0: TESS_F32 */
+	int32_t kv_dtype; /* of the KV cache: TESS_F32, TESS_BF16; 0: as the device prefers */
 	int32_t weights; /* linear ones, in memory: 0: as in the files; TESS_Q8, TESS_BF12 */
 	int32_t math; /* of linear products: 0 or TESS_F32; TESS_BF16, of bf16 weights */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */

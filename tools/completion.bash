@@ -61,7 +61,10 @@ _tessera() {
 	--schedule)
 		mapfile -t COMPREPLY < <(compgen -W 'constant cosine' -- "$cur")
 		return ;;
-	--kv | --math)
+	--kv)
+		mapfile -t COMPREPLY < <(compgen -W 'auto f32 bf16' -- "$cur")
+		return ;;
+	--math)
 		mapfile -t COMPREPLY < <(compgen -W 'f32 bf16' -- "$cur")
 		return ;;
 	--weights)
@@ -87,7 +90,7 @@ _tessera() {
 		--eval-data --eval-every --steps --batch --micro-batches --seed --optimizer --lr --min-lr --warmup --schedule --betas --eps
 		--momentum --weight-decay --clip --aux-loss --dropout --save --save-every --keep --resume --log --curve --digest --flight --help" ;;
 	explain)
-		options="$plan --tokens --positions --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
+		options="$plan --tokens --positions --device --kv --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;
 	grad) options="$plan --ids-file --out --backend --threads --device --micro-batches --aux-loss --recompute --check --help" ;;
 	bench) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds

@@ -13,9 +13,9 @@
 static const char *const help =
 	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
 	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
-	"       [--positions L] [--weights HOW] [--program] [--json] [--svg FILE]\n"
-	"       [--train] [--batch N] [--sequence L] [--optimizer NAME] [--recompute PATTERN]\n"
-	"       [--help]\n"
+	"       [--positions L] [--device D] [--kv DTYPE] [--weights HOW] [--program] [--json]\n"
+	"       [--svg FILE] [--train] [--batch N] [--sequence L] [--optimizer NAME]\n"
+	"       [--recompute PATTERN] [--help]\n"
 	"\n"
 	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
 	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
@@ -29,6 +29,8 @@ static const char *const help =
 	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
 	"  --positions L   of a text, at most; size of the KV cache (default 2048, or that of the\n"
 	"                  checkpoint if it is less)\n"
+	"  --device D      that chooses the type of the KV cache (default cpu; see tessera info)\n"
+	"  --kv DTYPE      auto (default: as the device prefers), f32 or bf16: of the KV cache\n"
 	"  --weights HOW   of linear weights in memory: file (default), q8 (8 bits), bf12 (12)\n"
 	"  --program       prints the records with their placements instead; with --json: also\n"
 	"  --json          prints one JSON object\n"
@@ -52,7 +54,7 @@ enum { RANKS_MAX = 1024, NAME = EXPLAIN_NAME };
 struct explain_options {
 	const char *model, *mesh, *plan, *svg;
 	struct tess_tool_overrides overrides, recompute;
-	int32_t ranks, tokens, positions, weights, batch, sequence, optimizer;
+	int32_t ranks, tokens, positions, kv, weights, batch, sequence, optimizer;
 	bool program, json, ignore_unexpected, train;
 };
 
@@ -225,10 +227,11 @@ static void print_collectives(const struct tess_explanation *e)
 
 static void print_memory(const struct tess_explanation *e, int64_t positions)
 {
-	printf("\nbytes that a rank holds (KV cache for %lld positions, step of %lld token%s)\n\n"
-	       "%-8s %16s %16s %16s\n",
-	       (long long)positions, (long long)e->tokens, e->tokens == 1 ? "" : "s", "rank",
-	       "weights", "KV cache", "step");
+	printf("\nbytes that a rank holds (KV cache for %lld positions%s%s, step of %lld "
+	       "token%s)\n\n%-8s %16s %16s %16s\n",
+	       (long long)positions, e->kv_dtype ? " in " : "",
+	       e->kv_dtype ? tess_dtype_name(e->kv_dtype) : "", (long long)e->tokens,
+	       e->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
 	for (int32_t k = 0; k < e->nranks; k++) {
 		const struct tess_explained_rank *r = e->ranks[k];
 
@@ -395,6 +398,8 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 	              make_memory_json(e, a->positions));
 	if (e->sequences)
 		explain_add_training_json(e, o);
+	else if (e->kv_dtype)
+		json_object_set_new(o, "kv", json_string(tess_dtype_name(e->kv_dtype)));
 	if (a->program)
 		json_object_set_new(o, "program", make_program_json(e));
 	if (e->logits_dim >= 0)
@@ -428,6 +433,8 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
 		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 20 },
 		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
+		{ "device", .parse = tess_tool_set_option },
+		{ "kv", .parse = tess_tool_parse_kv, .to = &a->kv },
 		{ "weights", .parse = tess_tool_parse_weights, .to = &a->weights },
 		{ "program", .flag = &a->program },
 		{ "json", .flag = &a->json },
@@ -496,6 +503,7 @@ static tess_status explain_inference(const struct explain_options *a, struct tes
 		                                .plan = a->plan,
 		                                .overrides = a->overrides.text,
 		                                .ignore_unexpected = a->ignore_unexpected,
+		                                .kv_dtype = a->kv,
 		                                .weights = a->weights };
 
 	return tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens ? a->tokens : 1,

@@ -45,7 +45,7 @@ static const char *const help =
 	"  --prefill-chunk N     at most N tokens of prompts a step (default 512)\n"
 	"  --batch N             at most N texts at once (default: what the KV cache can hold)\n"
 	"  --positions L         of a text, at most (default: as the checkpoint was made)\n"
-	"  --kv DTYPE            f32 or bf16: the type of keys and values in the cache\n"
+	"  --kv DTYPE            keys and values in the cache: auto, f32 or bf16\n"
 	"  --kv-memory SIZE      bytes of KV cache per rank, as in 512M or 4G\n"
 	"  --weights HOW         file: as stored; q8: linear weights of 8 bits; bf12: bf16 in\n"
 	"                        12, without loss\n"

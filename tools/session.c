@@ -4,12 +4,22 @@
 #include <getopt.h>
 #include <string.h>
 
-static tess_status parse_float_dtype(const char *name, const char *text, void *to)
+static tess_status parse_math(const char *name, const char *text, void *to)
 {
 	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
 
 	*(int32_t *)to = dtype;
 	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
+}
+
+tess_status tess_tool_parse_kv(const char *name, const char *text, void *to)
+{
+	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+
+	*(int32_t *)to = dtype;
+	return dtype || !strcmp(text, "auto")
+	               ? TESS_OK
+	               : tess_fail(TESS_EINVAL, "%s %s: use auto, f32 or bf16", name, text);
 }
 
 tess_status tess_tool_parse_weights(const char *name, const char *text, void *to)
@@ -36,8 +46,8 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &s->overrides },
 		{ "ignore-unexpected", .flag = &s->ignore_unexpected },
 		{ "positions", .number = &s->positions, .lo = 1, .hi = 1 << 30 },
-		{ "kv", .parse = parse_float_dtype, .to = &s->kv_dtype },
-		{ "math", .parse = parse_float_dtype, .to = &s->math },
+		{ "kv", .parse = tess_tool_parse_kv, .to = &s->kv_dtype },
+		{ "math", .parse = parse_math, .to = &s->math },
 		{ "weights", .parse = tess_tool_parse_weights, .to = &s->weights },
 		{ "kv-memory", .parse = tess_tool_parse_size, .to = &s->kv_memory },
 	};

@@ -71,6 +71,8 @@ struct tess_tool_overrides { /* of an option that may be repeated; the list ends
 /* The function `parse` of such an option; to: a struct tess_tool_overrides. */
 tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
 
+/* Of --kv: "auto", "f32" or "bf16", into *(int32_t *)to as tess_session_options has it. */
+tess_status tess_tool_parse_kv(const char *name, const char *text, void *to);
 /* Of --weights: "file" or "q8", into *(int32_t *)to as tess_session_options has it. */
 tess_status tess_tool_parse_weights(const char *name, const char *text, void *to);
 

@@ -320,6 +320,14 @@ static void close_graph(void *self, void *graph)
 	cuda.cuGraphExecDestroy(graph);
 }
 
+/* Where activations are rounded to bf16 beside such weights, keys and values are, too. */
+static int32_t prefer_kv_dtype(int32_t weights)
+{
+	bool rounds = weights == TESS_BF16 && !strcmp(cuda_host->option("cuda_math"), "auto");
+
+	return rounds ? TESS_BF16 : TESS_F32;
+}
+
 /* Also tells why there is no GPU, before there are ranks. */
 static tess_status init_cuda_plugin(const struct tess_host *host)
 {
@@ -372,6 +380,7 @@ static const struct tess_device cuda_device = {
 	.graph_close = close_graph,
 	.mark = mark_point,
 	.reached = test_point,
+	.kv_dtype = prefer_kv_dtype,
 };
 static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {

@@ -138,8 +138,11 @@ struct tess_device {
 	 * queued on the stream before it was marked last. */
 	tess_status (*mark)(void *self, void *stream, int32_t point);
 	tess_status (*reached)(void *self, int32_t point);
+	/* Of the KV cache beside linear weights of a dtype, where a session does not say: TESS_F32,
+	 * as without it, or TESS_BF16. */
+	int32_t (*kv_dtype)(int32_t weights);
 };
-TESS_TIGHT(tess_device, reached);
+TESS_TIGHT(tess_device, kv_dtype);
 
 TESS_END
 #endif

@@ -23,7 +23,8 @@ struct tess_session_options {           /* zeroed but for size: the plan of the 
 	/* "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE" over the plan; NULL, or ends with NULL */
 	const char *const *overrides;
 	int32_t ignore_unexpected;      /* 1: tensors that no module asks for are a warning only */
-	int32_t kv_dtype;               /* of the KV cache: 0 or TESS_F32; TESS_BF16 */
+	int32_t kv_dtype;               /* of the KV cache: TESS_F32, TESS_BF16; 0: as the device
+	                                   prefers beside weights of the first linear's dtype */
 	uint64_t kv_memory;             /* bytes of KV cache per rank; 0: of the free memory */
 	int64_t positions;              /* of a text, at most; 0: as the checkpoint says */
 	int32_t weights;                /* linear ones, in memory: 0: as in the files; TESS_Q8 or

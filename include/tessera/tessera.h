@@ -251,14 +251,16 @@ struct tess_explanation {               /* grows at its end; all that it points 
 	int64_t sequences;              /* of a step of training; 0: inference */
 	const struct tess_explained_traffic *traffic;   /* by mesh dimension */
 	struct tess_explained_plan kept;        /* if no module were computed again */
+	int32_t kv_dtype;               /* of the KV cache, on TESSERA_DEVICE; 0: no attention */
 };
 
 /*
  * Records the program of a Hugging Face directory under a plan, for steps of `tokens` rows on the
  * ranks of a mesh, "tp=8", "dp=2,tp=4", and checks it; one size may be left out where nranks is not
- * 0. Starts no rank and reads no weight: files of weights may
- * be absent, config.json may not. TESS_EINVAL: a plan that cannot work, as tess_session_open says
- * it. options: NULL, or read during the call. *out is yours: tess_explanation_free.
+ * 0. Starts no rank and reads no weight: files of weights may be absent, config.json may not.
+ * TESS_EINVAL: a plan that cannot work, as tess_session_open says it. options: NULL, or read during
+ * the call; with kv_dtype 0 TESSERA_DEVICE decides that, and has to be usable here. *out is yours:
+ * tess_explanation_free.
  */
 tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options,

@@ -757,6 +757,12 @@ static tess_status init_discrete(const struct tess_host *h)
 	return plugin->init(&cpu_calls);
 }
 
+/* DISCRETE_KV: bf16 beside weights of bf16. */
+static int32_t prefer_kv_dtype_by_env(int32_t weights)
+{
+	return weights == TESS_BF16 && getenv("DISCRETE_KV") ? TESS_BF16 : TESS_F32;
+}
+
 static const struct tess_device discrete_device = {
 	.size = sizeof discrete_device,
 	.mem = MEM,
@@ -782,6 +788,7 @@ static const struct tess_device discrete_device = {
 	.graph_close = drop_discrete_graph,
 	.mark = mark_stream,
 	.reached = test_mark,
+	.kv_dtype = prefer_kv_dtype_by_env,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };
 

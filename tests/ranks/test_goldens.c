@@ -133,18 +133,18 @@ static double get_torch_error(const json_t *about, int prompt)
 }
 
 /*
- * The logits of a prompt and of greedy ids after it are as far from those in float64 as float32's
- * are in torch, up to a factor of 3, whatever the order of the sums: what is compared has the same
- * sums of the same products, each rounded in float32, and errors of other orders are as large.
+ * How far the logits of a prompt and of greedy ids after it, which are the same, are from those in
+ * float64, at most; *largest: of those in float64.
  */
-static void compare_logits(const char *name, int prompt, int ranks, const char *options)
+static double measure_error_of_logits(const char *name, int prompt, int ranks, const char *options,
+                                      double *largest)
 {
 	int status;
 	struct tess_safetensors *g = load_goldens(name), *have;
 	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", prompt),
 				*want = find_golden_tensor(g, "prompt%d.logits_f64", prompt);
 	const struct tess_slice *greedy = find_golden_tensor(g, "greedy%d.ids", prompt), *rows;
-	json_t *about = load_golden_json(name, "golden.json"), *out;
+	json_t *out;
 	char said[1024], path[64] = "/tmp/test_goldens.XXXXXX", more[1024];
 	double error = 0;
 
@@ -161,16 +161,33 @@ static void compare_logits(const char *name, int prompt, int ranks, const char *
 	ck_assert(rows && rows->dtype == TESS_F32 && rows->ndim == 2);
 	ck_assert_int_eq(rows->shape[0], ids->shape[0] + ntokens - 1);
 	ck_assert_int_eq(rows->shape[1], want->shape[1]);
-	for (int64_t i = 0; i < want->shape[0] * want->shape[1]; i++)
-		error = fmax(error, fabs((double)((const float *)rows->data)[i] -
-		                         (double)((const float *)want->data)[i]));
-	ck_assert_msg(error <= 3 * get_torch_error(about, prompt),
-	              "%s, %d ranks, %s: error %g, torch float32 %g", name, ranks, options, error,
-	              get_torch_error(about, prompt));
+	*largest = 0;
+	for (int64_t i = 0; i < want->shape[0] * want->shape[1]; i++) {
+		double x = (double)((const float *)want->data)[i];
+
+		error = fmax(error, fabs((double)((const float *)rows->data)[i] - x));
+		*largest = fmax(*largest, fabs(x));
+	}
 	tess_safetensors_close(have);
 	tess_safetensors_close(g);
 	unlink(path);
 	json_decref(out);
+	return error;
+}
+
+/*
+ * They are as far as float32's are in torch, up to a factor of 3, whatever the order of the sums:
+ * what is compared has the same sums of the same products, each rounded in float32, and errors of
+ * other orders are as large.
+ */
+static void compare_logits(const char *name, int prompt, int ranks, const char *options)
+{
+	json_t *about = load_golden_json(name, "golden.json");
+	double largest, error = measure_error_of_logits(name, prompt, ranks, options, &largest);
+
+	ck_assert_msg(error <= 3 * get_torch_error(about, prompt),
+	              "%s, %d ranks, %s: error %g, torch float32 %g", name, ranks, options, error,
+	              get_torch_error(about, prompt));
 	json_decref(about);
 }
 
@@ -500,6 +517,33 @@ START_TEST(digests_of_an_exact_device)
 }
 END_TEST
 
+/* A device may prefer a cache of bf16, beside linear weights of bf16 only; a session may say. */
+START_TEST(caches_of_a_device)
+{
+	static const char device[] = "--device discrete_exact";
+	char preset[65], want[65], text[4096];
+
+	setenv("DISCRETE_KV", "1", 1);
+	for (int i = 0; i < 2; i++) {
+		const char *name = i ? "llama" : "llama-bf16", *dtype = i ? "f32" : "bf16";
+
+		get_last_digest(name, name, 2, device, preset);
+		snprintf(text, sizeof text, "--kv %s", dtype);
+		get_last_digest(name, name, 1, text, want);
+		ck_assert_str_eq(preset, want);
+		command_run(text, sizeof text,
+		            "'" TESSERA "' explain '" SOURCE_ROOT "/tests/data/goldens/%s' %s",
+		            name, device);
+		snprintf(want, sizeof want, "KV cache for 256 positions in %s,", dtype);
+		expect_part(text, want);
+	}
+	get_last_digest("llama-bf16", "llama-bf16", 2, "--device discrete_exact --kv f32", preset);
+	unsetenv("DISCRETE_KV");
+	get_last_digest("llama-bf16", "llama-bf16", 1, "", want);
+	ck_assert_str_eq(preset, want);
+}
+END_TEST
+
 /* It fails when the host waits for it, in the step of its op; the job ends with that. */
 START_TEST(kernel_that_fails)
 {
@@ -541,15 +585,51 @@ static const int gpu_ranks[] = { 1, 3 };
 /* Steps have at most 8 rows: weights of 16 bits are then multiplied in f32, too. */
 START_TEST(logits_of_a_gpu)
 {
-	compare_logits(names[_i % NAMES], 1, gpu_ranks[(_i + _i / NAMES) % 2], "");
+	const char *name = names[_i % NAMES];
+
+	compare_logits(name, 1, gpu_ranks[(_i + _i / NAMES) % 2],
+	               strstr(name, "bf16") ? "--kv f32" : "");
 }
 END_TEST
 
-/* Prompts in one step, whose activations are rounded to bf16, as the weights are: the same ids. */
+static const char *const rounded[] = { "llama-bf16", "mixtral-bf16" };
+
+/*
+ * Beside weights of bf16 a cache is of bf16 where nothing is said: keys and values are rounded, by
+ * 2^-8 of each at most, in each layer. Of two layers logits stay within 2^-7 of the largest one.
+ * Rows of a mixture may choose other experts, for which there is no such bound.
+ */
+START_TEST(caches_of_a_gpu)
+{
+	char preset[65], bf16[65], f32[65], said[4096];
+	double largest, error;
+
+	setenv("TESSERA_CUDA_MATH", "f32", 1);
+	command_run(said, sizeof said,
+	            "'" TESSERA "' explain '" SOURCE_ROOT "/tests/data/goldens/%s'", rounded[_i]);
+	unsetenv("TESSERA_CUDA_MATH");
+	expect_part(said, "KV cache for 256 positions in f32,");
+	get_last_digest(rounded[_i], rounded[_i], gpu_ranks[_i], "", preset);
+	get_last_digest(rounded[_i], rounded[_i], gpu_ranks[_i], "--kv bf16", bf16);
+	get_last_digest(rounded[_i], rounded[_i], gpu_ranks[_i], "--kv f32", f32);
+	ck_assert_str_eq(preset, bf16);
+	ck_assert_str_ne(preset, f32);
+	if (_i)
+		return;
+	error = measure_error_of_logits(rounded[_i], 1, gpu_ranks[_i], "", &largest);
+	ck_assert_msg(error <= ldexp(largest, -7), "error %g of %g", error, largest);
+}
+END_TEST
+
+/*
+ * Prompts in one step, whose activations are rounded to bf16, as the weights are: the same ids, but
+ * for a mixture whose keys and values are rounded, too. The last two have them in f32.
+ */
 START_TEST(prompts_of_a_gpu)
 {
-	static const char *const rounded[] = { "llama-bf16", "mixtral-bf16" };
-	struct tess_safetensors *g = load_goldens(rounded[_i]);
+	const char *name = rounded[_i % 2];
+	const char *options = _i < 2 ? "--prefill-chunk 512" : "--prefill-chunk 512 --kv f32";
+	struct tess_safetensors *g = load_goldens(name);
 	const struct tess_slice *ids = find_golden_tensor(g, "prompt%d.ids", 1);
 	const struct tess_slice *greedy = find_golden_tensor(g, "greedy%d.ids", 1);
 	json_t *first = NULL, *out;
@@ -557,9 +637,9 @@ START_TEST(prompts_of_a_gpu)
 	int status;
 
 	for (int again = 0; again < 2; again++) {
-		out = run_generate_json(rounded[_i], ids, 1, "--prefill-chunk 512", &status, said);
+		out = run_generate_json(name, ids, 1, options, &status, said);
 		ck_assert_msg(!status && out, "%s", said);
-		for (int64_t i = 0; i < greedy->shape[0] && i < ntokens; i++)
+		for (int64_t i = 0; i < greedy->shape[0] && i < ntokens && _i != 1; i++)
 			ck_assert_int_eq(json_integer_value(json_array_get(
 						 json_object_get(out, "ids"), (size_t)i)),
 			                 ((const int64_t *)greedy->data)[i]);
@@ -628,7 +708,8 @@ int main(void)
 		/* an emulated one is slow: each checkpoint on one number of ranks */
 		tcase_add_loop_test(t, logits_of_a_gpu, 0,
 		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
-		tcase_add_loop_test(t, prompts_of_a_gpu, 0, 2);
+		tcase_add_loop_test(t, caches_of_a_gpu, 0, 2);
+		tcase_add_loop_test(t, prompts_of_a_gpu, 0, 4);
 		if (strstr(gpu, "emulated"))
 			tcase_add_test(t, graphs_of_a_gpu);
 		return suite_end(r);
@@ -645,6 +726,7 @@ int main(void)
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
 	tcase_add_test(t, digests_of_an_exact_device);
+	tcase_add_test(t, caches_of_a_device);
 	tcase_add_test(t, kernel_that_fails);
 	tcase_add_test(t, functions_of_styles_need_host_memory);
 	return suite_end(r);

@@ -97,7 +97,7 @@ static const struct sentence once[] = {
 	{ "$T generate data --prompts /nonexistent", 2, 1, "--prompts /nonexistent: No such file" },
 	{ "$T generate data --prompt a --prompt b --logits x", 2, 1, "--logits: give one prompt" },
 	{ "$T generate data --batch 0", 2, 1, "--batch 0: must be a whole number from 1" },
-	{ "$T generate data --kv f16", 2, 1, "--kv f16: use f32 or bf16" },
+	{ "$T generate data --kv f16", 2, 1, "--kv f16: use auto, f32 or bf16" },
 	{ "$T generate data --weights q4", 2, 1, "--weights q4: use file, q8 or bf12" },
 	{ "$T generate data --ids 1 --weights bf12", 1, 1,
 	  "no linear weight is bf16, which 12-bit" },
