@@ -73,7 +73,7 @@ tess_status tess_tool_parse_override(const char *name, const char *text, void *t
 
 /* Of --kv: "auto", "f32" or "bf16", into *(int32_t *)to as tess_session_options has it. */
 tess_status tess_tool_parse_kv(const char *name, const char *text, void *to);
-/* Of --weights: "file" or "q8", into *(int32_t *)to as tess_session_options has it. */
+/* Of --weights: "file", "q8" or "bf12", into *(int32_t *)to as tess_session_options has it. */
 tess_status tess_tool_parse_weights(const char *name, const char *text, void *to);
 
 struct tess_tool_session { /* what opens a session, from the options of commands that do */
