@@ -120,7 +120,13 @@ CALL int cuCtxPopCurrent_v2(void **context)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 struct event {
-	atomic_int users, pending; /* the program and records that are queued; of these, not done */
+	atomic_int users; /* the program, and records and waits that are queued */
+	atomic_int recorded, done; /* records that were queued; of these, that have run */
+};
+
+struct event_wait { /* for the records before it */
+	struct event *event;
+	int records;
 };
 
 static void drop_event(struct event *e)
@@ -153,7 +159,7 @@ static void finish_event(void *arg)
 {
 	struct event *e = arg;
 
-	atomic_fetch_sub(&e->pending, 1);
+	atomic_fetch_add(&e->done, 1);
 	drop_event(e);
 }
 
@@ -163,32 +169,41 @@ CALL int cuEventRecord(void *event, void *stream)
 
 	if (fake_retain(stream, NULL, NULL))
 		return CAPTURED;
-	atomic_fetch_add(&e->pending, 1);
+	atomic_fetch_add(&e->recorded, 1);
 	atomic_fetch_add(&e->users, 1);
 	return fake_queue(stream, finish_event, e);
 }
 
 CALL int cuEventQuery(void *event)
 {
-	return atomic_load(&((struct event *)event)->pending) ? NOT_READY : 0;
+	struct event *e = event;
+
+	return atomic_load(&e->done) < atomic_load(&e->recorded) ? NOT_READY : 0;
 }
 
 static void wait_for_event(void *arg)
 {
-	struct event *e = arg;
+	struct event_wait *w = arg;
 
-	for (int i = 0; atomic_load(&e->pending); i++)
+	for (int i = 0; atomic_load(&w->event->done) < w->records; i++)
 		if (i < 50)
 			sched_yield();
 		else
 			usleep(20);
-	drop_event(e);
+	drop_event(w->event);
+	free(w);
 }
 
 CALL int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 {
-	atomic_fetch_add(&((struct event *)event)->users, 1);
-	return flags ? INVALID : fake_queue(stream, wait_for_event, event);
+	struct event_wait *w = flags ? NULL : malloc(sizeof *w);
+	struct event *e = event;
+
+	if (!w)
+		return INVALID;
+	*w = (struct event_wait){ e, atomic_load(&e->recorded) };
+	atomic_fetch_add(&e->users, 1);
+	return fake_queue(stream, wait_for_event, w);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

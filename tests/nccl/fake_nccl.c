@@ -61,6 +61,7 @@ struct comm {
 	atomic_int graphs; /* groups of calls in them */
 	atomic_int result;
 	atomic_int groups; /* started, and replayed in graphs */
+	atomic_int queued, ran; /* groups on streams: those of several streams run one by one */
 	uint64_t splits;
 	struct group *starting;
 	/* of a split */
@@ -176,6 +177,7 @@ struct transfers { /* of a pair and direction, in order */
 struct group {
 	struct comm *comm;
 	struct call *first, **last;
+	int number; /* of those that were queued */
 	bool captured; /* its graph frees it */
 };
 
@@ -335,6 +337,8 @@ static void run_group(void *arg)
 			usleep(1000);
 		return;
 	}
+	while (!g->captured && atomic_load(&c->ran) < g->number && !atomic_load(&c->aborted))
+		usleep(20);
 	for (struct call *k = g->first; k; k = k->next)
 		bytes += k->kind < SEND ? (size_t)c->n * k->count * k->width : 0;
 	temp = malloc(bytes);
@@ -353,8 +357,10 @@ static void run_group(void *arg)
 		free(in[r].list);
 	}
 	free(temp);
-	if (!g->captured)
-		free_calls(g);
+	if (g->captured)
+		return;
+	atomic_fetch_add(&c->ran, 1);
+	free_calls(g);
 }
 
 static int capture_group(struct comm *c, struct group *g)
@@ -362,6 +368,12 @@ static int capture_group(struct comm *c, struct group *g)
 	g->captured = true;
 	atomic_fetch_add(&c->graphs, 1);
 	log_call("capture", c->rank);
+	return fake_queue(g->first->stream, run_group, g) ? CUDA_ERROR : SUCCESS;
+}
+
+static int queue_calls(struct comm *c, struct group *g)
+{
+	g->number = atomic_fetch_add(&c->queued, 1);
 	return fake_queue(g->first->stream, run_group, g) ? CUDA_ERROR : SUCCESS;
 }
 
@@ -378,8 +390,8 @@ static void queue_group(struct comm *c)
 		free_calls(g);
 	else if (fake_retain(g->first->stream, free_calls, g))
 		result = capture_group(c, g);
-	else if (fake_queue(g->first->stream, run_group, g))
-		result = CUDA_ERROR;
+	else
+		result = queue_calls(c, g);
 	c->result = result;
 	c->phase = NONE;
 }
