@@ -83,11 +83,9 @@ void tess_device_close(struct tess_opened_device *d)
 {
 	if (!d->self)
 		return;
-	if (d->stream) {
-		tess_world_drain_device(d->world, d->self);
-		d->table->sync(d->self, d->stream);
+	tess_device_drain(d);
+	if (d->stream)
 		d->table->stream_close(d->self, d->stream);
-	}
 	d->table->close(d->self);
 	*d = (struct tess_opened_device){ 0 };
 }
@@ -166,7 +164,10 @@ tess_status tess_device_sync(const struct tess_opened_device *d, const char *whe
 	/* without a world no call is queued */
 	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
-	return st ? st : TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+	if (!st)
+		return TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+	tess_device_drain(d); /* copies write to memory of callers */
+	return st;
 }
 
 void tess_device_drain(const struct tess_opened_device *d)
@@ -176,7 +177,9 @@ void tess_device_drain(const struct tess_opened_device *d)
 	if (!d->stream)
 		return;
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
-	tess_device_sync(d, NULL);
+	if (d->world)
+		tess_world_drain_device(d->world, d->self);
+	d->table->sync(d->self, d->stream);
 	tess_fail(TESS_OK, "%s", sentence);
 }
 
