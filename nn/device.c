@@ -79,11 +79,20 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 	return st;
 }
 
+tess_status tess_device_open_call_stream(struct tess_opened_device *d)
+{
+	if (!d->stream || !d->table->follow)
+		return TESS_OK;
+	return TESS_PLUGIN_CALL(d->table, NULL, stream_open, d->self, &d->call_stream);
+}
+
 void tess_device_close(struct tess_opened_device *d)
 {
 	if (!d->self)
 		return;
 	tess_device_drain(d);
+	if (d->call_stream)
+		d->table->stream_close(d->self, d->call_stream);
 	if (d->stream)
 		d->table->stream_close(d->self, d->stream);
 	d->table->close(d->self);
@@ -180,6 +189,8 @@ void tess_device_drain(const struct tess_opened_device *d)
 	if (d->world)
 		tess_world_drain_device(d->world, d->self);
 	d->table->sync(d->self, d->stream);
+	if (d->call_stream)
+		d->table->sync(d->self, d->call_stream);
 	tess_fail(TESS_OK, "%s", sentence);
 }
 

@@ -15,6 +15,7 @@ struct tess_opened_device { /* {0}: not opened */
 	const struct tess_device *table;
 	void *self;
 	void *stream; /* of this rank; NULL: the device has none */
+	void *call_stream; /* of calls of groups that overlap with ops; NULL: all are on `stream` */
 	struct tess_world *world; /* whose calls may be queued on the stream */
 	int32_t index, nranks; /* nranks: of this host that use its memory, at most */
 	int32_t nthreads; /* it was opened with */
@@ -26,7 +27,9 @@ struct tess_opened_device { /* {0}: not opened */
  */
 tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
                              struct tess_group *group, struct tess_opened_device *out);
-/* Waits for its stream. No memory of it is used any more. */
+/* Opens `call_stream` where the device can order streams. */
+tess_status tess_device_open_call_stream(struct tess_opened_device *d);
+/* Waits for its streams. No memory of it is used any more. */
 void tess_device_close(struct tess_opened_device *d);
 
 /* Whether addresses of the device's memory are the host's as well. */
@@ -57,7 +60,7 @@ tess_status tess_device_sync(const struct tess_opened_device *d, const char *whe
 /* Queues as many bytes of 0. */
 tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
                               uint64_t bytes);
-/* After a failure: nothing is queued any more. Keeps the sentence. */
+/* After a failure: nothing is queued on any stream any more. Keeps the sentence. */
 void tess_device_drain(const struct tess_opened_device *d);
 /* A copy that is done when it returns. */
 tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,

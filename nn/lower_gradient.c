@@ -6,7 +6,7 @@
  * they are large, while the backward goes on. Where ranks keep shares of the gradients, each gets
  * the sum of its own. A gradient of more bytes than a bucket is made in runs of rows, each of which
  * is a bucket, so that no more than a few buckets of it are there at a time. On a device whose sums
- * are not exact a bucket has one node, and its sum is one collective on the stream.
+ * are not exact a bucket has one node, and its sum is one collective, on a stream of its own.
  */
 #include "core/base/status.h"
 #include "nn/build.h"

@@ -41,14 +41,28 @@ static struct tess_group *get_step_group(const struct tess_run_groups *g, const 
 	return s->among_shards && g->shards ? g->shards : g->along[s->along];
 }
 
+/* A collective overlaps with ops on a stream of its own, after those that are queued before it. */
+static tess_status start_coll(struct tess_step *s, const struct tess_opened_device *d,
+                              struct tess_group *g)
+{
+	tess_status st = TESS_OK;
+
+	if (d->call_stream) {
+		s->coll.stream = d->call_stream;
+		st = TESS_PLUGIN_CALL(d->table, s->coll.where, follow, d->self, d->call_stream,
+		                      d->stream);
+	}
+	return st ? st : tess_group_start(g, &s->coll, &s->work);
+}
+
 /* under_way: the steps that were started and not waited for, the last one first. */
-static tess_status start_step(struct tess_step *s, const struct tess_run_groups *groups,
-                              struct tess_step **under_way)
+static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
+                              const struct tess_run_groups *groups, struct tess_step **under_way)
 {
 	struct tess_group *g = get_step_group(groups, s);
 	tess_status st = s->kind == TESS_STEP_SUM
 	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
-	                         : tess_group_start(g, &s->coll, &s->work);
+	                         : start_coll(s, d, g);
 
 	if (!st) {
 		s->under_way = *under_way;
@@ -67,7 +81,9 @@ static void abandon_steps(const struct tess_step *s)
 			tess_work_abandon(s->work);
 }
 
-static tess_status wait_for_step(struct tess_step *s, struct tess_step **under_way)
+/* Where streams order the call, the ops from now on wait for it, and not the host. */
+static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
+                                 struct tess_step **under_way)
 {
 	tess_status st;
 
@@ -77,7 +93,7 @@ static tess_status wait_for_step(struct tess_step *s, struct tess_step **under_w
 	if (s->kind == TESS_STEP_SUM)
 		return tess_sum_wait(s->sum_work);
 	if (tess_work_is_ordered(s->work))
-		return tess_work_queue(s->work);
+		return tess_work_queue(s->work, d->stream);
 	st = tess_work_wait(s->work, 0);
 	tess_work_release(s->work);
 	return st;
@@ -102,14 +118,14 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	case TESS_STEP_OP:
 		return TESS_PLUGIN_CALL(d->table, s->op.where, run, d->self, &s->op);
 	case TESS_STEP_COLL:
-		return s->started ? start_step(s, groups, under_way)
+		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_run(get_step_group(groups, s), &s->coll);
 	case TESS_STEP_SUM:
-		return s->started ? start_step(s, groups, under_way)
+		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_sum(get_step_group(groups, s), &s->sum, s->sum_in,
 		                                   s->sum_out);
 	case TESS_STEP_WAIT:
-		return wait_for_step(s->of, under_way);
+		return wait_for_step(s->of, d, under_way);
 	case TESS_STEP_CHECK:
 		return run_check_step(&s->check, d, groups->all);
 	default:

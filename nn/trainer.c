@@ -211,6 +211,8 @@ static tess_status record_and_load(struct tess_trainer *t)
 		return st;
 	st = tess_runner_open_device(device, index, t->parts.options->threads, t->parts.group,
 	                             &t->device);
+	if (!st && t->replicas)
+		st = tess_device_open_call_stream(&t->device);
 	t->memory.device = &t->device;
 	t->memory.at.stream = t->device.stream;
 	if (!st)

@@ -350,7 +350,7 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	if (st)
 		return st;
 	if (tess_work_is_ordered(w))
-		return tess_work_queue(w);
+		return tess_work_queue(w, w->coll.stream);
 	st = tess_work_wait(w, 0);
 	tess_work_drop(w);
 	return st;

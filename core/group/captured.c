@@ -84,5 +84,5 @@ tess_status tess_captured_replay(const struct tess_captured *c)
 		tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
 	st = TESS_PLUGIN_CALL(w->by.backend, w->where, replayed, w->by.self, w->coll.stream,
 	                      w->coll.deadline, &w->work);
-	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_queue(w);
+	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_queue(w, w->coll.stream);
 }

@@ -158,11 +158,11 @@ bool tess_work_is_ordered(const struct tess_work *w)
 	return w->coll.mem != TESS_HOST && w->coll.stream && w->work && w->by.backend->join;
 }
 
-tess_status tess_work_queue(struct tess_work *w)
+tess_status tess_work_queue(struct tess_work *w, void *stream)
 {
 	struct tess_group *g = w->group;
-	tess_status st = TESS_PLUGIN_CALL(w->by.backend, w->coll.where, join, w->by.self, w->work,
-	                                  w->coll.stream);
+	tess_status st =
+		TESS_PLUGIN_CALL(w->by.backend, w->coll.where, join, w->by.self, w->work, stream);
 
 	if (st)
 		return tess_work_failed(w, st, w->coll.deadline);

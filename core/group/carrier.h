@@ -27,8 +27,11 @@ void tess_carrier_close(struct tess_group *g); /* of the group's device; none: n
 
 /* Whether the device's stream orders what follows, so that the host need not wait. */
 bool tess_work_is_ordered(const struct tess_work *w);
-/* Leaves it to the stream. A host that never reads waits for the oldest in the end. */
-tess_status tess_work_queue(struct tess_work *w);
+/*
+ * Leaves it to the streams: what is queued on `stream` from now on comes after it. A host that
+ * never reads waits for the oldest in the end.
+ */
+tess_status tess_work_queue(struct tess_work *w, void *stream);
 /*
  * Waits for the calls that were left to a stream. Before the host waits for the device: only this
  * wait has deadlines, and ends when another rank has failed.

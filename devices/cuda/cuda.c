@@ -139,6 +139,8 @@ static void close_gpu(void *self)
 	for (int i = 0; i < POINTS; i++)
 		if (g->point[i])
 			cuda.cuEventDestroy(g->point[i]);
+	if (g->followed)
+		cuda.cuEventDestroy(g->followed);
 	if (g->fault)
 		cuda.cuMemFreeHost(g->fault);
 	if (g->memory)
@@ -246,15 +248,30 @@ static tess_status sync_gpu_stream(void *self, void *stream)
 	                              : fail_stream(g, "cuStreamSynchronize", result);
 }
 
-static tess_status mark_point(void *self, void *stream, int32_t point)
+/* *e: NULL, or an event of a record before. */
+static tess_status record_event(struct gpu *g, CUevent *e, CUstream stream)
 {
-	struct gpu *g = self;
-	CUevent *e = &g->point[point];
 	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
 
 	if (!st && !*e)
 		st = CUDA_CALL(NULL, cuEventCreate, e, CU_EVENT_DISABLE_TIMING);
 	return st ? st : CUDA_CALL(g->where, cuEventRecord, *e, stream);
+}
+
+static tess_status mark_point(void *self, void *stream, int32_t point)
+{
+	struct gpu *g = self;
+
+	return record_event(g, &g->point[point], stream);
+}
+
+/* A stream waits for the last record before its call, so one event does for all. */
+static tess_status follow_stream(void *self, void *stream, void *after)
+{
+	struct gpu *g = self;
+	tess_status st = record_event(g, &g->followed, after);
+
+	return st ? st : CUDA_CALL(g->where, cuStreamWaitEvent, stream, g->followed, 0);
 }
 
 static tess_status test_point(void *self, int32_t point)
@@ -381,6 +398,7 @@ static const struct tess_device cuda_device = {
 	.mark = mark_point,
 	.reached = test_point,
 	.kv_dtype = prefer_kv_dtype,
+	.follow = follow_stream,
 };
 static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {

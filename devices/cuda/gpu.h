@@ -47,6 +47,7 @@ struct gpu {
 	CUstream streams[STREAMS_MAX]; /* that are open, or NULL */
 	bool capturing;
 	CUevent point[POINTS]; /* of mark; NULL: not used yet */
+	CUevent followed; /* of follow, recorded again each time; NULL: not used yet */
 	struct stage stage[STAGES];
 	int32_t copiers; /* threads that fill stages: a power of two */
 	struct scratch *scratch;

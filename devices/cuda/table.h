@@ -28,6 +28,7 @@
 	CALL(cuStreamCreate) \
 	CALL(cuStreamDestroy) \
 	CALL(cuStreamSynchronize) \
+	CALL(cuStreamWaitEvent) \
 	CALL(cuStreamBeginCapture) \
 	CALL(cuStreamEndCapture) \
 	CALL(cuGraphInstantiate) \

@@ -141,8 +141,10 @@ struct tess_device {
 	/* Of the KV cache beside linear weights of a dtype, where a session does not say: TESS_F32,
 	 * as without it, or TESS_BF16. */
 	int32_t (*kv_dtype)(int32_t weights);
+	/* What is queued on `stream` from now on runs after what is on `after` now. */
+	tess_status (*follow)(void *self, void *stream, void *after);
 };
-TESS_TIGHT(tess_device, kv_dtype);
+TESS_TIGHT(tess_device, follow);
 
 TESS_END
 #endif

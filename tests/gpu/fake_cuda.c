@@ -340,6 +340,13 @@ static CUresult fake_record_event(CUevent event, CUstream stream)
 	return event && stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+/* What was recorded has run. */
+static CUresult fake_wait_event(CUstream stream, CUevent event, unsigned flags)
+{
+	FAIL_IF_TOLD(cuStreamWaitEvent);
+	return stream && event && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 static CUresult fake_sync_event(CUevent event)
 {
 	return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -667,6 +674,7 @@ static tess_status fill_fake_table(void)
 		.cuStreamCreate = fake_create_stream,
 		.cuStreamDestroy = fake_destroy_stream,
 		.cuStreamSynchronize = fake_sync_stream,
+		.cuStreamWaitEvent = fake_wait_event,
 		.cuStreamBeginCapture = fake_begin_capture,
 		.cuStreamEndCapture = fake_end_capture,
 		.cuGraphInstantiate = fake_instantiate,

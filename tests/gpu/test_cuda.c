@@ -292,7 +292,11 @@ START_TEST(streams)
 	expect_sentence(gpu_table->reached(gpu, 0), TESS_EDEVICE, "cuda: cuEventQuery: ");
 	set_variable("FAKE_CUDA_FAILS", "pending");
 	ck_assert_int_eq(gpu_table->reached(gpu, 0), TESS_PENDING);
+	set_variable("FAKE_CUDA_FAILS", "cuStreamWaitEvent");
+	expect_sentence(gpu_table->follow(gpu, stream[1], gpu_stream), TESS_EDEVICE,
+	                "cuda: cuStreamWaitEvent: ");
 	set_variable("FAKE_CUDA_FAILS", NULL);
+	EXPECT_OK(gpu_table->follow(gpu, stream[1], gpu_stream));
 	for (int i = 1; i < 8; i++)
 		gpu_table->stream_close(gpu, stream[i]);
 	EXPECT_OK(gpu_table->stream_open(gpu, &stream[1]));

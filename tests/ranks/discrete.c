@@ -4,6 +4,10 @@
  * translates the addresses in ops and page tables. A thread runs each stream. Where sums are not
  * EXACT, a Partial is one node. -discrete_cuda says that its memory is that of a CUDA device: the
  * driver and NCCL of tests/nccl queue their work on its streams.
+ *
+ * With DISCRETE_LATE set ops are slow, and what follows another stream waits until the host waits
+ * for it, or that stream for a call: so calls that overlap with ops are as late as they may be, and
+ * ops are later than a call that does not follow them.
  */
 #include "nn/sample.h"
 
@@ -60,7 +64,11 @@ struct stream {
 	pthread_cond_t changed;
 	struct task *first, **last;
 	struct graph *captures; /* what is queued goes into it */
-	bool busy, ends;
+	bool busy, ends, waits; /* waits: a foreign call runs */
+	int syncs; /* of the host, now */
+	atomic_int ops; /* that have run */
+	struct stream *followed; /* the last one, when its ops were so many */
+	int followed_ops;
 	tess_status failed; /* the first failure */
 	char sentence[SENTENCE];
 };
@@ -433,6 +441,88 @@ static tess_status run_discrete_task(struct discrete *d, struct task *k, tess_st
 	return st;
 }
 
+/* ---- order between streams ------------------------------------------------------------------- */
+
+enum { PAUSE_US = 20, SLOW_US = 50, IDLE_PAUSES = 1000 };
+
+struct order { /* of what `stream` runs next, after what was on `after` */
+	atomic_int users;
+	struct stream *stream, *after;
+	atomic_bool reached;
+	int ops; /* that `after` had run then */
+};
+
+/* Calls that began after ops that were queued later, so far; tests read it. */
+TESS_EXPORT atomic_int discrete_overlapped;
+
+static void drop_order(struct order *o)
+{
+	if (atomic_fetch_sub(&o->users, 1) == 1)
+		free(o);
+}
+
+static void reach_order(void *arg)
+{
+	struct order *o = arg;
+
+	o->ops = atomic_load(&o->after->ops);
+	atomic_store(&o->reached, true);
+	drop_order(o);
+}
+
+static bool is_late(void)
+{
+	return getenv("DISCRETE_LATE");
+}
+
+/* *idle: how often the other stream had nothing to do, which ends where a test fails only. */
+static bool may_be_later(const struct order *o, int *idle)
+{
+	struct stream *s = o->stream, *after = o->after;
+	bool later;
+
+	pthread_mutex_lock(&s->lock);
+	later = !s->syncs && !s->ends;
+	pthread_mutex_unlock(&s->lock);
+	pthread_mutex_lock(&after->lock);
+	*idle = after->first || after->busy ? 0 : *idle + 1;
+	later = later && !after->waits && *idle < IDLE_PAUSES;
+	pthread_mutex_unlock(&after->lock);
+	return later;
+}
+
+static void wait_for_order(void *arg)
+{
+	struct order *o = arg;
+	int idle = 0;
+
+	while (!atomic_load(&o->reached))
+		usleep(PAUSE_US);
+	while (is_late() && may_be_later(o, &idle))
+		usleep(PAUSE_US);
+	o->stream->followed = o->after;
+	o->stream->followed_ops = o->ops;
+	drop_order(o);
+}
+
+/* A call between ranks, or a wait for one. */
+static bool is_foreign_call(const struct task *k)
+{
+	return k->foreign && k->foreign != reach_order && k->foreign != wait_for_order;
+}
+
+static tess_status run_stream_task(struct stream *s, struct task *k, tess_status st)
+{
+	if (is_foreign_call(k) && s->followed && atomic_load(&s->followed->ops) > s->followed_ops)
+		atomic_fetch_add(&discrete_overlapped, 1);
+	if (k->op.kind && is_late())
+		usleep(SLOW_US);
+	st = run_discrete_task(s->device, k, st);
+	atomic_fetch_add(&s->ops, k->op.kind != 0);
+	free(k);
+	return st;
+}
+
 static void *run_stream(void *arg)
 {
 	struct stream *s = arg;
@@ -450,14 +540,14 @@ static void *run_stream(void *arg)
 		if (!s->first)
 			s->last = &s->first;
 		s->busy = true;
+		s->waits = is_foreign_call(k);
 		pthread_mutex_unlock(&s->lock);
-		st = run_discrete_task(s->device, k, st);
-		free(k);
+		st = run_stream_task(s, k, st);
 		pthread_mutex_lock(&s->lock);
 		if (st && !s->failed)
 			memcpy(s->sentence, last_sentence, sizeof s->sentence);
 		s->failed = st;
-		s->busy = false;
+		s->busy = s->waits = false;
 		pthread_cond_broadcast(&s->changed);
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -608,8 +698,10 @@ static tess_status sync_stream(void *self, void *stream)
 	if (!s || s->captures)
 		return host->fail(TESS_EINVAL, "discrete: no stream, or it captures a graph");
 	pthread_mutex_lock(&s->lock);
+	s->syncs++;
 	while (s->first || s->busy)
 		pthread_cond_wait(&s->changed, &s->lock);
+	s->syncs--;
 	st = s->failed;
 	pthread_mutex_unlock(&s->lock);
 	return st ? host->fail(st, "%s", s->sentence) : TESS_OK;
@@ -635,6 +727,20 @@ static tess_status mark_stream(void *self, void *stream, int32_t point)
 static tess_status test_mark(void *self, int32_t point)
 {
 	return atomic_load(&((struct discrete *)self)->pending[point]) ? TESS_PENDING : TESS_OK;
+}
+
+static tess_status order_streams(void *self, void *stream, void *after)
+{
+	struct order *o = calloc(1, sizeof *o);
+
+	(void)self;
+	if (!o)
+		return host->fail(TESS_ENOMEM, "discrete: no memory");
+	*o = (struct order){ .stream = stream, .after = after };
+	atomic_store(&o->users, 2);
+	return discrete_queue(after, reach_order, o) || discrete_queue(stream, wait_for_order, o)
+	               ? host->fail(TESS_ENOMEM, "discrete: no memory")
+	               : TESS_OK;
 }
 
 static tess_status open_stream(void *self, void **out)
@@ -789,6 +895,7 @@ static const struct tess_device discrete_device = {
 	.mark = mark_stream,
 	.reached = test_mark,
 	.kv_dtype = prefer_kv_dtype_by_env,
+	.follow = order_streams,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };
 

@@ -7,7 +7,9 @@
 #include "spawn.h"
 #include "training.h"
 
+#include <dlfcn.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,14 +35,14 @@ static const struct layout {
 	double balance, dropout;
 	uint64_t bucket;
 } layouts[] = {
-	{ "llama-odd", "tp", 3, "tp+sp", NULL, 0, 0, 0 },
 	{ "llama-odd", "dp=2,tp=2", 4, "tp+sp", OVER("dp:**=zero3"), 0, 0, 9000 },
+	{ "llama-odd", "tp", 3, "tp+sp", NULL, 0, 0, 0 },
 	{ "llama-odd", "dp=3,tp=1", 3, NULL, OVER("dp:**=zero1"), 0, 0, 9000 },
-	{ "llama-odd", "ddp=2,dp=2", 4, NULL, OVER("dp:**=zero1"), 0, 0, 0 },
-	{ "gpt2", "dp=2,tp=2", 4, NULL, NULL, 0, 0.2, 0 },
+	{ "llama-odd", "ddp=2,dp=2", 4, NULL, OVER("dp:**=zero1"), 0, 0, 9000 },
+	{ "gpt2", "dp=2,tp=2", 4, NULL, NULL, 0, 0.2, 9000 },
 	{ "qwen3", "tp", 2, "tp+sp", OVER("lm_head=loss_parallel"), 0, 0, 0 },
 	{ "deepseek_v3", "tp", 2, NULL, NULL, 0, 0, 0 },
-	{ "llama-bf16", "dp=2,tp=1", 2, NULL, OVER("dp:**=zero3"), 0, 0, 0 },
+	{ "llama-bf16", "dp=2,tp=1", 2, NULL, OVER("dp:**=zero3"), 0, 0, 9000 },
 	{ "mixtral", "ep=2,tp=2", 4, "ep", NULL, 0.02, 0, 0 },
 	{ "mixtral", "tp", 2, NULL, NULL, 0.02, 0, 0 },
 };
@@ -64,6 +66,7 @@ static struct training_job make_device_job(const struct layout *l, int32_t steps
 static void run_on_device(struct training_job *j, const struct layout *l, const char *device)
 {
 	ck_assert(!setenv("TESSERA_DEVICE", device, 1));
+	ck_assert(!setenv("DISCRETE_LATE", "1", 1));
 	j->options.plan = l->plan;
 	j->options.overrides = l->overrides;
 	j->options.bucket = l->bucket;
@@ -113,6 +116,19 @@ static void expect_similar(const struct training_job *have, const struct trainin
 	ck_assert_double_le(fabs(have->norm[0] - want->norm[0]), bound * want->norm[0]);
 }
 
+/* Calls so far that began on the device after ops that were queued later. */
+static int count_overlapped_calls(void)
+{
+	char path[512];
+	atomic_int *n;
+
+	snprintf(path, sizeof path, "%s/tess-device-discrete_cuda.so",
+	         getenv("TESSERA_PLUGIN_PATH"));
+	n = dlsym(dlopen(path, RTLD_NOW), "discrete_overlapped");
+	return atomic_load(n);
+}
+
+/* Over NCCL sums and gathers along dp overlap with ops, and no other call does. */
 START_TEST(sums_in_any_order)
 {
 	const struct layout *l = &layouts[_i * THIN];
@@ -122,8 +138,53 @@ START_TEST(sums_in_any_order)
 	run_on_cpu(&want);
 	run_on_device(&have, l, nccl ? "discrete_cuda" : "discrete");
 	expect_similar(&have, &want, l->mesh, 1e-5);
+	if (nccl)
+		ck_assert_msg((count_overlapped_calls() > 0) == (strstr(l->mesh, "dp=") != NULL),
+		              "%s: %d calls", l->mesh, count_overlapped_calls());
 	training_free_job(&want);
 	training_free_job(&have);
+	training_close_golden();
+}
+END_TEST
+
+static tess_status fail_on_rank(struct tess_world *w, void *arg)
+{
+	const struct tess_trainer_options options = { .size = sizeof options,
+		                                      .overrides = OVER("dp:**=zero3"),
+		                                      .bucket = 9000 };
+	struct tess_mesh *mesh = NULL;
+	struct tess_trainer *t = NULL;
+	tess_status st = tess_mesh_open(w, "dp=2,tp=1", &mesh);
+
+	(void)arg;
+	if (!st)
+		st = tess_trainer_open(mesh, training_folder, &options, &t);
+	if (!st)
+		st = tess_trainer_compute_gradients(t, batches, 2, NULL);
+	tess_trainer_close(t);
+	tess_mesh_close(mesh);
+	return st;
+}
+
+/* While calls are under way on both ranks, of which each waits for the other. */
+static const struct failure {
+	const char *key, *value, *sentence;
+} failures[] = { { "FAKE_NCCL_FAILS", "1 40 6", "remote process exited" },
+	         { "FAKE_NCCL_FAILS", "1 40 7", "deadline" },
+	         { "DISCRETE_FAILS", "model.layers.0.mlp.down_proj", "a kernel failed" } };
+enum { FAILURES = sizeof failures / sizeof *failures };
+
+START_TEST(failures_beside_ops)
+{
+	const struct failure *f = &failures[_i];
+
+	training_open_golden("llama-odd");
+	setenv("TESSERA_DEVICE", "discrete_cuda", 1);
+	if (!strcmp(f->sentence, "deadline"))
+		setenv("TESSERA_TIMEOUT", "2", 1);
+	setenv(f->key, f->value, 1);
+	ck_assert(tess_world_spawn(2, fail_on_rank, NULL));
+	ck_assert_msg(strstr(tess_error(), f->sentence), "%s", tess_error());
 	training_close_golden();
 }
 END_TEST
@@ -194,15 +255,15 @@ END_TEST
 START_TEST(ranks_of_a_gpu)
 {
 	const struct tess_batch batch = { is_emulated() ? 2 : 4, lengths, ids, NULL };
-	struct training_job one = make_device_job(&layouts[1], 0), several[2];
+	struct training_job one = make_device_job(&layouts[0], 0), several[2];
 
-	training_open_golden(layouts[1].model);
+	training_open_golden(layouts[0].model);
 	one.micro = &batch;
 	one.nmicro = 1;
 	several[0] = several[1] = one;
 	training_run_on(&one, "tp", 1);
 	for (int i = 0; i < 2; i++)
-		run_on_device(&several[i], &layouts[1], getenv("GPU_DEVICE"));
+		run_on_device(&several[i], &layouts[0], getenv("GPU_DEVICE"));
 	expect_similar(&several[0], &one, "dp=2,tp=2", 1e-5);
 	ck_assert(!memcmp(several[0].bytes, several[1].bytes, one.nbytes));
 	ck_assert(several[0].loss[0] == several[1].loss[0]);
@@ -252,6 +313,8 @@ int main(void)
 	}
 	if (!nccl)
 		tcase_add_loop_test(t, bits_of_the_cpu, 0, (LAYOUTS + THIN - 1) / THIN);
+	else
+		tcase_add_loop_test(t, failures_beside_ops, 0, FAILURES);
 	tcase_add_loop_test(t, sums_in_any_order, 0, (LAYOUTS + THIN - 1) / THIN);
 	return suite_end(r);
 }
