@@ -14,17 +14,25 @@
 #define __sanitizer_finish_switch_fiber(saved, bottom, size) ((void)(saved), (void)scheduler_size)
 #endif
 
-enum { THREADS = 1024, WARP = 32, STACK = 64 << 10, SHARED_BYTES = 227 << 10 };
+enum { THREADS = 1024, COPIES = 256, WARP = 32, STACK = 64 << 10, SHARED_BYTES = 227 << 10 };
 
 struct barrier {
 	int alive, arrived;
 	unsigned generation;
 };
 
+struct late_copy {
+	void *to;
+	const void *from; /* NULL: zeros */
+	int group;
+};
+
 struct thread { /* a coroutine; it runs one thread after another */
 	jmp_buf at;
 	void *stack, *fake;
 	bool started, done;
+	int ncopies, groups; /* that are late; that were committed */
+	struct late_copy copy[COPIES];
 };
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
@@ -42,6 +50,7 @@ static size_t scheduler_size;
 static emulated_kernel *running;
 static const void *arguments;
 static bool progress; /* since the scheduler last looked */
+static bool backward; /* the order of the threads: either one hides some missing barriers */
 
 /* ---- coroutines ------------------------------------------------------------------------------ */
 
@@ -209,6 +218,45 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 	emulator_sync_warp();
 }
 
+/* ---- copies that are late -------------------------------------------------------------------- */
+
+/* Those of every second thread are made when they are waited for, not before. */
+void emulator_copy_async(void *to, const void *from, int bytes)
+{
+	struct thread *t = &threads[threadIdx.x];
+
+	if (t->ncopies == COPIES)
+		abort();
+	t->copy[t->ncopies++] = (struct late_copy){ to, bytes ? from : NULL, t->groups };
+	if (threadIdx.x % 2)
+		emulator_wait_copies(-1);
+}
+
+void emulator_commit_copies(void)
+{
+	threads[threadIdx.x].groups++;
+}
+
+/* All but those of the newest n groups; -1: those of no group yet, too. */
+void emulator_wait_copies(int n)
+{
+	struct thread *t = &threads[threadIdx.x];
+	int kept = 0;
+
+	for (int i = 0; i < t->ncopies; i++) {
+		struct late_copy c = t->copy[i];
+
+		if (c.group >= t->groups - n)
+			t->copy[kept++] = c;
+		else if (c.from)
+			memcpy(__builtin_assume_aligned(c.to, 16),
+			       __builtin_assume_aligned(c.from, 16), 16);
+		else
+			memset(__builtin_assume_aligned(c.to, 16), 0, 16);
+	}
+	t->ncopies = kept;
+}
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static void run_block(unsigned n, unsigned shared)
@@ -221,12 +269,17 @@ static void run_block(unsigned n, unsigned shared)
 			(struct barrier){ .alive = n - w * WARP < WARP ? (int)(n - w * WARP)
 			                                               : WARP };
 	memset(emulated_shared, 0xff, shared); /* NaN */
-	for (unsigned x = 0; x < n; x++)
+	for (unsigned x = 0; x < n; x++) {
 		threads[x].done = false;
+		threads[x].ncopies = 0;
+	}
 	while (done < n) {
 		progress = false;
 		done = 0;
-		for (unsigned x = 0; x < n; x++) {
+		backward = !backward;
+		for (unsigned i = 0; i < n; i++) {
+			unsigned x = backward ? n - 1 - i : i;
+
 			if (!threads[x].done)
 				enter_thread(x);
 			done += threads[x].done;

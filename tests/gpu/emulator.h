@@ -24,6 +24,10 @@ void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_ind
 void emulator_sync_block(void);
 void emulator_sync_warp(void);
 float emulator_shuffle_xor(float x, int mask);
+/* As a GPU's cp.async of 16 bytes, or of zeros (bytes 0). */
+void emulator_copy_async(void *to, const void *from, int bytes);
+void emulator_commit_copies(void);
+void emulator_wait_copies(int n);
 /* Of a warp, as a GPU's ldmatrix.x4.trans, ldmatrix.x4 and mma.m16n8k16 have them. */
 void emulator_load_matrices(const void *row, uint32_t *out);
 void emulator_load_straight_matrices(const void *row, uint32_t *out);
@@ -67,8 +71,8 @@ static inline void emulator_store_quad(void *p, struct quad v)
 #define load_matrices emulator_load_matrices
 #define load_straight_matrices emulator_load_straight_matrices
 #define multiply_matrices emulator_multiply_matrices
-#define commit_copies() (void)0
-#define wait_copies(n) (void)0
+#define commit_copies emulator_commit_copies
+#define wait_copies emulator_wait_copies
 #define exp_fast expf
 #define copy_async emulator_copy_async
 #define add_atomic emulator_add
@@ -97,13 +101,6 @@ static inline void emulator_lower(uint32_t *p, uint32_t v)
 static inline void emulator_raise(uint32_t *p, uint32_t v)
 {
 	*p = v > *p ? v : *p;
-}
-
-static inline void emulator_copy_async(void *to, const void *from, int bytes)
-{
-	static const struct quad zero;
-
-	*(struct quad *)__builtin_assume_aligned(to, 16) = bytes ? load_quad(from) : zero;
 }
 
 static inline uint32_t emulator_pack_bf16(float low, float high)
