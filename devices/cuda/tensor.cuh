@@ -137,8 +137,8 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 		EACH(i, 4)
 			p[i] = pack_bf16(z[2 * k + i / 2][i % 2 * 2],
 			                 z[2 * k + i / 2][i % 2 * 2 + 1]);
-		EACH(j, D / 16) {
-			if (j * 16 >= a->dv)
+		EACH(j, D / 16) { /* without a branch, if registers allow, loads go ahead */
+			if (D < TENSOR_HEAD_MAX && j * 16 >= a->dv)
 				break;
 			load_matrices(find_matrix_row(stage, D / 8, k * 16, j * 2), b);
 			multiply_matrices(out[2 * j], p, b[0], b[1]);
