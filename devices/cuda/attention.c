@@ -1,8 +1,6 @@
 /* Launches attention: keys and values are stored, then rows and tiles of rows are computed. */
 #include "gpu.h"
 
-enum { PARTS_MAX = 32 };
-
 /* The kernel of f32 tiles for heads of so many elements, and its shared memory. */
 static struct launch choose_tile_kernel(const struct attention_args *a)
 {

@@ -362,6 +362,16 @@ DEVICE void write_head(const struct attention_args *a, int64_t t, int head, int 
 	}
 }
 
+/* The pages with keys of a row at position `own`; each part has so many of them, the last fewer. */
+DEVICE int find_pages(const struct attention_args *a, int64_t own, int *first, int *each)
+{
+	int end = (int)(own / KEYS) + 1;
+
+	*first = (int)(find_first_key(a, own) / KEYS);
+	*each = (end - *first + a->parts - 1) / a->parts;
+	return end - *first;
+}
+
 DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 {
 	const int per = dtype == PORT_F32 ? 4 : 8, width = 16 / per;
@@ -369,7 +379,8 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 	float *q = shared, *p = q + ATTEND_HEADS * a->d,
 	      *max = p + ATTEND_WARPS * ATTEND_HEADS * SPAN;
 	float *sum = max + ATTEND_WARPS * ATTEND_HEADS, *total = sum + ATTEND_WARPS * ATTEND_HEADS;
-	int64_t t = blockIdx.x, own, first, lo, hi, each;
+	int64_t t = blockIdx.x, own, first;
+	int pages, lo, hi, each;
 	int g = blockIdx.y / a->head_blocks, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 	int head, heads = find_heads(a, g, blockIdx.y % a->head_blocks, &head);
 	struct value_lane l = place_lane(a, per);
@@ -380,9 +391,12 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 		return;
 	own = a->position[t];
 	first = find_first_key(a, own);
-	each = (own / KEYS + 1 - first / KEYS + a->parts - 1) / a->parts;
-	lo = first / KEYS + blockIdx.z * each;
-	hi = lo + each < own / KEYS + 1 ? lo + each : own / KEYS + 1;
+	pages = find_pages(a, own, &lo, &each);
+	hi = lo + pages;
+	lo += (int)blockIdx.z * each;
+	hi = lo + each < hi ? lo + each : hi;
+	if (lo >= hi) /* merge_parts reads no such part */
+		return;
 	for (int i = threadIdx.x; i < ATTEND_HEADS * a->d; i += ATTEND_THREADS)
 		q[i] = i < heads * a->d ? a->q[t * a->q_pitch + head * a->d + i] : 0.0f;
 	p += warp * ATTEND_HEADS * SPAN;
@@ -397,8 +411,8 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 				acc[c][h][i] = 0.0f;
 	}
 	sync_block();
-	for (int64_t base = lo * KEYS + warp * SPAN; base < hi * KEYS && base <= own;
-	     base += KEYS) {
+	for (int64_t base = (int64_t)lo * KEYS + warp * SPAN;
+	     base < (int64_t)hi * KEYS && base <= own; base += KEYS) {
 		const char *page, *keys, *values;
 
 		if (base + SPAN <= first)
@@ -440,25 +454,38 @@ KERNEL(ATTEND_THREADS, attend_rows_bf16, attention_args)
 	attend_row(&a, PORT_BF16);
 }
 
-/* A block adds the parts of one row's head, in order. */
+/* A block adds the parts of one row's head, in order; a lane of its first warp weighs each. */
 KERNEL(ATTEND_THREADS, merge_parts, attention_args)
 {
+	SHARED float weight[PARTS_MAX], total;
 	int64_t t = blockIdx.x, step = a.dv + 2;
 	const float *from = a.part + (t * a.heads + blockIdx.y) * a.parts * step;
-	float max = -INFINITY, sum = 0.0f;
+	int first, each, pages, parts, at = threadIdx.x;
 
 	if (!has_place(&a, t) || is_tiled(&a, t))
 		return;
-	for (int i = 0; i < a.parts; i++)
-		max = from[i * step] > max ? from[i * step] : max;
-	for (int i = 0; i < a.parts; i++)
-		sum += from[i * step + 1] * weigh_score(from[i * step], max);
+	pages = find_pages(&a, a.position[t], &first, &each);
+	parts = (pages + each - 1) / each;
+	if (at < WARP) {
+		float own = at < parts ? from[at * step] : -INFINITY, max = own, w, sum;
+
+		EACH_MASK(mask, 1, WARP)
+			max = fmaxf(max, shuffle_xor(max, mask));
+		w = weigh_score(own, max);
+		sum = at < parts ? from[at * step + 1] * w : 0.0f;
+		EACH_MASK(mask, 1, WARP)
+			sum += shuffle_xor(sum, mask);
+		weight[at] = w;
+		total = sum;
+	}
+	sync_block();
 	for (int j = threadIdx.x; j < a.dv; j += ATTEND_THREADS) {
 		float x = 0.0f;
 
-		for (int i = 0; i < a.parts; i++)
-			x += from[i * step + 2 + j] * weigh_score(from[i * step], max);
-		write_out(&a, t, blockIdx.y * a.dv + j, x / sum);
+		UNROLL_BY(8)
+		for (int i = 0; i < parts; i++)
+			x += from[i * step + 2 + j] * weight[i];
+		write_out(&a, t, blockIdx.y * a.dv + j, x / total);
 	}
 }
 

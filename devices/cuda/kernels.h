@@ -252,8 +252,9 @@ struct multiply_args { /* y_i = x W_i', or is added to y_i */
 enum { KEYS = 64, ATTEND_HEADS = 4, ATTEND_WARPS = ATTEND_THREADS / WARP, TILE_ROWS = 32 };
 enum {
 	SPAN = KEYS / ATTEND_WARPS,
-	LOADS = 4
-}; /* positions of a page that a warp has; loads at once */
+	LOADS = 4,
+	PARTS_MAX = WARP
+}; /* positions of a page that a warp has; loads at once; parts of a row's keys */
 /* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
 enum { TENSOR_ROWS = 64, TENSOR_HEAD_MAX = 128 }; /* of a tile on tensor cores */

@@ -548,7 +548,7 @@ START_TEST(attention)
 	static const struct attention_case cases[] = {
 		{ 4, 0, 2, 64, 0, TESS_F32, 0, 0, 1, 0, one_row },
 		{ 4, 0, 2, 64, 0, TESS_BF16, 0, 0, 1, 500, one_row },
-		{ 8, 0, 8, 128, 0, TESS_BF16, 0, 0, 1, 330, one_row },
+		{ 8, 0, 8, 128, 0, TESS_BF16, 0, 0, 1, 700, one_row },
 		{ 3, 1, 2, 6, 0, TESS_F32, 0, 0, 5, 70, some_rows },
 		{ 5, 2, 3, 20, 33, TESS_BF16, 0, 28, 5, 200, some_rows },
 		{ 4, 0, 4, 80, 100, TESS_F32, 3, 0, 5, 300, batch },
