@@ -18,13 +18,60 @@ DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, in
 		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
 }
 
+enum { COLUMN_LOADS = 4 }; /* of 16 bytes of a column, under way at once */
+
+/* Whether lanes can read 16 bytes of weights of 16 bits, and of rows of x, at a time. */
+DEVICE int is_wide_column(const char *w, int32_t dtype, int64_t step, int64_t k,
+                          const float *const *x)
+{
+	uintptr_t bits = (uintptr_t)w;
+
+	EACH(t, MULTIPLY_ROWS)
+		bits |= (uintptr_t)x[t];
+	return dtype != PORT_F32 && step == 1 && k % 8 == 0 && bits % 16 == 0;
+}
+
+/* The lane's part of the sums of multiply_column, in the same order. */
+DEVICE void add_wide_column(const char *w, int32_t dtype, int64_t k, const float *const *x, int n,
+                            float *sum)
+{
+	for (int64_t at = threadIdx.x % WARP * 8; at < k; at += COLUMN_LOADS * WARP * 8) {
+		struct quad v[COLUMN_LOADS];
+
+		EACH(u, COLUMN_LOADS)
+			if (at + u * WARP * 8 < k)
+				v[u] = load_stream(w + (at + u * WARP * 8) * 2);
+		EACH(u, COLUMN_LOADS) {
+			float f[8], q[8];
+
+			if (at + u * WARP * 8 >= k)
+				break;
+			widen_quad(v[u], dtype, f);
+			EACH(t, MULTIPLY_ROWS) {
+				const float *from = x[t] + at + u * WARP * 8;
+
+				if (t >= n)
+					break;
+				widen_quad(load_quad(from), PORT_F32, q);
+				widen_quad(load_quad(from + 4), PORT_F32, q + 4);
+				EACH(i, 8)
+					sum[t] = fmaf(q[i], f[i], sum[t]);
+			}
+		}
+	}
+}
+
 /* sum[t] = x_t * w over k elements, in all lanes of the warp, for n rows. */
 DEVICE void multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
                             const float *const *x, int n, float *sum)
 {
+	int wide = is_wide_column(w, dtype, step, k, x);
+
 	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;
-	for (int64_t at = threadIdx.x % WARP * 8; at < k; at += WARP * 8) {
+	if (wide)
+		add_wide_column(w, dtype, k, x, n, sum);
+	for (int64_t at = threadIdx.x % WARP * 8; at < k && !wide; at += WARP * 8) {
 		float f[8], q[8];
 
 		load_eight(w, dtype, step, at, k, f);
