@@ -177,11 +177,6 @@ DEVICE uint32_t pack_float(float f)
 #define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
 #define EACH_MASK(mask, from, end) UNROLL for (int mask = (from); mask < (end); mask *= 2)
 
-DEVICE float widen_bf16(uint16_t h)
-{
-	return unpack_float((uint32_t)h << 16);
-}
-
 /* To nearest even; a NaN stays NaN. */
 DEVICE uint16_t round_bf16(float f)
 {
@@ -192,14 +187,22 @@ DEVICE uint16_t round_bf16(float f)
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* Element `at` of weights of any type. */
-DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
+/* The bits of element `at` of weights of any type, and what they are. */
+DEVICE uint32_t load_bits(const void *data, int32_t dtype, int64_t at)
+{
+	return dtype == PORT_F32 ? ((const uint32_t *)data)[at] : ((const uint16_t *)data)[at];
+}
+
+DEVICE float widen_bits(uint32_t bits, int32_t dtype)
 {
 	if (dtype == PORT_F32)
-		return ((const float *)data)[at];
-	if (dtype == PORT_BF16)
-		return widen_bf16(((const uint16_t *)data)[at]);
-	return widen_f16(((const uint16_t *)data)[at]);
+		return unpack_float(bits);
+	return dtype == PORT_BF16 ? unpack_float(bits << 16) : widen_f16((uint16_t)bits);
+}
+
+DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
+{
+	return widen_bits(load_bits(data, dtype, at), dtype);
 }
 
 /* The elements of 16 bytes: 4 f32, or 8 of 16 bits. */

@@ -155,55 +155,106 @@ DEVICE float add_block(float x, float *scratch)
 	return x;
 }
 
+enum { NORM_LOADS = 8 }; /* of a thread, under way at once */
+
+/* Elements i, i + threads, .. of a run of n; 0 behind it. */
+DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)
+{
+	EACH(j, NORM_LOADS)
+		out[j] = i + j * (int)blockDim.x < n ? x[i + j * (int)blockDim.x] : 0.0f;
+}
+
 /* The mean of a run, 0 of RMS, and 1 / sqrt(the mean of the squares + eps). */
 DEVICE void measure_run(const struct norm_args *a, const float *x, float *scratch, float *mean,
                         float *scale)
 {
-	float sum = 0.0f, d;
+	const int step = blockDim.x;
+	float sum = 0.0f, v[NORM_LOADS], d;
 
 	*mean = 0.0f;
 	if (a->layer) {
-		for (int64_t i = threadIdx.x; i < a->each; i += blockDim.x)
-			sum += x[i];
+		for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
+			load_run(x, i, a->each, v);
+			EACH(j, NORM_LOADS)
+				sum += v[j];
+		}
 		*mean = add_block(sum, scratch) / (float)a->each;
 		sum = 0.0f;
 	}
-	for (int64_t i = threadIdx.x; i < a->each; i += blockDim.x) {
-		d = x[i] - *mean;
-		sum = fmaf(d, d, sum);
+	for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
+		load_run(x, i, a->each, v);
+		EACH(j, NORM_LOADS) {
+			d = i + j * step < a->each ? v[j] - *mean : 0.0f;
+			sum = fmaf(d, d, sum);
+		}
 	}
 	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
 }
 
-DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
+/* A weight, of which these are the bits. */
+DEVICE float widen_norm_weight(const struct norm_args *a, uint32_t bits)
 {
-	float w = widen_element(a->w, a->w_dtype, i * a->w_stride);
+	float w = widen_bits(bits, a->w_dtype);
 
 	return a->offset != 0.0f ? a->offset + w : w;
 }
 
-KERNEL(NORM_THREADS_MAX, normalize_runs, norm_args)
+DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
+{
+	return widen_norm_weight(a, load_bits(a->w, a->w_dtype, i * a->w_stride));
+}
+
+/* total = x + more: a thread reads what it has written itself. */
+DEVICE void add_run(const struct norm_args *a, const float *x, const float *more, float *total)
+{
+	const int step = blockDim.x;
+	float v[NORM_LOADS], u[NORM_LOADS];
+
+	for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
+		load_run(x, i, a->each, v);
+		load_run(more, i, a->each, u);
+		EACH(j, NORM_LOADS)
+			if (i + j * step < a->each)
+				total[i + j * step] = v[j] + u[j];
+	}
+}
+
+KERNEL_EARLY(NORM_THREADS_MAX, normalize_runs, norm_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
+	const int step = blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;
 	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
 	const float *x = a.x + t * a.x_pitch + run * a.each;
 	float *y = a.y + t * a.y_pitch + run * a.each, mean, s, d;
+	float v[NORM_LOADS];
+	uint32_t w[NORM_LOADS];
 
-	if (a.more) { /* a thread reads what it has written itself */
-		const float *more = a.more + t * a.more_pitch;
+	if (threadIdx.x * line < a.each && a.w_stride == 1)
+		prefetch_line((const char *)a.w + threadIdx.x * 128);
+	wait_for_kernels();
+	if (a.more) {
 		float *total = a.total + t * a.total_pitch;
 
-		for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x)
-			total[i] = x[i] + more[i];
+		add_run(&a, x, a.more + t * a.more_pitch, total);
 		x = total;
 	}
 	measure_run(&a, x, scratch, &mean, &s);
-	for (int64_t i = threadIdx.x; i < a.each; i += blockDim.x) {
-		d = (x[i] - mean) * s * read_norm_weight(&a, i);
-		d = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
-		y[i] = d;
-		if (a.rounded)
-			a.rounded[t * a.each + i] = (uint16_t)pack_bf16(d, 0.0f);
+	for (int64_t i0 = threadIdx.x; i0 < a.each; i0 += NORM_LOADS * step) {
+		load_run(x, i0, a.each, v);
+		EACH(j, NORM_LOADS)
+			if (i0 + j * step < a.each)
+				w[j] = load_bits(a.w, a.w_dtype, (i0 + j * step) * a.w_stride);
+		EACH(j, NORM_LOADS) {
+			int64_t i = i0 + j * step;
+
+			if (i >= a.each)
+				break;
+			d = (v[j] - mean) * s * widen_norm_weight(&a, w[j]);
+			d = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
+			y[i] = d;
+			if (a.rounded)
+				a.rounded[t * a.each + i] = (uint16_t)pack_bf16(d, 0.0f);
+		}
 	}
 }
 

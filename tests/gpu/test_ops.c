@@ -82,6 +82,7 @@ START_TEST(ropes)
 }
 END_TEST
 
+/* The CPU adds a run element by element. */
 static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, int64_t runs)
 {
 	const int64_t rows = 3, n = each * runs, pitch = n + 5;
@@ -109,7 +110,7 @@ static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, 
 		if (i % pitch >= n)
 			MUST(cpu_is_same(y[i], want[i]));
 		else
-			MUST(fabsf(y[i] - want[i]) <= 2e-6f * max);
+			MUST(fabsf(y[i] - want[i]) <= (2e-6f + 1e-9f * (float)each) * max);
 	free(before);
 	free(want);
 	free_host_buffers();
@@ -121,7 +122,7 @@ START_TEST(norms)
 	for (int i = 0; i < 6; i++) {
 		int32_t dtype = cpu_choose_dtype(i), kind = i % 2 ? TESS_LAYER : TESS_RMS;
 
-		test_norm_op(kind, dtype, i == 2 || i == 5, 2048, 1);
+		test_norm_op(kind, dtype, i == 2 || i == 5, 5000, 1);
 		test_norm_op(kind, dtype, i == 4, 300, 1);
 		test_norm_op(kind, dtype, 0, 64, 5);
 		test_norm_op(kind, dtype, 0, 6, 2);
