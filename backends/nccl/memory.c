@@ -32,7 +32,10 @@ static tess_status alloc_locked(struct group *g, uint64_t bytes, struct register
 		                     (unsigned long long)bytes);
 	if (!m->of_nccl)
 		m->memory = (void *)(uintptr_t)p;
-	/* it spares NCCL its own buffers; where it is not taken, it is memory like any */
+	/*
+	 * It spares NCCL its own buffers; where it is not taken, it is memory like any. Not as
+	 * a window: NCCL 2.28's kernels for those do not wait for what lets them start early.
+	 */
 	if (!n->comm_register || !n->comm_deregister ||
 	    n->comm_register(g->comm, m->memory, bytes, &m->handle))
 		m->handle = NULL;

@@ -1,7 +1,7 @@
 /*
  * emulator.h - runs the kernels of devices/cuda on the CPU, as C: a block at a time, its threads as
- * coroutines that meet at barriers. It shows indices, barriers and arithmetic, not the memory model
- * or the speed of a GPU.
+ * coroutines that meet at barriers. It shows indices, barriers, waits for copies and arithmetic,
+ * not the memory model or the speed of a GPU.
  */
 #ifndef TESS_TESTS_GPU_EMULATOR_H
 #define TESS_TESTS_GPU_EMULATOR_H
