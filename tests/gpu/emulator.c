@@ -259,12 +259,33 @@ void emulator_wait_copies(int n)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
+/* Runs a warp of n threads as far as it comes without the others; adds how many have ended. */
+static bool run_warp(unsigned warp, unsigned n, unsigned *done)
+{
+	unsigned first = warp * WARP, end = first + WARP < n ? first + WARP : n;
+	bool any = false;
+
+	do {
+		progress = false;
+		for (unsigned i = 0; i < end - first; i++) {
+			unsigned x = backward ? end - 1 - i : first + i;
+
+			if (!threads[x].done)
+				enter_thread(x);
+		}
+		any |= progress;
+	} while (progress);
+	for (unsigned x = first; x < end; x++)
+		*done += threads[x].done;
+	return any;
+}
+
 static void run_block(unsigned n, unsigned shared)
 {
-	unsigned done = 0;
+	unsigned done = 0, warps = (n + WARP - 1) / WARP;
 
 	block_barrier = (struct barrier){ .alive = (int)n };
-	for (unsigned w = 0; w < (n + WARP - 1) / WARP; w++)
+	for (unsigned w = 0; w < warps; w++)
 		warp_barrier[w] =
 			(struct barrier){ .alive = n - w * WARP < WARP ? (int)(n - w * WARP)
 			                                               : WARP };
@@ -274,17 +295,13 @@ static void run_block(unsigned n, unsigned shared)
 		threads[x].ncopies = 0;
 	}
 	while (done < n) {
-		progress = false;
+		bool any = false;
+
 		done = 0;
 		backward = !backward;
-		for (unsigned i = 0; i < n; i++) {
-			unsigned x = backward ? n - 1 - i : i;
-
-			if (!threads[x].done)
-				enter_thread(x);
-			done += threads[x].done;
-		}
-		if (!progress && done < n) {
+		for (unsigned i = 0; i < warps; i++)
+			any |= run_warp(backward ? warps - 1 - i : i, n, &done);
+		if (!any && done < n) {
 			fprintf(stderr,
 			        "emulator: threads of a block wait at different barriers\n");
 			abort();
