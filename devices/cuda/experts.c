@@ -1,7 +1,7 @@
 /* Launches ROUTE, EXPERTS, COMBINE and HEAD_LINEAR. */
 #include "gpu.h"
 
-enum { GRID_MAX = 65535, COLUMNS_PER_BLOCK = MULTIPLY_THREADS / WARP };
+enum { COLUMNS_PER_BLOCK = MULTIPLY_THREADS / WARP };
 enum { SCRATCH_BYTES = 256 << 20 }; /* of results of experts: more rows are computed in parts */
 enum { COUNTED_ROWS = 64 }; /* more are counted before they are listed */
 
@@ -75,12 +75,7 @@ tess_status experts_launch_combine(struct gpu *g, const struct tess_op *op,
 	a.wide = is_row_aligned(x, a.columns, sizeof(float)) &&
 	         is_row_aligned(x, a.place ? 0 : a.x_pitch, sizeof(float)) &&
 	         is_row_aligned(a.y, a.y_pitch, sizeof(float));
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_combine_experts,
-	                                  .blocks = { tess_up(a.columns, 4 * MAP_THREADS),
-	                                              a.rows < GRID_MAX ? a.rows : GRID_MAX, 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = &a });
+	return op_launch_rows(g, op, KERNEL_combine_experts, a.rows, tess_up(a.columns, 4), &a);
 }
 
 tess_status op_run_combine(struct gpu *g, const struct tess_op *op)

@@ -1,7 +1,7 @@
 /* Launches the backward of ROUTE, EXPERTS, COMBINE and HEAD_LINEAR, and the balancing loss. */
 #include "gpu.h"
 
-enum { GRID_MAX = 65535, TILE = 64, BALANCE_BLOCKS = 1024 };
+enum { TILE = 64, BALANCE_BLOCKS = 1024 };
 
 /* The elements of gate that a tree over [gate | up] adds; those of up are the same. */
 static bool find_gate_run(const struct tess_op *op, int32_t tree, int64_t ffn, int64_t *at,
@@ -245,12 +245,7 @@ static tess_status derive_part(struct gpu *g, const struct tess_op *op, const st
 	slots.y = get_gpu_row(&op->out[0], t);
 	slots.columns = op->in[0].shape[1];
 	slots.z = d->u;
-	st = op_launch(g, op,
-	               (struct launch){ .kernel = KERNEL_derive_experts,
-	                                .blocks = { tess_up(a.ffn, MAP_THREADS),
-	                                            a.rows < GRID_MAX ? a.rows : GRID_MAX, 1 },
-	                                .threads = MAP_THREADS,
-	                                .args = &a });
+	st = op_launch_rows(g, op, KERNEL_derive_experts, a.rows, a.ffn, &a);
 	if (!st)
 		st = multiply_listed(
 			g, op, d,

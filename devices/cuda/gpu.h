@@ -89,9 +89,10 @@ void memory_close(struct gpu *g);
 /* ---- ops.c, attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 tess_status op_check(const struct tess_op *op);
 tess_status op_run(void *self, const struct tess_op *op);
+enum { GRID_MAX = 65535 }; /* blocks in y and z */
 struct launch { /* a value */
 	int32_t kernel;
-	int64_t blocks[3]; /* x any number, y and z at most 65535 */
+	int64_t blocks[3]; /* x any number, y and z at most GRID_MAX */
 	int32_t threads, shared; /* shared: bytes */
 	const void *args;
 };

@@ -1,7 +1,6 @@
 /* EXPERTS and HEAD_LINEAR of many rows: products of groups of rows, on tensor cores or in f32. */
 #include "gpu.h"
 
-enum { GRID_MAX = 65535 };
 /* Rows of an expert, on average, up to which warps have columns; blocks that share its rows. */
 enum { BY_COLUMNS = 8, ROW_BLOCKS = 8 };
 
@@ -84,12 +83,7 @@ static tess_status round_rows(struct gpu *g, const struct tess_op *op, const flo
 		               .dtype = TESS_F32,
 		               .wide = is_row_aligned(x, pitch, sizeof(float)) };
 
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_round_rows,
-	                                  .blocks = { tess_up(columns, 4 * MAP_THREADS),
-	                                              rows < GRID_MAX ? rows : GRID_MAX, 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = &a });
+	return op_launch_rows(g, op, KERNEL_round_rows, rows, tess_up(columns, 4), &a);
 }
 
 tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
@@ -160,12 +154,7 @@ tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
 	}
 	st = experts_launch_groups(g, op, a->experts, &up);
 	if (!st)
-		st = op_launch(g, op,
-		               (struct launch){ .kernel = KERNEL_activate_listed,
-		                                .blocks = { tess_up(a->ffn, MAP_THREADS),
-		                                            most < GRID_MAX ? most : GRID_MAX, 1 },
-		                                .threads = MAP_THREADS,
-		                                .args = a });
+		st = op_launch_rows(g, op, KERNEL_activate_listed, most, a->ffn, a);
 	return st ? st : experts_launch_groups(g, op, a->experts, &down);
 }
 

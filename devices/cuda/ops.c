@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GRID_MAX = 65535 }; /* blocks in y and z */
 enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
 
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)

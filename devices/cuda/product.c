@@ -116,18 +116,6 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, con
 	return st;
 }
 
-/* `each`: the elements of a thread. */
-static tess_status launch_cast(struct gpu *g, const struct tess_op *op, int32_t kernel,
-                               int64_t each, const struct cast_args *a)
-{
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = kernel,
-	                                  .blocks = { tess_up(a->columns, each * MAP_THREADS),
-	                                              a->rows < 65535 ? a->rows : 65535, 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = a });
-}
-
 enum { STEP_ALIGN = 16 }; /* bytes, of the step between weights or outs that are one call */
 
 /* Makes it the products of outs i and i + 1, if these are alike and a step apart, the same way. */
@@ -203,7 +191,8 @@ static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const 
 	if (!*rounded) {
 		st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
 		if (!st)
-			st = launch_cast(g, op, KERNEL_round_rows, 4, &a);
+			st = op_launch_rows(g, op, KERNEL_round_rows, a.rows, tess_up(a.columns, 4),
+			                    &a);
 		*rounded = st ? NULL : a.y;
 	}
 	p.x = *rounded;
@@ -228,7 +217,7 @@ static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, con
 	for (int64_t at = 0; at < p.columns && !st; at += slab) {
 		a.x = (const char *)p.w + at * p.w_stride[0] * 2;
 		a.rows = p.columns - at < slab ? p.columns - at : slab;
-		st = launch_cast(g, op, KERNEL_widen_rows, 1, &a);
+		st = op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a);
 		part.w = a.y;
 		part.w_stride[0] = p.k;
 		part.w_stride[1] = 1;

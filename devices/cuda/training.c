@@ -7,7 +7,7 @@
 #include <math.h>
 #include <tessera/random.h>
 
-enum { GRID_MAX = 65535, COLUMN_ROWS = 64 }; /* rows that a block of add_columns adds */
+enum { COLUMN_ROWS = 64 }; /* rows that a block of add_columns adds */
 enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* elements of a thread, at least; blocks */
 
 static int64_t get_pitch(const struct tess_view *v)
