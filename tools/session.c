@@ -4,19 +4,23 @@
 #include <getopt.h>
 #include <string.h>
 
+/* 0: it is neither. */
+static int32_t find_float_dtype(const char *text)
+{
+	return !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+}
+
 static tess_status parse_math(const char *name, const char *text, void *to)
 {
-	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+	int32_t dtype = *(int32_t *)to = find_float_dtype(text);
 
-	*(int32_t *)to = dtype;
 	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
 }
 
 tess_status tess_tool_parse_kv(const char *name, const char *text, void *to)
 {
-	int32_t dtype = !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+	int32_t dtype = *(int32_t *)to = find_float_dtype(text);
 
-	*(int32_t *)to = dtype;
 	return dtype || !strcmp(text, "auto")
 	               ? TESS_OK
 	               : tess_fail(TESS_EINVAL, "%s %s: use auto, f32 or bf16", name, text);
