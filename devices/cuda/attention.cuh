@@ -476,7 +476,8 @@ KERNEL(ATTEND_THREADS, merge_parts, attention_args)
 		EACH_MASK(mask, 1, WARP)
 			sum += shuffle_xor(sum, mask);
 		weight[at] = w;
-		total = sum;
+		if (!at)
+			total = sum;
 	}
 	sync_block();
 	for (int j = threadIdx.x; j < a.dv; j += ATTEND_THREADS) {
