@@ -11,5 +11,5 @@
 	}
 CUDA_KERNELS(CALL)
 
-#define ENTRY(name, args) { #name, call_##name, sizeof(struct args) },
+#define ENTRY(name, args) { #name, call_##name, sizeof(struct args), 0 },
 const struct emulated_entry emulated_entries[] = { CUDA_KERNELS(ENTRY){ 0 } };

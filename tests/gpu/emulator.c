@@ -14,7 +14,7 @@
 #define __sanitizer_finish_switch_fiber(saved, bottom, size) ((void)(saved), (void)scheduler_size)
 #endif
 
-enum { THREADS = 1024, COPIES = 256, WARP = 32, STACK = 64 << 10, SHARED_BYTES = 227 << 10 };
+enum { THREADS = 1024, COPIES = 256, WARP = 32, STACK = 64 << 10 };
 
 struct barrier {
 	int alive, arrived;
@@ -31,18 +31,23 @@ struct thread { /* a coroutine; it runs one thread after another */
 	jmp_buf at;
 	void *stack, *fake;
 	bool started, done;
+	unsigned turn; /* of what lanes show each other */
 	int ncopies, groups; /* that are late; that were committed */
 	struct late_copy copy[COPIES];
 };
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-_Alignas(128) float emulated_shared[SHARED_BYTES / sizeof(float)];
+_Alignas(128) float emulated_shared[EMULATED_SHARED_MAX / sizeof(float)];
+unsigned emulated_shared_bytes, emulated_launch, emulated_block;
+enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 static struct thread threads[THREADS];
 static struct barrier block_barrier, warp_barrier[THREADS / WARP];
-static float lanes[THREADS];
-static const uint16_t *rows[THREADS];
-static uint32_t sides[THREADS][6];
+/* What lanes show each other, twice: a lane that is late still reads what the others showed while
+ * they show the next. */
+static float lanes[2][THREADS];
+static const uint16_t *rows[2][THREADS];
+static uint32_t sides[2][THREADS][6];
 static jmp_buf scheduler;
 static void *scheduler_fake;
 static const void *scheduler_stack;
@@ -156,41 +161,50 @@ void emulator_sync_warp(void)
 	wait_at_barrier(&warp_barrier[threadIdx.x / WARP]);
 }
 
+/* The half to show something in now. */
+static unsigned take_turn(void)
+{
+	return ++threads[threadIdx.x].turn % 2;
+}
+
 float emulator_shuffle_xor(float x, int mask)
 {
-	unsigned other = threadIdx.x ^ (unsigned)mask;
-	float got;
+	float *shown = lanes[take_turn()];
 
-	lanes[threadIdx.x] = x;
+	shown[threadIdx.x] = x;
 	emulator_sync_warp();
-	got = lanes[other];
+	return shown[threadIdx.x ^ (unsigned)mask];
+}
+
+/* Of the warp; `row` is this lane's. */
+static const uint16_t *const *show_row(const void *row)
+{
+	const uint16_t **shown = rows[take_turn()];
+
+	shown[threadIdx.x] = row;
 	emulator_sync_warp();
-	return got;
+	return shown + threadIdx.x / WARP * WARP;
 }
 
 void emulator_load_matrices(const void *row, uint32_t *out)
 {
-	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+	const uint16_t *const *shown = show_row(row);
+	unsigned lane = threadIdx.x % WARP;
 
-	rows[threadIdx.x] = row;
-	emulator_sync_warp();
 	for (unsigned m = 0; m < 4; m++) {
-		const uint16_t *const *at = &rows[warp + m * 8 + lane % 4 * 2];
+		const uint16_t *const *at = &shown[m * 8 + lane % 4 * 2];
 
 		out[m] = at[0][lane / 4] | (uint32_t)at[1][lane / 4] << 16;
 	}
-	emulator_sync_warp();
 }
 
 void emulator_load_straight_matrices(const void *row, uint32_t *out)
 {
-	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+	const uint16_t *const *shown = show_row(row);
+	unsigned lane = threadIdx.x % WARP;
 
-	rows[threadIdx.x] = row;
-	emulator_sync_warp();
 	for (unsigned m = 0; m < 4; m++)
-		memcpy(&out[m], rows[warp + m * 8 + lane / 4] + lane % 4 * 2, sizeof *out);
-	emulator_sync_warp();
+		memcpy(&out[m], shown[m * 8 + lane / 4] + lane % 4 * 2, sizeof *out);
 }
 
 /* Half `i` of two bf16. */
@@ -201,21 +215,22 @@ static float get_half(uint32_t pair, unsigned i)
 
 void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
-	unsigned lane = threadIdx.x % WARP, warp = threadIdx.x - lane;
+	unsigned lane = threadIdx.x % WARP;
+	uint32_t(*shown)[6] = sides[take_turn()];
 
-	memcpy(sides[threadIdx.x], (uint32_t[]){ a[0], a[1], a[2], a[3], b0, b1 }, sizeof *sides);
+	memcpy(shown[threadIdx.x], (uint32_t[]){ a[0], a[1], a[2], a[3], b0, b1 }, sizeof *shown);
 	emulator_sync_warp();
+	shown += threadIdx.x / WARP * WARP;
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned row = lane / 4, column = lane % 4 * 2 + i % 2;
 
 		for (unsigned k = 0; k < 16; k++) {
 			unsigned owner = k % 8 / 2, high = k / 8;
 
-			c[i] += get_half(sides[warp + row * 4 + owner][i / 2 + 2 * high], k % 2) *
-			        get_half(sides[warp + column * 4 + owner][4 + high], k % 2);
+			c[i] += get_half(shown[row * 4 + owner][i / 2 + 2 * high], k % 2) *
+			        get_half(shown[column * 4 + owner][4 + high], k % 2);
 		}
 	}
-	emulator_sync_warp();
 }
 
 /* ---- copies that are late -------------------------------------------------------------------- */
@@ -280,19 +295,21 @@ static bool run_warp(unsigned warp, unsigned n, unsigned *done)
 	return any;
 }
 
-static void run_block(unsigned n, unsigned shared)
+static void run_block(unsigned n)
 {
 	unsigned done = 0, warps = (n + WARP - 1) / WARP;
 
+	emulated_block++;
 	block_barrier = (struct barrier){ .alive = (int)n };
 	for (unsigned w = 0; w < warps; w++)
 		warp_barrier[w] =
 			(struct barrier){ .alive = n - w * WARP < WARP ? (int)(n - w * WARP)
 			                                               : WARP };
-	memset(emulated_shared, 0xff, shared); /* NaN */
+	memset(emulated_shared, 0xff, emulated_shared_bytes); /* NaN */
 	for (unsigned x = 0; x < n; x++) {
 		threads[x].done = false;
 		threads[x].ncopies = 0;
+		threads[x].turn = 0;
 	}
 	while (done < n) {
 		bool any = false;
@@ -314,13 +331,15 @@ void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_ind
 {
 	running = kernel;
 	arguments = args;
+	emulated_shared_bytes = shared;
+	emulated_launch++;
 	gridDim = grid;
 	blockDim = block;
 	for (unsigned z = 0; z < grid.z; z++) {
 		for (unsigned y = 0; y < grid.y; y++) {
 			for (unsigned x = 0; x < grid.x; x++) {
 				blockIdx = (struct emulated_index){ x, y, z };
-				run_block(block.x, shared);
+				run_block(block.x);
 			}
 		}
 	}

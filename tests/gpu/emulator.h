@@ -7,6 +7,7 @@
 #define TESS_TESTS_GPU_EMULATOR_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <tessera/reduce.h>
@@ -16,6 +17,13 @@ struct emulated_index {
 };
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 extern float emulated_shared[]; /* of the running block */
+extern unsigned emulated_shared_bytes; /* that it has */
+extern unsigned emulated_launch, emulated_block; /* their numbers, from 1 on */
+enum { EMULATED_SHARED_MAX = 227 << 10 };
+
+enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };
+/* What all of these bytes lie in one allocation of: set by who has the memory (ptx.h). */
+extern enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 typedef void emulated_kernel(const void *args);
 /* Runs all blocks of a kernel, with `shared` bytes of memory each. One call at a time. */

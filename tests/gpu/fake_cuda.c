@@ -13,12 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { GPUS = 2, SHARED_MAX = 227 << 10 };
+enum { GPUS = 2 };
 
 struct block { /* of device memory */
 	struct block *next;
 	char *data;
 	uint64_t bytes;
+	bool host; /* pinned: a kernel can write there too */
 };
 
 struct task { /* of a graph */
@@ -127,7 +128,7 @@ static CUresult fake_get_attribute(int *value, CUdevice_attribute what, CUdevice
 		*value = !is_to_fail("pools");
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-		*value = (int)get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX);
+		*value = (int)get_environment_number("FAKE_CUDA_SHARED", EMULATED_SHARED_MAX);
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
@@ -193,7 +194,8 @@ static CUresult fake_set_function(CUfunction function, CUfunction_attribute what
 	const struct emulated_entry *e = (const struct emulated_entry *)(const void *)function;
 
 	/* the other kernels have static shared memory, which counts, too */
-	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value > SHARED_MAX ||
+	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
+	    value > EMULATED_SHARED_MAX ||
 	    (strncmp(e->name, "attend_", 7) != 0 && strncmp(e->name, "merge_", 6) != 0 &&
 	     strcmp(e->name, "multiply_groups_bf16") != 0))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -238,8 +240,9 @@ static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void
 	FAIL_IF_TOLD(cuLaunchKernelEx);
 	if (!k.grid.x || !k.grid.y || !k.grid.z || k.grid.y > 65535 || k.grid.z > 65535 ||
 	    k.block.x > 1024 || k.block.y != 1 || k.block.z != 1 ||
-	    k.shared > get_environment_number("FAKE_CUDA_SHARED", SHARED_MAX) || extra ||
-	    how->numAttrs > early || k.kernel->bytes > sizeof k.args)
+	    k.kernel->shared + k.shared >
+	            get_environment_number("FAKE_CUDA_SHARED", EMULATED_SHARED_MAX) ||
+	    extra || how->numAttrs > early || k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
 	return take_task(how->hStream, &k);
@@ -368,46 +371,57 @@ static CUresult fake_get_memory(size_t *free_bytes, size_t *total)
 }
 
 /* New memory is full of NaN. */
-static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
+static void *add_memory(size_t bytes, bool host)
 {
-	struct block *b = calloc(1, sizeof *b);
-	size_t size = (bytes + 255) / 256 * 256, free_bytes, total;
+	struct block *b = malloc(sizeof *b);
+	size_t size = (bytes + 255) / 256 * 256;
 
-	fake_get_memory(&free_bytes, &total);
-	if (!b || size > free_bytes) {
-		free(b);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	b->bytes = size;
-	b->data = aligned_alloc(256, size);
+	if (!b)
+		abort();
+	*b = (struct block){ .data = aligned_alloc(256, size), .bytes = bytes, .host = host };
 	if (!b->data)
 		abort();
 	memset(b->data, 0xff, size);
 	pthread_mutex_lock(&lock);
 	b->next = blocks;
 	blocks = b;
-	used += size;
+	used += host ? 0 : bytes;
 	pthread_mutex_unlock(&lock);
-	*out = (CUdeviceptr)(uintptr_t)b->data;
-	return CUDA_SUCCESS;
+	return b->data;
 }
 
-static CUresult fake_free(CUdeviceptr p)
+static CUresult remove_memory(const void *p, bool host)
 {
 	struct block **at = &blocks, *b;
 
 	pthread_mutex_lock(&lock);
-	while (*at && (CUdeviceptr)(uintptr_t)(*at)->data != p)
+	while (*at && ((*at)->data != p || (*at)->host != host))
 		at = &(*at)->next;
 	b = *at;
 	if (b) {
 		*at = b->next;
-		used -= b->bytes;
+		used -= host ? 0 : b->bytes;
 		free(b->data);
 		free(b);
 	}
 	pthread_mutex_unlock(&lock);
 	return b ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult fake_alloc(CUdeviceptr *out, size_t bytes)
+{
+	size_t free_bytes, total;
+
+	fake_get_memory(&free_bytes, &total);
+	if (bytes > free_bytes)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*out = (CUdeviceptr)(uintptr_t)add_memory(bytes, false);
+	return CUDA_SUCCESS;
+}
+
+static CUresult fake_free(CUdeviceptr p)
+{
+	return remove_memory((const void *)(uintptr_t)p, false);
 }
 
 static CUresult fake_alloc_queued(CUdeviceptr *out, size_t bytes, CUstream stream)
@@ -433,30 +447,45 @@ static CUresult fake_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstre
 static CUresult fake_alloc_host(void **out, size_t bytes, unsigned flags)
 {
 	(void)flags;
-	*out = malloc(bytes);
-	return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	*out = add_memory(bytes, true);
+	return CUDA_SUCCESS;
 }
 
 static CUresult fake_free_host(void *p)
 {
-	free(p);
-	return CUDA_SUCCESS;
+	return remove_memory(p, true);
+}
+
+static const struct block *find_allocation(const char *p)
+{
+	const struct block *b = blocks;
+
+	while (b && (p < b->data || p >= b->data + b->bytes))
+		b = b->next;
+	return b;
+}
+
+static enum emulated_memory judge_memory(const char *p, size_t bytes)
+{
+	const struct block *b = find_allocation(p);
+
+	if (!b || p + bytes > b->data + b->bytes)
+		return EMULATED_NO_MEMORY;
+	return b->host ? EMULATED_HOST : EMULATED_DEVICE;
 }
 
 /* Of what is no memory of a GPU: 0. */
 static CUresult fake_get_pointer(unsigned n, CUpointer_attribute *what, void **values,
                                  CUdeviceptr p)
 {
-	bool found = false;
+	const struct block *b;
 
 	if (n != 1 || *what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&lock);
-	for (const struct block *b = blocks; b && !found; b = b->next)
-		found = p >= (CUdeviceptr)(uintptr_t)b->data &&
-		        p < (CUdeviceptr)(uintptr_t)b->data + b->bytes;
+	b = find_allocation((const char *)(uintptr_t)p);
+	*(CUmemorytype *)values[0] = b && !b->host ? CU_MEMORYTYPE_DEVICE : 0;
 	pthread_mutex_unlock(&lock);
-	*(CUmemorytype *)values[0] = found ? CU_MEMORYTYPE_DEVICE : 0;
 	return CUDA_SUCCESS;
 }
 
@@ -619,7 +648,8 @@ static void run_product(const struct task *k)
 static void run_task(const struct task *k)
 {
 	if (k->kernel)
-		emulator_run(k->kernel->kernel, k->args, k->grid, k->block, k->shared);
+		emulator_run(k->kernel->kernel, k->args, k->grid, k->block,
+		             k->kernel->shared + k->shared);
 	else
 		run_product(k);
 }
@@ -654,6 +684,7 @@ const char cuda_fatbin[] = "none: kernels are found by name";
 
 static tess_status fill_fake_table(void)
 {
+	emulated_judge_memory = judge_memory;
 	cuda = (struct cuda_table){
 		.cuInit = fake_init,
 		.cuDriverGetVersion = fake_get_version,

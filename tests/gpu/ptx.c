@@ -1,0 +1,282 @@
+#include "ptx.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PAGE = 4096, PAGES = 1 << 18, WARP = 32 };
+enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
+static const uint32_t of_grid = UINT32_MAX;
+static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
+
+enum access { PLAIN, ATOMIC, COPY /* that is under way */ };
+
+struct mark { /* the last access */
+	uint32_t scope, block; /* of_grid: of several blocks */
+	uint32_t thread; /* OF_WARP + n: of several threads of that warp; OF_BLOCK: of several */
+	uint32_t bars, warp_bars;
+	enum access access;
+};
+
+struct marks { /* of a byte of memory */
+	struct mark write, read;
+};
+
+static struct page {
+	uintptr_t number; /* 0: none */
+	struct marks *marks;
+} pages[PAGES];
+
+/* ---- where an access is ---------------------------------------------------------------------- */
+
+_Noreturn static void refuse_access(const struct ptx_thread *t, const char *p, const char *what)
+{
+	fprintf(stderr, "ptx: %s: block %u,%u,%u, thread %u %s: %p (%s)\n", t->kernel, blockIdx.x,
+	        blockIdx.y, blockIdx.z, threadIdx.x, what, (const void *)p,
+	        p >= (const char *)emulated_shared &&
+	                        p < (const char *)emulated_shared + emulated_shared_bytes
+	                ? "shared"
+	                : "global");
+	abort();
+}
+
+char *ptx_shared(uint64_t at)
+{
+	return (char *)emulated_shared + (uint32_t)at;
+}
+
+/* False: in memory of the host, where words are only set. */
+static bool check_address(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	const char *shared = (const char *)emulated_shared;
+	enum emulated_memory where;
+
+	if ((uintptr_t)p % bytes != 0)
+		refuse_access(t, p, "is not on a multiple of its bytes");
+	if (p >= shared && p < shared + EMULATED_SHARED_MAX) {
+		if (p + bytes > shared + emulated_shared_bytes)
+			refuse_access(t, p, "is beyond the shared memory of the block");
+		scope = emulated_block;
+		return true;
+	}
+	if (!t->waited)
+		refuse_access(t, p, "does not wait for the kernel before");
+	where = emulated_judge_memory(p, bytes);
+	if (where == EMULATED_NO_MEMORY)
+		refuse_access(t, p, "is beyond an allocation");
+	scope = emulated_launch;
+	return where == EMULATED_DEVICE;
+}
+
+static struct marks *find_marks(const char *p)
+{
+	static struct page *last;
+	uintptr_t number = (uintptr_t)p / PAGE;
+	size_t i = number * UINT64_C(0x9e3779b97f4a7c15) >> 46;
+
+	if (!last || last->number != number) {
+		while (pages[i].number && pages[i].number != number)
+			i = (i + 1) % PAGES;
+		if (!pages[i].number) {
+			pages[i].number = number;
+			pages[i].marks = calloc(PAGE, sizeof *pages[i].marks);
+			if (!pages[i].marks)
+				abort();
+		}
+		last = &pages[i];
+	}
+	return &last->marks[(uintptr_t)p % PAGE];
+}
+
+/* ---- accesses that race ---------------------------------------------------------------------- */
+
+static uint32_t get_block_number(void)
+{
+	return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+static bool is_of_warp(const struct mark *m)
+{
+	return m->thread == (OF_WARP | threadIdx.x / WARP) ||
+	       (m->thread < OF_WARP && m->thread / WARP == threadIdx.x / WARP);
+}
+
+/* Whether what left the mark came before the thread's next access. */
+static bool is_ordered(const struct mark *m, const struct ptx_thread *t)
+{
+	return m->scope != scope ||
+	       (m->block == get_block_number() && (m->thread == threadIdx.x || m->bars < t->bars ||
+	                                           (is_of_warp(m) && m->warp_bars < t->warp_bars)));
+}
+
+static void set_mark(struct mark *m, const struct ptx_thread *t, enum access access)
+{
+	*m = (struct mark){ scope, get_block_number(), threadIdx.x, t->bars, t->warp_bars, access };
+}
+
+static void add_reader(struct mark *m, const struct ptx_thread *t)
+{
+	if (is_ordered(m, t))
+		set_mark(m, t, PLAIN);
+	else if (m->block != get_block_number())
+		m->block = of_grid;
+	else
+		m->thread = is_of_warp(m) ? OF_WARP | threadIdx.x / WARP : OF_BLOCK;
+}
+
+static bool awaits_copy(const struct mark *m)
+{
+	return m->access == COPY && m->scope == scope;
+}
+
+void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	struct marks *m = find_marks(p);
+
+	if (!check_address(t, p, bytes))
+		return;
+	for (unsigned i = 0; i < bytes; i++, m++) {
+		if (awaits_copy(&m->write))
+			refuse_access(t, p + i, "reads what a copy has not written");
+		if (!is_ordered(&m->write, t))
+			refuse_access(t, p + i, "reads what another thread writes");
+		add_reader(&m->read, t);
+	}
+}
+
+static void write_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
+                         enum access access)
+{
+	struct marks *m = find_marks(p);
+
+	if (!check_address(t, p, bytes))
+		return;
+	for (unsigned i = 0; i < bytes; i++, m++) {
+		if (awaits_copy(&m->write))
+			refuse_access(t, p + i, "writes what a copy has not written");
+		if (!is_ordered(&m->write, t) && !(access == ATOMIC && m->write.access == ATOMIC))
+			refuse_access(t, p + i, "writes what another thread writes");
+		if (!is_ordered(&m->read, t))
+			refuse_access(t, p + i, "writes what another thread reads");
+		set_mark(&m->write, t, access);
+	}
+}
+
+void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	write_memory(t, p, bytes, PLAIN);
+}
+
+uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v)
+{
+	uint32_t *at = (uint32_t *)(void *)p, was = *at;
+
+	write_memory(t, p, sizeof *at, ATOMIC);
+	*at += v;
+	return was;
+}
+
+uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v)
+{
+	uint32_t *at = (uint32_t *)(void *)p, was = *at;
+
+	write_memory(t, p, sizeof *at, ATOMIC);
+	*at = v < was ? v : was;
+	return was;
+}
+
+uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v)
+{
+	uint32_t *at = (uint32_t *)(void *)p, was = *at;
+
+	write_memory(t, p, sizeof *at, ATOMIC);
+	*at = v > was ? v : was;
+	return was;
+}
+
+/* As on a GPU, it asks for memory which may be written meanwhile. */
+void ptx_prefetch(const char *p)
+{
+	(void)*(const volatile char *)p;
+}
+
+/* ---- threads together ------------------------------------------------------------------------ */
+
+void ptx_sync_block(struct ptx_thread *t)
+{
+	emulator_sync_block();
+	t->bars++;
+}
+
+static void check_lanes(uint32_t lanes)
+{
+	if (lanes != UINT32_MAX)
+		abort();
+}
+
+void ptx_sync_warp(struct ptx_thread *t, uint32_t lanes)
+{
+	check_lanes(lanes);
+	emulator_sync_warp();
+	t->warp_bars++;
+}
+
+uint32_t ptx_shuffle(uint32_t value, uint32_t mask, uint32_t clamp, uint32_t lanes)
+{
+	check_lanes(lanes);
+	check_lanes(clamp == WARP - 1 ? UINT32_MAX : 0);
+	return tess_bits(emulator_shuffle_xor(tess_float(value), (int)mask));
+}
+
+void ptx_load_matrices(const struct ptx_thread *t, const char *row, int turned, uint32_t *out)
+{
+	ptx_read(t, row, 16);
+	if (turned)
+		emulator_load_matrices(row, out);
+	else
+		emulator_load_straight_matrices(row, out);
+}
+
+void ptx_copy_async(struct ptx_thread *t, char *to, const char *from, uint32_t bytes,
+                    uint32_t filled)
+{
+	if (bytes != 16 || (filled != 0 && filled != 16) || t->ncopies == PTX_COPIES)
+		abort();
+	if (filled)
+		ptx_read(t, from, bytes);
+	write_memory(t, to, bytes, COPY);
+	t->to[t->ncopies] = to;
+	t->group[t->ncopies++] = t->groups;
+	emulator_copy_async(to, from, (int)filled);
+}
+
+void ptx_commit_copies(struct ptx_thread *t)
+{
+	t->groups++;
+	emulator_commit_copies();
+}
+
+/* What arrives is written now at the latest. */
+static void end_copy(const struct ptx_thread *t, const char *to)
+{
+	struct marks *m = find_marks(to);
+
+	scope = emulated_block;
+	for (unsigned i = 0; i < 16; i++)
+		set_mark(&m[i].write, t, PLAIN);
+}
+
+void ptx_wait_copies(struct ptx_thread *t, int n)
+{
+	int kept = 0;
+
+	for (int i = 0; i < t->ncopies; i++) {
+		if (t->group[i] < t->groups - n) {
+			end_copy(t, t->to[i]);
+		} else {
+			t->to[kept] = t->to[i];
+			t->group[kept++] = t->group[i];
+		}
+	}
+	t->ncopies = kept;
+	emulator_wait_copies(n);
+}

@@ -1,0 +1,112 @@
+/*
+ * ptx.h - what the C that ptx_to_c writes of PTX stands on: memory, whose accesses are checked as
+ * compute-sanitizer would, and what C has no operator for. A wrong access ends the process with a
+ * sentence.
+ */
+#ifndef TESS_TESTS_GPU_PTX_H
+#define TESS_TESTS_GPU_PTX_H
+
+#include "emulated_kernels.h"
+
+#include <stdbool.h>
+
+enum { PTX_COPIES = 256 };
+
+/* A thread of a kernel. */
+struct ptx_thread {
+	const char *kernel;
+	bool waited; /* for the kernels before, after which memory may be used */
+	uint32_t bars, warp_bars; /* barriers of the block and of the warp that it has passed */
+	int ncopies, groups; /* to shared memory, that are under way; groups committed */
+	char *to[PTX_COPIES];
+	int group[PTX_COPIES];
+};
+
+char *ptx_shared(uint64_t at);
+/* All bytes must be of one object, on a multiple of their number, and no other thread may have
+ * written them, or a write have read them, since a barrier of both. */
+void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes);
+void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
+uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v);
+uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v);
+uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v);
+void ptx_prefetch(const char *p);
+
+void ptx_sync_block(struct ptx_thread *t);
+void ptx_sync_warp(struct ptx_thread *t, uint32_t lanes);
+uint32_t ptx_shuffle(uint32_t value, uint32_t mask, uint32_t clamp, uint32_t lanes);
+void ptx_load_matrices(const struct ptx_thread *t, const char *row, int turned, uint32_t *out);
+void ptx_copy_async(struct ptx_thread *t, char *to, const char *from, uint32_t bytes,
+                    uint32_t filled);
+void ptx_commit_copies(struct ptx_thread *t);
+void ptx_wait_copies(struct ptx_thread *t, int n);
+
+static inline float ptx_f32(uint32_t bits)
+{
+	return tess_float(bits);
+}
+static inline uint32_t ptx_bits_f32(float f)
+{
+	return tess_bits(f);
+}
+static inline double ptx_f64(uint64_t bits)
+{
+	double d;
+
+	memcpy(&d, &bits, sizeof d);
+	return d;
+}
+static inline uint64_t ptx_bits_f64(double d)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &d, sizeof bits);
+	return bits;
+}
+
+/* PTX has the sign of the first operand. */
+static inline float ptx_copysignf(float sign, float value)
+{
+	return copysignf(value, sign);
+}
+static inline double ptx_copysign(double sign, double value)
+{
+	return copysign(value, sign);
+}
+
+/* Toward zero; what is too large is the largest, NaN is 0. */
+static inline int32_t ptx_truncate_s32(double d)
+{
+	return isnan(d) ? 0 : d >= 0x1p31 ? INT32_MAX : d < -0x1p31 ? INT32_MIN : (int32_t)d;
+}
+static inline int64_t ptx_truncate_s64(double d)
+{
+	return isnan(d) ? 0 : d >= 0x1p63 ? INT64_MAX : d < -0x1p63 ? INT64_MIN : (int64_t)d;
+}
+static inline uint32_t ptx_truncate_u32(double d)
+{
+	return !(d > 0) ? 0 : d >= 0x1p32 ? UINT32_MAX : (uint32_t)d;
+}
+static inline uint64_t ptx_truncate_u64(double d)
+{
+	return !(d > 0) ? 0 : d >= 0x1p64 ? UINT64_MAX : (uint64_t)d;
+}
+
+static inline uint32_t ptx_pack_bf16(float high, float low)
+{
+	return (uint32_t)tess_bf16_round(low) | (uint32_t)tess_bf16_round(high) << 16;
+}
+
+/* bfi: n bits of `bits` at bit `at` of `value`. */
+static inline uint64_t ptx_insert_b64(uint64_t bits, uint64_t value, uint32_t at, uint32_t n)
+{
+	uint64_t mask = at > 63 ? 0 : (n > 63 ? UINT64_MAX : (UINT64_C(1) << n) - 1) << at;
+
+	return (value & ~mask) | ((at > 63 ? 0 : bits << at) & mask);
+}
+static inline uint32_t ptx_insert_b32(uint32_t bits, uint32_t value, uint32_t at, uint32_t n)
+{
+	return (uint32_t)ptx_insert_b64(bits, value, at, n);
+}
+
+#endif

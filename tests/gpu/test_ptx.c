@@ -1,0 +1,101 @@
+/*
+ * test_ptx: the kernels of wrong.ptx, as ptx_to_c makes C of them: each breaks a rule, which ends
+ * the process with a sentence, or none.
+ */
+#include "../unit/suite.h"
+#include "emulated_kernels.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { THREADS = 64, BLOCKS = 2 };
+static _Alignas(16) uint32_t words[BLOCKS * THREADS];
+
+static enum emulated_memory judge_words(const char *p, size_t bytes)
+{
+	return p >= (char *)words && p + bytes <= (char *)(words + BLOCKS * THREADS)
+	               ? EMULATED_DEVICE
+	               : EMULATED_NO_MEMORY;
+}
+
+static void run_kernel(const char *name, unsigned blocks)
+{
+	const struct emulated_entry *e = emulated_entries;
+	void *args[] = { words };
+
+	while (e->name && strcmp(e->name, name))
+		e++;
+	ck_assert_msg(e->name, "%s", name);
+	ck_assert_int_eq(e->bytes, sizeof args);
+	emulated_judge_memory = judge_words;
+	emulator_run(e->kernel, args, (struct emulated_index){ blocks, 1, 1 },
+	             (struct emulated_index){ THREADS, 1, 1 }, sizeof(uint32_t[THREADS]));
+}
+
+START_TEST(kernels_that_are_right)
+{
+	run_kernel("right_barriers", 1);
+	for (uint32_t i = 0; i < THREADS; i++)
+		ck_assert_int_eq(words[i], (i ^ 32) << 8 | (i ^ 1));
+	run_kernel("right_copies", 1);
+	for (uint32_t i = 0; i < THREADS; i++)
+		ck_assert_int_eq(words[i], ((i ^ 32) << 8 | (i ^ 1)) + 1);
+	run_kernel("right_atomics", 1);
+	for (uint32_t i = 0; i < THREADS; i++)
+		ck_assert_int_eq(words[i], THREADS);
+	run_kernel("same_word_of_blocks", 1);
+	run_kernel("same_word_of_blocks", 1); /* in launches one after the other */
+}
+END_TEST
+
+static const struct wrong {
+	const char *kernel, *sentence;
+} wrong[] = {
+	/* which of two threads comes first is open */
+	{ "no_barrier", "what another thread " },
+	{ "barrier_of_a_warp", "what another thread " },
+	{ "same_word_of_blocks", "block 1,0,0, thread 0 writes what another thread writes" },
+	{ "no_wait_for_kernels", "does not wait for the kernel before" },
+	{ "not_aligned", "is not on a multiple of its bytes" },
+	{ "beyond_an_allocation", "is beyond an allocation" },
+	{ "beyond_shared_memory", "is beyond the shared memory of the block" },
+	{ "no_wait_for_copies", "reads what a copy has not written" },
+	{ "copy_over_what_is_read", "what another thread " },
+};
+enum { WRONG = sizeof wrong / sizeof *wrong };
+
+static const struct wrong *running;
+
+static void run_wrong_kernel(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (!pid) {
+		run_kernel(running->kernel, BLOCKS);
+		_exit(0);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "%s", running->kernel);
+}
+
+START_TEST(kernels_that_are_wrong)
+{
+	char said[512];
+
+	running = &wrong[_i];
+	capture_stderr(run_wrong_kernel, said, sizeof said);
+	ck_assert_msg(strstr(said, running->kernel) && strstr(said, running->sentence), "%s: %s",
+	              running->kernel, said);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("ptx", 60, &r);
+
+	tcase_add_test(t, kernels_that_are_right);
+	tcase_add_loop_test(t, kernels_that_are_wrong, 0, WRONG);
+	return suite_end(r);
+}
