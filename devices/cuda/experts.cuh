@@ -18,71 +18,80 @@ DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, in
 		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
 }
 
-enum { COLUMN_LOADS = 4 }; /* of 16 bytes of a column, under way at once */
+enum { COLUMN_LOADS = 8 }; /* of four elements of a column, under way at once */
 
-/* Whether lanes can read 16 bytes of weights of 16 bits, and of rows of x, at a time. */
-DEVICE int is_wide_column(const char *w, int32_t dtype, int64_t step, int64_t k,
-                          const float *const *x)
+/* Whether lanes can read four weights, and 16 bytes of rows of x, at a time. */
+DEVICE int is_wide_column(const char *w, int64_t step, int64_t k, const float *const *x)
 {
 	uintptr_t bits = (uintptr_t)w;
 
 	EACH(t, MULTIPLY_ROWS)
 		bits |= (uintptr_t)x[t];
-	return dtype != PORT_F32 && step == 1 && k % 8 == 0 && bits % 16 == 0;
+	return step == 1 && k % 4 == 0 && bits % 16 == 0;
 }
 
-/* The lane's part of the sums of multiply_column, in the same order. */
+/*
+ * The lane's part of the sums of multiply_column, in the same order, from element `at` on; `whole`:
+ * all loads are before k, and there is one row, so that no branch is between a load and the next.
+ */
+DEVICE void add_wide_elements(const char *w, int32_t dtype, int64_t at, int64_t k,
+                              const float *const *x, int n, const int whole, float *sum)
+{
+	const int width = dtype == PORT_F32 ? 4 : 2;
+	struct quad v[COLUMN_LOADS];
+
+	EACH(u, COLUMN_LOADS)
+		if (whole || at + u * WARP * 4 < k)
+			v[u] = load_four_weights(w + (at + u * WARP * 4) * width, dtype);
+	EACH(u, COLUMN_LOADS) {
+		float f[4], q[4];
+
+		if (!whole && at + u * WARP * 4 >= k)
+			break;
+		widen_four(v[u], dtype, f);
+		EACH(t, whole ? 1 : MULTIPLY_ROWS) {
+			if (t >= n)
+				break;
+			widen_four(load_quad(x[t] + at + u * WARP * 4), PORT_F32, q);
+			EACH(i, 4)
+				sum[t] = fmaf(q[i], f[i], sum[t]);
+		}
+	}
+}
+
 DEVICE void add_wide_column(const char *w, int32_t dtype, int64_t k, const float *const *x, int n,
                             float *sum)
 {
-	for (int64_t at = threadIdx.x % WARP * 8; at < k; at += COLUMN_LOADS * WARP * 8) {
-		struct quad v[COLUMN_LOADS];
+	const int step = COLUMN_LOADS * WARP * 4;
+	int64_t at = threadIdx.x % WARP * 4,
+		end = n == 1 && dtype == PORT_BF16 ? k / step * step : 0;
 
-		EACH(u, COLUMN_LOADS)
-			if (at + u * WARP * 8 < k)
-				v[u] = load_stream(w + (at + u * WARP * 8) * 2);
-		EACH(u, COLUMN_LOADS) {
-			float f[8], q[8];
-
-			if (at + u * WARP * 8 >= k)
-				break;
-			widen_quad(v[u], dtype, f);
-			EACH(t, MULTIPLY_ROWS) {
-				const float *from = x[t] + at + u * WARP * 8;
-
-				if (t >= n)
-					break;
-				widen_quad(load_quad(from), PORT_F32, q);
-				widen_quad(load_quad(from + 4), PORT_F32, q + 4);
-				EACH(i, 8)
-					sum[t] = fmaf(q[i], f[i], sum[t]);
-			}
-		}
-	}
+	for (; at < end; at += step)
+		add_wide_elements(w, dtype, at, k, x, 1, 1, sum);
+	for (; at < k; at += step)
+		add_wide_elements(w, dtype, at, k, x, n, 0, sum);
 }
 
 /* sum[t] = x_t * w over k elements, in all lanes of the warp, for n rows. */
 DEVICE void multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
                             const float *const *x, int n, float *sum)
 {
-	int wide = is_wide_column(w, dtype, step, k, x);
+	int wide = is_wide_column(w, step, k, x);
 
 	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;
-	if (wide)
+	if (wide && dtype == PORT_BF16) /* most often, so that it is a constant there */
+		add_wide_column(w, PORT_BF16, k, x, n, sum);
+	else if (wide)
 		add_wide_column(w, dtype, k, x, n, sum);
-	for (int64_t at = threadIdx.x % WARP * 8; at < k && !wide; at += WARP * 8) {
-		float f[8], q[8];
+	for (int64_t at = threadIdx.x % WARP * 4; at < k && !wide; at += WARP * 4)
+		for (int64_t i = at; i < at + 4 && i < k; i++) {
+			float f = widen_element(w, dtype, i * step);
 
-		load_eight(w, dtype, step, at, k, f);
-		EACH(t, MULTIPLY_ROWS) {
-			if (t >= n)
-				break;
-			load_eight((const char *)x[t], PORT_F32, 1, at, k, q);
-			EACH(i, 8)
-				sum[t] = fmaf(q[i], f[i], sum[t]);
+			EACH(t, MULTIPLY_ROWS)
+				if (t < n)
+					sum[t] = fmaf(x[t][i], f, sum[t]);
 		}
-	}
 	EACH(t, MULTIPLY_ROWS)
 		EACH_MASK(mask, 1, WARP)
 			sum[t] += shuffle_xor(sum[t], mask);

@@ -1,7 +1,8 @@
 /*
  * multiply.cuh - products with few rows: every weight is read once, at the speed of memory, and
- * added in f32. A warp adds columns of y, its lanes 16 bytes of a row of W at a time. Where a GLU
- * comes next it has the same columns of both weights, and makes the GLU's out too.
+ * added in f32. A warp adds columns of y, its lanes four elements of a row of W at a time, since
+ * four of x are 16 bytes: so neighbours read what lies side by side of both. Where a GLU comes next
+ * a warp has the same columns of both weights, and makes the GLU's out too.
  */
 
 enum { LINE = 128 }; /* bytes of a cache line */
@@ -14,6 +15,49 @@ DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t colu
 	*y = a->accumulate ? *y + x : x + 0.0f;
 }
 
+DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
+{
+	return dtype == PORT_F32 ? load_stream(w) : load_half_stream(w);
+}
+
+/*
+ * Four elements of each of U runs of a warp, from k0 on; `whole`: all runs end before K, so that
+ * no branch is between a load and the next.
+ */
+DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int T, const int R,
+                         const int U, const int whole, const char *const *w, int64_t k0,
+                         float sum[][4])
+{
+	const int bytes = dtype == PORT_F32 ? 4 : 2;
+	struct quad v[8][4];
+
+	EACH(u, U) {
+		int64_t k = k0 + u * WARP * 4;
+
+		EACH(r, R)
+			if (whole || k < a->k)
+				v[u][r] = load_four_weights(w[r] + k * bytes, dtype);
+	}
+	EACH(u, U) {
+		int64_t k = k0 + u * WARP * 4;
+		float f[4][4];
+
+		if (!whole && k >= a->k)
+			break;
+		EACH(r, R)
+			widen_four(v[u][r], dtype, f[r]);
+		EACH(t, T) {
+			float q[4];
+
+			widen_four(load_quad(a->x + (t < a->rows ? t : 0) * a->x_pitch + k),
+			           PORT_F32, q);
+			EACH(r, R)
+				EACH(i, 4)
+					sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
+		}
+	}
+}
+
 /*
  * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
  * column under way. All but `a` are constants.
@@ -21,10 +65,10 @@ DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t colu
 DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
                           const int U)
 {
-	const int per = dtype == PORT_F32 ? 4 : 8, bytes = dtype == PORT_F32 ? 4 : 2;
+	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	const int pair = R > 1 && a->glu != NULL;
 	int of = pair ? 0 : a->nweights - 1, lane = threadIdx.x % WARP;
-	int64_t column;
+	int64_t column, from = 0; /* of K */
 	float sum[MULTIPLY_ROWS][4];
 	const char *w[4];
 
@@ -37,46 +81,20 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		return;
 	EACH(r, R) {
 		int64_t at = column + (pair ? r / 2 : r);
-		int from = pair ? r % 2 : of;
+		int source = pair ? r % 2 : of;
 
 		at = at < a->of[of].columns ? at : column;
-		w[r] = (const char *)a->of[from].w + at * a->of[from].stride[0] * bytes;
+		w[r] = (const char *)a->of[source].w + at * a->of[source].stride[0] * bytes;
 		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
 			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
 			sum[t][r] = 0.0f;
 	}
 	wait_for_kernels();
-	for (int64_t k0 = (int64_t)lane * per; k0 < a->k; k0 += U * WARP * per) {
-		struct quad v[4][4];
-
-		EACH(u, U) {
-			int64_t k = k0 + u * WARP * per;
-
-			EACH(r, R)
-				if (k < a->k)
-					v[u][r] = load_stream(w[r] + k * bytes);
-		}
-		EACH(u, U) {
-			int64_t k = k0 + u * WARP * per;
-			float f[4][8];
-
-			if (k >= a->k)
-				break;
-			EACH(r, R)
-				widen_quad(v[u][r], dtype, f[r]);
-			EACH(t, T) {
-				const float *x = a->x + (t < a->rows ? t : 0) * a->x_pitch + k;
-				float q[8];
-
-				EACH(i, per / 4)
-					widen_quad(load_quad(x + 4 * i), PORT_F32, q + 4 * i);
-				EACH(r, R)
-					EACH(i, per)
-						sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
-			}
-		}
-	}
+	for (; from + U * WARP * 4 <= a->k; from += U * WARP * 4)
+		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum);
+	if (from + lane * 4 < a->k)
+		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum);
 	EACH(r, R) {
 		int64_t at = column + (pair ? r / 2 : r);
 
@@ -96,31 +114,32 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	}
 }
 
-#define MULTIPLY(type, dtype) \
+/* `n`: loads for 16 bytes */
+#define MULTIPLY(type, dtype, n) \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 1, 1, 4); \
+		multiply_rows(&a, dtype, 1, 1, 4 * (n)); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_pair, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 1, 2, 2); \
+		multiply_rows(&a, dtype, 1, 2, 2 * (n)); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 2, 2, 2); \
+		multiply_rows(&a, dtype, 2, 2, 2 * (n)); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_4, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 4, 2, 2); \
+		multiply_rows(&a, dtype, 4, 2, 2 * (n)); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_8, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 8, 4, 1); \
+		multiply_rows(&a, dtype, 8, 4, n); \
 	}
 
-MULTIPLY(f32, PORT_F32)
-MULTIPLY(bf16, PORT_BF16)
-MULTIPLY(f16, PORT_F16)
+MULTIPLY(f32, PORT_F32, 1)
+MULTIPLY(bf16, PORT_BF16, 2)
+MULTIPLY(f16, PORT_F16, 2)
 
 /*
  * Weights of any strides and addresses, [in, out] ones among them: a lane has a column, a warp a

@@ -69,6 +69,17 @@ DEVICE struct quad load_stream(const void *p)
 	return v;
 }
 
+/* The same of 8 bytes, to the first two. */
+DEVICE struct quad load_half_stream(const void *p)
+{
+	struct quad v = { { 0 } };
+
+	asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
+	             : "=r"(v.at[0]), "=r"(v.at[1])
+	             : "l"(p));
+	return v;
+}
+
 /* Brings 128 bytes to the second cache. What is written meanwhile is read as written. */
 DEVICE void prefetch_line(const void *p)
 {
@@ -203,6 +214,16 @@ DEVICE float widen_bits(uint32_t bits, int32_t dtype)
 DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
 {
 	return widen_bits(load_bits(data, dtype, at), dtype);
+}
+
+/* The first four elements of 16 bytes. */
+DEVICE void widen_four(struct quad v, int32_t dtype, float *out)
+{
+	EACH(i, 4) {
+		uint32_t bits = dtype == PORT_F32 ? v.at[i] : v.at[i / 2] >> i % 2 * 16;
+
+		out[i] = widen_bits(dtype == PORT_F32 ? bits : bits & 0xffffu, dtype);
+	}
 }
 
 /* The elements of 16 bytes: 4 f32, or 8 of 16 bits. */

@@ -69,6 +69,13 @@ static inline struct quad emulator_load_quad(const void *p)
 {
 	return *(const struct quad *)__builtin_assume_aligned(p, 16);
 }
+static inline struct quad emulator_load_half(const void *p)
+{
+	struct quad v = { { 0 } };
+
+	memcpy(v.at, __builtin_assume_aligned(p, 8), 8);
+	return v;
+}
 static inline void emulator_store_quad(void *p, struct quad v)
 {
 	*(struct quad *)__builtin_assume_aligned(p, 16) = v;
@@ -76,6 +83,7 @@ static inline void emulator_store_quad(void *p, struct quad v)
 #define load_quad emulator_load_quad
 #define store_quad emulator_store_quad
 #define load_stream emulator_load_quad
+#define load_half_stream emulator_load_half
 #define load_matrices emulator_load_matrices
 #define load_straight_matrices emulator_load_straight_matrices
 #define multiply_matrices emulator_multiply_matrices
