@@ -79,7 +79,7 @@ static struct attention_args make_attention_args(const struct gpu *g, const stru
 static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
                                const struct attention_args *a)
 {
-	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 2 + a->dv);
+	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv);
 	struct launch rows = { .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
 		                                              : KERNEL_attend_rows_bf16,
 		               .blocks = { a->rows, a->kv * a->head_blocks, a->parts },

@@ -88,7 +88,7 @@ DEVICE void load_straight(const struct text_args *a, const struct text_rows *x, 
 
 		if (row + r < a->rows)
 			load_four(x->data + (row + r) * x->pitch, at + e, x->n, x->wide, f);
-		store_four(to + r * TEXT_RUN, e, TEXT_RUN, 1, f);
+		store_quad(to + r * TEXT_RUN + e, pack_quad(f));
 	}
 }
 

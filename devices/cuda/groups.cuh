@@ -93,8 +93,8 @@ KERNEL(LIST_THREADS, list_expert_rows, list_args)
 /* Elements [at, at + 8) of 8 rows of 64, as they lie in shared memory. */
 DEVICE void store_eight(float *to, const float *f)
 {
-	store_four(to, 0, 8, 1, f);
-	store_four(to, 4, 8, 1, f + 4);
+	store_quad(to, pack_quad(f));
+	store_quad(to + 4, pack_quad(f + 4));
 }
 
 /*

@@ -4,7 +4,7 @@
  *
  * A block has 128 rows and 128 columns of an expert, a warp 64 x 64 of them. Terms are copied 64 at
  * a time, two such stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`,
- * as in tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of what
+ * as in attention_tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of what
  * becomes a column of act(gate) * up.
  */
 

@@ -9,9 +9,13 @@
 
 #include "attention.cuh"
 
-#include "tensor.cuh"
+#include "attention_rows.cuh"
 
-#include "tiles.cuh"
+#include "attention_tiles.cuh"
+
+#include "attention_tensor.cuh"
+
+#include "attention_runs.cuh"
 
 #include "dropout.cuh"
 

@@ -91,6 +91,21 @@ DEVICE void store_quad(void *p, struct quad v)
 	*(uint4 *)p = make_uint4(v.at[0], v.at[1], v.at[2], v.at[3]);
 }
 
+/* To global memory, at once: nvcc may split what it sees as four. */
+DEVICE void store_global_quad(void *p, struct quad v)
+{
+	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.at[0]),
+	             "r"(v.at[1]), "r"(v.at[2]), "r"(v.at[3])
+	             : "memory");
+}
+
+/* The same of 8 bytes. */
+DEVICE void store_global_pair(void *p, uint32_t first, uint32_t second)
+{
+	asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(first), "r"(second)
+	             : "memory");
+}
+
 DEVICE struct quad load_quad(const void *p)
 {
 	uint4 u = *(const uint4 *)p;
@@ -187,6 +202,15 @@ DEVICE uint32_t pack_float(float f)
 /* Loops that are unrolled, so that what they index can lie in registers. */
 #define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
 #define EACH_MASK(mask, from, end) UNROLL for (int mask = (from); mask < (end); mask *= 2)
+
+DEVICE struct quad pack_quad(const float *x)
+{
+	struct quad v;
+
+	EACH(i, 4)
+		v.at[i] = pack_float(x[i]);
+	return v;
+}
 
 /* To nearest even; a NaN stays NaN. */
 DEVICE uint16_t round_bf16(float f)

@@ -55,14 +55,11 @@ DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out
 			out[j] = i + j < n ? p[i + j] : 0.0f;
 }
 
+/* To global memory. */
 DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 {
-	struct quad v;
-
-	EACH(j, 4)
-		v.at[j] = pack_float(x[j]);
 	if (wide && i + 4 <= n)
-		store_quad(p + i, v);
+		store_global_quad(p + i, pack_quad(x));
 	else
 		EACH(j, 4)
 			if (i + j < n)
@@ -91,12 +88,9 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
 		}
 		store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
-		if (a.rounded) { /* columns are a multiple of 8 */
-			uint32_t *y = (uint32_t *)(a.rounded + t * a.columns + i);
-
-			y[0] = pack_bf16(x[0], x[1]);
-			y[1] = pack_bf16(x[2], x[3]);
-		}
+		if (a.rounded) /* columns are a multiple of 8 */
+			store_global_pair(a.rounded + t * a.columns + i, pack_bf16(x[0], x[1]),
+			                  pack_bf16(x[2], x[3]));
 	}
 }
 
@@ -333,11 +327,9 @@ KERNEL(MAP_THREADS, round_rows, cast_args)
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		uint32_t *y = (uint32_t *)((uint16_t *)a.y + t * a.y_pitch + i);
-
 		load_four((const float *)a.x + t * a.x_stride[0], i, a.columns, a.wide, x);
-		y[0] = pack_bf16(x[0], x[1]);
-		y[1] = pack_bf16(x[2], x[3]);
+		store_global_pair((uint16_t *)a.y + t * a.y_pitch + i, pack_bf16(x[0], x[1]),
+		                  pack_bf16(x[2], x[3]));
 	}
 }
 

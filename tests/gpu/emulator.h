@@ -80,8 +80,14 @@ static inline void emulator_store_quad(void *p, struct quad v)
 {
 	*(struct quad *)__builtin_assume_aligned(p, 16) = v;
 }
+static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
+{
+	memcpy(__builtin_assume_aligned(p, 8), (uint32_t[]){ first, second }, 8);
+}
 #define load_quad emulator_load_quad
 #define store_quad emulator_store_quad
+#define store_global_quad emulator_store_quad
+#define store_global_pair emulator_store_pair
 #define load_stream emulator_load_quad
 #define load_half_stream emulator_load_half
 #define load_matrices emulator_load_matrices

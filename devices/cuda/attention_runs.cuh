@@ -1,4 +1,4 @@
-/* tiles.cuh - the kernels of tiles: the runs of one slot in a tile, one after another. */
+/* attention_runs.cuh - the kernels of tiles: the runs of one slot in a tile, one after another. */
 
 /* `R` rows a tile, D elements a head; the last tiles, with most keys, go first. */
 DEVICE void attend_runs(const struct attention_args *a, const int R, const int D, const int tensor)

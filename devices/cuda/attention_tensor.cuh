@@ -1,5 +1,5 @@
 /*
- * tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a cache in
+ * attention_tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a cache in
  * bf16, queries and weights rounded to bf16, sums in f32.
  *
  * A warp has 16 rows. Keys [d, 64] and values [64, dv] of a page are the right sides of products as
@@ -147,6 +147,21 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 	}
 }
 
+/* Two neighbours of a row, whose number of elements is even. */
+DEVICE void write_two(const struct attention_args *a, int64_t t, int at, float x, float y)
+{
+	float *out = a->out + t * a->out_pitch + at;
+
+	if ((uintptr_t)out % 8 == 0) {
+		store_global_pair(out, pack_float(x), pack_float(y));
+	} else {
+		out[0] = x;
+		out[1] = y;
+	}
+	if (a->rounded)
+		*(uint32_t *)(a->rounded + t * a->heads * a->dv + at) = pack_bf16(x, y);
+}
+
 DEVICE void write_products(const struct attention_args *a, const struct tile *t, const int D,
                            int r0, const float *sum, float out[][4])
 {
@@ -156,12 +171,13 @@ DEVICE void write_products(const struct attention_args *a, const struct tile *t,
 
 		EACH_MASK(mask, 1, 4)
 			s += shuffle_xor(s, mask);
-		EACH(i, D / 4) {
-			int at = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+		s = 1.0f / s;
+		EACH(i, D / 8) {
+			int at = i * 8 + threadIdx.x % 4 * 2;
 
 			if (r >= t->from && r < t->to && at < a->dv)
-				write_out(a, t->row + r, t->head * a->dv + at,
-				          out[i / 2][half * 2 + i % 2] / s);
+				write_two(a, t->row + r, t->head * a->dv + at, out[i][half * 2] * s,
+				          out[i][half * 2 + 1] * s);
 		}
 	}
 }
@@ -182,7 +198,6 @@ DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile
 		EACH(i, 4)
 			out[j][i] = 0.0f;
 	load_queries(a, t, D, r0, q);
-	sync_block(); /* the stages of the run before have been used */
 	if (page)
 		copy_stage(a, t, D, page, u, stage);
 	commit_copies();
