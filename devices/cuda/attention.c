@@ -101,9 +101,9 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 /* Tensor cores read keys and values as they lie, 16 bytes and 16 elements at a time. */
 static bool can_use_tensor_cores(const struct gpu *g, const struct attention_args *a)
 {
-	return g->math != MATH_F32 && a->dtype == TESS_BF16 && a->d <= TENSOR_HEAD_MAX &&
-	       a->dv <= TENSOR_HEAD_MAX && a->d % 16 == 0 && a->dv % 16 == 0 && a->keys % 16 == 0 &&
-	       a->values % 16 == 0;
+	return g->math != MATH_F32 && a->dtype == TESS_BF16 && a->scale > 0 &&
+	       a->d <= TENSOR_HEAD_MAX && a->dv <= TENSOR_HEAD_MAX && a->d % 16 == 0 &&
+	       a->dv % 16 == 0 && a->keys % 16 == 0 && a->values % 16 == 0;
 }
 
 static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,

@@ -7,7 +7,20 @@
  * at place `chunk ^ (r & 7)`, so that no two of eight rows that are loaded at once share banks.
  */
 
+#define LOG2_E 0x1.715476p+0f
 enum { TENSOR_KEYS_CHUNKS = KEYS / 8 }; /* of 16 bytes, in a row of keys */
+
+/* Rows [0, rows) of `chunks` times 16 bytes each to a stage; of row `first` on, and before `end`. */
+DEVICE void copy_rows(const char *from, int rows, int chunks, int pitch, int64_t first, int64_t end,
+                      char *stage)
+{
+	for (int at = threadIdx.x; at < rows * chunks; at += ATTEND_THREADS) {
+		int row = at / chunks, chunk = at % chunks;
+
+		copy_async(stage + (row * pitch + (chunk ^ (row & 7))) * 16, from + at * 16,
+		           row >= first && row < end ? 16 : 0);
+	}
+}
 
 /* Copies block u of the keys and values to a stage; keys that no row sees have values of 0. */
 DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, const int D,
@@ -15,22 +28,14 @@ DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, con
 {
 	const char *keys = page + a->keys + (int64_t)t->g * a->d * KEYS * 2;
 	const char *values = page + a->values + (int64_t)t->g * a->dv * KEYS * 2;
-	int chunks = a->dv / 8;
+	int64_t first = t->first - u * KEYS, end = t->end - u * KEYS;
 
-	for (int at = threadIdx.x; at < a->d * TENSOR_KEYS_CHUNKS; at += ATTEND_THREADS) {
-		int row = at / TENSOR_KEYS_CHUNKS, chunk = at % TENSOR_KEYS_CHUNKS;
-
-		copy_async(stage + (row * TENSOR_KEYS_CHUNKS + (chunk ^ (row & 7))) * 16,
-		           keys + at * 16, 16);
-	}
+	copy_rows(keys, a->d, TENSOR_KEYS_CHUNKS, TENSOR_KEYS_CHUNKS, 0, a->d, stage);
 	stage += D * KEYS * 2;
-	for (int at = threadIdx.x; at < KEYS * chunks; at += ATTEND_THREADS) {
-		int row = at / chunks, chunk = at % chunks;
-		int seen = u * KEYS + row >= t->first && u * KEYS + row < t->end;
-
-		copy_async(stage + (row * (D / 8) + (chunk ^ (row & 7))) * 16, values + at * 16,
-		           seen ? 16 : 0);
-	}
+	if (a->dv == D) /* a constant, by which is cheap to divide */
+		copy_rows(values, KEYS, D / 8, D / 8, first, end, stage);
+	else
+		copy_rows(values, KEYS, a->dv / 8, D / 8, first, end, stage);
 }
 
 /* The address that this lane gives of 16 x 16 elements: four times 8 rows of 16 bytes. */
@@ -71,39 +76,51 @@ DEVICE void find_seen_keys(const struct attention_args *a, const struct tile *t,
 	*hi = r < t->from || r >= t->to || own < 0 ? -1 : own > KEYS ? KEYS : (int)own;
 }
 
-/* Scores of rows r0 (elements 0 and 1 of each product) and r0 + 8 (2 and 3) become weights. */
-DEVICE void weigh_products(const struct attention_args *a, const struct tile *t, int64_t u, int r0,
-                           float z[][4], float *max, float *sum, float *factor)
+/* Whether every row of the tile sees all keys of block u. */
+DEVICE int sees_block(const struct attention_args *a, const struct tile *t, int64_t u)
+{
+	return t->position + t->from >= u * KEYS + KEYS - 1 &&
+	       find_first_key(a, t->position + t->to - 1) <= u * KEYS;
+}
+
+/* Scores of keys that a row does not see become -infinity. */
+DEVICE void hide_keys(const struct attention_args *a, const struct tile *t, int64_t u, int r0,
+                      float z[][4])
 {
 	EACH(half, 2) {
 		int lo, hi;
-		float m = max[half], s = 0.0f, from;
 
 		find_seen_keys(a, t, u * KEYS + threadIdx.x % 4 * 2, r0 + half * 8, &lo, &hi);
 		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
 			int key = i / 2 * 8 + i % 2;
 			float *at = &z[i / 2][half * 2 + i % 2];
 
-			*at = key >= lo && key <= hi ? *at * a->scale : -INFINITY;
+			*at = key >= lo && key <= hi ? *at : -INFINITY;
 		}
-		if (a->softcap != 0.0f)
-			EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
-				float *at = &z[i / 2][half * 2 + i % 2];
+	}
+}
 
-				*at = *at == -INFINITY ? *at : limit_score(a, *at);
-			}
+/*
+ * Scores of rows r0 (elements 0 and 1 of each product) and r0 + 8 (2 and 3) become weights: 2 to
+ * `unit` times what they are below the largest.
+ */
+DEVICE void weigh_products(float unit, float z[][4], float *max, float *sum, float *factor)
+{
+	EACH(half, 2) {
+		float m = max[half], s = 0.0f, from;
+
 		EACH(i, 2 * TENSOR_KEYS_CHUNKS)
 			m = fmaxf(m, z[i / 2][half * 2 + i % 2]);
 		EACH_MASK(mask, 1, 4)
 			m = fmaxf(m, shuffle_xor(m, mask));
-		from = m == -INFINITY ? 0.0f : m; /* e^-inf is 0 */
+		from = m == -INFINITY ? 0.0f : m * unit; /* 2^-inf is 0 */
 		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
 			float *at = &z[i / 2][half * 2 + i % 2];
 
-			*at = exp_fast(*at - from);
+			*at = exp2_fast(fmaf(*at, unit, -from));
 			s += *at;
 		}
-		factor[half] = exp_fast(max[half] - from);
+		factor[half] = exp2_fast(fmaf(max[half], unit, -from));
 		sum[half] = sum[half] * factor[half] + s;
 		max[half] = m;
 	}
@@ -113,7 +130,7 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
                            int64_t u, const char *stage, int r0, uint32_t q[][4], float *max,
                            float *sum, float out[][4])
 {
-	float z[TENSOR_KEYS_CHUNKS][4], factor[2];
+	float z[TENSOR_KEYS_CHUNKS][4], factor[2], unit = a->scale * LOG2_E;
 	uint32_t b[4], p[4];
 
 	EACH(j, TENSOR_KEYS_CHUNKS)
@@ -128,7 +145,15 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 			multiply_matrices(z[2 * j + 1], q[i], b[2], b[3]);
 		}
 	}
-	weigh_products(a, t, u, r0, z, max, sum, factor);
+	if (a->softcap != 0.0f) {
+		unit = LOG2_E;
+		EACH(j, TENSOR_KEYS_CHUNKS)
+			EACH(i, 4)
+				z[j][i] = scale_score(a, z[j][i]);
+	}
+	if (!sees_block(a, t, u))
+		hide_keys(a, t, u, r0, z);
+	weigh_products(unit, z, max, sum, factor);
 	EACH(j, D / 8)
 		EACH(i, 4)
 			out[j][i] *= factor[i / 2];

@@ -161,12 +161,12 @@ DEVICE uint32_t pack_bf16(float low, float high)
 	return x;
 }
 
-/* e^x, x <= 0: its error is a few units in the last place of what 2^(x log2 e) has. */
-DEVICE float exp_fast(float x)
+/* 2^x: its error is a few units in the last place; 0 where that is subnormal. */
+DEVICE float exp2_fast(float x)
 {
 	float y;
 
-	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p+0f));
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 

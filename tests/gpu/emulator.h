@@ -95,7 +95,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define multiply_matrices emulator_multiply_matrices
 #define commit_copies emulator_commit_copies
 #define wait_copies emulator_wait_copies
-#define exp_fast expf
+#define exp2_fast exp2f
 #define copy_async emulator_copy_async
 #define add_atomic emulator_add
 #define lower_atomic emulator_lower

@@ -542,7 +542,7 @@ static const int one_row[] = { 1, 0 }, some_rows[] = { 1, 3, 1, 7, 2, 0 }, promp
 		 long_prompt[] = { 200, 0 }, mixed[] = { 1, 45, 1, 17, 3, 20, 0 },
 		 batch[] = { 1, 1, 1, 1, 1, 0 };
 
-enum { ATTENTION_CASES = 20 };
+enum { ATTENTION_CASES = 22 };
 
 START_TEST(attention)
 {
@@ -567,6 +567,8 @@ START_TEST(attention)
 		{ 3, 1, 2, 64, 40, TESS_BF16, 0, 32, 1, 200, prompt },
 		{ 2, 0, 2, 96, 0, TESS_BF16, 3, 48, 1, 70, long_prompt },
 		{ 2, 0, 1, 48, 50, TESS_BF16, 0, 0, 6, 100, mixed },
+		{ 2, 0, 2, 64, 0, TESS_BF16, 0, 0, 1, 62, prompt },
+		{ 2, 0, 2, 64, 160, TESS_BF16, 0, 0, 1, 222, long_prompt },
 	};
 
 	const struct attention_case *c = &cases[_i * THIN % ATTENTION_CASES];
