@@ -102,6 +102,12 @@ struct tess_chosen { /* a value: a row of the out of TESS_OP_SAMPLE */
 	int32_t flag; /* TESS_SAMPLE_NAN, or TESS_SAMPLE_DOUBT: the id is not to be used */
 };
 bool tess_runner_can_choose(const struct tess_runner *s);
+/*
+ * Before a step with penalties: makes set 0 to TESS_CHOSEN_MAX - 1 that of a text with these ids;
+ * what a step chooses is added. Not while a step was not read.
+ */
+tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int32_t *ids,
+                                  int64_t n);
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                const struct tess_draw *draws, bool chosen);
 tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);

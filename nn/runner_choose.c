@@ -42,17 +42,24 @@ static struct tess_view make_table(void *data, int32_t dtype, int64_t rows, int6
 		                   .stride = { columns, 1 } };
 }
 
-/* view[3]: its operands and its out. */
+/* Words of 32 ids. */
+static int64_t count_set_words(const struct tess_runner *s)
+{
+	return (tess_runner_vocabulary(s) + 31) / 32;
+}
+
+/* view[4]: its operands and its outs. */
 static struct tess_op make_sample(const struct tess_runner *s, struct tess_view *view, void *logits,
                                   int32_t *ids, int64_t rows)
 {
 	view[0] = make_table(logits, TESS_F32, rows, tess_runner_vocabulary(s));
 	view[1] = make_table(s->chooser.draws, TESS_F64, rows, TESS_SAMPLE_NUMS);
 	view[2] = make_table(ids, TESS_I32, rows, TESS_CHOSEN_WORDS);
+	view[3] = make_table(s->chooser.seen, TESS_I32, TESS_CHOSEN_MAX, count_set_words(s));
 	return (struct tess_op){ .size = sizeof(struct tess_op),
 		                 .kind = TESS_OP_SAMPLE,
 		                 .nin = 2,
-		                 .nout = 1,
+		                 .nout = 2,
 		                 .in = view,
 		                 .out = view + 2,
 		                 .stream = s->device.stream,
@@ -64,7 +71,7 @@ static bool is_usable(const struct tess_runner *s)
 {
 	const struct tess_device *t = s->device.table;
 	struct tess_coll c = make_broadcast(s, NULL, 1);
-	struct tess_view view[3];
+	struct tess_view view[4];
 	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
 	if (!s->device.stream || !t->mark || !t->reached || s->check || t->supports(&op))
@@ -75,6 +82,7 @@ static bool is_usable(const struct tess_runner *s)
 tess_status tess_chooser_open(struct tess_runner *s)
 {
 	struct tess_chooser *c = &s->chooser;
+	uint64_t set_bytes = TESS_CHOSEN_MAX * sizeof *c->seen * (uint64_t)count_set_words(s);
 	void *more = NULL;
 	tess_status st = TESS_OK;
 
@@ -82,7 +90,8 @@ tess_status tess_chooser_open(struct tess_runner *s)
 		return TESS_OK;
 	c->host = calloc(1, CHOSEN_BYTES);
 	c->host_draws = calloc(2, DRAW_BYTES);
-	if (!c->host || !c->host_draws)
+	c->host_seen = calloc(1, set_bytes);
+	if (!c->host || !c->host_draws || !c->host_seen)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		st = TESS_PLUGIN_CALL(s->device.table, "ids", stream_open, s->device.self,
@@ -95,6 +104,10 @@ tess_status tess_chooser_open(struct tess_runner *s)
 		st = tess_device_alloc(&s->device, "ids", DRAW_BYTES, &more);
 	if (!st)
 		c->draws = more;
+	if (!st)
+		st = tess_device_alloc(&s->device, "ids", set_bytes, &more);
+	if (!st)
+		c->seen = more;
 	c->usable = !st;
 	return tess_group_agree_status(s->parts.group, st, "ids");
 }
@@ -108,8 +121,10 @@ void tess_chooser_close(struct tess_runner *s)
 	for (int32_t i = 0; i < 2; i++)
 		tess_device_free(&s->device, c->ids[i]);
 	tess_device_free(&s->device, c->draws);
+	tess_device_free(&s->device, c->seen);
 	free(c->host);
 	free(c->host_draws);
+	free(c->host_seen);
 	*c = (struct tess_chooser){ 0 };
 }
 
@@ -142,6 +157,20 @@ tess_status tess_chooser_feed(struct tess_runner *s)
 	return TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
 }
 
+tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int32_t *ids, int64_t n)
+{
+	int64_t words = count_set_words(s), first = set * words;
+	uint32_t *bits = s->chooser.host_seen + first;
+
+	if (tess_group_rank(s->parts.group) != 0) /* it draws nothing */
+		return TESS_OK;
+	memset(bits, 0, sizeof *bits * (size_t)words);
+	for (int64_t i = 0; i < n; i++)
+		bits[ids[i] / 32] |= 1u << ids[i] % 32;
+	return tess_device_copy(&s->device, "generate:ids", s->chooser.seen + first, bits,
+	                        sizeof *bits * (uint64_t)words);
+}
+
 /* The device keeps those of the step before if they are the same, as those of greedy texts are. */
 static tess_status send_draws(struct tess_runner *s, const struct tess_draw *draws, int64_t rows)
 {
@@ -161,7 +190,7 @@ static tess_status sample_ids(struct tess_runner *s, void *logits, const struct 
                               int64_t rows)
 {
 	struct tess_chooser *c = &s->chooser;
-	struct tess_view view[3];
+	struct tess_view view[4];
 	struct tess_op op = make_sample(s, view, logits, c->ids[c->turn], rows);
 	tess_status st = send_draws(s, draws, rows);
 

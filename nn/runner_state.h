@@ -19,8 +19,10 @@ struct tess_chooser {
 	void *reader; /* a stream for copies to the host that wait for no step */
 	int32_t *ids[2]; /* in the device's memory, [TESS_CHOSEN_MAX][TESS_CHOSEN_WORDS] */
 	struct tess_draw *draws; /* there, of the step that was queued last */
+	uint32_t *seen; /* there: TESS_CHOSEN_MAX sets of bits, one for each id */
 	int32_t *host; /* ids that were read last */
 	struct tess_draw *host_draws; /* [2][TESS_CHOSEN_MAX] of the last two steps */
+	uint32_t *host_seen; /* the sets as they were sent */
 	int64_t nrows[2], ndraws; /* ndraws: of the last step, that the device has */
 	int32_t turn, nqueued; /* of the next step; steps that were not read */
 };

@@ -96,6 +96,11 @@ void tess_sampler_free(struct tess_sampler *s)
 	free(s);
 }
 
+bool tess_sampling_has_penalty(const struct tess_sampling *s)
+{
+	return s->repetition_penalty != 0 && s->repetition_penalty != 1;
+}
+
 /* As transformers: divides a positive logit and multiplies a negative one, once per distinct id. */
 static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen)
@@ -104,7 +109,7 @@ static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sa
 
 	for (int64_t i = 0; i < s->vocab; i++)
 		s->score[i] = logits[i];
-	if (p == 0 || p == 1)
+	if (!tess_sampling_has_penalty(sampling))
 		return;
 	memset(s->seen, 0, (size_t)s->vocab * sizeof *s->seen);
 	for (int64_t i = 0; i < nseen; i++) {
@@ -395,10 +400,9 @@ static int64_t find_greedy_id(struct tess_sampler *s, const struct tess_sampling
                               const float *logits, const int32_t *seen, int64_t nseen,
                               double *score)
 {
-	double p = sampling->repetition_penalty;
 	int64_t id;
 
-	if (p == 0 || p == 1) {
+	if (!tess_sampling_has_penalty(sampling)) {
 		id = find_best_logit(logits, s->vocab);
 		*score = logits[id];
 		return id;
@@ -434,9 +438,13 @@ int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sa
 struct tess_draw tess_sampling_get_draw(const struct tess_sampling *s, uint64_t step)
 {
 	if (s->temperature == 0)
-		return (struct tess_draw){ 0 };
-	return (struct tess_draw){ s->temperature, s->top_p, s->min_p, (double)s->top_k,
-		                   draw_uniform(s->seed, step) };
+		return (struct tess_draw){ .penalty = s->repetition_penalty };
+	return (struct tess_draw){ .temperature = s->temperature,
+		                   .top_p = s->top_p,
+		                   .min_p = s->min_p,
+		                   .top_k = (double)s->top_k,
+		                   .number = draw_uniform(s->seed, step),
+		                   .penalty = s->repetition_penalty };
 }
 
 /* ---- a vocabulary in parts ------------------------------------------------------------------- */

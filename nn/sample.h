@@ -2,6 +2,7 @@
 #ifndef TESS_NN_SAMPLE_H
 #define TESS_NN_SAMPLE_H
 
+#include <stdbool.h>
 #include <tessera/sampling.h>
 
 /*
@@ -17,10 +18,13 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 int32_t tess_sampler_draw_number(struct tess_sampler *s, const struct tess_sampling *sampling,
                                  const float *logits, const int32_t *seen, int64_t nseen, double u);
 
-/* What a device needs to draw the id of a step, without a penalty: SAMPLE in docs/ops.md. */
-struct tess_draw { /* a value; greedy: zeroed */
-	double temperature, top_p, min_p, top_k, number;
+/* What a device needs to draw the id of a step: SAMPLE in docs/ops.md. */
+struct tess_draw { /* a value; greedy: zeroed but for the penalty */
+	double temperature, top_p, min_p, top_k, number, penalty;
+	double set; /* in which the device has the ids that were seen; without a penalty: any */
 };
+bool tess_sampling_has_penalty(const struct tess_sampling *s);
+/* Its set is 0. */
 struct tess_draw tess_sampling_get_draw(const struct tess_sampling *s, uint64_t step);
 
 /*

@@ -217,11 +217,12 @@ struct copy_args {
 	int32_t width; /* of an element: 1, 2, 4 or 8 */
 };
 
-struct sample_args { /* how [rows][5], y [rows][4]: see SAMPLE in docs/ops.md */
+struct sample_args { /* how [rows][7], y [rows][4], seen [sets][..]: SAMPLE in docs/ops.md */
 	const float *x;
 	const double *how;
 	int32_t *y;
-	int64_t x_pitch, how_pitch, y_pitch;
+	uint32_t *seen;
+	int64_t x_pitch, how_pitch, y_pitch, seen_pitch;
 	int32_t columns;
 };
 

@@ -232,13 +232,16 @@ static tess_status launch_copy(struct gpu *g, const struct tess_op *op)
 
 static tess_status launch_sample(struct gpu *g, const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0], *how = &op->in[1], *y = &op->out[0];
+	const struct tess_view *x = &op->in[0], *how = &op->in[1], *y = &op->out[0],
+			       *seen = &op->out[1];
 	struct sample_args a = { .x = x->data,
 		                 .how = how->data,
 		                 .y = y->data,
+		                 .seen = seen->data,
 		                 .x_pitch = x->stride[0],
 		                 .how_pitch = how->stride[0],
 		                 .y_pitch = y->stride[0],
+		                 .seen_pitch = seen->stride[0],
 		                 .columns = (int32_t)x->shape[1] };
 
 	return op_launch(g, op,
@@ -257,17 +260,18 @@ static bool is_table(const struct tess_view *v, int32_t dtype, int64_t rows, int
 /* The device's own op, which check.c of the CPU does not know. */
 static tess_status check_sample(const struct tess_op *op)
 {
-	const struct tess_view *x = &op->in[0];
+	const struct tess_view *x = &op->in[0], *seen = &op->out[1];
 	int64_t rows = x->shape[0], columns = x->shape[1];
 
-	if (op->nin == 2 && op->nout == 1 && is_table(x, TESS_F32, rows, columns) &&
+	if (op->nin == 2 && op->nout == 2 && is_table(x, TESS_F32, rows, columns) &&
 	    is_table(&op->in[1], TESS_F64, rows, TESS_SAMPLE_NUMS) &&
-	    is_table(&op->out[0], TESS_I32, rows, TESS_SAMPLE_OUTS) && columns > 0 &&
+	    is_table(&op->out[0], TESS_I32, rows, TESS_SAMPLE_OUTS) &&
+	    is_table(seen, TESS_I32, seen->shape[0], (columns + 31) / 32) && columns > 0 &&
 	    columns <= SAMPLE_COLUMNS_MAX)
 		return TESS_OK;
 	return cuda_host->fail(TESS_EINVAL,
 	                       "%s: cuda: sample: operands must be f32 rows [T, V] of at most "
-	                       "%d logits and f64 [T, 5], and the out i32 [T, 4]",
+	                       "%d logits and f64 [T, 7], and the outs i32 [T, 4] and [S, V / 32]",
 	                       op->where, SAMPLE_COLUMNS_MAX);
 }
 

@@ -8,6 +8,9 @@
  * in buckets of logits; then the candidates of one bucket are sorted. Where the number is so near a
  * candidate's end that the CPU's sums of doubles may have rounded to its other side, the row is in
  * doubt.
+ *
+ * A logit with the penalty is a double. Its key and its bucket are those of the nearest float; where
+ * keys are equal the scores decide.
  */
 #ifdef __CUDACC__
 #define inline __device__ __forceinline__
@@ -29,8 +32,10 @@ struct sample_shared {
 
 struct sample_row { /* alike in all threads of a block */
 	const float *x;
+	const uint32_t *seen; /* a bit for each id: its logit has the penalty; NULL: none has */
 	int32_t n;
-	float most, least;
+	float most, least; /* rounded */
+	double penalty, top; /* top: the largest logit */
 	double temperature, rate, best; /* 1 / temperature; the best score */
 	double unit; /* the amount that is a weight of 1; 0: each candidate counts 1 */
 	uint64_t end; /* the last candidate that is kept */
@@ -60,21 +65,66 @@ DEVICE uint64_t make_candidate(uint32_t key, int32_t id)
 	return (uint64_t)key << 32 | (uint32_t)id;
 }
 
-DEVICE double weigh_logit(const struct sample_row *r, float x)
+DEVICE int is_penalized(const struct sample_row *r, int32_t i)
 {
-	return tess_exp_f64((double)x / r->temperature + 0.0 - r->best);
+	return r->seen && r->seen[i / 32] >> i % 32 & 1;
+}
+
+/* With the penalty, and rounded as in nn/sample.c. */
+DEVICE double get_logit(const struct sample_row *r, int32_t i)
+{
+	double x = r->x[i];
+
+	if (!is_penalized(r, i))
+		return x;
+	return x < 0 ? x * r->penalty : x / r->penalty;
+}
+
+/* The nearest finite float. */
+DEVICE float round_logit(const struct sample_row *r, int32_t i)
+{
+	const double limit = 0x1.fffffep127;
+	double x;
+
+	if (!is_penalized(r, i))
+		return r->x[i];
+	x = get_logit(r, i);
+	return (float)(x > limit ? limit : x < -limit ? -limit : x);
+}
+
+DEVICE double get_score(const struct sample_row *r, int32_t i)
+{
+	return get_logit(r, i) / r->temperature + 0.0;
+}
+
+DEVICE double weigh_id(const struct sample_row *r, int32_t i)
+{
+	return tess_exp_f64(get_score(r, i) - r->best);
+}
+
+/* In the order of scores. Without a penalty that of the keys is the same. */
+DEVICE int is_before(const struct sample_row *r, uint64_t a, uint64_t b)
+{
+	if (r->seen && a != b && a >> 32 == b >> 32) {
+		double x = get_score(r, (int32_t)(uint32_t)a);
+		double y = get_score(r, (int32_t)(uint32_t)b);
+
+		if (x != y)
+			return x > y;
+	}
+	return a < b;
 }
 
 /*
  * Its weight times r->unit, in a third of the operations but not with the CPU's bits: the relative
  * error is below 2^-40 + |r->best| * 2^-50. Taylor as in tess_exp_f64.
  */
-DEVICE uint64_t measure_amount(const struct sample_row *r, float x)
+DEVICE uint64_t measure_amount(const struct sample_row *r, double x)
 {
 	const double whole = 0x1.8p52; /* its ulp is 1: adding it rounds to an integer */
 	const double c[] = { 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
 		             1.0 / 120,     1.0 / 24,     1.0 / 6,     1.0 / 2,    1.0 };
-	double distance = ((double)x - r->most) * r->rate, k, power, sum = c[0];
+	double distance = (x - r->top) * r->rate, k, power, sum = c[0];
 	uint64_t bits;
 
 	if (r->unit == 0)
@@ -94,7 +144,7 @@ DEVICE uint64_t measure_amount(const struct sample_row *r, float x)
 /* ---- what a row has -------------------------------------------------------------------------- */
 
 /* The parts of all threads, which lie in shared memory: candidates, least keys, counts, ids. */
-DEVICE void merge_row_parts(struct sample_shared *s, int32_t t)
+DEVICE void merge_row_parts(struct sample_shared *s, const struct sample_row *r, int32_t t)
 {
 	for (int32_t n = SAMPLE_THREADS / 2; n; n /= 2) {
 		uint64_t *best = s->list, *worst = s->list + SAMPLE_THREADS;
@@ -102,7 +152,7 @@ DEVICE void merge_row_parts(struct sample_shared *s, int32_t t)
 		sync_block();
 		if (t >= n)
 			continue;
-		best[t] = best[t + n] < best[t] ? best[t + n] : best[t];
+		best[t] = is_before(r, best[t + n], best[t]) ? best[t + n] : best[t];
 		worst[t] = worst[t + n] > worst[t] ? worst[t + n] : worst[t];
 		s->low[t] += s->low[t + n];
 		s->high[t] = s->high[t + n] < s->high[t] ? s->high[t + n] : s->high[t];
@@ -123,6 +173,9 @@ DEVICE void survey_row(struct sample_shared *s, struct sample_row *r)
 			lowest = count++ ? lowest : i;
 			continue;
 		}
+		v = round_logit(r, i);
+		if (r->seen && v == most && get_score(r, i) > get_score(r, best))
+			best = i;
 		best = v > most ? i : best;
 		most = v > most ? v : most;
 		least = v < least ? v : least;
@@ -131,12 +184,13 @@ DEVICE void survey_row(struct sample_shared *s, struct sample_row *r)
 	s->list[SAMPLE_THREADS + t] = best < 0 ? 0 : make_key(least);
 	s->low[t] = (uint32_t)count;
 	s->high[t] = (uint32_t)lowest;
-	merge_row_parts(s, t);
+	merge_row_parts(s, r, t);
 	r->most = open_key((uint32_t)(s->list[0] >> 32));
 	r->least = open_key((uint32_t)s->list[SAMPLE_THREADS]);
 	r->odd = (int32_t)s->low[0];
 	r->first_odd = r->odd ? (int32_t)s->high[0] : -1;
 	r->largest = r->odd == r->n ? 0 : (int32_t)(uint32_t)s->list[0];
+	r->top = get_logit(r, r->largest);
 	sync_block();
 }
 
@@ -162,7 +216,8 @@ DEVICE int is_candidate(const struct sample_row *r, const struct sample_range *g
                         int32_t i, uint32_t *key)
 {
 	*key = make_key(x);
-	return *key >= g->first && *key <= g->last && make_candidate(*key, i) <= r->end;
+	return *key >= g->first && *key <= g->last &&
+	       !is_before(r, r->end, make_candidate(*key, i));
 }
 
 DEVICE uint64_t get_sum(const struct sample_shared *s, int32_t i)
@@ -180,14 +235,14 @@ DEVICE void fill_buckets(struct sample_shared *s, const struct sample_row *r,
 	sync_block();
 	UNROLL_BY(2)
 	for (int32_t i = t; i < r->n; i += SAMPLE_THREADS) {
-		float x = r->x[i];
+		float x = round_logit(r, i);
 		uint32_t key, low, was, high;
 		uint64_t amount;
 		int32_t b;
 
 		if (!is_candidate(r, g, x, i, &key))
 			continue;
-		amount = measure_amount(r, x);
+		amount = measure_amount(r, r->seen ? get_logit(r, i) : x);
 		low = (uint32_t)amount;
 		if (!amount)
 			continue;
@@ -251,7 +306,7 @@ DEVICE void list_candidates(struct sample_shared *s, const struct sample_row *r,
 	sync_block();
 	UNROLL_BY(4)
 	for (int32_t i = t; i < r->n; i += SAMPLE_THREADS) {
-		float x = r->x[i];
+		float x = round_logit(r, i);
 		uint32_t key, at;
 
 		if (!is_candidate(r, g, x, i, &key) || find_bucket(g, x) != b)
@@ -270,7 +325,7 @@ DEVICE void list_candidates(struct sample_shared *s, const struct sample_row *r,
 }
 
 /* Bitonic, of a power of two that holds the list. */
-DEVICE void sort_list(struct sample_shared *s)
+DEVICE void sort_list(struct sample_shared *s, const struct sample_row *r)
 {
 	uint64_t *x = s->list;
 
@@ -281,7 +336,7 @@ DEVICE void sort_list(struct sample_shared *s)
 				uint32_t at = 2 * i - (i & (step - 1));
 				uint64_t a = x[at], b = x[at + step];
 
-				if ((a > b) == !(at & run)) {
+				if (is_before(r, b, a) == !(at & run)) {
 					x[at] = b;
 					x[at + step] = a;
 				}
@@ -294,7 +349,10 @@ DEVICE void sort_list(struct sample_shared *s)
 DEVICE uint64_t measure_listed(const struct sample_shared *s, const struct sample_row *r,
                                uint32_t i)
 {
-	return measure_amount(r, open_key((uint32_t)(s->list[i] >> 32)));
+	uint64_t c = s->list[i];
+
+	return measure_amount(r, r->seen ? get_logit(r, (int32_t)(uint32_t)c)
+	                                 : open_key((uint32_t)(c >> 32)));
 }
 
 /* Which candidate of the sorted list has `target`; *before: what precedes it. */
@@ -317,6 +375,19 @@ DEVICE uint32_t find_listed(struct sample_shared *s, const struct sample_row *r,
 	return i;
 }
 
+/* The last candidate of the sorted list that is equal to candidate i. */
+DEVICE uint32_t find_last_equal(const struct sample_shared *s, const struct sample_row *r,
+                                uint32_t i)
+{
+	uint32_t key = (uint32_t)(s->list[i] >> 32);
+
+	while (i + 1 < s->count && s->list[i + 1] >> 32 == key &&
+	       (!r->seen || get_score(r, (int32_t)(uint32_t)s->list[i + 1]) ==
+	                            get_score(r, (int32_t)(uint32_t)s->list[i])))
+		i++;
+	return i;
+}
+
 /*
  * The candidate in which the sum of amounts in their order passes `share` of all, or the count
  * `place` if candidates are counted. *doubt is set where the CPU's sums might say another one.
@@ -327,7 +398,7 @@ DEVICE uint64_t find_candidate(struct sample_shared *s, const struct sample_row 
 	float far =
 		r->most - (float)(40 * r->temperature); /* the rest weighs nothing to speak of */
 	struct sample_range g = make_range(0, UINT32_MAX, r->most, far > r->least ? far : r->least);
-	uint64_t before = 0, target = place - 1, room = 0, after;
+	uint64_t before = 0, target = place - 1, room = 0, after, found;
 	uint32_t at;
 
 	for (int level = 0;; level++) {
@@ -355,38 +426,42 @@ DEVICE uint64_t find_candidate(struct sample_shared *s, const struct sample_row 
 		g = make_range(s->first, s->last, open_key(s->first), open_key(s->last));
 		sync_block();
 	}
-	sort_list(s);
+	sort_list(s, r);
 	at = find_listed(s, r, target, &before);
 	after = before + measure_listed(s, r, at);
 	*doubt |= (before && target - before < room) || after - target < room;
+	if (r->unit == 0) /* with all that are equal to it */
+		at = find_last_equal(s, r, at);
+	found = s->list[at];
 	sync_block();
-	return s->list[at];
+	return found;
 }
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-/* The last candidate whose weight is at least p, and all that are equal to it. */
+/* Up to the last candidate whose weight is at least p. */
 DEVICE void keep_min_p(struct sample_shared *s, struct sample_row *r, double p)
 {
 	/* a difference from the best above which no weight is so large; of more than any rounding */
 	double far = r->temperature * (1.0 - logf((float)p));
-	uint32_t last = 0, key;
+	uint64_t last = 0;
+	int32_t t = threadIdx.x;
 
-	if (threadIdx.x == 0)
-		s->last = 0;
-	sync_block();
-	for (int32_t i = threadIdx.x; i < r->n; i += SAMPLE_THREADS) {
-		float x = r->x[i];
+	for (int32_t i = t; i < r->n; i += SAMPLE_THREADS) {
+		uint64_t c = make_candidate(make_key(round_logit(r, i)), i);
 
-		key = make_key(x);
-		if (key > last && make_candidate(key, i) <= r->end && (double)r->most - x < far &&
-		    weigh_logit(r, x) >= p)
-			last = key;
+		if (is_before(r, last, c) && !is_before(r, r->end, c) &&
+		    r->top - get_logit(r, i) < far && weigh_id(r, i) >= p)
+			last = c;
 	}
-	raise_atomic(&s->last, last);
+	s->list[t] = last;
+	for (int32_t n = SAMPLE_THREADS / 2; n; n /= 2) {
+		sync_block();
+		if (t < n && is_before(r, s->list[t], s->list[t + n]))
+			s->list[t] = s->list[t + n];
+	}
 	sync_block();
-	if (make_candidate(s->last, -1) < r->end)
-		r->end = make_candidate(s->last, -1);
+	r->end = s->list[0];
 	sync_block();
 }
 
@@ -397,11 +472,15 @@ DEVICE int32_t draw_id(struct sample_shared *s, struct sample_row *r, const doub
 	double unit = 0x1p62; /* so that the sum of all amounts is less than 2^63 */
 	double top_k = how[TESS_SAMPLE_TOP_K], top_p = how[TESS_SAMPLE_TOP_P];
 
+	r->temperature = how[TESS_SAMPLE_TEMPERATURE] == 0 ? 1 : how[TESS_SAMPLE_TEMPERATURE];
+	r->penalty = how[TESS_SAMPLE_PENALTY];
+	survey_row(s, r);
+	if (r->odd || how[TESS_SAMPLE_TEMPERATURE] == 0)
+		return r->largest;
 	for (int32_t n = 1; n < r->n; n *= 2)
 		unit /= 2;
-	r->temperature = how[TESS_SAMPLE_TEMPERATURE];
 	r->rate = 1 / r->temperature;
-	r->best = (double)r->most / r->temperature + 0.0;
+	r->best = get_score(r, r->largest);
 	r->end = UINT64_MAX;
 	*doubt = r->temperature < 1e-30; /* scores may overflow */
 	for (int search = SEARCH_TOP_K; search < SEARCHES && !*doubt; search++) {
@@ -414,27 +493,37 @@ DEVICE int32_t draw_id(struct sample_shared *s, struct sample_row *r, const doub
 			keep_min_p(s, r, how[TESS_SAMPLE_MIN_P]);
 		r->unit = search == SEARCH_TOP_K ? 0 : unit;
 		r->end = find_candidate(s, r, share, (uint64_t)top_k, doubt);
-		if (search == SEARCH_TOP_K) /* and all that are equal to it */
-			r->end |= UINT32_MAX;
 	}
-	return (int32_t)(uint32_t)r->end;
+	return *doubt ? r->largest : (int32_t)(uint32_t)r->end;
 }
 
 KERNEL(SAMPLE_THREADS, draw_ids, sample_args)
 {
 	SHARED struct sample_shared s;
 	const double *how = a.how + (int64_t)blockIdx.x * a.how_pitch;
+	double penalty = how[TESS_SAMPLE_PENALTY];
 	int32_t *y = a.y + (int64_t)blockIdx.x * a.y_pitch, id;
 	struct sample_row r;
 	int doubt = 0;
 
 	r.x = a.x + (int64_t)blockIdx.x * a.x_pitch;
 	r.n = a.columns;
-	survey_row(&s, &r);
-	id = r.odd || how[TESS_SAMPLE_TEMPERATURE] == 0 ? r.largest : draw_id(&s, &r, how, &doubt);
+	/* compiled for each, so that rows without a penalty look for none */
+	if (penalty != 0 && penalty != 1) {
+		uint32_t *seen = a.seen + (int64_t)how[TESS_SAMPLE_SET] * a.seen_pitch;
+
+		r.seen = seen;
+		id = draw_id(&s, &r, how, &doubt);
+		sync_block(); /* all scores have been computed */
+		if (!threadIdx.x)
+			seen[id / 32] |= 1u << id % 32;
+	} else {
+		r.seen = 0;
+		id = draw_id(&s, &r, how, &doubt);
+	}
 	if (threadIdx.x)
 		return;
-	y[TESS_SAMPLE_ID] = doubt ? r.largest : id;
+	y[TESS_SAMPLE_ID] = id;
 	y[TESS_SAMPLE_ODD] = r.odd;
 	y[TESS_SAMPLE_FIRST_ODD] = r.first_odd;
 	y[TESS_SAMPLE_FLAG] = doubt ? TESS_SAMPLE_DOUBT : 0;

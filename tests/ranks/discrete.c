@@ -300,6 +300,30 @@ static void find_largest(const float *x, int64_t n, int32_t *y)
 	y[TESS_SAMPLE_ID] = best < 0 ? 0 : best;
 }
 
+/* Draws by the rule, and marks the id if there is a penalty. */
+static int32_t draw_row(struct tess_sampler *s, const float *x, int64_t n,
+                        const struct tess_draw *d, const struct tess_view *sets, int32_t *seen)
+{
+	struct tess_sampling how = { .temperature = d->temperature,
+		                     .top_p = d->top_p,
+		                     .min_p = d->min_p,
+		                     .top_k = (int64_t)d->top_k,
+		                     .repetition_penalty = d->penalty };
+	uint32_t *bits = sets->data;
+	int64_t nseen = 0;
+	int32_t id;
+
+	if (!tess_sampling_has_penalty(&how))
+		return tess_sampler_draw_number(s, &how, x, NULL, 0, d->number);
+	bits += (int64_t)d->set * sets->stride[0];
+	for (int32_t i = 0; i < n; i++)
+		if (bits[i / 32] >> i % 32 & 1)
+			seen[nseen++] = i;
+	id = tess_sampler_draw_number(s, &how, x, seen, nseen, d->number);
+	bits[id / 32] |= 1u << id % 32;
+	return id;
+}
+
 /* The only op that the cpu device lacks. DISCRETE_DOUBT=n: a row of each nth one is in doubt. */
 static tess_status run_sample(const struct tess_op *op)
 {
@@ -307,6 +331,7 @@ static tess_status run_sample(const struct tess_op *op)
 	const char *doubt = getenv("DISCRETE_DOUBT");
 	int64_t n = op->in[0].shape[1], rows = op->in[0].shape[0];
 	int run = atomic_fetch_add(&runs, 1);
+	int32_t *seen = malloc(sizeof *seen * (size_t)n);
 	struct tess_sampler *s;
 	tess_status st = tess_sampler_new(n, &s);
 
@@ -315,18 +340,14 @@ static tess_status run_sample(const struct tess_op *op)
 		const struct tess_draw *d =
 			(const void *)((const double *)op->in[1].data + t * op->in[1].stride[0]);
 		int32_t *y = (int32_t *)op->out[0].data + t * op->out[0].stride[0];
-		struct tess_sampling how = { .temperature = d->temperature,
-			                     .top_p = d->top_p,
-			                     .min_p = d->min_p,
-			                     .top_k = (int64_t)d->top_k };
 
 		find_largest(x, n, y);
 		if (doubt && run % atoi(doubt) == 0 && run % rows == t)
 			y[TESS_SAMPLE_FLAG] = TESS_SAMPLE_DOUBT;
 		else if (!y[TESS_SAMPLE_ODD])
-			y[TESS_SAMPLE_ID] =
-				tess_sampler_draw_number(s, &how, x, NULL, 0, d->number);
+			y[TESS_SAMPLE_ID] = draw_row(s, x, n, d, &op->out[1], seen);
 	}
+	free(seen);
 	if (!st)
 		tess_sampler_free(s);
 	return st;
