@@ -133,6 +133,7 @@ static void start_requests(struct tess_generate_state *g)
 		*r = (struct tess_running_request){ .request = g->next,
 			                            .asked = &g->requests[g->next],
 			                            .start = tess_now(),
+			                            .set = -1,
 			                            .row = -1 };
 		g->results[g->next] = (struct tess_generate_result){
 			.nprompt = g->requests[g->next].nprompt,

@@ -16,6 +16,7 @@ struct tess_running_request { /* a request under way */
 	int64_t nrows; /* of the current step */
 	uint64_t room; /* in the KV cache that it may come to use */
 	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
+	int32_t set; /* where the device keeps the ids that it has seen, for a penalty; -1: not */
 	int64_t row; /* of the ids that the device chooses in the step that is queued; -1: none */
 	bool end_wanted; /* rank 0: with the next id */
 	char *sentence; /* rank 0: of a failure of this request */

@@ -216,20 +216,15 @@ static tess_status find_logits(struct tess_generate_state *g, const float *logit
 
 /* ---- steps whose ids the device chooses ------------------------------------------------------ */
 
-/* Whether the next id depends on the logits and the step alone, and nothing else is asked for. */
-static bool is_left_to_device(const struct tess_generate_request *q)
-{
-	double p = q->sampling.repetition_penalty;
-
-	return (p == 0 || p == 1) && !q->all && !q->logits;
-}
-
 /* `ahead`: of the step after the one whose ids were not read. */
 static struct tess_draw get_next_draw(const struct tess_generate_state *g,
                                       const struct tess_running_request *r, bool ahead)
 {
-	return tess_sampling_get_draw(&r->asked->sampling,
-	                              (uint64_t)(g->results[r->request].ntokens + ahead));
+	struct tess_draw d = tess_sampling_get_draw(
+		&r->asked->sampling, (uint64_t)(g->results[r->request].ntokens + ahead));
+
+	d.set = r->set;
+	return d;
 }
 
 /* Whether the device can choose the ids of the rows that were composed; numbers them. */
@@ -243,9 +238,8 @@ static bool number_chosen_rows(struct tess_generate_state *g)
 		r->row = -1;
 		if (!r->selected)
 			continue;
-		if (!is_left_to_device(r->asked) || n == TESS_CHOSEN_MAX)
+		if (r->asked->all || r->asked->logits || n == TESS_CHOSEN_MAX)
 			return false;
-		g->draws[n] = get_next_draw(g, r, false);
 		r->row = n++;
 	}
 	return n && !g->by_host && tess_runner_can_choose(g->runner);
@@ -371,16 +365,38 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 	return st;
 }
 
+/* Gives a text a set that no other has: those that have one choose an id in each step. */
+static tess_status send_seen(struct tess_generate_state *g, struct tess_running_request *r)
+{
+	const struct tess_sequence *s = r->sequence;
+	uint64_t used = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++)
+		used |= g->running[i].set < 0 ? 0 : UINT64_C(1) << g->running[i].set;
+	for (r->set = 0; used >> r->set & 1; r->set++)
+		;
+	return tess_runner_send_seen(g->runner, r->set, s->ids, s->nids);
+}
+
 /* The first step, of rows whose ids are known. */
 static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 {
-	tess_status st = tess_runner_choose(g->runner, g->rows, n, g->draws, false);
+	tess_status st = TESS_OK;
 
 	g->nchosen = 0;
 	for (int64_t i = 0; i < g->nrunning && !st; i++) {
-		g->running[i].sequence->ncached += g->running[i].nrows;
-		g->nchosen += g->running[i].row >= 0;
+		struct tess_running_request *r = &g->running[i];
+
+		if (r->row < 0)
+			continue;
+		if (r->set < 0 && tess_sampling_has_penalty(&r->asked->sampling))
+			st = send_seen(g, r);
+		g->draws[g->nchosen++] = get_next_draw(g, r, false);
 	}
+	if (!st)
+		st = tess_runner_choose(g->runner, g->rows, n, g->draws, false);
+	for (int64_t i = 0; i < g->nrunning && !st; i++)
+		g->running[i].sequence->ncached += g->running[i].nrows;
 	return st ? st : run_chosen_step(g);
 }
 
@@ -403,6 +419,7 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 		struct tess_running_request *r = &g->running[i];
 
 		r->sequence->ncached += r->nrows;
+		r->set = -1; /* the device does not see what the host chooses */
 		nchoices += chooses_id(r);
 	}
 	st = find_logits(g, logits);
