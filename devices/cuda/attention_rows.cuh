@@ -352,6 +352,8 @@ DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
 		keys = page + a->keys + (int64_t)g * a->d * KEYS * width;
 		values = a->v ? page + a->values + (int64_t)g * a->dv * KEYS * width : keys;
 		values += base % KEYS * (a->v ? a->dv : a->d) * width;
+		for (int at = lane * LINE; a->v && at < SPAN * a->dv * width; at += WARP * LINE)
+			prefetch_line(values + at); /* they come while keys are multiplied */
 		score_span(a, dtype, keys, q, base, first, own + 1, &s, p);
 		EACH(c, VALUE_CHUNKS)
 			EACH(h, ATTEND_HEADS)
