@@ -380,6 +380,20 @@ static void add_maximum(struct build *b, const struct value *x, const struct val
 	build_set_output(b, s, 0, y);
 }
 
+/* On a device with sums in any order, of one rank: the sum is its one node, where that lies. */
+static bool use_only_node(struct build *b, const struct tess_record *rec, const struct value *x)
+{
+	struct value *y = &b->value[rec->out[0]->id];
+
+	if (rec->in[0]->place[rec->along].kind != TESS_PARTIAL || !x->partial || x->nodes != 1 ||
+	    tess_program_is_exact(b->p) || b->p->mesh.dim[rec->along].size != 1 || y->allocated)
+		return false;
+	*y = build_make_block(x, 0, x->rows, x->cols);
+	y->partial = false;
+	y->nodes = 0;
+	return true;
+}
+
 void build_add_move(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *from = rec->in[0], *to = rec->out[0];
@@ -392,6 +406,8 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 		build_get_value(b, to);
 	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* it is the whole */
 		b->value[to->id] = *x;
+	else if (use_only_node(b, rec, x))
+		return;
 	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
 		add_maximum(b, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {

@@ -809,6 +809,21 @@ END_TEST
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* A sum that has one node is where that is. */
+START_TEST(one_rank_copies_nothing)
+{
+	char said[8192];
+	int status = command_run(said, sizeof said,
+	                         "%s bench decode %s --device discrete_cuda -n 1 --tokens 2 "
+	                         "--rounds 1 --breakdown 2>&1",
+	                         TESSERA, DATA);
+
+	ck_assert_msg(!status, "%s", said);
+	expect_part(said, "\n    norm  ");
+	ck_assert_msg(!strstr(said, "\n    copy  "), "%s", said);
+}
+END_TEST
+
 /* One rank, ranks over NCCL, and a mesh give the same text. */
 START_TEST(generated_text)
 {
@@ -940,6 +955,7 @@ int main(void)
 	                    TSAN       ? 8
 	                    : THIN > 1 ? 9
 	                               : 18);
+	tcase_add_test(t, one_rank_copies_nothing);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);
