@@ -30,11 +30,13 @@ const struct tess_op *ahead_find_norm(const struct tess_op *add)
 	    !y->shape[0] || !is_same_view(&norm->in[0], y))
 		return NULL;
 	run = (int64_t)norm->num[TESS_NORM_RUN];
-	if ((run && run != y->shape[1]) || !is_apart_or_same(&norm->out[0], y) ||
-	    !is_apart_or_same(&norm->out[0], &add->in[0]) ||
-	    !is_apart_or_same(&norm->out[0], &add->in[1]))
+	if ((run && run != y->shape[1]) || !is_apart_or_same(&norm->out[0], y))
 		return NULL;
-	return norm;
+	/* the block of a row has read its operands before it writes the out, but not those of others */
+	return y->shape[0] == 1 || (is_apart_or_same(&norm->out[0], &add->in[0]) &&
+	                            is_apart_or_same(&norm->out[0], &add->in[1]))
+	               ? norm
+	               : NULL;
 }
 
 /* Of the two outs of a product. */

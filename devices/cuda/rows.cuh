@@ -137,6 +137,7 @@ DEVICE float add_block(float x, float *scratch)
 
 	EACH_MASK(mask, 1, WARP)
 		x += shuffle_xor(x, mask);
+	sync_warp(); /* what its threads have read may be written after this function */
 	if (warps == 1)
 		return x;
 	sync_block(); /* the last sum has been read */
@@ -198,57 +199,99 @@ DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
 	return widen_norm_weight(a, load_bits(a->w, a->w_dtype, i * a->w_stride));
 }
 
-/* total = x + more: a thread reads what it has written itself. */
-DEVICE void add_run(const struct norm_args *a, const float *x, const float *more, float *total)
+/* Elements i, i + threads, .. of total = x + more, which is written, or of x. */
+DEVICE void load_sums(const struct norm_args *a, const float *x, int64_t t, int64_t i, float *v)
 {
 	const int step = blockDim.x;
-	float v[NORM_LOADS], u[NORM_LOADS];
+	float *total = a->total + t * a->total_pitch, u[NORM_LOADS];
 
-	for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
-		load_run(x, i, a->each, v);
-		load_run(more, i, a->each, u);
+	load_run(x, i, a->each, v);
+	if (!a->more)
+		return;
+	load_run(a->more + t * a->more_pitch, i, a->each, u);
+	EACH(j, NORM_LOADS) {
+		v[j] += u[j];
+		if (i + j * step < a->each)
+			total[i + j * step] = v[j];
+	}
+}
+
+/* What measure_run finds of a run of which a thread holds all its elements. */
+DEVICE void measure_held_run(const struct norm_args *a, const float *v, float *scratch, float *mean,
+                             float *scale)
+{
+	float sum = 0.0f, d;
+
+	*mean = 0.0f;
+	if (a->layer) {
 		EACH(j, NORM_LOADS)
-			if (i + j * step < a->each)
-				total[i + j * step] = v[j] + u[j];
+			sum += v[j];
+		*mean = add_block(sum, scratch) / (float)a->each;
+		sum = 0.0f;
+	}
+	EACH(j, NORM_LOADS) {
+		d = threadIdx.x + j * blockDim.x < a->each ? v[j] - *mean : 0.0f;
+		sum = fmaf(d, d, sum);
+	}
+	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
+}
+
+/* The bits of weights i, i + threads, .. */
+DEVICE void load_norm_weights(const struct norm_args *a, int64_t i, uint32_t *w)
+{
+	const int step = blockDim.x;
+
+	EACH(j, NORM_LOADS)
+		if (i + j * step < a->each)
+			w[j] = load_bits(a->w, a->w_dtype, (i + j * step) * a->w_stride);
+}
+
+DEVICE void write_normalized(const struct norm_args *a, int64_t t, int64_t i0, const float *v,
+                             const uint32_t *w, float mean, float scale, float *y)
+{
+	const int step = blockDim.x;
+
+	EACH(j, NORM_LOADS) {
+		int64_t i = i0 + j * step;
+		float d;
+
+		if (i >= a->each)
+			break;
+		d = (v[j] - mean) * scale * widen_norm_weight(a, w[j]);
+		d = a->b ? d + widen_element(a->b, a->b_dtype, i * a->b_stride) : d;
+		y[i] = d;
+		if (a->rounded)
+			a->rounded[t * a->each + i] = (uint16_t)pack_bf16(d, 0.0f);
 	}
 }
 
 KERNEL_EARLY(NORM_THREADS_MAX, normalize_runs, norm_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
-	const int step = blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;
+	const int step = NORM_LOADS * blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;
 	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
 	const float *x = a.x + t * a.x_pitch + run * a.each;
-	float *y = a.y + t * a.y_pitch + run * a.each, mean, s, d;
-	float v[NORM_LOADS];
+	float *y = a.y + t * a.y_pitch + run * a.each, mean, scale, v[NORM_LOADS];
 	uint32_t w[NORM_LOADS];
 
 	if (threadIdx.x * line < a.each && a.w_stride == 1)
 		prefetch_line((const char *)a.w + threadIdx.x * 128);
 	wait_for_kernels();
-	if (a.more) {
-		float *total = a.total + t * a.total_pitch;
-
-		add_run(&a, x, a.more + t * a.more_pitch, total);
-		x = total;
+	if (a.each <= step) {
+		load_norm_weights(&a, threadIdx.x, w);
+		load_sums(&a, x, t, threadIdx.x, v);
+		measure_held_run(&a, v, scratch, &mean, &scale);
+		write_normalized(&a, t, threadIdx.x, v, w, mean, scale, y);
+		return;
 	}
-	measure_run(&a, x, scratch, &mean, &s);
-	for (int64_t i0 = threadIdx.x; i0 < a.each; i0 += NORM_LOADS * step) {
-		load_run(x, i0, a.each, v);
-		EACH(j, NORM_LOADS)
-			if (i0 + j * step < a.each)
-				w[j] = load_bits(a.w, a.w_dtype, (i0 + j * step) * a.w_stride);
-		EACH(j, NORM_LOADS) {
-			int64_t i = i0 + j * step;
-
-			if (i >= a.each)
-				break;
-			d = (v[j] - mean) * s * widen_norm_weight(&a, w[j]);
-			d = a.b ? d + widen_element(a.b, a.b_dtype, i * a.b_stride) : d;
-			y[i] = d;
-			if (a.rounded)
-				a.rounded[t * a.each + i] = (uint16_t)pack_bf16(d, 0.0f);
-		}
+	for (int64_t i = threadIdx.x; i < a.each && a.more; i += step)
+		load_sums(&a, x, t, i, v);
+	x = a.more ? a.total + t * a.total_pitch : x; /* a thread reads what it wrote */
+	measure_run(&a, x, scratch, &mean, &scale);
+	for (int64_t i = threadIdx.x; i < a.each; i += step) {
+		load_run(x, i, a.each, v);
+		load_norm_weights(&a, i, w);
+		write_normalized(&a, t, i, v, w, mean, scale, y);
 	}
 }
 
