@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PAGE = 4096, PAGES = 1 << 18, WARP = 32 };
+enum { PAGE = 4096, PAGES = 1 << 18, GRANULE = 2, WARP = 32 };
 enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
 static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
@@ -17,7 +17,7 @@ struct mark { /* the last access */
 	enum access access;
 };
 
-struct marks { /* of a byte of memory */
+struct marks { /* of GRANULE bytes of memory */
 	struct mark write, read;
 };
 
@@ -78,13 +78,13 @@ static struct marks *find_marks(const char *p)
 			i = (i + 1) % PAGES;
 		if (!pages[i].number) {
 			pages[i].number = number;
-			pages[i].marks = calloc(PAGE, sizeof *pages[i].marks);
+			pages[i].marks = calloc(PAGE / GRANULE, sizeof *pages[i].marks);
 			if (!pages[i].marks)
 				abort();
 		}
 		last = &pages[i];
 	}
-	return &last->marks[(uintptr_t)p % PAGE];
+	return &last->marks[(uintptr_t)p % PAGE / GRANULE];
 }
 
 /* ---- accesses that race ---------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
 
 	if (!check_address(t, p, bytes))
 		return;
-	for (unsigned i = 0; i < bytes; i++, m++) {
+	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "reads what a copy has not written");
 		if (!is_ordered(&m->write, t))
@@ -150,7 +150,7 @@ static void write_memory(const struct ptx_thread *t, const char *p, unsigned byt
 
 	if (!check_address(t, p, bytes))
 		return;
-	for (unsigned i = 0; i < bytes; i++, m++) {
+	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "writes what a copy has not written");
 		if (!is_ordered(&m->write, t) && !(access == ATOMIC && m->write.access == ATOMIC))
@@ -261,7 +261,7 @@ static void end_copy(const struct ptx_thread *t, const char *to)
 	struct marks *m = find_marks(to);
 
 	scope = emulated_block;
-	for (unsigned i = 0; i < 16; i++)
+	for (unsigned i = 0; i < 16 / GRANULE; i++)
 		set_mark(&m[i].write, t, PLAIN);
 }
 

@@ -24,7 +24,8 @@ struct ptx_thread {
 
 char *ptx_shared(uint64_t at);
 /* All bytes must be of one object, on a multiple of their number, and no other thread may have
- * written them, or a write have read them, since a barrier of both. */
+ * written them, or a write have read them, since a barrier of both. Races of single bytes are not
+ * found. */
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
 uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v);
