@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT_ROWS = 512 };
 
 /* ---- callbacks, on rank 0 -------------------------------------------------------------------- */
 
@@ -239,7 +238,7 @@ tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_
 	tess_status st;
 
 	if (!g.options.chunk)
-		g.options.chunk = PROMPT_ROWS;
+		g.options.chunk = tess_runner_get_prompt_rows(r);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = alloc_generation(&g);

@@ -47,7 +47,7 @@ struct tess_generate_callbacks {
 };
 
 struct tess_generate_options { /* the same on all ranks; zeroed: presets */
-	int64_t chunk; /* rows of prompts in a step; 0: 512 */
+	int64_t chunk; /* rows of prompts in a step; 0: as the device has it */
 	int64_t batch; /* requests that run at once; 0: as many as the KV cache has room for */
 	struct tess_generate_callbacks callbacks;
 };

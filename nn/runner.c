@@ -29,6 +29,7 @@ const struct tess_option tess_runner_options[] = {
 	{ NULL, NULL, NULL },
 };
 
+enum { PROMPT_ROWS = 512 };
 enum { GRAPH_ROWS = 64 }; /* of a step: more take longer than it takes to queue their ops */
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -485,6 +486,13 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 struct tess_group *tess_runner_group(const struct tess_runner *s)
 {
 	return s->parts.group;
+}
+
+int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
+{
+	int64_t rows = s->device.table->prompt_rows;
+
+	return rows > 0 ? rows : PROMPT_ROWS;
 }
 
 int64_t tess_runner_vocabulary(const struct tess_runner *s)

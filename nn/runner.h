@@ -128,6 +128,8 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
+/* Of prompts in a step, as the device has it by default. */
+int64_t tess_runner_get_prompt_rows(const struct tess_runner *s);
 /* The most positions that a text can have; 0: any. */
 int64_t tess_runner_positions(const struct tess_runner *s);
 

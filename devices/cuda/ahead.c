@@ -32,7 +32,7 @@ const struct tess_op *ahead_find_norm(const struct tess_op *add)
 	run = (int64_t)norm->num[TESS_NORM_RUN];
 	if ((run && run != y->shape[1]) || !is_apart_or_same(&norm->out[0], y))
 		return NULL;
-	/* the block of a row has read its operands before it writes the out, but not those of others */
+	/* the block of a row has read its operands before it writes the out; not those of others */
 	return y->shape[0] == 1 || (is_apart_or_same(&norm->out[0], &add->in[0]) &&
 	                            is_apart_or_same(&norm->out[0], &add->in[1]))
 	               ? norm

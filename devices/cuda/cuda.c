@@ -399,6 +399,7 @@ static const struct tess_device cuda_device = {
 	.reached = test_point,
 	.kv_dtype = prefer_kv_dtype,
 	.follow = follow_stream,
+	.prompt_rows = 2048, /* products of fewer leave multiprocessors idle */
 };
 static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {

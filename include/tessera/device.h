@@ -143,8 +143,9 @@ struct tess_device {
 	int32_t (*kv_dtype)(int32_t weights);
 	/* What is queued on `stream` from now on runs after what is on `after` now. */
 	tess_status (*follow)(void *self, void *stream, void *after);
+	int64_t prompt_rows;            /* of prompts in a step, by default; 0: 512 */
 };
-TESS_TIGHT(tess_device, follow);
+TESS_TIGHT(tess_device, prompt_rows);
 
 TESS_END
 #endif

@@ -152,7 +152,7 @@ enum { TESS_GO_ON, TESS_END_ONE, TESS_END_ALL };
 struct tess_generation {
 	uint32_t size;
 	int32_t batch;                  /* requests at once; 0: what the KV cache has room for */
-	int64_t chunk;                  /* rows of prompts in a step; 0: 512 */
+	int64_t chunk;                  /* rows of prompts in a step; 0: 512, cuda 2048 */
 	void *self;
 	/* Each chosen id, with TESS_TOKEN_LOGITS its logits [vocabulary] (else NULL), and the
 	 * bytes that it completes: whole characters, often none; without a tokenizer NULL, 0. */

@@ -824,6 +824,20 @@ START_TEST(one_rank_copies_nothing)
 }
 END_TEST
 
+/* A prompt of 200 ids is four steps of at most 64 rows, as the device wants it. */
+START_TEST(prompts_have_steps_of_the_device)
+{
+	char said[8192];
+	int status = command_run(said, sizeof said,
+	                         "%s bench prefill %s --device discrete_cuda -n 1 --tokens 200 "
+	                         "--rounds 1 --breakdown 2>&1",
+	                         TESSERA, DATA);
+
+	ck_assert_msg(!status, "%s", said);
+	expect_part(said, "\n    attention             20  "); /* of 5 layers */
+}
+END_TEST
+
 /* One rank, ranks over NCCL, and a mesh give the same text. */
 START_TEST(generated_text)
 {
@@ -956,6 +970,7 @@ int main(void)
 	                    : THIN > 1 ? 9
 	                               : 18);
 	tcase_add_test(t, one_rank_copies_nothing);
+	tcase_add_test(t, prompts_have_steps_of_the_device);
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);

@@ -917,6 +917,7 @@ static const struct tess_device discrete_device = {
 	.reached = test_mark,
 	.kv_dtype = prefer_kv_dtype_by_env,
 	.follow = order_streams,
+	.prompt_rows = 64,
 };
 static const struct tess_device *const devices[] = { &discrete_device, NULL };
 
