@@ -1,6 +1,6 @@
 /*
- * attention_tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a cache in
- * bf16, queries and weights rounded to bf16, sums in f32.
+ * attention_tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a
+ * cache in bf16, queries and weights rounded to bf16, sums in f32.
  *
  * A warp has 16 rows. Keys [d, 64] and values [64, dv] of a page are the right sides of products as
  * they lie; the next page is copied while one is multiplied. In shared memory 16 bytes of row r are
