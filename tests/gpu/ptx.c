@@ -166,32 +166,26 @@ void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes)
 	write_memory(t, p, bytes, PLAIN);
 }
 
-uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v)
+static uint32_t start_atomic(const struct ptx_thread *t, const char *p)
 {
-	uint32_t *at = (uint32_t *)(void *)p, was = *at;
+	uint32_t was;
 
-	write_memory(t, p, sizeof *at, ATOMIC);
-	*at += v;
+	write_memory(t, p, sizeof was, ATOMIC);
+	memcpy(&was, p, sizeof was);
 	return was;
 }
 
-uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v)
-{
-	uint32_t *at = (uint32_t *)(void *)p, was = *at;
-
-	write_memory(t, p, sizeof *at, ATOMIC);
-	*at = v < was ? v : was;
-	return was;
-}
-
-uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v)
-{
-	uint32_t *at = (uint32_t *)(void *)p, was = *at;
-
-	write_memory(t, p, sizeof *at, ATOMIC);
-	*at = v > was ? v : was;
-	return was;
-}
+#define ATOMIC_OF(name, result) \
+	uint32_t ptx_##name##_atomic(const struct ptx_thread *t, char *p, uint32_t v) \
+	{ \
+		uint32_t was = start_atomic(t, p), is = result; \
+\
+		memcpy(p, &is, sizeof is); \
+		return was; \
+	}
+ATOMIC_OF(add, was + v)
+ATOMIC_OF(min, v < was ? v : was)
+ATOMIC_OF(max, v > was ? v : was)
 
 /* As on a GPU, it asks for memory which may be written meanwhile. */
 void ptx_prefetch(const char *p)

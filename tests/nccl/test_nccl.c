@@ -809,16 +809,23 @@ END_TEST
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+/* What `tessera bench` says of the ops on one rank. */
+static void bench_ops(const char *what, char *said, size_t bytes)
+{
+	int status = command_run(said, bytes,
+	                         "%s bench %s %s --device discrete_cuda -n 1 --rounds 1 "
+	                         "--breakdown 2>&1",
+	                         TESSERA, what, DATA);
+
+	ck_assert_msg(!status, "%s", said);
+}
+
 /* A sum that has one node is where that is. */
 START_TEST(one_rank_copies_nothing)
 {
 	char said[8192];
-	int status = command_run(said, sizeof said,
-	                         "%s bench decode %s --device discrete_cuda -n 1 --tokens 2 "
-	                         "--rounds 1 --breakdown 2>&1",
-	                         TESSERA, DATA);
 
-	ck_assert_msg(!status, "%s", said);
+	bench_ops("decode --tokens 2", said, sizeof said);
 	expect_part(said, "\n    norm  ");
 	ck_assert_msg(!strstr(said, "\n    copy  "), "%s", said);
 }
@@ -828,12 +835,8 @@ END_TEST
 START_TEST(prompts_have_steps_of_the_device)
 {
 	char said[8192];
-	int status = command_run(said, sizeof said,
-	                         "%s bench prefill %s --device discrete_cuda -n 1 --tokens 200 "
-	                         "--rounds 1 --breakdown 2>&1",
-	                         TESSERA, DATA);
 
-	ck_assert_msg(!status, "%s", said);
+	bench_ops("prefill --tokens 200", said, sizeof said);
 	expect_part(said, "\n    attention             20  "); /* of 5 layers */
 }
 END_TEST
