@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LOGITS_ROWS = 512 };
 
 /* ---- callbacks, on rank 0 -------------------------------------------------------------------- */
 
@@ -223,6 +224,16 @@ static void free_generation(struct tess_generate_state *g)
 	tess_sampler_free(g->sampler);
 }
 
+/* As the device has it; logits of all rows of a step are a large value. */
+static int64_t choose_chunk(const struct tess_generate_state *g)
+{
+	int64_t rows = tess_runner_get_prompt_rows(g->runner);
+
+	for (int64_t i = 0; i < g->n && rows > LOGITS_ROWS; i++)
+		rows = g->requests[i].all ? LOGITS_ROWS : rows;
+	return rows;
+}
+
 /* Runs in the default floating-point state, whatever the caller has set. */
 tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_request *requests,
                               int64_t n, const struct tess_generate_options *options,
@@ -238,7 +249,7 @@ tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_
 	tess_status st;
 
 	if (!g.options.chunk)
-		g.options.chunk = tess_runner_get_prompt_rows(r);
+		g.options.chunk = choose_chunk(&g);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = alloc_generation(&g);
