@@ -1,4 +1,5 @@
 #include "ptx.h"
+#include "traffic.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,6 +135,8 @@ void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
 
 	if (!check_address(t, p, bytes))
 		return;
+	if (traffic_counted)
+		traffic_add(t->kernel, __builtin_return_address(0), p, bytes);
 	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "reads what a copy has not written");
@@ -144,12 +147,14 @@ void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
 }
 
 static void write_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
-                         enum access access)
+                         enum access access, const void *site)
 {
 	struct marks *m = find_marks(p);
 
 	if (!check_address(t, p, bytes))
 		return;
+	if (traffic_counted)
+		traffic_add(t->kernel, site, p, bytes);
 	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "writes what a copy has not written");
@@ -163,14 +168,14 @@ static void write_memory(const struct ptx_thread *t, const char *p, unsigned byt
 
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
-	write_memory(t, p, bytes, PLAIN);
+	write_memory(t, p, bytes, PLAIN, __builtin_return_address(0));
 }
 
 static uint32_t start_atomic(const struct ptx_thread *t, const char *p)
 {
 	uint32_t was;
 
-	write_memory(t, p, sizeof was, ATOMIC);
+	write_memory(t, p, sizeof was, ATOMIC, p);
 	memcpy(&was, p, sizeof was);
 	return was;
 }
@@ -237,7 +242,7 @@ void ptx_copy_async(struct ptx_thread *t, char *to, const char *from, uint32_t b
 		abort();
 	if (filled)
 		ptx_read(t, from, bytes);
-	write_memory(t, to, bytes, COPY);
+	write_memory(t, to, bytes, COPY, __builtin_return_address(0));
 	t->to[t->ncopies] = to;
 	t->group[t->ncopies++] = t->groups;
 	emulator_copy_async(to, from, (int)filled);

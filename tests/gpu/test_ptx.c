@@ -4,6 +4,7 @@
  */
 #include "../unit/suite.h"
 #include "emulated_kernels.h"
+#include "traffic.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -45,6 +46,21 @@ START_TEST(kernels_that_are_right)
 		ck_assert_int_eq(words[i], THREADS);
 	run_kernel("same_word_of_blocks", 1);
 	run_kernel("same_word_of_blocks", 1); /* in launches one after the other */
+}
+END_TEST
+
+START_TEST(traffic_of_strides)
+{
+	const struct traffic *t;
+
+	traffic_counted = true;
+	run_kernel("right_strides", 1);
+	t = traffic_get();
+	ck_assert_str_eq(t->kernel, "right_strides");
+	ck_assert_int_eq(t->used, 4 * THREADS);
+	ck_assert_int_eq(t->moved, 2 * t->used);
+	ck_assert_int_eq(t->least, THREADS / 32);
+	ck_assert_int_eq(t->steps, 2 * t->least);
 }
 END_TEST
 
@@ -96,6 +112,7 @@ int main(void)
 	TCase *t = suite_begin("ptx", 60, &r);
 
 	tcase_add_test(t, kernels_that_are_right);
+	tcase_add_test(t, traffic_of_strides);
 	tcase_add_loop_test(t, kernels_that_are_wrong, 0, WRONG);
 	return suite_end(r);
 }
