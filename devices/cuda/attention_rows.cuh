@@ -237,6 +237,23 @@ DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char
 	}
 }
 
+/* to[4] += x: at once where `wide` says that all are there and aligned, else the first n. */
+DEVICE void add_four(float *to, const float *x, int n, int wide)
+{
+	float f[4];
+
+	if (wide) {
+		widen_four(load_quad(to), PORT_F32, f);
+		EACH(i, 4)
+			f[i] += x[i];
+		store_quad(to, pack_quad(f));
+	} else {
+		EACH(i, 4)
+			if (i < n)
+				to[i] += x[i];
+	}
+}
+
 /* Adds the lanes' sums of a warp to total[heads][dv], one row of lanes after another. */
 DEVICE void add_lanes(const struct attention_args *a, const int per, const struct value_lane *l,
                       float sum[][ATTEND_HEADS][8], float *total)
@@ -247,10 +264,12 @@ DEVICE void add_lanes(const struct attention_args *a, const int per, const struc
 		EACH(c, chunks) {
 			int at = l->at + c * per * WARP;
 
+			if (!l->active || l->row != row || at >= a->dv)
+				continue;
 			EACH(h, ATTEND_HEADS)
-				EACH(i, per)
-					if (l->active && l->row == row && at + i < a->dv)
-						total[h * a->dv + at + i] += sum[c][h][i];
+				EACH(i, per / 4)
+					add_four(total + h * a->dv + at + 4 * i, sum[c][h] + 4 * i,
+					         a->dv - at - 4 * i, a->dv % 8 == 0);
 		}
 		sync_warp();
 	}
