@@ -400,14 +400,12 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	struct value *x = build_get_value(b, from);
 	int32_t was = from->place[rec->along].kind, is = to->place[rec->along].kind;
 
-	if (b->status)
+	if (b->status || use_only_node(b, rec, x))
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
 	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* it is the whole */
 		b->value[to->id] = *x;
-	else if (use_only_node(b, rec, x))
-		return;
 	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
 		add_maximum(b, x, build_get_value(b, to));
 	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
