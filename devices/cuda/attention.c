@@ -98,7 +98,10 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 	return st || a->parts == 1 ? st : op_launch(g, op, merge);
 }
 
-/* Tensor cores read keys and values as they lie, 16 bytes and 16 elements at a time. */
+/*
+ * Tensor cores read keys and values as they lie, 16 bytes and 16 elements at a time; the largest
+ * score is found before scores are scaled.
+ */
 static bool can_use_tensor_cores(const struct gpu *g, const struct attention_args *a)
 {
 	return g->math != MATH_F32 && a->dtype == TESS_BF16 && a->scale > 0 &&

@@ -3,21 +3,6 @@
  * found on the GPU, in f32. A warp has a column of a weight, and up to 8 rows of x at a time.
  */
 
-/* Elements [k, k + 8) of a row: of a weight in steps of `step`, or of x. Behind `n` are zeros. */
-DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, int64_t n, float *out)
-{
-	const char *at = p + k * (dtype == PORT_F32 ? 4 : 2);
-
-	if (step == 1 && n - k >= 8 && (uintptr_t)at % 16 == 0) {
-		widen_quad(load_quad(at), dtype, out);
-		if (dtype == PORT_F32)
-			widen_quad(load_quad(at + 16), dtype, out + 4);
-		return;
-	}
-	EACH(i, 8)
-		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
-}
-
 enum { COLUMN_LOADS = 8 }; /* of four elements of a column, under way at once */
 
 /* Whether lanes can read four weights, and 16 bytes of rows of x, at a time. */

@@ -90,6 +90,21 @@ KERNEL(LIST_THREADS, list_expert_rows, list_args)
 	}
 }
 
+/* Elements [k, k + 8) of a row: of a weight in steps of `step`, or of x. Behind `n` are zeros. */
+DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, int64_t n, float *out)
+{
+	const char *at = p + k * (dtype == PORT_F32 ? 4 : 2);
+
+	if (step == 1 && n - k >= 8 && (uintptr_t)at % 16 == 0) {
+		widen_quad(load_quad(at), dtype, out);
+		if (dtype == PORT_F32)
+			widen_quad(load_quad(at + 16), dtype, out + 4);
+		return;
+	}
+	EACH(i, 8)
+		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
+}
+
 /* Elements [at, at + 8) of 8 rows of 64, as they lie in shared memory. */
 DEVICE void store_eight(float *to, const float *f)
 {

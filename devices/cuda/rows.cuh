@@ -159,9 +159,12 @@ DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)
 		out[j] = i + j * (int)blockDim.x < n ? x[i + j * (int)blockDim.x] : 0.0f;
 }
 
-/* The mean of a run, 0 of RMS, and 1 / sqrt(the mean of the squares + eps). */
-DEVICE void measure_run(const struct norm_args *a, const float *x, float *scratch, float *mean,
-                        float *scale)
+/*
+ * The mean of a run, 0 of RMS, and 1 / sqrt(the mean of the squares + eps). `held`: its elements, of
+ * which a thread has all that are its own; NULL: they are read.
+ */
+DEVICE void measure_run(const struct norm_args *a, const float *x, const float *held,
+                        float *scratch, float *mean, float *scale)
 {
 	const int step = blockDim.x;
 	float sum = 0.0f, v[NORM_LOADS], d;
@@ -169,17 +172,19 @@ DEVICE void measure_run(const struct norm_args *a, const float *x, float *scratc
 	*mean = 0.0f;
 	if (a->layer) {
 		for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
-			load_run(x, i, a->each, v);
+			if (!held)
+				load_run(x, i, a->each, v);
 			EACH(j, NORM_LOADS)
-				sum += v[j];
+				sum += held ? held[j] : v[j];
 		}
 		*mean = add_block(sum, scratch) / (float)a->each;
 		sum = 0.0f;
 	}
 	for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
-		load_run(x, i, a->each, v);
+		if (!held)
+			load_run(x, i, a->each, v);
 		EACH(j, NORM_LOADS) {
-			d = i + j * step < a->each ? v[j] - *mean : 0.0f;
+			d = i + j * step < a->each ? (held ? held[j] : v[j]) - *mean : 0.0f;
 			sum = fmaf(d, d, sum);
 		}
 	}
@@ -214,26 +219,6 @@ DEVICE void load_sums(const struct norm_args *a, const float *x, int64_t t, int6
 		if (i + j * step < a->each)
 			total[i + j * step] = v[j];
 	}
-}
-
-/* What measure_run finds of a run of which a thread holds all its elements. */
-DEVICE void measure_held_run(const struct norm_args *a, const float *v, float *scratch, float *mean,
-                             float *scale)
-{
-	float sum = 0.0f, d;
-
-	*mean = 0.0f;
-	if (a->layer) {
-		EACH(j, NORM_LOADS)
-			sum += v[j];
-		*mean = add_block(sum, scratch) / (float)a->each;
-		sum = 0.0f;
-	}
-	EACH(j, NORM_LOADS) {
-		d = threadIdx.x + j * blockDim.x < a->each ? v[j] - *mean : 0.0f;
-		sum = fmaf(d, d, sum);
-	}
-	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
 }
 
 /* The bits of weights i, i + threads, .. */
@@ -280,14 +265,14 @@ KERNEL_EARLY(NORM_THREADS_MAX, normalize_runs, norm_args)
 	if (a.each <= step) {
 		load_norm_weights(&a, threadIdx.x, w);
 		load_sums(&a, x, t, threadIdx.x, v);
-		measure_held_run(&a, v, scratch, &mean, &scale);
+		measure_run(&a, x, v, scratch, &mean, &scale);
 		write_normalized(&a, t, threadIdx.x, v, w, mean, scale, y);
 		return;
 	}
 	for (int64_t i = threadIdx.x; i < a.each && a.more; i += step)
 		load_sums(&a, x, t, i, v);
 	x = a.more ? a.total + t * a.total_pitch : x; /* a thread reads what it wrote */
-	measure_run(&a, x, scratch, &mean, &scale);
+	measure_run(&a, x, NULL, scratch, &mean, &scale);
 	for (int64_t i = threadIdx.x; i < a.each; i += step) {
 		load_run(x, i, a.each, v);
 		load_norm_weights(&a, i, w);

@@ -40,7 +40,7 @@ KERNEL(NORM_THREADS_MAX, measure_runs, norm_args)
 	const float *x = a.x + blockIdx.x / a.runs * a.x_pitch + blockIdx.x % a.runs * a.each;
 	float mean, scale;
 
-	measure_run(&a, x, scratch, &mean, &scale);
+	measure_run(&a, x, NULL, scratch, &mean, &scale);
 	if (threadIdx.x)
 		return;
 	a.y[2 * (int64_t)blockIdx.x] = mean;
@@ -58,7 +58,7 @@ KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
 	float *y = n->y + t * n->y_pitch + run * n->each;
 	float mean, scale, sum = 0.0f, product = 0.0f;
 
-	measure_run(n, x, scratch, &mean, &scale);
+	measure_run(n, x, NULL, scratch, &mean, &scale);
 	for (int64_t i = threadIdx.x; i < n->each; i += blockDim.x) {
 		float u = g[i] * read_norm_weight(n, i);
 
