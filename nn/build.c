@@ -204,6 +204,21 @@ static void join_buffers(struct build *b)
 	}
 }
 
+/* Ops whose outs only the next step reads. What the host reads lives to the last step. */
+static void mark_only_next(struct build *b)
+{
+	for (int32_t i = 0; i < b->nouts; i++) {
+		const struct out *o = &b->out[i];
+		const struct buffer *memory = &b->buffer[o->buffer];
+		struct tess_op *op = &b->l->step[o->step]->op;
+		bool first = !i || o->step != o[-1].step;
+
+		op->only_next = memory->space == TESS_SPACE_STEP &&
+		                memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
+		                (first || op->only_next);
+	}
+}
+
 void build_place_buffers(struct build *b)
 {
 	struct tess_rank_program *l = b->l;
@@ -213,6 +228,7 @@ void build_place_buffers(struct build *b)
 		b->status = TESS_ENOMEM;
 		return;
 	}
+	mark_only_next(b);
 	join_buffers(b);
 	for (int32_t i = 0; i < b->nbuffers; i++)
 		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
@@ -356,8 +372,18 @@ void build_set_input(struct build *b, struct tess_step *s, int32_t i, const stru
 
 void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
 {
-	if (!b->status)
-		set_view(b, &s->out[i], v);
+	struct out *list;
+
+	if (b->status)
+		return;
+	set_view(b, &s->out[i], v);
+	list = tess_arena_grow(&b->l->arena, b->out, (size_t)b->nouts, sizeof *list);
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	b->out = list;
+	b->out[b->nouts++] = (struct out){ b->l->nsteps - 1, v->buffer };
 }
 
 void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)

@@ -12,6 +12,10 @@ struct buffer {
 	int32_t in_place; /* the buffer whose memory it takes over; -1: none */
 };
 
+struct out { /* that a step writes */
+	int32_t step, buffer;
+};
+
 struct in_place { /* buffers of an op whose out may have the memory of an operand */
 	int32_t from, to;
 };
@@ -31,12 +35,13 @@ struct build {
 	struct value *value; /* by the tensor's id */
 	struct buffer *buffer;
 	struct in_place *in_place; /* in the order of steps */
+	struct out *out; /* of ops, in the order of steps */
 	struct tess_run *runs; /* scratch, with room for the pieces of any axis of a weight */
 	/* the trees over tokens: whole, and cut by each mesh dimension; ntree 0: not yet */
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* of training */
 	struct build_gathers *gathers;
-	int32_t nbuffers, nin_place, record;
+	int32_t nbuffers, nin_place, nouts, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
 };

@@ -85,15 +85,64 @@ void lockstep_close_rank(struct lockstep_rank *me)
 	tess_rank_weights_free(&me->held);
 }
 
+/* The bytes from the first f32 of a view to behind the last, if it has any. */
+static size_t measure_view(const struct tess_view *v)
+{
+	int64_t last = 0;
+
+	for (int32_t i = 0; i < v->ndim; i++) {
+		if (!v->shape[i])
+			return 0;
+		last += (v->shape[i] - 1) * v->stride[i];
+	}
+	return (size_t)(last + 1) * sizeof(float);
+}
+
+static bool share_memory(const struct tess_view *a, const struct tess_view *b)
+{
+	const char *x = a->data, *y = b->data;
+
+	return x < y + measure_view(b) && y < x + measure_view(a);
+}
+
+/* Rows of f32 become NaN. */
+static void forget_rows(const struct tess_view *v)
+{
+	int64_t rows = v->ndim > 1 ? v->shape[v->ndim - 2] : 1;
+	int64_t nodes = v->ndim > 2 ? v->shape[0] : 1, cols = v->shape[v->ndim - 1];
+
+	for (int64_t i = 0; i < nodes * rows && v->stride[v->ndim - 1] == 1; i++)
+		memset((float *)v->data + (v->ndim > 2 ? i / rows * v->stride[0] : 0) +
+		               (v->ndim > 1 ? i % rows * v->stride[v->ndim - 2] : 0),
+		       0xff, sizeof(float) * (size_t)cols);
+}
+
+/* Where an op says that only `s` reads its outs, they become NaN: who else reads them shows. */
+static void forget_read_outs(const struct tess_step *before, const struct tess_step *s)
+{
+	const struct tess_op *op = &before->op;
+	bool shared = false;
+
+	if (before->kind != TESS_STEP_OP || op->next != &s->op || !op->only_next)
+		return;
+	for (int32_t i = 0; i < op->nout; i++)
+		for (int32_t k = 0; k < s->op.nout; k++)
+			shared = shared || share_memory(&op->out[i], &s->op.out[k]);
+	for (int32_t i = 0; i < op->nout && !shared; i++)
+		forget_rows(&op->out[i]);
+}
+
 /* Runs to the next collective; NULL: the rank is done. */
 static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
 	for (; me->at < me->low->nsteps; me->at++) {
 		const struct tess_step *s = me->low->step[me->at];
 
-		if (s->kind == TESS_STEP_OP)
+		if (s->kind == TESS_STEP_OP) {
 			scalar_run(&s->op);
-		else if (s->kind == TESS_STEP_CALL)
+			if (me->at)
+				forget_read_outs(me->low->step[me->at - 1], s);
+		} else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
 		else if (s->kind == TESS_STEP_WAIT) /* as late as it may be */
 			return me->low->step[me->at++]->of;
