@@ -4,6 +4,8 @@
  */
 #include "gpu.h"
 
+#include <string.h>
+
 /* Rows of f32: whether they share no memory, or each element has the same address. */
 static bool is_apart_or_same(const struct tess_view *a, const struct tess_view *b)
 {
@@ -18,6 +20,19 @@ static bool is_same_view(const struct tess_view *a, const struct tess_view *b)
 {
 	return a->data == b->data && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] &&
 	       a->stride[0] == b->stride[0];
+}
+
+/* A Partial of one node is read as rows. */
+static struct tess_view get_finished_rows(const struct tess_view *v)
+{
+	struct tess_view rows = *v;
+
+	if (v->ndim == 3 && v->shape[0] == 1) {
+		rows.ndim = 2;
+		memcpy(rows.shape, v->shape + 1, 2 * sizeof *v->shape);
+		memcpy(rows.stride, v->stride + 1, 2 * sizeof *v->stride);
+	}
+	return rows;
 }
 
 const struct tess_op *ahead_find_norm(const struct tess_op *add)
@@ -39,20 +54,57 @@ const struct tess_op *ahead_find_norm(const struct tess_op *add)
 	               : NULL;
 }
 
-/* Of the two outs of a product. */
-const struct tess_op *ahead_find_glu(const struct tess_op *linear)
+/* The next op, if it is the GLU of the two outs of a product. */
+static const struct tess_op *find_glu(const struct tess_op *linear)
 {
 	const struct tess_op *glu = linear->next;
 	const struct tess_view *y = linear->out;
 
-	if (linear->kind != TESS_OP_LINEAR || linear->nout != 2 || !glu ||
-	    glu->kind != TESS_OP_GLU || glu->nin != 2 || y[0].ndim != 2 ||
-	    !is_same_view(&glu->in[0], &y[0]) || !is_same_view(&glu->in[1], &y[1]) ||
-	    !is_apart_or_same(&glu->out[0], &y[0]) || !is_apart_or_same(&glu->out[0], &y[1]) ||
+	return linear->kind == TESS_OP_LINEAR && linear->nout == 2 && glu &&
+	                       glu->kind == TESS_OP_GLU && glu->nin == 2 && y[0].ndim == 2 &&
+	                       is_same_view(&glu->in[0], &y[0]) && is_same_view(&glu->in[1], &y[1])
+	               ? glu
+	               : NULL;
+}
+
+const struct tess_op *ahead_find_glu(const struct tess_op *linear)
+{
+	const struct tess_op *glu = find_glu(linear);
+	const struct tess_view *y = linear->out;
+
+	if (!glu || !is_apart_or_same(&glu->out[0], &y[0]) ||
+	    !is_apart_or_same(&glu->out[0], &y[1]) ||
 	    !is_apart_or_same(&glu->out[0], &linear->in[0]) ||
 	    glu->out[0].data == linear->in[0].data)
 		return NULL;
 	return glu;
+}
+
+/*
+ * Adding to a value is no more for cuBLASLt than writing it, and the out is never written. The sum
+ * may take the memory of x, if that is read as bf16 elsewhere.
+ */
+const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
+                                     const struct tess_view **more)
+{
+	const struct tess_op *add = linear->next;
+	const struct tess_view *x = linear->in;
+	struct tess_view y;
+	int32_t own;
+
+	if (linear->kind != TESS_OP_LINEAR || linear->nout != 1 || !linear->only_next || !add ||
+	    add->kind != TESS_OP_ADD)
+		return NULL;
+	y = get_finished_rows(linear->out);
+	own = is_same_view(&add->in[1], &y);
+	*more = &add->in[!own];
+	if (!is_same_view(&add->in[own], &y) || is_same_view(*more, &y) ||
+	    !is_apart_or_same(*more, &y) || !is_apart_or_same(&add->out[0], *more))
+		return NULL;
+	return product_reads_bf16(g, linear) ||
+	                       (is_apart_or_same(&add->out[0], x) && add->out[0].data != x->data)
+	               ? add
+	               : NULL;
 }
 
 const struct tess_op *ahead_find_rope(const struct tess_op *rope)
@@ -75,19 +127,65 @@ const struct tess_op *ahead_find_rope(const struct tess_op *rope)
 	return next;
 }
 
+const struct tess_op *ahead_find_attention(const struct tess_op *rope, const struct tess_op *second)
+{
+	const struct tess_op *op = second->next;
+	const struct tess_view *q = &rope->out[0], *k = &second->out[0];
+	bool turned;
+
+	if (!op || op->kind != TESS_OP_ATTENTION || !op->in[5].ndim ||
+	    op->in[3].data != rope->in[1].data || !q->shape[0] ||
+	    op->num[TESS_ATTENTION_HEAD] != rope->num[TESS_ROPE_HEAD])
+		return NULL;
+	turned = is_same_view(&op->in[1], q);
+	return is_same_view(&op->in[0], turned ? k : q) && is_same_view(&op->in[1], turned ? q : k)
+	               ? op
+	               : NULL;
+}
+
 /* A LINEAR of more rows multiplies bf16, if its weights are that. */
-uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used)
+static bool can_round(const struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_op *linear = op->next;
 	const struct tess_view *y = &op->out[0];
+
+	return linear && linear->kind == TESS_OP_LINEAR && y->ndim == 2 &&
+	       y->shape[0] > MULTIPLY_ROWS && y->shape[1] % 8 == 0 &&
+	       is_same_view(&linear->in[0], y) && linear->in[1].dtype == TESS_BF16 &&
+	       product_get_math(g, linear) == MATH_AUTO;
+}
+
+/* Whether nothing reads what can be rounded as f32. */
+static bool can_drop(const struct gpu *g, const struct tess_op *op)
+{
+	return op->only_next && product_reads_bf16(g, op->next);
+}
+
+const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct tess_op *linear)
+{
+	const struct tess_op *glu = find_glu(linear);
+	const struct tess_view *y = linear->out;
+
+	return glu && linear->only_next && product_reads_bf16(g, linear) && can_round(g, glu) &&
+	                       can_drop(g, glu) && is_apart_or_same(&y[0], &y[1]) &&
+	                       y[0].data != y[1].data &&
+	                       is_row_aligned(y[0].data, y[0].stride[0], 2) &&
+	                       is_row_aligned(y[1].data, y[1].stride[0], 2)
+	               ? glu
+	               : NULL;
+}
+
+uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out)
+{
+	const struct tess_view *y = &op->out[0];
 	void *memory;
 
-	if (!linear || linear->kind != TESS_OP_LINEAR || y->ndim != 2 ||
-	    y->shape[0] <= MULTIPLY_ROWS || y->shape[1] % 8 || !is_same_view(&linear->in[0], y) ||
-	    linear->in[1].dtype != TESS_BF16 || product_get_math(g, linear) != MATH_AUTO ||
+	if (!can_round(g, op) ||
 	    memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory))
 		return NULL;
-	g->rounded_for = linear;
+	g->rounded_for = op->next;
 	g->rounded = (uint16_t *)(void *)((char *)memory + used);
+	g->dropped = can_drop(g, op);
+	*out = g->dropped ? NULL : *out;
 	return g->rounded;
 }

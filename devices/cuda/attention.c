@@ -34,7 +34,7 @@ static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 	return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : (int32_t)parts;
 }
 
-static struct attention_args make_attention_args(const struct gpu *g, const struct tess_op *op)
+struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *q = &op->in[0], *k = &op->in[1], *v = &op->in[2];
 	const struct tess_view *pages = &op->in[5];
@@ -125,7 +125,7 @@ static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
 
 static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 {
-	struct attention_args a = make_attention_args(g, op);
+	struct attention_args a = op_make_attention_args(g, op);
 	struct launch store = { .kernel = KERNEL_store_keys,
 		                .blocks = { a.rows, a.kv, 1 },
 		                .threads = ATTEND_THREADS,
@@ -135,11 +135,11 @@ static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 	void *part = NULL;
 	tess_status st = TESS_OK;
 
-	a.rounded = ahead_round_rows(g, op, used);
+	a.rounded = ahead_round_rows(g, op, used, &a.out);
 	if (used)
 		st = memory_get_scratch(g, used, &part);
 	a.part = part;
-	if (!st)
+	if (!st && g->stored_for != op)
 		st = op_launch(g, op, store);
 	if (!st)
 		st = launch_rows(g, op, &a);

@@ -45,7 +45,8 @@ DEVICE char *find_page(const struct attention_args *a, int64_t t, int64_t u)
 
 DEVICE void write_out(const struct attention_args *a, int64_t t, int at, float x)
 {
-	a->out[t * a->out_pitch + at] = x;
+	if (a->out)
+		a->out[t * a->out_pitch + at] = x;
 	if (a->rounded)
 		a->rounded[t * a->heads * a->dv + at] = (uint16_t)pack_bf16(x, 0.0f);
 }
@@ -63,25 +64,44 @@ DEVICE void store_cached(char *p, int32_t dtype, int64_t at, float x)
 		((uint16_t *)p)[at] = round_bf16(x);
 }
 
+/* The page of row t's own position; NULL, and a fault: there is none. */
+DEVICE char *find_own_page(const struct attention_args *a, int64_t t)
+{
+	if (has_place(a, t))
+		return find_page(a, t, a->position[t] / KEYS);
+	*a->fault = FAULT_ATTENTION;
+	return NULL;
+}
+
+/* Element i of the key of row t and key-value head g. */
+DEVICE void store_key(const struct attention_args *a, char *page, int64_t t, int64_t g, int64_t i,
+                      float x)
+{
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = a->position[t] % KEYS;
+
+	store_cached(page + a->keys + g * a->d * KEYS * width, a->dtype,
+	             a->v ? i * KEYS + at : at * a->d + i, x);
+}
+
+DEVICE void store_value(const struct attention_args *a, char *page, int64_t t, int64_t g, int64_t i,
+                        float x)
+{
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = a->position[t] % KEYS;
+
+	store_cached(page + a->values + g * a->dv * KEYS * width, a->dtype, at * a->dv + i, x);
+}
+
 KERNEL(ATTEND_THREADS, store_keys, attention_args)
 {
-	int64_t t = blockIdx.x, g = blockIdx.y, width = a.dtype == PORT_F32 ? 4 : 2, at;
-	char *page;
+	int64_t t = blockIdx.x, g = blockIdx.y;
+	char *page = find_own_page(&a, t);
 
-	if (!has_place(&a, t)) {
-		*a.fault = FAULT_ATTENTION;
-		return;
-	}
-	at = a.position[t] % KEYS;
-	page = find_page(&a, t, a.position[t] / KEYS);
 	if (!page)
 		return;
 	for (int64_t i = threadIdx.x; i < a.d; i += ATTEND_THREADS)
-		store_cached(page + a.keys + g * a.d * KEYS * width, a.dtype,
-		             a.v ? i * KEYS + at : at * a.d + i, a.k[t * a.k_pitch + g * a.d + i]);
+		store_key(&a, page, t, g, i, a.k[t * a.k_pitch + g * a.d + i]);
 	for (int64_t i = threadIdx.x; a.v && i < a.dv; i += ATTEND_THREADS)
-		store_cached(page + a.values + g * a.dv * KEYS * width, a.dtype, at * a.dv + i,
-		             a.v[t * a.v_pitch + g * a.dv + i]);
+		store_value(&a, page, t, g, i, a.v[t * a.v_pitch + g * a.dv + i]);
 }
 
 /* 16 bytes of the cache, of which `n` elements from `at` on are there. */

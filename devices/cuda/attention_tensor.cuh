@@ -175,11 +175,11 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 /* Two neighbours of a row, whose number of elements is even. */
 DEVICE void write_two(const struct attention_args *a, int64_t t, int at, float x, float y)
 {
-	float *out = a->out + t * a->out_pitch + at;
+	float *out = a->out ? a->out + t * a->out_pitch + at : NULL;
 
-	if ((uintptr_t)out % 8 == 0) {
+	if (out && (uintptr_t)out % 8 == 0) {
 		store_global_pair(out, pack_float(x), pack_float(y));
-	} else {
+	} else if (out) {
 		out[0] = x;
 		out[1] = y;
 	}

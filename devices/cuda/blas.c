@@ -7,8 +7,8 @@
 enum { WORKSPACE_BYTES = 32 << 20, BUCKETS = 64, ALIGN_MAX = 256 };
 
 struct key { /* without gaps, compared as bytes */
-	int64_t rows, columns, k, y_pitch, x_stride[2], w_stride[2], w_step, y_step;
-	int32_t dtype, tf32, accumulate, x_align, w_align, y_align, count, unused;
+	int64_t rows, columns, k, y_pitch, more_pitch, x_stride[2], w_stride[2], w_step, y_step;
+	int32_t dtype, half, tf32, adds, x_align, w_align, y_align, more_align, count, unused;
 };
 
 struct plan {
@@ -16,7 +16,7 @@ struct plan {
 	struct key key;
 	bool usable; /* false: cuBLASLt has nothing for it */
 	cublasLtMatmulDesc_t product;
-	cublasLtMatrixLayout_t w, x, y;
+	cublasLtMatrixLayout_t w, x, y, more;
 	cublasLtMatmulAlgo_t algo;
 };
 
@@ -61,6 +61,8 @@ static void free_plan(struct plan *p)
 		cuda.cublasLtMatrixLayoutDestroy(p->x);
 	if (p->y)
 		cuda.cublasLtMatrixLayoutDestroy(p->y);
+	if (p->more)
+		cuda.cublasLtMatrixLayoutDestroy(p->more);
 	free(p);
 }
 
@@ -104,14 +106,17 @@ static struct key make_key(const struct product *p)
 	memcpy(k.x_stride, p->x_stride, sizeof k.x_stride);
 	memcpy(k.w_stride, p->w_stride, sizeof k.w_stride);
 	k.dtype = p->dtype;
+	k.half = p->half;
 	k.tf32 = p->tf32;
-	k.accumulate = p->accumulate;
+	k.adds = p->more != NULL;
+	k.more_pitch = p->more ? p->more_pitch : p->y_pitch;
 	k.count = p->count;
 	k.w_step = p->w_step;
 	k.y_step = p->y_step;
 	k.x_align = find_alignment(p->x);
 	k.w_align = find_alignment(p->w);
 	k.y_align = find_alignment(p->y);
+	k.more_align = find_alignment(p->more ? p->more : p->y);
 	return k;
 }
 
@@ -140,6 +145,7 @@ static cublasStatus_t describe_product(struct plan *p)
 {
 	const struct key *k = &p->key;
 	cudaDataType_t in = k->dtype == TESS_F32 ? CUDA_R_32F : CUDA_R_16BF;
+	cudaDataType_t out = k->half ? CUDA_R_16BF : CUDA_R_32F;
 	cublasOperation_t turn = k->w_stride[1] == 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
 	int64_t high = turn == CUBLAS_OP_T ? k->k : k->columns;
 	int64_t wide = turn == CUBLAS_OP_T ? k->columns : k->k;
@@ -162,7 +168,10 @@ static cublasStatus_t describe_product(struct plan *p)
 	if (!st)
 		st = describe_matrix(&p->x, in, x_high, k->k + k->rows - x_high, x_ld, k->count, 0);
 	if (!st)
-		st = describe_matrix(&p->y, CUDA_R_32F, k->columns, k->rows, k->y_pitch, k->count,
+		st = describe_matrix(&p->y, out, k->columns, k->rows, k->y_pitch, k->count,
+		                     k->y_step);
+	if (!st)
+		st = describe_matrix(&p->more, out, k->columns, k->rows, k->more_pitch, k->count,
 		                     k->y_step);
 	return st;
 }
@@ -171,7 +180,7 @@ static cublasStatus_t describe_product(struct plan *p)
 static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
 {
 	uint64_t bytes = WORKSPACE_BYTES;
-	uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align[3];
+	uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, align[4];
 	cublasLtMatmulHeuristicResult_t found;
 	cublasLtMatmulPreference_t wish;
 	cublasStatus_t st = cuda.cublasLtMatmulPreferenceCreate(&wish);
@@ -184,7 +193,7 @@ static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
 		{ CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction },
 		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align[0], sizeof align[0] },
 		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align[1], sizeof align[1] },
-		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[2], sizeof align[2] },
+		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align[3], sizeof align[3] },
 		{ CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align[2], sizeof align[2] },
 	};
 	int n = 0;
@@ -194,11 +203,12 @@ static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
 	align[0] = (uint32_t)p->key.w_align;
 	align[1] = (uint32_t)p->key.x_align;
 	align[2] = (uint32_t)p->key.y_align;
+	align[3] = (uint32_t)p->key.more_align;
 	for (size_t i = 0; i < sizeof set / sizeof *set && !st; i++)
 		st = cuda.cublasLtMatmulPreferenceSetAttribute(wish, set[i].name, set[i].value,
 		                                               set[i].bytes);
 	if (!st)
-		st = cuda.cublasLtMatmulAlgoGetHeuristic(b->handle, p->product, p->w, p->x, p->y,
+		st = cuda.cublasLtMatmulAlgoGetHeuristic(b->handle, p->product, p->w, p->x, p->more,
 		                                         p->y, wish, 1, &found, &n);
 	cuda.cublasLtMatmulPreferenceDestroy(wish);
 	p->usable = !st && n == 1 && found.state == CUBLAS_STATUS_SUCCESS;
@@ -237,7 +247,8 @@ static tess_status find_plan(struct blas *b, const struct tess_op *op, const str
 
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p)
 {
-	const float one = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
+	const float one = 1.0f, beta = p->more ? 1.0f : 0.0f;
+	const void *more = p->more ? p->more : p->y;
 	struct plan *plan = NULL;
 	cublasStatus_t result;
 	tess_status st = g->blas ? TESS_OK : open_blas(g, op);
@@ -249,7 +260,7 @@ tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct 
 	if (!plan->usable)
 		return TESS_ENOTSUP;
 	result = cuda.cublasLtMatmul(g->blas->handle, plan->product, &one, p->w, plan->w, p->x,
-	                             plan->x, &beta, p->y, plan->y, p->y, plan->y, &plan->algo,
+	                             plan->x, &beta, more, plan->more, p->y, plan->y, &plan->algo,
 	                             g->blas->workspace, WORKSPACE_BYTES, op->stream);
 	return result == CUBLAS_STATUS_SUCCESS ? TESS_OK : fail_blas(op, "cublasLtMatmul", result);
 }

@@ -54,8 +54,11 @@ struct gpu {
 	struct blas *blas;
 	int32_t *fault; /* in host memory that kernels write */
 	const struct tess_op *done; /* that the op before it has computed, too; see ahead.c */
-	const struct tess_op *rounded_for; /* a LINEAR, whose x is in scratch memory as bf16 */
+	const struct tess_op *rounded_for; /* a LINEAR, whose x is in scratch memory as bf16, */
 	uint16_t *rounded;
+	bool dropped; /* and nowhere else */
+	const struct tess_op *halved_for; /* a GLU, whose operands are bf16 where f32 would be */
+	const struct tess_op *stored_for; /* an ATTENTION, whose keys and values are in pages */
 	char where[WHERE]; /* the module of the last op, for what fails later */
 	int32_t kind; /* of that op */
 };
@@ -102,6 +105,8 @@ tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kern
                            int64_t columns, const void *args);
 /* x and the out of a norm, without weights; and the threads of a block. */
 struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
+/* Of ATTENTION over pages, without scratch memory. */
+struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 tess_status op_run_attention(struct gpu *g, const struct tess_op *op);
 /* ATTENTION without pages, and ATTENTION_D. */
 tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
@@ -177,25 +182,37 @@ const char *op_find_training_limit(const struct tess_op *op);
 const struct tess_op *ahead_find_norm(const struct tess_op *add);
 const struct tess_op *ahead_find_glu(const struct tess_op *linear);
 const struct tess_op *ahead_find_rope(const struct tess_op *rope);
+/* The ATTENTION over pages of what two ROPEs turn, of which the second comes right before it. */
+const struct tess_op *ahead_find_attention(const struct tess_op *rope,
+                                           const struct tess_op *second);
+/* The ADD that cuBLASLt can make with a product of many rows, and the operand that it adds. */
+const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
+                                     const struct tess_view **more);
+/* The GLU of many rows of which nothing is read in f32, nor of its operands. */
+const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
  * Where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL: nowhere. used:
- * bytes of scratch memory that the op itself uses, a multiple of 256.
+ * bytes of scratch memory that the op itself uses, a multiple of 256. *out, where its f32 goes,
+ * becomes NULL where nothing reads that.
  */
-uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used);
+uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out);
 
 /* ---- blas.c */
-struct product { /* y [rows, columns] = x [rows, k] w', or is added to y */
+struct product { /* y [rows, columns] = x [rows, k] w' + more */
 	const void *x, *w;
-	float *y;
-	int64_t rows, columns, k, y_pitch;
+	const float *more; /* may be y; NULL: nothing is added */
+	void *y; /* f32 */
+	int64_t rows, columns, k, y_pitch, more_pitch;
 	int64_t x_stride[2]; /* of a row of y, and of k: one of them is 1 */
 	int64_t w_stride[2]; /* of a column of y, and of k: one of them is 1 */
 	int32_t dtype; /* of x and w: TESS_F32 or TESS_BF16 */
-	bool tf32, accumulate;
+	bool tf32, half; /* half: y is bf16 */
 	int32_t count; /* of products of one x, whose w and y are so many elements apart */
 	int64_t w_step, y_step;
 };
 int32_t product_get_math(const struct gpu *g, const struct tess_op *op); /* of a LINEAR */
+/* Whether a LINEAR of many rows reads x as bf16 only. */
+bool product_reads_bf16(const struct gpu *g, const struct tess_op *op);
 /* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
 void blas_close(struct gpu *g);

@@ -9,6 +9,8 @@
 
 #include "attention.cuh"
 
+#include "rope.cuh"
+
 #include "attention_rows.cuh"
 
 #include "attention_tiles.cuh"

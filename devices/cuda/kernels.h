@@ -96,32 +96,19 @@ enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE };
 struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	const float *a;
 	const void *b; /* NULL: none */
-	float *y;
+	float *y; /* NULL: is not written */
 	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
 	int64_t a_pitch, b_pitch, y_pitch, rows, columns;
 	int32_t kind, activation, b_dtype;
 	int32_t wide; /* 16 bytes of each row can be read and written at once */
+	int32_t half; /* a and b of a GLU are bf16, of which 8 bytes can be read at once */
 	float factor;
-};
-
-struct rope_args {
-	struct {
-		const float *x;
-		float *y;
-		int64_t x_pitch, y_pitch, columns;
-	} of[2]; /* blockIdx.z */
-	const float *table;
-	const int32_t *position;
-	int32_t *fault;
-	int64_t table_pitch, positions, rows;
-	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
-	int32_t interleaved, inverse;
 };
 
 struct norm_args {
 	const float *x, *more; /* more: is added to x, into total; NULL: none */
 	const void *w, *b; /* b NULL: none */
-	float *y, *total;
+	float *y, *total; /* y NULL: is not written */
 	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
 	int64_t x_pitch, more_pitch, total_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
 	float eps, offset; /* added to w */
@@ -261,7 +248,7 @@ enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 2
 enum { TENSOR_ROWS = 64, TENSOR_HEAD_MAX = 128 }; /* of a tile on tensor cores */
 struct attention_args {
 	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */
-	float *out;
+	float *out; /* NULL: is not written */
 	const int32_t *position, *slot;
 	const int64_t *page;
 	int32_t *fault;
@@ -276,6 +263,22 @@ struct attention_args {
 	int32_t tiled; /* runs of at least TILED_ROWS_MIN rows are left to attend_tiles */
 	int32_t wide; /* 16 bytes of keys, and of values, can be read at once */
 	float scale, softcap;
+};
+
+struct rope_args {
+	struct {
+		const float *x;
+		float *y;
+		int64_t x_pitch, y_pitch, columns;
+	} of[3]; /* blockIdx.z; 2: values, which do not turn; y NULL: is not written */
+	const float *table;
+	const int32_t *position;
+	int32_t *fault;
+	int64_t table_pitch, positions, rows;
+	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
+	int32_t interleaved, inverse;
+	int32_t key; /* which of them are keys, that go to the pages of `to`; -1: none */
+	struct attention_args to;
 };
 
 struct drop_args { /* below 0: nothing is dropped */

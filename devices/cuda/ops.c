@@ -59,14 +59,33 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op)
 
 	if (kind == MAP_GLU) {
 		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
-		a.rounded = ahead_round_rows(g, op, 0);
+		a.rounded = ahead_round_rows(g, op, 0, &a.y);
+		a.half = g->halved_for == op;
 	}
 	if (kind == MAP_SCALE)
 		a.factor = (float)op->num[TESS_SCALE_FACTOR];
-	a.wide = is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
+	a.wide = !a.half && is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
 	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
 	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
 	return op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
+}
+
+/* The keys and values of an ATTENTION that is next are stored, too. */
+static void join_key_store(struct gpu *g, const struct tess_op *op, const struct tess_op *second,
+                           struct rope_args *a)
+{
+	const struct tess_op *attention = ahead_find_attention(op, second);
+
+	if (!attention)
+		return;
+	a->to = op_make_attention_args(g, attention);
+	a->key = a->to.k == a->of[1].y;
+	if (a->key == 1 && second->only_next) /* they are read in their pages */
+		a->of[1].y = NULL;
+	a->of[2].x = a->to.v;
+	a->of[2].x_pitch = a->to.v_pitch;
+	a->of[2].columns = a->to.v ? (int64_t)a->to.kv * a->to.dv : 0;
+	g->stored_for = attention;
 }
 
 static tess_status launch_rope(struct gpu *g, const struct tess_op *op)
@@ -83,7 +102,8 @@ static tess_status launch_rope(struct gpu *g, const struct tess_op *op)
 		               .first = (int64_t)op->num[TESS_ROPE_FIRST],
 		               .width = (int64_t)op->num[TESS_ROPE_WIDTH],
 		               .interleaved = op->num[TESS_ROPE_INTERLEAVED] != 0,
-		               .inverse = op->num[TESS_ROPE_INVERSE] != 0 };
+		               .inverse = op->num[TESS_ROPE_INVERSE] != 0,
+		               .key = -1 };
 	int64_t columns = 0;
 
 	for (int i = 0; i < (next ? 2 : 1); i++) {
@@ -97,12 +117,17 @@ static tess_status launch_rope(struct gpu *g, const struct tess_op *op)
 		columns = columns < x->shape[1] ? x->shape[1] : columns;
 	}
 	columns = columns / a.each * (a.each - a.width / 2);
+	if (next)
+		join_key_store(g, op, next, &a);
+	columns = columns < a.of[2].columns ? a.of[2].columns : columns;
 	g->done = next;
 	return op_launch(g, op,
 	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
 	                                  .blocks = { tess_up(columns, MAP_THREADS),
 	                                              a.rows < ROPE_ROWS ? a.rows : ROPE_ROWS,
-	                                              next ? 2 : 1 },
+	                                              a.of[2].columns ? 3
+	                                              : next          ? 2
+	                                                              : 1 },
 	                                  .threads = MAP_THREADS,
 	                                  .args = &a });
 }
@@ -152,7 +177,7 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 		a.total = add->out[0].data;
 		a.total_pitch = add->out[0].stride[0];
 	}
-	a.rounded = a.runs == 1 ? ahead_round_rows(g, op, 0) : NULL;
+	a.rounded = a.runs == 1 ? ahead_round_rows(g, op, 0, &a.y) : NULL;
 	l.blocks[0] = a.rows * a.runs;
 	l.blocks[1] = l.blocks[2] = 1;
 	l.args = &a;
@@ -336,6 +361,10 @@ tess_status op_run(void *self, const struct tess_op *op)
 		return TESS_OK;
 	if (g->rounded_for != op)
 		g->rounded_for = NULL;
+	if (g->halved_for != op)
+		g->halved_for = NULL;
+	if (g->stored_for != op)
+		g->stored_for = NULL;
 	st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
 	snprintf(g->where, sizeof g->where, "%s", op->where ? op->where : "an op");
 	if (!st)

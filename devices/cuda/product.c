@@ -18,6 +18,9 @@ enum { SLAB_BYTES = 64 << 20 };
 struct run { /* elements of K that are added, of x and of each weight */
 	int64_t at, len;
 	bool accumulate;
+	bool half; /* the outs become bf16, for the GLU that is next */
+	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
+	const struct tess_view *more; /* what it adds */
 };
 
 /* A product of f32 is one on every device: the router of experts. */
@@ -26,6 +29,11 @@ int32_t product_get_math(const struct gpu *g, const struct tess_op *op)
 	bool f32 = op->kind == TESS_OP_LINEAR && op->nnum && op->num[TESS_LINEAR_MATH] == TESS_F32;
 
 	return f32 ? MATH_F32 : g->math;
+}
+
+static bool is_whole(const struct tess_op *op, const struct run *r)
+{
+	return !r->at && r->len == op->in[0].shape[1] && !r->accumulate;
 }
 
 static const void *get_weight(const struct tess_view *w, const struct run *r)
@@ -105,8 +113,8 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, con
                                     int32_t from, int32_t n)
 {
 	int64_t rows = op->in[0].shape[0];
-	bool wide = can_read_wide(op, r), whole = !r->accumulate && r->len == op->in[0].shape[1];
-	const struct tess_op *glu = wide && whole && n > 1 ? ahead_find_glu(op) : NULL;
+	bool wide = can_read_wide(op, r);
+	const struct tess_op *glu = wide && is_whole(op, r) && n > 1 ? ahead_find_glu(op) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
@@ -132,6 +140,7 @@ static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
 	w_apart = (const char *)w[1].data - (const char *)w[0].data;
 	if (apart < 0 && w_apart < 0) { /* the first is the one that lies lower */
 		p->y = y[1].data;
+		p->more = p->more ? p->y : NULL;
 		p->w = (const char *)p->w + w_apart;
 		apart = -apart;
 		w_apart = -w_apart;
@@ -140,7 +149,7 @@ static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
 	    w_apart % STEP_ALIGN)
 		return false;
 	p->count = 2;
-	p->y_step = apart / (int64_t)sizeof(float);
+	p->y_step = apart / (p->half ? 2 : (int64_t)sizeof(float));
 	p->w_step = w_apart / width;
 	return true;
 }
@@ -159,10 +168,14 @@ static tess_status multiply_outs(struct gpu *g, const struct tess_op *op, const 
 
 static struct product describe_linear(const struct tess_op *op, int32_t i, const struct run *r)
 {
-	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i], *y = &op->out[i];
+	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i];
+	const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[i];
+	const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
 
 	return (struct product){ .x = (const float *)x->data + r->at,
 		                 .w = get_weight(w, r),
+		                 .more = more ? more->data : NULL,
+		                 .more_pitch = more ? more->stride[more->ndim - 2] : 0,
 		                 .y = y->data,
 		                 .rows = x->shape[0],
 		                 .columns = w->shape[0],
@@ -171,7 +184,7 @@ static struct product describe_linear(const struct tess_op *op, int32_t i, const
 		                 .y_pitch = y->stride[y->ndim - 2],
 		                 .w_stride = { w->stride[0], w->stride[1] },
 		                 .dtype = w->dtype,
-		                 .accumulate = r->accumulate,
+		                 .half = r->half,
 		                 .count = 1 };
 }
 
@@ -221,7 +234,8 @@ static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, con
 		part.w = a.y;
 		part.w_stride[0] = p.k;
 		part.w_stride[1] = 1;
-		part.y = p.y + at;
+		part.y = (float *)p.y + at;
+		part.more = p.more ? p.more + at : NULL;
 		part.columns = a.rows;
 		part.dtype = TESS_F32;
 		part.tf32 = tf32;
@@ -240,21 +254,42 @@ static tess_status multiply_f32(struct gpu *g, const struct tess_op *op, const s
 	return multiply_outs(g, op, &p, i);
 }
 
-/* Many rows by cuBLASLt; where it has nothing, a few rows at a time. */
-static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const struct run *r)
+/* Rows that only ahead_round_rows has given, as they are in f32. */
+static tess_status widen_dropped(struct gpu *g, const struct tess_op *op)
 {
-	bool whole = !r->at && r->len == op->in[0].shape[1];
-	const void *rounded = g->rounded_for == op && whole ? g->rounded : NULL;
+	const struct tess_view *x = &op->in[0];
+	struct cast_args a = { .x = g->rounded,
+		               .y = x->data,
+		               .x_stride = { x->shape[1], 1 },
+		               .y_pitch = x->stride[0],
+		               .rows = x->shape[0],
+		               .columns = x->shape[1],
+		               .dtype = TESS_BF16 };
+
+	if (g->rounded_for != op || !g->dropped)
+		return TESS_OK;
+	g->dropped = false;
+	return op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a);
+}
+
+static bool has_unit_stride(const struct tess_view *w)
+{
+	return w->stride[0] == 1 || w->stride[1] == 1;
+}
+
+/* Many rows by cuBLASLt; where it has nothing, a few rows at a time, or nothing for the next op. */
+static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op, const struct run *r)
+{
+	const void *rounded = g->rounded_for == op && is_whole(op, r) ? g->rounded : NULL;
 	int32_t math = product_get_math(g, op);
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->nout && !st; i++) {
 		const struct tess_view *w = &op->in[1 + i];
-		bool has_unit_stride = w->stride[0] == 1 || w->stride[1] == 1;
 
 		if (!w->shape[0])
 			continue;
-		if (!r->len || !has_unit_stride)
+		if (!r->len || !has_unit_stride(w))
 			st = TESS_ENOTSUP;
 		else if (w->dtype == TESS_F32)
 			st = multiply_f32(g, op, r, &i);
@@ -264,10 +299,42 @@ static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const 
 			rounded = NULL; /* the scratch memory is used again */
 			st = multiply_widened(g, op, r, i, math != MATH_F32);
 		}
-		if (st == TESS_ENOTSUP)
+		if (st != TESS_ENOTSUP || r->half || r->add)
+			continue;
+		st = widen_dropped(g, op);
+		if (!st)
 			st = multiply_by_rows(g, op, r, i, 1);
 	}
 	return st;
+}
+
+static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const struct run *r)
+{
+	const struct tess_op *glu = is_whole(op, r) ? ahead_find_halved_glu(g, op) : NULL;
+	struct run with = *r;
+	tess_status st;
+
+	with.half = glu != NULL;
+	with.add = is_whole(op, r) ? ahead_find_add(g, op, &with.more) : NULL;
+	st = multiply_with_blas(g, op, &with);
+	if (st == TESS_ENOTSUP)
+		return multiply_with_blas(g, op, r);
+	g->halved_for = glu;
+	g->done = with.add;
+	return st;
+}
+
+bool product_reads_bf16(const struct gpu *g, const struct tess_op *op)
+{
+	int64_t at, len;
+
+	if (product_get_math(g, op) != MATH_AUTO || !op_find_run(op, 0, op->ntree, &at, &len) ||
+	    at || len != op->in[0].shape[1])
+		return false;
+	for (int32_t i = 0; i < op->nout; i++)
+		if (op->in[1 + i].dtype != TESS_BF16 || !has_unit_stride(&op->in[1 + i]))
+			return false;
+	return true;
 }
 
 static bool has_one_dtype(const struct tess_op *op)
@@ -316,7 +383,7 @@ static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32
 			if (hi == lo)
 				continue;
 			st = multiply_run(g, op, &r);
-			r = (struct run){ lo, hi - lo, true };
+			r = (struct run){ .at = lo, .len = hi - lo, .accumulate = true };
 		}
 	}
 	return st || (accumulate && !r.len) ? st : multiply_run(g, op, &r);

@@ -55,6 +55,12 @@ DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out
 			out[j] = i + j < n ? p[i + j] : 0.0f;
 }
 
+/* Four of bf16, from element `at` on. */
+DEVICE void load_four_halves(const void *p, int64_t at, float *out)
+{
+	widen_four(load_half_stream((const char *)p + 2 * at), PORT_BF16, out);
+}
+
 /* To global memory. */
 DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 {
@@ -75,9 +81,15 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
-		if (a.kind != MAP_BIAS && a.b)
-			load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide, b);
+		if (a.half) {
+			load_four_halves(a.a, t * a.a_pitch + i, x);
+			load_four_halves(a.b, t * a.b_pitch + i, b);
+		} else {
+			load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
+			if (a.kind != MAP_BIAS && a.b)
+				load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide,
+				          b);
+		}
 		EACH(j, 4) {
 			if (a.kind == MAP_BIAS && i + j < a.columns)
 				b[j] = widen_element(a.b, a.b_dtype, (i + j) * a.b_pitch);
@@ -87,46 +99,11 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 			else
 				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
 		}
-		store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
+		if (a.y)
+			store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
 		if (a.rounded) /* columns are a multiple of 8 */
 			store_global_pair(a.rounded + t * a.columns + i, pack_bf16(x[0], x[1]),
 			                  pack_bf16(x[2], x[3]));
-	}
-}
-
-/* One thread turns one pair of a head, or copies an element that does not turn. */
-KERNEL(MAP_THREADS, rotate_pairs, rope_args)
-{
-	int64_t half = a.width / 2, each = a.each - half, head = COLUMN / each * a.each;
-	int64_t i = COLUMN % each, lo = a.first + i, hi = lo + half;
-	int of = blockIdx.z;
-
-	if (head >= a.of[of].columns)
-		return;
-	if (i >= half) {
-		lo = i - half < a.first ? i - half : i + half;
-	} else if (a.interleaved) {
-		lo = a.first + 2 * i;
-		hi = lo + 1;
-	}
-	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		const float *x = a.of[of].x + t * a.of[of].x_pitch + head, *c;
-		float *y = a.of[of].y + t * a.of[of].y_pitch + head, p = x[lo], q, sine;
-		int64_t at = a.position[t];
-
-		if (at < 0 || at >= a.positions) {
-			*a.fault = FAULT_ROPE;
-			return;
-		}
-		if (i >= half) {
-			y[lo] = p;
-			continue;
-		}
-		c = a.table + at * a.table_pitch;
-		q = x[hi];
-		sine = a.inverse ? -c[i + half] : c[i + half];
-		y[lo] = p * c[i] - q * sine;
-		y[hi] = q * c[i] + p * sine;
 	}
 }
 
@@ -244,7 +221,8 @@ DEVICE void write_normalized(const struct norm_args *a, int64_t t, int64_t i0, c
 			break;
 		d = (v[j] - mean) * scale * widen_norm_weight(a, w[j]);
 		d = a->b ? d + widen_element(a->b, a->b_dtype, i * a->b_stride) : d;
-		y[i] = d;
+		if (y)
+			y[i] = d;
 		if (a->rounded)
 			a->rounded[t * a->each + i] = (uint16_t)pack_bf16(d, 0.0f);
 	}
@@ -256,7 +234,7 @@ KERNEL_EARLY(NORM_THREADS_MAX, normalize_runs, norm_args)
 	const int step = NORM_LOADS * blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;
 	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
 	const float *x = a.x + t * a.x_pitch + run * a.each;
-	float *y = a.y + t * a.y_pitch + run * a.each, mean, scale, v[NORM_LOADS];
+	float *y = a.y ? a.y + t * a.y_pitch + run * a.each : NULL, mean, scale, v[NORM_LOADS];
 	uint32_t w[NORM_LOADS];
 
 	if (threadIdx.x * line < a.each && a.w_stride == 1)

@@ -29,9 +29,10 @@ struct task { /* of a graph */
 	unsigned shared;
 	_Alignas(16) char args[512];
 	struct cublasLtMatmulDesc *product;
-	struct layout *w, *x, *y;
-	const float *wp, *xp;
-	float *yp, beta;
+	struct layout *w, *x, *y, *more;
+	const float *wp, *xp, *morep;
+	float beta;
+	void *yp;
 };
 
 struct CUstream_st {
@@ -625,8 +626,8 @@ static void run_one_product(const struct task *k, int32_t of)
 
 	for (uint64_t col = 0; col < k->y->cols; col++) {
 		for (uint64_t row = 0; row < k->y->rows; row++) {
-			float *y = k->yp + (int64_t)row + (int64_t)col * k->y->ld + of * k->y->step,
-			      sum = 0;
+			int64_t at = (int64_t)row + (int64_t)col * k->y->ld + of * k->y->step;
+			float sum = 0;
 
 			for (uint64_t i = 0; i < depth; i++)
 				sum = fmaf(load_matrix(k->w, k->wp, of, turn ? i : row,
@@ -634,7 +635,13 @@ static void run_one_product(const struct task *k, int32_t of)
 				           load_matrix(k->x, k->xp, of, turn_x ? col : i,
 				                       turn_x ? i : col, tf32),
 				           sum);
-			*y = k->beta == 0 ? sum : *y * k->beta + sum;
+			if (k->beta != 0)
+				sum += k->beta *
+				       load_matrix(k->more, k->morep, of, row, col, false);
+			if (k->y->type == CUDA_R_16BF)
+				((uint16_t *)k->yp)[at] = tess_bf16_round(sum);
+			else
+				((float *)k->yp)[at] = sum;
 		}
 	}
 }
@@ -667,12 +674,15 @@ static cublasStatus_t fake_multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_
 		          .y = (struct layout *)(void *)dl,
 		          .wp = a,
 		          .xp = b,
+		          .more = (struct layout *)(void *)cl,
+		          .morep = c,
 		          .yp = d,
 		          .beta = *(const float *)beta };
 
-	if (!handle || !algo || !workspace || !workspace_bytes || c != d || cl != dl ||
-	    *(const float *)alpha != 1 || k.w->count != k.y->count || k.x->count != k.y->count ||
-	    is_to_fail("cublasLtMatmul"))
+	if (!handle || !algo || !workspace || !workspace_bytes || !c ||
+	    *(const float *)alpha != 1 || k.more->type != k.y->type || k.more->rows != k.y->rows ||
+	    k.more->cols != k.y->cols || (c == d && k.more->ld != k.y->ld) ||
+	    k.w->count != k.y->count || k.x->count != k.y->count || is_to_fail("cublasLtMatmul"))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	return take_task((CUstream)stream, &k) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
 	                                                       : CUBLAS_STATUS_EXECUTION_FAILED;

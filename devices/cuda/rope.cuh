@@ -1,0 +1,70 @@
+/*
+ * rope.cuh - ROPE of one or two values. Where these are queries and keys of the ATTENTION that is
+ * next, keys go to their pages at once, and values with them.
+ */
+
+/* Rows of values, a thread for each element. */
+DEVICE void copy_values(const struct rope_args *a, int64_t i)
+{
+	int64_t g = i / a->to.dv;
+
+	for (int64_t t = blockIdx.y; i < a->of[2].columns && t < a->rows; t += gridDim.y) {
+		char *page = find_own_page(&a->to, t);
+
+		if (page)
+			store_value(&a->to, page, t, g, i - g * a->to.dv,
+			            a->of[2].x[t * a->of[2].x_pitch + i]);
+	}
+}
+
+/* Element i of a head, which is a key's if there is a page. */
+DEVICE void write_turned(const struct rope_args *a, float *y, char *page, int64_t t, int64_t head,
+                         int64_t i, float x)
+{
+	if (y)
+		y[i] = x;
+	if (page)
+		store_key(&a->to, page, t, head, i, x);
+}
+
+/* One thread turns one pair of a head, or copies an element that does not turn. */
+KERNEL(MAP_THREADS, rotate_pairs, rope_args)
+{
+	int64_t half = a.width / 2, each = a.each - half, head = COLUMN / each;
+	int64_t i = COLUMN % each, lo = a.first + i, hi = lo + half;
+	int of = blockIdx.z;
+
+	if (of == 2) {
+		copy_values(&a, COLUMN);
+		return;
+	}
+	if (head * a.each >= a.of[of].columns)
+		return;
+	if (i >= half) {
+		lo = i - half < a.first ? i - half : i + half;
+	} else if (a.interleaved) {
+		lo = a.first + 2 * i;
+		hi = lo + 1;
+	}
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		const float *x = a.of[of].x + t * a.of[of].x_pitch + head * a.each, *c;
+		float *y = a.of[of].y, p = x[lo], q, sine;
+		char *page = of == a.key ? find_own_page(&a.to, t) : NULL;
+		int64_t at = a.position[t];
+
+		if (at < 0 || at >= a.positions) {
+			*a.fault = FAULT_ROPE;
+			return;
+		}
+		y = y ? y + t * a.of[of].y_pitch + head * a.each : NULL;
+		if (i >= half) {
+			write_turned(&a, y, page, t, head, lo, p);
+			continue;
+		}
+		c = a.table + at * a.table_pitch;
+		q = x[hi];
+		sine = a.inverse ? -c[i + half] : c[i + half];
+		write_turned(&a, y, page, t, head, lo, p * c[i] - q * sine);
+		write_turned(&a, y, page, t, head, hi, q * c[i] + p * sine);
+	}
+}

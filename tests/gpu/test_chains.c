@@ -1,0 +1,378 @@
+/*
+ * Ops that the device computes with the ones before them, as `next` and `only_next` of tess_op
+ * allow: the outs are those of ops that run alone.
+ */
+#include "device.h"
+
+#include "../unit/suite.h"
+
+enum { OPS = 7, WAYS = 4 };
+enum way { ALONE, LINKED, SKIPS, ENDS }; /* SKIPS: as LINKED, and ops that are done are not run */
+
+struct chain {
+	struct tess_op op[OPS];
+	struct tess_view in[OPS][6], out[OPS][2];
+	int n;
+	bool done[OPS]; /* by the op before it */
+	bool ends[OPS]; /* ENDS: nothing but the next op reads its outs */
+};
+
+static tess_status try_chain(const struct chain *c, enum way way)
+{
+	struct chain moved = *c;
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < nbuffers; i++)
+		copy_buffer(&buffers[i], false);
+	for (int i = 0; i < c->n; i++) {
+		struct tess_op *op = &moved.op[i];
+
+		op->in = moved.in[i];
+		op->out = moved.out[i];
+		op->stream = gpu_stream;
+		op->next = way != ALONE && i + 1 < c->n ? op + 1 : NULL;
+		op->only_next = way == ENDS && c->ends[i];
+		for (int k = 0; k < op->nin; k++)
+			if (moved.in[i][k].ndim)
+				moved.in[i][k].data = find_copy(moved.in[i][k].data);
+		for (int k = 0; k < op->nout; k++)
+			moved.out[i][k].data = find_copy(moved.out[i][k].data);
+	}
+	for (int i = 0; i < c->n && !st; i++)
+		if (way != SKIPS || !c->done[i])
+			st = gpu_table->run(gpu, &moved.op[i]);
+	return st ? st : gpu_table->sync(gpu, gpu_stream);
+}
+
+static void run_chain(const struct chain *c, enum way way)
+{
+	EXPECT_OK(try_chain(c, way));
+}
+
+static void *read_buffer(const struct buffer *b)
+{
+	void *got = malloc(b->bytes);
+
+	EXPECT_OK(gpu_table->copy(gpu, got, b->device, b->bytes, gpu_stream));
+	EXPECT_OK(gpu_table->sync(gpu, gpu_stream));
+	return got;
+}
+
+/* Whether a buffer has what the host gave the device. */
+static bool is_unwritten(const struct buffer *b)
+{
+	void *got = read_buffer(b);
+	bool same = !memcmp(got, b->host, b->bytes);
+
+	free(got);
+	return same;
+}
+
+static struct buffer *find_buffer(const void *host)
+{
+	for (int i = 0; i < nbuffers; i++)
+		if (buffers[i].host == host)
+			return &buffers[i];
+	ck_abort_msg("no such buffer");
+	return NULL;
+}
+
+/* All buffers after each way to run the chain, to the bit; after ENDS those that still count. */
+static void compare_chain_ways(const struct chain *c, int ways, bool (*counts)(const void *host))
+{
+	void *want[BUFFERS];
+
+	for (int way = 0; way < ways; way++) {
+		run_chain(c, (enum way)way);
+		for (int i = 0; i < nbuffers; i++) {
+			void *got = read_buffer(&buffers[i]);
+
+			if (way == ALONE)
+				want[i] = got;
+			else if (way != ENDS || counts(buffers[i].host))
+				ck_assert_msg(!memcmp(got, want[i], buffers[i].bytes),
+				              "way %d, buffer %d", way, i);
+			if (way != ALONE)
+				free(got);
+		}
+	}
+	for (int i = 0; i < nbuffers; i++)
+		free(want[i]);
+}
+
+/* ---- a layer's second half ------------------------------------------------------------------- */
+
+enum { WIDE = 64 };
+
+static struct layer { /* the buffers of its chain */
+	float *x, *more, *sum, *y, *gate, *up, *glu, *z, *total;
+} layer;
+
+static bool counts_in_layer(const void *host)
+{
+	return host != layer.y && host != layer.gate && host != layer.up && host != layer.glu &&
+	       host != layer.z;
+}
+
+/*
+ * ADD, NORM, LINEAR of two weights, GLU, LINEAR, ADD; `shift`: rows of the NORM's out in the first
+ * ADD's x. The GLU's out is in the place of its second operand, or of 7 or 8 rows in that of the
+ * first LINEAR's x.
+ */
+static void make_layer_chain(struct chain *c, int64_t rows, int64_t shift, int32_t dtype)
+{
+	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	static const int64_t bound[] = { 0, WIDE };
+	static struct tess_term term = { 0, 0, bound };
+	static double eps[TESS_NORM_NUMS] = { 0, 1e-5, 0, 0 }, silu[] = { TESS_SILU };
+	struct layer *l = &layer;
+	struct tess_view x, more, sum, y, gate, up, glu, z, total;
+	void *w[4] = { make_weight_buffer(dtype, WIDE, NULL),
+		       make_weight_buffer(dtype, WIDE * WIDE, NULL),
+		       make_weight_buffer(dtype, WIDE * WIDE, NULL),
+		       make_weight_buffer(dtype, WIDE * WIDE, NULL) };
+
+	*c = (struct chain){ .n = 6, .done = { [1] = true }, .ends = { 0, 1, 1, 1, 1, 0 } };
+	c->done[3] = rows < 7;
+	l->x = make_buffer((rows + 1) * WIDE, true);
+	l->more = make_buffer(rows * WIDE, true);
+	l->sum = make_buffer(rows * WIDE, false);
+	l->y = shift < 0 ? make_buffer(rows * WIDE, false) : l->x + shift * WIDE;
+	l->gate = make_buffer(rows * WIDE, false);
+	l->up = make_buffer(rows * WIDE, false);
+	l->glu = rows > 8 ? make_buffer(rows * WIDE, false) : rows > 6 ? l->y : l->up;
+	l->z = make_buffer(rows * WIDE, false);
+	l->total = make_buffer(rows * WIDE, false);
+	x = cpu_make_rows(l->x, rows, WIDE, WIDE);
+	more = cpu_make_rows(l->more, rows, WIDE, WIDE);
+	sum = cpu_make_rows(l->sum, rows, WIDE, WIDE);
+	y = cpu_make_rows(l->y, rows, WIDE, WIDE);
+	gate = cpu_make_rows(l->gate, rows, WIDE, WIDE);
+	up = cpu_make_rows(l->up, rows, WIDE, WIDE);
+	glu = cpu_make_rows(l->glu, rows, WIDE, WIDE);
+	z = cpu_make_rows(l->z, rows, WIDE, WIDE);
+	total = cpu_make_rows(l->total, rows, WIDE, WIDE);
+	c->in[0][0] = x;
+	c->in[0][1] = more;
+	c->out[0][0] = c->in[1][0] = sum;
+	c->in[1][1] = cpu_make_list(w[0], dtype, WIDE);
+	c->out[1][0] = c->in[2][0] = y;
+	c->in[2][1] = cpu_make_view(w[1], dtype, WIDE, WIDE, WIDE, 1);
+	c->in[2][2] = cpu_make_view(w[3], dtype, WIDE, WIDE, WIDE, 1);
+	c->out[2][0] = c->in[3][0] = gate;
+	c->out[2][1] = c->in[3][1] = up;
+	c->out[3][0] = c->in[4][0] = glu;
+	c->in[4][1] = cpu_make_view(w[2], dtype, WIDE, WIDE, WIDE, 1);
+	c->out[4][0] = cpu_make_partial(l->z, 1, rows, WIDE, WIDE);
+	c->in[5][0] = sum;
+	c->in[5][1] = z;
+	c->out[5][0] = total;
+	c->op[0] = cpu_make_op(TESS_OP_ADD, c->in[0], 2, c->out[0], NULL, 0);
+	c->op[1] = cpu_make_sum_op(TESS_OP_NORM, c->in[1], 2, c->out[1], eps, TESS_NORM_NUMS, &tree,
+	                           1, &term, 1);
+	c->op[2] = cpu_make_sum_op(TESS_OP_LINEAR, c->in[2], 3, c->out[2], NULL, 0, &tree, 1, &term,
+	                           1);
+	c->op[2].nout = 2;
+	c->op[3] = cpu_make_op(TESS_OP_GLU, c->in[3], 2, c->out[3], silu, 1);
+	c->op[4] = cpu_make_sum_op(TESS_OP_LINEAR, c->in[4], 2, c->out[4], NULL, 0, &tree, 1, &term,
+	                           1);
+	c->op[5] = cpu_make_op(TESS_OP_ADD, c->in[5], 2, c->out[5], NULL, 0);
+}
+
+static void test_layer(int64_t rows, int64_t shift, int32_t dtype)
+{
+	struct chain c;
+
+	make_layer_chain(&c, rows, shift, dtype);
+	compare_chain_ways(&c, shift > 0 ? SKIPS : rows > 8 ? ENDS : WAYS, counts_in_layer);
+	free_host_buffers();
+}
+
+/* The same bits, whatever a device computes together. */
+START_TEST(layers)
+{
+	set_up_devices("auto");
+	/* 1: other rows of x, which are read later */
+	for (int64_t shift = -1; shift < 2; shift++) {
+		test_layer(1, shift, TESS_BF16);
+		test_layer(3, shift, TESS_BF16);
+		test_layer(7, shift, TESS_BF16);
+		test_layer(12, shift, TESS_BF16);
+	}
+	test_layer(12, -1, TESS_F16);
+	test_layer(1, -1, TESS_F16);
+	test_layer(1, -1, TESS_F32);
+	tear_down_devices();
+}
+END_TEST
+
+/*
+ * Of many rows, outs that only the next op reads are not written, or as bf16: gate and up are
+ * rounded once more, which changes the sum of 64 products of theirs by less than 2^-7 of the
+ * largest. `over`: the last sum is in the place of the GLU's out. `fails`: what cuBLASLt has
+ * nothing for.
+ */
+static void test_ends(int32_t dtype, bool over, const char *fails)
+{
+	bool narrow = dtype == TESS_BF16;
+	struct tess_view total;
+	struct chain c;
+	void *want;
+
+	if (fails)
+		ck_assert_int_eq(setenv("FAKE_CUDA_FAILS", fails, 1), 0);
+	set_up_devices("auto");
+	make_layer_chain(&c, 12, -1, dtype);
+	if (over)
+		c.out[5][0] = c.out[3][0];
+	run_chain(&c, ENDS);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), narrow && !fails);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.glu)), narrow && !fails && !over);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.z)), (narrow || !over) && !fails);
+	total = c.out[5][0];
+	total.data = read_buffer(find_buffer(total.data));
+	run_chain(&c, ALONE);
+	want = read_buffer(find_buffer(c.out[5][0].data));
+	expect_near_view("the last ADD", &total, want, 0x1p-7f);
+	free(total.data);
+	free(want);
+	free_host_buffers();
+	tear_down_devices();
+}
+
+START_TEST(ends)
+{
+	test_ends(_i & 1 ? TESS_BF16 : TESS_F32, _i & 2, NULL);
+}
+END_TEST
+
+/* On a GPU, which the variable does not reach, cuBLASLt has all of them. */
+START_TEST(ends_without_blas)
+{
+	if (strstr(gpu_file, "cuda_emulated"))
+		test_ends(TESS_BF16, _i, "heuristic");
+}
+END_TEST
+
+/* ---- queries and keys ------------------------------------------------------------------------ */
+
+enum { HEADS = 4, KV = 2, EACH = 24, GAP = 16, BLOCKS = 2 };
+
+static float *turned_keys;
+
+static bool counts_in_attention(const void *host)
+{
+	return host != turned_keys;
+}
+
+/*
+ * ROPE of queries and keys, in either order, ATTENTION of `rows` rows from position `before` on;
+ * `latent`: keys hold their values.
+ */
+static void make_attention_chain(struct chain *c, int64_t rows, int64_t before, int32_t dtype,
+                                 bool latent, bool keys_first)
+{
+	static double rope[TESS_ROPE_NUMS] = { EACH, 8, 16 };
+	static double num[TESS_ATTENTION_NUMS];
+	int64_t width = cpu_get_width(dtype), keys = KV * EACH * 64 * width, page = GAP + 2 * keys;
+	int32_t *position = malloc(4 * (size_t)rows), *slot = calloc((size_t)rows, 4);
+	int64_t *table = calloc(2 * BLOCKS, sizeof *table);
+	char *pages = calloc(BLOCKS, (size_t)page);
+	struct tess_view q = cpu_make_rows(make_buffer(rows * HEADS * EACH, true), rows,
+	                                   HEADS * EACH, HEADS * EACH),
+			 k = cpu_make_rows(make_buffer(rows * KV * EACH, true), rows, KV * EACH,
+	                                   KV * EACH),
+			 v = cpu_make_rows(make_buffer(rows * KV * EACH, true), rows, KV * EACH,
+	                                   KV * EACH),
+			 to_q = q, to_k = k, out = q, angles, at;
+
+	for (int64_t t = 0; t < rows; t++) {
+		position[t] = (int32_t)(before + t);
+		slot[t] = 1;
+	}
+	add_buffer(pages, (uint64_t)(BLOCKS * page));
+	for (int64_t i = 0; i < BLOCKS; i++)
+		table[BLOCKS + i] = (int64_t)(uintptr_t)(pages + i * page);
+	add_buffer(table, 2 * BLOCKS * sizeof *table);
+	buffers[nbuffers - 1].pages = true;
+	to_q.data = make_buffer(rows * HEADS * EACH, false);
+	to_k.data = turned_keys = make_buffer(rows * KV * EACH, false);
+	out.data = make_buffer(rows * HEADS * EACH, false);
+	angles = cpu_make_rows(make_buffer(128 * 16, true), 128, 16, 16);
+	at = cpu_make_list(add_buffer(position, 4 * (uint64_t)rows), TESS_I32, rows);
+	memcpy(num,
+	       (double[]){ 0.2, 0, EACH, 0, HEADS / KV, GAP, (double)(GAP + keys), dtype, 0, EACH },
+	       10 * sizeof *num);
+	*c = (struct chain){ .n = 3, .done = { [1] = true }, .ends = { 1, 1 } };
+	c->op[0] = cpu_make_op(TESS_OP_ROPE, c->in[0], 3, c->out[0], rope, TESS_ROPE_NUMS);
+	c->op[1] = cpu_make_op(TESS_OP_ROPE, c->in[1], 3, c->out[1], rope, TESS_ROPE_NUMS);
+	c->op[2] = cpu_make_op(TESS_OP_ATTENTION, c->in[2], 6, c->out[2], num, TESS_ATTENTION_NUMS);
+	for (int i = 0; i < 2; i++) {
+		c->in[i][0] = i == keys_first ? q : k;
+		c->in[i][1] = at;
+		c->in[i][2] = angles;
+		c->out[i][0] = i == keys_first ? to_q : to_k;
+	}
+	c->in[2][0] = to_q;
+	c->in[2][1] = to_k;
+	c->in[2][2] = latent ? (struct tess_view){ 0 } : v;
+	c->in[2][3] = at;
+	c->in[2][4] = cpu_make_list(add_buffer(slot, 4 * (uint64_t)rows), TESS_I32, rows);
+	c->in[2][5] = cpu_make_view(table, TESS_I64, 2, BLOCKS, BLOCKS, 1);
+	c->out[2][0] = out;
+}
+
+/* Where the keys come last they are written to their pages only. */
+START_TEST(attention)
+{
+	static const struct {
+		int64_t rows, before;
+	} step[] = { { 1, 0 }, { 1, 64 }, { 3, 62 }, { 40, 20 } };
+	bool latent = _i & 1, keys_first = _i & 2;
+	int32_t dtype = _i & 4 ? TESS_BF16 : TESS_F32;
+	struct chain c;
+
+	set_up_devices("auto");
+	for (int i = 0; i < 4; i++) {
+		make_attention_chain(&c, step[i].rows, step[i].before, dtype, latent, keys_first);
+		compare_chain_ways(&c, WAYS, counts_in_attention);
+		ck_assert_int_eq(is_unwritten(find_buffer(turned_keys)), !keys_first);
+		free_host_buffers();
+	}
+	tear_down_devices();
+}
+END_TEST
+
+/* A row without a slot is found there, too, and one without angles. */
+START_TEST(faults)
+{
+	struct chain c;
+
+	set_up_devices("auto");
+	make_attention_chain(&c, 1, 0, TESS_F32, false, false);
+	for (int i = 0; i < 2; i++) {
+		*(int32_t *)c.in[2][4].data = i ? 1 : 2;
+		*(int32_t *)c.in[2][3].data = i ? 128 : 0;
+		c.n = i ? 2 : 3;
+		ck_assert_int_eq(try_chain(&c, LINKED), TESS_EINVAL);
+		ck_assert_msg(strstr(cpu_sentence,
+		                     i ? "rope: a position" : "attention: a row has no slot"),
+		              "%s", cpu_sentence);
+	}
+	free_host_buffers();
+	tear_down_devices();
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+	SRunner *r;
+	TCase *t = begin_gpu_suite(argc, argv, "gpu_chains", 300, &r);
+
+	tcase_add_test(t, layers);
+	tcase_add_loop_test(t, ends, 0, 4);
+	tcase_add_loop_test(t, ends_without_blas, 0, 2);
+	tcase_add_loop_test(t, attention, 0, 8);
+	tcase_add_test(t, faults);
+	return suite_end(r);
+}
