@@ -204,7 +204,7 @@ static void join_buffers(struct build *b)
 	}
 }
 
-/* Ops whose outs only the next step reads. What the host reads lives to the last step. */
+/* Ops whose outs only the next op reads. What the host reads lives to the last step. */
 static void mark_only_next(struct build *b)
 {
 	for (int32_t i = 0; i < b->nouts; i++) {
@@ -215,6 +215,7 @@ static void mark_only_next(struct build *b)
 
 		op->only_next = memory->space == TESS_SPACE_STEP &&
 		                memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
+		                b->l->step[o->step + 1]->kind == TESS_STEP_OP &&
 		                (first || op->only_next);
 	}
 }

@@ -216,7 +216,9 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 	while (!r->status && parts[n])
 		n++;
 	if (!n)
-		return NULL;
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a fused dimension without parts; they end with NULL",
+		                          tess_recorder_format_path(r, NULL));
 	list = TESS_NEW(&r->p->arena, const struct tess_dim *, n);
 	d = tess_dim_new(r, parts[0]->name, parts[0]->size, 0);
 	if (!d || !list)

@@ -75,7 +75,7 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 		                          "the selected rows: %s gives no whole rows%s; %s",
 		                          x->module, tess_recorder_along(r, odd),
 		                          tess_recorder_describe_gather(r, x));
-	if (r->p->nselected == r->p->ntokens)
+	if (r->p->nselected == r->p->ntokens || x->dim[0] == in[1]->dim[0])
 		return x;
 	in[0] = tess_tensor_redistribute(r, x, r->whole, "select_rows");
 	if (!in[0])
@@ -112,6 +112,10 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 
 	if (r->status || !x)
 		return NULL;
+	if (!layer && (kind & ~(TESS_HEADS | TESS_OFFSET)) != TESS_RMS)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: no kind of norm is %d; use TESS_RMS or TESS_LAYER",
+		                          tess_recorder_format_path(r, name), (int)kind);
 	over = heads ? make_one_unit_dim(r, "head", x->dim[1]->unit_size) : x->dim[1];
 	m = over ? tess_module_open(r, tess_recorder_format_path(r, name), "norm") : NULL;
 	x = m ? tess_module_prepare_input(r, m, x) : NULL;
@@ -230,8 +234,10 @@ static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_
 	if (r->status || !x)
 		return;
 	if (!d->nparts) {
-		tess_recorder_fail(r, TESS_EINVAL, "%s: %s was not declared as fused", x->module,
-		                   d->name);
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: split of %s, which %s gives and which was not declared as "
+		                   "fused",
+		                   tess_recorder_format_path(r, NULL), d->name, x->module);
 		return;
 	}
 	if (!tess_recorder_check_finished(r, "split", x))

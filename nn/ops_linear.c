@@ -242,8 +242,14 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
 	if (!m || !weight || !some || !outputs || !at)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 	for (int32_t i = 0; i < n; i++) {
-		if (r->status || !x || !w[i].out)
+		if (r->status || !x)
 			return;
+		if (!w[i].out) {
+			tess_recorder_fail(r, TESS_EINVAL,
+			                   "%s: a linear op without an out dimension",
+			                   tess_recorder_format_path(r, w[i].name));
+			return;
+		}
 		m[i] = tess_module_open(r, tess_recorder_format_path(r, w[i].name), "linear");
 	}
 	for (int32_t i = 0; i < n && !r->status; i++) {
@@ -283,6 +289,9 @@ static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, str
 	if (!w)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: tied to %s, which the model does not have",
+		                          tess_recorder_format_path(r, name), want);
+	if (w->ndim != 2)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: tied to %s, which is no table",
 		                          tess_recorder_format_path(r, name), want);
 	m = tess_module_open(r, tess_recorder_format_path(r, name), "linear");
 	w = m ? tess_weight_add_tied(r, m, w) : NULL;

@@ -26,7 +26,7 @@ static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pa
 
 	if (!rule || !dim_copy || !pattern_copy || !style_copy)
 		return TESS_ENOMEM;
-	if (!*pattern_copy || !*style_copy)
+	if (!*pattern_copy || !*style_copy || *style_copy == ':')
 		return tess_fail(TESS_EINVAL, "%s: rule \"%s\": \"%s\" needs a pattern and a style",
 		                 origin, pattern, style);
 	rule[p->nrules] =
@@ -42,8 +42,10 @@ static tess_status add_preset(struct tess_plan *p, const struct tess_preset *pre
 	tess_status st = TESS_OK;
 
 	p->name = preset->name;
+	if (!preset->rules)
+		return tess_fail(TESS_EABI, "plan %s of the model has no rules", preset->name);
 	for (const struct tess_rule *r = preset->rules; !st && r->pattern; r++)
-		st = add_rule(p, "tp", r->pattern, r->style, preset->name);
+		st = add_rule(p, "tp", r->pattern, r->style ? r->style : "", preset->name);
 	return st;
 }
 

@@ -85,6 +85,9 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
 	if (!call->run)
 		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
+	if (call->scratch > INT64_MAX / 2)
+		return tess_fail(TESS_EINVAL, "%s: a call with %llu bytes of scratch memory",
+		                 s->module, (unsigned long long)call->scratch);
 	if (tess_recorder_find_partial(r, y->place) >= 0 ||
 	    tess_recorder_find_partial(r, (*x)->place) >= 0)
 		return tess_fail(
@@ -512,6 +515,11 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && !logits)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
 		                   r->options->model->name);
+	if (!r->status && r->p->nselected != r->p->ntokens && logits->dim[0] != r->p->rows->dim[0])
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "model %s: forward gave the logits of all rows; call "
+		                   "select_rows() before the head",
+		                   r->options->model->name);
 	if (!r->status && r->path)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: module %s was never left",
 		                   r->options->model->name, tess_recorder_format_path(r, NULL));
@@ -565,7 +573,9 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	r.whole = make_whole_place(p);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	st = r.used_rules && r.whole ? tess_inputs_make(&r) : TESS_ENOMEM;
+	st = r.used_rules && r.whole ? tess_stored_check(options->model) : TESS_ENOMEM;
+	if (!st)
+		st = tess_inputs_make(&r);
 	if (st)
 		return tess_program_free(p), st;
 	logits = options->model->forward(&r.nn, p->ids);

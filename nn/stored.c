@@ -34,6 +34,38 @@ static bool match_name(const char *pattern, const char *name, struct capture *ou
 	return false;
 }
 
+/* How many runs of `*` a pattern has. */
+static int32_t count_stars(const char *pattern)
+{
+	int32_t n = 0;
+
+	while (*(pattern += strcspn(pattern, "*"))) {
+		pattern += strspn(pattern, "*");
+		n++;
+	}
+	return n;
+}
+
+tess_status tess_stored_check(const struct tess_model *model)
+{
+	for (const struct tess_stored *s = model->stored; s && s->name; s++) {
+		int32_t stars = count_stars(s->name);
+
+		if (!s->files || !*s->files)
+			return tess_fail(TESS_EABI, "model %s: stored: \"%s\" has no files",
+			                 model->name, s->name);
+		for (const char *const *file = s->files; *file; file++)
+			if (count_stars(*file) != stars)
+				return tess_fail(TESS_EABI,
+				                 "model %s: stored: \"%s\" has %d times *, and its "
+				                 "file \"%s\" %d; a file repeats those of the name "
+				                 "in order",
+				                 model->name, s->name, (int)stars, *file,
+				                 (int)count_stars(*file));
+	}
+	return TESS_OK;
+}
+
 /* `file` with each `*`, and a `**`, replaced by what it stands for; NULL: no memory. */
 static const char *fill_in(struct tess_arena *arena, const char *file, const struct capture *c)
 {

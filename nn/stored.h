@@ -24,6 +24,9 @@ tess_status tess_files_find(struct tess_arena *arena, const struct tess_stored *
                             const struct tess_source *source, const char *name,
                             struct tess_files *out);
 
+/* TESS_EABI: an entry has no files, or files whose `*` are not those of its name. */
+tess_status tess_stored_check(const struct tess_model *model);
+
 /* The name of a file, in `text` if it differs from expert to expert. */
 const char *tess_files_format(const struct tess_files *f, int64_t expert, int32_t part,
                               char text[TESS_FILE_NAME]);

@@ -1,8 +1,10 @@
 #include "core/registry/returned.h"
 
+#include "core/base/status.h"
 #include "core/registry/registry.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* "style rowsplit (/dir/tess-style-rowsplit.so)"; "plugin rowsplit" if no file offers the table. */
 static void format_plugin(const void *table, const char *name, char *text, size_t size)
@@ -24,9 +26,11 @@ tess_status tess_plugin_check_status(const void *table, const char *name, const 
 	bool failure = st < TESS_OK && st >= TESS_EBUG;
 	char plugin[512];
 
-	if (failure && *tess_error())
-		return st;
 	format_plugin(table, name, plugin, sizeof plugin);
+	if (failure && *tess_error()) /* a style does not always know its module */
+		return where && !strncmp(plugin, "style ", 6) && !strstr(tess_error(), where)
+		               ? tess_fail_in(st, "%s: style %s", where, name)
+		               : st;
 	if (failure)
 		return tess_fail(
 			st,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { NAME_LEN_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
+enum { MEM_OWN = 32 }; /* kinds of memory from here on are a plugin's own */
 
 /* The first fields of all tables; a style and a model then have a list of names. */
 struct table_head {
@@ -169,9 +170,11 @@ static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
 		if (is_missing_op(table, table->size, op->at))
 			return tess_fail(TESS_EABI, "%s %s lacks %s, which is required", kind,
 			                 table->name, op->name);
-	if (f->kind == TESS_DEVICES && (table->word < TESS_HOST || table->word > TESS_MEM_MAX))
-		return tess_fail(TESS_EABI, "device %s: memory of kind %d; use %d to %d",
-		                 table->name, (int)table->word, TESS_HOST, TESS_MEM_MAX);
+	if (f->kind == TESS_DEVICES && table->word != TESS_HOST && table->word != TESS_CUDA &&
+	    (table->word < MEM_OWN || table->word > TESS_MEM_MAX))
+		return tess_fail(TESS_EABI, "device %s: memory of kind %d; use %d, %d or %d to %d",
+		                 table->name, (int)table->word, TESS_HOST, TESS_CUDA, MEM_OWN,
+		                 TESS_MEM_MAX);
 	copy = tess_arena_alloc(&r->arena, k->size);
 	if (!copy)
 		return TESS_ENOMEM;

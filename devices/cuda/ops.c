@@ -415,7 +415,9 @@ static const char *find_limit(const struct tess_op *op)
 tess_status op_check(const struct tess_op *op)
 {
 	tess_status st = op->kind == TESS_OP_SAMPLE ? check_sample(op) : cpu_supports(op);
-	const char *limit = st ? NULL : find_limit(op);
+	const char *limit = st                                  ? NULL
+	                    : !TESS_HAS(op, tess_op, only_next) ? "this Tessera is too old for it"
+	                                                        : find_limit(op);
 
 	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit) : st;
 }

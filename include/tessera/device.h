@@ -100,8 +100,8 @@ struct tess_op {                        /* an out [nodes, ...], with one axis mo
 	/* The op that is run next on the stream, with nothing between; NULL: unknown. A device may
 	 * compute both: its call for the next one then does nothing. */
 	const struct tess_op *next;
-	/* 1: nothing but `next` reads the outs. A device that hands them on by itself may leave
-	 * their memory unwritten. */
+	/* 1: nothing but `next` reads the outs. A device that hands them on to it by itself may
+	 * leave their memory unwritten. 0 without `next`. */
 	int64_t only_next;
 };
 TESS_TIGHT(tess_op, only_next);

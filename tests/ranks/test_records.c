@@ -43,6 +43,31 @@ static tess_status find_block_tensor(void *self, const char *name, struct tess_v
 static struct tess_attention attention;
 static struct tess_rotary rotary;
 static int32_t norm;
+static enum {
+	SOUND,
+	ALL_ROWS,
+	TIED_TO_VECTOR,
+	NO_PARTS,
+	NO_OUT,
+	NOT_FUSED
+} fault; /* of the model */
+
+/* A mistake of a model's author. */
+static struct tess_tensor *record_fault(struct tess_nn *nn, struct tess_tensor *x)
+{
+	const struct tess_linear no_out[] = { { "w", NULL, 0, 0 }, { 0 } };
+	struct tess_tensor *y[2];
+
+	if (fault == TIED_TO_VECTOR)
+		return nn->tied(nn, "head", x, "norm");
+	if (fault == NO_PARTS)
+		nn->fused(nn, (struct tess_dim *[]){ NULL });
+	if (fault == NO_OUT)
+		nn->linear(nn, x, no_out, y);
+	if (fault == NOT_FUSED)
+		nn->split(nn, nn->enter(nn, x, "mlp"), y);
+	return fault == ALL_ROWS ? x : nn->select_rows(nn, nn->select_rows(nn, x));
+}
 
 static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *words)
 {
@@ -64,7 +89,7 @@ static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *
 	y = nn->attention(nn, nn->rope(nn, h[0], &rotary), nn->rope(nn, h[1], &rotary), h[2],
 	                  attention.size ? &attention : NULL);
 	nn->linear(nn, nn->scale(nn, y, 3), o, &y);
-	return nn->select_rows(nn, y);
+	return record_fault(nn, y);
 }
 
 static const struct tess_model model = { .size = sizeof model,
@@ -79,6 +104,7 @@ static void reset_options(void)
 	attention = (struct tess_attention){ .size = sizeof attention, .scale = 0.4 };
 	rotary = (struct tess_rotary){ .size = sizeof rotary };
 	norm = TESS_RMS;
+	fault = SOUND;
 }
 
 static tess_status run_options_block(const char *plan, int32_t nranks, float **logits,
@@ -202,6 +228,37 @@ START_TEST(refuses)
 	attention.window = -1;
 	expect_block_refused("none", "not 0.4, 0 and -1");
 	expect_block_refused("{\"q\":\"local_rowwise\"}", "rope of an unfinished sum of q");
+	norm = TESS_RMS | TESS_LAYER;
+	expect_block_refused("none", "norm: no kind of norm is 3; use TESS_RMS or TESS_LAYER");
+	fault = TIED_TO_VECTOR;
+	expect_block_refused("none", "head: tied to norm.weight, which is no table");
+	fault = NO_PARTS;
+	expect_block_refused("none", "a fused dimension without parts");
+	fault = NO_OUT;
+	expect_block_refused("none", "w: a linear op without an out dimension");
+	fault = NOT_FUSED;
+	expect_block_refused("none", "mlp: split of hidden, which o gives and which was not");
+}
+END_TEST
+
+/* The rows of a step whose logits are wanted are selected by the model, once or more often. */
+START_TEST(rows_are_selected)
+{
+	struct lockstep how = { &model, &source, "none", 1, ids, IDS, false, NULL };
+	float *logits;
+	int64_t count;
+
+	reset_options();
+	ck_assert_msg(!lockstep_run(&how, &logits, &count), "%s", tess_error());
+	ck_assert_int_eq(count, HIDDEN);
+	free(logits);
+	fault = ALL_ROWS;
+	ck_assert_int_lt(lockstep_run(&how, &logits, &count), 0);
+	expect_part(tess_error(), "model options: forward gave the logits of all rows; call "
+	                          "select_rows() before the head");
+	how.all_rows = true;
+	ck_assert_msg(!lockstep_run(&how, &logits, &count), "%s", tess_error());
+	free(logits);
 }
 END_TEST
 
@@ -228,6 +285,7 @@ int main(void)
 	tcase_add_test(t, options_on_any_ranks);
 	tcase_add_test(t, options_may_be_shorter);
 	tcase_add_test(t, refuses);
+	tcase_add_test(t, rows_are_selected);
 	tcase_add_test(t, positions_have_an_end);
 	return suite_end(r);
 }

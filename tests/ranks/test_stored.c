@@ -53,6 +53,34 @@ START_TEST(names_in_files)
 }
 END_TEST
 
+START_TEST(refuses_tables)
+{
+	const struct {
+		struct tess_stored entry;
+		const char *says;
+	} cases[] = {
+		{ { "a.*.b", NULL }, "\"a.*.b\" has no files" },
+		{ { "a.*.b", (const char *const[]){ NULL } }, "\"a.*.b\" has no files" },
+		{ { "a.*.b", (const char *const[]){ "x.*", "x.*.*", NULL } },
+		  "\"a.*.b\" has 1 times *, and its file \"x.*.*\" 2" },
+		{ { "norm", (const char *const[]){ "x.**", NULL } },
+		  "\"norm\" has 0 times *, and its file \"x.**\" 1" },
+		{ { "a.*.**", (const char *const[]){ "x.*", NULL } }, "has 2 times *" },
+	};
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		const struct tess_stored table[] = {
+			{ "x.*", (const char *const[]){ "y.*", NULL } }, cases[i].entry, { 0 }
+		};
+		const struct tess_model model = { .name = "odd", .stored = table };
+
+		ck_assert_int_eq(tess_stored_check(&model), TESS_EABI);
+		expect_part(tess_error(), "model odd: stored: ");
+		expect_part(tess_error(), cases[i].says);
+	}
+}
+END_TEST
+
 /* ---- what a rank reads ----------------------------------------------------------------------- */
 
 /* Element (out, in) of a matrix in rows or panels. */
@@ -280,6 +308,7 @@ int main(void)
 
 	setenv("TESSERA_LAYOUT", "rows", 1);
 	tcase_add_test(t, names_in_files);
+	tcase_add_test(t, refuses_tables);
 	tcase_add_loop_test(t, a_rank_reads_its_own, 0, 8);
 	tcase_add_test(t, many_experts);
 	tcase_add_test(t, refuses_files);
