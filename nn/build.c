@@ -204,10 +204,13 @@ static void join_buffers(struct build *b)
 	}
 }
 
-/* Ops whose outs only the next op reads. What the host reads lives to the last step. */
+/*
+ * Ops whose outs only the next op reads. What the host reads lives to the last step. In training
+ * none: a record that runs again before its backward has other readers then, and the same bits.
+ */
 static void mark_only_next(struct build *b)
 {
-	for (int32_t i = 0; i < b->nouts; i++) {
+	for (int32_t i = 0; i < b->nouts && !b->p->training; i++) {
 		const struct out *o = &b->out[i];
 		const struct buffer *memory = &b->buffer[o->buffer];
 		struct tess_op *op = &b->l->step[o->step]->op;

@@ -81,8 +81,9 @@ const struct tess_op *ahead_find_glu(const struct tess_op *linear)
 }
 
 /*
- * Adding to a value is no more for cuBLASLt than writing it, and the out is never written. The sum
- * may take the memory of x, if that is read as bf16 elsewhere.
+ * Adding to a value is no more for cuBLASLt than writing it, and the out is never written; in one
+ * call, which adds nothing if it fails. The sum may take the memory of x, if that is read as bf16
+ * elsewhere.
  */
 const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
                                      const struct tess_view **more)
@@ -102,7 +103,8 @@ const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *
 	    !is_apart_or_same(*more, &y) || !is_apart_or_same(&add->out[0], *more))
 		return NULL;
 	return product_reads_bf16(g, linear) ||
-	                       (is_apart_or_same(&add->out[0], x) && add->out[0].data != x->data)
+	                       (linear->in[1].dtype == TESS_F32 &&
+	                        is_apart_or_same(&add->out[0], x) && add->out[0].data != x->data)
 	               ? add
 	               : NULL;
 }
@@ -175,17 +177,23 @@ const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct te
 	               : NULL;
 }
 
-uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out)
+tess_status ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
+                             uint16_t **rounded)
 {
 	const struct tess_view *y = &op->out[0];
 	void *memory;
+	tess_status st;
 
-	if (!can_round(g, op) ||
-	    memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory))
-		return NULL;
+	*rounded = NULL;
+	if (!can_round(g, op))
+		return TESS_OK;
+	st = memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory);
+	if (st)
+		return st;
 	g->rounded_for = op->next;
 	g->rounded = (uint16_t *)(void *)((char *)memory + used);
 	g->dropped = can_drop(g, op);
 	*out = g->dropped ? NULL : *out;
-	return g->rounded;
+	*rounded = g->rounded;
+	return TESS_OK;
 }

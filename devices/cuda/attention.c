@@ -133,10 +133,9 @@ static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 	int64_t floats = a.parts > 1 ? a.rows * a.heads * a.parts * (a.dv + 2) : 0;
 	uint64_t used = (uint64_t)tess_up(floats, 64) * 64 * sizeof(float);
 	void *part = NULL;
-	tess_status st = TESS_OK;
+	tess_status st = ahead_round_rows(g, op, used, &a.out, &a.rounded);
 
-	a.rounded = ahead_round_rows(g, op, used, &a.out);
-	if (used)
+	if (!st && used)
 		st = memory_get_scratch(g, used, &part);
 	a.part = part;
 	if (!st && g->stored_for != op)

@@ -8,7 +8,8 @@ enum { WORKSPACE_BYTES = 32 << 20, BUCKETS = 64, ALIGN_MAX = 256 };
 
 struct key { /* without gaps, compared as bytes */
 	int64_t rows, columns, k, y_pitch, more_pitch, x_stride[2], w_stride[2], w_step, y_step;
-	int32_t dtype, half, tf32, adds, x_align, w_align, y_align, more_align, count, unused;
+	int32_t dtype, half, tf32, adds, x_align, w_align, y_align, more_align, count;
+	int32_t apart; /* what is added does not lie in y */
 };
 
 struct plan {
@@ -16,7 +17,7 @@ struct plan {
 	struct key key;
 	bool usable; /* false: cuBLASLt has nothing for it */
 	cublasLtMatmulDesc_t product;
-	cublasLtMatrixLayout_t w, x, y, more;
+	cublasLtMatrixLayout_t w, x, y, more; /* more NULL: y */
 	cublasLtMatmulAlgo_t algo;
 };
 
@@ -109,6 +110,7 @@ static struct key make_key(const struct product *p)
 	k.half = p->half;
 	k.tf32 = p->tf32;
 	k.adds = p->more != NULL;
+	k.apart = p->more && p->more != p->y;
 	k.more_pitch = p->more ? p->more_pitch : p->y_pitch;
 	k.count = p->count;
 	k.w_step = p->w_step;
@@ -149,7 +151,8 @@ static cublasStatus_t describe_product(struct plan *p)
 	cublasOperation_t turn = k->w_stride[1] == 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
 	int64_t high = turn == CUBLAS_OP_T ? k->k : k->columns;
 	int64_t wide = turn == CUBLAS_OP_T ? k->columns : k->k;
-	int64_t ld = turn == CUBLAS_OP_T ? k->w_stride[0] : k->w_stride[1];
+	int64_t stride = turn == CUBLAS_OP_T ? k->w_stride[0] : k->w_stride[1];
+	int64_t ld = wide == 1 ? high : stride; /* of one vector the stride may be anything */
 	cublasOperation_t turn_x = k->x_stride[1] == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
 	int64_t x_high = turn_x == CUBLAS_OP_N ? k->k : k->rows;
 	int64_t x_ld = turn_x == CUBLAS_OP_N ? k->x_stride[0] : k->x_stride[1];
@@ -170,10 +173,15 @@ static cublasStatus_t describe_product(struct plan *p)
 	if (!st)
 		st = describe_matrix(&p->y, out, k->columns, k->rows, k->y_pitch, k->count,
 		                     k->y_step);
-	if (!st)
+	if (!st && k->apart)
 		st = describe_matrix(&p->more, out, k->columns, k->rows, k->more_pitch, k->count,
 		                     k->y_step);
 	return st;
+}
+
+static cublasLtMatrixLayout_t get_added(const struct plan *p)
+{
+	return p->more ? p->more : p->y;
 }
 
 /* Its first choice that adds without atomics: partial sums, if any, go through the workspace. */
@@ -208,8 +216,8 @@ static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
 		st = cuda.cublasLtMatmulPreferenceSetAttribute(wish, set[i].name, set[i].value,
 		                                               set[i].bytes);
 	if (!st)
-		st = cuda.cublasLtMatmulAlgoGetHeuristic(b->handle, p->product, p->w, p->x, p->more,
-		                                         p->y, wish, 1, &found, &n);
+		st = cuda.cublasLtMatmulAlgoGetHeuristic(b->handle, p->product, p->w, p->x,
+		                                         get_added(p), p->y, wish, 1, &found, &n);
 	cuda.cublasLtMatmulPreferenceDestroy(wish);
 	p->usable = !st && n == 1 && found.state == CUBLAS_STATUS_SUCCESS;
 	if (p->usable)
@@ -260,7 +268,7 @@ tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct 
 	if (!plan->usable)
 		return TESS_ENOTSUP;
 	result = cuda.cublasLtMatmul(g->blas->handle, plan->product, &one, p->w, plan->w, p->x,
-	                             plan->x, &beta, more, plan->more, p->y, plan->y, &plan->algo,
-	                             g->blas->workspace, WORKSPACE_BYTES, op->stream);
+	                             plan->x, &beta, more, get_added(plan), p->y, plan->y,
+	                             &plan->algo, g->blas->workspace, WORKSPACE_BYTES, op->stream);
 	return result == CUBLAS_STATUS_SUCCESS ? TESS_OK : fail_blas(op, "cublasLtMatmul", result);
 }

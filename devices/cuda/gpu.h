@@ -191,11 +191,12 @@ const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *
 /* The GLU of many rows of which nothing is read in f32, nor of its operands. */
 const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
- * Where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL: nowhere. used:
- * bytes of scratch memory that the op itself uses, a multiple of 256. *out, where its f32 goes,
- * becomes NULL where nothing reads that.
+ * *rounded: where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL:
+ * nowhere. used: bytes of scratch memory that the op itself uses, a multiple of 256. *out, where
+ * its f32 goes, becomes NULL where nothing reads that.
  */
-uint16_t *ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out);
+tess_status ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
+                             uint16_t **rounded);
 
 /* ---- blas.c */
 struct product { /* y [rows, columns] = x [rows, k] w' + more */

@@ -37,9 +37,9 @@
 	KERNEL(multiply_f16_4, multiply_args) \
 	KERNEL(multiply_f16_8, multiply_args) \
 	KERNEL(store_keys, attention_args) \
+	KERNEL(merge_parts, attention_args) \
 	KERNEL(attend_rows_f32, attention_args) \
 	KERNEL(attend_rows_bf16, attention_args) \
-	KERNEL(merge_parts, attention_args) \
 	KERNEL(attend_tiles_64, attention_args) \
 	KERNEL(attend_tiles_128, attention_args) \
 	KERNEL(attend_tiles_256, attention_args) \

@@ -46,6 +46,7 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op)
 	               : op->kind == TESS_OP_GLU ? MAP_GLU
 	               : op->kind == TESS_OP_ADD ? MAP_ADD
 	                                         : MAP_SCALE;
+	tess_status st = TESS_OK;
 	struct map_args a = { .a = x->data,
 		              .b = b ? b->data : NULL,
 		              .y = op->out[0].data,
@@ -59,7 +60,7 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op)
 
 	if (kind == MAP_GLU) {
 		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
-		a.rounded = ahead_round_rows(g, op, 0, &a.y);
+		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
 		a.half = g->halved_for == op;
 	}
 	if (kind == MAP_SCALE)
@@ -67,7 +68,8 @@ static tess_status launch_map(struct gpu *g, const struct tess_op *op)
 	a.wide = !a.half && is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
 	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
 	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
-	return op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
+	return st ? st
+	          : op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
 }
 
 /* The keys and values of an ATTENTION that is next are stored, too. */
@@ -160,6 +162,7 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 	const struct tess_view *w = &op->in[1], *b = op->nin > 2 ? &op->in[2] : NULL;
 	struct launch l = { .kernel = KERNEL_normalize_runs };
 	struct norm_args a = op_make_norm_args(op, op->num, &l.threads);
+	tess_status st = TESS_OK;
 
 	a.w = w->data;
 	a.w_stride = w->stride[0];
@@ -177,11 +180,12 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 		a.total = add->out[0].data;
 		a.total_pitch = add->out[0].stride[0];
 	}
-	a.rounded = a.runs == 1 ? ahead_round_rows(g, op, 0, &a.y) : NULL;
+	if (a.runs == 1)
+		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
 	l.blocks[0] = a.rows * a.runs;
 	l.blocks[1] = l.blocks[2] = 1;
 	l.args = &a;
-	return op_launch(g, op, l);
+	return st ? st : op_launch(g, op, l);
 }
 
 static tess_status launch_norm(struct gpu *g, const struct tess_op *op)

@@ -22,6 +22,8 @@ struct block { /* of device memory */
 	bool host; /* pinned: a kernel can write there too */
 };
 
+enum { FUNCTIONS_MAX = 256 };
+
 struct task { /* of a graph */
 	struct task *next;
 	const struct emulated_entry *kernel; /* NULL: a product */
@@ -190,17 +192,28 @@ static CUresult fake_get_function(CUfunction *function, CUmodule module, const c
 	return CUDA_ERROR_NOT_FOUND;
 }
 
+/* The bytes of dynamic shared memory that each kernel may have; 0: not asked for. */
+static unsigned shared_limits[FUNCTIONS_MAX];
+
+/* Static and dynamic shared memory are together what a block can have, or 48 KiB if not asked. */
 static CUresult fake_set_function(CUfunction function, CUfunction_attribute what, int value)
 {
 	const struct emulated_entry *e = (const struct emulated_entry *)(const void *)function;
+	unsigned bytes = (unsigned)value;
+	int i = (int)(e - emulated_entries);
 
-	/* the other kernels have static shared memory, which counts, too */
-	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES ||
-	    value > EMULATED_SHARED_MAX ||
-	    (strncmp(e->name, "attend_", 7) != 0 && strncmp(e->name, "merge_", 6) != 0 &&
-	     strcmp(e->name, "multiply_groups_bf16") != 0))
+	if (what != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || i >= FUNCTIONS_MAX ||
+	    bytes + e->shared > get_environment_number("FAKE_CUDA_SHARED", EMULATED_SHARED_MAX))
 		return CUDA_ERROR_INVALID_VALUE;
+	shared_limits[i] = bytes;
 	return CUDA_SUCCESS;
+}
+
+static bool has_shared_memory(const struct emulated_entry *e, unsigned bytes)
+{
+	unsigned limit = shared_limits[e - emulated_entries];
+
+	return limit ? bytes <= limit : bytes + e->shared <= 48 << 10;
 }
 
 static void run_task(const struct task *k);
@@ -241,9 +254,8 @@ static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void
 	FAIL_IF_TOLD(cuLaunchKernelEx);
 	if (!k.grid.x || !k.grid.y || !k.grid.z || k.grid.y > 65535 || k.grid.z > 65535 ||
 	    k.block.x > 1024 || k.block.y != 1 || k.block.z != 1 ||
-	    k.kernel->shared + k.shared >
-	            get_environment_number("FAKE_CUDA_SHARED", EMULATED_SHARED_MAX) ||
-	    extra || how->numAttrs > early || k.kernel->bytes > sizeof k.args)
+	    !has_shared_memory(k.kernel, k.shared) || extra || how->numAttrs > early ||
+	    k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
 	return take_task(how->hStream, &k);

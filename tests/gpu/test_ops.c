@@ -227,7 +227,8 @@ END_TEST
 struct linear_case {
 	int32_t dtype, nweights;
 	int64_t rows, k, n[5];
-	bool turned; /* weights are stored [in, out] */
+	bool turned; /* weights are stored [in, out], */
+	bool dense; /* with nothing between their rows */
 	int64_t skip; /* columns of x and of W before the first; odd ones are not aligned */
 	const int64_t *bound; /* of two terms, four numbers; NULL: all of K */
 	double math; /* of the op: 0: the device's */
@@ -250,7 +251,7 @@ static void test_linear_op(const struct linear_case *c, double rounding)
 	op.nout = c->nweights;
 	in[0] = cpu_make_rows(x + c->skip, c->rows, c->k, pitch);
 	for (int32_t i = 0; i < c->nweights; i++) {
-		int64_t n = c->n[i], wide = c->turned ? n + 3 : pitch;
+		int64_t n = c->n[i], wide = c->turned ? n + (c->dense ? 0 : 3) : pitch;
 		char *data =
 			make_weight_buffer(c->dtype, wide * (c->turned ? pitch : n) + 8, &w[i]);
 
@@ -266,7 +267,7 @@ static void test_linear_op(const struct linear_case *c, double rounding)
 	for (int32_t i = 0; i < c->nweights; i++) {
 		for (int64_t at = 0; at < c->rows * c->n[i]; at++) {
 			int64_t t = at / c->n[i], j = at % c->n[i],
-				wide = c->turned ? c->n[i] + 3 : pitch;
+				wide = c->turned ? c->n[i] + (c->dense ? 0 : 3) : pitch;
 			double sum = 0, all = 0;
 
 			for (int64_t k = 0; k < c->k; k++) {
@@ -317,6 +318,14 @@ static void check_linears(const char *math)
 		c.skip = 1;
 		test_linear_op(&c, rounding);
 		c.turned = true;
+		test_linear_op(&c, rounding);
+		c = (struct linear_case){ .dtype = dtype,
+			                  .nweights = 2,
+			                  .rows = rows[i / 3],
+			                  .k = 24,
+			                  .n = { 1, 2 },
+			                  .turned = true,
+			                  .dense = true };
 		test_linear_op(&c, rounding);
 		c = (struct linear_case){ .dtype = dtype,
 			                  .nweights = 5,
