@@ -596,7 +596,8 @@ static const char *const rounded[] = { "llama-bf16", "mixtral-bf16" };
 
 /*
  * Beside weights of bf16 a cache is of bf16 where nothing is said: keys and values are rounded, by
- * 2^-8 of each at most, in each layer. Of two layers logits stay within 2^-7 of the largest one.
+ * 2^-8 of each at most, in each layer. Of two layers logits stay within 2^-7 of the largest one;
+ * of a prompt in one step, whose activations are rounded before each product, too, within 2^-6.
  * Rows of a mixture may choose other experts, for which there is no such bound.
  */
 START_TEST(caches_of_a_gpu)
@@ -618,6 +619,9 @@ START_TEST(caches_of_a_gpu)
 		return;
 	error = measure_error_of_logits(rounded[_i], 1, gpu_ranks[_i], "", &largest);
 	ck_assert_msg(error <= ldexp(largest, -7), "error %g of %g", error, largest);
+	error = measure_error_of_logits(rounded[_i], 1, gpu_ranks[_i], "--prefill-chunk 512",
+	                                &largest);
+	ck_assert_msg(error <= ldexp(largest, -6), "a prompt: error %g of %g", error, largest);
 }
 END_TEST
 
