@@ -99,12 +99,21 @@ static tess_status read_llmc_header(struct data_file *f, int64_t bytes)
 
 	if (bytes >= LLMC_HEADER)
 		st = read_file_bytes(f, header, sizeof header, 0);
-	for (size_t i = 0; i < 2 && !st && bytes >= LLMC_HEADER; i++)
-		if (header[0] == known[i].mark && header[1] == known[i].version &&
-		    LLMC_HEADER + header[2] * known[i].id_bytes == bytes) {
-			f->begin = LLMC_HEADER;
-			f->id_bytes = known[i].id_bytes;
-		}
+	for (size_t i = 0; i < 2 && !st && bytes >= LLMC_HEADER; i++) {
+		if (header[0] != known[i].mark)
+			continue;
+		if (header[1] != known[i].version ||
+		    LLMC_HEADER + header[2] * known[i].id_bytes != bytes)
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: has a header of llm.c, of version %u and %u ids, which "
+				"does not fit its %lld bytes: with version %u they are %lld "
+				"ids; write the file again",
+				f->path, header[1], header[2], (long long)bytes, known[i].version,
+				(long long)(bytes - LLMC_HEADER) / known[i].id_bytes);
+		f->begin = LLMC_HEADER;
+		f->id_bytes = known[i].id_bytes;
+	}
 	return st;
 }
 

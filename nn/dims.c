@@ -37,6 +37,11 @@ int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset)
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 	const json_t *v = get_config_entry(r, key);
 
+	if (!v && preset == TESS_REQUIRED) {
+		tess_recorder_fail(r, TESS_EINVAL, "%s: config.json: \"%s\" is missing",
+		                   r->options->source->name, key);
+		return 0;
+	}
 	if (!v || json_is_integer(v))
 		return v ? json_integer_value(v) : preset;
 	if (json_is_boolean(v))

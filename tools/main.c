@@ -59,18 +59,37 @@ static int fail_unknown_command(const char *name)
 
 /*
  * Opens /dev/null as a missing stdin, stdout or stderr; else the next file that is opened would get
- * its number, and its output.
+ * its number, and its output. Reading such a stdin, and writing to such a stdout, fails.
  */
 static bool open_missing_descriptors(void)
 {
-	int fd;
+	static const int modes[] = { O_WRONLY, O_RDONLY, O_RDWR };
 
-	do
-		fd = open("/dev/null", O_RDWR);
-	while (fd >= 0 && fd <= STDERR_FILENO);
-	if (fd >= 0)
-		close(fd);
-	return fd >= 0;
+	for (int fd = 0; fd <= STDERR_FILENO; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
+			return false;
+	return true;
+}
+
+/* A checkpoint is mapped: where its file ends early, reading it is this signal. */
+static void report_bus_error(int signal_number)
+{
+	static const char text[] =
+		"tessera: a file that is mapped became shorter, or could not be read, while it was "
+		"in use; TESSERA_LOAD=copy reads files instead\n";
+
+	(void)signal_number; /* comes again, and ends the process: SA_RESETHAND */
+	if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+		return;
+}
+
+static void set_up_signals(void)
+{
+	struct sigaction bus = { .sa_handler = report_bus_error, .sa_flags = SA_RESETHAND };
+
+	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
+	signal(SIGXFSZ, SIG_IGN); /* writing too much fails, and is reported */
+	sigaction(SIGBUS, &bus, NULL);
 }
 
 int main(int argc, char **argv)
@@ -81,7 +100,7 @@ int main(int argc, char **argv)
 		return 1;
 	/* a preloaded library may have set a mode that changes how options are read */
 	fesetenv(FE_DFL_ENV);
-	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
+	set_up_signals();
 	if (argc < 2)
 		return print_usage(stderr);
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))

@@ -21,7 +21,8 @@ static const char *const help =
 	"ids are not counted. The number is the same for any number of ranks or threads and any\n"
 	"backend.\n"
 	"\n"
-	"  --text FILE           one text; .jsonl: one on each line, {\"text\": TEXT}\n"
+	"  --text FILE           one text; .jsonl: one on each line, {\"text\": TEXT}; may be\n"
+	"                        repeated\n"
 	"  --window N            ids of a window, at most (default 512, or the positions of the\n"
 	"                        checkpoint if there are fewer)\n"
 	"  --json                prints one JSON object\n"
@@ -40,7 +41,8 @@ enum { WINDOW = 512, ROWS = 64 }; /* ROWS: whose logits a step gives */
 
 struct perplexity_options {
 	struct tess_tool_session session;
-	const char *text;
+	struct tess_tool_overrides texts;
+	const char *text; /* that is read */
 	int32_t window;
 	bool json;
 	/* on rank 0: the ids of all windows, one after another */
@@ -99,23 +101,27 @@ static tess_status add_json_line(struct perplexity_options *a, const struct tess
 	return st;
 }
 
-static tess_status add_text_file(struct perplexity_options *a, FILE *f,
-                                 const struct tess_tokenizer *t)
+static tess_status add_text_file(struct perplexity_options *a, const struct tess_tokenizer *t)
 {
 	size_t len = strlen(a->text), capacity = 0;
 	bool lines = len > 6 && !strcmp(a->text + len - 6, ".jsonl");
+	int64_t before = a->nwindows;
 	char *text = NULL;
+	FILE *f = fopen(a->text, "rb");
 	tess_status st = TESS_OK;
 	ssize_t n;
 
+	if (!f)
+		return tess_fail(TESS_ENOENT, "--text %s: %s", a->text, strerror(errno));
 	for (int64_t i = 1; !st && (n = getdelim(&text, &capacity, lines ? '\n' : EOF, f)) > 0; i++)
 		st = lines ? add_json_line(a, t, text, (size_t)n, i)
 		           : add_text(a, t, text, (size_t)n);
 	if (!st && ferror(f))
 		st = tess_fail(TESS_EIO, "--text %s: %s", a->text, strerror(errno));
-	if (!st && !a->nwindows)
+	if (!st && a->nwindows == before)
 		st = tess_fail(TESS_EINVAL, "--text %s: no text of two ids or more", a->text);
 	free(text);
+	fclose(f);
 	return st;
 }
 
@@ -123,22 +129,20 @@ static tess_status add_text_file(struct perplexity_options *a, FILE *f,
 static tess_status read_texts(struct perplexity_options *a, int64_t positions)
 {
 	struct tess_tokenizer *t = NULL;
-	FILE *f = fopen(a->text, "rb");
-	tess_status st =
-		f ? TESS_OK : tess_fail(TESS_ENOENT, "--text %s: %s", a->text, strerror(errno));
+	tess_status st = TESS_OK;
 
-	if (!st && positions && a->window > positions)
+	if (positions && a->window > positions)
 		st = tess_fail(TESS_EINVAL, "--window %d: a text has at most %lld positions",
 		               (int)a->window, (long long)positions);
 	if (!a->window)
 		a->window = positions && positions < WINDOW ? (int32_t)positions : WINDOW;
 	if (!st)
 		st = tess_tokenizer_open(a->session.model, &t);
-	if (!st)
-		st = add_text_file(a, f, t);
+	for (int32_t i = 0; i < a->texts.n && !st; i++) {
+		a->text = a->texts.text[i];
+		st = add_text_file(a, t);
+	}
 	tess_tokenizer_close(t);
-	if (f)
-		fclose(f);
 	return st;
 }
 
@@ -282,14 +286,14 @@ static tess_status run_perplexity_rank(struct tess_world *world, void *options)
 static tess_status parse_perplexity_options(int argc, char **argv, struct perplexity_options *a)
 {
 	const struct tess_tool_option table[] = {
-		{ "text", .text = &a->text },
+		{ "text", .parse = tess_tool_parse_override, .to = &a->texts },
 		{ "window", .number = &a->window, .lo = 2, .hi = 1 << 20 },
 		{ "json", .flag = &a->json },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
 
-	return st || a->text ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
+	return st || a->texts.n ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
 }
 
 /* What all ranks would refuse, and the texts, before a rank starts. */

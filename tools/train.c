@@ -91,9 +91,11 @@ static tess_status parse_betas(const char *name, const char *text, void *to)
 
 	snprintf(first, sizeof first, "%.*s", comma ? (int)(comma - text) : 0, text);
 	st = tess_tool_parse_real(name, first, 0, 1, &betas[0]);
+	if (!st)
+		st = tess_tool_parse_real(name, comma + 1, 0, 1, &betas[1]);
 	return st ? tess_fail(TESS_EINVAL, "%s %s: two numbers from 0 to 1, as 0.9,0.95", name,
 	                      text)
-	          : tess_tool_parse_real(name, comma + 1, 0, 1, &betas[1]);
+	          : TESS_OK;
 }
 
 static tess_status parse_id_bytes(const char *name, const char *text, void *to)

@@ -168,13 +168,16 @@ static tess_status find_resumed(struct drive *d)
 static tess_status check_save_directory(const struct drive *d)
 {
 	const char *save = d->run->options->save, *name;
+	struct stat about;
 	char *path = NULL;
 	tess_status st = TESS_OK;
 
 	if (!save)
 		return TESS_OK;
-	if ((mkdir(save, 0777) && errno != EEXIST) || access(save, W_OK))
+	if ((mkdir(save, 0777) && errno != EEXIST) || stat(save, &about) || access(save, W_OK))
 		return tess_fail(TESS_EIO, "--save %s: %s", save, strerror(errno));
+	if (!S_ISDIR(about.st_mode))
+		return tess_fail(TESS_EIO, "--save %s: %s", save, strerror(ENOTDIR));
 	if (tess_save_find(save, &path))
 		return TESS_OK;
 	name = strrchr(path, '/');
@@ -346,6 +349,9 @@ static tess_status drive_run(struct drive *d)
 	const struct train_options *a = d->run->options;
 	tess_status st = begin_run(d);
 
+	if (!st && d->step >= d->steps)
+		fprintf(stderr, "%s has %lld steps already, of %lld that are asked for\n", d->saved,
+		        (long long)d->step, (long long)d->steps);
 	while (!st && d->step < d->steps && !tess_tool_is_interrupted())
 		st = make_step(d);
 	if (!st && a->save && (!*d->saved || d->saved_step < d->step))

@@ -85,7 +85,7 @@ static tess_status load_kernels(struct gpu *g)
 
 	for (int32_t i = 0; i < KERNELS && !st; i++)
 		st = CUDA_CALL(names[i], cuModuleGetFunction, &g->kernel[i], g->module, names[i]);
-	/* these have no static shared memory, which counts as well; the others use at most 48 KiB */
+	/* these have no static shared memory, which counts too; the others use at most 48 KiB */
 	for (int32_t i = KERNEL_attend_rows_f32; i <= KERNEL_multiply_groups_bf16 && !st; i++)
 		st = CUDA_CALL(names[i], cuFuncSetAttribute, g->kernel[i],
 		               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, g->shared_max);

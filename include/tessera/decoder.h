@@ -35,14 +35,14 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
 	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
-	int64_t hidden = nn->integer(nn, "hidden_size", 0);
-	int64_t heads = nn->integer(nn, "num_attention_heads", 0);
+	int64_t hidden = nn->integer(nn, "hidden_size", TESS_REQUIRED);
+	int64_t heads = nn->integer(nn, "num_attention_heads", TESS_REQUIRED);
 
 	if (!head && heads > 0)
 		head = hidden / heads;
 	head = nn->integer(nn, "head_dim", head);
 	c.head = head;
-	c.layers = nn->integer(nn, "num_hidden_layers", 0);
+	c.layers = nn->integer(nn, "num_hidden_layers", TESS_REQUIRED);
 	c.eps = nn->number(nn, "rms_norm_eps", 1e-6);
 	c.scale = 1 / sqrt((double)head);
 	c.softcap = 0;
@@ -53,12 +53,12 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.experts = c.expert_ffn = NULL;
 	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
 	c.act = nn->activation(nn, "hidden_act", "silu");
-	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", 0), 0);
+	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", TESS_REQUIRED), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
 	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
 	                         nn->integer(nn, "num_key_value_heads", heads));
-	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", 0), 0);
+	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", TESS_REQUIRED), 0);
 	return c;
 }
 

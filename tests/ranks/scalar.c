@@ -142,7 +142,7 @@ static void run_head_linear_op(const struct tess_op *op)
 		for (int64_t e = 0; e < k && j < n; e++)
 			sum = fmaf(scalar_read(x, t, h * from + e),
 			           scalar_load(w, h * w->stride[0] + j * w->stride[1] +
-			                                   e * w->stride[2]),
+			                                  e * w->stride[2]),
 			           sum);
 		*get_address(y, t, h * to + j) =
 			j < n ? sum + 0.0f : scalar_read(x, t, h * from + k + j - n);

@@ -189,6 +189,8 @@ static const struct {
 	  "config.json: partial_rotary_factor 0.5: the model rotates whole heads (1)" },
 	{ "llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
 	  "config.json: partial_rotary_factor 0.25" },
+	{ "llama", "{}", "num_hidden_layers", "config.json: \"num_hidden_layers\" is missing" },
+	{ "olmo2", "{\"vocab_size\": null}", NULL, "config.json: \"vocab_size\" is missing" },
 	{ "qwen3", "{}", "head_dim",
 	  "model.layers.0.self_attn.q_proj.weight: shape [96, 48], but config.json makes it "
 	  "[768, 48]" },

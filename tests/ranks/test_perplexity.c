@@ -109,6 +109,8 @@ START_TEST(is_that_of_the_logits)
 	MUST(fabs(run_perplexity("perplexity", "--text texts.jsonl") - exp(want)) < 1e-7);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl"), all);
 	ck_assert_int_eq((int64_t)run_perplexity("windows", "--text texts.jsonl"), 2);
+	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl --text one.txt"),
+	                 all + one);
 	/* windows of two ids: each is predicted from one */
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text one.txt --window 2"),
 	                 (one + 1) / 2);
@@ -169,7 +171,8 @@ START_TEST(bad_input)
 		{ "--text one.txt --window 513", "--window 513: a text has at most 512 positions" },
 		{ "--text one.txt --window 1", "--window 1: must be a whole number from 2" },
 		{ "--text bad.jsonl -n 2", "--text bad.jsonl: line 2: must be an object with" },
-		{ "--text empty.txt", "--text empty.txt: no text of two ids or more" },
+		{ "--text one.txt --text empty.txt",
+		  "--text empty.txt: no text of two ids or more" },
 	};
 	char out[1024];
 

@@ -315,7 +315,7 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 
 /* Training gives the loss and the gradients of one replicated rank, wherever the style runs. */
 static void check_gradients(const struct matrix_row *r, char place, int32_t nranks,
-                           const struct lockstep_gradients *want)
+                            const struct lockstep_gradients *want)
 {
 	struct lockstep_gradients have;
 	char plan[256];

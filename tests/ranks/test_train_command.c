@@ -330,12 +330,16 @@ START_TEST(refusals)
 	expect_part(text, "good/step-2: was saved from another model than /");
 	expect_failed("--batch 6 --micro-batches 4", 2, "cannot be cut into 4 micro-batches");
 	expect_failed("--save-every 5", 2, "--save-every needs a directory");
+	expect_failed("--save good/step-2/config.json", 1, "config.json: Not a directory");
 	expect_failed("--data none.bin", 1, "none.bin: No such file");
 	ck_assert_int_eq(train_model(text, format_data_path(""), "",
 	                             STEPPED " --steps 3 --resume good --lr 1e-5 --schedule "
 	                                     "constant"),
 	                 0);
 	expect_part(text, "tessera train: lr was 0.0002 in good/step-2, and is 1e-05 from here on");
+	ck_assert_int_eq(
+		train_model(text, format_data_path(""), "", STEPPED " --steps 2 --resume good"), 0);
+	expect_part(text, "good/step-2 has 2 steps already, of 2 that are asked for");
 	/* a loss that is not finite: the weights are not saved over good ones */
 	expect_failed(STEPPED " --steps 9 --resume good --save good --lr 1e30 --warmup 0 --clip 0 "
 	                      "--schedule constant --save-every 5",

@@ -152,6 +152,20 @@ START_TEST(packed_files)
 }
 END_TEST
 
+/* A header of llm.c that does not fit is no ids. */
+START_TEST(cut_off_files)
+{
+	const struct tess_dataset_options three = { .sequence = 3, .vocabulary = VOCABULARY };
+	uint32_t more[256] = { 20240520, 1, 8 }, later[256] = { 20240801, 8, 7 };
+
+	expect_refused(write_packed("a.bin", more, sizeof more, 2, 7), three,
+	               "of version 1 and 8 ids, which does not fit its 1038 bytes: with version 1 "
+	               "they are 7 ids");
+	expect_refused(write_packed("b.bin", later, sizeof later, 4, 7), three,
+	               "of version 8 and 7 ids");
+}
+END_TEST
+
 START_TEST(hash_tells_data_apart)
 {
 	const struct tess_dataset_options three = { .sequence = 3, .vocabulary = VOCABULARY };
@@ -291,4 +305,4 @@ START_TEST(bad_texts)
 END_TEST
 
 SCRATCH_MAIN("dataset", each_epoch_has_every_sequence_once, order_never_changes, packed_files,
-             hash_tells_data_apart, bad_packed_files, texts, bad_texts)
+             cut_off_files, hash_tells_data_apart, bad_packed_files, texts, bad_texts)
