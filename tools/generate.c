@@ -58,7 +58,7 @@ static const char *const help =
 	"output\n"
 	"  --check               after each module, compares ranks and searches for NaN and Inf\n"
 	"                        (TESSERA_CHECK)\n"
-	"  --json                prints one JSON object instead of text\n"
+	"  --json                a JSON object instead of each text, as it ends\n"
 	"  --stats               times, tokens per second, memory per rank\n"
 	"  --digest              SHA-256 over the logits that chose each token of a text\n"
 	"  --logits FILE         the logits of every position of one prompt, as safetensors\n"
