@@ -17,6 +17,7 @@
 /* bytes of a weight that are read at a time: by one thread, or by those of a device's copies */
 enum { SLAB = 4 << 20, DEVICE_SLAB = 64 << 20 };
 enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weights */
+enum { ALIGN = 256 }; /* bytes, of a weight in a slab */
 
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "",
@@ -34,6 +35,7 @@ struct tess_weights_loader {
 	bool *later; /* per weight: it is to be packed, but still in rows; NULL: none is */
 	int32_t next; /* all before it are packed */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
+	bool in_slabs; /* nothing is freed before all is */
 	char *slab; /* what is left of it: slab_left bytes */
 	uint64_t slab_left;
 	bool shares_slab; /* the current weight, with one before it */
@@ -71,28 +73,48 @@ tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
 	return TESS_OK;
 }
 
-/* Of the next slab: as much as was loaded so far, so that small models take little memory. */
-static uint64_t choose_slab_bytes(const struct tess_weights_loader *l)
-{
-	uint64_t bytes = l->weights->bytes / SLAB_LEAST * SLAB_LEAST;
-
-	return bytes < SLAB_LEAST ? SLAB_LEAST : bytes > SLAB_MOST ? SLAB_MOST : bytes;
-}
-
 static uint64_t count_room(uint64_t bytes)
 {
-	return bytes ? (bytes + 63) / 64 * 64 : 64;
+	return bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
+}
+
+/* All weights as they are on a device that has them in rows. */
+static uint64_t count_all_room(const struct tess_weights_loader *l)
+{
+	const struct tess_program *p = l->p;
+	uint64_t bytes = 0;
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			bytes += count_room(
+				(uint64_t)tess_weight_count_local(p, p->weight[i], l->rank) *
+				tess_width(p->weight[i]->dtype));
+	return bytes;
 }
 
 /*
- * Where nothing is freed before all is, weights of the host's memory share slabs, which fill huge
- * pages: what a slab does not use is not there. The first weight of a slab owns it.
+ * Of the slab that begins with a weight of `room` bytes; 0: the weight has memory of its own. Slabs
+ * of the host's memory are as large as all that was loaded so far, so that small models take little
+ * memory, and fill huge pages: what a slab does not use is not there. A device has one slab: how
+ * weights lie to each other, by which it may choose how it multiplies, is the same in each run.
  */
+static uint64_t choose_slab_bytes(const struct tess_weights_loader *l, uint64_t room)
+{
+	uint64_t loaded = l->weights->bytes, bytes = loaded / SLAB_LEAST * SLAB_LEAST;
+
+	if (!l->in_slabs)
+		return 0;
+	if (!tess_device_is_host(&l->weights->device))
+		return loaded ? 0 : count_all_room(l);
+	bytes = bytes < SLAB_LEAST ? SLAB_LEAST : bytes > SLAB_MOST ? SLAB_MOST : bytes;
+	return room <= bytes / 4 ? bytes : 0;
+}
+
+/* The first weight of a slab owns it. */
 static tess_status alloc_weight_memory(struct tess_weights_loader *l, int32_t i, uint64_t bytes)
 {
-	uint64_t room = count_room(bytes), slab = choose_slab_bytes(l);
-	bool shares = l->in_mapping && l->slab_left >= room;
-	bool first = !shares && l->in_mapping && room <= slab / 4;
+	uint64_t room = count_room(bytes), slab = choose_slab_bytes(l, room);
+	bool shares = l->in_slabs && l->slab_left >= room, first = !shares && slab >= room;
 	tess_status st = TESS_OK;
 
 	if (!shares)
@@ -531,6 +553,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	if (!st)
 		st = tess_parts_open(&l.parts, p, source, rank);
 	l.in_mapping = !p->training && tess_device_is_host(device);
+	l.in_slabs = !p->training;
 	if (!st && panels && !p->training)
 		st = tess_weights_choose_panels(p, &l.panels);
 	if (!st && l.panels && !*tess_option_get("layout"))

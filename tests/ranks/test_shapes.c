@@ -309,6 +309,55 @@ START_TEST(slabs_of_large_weights)
 }
 END_TEST
 
+static const struct tess_device *of_host;
+static int allocations;
+
+static tess_status count_allocation(void *self, uint64_t bytes, void **out)
+{
+	allocations++;
+	return of_host->alloc(self, bytes, out);
+}
+
+/* What a device makes of where its weights lie to each other does not change from run to run. */
+START_TEST(weights_of_a_device_are_one_block)
+{
+	static const struct tess_model model = { .size = sizeof model,
+		                                 .name = "large",
+		                                 .forward = record_large };
+	const struct tess_source source = { .name = "unread",
+		                            .find = find_unread_tensor,
+		                            .read = read_large_tensor,
+		                            .drop = lockstep_ignore_drop };
+	struct tess_device own;
+	struct tess_opened_device d = { .table = &own };
+	struct tess_rank_weights held;
+	struct tess_program *p;
+
+	ck_assert_msg(!tess_plugin_find_device("cpu", &of_host) && !of_host->open(0, 1, &d.self),
+	              "%s", tess_error());
+	own = *of_host;
+	own.mem = TESS_MEM_MAX;
+	own.layout = TESS_ROWS;
+	own.alloc = count_allocation;
+	large_flags = allocations = 0;
+	ck_assert_msg(!record_test_program(&model, "{\"m\":\"colwise\"}", &source, 3, &p), "%s",
+	              tess_error());
+	ck_assert_msg(!tess_rank_weights_load(p, &source, 1, &d, &held), "%s", tess_error());
+	ck_assert_int_eq(allocations, 1);
+	ck_assert_int_gt(p->nweights, 1);
+	for (int32_t i = 1; i < p->nweights; i++)
+		ck_assert_ptr_eq(
+			held.view[i].data,
+			(char *)held.view[i - 1].data +
+				tess_up(4 * held.view[i - 1].shape[0] * held.view[i - 1].shape[1],
+		                        256) *
+					256);
+	tess_rank_weights_free(&held);
+	of_host->close(d.self);
+	tess_program_free(p);
+}
+END_TEST
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* Up to 16383 elements, as all checkpoints of the tests have, there are at most 32. */
@@ -496,6 +545,7 @@ int main(void)
 	tcase_add_test(t, deep_and_wide);
 	tcase_add_test(t, parts_are_not_fused);
 	tcase_add_test(t, values_have_the_width_of_their_type);
+	tcase_add_test(t, weights_of_a_device_are_one_block);
 	tcase_add_loop_test(t, slabs_of_large_weights, 0, 6);
 	tcase_add_test(t, units_of_elements);
 	tcase_add_loop_test(t, heads_limit_ranks, 0, 2);
