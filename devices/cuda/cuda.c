@@ -220,9 +220,8 @@ static tess_status check_fault(struct gpu *g)
 		[FAULT_TEXT] = "attention: without pages the rows of a slot are the positions from "
 			       "0 on",
 	};
-	int32_t fault = *(volatile int32_t *)g->fault;
+	int32_t fault = __atomic_exchange_n(g->fault, 0, __ATOMIC_RELAXED); /* kernels may run */
 
-	*g->fault = 0;
 	return fault ? cuda_host->fail(TESS_EINVAL, "%s or before: cuda: %s", g->where, why[fault])
 	             : TESS_OK;
 }
