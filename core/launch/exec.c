@@ -82,7 +82,7 @@ static void bind_rank(const struct tess_exec *e)
 /* Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. */
 static void reset_signals(const struct tess_exec *e)
 {
-	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE };
+	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE, SIGXFSZ };
 	sigset_t mask = e->attempt->mask;
 
 	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {

@@ -693,8 +693,8 @@ static cublasStatus_t fake_multiply(cublasLtHandle_t handle, cublasLtMatmulDesc_
 
 	if (!handle || !algo || !workspace || !workspace_bytes || !c ||
 	    *(const float *)alpha != 1 || k.more->type != k.y->type || k.more->rows != k.y->rows ||
-	    k.more->cols != k.y->cols || (c == d && k.more->ld != k.y->ld) ||
-	    k.w->count != k.y->count || k.x->count != k.y->count || is_to_fail("cublasLtMatmul"))
+	    k.more->cols != k.y->cols || (c == d && cl != dl) || k.w->count != k.y->count ||
+	    k.x->count != k.y->count || is_to_fail("cublasLtMatmul"))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	return take_task((CUstream)stream, &k) == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS
 	                                                       : CUBLAS_STATUS_EXECUTION_FAILED;
