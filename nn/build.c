@@ -204,13 +204,10 @@ static void join_buffers(struct build *b)
 	}
 }
 
-/*
- * Ops whose outs only the next op reads. What the host reads lives to the last step. In training
- * none: a record that runs again before its backward has other readers then, and the same bits.
- */
+/* Ops whose outs only the next op reads. What the host reads lives to the last step. */
 static void mark_only_next(struct build *b)
 {
-	for (int32_t i = 0; i < b->nouts && !b->p->training; i++) {
+	for (int32_t i = 0; i < b->nouts; i++) {
 		const struct out *o = &b->out[i];
 		const struct buffer *memory = &b->buffer[o->buffer];
 		struct tess_op *op = &b->l->step[o->step]->op;
@@ -232,7 +229,8 @@ void build_place_buffers(struct build *b)
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	mark_only_next(b);
+	if (!b->p->training) /* a record that runs again would have other readers, and other bits */
+		mark_only_next(b);
 	join_buffers(b);
 	for (int32_t i = 0; i < b->nbuffers; i++)
 		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&

@@ -35,7 +35,6 @@ struct tess_weights_loader {
 	bool *later; /* per weight: it is to be packed, but still in rows; NULL: none is */
 	int32_t next; /* all before it are packed */
 	bool in_mapping; /* what needs no copy stays in the checkpoint's mapping */
-	bool in_slabs; /* nothing is freed before all is */
 	char *slab; /* what is left of it: slab_left bytes */
 	uint64_t slab_left;
 	bool shares_slab; /* the current weight, with one before it */
@@ -93,16 +92,17 @@ static uint64_t count_all_room(const struct tess_weights_loader *l)
 }
 
 /*
- * Of the slab that begins with a weight of `room` bytes; 0: the weight has memory of its own. Slabs
- * of the host's memory are as large as all that was loaded so far, so that small models take little
- * memory, and fill huge pages: what a slab does not use is not there. A device has one slab: how
- * weights lie to each other, by which it may choose how it multiplies, is the same in each run.
+ * Of the slab that begins with a weight of `room` bytes; 0: the weight has memory of its own, as in
+ * training, where some are freed before the others. Slabs of the host's memory are as large as all
+ * that was loaded so far, so that small models take little memory, and fill huge pages: what a slab
+ * does not use is not there. A device has one slab: how weights lie to each other, by which it may
+ * choose how it multiplies, is the same in each run.
  */
 static uint64_t choose_slab_bytes(const struct tess_weights_loader *l, uint64_t room)
 {
 	uint64_t loaded = l->weights->bytes, bytes = loaded / SLAB_LEAST * SLAB_LEAST;
 
-	if (!l->in_slabs)
+	if (l->p->training)
 		return 0;
 	if (!tess_device_is_host(&l->weights->device))
 		return loaded ? 0 : count_all_room(l);
@@ -114,7 +114,7 @@ static uint64_t choose_slab_bytes(const struct tess_weights_loader *l, uint64_t 
 static tess_status alloc_weight_memory(struct tess_weights_loader *l, int32_t i, uint64_t bytes)
 {
 	uint64_t room = count_room(bytes), slab = choose_slab_bytes(l, room);
-	bool shares = l->in_slabs && l->slab_left >= room, first = !shares && slab >= room;
+	bool shares = l->slab_left >= room, first = !shares && slab >= room;
 	tess_status st = TESS_OK;
 
 	if (!shares)
@@ -553,7 +553,6 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	if (!st)
 		st = tess_parts_open(&l.parts, p, source, rank);
 	l.in_mapping = !p->training && tess_device_is_host(device);
-	l.in_slabs = !p->training;
 	if (!st && panels && !p->training)
 		st = tess_weights_choose_panels(p, &l.panels);
 	if (!st && l.panels && !*tess_option_get("layout"))

@@ -6,31 +6,41 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "style rowsplit (/dir/tess-style-rowsplit.so)"; "plugin rowsplit" if no file offers the table. */
-static void format_plugin(const void *table, const char *name, char *text, size_t size)
+/* The file that offers a table; false: none does. */
+static bool find_plugin(const void *table, struct tess_plugin_info *info)
+{
+	for (size_t i = 0; tess_registry_at(i, info); i++)
+		for (size_t k = 0; k < info->noffers; k++)
+			if (info->offers[k].table == table)
+				return true;
+	return false;
+}
+
+/* A style does not always know its module, so a sentence of its own may lack that. */
+static tess_status name_style(const void *table, const char *name, const char *where,
+                              tess_status st)
 {
 	struct tess_plugin_info info;
 
-	for (size_t i = 0; tess_registry_at(i, &info); i++)
-		for (size_t k = 0; k < info.noffers; k++)
-			if (info.offers[k].table == table) {
-				snprintf(text, size, "%s %s (%s)", info.kind, name, info.path);
-				return;
-			}
-	snprintf(text, size, "plugin %s", name);
+	if (!where || strstr(tess_error(), where) || !find_plugin(table, &info) ||
+	    strcmp(info.kind, "style"))
+		return st;
+	return tess_fail_in(st, "%s: style %s", where, name);
 }
 
 tess_status tess_plugin_check_status(const void *table, const char *name, const char *function,
                                      const char *where, tess_status st)
 {
 	bool failure = st < TESS_OK && st >= TESS_EBUG;
-	char plugin[512];
+	struct tess_plugin_info info;
+	char plugin[512]; /* "style rowsplit (/dir/tess-style-rowsplit.so)" */
 
-	format_plugin(table, name, plugin, sizeof plugin);
-	if (failure && *tess_error()) /* a style does not always know its module */
-		return where && !strncmp(plugin, "style ", 6) && !strstr(tess_error(), where)
-		               ? tess_fail_in(st, "%s: style %s", where, name)
-		               : st;
+	if (failure && *tess_error())
+		return name_style(table, name, where, st);
+	if (find_plugin(table, &info))
+		snprintf(plugin, sizeof plugin, "%s %s (%s)", info.kind, name, info.path);
+	else
+		snprintf(plugin, sizeof plugin, "plugin %s", name);
 	if (failure)
 		return tess_fail(
 			st,
