@@ -13,21 +13,6 @@ struct row_state { /* of the lane's head */
 };
 
 /*
- * Lanes that differ in bit `mask` have parts of the same n sums: each keeps the half of them that
- * is its own, the upper one where the bit is set, and adds the other lane's part.
- */
-DEVICE void fold_lanes(float *z, const int n, int mask)
-{
-	int upper = threadIdx.x & mask;
-
-	EACH(i, n / 2) {
-		float keep = upper ? z[i + n / 2] : z[i], give = upper ? z[i] : z[i + n / 2];
-
-		z[i] = keep + shuffle_xor(give, mask);
-	}
-}
-
-/*
  * Adds q * k of `per` keys, [d, 64] from `at` on, for elements i0, i0 + step, ..: LOADS of them, or
  * those before d; `whole`: all are, and aligned, so that no branch is between them.
  */

@@ -57,11 +57,14 @@ DEVICE void add_wide_column(const char *w, int32_t dtype, int64_t k, const float
 		add_wide_elements(w, dtype, at, k, x, n, 0, sum);
 }
 
-/* sum[t] = x_t * w over k elements, in all lanes of the warp, for n rows. */
-DEVICE void multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
-                            const float *const *x, int n, float *sum)
+enum { ROW_LANES = WARP / MULTIPLY_ROWS }; /* that have the sum of a row */
+
+/* x_t * w over k elements, for n rows: lanes have that of row lane / ROW_LANES. */
+DEVICE float multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
+                             const float *const *x, int n)
 {
 	int wide = is_wide_column(w, step, k, x);
+	float sum[MULTIPLY_ROWS];
 
 	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;
@@ -77,9 +80,16 @@ DEVICE void multiply_column(const char *w, int32_t dtype, int64_t step, int64_t 
 				if (t < n)
 					sum[t] = fmaf(x[t][i], f, sum[t]);
 		}
-	EACH(t, MULTIPLY_ROWS)
-		EACH_MASK(mask, 1, WARP)
-			sum[t] += shuffle_xor(sum[t], mask);
+	sum_lanes(sum, MULTIPLY_ROWS);
+	return sum[0];
+}
+
+/* The row of the lane that writes the sum of one of n rows, or -1. */
+DEVICE int find_lane_row(int n)
+{
+	int lane = threadIdx.x % WARP, row = lane / ROW_LANES;
+
+	return lane % ROW_LANES == 0 && row < n ? row : -1;
 }
 
 KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
@@ -91,8 +101,9 @@ KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
 	for (int64_t t = (int64_t)blockIdx.z * MULTIPLY_ROWS; t < a.rows;
 	     t += (int64_t)gridDim.z * MULTIPLY_ROWS) {
 		int n = a.rows - t < MULTIPLY_ROWS ? (int)(a.rows - t) : MULTIPLY_ROWS;
+		int own = find_lane_row(n);
 		const float *x[MULTIPLY_ROWS];
-		float sum[MULTIPLY_ROWS];
+		float sum;
 
 		if (blockIdx.x == 0)
 			for (int r = 0; r < n; r++)
@@ -104,11 +115,9 @@ KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
 			continue;
 		EACH(r, MULTIPLY_ROWS)
 			x[r] = a.x + (t + (r < n ? r : 0)) * a.x_pitch + h * (a.k + a.rest);
-		multiply_column(w, a.dtype, a.stride[2], a.k, x, n, sum);
-		EACH(r, MULTIPLY_ROWS)
-			if (r < n && threadIdx.x % WARP == 0)
-				a.y[(t + r) * a.y_pitch + h * (a.n + a.rest) + column] =
-					sum[r] + 0.0f;
+		sum = multiply_column(w, a.dtype, a.stride[2], a.k, x, n);
+		if (own >= 0)
+			a.y[(t + own) * a.y_pitch + h * (a.n + a.rest) + column] = sum + 0.0f;
 	}
 }
 
@@ -256,18 +265,17 @@ KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 	            width;
 	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.ffn; at += MULTIPLY_ROWS) {
 		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
+		int own = find_lane_row(n);
 		const float *x[MULTIPLY_ROWS];
-		float gate[MULTIPLY_ROWS], up[MULTIPLY_ROWS];
+		float gate, up;
 
 		EACH(r, MULTIPLY_ROWS)
 			x[r] = a.x + a.row[at + (r < n ? r : 0)] * a.x_pitch + a.k_first;
-		multiply_column(w, a.dtype, a.gate_up_stride[2], a.k, x, n, gate);
-		multiply_column(w + a.ffn * a.gate_up_stride[1] * width, a.dtype,
-		                a.gate_up_stride[2], a.k, x, n, up);
-		EACH(r, MULTIPLY_ROWS)
-			if (r < n && threadIdx.x % WARP == 0)
-				a.hidden[(at + r) * a.ffn + j] =
-					activate(a.activation, gate[r]) * up[r];
+		gate = multiply_column(w, a.dtype, a.gate_up_stride[2], a.k, x, n);
+		up = multiply_column(w + a.ffn * a.gate_up_stride[1] * width, a.dtype,
+		                     a.gate_up_stride[2], a.k, x, n);
+		if (own >= 0)
+			a.hidden[(at + own) * a.ffn + j] = activate(a.activation, gate) * up;
 	}
 }
 
@@ -285,15 +293,15 @@ KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 	    (e * a.down_stride[0] + j * a.down_stride[1] + a.f_first * a.down_stride[2]) * width;
 	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.columns; at += MULTIPLY_ROWS) {
 		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
+		int own = find_lane_row(n);
 		const float *x[MULTIPLY_ROWS];
-		float sum[MULTIPLY_ROWS];
+		float sum;
 
 		EACH(r, MULTIPLY_ROWS)
 			x[r] = a.hidden + (at + (r < n ? r : 0)) * a.ffn + a.f_first;
-		multiply_column(w, a.dtype, a.down_stride[2], a.f, x, n, sum);
-		EACH(r, MULTIPLY_ROWS)
-			if (r < n && threadIdx.x % WARP == 0)
-				a.z[(at + r) * a.columns + j] = sum[r] + 0.0f;
+		sum = multiply_column(w, a.dtype, a.down_stride[2], a.f, x, n);
+		if (own >= 0)
+			a.z[(at + own) * a.columns + j] = sum + 0.0f;
 	}
 }
 

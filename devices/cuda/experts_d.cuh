@@ -108,7 +108,7 @@ KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
 
 	for (int64_t t = blockIdx.y; t < a.rows && e < a.experts; t += gridDim.y) {
 		const float *w = a.weights + t * a.weights_pitch, *x[MULTIPLY_ROWS];
-		float sum[MULTIPLY_ROWS] = { 0 };
+		float sum = 0.0f;
 		int64_t slot = 0;
 
 		for (int i = 0; i < e && w[e] != 0.0f; i++)
@@ -120,10 +120,10 @@ KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
 		EACH(i, MULTIPLY_ROWS)
 			x[i] = a.x + t * a.x_pitch + slot * a.columns;
 		if (w[e] != 0.0f)
-			multiply_column((const char *)(a.g + t * a.g_pitch), PORT_F32, 1, a.columns,
-			                x, 1, sum);
+			sum = multiply_column((const char *)(a.g + t * a.g_pitch), PORT_F32, 1,
+			                      a.columns, x, 1);
 		if (threadIdx.x % WARP == 0)
-			a.y[t * a.y_pitch + e] = sum[0] + 0.0f;
+			a.y[t * a.y_pitch + e] = sum + 0.0f;
 	}
 }
 

@@ -7,14 +7,6 @@
 
 enum { LINE = 128 }; /* bytes of a cache line */
 
-/* The sums of a column, that all lanes have, to y; `t`: the row. */
-DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t column, float x)
-{
-	float *y = a->of[of].y + t * a->of[of].y_pitch + column;
-
-	*y = a->accumulate ? *y + x : x + 0.0f;
-}
-
 DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
 {
 	return dtype == PORT_F32 ? load_stream(w) : load_half_stream(w);
@@ -25,8 +17,7 @@ DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
  * no branch is between a load and the next.
  */
 DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int T, const int R,
-                         const int U, const int whole, const char *const *w, int64_t k0,
-                         float sum[][4])
+                         const int U, const int whole, const char *const *w, int64_t k0, float *sum)
 {
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	struct quad v[8][4];
@@ -53,9 +44,31 @@ DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int
 			           PORT_F32, q);
 			EACH(r, R)
 				EACH(i, 4)
-					sum[t][r] = fmaf(q[i], f[r][i], sum[t][r]);
+					sum[t * R + r] = fmaf(q[i], f[r][i], sum[t * R + r]);
 		}
 	}
+}
+
+/*
+ * Writes the lane's sum x, one of T rows and R columns (sum_lanes); `pair`: every second column is of
+ * the second weight, and one lane writes both and the GLU's out, which may lie in place of either.
+ */
+DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const int T, const int R,
+                       int64_t column, float x)
+{
+	const int each = WARP / (T * R);
+	int at = threadIdx.x % WARP / each, t = at / R, r = at % R;
+	float up = pair ? shuffle_xor(x, each) : 0.0f, *y;
+
+	column += pair ? r / 2 : r;
+	if (threadIdx.x % each || (pair && r % 2) || t >= a->rows || column >= a->of[of].columns)
+		return;
+	y = a->of[of].y + t * a->of[of].y_pitch + column;
+	*y = a->accumulate ? *y + x : x + 0.0f;
+	if (!pair)
+		return;
+	a->of[1].y[t * a->of[1].y_pitch + column] = up + 0.0f;
+	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
 }
 
 /*
@@ -69,7 +82,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	const int pair = R > 1 && a->glu != NULL;
 	int of = pair ? 0 : a->nweights - 1, lane = threadIdx.x % WARP;
 	int64_t column, from = 0; /* of K */
-	float sum[MULTIPLY_ROWS][4];
+	float sum[MULTIPLY_ROWS * 4];
 	const char *w[4];
 
 	while (of > 0 && (int)blockIdx.x < a->of[of].first_block)
@@ -88,51 +101,36 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
 			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
-			sum[t][r] = 0.0f;
+			sum[t * R + r] = 0.0f;
 	}
 	wait_for_kernels();
 	for (; from + U * WARP * 4 <= a->k; from += U * WARP * 4)
 		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum);
 	if (from + lane * 4 < a->k)
 		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum);
-	EACH(r, R) {
-		int64_t at = column + (pair ? r / 2 : r);
-
-		EACH(t, T) {
-			float x = sum[t][r];
-
-			EACH_MASK(mask, 1, WARP)
-				x += shuffle_xor(x, mask);
-			sum[t][r] = x;
-			if (lane || t >= a->rows || at >= a->of[of].columns)
-				continue;
-			store_sum(a, pair ? r % 2 : of, t, at, x);
-			if (pair && r % 2)
-				a->glu[t * a->glu_pitch + at] =
-					activate(a->activation, sum[t][r - 1] + 0.0f) * (x + 0.0f);
-		}
-	}
+	sum_lanes(sum, T * R);
+	store_sums(a, of, pair, T, R, column, sum[0]);
 }
 
 /* `n`: loads for 16 bytes */
 #define MULTIPLY(type, dtype, n) \
-	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_1, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_1, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 1, 1, 4 * (n)); \
 	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_pair, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_pair, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 1, 2, 2 * (n)); \
 	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_2, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_2, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 2, 2, 2 * (n)); \
 	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_4, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_4, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 4, 2, 2 * (n)); \
 	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, multiply_##type##_8, multiply_args) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 3, multiply_##type##_8, multiply_args) \
 	{ \
 		multiply_rows(&a, dtype, 8, 4, n); \
 	}

@@ -15,7 +15,8 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 /*
  * A kernel may be launched while the kernel before it on the stream ends (op_launch), on GPUs from
  * 9.0 on: it lets the next one do that at once, and waits before it reads or writes anything. One
- * that waits itself (KERNEL_EARLY) can before that ask for memory which nothing writes.
+ * that waits itself (KERNEL_EARLY) can before that ask for memory which nothing writes. It takes so
+ * many registers that a multiprocessor has room for `blocks` of it.
  */
 #if __CUDA_ARCH__ >= 900
 #define let_next_start() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
@@ -24,9 +25,9 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define let_next_start() (void)0
 #define wait_for_kernels() (void)0
 #endif
-#define KERNEL_EARLY(threads, name, args) \
+#define KERNEL_EARLY(threads, blocks, name, args) \
 	DEVICE void name##_body(const struct args &a); \
-	extern "C" __global__ void __launch_bounds__(threads, 1) \
+	extern "C" __global__ void __launch_bounds__(threads, blocks) \
 		name(const __grid_constant__ struct args a) \
 	{ \
 		let_next_start(); \
@@ -35,7 +36,7 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 	DEVICE void name##_body(const struct args &a)
 #define KERNEL(threads, name, args) \
 	DEVICE void name##_waited(const struct args &a); \
-	KERNEL_EARLY(threads, name, args) \
+	KERNEL_EARLY(threads, 1, name, args) \
 	{ \
 		wait_for_kernels(); \
 		name##_waited(a); \

@@ -107,6 +107,37 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 	}
 }
 
+/*
+ * Lanes that differ in bit `mask` have parts of the same n sums: each keeps the half of them that
+ * is its own, the upper one where the bit is set, and adds the other lane's part; of one sum both
+ * have it.
+ */
+DEVICE void fold_lanes(float *z, const int n, int mask)
+{
+	int upper = threadIdx.x & mask;
+
+	if (n < 2)
+		z[0] += shuffle_xor(z[0], mask);
+	EACH(i, n / 2) {
+		float keep = upper ? z[i + n / 2] : z[i], give = upper ? z[i] : z[i + n / 2];
+
+		z[i] = keep + shuffle_xor(give, mask);
+	}
+}
+
+/*
+ * The sums of n values over the lanes of a warp (n: a power of two, to 32), by the same tree for any
+ * n: lane i has sum i / (32 / n), in z[0].
+ */
+DEVICE void sum_lanes(float *z, const int n)
+{
+	fold_lanes(z, n, 16);
+	fold_lanes(z, n / 2, 8);
+	fold_lanes(z, n / 4, 4);
+	fold_lanes(z, n / 8, 2);
+	fold_lanes(z, n / 16, 1);
+}
+
 /* The sum over all threads of a block; `scratch` has room for one float a warp. */
 DEVICE float add_block(float x, float *scratch)
 {
@@ -228,7 +259,7 @@ DEVICE void write_normalized(const struct norm_args *a, int64_t t, int64_t i0, c
 	}
 }
 
-KERNEL_EARLY(NORM_THREADS_MAX, normalize_runs, norm_args)
+KERNEL_EARLY(NORM_THREADS_MAX, 1, normalize_runs, norm_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
 	const int step = NORM_LOADS * blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;

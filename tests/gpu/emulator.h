@@ -45,7 +45,7 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 #define DEVICE static inline
 #define MATHF static inline
 #define KERNEL(threads, name, args) static void name(struct args a)
-#define KERNEL_EARLY KERNEL
+#define KERNEL_EARLY(threads, blocks, name, args) KERNEL(threads, name, args)
 #define wait_for_kernels() (void)0
 #define prefetch_line emulator_prefetch_line
 #define SHARED static
