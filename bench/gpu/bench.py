@@ -356,8 +356,8 @@ def explain_tessera(b, s):
     b.run(f"{s.name} ops", 60, lambda: print_ops(b, s, "prefill", "--tokens", b.prefills[-1], "--prefill-chunk", b.prefills[-1]))
     if shutil.which("ncu") and b.device == "cuda":
         layers = SHAPES[s.name]["num_hidden_layers"]
-        # skipped: most of a warm step, or prompt, of 14 to 21 kernels a layer
-        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 40 * layers, 15 * layers, "--tokens", 4))
+        # decode: a step of 7 or 8 kernels a layer, after the first prompt, of 10 to 16; prefill: the second prompt
+        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 18 * layers, 8 * layers, "--tokens", 4))
         b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "prefill", 22 * layers, 60, "--tokens", b.prefills[-1],
                                                             "--prefill-chunk", b.prefills[-1]))
 

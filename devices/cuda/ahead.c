@@ -16,6 +16,11 @@ static bool is_apart_or_same(const struct tess_view *a, const struct tess_view *
 	return (x == y && a->stride[0] == b->stride[0]) || x + n <= y || y + m <= x;
 }
 
+static bool is_apart(const struct tess_view *a, const struct tess_view *b)
+{
+	return a->data != b->data && is_apart_or_same(a, b);
+}
+
 static bool is_same_view(const struct tess_view *a, const struct tess_view *b)
 {
 	return a->data == b->data && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] &&
@@ -73,15 +78,35 @@ const struct tess_op *ahead_find_glu(const struct tess_op *linear)
 	const struct tess_view *y = linear->out;
 
 	if (!glu || !is_apart_or_same(&glu->out[0], &y[0]) ||
-	    !is_apart_or_same(&glu->out[0], &y[1]) ||
-	    !is_apart_or_same(&glu->out[0], &linear->in[0]) ||
-	    glu->out[0].data == linear->in[0].data)
+	    !is_apart_or_same(&glu->out[0], &y[1]) || !is_apart(&glu->out[0], &linear->in[0]))
 		return NULL;
 	return glu;
 }
 
+/* All of x is read until the end, so that nothing else may be written there. */
+const struct tess_op *ahead_find_normed(const struct tess_op *norm)
+{
+	const struct tess_op *linear = norm->next, *glu;
+	const struct tess_view *x = &norm->in[0];
+	int64_t run = (int64_t)norm->num[TESS_NORM_RUN];
+
+	if (!linear || linear->kind != TESS_OP_LINEAR || !norm->only_next || norm->nin != 2 ||
+	    norm->num[TESS_NORM_KIND] == TESS_LAYER || (run && run != x->shape[1]) ||
+	    x->shape[0] != 1 || !is_same_view(&linear->in[0], &norm->out[0]) ||
+	    !product_can_norm(linear, norm))
+		return NULL;
+	for (int32_t i = 0; i < linear->nout; i++) {
+		struct tess_view y = get_finished_rows(&linear->out[i]);
+
+		if (y.ndim != 2 || !is_apart(&y, x))
+			return NULL;
+	}
+	glu = ahead_find_glu(linear);
+	return !glu || is_apart(&glu->out[0], x) ? linear : NULL;
+}
+
 /*
- * Adding to a value is no more for cuBLASLt than writing it, and the out is never written; in one
+ * Adding to a value is no more than writing it, and the out is never written; by cuBLASLt in one
  * call, which adds nothing if it fails. The sum may take the memory of x, if that is read as bf16
  * elsewhere.
  */
@@ -92,6 +117,7 @@ const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *
 	const struct tess_view *x = linear->in;
 	struct tess_view y;
 	int32_t own;
+	bool few;
 
 	if (linear->kind != TESS_OP_LINEAR || linear->nout != 1 || !linear->only_next || !add ||
 	    add->kind != TESS_OP_ADD)
@@ -102,11 +128,10 @@ const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *
 	if (!is_same_view(&add->in[own], &y) || is_same_view(*more, &y) ||
 	    !is_apart_or_same(*more, &y) || !is_apart_or_same(&add->out[0], *more))
 		return NULL;
-	return product_reads_bf16(g, linear) ||
-	                       (linear->in[1].dtype == TESS_F32 &&
-	                        is_apart_or_same(&add->out[0], x) && add->out[0].data != x->data)
-	               ? add
-	               : NULL;
+	few = x->shape[0] <= MULTIPLY_ROWS;
+	if (!few && product_reads_bf16(g, linear))
+		return add;
+	return (few || linear->in[1].dtype == TESS_F32) && is_apart(&add->out[0], x) ? add : NULL;
 }
 
 const struct tess_op *ahead_find_rope(const struct tess_op *rope)
@@ -123,7 +148,7 @@ const struct tess_op *ahead_find_rope(const struct tess_op *rope)
 	for (int i = 0; i < 2; i++) {
 		const struct tess_op *a = i ? next : rope, *b = i ? rope : next;
 
-		if (!is_apart_or_same(&a->out[0], &b->in[0]) || a->out[0].data == b->in[0].data)
+		if (!is_apart(&a->out[0], &b->in[0]))
 			return NULL;
 	}
 	return next;
@@ -169,8 +194,7 @@ const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct te
 	const struct tess_view *y = linear->out;
 
 	return glu && linear->only_next && product_reads_bf16(g, linear) && can_round(g, glu) &&
-	                       can_drop(g, glu) && is_apart_or_same(&y[0], &y[1]) &&
-	                       y[0].data != y[1].data &&
+	                       can_drop(g, glu) && is_apart(&y[0], &y[1]) &&
 	                       is_row_aligned(y[0].data, y[0].stride[0], 2) &&
 	                       is_row_aligned(y[1].data, y[1].stride[0], 2)
 	               ? glu

@@ -58,6 +58,8 @@ struct gpu {
 	uint16_t *rounded;
 	bool dropped; /* and nowhere else */
 	const struct tess_op *halved_for; /* a GLU, whose operands are bf16 where f32 would be */
+	const struct tess_op *normed_for; /* a LINEAR, which norms what `norm` would have */
+	const struct tess_op *norm;
 	const struct tess_op *stored_for; /* an ATTENTION, whose keys and values are in pages */
 	char where[WHERE]; /* the module of the last op, for what fails later */
 	int32_t kind; /* of that op */
@@ -181,11 +183,13 @@ const char *op_find_training_limit(const struct tess_op *op);
 /* The NORM of what an ADD gives, and the ROPE like this one, if they can be one launch; or NULL. */
 const struct tess_op *ahead_find_norm(const struct tess_op *add);
 const struct tess_op *ahead_find_glu(const struct tess_op *linear);
+/* The LINEAR of one row that can norm it: every warp reads all of the row anyway. */
+const struct tess_op *ahead_find_normed(const struct tess_op *norm);
 const struct tess_op *ahead_find_rope(const struct tess_op *rope);
 /* The ATTENTION over pages of what two ROPEs turn, of which the second comes right before it. */
 const struct tess_op *ahead_find_attention(const struct tess_op *rope,
                                            const struct tess_op *second);
-/* The ADD that cuBLASLt can make with a product of many rows, and the operand that it adds. */
+/* The ADD that can be made with a product, and the operand that it adds. */
 const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
                                      const struct tess_view **more);
 /* The GLU of many rows of which nothing is read in f32, nor of its operands. */
@@ -212,6 +216,8 @@ struct product { /* y [rows, columns] = x [rows, k] w' + more */
 	int64_t w_step, y_step;
 };
 int32_t product_get_math(const struct gpu *g, const struct tess_op *op); /* of a LINEAR */
+/* Whether the kernels of few rows can compute a NORM for a LINEAR of one, as far as memory goes. */
+bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
 /* Whether a LINEAR of many rows reads x as bf16 only. */
 bool product_reads_bf16(const struct gpu *g, const struct tess_op *op);
 /* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */

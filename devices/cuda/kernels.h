@@ -26,16 +26,22 @@
 	KERNEL(multiply_f32_2, multiply_args) \
 	KERNEL(multiply_f32_4, multiply_args) \
 	KERNEL(multiply_f32_8, multiply_args) \
+	KERNEL(multiply_f32_norm, multiply_args) \
+	KERNEL(multiply_f32_norm_pair, multiply_args) \
 	KERNEL(multiply_bf16_1, multiply_args) \
 	KERNEL(multiply_bf16_pair, multiply_args) \
 	KERNEL(multiply_bf16_2, multiply_args) \
 	KERNEL(multiply_bf16_4, multiply_args) \
 	KERNEL(multiply_bf16_8, multiply_args) \
+	KERNEL(multiply_bf16_norm, multiply_args) \
+	KERNEL(multiply_bf16_norm_pair, multiply_args) \
 	KERNEL(multiply_f16_1, multiply_args) \
 	KERNEL(multiply_f16_pair, multiply_args) \
 	KERNEL(multiply_f16_2, multiply_args) \
 	KERNEL(multiply_f16_4, multiply_args) \
 	KERNEL(multiply_f16_8, multiply_args) \
+	KERNEL(multiply_f16_norm, multiply_args) \
+	KERNEL(multiply_f16_norm_pair, multiply_args) \
 	KERNEL(store_keys, attention_args) \
 	KERNEL(merge_parts, attention_args) \
 	KERNEL(attend_rows_f32, attention_args) \
@@ -221,17 +227,20 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
-struct multiply_args { /* y_i = x W_i', or is added to y_i */
+struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
-	int32_t rows, nweights, dtype, accumulate;
+	int32_t rows, nweights, dtype;
+	const void *norm; /* of x, of one row: the weights of its RMS norm, of `dtype`; or NULL */
+	float eps, offset; /* of the norm; what is added to its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
 	struct {
 		const void *w;
+		const float *more; /* may be y; NULL: nothing */
 		float *y;
-		int64_t stride[2], y_pitch, columns;
+		int64_t stride[2], more_pitch, y_pitch, columns;
 		int32_t first_block;
 	} of[MULTIPLY_WEIGHTS];
 };

@@ -12,12 +12,36 @@ DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
 	return dtype == PORT_F32 ? load_stream(w) : load_half_stream(w);
 }
 
+/* q, elements [k, k + 4) of x, times the weights of its norm; their squares are added. */
+DEVICE void apply_norm(const struct multiply_args *a, int32_t dtype, int64_t k, float *q,
+                       float *squares)
+{
+	const char *at = (const char *)a->norm + k * (dtype == PORT_F32 ? 4 : 2);
+	struct quad v = { { 0 } };
+	float w[4];
+
+	if (dtype == PORT_F32) {
+		v = load_quad(at);
+	} else {
+		uint64_t bits = *(const uint64_t *)(const void *)at;
+
+		v.at[0] = (uint32_t)bits;
+		v.at[1] = (uint32_t)(bits >> 32);
+	}
+	widen_four(v, dtype, w);
+	EACH(i, 4) {
+		*squares = fmaf(q[i], q[i], *squares);
+		q[i] *= a->offset + w[i];
+	}
+}
+
 /*
  * Four elements of each of U runs of a warp, from k0 on; `whole`: all runs end before K, so that
- * no branch is between a load and the next.
+ * no branch is between a load and the next. `squares`: of x, which is normed; or NULL.
  */
 DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int T, const int R,
-                         const int U, const int whole, const char *const *w, int64_t k0, float *sum)
+                         const int U, const int whole, const char *const *w, int64_t k0, float *sum,
+                         float *squares)
 {
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	struct quad v[8][4];
@@ -42,6 +66,8 @@ DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int
 
 			widen_four(load_quad(a->x + (t < a->rows ? t : 0) * a->x_pitch + k),
 			           PORT_F32, q);
+			if (squares)
+				apply_norm(a, dtype, k, q, squares);
 			EACH(r, R)
 				EACH(i, 4)
 					sum[t * R + r] = fmaf(q[i], f[r][i], sum[t * R + r]);
@@ -64,25 +90,29 @@ DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const in
 	if (threadIdx.x % each || (pair && r % 2) || t >= a->rows || column >= a->of[of].columns)
 		return;
 	y = a->of[of].y + t * a->of[of].y_pitch + column;
-	*y = a->accumulate ? *y + x : x + 0.0f;
+	x += 0.0f;
+	if (a->of[of].more)
+		x += a->of[of].more[t * a->of[of].more_pitch + column];
+	*y = x;
 	if (!pair)
 		return;
 	a->of[1].y[t * a->of[1].y_pitch + column] = up + 0.0f;
-	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
+	a->glu[t * a->glu_pitch + column] = activate(a->activation, x) * (up + 0.0f);
 }
 
 /*
  * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
- * column under way. All but `a` are constants.
+ * column under way. `norm`: of one row, whose RMS norm is multiplied; its scale is a factor of all
+ * sums. All but `a` are constants.
  */
 DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
-                          const int U)
+                          const int U, const int norm)
 {
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	const int pair = R > 1 && a->glu != NULL;
 	int of = pair ? 0 : a->nweights - 1, lane = threadIdx.x % WARP;
 	int64_t column, from = 0; /* of K */
-	float sum[MULTIPLY_ROWS * 4];
+	float sum[MULTIPLY_ROWS * 4], squares = 0.0f;
 	const char *w[4];
 
 	while (of > 0 && (int)blockIdx.x < a->of[of].first_block)
@@ -103,12 +133,18 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		EACH(t, T)
 			sum[t * R + r] = 0.0f;
 	}
+	if (norm && !blockIdx.x && threadIdx.x * LINE < a->k * bytes)
+		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
 	wait_for_kernels();
 	for (; from + U * WARP * 4 <= a->k; from += U * WARP * 4)
-		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum);
+		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum, norm ? &squares : NULL);
 	if (from + lane * 4 < a->k)
-		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum);
+		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum, norm ? &squares : NULL);
 	sum_lanes(sum, T * R);
+	if (norm) {
+		sum_lanes(&squares, 1);
+		sum[0] *= 1.0f / sqrtf(squares / (float)a->k + a->eps);
+	}
 	store_sums(a, of, pair, T, R, column, sum[0]);
 }
 
@@ -116,23 +152,31 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 #define MULTIPLY(type, dtype, n) \
 	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_1, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 1, 1, 4 * (n)); \
+		multiply_rows(&a, dtype, 1, 1, 4 * (n), 0); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_pair, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 1, 2, 2 * (n)); \
+		multiply_rows(&a, dtype, 1, 2, 2 * (n), 0); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_2, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 2, 2, 2 * (n)); \
+		multiply_rows(&a, dtype, 2, 2, 2 * (n), 0); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_4, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 4, 2, 2 * (n)); \
+		multiply_rows(&a, dtype, 4, 2, 2 * (n), 0); \
 	} \
 	KERNEL_EARLY(MULTIPLY_THREADS, 3, multiply_##type##_8, multiply_args) \
 	{ \
-		multiply_rows(&a, dtype, 8, 4, n); \
+		multiply_rows(&a, dtype, 8, 4, n, 0); \
+	} \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_norm, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 1, 1, 4 * (n), 1); \
+	} \
+	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_norm_pair, multiply_args) \
+	{ \
+		multiply_rows(&a, dtype, 1, 2, 2 * (n), 1); \
 	}
 
 MULTIPLY(f32, PORT_F32, 1)
@@ -174,6 +218,9 @@ KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 
 		for (int i = 0; i < warps; i++)
 			x += part[t][i * WARP + threadIdx.x % WARP];
-		*y = a.accumulate ? *y + x : x + 0.0f;
+		x += 0.0f;
+		if (a.of[of].more)
+			x += a.of[of].more[t * a.of[of].more_pitch + column];
+		*y = x;
 	}
 }

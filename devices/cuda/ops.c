@@ -190,13 +190,17 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 
 static tess_status launch_norm(struct gpu *g, const struct tess_op *op)
 {
-	return launch_norm_of(g, op, NULL);
+	g->norm = op;
+	g->normed_for = ahead_find_normed(op);
+	return g->normed_for ? TESS_OK : launch_norm_of(g, op, NULL);
 }
 
 static tess_status launch_add(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_op *norm = ahead_find_norm(op);
 
+	if (norm && ahead_find_normed(norm))
+		norm = NULL;
 	g->done = norm;
 	return norm ? launch_norm_of(g, norm, op) : launch_map(g, op);
 }
@@ -367,6 +371,8 @@ tess_status op_run(void *self, const struct tess_op *op)
 		g->rounded_for = NULL;
 	if (g->halved_for != op)
 		g->halved_for = NULL;
+	if (g->normed_for != op)
+		g->normed_for = NULL;
 	if (g->stored_for != op)
 		g->stored_for = NULL;
 	st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);

@@ -21,6 +21,7 @@ struct run { /* elements of K that are added, of x and of each weight */
 	bool half; /* the outs become bf16, for the GLU that is next */
 	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
 	const struct tess_view *more; /* what it adds */
+	const struct tess_op *norm; /* the op before, whose x is read and normed; NULL: none */
 };
 
 /* A product of f32 is one on every device: the router of experts. */
@@ -36,6 +37,11 @@ static bool is_whole(const struct tess_op *op, const struct run *r)
 	return !r->at && r->len == op->in[0].shape[1] && !r->accumulate;
 }
 
+static const struct tess_view *get_factor(const struct tess_op *op, const struct run *r)
+{
+	return r->norm ? &r->norm->in[0] : &op->in[0];
+}
+
 static const void *get_weight(const struct tess_view *w, const struct run *r)
 {
 	return (const char *)w->data + r->at * w->stride[1] * (int64_t)tess_width(w->dtype);
@@ -44,7 +50,7 @@ static const void *get_weight(const struct tess_view *w, const struct run *r)
 /* Whether each lane can read 16 bytes of x and of a row of W at a time. */
 static bool can_read_wide(const struct tess_op *op, const struct run *r)
 {
-	const struct tess_view *x = &op->in[0];
+	const struct tess_view *x = get_factor(op, r);
 	int64_t width = (int64_t)tess_width(op->in[1].dtype);
 
 	if (!r->len || !is_row_aligned((const float *)x->data + r->at, x->stride[0], 4) ||
@@ -57,13 +63,13 @@ static bool can_read_wide(const struct tess_op *op, const struct run *r)
 	return true;
 }
 
-static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair)
+static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair, bool norm)
 {
 	static const int32_t first[] = { [TESS_F32] = KERNEL_multiply_f32_1,
 		                         [TESS_BF16] = KERNEL_multiply_bf16_1,
 		                         [TESS_F16] = KERNEL_multiply_f16_1 };
 
-	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : pair);
+	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : (norm ? 5 : 0) + pair);
 }
 
 /* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS; a GLU of all or NULL. */
@@ -71,7 +77,7 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
                                 int32_t from, int32_t n, int64_t row, int64_t rows, bool wide,
                                 const struct tess_op *glu)
 {
-	const struct tess_view *x = &op->in[0];
+	const struct tess_view *x = get_factor(op, r);
 	int64_t warps = MULTIPLY_THREADS / WARP;
 	int64_t each = !wide ? WARP : warps * (rows > 4 ? 4 : rows > 1 ? 2 : 1);
 	struct multiply_args a = { .x = get_gpu_row(x, row) + r->at,
@@ -79,18 +85,21 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 		                   .k = r->len,
 		                   .rows = (int32_t)rows,
 		                   .nweights = n,
-		                   .dtype = op->in[1 + from].dtype,
-		                   .accumulate = r->accumulate };
-	struct launch l = { .kernel =
-		                    wide ? choose_kernel(a.dtype, rows, glu) : KERNEL_multiply_any,
+		                   .dtype = op->in[1 + from].dtype };
+	struct launch l = { .kernel = wide ? choose_kernel(a.dtype, rows, glu, r->norm)
+		                           : KERNEL_multiply_any,
 		            .blocks = { 0, 1, 1 },
 		            .threads = MULTIPLY_THREADS,
 		            .args = &a };
 
 	for (int32_t i = 0; i < n; i++) {
-		const struct tess_view *w = &op->in[1 + from + i], *y = &op->out[from + i];
+		const struct tess_view *w = &op->in[1 + from + i];
+		const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[from + i];
+		const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
 
 		a.of[i].w = get_weight(w, r);
+		a.of[i].more = more ? get_gpu_row(more, row) : NULL;
+		a.of[i].more_pitch = more ? more->stride[more->ndim - 2] : 0;
 		a.of[i].y = get_gpu_row(y, row);
 		a.of[i].stride[0] = w->stride[0];
 		a.of[i].stride[1] = w->stride[1];
@@ -104,6 +113,11 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 		a.glu = glu->out[0].data;
 		a.glu_pitch = glu->out[0].stride[0];
 		a.activation = (int32_t)glu->num[TESS_GLU_ACTIVATION];
+	}
+	if (r->norm) {
+		a.norm = r->norm->in[1].data;
+		a.eps = (float)r->norm->num[TESS_NORM_EPS];
+		a.offset = (float)r->norm->num[TESS_NORM_OFFSET];
 	}
 	return op_launch(g, op, l);
 }
@@ -120,7 +134,7 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, con
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
 		st = multiply_few(g, op, r, from, n, t, rows - t < FEW_ROWS ? rows - t : FEW_ROWS,
 		                  wide, glu);
-	g->done = glu;
+	g->done = glu ? glu : r->add;
 	return st;
 }
 
@@ -348,13 +362,27 @@ static bool has_one_dtype(const struct tess_op *op)
 static tess_status multiply_run(struct gpu *g, const struct tess_op *op, const struct run *r)
 {
 	int32_t n = has_one_dtype(op) ? MULTIPLY_WEIGHTS : 1;
+	struct run with = *r;
 	tess_status st = TESS_OK;
 
 	if (op->in[0].shape[0] > FEW_ROWS)
 		return multiply_many(g, op, r);
+	with.norm = g->normed_for == op ? g->norm : NULL;
+	with.add = is_whole(op, r) && !with.norm ? ahead_find_add(g, op, &with.more) : NULL;
 	for (int32_t i = 0; i < op->nout && !st; i += n)
-		st = multiply_by_rows(g, op, r, i, op->nout - i < n ? op->nout - i : n);
+		st = multiply_by_rows(g, op, &with, i, op->nout - i < n ? op->nout - i : n);
 	return st;
+}
+
+bool product_can_norm(const struct tess_op *op, const struct tess_op *norm)
+{
+	const struct tess_view *w = &norm->in[1];
+	struct run r = { .len = op->in[0].shape[1], .norm = norm };
+	int64_t at, len;
+
+	return op_find_run(op, 0, op->ntree, &at, &len) && !at && len == r.len &&
+	       op->nout <= MULTIPLY_WEIGHTS && has_one_dtype(op) && can_read_wide(op, &r) &&
+	       w->dtype == op->in[1].dtype && w->stride[0] == 1 && (uintptr_t)w->data % 16 == 0;
 }
 
 /*

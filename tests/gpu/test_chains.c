@@ -124,7 +124,7 @@ static void make_layer_chain(struct chain *c, int64_t rows, int64_t shift, int32
 	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
 	static const int64_t bound[] = { 0, WIDE };
 	static struct tess_term term = { 0, 0, bound };
-	static double eps[TESS_NORM_NUMS] = { 0, 1e-5, 0, 0 }, silu[] = { TESS_SILU };
+	static double eps[] = { TESS_RMS, 1e-5, 0, 1 }, silu[] = { TESS_SILU };
 	struct layer *l = &layer;
 	struct tess_view x, more, sum, y, gate, up, glu, z, total;
 	void *w[4] = { make_weight_buffer(dtype, WIDE, NULL),
@@ -184,7 +184,11 @@ static void test_layer(int64_t rows, int64_t shift, int32_t dtype)
 	struct chain c;
 
 	make_layer_chain(&c, rows, shift, dtype);
-	compare_chain_ways(&c, shift > 0 ? SKIPS : rows > 8 ? ENDS : WAYS, counts_in_layer);
+	compare_chain_ways(&c,
+	                   shift > 0               ? SKIPS
+	                   : rows > 8 || rows == 1 ? ENDS
+	                                           : WAYS,
+	                   counts_in_layer);
 	free_host_buffers();
 }
 
@@ -251,6 +255,90 @@ START_TEST(ends_without_blas)
 {
 	if (strstr(gpu_file, "cuda_emulated"))
 		test_ends(TESS_BF16, _i, "heuristic");
+}
+END_TEST
+
+/*
+ * One row is normed by the product: the norm's scale is a factor of its sums, so that they round
+ * otherwise. `how`: 1, 2: the first LINEAR, or the GLU, writes where the NORM's x is; 3: the last
+ * ADD where the second LINEAR's x is; 4, 5: the NORM is another one.
+ */
+static void test_row_ends(int32_t dtype, int how)
+{
+	static const double layer_norm[] = { TESS_LAYER, 1e-5, 0, 0 },
+			    halves[] = { TESS_RMS, 1e-5, WIDE / 2, 0 };
+	struct tess_view total;
+	struct chain c;
+	void *want;
+
+	set_up_devices("auto");
+	make_layer_chain(&c, 1, -1, dtype);
+	if (how == 1)
+		c.out[2][0] = c.in[3][0] = c.in[1][0];
+	if (how == 2)
+		c.out[3][0] = c.in[4][0] = c.in[1][0];
+	if (how == 3)
+		c.out[5][0] = c.in[4][0];
+	if (how > 3)
+		c.op[1].num = how > 4 ? halves : layer_norm;
+	run_chain(&c, ENDS);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), how == 0 || how == 3);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.z)), how != 3);
+	total = c.out[5][0];
+	total.data = read_buffer(find_buffer(total.data));
+	run_chain(&c, ALONE);
+	want = read_buffer(find_buffer(c.out[5][0].data));
+	expect_near_view("the last ADD", &total, want, 1e-6f);
+	free(total.data);
+	free(want);
+	free_host_buffers();
+	tear_down_devices();
+}
+
+START_TEST(row_ends)
+{
+	static const int32_t dtype[] = { TESS_F32, TESS_BF16, TESS_F16 };
+
+	test_row_ends(dtype[_i % 3], _i / 3);
+}
+END_TEST
+
+/* NORM and a LINEAR, of more elements than a warp has under way at once. */
+START_TEST(long_rows)
+{
+	enum { LONG = 1160, COLUMNS = 6 };
+	static const int32_t types[] = { TESS_F32, TESS_BF16, TESS_F16 };
+	static double num[] = { TESS_RMS, 1e-5, LONG, 0 };
+	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
+	static const int64_t bound[] = { 0, LONG };
+	static struct tess_term term = { 0, 0, bound };
+	struct chain c = { .n = 2, .ends = { 1 } };
+	int32_t dtype = types[_i];
+	struct tess_view y;
+	void *want;
+
+	set_up_devices("auto");
+	y = cpu_make_rows(make_buffer(COLUMNS, false), 1, COLUMNS, COLUMNS);
+	c.in[0][0] = cpu_make_rows(make_buffer(LONG, true), 1, LONG, LONG);
+	c.in[0][1] = cpu_make_list(make_weight_buffer(dtype, LONG, NULL), dtype, LONG);
+	c.out[0][0] = c.in[1][0] = cpu_make_rows(make_buffer(LONG, false), 1, LONG, LONG);
+	c.in[1][1] = cpu_make_view(make_weight_buffer(dtype, COLUMNS * LONG, NULL), dtype, COLUMNS,
+	                           LONG, LONG, 1);
+	c.out[1][0] = y;
+	c.op[0] = cpu_make_sum_op(TESS_OP_NORM, c.in[0], 2, c.out[0], num, TESS_NORM_NUMS, &tree, 1,
+	                          &term, 1);
+	c.op[1] =
+		cpu_make_sum_op(TESS_OP_LINEAR, c.in[1], 2, c.out[1], NULL, 0, &tree, 1, &term, 1);
+	run_chain(&c, ENDS);
+	ck_assert(is_unwritten(find_buffer(c.out[0][0].data)));
+	y.data = read_buffer(find_buffer(c.out[1][0].data));
+	run_chain(&c, ALONE);
+	want = read_buffer(find_buffer(c.out[1][0].data));
+	expect_near_view("the LINEAR", &y, want, 1e-6f);
+	free(y.data);
+	free(want);
+	free_host_buffers();
+	tear_down_devices();
 }
 END_TEST
 
@@ -372,6 +460,8 @@ int main(int argc, char **argv)
 	tcase_add_test(t, layers);
 	tcase_add_loop_test(t, ends, 0, 4);
 	tcase_add_loop_test(t, ends_without_blas, 0, 2);
+	tcase_add_loop_test(t, row_ends, 0, 18);
+	tcase_add_loop_test(t, long_rows, 0, 3);
 	tcase_add_loop_test(t, attention, 0, 8);
 	tcase_add_test(t, faults);
 	return suite_end(r);
