@@ -289,6 +289,17 @@ static void report_failed_rank(struct launch_job *j, int32_t r)
 	enter_stage(j, GRACE);
 }
 
+/* Whether only the rank is left that the job's failure names: it was not ready to leave. */
+static bool has_straggler_only(struct launch_job *j)
+{
+	char sentence[TESS_SENTENCE];
+	int32_t named = -1;
+
+	return j->alive == 1 &&
+	       tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence) &&
+	       named >= 0 && j->rank[named].pid;
+}
+
 static void reap_ranks(struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -306,6 +317,8 @@ static void reap_ranks(struct launch_job *j)
 		else if (r == 0 && j->signal == SIGINT)
 			enter_stage(j, GRACE); /* rank 0 decides when Ctrl-C ends the job */
 	}
+	if (has_straggler_only(j))
+		enter_stage(j, GRACE);
 }
 
 /* A signal to the whole process group comes twice: by itself, and from the caller. */
@@ -471,6 +484,10 @@ static int report_result(struct launch_job *j)
 
 	if (j->signal)
 		return 128 + j->signal;
+	if (r < 0 && why && named >= 0 && j->rank[named].stopped) {
+		tess_log(TESS_ERROR, "launch", "%s", sentence);
+		return EXIT_FAILURE;
+	}
 	if (r < 0)
 		return 0;
 	if (why && named >= 0 && has_failed(&j->rank[named]) && !j->rank[named].stopped)

@@ -463,6 +463,18 @@ START_TEST(a_job_is_stale)
 }
 END_TEST
 
+/* Rank 1 is stopped while the others leave, which succeed. */
+START_TEST(a_rank_does_not_leave)
+{
+	struct test_job j;
+
+	job_run_self(&j, 3, NULL, "1", "stops", NULL);
+	ck_assert_int_eq(j.status, 1);
+	ck_assert_int_ge(job_count(&j, "is stopped; the job was not finished by the deadline"), 1);
+	ck_assert_msg(j.seconds < 20, "%g seconds: %s", j.seconds, j.text);
+}
+END_TEST
+
 /*
  * A job whose ranks have ended is over at once. The best of several tries, as the machine may be
  * busy.
@@ -514,6 +526,8 @@ static int join_as_rank(const char *role)
 	if (!strcmp(role, "stale"))
 		setenv("TESSERA_RENDEZVOUS", "/tmp/no-such-job", 1);
 	if (!tess_world_open(&w)) {
+		if (!strcmp(role, "stops") && !strcmp(getenv("RANK"), "1"))
+			raise(SIGSTOP);
 		tess_world_close(w);
 		return 0;
 	}
@@ -537,6 +551,7 @@ int main(int argc, char **argv)
 		                       logs_of_ranks,
 		                       a_stopped_job_is_not_restarted,
 		                       a_rank_does_not_join,
+		                       a_rank_does_not_leave,
 		                       a_job_is_stale,
 		                       a_job_ends_at_once,
 		                       what_cannot_be_launched };
