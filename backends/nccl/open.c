@@ -19,16 +19,20 @@ void group_lock(struct group *g)
 }
 
 struct ender { /* what a thread needs that may outlive the group */
-	int (*comm_abort)(void *comm);
-	void *comm;
+	const struct nccl_calls *calls;
+	void *comm, *context;
 };
 
-static void *abort_comm(void *arg)
+/* In the group's context: without one NCCL would make one on device 0. */
+static void *run_ender(void *arg)
 {
-	struct ender e = *(struct ender *)arg;
+	struct ender *e = arg;
+	void *context;
 
-	free(arg);
-	e.comm_abort(e.comm);
+	e->calls->context_push(e->context);
+	e->calls->comm_abort(e->comm);
+	e->calls->context_pop(&context);
+	free(e);
 	return NULL;
 }
 
@@ -37,18 +41,19 @@ static void *abort_comm(void *arg)
  * may be behind a call of another communicator that is aborted next, and when no graph has calls of
  * the communicator any more, which the caller closes. So a thread waits for that.
  */
-static void end_communicator(struct group *g, void *comm)
+static void end_communicator(struct group *g)
 {
-	struct ender *e = malloc(sizeof *e);
+	struct ender own = { g->calls, g->comm, g->context }, *e = malloc(sizeof *e);
 
+	g->comm = NULL;
 	if (e) {
-		*e = (struct ender){ g->calls->comm_abort, comm };
-		g->ending = !pthread_create(&g->ender, NULL, abort_comm, e);
+		*e = own;
+		g->ending = !pthread_create(&g->ender, NULL, run_ender, e);
 	}
 	if (g->ending)
 		return;
 	free(e);
-	g->calls->comm_abort(comm);
+	own.calls->comm_abort(own.comm);
 }
 
 /* A graph that was not closed is left behind, and its communicator, too. */
@@ -67,13 +72,13 @@ static void await_ender(struct group *g)
 
 void group_abort_locked(struct group *g)
 {
-	void *comm = g->comm;
-
-	g->comm = NULL;
-	if (comm)
-		end_communicator(g, comm);
-	if (!g->failed)
-		group_fail(g, TESS_EABORTED, "group %s over nccl was aborted", g->name);
+	if (g->comm)
+		end_communicator(g);
+	if (g->failed)
+		return;
+	/* not told here: the caller may have a failure to tell */
+	snprintf(g->why, sizeof g->why, "group %s over nccl was aborted", g->name);
+	g->failed = TESS_EABORTED;
 }
 
 void group_unlock(struct group *g)
@@ -320,26 +325,40 @@ void group_abort(void *self)
 	}
 }
 
-/* Orderly if all works are done; a rank that does not come to the end is not waited for. */
-static void close_comm(struct group *g)
+static bool is_idle(const struct group *g)
 {
 	bool idle = !g->failed;
-	int result;
 
 	for (const struct work *w = g->works; w; w = w->next)
 		idle = idle && w->state == WORK_DONE;
-	if (idle && g->comm) {
-		result = g->calls->comm_finalize(g->comm);
-		idle = result == NCCL_SUCCESS ||
-		       (result == NCCL_IN_PROGRESS &&
-		        !await_comm(g, g->comm, NULL, tess_now() + CLOSE_NS, "ncclCommFinalize"));
-	}
-	if (idle && g->comm)
-		g->calls->comm_destroy(g->comm);
-	else if (g->comm)
-		end_communicator(g, g->comm);
-	g->comm = NULL;
+	return idle;
+}
+
+/*
+ * Orderly if all works are done; a rank that does not come to the end is not waited for. Memory is
+ * freed when nothing on a stream uses it any more.
+ */
+static void close_comm(struct group *g)
+{
+	int result;
+
+	if (g->comm && !is_idle(g))
+		end_communicator(g);
 	await_ender(g);
+	group_free_all_locked(g);
+	if (!g->comm)
+		return;
+	result = g->calls->comm_finalize(g->comm);
+	if (result == NCCL_IN_PROGRESS &&
+	    !await_comm(g, g->comm, NULL, tess_now() + CLOSE_NS, "ncclCommFinalize"))
+		result = NCCL_SUCCESS;
+	if (result == NCCL_SUCCESS) {
+		g->calls->comm_destroy(g->comm);
+		g->comm = NULL;
+	} else {
+		end_communicator(g);
+		await_ender(g);
+	}
 }
 
 void group_close(void *self)
@@ -348,7 +367,6 @@ void group_close(void *self)
 
 	if (g->context) {
 		group_lock(g);
-		group_free_all_locked(g);
 		close_comm(g);
 		work_free_all(g);
 		if (g->word)

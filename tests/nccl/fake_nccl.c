@@ -711,6 +711,8 @@ CALL int ncclCommDestroy(struct comm *c)
 CALL int ncclCommAbort(struct comm *c)
 {
 	log_call("abort", c->rank);
+	if (fake_current_device() != c->device)
+		log_call("elsewhere", c->rank); /* NCCL would make a context on device 0 */
 	atomic_store(&c->aborted, true);
 	if (c->fd >= 0)
 		close(c->fd);

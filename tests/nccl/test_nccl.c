@@ -320,6 +320,7 @@ START_TEST(deadline)
 	begin_test();
 	EXPECT_REPORTS(skip_third_rank, &r, 3, TESS_ETIMEOUT, "rank 3", "here");
 	ck_assert_int_ge(count_fake_calls("abort"), 3);
+	ck_assert_int_eq(count_fake_calls("elsewhere"), 0);
 	end_test();
 }
 END_TEST
