@@ -55,6 +55,7 @@ struct group {
 	pthread_mutex_t
 		lock; /* of the rest, and of calls of NCCL: abort() comes from another thread */
 	void *comm; /* NULL: it was aborted */
+	void **child; /* what NCCL splits from it is set here; NULL: it splits nothing */
 	bool starting; /* NCCL has not finished the last start: it takes no other one */
 	tess_status failed; /* the answer of every later call, and its sentence */
 	char why[768];

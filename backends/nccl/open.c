@@ -21,7 +21,17 @@ void group_lock(struct group *g)
 struct ender { /* what a thread needs that may outlive the group */
 	const struct nccl_calls *calls;
 	void *comm, *context;
+	void **child; /* of a split that has not ended; NULL: there is none */
 };
+
+/* The parent first: NCCL ends its split then, has set the child, and has no use for it. */
+static void abort_comms(const struct ender *e)
+{
+	e->calls->comm_abort(e->comm);
+	if (e->child && *e->child)
+		e->calls->comm_abort(*e->child);
+	free(e->child);
+}
 
 /* In the group's context: without one NCCL would make one on device 0. */
 static void *run_ender(void *arg)
@@ -30,7 +40,7 @@ static void *run_ender(void *arg)
 	void *context;
 
 	e->calls->context_push(e->context);
-	e->calls->comm_abort(e->comm);
+	abort_comms(e);
 	e->calls->context_pop(&context);
 	free(e);
 	return NULL;
@@ -43,9 +53,10 @@ static void *run_ender(void *arg)
  */
 static void end_communicator(struct group *g)
 {
-	struct ender own = { g->calls, g->comm, g->context }, *e = malloc(sizeof *e);
+	struct ender own = { g->calls, g->comm, g->context, g->child }, *e = malloc(sizeof *e);
 
 	g->comm = NULL;
+	g->child = NULL;
 	if (e) {
 		*e = own;
 		g->ending = !pthread_create(&g->ender, NULL, run_ender, e);
@@ -53,7 +64,7 @@ static void end_communicator(struct group *g)
 	if (g->ending)
 		return;
 	free(e);
-	own.calls->comm_abort(own.comm);
+	abort_comms(&own);
 }
 
 /* A graph that was not closed is left behind, and its communicator, too. */
@@ -145,13 +156,13 @@ tess_status group_poll(struct group *g)
 /* ---- the communicator ------------------------------------------------------------------------ */
 
 /* Waits for a key that no rank sets: a failure of another rank ends it. */
-static tess_status pause_for_failure(const struct group *g, const struct tess_join *how)
+static tess_status pause_for_failure(const struct tess_join *how)
 {
 	uint64_t len = 0;
 	char key[256];
 	tess_status st;
 
-	snprintf(key, sizeof key, "%s/nccl/never", g->name);
+	snprintf(key, sizeof key, "%s/nccl/never", how->name);
 	st = how->store->get(how->store->self, key, tess_now() + LONG_PAUSE_NS, key, &len);
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
@@ -175,7 +186,7 @@ static tess_status await_comm(struct group *g, void *comm, const struct tess_joi
 			                "group %s over nccl: %s was not done by the deadline",
 			                g->name, what);
 		else if (how && tess_now() - begin > LONG_PAUSE_NS)
-			st = pause_for_failure(g, how);
+			st = pause_for_failure(how);
 		else
 			nanosleep(&pause, NULL);
 	}
@@ -204,22 +215,74 @@ static tess_status init_comm(struct group *g, const struct tess_join *how,
 	return await_comm(g, g->comm, how, how->deadline, "ncclCommInitRankConfig");
 }
 
-/* The new communicator is there when the parent has finished; then it is still being set up. */
+/* Until the parent has finished what it was given. Locked; abort() can come meanwhile. */
+static tess_status await_parent(struct group *parent, const struct tess_join *how)
+{
+	const struct timespec pause = { .tv_nsec = POLL_NS };
+	int64_t begin = tess_now();
+	tess_status st;
+
+	while ((st = work_finish_start(parent)) == TESS_PENDING) {
+		if (tess_now() >= how->deadline)
+			return parent->host->fail(TESS_ETIMEOUT,
+			                          "group %s over nccl: ncclCommSplit was not done "
+			                          "by the deadline",
+			                          how->name);
+		st = TESS_OK;
+		group_unlock(parent);
+		if (tess_now() - begin > LONG_PAUSE_NS)
+			st = pause_for_failure(how);
+		else
+			nanosleep(&pause, NULL);
+		group_lock(parent);
+		if (st)
+			break;
+	}
+	return st;
+}
+
+/*
+ * NCCL sets the child from a thread of its own, also when the split fails, and until then takes no
+ * other call of the parent. Nothing ends a split but an abort of the parent.
+ */
+static tess_status split_parent(struct group *parent, const struct tess_join *how,
+                                struct nccl_config *config, void **out)
+{
+	tess_status st = await_parent(parent, how);
+	int result;
+
+	if (!st && !(parent->child = calloc(1, sizeof *parent->child)))
+		st = parent->host->fail(TESS_ENOMEM, "nccl: out of memory");
+	if (st)
+		return st;
+	result = parent->calls->comm_split(parent->comm, how->colour, how->rank, parent->child,
+	                                   config);
+	if (result && result != NCCL_IN_PROGRESS)
+		st = group_fail_nccl(parent, result, "ncclCommSplit");
+	parent->starting = true;
+	if (!st)
+		st = await_parent(parent, how);
+	if (!st && !*parent->child)
+		st = group_fail_nccl(parent, NCCL_INVALID_USAGE, "ncclCommSplit");
+	if (st) {
+		group_abort_locked(parent);
+		return st;
+	}
+	*out = *parent->child;
+	free(parent->child);
+	parent->child = NULL;
+	return TESS_OK;
+}
+
 static tess_status split_communicator(struct group *g, const struct tess_join *how,
                                       struct nccl_config *config)
 {
 	struct group *parent = how->parent;
 	tess_status st;
-	int result;
 
-	result = parent->comm ? g->calls->comm_split(parent->comm, how->colour, g->rank, &g->comm,
-	                                             config)
-	                      : NCCL_INVALID_USAGE;
-	if (result && result != NCCL_IN_PROGRESS)
-		return group_fail_nccl(g, result, "ncclCommSplit");
-	st = await_comm(g, parent->comm, how, how->deadline, "ncclCommSplit");
-	if (!st && !g->comm)
-		st = group_fail_nccl(g, NCCL_INVALID_USAGE, "ncclCommSplit");
+	group_lock(parent);
+	st = split_parent(parent, how, config, &g->comm);
+	group_unlock(parent);
 	return st ? st : await_comm(g, g->comm, how, how->deadline, "ncclCommSplit");
 }
 

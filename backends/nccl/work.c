@@ -32,8 +32,7 @@ static tess_status queue_events(struct group *g)
 	return TESS_OK;
 }
 
-/* TESS_PENDING: NCCL is still starting what it was given last. */
-static tess_status finish_start(struct group *g)
+tess_status work_finish_start(struct group *g)
 {
 	tess_status st = group_check(g);
 
@@ -75,7 +74,7 @@ static bool has_collected(const struct group *g)
 /* Starts what was collected, when NCCL takes it; TESS_PENDING: it does not yet. */
 static tess_status start_collected(struct group *g)
 {
-	tess_status st = finish_start(g);
+	tess_status st = work_finish_start(g);
 
 	return st || !has_collected(g) ? st : start_group(g);
 }

@@ -22,6 +22,8 @@ void work_release(void *self, void *work);
 tess_status work_capture(void *self, const struct tess_coll *c);
 /* A work that is done when what was queued on the stream is, a graph with calls of the group. */
 tess_status work_follow_graph(void *self, void *stream, int64_t deadline, void **out);
+/* TESS_PENDING: NCCL has not finished what it was given last, or a split. Locked. */
+tess_status work_finish_start(struct group *g);
 /* Of a group whose communicator is gone. */
 void work_free_all(struct group *g);
 

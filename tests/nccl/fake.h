@@ -5,7 +5,7 @@
  * puts calls onto their stream 20 microseconds a poll later; 0: at once. FAKE_NCCL_VERSION: another
  * than 22809. FAKE_NCCL_LOG: a file that gets a line for each call. FAKE_NCCL_FAILS="RANK GROUP
  * RESULT": from the GROUP-th group of calls on, ncclCommGetAsyncError gives RESULT on that rank,
- * and nothing is moved.
+ * and nothing is moved. FAKE_NCCL_NO_SPLIT: a rank that does not come to splits.
  *
  * As with NCCL, a communicator ends, also by an abort, when no graph has calls of it any more. What
  * would not be allowed or has another meaning while a graph is captured fails: events, copies.

@@ -641,7 +641,8 @@ CALL int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out,
 	c->key = key;
 	c->shared->split[i].colour[c->rank] = colour;
 	c->shared->split[i].key[c->rank] = key;
-	atomic_fetch_add(&c->shared->split[i].set, 1);
+	if (read_setting("FAKE_NCCL_NO_SPLIT", -1) != c->rank)
+		atomic_fetch_add(&c->shared->split[i].set, 1);
 	c->phase = SPLITTING;
 	return IN_PROGRESS;
 }
@@ -708,12 +709,26 @@ CALL int ncclCommDestroy(struct comm *c)
 	return SUCCESS;
 }
 
+/* As NCCL's thread does: the child is there, failed, and the program ends it. */
+static void fail_split(struct comm *c)
+{
+	int fd = make_shared();
+
+	*c->child = make_member(getpid(), fd, c->rank, c->n);
+	close(fd);
+	(*c->child)->fd = -1;
+	(*c->child)->result = INTERNAL;
+	c->phase = NONE;
+}
+
 CALL int ncclCommAbort(struct comm *c)
 {
 	log_call("abort", c->rank);
 	if (fake_current_device() != c->device)
 		log_call("elsewhere", c->rank); /* NCCL would make a context on device 0 */
 	atomic_store(&c->aborted, true);
+	if (c->phase == SPLITTING)
+		fail_split(c);
 	if (c->fd >= 0)
 		close(c->fd);
 	join_starter(c);

@@ -286,7 +286,90 @@ START_TEST(groups_are_split)
 }
 END_TEST
 
+/* Messages that NCCL is still putting on the stream when a group is split. */
+static tess_status split_after_messages(struct tess_world *w, void *arg)
+{
+	struct tess_group *all = tess_world_group(w), *both;
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	struct tess_work *work[2] = { NULL };
+	struct tess_coll c;
+	tess_status st = tess_group_split(all, 0, me, "both", &both);
+
+	(void)arg;
+	if (!st)
+		st = open_card(all, me, NULL, 0, &o);
+	for (int i = 0; i < 2 && !st; i++) {
+		c = make_card_sum(&o);
+		c.kind = i ? TESS_RECV : TESS_SEND;
+		c.peer = 1 - me;
+		c.count = COUNT / 2;
+		c.src = i ? NULL : o.x;
+		c.dst = i ? o.x + COUNT / 2 : NULL;
+		st = tess_group_start(all, &c, &work[i]);
+	}
+	if (!st)
+		st = tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
+	if (!st)
+		st = open_card(both, me, all, 0, &o);
+	for (int i = 0; i < 2; i++) {
+		if (!st)
+			st = tess_work_wait(work[i], 0);
+		tess_work_release(work[i]);
+	}
+	if (st)
+		return st;
+	tess_group_detach_device(both, o.self);
+	tess_group_detach_device(all, o.self);
+	tess_group_close(both);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(split_awaits_messages)
+{
+	setenv("FAKE_NCCL_POLLS", "300", 1);
+	spawn_ranks(2, split_after_messages, NULL);
+}
+END_TEST
+
 /* ---- failures -------------------------------------------------------------------------------- */
+
+static tess_status miss_split(struct tess_world *w, void *arg)
+{
+	struct tess_group *all = tess_world_group(w), *both;
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	tess_status st = tess_group_split(all, 0, me, "both", &both);
+
+	if (!st)
+		st = open_card(all, me, NULL, 0, &o);
+	if (st)
+		return st;
+	st = store_report(arg, w, open_card(both, me, all, 0, &o));
+	wait_for_reports(arg, N);
+	tess_group_detach_device(both, o.self);
+	tess_group_detach_device(all, o.self);
+	tess_group_close(both);
+	close_card(&o);
+	return st;
+}
+
+/* NCCL gives the child when the parent is aborted, and the child is ended, too. */
+START_TEST(deadline_of_a_split)
+{
+	struct rank_reports r = { 0 };
+
+	begin_test();
+	setenv("FAKE_NCCL_NO_SPLIT", "1", 1);
+	setenv("TESSERA_TIMEOUT", "1", 1);
+	EXPECT_REPORTS(miss_split, &r, -1, TESS_ETIMEOUT,
+	               "ncclCommSplit was not done by the deadline");
+	ck_assert_int_eq(count_fake_calls("abort"), 8);
+	ck_assert_int_eq(count_fake_calls("elsewhere"), 0);
+	end_test();
+}
+END_TEST
 
 /* Rank 3 makes no call; the other ranks have queued theirs, and read. */
 static tess_status skip_third_rank(struct tess_world *w, void *arg)
@@ -961,6 +1044,8 @@ int main(void)
 	tcase_add_test(t, queue_is_bounded);
 	tcase_add_test(t, one_start_at_a_time);
 	tcase_add_test(t, groups_are_split);
+	tcase_add_test(t, split_awaits_messages);
+	tcase_add_test(t, deadline_of_a_split);
 	tcase_add_test(t, deadline);
 	tcase_add_test(t, error_in_the_background);
 	tcase_add_test(t, graph_of_calls);
