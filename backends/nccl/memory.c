@@ -2,7 +2,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "group.h"
+#include "work.h"
+
+static void free_memory(struct group *g, const struct registered *m)
+{
+	if (m->of_nccl)
+		g->calls->mem_free(m->memory);
+	else
+		g->calls->cuda_free((uintptr_t)m->memory);
+}
 
 static void free_registered(struct group *g, struct registered **at)
 {
@@ -11,34 +19,46 @@ static void free_registered(struct group *g, struct registered **at)
 	*at = m->next;
 	if (g->comm && m->handle)
 		g->calls->comm_deregister(g->comm, m->handle);
-	if (m->of_nccl)
-		g->calls->mem_free(m->memory);
-	else
-		g->calls->cuda_free((uintptr_t)m->memory);
+	free_memory(g, m);
 	free(m);
 }
 
+/* Not as a window: NCCL 2.28's kernels for those do not wait for what lets them start early. */
+static tess_status register_memory(struct group *g, uint64_t bytes, struct registered *m)
+{
+	const struct nccl_calls *n = g->calls;
+
+	if (n->comm_register && n->comm_deregister &&
+	    n->comm_register(g->comm, m->memory, bytes, &m->handle))
+		return g->host->fail(TESS_ENOTSUP, "nccl: memory cannot be registered");
+	return TESS_OK;
+}
+
+/*
+ * Registered memory spares NCCL its own buffers. Where a rank has none, none may have: kernels for
+ * it wait for all ranks. So each failure is told, and the ranks agree on memory like any.
+ */
 static tess_status alloc_locked(struct group *g, uint64_t bytes, struct registered *m)
 {
 	const struct nccl_calls *n = g->calls;
 	unsigned long long p = 0;
-	tess_status st = group_check(g);
+	tess_status st = work_finish_start(g);
 
+	if (st == TESS_PENDING) /* NCCL takes no other call meanwhile */
+		return g->host->fail(TESS_ENOTSUP, "nccl: calls are being started");
 	if (st)
 		return st;
-	m->of_nccl = n->mem_alloc && n->mem_free && !n->mem_alloc(&m->memory, bytes);
-	if (!m->of_nccl && n->cuda_alloc(&p, bytes))
+	m->of_nccl = n->mem_alloc && n->mem_free;
+	if (m->of_nccl ? n->mem_alloc(&m->memory, bytes) : (int)n->cuda_alloc(&p, bytes))
 		return g->host->fail(TESS_ENOMEM, "nccl: no %llu bytes of device memory",
 		                     (unsigned long long)bytes);
 	if (!m->of_nccl)
 		m->memory = (void *)(uintptr_t)p;
-	/*
-	 * It spares NCCL its own buffers; where it is not taken, it is memory like any. Not as
-	 * a window: NCCL 2.28's kernels for those do not wait for what lets them start early.
-	 */
-	if (!n->comm_register || !n->comm_deregister ||
-	    n->comm_register(g->comm, m->memory, bytes, &m->handle))
-		m->handle = NULL;
+	st = register_memory(g, bytes, m);
+	if (st) {
+		free_memory(g, m);
+		return st;
+	}
 	m->next = g->registered;
 	g->registered = m;
 	return TESS_OK;

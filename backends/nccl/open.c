@@ -388,7 +388,7 @@ void group_abort(void *self)
 	}
 }
 
-static bool is_idle(const struct group *g)
+static bool has_ended_works(const struct group *g)
 {
 	bool idle = !g->failed;
 
@@ -405,7 +405,7 @@ static void close_comm(struct group *g)
 {
 	int result;
 
-	if (g->comm && !is_idle(g))
+	if (g->comm && !has_ended_works(g))
 		end_communicator(g);
 	await_ender(g);
 	group_free_all_locked(g);

@@ -6,6 +6,7 @@
  * than 22809. FAKE_NCCL_LOG: a file that gets a line for each call. FAKE_NCCL_FAILS="RANK GROUP
  * RESULT": from the GROUP-th group of calls on, ncclCommGetAsyncError gives RESULT on that rank,
  * and nothing is moved. FAKE_NCCL_NO_SPLIT: a rank that does not come to splits.
+ * FAKE_NCCL_NO_REGISTER: one that cannot register memory.
  *
  * As with NCCL, a communicator ends, also by an abort, when no graph has calls of it any more. What
  * would not be allowed or has another meaning while a graph is captured fails: events, copies.

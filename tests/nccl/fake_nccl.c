@@ -67,6 +67,7 @@ struct comm {
 	/* of a split */
 	struct comm **child;
 	int colour, key;
+	atomic_int registered; /* pieces of memory */
 };
 
 /* ---- what happens is written down ------------------------------------------------------------ */
@@ -430,6 +431,8 @@ CALL int ncclGroupEnd(void)
 	if (c->phase != NONE || c->result)
 		return ARGUMENT; /* the last call is still in progress */
 	log_call("group", c->rank);
+	if (c->registered)
+		log_call("known", c->rank);
 	join_starter(c);
 	c->groups++;
 	c->starting = g;
@@ -756,12 +759,16 @@ CALL int ncclMemFree(void *p)
 CALL int ncclCommRegister(struct comm *c, void *p, size_t bytes, void **handle)
 {
 	log_call("register", c->rank);
+	if (read_setting("FAKE_NCCL_NO_REGISTER", -1) == c->rank)
+		return SYSTEM_ERROR;
 	*handle = p;
+	c->registered++;
 	return p && bytes ? SUCCESS : ARGUMENT;
 }
 
 CALL int ncclCommDeregister(struct comm *c, void *handle)
 {
 	log_call("deregister", c->rank);
+	c->registered--;
 	return handle ? SUCCESS : ARGUMENT;
 }

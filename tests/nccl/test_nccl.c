@@ -999,10 +999,31 @@ START_TEST(registered_arena)
 		                             TESSERA, DATA, n),
 		                 0);
 		ck_assert_msg(!count_fake_calls("register") == !cases[i].alike, "%d ranks", n);
+		ck_assert_msg(!count_fake_calls("known") == !cases[i].alike, "%d ranks", n);
 		ck_assert_int_eq(count_fake_calls("register"), count_fake_calls("deregister"));
 		ck_assert_int_eq(count_fake_calls("destroy"), n);
 		end_test();
 	}
+}
+END_TEST
+
+/* All ranks register their memory, or none. */
+START_TEST(memory_of_one_rank)
+{
+	char text[4096];
+
+	begin_test();
+	setenv("FAKE_NCCL_NO_REGISTER", "1", 1);
+	ck_assert_int_eq(command_run(text, sizeof text,
+	                             "%s generate %s --device discrete_cuda -n 2 --ids 1,2,3 "
+	                             "--temperature 0 --max-tokens 5 2>&1",
+	                             TESSERA, DATA),
+	                 0);
+	ck_assert_int_eq(count_fake_calls("register"), 2);
+	ck_assert_int_eq(count_fake_calls("known"), 0);
+	ck_assert_int_eq(count_fake_calls("deregister"), 1);
+	ck_assert_int_eq(count_fake_calls("destroy"), 2);
+	end_test();
 }
 END_TEST
 
@@ -1065,6 +1086,7 @@ int main(void)
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);
+	tcase_add_test(t, memory_of_one_rank);
 	tcase_add_test(t, info_says_what_is_used);
 	tcase_add_test(t, conform_without_nccl);
 	return suite_end(r);
