@@ -49,7 +49,7 @@ static tess_status alloc_locked(struct group *g, uint64_t bytes, struct register
 	if (st)
 		return st;
 	m->of_nccl = n->mem_alloc && n->mem_free;
-	if (m->of_nccl ? n->mem_alloc(&m->memory, bytes) : (int)n->cuda_alloc(&p, bytes))
+	if (m->of_nccl ? n->mem_alloc(&m->memory, bytes) : n->cuda_alloc(&p, bytes))
 		return g->host->fail(TESS_ENOMEM, "nccl: no %llu bytes of device memory",
 		                     (unsigned long long)bytes);
 	if (!m->of_nccl)

@@ -167,6 +167,17 @@ static tess_status pause_for_failure(const struct tess_join *how)
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
 
+/* Between two polls: short ones first, from `begin` on. how: as for await_comm. */
+static tess_status pause_polls(const struct tess_join *how, int64_t begin)
+{
+	const struct timespec pause = { .tv_nsec = POLL_NS };
+
+	if (how && tess_now() - begin > LONG_PAUSE_NS)
+		return pause_for_failure(how);
+	nanosleep(&pause, NULL);
+	return TESS_OK;
+}
+
 /*
  * Polls `comm` until NCCL has finished what it does in the background. how: NULL after open, when
  * failures of other ranks come through abort().
@@ -174,7 +185,6 @@ static tess_status pause_for_failure(const struct tess_join *how)
 static tess_status await_comm(struct group *g, void *comm, const struct tess_join *how,
                               int64_t deadline, const char *what)
 {
-	const struct timespec pause = { .tv_nsec = POLL_NS };
 	int state = NCCL_IN_PROGRESS, bad = 0;
 	int64_t begin = tess_now();
 	tess_status st = TESS_OK;
@@ -185,10 +195,8 @@ static tess_status await_comm(struct group *g, void *comm, const struct tess_joi
 			st = group_fail(g, TESS_ETIMEOUT,
 			                "group %s over nccl: %s was not done by the deadline",
 			                g->name, what);
-		else if (how && tess_now() - begin > LONG_PAUSE_NS)
-			st = pause_for_failure(how);
 		else
-			nanosleep(&pause, NULL);
+			st = pause_polls(how, begin);
 	}
 	return st ? st : bad || state ? group_fail_nccl(g, bad ? bad : state, what) : TESS_OK;
 }
@@ -218,7 +226,6 @@ static tess_status init_comm(struct group *g, const struct tess_join *how,
 /* Until the parent has finished what it was given. Locked; abort() can come meanwhile. */
 static tess_status await_parent(struct group *parent, const struct tess_join *how)
 {
-	const struct timespec pause = { .tv_nsec = POLL_NS };
 	int64_t begin = tess_now();
 	tess_status st;
 
@@ -228,12 +235,8 @@ static tess_status await_parent(struct group *parent, const struct tess_join *ho
 			                          "group %s over nccl: ncclCommSplit was not done "
 			                          "by the deadline",
 			                          how->name);
-		st = TESS_OK;
 		group_unlock(parent);
-		if (tess_now() - begin > LONG_PAUSE_NS)
-			st = pause_for_failure(how);
-		else
-			nanosleep(&pause, NULL);
+		st = pause_polls(how, begin);
 		group_lock(parent);
 		if (st)
 			break;
@@ -390,11 +393,11 @@ void group_abort(void *self)
 
 static bool has_ended_works(const struct group *g)
 {
-	bool idle = !g->failed;
+	bool ended = !g->failed;
 
 	for (const struct work *w = g->works; w; w = w->next)
-		idle = idle && w->state == WORK_DONE;
-	return idle;
+		ended = ended && w->state == WORK_DONE;
+	return ended;
 }
 
 /*

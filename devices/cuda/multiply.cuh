@@ -75,6 +75,15 @@ DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int
 	}
 }
 
+/* The sum x of row t and a column of weight `of`, and what is added to it, to y. */
+DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t column, float x)
+{
+	x += 0.0f;
+	if (a->of[of].more)
+		x += a->of[of].more[t * a->of[of].more_pitch + column];
+	a->of[of].y[t * a->of[of].y_pitch + column] = x;
+}
+
 /*
  * Writes the lane's sum x, one of T rows and R columns (sum_lanes); `pair`: every second column is of
  * the second weight, and one lane writes both and the GLU's out, which may lie in place of either.
@@ -84,20 +93,16 @@ DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const in
 {
 	const int each = WARP / (T * R);
 	int at = threadIdx.x % WARP / each, t = at / R, r = at % R;
-	float up = pair ? shuffle_xor(x, each) : 0.0f, *y;
+	float up = pair ? shuffle_xor(x, each) : 0.0f;
 
 	column += pair ? r / 2 : r;
 	if (threadIdx.x % each || (pair && r % 2) || t >= a->rows || column >= a->of[of].columns)
 		return;
-	y = a->of[of].y + t * a->of[of].y_pitch + column;
-	x += 0.0f;
-	if (a->of[of].more)
-		x += a->of[of].more[t * a->of[of].more_pitch + column];
-	*y = x;
+	store_sum(a, of, t, column, x);
 	if (!pair)
 		return;
-	a->of[1].y[t * a->of[1].y_pitch + column] = up + 0.0f;
-	a->glu[t * a->glu_pitch + column] = activate(a->activation, x) * (up + 0.0f);
+	store_sum(a, 1, t, column, up);
+	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
 }
 
 /*
@@ -148,36 +153,20 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	store_sums(a, of, pair, T, R, column, sum[0]);
 }
 
+#define MULTIPLY_ROWS_BY(name, blocks, ...) \
+	KERNEL_EARLY(MULTIPLY_THREADS, blocks, name, multiply_args) \
+	{ \
+		multiply_rows(&a, __VA_ARGS__); \
+	}
 /* `n`: loads for 16 bytes */
 #define MULTIPLY(type, dtype, n) \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_1, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 1, 1, 4 * (n), 0); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_pair, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 1, 2, 2 * (n), 0); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_2, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 2, 2, 2 * (n), 0); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_4, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 4, 2, 2 * (n), 0); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 3, multiply_##type##_8, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 8, 4, n, 0); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_norm, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 1, 1, 4 * (n), 1); \
-	} \
-	KERNEL_EARLY(MULTIPLY_THREADS, 1, multiply_##type##_norm_pair, multiply_args) \
-	{ \
-		multiply_rows(&a, dtype, 1, 2, 2 * (n), 1); \
-	}
+	MULTIPLY_ROWS_BY(multiply_##type##_1, 1, dtype, 1, 1, 4 * (n), 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_pair, 1, dtype, 1, 2, 2 * (n), 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_2, 1, dtype, 2, 2, 2 * (n), 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_4, 1, dtype, 4, 2, 2 * (n), 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_8, 3, dtype, 8, 4, n, 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_norm, 1, dtype, 1, 1, 4 * (n), 1) \
+	MULTIPLY_ROWS_BY(multiply_##type##_norm_pair, 1, dtype, 1, 2, 2 * (n), 1)
 
 MULTIPLY(f32, PORT_F32, 1)
 MULTIPLY(bf16, PORT_BF16, 2)
@@ -214,13 +203,10 @@ KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 	if (column >= a.of[of].columns)
 		return;
 	for (int t = warp; t < a.rows; t += warps) {
-		float *y = a.of[of].y + t * a.of[of].y_pitch + column, x = 0.0f;
+		float x = 0.0f;
 
 		for (int i = 0; i < warps; i++)
 			x += part[t][i * WARP + threadIdx.x % WARP];
-		x += 0.0f;
-		if (a.of[of].more)
-			x += a.of[of].more[t * a.of[of].more_pitch + column];
-		*y = x;
+		store_sum(&a, of, t, column, x);
 	}
 }

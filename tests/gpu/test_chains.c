@@ -100,6 +100,21 @@ static void compare_chain_ways(const struct chain *c, int ways, bool (*counts)(c
 		free(want[i]);
 }
 
+/* The out of the last op of a chain that was run, against that of ops that run alone. */
+static void compare_last_out(const struct chain *c, float within)
+{
+	struct tess_view got = c->out[c->n - 1][0];
+	const struct buffer *b = find_buffer(got.data);
+	void *want;
+
+	got.data = read_buffer(b);
+	run_chain(c, ALONE);
+	want = read_buffer(b);
+	expect_near_view("the last op", &got, want, within);
+	free(got.data);
+	free(want);
+}
+
 /* ---- a layer's second half ------------------------------------------------------------------- */
 
 enum { WIDE = 64 };
@@ -219,9 +234,7 @@ END_TEST
 static void test_ends(int32_t dtype, bool over, const char *fails)
 {
 	bool narrow = dtype == TESS_BF16;
-	struct tess_view total;
 	struct chain c;
-	void *want;
 
 	if (fails)
 		ck_assert_int_eq(setenv("FAKE_CUDA_FAILS", fails, 1), 0);
@@ -233,13 +246,7 @@ static void test_ends(int32_t dtype, bool over, const char *fails)
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), narrow && !fails);
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.glu)), narrow && !fails && !over);
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.z)), (narrow || !over) && !fails);
-	total = c.out[5][0];
-	total.data = read_buffer(find_buffer(total.data));
-	run_chain(&c, ALONE);
-	want = read_buffer(find_buffer(c.out[5][0].data));
-	expect_near_view("the last ADD", &total, want, 0x1p-7f);
-	free(total.data);
-	free(want);
+	compare_last_out(&c, 0x1p-7f);
 	free_host_buffers();
 	tear_down_devices();
 }
@@ -267,9 +274,7 @@ static void test_row_ends(int32_t dtype, int how)
 {
 	static const double layer_norm[] = { TESS_LAYER, 1e-5, 0, 0 },
 			    halves[] = { TESS_RMS, 1e-5, WIDE / 2, 0 };
-	struct tess_view total;
 	struct chain c;
-	void *want;
 
 	set_up_devices("auto");
 	make_layer_chain(&c, 1, -1, dtype);
@@ -284,13 +289,7 @@ static void test_row_ends(int32_t dtype, int how)
 	run_chain(&c, ENDS);
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), how == 0 || how == 3);
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.z)), how != 3);
-	total = c.out[5][0];
-	total.data = read_buffer(find_buffer(total.data));
-	run_chain(&c, ALONE);
-	want = read_buffer(find_buffer(c.out[5][0].data));
-	expect_near_view("the last ADD", &total, want, 1e-6f);
-	free(total.data);
-	free(want);
+	compare_last_out(&c, 1e-6f);
 	free_host_buffers();
 	tear_down_devices();
 }
@@ -314,29 +313,21 @@ START_TEST(long_rows)
 	static struct tess_term term = { 0, 0, bound };
 	struct chain c = { .n = 2, .ends = { 1 } };
 	int32_t dtype = types[_i];
-	struct tess_view y;
-	void *want;
 
 	set_up_devices("auto");
-	y = cpu_make_rows(make_buffer(COLUMNS, false), 1, COLUMNS, COLUMNS);
 	c.in[0][0] = cpu_make_rows(make_buffer(LONG, true), 1, LONG, LONG);
 	c.in[0][1] = cpu_make_list(make_weight_buffer(dtype, LONG, NULL), dtype, LONG);
 	c.out[0][0] = c.in[1][0] = cpu_make_rows(make_buffer(LONG, false), 1, LONG, LONG);
 	c.in[1][1] = cpu_make_view(make_weight_buffer(dtype, COLUMNS * LONG, NULL), dtype, COLUMNS,
 	                           LONG, LONG, 1);
-	c.out[1][0] = y;
+	c.out[1][0] = cpu_make_rows(make_buffer(COLUMNS, false), 1, COLUMNS, COLUMNS);
 	c.op[0] = cpu_make_sum_op(TESS_OP_NORM, c.in[0], 2, c.out[0], num, TESS_NORM_NUMS, &tree, 1,
 	                          &term, 1);
 	c.op[1] =
 		cpu_make_sum_op(TESS_OP_LINEAR, c.in[1], 2, c.out[1], NULL, 0, &tree, 1, &term, 1);
 	run_chain(&c, ENDS);
 	ck_assert(is_unwritten(find_buffer(c.out[0][0].data)));
-	y.data = read_buffer(find_buffer(c.out[1][0].data));
-	run_chain(&c, ALONE);
-	want = read_buffer(find_buffer(c.out[1][0].data));
-	expect_near_view("the LINEAR", &y, want, 1e-6f);
-	free(y.data);
-	free(want);
+	compare_last_out(&c, 1e-6f);
 	free_host_buffers();
 	tear_down_devices();
 }

@@ -189,7 +189,28 @@ START_TEST(queue_is_bounded)
 }
 END_TEST
 
-/* Messages that a test has started, which NCCL is still putting on the stream, and then a sum. */
+/* Messages between two ranks that a test has started: NCCL is still putting them on the stream. */
+static tess_status start_messages(struct tess_group *g, int32_t me, const struct opened *o,
+                                  struct tess_work **work)
+{
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 2 && !st; i++) {
+		struct tess_coll c = make_card_sum(o);
+
+		c.kind = i ? TESS_RECV : TESS_SEND;
+		c.peer = 1 - me;
+		c.count = COUNT / 2;
+		c.src = i ? NULL : o->x;
+		c.dst = i ? o->x + COUNT / 2 : NULL;
+		st = tess_group_start(g, &c, &work[i]);
+	}
+	if (st)
+		return st;
+	return tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
+}
+
+/* A sum after messages. */
 static tess_status run_messages_first(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -202,17 +223,8 @@ static tess_status run_messages_first(struct tess_world *w, void *arg)
 	(void)arg;
 	if (!st)
 		st = write_card(g, &o, (float)me);
-	for (int i = 0; i < 2 && !st; i++) {
-		c = make_card_sum(&o);
-		c.kind = i ? TESS_RECV : TESS_SEND;
-		c.peer = 1 - me;
-		c.count = COUNT / 2;
-		c.src = i ? NULL : o.x;
-		c.dst = i ? o.x + COUNT / 2 : NULL;
-		st = tess_group_start(g, &c, &work[i]);
-	}
 	if (!st)
-		st = tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
+		st = start_messages(g, me, &o, work);
 	c = make_card_sum(&o);
 	c.src = c.dst = o.x + COUNT / 2;
 	c.count = COUNT / 2;
@@ -293,23 +305,13 @@ static tess_status split_after_messages(struct tess_world *w, void *arg)
 	int32_t me = tess_world_rank(w);
 	struct opened o = { 0 };
 	struct tess_work *work[2] = { NULL };
-	struct tess_coll c;
 	tess_status st = tess_group_split(all, 0, me, "both", &both);
 
 	(void)arg;
 	if (!st)
 		st = open_card(all, me, NULL, 0, &o);
-	for (int i = 0; i < 2 && !st; i++) {
-		c = make_card_sum(&o);
-		c.kind = i ? TESS_RECV : TESS_SEND;
-		c.peer = 1 - me;
-		c.count = COUNT / 2;
-		c.src = i ? NULL : o.x;
-		c.dst = i ? o.x + COUNT / 2 : NULL;
-		st = tess_group_start(all, &c, &work[i]);
-	}
 	if (!st)
-		st = tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
+		st = start_messages(all, me, &o, work);
 	if (!st)
 		st = open_card(both, me, all, 0, &o);
 	for (int i = 0; i < 2; i++) {
