@@ -136,6 +136,7 @@ static void close_gpu(void *self)
 		cuda.cuCtxSetCurrent(g->context);
 	memory_close(g);
 	blas_close(g);
+	memory_free(g, g->sums);
 	for (int i = 0; i < POINTS; i++)
 		if (g->point[i])
 			cuda.cuEventDestroy(g->point[i]);

@@ -3,7 +3,7 @@
  *
  * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c,
  * attention*.c and experts*.c launch the kernels of an op, ahead.c joins it with the next one,
- * product.c and blas.c multiply matrices.
+ * product*.c and blas.c multiply matrices.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -52,6 +52,8 @@ struct gpu {
 	int32_t copiers; /* threads that fill stages: a power of two */
 	struct scratch *scratch;
 	struct blas *blas;
+	float *sums; /* of parts of products, which product_tensor.c opens; or NULL */
+	uint32_t *ended; /* parts */
 	int32_t *fault; /* in host memory that kernels write */
 	const struct tess_op *done; /* that the op before it has computed, too; see ahead.c */
 	const struct tess_op *rounded_for; /* a LINEAR, whose x is in scratch memory as bf16, */
@@ -215,14 +217,37 @@ struct product { /* y [rows, columns] = x [rows, k] w' + more */
 	int32_t count; /* of products of one x, whose w and y are so many elements apart */
 	int64_t w_step, y_step;
 };
+/* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
+tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
+void blas_close(struct gpu *g);
+
+/* ---- product.c, product_tensor.c */
+struct product_run { /* elements of K that are added, of x and of each weight */
+	int64_t at, len;
+	bool accumulate;
+	bool half; /* the outs become bf16, for the GLU that is next */
+	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
+	const struct tess_view *more; /* what it adds */
+	const struct tess_op *norm; /* the op before, whose x is read and normed; NULL: none */
+};
 int32_t product_get_math(const struct gpu *g, const struct tess_op *op); /* of a LINEAR */
+bool product_is_whole(const struct tess_op *op, const struct product_run *r);
+const void *product_get_weight(const struct tess_view *w, const struct product_run *r);
+/* Weight i and row `row` of its out. */
+struct multiplied product_describe_weight(const struct tess_op *op, const struct product_run *r,
+                                          int32_t i, int64_t row);
+/* x as bf16, rows of *pitch: what the op before has left, or rounded in scratch memory. */
+tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struct product_run *r,
+                            const void **out, int64_t *pitch);
+/* Whether the kernels of 9 to 64 rows can multiply it. */
+bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
+                            const struct product_run *r);
+tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
+                                    const struct product_run *r);
 /* Whether the kernels of few rows can compute a NORM for a LINEAR of one, as far as memory goes. */
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
 /* Whether a LINEAR of many rows reads x as bf16 only. */
 bool product_reads_bf16(const struct gpu *g, const struct tess_op *op);
-/* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
-tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
-void blas_close(struct gpu *g);
 
 /* devices/cpu/check*.c, compiled for this device */
 extern const struct tess_host *cpu_host;

@@ -4,12 +4,11 @@
  *
  * A block has 128 rows and 128 columns of an expert, a warp 64 x 64 of them. Terms are copied 64 at
  * a time, two such stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`,
- * as in attention_tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of what
- * becomes a column of act(gate) * up.
+ * as in attention_tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of
+ * what becomes a column of act(gate) * up.
  */
 
-enum { TENSOR_CHUNKS = 8, TENSOR_ROW = TENSOR_CHUNKS * 16, TENSOR_STAGES = 3 };
-enum { TENSOR_SIDE = TENSOR_TILE * TENSOR_ROW }; /* bytes */
+enum { TENSOR_STAGES = 3, TENSOR_SIDE = TENSOR_TILE * STAGE_ROW }; /* bytes */
 
 /* The weights of column v of a tile; NULL: there is none. */
 DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t tile, int v)
@@ -28,52 +27,17 @@ DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t ti
 DEVICE void copy_terms(const struct tensor_group_args *a, const uint16_t *const *from, int64_t at,
                        char *stage)
 {
-	int r = threadIdx.x / TENSOR_CHUNKS, chunk = threadIdx.x % TENSOR_CHUNKS;
+	int r = threadIdx.x / STAGE_CHUNKS, chunk = threadIdx.x % STAGE_CHUNKS;
 	int there = at + chunk * 8 < a->k;
 
-	stage += r * TENSOR_ROW + (chunk ^ (r & 7)) * 16;
-	EACH(j, 2 * TENSOR_CHUNKS) {
+	stage += r * STAGE_ROW + (chunk ^ (r & 7)) * 16;
+	EACH(j, 2 * STAGE_CHUNKS) {
 		const uint16_t *x = from[r + j * 16];
 		int inside = there && x;
 
-		copy_async(stage + j * 16 * TENSOR_ROW, inside ? x + at + chunk * 8 : a->x,
+		copy_async(stage + j * 16 * STAGE_ROW, inside ? x + at + chunk * 8 : a->x,
 		           inside ? 16 : 0);
 	}
-}
-
-/* sum += a stage of terms, for the warp's rows from r0 on and columns from c0 on. */
-DEVICE void multiply_terms(const char *stage, int r0, int c0, float sum[][8][4])
-{
-	int lane = threadIdx.x % WARP, row = lane & 7, middle = lane / 8 % 2, last = lane / 16;
-	const char *rows = stage + (r0 + middle * 8 + row) * TENSOR_ROW;
-	const char *columns = stage + TENSOR_SIDE + (c0 + last * 8 + row) * TENSOR_ROW;
-
-	EACH(k, TENSOR_CHUNKS / 2) {
-		int x_at = (last ^ row ^ k * 2) * 16, w_at = (middle ^ row ^ k * 2) * 16;
-		uint32_t x[4][4], w[4];
-
-		EACH(i, 4)
-			load_straight_matrices(rows + i * 16 * TENSOR_ROW + x_at, x[i]);
-		EACH(j, 4) {
-			load_straight_matrices(columns + j * 16 * TENSOR_ROW + w_at, w);
-			EACH(i, 4) {
-				multiply_matrices(sum[i][2 * j], x[i], w[0], w[1]);
-				multiply_matrices(sum[i][2 * j + 1], x[i], w[2], w[3]);
-			}
-		}
-	}
-}
-
-/* The sums of the warp's 64 x 64 elements go to shared memory, rows of TENSOR_PITCH. */
-DEVICE void spread_sums(int r0, int c0, float sum[][8][4], float *to)
-{
-	int lane = threadIdx.x % WARP;
-
-	EACH(i, 4)
-		EACH(j, 8)
-			EACH(e, 4)
-				to[(r0 + i * 16 + lane / 4 + e / 2 * 8) * TENSOR_PITCH + c0 +
-				   j * 8 + lane % 4 * 2 + e % 2] = sum[i][j][e];
 }
 
 /* Rows [from, from + rows) of y: the sums, or act(gate) * up in bf16. */
@@ -115,14 +79,12 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 	     from += (int64_t)a.row_blocks * TENSOR_TILE) {
 		int rows = end - from < TENSOR_TILE ? (int)(end - from) : TENSOR_TILE;
 		int64_t at = from + (int)threadIdx.x;
-		float sum[4][8][4];
+		float sum[4 * 8 * 4];
 
 		begin[threadIdx.x] =
 			at < end ? a.x + (a.row ? a.row[at] : at) * a.x_pitch + e * a.x_step : NULL;
-		EACH(i, 4)
-			EACH(j, 8)
-				EACH(c, 4)
-					sum[i][j][c] = 0.0f;
+		EACH(i, 4 * 8 * 4)
+			sum[i] = 0.0f;
 		sync_block(); /* the sums before have been written, and the rows are there */
 		EACH(s, TENSOR_STAGES - 1) {
 			if (s < stages)
@@ -130,6 +92,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 			commit_copies();
 		}
 		for (int s = 0; s < stages; s++) {
+			const char *side = stage + s % TENSOR_STAGES * 2 * TENSOR_SIDE;
 			int next = s + TENSOR_STAGES - 1;
 
 			wait_copies(TENSOR_STAGES - 2);
@@ -138,13 +101,15 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 				copy_terms(&a, begin, (int64_t)next * 64,
 				           stage + next % TENSOR_STAGES * 2 * TENSOR_SIDE);
 			commit_copies();
-			if (r0 < rows)
-				multiply_terms(stage + s % TENSOR_STAGES * 2 * TENSOR_SIDE, r0, c0,
-				               sum);
+			if (r0 >= rows)
+				continue;
+			EACH(k, STAGE_CHUNKS / 2)
+				multiply_terms(side + r0 * STAGE_ROW,
+				               side + TENSOR_SIDE + c0 * STAGE_ROW, k, 4, 4, sum);
 		}
 		wait_copies(0);
 		sync_block();
-		spread_sums(r0, c0, sum, shared_terms);
+		spread_sums(sum, 4, 4, TENSOR_PITCH, shared_terms + r0 * TENSOR_PITCH + c0);
 		sync_block();
 		write_tile(&a, shared_terms, from, rows, tile);
 	}

@@ -31,6 +31,8 @@
 
 #include "groups.cuh"
 
+#include "multiply_tensor.cuh"
+
 #include "groups_tensor.cuh"
 
 #include "experts_d.cuh"

@@ -51,6 +51,9 @@
 	KERNEL(attend_tiles_256, attention_args) \
 	KERNEL(attend_tensor_64, attention_args) \
 	KERNEL(attend_tensor_128, attention_args) \
+	KERNEL(multiply_tensor_16, tensor_args) \
+	KERNEL(multiply_tensor_32, tensor_args) \
+	KERNEL(multiply_tensor_64, tensor_args) \
 	KERNEL(multiply_groups_bf16, tensor_group_args) \
 	KERNEL(weigh_texts, text_args) \
 	KERNEL(add_texts, text_args) \
@@ -227,6 +230,13 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
+struct multiplied { /* a weight, and its out */
+	const void *w;
+	const float *more; /* may be y; NULL: nothing */
+	float *y;
+	int64_t stride[2], more_pitch, y_pitch, columns;
+	int32_t first_block;
+};
 struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
@@ -236,13 +246,24 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
-	struct {
-		const void *w;
-		const float *more; /* may be y; NULL: nothing */
-		float *y;
-		int64_t stride[2], more_pitch, y_pitch, columns;
-		int32_t first_block;
-	} of[MULTIPLY_WEIGHTS];
+	struct multiplied of[MULTIPLY_WEIGHTS];
+};
+
+/* Rows at most, and columns of a block; parts of K at most; blocks on a multiprocessor. */
+enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCKS = 4 };
+/* Terms that are copied at once, and such copies in shared memory, which the sums take then. */
+enum { STAGE_TERMS = 64, PRODUCT_STAGES = 3, SUMS_PITCH = PRODUCT_COLUMNS + 4 };
+struct tensor_args { /* y_i = x W_i' + more_i */
+	const uint16_t *x; /* bf16, as the weights are */
+	int64_t x_pitch, k, part; /* part: terms of a block, a multiple of STAGE_TERMS */
+	int32_t rows, nweights;
+	int32_t wide; /* 16 bytes of each row of y and more can be read and written at once */
+	uint16_t *glu; /* act(y_0) * y_1 in bf16, in place of both; or NULL */
+	int64_t glu_pitch;
+	int32_t activation;
+	float *sums; /* of the parts, each [tiles][rows][PRODUCT_COLUMNS] */
+	uint32_t *ended; /* parts of each tile that have; 0 between kernels */
+	struct multiplied of[MULTIPLY_WEIGHTS];
 };
 
 /* Positions of a page; query heads that share the keys which a block reads; rows of a tile. */

@@ -55,6 +55,21 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define lower_atomic(p, v) atomicMin(p, v)
 #define raise_atomic(p, v) atomicMax(p, v)
 
+/*
+ * Adds 1 to a word of global memory, and returns what was there. What a block has written before it
+ * met is read by those that count after it, once they have met.
+ */
+DEVICE uint32_t count_ended(uint32_t *p)
+{
+	uint32_t was;
+
+	asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+	             : "=r"(was)
+	             : "l"(p)
+	             : "memory");
+	return was;
+}
+
 struct quad { /* 16 bytes */
 	uint32_t at[4];
 };

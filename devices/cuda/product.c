@@ -1,6 +1,6 @@
 /*
- * LINEAR: few rows by kernels that read each weight once, in f32; more by cuBLASLt, as precisely as
- * TESSERA_CUDA_MATH wants:
+ * LINEAR: up to 8 rows by kernels that read each weight once, in f32; up to 64 of bf16 by kernels
+ * of product_tensor.c; else by cuBLASLt, as precisely as TESSERA_CUDA_MATH wants:
  *
  *   weights   auto                       f32    tf32
  *   f32       f32                        f32    TF32
@@ -15,15 +15,6 @@
 enum { FEW_ROWS = MULTIPLY_ROWS };
 enum { SLAB_BYTES = 64 << 20 };
 
-struct run { /* elements of K that are added, of x and of each weight */
-	int64_t at, len;
-	bool accumulate;
-	bool half; /* the outs become bf16, for the GLU that is next */
-	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
-	const struct tess_view *more; /* what it adds */
-	const struct tess_op *norm; /* the op before, whose x is read and normed; NULL: none */
-};
-
 /* A product of f32 is one on every device: the router of experts. */
 int32_t product_get_math(const struct gpu *g, const struct tess_op *op)
 {
@@ -32,23 +23,23 @@ int32_t product_get_math(const struct gpu *g, const struct tess_op *op)
 	return f32 ? MATH_F32 : g->math;
 }
 
-static bool is_whole(const struct tess_op *op, const struct run *r)
+bool product_is_whole(const struct tess_op *op, const struct product_run *r)
 {
 	return !r->at && r->len == op->in[0].shape[1] && !r->accumulate;
 }
 
-static const struct tess_view *get_factor(const struct tess_op *op, const struct run *r)
+static const struct tess_view *get_factor(const struct tess_op *op, const struct product_run *r)
 {
 	return r->norm ? &r->norm->in[0] : &op->in[0];
 }
 
-static const void *get_weight(const struct tess_view *w, const struct run *r)
+const void *product_get_weight(const struct tess_view *w, const struct product_run *r)
 {
 	return (const char *)w->data + r->at * w->stride[1] * (int64_t)tess_width(w->dtype);
 }
 
 /* Whether each lane can read 16 bytes of x and of a row of W at a time. */
-static bool can_read_wide(const struct tess_op *op, const struct run *r)
+static bool can_read_wide(const struct tess_op *op, const struct product_run *r)
 {
 	const struct tess_view *x = get_factor(op, r);
 	int64_t width = (int64_t)tess_width(op->in[1].dtype);
@@ -58,7 +49,8 @@ static bool can_read_wide(const struct tess_op *op, const struct run *r)
 		return false;
 	for (int32_t i = 0; i < op->nout; i++)
 		if (op->in[1 + i].stride[1] != 1 || op->in[1 + i].dtype != op->in[1].dtype ||
-		    !is_row_aligned(get_weight(&op->in[1 + i], r), op->in[1 + i].stride[0], width))
+		    !is_row_aligned(product_get_weight(&op->in[1 + i], r), op->in[1 + i].stride[0],
+		                    width))
 			return false;
 	return true;
 }
@@ -72,10 +64,26 @@ static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair, bool norm)
 	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : (norm ? 5 : 0) + pair);
 }
 
+struct multiplied product_describe_weight(const struct tess_op *op, const struct product_run *r,
+                                          int32_t i, int64_t row)
+{
+	const struct tess_view *w = &op->in[1 + i];
+	const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[i];
+	const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
+
+	return (struct multiplied){ .w = product_get_weight(w, r),
+		                    .more = more ? get_gpu_row(more, row) : NULL,
+		                    .more_pitch = more ? more->stride[more->ndim - 2] : 0,
+		                    .y = get_gpu_row(y, row),
+		                    .stride = { w->stride[0], w->stride[1] },
+		                    .y_pitch = y->stride[y->ndim - 2],
+		                    .columns = w->shape[0] };
+}
+
 /* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS; a GLU of all or NULL. */
-static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                int32_t from, int32_t n, int64_t row, int64_t rows, bool wide,
-                                const struct tess_op *glu)
+static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
+                                const struct product_run *r, int32_t from, int32_t n, int64_t row,
+                                int64_t rows, bool wide, const struct tess_op *glu)
 {
 	const struct tess_view *x = get_factor(op, r);
 	int64_t warps = MULTIPLY_THREADS / WARP;
@@ -93,20 +101,9 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 		            .args = &a };
 
 	for (int32_t i = 0; i < n; i++) {
-		const struct tess_view *w = &op->in[1 + from + i];
-		const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[from + i];
-		const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
-
-		a.of[i].w = get_weight(w, r);
-		a.of[i].more = more ? get_gpu_row(more, row) : NULL;
-		a.of[i].more_pitch = more ? more->stride[more->ndim - 2] : 0;
-		a.of[i].y = get_gpu_row(y, row);
-		a.of[i].stride[0] = w->stride[0];
-		a.of[i].stride[1] = w->stride[1];
-		a.of[i].y_pitch = y->stride[y->ndim - 2];
-		a.of[i].columns = w->shape[0];
+		a.of[i] = product_describe_weight(op, r, from + i, row);
 		a.of[i].first_block = (int32_t)l.blocks[0];
-		l.blocks[0] += tess_up(w->shape[0], each);
+		l.blocks[0] += tess_up(a.of[i].columns, each);
 	}
 	if (glu) { /* a warp has columns of both */
 		l.blocks[0] = tess_up(a.of[0].columns, warps * (rows > 4 ? 2 : 1));
@@ -123,12 +120,13 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op, const s
 }
 
 /* Weights [from, from + n), of one type if there are several. */
-static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                    int32_t from, int32_t n)
+static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
+                                    const struct product_run *r, int32_t from, int32_t n)
 {
 	int64_t rows = op->in[0].shape[0];
 	bool wide = can_read_wide(op, r);
-	const struct tess_op *glu = wide && is_whole(op, r) && n > 1 ? ahead_find_glu(op) : NULL;
+	const struct tess_op *glu =
+		wide && product_is_whole(op, r) && n > 1 ? ahead_find_glu(op) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
@@ -180,14 +178,15 @@ static tess_status multiply_outs(struct gpu *g, const struct tess_op *op, const 
 	return st == TESS_ENOTSUP ? blas_multiply(g, op, p) : st;
 }
 
-static struct product describe_linear(const struct tess_op *op, int32_t i, const struct run *r)
+static struct product describe_linear(const struct tess_op *op, int32_t i,
+                                      const struct product_run *r)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i];
 	const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[i];
 	const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
 
 	return (struct product){ .x = (const float *)x->data + r->at,
-		                 .w = get_weight(w, r),
+		                 .w = product_get_weight(w, r),
 		                 .more = more ? more->data : NULL,
 		                 .more_pitch = more ? more->stride[more->ndim - 2] : 0,
 		                 .y = y->data,
@@ -202,34 +201,45 @@ static struct product describe_linear(const struct tess_op *op, int32_t i, const
 		                 .count = 1 };
 }
 
-/* x rounded to bf16, once for all weights of the op. */
-static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                 int32_t *i, const void **rounded)
+tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struct product_run *r,
+                            const void **out, int64_t *pitch)
+{
+	const struct tess_view *x = &op->in[0];
+	struct cast_args a = { .x = (const float *)x->data + r->at,
+		               .x_stride = { x->stride[0], 1 },
+		               .y_pitch = tess_up(r->len, 8) * 8,
+		               .rows = x->shape[0],
+		               .columns = r->len };
+	tess_status st;
+
+	a.wide = is_row_aligned(a.x, a.x_stride[0], sizeof(float));
+	*pitch = a.y_pitch;
+	*out = g->rounded;
+	if (g->rounded_for == op && product_is_whole(op, r))
+		return TESS_OK;
+	st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
+	*out = a.y;
+	return st ? st
+	          : op_launch_rows(g, op, KERNEL_round_rows, a.rows, tess_up(a.columns, 4), &a);
+}
+
+/* x is rounded once for all weights of the op. */
+static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op,
+                                 const struct product_run *r, int32_t *i, const void **rounded)
 {
 	struct product p = describe_linear(op, *i, r);
-	struct cast_args a = { .x = p.x,
-		               .x_stride = { p.x_stride[0], 1 },
-		               .y_pitch = tess_up(p.k, 8) * 8,
-		               .rows = p.rows,
-		               .columns = p.k,
-		               .wide = is_row_aligned(p.x, p.x_stride[0], sizeof(float)) };
 	tess_status st = TESS_OK;
 
-	if (!*rounded) {
-		st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
-		if (!st)
-			st = op_launch_rows(g, op, KERNEL_round_rows, a.rows, tess_up(a.columns, 4),
-			                    &a);
-		*rounded = st ? NULL : a.y;
-	}
+	p.x_stride[0] = tess_up(p.k, 8) * 8;
+	if (!*rounded)
+		st = product_round_x(g, op, r, rounded, &p.x_stride[0]);
 	p.x = *rounded;
-	p.x_stride[0] = a.y_pitch;
 	return st ? st : multiply_outs(g, op, &p, i);
 }
 
 /* Weights of 16 bits as f32, as many columns of y at a time as fit in a slab. */
-static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                    int32_t i, bool tf32)
+static tess_status multiply_widened(struct gpu *g, const struct tess_op *op,
+                                    const struct product_run *r, int32_t i, bool tf32)
 {
 	struct product p = describe_linear(op, i, r), part = p;
 	int64_t slab = SLAB_BYTES / 4 / (p.k + 1) + 1;
@@ -259,8 +269,8 @@ static tess_status multiply_widened(struct gpu *g, const struct tess_op *op, con
 	return st;
 }
 
-static tess_status multiply_f32(struct gpu *g, const struct tess_op *op, const struct run *r,
-                                int32_t *i)
+static tess_status multiply_f32(struct gpu *g, const struct tess_op *op,
+                                const struct product_run *r, int32_t *i)
 {
 	struct product p = describe_linear(op, *i, r);
 
@@ -292,9 +302,10 @@ static bool has_unit_stride(const struct tess_view *w)
 }
 
 /* Many rows by cuBLASLt; where it has nothing, a few rows at a time, or nothing for the next op. */
-static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op, const struct run *r)
+static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
+                                      const struct product_run *r)
 {
-	const void *rounded = g->rounded_for == op && is_whole(op, r) ? g->rounded : NULL;
+	const void *rounded = NULL;
 	int32_t math = product_get_math(g, op);
 	tess_status st = TESS_OK;
 
@@ -311,6 +322,7 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op, c
 			st = multiply_bf16(g, op, r, &i, &rounded);
 		else {
 			rounded = NULL; /* the scratch memory is used again */
+			g->rounded_for = NULL;
 			st = multiply_widened(g, op, r, i, math != MATH_F32);
 		}
 		if (st != TESS_ENOTSUP || r->half || r->add)
@@ -322,14 +334,15 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op, c
 	return st;
 }
 
-static tess_status multiply_many(struct gpu *g, const struct tess_op *op, const struct run *r)
+static tess_status multiply_many(struct gpu *g, const struct tess_op *op,
+                                 const struct product_run *r)
 {
-	const struct tess_op *glu = is_whole(op, r) ? ahead_find_halved_glu(g, op) : NULL;
-	struct run with = *r;
+	const struct tess_op *glu = product_is_whole(op, r) ? ahead_find_halved_glu(g, op) : NULL;
+	struct product_run with = *r;
 	tess_status st;
 
 	with.half = glu != NULL;
-	with.add = is_whole(op, r) ? ahead_find_add(g, op, &with.more) : NULL;
+	with.add = product_is_whole(op, r) ? ahead_find_add(g, op, &with.more) : NULL;
 	st = multiply_with_blas(g, op, &with);
 	if (st == TESS_ENOTSUP)
 		return multiply_with_blas(g, op, r);
@@ -359,16 +372,19 @@ static bool has_one_dtype(const struct tess_op *op)
 	return true;
 }
 
-static tess_status multiply_run(struct gpu *g, const struct tess_op *op, const struct run *r)
+static tess_status multiply_run(struct gpu *g, const struct tess_op *op,
+                                const struct product_run *r)
 {
 	int32_t n = has_one_dtype(op) ? MULTIPLY_WEIGHTS : 1;
-	struct run with = *r;
+	struct product_run with = *r;
 	tess_status st = TESS_OK;
 
+	if (product_can_use_tensor(g, op, r))
+		return product_multiply_tensor(g, op, r);
 	if (op->in[0].shape[0] > FEW_ROWS)
 		return multiply_many(g, op, r);
 	with.norm = g->normed_for == op ? g->norm : NULL;
-	with.add = is_whole(op, r) && !with.norm ? ahead_find_add(g, op, &with.more) : NULL;
+	with.add = product_is_whole(op, r) && !with.norm ? ahead_find_add(g, op, &with.more) : NULL;
 	for (int32_t i = 0; i < op->nout && !st; i += n)
 		st = multiply_by_rows(g, op, &with, i, op->nout - i < n ? op->nout - i : n);
 	return st;
@@ -377,7 +393,7 @@ static tess_status multiply_run(struct gpu *g, const struct tess_op *op, const s
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm)
 {
 	const struct tess_view *w = &norm->in[1];
-	struct run r = { .len = op->in[0].shape[1], .norm = norm };
+	struct product_run r = { .len = op->in[0].shape[1], .norm = norm };
 	int64_t at, len;
 
 	return op_find_run(op, 0, op->ntree, &at, &len) && !at && len == r.len &&
@@ -392,7 +408,7 @@ bool product_can_norm(const struct tess_op *op, const struct tess_op *norm)
 static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32_t operand,
                                   bool accumulate)
 {
-	struct run r = { .accumulate = accumulate };
+	struct product_run r = { .accumulate = accumulate };
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->ntree && !st; i++) {
@@ -411,7 +427,7 @@ static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32
 			if (hi == lo)
 				continue;
 			st = multiply_run(g, op, &r);
-			r = (struct run){ .at = lo, .len = hi - lo, .accumulate = true };
+			r = (struct product_run){ .at = lo, .len = hi - lo, .accumulate = true };
 		}
 	}
 	return st || (accumulate && !r.len) ? st : multiply_run(g, op, &r);

@@ -98,6 +98,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define exp2_fast exp2f
 #define copy_async emulator_copy_async
 #define add_atomic emulator_add
+#define count_ended(p) emulator_add(p, 1)
 #define lower_atomic emulator_lower
 #define raise_atomic emulator_raise
 #define pack_bf16 emulator_pack_bf16

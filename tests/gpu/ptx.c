@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { PAGE = 4096, PAGES = 1 << 18, GRANULE = 2, WARP = 32 };
+enum { PAGE = 4096, PAGES = 1 << 18, GRANULE = 2, WARP = 32, COUNTS = 4096 };
 enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
 static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
@@ -90,9 +90,34 @@ static struct marks *find_marks(const char *p)
 
 /* ---- accesses that race ---------------------------------------------------------------------- */
 
+/* A block's count_ended() of this launch, after `bars` barriers. */
+static struct count {
+	const char *word;
+	uint32_t block, bars;
+} counts[COUNTS];
+static uint32_t ncounts, counted_launch;
+
 static uint32_t get_block_number(void)
 {
 	return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+/* Whether a block left the mark, met, and counted before this one did, which has met since. */
+static bool is_counted(const struct mark *m, const struct ptx_thread *t)
+{
+	const struct count *own = NULL;
+
+	if (scope != emulated_launch || counted_launch != emulated_launch)
+		return false;
+	for (uint32_t i = ncounts; i-- > 0;) {
+		const struct count *c = &counts[i];
+
+		if (!own && c->block == get_block_number() && c->bars < t->bars)
+			own = c;
+		else if (own && c->word == own->word && c->block == m->block && m->bars < c->bars)
+			return true;
+	}
+	return false;
 }
 
 static bool is_of_warp(const struct mark *m)
@@ -104,9 +129,12 @@ static bool is_of_warp(const struct mark *m)
 /* Whether what left the mark came before the thread's next access. */
 static bool is_ordered(const struct mark *m, const struct ptx_thread *t)
 {
-	return m->scope != scope ||
-	       (m->block == get_block_number() && (m->thread == threadIdx.x || m->bars < t->bars ||
-	                                           (is_of_warp(m) && m->warp_bars < t->warp_bars)));
+	if (m->scope != scope)
+		return true;
+	if (m->block != get_block_number())
+		return is_counted(m, t);
+	return m->thread == threadIdx.x || m->bars < t->bars ||
+	       (is_of_warp(m) && m->warp_bars < t->warp_bars);
 }
 
 static void set_mark(struct mark *m, const struct ptx_thread *t, enum access access)
@@ -191,6 +219,17 @@ static uint32_t start_atomic(const struct ptx_thread *t, const char *p)
 ATOMIC_OF(add, was + v)
 ATOMIC_OF(min, v < was ? v : was)
 ATOMIC_OF(max, v > was ? v : was)
+
+uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v)
+{
+	if (counted_launch != emulated_launch)
+		ncounts = 0;
+	counted_launch = emulated_launch;
+	if (ncounts == COUNTS)
+		abort();
+	counts[ncounts++] = (struct count){ p, get_block_number(), t->bars };
+	return ptx_add_atomic(t, p, v);
+}
 
 /* As on a GPU, it asks for memory which may be written meanwhile. */
 void ptx_prefetch(const char *p)

@@ -31,6 +31,9 @@ void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
 uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v);
+/* An atomic sum that orders blocks: what one has written before it met is read by those that count
+ * later, once they have met. */
+uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v);
 void ptx_prefetch(const char *p);
 
 void ptx_sync_block(struct ptx_thread *t);

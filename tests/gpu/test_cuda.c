@@ -5,14 +5,16 @@
  */
 #include "device.h"
 
-/* 12 rows times 64 weights of so many columns: with more than 8 rows the product is cuBLASLt's. */
+enum { ROWS = 72 }; /* with more than 64 a product is cuBLASLt's */
+
+/* ROWS rows times 48 weights of 64 elements. */
 static struct tess_op make_linear(struct tess_view *in, struct tess_view *out, int32_t dtype)
 {
 	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
 	static const int64_t bound[] = { 0, 64 };
 	static struct tess_term term = { 0, 0, bound };
 	static char w[48 * 64 * 4];
-	static float x[12 * 64], y[12 * 48];
+	static float x[ROWS * 64], y[ROWS * 48];
 
 	for (size_t i = 0; i < sizeof x / sizeof *x; i++)
 		x[i] = cpu_draw_float();
@@ -23,9 +25,9 @@ static struct tess_op make_linear(struct tess_view *in, struct tess_view *out, i
 		memcpy(w + i * cpu_get_width(dtype), dtype == TESS_F32 ? (void *)&f : (void *)&h,
 		       (size_t)cpu_get_width(dtype));
 	}
-	in[0] = cpu_make_rows(add_buffer(x, sizeof x), 12, 64, 64);
+	in[0] = cpu_make_rows(add_buffer(x, sizeof x), ROWS, 64, 64);
 	in[1] = cpu_make_view(add_buffer(w, sizeof w), dtype, 48, 64, 64, 1);
-	out[0] = cpu_make_rows(add_buffer(y, sizeof y), 12, 48, 48);
+	out[0] = cpu_make_rows(add_buffer(y, sizeof y), ROWS, 48, 48);
 	return cpu_make_sum_op(TESS_OP_LINEAR, in, 2, out, NULL, 0, &tree, 1, &term, 1);
 }
 
@@ -113,7 +115,7 @@ START_TEST(unsupported_ops)
 	in[1].stride[1] = 16;
 	expect_sentence(gpu_table->supports(&op), TESS_ENOTSUP, "layers.0.mlp: cuda: linear: ");
 	in[1].layout = TESS_ROWS;
-	out = cpu_make_partial(out.data, 2, 12, 24, 24);
+	out = cpu_make_partial(out.data, 2, ROWS, 24, 24);
 	expect_sentence(gpu_table->supports(&op), TESS_ENOTSUP, "layers.0.mlp: cuda: linear: ");
 	free_buffers();
 	close_gpu_device();
@@ -172,7 +174,7 @@ START_TEST(no_algorithm)
 {
 	struct tess_view in[2], out;
 	struct tess_op op;
-	float want[12 * 48];
+	float want[ROWS * 48];
 	bool rounded = false;
 
 	open_gpu_device("auto");
@@ -185,7 +187,7 @@ START_TEST(no_algorithm)
 		EXPECT_OK(gpu_table->alloc(gpu, buffers[i].bytes, &buffers[i].device));
 	set_variable("FAKE_CUDA_FAILS", "heuristic");
 	EXPECT_OK(run_on_gpu(&op));
-	for (int i = 0; i < 12 * 48; i++) {
+	for (int i = 0; i < ROWS * 48; i++) {
 		float got = ((float *)out.data)[i];
 
 		ck_assert(fabsf(got - want[i]) <= 64 * 0x1p-8f);
@@ -212,7 +214,7 @@ START_TEST(pairs)
 {
 	struct tess_view in[3], out[2];
 	struct tess_op op;
-	float want[12 * 48], *y;
+	float want[ROWS * 48], *y;
 
 	open_gpu_device("auto");
 	op = make_linear(in, out, TESS_BF16);
@@ -240,7 +242,7 @@ START_TEST(pairs)
 	in[1].shape[0] = in[2].shape[0] = 12;
 	out[0].shape[1] = out[1].shape[1] = 12;
 	EXPECT_OK(run_on_gpu(&op));
-	for (int i = 0; i < 12 * 24; i++)
+	for (int i = 0; i < ROWS * 24; i++)
 		ck_assert(y[i / 12 / 2 * 48 + i / 12 % 2 * 24 + i % 12] ==
 		          want[i / 12 / 2 * 48 + i / 12 % 2 * 24 + i % 12 * 2]);
 	free_buffers();
@@ -326,7 +328,7 @@ START_TEST(graphs)
 {
 	struct tess_view in[2], out, moved_in[2], moved_out;
 	struct tess_op op, moved;
-	float want[12 * 48], *y;
+	float want[ROWS * 48], *y;
 	void *graph = NULL;
 
 	open_gpu_device("auto");

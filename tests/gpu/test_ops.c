@@ -365,6 +365,34 @@ START_TEST(linear_of_routers)
 }
 END_TEST
 
+/* Of 9 to 64 rows, on tensor cores: by 64 columns, and parts of K that the last block adds. */
+START_TEST(linear_tensor)
+{
+	static const int64_t rows[] = { 9, 16, 17, 33, 64, 65 };
+
+	set_up_devices("auto");
+	for (int i = 0; i < 6; i++) {
+		struct linear_case c = { .dtype = TESS_BF16,
+			                 .nweights = 4,
+			                 .rows = rows[i],
+			                 .k = 72,
+			                 .n = { 59, 64, 123, 2 } };
+
+		test_linear_op(&c, 0x1p-8);
+		if (i % 2)
+			continue;
+		c = (struct linear_case){ .dtype = TESS_BF16,
+			                  .nweights = 2,
+			                  .rows = rows[i],
+			                  .k = 1096,
+			                  .n = { 59, 2 },
+			                  .bound = (int64_t[]){ 8, 520, 600, 1096 } };
+		test_linear_op(&c, 0x1p-8);
+	}
+	tear_down_devices();
+}
+END_TEST
+
 START_TEST(linear_auto)
 {
 	check_linears("auto");
@@ -636,6 +664,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, embeddings);
 	tcase_add_test(t, copies);
 	tcase_add_test(t, selected_rows);
+	tcase_add_test(t, linear_tensor);
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);
 	tcase_add_test(t, linear_tf32);

@@ -46,6 +46,9 @@ START_TEST(kernels_that_are_right)
 		ck_assert_int_eq(words[i], THREADS);
 	run_kernel("same_word_of_blocks", 1);
 	run_kernel("same_word_of_blocks", 1); /* in launches one after the other */
+	words[0] = 0;
+	run_kernel("right_counts", BLOCKS);
+	ck_assert_int_eq(words[3], 7 + 8);
 }
 END_TEST
 
@@ -77,6 +80,8 @@ static const struct wrong {
 	{ "beyond_shared_memory", "is beyond the shared memory of the block" },
 	{ "no_wait_for_copies", "reads what a copy has not written" },
 	{ "copy_over_what_is_read", "what another thread " },
+	{ "count_before_writes", "reads what another thread writes" },
+	{ "reads_before_last", "what another thread " },
 };
 enum { WRONG = sizeof wrong / sizeof *wrong };
 

@@ -1,0 +1,282 @@
+/*
+ * multiply_tensor.cuh - products of 9 to 64 rows on tensor cores: bf16, added in f32. Weights come
+ * from memory once, and as fast as it gives them.
+ *
+ * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, two such
+ * stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, as in
+ * attention_tensor.cuh. Two warps have half of the columns each, and two others the same with the
+ * second half of the terms of each stage. Where K has parts, the block of a tile that ends last adds
+ * them, in their order. Columns of a gate and of what it multiplies take turns, 8 of each.
+ */
+
+enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; of them */
+enum { STAGES_AHEAD = 4, LINE_TERMS = 64 }; /* that the second cache is asked for; of 128 bytes */
+
+/*
+ * sum += 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, whose first
+ * begin at `rows` and `columns` in shared memory; X * 2 * W sums of 16 x 8.
+ */
+DEVICE void multiply_terms(const char *rows, const char *columns, int k, const int X, const int W,
+                           float *sum)
+{
+	int lane = threadIdx.x % WARP, row = lane & 7, middle = lane / 8 % 2, last = lane / 16;
+	const char *x_at = rows + (middle * 8 + row) * STAGE_ROW + (last ^ row ^ k * 2) * 16;
+	const char *w_at = columns + (last * 8 + row) * STAGE_ROW + (middle ^ row ^ k * 2) * 16;
+	uint32_t x[4][4], w[4];
+
+	EACH(i, X)
+		load_straight_matrices(x_at + i * 16 * STAGE_ROW, x[i]);
+	EACH(j, W) {
+		load_straight_matrices(w_at + j * 16 * STAGE_ROW, w);
+		EACH(i, X) {
+			float *s = sum + (i * W + j) * 8;
+
+			multiply_matrices(s, x[i], w[0], w[1]);
+			multiply_matrices(s + 4, x[i], w[2], w[3]);
+		}
+	}
+}
+
+/* The sums of a warp, as multiply_terms has them, go to rows of `pitch` from `to` on. */
+DEVICE void spread_sums(const float *sum, const int X, const int W, const int pitch, float *to)
+{
+	int lane = threadIdx.x % WARP;
+
+	EACH(i, X)
+		EACH(j, 2 * W)
+			EACH(e, 4)
+				to[(i * 16 + lane / 4 + e / 2 * 8) * pitch + j * 8 + lane % 4 * 2 +
+				   e % 2] = sum[(i * 2 * W + j) * 4 + e];
+}
+
+struct product_tile { /* of a block */
+	int of; /* the weight, or with a GLU the first of both */
+	int64_t column; /* the first */
+	int64_t at, end; /* of K */
+	float *sums; /* in shared memory: rows of SUMS_PITCH of each half of the terms */
+};
+
+DEVICE struct product_tile find_product_tile(const struct tensor_args *a, float *sums)
+{
+	struct product_tile t = { a->glu ? 0 : a->nweights - 1, 0, (int64_t)blockIdx.y * a->part, 0,
+		                  sums };
+
+	while (t.of > 0 && (int)blockIdx.x < a->of[t.of].first_block)
+		t.of--;
+	t.column = (int64_t)((int)blockIdx.x - a->of[t.of].first_block) *
+	           (a->glu ? PRODUCT_COLUMNS / 2 : PRODUCT_COLUMNS);
+	t.end = t.at + a->part < a->k ? t.at + a->part : a->k;
+	return t;
+}
+
+/* The weights of column v of a tile; NULL: there is none. */
+DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
+                                           const struct product_tile *t, int v)
+{
+	int of = a->glu ? v / 8 % 2 : t->of;
+	int64_t column = t->column + (a->glu ? v / 16 * 8 + v % 8 : v);
+
+	return column < a->of[of].columns
+	               ? (const uint16_t *)a->of[of].w + column * a->of[of].stride[0]
+	               : NULL;
+}
+
+/* Asks for the stages that follow term `at`: a line of each column is a stage. */
+DEVICE void prefetch_terms(const struct product_tile *t, const uint16_t *const *w, int64_t at)
+{
+	int ahead = threadIdx.x % STAGE_CHUNKS;
+
+	EACH(j, 4)
+		if (ahead < STAGES_AHEAD && w[j] && at + ahead * LINE_TERMS < t->end)
+			prefetch_line(w[j] + at + ahead * LINE_TERMS);
+}
+
+/* Copies the terms from `at` on to a stage: first the columns, then X runs of 16 rows. */
+DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile *t,
+                          const uint16_t *const *w, int64_t at, const int X, char *stage)
+{
+	int r = threadIdx.x / STAGE_CHUNKS, chunk = threadIdx.x % STAGE_CHUNKS;
+	int there = at + chunk * 8 < t->end;
+
+	at += chunk * 8;
+	stage += r * STAGE_ROW + (chunk ^ (r & 7)) * 16;
+	EACH(j, PRODUCT_COLUMNS / 16) {
+		int inside = there && w[j];
+
+		copy_async(stage + j * 16 * STAGE_ROW, inside ? w[j] + at : a->x, inside ? 16 : 0);
+	}
+	stage += PRODUCT_COLUMNS * STAGE_ROW;
+	EACH(i, X) {
+		int row = r + i * 16, inside = there && row < a->rows;
+
+		copy_async(stage + i * 16 * STAGE_ROW, inside ? a->x + row * a->x_pitch + at : a->x,
+		           inside ? 16 : 0);
+	}
+}
+
+/* Four sums of row r from column c of the tile on, of this block's part. */
+DEVICE void read_sums(const struct product_tile *t, const int X, int r, int c, float *v)
+{
+	float second[4];
+
+	widen_quad(load_quad(t->sums + r * SUMS_PITCH + c), PORT_F32, v);
+	widen_quad(load_quad(t->sums + (X * 16 + r) * SUMS_PITCH + c), PORT_F32, second);
+	EACH(i, 4)
+		v[i] += second[i];
+}
+
+/* Where the four sums of part `part` are in global memory. */
+DEVICE float *find_part(const struct tensor_args *a, int part, int r, int c)
+{
+	int64_t tile = (int64_t)part * gridDim.x + blockIdx.x;
+
+	return a->sums + (tile * a->rows + r) * PRODUCT_COLUMNS + c;
+}
+
+/* The same of all parts. */
+DEVICE void add_parts(const struct tensor_args *a, const struct product_tile *t, const int X, int r,
+                      int c, float *v)
+{
+	struct quad part[PRODUCT_PARTS];
+
+	if (gridDim.y == 1) {
+		read_sums(t, X, r, c, v);
+		return;
+	}
+	EACH(p, PRODUCT_PARTS)
+		if (p < (int)gridDim.y)
+			part[p] = load_quad(find_part(a, p, r, c));
+	widen_quad(part[0], PORT_F32, v);
+	EACH(p, PRODUCT_PARTS)
+		if (p && p < (int)gridDim.y)
+			EACH(i, 4)
+				v[i] += unpack_float(part[p].at[i]);
+}
+
+DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X)
+{
+	const int64_t columns = a->of[t->of].columns;
+	float *y = a->of[t->of].y;
+	const float *more = a->of[t->of].more;
+
+	UNROLL_BY(1)
+	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 4); i += MULTIPLY_THREADS) {
+		int r = i / (PRODUCT_COLUMNS / 4), c = i % (PRODUCT_COLUMNS / 4) * 4;
+		int64_t column = t->column + c;
+		float v[4], added[4] = { 0, 0, 0, 0 };
+
+		if (column >= columns)
+			continue;
+		add_parts(a, t, X, r, c, v);
+		if (more)
+			load_four(more + r * a->of[t->of].more_pitch, column, columns, a->wide,
+			          added);
+		EACH(j, 4)
+			v[j] = v[j] + 0.0f + added[j];
+		store_four(y + r * a->of[t->of].y_pitch, column, columns, a->wide, v);
+	}
+}
+
+/* act(gate) * up in bf16; columns are a multiple of 8. */
+DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_tile *t,
+                              const int X)
+{
+	UNROLL_BY(1)
+	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 8); i += MULTIPLY_THREADS) {
+		int r = i / (PRODUCT_COLUMNS / 8), q = i % (PRODUCT_COLUMNS / 8);
+		int c = q / 2 * 16 + q % 2 * 4;
+		float gate[4], up[4];
+
+		if (t->column + q * 4 >= a->of[0].columns)
+			continue;
+		add_parts(a, t, X, r, c, gate);
+		add_parts(a, t, X, r, c + 8, up);
+		EACH(j, 4)
+			gate[j] = activate(a->activation, gate[j] + 0.0f) * (up[j] + 0.0f);
+		store_global_pair(a->glu + r * a->glu_pitch + t->column + q * 4,
+		                  pack_bf16(gate[0], gate[1]), pack_bf16(gate[2], gate[3]));
+	}
+}
+
+/* Shows this block's sums to the one that ends last: whether it is that. */
+DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t, const int X)
+{
+	uint32_t *ended = (uint32_t *)(t->sums + 2 * X * 16 * SUMS_PITCH);
+
+	UNROLL_BY(1)
+	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 4); i += MULTIPLY_THREADS) {
+		int r = i / (PRODUCT_COLUMNS / 4), c = i % (PRODUCT_COLUMNS / 4) * 4;
+		float v[4];
+
+		read_sums(t, X, r, c, v);
+		store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v));
+	}
+	sync_block();
+	if (!threadIdx.x)
+		*ended = count_ended(a->ended + blockIdx.x);
+	sync_block();
+	if (*ended != gridDim.y - 1)
+		return 0;
+	if (!threadIdx.x)
+		a->ended[blockIdx.x] = 0; /* for the next kernel */
+	return 1;
+}
+
+DEVICE void multiply_part(const struct tensor_args *a, const int X)
+{
+	DYNAMIC_SHARED(shared_stages);
+	const int bytes = (PRODUCT_COLUMNS + X * 16) * STAGE_ROW; /* of a stage */
+	struct product_tile t = find_product_tile(a, shared_stages);
+	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (PRODUCT_COLUMNS / 2);
+	int stages = (int)((t.end - t.at + STAGE_TERMS - 1) / STAGE_TERMS);
+	char *stage = (char *)shared_stages;
+	const uint16_t *w[4];
+	float sum[4 * 4 * 4];
+
+	EACH(j, 4)
+		w[j] = find_product_column(a, &t, (int)threadIdx.x / STAGE_CHUNKS + j * 16);
+	prefetch_terms(&t, w, t.at); /* while the kernel before this one ends */
+	wait_for_kernels();
+	EACH(i, X * 16)
+		sum[i] = 0.0f;
+	EACH(s, PRODUCT_STAGES - 1) {
+		if (s < stages)
+			copy_operands(a, &t, w, t.at + s * STAGE_TERMS, X, stage + s * bytes);
+		commit_copies();
+	}
+	for (int s = 0; s < stages; s++) {
+		const char *from = stage + s % PRODUCT_STAGES * bytes;
+		int next = s + PRODUCT_STAGES - 1;
+
+		if (s % STAGES_AHEAD == 0)
+			prefetch_terms(&t, w, t.at + (s + STAGES_AHEAD) * STAGE_TERMS);
+		wait_copies(PRODUCT_STAGES - 2);
+		sync_block(); /* the stage before this one has been used */
+		if (next < stages)
+			copy_operands(a, &t, w, t.at + next * STAGE_TERMS, X,
+			              stage + next % PRODUCT_STAGES * bytes);
+		commit_copies();
+		EACH(k, 2)
+			multiply_terms(from + PRODUCT_COLUMNS * STAGE_ROW, from + first * STAGE_ROW,
+			               half * 2 + k, X, 2, sum);
+	}
+	sync_block(); /* the last stage has been used */
+	spread_sums(sum, X, 2, SUMS_PITCH, t.sums + half * X * 16 * SUMS_PITCH + first);
+	sync_block();
+	if (gridDim.y > 1 && !share_part(a, &t, X))
+		return;
+	if (a->glu)
+		write_outs_of_glu(a, &t, X);
+	else
+		write_outs(a, &t, X);
+}
+
+#define MULTIPLY_TENSOR(rows) \
+	KERNEL_EARLY(MULTIPLY_THREADS, PRODUCT_BLOCKS, multiply_tensor_##rows, tensor_args) \
+	{ \
+		multiply_part(&a, rows / 16); \
+	}
+
+MULTIPLY_TENSOR(16)
+MULTIPLY_TENSOR(32)
+MULTIPLY_TENSOR(64)

@@ -1,0 +1,148 @@
+/* LINEAR of 9 to 64 rows by weights of bf16: the kernels of multiply_tensor.cuh. */
+#include "gpu.h"
+
+#include <stdlib.h>
+
+enum { PART_STAGES_MIN = 4 }; /* terms of a part of K: what its sums cost is made up for */
+
+static int64_t count_running_blocks(const struct gpu *g)
+{
+	return (int64_t)g->processors * PRODUCT_BLOCKS;
+}
+
+/* Memory for the sums of all blocks that run at once, and their counts, which are 0. */
+static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
+{
+	uint64_t slots = (uint64_t)count_running_blocks(g), bytes = slots * sizeof *g->ended;
+	uint64_t sums = slots * PRODUCT_ROWS * PRODUCT_COLUMNS * sizeof *g->sums;
+	uint32_t *zeros;
+	void *memory = NULL;
+	tess_status st;
+
+	if (g->sums)
+		return TESS_OK;
+	if (g->capturing)
+		return cuda_host->fail(TESS_EBUG,
+		                       "%s: cuda: an op of a graph adds parts: run it once before "
+		                       "it is captured",
+		                       op->where);
+	zeros = calloc(slots, sizeof *zeros);
+	st = zeros ? memory_alloc(g, sums + bytes, &memory)
+	           : cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
+	if (!st)
+		st = memory_copy(g, (char *)memory + sums, zeros, bytes, op->stream);
+	free(zeros);
+	if (st) {
+		memory_free(g, memory);
+		return st;
+	}
+	g->sums = memory;
+	g->ended = (uint32_t *)(void *)((char *)memory + sums);
+	return TESS_OK;
+}
+
+bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
+                            const struct product_run *r)
+{
+	if (op->in[0].shape[0] <= MULTIPLY_ROWS || op->in[0].shape[0] > PRODUCT_ROWS ||
+	    product_get_math(g, op) != MATH_AUTO || !r->len || r->len % 8)
+		return false;
+	for (int32_t i = 0; i < op->nout; i++) {
+		const struct tess_view *w = &op->in[1 + i];
+
+		if (w->dtype != TESS_BF16 || w->stride[1] != 1 ||
+		    !is_row_aligned(product_get_weight(w, r), w->stride[0], 2))
+			return false;
+	}
+	return true;
+}
+
+/* As many parts of K as fill the GPU. */
+static int64_t divide_terms(const struct gpu *g, int64_t tiles, struct tensor_args *a)
+{
+	int64_t stages = tess_up(a->k, STAGE_TERMS), n = count_running_blocks(g) / tiles;
+
+	n = n < stages / PART_STAGES_MIN ? n : stages / PART_STAGES_MIN;
+	n = n < PRODUCT_PARTS ? n : PRODUCT_PARTS;
+	a->part = tess_up(stages, n > 1 ? n : 1) * STAGE_TERMS;
+	return tess_up(a->k, a->part);
+}
+
+static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, int64_t tiles,
+                                struct tensor_args *a)
+{
+	int32_t most = a->rows > 32 ? 64 : a->rows > 16 ? 32 : 16;
+	int64_t parts = divide_terms(g, tiles, a);
+	tess_status st = parts > 1 ? open_part_sums(g, op) : TESS_OK;
+	struct launch l = { .kernel = most == 64   ? KERNEL_multiply_tensor_64
+		                      : most == 32 ? KERNEL_multiply_tensor_32
+		                                   : KERNEL_multiply_tensor_16,
+		            .blocks = { tiles, parts, 1 },
+		            .threads = MULTIPLY_THREADS,
+		            .shared = PRODUCT_STAGES * (PRODUCT_COLUMNS + most) * STAGE_TERMS * 2,
+		            .args = a };
+
+	a->sums = g->sums;
+	a->ended = g->ended;
+	return st ? st : op_launch(g, op, l);
+}
+
+/* Where the GLU's out goes in scratch memory: behind x, if that is there. */
+static tess_status place_glu(struct gpu *g, const struct tess_op *glu, const void *x,
+                             uint64_t bytes, uint16_t **out)
+{
+	const struct scratch *s = g->scratch;
+	uint64_t at = s ? (uint64_t)((uintptr_t)x - (uintptr_t)s->data) : 0;
+	float *none = NULL;
+
+	at = s && at < s->bytes ? at + bytes : 0;
+	return ahead_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, out);
+}
+
+/* Weights [from, from + n), with a GLU both. */
+static tess_status multiply_weights(struct gpu *g, const struct tess_op *op,
+                                    const struct product_run *r, int32_t from, int32_t n,
+                                    struct tensor_args a)
+{
+	int64_t tiles = 0;
+
+	a.nweights = n;
+	a.wide = 1;
+	for (int32_t i = 0; i < n; i++) {
+		struct multiplied *m = &a.of[i];
+
+		*m = product_describe_weight(op, r, from + i, 0);
+		m->first_block = (int32_t)tiles;
+		tiles += tess_up(m->columns, PRODUCT_COLUMNS);
+		a.wide &= is_row_aligned(m->y, m->y_pitch, sizeof(float)) &&
+		          (!m->more || is_row_aligned(m->more, m->more_pitch, sizeof(float)));
+	}
+	if (a.glu)
+		tiles = tess_up(a.of[0].columns, PRODUCT_COLUMNS / 2);
+	return tiles ? launch_tiles(g, op, tiles, &a) : TESS_OK;
+}
+
+tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
+                                    const struct product_run *r)
+{
+	bool whole = product_is_whole(op, r);
+	const struct tess_op *glu = whole ? ahead_find_halved_glu(g, op) : NULL;
+	struct tensor_args a = { .k = r->len, .rows = (int32_t)op->in[0].shape[0] };
+	struct product_run with = *r;
+	const void *x = NULL;
+	tess_status st = product_round_x(g, op, r, &x, &a.x_pitch);
+
+	a.x = x;
+	with.add = whole ? ahead_find_add(g, op, &with.more) : NULL;
+	if (glu && !st) {
+		a.activation = (int32_t)glu->num[TESS_GLU_ACTIVATION];
+		a.glu_pitch = glu->out[0].shape[1];
+		st = place_glu(g, glu, x, (uint64_t)(a.rows * a.x_pitch * 2), &a.glu);
+	}
+	for (int32_t i = 0; i < op->nout && !st; i += MULTIPLY_WEIGHTS)
+		st = multiply_weights(
+			g, op, &with, i,
+			op->nout - i < MULTIPLY_WEIGHTS ? op->nout - i : MULTIPLY_WEIGHTS, a);
+	g->done = glu ? glu : with.add;
+	return st;
+}
