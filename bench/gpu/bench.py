@@ -281,9 +281,10 @@ def list_kernels(b, s, kind, skip, count, *arguments):
         at[0] += 1
         for i, metric in enumerate(metrics):
             at[1 + i] += float(row[metric].replace(",", ""))
-    print(f"{s.name} {kind}, {count} kernels after {skip}:", flush=True)
+    what = " ".join([kind, *map(str, arguments)])
+    print(f"{s.name} {what}, {count} kernels after {skip}:", flush=True)
     for name, (n, ns, size) in sorted(sums.items(), key=lambda item: -item[1][1]):
-        b.kernels.append(dict(shape=s.name, what=kind, kernel=name, calls=n, seconds=ns / 1e9, bytes=size))
+        b.kernels.append(dict(shape=s.name, what=what, kernel=name, calls=n, seconds=ns / 1e9, bytes=size))
         print(f"  {n:5} x {ns / n / 1e3:9.2f} us  {size / max(ns, 1):8.1f} GB/s  {name}", flush=True)
 
 
@@ -356,8 +357,9 @@ def explain_tessera(b, s):
     b.run(f"{s.name} ops", 60, lambda: print_ops(b, s, "prefill", "--tokens", b.prefills[-1], "--prefill-chunk", b.prefills[-1]))
     if shutil.which("ncu") and b.device == "cuda":
         layers = SHAPES[s.name]["num_hidden_layers"]
-        # decode: a step of 7 or 8 kernels a layer, after the first prompt, of 10 to 16; prefill: the second prompt
+        # decode: a step of 7 or 8 kernels a layer, or 9 of many texts, after the first prompts, of 10 to 16; prefill: the second prompt
         b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 18 * layers, 8 * layers, "--tokens", 4))
+        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 18 * layers, 9 * layers, "--tokens", 4, "--batch", b.batches[-1]))
         b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "prefill", 22 * layers, 60, "--tokens", b.prefills[-1],
                                                             "--prefill-chunk", b.prefills[-1]))
 
