@@ -3,17 +3,21 @@
 
 #include <stdlib.h>
 
-enum { PART_STAGES_MIN = 4 }; /* terms of a part of K: what its sums cost is made up for */
+/*
+ * Stages of a part of K that make up for what its sums cost, and blocks on a multiprocessor that are
+ * enough: each has 48 KiB of weights under way.
+ */
+enum { PART_STAGES_MIN = 4, ENOUGH_BLOCKS = 2 };
 
-static int64_t count_running_blocks(const struct gpu *g)
+static int64_t count_enough_blocks(const struct gpu *g)
 {
-	return (int64_t)g->processors * PRODUCT_BLOCKS;
+	return (int64_t)g->processors * ENOUGH_BLOCKS;
 }
 
-/* Memory for the sums of all blocks that run at once, and their counts, which are 0. */
+/* Memory for the sums of so many blocks, and for counts of them, which are 0. */
 static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
 {
-	uint64_t slots = (uint64_t)count_running_blocks(g), bytes = slots * sizeof *g->ended;
+	uint64_t slots = (uint64_t)count_enough_blocks(g), bytes = slots * sizeof *g->ended;
 	uint64_t sums = slots * PRODUCT_ROWS * PRODUCT_COLUMNS * sizeof *g->sums;
 	uint32_t *zeros;
 	void *memory = NULL;
@@ -57,10 +61,10 @@ bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
 	return true;
 }
 
-/* As many parts of K as fill the GPU. */
+/* As many parts of K as give enough blocks. */
 static int64_t divide_terms(const struct gpu *g, int64_t tiles, struct tensor_args *a)
 {
-	int64_t stages = tess_up(a->k, STAGE_TERMS), n = count_running_blocks(g) / tiles;
+	int64_t stages = tess_up(a->k, STAGE_TERMS), n = count_enough_blocks(g) / tiles;
 
 	n = n < stages / PART_STAGES_MIN ? n : stages / PART_STAGES_MIN;
 	n = n < PRODUCT_PARTS ? n : PRODUCT_PARTS;
