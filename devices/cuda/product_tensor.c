@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 /*
- * Stages of a part of K that make up for what its sums cost, and blocks on a multiprocessor that are
- * enough: each has 48 KiB of weights under way.
+ * Stages of a part of K that make up for what its sums cost; and blocks on a multiprocessor that
+ * are enough: each has 48 KiB of weights under way.
  */
 enum { PART_STAGES_MIN = 4, ENOUGH_BLOCKS = 2 };
 
