@@ -125,8 +125,9 @@ static tess_status start_request(struct tess_generate_state *g, struct tess_runn
 /* Starts requests in their order, as far as there is room. */
 static void start_requests(struct tess_generate_state *g)
 {
-	while (g->next < g->n && !g->end_all &&
-	       (!g->options.batch || g->nrunning < g->options.batch)) {
+	int64_t most = g->options.batch ? g->options.batch : TESS_CHOSEN_MAX;
+
+	while (g->next < g->n && !g->end_all && g->nrunning < most) {
 		struct tess_running_request *r = &g->running[g->nrunning];
 		tess_status st;
 

@@ -369,11 +369,12 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 static tess_status send_seen(struct tess_generate_state *g, struct tess_running_request *r)
 {
 	const struct tess_sequence *s = r->sequence;
-	uint64_t used = 0;
+	bool used[TESS_CHOSEN_MAX] = { false };
 
 	for (int64_t i = 0; i < g->nrunning; i++)
-		used |= g->running[i].set < 0 ? 0 : UINT64_C(1) << g->running[i].set;
-	for (r->set = 0; used >> r->set & 1; r->set++)
+		if (g->running[i].set >= 0)
+			used[g->running[i].set] = true;
+	for (r->set = 0; used[r->set]; r->set++)
 		;
 	return tess_runner_send_seen(g->runner, r->set, s->ids, s->nids);
 }

@@ -91,11 +91,11 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 /*
  * Where the device can choose ids, a step need not be waited for before the next one is queued.
  * tess_runner_choose queues a step, each selected row of which chooses an id, as draws[i] says: at
- * most 64 rows; `chosen`: its rows are one for each id that the last step chose, whose `ids` are
- * not read. tess_runner_read_chosen waits for the oldest step that was not read, two at most:
- * ids[i] of selected row i on rank 0, borrowed until the next call; NULL elsewhere.
+ * most TESS_CHOSEN_MAX rows; `chosen`: its rows are one for each id that the last step chose, whose
+ * `ids` are not read. tess_runner_read_chosen waits for the oldest step that was not read, two at
+ * most: ids[i] of selected row i on rank 0, borrowed until the next call; NULL elsewhere.
  */
-enum { TESS_CHOSEN_MAX = 64 }; /* rows */
+enum { TESS_CHOSEN_MAX = 1024 }; /* rows */
 struct tess_chosen { /* a value: a row of the out of TESS_OP_SAMPLE */
 	int32_t id;
 	int32_t odd, first_odd; /* logits that are NaN or Inf: how many, and the first */

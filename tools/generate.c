@@ -43,7 +43,7 @@ static const char *const help =
 	"                        repetition_penalty and seed of their own; - is stdin. Prints\n"
 	"                        the object of --json as each text ends, with its index\n"
 	"  --prefill-chunk N     at most N tokens of prompts a step (512; cuda 2048)\n"
-	"  --batch N             at most N texts at once (default: what the KV cache can hold)\n"
+	"  --batch N             at most N texts at once (1024), as the KV cache has room\n"
 	"  --positions L         of a text, at most (default: as the checkpoint was made)\n"
 	"  --kv DTYPE            keys and values in the cache: auto, f32 or bf16\n"
 	"  --kv-memory SIZE      bytes of KV cache per rank, as in 512M or 4G\n"
