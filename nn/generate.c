@@ -204,7 +204,8 @@ static tess_status alloc_generation(struct tess_generate_state *g)
 	g->rows = calloc(n, sizeof *g->rows);
 	g->choices = calloc(n, sizeof *g->choices);
 	g->cut_rows = calloc(n, sizeof *g->cut_rows);
-	if (!st && (!g->running || !g->rows || !g->choices || !g->cut_rows))
+	g->draws = calloc(n, sizeof *g->draws);
+	if (!st && (!g->running || !g->rows || !g->choices || !g->cut_rows || !g->draws))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(g->group, st, "generate");
 	return st || !cut.group ? st : tess_cut_logits_new(&cut, &g->cut);
@@ -221,6 +222,7 @@ static void free_generation(struct tess_generate_state *g)
 	free(g->rows);
 	free(g->choices);
 	free(g->cut_rows);
+	free(g->draws);
 	tess_cut_logits_free(g->cut);
 	tess_sampler_free(g->sampler);
 }

@@ -42,7 +42,7 @@ struct tess_generate_state {
 	struct tess_cut_row *cut_rows; /* of the texts that are selected, in order */
 	uint64_t room; /* in the KV cache: used by others, or to be used by what runs */
 	int64_t nchosen; /* ids of the step that is queued */
-	struct tess_draw draws[TESS_CHOSEN_MAX]; /* of the step that is to be queued */
+	struct tess_draw *draws; /* of the step that is to be queued */
 	bool queued; /* a step whose ids the device chooses, and which were not read */
 	bool by_host; /* the next step runs again, since the device is in doubt about an id */
 	bool end_all;
