@@ -250,9 +250,14 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 };
 
 /* Rows at most, and columns of a block; parts of K at most; blocks on a multiprocessor. */
-enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCKS = 4 };
-/* Terms that are copied at once, and such copies in shared memory, which the sums take then. */
-enum { STAGE_TERMS = 64, PRODUCT_STAGES = 3, SUMS_PITCH = PRODUCT_COLUMNS + 4 };
+enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCKS = 2 };
+/*
+ * Terms that are copied at once, and such copies in shared memory, which the sums take then. Fewer
+ * rows ask for as much, 96 KiB, which all GPUs have: so blocks that start early spread over all
+ * multiprocessors, and those of the next product come when these end.
+ */
+enum { STAGE_TERMS = 64, PRODUCT_STAGES = 6, SUMS_PITCH = PRODUCT_COLUMNS + 8 };
+enum { PRODUCT_BYTES = PRODUCT_STAGES * (PRODUCT_COLUMNS + PRODUCT_ROWS) * STAGE_TERMS * 2 };
 struct tensor_args { /* y_i = x W_i' + more_i */
 	const uint16_t *x; /* bf16, as the weights are */
 	int64_t x_pitch, k, part; /* part: terms of a block, a multiple of STAGE_TERMS */

@@ -2,7 +2,7 @@
  * multiply_tensor.cuh - products of 9 to 64 rows on tensor cores: bf16, added in f32. Weights come
  * from memory once, and as fast as it gives them.
  *
- * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, two such
+ * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, five such
  * stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, as in
  * attention_tensor.cuh. Two warps have half of the columns each, and two others the same with the
  * second half of the terms of each stage. Where K has parts, the block of a tile that ends last adds
@@ -10,7 +10,7 @@
  */
 
 enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; of them */
-enum { STAGES_AHEAD = 4, LINE_TERMS = 64 }; /* that the second cache is asked for; of 128 bytes */
+enum { STAGES_AHEAD = 4 }; /* that the second cache is asked for before the kernel waits */
 
 /*
  * sum += 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, whose first
@@ -81,14 +81,14 @@ DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
 	               : NULL;
 }
 
-/* Asks for the stages that follow term `at`: a line of each column is a stage. */
-DEVICE void prefetch_terms(const struct product_tile *t, const uint16_t *const *w, int64_t at)
+/* Asks for the first stages: a line of a column is one. */
+DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w)
 {
-	int ahead = threadIdx.x % STAGE_CHUNKS;
+	int64_t at = t->at + (int)threadIdx.x % STAGE_CHUNKS * STAGE_TERMS;
 
 	EACH(j, 4)
-		if (ahead < STAGES_AHEAD && w[j] && at + ahead * LINE_TERMS < t->end)
-			prefetch_line(w[j] + at + ahead * LINE_TERMS);
+		if ((int)threadIdx.x % STAGE_CHUNKS < STAGES_AHEAD && w[j] && at < t->end)
+			prefetch_line(w[j] + at);
 }
 
 /* Copies the terms from `at` on to a stage: first the columns, then X runs of 16 rows. */
@@ -235,7 +235,7 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X)
 
 	EACH(j, 4)
 		w[j] = find_product_column(a, &t, (int)threadIdx.x / STAGE_CHUNKS + j * 16);
-	prefetch_terms(&t, w, t.at); /* while the kernel before this one ends */
+	prefetch_stages(&t, w); /* while the kernel before this one ends */
 	wait_for_kernels();
 	EACH(i, X * 16)
 		sum[i] = 0.0f;
@@ -248,8 +248,6 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X)
 		const char *from = stage + s % PRODUCT_STAGES * bytes;
 		int next = s + PRODUCT_STAGES - 1;
 
-		if (s % STAGES_AHEAD == 0)
-			prefetch_terms(&t, w, t.at + (s + STAGES_AHEAD) * STAGE_TERMS);
 		wait_copies(PRODUCT_STAGES - 2);
 		sync_block(); /* the stage before this one has been used */
 		if (next < stages)

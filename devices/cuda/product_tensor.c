@@ -3,21 +3,15 @@
 
 #include <stdlib.h>
 
-/*
- * Stages of a part of K that make up for what its sums cost; and blocks on a multiprocessor that
- * are enough: each has 48 KiB of weights under way.
- */
-enum { PART_STAGES_MIN = 4, ENOUGH_BLOCKS = 2 };
-
-static int64_t count_enough_blocks(const struct gpu *g)
+static int64_t count_running_blocks(const struct gpu *g)
 {
-	return (int64_t)g->processors * ENOUGH_BLOCKS;
+	return (int64_t)g->processors * PRODUCT_BLOCKS;
 }
 
-/* Memory for the sums of so many blocks, and for counts of them, which are 0. */
+/* Memory for the sums of the blocks that run at once, and for counts of them, which are 0. */
 static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
 {
-	uint64_t slots = (uint64_t)count_enough_blocks(g), bytes = slots * sizeof *g->ended;
+	uint64_t slots = (uint64_t)count_running_blocks(g), bytes = slots * sizeof *g->ended;
 	uint64_t sums = slots * PRODUCT_ROWS * PRODUCT_COLUMNS * sizeof *g->sums;
 	uint32_t *zeros;
 	void *memory = NULL;
@@ -35,6 +29,8 @@ static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
 	           : cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
 	if (!st)
 		st = memory_copy(g, (char *)memory + sums, zeros, bytes, op->stream);
+	if (!st) /* any stream counts there */
+		st = CUDA_CALL(op->where, cuStreamSynchronize, op->stream);
 	free(zeros);
 	if (st) {
 		memory_free(g, memory);
@@ -61,12 +57,16 @@ bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
 	return true;
 }
 
-/* As many parts of K as give enough blocks. */
+/*
+ * As many parts of K as fill the GPU, each of so many stages that they take longer than its sums,
+ * which grow with the rows.
+ */
 static int64_t divide_terms(const struct gpu *g, int64_t tiles, struct tensor_args *a)
 {
-	int64_t stages = tess_up(a->k, STAGE_TERMS), n = count_enough_blocks(g) / tiles;
+	int64_t stages = tess_up(a->k, STAGE_TERMS), least = a->rows > 32 ? 8 : 4;
+	int64_t n = count_running_blocks(g) / tiles;
 
-	n = n < stages / PART_STAGES_MIN ? n : stages / PART_STAGES_MIN;
+	n = n < stages / least ? n : stages / least;
 	n = n < PRODUCT_PARTS ? n : PRODUCT_PARTS;
 	a->part = tess_up(stages, n > 1 ? n : 1) * STAGE_TERMS;
 	return tess_up(a->k, a->part);
@@ -83,7 +83,7 @@ static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, int64_t
 		                                   : KERNEL_multiply_tensor_16,
 		            .blocks = { tiles, parts, 1 },
 		            .threads = MULTIPLY_THREADS,
-		            .shared = PRODUCT_STAGES * (PRODUCT_COLUMNS + most) * STAGE_TERMS * 2,
+		            .shared = PRODUCT_BYTES,
 		            .args = a };
 
 	a->sums = g->sums;
