@@ -134,7 +134,9 @@ static void draw_next_ids(struct tess_generate_state *g)
 			r->end_wanted |= tess_generate_take_answer(
 				g, c->on_logits(c->self, r->request, row->logits, row->nrows));
 		if (chooses_id(r))
-			g->choices[k++] = draw_next_id(g, r, row);
+			g->choices[k++] = g->by_host && r->chosen.flag != TESS_SAMPLE_DOUBT
+			                          ? take_chosen_id(g, r, &r->chosen)
+			                          : draw_next_id(g, r, row);
 		row++;
 	}
 	if (c->on_step && !g->failed)
@@ -274,16 +276,23 @@ static tess_status queue_ahead(struct tess_generate_state *g)
 	return tess_runner_choose(g->runner, g->rows, g->nrunning, g->draws, true);
 }
 
-/* On rank 0: whether the device is in doubt about an id of a text that runs. */
-static bool has_doubt(const struct tess_generate_state *g, const struct tess_chosen *ids)
+/*
+ * On rank 0: whether the device is in doubt about an id of a text that runs; the host chooses that
+ * alone when the step runs again.
+ */
+static bool has_doubt(struct tess_generate_state *g, const struct tess_chosen *ids)
 {
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		const struct tess_running_request *r = &g->running[i];
+	bool doubt = false;
 
-		if (chooses_id(r) && ids[r->row].flag == TESS_SAMPLE_DOUBT)
-			return true;
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		struct tess_running_request *r = &g->running[i];
+
+		if (!chooses_id(r))
+			continue;
+		r->chosen = ids[r->row];
+		doubt |= r->chosen.flag == TESS_SAMPLE_DOUBT;
 	}
-	return false;
+	return doubt;
 }
 
 /* On rank 0: tells the ids of a step. */
