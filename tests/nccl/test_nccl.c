@@ -15,6 +15,7 @@ static char log_path[64]; /* of the fake's calls */
 static void begin_test(void)
 {
 	snprintf(log_path, sizeof log_path, "/tmp/test-nccl-%d", (int)getpid());
+	unlink(log_path); /* of a test that failed, in a process of this number */
 	setenv("FAKE_NCCL_LOG", log_path, 1);
 	setenv("TESSERA_LOG", "info", 1);
 }
