@@ -18,7 +18,7 @@ struct tess_running_request { /* a request under way */
 	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
 	int32_t set; /* where the device keeps the ids that it has seen, for a penalty; -1: not */
 	int64_t row; /* of the ids that the device chooses in the step that is queued; -1: none */
-	struct tess_chosen chosen; /* rank 0: by a step that runs again, its id or its doubt */
+	struct tess_chosen chosen; /* rank 0: its id, by the device, which may be in doubt */
 	bool end_wanted; /* rank 0: with the next id */
 	char *sentence; /* rank 0: of a failure of this request */
 };

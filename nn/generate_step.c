@@ -277,10 +277,10 @@ static tess_status queue_ahead(struct tess_generate_state *g)
 }
 
 /*
- * On rank 0: whether the device is in doubt about an id of a text that runs; the host chooses that
- * alone when the step runs again.
+ * On rank 0: keeps what the device chose for each text; true: it is in doubt about an id, which the
+ * host alone chooses when the step runs again.
  */
-static bool has_doubt(struct tess_generate_state *g, const struct tess_chosen *ids)
+static bool keep_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
 {
 	bool doubt = false;
 
@@ -296,7 +296,7 @@ static bool has_doubt(struct tess_generate_state *g, const struct tess_chosen *i
 }
 
 /* On rank 0: tells the ids of a step. */
-static void take_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
+static void take_chosen_ids(struct tess_generate_state *g)
 {
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	int64_t n = 0;
@@ -305,7 +305,7 @@ static void take_chosen_ids(struct tess_generate_state *g, const struct tess_cho
 		struct tess_running_request *r = &g->running[i];
 
 		if (chooses_id(r))
-			g->choices[n++] = take_chosen_id(g, r, &ids[r->row]);
+			g->choices[n++] = take_chosen_id(g, r, &r->chosen);
 	}
 	if (c->on_step && !g->failed)
 		tess_generate_take_answer(g, c->on_step(c->self));
@@ -322,9 +322,9 @@ static tess_status share_chosen_ids(struct tess_generate_state *g)
 	for (int64_t i = 0; i < g->nrunning; i++)
 		n += chooses_id(&g->running[i]);
 	if (!st && g->sampler) {
-		doubt = has_doubt(g, ids);
+		doubt = keep_chosen_ids(g, ids);
 		if (!doubt)
-			take_chosen_ids(g, ids);
+			take_chosen_ids(g);
 	}
 	return st ? st : share_choices(g, n, doubt);
 }

@@ -23,7 +23,7 @@ DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t ti
 	                     : NULL;
 }
 
-/* Copies terms [at, at + 64) of the rows and columns that begin at `from` to a stage. */
+/* Copies terms [at, at + STAGE_TERMS) of the rows and columns that begin at `from` to a stage. */
 DEVICE void copy_terms(const struct tensor_group_args *a, const uint16_t *const *from, int64_t at,
                        char *stage)
 {
@@ -72,7 +72,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 	int64_t e = blockIdx.y, tile = blockIdx.x / a.row_blocks;
 	int64_t first = a.begin ? a.begin[e] : 0, end = a.begin ? a.begin[e + 1] : a.rows;
 	int r0 = threadIdx.x / WARP / 2 * 64, c0 = threadIdx.x / WARP % 2 * 64;
-	int stages = (int)((a.k + 63) / 64);
+	int stages = (int)((a.k + STAGE_TERMS - 1) / STAGE_TERMS);
 
 	begin[TENSOR_TILE + threadIdx.x] = find_column(&a, tile, (int)threadIdx.x);
 	for (int64_t from = first + (int64_t)(blockIdx.x % a.row_blocks) * TENSOR_TILE; from < end;
@@ -88,7 +88,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 		sync_block(); /* the sums before have been written, and the rows are there */
 		EACH(s, TENSOR_STAGES - 1) {
 			if (s < stages)
-				copy_terms(&a, begin, s * 64, stage + s * 2 * TENSOR_SIDE);
+				copy_terms(&a, begin, s * STAGE_TERMS, stage + s * 2 * TENSOR_SIDE);
 			commit_copies();
 		}
 		for (int s = 0; s < stages; s++) {
@@ -98,7 +98,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 			wait_copies(TENSOR_STAGES - 2);
 			sync_block(); /* the stage before this one has been used */
 			if (next < stages)
-				copy_terms(&a, begin, (int64_t)next * 64,
+				copy_terms(&a, begin, (int64_t)next * STAGE_TERMS,
 				           stage + next % TENSOR_STAGES * 2 * TENSOR_SIDE);
 			commit_copies();
 			if (r0 >= rows)

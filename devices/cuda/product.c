@@ -184,22 +184,21 @@ static tess_status multiply_outs(struct gpu *g, const struct tess_op *op, const 
 static struct product describe_linear(const struct tess_op *op, int32_t i,
                                       const struct product_run *r)
 {
-	const struct tess_view *x = &op->in[0], *w = &op->in[1 + i];
-	const struct tess_view *y = r->add ? &r->add->out[0] : &op->out[i];
-	const struct tess_view *more = r->add ? r->more : r->accumulate ? y : NULL;
+	const struct multiplied m = product_describe_weight(op, r, i, 0);
+	const struct tess_view *x = &op->in[0];
 
 	return (struct product){ .x = (const float *)x->data + r->at,
-		                 .w = product_get_weight(w, r),
-		                 .more = more ? more->data : NULL,
-		                 .more_pitch = more ? more->stride[more->ndim - 2] : 0,
-		                 .y = y->data,
+		                 .w = m.w,
+		                 .more = m.more,
+		                 .more_pitch = m.more_pitch,
+		                 .y = m.y,
 		                 .rows = x->shape[0],
-		                 .columns = w->shape[0],
+		                 .columns = m.columns,
 		                 .k = r->len,
 		                 .x_stride = { x->stride[0], 1 },
-		                 .y_pitch = y->stride[y->ndim - 2],
-		                 .w_stride = { w->stride[0], w->stride[1] },
-		                 .dtype = w->dtype,
+		                 .y_pitch = m.y_pitch,
+		                 .w_stride = { m.stride[0], m.stride[1] },
+		                 .dtype = op->in[1 + i].dtype,
 		                 .half = r->half,
 		                 .count = 1 };
 }
