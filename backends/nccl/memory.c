@@ -85,6 +85,13 @@ tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers)
 	return TESS_OK;
 }
 
+/* NCCL takes no other call while it starts some; what it ends may use memory for a while. */
+static bool can_free_memory(struct group *g)
+{
+	return g->comm && !g->failed && !work_finish_start(g);
+}
+
+/* What cannot be freed now is when the group is closed. */
 void group_free(void *self, void *mine)
 {
 	struct group *g = self;
@@ -93,7 +100,7 @@ void group_free(void *self, void *mine)
 	group_lock(g);
 	while (*at && (*at)->memory != mine)
 		at = &(*at)->next;
-	if (*at)
+	if (*at && can_free_memory(g))
 		free_registered(g, at);
 	group_unlock(g);
 }

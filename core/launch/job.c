@@ -289,15 +289,23 @@ static void report_failed_rank(struct launch_job *j, int32_t r)
 	enter_stage(j, GRACE);
 }
 
-/* Whether only the rank is left that the job's failure names: it was not ready to leave. */
-static bool has_straggler_only(struct launch_job *j)
+/*
+ * Whether only ranks live that were not ready to leave, as the job's failure says of one of them:
+ * nothing else would end them.
+ */
+static bool has_stragglers_only(struct launch_job *j)
 {
 	char sentence[TESS_SENTENCE];
 	int32_t named = -1;
 
-	return j->alive == 1 &&
-	       tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence) &&
-	       named >= 0 && j->rank[named].pid;
+	if (j->alive == j->how->nranks ||
+	    !tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence) ||
+	    named < 0 || !j->rank[named].pid)
+		return false;
+	for (int32_t r = 0; r < j->how->nranks; r++)
+		if (j->rank[r].pid && tess_rendezvous_has_left(j->rendezvous, r))
+			return false;
+	return true;
 }
 
 static void reap_ranks(struct launch_job *j)
@@ -317,7 +325,7 @@ static void reap_ranks(struct launch_job *j)
 		else if (r == 0 && j->signal == SIGINT)
 			enter_stage(j, GRACE); /* rank 0 decides when Ctrl-C ends the job */
 	}
-	if (has_straggler_only(j))
+	if (has_stragglers_only(j))
 		enter_stage(j, GRACE);
 }
 

@@ -343,6 +343,16 @@ int32_t tess_coordinator_left(struct tess_coordinator *c)
 	return n;
 }
 
+bool tess_coordinator_has_left(struct tess_coordinator *c, int32_t rank)
+{
+	bool left;
+
+	pthread_mutex_lock(&c->lock);
+	left = c->state.rank[rank].left;
+	pthread_mutex_unlock(&c->lock);
+	return left;
+}
+
 tess_status tess_coordinator_wait_left(struct tess_coordinator *c, int64_t deadline)
 {
 	struct timespec until = tess_timespec(deadline);

@@ -37,6 +37,7 @@ void tess_coordinator_heartbeat(struct tess_coordinator *c, int32_t rank);
 /* The rank makes no further call. A failure if another rank waits for one of its calls. */
 void tess_coordinator_leave(struct tess_coordinator *c, int32_t rank);
 int32_t tess_coordinator_left(struct tess_coordinator *c); /* number of ranks */
+bool tess_coordinator_has_left(struct tess_coordinator *c, int32_t rank);
 /* Blocks until all ranks have left, or returns the job's failure. TESS_ETIMEOUT: no sentence. */
 tess_status tess_coordinator_wait_left(struct tess_coordinator *c, int64_t deadline);
 

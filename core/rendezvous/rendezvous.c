@@ -233,6 +233,11 @@ void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank)
 	tess_event_post(r->wake);
 }
 
+bool tess_rendezvous_has_left(struct tess_rendezvous *r, int32_t rank)
+{
+	return tess_coordinator_has_left(r->coordinator, rank);
+}
+
 void tess_rendezvous_request_records(struct tess_rendezvous *r)
 {
 	atomic_fetch_add(&r->records, 1);

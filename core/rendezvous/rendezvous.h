@@ -64,6 +64,9 @@ void tess_rendezvous_fail(struct tess_rendezvous *r, int32_t rank, tess_status w
  */
 void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank);
 
+/* Whether the rank makes no further call, and its process only has to end. */
+bool tess_rendezvous_has_left(struct tess_rendezvous *r, int32_t rank);
+
 /* Asks every rank that has joined to write its flight record (core/flight/flight.h). */
 void tess_rendezvous_request_records(struct tess_rendezvous *r);
 

@@ -768,7 +768,7 @@ CALL int ncclCommRegister(struct comm *c, void *p, size_t bytes, void **handle)
 
 CALL int ncclCommDeregister(struct comm *c, void *handle)
 {
-	log_call("deregister", c->rank);
+	log_call(c->phase == NONE ? "deregister" : "early", c->rank);
 	c->registered--;
 	return handle ? SUCCESS : ARGUMENT;
 }

@@ -1015,6 +1015,44 @@ START_TEST(registered_arena)
 }
 END_TEST
 
+/* While NCCL puts messages on the stream. */
+static tess_status free_during_messages(struct tess_world *w, void *arg)
+{
+	struct tess_group *g = tess_world_group(w);
+	int32_t me = tess_world_rank(w);
+	struct opened o = { 0 };
+	struct tess_work *work[2] = { NULL };
+	void *memory = NULL;
+	tess_status st = open_card(g, me, NULL, 0, &o);
+
+	(void)arg;
+	if (!st)
+		st = tess_carrier_alloc(g, COUNT, &memory);
+	if (!st)
+		st = start_messages(g, me, &o, work);
+	if (!st)
+		tess_carrier_free(g, memory);
+	for (int i = 0; i < 2; i++) {
+		if (!st)
+			st = tess_work_wait(work[i], 0);
+		tess_work_release(work[i]);
+	}
+	tess_group_detach_device(g, o.self);
+	close_card(&o);
+	return st;
+}
+
+START_TEST(memory_is_freed_later)
+{
+	begin_test();
+	setenv("FAKE_NCCL_POLLS", "200", 1);
+	spawn_ranks(2, free_during_messages, NULL);
+	ck_assert_int_eq(count_fake_calls("early"), 0);
+	ck_assert_int_eq(count_fake_calls("deregister"), 2);
+	end_test();
+}
+END_TEST
+
 /* All ranks register their memory, or none. */
 START_TEST(memory_of_one_rank)
 {
@@ -1094,6 +1132,7 @@ int main(void)
 	tcase_add_test(t, generated_text);
 	tcase_add_test(t, graphs_without_calls);
 	tcase_add_test(t, registered_arena);
+	tcase_add_test(t, memory_is_freed_later);
 	tcase_add_test(t, memory_of_one_rank);
 	tcase_add_test(t, info_says_what_is_used);
 	tcase_add_test(t, conform_without_nccl);

@@ -463,12 +463,12 @@ START_TEST(a_job_is_stale)
 }
 END_TEST
 
-/* Rank 1 is stopped while the others leave, which succeed. */
-START_TEST(a_rank_does_not_leave)
+/* Rank 1, or 1 and 2, are stopped while the others leave, which succeed. */
+START_TEST(ranks_do_not_leave)
 {
 	struct test_job j;
 
-	job_run_self(&j, 3, NULL, "1", "stops", NULL);
+	job_run_self(&j, 4, NULL, "1", _i ? "two-stop" : "stops", NULL);
 	ck_assert_int_eq(j.status, 1);
 	ck_assert_int_ge(job_count(&j, "is stopped; the job was not finished by the deadline"), 1);
 	ck_assert_msg(j.seconds < 20, "%g seconds: %s", j.seconds, j.text);
@@ -519,14 +519,16 @@ END_TEST
 /* As a rank; exits with 2 if it cannot join. */
 static int join_as_rank(const char *role)
 {
+	int stop = !strcmp(role, "stops") ? 1 : !strcmp(role, "two-stop") ? 2 : 0;
+	int rank = atoi(getenv("RANK"));
 	struct tess_world *w;
 
-	if (!strcmp(role, "join") && !strcmp(getenv("RANK"), "1"))
+	if (!strcmp(role, "join") && rank == 1)
 		return 0;
 	if (!strcmp(role, "stale"))
 		setenv("TESSERA_RENDEZVOUS", "/tmp/no-such-job", 1);
 	if (!tess_world_open(&w)) {
-		if (!strcmp(role, "stops") && !strcmp(getenv("RANK"), "1"))
+		if (rank > 0 && rank <= stop)
 			raise(SIGSTOP);
 		tess_world_close(w);
 		return 0;
@@ -551,7 +553,6 @@ int main(int argc, char **argv)
 		                       logs_of_ranks,
 		                       a_stopped_job_is_not_restarted,
 		                       a_rank_does_not_join,
-		                       a_rank_does_not_leave,
 		                       a_job_is_stale,
 		                       a_job_ends_at_once,
 		                       what_cannot_be_launched };
@@ -566,5 +567,6 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tcase, job_ends, 0, sizeof endings / sizeof *endings);
 	tcase_add_loop_test(tcase, no_orphans_of_ranks, 0, 4);
 	tcase_add_loop_test(tcase, a_job_is_restarted, 0, 4);
+	tcase_add_loop_test(tcase, ranks_do_not_leave, 0, 2);
 	return suite_end(runner);
 }
