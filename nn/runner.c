@@ -472,6 +472,8 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	tess_status st = tess_runner_queue_step(s, rows, n, root, false, &k);
 
 	if (!st)
+		st = tess_runner_reserve_logits(s, rows, n);
+	if (!st)
 		st = read_logits(s, k, logits);
 	if (st) {
 		tess_device_drain(&s->device);

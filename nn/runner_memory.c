@@ -76,18 +76,24 @@ tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_r
 	return TESS_OK;
 }
 
-/* ---- inputs, rope tables, logits ------------------------------------------------------------- */
+/* ---- logits, inputs, rope tables ------------------------------------------------------------- */
 
-static tess_status grow_logits(struct tess_runner *s, int64_t rows)
+tess_status tess_runner_reserve_logits(struct tess_runner *s, const struct tess_rows *rows,
+                                       int64_t n)
 {
-	float *more = malloc((size_t)(rows * tess_runner_vocabulary(s)) * sizeof *more);
+	int64_t nselected = 0;
+	tess_status st;
 
-	if (!more)
-		return tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < n; i++)
+		nselected += rows[i].nselected;
+	if (nselected <= s->nlogits)
+		return TESS_OK;
 	free(s->logits);
-	s->logits = more;
-	s->nlogits = rows;
-	return TESS_OK;
+	s->logits = malloc((size_t)(nselected * tess_runner_vocabulary(s)) * sizeof *s->logits);
+	st = s->logits ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_group_agree_status(s->parts.group, st, "step");
+	s->nlogits = st ? 0 : nselected; /* some ranks may have it: all do so again */
+	return st;
 }
 
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
@@ -97,17 +103,15 @@ tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess
 	bool rope = s->programs.first->program->nropes && end > s->step.at.rope_positions;
 	tess_status st = TESS_OK;
 
-	if (inputs <= s->step.ninputs && !rope && like->nselected <= s->nlogits)
+	if (inputs <= s->step.ninputs && !rope)
 		return TESS_OK;
 	if (inputs > s->step.ninputs)
 		st = tess_step_memory_grow_inputs(&s->step, inputs);
 	if (!st && rope)
 		st = tess_step_memory_grow_rope(&s->step, s->programs.first->program, end);
-	if (!st && like->nselected > s->nlogits)
-		st = grow_logits(s, like->nselected);
 	st = tess_group_agree_status(s->parts.group, st, "step");
 	if (st) /* some ranks may have grown it: all do so again */
-		s->step.ninputs = s->nlogits = s->step.at.rope_positions = 0;
+		s->step.ninputs = s->step.at.rope_positions = 0;
 	s->step.moved = true;
 	return st;
 }

@@ -60,6 +60,9 @@ tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_r
  */
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out);
+/* Room on the host for the logits of a step of these rows. Collective. */
+tess_status tess_runner_reserve_logits(struct tess_runner *s, const struct tess_rows *rows,
+                                       int64_t n);
 /* Its rows are queued: the next ones come after them. */
 void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, int64_t n);
 /* Queues a copy of the ids that the last step chose into the inputs of the next one. */
@@ -69,7 +72,7 @@ tess_status tess_chooser_feed(struct tess_runner *s);
  * asked for, are larger than what is free for it; the sentence says how much, and what would fit.
  */
 tess_status tess_runner_check_room(const struct tess_runner *s);
-/* Inputs, rope tables and logits, for a step of `like` whose positions end before `end`. */
+/* Inputs and rope tables, for a step of `like` whose positions end before `end`. */
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end);
 
