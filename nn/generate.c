@@ -125,7 +125,7 @@ static tess_status start_request(struct tess_generate_state *g, struct tess_runn
 /* Starts requests in their order, as far as there is room. */
 static void start_requests(struct tess_generate_state *g)
 {
-	int64_t most = g->options.batch ? g->options.batch : TESS_CHOSEN_MAX;
+	int64_t most = g->options.batch ? g->options.batch : tess_runner_get_batch(g->runner);
 
 	while (g->next < g->n && !g->end_all && g->nrunning < most) {
 		struct tess_running_request *r = &g->running[g->nrunning];

@@ -48,7 +48,7 @@ struct tess_generate_callbacks {
 
 struct tess_generate_options { /* the same on all ranks; zeroed: presets */
 	int64_t chunk; /* rows of prompts in a step; 0: as the device has it */
-	int64_t batch; /* requests that run at once, as the KV cache has room; 0: TESS_CHOSEN_MAX */
+	int64_t batch; /* requests that run at once, as there is room; 0: tess_runner_get_batch() */
 	struct tess_generate_callbacks callbacks;
 };
 

@@ -529,6 +529,17 @@ struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)
 	return (struct tess_runner_room){ u.used, u.limit };
 }
 
+int64_t tess_runner_get_batch(const struct tess_runner *s)
+{
+	uint64_t limit = tess_kv_cache_get_usage(s->kv).limit;
+	uint64_t row = (uint64_t)tess_runner_vocabulary(s) * sizeof *s->logits;
+	uint64_t n = limit / 14 / row; /* the cache has 7/8 of the memory, logits a 16th */
+
+	if (s->parts.kv_memory || limit == INT64_MAX || n > TESS_CHOSEN_MAX)
+		return TESS_CHOSEN_MAX;
+	return n > 1 ? (int64_t)n : 1;
+}
+
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk)
 {
 	return tess_kv_cache_count_bytes(s->kv, positions, chunk);

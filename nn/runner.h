@@ -146,6 +146,11 @@ struct tess_runner_room {
 	uint64_t used, limit;
 };
 struct tess_runner_room tess_runner_get_room(const struct tess_runner *s);
+/*
+ * Texts that run at once by default: TESS_CHOSEN_MAX, or fewer where their logits would take more
+ * than half of what the KV cache leaves of the device's memory.
+ */
+int64_t tess_runner_get_batch(const struct tess_runner *s);
 /* The most of it that a text of so many positions uses, given `chunk` rows a step at most. */
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk);
 

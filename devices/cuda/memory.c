@@ -30,7 +30,7 @@ static tess_status fail_allocation(uint64_t bytes, CUresult why)
 		return cuda_fail_call(NULL, "cuMemAlloc", why);
 	return cuda_host->fail(TESS_ENOMEM,
 	                       "cuda: no room for %llu MiB: %llu of %llu MiB of the GPU are free; "
-	                       "use more GPUs (-n), or less: --kv-memory, or --batch in training",
+	                       "use more GPUs (-n), or less: --kv-memory, --batch",
 	                       (unsigned long long)tess_up((int64_t)bytes, 1 << 20),
 	                       (unsigned long long)(free_bytes >> 20),
 	                       (unsigned long long)(total >> 20));

@@ -848,8 +848,10 @@ static tess_status pack_into_block(void *self, const struct tess_view *rows,
 
 static tess_status get_free_bytes(void *self, uint64_t *out)
 {
+	const char *bytes = getenv("DISCRETE_MEMORY");
+
 	(void)self;
-	*out = 1 << 30;
+	*out = bytes ? strtoull(bytes, NULL, 10) : 1 << 30;
 	return TESS_OK;
 }
 

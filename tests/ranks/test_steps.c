@@ -379,6 +379,37 @@ START_TEST(many_texts_take_their_pages)
 }
 END_TEST
 
+/* Half of the eighth that the KV cache leaves is for logits, in texts. */
+static tess_status count_default_texts(struct tess_world *w, void *arg)
+{
+	static const int texts[] = { 300, TESS_CHOSEN_MAX, 2000 };
+	struct tess_plan plan;
+	struct tess_runner *r;
+	char memory[32];
+
+	for (int i = 0; i < 3; i++) {
+		snprintf(memory, sizeof memory, "%d", 16 * texts[i] * VOCABULARY * 4);
+		setenv("DISCRETE_MEMORY", memory, 1);
+		HOLDS(!open_windowed(w, arg, &plan, &r));
+		HOLDS(tess_runner_get_batch(r) == (i ? TESS_CHOSEN_MAX : texts[i]));
+		tess_runner_free(r);
+		tess_plan_free(&plan);
+	}
+	return TESS_OK;
+}
+
+START_TEST(default_texts_fit)
+{
+	struct test t;
+
+	make_test(&t, TESS_F32);
+	t.plan = "none";
+	setenv("TESSERA_DEVICE", "discrete", 1);
+	spawn_ranks(1, count_default_texts, &t);
+	free_test(&t);
+}
+END_TEST
+
 /* Room for two texts of one page: a third waits for one of them to end, and the others go on. */
 static tess_status fill_limited_cache(struct tess_world *w, void *arg)
 {
@@ -479,6 +510,7 @@ int main(void)
 	tcase_add_test(t, a_full_cache_waits_for_a_text_to_end);
 	if (!TSAN)
 		tcase_add_test(t, many_texts_take_their_pages);
+	tcase_add_test(t, default_texts_fit);
 	if (!TSAN)
 		tcase_add_test(t, a_long_prompt_takes_the_memory_of_a_chunk);
 	return suite_end(runner);
