@@ -1,7 +1,7 @@
 /*
  * group.h - one rank of a group over NCCL: open.c opens and closes it (meeting.c: what ranks tell
  * each other before), memory.c has memory that NCCL knows, issue.c makes NCCL's calls, work.c
- * follows them to their end.
+ * follows them to their end. All use group.c: the lock, failures, an abort.
  */
 #ifndef NCCL_GROUP_H
 #define NCCL_GROUP_H
@@ -80,6 +80,9 @@ tess_status TESS_PRINTF(3, 4) group_fail(struct group *g, tess_status why, const
 tess_status group_check(const struct group *g);
 /* Ends the communicator, and soon all that runs in it. Locked. */
 void group_abort_locked(struct group *g);
+/* The same without a failure; and the wait, of 2 s at most, until NCCL has ended it. Locked. */
+void group_end_communicator(struct group *g);
+void group_await_ender(struct group *g);
 /* TESS_OK, TESS_PENDING or the failure of what NCCL does in the background. Locked. */
 tess_status group_poll(struct group *g);
 

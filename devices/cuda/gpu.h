@@ -1,9 +1,9 @@
 /*
  * gpu.h - shared by the host files of the CUDA device.
  *
- * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c,
- * attention*.c and experts*.c launch the kernels of an op, ahead.c joins it with the next one,
- * product*.c and blas.c multiply matrices.
+ * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c runs an op:
+ * rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c and
+ * blas.c multiply matrices, ahead.c joins it with the next one.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -93,9 +93,7 @@ tess_status memory_get_free_bytes(void *self, uint64_t *out);
 tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out);
 void memory_close(struct gpu *g);
 
-/* ---- ops.c, attention.c, attention_d.c, product.c, experts.c, experts_d.c */
-tess_status op_check(const struct tess_op *op);
-tess_status op_run(void *self, const struct tess_op *op);
+/* ---- launch.c */
 enum { GRID_MAX = 65535 }; /* blocks in y and z */
 struct launch { /* a value */
 	int32_t kernel;
@@ -107,8 +105,24 @@ tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);
 /* A kernel with a thread for each of so many columns, whose blocks walk down the rows. */
 tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
                            int64_t columns, const void *args);
+
+/* ---- ops.c */
+tess_status op_check(const struct tess_op *op);
+tess_status op_run(void *self, const struct tess_op *op);
+
+/* ---- rows.c */
+tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, GLU, ADD, SCALE */
+tess_status op_run_rope(struct gpu *g, const struct tess_op *op);
+tess_status op_run_norm(struct gpu *g, const struct tess_op *op);
+tess_status op_run_add(struct gpu *g, const struct tess_op *op);
+tess_status op_run_embed(struct gpu *g, const struct tess_op *op);
+tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op);
+tess_status op_run_copy(struct gpu *g, const struct tess_op *op);
+tess_status op_run_sample(struct gpu *g, const struct tess_op *op);
 /* x and the out of a norm, without weights; and the threads of a block. */
 struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
+
+/* ---- attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 /* Of ATTENTION over pages, without scratch memory. */
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 tess_status op_run_attention(struct gpu *g, const struct tess_op *op);

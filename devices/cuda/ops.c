@@ -1,288 +1,7 @@
-/* Launches the kernels of an op: those over rows of activations are here. */
+/* ops.c - runs an op, or says why it cannot be run. */
 #include "gpu.h"
 
 #include <stdio.h>
-#include <string.h>
-
-enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
-
-tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
-{
-	void *arguments[] = { (void *)(uintptr_t)l.args };
-	CUlaunchAttribute early = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-		                    .value.programmaticStreamSerializationAllowed = 1 };
-	CUlaunchConfig how = { .gridDimX = (unsigned)l.blocks[0],
-		               .gridDimY = (unsigned)l.blocks[1],
-		               .gridDimZ = (unsigned)l.blocks[2],
-		               .blockDimX = (unsigned)l.threads,
-		               .blockDimY = 1,
-		               .blockDimZ = 1,
-		               .sharedMemBytes = (unsigned)l.shared,
-		               .hStream = op->stream,
-		               .attrs = &early,
-		               .numAttrs = g->starts_early };
-
-	for (int i = 0; i < 3; i++)
-		if (!l.blocks[i])
-			return TESS_OK;
-	return CUDA_CALL(op->where, cuLaunchKernelEx, &how, g->kernel[l.kernel], arguments, NULL);
-}
-
-tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
-                           int64_t columns, const void *args)
-{
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = kernel,
-	                                  .blocks = { tess_up(columns, MAP_THREADS),
-	                                              rows < GRID_MAX ? rows : GRID_MAX, 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = args });
-}
-
-static tess_status launch_map(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
-	int32_t kind = op->kind == TESS_OP_BIAS  ? MAP_BIAS
-	               : op->kind == TESS_OP_GLU ? MAP_GLU
-	               : op->kind == TESS_OP_ADD ? MAP_ADD
-	                                         : MAP_SCALE;
-	tess_status st = TESS_OK;
-	struct map_args a = { .a = x->data,
-		              .b = b ? b->data : NULL,
-		              .y = op->out[0].data,
-		              .a_pitch = x->stride[0],
-		              .b_pitch = b ? b->stride[0] : 0,
-		              .y_pitch = op->out[0].stride[0],
-		              .rows = x->shape[0],
-		              .columns = x->shape[1],
-		              .kind = kind,
-		              .b_dtype = b ? b->dtype : 0 };
-
-	if (kind == MAP_GLU) {
-		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
-		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
-		a.half = g->halved_for == op;
-	}
-	if (kind == MAP_SCALE)
-		a.factor = (float)op->num[TESS_SCALE_FACTOR];
-	a.wide = !a.half && is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
-	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
-	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
-	return st ? st
-	          : op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
-}
-
-/* The keys and values of an ATTENTION that is next are stored, too. */
-static void join_key_store(struct gpu *g, const struct tess_op *op, const struct tess_op *second,
-                           struct rope_args *a)
-{
-	const struct tess_op *attention = ahead_find_attention(op, second);
-
-	if (!attention)
-		return;
-	a->to = op_make_attention_args(g, attention);
-	a->key = a->to.k == a->of[1].y;
-	if (a->key == 1 && second->only_next) /* they are read in their pages */
-		a->of[1].y = NULL;
-	a->of[2].x = a->to.v;
-	a->of[2].x_pitch = a->to.v_pitch;
-	a->of[2].columns = a->to.v ? (int64_t)a->to.kv * a->to.dv : 0;
-	g->stored_for = attention;
-}
-
-static tess_status launch_rope(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_op *next = ahead_find_rope(op);
-	const struct tess_view *table = &op->in[2];
-	struct rope_args a = { .table = table->data,
-		               .position = op->in[1].data,
-		               .fault = g->fault,
-		               .table_pitch = table->stride[0],
-		               .positions = table->shape[0],
-		               .rows = op->in[0].shape[0],
-		               .each = (int64_t)op->num[TESS_ROPE_HEAD],
-		               .first = (int64_t)op->num[TESS_ROPE_FIRST],
-		               .width = (int64_t)op->num[TESS_ROPE_WIDTH],
-		               .interleaved = op->num[TESS_ROPE_INTERLEAVED] != 0,
-		               .inverse = op->num[TESS_ROPE_INVERSE] != 0,
-		               .key = -1 };
-	int64_t columns = 0;
-
-	for (int i = 0; i < (next ? 2 : 1); i++) {
-		const struct tess_view *x = &(i ? next : op)->in[0], *y = &(i ? next : op)->out[0];
-
-		a.of[i].x = x->data;
-		a.of[i].y = y->data;
-		a.of[i].x_pitch = x->stride[0];
-		a.of[i].y_pitch = y->stride[0];
-		a.of[i].columns = x->shape[1];
-		columns = columns < x->shape[1] ? x->shape[1] : columns;
-	}
-	columns = columns / a.each * (a.each - a.width / 2);
-	if (next)
-		join_key_store(g, op, next, &a);
-	columns = columns < a.of[2].columns ? a.of[2].columns : columns;
-	g->done = next;
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
-	                                  .blocks = { tess_up(columns, MAP_THREADS),
-	                                              a.rows < ROPE_ROWS ? a.rows : ROPE_ROWS,
-	                                              a.of[2].columns ? 3
-	                                              : next          ? 2
-	                                                              : 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = &a });
-}
-
-struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads)
-{
-	const struct tess_view *x = &op->in[0];
-	int64_t columns = x->shape[1], warps;
-	struct norm_args a = { .x = x->data,
-		               .y = op->out[0].data,
-		               .x_pitch = x->stride[0],
-		               .y_pitch = op->out[0].stride[0],
-		               .rows = x->shape[0],
-		               .each = (int64_t)num[TESS_NORM_RUN],
-		               .eps = (float)num[TESS_NORM_EPS],
-		               .offset = (float)num[TESS_NORM_OFFSET],
-		               .layer = num[TESS_NORM_KIND] == TESS_LAYER };
-
-	a.each = a.each ? a.each : columns;
-	a.runs = columns / a.each;
-	warps = tess_up(tess_up(a.each, 4), WARP); /* about 4 elements each */
-	*threads = warps * WARP < NORM_THREADS_MAX ? (int32_t)warps * WARP : NORM_THREADS_MAX;
-	return a;
-}
-
-/* add: the op whose out is normalized, if it was not run; else NULL. */
-static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
-                                  const struct tess_op *add)
-{
-	const struct tess_view *w = &op->in[1], *b = op->nin > 2 ? &op->in[2] : NULL;
-	struct launch l = { .kernel = KERNEL_normalize_runs };
-	struct norm_args a = op_make_norm_args(op, op->num, &l.threads);
-	tess_status st = TESS_OK;
-
-	a.w = w->data;
-	a.w_stride = w->stride[0];
-	a.w_dtype = w->dtype;
-	if (b) {
-		a.b = b->data;
-		a.b_stride = b->stride[0];
-		a.b_dtype = b->dtype;
-	}
-	if (add) {
-		a.x = add->in[0].data;
-		a.x_pitch = add->in[0].stride[0];
-		a.more = add->in[1].data;
-		a.more_pitch = add->in[1].stride[0];
-		a.total = add->out[0].data;
-		a.total_pitch = add->out[0].stride[0];
-	}
-	if (a.runs == 1)
-		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
-	l.blocks[0] = a.rows * a.runs;
-	l.blocks[1] = l.blocks[2] = 1;
-	l.args = &a;
-	return st ? st : op_launch(g, op, l);
-}
-
-static tess_status launch_norm(struct gpu *g, const struct tess_op *op)
-{
-	g->norm = op;
-	g->normed_for = ahead_find_normed(op);
-	return g->normed_for ? TESS_OK : launch_norm_of(g, op, NULL);
-}
-
-static tess_status launch_add(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_op *norm = ahead_find_norm(op);
-
-	if (norm && ahead_find_normed(norm))
-		norm = NULL;
-	g->done = norm;
-	return norm ? launch_norm_of(g, norm, op) : launch_map(g, op);
-}
-
-/* In a Partial only the ids of this rank's own units give a row; they are one run. */
-static tess_status launch_embed(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_view *table = &op->in[1], *y = &op->out[0];
-	struct embed_args a = { .id = op->in[0].data,
-		                .table = table->data,
-		                .y = y->data,
-		                .stride = { table->stride[0], table->stride[1] },
-		                .y_pitch = y->stride[y->ndim - 2],
-		                .rows = op->in[0].shape[0],
-		                .columns = table->shape[1],
-		                .first = (int64_t)op->num[TESS_EMBED_FIRST],
-		                .entries = table->shape[0],
-		                .hi = table->shape[0],
-		                .dtype = table->dtype };
-
-	if (y->ndim == 3) {
-		const struct tess_tree *t = &op->tree[0];
-
-		a.lo = op->term[t->first].bound[0];
-		a.hi = op->term[t->first].bound[t->hi - t->lo];
-	}
-	return op_launch_rows(g, op, KERNEL_look_up_rows, a.rows, a.columns, &a);
-}
-
-static tess_status launch_select_rows(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-	struct gather_args a = { .x = x->data,
-		                 .y = y->data,
-		                 .row = op->in[1].data,
-		                 .fault = g->fault,
-		                 .x_pitch = x->stride[0],
-		                 .y_pitch = y->stride[0],
-		                 .x_rows = x->shape[0],
-		                 .rows = y->shape[0],
-		                 .columns = y->shape[1] };
-
-	return op_launch_rows(g, op, KERNEL_gather_rows, a.rows, a.columns, &a);
-}
-
-/* Up to 3 axes; the last, of which a block has neighbours, is the one with the smallest steps. */
-static tess_status launch_copy(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_view *x = &op->in[0], *y = &op->out[0];
-	struct copy_args a = { .from = x->data,
-		               .to = y->data,
-		               .n = { 1, 1, 1 },
-		               .width = (int32_t)tess_width(x->dtype) };
-
-	for (int i = 0, axis = 3 - x->ndim; i < x->ndim; i++, axis++) {
-		a.n[axis] = x->shape[i];
-		a.from_step[axis] = x->stride[i] * a.width;
-		a.to_step[axis] = y->stride[i] * a.width;
-	}
-	return op_launch_rows(g, op, KERNEL_copy_elements, a.n[0] * a.n[1], a.n[2], &a);
-}
-
-static tess_status launch_sample(struct gpu *g, const struct tess_op *op)
-{
-	const struct tess_view *x = &op->in[0], *how = &op->in[1], *y = &op->out[0],
-			       *seen = &op->out[1];
-	struct sample_args a = { .x = x->data,
-		                 .how = how->data,
-		                 .y = y->data,
-		                 .seen = seen->data,
-		                 .x_pitch = x->stride[0],
-		                 .how_pitch = how->stride[0],
-		                 .y_pitch = y->stride[0],
-		                 .seen_pitch = seen->stride[0],
-		                 .columns = (int32_t)x->shape[1] };
-
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_draw_ids,
-	                                  .blocks = { x->shape[0], 1, 1 },
-	                                  .threads = SAMPLE_THREADS,
-	                                  .args = &a });
-}
 
 static bool is_table(const struct tess_view *v, int32_t dtype, int64_t rows, int64_t columns)
 {
@@ -310,17 +29,17 @@ static tess_status check_sample(const struct tess_op *op)
 
 static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op) = {
 	[TESS_OP_LINEAR] = op_run_linear,
-	[TESS_OP_EMBED] = launch_embed,
-	[TESS_OP_NORM] = launch_norm,
-	[TESS_OP_BIAS] = launch_map,
-	[TESS_OP_ROPE] = launch_rope,
+	[TESS_OP_EMBED] = op_run_embed,
+	[TESS_OP_NORM] = op_run_norm,
+	[TESS_OP_BIAS] = op_run_map,
+	[TESS_OP_ROPE] = op_run_rope,
 	[TESS_OP_ATTENTION] = op_run_attention,
 	[TESS_OP_ATTENTION_D] = op_run_texts,
-	[TESS_OP_GLU] = launch_map,
-	[TESS_OP_ADD] = launch_add,
-	[TESS_OP_SCALE] = launch_map,
-	[TESS_OP_COPY] = launch_copy,
-	[TESS_OP_SELECT_ROWS] = launch_select_rows,
+	[TESS_OP_GLU] = op_run_map,
+	[TESS_OP_ADD] = op_run_add,
+	[TESS_OP_SCALE] = op_run_map,
+	[TESS_OP_COPY] = op_run_copy,
+	[TESS_OP_SELECT_ROWS] = op_run_select_rows,
 	[TESS_OP_HEAD_LINEAR] = op_run_head_linear,
 	[TESS_OP_ROUTE] = op_run_route,
 	[TESS_OP_EXPERTS] = op_run_experts,
@@ -332,7 +51,7 @@ static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op)
 	[TESS_OP_COMBINE_D] = op_run_combine_d,
 	[TESS_OP_BALANCE] = op_run_balance,
 	[TESS_OP_BALANCE_D] = op_run_balance_d,
-	[TESS_OP_SAMPLE] = launch_sample,
+	[TESS_OP_SAMPLE] = op_run_sample,
 	[TESS_OP_LINEAR_DX] = op_run_linear_dx,
 	[TESS_OP_LINEAR_DW] = op_run_linear_dw,
 	[TESS_OP_EMBED_DW] = op_run_embed_dw,

@@ -1,0 +1,35 @@
+/* launch.c - puts a kernel on the stream of an op. */
+#include "gpu.h"
+
+tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
+{
+	void *arguments[] = { (void *)(uintptr_t)l.args };
+	CUlaunchAttribute early = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+		                    .value.programmaticStreamSerializationAllowed = 1 };
+	CUlaunchConfig how = { .gridDimX = (unsigned)l.blocks[0],
+		               .gridDimY = (unsigned)l.blocks[1],
+		               .gridDimZ = (unsigned)l.blocks[2],
+		               .blockDimX = (unsigned)l.threads,
+		               .blockDimY = 1,
+		               .blockDimZ = 1,
+		               .sharedMemBytes = (unsigned)l.shared,
+		               .hStream = op->stream,
+		               .attrs = &early,
+		               .numAttrs = g->starts_early };
+
+	for (int i = 0; i < 3; i++)
+		if (!l.blocks[i])
+			return TESS_OK;
+	return CUDA_CALL(op->where, cuLaunchKernelEx, &how, g->kernel[l.kernel], arguments, NULL);
+}
+
+tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
+                           int64_t columns, const void *args)
+{
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = kernel,
+	                                  .blocks = { tess_up(columns, MAP_THREADS),
+	                                              rows < GRID_MAX ? rows : GRID_MAX, 1 },
+	                                  .threads = MAP_THREADS,
+	                                  .args = args });
+}
