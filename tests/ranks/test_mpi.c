@@ -34,7 +34,8 @@ static int run_mpirun(const char *env, const char *args, const char *command)
 	int status = command_run(
 		output, sizeof output,
 		"%s OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TESSERA_BACKEND=mpi "
-		"OMPI_MCA_btl_vader_backing_directory='%s' timeout -k 5 %d %s %s %s 2>&1 </dev/null",
+		"OMPI_MCA_btl_vader_backing_directory='%s' "
+		"timeout -k 5 %d %s %s %s 2>&1 </dev/null",
 		env, scratch, timeout_s, launcher, args, command);
 
 	elapsed = (double)(tess_now() - begin) / 1e9;
