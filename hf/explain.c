@@ -1,4 +1,5 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/explaining.h"
 #include "nn/cut_logits.h"
@@ -490,11 +491,11 @@ tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int6
                          const struct tess_session_options *options, struct tess_explanation **out)
 {
 	struct tess_session_options mine = { .size = sizeof mine };
+	tess_status st = tess_sized_copy("tess_session_options", options, &mine, sizeof mine);
 
-	if (options)
-		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
-	return make_explanation(dir, mesh, nranks, tokens, &mine,
-	                        calloc(1, sizeof(struct explanation)), out);
+	return st ? st
+	          : make_explanation(dir, mesh, nranks, tokens, &mine,
+	                             calloc(1, sizeof(struct explanation)), out);
 }
 
 tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,
@@ -504,19 +505,19 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 {
 	struct tess_trainer_options mine = { .size = sizeof mine };
 	struct tess_session_options session = { .size = sizeof session };
-	struct explanation *x = calloc(1, sizeof *x);
+	struct explanation *x;
 	struct tess_optimizer optimizer;
+	tess_status st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
 
-	if (options)
-		memcpy(&mine, options, options->size < sizeof mine ? options->size : sizeof mine);
+	if (!st)
+		st = tess_optimizer_read(&mine, &optimizer);
+	if (st)
+		return st;
+	x = calloc(1, sizeof *x);
 	session.plan = mine.plan;
 	session.overrides = mine.overrides;
 	session.ignore_unexpected = mine.ignore_unexpected;
 	session.positions = mine.positions;
-	if (tess_optimizer_read(&mine, &optimizer)) {
-		free(x);
-		return TESS_EINVAL;
-	}
 	if (x) {
 		x->training = &mine;
 		x->moments = tess_optimizer_count_moments(&optimizer);

@@ -1,4 +1,5 @@
 /* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/requests.h"
 #include "hf/session.h"
@@ -86,7 +87,9 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
                               int32_t root, const float **logits)
 {
 	struct tess_rows *rows = calloc((size_t)n + 1, sizeof *rows);
-	tess_status st = rows ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	tess_status st = !rows    ? tess_fail(TESS_ENOMEM, "out of memory")
+	                 : logits ? TESS_OK
+	                          : tess_fail(TESS_EINVAL, "a step without `logits`");
 	int32_t nrows = 0, nappended = 0;
 
 	for (int32_t i = 0; i < n && !st; i++)
@@ -104,7 +107,8 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
 		if (q->slot >= 0 && pending)
 			rows[nrows++] = tess_sequence_get_rows(q, pending, in->nselected);
 	}
-	*logits = NULL;
+	if (logits)
+		*logits = NULL;
 	if (!st && nrows)
 		st = tess_runner_step(s->runner, rows, nrows, root, logits);
 	if (s->nreplicas > 1)
@@ -335,8 +339,11 @@ tess_status tess_session_generate(struct tess_session *s,
 	struct tess_arena arena = { 0 };
 	tess_status st;
 
-	memcpy(&g.how, how, how->size < sizeof g.how ? how->size : sizeof g.how);
-	st = tess_group_agree_status(s->all, prepare_requests(&g, &arena, requests), "requests");
+	st = how ? tess_sized_copy("tess_generation", how, &g.how, sizeof g.how)
+	         : tess_fail(TESS_EINVAL, "texts are generated without a tess_generation");
+	if (!st)
+		st = prepare_requests(&g, &arena, requests);
+	st = tess_group_agree_status(s->all, st, "requests");
 	if (!st)
 		st = tess_requests_share(&arena, s->all, &g.n, &g.shared);
 	if (!st)

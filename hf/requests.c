@@ -1,6 +1,7 @@
 #include "hf/requests.h"
 
 #include "core/base/log.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "nn/agree.h"
 
@@ -19,15 +20,6 @@ tess_status tess_prompt_check_length(int64_t n, int64_t positions)
 }
 
 /* ---- preparing, on rank 0 -------------------------------------------------------------------- */
-
-/* A copy whose missing fields are zero. */
-static struct tess_request copy_request(const struct tess_request *r)
-{
-	struct tess_request copy = { 0 };
-
-	memcpy(&copy, r, r->size < sizeof copy ? r->size : sizeof copy);
-	return copy;
-}
 
 static tess_status encode_request(struct tess_arena *arena,
                                   const struct tess_request_source *source,
@@ -153,9 +145,13 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 	if (!list || !load)
 		return TESS_ENOMEM;
 	for (int64_t i = 0; i < n; i++) {
-		struct tess_request r = copy_request(requests[i]);
+		struct tess_request r = { 0 }; /* fields that the caller does not know */
 
-		list[i].status = prepare_request(arena, source, &r, &list[i]);
+		list[i].status =
+			requests[i] ? tess_sized_copy("tess_request", requests[i], &r, sizeof r)
+				    : tess_fail(TESS_EINVAL, "request %lld is NULL", (long long)i);
+		if (!list[i].status)
+			list[i].status = prepare_request(arena, source, &r, &list[i]);
 		if (!list[i].status)
 			list[i].status = check_sequence(list, i);
 		if (list[i].status) {

@@ -1,5 +1,6 @@
 #include "hf/session.h"
 
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "core/registry/registry.h"
@@ -167,24 +168,44 @@ static tess_status open_replica_groups(struct tess_session *s, struct tess_mesh 
 	return st;
 }
 
+/* What can be seen of options alone. */
+static tess_status read_session_options(const struct tess_session_options *how,
+                                        struct tess_session_options *out)
+{
+	tess_status st;
+
+	*out = (struct tess_session_options){ .size = sizeof *out };
+	st = tess_sized_copy("tess_session_options", how, out, sizeof *out);
+	if (st)
+		return st;
+	if (out->kv_dtype && out->kv_dtype != TESS_F32 && out->kv_dtype != TESS_BF16)
+		return tess_fail(TESS_EINVAL,
+		                 "kv_dtype %d: a KV cache is of TESS_F32 or TESS_BF16; 0: as the "
+		                 "device prefers",
+		                 (int)out->kv_dtype);
+	if (out->threads < 0 || out->positions < 0)
+		return tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
+		                 (int)out->threads, (long long)out->positions);
+	return TESS_OK;
+}
+
 static tess_status open_session(struct tess_mesh *mesh, const char *dir,
                                 const struct tess_session_options *how, struct tess_session **out)
 {
-	struct tess_session_options mine = { .size = sizeof mine };
 	struct tess_session *s = calloc(1, sizeof *s);
+	struct tess_session_options mine;
 	tess_status st;
 
 	if (!s)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	if (how)
-		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
+	st = read_session_options(how, &mine);
 	s->all = tess_world_group(tess_mesh_world(mesh));
 	s->dp_group = tess_mesh_group(mesh, "dp");
 	s->nreplicas = s->dp_group ? tess_mesh_size(mesh, "dp") : 1;
 	s->replica = s->dp_group ? tess_mesh_rank(mesh, "dp") : 0;
-	st = tess_group_agree_status(
-		s->all, tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model),
-		"session");
+	if (!st)
+		st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model);
+	st = tess_group_agree_status(s->all, st, "session");
 	if (!st && tess_group_rank(s->all) == 0)
 		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {
@@ -295,18 +316,21 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
                                struct tess_session_info *out)
 {
 	struct tess_session_info info = { .nreplicas = 1 };
+	struct tess_session_options mine;
 	struct tess_program *program = NULL;
 	struct tess_planned_model p;
 	struct tess_mesh_shape shape;
 	tess_status st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
 
 	if (!st)
-		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_HEADERS, &p);
+		st = read_session_options(options, &mine);
+	if (!st)
+		st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_HEADERS, &p);
 	if (st)
 		return st;
 	st = tess_planned_model_record(&p, &shape, 1, &program);
 	if (!st)
-		st = tess_runner_check_options(options ? options->threads : 0, p.weights);
+		st = tess_runner_check_options(mine.threads, p.weights);
 	if (!st) {
 		set_checkpoint_info(&p, program->logits->dim[1]->size, program->max_positions,
 		                    &info);

@@ -1,4 +1,5 @@
 /* train.c - opens a checkpoint on a mesh, to train it. */
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/session.h"
 #include "nn/agree.h"
@@ -64,8 +65,8 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 	struct trained_model *m = calloc(1, sizeof *m);
 	tess_status st = m ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
-	if (how)
-		memcpy(&mine, how, how->size < sizeof mine ? how->size : sizeof mine);
+	if (!st)
+		st = tess_sized_copy("tess_trainer_options", how, &mine, sizeof mine);
 	if (!st) {
 		struct tess_session_options options = { .size = sizeof options,
 			                                .plan = mine.plan,

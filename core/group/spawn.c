@@ -35,6 +35,20 @@ struct spawned_rank {
 	char sentence[TESS_SENTENCE];
 };
 
+static tess_status call_function(struct spawned_rank *s, struct tess_world *w)
+{
+	tess_status st;
+
+	tess_error_clear();
+	st = s->fn(w, s->arg);
+	if (!st)
+		return st;
+	if (!*tess_error())
+		tess_fail(st, "the function of the rank returned %d without a sentence", (int)st);
+	tess_world_fail(w, st, tess_error());
+	return st;
+}
+
 static tess_status run_rank(struct spawned_rank *s)
 {
 	struct tess_world *w;
@@ -49,8 +63,8 @@ static tess_status run_rank(struct spawned_rank *s)
 		st = tess_world_set_meeting(w, "");
 	if (!st)
 		st = tess_world_enter(w, true, false);
-	if (!st && (st = s->fn(w, s->arg)))
-		tess_world_fail(w, st, tess_error());
+	if (!st)
+		st = call_function(s, w);
 	tess_world_leave(w);
 	if (!st)
 		st = tess_world_check(w);
@@ -190,6 +204,8 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 	int32_t left;
 	int event_fd;
 
+	if (!st && !fn)
+		st = tess_fail(TESS_EINVAL, "ranks without a function that they run");
 	if (!st)
 		st = tess_coordinator_open(n, &coordinator);
 	if (st)

@@ -637,6 +637,8 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 	in[0].sequence = in[1].sequence = q[0];
 	HOLDS(tess_session_step(s, in, 2, -1, &logits) == TESS_EINVAL);
 	HOLDS(strstr(tess_error(), "inputs 0 and 1 are of one sequence"));
+	HOLDS(tess_session_step(s, in, 1, -1, NULL) == TESS_EINVAL);
+	HOLDS(tess_session_generate(s, list, 2, NULL) == TESS_EINVAL);
 	in[1].sequence = q[1];
 	HOLDS(tess_session_step(s, in, 2, -1, &logits) == TESS_EINVAL);
 	HOLDS(strstr(tess_error(), "id 512 at position 1"));
@@ -685,6 +687,31 @@ START_TEST(refusals_change_nothing)
 		spawn_ranks(n, run_job_on_rank, &job);
 	job.mesh = "dp=2,tp";
 	spawn_ranks(2, run_job_on_rank, &job);
+}
+END_TEST
+
+/* Options that need no ranks to be refused. */
+START_TEST(options_are_checked)
+{
+	static const struct {
+		struct tess_session_options options;
+		const char *says;
+	} cases[] = {
+		{ { .size = 0, .math = 77 }, "its field `size` is not set" },
+		{ { .size = sizeof cases->options, .kv_dtype = TESS_I8 }, "a KV cache is of" },
+		{ { .size = sizeof cases->options, .threads = -5 }, "threads -5" },
+		{ { .size = sizeof cases->options, .positions = -5 }, "positions -5" },
+	};
+	struct tess_session_options shorter = { .size = TESS_UPTO(tess_session_options, threads),
+		                                .plan = "nonsense" };
+	struct tess_session_info info = { .size = sizeof info };
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		ck_assert_int_eq(tess_session_check(copies[0], "tp", 1, &cases[i].options, &info),
+		                 TESS_EINVAL);
+		expect_part(tess_error(), cases[i].says);
+	}
+	ck_assert_msg(!tess_session_check(copies[0], "tp", 1, &shorter, &info), "%s", tess_error());
 }
 END_TEST
 
@@ -753,6 +780,7 @@ int main(void)
 	}
 	tcase_add_test(t, a_turn_computes_what_is_new);
 	tcase_add_test(t, refusals_change_nothing);
+	tcase_add_test(t, options_are_checked);
 	tcase_add_test(t, texts_have_the_positions_of_the_session);
 	return suite_end(r);
 }

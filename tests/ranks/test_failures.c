@@ -467,10 +467,19 @@ START_TEST(backends_that_lack_something)
 }
 END_TEST
 
+static tess_status return_no_sentence(struct tess_world *w, void *arg)
+{
+	(void)w, (void)arg;
+	return TESS_EIO;
+}
+
 START_TEST(bad_worlds)
 {
 	ck_assert_int_eq(tess_world_spawn(0, make_invalid_calls, NULL), TESS_EINVAL);
 	ck_assert_int_eq(tess_world_spawn(100000, make_invalid_calls, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(2, NULL, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn(2, return_no_sentence, NULL), TESS_EIO);
+	expect_part(tess_error(), "the function of the rank returned -12 without a sentence");
 	ck_assert_int_eq(setenv("TESSERA_REDUCE", "sometimes", 1), 0);
 	ck_assert_int_eq(tess_world_spawn(2, make_invalid_calls, NULL), TESS_EINVAL);
 	expect_part(tess_error(), "TESSERA_REDUCE=sometimes");
