@@ -22,8 +22,11 @@ static const json_t *find_config_entry(struct tess_recorder *r, const char *key)
 
 static const json_t *get_config_entry(struct tess_recorder *r, const char *key)
 {
-	const json_t *v = find_config_entry(r, key);
+	const json_t *v = key ? find_config_entry(r, key) : NULL;
 
+	if (!key)
+		tess_recorder_fail(r, TESS_EINVAL, "%s: a setting of config.json without a key",
+		                   tess_recorder_format_path(r, NULL));
 	return json_is_null(v) ? NULL : v;
 }
 
@@ -46,7 +49,8 @@ int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset)
 		return v ? json_integer_value(v) : preset;
 	if (json_is_boolean(v))
 		return json_is_true(v);
-	tess_recorder_fail(r, TESS_EINVAL, "%s: config.json: \"%s\" must be an integer",
+	tess_recorder_fail(r, TESS_EINVAL,
+	                   "%s: config.json: \"%s\" must be an integer or a boolean",
 	                   r->options->source->name, key);
 	return preset;
 }
@@ -89,7 +93,7 @@ int32_t tess_op_activation(struct tess_nn *nn, const char *key, const char *pres
 		{ "relu", TESS_RELU },
 		{ "tanh", TESS_TANH },
 	};
-	const char *name = tess_op_string(nn, key, preset);
+	const char *name = tess_op_string(nn, key, preset ? preset : "");
 
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(known[i].name, name))
@@ -193,8 +197,7 @@ struct tess_dim *tess_dim_new_heads(struct tess_recorder *r, const char *name,
 struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                  int64_t n)
 {
-	return of ? tess_dim_new_heads((struct tess_recorder *)nn, name, of, n, of->unit_size)
-	          : NULL;
+	return tess_op_heads(nn, name, of, n, of ? of->unit_size : 0);
 }
 
 struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n,
@@ -202,12 +205,12 @@ struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 
-	if (r->status || !of)
+	if (r->status)
 		return NULL;
-	if (each <= 0)
-		return tess_recorder_fail(r, TESS_EINVAL,
-		                          "%s: config.json: %s: heads of %lld elements",
-		                          r->options->source->name, name, (long long)each);
+	if (!of || each <= 0)
+		return tess_recorder_fail(
+			r, TESS_EINVAL, "%s: config.json: %s: %s", r->options->source->name, name,
+			of ? "heads without elements" : "heads of no other dimension");
 	return tess_dim_new_heads(r, name, of, n, each);
 }
 
@@ -218,7 +221,7 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 	struct tess_dim *d;
 	int64_t n = 0;
 
-	while (!r->status && parts[n])
+	while (!r->status && parts && parts[n])
 		n++;
 	if (!n)
 		return tess_recorder_fail(r, TESS_EINVAL,

@@ -61,7 +61,7 @@ static struct tess_tensor *record_dropout(struct tess_nn *nn, struct tess_tensor
 	int64_t site = 0;
 	int32_t cut;
 
-	if (r->status || !x)
+	if (!tess_recorder_check_rows(r, "dropout", x))
 		return NULL;
 	rate = tess_recorder_choose_dropout(r, x->module, rate, 1, &site);
 	if (rate == 0)

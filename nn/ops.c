@@ -45,17 +45,30 @@ const char *tess_recorder_describe_gather(const struct tess_recorder *r,
 	return partial ? ways[i].sum : ways[i].gather;
 }
 
+bool tess_recorder_check_rows(struct tess_recorder *r, const char *what,
+                              const struct tess_tensor *x)
+{
+	if (!r->status && (!x || x->ndim != 2))
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: %s needs rows of elements, as embed() gives them, not %s",
+		                   tess_recorder_format_path(r, NULL), what,
+		                   x ? x->module : "NULL");
+	return !r->status;
+}
+
 bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
                                   const struct tess_tensor *x)
 {
-	int32_t partial = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
+	int32_t partial = tess_recorder_check_rows(r, what, x)
+	                          ? tess_recorder_find_place(r, x, TESS_PARTIAL, 0)
+	                          : -1;
 
 	if (partial >= 0)
 		tess_recorder_fail(r, TESS_EINVAL, "%s: %s of an unfinished sum of %s%s; %s",
 		                   tess_recorder_format_path(r, NULL), what, x->module,
 		                   tess_recorder_along(r, partial),
 		                   tess_recorder_describe_gather(r, x));
-	return partial < 0;
+	return !r->status;
 }
 
 /* ---- rows, norm ------------------------------------------------------------------------------ */
@@ -66,7 +79,7 @@ static struct tess_tensor *record_select_rows(struct tess_nn *nn, struct tess_te
 	struct tess_tensor *in[2] = { x, r->p->rows }, *y;
 	int32_t odd;
 
-	if (r->status || !x)
+	if (!tess_recorder_check_rows(r, "select_rows", x))
 		return NULL;
 	odd = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
 	odd = odd < 0 ? tess_recorder_find_place(r, x, TESS_SHARD, 1) : odd;
@@ -110,7 +123,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	char text[TESS_PLACE_SIZE];
 	int32_t odd;
 
-	if (r->status || !x)
+	if (!tess_recorder_check_rows(r, "a norm", x))
 		return NULL;
 	if (!layer && (kind & ~(TESS_HEADS | TESS_OFFSET)) != TESS_RMS)
 		return tess_recorder_fail(r, TESS_EINVAL,
@@ -126,6 +139,8 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	if (w[0] && layer)
 		w[1] = tess_weight_add(
 			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
+	for (int32_t i = 0; i < 2; i++)
+		tess_weight_check_whole(r, w[i], "every rank norms whole rows");
 	if (r->status || !x)
 		return NULL;
 	odd = tess_recorder_find_place(r, x, TESS_PARTIAL, 0);
@@ -156,18 +171,17 @@ static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t k
                                               const char *what, int32_t n, struct tess_tensor **in,
                                               struct tess_tensor **y)
 {
-	const char *module = tess_recorder_format_path(r, NULL), *from;
+	const char *module = tess_recorder_format_path(r, NULL), *from = NULL;
 	struct tess_place *to = tess_recorder_alloc_places(r);
 
-	from = in[0]->module;
 	for (int32_t i = 0; i < n && to; i++) {
-		if (in[i]->ndim != in[0]->ndim || in[i]->dim[0] != in[0]->dim[0] ||
-		    in[i]->dim[1] != in[0]->dim[1])
+		if (!tess_recorder_check_finished(r, what, in[i]))
+			return NULL;
+		if (in[i]->dim[0] != in[0]->dim[0] || in[i]->dim[1] != in[0]->dim[1])
 			return tess_recorder_fail(r, TESS_EINVAL,
 			                          "%s: %s of %s and %s: their dimensions differ",
 			                          module, what, in[0]->module, in[i]->module);
-		if (!tess_recorder_check_finished(r, what, in[i]))
-			return NULL;
+		from = i ? from : in[0]->module;
 		for (int32_t d = 0; d < r->p->mesh.ndims; d++) {
 			if (i && to[d].kind != TESS_REPLICATE)
 				continue;
@@ -189,8 +203,11 @@ static struct tess_tensor *record_glu(struct tess_nn *nn, struct tess_tensor *a,
 	struct tess_tensor *in[2] = { a, b }, *y;
 	struct tess_record *rec;
 
-	if (r->status || !a)
-		return NULL;
+	if (act < 0 || act > TESS_TANH)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: no activation is %d; use TESS_SILU, or what "
+		                          "activation() gives",
+		                          tess_recorder_format_path(r, NULL), (int)act);
 	rec = record_elementwise(r, TESS_OP_GLU, "a glu", b ? 2 : 1, in, &y);
 	if (!rec)
 		return NULL;
@@ -205,8 +222,6 @@ static struct tess_tensor *record_add(struct tess_nn *nn, struct tess_tensor *a,
 	struct tess_recorder *r = tess_recorder_get(nn);
 	struct tess_tensor *in[2] = { a, b }, *y;
 
-	if (r->status || !a || !b)
-		return NULL;
 	return record_elementwise(r, TESS_OP_ADD, "an addition", 2, in, &y) ? y : NULL;
 }
 
@@ -216,8 +231,6 @@ static struct tess_tensor *record_scale(struct tess_nn *nn, struct tess_tensor *
 	struct tess_record *rec;
 	struct tess_tensor *y;
 
-	if (r->status || !x)
-		return NULL;
 	rec = record_elementwise(r, TESS_OP_SCALE, "a scale", 1, &x, &y);
 	if (!rec)
 		return NULL;
@@ -229,10 +242,11 @@ static struct tess_tensor *record_scale(struct tess_nn *nn, struct tess_tensor *
 static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	const struct tess_dim *d = x ? x->dim[1] : NULL;
+	const struct tess_dim *d;
 
-	if (r->status || !x)
+	if (!tess_recorder_check_rows(r, "split", x))
 		return;
+	d = x->dim[1];
 	if (!d->nparts) {
 		tess_recorder_fail(r, TESS_EINVAL,
 		                   "%s: split of %s, which %s gives and which was not declared as "

@@ -69,8 +69,6 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	struct tess_record *rec;
 	int32_t table;
 
-	if (r->status || !x)
-		return NULL;
 	if (!tess_recorder_check_finished(r, "rope", x) ||
 	    !complete_rotary(r, x->dim[1], how, &part))
 		return NULL;
@@ -187,7 +185,10 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	struct tess_place *to;
 	struct tess_record *rec;
 
-	if (r->status || !q || !k || !read_attention_options(r, module, how, &wanted))
+	for (int32_t i = 0; i < n; i++)
+		if (!tess_recorder_check_rows(r, "attention", in[i]))
+			return NULL;
+	if (!read_attention_options(r, module, how, &wanted))
 		return NULL;
 	if (v)
 		wanted.value = v->dim[1]->unit_size;

@@ -51,12 +51,7 @@ static const struct tess_weight *add_correction(struct tess_recorder *r, const c
 		                          path);
 	w = tess_weight_add(r, m,
 	                    &(struct tess_weight_request){ dot + 1, 1, 0, -1, { experts }, false });
-	for (int32_t i = 0; w && i < r->p->mesh.ndims; i++)
-		if (w->place[i].kind != TESS_REPLICATE)
-			return tess_recorder_fail(r, TESS_EINVAL,
-			                          "%s: style %s cuts it%s, but every rank routes "
-			                          "whole rows; use replicate",
-			                          w->name, w->style[i], tess_recorder_along(r, i));
+	tess_weight_check_whole(r, w, "every rank routes whole rows");
 	return w;
 }
 
@@ -70,7 +65,7 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 	struct tess_tensor *y;
 	int32_t cut;
 
-	if (r->status || !logits || !tess_recorder_check_finished(r, "routing", logits) ||
+	if (!tess_recorder_check_finished(r, "routing", logits) ||
 	    !read_route_options(r, logits, how, &options))
 		return NULL;
 	cut = tess_recorder_find_place(r, logits, TESS_SHARD, 1);
@@ -289,12 +284,17 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	struct mixture e = { .routing = weights, .inside = -1 };
 	struct tess_tensor *y;
 
-	if (r->status || !x || !weights)
+	if (!tess_recorder_check_rows(r, "experts", x) ||
+	    !tess_recorder_check_rows(r, "experts", weights))
 		return NULL;
-	memcpy(&options, how, how->size < sizeof options ? how->size : sizeof options);
+	if (how)
+		memcpy(&options, how, how->size < sizeof options ? how->size : sizeof options);
+	if (!options.ffn)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: experts without a dimension of what is inside them",
+		                          tess_recorder_format_path(r, name));
 	e.act = options.act;
-	e.m = options.ffn ? tess_module_open(r, tess_recorder_format_path(r, name), "experts")
-	                  : NULL;
+	e.m = tess_module_open(r, tess_recorder_format_path(r, name), "experts");
 	e.x = e.m ? tess_module_prepare_input(r, e.m, x) : NULL;
 	if (!e.x || !add_expert_weights(r, &e, options.flags, options.ffn))
 		return NULL;

@@ -16,14 +16,15 @@ static void record_split_heads(struct tess_nn *nn, struct tess_tensor *x,
                                struct tess_dim *const *dims, struct tess_tensor **y)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	const struct tess_dim *d = x ? x->dim[1] : NULL;
+	const struct tess_dim *d;
 	int64_t sum = 0;
 	int32_t n = 0;
 
-	for (; !r->status && x && dims[n]; n++)
-		sum += has_same_heads(dims[n], d) ? dims[n]->unit_size : d->size;
-	if (r->status || !x || !tess_recorder_check_finished(r, "split_heads", x))
+	if (!tess_recorder_check_finished(r, "split_heads", x))
 		return;
+	d = x->dim[1];
+	for (; dims[n]; n++)
+		sum += has_same_heads(dims[n], d) ? dims[n]->unit_size : d->size;
 	if (sum != d->unit_size) {
 		tess_recorder_fail(r, TESS_EINVAL,
 		                   "%s: %s of %lld elements cannot be split so; each part has as "
@@ -43,13 +44,18 @@ static struct tess_tensor *record_join(struct tess_nn *nn, struct tess_tensor *c
 	struct tess_recorder *r = tess_recorder_get(nn);
 	const char *module = tess_recorder_format_path(r, NULL);
 	struct tess_place *to = tess_recorder_alloc_places(r);
-	struct tess_tensor **in = TESS_NEW(&r->p->arena, struct tess_tensor *, n), *y;
+	struct tess_tensor **in = TESS_NEW(&r->p->arena, struct tess_tensor *, n > 0 ? n : 0), *y;
 	int64_t sum = 0;
 
-	if (r->status || !dim || !in || !to)
-		return r->status || !dim ? NULL : tess_recorder_keep_error(r, TESS_ENOMEM);
+	if (r->status || !in || !to)
+		return r->status ? NULL : tess_recorder_keep_error(r, TESS_ENOMEM);
+	if (n < 1 || !dim)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a join of %d values; it needs one or more, and "
+		                          "their dimension",
+		                          module, (int)n);
 	for (int32_t i = 0; i < n; i++) {
-		if (!x[i] || !tess_recorder_check_finished(r, "a join", x[i]))
+		if (!tess_recorder_check_finished(r, "a join", x[i]))
 			return NULL;
 		sum += x[i]->dim[1]->size;
 		for (int32_t d = 0; d < r->p->mesh.ndims; d++)
@@ -209,12 +215,17 @@ static struct tess_tensor *record_head_linear(struct tess_nn *nn, struct tess_te
 	struct tess_tensor *y;
 	int32_t part;
 
-	memcpy(&how, h, h->size < sizeof how ? h->size : sizeof how);
-	if (r->status || !x || !how.rows || !how.in || !how.out)
+	if (h)
+		memcpy(&how, h, h->size < sizeof how ? h->size : sizeof how);
+	if (!tess_recorder_check_finished(r, "head_linear", x))
 		return NULL;
+	if (!how.rows || !how.in || !how.out)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: head_linear needs the dimensions of its weight's "
+		                          "rows, of what it reads and of what it gives",
+		                          tess_recorder_format_path(r, how.name));
 	m = tess_module_open(r, tess_recorder_format_path(r, how.name), "linear");
-	if (!m || !check_head_sizes(r, m->site.module, x->dim[1], &how) ||
-	    !tess_recorder_check_finished(r, "head_linear", x))
+	if (!m || !check_head_sizes(r, m->site.module, x->dim[1], &how))
 		return NULL;
 	if (m->hooks)
 		return tess_recorder_fail(r, TESS_ENOTSUP,

@@ -14,8 +14,12 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	struct tess_place *place;
 	struct tess_tensor *y;
 
-	if (r->status || !ids || !vocab || !hidden)
+	if (r->status)
 		return NULL;
+	if (!ids || ids->ndim != 1 || !vocab || !hidden)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: embed needs ids or positions, and two dimensions",
+		                          tess_recorder_format_path(r, name));
 	if (ids == r->p->positions && (!r->p->max_positions || vocab->size < r->p->max_positions))
 		r->p->max_positions = vocab->size;
 	m = tess_module_open(r, tess_recorder_format_path(r, name), "embedding");
@@ -232,7 +236,7 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
 	struct tess_tensor **outputs;
 	int32_t n = 0, k = 0, *at;
 
-	while (w[n].name)
+	while (w && w[n].name)
 		y[n++] = NULL;
 	m = TESS_NEW(&r->p->arena, const struct tess_module *, n);
 	weight = TESS_NEW(&r->p->arena, const struct tess_weight *, n);
@@ -241,9 +245,13 @@ static void record_linear(struct tess_nn *nn, struct tess_tensor *x, const struc
 	at = TESS_NEW(&r->p->arena, int32_t, n);
 	if (!m || !weight || !some || !outputs || !at)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
-	for (int32_t i = 0; i < n; i++) {
-		if (r->status || !x)
-			return;
+	if (!tess_recorder_check_rows(r, "linear", x))
+		return;
+	if (!n)
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: a linear op without weights; they end with name NULL",
+		                   tess_recorder_format_path(r, NULL));
+	for (int32_t i = 0; i < n && !r->status; i++) {
 		if (!w[i].out) {
 			tess_recorder_fail(r, TESS_EINVAL,
 			                   "%s: a linear op without an out dimension",
@@ -281,7 +289,7 @@ static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, str
 	const struct tess_weight *w = NULL;
 	struct tess_tensor *y = NULL;
 
-	if (r->status || !x || !want)
+	if (!want || !tess_recorder_check_rows(r, "tied", x))
 		return NULL;
 	for (int32_t i = 0; i < r->p->nweights && !w; i++)
 		if (!strcmp(r->p->weight[i]->name, want))

@@ -337,6 +337,15 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 	return w;
 }
 
+void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why)
+{
+	for (int32_t i = 0; w && i < r->p->mesh.ndims; i++)
+		if (w->place[i].kind != TESS_REPLICATE)
+			tess_recorder_fail(r, TESS_EINVAL,
+			                   "%s: style %s cuts it%s, but %s; use replicate", w->name,
+			                   w->style[i], tess_recorder_along(r, i), why);
+}
+
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table)
 {

@@ -256,8 +256,11 @@ struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x,
 	const char *name;
 	va_list ap;
 
-	if (r->status || !x)
+	if (r->status)
 		return NULL;
+	if (!x || !fmt)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a module is entered without a %s",
+		                          tess_recorder_format_path(r, NULL), x ? "name" : "value");
 	va_start(ap, fmt);
 	name = tess_arena_vformat(&r->p->arena, fmt, ap);
 	va_end(ap);
@@ -275,8 +278,11 @@ struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 
-	if (r->status || !y)
+	if (r->status)
 		return NULL;
+	if (!y)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a module is left without a value",
+		                          tess_recorder_format_path(r, NULL));
 	if (!r->path)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "the model leaves a module that it did not enter");
@@ -515,6 +521,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	if (!r->status && !logits)
 		tess_recorder_fail(r, TESS_EINVAL, "model %s: forward gave no logits",
 		                   r->options->model->name);
+	tess_recorder_check_rows(r, "forward's result", logits);
 	if (!r->status && r->p->nselected != r->p->ntokens && logits->dim[0] != r->p->rows->dim[0])
 		tess_recorder_fail(r, TESS_EINVAL,
 		                   "model %s: forward gave the logits of all rows; call "

@@ -88,7 +88,10 @@ struct tess_place *tess_recorder_alloc_places(struct tess_recorder *r);
 /* The first mesh dimension along which x is placed so; -1: none. */
 int32_t tess_recorder_find_place(const struct tess_recorder *r, const struct tess_tensor *x,
                                  int32_t kind, int32_t dim);
-/* Fails where the sum that makes x is not finished; `what` would read it. */
+/* Fails where x is NULL or an input of the step, not rows [tokens, elements]; `what` reads it. */
+bool tess_recorder_check_rows(struct tess_recorder *r, const char *what,
+                              const struct tess_tensor *x);
+/* The same, and where the sum that makes x is not finished. */
 bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
                                   const struct tess_tensor *x);
 /* How the user can get whole rows of x. */
@@ -126,6 +129,8 @@ struct tess_weight_request { /* of tess_weight_add */
 /* Adds the module's parameter, placed by its style; its shape must match the checkpoint's. */
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request);
+/* Fails where a style cuts it; `why`: "a norm adds whole rows". w NULL: nothing. */
+void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why);
 /* Adds the table of another module as this module's weight; their styles must agree. */
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table);

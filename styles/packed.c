@@ -105,7 +105,7 @@ static tess_status cut_dim(const struct tess_site *s, const struct tess_param *p
 			s->module, p->name, (int)dim, k > 1 ? "the parts" : "one part,", parts,
 			s->config[0] ? s->config : "two equal ones", k > 1 ? ":parts=" : "",
 			k > 1 ? parts : "", k > 1 ? ", or the style" : "the style");
-	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim, .flags = TESS_BY_PART };
+	out->use = (struct tess_place){ .kind = TESS_SHARD, .dim = dim };
 	return TESS_OK;
 }
 

@@ -20,7 +20,7 @@ static inline struct tess_place tess_place_partial(void)
 	return (struct tess_place){ .kind = TESS_PARTIAL, .op = TESS_SUM };
 }
 
-/* Normalizes what a style has written, for comparison: no negative dim, op set, no flags. */
+/* Normalizes what a style has written, for comparison: no negative dim, op set. */
 struct tess_place tess_place_normalize(struct tess_place p, int32_t ndim);
 bool tess_place_equal(struct tess_place a, struct tess_place b);
 static inline bool tess_place_is(struct tess_place p, int32_t kind, int32_t dim)

@@ -21,6 +21,15 @@ static tess_status shard_in_dim(const struct tess_site *s, const struct tess_par
 	return TESS_OK;
 }
 
+/* Vectors, too, which no op but a bias takes so. */
+static tess_status shard_first_dim(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *place)
+{
+	(void)p;
+	place->use = (struct tess_place){ .kind = TESS_SHARD, .zero = *s->config != '\0' };
+	return TESS_OK;
+}
+
 static tess_status replicate_param(const struct tess_site *s, const struct tess_param *p,
                                    struct tess_param_place *place)
 {
@@ -125,7 +134,12 @@ static const struct tess_style stored = { .size = sizeof stored,
 	                                  .summary = "stores parameters elsewhere",
 	                                  .layout = keep_layout,
 	                                  .partition_param = store_elsewhere };
-static const struct tess_style *const styles[] = { &by_hand, &negated, &stored, NULL };
+static const struct tess_style first_dim = { .size = sizeof first_dim,
+	                                     .name = "first_dim",
+	                                     .summary = "cuts the first axis of parameters",
+	                                     .layout = keep_layout,
+	                                     .partition_param = shard_first_dim };
+static const struct tess_style *const styles[] = { &by_hand, &negated, &stored, &first_dim, NULL };
 
 TESS_PLUGIN = { .abi = TESS_ABI,
 	        .size = sizeof(struct tess_plugin),

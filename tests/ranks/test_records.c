@@ -49,8 +49,99 @@ static enum {
 	TIED_TO_VECTOR,
 	NO_PARTS,
 	NO_OUT,
-	NOT_FUSED
+	NOT_FUSED,
+	WRONG_VALUE
 } fault; /* of the model */
+static size_t wrong; /* which value */
+
+/* What a model passes that is not rows of elements, or nothing, and what is said of it. */
+static const char *const wrong_values[] = {
+	"mlp: linear needs rows of elements, as embed() gives them, not the positions",
+	"mlp: linear needs rows of elements, as embed() gives them, not NULL",
+	"mlp: a linear op without weights; they end with name NULL",
+	"mlp: rope needs rows of elements",
+	"mlp: attention needs rows of elements",
+	"mlp: split needs rows of elements",
+	"mlp: split_heads needs rows of elements",
+	"mlp: routing needs rows of elements",
+	"mlp: experts needs rows of elements",
+	"mlp: a join needs rows of elements",
+	"mlp: a join of -3 values; it needs one or more, and their dimension",
+	"mlp: a norm needs rows of elements",
+	"mlp: an addition needs rows of elements",
+	"mlp: a glu needs rows of elements",
+	"mlp: no activation is 99; use TESS_SILU, or what activation() gives",
+	"mlp: a scale needs rows of elements",
+	"mlp: dropout needs rows of elements",
+	"mlp: head_linear needs rows of elements",
+	"mlp.w: embed needs ids or positions, and two dimensions",
+	"mlp: a fused dimension without parts",
+	"kv: heads of no other dimension",
+	"mlp: a setting of config.json without a key",
+	"mlp: a module is entered without a name",
+	"mlp: a module is left without a value",
+	"the model: forward's result needs rows of elements",
+};
+
+static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tensor *x)
+{
+	const struct tess_linear w[] = { { "w", nn->dim(nn, "out", 8, 0), 0, 0 }, { 0 } };
+	struct tess_tensor *flat = nn->positions(nn), *y[2];
+
+	nn->enter(nn, x, "mlp");
+	switch (wrong) {
+	case 0:
+		return nn->linear(nn, flat, w, y), x;
+	case 1:
+		return nn->linear(nn, NULL, w, y), x;
+	case 2:
+		return nn->linear(nn, x, NULL, y), x;
+	case 3:
+		return nn->rope(nn, flat, NULL);
+	case 4:
+		return nn->attention(nn, x, x, flat, NULL);
+	case 5:
+		return nn->split(nn, flat, y), x;
+	case 6:
+		return nn->split_heads(nn, flat, NULL, y), x;
+	case 7:
+		return nn->route(nn, flat, NULL);
+	case 8:
+		return nn->experts(nn, "w", x, flat, NULL);
+	case 9:
+		return nn->join(nn, &flat, 1, w[0].out);
+	case 10:
+		return nn->join(nn, &x, -3, w[0].out);
+	case 11:
+		return nn->norm(nn, "w", flat, TESS_RMS, 0);
+	case 12:
+		return nn->add(nn, x, NULL);
+	case 13:
+		return nn->glu(nn, flat, NULL, TESS_SILU);
+	case 14:
+		return nn->glu(nn, x, NULL, 99);
+	case 15:
+		return nn->scale(nn, flat, 2);
+	case 16:
+		return nn->dropout(nn, flat, 0.5);
+	case 17:
+		return nn->head_linear(nn, flat, NULL);
+	case 18:
+		return nn->embed(nn, "w", x, w[0].out, w[0].out);
+	case 19:
+		return nn->fused(nn, NULL) ? x : NULL;
+	case 20:
+		return nn->grouped(nn, "kv", NULL, 3) ? x : NULL;
+	case 21:
+		return nn->integer(nn, NULL, 1) ? x : NULL;
+	case 22:
+		return nn->enter(nn, x, NULL);
+	case 23:
+		return nn->leave(nn, NULL);
+	default:
+		return nn->leave(nn, x), flat;
+	}
+}
 
 /* A mistake of a model's author. */
 static struct tess_tensor *record_fault(struct tess_nn *nn, struct tess_tensor *x)
@@ -64,6 +155,8 @@ static struct tess_tensor *record_fault(struct tess_nn *nn, struct tess_tensor *
 		nn->fused(nn, (struct tess_dim *[]){ NULL });
 	if (fault == NO_OUT)
 		nn->linear(nn, x, no_out, y);
+	if (fault == WRONG_VALUE)
+		return pass_wrong_value(nn, x);
 	if (fault == NOT_FUSED)
 		nn->split(nn, nn->enter(nn, x, "mlp"), y);
 	return fault == ALL_ROWS ? x : nn->select_rows(nn, nn->select_rows(nn, x));
@@ -241,6 +334,15 @@ START_TEST(refuses)
 }
 END_TEST
 
+START_TEST(refuses_wrong_values)
+{
+	reset_options();
+	fault = WRONG_VALUE;
+	wrong = (size_t)_i;
+	expect_block_refused("none", wrong_values[wrong]);
+}
+END_TEST
+
 /* The rows of a step whose logits are wanted are selected by the model, once or more often. */
 START_TEST(rows_are_selected)
 {
@@ -285,6 +387,7 @@ int main(void)
 	tcase_add_test(t, options_on_any_ranks);
 	tcase_add_test(t, options_may_be_shorter);
 	tcase_add_test(t, refuses);
+	tcase_add_loop_test(t, refuses_wrong_values, 0, sizeof wrong_values / sizeof *wrong_values);
 	tcase_add_test(t, rows_are_selected);
 	tcase_add_test(t, positions_have_an_end);
 	return suite_end(r);

@@ -51,11 +51,11 @@ static const struct tess_style *find_style(const char *family, const char *name)
 	return NULL;
 }
 
-/* "R", "P", "S0", "S-1", "by part 0", "as is" */
+/* "R", "P", "S0", "S-1", "as is" */
 static const char *format_place(struct tess_place p, char text[24])
 {
 	if (p.kind == TESS_SHARD)
-		snprintf(text, 24, p.flags & TESS_BY_PART ? "by part %d" : "S%d", (int)p.dim);
+		snprintf(text, 24, "S%d", (int)p.dim);
 	return p.kind == TESS_SHARD       ? text
 	       : p.kind == TESS_REPLICATE ? "R"
 	       : p.kind == TESS_PARTIAL   ? "P"
@@ -136,10 +136,10 @@ static const struct row {
 	{ "rowwise", "rowwise", "", "embedding", "R", "R", "S1", NULL },
 	{ "rowwise", "rowwise_reduce_scatter", "", "linear", "S-1", "S0", "S1", "R" },
 	{ "rowwise", "local_rowwise", "", "linear", "S-1", "as is", "S1", "R" },
-	{ "packed", "packed_colwise", "", "linear", "R", "S-1", "by part 0", "by part 0" },
-	{ "packed", "packed_colwise", "parts=7,7", "linear", "R", "S-1", "by part 0", "by part 0" },
-	{ "packed", "packed_rowwise", "", "linear", "S-1", "R", "by part 1", "R" },
-	{ "packed", "local_packed_rowwise", "", "linear", "S-1", "as is", "by part 1", "R" },
+	{ "packed", "packed_colwise", "", "linear", "R", "S-1", "S0", "S0" },
+	{ "packed", "packed_colwise", "parts=7,7", "linear", "R", "S-1", "S0", "S0" },
+	{ "packed", "packed_rowwise", "", "linear", "S-1", "R", "S1", "R" },
+	{ "packed", "local_packed_rowwise", "", "linear", "S-1", "as is", "S1", "R" },
 	{ "embedding", "embedding_rowwise", "", "embedding", "R", "R", "S1", NULL },
 	{ "embedding", "vocab_allreduce", "", "embedding", "R", "R", "S1", NULL },
 	{ "embedding", "vocab_reduce_scatter", "", "embedding", "R", "S0", "S1", NULL },
@@ -207,7 +207,7 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 {
 	static const char *const want[][3] = { { "colwise", "colwise", "S1" },
 		                               { "rowwise", "rowwise", "S0" },
-		                               { "packed", "packed_colwise", "by part 1" } };
+		                               { "packed", "packed_colwise", "S1" } };
 	struct tess_param w = make_weight_param(halves, 1);
 
 	for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -248,7 +248,7 @@ START_TEST(cuts_stacked_experts)
 		{ "experts", "moe_tp_down_rowwise", "S2", "S1" },
 		{ "experts", "moe_tp_experts", "R", "R" },
 		{ "experts", "ep_dispatch_experts", "R", "R" },
-		{ "packed", "packed_colwise", "by part 1", "by part 2" },
+		{ "packed", "packed_colwise", "S1", "S2" },
 		{ "colwise", "colwise", "S1", "S2" },
 		{ "rowwise", "rowwise", "S2", "S1" },
 	};
