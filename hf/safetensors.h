@@ -62,9 +62,9 @@ void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, u
 void tess_safetensors_close(struct tess_safetensors *f);
 
 /*
- * Writes a temporary file beside `path`, fsyncs and renames it: no reader sees a partial file. Uses
- * name, dtype, ndim, shape and data of each slice; larger elements come first, so that all data are
- * aligned.
+ * Writes a temporary file beside `path`, or beside the target of that link, fsyncs and renames it:
+ * no reader sees a partial file. Uses name, dtype, ndim, shape and data of each slice; larger
+ * elements come first, so that all data are aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
 /*

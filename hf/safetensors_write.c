@@ -150,14 +150,29 @@ void tess_directory_sync(const char *path)
 	}
 }
 
-/* Creates a file beside `path`, to be renamed when complete. *beside, its name, is yours: free. */
-static tess_status open_part_file(const char *path, char **beside, int *fd)
+/* What `path` names, behind links, which stay. *target is yours: free. */
+static tess_status resolve_target(const char *path, char **target)
 {
 	struct stat about;
 
-	*beside = NULL;
 	if (!stat(path, &about) && !S_ISREG(about.st_mode))
 		return tess_fail(TESS_EINVAL, "%s: not a regular file; it would be replaced", path);
+	if (lstat(path, &about) || !S_ISLNK(about.st_mode)) {
+		*target = strdup(path);
+		return *target ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", path);
+	}
+	*target = realpath(path, NULL);
+	return *target ? TESS_OK
+	               : tess_fail(TESS_EIO,
+	                           "%s: a link whose target cannot be resolved: %s; remove the "
+	                           "link, or name a file",
+	                           path, strerror(errno));
+}
+
+/* Creates a file beside `path`, to be renamed when complete. *beside, its name, is yours: free. */
+static tess_status open_part_file(const char *path, char **beside, int *fd)
+{
+	*beside = NULL;
 	*fd = -1;
 	errno = EEXIST;
 	/* a killed process with this id may have left its file */
@@ -175,15 +190,19 @@ static tess_status open_part_file(const char *path, char **beside, int *fd)
 
 tess_status tess_safetensors_check_writable(const char *path)
 {
-	char *beside;
+	char *target, *beside = NULL;
 	int fd;
-	tess_status st = open_part_file(path, &beside, &fd);
+	tess_status st = resolve_target(path, &target);
 
+	if (st)
+		return st;
+	st = open_part_file(target, &beside, &fd);
 	if (!st) {
 		close(fd);
 		unlink(beside);
 	}
 	free(beside);
+	free(target);
 	return st;
 }
 
@@ -211,10 +230,9 @@ tess_status tess_safetensors_writer_open(const char *path, int32_t n,
 
 	if (w) {
 		w->fd = -1;
-		w->path = strdup(path);
 		w->slice = calloc((size_t)n + 1, sizeof *w->slice);
 	}
-	if (!w || !w->path || !w->slice)
+	if (!w || !w->slice)
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", path);
 	for (int32_t i = 0; i < n && !st; i++) {
 		w->slice[i] = slices[i];
@@ -223,7 +241,9 @@ tess_status tess_safetensors_writer_open(const char *path, int32_t n,
 	if (!st)
 		st = tess_safetensors_layout(path, n, w->slice, &header, &w->header);
 	if (!st)
-		st = open_part_file(path, &w->part_path, &w->fd);
+		st = resolve_target(path, &w->path);
+	if (!st)
+		st = open_part_file(w->path, &w->part_path, &w->fd);
 	if (!st && !tess_file_write(w->fd, header, w->header, 0))
 		st = fail_write(w);
 	free(header);

@@ -538,7 +538,45 @@ START_TEST(writes_beside_what_was_left)
 }
 END_TEST
 
+/* A link stays, and what it names is written; no part of a file is left beside either. */
+START_TEST(writes_behind_links)
+{
+	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };
+	struct tess_safetensors *f;
+	struct stat about;
+
+	scratch_make_folder("far");
+	scratch_make_folder("near");
+	scratch_write_text("far/old", "old");
+	ck_assert(!symlink("../far/old", scratch_format_path("near/link")));
+	ck_assert(!symlink("link", scratch_format_path("near/second")));
+	ck_assert_msg(!tess_safetensors_check_writable(scratch_format_path("near/second")) &&
+	                      !tess_safetensors_write(scratch_format_path("near/second"), 1, &one),
+	              "%s", tess_error());
+	f = open_safetensors(scratch_format_path("far/old"));
+	ck_assert_mem_eq(tess_safetensors_find(f, "one")->data, "abcd", 4);
+	tess_safetensors_close(f);
+	ck_assert(!lstat(scratch_format_path("near/link"), &about) && S_ISLNK(about.st_mode));
+	ck_assert(!lstat(scratch_format_path("near/second"), &about) && S_ISLNK(about.st_mode));
+	ck_assert(!unlink(scratch_format_path("near/second")) &&
+	          !unlink(scratch_format_path("far/old")));
+	ck_assert_int_eq(tess_safetensors_write(scratch_format_path("near/link"), 1, &one),
+	                 TESS_EIO);
+	expect_part(tess_error(), "near/link: a link whose target cannot be resolved: No such");
+	ck_assert(!mkfifo(scratch_format_path("far/pipe"), 0600));
+	ck_assert(!unlink(scratch_format_path("near/link")) &&
+	          !symlink("../far/pipe", scratch_format_path("near/link")));
+	ck_assert_int_eq(tess_safetensors_check_writable(scratch_format_path("near/link")),
+	                 TESS_EINVAL);
+	expect_part(tess_error(), "near/link: not a regular file");
+	ck_assert(!unlink(scratch_format_path("near/link")) &&
+	          !unlink(scratch_format_path("far/pipe")));
+	ck_assert(!rmdir(scratch_format_path("near")) && !rmdir(scratch_format_path("far")));
+}
+END_TEST
+
 SCRATCH_MAIN("safetensors", refuses_bad_headers, refuses_bad_files, quotes_no_escapes,
              refuses_truncation, reads_mapped_or_copied, drops_pages_that_come_back,
              reads_all_types_and_shapes, copies_nothing, reads_headers_alone,
-             many_tensors_cost_little, writes_what_it_reads, writes_beside_what_was_left)
+             many_tensors_cost_little, writes_what_it_reads, writes_beside_what_was_left,
+             writes_behind_links)
