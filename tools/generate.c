@@ -104,6 +104,22 @@ static tess_status parse_prompt(const char *name, const char *text, void *to)
 	return prompts_add_text(p, text, strlen(text));
 }
 
+static tess_status check_logits_option(const struct generate_options *a)
+{
+	if (!*a->logits)
+		return tess_fail(TESS_EINVAL, "--logits: the name of a file is empty; give one");
+	if (a->prompts.lines)
+		return tess_fail(TESS_EINVAL,
+		                 "--logits is of one prompt: give --prompt, --prompt-file or "
+		                 "--ids, not --prompts");
+	if (a->prompts.n > 1)
+		return tess_fail(TESS_EINVAL,
+		                 "--logits is of one prompt, and %lld are given; run the command "
+		                 "for each",
+		                 (long long)a->prompts.n);
+	return TESS_OK;
+}
+
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_generate_options(int argc, char **argv, struct generate_options *a)
 {
@@ -139,9 +155,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		st = tess_option_set("check", "1");
 	if (!st && !a->prompts.n && !a->prompts.lines)
 		st = prompts_add_text(&a->prompts, "", 0);
-	if (!st && a->logits && (a->prompts.n != 1 || a->prompts.lines))
-		st = tess_fail(TESS_EINVAL, "--logits: give one prompt, not --prompts");
-	return st;
+	return st || !a->logits ? st : check_logits_option(a);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

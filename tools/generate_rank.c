@@ -483,7 +483,7 @@ static tess_status generate_on_rank(struct generate_state *s)
 		st = gather_stats(s, &stats);
 	if (!st && first && s->options->stats)
 		print_stats(s, stats);
-	if (!st && first && s->options->logits)
+	if (!st && first && s->nrows && s->results[0].finish != TESS_FINISH_FAILED)
 		st = tess_logits_save(s->options->logits, s->rows, s->nrows, s->info.vocabulary);
 	free(stats);
 	return st;

@@ -99,7 +99,11 @@ static const struct sentence once[] = {
 	{ "$T generate data --ids 1,x", 2, 1, "--ids 1,x" },
 	{ "$T generate data --prompt a --prompts data/x", 2, 1, "--prompts holds all prompts" },
 	{ "$T generate data --prompts /nonexistent", 2, 1, "--prompts /nonexistent: No such file" },
-	{ "$T generate data --prompt a --prompt b --logits x", 2, 1, "--logits: give one prompt" },
+	{ "$T generate data --prompt a --prompt b --logits x", 2, 1,
+	  "generate: --logits is of one prompt, and 2 are given; run the command for each" },
+	{ "$T generate data --prompts tests/data/prompts.jsonl --logits x", 2, 1,
+	  "generate: --logits is of one prompt: give --prompt, --prompt-file or --ids, not" },
+	{ "$T generate data --logits ''", 2, 1, "generate: --logits: the name of a file is empty" },
 	{ "$T generate data --batch 0", 2, 1, "--batch 0: must be a whole number from 1" },
 	{ "$T generate data --kv f16", 2, 1, "--kv f16: use auto, f32 or bf16" },
 	{ "$T generate data --weights q4", 2, 1, "--weights q4: use file, q8 or bf12" },
@@ -319,15 +323,23 @@ START_TEST(slow_reader_gets_all)
 END_TEST
 
 /* The old file stays until the new one is complete, and no temporary file is left. */
+static const char *const failing_runs[] = {
+	"--plan nosuch",
+	"--prompt Once --kv-memory 1K",
+	"--prompt Once --plan-override model.norm=defective:nan_all",
+	"-n 2 --backend shm --prompt Once --plan-override model.norm=defective:nan_all",
+};
+
 START_TEST(old_logits_stay_after_a_failure)
 {
-	char text[1024];
-	int status =
-		run_bash("D=$(mktemp -d); echo old >$D/x.st; $T generate data --logits $D/x.st "
-	                 "--plan nosuch; cat $D/x.st >&2; ls $D >&2; rm -r $D",
-	                 text, sizeof text);
+	char command[1024], text[4096];
 
-	ck_assert_int_eq(status, 0);
+	snprintf(command, sizeof command,
+	         "D=$(mktemp -d); echo old >$D/x.st; TESSERA_FLIGHT=off $T generate data %s "
+	         "--logits $D/x.st && echo passed >&2; cat $D/x.st >&2; ls $D >&2; rm -r $D",
+	         failing_runs[_i]);
+	ck_assert_int_eq(run_bash(command, text, sizeof text), 0);
+	ck_assert_msg(!strstr(text, "passed"), "%s", text);
 	expect_part(text, "\nold\nx.st\n");
 }
 END_TEST
@@ -367,7 +379,8 @@ int main(void)
 	tcase_add_test(t, prompt_of_stdin);
 	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
 	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
-	tcase_add_test(t, old_logits_stay_after_a_failure);
+	tcase_add_loop_test(t, old_logits_stay_after_a_failure, 0,
+	                    (int)(sizeof failing_runs / sizeof *failing_runs));
 	tcase_add_test(t, explains);
 	return suite_end(r);
 }
