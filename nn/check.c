@@ -168,6 +168,12 @@ static double convert_bits(const struct tess_check *c, int64_t bits)
 	return (double)f;
 }
 
+/* Of weights that share an input, that whose output is checked. */
+static const char *get_checked_module(const struct tess_check *c)
+{
+	return c->record->kind == TESS_OP_LINEAR ? c->tensor->module : c->record->module;
+}
+
 static tess_status fail_not_finite(const struct tess_check *c, const struct finding *f,
                                    int32_t rank)
 {
@@ -176,7 +182,7 @@ static tess_status fail_not_finite(const struct tess_check *c, const struct find
 		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this "
 		"step that "
 		"is not finite; check this module's weights, and its style or plugin",
-		c->record->module, tess_record_kind_name(c->record->kind),
+		get_checked_module(c), tess_record_kind_name(c->record->kind),
 		isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
 		(long long)f->column);
 }
@@ -234,7 +240,7 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 			"%lld, where "
 			"all ranks must hold the same value; its style, or a plugin's function, "
 			"makes them differ",
-			c->record->module, tess_record_kind_name(c->record->kind),
+			get_checked_module(c), tess_record_kind_name(c->record->kind),
 			convert_bits(c, all[odd].bits), (int)tess_group_member(g, odd),
 			convert_bits(c, all[odd].other), (int)tess_group_member(g, from),
 			(long long)all[odd].row, (long long)all[odd].column);

@@ -224,7 +224,12 @@ static tess_status print_perplexity(const struct perplexity_options *a, const st
 		sum += s->sum[w];
 	mean = sum / (double)counted;
 	if (!isfinite(mean))
-		return tess_fail(TESS_EINVAL, "%s: some logits are not finite", a->session.model);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: some logits are not finite; a weight of the checkpoint is not finite, "
+			"or a value overflows: TESSERA_CHECK=1, or tessera generate --check, names "
+			"the first module where that happens",
+			a->session.model);
 	n = snprintf(line, sizeof line,
 	             a->json ? "{\"perplexity\":%.9g,\"loss\":%.9g,\"tokens\":%lld,"
 	                       "\"windows\":%lld,\"weights\":\"%s\",\"math\":\"%s\"}\n"

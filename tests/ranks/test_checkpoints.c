@@ -7,6 +7,7 @@
 #include "hf/safetensors.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 
 enum { TENSORS_MAX = 64, TEXT = 8192 };
@@ -240,6 +241,51 @@ START_TEST(warns_once)
 }
 END_TEST
 
+/* The second layer's weight of that name has one element that is not finite. */
+static void write_odd_weight(const char *folder, const char *module)
+{
+	static float copy[172 * 64];
+	char name[128], path[64];
+	int32_t i = 0;
+
+	snprintf(name, sizeof name, "model.layers.1.%s.weight", module);
+	while (i < ntensors && strcmp(tensors[i].name, name) != 0)
+		i++;
+	ck_assert(i < ntensors && tensors[i].bytes <= sizeof copy);
+	memcpy(copy, tensors[i].data, tensors[i].bytes);
+	copy[5] = NAN;
+	tensors[i].data = copy;
+	write_changed_checkpoint(folder, "{}", "{}");
+	ck_assert(!command_run(path, sizeof path, "cp %s '%s'", format_data_path("tokenizer.json"),
+	                       scratch_format_path(folder)));
+}
+
+/* q, k and v share an input, and so do gate and up: what is named is the weight. */
+static const char *const odd_weights[] = { "self_attn.q_proj", "self_attn.k_proj",
+	                                   "self_attn.v_proj", "mlp.gate_proj",
+	                                   "mlp.up_proj",      "mlp.down_proj" };
+
+START_TEST(names_the_odd_weight)
+{
+	char text[TEXT], says[128], args[512];
+
+	snprintf(args, sizeof args, "--text '%s'", format_data_path("README.md"));
+	write_odd_weight("odd", odd_weights[_i]);
+	snprintf(says, sizeof says, ": model.layers.1.%s: linear gives NaN on rank 0, at row 0, ",
+	         odd_weights[_i]);
+	ck_assert_int_eq(run_on_checkpoint("generate", "odd", STORY " --check", true, text), 1);
+	expect_part(text, says);
+	/* perplexity tells of that way, which it has too */
+	ck_assert_int_eq(run_on_checkpoint("perplexity", "odd", args, true, text), 1);
+	expect_part(text, "some logits are not finite; ");
+	expect_part(text, "TESSERA_CHECK=1, or tessera generate --check, names the first module");
+	setenv("TESSERA_CHECK", "1", 1);
+	ck_assert_int_eq(run_on_checkpoint("perplexity", "odd", args, true, text), 1);
+	unsetenv("TESSERA_CHECK");
+	expect_part(text, says);
+}
+END_TEST
+
 /* Weights that lie at any address give the same bits. */
 START_TEST(any_alignment)
 {
@@ -319,6 +365,8 @@ int main(void)
 	tcase_add_test(t, knows_tied_heads);
 	tcase_add_loop_test(t, refuses_before_ranks_start, 0, (int)(sizeof bad / sizeof *bad));
 	tcase_add_test(t, warns_once);
+	tcase_add_loop_test(t, names_the_odd_weight, 0,
+	                    (int)(sizeof odd_weights / sizeof *odd_weights));
 	tcase_add_test(t, any_alignment);
 	tcase_add_test(t, counts_what_is_copied);
 	failed = suite_end(r);
