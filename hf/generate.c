@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "hf/requests.h"
 #include "hf/session.h"
+#include "hf/tokenizer/tokenizer.h"
 #include "nn/agree.h"
 
 #include <stdlib.h>
@@ -160,6 +161,18 @@ struct session_generation {
 	struct tess_generate_result *results;
 };
 
+/* A decoder that has read what the text holds so far. */
+static tess_status open_text_decoder(const struct session_generation *g, struct text *t)
+{
+	const struct tess_shared_request *r = &g->shared[t->request];
+	const struct tess_sequence *q = r->sequence < 0 ? NULL : g->s->sequences[r->sequence];
+	tess_status st = tess_decode_stream_open(g->s->tokenizer, true, &t->decoder);
+
+	return st ? st
+	          : tess_decode_stream_follow(t->decoder, q ? q->ids : r->ids,
+	                                      q ? q->nids : r->nids);
+}
+
 static int push_token(void *self, int64_t i, int32_t id, const float *logits)
 {
 	struct session_generation *g = self;
@@ -169,7 +182,7 @@ static int push_token(void *self, int64_t i, int32_t id, const float *logits)
 	tess_status st = TESS_OK;
 
 	if (g->s->tokenizer && !t->decoder)
-		st = tess_decode_stream_open(g->s->tokenizer, true, &t->decoder);
+		st = open_text_decoder(g, t);
 	if (!st && t->decoder)
 		st = tess_decode_stream_push(t->decoder, id, &bytes, &n);
 	if (st || !g->how.on_token)

@@ -365,6 +365,20 @@ tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_
 	return push_token_part(p, 0, token, n, WHOLE);
 }
 
+tess_status tess_decoding_drop(struct tess_decoding *p)
+{
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < p->decoder->n && !st; i++) {
+		if (p->decoder->step[i].type == BYTE_FALLBACK)
+			st = flush_pending_bytes(p, i);
+		p->state[i].pending.len = 0;
+		p->state[i].parts.len = 0;
+	}
+	p->out.len = 0;
+	return st;
+}
+
 tess_status tess_decoding_end(struct tess_decoding *p)
 {
 	tess_status st = TESS_OK;

@@ -25,6 +25,8 @@ struct tess_decoding { /* a text that is being decoded */
 
 tess_status tess_decoding_open(const struct tess_decoder *d, struct tess_decoding *out);
 tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_t n);
+/* What came so far is a text that is known: nothing that is held of it is passed on. */
+tess_status tess_decoding_drop(struct tess_decoding *p);
 tess_status tess_decoding_end(struct tess_decoding *p);
 void tess_decoding_close(struct tess_decoding *p);
 

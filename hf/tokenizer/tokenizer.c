@@ -305,6 +305,17 @@ static tess_status decode_id(struct tess_decode_stream *d, int32_t id)
 	return st ? tess_fail_in(st, "decoding id %d", id) : TESS_OK;
 }
 
+tess_status tess_decode_stream_follow(struct tess_decode_stream *d, const int32_t *ids, int64_t n)
+{
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < n && !st; i++) {
+		st = decode_id(d, ids[i]);
+		d->pipe.out.len = 0;
+	}
+	return st ? st : tess_decoding_drop(&d->pipe);
+}
+
 tess_status tess_decode_stream_push(struct tess_decode_stream *d, int32_t id, const char **bytes,
                                     size_t *n)
 {

@@ -8,6 +8,9 @@
 tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
                                  struct tess_tokenizer **out);
 
+/* The ids that come before those that are pushed: their text is not given out. Once, first. */
+tess_status tess_decode_stream_follow(struct tess_decode_stream *d, const int32_t *ids, int64_t n);
+
 /* One more than the largest id; a model may have more rows. */
 int32_t tess_tokenizer_vocab_size(const struct tess_tokenizer *t);
 

@@ -155,7 +155,8 @@ struct tess_generation {
 	int64_t chunk;                  /* rows of prompts in a step; 0: 512, cuda 2048 */
 	void *self;
 	/* Each chosen id, with TESS_TOKEN_LOGITS its logits [vocabulary] (else NULL), and the
-	 * bytes that it completes: whole characters, often none; without a tokenizer NULL, 0. */
+	 * bytes that it completes: whole characters, often none; without a tokenizer NULL, 0.
+	 * Together they are what decoding adds to the text of the ids before them. */
 	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits, const char *text,
 	                uint64_t n);
 	int (*on_logits)(void *self, int64_t i, const float *logits, int64_t n);

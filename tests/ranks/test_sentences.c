@@ -226,6 +226,25 @@ START_TEST(prompt_of_stdin)
 }
 END_TEST
 
+/* The first word of a text keeps its space where something comes before it. */
+START_TEST(words_stay_apart)
+{
+	char text[2048];
+	int status =
+		run_bash("{ for p in 'last no newline' ''; do $T generate data --prompt \"$p\" "
+	                 "--max-tokens 3 --temperature 0; done; printf '%s\n%s\n' "
+	                 "'{\"prompt\": \"last no newline\", \"max_tokens\": 1}' "
+	                 "'{\"ids\": [1], \"max_tokens\": 1}' | "
+	                 "$T generate data --prompts - --temperature 0; } >&2",
+	                 text, sizeof text);
+
+	ck_assert_int_eq(status, 0);
+	ck_assert_msg(strstr(text, " was a big\nOnce upon a\n{") == text, "%s", text);
+	expect_part(text, "\"text\":\" was\"");
+	expect_part(text, "\"text\":\"Once\"");
+}
+END_TEST
+
 /* The first and the last line of the file can run: what fails a line fails no other. */
 static const char *const odd_line_runs[] = { "", "-n 2 --backend shm",
 	                                     "-n 4 --backend shm --mesh dp=2,tp=2" };
@@ -377,6 +396,7 @@ int main(void)
 	tcase_add_loop_test(t, slow_reader_gets_all, 0,
 	                    (int)(sizeof slowly_read / sizeof *slowly_read));
 	tcase_add_test(t, prompt_of_stdin);
+	tcase_add_test(t, words_stay_apart);
 	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
 	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
 	tcase_add_loop_test(t, old_logits_stay_after_a_failure, 0,

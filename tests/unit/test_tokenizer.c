@@ -165,6 +165,62 @@ START_TEST(text_comes_back)
 }
 END_TEST
 
+/* What follows the first `at` ids is the rest of the text, unless a character is cut. */
+static bool is_continued_at(const struct tess_tokenizer *t, const int32_t *ids, size_t n, size_t at)
+{
+	char *whole, *begin, text[4096];
+	size_t len, from, got, have;
+	struct tess_decode_stream *d;
+	const char *part;
+	bool cut;
+
+	ck_assert(!tess_tokenizer_decode(t, ids, n, true, &whole, &len) &&
+	          !tess_tokenizer_decode(t, ids, at, true, &begin, &from));
+	cut = from > len || memcmp(whole, begin, from) != 0;
+	have = cut ? 0 : from;
+	ck_assert(!tess_decode_stream_open(t, true, &d) &&
+	          !tess_decode_stream_follow(d, ids, (int64_t)at));
+	for (size_t i = at; i <= n; i++) {
+		ck_assert(i < n ? !tess_decode_stream_push(d, ids[i], &part, &got)
+		                : !tess_decode_stream_finish(d, &part, &got));
+		ck_assert_uint_le(have + got, sizeof text);
+		if (got)
+			memcpy(text + have, part, got);
+		have += got;
+	}
+	ck_assert_msg(cut || (have == len && !memcmp(text + from, whole + from, len - from)),
+	              "\"%s\", of which \"%s\" is known: \"%.*s\"", whole, begin,
+	              (int)(have - from), text + from);
+	tess_decode_stream_close(d);
+	free(whole);
+	free(begin);
+	return !cut;
+}
+
+START_TEST(texts_are_continued)
+{
+	struct tess_tokenizer *each[] = { open_stories(), tokens_open(tokens_make_gpt2()) };
+	uint64_t seed = 5;
+	char in[2048];
+
+	for (int k = 0; k < 2; k++) {
+		size_t n, count = 0, all = 0;
+		int32_t *ids;
+
+		for (int i = 0; i < 300; i++) {
+			size_t len = make_random_text(&seed, in, sizeof in);
+
+			ck_assert(!tess_tokenizer_encode(each[k], in, len, true, &ids, &n));
+			for (size_t at = 0; at <= n; at += 1 + n / 8, all++)
+				count += is_continued_at(each[k], ids, n, at);
+			free(ids);
+		}
+		ck_assert_msg(count > all / 2, "%zu of %zu", count, all);
+		tess_tokenizer_close(each[k]);
+	}
+}
+END_TEST
+
 static void check_random_streams(const struct tess_tokenizer *t, uint32_t ids_below)
 {
 	uint64_t seed = 2;
@@ -347,5 +403,6 @@ END_TEST
 
 SCRATCH_MAIN("tokenizer", stories_encodes_as_hugging_face_does,
              gpt2_encodes_as_its_own_encoder_does, steps_do_as_in_hugging_face, text_comes_back,
-             any_ids_stream_to_the_text_they_decode_to, no_megabyte_is_slow, tokens_have_names,
-             texts_that_are_no_text, config_says_what_begins_and_ends_a_text, no_tokenizer)
+             any_ids_stream_to_the_text_they_decode_to, texts_are_continued, no_megabyte_is_slow,
+             tokens_have_names, texts_that_are_no_text, config_says_what_begins_and_ends_a_text,
+             no_tokenizer)
