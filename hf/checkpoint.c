@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "hf/index.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +172,44 @@ static tess_status load_sharded_files(struct tess_checkpoint *c, const char *pat
 	return st;
 }
 
+static bool has_gguf_file(const char *dir)
+{
+	DIR *d = opendir(dir);
+	const struct dirent *e;
+	bool found = false;
+
+	while (d && !found && (e = readdir(d))) {
+		size_t len = strlen(e->d_name);
+
+		found = len > 5 && !strcmp(e->d_name + len - 5, ".gguf");
+	}
+	if (d)
+		closedir(d);
+	return found;
+}
+
+static tess_status fail_missing_weights(const struct tess_checkpoint *c, const char *single,
+                                        const char *index)
+{
+	const char *files[] = { single, index };
+	struct stat about;
+
+	for (size_t i = 0; i < 2; i++)
+		if (!lstat(files[i], &about)) /* which access() did not find */
+			return tess_fail(TESS_ENOENT,
+			                 "%s: a link that points to no file; fetch what it names, "
+			                 "or put the file in its place",
+			                 files[i]);
+	if (has_gguf_file(c->dir))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: its weights are GGUF, a format that is not read; fetch the "
+		                 "checkpoint as safetensors",
+		                 c->dir);
+	return tess_fail(TESS_ENOENT,
+	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
+	                 c->dir);
+}
+
 static tess_status load_weights(struct tess_checkpoint *c)
 {
 	const char *single = format_path(c, "model.safetensors"),
@@ -194,9 +233,7 @@ static tess_status load_weights(struct tess_checkpoint *c)
 		c->unnamed = true;
 		return read_absent_dtype(c);
 	}
-	return tess_fail(TESS_ENOENT,
-	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
-	                 c->dir);
+	return fail_missing_weights(c, single, index);
 }
 
 /* "ORG/NAME" may also be the name of a model on a hub. */
@@ -301,6 +338,12 @@ static tess_status fail_missing_tensor(const struct tess_checkpoint *c, const ch
 	const char *near = NULL;
 	size_t best = TESS_NEAREST_INIT;
 
+	for (size_t i = 0; i < c->nparts; i++)
+		if (c->part[i] && tess_safetensors_find(c->part[i], name))
+			return tess_fail(TESS_ENOENT,
+			                 "%s/model.safetensors.index.json does not list tensor %s, "
+			                 "which %s holds; list it there, or fetch the index again",
+			                 c->dir, name, tess_safetensors_path(c->part[i]));
 	for (size_t i = 0; i < c->n; i++)
 		if (tess_nearest_update(name, c->tensor[i].slice->name, &best))
 			near = c->tensor[i].slice->name;

@@ -14,8 +14,9 @@ static tess_status fail_bad_form(const char *text)
 	return tess_fail(
 		TESS_EINVAL,
 		"the mesh \"%.100s\" is not of the form dp=2,tp=4: 1 to %d dimensions, each a "
-		"name of 1 to %d letters of a-z 0-9 _ and a size, which one may leave out",
-		text, TESS_MESH_DIMS, TESS_MESH_NAME - 1);
+		"name of 1 to %d letters of a-z 0-9 _ and a size of 1 to %d, which one may leave "
+		"out",
+		text, TESS_MESH_DIMS, TESS_MESH_NAME - 1, TESS_RANKS_MAX);
 }
 
 int32_t tess_mesh_shape_find(const struct tess_mesh_shape *s, const char *name, size_t len)

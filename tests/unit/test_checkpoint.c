@@ -243,6 +243,13 @@ START_TEST(refuses_directories)
 	scratch_write_text("empty/config.json", "{\"model_type\": \"llama\"}");
 	expect_checkpoint_refused(scratch_format_path("empty"), "neither model.safetensors nor",
 	                          "model.safetensors.index.json is there");
+	ck_assert(!symlink("nowhere", scratch_format_path("empty/model.safetensors")));
+	expect_checkpoint_refused(scratch_format_path("empty"), "/empty/model.safetensors: a link",
+	                          "points to no file; fetch what it names");
+	ck_assert(!unlink(scratch_format_path("empty/model.safetensors")));
+	scratch_write_text("empty/some.Q4_K_M.gguf", "GGUF");
+	expect_checkpoint_refused(scratch_format_path("empty"), "its weights are GGUF, a format",
+	                          "not read; fetch the checkpoint as safetensors");
 	scratch_write_text("empty/pytorch_model.bin", "pickle");
 	expect_checkpoint_refused(scratch_format_path("empty"), "pytorch_model.bin",
 	                          "never read; save them as safetensors");
@@ -307,6 +314,31 @@ START_TEST(no_tensors)
 }
 END_TEST
 
+/* A tensor that a part holds, and the index leaves out. */
+START_TEST(index_leaves_out)
+{
+	const struct tess_slice slices[] = {
+		{ .name = "left", .dtype = TESS_F32, .data = "abcd" },
+		{ .name = "listed", .dtype = TESS_F32, .data = "abcd" },
+	};
+	struct tess_checkpoint *c = open_new_checkpoint("leaves", 2, slices);
+	struct tess_view v;
+
+	tess_checkpoint_close(c);
+	ck_assert(!rename(scratch_format_path("leaves/model.safetensors"),
+	                  scratch_format_path("leaves/part.safetensors")));
+	scratch_write_text("leaves/model.safetensors.index.json",
+	                   "{\"weight_map\": {\"listed\": \"part.safetensors\"}}");
+	c = open_checkpoint(scratch_format_path("leaves"));
+	ck_assert_int_eq(tess_checkpoint_find(c, "listed", &v), TESS_OK);
+	ck_assert_int_eq(tess_checkpoint_find(c, "left", &v), TESS_ENOENT);
+	expect_part(tess_error(),
+	            "leaves/model.safetensors.index.json does not list tensor left, which ");
+	expect_part(tess_error(), "leaves/part.safetensors holds; list it there, or fetch");
+	tess_checkpoint_close(c);
+}
+END_TEST
+
 START_TEST(opens_headers)
 {
 	struct tess_checkpoint *c = NULL;
@@ -334,4 +366,5 @@ START_TEST(opens_headers)
 END_TEST
 
 SCRATCH_MAIN("checkpoint", opens_the_project_checkpoint, parts_hold_the_same, checks_the_weight_map,
-             refuses_indices, refuses_directories, refuses_weights, no_tensors, opens_headers)
+             refuses_indices, refuses_directories, refuses_weights, no_tensors, index_leaves_out,
+             opens_headers)
