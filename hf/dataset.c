@@ -307,9 +307,13 @@ static tess_status open_text_file(struct tess_dataset *d, struct data_file *f)
 	if (!st) /* of no text, and for 0 ids */
 		st = grow_ids(&f->ids, &capacity, 0, 1);
 	while (!st && (len = getline(&line, &size, in)) >= 0) {
-		number++;
-		if (strspn(line, " \t\r\n") < (size_t)len)
-			st = encode_line(d, f, line, (size_t)len, number, &capacity);
+		char *text = line;
+
+		if (!number++ && !strncmp(line, "\xef\xbb\xbf", 3)) /* a byte order mark */
+			text += 3;
+		if (strspn(text, " \t\r\n") < (size_t)(line + len - text))
+			st = encode_line(d, f, text, (size_t)(line + len - text), number,
+			                 &capacity);
 	}
 	if (!st && ferror(in))
 		st = tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));

@@ -11,6 +11,13 @@
 
 enum { OPTIONS_MAX = 62 };
 
+size_t tess_tool_measure_mark(const char *text)
+{
+	static const char mark[] = "\xef\xbb\xbf";
+
+	return strncmp(text, mark, sizeof mark - 1) ? 0 : sizeof mark - 1;
+}
+
 tess_status tess_tool_parse_size(const char *name, const char *text, void *to)
 {
 	static const char units[] = "KMGT";

@@ -78,7 +78,9 @@ static tess_status add_text(struct perplexity_options *a, const struct tess_toke
 	size_t n;
 	tess_status st = tess_tokenizer_encode(t, text, len, true, &ids, &n);
 
-	if (!st)
+	if (st)
+		st = tess_fail(st, "--text %s: %s", a->text, tess_error());
+	else
 		st = add_windows(a, ids, (int64_t)n);
 	free(ids);
 	return st;
@@ -113,9 +115,13 @@ static tess_status add_text_file(struct perplexity_options *a, const struct tess
 
 	if (!f)
 		return tess_fail(TESS_ENOENT, "--text %s: %s", a->text, strerror(errno));
-	for (int64_t i = 1; !st && (n = getdelim(&text, &capacity, lines ? '\n' : EOF, f)) > 0; i++)
-		st = lines ? add_json_line(a, t, text, (size_t)n, i)
-		           : add_text(a, t, text, (size_t)n);
+	for (int64_t i = 1; !st && (n = getdelim(&text, &capacity, lines ? '\n' : EOF, f)) > 0;
+	     i++) {
+		size_t at = i == 1 ? tess_tool_measure_mark(text) : 0;
+
+		st = lines ? add_json_line(a, t, text + at, (size_t)n - at, i)
+		           : add_text(a, t, text + at, (size_t)n - at);
+	}
 	if (!st && ferror(f))
 		st = tess_fail(TESS_EIO, "--text %s: %s", a->text, strerror(errno));
 	if (!st && a->nwindows == before)

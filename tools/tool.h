@@ -36,6 +36,9 @@ tess_status tess_tool_set_option(const char *name, const char *text, void *to);
  */
 tess_status tess_tool_parse_size(const char *name, const char *text, void *to);
 
+/* The bytes of the byte order mark that a text, ended by 0, begins with; 0: it has none. */
+size_t tess_tool_measure_mark(const char *text);
+
 struct tess_tool_option {
 	const char *name; /* "json" for --json, "n" for -n */
 	/* what it sets, by one of these; a text is argv's, and only a flag takes no value */

@@ -18,15 +18,22 @@ enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112 };
 
 /*
  * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
- * checkpoint needs that. Quotes and escapes are skipped. `each`: members are freed one by one.
+ * checkpoint needs that. Quotes and escapes are skipped. `each`: members are freed one by one. A
+ * byte order mark, which few editors show, is named.
  */
 static tess_status check_json_cost(const char *name, const char *text, size_t len, bool each)
 {
+	static const char mark[] = "\xef\xbb\xbf";
 	const uint64_t max_bytes = 512 << 20;
 	uint64_t bytes = len, peak = 0;
 	bool quoted = false;
 	int depth = 0;
 
+	if (len >= sizeof mark - 1 && !memcmp(text, mark, sizeof mark - 1))
+		return tess_fail(TESS_EINVAL,
+		                 "%s: not valid JSON: it begins with a byte order mark; save it "
+		                 "as UTF-8 without one",
+		                 name);
 	for (size_t i = 0; i < len; i++) {
 		if (quoted) {
 			if (text[i] == '\\')

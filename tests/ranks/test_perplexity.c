@@ -97,6 +97,18 @@ static double add_losses(const char *text, int64_t *count)
 	return sum;
 }
 
+static void mark_texts(void)
+{
+	char out[512];
+
+	ck_assert_msg(
+		!command_run(out, sizeof out,
+	                     "cd '%s' && for f in one.txt texts.jsonl; do "
+	                     "{ printf '\\357\\273\\277'; cat $f; } >marked.${f#*.}; done 2>&1",
+	                     scratch),
+		"%s", out);
+}
+
 START_TEST(is_that_of_the_logits)
 {
 	int64_t one = 0, all = 0;
@@ -109,6 +121,10 @@ START_TEST(is_that_of_the_logits)
 	MUST(fabs(run_perplexity("perplexity", "--text texts.jsonl") - exp(want)) < 1e-7);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl"), all);
 	ck_assert_int_eq((int64_t)run_perplexity("windows", "--text texts.jsonl"), 2);
+	/* a byte order mark is no text */
+	mark_texts();
+	MUST(fabs(run_perplexity("loss", "--text marked.txt") - first / (double)one) < 1e-8);
+	MUST(fabs(run_perplexity("loss", "--text marked.jsonl") - want) < 1e-8);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl --text one.txt"),
 	                 all + one);
 	/* windows of two ids: each is predicted from one */
@@ -171,13 +187,14 @@ START_TEST(bad_input)
 		{ "--text one.txt --window 513", "--window 513: a text has at most 512 positions" },
 		{ "--text one.txt --window 1", "--window 1: must be a whole number from 2" },
 		{ "--text bad.jsonl -n 2", "--text bad.jsonl: line 2: must be an object with" },
+		{ "--text latin.txt", "--text latin.txt: the text is not UTF-8 at its byte 1" },
 		{ "--text one.txt --text empty.txt",
 		  "--text empty.txt: no text of two ids or more" },
 	};
 	char out[1024];
 
 	ck_assert(!command_run(out, sizeof out,
-	                       "cd '%s' && : >empty.txt && "
+	                       "cd '%s' && : >empty.txt && printf 'a\\377' >latin.txt && "
 	                       "printf '{\"text\": \"a b\"}\\n[]\\n' >bad.jsonl",
 	                       scratch));
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {

@@ -258,9 +258,9 @@ START_TEST(texts)
 	struct tess_dataset_options options = { .sequence = 4, .vocabulary = VOCABULARY };
 	int64_t lengths[3], n, at = 0, i = 0;
 	int32_t *all = encode_texts(list, lengths, &n);
-	const char *file =
-		scratch_write_text("a.jsonl", "{\"text\": \"Once upon a time\", \"id\": 1}\n\n"
-	                                      "{\"text\": \"\"}\n{\"text\": \"Lily ran.\"}");
+	const char *file = scratch_write_text(
+		"a.jsonl", "\xef\xbb\xbf{\"text\": \"Once upon a time\", \"id\": 1}\n\n"
+			   "{\"text\": \"\"}\n{\"text\": \"Lily ran.\"}");
 	struct tess_dataset *d;
 
 	snprintf(dir, sizeof dir, "%s", format_data_path(""));

@@ -43,6 +43,7 @@ START_TEST(refuses_with_place_and_reason)
 		{ "[1e400]", "config.json:1:" },
 		{ "[99999999999999999999]", "config.json:1:" },
 		{ "[NaN]", "config.json:1:" },
+		{ "\xef\xbb\xbf{}", "not valid JSON: it begins with a byte order mark; save" },
 	};
 
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
