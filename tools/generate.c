@@ -172,10 +172,14 @@ static tess_status check_prompt(const struct generate_options *a,
 
 	if (!p->ids)
 		st = tess_tokenizer_open(a->session.model, &t);
+	if (st == TESS_ENOENT)
+		st = tess_fail(st, "%s; a prompt of text needs it: give ids with --ids",
+		               tess_error());
 	if (t)
 		st = tess_tokenizer_encode(t, p->text, p->len, true, &made, &n);
 	if (t && st)
-		st = tess_fail(st, "the prompt: %s", tess_error());
+		st = tess_fail(st, "%s%s: %s", p->file ? "--prompt-file " : "the prompt",
+		               p->file ? p->file : "", tess_error());
 	if (!st)
 		st = tess_session_check_prompt(info, made ? made : p->ids, (int64_t)n);
 	tess_tokenizer_close(t);

@@ -211,12 +211,26 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 
 /* ---- the end of a text ----------------------------------------------------------------------- */
 
+static void report_failed_line(const struct prompts *p, int64_t line, const char *sentence)
+{
+	bool named = strcmp(p->file, "-") != 0;
+
+	failed = 1;
+	fprintf(stderr, "tessera generate: --prompts%s%s: line %lld: %s\n", named ? " " : "",
+	        named ? p->file : "", (long long)line + 1, sentence);
+}
+
 static void report_failed_prompt(const struct generate_state *s, int64_t i, const char *sentence)
 {
+	const struct prompts *p = &s->options->prompts;
+	int64_t at = s->index[i];
+
 	failed = 1;
-	if (s->options->prompts.lines)
-		fprintf(stderr, "tessera generate: --prompts: line %lld: %s\n",
-		        (long long)s->index[i] + 1, sentence);
+	if (p->lines)
+		report_failed_line(p, at, sentence);
+	else if (at < p->n && p->list[at].file)
+		fprintf(stderr, "tessera generate: --prompt-file %s: %s\n", p->list[at].file,
+		        sentence);
 	else if (s->n > 1)
 		fprintf(stderr, "tessera generate: prompt %lld: %s\n", (long long)s->index[i],
 		        sentence);
@@ -363,11 +377,9 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 }
 
 /* A line of --prompts that is no prompt: the others run. */
-static tess_status report_bad_line(const struct prompt *p)
+static tess_status report_bad_line(const struct prompts *all, const struct prompt *p)
 {
-	failed = 1;
-	fprintf(stderr, "tessera generate: --prompts: line %lld: %s\n", (long long)p->index + 1,
-	        p->error);
+	report_failed_line(all, p->index, p->error);
 	return print_json_line(
 		json_pack("{s:I, s:s}", "index", (json_int_t)p->index, "error", p->error));
 }
@@ -394,7 +406,7 @@ static tess_status make_requests(struct generate_state *s)
 		if (!p->list[i].error)
 			add_request(s, &p->list[i]);
 		else
-			st = report_bad_line(&p->list[i]);
+			st = report_bad_line(p, &p->list[i]);
 	}
 	if (!st)
 		st = tess_broadcast(g, &s->n, 1, TESS_I64, 0, "prompts:count");

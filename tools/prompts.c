@@ -1,5 +1,7 @@
 #include "prompts.h"
 
+#include "tool.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -100,6 +102,8 @@ tess_status prompts_add_file(struct prompts *p, const char *path)
 
 	if (!st)
 		st = prompts_add_text(p, text, len);
+	if (!st)
+		p->list[p->n - 1].file = path;
 	free(text);
 	return st;
 }
@@ -126,8 +130,9 @@ tess_status prompts_add_ids(struct prompts *p, const char *text)
 		v = strtol(at, &end, 10);
 		if (end == at || errno || v < 0 || v > INT32_MAX || (*end && *end != ','))
 			return tess_fail(TESS_EINVAL,
-			                 "--ids %s: ids are numbers from 0 on, separated by commas",
-			                 text);
+			                 "--ids %s: ids are numbers from 0 to %d, separated by "
+			                 "commas",
+			                 text, INT32_MAX);
 		last->ids[last->nids++] = (int32_t)v;
 		if (!*end)
 			return TESS_OK;
@@ -178,7 +183,8 @@ static tess_status read_id_list(const json_t *list, struct prompt *p)
 		if (!json_is_integer(v) || json_integer_value(v) < 0 ||
 		    json_integer_value(v) > INT32_MAX)
 			return tess_fail(TESS_EINVAL,
-			                 "\"ids\" must be a list of numbers from 0 on");
+			                 "\"ids\" must be a list of numbers from 0 to %d",
+			                 INT32_MAX);
 		p->ids[p->nids++] = (int32_t)json_integer_value(v);
 	}
 	return TESS_OK;
@@ -212,7 +218,10 @@ static tess_status read_object(const json_t *o, struct prompt *p)
 	const json_t *text = json_object_get(o, "prompt"), *ids = json_object_get(o, "ids");
 	tess_status st;
 
-	if (!json_is_object(o) || !text == !ids)
+	if (text && ids)
+		return tess_fail(TESS_EINVAL,
+		                 "a line is an object with \"prompt\" or \"ids\", not both");
+	if (!json_is_object(o) || (!text && !ids))
 		return tess_fail(TESS_EINVAL,
 		                 "a line is an object with \"prompt\" or \"ids\", as in "
 		                 "{\"prompt\": \"Once\"}");
@@ -272,7 +281,9 @@ tess_status prompts_add_lines(struct prompts *p, const char *path)
 	tess_status st = read_file("--prompts", path, &text, &len);
 
 	p->lines = true;
-	for (size_t at = 0, n; !st && at < len; at += n + 1, number++) {
+	p->file = path;
+	for (size_t at = st ? 0 : tess_tool_measure_mark(text), n; !st && at < len;
+	     at += n + 1, number++) {
 		const char *end = memchr(text + at, '\n', len - at);
 
 		n = end ? (size_t)(end - text) - at : len - at;

@@ -11,6 +11,7 @@ struct prompt {
 	int32_t *ids; /* instead */
 	int64_t nids, index; /* index: its place, or line of the file, from 0 */
 	char *error; /* a line that cannot be run: why */
+	const char *file; /* whose bytes the text is; NULL: another prompt. Borrowed */
 	/* of this prompt alone; NAN or -1: as for all */
 	double temperature, top_p, min_p, penalty;
 	int64_t top_k, seed, max_tokens;
@@ -20,6 +21,7 @@ struct prompts {
 	struct prompt *list;
 	int64_t n;
 	bool lines; /* of --prompts: results are lines of JSON */
+	const char *file; /* of these lines; "-": stdin. Borrowed */
 };
 
 /* Each adds to `p`; free it with prompts_free, also after a failure. */
