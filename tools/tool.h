@@ -133,6 +133,12 @@ int tess_tool_share_status(int status);
 /* Prints tess_error(); a sentence of all ranks that share a descriptor only once. */
 void tess_tool_print_error(const char *command);
 
+/*
+ * Whether both are one regular file or directory, by whatever names; of files that are not there,
+ * whether they would be. Devices and pipes are not compared.
+ */
+bool tess_tool_is_same_path(const char *a, const char *b);
+
 /* Fails as each of `n` ranks that are processes would: for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);
 /* Whether the ranks of a command with -n are its threads: one rank, or a backend of threads. */

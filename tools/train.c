@@ -204,7 +204,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 static tess_status check_train_files(const struct train_options *a)
 {
 	const struct tess_tool_overrides *const lists[] = { &a->data, &a->eval_data };
-	char *path = NULL;
+	char resumed[TRAIN_TEXT];
 	tess_status st = TESS_OK;
 
 	for (int k = 0; k < 2; k++)
@@ -212,10 +212,9 @@ static tess_status check_train_files(const struct train_options *a)
 			if (access(lists[k]->text[i], R_OK))
 				st = tess_fail(TESS_ENOENT, "%s: %s", lists[k]->text[i],
 				               strerror(errno));
-	if (!st && a->resume)
-		st = tess_save_find(a->resume, &path);
-	free(path);
-	return st;
+	if (!st)
+		st = train_find_resumed(a, resumed);
+	return st ? st : train_check_directory(a, resumed);
 }
 
 static tess_status run_train(struct train_options *a, char **argv, int *exit_status)

@@ -60,6 +60,21 @@ struct train_run { /* on a rank */
 /* Rank 0 asks all ranks for it, itself too. */
 tess_status train_run_command(struct train_run *r, struct train_command *c);
 
+/* ---- train_files.c: what a run goes on from, and where it saves ------------------------------ */
+
+/* The save to go on from; "": none. A job that was started again has its own. */
+tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);
+/*
+ * Refuses a directory of --save whose saves are not of the run that `resumed` is of ("": none), or
+ * are newer: they would be taken for those of this run, and removed. Writes nothing.
+ */
+tess_status train_check_directory(const struct train_options *a, const char *resumed);
+/*
+ * Makes it, and keeps other runs out of it until *lock is closed (-1: it has no lock); then the
+ * same.
+ */
+tess_status train_claim_directory(const struct train_options *a, const char *resumed, int *lock);
+
 /* ---- train_drive.c: rank 0 decides what all do ----------------------------------------------- */
 
 tess_status train_drive(struct train_run *r);

@@ -1,11 +1,9 @@
 /* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
 #include "train.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DIGEST = 2 * crypto_hash_sha256_BYTES + 1 };
@@ -20,6 +18,7 @@ struct drive {
 	unsigned char losses[crypto_hash_sha256_BYTES]; /* of each step's and of those before it */
 	char saved[TRAIN_TEXT]; /* the last save; "": none */
 	int64_t saved_step;
+	int lock; /* of the directory of saves; -1: none */
 };
 
 /* ---- what a save keeps of a run -------------------------------------------------------------- */
@@ -145,58 +144,15 @@ static tess_status open_data_sets(struct drive *d)
 	                           (long long)info.sequences, (int)a->batch);
 }
 
-/* The save to go on from, into d->saved; "": none. A job that was started again has its own. */
-static tess_status find_resumed(struct drive *d)
-{
-	const struct train_options *a = d->run->options;
-	const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"), *from = a->resume;
-	char *path = NULL;
-	tess_status st;
-
-	if (a->save && restarts && atoi(restarts) > 0 && !tess_save_find(a->save, &path))
-		from = a->save;
-	if (!from)
-		return TESS_OK;
-	st = path ? TESS_OK : tess_save_find(from, &path);
-	if (!st && snprintf(d->saved, sizeof d->saved, "%s", path) >= (int)sizeof d->saved)
-		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
-	free(path);
-	return st;
-}
-
-/* Saves of another run would be taken for those of this one. */
-static tess_status check_save_directory(const struct drive *d)
-{
-	const char *save = d->run->options->save, *name;
-	struct stat about;
-	char *path = NULL;
-	tess_status st = TESS_OK;
-
-	if (!save)
-		return TESS_OK;
-	if ((mkdir(save, 0777) && errno != EEXIST) || stat(save, &about) || access(save, W_OK))
-		return tess_fail(TESS_EIO, "--save %s: %s", save, strerror(errno));
-	if (!S_ISDIR(about.st_mode))
-		return tess_fail(TESS_EIO, "--save %s: %s", save, strerror(ENOTDIR));
-	if (tess_save_find(save, &path))
-		return TESS_OK;
-	name = strrchr(path, '/');
-	if (!name || strncmp(name, "/step-", 6) != 0 || atoll(name + 6) > d->step)
-		st = tess_fail(TESS_EINVAL,
-		               "--save %s: has %s already, which this run does not go on from: "
-		               "--resume %s, or save in another directory",
-		               save, path, save);
-	free(path);
-	return st;
-}
-
 static tess_status begin_run(struct drive *d)
 {
 	struct train_command c = { .kind = TRAIN_LOAD };
 	tess_status st = open_data_sets(d);
 
 	if (!st)
-		st = find_resumed(d);
+		st = train_find_resumed(d->run->options, d->saved);
+	if (!st)
+		st = train_claim_directory(d->run->options, d->saved, &d->lock);
 	if (!st && *d->saved) {
 		memcpy(c.text, d->saved, sizeof c.text);
 		st = train_run_command(d->run, &c);
@@ -205,8 +161,6 @@ static tess_status begin_run(struct drive *d)
 		tess_trainer_get_info(d->run->trainer, &d->run->info);
 		d->step = d->saved_step = d->run->info.step;
 	}
-	if (!st)
-		st = check_save_directory(d);
 	if (!st)
 		st = train_open_report(d->run->options, d->step, d->steps, &d->report);
 	if (!st)
@@ -365,13 +319,15 @@ static tess_status drive_run(struct drive *d)
 
 tess_status train_drive(struct train_run *r)
 {
-	struct drive d = { .run = r };
+	struct drive d = { .run = r, .lock = -1 };
 	struct train_command c = { .kind = TRAIN_END };
 	tess_status st = drive_run(&d);
 
 	train_close_report(&d.report, *d.saved ? d.saved : NULL);
 	tess_dataset_close(d.data);
 	tess_dataset_close(d.evaluation);
+	if (d.lock >= 0)
+		close(d.lock);
 	if (r->failed) /* on all ranks */
 		return st;
 	c.status = st;

@@ -262,7 +262,41 @@ START_TEST(keeps_the_newest)
 	expect_failed("--steps 5 --save kept", 1,
 	              "--save kept: has kept/step-4 already, which this run does not go on from");
 	expect_failed("--steps 5 --save kept --resume kept/step-3 " STEPPED, 1,
-	              "has kept/step-4 already");
+	              "has kept/step-4 already, which is newer than kept/step-3: --resume kept, "
+	              "save in another directory, or remove kept/step-4");
+	expect_failed("--steps 5 --save kept/step-4 --resume kept " STEPPED, 1,
+	              "--save kept/step-4: is a save itself");
+	/* nor does one that is newer, or one that is started again; a link is the same directory */
+	train_to_step("--save newer --save-every 4", 5);
+	expect_failed("--steps 6 --save kept --resume newer " STEPPED, 1,
+	              "--save kept: has kept/step-4 already, which this run does not go on from");
+	expect_failed("--steps 6 --save kept --max-restarts 3 " STEPPED, 1,
+	              "--save kept: has kept/step-4 already, which this run does not go on from");
+	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
+	ck_assert_int_eq(symlink("newer", scratch_format_path("link")), 0);
+	train_to_step("--save link --resume newer/step-5", 6);
+	train_to_step("--save newer --resume link", 7);
+	ck_assert(is_there("newer/step-6") && is_there("newer/step-7"));
+}
+END_TEST
+
+/* Two runs at a time do not save in one directory, and the first goes on. */
+START_TEST(one_run_saves)
+{
+	char text[TEXT];
+
+	command_run(text, TEXT,
+	            "cd '%s'; '%s' train '%s' --data '" STORIES "' " SIZES
+	            " --steps 100000 --save one --log ones -n 2 --backend %s 2>err & "
+	            "pid=$!; cd '%s'; while kill -0 $pid && [ ! -s ones ]; do sleep 0.02; done; "
+	            "'%s' train '%s' --data '" STORIES "' " SIZES " --steps 2 --save one 2>&1; "
+	            "echo status $?; kill -INT $pid; wait $pid; echo ended $?; ls one | wc -l",
+	            scratch, TESSERA, format_data_path(""), _i ? "loopback" : "shm", scratch,
+	            TESSERA, format_data_path(""));
+	expect_part(text, "--save one: another run saves there: wait until it has ended");
+	expect_part(text, "status 1\nended 130\n1\n");
+	command_run(text, TEXT, "rm -r '%s' '%s'", scratch_format_path("one"),
+	            scratch_format_path("ones"));
 }
 END_TEST
 
@@ -443,6 +477,7 @@ int main(void)
 	tcase_add_test(t, saves_a_checkpoint);
 	tcase_add_test(t, families);
 	tcase_add_test(t, keeps_the_newest);
+	tcase_add_loop_test(t, one_run_saves, 0, 2);
 	tcase_add_test(t, full_disk_leaves_the_last_save);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, refusals);

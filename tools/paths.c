@@ -1,0 +1,36 @@
+/* paths.c - whether two paths are of one file, so that a command does not write what it reads. */
+#include "tool.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The directory that `path` is in, and its name there. False: the path is too long. */
+static bool split_path(const char *path, char parent[PATH_MAX], const char **name)
+{
+	const char *slash = strrchr(path, '/');
+	int len = slash ? (int)(slash - path) + 1 : 1;
+
+	*name = slash ? slash + 1 : path;
+	return snprintf(parent, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
+}
+
+bool tess_tool_is_same_path(const char *a, const char *b)
+{
+	const char *name[2];
+	char parent[2][PATH_MAX];
+	struct stat about[2];
+	bool there[2] = { !stat(a, &about[0]), !stat(b, &about[1]) };
+
+	if (there[0] != there[1])
+		return false;
+	if (there[0])
+		return about[0].st_dev == about[1].st_dev && about[0].st_ino == about[1].st_ino &&
+		       (S_ISREG(about[0].st_mode) || S_ISDIR(about[0].st_mode));
+	if (!split_path(a, parent[0], &name[0]) || !split_path(b, parent[1], &name[1]) ||
+	    stat(parent[0], &about[0]) || stat(parent[1], &about[1]))
+		return false;
+	return about[0].st_dev == about[1].st_dev && about[0].st_ino == about[1].st_ino &&
+	       !strcmp(name[0], name[1]);
+}

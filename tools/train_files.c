@@ -1,0 +1,103 @@
+/* train_files.c - what a run goes on from, where it saves, and what it must not write over. */
+#include "train.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT])
+{
+	const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"), *from = a->resume;
+	char *path = NULL;
+	tess_status st;
+
+	*out = 0;
+	if (a->save && restarts && atoi(restarts) > 0 && !tess_save_find(a->save, &path))
+		from = a->save;
+	if (!from)
+		return TESS_OK;
+	st = path ? TESS_OK : tess_save_find(from, &path);
+	if (!st && snprintf(out, TRAIN_TEXT, "%s", path) >= TRAIN_TEXT)
+		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
+	free(path);
+	return st;
+}
+
+/* The steps of a save. One that cannot be read has all: loading it says why. */
+static int64_t read_saved_steps(const char *save)
+{
+	char path[TRAIN_TEXT + 16];
+	int64_t steps = INT64_MAX;
+	json_t *o;
+
+	snprintf(path, sizeof path, "%s/training.json", save);
+	o = json_load_file(path, 0, NULL);
+	if (json_is_integer(json_object_get(o, "step")))
+		steps = json_integer_value(json_object_get(o, "step"));
+	json_decref(o);
+	return steps;
+}
+
+/* Whether the saves in the directory of --save are of the run that `resumed` is of. */
+static bool is_resumed_directory(const struct train_options *a, const char *resumed)
+{
+	char parent[TRAIN_TEXT + 4];
+
+	snprintf(parent, sizeof parent, "%s/..", resumed);
+	return *resumed && (tess_tool_is_same_path(a->save, parent) ||
+	                    (a->resume && tess_tool_is_same_path(a->save, a->resume)));
+}
+
+tess_status train_check_directory(const struct train_options *a, const char *resumed)
+{
+	const char *name;
+	char *newest = NULL;
+	tess_status st = TESS_OK;
+
+	if (!a->save || tess_save_find(a->save, &newest))
+		return TESS_OK;
+	name = strrchr(newest, '/');
+	if (!strcmp(newest, a->save))
+		st = tess_fail(TESS_EINVAL,
+		               "--save %s: is a save itself: save in the directory that it is in, "
+		               "or in another one",
+		               a->save);
+	else if (!is_resumed_directory(a, resumed))
+		st = tess_fail(TESS_EINVAL,
+		               "--save %s: has %s already, which this run does not go on from: "
+		               "--resume %s, or save in another directory",
+		               a->save, newest, a->save);
+	else if (atoll(name + strlen("/step-")) > read_saved_steps(resumed))
+		st = tess_fail(TESS_EINVAL,
+		               "--save %s: has %s already, which is newer than %s: --resume %s, "
+		               "save in another directory, or remove %s",
+		               a->save, newest, resumed, a->save, newest);
+	free(newest);
+	return st;
+}
+
+tess_status train_claim_directory(const struct train_options *a, const char *resumed, int *lock)
+{
+	struct stat about;
+
+	if (!a->save)
+		return TESS_OK;
+	if ((mkdir(a->save, 0777) && errno != EEXIST) || stat(a->save, &about) ||
+	    access(a->save, W_OK))
+		return tess_fail(TESS_EIO, "--save %s: %s", a->save, strerror(errno));
+	if (!S_ISDIR(about.st_mode))
+		return tess_fail(TESS_EIO, "--save %s: %s", a->save, strerror(ENOTDIR));
+	*lock = open(a->save, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* other failures are those of file systems without locks */
+	if (*lock >= 0 && flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return tess_fail(TESS_EINVAL,
+		                 "--save %s: another run saves there: wait until it has ended, or "
+		                 "save in another directory",
+		                 a->save);
+	return train_check_directory(a, resumed);
+}
