@@ -340,6 +340,9 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	tess_status st = tess_tool_is_launched(&launched);
 
 	if (!st)
+		st = tess_tool_check_output("--out", a->out, a->model,
+		                            (const char *[]){ a->ids_file, NULL });
+	if (!st)
 		st = read_batch_file(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->ranks, run_grad_rank, a);

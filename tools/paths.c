@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -33,4 +34,33 @@ bool tess_tool_is_same_path(const char *a, const char *b)
 		return false;
 	return about[0].st_dev == about[1].st_dev && about[0].st_ino == about[1].st_ino &&
 	       !strcmp(name[0], name[1]);
+}
+
+/* By its name, or, where it is a link, by what it names. */
+static bool is_in_directory(const char *path, const char *dir)
+{
+	char parent[PATH_MAX], real[PATH_MAX];
+	const char *name;
+
+	if (split_path(path, parent, &name) && tess_tool_is_same_path(parent, dir))
+		return true;
+	return realpath(path, real) && split_path(real, parent, &name) &&
+	       tess_tool_is_same_path(parent, dir);
+}
+
+tess_status tess_tool_check_output(const char *option, const char *path, const char *model,
+                                   const char *const *inputs)
+{
+	for (; path && *inputs; inputs++)
+		if (tess_tool_is_same_path(path, *inputs))
+			return tess_fail(TESS_EINVAL,
+			                 "%s %s: is the file %s, which is read: nothing is written "
+			                 "over it; name another file",
+			                 option, path, *inputs);
+	if (path && is_in_directory(path, model))
+		return tess_fail(TESS_EINVAL,
+		                 "%s %s: is in %s, and the files of MODEL are never written to; "
+		                 "name a file in another directory",
+		                 option, path, model);
+	return TESS_OK;
 }

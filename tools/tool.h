@@ -138,6 +138,12 @@ void tess_tool_print_error(const char *command);
  * whether they would be. Devices and pipes are not compared.
  */
 bool tess_tool_is_same_path(const char *a, const char *b);
+/*
+ * Refuses to write `path`, the value of `option` (NULL: not given), where it is one of `inputs`,
+ * which end with NULL, or in the directory `model`.
+ */
+tess_status tess_tool_check_output(const char *option, const char *path, const char *model,
+                                   const char *const *inputs);
 
 /* Fails as each of `n` ranks that are processes would: for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);

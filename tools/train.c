@@ -213,6 +213,8 @@ static tess_status check_train_files(const struct train_options *a)
 				st = tess_fail(TESS_ENOENT, "%s: %s", lists[k]->text[i],
 				               strerror(errno));
 	if (!st)
+		st = train_check_outputs(a);
+	if (!st)
 		st = train_find_resumed(a, resumed);
 	return st ? st : train_check_directory(a, resumed);
 }

@@ -60,7 +60,10 @@ struct train_run { /* on a rank */
 /* Rank 0 asks all ranks for it, itself too. */
 tess_status train_run_command(struct train_run *r, struct train_command *c);
 
-/* ---- train_files.c: what a run goes on from, and where it saves ------------------------------ */
+/* ---- train_files.c: what a run goes on from, and where it writes ----------------------------- */
+
+/* Refuses a log and a curve that are files of the data or of MODEL, or one file. */
+tess_status train_check_outputs(const struct train_options *a);
 
 /* The save to go on from; "": none. A job that was started again has its own. */
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);

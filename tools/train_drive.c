@@ -147,8 +147,10 @@ static tess_status open_data_sets(struct drive *d)
 static tess_status begin_run(struct drive *d)
 {
 	struct train_command c = { .kind = TRAIN_LOAD };
-	tess_status st = open_data_sets(d);
+	tess_status st = train_check_outputs(d->run->options);
 
+	if (!st)
+		st = open_data_sets(d);
 	if (!st)
 		st = train_find_resumed(d->run->options, d->saved);
 	if (!st)

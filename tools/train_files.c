@@ -10,6 +10,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+tess_status train_check_outputs(const struct train_options *a)
+{
+	const char *const options[] = { "--log", "--curve" }, *const paths[] = { a->log, a->curve };
+	tess_status st = TESS_OK;
+
+	for (int i = 0; i < 2 && !st; i++) {
+		st = tess_tool_check_output(options[i], paths[i], a->model, a->data.text);
+		if (!st)
+			st = tess_tool_check_output(options[i], paths[i], a->model,
+			                            a->eval_data.text);
+	}
+	if (!st && a->log && a->curve && tess_tool_is_same_path(a->log, a->curve))
+		st = tess_fail(TESS_EINVAL, "--log %s and --curve %s are one file; name two",
+		               a->log, a->curve);
+	return st;
+}
+
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT])
 {
 	const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"), *from = a->resume;

@@ -383,6 +383,52 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* Of files that the run reads; refused before a rank starts, and those files stay as they are. */
+START_TEST(overwrites_no_input)
+{
+	static const struct {
+		const char *args, *says;
+	} refused[] = {
+		{ "--data few.jsonl --log ./few.jsonl",
+		  "--log ./few.jsonl: is the file few.jsonl, which is read" },
+		{ "--data few.jsonl --eval-data also.jsonl --curve also.jsonl",
+		  "--curve also.jsonl: is the file also.jsonl, which is read" },
+		{ "--data few.jsonl --eval-data also.jsonl --log linked",
+		  "--log linked: is the file also.jsonl, which is read" },
+		{ "--data few.jsonl --log model/tokenizer.json",
+		  "--log model/tokenizer.json: is in ./model/, and the files of MODEL are never " },
+		{ "--data few.jsonl --curve model/new.svg",
+		  "--curve model/new.svg: is in ./model" },
+		{ "--data few.jsonl --log to_config", "--log to_config: is in ./model/" },
+		{ "--data few.jsonl --log both --curve ./both",
+		  "--log both and --curve ./both are one file; name two" },
+	};
+	static const char *const before[] = { "", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0" };
+	char text[TEXT], sums[TEXT];
+
+	command_run(text, TEXT,
+	            "cd '%s' && cp -r '%s' model && chmod -R u+w model && head -n 4 " STORIES
+	            " >few.jsonl && cp few.jsonl also.jsonl && ln -s also.jsonl linked && "
+	            "ln -s model/config.json to_config",
+	            scratch, format_data_path(""));
+	command_run(sums, TEXT, "cd '%s' && md5sum *.jsonl model/*.*", scratch);
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+		for (int k = 0; k < 2; k++) {
+			ck_assert_msg(run_train_command(text, "./model/", before[k],
+			                                refused[i].args) == 1,
+			              "%s: %s", refused[i].args, text);
+			expect_part(text, refused[i].says);
+		}
+	ck_assert(!is_there("both") && !is_there("model/new.svg"));
+	command_run(text, TEXT, "cd '%s' && md5sum *.jsonl model/*.*", scratch);
+	ck_assert_str_eq(text, sums);
+	ck_assert_msg(!run_train_command(text, "model", "",
+	                                 "--data few.jsonl --steps 1 --batch 1 --sequence 17 --log "
+	                                 "/dev/null --curve /dev/null"),
+	              "%s", text);
+}
+END_TEST
+
 /* ---- log and curve --------------------------------------------------------------------------- */
 
 struct logged {
@@ -481,6 +527,7 @@ int main(void)
 	tcase_add_test(t, full_disk_leaves_the_last_save);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, refusals);
+	tcase_add_test(t, overwrites_no_input);
 	tcase_add_test(t, log_and_curve);
 	failed = suite_end(r);
 	scratch_remove();
