@@ -223,14 +223,31 @@ static tess_status save_run(struct drive *d)
 
 	if (!st)
 		st = train_run_command(d->run, &c);
-	if (!st)
-		st = train_write_curve(&d->report);
 	if (st)
 		return st;
 	snprintf(d->saved, sizeof d->saved, "%s/step-%lld", d->run->options->save,
 	         (long long)d->step);
 	d->saved_step = d->step;
-	return TESS_OK;
+	return train_write_curve(&d->report);
+}
+
+/*
+ * After a failure of rank 0 alone, of data or of a file: the other ranks wait for what it asks for,
+ * and the steps that were made are whole. Returns the failure.
+ */
+static tess_status save_before_failing(struct drive *d, tess_status why)
+{
+	char text[TRAIN_TEXT];
+	tess_status st;
+
+	if (d->run->failed || !d->run->options->save || d->step <= d->saved_step)
+		return why;
+	snprintf(text, sizeof text, "%s", tess_error());
+	st = save_run(d);
+	if (d->saved_step == d->step)
+		return tess_fail(why, "%s", text);
+	fprintf(stderr, "tessera train: %s\n", text);
+	return st;
 }
 
 /* Each loss enters the digest of those before it, which a save can keep. */
@@ -261,7 +278,7 @@ static tess_status make_step(struct drive *d)
 		                   .lr = tess_schedule_get(&schedule, d->step) };
 	struct tess_training_result result;
 	double evaluation = NAN;
-	tess_status st = read_sequences(d, d->data, d->position, &c);
+	tess_status st = read_sequences(d, d->data, d->position, &c), reported;
 
 	if (!st)
 		st = train_run_command(d->run, &c);
@@ -274,9 +291,10 @@ static tess_status make_step(struct drive *d)
 	tess_trainer_get_info(d->run->trainer, &d->run->info);
 	if (d->evaluation && (is_due(d->step, a->eval_every) || d->step == d->steps))
 		st = evaluate_model(d, &evaluation);
-	if (!st)
-		st = train_report_step(&d->report, d->step, c.lr, evaluation, &result,
-		                       &d->run->info);
+	/* also of a step that no evaluation could follow: it may be saved */
+	reported =
+		train_report_step(&d->report, d->step, c.lr, evaluation, &result, &d->run->info);
+	st = st ? st : reported;
 	if (!st && a->save && is_due(d->step, a->save_every))
 		st = save_run(d);
 	return st;
@@ -312,8 +330,9 @@ static tess_status drive_run(struct drive *d)
 		st = make_step(d);
 	if (!st && a->save && (!*d->saved || d->saved_step < d->step))
 		st = save_run(d);
-	if (!st)
-		st = train_write_curve(&d->report);
+	if (st)
+		return save_before_failing(d, st);
+	st = train_write_curve(&d->report);
 	if (!st && a->digest && !tess_tool_is_interrupted())
 		st = print_digests(d);
 	return st;

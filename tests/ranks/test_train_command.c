@@ -325,6 +325,52 @@ END_TEST
 
 /* ---- how a run ends -------------------------------------------------------------------------- */
 
+/* 40 ids a sequence; the last sequence has one that no model here has. */
+static void write_bad_ids(const char *name, int sequences)
+{
+	static uint16_t ids[64 * 40];
+
+	for (int i = 0; i < sequences * 40; i++)
+		ids[i] = (uint16_t)(i * i % 500);
+	ids[sequences * 40 - 1] = 60000;
+	scratch_write(name, ids, (size_t)sequences * 40 * sizeof *ids);
+}
+
+/* A failure of data or of a file, which leaves the ranks whole, does not lose the steps before. */
+START_TEST(failure_of_a_file_saves)
+{
+	static const struct {
+		const char *args, *says, *save;
+	} failures[] = {
+		{ "--data '" STORIES "' --eval-data bad.u16 --eval-every 2 --log lost",
+		  "bad.u16: id 60000, number 319 of the file, is outside", "lost-save/step-2" },
+		{ "--data few.u16 --seed 1", "few.u16: id 60000", "lost-save/step-" },
+		{ "--data '" STORIES "' --log /dev/full", "--log /dev/full: No space left",
+		  "lost-save/step-1" },
+	};
+	static const char *const ranks[] = { "", "-n 2 --backend loopback", "-n 2 --backend shm" };
+	const char *save = failures[_i].save;
+	char text[TEXT], args[512];
+
+	write_bad_ids("bad.u16", 8);
+	write_bad_ids("few.u16", 64);
+	for (int i = 0; i < 3; i++) {
+		snprintf(args, sizeof args,
+		         "%s --batch 4 --sequence 40 --steps 16 --save lost-save %s",
+		         failures[_i].args, ranks[i]);
+		ck_assert_msg(run_train_command(text, format_data_path(""), "", args) == 1,
+		              "%s: %s", args, text);
+		expect_part(text, failures[_i].says);
+		expect_part(text, "; the last save is lost-save/step-");
+		ck_assert_msg(save[strlen(save) - 1] == '-' || is_there(save), "%s: %s", args,
+		              text);
+		command_run(text, TEXT, "cd '%s' && cat lost 2>/dev/null | wc -l; rm -rf lost*",
+		            scratch);
+		ck_assert_str_eq(text, _i ? "0\n" : "2\n");
+	}
+}
+END_TEST
+
 /* The step that is under way ends, and is saved; the signal may go to the whole process group. */
 START_TEST(interrupted)
 {
@@ -533,3 +579,4 @@ int main(void)
 	scratch_remove();
 	return failed;
 }
+	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
