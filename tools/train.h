@@ -84,9 +84,14 @@ tess_status train_drive(struct train_run *r);
 
 /* ---- train_report.c: what a run tells -------------------------------------------------------- */
 
-struct train_point { /* of the curve */
+struct train_evaluation {
+	bool made;
+	double loss; /* may be NaN or infinite */
+};
+
+struct train_point { /* of the curve, which draws what is finite */
 	int64_t step;
-	double loss, evaluation; /* NAN: none */
+	double loss, evaluation; /* evaluation: NAN: none */
 };
 
 struct train_report {
@@ -102,8 +107,9 @@ struct train_report {
 /* Opens the log; of a run that goes on after step `first` it keeps the lines up to that. */
 tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
                               struct train_report *out);
-/* A step has been made. evaluation: NAN: none. */
-tess_status train_report_step(struct train_report *p, int64_t step, double lr, double evaluation,
+/* A step has been made. */
+tess_status train_report_step(struct train_report *p, int64_t step, double lr,
+                              const struct train_evaluation *evaluation,
                               const struct tess_training_result *result,
                               const struct tess_trainer_info *info);
 /* Writes the curve as it is now. */

@@ -1,7 +1,6 @@
 /* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
 #include "train.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -194,7 +193,7 @@ static tess_status read_sequences(struct drive *d, const struct tess_dataset *fr
 }
 
 /* The mean over the labels of all whole batches, in the order of the files. */
-static tess_status evaluate_model(struct drive *d, double *out)
+static tess_status evaluate_model(struct drive *d, struct train_evaluation *out)
 {
 	struct train_command c = { .kind = TRAIN_EVALUATE };
 	int32_t batch = d->run->options->batch;
@@ -212,7 +211,7 @@ static tess_status evaluate_model(struct drive *d, double *out)
 		labels += (double)d->run->result.nlabels;
 	}
 	if (!st && !tess_tool_is_interrupted())
-		*out = sum / labels;
+		*out = (struct train_evaluation){ .made = true, .loss = sum / labels };
 	return st;
 }
 
@@ -277,7 +276,7 @@ static tess_status make_step(struct drive *d)
 	struct train_command c = { .kind = TRAIN_STEP,
 		                   .lr = tess_schedule_get(&schedule, d->step) };
 	struct tess_training_result result;
-	double evaluation = NAN;
+	struct train_evaluation evaluation = { 0 };
 	tess_status st = read_sequences(d, d->data, d->position, &c), reported;
 
 	if (!st)
@@ -293,7 +292,7 @@ static tess_status make_step(struct drive *d)
 		st = evaluate_model(d, &evaluation);
 	/* also of a step that no evaluation could follow: it may be saved */
 	reported =
-		train_report_step(&d->report, d->step, c.lr, evaluation, &result, &d->run->info);
+		train_report_step(&d->report, d->step, c.lr, &evaluation, &result, &d->run->info);
 	st = st ? st : reported;
 	if (!st && a->save && is_due(d->step, a->save_every))
 		st = save_run(d);

@@ -48,7 +48,8 @@ static tess_status keep_log(struct train_report *p)
 		evaluation = json_object_get(o, "eval_loss");
 		if (o && step <= p->first)
 			st = add_point(p, step, json_number_value(json_object_get(o, "loss")),
-			               evaluation ? json_number_value(evaluation) : NAN);
+			               json_is_number(evaluation) ? json_number_value(evaluation)
+			                                          : NAN);
 		json_decref(o);
 		if (!o || step > p->first)
 			break;
@@ -85,7 +86,8 @@ tess_status train_open_report(const struct train_options *a, int64_t first, int6
 }
 
 static tess_status write_log_line(struct train_report *p, int64_t step, double lr,
-                                  double evaluation, const struct tess_training_result *r)
+                                  const struct train_evaluation *evaluation,
+                                  const struct tess_training_result *r)
 {
 	json_t *o = json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "step", (json_int_t)step,
 	                      "loss", r->loss, "lr", lr, "norm", r->norm, "tokens",
@@ -95,8 +97,10 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 
 	if (o && p->options->aux_loss > 0)
 		json_object_set_new(o, "aux_loss", json_real(r->balance));
-	if (o && !isnan(evaluation))
-		json_object_set_new(o, "eval_loss", json_real(evaluation));
+	if (o && evaluation->made) /* JSON has no number that is not finite */
+		json_object_set_new(o, "eval_loss",
+		                    isfinite(evaluation->loss) ? json_real(evaluation->loss)
+		                                               : json_null());
 	line = o ? json_dumps(o, JSON_COMPACT) : NULL;
 	json_decref(o);
 	if (!line)
@@ -111,14 +115,15 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
-static void print_progress(struct train_report *p, int64_t step, double evaluation,
+static void print_progress(struct train_report *p, int64_t step,
+                           const struct train_evaluation *evaluation,
                            const struct tess_training_result *r,
                            const struct tess_trainer_info *info)
 {
 	uint64_t bytes =
 		info->weight_bytes + info->gradient_bytes + info->state_bytes + info->step_bytes;
 	int64_t now = tess_now();
-	bool last = step == p->steps || !isnan(evaluation);
+	bool last = step == p->steps || evaluation->made;
 
 	if (!last && p->shown && now - p->shown < (p->shows ? redrawn_every : printed_every))
 		return;
@@ -126,19 +131,27 @@ static void print_progress(struct train_report *p, int64_t step, double evaluati
 	p->unended = p->shows && !last;
 	fprintf(stderr, "%sstep %lld/%lld  loss %.4f  ", p->shows ? "\r\033[K" : "",
 	        (long long)step, (long long)p->steps, r->loss);
-	if (!isnan(evaluation))
-		fprintf(stderr, "eval %.4f  ", evaluation);
+	if (evaluation->made)
+		fprintf(stderr, "eval %.4f  ", isnan(evaluation->loss) ? NAN : evaluation->loss);
 	fprintf(stderr, "%.0f tok/s  %.1f ms  %.0f%% communication  %.1f MiB%s",
 	        r->seconds > 0 ? (double)r->ntokens / r->seconds : 0, 1e3 * r->seconds,
 	        r->seconds > 0 ? 100 * r->communication / r->seconds : 0, (double)bytes / 1048576,
 	        p->unended ? "" : "\n");
+	if (evaluation->made && !isfinite(evaluation->loss))
+		fprintf(stderr,
+		        "tessera train: the loss of --eval-data is not finite after step %lld: "
+		        "look at its ids, and use a lower --lr or a longer --warmup; "
+		        "TESSERA_CHECK=1 names the first module that computes NaN or Inf\n",
+		        (long long)step);
 }
 
-tess_status train_report_step(struct train_report *p, int64_t step, double lr, double evaluation,
+tess_status train_report_step(struct train_report *p, int64_t step, double lr,
+                              const struct train_evaluation *evaluation,
                               const struct tess_training_result *result,
                               const struct tess_trainer_info *info)
 {
-	tess_status st = add_point(p, step, result->loss, evaluation);
+	tess_status st =
+		add_point(p, step, result->loss, evaluation->made ? evaluation->loss : NAN);
 
 	p->ntokens += result->ntokens;
 	print_progress(p, step, evaluation, result, info);

@@ -7,8 +7,10 @@
 #include "../unit/xml.h"
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
+#include "hf/safetensors.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 
 enum { TEXT = 65536, STEPS = 8 };
@@ -323,8 +325,6 @@ START_TEST(full_disk_leaves_the_last_save)
 }
 END_TEST
 
-/* ---- how a run ends -------------------------------------------------------------------------- */
-
 /* 40 ids a sequence; the last sequence has one that no model here has. */
 static void write_bad_ids(const char *name, int sequences)
 {
@@ -370,6 +370,8 @@ START_TEST(failure_of_a_file_saves)
 	}
 }
 END_TEST
+
+/* ---- how a run ends -------------------------------------------------------------------------- */
 
 /* The step that is under way ends, and is saved; the signal may go to the whole process group. */
 START_TEST(interrupted)
@@ -555,6 +557,65 @@ START_TEST(log_and_curve)
 }
 END_TEST
 
+/* A copy of a model of f32 in which an embedding is NaN: nothing changes unless the id is read. */
+static void make_odd_model(const char *model, const char *name, int64_t id)
+{
+	static char bytes[1 << 20];
+	const float odd = NAN;
+	char path[64];
+	struct tess_safetensors *in;
+	const struct tess_slice *s;
+	uint64_t header;
+	size_t size;
+	FILE *f;
+
+	command_run(bytes, TEXT, "cp -r '%s' '%s' && chmod -R u+w '%s'", model,
+	            scratch_format_path(name), scratch_format_path(name));
+	snprintf(path, sizeof path, "%s/model.safetensors", name);
+	ck_assert(!tess_safetensors_open(scratch_format_path(path), true, &in));
+	s = tess_safetensors_find(in, "model.embed_tokens.weight");
+	ck_assert(s && s->dtype == TESS_F32);
+	f = fopen(scratch_format_path(path), "rb");
+	size = fread(bytes, 1, sizeof bytes, f);
+	ck_assert(size < sizeof bytes && !fclose(f));
+	memcpy(&header, bytes, sizeof header);
+	memcpy(bytes + 8 + header + s->begin + (uint64_t)(id * s->shape[1]) * sizeof odd, &odd,
+	       sizeof odd);
+	tess_safetensors_close(in);
+	scratch_write(path, bytes, size);
+}
+
+#define RUN \
+	"--data ids.u16 --eval-data odd.u16 --eval-every 1 --batch 4 --sequence 17 --steps 2 " \
+	"--log odd.log --curve odd.svg"
+
+/* An evaluation that is not finite is shown and logged as one. */
+START_TEST(evaluation_is_not_finite)
+{
+	uint16_t ids[4 * 17];
+	char text[TEXT];
+
+	for (int i = 0; i < 4 * 17; i++)
+		ids[i] = (uint16_t)(i * i % 53);
+	scratch_write("ids.u16", ids, sizeof ids);
+	ids[20] = 77;
+	scratch_write("odd.u16", ids, sizeof ids);
+	make_odd_model(SOURCE_ROOT "/tests/data/goldens/llama", "nan", 77);
+	ck_assert_msg(!run_train_command(text, "nan", "", RUN " --save odd --save-every 1"), "%s",
+	              text);
+	ck_assert_int_eq(count_occurrences(text, "  eval nan  "), 2);
+	expect_part(text, "tessera train: the loss of --eval-data is not finite after step 2");
+	command_run(text, TEXT, "cd '%s' && cat odd.log odd.svg", scratch);
+	ck_assert_int_eq(count_occurrences(text, "\"eval_loss\":null"), 2);
+	ck_assert(!strstr(text, "nan") && !strstr(text, "class=\"eval\""));
+	/* nor is it 0 in the curve of a run that goes on */
+	ck_assert_msg(!run_train_command(text, "nan", "", RUN " --resume odd/step-1"), "%s", text);
+	command_run(text, TEXT, "cd '%s' && cat odd.svg", scratch);
+	ck_assert(!strstr(text, "class=\"eval\""));
+#undef RUN
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -571,12 +632,13 @@ int main(void)
 	tcase_add_test(t, keeps_the_newest);
 	tcase_add_loop_test(t, one_run_saves, 0, 2);
 	tcase_add_test(t, full_disk_leaves_the_last_save);
+	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, overwrites_no_input);
 	tcase_add_test(t, log_and_curve);
+	tcase_add_test(t, evaluation_is_not_finite);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;
 }
-	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
