@@ -17,6 +17,11 @@ static bool split_path(const char *path, char parent[PATH_MAX], const char **nam
 	return snprintf(parent, PATH_MAX, "%.*s", len, slash ? path : ".") < PATH_MAX;
 }
 
+static bool is_one_file(const struct stat *a, const struct stat *b)
+{
+	return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 bool tess_tool_is_same_path(const char *a, const char *b)
 {
 	const char *name[2];
@@ -27,13 +32,12 @@ bool tess_tool_is_same_path(const char *a, const char *b)
 	if (there[0] != there[1])
 		return false;
 	if (there[0])
-		return about[0].st_dev == about[1].st_dev && about[0].st_ino == about[1].st_ino &&
+		return is_one_file(&about[0], &about[1]) &&
 		       (S_ISREG(about[0].st_mode) || S_ISDIR(about[0].st_mode));
 	if (!split_path(a, parent[0], &name[0]) || !split_path(b, parent[1], &name[1]) ||
 	    stat(parent[0], &about[0]) || stat(parent[1], &about[1]))
 		return false;
-	return about[0].st_dev == about[1].st_dev && about[0].st_ino == about[1].st_ino &&
-	       !strcmp(name[0], name[1]);
+	return is_one_file(&about[0], &about[1]) && !strcmp(name[0], name[1]);
 }
 
 /* By its name, or, where it is a link, by what it names. */

@@ -2,46 +2,14 @@
  * tessera train as users run it: the same losses and weights on any mesh, killed and resumed on
  * another one too; what it saves is a checkpoint; what cannot be saved or resumed leaves what was.
  */
-#include "../unit/command.h"
-#include "../unit/scratch.h"
 #include "../unit/xml.h"
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
-#include "hf/safetensors.h"
+#include "train_command.h"
 
 #include <jansson.h>
-#include <math.h>
-#include <stdbool.h>
 
-enum { TEXT = 65536, STEPS = 8 };
-
-#define STORIES SOURCE_ROOT "/data/texts/stories.jsonl"
-/* of every run that is compared */
-#if THIN > 1
-enum { BATCH = 2, SEQUENCE = 17 };
-#define SIZES "--batch 2 --sequence 17"
-#else
-enum { BATCH = 4, SEQUENCE = 40 };
-#define SIZES "--batch 4 --sequence 40"
-#endif
-#define STEPPED SIZES " --lr 2e-4 --warmup 4 --schedule cosine --weight-decay 0.1"
-
-/* Runs it in the scratch directory; the exit status. `text`: its stderr. */
-static int run_train_command(char text[TEXT], const char *model, const char *before,
-                             const char *args)
-{
-	return command_run(text, TEXT, "cd '%s' && %s '%s' train '%s' %s 2>&1", scratch, before,
-	                   TESSERA, model, args);
-}
-
-/* The same on the stories. */
-static int train_model(char text[TEXT], const char *model, const char *before, const char *args)
-{
-	char all[1024];
-
-	snprintf(all, sizeof all, "--data '" STORIES "' %s", args);
-	return run_train_command(text, model, before, all);
-}
+enum { STEPS = 8 };
 
 /* The digests that it prints, as a text. */
 static void read_digests(const char *text, char digests[160])
@@ -77,30 +45,6 @@ static char wanted[160]; /* of the checkpoint in data/ */
 static void make_wanted_digests(void)
 {
 	make_digests(format_data_path(""), "--threads 1", wanted);
-}
-
-/* Whether the scratch directory has it. */
-static bool is_there(const char *name)
-{
-	return !access(scratch_format_path(name), F_OK);
-}
-
-static void expect_failed(const char *args, int status, const char *part)
-{
-	char text[TEXT];
-
-	ck_assert_msg(train_model(text, format_data_path(""), "", args) == status, "%s: %s", args,
-	              text);
-	expect_part(text, part);
-	ck_assert_int_eq(count_occurrences(text, part), 1);
-}
-
-static void train_to_step(const char *args, int steps)
-{
-	char text[TEXT], all[512];
-
-	snprintf(all, sizeof all, STEPPED " --steps %d %s", steps, args);
-	ck_assert_msg(!train_model(text, format_data_path(""), "", all), "%s", text);
 }
 
 /* ---- bits ------------------------------------------------------------------------------------ */
@@ -255,53 +199,6 @@ START_TEST(families)
 }
 END_TEST
 
-START_TEST(keeps_the_newest)
-{
-	train_to_step("--save kept --save-every 1", 4);
-	ck_assert(!is_there("kept/step-1") && !is_there("kept/step-2"));
-	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
-	/* another run does not mix its saves with these */
-	expect_failed("--steps 5 --save kept", 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
-	expect_failed("--steps 5 --save kept --resume kept/step-3 " STEPPED, 1,
-	              "has kept/step-4 already, which is newer than kept/step-3: --resume kept, "
-	              "save in another directory, or remove kept/step-4");
-	expect_failed("--steps 5 --save kept/step-4 --resume kept " STEPPED, 1,
-	              "--save kept/step-4: is a save itself");
-	/* nor does one that is newer, or one that is started again; a link is the same directory */
-	train_to_step("--save newer --save-every 4", 5);
-	expect_failed("--steps 6 --save kept --resume newer " STEPPED, 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
-	expect_failed("--steps 6 --save kept --max-restarts 3 " STEPPED, 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
-	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
-	ck_assert_int_eq(symlink("newer", scratch_format_path("link")), 0);
-	train_to_step("--save link --resume newer/step-5", 6);
-	train_to_step("--save newer --resume link", 7);
-	ck_assert(is_there("newer/step-6") && is_there("newer/step-7"));
-}
-END_TEST
-
-/* Two runs at a time do not save in one directory, and the first goes on. */
-START_TEST(one_run_saves)
-{
-	char text[TEXT];
-
-	command_run(text, TEXT,
-	            "cd '%s'; '%s' train '%s' --data '" STORIES "' " SIZES
-	            " --steps 100000 --save one --log ones -n 2 --backend %s 2>err & "
-	            "pid=$!; cd '%s'; while kill -0 $pid && [ ! -s ones ]; do sleep 0.02; done; "
-	            "'%s' train '%s' --data '" STORIES "' " SIZES " --steps 2 --save one 2>&1; "
-	            "echo status $?; kill -INT $pid; wait $pid; echo ended $?; ls one | wc -l",
-	            scratch, TESSERA, format_data_path(""), _i ? "loopback" : "shm", scratch,
-	            TESSERA, format_data_path(""));
-	expect_part(text, "--save one: another run saves there: wait until it has ended");
-	expect_part(text, "status 1\nended 130\n1\n");
-	command_run(text, TEXT, "rm -r '%s' '%s'", scratch_format_path("one"),
-	            scratch_format_path("ones"));
-}
-END_TEST
-
 /* A file that cannot grow stands for a full disk: one of less than the state of the optimizer. */
 START_TEST(full_disk_leaves_the_last_save)
 {
@@ -322,52 +219,6 @@ START_TEST(full_disk_leaves_the_last_save)
 	         STEPS);
 	ck_assert_int_ne(train_model(text, format_data_path(""), "ulimit -f 3000 &&", args), 0);
 	expect_digests(format_data_path(""), "", args, wanted);
-}
-END_TEST
-
-/* 40 ids a sequence; the last sequence has one that no model here has. */
-static void write_bad_ids(const char *name, int sequences)
-{
-	static uint16_t ids[64 * 40];
-
-	for (int i = 0; i < sequences * 40; i++)
-		ids[i] = (uint16_t)(i * i % 500);
-	ids[sequences * 40 - 1] = 60000;
-	scratch_write(name, ids, (size_t)sequences * 40 * sizeof *ids);
-}
-
-/* A failure of data or of a file, which leaves the ranks whole, does not lose the steps before. */
-START_TEST(failure_of_a_file_saves)
-{
-	static const struct {
-		const char *args, *says, *save;
-	} failures[] = {
-		{ "--data '" STORIES "' --eval-data bad.u16 --eval-every 2 --log lost",
-		  "bad.u16: id 60000, number 319 of the file, is outside", "lost-save/step-2" },
-		{ "--data few.u16 --seed 1", "few.u16: id 60000", "lost-save/step-" },
-		{ "--data '" STORIES "' --log /dev/full", "--log /dev/full: No space left",
-		  "lost-save/step-1" },
-	};
-	static const char *const ranks[] = { "", "-n 2 --backend loopback", "-n 2 --backend shm" };
-	const char *save = failures[_i].save;
-	char text[TEXT], args[512];
-
-	write_bad_ids("bad.u16", 8);
-	write_bad_ids("few.u16", 64);
-	for (int i = 0; i < 3; i++) {
-		snprintf(args, sizeof args,
-		         "%s --batch 4 --sequence 40 --steps 16 --save lost-save %s",
-		         failures[_i].args, ranks[i]);
-		ck_assert_msg(run_train_command(text, format_data_path(""), "", args) == 1,
-		              "%s: %s", args, text);
-		expect_part(text, failures[_i].says);
-		expect_part(text, "; the last save is lost-save/step-");
-		ck_assert_msg(save[strlen(save) - 1] == '-' || is_there(save), "%s: %s", args,
-		              text);
-		command_run(text, TEXT, "cd '%s' && cat lost 2>/dev/null | wc -l; rm -rf lost*",
-		            scratch);
-		ck_assert_str_eq(text, _i ? "0\n" : "2\n");
-	}
 }
 END_TEST
 
@@ -428,52 +279,6 @@ START_TEST(refusals)
 	              1, "finite");
 	command_run(text, TEXT, "ls '%s'", scratch_format_path("good"));
 	ck_assert_str_eq(text, "step-2\n");
-}
-END_TEST
-
-/* Of files that the run reads; refused before a rank starts, and those files stay as they are. */
-START_TEST(overwrites_no_input)
-{
-	static const struct {
-		const char *args, *says;
-	} refused[] = {
-		{ "--data few.jsonl --log ./few.jsonl",
-		  "--log ./few.jsonl: is the file few.jsonl, which is read" },
-		{ "--data few.jsonl --eval-data also.jsonl --curve also.jsonl",
-		  "--curve also.jsonl: is the file also.jsonl, which is read" },
-		{ "--data few.jsonl --eval-data also.jsonl --log linked",
-		  "--log linked: is the file also.jsonl, which is read" },
-		{ "--data few.jsonl --log model/tokenizer.json",
-		  "--log model/tokenizer.json: is in ./model/, and the files of MODEL are never " },
-		{ "--data few.jsonl --curve model/new.svg",
-		  "--curve model/new.svg: is in ./model" },
-		{ "--data few.jsonl --log to_config", "--log to_config: is in ./model/" },
-		{ "--data few.jsonl --log both --curve ./both",
-		  "--log both and --curve ./both are one file; name two" },
-	};
-	static const char *const before[] = { "", "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0" };
-	char text[TEXT], sums[TEXT];
-
-	command_run(text, TEXT,
-	            "cd '%s' && cp -r '%s' model && chmod -R u+w model && head -n 4 " STORIES
-	            " >few.jsonl && cp few.jsonl also.jsonl && ln -s also.jsonl linked && "
-	            "ln -s model/config.json to_config",
-	            scratch, format_data_path(""));
-	command_run(sums, TEXT, "cd '%s' && md5sum *.jsonl model/*.*", scratch);
-	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-		for (int k = 0; k < 2; k++) {
-			ck_assert_msg(run_train_command(text, "./model/", before[k],
-			                                refused[i].args) == 1,
-			              "%s: %s", refused[i].args, text);
-			expect_part(text, refused[i].says);
-		}
-	ck_assert(!is_there("both") && !is_there("model/new.svg"));
-	command_run(text, TEXT, "cd '%s' && md5sum *.jsonl model/*.*", scratch);
-	ck_assert_str_eq(text, sums);
-	ck_assert_msg(!run_train_command(text, "model", "",
-	                                 "--data few.jsonl --steps 1 --batch 1 --sequence 17 --log "
-	                                 "/dev/null --curve /dev/null"),
-	              "%s", text);
 }
 END_TEST
 
@@ -557,65 +362,6 @@ START_TEST(log_and_curve)
 }
 END_TEST
 
-/* A copy of a model of f32 in which an embedding is NaN: nothing changes unless the id is read. */
-static void make_odd_model(const char *model, const char *name, int64_t id)
-{
-	static char bytes[1 << 20];
-	const float odd = NAN;
-	char path[64];
-	struct tess_safetensors *in;
-	const struct tess_slice *s;
-	uint64_t header;
-	size_t size;
-	FILE *f;
-
-	command_run(bytes, TEXT, "cp -r '%s' '%s' && chmod -R u+w '%s'", model,
-	            scratch_format_path(name), scratch_format_path(name));
-	snprintf(path, sizeof path, "%s/model.safetensors", name);
-	ck_assert(!tess_safetensors_open(scratch_format_path(path), true, &in));
-	s = tess_safetensors_find(in, "model.embed_tokens.weight");
-	ck_assert(s && s->dtype == TESS_F32);
-	f = fopen(scratch_format_path(path), "rb");
-	size = fread(bytes, 1, sizeof bytes, f);
-	ck_assert(size < sizeof bytes && !fclose(f));
-	memcpy(&header, bytes, sizeof header);
-	memcpy(bytes + 8 + header + s->begin + (uint64_t)(id * s->shape[1]) * sizeof odd, &odd,
-	       sizeof odd);
-	tess_safetensors_close(in);
-	scratch_write(path, bytes, size);
-}
-
-#define RUN \
-	"--data ids.u16 --eval-data odd.u16 --eval-every 1 --batch 4 --sequence 17 --steps 2 " \
-	"--log odd.log --curve odd.svg"
-
-/* An evaluation that is not finite is shown and logged as one. */
-START_TEST(evaluation_is_not_finite)
-{
-	uint16_t ids[4 * 17];
-	char text[TEXT];
-
-	for (int i = 0; i < 4 * 17; i++)
-		ids[i] = (uint16_t)(i * i % 53);
-	scratch_write("ids.u16", ids, sizeof ids);
-	ids[20] = 77;
-	scratch_write("odd.u16", ids, sizeof ids);
-	make_odd_model(SOURCE_ROOT "/tests/data/goldens/llama", "nan", 77);
-	ck_assert_msg(!run_train_command(text, "nan", "", RUN " --save odd --save-every 1"), "%s",
-	              text);
-	ck_assert_int_eq(count_occurrences(text, "  eval nan  "), 2);
-	expect_part(text, "tessera train: the loss of --eval-data is not finite after step 2");
-	command_run(text, TEXT, "cd '%s' && cat odd.log odd.svg", scratch);
-	ck_assert_int_eq(count_occurrences(text, "\"eval_loss\":null"), 2);
-	ck_assert(!strstr(text, "nan") && !strstr(text, "class=\"eval\""));
-	/* nor is it 0 in the curve of a run that goes on */
-	ck_assert_msg(!run_train_command(text, "nan", "", RUN " --resume odd/step-1"), "%s", text);
-	command_run(text, TEXT, "cd '%s' && cat odd.svg", scratch);
-	ck_assert(!strstr(text, "class=\"eval\""));
-#undef RUN
-}
-END_TEST
-
 int main(void)
 {
 	SRunner *r;
@@ -629,15 +375,10 @@ int main(void)
 	tcase_add_test(t, resumed_from_masters);
 	tcase_add_test(t, saves_a_checkpoint);
 	tcase_add_test(t, families);
-	tcase_add_test(t, keeps_the_newest);
-	tcase_add_loop_test(t, one_run_saves, 0, 2);
 	tcase_add_test(t, full_disk_leaves_the_last_save);
-	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
 	tcase_add_test(t, interrupted);
 	tcase_add_test(t, refusals);
-	tcase_add_test(t, overwrites_no_input);
 	tcase_add_test(t, log_and_curve);
-	tcase_add_test(t, evaluation_is_not_finite);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;
