@@ -5,6 +5,7 @@
 #include "hf/save.h"
 
 #include "core/base/json.h"
+#include "core/base/log.h"
 #include "core/base/status.h"
 #include "hf/convert.h"
 #include "hf/safetensors.h"
@@ -14,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +55,8 @@ struct save { /* being written, or read */
 	int64_t step;
 	char path[PATH_MAX], part[PATH_MAX];
 	struct saved_file file[2]; /* of weights, of the optimizer */
+	int64_t infinite; /* weights that are, of those that this rank has written */
+	const char *first_infinite; /* the tensor of the first */
 };
 
 /* ---- what there is --------------------------------------------------------------------------- */
@@ -176,8 +180,19 @@ static tess_status fail_save(const struct save *s, const struct saved_file *f)
 	                 s->path, f->name, strerror(errno));
 }
 
+static int64_t count_infinite(int32_t dtype, const void *values, int64_t n)
+{
+	const uint16_t *half = values, infinity = dtype == TESS_BF16 ? 0x7f80 : 0x7c00;
+	const float *single = values;
+	int64_t count = 0;
+
+	for (int64_t i = 0; i < n; i++)
+		count += dtype == TESS_F32 ? isinf(single[i]) != 0 : (half[i] & 0x7fff) == infinity;
+	return count;
+}
+
 /* What this rank owns of a tensor. */
-static tess_status write_runs(const struct save *s, const struct saved_file *f, int32_t i, int fd,
+static tess_status write_runs(struct save *s, const struct saved_file *f, int32_t i, int fd,
                               uint64_t *unsynced)
 {
 	uint64_t begin = f->header_bytes + f->slice[i].begin, width;
@@ -196,6 +211,8 @@ static tess_status write_runs(const struct save *s, const struct saved_file *f, 
 
 			n = run.n - at;
 			st = tess_kept_map(&kept, run.kept + at, &n, &memory);
+			if (!st && t->what == TESS_WEIGHT && t->tensor->about.trained)
+				s->infinite += count_infinite(kept.dtype, memory, n);
 			if (!st && !tess_file_write(fd, memory, (uint64_t)n * width,
 			                            begin + (uint64_t)(run.stored + at) * width))
 				st = fail_save(s, f);
@@ -205,6 +222,8 @@ static tess_status write_runs(const struct save *s, const struct saved_file *f, 
 	st = tess_kept_close(&kept, st);
 	if (st)
 		return st;
+	if (s->infinite && !s->first_infinite)
+		s->first_infinite = f->slice[i].name;
 	if (*unsynced >= SYNC_BYTES || i == f->n - 1) {
 		if (fdatasync(fd))
 			return fail_save(s, f);
@@ -214,7 +233,7 @@ static tess_status write_runs(const struct save *s, const struct saved_file *f, 
 }
 
 /* Collective: no rank goes on for long after another has failed. */
-static tess_status write_shares(const struct save *s, const struct saved_file *f)
+static tess_status write_shares(struct save *s, const struct saved_file *f)
 {
 	char path[PATH_MAX + 64];
 	uint64_t unsynced = 0;
@@ -232,6 +251,22 @@ static tess_status write_shares(const struct save *s, const struct saved_file *f
 		                             "save");
 	if (fd >= 0)
 		close(fd);
+	return st;
+}
+
+/* As tess_convert does: each rank of those that it has written. */
+static tess_status warn_infinite_weights(const struct save *s)
+{
+	int64_t all = 0;
+	tess_status st =
+		tess_all_reduce(s->parts->group, &s->infinite, &all, 1, TESS_I64, TESS_SUM, "save");
+
+	if (!st && s->infinite)
+		tess_log(TESS_WARN, "hf",
+		         "%s: %lld values of %lld are too large for the dtype of the weights and "
+		         "became infinite, the first in tensor %s; use a lower learning rate, or "
+		         "train the checkpoint in another dtype (tessera convert --dtype f32)",
+		         s->path, (long long)s->infinite, (long long)all, s->first_infinite);
 	return st;
 }
 
@@ -298,6 +333,8 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 		snprintf(s->path, sizeof s->path, "%s/step-%lld", dir, (long long)s->step);
 	for (int i = 0; i < 2 && !st; i++)
 		st = write_shares(s, &s->file[i]);
+	if (!st)
+		st = warn_infinite_weights(s);
 	if (!st)
 		st = tess_group_agree_status(
 			g, first ? finish_save(s, state ? state : "{}") : TESS_OK, "save");

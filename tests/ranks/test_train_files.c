@@ -211,6 +211,29 @@ START_TEST(evaluation_is_not_finite)
 }
 END_TEST
 
+/* Weights of 16 bits that have grown too large are saved with a warning, as they are converted. */
+START_TEST(infinite_weights_warn)
+{
+	static const char *const dtypes[] = { "f16", "bf16" };
+	char text[TEXT], args[256];
+
+	for (int i = 0; i < 2; i++) {
+		command_run(text, TEXT, "'%s' convert '%s' '%s' --dtype %s 2>&1", TESSERA,
+		            format_data_path(""), scratch_format_path(dtypes[i]), dtypes[i]);
+		for (int huge = 0; huge < 2; huge++) {
+			snprintf(args, sizeof args,
+			         SIZES " --steps 1 --lr %s -n 2 --backend loopback --save inf%d%d",
+			         huge ? "1e6" : "1e-4", i, huge);
+			ck_assert_msg(!train_model(text, dtypes[i], "", args), "%s", text);
+			ck_assert_msg(!strstr(text, "became infinite") == !(huge && !i), "%s: %s",
+			              dtypes[i], text);
+		}
+		if (!i)
+			expect_part(text, "inf01/step-1: ");
+	}
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -223,6 +246,7 @@ int main(void)
 	tcase_add_test(t, overwrites_no_input);
 	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
 	tcase_add_test(t, evaluation_is_not_finite);
+	tcase_add_test(t, infinite_weights_warn);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;
