@@ -395,8 +395,8 @@ static tess_status check_finite(struct tess_trainer *t, struct step *s)
 		return tess_fail(TESS_EINVAL,
 		                 "step %lld: the gradient is not finite, and the loss is %g; no "
 		                 "weight has changed; use a lower learning rate or a longer "
-		                 "warm-up, or skip this batch; TESSERA_CHECK=1 names the first "
-		                 "module that computes NaN or Inf",
+		                 "warm-up; TESSERA_CHECK=1 names the first module that computes "
+		                 "NaN or Inf",
 		                 (long long)t->step + 1, s->loss);
 	return TESS_OK;
 }
