@@ -340,7 +340,7 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 			g, first ? finish_save(s, state ? state : "{}") : TESS_OK, "save");
 	if (first && s && st && *s->part)
 		tess_convert_remove_part(s->part);
-	if (first && !st && keep)
+	if (first && !st)
 		tess_save_remove_old(dir, s->path, s->parts->source->name, keep);
 	if (s)
 		close_save(s);

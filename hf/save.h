@@ -12,8 +12,8 @@
 /* Makes `dir` if it is absent, and gives the path of the save of a step, which must not exist. */
 tess_status tess_save_choose_path(const char *dir, int64_t step, char path[PATH_MAX]);
 /*
- * Removes all saves of `dir` but the `keep` with the most steps, `kept` and the directory `used`,
- * and what saves that were killed have left. Failures are logged.
+ * Removes all saves of `dir` but the `keep` with the most steps (0: all), `kept` and the directory
+ * `used`; and what saves that were killed have left. Failures are logged.
  */
 void tess_save_remove_old(const char *dir, const char *kept, const char *used, int32_t keep);
 

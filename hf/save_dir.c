@@ -116,7 +116,7 @@ void tess_save_remove_old(const char *dir, const char *kept, const char *used, i
 	while (d && (e = readdir(d)))
 		if (parse_save_name(e->d_name, true) >= 0)
 			remove_save(dir, e->d_name);
-	for (int32_t i = 0; d && (step = find_newest(d, step)) >= 0; i++) {
+	for (int32_t i = 0; d && keep && (step = find_newest(d, step)) >= 0; i++) {
 		snprintf(name, sizeof name, "step-%lld", (long long)step);
 		snprintf(path, sizeof path, "%s/%s", dir, name);
 		if (i >= keep && strcmp(path, kept) != 0 && realpath(path, real[0]) &&

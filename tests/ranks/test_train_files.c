@@ -33,6 +33,10 @@ START_TEST(keeps_the_newest)
 	train_to_step("--save link --resume newer/step-5", 6);
 	train_to_step("--save newer --resume link", 7);
 	ck_assert(is_there("newer/step-6") && is_there("newer/step-7"));
+	/* what a save that was killed has left goes, also where all saves are kept */
+	scratch_make_folder("newer/step-9.1-0.part");
+	train_to_step("--save newer --resume newer --keep 0", 8);
+	ck_assert(!is_there("newer/step-9.1-0.part") && is_there("newer/step-6"));
 }
 END_TEST
 
