@@ -59,19 +59,33 @@ static tess_status make_state(struct drive *d)
 	return d->run->state ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-/* Options that differ are used as they are now given. */
+static const char *format_kept_option(const char *name, double value, char out[32])
+{
+	if (!strcmp(name, "schedule"))
+		return value > 0 ? "cosine" : "constant";
+	if (!strcmp(name, "dropout") && value < 0)
+		return "not given";
+	snprintf(out, 32, "%.10g", value);
+	return out;
+}
+
+/* Options that differ are used as they are now given. Only the cosine schedule keeps its steps. */
 static void warn_changed_options(const struct drive *d, const json_t *saved)
 {
 	json_t *now = list_kept_options(d), *value;
-	const char *key;
+	const char *key, *name;
 
 	json_object_foreach(now, key, value) {
 		const json_t *old = json_object_get(saved, key);
+		double was = json_number_value(old), is = json_number_value(value);
+		char text[2][32];
 
-		if (old && !json_equal(old, value))
-			fprintf(stderr,
-			        "tessera train: %s was %.10g in %s, and is %.10g from here on\n",
-			        key, json_number_value(old), d->saved, json_number_value(value));
+		if (!old || json_equal(old, value))
+			continue;
+		name = !strcmp(key, "steps") && (was > 0) != (is > 0) ? "schedule" : key;
+		fprintf(stderr, "tessera train: %s was %s in %s, and is %s from here on\n", name,
+		        format_kept_option(name, was, text[0]), d->saved,
+		        format_kept_option(name, is, text[1]));
 	}
 	json_decref(now);
 }
@@ -166,6 +180,8 @@ static tess_status begin_run(struct drive *d)
 		st = train_open_report(d->run->options, d->step, d->steps, &d->report);
 	if (!st)
 		tess_tool_check_environment();
+	if (!st && !d->run->options->save && d->step < d->steps)
+		fprintf(stderr, "tessera train: nothing is saved without --save DIR\n");
 	return st;
 }
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tessera/clock.h>
 #include <unistd.h>
 
@@ -61,6 +62,19 @@ static tess_status keep_log(struct train_report *p)
 	return st;
 }
 
+/* Leaves no file where there was none: a run that makes no step draws nothing. */
+static bool can_write_curve(const char *path)
+{
+	struct stat about;
+	bool there = !lstat(path, &about);
+	FILE *f = fopen(path, "ae");
+
+	if (!f)
+		return false;
+	fclose(f);
+	return there || !unlink(path);
+}
+
 tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
                               struct train_report *out)
 {
@@ -69,13 +83,8 @@ tess_status train_open_report(const struct train_options *a, int64_t first, int6
 		                      .began = tess_now(),
 		                      .first = first,
 		                      .steps = steps };
-	if (a->curve) { /* whether it can be written */
-		FILE *f = fopen(a->curve, "ae");
-
-		if (!f)
-			return tess_fail(TESS_EIO, "--curve %s: %s", a->curve, strerror(errno));
-		fclose(f);
-	}
+	if (a->curve && !can_write_curve(a->curve))
+		return tess_fail(TESS_EIO, "--curve %s: %s", a->curve, strerror(errno));
 	if (!a->log)
 		return TESS_OK;
 	out->log = first ? fopen(a->log, "r+e") : NULL;

@@ -267,12 +267,18 @@ START_TEST(refusals)
 	expect_failed("--data none.bin", 1, "none.bin: No such file");
 	ck_assert_int_eq(train_model(text, format_data_path(""), "",
 	                             STEPPED " --steps 3 --resume good --lr 1e-5 --schedule "
-	                                     "constant"),
+	                                     "constant --dropout 0.1"),
 	                 0);
 	expect_part(text, "tessera train: lr was 0.0002 in good/step-2, and is 1e-05 from here on");
-	ck_assert_int_eq(
-		train_model(text, format_data_path(""), "", STEPPED " --steps 2 --resume good"), 0);
+	expect_part(text, "schedule was cosine in good/step-2, and is constant from here on");
+	expect_part(text, "dropout was not given in good/step-2, and is 0.1 from here on");
+	expect_part(text, "tessera train: nothing is saved without --save DIR\n");
+	ck_assert(!strstr(text, "steps was"));
+	ck_assert_int_eq(train_model(text, format_data_path(""), "",
+	                             STEPPED " --steps 2 --resume good --curve none.svg"),
+	                 0);
 	expect_part(text, "good/step-2 has 2 steps already, of 2 that are asked for");
+	ck_assert(!strstr(text, "nothing is saved") && !is_there("none.svg"));
 	/* a loss that is not finite: the weights are not saved over good ones */
 	expect_failed(STEPPED " --steps 9 --resume good --save good --lr 1e30 --warmup 0 --clip 0 "
 	                      "--schedule constant --save-every 5",
