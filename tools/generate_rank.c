@@ -55,7 +55,7 @@ bool generate_has_failed(void)
 static void catch_interrupt(const struct generate_state *s)
 {
 	if (tess_world_rank(s->world) == 0 || !tess_tool_has_threads(tess_world_size(s->world)))
-		tess_tool_catch_interrupt();
+		tess_tool_catch_interrupt(NULL);
 }
 
 /* ---- texts ----------------------------------------------------------------------------------- */

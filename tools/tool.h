@@ -61,9 +61,10 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 
 /*
  * From now on the first Ctrl-C is only noted, for this process to end its work in order; a second
- * one ends the process. What the launcher of the ranks passes on counts as the same one.
+ * one ends the process. What the launcher of the ranks passes on counts as the same one. notice: a
+ * line for stderr at the first one, after a newline, which only a terminal gets; NULL: none.
  */
-void tess_tool_catch_interrupt(void);
+void tess_tool_catch_interrupt(const char *notice);
 bool tess_tool_is_interrupted(void);
 
 enum { TESS_TOOL_OVERRIDES = 256 };

@@ -243,6 +243,10 @@ START_TEST(interrupted)
 		at && sscanf(at, "status %ld\nstep-%ld\nlines %ld", &status, &saved, &lines) == 3,
 		"%s", text);
 	ck_assert_msg(status == 130 && saved == lines, "%s", text);
+	ck_assert_int_eq(count_occurrences(text,
+	                                   "tessera train: ends after this step, with a "
+	                                   "save; a second Ctrl-C ends it now, without one\n"),
+	                 1);
 }
 END_TEST
 
@@ -382,7 +386,7 @@ int main(void)
 	tcase_add_test(t, saves_a_checkpoint);
 	tcase_add_test(t, families);
 	tcase_add_test(t, full_disk_leaves_the_last_save);
-	tcase_add_test(t, interrupted);
+	tcase_add_loop_test(t, interrupted, 0, 2);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, log_and_curve);
 	failed = suite_end(r);

@@ -124,7 +124,7 @@ tess_status model_load_rank(struct tess_world *w, void *options)
 	tess_status st;
 
 	if (tess_world_rank(w) == 0 || !tess_tool_has_threads(tess_world_size(w)))
-		tess_tool_catch_interrupt();
+		tess_tool_catch_interrupt(NULL);
 	st = tess_mesh_open(w, a->session.mesh ? a->session.mesh : "tp", &mesh);
 	if (!st)
 		st = tess_session_open(mesh, a->session.model, &how, &r.session);
@@ -291,7 +291,7 @@ tess_status model_time_loads(const struct model_options *a, char **argv, int *ex
 	struct load_round *r = calloc((size_t)a->rounds + 1, sizeof *r);
 	tess_status st = r ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
-	tess_tool_catch_interrupt();
+	tess_tool_catch_interrupt(NULL);
 	/* the first round brings the files into the page cache, and is not counted */
 	for (int32_t i = 0; i <= a->rounds && !st && !*exit_status; i++) {
 		if (isatty(STDERR_FILENO))

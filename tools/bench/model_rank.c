@@ -302,7 +302,7 @@ tess_status model_run_rank(struct tess_world *world, void *options)
 	r.all = tess_world_group(world);
 	r.first = tess_world_rank(world) == 0;
 	if (r.first || !tess_tool_has_threads(tess_world_size(world)))
-		tess_tool_catch_interrupt();
+		tess_tool_catch_interrupt(NULL);
 	st = tess_mesh_open(world, mesh ? mesh : "tp", &r.mesh);
 	if (!st)
 		st = measure_model(&r);
