@@ -3,6 +3,7 @@
  * case says otherwise, by the device over the driver of fake_cuda.c.
  */
 #include "../unit/command.h"
+#include "../unit/scratch.h"
 #include "../unit/suite.h"
 
 #include <stdbool.h>
@@ -62,10 +63,10 @@ START_TEST(one_sentence)
 
 	if (real && (!strcmp(getenv("CUDA_BUILT"), "0") || !access("/dev/nvidiactl", F_OK)))
 		return;
-	status = command_run(text, sizeof text, "env %s %s %s %s %s %s 2>&1 >/dev/null",
+	status = command_run(text, sizeof text, "env %s %s %s %s %s %s %s 2>&1 >/dev/null",
 	                     f->environment, TESSERA, trains ? "train" : "generate", DATA,
 	                     f->arguments ? f->arguments : "--device cuda_emulated",
-	                     trains ? "" : "--ids 1 --temperature 0");
+	                     trains ? "--save" : "--ids 1 --temperature 0", trains ? scratch : "");
 	ck_assert_msg(status == 1, "status %d: %s", status, text);
 	expect_part(text, f->sentence);
 	if (f->arguments && strstr(f->arguments, "-n 2"))
@@ -80,7 +81,11 @@ int main(void)
 {
 	SRunner *r;
 	TCase *t = suite_begin("refusals", 60, &r);
+	int failed;
 
+	scratch_make();
 	tcase_add_loop_test(t, one_sentence, 0, sizeof refusals / sizeof *refusals);
-	return suite_end(r);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
 }
