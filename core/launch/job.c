@@ -492,7 +492,8 @@ static int report_result(struct launch_job *j)
 
 	if (j->signal)
 		return 128 + j->signal;
-	if (r < 0 && why && named >= 0 && j->rank[named].stopped) {
+	/* calls that differ: a backend may have let the ranks go on, with wrong data */
+	if (r < 0 && (why == TESS_EMISMATCH || (why && named >= 0 && j->rank[named].stopped))) {
 		tess_log(TESS_ERROR, "launch", "%s", sentence);
 		return EXIT_FAILURE;
 	}

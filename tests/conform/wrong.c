@@ -31,6 +31,7 @@ enum {
 	ABORTS,
 	ADDS_IN_FLOAT,
 	ADDS_IN_LINE,
+	ADDS_OWN_FIRST,
 	BLOCKS_IN_TEST,
 	FORGETS_ABORT,
 	ABORTS_LATE,
@@ -112,6 +113,27 @@ static void add_parts(const struct tess_coll *c, const void *const *part, int32_
 	}
 }
 
+/* Each rank from its own part on, so that sums of floats differ between ranks. */
+static void add_own_first(struct pending_call *m, int32_t n)
+{
+	uint64_t bytes = m->call[0].count * tess_width(m->call[0].dtype);
+	char *sum = malloc((uint64_t)n * bytes + 1);
+
+	for (int32_t r = 0; r < n; r++) {
+		const void *two[2] = { sum + (uint64_t)r * bytes };
+
+		memcpy(sum + (uint64_t)r * bytes, m->call[r].src, bytes);
+		for (int32_t i = 1; i < n; i++) {
+			two[1] = m->call[(r + i) % n].src;
+			tess_reduce(m->call[0].dtype, m->call[0].op, two, 2, m->call[0].count,
+			            sum + (uint64_t)r * bytes);
+		}
+	}
+	for (int32_t r = 0; r < n; r++)
+		memcpy(m->call[r].dst, sum + (uint64_t)r * bytes, bytes);
+	free(sum);
+}
+
 static void complete_all_reduce(struct pending_call *m, int32_t n)
 {
 	uint64_t bytes = m->call[0].count * tess_width(m->call[0].dtype);
@@ -120,7 +142,9 @@ static void complete_all_reduce(struct pending_call *m, int32_t n)
 
 	for (int32_t r = 0; r < n; r++)
 		part[r] = m->call[r].src;
-	if (WRONG == IGNORES_IN_PLACE) {
+	if (WRONG == ADDS_OWN_FIRST && m->call[0].dtype == TESS_F32) {
+		add_own_first(m, n);
+	} else if (WRONG == IGNORES_IN_PLACE) {
 		for (int32_t r = 0; r < n; r++) /* overwrites what later ranks read */
 			add_parts(&m->call[r], part, n, m->call[r].dst);
 	} else {

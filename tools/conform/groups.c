@@ -307,8 +307,68 @@ static tess_status try_sums(struct conform_rank *me, const struct conform_direct
 	return st;
 }
 
+/* In place. *has: false, and nothing is done, where the backend lacks it. */
+static tess_status reduce_on_all(struct conform_rank *me, const struct conform_direct *g, void *x,
+                                 uint64_t count, int32_t dtype, int32_t op, bool *has)
+{
+	struct tess_coll c = { .size = sizeof c,
+		               .kind = TESS_ALL_REDUCE,
+		               .dtype = dtype,
+		               .op = op,
+		               .mem = TESS_HOST,
+		               .src = x,
+		               .dst = x,
+		               .count = count,
+		               .where = "conform" };
+
+	*has = *has && !me->backend->supports(&c, g->n);
+	return *has ? conform_direct_run(me, g, &c) : TESS_OK;
+}
+
+/* The largest and the smallest bits of an element, of all ranks, are those of this one. */
+static tess_status try_same_bits(struct conform_rank *me, const struct conform_direct *g,
+                                 uint64_t count)
+{
+	int32_t *bits = malloc(3 * count * sizeof *bits), *most = bits + count;
+	int32_t *least = most + count;
+	bool has = true;
+	tess_status st;
+
+	if (!bits)
+		return tess_fail(TESS_ENOMEM, "no memory for a sum");
+	conform_set_activity(me, "all_reduce of %d f32, the same on all ranks", (int)count);
+	for (uint64_t k = 0; k < count; k++) {
+		float x = make_rough_float(g->rank, k);
+
+		memcpy(&bits[k], &x, sizeof x);
+	}
+	st = reduce_on_all(me, g, bits, count, TESS_F32, TESS_SUM, &has);
+	memcpy(most, bits, count * sizeof *bits);
+	memcpy(least, bits, count * sizeof *bits);
+	if (!st)
+		st = reduce_on_all(me, g, most, count, TESS_I32, TESS_MAX, &has);
+	if (!st)
+		st = reduce_on_all(me, g, least, count, TESS_I32, TESS_MIN, &has);
+	if (st)
+		return st; /* the buffers stay, for writes that come late */
+	for (uint64_t k = 0; k < count && has; k++) {
+		if (most[k] == least[k])
+			continue;
+		conform_add_fault(
+			me,
+			"the bits of element %d are %08x on one rank and %08x on another. "
+			"The rule: an all_reduce gives all ranks the same bits, whatever "
+			"its order",
+			(int)k, (unsigned)most[k], (unsigned)least[k]);
+		break;
+	}
+	free(bits);
+	return st;
+}
+
 tess_status conform_run_extras(struct conform_rank *me)
 {
+	static const uint64_t counts[] = { 1, 1000, 70000 };
 	tess_status st = TESS_OK;
 
 	for (int i = 0; i < 20 && !st && me->backend->batch; i++, me->state->ncases++)
@@ -317,6 +377,8 @@ tess_status conform_run_extras(struct conform_rank *me)
 		st = try_alloc(me, &me->all, i % 2 ? 1 << 20 : 24);
 	if (!st && me->backend->exact && me->n > 1 && !(me->n & (me->n - 1)))
 		st = try_sums(me, &me->all);
+	for (int i = 0; i < 3 && !st && !*me->job->device; i++, me->state->ncases++)
+		st = try_same_bits(me, &me->all, counts[i]);
 	return st;
 }
 

@@ -35,7 +35,7 @@ const struct conform_part conform_parts[] = {
 	  .ranks = ALL & ~N(1), .quick_ranks = N(2) | N(4) },
 	{ "groups", "two groups interleaved, reversed, of some ranks", conform_run_groups,
 	  .ranks = ALL & ~N(1), .quick_ranks = N(2) | N(4) },
-	{ "extras", "batch, alloc and exact sums, where it has them", conform_run_extras,
+	{ "extras", "the same bits on all ranks; batch, alloc, exact sums", conform_run_extras,
 	  .ranks = ALL, .quick_ranks = N(1) | N(3) | N(4) },
 	{ "run", "start and wait in one call, where it has it", conform_run_run,
 	  .ranks = N(1) | N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .threads_too = true },
