@@ -6,6 +6,7 @@
 struct tess_contribution { /* to the gradient of a value, by one of its consumers */
 	struct tess_contribution *next;
 	struct tess_tensor *d;
+	int32_t consumer; /* its place among the records of the forward */
 };
 
 /* ---- gradients of values --------------------------------------------------------------------- */
@@ -32,9 +33,10 @@ static struct tess_contribution **find_given(struct tess_backward *b, const stru
 	return &b->given[x->repeats ? x->repeats->id : x->id];
 }
 
-void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d)
+static void give_of_consumer(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d,
+                             int32_t consumer)
 {
-	struct tess_contribution *c;
+	struct tess_contribution **at, *c;
 
 	if (b->r->status || !d || x->dtype != TESS_F32)
 		return;
@@ -43,8 +45,16 @@ void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct t
 		tess_recorder_keep_error(b->r, TESS_ENOMEM);
 		return;
 	}
-	*c = (struct tess_contribution){ *find_given(b, x), d };
-	*find_given(b, x) = c; /* the last consumer gives first */
+	at = find_given(b, x);
+	while (*at && (*at)->consumer < consumer)
+		at = &(*at)->next;
+	*c = (struct tess_contribution){ *at, d, consumer };
+	*at = c;
+}
+
+void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d)
+{
+	give_of_consumer(b, x, d, b->consumer);
 }
 
 static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_tensor *one,
@@ -199,14 +209,14 @@ void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec
 	                   rec->module, tess_record_kind_name(rec->kind));
 }
 
+/* Each contribution goes to the move's source: where copies are read does not order the sum. */
 static void reverse_move(struct tess_backward *b, const struct tess_record *rec)
 {
-	struct tess_contribution *c = *find_given(b, rec->out[0]);
+	struct tess_contribution **given = find_given(b, rec->out[0]);
 
-	/* one contribution goes straight to the place of the move's source */
-	tess_backward_give(b, rec->in[0],
-	                   c && !c->next ? c->d : tess_backward_take(b, rec->out[0]));
-	*find_given(b, rec->out[0]) = NULL;
+	for (const struct tess_contribution *c = *given; c; c = c->next)
+		give_of_consumer(b, rec->in[0], c->d, c->consumer);
+	*given = NULL;
 }
 
 static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
@@ -363,10 +373,11 @@ void tess_program_record_backward(struct tess_recorder *r)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}
+	b.consumer = nforward;
 	tess_backward_record_loss(&b);
 	if (p->training->balance > 0 && !r->status)
 		tess_backward_record_balance(&b, nforward);
-	for (int32_t i = nforward - 1; i >= 0 && !r->status; i--)
-		reverse_record(&b, tess_recompute_get(&again, i));
+	for (b.consumer = nforward - 1; b.consumer >= 0 && !r->status; b.consumer--)
+		reverse_record(&b, tess_recompute_get(&again, b.consumer));
 	tess_recompute_end(&again);
 }

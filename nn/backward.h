@@ -20,6 +20,7 @@ struct tess_head_gradient { /* of a weight of heads, whose parts several records
 struct tess_backward {
 	struct tess_recorder *r;
 	struct tess_contribution **given; /* by value, in the order of the consumers */
+	int32_t consumer; /* the record of the forward that is visited */
 	bool *recorded; /* by weight: whether a gradient of it is */
 	struct tess_head_gradient *heads; /* by weight */
 };

@@ -470,6 +470,10 @@ END_TEST
 /* Mixtures of experts, which have other records in training. */
 static const char *const mixtures[] = { "mixtral", "qwen3_moe", "deepseek_v3" };
 #define BY_EXPERT PLAN(STYLE(LAYER "mlp.experts", "grouped_gemm"))
+/* Of the router, the experts and the shared experts, the first and last read a slice of tokens. */
+#define BY_TOKENS "prepare_input_output:in=shard(0),out=replicate"
+#define SLICE_FOR_TWO \
+	PLAN(STYLE(LAYER "mlp.gate", BY_TOKENS) STYLE("?" LAYER "mlp.shared_experts", BY_TOKENS))
 static const struct {
 	const char *plan, *meshes[4];
 } mixture_plans[] = {
@@ -477,6 +481,7 @@ static const struct {
 	{ "tp+sp", { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" } },
 	{ "ep", { "tp=2", "tp=3", "tp=4", "dp=2,tp=2" } },
 	{ BY_EXPERT, { "tp=6", "tp=8", "dp=3,tp=2" } },
+	{ SLICE_FOR_TWO, { "tp=2", "tp=3", "tp=5", "dp=2,tp=2" } },
 };
 enum {
 	MIXTURES = sizeof mixtures / sizeof *mixtures,
