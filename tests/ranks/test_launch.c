@@ -475,6 +475,17 @@ START_TEST(ranks_do_not_leave)
 }
 END_TEST
 
+/* Ranks go on after calls that differ, and end with 0: their data may be wrong. */
+START_TEST(a_mismatch_fails_the_job)
+{
+	struct test_job j;
+
+	job_run_self(&j, 2, NULL, NULL, "differ", NULL);
+	ck_assert_int_eq(j.status, 1);
+	ck_assert_int_ge(job_count(&j, "all ranks make the same calls in the same order"), 1);
+}
+END_TEST
+
 /*
  * A job whose ranks have ended is over at once. The best of several tries, as the machine may be
  * busy.
@@ -522,6 +533,7 @@ static int join_as_rank(const char *role)
 	int stop = !strcmp(role, "stops") ? 1 : !strcmp(role, "two-stop") ? 2 : 0;
 	int rank = atoi(getenv("RANK"));
 	struct tess_world *w;
+	float x[4] = { 0 };
 
 	if (!strcmp(role, "join") && rank == 1)
 		return 0;
@@ -530,6 +542,9 @@ static int join_as_rank(const char *role)
 	if (!tess_world_open(&w)) {
 		if (rank > 0 && rank <= stop)
 			raise(SIGSTOP);
+		if (!strcmp(role, "differ"))
+			tess_all_reduce(tess_world_group(w), x, x, rank ? 3 : 4, TESS_F32, TESS_SUM,
+			                "model");
 		tess_world_close(w);
 		return 0;
 	}
@@ -554,6 +569,7 @@ int main(int argc, char **argv)
 		                       a_stopped_job_is_not_restarted,
 		                       a_rank_does_not_join,
 		                       a_job_is_stale,
+		                       a_mismatch_fails_the_job,
 		                       a_job_ends_at_once,
 		                       what_cannot_be_launched };
 	TCase *tcase;
