@@ -304,7 +304,8 @@ void tess_session_get_info(const struct tess_session *s, struct tess_session_inf
 		                          .kv_bytes = memory.cache,
 		                          .step_bytes = memory.step,
 		                          .kv_used_bytes = room.used,
-		                          .kv_limit = room.limit };
+		                          .kv_limit = room.limit,
+		                          .mapped_bytes = memory.mapped };
 
 	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner),
 	                    tess_runner_positions(s->runner), &info);

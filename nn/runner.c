@@ -519,7 +519,7 @@ int64_t tess_runner_positions(const struct tess_runner *s)
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 {
 	return (struct tess_runner_memory){ s->weights.bytes, tess_kv_cache_get_usage(s->kv).bytes,
-		                            s->step.bytes };
+		                            s->step.bytes, s->weights.mapped };
 }
 
 struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)

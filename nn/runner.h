@@ -133,8 +133,8 @@ int64_t tess_runner_get_prompt_rows(const struct tess_runner *s);
 /* The most positions that a text can have; 0: any. */
 int64_t tess_runner_positions(const struct tess_runner *s);
 
-struct tess_runner_memory { /* bytes that this rank allocated */
-	uint64_t weights, cache, step;
+struct tess_runner_memory { /* bytes that this rank allocated, and of weights that stay in files */
+	uint64_t weights, cache, step, mapped;
 };
 struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s);
 

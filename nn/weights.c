@@ -77,6 +77,13 @@ static uint64_t count_room(uint64_t bytes)
 	return bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
 }
 
+static uint64_t count_stored_bytes(const struct tess_weights_loader *l, int32_t i)
+{
+	const struct tess_weight *w = l->p->weight[i];
+
+	return (uint64_t)tess_weight_count_local(l->p, w, l->rank) * tess_width(w->dtype);
+}
+
 /* All weights as they are on a device that has them in rows. */
 static uint64_t count_all_room(const struct tess_weights_loader *l)
 {
@@ -85,9 +92,7 @@ static uint64_t count_all_room(const struct tess_weights_loader *l)
 
 	for (int32_t i = 0; i < p->nweights; i++)
 		if (!p->weight[i]->table)
-			bytes += count_room(
-				(uint64_t)tess_weight_count_local(p, p->weight[i], l->rank) *
-				tess_width(p->weight[i]->dtype));
+			bytes += count_room(count_stored_bytes(l, i));
 	return bytes;
 }
 
@@ -407,7 +412,7 @@ static tess_status keep_share(struct tess_weights_loader *l, int32_t i)
 	st = tess_device_move(&l->weights->device, w->name, l->weights->allocated[i],
 	                      (char *)whole + (uint64_t)kept.start * width, n);
 	tess_device_free(&l->weights->device, whole);
-	l->weights->bytes -= (uint64_t)tess_weight_count_local(l->p, w, l->rank) * width;
+	l->weights->bytes -= count_stored_bytes(l, i);
 	l->weights->view[i] = (struct tess_view){ .data = l->weights->allocated[i],
 		                                  .dtype = w->dtype,
 		                                  .ndim = 1,
@@ -497,6 +502,8 @@ static tess_status pack_waiting(struct tess_weights_loader *l, int32_t i)
 
 	if (st)
 		h->view[i] = rows;
+	else
+		h->mapped -= count_stored_bytes(l, i);
 	if (l->shares_slab)
 		h->allocated[i] = NULL;
 	l->shares_slab = false;
@@ -570,6 +577,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 			st = load_weight(&l, i);
 		if (!st && p->weight[i]->rest_cut && !p->weight[i]->table)
 			st = keep_share(&l, i);
+		if (!h.allocated[i] && !p->weight[i]->table)
+			h.mapped += count_stored_bytes(&l, i);
 		if (l.shares_slab)
 			h.allocated[i] = NULL;
 		l.shares_slab = false;

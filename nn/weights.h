@@ -9,7 +9,7 @@
 struct tess_rank_weights {
 	struct tess_view *view; /* per weight: linear weights as [out, in], tables as stored */
 	int32_t n;
-	uint64_t bytes; /* allocated; the rest lies in the checkpoint's mapping */
+	uint64_t bytes, mapped; /* allocated; read in the checkpoint's mapping */
 	struct tess_opened_device device; /* a copy */
 	void **allocated; /* per weight: memory to free, or NULL */
 	struct tess_weights_loader *loader; /* of rows that are to be packed; NULL: none */

@@ -21,7 +21,7 @@ struct text { /* of a request, on the rank that prints it */
 };
 
 struct rank_stats { /* bytes; ids of the texts that this rank printed */
-	int64_t weights, cache, step, nprompt, ntokens;
+	int64_t weights, mapped, cache, step, nprompt, ntokens;
 };
 
 struct generate_state {
@@ -151,6 +151,18 @@ static double compute_rate(int64_t n, double seconds)
 	return seconds > 0 ? (double)n / seconds : 0;
 }
 
+/* 0: the prompt was not read to its end, which gives the first id. */
+static double compute_prefill_rate(int64_t nprompt, int64_t ntokens, double prefill)
+{
+	return ntokens ? compute_rate(nprompt, prefill) : 0;
+}
+
+/* Of the ids after the first. */
+static double compute_decode_rate(int64_t ntokens, double decode)
+{
+	return ntokens ? compute_rate(ntokens - 1, decode) : 0;
+}
+
 static double compute_load_seconds(const struct generate_state *s)
 {
 	return 1e-9 * (double)(s->loaded - s->start);
@@ -200,8 +212,9 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 	              get_finish_name(r->finish), "ranks", (int)tess_world_size(s->world),
 	              "backend", tess_world_backend(s->world), "digest", digest, "timings", "load",
 	              compute_load_seconds(s), "prefill", r->prefill, "decode", r->decode,
-	              "prefill_tokens_per_second", compute_rate(r->nprompt, r->prefill),
-	              "decode_tokens_per_second", compute_rate(r->ntokens, r->decode));
+	              "prefill_tokens_per_second",
+	              compute_prefill_rate(r->nprompt, r->ntokens, r->prefill),
+	              "decode_tokens_per_second", compute_decode_rate(r->ntokens, r->decode));
 	if (o && (s->options->prompts.lines || s->n > 1))
 		json_object_set_new(o, "index", json_integer(s->index[i]));
 	if (o && r->sentence)
@@ -418,8 +431,10 @@ static tess_status make_requests(struct generate_state *s)
 /* What --stats prints of each rank, on every rank. */
 static tess_status gather_stats(struct generate_state *s, struct rank_stats **out)
 {
-	struct rank_stats mine = { (int64_t)s->info.weight_bytes, (int64_t)s->info.kv_bytes,
-		                   (int64_t)s->info.step_bytes, 0, 0 };
+	struct rank_stats mine = { .weights = (int64_t)s->info.weight_bytes,
+		                   .mapped = (int64_t)s->info.mapped_bytes,
+		                   .cache = (int64_t)s->info.kv_bytes,
+		                   .step = (int64_t)s->info.step_bytes };
 
 	for (int64_t i = 0; i < s->n; i++) {
 		mine.nprompt += s->results[i].nprompt;
@@ -444,9 +459,10 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 	fprintf(stderr, "load    %8.3f s\n", compute_load_seconds(s));
 	if (s->n == 1) {
 		fprintf(stderr, "prefill %8.3f s  %9.1f tok/s  (%lld tokens)\n", prefill,
-		        compute_rate(nprompt, prefill), (long long)nprompt);
-		fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens)\n", decode,
-		        compute_rate(ntokens, decode), (long long)ntokens);
+		        compute_prefill_rate(nprompt, ntokens, prefill), (long long)nprompt);
+		fprintf(stderr, "decode  %8.3f s  %9.1f tok/s  (%lld tokens after the first)\n",
+		        decode, compute_decode_rate(ntokens, decode),
+		        (long long)(ntokens ? ntokens - 1 : 0));
 	} else {
 		double seconds = 1e-9 * (double)(tess_now() - s->loaded);
 
@@ -457,9 +473,12 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 		        (long long)nprompt, (long long)ntokens);
 	}
 	for (int32_t i = 0; i < tess_world_size(s->world); i++)
-		fprintf(stderr, "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step\n",
+		fprintf(stderr,
+		        "rank %d  %10.2f MiB weights  %8.2f MiB KV cache  %8.2f MiB step  "
+		        "(%.2f MiB of weights are read in the files)\n",
 		        (int)i, (double)stats[i].weights / 1048576,
-		        (double)stats[i].cache / 1048576, (double)stats[i].step / 1048576);
+		        (double)stats[i].cache / 1048576, (double)stats[i].step / 1048576,
+		        (double)stats[i].mapped / 1048576);
 }
 
 static tess_status generate_on_rank(struct generate_state *s)

@@ -57,8 +57,9 @@ struct tess_session_info {              /* of this rank; the caller sets size */
 	/* of the KV cache, on the rank that needs most: held by texts, and at most; UINT64_MAX: no
 	 * limit is known */
 	uint64_t kv_used_bytes, kv_limit;
+	uint64_t mapped_bytes;          /* of weights that are read in the checkpoint's files */
 };
-TESS_TIGHT(tess_session_info, kv_limit);
+TESS_TIGHT(tess_session_info, mapped_bytes);
 /* Not collective, never fails. */
 void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out);
 

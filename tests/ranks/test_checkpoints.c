@@ -319,8 +319,8 @@ START_TEST(any_alignment)
 }
 END_TEST
 
-/* MiB of rank 0's weights, as printed. */
-static double parse_stated_weights(const char *folder)
+/* MiB of rank 0's weights, as printed: allocated; *mapped: in the files. */
+static double parse_stated_weights(const char *folder, double *mapped)
 {
 	char text[TEXT], *at;
 	double mib = 0;
@@ -328,7 +328,9 @@ static double parse_stated_weights(const char *folder)
 	ck_assert_msg(!run_on_checkpoint("generate", folder, STORY " --stats", true, text), "%s",
 	              text);
 	at = strstr(text, "rank 0 ");
-	ck_assert_msg(at && sscanf(at, "rank 0 %lf MiB weights", &mib) == 1, "%s", text);
+	ck_assert_msg(at && sscanf(at, "rank 0 %lf MiB weights %*f MiB KV cache %*f MiB step (%lf",
+	                           &mib, mapped) == 2,
+	              "%s", text);
 	return mib;
 }
 
@@ -338,17 +340,23 @@ static double parse_stated_weights(const char *folder)
  */
 START_TEST(counts_what_is_copied)
 {
-	double mapped, copied;
+	double packed, copied, in_files;
 
 	write_changed_checkpoint("counted", "{}", "{}");
 	setenv("TESSERA_LAYOUT", "panels", 1);
-	mapped = parse_stated_weights("counted");
+	packed = parse_stated_weights("counted", &in_files);
+	ck_assert_double_le(in_files, 0.011);
 	setenv("TESSERA_LOAD", "copy", 1);
-	copied = parse_stated_weights("counted");
-	unsetenv("TESSERA_LOAD");
+	copied = parse_stated_weights("counted", &in_files);
 	unsetenv("TESSERA_LAYOUT");
-	ck_assert_double_ge(copied, mapped);
-	ck_assert_double_le(copied, mapped + 0.011);
+	unsetenv("TESSERA_LOAD");
+	ck_assert_double_eq(in_files, 0);
+	ck_assert_double_ge(copied, packed);
+	ck_assert_double_le(copied, packed + 0.011);
+	setenv("TESSERA_LAYOUT", "rows", 1); /* all of it stays */
+	ck_assert_double_eq(parse_stated_weights("counted", &in_files), 0);
+	unsetenv("TESSERA_LAYOUT");
+	ck_assert_double_ge(in_files, 0.9 * packed); /* panels have rows to spare */
 }
 END_TEST
 

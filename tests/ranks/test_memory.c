@@ -239,24 +239,31 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 	}
 }
 
-/* The bytes of KV caches and steps of all ranks, according to --stats; and the digest. */
-static int64_t parse_stated_bytes(FILE *err, int ranks, char digest[65])
+/*
+ * The bytes of KV caches and steps of all ranks, according to --stats; and the digest. Weights are
+ * stated once, in memory or in the files, whatever was packed until the end.
+ */
+static int64_t parse_stated_bytes(FILE *err, int ranks, int64_t model, char digest[65])
 {
-	double weights, cache, step, sum = 0;
+	double weights, mapped, cache, step, sum = 0, all_weights = 0;
 	char line[1024], all[8192] = "";
 	int n = 0, rank;
 
 	rewind(err);
 	while (fgets(line, sizeof line, err)) {
 		strncat(all, line, sizeof all - strlen(all) - 1);
-		if (sscanf(line, "rank %d %lf MiB weights %lf MiB KV cache %lf MiB step", &rank,
-		           &weights, &cache, &step) == 4) {
+		if (sscanf(line, "rank %d %lf MiB weights %lf MiB KV cache %lf MiB step (%lf",
+		           &rank, &weights, &cache, &step, &mapped) == 5) {
 			sum += cache + step;
+			all_weights += weights + mapped;
 			n++;
 		}
 		sscanf(line, "digest %64s", digest);
 	}
 	ck_assert_msg(n == ranks, "%d of %d ranks print what they hold: %s", n, ranks, all);
+	ck_assert_msg(all_weights * MIB > 0.99 * (double)model &&
+	                      all_weights * MIB < 1.05 * (double)model,
+	              "%.1f MiB of weights of %.1f: %s", all_weights, (double)model / MIB, all);
 	return (int64_t)(sum * MIB);
 }
 
@@ -286,7 +293,7 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	seen = watch_memory(pid, out[0]);
 	close(out[0]);
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-	limit = model + parse_stated_bytes(err, ranks, digest) + ranks * (int64_t)RANK_EXTRA;
+	limit = model + parse_stated_bytes(err, ranks, model, digest) + ranks * (int64_t)RANK_EXTRA;
 	fclose(err);
 	printf("%s, %d rank%s, %-8s  model %.1f MiB, at most %.1f while loading, "
 	       "%.1f while decoding; allowed %.1f\n",
