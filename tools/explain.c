@@ -423,6 +423,23 @@ static const char *name_optimizer(int32_t kind)
 	return kind == TESS_ADAMW ? "adamw" : "sgd";
 }
 
+static tess_status check_kind_of_step(const struct explain_options *a)
+{
+	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
+		return tess_fail(TESS_EINVAL,
+		                 "--batch, --sequence, --optimizer and --recompute are of a step "
+		                 "of training; add --train");
+	if (a->train && a->weights)
+		return tess_fail(TESS_EINVAL,
+		                 "--weights q8 and bf12 are for inference: training changes "
+		                 "weights in their own dtype");
+	if (a->train && (a->tokens || a->kv))
+		return tess_fail(TESS_EINVAL,
+		                 "--tokens and --kv are of a step of inference; with --train give "
+		                 "--batch and --sequence");
+	return TESS_OK;
+}
+
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
 	const struct tess_tool_option table[] = {
@@ -453,18 +470,8 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
 	if (!st)
 		a->model = argv[optind];
-	if (!st && !a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
-		st = tess_fail(TESS_EINVAL,
-		               "--batch, --sequence, --optimizer and --recompute are of a step of "
-		               "training; add --train");
-	if (!st && a->train && a->weights)
-		st = tess_fail(TESS_EINVAL,
-		               "--weights q8 and bf12 are for inference: training changes weights "
-		               "in their own dtype");
-	if (!st && a->train && a->tokens)
-		st = tess_fail(TESS_EINVAL,
-		               "--tokens is of a step of inference; with --train give --batch and "
-		               "--sequence");
+	if (!st)
+		st = check_kind_of_step(a);
 	return st;
 }
 

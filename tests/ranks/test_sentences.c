@@ -135,6 +135,8 @@ static const struct sentence once[] = {
 	{ "$T generate tests/data/goldens/llama-bf16 --weights q8 --math bf16", 1, 1,
 	  "layers.0.self_attn.q_proj.weight is 8-bit: --math bf16" },
 	{ "$T explain data --weights q8 --train", 2, 1, "--weights q8 and bf12 are for inference" },
+	{ "$T explain data --kv f32 --train", 2, 1,
+	  "--tokens and --kv are of a step of inference" },
 	{ "TESSERA_DEVICE=discrete $T generate data --weights q8", 1, 1,
 	  "8-bit weights: device discrete has none; use device cpu" },
 	{ "$T generate data --kv-memory 4Q", 2, 1, "--kv-memory 4Q: must be a size, as in 512M" },
