@@ -1,5 +1,5 @@
 /* alike.c - ranks whose steps differ only in which elements they hold, not in how many. */
-#include "nn/lower.h"
+#include "nn/build.h"
 
 struct distinct_dims { /* the distinct dims of values and weights */
 	const struct tess_dim **dim;
@@ -58,6 +58,42 @@ static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_
 	return true;
 }
 
+struct exchange_size { /* of one coordinate */
+	int64_t kept; /* elements */
+	int32_t to, from; /* with how many coordinates; itself counts */
+};
+
+static struct exchange_size measure_exchange(const struct tess_record *rec, int32_t n, int32_t at)
+{
+	const struct tess_dim *own = rec->in[0]->dim[1], *hold = rec->out[0]->dim[1];
+	struct exchange_size s = { .kept = build_find_exchanged(own, hold, n, at, at).len };
+
+	for (int32_t q = 0; q < n; q++) {
+		s.to += build_find_exchanged(own, hold, n, at, q).len > 0;
+		s.from += build_find_exchanged(own, hold, n, q, at).len > 0;
+	}
+	return s;
+}
+
+/* Whether coordinates a and b of n along `along` exchange with as many others, and as much. */
+static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t a, int32_t b)
+{
+	int32_t n = p->mesh.dim[along].size;
+
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+		struct exchange_size one, other;
+
+		if (rec->kind != TESS_REC_EXCHANGE || rec->along != along)
+			continue;
+		one = measure_exchange(rec, n, a);
+		other = measure_exchange(rec, n, b);
+		if (one.kept != other.kept || one.to != other.to || one.from != other.from)
+			return false;
+	}
+	return true;
+}
+
 /* The first coordinate along mesh dimension `along` that holds as much as coordinate `at`. */
 static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct_dims *l,
                                      const int32_t *first, int32_t along, int32_t at)
@@ -75,7 +111,7 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 			continue;
 		while (i < l->n && match_parts(l->dim[i], n, c, at))
 			i++;
-		if (i == l->n)
+		if (i == l->n && match_exchanges(p, along, c, at))
 			return c;
 	}
 	return at;

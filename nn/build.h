@@ -189,6 +189,9 @@ void build_add_glu_d(struct build *b, const struct tess_record *rec);
 void build_add_head_sum(struct build *b, const struct tess_record *rec);
 void build_add_sequence_sum(struct build *b, const struct tess_record *rec);
 void build_add_exchange(struct build *b, const struct tess_record *rec);
+/* what rank q of n owns of one dim, and rank r holds of another of the same elements; */
+struct tess_run build_find_exchanged(const struct tess_dim *own, const struct tess_dim *hold,
+                                     int32_t n, int32_t q, int32_t r);
 /* dropout (dropout.c); */
 void build_add_dropout(struct build *b, const struct tess_record *rec);
 /* the loss (lower_loss.c). */

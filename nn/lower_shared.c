@@ -100,9 +100,8 @@ void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 
 /* ---- exchange -------------------------------------------------------------------------------- */
 
-/* What rank `q` owns of one dim and rank `r` holds of another of the same elements. */
-static struct tess_run intersect_runs(const struct tess_dim *own, const struct tess_dim *hold,
-                                      int32_t n, int32_t q, int32_t r)
+struct tess_run build_find_exchanged(const struct tess_dim *own, const struct tess_dim *hold,
+                                     int32_t n, int32_t q, int32_t r)
 {
 	struct tess_run a, b;
 	int64_t lo, hi;
@@ -156,11 +155,11 @@ void build_add_exchange(struct build *b, const struct tess_record *rec)
 	}
 	y = build_get_value(b, rec->out[0]);
 	for (int32_t q = 0; q < cut.nranks; q++)
-		sent += intersect_runs(own, hold, cut.nranks, cut.rank, q).len;
+		sent += build_find_exchanged(own, hold, cut.nranks, cut.rank, q).len;
 	out = build_add_temporary(b, 0, 1, x->rows * sent, x->dtype);
 	in = build_add_temporary(b, 0, 1, y->rows * y->cols, x->dtype);
 	for (int32_t q = 0; q < cut.nranks; q++) {
-		struct tess_run run = intersect_runs(own, hold, cut.nranks, cut.rank, q);
+		struct tess_run run = build_find_exchanged(own, hold, cut.nranks, cut.rank, q);
 
 		part = slice_run(x, run, get_local_start(own, cut));
 		block = build_make_block(&out, (uint64_t)at, x->rows, run.len);
@@ -173,7 +172,7 @@ void build_add_exchange(struct build *b, const struct tess_record *rec)
 	c->recv_counts = count + cut.nranks;
 	at = 0;
 	for (int32_t q = 0; q < cut.nranks; q++) {
-		struct tess_run run = intersect_runs(own, hold, cut.nranks, q, cut.rank);
+		struct tess_run run = build_find_exchanged(own, hold, cut.nranks, q, cut.rank);
 
 		part = slice_run(y, run, get_local_start(hold, cut));
 		block = build_make_block(&in, (uint64_t)at, y->rows, run.len);

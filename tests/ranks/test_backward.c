@@ -376,6 +376,25 @@ START_TEST(families_give_the_bits_of_one)
 }
 END_TEST
 
+/*
+ * 8 query heads, 2 key-value heads: with 5 or 7 ranks some that have as many heads as others
+ * exchange with fewer ranks than these, and so are not alike.
+ */
+START_TEST(ranks_share_a_head)
+{
+	struct lockstep_gradients one, have;
+	struct opened o;
+
+	open_golden("llama", &o);
+	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
+	ck_assert_msg(!train_some(&o, "tp", _i ? "tp=7" : "tp=5", 0, 0, &have), "%s", tess_error());
+	lockstep_compare_gradients("llama", &one, &have);
+	lockstep_free_gradients(&have);
+	lockstep_free_gradients(&one);
+	tess_checkpoint_close(o.checkpoint);
+}
+END_TEST
+
 /* Of rows whose columns ranks have, of tokens that they have, and of heads; each site by itself. */
 START_TEST(ranks_drop_the_same)
 {
@@ -524,6 +543,7 @@ int main(void)
 	tcase_add_loop_test(t, gradients_are_those_of_torch, 0, (int)tess_up(FAMILIES, THIN));
 	tcase_add_loop_test(t, ranks_give_the_bits_of_one, 0, PLANS);
 	tcase_add_loop_test(t, families_give_the_bits_of_one, 0, (int)tess_up(FAMILIES, THIN));
+	tcase_add_loop_test(t, ranks_share_a_head, 0, 2);
 	tcase_add_test(t, ranks_drop_the_same);
 	tcase_add_test(t, steps_accumulate);
 	tcase_add_loop_test(t, refuses, 0, sizeof refused / sizeof *refused);
