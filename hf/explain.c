@@ -29,8 +29,9 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
 {
 	const struct explanation *x = (const struct explanation *)e;
 	const struct tess_weight *w = x->program->weight[i];
-	struct tess_cut cut = tess_program_find_cut(
-		x->program, tess_explaining_get_program_rank(x, rank), w->place, axis);
+	int32_t mine = tess_explaining_get_program_rank(x, rank);
+	struct tess_cut cut = tess_program_find_cut(x->program, mine, w->place, axis);
+	bool here = tess_program_has_stage(x->program, mine, w->stage);
 	int64_t n = tess_dim_count_pieces(w->dim[axis]), at;
 
 	for (int64_t k = 0; k < n && k < most; k++) {
@@ -38,6 +39,7 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
 		struct tess_run held;
 
 		tess_dim_get_local_runs(piece, cut.nranks, cut.rank, &held);
+		held.len *= here;
 		run[k][0] = at + held.start;
 		run[k][1] = run[k][0] + held.len;
 	}
@@ -46,13 +48,25 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Places of the program by dimension of the mesh. */
-static const struct tess_place *list_places(struct explanation *x, const struct tess_place *place)
+static struct tess_place make_stage_place(int32_t stage)
+{
+	return stage == TESS_STAGES_ALL ? tess_place_replicate()
+	                                : (struct tess_place){ .kind = TESS_STAGE, .dim = stage };
+}
+
+/* Places of the program by dimension of the mesh; along pp that of a stage. */
+static const struct tess_place *list_places(struct explanation *x, const struct tess_place *place,
+                                            int32_t stage)
 {
 	struct tess_place *list = TESS_NEW(&x->arena, struct tess_place, x->e.ndims);
 
-	for (int32_t i = 0; i < x->e.ndims && list; i++)
-		list[i] = x->program_dim[i] < 0 ? tess_place_replicate() : place[x->program_dim[i]];
+	for (int32_t i = 0; i < x->e.ndims && list; i++) {
+		int32_t along = x->program_dim[i];
+
+		list[i] = along < 0                             ? tess_place_replicate()
+		          : along == x->program->pipeline_along ? make_stage_place(stage)
+		                                                : place[along];
+	}
 	return list;
 }
 
@@ -80,15 +94,16 @@ static tess_status list_parameters(struct explanation *x)
 			return TESS_ENOMEM;
 		for (int32_t a = 0; a < w->ndim; a++)
 			shape[a] = w->dim[a]->size;
-		*p = (struct tess_explained_parameter){ .name = w->name,
-			                                .styles = list_styles(x, w),
-			                                .places = list_places(x, w->place),
-			                                .shape = shape,
-			                                .dtype = w->compressed ? w->compressed
-			                                                       : w->dtype,
-			                                .ndim = w->ndim,
-			                                .tied = w->table != NULL,
-			                                .from_config = w->absent };
+		*p = (struct tess_explained_parameter){
+			.name = w->name,
+			.styles = list_styles(x, w),
+			.places = list_places(x, w->place, w->stage),
+			.shape = shape,
+			.dtype = w->compressed ? w->compressed : w->dtype,
+			.ndim = w->ndim,
+			.tied = w->table != NULL,
+			.from_config = w->absent
+		};
 		if (!p->styles || !p->places)
 			return TESS_ENOMEM;
 		x->e.from_config += !p->tied && p->from_config;
@@ -131,6 +146,13 @@ static struct tess_explained_collective describe_collective(const struct explana
 	struct tess_place shard = tess_place_shard(0), whole = tess_place_replicate();
 	bool sum = kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
 
+	if (rec->kind == TESS_REC_SEND)
+		return (struct tess_explained_collective){
+			.kind = kind,
+			.from = make_stage_place(rec->stage),
+			.to = make_stage_place((int32_t)rec->num[TESS_REC_SEND_TO]),
+			.bytes = count_value_bytes(rec->in[0]),
+		};
 	return (struct tess_explained_collective){
 		.kind = kind,
 		.from = sum ? tess_place_partial() : shard,
@@ -189,10 +211,10 @@ static tess_status list_collectives(struct explanation *x)
 	return st;
 }
 
-/* The values of n tensors, then NULL. */
+/* The values of n tensors, then NULL; stage: that makes those that no list before has. */
 static const struct tess_explained_value *const *list_values(struct explanation *x,
                                                              struct tess_tensor *const *tensor,
-                                                             int32_t n)
+                                                             int32_t n, int32_t stage)
 {
 	struct tess_explained_value **list =
 		TESS_NEW(&x->arena, struct tess_explained_value *, n + 1);
@@ -205,7 +227,7 @@ static const struct tess_explained_value *const *list_values(struct explanation 
 			if (!*v)
 				return NULL;
 			(*v)->id = tensor[i]->id;
-			(*v)->places = list_places(x, tensor[i]->place);
+			(*v)->places = list_places(x, tensor[i]->place, stage);
 		}
 		if (!(*v)->places)
 			return NULL;
@@ -237,8 +259,8 @@ static tess_status list_records(struct explanation *x)
 			.module = rec->module,
 			.kind = tess_record_kind_name(rec->kind),
 			.move = rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL,
-			.in = list_values(x, rec->in, rec->nin),
-			.out = list_values(x, rec->out, rec->nout),
+			.in = list_values(x, rec->in, rec->nin, TESS_STAGES_ALL),
+			.out = list_values(x, rec->out, rec->nout, rec->stage),
 			.parameters = parameters,
 		};
 		if (!list[i]->in || !list[i]->out)
@@ -358,7 +380,6 @@ static tess_status measure_traffic(struct explanation *x)
 static tess_status read_mesh_text(struct explanation *x, const char *text, int32_t nranks)
 {
 	struct tess_mesh_shape replica, given;
-	char all[TESS_MESH_TEXT];
 	tess_status st = tess_mesh_shape_parse(text, nranks, &given);
 
 	x->mesh = given;
@@ -366,11 +387,8 @@ static tess_status read_mesh_text(struct explanation *x, const char *text, int32
 		st = tess_mesh_shape_train(&given, &x->mesh, &x->shards);
 	if (st)
 		return st;
-	replica = tess_mesh_shape_remove(&x->mesh, "dp"); /* at least "tp=1" */
-	if (tess_mesh_shape_find(&x->mesh, replica.dim[0].name, strlen(replica.dim[0].name)) < 0) {
-		tess_mesh_shape_format(&x->mesh, all);
-		st = tess_mesh_shape_parse(strcat(all, ",tp=1"), nranks, &x->mesh);
-	}
+	x->mesh = tess_mesh_shape_complete(&x->mesh);
+	replica = tess_mesh_shape_get_replica(&x->mesh);
 	for (int32_t i = 0; i < x->mesh.ndims; i++) {
 		const char *name = x->mesh.dim[i].name;
 

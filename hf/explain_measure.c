@@ -19,6 +19,8 @@ uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struc
 		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
 
 		shape[a] = tess_dim_get_local_size(w->dim[a], cut.nranks, cut.rank);
+		if (!tess_program_has_stage(p, rank, w->stage))
+			shape[a] = 0;
 	}
 	return tess_weight_count_bytes(p, w, rank);
 }
@@ -71,6 +73,10 @@ static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 		return cut.rank == s->coll.root ? 0 : width * s->coll.count;
 	case TESS_ALL_GATHER:
 		return width * s->coll.count * (n - 1);
+	case TESS_SEND:
+		return width * s->coll.count;
+	case TESS_RECV:
+		return 0;
 	case TESS_ALL_REDUCE:
 		return 2 * width * s->coll.count * (n - 1) / n;
 	default:
@@ -111,9 +117,10 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
 		sum[s->along] += count_sent_bytes(s, find_step_cut(p, l->rank, s));
 		sent = &x->sent[s->record * ndims + s->along];
 		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
-		sent->kind = s->kind == TESS_STEP_COLL ? s->coll.kind
-		             : s->sum.share            ? TESS_REDUCE_SCATTER
-		                                       : TESS_ALL_REDUCE;
+		sent->kind = s->kind == TESS_STEP_SUM
+		                     ? (s->sum.share ? TESS_REDUCE_SCATTER : TESS_ALL_REDUCE)
+		             : s->coll.kind == TESS_RECV ? TESS_SEND
+		                                         : s->coll.kind;
 	}
 }
 

@@ -101,7 +101,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 	struct tess_record_options options = { .model = p->model,
 		                               .plan = &p->plan,
 		                               .source = &p->source,
-		                               .mesh = tess_mesh_shape_remove(mesh, "dp"),
+		                               .mesh = tess_mesh_shape_get_replica(mesh),
 		                               .ntokens = ntokens,
 		                               .positions = p->positions,
 		                               .kv_dtype = p->kv_dtype,
@@ -141,30 +141,30 @@ void tess_planned_model_warn_unused(const struct tess_planned_model *p,
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-/* The groups of this rank's replica: of all dimensions of the mesh but dp. */
+/* The groups of this rank's replica, which is alone along a dimension that the mesh lacks. */
 static tess_status open_replica_groups(struct tess_session *s, struct tess_mesh *mesh,
                                        struct tess_runner_parts *parts)
 {
-	const struct tess_mesh_shape *shape = tess_mesh_get_shape(mesh);
 	const struct tess_mesh_dim *dim = parts->mesh.dim;
-	char names[TESS_MESH_TEXT];
+	char names[TESS_MESH_TEXT] = "";
 	size_t len = 0;
-	tess_status st;
+	tess_status st = TESS_OK;
 
 	parts->all = s->all;
-	parts->mesh = tess_mesh_shape_remove(shape, "dp");
-	for (int32_t i = 0; i < parts->mesh.ndims; i++) {
+	parts->mesh = tess_mesh_shape_get_replica(tess_mesh_get_shape(mesh));
+	for (int32_t i = 0; i < parts->mesh.ndims && !st; i++) {
 		parts->along[i] = tess_mesh_group(mesh, dim[i].name);
-		len += (size_t)snprintf(names + len, sizeof names - len, "%s%s", i ? "," : "",
-		                        dim[i].name);
+		if (parts->along[i]) {
+			len += (size_t)snprintf(names + len, sizeof names - len, "%s%s",
+			                        len ? "," : "", dim[i].name);
+			continue;
+		}
+		st = tess_group_split(s->all, tess_group_rank(s->all), 0, dim[i].name, &s->alone);
+		parts->along[i] = s->alone;
 	}
-	if (!parts->along[0]) {
-		st = tess_group_split(s->all, tess_group_rank(s->all), 0, "tp", &s->alone);
-		parts->group = parts->along[0] = s->alone;
-		return st;
-	}
-	st = tess_mesh_slice(mesh, names);
-	parts->group = tess_mesh_group(mesh, names);
+	if (!st && len)
+		st = tess_mesh_slice(mesh, names);
+	parts->group = len ? tess_mesh_group(mesh, names) : s->alone;
 	return st;
 }
 

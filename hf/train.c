@@ -24,14 +24,14 @@ static void close_model(void *self)
 }
 
 /*
- * Collective. The dimensions of the mesh, of which ddp and dp are one, and tp=1 where it has none
- * but these; and a group for each.
+ * Collective. The dimensions of the mesh, of which ddp and dp are one, complete; and a group for
+ * each.
  */
 static tess_status set_mesh(struct tess_mesh *mesh, struct trained_model *m,
                             struct tess_trainer_parts *parts)
 {
 	struct tess_mesh_shape *shape = &parts->mesh;
-	int32_t shards;
+	int32_t shards, n;
 	tess_status st = tess_mesh_shape_train(tess_mesh_get_shape(mesh), shape, &shards);
 
 	if (!st && shards)
@@ -45,11 +45,12 @@ static tess_status set_mesh(struct tess_mesh *mesh, struct trained_model *m,
 		parts->along[i] =
 			tess_mesh_group(mesh, shards && !strcmp(name, "dp") ? "ddp,dp" : name);
 	}
-	if (shape->ndims == 1 && !strcmp(shape->dim[0].name, "dp")) {
-		shape->dim[shape->ndims] = tess_mesh_shape_make("tp", 1).dim[0];
+	n = shape->ndims;
+	*shape = tess_mesh_shape_complete(shape);
+	if (shape->ndims > n) {
 		st = tess_group_split(parts->group, tess_group_rank(parts->group), 0, "tp",
 		                      &m->alone);
-		parts->along[shape->ndims++] = m->alone;
+		parts->along[n] = m->alone;
 	}
 	return st;
 }

@@ -104,6 +104,8 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 	                       ? 0
 	                       : tess_mesh_shape_coordinate(&p->mesh, along, p->logits_root);
 
+	if (along == p->pipeline_along)
+		return at;
 	for (int32_t c = 1; c < at && at != root; c++) {
 		int32_t i = 0;
 

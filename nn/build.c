@@ -249,6 +249,13 @@ void build_place_buffers(struct build *b)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
+bool build_has_record(const struct build *b, const struct tess_record *rec)
+{
+	return tess_program_has_stage(b->p, b->l->rank, rec->stage) ||
+	       (rec->kind == TESS_REC_SEND &&
+	        tess_program_has_stage(b->p, b->l->rank, (int32_t)rec->num[TESS_REC_SEND_TO]));
+}
+
 struct tess_step *build_add_step(struct build *b, int32_t kind)
 {
 	struct tess_rank_program *l = b->l;

@@ -69,6 +69,8 @@ struct value build_make_block(const struct value *v, uint64_t at, int64_t rows, 
 /* Whether the rows have no gaps between them, as collectives and callers need them. */
 bool build_is_dense(const struct value *v);
 
+/* Whether this rank has steps of a record: the stage of it, or what is sent to that. */
+bool build_has_record(const struct build *b, const struct tess_record *rec);
 struct tess_step *build_add_step(struct build *b, int32_t kind);
 struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout);
 struct tess_view build_make_view(const struct value *v);
@@ -122,8 +124,9 @@ void build_allow_in_place(struct build *b, const struct value *from, const struc
 /* Assigns offsets to the buffers; call it once all lifetimes are known. */
 void build_place_buffers(struct build *b);
 
-/* The steps of a TESS_REC_MOVE (move.c), */
+/* The steps of a TESS_REC_MOVE and a TESS_REC_SEND (move.c), */
 void build_add_move(struct build *b, const struct tess_record *rec);
+void build_add_send(struct build *b, const struct tess_record *rec);
 /* a collective of memory along a mesh dimension, whose counts the caller sets, */
 struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
                                        const struct value *src, const struct value *dst);

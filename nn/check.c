@@ -23,14 +23,18 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 		(rec->out[0] == b->p->logits && b->p->logits_root >= 0);
 
 	for (int32_t i = 0; i < rec->nout && !same && !b->status; i++) {
-		const struct value *v = build_get_value(b, rec->out[i]);
 		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
+		const struct value *v;
 
 		s->check = (struct tess_check){ .record = rec,
 			                        .tensor = rec->out[i],
 			                        .program = b->p,
 			                        .rank = b->l->rank,
-			                        .view = build_make_view(v) };
+			                        .view = { .ndim = 2 } };
+		if (!build_has_record(b, rec)) /* another stage makes it, and this one looks on */
+			continue;
+		v = build_get_value(b, rec->out[i]);
+		s->check.view = build_make_view(v);
 		build_add_pointer(b, &s->check.view.data, v);
 	}
 }
@@ -123,7 +127,7 @@ static struct finding scan_part(const struct tess_check *c)
 
 /*
  * The lowest rank that holds what `rank` does: that is first where the value is replicated. Along
- * dp each has tokens of its own, and sums over them.
+ * dp each has tokens of its own, and sums over them; along pp the ranks of one stage have a value.
  */
 static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {
@@ -132,7 +136,7 @@ static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 	bool apart = tokens && (c->tensor->dim[0] == tokens || c->tensor->sum == tokens);
 
 	for (int32_t i = 0; i < mesh->ndims; i++)
-		if (c->tensor->place[i].kind == TESS_REPLICATE &&
+		if (c->tensor->place[i].kind == TESS_REPLICATE && i != c->program->pipeline_along &&
 		    !(apart && i == c->program->data_along))
 			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
 	return rank;

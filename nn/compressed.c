@@ -176,6 +176,8 @@ uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess
 	uint64_t bytes = w->table ? 0 : tess_width(w->dtype);
 	struct tess_view v;
 
+	if (!tess_program_has_stage(p, rank, w->stage))
+		return 0;
 	if (w->compressed) {
 		v = tess_weight_view_compressed(p, w, rank);
 		return tess_view_count_compressed_bytes(&v);

@@ -10,7 +10,7 @@
 struct tess_kept {
 	const struct tess_opened_device *device; /* borrowed */
 	const char *where; /* the weight */
-	char *data; /* of the device; NULL: the weight has no such thing */
+	char *data; /* of the device; NULL: the weight has no such thing, or n is 0 */
 	int32_t dtype;
 	int64_t n; /* elements */
 	bool writes; /* what is mapped is written */

@@ -182,6 +182,9 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	case TESS_REC_MOVE:
 		build_add_move(b, rec);
 		break;
+	case TESS_REC_SEND:
+		build_add_send(b, rec);
+		break;
 	case TESS_REC_SPLIT:
 		lower_split(b, rec);
 		break;
@@ -282,7 +285,8 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
 		if (p->training)
 			build_gather_weights(&b);
-		lower_record(&b, p->record[b.record]);
+		if (build_has_record(&b, p->record[b.record]))
+			lower_record(&b, p->record[b.record]);
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}

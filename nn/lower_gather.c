@@ -72,9 +72,9 @@ static void plan_runs(struct build *b, int32_t nuses)
 		return;
 	}
 	for (int32_t i = 0; i < p->nrecords; i++) {
-		uint64_t more = p->record[i]->kind == TESS_REC_GRADIENT
-		                        ? 0
-		                        : add_weights(b, p->record[i], false);
+		bool reads = p->record[i]->kind != TESS_REC_GRADIENT &&
+		             build_has_record(b, p->record[i]);
+		uint64_t more = reads ? add_weights(b, p->record[i], false) : 0;
 
 		if (!more)
 			continue;

@@ -48,6 +48,11 @@ struct build_gradients {
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
+static bool gives_gradient(const struct build *b, const struct tess_record *rec)
+{
+	return rec->kind == TESS_REC_GRADIENT && build_has_record(b, rec);
+}
+
 static bool is_added(const struct tess_record *rec)
 {
 	return rec->num[TESS_REC_GRADIENT_ADDED] != 0;
@@ -285,7 +290,7 @@ void build_place_gradients(struct build *b)
 	int32_t n = 0;
 
 	for (int32_t i = 0; i < p->nrecords; i++)
-		if (p->record[i]->kind == TESS_REC_GRADIENT)
+		if (gives_gradient(b, p->record[i]))
 			n += count_slots(b, i);
 	b->gradients = g;
 	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
@@ -299,7 +304,7 @@ void build_place_gradients(struct build *b)
 		return;
 	}
 	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
-		if (p->record[i]->kind == TESS_REC_GRADIENT)
+		if (gives_gradient(b, p->record[i]))
 			assign_record(b, i);
 	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
 		place_bucket(b, &g->bucket[i]);

@@ -9,6 +9,8 @@
  *	Partial -> Shard(a)	the exact sum, a share to each rank
  *	Replicate -> Partial	kept on rank 0
  *
+ * And of a value to another stage of a pipeline: send and recv.
+ *
  * On a device whose sums are not exact a sum is one all_reduce or reduce_scatter.
  */
 #include "core/base/status.h"
@@ -82,14 +84,14 @@ struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t k
 	s->along = along;
 	*c = (struct tess_coll){ .size = sizeof *c,
 		                 .kind = kind,
-		                 .dtype = src->dtype,
+		                 .dtype = src ? src->dtype : dst->dtype,
 		                 .op = TESS_SUM,
 		                 .mem = b->p->device ? b->p->device->mem : TESS_HOST,
 		                 .where = b->p->record[b->record]->module };
-	if (!b->status) {
+	if (!b->status && src)
 		build_add_pointer(b, (void **)&c->src, src);
+	if (!b->status && dst)
 		build_add_pointer(b, &c->dst, dst);
-	}
 	return c;
 }
 
@@ -425,4 +427,53 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	} else {
 		add_all_to_all(b, x, from, to);
 	}
+}
+
+/* All nodes and rows of a value without gaps: it, or a copy. */
+static struct value make_dense(struct build *b, const struct value *x)
+{
+	bool gaps = x->partial && x->nodes > 1 && x->node_stride != x->rows * x->cols;
+	struct value dense;
+
+	if (build_is_dense(x) && !gaps)
+		return *x;
+	dense = build_add_temporary(b, x->partial ? x->nodes : 0, x->rows, x->cols, x->dtype);
+	dense.partial = x->partial;
+	build_add_copy(b, x, &dense);
+	return dense;
+}
+
+/* Whether this rank has, or gets, the logits, if they are for one rank, and has its coordinates. */
+static bool is_beside_logits_root(const struct build *b)
+{
+	const struct tess_program *p = b->p;
+
+	for (int32_t i = 0; i < p->mesh.ndims; i++)
+		if (i != p->pipeline_along &&
+		    tess_program_get_cut(p, b->l->rank, i).rank !=
+		            tess_program_get_cut(p, p->logits_root, i).rank)
+			return false;
+	return true;
+}
+
+/* Between ranks that have the same coordinates but for their stages, and so parts of one size. */
+void build_add_send(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_tensor *x = rec->in[0];
+	int32_t to = (int32_t)rec->num[TESS_REC_SEND_TO];
+	bool sends = tess_program_get_stage(b->p, b->l->rank) == rec->stage;
+	struct value v;
+	struct tess_coll *c;
+
+	if (x == b->p->logits && b->p->logits_root >= 0 && !is_beside_logits_root(b))
+		return;
+	v = *build_get_value(b, x);
+	if (!v.rows || !v.cols || (v.partial && !v.nodes))
+		return;
+	if (sends)
+		v = make_dense(b, &v);
+	c = build_add_collective(b, rec->along, sends ? TESS_SEND : TESS_RECV, sends ? &v : NULL,
+	                         sends ? NULL : &v);
+	c->peer = sends ? to : rec->stage;
+	c->count = (uint64_t)((v.partial ? v.nodes : 1) * v.rows * v.cols);
 }

@@ -329,7 +329,7 @@ static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool re
 	tess_kept_open(g->s, g->tensor->weight, g->what, false, &g->kept);
 	width = tess_width(g->kept.dtype);
 	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
-	if (!g->kept.data)
+	if (!g->kept.data && g->kept.n) /* of a weight of another stage no elements are kept */
 		return tess_fail(TESS_EINVAL,
 		                 "%s has no such state: it is not trained, or the "
 		                 "optimizer keeps none",

@@ -437,7 +437,7 @@ tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess
 		while (k < plan->nrules && strcmp(plan->rule[k].dim, d->name) != 0)
 			k++;
 		if (k == plan->nrules && d->size > 1 && strcmp(d->name, "tp") != 0 &&
-		    strcmp(d->name, "dp") != 0)
+		    strcmp(d->name, "dp") != 0 && strcmp(d->name, "pp") != 0)
 			return tess_fail(TESS_EINVAL,
 			                 "plan %s has no rule for mesh dimension %s, along which "
 			                 "all ranks would compute the same; leave %s out, or name "

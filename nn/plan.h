@@ -54,8 +54,8 @@ tess_status tess_plan_find(const struct tess_plan *p, const struct tess_mesh_sha
                            int32_t *out);
 /*
  * TESS_EINVAL: the mesh lacks the dimension of a rule, which would be ignored; or it has one other
- * than tp and dp that no rule is for, along which all ranks would compute the same. Rules of ep may
- * take tp's ranks.
+ * than tp, dp and pp that no rule is for, along which all ranks would compute the same. Rules of ep
+ * may take tp's ranks.
  */
 tess_status tess_plan_check_mesh(const struct tess_plan *p, const struct tess_mesh_shape *mesh);
 /* Whether a pattern matches the path of a module, whose first component it may leave out. */

@@ -52,6 +52,7 @@ const char *tess_record_kind_name(int32_t kind)
 		{ TESS_REC_GRADIENT, "gradient" },
 		{ TESS_REC_EXCHANGE, "exchange" },
 		{ TESS_REC_SEQUENCE_SUM, "sequence_sum" },
+		{ TESS_REC_SEND, "send" },
 	};
 
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -105,6 +106,16 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 	return w->place[along].dim == w->out_dim  ? TESS_ROLE_OUT
 	       : w->place[along].dim == w->in_dim ? TESS_ROLE_IN
 	                                          : TESS_ROLE_EXPERTS;
+}
+
+int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
+{
+	return tess_program_get_cut(p, rank, p->pipeline_along).rank;
+}
+
+bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage)
+{
+	return stage == TESS_STAGES_ALL || stage == tess_program_get_stage(p, rank);
 }
 
 struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)

@@ -27,8 +27,13 @@ enum {
 	TESS_REC_JOIN_HEADS, /* the backward of split_heads */
 	TESS_REC_GRADIENT, /* a value into the gradient memory of its weight */
 	TESS_REC_EXCHANGE, /* query heads to the ranks that hold their key-value head */
-	TESS_REC_SEQUENCE_SUM /* sums of tokens that ranks share, over the sequences of a step */
+	TESS_REC_SEQUENCE_SUM, /* sums of tokens that ranks share, over the sequences of a step */
+	TESS_REC_SEND /* a value to a stage that reads it and did not make it */
 };
+/* A send record has the stage that gets its operand. */
+enum { TESS_REC_SEND_TO };
+/* The stage of records that each stage runs. */
+enum { TESS_STAGES_ALL = -1 };
 /* A gradient record's number: 1 where it is added to what is there. */
 enum { TESS_REC_GRADIENT_ADDED };
 /* A linear_dw record has, after the numbers of the op, 1 for a weight [in, out]. */
@@ -86,6 +91,7 @@ struct tess_weight { /* a parameter, as one op uses it */
 	int32_t index; /* among the program's weights */
 	struct tess_files files; /* where it is stored */
 	bool absent; /* these are not there: its dtype is that of config.json */
+	int32_t stage; /* that has it, along pp */
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none. Three: 0 is the expert */
 	const struct tess_dim *dim[3];
 	const struct tess_place *place; /* along each mesh dimension, while it is used */
@@ -105,7 +111,8 @@ struct tess_record {
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
 	double num[12];
-	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM: the mesh dimension */
+	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND: the mesh dimension */
+	int32_t stage; /* that runs it, along pp; a SEND: that has the value */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* that made the call */
 	void *state;
@@ -181,6 +188,7 @@ struct tess_program {
 	/* [tokens]; of training with a part for each sequence, and all sequences of the step */
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp of training, if it has several ranks; else -1 */
+	int32_t pipeline_along; /* mesh dimension pp, if it has several ranks; else -1 */
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one for each weight, in the order of its records */
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */
@@ -227,6 +235,11 @@ static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
 	v->shape[axis + 1] = shape;
 	v->stride[axis + 1] = stride;
 }
+
+/* The pipeline stage of a rank: its coordinate along pp; 0: there is no such dimension. */
+int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank);
+/* Whether `rank` runs a record of this stage, or has a weight of it. */
+bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage);
 
 struct tess_cut { /* part `rank` of `nranks` */
 	int32_t nranks, rank;

@@ -7,6 +7,7 @@
 #include "core/registry/returned.h"
 #include "nn/backward.h"
 #include "nn/compressed.h"
+#include "nn/pipeline.h"
 #include "nn/recorder.h"
 
 #include <stdio.h>
@@ -222,7 +223,9 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 		st = open_style_state(r, m);
 	if (!st)
 		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
-	return st ? st : check_layout(m);
+	if (!st)
+		st = check_layout(m);
+	return st ? st : tess_pipeline_open_module(r, m);
 }
 
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
@@ -496,6 +499,7 @@ static tess_status hash_records(struct tess_program *p)
 		if (rec->kind == TESS_OP_ROPE)
 			h = hash_rope(h, &p->rope[(int)rec->num[TESS_REC_ROPE_TABLE]]);
 		h = hash_bytes(h, &rec->along, sizeof rec->along);
+		h = hash_bytes(h, &rec->stage, sizeof rec->stage);
 		for (int32_t k = 0; k < rec->nin; k++)
 			h = hash_tensor(h, p, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)
@@ -516,6 +520,7 @@ static tess_status hash_records(struct tess_program *p)
 
 static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *logits)
 {
+	int32_t nforward;
 	tess_status st = TESS_OK;
 
 	if (!r->status && !logits)
@@ -535,8 +540,10 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_check_rules(r);
 	if (!r->status)
 		tess_program_set_router_math(r->p);
+	nforward = r->p->nrecords;
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
+	tess_pipeline_cut(r, nforward);
 	if (!r->status && r->options->weights)
 		st = tess_program_compress(r->p, r->options->weights);
 	if (!r->status && !st && r->options->math == TESS_BF16)
@@ -553,6 +560,14 @@ static const struct tess_place *make_whole_place(struct tess_program *p)
 	for (int32_t i = 0; i < p->mesh.ndims && place; i++)
 		place[i] = tess_place_replicate();
 	return place;
+}
+
+/* The mesh dimension that cuts the program into stages; -1: there is one stage. */
+static int32_t find_pipeline(const struct tess_mesh_shape *mesh)
+{
+	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2);
+
+	return pp >= 0 && mesh->dim[pp].size > 1 ? pp : -1;
 }
 
 tess_status tess_program_record(const struct tess_record_options *options,
@@ -572,6 +587,7 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	p->nselected = options->nselected;
 	p->logits_root = options->logits_root;
 	p->vocabulary_along = -1;
+	p->pipeline_along = find_pipeline(&p->mesh);
 	p->max_positions = options->positions;
 	p->check = options->check;
 	p->device = options->device;

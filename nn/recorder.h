@@ -14,6 +14,8 @@ struct tess_recorder {
 	const struct tess_entered *path; /* the innermost module that is entered; NULL: none */
 	const struct tess_module *modules; /* all, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */
+	struct tess_stage_begin *stage_begins; /* of a pipeline, as the plan has them */
+	int32_t nstage_begins;
 };
 
 struct tess_entered { /* a module that is entered */

@@ -128,10 +128,7 @@ static void set_groups(struct tess_runner *s)
 	}
 	s->rank = tess_group_rank(p->group);
 	s->groups = (struct tess_run_groups){ .all = p->group, .along = p->along };
-	s->step.shared = p->along[0];
-	for (int32_t i = 1; i < p->mesh.ndims; i++)
-		if (tess_group_size(p->along[i]) > tess_group_size(s->step.shared))
-			s->step.shared = p->along[i];
+	s->step.shared = tess_step_memory_choose_group(&p->mesh, p->along);
 }
 
 /* This rank's share of what is free, an eighth of which is left for the rest; 0: unknown. */
@@ -190,6 +187,10 @@ static tess_status open_runner(struct tess_runner *s)
 		s->programs.all = parts->all;
 		st = tess_programs_record_first(&s->programs, one_row);
 	}
+	/* stages have other steps, and cannot agree on graphs with calls in them */
+	if (!st && s->programs.first->program->pipeline_along >= 0 &&
+	    s->groups.graphs == TESS_GRAPHS_CALLS)
+		s->groups.graphs = TESS_GRAPHS_OPS;
 	if (!st)
 		st = tess_unexpected_check(s->programs.first->program, parts->model, parts->source,
 		                           tess_group_rank(parts->all) == 0);

@@ -6,6 +6,17 @@
 
 #include <stdlib.h>
 
+struct tess_group *tess_step_memory_choose_group(const struct tess_mesh_shape *mesh,
+                                                 struct tess_group *const *along)
+{
+	int32_t best = 0, pp = tess_mesh_shape_find(mesh, "pp", 2);
+
+	for (int32_t i = 1; i < mesh->ndims; i++)
+		if (best == pp || (i != pp && mesh->dim[i].size > mesh->dim[best].size))
+			best = i;
+	return along[best];
+}
+
 /* ---- step arena ------------------------------------------------------------------------------ */
 
 static void free_step(struct tess_step_memory *s)

@@ -18,6 +18,9 @@ struct tess_step_memory { /* {0}, but for what is borrowed: nothing is allocated
 	int64_t ninputs;
 };
 
+/* The group for `shared`, of those along each dimension of a mesh: along pp no sum is added. */
+struct tess_group *tess_step_memory_choose_group(const struct tess_mesh_shape *mesh,
+                                                 struct tess_group *const *along);
 /*
  * The step arena, for a program that no step has run: it fits the largest. Collective over
  * `shared`; the caller agrees on the status with the other ranks, and sets `moved`: this program

@@ -43,7 +43,7 @@ struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, 
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank)
 {
-	int64_t n = 1;
+	int64_t n = tess_program_has_stage(p, rank, w->stage);
 
 	for (int32_t a = 0; a < w->ndim; a++) {
 		struct tess_cut cut = tess_program_find_cut(p, rank, w->place, a);
@@ -86,6 +86,8 @@ static bool is_first_copy(const struct tess_program *p, const struct tess_weight
 	for (int32_t i = 0; i < p->mesh.ndims; i++) {
 		bool shares = i == p->data_along && is_cut(w, storage);
 
+		if (i == p->pipeline_along) /* the ranks of other stages keep nothing */
+			continue;
 		if (w->place[i].kind != TESS_SHARD &&
 		    tess_mesh_shape_coordinate(&p->mesh, i, rank) >=
 		            (shares ? tess_program_count_shards(p) : 1))

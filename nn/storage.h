@@ -29,7 +29,7 @@ int32_t tess_program_count_shards(const struct tess_program *p);
 /* Of n elements the share of a rank, by its coordinate along dp. */
 struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, int32_t coordinate);
 
-/* Elements of the local part. */
+/* Elements of the local part; 0 where the weight is in another stage of a pipeline. */
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank);
 /* The span of them that `rank` keeps. */

@@ -34,10 +34,7 @@ static void set_trainer_groups(struct tess_trainer *t)
 		t->nreplicas = mesh->dim[dp].size;
 		t->replica = tess_group_rank(t->replicas);
 	}
-	t->memory.shared = t->parts.along[0];
-	for (int32_t i = 1; i < mesh->ndims; i++)
-		if (tess_group_size(t->parts.along[i]) > tess_group_size(t->memory.shared))
-			t->memory.shared = t->parts.along[i];
+	t->memory.shared = tess_step_memory_choose_group(mesh, t->parts.along);
 }
 
 /* One sequence of one id for each replica, by which the parameters are known. */

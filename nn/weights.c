@@ -569,6 +569,8 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 	if (!st && (!h.view || !h.allocated))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
+		if (!tess_program_has_stage(p, rank, p->weight[i]->stage))
+			continue;
 		if (p->weight[i]->compressed)
 			st = load_compressed_or_stored(&l, i);
 		else if (p->weight[i]->table)

@@ -137,22 +137,42 @@ struct tess_mesh_shape tess_mesh_shape_make(const char *name, int32_t n)
 	return s;
 }
 
-struct tess_mesh_shape tess_mesh_shape_remove(const struct tess_mesh_shape *s, const char *name)
+static struct tess_mesh_shape remove_dim(const struct tess_mesh_shape *s, const char *name)
 {
 	struct tess_mesh_shape left = { 0 };
 
 	for (int32_t i = 0; i < s->ndims; i++)
 		if (strcmp(s->dim[i].name, name) != 0)
 			left.dim[left.ndims++] = s->dim[i];
-	if (!left.ndims)
-		return tess_mesh_shape_make("tp", 1);
 	set_strides(&left);
 	return left;
 }
 
+struct tess_mesh_shape tess_mesh_shape_complete(const struct tess_mesh_shape *s)
+{
+	static const char *const without_plan[] = { "ddp", "dp", "pp" };
+	struct tess_mesh_shape whole = *s;
+	int32_t n = 0;
+
+	for (size_t i = 0; i < sizeof without_plan / sizeof *without_plan; i++)
+		n += tess_mesh_shape_find(s, without_plan[i], strlen(without_plan[i])) >= 0;
+	if (n < s->ndims)
+		return whole;
+	whole.dim[whole.ndims++] = tess_mesh_shape_make("tp", 1).dim[0];
+	set_strides(&whole);
+	return whole;
+}
+
+struct tess_mesh_shape tess_mesh_shape_get_replica(const struct tess_mesh_shape *s)
+{
+	struct tess_mesh_shape left = remove_dim(s, "dp");
+
+	return tess_mesh_shape_complete(&left);
+}
+
 struct tess_mesh_shape tess_mesh_shape_merge(const struct tess_mesh_shape *s, int32_t i)
 {
-	struct tess_mesh_shape merged = tess_mesh_shape_remove(s, s->dim[i].name);
+	struct tess_mesh_shape merged = remove_dim(s, s->dim[i].name);
 
 	merged.dim[i].size *= s->dim[i].size;
 	set_strides(&merged);

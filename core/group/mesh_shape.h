@@ -25,8 +25,10 @@ struct tess_mesh_shape { /* a value; the last dimension varies fastest */
 tess_status tess_mesh_shape_parse(const char *text, int32_t nranks, struct tess_mesh_shape *out);
 /* One dimension of n ranks. */
 struct tess_mesh_shape tess_mesh_shape_make(const char *name, int32_t n);
-/* What is left without dimension `name`, if the mesh has it; nothing: "tp=1". */
-struct tess_mesh_shape tess_mesh_shape_remove(const struct tess_mesh_shape *s, const char *name);
+/* Behind its dimensions tp=1, which plans are for, if it has none but ddp, dp and pp. */
+struct tess_mesh_shape tess_mesh_shape_complete(const struct tess_mesh_shape *s);
+/* The ranks that run one copy of a model: without dp, and complete. */
+struct tess_mesh_shape tess_mesh_shape_get_replica(const struct tess_mesh_shape *s);
 /* Dimension i and the one after it as one, which has the latter's name: the ranks stay. */
 struct tess_mesh_shape tess_mesh_shape_merge(const struct tess_mesh_shape *s, int32_t i);
 /* "dp=2,tp=4" */

@@ -47,7 +47,7 @@ static inline const char *tess_op_name(int32_t op) /* "sum" */
 	return tess_name_of(names, TESS_BXOR + 1, op);
 }
 
-/* "Replicate", "Shard(1)", "Partial", "as is"; may use `text`. */
+/* "Replicate", "Shard(1)", "Stage(0)", "Partial", "as is"; may use `text`. */
 enum { TESS_PLACE_SIZE = 24 };
 static inline const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
 {
@@ -57,7 +57,9 @@ static inline const char *tess_place_format(struct tess_place p, char text[TESS_
 	case TESS_PARTIAL:
 		return "Partial";
 	case TESS_SHARD:
-		snprintf(text, TESS_PLACE_SIZE, "Shard(%d)", (int)p.dim);
+	case TESS_STAGE:
+		snprintf(text, TESS_PLACE_SIZE, "%s(%d)", p.kind == TESS_SHARD ? "Shard" : "Stage",
+		         (int)p.dim);
 		return text;
 	default:
 		return "as is";

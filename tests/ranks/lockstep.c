@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/coll.h>
 
 /* Pages for all positions of one slot, class by class. */
 static void make_pages(const struct tess_rank_program *low, struct tess_memory *mem)
@@ -231,7 +232,8 @@ static bool find_ready_group(const struct tess_mesh_shape *mesh, const struct te
 {
 	const struct tess_mesh_dim *d = s[r] ? &mesh->dim[s[r]->along] : NULL;
 
-	if (!d || r / d->stride % d->size)
+	if (!d || r / d->stride % d->size ||
+	    (s[r]->kind == TESS_STEP_COLL && tess_kind_is_p2p(s[r]->coll.kind)))
 		return false;
 	for (int32_t k = 0; k < d->size; k++) {
 		group[k] = s[r + k * d->stride];
@@ -240,6 +242,27 @@ static bool find_ready_group(const struct tess_mesh_shape *mesh, const struct te
 			return false;
 	}
 	return true;
+}
+
+/* Moves the message of rank r, if it and its peer stand at one; returns the peer, or -1. */
+static int32_t move_message(const struct tess_mesh_shape *mesh, const struct tess_step *const *s,
+                            int32_t r)
+{
+	const struct tess_mesh_dim *d;
+	const struct tess_step *to;
+	int32_t peer;
+
+	if (!s[r] || s[r]->kind != TESS_STEP_COLL || s[r]->coll.kind != TESS_SEND)
+		return -1;
+	d = &mesh->dim[s[r]->along];
+	peer = r + (s[r]->coll.peer - r / d->stride % d->size) * d->stride;
+	to = s[peer];
+	if (!to || to->kind != TESS_STEP_COLL || to->coll.kind != TESS_RECV ||
+	    to->record != s[r]->record || to->coll.peer != r / d->stride % d->size ||
+	    to->coll.count != s[r]->coll.count)
+		return -1;
+	memcpy(to->coll.dst, s[r]->coll.src, 4 * s[r]->coll.count);
+	return peer;
 }
 
 /* Each collective when all ranks of its group have reached it: replicas may differ in sequences. */
@@ -254,8 +277,14 @@ tess_status lockstep_run_ranks(const struct tess_mesh_shape *mesh, struct lockst
 		moved = false;
 		for (int32_t r = 0; r < mesh->nranks; r++) {
 			const struct tess_mesh_dim *d;
+			int32_t peer = move_message(mesh, s, r);
 
-			if (!find_ready_group(mesh, s, r, group))
+			if (peer >= 0) {
+				s[r] = run_to_collective(&rank[r]);
+				s[peer] = run_to_collective(&rank[peer]);
+				moved = true;
+			}
+			if (peer >= 0 || !find_ready_group(mesh, s, r, group))
 				continue;
 			d = &mesh->dim[s[r]->along];
 			perform_collective(d->size, group);

@@ -193,14 +193,19 @@ static tess_status collect_gradient(const struct tess_program *p, const struct l
 	const struct tess_weight *w = p->weight[i];
 	int64_t count = lockstep_count_elements(w);
 	char *seen;
+	bool trained = false;
 	tess_status st = TESS_OK;
 
-	if (!rank[0].low->gradient[i].data)
+	for (int32_t r = 0; r < p->mesh.nranks; r++)
+		trained = trained || rank[r].low->gradient[i].data;
+	if (!trained)
 		return TESS_OK;
 	out->data[i] = calloc((size_t)count, 4);
 	seen = calloc((size_t)count, 1);
 	for (int32_t r = 0; r < p->mesh.nranks && !st; r++)
-		st = merge_gradient(p, r, w, rank[r].low->gradient[i].data, out->data[i], seen);
+		if (tess_program_has_stage(p, r, w->stage))
+			st = merge_gradient(p, r, w, rank[r].low->gradient[i].data, out->data[i],
+			                    seen);
 	for (int64_t k = 0; k < count && !st; k++)
 		if (!seen[k])
 			st = tess_fail(TESS_EBUG, "%s: no rank has element %lld", w->name,

@@ -284,7 +284,7 @@ static struct schedule draw_schedule(uint64_t seed)
 		              .nranks = 1 + (int)draw_below(&seed, 8),
 		              .n = 1 + (int)draw_below(&seed, PROMPTS),
 		              .plan = plans[draw_below(&seed, 3)] };
-	int tp = c.nranks, dp = 1 + (int)draw_below(&seed, 4);
+	int tp = c.nranks, dp = 1 + (int)draw_below(&seed, 4), pp = 1;
 	uint64_t page;
 
 	draw_order(&c, &seed);
@@ -293,11 +293,17 @@ static struct schedule draw_schedule(uint64_t seed)
 		tp /= dp;
 		snprintf(c.mesh, sizeof c.mesh, tp > 1 ? "dp=%d,tp=%d" : "dp=%d", dp, tp);
 	}
+	if (draw_below(&seed, 3) == 0 && tp % 2 == 0) {
+		pp = 2;
+		tp /= 2;
+		snprintf(c.mesh, sizeof c.mesh, "dp=%d,pp=2%s", c.nranks / (2 * tp),
+		         tp > 1 ? ",tp" : "");
+	}
 	c.chunk = (int64_t)draw_below(&seed, 1 + draw_below(&seed, 600));
 	c.batch = (int32_t)draw_below(&seed, 1 + draw_below(&seed, PROMPTS));
-	/* stories260K: 5 layers, 4 key-value heads of 8 */
-	page = (c.plan && !strcmp(c.plan, "none") ? 4 : kv_heads[tp]) * 5 * 2 * 8 * PAGE *
-	       (c.kv ? 2 : 4);
+	/* stories260K: 5 layers, 3 in the second of two stages; 4 key-value heads of 8 */
+	page = (c.plan && !strcmp(c.plan, "none") ? 4 : kv_heads[tp]) * (pp > 1 ? 3 : 5) * 2 * 8 *
+	       PAGE * (c.kv ? 2 : 4);
 	if (draw_below(&seed, 2))
 		c.kv_memory = page * (TEXT_PAGES + draw_below(&seed, 60));
 	c.cut = draw_below(&seed, 2);

@@ -156,6 +156,8 @@ static const struct layout {
 	{ "dp=2,tp=2", OVER("dp:**=zero3"), 3, 9000, true, NULL },
 	{ "dp=2,tp=2", OVER("dp:**=zero3"), 3, 9000, true, "tp+sp" },
 	{ "ddp=2,dp=2", OVER("dp:**=zero1"), 8, 0, true, NULL },
+	{ "dp=2,pp=2", OVER("dp:**=zero3"), 3, 9000, true, NULL },
+	{ "pp=2,dp=2,tp=2", OVER("dp:**=zero1"), 8, 9000, false, "tp+sp" },
 	{ "ddp=2,dp=2,tp=1", OVER("dp:**=zero3"), 8, 9000, false, NULL },
 	/* a head that reads a part of a whole table */
 	{ "dp=2,tp=2", OVER("dp:**=zero3", "tp:?transformer.wte=replicate"), 3, 9000, false, NULL },

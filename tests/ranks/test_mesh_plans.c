@@ -4,14 +4,10 @@
  */
 #include "../unit/draw.h"
 #include "../unit/suite.h"
+#include "checkpoint_fixture.h"
 #include "core/base/option.h"
-#include "core/base/status.h"
-#include "core/registry/registry.h"
-#include "hf/checkpoint.h"
 #include "lockstep.h"
 #include "nn/weights.h"
-
-#include <stdio.h>
 
 #define L "model.layers.*."
 #define ATTENTION \
@@ -91,27 +87,11 @@ static const struct mesh_plan mesh_plans[] = {
 	  { "tp=2,xp=2", "tp=3,xp=2" } },
 };
 
-struct mesh_fixture {
-	struct tess_checkpoint *checkpoint;
-	struct tess_source source;
-	const struct tess_model *model;
-};
-
-static void open_mesh_fixture(const char *dir, struct mesh_fixture *f)
-{
-	char path[512];
-
-	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
-	ck_assert_msg(!tess_checkpoint_open(path, false, &f->checkpoint), "%s", tess_error());
-	f->source = tess_checkpoint_make_source(f->checkpoint);
-	ck_assert_msg(!tess_plugin_find_model("llama", &f->model), "%s", tess_error());
-}
-
 static const int32_t mesh_ids[] = { 1, 5, 90, 33, 5, 71, 2 };
 enum { IDS = sizeof mesh_ids / sizeof *mesh_ids };
 
-static tess_status run_on_mesh(const struct mesh_fixture *f, const char *json, const char *mesh,
-                               float **logits, int64_t *count)
+static tess_status run_on_mesh(const struct checkpoint_fixture *f, const char *json,
+                               const char *mesh, float **logits, int64_t *count)
 {
 	struct lockstep how = { f->model, &f->source, json, 1, mesh_ids, IDS, true, mesh };
 
@@ -119,8 +99,8 @@ static tess_status run_on_mesh(const struct mesh_fixture *f, const char *json, c
 }
 
 /* A step of training, of two sequences. */
-static tess_status train_on_mesh(const struct mesh_fixture *f, const char *json, const char *mesh,
-                                 struct lockstep_gradients *out)
+static tess_status train_on_mesh(const struct checkpoint_fixture *f, const char *json,
+                                 const char *mesh, struct lockstep_gradients *out)
 {
 	static const int64_t lengths[] = { 35, 3 };
 	int32_t ids[38], labels[38];
@@ -137,8 +117,8 @@ static tess_status train_on_mesh(const struct mesh_fixture *f, const char *json,
 }
 
 /* Training gives the gradients of one rank, also with replicas, or says that it cannot be. */
-static bool check_training_on_mesh(const struct mesh_fixture *f, const char *json, const char *mesh,
-                                   const struct lockstep_gradients *want)
+static bool check_training_on_mesh(const struct checkpoint_fixture *f, const char *json,
+                                   const char *mesh, const struct lockstep_gradients *want)
 {
 	struct lockstep_gradients have;
 	char replicas[64], what[4096];
@@ -159,12 +139,12 @@ START_TEST(same_bits_on_a_mesh)
 {
 	const struct mesh_plan *p = &mesh_plans[_i];
 	struct lockstep_gradients gradients;
-	struct mesh_fixture f;
+	struct checkpoint_fixture f;
 	char one[64], *at;
 	float *want, *have;
 	int64_t count, other;
 
-	open_mesh_fixture(p->checkpoint, &f);
+	open_checkpoint_fixture(p->checkpoint, &f);
 	ck_assert_msg(!run_on_mesh(&f, "none", "tp=1", &want, &count), "%s", tess_error());
 	/* on one rank in the same plan: a weight whose style has hooks is an op of its own */
 	for (snprintf(one, sizeof one, "%s", p->mesh[0]), at = one; *at; at++)
@@ -237,7 +217,7 @@ static void draw_plan(uint64_t *seed, char *json, size_t size)
 START_TEST(random_plans)
 {
 	static const char *const meshes[] = { "tp=2,xp=2", "tp=3,xp=2", "tp=2,xp=3" };
-	struct mesh_fixture f;
+	struct checkpoint_fixture f;
 	float *want, *have;
 	int64_t count, other;
 	struct lockstep_gradients gradients;
@@ -245,7 +225,7 @@ START_TEST(random_plans)
 	int accepted = 0, trained = 0;
 	char json[4096];
 
-	open_mesh_fixture(UNTIED, &f);
+	open_checkpoint_fixture(UNTIED, &f);
 	ck_assert_msg(!run_on_mesh(&f, "none", "tp=1", &want, &count), "%s", tess_error());
 	ck_assert_msg(!train_on_mesh(&f, "none", "tp=1", &gradients), "%s", tess_error());
 	for (int i = 0; i < 600 / (2 * THIN - 1); i++) {
@@ -307,11 +287,11 @@ static const struct mesh_refusal {
 START_TEST(refuses_on_a_mesh)
 {
 	const struct mesh_refusal *r = &mesh_refusals[_i];
-	struct mesh_fixture f;
+	struct checkpoint_fixture f;
 	float *logits;
 	int64_t count;
 
-	open_mesh_fixture(UNTIED, &f);
+	open_checkpoint_fixture(UNTIED, &f);
 	ck_assert_msg(run_on_mesh(&f, r->json, r->mesh, &logits, &count) == TESS_EINVAL,
 	              "not refused: %s on %s", r->json, r->mesh);
 	ck_assert_msg(strstr(tess_error(), r->says) != NULL, "\"%s\" is not in: %s", r->says,

@@ -3,36 +3,14 @@
  * less memory; which records are repeated, and which patterns are refused.
  */
 #include "../unit/suite.h"
+#include "checkpoint_fixture.h"
 #include "core/base/option.h"
-#include "core/base/status.h"
-#include "core/registry/registry.h"
-#include "hf/checkpoint.h"
 #include "lockstep.h"
 #include "nn/lower.h"
 #include "nn/weights.h"
 
-#include <check.h>
-#include <stdio.h>
-
 enum { SEQUENCES = 3, TOKENS = 40 + 7 + 33 };
 static const int64_t some_lengths[SEQUENCES] = { 40, 7, 33 };
-
-struct checkpoint_fixture {
-	struct tess_checkpoint *checkpoint;
-	struct tess_source source;
-	const struct tess_model *model;
-};
-
-static void open_checkpoint_fixture(const char *dir, struct checkpoint_fixture *f)
-{
-	char path[512];
-
-	snprintf(path, sizeof path, "%s/%s", SOURCE_ROOT, dir);
-	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &f->checkpoint), "%s",
-	              tess_error());
-	f->source = tess_checkpoint_make_source(f->checkpoint);
-	ck_assert(!tess_plugin_find_model(tess_checkpoint_config(f->checkpoint)->type, &f->model));
-}
 
 static tess_status train_once(const struct checkpoint_fixture *f, const char *plan,
                               const char *mesh, const char *const *recompute,

@@ -115,6 +115,8 @@ static const struct matrix_row {
 	{ "ddp", "", { "", "", "", "", "", "", "" }, "", "" },
 	{ "zero1", "", { "", "", "", "", "", "", "" }, "", "" },
 	{ "zero3", "", { "", "", "", "", "", "", "" }, "", "" },
+	/* for mesh dimension pp: test_pipeline.c */
+	{ "stage", "", { "", "", "", "", "", "", "" }, "", "" },
 	/* of one of the two parameters: the other must follow by a rule of its own */
 	{ "moe_tp_gate_up_colwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
 	{ "moe_tp_down_rowwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },

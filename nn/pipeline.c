@@ -1,0 +1,400 @@
+#include "nn/pipeline.h"
+
+#include "core/base/status.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+struct tess_stage_begin { /* of a stage */
+	const char *module;
+	int32_t record; /* the first */
+};
+
+struct block { /* a run of records of the forward that is in one stage: of a numbered module */
+	int32_t first;
+	uint64_t bytes; /* of the weights that it is the first to read */
+};
+
+struct pipeline {
+	struct tess_recorder *r;
+	struct tess_program *p;
+	int32_t nforward, nstages;
+	int32_t tail; /* the first record behind the numbered modules */
+	int32_t *first; /* by stage: its first record */
+	bool *placed; /* by weight: its stage is known */
+	int32_t *home; /* by value: the stage that makes it; TESS_STAGES_ALL: an input */
+	int32_t *made; /* by value: the record that makes it, or -1 */
+	bool *has; /* by value and stage */
+	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: of none */
+};
+
+tess_status tess_pipeline_open_module(struct tess_recorder *r, const struct tess_module *m)
+{
+	struct tess_program *p = r->p;
+	bool begins = m->style->begins_stage, pp = !strcmp(p->mesh.dim[m->along].name, "pp");
+	struct tess_stage_begin *list;
+
+	if (begins && !pp)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: style %s begins a stage of a pipeline, which is for mesh "
+		                 "dimension pp: \"pp:PATTERN\": \"%s\"",
+		                 m->site.module, m->spec, m->spec);
+	if (pp && !begins && m->rule && strcmp(m->spec, "replicate") != 0)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: style %s along pp, where each rank runs modules of its own; "
+		                 "stage begins a stage there, and other styles are for other "
+		                 "dimensions",
+		                 m->site.module, m->spec);
+	if (!begins)
+		return TESS_OK;
+	list = tess_arena_grow(&p->arena, r->stage_begins, (size_t)r->nstage_begins, sizeof *list);
+	if (!list)
+		return TESS_ENOMEM;
+	r->stage_begins = list;
+	list[r->nstage_begins++] = (struct tess_stage_begin){ m->site.module, p->nrecords };
+	return TESS_OK;
+}
+
+/* ---- where stages begin ---------------------------------------------------------------------- */
+
+/* The length of "model.layers.3" in the path of a module in it; 0: it is in no numbered one. */
+static size_t measure_numbered_path(const char *module)
+{
+	const char *at = module;
+
+	while (*at) {
+		size_t len = strcspn(at, "."), digits = 0;
+
+		while (digits < len && isdigit((unsigned char)at[digits]))
+			digits++;
+		if (len && digits == len)
+			return (size_t)(at + len - module);
+		at += len + (at[len] == '.');
+	}
+	return 0;
+}
+
+static uint64_t measure_weight(const struct tess_weight *w)
+{
+	uint64_t bytes = tess_width(w->dtype);
+
+	for (int32_t a = 0; a < w->ndim; a++)
+		bytes *= (uint64_t)w->dim[a]->size;
+	return bytes;
+}
+
+/* The bytes of weights that no earlier record reads. */
+static uint64_t count_new_bytes(struct pipeline *c, const struct tess_record *rec)
+{
+	uint64_t bytes = 0;
+
+	for (int32_t k = 0; k < rec->nweight; k++) {
+		const struct tess_weight *w = rec->weight[k];
+
+		if (!w->table && !c->placed[w->index])
+			bytes += measure_weight(w);
+		c->placed[w->index] = true;
+	}
+	return bytes;
+}
+
+/* The numbered modules, each up to the next; the first and the last with what is around them. */
+static struct block *list_blocks(struct pipeline *c, int32_t *n)
+{
+	struct block *block = TESS_NEW(&c->p->arena, struct block, c->nforward + 1);
+	const char *path = "";
+	size_t len = 0;
+
+	*n = 0;
+	for (int32_t i = 0; i < c->nforward && block; i++) {
+		const struct tess_record *rec = c->p->record[i];
+		size_t mine = measure_numbered_path(rec->module);
+
+		if (mine && (mine != len || memcmp(path, rec->module, len) != 0)) {
+			block[*n].first = *n ? i : 0;
+			*n += 1;
+			path = rec->module;
+			len = mine;
+		}
+		if (mine)
+			c->tail = i + 1;
+		block[*n ? *n - 1 : 0].bytes += count_new_bytes(c, rec);
+	}
+	memset(c->placed, 0, (size_t)c->p->nweights * sizeof *c->placed);
+	return block;
+}
+
+/* How many stages take all blocks if none has more than `most` bytes; sets their beginnings. */
+static int32_t fill_stages(struct pipeline *c, const struct block *block, int32_t n, uint64_t most)
+{
+	uint64_t bytes = 0;
+	int32_t stages = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		/* at least one block is left for each stage that is to come */
+		bool full =
+			!stages || bytes + block[i].bytes > most || n - i <= c->nstages - stages;
+
+		if (full && stages == c->nstages)
+			return stages + 1;
+		if (full)
+			c->first[stages++] = block[i].first;
+		bytes = full ? block[i].bytes : bytes + block[i].bytes;
+	}
+	return stages;
+}
+
+static void share_out_blocks(struct pipeline *c)
+{
+	int32_t n;
+	struct block *block = list_blocks(c, &n);
+	uint64_t low = 0, high = 0;
+
+	if (!block) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	if (n < c->nstages) {
+		tess_recorder_fail(c->r, TESS_EINVAL,
+		                   "model %s: %d numbered modules cannot be cut for %d ranks along "
+		                   "pp; use 1 to %d",
+		                   c->r->options->model->name, (int)n, (int)c->nstages, (int)n);
+		return;
+	}
+	for (int32_t i = 0; i < n; i++) {
+		low = block[i].bytes > low ? block[i].bytes : low;
+		high += block[i].bytes;
+	}
+	while (low < high) {
+		uint64_t most = low + (high - low) / 2;
+
+		if (fill_stages(c, block, n, most) > c->nstages)
+			low = most + 1;
+		else
+			high = most;
+	}
+	fill_stages(c, block, n, low);
+}
+
+static void use_stage_begins(struct pipeline *c)
+{
+	const struct tess_recorder *r = c->r;
+
+	if (r->nstage_begins != c->nstages - 1) {
+		tess_recorder_fail(
+			c->r, TESS_EINVAL,
+			"%s: the plan begins %d stage%s after the first, and the mesh has %d "
+			"rank%s along pp; use %d",
+			r->stage_begins[0].module, (int)r->nstage_begins,
+			r->nstage_begins == 1 ? "" : "s", (int)c->nstages,
+			c->nstages == 1 ? "" : "s", (int)r->nstage_begins + 1);
+		return;
+	}
+	for (int32_t i = 1; i < c->nstages; i++)
+		c->first[i] = r->stage_begins[i - 1].record;
+	for (int32_t i = 0; i < c->nforward; i++)
+		if (measure_numbered_path(c->p->record[i]->module))
+			c->tail = i + 1;
+}
+
+/* ---- the stage of each record ---------------------------------------------------------------- */
+
+/* The stage of the weights that a record reads; -1: it reads none, or it is the first to. */
+static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *rec, int32_t first)
+{
+	int32_t stage = -1;
+
+	for (int32_t k = 0; k < rec->nweight && !c->r->status; k++) {
+		struct tess_weight *w = c->p->weight[rec->weight[k]->index];
+		const struct tess_weight *home = w->table ? w->table : w;
+
+		if (!c->placed[home->index])
+			c->p->weight[home->index]->stage = first;
+		c->placed[home->index] = true;
+		w->stage = home->stage;
+		if (stage >= 0 && stage != w->stage)
+			tess_recorder_fail(c->r, TESS_ENOTSUP,
+			                   "%s: reads weights of the stages %d and %d along pp; "
+			                   "begin stages elsewhere",
+			                   rec->module, (int)stage, (int)w->stage);
+		stage = w->stage;
+	}
+	return stage;
+}
+
+/*
+ * The stage that makes an operand: the one that is made last of those that the forward makes, else
+ * of all. TESS_STAGES_ALL: all are inputs.
+ */
+static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
+{
+	int32_t last[2] = { -1, -1 }, stage[2] = { TESS_STAGES_ALL, TESS_STAGES_ALL };
+
+	for (int32_t k = 0; k < rec->nin; k++) {
+		const struct tess_tensor *x = rec->in[k];
+		int32_t id = x->id;
+		bool backward = c->made[id] >= c->nforward && !x->repeats;
+
+		if (c->made[id] <= last[backward])
+			continue;
+		last[backward] = c->made[id];
+		stage[backward] = c->home[id];
+	}
+	return stage[0] >= 0 ? stage[0] : stage[1];
+}
+
+static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
+{
+	const struct tess_record *rec = c->p->record[i];
+	int32_t stage = 0, by_weight, by_operand = find_operand_stage(c, rec);
+
+	while (stage + 1 < c->nstages && c->first[stage + 1] <= i)
+		stage++;
+	by_weight = find_weight_stage(c, rec, stage);
+	if (by_weight >= 0)
+		return by_weight;
+	/* all stages have inputs, and may slice them */
+	if (rec->kind == TESS_REC_MOVE && by_operand == TESS_STAGES_ALL &&
+	    !tess_move_kind(c->p, rec))
+		return TESS_STAGES_ALL;
+	return i >= c->tail && by_operand >= 0 ? by_operand : stage;
+}
+
+static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
+{
+	const struct tess_record *rec = c->p->record[i];
+	int32_t wanted = rec->nout ? c->wanted[rec->out[0]->id] - 1 : -1, by_weight;
+
+	if (rec->repeats)
+		return rec->repeats->stage;
+	by_weight = find_weight_stage(c, rec, 0);
+	if (by_weight >= 0 || wanted >= 0)
+		return by_weight >= 0 ? by_weight : wanted;
+	return find_operand_stage(c, rec);
+}
+
+/* What makes a gradient of a weight is where the weight is, so that it is not sent. */
+static void want_gradients(struct pipeline *c)
+{
+	for (int32_t i = c->p->nrecords - 1; i >= c->nforward; i--) {
+		const struct tess_record *rec = c->p->record[i];
+		bool moves = rec->kind == TESS_REC_MOVE || rec->kind == TESS_REC_SEQUENCE_SUM;
+
+		if (rec->kind == TESS_REC_GRADIENT)
+			c->wanted[rec->in[0]->id] = 1 + rec->weight[0]->stage;
+		else if (moves && c->wanted[rec->out[0]->id])
+			c->wanted[rec->in[0]->id] = c->wanted[rec->out[0]->id];
+	}
+}
+
+static void place_record(struct pipeline *c, int32_t i, int32_t stage)
+{
+	struct tess_record *rec = c->p->record[i];
+
+	rec->stage = stage;
+	for (int32_t k = 0; k < rec->nout; k++) {
+		c->home[rec->out[k]->id] = stage;
+		c->made[rec->out[k]->id] = i;
+	}
+}
+
+static void place_records(struct pipeline *c)
+{
+	for (int32_t i = 0; i < c->nforward && !c->r->status; i++)
+		place_record(c, i, choose_forward_stage(c, i));
+	want_gradients(c);
+	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
+		place_record(c, i, choose_backward_stage(c, i));
+}
+
+/* ---- what is sent ---------------------------------------------------------------------------- */
+
+/* Sends x, unless the stage has it: to all stages, if it is TESS_STAGES_ALL. */
+static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage, const char *module)
+{
+	bool *has = c->has + (int64_t)x->id * c->nstages;
+	int32_t home = c->home[x->id];
+	struct tess_record *rec;
+
+	for (int32_t s = 0; s < c->nstages && home >= 0; s++) {
+		if (s == home || has[s] || (stage >= 0 && s != stage))
+			continue;
+		rec = tess_record_append(c->r, TESS_REC_SEND, module, 1, &x, 0, NULL, 0, NULL);
+		if (!rec)
+			return;
+		rec->along = c->p->pipeline_along;
+		rec->stage = home;
+		rec->nnum = TESS_REC_SEND_TO + 1;
+		rec->num[TESS_REC_SEND_TO] = s;
+		has[s] = true;
+	}
+}
+
+/* The stage along pp of the rank that gets the logits. */
+static int32_t find_root_stage(const struct tess_program *p)
+{
+	return p->logits_root < 0 ? TESS_STAGES_ALL : tess_program_get_stage(p, p->logits_root);
+}
+
+/* Appends all records again, each behind what is sent for it. */
+static void add_sends(struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+	struct tess_record **was = p->record, **list;
+	int32_t n = p->nrecords;
+
+	p->record = NULL;
+	p->nrecords = 0;
+	for (int32_t i = 0; i < n && !c->r->status; i++) {
+		for (int32_t k = 0; k < was[i]->nin; k++)
+			send_value(c, was[i]->in[k], was[i]->stage, was[i]->module);
+		list = tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
+		if (!list) {
+			tess_recorder_keep_error(c->r, TESS_ENOMEM);
+			return;
+		}
+		p->record = list;
+		list[p->nrecords++] = was[i];
+	}
+	if (!p->training)
+		send_value(c, p->logits, find_root_stage(p), "the model's output");
+	if (p->loss)
+		send_value(c, p->loss, TESS_STAGES_ALL, "the loss");
+	if (p->balance)
+		send_value(c, p->balance, TESS_STAGES_ALL, "the loss");
+}
+
+void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
+{
+	struct tess_program *p = r->p;
+	int32_t along = p->pipeline_along, n = p->ntensors;
+	struct pipeline c = { .r = r,
+		              .p = p,
+		              .nforward = nforward,
+		              .tail = nforward,
+		              .nstages = along < 0 ? 1 : p->mesh.dim[along].size };
+
+	if (r->status || (along < 0 && !r->nstage_begins))
+		return;
+	c.first = TESS_NEW(&p->arena, int32_t, c.nstages);
+	c.placed = TESS_NEW(&p->arena, bool, p->nweights + 1);
+	c.home = TESS_NEW(&p->arena, int32_t, n);
+	c.made = TESS_NEW(&p->arena, int32_t, n);
+	c.wanted = TESS_NEW(&p->arena, int32_t, n);
+	c.has = TESS_NEW(&p->arena, bool, (int64_t)n *c.nstages);
+	if (!c.first || !c.placed || !c.home || !c.made || !c.wanted || !c.has) {
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+		return;
+	}
+	for (int32_t i = 0; i < n; i++)
+		c.home[i] = c.made[i] = -1;
+	if (r->nstage_begins)
+		use_stage_begins(&c);
+	else
+		share_out_blocks(&c);
+	if (!r->status)
+		place_records(&c);
+	if (!r->status)
+		add_sends(&c);
+}

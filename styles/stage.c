@@ -1,0 +1,43 @@
+/*
+ * tess-style-stage.so: a stage of a pipeline begins with the module, along mesh dimension pp. What
+ * is sent between stages follows from what they read; the style places nothing.
+ */
+#include <tessera/style.h>
+
+static tess_status layout_stage(const struct tess_site *s, struct tess_io *out)
+{
+	(void)out;
+	if (s->config[0])
+		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
+		                     s->module, s->style, s->config);
+	return TESS_OK;
+}
+
+static tess_status partition_stage(const struct tess_site *s, const struct tess_param *p,
+                                   struct tess_param_place *out)
+{
+	(void)s;
+	(void)p;
+	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
+	return TESS_OK;
+}
+
+static const struct tess_style stage = {
+	.size = sizeof stage,
+	.name = "stage",
+	.summary = "a stage of a pipeline begins with the module, along pp",
+	.layout = layout_stage,
+	.partition_param = partition_stage,
+	.begins_stage = 1,
+};
+static const struct tess_style *const styles[] = { &stage, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "stage",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.summary = "pipeline parallel: where stages begin",
+	.styles = styles,
+};
