@@ -1,6 +1,7 @@
 #include "nn/agree.h"
 
 #include "core/base/status.h"
+#include "core/group/group.h"
 #include "core/group/world.h"
 
 #include <stdio.h>
@@ -27,4 +28,15 @@ tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const 
 	if (came)
 		return came;
 	return st ? tess_group_fail_agreed(g, first, st, sentence) : TESS_OK;
+}
+
+tess_status tess_group_post_stage_failure(struct tess_group *g, const struct tess_program *p,
+                                          tess_status st)
+{
+	char sentence[SENTENCE];
+
+	if (!st || p->pipeline_along < 0)
+		return st;
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
+	return tess_world_post_failure(g->world, st, sentence);
 }

@@ -2,6 +2,8 @@
 #ifndef TESS_NN_AGREE_H
 #define TESS_NN_AGREE_H
 
+#include "nn/program.h"
+
 #include <tessera/tessera.h>
 
 /*
@@ -10,5 +12,12 @@
  * fail on one rank, before another rank waits for the result. The group stays usable.
  */
 tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const char *where);
+
+/*
+ * Where ranks run different steps: a failure of this rank alone, for which those of other stages
+ * would wait, becomes that of the job. Returns the job's first failure. TESS_OK: nothing.
+ */
+tess_status tess_group_post_stage_failure(struct tess_group *g, const struct tess_program *p,
+                                          tess_status st);
 
 #endif

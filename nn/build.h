@@ -41,6 +41,7 @@ struct build {
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* of training */
 	struct build_gathers *gathers;
+	struct build_sends *sends; /* under way to the last step; the last first */
 	int32_t nbuffers, nin_place, nouts, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
@@ -127,6 +128,8 @@ void build_place_buffers(struct build *b);
 /* The steps of a TESS_REC_MOVE and a TESS_REC_SEND (move.c), */
 void build_add_move(struct build *b, const struct tess_record *rec);
 void build_add_send(struct build *b, const struct tess_record *rec);
+/* Waits for what was sent, where stages do not wait for each other before. */
+void build_finish_sends(struct build *b);
 /* a collective of memory along a mesh dimension, whose counts the caller sets, */
 struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
                                        const struct value *src, const struct value *dst);

@@ -292,6 +292,8 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	}
 	if (!b.status && p->training)
 		build_finish_gradients(&b);
+	if (!b.status)
+		build_finish_sends(&b);
 	if (!b.status && p->training)
 		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
 	if (!b.status && p->balance)

@@ -76,6 +76,7 @@ struct tess_page_class { /* layers with one window, whose keys and values share 
 struct tess_rank_program {
 	struct tess_arena arena;
 	int32_t rank, nsteps, npatches;
+	int32_t nbody; /* the first steps; those behind them wait for what was sent */
 	struct tess_step **step;
 	struct tess_patch *patch;
 	uint64_t bytes; /* of the step arena */

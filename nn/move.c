@@ -456,6 +456,37 @@ static bool is_beside_logits_root(const struct build *b)
 	return true;
 }
 
+struct build_sends {
+	struct build_sends *before;
+	struct tess_step *step;
+	struct value value;
+};
+
+/* The stage goes on, and the value stays until what takes it has it. */
+static void start_send(struct build *b, const struct value *v)
+{
+	struct build_sends *s = TESS_NEW(&b->l->arena, struct build_sends, 1);
+
+	if (!s || b->status) {
+		b->status = b->status ? b->status : TESS_ENOMEM;
+		return;
+	}
+	*s = (struct build_sends){ b->sends, b->l->step[b->l->nsteps - 1], *v };
+	s->step->started = true;
+	b->sends = s;
+}
+
+void build_finish_sends(struct build *b)
+{
+	b->record--; /* the last one */
+	b->l->nbody = b->l->nsteps;
+	for (const struct build_sends *s = b->sends; s && !b->status; s = s->before) {
+		build_add_wait(b, s->step);
+		build_keep_value(b, &s->value);
+	}
+	b->record++;
+}
+
 /* Between ranks that have the same coordinates but for their stages, and so parts of one size. */
 void build_add_send(struct build *b, const struct tess_record *rec)
 {
@@ -476,4 +507,6 @@ void build_add_send(struct build *b, const struct tess_record *rec)
 	                         sends ? NULL : &v);
 	c->peer = sends ? to : rec->stage;
 	c->count = (uint64_t)((v.partial ? v.nodes : 1) * v.rows * v.cols);
+	if (sends && b->p->overlaps)
+		start_send(b, &v);
 }

@@ -1,6 +1,7 @@
 #include "nn/pipeline.h"
 
 #include "core/base/status.h"
+#include "nn/pipeline_schedule.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -13,7 +14,7 @@ struct tess_stage_begin { /* of a stage */
 
 struct block { /* a run of records of the forward that is in one stage: of a numbered module */
 	int32_t first;
-	uint64_t bytes; /* of the weights that it is the first to read */
+	uint64_t bytes; /* of the weights that it multiplies by */
 };
 
 struct pipeline {
@@ -84,19 +85,17 @@ static uint64_t measure_weight(const struct tess_weight *w)
 	return bytes;
 }
 
-/* The bytes of weights that no earlier record reads. */
-static uint64_t count_new_bytes(struct pipeline *c, const struct tess_record *rec)
+/*
+ * Adds the bytes of weights that a record multiplies by to the last block; those of a tied head to
+ * the first, where its table is. A table that is only looked up takes no time.
+ */
+static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
 {
-	uint64_t bytes = 0;
+	for (int32_t k = 0; k < rec->nweight && rec->kind != TESS_OP_EMBED; k++) {
+		struct block *at = rec->weight[k]->table ? first : last;
 
-	for (int32_t k = 0; k < rec->nweight; k++) {
-		const struct tess_weight *w = rec->weight[k];
-
-		if (!w->table && !c->placed[w->index])
-			bytes += measure_weight(w);
-		c->placed[w->index] = true;
+		at->bytes += measure_weight(rec->weight[k]);
 	}
-	return bytes;
 }
 
 /* The numbered modules, each up to the next; the first and the last with what is around them. */
@@ -119,30 +118,31 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 		}
 		if (mine)
 			c->tail = i + 1;
-		block[*n ? *n - 1 : 0].bytes += count_new_bytes(c, rec);
+		add_bytes(rec, block, &block[*n ? *n - 1 : 0]);
 	}
-	memset(c->placed, 0, (size_t)c->p->nweights * sizeof *c->placed);
 	return block;
 }
 
-/* How many stages take all blocks if none has more than `most` bytes; sets their beginnings. */
-static int32_t fill_stages(struct pipeline *c, const struct block *block, int32_t n, uint64_t most)
+/*
+ * Whether the stages take all blocks if none has more than `most` bytes; sets their beginnings. The
+ * last one is filled first: the first keeps the values of most micro-batches, and often a table.
+ */
+static bool fill_stages(struct pipeline *c, const struct block *block, int32_t n, uint64_t most)
 {
+	int32_t stage = c->nstages;
 	uint64_t bytes = 0;
-	int32_t stages = 0;
 
-	for (int32_t i = 0; i < n; i++) {
-		/* at least one block is left for each stage that is to come */
-		bool full =
-			!stages || bytes + block[i].bytes > most || n - i <= c->nstages - stages;
+	for (int32_t i = n - 1; i >= 0; i--) {
+		/* a block is left for each stage before */
+		bool full = stage == c->nstages || bytes + block[i].bytes > most || i < stage;
 
-		if (full && stages == c->nstages)
-			return stages + 1;
-		if (full)
-			c->first[stages++] = block[i].first;
+		if (full && !stage)
+			return false;
+		stage -= full;
 		bytes = full ? block[i].bytes : bytes + block[i].bytes;
+		c->first[stage] = block[i].first;
 	}
-	return stages;
+	return true;
 }
 
 static void share_out_blocks(struct pipeline *c)
@@ -169,10 +169,10 @@ static void share_out_blocks(struct pipeline *c)
 	while (low < high) {
 		uint64_t most = low + (high - low) / 2;
 
-		if (fill_stages(c, block, n, most) > c->nstages)
-			low = most + 1;
-		else
+		if (fill_stages(c, block, n, most))
 			high = most;
+		else
+			low = most + 1;
 	}
 	fill_stages(c, block, n, low);
 }
@@ -397,4 +397,5 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		place_records(&c);
 	if (!r->status)
 		add_sends(&c);
+	p->overlaps = !r->status && p->training && tess_pipeline_schedule_overlaps(p);
 }

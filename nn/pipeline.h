@@ -21,11 +21,11 @@ tess_status tess_pipeline_open_module(struct tess_recorder *r, const struct tess
 /*
  * The first `nforward` records are the forward, in which stages are runs of records. Where no style
  * begins a stage, the numbered modules of the model ("model.layers.3") are shared out so that the
- * stage with the most bytes of weights has as few as possible; what is before them is in the first
- * stage, what is after them in the last, and a tied head in that of its table. A record of the
- * backward is in the stage of its weight, else in that of the values of the forward that it reads.
- * The logits end in the first stage, the loss in all. Fails the recording where there are fewer
- * modules than stages, or the plan begins another number of stages.
+ * stage that multiplies by the most bytes of weights has as few as possible; what is before them is
+ * in the first stage, what is after them in the last, and a tied head in that of its table. A
+ * record of the backward is in the stage of its weight, else in that of the values of the forward
+ * that it reads. The logits end in the first stage, the loss in all. Fails the recording where
+ * there are fewer modules than stages, or the plan begins another number of stages.
  */
 void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward);
 

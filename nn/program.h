@@ -189,6 +189,7 @@ struct tess_program {
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp of training, if it has several ranks; else -1 */
 	int32_t pipeline_along; /* mesh dimension pp, if it has several ranks; else -1 */
+	bool overlaps; /* stages compute several micro-batches at a time (pipeline_schedule.h) */
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one for each weight, in the order of its records */
 	uint64_t *hash; /* of records 0 to i, for ranks to compare */

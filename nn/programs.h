@@ -16,6 +16,7 @@ struct tess_shape { /* a value: of a step */
 	int32_t root; /* that gets the logits; -1: all; TESS_LOGITS_CUT */
 	const struct tess_training *training; /* NULL: inference */
 	uint64_t key; /* of training: of the shapes of all replicas, so that all decide alike */
+	int32_t slot; /* of training: the memory of steps that it is bound to */
 };
 
 struct tess_shaped_program {
@@ -52,8 +53,8 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
 /* Lowers all of them again, for other views of weights; they must be bound. */
 tess_status tess_programs_lower_again(struct tess_programs *s);
-/* Binds all of them. */
-void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m);
+/* Binds all of a slot. */
+void tess_programs_bind(struct tess_programs *s, int32_t slot, const struct tess_memory *m);
 /* Before their groups lose the device. */
 void tess_programs_close_graphs(struct tess_programs *s);
 void tess_programs_free(struct tess_programs *s);

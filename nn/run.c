@@ -71,8 +71,7 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	return st;
 }
 
-/* After a failure: other ranks may be reading the memory, which the caller frees. */
-static void abandon_steps(const struct tess_step *s)
+void tess_steps_abandon(const struct tess_step *s)
 {
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_SUM)
@@ -191,7 +190,25 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 		}
 	}
 	if (st)
-		abandon_steps(under_way);
+		tess_steps_abandon(under_way);
+	return st;
+}
+
+tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_t first,
+                                       int32_t end, const struct tess_opened_device *device,
+                                       const struct tess_run_groups *groups,
+                                       struct tess_step **under_way)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = first; i < end && !st; i++) {
+		st = run_timed_step(l->step[i], device, groups, under_way);
+		test_steps(*under_way);
+	}
+	if (st) {
+		tess_steps_abandon(*under_way);
+		*under_way = NULL;
+	}
 	return st;
 }
 

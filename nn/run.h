@@ -33,6 +33,18 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs);
 
+/*
+ * The same of steps [first, end), without graphs. What was started and not waited for is added to
+ * *under_way, at first NULL, which other programs may share; after a failure nothing is.
+ */
+tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_t first,
+                                       int32_t end, const struct tess_opened_device *device,
+                                       const struct tess_run_groups *groups,
+                                       struct tess_step **under_way);
+
+/* After a failure: other ranks may be reading the memory, which the caller frees. */
+void tess_steps_abandon(const struct tess_step *under_way);
+
 /* Fails with the first op that the device cannot run. */
 tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
                                            const struct tess_device *device);

@@ -409,6 +409,12 @@ tess_status tess_runner_pack_weights(struct tess_runner *s)
 	return pack_weights(s);
 }
 
+static tess_status run_program(struct tess_runner *s, struct tess_shaped_program *k)
+{
+	return tess_rank_program_run(k->lowered, &s->device, &s->groups,
+	                             k->shape.ntokens <= GRAPH_ROWS ? &k->graphs : NULL);
+}
+
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out)
 {
@@ -436,7 +442,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 	if (!st)
 		st = tess_runner_reserve_buffers(s, &like, end);
 	if (!st && s->step.moved) {
-		tess_programs_bind(&s->programs, &s->step.at);
+		tess_programs_bind(&s->programs, 0, &s->step.at);
 		s->step.moved = false;
 	}
 	if (!st)
@@ -445,8 +451,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 		st = tess_chooser_feed(s);
 	began = tess_now();
 	if (!st)
-		st = tess_rank_program_run(k->lowered, &s->device, &s->groups,
-		                           k->shape.ntokens <= GRAPH_ROWS ? &k->graphs : NULL);
+		st = tess_group_post_stage_failure(s->parts.group, k->program, run_program(s, k));
 	s->packing_ns += tess_now() - began;
 	if (!st) {
 		k->used = s->nsteps;

@@ -34,7 +34,8 @@ static void set_trainer_groups(struct tess_trainer *t)
 		t->nreplicas = mesh->dim[dp].size;
 		t->replica = tess_group_rank(t->replicas);
 	}
-	t->memory.shared = tess_step_memory_choose_group(mesh, t->parts.along);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		t->memory[i].shared = tess_step_memory_choose_group(mesh, t->parts.along);
 }
 
 /* One sequence of one id for each replica, by which the parameters are known. */
@@ -156,7 +157,9 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (st)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
-	st = tess_trainer_prepare(t, t->programs.first->shape, &first);
+	st = tess_trainer_prepare(t, t->programs.first->shape, 1, &first);
+	if (!st)
+		tess_trainer_bind(t, 0, first);
 	for (int32_t i = 0; !st && i < first->program->nweights; i++)
 		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
 	return st;
@@ -210,8 +213,10 @@ static tess_status record_and_load(struct tess_trainer *t)
 	                             &t->device);
 	if (!st && t->replicas)
 		st = tess_device_open_call_stream(&t->device);
-	t->memory.device = &t->device;
-	t->memory.at.stream = t->device.stream;
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++) {
+		t->memory[i].device = &t->device;
+		t->memory[i].at.stream = t->device.stream;
+	}
 	if (!st)
 		st = tess_parameters_check_room(t->programs.first->program, t->rank, &t->device,
 		                                tess_optimizer_count_moments(&t->optimizer));
@@ -247,13 +252,15 @@ void tess_trainer_close(struct tess_trainer *t)
 	if (!t)
 		return;
 	tess_device_drain(&t->device);
-	if (t->memory.is_registered)
-		tess_step_memory_free(&t->memory);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		if (t->memory[i].is_registered)
+			tess_step_memory_free(&t->memory[i]);
 	if (t->parts.shards && t->device.self)
 		tess_group_detach_device(t->parts.shards, t->device.self);
 	tess_device_detach(&t->device, &t->parts.mesh, t->parts.group, t->parts.along);
 	tess_device_drain(&t->device);
-	tess_step_memory_free(&t->memory);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		tess_step_memory_free(&t->memory[i]);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
@@ -350,8 +357,17 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	s->odd = calloc((size_t)s->totals.nsequences, sizeof *s->odd);
 	st = s->odd ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(t->parts.group, st, "step");
-	for (int64_t i = 0; i < s->n && !st; at += s->micro[i++].nsequences)
-		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss, s->odd + at);
+	for (int64_t i = 0, n; i < s->n && !st; i += n) {
+		n = !t->programs.first->program->overlaps ? 1
+		    : s->n - i < TESS_MICRO_BATCHES       ? s->n - i
+		                                          : TESS_MICRO_BATCHES;
+		st = n > 1 ? tess_trainer_run_pipeline(t, &s->micro[i], (int32_t)n, i > 0,
+		                                       &s->totals, &loss, s->odd + at)
+		           : tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
+		                                    s->odd + at);
+		for (int64_t k = i; k < i + n; k++)
+			at += s->micro[k].nsequences;
+	}
 	if (!st)
 		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
@@ -514,6 +530,15 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
 }
 
+static uint64_t count_step_bytes(const struct tess_trainer *t)
+{
+	uint64_t bytes = 0;
+
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		bytes += t->memory[i].bytes;
+	return bytes;
+}
+
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out)
 {
 	const struct tess_program *p = t->programs.first->program;
@@ -523,7 +548,7 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 		                          .weight_bytes = t->parameters.weight_bytes,
 		                          .gradient_bytes = t->parameters.gradient_bytes,
 		                          .state_bytes = t->parameters.state_bytes,
-		                          .step_bytes = t->memory.bytes };
+		                          .step_bytes = count_step_bytes(t) };
 
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);

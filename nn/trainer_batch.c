@@ -162,15 +162,16 @@ struct tess_batch_part tess_trainer_cut_batch(const struct tess_trainer *t,
 	return part;
 }
 
-static tess_status reserve_buffers(struct tess_trainer *t, int64_t ntokens, int64_t positions)
+static tess_status reserve_buffers(struct tess_trainer *t, struct tess_step_memory *m,
+                                   int64_t ntokens, int64_t positions)
 {
 	const struct tess_program *p = t->programs.first->program;
 	tess_status st = TESS_OK;
 
-	if (4 * ntokens + 5 > t->memory.ninputs)
-		st = tess_step_memory_grow_inputs(&t->memory, 4 * ntokens + 5);
-	if (!st && p->nropes && positions > t->memory.at.rope_positions)
-		st = tess_step_memory_grow_rope(&t->memory, p, positions);
+	if (4 * ntokens + 5 > m->ninputs)
+		st = tess_step_memory_grow_inputs(m, 4 * ntokens + 5);
+	if (!st && p->nropes && positions > m->at.rope_positions)
+		st = tess_step_memory_grow_rope(m, p, positions);
 	return st;
 }
 
@@ -196,41 +197,47 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 		                    .key = key };
 }
 
-tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape,
-                                 struct tess_shaped_program **out)
+/* Room for a program in each slot; ranks along `shared` have as many slots. */
+static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                 int32_t nslots)
 {
-	struct tess_step_memory *m = &t->memory;
-	const struct tess_memory before = m->at;
-	struct tess_shaped_program *k;
+	const struct tess_training *training = k->shape.training;
 	int64_t longest = 0;
-	tess_status st = tess_programs_find(&t->programs, shape, &k);
+	tess_status st = TESS_OK;
 
-	if (st || k->used) {
-		*out = st ? NULL : k;
-		return st;
-	}
-	for (int64_t i = 0; i < shape.training->nsequences; i++)
-		if (shape.training->lengths[i] > longest)
-			longest = shape.training->lengths[i];
+	for (int64_t i = 0; i < training->nsequences; i++)
+		if (training->lengths[i] > longest)
+			longest = training->lengths[i];
 	if (!t->parameters.gradients)
 		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
-	if (!st)
-		st = reserve_buffers(t, shape.ntokens, longest);
+	for (int32_t i = 0; i < nslots && !st; i++)
+		st = reserve_buffers(t, &t->memory[i], k->shape.ntokens, longest);
 	st = tess_group_agree_status(t->parts.group, st, "step");
-	if (!st) {
-		st = tess_step_memory_reserve(m, k->lowered->bytes,
+	for (int32_t i = 0; i < nslots && !st; i++)
+		st = tess_step_memory_reserve(&t->memory[i], k->lowered->bytes,
 		                              tess_rank_program_hash_calls(k->lowered));
-		st = tess_group_agree_status(t->parts.group, st, "step");
-	}
+	return tess_group_agree_status(t->parts.group, st, "step");
+}
+
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape, int32_t nslots,
+                                 struct tess_shaped_program **out)
+{
+	struct tess_shaped_program *k;
+	tess_status st = tess_programs_find(&t->programs, shape, &k);
+
+	if (!st && !k->used)
+		st = reserve_slots(t, k, nslots);
 	if (st)
 		return st;
-	m->at.gradients = t->parameters.gradients;
-	if (memcmp(&before, &m->at, sizeof before))
-		tess_programs_bind(&t->programs, &m->at);
-	else
-		tess_rank_program_bind(k->lowered, &m->at);
+	k->used = ++t->nruns;
 	*out = k;
 	return TESS_OK;
+}
+
+void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_shaped_program *k)
+{
+	t->memory[slot].at.gradients = t->parameters.gradients;
+	tess_rank_program_bind(k->lowered, &t->memory[slot].at);
 }
 
 /* A key for each step, and the first sequence here. */
@@ -246,35 +253,37 @@ static void write_random_words(const struct tess_trainer *t, int64_t first, uint
 }
 
 /* In the order of tess_memory.inputs; there are no selected rows. */
-static tess_status write_inputs(struct tess_trainer *t, const struct tess_batch *b,
-                                const struct tess_batch_part *part,
-                                const struct tess_batch_totals *totals)
+tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
+                                      const struct tess_batch *b, int64_t before,
+                                      const struct tess_batch_totals *totals)
 {
-	int64_t n = part->tokens.len, row = 0;
-	int32_t *id = t->memory.inputs[0], *position = id + n, *slot = position + n,
-		*label = slot + n;
+	const struct tess_step_memory *m = &t->memory[slot];
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	int64_t n = part.tokens.len, row = 0;
+	int32_t *id = m->inputs[0], *position = id + n, *sequence = position + n,
+		*label = sequence + n;
 	float count = (float)totals->nlabels;
 
-	memcpy(id, b->ids + part->tokens.start, sizeof *id * (size_t)n);
-	for (int64_t i = 0; i < part->sequences.len; i++) {
-		int64_t length = b->lengths[part->sequences.start + i];
+	memcpy(id, b->ids + part.tokens.start, sizeof *id * (size_t)n);
+	for (int64_t i = 0; i < part.sequences.len; i++) {
+		int64_t length = b->lengths[part.sequences.start + i];
 
 		for (int64_t k = 0; k < length; k++, row++) {
-			int64_t at = part->tokens.start + row;
+			int64_t at = part.tokens.start + row;
 
 			position[row] = (int32_t)k;
-			slot[row] = (int32_t)i;
+			sequence[row] = (int32_t)i;
 			label[row] = get_shifted_label(b, at, at + length - k);
 		}
 	}
 	memcpy(label + n, &count, sizeof count);
-	write_random_words(t, totals->before + part->sequences.start, (uint32_t *)label + n + 1);
-	return tess_device_copy(&t->device, "inputs", t->memory.at.inputs, t->memory.inputs[0],
+	write_random_words(t, before + part.sequences.start, (uint32_t *)label + n + 1);
+	return tess_device_copy(&t->device, "inputs", m->at.inputs, m->inputs[0],
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
 /* Waits for the step; its losses, and the load balancing loss. */
-static tess_status read_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
+static tess_status copy_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
                                float *loss, double *balance)
 {
 	const struct tess_tensor *totals = k->program->balance;
@@ -308,29 +317,18 @@ static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_
 	}
 }
 
-tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
-                                   bool accumulate, struct tess_batch_totals *totals,
-                                   struct tess_accumulator *loss, int32_t *odd)
+tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                     const struct tess_batch *b, struct tess_batch_totals *totals,
+                                     struct tess_accumulator *loss, int32_t *odd)
 {
 	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
-	struct tess_training training;
-	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
-	struct tess_shaped_program *k;
 	float *each = malloc(sizeof *each * (size_t)part.tokens.len + 1);
 	double balance = 0;
 	tess_status st = each ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
-	st = tess_group_agree_status(t->parts.group, st, "step");
 	if (!st)
-		st = tess_trainer_prepare(t, shape, &k);
-	if (!st)
-		st = write_inputs(t, b, &part, totals);
-	if (!st)
-		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
-	if (!st)
-		st = read_losses(t, k, each, &balance);
+		st = copy_losses(t, k, each, &balance);
 	if (!st) {
-		k->used = ++t->nruns;
 		totals->before += b->nsequences;
 		totals->balance += balance;
 		tess_accumulator_add(loss, each, part.tokens.len);
@@ -338,4 +336,24 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	}
 	free(each);
 	return st;
+}
+
+tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
+                                   bool accumulate, struct tess_batch_totals *totals,
+                                   struct tess_accumulator *loss, int32_t *odd)
+{
+	struct tess_training training;
+	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
+	struct tess_shaped_program *k;
+	tess_status st = tess_trainer_prepare(t, shape, 1, &k);
+
+	if (st)
+		return st;
+	tess_trainer_bind(t, 0, k);
+	st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
+	if (!st)
+		st = tess_group_post_stage_failure(
+			t->parts.group, k->program,
+			tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL));
+	return st ? st : tess_trainer_read_losses(t, k, b, totals, loss, odd);
 }

@@ -24,7 +24,7 @@ static const char *const help =
 	"ranks\n"
 	"  -n N                  number of ranks: threads over loopback, else processes\n"
 	"  --mesh M              named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2;\n"
-	"                        along dp the ranks hold replicas, which share the prompts\n"
+	"                        along dp replicas share the prompts; along pp are stages\n"
 	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
 	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
 	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"

@@ -25,7 +25,7 @@ static const char *const help =
 	"ranks and plan\n"
 	"  -n N                number of ranks: threads over loopback, else processes\n"
 	"  --mesh M            dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2; along\n"
-	"                      dp they take different sequences\n"
+	"                      dp are replicas, along pp stages\n"
 	"  --backend B         loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
 	"  --threads T         compute threads per rank (default: CPUs / ranks)\n"
 	"  --device D          NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"

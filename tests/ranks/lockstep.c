@@ -133,6 +133,12 @@ static void forget_read_outs(const struct tess_step *before, const struct tess_s
 		forget_rows(&op->out[i]);
 }
 
+/* What a stage of a pipeline sends is there when it is started. */
+static bool is_send(const struct tess_step *s)
+{
+	return s->kind == TESS_STEP_COLL && s->coll.kind == TESS_SEND;
+}
+
 /* Runs to the next collective; NULL: the rank is done. */
 static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
@@ -145,9 +151,9 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 				forget_read_outs(me->low->step[me->at - 1], s);
 		} else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
-		else if (s->kind == TESS_STEP_WAIT) /* as late as it may be */
+		else if (s->kind == TESS_STEP_WAIT && !is_send(s->of)) /* as late as it may be */
 			return me->low->step[me->at++]->of;
-		else if (!s->started)
+		else if (s->kind != TESS_STEP_WAIT && (!s->started || is_send(s)))
 			return me->low->step[me->at++];
 	}
 	return NULL;

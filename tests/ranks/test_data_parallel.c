@@ -14,7 +14,7 @@
 #include <tessera/split.h>
 #include <tessera/train.h>
 
-enum { SEQUENCES = 8, STEPS = 2, TEXT = 240 };
+enum { SEQUENCES = 8, STEPS = 2, TEXT = 240, MICRO = 19 };
 
 /* Of the sequences of batch i those from i on; 33 and 64 end after and at a unit of 32. */
 static const int64_t lengths[SEQUENCES + 2 * STEPS] = { 33, 5, 40, 2, 64, 32, 1, 7, 9, 20, 3, 31 };
@@ -24,6 +24,8 @@ struct job { /* of all ranks */
 	const char *const *overrides; /* end with NULL */
 	uint64_t bucket;
 	int64_t nsequences;
+	int nmicro; /* of the second step; 0: two */
+	double dropout;
 	uint64_t hash; /* of all that must not depend on the mesh; set by rank 0 */
 	struct tess_trainer_info info; /* of rank 0 */
 };
@@ -73,18 +75,22 @@ static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_
 	*batch = (struct tess_batch){ nsequences, lengths + index, ids, NULL };
 }
 
-/* The second step has two micro-batches. */
+/* The second step has two micro-batches, or more. */
 static tess_status train_on_batches(struct tess_trainer *t, struct job *j, uint64_t *hash)
 {
-	int32_t ids[2][TEXT];
-	struct tess_batch micro[2];
+	static const int most = SEQUENCES + 2 * STEPS;
+	int32_t ids[MICRO][TEXT];
+	struct tess_batch micro[MICRO];
 	struct tess_training_result r = { .size = sizeof r };
 	tess_status st = TESS_OK;
 
 	for (int step = 0; step < STEPS && !st; step++) {
-		make_batch(j->nsequences, 2 * step, ids[0], &micro[0]);
-		make_batch(j->nsequences, 2 * step + 1, ids[1], &micro[1]);
-		st = tess_trainer_step(t, micro, step + 1, 1e-2, &r);
+		int n = !step ? 1 : j->nmicro ? j->nmicro : 2;
+
+		for (int i = 0; i < n; i++)
+			make_batch(j->nsequences, (2 * step + i) % (most - (int)j->nsequences + 1),
+			           ids[i], &micro[i]);
+		st = tess_trainer_step(t, micro, n, 1e-2, &r);
 		mix_into_hash(hash, &r.loss, sizeof r.loss);
 		mix_into_hash(hash, &r.norm, sizeof r.norm);
 		if (!st)
@@ -101,6 +107,7 @@ static tess_status train_data_parallel(struct tess_world *w, void *arg)
 		                                .plan = j->plan,
 		                                .overrides = j->overrides,
 		                                .bucket = j->bucket,
+		                                .dropout = j->dropout,
 		                                .weight_decay = 0.1,
 		                                .clip = 1 };
 	struct tess_trainer *t = NULL;
@@ -283,6 +290,35 @@ static const char *const models[] = {
 };
 enum { FEW = 5, MODELS = sizeof models / sizeof *models };
 
+/* Stages of a pipeline, which compute several micro-batches at a time, add them in their order. */
+START_TEST(pipelines_of_micro_batches)
+{
+	static const struct {
+		const char *model, *mesh;
+		int nmicro;
+	} cases[] = { { "llama", "pp=2", 5 },
+		      { "llama", "dp=2,pp=2,tp=1", MICRO }, /* more than a schedule has */
+		      { "qwen3_moe", "pp=3,tp=1", 7 },
+		      { "deepseek_v3", "pp=3,tp=2", 4 },
+		      { "qwen2", "pp=2,tp=1", 3 } }; /* a tied table: one after another */
+
+	for (size_t i = 0; i<sizeof cases / sizeof *cases; i += THIN> 1 ? 2 : 1) {
+		struct job one = { .model = cases[i].model,
+			           .mesh = "tp=1",
+			           .nsequences = 2,
+			           .nmicro = cases[i].nmicro,
+			           .dropout = i ? 0 : 0.1 };
+		struct job j = one;
+
+		j.mesh = cases[i].mesh;
+		ck_assert_msg(!run_training_job(&one), "%s: %s", one.model, tess_error());
+		ck_assert_msg(!run_training_job(&j), "%s on %s: %s", j.model, j.mesh, tess_error());
+		ck_assert_msg(j.hash == one.hash, "%s on %s: other bits than one rank", j.model,
+		              j.mesh);
+	}
+}
+END_TEST
+
 /* All ranks end with the failure, while sums and gathers are under way. */
 START_TEST(failure_in_backward)
 {
@@ -293,8 +329,9 @@ START_TEST(failure_in_backward)
 		         .bucket = 9000,
 		         .nsequences = 3 };
 
-	for (int i = 0; i < (THIN > 1 ? 3 : 10); i++) {
-		ck_assert_int_eq(run_training_job(&j), TESS_EDEVICE);
+	for (int i = 0; i < (THIN > 1 ? 4 : 12); i++) {
+		j.mesh = i % 4 ? "dp=3" : "dp=2,pp=2,tp=1"; /* while messages are under way, too */
+		ck_assert_msg(run_training_job(&j) == TESS_EDEVICE, "%s", tess_error());
 		ck_assert_msg(strstr(tess_error(), "model.layers.0.mlp.up_proj") != NULL, "%s",
 		              tess_error());
 	}
@@ -319,6 +356,7 @@ int main(void)
 		if (!TSAN)
 			tcase_add_test(t, memory_of_each_style);
 		tcase_add_test(t, refusals);
+		tcase_add_test(t, pipelines_of_micro_batches);
 		tcase_add_test(t, failure_in_backward);
 	}
 	return suite_end(r);

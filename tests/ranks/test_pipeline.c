@@ -7,10 +7,12 @@
 #include "core/base/option.h"
 #include "lockstep.h"
 #include "nn/lower.h"
+#include "nn/pipeline_schedule.h"
 #include "nn/storage.h"
 #include "nn/weights.h"
 
 #include <jansson.h>
+#include <tessera/coll.h>
 
 #define GOLDENS "tests/data/goldens/"
 enum { IDS = 42 };
@@ -148,8 +150,8 @@ static const struct stage_case {
 	{ "data", "none", "pp=3", "00111122222",
 	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.3.input_layernorm 2:0:lm_head ", 3 },
 	/* each stage has a module, where fewer stages would do */
-	{ "data", "none", "pp=4", "00111122333",
-	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.3.input_layernorm "
+	{ "data", "none", "pp=4", "00112222333",
+	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
 	  "2:3:model.layers.4.input_layernorm 3:0:lm_head ",
 	  4 },
 	{ "data", "none", "pp=5", "00112233444",
@@ -287,6 +289,161 @@ START_TEST(holds_the_weights_of_a_stage)
 }
 END_TEST
 
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+static const struct schedule_case {
+	const char *checkpoint, *plan, *mesh;
+	int32_t n; /* micro-batches */
+	bool overlaps;
+	int32_t slots[5]; /* by stage */
+	const char *first; /* the segments of the first stage: "0" forward, "1" backward */
+} schedule_cases[] = {
+	{ GOLDENS "llama", "none", "pp=2", 1, true, { 1, 1 }, "0:0 1:0 2:0 " },
+	/* one forward, one backward; 2: the loss that a stage is told */
+	{ GOLDENS "llama",
+	  "none",
+	  "pp=2",
+	  4,
+	  true,
+	  { 2, 1 },
+	  "0:0 0:1 1:0 2:0 0:2 1:1 2:1 0:3 1:2 2:2 1:3 2:3 " },
+	{ GOLDENS "deepseek_v3", "none", "pp=3", 7, true, { 3, 2, 1 }, NULL },
+	{ GOLDENS "qwen3_moe", "none", "pp=3", 16, true, { 3, 2, 1 }, NULL },
+	{ GOLDENS "qwen3", "tp", "pp=2,tp=2", 16, true, { 2, 1 }, NULL },
+	/* a tied table gets gradients of two segments */
+	{ "data", "none", "pp=5", 3, false, { 1, 1, 1, 1, 1 }, NULL },
+};
+
+struct message_queue { /* from a stage to another: records, in the order in which they are sent */
+	int32_t n, taken;
+	struct {
+		int32_t micro, record;
+	} sent[4096];
+};
+
+/* The queue of a message of this stage, with the one that it is to or from. */
+static struct message_queue *find_queue(struct message_queue *queue, int32_t nstages, int32_t stage,
+                                        const struct tess_coll *c)
+{
+	return &queue[c->kind == TESS_SEND ? stage * nstages + c->peer : c->peer * nstages + stage];
+}
+
+/* Runs a segment if all that it receives is there, as the next of each sender. */
+static bool run_scheduled(const struct tess_program *p, int32_t nstages, int32_t stage,
+                          const struct tess_rank_program *l, const struct tess_pipeline_item *item,
+                          struct message_queue *queue)
+{
+	int32_t wanted[25] = { 0 }, first, end;
+
+	tess_pipeline_schedule_find_steps(p, l, item->segment, &first, &end);
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+		struct message_queue *q;
+
+		if (l->step[i]->kind != TESS_STEP_COLL || c->kind != TESS_RECV)
+			continue;
+		q = find_queue(queue, nstages, stage, c);
+		if (q->taken + ++wanted[q - queue] > q->n)
+			return false;
+	}
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+		struct message_queue *q;
+
+		if (l->step[i]->kind != TESS_STEP_COLL || !tess_kind_is_p2p(c->kind))
+			continue;
+		q = find_queue(queue, nstages, stage, c);
+		if (c->kind == TESS_SEND) {
+			q->sent[q->n].micro = item->micro;
+			q->sent[q->n++].record = l->step[i]->record;
+			continue;
+		}
+		ck_assert_int_eq(q->sent[q->taken].micro, item->micro);
+		ck_assert_int_eq(q->sent[q->taken++].record, l->step[i]->record);
+	}
+	return true;
+}
+
+/* All stages run their lists to the end, each with its own clock; messages come in order. */
+static void run_schedules(const struct tess_program *p, const struct schedule_case *k,
+                          struct tess_pipeline_schedule *s)
+{
+	static struct message_queue queue[25];
+	struct tess_rank_program *l[5];
+	int32_t nstages = p->mesh.dim[p->pipeline_along].size, at[5] = { 0 }, done = 0;
+	int32_t stride = p->mesh.dim[p->pipeline_along].stride;
+	bool moved = true;
+
+	memset(queue, 0, sizeof queue);
+	for (int32_t i = 0; i < nstages; i++)
+		ck_assert(!tess_program_lower(p, i * stride, NULL, &l[i]));
+	while (moved) {
+		moved = false;
+		for (int32_t i = 0; i < nstages; i++)
+			while (at[i] < s[i].n &&
+			       run_scheduled(p, nstages, i, l[i], &s[i].item[at[i]], queue)) {
+				at[i]++;
+				moved = true;
+			}
+	}
+	for (int32_t i = 0; i < nstages; i++) {
+		ck_assert_msg(at[i] == s[i].n, "stage %d stands at %d of %d segments", (int)i,
+		              (int)at[i], (int)s[i].n);
+		ck_assert_int_eq(s[i].n, k->n * s[i].nsegments);
+		tess_rank_program_free(l[i]);
+		done += s[i].n;
+	}
+	for (int32_t i = 0; i < nstages * nstages; i++)
+		ck_assert_int_eq(queue[i].n, queue[i].taken);
+	ck_assert_int_ge(done, 2 * nstages * k->n);
+}
+
+/* A stage has each micro-batch in its order, and as many at a time as it has slots. */
+static void expect_order(const struct tess_pipeline_schedule *s, int32_t n)
+{
+	int32_t next[TESS_MICRO_BATCHES] = { 0 }, begun = 0, ended = 0;
+
+	for (int32_t i = 0; i < s->n; i++) {
+		const struct tess_pipeline_item *k = &s->item[i];
+
+		ck_assert_int_eq(k->segment, next[k->micro]++);
+		ck_assert(!k->micro || next[k->micro - 1] >= next[k->micro]);
+		begun += !k->segment;
+		ended += k->segment + 1 == s->nsegments;
+		ck_assert_int_le(begun - ended, s->nslots);
+	}
+	ck_assert_int_eq(ended, n);
+}
+
+START_TEST(schedules_micro_batches)
+{
+	const struct schedule_case *k = &schedule_cases[_i];
+	struct tess_pipeline_schedule s[5];
+	struct checkpoint_fixture f;
+	struct tess_arena arena = { 0 };
+	struct tess_program *p;
+	char text[1024] = "";
+
+	open_checkpoint_fixture(k->checkpoint, &f);
+	ck_assert_msg(!record_pipeline(&f, k->plan, k->mesh, true, &p), "%s", tess_error());
+	ck_assert_int_eq(p->overlaps, k->overlaps);
+	for (int32_t i = 0; i < p->mesh.dim[p->pipeline_along].size; i++) {
+		ck_assert(!tess_pipeline_schedule_make(p, i, k->n, &arena, &s[i]));
+		expect_order(&s[i], k->n);
+		ck_assert_int_eq(s[i].nslots, k->slots[i]);
+	}
+	run_schedules(p, k, s);
+	for (int32_t i = 0; i < s[0].n && k->first; i++)
+		snprintf(text + strlen(text), sizeof text - strlen(text), "%d:%d ",
+		         (int)s[0].item[i].segment, (int)s[0].item[i].micro);
+	if (k->first)
+		ck_assert_str_eq(text, k->first);
+	tess_arena_free(&arena);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static const struct {
@@ -336,6 +493,8 @@ int main(void)
 	tcase_add_loop_test(t, begins_stages, 0, (int)(sizeof stage_cases / sizeof *stage_cases));
 	tcase_add_test(t, gives_each_stage_a_module);
 	tcase_add_test(t, holds_the_weights_of_a_stage);
+	tcase_add_loop_test(t, schedules_micro_batches, 0,
+	                    (int)(sizeof schedule_cases / sizeof *schedule_cases));
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
 	return suite_end(r);
 }
