@@ -200,7 +200,7 @@ static void use_stage_begins(struct pipeline *c)
 
 /* ---- the stage of each record ---------------------------------------------------------------- */
 
-/* The stage of the weights that a record reads; -1: it reads none, or it is the first to. */
+/* The stage of the weights that a record reads, `first` where none before it does; -1: none. */
 static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *rec, int32_t first)
 {
 	int32_t stage = -1;

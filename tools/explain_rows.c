@@ -259,6 +259,8 @@ static void draw_held(const struct picture *p, int32_t i, int32_t r, double x, d
 	int64_t run[RUNS_MAX][2] = { { 0, 1 } }, n = 1, size = 1;
 	int cuts = find_cuts(p->e, q, axis, dim);
 
+	if (!tess_explanation_shard(p->e, i, r, NULL)) /* another stage of a pipeline has it */
+		return;
 	if (cuts > 1) {
 		tess_explanation_list_runs(p->e, i, r, axis[1], run, 1);
 		top = (double)run[0][0] / (double)q->shape[axis[1]];
@@ -367,6 +369,32 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
+/* Whether rank r is in the stage of such places, along pp. */
+static bool is_in_stage(const struct tess_explanation *e, const struct tess_place *places,
+                        int32_t r)
+{
+	for (int32_t d = 0; d < e->ndims; d++)
+		if (places[d].kind == TESS_STAGE && get_coordinate(e, d, r) != places[d].dim)
+			return false;
+	return true;
+}
+
+/* Whether rank r makes a move: the stages that send and receive, else that of the record. */
+static bool makes_move(const struct tess_explanation *e, const struct tess_explained_collective *m,
+                       int32_t r)
+{
+	const struct tess_explained_record *rec = e->records[m->record];
+	int32_t at = get_coordinate(e, m->dim, r);
+
+	if (m->kind == TESS_SEND)
+		return at == m->from.dim || at == m->to.dim;
+	return is_in_stage(e,
+	                   rec->out[0]          ? rec->out[0]->places
+	                   : rec->parameters[0] ? rec->parameters[0]->places
+	                                        : rec->in[0]->places,
+	                   r);
+}
+
 /* Bands where the ranks of a group are neighbours. */
 static void draw_bands(const struct picture *p, const struct tess_explained_collective *m)
 {
@@ -377,6 +405,8 @@ static void draw_bands(const struct picture *p, const struct tess_explained_coll
 		double x = picture_get_x(p, c), w;
 
 		last = find_last_column(p, c, m->dim, get_group);
+		if (!makes_move(p->e, m, p->column[c]))
+			continue;
 		w = picture_get_x(p, last + 1) - x - p->gap;
 		fprintf(p->f,
 		        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
@@ -405,11 +435,12 @@ static double draw_group_lines(const struct picture *p, const struct tess_explai
 
 		while (k < n && group[k] != g)
 			k++;
-		if (k < n || n == GROUPS_MAX)
+		if (k < n || n == GROUPS_MAX || !makes_move(p->e, m, p->column[c]))
 			continue;
 		group[n++] = g;
 		for (int32_t to = c; to < p->ncolumns; to++) {
-			if (get_group(p->e, m->dim, p->column[to]) != g)
+			if (get_group(p->e, m->dim, p->column[to]) != g ||
+			    !makes_move(p->e, m, p->column[to]))
 				continue;
 			last = to;
 			fprintf(p->f, "<circle class=\"d%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n",

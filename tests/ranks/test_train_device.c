@@ -43,6 +43,8 @@ static const struct layout {
 	{ "qwen3", "tp", 2, "tp+sp", OVER("lm_head=loss_parallel"), 0, 0, 0 },
 	{ "deepseek_v3", "tp", 2, NULL, NULL, 0, 0, 0 },
 	{ "llama-bf16", "dp=2,tp=1", 2, NULL, OVER("dp:**=zero3"), 0, 0, 9000 },
+	{ "llama-odd", "dp=2,pp=2", 4, NULL, OVER("dp:**=zero3"), 0, 0, 9000 },
+	{ "deepseek_v3", "pp=3,tp=1", 3, NULL, NULL, 0, 0, 0 },
 	{ "mixtral", "ep=2,tp=2", 4, "ep", NULL, 0.02, 0, 0 },
 	{ "mixtral", "tp", 2, NULL, NULL, 0.02, 0, 0 },
 };
