@@ -46,6 +46,7 @@ struct tess_generate_state {
 	struct tess_draw *draws; /* of the step that is to be queued */
 	bool queued; /* a step whose ids the device chooses, and which were not read */
 	bool by_host; /* the next step runs again, since the device is in doubt about an id */
+	int32_t nunshared; /* the last steps, after which ranks did not meet */
 	bool end_all;
 	bool end_wanted; /* rank 0: by a callback; sent with the next choices */
 	tess_status failed; /* the same */

@@ -410,6 +410,19 @@ static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 	return st ? st : run_chosen_step(g);
 }
 
+/*
+ * Whether ranks meet after a step. The stages of a pipeline go on to the next part of a prompt
+ * while those behind compute the last one, and hear of an end in some steps only.
+ */
+static bool shares_choices(struct tess_generate_state *g, int64_t nchoices)
+{
+	int32_t stages = tess_runner_count_stages(g->runner);
+	bool alone = stages > 1 && !nchoices && g->nunshared < 4 * stages;
+
+	g->nunshared = alone ? g->nunshared + 1 : 0;
+	return !alone;
+}
+
 tess_status tess_generate_run_step(struct tess_generate_state *g)
 {
 	const float *logits;
@@ -437,6 +450,7 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 		return st;
 	if (g->sampler)
 		draw_next_ids(g);
-	st = share_choices(g, nchoices, false);
+	if (shares_choices(g, nchoices))
+		st = share_choices(g, nchoices, false);
 	return st ? st : apply_choices(g);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 64, SLAB_SHARE = 16 };
+enum { PAGE = 64, SLAB_SHARE = 16, STAGE_SLAB = 16 };
 
 struct page {
 	struct slab *slab;
@@ -139,6 +139,9 @@ static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 	struct page_class *pages = &c->page_class[index];
 	int64_t n = c->parts.nclasses > 1 ? 1 : pages->npages / SLAB_SHARE;
 	tess_status st;
+
+	if (c->parts.in_stages && c->parts.nclasses == 1 && n < STAGE_SLAB)
+		n = STAGE_SLAB;
 
 	do {
 		uint64_t fit = (c->limit - c->charged) / pages->max_bytes;

@@ -25,6 +25,9 @@ struct tess_kv_parts { /* borrowed for the life of the cache */
 	const struct tess_page_class *page_class;
 	int32_t nclasses;
 	uint64_t limit; /* bytes of pages; 0: none */
+	/* its ranks are stages of a pipeline, which go on while others compute: they allocate more
+	 * pages at a time, and so meet less often */
+	bool in_stages;
 };
 /* Collective. *out is yours: tess_kv_cache_free. */
 tess_status tess_kv_cache_new(const struct tess_kv_parts *parts, struct tess_kv_cache **out);

@@ -150,7 +150,8 @@ static tess_status open_kv_cache(struct tess_runner *s)
 		                       .group = s->parts.group,
 		                       .page_class = l->page_class,
 		                       .nclasses = l->nclasses,
-		                       .limit = s->parts.kv_memory };
+		                       .limit = s->parts.kv_memory,
+		                       .in_stages = tess_runner_count_stages(s) > 1 };
 
 	if (!parts.limit)
 		parts.limit = find_free_memory(s);
@@ -496,11 +497,19 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 	return s->parts.group;
 }
 
+int32_t tess_runner_count_stages(const struct tess_runner *s)
+{
+	const struct tess_program *p = s->programs.first->program;
+
+	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
+}
+
 int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
 {
-	int64_t rows = s->device.table->prompt_rows;
+	int64_t rows = s->device.table->prompt_rows, stages = tess_runner_count_stages(s);
 
-	return rows > 0 ? rows : PROMPT_ROWS;
+	rows = rows > 0 ? rows : PROMPT_ROWS;
+	return stages > 1 ? tess_up(rows, 2 * stages) : rows;
 }
 
 int64_t tess_runner_vocabulary(const struct tess_runner *s)

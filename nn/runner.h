@@ -128,7 +128,12 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
-/* Of prompts in a step, as the device has it by default. */
+/* Of a pipeline; 1: it is none. */
+int32_t tess_runner_count_stages(const struct tess_runner *s);
+/*
+ * Of prompts in a step, as the device has it by default; of a pipeline fewer, since its stages
+ * compute several steps of a prompt at a time.
+ */
 int64_t tess_runner_get_prompt_rows(const struct tess_runner *s);
 /* The most positions that a text can have; 0: any. */
 int64_t tess_runner_positions(const struct tess_runner *s);
