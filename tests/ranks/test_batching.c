@@ -552,6 +552,34 @@ START_TEST(callbacks_decide)
 
 	if (n > TSAN)
 		spawn_ranks(n, run_job_on_rank, &job);
+	job.mesh = "pp"; /* stages do not meet after each step */
+	spawn_ranks(2, run_job_on_rank, &job);
+}
+END_TEST
+
+/* Rank 0 ends all in the second step of a prompt: the stages hear of it some steps later. */
+static tess_status check_end_in_prompt(struct tess_session *s, bool first, void *arg)
+{
+	static struct batch got;
+	struct tess_generation how = make_batch_generation(&got, true);
+	const struct tess_request *long_prompt = &prompts[1].request;
+
+	(void)arg;
+	if (first)
+		got = (struct batch){ .answers = "on_step", .at = 2, .answer = TESS_END_ALL };
+	how.chunk = 1;
+	HOLDS(!tess_session_generate(s, &long_prompt, 1, &how));
+	HOLDS(!first || (got.text[0].finish == TESS_FINISH_INTERRUPT && got.text[0].n == 0));
+	HOLDS(!first || (got.nsteps > 2 && got.nsteps < 20));
+	return TESS_OK;
+}
+
+START_TEST(an_end_reaches_all_stages)
+{
+	struct batch_job job = { .dir = copies[0], .mesh = "pp", .run = check_end_in_prompt };
+
+	ck_assert_int_gt(prompts[1].request.nids, 40);
+	spawn_ranks(2, run_job_on_rank, &job);
 }
 END_TEST
 
@@ -780,6 +808,7 @@ int main(void)
 	if (strcmp(getenv("TESSERA_BACKEND"), "loopback")) /* the rest is above backends */
 		return suite_end(r);
 	tcase_add_loop_test(t, callbacks_decide, 0, sizeof callback_cases / sizeof *callback_cases);
+	tcase_add_test(t, an_end_reaches_all_stages);
 	if (!TSAN) { /* pages are each rank's */
 		tcase_add_test(t, memory_is_that_of_the_pages);
 		tcase_add_test(t, texts_wait_for_memory);
