@@ -127,13 +127,9 @@ static uint64_t count_weight_bytes(const struct tess_record *rec)
 {
 	uint64_t sum = 0;
 
-	for (int32_t i = 0; i < rec->nweight; i++) {
-		uint64_t bytes = tess_width(rec->weight[i]->dtype);
-
-		for (int32_t a = 0; a < rec->weight[i]->ndim; a++)
-			bytes *= (uint64_t)rec->weight[i]->dim[a]->size;
-		sum += bytes;
-	}
+	for (int32_t i = 0; i < rec->nweight; i++)
+		sum += tess_width(rec->weight[i]->dtype) *
+		       (uint64_t)tess_weight_count_elements(rec->weight[i]);
 	return sum;
 }
 

@@ -408,6 +408,16 @@ void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const dou
 	op->num = copy;
 }
 
+struct value build_copy_dense(struct build *b, const struct value *v)
+{
+	struct value dense =
+		build_add_temporary(b, v->partial ? v->nodes : 0, v->rows, v->cols, v->dtype);
+
+	dense.partial = v->partial;
+	build_add_copy(b, v, &dense);
+	return dense;
+}
+
 void build_add_copy(struct build *b, const struct value *from, const struct value *to)
 {
 	struct tess_step *s;

@@ -69,6 +69,8 @@ struct value build_slice_local_cols(struct build *b, const struct value *x,
 struct value build_make_block(const struct value *v, uint64_t at, int64_t rows, int64_t cols);
 /* Whether the rows have no gaps between them, as collectives and callers need them. */
 bool build_is_dense(const struct value *v);
+/* A copy of the rows, of each node, that has no gaps. */
+struct value build_copy_dense(struct build *b, const struct value *v);
 
 /* Whether this rank has steps of a record: the stage of it, or what is sent to that. */
 bool build_has_record(const struct build *b, const struct tess_record *rec);

@@ -219,8 +219,7 @@ static struct value make_dense_logits(struct build *b)
 	if (build_is_dense(v))
 		return *v;
 	b->record--;
-	dense = build_add_temporary(b, 0, v->rows, v->cols, v->dtype);
-	build_add_copy(b, v, &dense);
+	dense = build_copy_dense(b, v);
 	b->record++;
 	return dense;
 }

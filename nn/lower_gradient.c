@@ -315,14 +315,8 @@ void build_place_gradients(struct build *b)
 /* A value whose rows have no gaps, as one row. */
 static struct value flatten_value(struct build *b, const struct value *v)
 {
-	struct value flat = *v;
+	struct value flat = build_is_dense(v) ? *v : build_copy_dense(b, v);
 
-	if (!build_is_dense(v)) {
-		flat = build_add_temporary(b, v->partial ? v->nodes : 0, v->rows, v->cols,
-		                           v->dtype);
-		flat.partial = v->partial;
-		build_add_copy(b, v, &flat);
-	}
 	flat.cols = flat.row_stride = v->rows * v->cols;
 	flat.rows = 1;
 	return flat;

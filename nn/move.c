@@ -429,20 +429,6 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	}
 }
 
-/* All nodes and rows of a value without gaps: it, or a copy. */
-static struct value make_dense(struct build *b, const struct value *x)
-{
-	bool gaps = x->partial && x->nodes > 1 && x->node_stride != x->rows * x->cols;
-	struct value dense;
-
-	if (build_is_dense(x) && !gaps)
-		return *x;
-	dense = build_add_temporary(b, x->partial ? x->nodes : 0, x->rows, x->cols, x->dtype);
-	dense.partial = x->partial;
-	build_add_copy(b, x, &dense);
-	return dense;
-}
-
 /* Whether this rank has, or gets, the logits, if they are for one rank, and has its coordinates. */
 static bool is_beside_logits_root(const struct build *b)
 {
@@ -492,7 +478,7 @@ void build_add_send(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *x = rec->in[0];
 	int32_t to = (int32_t)rec->num[TESS_REC_SEND_TO];
-	bool sends = tess_program_get_stage(b->p, b->l->rank) == rec->stage;
+	bool sends = tess_program_get_stage(b->p, b->l->rank) == rec->stage, gaps;
 	struct value v;
 	struct tess_coll *c;
 
@@ -501,8 +487,9 @@ void build_add_send(struct build *b, const struct tess_record *rec)
 	v = *build_get_value(b, x);
 	if (!v.rows || !v.cols || (v.partial && !v.nodes))
 		return;
-	if (sends)
-		v = make_dense(b, &v);
+	gaps = v.partial && v.nodes > 1 && v.node_stride != v.rows * v.cols;
+	if (sends && (gaps || !build_is_dense(&v)))
+		v = build_copy_dense(b, &v);
 	c = build_add_collective(b, rec->along, sends ? TESS_SEND : TESS_RECV, sends ? &v : NULL,
 	                         sends ? NULL : &v);
 	c->peer = sends ? to : rec->stage;

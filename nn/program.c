@@ -108,6 +108,20 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 	                                          : TESS_ROLE_EXPERTS;
 }
 
+int64_t tess_weight_count_elements(const struct tess_weight *w)
+{
+	int64_t n = 1;
+
+	for (int32_t a = 0; a < w->ndim; a++)
+		n *= w->dim[a]->size;
+	return n;
+}
+
+int32_t tess_program_count_stages(const struct tess_program *p)
+{
+	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
+}
+
 int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
 {
 	return tess_program_get_cut(p, rank, p->pipeline_along).rank;

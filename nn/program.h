@@ -237,6 +237,11 @@ static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
 	v->stride[axis + 1] = stride;
 }
 
+/* Elements of a whole weight. */
+int64_t tess_weight_count_elements(const struct tess_weight *w);
+
+/* The stages of the pipeline; 1: there is none. */
+int32_t tess_program_count_stages(const struct tess_program *p);
 /* The pipeline stage of a rank: its coordinate along pp; 0: there is no such dimension. */
 int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank);
 /* Whether `rank` runs a record of this stage, or has a weight of it. */

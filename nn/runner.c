@@ -499,9 +499,7 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 
 int32_t tess_runner_count_stages(const struct tess_runner *s)
 {
-	const struct tess_program *p = s->programs.first->program;
-
-	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
+	return tess_program_count_stages(s->programs.first->program);
 }
 
 int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)

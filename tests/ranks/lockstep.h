@@ -43,8 +43,6 @@ struct lockstep_gradients { /* of weights, whole and as stored; NULL: it has non
 	float *loss; /* of each id */
 	double balance; /* the load balancing loss, times its factor */
 };
-/* Elements of a weight. */
-int64_t lockstep_count_elements(const struct tess_weight *w);
 /*
  * Runs a step of training: a program for each replica along dp. Fails the test unless what all
  * ranks must have alike is so. *out is the caller's: lockstep_free_gradients. Returns the status of

@@ -178,20 +178,11 @@ static tess_status merge_gradient(const struct tess_program *p, int32_t r,
 	return st;
 }
 
-int64_t lockstep_count_elements(const struct tess_weight *w)
-{
-	int64_t n = 1;
-
-	for (int32_t a = 0; a < w->ndim; a++)
-		n *= w->dim[a]->size;
-	return n;
-}
-
 static tess_status collect_gradient(const struct tess_program *p, const struct lockstep_rank *rank,
                                     int32_t i, struct lockstep_gradients *out)
 {
 	const struct tess_weight *w = p->weight[i];
-	int64_t count = lockstep_count_elements(w);
+	int64_t count = tess_weight_count_elements(w);
 	char *seen;
 	bool trained = false;
 	tess_status st = TESS_OK;
@@ -319,7 +310,7 @@ void lockstep_compare_gradients(const char *what, const struct lockstep_gradient
 		const float *a = want->data[i], *b = have->data[i];
 
 		ck_assert_msg(!a == !b, "%s: %s: one has no gradient", what, w->name);
-		for (int64_t k = 0; a && k < lockstep_count_elements(w); k++)
+		for (int64_t k = 0; a && k < tess_weight_count_elements(w); k++)
 			if (memcmp(&a[k], &b[k], 4))
 				ck_abort_msg("%s: %s: element %lld is %.9g, not %.9g", what,
 				             w->name, (long long)k, (double)b[k], (double)a[k]);

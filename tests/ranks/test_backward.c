@@ -446,7 +446,7 @@ START_TEST(steps_accumulate)
 	open_golden("llama", &o);
 	ck_assert_msg(!train_some(&o, "none", NULL, 0, 0, &one), "%s", tess_error());
 	for (int32_t i = 0; i < one.program->nweights; i++)
-		for (int64_t k = 0; k < lockstep_count_elements(one.program->weight[i]); k++)
+		for (int64_t k = 0; k < tess_weight_count_elements(one.program->weight[i]); k++)
 			one.data[i][k] += one.data[i][k];
 	for (int i = 0; i < 2; i++) {
 		ck_assert_msg(!train_some(&o, "tp", meshes[i], 2, 0, &have), "%s", tess_error());
