@@ -261,6 +261,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	tess_device_drain(&t->device);
 	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
 		tess_step_memory_free(&t->memory[i]);
+	free(t->losses);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);

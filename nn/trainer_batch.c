@@ -197,6 +197,17 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 		                    .key = key };
 }
 
+static tess_status reserve_losses(struct tess_trainer *t, int64_t n)
+{
+	float *more = n > t->nlosses ? realloc(t->losses, sizeof *more * (size_t)n) : t->losses;
+
+	if (n > t->nlosses && !more)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->losses = more;
+	t->nlosses = n > t->nlosses ? n : t->nlosses;
+	return TESS_OK;
+}
+
 /* Room for a program in each slot; ranks along `shared` have as many slots. */
 static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shaped_program *k,
                                  int32_t nslots)
@@ -210,6 +221,8 @@ static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shape
 			longest = training->lengths[i];
 	if (!t->parameters.gradients)
 		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
+	if (!st)
+		st = reserve_losses(t, k->shape.ntokens);
 	for (int32_t i = 0; i < nslots && !st; i++)
 		st = reserve_buffers(t, &t->memory[i], k->shape.ntokens, longest);
 	st = tess_group_agree_status(t->parts.group, st, "step");
@@ -322,20 +335,16 @@ tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_s
                                      struct tess_accumulator *loss, int32_t *odd)
 {
 	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
-	float *each = malloc(sizeof *each * (size_t)part.tokens.len + 1);
 	double balance = 0;
-	tess_status st = each ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	tess_status st = copy_losses(t, k, t->losses, &balance);
 
-	if (!st)
-		st = copy_losses(t, k, each, &balance);
-	if (!st) {
-		totals->before += b->nsequences;
-		totals->balance += balance;
-		tess_accumulator_add(loss, each, part.tokens.len);
-		find_odd_losses(b, &part, each, odd);
-	}
-	free(each);
-	return st;
+	if (st)
+		return st;
+	totals->before += b->nsequences;
+	totals->balance += balance;
+	tess_accumulator_add(loss, t->losses, part.tokens.len);
+	find_odd_losses(b, &part, t->losses, odd);
+	return TESS_OK;
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,

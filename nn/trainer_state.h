@@ -27,6 +27,8 @@ struct tess_trainer {
 	uint64_t seed; /* of dropout */
 	int64_t step; /* those that have changed weights */
 	int64_t nruns; /* of programs */
+	float *losses; /* of the rows of a step, in host memory; nlosses */
+	int64_t nlosses;
 	void *squares; /* of the gradient: a struct tess_accumulator in memory of the device */
 	int64_t waited; /* ns of the current step in calls of groups */
 };
