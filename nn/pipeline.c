@@ -76,15 +76,6 @@ static size_t measure_numbered_path(const char *module)
 	return 0;
 }
 
-static uint64_t measure_weight(const struct tess_weight *w)
-{
-	uint64_t bytes = tess_width(w->dtype);
-
-	for (int32_t a = 0; a < w->ndim; a++)
-		bytes *= (uint64_t)w->dim[a]->size;
-	return bytes;
-}
-
 /*
  * Adds the bytes of weights that a record multiplies by to the last block; those of a tied head to
  * the first, where its table is. A table that is only looked up takes no time.
@@ -92,9 +83,10 @@ static uint64_t measure_weight(const struct tess_weight *w)
 static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
 {
 	for (int32_t k = 0; k < rec->nweight && rec->kind != TESS_OP_EMBED; k++) {
-		struct block *at = rec->weight[k]->table ? first : last;
+		const struct tess_weight *w = rec->weight[k];
+		struct block *at = w->table ? first : last;
 
-		at->bytes += measure_weight(rec->weight[k]);
+		at->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
 	}
 }
 
@@ -116,8 +108,6 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 			path = rec->module;
 			len = mine;
 		}
-		if (mine)
-			c->tail = i + 1;
 		add_bytes(rec, block, &block[*n ? *n - 1 : 0]);
 	}
 	return block;
@@ -193,9 +183,16 @@ static void use_stage_begins(struct pipeline *c)
 	}
 	for (int32_t i = 1; i < c->nstages; i++)
 		c->first[i] = r->stage_begins[i - 1].record;
-	for (int32_t i = 0; i < c->nforward; i++)
-		if (measure_numbered_path(c->p->record[i]->module))
-			c->tail = i + 1;
+}
+
+/* The record behind the last one of a numbered module; where there is none, behind all. */
+static int32_t find_tail(const struct pipeline *c)
+{
+	int32_t i = c->nforward;
+
+	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
+		i--;
+	return i ? i : c->nforward;
 }
 
 /* ---- the stage of each record ---------------------------------------------------------------- */
@@ -368,14 +365,12 @@ static void add_sends(struct pipeline *c)
 void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 {
 	struct tess_program *p = r->p;
-	int32_t along = p->pipeline_along, n = p->ntensors;
-	struct pipeline c = { .r = r,
-		              .p = p,
-		              .nforward = nforward,
-		              .tail = nforward,
-		              .nstages = along < 0 ? 1 : p->mesh.dim[along].size };
+	int32_t n = p->ntensors;
+	struct pipeline c = {
+		.r = r, .p = p, .nforward = nforward, .nstages = tess_program_count_stages(p)
+	};
 
-	if (r->status || (along < 0 && !r->nstage_begins))
+	if (r->status || (p->pipeline_along < 0 && !r->nstage_begins))
 		return;
 	c.first = TESS_NEW(&p->arena, int32_t, c.nstages);
 	c.placed = TESS_NEW(&p->arena, bool, p->nweights + 1);
@@ -389,6 +384,7 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 	}
 	for (int32_t i = 0; i < n; i++)
 		c.home[i] = c.made[i] = -1;
+	c.tail = find_tail(&c);
 	if (r->nstage_begins)
 		use_stage_begins(&c);
 	else
@@ -397,5 +393,5 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		place_records(&c);
 	if (!r->status)
 		add_sends(&c);
-	p->overlaps = !r->status && p->training && tess_pipeline_schedule_overlaps(p);
+	p->overlaps = !r->status && tess_pipeline_schedule_overlaps(p);
 }

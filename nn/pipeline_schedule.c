@@ -1,16 +1,17 @@
 #include "nn/pipeline_schedule.h"
 
-#include <string.h>
-
 /* ---- segments -------------------------------------------------------------------------------- */
 
 struct segment {
 	int32_t record; /* its first */
 	int64_t cost;
+	int32_t in, out; /* the first message that it receives, and sends; -1: none */
+	int32_t last_in, last_out;
 };
 
 struct message {
-	int32_t from, from_segment, to, to_segment; /* stages, and their segments */
+	int32_t from, to; /* stages */
+	int32_t next_in, next_out; /* of the same segment; -1: none */
 };
 
 struct pipeline_parts { /* of a program */
@@ -26,90 +27,104 @@ static int64_t estimate_cost(const struct tess_record *rec)
 {
 	int64_t cost = 0;
 
-	for (int32_t i = 0; i < rec->nweight && rec->kind != TESS_REC_GRADIENT; i++) {
-		int64_t n = 1;
-
-		for (int32_t a = 0; a < rec->weight[i]->ndim; a++)
-			n *= rec->weight[i]->dim[a]->size;
+	for (int32_t i = 0; i < rec->nweight && rec->kind != TESS_REC_GRADIENT; i++)
 		/* with dx comes dw, which names no weight */
-		cost += (rec->kind == TESS_OP_LINEAR_DX ? 2 : 1) * n / 1000;
-	}
+		cost += (rec->kind == TESS_OP_LINEAR_DX ? 2 : 1) *
+		        tess_weight_count_elements(rec->weight[i]) / 1000;
 	return cost + 1;
 }
 
-/* A stage gets a record; what it receives after it has computed something begins a segment. */
-static void add_record(struct pipeline_parts *c, int32_t stage, int32_t i, bool receives,
-                       int64_t cost)
+static int32_t get_receiver(const struct tess_record *send)
+{
+	return (int32_t)send->num[TESS_REC_SEND_TO];
+}
+
+/* The segment of a record; what a stage receives after it has computed something begins one. */
+static struct segment *add_record(struct pipeline_parts *c, int32_t stage, int32_t i, bool receives,
+                                  int64_t cost)
 {
 	int32_t *n = &c->nsegments[stage];
 	struct segment *last = *n ? &c->segment[stage][*n - 1] : NULL;
 
 	if (!last || (receives && last->cost)) {
 		last = &c->segment[stage][(*n)++];
-		*last = (struct segment){ .record = i };
+		*last = (struct segment){ .record = i, .in = -1, .out = -1 };
 	}
 	last->cost += cost;
+	return last;
 }
 
 static void add_message(struct pipeline_parts *c, const struct tess_record *rec, int32_t i)
 {
-	int32_t from = rec->stage, to = (int32_t)rec->num[TESS_REC_SEND_TO];
+	struct segment *from = add_record(c, rec->stage, i, false, 0);
+	struct segment *to = add_record(c, get_receiver(rec), i, true, 0);
+	int32_t m = c->nmessages++;
 
-	add_record(c, from, i, false, 0);
-	add_record(c, to, i, true, 0);
-	c->message[c->nmessages++] =
-		(struct message){ from, c->nsegments[from] - 1, to, c->nsegments[to] - 1 };
+	c->message[m] = (struct message){ rec->stage, get_receiver(rec), -1, -1 };
+	*(from->out < 0 ? &from->out : &c->message[from->last_out].next_out) = m;
+	*(to->in < 0 ? &to->in : &c->message[to->last_in].next_in) = m;
+	from->last_out = to->last_in = m;
 }
 
-/* Whether each weight gets its gradients in one segment. */
-static bool find_tied(const struct tess_program *p, const struct pipeline_parts *c, int32_t *seen)
+/* Whether a weight gets gradients in two segments; seen: by weight, 1 + the first of them. */
+static bool is_tied(const struct tess_record *rec, const struct pipeline_parts *c, int32_t *seen)
 {
-	int32_t *at = seen + p->nweights; /* by stage: the segment of the current record */
+	int32_t *first, mine;
 
-	for (int32_t i = 0; i < p->nrecords; i++) {
-		const struct tess_record *rec = p->record[i];
-		int32_t s = rec->stage, *first;
+	if (rec->kind != TESS_REC_GRADIENT)
+		return false;
+	mine = c->nsegments[rec->stage];
+	first = &seen[rec->weight[0]->index];
+	if (!*first)
+		*first = mine;
+	return *first != mine;
+}
 
-		if (s < 0 || rec->kind != TESS_REC_GRADIENT)
-			continue;
-		while (at[s] + 1 < c->nsegments[s] && c->segment[s][at[s] + 1].record <= i)
-			at[s]++;
-		first = &seen[rec->weight[0]->index];
-		if (*first && *first != at[s] + 1)
-			return true;
-		*first = at[s] + 1;
+/* Room for the segments of each stage: one, and one for each message that it receives. */
+static tess_status alloc_parts(const struct tess_program *p, struct tess_arena *arena,
+                               struct pipeline_parts *c)
+{
+	int32_t *received = TESS_NEW(arena, int32_t, c->nstages), n = 0;
+
+	for (int32_t i = 0; i < p->nrecords && received; i++)
+		if (p->record[i]->kind == TESS_REC_SEND) {
+			received[get_receiver(p->record[i])]++;
+			n++;
+		}
+	c->segment = TESS_NEW(arena, struct segment *, c->nstages);
+	c->nsegments = TESS_NEW(arena, int32_t, c->nstages);
+	c->message = TESS_NEW(arena, struct message, n + 1);
+	if (!received || !c->segment || !c->nsegments || !c->message)
+		return TESS_ENOMEM;
+	for (int32_t s = 0; s < c->nstages; s++) {
+		c->segment[s] = TESS_NEW(arena, struct segment, received[s] + 1);
+		if (!c->segment[s])
+			return TESS_ENOMEM;
 	}
-	return false;
+	return TESS_OK;
 }
 
 static tess_status find_parts(const struct tess_program *p, struct tess_arena *arena,
                               struct pipeline_parts *c)
 {
-	int32_t n = tess_program_get_cut(p, 0, p->pipeline_along).nranks;
-	int32_t *seen = TESS_NEW(arena, int32_t, p->nweights + n);
+	int32_t *seen = TESS_NEW(arena, int32_t, p->nweights + 1);
+	tess_status st;
 
-	*c = (struct pipeline_parts){ .nstages = n };
-	c->segment = TESS_NEW(arena, struct segment *, n);
-	c->nsegments = TESS_NEW(arena, int32_t, n);
-	c->message = TESS_NEW(arena, struct message, p->nrecords);
-	for (int32_t s = 0; s < n && c->segment; s++) {
-		c->segment[s] = TESS_NEW(arena, struct segment, p->nrecords);
-		if (!c->segment[s])
-			return TESS_ENOMEM;
-	}
-	if (!seen || !c->segment || !c->nsegments || !c->message)
-		return TESS_ENOMEM;
-	for (int32_t i = 0; i < p->nrecords; i++) {
+	*c = (struct pipeline_parts){ .nstages = tess_program_count_stages(p) };
+	st = seen ? alloc_parts(p, arena, c) : TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
+		bool all = rec->stage == TESS_STAGES_ALL;
 
-		if (rec->kind == TESS_REC_SEND)
+		if (rec->kind == TESS_REC_SEND) {
 			add_message(c, rec, i);
-		for (int32_t s = 0; s < n && rec->kind != TESS_REC_SEND; s++)
-			if (rec->stage == s || rec->stage == TESS_STAGES_ALL)
-				add_record(c, s, i, false, estimate_cost(rec));
+			continue;
+		}
+		for (int32_t s = all ? 0 : rec->stage; s < (all ? c->nstages : rec->stage + 1); s++)
+			add_record(c, s, i, false, estimate_cost(rec));
+		c->tied = c->tied || is_tied(rec, c, seen);
 	}
-	c->tied = find_tied(p, c, seen);
-	return TESS_OK;
+	return st;
 }
 
 /* ---- the simulated pipeline ------------------------------------------------------------------ */
@@ -135,37 +150,37 @@ static int32_t get_next(const struct simulation *m, int32_t stage, int32_t micro
 	return m->next[stage * m->nmicro + micro];
 }
 
+static int32_t get_stage_pair(const struct simulation *m, const struct message *w)
+{
+	return w->from * m->parts->nstages + w->to;
+}
+
 /* When the messages that a segment receives are there, the next ones of their senders; -1: not. */
 static int64_t find_arrival(const struct simulation *m, int32_t stage, int32_t micro,
-                            int32_t segment, bool take)
+                            int32_t segment)
 {
-	const struct pipeline_parts *c = m->parts;
+	const struct message *message = m->parts->message;
+	int32_t first = m->parts->segment[stage][segment].in;
 	int64_t arrival = 0;
 
-	for (int32_t from = 0; from < c->nstages; from++) {
-		int32_t pair = from * c->nstages + stage, at = m->ntaken[pair];
+	for (int32_t i = first; i >= 0; i = message[i].next_in) {
+		int32_t pair = get_stage_pair(m, &message[i]), at = m->ntaken[pair];
+		const struct sent *q;
 
-		for (int32_t i = 0; i < c->nmessages; i++) {
-			const struct message *w = &c->message[i];
-			const struct sent *q = &m->queue[pair][at];
-
-			if (w->from != from || w->to != stage || w->to_segment != segment)
-				continue;
-			if (at == m->nsent[pair] || q->micro != micro || q->message != i)
-				return -1;
-			arrival = q->at > arrival ? q->at : arrival;
-			at++;
-		}
-		if (take)
-			m->ntaken[pair] = at;
+		for (int32_t k = first; k != i; k = message[k].next_in)
+			at += message[k].from == message[i].from;
+		q = &m->queue[pair][at];
+		if (at >= m->nsent[pair] || q->micro != micro || q->message != i)
+			return -1;
+		arrival = q->at > arrival ? q->at : arrival;
 	}
 	return arrival;
 }
 
 /* Micro-batches that a stage may have begun and not ended. */
-static int32_t count_stage_slots(const struct pipeline_parts *c, int32_t stage)
+static int32_t count_stage_slots(int32_t nstages, int32_t stage)
 {
-	return c->nstages - stage < TESS_MICRO_BATCHES ? c->nstages - stage : TESS_MICRO_BATCHES;
+	return nstages - stage < TESS_MICRO_BATCHES ? nstages - stage : TESS_MICRO_BATCHES;
 }
 
 /* When a stage can begin the next segment of a micro-batch; -1: not yet. */
@@ -176,27 +191,28 @@ static int64_t find_start(const struct simulation *m, int32_t stage, int32_t mic
 
 	if (segment == m->parts->nsegments[stage] ||
 	    (micro && get_next(m, stage, micro - 1) <= segment) ||
-	    (!segment && m->begun[stage] - m->ended[stage] >= count_stage_slots(m->parts, stage)))
+	    (!segment &&
+	     m->begun[stage] - m->ended[stage] >= count_stage_slots(m->parts->nstages, stage)))
 		return -1;
-	arrival = find_arrival(m, stage, micro, segment, false);
+	arrival = find_arrival(m, stage, micro, segment);
 	return arrival > m->clock[stage] || arrival < 0 ? arrival : m->clock[stage];
 }
 
 static void simulate_segment(struct simulation *m, int32_t stage, int32_t micro, int64_t start)
 {
-	const struct pipeline_parts *c = m->parts;
+	const struct message *message = m->parts->message;
 	int32_t segment = m->next[stage * m->nmicro + micro]++;
+	const struct segment *k = &m->parts->segment[stage][segment];
 
-	find_arrival(m, stage, micro, segment, true);
-	m->clock[stage] = start + c->segment[stage][segment].cost;
+	m->clock[stage] = start + k->cost;
 	m->begun[stage] += !segment;
-	m->ended[stage] += segment + 1 == c->nsegments[stage];
-	for (int32_t i = 0; i < c->nmessages; i++) {
-		int32_t pair = stage * c->nstages + c->message[i].to;
+	m->ended[stage] += segment + 1 == m->parts->nsegments[stage];
+	for (int32_t i = k->in; i >= 0; i = message[i].next_in)
+		m->ntaken[get_stage_pair(m, &message[i])]++;
+	for (int32_t i = k->out; i >= 0; i = message[i].next_out) {
+		int32_t pair = get_stage_pair(m, &message[i]);
 
-		if (c->message[i].from == stage && c->message[i].from_segment == segment)
-			m->queue[pair][m->nsent[pair]++] =
-				(struct sent){ micro, i, m->clock[stage] };
+		m->queue[pair][m->nsent[pair]++] = (struct sent){ micro, i, m->clock[stage] };
 	}
 	if (stage == m->stage)
 		m->out->item[m->out->n++] = (struct tess_pipeline_item){ micro, segment };
@@ -225,26 +241,38 @@ static bool run_next(struct simulation *m)
 	return best >= 0;
 }
 
+/* Queues for all messages of all micro-batches. */
+static tess_status alloc_queues(struct simulation *m, struct tess_arena *arena)
+{
+	int32_t npairs = m->parts->nstages * m->parts->nstages, n = m->parts->nmessages;
+	int32_t *count = TESS_NEW(arena, int32_t, npairs);
+	struct sent *all = TESS_NEW(arena, struct sent, (int64_t)m->nmicro * n + 1);
+
+	m->queue = TESS_NEW(arena, struct sent *, npairs);
+	if (!count || !all || !m->queue)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < n; i++)
+		count[get_stage_pair(m, &m->parts->message[i])] += m->nmicro;
+	for (int32_t i = 0; i < npairs; i++) {
+		m->queue[i] = all;
+		all += count[i];
+	}
+	return TESS_OK;
+}
+
 static tess_status alloc_simulation(struct simulation *m, struct tess_arena *arena)
 {
 	int32_t n = m->parts->nstages;
-	int64_t most = (int64_t)m->nmicro * m->parts->nmessages + 1;
 
 	m->clock = TESS_NEW(arena, int64_t, n);
 	m->next = TESS_NEW(arena, int32_t, n * m->nmicro);
-	m->begun = TESS_NEW(arena, int32_t, 2 * n);
-	m->queue = TESS_NEW(arena, struct sent *, n * n);
-	m->nsent = TESS_NEW(arena, int32_t, 2 * n * n);
-	if (!m->clock || !m->next || !m->begun || !m->queue || !m->nsent)
+	m->begun = TESS_NEW(arena, int32_t, n);
+	m->ended = TESS_NEW(arena, int32_t, n);
+	m->nsent = TESS_NEW(arena, int32_t, n * n);
+	m->ntaken = TESS_NEW(arena, int32_t, n * n);
+	if (!m->clock || !m->next || !m->begun || !m->ended || !m->nsent || !m->ntaken)
 		return TESS_ENOMEM;
-	m->ended = m->begun + n;
-	m->ntaken = m->nsent + n * n;
-	for (int32_t i = 0; i < n * n; i++) {
-		m->queue[i] = TESS_NEW(arena, struct sent, most);
-		if (!m->queue[i])
-			return TESS_ENOMEM;
-	}
-	return TESS_OK;
+	return alloc_queues(m, arena);
 }
 
 /* One micro-batch after another, each with all of its segments. */
@@ -261,11 +289,30 @@ bool tess_pipeline_schedule_overlaps(const struct tess_program *p)
 {
 	struct tess_arena arena = { 0 };
 	struct pipeline_parts c;
-	bool overlaps = p->pipeline_along >= 0 && tess_program_is_on_host(p) && !p->check &&
+	bool overlaps = p->training && tess_program_is_on_host(p) && !p->check &&
 	                !find_parts(p, &arena, &c) && !c.tied;
 
 	tess_arena_free(&arena);
 	return overlaps;
+}
+
+int32_t tess_pipeline_schedule_count_slots(const struct tess_program *p, int32_t stage, int32_t n)
+{
+	int32_t slots = count_stage_slots(tess_program_count_stages(p), stage);
+
+	return slots < n ? slots : n;
+}
+
+/* Where each segment begins. */
+static tess_status list_segment_records(const struct pipeline_parts *c, int32_t stage,
+                                        struct tess_arena *arena,
+                                        struct tess_pipeline_schedule *out)
+{
+	out->nsegments = c->nsegments[stage];
+	out->record = TESS_NEW(arena, int32_t, out->nsegments);
+	for (int32_t k = 0; k < out->nsegments && out->record; k++)
+		out->record[k] = c->segment[stage][k].record;
+	return out->record ? TESS_OK : TESS_ENOMEM;
 }
 
 tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t stage, int32_t n,
@@ -277,11 +324,12 @@ tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t st
 	int32_t left;
 	tess_status st = find_parts(p, arena, &c);
 
-	*out = (struct tess_pipeline_schedule){ 0 };
+	*out = (struct tess_pipeline_schedule){ .nslots = tess_pipeline_schedule_count_slots(
+							p, stage, n) };
+	if (!st)
+		st = list_segment_records(&c, stage, arena, out);
 	if (st)
 		return st;
-	out->nsegments = c.nsegments[stage];
-	out->nslots = count_stage_slots(&c, stage) < n ? count_stage_slots(&c, stage) : n;
 	out->item = TESS_NEW(arena, struct tess_pipeline_item, n * out->nsegments);
 	st = out->item ? alloc_simulation(&m, arena) : TESS_ENOMEM;
 	if (st)
@@ -298,29 +346,25 @@ tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t st
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-void tess_pipeline_schedule_find_steps(const struct tess_program *p,
+/* The first step of a record from `record` on, of those before the waits for what was sent. */
+static int32_t find_step(const struct tess_rank_program *l, int32_t record)
+{
+	int32_t i = 0;
+
+	while (i < l->nbody && l->step[i]->record < record)
+		i++;
+	return i;
+}
+
+void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
                                        const struct tess_rank_program *l, int32_t segment,
                                        int32_t *first, int32_t *end)
 {
-	int32_t stage = tess_program_get_stage(p, l->rank), k = 0, i = 0;
-	bool computed = false;
-
-	*first = 0;
-	for (int32_t r = 0; r < p->nrecords && k <= segment; r++) {
-		const struct tess_record *rec = p->record[r];
-		bool sends = rec->kind == TESS_REC_SEND;
-		bool receives = sends && (int32_t)rec->num[TESS_REC_SEND_TO] == stage;
-
-		if (receives && computed) {
-			while (i < l->nbody && l->step[i]->record < r)
-				i++;
-			if (++k == segment)
-				*first = i;
-			computed = false;
-		}
-		computed |= !sends && tess_program_has_stage(p, l->rank, rec->stage);
+	if (segment == s->nsegments) { /* behind the last one */
+		*first = l->nbody;
+		*end = l->nsteps;
+		return;
 	}
-	*end = k > segment ? i : l->nbody;
-	if (k < segment) /* behind the last one */
-		*first = l->nbody, *end = l->nsteps;
+	*first = segment ? find_step(l, s->record[segment]) : 0;
+	*end = segment + 1 < s->nsegments ? find_step(l, s->record[segment + 1]) : l->nbody;
 }

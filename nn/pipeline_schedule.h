@@ -25,6 +25,7 @@ struct tess_pipeline_item {
 struct tess_pipeline_schedule { /* of one stage; in an arena */
 	struct tess_pipeline_item *item;
 	int32_t n, nsegments;
+	int32_t *record; /* of each segment: its first record */
 	int32_t nslots; /* micro-batches whose values it keeps at a time, at most */
 };
 
@@ -32,13 +33,15 @@ struct tess_pipeline_schedule { /* of one stage; in an arena */
 tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t stage, int32_t n,
                                         struct tess_arena *arena,
                                         struct tess_pipeline_schedule *out);
-/* Whether the micro-batches of the program may be computed at the same time. */
+/* The most slots that such a schedule has. */
+int32_t tess_pipeline_schedule_count_slots(const struct tess_program *p, int32_t stage, int32_t n);
+/* Whether the micro-batches of a pipeline may be computed at the same time. */
 bool tess_pipeline_schedule_overlaps(const struct tess_program *p);
 /*
  * The steps of a segment of this rank, [*first, *end); those behind the last segment wait for what
- * was sent.
+ * was sent. The rank's program has the records of that which the schedule is of.
  */
-void tess_pipeline_schedule_find_steps(const struct tess_program *p,
+void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
                                        const struct tess_rank_program *l, int32_t segment,
                                        int32_t *first, int32_t *end);
 

@@ -335,13 +335,13 @@ static struct message_queue *find_queue(struct message_queue *queue, int32_t nst
 }
 
 /* Runs a segment if all that it receives is there, as the next of each sender. */
-static bool run_scheduled(const struct tess_program *p, int32_t nstages, int32_t stage,
+static bool run_scheduled(const struct tess_pipeline_schedule *s, int32_t nstages, int32_t stage,
                           const struct tess_rank_program *l, const struct tess_pipeline_item *item,
                           struct message_queue *queue)
 {
 	int32_t wanted[25] = { 0 }, first, end;
 
-	tess_pipeline_schedule_find_steps(p, l, item->segment, &first, &end);
+	tess_pipeline_schedule_find_steps(s, l, item->segment, &first, &end);
 	for (int32_t i = first; i < end; i++) {
 		const struct tess_coll *c = &l->step[i]->coll;
 		struct message_queue *q;
@@ -387,7 +387,7 @@ static void run_schedules(const struct tess_program *p, const struct schedule_ca
 		moved = false;
 		for (int32_t i = 0; i < nstages; i++)
 			while (at[i] < s[i].n &&
-			       run_scheduled(p, nstages, i, l[i], &s[i].item[at[i]], queue)) {
+			       run_scheduled(&s[i], nstages, i, l[i], &s[i].item[at[i]], queue)) {
 				at[i]++;
 				moved = true;
 			}
