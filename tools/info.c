@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
+#include "core/group/cpus.h"
 #include "core/registry/registry.h"
 
 #include <ctype.h>
@@ -18,7 +19,7 @@ static const char *const help =
 	"\n"
 	"Opens and lists the plugins that are found: backends, devices, styles and models, each\n"
 	"with its file, and the files that are not used, each with the reason. Then shows which\n"
-	"backend a job gets, and why.\n"
+	"backend a job gets, and why, and how many CPUs its ranks may keep busy.\n"
 	"\n"
 	"  --options   list the options instead: TESSERA_<KEY>, its value and the origin of it\n"
 	"  --json      one JSON object on stdout\n"
@@ -160,6 +161,37 @@ static json_t *make_choices_json(void)
 	return choices;
 }
 
+/* Reads how many CPUs the ranks of this host may keep busy, and what limits them. */
+static int count_cpus(char why[static 320])
+{
+	struct tess_rank_cpus own;
+	int32_t cpus;
+
+	tess_rank_cpus_read(&own);
+	cpus = tess_rank_cpus_count(&own);
+	if (cpus < CPU_COUNT(&own.may_use))
+		snprintf(why, 320, "limit of %.4g CPUs in %s", own.quota.cpus, own.quota.file);
+	else
+		snprintf(why, 320, "affinity of the process");
+	return cpus;
+}
+
+static void show_cpus(void)
+{
+	char why[320];
+	int cpus = count_cpus(why);
+
+	printf("\nCPUs for the ranks of this host: %d (%s)\n", cpus, why);
+}
+
+static json_t *make_cpus_json(void)
+{
+	char why[320];
+	int cpus = count_cpus(why);
+
+	return json_pack("{s:i, s:s}", "count", cpus, "why", why);
+}
+
 static void show_plugins(void)
 {
 	struct tess_plugin_info p;
@@ -177,6 +209,7 @@ static void show_plugins(void)
 		some = true;
 	}
 	show_choices();
+	show_cpus();
 	printf("\nsearched:\n");
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		printf("  %s (%s)\n", path, origin);
@@ -226,8 +259,9 @@ static json_t *make_plugins_json(void)
 	for (size_t i = 0; tess_registry_dir_at(i, &path, &origin); i++)
 		json_array_append_new(dirs,
 		                      json_pack("{s:s, s:s}", "path", path, "origin", origin));
-	return json_pack("{s:s, s:i, s:o, s:o, s:o}", "version", tess_version(), "abi", TESS_ABI,
-	                 "plugins", plugins, "directories", dirs, "choices", make_choices_json());
+	return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o}", "version", tess_version(), "abi",
+	                 TESS_ABI, "plugins", plugins, "directories", dirs, "choices",
+	                 make_choices_json(), "cpus", make_cpus_json());
 }
 
 static const char *format_variable_name(const char *key, char text[static 80])

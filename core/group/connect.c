@@ -1,17 +1,24 @@
 /* connect.c - connects a rank to its job: by a Unix socket, TCP, or the backend's library. */
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/base/thread.h"
 #include "core/group/choose.h"
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/wire.h"
 
+#include <poll.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
+
+enum { NOTICE_MS = 5000, ENV_TEXT = 512 };
 
 tess_status tess_world_set_meeting(struct tess_world *w, const char *address)
 {
@@ -91,7 +98,7 @@ static const struct tess_backend *find_bootstrap(int32_t nranks)
 	return choice.backend;
 }
 
-tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *env)
+static tess_status connect_to_job(struct tess_world *w, const struct tess_rank_env *env)
 {
 	const struct tess_backend *b = env->hosts ? find_bootstrap(w->size) : NULL;
 	struct tess_meeting m;
@@ -103,4 +110,67 @@ tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env 
 	if (!st)
 		st = env->hosts ? connect_hosts(w, &m) : connect_job(w, m.job);
 	return st ? st : tess_world_set_meeting(w, m.at.addr);
+}
+
+/* A thread that reports a rank that has waited NOTICE_MS for the others. */
+struct notice {
+	const struct tess_rank_env *env;
+	pthread_t thread;
+	int connected; /* an eventfd; -1: there is no thread */
+};
+
+static void *print_notice(void *arg)
+{
+	const struct notice *n = arg;
+	struct pollfd p = { .fd = n->connected, .events = POLLIN };
+	char text[ENV_TEXT];
+
+	if (poll(&p, 1, NOTICE_MS))
+		return NULL;
+	tess_rank_env_describe(n->env, text, sizeof text);
+	tess_log(TESS_WARN, "world", "waiting for the other ranks of this job: %s", text);
+	return NULL;
+}
+
+static void start_notice(struct notice *n, const struct tess_rank_env *env)
+{
+	n->env = env;
+	n->connected = eventfd(0, EFD_CLOEXEC);
+	if (n->connected >= 0 && tess_thread_start(&n->thread, print_notice, n)) {
+		close(n->connected);
+		n->connected = -1;
+	}
+}
+
+static void stop_notice(struct notice *n)
+{
+	if (n->connected < 0)
+		return;
+	tess_event_post(n->connected);
+	pthread_join(n->thread, NULL);
+	close(n->connected);
+}
+
+/* Adds to the error of a deadline why this process waited for others. */
+static tess_status explain_timeout(const struct tess_rank_env *env)
+{
+	char text[ENV_TEXT], why[1024];
+
+	tess_rank_env_describe(env, text, sizeof text);
+	snprintf(why, sizeof why, "%s", tess_error());
+	return tess_fail(TESS_ETIMEOUT, "%s; %s", why, text);
+}
+
+tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env *env)
+{
+	struct notice notice;
+	tess_status st;
+
+	/* the variables of tessera launch are never left over: its socket is gone with it */
+	if (*tess_option_get("rendezvous"))
+		return connect_to_job(w, env);
+	start_notice(&notice, env);
+	st = connect_to_job(w, env);
+	stop_notice(&notice);
+	return st == TESS_ETIMEOUT ? explain_timeout(env) : st;
 }

@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,19 +20,38 @@ void tess_rank_cpus_read(struct tess_rank_cpus *out)
 		fclose(f);
 	if (sched_getaffinity(0, sizeof out->may_use, &out->may_use))
 		CPU_ZERO(&out->may_use);
+	tess_cpu_quota_read("", &out->quota);
+}
+
+/* Returns the quota in whole CPUs, rounded up; CPU_SETSIZE where there is none. */
+static int32_t round_quota(const struct tess_cpu_quota *q)
+{
+	return q->cpus > 0 && q->cpus < CPU_SETSIZE ? (int32_t)ceil(q->cpus) : CPU_SETSIZE;
+}
+
+int32_t tess_rank_cpus_count(const struct tess_rank_cpus *c)
+{
+	int32_t quota = round_quota(&c->quota), cpus = CPU_COUNT(&c->may_use);
+
+	return quota < cpus ? quota : cpus;
 }
 
 int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
                               int32_t n)
 {
-	int32_t ranks = 0, share;
+	int32_t ranks = 0, sharing = 0, share, quota;
 	cpu_set_t common;
 
 	for (int32_t r = 0; r < n; r++) {
 		CPU_AND(&common, &mine->may_use, &all[r].may_use);
-		ranks += !strcmp(mine->host, all[r].host) && CPU_COUNT(&common) > 0;
+		if (strcmp(mine->host, all[r].host) != 0)
+			continue;
+		ranks += CPU_COUNT(&common) > 0;
+		sharing += all[r].quota.group == mine->quota.group;
 	}
 	share = CPU_COUNT(&mine->may_use) / (ranks ? ranks : 1);
+	quota = mine->quota.cpus > 0 ? round_quota(&mine->quota) / (sharing ? sharing : 1) : share;
+	share = share < quota ? share : quota;
 	return share > 1 ? share : 1;
 }
 

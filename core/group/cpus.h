@@ -2,6 +2,7 @@
 #ifndef TESS_GROUP_CPUS_H
 #define TESS_GROUP_CPUS_H
 
+#include "core/group/cpu_quota.h"
 #include "core/group/world.h"
 
 #include <sched.h>
@@ -9,13 +10,18 @@
 struct tess_rank_cpus { /* exchanged as bytes between ranks */
 	char host[64]; /* of the running kernel: the same for ranks that have CPUs in common */
 	cpu_set_t may_use;
+	struct tess_cpu_quota quota;
 };
 
 void tess_rank_cpus_read(struct tess_rank_cpus *out);
 
+/* Returns the CPUs that a process may keep busy: by its affinity, or its quota rounded up. */
+int32_t tess_rank_cpus_count(const struct tess_rank_cpus *c);
+
 /*
- * The number of CPUs of `mine`, divided by the ranks that may use one of them; at least 1. all[n]
- * has `mine` too.
+ * Returns the number of threads for the rank of `mine`, at least 1: the CPUs of its affinity
+ * divided by the ranks that may use one of them, and no more than its quota, rounded up, divided
+ * by the ranks that share it. all[n] contains `mine`.
  */
 int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
                               int32_t n);

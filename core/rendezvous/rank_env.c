@@ -282,6 +282,24 @@ tess_status tess_rank_env_read(struct tess_rank_env *out)
 	return TESS_OK;
 }
 
+void tess_rank_env_describe(const struct tess_rank_env *env, char *text, size_t size)
+{
+	const struct launcher_env *s = find_launcher();
+	size_t n =
+		s ? (size_t)snprintf(
+			    text, size,
+			    "%s=%d and %s=%d make this process rank %d of %d; to run it alone: env",
+			    s->rank, env->rank, s->size, env->size, env->rank, env->size)
+		  : 0;
+
+	for (size_t i = 0; s && i < sizeof launchers / sizeof *launchers; i++)
+		if (n < size && getenv(launchers[i].rank) && getenv(launchers[i].size))
+			n += (size_t)snprintf(text + n, size - n, " -u %s -u %s", launchers[i].rank,
+			                      launchers[i].size);
+	if (n < size)
+		snprintf(text + n, size - n, "%s", s ? " COMMAND" : "");
+}
+
 tess_status tess_rank_env_meeting(const struct tess_rank_env *env, struct tess_meeting *out)
 {
 	struct tess_meeting m = { 0 };

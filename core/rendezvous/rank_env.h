@@ -34,6 +34,12 @@ struct tess_meeting {
 tess_status tess_rank_env_read(struct tess_rank_env *out);
 
 /*
+ * Writes which variables make this process a rank, and how to run it alone: they may be left over
+ * from another launcher.
+ */
+void tess_rank_env_describe(const struct tess_rank_env *env, char *text, size_t size);
+
+/*
  * TESS_EINVAL: several hosts, and no address or port to meet at. The job is TESSERA_JOB, else
  * torchrun's run, port and restart, else Slurm's job, step and restart, else the port of several
  * hosts, else the parent process.

@@ -478,8 +478,19 @@ START_TEST(cpus_are_shared_within_a_host)
 	for (int r = 0; r < 8; r++)
 		set_cpus(&all[r], "a", 0, 3);
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 1);
+	for (int r = 0; r < 8; r++) { /* two containers of a host: 5.5 CPUs, and no limit */
+		set_cpus(&all[r], "a", 0, 64);
+		if (r < 3)
+			all[r].quota = (struct tess_cpu_quota){ .cpus = 5.5, .group = 7 };
+	}
+	ck_assert_int_eq(tess_rank_cpus_count(&all[0]), 6);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 1), 6);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 2);
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all, 8), 8);
+	all[0].quota.cpus = all[1].quota.cpus = 0.5;
+	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 2), 1);
 	tess_rank_cpus_read(&mine);
-	cpus = CPU_COUNT(&mine.may_use);
+	cpus = tess_rank_cpus_count(&mine);
 	ck_assert(cpus > 0 && *mine.host);
 	spawn_ranks(1, check_share_of_cpus, &cpus);
 	spawn_ranks(3, check_share_of_cpus, &cpus);

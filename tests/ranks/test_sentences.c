@@ -46,6 +46,15 @@ static const struct sentence once[] = {
 	  "TESSERA_LAYOUT=odd" },
 	{ "TESSERA_TIMEOUT=soon $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "TESSERA_TIMEOUT=soon" },
+	{ "TESSERA_TIMEOUT=6 PMI_SIZE=4 PMI_RANK=0 $T generate data --prompt a", 1, 2,
+	  "waiting for the other ranks of this job: PMI_RANK=0 and PMI_SIZE=4 make this process "
+	  "rank 0 of 4; to run it alone: env -u PMI_RANK -u PMI_SIZE COMMAND" },
+	{ "TESSERA_TIMEOUT=1 RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 "
+	  "$T generate data --prompt a",
+	  1, 1,
+	  "by the deadline of rank 1; RANK=1 and WORLD_SIZE=2 make this process rank 1 of 2; to "
+	  "run it alone: env -u RANK -u WORLD_SIZE -u OMPI_COMM_WORLD_RANK -u "
+	  "OMPI_COMM_WORLD_SIZE COMMAND" },
 	{ "TESSERA_REDUCE=odd $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "TESSERA_REDUCE=odd" },
 	{ "$T generate data -n 3 --backend shm --prompt \"$(printf 'a\\377')\"", 1, 1,
