@@ -226,7 +226,7 @@ static void save_flight(const struct launch_job *j, const json_t *merged)
 		tess_log(TESS_WARN, "launch", "%s", tess_error());
 }
 
-/* Logs which rank is the straggler, from the records. */
+/* Saves the records and logs which rank is the straggler: as a warning always, for SIGUSR1. */
 static void log_straggler(const struct launch_job *j, int32_t level)
 {
 	int32_t n = j->how->nranks;
@@ -239,7 +239,7 @@ static void log_straggler(const struct launch_job *j, int32_t level)
 	if (lost && *j->attempt->records &&
 	    !tess_straggler_find(j->attempt->records, n, lost, &merged, sentence,
 	                         sizeof sentence)) {
-		if (*sentence || level == TESS_WARN) /* SIGUSR1 gets an answer */
+		if (*sentence || level == TESS_WARN)
 			tess_log(level, "launch", "%s",
 			         *sentence ? sentence : "no rank is in a call");
 		save_flight(j, merged);
@@ -488,6 +488,7 @@ static int report_result(struct launch_job *j)
 	char end[96], sentence[TESS_SENTENCE];
 	int32_t named = -1, r = j->first_failed;
 	tess_status why = tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence);
+	bool own;
 	int status;
 
 	if (j->signal)
@@ -508,7 +509,9 @@ static int report_result(struct launch_job *j)
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
 		tess_log(TESS_ERROR, "launch", "rank %d %s", r, end);
-	log_straggler(j, TESS_ERROR);
+	/* the calls of the others have nothing to do with a rank's own error */
+	own = why && why != TESS_ETIMEOUT && why != TESS_EPEER && why != TESS_EMISMATCH;
+	log_straggler(j, own && !WIFSIGNALED(status) ? TESS_DEBUG : TESS_ERROR);
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 

@@ -73,6 +73,8 @@ static tess_status run_straggler(struct tess_group *g, const char *role)
 		spin_forever();
 	else if (!strcmp(role, "hold"))
 		wait_for_file("go");
+	else if (!strcmp(role, "fail"))
+		return tess_fail(TESS_EIO, "no such file");
 	else if (!strcmp(role, "differ"))
 		return tess_all_reduce(g, buffer, buffer, 7, TESS_F32, TESS_SUM, "the.odd");
 	return TESS_OK;
@@ -133,6 +135,8 @@ int flight_run_rank(const char *role)
 	st = tess_world_open(&w);
 	if (!st) {
 		st = run_flight_role(tess_world_group(w), role);
+		if (st && !strcmp(role, "fail"))
+			tess_world_fail(w, st, tess_error());
 		tess_world_close(w);
 	}
 	if (st)

@@ -330,6 +330,19 @@ START_TEST(names_the_straggler)
 }
 END_TEST
 
+START_TEST(own_error_makes_no_straggler)
+{
+	struct test_job j;
+	json_t *all = run_flight_job(&j, "fail");
+
+	ck_assert_int_eq(j.status, 1);
+	expect_part(j.text, "no such file");
+	ck_assert_int_eq(job_count(&j, "launch:"), 1);
+	ck_assert_int_eq(job_count(&j, "barrier"), 0);
+	json_decref(all);
+}
+END_TEST
+
 START_TEST(ignores_a_process_without_rank)
 {
 	struct test_job j;
@@ -563,6 +576,7 @@ int main(int argc, char **argv)
 		                       keeps_long_lists_out,
 		                       is_written_meanwhile,
 		                       is_off,
+		                       own_error_makes_no_straggler,
 		                       ignores_a_process_without_rank,
 		                       success_leaves_nothing,
 		                       a_running_job_gets_sigusr1,
