@@ -4,6 +4,18 @@
 
 #include <string.h>
 
+/* "**.x" for a pattern "*.x" that matches no module, if the longer one matches some; NULL: none. */
+static const char *find_deep_pattern(struct tess_recorder *r, const char *pattern)
+{
+	const char *deep =
+		strncmp(pattern, "*.", 2) ? NULL : tess_arena_format(&r->p->arena, "*%s", pattern);
+
+	for (const struct tess_module *m = r->modules; deep && m; m = m->before)
+		if (tess_pattern_matches(deep, m->site.module))
+			return deep;
+	return NULL;
+}
+
 /* The module whose name is nearest to a pattern that matched none. */
 static const char *find_nearest_module(const struct tess_recorder *r, const char *pattern)
 {
@@ -24,6 +36,7 @@ static const char *find_nearest_module(const struct tess_recorder *r, const char
 void tess_recorder_check_rules(struct tess_recorder *r)
 {
 	const struct tess_plan *plan = r->options->plan;
+	const char *deep;
 	int32_t i = 0;
 	bool tp;
 
@@ -32,15 +45,17 @@ void tess_recorder_check_rules(struct tess_recorder *r)
 	if (i == plan->nrules)
 		return;
 	tp = !strcmp(plan->rule[i].dim, "tp");
+	deep = find_deep_pattern(r, plan->rule[i].pattern);
 	tess_recorder_fail(r, TESS_EINVAL,
 	                   "%s: rule \"%s%s%s\": \"%s\" matches no module of this checkpoint "
-	                   "(nearest: %s)%s",
+	                   "(nearest: %s)%s%s",
 	                   plan->rule[i].origin, tp ? "" : plan->rule[i].dim, tp ? "" : ":",
 	                   plan->rule[i].pattern, plan->rule[i].style,
 	                   find_nearest_module(r, plan->rule[i].pattern),
 	                   tess_pattern_is_glob(plan->rule[i].pattern)
 	                           ? "; * stands for a whole component of a name, not a part"
-	                           : "");
+	                           : "",
+	                   deep ? tess_arena_format(&r->p->arena, "; did you mean %s?", deep) : "");
 }
 
 /* The module that a word of a sentence names, itself or by its parameter; NULL: none. */

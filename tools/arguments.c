@@ -75,9 +75,20 @@ tess_status tess_tool_set_option(const char *name, const char *text, void *to)
 	return tess_option_set(name + 2, text);
 }
 
-/* getopt has returned ':' or '?' for `word`. */
-static tess_status fail_option(const char *command, int opt, const char *word)
+static tess_status fail_familiar_option(const char *command, const char *word, const char *hint)
 {
+	return tess_fail(TESS_EINVAL, "no such option: %s; %s; see tessera %s --help", word, hint,
+	                 command);
+}
+
+/* getopt has returned ':' or '?' for `word`. */
+static tess_status fail_option(const char *command, const struct tess_tool_option *table, int opt,
+                               const char *word)
+{
+	const char *hint = opt == '?' ? tess_tool_find_familiar_option(table, word) : NULL;
+
+	if (hint)
+		return fail_familiar_option(command, word, hint);
 	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
 	                 opt == ':' ? "this option needs a value:" : "no such option:", word,
 	                 command);
@@ -158,6 +169,28 @@ static tess_status set_tool_option(const struct tess_tool_option *o, const char 
 	return TESS_OK;
 }
 
+tess_status tess_tool_explain_ranks(tess_status st)
+{
+	char text[1024];
+
+	snprintf(text, sizeof text, "%s", tess_error());
+	return tess_fail(st, "%s; -n is the number of ranks, --max-tokens that of tokens", text);
+}
+
+/* The value of -n is wrong: `word` may be an option of another project, or may mean tokens. */
+static tess_status explain_count(const char *command, const struct tess_tool_option *table,
+                                 const char *word)
+{
+	const char *hint = word[0] == '-' ? tess_tool_find_familiar_option(table, word) : NULL;
+
+	if (hint)
+		return fail_familiar_option(command, word, hint);
+	for (; table->name; table++)
+		if (!strcmp(table->name, "max-tokens"))
+			return tess_tool_explain_ranks(TESS_EINVAL);
+	return TESS_EINVAL;
+}
+
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table)
 {
@@ -191,8 +224,10 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 			break;
 		if (opt == 'h')
 			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == ':' || opt == '?' ? fail_option(argv[0], opt, argv[optind - 1])
+		st = opt == ':' || opt == '?' ? fail_option(argv[0], table, opt, argv[optind - 1])
 		                              : set_tool_option(options[opt], optarg);
+		if (st && opt == 'n')
+			st = explain_count(argv[0], table, argv[optind - 1]);
 	}
 	return st;
 }

@@ -193,6 +193,11 @@ static tess_status check_generate_options(struct generate_options *a)
 	struct tess_session_info info = { .size = sizeof info };
 	tess_status st = tess_tool_check_session(&a->session, &info);
 
+	char ranks[32];
+
+	snprintf(ranks, sizeof ranks, " %d ranks", a->session.ranks);
+	if (st && strstr(tess_error(), ranks))
+		st = tess_tool_explain_ranks(st);
 	if (!st && a->logits)
 		st = tess_logits_check_writable(a->logits);
 	if (!st && a->prompts.n == 1 && !a->prompts.lines)

@@ -47,13 +47,16 @@ static int print_usage(FILE *to)
 
 static int fail_unknown_command(const char *name)
 {
-	const char *near = "--help";
+	const char *near = "--help", *hint = tess_tool_find_familiar_command(name);
 	size_t best = TESS_NEAREST_INIT;
 
 	for (int i = 0; i < TOOLS; i++)
 		if (tess_nearest_update(name, tools[i].name, &best))
 			near = tools[i].name;
-	fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
+	if (hint)
+		fprintf(stderr, "tessera: no command \"%s\"; %s; see tessera --help\n", name, hint);
+	else
+		fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
 	return 2;
 }
 

@@ -59,6 +59,13 @@ struct tess_tool_option {
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table);
 
+/* Adds to the error of this thread, about ranks, that -n is not the number of tokens. */
+tess_status tess_tool_explain_ranks(tess_status st);
+/* Returns what a command with this table has in place of another project's option; or NULL. */
+const char *tess_tool_find_familiar_option(const struct tess_tool_option *table, const char *word);
+/* Returns what there is in place of a command of another project; NULL: unknown. */
+const char *tess_tool_find_familiar_command(const char *word);
+
 /*
  * From now on the first Ctrl-C is only noted, for this process to end its work in order; a second
  * one ends the process. What the launcher of the ranks passes on counts as the same one. notice: a

@@ -51,6 +51,20 @@ static bool offers_name(const struct tess_file *f, const struct tess_offer *o, c
 	return false;
 }
 
+/* Returns whether two names are equal but for their digits: families, as gemma2 and gemma3. */
+static bool differs_in_version(const char *a, const char *b)
+{
+	static const char digits[] = "0123456789";
+
+	do {
+		a += strspn(a, digits);
+		b += strspn(b, digits);
+		if (*a != *b)
+			return false;
+	} while (*a++ && *b++);
+	return true;
+}
+
 /* The nearest name of a file of this kind, or of what these files offer. */
 static const char *find_nearest_name(int32_t kind, const char *name)
 {
@@ -68,7 +82,8 @@ static const char *find_nearest_name(int32_t kind, const char *name)
 			if (kind != TESS_MODELS && tess_nearest_update(name, o->name, &best))
 				near = o->name;
 			for (const char *const *more = o->aliases; more && *more; more++)
-				if (tess_nearest_update(name, *more, &best))
+				if (!(kind == TESS_MODELS && differs_in_version(name, *more)) &&
+				    tess_nearest_update(name, *more, &best))
 					near = *more;
 		}
 	}

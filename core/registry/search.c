@@ -13,9 +13,14 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const struct tess_option tess_registry_options[] = {
 	{ "plugin_path", "", "directories with plugins, absolute, separated by colons" },
@@ -104,11 +109,12 @@ static tess_status add_own_dirs(struct tess_registry *r)
 /* "tess-style-rowsplit.so" is the style rowsplit; kind -1 for a name of another form. */
 static tess_status parse_file_name(struct tess_file *f, struct tess_arena *a)
 {
-	const char *word = f->name + strlen("tess-");
+	bool prefixed = !strncmp(f->name, "tess-", 5);
+	const char *word = f->name + (prefixed ? 5 : 0);
 
 	f->kind = -1;
 	f->stem = f->why = "";
-	for (int32_t kind = 0; kind < TESS_PLUGIN_KINDS; kind++) {
+	for (int32_t kind = 0; prefixed && kind < TESS_PLUGIN_KINDS; kind++) {
 		size_t len = strlen(tess_plugin_kind_names[kind]);
 
 		if (strncmp(word, tess_plugin_kind_names[kind], len) != 0 || word[len] != '-')
@@ -160,6 +166,41 @@ static tess_status add_plugin_file(struct tess_registry *r, const struct tess_di
 	return f->why ? TESS_OK : TESS_ENOMEM;
 }
 
+/* Returns whether a file of another name has the name of the symbol that each plugin exports. */
+static bool is_misnamed_plugin(const struct tess_dir *dir, const char *name)
+{
+	static const char symbol[] = "tess_plugin_v1";
+	char path[PATH_MAX];
+	struct stat info;
+	bool found = false;
+	void *map;
+	int fd = snprintf(path, sizeof path, "%s/%s", dir->path, name) < (int)sizeof path
+	                 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)
+	                 : -1;
+
+	if (fd >= 0 && !fstat(fd, &info) && S_ISREG(info.st_mode) && info.st_size > 0) {
+		map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+		if (map != MAP_FAILED) {
+			found = memmem(map, (size_t)info.st_size, symbol, sizeof symbol);
+			munmap(map, (size_t)info.st_size);
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	return found;
+}
+
+/* A plugin, or, in a directory that the user has named, a file that may be meant as one. */
+static bool is_plugin_candidate(const struct tess_dir *dir, const char *name)
+{
+	size_t len = strlen(name);
+
+	if (len <= strlen(".so") || strcmp(name + len - 3, ".so") != 0)
+		return false;
+	return !strncmp(name, "tess-", 5) ? len > strlen("tess-.so")
+	                                  : dir->user_named && is_misnamed_plugin(dir, name);
+}
+
 static tess_status list_plugin_dir(struct tess_registry *r, const struct tess_dir *dir)
 {
 	tess_status st = TESS_OK;
@@ -172,13 +213,9 @@ static tess_status list_plugin_dir(struct tess_registry *r, const struct tess_di
 			         strerror(errno));
 		return TESS_OK;
 	}
-	while (!st && (entry = readdir(files)) != NULL) {
-		size_t len = strlen(entry->d_name);
-
-		if (len > strlen("tess-.so") && !strncmp(entry->d_name, "tess-", 5) &&
-		    !strcmp(entry->d_name + len - 3, ".so"))
+	while (!st && (entry = readdir(files)) != NULL)
+		if (is_plugin_candidate(dir, entry->d_name))
 			st = add_plugin_file(r, dir, entry->d_name);
-	}
 	closedir(files);
 	return st;
 }

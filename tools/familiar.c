@@ -1,0 +1,86 @@
+/* familiar.c - what options and commands of other projects are called here. */
+#include "tool.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+struct familiar {
+	const char *name; /* without dashes at its front; "-" stands for "_", too */
+	const char *ours; /* an option that a command may have; NULL: there is none */
+	const char *hint;
+};
+
+static const struct familiar options[] = {
+	{ "max-new-tokens", "max-tokens", "use --max-tokens N" },
+	{ "n-predict", "max-tokens", "use --max-tokens N" },
+	{ "num-predict", "max-tokens", "use --max-tokens N" },
+	{ "repeat-penalty", "repetition-penalty", "use --repetition-penalty X" },
+	{ "tp", "n", "use -n N, or --mesh tp=N" },
+	{ "tp-size", "n", "use -n N, or --mesh tp=N" },
+	{ "tensor-parallel-size", "n", "use -n N, or --mesh tp=N" },
+	{ "nproc-per-node", "n", "use -n N" },
+	{ "pipeline-parallel-size", "mesh", "use --mesh pp=N" },
+	{ "ngl", "device", "use --device cuda, which computes all layers on the GPU" },
+	{ "gpu-layers", "device", "use --device cuda, which computes all layers on the GPU" },
+	{ "n-gpu-layers", "device", "use --device cuda, which computes all layers on the GPU" },
+	{ "ctx-size", "kv-memory",
+	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	{ "n-ctx", "kv-memory",
+	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	{ "max-model-len", "kv-memory",
+	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	{ "learning-rate", "lr", "use --lr X" },
+	{ "epochs", "steps", "use --steps N; without it all sequences are used once" },
+	{ "num-train-epochs", "steps", "use --steps N; without it all sequences are used once" },
+	{ "per-device-train-batch-size", "batch", "use --batch N, of all ranks together" },
+	{ "gradient-accumulation-steps", "micro-batches", "use --micro-batches N" },
+	{ "max-steps", "steps", "use --steps N" },
+	{ "output-dir", "save", "use --save DIR" },
+	{ "stream", NULL, "text is printed as it is generated" },
+	{ "system", NULL, "write the chat format into --prompt" },
+	{ NULL, NULL, NULL },
+};
+
+static const struct familiar commands[] = {
+	{ "chat", NULL, "docs/examples/chat.c is a chat in C" },
+	{ "run", NULL, "use generate" },
+	{ "serve", NULL, "generate --prompts - reads prompts from stdin" },
+	{ "server", NULL, "generate --prompts - reads prompts from stdin" },
+	{ "finetune", NULL, "use train" },
+	{ "quantize", NULL, "--weights q8 of generate quantizes while it loads" },
+	{ NULL, NULL, NULL },
+};
+
+/* Compares up to the end or a "=" of `word`; "_" and "-" are the same. */
+static bool is_same_name(const char *word, const char *name)
+{
+	for (; *word && *word != '=' && *name; word++, name++)
+		if ((*word == '_' ? '-' : tolower((unsigned char)*word)) != *name)
+			return false;
+	return (!*word || *word == '=') && !*name;
+}
+
+static bool has_option(const struct tess_tool_option *table, const char *name)
+{
+	while (table->name && strcmp(table->name, name) != 0)
+		table++;
+	return table->name;
+}
+
+const char *tess_tool_find_familiar_option(const struct tess_tool_option *table, const char *word)
+{
+	word += strspn(word, "-");
+	for (const struct familiar *f = options; f->name; f++)
+		if (is_same_name(word, f->name) && (!f->ours || has_option(table, f->ours)))
+			return f->hint;
+	return NULL;
+}
+
+const char *tess_tool_find_familiar_command(const char *word)
+{
+	for (const struct familiar *f = commands; f->name; f++)
+		if (is_same_name(word, f->name))
+			return f->hint;
+	return NULL;
+}
