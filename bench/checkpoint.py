@@ -4,7 +4,7 @@ All values fit bf16, so that a checkpoint in f32 has those of one in bf16. Stand
 """
 import json, math, os, random, shutil, struct, zlib
 
-BLOCK = 1 << 22  # random values; each tensor begins somewhere in them, and reads them in a circle
+BLOCK = (1 << 22) - 3  # random values; each tensor begins somewhere in them, and reads them in a circle: odd, so no rows are equal
 SIZE = {"f32": 4, "bf16": 2}
 SHAPES = {
     "160m": dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
@@ -22,7 +22,7 @@ def make_config(dtype, **shape):
              rms_norm_eps=1e-5, max_position_embeddings=16384, rope_theta=10000.0, use_cache=True, bos_token_id=1,
              eos_token_id=2, torch_dtype={"f32": "float32", "bf16": "bfloat16"}[dtype], **shape)
     c.setdefault("head_dim", c["hidden_size"] // c["num_attention_heads"])
-    c["architectures"] = [{"mixtral": "MixtralForCausalLM"}.get(c["model_type"], "LlamaForCausalLM")]
+    c["architectures"] = [{"mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}.get(c["model_type"], "LlamaForCausalLM")]
     return c
 
 

@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Decoding and prefill of random bf16 Llama models on one GPU: Tessera, and Transformers eager and compiled, in one run.
+"""Decoding, prefill and training of random bf16 models on one GPU: Tessera and its peers, in one run.
 
 The ceilings are measured in the same run: a device-to-device copy (bytes read and written), and a bf16 product of
-8192 x 8192 x 8192. Decoding is compared with the copy (each weight is read once a step); prefill with the product: two
-operations per token and weight of the layers, those of causal attention, and the head once. Loading is compared with
+8192 x 8192 x 8192. Decoding is compared with the copy: a step reads each weight once, and the experts that its tokens
+are expected to choose. Prefill is compared with the product: two operations per token and weight of the layers, those of
+causal attention, and the head once. Training counts three times that, and the head for each token. Loading is compared with
 reading the file in pieces and copying them to the GPU meanwhile. Keys and values are bf16, as in Transformers.
-Tessera goes first, then what its targets are compared with, then the rest: --seconds may end it anywhere.
---table says which targets are met, --json has all numbers; both are written after each run. Where Nsight Compute is
-installed, the kernels of a step of decoding and of a prompt are listed with their times. Checkpoints are written to
---work, with weights from the GPU's generator. --dry-run: a tiny model on the CPU, to see that the script works; its
-numbers mean nothing.
+
+--parts chooses what is measured, and in which order; --list prints all parts with their seconds on an H100. --seconds
+may end the run anywhere. --table says which targets are met, --json has all numbers; both are written after each part.
+Where Nsight Compute is installed, "slowest" lists the kernels of the four rows that are furthest from their targets.
+--dry-run: a tiny model on the CPU, to see that the script works; its numbers mean nothing. It needs no PyTorch.
 """
 
 import argparse
+import array
 import csv
+import fnmatch
 import json
 import os
+import random
+import re
 import shlex
 import shutil
 import statistics
@@ -23,23 +28,36 @@ import subprocess
 import sys
 import time
 
-import torch
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import checkpoint
 
+try:
+    import torch
+except ImportError:
+    torch = None
 try:
     import transformers
 except ImportError:
     transformers = None
 
-SHAPES = {  # those of JackFram/llama-160m, Llama-3.2-1B and Llama-3.1-8B
-    "160M": dict(hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
+LLAMA = dict(model_type="llama", num_key_value_heads=8, vocab_size=128256)
+MOE = dict(model_type="qwen3_moe", norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], num_experts_per_tok=8,
+           tie_word_embeddings=False)
+SHAPES = {  # those of JackFram/llama-160m, Llama-3.2-1B and Llama-3.1-8B, and a third of Qwen3-30B-A3B
+    "160M": dict(LLAMA, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
                  num_key_value_heads=12, vocab_size=32000, tie_word_embeddings=False),
-    "1B": dict(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
-               num_key_value_heads=8, vocab_size=128256, tie_word_embeddings=True),
-    "8B": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
-               num_key_value_heads=8, vocab_size=128256, tie_word_embeddings=False),
-    "tiny": dict(hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
+    "1B": dict(LLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+               tie_word_embeddings=True),
+    "8B": dict(LLAMA, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+               tie_word_embeddings=False),
+    "MoE": dict(MOE, hidden_size=2048, intermediate_size=6144, num_hidden_layers=16, num_attention_heads=32,
+                num_key_value_heads=4, head_dim=128, vocab_size=151936, num_experts=64, moe_intermediate_size=768),
+    "tiny": dict(LLAMA, hidden_size=128, intermediate_size=512, num_hidden_layers=2, num_attention_heads=4,
                  num_key_value_heads=2, vocab_size=1024, tie_word_embeddings=False),
+    "tinyMoE": dict(MOE, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=32, vocab_size=1024, num_experts=16, moe_intermediate_size=64),
 }
+FIRST_KERNEL = "look_up_rows"  # of a step: it reads the embeddings
 
 
 class Bench:
@@ -47,12 +65,13 @@ class Bench:
         self.options = options
         self.device = "cpu" if options.dry_run else "cuda"
         self.end = time.monotonic() + options.seconds
-        self.rows, self.kernels = [], []
+        self.rows, self.kernels, self.shapes = [], [], {}
         self.loads = {}  # by shape: seconds of Tessera, and of reading and copying alone
         self.failed = False
-        self.tokens, self.prefills = (8, [32]) if options.dry_run else (128, [512, 2048, 4096])
+        self.tokens = 8 if options.dry_run else 128
         self.context = 16
         self.batches = [1, 4] if options.dry_run else [1, 8, 64]
+        self.copy = self.peak = 1e12  # without PyTorch there is only the dry run
 
     def left(self):
         return self.end - time.monotonic()
@@ -90,18 +109,25 @@ class Bench:
         if self.device == "cuda":
             torch.cuda.empty_cache()
 
-    def add(self, shape, runner, what, batch, rate, share):
+    def add(self, shape, runner, what, batch, rate, share, memory=None):
         self.rows.append(dict(shape=shape, runner=runner, what=what, batch=batch, tokens_per_second=rate, share=share))
-        print(f"{shape:5} {runner:22} {what:24} batch {batch:3}  {rate:12.1f} tok/s  {100 * share:6.1f} %", flush=True)
+        more = ""
+        if memory:
+            self.rows[-1]["memory_bytes"] = memory
+            more = f"  {memory / 1e9:8.2f} GB"
+        print(f"{shape:5} {runner:22} {what:24} batch {batch:3}  {rate:12.1f} tok/s  {100 * share:6.1f} %{more}", flush=True)
+
+    def find(self, shape, runner, what, batch, field):
+        return next((r[field] for r in self.rows if (r["shape"], r["runner"], r["what"], r["batch"]) == (shape, runner, what, batch)), None)
 
     def save(self):
-        lines = list(list_targets(self))
+        lines = [t.describe() for t in list_targets(self)]
         if self.options.table:
             with open(self.options.table, "w") as f:
                 f.write("".join(line + "\n" for line in lines))
         if self.options.json:
             with open(self.options.json, "w") as f:
-                json.dump(dict(copy_bytes_per_second=self.copy, product_flops=self.peak, torch=torch.__version__,
+                json.dump(dict(copy_bytes_per_second=self.copy, product_flops=self.peak, torch=torch and torch.__version__,
                                transformers=transformers and transformers.__version__, loads=self.loads,
                                rows=self.rows, kernels=self.kernels), f, indent=1)
         return lines
@@ -124,77 +150,44 @@ class Shape:
     """A checkpoint, and what a token of it costs."""
 
     def __init__(self, b, name):
-        c = SHAPES[name]
         begin = time.monotonic()
+        self.config = c = checkpoint.make_config("bf16", **SHAPES[name])
         self.name, self.folder = name, os.path.join(b.options.work, name)
+        checkpoint.write_checkpoint(self.folder, c, "bf16")
         self.vocabulary = c["vocab_size"]
         self.head = c["vocab_size"] * c["hidden_size"]
-        self.used = write_checkpoint(self.folder, c, b.device)
-        self.attention = 2 * c["hidden_size"] * c["num_hidden_layers"]  # operations for each key that a token sees
+        self.used = sum(used for _, _, used in checkpoint.list_tensors(c))
+        self.experts, self.chosen = c.get("num_experts", 0), c.get("num_experts_per_tok", 0)
+        self.expert = 3 * c["hidden_size"] * c.get("moe_intermediate_size", 0) * c["num_hidden_layers"]
+        # operations for each key that a token sees
+        self.attention = 2 * c["num_attention_heads"] * c["head_dim"] * c["num_hidden_layers"]
+        self.prefills = [32] if b.options.dry_run else [512, 2048] if self.experts else [512, 2048, 4096]
         self.model = None
         print(f"{name}: {self.used / 1e6:.0f} M weights a token, written in {time.monotonic() - begin:.1f} s", flush=True)
 
     def count_prompt(self, n):
         return 2 * (self.used - self.head) * n + 2 * self.head + self.attention * n * (n + 1)
 
-
-def list_tensors(c):
-    """Names and shapes, as Transformers writes them."""
-    width = c["hidden_size"] // c["num_attention_heads"]
-    hidden, ffn = c["hidden_size"], c["intermediate_size"]
-    yield "model.embed_tokens.weight", (c["vocab_size"], hidden)
-    for i in range(c["num_hidden_layers"]):
-        at = f"model.layers.{i}."
-        yield at + "input_layernorm.weight", (hidden,)
-        yield at + "post_attention_layernorm.weight", (hidden,)
-        for name, rows in ("q", c["num_attention_heads"]), ("k", c["num_key_value_heads"]), ("v", c["num_key_value_heads"]):
-            yield at + f"self_attn.{name}_proj.weight", (rows * width, hidden)
-        yield at + "self_attn.o_proj.weight", (hidden, c["num_attention_heads"] * width)
-        yield at + "mlp.gate_proj.weight", (ffn, hidden)
-        yield at + "mlp.up_proj.weight", (ffn, hidden)
-        yield at + "mlp.down_proj.weight", (hidden, ffn)
-    yield "model.norm.weight", (hidden,)
-    if not c["tie_word_embeddings"]:
-        yield "lm_head.weight", (c["vocab_size"], hidden)
-
-
-def write_checkpoint(folder, shape, device):
-    """Random weights of a size that keeps activations finite. Returns the number of weights that a token multiplies."""
-    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", rms_norm_eps=1e-5,
-                  rope_theta=500000.0, max_position_embeddings=8192, torch_dtype="bfloat16", bos_token_id=1,
-                  eos_token_id=2, attention_bias=False, mlp_bias=False, **shape)
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
-    tensors, header, at, used = list(list_tensors(shape)), {}, 0, 0
-    for name, size in tensors:
-        n = 2 * torch.Size(size).numel()
-        header[name] = dict(dtype="BF16", shape=list(size), data_offsets=[at, at + n])
-        at += n
-        if "embed_tokens" not in name or shape["tie_word_embeddings"]:
-            used += n // 2
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text)
-        for name, size in tensors:
-            x = torch.ones(size) if len(size) == 1 else torch.randn(size, device=device) * size[-1] ** -0.5
-            f.write(x.to(torch.bfloat16).cpu().contiguous().view(torch.uint8).numpy())
-    return used
+    def count_read(self, batch):
+        """Bytes of weights that a step reads if each token chooses its experts by chance."""
+        if not self.experts:
+            return 2 * self.used
+        read = self.experts * (1 - (1 - self.chosen / self.experts) ** batch)
+        return 2 * (self.used + (read - self.chosen) * self.expert)
 
 
 def run_tessera(b, *arguments, before=(), environment=None):
-    """What a command of Tessera prints."""
+    """What a command of Tessera prints, and its messages."""
     command = [*before, *shlex.split(b.options.tessera), *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=max(b.left(), 10),
                           env=dict(os.environ, TESSERA_DEVICE=b.device, **(environment or {})))
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-600:])
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def bench_json(b, kind, shape, *arguments, environment=None):
-    text = run_tessera(b, "bench", kind, shape.folder, "--kv", "bf16", "--context", 0 if kind == "prefill" else b.context,
+    text, _ = run_tessera(b, "bench", kind, shape.folder, "--kv", "bf16", "--context", 0 if kind == "prefill" else b.context,
                        "--json", *arguments, environment=environment)
     return [json.loads(line) for line in text.splitlines()]
 
@@ -236,7 +229,7 @@ def bench_decode(b, s):
     batches = [*b.batches, 4 * b.batches[-1]]  # the last one is beyond what graphs and the kernels of few rows have
     for got in bench_json(b, "decode", s, "--tokens", b.tokens, "--rounds", 3, "--batch", ",".join(map(str, batches))):
         rate = got["median"]
-        b.add(s.name, "Tessera", "decode", got["batch"], rate, rate / got["batch"] * 2 * s.used / b.copy)
+        b.add(s.name, "Tessera", "decode", got["batch"], rate, rate / got["batch"] * s.count_read(got["batch"]) / b.copy)
     for what, environment in ("kernels in turn", dict(TESSERA_CUDA_SYNC="kernels")), ("no graphs", dict(TESSERA_GRAPHS="none")):
         rate = bench_json(b, "decode", s, "--tokens", b.tokens, "--rounds", 2, environment=environment)[0]["median"]
         b.add(s.name, "Tessera", f"decode, {what}", 1, rate, rate * 2 * s.used / b.copy)
@@ -244,7 +237,7 @@ def bench_decode(b, s):
 
 def bench_prefill(b, s):
     """In one step, and in steps of 1024 rows, whose activations the second cache can hold; the faster one counts."""
-    for n in b.prefills:
+    for n in s.prefills:
         rates = {c: bench_json(b, "prefill", s, "--tokens", n, "--rounds", 3, "--prefill-chunk", c)[0]["median"]
                  for c in sorted({n, min(n, 1024)})}
         for c, rate in rates.items():
@@ -256,9 +249,10 @@ def bench_prefill(b, s):
 def bench_load(b, s):
     path = os.path.join(s.folder, "model.safetensors")
     got = bench_json(b, "load", s, "--rounds", 2)[0]
-    b.loads[s.name] = min(got["open_s"]), time_copy_of_file(b, path)
-    print(f"{s.name}: Tessera opens {os.path.getsize(path) / 1e9:.2f} GB in {b.loads[s.name][0]:.2f} s, "
-          f"reading and copying alone {b.loads[s.name][1]:.2f} s", flush=True)
+    print(f"{s.name}: Tessera opens {os.path.getsize(path) / 1e9:.2f} GB in {min(got['open_s']):.2f} s", flush=True)
+    if torch:
+        b.loads[s.name] = min(got["open_s"]), time_copy_of_file(b, path)
+        print(f"{s.name}: reading and copying alone {b.loads[s.name][1]:.2f} s", flush=True)
 
 
 def print_ops(b, s, kind, *arguments):
@@ -268,29 +262,63 @@ def print_ops(b, s, kind, *arguments):
         f"{o['op']} {1e6 * o['seconds'] / o['calls']:.0f} us x {o['calls']}" for o in got["ops"] if o["calls"]), flush=True)
 
 
-def list_kernels(b, s, kind, skip, count, *arguments):
-    """Times and bytes of kernels, one at a time, from Nsight Compute; each begins with cold caches."""
+def list_kernels(b, s, kind, n, batch):
+    """Times and bytes of the kernels of one step, one at a time, from Nsight Compute; each begins with cold caches.
+
+    All kernels of a short run are measured, and those of its last step are kept: how many kernels a step has depends on
+    what is fused, so none is skipped by a count.
+    """
     metrics = "gpu__time_duration.sum", "dram__bytes.sum"
-    text = run_tessera(b, "bench", kind, s.folder, "--kv", "bf16", "--rounds", 1, "--json", *arguments,
-                       before=("ncu", "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none",
-                               "--launch-skip", str(skip), "--launch-count", str(count), "--metrics", ",".join(metrics)),
-                       environment=dict(TESSERA_GRAPHS="none"))
-    lines = [line for line in text.splitlines() if line.startswith('"')]
+    before = (*shlex.split(b.options.ncu), "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base",
+              "--clock-control", "none", "--metrics", ",".join(metrics))
+    if kind == "train":
+        arguments = list_train_arguments(b, s, 2)
+    else:
+        arguments = ["bench", kind, s.folder, "--kv", "bf16", "--rounds", 1, "--json"]
+        arguments += ["--context", 0, "--tokens", n, "--prefill-chunk", n] if kind == "prefill" else ["--context", b.context, "--tokens", 2, "--batch", batch]
+    text, _ = run_tessera(b, *arguments, before=before, environment=dict(TESSERA_GRAPHS="none"))
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]  # the first has units
+    begins = [i for i, row in enumerate(rows) if FIRST_KERNEL in row["Kernel Name"]]
+    if not begins:
+        raise RuntimeError(f"no kernel of {len(rows)} is {FIRST_KERNEL}")
     sums = {}
-    for row in list(csv.DictReader(lines))[1:]:  # the first row has units
+    for row in rows[begins[-1]:]:
         at = sums.setdefault(f"{row['Kernel Name'][:60]} {row['Grid Size']}", [0, 0.0, 0.0])
         at[0] += 1
         for i, metric in enumerate(metrics):
             at[1 + i] += float(row[metric].replace(",", ""))
-    what = " ".join([kind, *map(str, arguments)])
-    print(f"{s.name} {what}, {count} kernels after {skip}:", flush=True)
-    for name, (n, ns, size) in sorted(sums.items(), key=lambda item: -item[1][1]):
-        b.kernels.append(dict(shape=s.name, what=what, kernel=name, calls=n, seconds=ns / 1e9, bytes=size))
-        print(f"  {n:5} x {ns / n / 1e3:9.2f} us  {size / max(ns, 1):8.1f} GB/s  {name}", flush=True)
+    what = name_row(kind, n)
+    print(f"{s.name} {what} batch {batch}: the {len(rows) - begins[-1]} kernels of the last step, of {len(rows)}", flush=True)
+    for name, (calls, ns, size) in sorted(sums.items(), key=lambda item: -item[1][1]):
+        b.kernels.append(dict(shape=s.name, what=what, batch=batch, kernel=name, calls=calls, seconds=ns / 1e9, bytes=size))
+        print(f"  {calls:5} x {ns / calls / 1e3:9.2f} us  {size / max(ns, 1):8.1f} GB/s  {name}", flush=True)
+
+
+def name_row(kind, n):
+    return kind if kind == "decode" else f"{kind} {n}"
+
+
+def list_slowest(b):
+    """Kernels of the four of our rows that are furthest from their targets, or else from their ceilings."""
+    keys = [(s, kind, n, batch) for s in b.shapes.values()
+            for kind, n, batch in [*(("decode", 0, batch) for batch in b.batches), *(("prefill", n, 1) for n in s.prefills),
+                                   ("train", get_train_size(b)[1], get_train_size(b)[0])]]
+    ranks = {}
+    for i, (s, kind, n, batch) in enumerate(keys):
+        share = b.find(s.name, "Tessera", name_row(kind, n), batch, "share")
+        met = [t.value / t.target for t in list_targets(b) if t.row == (s.name, name_row(kind, n), batch) and t.value is not None and t.target]
+        if share is not None:
+            ranks[i] = (0, min(met)) if met else (1, share)
+    for i in sorted(ranks, key=ranks.get)[:4]:
+        s, kind, n, batch = keys[i]
+        b.run(f"{s.name} {kind} kernels", 30, lambda: list_kernels(b, s, kind, n, batch))
 
 
 def load_model(b, s):
     if not s.model:
+        for other in b.shapes.values():
+            other.model = None
+        b.empty()
         s.model = transformers.AutoModelForCausalLM.from_pretrained(s.folder, dtype=torch.bfloat16).to(b.device).eval()
     return s.model
 
@@ -309,132 +337,249 @@ def bench_generate(b, s, compiled, batch):
         raise RuntimeError("Transformers did not compile the model")
     rate = batch * b.tokens / seconds
     b.add(s.name, "Transformers compiled" if compiled else "Transformers eager", "decode", batch, rate,
-          rate / batch * 2 * s.used / b.copy)
+          rate / batch * s.count_read(batch) / b.copy)
 
 
 def bench_forward(b, s):
     model = load_model(b, s)
     with torch.inference_mode():
-        for n in b.prefills:
+        for n in s.prefills:
             ids = torch.tensor([make_prompt(n, 1, s.vocabulary)], device=b.device)
             rate = n / b.time(lambda: model(ids, logits_to_keep=1), 5)
             b.add(s.name, "Transformers eager", f"prefill {n}", 1, rate, rate * s.count_prompt(n) / n / b.peak)
 
 
+def get_train_size(b):
+    return (2, 32) if b.options.dry_run else (8, 1024)
+
+
+def list_train_arguments(b, s, steps):
+    """A command, after writing its data; tessera train writes nothing into the folder of a checkpoint."""
+    batch, length = get_train_size(b)
+    data = os.path.join(b.options.work, f"{s.name}.u32")
+    draw = random.Random(1)
+    with open(data, "wb") as f:
+        array.array("I", (draw.randrange(3, s.vocabulary) for _ in range(4 * batch * length))).tofile(f)
+    return ["train", s.folder, "--data", data, "--steps", steps, "--batch", batch, "--sequence", length,
+            "--log", os.path.join(b.options.work, f"{s.name}.log")]
+
+
+def add_train(b, s, runner, seconds, memory):
+    batch, length = get_train_size(b)
+    rate = batch * length / seconds
+    # forward and backward; the attention of a token sees half of its text on average
+    b.add(s.name, runner, f"train {length}", batch, rate, rate * 3 * (2 * s.used + s.attention * length) / b.peak, memory)
+
+
 def bench_train(b, s):
-    """Steps of AdamW: Tessera's with f32 masters and gradients, Transformers' all in bf16."""
-    batch, length = (2, 32) if b.options.dry_run else (8, 1024)
-    data, log = os.path.join(s.folder, "ids.u32"), os.path.join(s.folder, "train.log")
-    ids = torch.randint(3, s.vocabulary, (4 * batch, length), dtype=torch.int32)
-    ids.numpy().tofile(data)
-    run_tessera(b, "train", s.folder, "--data", data, "--steps", 4, "--batch", batch, "--sequence", length, "--log", log)
-    with open(log) as f:
+    """Steps of AdamW, with masters and gradients in f32; memory: weights, gradients, states and values of a step."""
+    arguments = list_train_arguments(b, s, 4)
+    _, said = run_tessera(b, *arguments)
+    with open(arguments[-1]) as f:
         seconds = [json.loads(line)["seconds"] for line in f]
-    rates = {"Tessera": batch * length / statistics.median(seconds[1:])}
-    if transformers:
-        model = load_model(b, s).train()
-        optimizer, part = torch.optim.AdamW(model.parameters(), fused=True), ids[:batch].long().to(b.device)
+    add_train(b, s, "Tessera", statistics.median(seconds[1:]), float(re.findall(r"([\d.]+) MiB", said)[-1]) * 1048576)
 
-        def step():
-            model(part, labels=part).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
 
-        rates["Transformers eager"] = batch * length / b.time(step, 3)
+def bench_train_peer(b, s):
+    """Steps of fused AdamW, all in bf16."""
+    batch, length = get_train_size(b)
+    if b.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    model = load_model(b, s).train()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    part = torch.tensor([make_prompt(length, i, s.vocabulary) for i in range(batch)], device=b.device)
+
+    def step():
+        model(part, labels=part).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    try:
+        add_train(b, s, "Transformers eager", b.time(step, 3), torch.cuda.max_memory_allocated() if b.device == "cuda" else None)
+    finally:
         s.model = None
-    for runner, rate in rates.items():
-        # forward and backward; the attention of a token sees half of its text on average
-        b.add(s.name, runner, f"train {length}", batch, rate, rate * 3 * (2 * s.used + s.attention * length) / b.peak)
 
 
-def bench_tessera(b, s):
-    b.run(f"{s.name} decode", 15, lambda: bench_decode(b, s))
-    b.run(f"{s.name} prefill", 15, lambda: bench_prefill(b, s))
-    b.run(f"{s.name} load", 15, lambda: bench_load(b, s))
+def bench_llama(b, s):
+    """llama.cpp with all layers on the GPU and flash attention; of two sizes of its steps the faster one counts."""
+    gguf = os.path.join(b.options.work, s.name + ".gguf")
+    checkpoint.write_gguf(gguf, s.config, "bf16")
+    folder = os.path.abspath(b.options.llama)
+    try:
+        done = subprocess.run([os.path.join(folder, "llama-bench"), "-m", gguf, "-p", ",".join(map(str, s.prefills)), "-n", str(b.tokens),
+                               "-ngl", "99", "-fa", "1", "-b", "4096", "-ub", "512,2048", "-r", "3", "-o", "jsonl"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=max(b.left(), 10),
+                              env=dict(os.environ, LD_LIBRARY_PATH=":".join(filter(None, (folder, os.environ.get("LD_LIBRARY_PATH"))))))
+    finally:
+        os.remove(gguf)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip()[-600:])
+    rates = {}
+    for line in map(json.loads, filter(None, done.stdout.splitlines())):
+        rates.setdefault(line["n_prompt"], []).append(statistics.median(line["samples_ts"]))
+    for n, found in rates.items():
+        cost = s.count_prompt(n) / n / b.peak if n else s.count_read(1) / b.copy
+        b.add(s.name, "llama.cpp", f"prefill {n}" if n else "decode", 1, max(found), max(found) * cost)
 
 
-def explain_tessera(b, s):
-    b.run(f"{s.name} ops", 60, lambda: print_ops(b, s, "decode", "--tokens", 8))
-    b.run(f"{s.name} ops", 60, lambda: print_ops(b, s, "prefill", "--tokens", b.prefills[-1], "--prefill-chunk", b.prefills[-1]))
-    if shutil.which("ncu") and b.device == "cuda":
-        layers = SHAPES[s.name]["num_hidden_layers"]
-        # decode: a step of 7 or 8 kernels a layer, or 9 of many texts, after the first prompts, of 10 to 16; prefill: the second prompt
-        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 18 * layers, 8 * layers, "--tokens", 4))
-        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "decode", 18 * layers, 9 * layers, "--tokens", 4, "--batch", b.batches[-1]))
-        b.run(f"{s.name} kernels", 60, lambda: list_kernels(b, s, "prefill", 22 * layers, 60, "--tokens", b.prefills[-1],
-                                                            "--prefill-chunk", b.prefills[-1]))
+def print_all_ops(b, s):
+    print_ops(b, s, "decode", "--tokens", 8)
+    print_ops(b, s, "prefill", "--tokens", s.prefills[-1], "--prefill-chunk", s.prefills[-1])
 
 
-def bench_peers(b, s):
-    b.run(f"{s.name} eager", 25, lambda: bench_generate(b, s, False, b.batches[0]))
-    b.run(f"{s.name} compiled", 60, lambda: bench_generate(b, s, True, b.batches[0]))
-    b.run(f"{s.name} eager", 15, lambda: bench_forward(b, s))
+def list_all_kernels(b, s):
+    for kind, n, batch in ("decode", 0, b.batches[0]), ("decode", 0, b.batches[-1]), ("prefill", s.prefills[-1], 1):
+        list_kernels(b, s, kind, n, batch)
 
 
-def bench_peer_batches(b, s):
-    for batch in b.batches[1:]:
-        b.run(f"{s.name} eager", 25, lambda: bench_generate(b, s, False, batch))
+def bench_each_batch(compiled):
+    return lambda b, s: [bench_generate(b, s, compiled, batch) for batch in b.batches[1:]]
+
+
+# what a part needs, and its function; a checkpoint is written by the first part that needs it
+PARTS = {
+    "decode": ("", bench_decode),
+    "prefill": ("", bench_prefill),
+    "load": ("", bench_load),
+    "train": ("", bench_train),
+    "eager": ("transformers", lambda b, s: bench_generate(b, s, False, b.batches[0])),
+    "eager_prefill": ("transformers", bench_forward),
+    "eager_batches": ("transformers", bench_each_batch(False)),
+    "compiled": ("transformers", lambda b, s: bench_generate(b, s, True, b.batches[0])),
+    "compiled_batches": ("transformers", bench_each_batch(True)),
+    "eager_train": ("transformers", bench_train_peer),
+    "llama": ("llama", bench_llama),
+    "ops": ("", print_all_ops),
+    "kernels": ("ncu", list_all_kernels),
+}
+# seconds on an H100, with the time to write or load the checkpoint where that is due: estimates
+SECONDS = {
+    "160M": dict(decode=8, prefill=10, train=8, eager_train=10, llama=10, ops=5, kernels=60),
+    "1B": dict(decode=12, prefill=14, load=6, train=15, eager=10, eager_prefill=5, eager_batches=12, compiled=35,
+               compiled_batches=70, eager_train=15, llama=25, ops=8, kernels=60),
+    "8B": dict(decode=40, prefill=30, load=20, eager=25, eager_prefill=10, eager_batches=20, compiled=45,
+               compiled_batches=90, llama=90, ops=12, kernels=120),
+    "MoE": dict(decode=25, prefill=15, load=15, eager=20, eager_prefill=8, eager_batches=25, ops=10, kernels=90),
+}
+# without --parts, in this order: what has targets, then its peers, then the rest
+DEFAULT = ["1B:decode", "1B:prefill", "1B:load", "8B:decode", "8B:prefill", "8B:load", "MoE:decode", "MoE:prefill", "1B:train",
+           "1B:eager_train", "1B:eager", "1B:eager_prefill", "8B:eager", "8B:eager_prefill", "MoE:eager", "MoE:eager_prefill",
+           "1B:compiled", "8B:compiled", "slowest", "160M:train", "160M:eager_train", "160M:decode", "160M:prefill",
+           "*:llama", "*:compiled_batches", "*:eager_batches", "*:ops"]
+
+
+def list_parts(b):
+    """(name, seconds) of all parts."""
+    if b.options.dry_run:
+        return [*((f"{name}:{part}", 1) for name in ("tiny", "tinyMoE") for part in PARTS if name == "tiny" or part not in ("llama", "kernels")),
+                ("slowest", 1)]
+    return [*((f"{name}:{part}", n) for name, parts in SECONDS.items() for part, n in parts.items()), ("slowest", 60)]
+
+
+def choose_parts(b):
+    """Names of parts in the order of --parts, each once: SHAPE, SHAPE:ROW, with * and ?, or slowest."""
+    names, chosen = [name for name, _ in list_parts(b)], []
+    for word in b.options.parts.split(",") if b.options.parts else ["*"] if b.options.dry_run else DEFAULT:
+        found = [name for name in names if fnmatch.fnmatchcase(name, word) or fnmatch.fnmatchcase(name.split(":")[0], word)]
+        if not found:
+            raise SystemExit(f"bench.py: --parts {word}: no such part; --list prints all")
+        chosen += [name for name in found if name not in chosen]
+    return chosen
+
+
+def run_part(b, part):
+    name, _, kind = part.partition(":")
+    needs, run = PARTS[kind] if kind else ("ncu", list_slowest)
+    if needs and not dict(transformers=torch and transformers, llama=b.options.llama, ncu=b.options.ncu)[needs]:
+        print(f"{part}: skipped, no {needs}", flush=True)
+    elif not kind:
+        list_slowest(b)
+    else:
+        seconds = dict(list_parts(b))[part]
+        if name not in b.shapes:
+            b.run(name, seconds, lambda: b.shapes.update({name: Shape(b, name)}))
+        if name in b.shapes:
+            b.run(part, seconds, lambda: run(b, b.shapes[name]))
+
+
+class Target:
+    """A number of one of our rows: (shape, what, batch), and what it should be on one H100 or H200."""
+
+    def __init__(self, row, what, value, target, unit):
+        self.row, self.what, self.value, self.target, self.unit = row, what, value, target, unit
+
+    def describe(self):
+        if self.value is None:
+            return f"{self.what}: not measured"
+        word = "met" if self.value >= self.target else "short"
+        return f"{self.what}: {self.value:.2f}{self.unit}, target {self.target}{self.unit}: {word}"
 
 
 def list_targets(b):
-    """Lines of what was measured beside what is aimed at on one H100 or H200."""
-    def find(shape, runner, what, batch, field):
-        return next((r[field] for r in b.rows if (r["shape"], r["runner"], r["what"], r["batch"]) == (shape, runner, what, batch)), None)
+    few, many, dry = b.batches[0], b.batches[-1], b.options.dry_run
 
-    def say(what, value, target, unit):
-        word = "not measured" if value is None else f"{value:.2f}{unit}, target {target}{unit}: {'met' if value >= target else 'short'}"
-        yield f"{what}: {word}"
+    def rate(shape, what, batch, runner="Tessera"):
+        return b.find(shape, runner, what, batch, "tokens_per_second")
 
-    few, many = b.batches[0], b.batches[-1]
-    for shape, share in [("tiny", 0)] if b.options.dry_run else [("1B", 65), ("8B", 80)]:
-        got = find(shape, "Tessera", "decode", few, "share")
-        yield from say(f"{shape} decode, share of the copy", got and 100 * got, share, " %")
-        rate = find(shape, "Tessera", "decode", few, "tokens_per_second")
-        for runner, least in ("Transformers eager", 2), ("Transformers compiled", 1.1):
-            peer = find(shape, runner, "decode", few, "tokens_per_second")
-            yield from say(f"{shape} decode, to {runner}", rate / peer if rate and peer else None, least, " x")
-        all_rate = find(shape, "Tessera", "decode", many, "tokens_per_second")
-        yield from say(f"{shape} decode, batch {many} to {few}", all_rate / rate if rate and all_rate else None, many * 5 / 8, " x")
-        for n in b.prefills:
-            got = find(shape, "Tessera", f"prefill {n}", 1, "share")
-            if shape != "1B":
-                yield from say(f"{shape} prefill {n}, share of the product", got and 100 * got, 60, " %")
+    def compare(shape, what, batch, peer, least):
+        ours, theirs = rate(shape, what, batch), rate(shape, what, batch, peer)
+        return Target((shape, what, batch), f"{shape} {what}, to {peer}", ours / theirs if ours and theirs else None, least, " x")
+
+    def reach(shape, what, batch, of, percent):
+        share = b.find(shape, "Tessera", what, batch, "share")
+        return Target((shape, what, batch), f"{shape} {what}, share of {of}", None if share is None else 100 * share, percent, " %")
+
+    def scale(shape, times):
+        one, all_of_them = rate(shape, "decode", few), rate(shape, "decode", many)
+        return Target((shape, "decode", many), f"{shape} decode, batch {many} to {few}", all_of_them / one if one and all_of_them else None,
+                      times, " x")
+
+    for shape, copy, times, product in [("tiny", 0, 0, 0)] if dry else [("1B", 75, 40, 55), ("8B", 88, 50, 72)]:
+        yield reach(shape, "decode", few, "the copy", copy)
+        yield compare(shape, "decode", few, "Transformers eager", 2)
+        yield compare(shape, "decode", few, "Transformers compiled", 1.1)
+        yield scale(shape, times)
+        for n in [32] if dry else [512, 2048, 4096]:
+            yield reach(shape, f"prefill {n}", 1, "the product", product)
+            yield compare(shape, f"prefill {n}", 1, "Transformers eager", 1.1)
         load = b.loads.get(shape)
-        yield from say(f"{shape} load, share of reading and copying", load and 100 * load[1] / load[0], 70, " %")
+        yield Target(None, f"{shape} load, share of reading and copying", load and 100 * load[1] / load[0], 70, " %")
+    yield scale("tinyMoE" if dry else "MoE", 12)
+    for n in [32] if dry else [512, 2048]:
+        yield compare("tinyMoE" if dry else "MoE", f"prefill {n}", 1, "Transformers eager", 1.3)
+    batch, length = get_train_size(b)
+    for shape in ["tiny"] if dry else ["160M", "1B"]:
+        yield compare(shape, f"train {length}", batch, "Transformers eager", 1.0)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--tessera", default="tessera", help="the command")
-    p.add_argument("--work", default="/tmp/tessera-bench-gpu", help="a folder for the checkpoints, of 17 GB")
-    p.add_argument("--seconds", type=float, default=480, help="no run begins later")
+    p.add_argument("--llama", help="a folder with llama-bench of llama.cpp and its libraries")
+    p.add_argument("--ncu", help="the command of Nsight Compute (default: ncu, where it is installed)")
+    p.add_argument("--work", default="/tmp/tessera-bench-gpu", help="a folder for the checkpoints, of 32 GB, and 16 GB more with --llama")
+    p.add_argument("--seconds", type=float, default=480, help="no part begins later")
     p.add_argument("--json", help="a file for the rows and ceilings")
     p.add_argument("--table", help="a file for the targets")
-    p.add_argument("--shapes", default="1B,8B,160M", help="which, in this order; the first two with their targets first")
+    p.add_argument("--parts", help="SHAPE, SHAPE:ROW (8B:decode, *:train) and slowest, in this order, with commas")
+    p.add_argument("--list", action="store_true", help="print all parts with their seconds on an H100")
     p.add_argument("--dry-run", action="store_true", help="a tiny model on the CPU")
     options = p.parse_args()
     b = Bench(options)
-    if not options.dry_run and not torch.cuda.is_available():
-        print("no GPU")
+    if not options.ncu and not options.dry_run:
+        options.ncu = shutil.which("ncu")
+    parts = choose_parts(b)
+    if options.list:
+        print("\n".join(f"{name:24} {n:4} s" for name, n in list_parts(b)))
+        return 0
+    if not options.dry_run and not (torch and torch.cuda.is_available()):
+        print("no GPU" if torch else "no PyTorch")
         return 77
-    if not transformers:
-        print("transformers is not installed: Tessera alone")
-    b.measure_ceilings()
-    names, shapes = ["tiny"] if options.dry_run else options.shapes.split(","), []
-    for part in names[:2], names[2:]:  # targets are of the first two
-        first = len(shapes)
-        for name in part:
-            b.run(name, 60, lambda: shapes.append(Shape(b, name)))
-            if shapes[first:] and shapes[-1].name == name:
-                bench_tessera(b, shapes[-1])
-        for s in shapes[first:] if transformers else []:
-            bench_peers(b, s)
-        for s in shapes[first:]:
-            explain_tessera(b, s)
-    for s in shapes if transformers else []:
-        bench_peer_batches(b, s)
-    for s in (s for s in shapes if s.name in ("160M", "tiny")):
-        b.run(f"{s.name} train", 30, lambda: bench_train(b, s))
+    os.makedirs(options.work, exist_ok=True)
+    if torch:
+        b.measure_ceilings()
+    for part in parts:
+        run_part(b, part)
     shutil.rmtree(options.work, ignore_errors=True)
     print("\n".join(b.save()), flush=True)
     return 1 if b.failed else 0
