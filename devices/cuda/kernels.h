@@ -230,6 +230,7 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
+enum { MULTIPLY_COLUMNS = 4 }; /* of a block, of one row; of a warp, of more than 4 */
 struct multiplied { /* a weight, and its out */
 	const void *w;
 	const float *more; /* may be y; NULL: nothing */

@@ -1,8 +1,10 @@
 /*
  * multiply.cuh - products with few rows: every weight is read once, at the speed of memory, and
- * added in f32. A warp adds columns of y, its lanes four elements of a row of W at a time, since
- * four of x are 16 bytes: so neighbours read what lies side by side of both. Where a GLU comes next
- * a warp has the same columns of both weights, and makes the GLU's out too.
+ * added in f32. Of one row, the threads of a block share K, so that each has its elements of x in
+ * registers for all columns of the block, and all loads of a short K are under way at once. Of more
+ * rows, a warp adds columns of y, its lanes four elements of a row of W at a time, since four of x
+ * are 16 bytes: so neighbours read what lies side by side of both. Where a GLU comes next, columns
+ * are those of both weights, and the GLU's out is made, too.
  */
 
 enum { LINE = 128 }; /* bytes of a cache line */
@@ -12,36 +14,12 @@ DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
 	return dtype == PORT_F32 ? load_stream(w) : load_half_stream(w);
 }
 
-/* q, elements [k, k + 4) of x, times the weights of its norm; their squares are added. */
-DEVICE void apply_norm(const struct multiply_args *a, int32_t dtype, int64_t k, float *q,
-                       float *squares)
-{
-	const char *at = (const char *)a->norm + k * (dtype == PORT_F32 ? 4 : 2);
-	struct quad v = { { 0 } };
-	float w[4];
-
-	if (dtype == PORT_F32) {
-		v = load_quad(at);
-	} else {
-		uint64_t bits = *(const uint64_t *)(const void *)at;
-
-		v.at[0] = (uint32_t)bits;
-		v.at[1] = (uint32_t)(bits >> 32);
-	}
-	widen_four(v, dtype, w);
-	EACH(i, 4) {
-		*squares = fmaf(q[i], q[i], *squares);
-		q[i] *= a->offset + w[i];
-	}
-}
-
 /*
  * Four elements of each of U runs of a warp, from k0 on; `whole`: all runs end before K, so that
- * no branch is between a load and the next. `squares`: of x, which is normed; or NULL.
+ * no branch is between a load and the next.
  */
 DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int T, const int R,
-                         const int U, const int whole, const char *const *w, int64_t k0, float *sum,
-                         float *squares)
+                         const int U, const int whole, const char *const *w, int64_t k0, float *sum)
 {
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	struct quad v[8][4];
@@ -66,8 +44,6 @@ DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int
 
 			widen_four(load_quad(a->x + (t < a->rows ? t : 0) * a->x_pitch + k),
 			           PORT_F32, q);
-			if (squares)
-				apply_norm(a, dtype, k, q, squares);
 			EACH(r, R)
 				EACH(i, 4)
 					sum[t * R + r] = fmaf(q[i], f[r][i], sum[t * R + r]);
@@ -105,54 +81,221 @@ DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const in
 	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
 }
 
-/*
- * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
- * column under way. `norm`: of one row, whose RMS norm is multiplied; its scale is a factor of all
- * sums. All but `a` are constants.
- */
-DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
-                          const int U, const int norm)
+/* The weight of this block; its first column is that of block `first_block`. */
+DEVICE int find_weight(const struct multiply_args *a)
 {
-	const int bytes = dtype == PORT_F32 ? 4 : 2;
-	const int pair = R > 1 && a->glu != NULL;
-	int of = pair ? 0 : a->nweights - 1, lane = threadIdx.x % WARP;
-	int64_t column, from = 0; /* of K */
-	float sum[MULTIPLY_ROWS * 4], squares = 0.0f;
-	const char *w[4];
+	int of = a->nweights - 1;
 
 	while (of > 0 && (int)blockIdx.x < a->of[of].first_block)
 		of--;
+	return of;
+}
+
+/* Row r of R of the weights from `column` on, or with a GLU of both weights in turn. */
+DEVICE const char *find_row(const struct multiply_args *a, int32_t dtype, int of, int pair,
+                            int64_t column, int r)
+{
+	const struct multiplied *m = &a->of[pair ? r % 2 : of];
+	int64_t at = column + (pair ? r / 2 : r);
+
+	at = at < m->columns ? at : column;
+	return (const char *)m->w + at * m->stride[0] * (dtype == PORT_F32 ? 4 : 2);
+}
+
+/*
+ * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
+ * column under way. All but `a` are constants.
+ */
+DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
+                          const int U)
+{
+	const int bytes = dtype == PORT_F32 ? 4 : 2;
+	const int pair = a->glu != NULL;
+	int of = pair ? 0 : find_weight(a), lane = threadIdx.x % WARP;
+	int64_t column, from = 0; /* of K */
+	float sum[MULTIPLY_ROWS * 4];
+	const char *w[4];
+
 	column = ((int64_t)(blockIdx.x - a->of[of].first_block) * (MULTIPLY_THREADS / WARP) +
 	          threadIdx.x / WARP) *
 	         (pair ? R / 2 : R);
 	if (column >= a->of[of].columns)
 		return;
 	EACH(r, R) {
-		int64_t at = column + (pair ? r / 2 : r);
-		int source = pair ? r % 2 : of;
-
-		at = at < a->of[of].columns ? at : column;
-		w[r] = (const char *)a->of[source].w + at * a->of[source].stride[0] * bytes;
+		w[r] = find_row(a, dtype, of, pair, column, r);
 		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
 			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
 			sum[t * R + r] = 0.0f;
 	}
-	if (norm && !blockIdx.x && threadIdx.x * LINE < a->k * bytes)
-		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
 	wait_for_kernels();
 	for (; from + U * WARP * 4 <= a->k; from += U * WARP * 4)
-		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum, norm ? &squares : NULL);
+		add_elements(a, dtype, T, R, U, 1, w, from + lane * 4, sum);
 	if (from + lane * 4 < a->k)
-		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum, norm ? &squares : NULL);
+		add_elements(a, dtype, T, R, U, 0, w, from + lane * 4, sum);
 	sum_lanes(sum, T * R);
-	if (norm) {
-		sum_lanes(&squares, 1);
-		sum[0] *= 1.0f / sqrtf(squares / (float)a->k + a->eps);
-	}
 	store_sums(a, of, pair, T, R, column, sum[0]);
 }
 
+/* ---- one row --------------------------------------------------------------------------------- */
+
+/* Runs of a block, 16 bytes a thread of each of its columns, that are loaded before one is used. */
+enum { ROW_RUNS = 2, ROW_WARPS = MULTIPLY_THREADS / WARP };
+
+struct row_loads {
+	struct quad at[ROW_RUNS][MULTIPLY_COLUMNS];
+};
+
+struct row_sums { /* of a block */
+	float columns[ROW_WARPS][MULTIPLY_COLUMNS], squares[ROW_WARPS];
+};
+
+/* Where run u of a thread is, whose first is at k; behind K: 0, for a load that nothing uses. */
+DEVICE int64_t find_run(const struct multiply_args *a, const int n, int64_t k, int u)
+{
+	k += u * MULTIPLY_THREADS * n;
+	return k < a->k ? k : 0;
+}
+
+DEVICE void load_runs(const struct multiply_args *a, const int n, const char *const *w, int64_t k,
+                      struct row_loads *v)
+{
+	EACH(u, ROW_RUNS)
+		EACH(r, MULTIPLY_COLUMNS)
+			v->at[u][r] = load_stream(w[r] + find_run(a, n, k, u) * (16 / n));
+}
+
+/* n elements of x, times the weights of its norm; their squares are added. */
+DEVICE void load_factors(const struct multiply_args *a, int32_t dtype, const int n, const int norm,
+                         int64_t k, float *x, float *squares)
+{
+	float w[8];
+
+	EACH(i, n / 4)
+		widen_quad(load_quad(a->x + k + i * 4), PORT_F32, x + i * 4);
+	if (!norm)
+		return;
+	widen_quad(load_quad((const char *)a->norm + k * (16 / n)), dtype, w);
+	EACH(i, n) {
+		*squares = fmaf(x[i], x[i], *squares);
+		x[i] *= a->offset + w[i];
+	}
+}
+
+/* Without a branch, which loads would wait for: what is behind K is added for nothing. */
+DEVICE void add_runs(const struct multiply_args *a, int32_t dtype, const int n, const int norm,
+                     const struct row_loads *v, int64_t k, float *sum, float *squares)
+{
+	float x[ROW_RUNS][8], f[8];
+
+	EACH(u, ROW_RUNS) {
+		float all = *squares;
+
+		load_factors(a, dtype, n, norm, find_run(a, n, k, u), x[u], &all);
+		*squares = k + u * MULTIPLY_THREADS * n < a->k ? all : *squares;
+	}
+	EACH(u, ROW_RUNS) {
+		int inside = k + u * MULTIPLY_THREADS * n < a->k;
+
+		EACH(r, MULTIPLY_COLUMNS) {
+			float all = sum[r];
+
+			widen_quad(v->at[u][r], dtype, f);
+			EACH(i, n)
+				all = fmaf(x[u][i], f[i], all);
+			sum[r] = inside ? all : sum[r];
+		}
+	}
+}
+
+/* The sums of the warps, in their order. */
+DEVICE float add_warps(const float *part, const int pitch)
+{
+	float x = part[0];
+
+	EACH(i, ROW_WARPS - 1)
+		x += part[(i + 1) * pitch];
+	return x;
+}
+
+/* What is added to the sum that the thread stores: early, so that it does not wait at the end. */
+DEVICE float load_more(const struct multiply_args *a, int of, const int pair, int64_t column)
+{
+	column += threadIdx.x;
+	return !pair && a->of[of].more && threadIdx.x < MULTIPLY_COLUMNS &&
+	                       column < a->of[of].columns
+	               ? a->of[of].more[column]
+	               : 0.0f;
+}
+
+/* The block's sums to y, and with a GLU that's out, which may lie in place of y. */
+DEVICE void store_row(const struct multiply_args *a, int of, const int pair, const int norm,
+                      int64_t column, const struct row_sums *s, float more)
+{
+	int r = threadIdx.x * (1 + pair);
+	float scale = 1.0f, x, up;
+
+	column += threadIdx.x;
+	if (r >= MULTIPLY_COLUMNS || column >= a->of[of].columns)
+		return;
+	if (norm)
+		scale /= sqrtf(add_warps(s->squares, 1) / (float)a->k + a->eps);
+	x = add_warps(&s->columns[0][r], MULTIPLY_COLUMNS) * scale + 0.0f;
+	a->of[of].y[column] = x + more;
+	if (!pair)
+		return;
+	up = add_warps(&s->columns[0][r + 1], MULTIPLY_COLUMNS) * scale + 0.0f;
+	a->of[1].y[column] = up;
+	a->glu[column] = activate(a->activation, x) * up;
+}
+
+/*
+ * A block has MULTIPLY_COLUMNS columns of one weight, or for a GLU half as many of both. `norm`: of
+ * a row whose RMS norm is multiplied; its scale is a factor of all sums.
+ */
+DEVICE void multiply_row(const struct multiply_args *a, int32_t dtype, const int pair,
+                         const int norm, struct row_sums *s)
+{
+	const int n = dtype == PORT_F32 ? 4 : 8; /* elements of 16 bytes */
+	const int each = ROW_RUNS * MULTIPLY_THREADS * n;
+	int of = pair ? 0 : find_weight(a), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+	int64_t column = (int64_t)(blockIdx.x - a->of[of].first_block) *
+	                 (pair ? MULTIPLY_COLUMNS / 2 : MULTIPLY_COLUMNS);
+	float sum[MULTIPLY_COLUMNS], squares = 0.0f, more;
+	const char *w[MULTIPLY_COLUMNS];
+	struct row_loads v;
+
+	EACH(r, MULTIPLY_COLUMNS) {
+		w[r] = find_row(a, dtype, of, pair, column, r);
+		sum[r] = 0.0f;
+		if (r == warp && lane * LINE < a->k * (16 / n))
+			prefetch_line(w[r] + lane * LINE); /* while the kernel before ends */
+	}
+	if (norm && !blockIdx.x && threadIdx.x * LINE < a->k * (16 / n))
+		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
+	wait_for_kernels();
+	more = load_more(a, of, pair, column);
+	for (int64_t k = 0; k < a->k; k += each) {
+		load_runs(a, n, w, k + threadIdx.x * n, &v);
+		add_runs(a, dtype, n, norm, &v, k + threadIdx.x * n, sum, &squares);
+	}
+	sum_lanes(sum, MULTIPLY_COLUMNS);
+	if (lane % (WARP / MULTIPLY_COLUMNS) == 0)
+		s->columns[warp][lane / (WARP / MULTIPLY_COLUMNS)] = sum[0];
+	if (norm)
+		sum_lanes(&squares, 1);
+	if (norm && !lane)
+		s->squares[warp] = squares;
+	sync_block();
+	store_row(a, of, pair, norm, column, s, more);
+}
+
+#define MULTIPLY_ROW(name, dtype, pair, norm) \
+	KERNEL_EARLY(MULTIPLY_THREADS, 7, name, multiply_args) \
+	{ \
+		SHARED struct row_sums sums; \
+		multiply_row(&a, dtype, pair, norm, &sums); \
+	}
 #define MULTIPLY_ROWS_BY(name, blocks, ...) \
 	KERNEL_EARLY(MULTIPLY_THREADS, blocks, name, multiply_args) \
 	{ \
@@ -160,13 +303,13 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	}
 /* `n`: loads for 16 bytes */
 #define MULTIPLY(type, dtype, n) \
-	MULTIPLY_ROWS_BY(multiply_##type##_1, 1, dtype, 1, 1, 4 * (n), 0) \
-	MULTIPLY_ROWS_BY(multiply_##type##_pair, 1, dtype, 1, 2, 2 * (n), 0) \
-	MULTIPLY_ROWS_BY(multiply_##type##_2, 1, dtype, 2, 2, 2 * (n), 0) \
-	MULTIPLY_ROWS_BY(multiply_##type##_4, 1, dtype, 4, 2, 2 * (n), 0) \
-	MULTIPLY_ROWS_BY(multiply_##type##_8, 3, dtype, 8, 4, n, 0) \
-	MULTIPLY_ROWS_BY(multiply_##type##_norm, 1, dtype, 1, 1, 4 * (n), 1) \
-	MULTIPLY_ROWS_BY(multiply_##type##_norm_pair, 1, dtype, 1, 2, 2 * (n), 1)
+	MULTIPLY_ROW(multiply_##type##_1, dtype, 0, 0) \
+	MULTIPLY_ROW(multiply_##type##_pair, dtype, 1, 0) \
+	MULTIPLY_ROWS_BY(multiply_##type##_2, 1, dtype, 2, 2, 2 * (n)) \
+	MULTIPLY_ROWS_BY(multiply_##type##_4, 1, dtype, 4, 2, 2 * (n)) \
+	MULTIPLY_ROWS_BY(multiply_##type##_8, 3, dtype, 8, 4, n) \
+	MULTIPLY_ROW(multiply_##type##_norm, dtype, 0, 1) \
+	MULTIPLY_ROW(multiply_##type##_norm_pair, dtype, 1, 1)
 
 MULTIPLY(f32, PORT_F32, 1)
 MULTIPLY(bf16, PORT_BF16, 2)
@@ -179,13 +322,11 @@ MULTIPLY(f16, PORT_F16, 2)
 KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 {
 	SHARED float part[MULTIPLY_ROWS][MULTIPLY_THREADS];
-	int of = a.nweights - 1, warps = MULTIPLY_THREADS / WARP, warp = threadIdx.x / WARP;
+	int of = find_weight(&a), warps = MULTIPLY_THREADS / WARP, warp = threadIdx.x / WARP;
 	int64_t each = (a.k + warps - 1) / warps, lo = warp * each, column;
 	int64_t hi = lo + each < a.k ? lo + each : a.k;
 	float sum[MULTIPLY_ROWS];
 
-	while (of > 0 && (int)blockIdx.x < a.of[of].first_block)
-		of--;
 	column = (int64_t)(blockIdx.x - a.of[of].first_block) * WARP + threadIdx.x % WARP;
 	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;

@@ -67,6 +67,14 @@ static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair, bool norm)
 	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : (norm ? 5 : 0) + pair);
 }
 
+/* Of a block that reads 16 bytes at a time; threads share those of one row (multiply.cuh). */
+static int64_t count_columns(int64_t rows)
+{
+	int64_t warps = MULTIPLY_THREADS / WARP;
+
+	return rows > 4 ? warps * MULTIPLY_COLUMNS : rows > 1 ? warps * 2 : MULTIPLY_COLUMNS;
+}
+
 struct multiplied product_describe_weight(const struct tess_op *op, const struct product_run *r,
                                           int32_t i, int64_t row)
 {
@@ -89,8 +97,7 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
                                 int64_t rows, bool wide, const struct tess_op *glu)
 {
 	const struct tess_view *x = get_factor(op, r);
-	int64_t warps = MULTIPLY_THREADS / WARP;
-	int64_t each = !wide ? WARP : warps * (rows > 4 ? 4 : rows > 1 ? 2 : 1);
+	int64_t each = !wide ? WARP : count_columns(rows);
 	struct multiply_args a = { .x = get_gpu_row(x, row) + r->at,
 		                   .x_pitch = x->stride[0],
 		                   .k = r->len,
@@ -108,8 +115,8 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
 		a.of[i].first_block = (int32_t)l.blocks[0];
 		l.blocks[0] += tess_up(a.of[i].columns, each);
 	}
-	if (glu) { /* a warp has columns of both */
-		l.blocks[0] = tess_up(a.of[0].columns, warps * (rows > 4 ? 2 : 1));
+	if (glu) { /* a block has columns of both */
+		l.blocks[0] = tess_up(a.of[0].columns, each / 2);
 		a.glu = glu->out[0].data;
 		a.glu_pitch = glu->out[0].stride[0];
 		a.activation = (int32_t)glu->num[TESS_GLU_ACTIVATION];

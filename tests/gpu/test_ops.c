@@ -394,6 +394,25 @@ START_TEST(linear_tensor)
 }
 END_TEST
 
+/* One row of more elements than the threads of a block load at once. */
+START_TEST(linear_long)
+{
+	set_up_devices("auto");
+	for (int i = 0; i < 3; i++) {
+		struct linear_case c = { .dtype = cpu_choose_dtype(i),
+			                 .nweights = 3,
+			                 .rows = 1,
+			                 .k = 4104,
+			                 .n = { 6, 1, 8 } };
+
+		test_linear_op(&c, 0);
+		c.bound = (int64_t[]){ 8, 2048, 2056, 4104 };
+		test_linear_op(&c, 0);
+	}
+	tear_down_devices();
+}
+END_TEST
+
 START_TEST(linear_auto)
 {
 	check_linears("auto");
@@ -666,6 +685,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, copies);
 	tcase_add_test(t, selected_rows);
 	tcase_add_test(t, linear_tensor);
+	tcase_add_test(t, linear_long);
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);
 	tcase_add_test(t, linear_tf32);
