@@ -105,6 +105,9 @@ tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);
 /* A kernel with a thread for each of so many columns, whose blocks walk down the rows. */
 tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
                            int64_t columns, const void *args);
+/* Rounds rows of f32 to rows of bf16, whose pitch is a multiple of 4. */
+tess_status op_round_rows(struct gpu *g, const struct tess_op *op, const float *x, int64_t pitch,
+                          int64_t rows, int64_t columns, void *y, int64_t y_pitch);
 
 /* ---- ops.c */
 tess_status op_check(const struct tess_op *op);

@@ -70,22 +70,6 @@ static tess_status launch_tensor(struct gpu *g, const struct tess_op *op, int32_
 			.args = &a });
 }
 
-/* Rows of f32 to rows of bf16 without gaps. */
-static tess_status round_rows(struct gpu *g, const struct tess_op *op, const float *x,
-                              int64_t pitch, int64_t rows, int64_t columns, void *y)
-{
-	struct cast_args a = { .x = x,
-		               .y = y,
-		               .x_stride = { pitch, 1 },
-		               .y_pitch = columns,
-		               .rows = rows,
-		               .columns = columns,
-		               .dtype = TESS_F32,
-		               .wide = is_row_aligned(x, pitch, sizeof(float)) };
-
-	return op_launch_rows(g, op, KERNEL_round_rows, rows, tess_up(columns, 4), &a);
-}
-
 tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
                                   const struct experts_args *a)
 {
@@ -114,7 +98,7 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 		                          .k = a->f };
 	tess_status st;
 
-	st = round_rows(g, op, a->x + a->k_first, a->x_pitch, a->rows, a->k, a->rounded);
+	st = op_round_rows(g, op, a->x + a->k_first, a->x_pitch, a->rows, a->k, a->rounded, a->k);
 	if (!st)
 		st = launch_tensor(g, op, a->experts, a->rows, up);
 	return st ? st : launch_tensor(g, op, a->experts, a->rows, down);
@@ -193,6 +177,6 @@ tess_status experts_multiply_heads(struct gpu *g, const struct tess_op *op, int3
 	if (st)
 		return st;
 	t.x = rounded;
-	st = round_rows(g, op, a->x, a->x_pitch, a->rows, heads * each, rounded);
+	st = op_round_rows(g, op, a->x, a->x_pitch, a->rows, heads * each, rounded, heads * each);
 	return st ? st : launch_tensor(g, op, heads, a->rows, t);
 }

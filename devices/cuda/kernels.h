@@ -182,6 +182,7 @@ struct update_args { /* v NULL: SGD, m NULL: without momentum */
 };
 
 enum { SQUARE_THREADS = 128, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+enum { FINISH_WARPS = 16, FINISH_THREADS = FINISH_WARPS * WARP };
 struct squares_args { /* part: fields of each block */
 	const float *x;
 	int64_t *part, *sum;

@@ -33,3 +33,18 @@ tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kern
 	                                  .threads = MAP_THREADS,
 	                                  .args = args });
 }
+
+tess_status op_round_rows(struct gpu *g, const struct tess_op *op, const float *x, int64_t pitch,
+                          int64_t rows, int64_t columns, void *y, int64_t y_pitch)
+{
+	struct cast_args a = { .x = x,
+		               .y = y,
+		               .x_stride = { pitch, 1 },
+		               .y_pitch = y_pitch,
+		               .rows = rows,
+		               .columns = columns,
+		               .dtype = TESS_F32,
+		               .wide = is_row_aligned(x, pitch, sizeof(float)) };
+
+	return op_launch_rows(g, op, KERNEL_round_rows, rows, tess_up(columns, 4), &a);
+}

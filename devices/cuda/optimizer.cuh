@@ -78,15 +78,28 @@ KERNEL(SQUARE_THREADS, add_squares, squares_args)
 		a.part[(int64_t)blockIdx.x * SQUARE_FIELDS + k] = total[k];
 }
 
-/* One block adds those of all blocks to the sum. */
-KERNEL(WARP, finish_squares, squares_args)
+/* One block adds the digits of all blocks to the sum: a warp has every FINISH_WARPSth block. */
+KERNEL(FINISH_THREADS, finish_squares, squares_args)
 {
-	int tid = threadIdx.x;
+	SHARED int64_t digit[FINISH_WARPS][SQUARE_FIELDS];
+	int field = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+	int64_t sum = 0;
 
-	if (tid < SQUARE_FIELDS)
-		for (int64_t i = 0; i < a.parts; i++)
-			a.sum[tid] += a.part[i * SQUARE_FIELDS + tid];
+	if (field < SQUARE_FIELDS) {
+		UNROLL_BY(4)
+		for (int64_t i = warp; i < a.parts; i += FINISH_WARPS)
+			sum += a.part[i * SQUARE_FIELDS + field];
+		digit[warp][field] = sum;
+	}
 	sync_block();
-	if (!tid)
+	if (warp)
+		return;
+	if (field < SQUARE_FIELDS) {
+		for (int i = 1; i < FINISH_WARPS; i++)
+			sum += digit[i][field];
+		a.sum[field] += sum;
+	}
+	sync_warp();
+	if (!field)
 		carry_digits(a.sum);
 }

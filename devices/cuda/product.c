@@ -214,22 +214,18 @@ tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struc
                             const void **out, int64_t *pitch)
 {
 	const struct tess_view *x = &op->in[0];
-	struct cast_args a = { .x = (const float *)x->data + r->at,
-		               .x_stride = { x->stride[0], 1 },
-		               .y_pitch = tess_up(r->len, 8) * 8,
-		               .rows = x->shape[0],
-		               .columns = r->len };
+	void *y;
 	tess_status st;
 
-	a.wide = is_row_aligned(a.x, a.x_stride[0], sizeof(float));
-	*pitch = a.y_pitch;
+	*pitch = tess_up(r->len, 8) * 8;
 	*out = g->rounded;
 	if (g->rounded_for == op && product_is_whole(op, r))
 		return TESS_OK;
-	st = memory_get_scratch(g, (uint64_t)(a.rows * a.y_pitch * 2), &a.y);
-	*out = a.y;
+	st = memory_get_scratch(g, (uint64_t)(x->shape[0] * *pitch * 2), &y);
+	*out = y;
 	return st ? st
-	          : op_launch_rows(g, op, KERNEL_round_rows, a.rows, tess_up(a.columns, 4), &a);
+	          : op_round_rows(g, op, (const float *)x->data + r->at, x->stride[0], x->shape[0],
+	                          r->len, y, *pitch);
 }
 
 /* x is rounded once for all weights of the op. */

@@ -231,11 +231,35 @@ static tess_status multiply_without_blas(struct gpu *g, const struct tess_op *op
 	return op_launch_rows(g, op, KERNEL_multiply_turned, a.rows, a.columns, &a);
 }
 
-/* Of g' x, or, where the out is stored turned, of x' g: TF32 has more bits than a 16-bit weight. */
+/* Rounds both operands to bf16 in scratch memory, in rows of 16 aligned bytes. */
+static tess_status round_operands(struct gpu *g, const struct tess_op *op, struct product *p)
+{
+	int64_t x_pitch = tess_up(p->rows, 8) * 8, w_pitch = tess_up(p->columns, 8) * 8;
+	const float *x = p->x, *w = p->w;
+	uint16_t *rounded;
+	void *scratch;
+	tess_status st =
+		memory_get_scratch(g, (uint64_t)(p->k * (x_pitch + w_pitch) * 2), &scratch);
+
+	rounded = scratch;
+	if (!st)
+		st = op_round_rows(g, op, x, p->x_stride[1], p->k, p->rows, rounded, x_pitch);
+	p->x = rounded;
+	p->x_stride[1] = x_pitch;
+	rounded += p->k * x_pitch;
+	if (!st)
+		st = op_round_rows(g, op, w, p->w_stride[1], p->k, p->columns, rounded, w_pitch);
+	p->w = rounded;
+	p->w_stride[1] = w_pitch;
+	p->dtype = TESS_BF16;
+	return st;
+}
+
+/* Computes g' x, or x' g where the out is stored transposed; a weight of 16 bits gets fewer bits. */
 tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *y = &op->out[0];
-	int32_t a = y->ndim - 2;
+	int32_t a = y->ndim - 2, dtype = TESS_F32;
 	bool turned = y->stride[a + 1] != 1;
 	const struct tess_view *rows = &op->in[!turned], *columns = &op->in[turned];
 	struct product p = { .x = rows->data,
@@ -248,14 +272,20 @@ tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 		             .x_stride = { 1, rows->stride[0] },
 		             .w_stride = { 1, columns->stride[0] },
 		             .count = 1,
-		             .dtype = TESS_F32 };
-	bool narrow = op->nnum > TESS_LINEAR_DW_DTYPE && op->num[TESS_LINEAR_DW_DTYPE] != TESS_F32;
+		             .dtype = TESS_F32 },
+		       rounded = p;
 	tess_status st = TESS_ENOTSUP;
 
-	p.tf32 = g->math == MATH_TF32 || (narrow && g->math == MATH_AUTO);
+	if (op->nnum > TESS_LINEAR_DW_DTYPE && g->math == MATH_AUTO)
+		dtype = (int32_t)op->num[TESS_LINEAR_DW_DTYPE];
+	p.tf32 = g->math == MATH_TF32 || dtype == TESS_F16;
 	if (!p.rows || !p.columns)
 		return TESS_OK;
-	if (p.k && p.rows > 1 && p.columns > 1)
+	if (p.k && p.rows > 1 && p.columns > 1 && dtype == TESS_BF16) {
+		st = round_operands(g, op, &rounded);
+		st = st ? st : blas_multiply(g, op, &rounded);
+	}
+	if (st == TESS_ENOTSUP && p.k && p.rows > 1 && p.columns > 1)
 		st = blas_multiply(g, op, &p);
 	return st == TESS_ENOTSUP ? multiply_without_blas(g, op, &p) : st;
 }
@@ -367,7 +397,7 @@ tess_status op_run_squares(struct gpu *g, const struct tess_op *op)
 	struct launch add = { .kernel = KERNEL_add_squares, .threads = SQUARE_THREADS, .args = &a },
 		      finish = { .kernel = KERNEL_finish_squares,
 		                 .blocks = { 1, 1, 1 },
-		                 .threads = WARP,
+		                 .threads = FINISH_THREADS,
 		                 .args = &a };
 	void *part;
 	tess_status st;

@@ -342,7 +342,9 @@ START_TEST(products)
 			test_linear_dx(rows, cpu_choose_dtype(dtype), rounded[_i]);
 	test_linear_dw(24, 40, false, TESS_F32, _i == 2 ? 2e-3f : 2e-6f);
 	test_linear_dw(9, 33, true, 0, _i == 2 ? 2e-3f : 2e-6f);
-	test_linear_dw(9, 33, true, TESS_BF16, _i == 1 ? 2e-6f : 2e-3f);
+	test_linear_dw(9, 33, true, TESS_BF16, rounded[_i]);
+	test_linear_dw(24, 40, false, TESS_BF16, rounded[_i]);
+	test_linear_dw(9, 33, false, TESS_F16, _i == 1 ? 2e-6f : 2e-3f);
 	test_linear_dw(1, 7, false, TESS_F32, 2e-6f);
 	tear_down_devices();
 	if (!strstr(gpu_file, "cuda_emulated")) /* a GPU's cuBLASLt has all of them */
@@ -350,7 +352,7 @@ START_TEST(products)
 	setenv("FAKE_CUDA_FAILS", "heuristic", 1);
 	set_up_devices(maths[_i]);
 	test_linear_dx(40, TESS_F32, 2e-6f);
-	test_linear_dw(9, 33, true, TESS_F32, 2e-6f);
+	test_linear_dw(9, 33, true, TESS_BF16, 2e-6f);
 	tear_down_devices();
 	unsetenv("FAKE_CUDA_FAILS");
 }
