@@ -251,7 +251,10 @@ static void report_failed_prompt(const struct generate_state *s, int64_t i, cons
 		fprintf(stderr, "tessera generate: %s\n", sentence);
 }
 
-/* What was held of the texts that have ended, in the order of the prompts. */
+/*
+ * Prints what is held of the texts that have ended, in the order of the prompts. The text after
+ * them streams from then on; it may do so already.
+ */
 static void print_ended_texts(struct generate_state *s)
 {
 	struct text *t = &s->text[s->next];
@@ -264,7 +267,7 @@ static void print_ended_texts(struct generate_state *s)
 		free_text(t);
 		t = &s->text[++s->next];
 	}
-	if (s->next < s->n && t->out) { /* from now on it streams */
+	if (s->next < s->n && t->out && t->out != stdout) {
 		fflush(t->out);
 		tess_tool_print_lines(t->held, t->nheld);
 		fclose(t->out);

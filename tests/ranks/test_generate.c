@@ -3,7 +3,7 @@
  * ranks, backend, threads, kernels, plan and chunks of the prompt; and the output when a rank
  * dies.
  */
-#include "../unit/suite.h"
+#include "../unit/command.h"
 #include "core/base/clock.h"
 #include "job.h"
 
@@ -257,6 +257,84 @@ START_TEST(small_stack)
 }
 END_TEST
 
+/* ---- several texts --------------------------------------------------------------------------- */
+
+enum { SEVERAL = 3, FULL = 511, PRINTED = 8192 }; /* FULL: ids that leave room for one more */
+
+/* The last ones print objects. */
+static const char *const ways_to_print[] = {
+	"-n 1",
+	"-n 2 --backend loopback --stats",
+	"-n 2 --backend shm --digest",
+	"-n 2 --backend loopback --mesh dp=2",
+	"-n 1 --batch 2",
+	"-n 1 --json",
+	"-n 2 --backend shm --mesh dp=2 --json",
+	"-n 2 --backend loopback --prompts -",
+};
+enum { WAYS_TO_PRINT = sizeof ways_to_print / sizeof *ways_to_print, FIRST_OF_OBJECTS = 5 };
+
+/* Ids of a prompt; that of text 1 has room for one id, so it ends before text 0. */
+static const char *format_ids(int text)
+{
+	static char full[4 * FULL + 1];
+
+	for (int i = 0; i < FULL; i++)
+		memcpy(full + 4 * i, "400,", 4);
+	full[4 * FULL - 1] = 0;
+	return text == 1 ? full : text ? "1,403" : "1";
+}
+
+/* The texts of the objects that `printed` holds one a line, in the order of the prompts. */
+static void join_texts(char *printed)
+{
+	char *line = printed, text[SEVERAL][PRINTED] = { "" };
+
+	for (int i = 0; i < SEVERAL; i++) {
+		char *end = strchr(line, '\n');
+		json_t *o = end ? json_loadb(line, (size_t)(end - line), 0, NULL) : NULL;
+		json_int_t index = json_integer_value(json_object_get(o, "index"));
+
+		ck_assert_msg(o && index >= 0 && index < SEVERAL, "%s", printed);
+		snprintf(text[index], PRINTED, "%s\n",
+		         json_string_value(json_object_get(o, "text")));
+		json_decref(o);
+		line = end + 1;
+	}
+	ck_assert_str_eq(line, "");
+	*printed = 0;
+	for (int i = 0; i < SEVERAL; i++)
+		strcat(printed, text[i]);
+}
+
+/* Each text is printed in full, in the place of its prompt, though text 1 ends first. */
+START_TEST(a_later_text_ends_first)
+{
+	const bool lines = strstr(ways_to_print[_i], "--prompts") != NULL;
+	char want[3 * PRINTED] = "", have[3 * PRINTED], prompts[PRINTED] = "";
+
+	for (int i = 0; i < SEVERAL; i++) {
+		size_t n = strlen(prompts);
+
+		ck_assert(!command_run(want + strlen(want), PRINTED,
+		                       "'%s' generate '%s/data' --max-tokens 12 --temperature 0 "
+		                       "--ids %s",
+		                       TESSERA, SOURCE_ROOT, format_ids(i)));
+		snprintf(prompts + n, sizeof prompts - n, lines ? "{\"ids\":[%s]}\n" : " --ids %s",
+		         format_ids(i));
+	}
+	ck_assert_int_eq(command_run(have, sizeof have,
+	                             "printf '%%s' '%s' | '%s' generate '%s/data' --max-tokens 12 "
+	                             "--temperature 0 %s %s",
+	                             lines ? prompts : "", TESSERA, SOURCE_ROOT, ways_to_print[_i],
+	                             lines ? "" : prompts),
+	                 0);
+	if (_i >= FIRST_OF_OBJECTS)
+		join_texts(have);
+	ck_assert_str_eq(have, want);
+}
+END_TEST
+
 /* ---- deaths ---------------------------------------------------------------------------------- */
 
 /* Long texts: one, several in their order, and several on replicas, of which one ends at once. */
@@ -416,6 +494,7 @@ int main(void)
 	tcase_add_loop_test(t, golden_texts, 0, sizeof copies / sizeof *copies);
 	tcase_add_loop_test(t, same_bits, 0, sizeof alike / sizeof *alike);
 	tcase_add_loop_test(t, small_stack, 0, 2);
+	tcase_add_loop_test(t, a_later_text_ends_first, 0, WAYS_TO_PRINT);
 	tcase_add_loop_test(t, killed_rank, 0, 2);
 	tcase_add_test(t, stopped_rank);
 	tcase_add_loop_test(t, interrupted, 0, sizeof long_runs / sizeof *long_runs);
