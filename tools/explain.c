@@ -542,8 +542,12 @@ static void print_explanation(const struct tess_explanation *e, const struct exp
 static tess_status explain_plan(struct explain_options *a, bool *usage)
 {
 	struct tess_explanation *e;
-	tess_status st = a->train ? explain_training(a, &e) : explain_inference(a, &e);
+	const struct tess_tool_output outputs[] = { { "--svg", a->svg }, { 0 } };
+	tess_status st = tess_tool_check_outputs(
+		outputs, &(struct tess_tool_inputs){ .model = a->model, .plan = a->plan });
 
+	if (!st)
+		st = a->train ? explain_training(a, &e) : explain_inference(a, &e);
 	if (st)
 		return st;
 	if (e->positions && a->positions > e->positions) {

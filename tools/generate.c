@@ -187,6 +187,28 @@ static tess_status check_prompt(const struct generate_options *a,
 	return st;
 }
 
+/* Prompts are read already: their files are named by the options. */
+static tess_status check_generate_outputs(const struct generate_options *a)
+{
+	const struct tess_tool_output outputs[] = { { "--logits", a->logits }, { 0 } };
+	const char **files = calloc((size_t)a->prompts.n + 2, sizeof *files);
+	struct tess_tool_inputs in = { .model = a->session.model, .plan = a->session.plan };
+	size_t n = 0;
+	tess_status st;
+
+	if (!files)
+		return tess_fail(TESS_ENOMEM, "no memory for the names of prompt files");
+	for (int64_t i = 0; i < a->prompts.n; i++)
+		if (a->prompts.list[i].file)
+			files[n++] = a->prompts.list[i].file;
+	if (a->prompts.file)
+		files[n++] = a->prompts.file;
+	in.files[0] = files;
+	st = tess_tool_check_outputs(outputs, &in);
+	free(files);
+	return st;
+}
+
 /* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
 static tess_status check_generate_options(struct generate_options *a)
 {
@@ -212,6 +234,8 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 
 	if (!st)
 		st = tess_tool_set_flight(a->flight, launched);
+	if (!st)
+		st = check_generate_outputs(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->session.ranks, generate_run_rank, a);
 	if (!st)

@@ -333,6 +333,16 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 	return st;
 }
 
+static tess_status check_grad_output(const struct grad_command *a)
+{
+	const struct tess_tool_output outputs[] = { { "--out", a->out }, { 0 } };
+	const char *const files[] = { a->ids_file, NULL };
+
+	return tess_tool_check_outputs(outputs, &(struct tess_tool_inputs){ .model = a->model,
+	                                                                    .plan = a->plan,
+	                                                                    .files = { files } });
+}
+
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
 {
 	struct tess_trainer_options options = make_trainer_options(a);
@@ -340,8 +350,7 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	tess_status st = tess_tool_is_launched(&launched);
 
 	if (!st)
-		st = tess_tool_check_output("--out", a->out, a->model,
-		                            (const char *[]){ a->ids_file, NULL });
+		st = check_grad_output(a);
 	if (!st)
 		st = read_batch_file(a);
 	if (!st && launched)

@@ -1,11 +1,16 @@
-/* paths.c - whether two paths are of one file, so that a command does not write what it reads. */
+/* paths.c - compares paths by the files they name, so that no command writes over what it reads. */
 #include "tool.h"
 
+#include "core/base/option.h"
+
+#include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <tessera/tessera.h>
+#include <unistd.h>
 
 /* The directory that `path` is in, and its name there. False: the path is too long. */
 static bool split_path(const char *path, char parent[PATH_MAX], const char **name)
@@ -40,31 +45,116 @@ bool tess_tool_is_same_path(const char *a, const char *b)
 	return is_one_file(&about[0], &about[1]) && !strcmp(name[0], name[1]);
 }
 
-/* By its name, or, where it is a link, by what it names. */
+/* Returns whether `path` is in `dir`, by its name or as a link, or is one of the files there. */
 static bool is_in_directory(const char *path, const char *dir)
 {
 	char parent[PATH_MAX], real[PATH_MAX];
 	const char *name;
+	struct dirent *entry;
+	bool found;
+	DIR *files;
 
 	if (split_path(path, parent, &name) && tess_tool_is_same_path(parent, dir))
 		return true;
-	return realpath(path, real) && split_path(real, parent, &name) &&
-	       tess_tool_is_same_path(parent, dir);
+	found = realpath(path, real) && split_path(real, parent, &name) &&
+	        tess_tool_is_same_path(parent, dir);
+	files = found ? NULL : opendir(dir);
+	while (files && !found && (entry = readdir(files)) != NULL)
+		found = entry->d_name[0] != '.' &&
+		        snprintf(real, sizeof real, "%s/%s", dir, entry->d_name) < PATH_MAX &&
+		        !access(path, F_OK) && tess_tool_is_same_path(path, real);
+	if (files)
+		closedir(files);
+	return found;
 }
 
-tess_status tess_tool_check_output(const char *option, const char *path, const char *model,
-                                   const char *const *inputs)
+/* Returns whether `path` has the name of a save in `dir`, DIR/step-N, or is a file in one. */
+static bool is_in_saves(const char *path, const char *dir)
 {
-	for (; path && *inputs; inputs++)
-		if (tess_tool_is_same_path(path, *inputs))
-			return tess_fail(TESS_EINVAL,
-			                 "%s %s: is the file %s, which is read: nothing is written "
-			                 "over it; name another file",
-			                 option, path, *inputs);
-	if (path && is_in_directory(path, model))
+	char parent[PATH_MAX], real[PATH_MAX], above[PATH_MAX];
+	const char *name;
+
+	if (!split_path(path, parent, &name))
+		return false;
+	if (name > path + 1)
+		parent[strlen(parent) - 1] = 0; /* the slash; DIR need not be there yet */
+	if (tess_tool_is_same_path(parent, dir))
+		return !strncmp(name, "step-", 5);
+	return realpath(parent, real) && split_path(real, above, &name) &&
+	       tess_tool_is_same_path(above, dir) && !strncmp(name, "step-", 5);
+}
+
+static bool is_save(const char *dir)
+{
+	char *path = NULL;
+	bool found = !tess_save_find(dir, &path) && !strcmp(path, dir);
+
+	free(path);
+	return found;
+}
+
+static tess_status fail_input(const struct tess_tool_output *o, const char *input)
+{
+	return tess_fail(TESS_EINVAL,
+	                 "%s %s: is the file %s, which is read: nothing is written over it; name "
+	                 "another file",
+	                 o->option, o->path, input);
+}
+
+static tess_status check_output(const struct tess_tool_output *o, const struct tess_tool_inputs *in)
+{
+	const char *const saves[] = { in->save, in->resume };
+
+	for (int i = 0; i < TESS_TOOL_INPUT_LISTS; i++)
+		for (const char *const *file = in->files[i]; file && *file; file++)
+			if (tess_tool_is_same_path(o->path, *file))
+				return fail_input(o, *file);
+	if (in->plan && !access(in->plan, F_OK) && tess_tool_is_same_path(o->path, in->plan))
+		return fail_input(o, in->plan);
+	if (in->model && is_in_directory(o->path, in->model))
 		return tess_fail(TESS_EINVAL,
 		                 "%s %s: is in %s, and the files of MODEL are never written to; "
 		                 "name a file in another directory",
-		                 option, path, model);
+		                 o->option, o->path, in->model);
+	for (int i = 0; i < 2; i++)
+		if (saves[i] && (is_in_saves(o->path, saves[i]) ||
+		                 (is_save(saves[i]) && is_in_directory(o->path, saves[i]))))
+			return tess_fail(TESS_EINVAL,
+			                 "%s %s: is a save of %s, or a file in one; name another "
+			                 "file",
+			                 o->option, o->path, saves[i]);
 	return TESS_OK;
+}
+
+/* Returns the file that the backend `trace` writes; NULL: none. */
+static const char *find_trace_file(void)
+{
+	const char *file = getenv("TESSERA_TRACE_FILE");
+
+	if (strncmp(tess_option_get("backend"), "trace", 5))
+		return NULL;
+	return file && *file ? file : "tessera-trace.json";
+}
+
+tess_status tess_tool_check_outputs(const struct tess_tool_output *outputs,
+                                    const struct tess_tool_inputs *in)
+{
+	struct tess_tool_output all[TESS_TOOL_OUTPUTS_MAX + 1];
+	tess_status st = TESS_OK;
+	int n = 0;
+
+	for (; outputs && outputs->option; outputs++)
+		if (outputs->path)
+			all[n++] = *outputs;
+	all[n] = (struct tess_tool_output){ "TESSERA_TRACE_FILE", find_trace_file() };
+	n += all[n].path != NULL;
+	for (int i = 0; i < n && !st; i++) {
+		st = check_output(&all[i], in);
+		for (int k = 0; k < i && !st; k++)
+			if (tess_tool_is_same_path(all[k].path, all[i].path))
+				st = tess_fail(
+					TESS_EINVAL, "%s %s and %s %s are one file; name two",
+					all[k].option, all[k].path, all[i].option, all[i].path);
+	}
+	return st;
 }

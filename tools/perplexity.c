@@ -320,9 +320,14 @@ static tess_status prepare_perplexity(struct perplexity_options *a)
 static tess_status run_perplexity_command(struct perplexity_options *a, char **argv,
                                           int *exit_status)
 {
+	const struct tess_tool_inputs in = { .model = a->session.model,
+		                             .plan = a->session.plan,
+		                             .files = { a->texts.text } };
 	bool launched;
 	tess_status st = tess_tool_is_launched(&launched);
 
+	if (!st)
+		st = tess_tool_check_outputs(NULL, &in);
 	if (!st)
 		st = launched ? TESS_OK : prepare_perplexity(a);
 	if (st)

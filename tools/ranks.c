@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 tess_status tess_tool_check_job(int32_t n)
@@ -99,9 +100,13 @@ tess_status tess_tool_is_launched(bool *out)
 
 tess_status tess_tool_set_flight(const char *dir, bool launched)
 {
+	struct stat about;
+
 	/* a launcher has set the directory of this rank's record */
 	if (!dir || (launched && *tess_option_get("flight")))
 		return TESS_OK;
+	if (strcmp(dir, "off") != 0 && !stat(dir, &about) && !S_ISDIR(about.st_mode))
+		return tess_fail(TESS_EINVAL, "--flight %s: is no directory; name one", dir);
 	return tess_option_set("flight", dir);
 }
 

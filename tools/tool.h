@@ -146,12 +146,22 @@ void tess_tool_print_error(const char *command);
  * whether they would be. Devices and pipes are not compared.
  */
 bool tess_tool_is_same_path(const char *a, const char *b);
+struct tess_tool_output {
+	const char *option, *path; /* "--log" and its value; path NULL: not given */
+};
+enum { TESS_TOOL_OUTPUTS_MAX = 8, TESS_TOOL_INPUT_LISTS = 3 };
+struct tess_tool_inputs { /* what a command reads; NULL: none */
+	const char *model, *plan; /* a checkpoint; a plan, which may be a file */
+	const char *save, *resume; /* directories of saves, or a save */
+	const char *const *files[TESS_TOOL_INPUT_LISTS]; /* lists that end with NULL */
+};
 /*
- * Refuses to write `path`, the value of `option` (NULL: not given), where it is one of `inputs`,
- * which end with NULL, or in the directory `model`.
+ * Refuses outputs, a list that ends with {0}, that are an input, a file of the checkpoint or of a
+ * save, have the name of a save, or are one file; by the files they name, links too. The file of
+ * the backend trace is one more output. Every command that reads files calls it before it writes.
  */
-tess_status tess_tool_check_output(const char *option, const char *path, const char *model,
-                                   const char *const *inputs);
+tess_status tess_tool_check_outputs(const struct tess_tool_output *outputs,
+                                    const struct tess_tool_inputs *in);
 
 /* Fails as each of `n` ranks that are processes would: for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);

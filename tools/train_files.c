@@ -12,19 +12,16 @@
 
 tess_status train_check_outputs(const struct train_options *a)
 {
-	const char *const options[] = { "--log", "--curve" }, *const paths[] = { a->log, a->curve };
-	tess_status st = TESS_OK;
+	const struct tess_tool_output outputs[] = { { "--log", a->log },
+		                                    { "--curve", a->curve },
+		                                    { 0 } };
+	const struct tess_tool_inputs in = { .model = a->model,
+		                             .plan = a->plan,
+		                             .save = a->save,
+		                             .resume = a->resume,
+		                             .files = { a->data.text, a->eval_data.text } };
 
-	for (int i = 0; i < 2 && !st; i++) {
-		st = tess_tool_check_output(options[i], paths[i], a->model, a->data.text);
-		if (!st)
-			st = tess_tool_check_output(options[i], paths[i], a->model,
-			                            a->eval_data.text);
-	}
-	if (!st && a->log && a->curve && tess_tool_is_same_path(a->log, a->curve))
-		st = tess_fail(TESS_EINVAL, "--log %s and --curve %s are one file; name two",
-		               a->log, a->curve);
-	return st;
+	return tess_tool_check_outputs(outputs, &in);
 }
 
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT])

@@ -68,7 +68,7 @@ static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair, bool norm)
 }
 
 /* Of a block that reads 16 bytes at a time; threads share those of one row (multiply.cuh). */
-static int64_t count_columns(int64_t rows)
+static int64_t count_block_columns(int64_t rows)
 {
 	int64_t warps = MULTIPLY_THREADS / WARP;
 
@@ -97,7 +97,7 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
                                 int64_t rows, bool wide, const struct tess_op *glu)
 {
 	const struct tess_view *x = get_factor(op, r);
-	int64_t each = !wide ? WARP : count_columns(rows);
+	int64_t each = !wide ? WARP : count_block_columns(rows);
 	struct multiply_args a = { .x = get_gpu_row(x, row) + r->at,
 		                   .x_pitch = x->stride[0],
 		                   .k = r->len,

@@ -255,7 +255,7 @@ static tess_status round_operands(struct gpu *g, const struct tess_op *op, struc
 	return st;
 }
 
-/* Computes g' x, or x' g where the out is stored transposed; a weight of 16 bits gets fewer bits. */
+/* Computes g' x, or x' g where the out is transposed; a weight of 16 bits gets fewer bits. */
 tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *y = &op->out[0];

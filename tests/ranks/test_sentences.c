@@ -20,7 +20,35 @@ struct sentence {
 	const char *says; /* in the first line of stderr; "": nothing */
 };
 
+/* in a folder $D of its own: M, a copy of the checkpoint, and P, a plan */
+#define IN_FOLDER(command) \
+	"D=$(mktemp -d); mkdir $D/M; cp data/*.json data/*.safetensors $D/M; echo " \
+	"'{\"model.layers.*.mlp.up_proj\":\"colwise\"}' >$D/P; (" command \
+	"); s=$?; rm -r $D; exit $s"
+#define TRAIN "$T train $D/M --data data/texts/stories.jsonl --steps 1 --batch 2 --sequence 16 "
+
 static const struct sentence once[] = {
+	{ IN_FOLDER("$T generate $D/M --prompt a --logits $D/M/model.safetensors"), 1, 1,
+	  "/M/model.safetensors: is in " },
+	{ IN_FOLDER("ln $D/M/config.json $D/h; $T explain $D/M --svg $D/h"), 1, 1, "/h: is in " },
+	{ IN_FOLDER("ln -s M/tokenizer.json $D/h; " TRAIN "--log $D/h"), 1, 1, "/h: is in " },
+	{ IN_FOLDER("$T explain $D/M --plan $D/P --svg $D/P"), 1, 1, "which is read" },
+	{ IN_FOLDER("$T generate $D/M --plan $D/P --prompt a --logits $D/P"), 1, 1,
+	  "which is read" },
+	{ IN_FOLDER("$T generate $D/M --prompt-file $D/P --logits $D/P"), 1, 1, "which is read" },
+	{ IN_FOLDER(TRAIN "--plan $D/P --curve $D/P"), 1, 1, "which is read" },
+	{ IN_FOLDER("ln -s P $D/h; $T grad $D/M --ids-file $D/P --out $D/h"), 1, 1,
+	  "which is read" },
+	{ IN_FOLDER(TRAIN "--save $D/S --log $D/S/step-2"), 1, 1, "is a save of " },
+	{ IN_FOLDER(TRAIN "--save $D/S 2>/dev/null; " TRAIN
+	                  "--resume $D/S --steps 2 --log $D/S/step-1/model.safetensors"),
+	  1, 1, "or a file in one; name another file" },
+	{ IN_FOLDER("touch $D/l; ln -s l $D/h; " TRAIN "--log $D/l --curve $D/h"), 1, 1,
+	  "are one file; name two" },
+	{ IN_FOLDER("TESSERA_TRACE_FILE=$D/M/model.safetensors $T generate $D/M -n 2 --backend "
+	            "trace:loopback --prompt a"),
+	  1, 1, "TESSERA_TRACE_FILE " },
+	{ "$T generate data --prompt a --flight data/config.json", 1, 1, "is no directory" },
 	{ "$T generate data -n 3 --backend gluu --prompt a", 1, 1, "backend gluu: not found: " },
 	{ "TESSERA_THREADS=abc $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "TESSERA_THREADS=abc" },
