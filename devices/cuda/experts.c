@@ -61,8 +61,10 @@ tess_status op_run_route(struct gpu *g, const struct tess_op *op)
 		g, op,
 		(struct launch){ .kernel = KERNEL_route_experts,
 	                         .blocks = { x->shape[0], 1, 1 },
-	                         .threads = WARP,
-	                         .shared = (3 * a.experts + 2 * a.groups) * (int32_t)sizeof(float),
+	                         .threads = a.experts < ROUTE_THREADS
+	                                            ? (int32_t)tess_up(a.experts, WARP) * WARP
+	                                            : ROUTE_THREADS,
+	                         .shared = (4 * a.experts + 2 * a.groups) * (int32_t)sizeof(float),
 	                         .args = &a });
 }
 
@@ -208,6 +210,29 @@ static tess_status multiply_columns(struct gpu *g, const struct tess_op *op,
 	return st ? st : op_launch(g, op, down);
 }
 
+/* Each row by itself, without lists. */
+static tess_status multiply_each_row(struct gpu *g, const struct tess_op *op,
+                                     struct experts_args *a)
+{
+	int64_t pairs = a->rows * a->most;
+	struct launch up = { .kernel = KERNEL_multiply_row_gates,
+		             .blocks = { pairs, tess_up(a->ffn, COLUMNS_PER_BLOCK), 1 },
+		             .threads = MULTIPLY_THREADS,
+		             .args = a };
+	struct launch down = { .kernel = KERNEL_add_row_experts,
+		               .blocks = { tess_up(a->columns, 4), a->rows, 1 },
+		               .threads = MULTIPLY_THREADS,
+		               .args = a };
+	void *hidden;
+	tess_status st =
+		memory_get_scratch(g, (uint64_t)(pairs * a->ffn) * sizeof *a->hidden, &hidden);
+
+	a->hidden = hidden;
+	if (!st)
+		st = op_launch(g, op, up);
+	return st ? st : op_launch(g, op, down);
+}
+
 tess_status op_run_experts(struct gpu *g, const struct tess_op *op)
 {
 	static tess_status (*const multiply[])(struct gpu * g, const struct tess_op *op,
@@ -226,6 +251,8 @@ tess_status op_run_experts(struct gpu *g, const struct tess_op *op)
 
 	if (!rows)
 		return TESS_OK;
+	if (path == EXPERTS_ROWS)
+		return multiply_each_row(g, op, &all);
 	carve_experts(&all, path, rows, &at);
 	st = memory_get_scratch(g, (uint64_t)at.used, &scratch);
 	at = (struct carving){ scratch, 0 };

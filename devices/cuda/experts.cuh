@@ -4,6 +4,7 @@
  */
 
 enum { COLUMN_LOADS = 8 }; /* of four elements of a column, under way at once */
+enum { COMBINED = 8 }; /* results of experts of a row, which are read at once */
 
 /* Whether lanes can read four weights, and 16 bytes of rows of x, at a time. */
 DEVICE int is_wide_column(const char *w, int64_t step, int64_t k, const float *const *x)
@@ -130,48 +131,35 @@ DEVICE int is_larger_score(float a, float b)
 }
 
 /*
- * Marks the `count` largest of the n values with mark 0, the lowest index of equal ones. A lane has
- * every 32nd value and mark.
+ * mark: 1 for the `count` largest of the n values that are open, or of all, the lowest index of
+ * equal ones; else 0. A thread counts what comes before each of its values.
  */
-DEVICE void mark_largest_scores(const float *value, int n, int count, int *mark)
+DEVICE void mark_largest_scores(const float *value, int all, const int *open, int n, int count,
+                                int *mark)
 {
-	for (int k = 0; k < count; k++) {
-		int best = -1;
-		float most = -INFINITY;
+	for (int i = threadIdx.x; i < n; i += blockDim.x) {
+		float own = value[i];
+		int before = 0;
 
-		for (int i = threadIdx.x; i < n; i += WARP) {
-			if (!mark[i] && (best < 0 || is_larger_score(value[i], most))) {
-				best = i;
-				most = value[i];
-			}
-		}
-		EACH_MASK(mask, 1, WARP) {
-			float other = shuffle_xor(most, mask);
-			int at = (int)shuffle_xor((float)best, mask); /* exact: at most 1024 */
-
-			if (at >= 0 && (best < 0 || is_larger_score(other, most) ||
-			                (at < best && !is_larger_score(most, other)))) {
-				best = at;
-				most = other;
-			}
-		}
-		if (best >= 0 && best % WARP == (int)threadIdx.x)
-			mark[best] = 1;
+		UNROLL_BY(8)
+		for (int j = 0; j < n; j++)
+			before += (all || open[j]) && (is_larger_score(value[j], own) ||
+			                               (j < i && !is_larger_score(own, value[j])));
+		mark[i] = (all || open[i]) && before < count;
 	}
-	sync_warp();
+	sync_block();
 }
 
-/* Marks the experts of the groups that are not kept -1. */
-DEVICE void exclude_expert_groups(const struct route_args *a, const float *choice, float *best,
-                                  int *kept, int *mark)
+/* Opens the experts of the groups that are kept. */
+DEVICE void open_expert_groups(const struct route_args *a, const float *choice, float *best,
+                               int *kept, int *open)
 {
 	int each = a->experts / a->groups;
 
-	for (int g = threadIdx.x; g < a->groups; g += WARP) {
+	for (int g = threadIdx.x; g < a->groups; g += blockDim.x) {
 		const float *c = choice + g * each;
 		int first = 0, second = -1;
 
-		kept[g] = 0;
 		for (int i = 1; i < each; i++)
 			first = is_larger_score(c[i], c[first]) ? i : first;
 		for (int i = 0; i < each; i++)
@@ -179,59 +167,64 @@ DEVICE void exclude_expert_groups(const struct route_args *a, const float *choic
 				second = i;
 		best[g] = c[first] + c[second];
 	}
-	mark_largest_scores(best, a->groups, a->kept, kept);
-	for (int i = threadIdx.x; i < a->experts; i += WARP)
-		mark[i] = kept[i / each] ? 0 : -1;
+	sync_block();
+	mark_largest_scores(best, 1, open, a->groups, a->kept, kept);
+	for (int i = threadIdx.x; i < a->experts; i += blockDim.x)
+		open[i] = kept[i / each];
+	sync_block();
 }
 
-/* The scores of n experts, in shared memory: a warp has a row, and adds in their order. */
+/* The scores of n experts of a row, in shared memory: a block adds them in their order. */
 DEVICE void score_experts(const float *x, int n, int sigmoid, float *score)
 {
 	float max = -INFINITY, sum = 0.0f;
 
-	for (int i = threadIdx.x; i < n; i += WARP)
+	for (int i = threadIdx.x % WARP; i < n; i += WARP)
 		max = x[i] > max ? x[i] : max;
 	EACH_MASK(mask, 1, WARP) {
 		float other = shuffle_xor(max, mask);
 
 		max = other > max ? other : max;
 	}
-	for (int i = threadIdx.x; i < n; i += WARP)
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
 		score[i] = sigmoid ? 1.0f / (1.0f + mathf_exp(-x[i])) : mathf_exp(x[i] - max);
-	sync_warp();
+	sync_block();
 	if (sigmoid)
 		return;
+	UNROLL_BY(16)
 	for (int i = 0; i < n; i++)
 		sum += score[i];
-	sync_warp();
-	for (int i = threadIdx.x; i < n; i += WARP)
+	sync_block();
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
 		score[i] = score[i] / sum;
-	sync_warp();
+	sync_block();
 }
 
-/* A warp has a row. */
-KERNEL(WARP, route_experts, route_args)
+/* A block has a row, and a thread an expert. */
+KERNEL(ROUTE_THREADS, route_experts, route_args)
 {
 	DYNAMIC_SHARED(score);
 	float *choice = score + a.experts, *best = choice + a.experts;
-	int *mark = (int *)(best + a.groups), *kept = mark + a.experts;
+	int *open = (int *)(best + a.groups), *mark = open + a.experts, *kept = mark + a.experts;
 	int64_t t = blockIdx.x;
 	float sum = 0.0f;
 
 	score_experts(a.x + t * a.x_pitch, a.experts, a.sigmoid, score);
-	for (int i = threadIdx.x; i < a.experts; i += WARP) {
+	for (int i = threadIdx.x; i < a.experts; i += blockDim.x)
 		choice[i] =
 			a.b ? score[i] + widen_element(a.b, a.b_dtype, i * a.b_stride) : score[i];
-		mark[i] = 0;
-	}
-	sync_warp();
+	sync_block();
 	if (a.groups > 1)
-		exclude_expert_groups(&a, choice, best, kept, mark);
-	mark_largest_scores(choice, a.experts, a.top, mark);
+		open_expert_groups(&a, choice, best, kept, open);
+	mark_largest_scores(choice, a.groups <= 1, open, a.experts, a.top, mark);
+	for (int i = threadIdx.x; i < a.experts; i += blockDim.x)
+		choice[i] = mark[i] ? score[i] : 0.0f;
+	sync_block();
+	UNROLL_BY(16)
 	for (int i = 0; i < a.experts; i++)
-		sum = mark[i] == 1 ? sum + score[i] : sum;
-	for (int i = threadIdx.x; i < a.experts; i += WARP)
-		a.y[t * a.y_pitch + i] = mark[i] != 1  ? 0.0f
+		sum += choice[i];
+	for (int i = threadIdx.x; i < a.experts; i += blockDim.x)
+		a.y[t * a.y_pitch + i] = !mark[i]      ? 0.0f
 		                         : a.normalize ? score[i] / (sum + a.eps) * a.scale
 		                                       : score[i] * a.scale;
 }
@@ -306,41 +299,249 @@ KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 }
 
 /*
+ * The number of experts that row t asks for, of which [from, from + count) go to `chosen`, in their
+ * order. By the first warp.
+ */
+DEVICE int choose_row_experts(const struct experts_args *a, int64_t t, int from, int count,
+                              int32_t *chosen)
+{
+	const float *w = a->weights + t * a->weights_pitch;
+	int n = 0, lane = threadIdx.x;
+
+	for (int e = lane; e < a->experts + lane; e += WARP) {
+		int asked = e < a->experts && w[e] != 0.0f, before = n - from, all = asked;
+
+		EACH_MASK(mask, 1, WARP) {
+			int other = (int)shuffle_xor((float)all, mask); /* exact: at most 32 */
+
+			before += lane & mask ? other : 0;
+			all += other;
+		}
+		if (asked && before >= 0 && before < count)
+			chosen[before] = e;
+		n += all;
+	}
+	return n;
+}
+
+/* For all threads of the block: row t's experts, of which there are *n, at most a->most. */
+DEVICE void share_row_experts(const struct experts_args *a, int64_t t, int32_t *n, int32_t *chosen)
+{
+	sync_block(); /* what was there has been used */
+	if (threadIdx.x < WARP) {
+		int asked = choose_row_experts(a, t, 0, a->most, chosen);
+
+		if (!threadIdx.x) {
+			*n = asked < a->most ? asked : a->most;
+			if (asked > a->most)
+				*a->fault = FAULT_EXPERTS;
+		}
+	}
+	sync_block();
+}
+
+/* Four columns of the results in slots [from, n) of row t, up to 8, and their weights, or zeros. */
+DEVICE void load_results(const struct experts_args *a, int64_t t, int from, int n,
+                         const int32_t *chosen, int64_t i, float z[][4], float *weight)
+{
+	int64_t at[COMBINED];
+
+	EACH(s, COMBINED) {
+		int e = from + s < n ? chosen[from + s] : -1;
+
+		weight[s] = e < 0 ? 0.0f : a->weights[t * a->weights_pitch + e];
+		at[s] = e < 0 || !a->place ? e : a->place[t * a->experts + e];
+	}
+	EACH(s, COMBINED) {
+		const float *x = a->place ? a->z + at[s] * a->columns
+		                          : a->x + t * a->x_pitch + (from + s) * a->columns;
+
+		if (at[s] >= 0) /* else the list may have been too short */
+			load_four(x, i, a->columns, a->wide, z[s]);
+		else
+			EACH(j, 4)
+				z[s][j] = 0.0f;
+	}
+}
+
+/*
  * The experts of a row are added in their order; with slots they are written one after another. A
  * thread has four columns.
  */
 KERNEL(MAP_THREADS, combine_experts, experts_args)
 {
+	SHARED int32_t chosen[EXPERTS_MAX], asked;
 	int64_t i = COLUMN * 4;
 
-	if (i >= a.columns)
-		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
 		float *y = a.y + t * a.y_pitch, sum[4] = { 0, 0, 0, 0 }, none[4] = { 0, 0, 0, 0 };
-		int64_t slot = 0;
+		int slot = 0;
 
-		for (int e = 0; e < a.experts; e++) {
-			float w = a.weights[t * a.weights_pitch + e], z[4];
+		share_row_experts(&a, t, &asked, chosen);
+		if (i >= a.columns)
+			continue;
+		for (; slot < asked; slot += COMBINED) {
+			float z[COMBINED][4], weight[COMBINED];
 
-			if (w == 0.0f)
-				continue;
-			if (slot == a.most || (a.place && a.place[t * a.experts + e] < 0)) {
-				*a.fault = FAULT_EXPERTS;
-				break;
-			}
-			load_four(a.place ? a.z + a.place[t * a.experts + e] * a.columns
-			                  : a.x + t * a.x_pitch + slot * a.columns,
-			          i, a.columns, a.wide, z);
-			if (a.slots)
-				store_four(y + slot * a.columns, i, a.columns, a.wide, z);
-			else
+			load_results(&a, t, slot, asked, chosen, i, z, weight);
+			EACH(s, COMBINED) {
 				EACH(j, 4)
-					sum[j] += w * z[j];
-			slot++;
+					sum[j] += weight[s] * z[s][j];
+				if (slot + s < a.slots)
+					store_four(y + (slot + s) * a.columns, i, a.columns, a.wide,
+					           z[s]);
+			}
 		}
 		for (; slot < a.slots; slot++)
 			store_four(y + slot * a.columns, i, a.columns, a.wide, none);
 		if (!a.slots)
 			store_four(y, i, a.columns, a.wide, sum);
 	}
+}
+
+/* ---- EXPERTS of few rows --------------------------------------------------------------------- */
+
+/* Asks for C columns of a weight. */
+DEVICE void prefetch_columns(const char *const *w, int64_t bytes, const int C)
+{
+	for (int64_t at = threadIdx.x % WARP * LINE; at < bytes; at += WARP * LINE)
+		EACH(c, C)
+			prefetch_line(w[c] + at);
+}
+
+/* The lane's part of C sums, of U loads of each column; `whole`: all of them are before k. */
+DEVICE void add_loads(const char *const *w, int32_t dtype, int64_t at, int64_t k, const float *x,
+                      const int C, const int U, const int whole, float *sum)
+{
+	const int width = dtype == PORT_F32 ? 4 : 2;
+	struct quad v[8][4];
+
+	EACH(u, U)
+		EACH(c, C)
+			if (whole || at + u * WARP * 4 < k)
+				v[u][c] = load_four_weights(w[c] + (at + u * WARP * 4) * width,
+				                            dtype);
+	EACH(u, U) {
+		float f[4], q[4];
+
+		if (!whole && at + u * WARP * 4 >= k)
+			break;
+		widen_four(load_quad(x + at + u * WARP * 4), PORT_F32, q);
+		EACH(c, C) {
+			widen_four(v[u][c], dtype, f);
+			EACH(i, 4)
+				sum[c] = fmaf(q[i], f[i], sum[c]);
+		}
+	}
+}
+
+/* The sums of x times C columns, by a warp: lane i has that of column i / (32 / C). */
+DEVICE float multiply_columns(const char *const *w, int32_t dtype, int64_t k, const float *x,
+                              const int C, const int U)
+{
+	int64_t from = 0, lane = threadIdx.x % WARP * 4;
+	float sum[4] = { 0, 0, 0, 0 };
+
+	for (; from + U * WARP * 4 <= k; from += U * WARP * 4)
+		add_loads(w, dtype, from + lane, k, x, C, U, 1, sum);
+	if (from + lane < k)
+		add_loads(w, dtype, from + lane, k, x, C, U, 0, sum);
+	sum_lanes(sum, C);
+	return sum[0];
+}
+
+/*
+ * h = act(gate) * up of one row and one of its experts, hidden [rows][most][ffn]: a warp has column
+ * j of both. Rows that ask for one expert are beside each other, so that the second cache has it.
+ */
+KERNEL(MULTIPLY_THREADS, multiply_row_gates, experts_args)
+{
+	SHARED int32_t expert;
+	int64_t t = blockIdx.x / a.most, width = a.dtype == PORT_F32 ? 4 : 2;
+	int64_t j = blockIdx.y * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
+	int slot = (int)(blockIdx.x % a.most);
+	const float *x = a.x + t * a.x_pitch + a.k_first;
+	const char *w[2];
+	float gate, up;
+
+	if (threadIdx.x < WARP) {
+		int n = choose_row_experts(&a, t, slot, 1, &expert);
+
+		if (!threadIdx.x && slot >= n)
+			expert = -1;
+	}
+	sync_block();
+	if (expert < 0 || j >= a.ffn)
+		return;
+	w[0] = (const char *)a.gate_up + (expert * a.gate_up_stride[0] + j * a.gate_up_stride[1] +
+	                                  a.k_first * a.gate_up_stride[2]) *
+	                                         width;
+	w[1] = w[0] + a.ffn * a.gate_up_stride[1] * width;
+	prefetch_columns(w, a.k * width, 2);
+	gate = a.dtype == PORT_BF16 ? multiply_columns(w, PORT_BF16, a.k, x, 2, 8)
+	                            : multiply_columns(w, a.dtype, a.k, x, 2, 4);
+	up = shuffle_xor(gate, WARP / 2);
+	if (threadIdx.x % WARP == 0)
+		a.hidden[blockIdx.x * a.ffn + j] = activate(a.activation, gate) * up;
+}
+
+/* Four columns from `column` on of h * down, of an expert in slot `slot` of row t, by a warp. */
+DEVICE void multiply_row_down(const struct experts_args *a, int64_t t, int slot, int64_t e,
+                              int64_t column, float *out)
+{
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2;
+	const float *x = a->hidden + (t * a->most + slot) * a->ffn + a->f_first;
+	const char *w[4];
+	float z;
+
+	EACH(c, 4) {
+		int64_t at = column + c < a->columns ? column + c : column;
+
+		w[c] = (const char *)a->down + (e * a->down_stride[0] + at * a->down_stride[1] +
+		                                a->f_first * a->down_stride[2]) *
+		                                       width;
+	}
+	z = a->dtype == PORT_BF16 ? multiply_columns(w, PORT_BF16, a->f, x, 4, 6)
+	                          : multiply_columns(w, a->dtype, a->f, x, 4, 2);
+	if (threadIdx.x % (WARP / 4) == 0)
+		out[threadIdx.x % WARP / (WARP / 4)] = z + 0.0f;
+}
+
+/*
+ * Four columns of a row: the results of its experts, of which a warp has every fourth, are added in
+ * their order, or with slots written one after another.
+ */
+KERNEL(MULTIPLY_THREADS, add_row_experts, experts_args)
+{
+	SHARED int32_t chosen[EXPERTS_MAX], asked;
+	SHARED float z[COMBINED][4], weight[COMBINED];
+	const int warps = MULTIPLY_THREADS / WARP;
+	int64_t t = blockIdx.y, column = (int64_t)blockIdx.x * 4 + threadIdx.x;
+	float *y = a.y + t * a.y_pitch, sum = 0.0f;
+	int writes = threadIdx.x < 4 && column < a.columns;
+
+	share_row_experts(&a, t, &asked, chosen);
+	for (int from = 0; from < asked; from += COMBINED) {
+		int n = asked - from < COMBINED ? asked - from : COMBINED;
+
+		if ((int)threadIdx.x < n)
+			weight[threadIdx.x] =
+				a.weights[t * a.weights_pitch + chosen[from + threadIdx.x]];
+		UNROLL_BY(1)
+		for (int s = threadIdx.x / WARP; s < n; s += warps)
+			multiply_row_down(&a, t, from + s, chosen[from + s],
+			                  (int64_t)blockIdx.x * 4, z[s]);
+		sync_block();
+		for (int s = 0; s < n && writes; s++) {
+			if (a.slots)
+				y[(from + s) * a.columns + column] = z[s][threadIdx.x];
+			else
+				sum += weight[s] * z[s][threadIdx.x];
+		}
+		sync_block();
+	}
+	if (writes && !a.slots)
+		y[column] = sum;
+	for (int s = asked; s < a.slots && writes; s++)
+		y[s * a.columns + column] = 0.0f;
 }

@@ -168,8 +168,12 @@ tess_status experts_launch_combine(struct gpu *g, const struct tess_op *op,
                                    const struct experts_args *a);
 
 /* ---- groups.c */
-/* How experts multiply: up to 8 rows of each on average by columns, a warp each; else tiles. */
-enum experts_path { EXPERTS_FEW, EXPERTS_F32, EXPERTS_BF16 };
+/*
+ * How experts multiply. With up to one row of each on average, each row by itself in f32; more than
+ * 8 rows of a step on tensor cores, or in f32: up to 8 rows of each on average by columns, a warp
+ * each, else by tiles.
+ */
+enum experts_path { EXPERTS_ROWS, EXPERTS_FEW, EXPERTS_F32, EXPERTS_BF16 };
 enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a);
 /* z of the listed rows. Hidden has 2 ffn floats for each in f32, ffn bf16 in bf16. */
 tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,

@@ -1,7 +1,7 @@
 /* EXPERTS and HEAD_LINEAR of many rows: products of groups of rows, on tensor cores or in f32. */
 #include "gpu.h"
 
-/* Rows of an expert, on average, up to which warps have columns; blocks that share its rows. */
+/* Rows of an expert, on average, up to which warps add columns; blocks that share its rows. */
 enum { BY_COLUMNS = 8, ROW_BLOCKS = 8 };
 
 /* y = x w' of the rows of each group, in f32. */
@@ -39,35 +39,60 @@ static bool can_use_bf16(const struct gpu *g, int32_t dtype, const void *w, cons
 	       TENSOR_BYTES <= g->shared_max;
 }
 
-enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a)
+static bool can_experts_use_bf16(const struct gpu *g, const struct experts_args *a)
 {
-	if (a->rows * a->most <= (int64_t)BY_COLUMNS * a->experts)
-		return EXPERTS_FEW;
-	return a->f == a->ffn &&
-	                       can_use_bf16(g, a->dtype,
-	                                    skip_terms(a->gate_up, a->dtype, a->k_first,
-	                                               a->gate_up_stride),
-	                                    a->gate_up_stride, a->k) &&
-	                       can_use_bf16(g, a->dtype, a->down, a->down_stride, a->f)
-	               ? EXPERTS_BF16
-	               : EXPERTS_F32;
+	const char *up = skip_terms(a->gate_up, a->dtype, a->k_first, a->gate_up_stride);
+
+	return a->f == a->ffn && can_use_bf16(g, a->dtype, up, a->gate_up_stride, a->k) &&
+	       can_use_bf16(g, a->dtype, a->down, a->down_stride, a->f);
 }
 
-static tess_status launch_tensor(struct gpu *g, const struct tess_op *op, int32_t experts,
-                                 int64_t rows, struct tensor_group_args a)
+/* Whether lanes can read four elements of rows and of columns at a time. */
+static bool is_wide(const void *w, int32_t dtype, const int64_t *stride, int64_t at, int64_t n,
+                    const float *x, int64_t x_pitch)
 {
-	int64_t tiles = tess_up(rows, TENSOR_TILE);
+	int64_t width = (int64_t)tess_width(dtype);
+	const char *first = skip_terms(w, dtype, at, stride);
 
-	a.row_blocks = tiles < ROW_BLOCKS ? (int32_t)tiles : ROW_BLOCKS;
-	return op_launch(
-		g, op,
-		(struct launch){
-			.kernel = KERNEL_multiply_groups_bf16,
-			.blocks = { tess_up(a.n, TENSOR_TILE / (a.gated ? 2 : 1)) * a.row_blocks,
-	                            experts, 1 },
-			.threads = MULTIPLY_THREADS,
-			.shared = TENSOR_BYTES,
-			.args = &a });
+	return stride[2] == 1 && n % 4 == 0 && is_row_aligned(first, stride[0], width) &&
+	       is_row_aligned(first, stride[1], width) &&
+	       is_row_aligned(x + at, x_pitch, sizeof(float));
+}
+
+enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a)
+{
+	int64_t asked = a->rows * a->most;
+
+	if (asked <= a->experts &&
+	    is_wide(a->gate_up, a->dtype, a->gate_up_stride, a->k_first, a->k, a->x, a->x_pitch) &&
+	    is_wide(a->down, a->dtype, a->down_stride, a->f_first, a->f, NULL, a->ffn))
+		return EXPERTS_ROWS;
+	if (asked > a->experts && a->rows > MULTIPLY_ROWS && can_experts_use_bf16(g, a))
+		return EXPERTS_BF16;
+	return asked <= (int64_t)BY_COLUMNS * a->experts ? EXPERTS_FEW : EXPERTS_F32;
+}
+
+/* Tiles of 16 to 64 rows where one has `room` rows of each group, else of 128. */
+static tess_status launch_tensor(struct gpu *g, const struct tess_op *op, int32_t groups,
+                                 int64_t room, struct tensor_group_args a)
+{
+	int32_t most = room > 32 ? 64 : room > 16 ? 32 : 16;
+	int64_t tiles = tess_up(a.rows, TENSOR_TILE), columns = a.gated ? 2 * a.n : a.n;
+	struct launch l = { .kernel = most == 64   ? KERNEL_multiply_groups_64
+		                      : most == 32 ? KERNEL_multiply_groups_32
+		                                   : KERNEL_multiply_groups_16,
+		            .blocks = { tess_up(columns, LISTED_COLUMNS), groups, 1 },
+		            .threads = MULTIPLY_THREADS,
+		            .shared = LISTED_STAGES * (LISTED_COLUMNS + most) * STAGE_TERMS * 2,
+		            .args = &a };
+
+	if (room > 64) {
+		a.row_blocks = tiles < ROW_BLOCKS ? (int32_t)tiles : ROW_BLOCKS;
+		l.kernel = KERNEL_multiply_groups_bf16;
+		l.blocks[0] = tess_up(columns, TENSOR_TILE) * a.row_blocks;
+		l.shared = TENSOR_BYTES;
+	}
+	return op_launch(g, op, l);
 }
 
 tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
@@ -82,6 +107,7 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 		.x_pitch = a->k,
 		.y_pitch = a->ffn,
 		.w_stride = { a->gate_up_stride[0], a->gate_up_stride[1] },
+		.rows = a->rows,
 		.n = a->ffn,
 		.k = a->k,
 		.gated = 1,
@@ -94,14 +120,16 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 		                          .x_pitch = a->ffn,
 		                          .y_pitch = a->columns,
 		                          .w_stride = { a->down_stride[0], a->down_stride[1] },
+		                          .rows = a->rows,
 		                          .n = a->columns,
 		                          .k = a->f };
+	int64_t room = tess_up(2 * a->rows * a->most, a->experts); /* twice as many as on average */
 	tess_status st;
 
 	st = op_round_rows(g, op, a->x + a->k_first, a->x_pitch, a->rows, a->k, a->rounded, a->k);
 	if (!st)
-		st = launch_tensor(g, op, a->experts, a->rows, up);
-	return st ? st : launch_tensor(g, op, a->experts, a->rows, down);
+		st = launch_tensor(g, op, a->experts, room, up);
+	return st ? st : launch_tensor(g, op, a->experts, room, down);
 }
 
 tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,

@@ -54,6 +54,9 @@
 	KERNEL(multiply_tensor_16, tensor_args) \
 	KERNEL(multiply_tensor_32, tensor_args) \
 	KERNEL(multiply_tensor_64, tensor_args) \
+	KERNEL(multiply_groups_16, tensor_group_args) \
+	KERNEL(multiply_groups_32, tensor_group_args) \
+	KERNEL(multiply_groups_64, tensor_group_args) \
 	KERNEL(multiply_groups_bf16, tensor_group_args) \
 	KERNEL(weigh_texts, text_args) \
 	KERNEL(add_texts, text_args) \
@@ -67,6 +70,8 @@
 	KERNEL(multiply_gate_up, experts_args) \
 	KERNEL(multiply_down, experts_args) \
 	KERNEL(combine_experts, experts_args) \
+	KERNEL(multiply_row_gates, experts_args) \
+	KERNEL(add_row_experts, experts_args) \
 	KERNEL(derive_route, derive_args) \
 	KERNEL(sum_balance, derive_args) \
 	KERNEL(add_balance, derive_args) \
@@ -355,7 +360,7 @@ struct heads_args { /* y_h = x_h W_h', and the last `rest` elements of each head
 	int32_t dtype;
 };
 
-enum { EXPERTS_MAX = 1024 };
+enum { EXPERTS_MAX = 1024, ROUTE_THREADS = 256 };
 struct route_args {
 	const float *x;
 	const void *b; /* NULL: none */
@@ -390,6 +395,8 @@ struct group_args { /* y = x w' for the rows of each group */
 
 /* Rows and columns of a block on tensor cores; its stages or sums, and where all begin. */
 enum { TENSOR_TILE = 128, TENSOR_PITCH = 132, TENSOR_BYTES = (3 * 2 * 128 + 16) * TENSOR_TILE };
+/* A tile of fewer rows: its columns; stages of STAGE_TERMS, or sums of both halves of the terms. */
+enum { LISTED_COLUMNS = 64, LISTED_STAGES = 6, LISTED_PITCH = LISTED_COLUMNS + 8 };
 struct tensor_group_args {
 	const uint16_t *x, *w; /* bf16 */
 	void *y; /* f32; gated: act(gate) * up in bf16, and w has n rows of each */
@@ -435,7 +442,8 @@ struct experts_args {
 	const int32_t *begin, *row, *place; /* of list_args; COMBINE: none, x has the slots */
 	const int32_t *expert; /* of list_args: a block y for each listed row; NULL: each expert */
 	int32_t *fault;
-	float *hidden, *z; /* [listed rows][ffn] or of more, [columns] */
+	/* [listed rows][ffn] or of more, [columns]; by rows: [rows][most][ffn], and no lists */
+	float *hidden, *z;
 	void *rounded; /* x in bf16, [rows][k] */
 };
 

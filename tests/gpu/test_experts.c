@@ -61,6 +61,7 @@ START_TEST(routes)
 		test_route_op(64, 5, flags, 8, true);
 		test_route_op(12, 3, flags, 3, false);
 		test_route_op(130, 130, flags, 1, false);
+		test_route_op(320, 8, flags, 0, false);
 	}
 	tear_down_devices();
 }
@@ -104,7 +105,7 @@ static float *make_routing(const struct experts_case *c)
 static void test_experts_op(const struct experts_case *c)
 {
 	int64_t n = c->h * (c->slots ? c->slots : 1), e = c->experts;
-	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[33];
+	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[41];
 	struct tess_tree tree[] = { { 1, 0, 1, 0, 1 }, { 1, 0, 1, 1, 1 }, { e, 0, e, 2, 1 } };
 	struct tess_term term[] = { { 0, 0, k_bound }, { 3, 0, f_bound }, { 1, 0, e_bound } };
 	double num[TESS_EXPERTS_NUMS] = { c->act, (double)c->slots, 0, (double)c->top };
@@ -143,19 +144,30 @@ static void test_experts_op(const struct experts_case *c)
 START_TEST(experts)
 {
 	static const struct experts_case cases[] = {
+		/* one row of each on average: each row by itself */
 		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false },
+		{ TESS_BF16, TESS_SILU, 3, 1320, 808, 66, 40, 11, false, 0, 11, false },
+		{ TESS_F16, TESS_GELU, 1, 648, 264, 7, 40, 19, false, 0, 0, false },
+		{ TESS_BF16, TESS_SILU, 4, 40, 24, 16, 40, 2, false, 9, 0, false },
+		/* up to 8 rows, or other weights with up to 8 of each: columns */
 		{ TESS_BF16, TESS_SILU, 5, 1320, 40, 64, 4, 2, false, 0, 0, false },
-		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0, 0, false },
+		{ TESS_F16, TESS_SILU, 9, 1320, 40, 64, 8, 2, false, 0, 0, false },
 		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false },
 		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4, 0, false },
 		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 9, 2, true, 2, 0, false },
-		/* more than 8 rows of each: in tiles; two experts of six have rows */
+		/* tiles in f32 */
+		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0, 0, false },
 		{ TESS_F32, TESS_SILU, 80, 70, 40, 90, 3, 2, false, 0, 2, false },
+		/* tiles of 16, 32, 64 and 128 on tensor cores; two experts of six have rows */
+		{ TESS_BF16, TESS_SILU, 9, 1320, 40, 64, 4, 2, false, 0, 2, true },
+		{ TESS_BF16, TESS_SILU, 40, 456, 40, 70, 6, 1, false, 0, 1, true },
 		{ TESS_BF16, TESS_SILU, 60, 8, 8, 5, 6, 1, false, 0, 1, true },
+		{ TESS_BF16, TESS_GELU, 90, 72, 520, 20, 6, 1, false, 0, 1, true },
+		{ TESS_BF16, TESS_SILU, 150, 136, 200, 24, 6, 1, false, 0, 1, true },
+		{ TESS_BF16, TESS_SILU, 40, 72, 24, 16, 4, 2, false, 9, 0, true },
 		{ TESS_BF16, TESS_RELU, 1100, 8, 8, 5, 1, 1, false, 0, 1, true },
 		{ TESS_BF16, TESS_GELU, 90, 72, 72, 20, 3, 2, false, 0, 2, true },
 		{ TESS_BF16, TESS_SILU, 150, 200, 72, 136, 1, 1, false, 0, 0, true },
-		{ TESS_BF16, TESS_SILU, 40, 72, 24, 16, 4, 2, false, 2, 0, true },
 	};
 
 	set_up_devices("auto");
@@ -196,6 +208,7 @@ START_TEST(head_linears)
 	}
 	test_head_linear_op(TESS_BF16, 140, 2, 70, 72, 8, false, true);
 	test_head_linear_op(TESS_BF16, 9, 3, 5, 8, 0, false, true);
+	test_head_linear_op(TESS_BF16, 63, 2, 70, 72, 8, false, true);
 	test_head_linear_op(TESS_BF16, 70, 2, 70, 72, 8, true, false);
 	tear_down_devices();
 }
@@ -207,7 +220,7 @@ int main(int argc, char **argv)
 	TCase *t = begin_gpu_suite(argc, argv, "gpu_experts", 300, &r);
 
 	tcase_add_test(t, routes);
-	tcase_add_loop_test(t, experts, 0, 12);
+	tcase_add_loop_test(t, experts, 0, 20);
 	tcase_add_test(t, head_linears);
 	return suite_end(r);
 }
