@@ -170,6 +170,16 @@ const struct tess_op *ahead_find_attention(const struct tess_op *rope, const str
 	               : NULL;
 }
 
+/* Keys that are only in their pages need no order of the blocks that read them. */
+bool ahead_can_turn(const struct tess_op *rope, const struct tess_op *second,
+                    const struct tess_op *attention)
+{
+	const struct tess_view *out = &attention->out[0];
+
+	return second->only_next && is_same_view(&attention->in[1], &second->out[0]) &&
+	       is_apart(out, &rope->in[0]) && is_apart(out, &second->in[0]);
+}
+
 /* A LINEAR of more rows multiplies bf16, if its weights are that. */
 static bool can_round(const struct gpu *g, const struct tess_op *op)
 {

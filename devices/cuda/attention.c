@@ -25,12 +25,16 @@ static bool can_use_tiles(const struct gpu *g, const struct attention_args *a)
 	       a->dv <= TILED_HEAD_MAX && choose_tile_kernel(a).shared <= g->shared_max;
 }
 
-/* So many parts of the keys that each multiprocessor has two blocks, if there are few rows. */
+/*
+ * So many parts of the keys at most that each multiprocessor has two blocks, if there are few rows.
+ * The GPU knows the positions: rows with few keys use one part.
+ */
 static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 {
 	int64_t blocks = a->rows * a->kv * a->head_blocks, parts = 2 * g->processors / blocks;
+	int64_t most = a->blocks > WHOLE_PAGES ? tess_up(a->blocks, PART_PAGES) : 1;
 
-	parts = parts < a->blocks ? parts : a->blocks;
+	parts = parts < most ? parts : most;
 	return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : (int32_t)parts;
 }
 
@@ -76,26 +80,59 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 	return a;
 }
 
+bool op_stores_own_keys(const struct attention_args *a)
+{
+	return a->rows <= NEW_ROWS_MAX && !(a->tiled && a->slots == 1);
+}
+
+/* Queries and keys as they come, or as the ROPEs read them. */
+static struct rope_args make_row_args(const struct gpu *g, const struct tess_op *op,
+                                      const struct attention_args *a)
+{
+	struct rope_args r = { .of = { { .x = a->q, .x_pitch = a->q_pitch },
+		                       { .x = a->k, .x_pitch = a->k_pitch } } };
+
+	if (g->turned_for == op) {
+		r = op_make_rope_args(g, g->rope, g->rope->next);
+		r.of[1].y = NULL;
+	}
+	r.key = op_stores_own_keys(a) ? 1 : -1;
+	r.to = *a;
+	return r;
+}
+
 static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
                                const struct attention_args *a)
 {
 	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv);
-	struct launch rows = { .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
-		                                              : KERNEL_attend_rows_bf16,
-		               .blocks = { a->rows, a->kv * a->head_blocks, a->parts },
-		               .threads = ATTEND_THREADS,
-		               .shared = floats * (int32_t)sizeof(float),
-		               .args = a };
-	struct launch merge = { .kernel = KERNEL_merge_parts,
-		                .blocks = { a->rows, a->heads, 1 },
-		                .threads = ATTEND_THREADS,
-		                .args = a };
-	tess_status st;
+	struct rope_args r = make_row_args(g, op, a);
 
 	if (a->tiled && a->slots == 1) /* all rows are one run, which the tiles have */
 		return TESS_OK;
-	st = op_launch(g, op, rows);
-	return st || a->parts == 1 ? st : op_launch(g, op, merge);
+	return op_launch(g, op,
+	                 (struct launch){ .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
+	                                                                 : KERNEL_attend_rows_bf16,
+	                                  .blocks = { a->rows, a->kv * a->head_blocks, a->parts },
+	                                  .threads = ATTEND_THREADS,
+	                                  .shared = floats * (int32_t)sizeof(float),
+	                                  .args = &r });
+}
+
+/* Scratch memory of parts, and counts of them. */
+static tess_status open_parts(struct gpu *g, const struct tess_op *op, uint64_t bytes,
+                              struct attention_args *a)
+{
+	void *part = NULL, *ended = NULL;
+	tess_status st = bytes ? memory_get_scratch(g, bytes, &part) : TESS_OK;
+
+	if (!st && bytes && !g->ended_keys) {
+		st = memory_alloc_zeros(g, op, (uint64_t)g->processors * sizeof *g->ended_keys,
+		                        &ended);
+		g->ended_keys = ended;
+	}
+	a->part = part;
+	a->ended = g->ended_keys;
+	return st;
 }
 
 /*
@@ -132,13 +169,11 @@ static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 		                .args = &a };
 	int64_t floats = a.parts > 1 ? a.rows * a.heads * a.parts * (a.dv + 2) : 0;
 	uint64_t used = (uint64_t)tess_up(floats, 64) * 64 * sizeof(float);
-	void *part = NULL;
 	tess_status st = ahead_round_rows(g, op, used, &a.out, &a.rounded);
 
-	if (!st && used)
-		st = memory_get_scratch(g, used, &part);
-	a.part = part;
-	if (!st && g->stored_for != op)
+	if (!st)
+		st = open_parts(g, op, used, &a);
+	if (!st && g->stored_for != op && !op_stores_own_keys(&a))
 		st = op_launch(g, op, store);
 	if (!st)
 		st = launch_rows(g, op, &a);

@@ -59,9 +59,15 @@ DEVICE int64_t find_first_key(const struct attention_args *a, int64_t position)
 DEVICE void store_cached(char *p, int32_t dtype, int64_t at, float x)
 {
 	if (dtype == PORT_F32)
-		((float *)p)[at] = x;
+		store_word_relaxed((float *)p + at, pack_float(x));
 	else
-		((uint16_t *)p)[at] = round_bf16(x);
+		store_half_relaxed((uint16_t *)p + at, round_bf16(x));
+}
+
+/* An element as the cache has it. */
+DEVICE float round_cached(int32_t dtype, float x)
+{
+	return dtype == PORT_F32 ? x : widen_bits(round_bf16(x), PORT_BF16);
 }
 
 /* The page of row t's own position; NULL, and a fault: there is none. */
@@ -115,6 +121,20 @@ DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, flo
 	}
 	EACH(i, per)
 		out[i] = i < n ? widen_element(p, dtype, at + i) : 0.0f;
+}
+
+/*
+ * 16 bytes of keys [d, 64]: blocks of other rows may store other positions of them meanwhile, which
+ * the caller masks.
+ */
+DEVICE void load_keys(const char *p, int32_t dtype, int at, float *out)
+{
+	const int width = dtype == PORT_F32 ? 4 : 2;
+
+	if (((uintptr_t)p + at * width) % 16 == 0)
+		widen_quad(load_quad_relaxed(p + at * width), dtype, out);
+	else
+		load_cached(p, dtype, at, 16 / width, out);
 }
 
 DEVICE float limit_score(const struct attention_args *a, float z)

@@ -1,7 +1,11 @@
 /*
- * attention_rows.cuh - attention of few rows: a block for one row, the query heads that share its
- * keys, and a part of the keys, so that one text fills the GPU; a warp has a quarter of each page,
- * and merge_parts adds the parts in order.
+ * attention_rows.cuh - attention of few rows: a block computes one row and the query heads that
+ * share its keys; a warp has a quarter of each page. Many keys are divided into parts, a block each,
+ * so that one text fills the GPU: the block of a row that ends last adds the parts in order.
+ *
+ * In steps of few rows (rope_args.key >= 0) the same launch turns queries and keys and stores keys
+ * and values. No block waits for another one's store: keys of the step are computed from the
+ * operands wherever they are needed, and only older keys are read in pages.
  */
 
 /*
@@ -25,7 +29,7 @@ DEVICE void add_key_elements(const struct attention_args *a, int32_t dtype, cons
 
 	EACH(n, LOADS)
 		if (whole)
-			v[n] = load_quad(keys + ((i0 + n * step) * KEYS + at) * width);
+			v[n] = load_quad_relaxed(keys + ((i0 + n * step) * KEYS + at) * width);
 	EACH(n, LOADS) {
 		int i = i0 + n * step;
 
@@ -34,7 +38,7 @@ DEVICE void add_key_elements(const struct attention_args *a, int32_t dtype, cons
 		if (whole)
 			widen_quad(v[n], dtype, k);
 		else
-			load_cached(keys, dtype, (int64_t)i * KEYS + at, per, k);
+			load_keys(keys, dtype, i * KEYS + at, k);
 		EACH(h, ATTEND_HEADS)
 			EACH(j, per)
 				z[h][j] = fmaf(q[h * a->d + i], k[j], z[h][j]);
@@ -72,16 +76,16 @@ DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const c
 	}
 }
 
-/* The same of keys [64, d]: half a warp has each, and half of its elements. */
+/* The same of the first n keys [64, d]: half a warp has each, and half of its elements. */
 DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, const char *keys,
-                              const float *q, int base, int *key, float *sum)
+                              const float *q, int base, int64_t n, int *key, float *sum)
 {
 	const int per = dtype == PORT_F32 ? 4 : 8;
-	int lane = threadIdx.x % WARP, at = base + lane % SPAN;
+	int lane = threadIdx.x % WARP, at = base + lane % SPAN, end = lane % SPAN < n ? a->d : 0;
 	float k[8], z[ATTEND_HEADS] = { 0, 0, 0, 0 }, other;
 
 	UNROLL_BY(4)
-	for (int i = lane / SPAN * per; i < a->d; i += WARP / SPAN * per) {
+	for (int i = lane / SPAN * per; i < end; i += WARP / SPAN * per) {
 		load_cached(keys, dtype, (int64_t)at * a->d + i, a->d - i, k);
 		EACH(e, per)
 			EACH(h, ATTEND_HEADS)
@@ -144,7 +148,7 @@ DEVICE void score_span(const struct attention_args *a, int32_t dtype, const char
 	if (a->v)
 		multiply_keys(a, dtype, keys, q, base % KEYS, key, z);
 	else
-		multiply_key_rows(a, dtype, keys, q, base % KEYS, key, z);
+		multiply_key_rows(a, dtype, keys, q, base % KEYS, end - base, key, z);
 	weigh_span(a, base, first, end, key, z, s, p);
 }
 
@@ -271,12 +275,245 @@ DEVICE int find_heads(const struct attention_args *a, int g, int at, int *first)
 	return end < ATTEND_HEADS ? end : ATTEND_HEADS;
 }
 
+/* The work of a block. */
+struct row_block {
+	int64_t t, own; /* the row, and its position */
+	int64_t first, end; /* its keys in pages; those of the step follow */
+	int g, head, heads; /* key-value head; query heads */
+	int lo, hi, part, parts; /* pages of this part; parts of the row */
+};
+
+/* Returns whether row i of the step has a key that the block's row sees. */
+DEVICE int is_new_key(const struct attention_args *a, const struct row_block *b, int64_t i)
+{
+	return a->slot[i] == a->slot[b->t] && a->position[i] >= 0 && a->position[i] <= b->own;
+}
+
+/* Counts the keys of the step that the block's row sees. All lanes call it. */
+DEVICE int count_new_keys(const struct attention_args *a, const struct row_block *b)
+{
+	float n = 0.0f;
+
+	if (a->rows == 1)
+		return 1;
+	for (int64_t i = threadIdx.x % WARP; i < a->rows; i += WARP)
+		n += (float)is_new_key(a, b, i);
+	EACH_MASK(mask, 1, WARP)
+		n += shuffle_xor(n, mask);
+	return (int)n;
+}
+
+/* Divides the pages of a row: few are one part. Returns 0 if this block has none of them. */
+DEVICE int divide_pages(const struct attention_args *a, struct row_block *b)
+{
+	int first = (int)(b->first / KEYS), pages = (int)(b->own / KEYS) + 1 - first;
+	int each = (pages + a->parts - 1) / a->parts;
+
+	if (pages <= WHOLE_PAGES)
+		each = pages;
+	each = each < PART_PAGES ? PART_PAGES : each;
+	b->part = blockIdx.z;
+	b->parts = (pages + each - 1) / each;
+	b->lo = first + b->part * each;
+	b->hi = b->lo + each < first + pages ? b->lo + each : first + pages;
+	return b->part < b->parts;
+}
+
+/* Finds the work of this block. Returns 0 if there is none. */
+DEVICE int find_block_row(const struct rope_args *r, struct row_block *b)
+{
+	const struct attention_args *a = &r->to;
+
+	b->t = blockIdx.x;
+	b->g = blockIdx.y / a->head_blocks;
+	b->heads = find_heads(a, b->g, blockIdx.y % a->head_blocks, &b->head);
+	if (b->heads < 1)
+		return 0;
+	if (!has_place(a, b->t)) {
+		if (r->key >= 0)
+			*a->fault = FAULT_ATTENTION;
+		return 0;
+	}
+	b->own = a->position[b->t];
+	if (r->width && b->own >= r->positions) {
+		*a->fault = FAULT_ROPE;
+		return 0;
+	}
+	b->first = find_first_key(a, b->own);
+	b->end = b->own + 1;
+	return divide_pages(a, b);
+}
+
+/* Asks for the keys of the part's first page while queries are turned. */
+DEVICE void prefetch_keys(const struct attention_args *a, const struct row_block *b, int width)
+{
+	int64_t bytes = (int64_t)a->d * KEYS * width;
+	const char *page = find_page(a, b->t, b->lo);
+
+	if (page && (int64_t)b->lo * KEYS < b->end)
+		for (int64_t at = threadIdx.x * LINE; at < bytes; at += ATTEND_THREADS * LINE)
+			prefetch_line(page + a->keys + b->g * bytes + at);
+}
+
+/* q[heads][d], a warp each. */
+DEVICE void turn_queries(const struct rope_args *r, const struct row_block *b, float *q)
+{
+	const struct attention_args *a = &r->to;
+	int h = threadIdx.x / WARP, of = r->key == 0;
+
+	UNROLL_BY(2)
+	for (int i = threadIdx.x % WARP; i < a->d; i += WARP)
+		q[h * a->d + i] =
+			h < b->heads ? turn_element(r, of, b->t, b->own, b->head + h, i) : 0.0f;
+}
+
+/* Writes the turned queries: to the place of the operand, maybe, so all blocks have read that. */
+DEVICE void write_queries(const struct rope_args *r, const struct row_block *b, const float *q)
+{
+	const struct attention_args *a = &r->to;
+	float *y = r->of[r->key == 0].y;
+
+	if (r->key < 0 || !y)
+		return;
+	y += b->t * r->of[r->key == 0].y_pitch + b->head * a->d;
+	for (int i = threadIdx.x; i < b->heads * a->d; i += ATTEND_THREADS)
+		y[i] = q[i];
+}
+
+/* Element i of the key of row t, as the cache has it. */
+DEVICE float find_new_key(const struct rope_args *r, int32_t dtype, int64_t t, int g, int i)
+{
+	return round_cached(dtype, turn_element(r, r->key, t, r->to.position[t], g, i));
+}
+
+/* A warp stores the key and the value of the block's row. */
+DEVICE void store_row(const struct rope_args *r, const struct row_block *b)
+{
+	const struct attention_args *a = &r->to;
+	char *page = find_own_page(a, b->t);
+
+	if (!page)
+		return;
+	UNROLL_BY(2)
+	for (int i = threadIdx.x % WARP; i < a->d; i += WARP)
+		store_key(a, page, b->t, b->g, i, turn_element(r, r->key, b->t, b->own, b->g, i));
+	UNROLL_BY(2)
+	for (int i = threadIdx.x % WARP; a->v && i < a->dv; i += WARP)
+		store_value(a, page, b->t, b->g, i, a->v[b->t * a->v_pitch + b->g * a->dv + i]);
+}
+
+DEVICE void scale_sums(const float *factor, float acc[][ATTEND_HEADS][8])
+{
+	EACH(c, VALUE_CHUNKS)
+		EACH(h, ATTEND_HEADS)
+			EACH(i, 8)
+				acc[c][h][i] *= factor[h];
+}
+
+/* Adds the value of row t of the step, with the weights p[heads][SPAN] of its key, to total. */
+DEVICE void add_new_value(const struct rope_args *r, int32_t dtype, int64_t t, int g,
+                          const float *p, float *total)
+{
+	const struct attention_args *a = &r->to;
+
+	UNROLL_BY(2)
+	for (int i = threadIdx.x % WARP; i < a->dv; i += WARP) {
+		float v = a->v ? round_cached(dtype, a->v[t * a->v_pitch + g * a->dv + i])
+		               : find_new_key(r, dtype, t, g, i);
+
+		EACH(h, ATTEND_HEADS) {
+			float *to = total + h * a->dv + i;
+
+			*to = fmaf(p[h * SPAN], v, *to * p[ATTEND_HEADS * SPAN + h]);
+		}
+	}
+}
+
+/* A warp adds the key and the value of row t of the step. */
+DEVICE void add_new_key(const struct rope_args *r, int32_t dtype, int64_t t, int g, const float *q,
+                        struct row_state *s, float *p, float acc[][ATTEND_HEADS][8], float *total)
+{
+	const struct attention_args *a = &r->to;
+	int lane = threadIdx.x % WARP, key[2] = { lane % 8 * 2, lane % 8 * 2 + 1 };
+	float z[ATTEND_HEADS] = { 0, 0, 0, 0 };
+
+	UNROLL_BY(2)
+	for (int i = lane; i < a->d; i += WARP) {
+		float k = find_new_key(r, dtype, t, g, i);
+
+		EACH(h, ATTEND_HEADS)
+			z[h] = fmaf(q[h * a->d + i], k, z[h]);
+	}
+	fold_lanes(z, 4, 16);
+	fold_lanes(z, 2, 8);
+	EACH_MASK(mask, 1, 8)
+		z[0] += shuffle_xor(z[0], mask);
+	z[1] = 0.0f;
+	weigh_span(a, 0, 0, 1, key, z, s, p);
+	scale_sums(p + ATTEND_HEADS * SPAN, acc);
+	add_new_value(r, dtype, t, g, p, total);
+	sync_warp();
+}
+
+/* The warps take the keys of the step in turn. */
+DEVICE void add_new_keys(const struct rope_args *r, int32_t dtype, const struct row_block *b,
+                         const float *q, struct row_state *s, float *p,
+                         float acc[][ATTEND_HEADS][8], float *total)
+{
+	const struct attention_args *a = &r->to;
+	int alone = b->own + 1 - b->end == 1, warp = OWN_KEY_WARP;
+	int64_t to = alone ? b->t + 1 : a->rows;
+
+	for (int64_t i = alone ? b->t : 0; i < to; i++) {
+		if (!is_new_key(a, b, i) || a->position[i] < b->first)
+			continue;
+		if (warp == (int)threadIdx.x / WARP)
+			add_new_key(r, dtype, i, b->g, q, s, p, acc, total);
+		warp = (warp + 1) % ATTEND_WARPS;
+	}
+}
+
+/* A warp adds its spans of the part's pages. */
+DEVICE void add_pages(const struct attention_args *a, int32_t dtype, const struct row_block *b,
+                      const float *q, const struct value_lane *l, struct row_state *s, float *p,
+                      float acc[][ATTEND_HEADS][8])
+{
+	const int width = dtype == PORT_F32 ? 4 : 2;
+	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+
+	for (int64_t base = (int64_t)b->lo * KEYS + warp * SPAN;
+	     base < (int64_t)b->hi * KEYS && base < b->end; base += KEYS) {
+		const char *page, *keys, *values;
+
+		if (base + SPAN <= b->first)
+			continue;
+		page = find_page(a, b->t, base / KEYS);
+		if (!page)
+			break;
+		keys = page + a->keys + (int64_t)b->g * a->d * KEYS * width;
+		values = a->v ? page + a->values + (int64_t)b->g * a->dv * KEYS * width : keys;
+		values += base % KEYS * (a->v ? a->dv : a->d) * width;
+		for (int at = lane * LINE; a->v && at < SPAN * a->dv * width; at += WARP * LINE)
+			prefetch_line(values + at); /* they come while keys are multiplied */
+		score_span(a, dtype, keys, q, base, b->first, b->end, s, p);
+		scale_sums(p + ATTEND_HEADS * SPAN, acc);
+		add_values(a, dtype, values, p, base, b->first, b->end, l, acc);
+		sync_warp();
+	}
+}
+
+/* Where a part of a head goes: maximum, sum, weighted values. */
+DEVICE float *find_part_of_head(const struct attention_args *a, const struct row_block *b, int h,
+                                int part)
+{
+	return a->part + ((b->t * a->heads + b->head + h) * a->parts + part) * (a->dv + 2);
+}
+
 /* Writes one head's result, or what its part of the keys gives. */
-DEVICE void write_head(const struct attention_args *a, int64_t t, int head, int part,
+DEVICE void write_head(const struct attention_args *a, const struct row_block *b, int h,
                        const float *total, const float *max, const float *sum)
 {
-	float *to = a->part + ((t * a->heads + head) * a->parts + part) * (a->dv + 2);
-	float m = -INFINITY, s = 0.0f, x;
+	float m = -INFINITY, s = 0.0f, x, *to = find_part_of_head(a, b, h, b->part);
 
 	for (int w = 0; w < ATTEND_WARPS; w++)
 		m = max[w * ATTEND_HEADS] > m ? max[w * ATTEND_HEADS] : m;
@@ -287,138 +524,137 @@ DEVICE void write_head(const struct attention_args *a, int64_t t, int head, int 
 		for (int w = 0; w < ATTEND_WARPS; w++)
 			x += total[w * ATTEND_HEADS * a->dv + i] *
 			     weigh_score(max[w * ATTEND_HEADS], m);
-		if (a->parts == 1)
-			write_out(a, t, head * a->dv + i, x / s);
+		if (b->parts == 1)
+			write_out(a, b->t, (b->head + h) * a->dv + i, x / s);
 		else
 			to[2 + i] = x;
 	}
-	if (a->parts > 1 && threadIdx.x == 0) {
+	if (b->parts > 1 && threadIdx.x == 0) {
 		to[0] = m;
 		to[1] = s;
 	}
 }
 
-/* The pages with keys of a row at position `own`; each part has so many of them, the last fewer. */
-DEVICE int find_pages(const struct attention_args *a, int64_t own, int *first, int *each)
+/* Shows this block's part to the one that ends last. Returns whether this is that. */
+DEVICE int share_keys(const struct attention_args *a, const struct row_block *b, float *shared)
 {
-	int end = (int)(own / KEYS) + 1;
+	uint32_t *count = a->ended + blockIdx.x * gridDim.y + blockIdx.y,
+		 *ended = (uint32_t *)shared;
 
-	*first = (int)(find_first_key(a, own) / KEYS);
-	*each = (end - *first + a->parts - 1) / a->parts;
-	return end - *first;
+	sync_block();
+	if (!threadIdx.x)
+		*ended = count_ended(count);
+	sync_block();
+	if (*ended != (uint32_t)b->parts - 1)
+		return 0;
+	if (!threadIdx.x)
+		*count = 0; /* for the next kernel */
+	return 1;
 }
 
-DEVICE void attend_row(const struct attention_args *a, int32_t dtype)
+/* A warp adds the parts of a head, in order; a lane weighs each. weight: PARTS_MAX floats a warp. */
+DEVICE void merge_parts(const struct attention_args *a, const struct row_block *b, float *weight)
 {
-	const int per = dtype == PORT_F32 ? 4 : 8, width = 16 / per;
+	int h = threadIdx.x / WARP, lane = threadIdx.x % WARP, step = a->dv + 2;
+	const float *from = find_part_of_head(a, b, h, 0);
+	float own = -INFINITY, max, sum;
+
+	if (h >= b->heads)
+		return;
+	if (lane < b->parts)
+		own = from[lane * step];
+	max = own;
+	EACH_MASK(mask, 1, WARP)
+		max = fmaxf(max, shuffle_xor(max, mask));
+	own = weigh_score(own, max);
+	sum = lane < b->parts ? from[lane * step + 1] * own : 0.0f;
+	EACH_MASK(mask, 1, WARP)
+		sum += shuffle_xor(sum, mask);
+	weight += h * PARTS_MAX;
+	weight[lane] = own;
+	sync_warp();
+	for (int j = lane; j < a->dv; j += WARP) {
+		float x = 0.0f;
+
+		UNROLL_BY(8)
+		for (int i = 0; i < b->parts; i++)
+			x += from[i * step + 2 + j] * weight[i];
+		write_out(a, b->t, (b->head + h) * a->dv + j, x / sum);
+	}
+}
+
+/* Writes the block's part, and the row's result if no other part is missing. q: turned queries. */
+DEVICE void end_row(const struct rope_args *r, const struct row_block *b, const float *q, float *p,
+                    const float *total, const float *max, const float *sum)
+{
+	const struct attention_args *a = &r->to;
+
+	for (int h = 0; h < b->heads; h++)
+		write_head(a, b, h, total + h * a->dv, max + h, sum + h);
+	if (b->parts > 1) {
+		if (!share_keys(a, b, p))
+			return;
+		merge_parts(a, b, p + WARP);
+	}
+	write_queries(r, b, q);
+}
+
+DEVICE void attend_row(const struct rope_args *r, int32_t dtype)
+{
+	const struct attention_args *a = &r->to;
 	DYNAMIC_SHARED(shared);
 	float *q = shared, *p = q + ATTEND_HEADS * a->d,
 	      *max = p + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 1);
 	float *sum = max + ATTEND_WARPS * ATTEND_HEADS, *total = sum + ATTEND_WARPS * ATTEND_HEADS;
-	int64_t t = blockIdx.x, own, first;
-	int pages, lo, hi, each;
-	int g = blockIdx.y / a->head_blocks, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-	int head, heads = find_heads(a, g, blockIdx.y % a->head_blocks, &head);
-	struct value_lane l = place_lane(a, per);
+	int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, tiled, stores;
+	float *own_p = p + warp * ATTEND_HEADS * (SPAN + 1),
+	      *own_total = total + warp * ATTEND_HEADS * a->dv;
+	struct value_lane l = place_lane(a, dtype == PORT_F32 ? 4 : 8);
 	struct row_state s = { -INFINITY, 0.0f };
 	float acc[VALUE_CHUNKS][ATTEND_HEADS][8];
+	struct row_block b;
 
-	if (heads < 1 || !has_place(a, t) || is_tiled(a, t))
+	if (!find_block_row(r, &b))
 		return;
-	own = a->position[t];
-	first = find_first_key(a, own);
-	pages = find_pages(a, own, &lo, &each);
-	hi = lo + pages;
-	lo += (int)blockIdx.z * each;
-	hi = lo + each < hi ? lo + each : hi;
-	if (lo >= hi) /* merge_parts reads no such part */
+	tiled = is_tiled(a, b.t);
+	stores = r->key >= 0 && !b.part;
+	if (tiled && !stores)
 		return;
-	for (int i = threadIdx.x; i < ATTEND_HEADS * a->d; i += ATTEND_THREADS)
-		q[i] = i < heads * a->d ? a->q[t * a->q_pitch + head * a->d + i] : 0.0f;
-	p += warp * ATTEND_HEADS * (SPAN + 1);
-	total += warp * ATTEND_HEADS * a->dv;
+	if (r->key >= 0)
+		b.end -= count_new_keys(a, &b);
+	prefetch_keys(a, &b, dtype == PORT_F32 ? 4 : 2);
+	turn_queries(r, &b, q);
 	for (int i = lane; i < ATTEND_HEADS * a->dv; i += WARP)
-		total[i] = 0.0f;
+		own_total[i] = 0.0f;
 	EACH(h, ATTEND_HEADS)
 		EACH(c, VALUE_CHUNKS)
 			EACH(i, 8)
 				acc[c][h][i] = 0.0f;
 	sync_block();
-	for (int64_t base = (int64_t)lo * KEYS + warp * SPAN;
-	     base < (int64_t)hi * KEYS && base <= own; base += KEYS) {
-		const char *page, *keys, *values;
-
-		if (base + SPAN <= first)
-			continue;
-		page = find_page(a, t, base / KEYS);
-		if (!page)
-			break;
-		keys = page + a->keys + (int64_t)g * a->d * KEYS * width;
-		values = a->v ? page + a->values + (int64_t)g * a->dv * KEYS * width : keys;
-		values += base % KEYS * (a->v ? a->dv : a->d) * width;
-		for (int at = lane * LINE; a->v && at < SPAN * a->dv * width; at += WARP * LINE)
-			prefetch_line(values + at); /* they come while keys are multiplied */
-		score_span(a, dtype, keys, q, base, first, own + 1, &s, p);
-		EACH(c, VALUE_CHUNKS)
-			EACH(h, ATTEND_HEADS)
-				EACH(i, 8)
-					acc[c][h][i] *= p[ATTEND_HEADS * SPAN + h];
-		add_values(a, dtype, values, p, base, first, own + 1, &l, acc);
-		sync_warp();
+	if (stores && blockIdx.y % a->head_blocks == 0 && warp == STORE_WARP)
+		store_row(r, &b);
+	if (tiled) {
+		write_queries(r, &b, q);
+		return;
 	}
-	add_lanes(a, per, &l, acc, total);
+	add_pages(a, dtype, &b, q, &l, &s, own_p, acc);
+	if (stores)
+		add_new_keys(r, dtype, &b, q, &s, own_p, acc, own_total);
+	add_lanes(a, dtype == PORT_F32 ? 4 : 8, &l, acc, own_total);
 	if (lane % 8 == 0) {
 		max[warp * ATTEND_HEADS + lane / 8] = s.max;
 		sum[warp * ATTEND_HEADS + lane / 8] = s.sum;
 	}
 	sync_block();
-	total -= warp * ATTEND_HEADS * a->dv;
-	for (int h = 0; h < heads; h++)
-		write_head(a, t, head + h, blockIdx.z, total + h * a->dv, max + h, sum + h);
+	end_row(r, &b, q, p, total, max, sum);
 }
 
-KERNEL(ATTEND_THREADS, attend_rows_f32, attention_args)
+KERNEL(ATTEND_THREADS, attend_rows_f32, rope_args)
 {
 	attend_row(&a, PORT_F32);
 }
 
-KERNEL(ATTEND_THREADS, attend_rows_bf16, attention_args)
+KERNEL(ATTEND_THREADS, attend_rows_bf16, rope_args)
 {
 	attend_row(&a, PORT_BF16);
-}
-
-/* A block adds the parts of one row's head, in order; a lane of its first warp weighs each. */
-KERNEL(ATTEND_THREADS, merge_parts, attention_args)
-{
-	SHARED float weight[PARTS_MAX], total;
-	int64_t t = blockIdx.x, step = a.dv + 2;
-	const float *from = a.part + (t * a.heads + blockIdx.y) * a.parts * step;
-	int first, each, pages, parts, at = threadIdx.x;
-
-	if (!has_place(&a, t) || is_tiled(&a, t))
-		return;
-	pages = find_pages(&a, a.position[t], &first, &each);
-	parts = (pages + each - 1) / each;
-	if (at < WARP) {
-		float own = at < parts ? from[at * step] : -INFINITY, max = own, w, sum;
-
-		EACH_MASK(mask, 1, WARP)
-			max = fmaxf(max, shuffle_xor(max, mask));
-		w = weigh_score(own, max);
-		sum = at < parts ? from[at * step + 1] * w : 0.0f;
-		EACH_MASK(mask, 1, WARP)
-			sum += shuffle_xor(sum, mask);
-		weight[at] = w;
-		if (!at)
-			total = sum;
-	}
-	sync_block();
-	for (int j = threadIdx.x; j < a.dv; j += ATTEND_THREADS) {
-		float x = 0.0f;
-
-		UNROLL_BY(8)
-		for (int i = 0; i < parts; i++)
-			x += from[i * step + 2 + j] * weight[i];
-		write_out(&a, t, blockIdx.y * a.dv + j, x / total);
-	}
 }

@@ -137,6 +137,7 @@ static void close_gpu(void *self)
 	memory_close(g);
 	blas_close(g);
 	memory_free(g, g->sums);
+	memory_free(g, g->ended_keys);
 	for (int i = 0; i < POINTS; i++)
 		if (g->point[i])
 			cuda.cuEventDestroy(g->point[i]);

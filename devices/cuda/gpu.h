@@ -63,6 +63,9 @@ struct gpu {
 	const struct tess_op *normed_for; /* a LINEAR, which norms what `norm` would have */
 	const struct tess_op *norm;
 	const struct tess_op *stored_for; /* an ATTENTION, whose keys and values are in pages */
+	const struct tess_op *turned_for; /* an ATTENTION, which computes `rope` and the next */
+	const struct tess_op *rope;
+	uint32_t *ended_keys; /* parts of rows, which attention.c opens; or NULL */
 	char where[WHERE]; /* the module of the last op, for what fails later */
 	int32_t kind; /* of that op */
 };
@@ -85,6 +88,8 @@ extern const struct cuda_loader {
 /* ---- memory.c */
 tess_status memory_alloc(void *self, uint64_t bytes, void **out);
 void memory_free(void *self, void *p);
+/* Memory that is 0, before the first op that uses it; not while a graph is captured. */
+tess_status memory_alloc_zeros(struct gpu *g, const struct tess_op *op, uint64_t bytes, void **out);
 /* Waits for all that was queued: nothing uses memory or a graph any more. */
 void memory_sync_streams(struct gpu *g);
 tess_status memory_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
@@ -116,6 +121,9 @@ tess_status op_run(void *self, const struct tess_op *op);
 /* ---- rows.c */
 tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, GLU, ADD, SCALE */
 tess_status op_run_rope(struct gpu *g, const struct tess_op *op);
+/* The arguments of a ROPE and of the one that is computed with it, which may be NULL. */
+struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
+                                   const struct tess_op *second);
 tess_status op_run_norm(struct gpu *g, const struct tess_op *op);
 tess_status op_run_add(struct gpu *g, const struct tess_op *op);
 tess_status op_run_embed(struct gpu *g, const struct tess_op *op);
@@ -128,6 +136,8 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 /* ---- attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 /* Of ATTENTION over pages, without scratch memory. */
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
+/* Returns whether the kernel of rows stores the keys and values of the step. */
+bool op_stores_own_keys(const struct attention_args *a);
 tess_status op_run_attention(struct gpu *g, const struct tess_op *op);
 /* ATTENTION without pages, and ATTENTION_D. */
 tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
@@ -212,6 +222,9 @@ const struct tess_op *ahead_find_rope(const struct tess_op *rope);
 /* The ATTENTION over pages of what two ROPEs turn, of which the second comes right before it. */
 const struct tess_op *ahead_find_attention(const struct tess_op *rope,
                                            const struct tess_op *second);
+/* Returns whether that ATTENTION may read what the ROPEs read, and turn it itself. */
+bool ahead_can_turn(const struct tess_op *rope, const struct tess_op *second,
+                    const struct tess_op *attention);
 /* The ADD that can be made with a product, and the operand that it adds. */
 const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
                                      const struct tess_view **more);

@@ -43,9 +43,8 @@
 	KERNEL(multiply_f16_norm, multiply_args) \
 	KERNEL(multiply_f16_norm_pair, multiply_args) \
 	KERNEL(store_keys, attention_args) \
-	KERNEL(merge_parts, attention_args) \
-	KERNEL(attend_rows_f32, attention_args) \
-	KERNEL(attend_rows_bf16, attention_args) \
+	KERNEL(attend_rows_f32, rope_args) \
+	KERNEL(attend_rows_bf16, rope_args) \
 	KERNEL(attend_tiles_64, attention_args) \
 	KERNEL(attend_tiles_128, attention_args) \
 	KERNEL(attend_tiles_256, attention_args) \
@@ -285,6 +284,10 @@ enum {
 	LOADS = 4,
 	PARTS_MAX = WARP
 }; /* positions of a page that a warp has; loads at once; parts of a row's keys */
+/* Pages that one block adds sooner than several share them; pages of a part at least. */
+enum { WHOLE_PAGES = 4, PART_PAGES = 2 };
+/* Rows of a step whose keys attention stores itself; the warps that store and add a lone key. */
+enum { NEW_ROWS_MAX = 64, STORE_WARP = ATTEND_WARPS - 2, OWN_KEY_WARP = ATTEND_WARPS - 1 };
 /* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
 enum { TENSOR_ROWS = 64, TENSOR_HEAD_MAX = 128 }; /* of a tile on tensor cores */
@@ -296,6 +299,7 @@ struct attention_args {
 	int32_t *fault;
 	uint16_t *rounded; /* out as bf16, too, without gaps; NULL: not */
 	float *part; /* [rows][heads][parts][dv + 2]: maximum, sum, weighted values */
+	uint32_t *ended; /* parts of each row and block of heads that have; 0 between kernels */
 	int64_t q_pitch, k_pitch, v_pitch, out_pitch, page_pitch;
 	int64_t keys, values; /* bytes from the start of a page */
 	int64_t rows, slots, blocks, window; /* window 0: all keys */
@@ -319,7 +323,9 @@ struct rope_args {
 	int64_t table_pitch, positions, rows;
 	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
 	int32_t interleaved, inverse;
-	int32_t key; /* which of them are keys, that go to the pages of `to`; -1: none */
+	/* Which of `of` are keys that go to the pages of `to`; -1: none. attend_rows reads them, and
+	 * queries, which it turns if `width` is not 0. */
+	int32_t key;
 	struct attention_args to;
 };
 

@@ -127,6 +127,31 @@ void memory_close(struct gpu *g)
 	}
 }
 
+tess_status memory_alloc_zeros(struct gpu *g, const struct tess_op *op, uint64_t bytes, void **out)
+{
+	void *zeros, *memory = NULL;
+	tess_status st;
+
+	if (g->capturing)
+		return cuda_host->fail(TESS_EBUG,
+		                       "%s: cuda: an op of a graph needs memory: run it once "
+		                       "before it is captured",
+		                       op->where);
+	zeros = calloc(1, bytes);
+	st = zeros ? memory_alloc(g, bytes, &memory)
+	           : cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
+	if (!st)
+		st = memory_copy(g, memory, zeros, bytes, op->stream);
+	if (!st) /* ops of any stream may use it */
+		st = CUDA_CALL(op->where, cuStreamSynchronize, op->stream);
+	free(zeros);
+	if (st)
+		memory_free(g, memory);
+	else
+		*out = memory;
+	return st;
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 static tess_status open_stages(struct gpu *g)

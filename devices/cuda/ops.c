@@ -94,6 +94,8 @@ tess_status op_run(void *self, const struct tess_op *op)
 		g->normed_for = NULL;
 	if (g->stored_for != op)
 		g->stored_for = NULL;
+	if (g->turned_for != op)
+		g->turned_for = NULL;
 	st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
 	snprintf(g->where, sizeof g->where, "%s", op->where ? op->where : "an op");
 	if (!st)

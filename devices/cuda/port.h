@@ -130,6 +130,27 @@ DEVICE struct quad load_quad(const void *p)
 	return v;
 }
 
+/* Access to global memory of which other blocks may use other bytes meanwhile. */
+DEVICE struct quad load_quad_relaxed(const void *p)
+{
+	struct quad v;
+
+	asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
+	             : "l"(p));
+	return v;
+}
+
+DEVICE void store_word_relaxed(void *p, uint32_t v)
+{
+	asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+DEVICE void store_half_relaxed(void *p, uint16_t v)
+{
+	asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
+}
+
 /* Copies 16 bytes to shared memory, or zeros (bytes 0), while the thread goes on. */
 DEVICE void copy_async(void *to, const void *from, int bytes)
 {

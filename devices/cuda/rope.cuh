@@ -1,7 +1,25 @@
 /*
  * rope.cuh - ROPE of one or two values. Where these are queries and keys of the ATTENTION that is
- * next, keys go to their pages at once, and values with them.
+ * next, keys go to their pages at once, and values with them; of few rows attention turns both.
  */
+
+/* Element i of a head of row t, which is at `position`, turned. */
+DEVICE float turn_element(const struct rope_args *r, int of, int64_t t, int64_t position,
+                          int64_t head, int i)
+{
+	const float *x = r->of[of].x + t * r->of[of].x_pitch + head * r->to.d, *c;
+	int first = (int)r->first, half = (int)r->width / 2, at = i - first, second, other;
+
+	if (at < 0 || at >= 2 * half)
+		return x[i];
+	second = r->interleaved ? at & 1 : at >= half;
+	other = r->interleaved ? first + (at ^ 1) : second ? i - half : i + half;
+	at = r->interleaved ? at / 2 : second ? at - half : at;
+	c = r->table + position * r->table_pitch + at;
+	if (r->inverse == second)
+		return x[i] * c[0] - x[other] * c[half];
+	return x[i] * c[0] + x[other] * c[half];
+}
 
 /* Rows of values, a thread for each element. */
 DEVICE void copy_values(const struct rope_args *a, int64_t i)

@@ -37,14 +37,12 @@ tess_status op_run_map(struct gpu *g, const struct tess_op *op)
 }
 
 /* The keys and values of an ATTENTION that is next are stored, too. */
-static void join_key_store(struct gpu *g, const struct tess_op *op, const struct tess_op *second,
-                           struct rope_args *a)
+static void join_key_store(struct gpu *g, const struct tess_op *second,
+                           const struct tess_op *attention, struct rope_args *a)
 {
-	const struct tess_op *attention = ahead_find_attention(op, second);
-
-	if (!attention)
-		return;
 	a->to = op_make_attention_args(g, attention);
+	if (op_stores_own_keys(&a->to))
+		return;
 	a->key = a->to.k == a->of[1].y;
 	if (a->key == 1 && second->only_next) /* they are read in their pages */
 		a->of[1].y = NULL;
@@ -54,9 +52,9 @@ static void join_key_store(struct gpu *g, const struct tess_op *op, const struct
 	g->stored_for = attention;
 }
 
-tess_status op_run_rope(struct gpu *g, const struct tess_op *op)
+struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
+                                   const struct tess_op *second)
 {
-	const struct tess_op *next = ahead_find_rope(op);
 	const struct tess_view *table = &op->in[2];
 	struct rope_args a = { .table = table->data,
 		               .position = op->in[1].data,
@@ -70,32 +68,54 @@ tess_status op_run_rope(struct gpu *g, const struct tess_op *op)
 		               .interleaved = op->num[TESS_ROPE_INTERLEAVED] != 0,
 		               .inverse = op->num[TESS_ROPE_INVERSE] != 0,
 		               .key = -1 };
-	int64_t columns = 0;
 
-	for (int i = 0; i < (next ? 2 : 1); i++) {
-		const struct tess_view *x = &(i ? next : op)->in[0], *y = &(i ? next : op)->out[0];
+	for (int i = 0; i < (second ? 2 : 1); i++) {
+		const struct tess_op *of = i ? second : op;
 
-		a.of[i].x = x->data;
-		a.of[i].y = y->data;
-		a.of[i].x_pitch = x->stride[0];
-		a.of[i].y_pitch = y->stride[0];
-		a.of[i].columns = x->shape[1];
-		columns = columns < x->shape[1] ? x->shape[1] : columns;
+		a.of[i].x = of->in[0].data;
+		a.of[i].y = of->out[0].data;
+		a.of[i].x_pitch = of->in[0].stride[0];
+		a.of[i].y_pitch = of->out[0].stride[0];
+		a.of[i].columns = of->in[0].shape[1];
 	}
-	columns = columns / a.each * (a.each - a.width / 2);
-	if (next)
-		join_key_store(g, op, next, &a);
-	columns = columns < a.of[2].columns ? a.of[2].columns : columns;
-	g->done = next;
+	return a;
+}
+
+static tess_status launch_rope(struct gpu *g, const struct tess_op *op, const struct rope_args *a)
+{
+	int64_t columns = a->of[0].columns > a->of[1].columns ? a->of[0].columns : a->of[1].columns;
+
+	columns = columns / a->each * (a->each - a->width / 2);
+	columns = columns < a->of[2].columns ? a->of[2].columns : columns;
 	return op_launch(g, op,
 	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
 	                                  .blocks = { tess_up(columns, MAP_THREADS),
-	                                              a.rows < ROPE_ROWS ? a.rows : ROPE_ROWS,
-	                                              a.of[2].columns ? 3
-	                                              : next          ? 2
-	                                                              : 1 },
+	                                              a->rows < ROPE_ROWS ? a->rows : ROPE_ROWS,
+	                                              a->of[2].columns ? 3
+	                                              : a->of[1].x     ? 2
+	                                                               : 1 },
 	                                  .threads = MAP_THREADS,
-	                                  .args = &a });
+	                                  .args = a });
+}
+
+tess_status op_run_rope(struct gpu *g, const struct tess_op *op)
+{
+	const struct tess_op *second = ahead_find_rope(op);
+	const struct tess_op *attention = second ? ahead_find_attention(op, second) : NULL;
+	struct rope_args a = op_make_rope_args(g, op, second);
+
+	g->done = second;
+	if (attention && ahead_can_turn(op, second, attention)) {
+		struct attention_args to = op_make_attention_args(g, attention);
+
+		g->rope = op;
+		g->turned_for = op_stores_own_keys(&to) ? attention : NULL;
+		if (g->turned_for)
+			return TESS_OK;
+	}
+	if (attention)
+		join_key_store(g, second, attention, &a);
+	return launch_rope(g, op, &a);
 }
 
 struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads)

@@ -18,7 +18,8 @@ struct emulated_index {
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 extern float emulated_shared[]; /* of the running block */
 extern unsigned emulated_shared_bytes; /* that it has */
-extern unsigned emulated_launch, emulated_block; /* their numbers, from 1 on */
+extern unsigned emulated_block; /* its number, from 1 on */
+__attribute__((visibility("default"))) extern unsigned emulated_launch; /* the same, for tests, too */
 enum { EMULATED_SHARED_MAX = 227 << 10 };
 
 enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };
@@ -90,6 +91,9 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define store_global_pair emulator_store_pair
 #define load_stream emulator_load_quad
 #define load_half_stream emulator_load_half
+#define load_quad_relaxed emulator_load_quad
+#define store_word_relaxed(p, v) (*(uint32_t *)(void *)(p) = (v))
+#define store_half_relaxed(p, v) (*(p) = (v))
 #define load_matrices emulator_load_matrices
 #define load_straight_matrices emulator_load_straight_matrices
 #define multiply_matrices emulator_multiply_matrices

@@ -9,13 +9,14 @@ enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
 static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
 
-enum access { PLAIN, ATOMIC, COPY /* that is under way */ };
+enum access { PLAIN, RELAXED, ATOMIC, COPY /* that is under way */ };
 
 struct mark { /* the last access */
 	uint32_t scope, block; /* of_grid: of several blocks */
 	uint32_t thread; /* OF_WARP + n: of several threads of that warp; OF_BLOCK: of several */
 	uint32_t bars, warp_bars;
 	enum access access;
+	uint64_t blocks; /* of_grid: bit n % 64 for block n */
 };
 
 struct marks { /* of GRANULE bytes of memory */
@@ -102,10 +103,16 @@ static uint32_t get_block_number(void)
 	return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
 }
 
-/* Whether a block left the mark, met, and counted before this one did, which has met since. */
+static uint64_t get_block_bit(uint32_t block)
+{
+	return UINT64_C(1) << block % 64;
+}
+
+/* Whether the blocks that left the mark met and counted before this one did, which has met since. */
 static bool is_counted(const struct mark *m, const struct ptx_thread *t)
 {
 	const struct count *own = NULL;
+	uint64_t counted = m->bars < t->bars ? get_block_bit(get_block_number()) : 0;
 
 	if (scope != emulated_launch || counted_launch != emulated_launch)
 		return false;
@@ -114,10 +121,13 @@ static bool is_counted(const struct mark *m, const struct ptx_thread *t)
 
 		if (!own && c->block == get_block_number() && c->bars < t->bars)
 			own = c;
-		else if (own && c->word == own->word && c->block == m->block && m->bars < c->bars)
-			return true;
+		else if (own && c->word == own->word && m->bars < c->bars) {
+			if (c->block == m->block)
+				return true;
+			counted |= get_block_bit(c->block);
+		}
 	}
-	return false;
+	return own && m->block == of_grid && !(m->blocks & ~counted);
 }
 
 static bool is_of_warp(const struct mark *m)
@@ -139,17 +149,29 @@ static bool is_ordered(const struct mark *m, const struct ptx_thread *t)
 
 static void set_mark(struct mark *m, const struct ptx_thread *t, enum access access)
 {
-	*m = (struct mark){ scope, get_block_number(), threadIdx.x, t->bars, t->warp_bars, access };
+	*m = (struct mark){ scope,
+		            get_block_number(),
+		            threadIdx.x,
+		            t->bars,
+		            t->warp_bars,
+		            access,
+		            get_block_bit(get_block_number()) };
 }
 
-static void add_reader(struct mark *m, const struct ptx_thread *t)
+static void add_reader(struct mark *m, const struct ptx_thread *t, enum access access)
 {
-	if (is_ordered(m, t))
-		set_mark(m, t, PLAIN);
-	else if (m->block != get_block_number())
+	if (is_ordered(m, t)) {
+		set_mark(m, t, access);
+		return;
+	}
+	m->access = m->access == access ? access : PLAIN;
+	if (m->block != get_block_number()) {
 		m->block = of_grid;
-	else
+		m->blocks |= get_block_bit(get_block_number());
+		m->bars = t->bars > m->bars ? t->bars : m->bars;
+	} else {
 		m->thread = is_of_warp(m) ? OF_WARP | threadIdx.x / WARP : OF_BLOCK;
+	}
 }
 
 static bool awaits_copy(const struct mark *m)
@@ -157,21 +179,32 @@ static bool awaits_copy(const struct mark *m)
 	return m->access == COPY && m->scope == scope;
 }
 
-void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
+static void read_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
+                        enum access access, const void *site)
 {
 	struct marks *m = find_marks(p);
 
 	if (!check_address(t, p, bytes))
 		return;
 	if (traffic_counted)
-		traffic_add(t->kernel, __builtin_return_address(0), p, bytes);
+		traffic_add(t->kernel, site, p, bytes);
 	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "reads what a copy has not written");
-		if (!is_ordered(&m->write, t))
+		if (!is_ordered(&m->write, t) && !(access == RELAXED && m->write.access == RELAXED))
 			refuse_access(t, p + i, "reads what another thread writes");
-		add_reader(&m->read, t);
+		add_reader(&m->read, t, access);
 	}
+}
+
+void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	read_memory(t, p, bytes, PLAIN, __builtin_return_address(0));
+}
+
+void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	read_memory(t, p, bytes, RELAXED, __builtin_return_address(0));
 }
 
 static void write_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
@@ -188,7 +221,7 @@ static void write_memory(const struct ptx_thread *t, const char *p, unsigned byt
 			refuse_access(t, p + i, "writes what a copy has not written");
 		if (!is_ordered(&m->write, t) && !(access == ATOMIC && m->write.access == ATOMIC))
 			refuse_access(t, p + i, "writes what another thread writes");
-		if (!is_ordered(&m->read, t))
+		if (!is_ordered(&m->read, t) && !(access == RELAXED && m->read.access == RELAXED))
 			refuse_access(t, p + i, "writes what another thread reads");
 		set_mark(&m->write, t, access);
 	}
@@ -197,6 +230,11 @@ static void write_memory(const struct ptx_thread *t, const char *p, unsigned byt
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
 	write_memory(t, p, bytes, PLAIN, __builtin_return_address(0));
+}
+
+void ptx_write_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	write_memory(t, p, bytes, RELAXED, __builtin_return_address(0));
 }
 
 static uint32_t start_atomic(const struct ptx_thread *t, const char *p)

@@ -28,6 +28,9 @@ char *ptx_shared(uint64_t at);
  * found. */
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
+/* Relaxed accesses: a write may come at the time of a read, which then has either value. */
+void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
+void ptx_write_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
 uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v);

@@ -404,7 +404,21 @@ static void make_attention_chain(struct chain *c, int64_t rows, int64_t before, 
 	c->out[2][0] = out;
 }
 
-/* Where the keys come last they are written to their pages only. */
+/* Returns how many kernels the chain launches; on a GPU, which does not count them, `want`. */
+static unsigned count_launches(const struct chain *c, enum way way, unsigned want)
+{
+	void *file = dlopen(gpu_file, RTLD_NOW | RTLD_NOLOAD);
+	const unsigned *launches = dlsym(file, "emulated_launch");
+	unsigned before = launches ? *launches : 0;
+
+	run_chain(c, way);
+	return launches ? *launches - before : want;
+}
+
+/*
+ * Where the keys come last they are written to their pages only, and if nothing else reads them
+ * either, all is one launch; tiles of 16 rows and more are another one.
+ */
 START_TEST(attention)
 {
 	static const struct {
@@ -416,9 +430,13 @@ START_TEST(attention)
 
 	set_up_devices("auto");
 	for (int i = 0; i < 4; i++) {
+		unsigned want = step[i].rows < 16 || latent ? 1 : 2;
+
 		make_attention_chain(&c, step[i].rows, step[i].before, dtype, latent, keys_first);
 		compare_chain_ways(&c, WAYS, counts_in_attention);
 		ck_assert_int_eq(is_unwritten(find_buffer(turned_keys)), !keys_first);
+		if (!keys_first)
+			ck_assert_int_eq(count_launches(&c, ENDS, want), want);
 		free_host_buffers();
 	}
 	tear_down_devices();
