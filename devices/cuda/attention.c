@@ -119,8 +119,8 @@ static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
 }
 
 /* Scratch memory of parts, and counts of them. */
-static tess_status open_parts(struct gpu *g, const struct tess_op *op, uint64_t bytes,
-                              struct attention_args *a)
+static tess_status open_key_parts(struct gpu *g, const struct tess_op *op, uint64_t bytes,
+                                  struct attention_args *a)
 {
 	void *part = NULL, *ended = NULL;
 	tess_status st = bytes ? memory_get_scratch(g, bytes, &part) : TESS_OK;
@@ -172,7 +172,7 @@ static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 	tess_status st = ahead_round_rows(g, op, used, &a.out, &a.rounded);
 
 	if (!st)
-		st = open_parts(g, op, used, &a);
+		st = open_key_parts(g, op, used, &a);
 	if (!st && g->stored_for != op && !op_stores_own_keys(&a))
 		st = op_launch(g, op, store);
 	if (!st)

@@ -387,7 +387,7 @@ DEVICE float find_new_key(const struct rope_args *r, int32_t dtype, int64_t t, i
 }
 
 /* A warp stores the key and the value of the block's row. */
-DEVICE void store_row(const struct rope_args *r, const struct row_block *b)
+DEVICE void store_block_row(const struct rope_args *r, const struct row_block *b)
 {
 	const struct attention_args *a = &r->to;
 	char *page = find_own_page(a, b->t);
@@ -632,7 +632,7 @@ DEVICE void attend_row(const struct rope_args *r, int32_t dtype)
 				acc[c][h][i] = 0.0f;
 	sync_block();
 	if (stores && blockIdx.y % a->head_blocks == 0 && warp == STORE_WARP)
-		store_row(r, &b);
+		store_block_row(r, &b);
 	if (tiled) {
 		write_queries(r, &b, q);
 		return;

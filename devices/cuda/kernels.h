@@ -323,8 +323,8 @@ struct rope_args {
 	int64_t table_pitch, positions, rows;
 	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
 	int32_t interleaved, inverse;
-	/* Which of `of` are keys that go to the pages of `to`; -1: none. attend_rows reads them, and
-	 * queries, which it turns if `width` is not 0. */
+	/* Which of `of` are keys that go to the pages of `to`; -1: none. attend_rows turns them and
+	 * the queries if `width` is not 0. */
 	int32_t key;
 	struct attention_args to;
 };

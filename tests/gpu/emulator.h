@@ -19,7 +19,8 @@ extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 extern float emulated_shared[]; /* of the running block */
 extern unsigned emulated_shared_bytes; /* that it has */
 extern unsigned emulated_block; /* its number, from 1 on */
-__attribute__((visibility("default"))) extern unsigned emulated_launch; /* the same, for tests, too */
+__attribute__((
+	visibility("default"))) extern unsigned emulated_launch; /* the same, for tests, too */
 enum { EMULATED_SHARED_MAX = 227 << 10 };
 
 enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };

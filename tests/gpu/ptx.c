@@ -108,7 +108,7 @@ static uint64_t get_block_bit(uint32_t block)
 	return UINT64_C(1) << block % 64;
 }
 
-/* Whether the blocks that left the mark met and counted before this one did, which has met since. */
+/* Whether blocks left the mark, met, and counted before this one did, which has met since. */
 static bool is_counted(const struct mark *m, const struct ptx_thread *t)
 {
 	const struct count *own = NULL;
@@ -179,8 +179,8 @@ static bool awaits_copy(const struct mark *m)
 	return m->access == COPY && m->scope == scope;
 }
 
-static void read_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
-                        enum access access, const void *site)
+static void read_checked(const struct ptx_thread *t, const char *p, unsigned bytes,
+                         enum access access, const void *site)
 {
 	struct marks *m = find_marks(p);
 
@@ -199,12 +199,12 @@ static void read_memory(const struct ptx_thread *t, const char *p, unsigned byte
 
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
-	read_memory(t, p, bytes, PLAIN, __builtin_return_address(0));
+	read_checked(t, p, bytes, PLAIN, __builtin_return_address(0));
 }
 
 void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
-	read_memory(t, p, bytes, RELAXED, __builtin_return_address(0));
+	read_checked(t, p, bytes, RELAXED, __builtin_return_address(0));
 }
 
 static void write_memory(const struct ptx_thread *t, const char *p, unsigned bytes,
