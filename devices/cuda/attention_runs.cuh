@@ -1,5 +1,20 @@
 /* attention_runs.cuh - the kernels of tiles: the runs of one slot in a tile, one after another. */
 
+/* Returns whether a tile has a run of many rows: each thread looks at one row. */
+DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int rows)
+{
+	SHARED uint32_t tiled;
+
+	if (!threadIdx.x)
+		tiled = 0;
+	sync_block();
+	for (int r = threadIdx.x; r < rows; r += ATTEND_THREADS)
+		if (is_tiled(a, first + r))
+			add_atomic(&tiled, 1);
+	sync_block();
+	return tiled != 0;
+}
+
 /* `R` rows a tile, D elements a head; the last tiles, with most keys, go first. */
 DEVICE void attend_runs(const struct attention_args *a, const int R, const int D, const int tensor)
 {
@@ -10,6 +25,8 @@ DEVICE void attend_runs(const struct attention_args *a, const int R, const int D
 	t.head = blockIdx.y;
 	t.g = (a->first_head + t.head) / a->group - a->first_head / a->group;
 	rows = a->rows - t.row < R ? (int)(a->rows - t.row) : R;
+	if (!has_tiled_rows(a, t.row, rows)) /* a step that decodes many texts */
+		return;
 	for (t.from = 0; t.from < rows; t.from = t.to) {
 		int64_t at = t.row + t.from, last;
 
