@@ -65,6 +65,14 @@ static tess_status load_configs(struct tess_checkpoint *c)
 	                            c->config.root, &c->generation);
 }
 
+tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t *settings)
+{
+	if (c->generation_root)
+		return TESS_OK;
+	return tess_generation_make(c->generation_path, NULL, c->config_path, settings,
+	                            &c->generation);
+}
+
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c)
 {
 	tess_generation_warn_unused(c->generation_path, c->generation_root, c->config_path,

@@ -22,6 +22,12 @@ enum { TESS_CHECKPOINT_WHOLE, TESS_CHECKPOINT_HEADERS, TESS_CHECKPOINT_CONFIG };
  */
 tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out);
 
+/*
+ * Without generation_config.json the ids of special tokens are those of `settings`: config.json
+ * with the defaults of its family.
+ */
+tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t *settings);
+
 /* Logs what has no effect: settings that are not supported, ids that no token has. */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 

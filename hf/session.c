@@ -6,6 +6,7 @@
 #include "core/registry/registry.h"
 #include "hf/requests.h"
 #include "nn/agree.h"
+#include "nn/settings.h"
 #include "nn/unexpected.h"
 
 #include <fenv.h>
@@ -16,16 +17,27 @@
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
 /* What the checkpoint was made for, and at most those of the options. */
-static int64_t choose_positions(const struct tess_checkpoint *checkpoint,
-                                const struct tess_session_options *options)
+static int64_t choose_positions(const json_t *settings, const struct tess_session_options *options)
 {
-	const json_t *root = tess_checkpoint_config(checkpoint)->root;
-	int64_t n = json_integer_value(json_object_get(root, "max_position_embeddings"));
+	int64_t n = json_integer_value(json_object_get(settings, "max_position_embeddings"));
 	int64_t most = options && TESS_HAS(options, tess_session_options, positions)
 	                       ? options->positions
 	                       : 0;
 
 	return most > 0 && (most < n || !n) ? most : n;
+}
+
+static tess_status apply_defaults(struct tess_planned_model *p,
+                                  const struct tess_session_options *options)
+{
+	json_t *settings = NULL;
+	tess_status st = tess_settings_merge(p->model, p->source.config, &settings);
+
+	if (!st)
+		st = tess_checkpoint_set_settings(p->checkpoint, settings);
+	p->positions = choose_positions(settings, options);
+	json_decref(settings);
+	return st;
 }
 
 tess_status tess_planned_model_open(const char *dir, const struct tess_session_options *options,
@@ -41,7 +53,6 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	if (st)
 		return st;
 	p.source = tess_checkpoint_make_source(p.checkpoint);
-	p.positions = choose_positions(p.checkpoint, options);
 	p.source.ignore_unexpected = options && options->ignore_unexpected;
 	p.weights =
 		options && TESS_HAS(options, tess_session_options, weights) ? options->weights : 0;
@@ -57,6 +68,8 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 		               (int)p.math);
 	if (!st)
 		st = tess_plugin_find_model(tess_checkpoint_config(p.checkpoint)->type, &p.model);
+	if (!st)
+		st = apply_defaults(&p, options);
 	if (st)
 		st = tess_fail_in(st, "%s", dir);
 	if (!st)

@@ -27,7 +27,7 @@ static void read_attention(struct tess_nn *nn, struct deepseek *m)
 {
 	struct tess_decoder *c = &m->c;
 	int64_t heads = nn->integer(nn, "num_attention_heads", 128);
-	int64_t rank = nn->integer(nn, "q_lora_rank", nn->has(nn, "q_lora_rank") ? 0 : 1536);
+	int64_t rank = nn->integer(nn, "q_lora_rank", 0);
 	double mscale = read_mscale(nn);
 
 	m->nope = nn->integer(nn, "qk_nope_head_dim", 128);
@@ -36,7 +36,7 @@ static void read_attention(struct tess_nn *nn, struct deepseek *m)
 	m->rank = nn->integer(nn, "kv_lora_rank", 512);
 	c->scale = mscale * mscale / sqrt((double)(m->nope + m->rotated));
 	c->qkv_bias = c->out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
-	c->rotary.flags = nn->integer(nn, "rope_interleave", 1) ? TESS_INTERLEAVED : 0;
+	c->rotary.flags = nn->integer(nn, "rope_interleave", 0) ? TESS_INTERLEAVED : 0;
 	c->heads = nn->dim(nn, "heads", heads, m->nope + m->rotated);
 	m->q_latent = rank ? nn->dim(nn, "query latent", rank, TESS_HIDDEN) : NULL;
 	m->latent = nn->dim(nn, "latent", m->rank, TESS_HIDDEN);
@@ -57,7 +57,7 @@ static void read_experts(struct tess_nn *nn, struct deepseek *m)
 	m->c.experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", 256), 1);
 	m->c.route = (struct tess_route){
 		.size = sizeof m->c.route,
-		.flags = TESS_SIGMOID | (nn->integer(nn, "norm_topk_prob", 1) ? TESS_NORMALIZE : 0),
+		.flags = TESS_SIGMOID | (nn->integer(nn, "norm_topk_prob", 0) ? TESS_NORMALIZE : 0),
 		.top = nn->integer(nn, "num_experts_per_tok", 8),
 		.groups = nn->integer(nn, "n_group", 8),
 		.groups_kept = nn->integer(nn, "topk_group", 4),
@@ -199,6 +199,21 @@ static const struct tess_stored stored[] = {
 /* a layer that predicts several tokens, of which only training makes use */
 static const char *const unexpected[] = { "model.layers.61.*", NULL };
 static const char *const types[] = { "deepseek_v3", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+	"moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+	"num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
+	"routed_scaling_factor": 2.5, "kv_lora_rank": 512, "q_lora_rank": 1536,
+	"qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128, "n_group": 8,
+	"topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+	"norm_topk_prob": true, "hidden_act": "silu", "max_position_embeddings": 4096,
+	"rms_norm_eps": 1e-6, "rope_theta": 10000, "rope_interleave": true,
+	"tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
+	"bos_token_id": 0, "eos_token_id": 1
+});
+/* clang-format on */
 static const struct tess_model deepseek_v3 = {
 	.size = sizeof deepseek_v3,
 	.name = "deepseek_v3",
@@ -208,6 +223,7 @@ static const struct tess_model deepseek_v3 = {
 	.forward = forward_deepseek,
 	.unexpected = unexpected,
 	.stored = stored,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &deepseek_v3, NULL };
 

@@ -39,12 +39,6 @@ static struct tess_tensor *cap_logits(struct tess_nn *nn, struct tess_tensor *x,
 	return nn->scale(nn, nn->glu(nn, nn->scale(nn, x, 1 / cap), NULL, TESS_TANH), cap);
 }
 
-/* Both are of the class where the key is missing; null: none. */
-static double read_cap(struct tess_nn *nn, const char *key, double missing)
-{
-	return nn->number(nn, key, nn->has(nn, key) ? 0 : missing);
-}
-
 static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	static const char *const causal[] = { "false", NULL };
@@ -57,7 +51,7 @@ static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor
 	c.tied = (int32_t)nn->integer(nn, "tie_word_embeddings", 1);
 	c.act = nn->activation(nn, "hidden_activation", "gelu_pytorch_tanh");
 	c.scale = 1 / sqrt(nn->number(nn, "query_pre_attn_scalar", 256));
-	c.softcap = read_cap(nn, "attn_logit_softcapping", 50);
+	c.softcap = nn->number(nn, "attn_logit_softcapping", 0);
 	ids = nn->enter(nn, ids, "model");
 	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
 	x = nn->scale(nn, x, read_embedding_scale(nn));
@@ -73,7 +67,7 @@ static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor
 	}
 	x = nn->leave(nn, nn->norm(nn, "norm", x, NORM, c.eps));
 	return cap_logits(nn, tess_decoder_head(nn, &c, x),
-	                  read_cap(nn, "final_logit_softcapping", 30));
+	                  nn->number(nn, "final_logit_softcapping", 0));
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
@@ -87,6 +81,19 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
 static const char *const types[] = { "gemma2", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+	"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+	"head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+	"max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+	"tie_word_embeddings": true, "attention_bias": false, "attention_dropout": 0,
+	"query_pre_attn_scalar": 256, "sliding_window": 4096,
+	"final_logit_softcapping": 30, "attn_logit_softcapping": 50, "pad_token_id": 0,
+	"eos_token_id": 1, "bos_token_id": 2
+});
+/* clang-format on */
 static const struct tess_model gemma2 = {
 	.size = sizeof gemma2,
 	.name = "gemma2",
@@ -94,6 +101,7 @@ static const struct tess_model gemma2 = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_gemma2,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &gemma2, NULL };
 

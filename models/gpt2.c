@@ -127,6 +127,16 @@ static const char *const types[] = { "gpt2", NULL };
 static const char *const unexpected[] = { "*.attn.bias", "*.attn.masked_bias", NULL };
 static const char *const bare[] = { "**", NULL };
 static const struct tess_stored stored[] = { { "transformer.**", bare }, { 0 } };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12,
+	"n_head": 12, "activation_function": "gelu_new", "resid_pdrop": 0.1,
+	"embd_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-5,
+	"scale_attn_weights": true, "scale_attn_by_inverse_layer_idx": false,
+	"tie_word_embeddings": true, "bos_token_id": 50256, "eos_token_id": 50256
+});
+/* clang-format on */
 static const struct tess_model gpt2 = {
 	.size = sizeof gpt2,
 	.name = "gpt2",
@@ -136,6 +146,7 @@ static const struct tess_model gpt2 = {
 	.forward = forward_gpt2,
 	.unexpected = unexpected,
 	.stored = stored,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &gpt2, NULL };
 

@@ -26,6 +26,16 @@ static const struct tess_preset presets[] = {
 static const char *const types[] = { "mistral", NULL };
 /* computed from rope_theta; older checkpoints store it */
 static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	"hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+	"rope_theta": 10000, "tie_word_embeddings": false, "sliding_window": 4096,
+	"attention_dropout": 0, "bos_token_id": 1, "eos_token_id": 2
+});
+/* clang-format on */
 static const struct tess_model mistral = {
 	.size = sizeof mistral,
 	.name = "mistral",
@@ -34,6 +44,7 @@ static const struct tess_model mistral = {
 	.presets = presets,
 	.forward = forward_mistral,
 	.unexpected = unexpected,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &mistral, NULL };
 

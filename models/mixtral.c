@@ -15,7 +15,6 @@ static struct tess_tensor *forward_mixtral(struct tess_nn *nn, struct tess_tenso
 {
 	struct tess_decoder c = tess_decoder_read(nn, 0);
 
-	c.eps = nn->number(nn, "rms_norm_eps", 1e-5);
 	c.experts = nn->dim(nn, "experts", nn->integer(nn, "num_local_experts", 8), 1);
 	c.expert_ffn = c.ffn;
 	c.route.flags = TESS_NORMALIZE;
@@ -47,6 +46,17 @@ static const struct tess_stored stored[] = {
 static const char *const types[] = { "mixtral", NULL };
 /* computed from rope_theta; older checkpoints store it */
 static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	"hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+	"rope_theta": 1e6, "tie_word_embeddings": false, "attention_dropout": 0,
+	"num_experts_per_tok": 2, "num_local_experts": 8, "bos_token_id": 1,
+	"eos_token_id": 2
+});
+/* clang-format on */
 static const struct tess_model mixtral = {
 	.size = sizeof mixtral,
 	.name = "mixtral",
@@ -56,6 +66,7 @@ static const struct tess_model mixtral = {
 	.forward = forward_mixtral,
 	.unexpected = unexpected,
 	.stored = stored,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &mixtral, NULL };
 

@@ -67,6 +67,16 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
 static const char *const types[] = { "olmo2", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_act": "silu",
+	"max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000,
+	"tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
+	"pad_token_id": 1, "eos_token_id": 50279
+});
+/* clang-format on */
 static const struct tess_model olmo2 = {
 	.size = sizeof olmo2,
 	.name = "olmo2",
@@ -74,6 +84,7 @@ static const struct tess_model olmo2 = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_olmo2,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &olmo2, NULL };
 

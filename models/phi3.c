@@ -40,7 +40,6 @@ static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *
 	double part = nn->number(nn, "partial_rotary_factor", 1);
 
 	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
-	c.eps = nn->number(nn, "rms_norm_eps", 1e-5);
 	c.rotary.width = (int64_t)(part * (double)c.head);
 	return tess_decoder_record(nn, &c, ids, attend_as_phi3, feed_as_phi3);
 }
@@ -78,6 +77,18 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", hf }, { 0 }
 };
 static const char *const types[] = { "phi3", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_act": "silu",
+	"max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+	"rms_norm_eps": 1e-5, "rope_theta": 10000, "partial_rotary_factor": 1,
+	"tie_word_embeddings": false, "resid_pdrop": 0,
+	"attention_dropout": 0, "bos_token_id": 1, "eos_token_id": 32000,
+	"pad_token_id": 32000
+});
+/* clang-format on */
 static const struct tess_model phi3 = {
 	.size = sizeof phi3,
 	.name = "phi3",
@@ -85,6 +96,7 @@ static const struct tess_model phi3 = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_phi3,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &phi3, NULL };
 

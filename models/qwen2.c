@@ -26,6 +26,16 @@ static const struct tess_preset presets[] = {
 static const char *const types[] = { "qwen2", NULL };
 /* computed from rope_theta; older checkpoints store it */
 static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+	"rope_theta": 10000, "tie_word_embeddings": false, "use_sliding_window": false,
+	"sliding_window": 4096, "max_window_layers": 28, "attention_dropout": 0
+});
+/* clang-format on */
 static const struct tess_model qwen2 = {
 	.size = sizeof qwen2,
 	.name = "qwen2",
@@ -34,6 +44,7 @@ static const struct tess_model qwen2 = {
 	.presets = presets,
 	.forward = forward_qwen2,
 	.unexpected = unexpected,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &qwen2, NULL };
 

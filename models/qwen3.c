@@ -34,6 +34,17 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
 static const char *const types[] = { "qwen3", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	"head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 32768,
+	"rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": false,
+	"attention_bias": false, "use_sliding_window": false, "sliding_window": 4096,
+	"max_window_layers": 28, "attention_dropout": 0
+});
+/* clang-format on */
 static const struct tess_model qwen3 = {
 	.size = sizeof qwen3,
 	.name = "qwen3",
@@ -41,6 +52,7 @@ static const struct tess_model qwen3 = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_qwen3,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &qwen3, NULL };
 

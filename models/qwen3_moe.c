@@ -76,6 +76,18 @@ static const struct tess_stored stored[] = {
 	{ 0 }
 };
 static const char *const types[] = { "qwen3_moe", NULL };
+/* those of its class in transformers 5.24 */
+/* clang-format off */
+static const char defaults[] = TESS_JSON({
+	"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+	"num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4,
+	"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+	"rope_theta": 10000, "tie_word_embeddings": false, "attention_bias": false,
+	"use_sliding_window": false, "sliding_window": 4096, "attention_dropout": 0,
+	"decoder_sparse_step": 1, "moe_intermediate_size": 768, "num_experts_per_tok": 8,
+	"num_experts": 128, "norm_topk_prob": false
+});
+/* clang-format on */
 static const struct tess_model qwen3_moe = {
 	.size = sizeof qwen3_moe,
 	.name = "qwen3_moe",
@@ -84,6 +96,7 @@ static const struct tess_model qwen3_moe = {
 	.presets = presets,
 	.forward = forward_qwen3_moe,
 	.stored = stored,
+	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &qwen3_moe, NULL };
 

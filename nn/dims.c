@@ -12,7 +12,7 @@
 /* NULL without the key; LIST.3 is element 3 of a list, OBJECT.KEY a key of an object. */
 static const json_t *find_config_entry(struct tess_recorder *r, const char *key)
 {
-	const json_t *config = r->options->source->config;
+	const json_t *config = r->settings;
 	const char *dot = strchr(key, '.');
 	const json_t *in = dot ? json_object_getn(config, key, (size_t)(dot - key)) : config;
 

@@ -20,7 +20,7 @@ static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t al
 	const struct tess_source *source = r->options->source;
 	struct tess_rope_use use = { .each = each }, *list;
 	struct tess_program *p = r->p;
-	tess_status st = tess_rope_read(source->name, source->config, &use.rope);
+	tess_status st = tess_rope_read(source->name, r->settings, &use.rope);
 
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);

@@ -9,6 +9,7 @@
 #include "nn/compressed.h"
 #include "nn/pipeline.h"
 #include "nn/recorder.h"
+#include "nn/settings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -553,6 +554,17 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	return r->status ? r->status : hash_records(r->p);
 }
 
+static tess_status record_model(struct tess_recorder *r)
+{
+	struct tess_tensor *logits = r->options->model->forward(&r->nn, r->p->ids);
+	tess_status st = finish_program(r, logits);
+
+	if (!st)
+		return TESS_OK;
+	tess_recorder_name_rules(r);
+	return tess_fail(st, "%s", r->sentence ? r->sentence : "out of memory");
+}
+
 static const struct tess_place *make_whole_place(struct tess_program *p)
 {
 	struct tess_place *place = TESS_NEW(&p->arena, struct tess_place, p->mesh.ndims);
@@ -576,7 +588,6 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	struct tess_recorder r = { .options = options };
 	struct tess_program bootstrap = { 0 };
 	struct tess_program *p = TESS_NEW(&bootstrap.arena, struct tess_program, 1);
-	struct tess_tensor *logits;
 	tess_status st = tess_plan_check_mesh(options->plan, &options->mesh);
 
 	if (st || !p)
@@ -598,19 +609,17 @@ tess_status tess_program_record(const struct tess_record_options *options,
 	tess_ops_install(&r.nn);
 	st = r.used_rules && r.whole ? tess_stored_check(options->model) : TESS_ENOMEM;
 	if (!st)
+		st = tess_settings_merge(options->model, options->source->config, &r.settings);
+	if (!st)
 		st = tess_inputs_make(&r);
+	if (!st)
+		st = record_model(&r);
+	json_decref(r.settings);
 	if (st)
-		return tess_program_free(p), st;
-	logits = options->model->forward(&r.nn, p->ids);
-	st = finish_program(&r, logits);
-	if (st) {
-		tess_recorder_name_rules(&r);
-		tess_fail(st, "%s", r.sentence ? r.sentence : "out of memory");
 		tess_program_free(p);
-		return st;
-	}
-	*out = p;
-	return TESS_OK;
+	else
+		*out = p;
+	return st;
 }
 
 void tess_program_free(struct tess_program *p)

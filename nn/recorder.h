@@ -7,6 +7,7 @@
 struct tess_recorder {
 	struct tess_nn nn; /* first: models see this */
 	const struct tess_record_options *options;
+	json_t *settings; /* config.json with the defaults of the model */
 	struct tess_program *p;
 	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;

@@ -6,6 +6,7 @@
 #include "core/registry/registry.h"
 #include "hf/checkpoint.h"
 #include "lockstep.h"
+#include "nn/settings.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -189,7 +190,9 @@ static const struct {
 	  "config.json: partial_rotary_factor 0.5: the model rotates whole heads (1)" },
 	{ "llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
 	  "config.json: partial_rotary_factor 0.25" },
-	{ "llama", "{}", "num_hidden_layers", "config.json: \"num_hidden_layers\" is missing" },
+	{ "llama", "{}", "num_hidden_layers", "model.layers.2.input_layernorm.weight" },
+	{ "mistral", "{}", "num_key_value_heads",
+	  "config.json: 8 key-value heads do not divide 6 heads" },
 	{ "olmo2", "{\"vocab_size\": null}", NULL, "config.json: \"vocab_size\" is missing" },
 	{ "qwen3", "{}", "head_dim",
 	  "model.layers.0.self_attn.q_proj.weight: shape [96, 48], but config.json makes it "
@@ -290,6 +293,9 @@ static const struct {
 	  TESS_ROPE_WIDTH, 4 },
 	{ "phi3-partial", "{}", "rope_parameters", TESS_OP_ROPE, 0, TESS_ROPE_WIDTH, 12 },
 	{ "phi3-partial", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "olmo2", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "deepseek_v3", "{\"norm_topk_prob\": null}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID },
 };
 
 START_TEST(numbers_of_records)
@@ -303,6 +309,165 @@ START_TEST(numbers_of_records)
 	have = find_record(p, numbers[_i].kind, numbers[_i].nth)->num[numbers[_i].at];
 	ck_assert_msg(fabs(have - numbers[_i].want) <= 1e-15 * fabs(have), "case %d: %.17g", _i,
 	              have);
+	tess_program_free(p);
+}
+END_TEST
+
+/*
+ * What each class of transformers 5.24 (configuration_FAMILY.py) sets where config.json has no such
+ * key, of the keys that change what is computed.
+ */
+/* clang-format off */
+static const struct {
+	const char *model, *defaults;
+} classes[] = {
+	{ "llama", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-06,
+	  "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
+	  "mlp_bias": false, "head_dim": null, "rope_theta": 10000
+	}) },
+	{ "mistral", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	  "head_dim": null, "hidden_act": "silu", "max_position_embeddings": 131072,
+	  "rms_norm_eps": 1e-06, "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "sliding_window": 4096, "attention_dropout": 0,
+	  "rope_theta": 10000
+	}) },
+	{ "mixtral", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	  "head_dim": null, "hidden_act": "silu", "max_position_embeddings": 131072,
+	  "rms_norm_eps": 1e-05, "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "sliding_window": null, "attention_dropout": 0,
+	  "num_experts_per_tok": 2, "num_local_experts": 8, "rope_theta": 1000000
+	}) },
+	{ "qwen2", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	  "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+	  "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 4096,
+	  "max_window_layers": 28, "layer_types": null, "attention_dropout": 0,
+	  "pad_token_id": null, "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "qwen3", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	  "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 32768,
+	  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+	  "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+	  "layer_types": null, "attention_dropout": 0, "pad_token_id": null,
+	  "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "qwen3_moe", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+	  "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4,
+	  "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+	  "tie_word_embeddings": false, "attention_bias": false, "use_sliding_window": false,
+	  "sliding_window": 4096, "attention_dropout": 0, "decoder_sparse_step": 1,
+	  "moe_intermediate_size": 768, "num_experts_per_tok": 8, "num_experts": 128,
+	  "norm_topk_prob": false, "mlp_only_layers": null, "pad_token_id": null,
+	  "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "gemma2", TESS_JSON({
+	  "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+	  "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+	  "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+	  "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "pad_token_id": 0,
+	  "eos_token_id": 1, "bos_token_id": 2, "tie_word_embeddings": true,
+	  "attention_bias": false, "attention_dropout": 0, "query_pre_attn_scalar": 256,
+	  "sliding_window": 4096, "layer_types": null, "final_logit_softcapping": 30,
+	  "attn_logit_softcapping": 50, "rope_theta": 10000
+	}) },
+	{ "olmo2", TESS_JSON({
+	  "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "hidden_act": "silu", "max_position_embeddings": 2048, "pad_token_id": 1,
+	  "bos_token_id": null, "eos_token_id": 50279, "tie_word_embeddings": false,
+	  "attention_bias": false, "attention_dropout": 0, "rms_norm_eps": 1e-05,
+	  "rope_theta": 10000
+	}) },
+	{ "phi3", TESS_JSON({
+	  "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "resid_pdrop": 0, "attention_dropout": 0, "hidden_act": "silu",
+	  "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+	  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "bos_token_id": 1,
+	  "eos_token_id": 32000, "pad_token_id": 32000, "sliding_window": null,
+	  "rope_theta": 10000, "partial_rotary_factor": 1
+	}) },
+	{ "gpt2", TESS_JSON({
+	  "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+	  "n_inner": null, "activation_function": "gelu_new", "resid_pdrop": 0.1,
+	  "embd_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-05,
+	  "scale_attn_weights": true, "bos_token_id": 50256, "eos_token_id": 50256,
+	  "pad_token_id": null, "scale_attn_by_inverse_layer_idx": false,
+	  "tie_word_embeddings": true
+	}) },
+	{ "deepseek_v3", TESS_JSON({
+	  "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+	  "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+	  "num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
+	  "routed_scaling_factor": 2.5, "kv_lora_rank": 512, "q_lora_rank": 1536,
+	  "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128, "n_group": 8,
+	  "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+	  "norm_topk_prob": true, "hidden_act": "silu", "max_position_embeddings": 4096,
+	  "rms_norm_eps": 1e-06, "pad_token_id": null, "bos_token_id": 0, "eos_token_id": 1,
+	  "tie_word_embeddings": false, "rope_interleave": true, "attention_bias": false,
+	  "attention_dropout": 0, "rope_theta": 10000
+	}) },
+};
+/* clang-format on */
+
+START_TEST(defaults_are_those_of_the_class)
+{
+	json_t *config = json_object(), *want = json_loads(classes[_i].defaults, 0, NULL), *value;
+	const struct tess_model *model;
+	json_t *have = NULL;
+	const char *key;
+
+	ck_assert_msg(!tess_plugin_find_model(classes[_i].model, &model), "%s", tess_error());
+	ck_assert_msg(!tess_settings_merge(model, config, &have), "%s", tess_error());
+	json_object_foreach(want, key, value) {
+		json_t *is = json_object_get(have, key);
+
+		ck_assert_msg(json_is_null(value)     ? !is
+		              : json_is_number(value) ? json_is_number(is) &&
+		                                                json_number_value(is) ==
+		                                                        json_number_value(value)
+		                                      : json_equal(is, value),
+		              "%s: %s", classes[_i].model, key);
+		json_object_del(have, key);
+	}
+	ck_assert_msg(!json_object_size(have), "%s: %s is not in its class", classes[_i].model,
+	              json_object_iter_key(json_object_iter(have)));
+	json_decref(have);
+	json_decref(want);
+	json_decref(config);
+}
+END_TEST
+
+static const struct {
+	const char *model, *change;
+	double want;
+} thetas[] = {
+	{ "mixtral-bf16", "{\"rope_parameters\": null}", 1e6 },
+	{ "mixtral-bf16", "{\"rope_parameters\": {\"rope_type\": \"default\"}}", 1e6 },
+	{ "mixtral-bf16", "{\"rope_parameters\": null, \"rope_theta\": 5e4}", 5e4 },
+	{ "mistral", "{\"rope_parameters\": null}", 1e4 },
+};
+
+START_TEST(thetas_of_rope)
+{
+	struct tess_program *p;
+
+	ck_assert_msg(!record_changed_model(thetas[_i].model, thetas[_i].change, NULL, &p), "%s",
+	              tess_error());
+	ck_assert_int_eq(p->nropes, 1);
+	ck_assert_double_eq(p->rope[0].rope.theta, thetas[_i].want);
 	tess_program_free(p);
 }
 END_TEST
@@ -337,6 +502,9 @@ int main(void)
 	tcase_add_loop_test(t, windows_of_layers, 0, (int)(sizeof windows / sizeof *windows));
 	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
 	tcase_add_loop_test(t, numbers_of_records, 0, (int)(sizeof numbers / sizeof *numbers));
+	tcase_add_loop_test(t, defaults_are_those_of_the_class, 0,
+	                    (int)(sizeof classes / sizeof *classes));
+	tcase_add_loop_test(t, thetas_of_rope, 0, (int)(sizeof thetas / sizeof *thetas));
 	tcase_add_loop_test(t, biases_are_the_family_s_own, 0, 2);
 	return suite_end(r);
 }
