@@ -8,6 +8,8 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -29,6 +31,7 @@ struct tess_checkpoint {
 	json_t *generation_root; /* NULL: no such file */
 	int32_t how; /* TESS_CHECKPOINT_... */
 	int32_t absent_dtype; /* of the parameters whose files are absent, by config.json */
+	bool indexed; /* its files are those of an index */
 	bool unnamed; /* no file says which parameters there are */
 	size_t nparts, n;
 	struct tess_safetensors **part;
@@ -73,8 +76,32 @@ tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t
 	                            &c->generation);
 }
 
+/* Both model.safetensors and another set of files with all weights: either may be stale. */
+static void warn_two_copies(const struct tess_checkpoint *c)
+{
+	char path[PATH_MAX];
+	struct tess_index ix = { 0 };
+	bool complete = true, other = false;
+
+	snprintf(path, sizeof path, "%s/model.safetensors.index.json", c->dir);
+	if (c->indexed || access(path, F_OK) || tess_index_load(path, &ix))
+		return;
+	for (size_t i = 0; i < ix.nparts; i++) {
+		snprintf(path, sizeof path, "%s/%s", c->dir, ix.part[i]);
+		complete &= !access(path, F_OK);
+		other |= strcmp(ix.part[i], "model.safetensors") != 0;
+	}
+	if (complete && other)
+		tess_log(TESS_WARN, "hf",
+		         "%s/model.safetensors is used, and not the %zu files of "
+		         "%s/model.safetensors.index.json beside it; remove what is stale",
+		         c->dir, ix.nparts, c->dir);
+	tess_index_free(&ix);
+}
+
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c)
 {
+	warn_two_copies(c);
 	tess_generation_warn_unused(c->generation_path, c->generation_root, c->config_path,
 	                            c->config.root);
 }
@@ -227,7 +254,8 @@ static tess_status load_weights(struct tess_checkpoint *c)
 
 	if (!single || !index || !torch || !torch_index)
 		return TESS_ENOMEM;
-	if (!access(single, F_OK))
+	c->indexed = access(single, F_OK) != 0;
+	if (!c->indexed)
 		return load_single_file(c, single);
 	if (!access(index, F_OK))
 		return load_sharded_files(c, index);

@@ -366,6 +366,8 @@ tess_status tess_generation_make(const char *path, const json_t *generation,
 	if (!st)
 		st = tess_json_get_int(path, o, "max_new_tokens", 1, INT32_MAX, &g.max_new_tokens);
 	if (!st)
+		st = tess_json_get_int(path, o, "max_length", 1, INT32_MAX, &g.max_length);
+	if (!st)
 		*out = g;
 	return st;
 }

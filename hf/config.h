@@ -42,6 +42,7 @@ struct tess_generation_config { /* the sampling that the checkpoint asks for */
 	double temperature, top_p, min_p, repetition_penalty; /* 1, 1, 0, 1: no effect */
 	int64_t top_k; /* 0: all */
 	int64_t max_new_tokens; /* 0: not given */
+	int64_t max_length; /* of prompt and new tokens, without max_new_tokens; 0: not given */
 };
 
 /*

@@ -61,15 +61,29 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
 	return stop ? TESS_OK : TESS_ENOMEM;
 }
 
+/* By the checkpoint, after `n` ids; one at least, as in transformers. */
+static int64_t choose_token_limit(const struct tess_generation_config *g, int64_t n)
+{
+	if (g->max_new_tokens || !g->max_length)
+		return g->max_new_tokens ? g->max_new_tokens : MAX_TOKENS;
+	if (n >= g->max_length)
+		tess_log(TESS_WARN, "generate",
+		         "max_length of generation_config.json is %lld, and the prompt has %lld "
+		         "tokens: one token follows it; give --max-tokens",
+		         (long long)g->max_length, (long long)n);
+	return n < g->max_length ? g->max_length - n : 1;
+}
+
 /* Within the positions of a text: the last id is not fed back, and needs none. */
 static tess_status limit_tokens(const struct tess_request_source *source,
                                 const struct tess_request *r, int64_t before,
                                 struct tess_shared_request *out)
 {
-	int64_t preset = source->generation->max_new_tokens, n = before + out->nids;
-	int64_t want = r->max_tokens > 0 ? r->max_tokens : preset ? preset : MAX_TOKENS;
+	int64_t n = before + out->nids;
 
-	out->max_tokens = r->max_tokens < 0 ? 0 : want;
+	out->max_tokens = r->max_tokens < 0   ? 0
+	                  : r->max_tokens > 0 ? r->max_tokens
+	                                      : choose_token_limit(source->generation, n);
 	if (!source->positions || n + out->max_tokens <= source->positions + 1)
 		return TESS_OK;
 	if (tess_prompt_check_length(n, source->positions))

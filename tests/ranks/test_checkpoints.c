@@ -242,6 +242,54 @@ START_TEST(warns_once)
 }
 END_TEST
 
+/* An index beside model.safetensors whose files are all there. */
+START_TEST(warns_of_two_copies)
+{
+	static const char index[] = "twice/model.safetensors.index.json";
+	char digest[65];
+
+	write_changed_checkpoint("twice", "{}", "{}");
+	scratch_write_text(index, "{\"weight_map\": {\"a\": \"model.safetensors\"}}");
+	expect_accepted("twice", "", NULL, digest);
+	scratch_write_text(index, "{\"weight_map\": {\"a\": \"part.safetensors\"}}");
+	expect_accepted("twice", "", NULL, digest);
+	scratch_write_text("twice/part.safetensors", "");
+	expect_accepted("twice", "", "/twice/model.safetensors is used, and not the 1 files of ",
+	                digest);
+	expect_accepted("twice", "",
+	                "/twice/model.safetensors.index.json beside it; remove what is stale",
+	                digest);
+}
+END_TEST
+
+static const struct {
+	const char *generation, *args;
+	int ids;
+	const char *warning;
+} limits[] = {
+	{ "{\"max_length\": 20}", "--ids 1,403,2,3,4", 15, NULL },
+	{ "{\"max_length\": 20, \"max_new_tokens\": 7}", "--ids 1,403,2,3,4", 7, NULL },
+	{ "{\"max_length\": 20}", "--ids 1,403 --max-tokens 3", 3, NULL },
+	{ "{\"max_length\": 5}", "--ids 1,403,2,3,4", 1,
+	  "max_length of generation_config.json is 5, and the prompt has 5 tokens" },
+};
+
+START_TEST(limits_new_tokens)
+{
+	char text[TEXT], args[128];
+	int n = 1;
+
+	write_changed_checkpoint("limit", "{}", limits[_i].generation);
+	snprintf(args, sizeof args, "--temperature 0 --ignore-eos --json %s", limits[_i].args);
+	ck_assert_msg(!run_on_checkpoint("generate", "limit", args, false, text), "%s", text);
+	if (limits[_i].warning)
+		expect_said_once(text, limits[_i].warning);
+	for (const char *at = strchr(strstr(text, "\"ids\":["), '['); *at != ']'; at++)
+		n += *at == ',';
+	ck_assert_int_eq(n, limits[_i].ids);
+}
+END_TEST
+
 /* The second layer's weight of that name has one element that is not finite. */
 static void write_odd_weight(const char *folder, const char *module)
 {
@@ -374,6 +422,8 @@ int main(void)
 	tcase_add_test(t, knows_tied_heads);
 	tcase_add_loop_test(t, refuses_before_ranks_start, 0, (int)(sizeof bad / sizeof *bad));
 	tcase_add_test(t, warns_once);
+	tcase_add_test(t, warns_of_two_copies);
+	tcase_add_loop_test(t, limits_new_tokens, 0, (int)(sizeof limits / sizeof *limits));
 	tcase_add_loop_test(t, names_the_odd_weight, 0,
 	                    (int)(sizeof odd_weights / sizeof *odd_weights));
 	tcase_add_test(t, any_alignment);

@@ -133,7 +133,7 @@ START_TEST(reads_generation)
 	ck_assert(g.bos == -1 && g.pad == -1 && g.neos == 0 && !g.sample && g.temperature == 1 &&
 	          g.top_k == 50);
 	ck_assert(g.top_p == 1 && g.min_p == 0 && g.repetition_penalty == 1 &&
-	          g.max_new_tokens == 0);
+	          g.max_new_tokens == 0 && g.max_length == 0);
 	g = read_generation(
 		NULL, "{\"bos_token_id\": 1, \"eos_token_id\": [2, 76], \"pad_token_id\": null}");
 	ck_assert(g.bos == 1 && g.pad == -1 && g.neos == 2 && g.eos[0] == 2 && g.eos[1] == 76);
