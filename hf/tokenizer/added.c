@@ -110,6 +110,92 @@ tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids)
 	return TESS_OK;
 }
 
+static bool has_content(const json_t *list, const char *content)
+{
+	json_t *t;
+	size_t i;
+
+	json_array_foreach(list, i, t) {
+		const char *s = json_string_value(json_object_get(t, "content"));
+
+		if (s && !strcmp(s, content))
+			return true;
+	}
+	return false;
+}
+
+static json_int_t find_next_id(const json_t *list, const json_t *vocab)
+{
+	json_int_t next = (json_int_t)json_object_size(vocab);
+	json_t *t;
+	size_t i;
+
+	json_array_foreach(list, i, t) {
+		json_int_t id = json_integer_value(json_object_get(t, "id"));
+
+		next = id >= next ? id + 1 : next;
+	}
+	return next;
+}
+
+static tess_status append_token(json_t *list, const json_t *vocab, const json_t *token)
+{
+	static const char *const keys[] = { "content", "single_word", "lstrip",
+		                            "rstrip",  "normalized",  "special" };
+	const char *content = json_string_value(json_object_get(token, "content"));
+	json_t *known, *to;
+	int failed = 0;
+
+	if (!content || has_content(list, content))
+		return TESS_OK;
+	known = json_object_get(vocab, content);
+	to = json_object();
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *value = json_object_get(token, keys[i]);
+
+		failed |= value && json_object_set(to, keys[i], value);
+	}
+	failed |= json_object_set_new(
+		to, "id", known ? json_incref(known) : json_integer(find_next_id(list, vocab)));
+	failed |= json_array_append_new(list, to);
+	return failed ? tess_fail(TESS_ENOMEM, "out of memory") : TESS_OK;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+	long x = strtol(*(const char *const *)a, NULL, 10),
+	     y = strtol(*(const char *const *)b, NULL, 10);
+
+	return (x > y) - (x < y);
+}
+
+tess_status tess_added_extend(json_t *tokenizer, const json_t *config)
+{
+	const json_t *decoder = json_object_get(config, "added_tokens_decoder");
+	const json_t *vocab = json_object_get(json_object_get(tokenizer, "model"), "vocab");
+	json_t *list = json_object_get(tokenizer, "added_tokens"), *token;
+	size_t n = json_object_size(decoder);
+	tess_status st = TESS_OK;
+	const char **ids, *id;
+
+	if (!n || !json_is_object(tokenizer) || (list && !json_is_array(list)))
+		return TESS_OK;
+	if (!list && json_object_set_new(tokenizer, "added_tokens", json_array()))
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	list = json_object_get(tokenizer, "added_tokens");
+	ids = calloc(n, sizeof *ids);
+	if (!ids)
+		return tess_fail(TESS_ENOMEM, "out of memory: %zu added tokens", n);
+	n = 0;
+	json_object_foreach((json_t *)decoder, id, token)
+		ids[n++] = id;
+	qsort(ids, n, sizeof *ids, compare_ids);
+	for (size_t i = 0; i < n && !st; i++)
+		st = append_token(list, vocab, json_object_get(decoder, ids[i]));
+	free(ids);
+	return st;
+}
+
 static tess_status parse_added_token(const json_t *t, const struct tess_normalizer *norm,
                                      struct tess_scan *scan, struct tess_vocab *v,
                                      struct tess_added *out)

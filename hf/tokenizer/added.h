@@ -17,6 +17,13 @@ struct tess_added {
 	struct tess_trie raw, normal; /* found in the original and in the normalized text */
 };
 
+/*
+ * Adds to `added_tokens` of tokenizer.json the tokens that only `added_tokens_decoder` of
+ * tokenizer_config.json has, as transformers does: by id, each with the id that the vocabulary
+ * gives it, else the next free one.
+ */
+tess_status tess_added_extend(json_t *tokenizer, const json_t *config);
+
 /* The number of tokens of `added_tokens`, and one more than their largest id. */
 tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids);
 

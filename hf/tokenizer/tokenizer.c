@@ -115,23 +115,35 @@ tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
 	return st ? st : open_tokenizer_json(name, root, out);
 }
 
-static tess_status read_tokenizer_config(const char *path, struct tess_tokenizer *t)
+/* Opens the tokenizer of `root`, completed by tokenizer_config.json where that is there. */
+static tess_status open_with_config(const char *name, json_t *root, const char *path,
+                                    struct tess_tokenizer **out)
 {
-	json_t *config;
+	struct tess_tokenizer *t = NULL;
+	json_t *config = NULL;
 	tess_status st = tess_json_load_as_real(path, CONFIG_BYTES_MAX, &config);
 
-	if (st == TESS_ENOENT)
-		return TESS_OK;
+	if (st && st != TESS_ENOENT)
+		return json_decref(root), st;
+	st = config ? tess_added_extend(root, config) : TESS_OK;
 	if (st)
-		return st;
-	st = tess_post_read_config(config, &t->vocab, &t->post);
+		json_decref(root);
+	else
+		st = open_tokenizer_json(name, root, &t);
+	if (!st && config) {
+		st = tess_post_read_config(config, &t->vocab, &t->post);
+		st = st ? tess_fail_in(st, "%s", path) : st;
+	}
 	json_decref(config);
-	return st ? tess_fail_in(st, "%s", path) : TESS_OK;
+	if (st)
+		tess_tokenizer_close(t);
+	else
+		*out = t;
+	return st;
 }
 
 tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 {
-	struct tess_tokenizer *t = NULL;
 	char *file = NULL, *config = NULL;
 	const char *slash = strrchr(path, '/');
 	struct stat about;
@@ -147,14 +159,7 @@ tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 	st = file && config ? tess_json_load(file, TOKENIZER_BYTES_MAX, &root)
 	                    : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
-		st = open_tokenizer_json(file, root, &t);
-	if (!st)
-		st = read_tokenizer_config(config, t);
-	if (!st) {
-		*out = t;
-		t = NULL;
-	}
-	tess_tokenizer_close(t);
+		st = open_with_config(file, root, config, out);
 	free(file);
 	free(config);
 	return st;

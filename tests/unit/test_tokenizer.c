@@ -390,6 +390,32 @@ START_TEST(config_says_what_begins_and_ends_a_text)
 }
 END_TEST
 
+/* The second gets the id of the vocabulary; the key orders them, and is no id of its own. */
+START_TEST(config_adds_tokens)
+{
+	static const char config[] =
+		"{\"added_tokens_decoder\": {\"1\": {\"content\": \"<s>\", \"special\": true}, "
+		"\"600\": {\"content\": \"<late>\", \"normalized\": false}, "
+		"\"599\": {\"content\": \"\u2581Once\", \"normalized\": false}, "
+		"\"513\": {\"content\": \"<|end|>\", \"special\": true}}, "
+		"\"eos_token\": \"<|end|>\"}";
+	int32_t *ids, eos;
+	struct tess_tokenizer *t;
+	size_t n;
+
+	ck_assert_msg(!encode_with_config(config, &ids, &n, &eos), "%s", tess_error());
+	free(ids);
+	ck_assert_int_eq(eos, 512);
+	ck_assert_int_eq(tess_tokenizer_open(scratch_format_path("tokenizer.json"), &t), 0);
+	ck_assert_int_eq(tess_tokenizer_encode(t, "a<|end|><late>", 14, false, &ids, &n), TESS_OK);
+	ck_assert(n >= 3 && ids[n - 2] == 512 && ids[n - 1] == 513);
+	ck_assert_int_eq(tess_tokenizer_token_to_id(t, "\u2581Once"), 403);
+	ck_assert(tess_tokenizer_is_special(t, 512) && !tess_tokenizer_is_special(t, 513));
+	free(ids);
+	tess_tokenizer_close(t);
+}
+END_TEST
+
 START_TEST(no_tokenizer)
 {
 	struct tess_tokenizer *t = NULL;
@@ -405,4 +431,4 @@ SCRATCH_MAIN("tokenizer", stories_encodes_as_hugging_face_does,
              gpt2_encodes_as_its_own_encoder_does, steps_do_as_in_hugging_face, text_comes_back,
              any_ids_stream_to_the_text_they_decode_to, texts_are_continued, no_megabyte_is_slow,
              tokens_have_names, texts_that_are_no_text, config_says_what_begins_and_ends_a_text,
-             no_tokenizer)
+             config_adds_tokens, no_tokenizer)
