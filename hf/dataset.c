@@ -382,12 +382,29 @@ static tess_status check_dataset_options(const struct tess_dataset_options *o)
 	return TESS_OK;
 }
 
+static tess_status check_dataset_files(const char *const *files, int32_t n,
+                                       const struct tess_dataset_options *options)
+{
+	if (!options)
+		return tess_fail(TESS_EINVAL, "a data set without options");
+	if (n < 0 || (n && !files))
+		return tess_fail(TESS_EINVAL,
+		                 "a data set of %d files%s; give a list and its length", (int)n,
+		                 files ? "" : " without a list");
+	for (int32_t i = 0; i < n; i++)
+		if (!files[i])
+			return tess_fail(TESS_EINVAL, "a data set: file %d is NULL", (int)i);
+	return TESS_OK;
+}
+
 tess_status tess_dataset_open(const char *const *files, int32_t n,
                               const struct tess_dataset_options *options, struct tess_dataset **out)
 {
 	struct tess_dataset *d;
-	tess_status st = check_dataset_options(options);
+	tess_status st = check_dataset_files(files, n, options);
 
+	if (!st)
+		st = check_dataset_options(options);
 	if (st)
 		return st;
 	d = calloc(1, sizeof *d);

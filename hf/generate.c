@@ -1,6 +1,7 @@
 /* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/registry/plugin_call.h"
 #include "hf/requests.h"
 #include "hf/session.h"
 #include "hf/tokenizer/tokenizer.h"
@@ -45,6 +46,8 @@ void tess_sequence_close(struct tess_sequence *q)
 	if (!q)
 		return;
 	s = q->owner;
+	if (tess_session_refuse_close(s))
+		return;
 	s->sequences[q->number] = NULL;
 	tess_sequence_free(q);
 }
@@ -70,6 +73,7 @@ static tess_status check_input(struct tess_session *s, const struct tess_input *
 {
 	const struct tess_input *in = &inputs[i];
 	struct tess_sequence *q = find_sequence(s, in->sequence);
+	int64_t most;
 
 	if (!q)
 		return tess_fail(TESS_EINVAL, "the sequence is not open in this session");
@@ -77,21 +81,48 @@ static tess_status check_input(struct tess_session *s, const struct tess_input *
 		if (inputs[k].sequence == q)
 			return tess_fail(TESS_EINVAL, "inputs %d and %d are of one sequence",
 			                 (int)k, (int)i);
-	if (in->n < 0 || (in->nselected && in->nselected != 1 && in->nselected != in->n) ||
+	if (in->n < 0 || in->n > INT32_MAX || (in->n && !in->ids))
+		return tess_fail(TESS_EINVAL, "input %d: %lld ids%s; give a list and its length",
+		                 (int)i, (long long)in->n, in->ids ? "" : " without a list");
+	most = tess_runner_positions(s->runner);
+	if (most && q->nids + in->n > most) /* before any is read */
+		return tess_fail(TESS_EINVAL,
+		                 "%lld positions are too many; at most %lld are possible",
+		                 (long long)(q->nids + in->n), (long long)most);
+	if (in->nselected < 0 || (in->nselected && in->nselected != 1 && in->nselected != in->n) ||
 	    in->nselected > in->n + q->nids - q->ncached)
 		return tess_fail(TESS_EINVAL, "logits of %lld of %lld ids; use 0, 1 or all",
 		                 (long long)in->nselected, (long long)in->n);
 	return tess_ids_check(in->ids, in->n, q->nids, tess_runner_vocabulary(s->runner));
 }
 
+/* What needs no input: the same on all ranks, so that none waits for another. */
+static tess_status check_session_step(struct tess_session *s, const struct tess_input *inputs,
+                                      int32_t n, int32_t root, const float **logits)
+{
+	if (!s || !logits)
+		return tess_fail(TESS_EINVAL, "a step without %s", s ? "`logits`" : "a session");
+	if (n < 0 || (n && !inputs))
+		return tess_fail(TESS_EINVAL, "%d inputs%s; give a list and its length", (int)n,
+		                 inputs ? "" : " without a list");
+	if (root < -1 || root >= tess_group_size(tess_runner_group(s->runner)))
+		return tess_fail(TESS_EINVAL, "logits on rank %d of %d; -1: on all", (int)root,
+		                 (int)tess_group_size(tess_runner_group(s->runner)));
+	return TESS_OK;
+}
+
 tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
                               int32_t root, const float **logits)
 {
-	struct tess_rows *rows = calloc((size_t)n + 1, sizeof *rows);
-	tess_status st = !rows    ? tess_fail(TESS_ENOMEM, "out of memory")
-	                 : logits ? TESS_OK
-	                          : tess_fail(TESS_EINVAL, "a step without `logits`");
+	struct tess_rows *rows;
 	int32_t nrows = 0, nappended = 0;
+	tess_status st = check_session_step(s, inputs, n, root, logits);
+
+	if (st)
+		return st;
+	rows = calloc((size_t)n + 1, sizeof *rows);
+	if (!rows)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
 
 	for (int32_t i = 0; i < n && !st; i++)
 		st = check_input(s, inputs, i);
@@ -108,8 +139,7 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
 		if (q->slot >= 0 && pending)
 			rows[nrows++] = tess_sequence_get_rows(q, pending, in->nselected);
 	}
-	if (logits)
-		*logits = NULL;
+	*logits = NULL;
 	if (!st && nrows)
 		st = tess_runner_step(s->runner, rows, nrows, root, logits);
 	if (s->nreplicas > 1)
@@ -129,13 +159,20 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
 tess_status tess_logits_save(const char *path, const float *logits, int64_t n, int64_t vocabulary)
 {
 	int64_t shape[2] = { n, vocabulary };
+	int64_t bytes;
 	struct tess_slice slice = { .name = "logits",
 		                    .dtype = TESS_F32,
 		                    .ndim = 2,
 		                    .shape = shape,
 		                    .data = logits,
-		                    .bytes = (uint64_t)(n * vocabulary) * sizeof *logits };
+		                    .bytes = (uint64_t)n * (uint64_t)vocabulary * sizeof *logits };
 
+	if (!path || (n && !logits) || n < 0 || vocabulary < 1 ||
+	    __builtin_mul_overflow(n, vocabulary, &bytes) ||
+	    __builtin_mul_overflow(bytes, (int64_t)sizeof *logits, &bytes))
+		return tess_fail(TESS_EINVAL, "%s: %lld rows of %lld logits%s cannot be written",
+		                 path ? path : "no path", (long long)n, (long long)vocabulary,
+		                 logits ? "" : " at NULL");
 	return tess_safetensors_write(path, 1, &slice);
 }
 
@@ -160,6 +197,30 @@ struct session_generation {
 	struct tess_generate_request *mine;
 	struct tess_generate_result *results;
 };
+
+/* What a callback has returned, and whether it closed what runs. */
+static int check_callback_answer(const struct session_generation *g, const char *name, int answer)
+{
+	if (g->s->closed_inside)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: a sequence or session was closed inside a callback; close it "
+		                 "after tess_session_generate",
+		                 name);
+	if (answer > TESS_END_ALL || answer < TESS_EBUG)
+		return tess_fail(TESS_EINVAL,
+		                 "%s returned %d, which is no answer; return TESS_GO_ON, "
+		                 "TESS_END_ONE, TESS_END_ALL or what tess_fail returns",
+		                 name, answer);
+	if (answer < 0 && !*tess_error())
+		tess_fail(answer, "%s returned %d without a sentence; fail through tess_fail", name,
+		          answer);
+	return answer;
+}
+
+#define CALL_BACK(g, function, ...) \
+	(tess_error_clear(), check_callback_answer((g), #function, \
+	                                           TESS_PLUGIN_VALUE_QUICK((g)->how.function( \
+							   (g)->how.self, __VA_ARGS__))))
 
 /* A decoder that has read what the text holds so far. */
 static tess_status open_text_decoder(const struct session_generation *g, struct text *t)
@@ -187,14 +248,15 @@ static int push_token(void *self, int64_t i, int32_t id, const float *logits)
 		st = tess_decode_stream_push(t->decoder, id, &bytes, &n);
 	if (st || !g->how.on_token)
 		return st;
-	return g->how.on_token(g->how.self, t->request, id, logits, bytes, n);
+	return CALL_BACK(g, on_token, t->request, id, logits, bytes, n);
 }
 
 static int push_logits(void *self, int64_t i, const float *logits, int64_t n)
 {
 	struct session_generation *g = self;
 
-	return g->how.on_logits ? g->how.on_logits(g->how.self, g->text[i].request, logits, n) : 0;
+	return g->how.on_logits ? CALL_BACK(g, on_logits, g->text[i].request, logits, n)
+	                        : TESS_GO_ON;
 }
 
 static int end_request_text(void *self, int64_t i, const struct tess_generate_result *r,
@@ -218,7 +280,7 @@ static int end_request_text(void *self, int64_t i, const struct tess_generate_re
 	int answer = st;
 
 	if (!st && g->how.on_end)
-		answer = g->how.on_end(g->how.self, t->request, &result, bytes, n);
+		answer = CALL_BACK(g, on_end, t->request, &result, bytes, n);
 	tess_decode_stream_close(t->decoder);
 	t->decoder = NULL;
 	return answer;
@@ -228,7 +290,11 @@ static int end_step(void *self)
 {
 	struct session_generation *g = self;
 
-	return g->how.on_step ? g->how.on_step(g->how.self) : TESS_GO_ON;
+	if (!g->how.on_step)
+		return TESS_GO_ON;
+	tess_error_clear();
+	return check_callback_answer(g, "on_step",
+	                             TESS_PLUGIN_VALUE_QUICK(g->how.on_step(g->how.self)));
 }
 
 static int64_t find_shared_sequence(void *self, const struct tess_sequence *q, int32_t *replica,
@@ -259,6 +325,9 @@ static tess_status prepare_requests(struct session_generation *g, struct tess_ar
 	};
 	tess_status st = TESS_OK;
 
+	if (tess_group_rank(s->all) == 0 && (g->n < 0 || g->n > INT32_MAX || (g->n && !requests)))
+		return tess_fail(TESS_EINVAL, "%lld requests%s; give a list and its length",
+		                 (long long)g->n, requests ? "" : " without a list");
 	if (tess_group_rank(tess_runner_group(s->runner)) == 0)
 		st = tess_session_get_tokenizer(s, &tokenizer);
 	if (st == TESS_ENOENT)
@@ -334,7 +403,12 @@ static tess_status run_requests(struct session_generation *g)
 		.batch = g->how.batch,
 		.callbacks = { g, push_token, push_logits, end_request_text, end_step },
 	};
-	tess_status st = tess_generate_run(g->s->runner, g->mine, g->nmine, &options, g->results);
+	tess_status st;
+
+	g->s->ngenerating++;
+	st = tess_generate_run(g->s->runner, g->mine, g->nmine, &options, g->results);
+	if (!--g->s->ngenerating)
+		g->s->closed_inside = false;
 
 	for (int64_t i = 0; i < g->nmine; i++) /* after a failure */
 		tess_decode_stream_close(g->text[i].decoder);
@@ -352,8 +426,13 @@ tess_status tess_session_generate(struct tess_session *s,
 	struct tess_arena arena = { 0 };
 	tess_status st;
 
+	if (!s)
+		return tess_fail(TESS_EINVAL, "tess_session_generate: the session is NULL");
 	st = how ? tess_sized_copy("tess_generation", how, &g.how, sizeof g.how)
 	         : tess_fail(TESS_EINVAL, "texts are generated without a tess_generation");
+	if (!st && (g.how.batch < 0 || g.how.chunk < 0))
+		st = tess_fail(TESS_EINVAL, "batch %d, chunk %lld: use 0 or more", (int)g.how.batch,
+		               (long long)g.how.chunk);
 	if (!st)
 		st = prepare_requests(&g, &arena, requests);
 	st = tess_group_agree_status(s->all, st, "requests");

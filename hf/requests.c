@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { MAX_TOKENS = 256 }; /* where neither the caller nor the checkpoint says */
+static const int64_t TOKENS_LIMIT = (int64_t)1 << 40; /* sums of it do not overflow */
 
 tess_status tess_prompt_check_length(int64_t n, int64_t positions)
 {
@@ -30,6 +31,15 @@ static tess_status encode_request(struct tess_arena *arena,
 	size_t n = (size_t)r->nids;
 	tess_status st = TESS_OK;
 
+	if (r->nids < 0 || (r->nids && !r->ids))
+		return tess_fail(TESS_EINVAL, "nids %lld%s; give a list and its length",
+		                 (long long)r->nids, r->ids ? "" : " without ids");
+	if ((r->ntext && !r->text) || r->ntext > INT32_MAX)
+		return tess_fail(TESS_EINVAL, "ntext %llu%s; a text has at most %d bytes",
+		                 (unsigned long long)r->ntext, r->text ? "" : " without text",
+		                 INT32_MAX);
+	if (tess_prompt_check_length(r->nids, source->positions ? source->positions : INT32_MAX))
+		return TESS_EINVAL; /* before any is read */
 	if (r->ids && r->text)
 		return tess_fail(TESS_EINVAL, "a prompt is a text or ids, not both");
 	if (!r->ids && !source->tokenizer)
@@ -52,7 +62,15 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
                                  const struct tess_request *r, struct tess_shared_request *out)
 {
 	int64_t n = r->stop ? r->nstop : source->generation->neos;
-	int32_t *stop = TESS_NEW(arena, int32_t, n + 1);
+	int32_t *stop;
+
+	if (r->nstop < 0 || (r->nstop && !r->stop) || r->nstop > source->vocabulary)
+		return tess_fail(TESS_EINVAL,
+		                 "nstop %lld%s; give a list and its length, at most the "
+		                 "vocabulary of %lld",
+		                 (long long)r->nstop, r->stop ? "" : " without stop",
+		                 (long long)source->vocabulary);
+	stop = TESS_NEW(arena, int32_t, n + 1);
 
 	for (int64_t i = 0; i < n && stop; i++)
 		stop[i] = r->stop ? r->stop[i] : (int32_t)source->generation->eos[i];
@@ -80,10 +98,11 @@ static tess_status limit_tokens(const struct tess_request_source *source,
                                 struct tess_shared_request *out)
 {
 	int64_t n = before + out->nids;
+	int64_t want =
+		r->max_tokens > 0 ? r->max_tokens : choose_token_limit(source->generation, n);
 
-	out->max_tokens = r->max_tokens < 0   ? 0
-	                  : r->max_tokens > 0 ? r->max_tokens
-	                                      : choose_token_limit(source->generation, n);
+	want = want < TOKENS_LIMIT ? want : TOKENS_LIMIT;
+	out->max_tokens = r->max_tokens < 0 ? 0 : want;
 	if (!source->positions || n + out->max_tokens <= source->positions + 1)
 		return TESS_OK;
 	if (tess_prompt_check_length(n, source->positions))
@@ -106,8 +125,6 @@ static tess_status prepare_request(struct tess_arena *arena,
 	out->sampling = r->sampling ? *r->sampling
 	                            : tess_generation_config_get_sampling(source->generation);
 	out->flags = r->flags;
-	out->sequence = -1;
-	out->replica = -1;
 	if (r->sequence) {
 		out->sequence =
 			source->find_sequence(source->self, r->sequence, &out->replica, &before);
@@ -161,6 +178,7 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 	for (int64_t i = 0; i < n; i++) {
 		struct tess_request r = { 0 }; /* fields that the caller does not know */
 
+		list[i].sequence = list[i].replica = -1;
 		list[i].status =
 			requests[i] ? tess_sized_copy("tess_request", requests[i], &r, sizeof r)
 				    : tess_fail(TESS_EINVAL, "request %lld is NULL", (long long)i);

@@ -257,9 +257,15 @@ tess_status tess_session_open(struct tess_mesh *mesh, const char *dir,
 	return st;
 }
 
+bool tess_session_refuse_close(struct tess_session *s)
+{
+	s->closed_inside |= s->ngenerating > 0;
+	return s->ngenerating > 0;
+}
+
 void tess_session_close(struct tess_session *s)
 {
-	if (!s)
+	if (!s || tess_session_refuse_close(s))
 		return;
 	for (int64_t i = 0; i < s->nsequences; i++)
 		tess_sequence_free(s->sequences[i]);
@@ -360,7 +366,7 @@ tess_status tess_session_check_prompt(const struct tess_session_info *info, cons
 {
 	tess_status st;
 
-	if (n < 1)
+	if (!info || n < 1 || !ids)
 		return tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
 	st = tess_prompt_check_length(n, info->positions);
 	return st ? st : tess_ids_check(ids, n, 0, info->vocabulary);

@@ -58,7 +58,12 @@ struct tess_session { /* on one rank */
 	struct tess_tokenizer *tokenizer; /* NULL: not opened */
 	struct tess_sequence **sequences; /* by their numbers; NULL: closed */
 	int64_t nsequences;
+	int32_t ngenerating; /* calls of tess_session_generate that run */
+	bool closed_inside; /* a callback has tried to close it or a sequence */
 };
 
 struct tess_runner *tess_session_runner(struct tess_session *s);
+/* Whether a callback runs, which may not close the session or its sequences. */
+bool tess_session_refuse_close(struct tess_session *s);
+
 #endif

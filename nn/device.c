@@ -6,7 +6,7 @@
 #include "core/group/cpus.h"
 #include "core/group/group.h"
 #include "core/registry/registry.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 		st = tess_plugin_find_device(name, device);
 	if (st)
 		return st;
-	count = (*device)->count();
+	count = TESS_PLUGIN_VALUE((*device)->count());
 	if (count < 1)
 		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
 	if (at >= count)
@@ -60,7 +60,7 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
                              struct tess_group *group, struct tess_opened_device *out)
 {
 	struct tess_opened_device d = { .table = device, .nthreads = threads };
-	int32_t local, ranks, count = device->count();
+	int32_t local, ranks, count = TESS_PLUGIN_VALUE(device->count());
 	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
 
 	d.index = st ? 0 : index < 0 ? local % count : index;
@@ -92,10 +92,10 @@ void tess_device_close(struct tess_opened_device *d)
 		return;
 	tess_device_drain(d);
 	if (d->call_stream)
-		d->table->stream_close(d->self, d->call_stream);
+		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->call_stream));
 	if (d->stream)
-		d->table->stream_close(d->self, d->stream);
-	d->table->close(d->self);
+		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->stream));
+	TESS_PLUGIN_DO(d->table->close(d->self));
 	*d = (struct tess_opened_device){ 0 };
 }
 
@@ -140,13 +140,13 @@ tess_status tess_device_alloc(const struct tess_opened_device *d, const char *wh
 void tess_device_free(const struct tess_opened_device *d, void *p)
 {
 	if (p)
-		d->table->free(d->self, p);
+		TESS_PLUGIN_DO(d->table->free(d->self, p));
 }
 
 tess_status tess_device_copy(const struct tess_opened_device *d, const char *where, void *dst,
                              const void *src, uint64_t bytes)
 {
-	return TESS_PLUGIN_CALL(d->table, where, copy, d->self, dst, src, bytes, d->stream);
+	return TESS_PLUGIN_CALL_QUICK(d->table, where, copy, d->self, dst, src, bytes, d->stream);
 }
 
 tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
@@ -174,7 +174,7 @@ tess_status tess_device_sync(const struct tess_opened_device *d, const char *whe
 	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
 	if (!st)
-		return TESS_PLUGIN_CALL(d->table, where, sync, d->self, d->stream);
+		return TESS_PLUGIN_CALL_QUICK(d->table, where, sync, d->self, d->stream);
 	tess_device_drain(d); /* copies write to memory of callers */
 	return st;
 }
@@ -188,9 +188,9 @@ void tess_device_drain(const struct tess_opened_device *d)
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
 	if (d->world)
 		tess_world_drain_device(d->world, d->self);
-	d->table->sync(d->self, d->stream);
+	TESS_PLUGIN_DO(d->table->sync(d->self, d->stream));
 	if (d->call_stream)
-		d->table->sync(d->self, d->call_stream);
+		TESS_PLUGIN_DO(d->table->sync(d->self, d->call_stream));
 	tess_fail(TESS_OK, "%s", sentence);
 }
 

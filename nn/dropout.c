@@ -63,6 +63,10 @@ static struct tess_tensor *record_dropout(struct tess_nn *nn, struct tess_tensor
 
 	if (!tess_recorder_check_rows(r, "dropout", x))
 		return NULL;
+	if (!(rate >= 0 && rate < 1)) /* in inference, too */
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a dropout of %g; use 0 or more, and less than 1",
+		                          x->module, rate);
 	rate = tess_recorder_choose_dropout(r, x->module, rate, 1, &site);
 	if (rate == 0)
 		return r->status ? NULL : x;

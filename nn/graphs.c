@@ -2,7 +2,7 @@
 
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,8 @@ static void close_graphs(struct tess_graphs *g)
 {
 	for (int32_t i = 0; i < g->n; i++) {
 		if (g->run[i].graph)
-			g->device->table->graph_close(g->device->self, g->run[i].graph);
+			TESS_PLUGIN_DO(
+				g->device->table->graph_close(g->device->self, g->run[i].graph));
 		g->run[i] = (struct tess_run_graph){ 0 };
 	}
 }
@@ -79,7 +80,7 @@ static void capture_steps(struct tess_run_graph *run, const struct tess_rank_pro
 		if (!ended && !st)
 			run->graph = graph;
 		else if (!ended)
-			d->table->graph_close(d->self, graph);
+			TESS_PLUGIN_DO(d->table->graph_close(d->self, graph));
 		st = st ? TESS_OK : ended;
 	}
 	if (st)
@@ -128,7 +129,8 @@ static tess_status replay_run(const struct tess_graphs *g, const struct tess_run
                               const char *where)
 {
 	const struct tess_opened_device *d = g->device;
-	tess_status st = TESS_PLUGIN_CALL(d->table, where, replay, d->self, run->graph, d->stream);
+	tess_status st =
+		TESS_PLUGIN_CALL_QUICK(d->table, where, replay, d->self, run->graph, d->stream);
 
 	for (int32_t i = 0; i < TESS_MESH_DIMS && !st; i++)
 		if (run->calls[i].n)

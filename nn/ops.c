@@ -2,6 +2,8 @@
 #include "core/base/status.h"
 #include "nn/recorder.h"
 
+#include <math.h>
+
 struct tess_recorder *tess_recorder_get(struct tess_nn *nn)
 {
 	return (struct tess_recorder *)nn;
@@ -129,6 +131,10 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: no kind of norm is %d; use TESS_RMS or TESS_LAYER",
 		                          tess_recorder_format_path(r, name), (int)kind);
+	if (!(eps >= 0 && eps < INFINITY))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a norm needs an eps, a number of 0 or more; not %g",
+		                          tess_recorder_format_path(r, name), eps);
 	over = heads ? make_one_unit_dim(r, "head", x->dim[1]->unit_size) : x->dim[1];
 	m = over ? tess_module_open(r, tess_recorder_format_path(r, name), "norm") : NULL;
 	x = m ? tess_module_prepare_input(r, m, x) : NULL;
@@ -231,6 +237,10 @@ static struct tess_tensor *record_scale(struct tess_nn *nn, struct tess_tensor *
 	struct tess_record *rec;
 	struct tess_tensor *y;
 
+	if (!isfinite(factor))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a scale needs a finite factor, not %g",
+		                          x ? x->module : "a scale", factor);
 	rec = record_elementwise(r, TESS_OP_SCALE, "a scale", 1, &x, &y);
 	if (!rec)
 		return NULL;

@@ -1,5 +1,6 @@
 /* ops_attention.c - records attention and the rotation of its heads by position. */
 #include "core/base/status.h"
+#include "core/registry/plugin_call.h"
 #include "nn/recorder.h"
 
 #include <string.h>
@@ -165,7 +166,8 @@ static int32_t find_kv_dtype(const struct tess_recorder *r)
 		return o->kv_dtype;
 	for (int32_t i = 0; i < r->p->nrecords && o->choose_kv_dtype; i++)
 		if (r->p->record[i]->kind == TESS_OP_LINEAR)
-			return o->choose_kv_dtype(r->p->record[i]->weight[0]->dtype) == TESS_BF16
+			return TESS_PLUGIN_VALUE(o->choose_kv_dtype(
+				       r->p->record[i]->weight[0]->dtype)) == TESS_BF16
 			               ? TESS_BF16
 			               : TESS_F32;
 	return TESS_F32;

@@ -2,7 +2,7 @@
 
 #include "core/base/math.h"
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 static double choose_number(double given, double preset)
 {
-	return given < 0 ? 0 : given > 0 ? given : preset;
+	return given < 0 ? 0 : given == 0 ? preset : given; /* NaN stays */
 }
 
 tess_status tess_optimizer_read(const struct tess_trainer_options *o, struct tess_optimizer *out)
@@ -31,7 +31,9 @@ tess_status tess_optimizer_read(const struct tess_trainer_options *o, struct tes
 		        { "eps", r.eps, INFINITY },
 		        { "momentum", r.momentum, 1 },
 		        { "weight decay", r.decay, INFINITY },
-		        { "clip", o->clip, INFINITY } };
+		        { "clip", o->clip, INFINITY },
+		        { "balance", o->balance, INFINITY },
+		        { "dropout", o->dropout < 0 ? 0 : o->dropout, 1 } };
 
 	if (r.kind != TESS_ADAMW && r.kind != TESS_SGD)
 		return tess_fail(TESS_EINVAL, "optimizer %d; use TESS_ADAMW or TESS_SGD",
@@ -116,7 +118,8 @@ static tess_status update_weight(const struct tess_optimizer *o, const struct te
 	out[op.nout - 1] = make_flat_view(apart ? rounded : NULL, w->dtype, n);
 	op.stream = s->weights.device.stream;
 	op.nnum = list_numbers(o, lr, w->ndim > 1 ? o->decay : 0, factor, step, num);
-	return n ? TESS_PLUGIN_CALL(device, w->name, run, s->weights.device.self, &op) : TESS_OK;
+	return n ? TESS_PLUGIN_CALL_QUICK(device, w->name, run, s->weights.device.self, &op)
+	         : TESS_OK;
 }
 
 tess_status tess_optimizer_update(const struct tess_optimizer *o, struct tess_parameters *s,

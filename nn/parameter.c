@@ -2,7 +2,7 @@
  * parameter.c - the parameters of a program: found in the checkpoint, placed by the module's style.
  */
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/recorder.h"
 #include "nn/storage.h"
 

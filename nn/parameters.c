@@ -1,7 +1,7 @@
 #include "nn/parameters.h"
 
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/agree.h"
 #include "nn/kept.h"
 

@@ -4,7 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/backward.h"
 #include "nn/compressed.h"
 #include "nn/pipeline.h"
@@ -556,7 +556,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 
 static tess_status record_model(struct tess_recorder *r)
 {
-	struct tess_tensor *logits = r->options->model->forward(&r->nn, r->p->ids);
+	struct tess_tensor *logits =
+		TESS_PLUGIN_VALUE(r->options->model->forward(&r->nn, r->p->ids));
 	tess_status st = finish_program(r, logits);
 
 	if (!st)
@@ -630,7 +631,7 @@ void tess_program_free(struct tess_program *p)
 		return;
 	for (int32_t i = 0; i < p->nopen_styles; i++)
 		if (p->open_styles[i].style->close)
-			p->open_styles[i].style->close(p->open_styles[i].state);
+			TESS_PLUGIN_DO(p->open_styles[i].style->close(p->open_styles[i].state));
 	arena = p->arena;
 	tess_arena_free(&arena);
 }

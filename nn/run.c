@@ -3,7 +3,7 @@
 #include "core/base/status.h"
 #include "core/group/carrier.h"
 #include "core/group/work.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/check.h"
 #include "nn/graphs.h"
 
@@ -49,8 +49,8 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 
 	if (d->call_stream) {
 		s->coll.stream = d->call_stream;
-		st = TESS_PLUGIN_CALL(d->table, s->coll.where, follow, d->self, d->call_stream,
-		                      d->stream);
+		st = TESS_PLUGIN_CALL_QUICK(d->table, s->coll.where, follow, d->self,
+		                            d->call_stream, d->stream);
 	}
 	return st ? st : tess_group_start(g, &s->coll, &s->work);
 }
@@ -115,7 +115,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
-		return TESS_PLUGIN_CALL(d->table, s->op.where, run, d->self, &s->op);
+		return TESS_PLUGIN_CALL_QUICK(d->table, s->op.where, run, d->self, &s->op);
 	case TESS_STEP_COLL:
 		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_run(get_step_group(groups, s), &s->coll);
@@ -131,7 +131,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		tess_error_clear();
 		return tess_plugin_check_returned(s->style, s->style->name,
 		                                  s->backward ? "grad" : "run", s->where,
-		                                  s->call(&s->local));
+		                                  TESS_PLUGIN_VALUE(s->call(&s->local)));
 	}
 }
 
@@ -175,8 +175,10 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 {
 	bool graph = !groups->profile && tess_graphs_begin(graphs, l, device, groups);
 	struct tess_step *under_way = NULL;
+	struct tess_thread_state before; /* a single step restores less of it */
 	tess_status st = TESS_OK;
 
+	tess_thread_state_save(&before, TESS_STATE_ALL);
 	for (int32_t i = 0, end, n = 0; i < l->nsteps && !st; i = end) {
 		end = graph ? tess_graphs_find_end(graphs, l, groups, i) : i;
 		if (end > i) {
@@ -191,6 +193,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	}
 	if (st)
 		tess_steps_abandon(under_way);
+	tess_thread_state_restore(&before);
 	return st;
 }
 
@@ -199,12 +202,15 @@ tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_
                                        const struct tess_run_groups *groups,
                                        struct tess_step **under_way)
 {
+	struct tess_thread_state before;
 	tess_status st = TESS_OK;
 
+	tess_thread_state_save(&before, TESS_STATE_ALL);
 	for (int32_t i = first; i < end && !st; i++) {
 		st = run_timed_step(l->step[i], device, groups, under_way);
 		test_steps(*under_way);
 	}
+	tess_thread_state_restore(&before);
 	if (st) {
 		tess_steps_abandon(*under_way);
 		*under_way = NULL;

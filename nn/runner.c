@@ -6,7 +6,7 @@
 #include "core/group/carrier.h"
 #include "core/group/cpus.h"
 #include "core/group/group.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/agree.h"
 #include "nn/record.h"
 #include "nn/runner_state.h"

@@ -4,7 +4,7 @@
  */
 #include "core/base/status.h"
 #include "core/group/carrier.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/agree.h"
 #include "nn/runner_state.h"
 
@@ -117,7 +117,7 @@ void tess_chooser_close(struct tess_runner *s)
 	struct tess_chooser *c = &s->chooser;
 
 	if (c->reader)
-		s->device.table->stream_close(s->device.self, c->reader);
+		TESS_PLUGIN_DO(s->device.table->stream_close(s->device.self, c->reader));
 	for (int32_t i = 0; i < 2; i++)
 		tess_device_free(&s->device, c->ids[i]);
 	tess_device_free(&s->device, c->draws);
@@ -154,7 +154,7 @@ tess_status tess_chooser_feed(struct tess_runner *s)
 
 	to.data = s->step.at.inputs;
 	to.stride[0] = 1;
-	return TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+	return TESS_PLUGIN_CALL_QUICK(s->device.table, op.where, run, s->device.self, &op);
 }
 
 tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int32_t *ids, int64_t n)
@@ -194,7 +194,8 @@ static tess_status sample_ids(struct tess_runner *s, void *logits, const struct 
 	struct tess_op op = make_sample(s, view, logits, c->ids[c->turn], rows);
 	tess_status st = send_draws(s, draws, rows);
 
-	return st ? st : TESS_PLUGIN_CALL(s->device.table, op.where, run, s->device.self, &op);
+	return st ? st
+	          : TESS_PLUGIN_CALL_QUICK(s->device.table, op.where, run, s->device.self, &op);
 }
 
 /* From the logits of a step that was queued. */
@@ -212,8 +213,8 @@ static tess_status choose_ids(struct tess_runner *s, const struct tess_shaped_pr
 	if (!st && tess_group_size(s->parts.group) > 1)
 		st = tess_group_run(s->parts.group, &call);
 	return st ? st
-	          : TESS_PLUGIN_CALL(s->device.table, call.where, mark, s->device.self,
-	                             s->device.stream, c->turn);
+	          : TESS_PLUGIN_CALL_QUICK(s->device.table, call.where, mark, s->device.self,
+	                                   s->device.stream, c->turn);
 }
 
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
@@ -239,7 +240,8 @@ static tess_status await_point(struct tess_runner *s, int32_t point)
 {
 	tess_status st;
 
-	while ((st = s->device.table->reached(s->device.self, point)) == TESS_PENDING) {
+	while ((st = TESS_PLUGIN_VALUE_QUICK(s->device.table->reached(s->device.self, point))) ==
+	       TESS_PENDING) {
 		st = tess_world_test_device(s->device.world, s->device.self);
 		if (!st)
 			st = tess_world_check(s->device.world);
@@ -260,10 +262,10 @@ tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_cho
 
 	*ids = NULL;
 	if (!st && tess_group_rank(s->parts.group) == 0) {
-		st = TESS_PLUGIN_CALL(t, "ids", copy, s->device.self, c->host, c->ids[turn],
-		                      (uint64_t)c->nrows[turn] * sizeof **ids, c->reader);
+		st = TESS_PLUGIN_CALL_QUICK(t, "ids", copy, s->device.self, c->host, c->ids[turn],
+		                            (uint64_t)c->nrows[turn] * sizeof **ids, c->reader);
 		if (!st)
-			st = TESS_PLUGIN_CALL(t, "ids", sync, s->device.self, c->reader);
+			st = TESS_PLUGIN_CALL_QUICK(t, "ids", sync, s->device.self, c->reader);
 		*ids = (const struct tess_chosen *)c->host;
 	}
 	if (st)

@@ -1,6 +1,6 @@
 /* runner_memory.c - the memory of a runner's steps: pages, inputs, rope tables, logits. */
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/agree.h"
 #include "nn/runner_state.h"
 #include "nn/storage.h"

@@ -3,7 +3,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/carrier.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/agree.h"
 #include "nn/runner.h"
 #include "nn/trainer_state.h"
@@ -119,6 +119,9 @@ tess_status tess_trainer_check(const struct tess_trainer_options *o)
 	int32_t index;
 	tess_status st = tess_optimizer_read(o, &optimizer);
 
+	if (!st && (o->threads < 0 || o->positions < 0))
+		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
+		               (int)o->threads, (long long)o->positions);
 	if (!st)
 		st = tess_runner_check_options(o->threads, 0);
 	if (!st)
@@ -300,7 +303,8 @@ static tess_status add_squares(struct tess_trainer *t, const struct tess_weight 
 	struct tess_op op = make_squares(&in, &out, w->name);
 
 	op.stream = t->device.stream;
-	return n ? TESS_PLUGIN_CALL(t->device.table, w->name, run, t->device.self, &op) : TESS_OK;
+	return n ? TESS_PLUGIN_CALL_QUICK(t->device.table, w->name, run, t->device.self, &op)
+	         : TESS_OK;
 }
 
 /* Of the elements that this rank owns; runs that follow one another are added at once. */

@@ -3,7 +3,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 #include "nn/lower.h"
 #include "nn/parts.h"
 #include "nn/compressed.h"

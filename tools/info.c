@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/group/choose.h"
 #include "core/group/cpus.h"
+#include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
 
 #include <ctype.h>
@@ -60,7 +61,7 @@ static const struct tess_device *get_offered_device(const struct tess_plugin_inf
 
 static void show_device(const struct tess_device *d)
 {
-	int n = d->count();
+	int n = TESS_PLUGIN_VALUE(d->count());
 
 	printf("      %d device%s, %s memory, weights in %s, %s sums\n", n, n == 1 ? "" : "s",
 	       get_memory_name(d), get_layout_name(d), d->exact ? "exact" : "fast");
@@ -126,7 +127,7 @@ static void show_device_choices(void)
 			const struct tess_device *d = get_offered_device(&p, k);
 			const char *name;
 
-			if (!d || d->mem == TESS_HOST || d->count() < 1)
+			if (!d || d->mem == TESS_HOST || TESS_PLUGIN_VALUE(d->count()) < 1)
 				continue;
 			name = choose_for_device(d, why);
 			printf("  memory of device %s: %s (%s)\n", d->name, *name ? name : "none",
@@ -235,10 +236,11 @@ static json_t *make_plugin_json(const struct tess_plugin_info *p)
 		                          "aliases", make_string_list(o->aliases));
 
 		if (d)
-			json_object_update_new(
-				offer, json_pack("{s:i, s:s, s:s, s:b}", "devices", (int)d->count(),
-			                         "memory", get_memory_name(d), "layout",
-			                         get_layout_name(d), "exact", d->exact));
+			json_object_update_new(offer,
+			                       json_pack("{s:i, s:s, s:s, s:b}", "devices",
+			                                 (int)TESS_PLUGIN_VALUE(d->count()),
+			                                 "memory", get_memory_name(d), "layout",
+			                                 get_layout_name(d), "exact", d->exact));
 		json_array_append_new(offers, offer);
 	}
 	return json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:o}", "file",

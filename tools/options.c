@@ -10,22 +10,7 @@
 
 tess_status tess_tool_declare_options(void)
 {
-	static const struct {
-		const char *owner;
-		const struct tess_option *table;
-	} tables[] = {
-		{ "core/registry/search.c", tess_registry_options },
-		{ "world", tess_world_options },
-		{ "nn/device.c", tess_device_options },
-		{ "nn/runner.c", tess_runner_options },
-		{ "nn/weights.c", tess_weights_options },
-		{ "hf/safetensors.c", tess_load_options },
-	};
-	tess_status st = TESS_OK;
-
-	for (size_t i = 0; i < sizeof tables / sizeof *tables && !st; i++)
-		st = tess_option_add(tables[i].owner, tables[i].table);
-	return st;
+	return tess_options_declare();
 }
 
 void tess_tool_check_environment(void)

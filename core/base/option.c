@@ -114,9 +114,19 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table)
 	return st;
 }
 
+/* A program may name an option before anything that reads it has run. */
+static struct entry *find_known_entry(const char *key)
+{
+	struct entry *e = key ? find_entry(key) : NULL;
+
+	if (!e && key && !tess_options_declare())
+		e = find_entry(key);
+	return e;
+}
+
 const char *tess_option_get(const char *key)
 {
-	struct entry *e = find_entry(key);
+	struct entry *e = find_known_entry(key);
 	const char *origin;
 
 	return e ? get_value(e, &origin) : "";
@@ -184,15 +194,19 @@ static const char *find_nearest_key(const char *word)
 
 tess_status tess_option_set(const char *key, const char *value)
 {
-	struct entry *e = find_entry(key);
-	const char *near = e ? NULL : find_nearest_key(key);
-	size_t len = strlen(value) + 1;
+	struct entry *e = find_known_entry(key);
+	const char *near = e || !key ? NULL : find_nearest_key(key);
 	struct option_value *v;
+	size_t len;
 
+	if (!key || !value)
+		return tess_fail(TESS_EINVAL, "tess_option_set: the %s is NULL",
+		                 key ? "value" : "key");
 	if (!e)
 		return tess_fail(TESS_EINVAL,
 		                 "no option %s%s%s%s; `tessera info --options` lists them", key,
 		                 near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+	len = strlen(value) + 1;
 	v = malloc(sizeof *v + len);
 	if (!v)
 		return tess_fail(TESS_ENOMEM, "out of memory for option %s", key);

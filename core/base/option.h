@@ -18,6 +18,12 @@
  */
 tess_status tess_option_add(const char *owner, const struct tess_option *table);
 
+/*
+ * Declares the tables of all files of the library, for keys that are used before their readers
+ * run. Defined in hf/options.c, which may include those files.
+ */
+tess_status tess_options_declare(void);
+
 /* The value of a declared key. Never NULL: "" for an undeclared key, which is a bug. Borrowed. */
 const char *tess_option_get(const char *key);
 

@@ -7,6 +7,15 @@
 #include <stdint.h>
 #include <unistd.h>
 
+/* Blocks all signals in this thread, and in those that it starts from then on. */
+static inline void tess_signals_block(void)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, NULL);
+}
+
 /* Starts a thread with all signals blocked: they are the program's. Returns 0, or an errno. */
 static inline int tess_thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
 {

@@ -5,7 +5,7 @@
 #include "core/group/emulate.h"
 #include "core/group/staging.h"
 #include "core/group/work.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdlib.h>
 

@@ -16,7 +16,7 @@
 #include "core/group/emulate.h"
 #include "core/group/staging.h"
 #include "core/group/work.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <string.h>
 
@@ -169,7 +169,8 @@ tess_status tess_call_query_backend(const struct tess_group *g, const struct tes
 {
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
 	struct tess_carrier by = tess_call_carrier(g, c);
-	tess_status st = by.self ? by.backend->supports(c, g->size) : TESS_ENOTSUP;
+	tess_status st =
+		by.self ? TESS_PLUGIN_VALUE(by.backend->supports(c, g->size)) : TESS_ENOTSUP;
 
 	if (st != TESS_ENOTSUP) /* ENOTSUP needs no sentence */
 		st = tess_plugin_check_returned(by.backend, by.backend->name, "supports", c->where,
@@ -331,7 +332,8 @@ static tess_status run_short_path(struct tess_group *g, const struct tess_coll *
 	shape->call.dst = c->dst;
 	shape->call.stream = c->stream;
 	shape->call.where = c->where;
-	st = g->backend->run(g->self, &shape->call, book_and_tick, &q, &work);
+	st = TESS_PLUGIN_VALUE_QUICK(
+		g->backend->run(g->self, &shape->call, book_and_tick, &q, &work));
 	if (st)
 		return finish_as_work(&q, st, work);
 	tess_flight_end(g->world->flight, q.flight, TESS_OK, q.now);

@@ -133,7 +133,7 @@ void tess_carrier_close(struct tess_group *g)
 	pthread_mutex_lock(&g->world->lock);
 	g->carrier = (struct tess_carrier){ 0 };
 	pthread_mutex_unlock(&g->world->lock);
-	by.backend->close(by.self);
+	TESS_PLUGIN_DO(by.backend->close(by.self));
 }
 
 void tess_group_detach_device(struct tess_group *g, const void *self)
@@ -263,7 +263,7 @@ tess_status tess_carrier_alloc(const struct tess_group *g, uint64_t bytes, void 
 
 void tess_carrier_free(const struct tess_group *g, void *mine)
 {
-	g->carrier.backend->free(g->carrier.self, mine);
+	TESS_PLUGIN_DO(g->carrier.backend->free(g->carrier.self, mine));
 }
 
 uint64_t tess_group_mem_kinds(const struct tess_group *g)
@@ -277,5 +277,5 @@ bool tess_call_is_direct(const struct tess_group *g, const struct tess_coll *c)
 	struct tess_carrier by = tess_call_carrier(g, c);
 
 	return c->mem == TESS_HOST || (by.self && by.backend->mem_kinds >> c->mem & 1 &&
-	                               !by.backend->supports(c, g->size));
+	                               !TESS_PLUGIN_VALUE(by.backend->supports(c, g->size)));
 }

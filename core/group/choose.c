@@ -4,7 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,6 +6,7 @@
 #include "core/base/thread.h"
 #include "core/group/choose.h"
 #include "core/group/world.h"
+#include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/wire.h"
@@ -68,7 +69,7 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 
 	if (!ends)
 		return tess_fail(TESS_ENOMEM, "no memory for the connections of %d ranks", w->size);
-	st = b->bootstrap(w->rank, w->size, deadline, &fd, ends);
+	st = TESS_PLUGIN_VALUE(b->bootstrap(w->rank, w->size, deadline, &fd, ends));
 	if (st) {
 		free(ends);
 		return tess_fail_in(st, "%s", b->name);

@@ -4,7 +4,7 @@
 #include "core/base/status.h"
 #include "core/group/carrier.h"
 #include "core/group/check.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -256,7 +256,7 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 	for (uint32_t i = 0; i < n && !st; i++) {
 		struct tess_carrier by = tess_call_carrier(g, c[i]);
 
-		if (by.self && !by.backend->supports(c[i], g->size))
+		if (by.self && !TESS_PLUGIN_VALUE(by.backend->supports(c[i], g->size)))
 			st = start_whole(g, c[i], out);
 		else
 			st = tess_emulation_start(g, c[i], out);
@@ -317,7 +317,7 @@ void tess_emulation_release(struct tess_emulation *e)
 {
 	for (; e; e = e->next) {
 		for (int32_t i = 0; i < e->n; i++)
-			e->by.backend->release(e->by.self, e->message[i].work);
+			TESS_PLUGIN_DO(e->by.backend->release(e->by.self, e->message[i].work));
 		e->n = 0;
 	}
 }

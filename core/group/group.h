@@ -6,7 +6,7 @@
 #include "core/group/call_shape.h"
 #include "core/group/shared_region.h"
 #include "core/group/world.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <tessera/stream.h>
 
@@ -83,7 +83,7 @@ void tess_group_abort(struct tess_group *g);
 static inline tess_status tess_carrier_test(const struct tess_carrier *by, void *work,
                                             const char *where)
 {
-	tess_status st = by->backend->test(by->self, work);
+	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->test(by->self, work));
 
 	return st == TESS_PENDING ? st
 	                          : tess_plugin_check_returned(by->backend, by->backend->name,
@@ -94,7 +94,7 @@ static inline tess_status tess_carrier_test(const struct tess_carrier *by, void 
 static inline tess_status tess_carrier_wait(const struct tess_carrier *by, void *work,
                                             int64_t deadline)
 {
-	tess_status st = by->backend->wait(by->self, work, deadline);
+	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->wait(by->self, work, deadline));
 
 	return st == TESS_PENDING || st == TESS_ETIMEOUT
 	               ? TESS_ETIMEOUT

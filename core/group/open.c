@@ -6,7 +6,7 @@
 #include "core/group/exact.h"
 #include "core/group/staging.h"
 #include "core/group/work.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,7 @@ static bool lacks_collective(const struct tess_group *g)
 			for (c.op = TESS_SUM; c.op <= TESS_BXOR; c.op++)
 				if ((c.op == TESS_SUM || tess_kind_reduces(c.kind)) &&
 				    (c.op < TESS_BAND || c.dtype > TESS_F16) &&
-				    g->backend->supports(&c, g->size))
+				    TESS_PLUGIN_VALUE(g->backend->supports(&c, g->size)))
 					return true;
 	return false;
 }
@@ -104,9 +104,9 @@ static bool lacks_collective(const struct tess_group *g)
 static void close_backend_groups(struct tess_group *g)
 {
 	if (g->p2p_channel)
-		g->backend->close(g->p2p_channel);
+		TESS_PLUGIN_DO(g->backend->close(g->p2p_channel));
 	if (g->self)
-		g->backend->close(g->self);
+		TESS_PLUGIN_DO(g->backend->close(g->self));
 }
 
 /* Collective over the members. Adds the group to the world's list, or destroys it. */

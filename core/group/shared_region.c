@@ -3,7 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/group/group.h"
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include <stdlib.h>
 
@@ -57,7 +57,7 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	region->mine = mine;
 	region->id = ++g->nregions;
 	if (!reaches_all(g, region)) {
-		g->backend->free(g->self, mine);
+		TESS_PLUGIN_DO(g->backend->free(g->self, mine));
 		free(region);
 		return tess_fail(TESS_ENOTSUP, "a rank cannot address the memory of another");
 	}
@@ -74,7 +74,7 @@ void tess_group_free(struct tess_group *g, void *mine)
 	     at = &region->next)
 		if (region->mine == mine) {
 			*at = region->next;
-			g->backend->free(g->self, mine);
+			TESS_PLUGIN_DO(g->backend->free(g->self, mine));
 			free(region);
 			return;
 		}

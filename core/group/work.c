@@ -22,7 +22,7 @@ void tess_work_release_backend(struct tess_work *w)
 	if (w->emulation)
 		tess_emulation_release(w->emulation);
 	else if (w->work)
-		w->by.backend->release(w->by.self, w->work);
+		TESS_PLUGIN_DO(w->by.backend->release(w->by.self, w->work));
 	w->work = NULL;
 }
 

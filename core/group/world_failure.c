@@ -71,11 +71,11 @@ void tess_world_handle_record(void *arg)
 void tess_group_abort(struct tess_group *g)
 {
 	if (g->self && g->backend->abort)
-		g->backend->abort(g->self);
+		TESS_PLUGIN_DO(g->backend->abort(g->self));
 	if (g->p2p_channel && g->backend->abort)
-		g->backend->abort(g->p2p_channel);
+		TESS_PLUGIN_DO(g->backend->abort(g->p2p_channel));
 	if (g->carrier.self && g->carrier.backend->abort)
-		g->carrier.backend->abort(g->carrier.self);
+		TESS_PLUGIN_DO(g->carrier.backend->abort(g->carrier.self));
 }
 
 void tess_world_handle_failure(void *arg, const struct tess_failure *f)

@@ -230,6 +230,12 @@ void tess_world_close(struct tess_world *w)
 
 	if (!w)
 		return;
+	if (w->threads) {
+		tess_world_fail(w, TESS_EINVAL,
+		                "tess_world_close: a function of tess_world_spawn does not close "
+		                "its world; it returns");
+		return;
+	}
 	reported = w->reported;
 	tess_world_leave(w);
 	if (w->failed && !reported)

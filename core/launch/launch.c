@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,14 +136,19 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 	pthread_sigmask(SIG_SETMASK, mask, NULL);
 }
 
-/* Forwards signals to the child until it ends; those of the terminal reach it directly. */
-static int wait_for_child(pid_t child, int signals)
+/*
+ * Forwards signals to the child until it ends; those of the terminal reach it directly. `report`
+ * shows its end, too: SIGCHLD may go to a thread that a plugin has started.
+ */
+static int wait_for_child(pid_t child, int signals, int report)
 {
+	struct pollfd fds[] = { { signals, POLLIN, 0 }, { report, POLLIN, 0 } };
 	struct signalfd_siginfo info;
 	int status;
 
 	while (waitpid(child, &status, WNOHANG) != child) {
-		if (read(signals, &info, sizeof info) != sizeof info)
+		if (poll(fds, 2, fds[1].revents ? 1 : -1) < 0 || !(fds[0].revents & POLLIN) ||
+		    read(signals, &info, sizeof info) != sizeof info)
 			continue;
 		if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
 			kill(child, (int)info.ssi_signo);
@@ -200,7 +206,8 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
 	else
-		st = read_result(&attempt, wait_for_child(child, signals), report[0], exit_status);
+		st = read_result(&attempt, wait_for_child(child, signals, report[0]), report[0],
+		                 exit_status);
 	tess_subreaper_set(false);
 	close(report[0]);
 out:

@@ -4,21 +4,26 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "core/base/thread.h"
+#include "core/registry/plugin_call.h"
 
 #include <dlfcn.h>
-#include <fenv.h>
 #include <link.h>
 #include <string.h>
 
-/* A library built with -ffast-math turns off denormals in this thread: results would differ. */
+/*
+ * Its constructors run with all signals blocked, as init() does: threads that it starts then leave
+ * the signals of the process to the program. A library built with -ffast-math turns off denormals.
+ */
 static void *map_file(const char *real, int flags)
 {
-	fenv_t before;
+	struct tess_thread_state before;
 	void *file;
 
-	fegetenv(&before);
+	tess_thread_state_save(&before, TESS_STATE_ALL);
+	tess_signals_block();
 	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | flags);
-	fesetenv(&before);
+	tess_thread_state_restore(&before);
 	return file;
 }
 
@@ -75,7 +80,7 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 
 	tess_fail(TESS_OK, "%s", "");
 	if (f->plugin.init)
-		st = f->plugin.init(host);
+		st = TESS_PLUGIN_VALUE((tess_signals_block(), f->plugin.init(host)));
 	f->initialised = st == TESS_OK;
 	if (f->initialised)
 		return TESS_OK;

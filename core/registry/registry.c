@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/file.h"
+#include "core/registry/plugin_call.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -249,7 +250,7 @@ static tess_status open_wrapper(const struct tess_backend *top, const char *name
 	s = find_wrapper(name);
 	pthread_mutex_unlock(&registry_lock);
 	if (!s) {
-		st = top->wrap(below, &table);
+		st = TESS_PLUGIN_VALUE(top->wrap(below, &table));
 		if (st)
 			return tess_fail_in(st, "backend %s", name);
 		if (!table || table->size < TESS_UPTO(tess_backend, close))
@@ -448,7 +449,7 @@ void tess_registry_quit(void)
 	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened) {
 		if (f->initialised && f->plugin.quit)
-			f->plugin.quit();
+			TESS_PLUGIN_DO(f->plugin.quit());
 		f->initialised = false;
 	}
 	pthread_mutex_unlock(&registry_lock);

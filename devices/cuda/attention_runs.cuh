@@ -3,16 +3,20 @@
 /* Returns whether a tile has a run of many rows: each thread looks at one row. */
 DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int rows)
 {
-	SHARED uint32_t tiled;
+	DYNAMIC_SHARED(shared);
+	uint32_t *tiled = (uint32_t *)shared;
+	int found;
 
 	if (!threadIdx.x)
-		tiled = 0;
+		*tiled = 0;
 	sync_block();
 	for (int r = threadIdx.x; r < rows; r += ATTEND_THREADS)
 		if (is_tiled(a, first + r))
-			add_atomic(&tiled, 1);
+			add_atomic(tiled, 1);
 	sync_block();
-	return tiled != 0;
+	found = *tiled != 0;
+	sync_block(); /* keys and values come there */
+	return found;
 }
 
 /* `R` rows a tile, D elements a head; the last tiles, with most keys, go first. */

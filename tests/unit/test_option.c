@@ -18,7 +18,6 @@ START_TEST(argument_over_environment_over_preset)
 	const char *held;
 
 	unsetenv("TESSERA_BACKEND");
-	ck_assert_str_eq(tess_option_get("backend"), "");
 	ck_assert_int_eq(tess_option_add("test", table), TESS_OK);
 	ck_assert_str_eq(tess_option_get("backend"), "auto");
 	setenv("TESSERA_BACKEND", "gloo", 1);
@@ -36,6 +35,20 @@ START_TEST(argument_over_environment_over_preset)
 	ck_assert_str_eq(info.origin, "argument");
 	ck_assert_str_eq(info.owner, "test");
 	ck_assert_str_eq(info.help, "how data moves");
+	ck_assert_str_eq(tess_option_get("no_such_key"), "");
+}
+END_TEST
+
+/* A program chooses before its first world: nothing has declared a table yet. */
+START_TEST(known_before_its_reader)
+{
+	setenv("TESSERA_TIMEOUT", "7", 1);
+	ck_assert_str_eq(tess_option_get("timeout"), "7");
+	ck_assert_int_eq(tess_option_set("backend", "loopback"), TESS_OK);
+	ck_assert_str_eq(tess_option_get("backend"), "loopback");
+	ck_assert_int_eq(tess_option_set("no_such_key", "1"), TESS_EINVAL);
+	ck_assert_int_eq(tess_option_set(NULL, "1"), TESS_EINVAL);
+	ck_assert_int_eq(tess_option_set("backend", NULL), TESS_EINVAL);
 }
 END_TEST
 
@@ -221,6 +234,6 @@ START_TEST(is_safe_from_any_thread)
 }
 END_TEST
 
-SUITE_MAIN("option", argument_over_environment_over_preset, tables_are_declared_once,
-           reads_integers, reads_seconds, asks_what_was_meant, warns_of_undeclared_variables,
-           is_safe_from_any_thread)
+SUITE_MAIN("option", argument_over_environment_over_preset, known_before_its_reader,
+           tables_are_declared_once, reads_integers, reads_seconds, asks_what_was_meant,
+           warns_of_undeclared_variables, is_safe_from_any_thread)

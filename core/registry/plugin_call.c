@@ -1,4 +1,4 @@
-#include "core/registry/returned.h"
+#include "core/registry/plugin_call.h"
 
 #include "core/base/status.h"
 #include "core/registry/registry.h"
@@ -16,16 +16,22 @@ static bool find_plugin(const void *table, struct tess_plugin_info *info)
 	return false;
 }
 
-/* A style does not always know its module, so a sentence of its own may lack that. */
-static tess_status name_style(const void *table, const char *name, const char *where,
-                              tess_status st)
+/* A style or device need not know its module, or give its name: a message may lack both. */
+static tess_status name_plugin(const void *table, const char *name, const char *where,
+                               tess_status st)
 {
+	bool placed = !where || strstr(tess_error(), where), named = strstr(tess_error(), name);
 	struct tess_plugin_info info;
 
-	if (!where || strstr(tess_error(), where) || !find_plugin(table, &info) ||
-	    strcmp(info.kind, "style"))
+	if ((placed && named) || !find_plugin(table, &info))
 		return st;
-	return tess_fail_in(st, "%s: style %s", where, name);
+	if (!strcmp(info.kind, "device") && !named)
+		tess_fail_in(st, "device %s", name);
+	else if (!strcmp(info.kind, "style") && !placed)
+		tess_fail_in(st, "style %s", name);
+	else if (strcmp(info.kind, "device") != 0)
+		return st;
+	return placed ? st : tess_fail_in(st, "%s", where);
 }
 
 tess_status tess_plugin_check_status(const void *table, const char *name, const char *function,
@@ -36,7 +42,7 @@ tess_status tess_plugin_check_status(const void *table, const char *name, const 
 	char plugin[512]; /* "style rowsplit (/dir/tess-style-rowsplit.so)" */
 
 	if (failure && *tess_error())
-		return name_style(table, name, where, st);
+		return name_plugin(table, name, where, st);
 	if (find_plugin(table, &info))
 		snprintf(plugin, sizeof plugin, "%s %s (%s)", info.kind, name, info.path);
 	else

@@ -1,0 +1,68 @@
+#include "core/base/thread_state.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/*
+ * The locale of the process, as it was before the first of the foreign calls that are under way:
+ * ranks may be threads, and one must not take what another's plugin has set for the program's.
+ */
+static struct {
+	pthread_mutex_t lock;
+	int32_t ncalls;
+	char name[512];
+} process_locale = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void save_process_locale(void)
+{
+	const char *name;
+
+	pthread_mutex_lock(&process_locale.lock);
+	if (!process_locale.ncalls++) {
+		name = setlocale(LC_ALL, NULL);
+		*process_locale.name = '\0'; /* one that does not fit stays as it is */
+		if (name && strlen(name) < sizeof process_locale.name)
+			strcpy(process_locale.name, name);
+	}
+	pthread_mutex_unlock(&process_locale.lock);
+}
+
+static void restore_process_locale(void)
+{
+	const char *name;
+
+	pthread_mutex_lock(&process_locale.lock);
+	process_locale.ncalls--;
+	name = setlocale(LC_ALL, NULL);
+	if (*process_locale.name && name && strcmp(name, process_locale.name) != 0)
+		setlocale(LC_ALL, process_locale.name);
+	pthread_mutex_unlock(&process_locale.lock);
+}
+
+void tess_float_control_set(uint64_t control)
+{
+#if defined(__x86_64__)
+	static const int rounding[] = { FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO };
+
+	fesetround(rounding[control >> 13 & 3]); /* of the x87, too */
+	__builtin_ia32_ldmxcsr((uint32_t)control);
+#elif defined(__aarch64__)
+	__asm__ volatile("msr fpcr, %0" : : "r"(control));
+#else
+	fesetround((int)control);
+#endif
+}
+
+void tess_thread_state_save_all(struct tess_thread_state *s)
+{
+	fegetenv(&s->environment);
+	pthread_sigmask(SIG_SETMASK, NULL, &s->signals);
+	save_process_locale();
+}
+
+void tess_thread_state_restore_all(const struct tess_thread_state *s)
+{
+	restore_process_locale();
+	pthread_sigmask(SIG_SETMASK, &s->signals, NULL);
+	fesetenv(&s->environment);
+}

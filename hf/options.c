@@ -1,0 +1,28 @@
+/* options.c - the options of the library, those of plugins left out, in one list. */
+#include "core/base/option.h"
+#include "core/group/world.h"
+#include "core/registry/registry.h"
+#include "hf/safetensors.h"
+#include "nn/device.h"
+#include "nn/runner.h"
+#include "nn/weights.h"
+
+tess_status tess_options_declare(void)
+{
+	static const struct {
+		const char *owner;
+		const struct tess_option *table;
+	} tables[] = {
+		{ "core/registry/search.c", tess_registry_options },
+		{ "world", tess_world_options },
+		{ "nn/device.c", tess_device_options },
+		{ "nn/runner.c", tess_runner_options },
+		{ "nn/weights.c", tess_weights_options },
+		{ "hf/safetensors.c", tess_load_options },
+	};
+	tess_status st = TESS_OK;
+
+	for (size_t i = 0; i < sizeof tables / sizeof *tables && !st; i++)
+		st = tess_option_add(tables[i].owner, tables[i].table);
+	return st;
+}

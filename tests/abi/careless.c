@@ -1,0 +1,96 @@
+/*
+ * A style whose functions leave another rounding mode, locale and signal mask, and whose init()
+ * starts a thread. CARELESS_TAKES_SIGNALS: that thread takes the signals of the process.
+ */
+#include <fenv.h>
+#include <locale.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <tessera/style.h>
+#include <unistd.h>
+
+static const struct tess_host *host;
+static sigset_t inherited; /* the mask of the thread */
+
+static void leave_state_changed(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	setlocale(LC_ALL, "C.UTF-8");
+	uselocale(newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0));
+	fesetround(FE_UPWARD);
+}
+
+static void *run_careless_thread(void *arg)
+{
+	sigset_t none;
+
+	sigemptyset(&none);
+	pthread_sigmask(SIG_SETMASK, NULL, &inherited);
+	if (getenv("CARELESS_TAKES_SIGNALS"))
+		pthread_sigmask(SIG_SETMASK, &none, NULL);
+	while (getenv("CARELESS_TAKES_SIGNALS"))
+		usleep(1000);
+	return arg;
+}
+
+static tess_status start_careless(const struct tess_host *h)
+{
+	pthread_t thread;
+
+	host = h;
+	if (pthread_create(&thread, NULL, run_careless_thread, NULL))
+		return h->fail(TESS_ENOMEM, "no thread");
+	if (getenv("CARELESS_TAKES_SIGNALS"))
+		pthread_detach(thread);
+	else
+		pthread_join(thread, NULL);
+	leave_state_changed();
+	return TESS_OK;
+}
+
+static tess_status place_careless(const struct tess_site *s, struct tess_io *out)
+{
+	(void)s, (void)out;
+	leave_state_changed();
+	return TESS_OK;
+}
+
+static tess_status partition_careless(const struct tess_site *s, const struct tess_param *p,
+                                      struct tess_param_place *out)
+{
+	(void)s, (void)p, (void)out;
+	leave_state_changed();
+	return TESS_OK;
+}
+
+/* Fails, unless the thread of init() has left SIGCHLD to the program. */
+static tess_status open_careless(const struct tess_site *s, void **state)
+{
+	(void)s, (void)state;
+	leave_state_changed();
+	if (getenv("CARELESS_TAKES_SIGNALS") || sigismember(&inherited, SIGCHLD))
+		return TESS_OK;
+	return host->fail(TESS_EINVAL, "it takes signals");
+}
+
+static const struct tess_style style = { .size = sizeof style,
+	                                 .name = "careless",
+	                                 .layout = place_careless,
+	                                 .partition_param = partition_careless,
+	                                 .open = open_careless };
+static const struct tess_style *const styles[] = { &style, NULL };
+
+TESS_PLUGIN = {
+	.abi = TESS_ABI,
+	.size = sizeof(struct tess_plugin),
+	.name = "careless",
+	.version = "1.0",
+	.license = "Apache-2.0",
+	.styles = styles,
+	.init = start_careless,
+};
