@@ -14,12 +14,14 @@
 
 tess_status tess_sequence_open(struct tess_session *s, struct tess_sequence **out)
 {
-	struct tess_sequence **list = realloc(s->sequences,
-	                                      (size_t)(s->nsequences + 1) * sizeof *list),
-			     *q = NULL;
-	int32_t replica = (int32_t)(s->nsequences % s->nreplicas);
-	tess_status st = TESS_OK;
+	struct tess_sequence **list, *q = NULL;
+	int32_t replica;
+	tess_status st = tess_require("tess_sequence_open", "the session", s);
 
+	if (st)
+		return st;
+	replica = (int32_t)(s->nsequences % s->nreplicas);
+	list = realloc(s->sequences, (size_t)(s->nsequences + 1) * sizeof *list);
 	if (list)
 		s->sequences = list;
 	else

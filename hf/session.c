@@ -248,8 +248,10 @@ tess_status tess_session_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {
 	fenv_t callers;
-	tess_status st;
+	tess_status st = tess_require("tess_session_open", "the mesh", mesh);
 
+	if (st)
+		return st;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = open_session(mesh, dir, options, out);
@@ -340,7 +342,12 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 	struct tess_program *program = NULL;
 	struct tess_planned_model p;
 	struct tess_mesh_shape shape;
-	tess_status st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
+	tess_status st = tess_require("tess_session_check", "the info", out);
+
+	if (!st && n < 0)
+		st = tess_fail(TESS_EINVAL, "tess_session_check: %d ranks", (int)n);
+	if (!st)
+		st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
 
 	if (!st)
 		st = read_session_options(options, &mine);

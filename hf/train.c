@@ -100,8 +100,10 @@ tess_status tess_trainer_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_trainer_options *options, struct tess_trainer **out)
 {
 	fenv_t callers;
-	tess_status st;
+	tess_status st = tess_require("tess_trainer_open", "the mesh", mesh);
 
+	if (st)
+		return st;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = open_model_to_train(mesh, dir, options, out);

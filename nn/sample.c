@@ -1,6 +1,7 @@
 #include "nn/sample.h"
 
 #include "core/base/math.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 
 #include <math.h>
@@ -39,8 +40,10 @@ static tess_status check_range(const char *name, double v, double lo, double hi)
 
 tess_status tess_sampling_check(const struct tess_sampling *s)
 {
-	tess_status st = check_range("temperature", s->temperature, 0, 1e6);
+	tess_status st = tess_require("tess_sampling_check", "the sampling", s);
 
+	if (!st)
+		st = check_range("temperature", s->temperature, 0, 1e6);
 	if (!st)
 		st = check_range("top-p", s->top_p, 0, 1);
 	if (!st)

@@ -1,6 +1,7 @@
 #include "nn/trainer.h"
 
 #include "core/base/option.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/group/carrier.h"
 #include "core/registry/plugin_call.h"
@@ -112,13 +113,18 @@ static tess_status check_device(const struct tess_device *device)
 	          : TESS_OK;
 }
 
-tess_status tess_trainer_check(const struct tess_trainer_options *o)
+tess_status tess_trainer_check(const struct tess_trainer_options *options)
 {
+	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
 	const struct tess_device *device;
 	struct tess_optimizer optimizer;
 	int32_t index;
-	tess_status st = tess_optimizer_read(o, &optimizer);
+	tess_status st = tess_require("tess_trainer_check", "options", options);
 
+	if (!st)
+		st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
+	if (!st)
+		st = tess_optimizer_read(o, &optimizer);
 	if (!st && (o->threads < 0 || o->positions < 0))
 		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
 		               (int)o->threads, (long long)o->positions);
@@ -491,18 +497,38 @@ static tess_status run_training_step(struct tess_trainer *t, const struct tess_b
 	return st;
 }
 
+static tess_status check_step_arguments(const struct tess_trainer *t,
+                                        const struct tess_batch *micro, int64_t n)
+{
+	tess_status st = tess_require("a step", "the trainer", t);
+
+	if (!st && n > 0)
+		st = tess_require("a step", "the list of batches", micro);
+	for (int64_t i = 0; i < n && !st; i++)
+		if (micro[i].nsequences > 0 && (!micro[i].lengths || !micro[i].ids))
+			st = tess_fail(TESS_EINVAL, "batch %lld: %lld sequences without %s",
+			               (long long)i, (long long)micro[i].nsequences,
+			               micro[i].lengths ? "ids" : "lengths");
+	return st;
+}
+
 tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
                               double lr, struct tess_training_result *out)
 {
-	return run_training_step(t, micro, n, &lr, out);
+	tess_status st = check_step_arguments(t, micro, n);
+
+	return st ? st : run_training_step(t, micro, n, &lr, out);
 }
 
 tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct tess_batch *micro,
                                            int64_t n, struct tess_training_result *out)
 {
-	double dropout = t->training.dropout;
-	tess_status st;
+	double dropout;
+	tess_status st = check_step_arguments(t, micro, n);
 
+	if (st)
+		return st;
+	dropout = t->training.dropout;
 	t->training.dropout = -1;
 	st = run_training_step(t, micro, n, NULL, out);
 	t->training.dropout = dropout;
@@ -532,6 +558,12 @@ int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
 tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i, int64_t first,
                                 int64_t n, int32_t root, void *out)
 {
+	tess_status st = tess_require("tess_trainer_gather", "the trainer", t);
+
+	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
+		st = tess_require("tess_trainer_gather", "out", out);
+	if (st)
+		return st;
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
 }
 

@@ -25,4 +25,10 @@ static inline tess_status tess_sized_copy(const char *what, const void *from, vo
 	return TESS_OK;
 }
 
+/* TESS_EINVAL where `p`, an argument that `function` needs, is NULL. */
+static inline tess_status tess_require(const char *function, const char *argument, const void *p)
+{
+	return p ? TESS_OK : tess_fail(TESS_EINVAL, "%s: %s is NULL", function, argument);
+}
+
 #endif

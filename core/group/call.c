@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/group/carrier.h"
 #include "core/group/check.h"
@@ -346,6 +347,8 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	struct tess_work *w;
 	tess_status st;
 
+	if (!g || !c)
+		return tess_require("a collective", g ? "the call" : "the group", NULL);
 	if (fits_short_path(g, c, &shape))
 		return run_short_path(g, c, shape);
 	st = tess_group_start(g, c, &w);

@@ -1,4 +1,5 @@
 /* mesh.c - the groups along the dimensions of a mesh. */
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "core/group/world.h"
@@ -156,9 +157,14 @@ static tess_status compare_meshes(const struct tess_mesh *m)
 
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out)
 {
-	struct tess_mesh *m = calloc(1, sizeof *m);
-	tess_status st;
+	struct tess_mesh *m;
+	tess_status st = tess_require("tess_mesh_open", "the world", w);
 
+	if (!st)
+		st = tess_require("tess_mesh_open", "the text", text);
+	if (st)
+		return st;
+	m = calloc(1, sizeof *m);
 	if (!m)
 		return tess_fail(TESS_ENOMEM, "no memory for a mesh");
 	m->world = w;

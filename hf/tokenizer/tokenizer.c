@@ -2,6 +2,7 @@
 
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/tokenizer/added.h"
 #include "hf/tokenizer/bpe.h"
@@ -145,13 +146,15 @@ static tess_status open_with_config(const char *name, json_t *root, const char *
 tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 {
 	char *file = NULL, *config = NULL;
-	const char *slash = strrchr(path, '/');
+	const char *slash = path ? strrchr(path, '/') : NULL;
 	struct stat about;
-	bool dir = !stat(path, &about) && S_ISDIR(about.st_mode);
+	bool dir = path && !stat(path, &about) && S_ISDIR(about.st_mode);
 	int stem = dir ? (int)strlen(path) : slash ? (int)(slash - path) : 1;
-	tess_status st;
+	tess_status st = tess_require("tess_tokenizer_open", "the path", path);
 	json_t *root;
 
+	if (st)
+		return st;
 	if (asprintf(&file, dir ? "%s/tokenizer.json" : "%s", path) < 0)
 		file = NULL;
 	if (asprintf(&config, "%.*s/tokenizer_config.json", stem, dir || slash ? path : ".") < 0)
@@ -242,6 +245,9 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 	size_t valid;
 	tess_status st;
 
+	if (!t || (len && !text))
+		return tess_require("tess_tokenizer_encode", t ? "the text" : "the tokenizer",
+		                    NULL);
 	if (len > TESS_TEXT_MAX)
 		return tess_fail(TESS_EINVAL, "a text of %zu bytes; at most %d are encoded", len,
 		                 TESS_TEXT_MAX);
@@ -360,7 +366,12 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
                                   bool skip_special, char **text, size_t *len)
 {
 	struct tess_decode_stream *d = NULL;
-	tess_status st = tess_decode_stream_open(t, skip_special, &d);
+	tess_status st = tess_require("tess_tokenizer_decode", "the tokenizer", t);
+
+	if (!st && n)
+		st = tess_require("tess_tokenizer_decode", "ids", ids);
+	if (!st)
+		st = tess_decode_stream_open(t, skip_special, &d);
 
 	for (size_t i = 0; i < n && !st; i++)
 		st = decode_id(d, ids[i]);

@@ -127,7 +127,8 @@ struct tess_request {                   /* zeroed but for size: the empty text, 
 	const struct tess_sampling *sampling;   /* NULL: by the checkpoint */
 	const int32_t *stop;            /* ids that end the text; NULL: by the checkpoint */
 	int64_t nstop;
-	int64_t max_tokens;             /* 0: by the checkpoint, else 256; negative: none */
+	/* 0: by the checkpoint, else 256; negative: none; INT64_MAX: as many as fit */
+	int64_t max_tokens;
 };
 TESS_TIGHT(tess_request, max_tokens);
 
@@ -147,7 +148,9 @@ TESS_TIGHT(tess_result, decode);
 
 /*
  * Called on rank 0 of the replica that runs request i; each may be NULL. They return TESS_GO_ON,
- * TESS_END_ONE (this request, with its next id), TESS_END_ALL, or a failure, which fails all ranks.
+ * TESS_END_ONE (this request, with its next id), TESS_END_ALL, or a failure, which fails all ranks;
+ * another value, or a failure without a message, is a failure that names the callback. A callback
+ * must not close the session or a sequence of it: that is not done, and generation fails.
  */
 enum { TESS_GO_ON, TESS_END_ONE, TESS_END_ALL };
 struct tess_generation {
@@ -172,8 +175,8 @@ TESS_TIGHT(tess_generation, on_step);
  * Runs the n requests of rank 0 of the mesh (the other ranks' are not read), at once as far as
  * memory allows, starting them in their order; over replicas they are dealt by their lengths. A
  * request that cannot run ends alone with TESS_FINISH_FAILED: its prompt is longer than the
- * context, or has an id outside the vocabulary; its pages do not fit; its logits are not finite.
- * Blocking.
+ * context, or has an id outside the vocabulary; a count is negative or lacks its list; its pages do
+ * not fit; its logits are not finite. TESS_EINVAL: n is negative, or requests is NULL. Blocking.
  */
 tess_status tess_session_generate(struct tess_session *s,
                                   const struct tess_request *const *requests, int64_t n,

@@ -6,6 +6,10 @@
  * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
  * what is returned is borrowed. No call blocks past its deadline: TESSERA_TIMEOUT seconds (300), or
  * what the call is given. A world and its groups are used by one thread at a time.
+ *
+ * Where a comment gives NULL, 0 or a negative number no meaning, it is refused: a status that says
+ * TESS_EINVAL and a message. So are a negative count, a count without its list, NaN, an index out
+ * of range, and a struct whose `size` is not set. Functions that close accept NULL.
  */
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
@@ -31,8 +35,9 @@ const char *tess_version(void);
 
 /*
  * Options: TESSERA_<KEY> of the environment, unless the program has set the key ("backend",
- * "threads"); `tessera info --options` lists them. The value is borrowed, "" for an unknown key.
- * TESS_EINVAL: the key is unknown.
+ * "threads"), at any time; what a world or a session has read keeps its value. `tessera info
+ * --options` lists them. The value is borrowed, "" for an unknown key. TESS_EINVAL: the key is
+ * unknown, or that of a plugin that is not open; key or value is NULL.
  */
 const char *tess_option_get(const char *key);
 tess_status tess_option_set(const char *key, const char *value);
@@ -52,7 +57,8 @@ tess_status tess_world_open(struct tess_world **out);
  * first failure, with its sentence. For tests, and for programs whose ranks are threads.
  * After a failure each rank has TESSERA_TIMEOUT to return. A rank that hangs in its own code is
  * logged after a second; if it does not return, the sentence names it and it is left behind: its
- * thread may still use what `arg` points to, so end the process.
+ * thread may still use what `arg` points to, so end the process. fn returns and does not close
+ * `world`: tess_world_close fails the job.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);
