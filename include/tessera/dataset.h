@@ -39,8 +39,8 @@ struct tess_dataset_info {
 
 /*
  * Opens `n` files, whose sequences come one after the other. TESS_EINVAL: they have none; a line is
- * no text; n is negative or lacks its list. Sentences name the file and the line. *out is yours: tess_dataset_close. An open data
- * set may be used by any number of threads.
+ * no text; n is negative or lacks its list. Sentences name the file and the line. *out is yours:
+ * tess_dataset_close. An open data set may be used by any number of threads.
  */
 tess_status tess_dataset_open(const char *const *files, int32_t n,
                               const struct tess_dataset_options *options,
