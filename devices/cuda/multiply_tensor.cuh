@@ -54,12 +54,14 @@ struct product_tile { /* of a block */
 	int64_t column; /* the first */
 	int64_t at, end; /* of K */
 	float *sums; /* in shared memory: rows of SUMS_PITCH of each half of the terms */
+	int added; /* to the first half: the second, and those of other parts */
 };
 
 DEVICE struct product_tile find_product_tile(const struct tensor_args *a, float *sums)
 {
-	struct product_tile t = { a->glu ? 0 : a->nweights - 1, 0, (int64_t)blockIdx.y * a->part, 0,
-		                  sums };
+	struct product_tile t = {
+		a->glu ? 0 : a->nweights - 1, 0, (int64_t)blockIdx.y * a->part, 0, sums, 0
+	};
 
 	while (t.of > 0 && (int)blockIdx.x < a->of[t.of].first_block)
 		t.of--;
@@ -114,12 +116,32 @@ DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile
 	}
 }
 
-/* Four sums of row r from column c of the tile on, of this block's part. */
+/*
+ * The sums of a tile are runs of rows, four sums a thread. Their row in run i, and their first
+ * column:
+ */
+enum { RUN_ROWS = MULTIPLY_THREADS * 4 / PRODUCT_COLUMNS, RUNS = PRODUCT_ROWS / RUN_ROWS };
+enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* of all parts */
+enum { RUNS_AHEAD = 4 }; /* that are copied while the parts of one are added */
+
+DEVICE int find_run_row(int i)
+{
+	return i * RUN_ROWS + (int)threadIdx.x * 4 / PRODUCT_COLUMNS;
+}
+
+DEVICE int find_run_column(void)
+{
+	return (int)threadIdx.x * 4 % PRODUCT_COLUMNS;
+}
+
+/* Four sums of row r from column c of the tile on. */
 DEVICE void read_sums(const struct product_tile *t, const int X, int r, int c, float *v)
 {
 	float second[4];
 
 	widen_quad(load_quad(t->sums + r * SUMS_PITCH + c), PORT_F32, v);
+	if (t->added)
+		return;
 	widen_quad(load_quad(t->sums + (X * 16 + r) * SUMS_PITCH + c), PORT_F32, second);
 	EACH(i, 4)
 		v[i] += second[i];
@@ -133,47 +155,109 @@ DEVICE float *find_part(const struct tensor_args *a, int part, int r, int c)
 	return a->sums + (tile * a->rows + r) * PRODUCT_COLUMNS + c;
 }
 
-/* The same of all parts. */
-DEVICE void add_parts(const struct tensor_args *a, const struct product_tile *t, const int X, int r,
-                      int c, float *v)
+/* Shows this block's sums to the one that ends last: whether it is that. */
+DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t, const int X)
 {
-	struct quad part[PRODUCT_PARTS];
+	uint32_t *ended = (uint32_t *)(t->sums + PRODUCT_BYTES / 4 - 1);
+	int c = find_run_column();
+	float v[RUNS][4];
 
-	if (gridDim.y == 1) {
-		read_sums(t, X, r, c, v);
-		return;
-	}
-	EACH(p, PRODUCT_PARTS)
-		if (p < (int)gridDim.y)
-			part[p] = load_quad(find_part(a, p, r, c));
-	widen_quad(part[0], PORT_F32, v);
-	EACH(p, PRODUCT_PARTS)
-		if (p && p < (int)gridDim.y)
-			EACH(i, 4)
-				v[i] += unpack_float(part[p].at[i]);
+	EACH(i, 2 * X)
+		read_sums(t, X, find_run_row(i), c, v[i]);
+	EACH(i, 2 * X)
+		if (find_run_row(i) < a->rows)
+			store_global_quad(find_part(a, blockIdx.y, find_run_row(i), c),
+			                  pack_quad(v[i]));
+	sync_block();
+	if (!threadIdx.x)
+		*ended = count_ended(a->ended + blockIdx.x);
+	sync_block();
+	if (*ended != gridDim.y - 1)
+		return 0;
+	if (!threadIdx.x)
+		a->ended[blockIdx.x] = 0; /* for the next kernel */
+	return 1;
 }
 
-DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X)
+/* Copies run i of all parts; a thread those of its own sums. */
+DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
+{
+	int r = find_run_row(i), c = find_run_column();
+
+	if (r < a->rows)
+		EACH(p, PRODUCT_PARTS)
+			if (p < (int)gridDim.y)
+				copy_async(to + (p * MULTIPLY_THREADS + threadIdx.x) * 16,
+				           find_part(a, p, r, c), 16);
+}
+
+/* The sums of all parts take the place of this block's; the copies are behind them. */
+DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const int X)
+{
+	char *copies = (char *)(t->sums + X * 16 * SUMS_PITCH);
+
+	EACH(i, RUNS_AHEAD) {
+		if (i < 2 * X)
+			copy_parts(a, i, copies + i * RUN_BYTES);
+		commit_copies();
+	}
+	EACH(i, 2 * X) {
+		char *run = copies + i % RUNS_AHEAD * RUN_BYTES;
+		float v[4];
+
+		wait_copies(RUNS_AHEAD - 1);
+		widen_quad(load_quad(run + threadIdx.x * 16), PORT_F32, v);
+		EACH(p, PRODUCT_PARTS)
+			if (p && p < (int)gridDim.y) {
+				struct quad part =
+					load_quad(run + (p * MULTIPLY_THREADS + threadIdx.x) * 16);
+
+				EACH(j, 4)
+					v[j] += unpack_float(part.at[j]);
+			}
+		store_quad(t->sums + find_run_row(i) * SUMS_PITCH + find_run_column(),
+		           pack_quad(v));
+		sync_warp(); /* the run has been used */
+		if (i + RUNS_AHEAD < 2 * X)
+			copy_parts(a, i + RUNS_AHEAD, run);
+		commit_copies();
+	}
+	t->added = 1;
+	sync_block();
+}
+
+/* What is added to the products: in registers while the parts are copied. */
+DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, const int X,
+                       float (*added)[4])
+{
+	const float *more = a->of[t->of].more;
+	int64_t column = t->column + find_run_column();
+
+	EACH(i, 2 * X) {
+		EACH(j, 4)
+			added[i][j] = 0.0f;
+		if (more && find_run_row(i) < a->rows && column < a->of[t->of].columns)
+			load_four(more + find_run_row(i) * a->of[t->of].more_pitch, column,
+			          a->of[t->of].columns, a->wide, added[i]);
+	}
+}
+
+DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X,
+                       float (*added)[4])
 {
 	const int64_t columns = a->of[t->of].columns;
-	float *y = a->of[t->of].y;
-	const float *more = a->of[t->of].more;
+	int64_t column = t->column + find_run_column();
 
-	UNROLL_BY(1)
-	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 4); i += MULTIPLY_THREADS) {
-		int r = i / (PRODUCT_COLUMNS / 4), c = i % (PRODUCT_COLUMNS / 4) * 4;
-		int64_t column = t->column + c;
-		float v[4], added[4] = { 0, 0, 0, 0 };
+	EACH(i, 2 * X) {
+		int r = find_run_row(i);
+		float v[4];
 
-		if (column >= columns)
-			continue;
-		add_parts(a, t, X, r, c, v);
-		if (more)
-			load_four(more + r * a->of[t->of].more_pitch, column, columns, a->wide,
-			          added);
+		read_sums(t, X, r, find_run_column(), v);
 		EACH(j, 4)
-			v[j] = v[j] + 0.0f + added[j];
-		store_four(y + r * a->of[t->of].y_pitch, column, columns, a->wide, v);
+			v[j] = v[j] + 0.0f + added[i][j];
+		if (r < a->rows && column < columns)
+			store_four(a->of[t->of].y + r * a->of[t->of].y_pitch, column, columns,
+			           a->wide, v);
 	}
 }
 
@@ -189,8 +273,8 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
 
 		if (t->column + q * 4 >= a->of[0].columns)
 			continue;
-		add_parts(a, t, X, r, c, gate);
-		add_parts(a, t, X, r, c + 8, up);
+		read_sums(t, X, r, c, gate);
+		read_sums(t, X, r, c + 8, up);
 		EACH(j, 4)
 			gate[j] = activate(a->activation, gate[j] + 0.0f) * (up[j] + 0.0f);
 		store_global_pair(a->glu + r * a->glu_pitch + t->column + q * 4,
@@ -198,28 +282,21 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
 	}
 }
 
-/* Shows this block's sums to the one that ends last: whether it is that. */
-DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t, const int X)
+/* Writes the tile, with its other parts if this is the last block. */
+DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, const int X)
 {
-	uint32_t *ended = (uint32_t *)(t->sums + 2 * X * 16 * SUMS_PITCH);
+	float added[RUNS][4];
 
-	UNROLL_BY(1)
-	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 4); i += MULTIPLY_THREADS) {
-		int r = i / (PRODUCT_COLUMNS / 4), c = i % (PRODUCT_COLUMNS / 4) * 4;
-		float v[4];
-
-		read_sums(t, X, r, c, v);
-		store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v));
-	}
-	sync_block();
-	if (!threadIdx.x)
-		*ended = count_ended(a->ended + blockIdx.x);
-	sync_block();
-	if (*ended != gridDim.y - 1)
-		return 0;
-	if (!threadIdx.x)
-		a->ended[blockIdx.x] = 0; /* for the next kernel */
-	return 1;
+	if (gridDim.y > 1 && !share_part(a, t, X))
+		return;
+	if (!a->glu)
+		load_added(a, t, X, added);
+	if (gridDim.y > 1)
+		add_parts(a, t, X);
+	if (a->glu)
+		write_outs_of_glu(a, t, X);
+	else
+		write_outs(a, t, X, added);
 }
 
 DEVICE void multiply_part(const struct tensor_args *a, const int X)
@@ -261,12 +338,7 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X)
 	sync_block(); /* the last stage has been used */
 	spread_sums(sum, X, 2, SUMS_PITCH, t.sums + half * X * 16 * SUMS_PITCH + first);
 	sync_block();
-	if (gridDim.y > 1 && !share_part(a, &t, X))
-		return;
-	if (a->glu)
-		write_outs_of_glu(a, &t, X);
-	else
-		write_outs(a, &t, X);
+	finish_tile(a, &t, X);
 }
 
 #define MULTIPLY_TENSOR(rows) \
