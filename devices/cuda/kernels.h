@@ -53,6 +53,7 @@
 	KERNEL(multiply_tensor_16, tensor_args) \
 	KERNEL(multiply_tensor_32, tensor_args) \
 	KERNEL(multiply_tensor_64, tensor_args) \
+	KERNEL(multiply_tensor_wide, tensor_args) \
 	KERNEL(multiply_groups_16, tensor_group_args) \
 	KERNEL(multiply_groups_32, tensor_group_args) \
 	KERNEL(multiply_groups_64, tensor_group_args) \
@@ -262,8 +263,10 @@ enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCK
  * rows ask for as much, 96 KiB, which all GPUs have: so blocks that start early spread over all
  * multiprocessors, and those of the next product come when these end.
  */
-enum { STAGE_TERMS = 64, PRODUCT_STAGES = 6, SUMS_PITCH = PRODUCT_COLUMNS + 8 };
+enum { STAGE_TERMS = 64, PRODUCT_STAGES = 6, SUMS_GAP = 8 };
 enum { PRODUCT_BYTES = PRODUCT_STAGES * (PRODUCT_COLUMNS + PRODUCT_ROWS) * STAGE_TERMS * 2 };
+/* Columns of a block where they alone fill the GPU with more than 32 rows; its stages. */
+enum { WIDE_COLUMNS = 128, WIDE_STAGES = 4 };
 struct tensor_args { /* y_i = x W_i' + more_i */
 	const uint16_t *x; /* bf16, as the weights are */
 	int64_t x_pitch, k, part; /* part: terms of a block, a multiple of STAGE_TERMS */

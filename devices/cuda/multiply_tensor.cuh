@@ -3,7 +3,7 @@
  * from memory once, and as fast as it gives them.
  *
  * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, five such
- * stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, as in
+ * stages ahead; of many columns it has 128 and all of K, so that fewer blocks read the rows; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, as in
  * attention_tensor.cuh. Two warps have half of the columns each, and two others the same with the
  * second half of the terms of each stage. Where K has parts, the block of a tile that ends last adds
  * them, in their order. Columns of a gate and of what it multiplies take turns, 8 of each.
@@ -53,11 +53,11 @@ struct product_tile { /* of a block */
 	int of; /* the weight, or with a GLU the first of both */
 	int64_t column; /* the first */
 	int64_t at, end; /* of K */
-	float *sums; /* in shared memory: rows of SUMS_PITCH of each half of the terms */
+	float *sums; /* in shared memory: the rows of each half of the terms, with gaps */
 	int added; /* to the first half: the second, and those of other parts */
 };
 
-DEVICE struct product_tile find_product_tile(const struct tensor_args *a, float *sums)
+DEVICE struct product_tile find_product_tile(const struct tensor_args *a, const int C, float *sums)
 {
 	struct product_tile t = {
 		a->glu ? 0 : a->nweights - 1, 0, (int64_t)blockIdx.y * a->part, 0, sums, 0
@@ -65,8 +65,7 @@ DEVICE struct product_tile find_product_tile(const struct tensor_args *a, float 
 
 	while (t.of > 0 && (int)blockIdx.x < a->of[t.of].first_block)
 		t.of--;
-	t.column = (int64_t)((int)blockIdx.x - a->of[t.of].first_block) *
-	           (a->glu ? PRODUCT_COLUMNS / 2 : PRODUCT_COLUMNS);
+	t.column = (int64_t)((int)blockIdx.x - a->of[t.of].first_block) * (a->glu ? C / 2 : C);
 	t.end = t.at + a->part < a->k ? t.at + a->part : a->k;
 	return t;
 }
@@ -84,30 +83,31 @@ DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
 }
 
 /* Asks for the first stages: a line of a column is one. */
-DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w)
+DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w, const int C)
 {
 	int64_t at = t->at + (int)threadIdx.x % STAGE_CHUNKS * STAGE_TERMS;
 
-	EACH(j, 4)
+	EACH(j, C / 16)
 		if ((int)threadIdx.x % STAGE_CHUNKS < STAGES_AHEAD && w[j] && at < t->end)
 			prefetch_line(w[j] + at);
 }
 
-/* Copies the terms from `at` on to a stage: first the columns, then X runs of 16 rows. */
+/* Copies the terms from `at` on to a stage: first the C columns, then X runs of 16 rows. */
 DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile *t,
-                          const uint16_t *const *w, int64_t at, const int X, char *stage)
+                          const uint16_t *const *w, int64_t at, const int X, const int C,
+                          char *stage)
 {
 	int r = threadIdx.x / STAGE_CHUNKS, chunk = threadIdx.x % STAGE_CHUNKS;
 	int there = at + chunk * 8 < t->end;
 
 	at += chunk * 8;
 	stage += r * STAGE_ROW + (chunk ^ (r & 7)) * 16;
-	EACH(j, PRODUCT_COLUMNS / 16) {
+	EACH(j, C / 16) {
 		int inside = there && w[j];
 
 		copy_async(stage + j * 16 * STAGE_ROW, inside ? w[j] + at : a->x, inside ? 16 : 0);
 	}
-	stage += PRODUCT_COLUMNS * STAGE_ROW;
+	stage += C * STAGE_ROW;
 	EACH(i, X) {
 		int row = r + i * 16, inside = there && row < a->rows;
 
@@ -120,29 +120,31 @@ DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile
  * The sums of a tile are runs of rows, four sums a thread. Their row in run i, and their first
  * column:
  */
-enum { RUN_ROWS = MULTIPLY_THREADS * 4 / PRODUCT_COLUMNS, RUNS = PRODUCT_ROWS / RUN_ROWS };
+enum { RUNS = PRODUCT_ROWS * WIDE_COLUMNS / (MULTIPLY_THREADS * 4) }; /* the most */
 enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* of all parts */
 enum { RUNS_AHEAD = 4 }; /* that are copied while the parts of one are added */
 
-DEVICE int find_run_row(int i)
+DEVICE int find_run_row(int i, const int C)
 {
-	return i * RUN_ROWS + (int)threadIdx.x * 4 / PRODUCT_COLUMNS;
+	return i * (MULTIPLY_THREADS * 4 / C) + (int)threadIdx.x * 4 / C;
 }
 
-DEVICE int find_run_column(void)
+DEVICE int find_run_column(const int C)
 {
-	return (int)threadIdx.x * 4 % PRODUCT_COLUMNS;
+	return (int)threadIdx.x * 4 % C;
 }
 
 /* Four sums of row r from column c of the tile on. */
-DEVICE void read_sums(const struct product_tile *t, const int X, int r, int c, float *v)
+DEVICE void read_sums(const struct product_tile *t, const int X, const int C, int r, int c,
+                      float *v)
 {
+	const float *from = t->sums + r * (C + SUMS_GAP) + c;
 	float second[4];
 
-	widen_quad(load_quad(t->sums + r * SUMS_PITCH + c), PORT_F32, v);
+	widen_quad(load_quad(from), PORT_F32, v);
 	if (t->added)
 		return;
-	widen_quad(load_quad(t->sums + (X * 16 + r) * SUMS_PITCH + c), PORT_F32, second);
+	widen_quad(load_quad(from + X * 16 * (C + SUMS_GAP)), PORT_F32, second);
 	EACH(i, 4)
 		v[i] += second[i];
 }
@@ -159,15 +161,17 @@ DEVICE float *find_part(const struct tensor_args *a, int part, int r, int c)
 DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t, const int X)
 {
 	uint32_t *ended = (uint32_t *)(t->sums + PRODUCT_BYTES / 4 - 1);
-	int c = find_run_column();
-	float v[RUNS][4];
+	int c = find_run_column(PRODUCT_COLUMNS);
+	float v[RUNS / 2][4];
 
 	EACH(i, 2 * X)
-		read_sums(t, X, find_run_row(i), c, v[i]);
-	EACH(i, 2 * X)
-		if (find_run_row(i) < a->rows)
-			store_global_quad(find_part(a, blockIdx.y, find_run_row(i), c),
-			                  pack_quad(v[i]));
+		read_sums(t, X, PRODUCT_COLUMNS, find_run_row(i, PRODUCT_COLUMNS), c, v[i]);
+	EACH(i, 2 * X) {
+		int r = find_run_row(i, PRODUCT_COLUMNS);
+
+		if (r < a->rows)
+			store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v[i]));
+	}
 	sync_block();
 	if (!threadIdx.x)
 		*ended = count_ended(a->ended + blockIdx.x);
@@ -182,7 +186,7 @@ DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t,
 /* Copies run i of all parts; a thread those of its own sums. */
 DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 {
-	int r = find_run_row(i), c = find_run_column();
+	int r = find_run_row(i, PRODUCT_COLUMNS), c = find_run_column(PRODUCT_COLUMNS);
 
 	if (r < a->rows)
 		EACH(p, PRODUCT_PARTS)
@@ -194,7 +198,7 @@ DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 /* The sums of all parts take the place of this block's; the copies are behind them. */
 DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const int X)
 {
-	char *copies = (char *)(t->sums + X * 16 * SUMS_PITCH);
+	char *copies = (char *)(t->sums + X * 16 * (PRODUCT_COLUMNS + SUMS_GAP));
 
 	EACH(i, RUNS_AHEAD) {
 		if (i < 2 * X)
@@ -215,7 +219,9 @@ DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const
 				EACH(j, 4)
 					v[j] += unpack_float(part.at[j]);
 			}
-		store_quad(t->sums + find_run_row(i) * SUMS_PITCH + find_run_column(),
+		store_quad(t->sums +
+		                   find_run_row(i, PRODUCT_COLUMNS) * (PRODUCT_COLUMNS + SUMS_GAP) +
+		                   find_run_column(PRODUCT_COLUMNS),
 		           pack_quad(v));
 		sync_warp(); /* the run has been used */
 		if (i + RUNS_AHEAD < 2 * X)
@@ -228,31 +234,31 @@ DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const
 
 /* What is added to the products: in registers while the parts are copied. */
 DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, const int X,
-                       float (*added)[4])
+                       const int C, float (*added)[4])
 {
 	const float *more = a->of[t->of].more;
-	int64_t column = t->column + find_run_column();
+	int64_t column = t->column + find_run_column(C);
 
-	EACH(i, 2 * X) {
+	EACH(i, X * C / 32) {
 		EACH(j, 4)
 			added[i][j] = 0.0f;
-		if (more && find_run_row(i) < a->rows && column < a->of[t->of].columns)
-			load_four(more + find_run_row(i) * a->of[t->of].more_pitch, column,
+		if (more && find_run_row(i, C) < a->rows && column < a->of[t->of].columns)
+			load_four(more + find_run_row(i, C) * a->of[t->of].more_pitch, column,
 			          a->of[t->of].columns, a->wide, added[i]);
 	}
 }
 
 DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X,
-                       float (*added)[4])
+                       const int C, float (*added)[4])
 {
 	const int64_t columns = a->of[t->of].columns;
-	int64_t column = t->column + find_run_column();
+	int64_t column = t->column + find_run_column(C);
 
-	EACH(i, 2 * X) {
-		int r = find_run_row(i);
+	EACH(i, X * C / 32) {
+		int r = find_run_row(i, C);
 		float v[4];
 
-		read_sums(t, X, r, find_run_column(), v);
+		read_sums(t, X, C, r, find_run_column(C), v);
 		EACH(j, 4)
 			v[j] = v[j] + 0.0f + added[i][j];
 		if (r < a->rows && column < columns)
@@ -263,18 +269,18 @@ DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t
 
 /* act(gate) * up in bf16; columns are a multiple of 8. */
 DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_tile *t,
-                              const int X)
+                              const int X, const int C)
 {
 	UNROLL_BY(1)
-	for (int i = threadIdx.x; i < a->rows * (PRODUCT_COLUMNS / 8); i += MULTIPLY_THREADS) {
-		int r = i / (PRODUCT_COLUMNS / 8), q = i % (PRODUCT_COLUMNS / 8);
+	for (int i = threadIdx.x; i < a->rows * (C / 8); i += MULTIPLY_THREADS) {
+		int r = i / (C / 8), q = i % (C / 8);
 		int c = q / 2 * 16 + q % 2 * 4;
 		float gate[4], up[4];
 
 		if (t->column + q * 4 >= a->of[0].columns)
 			continue;
-		read_sums(t, X, r, c, gate);
-		read_sums(t, X, r, c + 8, up);
+		read_sums(t, X, C, r, c, gate);
+		read_sums(t, X, C, r, c + 8, up);
 		EACH(j, 4)
 			gate[j] = activate(a->activation, gate[j] + 0.0f) * (up[j] + 0.0f);
 		store_global_pair(a->glu + r * a->glu_pitch + t->column + q * 4,
@@ -283,70 +289,77 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
 }
 
 /* Writes the tile, with its other parts if this is the last block. */
-DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, const int X)
+DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, const int X,
+                        const int C)
 {
+	const int parts = C == PRODUCT_COLUMNS && gridDim.y > 1;
 	float added[RUNS][4];
 
-	if (gridDim.y > 1 && !share_part(a, t, X))
+	if (parts && !share_part(a, t, X))
 		return;
 	if (!a->glu)
-		load_added(a, t, X, added);
-	if (gridDim.y > 1)
+		load_added(a, t, X, C, added);
+	if (parts)
 		add_parts(a, t, X);
 	if (a->glu)
-		write_outs_of_glu(a, t, X);
+		write_outs_of_glu(a, t, X, C);
 	else
-		write_outs(a, t, X, added);
+		write_outs(a, t, X, C, added);
 }
 
-DEVICE void multiply_part(const struct tensor_args *a, const int X)
+DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 {
 	DYNAMIC_SHARED(shared_stages);
-	const int bytes = (PRODUCT_COLUMNS + X * 16) * STAGE_ROW; /* of a stage */
-	struct product_tile t = find_product_tile(a, shared_stages);
-	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (PRODUCT_COLUMNS / 2);
+	const int bytes = (C + X * 16) * STAGE_ROW; /* of a stage */
+	const int ahead = (C == PRODUCT_COLUMNS ? PRODUCT_STAGES : WIDE_STAGES) - 1;
+	struct product_tile t = find_product_tile(a, C, shared_stages);
+	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (C / 2);
 	int stages = (int)((t.end - t.at + STAGE_TERMS - 1) / STAGE_TERMS);
 	char *stage = (char *)shared_stages;
-	const uint16_t *w[4];
-	float sum[4 * 4 * 4];
+	const uint16_t *w[WIDE_COLUMNS / 16];
+	float sum[4 * WIDE_COLUMNS / 4];
 
-	EACH(j, 4)
+	EACH(j, C / 16)
 		w[j] = find_product_column(a, &t, (int)threadIdx.x / STAGE_CHUNKS + j * 16);
-	prefetch_stages(&t, w); /* while the kernel before this one ends */
+	prefetch_stages(&t, w, C); /* while the kernel before this one ends */
 	wait_for_kernels();
-	EACH(i, X * 16)
+	EACH(i, X * C / 4)
 		sum[i] = 0.0f;
-	EACH(s, PRODUCT_STAGES - 1) {
+	EACH(s, ahead) {
 		if (s < stages)
-			copy_operands(a, &t, w, t.at + s * STAGE_TERMS, X, stage + s * bytes);
+			copy_operands(a, &t, w, t.at + s * STAGE_TERMS, X, C, stage + s * bytes);
 		commit_copies();
 	}
 	for (int s = 0; s < stages; s++) {
-		const char *from = stage + s % PRODUCT_STAGES * bytes;
-		int next = s + PRODUCT_STAGES - 1;
+		const char *from = stage + s % (ahead + 1) * bytes;
+		int next = s + ahead;
 
-		wait_copies(PRODUCT_STAGES - 2);
+		if (C == PRODUCT_COLUMNS)
+			wait_copies(PRODUCT_STAGES - 2);
+		else
+			wait_copies(WIDE_STAGES - 2);
 		sync_block(); /* the stage before this one has been used */
 		if (next < stages)
-			copy_operands(a, &t, w, t.at + next * STAGE_TERMS, X,
-			              stage + next % PRODUCT_STAGES * bytes);
+			copy_operands(a, &t, w, t.at + next * STAGE_TERMS, X, C,
+			              stage + next % (ahead + 1) * bytes);
 		commit_copies();
 		EACH(k, 2)
-			multiply_terms(from + PRODUCT_COLUMNS * STAGE_ROW, from + first * STAGE_ROW,
-			               half * 2 + k, X, 2, sum);
+			multiply_terms(from + C * STAGE_ROW, from + first * STAGE_ROW, half * 2 + k,
+			               X, C / 32, sum);
 	}
 	sync_block(); /* the last stage has been used */
-	spread_sums(sum, X, 2, SUMS_PITCH, t.sums + half * X * 16 * SUMS_PITCH + first);
+	spread_sums(sum, X, C / 32, C + SUMS_GAP, t.sums + half * X * 16 * (C + SUMS_GAP) + first);
 	sync_block();
-	finish_tile(a, &t, X);
+	finish_tile(a, &t, X, C);
 }
 
-#define MULTIPLY_TENSOR(rows) \
-	KERNEL_EARLY(MULTIPLY_THREADS, PRODUCT_BLOCKS, multiply_tensor_##rows, tensor_args) \
+#define MULTIPLY_TENSOR(name, rows, columns) \
+	KERNEL_EARLY(MULTIPLY_THREADS, PRODUCT_BLOCKS, multiply_tensor_##name, tensor_args) \
 	{ \
-		multiply_part(&a, rows / 16); \
+		multiply_part(&a, rows / 16, columns); \
 	}
 
-MULTIPLY_TENSOR(16)
-MULTIPLY_TENSOR(32)
-MULTIPLY_TENSOR(64)
+MULTIPLY_TENSOR(16, 16, PRODUCT_COLUMNS)
+MULTIPLY_TENSOR(32, 32, PRODUCT_COLUMNS)
+MULTIPLY_TENSOR(64, 64, PRODUCT_COLUMNS)
+MULTIPLY_TENSOR(wide, 64, WIDE_COLUMNS)

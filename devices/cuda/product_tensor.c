@@ -72,20 +72,52 @@ static int64_t divide_terms(const struct gpu *g, int64_t tiles, struct tensor_ar
 	return tess_up(a->k, a->part);
 }
 
-static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, int64_t tiles,
-                                struct tensor_args *a)
+/* Places the tiles of all weights, of `columns` columns each; returns their number. */
+static int64_t place_tiles(struct tensor_args *a, int64_t columns)
 {
-	int32_t most = a->rows > 32 ? 64 : a->rows > 16 ? 32 : 16;
-	int64_t parts = divide_terms(g, tiles, a);
-	tess_status st = parts > 1 ? open_part_sums(g, op) : TESS_OK;
-	struct launch l = { .kernel = most == 64   ? KERNEL_multiply_tensor_64
-		                      : most == 32 ? KERNEL_multiply_tensor_32
-		                                   : KERNEL_multiply_tensor_16,
-		            .blocks = { tiles, parts, 1 },
+	int64_t tiles = 0;
+
+	if (a->glu)
+		return tess_up(a->of[0].columns, columns / 2);
+	for (int32_t i = 0; i < a->nweights; i++) {
+		a->of[i].first_block = (int32_t)tiles;
+		tiles += tess_up(a->of[i].columns, columns);
+	}
+	return tiles;
+}
+
+/* Wide tiles read x half as often; nearly all multiprocessors must have one. */
+static bool divide_wide(const struct gpu *g, struct tensor_args *a, int64_t *tiles)
+{
+	*tiles = place_tiles(a, WIDE_COLUMNS);
+	if (a->rows > 32 && *tiles * 8 >= (int64_t)g->processors * 7)
+		return true;
+	*tiles = place_tiles(a, PRODUCT_COLUMNS);
+	return false;
+}
+
+static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, struct tensor_args *a)
+{
+	int64_t tiles, parts = 1;
+	bool wide = divide_wide(g, a, &tiles);
+	struct launch l = { .kernel = wide           ? KERNEL_multiply_tensor_wide
+		                      : a->rows > 32 ? KERNEL_multiply_tensor_64
+		                      : a->rows > 16 ? KERNEL_multiply_tensor_32
+		                                     : KERNEL_multiply_tensor_16,
 		            .threads = MULTIPLY_THREADS,
 		            .shared = PRODUCT_BYTES,
 		            .args = a };
+	tess_status st;
 
+	if (!tiles)
+		return TESS_OK;
+	a->part = a->k;
+	if (!wide)
+		parts = divide_terms(g, tiles, a);
+	l.blocks[0] = tiles;
+	l.blocks[1] = parts;
+	l.blocks[2] = 1;
+	st = parts > 1 ? open_part_sums(g, op) : TESS_OK;
 	a->sums = g->sums;
 	a->ended = g->ended;
 	return st ? st : op_launch(g, op, l);
@@ -108,22 +140,16 @@ static tess_status multiply_weights(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r, int32_t from, int32_t n,
                                     struct tensor_args a)
 {
-	int64_t tiles = 0;
-
 	a.nweights = n;
 	a.wide = 1;
 	for (int32_t i = 0; i < n; i++) {
 		struct multiplied *m = &a.of[i];
 
 		*m = product_describe_weight(op, r, from + i, 0);
-		m->first_block = (int32_t)tiles;
-		tiles += tess_up(m->columns, PRODUCT_COLUMNS);
 		a.wide &= is_row_aligned(m->y, m->y_pitch, sizeof(float)) &&
 		          (!m->more || is_row_aligned(m->more, m->more_pitch, sizeof(float)));
 	}
-	if (a.glu)
-		tiles = tess_up(a.of[0].columns, PRODUCT_COLUMNS / 2);
-	return tiles ? launch_tiles(g, op, tiles, &a) : TESS_OK;
+	return launch_tiles(g, op, &a);
 }
 
 tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,

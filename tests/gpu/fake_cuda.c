@@ -125,7 +125,7 @@ static CUresult fake_get_attribute(int *value, CUdevice_attribute what, CUdevice
 		*value = compute % 10;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-		*value = 8;
+		*value = (int)get_environment_number("FAKE_CUDA_PROCESSORS", 8);
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
 		*value = !is_to_fail("pools");

@@ -260,6 +260,14 @@ START_TEST(ends)
 }
 END_TEST
 
+/* Few multiprocessors have blocks of 128 columns. */
+START_TEST(wide_ends)
+{
+	ck_assert_int_eq(setenv("FAKE_CUDA_PROCESSORS", "1", 1), 0);
+	test_ends(61, TESS_BF16, _i, NULL);
+}
+END_TEST
+
 /* On a GPU, which the variable does not reach, cuBLASLt has all of them. */
 START_TEST(ends_without_blas)
 {
@@ -471,6 +479,7 @@ int main(int argc, char **argv)
 
 	tcase_add_test(t, layers);
 	tcase_add_loop_test(t, ends, 0, 12);
+	tcase_add_loop_test(t, wide_ends, 0, 2);
 	tcase_add_loop_test(t, ends_without_blas, 0, 2);
 	tcase_add_loop_test(t, row_ends, 0, 18);
 	tcase_add_loop_test(t, long_rows, 0, 3);

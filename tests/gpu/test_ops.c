@@ -366,7 +366,10 @@ START_TEST(linear_of_routers)
 }
 END_TEST
 
-/* Of 9 to 64 rows, on tensor cores: by 64 columns, and parts of K that the last block adds. */
+/*
+ * Of 9 to 64 rows, on tensor cores: by 64 columns, and parts of K that the last block adds; or by
+ * 128 columns, where they fill the GPU.
+ */
 START_TEST(linear_tensor)
 {
 	static const int64_t rows[] = { 9, 16, 17, 33, 64, 65 };
@@ -390,6 +393,12 @@ START_TEST(linear_tensor)
 			                  .bound = (int64_t[]){ 8, 1040, 1048, 1096 } };
 		test_linear_op(&c, 0x1p-8);
 	}
+	test_linear_op(&(struct linear_case){ .dtype = TESS_BF16,
+	                                      .nweights = 3,
+	                                      .rows = 61,
+	                                      .k = 328,
+	                                      .n = { 59, 16384, 131 } },
+	               0x1p-8);
 	tear_down_devices();
 }
 END_TEST
