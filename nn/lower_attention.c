@@ -33,6 +33,16 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	                                        .view = table });
 }
 
+/* Without pages: the length of the longest text, and how many there are. */
+static void measure_texts(const struct tess_training *t, uint64_t *longest, uint64_t *texts)
+{
+	*longest = 0;
+	*texts = (uint64_t)t->nsequences;
+	for (int64_t i = 0; i < t->nsequences; i++)
+		if ((uint64_t)t->lengths[i] > *longest)
+			*longest = (uint64_t)t->lengths[i];
+}
+
 /* The op of attention or its backward: all but operand 5 and the outs. */
 static struct tess_step *add_attention(struct build *b, const struct tess_record *rec, int32_t nout,
                                        uint64_t keys, uint64_t values)
@@ -44,6 +54,8 @@ static struct tess_step *add_attention(struct build *b, const struct tess_record
 	int32_t n = tess_attention_has_values(rec) ? 5 : 4;
 	int64_t lo, hi;
 
+	if (b->p->training)
+		measure_texts(b->p->training, &keys, &values);
 	tess_dim_get_rank_units(q, cut.nranks, cut.rank, &lo, &hi);
 	for (int32_t i = 0; i < n; i++)
 		build_set_input(b, s, i < 2 ? i : i + 5 - n, build_get_value(b, rec->in[i]));

@@ -78,6 +78,9 @@ tess_status op_run_texts(struct gpu *g, const struct tess_op *op)
 
 	if (!a.rows)
 		return TESS_OK;
+	st = op_run_texts_by_dnn(g, op, &a);
+	if (st != TESS_ENOTSUP)
+		return st;
 	st = memory_get_scratch(g, (uint64_t)(a.rows * a.heads * TEXT_STATE) * sizeof(float),
 	                        &state);
 	a.state = state;

@@ -72,6 +72,7 @@ static tess_status check_gpu(struct gpu *g, int32_t index)
 		                       "cuda: GPU %d, %s, has compute capability %d.%d; %d.0 or "
 		                       "newer is needed",
 		                       (int)index, name, major, minor, COMPUTE_MAJOR);
+	g->major = major;
 	g->starts_early = g->starts_early && major >= EARLY_MAJOR;
 	return TESS_OK;
 }
@@ -136,6 +137,7 @@ static void close_gpu(void *self)
 		cuda.cuCtxSetCurrent(g->context);
 	memory_close(g);
 	blas_close(g);
+	dnn_close(g);
 	memory_free(g, g->sums);
 	memory_free(g, g->ended_keys);
 	for (int i = 0; i < POINTS; i++)

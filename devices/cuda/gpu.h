@@ -1,9 +1,9 @@
 /*
  * gpu.h - shared by the host files of the CUDA device.
  *
- * table.c finds the driver and cuBLASLt, cuda.c is the plugin, memory.c copies, ops.c runs an op:
- * rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c and
- * blas.c multiply matrices, ahead.c joins it with the next one.
+ * table.c finds the driver, cuBLASLt and cuDNN, cuda.c is the plugin, memory.c copies, ops.c runs
+ * an op: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c and
+ * blas.c multiply matrices, dnn.c has cuDNN's attention, ahead.c joins an op with the next one.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -31,6 +31,7 @@ struct scratch { /* device memory that ops share; larger blocks go in front, and
 };
 
 struct blas;
+struct dnn;
 
 /* An opened GPU of one rank, which makes one call at a time. Its ops are all on one stream. */
 struct gpu {
@@ -41,6 +42,7 @@ struct gpu {
 	int32_t processors,
 		shared_max; /* multiprocessors; bytes of shared memory a block can have */
 	int32_t math;
+	int32_t major; /* of the compute capability */
 	bool sync_ops; /* TESSERA_CUDA_SYNC=1 */
 	bool starts_early; /* kernels wait for the one before them (port.h): 9.0 and newer */
 	CUstream memory; /* of allocations; NULL: the GPU, as some virtual ones, has no pools */
@@ -52,6 +54,7 @@ struct gpu {
 	int32_t copiers; /* threads that fill stages: a power of two */
 	struct scratch *scratch;
 	struct blas *blas;
+	struct dnn *dnn; /* NULL: not opened yet */
 	float *sums; /* of parts of products, which product_tensor.c opens; or NULL */
 	uint32_t *ended; /* parts */
 	int32_t *fault; /* in host memory that kernels write */
@@ -82,7 +85,7 @@ static inline tess_status cuda_check_call(const char *where, const char *call, C
 
 /* table.c: fills the parts of `cuda`, once; TESS_ENOTSUP: they are not here. */
 extern const struct cuda_loader {
-	tess_status (*load_driver)(void), (*load_blas)(void);
+	tess_status (*load_driver)(void), (*load_blas)(void), (*load_dnn)(void);
 } cuda_loader;
 
 /* ---- memory.c */
@@ -254,6 +257,46 @@ struct product { /* y [rows, columns] = x [rows, k] w' + more */
 /* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
 void blas_close(struct gpu *g);
+
+/* ---- dnn.c */
+/* Of attention: bf16 [texts, length, heads, d]; STATS and SUM: f32 [texts, heads, length]. */
+enum dnn_operand {
+	DNN_Q,
+	DNN_K,
+	DNN_V,
+	DNN_O,
+	DNN_STATS,
+	DNN_G,
+	DNN_DQ,
+	DNN_DK,
+	DNN_DV,
+	DNN_SUM,
+	DNN_POINTERS,
+	DNN_SCALE = DNN_POINTERS,
+	DNN_SOFTCAP,
+	DNN_WINDOW,
+	DNN_HIDDEN,
+	DNN_ONE,
+	DNN_OPERANDS
+};
+struct dnn_shape { /* without gaps, compared as bytes; rows see themselves and those before */
+	int64_t texts, length, heads, d;
+	int32_t backward; /* reads Q, K, V, O, STATS, G; else O and STATS are written */
+	float scale, softcap, window; /* 0: no softcap, no window */
+};
+/* Whether the library is here, opening it at first. */
+bool dnn_is_usable(struct gpu *g);
+/* Bytes of workspace. TESS_ENOTSUP, without a sentence: cuDNN has no plan for the shape. */
+tess_status dnn_plan(struct gpu *g, const struct tess_op *op, const struct dnn_shape *s,
+                     int64_t *workspace);
+/* Of a shape with a plan. */
+tess_status dnn_attend(struct gpu *g, const struct tess_op *op, const struct dnn_shape *s,
+                       void *const operand[DNN_POINTERS], void *workspace);
+void dnn_close(struct gpu *g);
+
+/* ---- attention_dnn.c */
+/* TESS_ENOTSUP, without a sentence: for attention over these texts there are kernels only. */
+tess_status op_run_texts_by_dnn(struct gpu *g, const struct tess_op *op, const struct text_args *a);
 
 /* ---- product.c, product_tensor.c */
 struct product_run { /* elements of K that are added, of x and of each weight */

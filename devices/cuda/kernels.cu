@@ -27,6 +27,8 @@
 
 #include "attention_d.cuh"
 
+#include "attention_dnn.cuh"
+
 #include "experts.cuh"
 
 #include "groups.cuh"

@@ -61,6 +61,8 @@
 	KERNEL(weigh_texts, text_args) \
 	KERNEL(add_texts, text_args) \
 	KERNEL(derive_keys, text_args) \
+	KERNEL(round_texts, padded_args) \
+	KERNEL(widen_texts, padded_args) \
 	KERNEL(route_experts, route_args) \
 	KERNEL(count_expert_rows, list_args) \
 	KERNEL(list_expert_rows, list_args) \
@@ -358,6 +360,21 @@ struct text_args { /* attention over whole texts; g NULL: the forward */
 	int32_t heads, group, first_head, d, dv, latent;
 	float scale, softcap;
 	struct drop_args drop;
+};
+
+enum { PADDED_PARTS = 4 };
+struct padded { /* rows of f32, and as bf16 */
+	float *row;
+	uint16_t *padded; /* [texts, length, heads, d] */
+	int64_t pitch;
+	int32_t of_group; /* a head of rows is one of each group of heads */
+};
+struct padded_args { /* texts as long as each other: rows that a text lacks are 0 */
+	struct padded part[PADDED_PARTS];
+	const int32_t *position, *slot; /* [rows]; the slots are 0, 1, ... */
+	int32_t *fault;
+	int64_t rows, length, longest, first_text;
+	int32_t heads, d, group, first_head, shift; /* shift: of local heads that are left out */
 };
 
 struct heads_args { /* y_h = x_h W_h', and the last `rest` elements of each head as they are */

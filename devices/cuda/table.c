@@ -52,4 +52,21 @@ static tess_status open_nvidia_blas(void)
 	return st;
 }
 
-const struct cuda_loader cuda_loader = { open_nvidia_driver, open_nvidia_blas };
+static tess_status open_nvidia_dnn(void)
+{
+	static const char *const names[] = { "libcudnn.so.9", NULL };
+	static const struct foreign_symbol symbols[] = { CUDA_DNN_CALLS(SYMBOL){ 0 } };
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* ranks may be threads */
+	void *dnn;
+	tess_status st = TESS_OK;
+
+	pthread_mutex_lock(&lock);
+	if (!cuda.cudnnCreate)
+		st = foreign_open_library(cuda_host, names, &dnn);
+	if (!st && !cuda.cudnnCreate)
+		st = foreign_find_symbols(cuda_host, names[0], dnn, symbols);
+	pthread_mutex_unlock(&lock);
+	return st;
+}
+
+const struct cuda_loader cuda_loader = { open_nvidia_driver, open_nvidia_blas, open_nvidia_dnn };

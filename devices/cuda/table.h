@@ -1,9 +1,11 @@
 /*
- * table.h - what the device calls of NVIDIA's driver and of cuBLASLt: a table of function pointers,
- * which table.c fills at run time, and tests with functions of their own.
+ * table.h - what the device calls of NVIDIA's driver, of cuBLASLt and of cuDNN: a table of function
+ * pointers, which table.c fills at run time, and tests with functions of their own.
  */
 #ifndef TESS_DEVICES_CUDA_TABLE_H
 #define TESS_DEVICES_CUDA_TABLE_H
+
+#include "dnn.h"
 
 #include <cublasLt.h>
 #include <cuda.h>
@@ -70,6 +72,7 @@
 extern struct cuda_table {
 	CUDA_DRIVER_CALLS(CUDA_CALL_POINTER)
 	CUDA_BLAS_CALLS(CUDA_CALL_POINTER)
+	CUDA_DNN_CALLS(CUDA_CALL_POINTER)
 } cuda;
 
 #endif

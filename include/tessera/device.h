@@ -142,7 +142,7 @@ struct tess_device {
 	tess_status (*mark)(void *self, void *stream, int32_t point);
 	tess_status (*reached)(void *self, int32_t point);
 	/* Of the KV cache beside linear weights of a dtype, where a session does not say: TESS_F32,
-	 * as without it, or TESS_BF16. */
+	 * as without it, or TESS_BF16. In training: the dtype of attention. */
 	int32_t (*kv_dtype)(int32_t weights);
 	/* What is queued on `stream` from now on runs after what is on `after` now. */
 	tess_status (*follow)(void *self, void *stream, void *after);

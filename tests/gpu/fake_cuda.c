@@ -1,12 +1,15 @@
 /*
- * fake_cuda.c - stands for NVIDIA's driver and cuBLASLt in the table of the CUDA device: memory of
- * the host, kernels run by the emulator at once, products as plain loops. A GPU would run them
- * later and side by side. FAKE_CUDA_FAILS=CALL makes that call fail ("pending": no event is
- * reached; "pools": there are none), FAKE_CUDA_MEMORY limits memory to so many bytes,
+ * fake_cuda.c - stands for NVIDIA's driver, cuBLASLt and cuDNN (fake_dnn.c) in the table of the
+ * CUDA device: memory of the host, kernels run by the emulator at once, products as plain loops. A
+ * GPU would run them later and side by side.
+ *
+ * FAKE_CUDA_FAILS=CALL makes that call fail ("pending": no event is reached; "pools": there are
+ * none; "dnn": cuDNN is missing), FAKE_CUDA_MEMORY limits memory to so many bytes,
  * FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared
  * memory of a block.
  */
 #include "emulated_kernels.h"
+#include "fake_dnn.h"
 #include "gpu.h"
 
 #include <pthread.h>
@@ -69,6 +72,12 @@ static bool is_to_fail(const char *call)
 
 	return name && !strcmp(name, call);
 }
+
+bool fake_cuda_fails(const char *call)
+{
+	return is_to_fail(call);
+}
+
 #define FAIL_IF_TOLD(call) \
 	if (is_to_fail(#call)) \
 	return CUDA_ERROR_ILLEGAL_ADDRESS
@@ -487,6 +496,16 @@ static enum emulated_memory judge_memory(const char *p, size_t bytes)
 	return b->host ? EMULATED_HOST : EMULATED_DEVICE;
 }
 
+bool fake_cuda_has_bytes(const void *p, size_t bytes)
+{
+	bool has;
+
+	pthread_mutex_lock(&lock);
+	has = judge_memory(p, bytes) == EMULATED_DEVICE;
+	pthread_mutex_unlock(&lock);
+	return has;
+}
+
 /* Of what is no memory of a GPU: 0. */
 static CUresult fake_get_pointer(unsigned n, CUpointer_attribute *what, void **values,
                                  CUdeviceptr p)
@@ -762,6 +781,7 @@ static tess_status fill_fake_table(void)
 		.cublasLtMatrixLayoutSetAttribute = fake_set_layout,
 		.cublasLtMatrixLayoutDestroy = fake_destroy_layout,
 	};
+	fake_dnn_fill_table();
 	return TESS_OK;
 }
 
@@ -770,4 +790,9 @@ static tess_status find_fake_blas(void)
 	return TESS_OK;
 }
 
-const struct cuda_loader cuda_loader = { fill_fake_table, find_fake_blas };
+static tess_status find_fake_dnn(void)
+{
+	return is_to_fail("dnn") ? TESS_ENOTSUP : TESS_OK;
+}
+
+const struct cuda_loader cuda_loader = { fill_fake_table, find_fake_blas, find_fake_dnn };
