@@ -2,8 +2,8 @@
  * gpu.h - shared by the host files of the CUDA device.
  *
  * table.c finds the driver, cuBLASLt and cuDNN, cuda.c is the plugin, memory.c copies, ops.c runs
- * an op: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c and
- * blas.c multiply matrices, dnn.c has cuDNN's attention, ahead.c joins an op with the next one.
+ * an op: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c
+ * and blas.c multiply matrices, dnn.c calls cuDNN, ahead.c joins an op with the next one.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
