@@ -1,6 +1,8 @@
 /* Launches attention: keys and values are stored, then rows and tiles of rows are computed. */
 #include "gpu.h"
 
+#define LOG2_E 0x1.715476p+0f
+
 /* The kernel of f32 tiles for heads of so many elements, and its shared memory. */
 static struct launch choose_tile_kernel(const struct attention_args *a)
 {
@@ -11,7 +13,7 @@ static struct launch choose_tile_kernel(const struct attention_args *a)
 	return (struct launch){ .kernel = each == 64    ? KERNEL_attend_tiles_64
 		                          : each == 128 ? KERNEL_attend_tiles_128
 		                                        : KERNEL_attend_tiles_256,
-		                .blocks = { tess_up(a->rows, TILE_ROWS), a->heads, 1 },
+		                .blocks = { a->heads, tess_up(a->rows, TILE_ROWS), 1 },
 		                .threads = ATTEND_THREADS,
 		                .shared = (each * (TILE_ROWS + KEYS) + KEYS * TILE_ROWS) *
 		                          (int32_t)sizeof(float),
@@ -36,6 +38,16 @@ static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 
 	parts = parts < most ? parts : most;
 	return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : (int32_t)parts;
+}
+
+/* Query heads of a tile on tensor cores: all have the keys of one key-value head. */
+static int32_t choose_tile_heads(const struct attention_args *a)
+{
+	int32_t heads = ATTEND_WARPS;
+
+	while (a->group % heads || a->first_head % heads || a->heads % heads)
+		heads /= 2;
+	return heads;
 }
 
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op)
@@ -75,6 +87,9 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 	};
 
 	a.head_blocks = (int32_t)tess_up(a.group < a.heads ? a.group : a.heads, ATTEND_HEADS);
+	a.unit = a.softcap != 0.0f ? LOG2_E : a.scale * LOG2_E;
+	a.bend = a.softcap != 0.0f ? 2 * LOG2_E * a.scale / a.softcap : 0.0f;
+	a.tile_heads = choose_tile_heads(&a);
 	a.tiled = can_use_tiles(g, &a);
 	a.parts = a.rows ? choose_parts(g, &a) : 1;
 	return a;
@@ -149,12 +164,14 @@ static bool can_use_tensor_cores(const struct gpu *g, const struct attention_arg
 static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
                                        const struct attention_args *a)
 {
-	int32_t each = a->d <= 64 && a->dv <= 64 ? 64 : 128;
-	struct launch tiles = { .kernel = each == 64 ? KERNEL_attend_tensor_64
-		                                     : KERNEL_attend_tensor_128,
-		                .blocks = { tess_up(a->rows, TENSOR_ROWS), a->heads, 1 },
+	int32_t most = a->d > a->dv ? a->d : a->dv, each = most <= 64 ? 64 : most <= 96 ? 96 : 128;
+	int32_t rows = TENSOR_ROWS / a->tile_heads;
+	struct launch tiles = { .kernel = each == 64   ? KERNEL_attend_tensor_64
+		                          : each == 96 ? KERNEL_attend_tensor_96
+		                                       : KERNEL_attend_tensor_128,
+		                .blocks = { a->heads / a->tile_heads, tess_up(a->rows, rows), 1 },
 		                .threads = ATTEND_THREADS,
-		                .shared = 2 * 2 * each * KEYS * 2, /* stages, keys and values */
+		                .shared = TENSOR_SHARED(each),
 		                .args = a };
 
 	return op_launch(g, op, tiles);

@@ -10,7 +10,7 @@ DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int row
 	if (!threadIdx.x)
 		*tiled = 0;
 	sync_block();
-	for (int r = threadIdx.x; r < rows; r += ATTEND_THREADS)
+	for (int r = threadIdx.x; r < rows; r += blockDim.x)
 		if (is_tiled(a, first + r))
 			add_atomic(tiled, 1);
 	sync_block();
@@ -19,14 +19,15 @@ DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int row
 	return found;
 }
 
-/* `R` rows a tile, D elements a head; the last tiles, with most keys, go first. */
-DEVICE void attend_runs(const struct attention_args *a, const int R, const int D, const int tensor)
+/* R rows a tile, `heads` heads, D elements each; the last tiles, with most keys, go first. */
+DEVICE void attend_runs(const struct attention_args *a, int R, int heads, const int D,
+                        const int tensor)
 {
 	struct tile t;
 	int rows;
 
-	t.row = (int64_t)(gridDim.x - 1 - blockIdx.x) * R;
-	t.head = blockIdx.y;
+	t.row = (int64_t)(gridDim.y - 1 - blockIdx.y) * R;
+	t.head = blockIdx.x * heads;
 	t.g = (a->first_head + t.head) / a->group - a->first_head / a->group;
 	rows = a->rows - t.row < R ? (int)(a->rows - t.row) : R;
 	if (!has_tiled_rows(a, t.row, rows)) /* a step that decodes many texts */
@@ -49,14 +50,21 @@ DEVICE void attend_runs(const struct attention_args *a, const int R, const int D
 	}
 }
 
-#define ATTEND_TILES(name, R, D, tensor) \
-	KERNEL(ATTEND_THREADS, name##_##D, attention_args) \
+#define ATTEND_TILES(D) \
+	KERNEL(ATTEND_THREADS, attend_tiles_##D, attention_args) \
 	{ \
-		attend_runs(&a, R, D, tensor); \
+		attend_runs(&a, TILE_ROWS, 1, D, 0); \
+	}
+#define ATTEND_TENSOR(D) \
+	KERNEL_EARLY(ATTEND_THREADS, 2, attend_tensor_##D, attention_args) \
+	{ \
+		wait_for_kernels(); \
+		attend_runs(&a, TENSOR_ROWS / a.tile_heads, a.tile_heads, D, 1); \
 	}
 
-ATTEND_TILES(attend_tiles, TILE_ROWS, 64, 0)
-ATTEND_TILES(attend_tiles, TILE_ROWS, 128, 0)
-ATTEND_TILES(attend_tiles, TILE_ROWS, 256, 0)
-ATTEND_TILES(attend_tensor, TENSOR_ROWS, 64, 1)
-ATTEND_TILES(attend_tensor, TENSOR_ROWS, 128, 1)
+ATTEND_TILES(64)
+ATTEND_TILES(128)
+ATTEND_TILES(256)
+ATTEND_TENSOR(64)
+ATTEND_TENSOR(96)
+ATTEND_TENSOR(128)

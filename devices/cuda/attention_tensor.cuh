@@ -1,241 +1,363 @@
 /*
- * attention_tensor.cuh - attention of 64 adjacent rows of a text and one head on tensor cores: a
- * cache in bf16, queries and weights rounded to bf16, sums in f32.
+ * attention_tensor.cuh - attention of adjacent rows of a text on tensor cores: a cache in bf16,
+ * queries and weights rounded to bf16, sums in f32.
  *
- * A warp has 16 rows. Keys [d, 64] and values [64, dv] of a page are the right sides of products as
- * they lie; the next page is copied while one is multiplied. In shared memory 16 bytes of row r are
- * at place `chunk ^ (r & 7)`, so that no two of eight rows that are loaded at once share banks.
+ * A warp has 32 rows of one head. The four warps of a block share the keys of one key-value head;
+ * they have 1, 2 or 4 of its query heads (choose_tile_heads). Keys [d, 64] and values [64, dv]
+ * of a page are the right sides of products as they lie; the next page is copied while one is
+ * multiplied. In shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, so that no two of
+ * eight rows that are loaded at once share banks.
  */
 
-#define LOG2_E 0x1.715476p+0f
-enum { TENSOR_KEYS_CHUNKS = KEYS / 8 }; /* of 16 bytes, in a row of keys */
+enum { TENSOR_HALVES = TENSOR_WARP_ROWS / 16, TENSOR_SLACK = 8 }; /* of log2 */
+enum { KEYS_ROW = KEYS * 2, TENSOR_PRODUCTS = KEYS / 8 }; /* bytes; products of 8 keys */
 
-/* Rows [0, rows) of `chunks` times 16 bytes each to a stage; of row `first` on, and before `end`. */
-DEVICE void copy_rows(const char *from, int rows, int chunks, int pitch, int64_t first, int64_t end,
-                      char *stage)
-{
-	for (int at = threadIdx.x; at < rows * chunks; at += ATTEND_THREADS) {
-		int row = at / chunks, chunk = at % chunks;
-
-		copy_async(stage + (row * pitch + (chunk ^ (row & 7))) * 16, from + at * 16,
-		           row >= first && row < end ? 16 : 0);
-	}
-}
+/*
+ * What a warp has of a tile: rows [row, row + 32). Some see keys [first, end), and all see
+ * [all_first, all_end).
+ */
+struct warp_rows {
+	int head, row;
+	int first, end, all_first, all_end;
+	uint32_t q[4][TENSOR_HALVES][4]; /* if D <= 64; larger heads stay in shared memory */
+	float max[2 * TENSOR_HALVES], sum[2 * TENSOR_HALVES]; /* of rows 0, 8, 16, 24 + lane / 4 */
+	float out[TENSOR_HALVES][TENSOR_HEAD_MAX / 8][4];
+};
 
 /* Copies block u of the keys and values to a stage; keys that no row sees have values of 0. */
 DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, const int D,
-                       const char *page, int64_t u, char *stage)
+                       const char *page, int u, char *stage)
 {
-	const char *keys = page + a->keys + (int64_t)t->g * a->d * KEYS * 2;
-	const char *values = page + a->values + (int64_t)t->g * a->dv * KEYS * 2;
-	int64_t first = t->first - u * KEYS, end = t->end - u * KEYS;
+	const int chunks = VALUES_ROW(D) / 16, step = ATTEND_THREADS / chunks;
+	const char *keys = page + a->keys + (int64_t)t->g * a->d * KEYS_ROW;
+	const char *values = page + a->values + (int64_t)t->g * a->dv * KEYS_ROW;
+	int first = (int)t->first - u * KEYS, end = (int)t->end - u * KEYS;
+	int row = threadIdx.x / 8, chunk = threadIdx.x % 8;
 
-	copy_rows(keys, a->d, TENSOR_KEYS_CHUNKS, TENSOR_KEYS_CHUNKS, 0, a->d, stage);
-	stage += D * KEYS * 2;
-	if (a->dv == D) /* a constant, by which is cheap to divide */
-		copy_rows(values, KEYS, D / 8, D / 8, first, end, stage);
-	else
-		copy_rows(values, KEYS, a->dv / 8, D / 8, first, end, stage);
+	EACH(i, D / 16)
+		if (i * 16 < a->d)
+			copy_async(stage + (i * 16 + row) * KEYS_ROW + (chunk ^ (row & 7)) * 16,
+			           keys + (i * 16 + row) * KEYS_ROW + chunk * 16, 16);
+	row = threadIdx.x / chunks;
+	chunk = threadIdx.x % chunks;
+	stage += D * KEYS_ROW + row * VALUES_ROW(D) + (chunk ^ (row & 7)) * 16;
+	values += row * a->dv * 2 + chunk * 16;
+	if (chunk * 8 >= a->dv)
+		return;
+	EACH(i, KEYS / step) {
+		int key = i * step + row;
+
+		copy_async(stage + i * step * VALUES_ROW(D), values + i * step * a->dv * 2,
+		           key >= first && key < end ? 16 : 0);
+	}
 }
 
-/* The address that this lane gives of 16 x 16 elements: four times 8 rows of 16 bytes. */
-DEVICE const char *find_matrix_row(const char *stage, int chunks, int row, int chunk)
+/* Where this lane's 16 bytes begin of 16 rows and two chunks: four times 8 rows of 16 bytes. */
+DEVICE int find_lane_chunk(const int row_bytes)
 {
 	int lane = threadIdx.x % WARP;
 
-	row += lane % 16;
-	chunk += lane / 16;
-	return stage + (row * chunks + (chunk ^ (row & 7))) * 16;
+	return lane % 16 * row_bytes + (lane / 16 ^ (lane & 7)) * 16;
 }
 
-/* The queries of rows r0 and r0 + 8 as left sides, 0 outside the run. */
-DEVICE void load_queries(const struct attention_args *a, const struct tile *t, const int D, int r0,
-                         uint32_t q[][4])
+/* Moves a lane's place by j times two chunks. */
+DEVICE int add_chunks(int at, int j)
 {
-	int column = threadIdx.x % 4 * 2;
+	return (at ^ j % 4 * 32) + j / 4 * 128;
+}
 
-	EACH(i, D / 16) {
-		EACH(j, 4) {
-			int r = r0 + j % 2 * 8, at = i * 16 + j / 2 * 8 + column;
-			const float *x = a->q + (t->row + r) * a->q_pitch + t->head * a->d + at;
-			int there = r >= t->from && r < t->to && at < a->d;
+/* Rounds the queries of a warp to shared memory, 0 outside the run and beyond d. */
+DEVICE void store_queries(const struct attention_args *a, const struct tile *t,
+                          const struct warp_rows *w, const int D, char *to)
+{
+	int lane = threadIdx.x % WARP, lanes = VALUES_ROW(D) / 16, chunk = lane % lanes;
 
-			q[i][j] = there ? pack_bf16(x[0], x[1]) : 0;
-		}
+	for (int r = lane / lanes; r < TENSOR_WARP_ROWS; r += WARP / lanes) {
+		int row = w->row + r, there = row >= t->from && row < t->to && chunk * 8 < a->d;
+		const float *x = a->q + (t->row + row) * a->q_pitch + w->head * a->d + chunk * 8;
+		struct quad v = { { 0 } };
+
+		EACH(i, 4)
+			v.at[i] = there ? pack_bf16(x[2 * i], x[2 * i + 1]) : 0;
+		store_quad(to + r * VALUES_ROW(D) + (chunk ^ (r & 7)) * 16, v);
 	}
+	sync_warp();
 }
 
-/* Of 64 keys from `base` on, key 0 being `base`: those that a row sees are [lo, hi]; none: hi < 0. */
-DEVICE void find_seen_keys(const struct attention_args *a, const struct tile *t, int64_t base,
-                           int r, int *lo, int *hi)
+/* Elements [16 i, 16 i + 16) of the queries of a warp as left sides. */
+DEVICE void load_queries(const char *from, const int D, int i, uint32_t q[][4])
 {
-	int64_t own = t->position + r, first = find_first_key(a, own) - base;
-
-	own -= base;
-	*lo = first < 0 ? 0 : first > KEYS ? KEYS : (int)first;
-	*hi = r < t->from || r >= t->to || own < 0 ? -1 : own > KEYS ? KEYS : (int)own;
+	EACH(m, TENSOR_HALVES)
+		load_straight_matrices(from + m * 16 * VALUES_ROW(D) +
+		                               add_chunks(find_lane_chunk(VALUES_ROW(D)), i),
+		                       q[m]);
 }
 
-/* Whether every row of the tile sees all keys of block u. */
-DEVICE int sees_block(const struct attention_args *a, const struct tile *t, int64_t u)
+/* Scores of n keys from `base` on; those of keys that a row does not see become -infinity. */
+DEVICE void hide_keys(const struct attention_args *a, const struct tile *t,
+                      const struct warp_rows *w, int base, const int n,
+                      float z[][TENSOR_PRODUCTS][4])
 {
-	return t->position + t->from >= u * KEYS + KEYS - 1 &&
-	       find_first_key(a, t->position + t->to - 1) <= u * KEYS;
-}
+	EACH(r, 2 * TENSOR_HALVES) {
+		int own = (int)t->position + w->row + r * 8 + threadIdx.x % WARP / 4;
+		int at = base + threadIdx.x % 4 * 2;
+		int lo = (int)find_first_key(a, own) - at, hi = own - at;
 
-/* Scores of keys that a row does not see become -infinity. */
-DEVICE void hide_keys(const struct attention_args *a, const struct tile *t, int64_t u, int r0,
-                      float z[][4])
-{
-	EACH(half, 2) {
-		int lo, hi;
-
-		find_seen_keys(a, t, u * KEYS + threadIdx.x % 4 * 2, r0 + half * 8, &lo, &hi);
-		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
+		EACH(i, n / 4) {
 			int key = i / 2 * 8 + i % 2;
-			float *at = &z[i / 2][half * 2 + i % 2];
+			float *score = &z[r / 2][i / 2][r % 2 * 2 + i % 2];
 
-			*at = key >= lo && key <= hi ? *at : -INFINITY;
+			*score = key >= lo && key <= hi ? *score : -INFINITY;
 		}
 	}
+}
+
+/* Scores below the cap: tanh(x) is 1 - 2 / (1 + e^2x). */
+DEVICE void limit_scores(const struct attention_args *a, const int n, float z[][TENSOR_PRODUCTS][4])
+{
+	EACH(m, TENSOR_HALVES)
+		EACH(j, n / 8)
+			EACH(i, 4) {
+				float e = exp2_fast(z[m][j][i] * a->bend);
+
+				z[m][j][i] =
+					fmaf(-2 * a->softcap, invert_fast(1.0f + e), a->softcap);
+			}
 }
 
 /*
- * Scores of rows r0 (elements 0 and 1 of each product) and r0 + 8 (2 and 3) become weights: 2 to
- * `unit` times what they are below the largest.
+ * Raises the maximum that scores of a row are compared with, and rescales its sums, once a score
+ * is so far above it that a weight exceeds 2^TENSOR_SLACK. Most blocks of keys need no rescaling.
  */
-DEVICE void weigh_products(float unit, float z[][4], float *max, float *sum, float *factor)
+DEVICE void raise_maxima(struct warp_rows *w, const int D, float unit, const float *max)
 {
-	EACH(half, 2) {
-		float m = max[half], s = 0.0f, from;
+	float factor[2 * TENSOR_HALVES];
+	int raised = 0;
 
-		EACH(i, 2 * TENSOR_KEYS_CHUNKS)
-			m = fmaxf(m, z[i / 2][half * 2 + i % 2]);
+	EACH(r, 2 * TENSOR_HALVES)
+		raised |= (max[r] - w->max[r]) * unit > TENSOR_SLACK;
+	if (!raised)
+		return;
+	EACH(r, 2 * TENSOR_HALVES) {
+		int more = (max[r] - w->max[r]) * unit > TENSOR_SLACK;
+
+		factor[r] = more ? exp2_fast((w->max[r] - max[r]) * unit) : 1.0f;
+		w->max[r] = more ? max[r] : w->max[r];
+		w->sum[r] *= factor[r];
+	}
+	EACH(m, TENSOR_HALVES)
+		EACH(j, D / 8)
+			EACH(i, 4)
+				w->out[m][j][i] *= factor[m * 2 + i / 2];
+}
+
+/* Scores of n keys become weights: 2 to `unit` times what they are below the maximum. */
+DEVICE void weigh_scores(struct warp_rows *w, const int D, const int n, float unit,
+                         float z[][TENSOR_PRODUCTS][4])
+{
+	float max[2 * TENSOR_HALVES];
+
+	EACH(r, 2 * TENSOR_HALVES) {
+		max[r] = z[r / 2][0][r % 2 * 2];
+		EACH(i, n / 4)
+			max[r] = fmaxf(max[r], z[r / 2][i / 2][r % 2 * 2 + i % 2]);
 		EACH_MASK(mask, 1, 4)
-			m = fmaxf(m, shuffle_xor(m, mask));
-		from = m == -INFINITY ? 0.0f : m * unit; /* 2^-inf is 0 */
-		EACH(i, 2 * TENSOR_KEYS_CHUNKS) {
-			float *at = &z[i / 2][half * 2 + i % 2];
+			max[r] = fmaxf(max[r], shuffle_xor(max[r], mask));
+	}
+	raise_maxima(w, D, unit, max);
+	EACH(r, 2 * TENSOR_HALVES) {
+		float from = w->max[r] == -INFINITY ? 0.0f : w->max[r] * unit; /* 2^-inf is 0 */
+
+		EACH(i, n / 4) {
+			float *at = &z[r / 2][i / 2][r % 2 * 2 + i % 2];
 
 			*at = exp2_fast(fmaf(*at, unit, -from));
-			s += *at;
+			w->sum[r] += *at;
 		}
-		factor[half] = exp2_fast(fmaf(max[half], unit, -from));
-		sum[half] = sum[half] * factor[half] + s;
-		max[half] = m;
 	}
 }
 
-DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t, const int D,
-                           int64_t u, const char *stage, int r0, uint32_t q[][4], float *max,
-                           float *sum, float out[][4])
+DEVICE void multiply_keys(const struct warp_rows *w, const int D, const int n, const char *keys,
+                          int key, const char *queries, float z[][TENSOR_PRODUCTS][4])
 {
-	float z[TENSOR_KEYS_CHUNKS][4], factor[2], unit = a->scale * LOG2_E;
-	uint32_t b[4], p[4];
+	uint32_t b[4], q[TENSOR_HALVES][4];
 
-	EACH(j, TENSOR_KEYS_CHUNKS)
-		EACH(i, 4)
-			z[j][i] = 0.0f;
-	EACH(i, D / 16) {
-		if (i * 16 >= a->d)
-			break;
-		EACH(j, KEYS / 16) {
-			load_matrices(find_matrix_row(stage, TENSOR_KEYS_CHUNKS, i * 16, j * 2), b);
-			multiply_matrices(z[2 * j], q[i], b[0], b[1]);
-			multiply_matrices(z[2 * j + 1], q[i], b[2], b[3]);
-		}
-	}
-	if (a->softcap != 0.0f) {
-		unit = LOG2_E;
-		EACH(j, TENSOR_KEYS_CHUNKS)
+	EACH(m, TENSOR_HALVES)
+		EACH(j, n / 8)
 			EACH(i, 4)
-				z[j][i] = scale_score(a, z[j][i]);
-	}
-	if (!sees_block(a, t, u))
-		hide_keys(a, t, u, r0, z);
-	weigh_products(unit, z, max, sum, factor);
-	EACH(j, D / 8)
-		EACH(i, 4)
-			out[j][i] *= factor[i / 2];
-	stage += D * KEYS * 2;
-	EACH(k, KEYS / 16) {
-		EACH(i, 4)
-			p[i] = pack_bf16(z[2 * k + i / 2][i % 2 * 2],
-			                 z[2 * k + i / 2][i % 2 * 2 + 1]);
-		EACH(j, D / 16) { /* without a branch, if registers allow, loads go ahead */
-			if (D < TENSOR_HEAD_MAX && j * 16 >= a->dv)
-				break;
-			load_matrices(find_matrix_row(stage, D / 8, k * 16, j * 2), b);
-			multiply_matrices(out[2 * j], p, b[0], b[1]);
-			multiply_matrices(out[2 * j + 1], p, b[2], b[3]);
+				z[m][j][i] = 0.0f;
+	EACH(i, D / 16) {
+		if (D > 64)
+			load_queries(queries, D, i, q);
+		EACH(j, n / 16) {
+			load_matrices(keys + add_chunks(find_lane_chunk(KEYS_ROW), key / 16 + j) +
+			                      i * 16 * KEYS_ROW,
+			              b);
+			EACH(m, TENSOR_HALVES) {
+				const uint32_t *x = D > 64 ? q[m] : w->q[i][m];
+
+				multiply_matrices(z[m][2 * j], x, b[0], b[1]);
+				multiply_matrices(z[m][2 * j + 1], x, b[2], b[3]);
+			}
 		}
 	}
 }
 
-/* Two neighbours of a row, whose number of elements is even. */
-DEVICE void write_two(const struct attention_args *a, int64_t t, int at, float x, float y)
+DEVICE void multiply_values(struct warp_rows *w, const int D, const int n, const char *values,
+                            float z[][TENSOR_PRODUCTS][4])
 {
-	float *out = a->out ? a->out + t * a->out_pitch + at : NULL;
+	uint32_t b[4], p[TENSOR_HALVES][4];
 
-	if (out && (uintptr_t)out % 8 == 0) {
-		store_global_pair(out, pack_float(x), pack_float(y));
-	} else if (out) {
-		out[0] = x;
-		out[1] = y;
+	EACH(k, n / 16) {
+		EACH(m, TENSOR_HALVES)
+			EACH(i, 4)
+				p[m][i] = pack_bf16(z[m][2 * k + i / 2][i % 2 * 2],
+				                    z[m][2 * k + i / 2][i % 2 * 2 + 1]);
+		EACH(j, D / 16) {
+			load_matrices(values + add_chunks(find_lane_chunk(VALUES_ROW(D)), j) +
+			                      k * 16 * VALUES_ROW(D),
+			              b);
+			EACH(m, TENSOR_HALVES) {
+				multiply_matrices(w->out[m][2 * j], p[m], b[0], b[1]);
+				multiply_matrices(w->out[m][2 * j + 1], p[m], b[2], b[3]);
+			}
+		}
 	}
-	if (a->rounded)
-		*(uint32_t *)(a->rounded + t * a->heads * a->dv + at) = pack_bf16(x, y);
 }
 
-DEVICE void write_products(const struct attention_args *a, const struct tile *t, const int D,
-                           int r0, const float *sum, float out[][4])
+/* Keys [base, base + n), whose block is in a stage from `key` on, and their values, for a warp. */
+DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
+                           struct warp_rows *w, const int D, const int n, int base, int key,
+                           const char *stage, const char *queries)
 {
-	EACH(half, 2) {
-		int r = r0 + half * 8;
-		float s = sum[half];
+	float z[TENSOR_HALVES][TENSOR_PRODUCTS][4];
+
+	multiply_keys(w, D, n, stage, key, queries, z);
+	if (a->softcap != 0.0f)
+		limit_scores(a, n, z);
+	if (base < w->all_first || base + n > w->all_end)
+		hide_keys(a, t, w, base, n, z);
+	weigh_scores(w, D, n, a->unit, z);
+	multiply_values(w, D, n, stage + D * KEYS_ROW + key * VALUES_ROW(D), z);
+}
+
+/* A row's elements of each product, whose number is even, to where they are not NULL. */
+DEVICE void write_row(const struct attention_args *a, const struct warp_rows *w, const int D, int r,
+                      float factor, float *out, uint16_t *rounded)
+{
+	int wide = (uintptr_t)out % 8 == 0;
+
+	EACH(i, D / 8) {
+		float x = w->out[r / 2][i][r % 2 * 2] * factor;
+		float y = w->out[r / 2][i][r % 2 * 2 + 1] * factor;
+
+		if (i * 8 >= a->dv)
+			return;
+		if (out && wide) {
+			store_global_pair(out + i * 8, pack_float(x), pack_float(y));
+		} else if (out) {
+			out[i * 8] = x;
+			out[i * 8 + 1] = y;
+		}
+		if (rounded)
+			*(uint32_t *)(rounded + i * 8) = pack_bf16(x, y);
+	}
+}
+
+DEVICE void write_products(const struct attention_args *a, const struct tile *t,
+                           const struct warp_rows *w, const int D)
+{
+	EACH(r, 2 * TENSOR_HALVES) {
+		int row = w->row + r * 8 + threadIdx.x % WARP / 4;
+		int64_t at = w->head * a->dv + threadIdx.x % 4 * 2, to = t->row + row;
+		float *out = a->out ? a->out + to * a->out_pitch + at : NULL;
+		uint16_t *rounded = a->rounded ? a->rounded + to * a->heads * a->dv + at : NULL;
+		float s = w->sum[r];
 
 		EACH_MASK(mask, 1, 4)
 			s += shuffle_xor(s, mask);
-		s = 1.0f / s;
-		EACH(i, D / 8) {
-			int at = i * 8 + threadIdx.x % 4 * 2;
-
-			if (r >= t->from && r < t->to && at < a->dv)
-				write_two(a, t->row + r, t->head * a->dv + at, out[i][half * 2] * s,
-				          out[i][half * 2 + 1] * s);
-		}
+		if (row >= t->from && row < t->to)
+			write_row(a, w, D, r, invert_fast(s), out, rounded);
 	}
 }
 
-/* Rows [from, to) of a tile of 64. */
-DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile *t, const int D)
+/* The rows of this warp, and its queries in shared memory. */
+DEVICE void start_rows(const struct attention_args *a, const struct tile *t, const int D,
+                       char *queries, struct warp_rows *w)
+{
+	int warp = threadIdx.x / WARP, each = ATTEND_WARPS / a->tile_heads, from, to;
+
+	w->head = t->head + warp / each;
+	w->row = warp % each * TENSOR_WARP_ROWS;
+	from = t->from > w->row ? t->from : w->row;
+	to = t->to < w->row + TENSOR_WARP_ROWS ? t->to : w->row + TENSOR_WARP_ROWS;
+	w->first = (int)find_first_key(a, t->position + from);
+	w->end = from < to ? (int)t->position + to : 0;
+	w->all_first = (int)find_first_key(a, t->position + to - 1);
+	w->all_end = (int)t->position + from + 1;
+	EACH(r, 2 * TENSOR_HALVES) {
+		w->max[r] = -INFINITY;
+		w->sum[r] = 0.0f;
+	}
+	EACH(m, TENSOR_HALVES)
+		EACH(j, D / 8)
+			EACH(i, 4)
+				w->out[m][j][i] = 0.0f;
+	store_queries(a, t, w, D, queries);
+	if (D <= 64)
+		EACH(i, D / 16)
+			load_queries(queries, D, i, w->q[i]);
+}
+
+/* Keys beyond d are 0, in all stages. */
+DEVICE void clear_keys(const struct attention_args *a, const int D, char *stages)
+{
+	const struct quad none = { { 0 } };
+
+	for (int at = a->d * KEYS_ROW / 16 + threadIdx.x; at < D * KEYS_ROW / 16;
+	     at += ATTEND_THREADS)
+		EACH(s, 2)
+			store_quad(stages + s * STAGE_BYTES(D) + at * 16, none);
+}
+
+/* Rows [from, to) of a tile, of heads from t->head on. */
+DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile *own, const int D)
 {
 	DYNAMIC_SHARED(shared);
-	char *stage = (char *)shared;
-	const int bytes = 2 * D * KEYS * 2;
-	int r0 = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
-	int64_t u = t->first / KEYS, end = (t->end + KEYS - 1) / KEYS;
-	uint32_t q[TENSOR_HEAD_MAX / 16][4];
-	float out[TENSOR_HEAD_MAX / 8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
-	const char *page = find_page(a, t->row + t->from, u);
+	char *stages = (char *)shared, *queries = stages + 2 * STAGE_BYTES(D);
+	struct tile *t = (struct tile *)(queries + TENSOR_ROWS * VALUES_ROW(D));
+	const int n = D <= 64 ? 64 : 32; /* keys at once, as registers allow */
+	int u = (int)own->first / KEYS, end = (int)(own->end + KEYS - 1) / KEYS;
+	const char *page = find_page(a, own->row + own->from, u), *next = NULL;
+	struct warp_rows w;
 
-	EACH(j, D / 8)
-		EACH(i, 4)
-			out[j][i] = 0.0f;
-	load_queries(a, t, D, r0, q);
+	if (!threadIdx.x)
+		*t = *own; /* in shared memory it takes no registers */
+	sync_block();
+	queries += threadIdx.x / WARP * TENSOR_WARP_ROWS * VALUES_ROW(D);
+	clear_keys(a, D, stages);
 	if (page)
-		copy_stage(a, t, D, page, u, stage);
+		copy_stage(a, t, D, page, u, stages);
 	commit_copies();
-	for (int n = 0; page && u < end; u++, n ^= 1) {
-		page = u + 1 < end ? find_page(a, t->row + t->from, u + 1) : page;
-		if (page && u + 1 < end)
-			copy_stage(a, t, D, page, u + 1, stage + (n ^ 1) * bytes);
+	if (u + 1 < end)
+		next = find_page(a, t->row + t->from, u + 1);
+	start_rows(a, t, D, queries, &w);
+	for (int s = 0; page && u < end; u++, s ^= 1) {
+		page = next;
+		wait_copies(0); /* of this block of keys */
+		sync_block(); /* the other stage has been used */
+		if (u + 1 < end && page)
+			copy_stage(a, t, D, page, u + 1, stages + (s ^ 1) * STAGE_BYTES(D));
 		commit_copies();
-		wait_copies(1); /* all but the newest */
-		sync_block();
-		multiply_stage(a, t, D, u, stage + n * bytes, r0, q, max, sum, out);
-		sync_block();
+		if (u + 2 < end)
+			next = find_page(a, t->row + t->from, u + 2);
+		UNROLL_BY(1)
+		for (int key = 0; key < KEYS; key += n)
+			if (u * KEYS + key < w.end && u * KEYS + key + n > w.first)
+				multiply_stage(a, t, &w, D, n, u * KEYS + key, key,
+				               stages + s * STAGE_BYTES(D), queries);
 	}
 	wait_copies(0);
-	write_products(a, t, D, r0, sum, out);
+	write_products(a, t, &w, D);
+	sync_block(); /* the next run of the tile uses the same memory */
 }

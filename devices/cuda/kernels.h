@@ -49,6 +49,7 @@
 	KERNEL(attend_tiles_128, attention_args) \
 	KERNEL(attend_tiles_256, attention_args) \
 	KERNEL(attend_tensor_64, attention_args) \
+	KERNEL(attend_tensor_96, attention_args) \
 	KERNEL(attend_tensor_128, attention_args) \
 	KERNEL(multiply_tensor_16, tensor_args) \
 	KERNEL(multiply_tensor_32, tensor_args) \
@@ -295,7 +296,12 @@ enum { WHOLE_PAGES = 4, PART_PAGES = 2 };
 enum { NEW_ROWS_MAX = 64, STORE_WARP = ATTEND_WARPS - 2, OWN_KEY_WARP = ATTEND_WARPS - 1 };
 /* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
-enum { TENSOR_ROWS = 64, TENSOR_HEAD_MAX = 128 }; /* of a tile on tensor cores */
+/* On tensor cores: rows of a tile, over all of its heads; of a warp; elements of a head. */
+enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
+/* Bytes in shared memory of a row of values or of a query; of a stage; of a tile. */
+#define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
+#define STAGE_BYTES(D) ((D) * KEYS * 2 + KEYS * VALUES_ROW(D))
+#define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
 struct attention_args {
 	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */
 	float *out; /* NULL: is not written */
@@ -311,9 +317,11 @@ struct attention_args {
 	int32_t heads, kv, group, first_head; /* local heads; the global number of the first */
 	int32_t d, dv, dtype, parts;
 	int32_t head_blocks; /* blocks of ATTEND_HEADS query heads for each key-value head */
+	int32_t tile_heads; /* of a tile on tensor cores, which have the same keys: 1, 2 or 4 */
 	int32_t tiled; /* runs of at least TILED_ROWS_MIN rows are left to attend_tiles */
 	int32_t wide; /* 16 bytes of keys, and of values, can be read at once */
 	float scale, softcap;
+	float unit, bend; /* on tensor cores: of log2 of weights; of log2 of e^2x, tanh(x) */
 };
 
 struct rope_args {

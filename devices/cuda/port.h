@@ -207,6 +207,15 @@ DEVICE float exp2_fast(float x)
 	return y;
 }
 
+/* 1 / x: its error is one unit in the last place; 0 where that is subnormal. */
+DEVICE float invert_fast(float x)
+{
+	float y;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
 DEVICE float widen_f16(uint16_t h)
 {
 	float f;

@@ -101,6 +101,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define commit_copies emulator_commit_copies
 #define wait_copies emulator_wait_copies
 #define exp2_fast exp2f
+#define invert_fast(x) (1.0f / (x))
 #define copy_async emulator_copy_async
 #define add_atomic emulator_add
 #define count_ended(p) emulator_add(p, 1)

@@ -449,6 +449,7 @@ struct attention_case {
 	int64_t value; /* elements; 0: d; negative: that are the first of their key */
 	int64_t slots, before; /* positions that a slot has at first */
 	const int *rows; /* of each slot in turn, 0: the end */
+	double spread; /* of scores; 0: 3 */
 };
 
 /* The step of a case: rows[i] more rows of slot i % slots, in turn. */
@@ -567,7 +568,7 @@ static void test_attention_op(const struct attention_case *c, bool tensor)
 	struct attention_step s = make_attention_step(c);
 	int64_t n = s.tokens, nq = c->heads * c->d, nk = s.kv * c->d, nv = s.kv * s.value;
 	int64_t slots = c->slots * s.blocks;
-	double num[] = { 3 / sqrt((double)c->d),
+	double num[] = { (c->spread > 0 ? c->spread : 3) / sqrt((double)c->d),
 		         (double)c->window,
 		         (double)c->d,
 		         (double)c->lo,
@@ -608,7 +609,7 @@ static const int one_row[] = { 1, 0 }, some_rows[] = { 1, 3, 1, 7, 2, 0 }, promp
 		 long_prompt[] = { 200, 0 }, mixed[] = { 1, 45, 1, 17, 3, 20, 0 },
 		 batch[] = { 1, 1, 1, 1, 1, 0 };
 
-enum { ATTENTION_CASES = 22 };
+enum { ATTENTION_CASES = 24 };
 
 START_TEST(attention)
 {
@@ -635,6 +636,8 @@ START_TEST(attention)
 		{ 2, 0, 1, 48, 50, TESS_BF16, 0, 0, 6, 100, mixed },
 		{ 2, 0, 2, 64, 0, TESS_BF16, 0, 0, 1, 62, prompt },
 		{ 2, 0, 2, 64, 160, TESS_BF16, 0, 0, 1, 222, long_prompt },
+		{ 8, 4, 4, 64, 0, TESS_BF16, 0, 0, 6, 100, mixed, 24 },
+		{ 4, 0, 4, 128, 90, TESS_BF16, 0, 0, 1, 130, long_prompt, 24 },
 	};
 
 	const struct attention_case *c = &cases[_i * THIN % ATTENTION_CASES];
