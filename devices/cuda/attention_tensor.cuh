@@ -177,8 +177,8 @@ DEVICE void weigh_scores(struct warp_rows *w, const int D, const int n, float un
 	}
 }
 
-DEVICE void multiply_keys(const struct warp_rows *w, const int D, const int n, const char *keys,
-                          int key, const char *queries, float z[][TENSOR_PRODUCTS][4])
+DEVICE void multiply_scores(const struct warp_rows *w, const int D, const int n, const char *keys,
+                            int key, const char *queries, float z[][TENSOR_PRODUCTS][4])
 {
 	uint32_t b[4], q[TENSOR_HALVES][4];
 
@@ -203,8 +203,8 @@ DEVICE void multiply_keys(const struct warp_rows *w, const int D, const int n, c
 	}
 }
 
-DEVICE void multiply_values(struct warp_rows *w, const int D, const int n, const char *values,
-                            float z[][TENSOR_PRODUCTS][4])
+DEVICE void weigh_values(struct warp_rows *w, const int D, const int n, const char *values,
+                         float z[][TENSOR_PRODUCTS][4])
 {
 	uint32_t b[4], p[TENSOR_HALVES][4];
 
@@ -232,13 +232,13 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 {
 	float z[TENSOR_HALVES][TENSOR_PRODUCTS][4];
 
-	multiply_keys(w, D, n, stage, key, queries, z);
+	multiply_scores(w, D, n, stage, key, queries, z);
 	if (a->softcap != 0.0f)
 		limit_scores(a, n, z);
 	if (base < w->all_first || base + n > w->all_end)
 		hide_keys(a, t, w, base, n, z);
 	weigh_scores(w, D, n, a->unit, z);
-	multiply_values(w, D, n, stage + D * KEYS_ROW + key * VALUES_ROW(D), z);
+	weigh_values(w, D, n, stage + D * KEYS_ROW + key * VALUES_ROW(D), z);
 }
 
 /* A row's elements of each product, whose number is even, to where they are not NULL. */
