@@ -50,7 +50,8 @@ static volatile sig_atomic_t stopped_by;
 static void handle_stop(int sig)
 {
 	stopped_by = sig;
-	signal(sig, SIG_DFL); /* a second one ends the process */
+	if (sig != SIGHUP) /* a terminal that closes may send it more than once */
+		signal(sig, SIG_DFL); /* a second one ends the process */
 }
 
 static tess_status count_progress(void *self, uint64_t bytes, uint64_t all)
@@ -136,6 +137,8 @@ int tess_tool_convert(int argc, char **argv)
 	if (signal(SIGINT, handle_stop) == SIG_IGN)
 		signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, handle_stop);
+	if (signal(SIGHUP, handle_stop) == SIG_IGN) /* nohup */
+		signal(SIGHUP, SIG_IGN);
 	if (!st)
 		st = run_convert(&a);
 	if (st < 0)

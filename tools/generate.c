@@ -265,6 +265,6 @@ int tess_tool_generate(int argc, char **argv)
 	if (st < 0)
 		return usage ? 2 : 1;
 	if (exit_status || tess_tool_is_interrupted())
-		return exit_status ? exit_status : 130;
+		return exit_status ? exit_status : tess_tool_get_interrupt_status();
 	return tess_tool_share_status(generate_has_failed());
 }

@@ -5,6 +5,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/sigusr1.h"
 
 #include <fcntl.h>
 #include <fenv.h>
@@ -93,6 +94,7 @@ static void set_up_signals(void)
 	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
 	signal(SIGXFSZ, SIG_IGN); /* writing too much fails, and is reported */
 	sigaction(SIGBUS, &bus, NULL);
+	tess_sigusr1_catch();
 }
 
 int main(int argc, char **argv)

@@ -67,12 +67,15 @@ const char *tess_tool_find_familiar_option(const struct tess_tool_option *table,
 const char *tess_tool_find_familiar_command(const char *word);
 
 /*
- * From now on the first Ctrl-C is only noted, for this process to end its work in order; a second
- * one ends the process. What the launcher of the ranks passes on counts as the same one. notice: a
- * line for stderr at the first one, after a newline, which only a terminal gets; NULL: none.
+ * From now on the first SIGINT (Ctrl-C), SIGTERM or SIGHUP is only noted, for this process to end
+ * its work in order; a second SIGINT or SIGTERM ends the process. A signal that the launcher of the
+ * ranks passes on counts as the same one. notice: a line for stderr at the first signal, after a
+ * newline, which only a terminal gets; NULL: none.
  */
 void tess_tool_catch_interrupt(const char *notice);
 bool tess_tool_is_interrupted(void);
+/* Returns 128 plus the first signal that was noted, the exit status of the command; 0: none. */
+int tess_tool_get_interrupt_status(void);
 
 enum { TESS_TOOL_OVERRIDES = 256 };
 struct tess_tool_overrides { /* of an option that may be repeated; the list ends with NULL */

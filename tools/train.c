@@ -272,6 +272,6 @@ int tess_tool_train(int argc, char **argv)
 	if (st < 0)
 		return usage ? 2 : is_lost_rank(st) ? 1 : tess_tool_share_status(1);
 	if (exit_status || tess_tool_is_interrupted())
-		return exit_status ? exit_status : 130;
+		return exit_status ? exit_status : tess_tool_get_interrupt_status();
 	return 0;
 }

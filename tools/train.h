@@ -112,6 +112,8 @@ tess_status train_report_step(struct train_report *p, int64_t step, double lr,
                               const struct train_evaluation *evaluation,
                               const struct tess_training_result *result,
                               const struct tess_trainer_info *info);
+/* Prints which save SIGUSR1 has requested. */
+void train_report_request(struct train_report *p, const char *saved);
 /* Writes the curve as it is now. */
 tess_status train_write_curve(const struct train_report *p);
 /* After the last step: `saved` is the last save, or NULL. */

@@ -1,6 +1,8 @@
 /* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
 #include "train.h"
 
+#include "core/rendezvous/sigusr1.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -294,6 +296,7 @@ static tess_status make_step(struct drive *d)
 	struct tess_training_result result;
 	struct train_evaluation evaluation = { 0 };
 	tess_status st = read_sequences(d, d->data, d->position, &c), reported;
+	bool requested;
 
 	if (!st)
 		st = train_run_command(d->run, &c);
@@ -310,8 +313,13 @@ static tess_status make_step(struct drive *d)
 	reported =
 		train_report_step(&d->report, d->step, c.lr, &evaluation, &result, &d->run->info);
 	st = st ? st : reported;
-	if (!st && a->save && is_due(d->step, a->save_every))
+	if (st || !a->save)
+		return st;
+	requested = tess_sigusr1_take();
+	if (requested || is_due(d->step, a->save_every))
 		st = save_run(d);
+	if (requested && !st)
+		train_report_request(&d->report, d->saved);
 	return st;
 }
 

@@ -7,17 +7,18 @@
 
 enum { HASHED_AT_ONCE = 1 << 20, SEQUENCE = 1024 };
 
-/* ---- Ctrl-C ---------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 /* Rank 0 ends the run for all; threads share its handler. */
 static void catch_train_interrupt(const struct train_run *r)
 {
 	bool first = tess_world_rank(r->world) == 0;
-	const char *notice = "\ntessera train: ends after this step; a second Ctrl-C ends it now\n";
+	const char *notice = "\ntessera train: ends after this step; a second Ctrl-C or SIGTERM "
+			     "ends it now\n";
 
 	if (r->options->save)
-		notice = "\ntessera train: ends after this step, with a save; a second Ctrl-C ends "
-			 "it now, without one\n";
+		notice = "\ntessera train: ends after this step, with a save; a second Ctrl-C or "
+			 "SIGTERM ends it now, without one\n";
 	if (first || !tess_tool_has_threads(tess_world_size(r->world)))
 		tess_tool_catch_interrupt(first ? notice : NULL);
 	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */

@@ -167,6 +167,13 @@ tess_status train_report_step(struct train_report *p, int64_t step, double lr,
 	return st || !p->log ? st : write_log_line(p, step, lr, evaluation, result);
 }
 
+void train_report_request(struct train_report *p, const char *saved)
+{
+	fprintf(stderr, "%stessera train: SIGUSR1: saved %s; the run continues\n",
+	        p->unended ? "\n" : "", saved);
+	p->unended = false;
+}
+
 tess_status train_write_curve(const struct train_report *p)
 {
 	const char *path = p->options->curve;

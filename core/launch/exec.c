@@ -79,7 +79,10 @@ static void bind_rank(const struct tess_exec *e)
 		sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
-/* Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. */
+/*
+ * Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. A rank of
+ * a command handles SIGUSR1, which must not end it before.
+ */
 static void reset_signals(const struct tess_exec *e)
 {
 	static const int signals[] = { SIGCHLD, SIGINT, SIGTERM, SIGUSR1, SIGPIPE, SIGXFSZ };
@@ -89,6 +92,9 @@ static void reset_signals(const struct tess_exec *e)
 		signal(signals[i], SIG_DFL);
 		sigdelset(&mask, signals[i]);
 	}
+	if (e->how->stream)
+		signal(SIGUSR1, SIG_IGN);
+	sigdelset(&mask, SIGHUP);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
 

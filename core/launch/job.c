@@ -49,7 +49,7 @@ struct launch_job {
 	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
 	int signal; /* that ended the job, or 0 */
-	int interrupts[2]; /* SIGINTs: by themselves, and from the caller */
+	int requests[2]; /* SIGINTs and SIGTERMs: by themselves, and from the caller */
 	int64_t records_until; /* until when requested records are awaited; 0: none requested */
 	int32_t first_failed; /* the first rank that failed by itself, or -1 */
 	const char *unwritten; /* which output could not be written, or NULL */
@@ -159,15 +159,27 @@ static tess_status start_ranks(struct launch_job *j)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* A stopped process handles SIGTERM only after SIGCONT. */
+/* A stopped process handles a signal only after SIGCONT. */
 static void signal_ranks(const struct launch_job *j, int sig)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
 		if (!j->rank[r].pid)
 			continue;
 		kill(j->rank[r].pid, sig);
-		if (sig == SIGTERM)
+		if (sig == SIGTERM || sig == SIGHUP)
 			kill(j->rank[r].pid, SIGCONT);
+	}
+}
+
+/* Sends SIGTERM as a queued signal, so that ranks can tell it from one that is passed on. */
+static void terminate_ranks(const struct launch_job *j)
+{
+	for (int32_t r = 0; r < j->how->nranks; r++) {
+		if (!j->rank[r].pid)
+			continue;
+		if (sigqueue(j->rank[r].pid, SIGTERM, (union sigval){ 0 }))
+			kill(j->rank[r].pid, SIGTERM);
+		kill(j->rank[r].pid, SIGCONT);
 	}
 }
 
@@ -180,7 +192,7 @@ static void enter_stage(struct launch_job *j, enum job_stage stage)
 	j->stage = stage;
 	j->until = duration_ms[stage] ? tess_now() + duration_ms[stage] * (int64_t)TESS_MS : 0;
 	if (stage == TERMINATING)
-		signal_ranks(j, SIGTERM);
+		terminate_ranks(j);
 	if (stage == KILLING)
 		signal_ranks(j, SIGKILL);
 }
@@ -322,21 +334,27 @@ static void reap_ranks(struct launch_job *j)
 			tess_rendezvous_rank_ended(j->rendezvous, r);
 		if (has_failed(rank) && !rank->stopped)
 			report_failed_rank(j, r);
-		else if (r == 0 && j->signal == SIGINT)
-			enter_stage(j, GRACE); /* rank 0 decides when Ctrl-C ends the job */
+		else if (r == 0 && j->signal)
+			enter_stage(j, GRACE); /* rank 0 decides when a signal ends the job */
 	}
 	if (has_stragglers_only(j))
 		enter_stage(j, GRACE);
 }
 
-/* A signal to the whole process group comes twice: by itself, and from the caller. */
-static bool is_second_interrupt(struct launch_job *j, const struct signalfd_siginfo *info)
+/*
+ * Returns true if the signal is the second request to end. A signal to the process group arrives
+ * twice: by itself, and from the caller. A terminal that closes may send SIGHUP more than once.
+ */
+static bool is_second_request(struct launch_job *j, const struct signalfd_siginfo *info)
 {
-	return ++j->interrupts[info->ssi_pid == (uint32_t)j->attempt->parent] > 1 ||
-	       (j->signal && j->signal != SIGINT);
+	return info->ssi_signo != SIGHUP &&
+	       ++j->requests[info->ssi_pid == (uint32_t)j->attempt->parent] > 1;
 }
 
-/* SIGINT from the terminal has reached the ranks too; from kill(1) it has not. */
+/*
+ * SIGINT from the terminal has reached the ranks too; from kill(1) it has not. The terminal sends
+ * SIGHUP to the ranks only if they are in its foreground.
+ */
 static void take_signals(struct launch_job *j)
 {
 	struct signalfd_siginfo info;
@@ -352,12 +370,10 @@ static void take_signals(struct launch_job *j)
 		}
 		if (getppid() != j->attempt->parent) /* the launcher has been killed */
 			enter_stage(j, KILLING);
-		if (sig == SIGINT && !is_second_interrupt(j, &info)) {
-			if (!j->signal && info.ssi_code != SI_KERNEL)
-				signal_ranks(j, SIGINT);
-		} else {
+		if (is_second_request(j, &info))
 			enter_stage(j, TERMINATING);
-		}
+		else if (!j->signal && (sig == SIGHUP || info.ssi_code != SI_KERNEL))
+			signal_ranks(j, sig);
 		if (!j->signal)
 			j->signal = sig;
 	}
@@ -385,6 +401,9 @@ static void check_written(struct launch_job *j)
 		}
 	}
 	if (!j->unwritten || j->stage >= TERMINATING)
+		return;
+	take_signals(j);
+	if (j->signal == SIGHUP) /* the terminal is gone; ranks end in order */
 		return;
 	if (j->error == EPIPE && !j->signal) /* its reader has ended: "| head" */
 		j->signal = SIGPIPE;

@@ -150,7 +150,8 @@ static int wait_for_child(pid_t child, int signals, int report)
 		if (poll(fds, 2, fds[1].revents ? 1 : -1) < 0 || !(fds[0].revents & POLLIN) ||
 		    read(signals, &info, sizeof info) != sizeof info)
 			continue;
-		if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
+		if (info.ssi_signo != SIGCHLD &&
+		    (info.ssi_code != SI_KERNEL || info.ssi_signo == SIGHUP))
 			kill(child, (int)info.ssi_signo);
 	}
 	return status;

@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
+#include "core/rendezvous/sigusr1.h"
 #include "core/rendezvous/wire.h"
 
 #include <errno.h>
@@ -110,8 +111,10 @@ static bool read_frames(struct client *c, struct tess_pipe *in)
 	requested = c->record_requested;
 	c->record_requested = false;
 	pthread_mutex_unlock(&c->lock);
-	if (requested)
+	if (requested) {
+		tess_sigusr1_note();
 		c->handler->on_record(c->handler->arg);
+	}
 	return open && !bad;
 }
 

@@ -298,7 +298,7 @@ tess_status model_time_loads(const struct model_options *a, char **argv, int *ex
 			fprintf(stderr, "\r\033[Kload: %d of %d", (int)i, (int)a->rounds);
 		st = run_load(argv, &r[i], exit_status);
 		if (tess_tool_is_interrupted())
-			*exit_status = 130;
+			*exit_status = tess_tool_get_interrupt_status();
 	}
 	if (isatty(STDERR_FILENO))
 		fputs("\r\033[K", stderr);

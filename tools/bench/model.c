@@ -164,5 +164,5 @@ int model_run_command(int argc, char **argv, const char *help)
 	free(args);
 	if (st < 0)
 		return usage ? 2 : 1;
-	return exit_status || !tess_tool_is_interrupted() ? exit_status : 130;
+	return exit_status ? exit_status : tess_tool_get_interrupt_status();
 }
