@@ -9,6 +9,7 @@
 #include "core/launch/launch.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
+#include "core/rendezvous/sigusr1.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -140,6 +141,11 @@ tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *
 	st = run(world, arg);
 	tess_world_close(world);
 	return st;
+}
+
+bool tess_tool_take_save_request(void)
+{
+	return tess_sigusr1_take();
 }
 
 bool tess_tool_has_threads(int32_t n)

@@ -74,6 +74,8 @@ const char *tess_tool_find_familiar_command(const char *word);
  */
 void tess_tool_catch_interrupt(const char *notice);
 bool tess_tool_is_interrupted(void);
+/* Returns true once after SIGUSR1 to this process, or to the launcher of its ranks. */
+bool tess_tool_take_save_request(void);
 /* Returns 128 plus the first signal that was noted, the exit status of the command; 0: none. */
 int tess_tool_get_interrupt_status(void);
 

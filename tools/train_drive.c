@@ -1,8 +1,6 @@
 /* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
 #include "train.h"
 
-#include "core/rendezvous/sigusr1.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -315,7 +313,7 @@ static tess_status make_step(struct drive *d)
 	st = st ? st : reported;
 	if (st || !a->save)
 		return st;
-	requested = tess_sigusr1_take();
+	requested = tess_tool_take_save_request();
 	if (requested || is_due(d->step, a->save_every))
 		st = save_run(d);
 	if (requested && !st)

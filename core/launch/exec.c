@@ -80,8 +80,8 @@ static void bind_rank(const struct tess_exec *e)
 }
 
 /*
- * Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. A rank of
- * a command handles SIGUSR1, which must not end it before.
+ * Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. SIGUSR1
+ * must not end a rank of a command before the rank handles it.
  */
 static void reset_signals(const struct tess_exec *e)
 {

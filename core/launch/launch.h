@@ -28,9 +28,9 @@ struct tess_launch {
  * and SIGKILL after 5 s; a queued SIGTERM (SI_QUEUE), so that a rank can tell it from one that is
  * passed on. The first SIGINT, SIGTERM or SIGHUP to this process is passed on without a time limit,
  * and the job ends when rank 0 has; a second SIGINT or SIGTERM ends the ranks as a failure does.
- * The caller's dispositions of these signals, of SIGCHLD and of SIGUSR1 do not matter; ranks get the
- * defaults, but an ignored SIGHUP (nohup) stays ignored, and SIGUSR1 is ignored with `stream` until
- * the rank handles it.
+ * The caller's dispositions of these signals, of SIGCHLD and of SIGUSR1 do not matter; ranks get
+ * the defaults, but an ignored SIGHUP (nohup) stays ignored, and SIGUSR1 is ignored with `stream`
+ * until the rank handles it.
  *
  * Ranks wait for a slow reader of their output; a failed write ends the job: TESS_EIO. At the end,
  * also if this process is killed, every process that a rank has started is killed, unless it
@@ -43,9 +43,9 @@ struct tess_launch {
  * job has another name; TORCHELASTIC_RESTART_COUNT counts restarts.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 129 after
- * SIGHUP, 130 after SIGINT, 143 after SIGTERM, 141 after EPIPE. It forks: call it before there are threads or other
- * children. TESS_EINVAL: not 1 to 1024 ranks, or a backend whose ranks are threads; TESS_ENOENT,
- * TESS_EPERM, TESS_EIO: the program cannot be run.
+ * SIGHUP, 130 after SIGINT, 143 after SIGTERM, 141 after EPIPE. It forks: call it before there are
+ * threads or other children. TESS_EINVAL: not 1 to 1024 ranks, or a backend whose ranks are
+ * threads; TESS_ENOENT, TESS_EPERM, TESS_EIO: the program cannot be run.
  */
 tess_status tess_launch(const struct tess_launch *how, int *exit_status);
 
