@@ -66,13 +66,13 @@ enum { REQUESTS = sizeof requests / sizeof *requests };
 /* The step that is under way ends, and is saved; the signal may go to the whole process group. */
 START_TEST(a_request_saves)
 {
-	int start = _i / 2 % STARTS, request = _i / 2 / STARTS;
+	int start = _i % STARTS, request = _i / STARTS;
+	/* an agent alone gets no SIGINT: sh cannot catch what it ignores in the background */
+	bool group = start == AGENT ? request != 1 : (start + request) % 2;
 	char text[TEXT];
 
-	if (request == 0 && start == AGENT && _i % 2 == 0)
-		return; /* sh cannot catch what it ignores in the background */
 	command_run(text, TEXT, "%s; kill -%s %s$pid; " REPORT, format_start(start, ""),
-	            requests[request].name, _i % 2 ? "-" : "");
+	            requests[request].name, group ? "-" : "");
 	expect_all_saved(text, 128 + requests[request].number);
 	ck_assert_int_eq(count_occurrences(text,
 	                                   "tessera train: ends after this step, with a save; a "
@@ -85,7 +85,7 @@ END_TEST
 START_TEST(a_second_request_ends_at_once)
 {
 	static const char *const second[] = { "TERM", "INT", "HUP" };
-	int start = _i % 3;
+	int start = _i;
 	char text[TEXT];
 
 	command_run(text, TEXT,
@@ -93,9 +93,9 @@ START_TEST(a_second_request_ends_at_once)
 	            "' --batch %d --sequence 256 --steps 1 --save saves %s 2>err & pid=$!; "
 	            "while kill -0 $pid && [ ! -d saves ]; do sleep 0.02; done; "
 	            "kill -%s $pid; sleep 0.2; kill -%s $pid; wait $pid; echo status $?; ls saves",
-	            scratch, TESSERA, format_data_path(""), THIN > 1 ? 64 : 512, starts[start].args,
-	            _i < 6 ? "TERM" : "HUP", second[_i / 3]);
-	if (_i < 6)
+	            scratch, TESSERA, format_data_path(""), THIN > 1 ? 32 : 128, starts[start].args,
+	            _i < 2 ? "TERM" : "HUP", second[_i]);
+	if (_i < 2)
 		ck_assert_msg(!strcmp(text, "status 143\n") || !strcmp(text, "status 130\n"), "%s",
 		              text);
 	else
@@ -195,7 +195,7 @@ START_TEST(sigusr1_saves)
 	            "[ $(wc -l <lines) -lt $((n + 3)) ]; do sleep 0.02; done; kill -TERM $pid; "
 	            "wait $pid; echo status $?; sed -n 's/.*: saved /saved /p' err; ls -v saves; "
 	            "echo lines $(wc -l <lines)",
-	            format_start(_i / 2, "--keep 0"), _i % 2 ? "-" : "");
+	            format_start(_i, "--keep 0"), _i % 2 ? "-" : "");
 	at = strstr(text, "status 143\nsaved saves/step-");
 	ck_assert_msg(at && sscanf(at, "status 143\nsaved saves/step-%ld", &first) == 1, "%s",
 	              text);
@@ -240,11 +240,11 @@ int main(void)
 	int failed;
 
 	scratch_make();
-	tcase_add_loop_test(t, a_request_saves, 0, 2 * STARTS * REQUESTS);
-	tcase_add_loop_test(t, a_second_request_ends_at_once, 0, 9);
+	tcase_add_loop_test(t, a_request_saves, 0, STARTS * REQUESTS);
+	tcase_add_loop_test(t, a_second_request_ends_at_once, 0, 3);
 	tcase_add_loop_test(t, a_closed_terminal_saves, 0, 6);
 	tcase_add_loop_test(t, an_ignored_hangup_stays_ignored, 0, 3);
-	tcase_add_loop_test(t, sigusr1_saves, 0, 2 * STARTS);
+	tcase_add_loop_test(t, sigusr1_saves, 0, STARTS);
 	tcase_add_test(t, sigusr1_ends_nothing);
 	failed = suite_end(r);
 	scratch_remove();
