@@ -65,6 +65,22 @@ static tess_status check_json_cost(const char *name, const char *text, size_t le
 	return TESS_OK;
 }
 
+/* Returns what is wrong at a place where a Python dict and JSON differ; else "". */
+static const char *explain_python(const char *text, size_t len, int position)
+{
+	int at = position - 1, before = at - 1;
+
+	if (at < 0 || (size_t)at >= len)
+		return "";
+	while (before >= 0 && strchr(" \t\r\n", text[before]))
+		before--;
+	if (text[at] == '\'')
+		return "; JSON has \"...\" for strings";
+	if ((text[at] == '}' || text[at] == ']') && before >= 0 && text[before] == ',')
+		return "; JSON has no comma after the last member";
+	return "";
+}
+
 static tess_status parse_json(const char *name, const char *text, size_t len, size_t flags,
                               json_t **out)
 {
@@ -76,8 +92,8 @@ static tess_status parse_json(const char *name, const char *text, size_t len, si
 		return st;
 	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | flags, &err);
 	if (!root)
-		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", name, err.line,
-		                 err.column, err.text);
+		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s%s", name, err.line,
+		                 err.column, err.text, explain_python(text, len, err.position));
 	*out = root;
 	return TESS_OK;
 }

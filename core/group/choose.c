@@ -3,8 +3,8 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/registry/registry.h"
 #include "core/registry/plugin_call.h"
+#include "core/registry/registry.h"
 
 #include <stdio.h>
 #include <string.h>
