@@ -13,19 +13,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The step of a name "step-N", else -1; of "step-N.PID-I.part", with `part`. */
+/* Returns the step of a name "step-N", or with `part` of "step-N.PID-I.part"; else -1. */
 static int64_t parse_save_name(const char *name, bool part)
 {
-	char *end = NULL;
-	long long step;
+	long long step, pid;
+	int end = 0, digits = 0, number;
 
-	if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+	if (sscanf(name, "step-%18lld%n", &step, &digits) != 1 || name[5] < '0' || name[5] > '9' ||
+	    (name[5] == '0' && digits > 6))
 		return -1;
-	errno = 0;
-	step = strtoll(name + 5, &end, 10);
-	if (errno || (part ? *end != '.' || strcmp(end + strlen(end) - 5, ".part") != 0 : *end))
+	if (part && (sscanf(name + digits, ".%9lld-%9d.part%n", &pid, &number, &end) != 2 || !end))
 		return -1;
-	return step;
+	return name[digits + end] ? -1 : step;
 }
 
 /* The largest step of a save in `dir` that is below `below`; -1: there is none. */
@@ -92,36 +91,56 @@ tess_status tess_save_choose_path(const char *dir, int64_t step, char path[PATH_
 	               : tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-/* Takes its name away first, so that no save is there in part. */
-static void remove_save(const char *dir, const char *name)
+/* Returns whether `path` is a directory itself, and no link to one. */
+static bool is_own_directory(const char *path)
 {
-	char path[PATH_MAX], part[PATH_MAX];
+	struct stat about;
 
-	if (snprintf(path, sizeof path, "%s/%s", dir, name) >= PATH_MAX ||
-	    snprintf(part, sizeof part, "%s.part", path) >= PATH_MAX)
+	return !lstat(path, &about) && S_ISDIR(about.st_mode);
+}
+
+/* Renames it first, so that no save is there in part. */
+static void remove_save(const char *path)
+{
+	char part[PATH_MAX];
+
+	if (snprintf(part, sizeof part, "%s.%ld-0.part", path, (long)getpid()) >= PATH_MAX)
 		return;
-	if (parse_save_name(name, true) < 0 && rename(path, part))
+	if (rename(path, part))
 		tess_log(TESS_WARN, "hf", "%s: cannot be removed: %s", path, strerror(errno));
 	else
-		tess_convert_remove_part(parse_save_name(name, true) < 0 ? part : path);
+		tess_convert_remove_part(part);
+}
+
+/* What a run that was killed has left. */
+static void remove_parts(DIR *d, const char *dir)
+{
+	char path[PATH_MAX];
+	const struct dirent *e;
+
+	while ((e = readdir(d)))
+		if (parse_save_name(e->d_name, true) >= 0 &&
+		    snprintf(path, sizeof path, "%s/%s", dir, e->d_name) < PATH_MAX &&
+		    is_own_directory(path))
+			tess_convert_remove_part(path);
 }
 
 void tess_save_remove_old(const char *dir, const char *kept, const char *used, int32_t keep)
 {
-	char name[64], path[PATH_MAX], real[2][PATH_MAX];
+	char path[PATH_MAX], real[2][PATH_MAX];
 	int64_t step = INT64_MAX;
-	const struct dirent *e;
 	DIR *d = opendir(dir);
+	int32_t n = 0;
 
-	while (d && (e = readdir(d)))
-		if (parse_save_name(e->d_name, true) >= 0)
-			remove_save(dir, e->d_name);
-	for (int32_t i = 0; d && keep && (step = find_newest(d, step)) >= 0; i++) {
-		snprintf(name, sizeof name, "step-%lld", (long long)step);
-		snprintf(path, sizeof path, "%s/%s", dir, name);
-		if (i >= keep && strcmp(path, kept) != 0 && realpath(path, real[0]) &&
+	if (d)
+		remove_parts(d, dir);
+	while (d && keep && (step = find_newest(d, step)) >= 0) {
+		snprintf(path, sizeof path, "%s/step-%lld", dir, (long long)step);
+		if (!is_own_directory(path) || !has_saved_state(path))
+			continue; /* not a save of ours */
+		if (n++ >= keep && strcmp(path, kept) != 0 && realpath(path, real[0]) &&
 		    realpath(used, real[1]) && strcmp(real[0], real[1]) != 0)
-			remove_save(dir, name);
+			remove_save(path);
 	}
 	if (d)
 		closedir(d);

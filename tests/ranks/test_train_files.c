@@ -40,6 +40,30 @@ START_TEST(keeps_the_newest)
 }
 END_TEST
 
+/* Only saves and parts of this program are removed, and no link is followed. */
+START_TEST(removes_nothing_else)
+{
+	static const char *const others[] = { "mine/step-0", "mine/step-1.mine.part",
+		                              "mine/step-01.1-0.part", "mine/step-1.1-0.partly",
+		                              "mine/step-002" };
+	char text[TEXT];
+
+	train_to_step("--save mine --save-every 1 --keep 0", 2);
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		scratch_make_folder(others[i]);
+	command_run(text, TEXT,
+	            "cd '%s'; mkdir away; touch away/thesis; rm -r mine/step-1; ln -s ../away "
+	            "mine/step-1; ln -s ../away mine/step-1.1-0.part",
+	            scratch);
+	train_to_step("--save mine --resume mine --keep 1", 3);
+	ck_assert(is_there("away/thesis") && is_there("mine/step-1/thesis"));
+	ck_assert(is_there("mine/step-1.1-0.part") && is_there("mine/step-3"));
+	ck_assert(!is_there("mine/step-2"));
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+		ck_assert_msg(is_there(others[i]), "%s", others[i]);
+}
+END_TEST
+
 /* Two runs at a time do not save in one directory, and the first goes on. */
 START_TEST(one_run_saves)
 {
@@ -246,6 +270,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_test(t, keeps_the_newest);
+	tcase_add_test(t, removes_nothing_else);
 	tcase_add_loop_test(t, one_run_saves, 0, 2);
 	tcase_add_test(t, overwrites_no_input);
 	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
