@@ -6,7 +6,7 @@ tess_status tess_settings_merge(const struct tess_model *model, const json_t *co
 {
 	const char *text = TESS_HAS(model, tess_model, defaults) ? model->defaults : NULL;
 	json_t *defaults = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES, NULL);
-	json_t *settings = json_copy((json_t *)config);
+	json_t *settings = config ? json_copy((json_t *)config) : json_object();
 	tess_status st = TESS_OK;
 
 	if (!json_is_object(defaults))

@@ -449,7 +449,7 @@ static tess_status load_compressed_or_stored(struct tess_weights_loader *l, int3
 
 	if (st != TESS_ENOTSUP)
 		return st;
-	tess_log(TESS_INFO, "weights", "%s: %s; it stays as in the file", w->name, tess_error());
+	tess_log(TESS_INFO, "weights", "%s; it stays as in the file", tess_error());
 	release_weight_memory(l, i, tess_view_count_compressed_bytes(&v));
 	if (!w->table)
 		return load_weight(l, i);
