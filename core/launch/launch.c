@@ -92,6 +92,8 @@ static tess_status run_attempts(const struct tess_launch *how, struct tess_attem
 			return TESS_OK;
 		tess_log(TESS_WARN, "launch", "the job has failed and starts again (%d of %d)",
 		         attempt->number + 1, how->restarts);
+		if (access(attempt->records, W_OK)) /* gone, as XDG_RUNTIME_DIR at a logout */
+			attempt->records = "";
 	}
 }
 

@@ -2,6 +2,7 @@
 #include "core/rendezvous/server.h"
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/rendezvous/records.h"
@@ -65,9 +66,15 @@ static tess_status take_lock(struct tess_rendezvous *r)
 
 static tess_status make_job_socket(struct tess_rendezvous *r, const char *job)
 {
+	bool missing;
+	const char *base = tess_socket_find_base(&missing);
 	char own[64];
 	tess_status st;
 
+	if (missing)
+		tess_log(TESS_WARN, "rendezvous",
+		         "XDG_RUNTIME_DIR=%s is no directory; ranks meet in %s",
+		         getenv("XDG_RUNTIME_DIR"), base);
 	if (!job) {
 		snprintf(own, sizeof own, "%d-%" PRId64, (int)getpid(), tess_now());
 		job = own;

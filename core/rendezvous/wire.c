@@ -115,9 +115,19 @@ void tess_pipe_free(struct tess_pipe *p)
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-tess_status tess_socket_path(const char *job, char *path, size_t size)
+const char *tess_socket_find_base(bool *missing)
 {
 	const char *base = secure_getenv("XDG_RUNTIME_DIR");
+	struct stat st;
+
+	*missing = base && *base == '/' && (stat(base, &st) || !S_ISDIR(st.st_mode));
+	return base && *base == '/' && !*missing ? base : "/tmp";
+}
+
+tess_status tess_socket_path(const char *job, char *path, size_t size)
+{
+	bool missing;
+	const char *base = tess_socket_find_base(&missing);
 	struct stat st;
 	int dir, all;
 
@@ -128,8 +138,6 @@ tess_status tess_socket_path(const char *job, char *path, size_t size)
 			"the job's name \"%s\" may have letters, digits and . _ - only, and not "
 			"start with a dot; set TESSERA_JOB",
 			job);
-	if (!base || *base != '/')
-		base = "/tmp";
 	dir = snprintf(path, size, "%s/tessera-%u", base, (unsigned)geteuid());
 	if (dir > 0 && (size_t)dir < size) {
 		if (mkdir(path, 0700) && errno != EEXIST)

@@ -86,6 +86,11 @@ bool tess_pipe_fill(struct tess_pipe *p, int fd);
 void tess_pipe_free(struct tess_pipe *p);
 
 /*
+ * Returns XDG_RUNTIME_DIR; /tmp where it is not set, or is *missing, as after a logout. Borrowed
+ * from the environment.
+ */
+const char *tess_socket_find_base(bool *missing);
+/*
  * The directory ${XDG_RUNTIME_DIR:-/tmp}/tessera-UID, made with mode 0700 where it is missing, and
  * the path of `job`'s socket in it. TESS_EPERM: the directory belongs to another user, or grants
  * others access; TESS_EINVAL: the name.

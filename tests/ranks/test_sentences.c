@@ -91,6 +91,9 @@ static const struct sentence once[] = {
 	  "id 512 at position 1 is outside the vocabulary" },
 	{ "$T generate data -n 3 --backend shm --prompt-file data/tokenizer.json", 1, 1,
 	  "a text has at most 512 positions" },
+	{ "XDG_RUNTIME_DIR=/nonexistent $T generate data -n 2 --backend shm --prompt a "
+	  "--max-tokens 1",
+	  0, 1, "XDG_RUNTIME_DIR=/nonexistent is no directory; ranks meet in /tmp" },
 	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
 	  0, 1, "\"odd\" is ignored" },
 	{ "$T bench comm -n 3 --backend gluu", 1, 1, "backend gluu: not found: " },
