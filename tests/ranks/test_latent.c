@@ -21,7 +21,8 @@ enum { WORDS = 23, HIDDEN = 20, HEADS = 5, NOPE = 6, ROTATED = 4, VALUE = 7, RAN
 enum { QUERY = NOPE + ROTATED, LATENT = RANK + ROTATED, ROWS = NOPE + VALUE, TOKENS = 70 };
 
 static const char config_text[] =
-	"{\"hidden_size\": 20, \"num_attention_heads\": 5, \"num_key_value_heads\": 5, \"num_hidden_layers\": 1, "
+	"{\"hidden_size\": 20, \"num_attention_heads\": 5, \"num_key_value_heads\": 5, "
+	"\"num_hidden_layers\": 1, "
 	"\"qk_nope_head_dim\": 6, \"qk_rope_head_dim\": 4, \"v_head_dim\": 7, "
 	"\"kv_lora_rank\": 9, \"q_lora_rank\": null, \"rope_interleave\": false, "
 	"\"attention_bias\": true, \"intermediate_size\": 11, \"vocab_size\": 23, "

@@ -349,7 +349,8 @@ START_TEST(weights_in_12_bits)
 	unsetenv("TESSERA_LOG");
 	expect_part(
 		text,
-		"model.embed_tokens.weight: device cpu: too many elements have another exponent than the 16 "
+		"model.embed_tokens.weight: device cpu: too many elements have another "
+		"exponent than the 16 "
 		"most frequent of their panel for 12-bit weights; it stays as in the file");
 	expect_part(text, "model.layers.1.mlp.down_proj.weight: device cpu: too many");
 	ck_assert_ptr_null(strstr(text, "layers.0."));
