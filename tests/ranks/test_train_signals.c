@@ -239,6 +239,9 @@ int main(void)
 	TCase *t = suite_begin("train_signals", 120, &r);
 	int failed;
 
+	/* a runner in the background, or under nohup, leaves them ignored */
+	signal(SIGHUP, SIG_DFL);
+	signal(SIGINT, SIG_DFL);
 	scratch_make();
 	tcase_add_loop_test(t, a_request_saves, 0, STARTS * REQUESTS);
 	tcase_add_loop_test(t, a_second_request_ends_at_once, 0, 3);
