@@ -63,7 +63,7 @@ struct tess_session { /* on one rank */
 };
 
 struct tess_runner *tess_session_runner(struct tess_session *s);
-/* Whether a callback runs, which may not close the session or its sequences. */
+/* Returns whether a callback runs, which may not close the session or its sequences. */
 bool tess_session_refuse_close(struct tess_session *s);
 
 #endif

@@ -76,7 +76,7 @@ DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const c
 	}
 }
 
-/* The same of the first n keys [64, d]: half a warp has each, and half of its elements. */
+/* Multiplies q by the first n keys [64, d]: half a warp has each, and half of its elements. */
 DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, const char *keys,
                               const float *q, int base, int64_t n, int *key, float *sum)
 {

@@ -259,7 +259,7 @@ tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct 
 void blas_close(struct gpu *g);
 
 /* ---- dnn.c */
-/* Of attention: bf16 [texts, length, heads, d]; STATS and SUM: f32 [texts, heads, length]. */
+/* Operands of attention: bf16 [texts, length, heads, d]; STATS, SUM: f32 [texts, heads, length]. */
 enum dnn_operand {
 	DNN_Q,
 	DNN_K,
@@ -284,12 +284,12 @@ struct dnn_shape { /* without gaps, compared as bytes; rows see themselves and t
 	int32_t backward; /* reads Q, K, V, O, STATS, G; else O and STATS are written */
 	float scale, softcap, window; /* 0: no softcap, no window */
 };
-/* Whether the library is here, opening it at first. */
+/* Returns whether cuDNN can be used; the first call opens it. */
 bool dnn_is_usable(struct gpu *g);
 /* Bytes of workspace. TESS_ENOTSUP, without a sentence: cuDNN has no plan for the shape. */
 tess_status dnn_plan(struct gpu *g, const struct tess_op *op, const struct dnn_shape *s,
                      int64_t *workspace);
-/* Of a shape with a plan. */
+/* Runs attention of a shape that has a plan. */
 tess_status dnn_attend(struct gpu *g, const struct tess_op *op, const struct dnn_shape *s,
                        void *const operand[DNN_POINTERS], void *workspace);
 void dnn_close(struct gpu *g);

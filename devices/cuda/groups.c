@@ -47,7 +47,7 @@ static bool can_experts_use_bf16(const struct gpu *g, const struct experts_args 
 	       can_use_bf16(g, a->dtype, a->down, a->down_stride, a->f);
 }
 
-/* Whether lanes can read four elements of rows and of columns at a time. */
+/* Returns whether lanes can read four elements of rows and of columns at a time. */
 static bool is_wide(const void *w, int32_t dtype, const int64_t *stride, int64_t at, int64_t n,
                     const float *x, int64_t x_pitch)
 {

@@ -41,7 +41,7 @@ static float get_bound(const struct texts *x)
 	return x->bf16 ? 0x1p-6f : 4e-6f;
 }
 
-/* Whether cuDNN made the outs: all their elements are numbers of bf16. */
+/* Returns whether cuDNN computed the outs: all their elements are bf16 values. */
 static bool are_rounded(const struct tess_op *op)
 {
 	for (int32_t i = 0; i < op->nout; i++) {

@@ -208,7 +208,7 @@ START_TEST(sigusr1_saves)
 }
 END_TEST
 
-/* It ends no command, even before its ranks run; what has no saves goes on. */
+/* SIGUSR1 ends no command, even before its ranks run; a run without saves continues. */
 START_TEST(sigusr1_ends_nothing)
 {
 	static const char *const commands[] = {
