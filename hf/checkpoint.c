@@ -284,6 +284,8 @@ static tess_status check_dir(const char *dir)
 {
 	struct stat about;
 
+	if (!dir)
+		return tess_fail(TESS_EINVAL, "the directory of a checkpoint is needed, not NULL");
 	if (stat(dir, &about))
 		return tess_fail(
 			errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s%s", dir, strerror(errno),
@@ -301,7 +303,7 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
 {
 	tess_status st = check_dir(dir);
 	struct tess_checkpoint *c;
-	size_t len = strlen(dir);
+	size_t len;
 
 	if (st)
 		return st;
@@ -309,7 +311,7 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
 	if (!c)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
 	c->how = how;
-	while (len > 1 && dir[len - 1] == '/')
+	for (len = strlen(dir); len > 1 && dir[len - 1] == '/';)
 		len--;
 	c->dir = tess_arena_copy(&c->arena, dir, len);
 	if (!c->dir)

@@ -311,8 +311,8 @@ static tess_status check_gather(const struct gather *g, int64_t i, int32_t nrank
 		                 (long long)g->s->ntensors - 1);
 	about = &g->s->tensor[i].about;
 	if (g->first < 0 || g->n < 0 || g->first > about->size || g->n > about->size - g->first)
-		return tess_fail(TESS_EINVAL, "%s: elements %lld to %lld; it has %lld", about->name,
-		                 (long long)g->first, (long long)(g->first + g->n),
+		return tess_fail(TESS_EINVAL, "%s: %lld elements from %lld on; it has %lld",
+		                 about->name, (long long)g->n, (long long)g->first,
 		                 (long long)about->size);
 	if (root < -1 || root >= nranks)
 		return tess_fail(TESS_EINVAL, "%s: gathered to rank %d of %d", about->name,

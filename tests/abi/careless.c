@@ -15,13 +15,16 @@ static sigset_t inherited; /* the mask of the thread */
 
 static void leave_state_changed(void)
 {
+	static locale_t locale;
 	sigset_t set;
 
+	if (!locale)
+		locale = newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0);
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR2);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	setlocale(LC_ALL, "C.UTF-8");
-	uselocale(newlocale(LC_ALL_MASK, "C.UTF-8", (locale_t)0));
+	uselocale(locale);
 	fesetround(FE_UPWARD);
 }
 
