@@ -4,7 +4,7 @@
 
 #include "hf/config.h"
 #include "hf/safetensors.h"
-#include "nn/source.h"
+#include "nn/program/source.h"
 
 struct tess_checkpoint;
 

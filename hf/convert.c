@@ -6,8 +6,8 @@
 #include "core/base/status.h"
 #include "core/group/mesh_shape.h"
 #include "hf/session.h"
-#include "nn/agree.h"
-#include "nn/weights.h"
+#include "nn/program/agree.h"
+#include "nn/weights/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,9 +2,9 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/explaining.h"
-#include "nn/cut_logits.h"
-#include "nn/device.h"
-#include "nn/storage.h"
+#include "nn/generate/cut_logits.h"
+#include "nn/program/storage.h"
+#include "nn/weights/device.h"
 
 #include <fenv.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* explain_measure.c - what each rank of a plan holds and sends, from the steps of its program. */
 #include "core/base/status.h"
 #include "hf/explaining.h"
-#include "nn/cut_logits.h"
-#include "nn/lower.h"
-#include "nn/compressed.h"
-#include "nn/storage.h"
+#include "nn/generate/cut_logits.h"
+#include "nn/lower/lower.h"
+#include "nn/program/compressed.h"
+#include "nn/program/storage.h"
 
 #include <string.h>
 #include <tessera/reduce.h>

@@ -3,7 +3,7 @@
 #define TESS_HF_EXPLAINING_H
 
 #include "hf/session.h"
-#include "nn/optimizer.h"
+#include "nn/train/optimizer.h"
 
 struct explanation {
 	struct tess_explanation e; /* first: the caller sees this */

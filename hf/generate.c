@@ -5,7 +5,7 @@
 #include "hf/requests.h"
 #include "hf/session.h"
 #include "hf/tokenizer/tokenizer.h"
-#include "nn/agree.h"
+#include "nn/program/agree.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,9 +3,9 @@
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "hf/safetensors.h"
-#include "nn/device.h"
-#include "nn/runner.h"
-#include "nn/weights.h"
+#include "nn/run/options.h"
+#include "nn/weights/device.h"
+#include "nn/weights/weights.h"
 
 tess_status tess_options_declare(void)
 {
@@ -15,9 +15,9 @@ tess_status tess_options_declare(void)
 	} tables[] = {
 		{ "core/registry/search.c", tess_registry_options },
 		{ "world", tess_world_options },
-		{ "nn/device.c", tess_device_options },
-		{ "nn/runner.c", tess_runner_options },
-		{ "nn/weights.c", tess_weights_options },
+		{ "nn/weights/device.c", tess_device_options },
+		{ "nn/run/options.c", tess_run_options },
+		{ "nn/weights/weights.c", tess_weights_options },
 		{ "hf/safetensors.c", tess_load_options },
 	};
 	tess_status st = TESS_OK;

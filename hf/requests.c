@@ -3,7 +3,7 @@
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "nn/agree.h"
+#include "nn/program/agree.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "core/base/arena.h"
 #include "hf/checkpoint.h"
 #include "hf/tokenizer/tokenizer.h"
-#include "nn/generate.h"
+#include "nn/generate/generate.h"
 
 struct tess_shared_request { /* complete: nothing is left to a preset */
 	const int32_t *ids, *stop;

@@ -9,9 +9,9 @@
 #include "core/base/status.h"
 #include "hf/convert.h"
 #include "hf/safetensors.h"
-#include "nn/agree.h"
-#include "nn/kept.h"
-#include "nn/trainer.h"
+#include "nn/program/agree.h"
+#include "nn/train/trainer.h"
+#include "nn/weights/kept.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,9 +5,10 @@
 #include "core/group/mesh_shape.h"
 #include "core/registry/registry.h"
 #include "hf/requests.h"
-#include "nn/agree.h"
-#include "nn/settings.h"
-#include "nn/unexpected.h"
+#include "nn/program/agree.h"
+#include "nn/program/settings.h"
+#include "nn/record/unexpected.h"
+#include "nn/run/options.h"
 
 #include <fenv.h>
 #include <stdio.h>
@@ -95,7 +96,7 @@ static tess_status record_checked(const struct tess_planned_model *p,
                                   struct tess_program **out)
 {
 	struct tess_program *program;
-	tess_status st = tess_program_record(options, &program);
+	tess_status st = tess_program_compile(options, &program);
 
 	if (st)
 		return st;
@@ -357,7 +358,7 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 		return st;
 	st = tess_planned_model_record(&p, &shape, 1, &program);
 	if (!st)
-		st = tess_runner_check_options(mine.threads, p.weights);
+		st = tess_run_check_options(mine.threads, p.weights);
 	if (!st) {
 		set_checkpoint_info(&p, program->logits->dim[1]->size, program->max_positions,
 		                    &info);

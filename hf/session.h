@@ -4,8 +4,8 @@
 
 #include "hf/checkpoint.h"
 #include "hf/tokenizer/tokenizer.h"
-#include "nn/generate.h"
-#include "nn/record.h"
+#include "nn/compile/compile.h"
+#include "nn/generate/generate.h"
 
 #include <tessera/tessera.h>
 

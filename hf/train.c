@@ -2,8 +2,8 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/session.h"
-#include "nn/agree.h"
-#include "nn/trainer.h"
+#include "nn/program/agree.h"
+#include "nn/train/trainer.h"
 
 #include <fenv.h>
 #include <stdlib.h>

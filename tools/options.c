@@ -5,8 +5,8 @@
 #include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "hf/safetensors.h"
-#include "nn/runner.h"
-#include "nn/weights.h"
+#include "nn/generate/runner.h"
+#include "nn/weights/weights.h"
 
 tess_status tess_tool_declare_options(void)
 {

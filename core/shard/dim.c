@@ -93,6 +93,17 @@ int64_t tess_dim_get_owned_size(const struct tess_dim *d, int32_t nranks, int32_
 	return sum_runs(d, nranks, rank, tess_dim_get_owned_runs);
 }
 
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
+                                 struct tess_run *runs)
+{
+	int64_t n = 0;
+
+	tess_dim_get_local_runs(d, cut.nranks, cut.rank, runs);
+	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++)
+		n += runs[i].len;
+	return n;
+}
+
 int64_t tess_runs_get_local_index(const struct tess_run *runs, int64_t n, int64_t at)
 {
 	int64_t before = 0;

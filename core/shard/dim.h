@@ -53,6 +53,14 @@ void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t r
 void tess_dim_get_owned_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out);
 
+struct tess_cut { /* part `rank` of `nranks` */
+	int32_t nranks, rank;
+};
+
+/* Lists the local runs of a part, runs[tess_dim_count_pieces]; returns their elements. */
+int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
+                                 struct tess_run *runs);
+
 /* Elements that a rank holds; that it owns. */
 int64_t tess_dim_get_local_size(const struct tess_dim *d, int32_t nranks, int32_t rank);
 int64_t tess_dim_get_owned_size(const struct tess_dim *d, int32_t nranks, int32_t rank);

@@ -1,5 +1,5 @@
 /*
- * sample.cuh - the next ids: a block draws that of a row of logits by the rule of nn/sample.c.
+ * sample.cuh - the next ids: a block draws that of a row of logits by the rule of nn/generate/sample.c.
  *
  * Candidates are kept in the order of the scores, which is that of the logits, then of the ids. So
  * what is kept begins with the best, and each filter only says which candidate is the last. To find
@@ -70,7 +70,7 @@ DEVICE int is_penalized(const struct sample_row *r, int32_t i)
 	return r->seen && r->seen[i / 32] >> i % 32 & 1;
 }
 
-/* With the penalty, and rounded as in nn/sample.c. */
+/* With the penalty, and rounded as in nn/generate/sample.c. */
 DEVICE double get_logit(const struct sample_row *r, int32_t i)
 {
 	double x = r->x[i];

@@ -5,7 +5,7 @@
 #include "core/base/status.h"
 #include "fuzz.h"
 #include "hf/config.h"
-#include "nn/rope.h"
+#include "nn/program/rope.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /*
- * test_sample PLUGIN: ids that the CUDA device draws against those of nn/sample.c, which must be
+ * test_sample PLUGIN: ids that the CUDA device draws against those of sample.c, which must be
  * equal in every row that is not in doubt.
  */
 #include "../unit/logits.h"
 #include "device.h"
-#include "nn/sample.h"
+#include "nn/generate/sample.h"
 
 enum { ROWS = 16, PITCH = 800, HOW = 8 };
 

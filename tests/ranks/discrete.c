@@ -9,7 +9,7 @@
  * for it, or that stream for a call: so calls that overlap with ops are as late as they may be, and
  * ops are later than a call that does not follow them.
  */
-#include "nn/sample.h"
+#include "nn/generate/sample.h"
 
 #include <dlfcn.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 #ifndef TESS_TESTS_RANKS_GEOMETRY_H
 #define TESS_TESTS_RANKS_GEOMETRY_H
 
-#include "nn/source.h"
+#include "nn/program/source.h"
 
 #include <tessera/model.h>
 

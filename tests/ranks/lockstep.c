@@ -1,9 +1,9 @@
 #include "lockstep_rank.h"
 #include "core/base/status.h"
-#include "nn/lower.h"
-#include "nn/plan.h"
-#include "nn/rope.h"
-#include "nn/weights.h"
+#include "nn/lower/lower.h"
+#include "nn/program/plan.h"
+#include "nn/program/rope.h"
+#include "nn/weights/weights.h"
 #include "scalar.h"
 
 #include <check.h>
@@ -325,7 +325,7 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 	if (how->mesh)
 		st = tess_mesh_shape_parse(how->mesh, 0, &rec.mesh);
 	if (!st)
-		st = tess_program_record(&rec, out);
+		st = tess_program_compile(&rec, out);
 	tess_plan_free(&plan);
 	return st;
 }

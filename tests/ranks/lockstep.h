@@ -5,7 +5,7 @@
 #ifndef TESS_TESTS_RANKS_LOCKSTEP_H
 #define TESS_TESTS_RANKS_LOCKSTEP_H
 
-#include "nn/record.h"
+#include "nn/compile/compile.h"
 
 struct lockstep {
 	const struct tess_model *model;

@@ -5,8 +5,8 @@
 #define TESS_TESTS_RANKS_LOCKSTEP_RANK_H
 
 #include "lockstep.h"
-#include "nn/lower.h"
-#include "nn/weights.h"
+#include "nn/lower/lower.h"
+#include "nn/weights/weights.h"
 
 enum { LOCKSTEP_RANKS_MAX = 32 };
 

@@ -1,7 +1,7 @@
 /* lockstep_train.c - steps of training in lockstep: programs of replicas, and their gradients. */
 #include "core/base/status.h"
 #include "lockstep_rank.h"
-#include "nn/plan.h"
+#include "nn/program/plan.h"
 #include "scalar.h"
 
 #include <check.h>
@@ -39,7 +39,7 @@ static tess_status record_replica(const struct lockstep_step *step, const char *
 	rec->nselected = rec->ntokens;
 	t.accumulate = step->times > 1;
 	t.recompute = recompute;
-	return tess_program_record(rec, out);
+	return tess_program_compile(rec, out);
 }
 
 /* One program for each replica, which have the same records. */

@@ -10,7 +10,7 @@
 #include "hf/checkpoint.h"
 #include "hf/safetensors.h"
 #include "lockstep.h"
-#include "nn/weights.h"
+#include "nn/weights/weights.h"
 
 #include <check.h>
 #include <jansson.h>

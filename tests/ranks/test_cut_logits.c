@@ -5,7 +5,7 @@
 #include "../unit/draw.h"
 #include "../unit/suite.h"
 #include "core/shard/dim.h"
-#include "nn/cut_logits.h"
+#include "nn/generate/cut_logits.h"
 #include "spawn.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "core/group/carrier.h"
 #include "core/group/exact.h"
 #include "core/registry/registry.h"
-#include "nn/device.h"
+#include "nn/weights/device.h"
 #include "report.h"
 #include "tools/conform/data.h"
 

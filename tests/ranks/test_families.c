@@ -6,7 +6,7 @@
 #include "core/registry/registry.h"
 #include "hf/checkpoint.h"
 #include "lockstep.h"
-#include "nn/settings.h"
+#include "nn/program/settings.h"
 
 #include <check.h>
 #include <jansson.h>

@@ -10,8 +10,8 @@
 #include "../unit/draw.h"
 #include "core/group/mesh_shape.h"
 #include "geometry.h"
-#include "nn/plan.h"
-#include "nn/runner.h"
+#include "nn/generate/runner.h"
+#include "nn/program/plan.h"
 #include "spawn.h"
 
 #include "../unit/suite.h"

@@ -4,7 +4,7 @@
  */
 #include "../unit/draw.h"
 #include "../unit/suite.h"
-#include "nn/kv_cache.h"
+#include "nn/generate/kv_cache.h"
 #include "spawn.h"
 
 enum { SLOTS = 6, PAGE = 64, CLASSES = 2 };

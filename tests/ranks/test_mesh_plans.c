@@ -7,7 +7,7 @@
 #include "checkpoint_fixture.h"
 #include "core/base/option.h"
 #include "lockstep.h"
-#include "nn/weights.h"
+#include "nn/weights/weights.h"
 
 #define L "model.layers.*."
 #define ATTENTION \

@@ -8,8 +8,8 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "lockstep.h"
-#include "nn/lower.h"
-#include "nn/weights.h"
+#include "nn/lower/lower.h"
+#include "nn/weights/weights.h"
 
 #include <check.h>
 #include <stdlib.h>

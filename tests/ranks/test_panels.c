@@ -11,7 +11,7 @@
 #include "hf/convert.h"
 #include "hf/safetensors.h"
 #include "hf/session.h"
-#include "nn/weights.h"
+#include "nn/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,7 +126,7 @@ START_TEST(ranks_hold_the_same)
 	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
 
 	convert_case(_i);
-	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
+	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
 	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
 	                      !cpu.table->open(0, 1, &cpu.self),
 	              "%s", tess_error());
@@ -183,7 +183,7 @@ START_TEST(rows_become_panels)
 	int32_t rows = 0, waiting;
 	bool changed;
 
-	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
+	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
 	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
 	                      !cpu.table->open(0, 2, &cpu.self),
 	              "%s", tess_error());
@@ -239,7 +239,7 @@ START_TEST(rows_stay_without_memory)
 	struct opened o;
 	bool changed;
 
-	MUST(!tess_option_add("nn/weights.c", tess_weights_options));
+	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
 	ck_assert(!tess_plugin_find_device("cpu", &cpu.table) && !cpu.table->open(0, 1, &cpu.self));
 	ck_assert(open_either(0, format_path_in(SOURCE_ROOT, "data"), 1, false, &o));
 	load_rank(&o, 0, &cpu);

@@ -6,10 +6,11 @@
 #include "checkpoint_fixture.h"
 #include "core/base/option.h"
 #include "lockstep.h"
-#include "nn/lower.h"
-#include "nn/pipeline_schedule.h"
-#include "nn/storage.h"
-#include "nn/weights.h"
+#include "nn/compile/pipeline_schedule.h"
+#include "nn/lower/lower.h"
+#include "nn/program/storage.h"
+#include "nn/run/segment.h"
+#include "nn/weights/weights.h"
 
 #include <jansson.h>
 #include <tessera/coll.h>
@@ -133,7 +134,7 @@ static tess_status record_pipeline(const struct checkpoint_fixture *f, const cha
 		return st;
 	st = tess_mesh_shape_parse(mesh, 0, &options.mesh);
 	if (!st)
-		st = tess_program_record(&options, out);
+		st = tess_program_compile(&options, out);
 	tess_plan_free(&opened);
 	return st;
 }

@@ -9,8 +9,8 @@
 #include "hf/checkpoint.h"
 #include "hf/safetensors.h"
 #include "lockstep.h"
-#include "nn/plan.h"
-#include "nn/weights.h"
+#include "nn/program/plan.h"
+#include "nn/weights/weights.h"
 
 #include <check.h>
 #include <malloc.h>

@@ -6,8 +6,8 @@
 #include "checkpoint_fixture.h"
 #include "core/base/option.h"
 #include "lockstep.h"
-#include "nn/lower.h"
-#include "nn/weights.h"
+#include "nn/lower/lower.h"
+#include "nn/weights/weights.h"
 
 enum { SEQUENCES = 3, TOKENS = 40 + 7 + 33 };
 static const int64_t some_lengths[SEQUENCES] = { 40, 7, 33 };
@@ -48,7 +48,7 @@ static tess_status record_step(const struct checkpoint_fixture *f, const char *s
 
 	if (st)
 		return st;
-	st = tess_program_record(&options, out);
+	st = tess_program_compile(&options, out);
 	tess_plan_free(&plan);
 	return st;
 }

@@ -7,7 +7,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "lockstep.h"
-#include "nn/weights.h"
+#include "nn/weights/weights.h"
 
 #include <check.h>
 #include <stdlib.h>

@@ -8,9 +8,9 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "lockstep.h"
-#include "nn/build.h"
-#include "nn/unexpected.h"
-#include "nn/weights.h"
+#include "nn/lower/build.h"
+#include "nn/record/unexpected.h"
+#include "nn/weights/weights.h"
 #include "scalar.h"
 
 #include <check.h>

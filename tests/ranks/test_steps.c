@@ -5,8 +5,8 @@
  */
 #include "../unit/draw.h"
 #include "../unit/suite.h"
-#include "nn/plan.h"
-#include "nn/runner.h"
+#include "nn/generate/runner.h"
+#include "nn/program/plan.h"
 #include "spawn.h"
 
 #include <check.h>

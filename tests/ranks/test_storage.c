@@ -6,8 +6,8 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "hf/session.h"
-#include "nn/storage.h"
-#include "nn/weights.h"
+#include "nn/program/storage.h"
+#include "nn/weights/weights.h"
 
 #include <stdlib.h>
 #include <string.h>

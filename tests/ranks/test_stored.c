@@ -6,8 +6,8 @@
 #include "core/base/option.h"
 #include "core/registry/registry.h"
 #include "mixture.h"
-#include "nn/unexpected.h"
-#include "nn/weights.h"
+#include "nn/record/unexpected.h"
+#include "nn/weights/weights.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * Where buffers lie: none overlap while both live, in no more bytes than first fit takes, and, for
  * steps that keep the values of their forward for their backward, in little more than are live.
  */
-#include "nn/memory_plan.h"
+#include "nn/lower/memory_plan.h"
 #include "suite.h"
 
 #include <stdbool.h>

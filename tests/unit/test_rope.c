@@ -1,7 +1,7 @@
 /* Rotary settings in both spellings, refusals, and the table. */
 #include "core/base/json.h"
 #include "core/base/status.h"
-#include "nn/rope.h"
+#include "nn/program/rope.h"
 #include "suite.h"
 
 #include <math.h>

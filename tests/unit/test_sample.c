@@ -3,7 +3,7 @@
  */
 #include "core/base/math.h"
 #include "logits.h"
-#include "nn/sample.h"
+#include "nn/generate/sample.h"
 #include "suite.h"
 
 #include <check.h>

@@ -2,7 +2,7 @@
 #include "model.h"
 
 #include "core/base/status.h"
-#include "nn/agree.h"
+#include "nn/program/agree.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/session.h"
-#include "nn/runner.h"
+#include "nn/generate/runner.h"
 
 #include <errno.h>
 #include <fcntl.h>

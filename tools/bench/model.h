@@ -8,7 +8,7 @@
 #ifndef TESS_TOOLS_BENCH_MODEL_H
 #define TESS_TOOLS_BENCH_MODEL_H
 
-#include "nn/profile.h"
+#include "nn/run/profile.h"
 #include "tools/tool.h"
 
 enum { MODEL_DECODE, MODEL_PREFILL, MODEL_BATCH, MODEL_LOAD };

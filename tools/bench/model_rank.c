@@ -4,9 +4,9 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "hf/session.h"
-#include "nn/agree.h"
-#include "nn/runner.h"
-#include "nn/sequence.h"
+#include "nn/generate/runner.h"
+#include "nn/generate/sequence.h"
+#include "nn/program/agree.h"
 
 #include <inttypes.h>
 #include <stdio.h>

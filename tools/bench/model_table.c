@@ -2,7 +2,7 @@
 #include "model.h"
 
 #include "core/base/status.h"
-#include "nn/program.h"
+#include "nn/program/program.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,0 +1,159 @@
+#include "nn/backward/backward.h"
+
+#include "core/base/status.h"
+#include "nn/backward/recompute.h"
+
+/* ---- records that need no file of their own -------------------------------------------------- */
+
+/* Drops the same elements of the gradient. */
+static void reverse_dropout(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[4] = { tess_backward_take(b, rec->out[0]), rec->in[1], rec->in[2],
+		                      rec->in[3] };
+	struct tess_record *d = tess_record_append_dropout(b->r, in, rec->num[TESS_DROPOUT_RATE],
+	                                                   rec->num[TESS_DROPOUT_SITE]);
+
+	if (d)
+		tess_backward_give(b, rec->in[0], d->out[0]);
+}
+
+static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *d = tess_backward_take(b, rec->out[0]);
+
+	for (int32_t i = rec->nin - 1; i >= 0; i--)
+		tess_backward_give(b, rec->in[i], d);
+}
+
+static void reverse_scale(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *g = tess_backward_take(b, rec->out[0]);
+	struct tess_tensor *d = g ? tess_backward_make_like(b, g, g->place, rec->module) : NULL;
+	struct tess_record *scale =
+		d ? tess_record_append(b->r, TESS_OP_SCALE, rec->module, 1, &g, 1, &d, 0, NULL)
+		  : NULL;
+
+	if (!scale)
+		return;
+	scale->nnum = rec->nnum;
+	scale->num[TESS_SCALE_FACTOR] = rec->num[TESS_SCALE_FACTOR];
+	tess_backward_give(b, rec->in[0], d);
+}
+
+static void reverse_glu(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->nin > 1 ? rec->in[1] : NULL }, *out[2];
+	struct tess_record *d;
+
+	in[rec->nin] = tess_backward_take(b, rec->out[0]);
+	for (int32_t i = 0; i < rec->nin; i++)
+		out[i] = tess_backward_make_like(b, rec->in[i], rec->in[i]->place, rec->module);
+	d = tess_record_append(b->r, TESS_OP_GLU_D, rec->module, rec->nin + 1, in, rec->nin, out, 0,
+	                       NULL);
+	if (!d)
+		return;
+	d->nnum = rec->nnum;
+	d->num[TESS_GLU_ACTIVATION] = rec->num[TESS_GLU_ACTIVATION];
+	for (int32_t i = 0; i < rec->nin; i++)
+		tess_backward_give(b, rec->in[i], out[i]);
+}
+
+static void reverse_split(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor **in = tess_backward_take_parts(b, rec), *d;
+
+	d = in ? tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module) : NULL;
+	if (d &&
+	    tess_record_append(b->r, TESS_REC_JOIN, rec->module, rec->nout, in, 1, &d, 0, NULL))
+		tess_backward_give(b, rec->in[0], d);
+}
+
+/* The plugin's own function again, whose operands are x, y and the gradient of y. */
+static void reverse_call(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->out[0] }, *d;
+	struct tess_record *grad;
+
+	if (!rec->call->grad) {
+		tess_recorder_fail(b->r, TESS_ENOTSUP,
+		                   "%s: style %s calls a function that has no gradient (grad is "
+		                   "NULL), so a plan with it cannot train; use another style there",
+		                   rec->module, rec->style->name);
+		return;
+	}
+	in[2] = tess_backward_take(b, rec->out[0]);
+	d = in[2] ? tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module) : NULL;
+	grad = d ? tess_record_append(b->r, TESS_REC_CALL, rec->module, 3, in, 1, &d, 0, NULL)
+	         : NULL;
+	if (!grad)
+		return;
+	grad->along = rec->along;
+	grad->call = rec->call;
+	grad->style = rec->style;
+	grad->state = rec->state;
+	tess_backward_give(b, rec->in[0], d);
+}
+
+/* ---- a whole program ------------------------------------------------------------------------- */
+
+static const struct {
+	int32_t kind;
+	void (*record)(struct tess_backward *b, const struct tess_record *rec);
+} backwards[] = {
+	{ TESS_REC_MOVE, tess_backward_give_source },
+	{ TESS_OP_ADD, reverse_add },
+	{ TESS_OP_SCALE, reverse_scale },
+	{ TESS_OP_GLU, reverse_glu },
+	{ TESS_REC_SPLIT, reverse_split },
+	{ TESS_REC_CALL, reverse_call },
+	{ TESS_OP_EMBED, tess_backward_record_embed },
+	{ TESS_OP_LINEAR, tess_backward_record_linear },
+	{ TESS_OP_BIAS, tess_backward_record_bias },
+	{ TESS_OP_NORM, tess_backward_record_norm },
+	{ TESS_OP_ROPE, tess_backward_record_rope },
+	{ TESS_OP_ATTENTION, tess_backward_record_attention },
+	{ TESS_REC_SPLIT_HEADS, tess_backward_record_split_heads },
+	{ TESS_REC_JOIN, tess_backward_record_join },
+	{ TESS_OP_HEAD_LINEAR, tess_backward_record_head_linear },
+	{ TESS_OP_DROPOUT, reverse_dropout },
+	{ TESS_OP_ROUTE, tess_backward_record_route },
+	{ TESS_OP_COMBINE, tess_backward_record_combine },
+};
+
+static void reverse_record(struct tess_backward *b, const struct tess_record *rec)
+{
+	size_t i = 0, n = sizeof backwards / sizeof *backwards;
+
+	if (!tess_backward_reaches(b, rec))
+		return;
+	while (i < n && backwards[i].kind != rec->kind)
+		i++;
+	if (i < n)
+		backwards[i].record(b, rec);
+	else
+		tess_backward_refuse(b, rec);
+}
+
+void tess_program_record_backward(struct tess_recorder *r)
+{
+	struct tess_program *p = r->p;
+	int32_t nforward = p->nrecords;
+	struct tess_backward b = { .r = r };
+	struct tess_recompute again;
+
+	tess_recompute_begin(r, &again);
+	b.given = TESS_NEW(&p->arena, struct tess_contribution *, p->ntensors);
+	b.recorded = TESS_NEW(&p->arena, bool, p->nweights);
+	b.heads = TESS_NEW(&p->arena, struct tess_head_gradient, p->nweights);
+	if (!b.given || !b.recorded || !b.heads) {
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+		return;
+	}
+	b.consumer = nforward;
+	tess_backward_record_loss(&b);
+	if (p->training->balance > 0 && !r->status)
+		tess_backward_record_balance(&b, nforward);
+	for (b.consumer = nforward - 1; b.consumer >= 0 && !r->status; b.consumer--)
+		reverse_record(&b, tess_recompute_get(&again, b.consumer));
+	tess_recompute_end(&again);
+}

@@ -1,0 +1,108 @@
+/*
+ * backward.h - appends the records of the backward to those of a step of training.
+ *
+ * Records are visited in reverse; what each appends is in docs/ops.md. Where a gradient is placed
+ * follows from its value, never from a style: Shard stays, all else is Replicate.
+ */
+#ifndef TESS_NN_BACKWARD_H
+#define TESS_NN_BACKWARD_H
+
+#include "nn/record/recorder.h"
+
+struct tess_contribution;
+
+struct tess_head_gradient { /* of a weight of heads, whose parts several records make */
+	struct tess_tensor *d;
+	const struct tess_place *place; /* of the operands that it is made from */
+	uint32_t made; /* bit i: part i */
+};
+
+struct tess_backward {
+	struct tess_recorder *r;
+	struct tess_contribution **given; /* by value, in the order of the consumers */
+	int32_t consumer; /* the record of the forward that is visited */
+	bool *recorded; /* by weight: whether a gradient of it is */
+	struct tess_head_gradient *heads; /* by weight */
+};
+
+/* The loss and all of the backward, at the end of a recording. Failures are the recorder's. */
+void tess_program_record_backward(struct tess_recorder *r);
+
+/*
+ * The finished gradient of y, at its place (S(a) -> S(a); R, Partial -> R); NULL: nothing reaches
+ * it, or the recording has failed.
+ */
+struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y);
+/* Those of all outs of a record that takes x apart; NULL: failed, where an out is not used too. */
+struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
+                                              const struct tess_record *rec);
+/*
+ * Adds d to the gradient of x; NULL: nothing. Contributions are finished to x's gradient place, and
+ * then added in the order of the consumers. What is given to ids and the like is dropped.
+ */
+void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d);
+/*
+ * Gives what the consumers of a move's out gave to the move's source: where copies are read does
+ * not order the sum.
+ */
+void tess_backward_give_source(struct tess_backward *b, const struct tess_record *rec);
+/* Returns true if a consumer gave a gradient to an out of the record. */
+bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec);
+/*
+ * d: the gradient of w as its op left it: [axes of w as stored], Partial or not. It is finished,
+ * first over tokens along the other mesh dimensions, then along dp, and put into the memory of
+ * gradients (TESS_REC_GRADIENT).
+ */
+void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
+                               struct tess_tensor *d);
+
+/* A new value of `place` for the gradient of x. */
+struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
+                                            const struct tess_place *place, const char *module);
+/*
+ * A value of these dims for a sum over the tokens of `of`. The caller sets `place` along each mesh
+ * dimension; it becomes Partial where one cuts the tokens, else along dp.
+ */
+struct tess_tensor *tess_backward_make_token_sum(struct tess_backward *b,
+                                                 const struct tess_tensor *of, const char *module,
+                                                 int32_t ndim, const struct tess_dim *const *dim,
+                                                 struct tess_place *place);
+/* Finishes it along all mesh dimensions but dp. */
+struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct tess_tensor *d,
+                                                const char *module);
+/*
+ * Appends an op that adds over the tokens of its last operand, to such a value. The caller sets the
+ * numbers after `sequences` and `first`.
+ */
+struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
+                                                   const char *module, int32_t nin,
+                                                   struct tess_tensor *const *in, int32_t ndim,
+                                                   const struct tess_dim *const *dim,
+                                                   struct tess_place *place);
+
+/* Of records of one kind. */
+void tess_backward_record_embed(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_linear(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_bias(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_norm(struct tess_backward *b, const struct tess_record *rec);
+/* Those of the loss, and the gradient of the logits (loss.c). */
+void tess_backward_record_loss(struct tess_backward *b);
+/* attention.c */
+void tess_backward_record_rope(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_split_heads(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_join(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec);
+/* experts.c; that of COMBINE has the experts' */
+void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec);
+void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec);
+/* Records the sums of the load balancing loss, over the mixtures of the first n records. */
+void tess_backward_record_balance(struct tess_backward *b, int32_t n);
+/* Returns the gradient of that loss for the logits of a route. */
+struct tess_tensor *tess_backward_record_balance_d(struct tess_backward *b,
+                                                   const struct tess_record *rec);
+
+/* Refuses a plan of training: the record's kind has no backward. */
+void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec);
+
+#endif

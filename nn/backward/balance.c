@@ -1,0 +1,121 @@
+/* balance.c - the load balancing loss of mixtures of experts, and its gradient. */
+#include "nn/backward/backward.h"
+
+static const char balance_name[] = "the load balancing loss";
+
+struct tess_tensor *tess_backward_record_balance_d(struct tess_backward *b,
+                                                   const struct tess_record *rec)
+{
+	struct tess_program *p = b->r->p;
+	struct tess_tensor *in[2] = { rec->in[0], p->balance };
+	struct tess_tensor *d = tess_backward_make_like(b, in[0], in[0]->place, rec->module);
+	struct tess_record *balance =
+		d ? tess_record_append(b->r, TESS_OP_BALANCE_D, rec->module, 2, in, 1, &d, 0, NULL)
+		  : NULL;
+
+	if (!balance)
+		return NULL;
+	balance->nnum = TESS_BALANCE_NUMS;
+	balance->num[TESS_BALANCE_FACTOR] = p->training->balance;
+	balance->num[TESS_BALANCE_TOP] = rec->num[TESS_ROUTE_TOP];
+	return d;
+}
+
+/* Whether route record `rec` is like `first`, so that their mixtures have one loss. */
+static bool check_balanced(struct tess_backward *b, const struct tess_record *first,
+                           const struct tess_record *rec)
+{
+	if ((int)rec->num[TESS_ROUTE_FLAGS] & TESS_SIGMOID)
+		return tess_recorder_fail(b->r, TESS_ENOTSUP,
+		                          "%s: %s is of experts that softmax chooses, but sigmoid "
+		                          "does here; train without --aux-loss",
+		                          rec->module, balance_name) != NULL;
+	if (rec->in[0]->dim[1]->size != first->in[0]->dim[1]->size ||
+	    rec->num[TESS_ROUTE_TOP] != first->num[TESS_ROUTE_TOP])
+		return tess_recorder_fail(
+			       b->r, TESS_ENOTSUP,
+			       "%s: %s is of mixtures that are alike, but %s has another "
+			       "number of experts; train without --aux-loss",
+			       rec->module, balance_name, first->module) != NULL;
+	return true;
+}
+
+/* Logits and weights of each mixture among the first n records, all placed alike. */
+static int32_t list_balanced(struct tess_backward *b, int32_t n, struct tess_tensor **in)
+{
+	const struct tess_program *p = b->r->p;
+	const struct tess_record *first = NULL;
+	const struct tess_place *to = NULL;
+	int32_t count = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		if (rec->kind != TESS_OP_ROUTE)
+			continue;
+		first = first ? first : rec;
+		b->r->p->balance_top = first->num[TESS_ROUTE_TOP];
+		if (!check_balanced(b, first, rec))
+			return 0;
+		to = to ? to : rec->in[0]->place;
+		for (int32_t k = 0; k < p->mesh.ndims; k++)
+			to = tess_place_equal(to[k], rec->in[0]->place[k]) ? to : b->r->whole;
+		in[count++] = rec->in[0];
+		in[count++] = rec->out[0];
+	}
+	for (int32_t i = 0; i < count; i++)
+		in[i] = tess_tensor_redistribute(b->r, in[i], to, balance_name);
+	return count;
+}
+
+void tess_backward_record_balance(struct tess_backward *b, int32_t n)
+{
+	struct tess_program *p = b->r->p;
+	struct tess_tensor **in = TESS_NEW(&p->arena, struct tess_tensor *, 2 * n);
+	struct tess_place *place = tess_recorder_alloc_places(b->r);
+	struct tess_dim *rows;
+	struct tess_record *rec;
+	int32_t count;
+
+	if (!in || !place) {
+		tess_recorder_keep_error(b->r, TESS_ENOMEM);
+		return;
+	}
+	count = list_balanced(b, n, in);
+	if (!count && !b->r->status)
+		tess_recorder_fail(b->r, TESS_EINVAL,
+		                   "%s: the model has no experts; train it without --aux-loss",
+		                   balance_name);
+	rows = b->r->status ? NULL : tess_dim_new(b->r, "mixtures", count, 1);
+	if (!rows)
+		return;
+	rows->nunits = count;
+	for (int32_t i = 0; i < p->mesh.ndims; i++)
+		place[i] = tess_place_replicate();
+	rec = tess_backward_append_token_sum(b, TESS_OP_BALANCE, balance_name, count, in, 2,
+	                                     (const struct tess_dim *[]){ rows, in[0]->dim[1] },
+	                                     place);
+	p->balance = rec ? tess_backward_finish_tokens(b, rec->out[0], balance_name) : NULL;
+	if (p->balance && p->data_along >= 0)
+		p->balance = tess_tensor_move(b->r, p->balance, p->data_along,
+		                              tess_place_replicate(), balance_name);
+}
+
+double tess_program_compute_balance(const struct tess_program *p, const float *totals)
+{
+	int64_t n = p->balance ? p->balance->dim[1]->size : 0,
+		rows = n ? p->balance->dim[0]->size : 0;
+	double sum = 0, tokens = 0;
+
+	for (int64_t i = 0; i < n; i++) {
+		double c = 0, probability = 0;
+
+		for (int64_t l = 0; l < rows; l += 2) {
+			c += (double)totals[l * n + i];
+			probability += (double)totals[(l + 1) * n + i];
+		}
+		tokens += c / p->balance_top;
+		sum += c * probability;
+	}
+	return n ? p->training->balance * (double)n * sum / tokens / tokens : 0;
+}

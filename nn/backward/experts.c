@@ -1,0 +1,115 @@
+/*
+ * experts.c - the backward of mixtures of experts.
+ *
+ * In training the experts of a row stay apart in slots until COMBINE weights them: the gradient of
+ * a weight needs its expert's finished result. What x gets from each expert goes the same way: it
+ * is finished where ranks cut inside the experts, and COMBINE weights and adds it.
+ */
+#include "nn/backward/backward.h"
+
+/* ---- route ----------------------------------------------------------------------------------- */
+
+void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->out[0], tess_backward_take(b, rec->out[0]) };
+	struct tess_tensor *d = tess_backward_make_like(b, in[0], in[0]->place, rec->module);
+	struct tess_record *route =
+		d ? tess_record_append(b->r, TESS_OP_ROUTE_D, rec->module, 3, in, 1, &d, 0, NULL)
+		  : NULL;
+
+	if (!route)
+		return;
+	route->nnum = rec->nnum;
+	for (int32_t i = 0; i < rec->nnum; i++)
+		route->num[i] = rec->num[i];
+	if (b->r->p->balance)
+		tess_backward_give(b, rec->in[0], tess_backward_record_balance_d(b, rec));
+	tess_backward_give(b, rec->in[0], d);
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* The record that has made z, or what z was moved from. */
+static const struct tess_record *find_experts(const struct tess_backward *b,
+                                              const struct tess_tensor *z)
+{
+	const struct tess_program *p = b->r->p;
+
+	for (int32_t i = p->nrecords - 1; i >= 0; i--) {
+		const struct tess_record *rec = p->record[i];
+
+		if (!rec->nout || rec->out[0] != z)
+			continue;
+		if (rec->kind == TESS_OP_EXPERTS)
+			return rec;
+		z = rec->kind == TESS_REC_MOVE ? rec->in[0] : z;
+	}
+	return NULL;
+}
+
+static struct tess_tensor *make_expert_gradient(struct tess_backward *b,
+                                                const struct tess_weight *w,
+                                                const struct tess_tensor *x)
+{
+	struct tess_place *place = tess_recorder_alloc_places(b->r);
+
+	for (int32_t i = 0; i < b->r->p->mesh.ndims && place; i++)
+		place[i] = w->place[i];
+	return tess_backward_make_token_sum(b, x, w->name, w->ndim, w->dim, place);
+}
+
+/* What x gets from each expert, in slots, and the gradients of the experts. */
+static struct tess_tensor *record_experts_d(struct tess_backward *b, const struct tess_record *rec,
+                                            struct tess_tensor *g)
+{
+	const struct tess_weight *up = rec->weight[0];
+	struct tess_tensor *in[3] = { rec->in[0], rec->in[1], g }, *out[3];
+	struct tess_record *d;
+
+	out[0] = tess_tensor_new(b->r, 2, rec->out[0]->dim, rec->out[0]->place, rec->module);
+	for (int32_t i = 0; i < 2; i++)
+		out[1 + i] = make_expert_gradient(b, rec->weight[i], rec->in[0]);
+	d = out[0] && out[1] && out[2] ? tess_record_append(b->r, TESS_OP_EXPERTS_D, rec->module, 3,
+	                                                    in, 3, out, 2, rec->weight)
+	                               : NULL;
+	if (!d)
+		return NULL;
+	d->nnum = rec->nnum;
+	for (int32_t i = 0; i < rec->nnum; i++)
+		d->num[i] = rec->num[i];
+	out[0]->sum = rec->out[0]->sum ? up->dim[up->out_dim] : NULL;
+	for (int32_t i = 0; i < 2; i++)
+		tess_backward_give_weight(b, rec->weight[i], out[1 + i]);
+	return out[0];
+}
+
+static void record_weight_gradients(struct tess_backward *b, const struct tess_record *rec,
+                                    struct tess_tensor *g)
+{
+	struct tess_tensor *in[3] = { rec->in[0], rec->in[1], g };
+	struct tess_tensor *d = tess_backward_make_like(b, in[1], in[1]->place, rec->module);
+
+	if (d && tess_record_append(b->r, TESS_OP_COMBINE_D, rec->module, 3, in, 1, &d, 0, NULL))
+		tess_backward_give(b, in[1], d);
+}
+
+void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec)
+{
+	const struct tess_record *experts = find_experts(b, rec->in[0]);
+	struct tess_tensor *g = tess_backward_take(b, rec->out[0]), *in[2] = { NULL, rec->in[1] },
+			   *dx;
+
+	if (!g)
+		return;
+	record_weight_gradients(b, rec, g);
+	g = tess_tensor_redistribute(b->r, g, experts->in[0]->place, rec->module);
+	in[0] = g ? record_experts_d(b, experts, g) : NULL;
+	in[0] = in[0] ? tess_tensor_redistribute(b->r, in[0], rec->in[0]->place, rec->module)
+	              : NULL;
+	dx = in[0] ? tess_backward_make_like(b, experts->in[0], rec->out[0]->place, rec->module)
+	           : NULL;
+	if (!dx || !tess_record_append(b->r, TESS_OP_COMBINE, rec->module, 2, in, 1, &dx, 0, NULL))
+		return;
+	dx->sum = rec->out[0]->sum;
+	tess_backward_give(b, experts->in[0], dx);
+}

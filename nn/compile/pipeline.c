@@ -1,0 +1,365 @@
+#include "nn/compile/pipeline.h"
+
+#include "core/base/status.h"
+#include "nn/compile/pipeline_schedule.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+struct block { /* a run of records of the forward that is in one stage: of a numbered module */
+	int32_t first;
+	uint64_t bytes; /* of the weights that it multiplies by */
+};
+
+struct pipeline {
+	struct tess_recorder *r;
+	struct tess_program *p;
+	int32_t nforward, nstages;
+	int32_t tail; /* the first record behind the numbered modules */
+	int32_t *first; /* by stage: its first record */
+	bool *placed; /* by weight: its stage is known */
+	int32_t *home; /* by value: the stage that makes it; TESS_STAGES_ALL: an input */
+	int32_t *made; /* by value: the record that makes it, or -1 */
+	bool *has; /* by value and stage */
+	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: of none */
+};
+
+/* ---- where stages begin ---------------------------------------------------------------------- */
+
+/* The length of "model.layers.3" in the path of a module in it; 0: it is in no numbered one. */
+static size_t measure_numbered_path(const char *module)
+{
+	const char *at = module;
+
+	while (*at) {
+		size_t len = strcspn(at, "."), digits = 0;
+
+		while (digits < len && isdigit((unsigned char)at[digits]))
+			digits++;
+		if (len && digits == len)
+			return (size_t)(at + len - module);
+		at += len + (at[len] == '.');
+	}
+	return 0;
+}
+
+/*
+ * Adds the bytes of weights that a record multiplies by to the last block; those of a tied head to
+ * the first, where its table is. A table that is only looked up takes no time.
+ */
+static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
+{
+	for (int32_t k = 0; k < rec->nweight && rec->kind != TESS_OP_EMBED; k++) {
+		const struct tess_weight *w = rec->weight[k];
+		struct block *at = w->table ? first : last;
+
+		at->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
+	}
+}
+
+/* The numbered modules, each up to the next; the first and the last with what is around them. */
+static struct block *list_blocks(struct pipeline *c, int32_t *n)
+{
+	struct block *block = TESS_NEW(&c->p->arena, struct block, c->nforward + 1);
+	const char *path = "";
+	size_t len = 0;
+
+	*n = 0;
+	for (int32_t i = 0; i < c->nforward && block; i++) {
+		const struct tess_record *rec = c->p->record[i];
+		size_t mine = measure_numbered_path(rec->module);
+
+		if (mine && (mine != len || memcmp(path, rec->module, len) != 0)) {
+			block[*n].first = *n ? i : 0;
+			*n += 1;
+			path = rec->module;
+			len = mine;
+		}
+		add_bytes(rec, block, &block[*n ? *n - 1 : 0]);
+	}
+	return block;
+}
+
+/*
+ * Whether the stages take all blocks if none has more than `most` bytes; sets their beginnings. The
+ * last one is filled first: the first keeps the values of most micro-batches, and often a table.
+ */
+static bool fill_stages(struct pipeline *c, const struct block *block, int32_t n, uint64_t most)
+{
+	int32_t stage = c->nstages;
+	uint64_t bytes = 0;
+
+	for (int32_t i = n - 1; i >= 0; i--) {
+		/* a block is left for each stage before */
+		bool full = stage == c->nstages || bytes + block[i].bytes > most || i < stage;
+
+		if (full && !stage)
+			return false;
+		stage -= full;
+		bytes = full ? block[i].bytes : bytes + block[i].bytes;
+		c->first[stage] = block[i].first;
+	}
+	return true;
+}
+
+static void share_out_blocks(struct pipeline *c)
+{
+	int32_t n;
+	struct block *block = list_blocks(c, &n);
+	uint64_t low = 0, high = 0;
+
+	if (!block) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	if (n < c->nstages) {
+		tess_recorder_fail(c->r, TESS_EINVAL,
+		                   "model %s: %d numbered modules cannot be cut for %d ranks along "
+		                   "pp; use 1 to %d",
+		                   c->r->options->model->name, (int)n, (int)c->nstages, (int)n);
+		return;
+	}
+	for (int32_t i = 0; i < n; i++) {
+		low = block[i].bytes > low ? block[i].bytes : low;
+		high += block[i].bytes;
+	}
+	while (low < high) {
+		uint64_t most = low + (high - low) / 2;
+
+		if (fill_stages(c, block, n, most))
+			high = most;
+		else
+			low = most + 1;
+	}
+	fill_stages(c, block, n, low);
+}
+
+static void use_stage_begins(struct pipeline *c)
+{
+	const struct tess_recorder *r = c->r;
+
+	if (r->nstage_begins != c->nstages - 1) {
+		tess_recorder_fail(
+			c->r, TESS_EINVAL,
+			"%s: the plan begins %d stage%s after the first, and the mesh has %d "
+			"rank%s along pp; use %d",
+			r->stage_begins[0].module, (int)r->nstage_begins,
+			r->nstage_begins == 1 ? "" : "s", (int)c->nstages,
+			c->nstages == 1 ? "" : "s", (int)r->nstage_begins + 1);
+		return;
+	}
+	for (int32_t i = 1; i < c->nstages; i++)
+		c->first[i] = r->stage_begins[i - 1].record;
+}
+
+/* The record behind the last one of a numbered module; where there is none, behind all. */
+static int32_t find_tail(const struct pipeline *c)
+{
+	int32_t i = c->nforward;
+
+	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
+		i--;
+	return i ? i : c->nforward;
+}
+
+/* ---- the stage of each record ---------------------------------------------------------------- */
+
+/* The stage of the weights that a record reads, `first` where none before it does; -1: none. */
+static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *rec, int32_t first)
+{
+	int32_t stage = -1;
+
+	for (int32_t k = 0; k < rec->nweight && !c->r->status; k++) {
+		struct tess_weight *w = c->p->weight[rec->weight[k]->index];
+		const struct tess_weight *home = w->table ? w->table : w;
+
+		if (!c->placed[home->index])
+			c->p->weight[home->index]->stage = first;
+		c->placed[home->index] = true;
+		w->stage = home->stage;
+		if (stage >= 0 && stage != w->stage)
+			tess_recorder_fail(c->r, TESS_ENOTSUP,
+			                   "%s: reads weights of the stages %d and %d along pp; "
+			                   "begin stages elsewhere",
+			                   rec->module, (int)stage, (int)w->stage);
+		stage = w->stage;
+	}
+	return stage;
+}
+
+/*
+ * The stage that makes an operand: the one that is made last of those that the forward makes, else
+ * of all. TESS_STAGES_ALL: all are inputs.
+ */
+static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
+{
+	int32_t last[2] = { -1, -1 }, stage[2] = { TESS_STAGES_ALL, TESS_STAGES_ALL };
+
+	for (int32_t k = 0; k < rec->nin; k++) {
+		const struct tess_tensor *x = rec->in[k];
+		int32_t id = x->id;
+		bool backward = c->made[id] >= c->nforward && !x->repeats;
+
+		if (c->made[id] <= last[backward])
+			continue;
+		last[backward] = c->made[id];
+		stage[backward] = c->home[id];
+	}
+	return stage[0] >= 0 ? stage[0] : stage[1];
+}
+
+static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
+{
+	const struct tess_record *rec = c->p->record[i];
+	int32_t stage = 0, by_weight, by_operand = find_operand_stage(c, rec);
+
+	while (stage + 1 < c->nstages && c->first[stage + 1] <= i)
+		stage++;
+	by_weight = find_weight_stage(c, rec, stage);
+	if (by_weight >= 0)
+		return by_weight;
+	/* all stages have inputs, and may slice them */
+	if (rec->kind == TESS_REC_MOVE && by_operand == TESS_STAGES_ALL &&
+	    !tess_move_kind(c->p, rec))
+		return TESS_STAGES_ALL;
+	return i >= c->tail && by_operand >= 0 ? by_operand : stage;
+}
+
+static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
+{
+	const struct tess_record *rec = c->p->record[i];
+	int32_t wanted = rec->nout ? c->wanted[rec->out[0]->id] - 1 : -1, by_weight;
+
+	if (rec->repeats)
+		return rec->repeats->stage;
+	by_weight = find_weight_stage(c, rec, 0);
+	if (by_weight >= 0 || wanted >= 0)
+		return by_weight >= 0 ? by_weight : wanted;
+	return find_operand_stage(c, rec);
+}
+
+/* What makes a gradient of a weight is where the weight is, so that it is not sent. */
+static void want_gradients(struct pipeline *c)
+{
+	for (int32_t i = c->p->nrecords - 1; i >= c->nforward; i--) {
+		const struct tess_record *rec = c->p->record[i];
+		bool moves = rec->kind == TESS_REC_MOVE || rec->kind == TESS_REC_SEQUENCE_SUM;
+
+		if (rec->kind == TESS_REC_GRADIENT)
+			c->wanted[rec->in[0]->id] = 1 + rec->weight[0]->stage;
+		else if (moves && c->wanted[rec->out[0]->id])
+			c->wanted[rec->in[0]->id] = c->wanted[rec->out[0]->id];
+	}
+}
+
+static void place_record(struct pipeline *c, int32_t i, int32_t stage)
+{
+	struct tess_record *rec = c->p->record[i];
+
+	rec->stage = stage;
+	for (int32_t k = 0; k < rec->nout; k++) {
+		c->home[rec->out[k]->id] = stage;
+		c->made[rec->out[k]->id] = i;
+	}
+}
+
+static void place_records(struct pipeline *c)
+{
+	for (int32_t i = 0; i < c->nforward && !c->r->status; i++)
+		place_record(c, i, choose_forward_stage(c, i));
+	want_gradients(c);
+	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
+		place_record(c, i, choose_backward_stage(c, i));
+}
+
+/* ---- what is sent ---------------------------------------------------------------------------- */
+
+/* Sends x, unless the stage has it: to all stages, if it is TESS_STAGES_ALL. */
+static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage, const char *module)
+{
+	bool *has = c->has + (int64_t)x->id * c->nstages;
+	int32_t home = c->home[x->id];
+	struct tess_record *rec;
+
+	for (int32_t s = 0; s < c->nstages && home >= 0; s++) {
+		if (s == home || has[s] || (stage >= 0 && s != stage))
+			continue;
+		rec = tess_record_append(c->r, TESS_REC_SEND, module, 1, &x, 0, NULL, 0, NULL);
+		if (!rec)
+			return;
+		rec->along = c->p->pipeline_along;
+		rec->stage = home;
+		rec->nnum = TESS_REC_SEND_TO + 1;
+		rec->num[TESS_REC_SEND_TO] = s;
+		has[s] = true;
+	}
+}
+
+/* The stage along pp of the rank that gets the logits. */
+static int32_t find_root_stage(const struct tess_program *p)
+{
+	return p->logits_root < 0 ? TESS_STAGES_ALL : tess_program_get_stage(p, p->logits_root);
+}
+
+/* Appends all records again, each behind what is sent for it. */
+static void add_sends(struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+	struct tess_record **was = p->record, **list;
+	int32_t n = p->nrecords;
+
+	p->record = NULL;
+	p->nrecords = 0;
+	for (int32_t i = 0; i < n && !c->r->status; i++) {
+		for (int32_t k = 0; k < was[i]->nin; k++)
+			send_value(c, was[i]->in[k], was[i]->stage, was[i]->module);
+		list = tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
+		if (!list) {
+			tess_recorder_keep_error(c->r, TESS_ENOMEM);
+			return;
+		}
+		p->record = list;
+		list[p->nrecords++] = was[i];
+	}
+	if (!p->training)
+		send_value(c, p->logits, find_root_stage(p), "the model's output");
+	if (p->loss)
+		send_value(c, p->loss, TESS_STAGES_ALL, "the loss");
+	if (p->balance)
+		send_value(c, p->balance, TESS_STAGES_ALL, "the loss");
+}
+
+void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
+{
+	struct tess_program *p = r->p;
+	int32_t n = p->ntensors;
+	struct pipeline c = {
+		.r = r, .p = p, .nforward = nforward, .nstages = tess_program_count_stages(p)
+	};
+
+	if (r->status || (p->pipeline_along < 0 && !r->nstage_begins))
+		return;
+	c.first = TESS_NEW(&p->arena, int32_t, c.nstages);
+	c.placed = TESS_NEW(&p->arena, bool, p->nweights + 1);
+	c.home = TESS_NEW(&p->arena, int32_t, n);
+	c.made = TESS_NEW(&p->arena, int32_t, n);
+	c.wanted = TESS_NEW(&p->arena, int32_t, n);
+	c.has = TESS_NEW(&p->arena, bool, (int64_t)n *c.nstages);
+	if (!c.first || !c.placed || !c.home || !c.made || !c.wanted || !c.has) {
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+		return;
+	}
+	for (int32_t i = 0; i < n; i++)
+		c.home[i] = c.made[i] = -1;
+	c.tail = find_tail(&c);
+	if (r->nstage_begins)
+		use_stage_begins(&c);
+	else
+		share_out_blocks(&c);
+	if (!r->status)
+		place_records(&c);
+	if (!r->status)
+		add_sends(&c);
+	p->overlaps = !r->status && tess_pipeline_schedule_overlaps(p);
+}

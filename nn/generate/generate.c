@@ -1,0 +1,264 @@
+#include "nn/generate/generate_state.h"
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "nn/program/agree.h"
+
+#include <fenv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOGITS_ROWS = 512 };
+
+/* ---- callbacks, on rank 0 -------------------------------------------------------------------- */
+
+/* The other ranks are in the next call already, and get the failure with it. */
+static void store_generate_failure(struct tess_generate_state *g, tess_status st)
+{
+	if (!st || g->failed)
+		return;
+	g->failed = st;
+	snprintf(g->sentence, sizeof g->sentence, "%s", tess_error());
+}
+
+bool tess_generate_take_answer(struct tess_generate_state *g, int answer)
+{
+	if (answer < 0)
+		store_generate_failure(g, answer);
+	g->end_wanted = g->end_wanted || answer == TESS_END_ALL;
+	return answer != TESS_GO_ON;
+}
+
+tess_status tess_generate_share_failure(struct tess_generate_state *g)
+{
+	if (g->failed)
+		tess_fail(g->failed, "%s", g->sentence);
+	return tess_group_agree_status(g->group, g->failed, "generate");
+}
+
+/* ---- starting and ending --------------------------------------------------------------------- */
+
+void tess_generate_end_request(struct tess_generate_state *g, struct tess_running_request *r,
+                               int32_t finish, tess_status status)
+{
+	const struct tess_generate_callbacks *c = &g->options.callbacks;
+	struct tess_generate_result *result = &g->results[r->request];
+	int64_t now = tess_now(), first = r->first_token ? r->first_token : now;
+
+	result->finish = finish;
+	result->status = status;
+	result->prefill = 1e-9 * (double)(first - r->start);
+	result->decode = 1e-9 * (double)(now - first);
+	if (r->sequence && !r->asked->sequence) { /* a caller's keeps its pages */
+		tess_sequence_free(r->sequence);
+		g->room -= r->room;
+	}
+	r->sequence = NULL;
+	if (g->sampler && c->on_end && !g->failed)
+		tess_generate_take_answer(g, c->on_end(c->self, r->request, result, r->sentence));
+	free(r->sentence);
+	r->sentence = NULL;
+}
+
+/* With this thread's sentence. */
+static void fail_request(struct tess_generate_state *g, struct tess_running_request *r,
+                         tess_status st)
+{
+	if (!r->sentence && g->sampler)
+		r->sentence = strdup(tess_error());
+	tess_generate_end_request(g, r, TESS_FINISH_FAILED, st);
+}
+
+/* The room in the KV cache that the request will use beyond what its sequence has. */
+static uint64_t count_request_room(const struct tess_generate_state *g,
+                                   const struct tess_generate_request *q)
+{
+	int64_t before = q->sequence ? q->sequence->nids : 0;
+	/* the last id that is chosen is not computed, and needs no room */
+	int64_t positions = before + q->nprompt + (q->max_tokens ? q->max_tokens - 1 : 0);
+	uint64_t has = before ? tess_runner_count_room(g->runner, before, g->options.chunk) : 0;
+	uint64_t needs = tess_runner_count_room(g->runner, positions, g->options.chunk);
+
+	return needs > has ? needs - has : 0;
+}
+
+/*
+ * TESS_PENDING: there is no room until another request ends. Another failure is that of the request
+ * alone.
+ */
+static tess_status start_request(struct tess_generate_state *g, struct tess_running_request *r)
+{
+	const struct tess_generate_request *q = r->asked;
+	uint64_t limit = tess_runner_get_room(g->runner).limit;
+	tess_status st = q->status ? q->status : tess_sampling_check(&q->sampling);
+
+	if (!st && q->nprompt + (q->sequence ? q->sequence->nids - q->sequence->ncached : 0) < 1)
+		st = tess_fail(TESS_EINVAL, "the prompt is empty: it has no ids");
+	if (st)
+		return st;
+	r->room = count_request_room(g, q);
+	if (g->room + r->room > limit && g->nrunning)
+		return TESS_PENDING;
+	if (g->room + r->room > limit)
+		return tess_fail(
+			TESS_ENOMEM,
+			"a prompt of %lld ids and %lld tokens needs %.2f MiB of KV cache, and "
+			"%.2f of %.2f MiB are free; use fewer, or a larger --kv-memory",
+			(long long)q->nprompt, (long long)q->max_tokens, (double)r->room / 1048576,
+			g->room < limit ? (double)(limit - g->room) / 1048576 : 0,
+			(double)limit / 1048576);
+	r->sequence = q->sequence;
+	if (!r->sequence)
+		st = tess_sequence_new(g->runner, true, &r->sequence);
+	if (!st)
+		st = tess_sequence_append(r->sequence, q->prompt, q->nprompt);
+	if (!st)
+		g->room += r->room;
+	else if (!q->sequence)
+		tess_sequence_free(r->sequence);
+	if (st)
+		r->sequence = NULL;
+	return st;
+}
+
+/* Starts requests in their order, as far as there is room. */
+static void start_requests(struct tess_generate_state *g)
+{
+	int64_t most = g->options.batch ? g->options.batch : tess_runner_get_batch(g->runner);
+
+	while (g->next < g->n && !g->end_all && g->nrunning < most) {
+		struct tess_running_request *r = &g->running[g->nrunning];
+		tess_status st;
+
+		*r = (struct tess_running_request){ .request = g->next,
+			                            .asked = &g->requests[g->next],
+			                            .start = tess_now(),
+			                            .set = -1,
+			                            .row = -1 };
+		g->results[g->next] = (struct tess_generate_result){
+			.nprompt = g->requests[g->next].nprompt,
+		};
+		st = start_request(g, r);
+		if (st == TESS_PENDING)
+			return;
+		g->next++;
+		if (st)
+			fail_request(g, r, st);
+		else
+			g->nrunning++;
+	}
+}
+
+/* Frees what has ended, in place; those that run stay in their order. */
+static void remove_ended(struct tess_generate_state *g)
+{
+	int64_t kept = 0;
+
+	for (int64_t i = 0; i < g->nrunning; i++)
+		if (g->running[i].sequence)
+			g->running[kept++] = g->running[i];
+	g->nrunning = kept;
+}
+
+static tess_status generate_texts(struct tess_generate_state *g)
+{
+	tess_status st = TESS_OK;
+
+	g->room = tess_runner_get_room(g->runner).used;
+	start_requests(g);
+	while (!st && g->nrunning) {
+		st = tess_generate_run_step(g);
+		remove_ended(g);
+		if (!st)
+			start_requests(g);
+	}
+	if (g->queued && st) {
+		tess_runner_drop_chosen(g->runner);
+	} else if (g->queued) { /* a row of texts that have ended */
+		const struct tess_chosen *unused;
+
+		st = tess_runner_read_chosen(g->runner, &unused);
+	}
+	/* what never ran: everything was ended */
+	while (!st && g->next < g->n) {
+		struct tess_running_request r = { .request = g->next,
+			                          .asked = &g->requests[g->next],
+			                          .start = tess_now() };
+
+		g->next++;
+		tess_generate_end_request(g, &r, TESS_FINISH_INTERRUPT, TESS_OK);
+	}
+	return st ? st : tess_generate_share_failure(g);
+}
+
+static tess_status alloc_generation(struct tess_generate_state *g)
+{
+	struct tess_vocabulary_cut cut = tess_runner_get_vocabulary_cut(g->runner);
+	size_t n = (size_t)g->n + 1;
+	tess_status st = TESS_OK;
+
+	if (tess_group_rank(g->group) == 0)
+		st = tess_sampler_new(tess_runner_vocabulary(g->runner), &g->sampler);
+	g->running = calloc(n, sizeof *g->running);
+	g->rows = calloc(n, sizeof *g->rows);
+	g->choices = calloc(n, sizeof *g->choices);
+	g->cut_rows = calloc(n, sizeof *g->cut_rows);
+	g->draws = calloc(n, sizeof *g->draws);
+	if (!st && (!g->running || !g->rows || !g->choices || !g->cut_rows || !g->draws))
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_group_agree_status(g->group, st, "generate");
+	return st || !cut.group ? st : tess_cut_logits_new(&cut, &g->cut);
+}
+
+static void free_generation(struct tess_generate_state *g)
+{
+	for (int64_t i = 0; g->running && i < g->nrunning; i++) {
+		if (!g->running[i].asked->sequence)
+			tess_sequence_free(g->running[i].sequence);
+		free(g->running[i].sentence);
+	}
+	free(g->running);
+	free(g->rows);
+	free(g->choices);
+	free(g->cut_rows);
+	free(g->draws);
+	tess_cut_logits_free(g->cut);
+	tess_sampler_free(g->sampler);
+}
+
+/* As the device has it; logits of all rows of a step are a large value. */
+static int64_t choose_chunk(const struct tess_generate_state *g)
+{
+	int64_t rows = tess_runner_get_prompt_rows(g->runner);
+
+	for (int64_t i = 0; i < g->n && rows > LOGITS_ROWS; i++)
+		rows = g->requests[i].all ? LOGITS_ROWS : rows;
+	return rows;
+}
+
+/* Runs in the default floating-point state, whatever the caller has set. */
+tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_request *requests,
+                              int64_t n, const struct tess_generate_options *options,
+                              struct tess_generate_result *results)
+{
+	struct tess_generate_state g = { .runner = r,
+		                         .group = tess_runner_group(r),
+		                         .requests = requests,
+		                         .options = *options,
+		                         .results = results,
+		                         .n = n };
+	fenv_t callers;
+	tess_status st;
+
+	if (!g.options.chunk)
+		g.options.chunk = choose_chunk(&g);
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = alloc_generation(&g);
+	if (!st)
+		st = generate_texts(&g);
+	free_generation(&g);
+	fesetenv(&callers);
+	return st;
+}

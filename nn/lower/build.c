@@ -1,0 +1,425 @@
+#include "nn/lower/build.h"
+
+#include "core/base/status.h"
+#include "nn/program/compressed.h"
+
+#include <string.h>
+#include <tessera/reduce.h>
+
+struct tess_cut build_find_cut(const struct build *b, const struct tess_place *place, int32_t axis)
+{
+	return tess_program_find_cut(b->p, b->l->rank, place, axis);
+}
+
+int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v, int32_t axis)
+{
+	struct tess_cut cut = build_find_cut(b, v->place, axis);
+
+	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
+}
+
+/* A single term (no dim is summed over) lies on rank 0. */
+static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
+{
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
+	struct tess_sum sum = { 0 };
+
+	if (v->sum && !tess_program_is_exact(b->p))
+		return 1;
+	sum.ntree = tess_dim_list_trees(&b->l->arena, v->sum, &sum.n);
+	if (!sum.ntree)
+		b->status = TESS_ENOMEM;
+	return tess_sum_nodes(&sum, cut.nranks, cut.rank);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static uint64_t align_to_line(uint64_t bytes)
+{
+	return (bytes + 63) & ~(uint64_t)63;
+}
+
+int32_t build_add_buffer(struct build *b, uint64_t bytes)
+{
+	struct buffer *list =
+		tess_arena_grow(&b->l->arena, b->buffer, (size_t)b->nbuffers, sizeof *list);
+
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return 0;
+	}
+	b->buffer = list;
+	b->buffer[b->nbuffers] =
+		(struct buffer){ .life = { .bytes = align_to_line(bytes), .first = INT32_MAX },
+		                 .in_place = -1 };
+	return b->nbuffers++;
+}
+
+void build_add_patch(struct build *b, struct tess_patch p)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_patch *list;
+
+	if (b->status)
+		return;
+	list = tess_arena_grow(&l->arena, l->patch, (size_t)l->npatches, sizeof *list);
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	l->patch = list;
+	l->patch[l->npatches++] = p;
+}
+
+void build_add_pointer(struct build *b, void **at, const struct value *v)
+{
+	int32_t now = b->l->nsteps ? b->l->nsteps - 1 : 0;
+	struct tess_lifetime *life;
+
+	if (b->status)
+		return;
+	life = &b->buffer[v->buffer].life;
+	life->first = now < life->first ? now : life->first;
+	life->last = now;
+	build_add_patch(b, (struct tess_patch){ .pointer = at,
+	                                        .space = b->buffer[v->buffer].space,
+	                                        .buffer = v->buffer,
+	                                        .offset = v->offset });
+}
+
+void build_keep_value(struct build *b, const struct value *v)
+{
+	if (!b->status)
+		b->buffer[v->buffer].life.last = b->l->nsteps - 1;
+}
+
+struct value build_add_temporary(struct build *b, int64_t nodes, int64_t rows, int64_t cols,
+                                 int32_t dtype)
+{
+	uint64_t count = (uint64_t)((nodes ? nodes : 1) * rows * cols);
+
+	return (struct value){ .buffer = build_add_buffer(b, tess_width(dtype) * count),
+		               .dtype = dtype,
+		               .nodes = nodes,
+		               .rows = rows,
+		               .cols = cols,
+		               .row_stride = cols,
+		               .node_stride = rows * cols };
+}
+
+struct value *build_get_value(struct build *b, const struct tess_tensor *t)
+{
+	int32_t partial = tess_places_find(t->place, b->p->mesh.ndims, TESS_PARTIAL, 0);
+	struct value *v = &b->value[t->id];
+	int64_t rows = 1, cols = 1;
+
+	if (v->allocated)
+		return v;
+	for (int32_t i = 0; i < t->ndim; i++) {
+		int64_t n = build_get_local_size(b, t, i);
+
+		if (i < t->ndim - 1 || (i == 0 && !tess_tensor_is_vector(t)))
+			rows *= n;
+		else
+			cols = n;
+	}
+	*v = build_add_temporary(b, 0, rows, cols, t->dtype);
+	if (partial >= 0 && t->place[partial].op != TESS_MAX) {
+		int64_t nodes = count_local_nodes(b, t, partial);
+
+		b->nbuffers--;
+		*v = build_add_temporary(b, nodes, v->rows, v->cols, t->dtype);
+		v->partial = true;
+	}
+	v->allocated = true;
+	return v;
+}
+
+struct value build_slice_value(const struct value *v, int64_t row, int64_t rows, int64_t col,
+                               int64_t cols)
+{
+	struct value part = *v;
+
+	part.offset += tess_width(v->dtype) * (uint64_t)(row * v->row_stride + col);
+	part.rows = rows;
+	part.cols = cols;
+	return part;
+}
+
+bool build_is_dense(const struct value *v)
+{
+	return v->row_stride == v->cols || v->rows <= 1;
+}
+
+static bool is_whole_buffer(const struct build *b, const struct value *v)
+{
+	uint64_t bytes = align_to_line(tess_width(v->dtype) * (uint64_t)(v->rows * v->cols));
+
+	return !v->partial && !v->offset && build_is_dense(v) &&
+	       bytes == b->buffer[v->buffer].life.bytes &&
+	       b->buffer[v->buffer].space == TESS_SPACE_STEP;
+}
+
+void build_allow_in_place(struct build *b, const struct value *from, const struct value *to)
+{
+	struct in_place *list;
+
+	if (b->status || !is_whole_buffer(b, from) || !is_whole_buffer(b, to) ||
+	    from->rows != to->rows || from->cols != to->cols || from->dtype != to->dtype)
+		return;
+	list = tess_arena_grow(&b->l->arena, b->in_place, (size_t)b->nin_place, sizeof *list);
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	b->in_place = list;
+	b->in_place[b->nin_place++] = (struct in_place){ from->buffer, to->buffer };
+}
+
+/* The buffer whose memory `i` has. */
+static int32_t find_memory(const struct build *b, int32_t i)
+{
+	while (b->buffer[i].in_place >= 0)
+		i = b->buffer[i].in_place;
+	return i;
+}
+
+/* Gives outs the memory of operands that the same step reads last. */
+static void join_buffers(struct build *b)
+{
+	for (int32_t i = 0; i < b->nin_place; i++) {
+		int32_t memory = find_memory(b, b->in_place[i].from), to = b->in_place[i].to;
+		struct tess_lifetime *was = &b->buffer[memory].life, *is = &b->buffer[to].life;
+
+		if (b->buffer[to].in_place >= 0 || was->last != is->first ||
+		    is->last == is->first || was->bytes != is->bytes)
+			continue;
+		b->buffer[to].in_place = memory;
+		was->last = is->last;
+	}
+}
+
+/* Ops whose outs only the next op reads. What the host reads lives to the last step. */
+static void mark_only_next(struct build *b)
+{
+	for (int32_t i = 0; i < b->nouts; i++) {
+		const struct out *o = &b->out[i];
+		const struct buffer *memory = &b->buffer[o->buffer];
+		struct tess_op *op = &b->l->step[o->step]->op;
+		bool first = !i || o->step != o[-1].step;
+
+		op->only_next = memory->space == TESS_SPACE_STEP &&
+		                memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
+		                b->l->step[o->step + 1]->kind == TESS_STEP_OP &&
+		                (first || op->only_next);
+	}
+}
+
+void build_place_buffers(struct build *b)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_lifetime *life = TESS_NEW(&l->arena, struct tess_lifetime, b->nbuffers);
+
+	if (!life) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	if (!b->p->training) /* a record that runs again would have other readers, and other bits */
+		mark_only_next(b);
+	join_buffers(b);
+	for (int32_t i = 0; i < b->nbuffers; i++)
+		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
+		    b->buffer[i].life.first <= b->buffer[i].life.last)
+			life[i] = b->buffer[i].life;
+	b->status = tess_memory_plan_place(life, b->nbuffers, &l->bytes);
+	for (int32_t i = 0; i < b->nbuffers && !b->status; i++)
+		if (b->buffer[i].space == TESS_SPACE_STEP)
+			b->buffer[i].life.offset = life[find_memory(b, i)].offset;
+	for (int32_t i = 0; i < l->npatches && !b->status; i++)
+		if (l->patch[i].space == TESS_SPACE_STEP ||
+		    l->patch[i].space == TESS_SPACE_INPUTS ||
+		    l->patch[i].space == TESS_SPACE_GRADIENTS)
+			l->patch[i].offset += b->buffer[l->patch[i].buffer].life.offset;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+bool build_has_record(const struct build *b, const struct tess_record *rec)
+{
+	return tess_program_has_stage(b->p, b->l->rank, rec->stage) ||
+	       (rec->kind == TESS_REC_SEND &&
+	        tess_program_has_stage(b->p, b->l->rank, (int32_t)rec->num[TESS_REC_SEND_TO]));
+}
+
+struct tess_step *build_add_step(struct build *b, int32_t kind)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_step *s = TESS_NEW(&l->arena, struct tess_step, 1);
+	struct tess_step **list =
+		tess_arena_grow(&l->arena, l->step, (size_t)l->nsteps, sizeof *list);
+
+	if (!s || !list) {
+		b->status = TESS_ENOMEM;
+		return &b->spare;
+	}
+	l->step = list;
+	s->kind = kind;
+	s->record = b->record;
+	l->step[l->nsteps++] = s;
+	return s;
+}
+
+void build_add_wait(struct build *b, struct tess_step *started)
+{
+	build_add_step(b, TESS_STEP_WAIT)->of = started;
+}
+
+struct tess_view build_make_view(const struct value *v)
+{
+	struct tess_view w = { .dtype = v->dtype,
+		               .ndim = 2,
+		               .shape = { v->rows, v->cols },
+		               .stride = { v->row_stride, 1 } };
+
+	if (!v->partial)
+		return w;
+	return (struct tess_view){ .dtype = v->dtype,
+		                   .ndim = 3,
+		                   .shape = { v->nodes, v->rows, v->cols },
+		                   .stride = { v->node_stride, v->row_stride, 1 } };
+}
+
+static int64_t get_weight_local_size(const struct build *b, const struct tess_weight *w,
+                                     int32_t axis)
+{
+	struct tess_cut cut = build_find_cut(b, w->place, axis);
+
+	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
+}
+
+/* Dense in the order of the axes as stored; in that of the rows of its table, if it is tied. */
+static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
+{
+	const struct tess_weight *home = w->table ? w->table : w;
+	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
+	int64_t each = 1;
+
+	for (int32_t a = w->ndim - 1; a >= 0; a--) {
+		int32_t to = w->in_out && a >= w->ndim - 2 ? 2 * w->ndim - 3 - a : a;
+
+		v.shape[to] = get_weight_local_size(b, w, a);
+		v.stride[to] = each;
+		each *= get_weight_local_size(b, home, a);
+	}
+	return v;
+}
+
+struct tess_view build_describe_weight(struct build *b, const struct tess_weight *w)
+{
+	struct tess_view v = b->weights && !w->rest_cut ? b->weights[w->index]
+	                     : w->compressed ? tess_weight_view_compressed(b->p, w, b->l->rank)
+	                                     : describe_dense_weight(b, w);
+
+	v.data = NULL;
+	return v;
+}
+
+void build_set_weight_part(struct build *b, struct tess_step *s, int32_t i,
+                           const struct tess_weight *w, const struct tess_view *part, int64_t at)
+{
+	if (b->status)
+		return;
+	s->in[i] = *part;
+	if (w->rest_cut)
+		build_add_gathered_pointer(b, &s->in[i].data, w, at);
+	else if (b->weights)
+		s->in[i].data =
+			(char *)b->weights[w->index].data + at * (int64_t)tess_width(w->dtype);
+}
+
+void build_set_weight(struct build *b, struct tess_step *s, int32_t i, const struct tess_weight *w)
+{
+	struct tess_view whole = build_describe_weight(b, w);
+
+	build_set_weight_part(b, s, i, w, &whole, 0);
+}
+
+struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32_t nout)
+{
+	struct tess_step *s = build_add_step(b, TESS_STEP_OP);
+
+	s->in = TESS_NEW(&b->l->arena, struct tess_view, nin);
+	s->out = TESS_NEW(&b->l->arena, struct tess_view, nout);
+	if (!s->in || !s->out)
+		b->status = TESS_ENOMEM;
+	s->op = (struct tess_op){ .size = sizeof s->op,
+		                  .kind = kind,
+		                  .nin = nin,
+		                  .nout = nout,
+		                  .in = s->in,
+		                  .out = s->out,
+		                  .where = b->p->record[b->record]->module };
+	return s;
+}
+
+static void set_view(struct build *b, struct tess_view *view, const struct value *v)
+{
+	*view = build_make_view(v);
+	build_add_pointer(b, &view->data, v);
+}
+
+void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
+{
+	if (!b->status)
+		set_view(b, &s->in[i], v);
+}
+
+void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
+{
+	struct out *list;
+
+	if (b->status)
+		return;
+	set_view(b, &s->out[i], v);
+	list = tess_arena_grow(&b->l->arena, b->out, (size_t)b->nouts, sizeof *list);
+	if (!list) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	b->out = list;
+	b->out[b->nouts++] = (struct out){ b->l->nsteps - 1, v->buffer };
+}
+
+void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)
+{
+	double *copy = TESS_NEW(&b->l->arena, double, n);
+
+	if (!copy) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	memcpy(copy, num, sizeof *copy * (size_t)n);
+	op->nnum = n;
+	op->num = copy;
+}
+
+struct value build_copy_dense(struct build *b, const struct value *v)
+{
+	struct value dense =
+		build_add_temporary(b, v->partial ? v->nodes : 0, v->rows, v->cols, v->dtype);
+
+	dense.partial = v->partial;
+	build_add_copy(b, v, &dense);
+	return dense;
+}
+
+void build_add_copy(struct build *b, const struct value *from, const struct value *to)
+{
+	struct tess_step *s;
+
+	if (!from->rows || !from->cols || (from->partial && !from->nodes))
+		return;
+	s = build_add_op(b, TESS_OP_COPY, 1, 1);
+	build_set_input(b, s, 0, from);
+	build_set_output(b, s, 0, to);
+}

@@ -1,0 +1,27 @@
+#include "nn/lower/build.h"
+
+void build_add_checks(struct build *b, const struct tess_record *rec)
+{
+	/* a view of a checked value, logits that one rank gathers of checked parts, and a value
+	 * of which later records make the rest */
+	bool same =
+		rec->kind == TESS_REC_SPLIT ||
+		(rec->kind == TESS_OP_HEAD_LINEAR_DW && rec->num[TESS_REC_HEAD_COMPLETE] == 0) ||
+		(rec->out[0] == b->p->logits && b->p->logits_root >= 0);
+
+	for (int32_t i = 0; i < rec->nout && !same && !b->status; i++) {
+		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
+		const struct value *v;
+
+		s->check = (struct tess_check){ .record = rec,
+			                        .tensor = rec->out[i],
+			                        .program = b->p,
+			                        .rank = b->l->rank,
+			                        .view = { .ndim = 2 } };
+		if (!build_has_record(b, rec)) /* another stage makes it, and this one looks on */
+			continue;
+		v = build_get_value(b, rec->out[i]);
+		s->check.view = build_make_view(v);
+		build_add_pointer(b, &s->check.view.data, v);
+	}
+}

@@ -1,0 +1,514 @@
+/*
+ * gradient.c - gradients into their memory, added along the dimension of data on the way.
+ *
+ * Gradients that neighbouring records give are added at once, as a bucket: its nodes lie together,
+ * and the sum is started when the last of them is there and waited for two buckets later, or one if
+ * they are large, while the backward goes on. Where ranks keep shares of the gradients, each gets
+ * the sum of its own. A gradient of more bytes than a bucket is made in runs of rows, each of which
+ * is a bucket, so that no more than a few buckets of it are there at a time. On a device whose sums
+ * are not exact a bucket has one node, and its sum is one collective, on a stream of its own.
+ */
+#include "core/base/status.h"
+#include "nn/lower/build.h"
+#include "nn/program/storage.h"
+
+enum { UNDER_WAY = 2 }; /* sums, at most */
+enum { RUN_BYTES = 1 << 20 }; /* of a large gradient: smaller runs would be sums that only wait */
+
+struct slot { /* a gradient record, or a run of rows of it */
+	const struct tess_record *record;
+	struct bucket *bucket; /* NULL: it is finished, or no other rank has a part */
+	int64_t n; /* elements of this rank's part of the weight */
+	int64_t lo, len; /* the elements of that which it has: all but in a run of rows */
+	int64_t at; /* elements of a node of the bucket before it */
+};
+
+struct bucket {
+	struct slot *slot;
+	int32_t nslots;
+	bool cut; /* ranks get shares */
+	bool full; /* of a run of rows: nothing is added to it */
+	bool packed; /* the shares of each rank lie together, in the order of ranks */
+	bool direct; /* the sum is made in the memory of gradients */
+	const struct tess_dim *over;
+	int64_t nodes, count; /* count: elements of a node */
+	int64_t kept; /* elements of the sum that this rank gets */
+	int32_t memory; /* the buffer of what it gets */
+	struct value node, sum;
+	struct tess_step *start;
+};
+
+struct build_gradients {
+	struct slot *slot, *next; /* next: of the record that is lowered */
+	int32_t nslots;
+	struct bucket *bucket; /* room for one for each slot */
+	int32_t nbuckets, nstarted, nwaited;
+	struct value *memory; /* by weight: this rank's, as one row */
+};
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static bool gives_gradient(const struct build *b, const struct tess_record *rec)
+{
+	return rec->kind == TESS_REC_GRADIENT && build_has_record(b, rec);
+}
+
+static bool is_added(const struct tess_record *rec)
+{
+	return rec->num[TESS_REC_GRADIENT_ADDED] != 0;
+}
+
+/* This rank's run of the n elements of a weight's local part. */
+static struct tess_run find_kept_run(const struct build *b, const struct tess_weight *w, int64_t n)
+{
+	const struct tess_program *p = b->p;
+
+	if (!w->state_cut)
+		return (struct tess_run){ 0, n };
+	return tess_program_get_share(p, n,
+	                              tess_program_get_cut(p, b->l->rank, p->data_along).rank);
+}
+
+static struct tess_run intersect_slot(const struct slot *s, struct tess_run run)
+{
+	int64_t lo = s->lo > run.start ? s->lo : run.start, end = run.start + run.len,
+		hi = s->lo + s->len < end ? s->lo + s->len : end;
+
+	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+}
+
+/* Of the elements of a slot those that this rank keeps, in its memory of that gradient. */
+static struct tess_run find_kept_part(const struct build *b, const struct slot *s)
+{
+	struct tess_run kept = find_kept_run(b, s->record->weight[0], s->n);
+	struct tess_run part = intersect_slot(s, kept);
+
+	part.start = part.len ? part.start - kept.start : 0;
+	return part;
+}
+
+/* Memory for the gradient of a weight, at the end of a buffer of the memory of gradients. */
+static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t n)
+{
+	struct build_gradients *g = b->gradients;
+	struct tess_view *view = &b->l->gradient[w->index];
+	int64_t kept = find_kept_run(b, w, n).len;
+	struct value *v = &g->memory[w->index];
+
+	*v = (struct value){ .allocated = true,
+		             .buffer = buffer,
+		             .dtype = TESS_F32,
+		             .offset = b->buffer[buffer].life.bytes,
+		             .rows = 1,
+		             .cols = kept,
+		             .row_stride = kept,
+		             .node_stride = kept };
+	b->buffer[buffer].life.bytes += 4 * (uint64_t)kept;
+	*view = (struct tess_view){
+		.dtype = TESS_F32, .ndim = 1, .shape = { kept }, .stride = { 1 }
+	};
+	build_add_pointer(b, &view->data, v);
+}
+
+/* A buffer of the memory of gradients, to which weights are added. */
+static int32_t open_memory(struct build *b)
+{
+	int32_t buffer = build_add_buffer(b, 0);
+
+	if (!b->status) {
+		b->buffer[buffer].space = TESS_SPACE_GRADIENTS;
+		b->buffer[buffer].life.offset = b->l->gradient_bytes;
+	}
+	return buffer;
+}
+
+static void close_memory(struct build *b, int32_t buffer)
+{
+	b->l->gradient_bytes += (b->buffer[buffer].life.bytes + 63) & ~(uint64_t)63;
+}
+
+/* A gradient that no other rank has a part of: made in its memory where it is not added to it. */
+static void place_finished(struct build *b, struct slot *s, struct value *v)
+{
+	const struct tess_weight *w = s->record->weight[0];
+	int32_t buffer;
+
+	v->allocated = false;
+	if (!b->gradients->memory[w->index].allocated) {
+		buffer = open_memory(b);
+		if (b->status)
+			return;
+		place_memory(b, w, buffer, s->n);
+		close_memory(b, buffer);
+	}
+	if (is_added(s->record) || w->state_cut)
+		return;
+	v->allocated = true;
+	v->buffer = b->gradients->memory[w->index].buffer;
+	v->offset = b->gradients->memory[w->index].offset;
+}
+
+static uint64_t get_bucket_bytes(const struct tess_program *p)
+{
+	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
+}
+
+/* The bucket of the next gradient: the last one, or a new one. */
+static struct bucket *choose_bucket(struct build *b, const struct slot *s, const struct value *v)
+{
+	struct build_gradients *g = b->gradients;
+	struct bucket *k = g->nbuckets ? &g->bucket[g->nbuckets - 1] : NULL;
+	bool cut = s->record->weight[0]->state_cut;
+	const struct tess_dim *over = s->record->in[0]->sum;
+
+	if (k && !k->full && s->len == s->n && k->cut == cut && k->over == over &&
+	    4 * (uint64_t)(k->count + s->n) <= get_bucket_bytes(b->p))
+		return k;
+	k = &g->bucket[g->nbuckets++];
+	*k = (struct bucket){
+		.cut = cut, .full = s->len < s->n, .over = over, .direct = true, .nodes = v->nodes
+	};
+	return k;
+}
+
+/* The rows of each run in which the gradient of record i is made; 0: it is made at once. */
+static int64_t choose_run_rows(const struct build *b, int32_t i, const struct value *v)
+{
+	const struct tess_program *p = b->p;
+	const struct tess_record *from = i ? p->record[i - 1] : NULL;
+	int64_t bytes = 4 * v->cols, rows; /* of a node: ranks may have several, or one */
+	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
+	bool by_rows =
+		from && from->nout && from->out[0] == p->record[i]->in[0] &&
+		(from->kind == TESS_OP_EMBED_DW ||
+	         (from->kind == TESS_OP_LINEAR_DW && from->num[TESS_REC_LINEAR_DW_IN_OUT] == 0));
+
+	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
+	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
+		return 0;
+	most = get_bucket_bytes(p);
+	if ((uint64_t)(bytes * v->rows) <= most)
+		return 0;
+	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
+		most = most / shards > RUN_BYTES ? most / shards : RUN_BYTES;
+	rows = (int64_t)most / bytes;
+	return rows + !rows;
+}
+
+/* The value of a gradient, which gets its buffer where it is made, or one of those here. */
+static struct value *peek_value(struct build *b, const struct tess_record *rec)
+{
+	struct value *v = build_get_value(b, rec->in[0]);
+
+	b->nbuffers--;
+	v->allocated = false;
+	return v;
+}
+
+/* How many slots the gradient of record i has. */
+static int32_t count_slots(struct build *b, int32_t i)
+{
+	const struct value *v = peek_value(b, b->p->record[i]);
+	int64_t rows = choose_run_rows(b, i, v);
+
+	return rows ? (int32_t)tess_up(v->rows, rows) : 1;
+}
+
+static void assign_slot(struct build *b, struct slot *s)
+{
+	struct value *v = peek_value(b, s->record);
+
+	if (!v->partial) {
+		place_finished(b, s, v);
+		return;
+	}
+	s->bucket = choose_bucket(b, s, v);
+	if (!s->bucket->nslots)
+		s->bucket->slot = s;
+	s->at = s->bucket->count;
+	/* finished gradients may lie between those of a bucket */
+	s->bucket->nslots = (int32_t)(s - s->bucket->slot) + 1;
+	s->bucket->count += s->len;
+	s->bucket->direct &= !is_added(s->record);
+}
+
+static void place_bucket(struct build *b, struct bucket *k)
+{
+	const struct tess_program *p = b->p;
+	int32_t nranks = p->mesh.dim[p->data_along].size, nshards = tess_program_count_shards(p);
+	bool several = k->nslots > 1;
+
+	k->packed = k->cut && (several || nranks > nshards);
+	k->count *= k->cut ? nranks / nshards : 1;
+	k->memory = open_memory(b);
+	k->node = build_add_temporary(b, k->nodes, 1, k->count, TESS_F32);
+	k->node.partial = true;
+	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
+		const struct slot *s = &k->slot[i];
+		struct value *v = &b->value[s->record->in[0]->id];
+
+		if (s->bucket != k)
+			continue;
+		k->kept += find_kept_part(b, s).len;
+		if (!b->gradients->memory[s->record->weight[0]->index].allocated)
+			place_memory(b, s->record->weight[0], k->memory, s->n);
+		if (k->packed)
+			continue;
+		v->allocated = true;
+		v->buffer = k->node.buffer;
+		v->offset = 4 * (uint64_t)s->at;
+		v->node_stride = k->count;
+	}
+	if (!b->status)
+		close_memory(b, k->memory);
+}
+
+static void assign_record(struct build *b, int32_t i)
+{
+	const struct value *v = peek_value(b, b->p->record[i]);
+	int64_t rows = choose_run_rows(b, i, v), n = v->rows, cols = v->cols;
+
+	for (int64_t row = 0, more; row < n || !row; row += more) {
+		struct slot *s = &b->gradients->slot[b->gradients->nslots++];
+
+		more = rows && rows < n - row ? rows : n - row;
+		*s = (struct slot){ .record = b->p->record[i],
+			            .n = n * cols,
+			            .lo = row * cols,
+			            .len = more * cols };
+		assign_slot(b, s);
+		if (!more)
+			break;
+	}
+}
+
+void build_place_gradients(struct build *b)
+{
+	const struct tess_program *p = b->p;
+	struct tess_arena *arena = &b->l->arena;
+	struct build_gradients *g = TESS_NEW(arena, struct build_gradients, 1);
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < p->nrecords; i++)
+		if (gives_gradient(b, p->record[i]))
+			n += count_slots(b, i);
+	b->gradients = g;
+	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
+	if (g) {
+		g->slot = g->next = TESS_NEW(arena, struct slot, n);
+		g->bucket = TESS_NEW(arena, struct bucket, n);
+		g->memory = TESS_NEW(arena, struct value, p->nweights);
+	}
+	if (!g || !b->l->gradient || !g->slot || !g->bucket || !g->memory) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
+		if (gives_gradient(b, p->record[i]))
+			assign_record(b, i);
+	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
+		place_bucket(b, &g->bucket[i]);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* A value whose rows have no gaps, as one row. */
+static struct value flatten_value(struct build *b, const struct value *v)
+{
+	struct value flat = build_is_dense(v) ? *v : build_copy_dense(b, v);
+
+	flat.cols = flat.row_stride = v->rows * v->cols;
+	flat.rows = 1;
+	return flat;
+}
+
+/* Where this rank's elements of a slot are kept. */
+static struct value slice_memory(const struct build *b, const struct slot *s)
+{
+	struct tess_run part = find_kept_part(b, s);
+
+	return build_slice_value(&b->gradients->memory[s->record->weight[0]->index], 0, 1,
+	                         part.start, part.len);
+}
+
+/* d: what is finished of a slot, this rank's elements of it. */
+static void put_into_memory(struct build *b, const struct slot *slot, const struct value *d)
+{
+	struct value to = slice_memory(b, slot);
+	struct tess_step *s;
+
+	if (!is_added(slot->record)) {
+		if (d->buffer != to.buffer || d->offset != to.offset)
+			build_add_copy(b, d, &to);
+		return;
+	}
+	if (!to.cols)
+		return;
+	s = build_add_op(b, TESS_OP_ADD, 2, 1);
+	build_set_input(b, s, 0, &to);
+	build_set_input(b, s, 1, d);
+	build_set_output(b, s, 0, &to);
+}
+
+static void add_finished_gradient(struct build *b, const struct slot *s)
+{
+	const struct tess_record *rec = s->record;
+	struct tess_run kept = find_kept_run(b, rec->weight[0], s->n);
+	struct value flat = flatten_value(b, build_get_value(b, rec->in[0]));
+	struct value mine = build_slice_value(&flat, 0, 1, kept.start, kept.len);
+
+	put_into_memory(b, s, &mine);
+}
+
+/* The nodes of a gradient to where the sum reads them: rank by rank, or as they are. */
+static void pack_nodes(struct build *b, const struct slot *s)
+{
+	const struct tess_program *p = b->p;
+	const struct bucket *k = s->bucket;
+	struct value *v = build_get_value(b, s->record->in[0]), flat = flatten_value(b, v), from,
+		     to;
+	int64_t at = 0;
+
+	if (!k->packed) {
+		to = build_slice_value(&k->node, 0, 1, s->at, s->n);
+		if (v->buffer != to.buffer)
+			build_add_copy(b, &flat, &to);
+		return;
+	}
+	for (int32_t q = 0; q < p->mesh.dim[p->data_along].size; q++)
+		for (int32_t i = 0; i < k->nslots; i++) {
+			struct tess_run run = tess_program_get_share(p, k->slot[i].n, q);
+
+			if (k->slot[i].bucket != k)
+				continue;
+			if (&k->slot[i] == s) {
+				from = build_slice_value(&flat, 0, 1, run.start, run.len);
+				to = build_slice_value(&k->node, 0, 1, at, run.len);
+				build_add_copy(b, &from, &to);
+			}
+			at += run.len;
+		}
+}
+
+/* The elements of the sum that each rank gets. */
+static const uint64_t *list_shares(struct build *b, const struct bucket *k)
+{
+	const struct tess_program *p = b->p;
+	int32_t n = p->mesh.dim[p->data_along].size;
+	uint64_t *share = TESS_NEW(&b->l->arena, uint64_t, n);
+
+	if (!share)
+		b->status = TESS_ENOMEM;
+	for (int32_t q = 0; q < n && share; q++)
+		for (int32_t i = 0; i < k->nslots; i++)
+			if (k->slot[i].bucket == k)
+				share[q] += (uint64_t)intersect_slot(
+						    &k->slot[i],
+						    tess_program_get_share(p, k->slot[i].n, q))
+				                    .len;
+	return share;
+}
+
+static void start_bucket(struct build *b, struct bucket *k)
+{
+	struct tess_step *s;
+
+	k->sum = build_add_temporary(b, 0, 1, k->kept, TESS_F32);
+	if (k->direct && k->full)
+		k->sum = slice_memory(b, k->slot);
+	else if (k->direct)
+		k->sum.buffer = k->memory;
+	s = k->start = build_add_sum(b, b->p->data_along, k->over, &k->node, &k->sum,
+	                             k->cut ? list_shares(b, k) : NULL);
+	s->started = true;
+}
+
+static void finish_bucket(struct build *b, const struct bucket *k)
+{
+	int64_t at = 0;
+
+	build_add_wait(b, k->start);
+	build_keep_value(b, &k->node);
+	build_keep_value(b, &k->sum);
+	for (int32_t i = 0; i < k->nslots && !k->direct; i++) {
+		const struct slot *s = &k->slot[i];
+		int64_t n = find_kept_part(b, s).len;
+		struct value d = build_slice_value(&k->sum, 0, 1, at, n);
+
+		if (s->bucket != k)
+			continue;
+		put_into_memory(b, s, &d);
+		at += n;
+	}
+}
+
+/* Whether so many sums are under way, or of so many bytes, that another one must wait. */
+static bool is_full(const struct build *b)
+{
+	const struct build_gradients *g = b->gradients;
+	uint64_t bytes = 0;
+
+	for (int32_t i = g->nwaited; i <= g->nstarted; i++)
+		bytes += 4 * (uint64_t)g->bucket[i].count;
+	return g->nstarted - g->nwaited == UNDER_WAY ||
+	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * get_bucket_bytes(b->p));
+}
+
+static void finish_oldest_bucket(struct build *b)
+{
+	finish_bucket(b, &b->gradients->bucket[b->gradients->nwaited++]);
+}
+
+static void start_next_bucket(struct build *b)
+{
+	while (is_full(b) && !b->status)
+		finish_oldest_bucket(b);
+	start_bucket(b, &b->gradients->bucket[b->gradients->nstarted++]);
+}
+
+bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row)
+{
+	struct build_gradients *g = b->gradients;
+	const struct slot *s = g->next;
+	const struct value *v = build_get_value(b, b->p->record[b->record]->out[0]);
+
+	if (b->status || s == g->slot + g->nslots || s->len == s->n ||
+	    s->record->in[0] != b->p->record[b->record]->out[0])
+		return false;
+	*run = s->bucket->node;
+	run->rows = s->len / v->cols;
+	run->cols = run->row_stride = v->cols;
+	*row = s->lo / v->cols;
+	return true;
+}
+
+void build_add_gradient_run(struct build *b)
+{
+	b->gradients->next++;
+	start_next_bucket(b);
+}
+
+void build_add_gradient(struct build *b, const struct tess_record *rec)
+{
+	struct build_gradients *g = b->gradients;
+	struct slot *s = g->next;
+
+	if (s == g->slot + g->nslots || s->record != rec)
+		return; /* made in runs, all of which are under way */
+	g->next++;
+	if (!s->bucket) {
+		add_finished_gradient(b, s);
+		return;
+	}
+	pack_nodes(b, s);
+	if (s == &s->bucket->slot[s->bucket->nslots - 1])
+		start_next_bucket(b);
+}
+
+void build_finish_gradients(struct build *b)
+{
+	b->record--; /* the last one */
+	while (b->gradients->nwaited < b->gradients->nstarted && !b->status)
+		finish_oldest_bucket(b);
+	b->record++;
+}

@@ -1,0 +1,374 @@
+#include "nn/lower/lower.h"
+
+#include "core/base/status.h"
+#include "nn/lower/build.h"
+
+#include <tessera/reduce.h>
+
+/* ---- records of each kind -------------------------------------------------------------------- */
+
+static void lower_norm(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s;
+
+	if (!x->rows)
+		return;
+	s = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
+	build_set_input(b, s, 0, x);
+	for (int32_t i = 0; i < rec->nweight; i++)
+		build_set_weight(b, s, 1 + i, rec->weight[i]);
+	build_set_output(b, s, 0, y);
+	build_allow_in_place(b, x, y);
+	build_set_numbers(b, &s->op, rec->nnum, rec->num);
+	build_set_trees(b, &s->op, rec->weight[0]->dim[0], (struct tess_cut){ 1, 0 });
+}
+
+static void lower_elementwise(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s;
+
+	if (!y->rows || !y->cols)
+		return;
+	s = build_add_op(b, rec->kind, rec->nin, 1);
+	for (int32_t i = 0; i < rec->nin; i++) {
+		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
+		build_allow_in_place(b, build_get_value(b, rec->in[i]), y);
+	}
+	build_set_output(b, s, 0, y);
+	build_set_numbers(b, &s->op, rec->nnum, rec->num);
+}
+
+/* The parts of a value are views, and need no step. */
+static void lower_split(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]);
+	int64_t at = 0;
+
+	for (int32_t i = 0; i < rec->nout; i++) {
+		int64_t cols = build_get_local_size(b, rec->out[i], 1);
+
+		b->value[rec->out[i]->id] = build_slice_value(x, 0, x->rows, at, cols);
+		at += cols;
+	}
+}
+
+static void lower_select_rows(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_get_value(b, rec->out[0]);
+	struct tess_step *s;
+
+	if (!y->rows)
+		return;
+	s = build_add_op(b, TESS_OP_SELECT_ROWS, 2, 1);
+	build_set_input(b, s, 0, build_get_value(b, rec->in[0]));
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, y);
+	if (!b->status)
+		s->in[1].ndim = 1;
+}
+
+static void lower_call(struct build *b, const struct tess_record *rec)
+{
+	struct value *y = build_get_value(b, rec->out[0]);
+	struct value scratch =
+		build_add_temporary(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
+	struct tess_step *s = build_add_step(b, TESS_STEP_CALL);
+	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, rec->along);
+	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, rec->nin + 1);
+
+	if (!view) {
+		b->status = TESS_ENOMEM;
+		return;
+	}
+	s->backward = rec->nin > 1;
+	s->call = s->backward ? rec->call->grad : rec->call->run;
+	s->style = rec->style;
+	s->where = rec->module;
+	s->local = (struct tess_local){ .size = sizeof s->local,
+		                        .rank = cut.rank,
+		                        .nranks = cut.nranks,
+		                        .state = rec->state,
+		                        .in = view,
+		                        .out = &view[rec->nin] };
+	for (int32_t i = 0; i <= rec->nin; i++) {
+		struct value *v = i < rec->nin ? build_get_value(b, rec->in[i]) : y;
+
+		view[i] = build_make_view(v);
+		build_add_pointer(b, &view[i].data, v);
+	}
+	build_add_pointer(b, &s->local.scratch, &scratch);
+}
+
+static void lower_backward_record(struct build *b, const struct tess_record *rec)
+{
+	static const struct {
+		int32_t kind;
+		void (*add)(struct build *b, const struct tess_record *rec);
+	} lowerings[] = {
+		{ TESS_REC_GRADIENT, build_add_gradient },
+		{ TESS_REC_SEQUENCE_SUM, build_add_sequence_sum },
+		{ TESS_REC_EXCHANGE, build_add_exchange },
+		{ TESS_OP_LINEAR_DX, build_add_linear_dx },
+		{ TESS_OP_LINEAR_DW, build_add_linear_dw },
+		{ TESS_OP_EMBED_DW, build_add_embed_dw },
+		{ TESS_OP_BIAS_DW, build_add_bias_dw },
+		{ TESS_OP_NORM_D, build_add_norm_d },
+		{ TESS_OP_NORM_DW, build_add_norm_dw },
+		{ TESS_OP_GLU_D, build_add_glu_d },
+		{ TESS_OP_HEAD_SUM, build_add_head_sum },
+		{ TESS_OP_HEAD_LINEAR_DW, build_add_head_linear_dw },
+		{ TESS_OP_ATTENTION_D, build_add_attention_d },
+		{ TESS_REC_JOIN_HEADS, build_add_split_heads },
+		{ TESS_OP_ROUTE_D, build_add_route_d },
+		{ TESS_OP_COMBINE_D, build_add_combine_d },
+		{ TESS_OP_EXPERTS_D, build_add_experts_d },
+		{ TESS_OP_BALANCE, build_add_balance },
+		{ TESS_OP_BALANCE_D, build_add_route_d },
+		{ TESS_OP_LOSS_MAX, build_add_loss },
+		{ TESS_OP_LOSS_SUM, build_add_loss },
+		{ TESS_OP_LOSS_PICK, build_add_loss },
+		{ TESS_OP_LOSS, build_add_loss },
+		{ TESS_OP_LOSS_D, build_add_loss },
+	};
+	size_t i = 0, n = sizeof lowerings / sizeof *lowerings;
+
+	while (i < n && lowerings[i].kind != rec->kind)
+		i++;
+	if (i < n)
+		lowerings[i].add(b, rec);
+	else
+		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
+		                      rec->module, (int)rec->kind);
+}
+
+static void lower_record(struct build *b, const struct tess_record *rec)
+{
+	switch (rec->kind) {
+	case TESS_OP_LINEAR:
+		build_add_linear(b, rec);
+		break;
+	case TESS_OP_EMBED:
+		build_add_embed(b, rec);
+		break;
+	case TESS_OP_NORM:
+		lower_norm(b, rec);
+		break;
+	case TESS_OP_BIAS:
+		build_add_bias(b, rec);
+		break;
+	case TESS_OP_ROPE:
+		build_add_rope(b, rec);
+		break;
+	case TESS_OP_ATTENTION:
+		build_add_attention(b, rec);
+		break;
+	case TESS_OP_ROUTE:
+		build_add_route(b, rec);
+		break;
+	case TESS_OP_EXPERTS:
+		build_add_experts(b, rec);
+		break;
+	case TESS_OP_COMBINE:
+		build_add_combine(b, rec);
+		break;
+	case TESS_OP_GLU:
+	case TESS_OP_ADD:
+	case TESS_OP_SCALE:
+		lower_elementwise(b, rec);
+		break;
+	case TESS_REC_MOVE:
+		build_add_move(b, rec);
+		break;
+	case TESS_REC_SEND:
+		build_add_send(b, rec);
+		break;
+	case TESS_REC_SPLIT:
+		lower_split(b, rec);
+		break;
+	case TESS_REC_SPLIT_HEADS:
+		build_add_split_heads(b, rec);
+		break;
+	case TESS_REC_JOIN:
+		build_add_join(b, rec);
+		break;
+	case TESS_OP_HEAD_LINEAR:
+		build_add_head_linear(b, rec);
+		break;
+	case TESS_OP_SELECT_ROWS:
+		lower_select_rows(b, rec);
+		break;
+	case TESS_OP_DROPOUT:
+		build_add_dropout(b, rec);
+		break;
+	case TESS_REC_CALL:
+		lower_call(b, rec);
+		break;
+	default:
+		lower_backward_record(b, rec);
+	}
+}
+
+/* Logits are read as dense rows: where they are a part of a value, the last record copies them. */
+static struct value make_dense_logits(struct build *b)
+{
+	struct value *v = build_get_value(b, b->p->logits), dense;
+
+	if (build_is_dense(v))
+		return *v;
+	b->record--;
+	dense = build_copy_dense(b, v);
+	b->record++;
+	return dense;
+}
+
+/* ---- a whole program ------------------------------------------------------------------------- */
+
+/* The inputs lie one after another in memory of their own. */
+static void place_inputs(struct build *b)
+{
+	const struct tess_program *p = b->p;
+	const struct tess_tensor *const in[] = { p->ids,    p->positions, p->slots, p->rows,
+		                                 p->labels, p->count,     p->random };
+	uint64_t at = 0;
+
+	for (size_t i = 0; i < sizeof in / sizeof *in && in[i]; i++) {
+		int32_t buffer = build_get_value(b, in[i])->buffer;
+
+		if (b->status)
+			return;
+		b->buffer[buffer].space = TESS_SPACE_INPUTS;
+		b->buffer[buffer].life.offset = at;
+		at += 4 * (uint64_t)in[i]->dim[0]->size;
+	}
+}
+
+static void set_page_classes(struct build *b)
+{
+	struct tess_rank_program *l = b->l;
+
+	l->nclasses = b->p->nclasses;
+	l->page_class = TESS_NEW(&l->arena, struct tess_page_class, l->nclasses + 1);
+	if (!l->page_class)
+		b->status = TESS_ENOMEM;
+	for (int32_t i = 0; i < l->nclasses && l->page_class; i++)
+		l->page_class[i].window = b->p->class_window[i];
+}
+
+tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
+                               const struct tess_view *weights, struct tess_rank_program **out)
+{
+	struct tess_arena arena = { 0 };
+	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
+	struct build b = { .p = p, .l = l, .weights = weights };
+	struct value logits;
+
+	if (!l)
+		return TESS_ENOMEM;
+	l->rank = rank;
+	b.value = TESS_NEW(&arena, struct value, p->ntensors);
+	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));
+	l->arena = arena;
+	if (!b.value || !b.runs)
+		b.status = TESS_ENOMEM;
+	else
+		set_page_classes(&b);
+	if (!b.status)
+		place_inputs(&b);
+	if (!b.status && p->training)
+		build_place_gradients(&b);
+	if (!b.status && p->training)
+		build_plan_gathers(&b);
+	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
+		if (p->training)
+			build_gather_weights(&b);
+		if (build_has_record(&b, p->record[b.record]))
+			lower_record(&b, p->record[b.record]);
+		if (p->check && !b.status)
+			build_add_checks(&b, p->record[b.record]);
+	}
+	if (!b.status && p->training)
+		build_finish_gradients(&b);
+	if (!b.status)
+		build_finish_sends(&b);
+	if (!b.status && p->training)
+		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
+	if (!b.status && p->balance)
+		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
+	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
+		logits = make_dense_logits(&b); /* they outlive the last record */
+		build_add_pointer(&b, &l->logits, &logits);
+	}
+	if (!b.status)
+		build_place_buffers(&b);
+	if (b.status) {
+		tess_rank_program_free(l);
+		return b.status;
+	}
+	*out = l;
+	return TESS_OK;
+}
+
+void tess_rank_program_free(struct tess_rank_program *l)
+{
+	struct tess_arena arena;
+
+	if (!l)
+		return;
+	arena = l->arena;
+	tess_arena_free(&arena);
+}
+
+void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
+{
+	for (int32_t i = 0; i < l->npatches; i++) {
+		const struct tess_patch *p = &l->patch[i];
+
+		switch (p->space) {
+		case TESS_SPACE_STEP:
+			*p->pointer = (char *)m->step + p->offset;
+			break;
+		case TESS_SPACE_INPUTS:
+			*p->pointer = (char *)m->inputs + p->offset;
+			break;
+		case TESS_SPACE_GRADIENTS:
+			*p->pointer = (char *)m->gradients + p->offset;
+			break;
+		case TESS_SPACE_ROPE:
+			p->view->shape[0] = m->rope_positions;
+			*p->pointer = m->rope + m->rope_positions * (int64_t)p->offset;
+			break;
+		default:
+			p->view->shape[0] = m->slots;
+			p->view->shape[1] = p->view->stride[0] = m->blocks;
+			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
+		}
+	}
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		struct tess_step *s = l->step[i], *next = i + 1 < l->nsteps ? l->step[i + 1] : NULL;
+
+		s->op.stream = s->coll.stream = s->sum.stream = m->stream;
+		s->op.next = next && s->kind == TESS_STEP_OP && next->kind == TESS_STEP_OP
+		                     ? &next->op
+		                     : NULL;
+	}
+}
+
+uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)
+{
+	uint64_t hash = 0;
+
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+
+		/* what some ranks only send or receive may lie anywhere */
+		if (l->step[i]->kind != TESS_STEP_COLL || tess_kind_rooted(c->kind))
+			continue;
+		for (int32_t k = 0; k < l->npatches; k++)
+			if (l->patch[k].pointer == (void **)(uintptr_t)&c->src ||
+			    l->patch[k].pointer == (void **)(uintptr_t)&c->dst)
+				hash = (hash ^ l->patch[k].offset) * 0x9e3779b97f4a7c15;
+	}
+	return hash;
+}

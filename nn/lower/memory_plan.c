@@ -1,0 +1,237 @@
+/*
+ * memory_plan.c - offsets of buffers in the arena of a step.
+ *
+ * Values that a training step keeps for its backward end in the reverse order in which they begin:
+ * they are stacked, the longest lived first, each on those that are live at the same time. Above
+ * them the others get the lowest gap that fits, in the order of their first use, which keeps
+ * neighbouring steps in cache, or the largest first, which packs tighter around the loss. The best
+ * of a few plans is taken.
+ */
+#include "nn/lower/memory_plan.h"
+
+#include "core/base/arena.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNPLACED UINT64_MAX
+
+enum { FEW = 1024 }; /* buffers that need no stack */
+
+struct skyline { /* the height of the stack at each time, as a tree over [0, size) */
+	int64_t size; /* a power of two */
+	uint64_t *raised; /* [2 * size]: of all times of a node */
+	uint64_t *highest; /* [2 * size]: in a node, `raised` of its parents left out */
+};
+
+struct planner {
+	int32_t n;
+	/* the buffers: the longest lived first; by first use; the largest first */
+	struct tess_lifetime **by_length, **by_first, **by_bytes;
+	struct tess_lifetime **live; /* scratch of list_live */
+	struct skyline stack;
+};
+
+static uint64_t get_larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* The height over [first, last], of which node `at` has [lo, hi); raises them to `to` unless 0. */
+static uint64_t raise_skyline(struct skyline *s, int64_t at, int64_t lo, int64_t hi,
+                              const struct tess_lifetime *l, uint64_t to)
+{
+	int64_t mid = lo + (hi - lo) / 2;
+	uint64_t left, right;
+
+	if (l->last < lo || l->first >= hi)
+		return 0;
+	if (l->first <= lo && l->last >= hi - 1) {
+		s->raised[at] = get_larger(s->raised[at], to);
+		s->highest[at] = get_larger(s->highest[at], to);
+		return s->highest[at];
+	}
+	left = raise_skyline(s, 2 * at, lo, mid, l, to);
+	right = raise_skyline(s, 2 * at + 1, mid, hi, l, to);
+	s->highest[at] =
+		get_larger(s->raised[at], get_larger(s->highest[2 * at], s->highest[2 * at + 1]));
+	return get_larger(s->raised[at], get_larger(left, right));
+}
+
+/* The lowest gap above `at` between n buffers in the order of their offsets. */
+static uint64_t find_gap(struct tess_lifetime *const *live, int32_t n, uint64_t bytes, uint64_t at)
+{
+	for (int32_t i = 0; i < n && live[i]->offset < at + bytes; i++)
+		at = get_larger(at, live[i]->offset + live[i]->bytes);
+	return at;
+}
+
+/* The first buffer that may be live at `time`, if none lives longer than `length`. */
+static int32_t find_first_live(const struct planner *p, int32_t time, int32_t length)
+{
+	int32_t lo = 0, hi = p->n;
+
+	while (lo < hi) {
+		int32_t mid = lo + (hi - lo) / 2;
+
+		if (p->by_first[mid]->first < time - length)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Those placed buffers of at most `length` steps that are live with `me`, by their offsets. */
+static int32_t list_live(struct planner *p, const struct tess_lifetime *me, int32_t length)
+{
+	int32_t n = 0;
+
+	for (int32_t i = find_first_live(p, me->first, length); i < p->n; i++) {
+		struct tess_lifetime *o = p->by_first[i];
+		int32_t k = n;
+
+		if (o->first > me->last)
+			break;
+		if (o->last < me->first || o->offset == UNPLACED || o->last - o->first > length)
+			continue;
+		for (n++; k > 0 && p->live[k - 1]->offset > o->offset; k--)
+			p->live[k] = p->live[k - 1];
+		p->live[k] = o;
+	}
+	return n;
+}
+
+/* Stacks the buffers of more than `length` steps; returns the bytes of the stack. */
+static uint64_t stack_buffers(struct planner *p, int32_t length)
+{
+	struct skyline *s = &p->stack;
+	uint64_t bytes = 0;
+
+	memset(s->raised, 0, 2 * (size_t)s->size * sizeof *s->raised);
+	memset(s->highest, 0, 2 * (size_t)s->size * sizeof *s->highest);
+	for (int32_t i = 0; i < p->n; i++) {
+		struct tess_lifetime *me = p->by_length[i];
+
+		me->offset = UNPLACED;
+		if (me->last - me->first <= length)
+			continue;
+		me->offset = raise_skyline(s, 1, 0, s->size, me, 0);
+		raise_skyline(s, 1, 0, s->size, me, me->offset + me->bytes);
+		bytes = get_larger(bytes, me->offset + me->bytes);
+	}
+	return bytes;
+}
+
+/* One plan; returns the bytes of the arena. */
+static uint64_t place_buffers(struct planner *p, int32_t length, struct tess_lifetime *const *order)
+{
+	struct skyline *s = &p->stack;
+	uint64_t bytes = stack_buffers(p, length), floor;
+
+	for (int32_t i = 0; i < p->n; i++) {
+		struct tess_lifetime *me = order[i];
+
+		if (me->offset != UNPLACED)
+			continue;
+		floor = raise_skyline(s, 1, 0, s->size, me, 0);
+		me->offset = find_gap(p->live, list_live(p, me, length), me->bytes, floor);
+		bytes = get_larger(bytes, me->offset + me->bytes);
+	}
+	return bytes;
+}
+
+static int compare_first(const void *a, const void *b)
+{
+	const struct tess_lifetime *x = *(struct tess_lifetime *const *)a,
+				   *y = *(struct tess_lifetime *const *)b;
+
+	return x->first != y->first ? x->first < y->first ? -1 : 1 : x < y ? -1 : x > y;
+}
+
+static int compare_length(const void *a, const void *b)
+{
+	const struct tess_lifetime *x = *(struct tess_lifetime *const *)a,
+				   *y = *(struct tess_lifetime *const *)b;
+	int32_t n = x->last - x->first, m = y->last - y->first;
+
+	return n != m ? n > m ? -1 : 1 : compare_first(a, b);
+}
+
+static int compare_bytes(const void *a, const void *b)
+{
+	const struct tess_lifetime *x = *(struct tess_lifetime *const *)a,
+				   *y = *(struct tess_lifetime *const *)b;
+
+	return x->bytes != y->bytes ? x->bytes > y->bytes ? -1 : 1 : compare_length(a, b);
+}
+
+static tess_status open_planner(struct planner *p, struct tess_arena *arena,
+                                struct tess_lifetime *list, int32_t n)
+{
+	struct skyline *s = &p->stack;
+	int32_t last = 0;
+
+	p->by_length = TESS_NEW(arena, struct tess_lifetime *, n);
+	p->by_first = TESS_NEW(arena, struct tess_lifetime *, n);
+	p->by_bytes = TESS_NEW(arena, struct tess_lifetime *, n);
+	p->live = TESS_NEW(arena, struct tess_lifetime *, n);
+	for (int32_t i = 0; i < n; i++)
+		last = list[i].last > last ? list[i].last : last;
+	for (s->size = 1; s->size <= last; s->size *= 2)
+		;
+	s->raised = TESS_NEW(arena, uint64_t, 2 * s->size);
+	s->highest = TESS_NEW(arena, uint64_t, 2 * s->size);
+	if (!p->by_length || !p->by_first || !p->by_bytes || !p->live || !s->raised || !s->highest)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < n; i++)
+		if (list[i].bytes)
+			p->by_length[p->n] = p->by_first[p->n] = p->by_bytes[p->n] = &list[i],
+			p->n++;
+	qsort(p->by_length, (size_t)p->n, sizeof *p->by_length, compare_length);
+	qsort(p->by_first, (size_t)p->n, sizeof *p->by_first, compare_first);
+	qsort(p->by_bytes, (size_t)p->n, sizeof *p->by_bytes, compare_bytes);
+	return TESS_OK;
+}
+
+/* The most bytes that are live at a time: no plan needs less. */
+static uint64_t find_peak(const struct planner *p)
+{
+	uint64_t *change = p->stack.raised, now = 0, peak = 0; /* of the live bytes, at each time */
+
+	for (int32_t i = 0; i < p->n; i++) {
+		change[p->by_first[i]->first] += p->by_first[i]->bytes;
+		change[p->by_first[i]->last + 1] -= p->by_first[i]->bytes;
+	}
+	for (int64_t i = 0; i < p->stack.size; i++) {
+		now += change[i];
+		peak = get_larger(peak, now);
+	}
+	return peak;
+}
+
+tess_status tess_memory_plan_place(struct tess_lifetime *list, int32_t n, uint64_t *bytes)
+{
+	static const int32_t lengths[] = { INT32_MAX, 1024, 128, 16 };
+	struct tess_arena arena = { 0 };
+	struct planner p = { 0 };
+	tess_status st = open_planner(&p, &arena, list, n);
+	struct tess_lifetime *best = st ? NULL : TESS_NEW(&arena, struct tess_lifetime, n);
+	uint64_t peak = best ? find_peak(&p) : 0, least = UINT64_MAX;
+
+	for (int32_t i = p.n <= FEW ? 0 : 2; i < 8 && best && least > peak; i++) {
+		uint64_t end = place_buffers(&p, lengths[i / 2], i % 2 ? p.by_bytes : p.by_first);
+
+		if (end < least) {
+			memcpy(best, list, sizeof *best * (size_t)n);
+			least = end;
+		}
+	}
+	if (best) {
+		memcpy(list, best, sizeof *best * (size_t)n);
+		*bytes = least;
+	}
+	tess_arena_free(&arena);
+	return best ? TESS_OK : TESS_ENOMEM;
+}

@@ -1,0 +1,193 @@
+#include "nn/program/program.h"
+
+#include "core/base/status.h"
+#include "core/registry/plugin_call.h"
+
+#include <stdio.h>
+
+const char *tess_record_kind_name(int32_t kind)
+{
+	static const struct {
+		int32_t kind;
+		const char *name;
+	} names[] = {
+		{ TESS_OP_LINEAR, "linear" },
+		{ TESS_OP_EMBED, "embed" },
+		{ TESS_OP_NORM, "norm" },
+		{ TESS_OP_BIAS, "bias" },
+		{ TESS_OP_ROPE, "rope" },
+		{ TESS_OP_ATTENTION, "attention" },
+		{ TESS_OP_GLU, "glu" },
+		{ TESS_OP_ADD, "add" },
+		{ TESS_OP_ROUTE, "route" },
+		{ TESS_OP_EXPERTS, "experts" },
+		{ TESS_OP_COMBINE, "combine" },
+		{ TESS_REC_MOVE, "move" },
+		{ TESS_REC_SPLIT, "split" },
+		{ TESS_OP_SELECT_ROWS, "select_rows" },
+		{ TESS_REC_CALL, "call" },
+		{ TESS_REC_SPLIT_HEADS, "split_heads" },
+		{ TESS_REC_JOIN, "join" },
+		{ TESS_OP_HEAD_LINEAR, "head_linear" },
+		{ TESS_OP_HEAD_LINEAR_DW, "head_linear_dw" },
+		{ TESS_REC_JOIN_HEADS, "join_heads" },
+		{ TESS_OP_ATTENTION_D, "attention_d" },
+		{ TESS_OP_DROPOUT, "dropout" },
+		{ TESS_OP_SCALE, "scale" },
+		{ TESS_OP_LINEAR_DX, "linear_dx" },
+		{ TESS_OP_LINEAR_DW, "linear_dw" },
+		{ TESS_OP_EMBED_DW, "embed_dw" },
+		{ TESS_OP_NORM_D, "norm_d" },
+		{ TESS_OP_NORM_DW, "norm_dw" },
+		{ TESS_OP_BIAS_DW, "bias_dw" },
+		{ TESS_OP_GLU_D, "glu_d" },
+		{ TESS_OP_HEAD_SUM, "head_sum" },
+		{ TESS_OP_ROUTE_D, "route_d" },
+		{ TESS_OP_COMBINE_D, "combine_d" },
+		{ TESS_OP_EXPERTS_D, "experts_d" },
+		{ TESS_OP_BALANCE, "balance" },
+		{ TESS_OP_BALANCE_D, "balance_d" },
+		{ TESS_OP_LOSS_MAX, "loss_max" },
+		{ TESS_OP_LOSS_SUM, "loss_sum" },
+		{ TESS_OP_LOSS_PICK, "loss_pick" },
+		{ TESS_OP_LOSS, "loss" },
+		{ TESS_OP_LOSS_D, "loss_d" },
+		{ TESS_REC_GRADIENT, "gradient" },
+		{ TESS_REC_EXCHANGE, "exchange" },
+		{ TESS_REC_SEQUENCE_SUM, "sequence_sum" },
+		{ TESS_REC_SEND, "send" },
+	};
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (names[i].kind == kind)
+			return names[i].name;
+	return "unknown";
+}
+
+int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)
+{
+	struct tess_place from = move->in[0]->place[move->along];
+	struct tess_place to = move->out[0]->place[move->along];
+	bool one = move->out[0] == p->logits && p->logits_root >= 0;
+
+	if (from.kind == TESS_PARTIAL)
+		return to.kind == TESS_REPLICATE ? TESS_ALL_REDUCE : TESS_REDUCE_SCATTER;
+	if (from.kind == TESS_SHARD)
+		return to.kind != TESS_REPLICATE ? TESS_ALL_TO_ALL
+		       : one                     ? TESS_GATHER
+		                                 : TESS_ALL_GATHER;
+	return 0;
+}
+
+const char *tess_move_name(const struct tess_program *p, const struct tess_record *move)
+{
+	int32_t kind = tess_move_kind(p, move);
+
+	if (kind)
+		return tess_kind_name(kind);
+	return move->out[0]->place[move->along].kind == TESS_PARTIAL ? "keep" : "slice";
+}
+
+int64_t tess_program_max_pieces(const struct tess_program *p)
+{
+	int64_t max = 1;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		for (int32_t a = 0; a < p->weight[i]->ndim; a++) {
+			int64_t pieces = tess_dim_count_pieces(p->weight[i]->dim[a]);
+
+			max = pieces > max ? pieces : max;
+		}
+	}
+	return max;
+}
+
+int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
+{
+	if (w->place[along].kind != TESS_SHARD)
+		return TESS_ROLE_WHOLE;
+	return w->place[along].dim == w->out_dim  ? TESS_ROLE_OUT
+	       : w->place[along].dim == w->in_dim ? TESS_ROLE_IN
+	                                          : TESS_ROLE_EXPERTS;
+}
+
+int64_t tess_weight_count_elements(const struct tess_weight *w)
+{
+	int64_t n = 1;
+
+	for (int32_t a = 0; a < w->ndim; a++)
+		n *= w->dim[a]->size;
+	return n;
+}
+
+int32_t tess_program_count_stages(const struct tess_program *p)
+{
+	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
+}
+
+int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
+{
+	return tess_program_get_cut(p, rank, p->pipeline_along).rank;
+}
+
+bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage)
+{
+	return stage == TESS_STAGES_ALL || stage == tess_program_get_stage(p, rank);
+}
+
+struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)
+{
+	if (along < 0)
+		return (struct tess_cut){ 1, 0 };
+	return (struct tess_cut){ p->mesh.dim[along].size,
+		                  tess_mesh_shape_coordinate(&p->mesh, along, rank) };
+}
+
+struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank,
+                                      const struct tess_place *place, int32_t axis)
+{
+	return tess_program_get_cut(p, rank,
+	                            tess_places_find(place, p->mesh.ndims, TESS_SHARD, axis));
+}
+
+int64_t tess_head_parts_count(const struct tess_head_parts *heads, int32_t n, int64_t in)
+{
+	int64_t sum = 0;
+
+	for (int32_t i = 0; i < n; i++) {
+		const struct tess_head_part *p = &heads->part[i];
+
+		sum += p->in_out ? tess_up(in, 16) * 16 * p->count
+		                 : tess_up(p->count, 16) * 16 * in;
+	}
+	return sum;
+}
+
+void tess_program_free(struct tess_program *p)
+{
+	struct tess_arena arena;
+
+	if (!p)
+		return;
+	for (int32_t i = 0; i < p->nopen_styles; i++)
+		if (p->open_styles[i].style->close)
+			TESS_PLUGIN_DO(p->open_styles[i].style->close(p->open_styles[i].state));
+	arena = p->arena;
+	tess_arena_free(&arena);
+}
+
+bool tess_tensor_is_vector(const struct tess_tensor *t)
+{
+	return t->ndim == 1 && !t->dim[0]->may_be_empty;
+}
+
+tess_status tess_ids_check(const int32_t *ids, int64_t n, int64_t first, int64_t vocabulary)
+{
+	for (int64_t i = 0; i < n; i++)
+		if (ids[i] < 0 || ids[i] >= vocabulary)
+			return tess_fail(
+				TESS_EINVAL,
+				"id %d at position %lld is outside the vocabulary; use 0 to %lld",
+				(int)ids[i], (long long)(first + i), (long long)vocabulary - 1);
+	return TESS_OK;
+}

@@ -1,0 +1,62 @@
+/* logits.c - where the logits of a step lie: gathered last, on one rank, or never. */
+#include "nn/record/recorder.h"
+
+#include <string.h>
+
+/*
+ * Finishes the logits: a cut by vocabulary stays until last, or for good, if no rank asks for whole
+ * rows; rows that are not cut are rank 0's then.
+ */
+static struct tess_tensor *gather_logits(struct tess_recorder *r, struct tess_tensor *x)
+{
+	static const char output[] = "the model's output";
+	struct tess_place *to = TESS_NEW(&r->p->arena, struct tess_place, r->p->mesh.ndims);
+	int32_t along;
+
+	if (!to)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	if (r->status || !x)
+		return NULL;
+	memcpy(to, r->whole, sizeof *to * (size_t)r->p->mesh.ndims);
+	along = tess_places_find(x->place, r->p->mesh.ndims, TESS_SHARD, 1);
+	if (along < 0 || x->dim[1]->base != x->dim[1] ||
+	    (!r->p->training && r->p->pipeline_along >= 0)) { /* rank 0 is in another stage */
+		if (r->p->logits_root == TESS_LOGITS_CUT)
+			r->p->logits_root = 0;
+		return tess_tensor_redistribute(r, x, to, output);
+	}
+	to[along] = x->place[along];
+	r->p->vocabulary_along = along;
+	x = tess_tensor_redistribute(r, x, to, output);
+	return x && r->p->logits_root != TESS_LOGITS_CUT
+	               ? tess_tensor_move(r, x, along, tess_place_replicate(), output)
+	               : x;
+}
+
+/*
+ * The logits as the loss reads them: cut by vocabulary, if the last record is what gathers them, as
+ * the layout of the head asks. Then no rank needs that.
+ */
+static struct tess_tensor *find_cut_logits(struct tess_program *p, struct tess_tensor *x)
+{
+	const struct tess_record *last = p->nrecords ? p->record[p->nrecords - 1] : NULL;
+
+	if (!last || last->kind != TESS_REC_MOVE || last->out[0] != x ||
+	    !tess_place_is(last->in[0]->place[last->along], TESS_SHARD, 1) ||
+	    x->dim[1]->base != x->dim[1])
+		return x;
+	p->nrecords--;
+	return last->in[0];
+}
+
+struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tensor *x)
+{
+	struct tess_program *p = r->p;
+
+	if (r->status || !p->training)
+		return gather_logits(r, x);
+	p->logits_root = TESS_LOGITS_CUT;
+	x = gather_logits(r, find_cut_logits(p, x));
+	p->logits_root = -1;
+	return x;
+}

@@ -1,0 +1,350 @@
+/* module.c - modules: their styles, opened by the plan, and the hooks and layouts of these. */
+#include "core/base/log.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/plugin_call.h"
+#include "core/registry/registry.h"
+#include "nn/record/recorder.h"
+
+#include <string.h>
+
+tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place)
+{
+	if (!m->site.data || place.kind == TESS_ASIS || place.kind == TESS_REPLICATE)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "%s: style %s cuts along %s, where each rank has sequences of its own; "
+	                 "along it use ddp, zero1 or zero3",
+	                 m->site.module, m->spec, m->r->p->mesh.dim[m->along].name);
+}
+
+/* ---- what hooks may call --------------------------------------------------------------------- */
+
+static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
+                                     struct tess_tensor **x)
+{
+	const struct tess_module *m = (const struct tess_module *)s;
+	struct tess_recorder *r = m->r;
+	struct tess_tensor *y;
+
+	if (tess_module_check_data(m, *to))
+		return TESS_EINVAL;
+	y = tess_tensor_move(r, *x, m->along, *to, s->module);
+	if (y)
+		*x = y;
+	return r->status;
+}
+
+static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
+                             struct tess_tensor **x)
+{
+	const struct tess_module *m = (const struct tess_module *)s;
+	struct tess_recorder *r = m->r;
+	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
+	struct tess_place *to = NULL;
+	struct tess_tensor *y = NULL;
+	struct tess_record *rec;
+
+	if (r->status)
+		return r->status;
+	if (!*x)
+		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
+	if (tess_place_check(f->out, (*x)->ndim, s->module))
+		return TESS_EINVAL;
+	if (f->out.kind)
+		to = tess_tensor_replace_place(r, *x, m->along,
+		                               tess_place_normalize(f->out, (*x)->ndim));
+	if (call && (to || !f->out.kind))
+		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to ? to : (*x)->place, s->module);
+	if (!y)
+		return r->status ? r->status : TESS_ENOMEM;
+	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
+	if (!call->run)
+		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
+	if (call->scratch > INT64_MAX / 2)
+		return tess_fail(TESS_EINVAL, "%s: a call with %llu bytes of scratch memory",
+		                 s->module, (unsigned long long)call->scratch);
+	if (tess_recorder_find_partial(r, y->place) >= 0 ||
+	    tess_recorder_find_partial(r, (*x)->place) >= 0)
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: a call takes and returns finished values, not Partial; redistribute "
+			"first",
+			s->module);
+	if (!tess_program_is_on_host(r->p))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: style %s calls a function of its own on values in host "
+		                 "memory, and device %s has memory of its own; use another style, "
+		                 "or a device without such memory",
+		                 s->module, ((const struct tess_module *)s)->style->name,
+		                 r->p->device->name);
+	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
+	if (!rec)
+		return r->status;
+	rec->along = m->along;
+	rec->call = call;
+	rec->style = m->style;
+	rec->state = s->state;
+	*x = y;
+	return TESS_OK;
+}
+
+static const struct tess_host recording_host = {
+	.size = sizeof recording_host,
+	.abi = TESS_ABI,
+	.fail = tess_fail,
+	.log = tess_log,
+	.option = tess_option_get,
+	.redistribute = host_redistribute,
+	.call = host_call,
+	.backend = tess_plugin_find_backend,
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* The style of the rule for `path`, and the configuration after its colon. */
+static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
+                                     const char *path)
+{
+	int32_t rule;
+	tess_status st = tess_plan_find(r->options->plan, &r->p->mesh, m->along, path, NULL,
+	                                r->used_rules, &rule);
+	const char *spec, *name;
+	size_t len;
+
+	if (st)
+		return st;
+	spec = rule < 0 ? "replicate" : r->options->plan->rule[rule].style;
+	len = strcspn(spec, ":");
+	name = tess_arena_copy(&r->p->arena, spec, len);
+	if (!name)
+		return TESS_ENOMEM;
+	m->spec = spec;
+	m->rule = rule < 0 ? NULL : &r->options->plan->rule[rule];
+	m->site.style = name;
+	m->site.config = spec + len + (spec[len] == ':');
+	st = tess_plugin_find_style(name, &m->style);
+	if (st && rule >= 0)
+		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
+		                    r->options->plan->rule[rule].pattern,
+		                    r->options->plan->rule[rule].origin);
+	return st;
+}
+
+static tess_status open_style_state(struct tess_recorder *r, struct tess_module *m)
+{
+	struct tess_program *p = r->p;
+	struct tess_open_style *list;
+	tess_status st;
+
+	if (!m->style->open)
+		return TESS_OK;
+	list = tess_arena_grow(&p->arena, p->open_styles, (size_t)p->nopen_styles, sizeof *list);
+	if (!list)
+		return TESS_ENOMEM;
+	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
+	if (st)
+		return st;
+	list[p->nopen_styles++] = (struct tess_open_style){ m->style, m->site.state };
+	p->open_styles = list;
+	return TESS_OK;
+}
+
+/* Every module has one input and one output. */
+static tess_status check_layout(const struct tess_module *m)
+{
+	tess_status st = tess_module_check_data(m, m->io.in[0]);
+
+	if (!st)
+		st = tess_module_check_data(m, m->io.out[0]);
+	if (st)
+		return st;
+	for (int32_t i = 1; i < TESS_NARGS; i++)
+		if (m->io.in[i].kind || m->io.out[i].kind)
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: style %s places %s %d, but a module has one of them, number 0",
+				m->site.module, m->spec, m->io.in[i].kind ? "input" : "output",
+				(int)i);
+	return TESS_OK;
+}
+
+/* Notes where a style begins a stage of a pipeline, which only one along pp may. */
+static tess_status note_stage_begin(struct tess_recorder *r, const struct tess_module *m)
+{
+	struct tess_program *p = r->p;
+	bool begins = m->style->begins_stage, pp = !strcmp(p->mesh.dim[m->along].name, "pp");
+	struct tess_stage_begin *list;
+
+	if (begins && !pp)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: style %s begins a stage of a pipeline, which is for mesh "
+		                 "dimension pp: \"pp:PATTERN\": \"%s\"",
+		                 m->site.module, m->spec, m->spec);
+	if (pp && !begins && m->rule && strcmp(m->spec, "replicate") != 0)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: style %s along pp, where each rank runs modules of its own; "
+		                 "stage begins a stage there, and other styles are for other "
+		                 "dimensions",
+		                 m->site.module, m->spec);
+	if (!begins)
+		return TESS_OK;
+	list = tess_arena_grow(&p->arena, r->stage_begins, (size_t)r->nstage_begins, sizeof *list);
+	if (!list)
+		return TESS_ENOMEM;
+	r->stage_begins = list;
+	list[r->nstage_begins++] = (struct tess_stage_begin){ m->site.module, p->nrecords };
+	return TESS_OK;
+}
+
+static tess_status open_module_along(struct tess_recorder *r, const char *module, const char *kind,
+                                     int32_t along, struct tess_module *m)
+{
+	tess_status st;
+
+	m->r = r;
+	m->along = along;
+	m->site = (struct tess_site){ .size = sizeof m->site,
+		                      .nranks = r->p->mesh.dim[along].size,
+		                      .training = r->options->training != NULL,
+		                      .data = r->options->training &&
+		                              !strcmp(r->p->mesh.dim[along].name, "dp"),
+		                      .host = &recording_host,
+		                      .module = module,
+		                      .kind = kind };
+	st = find_module_style(r, m, module);
+	if (!st)
+		st = open_style_state(r, m);
+	if (!st)
+		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
+	if (!st)
+		st = check_layout(m);
+	return st ? st : note_stage_begin(r, m);
+}
+
+const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
+                                           const char *kind)
+{
+	int32_t n = r->p->mesh.ndims;
+	struct tess_module *m = TESS_NEW(&r->p->arena, struct tess_module, n);
+	tess_status st = m && module ? TESS_OK : TESS_ENOMEM;
+
+	if (r->status)
+		return NULL;
+	if (!st) {
+		m->site.module = module;
+		m->before = r->modules;
+		r->modules = m;
+	}
+	for (int32_t i = 0; i < n && !st; i++)
+		st = open_module_along(r, module, kind, i, &m[i]);
+	if (st)
+		return tess_recorder_keep_error(r, st);
+	for (int32_t i = 0; i < n; i++)
+		m->hooks |= m[i].style->prepare_input || m[i].style->prepare_output;
+	return m;
+}
+
+/* ---- hooks and layouts ----------------------------------------------------------------------- */
+
+static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m, const char *hook)
+{
+	return tess_recorder_fail(
+		r, TESS_EABI,
+		"%s: style %s: %s() left no value (NULL), which is a defect of it; *%c "
+		"must be a value that the host's calls made, or be left unchanged",
+		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
+}
+
+/* Moves x to the placements that the module's layouts give its input or output. */
+static struct tess_tensor *apply_layouts(struct tess_recorder *r, const struct tess_module *m,
+                                         struct tess_tensor *x, bool output)
+{
+	int32_t n = r->p->mesh.ndims;
+	struct tess_place *to = TESS_NEW(&r->p->arena, struct tess_place, n);
+
+	if (!to)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = 0; i < n; i++)
+		to[i] = output ? m[i].io.out[0] : m[i].io.in[0];
+	return tess_tensor_redistribute(r, x, to, m->site.module);
+}
+
+struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
+                                              struct tess_tensor *x)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && x; i++) {
+		if (m[i].style->prepare_input)
+			st = TESS_PLUGIN_CALL(m[i].style, m->site.module, prepare_input, &m[i].site,
+			                      0, &x);
+		if (st)
+			return tess_recorder_keep_error(r, st);
+		if (!x && !r->status)
+			return fail_no_value(r, &m[i], "prepare_input");
+	}
+	return r->status || !x ? NULL : apply_layouts(r, m, x, false);
+}
+
+struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
+                                               struct tess_tensor *y)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && y; i++) {
+		if (m[i].style->prepare_output)
+			st = TESS_PLUGIN_CALL(m[i].style, m->site.module, prepare_output,
+			                      &m[i].site, 0, &y);
+		if (st)
+			return tess_recorder_keep_error(r, st);
+		if (!y && !r->status)
+			return fail_no_value(r, &m[i], "prepare_output");
+	}
+	return r->status || !y ? NULL : apply_layouts(r, m, y, true);
+}
+
+/* ---- entering and leaving -------------------------------------------------------------------- */
+
+struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x, const char *fmt,
+                                      ...)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+	struct tess_entered *frame;
+	const char *name;
+	va_list ap;
+
+	if (r->status)
+		return NULL;
+	if (!x || !fmt)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a module is entered without a %s",
+		                          tess_recorder_format_path(r, NULL), x ? "name" : "value");
+	va_start(ap, fmt);
+	name = tess_arena_vformat(&r->p->arena, fmt, ap);
+	va_end(ap);
+	frame = TESS_NEW(&r->p->arena, struct tess_entered, 1);
+	if (!name || !frame)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	frame->outer = r->path;
+	frame->module = tess_recorder_format_path(r, name);
+	frame->opened = tess_module_open(r, frame->module, "module");
+	r->path = frame;
+	return frame->opened ? tess_module_prepare_input(r, frame->opened, x) : NULL;
+}
+
+struct tess_tensor *tess_module_leave(struct tess_nn *nn, struct tess_tensor *y)
+{
+	struct tess_recorder *r = (struct tess_recorder *)nn;
+
+	if (r->status)
+		return NULL;
+	if (!y)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a module is left without a value",
+		                          tess_recorder_format_path(r, NULL));
+	if (!r->path)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "the model leaves a module that it did not enter");
+	y = tess_module_prepare_output(r, r->path->opened, y);
+	r->path = r->path->outer;
+	return y;
+}

@@ -1,0 +1,319 @@
+/* ops_experts.c - route, experts: records of mixtures of experts, with their placement rules. */
+#include "core/base/status.h"
+#include "nn/record/recorder.h"
+
+#include <string.h>
+
+/* ---- route ----------------------------------------------------------------------------------- */
+
+/* `how` as a record has it. */
+static bool read_route_options(struct tess_recorder *r, const struct tess_tensor *logits,
+                               const struct tess_route *how, struct tess_route *out)
+{
+	int64_t n = logits->dim[1]->size, each;
+
+	*out = (struct tess_route){ 0 };
+	memcpy(out, how, how->size < sizeof *out ? how->size : sizeof *out);
+	out->scale = out->scale != 0 ? out->scale : 1;
+	out->groups = out->groups > 1 ? out->groups : 1;
+	if (out->top < 1 || out->top > n)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: config.json: %lld experts for each token, of %lld",
+		                          r->options->source->name, (long long)out->top,
+		                          (long long)n) != NULL;
+	each = n / out->groups;
+	if (out->groups > 1 &&
+	    (n % out->groups || each < 2 || out->groups_kept < 1 ||
+	     out->groups_kept > out->groups || out->groups_kept * each < out->top))
+		return tess_recorder_fail(
+			       r, TESS_EINVAL,
+			       "%s: config.json: the best %lld of %lld experts in %lld of %lld "
+			       "groups: groups must be equal, of two or more, and enough",
+			       r->options->source->name, (long long)out->top, (long long)n,
+			       (long long)out->groups_kept, (long long)out->groups) != NULL;
+	return true;
+}
+
+/* The parameter "MODULE.LEAF" below the open module, of a module that was recorded. */
+static const struct tess_weight *add_correction(struct tess_recorder *r, const char *name,
+                                                const struct tess_dim *experts)
+{
+	const char *path = tess_recorder_format_path(r, name),
+		   *dot = path ? strrchr(path, '.') : NULL;
+	const struct tess_module *m = r->modules;
+	const struct tess_weight *w;
+
+	while (m && (!dot || strncmp(m->site.module, path, (size_t)(dot - path)) ||
+	             m->site.module[dot - path]))
+		m = m->before;
+	if (!m)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: no module has such a parameter",
+		                          path);
+	w = tess_weight_add(r, m,
+	                    &(struct tess_weight_request){ dot + 1, 1, 0, -1, { experts }, false });
+	tess_weight_check_whole(r, w, "every rank routes whole rows");
+	return w;
+}
+
+static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *logits,
+                                        const struct tess_route *how)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	const struct tess_weight *w = NULL;
+	struct tess_route options;
+	struct tess_record *rec;
+	struct tess_tensor *y;
+	int32_t cut;
+
+	if (!tess_recorder_check_finished(r, "routing", logits) ||
+	    !read_route_options(r, logits, how, &options))
+		return NULL;
+	cut = tess_recorder_find_place(r, logits, TESS_SHARD, 1);
+	if (cut >= 0)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: routing needs the logits of all experts, but they "
+		                          "are cut%s; use replicate or colwise_rep",
+		                          logits->module, tess_recorder_along(r, cut));
+	if (options.correction)
+		w = add_correction(r, options.correction, logits->dim[1]);
+	y = r->status ? NULL : tess_tensor_new(r, 2, logits->dim, logits->place, logits->module);
+	rec = y ? tess_record_append(r, TESS_OP_ROUTE, logits->module, 1, &logits, 1, &y, w != NULL,
+	                             &w)
+	        : NULL;
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_ROUTE_NUMS;
+	rec->num[TESS_ROUTE_TOP] = (double)options.top;
+	rec->num[TESS_ROUTE_FLAGS] = options.flags;
+	rec->num[TESS_ROUTE_EPS] = options.eps;
+	rec->num[TESS_ROUTE_SCALE] = options.scale;
+	rec->num[TESS_ROUTE_GROUPS] = (double)options.groups;
+	rec->num[TESS_ROUTE_GROUPS_KEPT] = (double)options.groups_kept;
+	return y;
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+struct mixture { /* a module of experts, while it is recorded */
+	const struct tess_module *m;
+	struct tess_tensor *x, *routing;
+	const struct tess_weight *w[2]; /* gate_up_proj, down_proj */
+	struct tess_place *x_place, *routing_place, *out; /* along each mesh dimension */
+	int32_t inside; /* that which cuts inside the experts; -1: none */
+	int32_t act;
+};
+
+static bool add_expert_weights(struct tess_recorder *r, struct mixture *e, int32_t flags,
+                               struct tess_dim *ffn)
+{
+	const struct tess_dim *experts = e->routing->dim[1], *hidden = e->x->dim[1];
+	const struct tess_dim *gate_up =
+		tess_op_fused(&r->nn, (struct tess_dim *const[]){ ffn, ffn, NULL });
+	bool in_out = flags & TESS_IN_OUT;
+	struct tess_weight_request up = { "gate_up_proj",
+		                          3,
+		                          1 + in_out,
+		                          2 - in_out,
+		                          { experts, in_out ? hidden : gate_up,
+		                            in_out ? gate_up : hidden },
+		                          in_out };
+	struct tess_weight_request down = {
+		"down_proj",
+		3,
+		1 + in_out,
+		2 - in_out,
+		{ experts, in_out ? ffn : hidden, in_out ? hidden : ffn },
+		in_out
+	};
+
+	if (!gate_up)
+		return false;
+	if (hidden->nparts)
+		return tess_recorder_fail(r, TESS_ENOTSUP, "%s: experts of a fused dimension",
+		                          e->m->site.module) != NULL;
+	e->w[0] = tess_weight_add(r, e->m, &up);
+	e->w[1] = e->w[0] ? tess_weight_add(r, e->m, &down) : NULL;
+	return e->w[1] != NULL;
+}
+
+static bool fail_pair(struct tess_recorder *r, const struct mixture *e, int32_t i)
+{
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
+
+	return tess_recorder_fail(
+		       r, TESS_EINVAL,
+		       "%s: gate_up_proj is %s (style %s) and down_proj %s (style %s)%s; cut both "
+		       "by expert (grouped_gemm), or inside (packed_colwise and rowwise)",
+		       e->m->site.module, tess_place_format(e->w[0]->place[i], a),
+		       e->w[0]->style[i], tess_place_format(e->w[1]->place[i], b),
+		       e->w[1]->style[i], tess_recorder_along(r, i)) != NULL;
+}
+
+/*
+ * x, W -> y: R, R -> R; S(0), R -> S(0); R, S(experts) -> Partial over the experts; R, cut inside
+ * -> the results of a row's experts are finished apart.
+ */
+static bool infer_experts_place(struct tess_recorder *r, struct mixture *e, int32_t i)
+{
+	int32_t up = tess_weight_role(e->w[0], i), down = tess_weight_role(e->w[1], i);
+	struct tess_place from = e->x->place[i];
+	char text[TESS_PLACE_SIZE];
+
+	e->x_place[i] = from;
+	e->routing_place[i] = e->out[i] = tess_place_replicate();
+	if (from.kind != TESS_REPLICATE &&
+	    !(up == TESS_ROLE_WHOLE && down == up && tess_place_is(from, TESS_SHARD, 0)))
+		return tess_recorder_fail(
+			       r, TESS_EINVAL,
+			       "%s: style %s: experts that are %s need whole rows%s, but %s gives "
+			       "%s; let a layout replicate them (module_allgather on the mlp)",
+			       e->m->site.module, e->m[i].spec,
+			       up == TESS_ROLE_WHOLE && down == up ? "replicated" : "cut",
+			       tess_recorder_along(r, i), e->x->module,
+			       tess_place_format(from, text)) != NULL;
+	if (up == TESS_ROLE_WHOLE && down == up) {
+		e->routing_place[i] = e->out[i] = from;
+	} else if (up == TESS_ROLE_EXPERTS && down == up) {
+		e->routing_place[i] = tess_place_shard(1);
+		e->out[i] = tess_place_partial();
+	} else if (up == TESS_ROLE_OUT && down == TESS_ROLE_IN) {
+		e->inside = i;
+	} else {
+		return fail_pair(r, e, i);
+	}
+	return true;
+}
+
+/* The most experts that a row may ask for. */
+static int64_t find_top(const struct tess_recorder *r, const struct tess_tensor *routing)
+{
+	for (int32_t i = r->p->nrecords - 1; i >= 0; i--)
+		if (r->p->record[i]->kind == TESS_OP_ROUTE && r->p->record[i]->out[0] == routing)
+			return (int64_t)r->p->record[i]->num[TESS_ROUTE_TOP];
+	return routing->dim[1]->size;
+}
+
+/* Room for the results of `top` experts of a row: a rank that has fewer has no more. */
+static const struct tess_dim *make_slots_dim(struct tess_recorder *r, const struct mixture *e,
+                                             int64_t top)
+{
+	int64_t each = e->x->dim[1]->size;
+	struct tess_dim *d = tess_dim_new(r, "experts' results", top, each);
+
+	if (!d)
+		return NULL;
+	d->size = top * each;
+	d->unit_size = each;
+	d->slots = top;
+	d->nunits = e->routing->dim[1]->nunits;
+	d->base = e->routing->dim[1];
+	return d;
+}
+
+static struct tess_tensor *append_experts(struct tess_recorder *r, const struct mixture *e,
+                                          const struct tess_dim *columns, int64_t slots,
+                                          const struct tess_place *place,
+                                          const struct tess_dim *sum)
+{
+	const char *module = e->m->site.module;
+	struct tess_tensor *in[2] = { e->x, tess_tensor_slice_operand(r, e->routing,
+		                                                      e->routing_place, module) };
+	struct tess_tensor *y =
+		in[1] && columns
+			? tess_tensor_new(r, 2,
+	                                  (const struct tess_dim *[]){ e->x->dim[0], columns },
+	                                  place, module)
+			: NULL;
+	struct tess_record *rec =
+		y ? tess_record_append(r, TESS_OP_EXPERTS, module, 2, in, 1, &y, 2, e->w) : NULL;
+
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_EXPERTS_NUMS;
+	rec->num[TESS_EXPERTS_ACTIVATION] = e->act;
+	rec->num[TESS_EXPERTS_SLOTS] = (double)slots;
+	rec->num[TESS_EXPERTS_TOP] = (double)find_top(r, e->routing);
+	y->sum = tess_recorder_find_partial(r, place) >= 0 ? sum : NULL;
+	return y;
+}
+
+/*
+ * Each expert of a row is finished over the ranks that cut inside, if any, and only then weighted.
+ */
+static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixture *e)
+{
+	const struct tess_dim *experts = e->routing->dim[1];
+	struct tess_place *place = tess_recorder_alloc_places(r), to;
+	int64_t top = find_top(r, e->routing);
+	const char *module = e->m->site.module;
+	struct tess_tensor *in[2], *y = NULL;
+	bool whole = true;
+
+	for (int32_t i = 0; i < r->p->mesh.ndims && place; i++) {
+		place[i] = i == e->inside                   ? tess_place_partial()
+		           : e->out[i].kind == TESS_PARTIAL ? tess_place_shard(1)
+		                                            : e->out[i];
+		whole = whole && e->out[i].kind != TESS_PARTIAL;
+	}
+	in[0] = place ? append_experts(r, e, make_slots_dim(r, e, top), top, place,
+	                               e->w[1]->dim[e->w[1]->in_dim])
+	              : NULL;
+	if (e->inside >= 0) {
+		to = tess_place_normalize(e->m[e->inside].io.out[0], 2);
+		if (!tess_place_is(to, TESS_SHARD, 0))
+			to = tess_place_replicate();
+		e->out[e->inside] = e->routing_place[e->inside] = to;
+		in[0] = tess_tensor_move(r, in[0], e->inside, to, module);
+	}
+	in[1] = tess_tensor_slice_operand(r, e->routing, e->routing_place, module);
+	if (in[0] && in[1])
+		y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ e->x->dim[0], e->x->dim[1] },
+		                    e->out, module);
+	if (!y || !tess_record_append(r, TESS_OP_COMBINE, module, 2, in, 1, &y, 0, NULL))
+		return NULL;
+	y->sum = whole ? NULL : experts;
+	return y;
+}
+
+static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
+                                          struct tess_tensor *x, struct tess_tensor *weights,
+                                          const struct tess_experts *how)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_experts options = { 0 };
+	struct mixture e = { .routing = weights, .inside = -1 };
+	struct tess_tensor *y;
+
+	if (!tess_recorder_check_rows(r, "experts", x) ||
+	    !tess_recorder_check_rows(r, "experts", weights))
+		return NULL;
+	if (how)
+		memcpy(&options, how, how->size < sizeof options ? how->size : sizeof options);
+	if (!options.ffn)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: experts without a dimension of what is inside them",
+		                          tess_recorder_format_path(r, name));
+	e.act = options.act;
+	e.m = tess_module_open(r, tess_recorder_format_path(r, name), "experts");
+	e.x = e.m ? tess_module_prepare_input(r, e.m, x) : NULL;
+	if (!e.x || !add_expert_weights(r, &e, options.flags, options.ffn))
+		return NULL;
+	e.x_place = tess_recorder_alloc_places(r);
+	e.routing_place = tess_recorder_alloc_places(r);
+	e.out = tess_recorder_alloc_places(r);
+	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status; i++)
+		if (!infer_experts_place(r, &e, i))
+			return NULL;
+	if (r->status)
+		return NULL;
+	y = e.inside >= 0 || r->p->training
+	            ? combine_experts(r, &e)
+	            : append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1]);
+	return tess_module_prepare_output(r, e.m, y);
+}
+
+void tess_ops_install_experts(struct tess_nn *nn)
+{
+	nn->route = record_route;
+	nn->experts = record_experts;
+}

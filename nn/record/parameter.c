@@ -1,0 +1,380 @@
+/*
+ * parameter.c - the parameters of a program: found in the checkpoint, placed by the module's style.
+ */
+#include "core/base/status.h"
+#include "core/registry/plugin_call.h"
+#include "nn/program/storage.h"
+#include "nn/record/recorder.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <tessera/names.h>
+
+/* "NAME", or "NAME (FILE in files)" */
+static const char *format_name(struct tess_recorder *r, const char *name, const char *file)
+{
+	return strcmp(name, file) ? tess_arena_format(&r->p->arena, "%s (%s in files)", name, file)
+	                          : name;
+}
+
+/* What file `part` of an expert, or of all, must have along an axis. */
+static int64_t get_file_size(const struct tess_weight_request *request,
+                             const struct tess_files *files, int32_t part, int32_t axis)
+{
+	const struct tess_dim *d = request->dim[axis];
+
+	return files->nparts > 1 && axis == request->out_dim ? d->parts[part]->size : d->size;
+}
+
+/* The shape of a file, if it is known, must be what the model's dims say. */
+static bool check_shape(struct tess_recorder *r, const char *name,
+                        const struct tess_weight_request *request, const struct tess_files *files,
+                        int32_t part, const struct tess_view *v)
+{
+	int32_t first = files->by_expert, n = request->ndim - first;
+	char want[64] = "", have[96] = "";
+	bool same = v->ndim == n;
+
+	if (v->ndim < 0)
+		return true;
+	for (int32_t i = 0; i < n; i++) {
+		int64_t size = get_file_size(request, files, part, first + i);
+
+		same = same && v->shape[i] == size;
+		snprintf(want + strlen(want), sizeof want - strlen(want), "%s%lld", i ? ", " : "",
+		         (long long)size);
+	}
+	for (int32_t i = 0; i < v->ndim && i < 4; i++)
+		snprintf(have + strlen(have), sizeof have - strlen(have), "%s%lld", i ? ", " : "",
+		         (long long)v->shape[i]);
+	if (!same)
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: %s: shape [%s], but config.json makes it [%s]",
+		                   r->options->source->name, name, have, want);
+	return same;
+}
+
+static bool check_file(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight_request *request, struct tess_weight *w,
+                       int64_t expert, int32_t part)
+{
+	const struct tess_source *src = r->options->source;
+	struct tess_view stored = { 0 };
+	char text[TESS_FILE_NAME];
+	const char *file = tess_files_format(&w->files, expert, part, text);
+	tess_status st = src->find(src->self, file, &stored);
+
+	if (st)
+		return tess_recorder_keep_error(
+			       r, tess_fail_in(st, "%s",
+		                               strcmp(file, w->name) ? w->name : m->site.module)) !=
+		       NULL;
+	if (!expert && !part) {
+		w->dtype = stored.dtype;
+		w->absent = stored.ndim < 0;
+	}
+	if (stored.dtype != w->dtype)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: %s has another dtype than %s; all files of a "
+		                          "parameter must have one",
+		                          src->name, format_name(r, w->name, file),
+		                          w->files.pattern[0]) != NULL;
+	return check_shape(r, strcmp(file, w->name) ? format_name(r, w->name, file) : file, request,
+	                   &w->files, part, &stored);
+}
+
+/* Finds the files of a parameter; all must be there, and fit. */
+static bool find_files(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight_request *request, struct tess_weight *w)
+{
+	const struct tess_dim *out = request->out_dim < 0 ? NULL : request->dim[request->out_dim];
+	tess_status st = tess_files_find(&r->p->arena, r->options->model->stored,
+	                                 r->options->source, w->name, &w->files);
+	int64_t n = w->files.by_expert ? request->dim[0]->size : 1;
+
+	if (st)
+		return tess_recorder_keep_error(r, st) != NULL;
+	if ((w->files.by_expert && request->ndim != 3) ||
+	    (w->files.nparts > 1 && (!out || out->nparts != w->files.nparts)))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: model %s stores it in %d files%s, which its "
+		                          "dimensions do not have as parts",
+		                          w->name, r->options->model->name, (int)w->files.nparts,
+		                          w->files.by_expert ? " of each expert" : "") != NULL;
+	for (int64_t e = 0; e < n; e++)
+		for (int32_t i = 0; i < w->files.nparts; i++)
+			if (!check_file(r, m, request, w, e, i))
+				return false;
+	return true;
+}
+
+/* What a style sees of a parameter: shape, units of each axis, sizes of fused parts. */
+static bool describe_param(struct tess_recorder *r, const struct tess_weight_request *request,
+                           struct tess_param *out)
+{
+	int64_t *shape = TESS_NEW(&r->p->arena, int64_t, request->ndim),
+		*units = TESS_NEW(&r->p->arena, int64_t, request->ndim);
+	const int64_t **parts = TESS_NEW(&r->p->arena, const int64_t *, request->ndim);
+
+	for (int32_t i = 0; i < request->ndim && shape && units && parts; i++) {
+		const struct tess_dim *d = request->dim[i], *piece;
+		int64_t *sizes;
+
+		shape[i] = d->size;
+		tess_dim_get_max_ranks(d, &piece);
+		units[i] = tess_dim_count_units(piece);
+		if (!d->nparts)
+			continue;
+		sizes = TESS_NEW(&r->p->arena, int64_t, d->nparts + 1);
+		for (int64_t k = 0; k < d->nparts && sizes; k++)
+			sizes[k] = d->parts[k]->size;
+		parts[i] = sizes;
+	}
+	out->shape = shape;
+	out->units = units;
+	out->parts = parts;
+	return shape && units && parts;
+}
+
+/* Where a style stores a parameter that is not in use, or what the optimizer keeps of it. */
+static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
+                          const struct tess_weight *w, const struct tess_storage *at, int32_t dtype)
+{
+	if (at->kind != TESS_ASIS && at->kind != TESS_SHARD)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: style %s stores it by kind %d; use asis or shard",
+		                          w->name, m->spec, (int)at->kind) != NULL;
+	if (at->dtype && at->dtype != dtype)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: style %s stores it as %s, where it is %s; leave "
+		                          "dtype 0",
+		                          w->name, m->spec, tess_dtype_name(at->dtype),
+		                          tess_dtype_name(dtype)) != NULL;
+	if (at->kind == TESS_SHARD && !m->site.data)
+		return tess_recorder_fail(
+			       r, TESS_ENOTSUP,
+			       "%s: style %s stores a share of what it uses on each rank, which is "
+			       "for mesh dimension dp in training only",
+			       w->name, m->spec) != NULL;
+	return true;
+}
+
+/* A weight that is cut at rest has a state that is cut alike. */
+static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
+                        const struct tess_param_place *place, struct tess_weight *w)
+{
+	bool rest = place->rest.kind == TESS_SHARD, state = place->state.kind == TESS_SHARD;
+
+	if (!check_storage(r, m, w, &place->rest, w->dtype) ||
+	    !check_storage(r, m, w, &place->state, TESS_F32))
+		return false;
+	if (rest && !state)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: style %s keeps a share of it, and the state of all "
+		                          "of it; use shard for the state too",
+		                          w->name, m->spec) != NULL;
+	if (m->along != r->p->data_along || tess_program_count_shards(r->p) == 1)
+		return true;
+	w->rest_cut = rest;
+	w->state_cut = state;
+	return true;
+}
+
+/* Checks and normalizes what the style says of a parameter. */
+static bool normalize_use(struct tess_recorder *r, const struct tess_weight *w,
+                          struct tess_place *p)
+{
+	if (p->kind == TESS_ASIS)
+		*p = tess_place_replicate();
+	if (tess_place_check(*p, w->ndim, w->name))
+		return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
+	if (p->kind == TESS_PARTIAL)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: a parameter cannot be Partial",
+		                          w->name) != NULL;
+	*p = tess_place_normalize(*p, w->ndim);
+	return true;
+}
+
+/* The place of a weight along one mesh dimension. */
+static bool place_weight_along(struct tess_recorder *r, const struct tess_module *m,
+                               const struct tess_weight_request *request, struct tess_weight *w,
+                               struct tess_place *out)
+{
+	struct tess_param about = { .size = sizeof about,
+		                    .dtype = w->dtype,
+		                    .ndim = request->ndim,
+		                    .out_dim = request->out_dim,
+		                    .in_dim = request->in_dim,
+		                    .expert_dim = request->ndim == 3 ? 0 : -1,
+		                    .name = request->leaf };
+	struct tess_param_place place = { 0 };
+	tess_status st;
+
+	if (!describe_param(r, request, &about))
+		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	st = TESS_PLUGIN_CALL(m->style, m->site.module, partition_param, &m->site, &about, &place);
+	if (st)
+		return tess_recorder_keep_error(r, st) != NULL;
+	if (!normalize_use(r, w, &place.use) || !set_storage(r, m, &place, w))
+		return false;
+	if (tess_module_check_data(m, place.use))
+		return tess_recorder_keep_error(r, TESS_EINVAL) != NULL;
+	*out = place.use;
+	return place.use.kind != TESS_SHARD ||
+	       tess_recorder_check_cut(r, w->dim[place.use.dim], m->along, m->site.module);
+}
+
+/* One mesh dimension at most may cut an axis. */
+static bool check_axes(struct tess_recorder *r, const struct tess_module *m,
+                       const struct tess_weight *w)
+{
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		int32_t first = tess_places_find(w->place, i, TESS_SHARD, w->place[i].dim);
+
+		if (w->place[i].kind == TESS_SHARD && first >= 0)
+			return tess_recorder_fail_cut_twice(r, w->dim[w->place[i].dim], w->name,
+			                                    first, i, m->site.module);
+	}
+	return true;
+}
+
+static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
+                         const struct tess_weight_request *request, struct tess_weight *w)
+{
+	int32_t n = r->p->mesh.ndims;
+	struct tess_place *place = TESS_NEW(&r->p->arena, struct tess_place, n);
+	const char **style = TESS_NEW(&r->p->arena, const char *, n);
+
+	if (!place || !style)
+		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	for (int32_t i = 0; i < n; i++) {
+		style[i] = m[i].spec;
+		if (!place_weight_along(r, &m[i], request, w, &place[i]))
+			return false;
+		/* a replicated use of a table follows the table */
+		if (w->table && place[i].kind == TESS_REPLICATE)
+			place[i] = w->table->place[i];
+	}
+	w->place = place;
+	w->style = style;
+	if (w->table) { /* one memory, one storage */
+		w->rest_cut = w->table->rest_cut;
+		w->state_cut = w->table->state_cut;
+	}
+	return check_axes(r, m, w);
+}
+
+static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
+{
+	struct tess_program *p = r->p;
+	struct tess_weight **list =
+		tess_arena_grow(&p->arena, p->weight, (size_t)p->nweights, sizeof *list);
+
+	if (!list)
+		return tess_recorder_keep_error(r, TESS_ENOMEM) != NULL;
+	p->weight = list;
+	w->index = p->nweights;
+	p->weight[p->nweights++] = w;
+	return true;
+}
+
+static struct tess_weight *alloc_weight(struct tess_recorder *r,
+                                        const struct tess_weight_request *request, const char *name)
+{
+	struct tess_weight *w = TESS_NEW(&r->p->arena, struct tess_weight, 1);
+
+	if (!w || !name)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	w->name = name;
+	w->ndim = request->ndim;
+	w->out_dim = request->out_dim;
+	w->in_dim = request->in_dim;
+	w->in_out = request->in_out;
+	memcpy(w->dim, request->dim, sizeof w->dim);
+	return w;
+}
+
+/* The module as its parameter `name` sees it: a rule for the parameter wins over the module's. */
+static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
+                                                       const struct tess_module *m,
+                                                       const char *name)
+{
+	int32_t n = r->p->mesh.ndims, rule;
+	struct tess_module *own = TESS_NEW(&r->p->arena, struct tess_module, n);
+	const struct tess_module *at = NULL;
+
+	if (!own)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = 0; i < n; i++) {
+		own[i] = m[i];
+		if (tess_plan_find(r->options->plan, &r->p->mesh, i, name, m->site.module,
+		                   r->used_rules, &rule))
+			return tess_recorder_keep_error(r, TESS_EINVAL);
+		if (rule < 0)
+			continue;
+		at = at ? at : tess_module_open(r, name, m->site.kind);
+		if (!at)
+			return NULL;
+		own[i] = at[i];
+		own[i].site.module = m->site.module;
+	}
+	return own;
+}
+
+const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
+                                          const struct tess_weight_request *request)
+{
+	struct tess_weight *w;
+
+	if (r->status)
+		return NULL;
+	w = alloc_weight(r, request,
+	                 tess_arena_format(&r->p->arena, "%s.%s", m->site.module, request->leaf));
+	m = w ? apply_parameter_rules(r, m, w->name) : NULL;
+	if (!m || !find_files(r, m, request, w) || !place_weight(r, m, request, w) ||
+	    !append_weight(r, w))
+		return NULL;
+	return w;
+}
+
+void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why)
+{
+	for (int32_t i = 0; w && i < r->p->mesh.ndims; i++)
+		if (w->place[i].kind != TESS_REPLICATE)
+			tess_recorder_fail(r, TESS_EINVAL,
+			                   "%s: style %s cuts it%s, but %s; use replicate", w->name,
+			                   w->style[i], tess_recorder_along(r, i), why);
+}
+
+const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
+                                               const struct tess_weight *table)
+{
+	/* the head reads the table [vocabulary, hidden] as a weight [out, in] */
+	struct tess_weight_request request = { "weight", 2, 0, 1, { table->dim[0], table->dim[1] },
+		                               false };
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
+	struct tess_weight *w;
+
+	if (r->status)
+		return NULL;
+	w = alloc_weight(r, &request, table->name);
+	if (!w)
+		return NULL;
+	w->dtype = table->dtype;
+	w->absent = table->absent;
+	w->table = table;
+	if (!place_weight(r, m, &request, w) || !append_weight(r, w))
+		return NULL;
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++)
+		if (table->place[i].kind != TESS_REPLICATE &&
+		    !tess_place_equal(table->place[i], w->place[i]))
+			return tess_recorder_fail(
+				r, TESS_EINVAL,
+				"%s: style %s needs the table %s%s, but %s (style %s) holds it %s; "
+				"cut both alike: embedding_rowwise with colwise_rep, or "
+				"embedding_colwise with rowwise",
+				m->site.module, w->style[i], tess_place_format(w->place[i], a),
+				tess_recorder_along(r, i), table->name, table->style[i],
+				tess_place_format(table->place[i], b));
+	return w;
+}

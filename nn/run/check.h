@@ -1,0 +1,19 @@
+/* check.h - runs the steps of TESSERA_CHECK, which inspect each record's outputs on all ranks. */
+#ifndef TESS_NN_CHECK_H
+#define TESS_NN_CHECK_H
+
+#include "nn/lower/lower.h"
+
+#include <tessera/tessera.h>
+
+/*
+ * Collective. TESS_EINVAL: a rank's part holds NaN or Inf; TESS_EMISMATCH: a replicated value
+ * differs between ranks. The sentence is the same on all ranks: the module, the op, the rank, and
+ * the row and column of the value.
+ */
+tess_status tess_check_run(const struct tess_check *c, struct tess_group *g);
+
+/* Index of the first NaN or Inf of n numbers; -1: none. */
+int64_t tess_logits_find_not_finite(const float *x, int64_t n);
+
+#endif

@@ -1,0 +1,23 @@
+/* options.h - the options of the environment that decide how programs run. */
+#ifndef TESS_NN_RUN_OPTIONS_H
+#define TESS_NN_RUN_OPTIONS_H
+
+#include "core/base/option.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <tessera/plugin.h>
+
+extern const struct tess_option tess_run_options[];
+
+/* Reads TESSERA_CHECK and TESSERA_GRAPHS. TESS_EINVAL. */
+tess_status tess_run_read_options(bool *check, int32_t *graphs);
+
+/*
+ * Checks TESSERA_DEVICE, TESSERA_THREADS (unless `threads` is given), TESSERA_CHECK and
+ * TESSERA_LAYOUT before there is a group, and that the device has `weights` (0, TESS_Q8,
+ * TESS_BF12).
+ */
+tess_status tess_run_check_options(int32_t threads, int32_t weights);
+
+#endif

@@ -1,0 +1,260 @@
+#include "nn/run/profile.h"
+
+#include "core/base/status.h"
+#include "core/group/group.h"
+#include "core/group/world.h"
+#include "nn/program/compressed.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void tess_profile_clear(struct tess_profile *p)
+{
+	struct tess_profile_call *call = p->call;
+	int64_t capacity = p->capacity;
+
+	*p = (struct tess_profile){ .call = call, .capacity = capacity };
+}
+
+void tess_profile_free(struct tess_profile *p)
+{
+	free(p->call);
+	*p = (struct tess_profile){ 0 };
+}
+
+/* ---- what ops read and write ----------------------------------------------------------------- */
+
+static int64_t count_view_elements(const struct tess_view *v)
+{
+	int64_t n = v->ndim > 0;
+
+	for (int32_t i = 0; i < v->ndim; i++)
+		n *= v->shape[i];
+	return n;
+}
+
+static uint64_t count_bytes(const struct tess_view *v)
+{
+	return v->dtype >= TESS_Q8 ? tess_view_count_compressed_bytes(v)
+	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
+}
+
+/* The first operand that is a weight, as are those after it; nin: none. */
+static int32_t find_first_weight(const struct tess_op *op)
+{
+	switch (op->kind) {
+	case TESS_OP_LINEAR:
+	case TESS_OP_HEAD_LINEAR:
+	case TESS_OP_EMBED:
+	case TESS_OP_NORM:
+	case TESS_OP_BIAS:
+	case TESS_OP_ROUTE:
+		return 1;
+	case TESS_OP_EXPERTS:
+		return 2;
+	default:
+		return op->nin;
+	}
+}
+
+/* An operand that is an input of the step, in host memory; NULL: it is not one. */
+static const int32_t *find_input(const struct tess_profile *p, const struct tess_view *v)
+{
+	const char *data = v->data;
+
+	return p->at && data >= p->at && data < p->at + p->input_bytes
+	               ? (const int32_t *)(const void *)(p->inputs + (data - p->at))
+	               : NULL;
+}
+
+/* Rows of a table of n rows from id `first` that are looked up. */
+static int64_t count_looked_up(const struct tess_profile *p, const struct tess_view *ids,
+                               int64_t first, int64_t n)
+{
+	const int32_t *id = find_input(p, ids);
+	int64_t found = 0;
+
+	for (int64_t i = 0; i < ids->shape[0]; i++)
+		found += !id || (id[i] >= first && id[i] - first < n);
+	return found;
+}
+
+/* The pairs of a row and an expert that it asks for; *asked: experts that any row asks for. */
+static int64_t count_asked(const struct tess_profile *p, const struct tess_view *weights,
+                           int64_t *asked)
+{
+	const float *w = weights->data;
+	int64_t pairs = 0;
+
+	*asked = 0;
+	for (int64_t e = 0; e < weights->shape[1] && p->on_host; e++) {
+		int64_t rows = 0;
+
+		for (int64_t t = 0; t < weights->shape[0]; t++)
+			rows += w[t * weights->stride[0] + e * weights->stride[1]] != 0;
+		pairs += rows;
+		*asked += rows > 0;
+	}
+	return pairs;
+}
+
+static void add_experts_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	struct tess_profile_op *sum = &p->op[op->kind];
+	int64_t experts = op->in[1].shape[1], asked, pairs = count_asked(p, &op->in[1], &asked);
+
+	for (int32_t i = 2; i < op->nin && experts; i++) {
+		uint64_t unread =
+			count_bytes(&op->in[i]) / (uint64_t)experts * (uint64_t)(experts - asked);
+
+		sum->bytes -= unread;
+		p->weight_bytes -= unread;
+		sum->flops += 2 * (uint64_t)(pairs * (count_view_elements(&op->in[i]) / experts));
+	}
+}
+
+/* Each text's keys and values are read once, from the first position that one of its rows sees. */
+static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	const int32_t *position = find_input(p, &op->in[3]), *slot = find_input(p, &op->in[4]);
+	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
+	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD], seen = 0, stored = 0, bytes;
+	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
+	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
+
+	if (!position || !slot)
+		return;
+	for (int64_t i = 0; i < rows; i++) {
+		int64_t end = position[i] + 1, sees = window && end > window ? window : end;
+
+		seen += sees;
+		stored += i && slot[i] == slot[i - 1] ? 1 : sees;
+	}
+	bytes = (stored + rows) * cols *
+	        (int64_t)tess_width((int32_t)op->num[TESS_ATTENTION_DTYPE]);
+	p->op[op->kind].bytes += (uint64_t)bytes;
+	p->op[op->kind].flops +=
+		2 * (uint64_t)(seen * (op->in[0].shape[1] / head) * (head + value));
+	p->kv_bytes += (uint64_t)bytes;
+}
+
+/* What the op reads of operand i. */
+static uint64_t count_read(const struct tess_profile *p, const struct tess_op *op, int32_t i)
+{
+	const struct tess_view *v = &op->in[i];
+	int64_t rows;
+
+	switch (op->kind) {
+	case TESS_OP_EMBED:
+		rows = count_looked_up(p, &op->in[0], (int64_t)op->num[TESS_EMBED_FIRST],
+		                       op->in[1].shape[0]);
+		return i ? (uint64_t)(rows * v->shape[1]) * tess_width(v->dtype) : count_bytes(v);
+	case TESS_OP_ROPE:
+		return i == 2 ? (uint64_t)(op->in[1].shape[0] * v->shape[1]) * tess_width(v->dtype)
+		              : count_bytes(v);
+	case TESS_OP_SELECT_ROWS:
+		return count_bytes(i ? v : &op->out[0]);
+	case TESS_OP_ATTENTION:
+		return i == 5 ? 0 : count_bytes(v); /* the table of pages is not counted */
+	default:
+		return count_bytes(v);
+	}
+}
+
+void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)
+{
+	int32_t kind = op && op->kind < TESS_PROFILE_KINDS ? op->kind : 0;
+	struct tess_profile_op *sum = &p->op[kind];
+	int32_t weights = op ? find_first_weight(op) : 0;
+
+	sum->ns += tess_now() - began;
+	sum->calls++;
+	if (!kind)
+		return;
+	for (int32_t i = 0; i < op->nout; i++)
+		sum->bytes += count_bytes(&op->out[i]);
+	for (int32_t i = 0; i < op->nin; i++) {
+		uint64_t bytes = count_read(p, op, i);
+
+		sum->bytes += bytes;
+		p->weight_bytes += i >= weights ? bytes : 0;
+		if (i && (kind == TESS_OP_LINEAR || kind == TESS_OP_HEAD_LINEAR))
+			sum->flops += 2 * (uint64_t)(op->in[0].shape[0] *
+			                             count_view_elements(&op->in[i]));
+	}
+	if (kind == TESS_OP_EXPERTS)
+		add_experts_cost(p, op);
+	if (kind == TESS_OP_ATTENTION)
+		add_attention_cost(p, op);
+}
+
+/* ---- calls of groups ------------------------------------------------------------------------- */
+
+void tess_profile_add_call(struct tess_profile *p, struct tess_group *g, int64_t began)
+{
+	struct tess_profile_call *more;
+
+	if (!p)
+		return;
+	if (p->ncalls == p->capacity) {
+		more = realloc(p->call, (size_t)(2 * p->capacity + 256) * sizeof *more);
+		if (!more) {
+			p->status = TESS_ENOMEM;
+			return;
+		}
+		p->call = more;
+		p->capacity = 2 * p->capacity + 256;
+	}
+	p->call[p->ncalls++] = (struct tess_profile_call){ g, began, tess_now() };
+}
+
+/* The group of a call that no call before it has. */
+static bool is_first_of_group(const struct tess_profile *p, int64_t i)
+{
+	for (int64_t j = 0; j < i; j++)
+		if (p->call[j].group == p->call[i].group)
+			return false;
+	return true;
+}
+
+/* The same calls of all ranks of the group, in its order. entered: room for all calls. */
+static tess_status split_group_calls(const struct tess_profile *p, struct tess_group *g,
+                                     int64_t *entered, int64_t *wait)
+{
+	int64_t n = 0;
+	tess_status st;
+
+	for (int64_t i = 0; i < p->ncalls; i++)
+		if (p->call[i].group == g)
+			entered[n++] = p->call[i].entered;
+	st = tess_all_reduce(g, entered, entered, (uint64_t)n, TESS_I64, TESS_MAX, "profile");
+	for (int64_t i = 0, k = 0; i < p->ncalls && !st; i++) {
+		const struct tess_profile_call *c = &p->call[i];
+		int64_t last;
+
+		if (c->group != g)
+			continue;
+		last = entered[k++];
+		*wait += (last < c->left ? last : c->left) - c->entered;
+	}
+	return st;
+}
+
+tess_status tess_profile_split_calls(const struct tess_profile *p, int64_t *moving, int64_t *wait)
+{
+	int64_t *entered = calloc((size_t)p->ncalls + 1, sizeof *entered), all = 0, waited = 0;
+	tess_status st =
+		!entered || p->status ? tess_fail(TESS_ENOMEM, "profile: out of memory") : TESS_OK;
+
+	for (int64_t i = 0; i < p->ncalls && !st; i++) {
+		struct tess_group *g = p->call[i].group;
+
+		all += p->call[i].left - p->call[i].entered;
+		if (!g->world->hosts && is_first_of_group(p, i))
+			st = split_group_calls(p, g, entered, &waited);
+	}
+	free(entered);
+	*moving = all - waited;
+	*wait = waited;
+	return st;
+}

@@ -1,0 +1,231 @@
+#include "nn/run/run.h"
+
+#include "core/base/status.h"
+#include "core/group/carrier.h"
+#include "core/group/work.h"
+#include "core/registry/plugin_call.h"
+#include "nn/run/check.h"
+#include "nn/run/graphs.h"
+
+#include <stdlib.h>
+#include <tessera/clock.h>
+
+/* The check reads a copy of the value, up to its last element, in host memory. */
+static tess_status run_check_step(const struct tess_check *c, const struct tess_opened_device *d,
+                                  struct tess_group *group)
+{
+	struct tess_check host = *c;
+	int64_t last = 0;
+	bool empty = false;
+	tess_status st;
+
+	for (int32_t i = 0; i < c->view.ndim; i++) {
+		empty = empty || !c->view.shape[i];
+		last += (c->view.shape[i] - 1) * c->view.stride[i];
+	}
+	host.view.data = malloc(empty ? 1 : 4 * (size_t)(last + 1));
+	st = host.view.data ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st && !empty)
+		st = tess_device_move(d, c->record->module, host.view.data, c->view.data,
+		                      4 * (uint64_t)(last + 1));
+	if (!st)
+		st = tess_check_run(&host, group);
+	free(host.view.data);
+	return st;
+}
+
+/* ---- steps that are started ------------------------------------------------------------------ */
+
+static struct tess_group *get_step_group(const struct tess_run_groups *g, const struct tess_step *s)
+{
+	return s->among_shards && g->shards ? g->shards : g->along[s->along];
+}
+
+/* A collective overlaps with ops on a stream of its own, after those that are queued before it. */
+static tess_status start_coll(struct tess_step *s, const struct tess_opened_device *d,
+                              struct tess_group *g)
+{
+	tess_status st = TESS_OK;
+
+	if (d->call_stream) {
+		s->coll.stream = d->call_stream;
+		st = TESS_PLUGIN_CALL_QUICK(d->table, s->coll.where, follow, d->self,
+		                            d->call_stream, d->stream);
+	}
+	return st ? st : tess_group_start(g, &s->coll, &s->work);
+}
+
+/* under_way: the steps that were started and not waited for, the last one first. */
+static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
+                              const struct tess_run_groups *groups, struct tess_step **under_way)
+{
+	struct tess_group *g = get_step_group(groups, s);
+	tess_status st = s->kind == TESS_STEP_SUM
+	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
+	                         : start_coll(s, d, g);
+
+	if (!st) {
+		s->under_way = *under_way;
+		*under_way = s;
+	}
+	return st;
+}
+
+void tess_steps_abandon(const struct tess_step *s)
+{
+	for (; s; s = s->under_way)
+		if (s->kind == TESS_STEP_SUM)
+			tess_sum_abandon(s->sum_work);
+		else
+			tess_work_abandon(s->work);
+}
+
+/* Where streams order the call, the ops from now on wait for it, and not the host. */
+static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
+                                 struct tess_step **under_way)
+{
+	tess_status st;
+
+	while (*under_way != s)
+		under_way = &(*under_way)->under_way;
+	*under_way = s->under_way;
+	if (s->kind == TESS_STEP_SUM)
+		return tess_sum_wait(s->sum_work);
+	if (tess_work_is_ordered(s->work))
+		return tess_work_queue(s->work, d->stream);
+	st = tess_work_wait(s->work, 0);
+	tess_work_release(s->work);
+	return st;
+}
+
+/* Some backends move data only while they are called. A failure is found at the wait. */
+static void test_steps(const struct tess_step *s)
+{
+	for (; s; s = s->under_way)
+		if (s->kind == TESS_STEP_SUM)
+			tess_sum_test(s->sum_work);
+		else
+			tess_work_test(s->work);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *d,
+                          const struct tess_run_groups *groups, struct tess_step **under_way)
+{
+	switch (s->kind) {
+	case TESS_STEP_OP:
+		return TESS_PLUGIN_CALL_QUICK(d->table, s->op.where, run, d->self, &s->op);
+	case TESS_STEP_COLL:
+		return s->started ? start_step(s, d, groups, under_way)
+		                  : tess_group_run(get_step_group(groups, s), &s->coll);
+	case TESS_STEP_SUM:
+		return s->started ? start_step(s, d, groups, under_way)
+		                  : tess_group_sum(get_step_group(groups, s), &s->sum, s->sum_in,
+		                                   s->sum_out);
+	case TESS_STEP_WAIT:
+		return wait_for_step(s->of, d, under_way);
+	case TESS_STEP_CHECK:
+		return run_check_step(&s->check, d, groups->all);
+	default:
+		tess_error_clear();
+		return tess_plugin_check_returned(s->style, s->style->name,
+		                                  s->backward ? "grad" : "run", s->where,
+		                                  TESS_PLUGIN_VALUE(s->call(&s->local)));
+	}
+}
+
+/* The same, and measures what this rank waits for others. */
+static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_device *d,
+                                  const struct tess_run_groups *groups,
+                                  struct tess_step **under_way)
+{
+	bool calls = groups->waited && (s->kind == TESS_STEP_COLL || s->kind == TESS_STEP_SUM ||
+	                                s->kind == TESS_STEP_WAIT);
+	int64_t began = calls ? tess_now() : 0;
+	tess_status st = tess_step_run(s, d, groups, under_way);
+
+	if (calls)
+		*groups->waited += tess_now() - began;
+	return st;
+}
+
+/* The same, for a profile: an op on a stream is waited for. */
+static tess_status run_profiled_step(struct tess_step *s, const struct tess_opened_device *d,
+                                     const struct tess_run_groups *groups,
+                                     struct tess_step **under_way)
+{
+	struct tess_profile *p = groups->profile;
+	int64_t began = tess_profile_begin(p);
+	tess_status st = tess_step_run(s, d, groups, under_way);
+	const struct tess_step *call = s->kind == TESS_STEP_WAIT ? s->of : s;
+
+	if (!st && d->stream)
+		st = tess_device_sync(d, "profile");
+	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
+		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
+	else if (s->kind != TESS_STEP_CHECK)
+		tess_profile_add_call(p, get_step_group(groups, call), began);
+	return st;
+}
+
+tess_status tess_rank_program_run(const struct tess_rank_program *l,
+                                  const struct tess_opened_device *device,
+                                  const struct tess_run_groups *groups, struct tess_graphs *graphs)
+{
+	bool graph = !groups->profile && tess_graphs_begin(graphs, l, device, groups);
+	struct tess_step *under_way = NULL;
+	struct tess_thread_state before; /* a single step restores less of it */
+	tess_status st = TESS_OK;
+
+	tess_thread_state_save(&before, TESS_STATE_ALL);
+	for (int32_t i = 0, end, n = 0; i < l->nsteps && !st; i = end) {
+		end = graph ? tess_graphs_find_end(graphs, l, groups, i) : i;
+		if (end > i) {
+			st = tess_graphs_run(graphs, l, groups, i, end, n++);
+		} else {
+			end = i + 1;
+			st = groups->profile
+			             ? run_profiled_step(l->step[i], device, groups, &under_way)
+			             : run_timed_step(l->step[i], device, groups, &under_way);
+			test_steps(under_way);
+		}
+	}
+	if (st)
+		tess_steps_abandon(under_way);
+	tess_thread_state_restore(&before);
+	return st;
+}
+
+tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_t first,
+                                       int32_t end, const struct tess_opened_device *device,
+                                       const struct tess_run_groups *groups,
+                                       struct tess_step **under_way)
+{
+	struct tess_thread_state before;
+	tess_status st = TESS_OK;
+
+	tess_thread_state_save(&before, TESS_STATE_ALL);
+	for (int32_t i = first; i < end && !st; i++) {
+		st = run_timed_step(l->step[i], device, groups, under_way);
+		test_steps(*under_way);
+	}
+	tess_thread_state_restore(&before);
+	if (st) {
+		tess_steps_abandon(*under_way);
+		*under_way = NULL;
+	}
+	return st;
+}
+
+tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
+                                           const struct tess_device *device)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < l->nsteps && !st; i++)
+		if (l->step[i]->kind == TESS_STEP_OP)
+			st = TESS_PLUGIN_CALL(device, l->step[i]->op.where, supports,
+			                      &l->step[i]->op);
+	return st;
+}

@@ -1,0 +1,16 @@
+/* segment.h - the steps of a segment of a pipeline's schedule. */
+#ifndef TESS_NN_SEGMENT_H
+#define TESS_NN_SEGMENT_H
+
+#include "nn/compile/pipeline_schedule.h"
+#include "nn/lower/lower.h"
+
+/*
+ * The steps of a segment of this rank, [*first, *end); those behind the last segment wait for what
+ * was sent. The rank's program has the records of that which the schedule is of.
+ */
+void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
+                                       const struct tess_rank_program *l, int32_t segment,
+                                       int32_t *first, int32_t *end);
+
+#endif

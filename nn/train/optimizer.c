@@ -1,0 +1,149 @@
+#include "nn/train/optimizer.h"
+
+#include "core/base/math.h"
+#include "core/base/status.h"
+#include "core/registry/plugin_call.h"
+
+#include <math.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+static double choose_number(double given, double preset)
+{
+	return given < 0 ? 0 : given == 0 ? preset : given; /* NaN stays */
+}
+
+tess_status tess_optimizer_read(const struct tess_trainer_options *o, struct tess_optimizer *out)
+{
+	struct tess_optimizer r = { .kind = o->optimizer ? o->optimizer : TESS_ADAMW,
+		                    .beta1 = choose_number(o->beta1, 0.9),
+		                    .beta2 = choose_number(o->beta2, 0.999),
+		                    .eps = choose_number(o->eps, 1e-8),
+		                    .momentum = o->momentum,
+		                    .decay = o->weight_decay };
+	const struct {
+		const char *name;
+		double value, below;
+	} numbers[] = { { "beta1", r.beta1, 1 },
+		        { "beta2", r.beta2, 1 },
+		        { "eps", r.eps, INFINITY },
+		        { "momentum", r.momentum, 1 },
+		        { "weight decay", r.decay, INFINITY },
+		        { "clip", o->clip, INFINITY },
+		        { "balance", o->balance, INFINITY },
+		        { "dropout", o->dropout < 0 ? 0 : o->dropout, 1 } };
+
+	if (r.kind != TESS_ADAMW && r.kind != TESS_SGD)
+		return tess_fail(TESS_EINVAL, "optimizer %d; use TESS_ADAMW or TESS_SGD",
+		                 (int)r.kind);
+	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+		if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
+			return tess_fail(TESS_EINVAL, "%s %g; use 0 or more%s", numbers[i].name,
+			                 numbers[i].value,
+			                 numbers[i].below == 1 ? ", and less than 1" : "");
+	*out = r;
+	return TESS_OK;
+}
+
+int32_t tess_optimizer_count_moments(const struct tess_optimizer *o)
+{
+	return o->kind == TESS_ADAMW ? 2 : o->momentum > 0;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+static struct tess_view make_flat_view(void *data, int32_t dtype, int64_t n)
+{
+	return (struct tess_view){
+		.data = data, .dtype = dtype, .ndim = data ? 1 : 0, .shape = { n }, .stride = { 1 }
+	};
+}
+
+/* The numbers of the op; returns how many. */
+static int32_t list_numbers(const struct tess_optimizer *o, double lr, double decay, double factor,
+                            int64_t step, double *num)
+{
+	const double adamw[TESS_ADAMW_NUMS] = {
+		[TESS_ADAMW_LR] = lr,
+		[TESS_ADAMW_BETA1] = o->beta1,
+		[TESS_ADAMW_BETA2] = o->beta2,
+		[TESS_ADAMW_EPS] = o->eps,
+		[TESS_ADAMW_DECAY] = decay,
+		[TESS_ADAMW_BIAS1] = 1 - tess_pow_f64(o->beta1, (double)step),
+		[TESS_ADAMW_BIAS2] = 1 - tess_pow_f64(o->beta2, (double)step),
+		[TESS_ADAMW_FACTOR] = factor,
+	};
+	const double sgd[TESS_SGD_NUMS] = {
+		[TESS_SGD_LR] = lr,
+		[TESS_SGD_MOMENTUM] = o->momentum,
+		[TESS_SGD_DECAY] = decay,
+		[TESS_SGD_FACTOR] = factor,
+	};
+
+	if (o->kind == TESS_ADAMW)
+		memcpy(num, adamw, sizeof adamw);
+	else
+		memcpy(num, sgd, sizeof sgd);
+	return o->kind == TESS_ADAMW ? TESS_ADAMW_NUMS : TESS_SGD_NUMS;
+}
+
+static tess_status update_weight(const struct tess_optimizer *o, const struct tess_parameters *s,
+                                 const struct tess_weight *w, double lr, double factor,
+                                 int64_t step)
+{
+	const struct tess_parameter *a = &s->each[w->index];
+	const struct tess_device *device = s->weights.device.table;
+	int64_t n = a->state.len;
+	/* where the master is apart, the weight gets it rounded */
+	bool apart = w->dtype != TESS_F32;
+	char *rounded = (char *)a->weight +
+	                (a->state.start - a->rest.start) * (int64_t)tess_width(w->dtype);
+	const struct tess_view in = make_flat_view(a->gradient, TESS_F32, n);
+	struct tess_view out[4] = { make_flat_view(a->master, TESS_F32, n),
+		                    make_flat_view(a->moment[0], TESS_F32, n) };
+	double num[TESS_ADAMW_NUMS];
+	struct tess_op op = { .size = sizeof op,
+		              .kind = o->kind == TESS_ADAMW ? TESS_OP_ADAMW : TESS_OP_SGD,
+		              .nin = 1,
+		              .nout = o->kind == TESS_ADAMW ? 4 : 3,
+		              .in = &in,
+		              .out = out,
+		              .num = num,
+		              .where = w->name };
+
+	if (o->kind == TESS_ADAMW)
+		out[2] = make_flat_view(a->moment[1], TESS_F32, n);
+	out[op.nout - 1] = make_flat_view(apart ? rounded : NULL, w->dtype, n);
+	op.stream = s->weights.device.stream;
+	op.nnum = list_numbers(o, lr, w->ndim > 1 ? o->decay : 0, factor, step, num);
+	return n ? TESS_PLUGIN_CALL_QUICK(device, w->name, run, s->weights.device.self, &op)
+	         : TESS_OK;
+}
+
+tess_status tess_optimizer_update(const struct tess_optimizer *o, struct tess_parameters *s,
+                                  double lr, double factor, int64_t step)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < s->program->nweights && !st; i++)
+		if (s->each[i].trained)
+			st = update_weight(o, s, s->program->weight[i], lr, factor, step);
+	return st;
+}
+
+/* ---- learning rates -------------------------------------------------------------------------- */
+
+double tess_schedule_get(const struct tess_schedule *s, int64_t step)
+{
+	static const double pi = 3.14159265358979323846;
+	double done;
+
+	if (step < s->warmup)
+		return s->lr * (double)(step + 1) / (double)s->warmup;
+	if (s->kind == TESS_CONSTANT)
+		return s->lr;
+	done = step < s->steps ? (double)(step - s->warmup) / (double)(s->steps - s->warmup) : 1;
+	return s->least + (s->lr - s->least) * (1 + tess_cos_f64(pi * done)) / 2;
+}

@@ -1,0 +1,613 @@
+#include "nn/train/trainer.h"
+
+#include "core/base/option.h"
+#include "core/base/sized.h"
+#include "core/base/status.h"
+#include "core/group/carrier.h"
+#include "core/registry/plugin_call.h"
+#include "nn/program/agree.h"
+#include "nn/record/unexpected.h"
+#include "nn/run/options.h"
+#include "nn/train/trainer_state.h"
+
+#include <fenv.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/clock.h>
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static void set_trainer_groups(struct tess_trainer *t)
+{
+	const struct tess_mesh_shape *mesh = &t->parts.mesh;
+	int32_t dp = tess_mesh_shape_find(mesh, "dp", 2);
+
+	t->groups = (struct tess_run_groups){ .all = t->parts.group,
+		                              .along = t->parts.along,
+		                              .shards = t->parts.shards,
+		                              .waited = &t->waited };
+	t->rank = tess_group_rank(t->parts.group);
+	t->nreplicas = 1;
+	if (dp >= 0 && mesh->dim[dp].size > 1) {
+		t->replicas = t->parts.along[dp];
+		t->nreplicas = mesh->dim[dp].size;
+		t->replica = tess_group_rank(t->replicas);
+	}
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		t->memory[i].shared = tess_step_memory_choose_group(mesh, t->parts.along);
+}
+
+/* One sequence of one id for each replica, by which the parameters are known. */
+static struct tess_shape make_first_shape(const struct tess_trainer *t, int64_t *lengths,
+                                          struct tess_training *training)
+{
+	const struct tess_batch batch = { .nsequences = t->nreplicas, .lengths = lengths };
+
+	for (int32_t i = 0; i < t->nreplicas; i++)
+		lengths[i] = 1;
+	return tess_trainer_make_shape(t, &batch, false, training);
+}
+
+static tess_status record_first_program(struct tess_trainer *t, const struct tess_device *device)
+{
+	const struct tess_trainer_parts *parts = &t->parts;
+	int64_t *lengths = calloc((size_t)t->nreplicas, sizeof *lengths), check = 0;
+	struct tess_training training;
+	tess_status st = tess_option_get_int("check", 0, 1, &check);
+
+	t->programs.options = (struct tess_record_options){ .model = parts->model,
+		                                            .plan = parts->plan,
+		                                            .source = parts->source,
+		                                            .mesh = parts->mesh,
+		                                            .positions = parts->positions,
+		                                            .choose_kv_dtype = device->kv_dtype,
+		                                            .check = check,
+		                                            .device = device };
+	t->programs.group = t->programs.all = parts->group;
+	if (!lengths)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		st = tess_programs_record_first(&t->programs,
+		                                make_first_shape(t, lengths, &training));
+	free(lengths);
+	if (st)
+		return st;
+	/* the program's copy of the lists, in place of the caller's */
+	t->training.recompute = t->programs.first->program->training->recompute;
+	return tess_unexpected_check(t->programs.first->program, parts->model, parts->source,
+	                             t->rank == 0);
+}
+
+static struct tess_view describe_vector(void *data, int32_t dtype, int64_t n)
+{
+	return (struct tess_view){
+		.data = data, .dtype = dtype, .ndim = 1, .shape = { n }, .stride = { 1 }
+	};
+}
+
+/* The squares of the elements of `in`, added to `out`. */
+static struct tess_op make_squares(struct tess_view *in, struct tess_view *out, const char *where)
+{
+	return (struct tess_op){ .size = sizeof(struct tess_op),
+		                 .kind = TESS_OP_SQUARES,
+		                 .nin = 1,
+		                 .nout = 1,
+		                 .in = in,
+		                 .out = out,
+		                 .where = where };
+}
+
+/* Whether the device has an op that every step needs. */
+static tess_status check_device(const struct tess_device *device)
+{
+	struct tess_view in = describe_vector(NULL, TESS_F32, 1);
+	struct tess_view out = describe_vector(NULL, TESS_I64, TESS_ACCUMULATOR_FIELDS);
+	struct tess_op op = make_squares(&in, &out, "norm");
+	tess_status st = TESS_PLUGIN_CALL(device, "norm", supports, &op);
+
+	return st ? tess_fail(TESS_ENOTSUP,
+	                      "device %s does not train: it has no ops of training; use "
+	                      "TESSERA_DEVICE=cpu",
+	                      device->name)
+	          : TESS_OK;
+}
+
+tess_status tess_trainer_check(const struct tess_trainer_options *options)
+{
+	struct tess_trainer_options mine = { .size = sizeof mine }, *o = &mine;
+	const struct tess_device *device;
+	struct tess_optimizer optimizer;
+	int32_t index;
+	tess_status st = tess_require("tess_trainer_check", "options", options);
+
+	if (!st)
+		st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
+	if (!st)
+		st = tess_optimizer_read(o, &optimizer);
+	if (!st && (o->threads < 0 || o->positions < 0))
+		st = tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
+		               (int)o->threads, (long long)o->positions);
+	if (!st)
+		st = tess_run_check_options(o->threads, 0);
+	if (!st)
+		st = tess_device_find(&device, &index);
+	return st ? st : check_device(device);
+}
+
+static tess_status read_trainer_options(struct tess_trainer *t)
+{
+	const struct tess_trainer_options *o = t->parts.options;
+	tess_status st;
+
+	t->clip = o->clip;
+	t->training.recompute = o->recompute;
+	t->training.dropout = o->dropout;
+	t->seed = o->seed;
+	t->balance = t->training.balance = o->balance;
+	t->training.bucket = o->bucket;
+	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
+	st = tess_trainer_check(o);
+	return st ? st : tess_optimizer_read(o, &t->optimizer);
+}
+
+/* Collective. What the optimizer needs of each weight, and the program that knows its place. */
+static tess_status load_parameters(struct tess_trainer *t)
+{
+	struct tess_shaped_program *first;
+	tess_status st = tess_parameters_load(
+		t->programs.first->program, t->parts.source, t->rank, &t->device,
+		tess_optimizer_count_moments(&t->optimizer), &t->parameters);
+
+	if (!st)
+		st = tess_device_alloc(&t->device, "norm", sizeof(struct tess_accumulator),
+		                       &t->squares);
+	st = tess_group_agree_status(t->parts.group, st, "weights");
+	if (st)
+		return st;
+	t->programs.weights = t->parameters.weights.view;
+	st = tess_trainer_prepare(t, t->programs.first->shape, 1, &first);
+	if (!st)
+		tess_trainer_bind(t, 0, first);
+	for (int32_t i = 0; !st && i < first->program->nweights; i++)
+		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
+	return st;
+}
+
+/* Before weights are loaded: the first program is one of any shape. */
+static tess_status check_first_program(const struct tess_trainer *t)
+{
+	struct tess_rank_program *l;
+	tess_status st = tess_program_lower(t->programs.first->program, t->rank, NULL, &l);
+
+	if (st)
+		return st;
+	st = tess_rank_program_check_device(l, t->programs.options.device);
+	tess_rank_program_free(l);
+	return st;
+}
+
+/* Collective. The ranks that keep shares have a group of their own if there are several copies. */
+static tess_status attach_trainer_device(struct tess_trainer *t)
+{
+	const struct tess_trainer_parts *p = &t->parts;
+	int32_t along = tess_mesh_shape_find(&p->mesh, "dp", 2), at;
+	tess_status st = tess_device_attach(&t->device, &p->mesh, t->rank, p->group, p->along);
+
+	if (st || !p->shards || tess_device_is_host(&t->device))
+		return st;
+	at = tess_mesh_shape_coordinate(&p->mesh, along, t->rank) % tess_group_size(p->shards);
+	return tess_group_attach_device(p->shards, t->device.table, t->device.self, t->device.index,
+	                                p->group, t->rank - at * p->mesh.dim[along].stride);
+}
+
+static tess_status record_and_load(struct tess_trainer *t)
+{
+	const struct tess_device *device = NULL;
+	int32_t index = -1;
+	tess_status st = read_trainer_options(t);
+
+	if (!st)
+		st = tess_device_find(&device, &index);
+	if (!st)
+		st = record_first_program(t, device);
+	if (!st)
+		st = check_first_program(t);
+	st = tess_group_agree_status(t->parts.group, st, "program");
+	if (!st)
+		st = tess_programs_compare(&t->programs);
+	if (st)
+		return st;
+	st = tess_device_open_shared(device, index, t->parts.options->threads, t->parts.group,
+	                             &t->device);
+	if (!st && t->replicas)
+		st = tess_device_open_call_stream(&t->device);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++) {
+		t->memory[i].device = &t->device;
+		t->memory[i].at.stream = t->device.stream;
+	}
+	if (!st)
+		st = tess_parameters_check_room(t->programs.first->program, t->rank, &t->device,
+		                                tess_optimizer_count_moments(&t->optimizer));
+	st = tess_group_agree_status(t->parts.group, st, "device");
+	if (!st)
+		st = attach_trainer_device(t);
+	return st ? st : load_parameters(t);
+}
+
+tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess_trainer **out)
+{
+	struct tess_trainer *t = calloc(1, sizeof *t);
+	tess_status st;
+
+	if (!t)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->parts = *parts;
+	t->parts.close_parts = NULL;
+	set_trainer_groups(t);
+	st = record_and_load(t);
+	t->parts.options = NULL; /* was the caller's */
+	if (st) {
+		tess_trainer_close(t);
+		return st;
+	}
+	t->parts.close_parts = parts->close_parts;
+	*out = t;
+	return TESS_OK;
+}
+
+void tess_trainer_close(struct tess_trainer *t)
+{
+	if (!t)
+		return;
+	tess_device_drain(&t->device);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		if (t->memory[i].is_registered)
+			tess_step_memory_free(&t->memory[i]);
+	if (t->parts.shards && t->device.self)
+		tess_group_detach_device(t->parts.shards, t->device.self);
+	tess_device_detach(&t->device, &t->parts.mesh, t->parts.group, t->parts.along);
+	tess_device_drain(&t->device);
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		tess_step_memory_free(&t->memory[i]);
+	free(t->losses);
+	tess_device_free(&t->device, t->squares);
+	tess_parameters_free(&t->parameters);
+	tess_programs_free(&t->programs);
+	tess_device_close(&t->device);
+	if (t->parts.close_parts)
+		t->parts.close_parts(t->parts.self);
+	free(t);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Over all ranks of the group, in any order; NULL: there is one. */
+static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *group,
+                                    struct tess_accumulator *a, const char *where)
+{
+	int64_t fields[TESS_ACCUMULATOR_FIELDS], began = tess_now();
+	tess_status st;
+
+	if (!group)
+		return TESS_OK;
+	memcpy(fields, a, sizeof fields);
+	st = tess_all_reduce(group, fields, fields, TESS_ACCUMULATOR_FIELDS, TESS_I64, TESS_SUM,
+	                     where);
+	memcpy(a, fields, sizeof fields);
+	t->waited += tess_now() - began;
+	return st;
+}
+
+/* Adds the squares of elements [at, at + n) of the gradient that this rank keeps of w. */
+static tess_status add_squares(struct tess_trainer *t, const struct tess_weight *w, int64_t at,
+                               int64_t n)
+{
+	struct tess_view in =
+		describe_vector(t->parameters.each[w->index].gradient + at, TESS_F32, n);
+	struct tess_view out = describe_vector(t->squares, TESS_I64, TESS_ACCUMULATOR_FIELDS);
+	struct tess_op op = make_squares(&in, &out, w->name);
+
+	op.stream = t->device.stream;
+	return n ? TESS_PLUGIN_CALL_QUICK(t->device.table, w->name, run, t->device.self, &op)
+	         : TESS_OK;
+}
+
+/* Of the elements that this rank owns; runs that follow one another are added at once. */
+static tess_status add_owned_squares(struct tess_trainer *t,
+                                     const struct tess_stored_tensor *tensor)
+{
+	struct tess_kept_run run, more = { 0 };
+	struct tess_kept_walk w;
+	tess_status st = TESS_OK;
+
+	tess_kept_walk_begin(&w, t->parameters.program, tensor, t->rank, TESS_STATE, TESS_OWNED);
+	while (!st && tess_kept_walk_next(&w, &run)) {
+		if (run.kept == more.kept + more.n) {
+			more.n += run.n;
+			continue;
+		}
+		st = add_squares(t, tensor->weight, more.kept, more.n);
+		more = run;
+	}
+	return st ? st : add_squares(t, tensor->weight, more.kept, more.n);
+}
+
+static tess_status measure_norm(struct tess_trainer *t, double *norm)
+{
+	struct tess_accumulator sum = { 0 };
+	tess_status st = tess_device_clear(&t->device, "norm", t->squares, sizeof sum);
+
+	for (int64_t i = 0; i < t->parameters.ntensors && !st; i++)
+		if (t->parameters.tensor[i].about.trained)
+			st = add_owned_squares(t, &t->parameters.tensor[i]);
+	if (!st)
+		st = tess_device_move(&t->device, "norm", &sum, t->squares, sizeof sum);
+	st = tess_group_agree_status(t->parts.group, st, "norm");
+	if (!st)
+		st = add_accumulators(t, t->parts.group, &sum, "norm");
+	*norm = sqrt(tess_accumulator_round(&sum));
+	return st;
+}
+
+struct step { /* under way */
+	const struct tess_batch *micro;
+	int64_t n;
+	struct tess_batch_totals totals;
+	int32_t *odd; /* of each sequence, in the order of the batches: its loss is not finite */
+	double loss, norm;
+};
+
+static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
+{
+	struct tess_accumulator loss = { 0 };
+	int64_t at = 0;
+	tess_status st = TESS_OK;
+
+	t->training.balance = t->balance / (double)s->n;
+	s->odd = calloc((size_t)s->totals.nsequences, sizeof *s->odd);
+	st = s->odd ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	st = tess_group_agree_status(t->parts.group, st, "step");
+	for (int64_t i = 0, n; i < s->n && !st; i += n) {
+		n = !t->programs.first->program->overlaps ? 1
+		    : s->n - i < TESS_MICRO_BATCHES       ? s->n - i
+		                                          : TESS_MICRO_BATCHES;
+		st = n > 1 ? tess_trainer_run_pipeline(t, &s->micro[i], (int32_t)n, i > 0,
+		                                       &s->totals, &loss, s->odd + at)
+		           : tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
+		                                    s->odd + at);
+		for (int64_t k = i; k < i + n; k++)
+			at += s->micro[k].nsequences;
+	}
+	if (!st)
+		st = add_accumulators(t, t->replicas, &loss, "loss");
+	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
+	return st ? st : measure_norm(t, &s->norm);
+}
+
+/* "sequences 0, 3 of 8" whose losses are not finite, which replicas tell each other. */
+static tess_status refuse_odd_loss(struct tess_trainer *t, struct step *s)
+{
+	char list[128] = "";
+	int64_t found = 0;
+	tess_status st = TESS_OK;
+
+	if (t->replicas)
+		st = tess_all_reduce(t->replicas, s->odd, s->odd, (uint64_t)s->totals.nsequences,
+		                     TESS_I32, TESS_MAX, "loss");
+	if (st)
+		return st;
+	for (int64_t i = 0; i < s->totals.nsequences; i++)
+		if (s->odd[i] && found++ < 8)
+			snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld",
+			         found > 1 ? ", " : "", (long long)i);
+	return tess_fail(TESS_EINVAL,
+	                 "step %lld: the loss of sequence%s %s%s of %lld (counted from 0) is not "
+	                 "finite, so no weight has changed; use a lower learning rate, a longer "
+	                 "warm-up or clipping, and look at the ids of %s; TESSERA_CHECK=1 names "
+	                 "the first module that computes NaN or Inf",
+	                 (long long)t->step + 1, found > 1 ? "s" : "", list,
+	                 found > 8 ? ", ..." : "", (long long)s->totals.nsequences,
+	                 found > 1 ? "these sequences" : "this sequence");
+}
+
+static tess_status check_finite(struct tess_trainer *t, struct step *s)
+{
+	if (!isfinite(s->loss) && isfinite(s->totals.balance))
+		return refuse_odd_loss(t, s);
+	if (!isfinite(s->norm) || !isfinite(s->loss))
+		return tess_fail(TESS_EINVAL,
+		                 "step %lld: the gradient is not finite, and the loss is %g; no "
+		                 "weight has changed; use a lower learning rate or a longer "
+		                 "warm-up; TESSERA_CHECK=1 names the first module that computes "
+		                 "NaN or Inf",
+		                 (long long)t->step + 1, s->loss);
+	return TESS_OK;
+}
+
+static void copy_result(const struct tess_trainer *t, const struct step *s, bool updated,
+                        int64_t began, struct tess_training_result *out)
+{
+	struct tess_training_result r = {
+		.updated = updated,
+		.loss = s->loss,
+		.balance = t->balance > 0 ? s->totals.balance / t->balance : 0,
+		.norm = s->norm,
+		.ntokens = s->totals.ntokens,
+		.nlabels = s->totals.nlabels,
+		.seconds = 1e-9 * (double)(tess_now() - began),
+		.communication = tess_group_size(t->parts.group) > 1 ? 1e-9 * (double)t->waited : 0
+	};
+
+	r.size = out->size < sizeof r ? out->size : sizeof r;
+	memcpy(out, &r, r.size);
+}
+
+/* Clips, and changes the weights; then every rank has those that it computes with. */
+static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
+{
+	double factor = t->clip > 0 ? t->clip / (s->norm + 1e-6) : 1;
+	tess_status st = tess_optimizer_update(&t->optimizer, &t->parameters, lr,
+	                                       factor < 1 ? factor : 1, t->step + 1);
+	int64_t began;
+
+	if (!st)
+		st = tess_device_sync(&t->device, "optimizer");
+	st = tess_group_agree_status(t->parts.group, st, "optimizer");
+	began = tess_now();
+	if (!st)
+		st = tess_parameters_share(&t->parameters,
+		                           t->parts.shards ? t->parts.shards : t->replicas);
+	t->waited += tess_now() - began;
+	t->step += !st;
+	return st;
+}
+
+static tess_status compute_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
+                                const double *lr, struct tess_training_result *out)
+{
+	struct step s = { .micro = micro, .n = n };
+	int64_t began = tess_now();
+	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
+
+	t->waited = tess_now() - began;
+	if (!st)
+		st = compute_gradients(t, &s);
+	if (!st && lr)
+		st = check_finite(t, &s);
+	if (!st && lr)
+		st = clip_and_update(t, &s, *lr);
+	free(s.odd);
+	if (!st && out)
+		copy_result(t, &s, lr != NULL, began, out);
+	return st;
+}
+
+/* In the default floating-point state, not that of the caller. lr NULL: without the optimizer. */
+static tess_status run_training_step(struct tess_trainer *t, const struct tess_batch *micro,
+                                     int64_t n, const double *lr, struct tess_training_result *out)
+{
+	fenv_t callers;
+	tess_status st;
+
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = compute_step(t, micro, n, lr, out);
+	fesetenv(&callers);
+	return st;
+}
+
+static tess_status check_step_arguments(const struct tess_trainer *t,
+                                        const struct tess_batch *micro, int64_t n)
+{
+	tess_status st = tess_require("a step", "the trainer", t);
+
+	if (!st && n > 0)
+		st = tess_require("a step", "the list of batches", micro);
+	for (int64_t i = 0; i < n && !st; i++)
+		if (micro[i].nsequences > 0 && (!micro[i].lengths || !micro[i].ids))
+			st = tess_fail(TESS_EINVAL, "batch %lld: %lld sequences without %s",
+			               (long long)i, (long long)micro[i].nsequences,
+			               micro[i].lengths ? "ids" : "lengths");
+	return st;
+}
+
+tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
+                              double lr, struct tess_training_result *out)
+{
+	tess_status st = check_step_arguments(t, micro, n);
+
+	return st ? st : run_training_step(t, micro, n, &lr, out);
+}
+
+tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct tess_batch *micro,
+                                           int64_t n, struct tess_training_result *out)
+{
+	double dropout;
+	tess_status st = check_step_arguments(t, micro, n);
+
+	if (st)
+		return st;
+	dropout = t->training.dropout;
+	t->training.dropout = -1;
+	st = run_training_step(t, micro, n, NULL, out);
+	t->training.dropout = dropout;
+	return st;
+}
+
+/* ---- tensors and information ----------------------------------------------------------------- */
+
+int64_t tess_trainer_count_tensors(const struct tess_trainer *t)
+{
+	return t->parameters.ntensors;
+}
+
+const struct tess_trained *tess_trainer_get_tensor(const struct tess_trainer *t, int64_t i)
+{
+	return &t->parameters.tensor[i].about;
+}
+
+int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
+{
+	for (int64_t i = 0; i < t->parameters.ntensors; i++)
+		if (!strcmp(t->parameters.tensor[i].about.name, name))
+			return i;
+	return -1;
+}
+
+tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i, int64_t first,
+                                int64_t n, int32_t root, void *out)
+{
+	tess_status st = tess_require("tess_trainer_gather", "the trainer", t);
+
+	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
+		st = tess_require("tess_trainer_gather", "out", out);
+	if (st)
+		return st;
+	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
+}
+
+static uint64_t count_step_bytes(const struct tess_trainer *t)
+{
+	uint64_t bytes = 0;
+
+	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
+		bytes += t->memory[i].bytes;
+	return bytes;
+}
+
+void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out)
+{
+	const struct tess_program *p = t->programs.first->program;
+	struct tess_trainer_info info = { .step = t->step,
+		                          .vocabulary = p->logits->dim[1]->size,
+		                          .positions = p->max_positions,
+		                          .weight_bytes = t->parameters.weight_bytes,
+		                          .gradient_bytes = t->parameters.gradient_bytes,
+		                          .state_bytes = t->parameters.state_bytes,
+		                          .step_bytes = count_step_bytes(t) };
+
+	info.size = out->size < sizeof info ? out->size : sizeof info;
+	memcpy(out, &info, info.size);
+}
+
+struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t)
+{
+	return &t->parameters;
+}
+
+const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t)
+{
+	return &t->parts;
+}
+
+const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_trainer *t)
+{
+	return &t->optimizer;
+}
+
+void tess_trainer_set_step(struct tess_trainer *t, int64_t step)
+{
+	t->step = step;
+}

@@ -1,0 +1,367 @@
+/* trainer_batch.c - batches: what they must be, and how a replica runs its part of one. */
+#include "core/base/status.h"
+#include "nn/program/agree.h"
+#include "nn/train/trainer_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/random.h>
+
+enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static int64_t count_tokens(const struct tess_batch *b)
+{
+	int64_t n = 0;
+
+	for (int64_t i = 0; i < b->nsequences; i++)
+		n += b->lengths[i] > 0 ? b->lengths[i] : 0;
+	return n;
+}
+
+static uint64_t mix_bytes(uint64_t h, const void *data, size_t bytes)
+{
+	const unsigned char *at = data;
+
+	for (size_t i = 0; i < bytes; i++)
+		h = (h ^ at[i]) * UINT64_C(1099511628211);
+	return h;
+}
+
+static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr)
+{
+	uint64_t h = mix_bytes(UINT64_C(14695981039346656037), &n, sizeof n);
+
+	h = mix_bytes(h, &lr, sizeof lr);
+	for (int64_t i = 0; i < n; i++) {
+		const struct tess_batch *b = &micro[i];
+		size_t tokens = (size_t)count_tokens(b);
+
+		h = mix_bytes(h, &b->nsequences, sizeof b->nsequences);
+		if (b->nsequences > 0)
+			h = mix_bytes(h, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
+		h = mix_bytes(h, b->ids, tokens * sizeof *b->ids);
+		h = b->labels ? mix_bytes(h, b->labels, tokens * sizeof *b->labels) : h;
+	}
+	return (int64_t)h;
+}
+
+/* Other batches on a rank would be other rows of one sum. */
+static tess_status compare_batches(struct tess_trainer *t, const struct tess_batch *micro,
+                                   int64_t n, double lr)
+{
+	int32_t nranks = tess_group_size(t->parts.group);
+	int64_t mine = hash_batches(micro, n, lr), *all = calloc((size_t)nranks, sizeof *all);
+	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = tess_all_gather(t->parts.group, &mine, all, 1, TESS_I64, "batch");
+	for (int32_t r = 0; r < nranks && !st; r++)
+		if (all[r] != all[0])
+			st = tess_fail(TESS_EMISMATCH,
+			               "rank %d passes another batch or learning rate to the step "
+			               "than rank 0; all ranks must pass the same, and each takes "
+			               "its part of the batch",
+			               (int)r);
+	free(all);
+	return st;
+}
+
+static tess_status check_batch_sequence(const struct tess_trainer *t, const struct tess_batch *b,
+                                        int64_t i, int64_t at)
+{
+	const struct tess_program *p = t->programs.first->program;
+	int64_t n = b->lengths[i], vocabulary = p->logits->dim[1]->size;
+	tess_status st;
+
+	if (n < 1)
+		return tess_fail(TESS_EINVAL, "sequence %lld is empty", (long long)i);
+	if (p->max_positions && n > p->max_positions)
+		return tess_fail(TESS_EINVAL,
+		                 "sequence %lld has %lld ids; at most %lld positions are possible",
+		                 (long long)i, (long long)n, (long long)p->max_positions);
+	st = tess_ids_check(b->ids + at, n, 0, vocabulary);
+	if (st)
+		return tess_fail_in(st, "sequence %lld", (long long)i);
+	for (int64_t k = 0; b->labels && k < n; k++) {
+		int32_t label = b->labels[at + k];
+
+		if (label != IGNORED && (label < 0 || label >= vocabulary))
+			return tess_fail(TESS_EINVAL,
+			                 "sequence %lld: label %d at position %lld is outside the "
+			                 "vocabulary; use 0 to %lld, or -100 where none is to be "
+			                 "predicted",
+			                 (long long)i, (int)label, (long long)k,
+			                 (long long)vocabulary - 1);
+	}
+	return TESS_OK;
+}
+
+/* The label of row `at`, whose sequence ends before row `end`. */
+static int32_t get_shifted_label(const struct tess_batch *b, int64_t at, int64_t end)
+{
+	return at + 1 >= end ? IGNORED : b->labels ? b->labels[at + 1] : b->ids[at + 1];
+}
+
+static tess_status check_batch(const struct tess_trainer *t, const struct tess_batch *b,
+                               struct tess_batch_totals *totals)
+{
+	int64_t at = 0;
+
+	if (b->nsequences < t->nreplicas)
+		return tess_fail(TESS_EINVAL,
+		                 "%lld sequences cannot be cut for %d ranks along dp; give a "
+		                 "batch more of them",
+		                 (long long)b->nsequences, (int)t->nreplicas);
+	for (int64_t i = 0; i < b->nsequences; i++) {
+		tess_status st = check_batch_sequence(t, b, i, at);
+		int64_t end = st ? at : at + b->lengths[i];
+
+		if (st)
+			return st;
+		for (; at < end; at++)
+			totals->nlabels += get_shifted_label(b, at, end) != IGNORED;
+	}
+	totals->nsequences += b->nsequences;
+	totals->ntokens += at;
+	return TESS_OK;
+}
+
+tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess_batch *micro,
+                                       int64_t n, double lr, struct tess_batch_totals *out)
+{
+	tess_status st = compare_batches(t, micro, n, lr);
+
+	*out = (struct tess_batch_totals){ 0 };
+	if (!st && n < 1)
+		st = tess_fail(TESS_EINVAL, "a step has no batch");
+	if (!st && !(lr >= 0 && isfinite(lr)))
+		st = tess_fail(TESS_EINVAL, "learning rate %g; use 0 or more", lr);
+	for (int64_t i = 0; i < n && !st; i++)
+		st = check_batch(t, &micro[i], out);
+	if (!st && !out->nlabels)
+		st = tess_fail(TESS_EINVAL, "no label of the step counts: each is -100, or the "
+		                            "first of its sequence");
+	return st;
+}
+
+/* ---- a replica's part ------------------------------------------------------------------------ */
+
+struct tess_batch_part tess_trainer_cut_batch(const struct tess_trainer *t,
+                                              const struct tess_batch *b)
+{
+	int64_t lo = tess_edge(b->nsequences, t->nreplicas, t->replica),
+		hi = tess_edge(b->nsequences, t->nreplicas, t->replica + 1);
+	struct tess_batch_part part = { .sequences = { lo, hi - lo } };
+
+	for (int64_t i = 0; i < hi; i++)
+		*(i < lo ? &part.tokens.start : &part.tokens.len) += b->lengths[i];
+	return part;
+}
+
+static tess_status reserve_buffers(struct tess_trainer *t, struct tess_step_memory *m,
+                                   int64_t ntokens, int64_t positions)
+{
+	const struct tess_program *p = t->programs.first->program;
+	tess_status st = TESS_OK;
+
+	if (4 * ntokens + 5 > m->ninputs)
+		st = tess_step_memory_grow_inputs(m, 4 * ntokens + 5);
+	if (!st && p->nropes && positions > m->at.rope_positions)
+		st = tess_step_memory_grow_rope(m, p, positions);
+	return st;
+}
+
+struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const struct tess_batch *b,
+                                          bool accumulate, struct tess_training *training)
+{
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	uint64_t key =
+		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
+
+	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
+	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
+	*training = t->training;
+	training->lengths = b->lengths + part.sequences.start;
+	training->nsequences = part.sequences.len;
+	training->all_sequences = b->nsequences;
+	training->first = part.sequences.start;
+	training->accumulate = accumulate;
+	return (struct tess_shape){ .ntokens = part.tokens.len,
+		                    .nselected = part.tokens.len,
+		                    .root = TESS_LOGITS_CUT,
+		                    .training = training,
+		                    .key = key };
+}
+
+static tess_status reserve_losses(struct tess_trainer *t, int64_t n)
+{
+	float *more = n > t->nlosses ? realloc(t->losses, sizeof *more * (size_t)n) : t->losses;
+
+	if (n > t->nlosses && !more)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->losses = more;
+	t->nlosses = n > t->nlosses ? n : t->nlosses;
+	return TESS_OK;
+}
+
+/* Room for a program in each slot; ranks along `shared` have as many slots. */
+static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                 int32_t nslots)
+{
+	const struct tess_training *training = k->shape.training;
+	int64_t longest = 0;
+	tess_status st = TESS_OK;
+
+	for (int64_t i = 0; i < training->nsequences; i++)
+		if (training->lengths[i] > longest)
+			longest = training->lengths[i];
+	if (!t->parameters.gradients)
+		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
+	if (!st)
+		st = reserve_losses(t, k->shape.ntokens);
+	for (int32_t i = 0; i < nslots && !st; i++)
+		st = reserve_buffers(t, &t->memory[i], k->shape.ntokens, longest);
+	st = tess_group_agree_status(t->parts.group, st, "step");
+	for (int32_t i = 0; i < nslots && !st; i++)
+		st = tess_step_memory_reserve(&t->memory[i], k->lowered->bytes,
+		                              tess_rank_program_hash_calls(k->lowered));
+	return tess_group_agree_status(t->parts.group, st, "step");
+}
+
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape, int32_t nslots,
+                                 struct tess_shaped_program **out)
+{
+	struct tess_shaped_program *k;
+	tess_status st = tess_programs_find(&t->programs, shape, &k);
+
+	if (!st && !k->used)
+		st = reserve_slots(t, k, nslots);
+	if (st)
+		return st;
+	k->used = ++t->nruns;
+	*out = k;
+	return TESS_OK;
+}
+
+void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_shaped_program *k)
+{
+	t->memory[slot].at.gradients = t->parameters.gradients;
+	tess_rank_program_bind(k->lowered, &t->memory[slot].at);
+}
+
+/* A key for each step, and the first sequence here. */
+static void write_random_words(const struct tess_trainer *t, int64_t first, uint32_t out[4])
+{
+	uint32_t c[4] = { (uint32_t)t->step, (uint32_t)(t->step >> 32), 0, 0 };
+
+	tess_philox((uint32_t)t->seed, (uint32_t)(t->seed >> 32), c);
+	out[0] = c[0];
+	out[1] = c[1];
+	out[2] = (uint32_t)first;
+	out[3] = 0;
+}
+
+/* In the order of tess_memory.inputs; there are no selected rows. */
+tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
+                                      const struct tess_batch *b, int64_t before,
+                                      const struct tess_batch_totals *totals)
+{
+	const struct tess_step_memory *m = &t->memory[slot];
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	int64_t n = part.tokens.len, row = 0;
+	int32_t *id = m->inputs[0], *position = id + n, *sequence = position + n,
+		*label = sequence + n;
+	float count = (float)totals->nlabels;
+
+	memcpy(id, b->ids + part.tokens.start, sizeof *id * (size_t)n);
+	for (int64_t i = 0; i < part.sequences.len; i++) {
+		int64_t length = b->lengths[part.sequences.start + i];
+
+		for (int64_t k = 0; k < length; k++, row++) {
+			int64_t at = part.tokens.start + row;
+
+			position[row] = (int32_t)k;
+			sequence[row] = (int32_t)i;
+			label[row] = get_shifted_label(b, at, at + length - k);
+		}
+	}
+	memcpy(label + n, &count, sizeof count);
+	write_random_words(t, before + part.sequences.start, (uint32_t *)label + n + 1);
+	return tess_device_copy(&t->device, "inputs", m->at.inputs, m->inputs[0],
+	                        (uint64_t)(4 * n + 5) * sizeof *id);
+}
+
+/* Waits for the step; its losses, and the load balancing loss. */
+static tess_status copy_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
+                               float *loss, double *balance)
+{
+	const struct tess_tensor *totals = k->program->balance;
+	size_t bytes =
+		totals ? sizeof *loss * (size_t)(totals->dim[0]->size * totals->dim[1]->size) : 0;
+	float *sums = malloc(bytes + 1);
+	tess_status st = sums ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	if (!st)
+		st = tess_device_copy(&t->device, "loss", loss, k->lowered->loss,
+		                      sizeof *loss * (size_t)k->shape.ntokens);
+	if (!st && bytes)
+		st = tess_device_copy(&t->device, "loss", sums, k->lowered->balance, bytes);
+	if (!st)
+		st = tess_device_sync(&t->device, "step");
+	if (!st)
+		*balance = tess_program_compute_balance(k->program, sums);
+	free(sums);
+	return st;
+}
+
+/* Whether the loss of each sequence is finite. */
+static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_part *part,
+                            const float *loss, int32_t *odd)
+{
+	for (int64_t i = 0; i < part->sequences.len; i++) {
+		int64_t s = part->sequences.start + i;
+
+		for (int64_t k = 0; k < b->lengths[s]; k++)
+			odd[s] |= !isfinite(*loss++);
+	}
+}
+
+tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                     const struct tess_batch *b, struct tess_batch_totals *totals,
+                                     struct tess_accumulator *loss, int32_t *odd)
+{
+	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	double balance = 0;
+	tess_status st = copy_losses(t, k, t->losses, &balance);
+
+	if (st)
+		return st;
+	totals->before += b->nsequences;
+	totals->balance += balance;
+	tess_accumulator_add(loss, t->losses, part.tokens.len);
+	find_odd_losses(b, &part, t->losses, odd);
+	return TESS_OK;
+}
+
+tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
+                                   bool accumulate, struct tess_batch_totals *totals,
+                                   struct tess_accumulator *loss, int32_t *odd)
+{
+	struct tess_training training;
+	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
+	struct tess_shaped_program *k;
+	tess_status st = tess_trainer_prepare(t, shape, 1, &k);
+
+	if (st)
+		return st;
+	tess_trainer_bind(t, 0, k);
+	st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
+	if (!st)
+		st = tess_group_post_stage_failure(
+			t->parts.group, k->program,
+			tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL));
+	return st ? st : tess_trainer_read_losses(t, k, b, totals, loss, odd);
+}

@@ -1,0 +1,232 @@
+#include "nn/weights/device.h"
+
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/group/carrier.h"
+#include "core/group/cpus.h"
+#include "core/group/group.h"
+#include "core/registry/registry.h"
+#include "core/registry/plugin_call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct tess_option tess_device_options[] = {
+	{ "device", "cpu",
+	  "the device that computes: NAME[:INDEX]; without INDEX the ranks of a host take its "
+	  "devices in turn" },
+	{ NULL, NULL, NULL },
+};
+
+static tess_status read_device_index(const char *text, const char *digits, int32_t *index)
+{
+	char *end;
+	long n = strtol(digits, &end, 10);
+
+	if (end == digits || *end || n < 0 || n > INT32_MAX || *digits < '0' || *digits > '9')
+		return tess_fail(TESS_EINVAL, "device %s: use NAME or NAME:INDEX, from 0", text);
+	*index = (int32_t)n;
+	return TESS_OK;
+}
+
+tess_status tess_device_find(const struct tess_device **device, int32_t *index)
+{
+	tess_status st = tess_option_add("nn/weights/device.c", tess_device_options);
+	const char *text = tess_option_get("device"), *colon = strchr(text, ':');
+	int32_t at = -1, count;
+	char name[80];
+
+	if (st)
+		return st;
+	snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - text : (long)strlen(text)), text);
+	if (colon)
+		st = read_device_index(text, colon + 1, &at);
+	if (!st)
+		st = tess_plugin_find_device(name, device);
+	if (st)
+		return st;
+	count = TESS_PLUGIN_VALUE((*device)->count());
+	if (count < 1)
+		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
+	if (at >= count)
+		return tess_fail(TESS_EDEVICE, "device %s: this machine has %d, numbered from 0",
+		                 text, (int)count);
+	*index = at;
+	return TESS_OK;
+}
+
+tess_status tess_device_check_weights(const struct tess_device *device, int32_t weights)
+{
+	if (!weights || device->layout == TESS_PANELS)
+		return TESS_OK;
+	return tess_fail(TESS_ENOTSUP,
+	                 "%s-bit weights: device %s has none; use device cpu, or weights as in the "
+	                 "files",
+	                 weights == TESS_Q8 ? "8" : "12", device->name);
+}
+
+tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
+                             struct tess_group *group, struct tess_opened_device *out)
+{
+	struct tess_opened_device d = { .table = device, .nthreads = threads };
+	int32_t local, ranks, count = TESS_PLUGIN_VALUE(device->count());
+	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
+
+	d.index = st ? 0 : index < 0 ? local % count : index;
+	if (!st)
+		st = TESS_PLUGIN_CALL(device, NULL, open, d.index, threads, &d.self);
+	if (st)
+		return st;
+	d.world = group->world;
+	d.nranks = index < 0 && device->mem != TESS_HOST ? (int32_t)tess_up(ranks, count) : ranks;
+	if (device->stream_open && device->mem != TESS_HOST)
+		st = TESS_PLUGIN_CALL(device, NULL, stream_open, d.self, &d.stream);
+	if (st)
+		tess_device_close(&d);
+	else
+		*out = d;
+	return st;
+}
+
+tess_status tess_device_read_threads(int32_t given, int64_t *threads)
+{
+	*threads = given;
+	return given ? TESS_OK : tess_option_get_int("threads", 0, 1024, threads);
+}
+
+tess_status tess_device_open_shared(const struct tess_device *device, int32_t index,
+                                    int32_t nthreads, struct tess_group *group,
+                                    struct tess_opened_device *out)
+{
+	int64_t threads;
+	tess_status st = tess_device_read_threads(nthreads, &threads);
+	int32_t cpus = (int32_t)threads;
+
+	if (!st && !threads)
+		st = tess_world_count_cpus(group->world, &cpus);
+	return st ? st : tess_device_open(device, index, cpus, group, out);
+}
+
+tess_status tess_device_open_call_stream(struct tess_opened_device *d)
+{
+	if (!d->stream || !d->table->follow)
+		return TESS_OK;
+	return TESS_PLUGIN_CALL(d->table, NULL, stream_open, d->self, &d->call_stream);
+}
+
+void tess_device_close(struct tess_opened_device *d)
+{
+	if (!d->self)
+		return;
+	tess_device_drain(d);
+	if (d->call_stream)
+		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->call_stream));
+	if (d->stream)
+		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->stream));
+	TESS_PLUGIN_DO(d->table->close(d->self));
+	*d = (struct tess_opened_device){ 0 };
+}
+
+/* The groups of several dimensions are split from that of all their ranks. */
+tess_status tess_device_attach(const struct tess_opened_device *d,
+                               const struct tess_mesh_shape *mesh, int32_t rank,
+                               struct tess_group *all, struct tess_group *const *along)
+{
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d))
+		return TESS_OK;
+	if (mesh->ndims > 1)
+		st = tess_group_attach_device(all, d->table, d->self, d->index, NULL, 0);
+	for (int32_t i = 0; i < mesh->ndims && !st; i++) {
+		int32_t at = tess_mesh_shape_coordinate(mesh, i, rank);
+
+		if (along[i] != all || mesh->ndims == 1)
+			st = tess_group_attach_device(along[i], d->table, d->self, d->index,
+			                              mesh->ndims > 1 ? all : NULL,
+			                              rank - at * mesh->dim[i].stride);
+	}
+	return st;
+}
+
+void tess_device_detach(const struct tess_opened_device *d, const struct tess_mesh_shape *mesh,
+                        struct tess_group *all, struct tess_group *const *along)
+{
+	if (!d->self)
+		return;
+	for (int32_t i = 0; i < mesh->ndims; i++)
+		tess_group_detach_device(along[i], d->self);
+	tess_group_detach_device(all, d->self);
+}
+
+tess_status tess_device_alloc(const struct tess_opened_device *d, const char *where, uint64_t bytes,
+                              void **out)
+{
+	return TESS_PLUGIN_CALL(d->table, where, alloc, d->self, bytes, out);
+}
+
+void tess_device_free(const struct tess_opened_device *d, void *p)
+{
+	if (p)
+		TESS_PLUGIN_DO(d->table->free(d->self, p));
+}
+
+tess_status tess_device_copy(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes)
+{
+	return TESS_PLUGIN_CALL_QUICK(d->table, where, copy, d->self, dst, src, bytes, d->stream);
+}
+
+tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
+                              uint64_t bytes)
+{
+	static const char zeros[1 << 16];
+	tess_status st = TESS_OK;
+
+	if (tess_device_is_host(d)) {
+		memset(dst, 0, bytes);
+		return TESS_OK;
+	}
+	/* what is clear is copied to as much behind it */
+	for (uint64_t at = 0, n; at < bytes && !st; at += n) {
+		n = at ? at : sizeof zeros;
+		n = bytes - at < n ? bytes - at : n;
+		st = tess_device_copy(d, where, (char *)dst + at, at ? dst : zeros, n);
+	}
+	return st;
+}
+
+tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
+{
+	/* without a world no call is queued */
+	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
+
+	if (!st)
+		return TESS_PLUGIN_CALL_QUICK(d->table, where, sync, d->self, d->stream);
+	tess_device_drain(d); /* copies write to memory of callers */
+	return st;
+}
+
+void tess_device_drain(const struct tess_opened_device *d)
+{
+	char sentence[TESS_SENTENCE];
+
+	if (!d->stream)
+		return;
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
+	if (d->world)
+		tess_world_drain_device(d->world, d->self);
+	TESS_PLUGIN_DO(d->table->sync(d->self, d->stream));
+	if (d->call_stream)
+		TESS_PLUGIN_DO(d->table->sync(d->self, d->call_stream));
+	tess_fail(TESS_OK, "%s", sentence);
+}
+
+tess_status tess_device_move(const struct tess_opened_device *d, const char *where, void *dst,
+                             const void *src, uint64_t bytes)
+{
+	tess_status st = tess_device_copy(d, where, dst, src, bytes);
+
+	return st ? st : tess_device_sync(d, where);
+}

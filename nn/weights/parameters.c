@@ -1,0 +1,387 @@
+#include "nn/weights/parameters.h"
+
+#include "core/base/status.h"
+#include "core/registry/plugin_call.h"
+#include "nn/program/agree.h"
+#include "nn/weights/kept.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { ALIGNED = 16 }; /* elements of a cache line, in which each weight's part begins */
+
+/* ---- load ------------------------------------------------------------------------------------ */
+
+/* Whether the weight itself is what the optimizer changes. */
+static bool is_own_master(const struct tess_weight *w, const struct tess_parameter *a)
+{
+	return w->dtype == TESS_F32 && a->rest.start <= a->state.start &&
+	       a->state.start + a->state.len <= a->rest.start + a->rest.len;
+}
+
+static void find_spans(struct tess_parameters *s)
+{
+	const struct tess_program *p = s->program;
+
+	for (int32_t i = 0; i < p->ngradients; i++)
+		s->each[p->gradient[i].weight->index].trained = true;
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+		struct tess_parameter *a = &s->each[i];
+
+		if (w->table)
+			continue;
+		a->rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
+		a->state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
+		a->weight = s->weights.view[i].data;
+		if (a->trained && is_own_master(w, a))
+			a->master = (float *)a->weight + (a->state.start - a->rest.start);
+	}
+}
+
+/* Hands out f32 for the state of each weight, `slot` by `slot`; base NULL: only counts them. */
+static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *base)
+{
+	int64_t n = 0;
+
+	for (int32_t i = 0; i < s->program->nweights; i++) {
+		struct tess_parameter *a = &s->each[i];
+		bool own = a->trained && is_own_master(s->program->weight[i], a);
+
+		for (int32_t k = own ? 1 : 0; a->trained && k <= moments; k++) {
+			if (base)
+				*(k ? &a->moment[k - 1] : &a->master) = base + n;
+			n += tess_up(a->state.len, ALIGNED) * ALIGNED;
+		}
+	}
+	return n;
+}
+
+/* The master of w, which has memory of its own, from the weight. */
+static tess_status fill_master(const struct tess_parameters *s, const struct tess_weight *w)
+{
+	const struct tess_parameter *a = &s->each[w->index];
+	struct tess_kept weight, master;
+	tess_status st = TESS_OK;
+
+	tess_kept_open(s, w, TESS_WEIGHT, false, &weight);
+	tess_kept_open(s, w, TESS_MASTER, true, &master);
+	for (int64_t at = 0, n; at < a->state.len && !st; at += n) {
+		union tess_acc acc;
+		void *from, *to;
+
+		n = a->state.len - at < TESS_REDUCE_STEP ? a->state.len - at : TESS_REDUCE_STEP;
+		st = tess_kept_map(&weight, a->state.start - a->rest.start + at, &n, &from);
+		if (!st)
+			st = tess_kept_map(&master, at, &n, &to);
+		if (st)
+			break;
+		tess_acc_load(w->dtype, from, (uint32_t)n, &acc);
+		memcpy(to, acc.f32, (size_t)n * sizeof *acc.f32);
+	}
+	st = tess_kept_close(&weight, st);
+	return tess_kept_close(&master, st);
+}
+
+static tess_status fill_masters(const struct tess_parameters *s)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < s->program->nweights && !st; i++)
+		if (s->each[i].trained && !is_own_master(s->program->weight[i], &s->each[i]))
+			st = fill_master(s, s->program->weight[i]);
+	return st;
+}
+
+static tess_status alloc_floats(const struct tess_parameters *s, uint64_t bytes, float **out)
+{
+	void *memory;
+	tess_status st = tess_device_alloc(&s->weights.device, "training", bytes + 64, &memory);
+
+	if (st)
+		return st;
+	*out = memory;
+	return tess_device_clear(&s->weights.device, "training", memory, bytes);
+}
+
+tess_status tess_parameters_load(const struct tess_program *p, const struct tess_source *source,
+                                 int32_t rank, const struct tess_opened_device *device,
+                                 int32_t moments, struct tess_parameters *out)
+{
+	struct tess_parameters s = { .program = p, .rank = rank };
+	tess_status st = tess_rank_weights_load(p, source, rank, device, &s.weights);
+
+	if (st)
+		return st;
+	s.weight_bytes = s.weights.bytes;
+	s.each = TESS_NEW(&s.arena, struct tess_parameter, p->nweights);
+	st = s.each ? tess_stored_tensors_list(p, &s.arena, &s.tensor, &s.ntensors) : TESS_ENOMEM;
+	if (!st) {
+		find_spans(&s);
+		s.state_bytes = (uint64_t)lay_out_state(&s, moments, NULL) * sizeof *s.state;
+		st = alloc_floats(&s, s.state_bytes, &s.state);
+	}
+	if (!st) {
+		lay_out_state(&s, moments, s.state);
+		st = fill_masters(&s);
+	}
+	if (!st)
+		*out = s;
+	else
+		tess_parameters_free(&s);
+	return st;
+}
+
+tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
+                                            const struct tess_rank_program *l)
+{
+	tess_status st = alloc_floats(s, l->gradient_bytes, &s->gradients);
+
+	if (!st)
+		s->gradient_bytes = l->gradient_bytes;
+	return st;
+}
+
+tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)
+{
+	const struct tess_program *p = s->program;
+	int32_t n = shards ? tess_group_size(shards) : 0;
+	uint64_t *counts = calloc((size_t)n + 1, sizeof *counts);
+	tess_status st = counts ? TESS_OK : TESS_ENOMEM;
+
+	for (int32_t i = 0; i < p->nweights && !st; i++) {
+		const struct tess_weight *w = p->weight[i];
+		const struct tess_parameter *a = &s->each[i];
+		struct tess_coll c = { .size = sizeof c,
+			               .kind = TESS_ALL_GATHER,
+			               .dtype = w->dtype,
+			               .mem = s->weights.device.table->mem,
+			               .stream = s->weights.device.stream,
+			               .src = a->weight,
+			               .dst = a->weight,
+			               .count = (uint64_t)a->state.len,
+			               .recv_counts = counts,
+			               .where = w->name };
+
+		if (w->table || !a->trained || !w->state_cut || w->rest_cut)
+			continue;
+		for (int32_t q = 0; q < n; q++)
+			counts[q] = (uint64_t)tess_program_get_share(p, a->rest.len, q).len;
+		st = tess_group_run(shards, &c);
+	}
+	free(counts);
+	return st;
+}
+
+void tess_parameters_free(struct tess_parameters *s)
+{
+	struct tess_arena arena = s->arena;
+
+	tess_device_free(&s->weights.device, s->state);
+	tess_device_free(&s->weights.device, s->gradients);
+	tess_rank_weights_free(&s->weights);
+	tess_arena_free(&arena);
+	*s = (struct tess_parameters){ 0 };
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+enum { MIB = 1 << 20 };
+
+tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
+                                       const struct tess_opened_device *d, int32_t moments)
+{
+	uint64_t weights = 0, more = 0, room = 0;
+	tess_status st;
+
+	if (tess_device_is_host(d) || !d->table->free_bytes)
+		return TESS_OK;
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			weights += tess_width(p->weight[i]->dtype) *
+			           (uint64_t)tess_weight_get_kept(p, p->weight[i], rank, TESS_REST)
+			                   .len;
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+
+		more += tess_weight_count_state_bytes(p, w, rank, moments) +
+		        4 * (uint64_t)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+	}
+	st = TESS_PLUGIN_CALL(d->table, "memory", free_bytes, d->self, &room);
+	room /= (uint64_t)d->nranks;
+	if (st || weights + more <= room)
+		return st;
+	return tess_fail(TESS_ENOMEM,
+	                 "the weights of a rank need %lld MiB, their gradients and the optimizer's "
+	                 "state %lld, and %lld MiB of device %s:%d are free for it; use more "
+	                 "ranks, each on a device of its own: along tp, or along dp with "
+	                 "--plan-override 'dp:**=zero3'",
+	                 (long long)tess_up((int64_t)weights, MIB),
+	                 (long long)tess_up((int64_t)more, MIB), (long long)(room / MIB),
+	                 d->table->name, (int)d->index);
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+void *tess_parameter_find(const struct tess_parameters *s, const struct tess_weight *w,
+                          int32_t what, int32_t *dtype, int64_t *kept)
+{
+	const struct tess_parameter *a = &s->each[w->index];
+
+	*dtype = what == TESS_WEIGHT ? w->dtype : TESS_F32;
+	*kept = what == TESS_WEIGHT ? a->rest.len : a->state.len;
+	switch (what) {
+	case TESS_WEIGHT:
+		return a->weight;
+	case TESS_GRADIENT:
+		return a->gradient;
+	case TESS_MASTER:
+		return a->master;
+	case TESS_MOMENT1:
+	case TESS_MOMENT2:
+		return a->moment[what - TESS_MOMENT1];
+	default:
+		return NULL;
+	}
+}
+
+struct gather { /* elements [first, first + n) of a tensor */
+	const struct tess_parameters *s;
+	const struct tess_stored_tensor *tensor;
+	int64_t first, n;
+	int32_t what, storage;
+	struct tess_kept kept;
+	char *mine, *all; /* owned elements of this rank, of all ranks one after another */
+	uint64_t *counts; /* of each rank */
+};
+
+/* Copies elements of what this rank keeps. */
+static tess_status copy_kept(struct gather *g, int64_t at, int64_t n, char *out)
+{
+	uint64_t width = tess_width(g->kept.dtype);
+	tess_status st = TESS_OK;
+
+	for (int64_t part; n && !st; at += part, n -= part) {
+		void *from;
+
+		part = n;
+		st = tess_kept_map(&g->kept, at, &part, &from);
+		if (st)
+			break;
+		memcpy(out, from, (uint64_t)part * width);
+		out += (uint64_t)part * width;
+	}
+	return st;
+}
+
+/* Copies what `rank` owns of them: from what it keeps to `packed`, or from there to `out`. */
+static tess_status copy_owned_runs(struct gather *g, int32_t rank, char *packed, char *out)
+{
+	uint64_t width = tess_width(g->kept.dtype);
+	struct tess_kept_walk w;
+	struct tess_kept_run run;
+	tess_status st = TESS_OK;
+
+	tess_kept_walk_begin(&w, g->s->program, g->tensor, rank, g->storage, TESS_OWNED);
+	while (!st && tess_kept_walk_next(&w, &run)) {
+		int64_t lo = run.stored > g->first ? run.stored : g->first;
+		int64_t end = g->first + g->n, hi = run.stored + run.n;
+		uint64_t bytes;
+
+		hi = hi < end ? hi : end;
+		if (lo >= hi)
+			continue;
+		bytes = (uint64_t)(hi - lo) * width;
+		if (out)
+			memcpy(out + (uint64_t)(lo - g->first) * width, packed, bytes);
+		else
+			st = copy_kept(g, run.kept + lo - run.stored, hi - lo, packed);
+		packed += bytes;
+	}
+	return st;
+}
+
+static tess_status check_gather(const struct gather *g, int64_t i, int32_t nranks, int32_t root)
+{
+	const struct tess_trained *about;
+
+	if (i < 0 || i >= g->s->ntensors)
+		return tess_fail(TESS_EINVAL, "tensor %lld; there are 0 to %lld", (long long)i,
+		                 (long long)g->s->ntensors - 1);
+	about = &g->s->tensor[i].about;
+	if (g->first < 0 || g->n < 0 || g->first > about->size || g->n > about->size - g->first)
+		return tess_fail(TESS_EINVAL, "%s: %lld elements from %lld on; it has %lld",
+		                 about->name, (long long)g->n, (long long)g->first,
+		                 (long long)about->size);
+	if (root < -1 || root >= nranks)
+		return tess_fail(TESS_EINVAL, "%s: gathered to rank %d of %d", about->name,
+		                 (int)root, (int)nranks);
+	return TESS_OK;
+}
+
+/* Finds what this rank keeps of the tensor, and memory; packs what it owns. */
+static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool receives)
+{
+	const struct tess_trained *about = &g->tensor->about;
+	uint64_t width;
+
+	tess_kept_open(g->s, g->tensor->weight, g->what, false, &g->kept);
+	width = tess_width(g->kept.dtype);
+	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
+	if (!g->kept.data && g->kept.n) /* of a weight of another stage no elements are kept */
+		return tess_fail(TESS_EINVAL,
+		                 "%s has no such state: it is not trained, or the "
+		                 "optimizer keeps none",
+		                 about->name);
+	g->counts = calloc((size_t)nranks, sizeof *g->counts);
+	if (!g->counts)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", about->name);
+	for (int32_t r = 0; r < nranks; r++)
+		g->counts[r] = (uint64_t)tess_kept_count(g->s->program, g->tensor, r, g->storage,
+		                                         TESS_OWNED, g->first, g->n);
+	g->mine = malloc(g->counts[g->s->rank] * width + 1);
+	g->all = receives ? malloc((uint64_t)g->n * width + 1) : NULL;
+	if (!g->mine || (receives && !g->all))
+		return tess_fail(TESS_ENOMEM, "%s: no memory to gather %lld elements", about->name,
+		                 (long long)g->n);
+	return copy_owned_runs(g, g->s->rank, g->mine, NULL);
+}
+
+tess_status tess_parameters_gather(const struct tess_parameters *s, struct tess_group *group,
+                                   int32_t what, int64_t i, int64_t first, int64_t n, int32_t root,
+                                   void *out)
+{
+	struct gather g = { .s = s, .first = first, .n = n, .what = what };
+	int32_t nranks = tess_group_size(group);
+	bool receives = root < 0 || root == s->rank;
+	tess_status st = check_gather(&g, i, nranks, root);
+
+	if (st)
+		return st;
+	g.tensor = &s->tensor[i];
+	st = tess_kept_close(&g.kept, pack_owned_elements(&g, nranks, receives));
+	st = tess_group_agree_status(group, st, g.tensor->about.name);
+	if (!st) {
+		struct tess_coll c = { .size = sizeof c,
+			               .kind = root < 0 ? TESS_ALL_GATHER : TESS_GATHER,
+			               .dtype = g.kept.dtype,
+			               .root = root < 0 ? 0 : root,
+			               .src = g.mine,
+			               .dst = g.all,
+			               .count = g.counts[s->rank],
+			               .recv_counts = g.counts,
+			               .where = g.tensor->about.name };
+		char *at = g.all;
+
+		st = tess_group_run(group, &c);
+		for (int32_t r = 0; r < nranks && !st && receives; r++) {
+			st = copy_owned_runs(&g, r, at, out);
+			at += g.counts[r] * tess_width(g.kept.dtype);
+		}
+	}
+	free(g.counts);
+	free(g.mine);
+	free(g.all);
+	return st;
+}

@@ -1,0 +1,223 @@
+#include "nn/weights/parts.h"
+
+#include "core/base/status.h"
+#include "nn/lower/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { PANEL = 16, PANELS_ALIGNMENT = 64 }; /* rows of a panel; bytes, as of alloc */
+
+/* Bytes from the start of a stored matrix. */
+static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
+{
+	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
+}
+
+/* Finds a file; of experts that are stored together, the matrix of one. */
+static tess_status find_file(const struct tess_parts *l, const struct tess_weight *w,
+                             int64_t expert, int32_t part, struct tess_part_file *f)
+{
+	tess_status st;
+
+	f->at = 0;
+	f->name = tess_files_format(&w->files, expert, part, f->text);
+	st = l->source->find(l->source->self, f->name, &f->view);
+	if (st || w->ndim < 3 || w->files.by_expert)
+		return st;
+	f->at = (uint64_t)(expert * f->view.stride[0]) * tess_width(f->view.dtype);
+	f->view = (struct tess_view){ .data = f->view.data,
+		                      .dtype = f->view.dtype,
+		                      .ndim = 2,
+		                      .shape = { f->view.shape[1], f->view.shape[2] },
+		                      .stride = { f->view.stride[1], 1 } };
+	return TESS_OK;
+}
+
+char *tess_parts_find_panel(const struct tess_parts *l, const struct tess_part *p)
+{
+	return (char *)p->file->view.data +
+	       get_element_offset(&p->file->view, l->run[0][0].start / PANEL, l->run[1][0].start);
+}
+
+tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
+                            struct tess_part *p)
+{
+	int32_t axis = w->ndim == 3, n = w->files.nparts;
+	int64_t size[2] = { 1, 1 };
+	tess_status st = TESS_OK;
+
+	*p = (struct tess_part){ .w = w,
+		                 .axis = axis,
+		                 .out = w->out_dim - axis,
+		                 .nfiles = n,
+		                 .dtype = w->dtype,
+		                 .file = l->file,
+		                 .scattered = n > 1 };
+	for (int32_t i = 0; i < n && !st; i++) {
+		st = find_file(l, w, expert, i, &p->file[i]);
+		p->scattered = p->scattered || !p->file[i].view.data ||
+		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
+		p->in_panels = p->in_panels || p->file[i].view.layout == TESS_PANELS;
+	}
+	for (int32_t a = axis; a < w->ndim; a++) {
+		size[a - axis] = tess_dim_list_local_runs(
+			w->dim[a], tess_program_find_cut(l->p, l->rank, w->place, a),
+			l->run[a - axis]);
+		if (tess_dim_count_pieces(w->dim[a]) > 1 && size[a - axis] != w->dim[a]->size)
+			p->scattered = true;
+	}
+	p->rows = size[0];
+	p->cols = size[1];
+	l->panel_file = NULL;
+	p->usable = p->in_panels && !p->scattered && !w->in_out && !w->heads &&
+	            l->run[0][0].start % PANEL == 0 &&
+	            (p->rows % PANEL == 0 || l->run[0][0].start + p->rows == w->dim[axis]->size) &&
+	            (uintptr_t)tess_parts_find_panel(l, p) % PANELS_ALIGNMENT == 0;
+	p->scattered = p->scattered || p->in_panels;
+	return st;
+}
+
+/* Copies part of a row of a matrix that is stored in panels; keeps the panel for the next row. */
+static tess_status read_panel_run(struct tess_parts *l, const struct tess_part_file *f, int64_t row,
+                                  int64_t col, uint64_t bytes, char *to)
+{
+	uint64_t width = tess_width(f->view.dtype), n = bytes / width;
+	uint64_t at = get_element_offset(&f->view, row / PANEL, col);
+	tess_status st = TESS_OK;
+
+	if (bytes * PANEL > l->panel_bytes) {
+		free(l->panel);
+		l->panel = malloc(bytes * PANEL);
+		l->panel_bytes = l->panel ? bytes * PANEL : 0;
+		l->panel_file = NULL;
+	}
+	if (!l->panel)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
+	if (l->panel_file != f || l->panel_at != at)
+		st = tess_source_read(l->source, f->name, &f->view, at, bytes * PANEL, l->panel);
+	l->panel_file = f;
+	l->panel_at = at;
+	for (uint64_t k = 0; k < n && !st; k++)
+		memcpy(to + k * width, l->panel + (k * PANEL + (uint64_t)row % PANEL) * width,
+		       width);
+	return st;
+}
+
+/* Copies a run of a row of the whole to `to`; `row` and `col` are the pieces of that. */
+static tess_status read_run(struct tess_parts *l, const struct tess_part *p, int64_t row,
+                            int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
+{
+	const struct tess_part_file *f = p->file;
+	int64_t before;
+
+	if (p->nfiles > 1) { /* a piece is a file: count from its start */
+		f += p->out ? col : row;
+		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
+		*(p->out ? &at_col : &at_row) -= before;
+	}
+	if (f->view.layout == TESS_PANELS)
+		return read_panel_run(l, f, at_row, at_col, bytes, to);
+	return tess_source_read(l->source, f->name, &f->view,
+	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
+}
+
+/* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
+static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                               int64_t n, char *to)
+{
+	static const struct tess_run one = { 0, 1 };
+	bool matrix = p->w->ndim > 1;
+	const struct tess_dim *rows = p->w->dim[p->axis];
+	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
+	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
+	bool whole =
+		cols == 1 && !p->in_panels && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
+	tess_status st = TESS_OK;
+
+	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
+		int64_t lo = from > 0 ? from : 0,
+			hi = from + n < row[a].len ? from + n : row[a].len;
+		int64_t step = whole && hi > lo ? hi - lo : 1;
+
+		for (int64_t r = lo; r < hi; r += step) {
+			for (int64_t b = 0; b < cols && !st; b++) {
+				uint64_t bytes =
+					(uint64_t)(step * col[b].len) * tess_width(p->dtype);
+
+				st = read_run(l, p, a, row[a].start + r, b, col[b].start, bytes,
+				              to);
+				to += bytes;
+			}
+		}
+	}
+	return st;
+}
+
+tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                                 int64_t n, struct tess_view *out)
+{
+	size_t bytes = (size_t)(n * p->cols) * tess_width(p->dtype);
+	bool matrix = p->w->ndim > 1;
+	struct tess_view v = p->file[0].view;
+	tess_status st;
+
+	v.shape[0] = n;
+	if (matrix)
+		v.shape[1] = p->cols;
+	if (!p->scattered) {
+		v.data = (char *)v.data + p->file[0].at +
+		         get_element_offset(&v, l->run[0][0].start + from,
+		                            matrix ? l->run[1][0].start : 0);
+		*out = v;
+		return TESS_OK;
+	}
+	if (!l->dense || bytes > l->dense_bytes) {
+		free(l->dense);
+		l->dense = malloc(bytes + 1);
+		l->dense_bytes = bytes;
+	}
+	if (!l->dense)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
+	st = gather_rows(l, p, from, n, l->dense);
+	v.data = l->dense;
+	v.layout = TESS_ROWS;
+	v.stride[0] = matrix ? p->cols : 1;
+	v.stride[1] = 1;
+	*out = v;
+	return st;
+}
+
+void tess_parts_drop(const struct tess_parts *l, const struct tess_part *p)
+{
+	for (int32_t i = 0; i < p->nfiles; i++) {
+		const struct tess_view *v = &p->file[i].view;
+		uint64_t bytes = tess_width(v->dtype);
+
+		for (int32_t a = 0; a < v->ndim; a++)
+			bytes *= (uint64_t)v->shape[a];
+		if (v->data)
+			l->source->drop(l->source->self, (char *)v->data + p->file[i].at, bytes);
+	}
+}
+
+tess_status tess_parts_open(struct tess_parts *l, const struct tess_program *p,
+                            const struct tess_source *source, int32_t rank)
+{
+	int64_t max_pieces = tess_program_max_pieces(p);
+
+	*l = (struct tess_parts){ .p = p, .source = source, .rank = rank };
+	l->run[0] = calloc((size_t)max_pieces * 2, sizeof *l->run[0]);
+	l->run[1] = l->run[0] ? l->run[0] + max_pieces : NULL;
+	l->file = calloc((size_t)max_pieces, sizeof *l->file);
+	return l->run[0] && l->file ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+}
+
+void tess_parts_close(struct tess_parts *l)
+{
+	free(l->run[0]);
+	free(l->file);
+	free(l->dense);
+	free(l->panel);
+}
