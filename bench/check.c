@@ -12,8 +12,8 @@
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/group/group.h"
 #include "core/rendezvous/rank_env.h"
+#include "core/world/group.h"
 #include "tools/bench/measure.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "core/base/arena.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/group/mesh_shape.h"
+#include "core/world/mesh_shape.h"
 #include "hf/session.h"
 #include "nn/program/agree.h"
 #include "nn/weights/weights.h"

@@ -1,7 +1,7 @@
 /* options.c - the options of the library, those of plugins left out, in one list. */
 #include "core/base/option.h"
-#include "core/group/world.h"
 #include "core/registry/registry.h"
+#include "core/world/world.h"
 #include "hf/safetensors.h"
 #include "nn/run/options.h"
 #include "nn/weights/device.h"

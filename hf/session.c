@@ -2,8 +2,8 @@
 
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "core/group/mesh_shape.h"
 #include "core/registry/registry.h"
+#include "core/world/mesh_shape.h"
 #include "hf/requests.h"
 #include "nn/program/agree.h"
 #include "nn/program/settings.h"

@@ -4,9 +4,9 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/group/cpus.h"
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
+#include "core/world/cpus.h"
 
 #include <ctype.h>
 #include <getopt.h>

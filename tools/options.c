@@ -2,8 +2,8 @@
 #include "tool.h"
 
 #include "core/base/option.h"
-#include "core/group/world.h"
 #include "core/registry/registry.h"
+#include "core/world/world.h"
 #include "hf/safetensors.h"
 #include "nn/generate/runner.h"
 #include "nn/weights/weights.h"

@@ -5,11 +5,11 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/group/world.h"
 #include "core/launch/launch.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/sigusr1.h"
+#include "core/world/world.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -5,11 +5,11 @@
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/group/choose.h"
-#include "core/group/world.h"
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/wire.h"
+#include "core/world/world.h"
 
 #include <poll.h>
 #include <sodium.h>

@@ -1,8 +1,8 @@
 /* mesh.c - the groups along the dimensions of a mesh. */
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "core/group/mesh_shape.h"
-#include "core/group/world.h"
+#include "core/world/mesh_shape.h"
+#include "core/world/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>

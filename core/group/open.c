@@ -1,12 +1,15 @@
 /* open.c - opens, splits and closes groups. */
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/group/call.h"
-#include "core/group/carrier.h"
-#include "core/group/exact.h"
-#include "core/group/staging.h"
-#include "core/group/work.h"
+#include "core/call/call.h"
+#include "core/call/carrier.h"
+#include "core/call/report.h"
+#include "core/call/staging.h"
+#include "core/call/work.h"
+#include "core/group/device.h"
 #include "core/registry/plugin_call.h"
+#include "core/sum/exact.h"
+#include "core/sum/shared_region.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,9 +7,9 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
-#include "core/group/world.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/sigusr1.h"
+#include "core/world/world.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,16 +1,17 @@
 /* world_open.c - opens and closes one rank's end of a job. */
-#include "core/group/world.h"
+#include "core/world/world.h"
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/group/call.h"
+#include "core/call/call.h"
+#include "core/call/report.h"
 #include "core/group/choose.h"
-#include "core/group/cpus.h"
-#include "core/group/group.h"
 #include "core/rendezvous/rank_env.h"
 #include "core/rendezvous/sigusr1.h"
+#include "core/world/cpus.h"
+#include "core/world/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 
 #include <string.h>
 

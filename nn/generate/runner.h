@@ -12,7 +12,7 @@
 #ifndef TESS_NN_RUNNER_H
 #define TESS_NN_RUNNER_H
 
-#include "core/group/mesh_shape.h"
+#include "core/world/mesh_shape.h"
 #include "nn/generate/sample.h"
 #include "nn/program/plan.h"
 #include "nn/program/source.h"

@@ -3,7 +3,8 @@
  * logits; the other ranks' devices get the ids from it.
  */
 #include "core/base/status.h"
-#include "core/group/carrier.h"
+#include "core/call/carrier.h"
+#include "core/call/queue.h"
 #include "core/registry/plugin_call.h"
 #include "nn/generate/runner_state.h"
 #include "nn/program/agree.h"

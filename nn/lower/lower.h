@@ -7,7 +7,7 @@
 #ifndef TESS_NN_LOWER_H
 #define TESS_NN_LOWER_H
 
-#include "core/group/exact.h"
+#include "core/sum/exact.h"
 #include "nn/program/program.h"
 
 enum {

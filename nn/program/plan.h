@@ -10,7 +10,7 @@
 #define TESS_NN_PLAN_H
 
 #include "core/base/arena.h"
-#include "core/group/mesh_shape.h"
+#include "core/world/mesh_shape.h"
 
 #include <stdbool.h>
 #include <tessera/model.h>

@@ -8,9 +8,9 @@
 #define TESS_NN_PROGRAM_H
 
 #include "core/base/arena.h"
-#include "core/group/mesh_shape.h"
 #include "core/shard/dim.h"
 #include "core/shard/place.h"
+#include "core/world/mesh_shape.h"
 #include "nn/program/rope.h"
 #include "nn/program/stored.h"
 

@@ -8,7 +8,7 @@
 #ifndef TESS_NN_GRAPHS_H
 #define TESS_NN_GRAPHS_H
 
-#include "core/group/captured.h"
+#include "core/call/captured.h"
 #include "nn/run/run.h"
 
 struct tess_run_graph {

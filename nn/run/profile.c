@@ -1,8 +1,8 @@
 #include "nn/run/profile.h"
 
 #include "core/base/status.h"
-#include "core/group/group.h"
-#include "core/group/world.h"
+#include "core/world/group.h"
+#include "core/world/world.h"
 #include "nn/program/compressed.h"
 
 #include <stdlib.h>

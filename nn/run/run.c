@@ -1,8 +1,9 @@
 #include "nn/run/run.h"
 
 #include "core/base/status.h"
-#include "core/group/carrier.h"
-#include "core/group/work.h"
+#include "core/call/carrier.h"
+#include "core/call/queue.h"
+#include "core/call/work.h"
 #include "core/registry/plugin_call.h"
 #include "nn/run/check.h"
 #include "nn/run/graphs.h"

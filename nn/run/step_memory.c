@@ -1,8 +1,8 @@
 #include "nn/run/step_memory.h"
 
 #include "core/base/status.h"
-#include "core/group/carrier.h"
-#include "core/group/shared_region.h"
+#include "core/call/carrier.h"
+#include "core/sum/shared_region.h"
 
 #include <stdlib.h>
 

@@ -2,11 +2,13 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/group/carrier.h"
-#include "core/group/cpus.h"
-#include "core/group/group.h"
-#include "core/registry/registry.h"
+#include "core/call/carrier.h"
+#include "core/call/queue.h"
+#include "core/group/device.h"
 #include "core/registry/plugin_call.h"
+#include "core/registry/registry.h"
+#include "core/world/cpus.h"
+#include "core/world/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef TESS_NN_DEVICE_H
 #define TESS_NN_DEVICE_H
 
-#include "core/group/mesh_shape.h"
+#include "core/world/mesh_shape.h"
 
 #include <stdbool.h>
 #include <tessera/device.h>

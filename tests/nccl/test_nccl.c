@@ -1,8 +1,10 @@
 /* The backend nccl over the driver and the NCCL of this folder, with ranks that are threads. */
 #include "../ranks/report.h"
 #include "../unit/command.h"
-#include "core/group/captured.h"
-#include "core/group/carrier.h"
+#include "core/call/captured.h"
+#include "core/call/carrier.h"
+#include "core/call/queue.h"
+#include "core/group/device.h"
 #include "core/registry/registry.h"
 
 #include <dlfcn.h>

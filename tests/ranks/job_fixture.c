@@ -1,7 +1,7 @@
 #include "job_fixture.h"
 #include "../unit/suite.h"
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 
 #include <errno.h>
 #include <fcntl.h>

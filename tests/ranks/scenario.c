@@ -2,8 +2,8 @@
 #include "batches.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/group/world.h"
 #include "core/registry/registry.h"
+#include "core/world/world.h"
 #include "data.h"
 #include "subgroups.h"
 

@@ -1,10 +1,10 @@
 #include "subgroups.h"
 #include "../unit/tree_sum.h"
 #include "core/base/status.h"
-#include "core/group/exact.h"
-#include "core/group/shared_region.h"
-#include "core/group/world.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/sum/exact.h"
+#include "core/sum/shared_region.h"
+#include "core/world/world.h"
 #include "data.h"
 #include "entries.h"
 

@@ -1,10 +1,11 @@
 /* Memory of a device that the host cannot read: calls on it, and sums. */
 #include "../unit/suite.h"
-#include "core/group/carrier.h"
-#include "core/group/exact.h"
+#include "core/call/carrier.h"
 #include "core/registry/registry.h"
+#include "core/sum/exact.h"
 #include "nn/weights/device.h"
 #include "report.h"
+#include "core/group/device.h"
 #include "tools/conform/data.h"
 
 #include <sched.h>

@@ -5,7 +5,7 @@
 #include "../unit/suite.h"
 #include "../unit/tree_sum.h"
 #include "core/base/status.h"
-#include "core/group/exact.h"
+#include "core/sum/exact.h"
 #include "spawn.h"
 
 #include <inttypes.h>

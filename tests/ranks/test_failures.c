@@ -3,8 +3,8 @@
  */
 #include "../unit/suite.h"
 #include "core/base/option.h"
-#include "core/group/exact.h"
-#include "core/group/world.h"
+#include "core/sum/exact.h"
+#include "core/world/world.h"
 #include "report.h"
 
 #include <unistd.h>

@@ -8,7 +8,7 @@
  * script/geometries sets them.
  */
 #include "../unit/draw.h"
-#include "core/group/mesh_shape.h"
+#include "core/world/mesh_shape.h"
 #include "geometry.h"
 #include "nn/generate/runner.h"
 #include "nn/program/plan.h"

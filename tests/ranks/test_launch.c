@@ -5,7 +5,7 @@
 #include "../unit/suite.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 #include "job.h"
 
 #include <sched.h>

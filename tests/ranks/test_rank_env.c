@@ -2,8 +2,8 @@
 #include "../unit/suite.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/group/world.h"
 #include "core/rendezvous/rank_env.h"
+#include "core/world/world.h"
 
 #include <string.h>
 

@@ -5,8 +5,8 @@
  */
 #include "../unit/suite.h"
 #include "core/base/status.h"
-#include "core/group/cpus.h"
 #include "core/registry/registry.h"
+#include "core/world/cpus.h"
 #include "hf/session.h"
 #include "spawn.h"
 

@@ -3,12 +3,12 @@
  * store.
  */
 #include "core/base/status.h"
-#include "core/group/call_shape.h"
-#include "core/group/check.h"
+#include "core/call/check.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/rendezvous/call_matcher.h"
 #include "core/rendezvous/kv_store.h"
 #include "core/rendezvous/members.h"
+#include "core/world/call_shape.h"
 #include "suite.h"
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* The CPU limits of cgroups, read from folders that look like those of a container. */
-#include "core/group/cpu_quota.h"
+#include "core/world/cpu_quota.h"
 #include "suite.h"
 
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #ifndef TESS_TOOLS_BENCH_BENCH_H
 #define TESS_TOOLS_BENCH_BENCH_H
 
-#include "core/group/exact.h"
 #include "core/rendezvous/coordinator.h"
+#include "core/sum/exact.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "core/group/mesh_shape.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/world/mesh_shape.h"
 #include "model.h"
 #include "tools/tool.h"
 

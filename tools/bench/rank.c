@@ -2,8 +2,8 @@
 #include "bench.h"
 
 #include "core/base/status.h"
-#include "core/group/shared_region.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/sum/shared_region.h"
 #include "measure.h"
 #include "tools/tool.h"
 

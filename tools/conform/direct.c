@@ -1,8 +1,8 @@
 /* direct.c - groups opened through the backend's table, for calls that the core does not make. */
 #include "conform.h"
 
-#include "core/group/group.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/world/group.h"
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, const struct tess_store *store,

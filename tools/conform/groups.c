@@ -5,8 +5,8 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/group/group.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/world/group.h"
 
 #include <dirent.h>
 #include <malloc.h>

@@ -2,9 +2,10 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/group/carrier.h"
-#include "core/group/cpus.h"
+#include "core/call/carrier.h"
+#include "core/group/device.h"
 #include "core/registry/registry.h"
+#include "core/world/cpus.h"
 
 #include <stdlib.h>
 #include <string.h>

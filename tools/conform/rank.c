@@ -2,9 +2,9 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/group/group.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/world/group.h"
 
 #include <fcntl.h>
 #include <malloc.h>

@@ -2,7 +2,7 @@
 #include "conform.h"
 
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 
 #include <stdlib.h>
 

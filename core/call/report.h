@@ -1,0 +1,42 @@
+/* report.h - what a call is reported as: to the flight recorder, and to the coordinator. */
+#ifndef TESS_CALL_REPORT_H
+#define TESS_CALL_REPORT_H
+
+#include "core/world/group.h"
+
+/* ns; a call that takes longer is reported to the coordinator */
+enum { TESS_SLOW = 5 * 1000 * 1000 };
+
+/*
+ * Writes the descriptor of the call, and begins it in the flight recorder as number `flight`.
+ * shape: that of the call, or NULL.
+ */
+static inline void tess_call_describe(struct tess_group *g, const struct tess_coll *c,
+                                      const struct tess_call_key *key,
+                                      const struct tess_call_shape *shape, uint64_t flight,
+                                      int64_t now)
+{
+	if (shape && shape == g->described)
+		tess_call_desc_repeat(g->desc, c->fingerprint, key->number, c->where);
+	else
+		tess_call_desc_write(g->desc, c, key, g->size);
+	g->described = shape;
+	g->unreported = true;
+	tess_flight_begin(g->world->flight, flight, g->key, g->desc, now);
+}
+
+/*
+ * Reports the call that was described last to the coordinator. If the backend compares calls, only
+ * slow calls are reported, one call a second (g->report_at), and the last one: a rank that has made
+ * a call has made all calls before it.
+ */
+void tess_call_report(struct tess_group *g, int64_t now);
+/* Reports the last call, if it is unreported. */
+void tess_group_report_last(struct tess_group *g);
+/* Reports all unreported calls of the work. */
+void tess_work_report(struct tess_work *w);
+
+/* Reports the call, if it is to be reported at once. False: describe it while it is under way. */
+bool tess_work_announce(struct tess_work *w, int64_t now);
+
+#endif

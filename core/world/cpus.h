@@ -1,0 +1,37 @@
+/* cpus.h - which CPUs a rank may use, and its share of them beside the other ranks of its host. */
+#ifndef TESS_GROUP_CPUS_H
+#define TESS_GROUP_CPUS_H
+
+#include "core/world/cpu_quota.h"
+#include "core/world/world.h"
+
+#include <sched.h>
+
+struct tess_rank_cpus { /* exchanged as bytes between ranks */
+	char host[64]; /* of the running kernel: the same for ranks that have CPUs in common */
+	cpu_set_t may_use;
+	struct tess_cpu_quota quota;
+};
+
+void tess_rank_cpus_read(struct tess_rank_cpus *out);
+
+/* Returns the CPUs that a process may keep busy: by its affinity, or its quota rounded up. */
+int32_t tess_rank_cpus_count(const struct tess_rank_cpus *c);
+
+/*
+ * Returns the number of threads for the rank of `mine`, at least 1: the CPUs of its affinity
+ * divided by the ranks that may use one of them, and no more than its quota, rounded up, divided
+ * by the ranks that share it. all[n] contains `mine`.
+ */
+int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
+                              int32_t n);
+
+/* Tells the other ranks which CPUs this one may use. */
+tess_status tess_world_post_cpus(struct tess_world *w);
+
+/* This rank's share. Waits for ranks that have not yet posted theirs, until the deadline. */
+tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out);
+/* This one's number among the ranks of its host, and theirs; waits as the above. */
+tess_status tess_world_find_local_rank(struct tess_world *w, int32_t *local, int32_t *ranks);
+
+#endif

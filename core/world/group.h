@@ -1,0 +1,104 @@
+/* group.h - the inside of a group, and of a work: a call that is under way in it. */
+#ifndef TESS_GROUP_GROUP_H
+#define TESS_GROUP_GROUP_H
+
+#include "core/base/ticks.h"
+#include "core/registry/plugin_call.h"
+#include "core/world/call_shape.h"
+#include "core/world/world.h"
+
+#include <tessera/stream.h>
+
+struct tess_carrier { /* what moves the memory of a call */
+	const struct tess_backend *backend;
+	void *self; /* its group; NULL: there is none */
+};
+
+struct tess_group {
+	struct tess_group *next; /* in the world */
+	struct tess_world *world;
+	const struct tess_backend *backend;
+	void *self; /* the backend's group; NULL: a split group of one rank */
+	void *p2p_channel; /* a second one, for messages of emulated calls; NULL: none is needed */
+	int32_t rank, size;
+	struct tess_members *members;
+	char key[TESS_MEMBERS_KEY]; /* name, unique in the job */
+	uint64_t calls; /* collectives so far */
+	uint64_t *sent, *received; /* messages to and from each rank so far */
+	struct tess_ticks ticks; /* clock of calls */
+	struct tess_call_shape shape[TESS_RECV + 1]; /* last call of each kind without lists */
+	struct tess_call_desc *desc; /* of the last call */
+	const struct tess_call_shape *described; /* the shape of `desc`; NULL: unknown */
+	bool unreported; /* `desc` is */
+	int64_t report_at; /* when the next call is to be reported */
+	struct tess_work *live, *spare;
+	struct tess_sum_work *sums, *idle_sums; /* exact: under way, oldest first; for later */
+	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
+	struct tess_shared_region *regions; /* newest first */
+	int64_t nregions; /* so far, for ids */
+	const struct tess_device *device; /* whose memory calls may use (carrier.h), or NULL */
+	void *device_self;
+	struct tess_carrier carrier; /* of the device's memory, beside the backend */
+	int32_t ncarriers; /* so far, for names */
+	int32_t nqueued; /* works that the device's streams order */
+	float *staging; /* host memory of exact sums in the device's, kept between them */
+	size_t staging_bytes;
+};
+
+struct tess_work_call { /* of a batch */
+	struct tess_coll coll;
+	struct tess_call_key key;
+	uint64_t flight;
+	bool unreported;
+};
+
+struct tess_work {
+	struct tess_work *next;
+	struct tess_group *group;
+	struct tess_coll coll; /* complete, as the backend gets it */
+	struct tess_call_key key;
+	struct tess_carrier by; /* what it runs on */
+	bool queued; /* the caller does not wait: see tess_group_drain */
+	void *work; /* the backend's; or: */
+	struct tess_emulation *emulation; /* of a call that the backend lacks */
+	uint64_t flight; /* number in the flight recorder */
+	struct tess_stage *stage; /* host memory, kept for the next call on a device's memory */
+	bool staged; /* what was received is to be copied from it */
+	struct tess_work_call *batch; /* n calls; `coll`: the first, with the earliest deadline */
+	uint32_t n;
+	int64_t report_at; /* when to report it, if it is not done; 0: it was reported */
+	char where[TESS_WHERE]; /* that of a graph's replay */
+	tess_status state; /* PENDING, OK or failed */
+};
+
+/* The group of all ranks. Collective. */
+tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
+/* Waits for pending works, which may need this rank. Returns at once after a failure. */
+void tess_group_finish(struct tess_group *g);
+/* Makes every wait in the group return soon. From any thread. */
+void tess_group_abort(struct tess_group *g);
+
+/* Tests a work of the carrier. */
+static inline tess_status tess_carrier_test(const struct tess_carrier *by, void *work,
+                                            const char *where)
+{
+	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->test(by->self, work));
+
+	return st == TESS_PENDING ? st
+	                          : tess_plugin_check_returned(by->backend, by->backend->name,
+	                                                       "test", where, st);
+}
+
+/* One wait; returns soon after a failure of the world. TESS_ETIMEOUT: the deadline has passed. */
+static inline tess_status tess_carrier_wait(const struct tess_carrier *by, void *work,
+                                            int64_t deadline)
+{
+	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->wait(by->self, work, deadline));
+
+	return st == TESS_PENDING || st == TESS_ETIMEOUT
+	               ? TESS_ETIMEOUT
+	               : tess_plugin_check_returned(by->backend, by->backend->name, "wait", NULL,
+	                                            st);
+}
+
+#endif
