@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include "core/base/status.h"
+#include "core/group/world.h"
 #include "hf/convert.h"
 
 #include <getopt.h>
@@ -106,7 +107,17 @@ static tess_status run_convert_rank(struct tess_world *w, void *arg)
 	return tess_convert(w, a->model, a->out, &a->options);
 }
 
-/* Ranks of its own are threads: they move bytes between files, and nothing between each other. */
+/* Ranks of its own are threads, which need no backend that TESSERA_BACKEND names for processes. */
+static tess_status run_on_threads(struct convert_command *a)
+{
+	int32_t n = a->ranks ? a->ranks : 1;
+	tess_status st = TESS_OK;
+
+	if (tess_world_check_spawn(n))
+		st = tess_option_set("backend", "auto");
+	return st ? st : tess_world_spawn(n, run_convert_rank, a);
+}
+
 static tess_status run_convert(struct convert_command *a)
 {
 	bool launched;
@@ -119,7 +130,7 @@ static tess_status run_convert(struct convert_command *a)
 	a->show = isatty(STDERR_FILENO);
 	st = tess_convert_check(a->model, a->out, &a->options);
 	if (!st)
-		st = tess_world_spawn(a->ranks ? a->ranks : 1, run_convert_rank, a);
+		st = run_on_threads(a);
 	if (a->show)
 		fprintf(stderr, "\r\033[K");
 	return st;

@@ -7,6 +7,7 @@
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
 #include "core/world/cpus.h"
+#include "core/world/world.h"
 
 #include <ctype.h>
 #include <getopt.h>
@@ -98,9 +99,13 @@ enum { JOBS = sizeof jobs / sizeof *jobs };
 static const char *choose_for_job(const struct job_kind *job, char why[static 1024])
 {
 	struct tess_choice choice;
-	tess_status st = tess_backend_choose(tess_option_get("backend"), job->size, job->threads,
-	                                     job->hosts, &choice);
+	const char *name = tess_option_get("backend");
+	tess_status st = job->threads ? tess_world_check_spawn(job->size) : TESS_OK;
 
+	if (!st)
+		st = tess_backend_check_device(name, job->size, job->threads, job->hosts);
+	if (!st)
+		st = tess_backend_choose(name, job->size, job->threads, job->hosts, &choice);
 	snprintf(why, 1024, "%s", st ? tess_error() : choice.why);
 	return st ? "" : choice.backend->name;
 }

@@ -170,6 +170,8 @@ tess_status tess_tool_run_processes(int32_t n, int32_t restarts, char **argv, in
 	tess_status st = tess_tool_check_job(n);
 
 	if (!st)
+		st = tess_backend_check_device(tess_option_get("backend"), n, false, false);
+	if (!st)
 		st = silence_registry();
 	return st ? st : launch_ranks(n, restarts, argv, exit_status);
 }

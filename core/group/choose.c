@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
+#include "core/rendezvous/failure.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,6 +99,62 @@ tess_status tess_backend_choose_for_memory(const char *name, int32_t mem, int32_
 	return st;
 }
 
+/* ---- a backend that is named ----------------------------------------------------------------- */
+
+/* Adds the backends that join these ranks to this thread's sentence. */
+static tess_status add_usable_backends(tess_status st, int32_t size, bool threads, bool hosts)
+{
+	const char *list = tess_option_get("backends");
+	char why[TESS_SENTENCE], names[256] = "auto", name[128];
+	const struct tess_backend *b;
+	size_t n = strlen(names);
+
+	snprintf(why, sizeof why, "%s", tess_error());
+	for (const char *at = list + strspn(list, ", "); *at; at += strspn(at, ", ")) {
+		size_t len = strcspn(at, ", ");
+
+		snprintf(name, sizeof name, "%.*s", (int)len, at);
+		at += len;
+		if (!tess_plugin_find_backend(name, &b) && moves_memory(b, TESS_HOST) &&
+		    can_join_ranks(b, size, threads, hosts) &&
+		    (!threads || b->reach == TESS_REACH_PROCESS) && n < sizeof names)
+			n += (size_t)snprintf(names + n, sizeof names - n, ", %s", name);
+	}
+	return tess_fail(st, "%.1200s; backends that work here: %s", why, names);
+}
+
+/* Fails unless the device that computes has memory that `b` moves. */
+static tess_status check_device_memory(const struct tess_backend *b)
+{
+	const struct tess_device *device;
+	const char *text;
+	char name[80];
+	tess_status st = tess_options_declare();
+
+	text = tess_option_get("device");
+	snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text);
+	if (!st)
+		st = tess_plugin_find_device(name, &device);
+	if (st || moves_memory(b, device->mem))
+		return st;
+	return tess_fail(TESS_EINVAL,
+	                 "the backend %s does not move memory of device %s; use a device whose "
+	                 "memory it moves (TESSERA_DEVICE, --device), or another backend",
+	                 b->name, name);
+}
+
+tess_status tess_backend_check_device(const char *name, int32_t size, bool threads, bool hosts)
+{
+	const struct tess_backend *b;
+	tess_status st;
+
+	if (size == 1 || !strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
+	    moves_memory(b, TESS_HOST))
+		return TESS_OK;
+	st = check_device_memory(b);
+	return st ? add_usable_backends(st, size, threads, hosts) : TESS_OK;
+}
+
 tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bool hosts,
                                 struct tess_choice *out)
 {
@@ -105,6 +162,8 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bo
 	bool listed = !strcmp(name, "auto");
 	tess_status st = listed ? TESS_OK : tess_plugin_find_backend(name, &c.backend);
 
+	if (st && size > 1)
+		return add_usable_backends(st, size, threads, hosts);
 	if (!st && (listed || !moves_memory(c.backend, TESS_HOST)))
 		st = choose_from_list(tess_option_get("backends"), size, threads, hosts, TESS_HOST,
 		                      &c);

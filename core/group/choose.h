@@ -23,6 +23,12 @@ tess_status tess_backend_choose(const char *name, int32_t size, bool threads, bo
                                 struct tess_choice *out);
 
 /*
+ * TESS_EINVAL: `name` is that of a backend that `size` ranks, more than one, would not use: it
+ * moves neither host memory nor that of TESSERA_DEVICE.
+ */
+tess_status tess_backend_check_device(const char *name, int32_t size, bool threads, bool hosts);
+
+/*
  * The backend for memory of kind `mem`, beside that of host memory. TESS_ENOENT: there is none, and
  * such calls go through host memory; another failure: it cannot be used here. *out is always set.
  */

@@ -195,8 +195,9 @@ static tess_status get_spawn_result(struct tess_coordinator *coordinator,
 	return TESS_OK;
 }
 
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
-                             void *arg)
+tess_status tess_world_spawn_threads(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg),
+                                     void *arg)
 {
 	tess_status st = tess_option_add("world", tess_world_options);
 	struct tess_coordinator *coordinator;
@@ -239,4 +240,30 @@ out:
 	free(s);
 	tess_coordinator_close(coordinator);
 	return st;
+}
+
+/* Ranks report a backend that cannot be opened. */
+tess_status tess_world_check_spawn(int32_t n)
+{
+	const char *name = tess_option_get("backend");
+	const struct tess_backend *b;
+
+	if (n == 1 || !strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
+	    b->reach == TESS_REACH_PROCESS)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "tess_world_spawn runs ranks as threads over loopback, and the backend %s "
+	                 "is for processes; set the backend to auto, loopback or a wrapper of it, "
+	                 "or start the program with tessera launch -n %d --backend %s",
+	                 name, n, name);
+}
+
+tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
+                             void *arg)
+{
+	tess_status st = tess_option_add("world", tess_world_options);
+
+	if (!st)
+		st = tess_world_check_spawn(n);
+	return st ? st : tess_world_spawn_threads(n, fn, arg);
 }

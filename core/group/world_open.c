@@ -90,10 +90,12 @@ tess_status tess_world_check_options(void)
 static tess_status choose_world_backend(int32_t size, bool threads, bool hosts,
                                         const struct tess_backend **out)
 {
+	const char *name = tess_option_get("backend");
 	struct tess_choice choice;
-	tess_status st =
-		tess_backend_choose(tess_option_get("backend"), size, threads, hosts, &choice);
+	tess_status st = tess_backend_check_device(name, size, threads, hosts);
 
+	if (!st)
+		st = tess_backend_choose(name, size, threads, hosts, &choice);
 	if (st)
 		return st;
 	if (choice.second)

@@ -89,6 +89,17 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 /* Opens the rest of a world that has its link. Collective. */
 tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts);
 
+/*
+ * As tess_world_spawn, over any backend that joins threads: for tests of backends, and `tessera
+ * conform`.
+ */
+tess_status tess_world_spawn_threads(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg),
+                                     void *arg);
+
+/* TESS_EINVAL: tess_world_spawn refuses the option "backend" for `n` ranks. */
+tess_status tess_world_check_spawn(int32_t n);
+
 /* Finishes the calls of its groups, and leaves the job. */
 void tess_world_leave(struct tess_world *w);
 

@@ -55,6 +55,9 @@ tess_status tess_world_open(struct tess_world **out);
 /*
  * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the
  * first failure, with its sentence. For tests, and for programs whose ranks are threads.
+ * TESS_EINVAL: n > 1, and the option "backend" (TESSERA_BACKEND) is not auto, loopback, a wrapper
+ * as in faulty:loopback, or another backend of TESS_REACH_PROCESS. The ranks of gloo or shm are
+ * processes: start the program with tessera launch, and call tess_world_open.
  * After a failure each rank has TESSERA_TIMEOUT to return. A rank that hangs in its own code is
  * logged after a second; if it does not return, the sentence names it and it is left behind: its
  * thread may still use what `arg` points to, so end the process. fn returns and does not close

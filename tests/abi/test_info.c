@@ -101,6 +101,20 @@ START_TEST(says_what_auto_chooses)
 	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
 	expect_part(json_string_value(json_object_get(choice, "why")), "did you mean shm");
 	json_decref(root);
+	setenv("TESSERA_BACKEND", "shm", 1);
+	root = run_info_json("--json");
+	choice = json_object_get(json_object_get(root, "choices"), "threads");
+	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
+	expect_part(json_string_value(json_object_get(choice, "why")), "shm is for processes");
+	choice = json_object_get(json_object_get(root, "choices"), "processes");
+	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "shm");
+	json_decref(root);
+	setenv("TESSERA_BACKEND", "nccl", 1);
+	root = run_info_json("--json");
+	choice = json_object_get(json_object_get(root, "choices"), "processes");
+	ck_assert_str_eq(json_string_value(json_object_get(choice, "backend")), "");
+	expect_part(json_string_value(json_object_get(choice, "why")), "memory of device cpu");
+	json_decref(root);
 }
 END_TEST
 

@@ -658,7 +658,7 @@ static tess_status spawned;
 
 static void run_refused(void)
 {
-	spawned = tess_world_spawn(2, use_cards, &refusals[refusal]);
+	spawned = tess_world_spawn_threads(2, use_cards, &refusals[refusal]);
 }
 
 START_TEST(usable_or_not)
@@ -678,6 +678,7 @@ START_TEST(usable_or_not)
 		setenv("FAKE_NCCL_VERSION", f->version, 1);
 	if (f->backend)
 		setenv("TESSERA_BACKEND", f->backend, 1);
+	setenv("TESSERA_DEVICE", "discrete_cuda", 1);
 	if (f->libraries)
 		setenv("TESSERA_CUDA_LIBS", f->libraries, 1);
 	capture_stderr(run_refused, text, sizeof text);

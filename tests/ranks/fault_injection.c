@@ -254,7 +254,7 @@ int main(int argc, char **argv)
 	}
 	if (!env.alone)
 		return run_process_rank(&s, env.rank);
-	st = tess_world_spawn(s.n, run_thread_rank, &s);
+	st = tess_world_spawn_threads(s.n, run_thread_rank, &s);
 	tess_registry_quit();
 	return st ? 1 : 0;
 }

@@ -86,7 +86,7 @@ static inline void expect_report_words(const struct rank_reports *r, int but, te
 	do { \
 		int64_t began = tess_now(); \
 \
-		ck_assert_int_eq(tess_world_spawn(N, fn, r), status); \
+		ck_assert_int_eq(tess_world_spawn_threads(N, fn, r), status); \
 		expect_soon(began); \
 		expect_reports(r, but, status, __VA_ARGS__); \
 	} while (0)

@@ -3,6 +3,7 @@
 #define TESS_TESTS_RANKS_SPAWN_H
 
 #include "core/base/status.h"
+#include "core/group/world.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 /* Fails the test unless all ranks succeed. */
 static inline void spawn_ranks(int32_t n, tess_status (*fn)(struct tess_world *, void *), void *arg)
 {
-	ck_assert_msg(!tess_world_spawn(n, fn, arg), "%d ranks: %s", n, tess_error());
+	ck_assert_msg(!tess_world_spawn_threads(n, fn, arg), "%d ranks: %s", n, tess_error());
 }
 
 /* In a function that ranks run. */

@@ -135,7 +135,7 @@ static tess_status run_training_job(struct job *j)
 	int32_t n;
 
 	ck_assert(!tess_mesh_count_ranks(j->mesh, &n));
-	return tess_world_spawn(n, train_data_parallel, j);
+	return tess_world_spawn_threads(n, train_data_parallel, j);
 }
 
 #define OVER(...) \

@@ -161,7 +161,7 @@ END_TEST
 
 static void run_logged_call(void)
 {
-	tess_world_spawn(2, run_device_cases, NULL);
+	tess_world_spawn_threads(2, run_device_cases, NULL);
 }
 
 START_TEST(staging_is_said_once)

@@ -90,7 +90,7 @@ START_TEST(rank_fails_at_once)
 		char expected[64];
 
 		snprintf(expected, sizeof expected, "rank %d: rank 9: no device", victim);
-		ck_assert_int_eq(tess_world_spawn(N, fail_before_first_call, &victim),
+		ck_assert_int_eq(tess_world_spawn_threads(N, fail_before_first_call, &victim),
 		                 TESS_EDEVICE);
 		expect_part(tess_error(), expected);
 	}
@@ -106,7 +106,7 @@ static tess_status fail_agreed(struct tess_world *w, void *arg)
 
 START_TEST(ranks_agree_on_a_failure)
 {
-	ck_assert_int_eq(tess_world_spawn(N, fail_agreed, NULL), TESS_EDEVICE);
+	ck_assert_int_eq(tess_world_spawn_threads(N, fail_agreed, NULL), TESS_EDEVICE);
 	ck_assert_str_eq(tess_error(), "rank 2: no device");
 }
 END_TEST
@@ -199,7 +199,7 @@ START_TEST(deadline_of_a_chain)
 {
 	struct rank_reports r = { 0 };
 
-	ck_assert_int_eq(tess_world_spawn(N, sleep_in_chain_of_waits, &r), TESS_ETIMEOUT);
+	ck_assert_int_eq(tess_world_spawn_threads(N, sleep_in_chain_of_waits, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 3 (one of 2 such ranks) has not joined",
 	               "layers.5", "it has reported no call yet");
 }
@@ -230,7 +230,7 @@ START_TEST(rank_hangs)
 	static struct rank_reports r; /* that rank may still use it */
 
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(N, never_return, &r), TESS_ETIMEOUT);
+	ck_assert_int_eq(tess_world_spawn_threads(N, never_return, &r), TESS_ETIMEOUT);
 	expect_part(tess_error(), "rank 2 has not joined by the deadline of rank ");
 	expect_part(tess_error(), "barrier, call 2, at layers.4");
 	expect_part(tess_error(), "rank 2 has not returned and is left behind");
@@ -245,9 +245,9 @@ START_TEST(without_abort)
 	int64_t began = tess_now();
 
 	use_minimal_backend("minimal");
-	ck_assert_int_eq(tess_world_spawn(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
+	ck_assert_int_eq(tess_world_spawn_threads(N, sleep_past_deadline, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 0 has not joined", "layers.5", "no call yet");
-	ck_assert_int_eq(tess_world_spawn(N, fail_on_rank_3, &r), TESS_ENOMEM);
+	ck_assert_int_eq(tess_world_spawn_threads(N, fail_on_rank_3, &r), TESS_ENOMEM);
 	expect_reports(&r, 3, TESS_ENOMEM, "rank 3", "no memory", "cache");
 	expect_soon(began);
 }
@@ -295,12 +295,12 @@ START_TEST(batches)
 	struct rank_reports r = { 0 };
 	int64_t began = tess_now();
 
-	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_ETIMEOUT);
+	ck_assert_int_eq(tess_world_spawn_threads(N, run_incomplete_batch, &r), TESS_ETIMEOUT);
 	expect_reports(&r, -1, TESS_ETIMEOUT, "rank 2 has not joined by the deadline of rank 0",
 	               "recv of 4 f32 from rank 2, message 1, at from",
 	               "its last reported call is barrier");
 	r.variant = 1;
-	ck_assert_int_eq(tess_world_spawn(N, run_incomplete_batch, &r), TESS_EMISMATCH);
+	ck_assert_int_eq(tess_world_spawn_threads(N, run_incomplete_batch, &r), TESS_EMISMATCH);
 	expect_reports(&r, -1, TESS_EMISMATCH, "rank 2", "send of 3 f32 to rank 0",
 	               "recv of 4 f32 from rank 2");
 	expect_soon(began);
@@ -348,7 +348,7 @@ START_TEST(started_sums)
 	struct rank_reports r = { .variant = _i };
 
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(N, start_incomplete_sums, &r), want[_i]);
+	ck_assert_int_eq(tess_world_spawn_threads(N, start_incomplete_sums, &r), want[_i]);
 	expect_reports(&r, _i == SUM_DIFFERS ? -1 : 2, want[_i], "rank 2", words[_i]);
 }
 END_TEST
@@ -460,7 +460,8 @@ START_TEST(backends_that_lack_something)
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "20", 1), 0);
 	for (size_t i = 0; i < 3; i++) {
 		use_minimal_backend(tries[i].backend);
-		ck_assert_msg(tess_world_spawn(2, make_unsupported_calls, NULL) == tries[i].st &&
+		ck_assert_msg(tess_world_spawn_threads(2, make_unsupported_calls, NULL) ==
+		                              tries[i].st &&
 		                      strstr(tess_error(), tries[i].says),
 		              "%s: %s", tries[i].backend, tess_error());
 	}
@@ -473,19 +474,59 @@ static tess_status return_no_sentence(struct tess_world *w, void *arg)
 	return TESS_EIO;
 }
 
+static tess_status count_rank(struct tess_world *w, void *arg)
+{
+	(void)w;
+	atomic_fetch_add((atomic_int *)arg, 1);
+	return TESS_OK;
+}
+
+/* Programs get threads over loopback alone, and never where they name another backend. */
+START_TEST(spawned_backends)
+{
+	static const char *const refused[] = { "shm", "trace:shm", "nccl", "forked", "minimal" };
+	static const char *const accepted[] = { "auto", "loopback", "faulty:loopback" };
+	atomic_int ran = 0;
+
+	use_minimal_backend("shm");
+	ck_assert_int_eq(tess_world_spawn(2, count_rank, &ran), TESS_EINVAL);
+	expect_part(tess_error(), "tess_world_spawn runs ranks as threads over loopback, and the "
+	                          "backend shm is for processes; set the backend to auto");
+	expect_part(tess_error(), "tessera launch -n 2 --backend shm");
+	ck_assert_int_eq(tess_world_spawn(1, count_rank, &ran), TESS_OK);
+	ck_assert_int_eq(ran, 1);
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		ck_assert_int_eq(tess_option_set("backend", refused[i]), TESS_OK);
+		ck_assert_int_eq(tess_world_spawn(2, count_rank, &ran), TESS_EINVAL);
+		expect_part(tess_error(), refused[i]);
+	}
+	ck_assert_int_eq(ran, 1);
+	for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+		ck_assert_int_eq(tess_option_set("backend", accepted[i]), TESS_OK);
+		ck_assert_msg(!tess_world_spawn(2, count_rank, &ran), "%s", tess_error());
+	}
+	ck_assert_int_eq(ran, 7);
+	ck_assert_int_eq(tess_option_set("backend", "lopback"), TESS_OK);
+	ck_assert_int_eq(tess_world_spawn(2, count_rank, &ran), TESS_ENOENT);
+	expect_part(tess_error(),
+	            "did you mean loopback?; backends that work here: auto, loopback");
+	ck_assert_ptr_null(strstr(tess_error(), "loopback, shm"));
+}
+END_TEST
+
 START_TEST(bad_worlds)
 {
-	ck_assert_int_eq(tess_world_spawn(0, make_invalid_calls, NULL), TESS_EINVAL);
-	ck_assert_int_eq(tess_world_spawn(100000, make_invalid_calls, NULL), TESS_EINVAL);
-	ck_assert_int_eq(tess_world_spawn(2, NULL, NULL), TESS_EINVAL);
-	ck_assert_int_eq(tess_world_spawn(2, return_no_sentence, NULL), TESS_EIO);
+	ck_assert_int_eq(tess_world_spawn_threads(0, make_invalid_calls, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn_threads(100000, make_invalid_calls, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn_threads(2, NULL, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn_threads(2, return_no_sentence, NULL), TESS_EIO);
 	expect_part(tess_error(), "the function of the rank returned -12 without a sentence");
 	ck_assert_int_eq(setenv("TESSERA_REDUCE", "sometimes", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(2, make_invalid_calls, NULL), TESS_EINVAL);
+	ck_assert_int_eq(tess_world_spawn_threads(2, make_invalid_calls, NULL), TESS_EINVAL);
 	expect_part(tess_error(), "TESSERA_REDUCE=sometimes");
 	ck_assert_int_eq(unsetenv("TESSERA_REDUCE"), 0);
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "lopback", 1), 0);
-	ck_assert_int_eq(tess_world_spawn(2, make_invalid_calls, NULL), TESS_ENOENT);
+	ck_assert_int_eq(tess_world_spawn_threads(2, make_invalid_calls, NULL), TESS_ENOENT);
 	expect_part(tess_error(), "lopback");
 }
 END_TEST
@@ -508,6 +549,7 @@ int main(void)
 	tcase_add_loop_test(tcase, deadline_that_is_first, 0, DEADLINES);
 	tcase_add_test(tcase, refused_at_once);
 	tcase_add_test(tcase, backends_that_lack_something);
+	tcase_add_test(tcase, spawned_backends);
 	tcase_add_test(tcase, bad_worlds);
 	return suite_end(runner);
 }

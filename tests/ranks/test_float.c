@@ -181,7 +181,7 @@ START_TEST(sums_have_the_same_bits)
 	for (int n = 2; n <= 3; n++)
 		for (int state = 0; state < STATES; state++) {
 			set_float_state(state);
-			ck_assert_msg(!tess_world_spawn(n, check_sum_bits, &state),
+			ck_assert_msg(!tess_world_spawn_threads(n, check_sum_bits, &state),
 			              "%d ranks, state %d: %s", n, state, tess_error());
 			fesetenv(FE_DFL_ENV);
 		}

@@ -5,6 +5,7 @@
  */
 #include "../unit/suite.h"
 #include "core/base/status.h"
+#include "core/group/world.h"
 #include "core/rendezvous/call_desc.h"
 #include "mismatch.h"
 
@@ -41,7 +42,8 @@ START_TEST(calls_that_do_not_match)
 		struct mismatch_result p = { .st = { 0 } };
 
 		mismatch_make(s, 2 + (int32_t)(s % 4), &p.m);
-		ck_assert_int_lt(tess_world_spawn(p.m.nranks, run_mismatch_on_thread, &p), 0);
+		ck_assert_int_lt(tess_world_spawn_threads(p.m.nranks, run_mismatch_on_thread, &p),
+		                 0);
 		for (int32_t r = 0; r < p.m.nranks; r++)
 			mismatch_free(p.kept[r]);
 		for (int32_t r = 0; r < p.m.nranks; r++)

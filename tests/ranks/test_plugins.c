@@ -168,7 +168,7 @@ START_TEST(backend_is_named)
 	         _i % 2 ? "failed (TESS_EIO) without a sentence" : "returned 7");
 	ck_assert(!setenv("TESSERA_BACKEND", "defective", 1));
 	ck_assert(!setenv("DEFECT", defect, 1));
-	ck_assert_int_eq(tess_world_spawn(RANKS, call_one_barrier, NULL),
+	ck_assert_int_eq(tess_world_spawn_threads(RANKS, call_one_barrier, NULL),
 	                 _i % 2 ? TESS_EIO : TESS_EABI);
 	expect_part(tess_error(), says);
 	expect_part(tess_error(), "tess-backend-defective.so");

@@ -142,7 +142,7 @@ START_TEST(rank_that_does_not_join)
 	struct rank_reports r = { .variant = _i };
 	int64_t began = tess_now();
 
-	ck_assert_int_lt(tess_world_spawn(2, miss_last_call, &r), 0);
+	ck_assert_int_lt(tess_world_spawn_threads(2, miss_last_call, &r), 0);
 	expect_soon(began);
 	ck_assert_int_eq(r.st[0], _i == NEVER ? TESS_ETIMEOUT : TESS_EMISMATCH);
 	expect_part(r.sentence[0], "rank 1");

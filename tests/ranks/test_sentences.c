@@ -156,6 +156,17 @@ static const struct sentence once[] = {
 	{ "$T generate data -n 0", 2, 1, "-n 0" },
 	{ "$T generate data -n 9", 1, 1, "heads: 8 units cannot be cut for 9 ranks; use 1 to 8" },
 	{ "$T generate data --backend glooo", 1, 1, "did you mean gloo" },
+	{ "$T generate data -n 2 --backend glooo", 1, 1,
+	  "did you mean gloo?; backends that work here: auto, shm" },
+	/* a backend that is named is never replaced */
+	{ "$T generate data -n 2 --backend nccl", 1, 1,
+	  "nccl does not move memory of device cpu; use a device whose memory it moves" },
+	{ "TESSERA_BACKEND=trace:nccl $T perplexity data -n 2 --text README.md", 1, 1,
+	  "another backend; backends that work here: auto, shm" },
+	{ "$T launch -n 2 --backend nccl -- $T generate data", 1, 4, "nccl does not move memory" },
+	{ "$T generate data --backend nccl --max-tokens 1", 0, 0, "" },
+	/* ranks of convert are threads, which move no bytes to each other */
+	{ IN_FOLDER("TESSERA_BACKEND=shm $T convert data $D/C -n 2"), 0, 0, "" },
 	{ "$T generate data --ids 1,x", 2, 1, "--ids 1,x" },
 	{ "$T generate data --ids 2147483648", 2, 1,
 	  "--ids 2147483648: ids are numbers from 0 to 2147483647, separated by commas" },

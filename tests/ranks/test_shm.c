@@ -397,7 +397,7 @@ END_TEST
 
 START_TEST(regions_of_other_sizes)
 {
-	ck_assert_int_eq(tess_world_spawn(3, allocate_other_sizes, NULL), TESS_EMISMATCH);
+	ck_assert_int_eq(tess_world_spawn_threads(3, allocate_other_sizes, NULL), TESS_EMISMATCH);
 	expect_part(tess_error(), "4096");
 	expect_part(tess_error(), "8192");
 }

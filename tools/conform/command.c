@@ -103,6 +103,8 @@ static int run_conform(const struct conform_options *options)
 	tess_status st;
 
 	setenv("TESSERA_BACKEND", options->backend, 1);
+	if (options->device)
+		setenv("TESSERA_DEVICE", options->device, 1);
 	clear_job_variables();
 	r = conform_report_open(options);
 	st = r ? conform_run_jobs(options, r) : tess_fail(TESS_ENOMEM, "out of memory");

@@ -192,7 +192,7 @@ int conform_rank_main(const char *path)
 		 * the calling thread, which ranks would count.
 		 */
 		mallinfo2();
-		st = tess_world_spawn(shared->job.nranks, run_job_rank, shared);
+		st = tess_world_spawn_threads(shared->job.nranks, run_job_rank, shared);
 		if (st && !atomic_load(&shared->rank_state[0].state))
 			return fail_not_opened(shared);
 		return st ? 1 : 0;
