@@ -35,7 +35,7 @@ static const char *const help =
 	"                        for another dimension of the mesh than tp\n"
 	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
 	"prompts; all of them run at once, as far as memory allows\n"
-	"  --prompt TEXT         default: empty; may be repeated: texts come in this order\n"
+	"  --prompt TEXT         default: stdin if a pipe or a file, else empty; may be repeated\n"
 	"  --prompt-file FILE    the bytes of a file; - is stdin; may be repeated\n"
 	"  --ids 1,2,3           token ids; needs no tokenizer; may be repeated\n"
 	"  --prompts FILE        JSON lines {\"prompt\": TEXT} or {\"ids\": [1,2,3]}, with\n"
@@ -153,8 +153,6 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		return st;
 	if (check)
 		st = tess_option_set("check", "1");
-	if (!st && !a->prompts.n && !a->prompts.lines)
-		st = prompts_add_text(&a->prompts, "", 0);
 	return st || !a->logits ? st : check_logits_option(a);
 }
 
@@ -203,6 +201,8 @@ static tess_status check_generate_outputs(const struct generate_options *a)
 			files[n++] = a->prompts.list[i].file;
 	if (a->prompts.file)
 		files[n++] = a->prompts.file;
+	if (a->from_stdin)
+		files[n++] = "/dev/stdin";
 	in.files[0] = files;
 	st = tess_tool_check_outputs(outputs, &in);
 	free(files);
@@ -222,8 +222,41 @@ static tess_status check_generate_options(struct generate_options *a)
 		st = tess_tool_explain_ranks(st);
 	if (!st && a->logits)
 		st = tess_logits_check_writable(a->logits);
+	if (!st && a->from_stdin)
+		st = prompts_add_stdin(&a->prompts);
 	if (!st && a->prompts.n == 1 && !a->prompts.lines)
 		st = check_prompt(a, &info);
+	return st;
+}
+
+/* Chooses the prompt that no option gives. The stdin of a launched rank may be anything. */
+static tess_status choose_default_prompt(struct generate_options *a, bool launched)
+{
+	if (a->prompts.n || a->prompts.lines)
+		return TESS_OK;
+	a->from_stdin = !launched && prompts_are_on_stdin();
+	return a->from_stdin ? TESS_OK : prompts_add_text(&a->prompts, "", 0);
+}
+
+/* Ranks that are processes read again what rank 0 finds on stdin; the others find nothing. */
+static tess_status run_with_stdin(struct generate_options *a, char **argv, int *exit_status)
+{
+	static char option[] = "--prompt-file", dash[] = "-";
+	size_t n = 1;
+	char **list;
+	tess_status st;
+
+	while (argv[n])
+		n++;
+	list = calloc(n + 3, sizeof *list);
+	if (!list)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	list[0] = argv[0];
+	list[1] = option;
+	list[2] = dash;
+	memcpy(list + 3, argv + 1, (n - 1) * sizeof *list);
+	st = tess_tool_run_ranks(a->session.ranks, list, generate_run_rank, a, exit_status);
+	free(list);
 	return st;
 }
 
@@ -235,6 +268,8 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 	if (!st)
 		st = tess_tool_set_flight(a->flight, launched);
 	if (!st)
+		st = choose_default_prompt(a, launched);
+	if (!st)
 		st = check_generate_outputs(a);
 	if (!st && launched)
 		return tess_tool_join_job(a->session.ranks, generate_run_rank, a);
@@ -242,6 +277,8 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 		st = check_generate_options(a);
 	if (st)
 		return st;
+	if (a->from_stdin)
+		return run_with_stdin(a, argv, exit_status);
 	return tess_tool_run_ranks(a->session.ranks, argv, generate_run_rank, a, exit_status);
 }
 

@@ -10,6 +10,7 @@ struct generate_options {
 	const char *logits, *flight;
 	int32_t batch;
 	struct prompts prompts;
+	bool from_stdin; /* no option gives a prompt, and stdin does */
 	int32_t max_tokens, top_k; /* -1: not given */
 	int32_t chunk;
 	bool ignore_eos, json, stats, digest;

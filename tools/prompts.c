@@ -3,13 +3,19 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <tessera/clock.h>
 #include <unistd.h>
+
+enum { NOTICE_MS = 5000 }; /* before stderr says what a command without a prompt waits for */
 
 static struct prompt *add_prompt(struct prompts *p)
 {
@@ -62,17 +68,33 @@ static tess_status keep_stdin(const char *option, const char *bytes, size_t len)
 	return st;
 }
 
-/* *out ends with a 0 that *len does not count; free it, also after a failure. */
-static tess_status read_file(const char *option, const char *path, char **out, size_t *len)
+/* Waits until stdin has input, or has ended. Returns false at the time `until`. */
+static bool await_stdin(int64_t until)
 {
-	FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-	size_t capacity = 0, n = 1;
+	struct pollfd on = { .fd = STDIN_FILENO, .events = POLLIN };
+	int64_t left = (until - tess_now()) / TESS_MS;
+
+	return poll(&on, 1, left > 0 ? (int)left : 0) != 0;
+}
+
+/*
+ * *out ends with a 0 that *len does not count; free it, also after a failure. notice: for stderr,
+ * where stdin has not ended after NOTICE_MS; NULL: none.
+ */
+static tess_status read_file(const char *option, const char *path, const char *notice, char **out,
+                             size_t *len)
+{
+	int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+	int64_t until = tess_now() + NOTICE_MS * (int64_t)TESS_MS;
+	size_t capacity = 0;
+	ssize_t n = 1;
 	tess_status st =
-		f ? TESS_OK : tess_fail(TESS_ENOENT, "%s %s: %s", option, path, strerror(errno));
+		fd >= 0 ? TESS_OK
+			: tess_fail(TESS_ENOENT, "%s %s: %s", option, path, strerror(errno));
 
 	*out = NULL;
 	*len = 0;
-	while (!st && n) {
+	while (!st && n > 0) {
 		char *more = capacity - *len < 65536 ? realloc(*out, capacity += 65536 + capacity)
 		                                     : *out;
 
@@ -80,17 +102,44 @@ static tess_status read_file(const char *option, const char *path, char **out, s
 			st = tess_fail(TESS_ENOMEM, "%s %s: out of memory", option, path);
 		else
 			*out = more;
-		n = st ? 0 : fread(*out + *len, 1, capacity - *len - 1, f);
-		*len += n;
+		if (!st && notice && !await_stdin(until)) {
+			fprintf(stderr, "%s\n", notice);
+			notice = NULL;
+		}
+		n = st ? 0 : read(fd, *out + *len, capacity - *len - 1);
+		if (n < 0)
+			st = tess_fail(TESS_EIO, "%s %s: %s", option, path, strerror(errno));
+		else
+			*len += (size_t)n;
 	}
-	if (!st && ferror(f))
-		st = tess_fail(TESS_EIO, "%s %s: %s", option, path, strerror(errno));
 	if (!st)
 		(*out)[*len] = '\0';
-	if (!st && f == stdin)
+	if (!st && fd == STDIN_FILENO)
 		st = keep_stdin(option, *out, *len);
-	if (f && f != stdin)
-		fclose(f);
+	if (fd > STDIN_FILENO)
+		close(fd);
+	return st;
+}
+
+bool prompts_are_on_stdin(void)
+{
+	struct stat about;
+
+	return !fstat(STDIN_FILENO, &about) && (S_ISFIFO(about.st_mode) || S_ISREG(about.st_mode));
+}
+
+tess_status prompts_add_stdin(struct prompts *p)
+{
+	char *text;
+	size_t len;
+	tess_status st = read_file("stdin:", "-",
+	                           "tessera generate: waiting for the prompt on stdin; --prompt "
+	                           "TEXT gives it as an argument",
+	                           &text, &len);
+
+	if (!st)
+		st = prompts_add_text(p, text, len);
+	free(text);
 	return st;
 }
 
@@ -98,7 +147,7 @@ tess_status prompts_add_file(struct prompts *p, const char *path)
 {
 	char *text;
 	size_t len;
-	tess_status st = read_file("--prompt-file", path, &text, &len);
+	tess_status st = read_file("--prompt-file", path, NULL, &text, &len);
 
 	if (!st)
 		st = prompts_add_text(p, text, len);
@@ -278,7 +327,7 @@ tess_status prompts_add_lines(struct prompts *p, const char *path)
 	char *text;
 	size_t len;
 	int64_t number = 0;
-	tess_status st = read_file("--prompts", path, &text, &len);
+	tess_status st = read_file("--prompts", path, NULL, &text, &len);
 
 	p->lines = true;
 	p->file = path;

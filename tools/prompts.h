@@ -28,6 +28,10 @@ struct prompts {
 tess_status prompts_add_text(struct prompts *p, const char *text, size_t len);
 /* The bytes of a file; "-": stdin, which processes started later can read again. */
 tess_status prompts_add_file(struct prompts *p, const char *path);
+/* Returns whether stdin is a pipe or a file, the prompt of a command that names none. */
+bool prompts_are_on_stdin(void);
+/* Adds stdin as prompts_add_file("-") does; after 5 s of waiting stderr says so. */
+tess_status prompts_add_stdin(struct prompts *p);
 /* "1,2,3" */
 tess_status prompts_add_ids(struct prompts *p, const char *text);
 /*

@@ -36,6 +36,7 @@ static const struct sentence once[] = {
 	{ IN_FOLDER("$T generate $D/M --plan $D/P --prompt a --logits $D/P"), 1, 1,
 	  "which is read" },
 	{ IN_FOLDER("$T generate $D/M --prompt-file $D/P --logits $D/P"), 1, 1, "which is read" },
+	{ IN_FOLDER("$T generate $D/M --logits $D/P <$D/P"), 1, 1, "which is read" },
 	{ IN_FOLDER(TRAIN "--plan $D/P --curve $D/P"), 1, 1, "which is read" },
 	{ IN_FOLDER("ln -s P $D/h; $T grad $D/M --ids-file $D/P --out $D/h"), 1, 1,
 	  "which is read" },
@@ -320,6 +321,58 @@ START_TEST(prompt_of_stdin)
 }
 END_TEST
 
+#define GENERATE "$T generate data --temperature 0 --max-tokens 8 "
+#define SHM "-n 2 --backend shm "
+
+/* Commands and the prompt of each. $D/P is a file of "One day", $D/open a pipe that never ends. */
+static const struct {
+	const char *command, *prompt;
+} without_option[] = {
+	{ "printf Once | " GENERATE, "Once" },
+	{ "printf Once | " GENERATE SHM, "Once" },
+	{ GENERATE "-n 3 --backend loopback <$D/P", "One day" },
+	{ ": | " GENERATE SHM, "" },
+	{ GENERATE "</dev/null", "" },
+	{ GENERATE "<&-", "" },
+	{ GENERATE "--prompt 'One day' <$D/open", "One day" },
+	/* a rank that a launcher has started */
+	{ "RANK=0 WORLD_SIZE=1 " GENERATE "<$D/open", "" },
+	{ "PMI_RANK=0 PMI_SIZE=1 " GENERATE "<$D/open", "" },
+	{ "$T launch -n 1 -- " GENERATE "<$D/open | sed 's/^.0. //'", "" },
+};
+
+static void compare_ways_to_prompt(const char *command, const char *prompt)
+{
+	char all[1024], text[2048];
+	int status;
+
+	snprintf(all, sizeof all,
+	         "D=$(mktemp -d); printf 'One day' >$D/P; mkfifo $D/open; exec 9<>$D/open; "
+	         "diff <(%s) <(" GENERATE "--prompt '%s') >&2; s=$?; rm -r $D; exit $s",
+	         command, prompt);
+	status = run_bash(all, text, sizeof text);
+	ck_assert_msg(!status && !*text, "%s: %s", command, text);
+}
+
+/* A pipe or a file is the prompt where no option gives one; stderr says what is waited for. */
+START_TEST(prompt_without_option)
+{
+	static const char waits[] = "tessera generate: waiting for the prompt on stdin; ";
+	char late[4096];
+	FILE *slow;
+
+	ck_assert(!chdir(SOURCE_ROOT) && !setenv("T", TESSERA, 1));
+	slow = popen("(printf Once; sleep 5.3; printf ' upon') | " GENERATE SHM "2>&1", "r");
+	for (size_t i = 0; i < sizeof without_option / sizeof *without_option; i++)
+		compare_ways_to_prompt(without_option[i].command, without_option[i].prompt);
+	late[fread(late, 1, sizeof late - 1, slow)] = 0;
+	ck_assert_int_eq(pclose(slow), 0);
+	ck_assert_msg(!strncmp(late, waits, strlen(waits)), "%s", late);
+	ck_assert_int_eq(count_occurrences(late, "waiting"), 1);
+	expect_part(late, "\n a time");
+}
+END_TEST
+
 /* The first word of a text keeps its space where something comes before it. */
 START_TEST(words_stay_apart)
 {
@@ -490,6 +543,7 @@ int main(void)
 	tcase_add_loop_test(t, slow_reader_gets_all, 0,
 	                    (int)(sizeof slowly_read / sizeof *slowly_read));
 	tcase_add_test(t, prompt_of_stdin);
+	tcase_add_test(t, prompt_without_option);
 	tcase_add_test(t, words_stay_apart);
 	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
 	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
