@@ -3,6 +3,7 @@
 #define TESS_TESTS_UNIT_SUITE_H
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,6 +56,16 @@ static inline int count_occurrences(const char *text, const char *what)
 	return n;
 }
 
+/* A command without a prompt would read that of a pipe which the test's caller never closes. */
+static inline void close_input(void)
+{
+	int null = open("/dev/null", O_RDONLY);
+
+	dup2(null, STDIN_FILENO);
+	if (null > STDIN_FILENO)
+		close(null);
+}
+
 /*
  * A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it.
  */
@@ -63,6 +74,7 @@ static inline TCase *suite_begin(const char *name, double seconds, SRunner **out
 	Suite *suite = suite_create(name);
 	TCase *tcase = tcase_create(name);
 
+	close_input();
 	suite_add_tcase(suite, tcase);
 	tcase_set_timeout(tcase, seconds);
 	*out = srunner_create(suite);
