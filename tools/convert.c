@@ -2,7 +2,7 @@
 #include "tool.h"
 
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 #include "hf/convert.h"
 
 #include <getopt.h>

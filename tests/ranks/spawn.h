@@ -3,7 +3,7 @@
 #define TESS_TESTS_RANKS_SPAWN_H
 
 #include "core/base/status.h"
-#include "core/group/world.h"
+#include "core/world/world.h"
 
 #include <check.h>
 #include <stdlib.h>

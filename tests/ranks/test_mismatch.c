@@ -5,8 +5,8 @@
  */
 #include "../unit/suite.h"
 #include "core/base/status.h"
-#include "core/group/world.h"
 #include "core/rendezvous/call_desc.h"
+#include "core/world/world.h"
 #include "mismatch.h"
 
 #include <stdio.h>
