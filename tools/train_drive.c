@@ -137,24 +137,13 @@ static tess_status open_data_files(const struct drive *d, const struct tess_tool
 static tess_status open_data_sets(struct drive *d)
 {
 	const struct train_options *a = d->run->options;
-	struct tess_dataset_info info;
 	tess_status st = open_data_files(d, &a->data, &d->data);
 
 	if (st)
 		return st;
 	tess_dataset_get_info(d->data, &d->info);
 	d->steps = a->steps ? a->steps : (d->info.sequences + a->batch - 1) / a->batch;
-	if (!a->eval_data.n)
-		return TESS_OK;
-	st = open_data_files(d, &a->eval_data, &d->evaluation);
-	if (st)
-		return st;
-	tess_dataset_get_info(d->evaluation, &info);
-	return info.sequences >= a->batch
-	               ? TESS_OK
-	               : tess_fail(TESS_EINVAL,
-	                           "--eval-data: %lld sequences are less than one batch of %d",
-	                           (long long)info.sequences, (int)a->batch);
+	return a->eval_data.n ? open_data_files(d, &a->eval_data, &d->evaluation) : TESS_OK;
 }
 
 static tess_status begin_run(struct drive *d)
@@ -187,28 +176,38 @@ static tess_status begin_run(struct drive *d)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Sequences from `first` on: of the order of training, or as the files of `d` have them. */
+/*
+ * Reads a batch from sequence `first` on, in the order of training or that of the files. Past the
+ * last sequence of an evaluation come sequences of one id, which predict nothing: so the partial
+ * batch has as many sequences as any other, and the same bits on every mesh.
+ */
 static tess_status read_sequences(struct drive *d, const struct tess_dataset *from, int64_t first,
                                   struct train_command *c)
 {
 	const struct train_options *a = d->run->options;
+	struct tess_dataset_info info;
 	tess_status st = TESS_OK;
 
+	tess_dataset_get_info(from, &info);
 	c->nsequences = a->batch;
 	c->nmicro = a->micro;
 	c->nids = 0;
 	for (int64_t i = 0; i < a->batch && !st; i++) {
+		int32_t *ids = d->run->ids + c->nids;
 		int64_t which = first + i;
 
 		if (from == d->data)
 			which = tess_dataset_shuffle(from, (uint64_t)a->seed, which);
-		st = tess_dataset_read(from, which, d->run->ids + c->nids, &d->run->lengths[i]);
+		*ids = 0;
+		d->run->lengths[i] = 1;
+		if (which < info.sequences)
+			st = tess_dataset_read(from, which, ids, &d->run->lengths[i]);
 		c->nids += d->run->lengths[i];
 	}
 	return st;
 }
 
-/* The mean over the labels of all whole batches, in the order of the files. */
+/* Computes the mean over the labels of all sequences, in the order of the files. */
 static tess_status evaluate_model(struct drive *d, struct train_evaluation *out)
 {
 	struct train_command c = { .kind = TRAIN_EVALUATE };
@@ -218,7 +217,7 @@ static tess_status evaluate_model(struct drive *d, struct train_evaluation *out)
 	tess_status st = TESS_OK;
 
 	tess_dataset_get_info(d->evaluation, &info);
-	for (int64_t at = 0; at + batch <= info.sequences && !st && !tess_tool_is_interrupted();
+	for (int64_t at = 0; at < info.sequences && !st && !tess_tool_is_interrupted();
 	     at += batch) {
 		st = read_sequences(d, d->evaluation, at, &c);
 		if (!st)

@@ -239,6 +239,46 @@ START_TEST(evaluation_is_not_finite)
 }
 END_TEST
 
+/* Returns the loss of the evaluation after a step that changes no weight. */
+static double evaluate_separate(const char *args)
+{
+	char text[TEXT], all[512];
+	const char *at;
+
+	snprintf(all, sizeof all,
+	         "--steps 1 --lr 0 --sequence 40 --separate --eval-data one.jsonl --log eval.log %s",
+	         args);
+	ck_assert_msg(!train_model(text, format_data_path(""), "", all), "%s: %s", args, text);
+	command_run(text, TEXT, "cat '%s'", scratch_format_path("eval.log"));
+	at = strstr(text, "\"eval_loss\":");
+	ck_assert_msg(at, "%s: %s", args, text);
+	return strtod(at + strlen("\"eval_loss\":"), NULL);
+}
+
+/* Sequences of several lengths, fewer than a batch or than replicas, and what a batch leaves. */
+START_TEST(evaluates_every_sequence)
+{
+	static const char *const same[] = {
+		"--batch 64 -n 2 --backend loopback --mesh dp=2 --plan-override 'dp:**=zero3'",
+		"--batch 64 -n 2 --backend loopback --mesh tp=2",
+		"--batch 64 -n 2 --backend loopback --mesh pp=2",
+	};
+	double each, few;
+	char text[TEXT];
+
+	command_run(text, TEXT, "head -n 1 " STORIES " >'%s'", scratch_format_path("one.jsonl"));
+	each = evaluate_separate("--batch 1");
+	few = evaluate_separate("--batch 64");
+	ck_assert_double_eq_tol(few, each, 1e-6);
+	ck_assert_double_eq_tol(evaluate_separate("--batch 4 --micro-batches 2"), each, 1e-6);
+	for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+		ck_assert(evaluate_separate(same[i]) == few);
+	ck_assert(evaluate_separate("--batch 64 --micro-batches 4") ==
+	          evaluate_separate("--batch 64 --micro-batches 4 -n 4 --backend loopback --mesh "
+	                            "dp=4"));
+}
+END_TEST
+
 /* Weights of 16 bits that have grown too large are saved with a warning, as they are converted. */
 START_TEST(infinite_weights_warn)
 {
@@ -275,6 +315,7 @@ int main(void)
 	tcase_add_test(t, overwrites_no_input);
 	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
 	tcase_add_test(t, evaluation_is_not_finite);
+	tcase_add_test(t, evaluates_every_sequence);
 	tcase_add_test(t, infinite_weights_warn);
 	failed = suite_end(r);
 	scratch_remove();
