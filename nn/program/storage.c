@@ -78,21 +78,22 @@ uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struc
 	return 64 * (uint64_t)(tess_up(state.len, 16) * (moments + !own));
 }
 
-/* Of ranks that keep the same elements of a weight, whether this is the first. */
-static bool is_first_copy(const struct tess_program *p, const struct tess_weight *w, int32_t rank,
-                          int32_t storage)
+int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_weight *w,
+                             int32_t rank, int32_t storage)
 {
+	int32_t copy = 0;
+
 	for (int32_t i = 0; i < p->mesh.ndims; i++) {
 		bool shares = i == p->data_along && is_cut(w, storage);
+		int32_t ranks = shares ? tess_program_count_shards(p) : 1;
 
-		if (i == p->pipeline_along) /* the ranks of other stages keep nothing */
+		/* the ranks of other stages keep nothing */
+		if (i == p->pipeline_along || w->place[i].kind == TESS_SHARD)
 			continue;
-		if (w->place[i].kind != TESS_SHARD &&
-		    tess_mesh_shape_coordinate(&p->mesh, i, rank) >=
-		            (shares ? tess_program_count_shards(p) : 1))
-			return false;
+		copy = copy * (p->mesh.dim[i].size / ranks) +
+		       tess_mesh_shape_coordinate(&p->mesh, i, rank) / ranks;
 	}
-	return true;
+	return copy;
 }
 
 /* ---- the tensors of files -------------------------------------------------------------------- */
@@ -189,7 +190,7 @@ static struct span find_span(const struct tess_kept_walk *w, int32_t axis, int64
 	}
 	tess_dim_get_local_runs(dim, cut.nranks, cut.rank, &held);
 	owned = held;
-	if (w->ownership == TESS_OWNED)
+	if (w->ownership != TESS_HELD)
 		tess_dim_get_owned_runs(dim, cut.nranks, cut.rank, &owned);
 	s.local += owned.start - held.start;
 	s.stored = at + owned.start;
@@ -243,7 +244,7 @@ void tess_kept_walk_begin(struct tess_kept_walk *w, const struct tess_program *p
 		                      .ownership = ownership,
 		                      .kept = tess_weight_get_kept(p, tensor->weight, rank,
 		                                                   storage) };
-	w->done = ownership == TESS_OWNED && !is_first_copy(p, tensor->weight, rank, storage);
+	w->done = ownership == TESS_OWNED && tess_weight_get_copy(p, tensor->weight, rank, storage);
 }
 
 bool tess_kept_walk_next(struct tess_kept_walk *w, struct tess_kept_run *out)

@@ -37,6 +37,13 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
                                      int32_t rank, int32_t storage);
 
 /*
+ * Returns which of the copies of a weight the elements of `rank` belong to: 0, 1, ... Ranks with
+ * one number keep each element of the weight together; those with 0 own them.
+ */
+int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_weight *w,
+                             int32_t rank, int32_t storage);
+
+/*
  * Bytes of what the optimizer keeps of a weight that is trained: `moments` values of each element,
  * and a master unless the weight can be its own.
  */
@@ -60,12 +67,13 @@ struct tess_kept_run {
 	int64_t n;
 };
 
-enum { TESS_HELD, TESS_OWNED };
+enum { TESS_HELD, TESS_OWNED, TESS_OWNED_IN_COPY };
 
 /*
  * Walks the runs of a stored tensor that `rank` keeps (TESS_HELD), or of those the runs that it
- * owns, in increasing order of both offsets: begin, then next until that returns false. The caller
- * reads no field.
+ * owns, or would own if its copy were the first (TESS_OWNED_IN_COPY: the ranks of each copy cover
+ * the tensor once), in increasing order of both offsets: begin, then next until that returns false.
+ * The caller reads no field.
  */
 struct tess_kept_walk {
 	const struct tess_program *p;

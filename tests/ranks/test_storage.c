@@ -104,6 +104,32 @@ static void check_owned(const struct opened *o, const struct tess_stored_tensor 
 	free(seen);
 }
 
+/* The ranks of each copy cover the tensor once; the first copy is what is owned. */
+static void check_copies(const struct opened *o, const struct tess_stored_tensor *t)
+{
+	int64_t n[2][8] = { 0 };
+	struct tess_kept_walk w;
+	struct tess_kept_run run;
+	int32_t ncopies = 0;
+
+	for (int32_t r = 0; r < o->program->mesh.nranks; r++) {
+		int32_t copy = tess_weight_get_copy(o->program, t->weight, r, TESS_REST);
+
+		MUST(copy >= 0 && copy < 8);
+		ncopies = copy < ncopies ? ncopies : copy + 1;
+		for (int owned = 0; owned < 2; owned++) {
+			tess_kept_walk_begin(&w, o->program, t, r, TESS_REST,
+			                     owned ? TESS_OWNED : TESS_OWNED_IN_COPY);
+			while (tess_kept_walk_next(&w, &run))
+				n[owned][copy] += run.n;
+		}
+	}
+	for (int32_t k = 0; k < ncopies; k++) {
+		ck_assert_int_eq(n[0][k], t->about.size);
+		ck_assert_int_eq(n[1][k], k ? 0 : t->about.size);
+	}
+}
+
 START_TEST(every_element_is_owned_once)
 {
 	struct opened o;
@@ -118,6 +144,7 @@ START_TEST(every_element_is_owned_once)
 		for (int32_t a = 0; a < v.ndim; a++)
 			ck_assert_int_eq(v.shape[a], o.tensor[i].about.shape[a]);
 		check_owned(&o, &o.tensor[i]);
+		check_copies(&o, &o.tensor[i]);
 		files++;
 	}
 	ck_assert_uint_eq(files, o.model.source.count);
