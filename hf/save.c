@@ -1,17 +1,16 @@
 /*
- * save.c - what a trainer has, on disk and back: the weights as a checkpoint, the state of the
- * optimizer by whole tensors, so that it fits any mesh, and a small file of all else.
+ * save.c - writes what a trainer has: the weights as a checkpoint, the state of the optimizer by
+ * whole tensors, so that it fits any mesh, and a small file of all else.
  */
 #include "hf/save.h"
 
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "hf/checksum.h"
 #include "hf/convert.h"
-#include "hf/safetensors.h"
+#include "hf/saving.h"
 #include "nn/program/agree.h"
-#include "nn/train/trainer.h"
-#include "nn/weights/kept.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,131 +21,7 @@
 #include <tessera/reduce.h>
 #include <unistd.h>
 
-enum { STATE_BYTES_MAX = 64 << 20, SYNC_BYTES = 64 << 20, FORMAT = 1 };
-
-static const struct {
-	const char *prefix;
-	int32_t what;
-} saved_kinds[] = { { "", TESS_WEIGHT },
-	            { "master.", TESS_MASTER },
-	            { "m.", TESS_MOMENT1 },
-	            { "v.", TESS_MOMENT2 } };
-enum { KINDS = sizeof saved_kinds / sizeof *saved_kinds };
-
-struct saved_tensor { /* in a file: one of the checkpoint's, or what is kept of it */
-	const struct tess_stored_tensor *tensor;
-	int32_t what; /* TESS_WEIGHT, ... */
-	char *name;
-};
-
-struct saved_file {
-	const char *name;
-	int32_t n;
-	struct saved_tensor *tensor;
-	struct tess_slice *slice; /* by the same index */
-	char *header;
-	uint64_t header_bytes, bytes; /* bytes: of the whole file */
-};
-
-struct save { /* being written, or read */
-	struct tess_trainer *trainer;
-	const struct tess_trainer_parts *parts;
-	const struct tess_parameters *parameters;
-	int64_t step;
-	char path[PATH_MAX], part[PATH_MAX];
-	struct saved_file file[2]; /* of weights, of the optimizer */
-	int64_t infinite; /* weights that are, of those that this rank has written */
-	const char *first_infinite; /* the tensor of the first */
-};
-
-/* ---- what there is --------------------------------------------------------------------------- */
-
-static bool is_saved(const struct save *s, const struct tess_stored_tensor *t, int32_t what)
-{
-	int32_t moments = tess_optimizer_count_moments(tess_trainer_get_optimizer(s->trainer));
-
-	switch (what) {
-	case TESS_WEIGHT:
-		return true;
-	case TESS_MASTER:
-		return t->about.trained && t->about.dtype != TESS_F32;
-	default:
-		return t->about.trained && what - TESS_MOMENT1 < moments;
-	}
-}
-
-static tess_status add_saved_tensor(struct saved_file *f, const struct tess_stored_tensor *t,
-                                    int32_t kind)
-{
-	struct saved_tensor *to = &f->tensor[f->n];
-	int32_t what = saved_kinds[kind].what;
-
-	*to = (struct saved_tensor){ .tensor = t, .what = what };
-	if (asprintf(&to->name, "%s%s", saved_kinds[kind].prefix, t->about.name) < 0) {
-		to->name = NULL;
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
-	}
-	f->slice[f->n++] = (struct tess_slice){
-		.name = to->name,
-		.dtype = what == TESS_WEIGHT ? t->about.dtype : TESS_F32,
-		.ndim = t->about.ndim,
-		.shape = t->about.shape,
-	};
-	return TESS_OK;
-}
-
-/* The files, by the tensors of the checkpoint alone: the same on all ranks and for any mesh. */
-static tess_status plan_file(struct save *s, struct saved_file *f, bool weights)
-{
-	const struct tess_parameters *p = s->parameters;
-	tess_status st = TESS_OK;
-
-	f->name = weights ? "model.safetensors" : TESS_SAVED_OPTIMIZER;
-	f->tensor = calloc((size_t)p->ntensors * KINDS + 1, sizeof *f->tensor);
-	f->slice = calloc((size_t)p->ntensors * KINDS + 1, sizeof *f->slice);
-	if (!f->tensor || !f->slice)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
-	for (int64_t i = 0; i < p->ntensors; i++)
-		for (int32_t k = !weights; k < (weights ? 1 : KINDS) && !st; k++)
-			if (is_saved(s, &p->tensor[i], saved_kinds[k].what))
-				st = add_saved_tensor(f, &p->tensor[i], k);
-	return st;
-}
-
-static tess_status open_save(struct save *s, struct tess_trainer *t)
-{
-	struct tess_trainer_info info = { .size = sizeof info };
-	tess_status st;
-
-	tess_trainer_get_info(t, &info);
-	s->trainer = t;
-	s->parts = tess_trainer_get_parts(t);
-	s->parameters = tess_trainer_get_parameters(t);
-	s->step = info.step;
-	st = plan_file(s, &s->file[0], true);
-	return st ? st : plan_file(s, &s->file[1], false);
-}
-
-static void close_save(struct save *s)
-{
-	for (struct saved_file *f = s->file; f < s->file + 2; f++) {
-		for (int32_t i = 0; i < f->n; i++)
-			free(f->tensor[i].name);
-		free(f->tensor);
-		free(f->slice);
-		free(f->header);
-	}
-}
-
-/* The walk over the runs of a tensor on this rank. */
-static void begin_runs(const struct save *s, const struct tess_stored_tensor *t, int32_t what,
-                       int32_t owned, struct tess_kept_walk *walk)
-{
-	tess_kept_walk_begin(walk, s->parameters->program, t, s->parameters->rank,
-	                     what == TESS_WEIGHT ? TESS_REST : TESS_STATE, owned);
-}
-
-/* ---- writing --------------------------------------------------------------------------------- */
+enum { SYNC_BYTES = 64 << 20 };
 
 /* On rank 0: a directory with the files, their headers, and room for all else. */
 static tess_status create_save(struct save *s, const char *dir)
@@ -180,6 +55,7 @@ static tess_status fail_save(const struct save *s, const struct saved_file *f)
 	                 s->path, f->name, strerror(errno));
 }
 
+/* Counts values that are infinite or NaN. */
 static int64_t count_infinite(int32_t dtype, const void *values, int64_t n)
 {
 	const uint16_t *half = values, infinity = dtype == TESS_BF16 ? 0x7f80 : 0x7c00;
@@ -187,8 +63,21 @@ static int64_t count_infinite(int32_t dtype, const void *values, int64_t n)
 	int64_t count = 0;
 
 	for (int64_t i = 0; i < n; i++)
-		count += dtype == TESS_F32 ? isinf(single[i]) != 0 : (half[i] & 0x7fff) == infinity;
+		count += dtype == TESS_F32 ? !isfinite(single[i]) : (half[i] & 0x7fff) >= infinity;
 	return count;
+}
+
+/* Notes what is odd in values that are saved. */
+static void count_odd_values(struct save *s, const struct saved_tensor *t, int32_t dtype,
+                             const void *values, int64_t n)
+{
+	if (t->what == TESS_WEIGHT && t->tensor->about.trained)
+		s->infinite += count_infinite(dtype, values, n);
+	s->impossible += tess_save_count_impossible(t->what, values, n);
+	if (s->infinite && !s->first_infinite)
+		s->first_infinite = t->name;
+	if (s->impossible && !s->first_impossible)
+		s->first_impossible = t->name;
 }
 
 /* What this rank owns of a tensor. */
@@ -196,7 +85,8 @@ static tess_status write_runs(struct save *s, const struct saved_file *f, int32_
                               uint64_t *unsynced)
 {
 	uint64_t begin = f->header_bytes + f->slice[i].begin, width;
-	const struct saved_tensor *t = &f->tensor[i];
+	struct saved_tensor *t = &f->tensor[i];
+	struct tess_checksum sum = { 0 };
 	struct tess_kept_walk walk;
 	struct tess_kept_run run;
 	struct tess_kept kept;
@@ -204,17 +94,20 @@ static tess_status write_runs(struct save *s, const struct saved_file *f, int32_
 
 	tess_kept_open(s->parameters, t->tensor->weight, t->what, false, &kept);
 	width = tess_width(kept.dtype);
-	begin_runs(s, t->tensor, t->what, TESS_OWNED, &walk);
+	tess_save_begin_runs(s, t->tensor, t->what, TESS_OWNED, &walk);
 	while (!st && tess_kept_walk_next(&walk, &run)) {
 		for (int64_t at = 0, n; at < run.n && !st; at += n) {
 			void *memory;
 
-			n = run.n - at;
+			n = tess_save_limit_piece(run.n - at, width);
 			st = tess_kept_map(&kept, run.kept + at, &n, &memory);
-			if (!st && t->what == TESS_WEIGHT && t->tensor->about.trained)
-				s->infinite += count_infinite(kept.dtype, memory, n);
-			if (!st && !tess_file_write(fd, memory, (uint64_t)n * width,
-			                            begin + (uint64_t)(run.stored + at) * width))
+			if (st)
+				break;
+			count_odd_values(s, t, kept.dtype, memory, n);
+			tess_checksum_add(&sum, (uint64_t)(run.stored + at) * width, memory,
+			                  (uint64_t)n * width);
+			if (!tess_file_write(fd, memory, (uint64_t)n * width,
+			                     begin + (uint64_t)(run.stored + at) * width))
 				st = fail_save(s, f);
 		}
 		*unsynced += (uint64_t)run.n * width;
@@ -222,8 +115,7 @@ static tess_status write_runs(struct save *s, const struct saved_file *f, int32_
 	st = tess_kept_close(&kept, st);
 	if (st)
 		return st;
-	if (s->infinite && !s->first_infinite)
-		s->first_infinite = f->slice[i].name;
+	t->sum = tess_checksum_end(&sum, f->slice[i].bytes);
 	if (*unsynced >= SYNC_BYTES || i == f->n - 1) {
 		if (fdatasync(fd))
 			return fail_save(s, f);
@@ -254,61 +146,66 @@ static tess_status write_shares(struct save *s, const struct saved_file *f)
 	return st;
 }
 
-/* As tess_convert does: each rank of those that it has written. */
-static tess_status warn_infinite_weights(const struct save *s)
+/*
+ * Warns of the odd values that this rank has written, as tess_convert does. *sound: no rank has
+ * written moments with which the save cannot be resumed.
+ */
+static tess_status warn_odd_values(const struct save *s, bool *sound)
 {
-	int64_t all = 0;
-	tess_status st =
-		tess_all_reduce(s->parts->group, &s->infinite, &all, 1, TESS_I64, TESS_SUM, "save");
+	int64_t mine[] = { s->infinite, s->impossible }, all[2] = { 0 };
+	tess_status st = tess_all_reduce(s->parts->group, mine, all, 2, TESS_I64, TESS_SUM, "save");
 
 	if (!st && s->infinite)
 		tess_log(TESS_WARN, "hf",
-		         "%s: %lld values of %lld are too large for the dtype of the weights and "
-		         "became infinite, the first in tensor %s; use a lower learning rate, or "
-		         "train the checkpoint in another dtype (tessera convert --dtype f32)",
-		         s->path, (long long)s->infinite, (long long)all, s->first_infinite);
+		         "%s: %lld weights of %lld are infinite or NaN, the first in tensor %s; "
+		         "use a lower learning rate, or, where they became too large for their "
+		         "dtype, train the checkpoint in another one (tessera convert --dtype f32)",
+		         s->path, (long long)s->infinite, (long long)all[0], s->first_infinite);
+	if (!st && s->impossible)
+		tess_log(TESS_WARN, "hf",
+		         "%s: %lld moments of %lld are not finite, or are negative squares, the "
+		         "first in tensor %s: it cannot be resumed, and older saves are kept; "
+		         "resume from one of them with a lower learning rate",
+		         s->path, (long long)s->impossible, (long long)all[1], s->first_impossible);
+	*sound = !all[1];
 	return st;
 }
 
-/* Of config.json, whatever its spaces and the order of its keys. */
-static tess_status hash_config(const struct save *s, char out[17])
+/* The checksums of all tensors, by file and name; NULL: no memory. */
+static json_t *list_checksums(const struct save *s)
 {
-	char *text = json_dumps(s->parts->source->config, JSON_COMPACT | JSON_SORT_KEYS);
-	uint64_t h = 0xcbf29ce484222325u;
+	json_t *sums = json_object();
+	bool good = sums != NULL;
 
-	if (!text)
-		return tess_fail(TESS_ENOMEM, "out of memory");
-	for (const char *c = text; *c; c++)
-		h = (h ^ (unsigned char)*c) * 0x100000001b3u; /* FNV-1a */
-	free(text);
-	snprintf(out, 17, "%016llx", (unsigned long long)h);
-	return TESS_OK;
-}
+	for (const struct saved_file *f = s->file; f < s->file + 2 && good; f++) {
+		json_t *file = json_object();
 
-static const char *get_saved_optimizer(const struct save *s)
-{
-	return tess_trainer_get_optimizer(s->trainer)->kind == TESS_SGD ? "sgd" : "adamw";
+		good = !json_object_set_new(sums, f->name, file);
+		for (int32_t i = 0; i < f->n && good; i++)
+			good = !json_object_set_new(file, f->tensor[i].name,
+			                            json_sprintf("%08x", f->tensor[i].sum));
+	}
+	if (!good)
+		json_decref(sums);
+	return good ? sums : NULL;
 }
 
 /* On rank 0. */
 static tess_status finish_save(const struct save *s, const char *state)
 {
-	char config[17], *text = NULL;
-	json_t *program = NULL, *root;
-	tess_status st = hash_config(s, config);
+	char config[17];
+	json_t *program = NULL, *keys;
+	tess_status st = tess_save_hash_config(s->parts->source->config, config);
 
 	if (!st)
 		st = tess_json_parse("the state to save", state, strlen(state), &program);
 	if (st)
 		return st;
-	root = json_pack("{s:i, s:I, s:s, s:s, s:o}", "format", FORMAT, "step", (json_int_t)s->step,
-	                 "config", config, "optimizer", get_saved_optimizer(s), "program", program);
-	if (root)
-		text = json_dumps(root, JSON_INDENT(2));
-	json_decref(root);
-	st = text ? tess_convert_write_file(s->part, TESS_SAVED_STATE, text, strlen(text))
-	          : tess_fail(TESS_ENOMEM, "%s: out of memory", s->path);
-	free(text);
+	keys = json_pack("{s:I, s:s, s:s, s:o, s:o}", "step", (json_int_t)s->step, "config", config,
+	                 "optimizer", tess_save_get_optimizer(s), "program", program, "checksums",
+	                 list_checksums(s));
+	st = tess_save_write_state(s->part, keys);
+	json_decref(keys);
 	if (!st)
 		st = tess_convert_copy_files(s->parts->source->name, s->part, 0);
 	return st ? st : tess_convert_rename_part(s->part, s->path);
@@ -319,8 +216,8 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 {
 	struct save *s = calloc(1, sizeof *s);
 	struct tess_group *g = tess_trainer_get_parts(t)->group;
-	bool first = tess_group_rank(g) == 0;
-	tess_status st = s ? open_save(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
+	bool first = tess_group_rank(g) == 0, sound = false;
+	tess_status st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
 		st = layout_files(s);
@@ -333,157 +230,19 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 		snprintf(s->path, sizeof s->path, "%s/step-%lld", dir, (long long)s->step);
 	for (int i = 0; i < 2 && !st; i++)
 		st = write_shares(s, &s->file[i]);
+	for (int i = 0; i < 2 && !st; i++)
+		st = tess_save_combine_checksums(s, &s->file[i]);
 	if (!st)
-		st = warn_infinite_weights(s);
+		st = warn_odd_values(s, &sound);
 	if (!st)
 		st = tess_group_agree_status(
 			g, first ? finish_save(s, state ? state : "{}") : TESS_OK, "save");
 	if (first && s && st && *s->part)
 		tess_convert_remove_part(s->part);
 	if (first && !st)
-		tess_save_remove_old(dir, s->path, s->parts->source->name, keep);
+		tess_save_remove_old(dir, s->path, s->parts->source->name, sound ? keep : 0);
 	if (s)
-		close_save(s);
-	free(s);
-	return st;
-}
-
-/* ---- reading --------------------------------------------------------------------------------- */
-
-/* training.json; *state, of the program, is the caller's. */
-static tess_status read_saved_state(struct save *s, char **state)
-{
-	char path[PATH_MAX + 64], config[17];
-	json_t *root = NULL;
-	const char *saved, *optimizer;
-	int64_t format = 0;
-	tess_status st;
-
-	snprintf(path, sizeof path, "%s/" TESS_SAVED_STATE, s->path);
-	st = tess_json_load(path, STATE_BYTES_MAX, &root);
-	if (st == TESS_ENOENT)
-		return tess_fail(st, "%s: is no save of a training: it has no " TESS_SAVED_STATE,
-		                 s->path);
-	if (!st)
-		st = tess_json_get_int(path, root, "format", 1, INT32_MAX, &format);
-	if (!st && format != FORMAT)
-		st = tess_fail(TESS_ENOTSUP, "%s: format %lld: this version reads format %d", path,
-		               (long long)format, FORMAT);
-	if (!st)
-		st = tess_json_get_int(path, root, "step", 0, INT64_MAX, &s->step);
-	if (!st)
-		st = hash_config(s, config);
-	saved = json_string_value(json_object_get(root, "config"));
-	optimizer = json_string_value(json_object_get(root, "optimizer"));
-	if (!st && (!saved || strcmp(saved, config) != 0))
-		st = tess_fail(TESS_EINVAL,
-		               "%s: was saved from another model than %s: their config.json "
-		               "differ; resume with the model that it began with",
-		               s->path, s->parts->source->name);
-	if (!st && (!optimizer || strcmp(optimizer, get_saved_optimizer(s)) != 0))
-		st = tess_fail(TESS_EINVAL, "%s: was saved with the optimizer %s, and this is %s",
-		               s->path, optimizer ? optimizer : "?", get_saved_optimizer(s));
-	*state = st ? NULL : json_dumps(json_object_get(root, "program"), JSON_COMPACT);
-	if (!st && !*state)
-		st = tess_fail(TESS_EINVAL, "%s: \"program\" must be an object", path);
-	json_decref(root);
-	return st;
-}
-
-static tess_status check_saved_tensor(const struct tess_safetensors *in,
-                                      const struct tess_slice *want, const struct tess_slice *have)
-{
-	const char *path = tess_safetensors_path(in);
-	bool same = have && have->dtype == want->dtype && have->ndim == want->ndim;
-
-	if (!have)
-		return tess_fail(TESS_ENOENT, "%s: has no tensor %s, which this model has", path,
-		                 want->name);
-	for (int32_t d = 0; d < want->ndim && same; d++)
-		same = have->shape[d] == want->shape[d];
-	return same ? TESS_OK
-	            : tess_fail(TESS_EINVAL,
-	                        "%s: tensor %s has another shape or dtype than in this model", path,
-	                        want->name);
-}
-
-/* What this rank holds of a tensor, as `what`. */
-static tess_status read_runs(const struct save *s, const struct tess_stored_tensor *t, int32_t what,
-                             const struct tess_safetensors *in, const struct tess_slice *from)
-{
-	struct tess_kept_walk walk;
-	struct tess_kept_run run;
-	struct tess_kept kept;
-	uint64_t width;
-	tess_status st = TESS_OK;
-
-	tess_kept_open(s->parameters, t->weight, what, true, &kept);
-	width = tess_width(kept.dtype);
-	begin_runs(s, t, what, TESS_HELD, &walk);
-	while (!st && tess_kept_walk_next(&walk, &run))
-		for (int64_t at = 0, n; at < run.n && !st; at += n) {
-			void *memory;
-
-			n = run.n - at;
-			st = tess_kept_map(&kept, run.kept + at, &n, &memory);
-			if (!st)
-				st = tess_safetensors_read(in, from,
-				                           (uint64_t)(run.stored + at) * width,
-				                           (uint64_t)n * width, memory);
-		}
-	return tess_kept_close(&kept, st);
-}
-
-static tess_status read_saved_tensor(const struct save *s, const struct saved_file *f, int32_t i,
-                                     const struct tess_safetensors *in)
-{
-	const struct tess_slice *from = tess_safetensors_find(in, f->slice[i].name);
-	tess_status st = check_saved_tensor(in, &f->slice[i], from);
-
-	if (!st)
-		st = read_runs(s, f->tensor[i].tensor, f->tensor[i].what, in, from);
-	if (!st && from->data)
-		tess_safetensors_drop(in, from->data, from->bytes);
-	return st;
-}
-
-static tess_status read_saved_file(const struct save *s, const struct saved_file *f)
-{
-	char path[PATH_MAX + 64];
-	struct tess_safetensors *in;
-	tess_status st;
-
-	snprintf(path, sizeof path, "%s/%s", s->path, f->name);
-	st = tess_safetensors_open(path, false, &in);
-	if (st)
-		return st;
-	for (int32_t i = 0; i < f->n && !st; i++)
-		st = read_saved_tensor(s, f, i, in);
-	tess_safetensors_close(in);
-	return st;
-}
-
-tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state)
-{
-	struct save *s = calloc(1, sizeof *s);
-	char *text = NULL;
-	tess_status st = s ? open_save(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
-
-	if (!st && snprintf(s->path, sizeof s->path, "%s", path) >= PATH_MAX)
-		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
-	if (!st)
-		st = read_saved_state(s, &text);
-	for (int i = 0; i < 2 && !st; i++)
-		st = read_saved_file(s, &s->file[i]);
-	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
-	if (!st) {
-		tess_trainer_set_step(t, s->step);
-		*state = text;
-	} else {
-		free(text);
-	}
-	if (s)
-		close_save(s);
+		tess_save_close(s);
 	free(s);
 	return st;
 }

@@ -2,12 +2,40 @@
 #ifndef TESS_HF_SAVE_H
 #define TESS_HF_SAVE_H
 
+#include <jansson.h>
 #include <limits.h>
 #include <tessera/tessera.h>
 
 /* Beside the files of the checkpoint: what else a run needs to go on. */
 #define TESS_SAVED_STATE "training.json"
 #define TESS_SAVED_OPTIMIZER "optimizer.safetensors"
+
+/* The largest step of a save: 2^20 sequences in each are still counted in 64 bits. */
+#define TESS_SAVED_STEP_MAX INT64_C(1000000000000)
+
+/* Hashes config.json, whatever its spaces and the order of its keys. */
+tess_status tess_save_hash_config(const json_t *config, char out[17]);
+/*
+ * Writes training.json of a save into the directory `part`: the format, `keys`, which are step,
+ * config, optimizer, program, and checksums, {FILE: {TENSOR: hex}}, and a checksum of all of it.
+ */
+tess_status tess_save_write_state(const char *part, json_t *keys);
+/*
+ * Reads training.json of the save `dir`: every key is there, in its range, and as it was saved; the
+ * step is that of the name of the directory. *out is yours: json_decref. TESS_ENOENT: no save.
+ */
+tess_status tess_save_read_state(const char *dir, json_t **out);
+/* Fails, with file and tensor, unless the state has this checksum of the tensor. */
+tess_status tess_save_compare_checksum(const char *dir, const json_t *state, const char *file,
+                                       const char *tensor, uint32_t sum);
+/*
+ * Reads all of the save `dir`, and compares it with its checksums; `report` gets the sentence of
+ * each failure. Returns TESS_OK however many there are. *checked: tensors whose checksum is right.
+ */
+tess_status tess_save_check(const char *dir, void (*report)(void *self, const char *sentence),
+                            void *self, int64_t *checked);
+/* Returns the largest step of a save in `dir` that is below `below`; -1: there is none. */
+int64_t tess_save_find_step(const char *dir, int64_t below);
 
 /* Makes `dir` if it is absent, and gives the path of the save of a step, which must not exist. */
 tess_status tess_save_choose_path(const char *dir, int64_t step, char path[PATH_MAX]);

@@ -41,6 +41,16 @@ static int64_t find_newest(DIR *d, int64_t below)
 	return newest;
 }
 
+int64_t tess_save_find_step(const char *dir, int64_t below)
+{
+	DIR *d = opendir(dir);
+	int64_t step = d ? find_newest(d, below) : -1;
+
+	if (d)
+		closedir(d);
+	return step;
+}
+
 static bool has_saved_state(const char *path)
 {
 	char name[PATH_MAX];

@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include "core/base/option.h"
+#include "hf/save.h"
 
 #include <dirent.h>
 #include <limits.h>
@@ -91,6 +92,18 @@ static bool is_save(const char *dir)
 
 	free(path);
 	return found;
+}
+
+int64_t tess_tool_read_saved_steps(const char *save)
+{
+	int64_t steps = INT64_MAX;
+	json_t *state;
+
+	if (!tess_save_read_state(save, &state)) {
+		steps = json_integer_value(json_object_get(state, "step"));
+		json_decref(state);
+	}
+	return steps;
 }
 
 static tess_status fail_input(const struct tess_tool_output *o, const char *input)

@@ -168,6 +168,9 @@ struct tess_tool_inputs { /* what a command reads; NULL: none */
 tess_status tess_tool_check_outputs(const struct tess_tool_output *outputs,
                                     const struct tess_tool_inputs *in);
 
+/* Returns the steps of a save; INT64_MAX: it cannot be read, and loading it fails. */
+int64_t tess_tool_read_saved_steps(const char *save);
+
 /* Fails as each of `n` ranks that are processes would: for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);
 /* Whether the ranks of a command with -n are its threads: one rank, or a backend of threads. */

@@ -32,7 +32,7 @@ tess_status train_run_rank(struct tess_world *world, void *options);
 
 enum { TRAIN_STEP, TRAIN_EVALUATE, TRAIN_LOAD, TRAIN_SAVE, TRAIN_HASH, TRAIN_END };
 
-enum { TRAIN_TEXT = 4096 };
+enum { TRAIN_TEXT = 4096, TRAIN_BATCH_MAX = 1 << 20 };
 struct train_command { /* of rank 0 to all */
 	int64_t kind;
 	int64_t nsequences, nids, nmicro; /* of a batch */

@@ -69,6 +69,50 @@ static const char *format_kept_option(const char *name, double value, char out[3
 	return out;
 }
 
+/* Checks that the state has a value of this type, and that whole numbers are from lo to hi. */
+static tess_status check_kept_value(const struct drive *d, const json_t *o, const char *key,
+                                    json_type type, int64_t lo, int64_t hi)
+{
+	static const char *const types[] = { [JSON_OBJECT] = "an object",
+		                             [JSON_STRING] = "text",
+		                             [JSON_INTEGER] = "a whole number",
+		                             [JSON_REAL] = "a number with a decimal point" };
+	const json_t *value = json_object_get(o, key);
+	int64_t n = json_integer_value(value);
+	char range[64] = "";
+
+	if (value && json_typeof(value) == type && (type != JSON_INTEGER || (n >= lo && n <= hi)))
+		return TESS_OK;
+	if (type == JSON_INTEGER)
+		snprintf(range, sizeof range, " from %lld to %lld", (long long)lo, (long long)hi);
+	return tess_fail(TESS_EINVAL, "%s/training.json: program: %s: %s%s%s is needed", d->saved,
+	                 key, value ? "" : "is missing; ", types[type], range);
+}
+
+/* Checks what a save has of a run of this command; `o`: its program. */
+static tess_status check_kept_state(const struct drive *d, const json_t *o)
+{
+	json_t *options = list_kept_options(d), *value;
+	int64_t step = d->run->info.step;
+	const char *key;
+	tess_status st =
+		check_kept_value(d, o, "position", JSON_INTEGER, step, step * TRAIN_BATCH_MAX);
+
+	if (!st)
+		st = check_kept_value(d, o, "sequences", JSON_INTEGER, 1, INT64_MAX);
+	if (!st)
+		st = check_kept_value(d, o, "data", JSON_STRING, 0, 0);
+	if (!st)
+		st = check_kept_value(d, o, "options", JSON_OBJECT, 0, 0);
+	json_object_foreach(options, key, value) {
+		if (!st)
+			st = check_kept_value(d, json_object_get(o, "options"), key,
+			                      json_typeof(value), INT64_MIN, INT64_MAX);
+	}
+	json_decref(options);
+	return st;
+}
+
 /* Options that differ are used as they are now given. Only the cosine schedule keeps its steps. */
 static void warn_changed_options(const struct drive *d, const json_t *saved)
 {
@@ -80,7 +124,7 @@ static void warn_changed_options(const struct drive *d, const json_t *saved)
 		double was = json_number_value(old), is = json_number_value(value);
 		char text[2][32];
 
-		if (!old || json_equal(old, value))
+		if (json_equal(old, value))
 			continue;
 		name = !strcmp(key, "steps") && (was > 0) != (is > 0) ? "schedule" : key;
 		fprintf(stderr, "tessera train: %s was %s in %s, and is %s from here on\n", name,
@@ -99,12 +143,14 @@ static tess_status resume_state(struct drive *d)
 	size_t n = 0;
 	tess_status st = TESS_OK;
 
-	d->position = json_integer_value(json_object_get(o, "position"));
-	if (!losses || !data || d->position < 0 ||
+	if (!losses ||
 	    sodium_hex2bin(d->losses, sizeof d->losses, losses, strlen(losses), NULL, &n, NULL) ||
 	    n != sizeof d->losses)
 		st = tess_fail(TESS_EINVAL, "%s: was not saved by tessera train", d->saved);
-	else if (strcmp(data, format_hash(d->info.hash, hash)) != 0)
+	if (!st)
+		st = check_kept_state(d, o);
+	d->position = json_integer_value(json_object_get(o, "position"));
+	if (!st && strcmp(data, format_hash(d->info.hash, hash)) != 0)
 		st = tess_fail(TESS_EINVAL,
 		               "%s: was saved from other data: it had %lld sequences, and these "
 		               "files have %lld of %lld ids; resume with the same --data, in the "
@@ -112,7 +158,7 @@ static tess_status resume_state(struct drive *d)
 		               d->saved,
 		               (long long)json_integer_value(json_object_get(o, "sequences")),
 		               (long long)d->info.sequences, (long long)d->run->sequence);
-	else
+	if (!st)
 		warn_changed_options(d, json_object_get(o, "options"));
 	json_decref(o);
 	return st;
@@ -160,9 +206,9 @@ static tess_status begin_run(struct drive *d)
 	if (!st && *d->saved) {
 		memcpy(c.text, d->saved, sizeof c.text);
 		st = train_run_command(d->run, &c);
+		tess_trainer_get_info(d->run->trainer, &d->run->info);
 		if (!st)
 			st = resume_state(d);
-		tess_trainer_get_info(d->run->trainer, &d->run->info);
 		d->step = d->saved_step = d->run->info.step;
 	}
 	if (!st)

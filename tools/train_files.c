@@ -42,21 +42,6 @@ tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEX
 	return st;
 }
 
-/* The steps of a save. One that cannot be read has all: loading it says why. */
-static int64_t read_saved_steps(const char *save)
-{
-	char path[TRAIN_TEXT + 16];
-	int64_t steps = INT64_MAX;
-	json_t *o;
-
-	snprintf(path, sizeof path, "%s/training.json", save);
-	o = json_load_file(path, 0, NULL);
-	if (json_is_integer(json_object_get(o, "step")))
-		steps = json_integer_value(json_object_get(o, "step"));
-	json_decref(o);
-	return steps;
-}
-
 /* Whether the saves in the directory of --save are of the run that `resumed` is of. */
 static bool is_resumed_directory(const struct train_options *a, const char *resumed)
 {
@@ -86,7 +71,7 @@ tess_status train_check_directory(const struct train_options *a, const char *res
 		               "--save %s: has %s already, which this run does not go on from: "
 		               "--resume %s, or save in another directory",
 		               a->save, newest, a->save);
-	else if (atoll(name + strlen("/step-")) > read_saved_steps(resumed))
+	else if (atoll(name + strlen("/step-")) > tess_tool_read_saved_steps(resumed))
 		st = tess_fail(TESS_EINVAL,
 		               "--save %s: has %s already, which is newer than %s: --resume %s, "
 		               "save in another directory, or remove %s",

@@ -302,3 +302,19 @@ tess_status tess_json_get_bool(const char *where, const json_t *o, const char *k
 	*out = json_is_true(value);
 	return TESS_OK;
 }
+
+tess_status tess_json_require(const char *where, const json_t *o, const char *key, json_type type)
+{
+	static const char *const types[] = { "an object", "a list", "text",  "a whole number",
+		                             "a number",  "true",   "false", "null" };
+	const json_t *value = json_object_get(o, key);
+	char text[32];
+
+	if (!value)
+		return tess_fail(TESS_EINVAL, "%s: %s: is missing; %s is needed", where, key,
+		                 types[type]);
+	if (json_typeof(value) != type)
+		return tess_fail(TESS_EINVAL, "%s: %s: %s is needed, not %s", where, key,
+		                 types[type], describe_value(value, text));
+	return TESS_OK;
+}

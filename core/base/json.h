@@ -36,5 +36,7 @@ tess_status tess_json_get_int(const char *where, const json_t *o, const char *ke
 tess_status tess_json_get_number(const char *where, const json_t *o, const char *key, double lo,
                                  double hi, double *out);
 tess_status tess_json_get_bool(const char *where, const json_t *o, const char *key, bool *out);
+/* Fails unless the object has a value of this type at `key`: JSON_OBJECT, JSON_STRING, ... */
+tess_status tess_json_require(const char *where, const json_t *o, const char *key, json_type type);
 
 #endif

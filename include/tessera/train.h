@@ -138,11 +138,12 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 /*
  * Saves weights and the state of the optimizer as the directory `dir`/step-N, which transformers
  * loads, too: a copy of the files of the checkpoint with the weights as they are now, and beside
- * them optimizer.safetensors and training.json, in which `state` is kept, a JSON object of the
- * program (NULL: {}). Every rank writes what it owns into the file system that all share. The
- * directory gets its name when all of it is on disk; then all saves in `dir` but the last `keep`
- * are removed (0: none is). After a failure what was saved before is whole, and nothing else is
- * left. TESS_EINVAL: the directory exists.
+ * them optimizer.safetensors and training.json, which has a checksum of each tensor, and `state`, a
+ * JSON object of the program (NULL: {}). Every rank writes what it owns into the file system that
+ * all share. The directory gets its name when all of it is on disk; then all saves in `dir` but the
+ * last `keep` are removed (0: none is), unless moments that are not finite, which are warned of,
+ * keep the new one from being loaded. After a failure what was saved before is whole, and nothing
+ * else is left. TESS_EINVAL: the directory exists.
  */
 tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t keep,
                               const char *state);
@@ -153,8 +154,8 @@ tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t k
 tess_status tess_save_find(const char *dir, char **path);
 /*
  * Makes weights and state of a trainer those of a save, whatever mesh saved it. *state, as it was
- * saved, is yours: free. TESS_EINVAL: it was saved from another model, or with another optimizer.
- * After a failure close the trainer.
+ * saved, is yours: free. TESS_EINVAL: it was saved from another model, or with another optimizer;
+ * or a key, a moment or a checksum is not as it was saved. After a failure close the trainer.
  */
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state);
 

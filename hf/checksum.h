@@ -1,0 +1,22 @@
+/* checksum.h - CRC-32 of a tensor whose ranges are read or written by several ranks. */
+#ifndef TESS_HF_CHECKSUM_H
+#define TESS_HF_CHECKSUM_H
+
+#include <stdint.h>
+
+/*
+ * The share of one rank, zeroed at first. Add its ranges in increasing order, then end at the
+ * length of the tensor. The shares of ranks that cover the tensor once, combined by XOR, are the
+ * CRC-32 of all bytes (zlib.crc32).
+ */
+struct tess_checksum {
+	uint32_t value;
+	uint64_t at; /* where the last range ended */
+	uint64_t gap; /* the last one between two ranges */
+	unsigned long skip; /* how it changes a value */
+};
+
+void tess_checksum_add(struct tess_checksum *c, uint64_t at, const void *bytes, uint64_t n);
+uint32_t tess_checksum_end(struct tess_checksum *c, uint64_t length);
+
+#endif
