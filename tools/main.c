@@ -32,7 +32,7 @@ static const struct {
 	{ "bench", "tokens per second of a checkpoint, bandwidth of collectives", tess_tool_bench },
 	{ "conform", "checks that a backend keeps the promises of its interface",
 	  tess_tool_conform },
-	{ "info", "plugins, where they were searched for, and options", tess_tool_info },
+	{ "info", "plugins and options; what a checkpoint or a save has", tess_tool_info },
 };
 enum { TOOLS = sizeof tools / sizeof *tools };
 

@@ -141,7 +141,7 @@ START_TEST(says_how_it_is_used)
 	ck_assert_int_eq(run_info("--help", false, text, sizeof text), 0);
 	expect_part(text, "usage: tessera info");
 	ck_assert_int_eq(run_info("--nonsense", true, text, sizeof text), 2);
-	ck_assert_int_eq(run_info("extra", true, text, sizeof text), 2);
+	ck_assert_int_eq(run_info("--options extra", true, text, sizeof text), 2);
 	expect_part(text, "unexpected argument \"extra\"");
 	ck_assert_int_eq(run_info("--json > /dev/full", true, text, sizeof text), 1);
 	ck_assert_int_eq(run_info("> /dev/full", true, text, sizeof text), 1);
