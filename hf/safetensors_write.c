@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -191,16 +193,21 @@ static tess_status open_part_file(const char *path, char **beside, int *fd)
 tess_status tess_safetensors_check_writable(const char *path)
 {
 	char *target, *beside = NULL;
+	sigset_t all, before;
 	int fd;
 	tess_status st = resolve_target(path, &target);
 
 	if (st)
 		return st;
+	/* a signal would leave the file */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
 	st = open_part_file(target, &beside, &fd);
 	if (!st) {
 		close(fd);
 		unlink(beside);
 	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	free(beside);
 	free(target);
 	return st;

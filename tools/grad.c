@@ -228,6 +228,7 @@ static tess_status open_gradient_file(const struct grad_command *a, const struct
 		slices[0] = (struct tess_slice){
 			.name = "loss", .dtype = TESS_F64, .ndim = 1, .shape = &one
 		};
+		tess_tool_catch_interrupt(NULL); /* which would leave a part of the file */
 		st = tess_safetensors_writer_open(a->out, used, slices, &o->file);
 		if (!st)
 			st = tess_safetensors_writer_put(o->file, 0, 0, sizeof r->loss, &r->loss);
@@ -242,9 +243,13 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 	uint64_t bytes = (uint64_t)n * sizeof *piece;
 
 	crypto_hash_sha256_update(&o->digest, (const unsigned char *)piece, bytes);
-	return o->file ? tess_safetensors_writer_put(o->file, o->place[i],
-	                                             (uint64_t)at * sizeof *piece, bytes, piece)
-	               : TESS_OK;
+	if (!o->file)
+		return TESS_OK;
+	if (tess_tool_is_interrupted())
+		return tess_fail(TESS_EABORTED, "stopped by a signal; the gradients are not "
+		                                "written");
+	return tess_safetensors_writer_put(o->file, o->place[i], (uint64_t)at * sizeof *piece,
+	                                   bytes, piece);
 }
 
 /* A tensor at a time, and of that a piece. `o` NULL: another rank writes them. */
@@ -380,5 +385,7 @@ int tess_tool_grad(int argc, char **argv)
 	free(a.ids);
 	free(a.labels);
 	free(a.lengths);
+	if (tess_tool_is_interrupted())
+		return tess_tool_get_interrupt_status();
 	return st < 0 ? usage ? 2 : 1 : exit_status;
 }

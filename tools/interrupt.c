@@ -4,8 +4,11 @@
  */
 #include "tool.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,12 +16,69 @@
 static volatile sig_atomic_t interrupted, direct;
 static const char *announced; /* at the first one; NULL: nothing */
 static pid_t launcher;
+static const char *saves; /* a directory with parts of saves of this process; NULL: none */
+static char own_part[32], removed_part[64]; /* in the names of such parts; while one is removed */
+
+/* ---- parts of saves: handlers may make system calls, and use no memory but their own --------- */
+
+/* Calls `use` with the name of each entry. */
+static void list_entries(int dir, void (*use)(int dir, const char *name))
+{
+	_Alignas(struct dirent64) char buffer[4096];
+	ssize_t n;
+
+	while ((n = getdents64(dir, buffer, sizeof buffer)) > 0)
+		for (ssize_t at = 0; at < n;) {
+			const struct dirent64 *e = (const void *)(buffer + at);
+
+			use(dir, e->d_name);
+			at += e->d_reclen;
+		}
+}
+
+static void remove_file(int dir, const char *name)
+{
+	unlinkat(dir, name, 0);
+}
+
+/* Renames it first: a thread that still writes it finds it no more, and cannot name it a save. */
+static void remove_own_part(int dir, const char *name)
+{
+	int part;
+
+	if (!strstr(name, own_part) || renameat(dir, name, dir, removed_part))
+		return;
+	part = openat(dir, removed_part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	list_entries(part, remove_file);
+	close(part);
+	unlinkat(dir, removed_part, AT_REMOVEDIR);
+}
+
+static void remove_own_parts(void)
+{
+	int dir = saves ? open(saves, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+
+	if (dir < 0)
+		return;
+	list_entries(dir, remove_own_part);
+	close(dir);
+}
+
+void tess_tool_remove_parts(const char *dir)
+{
+	snprintf(own_part, sizeof own_part, ".%ld-", (long)getpid());
+	snprintf(removed_part, sizeof removed_part, "step-1.%ld-999999.part", (long)getpid());
+	saves = dir;
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
 
 /* Ends the process, even one with number 1 (a container's), for which defaults are ignored. */
 static void end_process(int sig)
 {
 	sigset_t set;
 
+	remove_own_parts();
 	signal(sig, SIG_DFL);
 	sigemptyset(&set);
 	sigaddset(&set, sig);

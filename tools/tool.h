@@ -73,6 +73,8 @@ const char *tess_tool_find_familiar_command(const char *word);
  * newline, which only a terminal gets; NULL: none.
  */
 void tess_tool_catch_interrupt(const char *notice);
+/* Names the directory, borrowed, in which the second signal removes what of a save is written. */
+void tess_tool_remove_parts(const char *dir);
 bool tess_tool_is_interrupted(void);
 /* Returns true once after SIGUSR1 to this process, or to the launcher of its ranks. */
 bool tess_tool_take_save_request(void);

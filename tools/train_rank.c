@@ -16,6 +16,8 @@ static void catch_train_interrupt(const struct train_run *r)
 	const char *notice = "\ntessera train: ends after this step; a second Ctrl-C or SIGTERM "
 			     "ends it now\n";
 
+	if (first)
+		tess_tool_remove_parts(r->options->save);
 	if (r->options->save)
 		notice = "\ntessera train: ends after this step, with a save; a second Ctrl-C or "
 			 "SIGTERM ends it now, without one\n";

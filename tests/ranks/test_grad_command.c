@@ -143,6 +143,27 @@ START_TEST(refused)
 }
 END_TEST
 
+/* A signal while the file is written, which has another name until it is complete. */
+START_TEST(interrupted)
+{
+	static const char *const signals[] = { "INT", "TERM", "HUP" };
+	static const char *const before[] = { "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0", "" };
+	char text[TEXT];
+
+	write_batch("batch", 2, 32, 32, 0);
+	for (int i = 0; i < 12; i++) {
+		command_run(
+			text, TEXT,
+			"cd '%s'; rm -rf stopped; mkdir stopped; %s setsid '%s' grad '%s' "
+			"--ids-file batch --out stopped/g >out 2>&1 & pid=$!; "
+			"until set -- stopped/*; [ -e \"$1\" ]; do kill -0 $pid || break; done; "
+			"kill -%s $pid; wait $pid; ls stopped",
+			scratch, before[i % 2], TESSERA, format_data_path(""), signals[i % 3]);
+		ck_assert_msg(!*text || !strcmp(text, "g\n"), "%s", text);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -152,6 +173,7 @@ int main(void)
 	scratch_make();
 	t = suite_begin("grad_command", 60, &r);
 	tcase_add_loop_test(t, one_file_for_every_mesh, 0, sizeof jobs / sizeof *jobs);
+	tcase_add_test(t, interrupted);
 	tcase_add_loop_test(t, refused, 0, sizeof refusals / sizeof *refusals);
 	failed = suite_end(r);
 	scratch_remove();

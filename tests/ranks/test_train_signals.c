@@ -103,6 +103,24 @@ START_TEST(a_second_request_ends_at_once)
 }
 END_TEST
 
+/* Nothing is left of a save that is being written, and what others have left stays. */
+START_TEST(a_second_request_leaves_no_part)
+{
+	char text[TEXT];
+
+	command_run(text, TEXT,
+	            "cd '%s'; rm -rf saves err; setsid '%s' train '%s' --data '" STORIES
+	            "' --batch %d --sequence 256 --steps 1 --save saves %s 2>err & pid=$!; "
+	            "while kill -0 $pid && [ ! -d saves ]; do sleep 0.02; done; "
+	            "for p in $pid 1; do mkdir saves/step-1.$p-0.part; echo 1 "
+	            ">saves/step-1.$p-0.part/training.json; done; kill -TERM $pid; sleep 0.2; "
+	            "kill -TERM $pid; wait $pid; echo status $?; ls saves saves/*",
+	            scratch, TESSERA, format_data_path(""), THIN > 1 ? 32 : 128, starts[_i].args);
+	ck_assert_str_eq(text, "status 143\nsaves:\nstep-1.1-0.part\n\nsaves/step-1.1-0.part:\n"
+	                       "training.json\n");
+}
+END_TEST
+
 /* ---- terminals ------------------------------------------------------------------------------- */
 
 /* Runs a shell command on a terminal of its own; returns the terminal's other end. */
@@ -245,6 +263,7 @@ int main(void)
 	scratch_make();
 	tcase_add_loop_test(t, a_request_saves, 0, STARTS * REQUESTS);
 	tcase_add_loop_test(t, a_second_request_ends_at_once, 0, 3);
+	tcase_add_loop_test(t, a_second_request_leaves_no_part, 0, 2);
 	tcase_add_loop_test(t, a_closed_terminal_saves, 0, 6);
 	tcase_add_loop_test(t, an_ignored_hangup_stays_ignored, 0, 3);
 	tcase_add_loop_test(t, sigusr1_saves, 0, STARTS);
