@@ -356,6 +356,21 @@ const struct tess_generation_config *tess_checkpoint_generation(const struct tes
 	return &c->generation;
 }
 
+const json_t *tess_checkpoint_generation_root(const struct tess_checkpoint *c)
+{
+	return c->generation_root;
+}
+
+size_t tess_checkpoint_count_parts(const struct tess_checkpoint *c)
+{
+	return c->nparts;
+}
+
+const struct tess_safetensors *tess_checkpoint_part(const struct tess_checkpoint *c, size_t i)
+{
+	return c->part[i];
+}
+
 size_t tess_checkpoint_count(const struct tess_checkpoint *c)
 {
 	return c->n;

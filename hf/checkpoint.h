@@ -35,6 +35,12 @@ const char *tess_checkpoint_dir(const struct tess_checkpoint *c);
 const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c);
 const struct tess_generation_config *tess_checkpoint_generation(const struct tess_checkpoint *c);
 
+/* Returns the object of generation_config.json; NULL: absent. Borrowed. */
+const json_t *tess_checkpoint_generation_root(const struct tess_checkpoint *c);
+/* Returns the i-th file of weights; i < count. NULL: absent (TESS_CHECKPOINT_CONFIG). Borrowed. */
+size_t tess_checkpoint_count_parts(const struct tess_checkpoint *c);
+const struct tess_safetensors *tess_checkpoint_part(const struct tess_checkpoint *c, size_t i);
+
 /* Tensors in order of names; i < count. Borrowed. */
 size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);

@@ -5,6 +5,7 @@
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/world/mesh_shape.h"
+#include "hf/fingerprint.h"
 #include "hf/session.h"
 #include "nn/program/agree.h"
 #include "nn/weights/weights.h"
@@ -519,7 +520,7 @@ tess_status tess_convert(struct tess_world *w, const char *dir, const char *out,
 	if (c)
 		c->options = options;
 	st = c ? open_conversion(c, dir, out, true) : tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_group_agree_status(g, st, "convert");
+	st = tess_checkpoint_compare(c ? c->from : NULL, g, st, "convert");
 	if (!st)
 		st = run_conversion(c, g);
 	if (st && c && *c->part && tess_group_rank(g) == 0)

@@ -487,6 +487,11 @@ const char *tess_safetensors_path(const struct tess_safetensors *f)
 	return f->path;
 }
 
+uint64_t tess_safetensors_data_start(const struct tess_safetensors *f)
+{
+	return f->data_start;
+}
+
 size_t tess_safetensors_count(const struct tess_safetensors *f)
 {
 	return f->n;

@@ -46,6 +46,8 @@ tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t
                                    struct tess_safetensors **out);
 
 const char *tess_safetensors_path(const struct tess_safetensors *f);
+/* Returns the offset in the file from which tess_slice.begin counts. */
+uint64_t tess_safetensors_data_start(const struct tess_safetensors *f);
 size_t tess_safetensors_count(const struct tess_safetensors *f);
 /* The i-th tensor by name; i < count. Borrowed. */
 const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, size_t i);

@@ -2,6 +2,7 @@
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
+#include "hf/fingerprint.h"
 #include "hf/saving.h"
 #include "nn/program/agree.h"
 
@@ -140,7 +141,8 @@ static tess_status read_saved_tensor(const struct save *s, const struct saved_fi
 	return st;
 }
 
-static tess_status read_saved_file(const struct save *s, const struct saved_file *f)
+static tess_status read_saved_file(const struct save *s, const struct saved_file *f,
+                                   struct tess_fingerprint *fp)
 {
 	char path[PATH_MAX + 64];
 	struct tess_safetensors *in;
@@ -150,6 +152,7 @@ static tess_status read_saved_file(const struct save *s, const struct saved_file
 	st = tess_safetensors_open(path, false, &in);
 	if (st)
 		return st;
+	st = tess_fingerprint_add_tensors(fp, in);
 	for (int32_t i = 0; i < f->n && !st; i++)
 		st = read_saved_tensor(s, f, i, in);
 	tess_safetensors_close(in);
@@ -159,16 +162,21 @@ static tess_status read_saved_file(const struct save *s, const struct saved_file
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state)
 {
 	struct save *s = calloc(1, sizeof *s);
+	struct tess_fingerprint fp = { 0 };
 	char *text = NULL;
 	tess_status st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st && snprintf(s->path, sizeof s->path, "%s", path) >= PATH_MAX)
 		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
 	if (!st)
+		st = tess_fingerprint_open(s->path, &fp);
+	if (!st)
 		st = read_saved_state(s, &text);
+	if (!st)
+		st = tess_fingerprint_add_file(&fp, TESS_SAVED_STATE);
 	for (int i = 0; i < 2 && !st; i++)
-		st = read_saved_file(s, &s->file[i]);
-	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
+		st = read_saved_file(s, &s->file[i], &fp);
+	st = tess_fingerprint_compare(&fp, tess_trainer_get_parts(t)->group, st, "resume");
 	for (int i = 0; i < 2 && !st; i++)
 		st = tess_save_combine_checksums(s, &s->file[i]);
 	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
@@ -178,6 +186,7 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 	} else {
 		free(text);
 	}
+	tess_fingerprint_close(&fp);
 	if (s)
 		tess_save_close(s);
 	free(s);

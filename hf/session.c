@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/world/mesh_shape.h"
+#include "hf/fingerprint.h"
 #include "hf/requests.h"
 #include "nn/program/agree.h"
 #include "nn/program/settings.h"
@@ -203,6 +204,21 @@ static tess_status read_session_options(const struct tess_session_options *how,
 	return TESS_OK;
 }
 
+/* Along dp the first rank of each replica reads the tokenizer. */
+static tess_status compare_tokenizers(struct tess_session *s, const struct tess_group *replica)
+{
+	struct tess_fingerprint fp;
+	tess_status st = tess_fingerprint_open(tess_checkpoint_dir(s->model.checkpoint), &fp);
+
+	if (!st && tess_group_rank(replica) == 0)
+		st = tess_fingerprint_add_file(&fp, "tokenizer.json");
+	if (!st && tess_group_rank(replica) == 0)
+		st = tess_fingerprint_add_file(&fp, "tokenizer_config.json");
+	st = tess_fingerprint_compare(&fp, s->all, st, "tokenizer");
+	tess_fingerprint_close(&fp);
+	return st;
+}
+
 static tess_status open_session(struct tess_mesh *mesh, const char *dir,
                                 const struct tess_session_options *how, struct tess_session **out)
 {
@@ -219,7 +235,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 	s->replica = s->dp_group ? tess_mesh_rank(mesh, "dp") : 0;
 	if (!st)
 		st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_WHOLE, &s->model);
-	st = tess_group_agree_status(s->all, st, "session");
+	st = tess_checkpoint_compare(s->model.checkpoint, s->all, st, "session");
 	if (!st && tess_group_rank(s->all) == 0)
 		tess_checkpoint_warn_unused(s->model.checkpoint);
 	if (!st) {
@@ -234,6 +250,8 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .kv_memory = mine.kv_memory };
 
 		st = open_replica_groups(s, mesh, &parts);
+		if (!st && s->nreplicas > 1)
+			st = compare_tokenizers(s, parts.group);
 		if (!st)
 			st = tess_runner_new(&parts, &s->runner);
 	}

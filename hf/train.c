@@ -1,6 +1,7 @@
 /* train.c - opens a checkpoint on a mesh, to train it. */
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "hf/fingerprint.h"
 #include "hf/session.h"
 #include "nn/program/agree.h"
 #include "nn/train/trainer.h"
@@ -77,7 +78,7 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 
 		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_WHOLE, &m->model);
 	}
-	st = tess_group_agree_status(parts.group, st, "trainer");
+	st = tess_checkpoint_compare(m ? m->model.checkpoint : NULL, parts.group, st, "trainer");
 	if (!st)
 		st = set_mesh(mesh, m, &parts);
 	if (!st) {

@@ -38,7 +38,7 @@ TESS_TIGHT(tess_session_options, math);
  * mesh, then reads this rank's part of each weight. The ranks along dimension `dp` hold replicas,
  * for which a plan has no rules: the rest of the mesh runs the model, each replica texts of its
  * own. options: NULL, or read during the call. A failure on one rank is returned by all. Close *out
- * before the mesh.
+ * before the mesh. TESS_EMISMATCH: ranks read different checkpoints.
  */
 tess_status tess_session_open(struct tess_mesh *m, const char *dir,
                               const struct tess_session_options *options,

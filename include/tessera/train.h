@@ -155,7 +155,8 @@ tess_status tess_save_find(const char *dir, char **path);
 /*
  * Makes weights and state of a trainer those of a save, whatever mesh saved it. *state, as it was
  * saved, is yours: free. TESS_EINVAL: it was saved from another model, or with another optimizer;
- * or a key, a moment or a checksum is not as it was saved. After a failure close the trainer.
+ * or a key, a moment or a checksum is not as it was saved. TESS_EMISMATCH: ranks read different
+ * saves. After a failure close the trainer.
  */
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state);
 

@@ -10,8 +10,8 @@
 const struct tess_option tess_run_options[] = {
 	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
 	{ "check", "0",
-	  "1: after each module, compares values that all ranks must hold alike, and looks for NaN "
-	  "and Inf" },
+	  "1: compares all bytes of the weights that ranks read; after each module, compares "
+	  "values that must be equal on all ranks, and searches for NaN and Inf" },
 	{ "graphs", "calls",
 	  "steps of few rows as graphs of the device: calls (of groups, too, where the backend "
 	  "can), ops, or none" },

@@ -1,0 +1,287 @@
+#include "hf/fingerprint.h"
+
+#include "core/base/status.h"
+#include "nn/program/agree.h"
+#include "nn/run/options.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+	SAMPLED_BYTES = 64,
+	SAMPLED_PARTS = 3,
+	HASHED_PIECE = 1 << 20,
+	HASH_BYTES = 16,
+	VALUE_SHOWN = 120
+};
+
+#define CHECK_OPTION "TESSERA_CHECK"
+#define HASH_MARK "\x01" /* before what no message shows; JSON escapes it */
+
+tess_status tess_fingerprint_open(const char *dir, struct tess_fingerprint *fp)
+{
+	int32_t graphs;
+	tess_status st;
+
+	*fp = (struct tess_fingerprint){ .dir = dir };
+	st = tess_run_read_options(&fp->complete, &graphs);
+	fp->out = st ? NULL : open_memstream(&fp->pairs, &fp->len);
+	if (!st && (!fp->out || sodium_init() < 0))
+		st = tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
+	return st;
+}
+
+void tess_fingerprint_close(struct tess_fingerprint *fp)
+{
+	if (fp->out)
+		fclose(fp->out);
+	free(fp->pairs);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+struct hashed_file {
+	char path[PATH_MAX];
+	int fd;
+	unsigned char *buffer; /* [HASHED_PIECE] */
+	crypto_generichash_state hash;
+};
+
+/* TESS_ENOENT: there is no such file. */
+static tess_status open_hashed_file(const char *dir, const char *name, struct hashed_file *f)
+{
+	snprintf(f->path, sizeof f->path, "%s/%s", dir, name);
+	f->buffer = NULL;
+	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (f->fd < 0)
+		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
+		                 strerror(errno));
+	f->buffer = malloc(HASHED_PIECE);
+	return f->buffer ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", f->path);
+}
+
+static void close_hashed_file(struct hashed_file *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	free(f->buffer);
+}
+
+/* Hashes up to `n` bytes from `at` on, as far as the file has them. */
+static tess_status hash_range(struct hashed_file *f, uint64_t at, uint64_t n)
+{
+	ssize_t got = 1;
+
+	while (n && got) {
+		got = pread(f->fd, f->buffer, n < HASHED_PIECE ? n : HASHED_PIECE, (off_t)at);
+		if (got < 0 && errno != EINTR)
+			return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
+		if (got < 0)
+			continue;
+		crypto_generichash_update(&f->hash, f->buffer, (unsigned long long)got);
+		at += (uint64_t)got;
+		n -= (uint64_t)got;
+	}
+	return TESS_OK;
+}
+
+/* Ends a value. */
+static void write_hash(struct tess_fingerprint *fp, struct hashed_file *f)
+{
+	unsigned char hash[HASH_BYTES];
+	char hex[2 * HASH_BYTES + 1];
+
+	crypto_generichash_final(&f->hash, hash, sizeof hash);
+	fprintf(fp->out, HASH_MARK "%s%c", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash), 0);
+}
+
+tess_status tess_fingerprint_add_file(struct tess_fingerprint *fp, const char *file)
+{
+	struct hashed_file f;
+	tess_status st = open_hashed_file(fp->dir, file, &f);
+
+	if (!st) {
+		crypto_generichash_init(&f.hash, NULL, 0, HASH_BYTES);
+		st = hash_range(&f, 0, INT64_MAX);
+		fprintf(fp->out, "%s%c", file, 0);
+		write_hash(fp, &f);
+	}
+	close_hashed_file(&f);
+	return st == TESS_ENOENT ? TESS_OK : st;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* "F32 [512, 64] at byte 0" */
+static void write_layout(struct tess_fingerprint *fp, const struct tess_slice *s)
+{
+	fprintf(fp->out, "%s [", s->type);
+	for (int32_t i = 0; i < s->ndim; i++)
+		fprintf(fp->out, "%s%" PRId64, i ? ", " : "", s->shape[i]);
+	fprintf(fp->out, "]");
+	if (s->panel_rows)
+		fprintf(fp->out, " for %" PRId64 " rows", s->panel_rows);
+	fprintf(fp->out, " at byte %" PRIu64, s->begin);
+}
+
+/* Returns the offset in a tensor of part i of its sample. */
+static uint64_t find_sample(const struct tess_slice *s, int i)
+{
+	return s->bytes > SAMPLED_BYTES
+	               ? (s->bytes - SAMPLED_BYTES) * (uint64_t)i / (SAMPLED_PARTS - 1)
+	               : 0;
+}
+
+static tess_status add_tensor_pair(struct tess_fingerprint *fp, struct hashed_file *f,
+                                   const char *file, uint64_t begin, const struct tess_slice *s)
+{
+	tess_status st = TESS_OK;
+
+	crypto_generichash_init(&f->hash, NULL, 0, HASH_BYTES);
+	if (fp->complete)
+		st = hash_range(f, begin, s->bytes);
+	for (int i = 0; i < SAMPLED_PARTS && !fp->complete && !st; i++)
+		st = hash_range(f, begin + find_sample(s, i),
+		                s->bytes < SAMPLED_BYTES ? s->bytes : SAMPLED_BYTES);
+	fprintf(fp->out, "%s: tensor %s%c", file, s->name, 0);
+	write_layout(fp, s);
+	write_hash(fp, f);
+	return st;
+}
+
+/* Starts to read the samples, so that a rank does not wait for one at a time. */
+static void prefetch_samples(const struct hashed_file *f, const struct tess_safetensors *in)
+{
+	posix_fadvise(f->fd, 0, 0, POSIX_FADV_RANDOM); /* only what is asked for */
+	for (size_t i = 0; i < tess_safetensors_count(in); i++) {
+		const struct tess_slice *s = tess_safetensors_at(in, i);
+		uint64_t begin = tess_safetensors_data_start(in) + s->begin;
+
+		for (int k = 0; k < SAMPLED_PARTS; k++)
+			posix_fadvise(f->fd, (off_t)(begin + find_sample(s, k)), SAMPLED_BYTES,
+			              POSIX_FADV_WILLNEED);
+	}
+}
+
+tess_status tess_fingerprint_add_tensors(struct tess_fingerprint *fp,
+                                         const struct tess_safetensors *in)
+{
+	const char *file = strrchr(tess_safetensors_path(in), '/') + 1;
+	struct hashed_file f;
+	tess_status st = open_hashed_file(fp->dir, file, &f);
+
+	if (!st && !fp->complete)
+		prefetch_samples(&f, in);
+	for (size_t i = 0; i < tess_safetensors_count(in) && !st; i++) {
+		const struct tess_slice *s = tess_safetensors_at(in, i);
+
+		st = add_tensor_pair(fp, &f, file, tess_safetensors_data_start(in) + s->begin, s);
+	}
+	close_hashed_file(&f);
+	return st;
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+/* Adds the keys in the order of their names. */
+static tess_status add_json_keys(struct tess_fingerprint *fp, const char *file, const json_t *root)
+{
+	char *text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT);
+	json_t *sorted = text ? json_loads(text, 0, NULL) : NULL, *value;
+	tess_status st = sorted ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", file);
+	const char *key;
+
+	free(text);
+	json_object_foreach(sorted, key, value) {
+		text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+		fprintf(fp->out, "%s: %s%c%s%c", file, key, 0, text ? text : "", 0);
+		if (!text)
+			st = tess_fail(TESS_ENOMEM, "%s: out of memory", file);
+		free(text);
+	}
+	json_decref(sorted);
+	return st;
+}
+
+static tess_status add_checkpoint(struct tess_fingerprint *fp, const struct tess_checkpoint *c)
+{
+	const json_t *generation = tess_checkpoint_generation_root(c);
+	tess_status st;
+
+	fprintf(fp->out, CHECK_OPTION "%c%d%c", 0, fp->complete, 0);
+	st = add_json_keys(fp, "config.json", tess_checkpoint_config(c)->root);
+	if (!st && generation)
+		st = add_json_keys(fp, "generation_config.json", generation);
+	for (size_t i = 0; !st && i < tess_checkpoint_count_parts(c); i++)
+		st = tess_fingerprint_add_tensors(fp, tess_checkpoint_part(c, i));
+	return st;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+/* Returns the length of a value without its hash; -1: it has none. */
+static int measure_layout(const char *value)
+{
+	const char *mark = value ? strstr(value, HASH_MARK) : NULL;
+
+	return mark ? (int)(mark - value) : -1;
+}
+
+static tess_status explain_fingerprint(void *arg, struct tess_difference *d)
+{
+	static const char hint[] = "copy the checkpoint of one rank to the nodes of all others";
+	const struct tess_fingerprint *fp = arg;
+	const char *dots = "";
+	int mine = measure_layout(d->mine), theirs = measure_layout(d->theirs);
+
+	if (!strcmp(d->name, CHECK_OPTION))
+		return tess_fail(TESS_EMISMATCH, "%s is %s, but %s on rank %d", d->name, d->mine,
+		                 d->theirs, (int)d->rank);
+	if (!d->mine)
+		return tess_fail(TESS_EMISMATCH, "%s/%.300s: is absent, but not on rank %d; %s",
+		                 fp->dir, d->name, (int)d->rank, hint);
+	if (!d->theirs)
+		return tess_fail(TESS_EMISMATCH, "%s/%.300s: is absent on rank %d; %s", fp->dir,
+		                 d->name, (int)d->rank, hint);
+	if (mine >= 0 && mine == theirs && !strncmp(d->mine, d->theirs, (size_t)mine))
+		return tess_fail(TESS_EMISMATCH,
+		                 "%s/%.300s: its bytes differ from those on rank "
+		                 "%d; %s",
+		                 fp->dir, d->name, (int)d->rank, hint);
+	if (mine < 0)
+		dots = tess_difference_skip_common(d);
+	return tess_fail(TESS_EMISMATCH, "%s/%.300s: is %s%.*s, but %s%.*s on rank %d; %s", fp->dir,
+	                 d->name, dots, mine < 0 ? VALUE_SHOWN : mine, d->mine, dots,
+	                 theirs < 0 ? VALUE_SHOWN : theirs, d->theirs, (int)d->rank, hint);
+}
+
+tess_status tess_fingerprint_compare(struct tess_fingerprint *fp, struct tess_group *g,
+                                     tess_status st, const char *where)
+{
+	if (!st && fp->out && (fflush(fp->out) || ferror(fp->out)))
+		st = tess_fail(TESS_ENOMEM, "%s: out of memory", fp->dir);
+	st = tess_group_agree_status(g, st, where);
+	return st ? st
+	          : tess_group_compare_pairs(g, fp->pairs, fp->len, where, explain_fingerprint, fp);
+}
+
+tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess_group *g,
+                                    tess_status st, const char *where)
+{
+	struct tess_fingerprint fp = { 0 };
+
+	if (!st && tess_group_size(g) > 1) {
+		st = tess_fingerprint_open(tess_checkpoint_dir(c), &fp);
+		if (!st)
+			st = add_checkpoint(&fp, c);
+	}
+	st = tess_fingerprint_compare(&fp, g, st, where);
+	tess_fingerprint_close(&fp);
+	return st;
+}
