@@ -2,6 +2,7 @@
 #include "tool.h"
 
 #include "core/base/status.h"
+#include "nn/program/agree.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -9,7 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPTIONS_MAX = 62 };
+enum { OPTIONS_MAX = 62, VALUE_SHOWN = 200 };
+
+#define COMMAND "command" /* the name of a pair, which is that of no option */
+
+/* What ranks compare of the command line, as tess_group_compare_pairs takes it. */
+static char *compared;
+static size_t ncompared;
+
+struct given_option {
+	const struct tess_tool_option *option;
+	const char *text; /* NULL: it takes no value */
+};
 
 size_t tess_tool_measure_mark(const char *text)
 {
@@ -191,6 +203,56 @@ static tess_status explain_count(const char *command, const struct tess_tool_opt
 	return TESS_EINVAL;
 }
 
+/* ---- comparison between ranks ---------------------------------------------------------------- */
+
+/* Lists the options in the order of the table; those that may be repeated in their own order. */
+static tess_status list_compared_options(const char *command, const struct tess_tool_option *table,
+                                         const struct given_option *given, int n)
+{
+	FILE *f;
+
+	free(compared);
+	compared = NULL;
+	f = open_memstream(&compared, &ncompared);
+	if (f)
+		fprintf(f, COMMAND "%c%s%c", 0, command, 0);
+	for (int i = 0; f && table[i].name; i++)
+		for (int k = 0; k < n && !table[i].local; k++)
+			if (given[k].option == &table[i])
+				fprintf(f, "%s%s%c%s%c", table[i].name[1] ? "--" : "-",
+				        table[i].name, 0, given[k].text ? given[k].text : "", 0);
+	return f && !fclose(f) ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", command);
+}
+
+static tess_status explain_option(void *arg, struct tess_difference *d)
+{
+	static const char rule[] = "all ranks need the same options";
+	const char *value = d->mine ? d->mine : d->theirs, *space = *value ? " " : "", *dots;
+	int rank = (int)d->rank;
+
+	(void)arg;
+	if (!strcmp(d->name, COMMAND))
+		return tess_fail(TESS_EMISMATCH, "runs tessera %s, but rank %d tessera %s", d->mine,
+		                 rank, d->theirs);
+	if (!d->theirs)
+		return tess_fail(TESS_EMISMATCH, "%s%s%.*s is given, but not on rank %d; %s",
+		                 d->name, space, VALUE_SHOWN, value, rank, rule);
+	if (!d->mine)
+		return tess_fail(TESS_EMISMATCH, "%s is not given, but %s%s%.*s on rank %d; %s",
+		                 d->name, d->name, space, VALUE_SHOWN, value, rank, rule);
+	dots = tess_difference_skip_common(d);
+	return tess_fail(TESS_EMISMATCH, "%s is \"%s%.*s\", but \"%s%.*s\" on rank %d; %s", d->name,
+	                 dots, VALUE_SHOWN, d->mine, dots, VALUE_SHOWN, d->theirs, rank, rule);
+}
+
+tess_status tess_tool_compare_options(struct tess_world *w)
+{
+	return tess_group_compare_pairs(tess_world_group(w), compared, ncompared, "options",
+	                                explain_option, NULL);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table)
 {
@@ -199,7 +261,9 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 	const struct tess_tool_option *options[128] = { NULL };
 	char letters[2 * OPTIONS_MAX];
 	int nletters = sprintf(letters, "%s:h", program ? "+" : ""), nnames = 1, opt, at = -1;
-	tess_status st = TESS_OK;
+	struct given_option *given = calloc((size_t)argc + 1, sizeof *given);
+	int ngiven = 0;
+	tess_status st = given ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", argv[0]);
 
 	for (int i = 0; table[i].name; i++) {
 		const struct tess_tool_option *o = &table[i];
@@ -222,12 +286,18 @@ tess_status tess_tool_parse_options(int argc, char **argv, const char *help, boo
 		at = -1;
 		if (st)
 			break;
+		given[ngiven++] = (struct given_option){ options[opt], optarg };
 		if (opt == 'h')
-			return fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		st = opt == ':' || opt == '?' ? fail_option(argv[0], table, opt, argv[optind - 1])
-		                              : set_tool_option(options[opt], optarg);
+			st = fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
+		else
+			st = opt == ':' || opt == '?'
+			             ? fail_option(argv[0], table, opt, argv[optind - 1])
+			             : set_tool_option(options[opt], optarg);
 		if (st && opt == 'n')
 			st = explain_count(argv[0], table, argv[optind - 1]);
 	}
+	if (!st)
+		st = list_compared_options(argv[0], table, given, ngiven);
+	free(given);
 	return st;
 }

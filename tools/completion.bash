@@ -88,7 +88,7 @@ _tessera() {
 		--check --json --stats --digest --logits --flight --help" ;;
 	train) options="$plan --backend --threads --device --max-restarts --bucket --recompute --data --sequence --separate --token-dtype
 		--eval-data --eval-every --steps --batch --micro-batches --seed --optimizer --lr --min-lr --warmup --schedule --betas --eps
-		--momentum --weight-decay --clip --aux-loss --dropout --save --save-every --keep --resume --log --curve --digest --flight --help" ;;
+		--momentum --weight-decay --clip --aux-loss --dropout --save --save-every --keep --resume --log --curve --check --digest --flight --help" ;;
 	explain)
 		options="$plan --tokens --positions --device --kv --weights --program --json --svg --train --batch --sequence --optimizer --recompute --help"
 		;;

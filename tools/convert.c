@@ -80,7 +80,7 @@ static const char *get_dtype_name(int32_t i)
 static tess_status parse_convert_options(int argc, char **argv, struct convert_command *a)
 {
 	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
 		{ "dtype", .number = &a->dtype, .lo = 0, .hi = 2, .get_name = get_dtype_name },
 		{ "panels", .flag = &a->options.panels },
 		{ "max-shard-size", .parse = tess_tool_parse_size, .to = &a->options.file_bytes },

@@ -56,7 +56,7 @@ static const char *const help =
 	"  --temperature X       0: the most likely token (default: that of the checkpoint)\n"
 	"  --top-k N  --top-p X  --min-p X  --repetition-penalty X  --seed S\n"
 	"output\n"
-	"  --check               after each module, compares ranks and searches for NaN and Inf\n"
+	"  --check               compares weights and values of ranks; searches for NaN and Inf\n"
 	"                        (TESSERA_CHECK)\n"
 	"  --json                a JSON object instead of each text, as it ends\n"
 	"  --stats               times, tokens per second, memory per rank\n"
@@ -143,8 +143,8 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 		{ "json", .flag = &a->json },
 		{ "stats", .flag = &a->stats },
 		{ "digest", .flag = &a->digest },
-		{ "logits", .text = &a->logits },
-		{ "flight", .text = &a->flight },
+		{ "logits", .text = &a->logits, .local = true },
+		{ "flight", .text = &a->flight, .local = true },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);

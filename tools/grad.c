@@ -38,7 +38,7 @@ static const char *const help =
 	"                        gradients are added in this order\n"
 	"  --aux-loss X          adds X times the load balancing loss of the experts\n"
 	"  --recompute PATTERN   modules whose values are computed again; may be repeated\n"
-	"  --check               after each module, compares ranks and searches for NaN and Inf\n"
+	"  --check               compares weights and values of ranks; searches for NaN and Inf\n"
 	"                        (TESSERA_CHECK)\n"
 	"  --help                this text\n"
 	"\n"
@@ -70,12 +70,12 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 	bool check = false;
 	const struct tess_tool_option table[] = {
 		{ "ids-file", .text = &a->ids_file },
-		{ "out", .text = &a->out },
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "out", .text = &a->out, .local = true },
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
 		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = tess_tool_set_option },
-		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
-		{ "device", .parse = tess_tool_set_option },
+		{ "backend", .parse = tess_tool_set_option, .local = true },
+		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024, .local = true },
+		{ "device", .parse = tess_tool_set_option, .local = true },
 		{ "plan", .text = &a->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
 		{ "ignore-unexpected", .flag = &a->ignore_unexpected },

@@ -138,7 +138,11 @@ tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *
 	if (st)
 		return st;
 	tess_tool_open_output();
-	st = run(world, arg);
+	st = tess_tool_compare_options(world);
+	if (st)
+		tess_world_fail(world, st, tess_error());
+	else
+		st = run(world, arg);
 	tess_world_close(world);
 	return st;
 }

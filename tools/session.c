@@ -41,11 +41,11 @@ tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
                                     struct tess_tool_session *s)
 {
 	struct tess_tool_option all[60] = {
-		{ "n", .number = &s->ranks, .lo = 1, .hi = 1024 },
+		{ "n", .number = &s->ranks, .lo = 1, .hi = 1024, .local = true },
 		{ "mesh", .text = &s->mesh },
-		{ "backend", .parse = tess_tool_set_option },
-		{ "device", .parse = tess_tool_set_option },
-		{ "threads", .number = &s->threads, .lo = 1, .hi = 1024 },
+		{ "backend", .parse = tess_tool_set_option, .local = true },
+		{ "device", .parse = tess_tool_set_option, .local = true },
+		{ "threads", .number = &s->threads, .lo = 1, .hi = 1024, .local = true },
 		{ "plan", .text = &s->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &s->overrides },
 		{ "ignore-unexpected", .flag = &s->ignore_unexpected },

@@ -49,6 +49,7 @@ struct tess_tool_option {
 	const char *(*get_name)(int32_t number);
 	tess_status (*parse)(const char *name, const char *text, void *to); /* name: "--json" */
 	void *to;
+	bool local; /* the ranks of a job may differ in it: an output, threads, an address */
 };
 
 /*
@@ -58,6 +59,12 @@ struct tess_tool_option {
  */
 tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
                                     const struct tess_tool_option *table);
+
+/*
+ * Collective. Fails on all ranks unless they have the same command and options, but for `local`
+ * ones. The message contains the option, two ranks and both values.
+ */
+tess_status tess_tool_compare_options(struct tess_world *w);
 
 /* Adds to the error of this thread, about ranks, that -n is not the number of tokens. */
 tess_status tess_tool_explain_ranks(tess_status st);

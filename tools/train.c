@@ -16,11 +16,11 @@ static const char *const help =
 	"       [--optimizer NAME] [--lr X] [--min-lr X] [--warmup N] [--schedule NAME]\n"
 	"       [--betas X,Y] [--eps X] [--momentum X] [--weight-decay X] [--clip X]\n"
 	"       [--aux-loss X] [--dropout X] [--save DIR] [--save-every N] [--keep N]\n"
-	"       [--resume DIR] [--log FILE] [--curve FILE] [--digest] [--flight DIR] [--help]\n"
+	"       [--resume DIR] [--log FILE] [--curve FILE] [--check] [--digest] [--flight DIR]\n"
+	"       [--help]\n"
 	"\n"
 	"Trains a checkpoint directory on N ranks, and saves it as one that transformers loads.\n"
-	"On CPUs the bits are the same for any number of ranks, any mesh, plan and backend, and\n"
-	"if the run is interrupted and resumed on other ranks.\n"
+	"On CPUs no bit depends on the number of ranks, mesh, plan or backend, or on a resume.\n"
 	"\n"
 	"ranks and plan\n"
 	"  -n N                number of ranks: threads over loopback, else processes\n"
@@ -33,8 +33,7 @@ static const char *const help =
 	"  --plan P            auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
 	"  --plan-override PATTERN=STYLE  replaces a rule; may be repeated; dp:**=zero3\n"
 	"  --ignore-unexpected  skips tensors that no module uses, with a warning\n"
-	"  --bucket SIZE       bytes of gradients that dp adds, and of weights that zero3\n"
-	"                      gathers, at once (default 25MiB)\n"
+	"  --bucket SIZE       bytes that dp adds, and zero3 gathers, at once (default 25MiB)\n"
 	"  --recompute PATTERN  modules whose values are computed again; may be repeated\n"
 	"data\n"
 	"  --data FILE         .jsonl: {\"text\": ...} a line; .bin, .u16, .u32: packed ids;\n"
@@ -57,7 +56,7 @@ static const char *const help =
 	"  --betas X,Y  --eps X  of adamw (default 0.9,0.999 and 1e-8)\n"
 	"  --momentum X        of sgd (default 0)\n"
 	"  --weight-decay X    of weights of two axes and more (default 0)\n"
-	"  --clip X            the most norm of all gradients; 0: any (default 1)\n"
+	"  --clip X            limit of the gradient norm; 0: none (default 1)\n"
 	"  --aux-loss X        factor of the loss that balances experts (default 0)\n"
 	"  --dropout X         instead of what config.json says; 0: none\n"
 	"output\n"
@@ -67,6 +66,7 @@ static const char *const help =
 	"  --resume DIR        goes on from the newest save in DIR, or the save DIR\n"
 	"  --log FILE          one JSON object a step\n"
 	"  --curve FILE        draws the loss as SVG\n"
+	"  --check             compares weights and values of ranks (TESSERA_CHECK)\n"
 	"  --digest            prints SHA-256 of all losses and of the final weights\n"
 	"  --flight DIR        after a failure, the last calls of all ranks (TESSERA_FLIGHT)\n"
 	"  --help              this text\n"
@@ -139,12 +139,13 @@ static tess_status check_train_options(const struct train_options *a)
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_train_options(int argc, char **argv, struct train_options *a)
 {
+	bool check = false;
 	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024 },
+		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
 		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = tess_tool_set_option },
-		{ "device", .parse = tess_tool_set_option },
-		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024 },
+		{ "backend", .parse = tess_tool_set_option, .local = true },
+		{ "device", .parse = tess_tool_set_option, .local = true },
+		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024, .local = true },
 		{ "max-restarts", .number = &a->restarts, .lo = 0, .hi = 1 << 20 },
 		{ "plan", .text = &a->plan },
 		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
@@ -175,14 +176,15 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 		{ "clip", .parse = parse_positive, .to = &a->clip },
 		{ "aux-loss", .parse = parse_positive, .to = &a->aux_loss },
 		{ "dropout", .parse = parse_positive, .to = &a->dropout },
-		{ "save", .text = &a->save },
+		{ "save", .text = &a->save, .local = true },
 		{ "save-every", .number = &a->save_every, .lo = 1, .hi = INT32_MAX },
 		{ "keep", .number = &a->keep, .lo = 0, .hi = INT32_MAX },
 		{ "resume", .text = &a->resume },
-		{ "log", .text = &a->log },
-		{ "curve", .text = &a->curve },
+		{ "log", .text = &a->log, .local = true },
+		{ "curve", .text = &a->curve, .local = true },
+		{ "check", .flag = &check },
 		{ "digest", .flag = &a->digest },
-		{ "flight", .text = &a->flight },
+		{ "flight", .text = &a->flight, .local = true },
 		{ 0 },
 	};
 	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
@@ -195,7 +197,9 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 		                         ? "give one MODEL: a checkpoint directory"
 		                         : "no MODEL is given, a checkpoint directory; see --help");
 	a->model = argv[optind];
-	return check_train_options(a);
+	if (check)
+		st = tess_option_set("check", "1");
+	return st ? st : check_train_options(a);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */

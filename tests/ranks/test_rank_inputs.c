@@ -1,6 +1,6 @@
 /*
- * Ranks that read other files than the rest of their job: all ranks return one message that names
- * the rank, and the tensor or key.
+ * Ranks that read other files, or have other options, than the rest of their job: all ranks return
+ * one message that names the rank, and the tensor, key or option.
  */
 #include "../unit/command.h"
 #include "../unit/scratch.h"
@@ -72,6 +72,7 @@ struct case_of_rank { /* rank `rank` of n gets `odd` in place of `even` */
 #define GENERATE "generate %s --prompt Once --max-tokens 2"
 #define TRAIN "train %s --data '" DATA "/texts/stories.jsonl' --steps 1 --batch 2 --sequence 16"
 #define TENSOR_DIFFERS "model.safetensors: tensor " UP_PROJ ": its bytes differ from those on rank "
+#define OPTIONS "all ranks need the same options\n"
 
 static const struct case_of_rank cases[] = {
 	{ "", GENERATE, 2, 1, "same", "weight", "weight/" TENSOR_DIFFERS "0; copy the checkpoint" },
@@ -94,8 +95,21 @@ static const struct case_of_rank cases[] = {
 	  "tokenizer/tokenizer.json: its bytes differ from those on rank 0; copy " },
 	{ "", GENERATE, 2, 1, "same", "tokenizer", NULL }, /* which rank 0 alone reads */
 	{ "", TRAIN, 2, 1, "same", "weight", "weight/" TENSOR_DIFFERS "0; copy the checkpoint" },
-	{ "TESSERA_CHECK=1", TRAIN, 2, 1, "same", "unsampled", "unsampled/" TENSOR_DIFFERS "0; " },
+	{ "", TRAIN " --check", 2, 1, "same", "unsampled", "unsampled/" TENSOR_DIFFERS "0; " },
 	{ "", "convert %s out", 2, 1, "same", "weight", "weight/" TENSOR_DIFFERS "0; copy " },
+	{ "", GENERATE, 2, 1, "same --seed 5", "same --seed 6",
+	  "--seed is \"6\", but \"5\" on rank 0; " OPTIONS },
+	{ "", GENERATE, 2, 1, "same", "same --stats",
+	  "--stats is given, but not on rank 0; " OPTIONS },
+	{ "", GENERATE, 3, 0, "same --top-k 3", "same",
+	  "--top-k is not given, but --top-k 3 on rank 1; " OPTIONS },
+	{ "", GENERATE, 2, 1, "same --prompt A", "same --prompt B",
+	  "--prompt is \"B\", but \"A\" on rank 0; " OPTIONS },
+	{ "", TRAIN, 2, 1, "same --lr 1e-3", "same --lr 2e-3",
+	  "--lr is \"2e-3\", but \"1e-3\" on rank 0; " OPTIONS },
+	{ "", "%s -n 2", 2, 1, "generate same", "perplexity same --text /dev/null",
+	  "runs tessera perplexity, but rank 0 tessera generate\n" },
+	{ "", TRAIN, 2, 1, "same --log /dev/null --device cpu", "same --threads 1", NULL },
 #if HAVE_GLOO
 	{ "TESSERA_BACKEND=gloo", GENERATE, 2, 1, "same", "weight",
 	  "weight/" TENSOR_DIFFERS "0; " },
