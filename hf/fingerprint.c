@@ -11,6 +11,7 @@
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -56,12 +57,16 @@ struct hashed_file {
 /* TESS_ENOENT: there is no such file. */
 static tess_status open_hashed_file(const char *dir, const char *name, struct hashed_file *f)
 {
+	struct stat about;
+
 	snprintf(f->path, sizeof f->path, "%s/%s", dir, name);
 	f->buffer = NULL;
 	f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (f->fd < 0)
 		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
 		                 strerror(errno));
+	if (!fstat(f->fd, &about) && !S_ISREG(about.st_mode))
+		return tess_fail(TESS_EINVAL, "%s: not a regular file", f->path);
 	f->buffer = malloc(HASHED_PIECE);
 	return f->buffer ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", f->path);
 }

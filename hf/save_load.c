@@ -141,8 +141,7 @@ static tess_status read_saved_tensor(const struct save *s, const struct saved_fi
 	return st;
 }
 
-static tess_status read_saved_file(const struct save *s, const struct saved_file *f,
-                                   struct tess_fingerprint *fp)
+static tess_status read_saved_file(const struct save *s, const struct saved_file *f)
 {
 	char path[PATH_MAX + 64];
 	struct tess_safetensors *in;
@@ -152,31 +151,40 @@ static tess_status read_saved_file(const struct save *s, const struct saved_file
 	st = tess_safetensors_open(path, false, &in);
 	if (st)
 		return st;
-	st = tess_fingerprint_add_tensors(fp, in);
 	for (int32_t i = 0; i < f->n && !st; i++)
 		st = read_saved_tensor(s, f, i, in);
 	tess_safetensors_close(in);
 	return st;
 }
 
+/* Collective. The state has a checksum of each tensor, so equal states are of equal saves. */
+static tess_status compare_state(struct save *s, struct tess_group *g, tess_status st)
+{
+	struct tess_fingerprint fp = { 0 };
+
+	if (!st)
+		st = tess_fingerprint_open(s->path, &fp);
+	if (!st)
+		st = tess_fingerprint_add_file(&fp, TESS_SAVED_STATE);
+	st = tess_fingerprint_compare(&fp, g, st, "resume");
+	tess_fingerprint_close(&fp);
+	return st;
+}
+
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state)
 {
 	struct save *s = calloc(1, sizeof *s);
-	struct tess_fingerprint fp = { 0 };
 	char *text = NULL;
 	tess_status st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st && snprintf(s->path, sizeof s->path, "%s", path) >= PATH_MAX)
 		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
-	if (!st)
-		st = tess_fingerprint_open(s->path, &fp);
+	st = compare_state(s, tess_trainer_get_parts(t)->group, st);
 	if (!st)
 		st = read_saved_state(s, &text);
-	if (!st)
-		st = tess_fingerprint_add_file(&fp, TESS_SAVED_STATE);
 	for (int i = 0; i < 2 && !st; i++)
-		st = read_saved_file(s, &s->file[i], &fp);
-	st = tess_fingerprint_compare(&fp, tess_trainer_get_parts(t)->group, st, "resume");
+		st = read_saved_file(s, &s->file[i]);
+	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
 	for (int i = 0; i < 2 && !st; i++)
 		st = tess_save_combine_checksums(s, &s->file[i]);
 	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
@@ -186,7 +194,6 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 	} else {
 		free(text);
 	}
-	tess_fingerprint_close(&fp);
 	if (s)
 		tess_save_close(s);
 	free(s);
