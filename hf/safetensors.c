@@ -79,13 +79,13 @@ static tess_status check_header_size(struct tess_safetensors *f)
 	return TESS_OK;
 }
 
-/* "__metadata__" maps strings to strings. */
+/* "__metadata__" maps strings to strings, or is null. */
 static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta)
 {
 	const char *key;
 	json_t *value;
 
-	if (!json_is_object(meta))
+	if (!json_is_object(meta) && !json_is_null(meta))
 		return tess_fail(TESS_EINVAL, "%s: __metadata__: an object is needed", f->path);
 	json_object_foreach(meta, key, value) {
 		if (!json_is_string(value))

@@ -83,6 +83,7 @@ START_TEST(refuses_bad_headers)
 		{ "{\"a\\u0000b\":1}", 0, ":1:", "not valid JSON" },
 		{ "{\"a\":" T("F32", "[99999999999999999999]", "0", "4") "}", 4,
 		  ":1:", "too big integer" },
+		{ "{\"__metadata__\":null,\"__metadata__\":null}", 0, "__metadata__", "duplicate" },
 		{ "{\"__metadata__\":7}", 0, "__metadata__", "an object" },
 		{ "{\"__metadata__\":{\"format\":7}}", 0, "__metadata__: format",
 		  "text is needed" },
@@ -217,6 +218,17 @@ START_TEST(refuses_truncation)
 		expect_safetensors_refused(scratch_write("cut", bytes, lengths[i]), "",
 		                           lengths[i] < 8 ? "length of its header" : "truncated");
 	free(bytes);
+}
+END_TEST
+
+/* Some libraries write null for no metadata. */
+START_TEST(null_is_no_metadata)
+{
+	struct tess_safetensors *f = open_safetensors(write_safetensors(
+		"null", "{\"__metadata__\":null,\"a\":" T("F32", "[1]", "0", "4") "}", 4));
+
+	ck_assert_uint_eq(tess_safetensors_count(f), 1);
+	tess_safetensors_close(f);
 }
 END_TEST
 
@@ -576,7 +588,7 @@ START_TEST(writes_behind_links)
 END_TEST
 
 SCRATCH_MAIN("safetensors", refuses_bad_headers, refuses_bad_files, quotes_no_escapes,
-             refuses_truncation, reads_mapped_or_copied, drops_pages_that_come_back,
-             reads_all_types_and_shapes, copies_nothing, reads_headers_alone,
-             many_tensors_cost_little, writes_what_it_reads, writes_beside_what_was_left,
-             writes_behind_links)
+             refuses_truncation, null_is_no_metadata, reads_mapped_or_copied,
+             drops_pages_that_come_back, reads_all_types_and_shapes, copies_nothing,
+             reads_headers_alone, many_tensors_cost_little, writes_what_it_reads,
+             writes_beside_what_was_left, writes_behind_links)
