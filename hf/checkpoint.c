@@ -1,12 +1,13 @@
 #include "hf/checkpoint.h"
 
+#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "hf/directory.h"
 #include "hf/index.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -55,11 +56,7 @@ static tess_status load_configs(struct tess_checkpoint *c)
 		return TESS_ENOMEM;
 	st = tess_config_load(c->config_path, &c->config);
 	if (st == TESS_ENOENT)
-		return tess_fail(st,
-		                 "%s: no config.json is there; the directory of a checkpoint holds "
-		                 "config.json, model.safetensors or its parts with "
-		                 "model.safetensors.index.json, and tokenizer.json",
-		                 c->dir);
+		return tess_directory_fail_config(c->dir);
 	if (!st)
 		st = tess_json_load(c->generation_path, JSON_BYTES_MAX, &c->generation_root);
 	if (st && st != TESS_ENOENT)
@@ -144,12 +141,14 @@ static tess_status open_parts(struct tess_checkpoint *c, const char *path,
 	for (; !st && c->nparts < ix->nparts; c->nparts += !st) {
 		const char *part = format_path(c, ix->part[c->nparts]);
 
-		st = part ? tess_safetensors_open(part, c->how != TESS_CHECKPOINT_WHOLE,
-		                                  &c->part[c->nparts])
-		          : TESS_ENOMEM;
-		if (st == TESS_ENOENT && c->how == TESS_CHECKPOINT_CONFIG)
+		if (!part)
+			st = TESS_ENOMEM;
+		else if (c->how == TESS_CHECKPOINT_CONFIG && access(part, F_OK))
 			st = read_absent_dtype(c);
-		else if (st == TESS_ENOENT)
+		else
+			st = tess_safetensors_open(part, c->how != TESS_CHECKPOINT_WHOLE,
+			                           &c->part[c->nparts]);
+		if (st == TESS_ENOENT)
 			tess_fail_in(st, "%s: weight_map names a part that is missing", path);
 	}
 	return st;
@@ -207,69 +206,24 @@ static tess_status load_sharded_files(struct tess_checkpoint *c, const char *pat
 	return st;
 }
 
-static bool has_gguf_file(const char *dir)
-{
-	DIR *d = opendir(dir);
-	const struct dirent *e;
-	bool found = false;
-
-	while (d && !found && (e = readdir(d))) {
-		size_t len = strlen(e->d_name);
-
-		found = len > 5 && !strcmp(e->d_name + len - 5, ".gguf");
-	}
-	if (d)
-		closedir(d);
-	return found;
-}
-
-static tess_status fail_missing_weights(const struct tess_checkpoint *c, const char *single,
-                                        const char *index)
-{
-	const char *files[] = { single, index };
-	struct stat about;
-
-	for (size_t i = 0; i < 2; i++)
-		if (!lstat(files[i], &about)) /* which access() did not find */
-			return tess_fail(TESS_ENOENT,
-			                 "%s: a link that points to no file; fetch what it names, "
-			                 "or put the file in its place",
-			                 files[i]);
-	if (has_gguf_file(c->dir))
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: its weights are GGUF, a format that is not read; fetch the "
-		                 "checkpoint as safetensors",
-		                 c->dir);
-	return tess_fail(TESS_ENOENT,
-	                 "%s: neither model.safetensors nor model.safetensors.index.json is there",
-	                 c->dir);
-}
-
 static tess_status load_weights(struct tess_checkpoint *c)
 {
 	const char *single = format_path(c, "model.safetensors"),
 		   *index = format_path(c, "model.safetensors.index.json");
-	const char *torch = format_path(c, "pytorch_model.bin"),
-		   *torch_index = format_path(c, "pytorch_model.bin.index.json");
+	tess_status st;
 
-	if (!single || !index || !torch || !torch_index)
+	if (!single || !index)
 		return TESS_ENOMEM;
 	c->indexed = access(single, F_OK) != 0;
 	if (!c->indexed)
 		return load_single_file(c, single);
 	if (!access(index, F_OK))
 		return load_sharded_files(c, index);
-	if (!access(torch, F_OK) || !access(torch_index, F_OK))
-		return tess_fail(
-			TESS_ENOTSUP,
-			"%s: its weights are pickled (pytorch_model.bin), a format that is never "
-			"read; save them as safetensors",
-			c->dir);
-	if (c->how == TESS_CHECKPOINT_CONFIG) {
-		c->unnamed = true;
-		return read_absent_dtype(c);
-	}
-	return fail_missing_weights(c, single, index);
+	st = tess_directory_fail_weights(c->dir);
+	if (c->how != TESS_CHECKPOINT_CONFIG || st == TESS_ENOTSUP)
+		return st;
+	c->unnamed = true;
+	return read_absent_dtype(c);
 }
 
 /* "ORG/NAME" may also be the name of a model on a hub. */
@@ -283,16 +237,19 @@ static bool looks_like_id(const char *path)
 static tess_status check_dir(const char *dir)
 {
 	struct stat about;
+	tess_status st;
 
 	if (!dir)
 		return tess_fail(TESS_EINVAL, "the directory of a checkpoint is needed, not NULL");
-	if (stat(dir, &about))
-		return tess_fail(
-			errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s%s", dir, strerror(errno),
-			errno == ENOENT && looks_like_id(dir)
-				? "; nothing is downloaded: if this is the id of a model on a "
-				  "hub, fetch it first and name its directory"
-				: "");
+	if (stat(dir, &about)) {
+		st = tess_file_fail_open(dir);
+		return st != TESS_ENOENT || !looks_like_id(dir)
+		               ? st
+		               : tess_fail(st,
+		                           "%s; nothing is downloaded: if this is the id of a "
+		                           "model on a hub, fetch it first and name its directory",
+		                           tess_error());
+	}
 	if (!S_ISDIR(about.st_mode))
 		return tess_fail(TESS_EINVAL,
 		                 "%s: the directory of a checkpoint is needed, not a file", dir);

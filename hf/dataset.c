@@ -1,4 +1,5 @@
 /* dataset.c - sequences of ids to train on, from packed files and from lines of texts. */
+#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/tokenizer/tokenizer.h"
@@ -170,8 +171,7 @@ static tess_status open_packed_file(const struct tess_dataset_options *o, struct
 
 	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
 	if (f->fd < 0 || fstat(f->fd, &about))
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
-		                 strerror(errno));
+		return tess_file_fail_open(f->path);
 	if (!S_ISREG(about.st_mode))
 		return tess_fail(TESS_EINVAL, "%s: ids are read from a regular file", f->path);
 	bytes = (int64_t)about.st_size;
@@ -298,8 +298,7 @@ static tess_status open_text_file(struct tess_dataset *d, struct data_file *f)
 	tess_status st = TESS_OK;
 
 	if (!in)
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", f->path,
-		                 strerror(errno));
+		return tess_file_fail_open(f->path);
 	if (!d->tokenizer && !d->options.tokenizer)
 		st = tess_fail(TESS_EINVAL, "%s: its texts need a tokenizer", f->path);
 	else if (!d->tokenizer)

@@ -1,6 +1,7 @@
 #include "hf/safetensors.h"
 
 #include "core/base/arena.h"
+#include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -62,6 +63,8 @@ static tess_status check_header_size(struct tess_safetensors *f)
 			TESS_EINVAL,
 			"%s: %llu bytes; a file begins with the length of its header, 8 bytes",
 			f->path, len);
+	if (tess_file_check_pointer(f->path, f->bytes, LENGTH))
+		return TESS_EINVAL;
 	size = parse_header_size(f->bytes);
 	if (size > HEADER_BYTES_MAX)
 		return tess_fail(TESS_EINVAL,
@@ -454,8 +457,7 @@ tess_status tess_safetensors_open(const char *path, bool header, struct tess_saf
 		return tess_fail(TESS_EINVAL, "TESSERA_LOAD=%s: use map or copy", load);
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
-		return tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,
-		                 strerror(errno));
+		return tess_file_fail_open(path);
 	st = alloc_safetensors(path, &f);
 	if (!st)
 		st = load_tensors(f, fd, header || copy);

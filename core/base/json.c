@@ -1,5 +1,6 @@
 #include "core/base/json.h"
 
+#include "core/base/file.h"
 #include "core/base/status.h"
 
 #include <errno.h>
@@ -19,7 +20,7 @@ enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112 };
 /*
  * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
  * checkpoint needs that. Quotes and escapes are skipped. `each`: members are freed one by one. A
- * byte order mark, which few editors show, is named.
+ * pointer of git-lfs and a byte order mark, which few editors show, are named.
  */
 static tess_status check_json_cost(const char *name, const char *text, size_t len, bool each)
 {
@@ -29,6 +30,8 @@ static tess_status check_json_cost(const char *name, const char *text, size_t le
 	bool quoted = false;
 	int depth = 0;
 
+	if (tess_file_check_pointer(name, text, len))
+		return TESS_EINVAL;
 	if (len >= sizeof mark - 1 && !memcmp(text, mark, sizeof mark - 1))
 		return tess_fail(TESS_EINVAL,
 		                 "%s: not valid JSON: it begins with a byte order mark; save it "
@@ -203,8 +206,7 @@ static tess_status load_json(const char *path, size_t max_bytes, size_t flags, j
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	f = fd < 0 ? NULL : fdopen(fd, "rb");
 	if (!f) {
-		st = tess_fail(errno == ENOENT ? TESS_ENOENT : TESS_EIO, "%s: %s", path,
-		               strerror(errno));
+		st = tess_file_fail_open(path);
 		if (fd >= 0)
 			close(fd);
 		return st;

@@ -245,7 +245,7 @@ START_TEST(refuses_directories)
 	                          "model.safetensors.index.json is there");
 	ck_assert(!symlink("nowhere", scratch_format_path("empty/model.safetensors")));
 	expect_checkpoint_refused(scratch_format_path("empty"), "/empty/model.safetensors: a link",
-	                          "points to no file; fetch what it names");
+	                          "points to no file (nowhere); fetch what it names");
 	ck_assert(!unlink(scratch_format_path("empty/model.safetensors")));
 	scratch_write_text("empty/some.Q4_K_M.gguf", "GGUF");
 	expect_checkpoint_refused(scratch_format_path("empty"), "its weights are GGUF, a format",
@@ -259,6 +259,113 @@ START_TEST(refuses_directories)
 	scratch_write_text("empty/generation_config.json", "{\"eos_token_id\": {}}");
 	expect_checkpoint_refused(scratch_format_path("empty"),
 	                          "generation_config.json: eos_token_id", "an id is");
+}
+END_TEST
+
+/* Files that are pointers of git-lfs, or links to nothing, each with what is read before it. */
+START_TEST(names_stand_ins)
+{
+	static const char pointer[] =
+		"version https://git-lfs.github.com/spec/v1\n"
+		"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5"
+		"e2ca24d17e2393\nsize 12345\n";
+	static const char *const files[] = { "config.json", "generation_config.json",
+		                             "model.safetensors.index.json", "part",
+		                             "model.safetensors" };
+	static const char *const texts[] = { "{\"model_type\": \"llama\"}", "{}",
+		                             "{\"weight_map\": {\"a\": \"part\"}}" };
+	enum { FILES = sizeof files / sizeof *files, TEXTS = sizeof texts / sizeof *texts };
+	char folder[64], path[160];
+
+	for (int i = 0; i < 2 * FILES; i++) {
+		const char *name = files[i / 2];
+
+		snprintf(folder, sizeof folder, "stand-in-%d", i);
+		scratch_make_folder(folder);
+		for (int k = 0; k < i / 2 && k < TEXTS; k++) {
+			snprintf(path, sizeof path, "%s/%s", folder, files[k]);
+			scratch_write_text(path, texts[k]);
+		}
+		if (!strcmp(name, "model.safetensors"))
+			unlink(scratch_format_path(path)); /* the index */
+		snprintf(path, sizeof path, "%s/%s", folder, name);
+		if (i % 2)
+			ck_assert(!symlink("../../blobs/0123", scratch_format_path(path)));
+		else
+			scratch_write_text(path, pointer);
+		snprintf(path, sizeof path, "/%s: %s", name,
+		         i % 2 ? "a link that points to no file (../../blobs/0123)"
+		               : "is a pointer of git-lfs");
+		expect_checkpoint_refused(scratch_format_path(folder), path,
+		                          i % 2 ? "fetch what it names" : "`git lfs pull`");
+	}
+	ck_assert(!symlink("gone", scratch_format_path("dangling")));
+	expect_checkpoint_refused(scratch_format_path("dangling"), "a link that points to no file",
+	                          "(gone)");
+}
+END_TEST
+
+START_TEST(names_adapters)
+{
+	scratch_make_folder("adapter");
+	scratch_write_text("adapter/adapter_config.json",
+	                   "{\"peft_type\": \"LORA\", \"base_model_name_or_path\": \"org/base\"}");
+	scratch_write_text("adapter/adapter_model.safetensors", "");
+	expect_checkpoint_refused(scratch_format_path("adapter"),
+	                          "is an adapter (LORA) of the model org/base, not a model",
+	                          "merge_and_unload()");
+	scratch_write_text("adapter/adapter_config.json", "{}");
+	scratch_write_text("adapter/config.json", "{\"model_type\": \"llama\"}");
+	expect_checkpoint_refused(scratch_format_path("adapter"),
+	                          "is an adapter of the model that it was trained on", "merge");
+}
+END_TEST
+
+static void make_snapshot(const char *model, const char *revision)
+{
+	char path[256];
+
+	snprintf(path, sizeof path, "%s", model);
+	mkdir(scratch_format_path(path), 0700);
+	snprintf(path, sizeof path, "%s/snapshots", model);
+	mkdir(scratch_format_path(path), 0700);
+	snprintf(path, sizeof path, "%s/snapshots/%s", model, revision);
+	scratch_make_folder(path);
+	snprintf(path, sizeof path, "%s/snapshots/%s/config.json", model, revision);
+	scratch_write_text(path, "{\"model_type\": \"llama\"}");
+}
+
+/* The root of a cache of a hub, a model in it, and any other parent of a checkpoint. */
+START_TEST(names_the_checkpoint_below)
+{
+	static const char cache[] = "is the cache of a hub; name the directory of the checkpoint, ";
+
+	scratch_make_folder("home");
+	scratch_make_folder("home/hub");
+	scratch_make_folder("home/hub/models--org--empty");
+	expect_checkpoint_refused(scratch_format_path("home"),
+	                          "no config.json is there, nor in a "
+	                          "snapshot of this cache",
+	                          "the directory of a checkpoint holds");
+	make_snapshot("home/hub/models--org--b", "0123abc");
+	for (int i = 0; i < 3; i++) {
+		static const char *const dirs[] = { "home", "home/hub", "home/hub/models--org--b" };
+
+		expect_checkpoint_refused(scratch_format_path(dirs[i]), cache, "checkpoint, /");
+		expect_part(tess_error(),
+		            scratch_format_path("home/hub/models--org--b/snapshots/0123abc"));
+	}
+	make_snapshot("home/hub/models--org--b", "0000abc");
+	expect_checkpoint_refused(scratch_format_path("home/hub/models--org--b"), cache,
+	                          "for example ");
+	expect_part(tess_error(), "/snapshots/0000abc");
+	scratch_make_folder("home/hub/models--org--b/refs");
+	scratch_write_text("home/hub/models--org--b/refs/main", "0123abc\n");
+	expect_checkpoint_refused(scratch_format_path("home"), cache, "/snapshots/0123abc");
+	expect_checkpoint_refused(scratch_format_path("home/hub/models--org--b/snapshots"),
+	                          "no config.json is there; name the directory of the checkpoint, "
+	                          "for example ",
+	                          "/snapshots/0000abc");
 }
 END_TEST
 
@@ -366,5 +473,6 @@ START_TEST(opens_headers)
 END_TEST
 
 SCRATCH_MAIN("checkpoint", opens_the_project_checkpoint, parts_hold_the_same, checks_the_weight_map,
-             refuses_indices, refuses_directories, refuses_weights, no_tensors, index_leaves_out,
+             refuses_indices, refuses_directories, names_stand_ins, names_adapters,
+             names_the_checkpoint_below, refuses_weights, no_tensors, index_leaves_out,
              opens_headers)

@@ -190,7 +190,8 @@ START_TEST(refuses_bad_files)
 	expect_safetensors_refused(scratch_format_path("pipe"), "", "not a regular file");
 	expect_safetensors_refused(scratch_format_path("absent"), "", "No such file");
 	ck_assert_int_eq(symlink("nowhere", scratch_format_path("dangling")), 0);
-	expect_safetensors_refused(scratch_format_path("dangling"), "", "No such file");
+	expect_safetensors_refused(scratch_format_path("dangling"), "",
+	                           "points to no file (nowhere)");
 }
 END_TEST
 

@@ -423,6 +423,9 @@ START_TEST(no_tokenizer)
 	ck_assert_int_eq(tess_tokenizer_open("/nowhere", &t), TESS_ENOENT);
 	ck_assert_int_eq(tess_tokenizer_open("/", &t), TESS_ENOENT);
 	expect_part(tess_error(), "tokenizer.json");
+	scratch_write_text("pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n");
+	ck_assert_int_eq(tess_tokenizer_open(scratch_format_path("pointer"), &t), TESS_EINVAL);
+	expect_part(tess_error(), "/pointer: is a pointer of git-lfs");
 	ck_assert_ptr_null(t);
 }
 END_TEST
