@@ -62,7 +62,7 @@ static void add_checkpoint(const char *path, struct found *f)
 		snprintf(f->first, sizeof f->first, "%s", path);
 }
 
-/* The folders of `dir` that are checkpoints. */
+/* Finds the folders of `dir` that are checkpoints. */
 static void find_below(const char *dir, struct found *f)
 {
 	char path[PATH_MAX];
@@ -77,7 +77,7 @@ static void find_below(const char *dir, struct found *f)
 		closedir(d);
 }
 
-/* Of a model in the cache of a hub: the snapshot that refs/main names, else all. */
+/* Finds the snapshot of a cached model that refs/main names, or else all snapshots. */
 static void find_snapshots(const char *model, struct found *f)
 {
 	char path[PATH_MAX], revision[REVISION] = "";
@@ -98,8 +98,8 @@ static void find_snapshots(const char *model, struct found *f)
 		find_below(path, f);
 }
 
-/* In a cache, whose folders are models--ORG--NAME. */
-static bool find_cached(const char *cache, struct found *f)
+/* Finds the checkpoints in a cache of a hub; false: it has no folder models--ORG--NAME. */
+static bool find_models(const char *cache, struct found *f)
 {
 	char path[PATH_MAX];
 	DIR *d = opendir(cache);
@@ -128,9 +128,9 @@ tess_status tess_directory_fail_config(const char *dir)
 		return st;
 	if (cache)
 		find_snapshots(dir, &f);
-	cache |= find_cached(dir, &f);
+	cache |= find_models(dir, &f);
 	if (snprintf(hub, sizeof hub, "%s/hub", dir) < PATH_MAX)
-		cache |= find_cached(hub, &f);
+		cache |= find_models(hub, &f);
 	if (!cache)
 		find_below(dir, &f);
 	if (f.n)

@@ -10,7 +10,7 @@
  */
 tess_status tess_directory_fail_config(const char *dir);
 
-/* Reports a checkpoint without safetensors: a broken link, an adapter, or weights as pickle or GGUF. */
+/* Reports a checkpoint without safetensors: a broken link, an adapter, pickle or GGUF. */
 tess_status tess_directory_fail_weights(const char *dir);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,15 +25,25 @@ tess_status tess_file_fail_open(const char *path)
 	                 path, target);
 }
 
+/* Returns whether the bytes begin as `text`; 8 of them, as before a header, are enough. */
+static bool begins_as(const char *text, const void *bytes, size_t len)
+{
+	size_t n = strlen(text);
+
+	return len >= (n < 8 ? n : 8) && !memcmp(bytes, text, n < len ? n : len);
+}
+
 tess_status tess_file_check_pointer(const char *path, const void *bytes, size_t len)
 {
-	static const char first[] = "version https://git-lfs";
-	size_t n = len < sizeof first - 1 ? len : sizeof first - 1;
-
-	if (n < strlen("version ") || memcmp(bytes, first, n) != 0)
-		return TESS_OK;
-	return tess_fail(TESS_EINVAL,
-	                 "%s: is a pointer of git-lfs, not the file itself; run `git lfs pull` in "
-	                 "the clone, or download the file",
-	                 path);
+	if (begins_as("version https://git-lfs", bytes, len))
+		return tess_fail(TESS_EINVAL,
+		                 "%s: is a pointer of git-lfs, not the file itself; run `git lfs "
+		                 "pull` in the clone, or download the file",
+		                 path);
+	if (begins_as("../", bytes, len))
+		return tess_fail(TESS_EINVAL,
+		                 "%s: holds the target of a link as text, not the file itself; "
+		                 "copy links as links (cp -a), or download the file",
+		                 path);
+	return TESS_OK;
 }

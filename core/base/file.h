@@ -11,7 +11,10 @@
  */
 tess_status tess_file_fail_open(const char *path);
 
-/* TESS_EINVAL: the first `len` bytes of the file are those of a git-lfs pointer. */
+/*
+ * TESS_EINVAL: the first `len` bytes of the file are those of a git-lfs pointer, or of a link that
+ * was copied as text.
+ */
 tess_status tess_file_check_pointer(const char *path, const void *bytes, size_t len);
 
 #endif
