@@ -32,6 +32,7 @@ struct tess_checkpoint {
 	json_t *generation_root; /* NULL: no such file */
 	int32_t how; /* TESS_CHECKPOINT_... */
 	int32_t absent_dtype; /* of the parameters whose files are absent, by config.json */
+	const char *prefix; /* of wrappers, which was removed from all names; NULL: none */
 	bool indexed; /* its files are those of an index */
 	bool unnamed; /* no file says which parameters there are */
 	size_t nparts, n;
@@ -96,8 +97,18 @@ static void warn_two_copies(const struct tess_checkpoint *c)
 	tess_index_free(&ix);
 }
 
+void tess_checkpoint_log_prefix(const struct tess_checkpoint *c)
+{
+	if (c->prefix)
+		tess_log(TESS_INFO, "hf",
+		         "%s: its names begin with \"%s\", the prefix of a wrapper (torch.compile, "
+		         "DDP); they are read, and written, without it",
+		         c->dir, c->prefix);
+}
+
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c)
 {
+	tess_checkpoint_log_prefix(c);
 	warn_two_copies(c);
 	tess_generation_warn_unused(c->generation_path, c->generation_root, c->config_path,
 	                            c->config.root);
@@ -226,6 +237,61 @@ static tess_status load_weights(struct tess_checkpoint *c)
 	return read_absent_dtype(c);
 }
 
+static bool begins_with(const struct tess_slice *s, const char *prefix, size_t len)
+{
+	return !strncmp(s->name, prefix, len) && s->name[len];
+}
+
+/* Returns whether all names begin so: of tensors that can be found, and of others in the files. */
+static bool have_all_prefix(const struct tess_checkpoint *c, const char *prefix, size_t len)
+{
+	bool all = c->n > 0;
+
+	for (size_t i = 0; i < c->n && all; i++)
+		all = begins_with(c->tensor[i].slice, prefix, len);
+	for (size_t i = 0; i < c->nparts; i++)
+		for (size_t k = 0; all && c->part[i] && k < tess_safetensors_count(c->part[i]); k++)
+			all = begins_with(tess_safetensors_at(c->part[i], k), prefix, len);
+	return all;
+}
+
+static tess_status strip_prefix(struct tess_checkpoint *c, const char *prefix, size_t len)
+{
+	c->prefix = tess_arena_format(&c->arena, "%s%s", c->prefix ? c->prefix : "", prefix);
+	if (!c->prefix)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < c->nparts; i++)
+		if (c->part[i])
+			tess_safetensors_strip_names(c->part[i], len);
+	for (size_t i = 0; i < c->n; i++)
+		if (!c->tensor[i].part) { /* its file is absent */
+			c->tensor[i].slice = make_absent_tensor(c, c->tensor[i].slice->name + len);
+			if (!c->tensor[i].slice)
+				return TESS_ENOMEM;
+		}
+	return TESS_OK;
+}
+
+/* Wrappers may be nested, in any order. */
+static tess_status strip_wrappers(struct tess_checkpoint *c)
+{
+	static const char *const prefixes[] = { "_orig_mod.", "module." };
+	size_t i = 0;
+	tess_status st = TESS_OK;
+
+	while (i < sizeof prefixes / sizeof *prefixes && !st) {
+		size_t len = strlen(prefixes[i]);
+
+		if (have_all_prefix(c, prefixes[i], len)) {
+			st = strip_prefix(c, prefixes[i], len);
+			i = 0;
+		} else {
+			i++;
+		}
+	}
+	return st;
+}
+
 /* "ORG/NAME" may also be the name of a model on a hub. */
 static bool looks_like_id(const char *path)
 {
@@ -277,6 +343,8 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
 		st = load_configs(c);
 	if (!st)
 		st = load_weights(c);
+	if (!st)
+		st = strip_wrappers(c);
 	if (st)
 		tess_checkpoint_close(c);
 	else

@@ -17,7 +17,8 @@ enum { TESS_CHECKPOINT_WHOLE, TESS_CHECKPOINT_HEADERS, TESS_CHECKPOINT_CONFIG };
 /*
  * Opens the directory and validates everything but the values of weights. model.safetensors wins
  * over an index beside it, as in transformers; tensors that the index does not name are logged
- * (info) and not found. An open checkpoint is read-only and may be used from any thread: ranks that
+ * (info) and not found. Where all names begin with the prefix of a wrapper (torch.compile, DDP), it
+ * is removed from them. An open checkpoint is read-only and may be used from any thread: ranks that
  * are threads share one.
  */
 tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out);
@@ -28,7 +29,10 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
  */
 tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t *settings);
 
-/* Logs what has no effect: settings that are not supported, ids that no token has. */
+/* Logs (info) the prefix of wrappers that its names had in the files. */
+void tess_checkpoint_log_prefix(const struct tess_checkpoint *c);
+
+/* Logs the prefix, and what has no effect: unsupported settings, ids that no token has. */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);

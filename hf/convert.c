@@ -495,6 +495,8 @@ static tess_status run_conversion(struct conversion *c, struct tess_group *g)
 	bool first = tess_group_rank(g) == 0;
 	tess_status st = first ? create_files(c) : TESS_OK;
 
+	if (first)
+		tess_checkpoint_log_prefix(c->from);
 	st = tess_group_agree_status(g, st, "convert");
 	if (!st)
 		st = tess_broadcast(g, c->part, sizeof c->part, TESS_I8, 0, "convert");

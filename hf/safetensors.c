@@ -511,6 +511,12 @@ const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f,
 	return bsearch(&key, f->slice, f->n, sizeof *f->slice, compare_slice_names);
 }
 
+void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n)
+{
+	for (size_t i = 0; i < f->n; i++)
+		f->slice[i].name += n;
+}
+
 void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, uint64_t bytes)
 {
 	const uintptr_t map = (uintptr_t)f->map, end = map + f->len;

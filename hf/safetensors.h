@@ -54,6 +54,9 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 /* NULL: not in this file. Borrowed. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
+/* Removes the first `n` bytes, which must be the same in all names, from each; order is kept. */
+void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n);
+
 /* Copies bytes [at, at + bytes) of a tensor. TESS_EIO: the file has become shorter. */
 tess_status tess_safetensors_read(const struct tess_safetensors *f, const struct tess_slice *s,
                                   uint64_t at, uint64_t bytes, void *out);
