@@ -125,8 +125,6 @@ static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, 
 static const char *const types[] = { "gpt2", NULL };
 /* masks that older checkpoints store */
 static const char *const unexpected[] = { "*.attn.bias", "*.attn.masked_bias", NULL };
-static const char *const bare[] = { "**", NULL };
-static const struct tess_stored stored[] = { { "transformer.**", bare }, { 0 } };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
@@ -145,7 +143,6 @@ static const struct tess_model gpt2 = {
 	.presets = presets,
 	.forward = forward_gpt2,
 	.unexpected = unexpected,
-	.stored = stored,
 	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &gpt2, NULL };

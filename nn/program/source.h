@@ -24,7 +24,7 @@ struct tess_source {
 	void (*drop)(void *self, const void *data, uint64_t bytes);
 	/* Whether find() finds it; NULL: every parameter has its own name in files. */
 	bool (*has)(void *self, const char *name);
-	/* The names of all stored parameters; i < count. */
+	/* The names of all stored parameters, in order; i < count. */
 	size_t count;
 	const char *(*at)(void *self, size_t i);
 	bool ignore_unexpected; /* warn of parameters that no module uses, instead of failing */

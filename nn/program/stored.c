@@ -112,6 +112,41 @@ static tess_status fill_in_files(struct tess_arena *arena, const struct tess_sto
 	return list ? TESS_OK : TESS_ENOMEM;
 }
 
+/* Returns whether a name of the source begins with the first component of `name`. */
+static bool has_component(const struct tess_source *source, const char *name)
+{
+	size_t lo = 0, hi = source->count, len = strcspn(name, ".") + 1;
+
+	while (lo < hi) {
+		size_t at = lo + (hi - lo) / 2;
+		int order = strncmp(source->at(source->self, at), name, len);
+
+		if (!order)
+			return true;
+		if (order < 0)
+			lo = at + 1;
+		else
+			hi = at;
+	}
+	return false;
+}
+
+/*
+ * Leaves out the first component of names that a base model, saved without its head, does not have.
+ */
+static bool drop_component(const struct tess_source *source, struct tess_files *f)
+{
+	char text[TESS_FILE_NAME];
+	const char *first = tess_files_format(f, 0, 0, text), *rest = strchr(first, '.');
+
+	if (!rest || has_component(source, first) || source->has(source->self, first) ||
+	    !source->has(source->self, rest + 1))
+		return false;
+	for (int32_t i = 0; i < f->nparts; i++)
+		f->pattern[i] = strchr(f->pattern[i], '.') + 1;
+	return true;
+}
+
 tess_status tess_files_find(struct tess_arena *arena, const struct tess_stored *stored,
                             const struct tess_source *source, const char *name,
                             struct tess_files *out)
@@ -124,7 +159,8 @@ tess_status tess_files_find(struct tess_arena *arena, const struct tess_stored *
 
 		if (st)
 			return st;
-		if (out->nparts && source->has(source->self, tess_files_format(out, 0, 0, text)))
+		if (out->nparts && (source->has(source->self, tess_files_format(out, 0, 0, text)) ||
+		                    drop_component(source, out)))
 			return TESS_OK;
 	}
 	own = TESS_NEW(arena, const char *, 1);
@@ -132,6 +168,8 @@ tess_status tess_files_find(struct tess_arena *arena, const struct tess_stored *
 		return TESS_ENOMEM;
 	*own = name;
 	*out = (struct tess_files){ 1, false, own };
+	if (source->has)
+		drop_component(source, out);
 	return TESS_OK;
 }
 

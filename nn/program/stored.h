@@ -12,12 +12,13 @@ enum { TESS_FILE_NAME = 512 }; /* bytes of a name, the last of them 0 */
 struct tess_files { /* of one parameter */
 	int32_t nparts; /* files of it, or of each expert: the fused parts of the out dim */
 	bool by_expert; /* each expert, of axis 0, has its own */
-	const char *const *pattern; /* [nparts]: names, in which # is the expert */
+	const char **pattern; /* [nparts]: names, in which # is the expert */
 };
 
 /*
- * The first alternative of `stored` (NULL: none) whose first file is in the source; else the name
- * itself. The result is in the arena. Takes the time of one look-up for each alternative, however
+ * Finds the first alternative of `stored` (NULL: none) whose first file is in the source; else the
+ * name itself. Where no name of the source has the first component of a name (model.), it is left
+ * out. The result is in the arena. Takes the time of a few look-ups for each alternative, however
  * many experts there are.
  */
 tess_status tess_files_find(struct tess_arena *arena, const struct tess_stored *stored,
