@@ -196,8 +196,6 @@ static const struct tess_stored stored[] = {
 	{ EXPERTS "down_proj", (const char *const[]){ EXPERTS "#.down_proj.weight", NULL } },
 	{ 0 }
 };
-/* a layer that predicts several tokens, of which only training makes use */
-static const char *const unexpected[] = { "model.layers.61.*", NULL };
 static const char *const types[] = { "deepseek_v3", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
@@ -221,7 +219,6 @@ static const struct tess_model deepseek_v3 = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_deepseek,
-	.unexpected = unexpected,
 	.stored = stored,
 	.defaults = defaults,
 };

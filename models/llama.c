@@ -26,8 +26,6 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
 static const char *const types[] = { "llama", NULL };
-/* computed from rope_theta; older checkpoints store it */
-static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
@@ -45,7 +43,6 @@ static const struct tess_model llama = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_llama,
-	.unexpected = unexpected,
 	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &llama, NULL };

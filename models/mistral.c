@@ -24,8 +24,6 @@ static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
 static const char *const types[] = { "mistral", NULL };
-/* computed from rope_theta; older checkpoints store it */
-static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
@@ -43,7 +41,6 @@ static const struct tess_model mistral = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_mistral,
-	.unexpected = unexpected,
 	.defaults = defaults,
 };
 static const struct tess_model *const models[] = { &mistral, NULL };

@@ -44,8 +44,6 @@ static const struct tess_stored stored[] = {
 	{ 0 }
 };
 static const char *const types[] = { "mixtral", NULL };
-/* computed from rope_theta; older checkpoints store it */
-static const char *const unexpected[] = { "*.rotary_emb.inv_freq", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
@@ -64,7 +62,6 @@ static const struct tess_model mixtral = {
 	.types = types,
 	.presets = presets,
 	.forward = forward_mixtral,
-	.unexpected = unexpected,
 	.stored = stored,
 	.defaults = defaults,
 };

@@ -26,8 +26,12 @@ struct expected_list {
 };
 
 struct names { /* for a message: the first names, and their number */
-	const char *first[SHOWN];
+	const char *first[SHOWN], *last;
 	size_t n;
+};
+
+struct leftover { /* that no module asks for */
+	struct names refused, predictors;
 };
 
 static int compare_expected_names(const void *a, const void *b)
@@ -85,12 +89,68 @@ static tess_status list_expected(const struct tess_program *p, const struct tess
 	return st;
 }
 
-static bool is_tolerated(const struct tess_model *model, const char *name)
+/* In all families: computed from config.json; older checkpoints store it. */
+static const char *const computed[] = { "*rotary_emb.inv_freq", NULL };
+
+static bool matches_any(const char *const *pattern, const char *name)
 {
-	for (const char *const *pattern = model->unexpected; pattern && *pattern; pattern++)
+	for (; pattern && *pattern; pattern++)
 		if (!fnmatch(*pattern, name, 0))
 			return true;
 	return false;
+}
+
+/* ---- multi-token prediction ------------------------------------------------------------------ */
+
+static bool is_in_module(const char *name, const char *module)
+{
+	size_t len = strlen(module);
+
+	return !strncmp(name, module, len) && name[len] == '.';
+}
+
+static bool has_expected_in(const struct expected_list *l, const char *module)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (is_in_module(l->file[i].name, module))
+			return true;
+	return false;
+}
+
+static bool is_number(const char *text, size_t len)
+{
+	return len && strspn(text, "0123456789") >= len;
+}
+
+/*
+ * Returns the module for multi-token prediction that a tensor is in, or NULL: one that is called
+ * mtp..., or a layer with a projection of two hidden states, eh_proj; the program reads none of it.
+ */
+static const char *find_predictor(struct expected_list *l, const struct tess_source *source,
+                                  const char *name)
+{
+	const char *at = name, *module, *joins;
+
+	for (size_t n; *(at + (n = strcspn(at, "."))); at += n + 1) {
+		bool number = is_number(at, n);
+
+		if (!number && strncmp(at, "mtp", 3) != 0)
+			continue;
+		module = tess_arena_format(&l->arena, "%.*s", (int)(at + n - name), name);
+		joins = module ? tess_arena_format(&l->arena, "%s.eh_proj.weight", module) : NULL;
+		if (joins && (!number || source->has(source->self, joins)) &&
+		    !has_expected_in(l, module))
+			return module;
+	}
+	return NULL;
+}
+
+static void add_name(struct names *list, const char *name)
+{
+	list->last = name;
+	if (list->n < SHOWN)
+		list->first[list->n] = name;
+	list->n++;
 }
 
 static const char *format_names(const struct names *list, size_t size, char *out)
@@ -194,12 +254,38 @@ static tess_status warn_tied_copy(const struct tess_source *source, const struct
 	return st;
 }
 
+static void add_leftover(struct expected_list *l, const struct tess_model *model,
+                         const struct tess_source *source, const char *name, struct leftover *out)
+{
+	const char *module = out->predictors.last;
+
+	if (matches_any(model->unexpected, name) || matches_any(computed, name) ||
+	    (module && is_in_module(name, module)))
+		return;
+	module = find_predictor(l, source, name);
+	if (module)
+		add_name(&out->predictors, module);
+	else
+		add_name(&out->refused, name);
+}
+
+static void log_leftover(const struct tess_source *source, const struct leftover *left)
+{
+	char text[1024];
+
+	if (left->predictors.n)
+		tess_log(TESS_INFO, "hf", "%s: %s: for multi-token prediction; not used",
+		         source->name, format_names(&left->predictors, sizeof text, text));
+	if (left->refused.n)
+		tess_log(TESS_WARN, "hf", "%s: no module asks for %s; ignored", source->name,
+		         format_names(&left->refused, sizeof text, text));
+}
+
 tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
                                   const struct tess_source *source, bool warn)
 {
 	struct expected_list l = { 0 };
-	struct names names = { 0 };
-	char text[1024];
+	struct leftover left = { 0 };
 	tess_status st = list_expected(p, model, source, &l);
 
 	for (size_t i = 0; i < source->count && !st; i++) {
@@ -209,17 +295,13 @@ tess_status tess_unexpected_check(const struct tess_program *p, const struct tes
 
 		if (e && e->table && warn)
 			st = warn_tied_copy(source, e, &l.arena);
-		if (e || is_tolerated(model, key.name))
-			continue;
-		if (names.n < SHOWN)
-			names.first[names.n] = key.name;
-		names.n++;
+		if (!e)
+			add_leftover(&l, model, source, key.name, &left);
 	}
-	if (!st && names.n && !source->ignore_unexpected)
-		st = fail_unexpected(p, model, source, &names, &l.arena);
-	else if (!st && names.n && warn)
-		tess_log(TESS_WARN, "hf", "%s: no module asks for %s; ignored", source->name,
-		         format_names(&names, sizeof text, text));
+	if (!st && left.refused.n && !source->ignore_unexpected)
+		st = fail_unexpected(p, model, source, &left.refused, &l.arena);
+	else if (!st && warn)
+		log_leftover(source, &left);
 	tess_arena_free(&l.arena);
 	return st;
 }
