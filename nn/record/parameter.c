@@ -5,6 +5,7 @@
 #include "core/registry/plugin_call.h"
 #include "nn/program/storage.h"
 #include "nn/record/recorder.h"
+#include "nn/record/task.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,43 @@ static bool check_shape(struct tess_recorder *r, const char *name,
 	return same;
 }
 
+/* Returns the table of an embedding that has the shape of a weight, or NULL. */
+static const struct tess_weight *find_shared_table(const struct tess_recorder *r,
+                                                   const struct tess_weight_request *request)
+{
+	for (int32_t i = 0; i < r->p->nrecords && request->ndim == 2; i++) {
+		const struct tess_record *rec = r->p->record[i];
+
+		if (rec->kind == TESS_OP_EMBED &&
+		    rec->weight[0]->dim[0]->size == request->dim[0]->size &&
+		    rec->weight[0]->dim[1]->size == request->dim[1]->size)
+			return rec->weight[0];
+	}
+	return NULL;
+}
+
+/* Adds why a head may be missing: the task is another, it is the table, or it was not saved. */
+static tess_status explain_missing(const struct tess_recorder *r,
+                                   const struct tess_weight_request *request, tess_status why)
+{
+	const struct tess_source *src = r->options->source;
+	const struct tess_weight *table = find_shared_table(r, request);
+	const char *classifier = table ? tess_source_find_classifier(src) : NULL;
+
+	if (!table)
+		return why;
+	if (classifier)
+		return tess_source_fail_classifier(src, classifier);
+	return tess_fail(
+		why,
+		"%s; if it shares %s, put \"tie_word_embeddings\": true into config.json, "
+		"which %s; if not, the model was saved without its head (AutoModel): save it "
+		"as AutoModelForCausalLM",
+		tess_error(), table->name,
+		json_object_get(src->config, "tie_word_embeddings") ? "has another value"
+								    : "lacks that key");
+}
+
 static bool check_file(struct tess_recorder *r, const struct tess_module *m,
                        const struct tess_weight_request *request, struct tess_weight *w,
                        int64_t expert, int32_t part)
@@ -64,6 +102,8 @@ static bool check_file(struct tess_recorder *r, const struct tess_module *m,
 	const char *file = tess_files_format(&w->files, expert, part, text);
 	tess_status st = src->find(src->self, file, &stored);
 
+	if (st == TESS_ENOENT)
+		st = explain_missing(r, request, st);
 	if (st)
 		return tess_recorder_keep_error(
 			       r, tess_fail_in(st, "%s",

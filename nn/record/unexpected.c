@@ -4,6 +4,7 @@
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "nn/record/task.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -191,9 +192,12 @@ static tess_status fail_unexpected(const struct tess_program *p, const struct te
                                    const struct tess_source *source, const struct names *list,
                                    struct tess_arena *arena)
 {
-	const char *module = find_nearest_reader(p, list->first[0], arena);
+	const char *module = find_nearest_reader(p, list->first[0], arena),
+		   *classifier = tess_source_find_classifier(source);
 	char text[1024];
 
+	if (classifier)
+		return tess_source_fail_classifier(source, classifier);
 	return tess_fail(
 		TESS_EINVAL,
 		"%s: no module of model %s asks for %s (the nearest is %s): config.json, or "

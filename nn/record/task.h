@@ -1,0 +1,16 @@
+/* task.h - recognizes checkpoints that have the head of another task than a language model. */
+#ifndef TESS_NN_TASK_H
+#define TESS_NN_TASK_H
+
+#include "nn/program/source.h"
+
+/*
+ * Returns the architecture in config.json, or the tensor, that shows a classifier or reward model;
+ * NULL: there is none. Borrowed from the source.
+ */
+const char *tess_source_find_classifier(const struct tess_source *source);
+
+/* Reports such a checkpoint, with what `shows` it. TESS_ENOTSUP. */
+tess_status tess_source_fail_classifier(const struct tess_source *source, const char *shows);
+
+#endif
