@@ -1,4 +1,5 @@
 /* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
+#include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
@@ -311,6 +312,15 @@ static int64_t find_shared_sequence(void *self, const struct tess_sequence *q, i
 	return open->number;
 }
 
+static bool have_all_ids(const struct tess_request *const *requests, int64_t n)
+{
+	bool all = true;
+
+	for (int64_t i = 0; i < n && all; i++)
+		all = requests[i] && TESS_HAS(requests[i], tess_request, ids) && requests[i]->ids;
+	return all;
+}
+
 /* On rank 0: completes the requests. The ranks that print text need the tokenizer. */
 static tess_status prepare_requests(struct session_generation *g, struct tess_arena *arena,
                                     const struct tess_request *const *requests)
@@ -332,6 +342,11 @@ static tess_status prepare_requests(struct session_generation *g, struct tess_ar
 		                 (long long)g->n, requests ? "" : " without a list");
 	if (tess_group_rank(tess_runner_group(s->runner)) == 0)
 		st = tess_session_get_tokenizer(s, &tokenizer);
+	if (st && st != TESS_ENOENT && (tess_group_rank(s->all) || have_all_ids(requests, g->n))) {
+		tess_log(TESS_WARN, "hf", "%s; texts are ids, as without a tokenizer",
+		         tess_error());
+		st = TESS_OK;
+	}
 	if (st == TESS_ENOENT)
 		st = TESS_OK; /* requests of ids run without one */
 	source.tokenizer = tokenizer;

@@ -292,6 +292,7 @@ void tess_session_close(struct tess_session *s)
 		tess_sequence_free(s->sequences[i]);
 	free(s->sequences);
 	tess_tokenizer_close(s->tokenizer);
+	free(s->tokenizer_error);
 	tess_runner_free(s->runner);
 	tess_group_close(s->alone);
 	tess_planned_model_close(&s->model);
@@ -307,8 +308,14 @@ tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess
 {
 	tess_status st = TESS_OK;
 
+	if (s->tokenizer_error) /* not read again for each text */
+		return tess_fail(s->tokenizer_status, "%s", s->tokenizer_error);
 	if (!s->tokenizer)
 		st = tess_tokenizer_open(tess_checkpoint_dir(s->model.checkpoint), &s->tokenizer);
+	if (st && st != TESS_ENOMEM) {
+		s->tokenizer_status = st;
+		s->tokenizer_error = strdup(tess_error());
+	}
 	if (!st)
 		*out = s->tokenizer;
 	return st;

@@ -56,6 +56,8 @@ struct tess_session { /* on one rank */
 	int32_t replica, nreplicas;
 	struct tess_runner *runner;
 	struct tess_tokenizer *tokenizer; /* NULL: not opened */
+	tess_status tokenizer_status; /* why it could not be, with its sentence */
+	char *tokenizer_error;
 	struct tess_sequence **sequences; /* by their numbers; NULL: closed */
 	int64_t nsequences;
 	int32_t ngenerating; /* calls of tess_session_generate that run */
