@@ -116,10 +116,17 @@ tess_status tess_tool_check_training(const char *model, const char *mesh, int32_
                                      const struct tess_trainer_options *options)
 {
 	struct tess_explanation *e = NULL;
-	tess_status st =
-		tess_explain_training(model, mesh ? mesh : "tp", n, sequences, length, options, &e);
+	char *log = strdup(tess_option_get("log"));
+	tess_status st = log ? tess_option_set("log", "error")
+	                     : tess_fail(TESS_ENOMEM, "no memory for the value of TESSERA_LOG");
 
+	if (!st) /* rank 0 logs what has no effect */
+		st = tess_explain_training(model, mesh ? mesh : "tp", n, sequences, length, options,
+		                           &e);
 	tess_explanation_free(e);
+	if (log)
+		tess_option_set("log", log);
+	free(log);
 	return st ? st : tess_trainer_check(options);
 }
 
