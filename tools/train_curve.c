@@ -25,7 +25,13 @@ static double choose_tick(double range, int most)
 	return 10 * power;
 }
 
-/* From tick to tick around the losses. */
+/* Returns whether an axis can show `v` with all its ticks and labels finite. */
+static bool is_drawable(double v)
+{
+	return fabs(v) < 1e100;
+}
+
+/* From tick to tick around the losses; neighbouring ticks are different numbers. */
 static struct axis make_loss_axis(const struct train_point *points, int64_t n)
 {
 	struct axis a = { .lo = INFINITY, .hi = -INFINITY };
@@ -34,12 +40,14 @@ static struct axis make_loss_axis(const struct train_point *points, int64_t n)
 		for (int k = 0; k < 2; k++) {
 			double v = k ? points[i].evaluation : points[i].loss;
 
-			a.lo = isfinite(v) && v < a.lo ? v : a.lo;
-			a.hi = isfinite(v) && v > a.hi ? v : a.hi;
+			a.lo = is_drawable(v) && v < a.lo ? v : a.lo;
+			a.hi = is_drawable(v) && v > a.hi ? v : a.hi;
 		}
-	if (!(a.hi - a.lo > 1e-9)) { /* one value, or none */
-		a.lo = isfinite(a.lo) ? a.lo - 0.5 : 0;
-		a.hi = a.lo + 1;
+	if (!(a.hi - a.lo > 1e-9 * fmax(1, fabs(a.lo)))) { /* one value, or none */
+		double half = isfinite(a.lo) ? fmax(0.5, 1e-6 * fabs(a.lo)) : 0.5;
+
+		a.lo = isfinite(a.lo) ? a.lo - half : 0;
+		a.hi = a.lo + 2 * half;
 	}
 	a.tick = choose_tick(a.hi - a.lo, 6);
 	a.lo = floor(a.lo / a.tick) * a.tick;
@@ -60,18 +68,26 @@ static double map_loss(const struct axis *y, double loss)
 static void draw_grid(const struct axis *x, const struct axis *y, FILE *f)
 {
 	int digits = y->tick < 1 ? (int)ceil(-log10(y->tick) - 1e-9) : 0;
+	int rows = (int)lround((y->hi - y->lo) / y->tick);
+	double first = ceil(x->lo / x->tick), last = floor(x->hi / x->tick);
 
-	for (double v = y->lo; v < y->hi + y->tick / 2; v += y->tick)
+	for (int i = 0; i <= rows; i++) {
+		double v = y->lo + i * y->tick;
+
 		fprintf(f,
 		        "<path class=\"grid\" d=\"M%d %.1fh%d\"/>\n"
 		        "<text class=\"y\" x=\"%d\" y=\"%.1f\">%.*f</text>\n",
 		        PLOT_X, map_loss(y, v), PLOT_W, PLOT_X - 8, map_loss(y, v) + 4, digits,
 		        fabs(v) < y->tick / 2 ? 0 : v);
-	for (double v = ceil(x->lo / x->tick) * x->tick; v <= x->hi; v += x->tick)
+	}
+	for (int i = 0; i <= (int)(last - first); i++) {
+		double v = (first + i) * x->tick;
+
 		fprintf(f,
 		        "<path class=\"grid\" d=\"M%.1f %dv%d\"/>\n"
 		        "<text class=\"x\" x=\"%.1f\" y=\"%d\">%.0f</text>\n",
 		        map_step(x, v), PLOT_Y, PLOT_H, map_step(x, v), PLOT_Y + PLOT_H + 20, v);
+	}
 	fprintf(f, "<text class=\"x\" x=\"%d\" y=\"%d\">step</text>\n", PLOT_X + PLOT_W / 2,
 	        HIGH - 12);
 }
@@ -86,7 +102,7 @@ static int64_t make_columns(const struct train_point *points, int64_t n, const s
 		double at = map_step(x, (double)points[i].step), v = points[i].loss;
 		struct column *c;
 
-		if (!isfinite(v))
+		if (!is_drawable(v))
 			continue;
 		if ((int64_t)at != last)
 			columns[count++] = (struct column){ .x = at, .least = v, .most = v };
@@ -129,7 +145,7 @@ static void draw_evaluations(const struct train_point *points, int64_t n, const 
 	bool any = false;
 
 	for (int64_t i = 0; i < n; i++)
-		if (isfinite(points[i].evaluation)) {
+		if (is_drawable(points[i].evaluation)) {
 			fprintf(f,
 			        "<circle class=\"eval\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>"
 			        "step %lld: %.4f</title></circle>\n",
@@ -154,7 +170,7 @@ void train_draw_curve(const struct train_point *points, int64_t n, FILE *f)
 	struct axis y = make_loss_axis(points, n);
 	struct axis x = { .lo = (double)points[0].step, .hi = (double)points[n - 1].step };
 
-	x.hi = x.hi > x.lo ? x.hi : x.lo + 1;
+	x.hi = fmax(x.hi, x.lo + fmax(1, 1e-9 * x.lo));
 	x.tick = fmax(1, choose_tick(x.hi - x.lo, 10));
 	fprintf(f,
 	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "

@@ -33,33 +33,68 @@ static tess_status add_point(struct train_report *p, int64_t step, double loss, 
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-/* Reads lines of steps up to p->first, and cuts what follows: those steps are made again. */
+/* Reads a line of the log, which has `last` as the step before it. Returns false if it is none. */
+static bool read_log_line(const char *line, int64_t last, struct train_point *out)
+{
+	json_t *o = json_loads(line, 0, NULL), *loss = json_object_get(o, "loss");
+	json_t *step = json_object_get(o, "step"), *evaluation = json_object_get(o, "eval_loss");
+	bool read =
+		json_is_integer(step) && json_is_number(loss) && json_integer_value(step) > last;
+
+	if (read)
+		*out = (struct train_point){ .step = json_integer_value(step),
+			                     .loss = json_number_value(loss),
+			                     .evaluation = NAN };
+	if (read && json_is_number(evaluation))
+		out->evaluation = json_number_value(evaluation);
+	json_decref(o);
+	return read;
+}
+
+/* Returns true for the last line of a run that was killed while it wrote it. */
+static bool is_cut_line(const char *line, FILE *log)
+{
+	static const char begin[] = "{\"step\":";
+	size_t len = strlen(line), n = len < sizeof begin - 1 ? len : sizeof begin - 1;
+
+	return n && feof(log) && !strncmp(line, begin, n);
+}
+
+/*
+ * Reads lines of steps up to p->first, and cuts what follows: those steps are made again. A file
+ * with another line before them is refused, and stays as it is.
+ */
 static tess_status keep_log(struct train_report *p)
 {
-	char *line = NULL;
-	size_t size = 0;
+	struct train_point point = { 0 };
+	char line[4096];
 	long at = 0;
-	ssize_t len;
 	tess_status st = TESS_OK;
 
-	while (!st && (len = getline(&line, &size, p->log)) > 0 && line[len - 1] == '\n') {
-		json_t *o = json_loads(line, 0, NULL), *evaluation;
-		int64_t step = json_integer_value(json_object_get(o, "step"));
+	for (int64_t n = 1; !st && fgets(line, sizeof line, p->log); n++) {
+		bool whole = strchr(line, '\n') && read_log_line(line, point.step, &point);
 
-		evaluation = json_object_get(o, "eval_loss");
-		if (o && step <= p->first)
-			st = add_point(p, step, json_number_value(json_object_get(o, "loss")),
-			               json_is_number(evaluation) ? json_number_value(evaluation)
-			                                          : NAN);
-		json_decref(o);
-		if (!o || step > p->first)
+		if (!whole && !is_cut_line(line, p->log))
+			return tess_fail(TESS_EINVAL,
+			                 "--log %s: line %lld is not a line of this run's log, "
+			                 "whose steps rise; name the log of this run or a new file",
+			                 p->options->log, (long long)n);
+		if (!whole || point.step > p->first)
 			break;
-		at += len;
+		st = add_point(p, point.step, point.loss, point.evaluation);
+		at = ftell(p->log);
 	}
-	free(line);
 	if (!st && (fseek(p->log, at, SEEK_SET) || ftruncate(fileno(p->log), at)))
 		st = tess_fail(TESS_EIO, "--log %s: %s", p->options->log, strerror(errno));
 	return st;
+}
+
+/* Pipes and devices have no lines to keep. */
+static bool has_lines(const char *path)
+{
+	struct stat about;
+
+	return !stat(path, &about) && S_ISREG(about.st_mode);
 }
 
 /* Leaves no file where there was none: a run that makes no step draws nothing. */
@@ -78,6 +113,8 @@ static bool can_write_curve(const char *path)
 tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
                               struct train_report *out)
 {
+	bool kept;
+
 	*out = (struct train_report){ .options = a,
 		                      .shows = isatty(STDERR_FILENO),
 		                      .began = tess_now(),
@@ -87,11 +124,11 @@ tess_status train_open_report(const struct train_options *a, int64_t first, int6
 		return tess_fail(TESS_EIO, "--curve %s: %s", a->curve, strerror(errno));
 	if (!a->log)
 		return TESS_OK;
-	out->log = first ? fopen(a->log, "r+e") : NULL;
-	if (out->log)
-		return keep_log(out);
-	out->log = fopen(a->log, "we");
-	return out->log ? TESS_OK : tess_fail(TESS_EIO, "--log %s: %s", a->log, strerror(errno));
+	kept = first && has_lines(a->log);
+	out->log = fopen(a->log, kept ? "r+e" : "we");
+	if (!out->log)
+		return tess_fail(TESS_EIO, "--log %s: %s", a->log, strerror(errno));
+	return kept ? keep_log(out) : TESS_OK;
 }
 
 static tess_status write_log_line(struct train_report *p, int64_t step, double lr,

@@ -3,9 +3,11 @@
  * and what it says and keeps when a file or a number in it is odd.
  */
 #include "hf/safetensors.h"
+#include "../unit/xml.h"
 #include "train_command.h"
 
 #include <math.h>
+#include <sys/stat.h>
 
 /* ---- where a run saves ----------------------------------------------------------------------- */
 
@@ -131,6 +133,93 @@ START_TEST(overwrites_no_input)
 	              "%s", text);
 }
 END_TEST
+
+/* ---- the log that a run goes on with --------------------------------------------------------- */
+
+#define RESUME "--resume logs --log steps.log --curve steps.svg " SIZES " --steps 3"
+
+static void make_log(const char *lines, size_t size)
+{
+	if (!is_there("logs"))
+		train_to_step("--save logs", 2);
+	scratch_write("steps.log", lines, size);
+}
+
+/* A file that is no log of this run is refused, and nothing of it is cut. */
+START_TEST(log_of_another_kind)
+{
+	static const struct {
+		const char *lines;
+		int line;
+	} logs[] = {
+		{ "x{\"step\":1,\"loss\":1.5}\n{\"step\":2,\"loss\":1}\n", 1 },
+		{ "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":1}\n{\"step\":1,\"loss\":1}\n",
+		  3 },
+		{ "{\"step\":1,\"loss\":1}\n{\"step\":1,\"loss\":1}\n", 2 },
+		{ "{\"step\":1,\"loss\":1}\n{\"step\":2}\n", 2 },
+		{ "{\"step\":1,\"loss\":1}\n{\"step\":\n", 2 },
+		{ "{\"step\":\"1\",\"loss\":1}\n", 1 },
+		{ "{\"step\":0,\"loss\":1}\n", 1 },
+		{ "a thesis", 1 },
+		{ "\n", 1 },
+	};
+	char text[TEXT], part[64];
+
+	for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+		make_log(logs[i].lines, strlen(logs[i].lines));
+		snprintf(part, sizeof part, "--log steps.log: line %d is not a line of this run's",
+		         logs[i].line);
+		expect_failed(RESUME, 1, part);
+		command_run(text, TEXT, "cat '%s'", scratch_format_path("steps.log"));
+		ck_assert_str_eq(text, logs[i].lines);
+	}
+}
+END_TEST
+
+/* A line that a killed run has cut is made again; a pipe has none. */
+START_TEST(log_that_is_cut)
+{
+	static const char cut[] = "{\"step\":1,\"loss\":1.5}\n{\"ste";
+	char text[TEXT];
+
+	make_log(cut, sizeof cut - 1);
+	ck_assert_msg(!train_model(text, format_data_path(""), "", RESUME), "%s", text);
+	command_run(text, TEXT, "cut -b -10 '%s'", scratch_format_path("steps.log"));
+	ck_assert_str_eq(text, "{\"step\":1,\n{\"step\":3,\n");
+	command_run(text, TEXT, "rm '%s'", scratch_format_path("steps.log"));
+	ck_assert(!mkfifo(scratch_format_path("steps.log"), 0600));
+	ck_assert_msg(!train_model(text, format_data_path(""),
+	                           "{ cat steps.log >piped & } && timeout 60",
+	                           RESUME "; wait; cat piped"),
+	              "%s", text);
+	expect_part(text, "{\"step\":3,");
+	ck_assert(!unlink(scratch_format_path("steps.log")));
+}
+END_TEST
+
+/* Losses between which a double has no others have a picture of the usual size. */
+START_TEST(curve_of_huge_losses)
+{
+	static const char *const logs[] = {
+		"{\"step\":1,\"loss\":1e16}\n{\"step\":2,\"loss\":10000000000000002}\n",
+		"{\"step\":1,\"loss\":-1.7e308}\n{\"step\":2,\"loss\":1.7e308}\n",
+		"{\"step\":1,\"loss\":1e99}\n{\"step\":2,\"loss\":1e99}\n",
+	};
+	char text[TEXT];
+
+	for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+		make_log(logs[i], strlen(logs[i]));
+		/* 256 blocks of 512 bytes or 1 KiB */
+		ck_assert_msg(!train_model(text, format_data_path(""), "ulimit -f 256;",
+		                           RESUME " --steps 2"),
+		              "%s", text);
+		command_run(text, TEXT, "cat '%s'", scratch_format_path("steps.svg"));
+		ck_assert(is_well_formed(text) && !strstr(text, "nan") && !strstr(text, "inf"));
+		ck_assert_int_le(count_occurrences(text, "class=\"grid\""), 20);
+	}
+}
+END_TEST
+#undef RESUME
 
 /* ---- failures and warnings ------------------------------------------------------------------- */
 
@@ -318,6 +407,9 @@ int main(void)
 	tcase_add_test(t, removes_nothing_else);
 	tcase_add_loop_test(t, one_run_saves, 0, 2);
 	tcase_add_test(t, overwrites_no_input);
+	tcase_add_test(t, log_of_another_kind);
+	tcase_add_test(t, log_that_is_cut);
+	tcase_add_test(t, curve_of_huge_losses);
 	tcase_add_loop_test(t, failure_of_a_file_saves, 0, 3);
 	tcase_add_test(t, evaluation_is_not_finite);
 	tcase_add_test(t, evaluates_every_sequence);
