@@ -1,5 +1,7 @@
 #include "core/base/status.h"
 
+#include "core/base/limit.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -24,6 +26,7 @@ tess_status tess_fail(tess_status why, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
+	tess_limit_append(text, sizeof text);
 	store_sentence(text);
 	return why;
 }

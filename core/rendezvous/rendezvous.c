@@ -42,10 +42,11 @@ static tess_status take_lock(struct tess_rendezvous *r)
 	for (;;) {
 		r->lock = open(r->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 		if (r->lock < 0)
-			return tess_fail(TESS_EIO,
-			                 "%s cannot be opened: %s; set XDG_RUNTIME_DIR to a "
-			                 "directory of yours",
-			                 r->lock_path, strerror(errno));
+			return tess_fail(TESS_EIO, "%s cannot be opened: %s%s", r->lock_path,
+			                 strerror(errno),
+			                 errno == EMFILE || errno == ENFILE
+			                         ? ""
+			                         : "; set XDG_RUNTIME_DIR to a directory of yours");
 		if (flock(r->lock, LOCK_EX | LOCK_NB)) {
 			close(r->lock);
 			r->lock = -1;
@@ -142,10 +143,11 @@ static tess_status make_rendezvous(int32_t nranks, struct tess_rendezvous **out)
 	r->coordinator = coordinator;
 	r->nranks = nranks;
 	r->listener = r->lock = -1;
-	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r->rank = calloc((size_t)nranks, sizeof *r->rank);
-	if (r->wake < 0 || !r->rank) {
-		st = tess_fail(TESS_ENOMEM, "no event descriptor or memory for the rendezvous");
+	r->wake = r->rank ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1;
+	if (r->wake < 0) {
+		st = tess_fail(r->rank ? TESS_EIO : TESS_ENOMEM,
+		               "no event descriptor for the rendezvous: %s", strerror(errno));
 		destroy_rendezvous(r);
 		return st;
 	}

@@ -240,6 +240,17 @@ static bool evict_oldest(struct tess_rendezvous *r)
 	return oldest != NULL;
 }
 
+/* Makes room where the process may have no more files: for a rank, or for a flood that goes on. */
+static void free_descriptor(struct tess_rendezvous *r, int why)
+{
+	if (!r->lacked_files) {
+		tess_fail(TESS_EIO, "a connection of a rank may be lost: %s", strerror(why));
+		tess_log(TESS_WARN, "rendezvous", "%s", tess_error());
+	}
+	r->lacked_files = true;
+	evict_oldest(r);
+}
+
 static void accept_connections(struct tess_rendezvous *r)
 {
 	for (int i = 0; i < ACCEPTS_MAX; i++) {
@@ -249,7 +260,7 @@ static void accept_connections(struct tess_rendezvous *r)
 		                : accept4(r->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (c.fd < 0) {
 			if (errno == EMFILE || errno == ENFILE)
-				evict_oldest(r);
+				free_descriptor(r, errno);
 			return;
 		}
 		c.pid = r->hosts ? 0 : tess_socket_peer(c.fd);

@@ -55,6 +55,7 @@ struct tess_rendezvous {
 	int64_t served_at; /* when the server last read its connections */
 	struct tess_rank_presence *rank; /* of each rank */
 	bool welcomed, all_left; /* what the ranks were sent */
+	bool lacked_files; /* a connection had no descriptor; this was reported */
 	atomic_uint records; /* requests for flight records */
 	int32_t nconns;
 	struct tess_conn conn[];

@@ -95,6 +95,10 @@ static const struct sentence once[] = {
 	{ "XDG_RUNTIME_DIR=/nonexistent $T generate data -n 2 --backend shm --prompt a "
 	  "--max-tokens 1",
 	  0, 1, "XDG_RUNTIME_DIR=/nonexistent is no directory; ranks meet in /tmp" },
+	{ "ulimit -n 10; $T generate data -n 2 --backend shm --prompt a", 1, 1,
+	  "Too many open files; the limit is 10 open files (RLIMIT_NOFILE): raise it with ulimit "
+	  "-n" },
+	{ "ulimit -l 0; $T generate data -n 2 --backend shm --prompt a --max-tokens 1", 0, 0, "" },
 	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
 	  0, 1, "\"odd\" is ignored" },
 	{ "$T bench comm -n 3 --backend gluu", 1, 1, "backend gluu: not found: " },

@@ -1,8 +1,10 @@
 #include "core/base/status.h"
 #include "suite.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/resource.h>
 
 START_TEST(says_why)
 {
@@ -52,6 +54,56 @@ START_TEST(cuts_what_is_too_long)
 }
 END_TEST
 
+/* Sets the limit and returns the message of this failure. */
+static const char *fail_at_limit(int resource, rlim_t n, tess_status st, const char *text)
+{
+	struct rlimit limit;
+
+	ck_assert(!getrlimit(resource, &limit));
+	limit.rlim_cur = n;
+	ck_assert(!setrlimit(resource, &limit));
+	tess_fail(st, "%s", text);
+	return tess_error();
+}
+
+START_TEST(names_limits)
+{
+	static const char space[] =
+		"; the limit is 1125899906842624 bytes of address space (RLIMIT_AS): raise it with "
+		"ulimit -v";
+	const char *const of_space[] = { strerror(ENOMEM), "no memory", "out of memory",
+		                         "lib.so: failed to map segment from shared object" };
+
+	ck_assert_str_eq(
+		fail_at_limit(RLIMIT_NOFILE, 77, TESS_EIO, strerror(EMFILE)),
+		"Too many open files; the limit is 77 open files (RLIMIT_NOFILE): raise it with "
+		"ulimit -n");
+	tess_fail_in(TESS_EIO, "rank 1");
+	tess_fail(TESS_EPEER, "rank 0: %s", tess_error());
+	ck_assert_str_eq(
+		tess_error(),
+		"rank 0: rank 1: Too many open files; the limit is 77 open files (RLIMIT_NOFILE): "
+		"raise it with ulimit -n");
+	ck_assert_str_eq(fail_at_limit(RLIMIT_NPROC, 12345, TESS_EIO, strerror(EAGAIN)),
+	                 "Resource temporarily unavailable; the limit is 12345 processes and "
+	                 "threads of a user (RLIMIT_NPROC): raise it with ulimit -u");
+	ck_assert_str_eq(fail_at_limit(RLIMIT_AS, RLIM_INFINITY, TESS_ENOMEM, of_space[0]),
+	                 of_space[0]);
+	for (size_t i = 0; i < sizeof of_space / sizeof *of_space; i++) {
+		const char *text =
+			fail_at_limit(RLIMIT_AS, (rlim_t)1 << 50, TESS_ENOMEM, of_space[i]);
+		size_t len = strlen(of_space[i]);
+
+		ck_assert(!strncmp(text, of_space[i], len));
+		ck_assert_str_eq(text + len, space);
+	}
+	ck_assert_ptr_nonnull(strstr(
+		fail_at_limit(RLIMIT_AS, (rlim_t)1 << 50, TESS_EIO, strerror(EAGAIN)), space));
+	ck_assert_str_eq(fail_at_limit(RLIMIT_NOFILE, 77, TESS_EIO, strerror(EACCES)),
+	                 strerror(EACCES));
+}
+END_TEST
+
 static void *fail_on_other_thread(void *unused)
 {
 	(void)unused;
@@ -86,4 +138,4 @@ START_TEST(has_names)
 END_TEST
 
 SUITE_MAIN("status", says_why, gains_context_on_the_way_up, may_quote_itself, cuts_what_is_too_long,
-           is_each_threads_own, has_names)
+           names_limits, is_each_threads_own, has_names)
