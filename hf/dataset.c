@@ -273,7 +273,7 @@ static tess_status encode_line(struct tess_dataset *d, struct data_file *f, cons
 	tess_status st;
 
 	snprintf(name, sizeof name, "%.4096s: line %lld", f->path, (long long)number);
-	st = tess_json_parse(name, line, len, &o);
+	st = tess_json_parse_line(name, line, len, &o);
 	if (!st)
 		st = encode_text(d, name, o, &ids, &n);
 	json_decref(o);

@@ -1,6 +1,8 @@
 /* perplexity.c - `tessera perplexity`: how well a model predicts the ids of texts. */
 #include "tool.h"
 
+#include "core/base/json.h"
+
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
@@ -89,15 +91,18 @@ static tess_status add_text(struct perplexity_options *a, const struct tess_toke
 static tess_status add_json_line(struct perplexity_options *a, const struct tess_tokenizer *t,
                                  const char *line, size_t len, int64_t number)
 {
-	json_t *o = json_loadb(line, len, 0, NULL);
-	const json_t *text = json_object_get(o, "text");
+	char name[4200];
+	const json_t *text;
+	json_t *o = NULL;
 	tess_status st;
 
-	if (!json_is_string(text))
-		st = tess_fail(TESS_EINVAL,
-		               "--text %s: line %lld: must be an object with a \"text\", a string",
-		               a->text, (long long)number);
-	else
+	snprintf(name, sizeof name, "--text %.4096s: line %lld", a->text, (long long)number);
+	st = tess_json_parse_line(name, line, len, &o);
+	text = json_object_get(o, "text");
+	if (!st && !json_is_string(text))
+		st = tess_fail(TESS_EINVAL, "%s: must be an object with a \"text\", a string",
+		               name);
+	else if (!st)
 		st = add_text(a, t, json_string_value(text), json_string_length(text));
 	json_decref(o);
 	return st;

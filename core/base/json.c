@@ -193,6 +193,11 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 	return parse_json(name, text, len, 0, out);
 }
 
+tess_status tess_json_parse_line(const char *name, const char *text, size_t len, json_t **out)
+{
+	return parse_json(name, text, len, JSON_ALLOW_NUL, out);
+}
+
 static tess_status load_json(const char *path, size_t max_bytes, size_t flags, json_t **out)
 {
 	tess_status st = TESS_OK;

@@ -13,6 +13,12 @@
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out);
 
 /*
+ * Parses a line of a .jsonl file as tess_json_parse does, and accepts the character \u0000 in its
+ * strings, whose length is json_string_length.
+ */
+tess_status tess_json_parse_line(const char *name, const char *text, size_t len, json_t **out);
+
+/*
  * Parses an object and passes its members to `member` one at a time, until one fails, so that only
  * one is in memory. `value` is borrowed. Duplicate keys are not detected.
  */

@@ -113,6 +113,7 @@ START_TEST(is_that_of_the_logits)
 {
 	int64_t one = 0, all = 0;
 	double first = add_losses(texts[0], &one), want;
+	char out[256];
 
 	all = one;
 	want = (first + add_losses(texts[1], &all)) / (double)all;
@@ -127,6 +128,13 @@ START_TEST(is_that_of_the_logits)
 	MUST(fabs(run_perplexity("loss", "--text marked.jsonl") - want) < 1e-8);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl --text one.txt"),
 	                 all + one);
+	/* as are the bytes of a file, U+0000 of a line is a character */
+	ck_assert(!command_run(out, sizeof out,
+	                       "cd '%s' && printf 'a\\000b' >nul.txt && "
+	                       "printf '{\"text\": \"a\\\\u0000b\"}' >nul.jsonl",
+	                       scratch));
+	MUST(run_perplexity("loss", "--text nul.txt") ==
+	     run_perplexity("loss", "--text nul.jsonl"));
 	/* windows of two ids: each is predicted from one */
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text one.txt --window 2"),
 	                 (one + 1) / 2);
@@ -187,6 +195,7 @@ START_TEST(bad_input)
 		{ "--text one.txt --window 513", "--window 513: a text has at most 512 positions" },
 		{ "--text one.txt --window 1", "--window 1: must be a whole number from 2" },
 		{ "--text bad.jsonl -n 2", "--text bad.jsonl: line 2: must be an object with" },
+		{ "--text cut.jsonl", "--text cut.jsonl: line 1:1:10: not valid JSON: " },
 		{ "--text latin.txt", "--text latin.txt: the text is not UTF-8 at its byte 1" },
 		{ "--text one.txt --text empty.txt",
 		  "--text empty.txt: no text of two ids or more" },
@@ -195,7 +204,8 @@ START_TEST(bad_input)
 
 	ck_assert(!command_run(out, sizeof out,
 	                       "cd '%s' && : >empty.txt && printf 'a\\377' >latin.txt && "
-	                       "printf '{\"text\": \"a b\"}\\n[]\\n' >bad.jsonl",
+	                       "printf '{\"text\": \"a b\"}\\n[]\\n' >bad.jsonl && "
+	                       "printf '{\"text\": \"\\n' >cut.jsonl",
 	                       scratch));
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		ck_assert(command_run(out, sizeof out, "cd '%s' && '%s' perplexity %s/data %s 2>&1",

@@ -283,6 +283,29 @@ START_TEST(texts)
 }
 END_TEST
 
+/* U+0000 in a text is a character. */
+START_TEST(text_with_nul)
+{
+	char dir[1024];
+	struct tess_dataset_options options = { .sequence = 3, .vocabulary = VOCABULARY };
+	struct tess_tokenizer *t;
+	struct tess_dataset *d;
+	int32_t *ids;
+	size_t n;
+
+	snprintf(dir, sizeof dir, "%s", format_data_path(""));
+	options.tokenizer = dir;
+	ck_assert(!tess_tokenizer_open(dir, &t));
+	ck_assert(!tess_tokenizer_encode(t, "a\0b", 3, true, &ids, &n) && n > 3);
+	d = open_data(scratch_write_text("nul.jsonl", "{\"text\": \"a\\u0000b\"}\n"), options);
+	ck_assert_int_eq(get_info(d).sequences, ((int64_t)n + 1) / 3);
+	expect_sequence(d, 0, ids, 3);
+	tess_dataset_close(d);
+	tess_tokenizer_close(t);
+	free(ids);
+}
+END_TEST
+
 START_TEST(bad_texts)
 {
 	char dir[1024];
@@ -305,4 +328,5 @@ START_TEST(bad_texts)
 END_TEST
 
 SCRATCH_MAIN("dataset", each_epoch_has_every_sequence_once, order_never_changes, packed_files,
-             cut_off_files, hash_tells_data_apart, bad_packed_files, texts, bad_texts)
+             cut_off_files, hash_tells_data_apart, bad_packed_files, texts, text_with_nul,
+             bad_texts)
