@@ -33,7 +33,7 @@ struct tess_world {
 	atomic_int failed; /* the status; once set, `first` does not change */
 	atomic_bool reported; /* a call has returned the failure */
 	struct tess_failure first;
-	char agreed[TESS_SENTENCE]; /* of tess_group_fail_agreed; "" before the first */
+	char agreed[TESS_SENTENCE]; /* the last message of the two functions for it; "": none */
 	pthread_mutex_t lock; /* for `first` and the list of groups */
 	pthread_cond_t failed_cond;
 	struct tess_group *groups; /* the newest first */
@@ -69,8 +69,14 @@ tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_c
 /* A backend has failed: waits briefly for a cause that names a rank, else posts its sentence. */
 tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence);
 /*
+ * All ranks of the group call it with one failure that they have found together: the message of
+ * this thread, which names the ranks it is about, is posted without the rank that posts it.
+ */
+tess_status tess_group_fail_together(struct tess_group *g, tess_status why);
+/*
  * All ranks of the group call it with the failure of its rank `rank`: sets "rank R: SENTENCE", R in
- * the world, which tess_world_fail posts as it is, and returns `why`.
+ * the world, which tess_world_fail posts as it is, and returns `why`. A failure that was found
+ * together gets no prefix.
  */
 tess_status tess_group_fail_agreed(struct tess_group *g, int32_t rank, tess_status why,
                                    const char *sentence);

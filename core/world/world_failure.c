@@ -175,16 +175,21 @@ tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, con
 	return w->failed ? tess_world_check(w) : tess_world_post_failure(w, why, text);
 }
 
+tess_status tess_group_fail_together(struct tess_group *g, tess_status why)
+{
+	snprintf(g->world->agreed, sizeof g->world->agreed, "%s", tess_error());
+	return why;
+}
+
 tess_status tess_group_fail_agreed(struct tess_group *g, int32_t rank, tess_status why,
                                    const char *sentence)
 {
 	struct tess_world *w = g->world;
 
-	if (g->size == 1)
+	if (g->size == 1 || !strcmp(sentence, w->agreed))
 		return tess_fail(why, "%s", sentence);
 	tess_fail(why, "rank %d: %s", (int)g->members->member[rank], sentence);
-	snprintf(w->agreed, sizeof w->agreed, "%s", tess_error());
-	return why;
+	return tess_group_fail_together(g, why);
 }
 
 void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence)

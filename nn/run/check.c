@@ -1,6 +1,7 @@
 #include "nn/run/check.h"
 
 #include "core/base/status.h"
+#include "core/world/world.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -152,17 +153,16 @@ static const char *get_checked_module(const struct tess_check *c)
 	return c->record->kind == TESS_OP_LINEAR ? c->tensor->module : c->record->module;
 }
 
-static tess_status fail_not_finite(const struct tess_check *c, const struct finding *f,
-                                   int32_t rank)
+static tess_status fail_not_finite(const struct tess_check *c, struct tess_group *g,
+                                   const struct finding *f, int32_t rank)
 {
-	return tess_fail(
-		TESS_EINVAL,
-		"%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this "
-		"step that "
-		"is not finite; check this module's weights, and its style or plugin",
-		get_checked_module(c), tess_record_kind_name(c->record->kind),
-		isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
-		(long long)f->column);
+	tess_fail(TESS_EINVAL,
+	          "%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this "
+	          "step that is not finite; check this module's weights, and its style or plugin",
+	          get_checked_module(c), tess_record_kind_name(c->record->kind),
+	          isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
+	          (long long)f->column);
+	return tess_group_fail_together(g, TESS_EINVAL);
 }
 
 static uint32_t load_bits_at(const struct tess_view *v, int64_t i)
@@ -211,17 +211,17 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
 	while (!st && odd < n - 1 && !all[odd].found)
 		odd++;
-	if (!st)
-		st = tess_fail(
-			TESS_EMISMATCH,
-			"%s: %s gives %.9g on rank %d, and %.9g on rank %d, at row %lld, column "
-			"%lld, where "
-			"all ranks must hold the same value; its style, or a plugin's function, "
-			"makes them differ",
-			get_checked_module(c), tess_record_kind_name(c->record->kind),
-			convert_bits(c, all[odd].bits), (int)tess_group_member(g, odd),
-			convert_bits(c, all[odd].other), (int)tess_group_member(g, from),
-			(long long)all[odd].row, (long long)all[odd].column);
+	if (!st) {
+		tess_fail(TESS_EMISMATCH,
+		          "%s: %s gives %.9g on rank %d but %.9g on rank %d, at row %lld, column "
+		          "%lld, where all ranks must hold the same value; its style or a plugin's "
+		          "function makes them differ",
+		          get_checked_module(c), tess_record_kind_name(c->record->kind),
+		          convert_bits(c, all[odd].bits), (int)tess_group_member(g, odd),
+		          convert_bits(c, all[odd].other), (int)tess_group_member(g, from),
+		          (long long)all[odd].row, (long long)all[odd].column);
+		st = tess_group_fail_together(g, TESS_EMISMATCH);
+	}
 	free(theirs);
 	return st;
 }
@@ -236,7 +236,7 @@ tess_status tess_check_run(const struct tess_check *c, struct tess_group *g)
 		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
 	for (int32_t r = 0; r < n && !st; r++)
 		if (all[r].found)
-			st = fail_not_finite(c, &all[r], tess_group_member(g, r));
+			st = fail_not_finite(c, g, &all[r], tess_group_member(g, r));
 	for (int32_t r = 0; r < n && !st; r++)
 		if (all[r].hash != all[find_first_alike(c, r)].hash)
 			st = fail_difference(c, g, all, n, find_first_alike(c, r));

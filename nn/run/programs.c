@@ -1,6 +1,7 @@
 #include "nn/run/programs.h"
 
 #include "core/base/status.h"
+#include "core/world/world.h"
 #include "nn/program/agree.h"
 
 #include <stdlib.h>
@@ -62,12 +63,10 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 		if (memcmp(all + 2 * r, all, sizeof mine) && other < 0)
 			other = r;
 	if (!st && other >= 0 && all[2 * other] != all[0]) {
-		st = tess_fail(
-			TESS_EMISMATCH,
-			"rank %d recorded %lld records, rank 0 %lld: they run different plans, "
-			"checkpoints or "
-			"versions",
-			(int)other, (long long)all[2 * other], (long long)all[0]);
+		st = tess_fail(TESS_EMISMATCH,
+		               "rank %d recorded %lld records, but rank 0 recorded %lld: they run "
+		               "different plans, checkpoints or versions",
+		               (int)other, (long long)all[2 * other], (long long)all[0]);
 	} else if (!st && other >= 0) {
 		hash = calloc((size_t)nranks * (size_t)p->nrecords, sizeof *hash);
 		st = hash ? tess_all_gather(s->all, p->hash, hash, (uint64_t)p->nrecords, TESS_I64,
@@ -84,7 +83,7 @@ tess_status tess_programs_compare(const struct tess_programs *s)
 	}
 	free(hash);
 	free(all);
-	return st;
+	return st == TESS_EMISMATCH ? tess_group_fail_together(s->all, st) : st;
 }
 
 static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,

@@ -1,5 +1,6 @@
 /* trainer_batch.c - batches: what they must be, and how a replica runs its part of one. */
 #include "core/base/status.h"
+#include "core/world/world.h"
 #include "nn/program/agree.h"
 #include "nn/train/trainer_state.h"
 
@@ -66,7 +67,7 @@ static tess_status compare_batches(struct tess_trainer *t, const struct tess_bat
 			               "its part of the batch",
 			               (int)r);
 	free(all);
-	return st;
+	return st == TESS_EMISMATCH ? tess_group_fail_together(t->parts.group, st) : st;
 }
 
 static tess_status check_batch_sequence(const struct tess_trainer *t, const struct tess_batch *b,

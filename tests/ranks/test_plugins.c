@@ -183,7 +183,7 @@ static const struct {
 } bad_values[] = {
 	/* "One day" is 3 ids with the initial one: the last row but one is row 1 */
 	{ "1", MODULE "=defective:drift",
-	  MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,", TESS_EMISMATCH },
+	  MODULE ": call gives|on rank 1 but|on rank 0, at row 1, column 2,", TESS_EMISMATCH },
 	/* columns count in the whole value: rank 1 holds the second half of 172 */
 	{ "1", MODULE "=defective:nan",
 	  MODULE ": call gives NaN on rank 1, at row 1, column 88:", TESS_EINVAL },
@@ -211,7 +211,7 @@ START_TEST(bad_value_is_found_on_a_mesh)
 	ck_assert(!setenv("TESSERA_CHECK", "1", 1));
 	spawn_ranks(4, generate_in_session, &o);
 	expect_all_say(&o, TESS_EMISMATCH,
-	               MODULE ": call gives|on rank 1, and|on rank 0, at row 1, column 2,");
+	               MODULE ": call gives|on rank 1 but|on rank 0, at row 1, column 2,");
 }
 END_TEST
 

@@ -274,7 +274,10 @@ static const struct sentence once[] = {
 	  1, 1, "generate: 512 of the 512 logits" },
 	{ "TESSERA_FLIGHT=off $T generate data -n 2 --backend shm --check --prompt 'One day' "
 	  "--plan-override model.layers.1.mlp.up_proj=defective:nan",
-	  1, 2, "model.layers.1.mlp.up_proj: call gives NaN on rank 1" },
+	  1, 2, "generate: model.layers.1.mlp.up_proj: call gives NaN on rank 1" },
+	{ "TESSERA_FLIGHT=off $T generate data -n 3 --backend shm --check --prompt 'One day' "
+	  "--plan-override model.layers.1.mlp.up_proj=defective:drift",
+	  1, 2, "generate: model.layers.1.mlp.up_proj: call gives 0.2" },
 };
 
 /* Runs a command in the source folder. Returns its exit status, and its stderr. */
