@@ -58,9 +58,15 @@ static const json_t *find_group_ranks(const struct job_records *v, const char *g
 	return NULL;
 }
 
-/* The rank's last call in a channel; 0: none in its record. */
-static int64_t find_last_number(const struct job_records *v, int32_t rank, const char *group,
-                                int64_t channel)
+/* How far a rank with this call is: twice the number, less 1 while it is in the call. */
+static int64_t measure_progress(const json_t *call)
+{
+	return 2 * get_number(call, "number") - is_pending(call);
+}
+
+/* How far the rank is in a channel; 0: no call is in its record. */
+static int64_t find_progress(const struct job_records *v, int32_t rank, const char *group,
+                             int64_t channel)
 {
 	const json_t *calls = get_calls(v, rank), *c;
 	int64_t last = 0;
@@ -68,20 +74,21 @@ static int64_t find_last_number(const struct job_records *v, int32_t rank, const
 
 	json_array_foreach(calls, i, c)
 		if (get_number(c, "channel") == channel && !strcmp(get_text(c, "group"), group) &&
-		    get_number(c, "number") > last)
-			last = get_number(c, "number");
+		    measure_progress(c) > last)
+			last = measure_progress(c);
 	return last;
 }
 
 /*
  * The rank that `me` waits for in a call that it has not finished: a lost rank, else the one with
- * the lowest call number. A rank with no call of that group in its record has not made this one,
+ * the lowest call number, and of two the one that is still in that call: the other may be opening a
+ * group, which is no call. A rank with no call of that group in its record has not made this one,
  * which would be newer.
  */
 static int32_t find_awaited_in(const struct job_records *v, int32_t me, const json_t *call)
 {
 	const char *group = get_text(call, "group");
-	int64_t channel = get_number(call, "channel"), lowest = get_number(call, "number");
+	int64_t channel = get_number(call, "channel"), lowest = measure_progress(call);
 	const json_t *ranks = find_group_ranks(v, group), *m;
 	int32_t awaited = -1;
 	size_t i;
@@ -95,7 +102,7 @@ static int32_t find_awaited_in(const struct job_records *v, int32_t me, const js
 			continue;
 		if (!v->record[r])
 			return r;
-		at = find_last_number(v, r, group, channel);
+		at = find_progress(v, r, group, channel);
 		if (at < lowest) {
 			lowest = at;
 			awaited = r;

@@ -508,15 +508,16 @@ START_TEST(threads_leave_records)
 }
 END_TEST
 
-/* The record of a rank that is in one message with rank `peer` of the channel. */
-static void write_message_record(int rank, const char *kind, int channel, int number, int peer)
+/* The record of a rank with one call; channel 0: not a message with rank `peer`. */
+static void write_flight_record(int rank, const char *kind, int channel, int number, int peer,
+                                const char *state)
 {
 	char path[128];
 	json_t *j = json_pack(
 		"{s:i, s:[{s:s, s:[i, i, i, i]}], s:[{s:s, s:s, s:i, s:i, s:i, s:s, s:s}]}", "rank",
 		rank, "groups", "name", "world", "ranks", 0, 1, 2, 3, "calls", "kind", kind,
 		"group", "world", "channel", channel, "number", number, "peer", peer, "state",
-		"started", "text", kind);
+		state, "text", kind);
 
 	snprintf(path, sizeof path, "%s/rank-%d.json", dir, rank);
 	ck_assert(j && !json_dump_file(j, path, 0));
@@ -530,14 +531,34 @@ START_TEST(a_lost_rank_is_the_straggler)
 	char sentence[1024];
 	json_t *all;
 
-	write_message_record(0, "send", 2, 44, 1);
-	write_message_record(1, "recv", 2, 43, 0);
-	write_message_record(3, "recv", 12, 50, 2);
+	write_flight_record(0, "send", 2, 44, 1, "started");
+	write_flight_record(1, "recv", 2, 43, 0, "started");
+	write_flight_record(3, "recv", 12, 50, 2, "started");
 	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
 	expect_part(sentence, "rank 2 was killed and left no record");
 	ck_assert_int_eq(get_json_integer(all, "straggler"), 2);
 	json_decref(all);
 	ck_assert_int_eq(count_flight_files(), 3);
+}
+END_TEST
+
+/*
+ * Rank 0 has finished call 2, and opens a group with rank 2, which is still in call 2; the record
+ * has no openings.
+ */
+START_TEST(a_rank_in_an_older_call_is_the_straggler)
+{
+	static const char *const states[] = { "finished", "started", "started", "started" };
+	struct tess_lost_rank lost[4] = { { .how = "" } };
+	char sentence[1024];
+	json_t *all;
+
+	for (int r = 0; r < 4; r++)
+		write_flight_record(r, "all_gather", 0, r % 2 ? 3 : 2, 0, states[r]);
+	ck_assert(!tess_straggler_find(dir, 4, lost, &all, sentence, sizeof sentence));
+	expect_part(sentence, "rank 2 is the straggler: it is in all_gather");
+	json_decref(all);
+	ck_assert_int_eq(count_flight_files(), 4);
 }
 END_TEST
 
@@ -585,6 +606,7 @@ int main(int argc, char **argv)
 		                       handlers_of_programs_stay,
 		                       threads_leave_records,
 		                       a_lost_rank_is_the_straggler,
+		                       a_rank_in_an_older_call_is_the_straggler,
 		                       threads_get_sigusr1 };
 	TCase *tcase;
 	SRunner *runner;
