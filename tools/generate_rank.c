@@ -10,6 +10,8 @@
 #include <string.h>
 #include <tessera/clock.h>
 
+enum { HEX = 2 * crypto_hash_sha256_BYTES };
+
 struct text { /* of a request, on the rank that prints it */
 	FILE *out; /* stdout, or memory where it must wait */
 	char *held;
@@ -35,6 +37,7 @@ struct generate_state {
 	struct tess_sampling *sampling;
 	int64_t *index; /* of the prompts, on all ranks */
 	struct text *text;
+	char (*digests)[HEX]; /* with replicas: of the texts that this rank printed, else 0 */
 	int64_t n, next; /* requests; the first whose text has not been printed */
 	struct tess_result *results;
 	float *rows; /* of --logits */
@@ -191,12 +194,20 @@ static tess_status print_json_line(json_t *o)
 	return TESS_OK;
 }
 
-static void format_digest(struct text *t, char out[2 * crypto_hash_sha256_BYTES + 1])
+static void format_digest(struct text *t, char out[HEX + 1])
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
 
 	crypto_hash_sha256_final(&t->digest, hash);
-	sodium_bin2hex(out, 2 * sizeof hash + 1, hash, sizeof hash);
+	sodium_bin2hex(out, HEX + 1, hash, sizeof hash);
+}
+
+static void print_digest(const struct generate_state *s, int64_t i, const char digest[HEX])
+{
+	if (s->n > 1)
+		fprintf(stderr, "digest %lld %.*s\n", (long long)s->index[i], (int)HEX, digest);
+	else
+		fprintf(stderr, "digest %.*s\n", (int)HEX, digest);
 }
 
 static tess_status print_result_json(const struct generate_state *s, int64_t i,
@@ -206,13 +217,13 @@ static tess_status print_result_json(const struct generate_state *s, int64_t i,
 	json_t *o;
 
 	fflush(t->out);
-	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s, s:{s:f, s:f, s:f, s:f, s:f}}",
+	o = json_pack("{s:o, s:O, s:s#, s:s, s:i, s:s, s:s?, s:{s:f, s:f, s:f, s:f, s:f}}",
 	              "prompt_ids", make_id_list(r->prompt, r->nprompt), "ids", t->ids, "text",
 	              t->held ? t->held : "", (int)t->nheld, "finish_reason",
 	              get_finish_name(r->finish), "ranks", (int)tess_world_size(s->world),
-	              "backend", tess_world_backend(s->world), "digest", digest, "timings", "load",
-	              compute_load_seconds(s), "prefill", r->prefill, "decode", r->decode,
-	              "prefill_tokens_per_second",
+	              "backend", tess_world_backend(s->world), "digest",
+	              r->sentence ? NULL : digest, "timings", "load", compute_load_seconds(s),
+	              "prefill", r->prefill, "decode", r->decode, "prefill_tokens_per_second",
 	              compute_prefill_rate(r->nprompt, r->ntokens, r->prefill),
 	              "decode_tokens_per_second", compute_decode_rate(r->ntokens, r->decode));
 	if (o && (s->options->prompts.lines || s->n > 1))
@@ -280,7 +291,7 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 {
 	struct generate_state *s = self;
 	bool json = s->options->json || s->options->prompts.lines;
-	char digest[2 * crypto_hash_sha256_BYTES + 1];
+	char digest[HEX + 1];
 	struct text *t = &s->text[i];
 	tess_status st = begin_text(s, i);
 	bool written;
@@ -303,10 +314,10 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	written = tess_tool_flush_output(); /* the text comes before what is said of it */
 	if (r->sentence)
 		report_failed_prompt(s, i, r->sentence);
-	if (s->options->digest && s->n > 1)
-		fprintf(stderr, "digest %lld %s\n", (long long)s->index[i], digest);
+	else if (s->info.nreplicas > 1)
+		memcpy(s->digests[i], digest, HEX);
 	else if (s->options->digest)
-		fprintf(stderr, "digest %s\n", digest);
+		print_digest(s, i, digest);
 	return st ? st : written ? TESS_GO_ON : TESS_END_ALL;
 }
 
@@ -342,6 +353,19 @@ static tess_status print_texts_of_replicas(struct generate_state *s)
 		tess_tool_print_lines(all, (size_t)total);
 	free(size);
 	free(all);
+	return st;
+}
+
+/* With replicas: rank 0 prints the digests of all, in the order of the prompts. */
+static tess_status print_digests_of_replicas(struct generate_state *s)
+{
+	char *all = s->digests[0];
+	tess_status st = tess_all_reduce(tess_world_group(s->world), all, all, (uint64_t)s->n * HEX,
+	                                 TESS_I8, TESS_SUM, "generate:digests");
+
+	for (int64_t i = 0; i < s->n && !st && tess_world_rank(s->world) == 0; i++)
+		if (*s->digests[i]) /* else it failed */
+			print_digest(s, i, s->digests[i]);
 	return st;
 }
 
@@ -416,7 +440,9 @@ static tess_status make_requests(struct generate_state *s)
 	s->sampling = calloc(n, sizeof *s->sampling);
 	s->text = calloc(n, sizeof *s->text);
 	s->results = calloc(n, sizeof *s->results);
-	if (!s->index || !s->requests || !s->list || !s->sampling || !s->text || !s->results)
+	s->digests = calloc(n, sizeof *s->digests);
+	if (!s->index || !s->requests || !s->list || !s->sampling || !s->text || !s->results ||
+	    !s->digests)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	for (int64_t i = 0; i < p->n && first && !st; i++) {
 		if (!p->list[i].error)
@@ -513,6 +539,8 @@ static tess_status generate_on_rank(struct generate_state *s)
 	tess_session_get_info(s->session, &s->info);
 	if (!st && s->info.nreplicas > 1 && s->n && !s->options->json && !s->options->prompts.lines)
 		st = print_texts_of_replicas(s);
+	if (!st && s->info.nreplicas > 1 && s->n && s->options->digest)
+		st = print_digests_of_replicas(s);
 	if (!st)
 		st = gather_stats(s, &stats);
 	if (!st && first && s->options->stats)
@@ -533,6 +561,7 @@ static void free_state(struct generate_state *s)
 	free(s->sampling);
 	free(s->text);
 	free(s->results);
+	free(s->digests);
 	free(s->rows);
 	tess_session_close(s->session);
 	tess_mesh_close(s->mesh);

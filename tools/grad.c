@@ -276,14 +276,15 @@ static tess_status write_gradients(struct tess_trainer *t, struct output *o)
 static tess_status print_grad_result(const struct tess_training_result *r, struct output *o)
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
-	char hex[2 * sizeof hash + 1], line[256];
+	char hex[2 * sizeof hash + 1], line[128];
 	int n;
 
 	crypto_hash_sha256_final(&o->digest, hash);
 	sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
-	n = snprintf(line, sizeof line, "loss    %.17g\nnorm    %.17g\nlabels  %lld\ndigest  %s\n",
-	             r->loss, r->norm, (long long)r->nlabels, hex);
+	n = snprintf(line, sizeof line, "loss    %.17g\nnorm    %.17g\nlabels  %lld\n", r->loss,
+	             r->norm, (long long)r->nlabels);
 	tess_tool_print_lines(line, (size_t)n);
+	fprintf(stderr, "digest  %s\n", hex);
 	return TESS_OK;
 }
 

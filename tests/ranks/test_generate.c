@@ -307,6 +307,30 @@ static void join_texts(char *printed)
 		strcat(printed, text[i]);
 }
 
+/* Rank 0 prints the digests of all replicas; a text that has failed has none. */
+START_TEST(digests_of_several_texts)
+{
+	static const char *const ways[] = { "-n 1 --batch 1", "-n 2 --backend loopback --mesh dp=2",
+		                            "-n 2 --backend shm --mesh dp=2" };
+	char want[1024], have[1024], line[2048];
+
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		command_run(i ? have : want, sizeof have,
+		            "'%s' generate '%s/data' --max-tokens 3 --ids 1 --ids 512 --ids 1,403 "
+		            "--digest %s 2>&1 >/dev/null | grep digest",
+		            TESSERA, SOURCE_ROOT, ways[i]);
+		ck_assert(i || (!strncmp(want, "digest 0 ", 9) && strstr(want, "\ndigest 2 ")));
+		ck_assert_int_eq(count_occurrences(want, "digest"), 2);
+		ck_assert(!i || !strcmp(have, want));
+	}
+	command_run(line, sizeof line,
+	            "'%s' generate '%s/data' --ids 512 --ids 1 --max-tokens 1 --json "
+	            "2>/dev/null",
+	            TESSERA, SOURCE_ROOT);
+	expect_part(line, "\"digest\":null");
+}
+END_TEST
+
 /* Each text is printed in full, in the place of its prompt, though text 1 ends first. */
 START_TEST(a_later_text_ends_first)
 {
@@ -491,6 +515,7 @@ int main(void)
 	TCase *t = suite_begin("generate", 600, &r);
 
 	tcase_add_test(t, one_digest);
+	tcase_add_test(t, digests_of_several_texts);
 	tcase_add_loop_test(t, golden_texts, 0, sizeof copies / sizeof *copies);
 	tcase_add_loop_test(t, same_bits, 0, sizeof alike / sizeof *alike);
 	tcase_add_loop_test(t, small_stack, 0, 2);

@@ -96,6 +96,12 @@ START_TEST(one_file_for_every_mesh)
 		                           scratch_format_path("other")),
 		              "%s: %s", args, text);
 	}
+	/* the digest is no result: it goes to stderr */
+	ck_assert(strstr(wanted, "digest  "));
+	command_run(text, TEXT,
+	            "cd '%s' && '%s' grad '" GOLDEN "%s' --ids-file batch %s 2>/dev/null", scratch,
+	            TESSERA, model, factor);
+	ck_assert(strstr(text, "labels  53\n") && !strstr(text, "digest"));
 	/* sums of micro-batches are others */
 	snprintf(args, sizeof args, "--ids-file batch %s --micro-batches 2", factor);
 	ck_assert_msg(!run_grad_command(text, model, args), "%s", text);
