@@ -78,7 +78,13 @@ tess_status tess_tool_parse_real(const char *name, const char *text, double lo, 
 
 tess_status tess_tool_parse_seed(const char *name, const char *text, void *to)
 {
-	return tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+	tess_status st = tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+
+	return st ? tess_fail(st,
+	                      "%s; no value means a random seed: use %s $RANDOM for another "
+	                      "result each time",
+	                      tess_error(), name)
+	          : TESS_OK;
 }
 
 tess_status tess_tool_set_option(const char *name, const char *text, void *to)

@@ -52,7 +52,7 @@ struct tess_session_info {              /* of this rank; the caller sets size */
 	int64_t vocabulary;
 	int64_t positions;              /* of a text, at most; 0: any */
 	int64_t max_tokens;             /* after a prompt, by the checkpoint; 0: it does not say */
-	struct tess_sampling sampling;  /* by the checkpoint */
+	struct tess_sampling sampling;  /* by the checkpoint; else as in Transformers, top_k 50 */
 	uint64_t weight_bytes, kv_bytes, step_bytes;    /* allocated */
 	/* of the KV cache, on the rank that needs most: held by texts, and at most; UINT64_MAX: no
 	 * limit is known */

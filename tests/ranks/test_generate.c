@@ -257,6 +257,23 @@ START_TEST(small_stack)
 }
 END_TEST
 
+/* Without --top-k, and without one of the checkpoint, 50 ids are kept, as the help says. */
+START_TEST(default_top_k)
+{
+	static const char *const given[] = { "--top-k 50", "", "--top-k 0", "--help" };
+	char text[4][8192];
+
+	for (int i = 0; i < 4; i++)
+		ck_assert(!command_run(text[i], sizeof *text,
+		                       "'%s' generate '%s/data' --temperature 5 --seed 1 "
+		                       "--max-tokens 20 %s",
+		                       TESSERA, SOURCE_ROOT, given[i]));
+	ck_assert_str_eq(text[1], text[0]);
+	ck_assert_str_ne(text[1], text[2]);
+	expect_part(text[3], "; 0: all (default: the checkpoint's, else 50)");
+}
+END_TEST
+
 /* ---- several texts --------------------------------------------------------------------------- */
 
 enum { SEVERAL = 3, FULL = 511, PRINTED = 8192 }; /* FULL: ids that leave room for one more */
@@ -516,6 +533,7 @@ int main(void)
 
 	tcase_add_test(t, one_digest);
 	tcase_add_test(t, digests_of_several_texts);
+	tcase_add_test(t, default_top_k);
 	tcase_add_loop_test(t, golden_texts, 0, sizeof copies / sizeof *copies);
 	tcase_add_loop_test(t, same_bits, 0, sizeof alike / sizeof *alike);
 	tcase_add_loop_test(t, small_stack, 0, 2);

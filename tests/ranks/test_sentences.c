@@ -131,6 +131,9 @@ static const struct sentence once[] = {
 	{ "$T generate data --mesh dp=2 --plan-override xp:lm_head=colwise", 1, 1,
 	  "is for mesh dimension xp, and the program runs on tp=1" },
 	{ "$T generate data --nosuch", 2, 1, "generate: no such option: --nosuch; see" },
+	{ "$T generate data --seed -1", 2, 1,
+	  "generate: --seed -1: must be a whole number from 0 to 9223372036854775807; no value "
+	  "means a random seed: use --seed $RANDOM for another result each time" },
 	{ "$T generate data --log info", 2, 1,
 	  "generate: no such option: --log; did you mean --logits? See tessera generate --help" },
 	{ "$T generate data -ngl 3 --prompt a", 2, 1, "no such option: -ngl; use --device cuda" },
