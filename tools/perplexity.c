@@ -2,6 +2,9 @@
 #include "tool.h"
 
 #include "core/base/json.h"
+#include "core/world/world.h"
+#include "hf/session.h"
+#include "nn/generate/runner.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -200,6 +203,25 @@ static tess_status score_window(struct scores *s, int64_t w)
 	return st;
 }
 
+/* Fails on all ranks, which count alike, if the longest window does not fit the KV cache. */
+static tess_status check_window_room(const struct scores *s, struct tess_group *g)
+{
+	const struct tess_runner *runner = tess_session_runner(s->session);
+	uint64_t limit = tess_runner_get_room(runner).limit, room;
+	int64_t longest = 0;
+
+	for (int64_t w = 0, at = 0; w < s->nwindows; at = s->ends[w++])
+		longest = s->ends[w] - at > longest ? s->ends[w] - at : longest;
+	room = tess_runner_count_room(runner, longest - 1, ROWS); /* the last id is not fed */
+	if (room <= limit)
+		return TESS_OK;
+	tess_fail(TESS_ENOMEM,
+	          "a window of %lld ids needs %.2f MiB of KV cache, and %.2f MiB are free; use a "
+	          "smaller --window, or a larger --kv-memory",
+	          (long long)longest, (double)room / 1048576, (double)limit / 1048576);
+	return tess_group_fail_together(g, TESS_ENOMEM);
+}
+
 /* From rank 0, which has read the file. */
 static tess_status share_texts(struct tess_group *g, const struct perplexity_options *a,
                                struct scores *s)
@@ -270,6 +292,8 @@ static tess_status score_texts(struct tess_world *world, struct tess_mesh *mesh,
 		st = read_texts(a, info.positions);
 	if (!st)
 		st = share_texts(g, a, s);
+	if (!st)
+		st = check_window_room(s, g);
 	for (int64_t w = 0; w < s->nwindows && !st; w++)
 		st = score_window(s, w);
 	if (!st) /* the sum of a window is 0 but on one rank */

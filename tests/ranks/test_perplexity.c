@@ -193,6 +193,9 @@ START_TEST(bad_input)
 		{ "", "give --text FILE" },
 		{ "--text nowhere", "--text nowhere: No such file" },
 		{ "--text one.txt --window 513", "--window 513: a text has at most 512 positions" },
+		{ "--text one.txt --window 2 --kv-memory 64K",
+		  "perplexity: a window of 2 ids needs 0.08 MiB of KV cache, and 0.06 MiB are "
+		  "free; use a smaller --window, or a larger --kv-memory\n" },
 		{ "--text one.txt --window 1", "--window 1: must be a whole number from 2" },
 		{ "--text bad.jsonl -n 2", "--text bad.jsonl: line 2: must be an object with" },
 		{ "--text cut.jsonl", "--text cut.jsonl: line 1:1:10: not valid JSON: " },
