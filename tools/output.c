@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@ struct shared_output {
 	char sentence[TESS_SENTENCE]; /* the last one that a rank has printed */
 };
 
+/* Ranks may be threads. ThreadSanitizer does not see the C library's own lock of a FILE. */
+static pthread_mutex_t stdout_lock = PTHREAD_MUTEX_INITIALIZER;
 static int failure; /* errno of the first write that failed */
 static int shared_fd = -1; /* in a rank */
 static bool ignores_sigpipe; /* as inherited: a failed write does not end the command */
@@ -63,12 +66,22 @@ bool tess_tool_replace_stdout(void)
 	return true;
 }
 
-bool tess_tool_flush_output(void)
+static bool flush_stdout(void)
 {
 	errno = 0;
 	if (!failure && (fflush(stdout) || ferror(stdout)))
 		failure = errno ? errno : EIO;
 	return !failure;
+}
+
+bool tess_tool_flush_output(void)
+{
+	bool written;
+
+	pthread_mutex_lock(&stdout_lock);
+	written = flush_stdout();
+	pthread_mutex_unlock(&stdout_lock);
+	return written;
 }
 
 /* ---- what ranks share with their command ----------------------------------------------------- */
@@ -128,10 +141,10 @@ bool tess_tool_print_lines(const char *text, size_t n)
 	bool written;
 
 	lock_output(F_WRLCK);
-	flockfile(stdout); /* ranks may be threads */
+	pthread_mutex_lock(&stdout_lock);
 	fwrite(text, 1, n, stdout);
-	written = tess_tool_flush_output();
-	funlockfile(stdout);
+	written = flush_stdout();
+	pthread_mutex_unlock(&stdout_lock);
 	lock_output(F_UNLCK);
 	return written;
 }
