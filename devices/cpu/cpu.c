@@ -2,8 +2,10 @@
  * tess-device-cpu.so: computes on the CPU; sums have one order, so the bits are the same
  * everywhere.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <tessera/float.h>
 #include <unistd.h>
@@ -210,6 +212,7 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 	const struct kernel_set *set;
 	struct cpu *cpu;
 	tess_status st;
+	int err;
 
 	if (index != 0)
 		return cpu_host->fail(TESS_EINVAL, "cpu: no device %d; there is one, number 0",
@@ -226,10 +229,11 @@ static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 		goto out;
 	cpu->kernels = set->kernels;
 	cpu->pairs = set->pairs ? set->pairs : set->kernels->pairs;
-	st = pool_open(nthreads, &cpu->pool);
-	if (st)
-		cpu_host->fail(st, "cpu: %d threads could not be started; use fewer",
-		               (int)nthreads);
+	err = pool_open(nthreads, &cpu->pool);
+	if (err)
+		st = cpu_host->fail(err == ENOMEM ? TESS_ENOMEM : TESS_EDEVICE,
+		                    "cpu: %d threads could not be started: %s; use fewer",
+		                    (int)nthreads, strerror(err));
 out:
 	if (st)
 		device_close(cpu);

@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -205,12 +206,13 @@ static int start_worker(struct worker *w)
 	return err;
 }
 
-tess_status pool_open(int32_t nthreads, struct pool **out)
+int pool_open(int32_t nthreads, struct pool **out)
 {
 	struct pool *p = aligned_alloc(64, tess_up(sizeof *p, 64) * 64);
+	int err = 0;
 
 	if (!p)
-		return TESS_ENOMEM;
+		return ENOMEM;
 	memset(p, 0, sizeof *p);
 	p->nthreads = nthreads;
 	pthread_mutex_init(&p->lock, NULL);
@@ -222,18 +224,18 @@ tess_status pool_open(int32_t nthreads, struct pool **out)
 		memset(p->range, 0, ((size_t)nthreads + 1) * sizeof *p->range);
 	if (!p->range || !p->worker) {
 		pool_close(p);
-		return TESS_ENOMEM;
+		return ENOMEM;
 	}
-	for (int32_t i = 1; i < nthreads; i++) {
+	for (int32_t i = 1; i < nthreads && !err; i++) {
 		p->worker[i - 1] = (struct worker){ .pool = p, .thread = i };
-		if (start_worker(&p->worker[i - 1])) {
-			pool_close(p);
-			return TESS_EDEVICE;
-		}
-		p->started++;
+		err = start_worker(&p->worker[i - 1]);
+		p->started += !err;
 	}
-	*out = p;
-	return TESS_OK;
+	if (err)
+		pool_close(p);
+	else
+		*out = p;
+	return err;
 }
 
 void pool_close(struct pool *p)

@@ -10,8 +10,8 @@ struct pool;
 /* Does the share [lo, hi) of the work. 0 <= thread < nthreads, unique among running shares. */
 typedef void pool_fn(void *arg, int64_t lo, int64_t hi, int32_t thread);
 
-/* nthreads includes the caller: 1 starts no thread. */
-tess_status pool_open(int32_t nthreads, struct pool **out);
+/* Returns 0 or an errno. nthreads includes the caller: 1 starts no thread. */
+int pool_open(int32_t nthreads, struct pool **out);
 void pool_close(struct pool *p);
 
 /*

@@ -98,6 +98,11 @@ static const struct sentence once[] = {
 	{ "ulimit -n 10; $T generate data -n 2 --backend shm --prompt a", 1, 1,
 	  "Too many open files; the limit is 10 open files (RLIMIT_NOFILE): raise it with ulimit "
 	  "-n" },
+#if THIN == 1 /* a sanitizer needs more address space */
+	{ "ulimit -s 8192; ulimit -v 3000000; $T generate data --threads 1024 --prompt a", 1, 1,
+	  "cpu: 1024 threads could not be started: Resource temporarily unavailable; use fewer; "
+	  "the limit is 3072000000 bytes of address space (RLIMIT_AS): raise it with ulimit -v" },
+#endif
 	{ "ulimit -l 0; $T generate data -n 2 --backend shm --prompt a --max-tokens 1", 0, 0, "" },
 	{ "TESSERA_PLUGIN_PATH=odd $T generate data -n 3 --backend shm --prompt a --max-tokens 1",
 	  0, 1, "\"odd\" is ignored" },
