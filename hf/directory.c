@@ -20,7 +20,7 @@ struct found {
 	int n;
 };
 
-static bool has_file(const char *dir, const char *name)
+static bool contains_file(const char *dir, const char *name)
 {
 	char path[PATH_MAX];
 
@@ -35,7 +35,7 @@ static tess_status check_adapter(const char *dir)
 	const char *type, *base;
 	tess_status st;
 
-	if (!has_file(dir, "adapter_config.json"))
+	if (!contains_file(dir, "adapter_config.json"))
 		return TESS_OK;
 	snprintf(path, sizeof path, "%s/adapter_config.json", dir);
 	st = tess_json_load(path, ADAPTER_BYTES_MAX, &root);
@@ -54,9 +54,9 @@ static tess_status check_adapter(const char *dir)
 
 /* ---- checkpoints in the folders below -------------------------------------------------------- */
 
-static void add_checkpoint(const char *path, struct found *f)
+static void note_checkpoint(const char *path, struct found *f)
 {
-	if (!has_file(path, "config.json"))
+	if (!contains_file(path, "config.json"))
 		return;
 	if (!f->n++ || strcmp(path, f->first) < 0)
 		snprintf(f->first, sizeof f->first, "%s", path);
@@ -72,7 +72,7 @@ static void find_below(const char *dir, struct found *f)
 	while (d && (e = readdir(d)))
 		if (*e->d_name != '.' &&
 		    snprintf(path, sizeof path, "%s/%s", dir, e->d_name) < PATH_MAX)
-			add_checkpoint(path, f);
+			note_checkpoint(path, f);
 	if (d)
 		closedir(d);
 }
@@ -90,7 +90,7 @@ static void find_snapshots(const char *model, struct found *f)
 	if (main && fgets(revision, sizeof revision, main)) {
 		revision[strcspn(revision, "/\r\n")] = '\0';
 		if (snprintf(path, sizeof path, "%s/snapshots/%s", model, revision) < PATH_MAX)
-			add_checkpoint(path, f);
+			note_checkpoint(path, f);
 	}
 	if (main)
 		fclose(main);
@@ -121,7 +121,7 @@ tess_status tess_directory_fail_config(const char *dir)
 {
 	char hub[PATH_MAX];
 	struct found f = { .n = 0 };
-	bool cache = has_file(dir, "snapshots");
+	bool cache = contains_file(dir, "snapshots");
 	tess_status st = check_adapter(dir);
 
 	if (st)
@@ -176,7 +176,7 @@ tess_status tess_directory_fail_weights(const char *dir)
 	st = check_adapter(dir);
 	if (st)
 		return st;
-	if (has_file(dir, "pytorch_model.bin") || has_file(dir, "pytorch_model.bin.index.json"))
+	if (contains_file(dir, "pytorch_model.bin") || contains_file(dir, "pytorch_model.bin.index.json"))
 		return tess_fail(
 			TESS_ENOTSUP,
 			"%s: its weights are pickled (pytorch_model.bin), a format that is never "
