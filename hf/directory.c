@@ -176,7 +176,8 @@ tess_status tess_directory_fail_weights(const char *dir)
 	st = check_adapter(dir);
 	if (st)
 		return st;
-	if (contains_file(dir, "pytorch_model.bin") || contains_file(dir, "pytorch_model.bin.index.json"))
+	if (contains_file(dir, "pytorch_model.bin") ||
+	    contains_file(dir, "pytorch_model.bin.index.json"))
 		return tess_fail(
 			TESS_ENOTSUP,
 			"%s: its weights are pickled (pytorch_model.bin), a format that is never "
