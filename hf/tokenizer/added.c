@@ -229,6 +229,7 @@ static tess_status parse_added_token(const json_t *t, const struct tess_normaliz
 		return st;
 	to->id = (int32_t)json_integer_value(json_object_get(t, "id"));
 	st = tess_vocab_add(v, s, n, to->id);
+	tess_scan_allow(scan, n);
 	if (!st && normalized)
 		st = tess_normalizer_apply(norm, scan, s, n, &text);
 	if (!st && !normalized)

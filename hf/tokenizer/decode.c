@@ -254,6 +254,8 @@ static tess_status decode_replace(struct tess_decoding *p, size_t i, const char 
 	state->output.len = 0;
 	st = tess_regex_replace(step->pattern, p->scan, s, n, step->content, step->len,
 	                        &state->output);
+	if (!st)
+		st = tess_scan_count_bytes(p->scan, state->output.len);
 	return st ? st : push_token_part(p, i + 1, state->output.data, state->output.len, WHOLE);
 }
 
@@ -362,6 +364,7 @@ tess_status tess_decoding_open(const struct tess_decoder *d, struct tess_decodin
 
 tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_t n)
 {
+	tess_scan_allow(p->scan, n);
 	return push_token_part(p, 0, token, n, WHOLE);
 }
 

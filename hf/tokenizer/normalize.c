@@ -304,6 +304,8 @@ tess_status tess_normalizer_apply(const struct tess_normalizer *norm, struct tes
 		return tess_text_add(out, s, n);
 	for (size_t i = 0; i < norm->n && !st; i++) {
 		st = apply_norm_step(&norm->step[i], scan, s, n, out);
+		if (!st)
+			st = tess_scan_count_bytes(scan, out->len);
 		swap = old;
 		old = *out;
 		*out = swap;

@@ -344,6 +344,8 @@ tess_status tess_pretokenizer_apply(const struct tess_pretokenizer *pre, struct 
 				st = apply_pre_step(&pre->step[i], scan, s, at->len, at->first,
 				                    &text, &next);
 		}
+		if (!st)
+			st = tess_scan_count_bytes(scan, next.text.len);
 		swap = next;
 		next = *p;
 		*p = swap;

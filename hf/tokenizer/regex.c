@@ -16,17 +16,31 @@ enum {
 	MATCH_DEPTH_MAX = 1000 * 1000,
 	MATCH_HEAP_KIB = 128 << 10,
 	JIT_STACK_MAX = 8 << 20, /* bytes, for compiled patterns */
+	/* of all matches: about 10 ns each; common patterns take 2 to 4 for each byte */
+	SCAN_STEPS = 50 * 1000 * 1000,
+	STEPS_PER_BYTE = 64,
+	BYTES_PER_STEP = 8, /* that a repeated class passes */
+	/* of the results of all steps of a tokenizer */
+	SCAN_BYTES = 1 << 20,
+	BYTES_PER_BYTE = 64,
 };
 
+/* In a pattern: calls count_match_steps(), which no path of a match avoids for long. */
+#define CALLOUT "(?C1)"
+
 struct tess_regex {
-	pcre2_code *code;
+	pcre2_code *code; /* NULL: literal */
 	char *pattern;
+	size_t len;
 };
 
 struct tess_scan {
 	pcre2_match_data *data;
 	pcre2_match_context *context;
 	pcre2_jit_stack *stack;
+	size_t text; /* bytes that may be matched */
+	uint64_t steps, bytes; /* so far */
+	size_t last, cost; /* of a match: where the last step was; the steps of a callout */
 };
 
 /* \s and \w in Oniguruma, the latter outside and inside a class. */
@@ -169,7 +183,16 @@ static tess_status translate_group(struct translation *t)
 	return fail_unsupported(t, "this kind of group");
 }
 
-static tess_status translate_repeat(struct translation *t)
+/* A match takes many steps only by going back into a repeat: each is counted as it goes on. */
+static tess_status copy_repeat(struct translation *t, size_t n)
+{
+	bool more = t->at + n < t->len && is_one_of(t->in[t->at + n], "?+");
+	tess_status st = copy_pattern(t, n + more);
+
+	return st ? st : append_pattern(t, CALLOUT);
+}
+
+static tess_status translate_count(struct translation *t)
 {
 	size_t end = t->at + 1;
 
@@ -179,7 +202,7 @@ static tess_status translate_repeat(struct translation *t)
 		return fail_unsupported(t, "{ that does not begin a count");
 	if (t->in[t->at + 1] == ',' || (end + 1 < t->len && t->in[end + 1] == '+'))
 		return fail_unsupported(t, "this count");
-	return copy_pattern(t, end + 1 - t->at);
+	return copy_repeat(t, end + 1 - t->at);
 }
 
 static tess_status translate_outside_class(struct translation *t)
@@ -192,7 +215,11 @@ static tess_status translate_outside_class(struct translation *t)
 	case '(':
 		return translate_group(t);
 	case '{':
-		return translate_repeat(t);
+		return translate_count(t);
+	case '*':
+	case '+':
+	case '?':
+		return copy_repeat(t, 1);
 	case '[':
 		t->depth = 1;
 		st = copy_pattern(t, is_next(t, "[^") ? 2 : 1);
@@ -205,9 +232,9 @@ static tess_status translate_outside_class(struct translation *t)
 	}
 }
 
-static tess_status compile_pattern(struct tess_regex *r, const char *pattern, size_t len,
-                                   uint32_t options)
+static tess_status compile_pattern(struct tess_regex *r, const struct tess_text *pattern)
 {
+	const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
 	pcre2_compile_context *context = pcre2_compile_context_create(NULL);
 	PCRE2_UCHAR reason[128];
 	PCRE2_SIZE offset;
@@ -216,7 +243,8 @@ static tess_status compile_pattern(struct tess_regex *r, const char *pattern, si
 	if (!context)
 		return tess_fail(TESS_ENOMEM, "out of memory for a pattern");
 	pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-	r->code = pcre2_compile((PCRE2_SPTR)pattern, len, options, &code, &offset, context);
+	r->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, options, &code, &offset,
+	                        context);
 	pcre2_compile_context_free(context);
 	if (!r->code) {
 		pcre2_get_error_message(code, reason, sizeof reason);
@@ -236,6 +264,8 @@ tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struc
 	if (!len || len > PATTERN_BYTES_MAX)
 		return tess_fail(TESS_EINVAL, "a pattern of %zu bytes; 1 to %d are allowed", len,
 		                 PATTERN_BYTES_MAX);
+	if (!literal) /* of the first alternative, so at each position where a match may begin */
+		st = append_pattern(&t, CALLOUT);
 	while (!literal && t.at < t.len && !st)
 		st = t.depth ? translate_in_class(&t) : translate_outside_class(&t);
 	if (st)
@@ -243,13 +273,10 @@ tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struc
 	r = calloc(1, sizeof *r);
 	if (!r || !(r->pattern = strndup(pattern, len)))
 		st = tess_fail(TESS_ENOMEM, "out of memory for a pattern");
-	else if (literal)
-		st = compile_pattern(r, pattern, len, PCRE2_UTF | PCRE2_LITERAL);
-	else
-		st = compile_pattern(r, t.out.data, t.out.len,
-		                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE |
-		                             PCRE2_NEVER_BACKSLASH_C);
+	else if (!literal)
+		st = compile_pattern(r, &t.out);
 	if (!st) {
+		r->len = len;
 		*out = r;
 		r = NULL;
 	}
@@ -290,6 +317,22 @@ tess_status tess_regex_parse(const json_t *object, const char *key, struct tess_
 
 /* ---- match ----------------------------------------------------------------------------------- */
 
+static uint64_t get_steps_max(const struct tess_scan *scan)
+{
+	return SCAN_STEPS + (uint64_t)scan->text * STEPS_PER_BYTE;
+}
+
+static int count_match_steps(pcre2_callout_block *block, void *arg)
+{
+	size_t at = block->current_position;
+	struct tess_scan *scan = arg;
+
+	scan->steps += scan->cost;
+	scan->steps += (at > scan->last ? at - scan->last : scan->last - at) / BYTES_PER_STEP;
+	scan->last = at;
+	return scan->steps > get_steps_max(scan) ? PCRE2_ERROR_MATCHLIMIT : 0;
+}
+
 tess_status tess_scan_open(struct tess_scan **out)
 {
 	struct tess_scan *scan = calloc(1, sizeof *scan);
@@ -308,6 +351,7 @@ tess_status tess_scan_open(struct tess_scan **out)
 	pcre2_set_heap_limit(scan->context, MATCH_HEAP_KIB);
 	if (scan->stack) /* NULL: PCRE2 has no JIT here */
 		pcre2_jit_stack_assign(scan->context, NULL, scan->stack);
+	pcre2_set_callout(scan->context, count_match_steps, scan);
 	*out = scan;
 	return TESS_OK;
 }
@@ -323,26 +367,78 @@ void tess_scan_close(struct tess_scan *scan)
 	free(scan);
 }
 
+void tess_scan_allow(struct tess_scan *scan, size_t n)
+{
+	scan->text += n;
+}
+
+tess_status tess_scan_count_bytes(struct tess_scan *scan, size_t n)
+{
+	uint64_t most = SCAN_BYTES + (uint64_t)scan->text * BYTES_PER_BYTE;
+
+	scan->bytes += n;
+	if (scan->bytes > most)
+		return tess_fail(TESS_EINVAL,
+		                 "the steps of tokenizer.json make more than %llu bytes of a text "
+		                 "of %zu; use fewer that lengthen it",
+		                 (unsigned long long)most, scan->text);
+	return TESS_OK;
+}
+
+static bool find_literal(struct tess_match_iter *f)
+{
+	const struct tess_regex *r = f->regex;
+	const char *found =
+		f->at < f->len ? memmem(f->text + f->at, f->len - f->at, r->pattern, r->len) : NULL;
+
+	if (found) {
+		f->from = (size_t)(found - f->text);
+		f->to = f->at = f->from + r->len;
+	}
+	return found;
+}
+
+static tess_status fail_match(const struct tess_match_iter *f, int why)
+{
+	const struct tess_scan *scan = f->scan;
+	PCRE2_UCHAR reason[128];
+
+	if (why == PCRE2_ERROR_MATCHLIMIT)
+		return tess_fail(
+			TESS_EINVAL,
+			"pattern \"%.100s\" of tokenizer.json: above the limit of %llu steps for a "
+			"text of %zu bytes; repeats inside repeats take so many",
+			f->regex->pattern,
+			scan->steps > get_steps_max(scan) ? (unsigned long long)get_steps_max(scan)
+							  : MATCH_STEPS_MAX,
+			scan->text);
+	pcre2_get_error_message(why, reason, sizeof reason);
+	return tess_fail(TESS_EINVAL,
+	                 "pattern \"%.100s\" of tokenizer.json on %zu bytes of text: %s",
+	                 f->regex->pattern, f->len, (char *)reason);
+}
+
 tess_status tess_match_iter_next(struct tess_match_iter *f, bool *found)
 {
 	const PCRE2_SIZE *span = pcre2_get_ovector_pointer(f->scan->data);
-	PCRE2_UCHAR reason[128];
 	int32_t cp;
 	int rc;
 
+	*found = !f->regex->code && find_literal(f);
+	if (!f->regex->code)
+		return TESS_OK;
 	for (;;) {
-		*found = false;
 		if (f->at > f->len)
 			return TESS_OK;
+		f->scan->last = f->at;
+		f->scan->cost =
+			1 + f->regex->len / 256; /* many literals are compared before a repeat */
 		rc = pcre2_match(f->regex->code, (PCRE2_SPTR)f->text, f->len, f->at,
 		                 PCRE2_NO_UTF_CHECK, f->scan->data, f->scan->context);
 		if (rc == PCRE2_ERROR_NOMATCH)
 			return TESS_OK;
-		if (rc < 0) {
-			pcre2_get_error_message(rc, reason, sizeof reason);
-			return tess_fail(TESS_EINVAL, "pattern \"%.100s\" on %zu bytes of text: %s",
-			                 f->regex->pattern, f->len, (char *)reason);
-		}
+		if (rc < 0)
+			return fail_match(f, rc);
 		if (span[0] != span[1] || !f->any || span[1] != f->to)
 			break;
 		f->at += f->at < f->len ? tess_utf8_decode(f->text + f->at, &cp) : 1;

@@ -9,7 +9,7 @@
 #include "hf/tokenizer/text.h"
 
 struct tess_regex; /* immutable: any thread may use it */
-struct tess_scan; /* memory for matching, for one thread */
+struct tess_scan; /* memory and limits of matching, for one thread */
 
 tess_status tess_regex_open(const char *pattern, size_t len, bool literal, struct tess_regex **out);
 void tess_regex_close(struct tess_regex *r);
@@ -17,8 +17,16 @@ void tess_regex_close(struct tess_regex *r);
 /* {"Regex": "..."} or {"String": "..."} at `key`. */
 tess_status tess_regex_parse(const json_t *object, const char *key, struct tess_regex **out);
 
+/*
+ * Limits are of all texts of a scan: steps of matches, and bytes that the steps of a tokenizer
+ * make. They grow with the texts, so that a tokenizer takes linear time.
+ */
 tess_status tess_scan_open(struct tess_scan **out);
 void tess_scan_close(struct tess_scan *scan);
+/* Raises the limits for a text of `n` bytes. */
+void tess_scan_allow(struct tess_scan *scan, size_t n);
+/* Counts bytes that a step has made; TESS_EINVAL above the limit. */
+tess_status tess_scan_count_bytes(struct tess_scan *scan, size_t n);
 
 /* Matches of `regex` in a text, in order. Start with {regex, scan, text, len}. */
 struct tess_match_iter {

@@ -255,8 +255,10 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 	if (valid < len)
 		return tess_fail(TESS_EINVAL, "the text is not UTF-8 at its byte %zu", valid);
 	st = tess_scan_open(&scan);
-	if (!st)
+	if (!st) {
+		tess_scan_allow(scan, len);
 		st = split_added_tokens(t, scan, text, len, &pieces);
+	}
 	if (!st)
 		st = tess_pretokenizer_apply(&t->pre, scan, &pieces);
 	if (!st && add_special)

@@ -251,36 +251,90 @@ static tess_status encode_with_patch(const char *path, const char *value, const 
 	return st;
 }
 
-/* A pattern whose steps double with each character, a text that doubles with each step. */
-START_TEST(limits_hold)
+static void expect_text_refused(const char *path, const char *value, const char *text, size_t len,
+                                const char *why)
 {
-	static const char *const doubling =
-		"{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": "
-		"\"aaaaaaaaaa\"}";
-	char text[64], steps[4096] = "{\"type\": \"Sequence\", \"normalizers\": [";
+	ck_assert_msg(encode_with_patch(path, value, text, len) == TESS_EINVAL, "%s is accepted",
+	              value);
+	expect_part(tess_error(), "encoding a text: ");
+	expect_part(tess_error(), why);
+}
+
+/* Patterns whose steps double with each character, or rise with the square of a text. */
+START_TEST(limits_of_patterns)
+{
+	static const char *const pattern = "pre_tokenizer.pattern.Regex";
+	static char text[1 << 16];
 
 	memset(text, 'a', sizeof text);
-	ck_assert_int_eq(
-		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a+)+$|(a*)*b\"", "aaaaaa", 6),
-		TESS_OK);
-	ck_assert_int_eq(
-		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 63),
-		TESS_OK);
+	ck_assert_int_eq(encode_with_patch(pattern, "\"(a+)+$|(a*)*b\"", "aaaaaa", 6), TESS_OK);
+	ck_assert_int_eq(encode_with_patch(pattern, "\"(a|aa)+\\\\z\"", text, 63), TESS_OK);
+	ck_assert_int_eq(encode_with_patch(pattern, "\"a*[bc]?\"", text, sizeof text), TESS_OK);
+	expect_text_refused(pattern, "\"a+[bc]\"", text, sizeof text,
+	                    "pattern \"a+[bc]\" of tokenizer.json: above the limit of 54194304 "
+	                    "steps for a text of 65536 bytes");
 	text[63] = 'b';
-	ck_assert_int_eq(
-		encode_with_patch("pre_tokenizer.pattern.Regex", "\"(a|aa)+\\\\z\"", text, 64),
-		TESS_EINVAL);
-	expect_part(tess_error(), "encoding a text: pattern \"(a|aa)+\\z\"");
-	expect_part(tess_error(), "limit");
-	for (int i = 0; i < 10; i++) {
-		strcat(steps, i ? "," : "");
-		strcat(steps, doubling);
-	}
-	strcat(steps, "]}");
-	ck_assert_int_eq(encode_with_patch("normalizer", steps, "a", 1), TESS_EINVAL);
-	expect_part(tess_error(), "a text of more than");
+	expect_text_refused(pattern, "\"(a|aa)+\\\\z\"", text, 64, "pattern \"(a|aa)+\\z\"");
+	for (size_t i = 22; i < sizeof text; i += 23)
+		text[i] = 'c';
+	expect_text_refused(pattern, "\"(?:(a+)+b|a)\"", text, 23000, "steps for a text of 23000");
+	expect_text_refused(pattern, "\"(?:(?:aa?){1,9}?){2,}b|a\"", text, 23000, "steps for");
+	expect_text_refused("normalizer",
+	                    "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(a*)*b\"}, "
+	                    "\"content\": \"\"}",
+	                    text, 23000, "pattern \"(a*)*b\" of tokenizer.json");
+}
+END_TEST
+
+/* `n` times `step`, as the Sequence `list`. */
+static const char *repeat_step(const char *list, const char *step, int n)
+{
+	static char text[1 << 14];
+	char *to = text + sprintf(text, "{\"type\": \"Sequence\", \"%s\": [", list);
+
+	for (int i = 0; i < n; i++)
+		to += sprintf(to, "%s%s", i ? ", " : "", step);
+	strcpy(to, "]}");
+	return text;
+}
+
+#define REPLACE(content) \
+	"{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"" content "\"}"
+
+#define TEN "aaaaaaaaaa"
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+
+/* Short texts that steps lengthen. */
+START_TEST(limits_of_growth)
+{
+	static const char *const bytes = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+					 "\"use_regex\": false}";
+	static const char *const most = "make more than 1048832 bytes of a text of 4; use fewer";
+	static char text[1 << 18];
+	const int32_t ids[2] = { 0, 0 };
+	struct tess_tokenizer *t = NULL;
+	char *whole;
+	size_t len;
+
+	memset(text, 'a', sizeof text);
+	expect_text_refused("normalizer", REPLACE(HUNDRED), text, sizeof text,
+	                    "a text of more than 16777216 bytes");
+	ck_assert_int_eq(encode_with_patch("normalizer",
+	                                   repeat_step("normalizers", REPLACE("aa"), 16), "aaaa",
+	                                   4),
+	                 TESS_OK);
+	expect_text_refused("normalizer", repeat_step("normalizers", REPLACE("aa"), 18), "aaaa", 4,
+	                    most);
+	expect_text_refused("pre_tokenizer", repeat_step("pretokenizers", bytes, 18),
+	                    "\xc3\xa9\xc3\xa9", 4, most);
+	whole = patch_base("decoder", repeat_step("decoders", REPLACE("aa"), 19));
+	ck_assert_int_eq(tess_tokenizer_parse("tok.json", whole, strlen(whole), &t), TESS_OK);
+	free(whole);
+	ck_assert_int_eq(tess_tokenizer_decode(t, ids, 2, true, &whole, &len), TESS_EINVAL);
+	expect_part(tess_error(), "bytes of a text of 2; use fewer");
+	tess_tokenizer_close(t);
 }
 END_TEST
 
 SUITE_MAIN("tokenizer_bad", the_base_is_good, texts_that_are_no_json, refused_with_key_and_reason,
-           too_many_steps, limits_hold)
+           too_many_steps, limits_of_patterns, limits_of_growth)
