@@ -1,6 +1,7 @@
 /* dataset.c - sequences of ids to train on, from packed files and from lines of texts. */
 #include "core/base/file.h"
 #include "core/base/json.h"
+#include "core/base/line.h"
 #include "core/base/status.h"
 #include "hf/tokenizer/tokenizer.h"
 
@@ -47,6 +48,27 @@ static bool ends_with(const char *path, const char *end)
 	size_t len = strlen(path), n = strlen(end);
 
 	return len > n && !strcmp(path + len - n, end);
+}
+
+/* Opens a regular file, which each rank and each resumed run reads anew; a FIFO must not block. */
+static tess_status open_data_file(const char *path, int *out, int64_t *bytes)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct stat about;
+	tess_status st = TESS_OK;
+
+	if (fd < 0 || fstat(fd, &about))
+		st = tess_file_fail_open(path);
+	else if (!S_ISREG(about.st_mode))
+		st = tess_fail(TESS_EINVAL, "%s: data are read from a regular file", path);
+	if (st) {
+		if (fd >= 0)
+			close(fd);
+		return st;
+	}
+	*out = fd;
+	*bytes = (int64_t)about.st_size;
+	return TESS_OK;
 }
 
 /* ---- packed ids ------------------------------------------------------------------------------ */
@@ -164,17 +186,12 @@ static tess_status choose_id_bytes(const struct tess_dataset_options *o, struct 
 
 static tess_status open_packed_file(const struct tess_dataset_options *o, struct data_file *f)
 {
-	struct stat about;
 	bool guessed;
 	int64_t bytes;
-	tess_status st;
+	tess_status st = open_data_file(f->path, &f->fd, &bytes);
 
-	f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-	if (f->fd < 0 || fstat(f->fd, &about))
-		return tess_file_fail_open(f->path);
-	if (!S_ISREG(about.st_mode))
-		return tess_fail(TESS_EINVAL, "%s: ids are read from a regular file", f->path);
-	bytes = (int64_t)about.st_size;
+	if (st)
+		return st;
 	st = read_llmc_header(f, bytes);
 	if (st)
 		return st;
@@ -288,35 +305,53 @@ static tess_status encode_line(struct tess_dataset *d, struct data_file *f, cons
 	return st;
 }
 
+/* Reads the lines of `in`, each of which is a text or blank. */
+static tess_status encode_lines(struct tess_dataset *d, struct data_file *f, FILE *in)
+{
+	struct tess_line line = { 0 };
+	int64_t capacity = 0, number = 0;
+	tess_status st = grow_ids(&f->ids, &capacity, 0, 1); /* of no text, and for 0 ids */
+
+	while (!st) {
+		const char *text;
+
+		st = tess_line_read(in, '\n', TESS_LINE_MAX, &line);
+		number++;
+		if (st)
+			tess_fail_in(st, "%s: line %lld", f->path, (long long)number);
+		if (st || !line.len)
+			break;
+		text = line.text;
+		if (number == 1 && !strncmp(text, "\xef\xbb\xbf", 3)) /* a byte order mark */
+			text += 3;
+		if (strspn(text, " \t\r\n") < line.len - (size_t)(text - line.text))
+			st = encode_line(d, f, text, line.len - (size_t)(text - line.text), number,
+			                 &capacity);
+	}
+	free(line.text);
+	return st;
+}
+
 static tess_status open_text_file(struct tess_dataset *d, struct data_file *f)
 {
-	FILE *in = fopen(f->path, "re");
-	char *line = NULL;
-	size_t size = 0;
-	int64_t capacity = 0, number = 0;
-	ssize_t len;
-	tess_status st = TESS_OK;
+	int64_t bytes;
+	FILE *in;
+	int fd;
+	tess_status st = open_data_file(f->path, &fd, &bytes);
 
-	if (!in)
-		return tess_file_fail_open(f->path);
+	if (st)
+		return st;
+	in = fdopen(fd, "r");
+	if (!in) {
+		close(fd);
+		return tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
+	}
 	if (!d->tokenizer && !d->options.tokenizer)
 		st = tess_fail(TESS_EINVAL, "%s: its texts need a tokenizer", f->path);
 	else if (!d->tokenizer)
 		st = tess_tokenizer_open(d->options.tokenizer, &d->tokenizer);
-	if (!st) /* of no text, and for 0 ids */
-		st = grow_ids(&f->ids, &capacity, 0, 1);
-	while (!st && (len = getline(&line, &size, in)) >= 0) {
-		char *text = line;
-
-		if (!number++ && !strncmp(line, "\xef\xbb\xbf", 3)) /* a byte order mark */
-			text += 3;
-		if (strspn(text, " \t\r\n") < (size_t)(line + len - text))
-			st = encode_line(d, f, text, (size_t)(line + len - text), number,
-			                 &capacity);
-	}
-	if (!st && ferror(in))
-		st = tess_fail(TESS_EIO, "%s: %s", f->path, strerror(errno));
-	free(line);
+	if (!st)
+		st = encode_lines(d, f, in);
 	fclose(in);
 	return st;
 }

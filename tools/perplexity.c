@@ -1,10 +1,11 @@
 /* perplexity.c - `tessera perplexity`: how well a model predicts the ids of texts. */
-#include "tool.h"
-
 #include "core/base/json.h"
+#include "core/base/line.h"
+#include "core/base/status.h"
 #include "core/world/world.h"
 #include "hf/session.h"
 #include "nn/generate/runner.h"
+#include "tool.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -43,6 +44,7 @@ static const char *const help =
 	"  tessera perplexity data --text data/texts/stories.jsonl -n 2 --weights q8\n";
 
 enum { WINDOW = 512, ROWS = 64 }; /* ROWS: whose logits a step gives */
+enum { TEXT_BYTES_MAX = 1 << 24 }; /* of a file that is one text */
 
 struct perplexity_options {
 	struct tess_tool_session session;
@@ -113,28 +115,32 @@ static tess_status add_json_line(struct perplexity_options *a, const struct tess
 
 static tess_status add_text_file(struct perplexity_options *a, const struct tess_tokenizer *t)
 {
-	size_t len = strlen(a->text), capacity = 0;
-	bool lines = len > 6 && !strcmp(a->text + len - 6, ".jsonl");
+	size_t name = strlen(a->text);
+	bool lines = name > 6 && !strcmp(a->text + name - 6, ".jsonl");
+	size_t max = lines ? TESS_LINE_MAX : TEXT_BYTES_MAX;
 	int64_t before = a->nwindows;
-	char *text = NULL;
+	struct tess_line line = { 0 };
 	FILE *f = fopen(a->text, "rb");
 	tess_status st = TESS_OK;
-	ssize_t n;
 
 	if (!f)
 		return tess_fail(TESS_ENOENT, "--text %s: %s", a->text, strerror(errno));
-	for (int64_t i = 1; !st && (n = getdelim(&text, &capacity, lines ? '\n' : EOF, f)) > 0;
-	     i++) {
-		size_t at = i == 1 ? tess_tool_measure_mark(text) : 0;
+	for (int64_t i = 1; !st; i++) {
+		size_t at;
 
-		st = lines ? add_json_line(a, t, text + at, (size_t)n - at, i)
-		           : add_text(a, t, text + at, (size_t)n - at);
+		st = tess_line_read(f, lines ? '\n' : EOF, max, &line);
+		if (st)
+			tess_fail_in(st, lines ? "--text %s: line %lld" : "--text %s", a->text,
+			             (long long)i);
+		if (st || !line.len)
+			break;
+		at = i == 1 ? tess_tool_measure_mark(line.text) : 0;
+		st = lines ? add_json_line(a, t, line.text + at, line.len - at, i)
+		           : add_text(a, t, line.text + at, line.len - at);
 	}
-	if (!st && ferror(f))
-		st = tess_fail(TESS_EIO, "--text %s: %s", a->text, strerror(errno));
 	if (!st && a->nwindows == before)
 		st = tess_fail(TESS_EINVAL, "--text %s: no text of two ids or more", a->text);
-	free(text);
+	free(line.text);
 	fclose(f);
 	return st;
 }

@@ -16,16 +16,25 @@
 #include <unistd.h>
 
 enum { NOTICE_MS = 5000 }; /* before stderr says what a command without a prompt waits for */
+enum {
+	PROMPT_BYTES_MAX = 1 << 24, /* of a text */
+	PROMPTS_BYTES_MAX = 1 << 28, /* of a file of prompts */
+	PROMPTS_MAX = 1 << 20, /* that are given */
+};
 
-static struct prompt *add_prompt(struct prompts *p)
+static tess_status add_prompt(struct prompts *p, const char *option, struct prompt **out)
 {
-	struct prompt *more = realloc(p->list, (size_t)(p->n + 1) * sizeof *more), *last;
+	struct prompt *more;
 
+	if (p->n == PROMPTS_MAX)
+		return tess_fail(TESS_EINVAL, "%s: more than %d prompts; split the file", option,
+		                 PROMPTS_MAX);
+	more = realloc(p->list, (size_t)(p->n + 1) * sizeof *more);
 	if (!more)
-		return NULL;
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", option);
 	p->list = more;
-	last = &p->list[p->n];
-	*last = (struct prompt){ .index = p->n,
+	*out = &p->list[p->n];
+	**out = (struct prompt){ .index = p->n,
 		                 .temperature = NAN,
 		                 .top_p = NAN,
 		                 .min_p = NAN,
@@ -34,16 +43,18 @@ static struct prompt *add_prompt(struct prompts *p)
 		                 .seed = -1,
 		                 .max_tokens = -1 };
 	p->n++;
-	return last;
+	return TESS_OK;
 }
 
 tess_status prompts_add_text(struct prompts *p, const char *text, size_t len)
 {
-	struct prompt *last = add_prompt(p);
+	struct prompt *last = NULL;
+	tess_status st = add_prompt(p, "--prompt", &last);
 
-	if (last)
-		last->text = malloc(len + 1);
-	if (!last || !last->text)
+	if (st)
+		return st;
+	last->text = malloc(len + 1);
+	if (!last->text)
 		return tess_fail(TESS_ENOMEM, "--prompt: out of memory");
 	memcpy(last->text, text, len);
 	last->text[len] = '\0';
@@ -81,8 +92,8 @@ static bool await_stdin(int64_t until)
  * *out ends with a 0 that *len does not count; free it, also after a failure. notice: for stderr,
  * where stdin has not ended after NOTICE_MS; NULL: none.
  */
-static tess_status read_file(const char *option, const char *path, const char *notice, char **out,
-                             size_t *len)
+static tess_status read_file(const char *option, const char *path, size_t max, const char *notice,
+                             char **out, size_t *len)
 {
 	int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
 	int64_t until = tess_now() + NOTICE_MS * (int64_t)TESS_MS;
@@ -109,6 +120,9 @@ static tess_status read_file(const char *option, const char *path, const char *n
 		n = st ? 0 : read(fd, *out + *len, capacity - *len - 1);
 		if (n < 0)
 			st = tess_fail(TESS_EIO, "%s %s: %s", option, path, strerror(errno));
+		else if ((size_t)n > max - *len)
+			st = tess_fail(TESS_EINVAL, "%s %s: more than %zu bytes, the limit", option,
+			               path, max);
 		else
 			*len += (size_t)n;
 	}
@@ -132,7 +146,7 @@ tess_status prompts_add_stdin(struct prompts *p)
 {
 	char *text;
 	size_t len;
-	tess_status st = read_file("stdin:", "-",
+	tess_status st = read_file("stdin:", "-", PROMPT_BYTES_MAX,
 	                           "tessera generate: waiting for the prompt on stdin; --prompt "
 	                           "TEXT gives it as an argument",
 	                           &text, &len);
@@ -147,7 +161,7 @@ tess_status prompts_add_file(struct prompts *p, const char *path)
 {
 	char *text;
 	size_t len;
-	tess_status st = read_file("--prompt-file", path, NULL, &text, &len);
+	tess_status st = read_file("--prompt-file", path, PROMPT_BYTES_MAX, NULL, &text, &len);
 
 	if (!st)
 		st = prompts_add_text(p, text, len);
@@ -161,15 +175,17 @@ tess_status prompts_add_file(struct prompts *p, const char *path)
 
 tess_status prompts_add_ids(struct prompts *p, const char *text)
 {
-	struct prompt *last = add_prompt(p);
 	const char *at = text;
+	struct prompt *last = NULL;
 	int64_t n = 1;
+	tess_status st = add_prompt(p, "--ids", &last);
 
+	if (st)
+		return st;
 	for (const char *c = text; *c; c++)
 		n += *c == ',';
-	if (last)
-		last->ids = malloc((size_t)n * sizeof *last->ids);
-	if (!last || !last->ids)
+	last->ids = malloc((size_t)n * sizeof *last->ids);
+	if (!last->ids)
 		return tess_fail(TESS_ENOMEM, "--ids: out of memory");
 	for (;;) {
 		char *end;
@@ -305,16 +321,16 @@ static tess_status read_object(const json_t *o, struct prompt *p)
 
 static tess_status add_line(struct prompts *p, const char *line, size_t len, int64_t number)
 {
-	struct prompt *last = add_prompt(p);
-	json_error_t error;
-	json_t *o;
-	tess_status st;
+	struct prompt *last = NULL;
+	json_t *o = NULL;
+	tess_status st = add_prompt(p, "--prompts", &last);
 
-	if (!last)
-		return tess_fail(TESS_ENOMEM, "--prompts: out of memory");
+	if (st)
+		return st;
 	last->index = number;
-	o = json_loadb(line, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
-	st = o ? read_object(o, last) : tess_fail(TESS_EINVAL, "%s", error.text);
+	st = tess_tool_parse_line("line", line, len, &o);
+	if (!st)
+		st = read_object(o, last);
 	json_decref(o);
 	if (st != TESS_EINVAL)
 		return st;
@@ -325,9 +341,9 @@ static tess_status add_line(struct prompts *p, const char *line, size_t len, int
 tess_status prompts_add_lines(struct prompts *p, const char *path)
 {
 	char *text;
-	size_t len;
+	size_t len = 0;
 	int64_t number = 0;
-	tess_status st = read_file("--prompts", path, NULL, &text, &len);
+	tess_status st = read_file("--prompts", path, PROMPTS_BYTES_MAX, NULL, &text, &len);
 
 	p->lines = true;
 	p->file = path;

@@ -39,6 +39,11 @@ tess_status tess_tool_parse_size(const char *name, const char *text, void *to);
 /* The bytes of the byte order mark that a text, ended by 0, begins with; 0: it has none. */
 size_t tess_tool_measure_mark(const char *text);
 
+/* Parses one line of JSON with the limits of core/base/json.h. */
+struct json_t;
+tess_status tess_tool_parse_line(const char *name, const char *text, size_t len,
+                                 struct json_t **out);
+
 struct tess_tool_option {
 	const char *name; /* "json" for --json, "n" for -n */
 	/* what it sets, by one of these; a text is argv's, and only a flag takes no value */

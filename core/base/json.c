@@ -14,29 +14,26 @@
 
 enum { JSON_DEPTH_MAX = 64 };
 
-/* Memory that Jansson allocates, rounded up: for an empty object or list, and each value in it. */
-enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112 };
+/*
+ * Memory that Jansson allocates, rounded up: for an empty object or list, each value of a list, and
+ * each member of an object, which has a key and places in two lists and a table.
+ */
+enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112, MEMBER_BYTES = 208 };
+
+/* Memory of parsed JSON: of all of it; of each member, where members are freed one by one. */
+enum { JSON_MIB_MAX = 512, MEMBER_MIB_MAX = 128 };
 
 /*
- * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
- * checkpoint needs that. Quotes and escapes are skipped. `each`: members are freed one by one. A
- * pointer of git-lfs and a byte order mark, which few editors show, are named.
+ * Finds the memory that the values take, and the depth of the nesting; quotes and escapes are
+ * skipped. Returns that depth, or JSON_DEPTH_MAX + 1 where it is greater.
  */
-static tess_status check_json_cost(const char *name, const char *text, size_t len, bool each)
+static int measure_json(const char *text, size_t len, bool each, uint64_t *memory)
 {
-	static const char mark[] = "\xef\xbb\xbf";
-	const uint64_t max_bytes = 512 << 20;
-	uint64_t bytes = len, peak = 0;
-	bool quoted = false;
+	bool quoted = false, object[JSON_DEPTH_MAX + 1] = { false }; /* at each depth */
+	uint64_t bytes = 0, peak = 0;
+	size_t begin = 0; /* of the member */
 	int depth = 0;
 
-	if (tess_file_check_pointer(name, text, len))
-		return TESS_EINVAL;
-	if (len >= sizeof mark - 1 && !memcmp(text, mark, sizeof mark - 1))
-		return tess_fail(TESS_EINVAL,
-		                 "%s: not valid JSON: it begins with a byte order mark; save it "
-		                 "as UTF-8 without one",
-		                 name);
 	for (size_t i = 0; i < len; i++) {
 		if (quoted) {
 			if (text[i] == '\\')
@@ -48,24 +45,58 @@ static tess_status check_json_cost(const char *name, const char *text, size_t le
 		} else if (text[i] == '[' || text[i] == '{') {
 			bytes += text[i] == '{' ? OBJECT_BYTES : LIST_BYTES;
 			if (++depth > JSON_DEPTH_MAX)
-				return tess_fail(TESS_EINVAL,
-				                 "%s: JSON nested deeper than %d levels", name,
-				                 JSON_DEPTH_MAX);
+				return depth;
+			object[depth > 0 ? depth : 0] = text[i] == '{';
 		} else if (text[i] == ']' || text[i] == '}') {
 			depth--;
+		} else if (text[i] == ',' && each && depth == 1) {
+			peak = bytes + i - begin > peak ? bytes + i - begin : peak;
+			bytes = 0;
+			begin = i;
 		} else if (text[i] == ',') {
-			peak = bytes > peak ? bytes : peak;
-			bytes = each && depth == 1 ? 0 : bytes + VALUE_BYTES;
+			bytes += depth > 0 && object[depth] ? MEMBER_BYTES : VALUE_BYTES;
 		}
 	}
-	bytes = bytes > peak ? bytes : peak;
-	if (bytes > max_bytes)
+	bytes += len - begin;
+	*memory = bytes > peak ? bytes : peak;
+	return depth;
+}
+
+/*
+ * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
+ * checkpoint needs that. `each`: members are freed one by one. A byte order mark, which few editors
+ * show, is named.
+ */
+static tess_status check_json_cost(const char *text, size_t len, bool each)
+{
+	static const char mark[] = "\xef\xbb\xbf";
+	const uint64_t mib_max = each ? MEMBER_MIB_MAX : JSON_MIB_MAX;
+	uint64_t bytes;
+
+	if (len >= sizeof mark - 1 && !memcmp(text, mark, sizeof mark - 1))
+		return tess_fail(TESS_EINVAL,
+		                 "not valid JSON: it begins with a byte order mark; save it as "
+		                 "UTF-8 without one");
+	if (measure_json(text, len, each, &bytes) > JSON_DEPTH_MAX)
+		return tess_fail(TESS_EINVAL, "JSON nested deeper than %d levels", JSON_DEPTH_MAX);
+	if (bytes >> 20 >= mib_max)
 		return tess_fail(
 			TESS_EINVAL,
-			"%s: its JSON would take %llu MiB of memory; at most %llu are allowed",
-			name, (unsigned long long)(bytes >> 20),
-			(unsigned long long)(max_bytes >> 20));
+			"its JSON would take %llu MiB of memory; at most %llu are allowed%s",
+			(unsigned long long)(bytes >> 20), (unsigned long long)mib_max,
+			each ? " for a member" : "");
 	return TESS_OK;
+}
+
+/* A pointer of git-lfs in place of a file is named, too. */
+static tess_status check_file_cost(const char *name, const char *text, size_t len, bool each)
+{
+	tess_status st = tess_file_check_pointer(name, text, len);
+
+	if (st)
+		return st;
+	st = check_json_cost(text, len, each);
+	return st ? tess_fail_in(st, "%s", name) : TESS_OK;
 }
 
 /* Returns what is wrong at a place where a Python dict and JSON differ; else "". */
@@ -87,7 +118,7 @@ static const char *explain_python(const char *text, size_t len, int position)
 static tess_status parse_json(const char *name, const char *text, size_t len, size_t flags,
                               json_t **out)
 {
-	tess_status st = check_json_cost(name, text, len, false);
+	tess_status st = check_file_cost(name, text, len, false);
 	json_error_t err;
 	json_t *root;
 
@@ -170,7 +201,7 @@ tess_status tess_json_read_members(const char *name, const char *text, size_t le
                                    void *self)
 {
 	struct scan s = { name, text, len, 0 };
-	tess_status st = check_json_cost(name, text, len, true);
+	tess_status st = check_file_cost(name, text, len, true);
 
 	if (st)
 		return st;

@@ -19,8 +19,8 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 tess_status tess_json_parse_line(const char *name, const char *text, size_t len, json_t **out);
 
 /*
- * Parses an object and passes its members to `member` one at a time, until one fails, so that only
- * one is in memory. `value` is borrowed. Duplicate keys are not detected.
+ * Parses an object and passes its members to `member` one at a time, until one fails. One is in
+ * memory, of at most 128 MiB. `value` is borrowed. Duplicate keys are not detected.
  */
 tess_status tess_json_read_members(const char *name, const char *text, size_t len,
                                    tess_status (*member)(void *self, const char *key,

@@ -443,6 +443,24 @@ START_TEST(odd_lines_fail_alone)
 }
 END_TEST
 
+/* What would take gigabytes is refused before it does. */
+START_TEST(large_inputs)
+{
+	char text[2048];
+	int status =
+		run_bash("{ $T generate data --prompts <(printf '{\"ids\": ['; yes '[],' | head "
+	                 "-n 2500000 | tr -d '\n'; echo '1]}'); $T generate data "
+	                 "--prompt-file <(head -c 16777217 /dev/zero); $T perplexity data "
+	                 "--text <(head -c 16777217 /dev/zero); } >&2",
+	                 text, sizeof text);
+
+	ck_assert_int_eq(status, 1);
+	expect_part(text, ": line 1: its JSON would take 579 MiB of memory; at most 512 are");
+	ck_assert_msg(count_occurrences(text, ": more than 16777216 bytes, the limit\n") == 2, "%s",
+	              text);
+}
+END_TEST
+
 static const char *const slowly_read[] = {
 	"$T generate data --prompt Once --max-tokens 64 --temperature 0",
 	"$T generate data -n 2 --backend shm --prompt Once --max-tokens 64 --temperature 0",
@@ -560,6 +578,7 @@ int main(void)
 	tcase_add_test(t, prompt_of_stdin);
 	tcase_add_test(t, prompt_without_option);
 	tcase_add_test(t, words_stay_apart);
+	tcase_add_test(t, large_inputs);
 	tcase_add_loop_test(t, odd_lines_fail_alone, 0,
 	                    (int)(sizeof odd_line_runs / sizeof *odd_line_runs));
 	tcase_add_loop_test(t, old_logits_stay_after_a_failure, 0,

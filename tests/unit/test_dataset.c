@@ -306,6 +306,21 @@ START_TEST(text_with_nul)
 }
 END_TEST
 
+/* Nothing waits for a writer that never comes. */
+START_TEST(pipes)
+{
+	static const char *const names[] = { "pipe.bin", "pipe.u16", "pipe.u32", "pipe.jsonl" };
+	const struct tess_dataset_options options = { .sequence = 4, .vocabulary = VOCABULARY };
+
+	for (int i = 0; i < 4; i++) {
+		const char *path = scratch_format_path(names[i]);
+
+		ck_assert_int_eq(mkfifo(path, 0600), 0);
+		expect_refused(path, options, ": data are read from a regular file");
+	}
+}
+END_TEST
+
 START_TEST(bad_texts)
 {
 	char dir[1024];
@@ -329,4 +344,4 @@ END_TEST
 
 SCRATCH_MAIN("dataset", each_epoch_has_every_sequence_once, order_never_changes, packed_files,
              cut_off_files, hash_tells_data_apart, bad_packed_files, texts, text_with_nul,
-             bad_texts)
+             pipes, bad_texts)

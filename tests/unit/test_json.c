@@ -1,4 +1,5 @@
 #include "core/base/json.h"
+#include "core/base/line.h"
 #include "core/base/status.h"
 #include "scratch.h"
 
@@ -132,6 +133,77 @@ START_TEST(limits_memory)
 }
 END_TEST
 
+static tess_status ignore_member(void *self, const char *key, json_t *value)
+{
+	(void)self;
+	(void)key;
+	(void)value;
+	return TESS_OK;
+}
+
+/*
+ * Members of one object cost more than values of a list: as __metadata__ of a safetensors file, 700
+ * thousand take 140 MB, and are refused; as members of the file's object they are read one by one.
+ */
+START_TEST(limits_memory_of_members)
+{
+	enum { MANY = 700 * 1000 };
+	char *text = malloc(MANY * 16 + 32), *at = stpcpy(text, "{\"m\":");
+
+	for (int i = 0; i < MANY; i++)
+		at += sprintf(at, "%c\"%d\":\"\"", i ? ',' : '{', i);
+	strcpy(at, "}}");
+	ck_assert_int_eq(tess_json_read_members("x", text, strlen(text), ignore_member, NULL),
+	                 TESS_EINVAL);
+	expect_part(tess_error(), "x: its JSON would take 146 MiB of memory; at most 128 are "
+	                          "allowed for a member");
+	ck_assert_int_eq(
+		tess_json_read_members("x", text + 5, strlen(text) - 6, ignore_member, NULL),
+		TESS_OK);
+	free(text);
+}
+END_TEST
+
+START_TEST(parses_lines)
+{
+	json_t *root = NULL;
+
+	ck_assert_int_eq(tess_json_parse_line("l", "[\"\\u0000\"]\n", 11, &root), TESS_OK);
+	ck_assert_int_eq(json_string_length(json_array_get(root, 0)), 1);
+	json_decref(root);
+	ck_assert_int_eq(tess_json_parse_line("l", "[1,]", 4, &root), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "unexpected token near ']'; JSON has no comma"), "%s",
+	              tess_error());
+}
+END_TEST
+
+START_TEST(reads_lines)
+{
+	static const char text[] = "one\n\ntw\0o\nlast";
+	static const char *const want[] = { "one\n", "\n", "tw\0o\n", "last", "" };
+	static const size_t lengths[] = { 4, 1, 5, 4, 0 };
+	const char *path = scratch_write("lines", text, sizeof text - 1);
+	struct tess_line line = { 0 };
+	FILE *f = fopen(path, "r");
+
+	for (int i = 0; i < 5; i++) {
+		ck_assert_int_eq(tess_line_read(f, '\n', 5, &line), TESS_OK);
+		ck_assert_uint_eq(line.len, lengths[i]);
+		ck_assert_mem_eq(line.text, want[i], lengths[i] + 1);
+	}
+	rewind(f);
+	ck_assert_int_eq(tess_line_read(f, '\n', 3, &line), TESS_EINVAL);
+	expect_part(tess_error(), "more than 3 bytes, the limit");
+	rewind(f);
+	ck_assert_int_eq(tess_line_read(f, EOF, 14, &line), TESS_OK);
+	ck_assert_uint_eq(line.len, 14);
+	rewind(f);
+	ck_assert_int_eq(tess_line_read(f, EOF, 13, &line), TESS_EINVAL);
+	fclose(f);
+	free(line.text);
+}
+END_TEST
+
 static tess_status append_member(void *self, const char *key, json_t *value)
 {
 	char *list = self;
@@ -177,4 +249,5 @@ START_TEST(reads_member_by_member)
 END_TEST
 
 SCRATCH_MAIN("json", reads, refuses_with_place_and_reason, limits_depth, limits_memory,
-             reads_member_by_member, loads_files)
+             limits_memory_of_members, parses_lines, reads_lines, reads_member_by_member,
+             loads_files)

@@ -1,0 +1,9 @@
+/* lines.c - untrusted lines, for commands that use the public functions alone. */
+#include "core/base/json.h"
+#include "tool.h"
+
+tess_status tess_tool_parse_line(const char *name, const char *text, size_t len,
+                                 struct json_t **out)
+{
+	return tess_json_parse_line(name, text, len, out);
+}
