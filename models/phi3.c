@@ -40,6 +40,7 @@ static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *
 	double part = nn->number(nn, "partial_rotary_factor", 1);
 
 	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
+	part = part < 0 ? -1 : part > 1 ? 2 : part; /* which rope refuses */
 	c.rotary.width = (int64_t)(part * (double)c.head);
 	return tess_decoder_record(nn, &c, ids, attend_as_phi3, feed_as_phi3);
 }

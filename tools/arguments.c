@@ -38,12 +38,12 @@ tess_status tess_tool_parse_size(const char *name, const char *text, void *to)
 	const char *unit = *end ? strchr(units, *end) : NULL;
 	bool decimal = unit && !strcmp(end + 1, "B");
 
-	if (end == text || !(v > 0) || v > 1e15 ||
+	for (long power = unit ? unit - units : -1; power >= 0; power--)
+		v *= decimal ? 1000 : 1024;
+	if (end == text || !(v > 0) || v > 1e18 ||
 	    (*end && (!unit || (end[1] && !decimal && strcmp(end + 1, "iB") != 0))))
 		return tess_fail(TESS_EINVAL, "%s %s: must be a size, as in 512M, 4G or 5GB", name,
 		                 text);
-	for (long power = unit ? unit - units : -1; power >= 0; power--)
-		v *= decimal ? 1000 : 1024;
 	*(uint64_t *)to = (uint64_t)v;
 	return TESS_OK;
 }

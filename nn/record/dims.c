@@ -35,22 +35,24 @@ int32_t tess_op_has(struct tess_nn *nn, const char *key)
 	return find_config_entry((struct tess_recorder *)nn, key) != NULL;
 }
 
+/* Models multiply what they read: products of two stay below 2^62. */
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
 	const json_t *v = get_config_entry(r, key);
+	int64_t n = v ? json_integer_value(v) : preset;
 
 	if (!v && preset == TESS_REQUIRED) {
 		tess_recorder_fail(r, TESS_EINVAL, "%s: config.json: \"%s\" is missing",
 		                   r->options->source->name, key);
 		return 0;
 	}
-	if (!v || json_is_integer(v))
-		return v ? json_integer_value(v) : preset;
+	if (!v || (json_is_integer(v) && n >= INT32_MIN && n <= INT32_MAX))
+		return n;
 	if (json_is_boolean(v))
 		return json_is_true(v);
 	tess_recorder_fail(r, TESS_EINVAL,
-	                   "%s: config.json: \"%s\" must be an integer or a boolean",
+	                   "%s: config.json: \"%s\" must be an integer of 32 bits or a boolean",
 	                   r->options->source->name, key);
 	return preset;
 }

@@ -132,6 +132,16 @@ static const struct {
 	{ "deepseek_v3", "{}", "q_lora_rank",
 	  "model.layers.0.self_attn.q_a_proj.weight: shape [16, 32], but config.json makes it "
 	  "[1536, 32]" },
+	/* sums and products of sizes stay in range */
+	{ "deepseek_v3", "{\"qk_nope_head_dim\": 9223372036854775807}", NULL,
+	  "config.json: \"qk_nope_head_dim\" must be an integer of 32 bits or a boolean" },
+	{ "deepseek_v3", "{\"n_shared_experts\": -2147483649}", NULL,
+	  "config.json: \"n_shared_experts\" must be an integer of 32 bits" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 1e300}}", NULL,
+	  "rope needs an even number of elements inside each head, not 24 from 0 on of heads of "
+	  "12" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": -1e300}}", NULL,
+	  "rope needs an even number of elements inside each head, not -12 from 0 on of heads" },
 	{ "deepseek_v3", "{\"attention_bias\": true}", NULL,
 	  "model.layers.0.self_attn.q_a_proj.bias" },
 	{ "deepseek_v3", "{}", "first_k_dense_replace", "model.layers.1.mlp.gate_proj" },

@@ -224,6 +224,7 @@ static const struct sentence once[] = {
 	{ "TESSERA_DEVICE=discrete $T generate data --weights q8", 1, 1,
 	  "8-bit weights: device discrete has none; use device cpu" },
 	{ "$T generate data --kv-memory 4Q", 2, 1, "--kv-memory 4Q: must be a size, as in 512M" },
+	{ "$T generate data --kv-memory 99999999999T", 2, 1, "T: must be a size, as in 512M" },
 	{ "$T generate data --kv-memory 1K --prompt a", 1, 1,
 	  "of KV cache, and 0.00 of 0.00 MiB are free" },
 	{ "$T generate data -n 3 --mesh dp=2,tp=2 --backend shm", 1, 1,
