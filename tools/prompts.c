@@ -328,7 +328,7 @@ static tess_status add_line(struct prompts *p, const char *line, size_t len, int
 	if (st)
 		return st;
 	last->index = number;
-	st = tess_tool_parse_line("line", line, len, &o);
+	st = tess_tool_parse_line(line, len, &o);
 	if (!st)
 		st = read_object(o, last);
 	json_decref(o);

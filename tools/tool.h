@@ -41,8 +41,7 @@ size_t tess_tool_measure_mark(const char *text);
 
 /* Parses one line of JSON with the limits of core/base/json.h. */
 struct json_t;
-tess_status tess_tool_parse_line(const char *name, const char *text, size_t len,
-                                 struct json_t **out);
+tess_status tess_tool_parse_line(const char *text, size_t len, struct json_t **out);
 
 struct tess_tool_option {
 	const char *name; /* "json" for --json, "n" for -n */

@@ -91,12 +91,12 @@ static tess_status check_json_cost(const char *text, size_t len, bool each)
 /* A pointer of git-lfs in place of a file is named, too. */
 static tess_status check_file_cost(const char *name, const char *text, size_t len, bool each)
 {
-	tess_status st = tess_file_check_pointer(name, text, len);
+	tess_status st = name ? tess_file_check_pointer(name, text, len) : TESS_OK;
 
 	if (st)
 		return st;
 	st = check_json_cost(text, len, each);
-	return st ? tess_fail_in(st, "%s", name) : TESS_OK;
+	return st && name ? tess_fail_in(st, "%s", name) : st;
 }
 
 /* Returns what is wrong at a place where a Python dict and JSON differ; else "". */
@@ -125,6 +125,9 @@ static tess_status parse_json(const char *name, const char *text, size_t len, si
 	if (st)
 		return st;
 	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | flags, &err);
+	if (!root && !name)
+		return tess_fail(TESS_EINVAL, "%s%s", err.text,
+		                 explain_python(text, len, err.position));
 	if (!root)
 		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s%s", name, err.line,
 		                 err.column, err.text, explain_python(text, len, err.position));

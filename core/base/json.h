@@ -14,7 +14,7 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 
 /*
  * Parses a line of a .jsonl file as tess_json_parse does, and accepts the character \u0000 in its
- * strings, whose length is json_string_length.
+ * strings, whose length is json_string_length. `name` NULL: the message is the reason alone.
  */
 tess_status tess_json_parse_line(const char *name, const char *text, size_t len, json_t **out);
 
