@@ -1,12 +1,14 @@
 /* tessera - the command: finds and runs the subcommand. */
 #include "tool.h"
 
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/sigusr1.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <fenv.h>
 #include <signal.h>
@@ -101,8 +103,11 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	if (!open_missing_descriptors() || !tess_tool_replace_stdout())
+	if (!open_missing_descriptors() || !tess_tool_replace_stdout()) {
+		fprintf(stderr, "tessera: %s\n", strerror(errno));
 		return 1;
+	}
+	tess_json_watch_memory();
 	/* a preloaded library may have set a mode that changes how options are read */
 	fesetenv(FE_DFL_ENV);
 	set_up_signals();

@@ -1,6 +1,8 @@
 /* output.c - stdout of a command, and its sentence on stderr, which its ranks print once. */
 #include "tool.h"
 
+#include "core/base/json.h"
+#include "core/base/memory_file.h"
 #include "core/base/status.h"
 #include "core/rendezvous/failure.h"
 
@@ -82,6 +84,16 @@ bool tess_tool_flush_output(void)
 	written = flush_stdout();
 	pthread_mutex_unlock(&stdout_lock);
 	return written;
+}
+
+FILE *tess_tool_open_memory(char **text, size_t *len)
+{
+	return tess_memory_file_open(text, len);
+}
+
+bool tess_tool_lacked_json_memory(void)
+{
+	return tess_json_lacked_memory();
 }
 
 /* ---- what ranks share with their command ----------------------------------------------------- */
@@ -168,6 +180,10 @@ int tess_tool_finish_output(const char *command, int status)
 {
 	int32_t error;
 
+	if (!status && tess_json_lacked_memory()) {
+		fprintf(stderr, "tessera %s: out of memory for JSON\n", command);
+		status = 1;
+	}
 	if (tess_tool_flush_output())
 		return status;
 	error = failure;

@@ -3,6 +3,7 @@
 #define TESS_TOOLS_TOOL_H
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <tessera/tessera.h>
 
 /* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
@@ -143,6 +144,11 @@ bool tess_tool_replace_stdout(void);
  * gives the exit status: `status`, or 1.
  */
 bool tess_tool_flush_output(void);
+/*
+ * Opens a stream whose text, ended by 0, is in *text after each write; the caller frees it after
+ * fclose(). Unlike that of open_memstream(), it has ferror() set once memory was short.
+ */
+FILE *tess_tool_open_memory(char **text, size_t *len);
 /* Prints whole lines at once, though other ranks print too; false as above. */
 bool tess_tool_print_lines(const char *text, size_t n);
 int tess_tool_finish_output(const char *command, int status);
@@ -154,6 +160,11 @@ int tess_tool_finish_output(const char *command, int status);
 void tess_tool_open_output(void);
 tess_status tess_tool_share_output(int *fd);
 int tess_tool_receive_output_error(int fd); /* closes it; returns a status that a rank shared */
+/*
+ * Returns whether memory for a JSON value was missing, as tess_json_lacked_memory(). Then
+ * tess_tool_finish_output() fails, so the calls that build a value need no check, one by one.
+ */
+bool tess_tool_lacked_json_memory(void);
 /* In a rank that ends in order: gives its command the exit status; returns that of the process. */
 int tess_tool_share_status(int status);
 /* Prints tess_error(); a sentence of all ranks that share a descriptor only once. */

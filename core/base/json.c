@@ -5,6 +5,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +16,68 @@
 #include <unistd.h>
 
 enum { JSON_DEPTH_MAX = 64 };
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static json_malloc_t allocate_as_before;
+static atomic_bool lacked;
+static _Thread_local jmp_buf *loading; /* of load_value() of this thread */
+
+/* Leaves a parser that would go on with a text that lacks characters; its memory is lost. */
+static void *allocate_value(size_t bytes)
+{
+	void *p = allocate_as_before(bytes);
+
+	if (p)
+		return p;
+	lacked = true;
+	if (loading)
+		longjmp(*loading, 1);
+	return NULL;
+}
+
+static void replace_allocator(void)
+{
+	json_free_t release;
+
+	json_get_alloc_funcs(&allocate_as_before, &release);
+	json_set_alloc_funcs(allocate_value, release);
+}
+
+void tess_json_watch_memory(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, replace_allocator);
+}
+
+bool tess_json_lacked_memory(void)
+{
+	return lacked;
+}
+
+/* As json_loadb(). TESS_ENOMEM: no memory; TESS_EINVAL, without a sentence: see `err`. */
+static tess_status load_value(const char *name, const char *text, size_t len, size_t flags,
+                              json_error_t *err, json_t **out)
+{
+	json_t *value;
+	jmp_buf here;
+
+	tess_json_watch_memory();
+	if (setjmp(here)) {
+		loading = NULL;
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+	}
+	loading = &here;
+	value = json_loadb(text, len, flags, err);
+	loading = NULL;
+	if (!value)
+		return TESS_EINVAL;
+	*out = value;
+	return TESS_OK;
+}
+
+/* ---- a text at once -------------------------------------------------------------------------- */
 
 /*
  * Memory that Jansson allocates, rounded up: for an empty object or list, each value of a list, and
@@ -120,19 +185,18 @@ static tess_status parse_json(const char *name, const char *text, size_t len, si
 {
 	tess_status st = check_file_cost(name, text, len, false);
 	json_error_t err;
-	json_t *root;
 
 	if (st)
 		return st;
-	root = json_loadb(text, len, JSON_REJECT_DUPLICATES | flags, &err);
-	if (!root && !name)
+	st = load_value(name ? name : "a line", text, len, JSON_REJECT_DUPLICATES | flags, &err,
+	                out);
+	if (st == TESS_EINVAL && !name)
 		return tess_fail(TESS_EINVAL, "%s%s", err.text,
 		                 explain_python(text, len, err.position));
-	if (!root)
+	if (st == TESS_EINVAL)
 		return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s%s", name, err.line,
 		                 err.column, err.text, explain_python(text, len, err.position));
-	*out = root;
-	return TESS_OK;
+	return st;
 }
 
 /* ---- member by member ------------------------------------------------------------------- */
@@ -167,14 +231,16 @@ static bool take_char(struct scan *s, char c)
 static tess_status read_next_value(struct scan *s, json_t **out)
 {
 	json_error_t err;
+	tess_status st = load_value(
+		s->name, s->text + s->at, s->len - s->at,
+		JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &err, out);
 
-	*out = json_loadb(s->text + s->at, s->len - s->at,
-	                  JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK, &err);
-	if (!*out)
+	if (st == TESS_EINVAL)
 		return fail_json_at(s, s->at + (size_t)(err.position > 0 ? err.position - 1 : 0),
 		                    err.text);
-	s->at += (size_t)err.position;
-	return TESS_OK;
+	if (!st)
+		s->at += (size_t)err.position;
+	return st;
 }
 
 static tess_status read_next_member(struct scan *s,
@@ -275,6 +341,22 @@ tess_status tess_json_load(const char *path, size_t max_bytes, json_t **out)
 tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **out)
 {
 	return load_json(path, max_bytes, JSON_DECODE_INT_AS_REAL, out);
+}
+
+void tess_json_append(json_t **list, json_t *value)
+{
+	if (!json_array_append_new(*list, value))
+		return;
+	json_decref(*list);
+	*list = NULL;
+}
+
+void tess_json_set(json_t **object, const char *key, json_t *value)
+{
+	if (!json_object_set_new(*object, key, value))
+		return;
+	json_decref(*object);
+	*object = NULL;
 }
 
 /* For a sentence: the number, or the type of any other value. */

@@ -7,6 +7,15 @@
 #include <tessera/plugin.h>
 
 /*
+ * From now on memory that Jansson lacks is noted, and the functions below that parse fail: its
+ * lexer drops characters without a word when its buffer cannot grow. They call this themselves.
+ * The allocator of the program stays in use.
+ */
+void tess_json_watch_memory(void);
+/* Returns whether any thread lacked memory for a JSON value since tess_json_watch_memory(). */
+bool tess_json_lacked_memory(void);
+
+/*
  * Parses `len` bytes; `name` (a file) begins the sentence, which has line, column and reason. At
  * most 64 levels deep and 512 MiB in memory. The caller frees *out with json_decref.
  */
@@ -32,6 +41,13 @@ tess_status tess_json_load(const char *path, size_t max_bytes, json_t **out);
 
 /* The same with all numbers as reals: for integers of more than 64 bits. */
 tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **out);
+
+/*
+ * Build a value from `value`, which they take. Without memory *list or *object is freed and becomes
+ * NULL, and stays NULL: the one that uses it checks once.
+ */
+void tess_json_append(json_t **list, json_t *value);
+void tess_json_set(json_t **object, const char *key, json_t *value);
 
 /*
  * The value at `key` of an object; *out is untouched where the key is missing or null. TESS_EINVAL,

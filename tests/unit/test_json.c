@@ -248,6 +248,89 @@ START_TEST(reads_member_by_member)
 }
 END_TEST
 
-SCRATCH_MAIN("json", reads, refuses_with_place_and_reason, limits_depth, limits_memory,
+/* ---- allocations that fail ------------------------------------------------------------------- */
+
+static int left = -1; /* that succeed; -1: all */
+static void *block[64]; /* not freed yet, of those that were counted */
+
+static void *allocate_json_block(size_t bytes)
+{
+	void *p = left ? malloc(bytes) : NULL;
+	size_t i = 0;
+
+	if (left < 0)
+		return p;
+	left -= left > 0;
+	while (block[i])
+		i++;
+	block[i] = p;
+	return p;
+}
+
+static void free_json_block(void *p)
+{
+	for (size_t i = 0; i < sizeof block / sizeof *block; i++)
+		block[i] = block[i] == p ? NULL : block[i];
+	free(p);
+}
+
+/* The texts are longer than the 16 bytes with which the buffer of a lexer begins. */
+START_TEST(fails_without_memory)
+{
+	static const char text[] = "{\"a key that is long\": 12345678901234567, \"k\": [1.5, "
+				   "\"a string that is longer than a buffer\"]}";
+	json_t *root = NULL, *right = NULL;
+	int failed = 0;
+
+	json_set_alloc_funcs(allocate_json_block, free_json_block);
+	ck_assert_int_eq(tess_json_parse("x", text, sizeof text - 1, &right), TESS_OK);
+	for (int at = 0; !root; at++) {
+		tess_status st;
+
+		left = at;
+		st = tess_json_parse("x", text, sizeof text - 1, &root);
+		left = -1;
+		if (!st)
+			break;
+		ck_assert_int_eq(st, TESS_ENOMEM);
+		ck_assert_str_eq(tess_error(), "x: out of memory");
+		ck_assert(tess_json_lacked_memory());
+		for (size_t i = 0; i < sizeof block / sizeof *block; i++)
+			if (block[i])
+				free_json_block(block[i]);
+		failed++;
+	}
+	ck_assert_int_gt(failed, 10);
+	ck_assert(json_equal(root, right));
+	json_decref(root);
+	json_decref(right);
+}
+END_TEST
+
+START_TEST(builds_all_or_nothing)
+{
+	json_t *list, *object;
+
+	json_set_alloc_funcs(allocate_json_block, free_json_block);
+	tess_json_watch_memory();
+	list = json_array();
+	object = json_object();
+	tess_json_append(&list, json_integer(1));
+	tess_json_set(&object, "a", json_integer(2));
+	ck_assert_int_eq((int)json_array_size(list), 1);
+	ck_assert_int_eq((int)json_object_size(object), 1);
+	left = 0;
+	tess_json_append(&list, json_integer(2));
+	tess_json_set(&object, "b", json_integer(2));
+	left = -1;
+	tess_json_append(&list, json_integer(3));
+	tess_json_set(&object, "c", json_integer(3));
+	ck_assert_ptr_null(list);
+	ck_assert_ptr_null(object);
+}
+END_TEST
+
+SCRATCH_MAIN("json", fails_without_memory, builds_all_or_nothing, reads,
+             refuses_with_place_and_reason, limits_depth, limits_memory,
              limits_memory_of_members, parses_lines, reads_lines, reads_member_by_member,
              loads_files)
