@@ -2,6 +2,7 @@
 #include "hf/convert.h"
 
 #include "core/base/arena.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/world/mesh_shape.h"
@@ -449,12 +450,12 @@ static tess_status write_weight_map(const struct conversion *c)
 			for (int32_t d = 0; d < c->tensor[i].ndim; d++)
 				count *= c->tensor[i].shape[d];
 			elements += count;
-			json_object_set_new(map, c->tensor[i].name, json_string(f->name));
+			tess_json_set(&map, c->tensor[i].name, json_string(f->name));
 		}
 	root = json_pack("{s:{s:I, s:I}, s:o}", "metadata", "total_parameters",
 	                 (json_int_t)elements, "total_size", (json_int_t)c->bytes, "weight_map",
 	                 map);
-	text = json_dumps(root, JSON_INDENT(2));
+	text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
 	json_decref(root);
 	if (!text)
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", c->path);

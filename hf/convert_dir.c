@@ -1,5 +1,6 @@
 /* convert_dir.c - the directory that a conversion writes: where it may be, and what is copied. */
 #include "core/base/json.h"
+#include "core/base/memory_file.h"
 #include "core/base/status.h"
 #include "hf/convert.h"
 #include "hf/save.h"
@@ -245,8 +246,8 @@ static tess_status write_changed_dtype(const char *part, const char *text, int32
 	bool found = false;
 	char *made = NULL;
 	size_t len = 0;
-	FILE *f = open_memstream(&made, &len);
-	tess_status st;
+	FILE *f = tess_memory_file_open(&made, &len);
+	tess_status st = f ? TESS_OK : TESS_ENOMEM;
 
 	for (s += strspn(s, ", \t\r\n"); f && *s != '}'; s += strspn(s, ", \t\r\n")) {
 		key = s;
@@ -264,9 +265,12 @@ static tess_status write_changed_dtype(const char *part, const char *text, int32
 		fprintf(f, "%.*s\n  \"torch_dtype\": \"%s\",", (int)(s - text), text, name);
 		kept = s;
 	}
-	if (!f || fputs(kept, f) < 0 || fclose(f))
-		return tess_fail(TESS_ENOMEM, "%s/config.json: out of memory", part);
-	st = tess_convert_write_file(part, "config.json", made, len);
+	if (f && (fputs(kept, f) < 0 || ferror(f)))
+		st = tess_fail(TESS_ENOMEM, "%s/config.json: out of memory", part);
+	if (f)
+		fclose(f);
+	if (!st)
+		st = tess_convert_write_file(part, "config.json", made, len);
 	free(made);
 	return st;
 }

@@ -292,9 +292,9 @@ static void measure_logits(struct explanation *x)
 /* ---- totals ---------------------------------------------------------------------------------- */
 
 /* The same mesh and step with another plan, or without recomputing; 0 where that is refused. */
-static struct tess_explained_plan measure_other(const struct explanation *x,
-                                                const struct tess_plan *plan,
-                                                const struct tess_trainer_options *training)
+static tess_status measure_other(const struct explanation *x, const struct tess_plan *plan,
+                                 const struct tess_trainer_options *training,
+                                 struct tess_explained_plan *out)
 {
 	struct explanation other = {
 		.model = x->model,
@@ -303,38 +303,42 @@ static struct tess_explained_plan measure_other(const struct explanation *x,
 		.moments = x->moments,
 		.e = { .nranks = x->e.nranks, .tokens = x->e.tokens, .sequences = x->e.sequences }
 	};
-	struct tess_explained_plan t = { 0 };
+	tess_status st;
 
 	other.model.plan = *plan;
-	if (!tess_explaining_record(&other, 0, &other.program) &&
-	    !tess_explaining_measure_ranks(&other))
-		t = tess_explaining_measure_plan(&other);
+	st = tess_explaining_record(&other, 0, &other.program);
+	if (!st)
+		st = tess_explaining_measure_ranks(&other);
+	if (!st)
+		*out = tess_explaining_measure_plan(&other);
 	tess_program_free(other.program);
 	tess_arena_free(&other.arena);
-	return t;
+	return st == TESS_ENOMEM ? st : TESS_OK;
 }
 
 /* What Transformers' plan would take on this mesh, unless the model has none or it is refused. */
-static void measure_hf_plan(struct explanation *x)
+static tess_status measure_hf_plan(struct explanation *x)
 {
 	struct tess_plan plan;
+	tess_status st = tess_plan_open(x->model.model, "hf", NULL, 0, &plan);
 
-	if (tess_plan_open(x->model.model, "hf", NULL, 0, &plan))
-		return;
-	x->e.hf = measure_other(x, &plan, x->training);
+	if (st)
+		return st == TESS_ENOMEM ? st : TESS_OK;
+	st = measure_other(x, &plan, x->training, &x->e.hf);
 	tess_plan_free(&plan);
+	return st;
 }
 
 /* What it would take if no module were computed again. */
-static void measure_kept(struct explanation *x)
+static tess_status measure_kept(struct explanation *x)
 {
 	struct tess_trainer_options kept;
 
 	if (!x->training || !x->training->recompute)
-		return;
+		return TESS_OK;
 	kept = *x->training;
 	kept.recompute = NULL;
-	x->e.kept = measure_other(x, &x->model.plan, &kept);
+	return measure_other(x, &x->model.plan, &kept, &x->e.kept);
 }
 
 /* Bytes that a rank sends along each dimension, by the part of the step. */
@@ -424,9 +428,8 @@ static tess_status explain_program(struct explanation *x)
 		return st;
 	measure_logits(x);
 	x->e.total = tess_explaining_measure_plan(x);
-	measure_hf_plan(x);
-	measure_kept(x);
-	return TESS_OK;
+	st = measure_hf_plan(x);
+	return st ? st : measure_kept(x);
 }
 
 /* The device decides the dtype of the KV cache where the options do not. */

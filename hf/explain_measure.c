@@ -226,7 +226,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 		measure_sent(x, p, lowered);
 		tess_rank_program_free(lowered);
 	}
-	if (dp)
+	if (p != x->program)
 		tess_program_free(p);
 	return st;
 }

@@ -1,3 +1,4 @@
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/file_dtype.h"
 #include "hf/safetensors.h"
@@ -73,16 +74,18 @@ static char *pack_header(const json_t *root, uint64_t align, uint64_t *len)
 }
 
 /* Other tools do not read what they would take for tensors of another shape. */
-static void add_panels(json_t *metadata, const struct tess_slice *s)
+static bool add_panels(json_t *metadata, const struct tess_slice *s)
 {
 	char *key = NULL, rows[24];
+	bool added;
 
 	snprintf(rows, sizeof rows, "%lld", (long long)s->panel_rows);
 	if (asprintf(&key, TESS_PANELS_KEY "%s", s->name) < 0)
-		return;
-	json_object_set_new(metadata, "format", json_string("tessera-panels"));
-	json_object_set_new(metadata, key, json_string(rows));
+		return false;
+	added = !json_object_set_new(metadata, "format", json_string("tessera-panels")) &&
+	        !json_object_set_new(metadata, key, json_string(rows));
 	free(key);
+	return added;
 }
 
 tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
@@ -95,14 +98,12 @@ tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_sli
 	for (int32_t i = 0; good && !st && i < n; i++) {
 		json_t *shape = json_array();
 
-		if (slices[i].panel_rows) {
-			add_panels(json_object_get(root, "__metadata__"), &slices[i]);
-			panels = true;
-		}
-
 		for (int32_t d = 0; d < slices[i].ndim; d++)
-			json_array_append_new(shape, json_integer(slices[i].shape[d]));
-		good = !json_object_get(root, slices[i].name) &&
+			tess_json_append(&shape, json_integer(slices[i].shape[d]));
+		if (slices[i].panel_rows)
+			good = panels =
+				add_panels(json_object_get(root, "__metadata__"), &slices[i]);
+		good = good && !json_object_get(root, slices[i].name) &&
 		       !json_object_set_new(
 			       root, slices[i].name,
 			       json_pack("{s:s, s:O, s:[I, I]}", "dtype", slices[i].type, "shape",

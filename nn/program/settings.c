@@ -6,13 +6,14 @@ tess_status tess_settings_merge(const struct tess_model *model, const json_t *co
 {
 	const char *text = TESS_HAS(model, tess_model, defaults) ? model->defaults : NULL;
 	json_t *defaults = json_loads(text ? text : "{}", JSON_REJECT_DUPLICATES, NULL);
-	json_t *settings = config ? json_copy((json_t *)config) : json_object();
+	json_t *settings = json_object();
 	tess_status st = TESS_OK;
 
 	if (!json_is_object(defaults))
 		st = tess_fail(TESS_EINVAL, "model %s: its defaults are not a JSON object",
 		               model->name);
-	else if (!settings || json_object_update_missing(settings, defaults))
+	else if (json_object_update(settings, defaults) ||
+	         (config && json_object_update(settings, (json_t *)config)))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	json_decref(defaults);
 	if (st)
