@@ -78,38 +78,49 @@ static const char *make_pattern(const char *name, char out[NAME])
 	return out;
 }
 
-struct text_lines { /* distinct lines, and how many times each was added */
-	char **text;
-	int64_t *times;
+struct text_line {
+	char *text;
+	int64_t times; /* how many times it was added */
+};
+
+struct text_lines { /* distinct */
+	struct text_line *line;
 	size_t n;
+	bool failed; /* no memory: lines are missing */
 };
 
 static void add_text_line(struct text_lines *l, const char *text)
 {
 	size_t i = 0;
 
-	while (i < l->n && strcmp(l->text[i], text))
+	while (i < l->n && strcmp(l->line[i].text, text))
 		i++;
 	if (i == l->n) {
-		l->text = realloc(l->text, (l->n + 1) * sizeof *l->text);
-		l->times = realloc(l->times, (l->n + 1) * sizeof *l->times);
-		if (!l->text || !l->times)
-			abort(); /* a command that has nothing to save */
-		l->text[l->n] = strdup(text);
-		l->times[l->n++] = 0;
+		struct text_line *more = realloc(l->line, (l->n + 1) * sizeof *more);
+
+		if (more)
+			l->line = more;
+		if (!more || !(more[i].text = strdup(text))) {
+			l->failed = true;
+			return;
+		}
+		more[i].times = 0;
+		l->n++;
 	}
-	l->times[i]++;
+	l->line[i].times++;
 }
 
-static void print_lines(struct text_lines *l)
+/* Prints and frees the lines. TESS_ENOMEM: not all of them could be added. */
+static tess_status print_lines(struct text_lines *l)
 {
+	tess_status st = l->failed ? tess_fail(TESS_ENOMEM, "out of memory") : TESS_OK;
+
 	for (size_t i = 0; i < l->n; i++) {
-		printf("%s %6lld\n", l->text[i], (long long)l->times[i]);
-		free(l->text[i]);
+		printf("%s %6lld\n", l->line[i].text, (long long)l->line[i].times);
+		free(l->line[i].text);
 	}
-	free(l->text);
-	free(l->times);
-	*l = (struct text_lines){ 0 };
+	free(l->line);
+	return st;
 }
 
 /* "344x64", or "86..87x64" where the ranks' shards differ; returns the bytes of the largest one. */
@@ -164,7 +175,7 @@ const char *explain_format_styles(const struct tess_explanation *e, const char *
 	return out;
 }
 
-static void print_parameters(const struct tess_explanation *e)
+static tess_status print_parameters(const struct tess_explanation *e)
 {
 	char name[NAME], shape[64], place[NAME], style[NAME], text[768];
 	int width = e->ndims > 1 ? 24 : 12;
@@ -184,15 +195,16 @@ static void print_parameters(const struct tess_explanation *e)
 		         (unsigned long long)max);
 		add_text_line(&l, text);
 	}
-	print_lines(&l);
+	return print_lines(&l);
 }
 
-static void print_collectives(const struct tess_explanation *e)
+static tess_status print_collectives(const struct tess_explanation *e)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
 	int width = e->ndims > 1 ? 16 : 0; /* of a column for several mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
+	tess_status st;
 
 	printf("\n%-46s %-15s %-*s%-24s %14s %14s %6s\n", "module", "collective", width,
 	       width ? "along" : "", "from -> to", "bytes of value", "bytes a rank", "times");
@@ -210,9 +222,9 @@ static void print_collectives(const struct tess_explanation *e)
 		         (unsigned long long)c->sent);
 		add_text_line(&l, text);
 	}
-	if (!l.n)
+	if (!e->ncollectives)
 		printf("(nothing moves)\n");
-	print_lines(&l);
+	st = print_lines(&l);
 	if (e->logits_dim >= 0)
 		printf("(logits stay cut by vocabulary along %s: for a greedy id a rank sends %llu "
 		       "bytes; for a row that is\nasked for, or sampled without a small top-k, "
@@ -223,6 +235,7 @@ static void print_collectives(const struct tess_explanation *e)
 		printf("(sums keep their order: for the all_reduce or reduce_scatter of a Partial, "
 		       "ranks may exchange its\nnodes by all_gather or all_to_all, which is then "
 		       "the call that a failure names)\n");
+	return st;
 }
 
 static void print_memory(const struct tess_explanation *e, int64_t positions)
@@ -517,8 +530,11 @@ static tess_status explain_inference(const struct explain_options *a, struct tes
 	                    &options, out);
 }
 
-static void print_explanation(const struct tess_explanation *e, const struct explain_options *a)
+static tess_status print_explanation(const struct tess_explanation *e,
+                                     const struct explain_options *a)
 {
+	tess_status st;
+
 	printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->model, e->model, e->plan,
 	       (int)e->nranks, e->nranks > 1 ? "s" : "", e->ndims > 1 ? ", mesh " : "",
 	       e->ndims > 1 ? a->mesh : "");
@@ -527,8 +543,9 @@ static void print_explanation(const struct tess_explanation *e, const struct exp
 		       "model, dtypes that of config.json)\n",
 		       (int)e->from_config);
 	printf("\n");
-	print_parameters(e);
-	print_collectives(e);
+	st = print_parameters(e);
+	if (!st)
+		st = print_collectives(e);
 	if (e->sequences) {
 		explain_print_training_memory(e);
 		explain_print_traffic(e);
@@ -537,6 +554,7 @@ static void print_explanation(const struct tess_explanation *e, const struct exp
 		print_memory(e, a->positions);
 		print_plans(e);
 	}
+	return st;
 }
 
 static tess_status explain_plan(struct explain_options *a, bool *usage)
@@ -565,7 +583,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	else if (!st && a->program)
 		print_program(e);
 	else if (!st)
-		print_explanation(e, a);
+		st = print_explanation(e, a);
 	tess_explanation_free(e);
 	return st;
 }

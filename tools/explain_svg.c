@@ -80,14 +80,17 @@ static bool add_layer(const struct picture *p, int32_t layer, int32_t from, int3
 	char *drawn = NULL;
 	size_t len;
 	int32_t k = 0;
+	bool failed;
 
 	one.y = 0;
-	one.f = open_memstream(&drawn, &len);
+	one.f = tess_tool_open_memory(&drawn, &len);
 	if (!one.f)
 		return false;
 	draw_records(&one, from, to);
-	if (fclose(one.f))
-		return false;
+	failed = ferror(one.f);
+	fclose(one.f);
+	if (failed)
+		return free(drawn), false;
 	while (k < *n && strcmp(kinds[k].drawn, drawn) != 0)
 		k++;
 	if (k == *n)
@@ -295,14 +298,16 @@ tess_status explain_draw(const struct tess_explanation *e, const char *model, FI
 	bool good;
 
 	picture_choose_columns(&p);
-	p.f = open_memstream(&body, &len);
+	p.f = tess_tool_open_memory(&body, &len);
 	if (!p.f)
 		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
 	picture_draw_ranks(&p);
 	good = draw_modules(&p);
 	draw_memory(&p);
 	draw_legend(&p);
-	if (fclose(p.f) || !good) {
+	good = good && !ferror(p.f);
+	fclose(p.f);
+	if (!good) {
 		free(body);
 		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
 	}

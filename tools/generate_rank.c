@@ -76,7 +76,7 @@ static tess_status begin_text(struct generate_state *s, int64_t i)
 	t->ids = json_array();
 	crypto_hash_sha256_init(&t->digest);
 	streams = s->info.nreplicas == 1 && !s->options->json && !s->options->prompts.lines;
-	t->out = streams && i == s->next ? stdout : open_memstream(&t->held, &t->nheld);
+	t->out = streams && i == s->next ? stdout : tess_tool_open_memory(&t->held, &t->nheld);
 	return t->ids && t->out ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 }
 
@@ -106,6 +106,8 @@ static int print_token(void *self, int64_t i, int32_t id, const float *logits, c
 		fprintf(t->out, "%s%d", json_array_size(t->ids) > 1 ? "," : "", (int)id);
 	if (n)
 		fwrite(bytes, 1, n, t->out);
+	if (t->out != stdout && ferror(t->out))
+		return tess_fail(TESS_ENOMEM, "out of memory for a text");
 	if (t->out == stdout && !tess_tool_flush_output())
 		return TESS_END_ALL;
 	return tess_tool_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
@@ -303,7 +305,9 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	if (n)
 		fwrite(bytes, 1, n, t->out);
 	format_digest(t, digest);
-	if (json) {
+	if (t->out != stdout && ferror(t->out)) {
+		st = tess_fail(TESS_ENOMEM, "out of memory for a text");
+	} else if (json) {
 		st = print_result_json(s, i, r, digest);
 		free_text(t);
 	} else {

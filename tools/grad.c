@@ -164,7 +164,7 @@ static tess_status read_batch_file(struct grad_command *a)
 	a->lengths = calloc((size_t)a->nsequences + 1, sizeof *a->lengths);
 	if (!st && !a->lengths)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
-	for (int64_t i = 0; i < a->nsequences; i++)
+	for (int64_t i = 0; i < a->nsequences && !st; i++)
 		a->lengths[i] = ids->shape[1];
 	tess_safetensors_close(f);
 	return st;

@@ -143,9 +143,12 @@ static tess_status resume_state(struct drive *d)
 	size_t n = 0;
 	tess_status st = TESS_OK;
 
-	if (!losses ||
-	    sodium_hex2bin(d->losses, sizeof d->losses, losses, strlen(losses), NULL, &n, NULL) ||
-	    n != sizeof d->losses)
+	if (tess_tool_lacked_json_memory())
+		st = tess_fail(TESS_ENOMEM, "%s: out of memory", d->saved);
+	else if (!losses ||
+	         sodium_hex2bin(d->losses, sizeof d->losses, losses, strlen(losses), NULL, &n,
+	                        NULL) ||
+	         n != sizeof d->losses)
 		st = tess_fail(TESS_EINVAL, "%s: was not saved by tessera train", d->saved);
 	if (!st)
 		st = check_kept_state(d, o);
