@@ -70,6 +70,8 @@ static tess_status choose_from_list(const char *list, int32_t size, bool threads
 			         *refused ? "; " : "", refused);
 			return TESS_OK;
 		}
+		if (st == TESS_ENOMEM)
+			return st;
 		c->second = true;
 		snprintf(refused, sizeof refused, "%s cannot be used: %s", name,
 		         st == TESS_ENOENT ? "it is not installed" : tess_error());

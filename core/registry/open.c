@@ -8,6 +8,7 @@
 #include "core/registry/plugin_call.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <string.h>
 
@@ -19,11 +20,15 @@ static void *map_file(const char *real, int flags)
 {
 	struct tess_thread_state before;
 	void *file;
+	int why;
 
 	tess_thread_state_save(&before, TESS_STATE_ALL);
 	tess_signals_block();
+	errno = 0;
 	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | flags);
+	why = errno;
 	tess_thread_state_restore(&before);
+	errno = why;
 	return file;
 }
 
@@ -122,6 +127,8 @@ static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 	if (st)
 		return st;
 	file = map_file(real, 0);
+	if (!file && errno == ENOMEM)
+		return tess_fail(TESS_ENOMEM, "the loader has no memory");
 	if (!file)
 		return tess_fail(TESS_ENOTSUP, "the loader reports: %s", dlerror());
 	st = find_descriptor(file, &descriptor, &size);
@@ -145,7 +152,9 @@ void tess_file_open(struct tess_file *f, struct tess_registry *r)
 		tess_log(TESS_DEBUG, "registry", "opened %s", f->path);
 		return;
 	}
-	tess_fail_in(f->status, f->status == TESS_ENOTSUP ? "%s: not usable here" : "%s: refused",
+	tess_fail_in(f->status,
+	             f->status == TESS_ENOTSUP || f->status == TESS_ENOMEM ? "%s: not usable here"
+	                                                                   : "%s: refused",
 	             f->path);
 	f->why = tess_arena_copy(&r->arena, tess_error(), strlen(tess_error()));
 	if (!f->why)

@@ -375,7 +375,11 @@ tess_status tess_registry_open_all(void)
 		for (struct tess_file *f = registry.files; f; f = f->next)
 			if (!f->checked)
 				tess_file_open(f, &registry);
-		st = report_conflicts();
+		for (struct tess_file *f = registry.files; f && !st; f = f->next)
+			if (f->status == TESS_ENOMEM)
+				st = tess_fail(TESS_ENOMEM, "%s", f->why);
+		if (!st)
+			st = report_conflicts();
 	}
 	pthread_mutex_unlock(&registry_lock);
 	return st;

@@ -207,6 +207,8 @@ static tess_status list_plugin_dir(struct tess_registry *r, const struct tess_di
 	struct dirent *entry;
 	DIR *files = opendir(dir->path);
 
+	if (!files && errno == ENOMEM)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir->path);
 	if (!files) {
 		if (errno != ENOENT || dir->user_named)
 			tess_log(TESS_WARN, "registry", "%s (%s): %s", dir->path, dir->origin,
