@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of a block. script/sweep-allocations builds with fewer: then each allocation can fail alone. */
+#ifndef ARENA_BYTES
+#define ARENA_BYTES (1 << 16)
+#endif
+
 struct tess_block {
 	struct tess_block *next;
 	size_t used, capacity;
@@ -16,7 +21,7 @@ struct tess_block {
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 {
 	struct tess_block *b = a->top;
-	size_t capacity = 1 << 16;
+	size_t capacity = ARENA_BYTES;
 
 	if (bytes > SIZE_MAX / 4) {
 		tess_fail(TESS_ENOMEM, "%zu bytes requested at once", bytes);

@@ -157,7 +157,9 @@ void tess_file_open(struct tess_file *f, struct tess_registry *r)
 	                                                                   : "%s: refused",
 	             f->path);
 	f->why = tess_arena_copy(&r->arena, tess_error(), strlen(tess_error()));
-	if (!f->why)
+	if (!f->why) {
+		f->status = TESS_ENOMEM;
 		f->why = "out of memory";
+	}
 	tess_log(TESS_INFO, "registry", "%s", f->why);
 }

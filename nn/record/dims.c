@@ -247,6 +247,8 @@ struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts
 		d->size += parts[i]->size;
 		if (i)
 			d->name = tess_arena_format(&r->p->arena, "%s+%s", d->name, parts[i]->name);
+		if (!d->name)
+			return tess_recorder_keep_error(r, TESS_ENOMEM);
 	}
 	return d;
 }

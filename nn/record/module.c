@@ -323,10 +323,11 @@ struct tess_tensor *tess_module_enter(struct tess_nn *nn, struct tess_tensor *x,
 	name = tess_arena_vformat(&r->p->arena, fmt, ap);
 	va_end(ap);
 	frame = TESS_NEW(&r->p->arena, struct tess_entered, 1);
-	if (!name || !frame)
+	if (name && frame)
+		frame->module = tess_recorder_format_path(r, name);
+	if (!name || !frame || !frame->module)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	frame->outer = r->path;
-	frame->module = tess_recorder_format_path(r, name);
 	frame->opened = tess_module_open(r, frame->module, "module");
 	r->path = frame;
 	return frame->opened ? tess_module_prepare_input(r, frame->opened, x) : NULL;

@@ -119,7 +119,9 @@ static const struct tess_weight *find_head_weight(struct tess_recorder *r,
 	const char *name = tess_arena_format(&r->p->arena, "%s.weight", m->site.module);
 	const struct tess_weight *w = NULL;
 
-	for (int32_t i = r->p->nweights - 1; i >= 0 && name && !w; i--)
+	if (!name)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	for (int32_t i = r->p->nweights - 1; i >= 0 && !w; i--)
 		if (!strcmp(r->p->weight[i]->name, name))
 			w = r->p->weight[i];
 	if (w && (!w->heads || w->dim[0] != how->rows || w->dim[1] != how->in))

@@ -289,7 +289,9 @@ static struct tess_tensor *record_tied(struct tess_nn *nn, const char *name, str
 	const struct tess_weight *w = NULL;
 	struct tess_tensor *y = NULL;
 
-	if (!want || !tess_recorder_check_rows(r, "tied", x))
+	if (!want)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	if (!tess_recorder_check_rows(r, "tied", x))
 		return NULL;
 	for (int32_t i = 0; i < r->p->nweights && !w; i++)
 		if (!strcmp(r->p->weight[i]->name, want))

@@ -48,8 +48,12 @@ static int64_t count_files(const struct tess_weight *w)
 static tess_status add_expected(struct expected_list *l, const char *name,
                                 const struct tess_weight *table)
 {
-	l->file[l->n] = (struct expected){ tess_arena_copy(&l->arena, name, SIZE_MAX), table };
-	return l->file[l->n++].name ? TESS_OK : TESS_ENOMEM;
+	const char *copy = tess_arena_copy(&l->arena, name, SIZE_MAX);
+
+	if (!copy)
+		return TESS_ENOMEM;
+	l->file[l->n++] = (struct expected){ copy, table };
+	return TESS_OK;
 }
 
 /* The files that the program reads, and those of the heads that are tied. */
@@ -77,12 +81,13 @@ static tess_status list_expected(const struct tess_program *p, const struct tess
 	}
 	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
+		const char *name;
 
 		if (!rec->nweight || !rec->weight[0]->table)
 			continue;
-		st = tess_files_find(&l->arena, model->stored, source,
-		                     tess_arena_format(&l->arena, "%s.weight", rec->module),
-		                     &files);
+		name = tess_arena_format(&l->arena, "%s.weight", rec->module);
+		st = name ? tess_files_find(&l->arena, model->stored, source, name, &files)
+		          : TESS_ENOMEM;
 		if (!st)
 			st = add_expected(l, files.pattern[0], rec->weight[0]->table);
 	}
