@@ -2,7 +2,8 @@
  * fail_alloc.c - preloaded into `tessera`, lets one allocation of the process fail.
  *
  * ALLOC_FAIL=N      the Nth allocation fails, counted from 1 over all threads; 0: none
- * ALLOC_RANK=R      in the process with RANK=R in its environment; unset: in the one without RANK
+ * ALLOC_RANK=R      in the process with RANK=R (mpirun: OMPI_COMM_WORLD_RANK=R) in its environment;
+ *                   unset: in the one without
  * ALLOC_REPORT=FILE appends: with ALLOC_FAIL=0 a line of each allocation, a hash of its call stack;
  *                   else the call stack of the one that failed
  */
@@ -72,6 +73,8 @@ __attribute__((constructor)) static void begin_counting(void)
 	const char *wanted = getenv("ALLOC_RANK"), *rank = getenv("RANK");
 	void *frame[1];
 
+	if (!rank)
+		rank = getenv("OMPI_COMM_WORLD_RANK");
 	if (!at || strcmp(program_invocation_short_name, "tessera") != 0 ||
 	    strcmp(wanted ? wanted : "", rank ? rank : "") != 0)
 		return;
