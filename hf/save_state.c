@@ -42,12 +42,14 @@ static int sum_text(const char *text, size_t len, void *sum)
 /* Computes the checksum of all other keys, whatever their order and the spaces between them. */
 static tess_status sum_state(const json_t *root, char out[9])
 {
-	json_t *others = json_copy((json_t *)(uintptr_t)root); /* which is not changed */
+	json_t *others = json_object();
 	uint32_t sum = 0;
-	bool failed;
+	/* json_copy() would drop keys without memory; root is not changed */
+	bool failed = json_object_update(others, (json_t *)(uintptr_t)root) != 0;
 
 	json_object_del(others, "checksum");
-	failed = json_dump_callback(others, sum_text, &sum, JSON_COMPACT | JSON_SORT_KEYS) != 0;
+	failed = failed ||
+	         json_dump_callback(others, sum_text, &sum, JSON_COMPACT | JSON_SORT_KEYS) != 0;
 	json_decref(others);
 	snprintf(out, 9, "%08x", (unsigned)sum);
 	return failed ? tess_fail(TESS_ENOMEM, "out of memory") : TESS_OK;

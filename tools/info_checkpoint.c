@@ -6,6 +6,7 @@
 #include "hf/save.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,6 +77,7 @@ static void describe_files(struct about *a)
 	int n = scandir(a->dir, &entry, NULL, alphasort);
 	json_t *files = json_array();
 
+	a->failed |= n < 0 && errno == ENOMEM;
 	for (int i = 0; i < n; i++) {
 		if (entry[i]->d_name[0] != '.')
 			describe_file(a, files, entry[i]->d_name);
