@@ -1,5 +1,7 @@
 #include "hf/fingerprint.h"
 
+#include "core/base/json.h"
+#include "core/base/memory_file.h"
 #include "core/base/status.h"
 #include "nn/program/agree.h"
 #include "nn/run/options.h"
@@ -32,7 +34,7 @@ tess_status tess_fingerprint_open(const char *dir, struct tess_fingerprint *fp)
 
 	*fp = (struct tess_fingerprint){ .dir = dir };
 	st = tess_run_read_options(&fp->complete, &graphs);
-	fp->out = st ? NULL : open_memstream(&fp->pairs, &fp->len);
+	fp->out = st ? NULL : tess_memory_file_open(&fp->pairs, &fp->len);
 	if (!st && (!fp->out || sodium_init() < 0))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
 	return st;
@@ -198,8 +200,9 @@ tess_status tess_fingerprint_add_tensors(struct tess_fingerprint *fp,
 static tess_status add_json_keys(struct tess_fingerprint *fp, const char *file, const json_t *root)
 {
 	char *text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT);
-	json_t *sorted = text ? json_loads(text, 0, NULL) : NULL, *value;
-	tess_status st = sorted ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", file);
+	json_t *sorted = NULL, *value;
+	tess_status st = text ? tess_json_parse(file, text, strlen(text), &sorted)
+	                      : tess_fail(TESS_ENOMEM, "%s: out of memory", file);
 	const char *key;
 
 	free(text);

@@ -215,11 +215,12 @@ static tess_status explain_count(const char *command, const struct tess_tool_opt
 static tess_status list_compared_options(const char *command, const struct tess_tool_option *table,
                                          const struct given_option *given, int n)
 {
+	bool complete;
 	FILE *f;
 
 	free(compared);
 	compared = NULL;
-	f = open_memstream(&compared, &ncompared);
+	f = tess_tool_open_memory(&compared, &ncompared);
 	if (f)
 		fprintf(f, COMMAND "%c%s%c", 0, command, 0);
 	for (int i = 0; f && table[i].name; i++)
@@ -227,7 +228,10 @@ static tess_status list_compared_options(const char *command, const struct tess_
 			if (given[k].option == &table[i])
 				fprintf(f, "%s%s%c%s%c", table[i].name[1] ? "--" : "-",
 				        table[i].name, 0, given[k].text ? given[k].text : "", 0);
-	return f && !fclose(f) ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", command);
+	complete = f && !ferror(f);
+	if (f)
+		fclose(f);
+	return complete ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", command);
 }
 
 static tess_status explain_option(void *arg, struct tess_difference *d)
