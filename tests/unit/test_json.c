@@ -331,6 +331,5 @@ START_TEST(builds_all_or_nothing)
 END_TEST
 
 SCRATCH_MAIN("json", fails_without_memory, builds_all_or_nothing, reads,
-             refuses_with_place_and_reason, limits_depth, limits_memory,
-             limits_memory_of_members, parses_lines, reads_lines, reads_member_by_member,
-             loads_files)
+             refuses_with_place_and_reason, limits_depth, limits_memory, limits_memory_of_members,
+             parses_lines, reads_lines, reads_member_by_member, loads_files)
