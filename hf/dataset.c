@@ -2,6 +2,7 @@
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/line.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/tokenizer/tokenizer.h"
 
@@ -416,11 +417,8 @@ static tess_status check_dataset_options(const struct tess_dataset_options *o)
 	return TESS_OK;
 }
 
-static tess_status check_dataset_files(const char *const *files, int32_t n,
-                                       const struct tess_dataset_options *options)
+static tess_status check_dataset_files(const char *const *files, int32_t n)
 {
-	if (!options)
-		return tess_fail(TESS_EINVAL, "a data set without options");
 	if (n < 0 || (n && !files))
 		return tess_fail(TESS_EINVAL,
 		                 "a data set of %d files%s; give a list and its length", (int)n,
@@ -435,8 +433,10 @@ tess_status tess_dataset_open(const char *const *files, int32_t n,
                               const struct tess_dataset_options *options, struct tess_dataset **out)
 {
 	struct tess_dataset *d;
-	tess_status st = check_dataset_files(files, n, options);
+	tess_status st = TESS_REQUIRE(options, out);
 
+	if (!st)
+		st = check_dataset_files(files, n);
 	if (!st)
 		st = check_dataset_options(options);
 	if (st)
@@ -485,20 +485,24 @@ void tess_dataset_close(struct tess_dataset *d)
 
 void tess_dataset_get_info(const struct tess_dataset *d, struct tess_dataset_info *out)
 {
-	*out = d->info;
+	if (!TESS_REQUIRE(d, out))
+		*out = d->info;
 }
 
 tess_status tess_dataset_read(const struct tess_dataset *d, int64_t i, int32_t *ids, int64_t *n)
 {
-	const struct data_file *f = d->file;
-	int64_t at, count = d->options.sequence;
-	tess_status st = TESS_OK;
+	tess_status st = TESS_REQUIRE(d, ids, n);
+	const struct data_file *f;
+	int64_t at, count;
 
+	if (st)
+		return st;
 	if (i < 0 || i >= d->info.sequences)
 		return tess_fail(TESS_EINVAL, "a data set of %lld sequences has no number %lld",
 		                 (long long)d->info.sequences, (long long)i);
-	while (i >= f->first + f->nsequences)
+	for (f = d->file; i >= f->first + f->nsequences;)
 		f++;
+	count = d->options.sequence;
 	at = (i - f->first) * count;
 	if (f->run) {
 		at = f->run[i - f->first][0];
@@ -536,11 +540,9 @@ static uint64_t scramble_bits(uint64_t x)
  * A permutation of [0, 4^half): a Feistel network of 8 rounds. Numbers that it puts outside of
  * [0, n) are put through it again until they are inside, which is a permutation of [0, n).
  */
-int64_t tess_dataset_shuffle(const struct tess_dataset *d, uint64_t seed, int64_t position)
+static int64_t permute_position(uint64_t n, uint64_t key, uint64_t x)
 {
-	uint64_t n = (uint64_t)d->info.sequences, epoch = (uint64_t)position / n;
-	uint64_t key = scramble_bits(scramble_bits(seed + 0x9e3779b97f4a7c15u) + epoch), mask;
-	uint64_t x = (uint64_t)position % n;
+	uint64_t mask;
 	int half = 1;
 
 	while (n > (uint64_t)1 << 2 * half)
@@ -557,4 +559,20 @@ int64_t tess_dataset_shuffle(const struct tess_dataset *d, uint64_t seed, int64_
 		x = left << half | right;
 	} while (x >= n);
 	return (int64_t)x;
+}
+
+int64_t tess_dataset_shuffle(const struct tess_dataset *d, uint64_t seed, int64_t position)
+{
+	uint64_t n, epoch;
+
+	if (TESS_REQUIRE(d))
+		return -1;
+	if (position < 0) {
+		tess_fail(TESS_EINVAL, "tess_dataset_shuffle: position %lld", (long long)position);
+		return -1;
+	}
+	n = (uint64_t)d->info.sequences;
+	epoch = (uint64_t)position / n;
+	return permute_position(n, scramble_bits(scramble_bits(seed + 0x9e3779b97f4a7c15u) + epoch),
+	                        (uint64_t)position % n);
 }

@@ -15,11 +15,25 @@ enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* of a step; of a sequence *
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
+/* Whether `function` can answer for parameter i on a rank. */
+static bool has_shard(const char *function, const struct tess_explanation *e, int32_t i,
+                      int32_t rank)
+{
+	bool has = e && i >= 0 && i < e->nparameters && rank >= 0 && rank < e->nranks;
+
+	if (!has)
+		tess_fail(TESS_EINVAL, "%s: there is no parameter %d on a rank %d", function,
+		          (int)i, (int)rank);
+	return has;
+}
+
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape)
 {
 	const struct explanation *x = (const struct explanation *)e;
 
+	if (!has_shard(__func__, e, i, rank))
+		return 0;
 	return tess_explaining_measure_shard(x->program, x->program->weight[i],
 	                                     tess_explaining_get_program_rank(x, rank), shape);
 }
@@ -28,12 +42,24 @@ int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, 
                                    int32_t axis, int64_t (*run)[2], int64_t most)
 {
 	const struct explanation *x = (const struct explanation *)e;
-	const struct tess_weight *w = x->program->weight[i];
-	int32_t mine = tess_explaining_get_program_rank(x, rank);
-	struct tess_cut cut = tess_program_find_cut(x->program, mine, w->place, axis);
-	bool here = tess_program_has_stage(x->program, mine, w->stage);
-	int64_t n = tess_dim_count_pieces(w->dim[axis]), at;
+	const struct tess_weight *w;
+	struct tess_cut cut;
+	int32_t mine;
+	int64_t n, at;
+	bool here;
 
+	if (!has_shard(__func__, e, i, rank))
+		return 0;
+	w = x->program->weight[i];
+	if (axis < 0 || axis >= w->ndim || most < 0 || (most && !run)) {
+		tess_fail(TESS_EINVAL, "%s: axis %d, %lld runs%s", __func__, (int)axis,
+		          (long long)most, run ? "" : " without a list");
+		return 0;
+	}
+	mine = tess_explaining_get_program_rank(x, rank);
+	cut = tess_program_find_cut(x->program, mine, w->place, axis);
+	here = tess_program_has_stage(x->program, mine, w->stage);
+	n = tess_dim_count_pieces(w->dim[axis]);
 	for (int64_t k = 0; k < n && k < most; k++) {
 		const struct tess_dim *piece = tess_dim_get_piece(w->dim[axis], k, &at);
 		struct tess_run held;
@@ -507,9 +533,11 @@ static tess_status make_explanation(const char *dir, const char *mesh, int32_t n
 tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options, struct tess_explanation **out)
 {
-	struct tess_session_options mine = { .size = sizeof mine };
-	tess_status st = tess_sized_copy("tess_session_options", options, &mine, sizeof mine);
+	struct tess_session_options mine;
+	tess_status st = TESS_REQUIRE(dir, mesh, out);
 
+	if (!st)
+		st = tess_session_options_read(options, &mine);
 	return st ? st
 	          : make_explanation(dir, mesh, nranks, tokens, &mine,
 	                             calloc(1, sizeof(struct explanation)), out);
@@ -524,17 +552,22 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 	struct tess_session_options session = { .size = sizeof session };
 	struct explanation *x;
 	struct tess_optimizer optimizer;
-	tess_status st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
+	tess_status st = TESS_REQUIRE(dir, mesh, out);
 
 	if (!st)
+		st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
+	if (!st)
 		st = tess_optimizer_read(&mine, &optimizer);
-	if (st)
-		return st;
-	x = calloc(1, sizeof *x);
+	session.threads = mine.threads;
 	session.plan = mine.plan;
 	session.overrides = mine.overrides;
 	session.ignore_unexpected = mine.ignore_unexpected;
 	session.positions = mine.positions;
+	if (!st)
+		st = tess_session_options_read(&session, &session);
+	if (st)
+		return st;
+	x = calloc(1, sizeof *x);
 	if (x) {
 		x->training = &mine;
 		x->moments = tess_optimizer_count_moments(&optimizer);

@@ -3,6 +3,8 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
+#include "core/world/mesh_shape.h"
+#include "core/world/world.h"
 #include "hf/requests.h"
 #include "hf/session.h"
 #include "hf/tokenizer/tokenizer.h"
@@ -17,7 +19,7 @@ tess_status tess_sequence_open(struct tess_session *s, struct tess_sequence **ou
 {
 	struct tess_sequence **list, *q = NULL;
 	int32_t replica;
-	tess_status st = tess_require("tess_sequence_open", "the session", s);
+	tess_status st = TESS_REQUIRE(s, out);
 
 	if (st)
 		return st;
@@ -57,6 +59,8 @@ void tess_sequence_close(struct tess_sequence *q)
 
 const int32_t *tess_sequence_ids(const struct tess_sequence *q, int64_t *n)
 {
+	if (TESS_REQUIRE(q, n))
+		return NULL;
 	*n = q->nids;
 	return q->ids;
 }
@@ -114,15 +118,13 @@ static tess_status check_session_step(struct tess_session *s, const struct tess_
 	return TESS_OK;
 }
 
-tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
-                              int32_t root, const float **logits)
+static tess_status run_session_step(struct tess_session *s, const struct tess_input *inputs,
+                                    int32_t n, int32_t root, const float **logits)
 {
 	struct tess_rows *rows;
 	int32_t nrows = 0, nappended = 0;
-	tess_status st = check_session_step(s, inputs, n, root, logits);
+	tess_status st = TESS_OK;
 
-	if (st)
-		return st;
 	rows = calloc((size_t)n + 1, sizeof *rows);
 	if (!rows)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
@@ -159,6 +161,20 @@ tess_status tess_session_step(struct tess_session *s, const struct tess_input *i
 	return st;
 }
 
+tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
+                              int32_t root, const float **logits)
+{
+	struct tess_thread_state callers;
+	tess_status st = check_session_step(s, inputs, n, root, logits);
+
+	if (st)
+		return st;
+	tess_thread_state_begin(&callers);
+	st = run_session_step(s, inputs, n, root, logits);
+	tess_thread_state_restore(&callers);
+	return st;
+}
+
 tess_status tess_logits_save(const char *path, const float *logits, int64_t n, int64_t vocabulary)
 {
 	int64_t shape[2] = { n, vocabulary };
@@ -181,7 +197,9 @@ tess_status tess_logits_save(const char *path, const float *logits, int64_t n, i
 
 tess_status tess_logits_check_writable(const char *path)
 {
-	return tess_safetensors_check_writable(path);
+	tess_status st = TESS_REQUIRE(path);
+
+	return st ? st : tess_safetensors_check_writable(path);
 }
 
 /* ---- generation ------------------------------------------------------------------------------ */
@@ -204,6 +222,10 @@ struct session_generation {
 /* What a callback has returned, and whether it closed what runs. */
 static int check_callback_answer(const struct session_generation *g, const char *name, int answer)
 {
+	tess_status failed = tess_world_check(tess_mesh_world(g->s->mesh));
+
+	if (failed) /* by what the callback has done */
+		return failed;
 	if (g->s->closed_inside)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: a sequence or session was closed inside a callback; close it "
@@ -423,7 +445,9 @@ static tess_status run_requests(struct session_generation *g)
 	tess_status st;
 
 	g->s->ngenerating++;
+	tess_mesh_world(g->s->mesh)->ngenerating++;
 	st = tess_generate_run(g->s->runner, g->mine, g->nmine, &options, g->results);
+	tess_mesh_world(g->s->mesh)->ngenerating--;
 	if (!--g->s->ngenerating)
 		g->s->closed_inside = false;
 
@@ -443,10 +467,11 @@ tess_status tess_session_generate(struct tess_session *s,
 	struct tess_arena arena = { 0 };
 	tess_status st;
 
-	if (!s)
-		return tess_fail(TESS_EINVAL, "tess_session_generate: the session is NULL");
-	st = how ? tess_sized_copy("tess_generation", how, &g.how, sizeof g.how)
-	         : tess_fail(TESS_EINVAL, "texts are generated without a tess_generation");
+	if (TESS_REQUIRE(s))
+		return TESS_EINVAL;
+	st = TESS_REQUIRE(how);
+	if (!st)
+		st = tess_sized_copy("tess_generation", how, &g.how, sizeof g.how);
 	if (!st && (g.how.batch < 0 || g.how.chunk < 0))
 		st = tess_fail(TESS_EINVAL, "batch %d, chunk %lld: use 0 or more", (int)g.how.batch,
 		               (long long)g.how.chunk);

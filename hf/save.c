@@ -6,6 +6,7 @@
 
 #include "core/base/json.h"
 #include "core/base/log.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
 #include "hf/convert.h"
@@ -199,6 +200,10 @@ static tess_status finish_save(const struct save *s, const char *state)
 
 	if (!st)
 		st = tess_json_parse("the state to save", state, strlen(state), &program);
+	if (!st && !json_is_object(program)) {
+		json_decref(program);
+		st = tess_fail(TESS_EINVAL, "the state to save: a JSON object is needed");
+	}
 	if (st)
 		return st;
 	keys = json_pack("{s:I, s:s, s:s, s:o, s:o}", "step", (json_int_t)s->step, "config", config,
@@ -214,11 +219,19 @@ static tess_status finish_save(const struct save *s, const char *state)
 tess_status tess_trainer_save(struct tess_trainer *t, const char *dir, int32_t keep,
                               const char *state)
 {
-	struct save *s = calloc(1, sizeof *s);
-	struct tess_group *g = tess_trainer_get_parts(t)->group;
-	bool first = tess_group_rank(g) == 0, sound = false;
-	tess_status st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
+	tess_status st = TESS_REQUIRE(t, dir);
+	struct tess_group *g;
+	struct save *s;
+	bool first, sound = false;
 
+	if (!st && keep < 0)
+		st = tess_fail(TESS_EINVAL, "tess_trainer_save: %d saves are kept", (int)keep);
+	if (st)
+		return st;
+	g = tess_trainer_get_parts(t)->group;
+	first = tess_group_rank(g) == 0;
+	s = calloc(1, sizeof *s);
+	st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		st = layout_files(s);
 	if (!st && first)

@@ -1,5 +1,6 @@
 /* save_dir.c - the saves of a run: where the next one goes, which is the newest, which are old. */
 #include "core/base/log.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/convert.h"
 #include "hf/save.h"
@@ -63,8 +64,11 @@ tess_status tess_save_find(const char *dir, char **path)
 {
 	char *found = NULL;
 	int64_t step = -1;
-	DIR *d = opendir(dir);
+	DIR *d;
 
+	if (TESS_REQUIRE(dir, path))
+		return TESS_EINVAL;
+	d = opendir(dir);
 	if (!d && errno != ENOENT)
 		return tess_fail(TESS_EIO, "%s: %s", dir, strerror(errno));
 	if (d && has_saved_state(dir))

@@ -1,5 +1,6 @@
 /* save_load.c - reads a save into a trainer, whatever mesh it was written from. */
 #include "core/base/json.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
 #include "hf/fingerprint.h"
@@ -173,10 +174,14 @@ static tess_status compare_state(struct save *s, struct tess_group *g, tess_stat
 
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state)
 {
-	struct save *s = calloc(1, sizeof *s);
+	tess_status st = TESS_REQUIRE(t, path, state);
 	char *text = NULL;
-	tess_status st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
+	struct save *s;
 
+	if (st)
+		return st;
+	s = calloc(1, sizeof *s);
+	st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st && snprintf(s->path, sizeof s->path, "%s", path) >= PATH_MAX)
 		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
 	st = compare_state(s, tess_trainer_get_parts(t)->group, st);

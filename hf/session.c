@@ -183,24 +183,23 @@ static tess_status open_replica_groups(struct tess_session *s, struct tess_mesh 
 	return st;
 }
 
-/* What can be seen of options alone. */
-static tess_status read_session_options(const struct tess_session_options *how,
-                                        struct tess_session_options *out)
+tess_status tess_session_options_read(const struct tess_session_options *how,
+                                      struct tess_session_options *out)
 {
-	tess_status st;
+	struct tess_session_options mine = { .size = sizeof mine };
+	tess_status st = tess_sized_copy("tess_session_options", how, &mine, sizeof mine);
 
-	*out = (struct tess_session_options){ .size = sizeof *out };
-	st = tess_sized_copy("tess_session_options", how, out, sizeof *out);
 	if (st)
 		return st;
-	if (out->kv_dtype && out->kv_dtype != TESS_F32 && out->kv_dtype != TESS_BF16)
+	if (mine.kv_dtype && mine.kv_dtype != TESS_F32 && mine.kv_dtype != TESS_BF16)
 		return tess_fail(TESS_EINVAL,
 		                 "kv_dtype %d: a KV cache is of TESS_F32 or TESS_BF16; 0: as the "
 		                 "device prefers",
-		                 (int)out->kv_dtype);
-	if (out->threads < 0 || out->positions < 0)
+		                 (int)mine.kv_dtype);
+	if (mine.threads < 0 || mine.positions < 0)
 		return tess_fail(TESS_EINVAL, "threads %d, positions %lld: use 0 or more",
-		                 (int)out->threads, (long long)out->positions);
+		                 (int)mine.threads, (long long)mine.positions);
+	*out = mine;
 	return TESS_OK;
 }
 
@@ -228,7 +227,9 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 
 	if (!s)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	st = read_session_options(how, &mine);
+	st = tess_session_options_read(how, &mine);
+	s->mesh = mesh;
+	tess_mesh_hold(mesh, 1);
 	s->all = tess_world_group(tess_mesh_world(mesh));
 	s->dp_group = tess_mesh_group(mesh, "dp");
 	s->nreplicas = s->dp_group ? tess_mesh_size(mesh, "dp") : 1;
@@ -267,7 +268,7 @@ tess_status tess_session_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {
 	fenv_t callers;
-	tess_status st = tess_require("tess_session_open", "the mesh", mesh);
+	tess_status st = TESS_REQUIRE(mesh, dir, out);
 
 	if (st)
 		return st;
@@ -296,6 +297,7 @@ void tess_session_close(struct tess_session *s)
 	tess_runner_free(s->runner);
 	tess_group_close(s->alone);
 	tess_planned_model_close(&s->model);
+	tess_mesh_hold(s->mesh, -1);
 	free(s);
 }
 
@@ -306,8 +308,10 @@ struct tess_runner *tess_session_runner(struct tess_session *s)
 
 tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess_tokenizer **out)
 {
-	tess_status st = TESS_OK;
+	tess_status st = TESS_REQUIRE(s, out);
 
+	if (st)
+		return st;
 	if (s->tokenizer_error) /* not read again for each text */
 		return tess_fail(s->tokenizer_status, "%s", s->tokenizer_error);
 	if (!s->tokenizer)
@@ -343,17 +347,22 @@ static void copy_info(const struct tess_session_info *info, struct tess_session_
 
 void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out)
 {
-	struct tess_runner_memory memory = tess_runner_get_memory(s->runner);
-	struct tess_runner_room room = tess_runner_get_room(s->runner);
-	struct tess_session_info info = { .replica = s->replica,
-		                          .nreplicas = s->nreplicas,
-		                          .weight_bytes = memory.weights,
-		                          .kv_bytes = memory.cache,
-		                          .step_bytes = memory.step,
-		                          .kv_used_bytes = room.used,
-		                          .kv_limit = room.limit,
-		                          .mapped_bytes = memory.mapped };
+	struct tess_session_info info = { 0 };
+	struct tess_runner_memory memory;
+	struct tess_runner_room room;
 
+	if (TESS_REQUIRE(s, out))
+		return;
+	memory = tess_runner_get_memory(s->runner);
+	room = tess_runner_get_room(s->runner);
+	info = (struct tess_session_info){ .replica = s->replica,
+		                           .nreplicas = s->nreplicas,
+		                           .weight_bytes = memory.weights,
+		                           .kv_bytes = memory.cache,
+		                           .step_bytes = memory.step,
+		                           .kv_used_bytes = room.used,
+		                           .kv_limit = room.limit,
+		                           .mapped_bytes = memory.mapped };
 	set_checkpoint_info(&s->model, tess_runner_vocabulary(s->runner),
 	                    tess_runner_positions(s->runner), &info);
 	copy_info(&info, out);
@@ -368,15 +377,16 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 	struct tess_program *program = NULL;
 	struct tess_planned_model p;
 	struct tess_mesh_shape shape;
-	tess_status st = tess_require("tess_session_check", "the info", out);
+	tess_status st = TESS_REQUIRE(dir, out);
 
 	if (!st && n < 0)
 		st = tess_fail(TESS_EINVAL, "tess_session_check: %d ranks", (int)n);
 	if (!st)
-		st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
-
+		st = tess_sized_copy("tess_session_info", out, &info, sizeof out->size);
 	if (!st)
-		st = read_session_options(options, &mine);
+		st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
+	if (!st)
+		st = tess_session_options_read(options, &mine);
 	if (!st)
 		st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_HEADERS, &p);
 	if (st)

@@ -20,6 +20,10 @@ struct tess_planned_model {
 	int32_t (*choose_kv_dtype)(int32_t weights); /* as in tess_record_options */
 };
 
+/* Copies options, or those of NULL, and refuses what can be refused of them alone. */
+tess_status tess_session_options_read(const struct tess_session_options *how,
+                                      struct tess_session_options *out);
+
 /*
  * Checks everything that needs no rank and no program. `how`: TESS_CHECKPOINT_... *out is yours:
  * tess_planned_model_close.
@@ -50,6 +54,7 @@ void tess_planned_model_warn_unused(const struct tess_planned_model *p,
 
 struct tess_session { /* on one rank */
 	struct tess_planned_model model;
+	struct tess_mesh *mesh;
 	struct tess_group *all; /* the world's */
 	struct tess_group *alone; /* of this rank, where the mesh has no dimension but dp */
 	struct tess_group *dp_group; /* along dp; NULL: there is one replica */

@@ -12,6 +12,7 @@
 
 struct trained_model {
 	struct tess_planned_model model;
+	struct tess_mesh *mesh;
 	struct tess_group *alone; /* of this rank: along tp, where the mesh has dp only */
 };
 
@@ -21,6 +22,7 @@ static void close_model(void *self)
 
 	tess_group_close(m->alone);
 	tess_planned_model_close(&m->model);
+	tess_mesh_hold(m->mesh, -1);
 	free(m);
 }
 
@@ -67,6 +69,10 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 	struct trained_model *m = calloc(1, sizeof *m);
 	tess_status st = m ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
+	if (m) {
+		m->mesh = mesh;
+		tess_mesh_hold(mesh, 1);
+	}
 	if (!st)
 		st = tess_sized_copy("tess_trainer_options", how, &mine, sizeof mine);
 	if (!st) {
@@ -101,7 +107,7 @@ tess_status tess_trainer_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_trainer_options *options, struct tess_trainer **out)
 {
 	fenv_t callers;
-	tess_status st = tess_require("tess_trainer_open", "the mesh", mesh);
+	tess_status st = TESS_REQUIRE(mesh, dir, out);
 
 	if (st)
 		return st;

@@ -25,10 +25,21 @@ static inline tess_status tess_sized_copy(const char *what, const void *from, vo
 	return TESS_OK;
 }
 
-/* TESS_EINVAL where `p`, an argument that `function` needs, is NULL. */
-static inline tess_status tess_require(const char *function, const char *argument, const void *p)
+/* Fails for argument i of `arguments`, "s, out", of a public function: it is NULL. */
+tess_status tess_fail_null(const char *function, const char *arguments, size_t i);
+
+static inline tess_status tess_require(const char *function, const char *arguments,
+                                       const void *const *p, size_t n)
 {
-	return p ? TESS_OK : tess_fail(TESS_EINVAL, "%s: %s is NULL", function, argument);
+	for (size_t i = 0; i < n; i++)
+		if (!p[i])
+			return tess_fail_null(function, arguments, i);
+	return TESS_OK;
 }
+
+/* TESS_EINVAL where one of these arguments of a public function, "s, out", is NULL. */
+#define TESS_REQUIRE(...) \
+	tess_require(__func__, #__VA_ARGS__, (const void *const[]){ __VA_ARGS__ }, \
+	             sizeof((const void *const[]){ __VA_ARGS__ }) / sizeof(void *))
 
 #endif

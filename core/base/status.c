@@ -1,4 +1,4 @@
-#include "core/base/status.h"
+#include "core/base/sized.h"
 
 #include "core/base/limit.h"
 
@@ -47,6 +47,14 @@ tess_status tess_fail_in(tess_status why, const char *fmt, ...)
 	}
 	store_sentence(text);
 	return why;
+}
+
+tess_status tess_fail_null(const char *function, const char *arguments, size_t i)
+{
+	for (; i; i--)
+		arguments += strcspn(arguments, ",") + strlen(", ");
+	return tess_fail(TESS_EINVAL, "%s: %.*s is NULL", function, (int)strcspn(arguments, ","),
+	                 arguments);
 }
 
 const char *tess_error(void)

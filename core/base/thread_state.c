@@ -66,3 +66,9 @@ void tess_thread_state_restore_all(const struct tess_thread_state *s)
 	pthread_sigmask(SIG_SETMASK, &s->signals, NULL);
 	fesetenv(&s->environment);
 }
+
+void tess_thread_state_begin(struct tess_thread_state *s)
+{
+	tess_thread_state_save(s, TESS_STATE_ALL);
+	fesetenv(FE_DFL_ENV);
+}

@@ -58,6 +58,9 @@ static inline void tess_thread_state_save(struct tess_thread_state *s,
 		tess_thread_state_save_all(s);
 }
 
+/* Saves all of the state, and begins to compute in the default floating-point environment. */
+void tess_thread_state_begin(struct tess_thread_state *s);
+
 static inline void tess_thread_state_restore(const struct tess_thread_state *s)
 {
 	if (s->extent == TESS_STATE_ALL)

@@ -1,4 +1,5 @@
 /* batch.c - several calls that are started as one work. */
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/call/call.h"
 #include "core/call/carrier.h"
@@ -76,11 +77,16 @@ static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *co
 tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
                              struct tess_work **out)
 {
-	tess_status st = tess_world_check(g->world);
+	tess_status st = TESS_REQUIRE(g, out);
 	struct tess_work_call *calls;
 	struct tess_work *w;
 
-	if (st)
+	if (!st && n)
+		st = TESS_REQUIRE(c);
+	for (uint32_t i = 0; i < n && !st; i++)
+		if (!c[i])
+			st = tess_fail(TESS_EINVAL, "tess_group_batch: call %u is NULL", i);
+	if (st || (st = tess_world_check(g->world)))
 		return st;
 	calls = calloc(n ? n : 1, sizeof *calls);
 	w = calls ? tess_work_take(g) : NULL;

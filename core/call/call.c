@@ -71,6 +71,9 @@ tess_status tess_call_complete(struct tess_group *g, const struct tess_coll *c, 
 		out->mem = TESS_HOST;
 	if (!out->op)
 		out->op = TESS_SUM;
+	if (out->deadline < 0)
+		return tess_fail(TESS_EINVAL, "a collective with the deadline %lld",
+		                 (long long)out->deadline);
 	if (!out->deadline)
 		out->deadline = now + g->world->timeout;
 	if (*shape && tess_call_shape_fits(*shape, c))
@@ -150,14 +153,15 @@ static tess_status start_on_backend(struct tess_group *g, struct tess_work *w,
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out)
 {
-	tess_status st = tess_world_check(g->world), lost;
-	int64_t now = tess_ticks_now(&g->ticks);
+	tess_status st = TESS_REQUIRE(g, c, out), lost;
 	struct tess_call_shape *shape;
 	struct tess_work *w;
 	bool described;
+	int64_t now;
 
-	if (st)
+	if (st || (st = tess_world_check(g->world)))
 		return st;
+	now = tess_ticks_now(&g->ticks);
 	w = tess_work_take(g);
 	if (!w)
 		return tess_fail(TESS_ENOMEM, "no memory for a call");
@@ -291,7 +295,7 @@ tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c)
 	tess_status st;
 
 	if (!g || !c)
-		return tess_require("a collective", g ? "the call" : "the group", NULL);
+		return TESS_REQUIRE(g, c);
 	if (fits_short_path(g, c, &shape))
 		return run_short_path(g, c, shape);
 	st = tess_group_start(g, c, &w);

@@ -5,6 +5,7 @@
 #include "core/call/work.h"
 
 #include "core/base/clock.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/call/call.h"
 #include "core/call/carrier.h"
@@ -229,9 +230,9 @@ static bool has_ended(struct tess_work *w, tess_status *st)
 
 tess_status tess_work_test(struct tess_work *w)
 {
-	tess_status st;
+	tess_status st = TESS_REQUIRE(w);
 
-	if (has_ended(w, &st))
+	if (st || has_ended(w, &st))
 		return st;
 	st = test_work(w);
 	if (st == TESS_PENDING) {
@@ -267,9 +268,11 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
 {
-	tess_status st;
+	tess_status st = TESS_REQUIRE(w);
 
-	if (has_ended(w, &st))
+	if (!st && deadline < 0)
+		st = tess_fail(TESS_EINVAL, "tess_work_wait: deadline %lld", (long long)deadline);
+	if (st || has_ended(w, &st))
 		return st;
 	if (!deadline || deadline > w->coll.deadline)
 		deadline = w->coll.deadline;

@@ -1,8 +1,8 @@
 /* mesh.c - the groups along the dimensions of a mesh. */
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/world/group.h"
 #include "core/world/mesh_shape.h"
-#include "core/world/world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +18,7 @@ struct tess_mesh {
 	struct tess_world *world;
 	struct tess_mesh_shape shape;
 	struct mesh_slice *slices; /* the newest first */
+	int32_t nholds; /* sessions and trainers that are open on it */
 };
 
 /* ---- slices ---------------------------------------------------------------------------------- */
@@ -101,6 +102,7 @@ static tess_status open_slice_group(const struct tess_mesh *m, const struct dim_
 	int32_t rank = tess_world_rank(m->world);
 	char name[TESS_MESH_NAME] = "";
 	size_t len = 0;
+	tess_status st;
 
 	if (is_world(m, a)) {
 		*out = all;
@@ -109,16 +111,21 @@ static tess_status open_slice_group(const struct tess_mesh *m, const struct dim_
 	for (int32_t i = 0; i < a->n && len < sizeof name - 1; i++)
 		len += (size_t)snprintf(name + len, sizeof name - len, "%s%s", i ? "_" : "",
 		                        a->dim[i]->name);
-	return tess_group_split(all, compute_colour(m, a, rank), compute_coordinate(a, rank), name,
-	                        out);
+	st = tess_group_split(all, compute_colour(m, a, rank), compute_coordinate(a, rank), name,
+	                      out);
+	if (!st)
+		(*out)->owner = "mesh";
+	return st;
 }
 
 tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims)
 {
 	struct mesh_slice *s;
 	struct dim_list a;
-	tess_status st = read_dims(m, dims, &a);
+	tess_status st = TESS_REQUIRE(m, dims);
 
+	if (!st)
+		st = read_dims(m, dims, &a);
 	if (st || tess_mesh_group(m, dims))
 		return st;
 	s = calloc(1, sizeof *s);
@@ -158,10 +165,8 @@ static tess_status compare_meshes(const struct tess_mesh *m)
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out)
 {
 	struct tess_mesh *m;
-	tess_status st = tess_require("tess_mesh_open", "the world", w);
+	tess_status st = TESS_REQUIRE(w, text, out);
 
-	if (!st)
-		st = tess_require("tess_mesh_open", "the text", text);
 	if (st)
 		return st;
 	m = calloc(1, sizeof *m);
@@ -182,24 +187,27 @@ tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_m
 
 struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims)
 {
-	for (const struct mesh_slice *s = m->slices; s; s = s->next)
-		if (!strcmp(s->text, dims))
-			return s->group;
-	return NULL;
+	const struct mesh_slice *s = TESS_REQUIRE(m, dims) ? NULL : m->slices;
+
+	while (s && strcmp(s->text, dims) != 0)
+		s = s->next;
+	return s ? s->group : NULL;
 }
 
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims)
 {
 	struct dim_list a;
 
-	return read_dims(m, dims, &a) ? 0 : a.size;
+	return TESS_REQUIRE(m, dims) || read_dims(m, dims, &a) ? 0 : a.size;
 }
 
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims)
 {
 	struct dim_list a;
 
-	return read_dims(m, dims, &a) ? -1 : compute_coordinate(&a, tess_world_rank(m->world));
+	return TESS_REQUIRE(m, dims) || read_dims(m, dims, &a)
+	               ? -1
+	               : compute_coordinate(&a, tess_world_rank(m->world));
 }
 
 const struct tess_mesh_shape *tess_mesh_get_shape(const struct tess_mesh *m)
@@ -212,14 +220,25 @@ struct tess_world *tess_mesh_world(const struct tess_mesh *m)
 	return m->world;
 }
 
+void tess_mesh_hold(struct tess_mesh *m, int32_t n)
+{
+	m->nholds += n;
+}
+
 void tess_mesh_close(struct tess_mesh *m)
 {
 	if (!m)
 		return;
+	if (m->nholds) {
+		tess_world_fail(m->world, TESS_EINVAL,
+		                "tess_mesh_close: a session or a trainer is open on the mesh; "
+		                "close it first, and not in a callback");
+		return;
+	}
 	for (struct mesh_slice *s = m->slices, *next; s; s = next) {
 		next = s->next;
 		if (s->group != tess_world_group(m->world))
-			tess_group_close(s->group);
+			tess_group_destroy(s->group);
 		free(s);
 	}
 	free(m);

@@ -1,5 +1,6 @@
 /* open.c - opens, splits and closes groups. */
 #include "core/base/clock.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/call/call.h"
 #include "core/call/carrier.h"
@@ -160,8 +161,10 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 	struct tess_group *g = make_group(w, tess_members_new(0, "world", w->size));
 	tess_status st = g ? open_backend_groups(g, NULL) : fail_no_memory(w->size);
 
-	if (!st)
+	if (!st) {
+		g->owner = "world";
 		*out = g;
+	}
 	return st;
 }
 
@@ -246,17 +249,19 @@ static struct tess_members *assemble_members(const struct tess_group *parent,
 tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
                              const char *name, struct tess_group **out)
 {
-	struct tess_world *w = parent->world;
 	struct split_request mine = { .colour = colour, .key = key }, *all;
 	struct tess_group *g = NULL;
+	struct tess_world *w;
 	uint32_t id;
-	tess_status st;
+	tess_status st = TESS_REQUIRE(parent, out);
 
 	if (!name)
 		name = "split";
-	st = check_group_name(name);
+	if (!st)
+		st = check_group_name(name);
 	if (st)
 		return st;
+	w = parent->world;
 	memcpy(mine.name, name, strlen(name));
 	mine.number = atomic_fetch_add(&w->splits, 1);
 	all = calloc((size_t)parent->size, sizeof *all);
@@ -289,12 +294,23 @@ void tess_group_finish(struct tess_group *g)
 
 void tess_group_close(struct tess_group *g)
 {
-	char sentence[TESS_SENTENCE];
-	struct tess_world *w;
+	char text[256];
 
-	if (!g)
-		return;
-	w = g->world;
+	if (g && g->owner) {
+		snprintf(text, sizeof text,
+		         "tess_group_close: the group %s is closed with its %s, not by itself",
+		         g->members->name, g->owner);
+		tess_world_fail(g->world, TESS_EINVAL, text);
+	} else if (g) {
+		tess_group_destroy(g);
+	}
+}
+
+void tess_group_destroy(struct tess_group *g)
+{
+	char sentence[TESS_SENTENCE];
+	struct tess_world *w = g->world;
+
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
 	if (!w->left)
 		tess_group_finish(g);
@@ -327,20 +343,20 @@ void tess_group_close(struct tess_group *g)
 
 int32_t tess_group_rank(const struct tess_group *g)
 {
-	return g->rank;
+	return TESS_REQUIRE(g) ? -1 : g->rank;
 }
 
 int32_t tess_group_size(const struct tess_group *g)
 {
-	return g->size;
+	return TESS_REQUIRE(g) ? 0 : g->size;
 }
 
 int32_t tess_group_member(const struct tess_group *g, int32_t rank)
 {
-	return rank >= 0 && rank < g->size ? g->members->member[rank] : -1;
+	return !TESS_REQUIRE(g) && rank >= 0 && rank < g->size ? g->members->member[rank] : -1;
 }
 
 const char *tess_group_name(const struct tess_group *g)
 {
-	return g->members->name;
+	return TESS_REQUIRE(g) ? "" : g->members->name;
 }

@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/call/call.h"
 #include "core/call/report.h"
@@ -148,7 +149,7 @@ void tess_world_leave(struct tess_world *w)
 void tess_world_destroy(struct tess_world *w)
 {
 	while (w->groups)
-		tess_group_close(w->groups);
+		tess_group_destroy(w->groups);
 	if (w->link.self)
 		w->link.close(w->link.self);
 	tess_rendezvous_close(w->server);
@@ -210,8 +211,10 @@ tess_status tess_world_open(struct tess_world **out)
 	struct tess_world *w;
 	struct tess_rank_env env;
 	bool alone;
-	tess_status st = tess_option_add("world", tess_world_options);
+	tess_status st = TESS_REQUIRE(out);
 
+	if (!st)
+		st = tess_option_add("world", tess_world_options);
 	if (st || (st = tess_rank_env_read(&env)) || (st = tess_world_make(env.rank, env.size, &w)))
 		return st;
 	alone = env.size == 1 && !*tess_option_get("rendezvous");
@@ -233,10 +236,12 @@ void tess_world_close(struct tess_world *w)
 
 	if (!w)
 		return;
-	if (w->threads) {
+	if (w->threads || w->ngenerating) {
 		tess_world_fail(w, TESS_EINVAL,
-		                "tess_world_close: a function of tess_world_spawn does not close "
-		                "its world; it returns");
+		                w->threads ? "tess_world_close: a function of tess_world_spawn "
+		                             "does not close its world; it returns"
+		                           : "tess_world_close: a callback does not close the "
+		                             "world that calls it");
 		return;
 	}
 	reported = w->reported;
@@ -250,20 +255,20 @@ void tess_world_close(struct tess_world *w)
 
 int32_t tess_world_rank(const struct tess_world *w)
 {
-	return w->rank;
+	return TESS_REQUIRE(w) ? -1 : w->rank;
 }
 
 int32_t tess_world_size(const struct tess_world *w)
 {
-	return w->size;
+	return TESS_REQUIRE(w) ? 0 : w->size;
 }
 
 const char *tess_world_backend(const struct tess_world *w)
 {
-	return w->backend->name;
+	return TESS_REQUIRE(w) ? "" : w->backend->name;
 }
 
 struct tess_group *tess_world_group(struct tess_world *w)
 {
-	return w->all;
+	return TESS_REQUIRE(w) ? NULL : w->all;
 }

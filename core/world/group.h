@@ -20,6 +20,7 @@ struct tess_group {
 	const struct tess_backend *backend;
 	void *self; /* the backend's group; NULL: a split group of one rank */
 	void *p2p_channel; /* a second one, for messages of emulated calls; NULL: none is needed */
+	const char *owner; /* what closes it, "world" or "mesh"; NULL: the program */
 	int32_t rank, size;
 	struct tess_members *members;
 	char key[TESS_MEMBERS_KEY]; /* name, unique in the job */
@@ -73,6 +74,8 @@ struct tess_work {
 
 /* The group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
+/* Closes a group, whoever its owner is. */
+void tess_group_destroy(struct tess_group *g);
 /* Waits for pending works, which may need this rank. Returns at once after a failure. */
 void tess_group_finish(struct tess_group *g);
 /* Makes every wait in the group return soon. From any thread. */

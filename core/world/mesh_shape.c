@@ -1,5 +1,6 @@
 #include "core/world/mesh_shape.h"
 
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/rendezvous/coordinator.h"
 
@@ -211,8 +212,10 @@ int32_t tess_mesh_shape_project(const struct tess_mesh_shape *s, int32_t rank,
 tess_status tess_mesh_count_ranks(const char *text, int32_t *out)
 {
 	struct tess_mesh_shape shape = { .nranks = 1 };
-	tess_status st = text ? tess_mesh_shape_parse(text, 0, &shape) : TESS_OK;
+	tess_status st = TESS_REQUIRE(out);
 
+	if (!st && text)
+		st = tess_mesh_shape_parse(text, 0, &shape);
 	if (!st)
 		*out = shape.nranks;
 	return st;

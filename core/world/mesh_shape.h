@@ -44,5 +44,7 @@ int32_t tess_mesh_shape_project(const struct tess_mesh_shape *s, int32_t rank,
 /* The dimensions of an open mesh, with all sizes. Borrowed. */
 const struct tess_mesh_shape *tess_mesh_get_shape(const struct tess_mesh *m);
 struct tess_world *tess_mesh_world(const struct tess_mesh *m);
+/* n 1: a session or trainer opens on the mesh, which is not closed before it; -1: it closes. */
+void tess_mesh_hold(struct tess_mesh *m, int32_t n);
 
 #endif

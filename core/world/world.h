@@ -38,6 +38,7 @@ struct tess_world {
 	pthread_cond_t failed_cond;
 	struct tess_group *groups; /* the newest first */
 	atomic_uint splits; /* groups split by this rank, for ids */
+	int32_t ngenerating; /* calls that run callbacks of the program */
 	bool left; /* tess_world_leave was called */
 	bool warned; /* that calls are emulated */
 	bool staged; /* a call went through host memory, and rank 0 has said so */

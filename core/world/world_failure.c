@@ -2,6 +2,7 @@
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/world/group.h"
 
@@ -196,6 +197,9 @@ void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence
 {
 	char text[TESS_SENTENCE];
 
-	snprintf(text, sizeof text, "%s", sentence); /* it may be tess_error() */
+	if (TESS_REQUIRE(w))
+		return;
+	/* it may be tess_error() */
+	snprintf(text, sizeof text, "%s", sentence ? sentence : "tess_world_fail");
 	tess_world_post_failure(w, why < 0 ? why : TESS_EBUG, text);
 }

@@ -150,7 +150,7 @@ tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out)
 	struct stat about;
 	bool dir = path && !stat(path, &about) && S_ISDIR(about.st_mode);
 	int stem = dir ? (int)strlen(path) : slash ? (int)(slash - path) : 1;
-	tess_status st = tess_require("tess_tokenizer_open", "the path", path);
+	tess_status st = TESS_REQUIRE(path, out);
 	json_t *root;
 
 	if (st)
@@ -243,11 +243,12 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 	struct tess_pieces pieces = { 0 };
 	struct tess_scan *scan = NULL;
 	size_t valid;
-	tess_status st;
+	tess_status st = TESS_REQUIRE(t, ids, n);
 
-	if (!t || (len && !text))
-		return tess_require("tess_tokenizer_encode", t ? "the text" : "the tokenizer",
-		                    NULL);
+	if (!st && len)
+		st = TESS_REQUIRE(text);
+	if (st)
+		return st;
 	if (len > TESS_TEXT_MAX)
 		return tess_fail(TESS_EINVAL, "a text of %zu bytes; at most %d are encoded", len,
 		                 TESS_TEXT_MAX);
@@ -285,16 +286,20 @@ tess_status tess_tokenizer_encode(const struct tess_tokenizer *t, const char *te
 struct tess_decode_stream {
 	const struct tess_tokenizer *t;
 	struct tess_decoding pipe;
-	bool skip_special;
+	bool skip_special, ended;
 };
 
 tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_special,
                                     struct tess_decode_stream **out)
 {
-	struct tess_decode_stream *d = calloc(1, sizeof *d);
-	tess_status st = d ? tess_decoding_open(&t->decoder, &d->pipe)
-	                   : tess_fail(TESS_ENOMEM, "out of memory");
+	tess_status st = TESS_REQUIRE(t, out);
+	struct tess_decode_stream *d;
 
+	if (st)
+		return st;
+	d = calloc(1, sizeof *d);
+	st = d ? tess_decoding_open(&t->decoder, &d->pipe)
+	       : tess_fail(TESS_ENOMEM, "out of memory");
 	if (st) {
 		free(d);
 		return st;
@@ -329,11 +334,20 @@ tess_status tess_decode_stream_follow(struct tess_decode_stream *d, const int32_
 	return st ? st : tess_decoding_drop(&d->pipe);
 }
 
+static tess_status fail_ended(void)
+{
+	return tess_fail(TESS_EINVAL, "a decode stream that has ended takes no call but close");
+}
+
 tess_status tess_decode_stream_push(struct tess_decode_stream *d, int32_t id, const char **bytes,
                                     size_t *n)
 {
-	tess_status st;
+	tess_status st = TESS_REQUIRE(d, bytes, n);
 
+	if (!st && d->ended)
+		st = fail_ended();
+	if (st)
+		return st;
 	d->pipe.out.len = 0;
 	st = decode_id(d, id);
 	if (st)
@@ -345,8 +359,13 @@ tess_status tess_decode_stream_push(struct tess_decode_stream *d, int32_t id, co
 
 tess_status tess_decode_stream_finish(struct tess_decode_stream *d, const char **bytes, size_t *n)
 {
-	tess_status st;
+	tess_status st = TESS_REQUIRE(d, bytes, n);
 
+	if (!st && d->ended)
+		st = fail_ended();
+	if (st)
+		return st;
+	d->ended = true;
 	d->pipe.out.len = 0;
 	st = tess_decoding_end(&d->pipe);
 	if (st)
@@ -368,10 +387,10 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
                                   bool skip_special, char **text, size_t *len)
 {
 	struct tess_decode_stream *d = NULL;
-	tess_status st = tess_require("tess_tokenizer_decode", "the tokenizer", t);
+	tess_status st = TESS_REQUIRE(t, text, len);
 
 	if (!st && n)
-		st = tess_require("tess_tokenizer_decode", "ids", ids);
+		st = TESS_REQUIRE(ids);
 	if (!st)
 		st = tess_decode_stream_open(t, skip_special, &d);
 

@@ -24,17 +24,17 @@ struct tess_dataset_options {
 	uint32_t size;
 	/* of packed ids: 2, 4; 0: by the file's name (.u16, .u32), its header or the vocabulary */
 	int32_t id_bytes;
-	int32_t separate;               /* 1: each text is a sequence by itself */
+	int32_t separate; /* 1: each text is a sequence by itself */
 	int32_t zero;
-	int64_t sequence;               /* ids of a sequence, 2 or more; with `separate`, at most */
-	int64_t vocabulary;             /* ids are below it */
-	const char *tokenizer;          /* a directory with a tokenizer.json, for texts; or NULL */
+	int64_t sequence; /* ids of a sequence, 2 or more; with `separate`, at most */
+	int64_t vocabulary; /* ids are below it */
+	const char *tokenizer; /* a directory with a tokenizer.json, for texts; or NULL */
 };
 TESS_TIGHT(tess_dataset_options, tokenizer);
 
 struct tess_dataset_info {
-	int64_t sequences, ids;         /* ids: those of all sequences */
-	uint64_t hash;                  /* of the sequences; of large files, of parts of them */
+	int64_t sequences, ids; /* ids: those of all sequences */
+	uint64_t hash; /* of the sequences; of large files, of parts of them */
 };
 
 /*
@@ -48,7 +48,7 @@ tess_status tess_dataset_open(const char *const *files, int32_t n,
 void tess_dataset_get_info(const struct tess_dataset *d, struct tess_dataset_info *out);
 /*
  * The sequence that is `position` places from the beginning of an endless order, in which each
- * epoch (position / sequences) has all of them, shuffled by seed and epoch. position >= 0.
+ * epoch (position / sequences) has all of them, shuffled by seed and epoch. -1: position < 0.
  */
 int64_t tess_dataset_shuffle(const struct tess_dataset *d, uint64_t seed, int64_t position);
 /*

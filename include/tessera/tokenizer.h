@@ -44,7 +44,7 @@ tess_status tess_tokenizer_decode(const struct tess_tokenizer *t, const int32_t 
 /*
  * Decodes id by id: all pushes and the end together give the text of tess_tokenizer_decode. A push
  * gives the bytes that are final: whole characters, possibly none. *bytes is borrowed until the
- * next call. Borrows `t`. Push nothing after the end.
+ * next call. Borrows `t`. After the end only close is accepted.
  */
 tess_status tess_decode_stream_open(const struct tess_tokenizer *t, bool skip_special,
                                     struct tess_decode_stream **out);

@@ -18,26 +18,26 @@ struct tess_trainer;
 
 enum { TESS_ADAMW = 1, TESS_SGD };
 
-struct tess_trainer_options {           /* zeroed but for size: AdamW, the plan of the model */
+struct tess_trainer_options { /* zeroed but for size: AdamW, the plan of the model */
 	uint32_t size;
-	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
-	const char *plan;               /* "auto" or NULL, "none", a plan's name, a file, or JSON */
+	int32_t threads; /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
+	const char *plan; /* "auto" or NULL, "none", a plan's name, a file, or JSON */
 	/* "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE" over the plan; NULL, or ends with NULL */
 	const char *const *overrides;
-	int32_t ignore_unexpected;      /* 1: tensors that no module asks for are a warning only */
-	int32_t optimizer;              /* 0: TESS_ADAMW */
-	double beta1, beta2, eps;       /* of AdamW; 0: 0.9, 0.999, 1e-8; negative: 0 */
-	double momentum;                /* of SGD */
-	double weight_decay;            /* of weights of two axes and more */
-	double clip;                    /* the most norm of the gradient; 0: any */
-	double balance;                 /* factor of the load balancing loss of experts; 0: none */
-	double dropout;                 /* 0: as config.json says; negative: none; else the rate */
-	uint64_t seed;                  /* of dropout */
-	uint64_t bucket;                /* bytes of gradients that dp adds, and of weights that
+	int32_t ignore_unexpected; /* 1: tensors that no module asks for are a warning only */
+	int32_t optimizer; /* 0: TESS_ADAMW */
+	double beta1, beta2, eps; /* of AdamW; 0: 0.9, 0.999, 1e-8; negative: 0 */
+	double momentum; /* of SGD */
+	double weight_decay; /* of weights of two axes and more */
+	double clip; /* the most norm of the gradient; 0: any */
+	double balance; /* factor of the load balancing loss of experts; 0: none */
+	double dropout; /* 0: as config.json says; negative: none; else the rate */
+	uint64_t seed; /* of dropout */
+	uint64_t bucket; /* bytes of gradients that dp adds, and of weights that
 	                                   it gathers, at once; 0: 25 MiB */
 	/* patterns of modules whose values are computed again; NULL, or ends with NULL */
 	const char *const *recompute;
-	int64_t positions;              /* of a sequence, at most; 0: as the checkpoint says */
+	int64_t positions; /* of a sequence, at most; 0: as the checkpoint says */
 };
 TESS_TIGHT(tess_trainer_options, positions);
 
@@ -50,30 +50,30 @@ TESS_TIGHT(tess_trainer_options, positions);
 tess_status tess_trainer_open(struct tess_mesh *m, const char *dir,
                               const struct tess_trainer_options *options,
                               struct tess_trainer **out);
-void tess_trainer_close(struct tess_trainer *t);        /* NULL: nothing; not collective */
+void tess_trainer_close(struct tess_trainer *t); /* NULL: nothing; not collective */
 /*
  * What of options and environment can be refused without ranks: device, threads, numbers of the
  * optimizer. All fields are read. Not collective. tess_explain_training checks the plan.
  */
 tess_status tess_trainer_check(const struct tess_trainer_options *options);
 
-struct tess_batch {                     /* a value, final: sequences, one after another */
+struct tess_batch { /* a value, final: sequences, one after another */
 	int64_t nsequences;
-	const int64_t *lengths;         /* [nsequences]: ids of each, at least 1 */
-	const int32_t *ids;             /* [sum of lengths] */
+	const int64_t *lengths; /* [nsequences]: ids of each, at least 1 */
+	const int32_t *ids; /* [sum of lengths] */
 	/* beside each id the same id, or -100 where it is not to be predicted, as Transformers has
 	 * them: the row before predicts it. NULL: the ids */
 	const int32_t *labels;
 };
 
-struct tess_training_result {           /* the same on all ranks; the caller sets size */
+struct tess_training_result { /* the same on all ranks; the caller sets size */
 	uint32_t size;
-	int32_t updated;                /* 1: the optimizer has changed weights */
-	double loss;                    /* mean over the labels that count, balance included */
-	double balance;                 /* the load balancing loss by itself, without its factor */
-	double norm;                    /* of the whole gradient, before clipping */
-	int64_t ntokens, nlabels;       /* of the step; labels that count */
-	double seconds, communication;  /* of this rank: the step, and what it waited for others */
+	int32_t updated; /* 1: the optimizer has changed weights */
+	double loss; /* mean over the labels that count, balance included */
+	double balance; /* the load balancing loss by itself, without its factor */
+	double norm; /* of the whole gradient, before clipping */
+	int64_t ntokens, nlabels; /* of the step; labels that count */
+	double seconds, communication; /* of this rank: the step, and what it waited for others */
 };
 TESS_TIGHT(tess_training_result, communication);
 
@@ -97,18 +97,18 @@ tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct 
 
 /* ---- tensors, as the files of the checkpoint have them: experts apart, a tied table once ----- */
 
-struct tess_trained {                   /* a value, final; borrowed for the life of the trainer */
-	const char *name;               /* "model.norm.weight" */
-	int32_t dtype, ndim;            /* of the weight */
+struct tess_trained { /* a value, final; borrowed for the life of the trainer */
+	const char *name; /* "model.norm.weight" */
+	int32_t dtype, ndim; /* of the weight */
 	int64_t shape[3];
-	int64_t size;                   /* elements */
-	int32_t trained, zero;          /* 0: it has no gradient, and no state */
+	int64_t size; /* elements */
+	int32_t trained, zero; /* 0: it has no gradient, and no state */
 };
 
 /* What a trainer keeps of a tensor: the weight in its own dtype, all else f32. */
 enum { TESS_WEIGHT, TESS_GRADIENT, TESS_MASTER, TESS_MOMENT1, TESS_MOMENT2 };
 
-/* Not collective, never fail. i < tess_trainer_count_tensors; find: -1: there is none. */
+/* Not collective. NULL, and -1 of find: there is no such tensor. */
 int64_t tess_trainer_count_tensors(const struct tess_trainer *t);
 const struct tess_trained *tess_trainer_get_tensor(const struct tess_trainer *t, int64_t i);
 int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name);
@@ -122,11 +122,11 @@ int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
 tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i, int64_t first,
                                 int64_t n, int32_t root, void *out);
 
-struct tess_trainer_info {              /* of this rank; the caller sets size */
+struct tess_trainer_info { /* of this rank; the caller sets size */
 	uint32_t size;
 	int32_t zero;
-	int64_t step;                   /* steps that have changed weights */
-	int64_t vocabulary, positions;  /* of a sequence, at most; 0: any */
+	int64_t step; /* steps that have changed weights */
+	int64_t vocabulary, positions; /* of a sequence, at most; 0: any */
 	uint64_t weight_bytes, gradient_bytes, state_bytes, step_bytes; /* allocated */
 };
 TESS_TIGHT(tess_trainer_info, step_bytes);
@@ -163,15 +163,15 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 /* ---- learning rates -------------------------------------------------------------------------- */
 
 enum { TESS_CONSTANT, TESS_COSINE };
-struct tess_schedule {                  /* a value, final */
+struct tess_schedule { /* a value, final */
 	int32_t kind, zero;
-	double lr, least;               /* after the warm-up; at the end of TESS_COSINE */
-	int64_t warmup, steps;          /* steps of the warm-up; of all, for TESS_COSINE */
+	double lr, least; /* after the warm-up; at the end of TESS_COSINE */
+	int64_t warmup, steps; /* steps of the warm-up; of all, for TESS_COSINE */
 };
 /*
  * The learning rate of step 0, 1, ...: lr * (step + 1) / warmup while step < warmup, then lr, or
  * with progress p = (step - warmup) / (steps - warmup), at most 1: least + (lr - least) * (1 +
- * cos(pi * p)) / 2. The same on every machine.
+ * cos(pi * p)) / 2. The same on every machine. NaN: step < 0, or an unknown kind.
  */
 double tess_schedule_get(const struct tess_schedule *s, int64_t step);
 

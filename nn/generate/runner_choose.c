@@ -75,7 +75,8 @@ static bool is_usable(const struct tess_runner *s)
 	struct tess_view view[4];
 	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
-	if (!s->device.stream || !t->mark || !t->reached || s->check || t->supports(&op))
+	if (!s->device.stream || !t->mark || !t->reached || s->check ||
+	    TESS_PLUGIN_VALUE(t->supports(&op)))
 		return false;
 	return tess_group_size(s->parts.group) == 1 || tess_call_is_direct(s->parts.group, &c);
 }

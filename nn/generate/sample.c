@@ -3,6 +3,7 @@
 #include "core/base/math.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/base/thread_state.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -40,7 +41,7 @@ static tess_status check_range(const char *name, double v, double lo, double hi)
 
 tess_status tess_sampling_check(const struct tess_sampling *s)
 {
-	tess_status st = tess_require("tess_sampling_check", "the sampling", s);
+	tess_status st = TESS_REQUIRE(s);
 
 	if (!st)
 		st = check_range("temperature", s->temperature, 0, 1e6);
@@ -58,7 +59,11 @@ tess_status tess_sampling_check(const struct tess_sampling *s)
 
 tess_status tess_sampler_new(int64_t vocab, struct tess_sampler **out)
 {
-	return tess_sampler_new_part(0, vocab, out);
+	tess_status st = TESS_REQUIRE(out);
+
+	if (!st && (vocab < 1 || vocab > INT32_MAX))
+		st = tess_fail(TESS_EINVAL, "sampling: a vocabulary of %lld ids", (long long)vocab);
+	return st ? st : tess_sampler_new_part(0, vocab, out);
 }
 
 tess_status tess_sampler_new_part(int64_t first, int64_t vocab, struct tess_sampler **out)
@@ -434,8 +439,21 @@ int32_t tess_sampler_draw_number(struct tess_sampler *s, const struct tess_sampl
 int32_t tess_sampler_draw(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen, uint64_t step)
 {
-	return tess_sampler_draw_number(s, sampling, logits, seen, nseen,
-	                                draw_uniform(sampling->seed, step));
+	struct tess_thread_state callers;
+	int32_t id;
+
+	if (TESS_REQUIRE(s, sampling, logits) || tess_sampling_check(sampling))
+		return -1;
+	if (nseen < 0 || (nseen && !seen)) {
+		tess_fail(TESS_EINVAL, "tess_sampler_draw: %lld ids%s", (long long)nseen,
+		          seen ? "" : " without a list");
+		return -1;
+	}
+	tess_thread_state_begin(&callers);
+	id = tess_sampler_draw_number(s, sampling, logits, seen, nseen,
+	                              draw_uniform(sampling->seed, step));
+	tess_thread_state_restore(&callers);
+	return id;
 }
 
 struct tess_draw tess_sampling_get_draw(const struct tess_sampling *s, uint64_t step)

@@ -1,7 +1,9 @@
 #include "nn/train/optimizer.h"
 
 #include "core/base/math.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/base/thread_state.h"
 #include "core/registry/plugin_call.h"
 
 #include <math.h>
@@ -135,7 +137,7 @@ tess_status tess_optimizer_update(const struct tess_optimizer *o, struct tess_pa
 
 /* ---- learning rates -------------------------------------------------------------------------- */
 
-double tess_schedule_get(const struct tess_schedule *s, int64_t step)
+static double compute_scheduled_rate(const struct tess_schedule *s, int64_t step)
 {
 	static const double pi = 3.14159265358979323846;
 	double done;
@@ -146,4 +148,22 @@ double tess_schedule_get(const struct tess_schedule *s, int64_t step)
 		return s->lr;
 	done = step < s->steps ? (double)(step - s->warmup) / (double)(s->steps - s->warmup) : 1;
 	return s->least + (s->lr - s->least) * (1 + tess_cos_f64(pi * done)) / 2;
+}
+
+double tess_schedule_get(const struct tess_schedule *s, int64_t step)
+{
+	struct tess_thread_state callers;
+	double lr;
+
+	if (TESS_REQUIRE(s))
+		return NAN;
+	if (step < 0 || (s->kind != TESS_CONSTANT && s->kind != TESS_COSINE)) {
+		tess_fail(TESS_EINVAL, "tess_schedule_get: step %lld of a schedule of kind %d",
+		          (long long)step, (int)s->kind);
+		return NAN;
+	}
+	tess_thread_state_begin(&callers);
+	lr = compute_scheduled_rate(s, step);
+	tess_thread_state_restore(&callers);
+	return lr;
 }

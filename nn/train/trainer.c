@@ -11,7 +11,6 @@
 #include "nn/run/options.h"
 #include "nn/train/trainer_state.h"
 
-#include <fenv.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,7 +120,7 @@ tess_status tess_trainer_check(const struct tess_trainer_options *options)
 	const struct tess_device *device;
 	struct tess_optimizer optimizer;
 	int32_t index;
-	tess_status st = tess_require("tess_trainer_check", "options", options);
+	tess_status st = TESS_REQUIRE(options);
 
 	if (!st)
 		st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
@@ -489,23 +488,21 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 static tess_status run_training_step(struct tess_trainer *t, const struct tess_batch *micro,
                                      int64_t n, const double *lr, struct tess_training_result *out)
 {
-	fenv_t callers;
+	struct tess_thread_state callers;
 	tess_status st;
 
-	fegetenv(&callers);
-	fesetenv(FE_DFL_ENV);
+	tess_thread_state_begin(&callers);
 	st = compute_step(t, micro, n, lr, out);
-	fesetenv(&callers);
+	tess_thread_state_restore(&callers);
 	return st;
 }
 
-static tess_status check_step_arguments(const struct tess_trainer *t,
-                                        const struct tess_batch *micro, int64_t n)
+static tess_status check_step_arguments(const struct tess_batch *micro, int64_t n,
+                                        const struct tess_training_result *out)
 {
-	tess_status st = tess_require("a step", "the trainer", t);
+	uint32_t size;
+	tess_status st = tess_sized_copy("tess_training_result", out, &size, sizeof size);
 
-	if (!st && n > 0)
-		st = tess_require("a step", "the list of batches", micro);
 	for (int64_t i = 0; i < n && !st; i++)
 		if (micro[i].nsequences > 0 && (!micro[i].lengths || !micro[i].ids))
 			st = tess_fail(TESS_EINVAL, "batch %lld: %lld sequences without %s",
@@ -517,8 +514,10 @@ static tess_status check_step_arguments(const struct tess_trainer *t,
 tess_status tess_trainer_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
                               double lr, struct tess_training_result *out)
 {
-	tess_status st = check_step_arguments(t, micro, n);
+	tess_status st = TESS_REQUIRE(t, micro);
 
+	if (!st)
+		st = check_step_arguments(micro, n, out);
 	return st ? st : run_training_step(t, micro, n, &lr, out);
 }
 
@@ -526,8 +525,10 @@ tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct 
                                            int64_t n, struct tess_training_result *out)
 {
 	double dropout;
-	tess_status st = check_step_arguments(t, micro, n);
+	tess_status st = TESS_REQUIRE(t, micro);
 
+	if (!st)
+		st = check_step_arguments(micro, n, out);
 	if (st)
 		return st;
 	dropout = t->training.dropout;
@@ -541,17 +542,24 @@ tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct 
 
 int64_t tess_trainer_count_tensors(const struct tess_trainer *t)
 {
-	return t->parameters.ntensors;
+	return TESS_REQUIRE(t) ? 0 : t->parameters.ntensors;
 }
 
 const struct tess_trained *tess_trainer_get_tensor(const struct tess_trainer *t, int64_t i)
 {
-	return &t->parameters.tensor[i].about;
+	if (TESS_REQUIRE(t))
+		return NULL;
+	if (i >= 0 && i < t->parameters.ntensors)
+		return &t->parameters.tensor[i].about;
+	tess_fail(TESS_EINVAL, "tess_trainer_get_tensor: there is no tensor %lld", (long long)i);
+	return NULL;
 }
 
 int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
 {
-	for (int64_t i = 0; i < t->parameters.ntensors; i++)
+	int64_t n = TESS_REQUIRE(t, name) ? 0 : t->parameters.ntensors;
+
+	for (int64_t i = 0; i < n; i++)
 		if (!strcmp(t->parameters.tensor[i].about.name, name))
 			return i;
 	return -1;
@@ -560,10 +568,10 @@ int64_t tess_trainer_find_tensor(const struct tess_trainer *t, const char *name)
 tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i, int64_t first,
                                 int64_t n, int32_t root, void *out)
 {
-	tess_status st = tess_require("tess_trainer_gather", "the trainer", t);
+	tess_status st = TESS_REQUIRE(t);
 
 	if (!st && n && (root == -1 || root == tess_group_rank(t->parts.group)))
-		st = tess_require("tess_trainer_gather", "out", out);
+		st = TESS_REQUIRE(out);
 	if (st)
 		return st;
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
@@ -580,15 +588,19 @@ static uint64_t count_step_bytes(const struct tess_trainer *t)
 
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out)
 {
-	const struct tess_program *p = t->programs.first->program;
-	struct tess_trainer_info info = { .step = t->step,
-		                          .vocabulary = p->logits->dim[1]->size,
-		                          .positions = p->max_positions,
-		                          .weight_bytes = t->parameters.weight_bytes,
-		                          .gradient_bytes = t->parameters.gradient_bytes,
-		                          .state_bytes = t->parameters.state_bytes,
-		                          .step_bytes = count_step_bytes(t) };
+	struct tess_trainer_info info = { 0 };
+	const struct tess_program *p;
 
+	if (TESS_REQUIRE(t, out))
+		return;
+	p = t->programs.first->program;
+	info = (struct tess_trainer_info){ .step = t->step,
+		                           .vocabulary = p->logits->dim[1]->size,
+		                           .positions = p->max_positions,
+		                           .weight_bytes = t->parameters.weight_bytes,
+		                           .gradient_bytes = t->parameters.gradient_bytes,
+		                           .state_bytes = t->parameters.state_bytes,
+		                           .step_bytes = count_step_bytes(t) };
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

@@ -13,12 +13,21 @@ enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static int64_t count_tokens(const struct tess_batch *b)
+/* Returns the ids that a sequence may have. */
+static int64_t get_length_limit(const struct tess_trainer *t)
+{
+	int64_t positions = t->programs.first->program->max_positions;
+
+	return positions ? positions : INT32_MAX;
+}
+
+/* Returns the ids before the first sequence whose length is no such number. */
+static int64_t count_tokens(const struct tess_batch *b, int64_t limit)
 {
 	int64_t n = 0;
 
-	for (int64_t i = 0; i < b->nsequences; i++)
-		n += b->lengths[i] > 0 ? b->lengths[i] : 0;
+	for (int64_t i = 0; i < b->nsequences && b->lengths[i] > 0 && b->lengths[i] <= limit; i++)
+		n += b->lengths[i];
 	return n;
 }
 
@@ -31,14 +40,14 @@ static uint64_t mix_bytes(uint64_t h, const void *data, size_t bytes)
 	return h;
 }
 
-static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr)
+static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr, int64_t limit)
 {
 	uint64_t h = mix_bytes(UINT64_C(14695981039346656037), &n, sizeof n);
 
 	h = mix_bytes(h, &lr, sizeof lr);
 	for (int64_t i = 0; i < n; i++) {
 		const struct tess_batch *b = &micro[i];
-		size_t tokens = (size_t)count_tokens(b);
+		size_t tokens = (size_t)count_tokens(b, limit);
 
 		h = mix_bytes(h, &b->nsequences, sizeof b->nsequences);
 		if (b->nsequences > 0)
@@ -54,7 +63,8 @@ static tess_status compare_batches(struct tess_trainer *t, const struct tess_bat
                                    int64_t n, double lr)
 {
 	int32_t nranks = tess_group_size(t->parts.group);
-	int64_t mine = hash_batches(micro, n, lr), *all = calloc((size_t)nranks, sizeof *all);
+	int64_t mine = hash_batches(micro, n, lr, get_length_limit(t));
+	int64_t *all = calloc((size_t)nranks, sizeof *all);
 	tess_status st = all ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
@@ -74,15 +84,16 @@ static tess_status check_batch_sequence(const struct tess_trainer *t, const stru
                                         int64_t i, int64_t at)
 {
 	const struct tess_program *p = t->programs.first->program;
-	int64_t n = b->lengths[i], vocabulary = p->logits->dim[1]->size;
+	int64_t n = b->lengths[i], vocabulary = p->logits->dim[1]->size,
+		limit = get_length_limit(t);
 	tess_status st;
 
 	if (n < 1)
 		return tess_fail(TESS_EINVAL, "sequence %lld is empty", (long long)i);
-	if (p->max_positions && n > p->max_positions)
+	if (n > limit)
 		return tess_fail(TESS_EINVAL,
 		                 "sequence %lld has %lld ids; at most %lld positions are possible",
-		                 (long long)i, (long long)n, (long long)p->max_positions);
+		                 (long long)i, (long long)n, (long long)limit);
 	st = tess_ids_check(b->ids + at, n, 0, vocabulary);
 	if (st)
 		return tess_fail_in(st, "sequence %lld", (long long)i);

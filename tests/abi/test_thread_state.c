@@ -69,6 +69,39 @@ START_TEST(state_is_as_before)
 }
 END_TEST
 
+static void run_step_command(char out[4096], bool train, int n, const char *more)
+{
+	const char *data = require_env("DATA_DIR");
+	char how[4096] = "generate --prompt hi --temperature 0 --max-tokens 8";
+
+	if (train)
+		snprintf(how, sizeof how,
+		         "train --data '%s/texts/stories.jsonl' --sequence 32 --batch 2 --steps 2",
+		         data);
+	command_run(out, 4096,
+	            "'%s' %s '%s' -n %d --plan none --digest %s 2>&1 | "
+	            "grep -E '^(digest|losses|weights) '",
+	            require_env("TOOL"), how, data, n, more);
+}
+
+/* Steps in whose middle the style leaves another rounding mode have the same bits. */
+START_TEST(steps_round_as_before)
+{
+	static char want[4096], got[4096];
+
+	make_folder("steps");
+	install_module("careless", "tess-style-careless.so");
+	setenv("TESSERA_PLUGIN_PATH", folder, 1);
+	for (int train = 0; train < 2; train++)
+		for (int n = 1; n <= 2; n++) {
+			run_step_command(want, train, n, "");
+			run_step_command(got, train, n, "--plan-override '**.down_proj=careless'");
+			ck_assert_int_eq(*want, train ? 'l' : 'd');
+			ck_assert_str_eq(got, want);
+		}
+}
+END_TEST
+
 /* The ranks' processes end, and so does the command. */
 START_TEST(thread_takes_signals)
 {
@@ -92,4 +125,4 @@ START_TEST(thread_takes_signals)
 }
 END_TEST
 
-SCRATCH_MAIN("thread_state", state_is_as_before, thread_takes_signals)
+SCRATCH_MAIN("thread_state", state_is_as_before, steps_round_as_before, thread_takes_signals)
