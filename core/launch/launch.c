@@ -123,7 +123,7 @@ static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd
 	sigset_t set;
 
 	tess_job_list_signals(&set);
-	*fd = signalfd(-1, &set, SFD_CLOEXEC);
+	*fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (*fd < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
 	pthread_sigmask(SIG_BLOCK, &set, mask);
@@ -140,7 +140,7 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 
 /*
  * Forwards signals to the child until it ends; those of the terminal reach it directly. `report`
- * shows its end, too: SIGCHLD may go to a thread that a plugin has started.
+ * shows its end, too: SIGCHLD may go to a thread that a plugin has started, between poll and read.
  */
 static int wait_for_child(pid_t child, int signals, int report)
 {

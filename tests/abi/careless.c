@@ -7,6 +7,8 @@
 #include <locale.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <tessera/device.h>
 #include <tessera/style.h>
@@ -14,6 +16,7 @@
 
 static const struct tess_host *host;
 static sigset_t inherited; /* the mask of the thread */
+static atomic_bool running;
 
 static void leave_state_changed(void)
 {
@@ -38,6 +41,7 @@ static void *run_careless_thread(void *arg)
 	pthread_sigmask(SIG_SETMASK, NULL, &inherited);
 	if (getenv("CARELESS_TAKES_SIGNALS"))
 		pthread_sigmask(SIG_SETMASK, &none, NULL);
+	atomic_store(&running, true);
 	while (getenv("CARELESS_TAKES_SIGNALS"))
 		usleep(1000);
 	return arg;
@@ -50,6 +54,9 @@ static tess_status start_careless(const struct tess_host *h)
 	host = h;
 	if (pthread_create(&thread, NULL, run_careless_thread, NULL))
 		return h->fail(TESS_ENOMEM, "no thread");
+	/* a sanitizer's allocator is locked while a thread begins, and a fork would keep the lock */
+	while (!atomic_load(&running))
+		usleep(100);
 	if (getenv("CARELESS_TAKES_SIGNALS"))
 		pthread_detach(thread);
 	else
