@@ -1,0 +1,128 @@
+"""Commands with random valid options, drawn from a seed: for script/random-options and script/races."""
+import json, os, random, struct
+
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))  # the paths below are of the tree
+
+GOLDENS = "tests/data/goldens"
+MODELS = ["data", "tests/data/stories260K-bf16"] + sorted(os.path.join(GOLDENS, name) for name in os.listdir(GOLDENS))
+WORDS = "Once upon a time there was a little girl named Lily. She saw a big red ball, and the cat said: hello!".split()
+# dimensions of the ranks, and how often each is drawn
+MESHES = [({"tp": 1}, 2), ({"tp": 2}, 5), ({"tp": 3}, 2), ({"tp": 4}, 2), ({"dp": 2}, 3), ({"pp": 2}, 3),
+          ({"dp": 2, "tp": 2}, 3), ({"pp": 2, "tp": 2}, 2), ({"dp": 2, "pp": 2}, 1)]
+REFUSALS = "cannot be cut for|neither a file nor a plan of model"  # by the sizes or plans of a model
+BACKENDS = ["loopback", "shm", "gloo"]  # less those that this build lacks
+
+
+class Case:
+    """Draws the options of one command on one model."""
+
+    def __init__(self, seed, number, folder):
+        self.draw = random.Random("%s %d" % (seed, number))
+        self.folder = folder
+        self.model = self.draw.choice(MODELS)
+        with open(os.path.join(self.model, "config.json")) as f:
+            self.config = json.load(f)
+        self.text = os.path.exists(os.path.join(self.model, "tokenizer.json"))
+        self.experts = any("expert" in key for key in self.config)
+        self.balanced = self.experts and self.config["model_type"] != "deepseek_v3"  # by a loss
+        self.bf16 = self.model.endswith("bf16")
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def maybe(self, option, values, odds=0.4):
+        """The option with one of the values, or nothing."""
+        return [option, str(self.draw.choice(values))] if self.draw.random() < odds else []
+
+    def flag(self, option, odds=0.3):
+        return [option] if self.draw.random() < odds else []
+
+    def draw_ids(self, n):
+        return [self.draw.randrange(3, self.config["vocab_size"]) for _ in range(n)]
+
+    def draw_ranks(self, training):
+        mesh = self.draw.choices([m for m, _ in MESHES], [odds for _, odds in MESHES])[0]
+        ranks = 1
+        for size in mesh.values():
+            ranks *= size
+        options = ["-n", str(ranks), "--mesh", ",".join("%s=%d" % m for m in mesh.items())]
+        options += self.maybe("--backend", ["auto"] + BACKENDS, 0.7)
+        options += self.maybe("--threads", [1, 2])
+        options += self.maybe("--plan", ["auto", "tp", "tp+sp", "hf", "none"] + ["ep"] * self.experts)
+        if training and "dp" in mesh:
+            options += self.maybe("--plan-override", ["dp:**=zero1", "dp:**=zero2", "dp:**=zero3"], 0.6)
+        if training and "none" not in options:
+            options += self.maybe("--plan-override", ["lm_head=loss_parallel"], 0.2)
+        return options
+
+    def draw_environment(self):
+        return {"TESSERA_CPU": "scalar"} if self.draw.random() < 0.1 else {}
+
+
+def draw_sampling(c):
+    settings = {}
+    for key, values in (("temperature", [0, 0.7, 1.3]), ("top_k", [0, 1, 5, 50]), ("top_p", [0.3, 0.9, 1.0]),
+                        ("min_p", [0.0, 0.1]), ("repetition_penalty", [1.0, 1.2]), ("seed", [0, 7, 123456789])):
+        if c.draw.random() < 0.4:
+            settings[key] = c.draw.choice(values)
+    return settings
+
+
+def draw_numbers(c):
+    """What changes the numbers, on one rank too."""
+    ways = ["--math f32", "--weights file", "--weights q8"] + ["--math bf16", "--weights bf12"] * c.bf16
+    return c.maybe("--kv", ["f32", "bf16"]) + (c.draw.choice(ways).split() if c.draw.random() < 0.6 else [])
+
+
+def name_options(settings):
+    return [word for key, value in settings.items() for word in ("--" + key.replace("_", "-"), str(value))]
+
+
+def draw_texts(c):
+    """The prompts of a command: objects as in the file of --prompts."""
+    n = c.draw.choice([1, 1, 2, 3, 5])
+    return [{"prompt": " ".join(c.draw.choices(WORDS, k=c.draw.randrange(9)))} if c.text and c.draw.random() < 0.6 else
+            {"ids": c.draw_ids(c.draw.randrange(1, 20))} for _ in range(n)]
+
+
+def name_prompt(text):
+    return ["--prompt", text["prompt"]] if "prompt" in text else ["--ids", ",".join(map(str, text["ids"]))]
+
+
+def make_training_data(c):
+    if c.text and c.draw.random() < 0.5:
+        return "data/texts/stories.jsonl"
+    ids = c.draw_ids(600)
+    with open(c.path("ids.u16"), "wb") as f:
+        f.write(struct.pack("<%dH" % len(ids), *ids))
+    return c.path("ids.u16")
+
+
+def draw_training(c, steps):
+    """What changes the numbers of a training, on one rank too."""
+    kept = ["--data", make_training_data(c), "--steps", str(steps), "--sequence", str(c.draw.choice([8, 16, 33]))] + \
+        ["--batch", str(c.draw.choice([2, 4]))] + c.maybe("--micro-batches", [1, 2]) + c.maybe("--seed", [1, 99]) + \
+        c.maybe("--lr", ["1e-3", "5e-4"]) + c.maybe("--warmup", [1, 2]) + \
+        c.maybe("--schedule", ["constant", "cosine"]) + c.maybe("--weight-decay", [0.1]) + \
+        c.maybe("--clip", [0, 0.5]) + c.maybe("--dropout", [0, 0.1]) + \
+        c.maybe("--aux-loss", [0.01]) * c.balanced + c.flag("--separate", 0.2)
+    return kept + c.draw.choice([[], ["--optimizer", "sgd"] + c.maybe("--momentum", [0.9]), c.maybe("--betas", ["0.8,0.95"])])
+
+
+def draw_ways_to_train(c):
+    layers = "transformer.h.*" if c.config["model_type"] == "gpt2" else "model.layers.*"
+    return c.draw_ranks(True) + c.maybe("--recompute", ["**", layers]) + c.maybe("--bucket", ["4K", "1M"])
+
+
+def write_batch(c):
+    n, length = c.draw.choice([2, 4]), c.draw.choice([5, 16])
+    ids = [c.draw_ids(length) for _ in range(n)]
+    labels = [[i if c.draw.random() < 0.9 else -100 for i in row] for row in ids]
+    size = 8 * n * length
+    header = json.dumps({name: {"dtype": "I64", "shape": [n, length], "data_offsets": [k * size, (k + 1) * size]}
+                         for k, name in enumerate(("ids", "labels"))}).encode()
+    with open(c.path("batch"), "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header)
+        for rows in (ids, labels):
+            f.write(struct.pack("<%dq" % (n * length), *sum(rows, [])))
+    return c.path("batch")
