@@ -150,7 +150,8 @@ TESS_TIGHT(tess_result, decode);
  * Called on rank 0 of the replica that runs request i; each may be NULL. They return TESS_GO_ON,
  * TESS_END_ONE (this request, with its next id), TESS_END_ALL, or a failure, which fails all ranks;
  * another value, or a failure without a message, is a failure that names the callback. A callback
- * must not close the session or a sequence of it: that is not done, and generation fails.
+ * must not close the session, a sequence of it, its mesh or the world: that is not done, and
+ * generation fails.
  */
 enum { TESS_GO_ON, TESS_END_ONE, TESS_END_ALL };
 struct tess_generation {

@@ -113,7 +113,7 @@ tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t 
 /*
  * Leaves a group that was split off; not collective, and the parent may be closed first. Waits for
  * works that are not finished, and releases all. A member that calls the group afterwards gets an
- * error. NULL: nothing.
+ * error. The group of a world or of a mesh is not closed by itself: the job fails. NULL: nothing.
  */
 void tess_group_close(struct tess_group *g);
 
@@ -183,6 +183,7 @@ struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
  */
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
+/* While a session or a trainer is open on it, the mesh stays open and the job fails. */
 void tess_mesh_close(struct tess_mesh *m);
 
 /* ---- explain: what each rank of a plan would hold, compute and send, as data ----------------- */
