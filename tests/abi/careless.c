@@ -54,7 +54,7 @@ static tess_status start_careless(const struct tess_host *h)
 	host = h;
 	if (pthread_create(&thread, NULL, run_careless_thread, NULL))
 		return h->fail(TESS_ENOMEM, "no thread");
-	/* a sanitizer's allocator is locked while a thread begins, and a fork would keep the lock */
+	/* a thread that begins holds the lock of a sanitizer's allocator: no fork before it runs */
 	while (!atomic_load(&running))
 		usleep(100);
 	if (getenv("CARELESS_TAKES_SIGNALS"))
