@@ -82,18 +82,18 @@ static void find_snapshots(const char *model, struct found *f)
 {
 	char path[PATH_MAX], revision[REVISION] = "";
 	int before = f->n;
-	FILE *main;
+	FILE *ref;
 
 	if (snprintf(path, sizeof path, "%s/refs/main", model) >= PATH_MAX)
 		return;
-	main = fopen(path, "re");
-	if (main && fgets(revision, sizeof revision, main)) {
+	ref = fopen(path, "re");
+	if (ref && fgets(revision, sizeof revision, ref)) {
 		revision[strcspn(revision, "/\r\n")] = '\0';
 		if (snprintf(path, sizeof path, "%s/snapshots/%s", model, revision) < PATH_MAX)
 			note_checkpoint(path, f);
 	}
-	if (main)
-		fclose(main);
+	if (ref)
+		fclose(ref);
 	if (f->n == before && snprintf(path, sizeof path, "%s/snapshots", model) < PATH_MAX)
 		find_below(path, f);
 }
