@@ -84,7 +84,7 @@ static void find_snapshots(const char *model, struct found *f)
 	int before = f->n;
 	FILE *ref;
 
-	if (snprintf(path, sizeof path, "%s/refs/main", model) >= PATH_MAX)
+	if (snprintf(path, sizeof path, "%s/" TESS_HUB_REF, model) >= PATH_MAX)
 		return;
 	ref = fopen(path, "re");
 	if (ref && fgets(revision, sizeof revision, ref)) {

@@ -4,6 +4,9 @@
 
 #include <tessera/plugin.h>
 
+/* In the cache of a hub: the file of a model that names its newest snapshot. */
+#define TESS_HUB_REF "refs/main"
+
 /*
  * Reports a directory without config.json: an adapter and its base model, or the folder below it
  * that is a checkpoint, as in the cache of a hub.

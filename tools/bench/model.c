@@ -5,26 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-	const char *name;
-	int32_t context, tokens, rounds, ncases, batch[3];
-} kinds[] = {
-	[MODEL_DECODE] = { "decode", 16, 64, 5, 1, { 1 } },
-	[MODEL_PREFILL] = { "prefill", 0, 512, 5, 1, { 1 } },
-	[MODEL_BATCH] = { "batch", 16, 64, 5, 3, { 1, 8, 32 } },
-	[MODEL_LOAD] = { "load", 16, 2, 3, 1, { 1 } },
-};
-enum { MODEL_KINDS = sizeof kinds / sizeof *kinds };
-
-const char *model_get_kind_name(int32_t kind)
-{
-	return kinds[kind].name;
-}
-
 static int32_t find_kind(const char *name)
 {
 	for (int32_t i = 0; i < MODEL_KINDS; i++)
-		if (!strcmp(name, kinds[i].name))
+		if (!strcmp(name, model_kinds[i].name))
 			return i;
 	return -1;
 }
@@ -65,15 +49,15 @@ static tess_status complete_options(struct model_options *a)
 	if (load && a->breakdown)
 		return tess_fail(TESS_EINVAL, "--breakdown: load runs too little; use decode");
 	if (a->context < 0)
-		a->context = kinds[a->kind].context;
+		a->context = model_kinds[a->kind].context;
 	if (a->tokens < 0)
-		a->tokens = kinds[a->kind].tokens;
+		a->tokens = model_kinds[a->kind].tokens;
 	if (a->rounds < 0)
-		a->rounds = kinds[a->kind].rounds;
-	for (int32_t i = 0; !a->ncases && i < kinds[a->kind].ncases; i++)
-		a->batch[i] = kinds[a->kind].batch[i];
+		a->rounds = model_kinds[a->kind].rounds;
+	for (int32_t i = 0; !a->ncases && i < model_kinds[a->kind].ncases; i++)
+		a->batch[i] = model_kinds[a->kind].batch[i];
 	if (!a->ncases)
-		a->ncases = kinds[a->kind].ncases;
+		a->ncases = model_kinds[a->kind].ncases;
 	if (load && !a->context)
 		return tess_fail(TESS_EINVAL, "--context 0: load needs a prompt of 1 id or more");
 	return TESS_OK;

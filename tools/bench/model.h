@@ -11,7 +11,14 @@
 #include "nn/run/profile.h"
 #include "tools/tool.h"
 
-enum { MODEL_DECODE, MODEL_PREFILL, MODEL_BATCH, MODEL_LOAD };
+enum { MODEL_DECODE, MODEL_PREFILL, MODEL_BATCH, MODEL_LOAD, MODEL_KINDS };
+
+struct model_kind {
+	const char *name;
+	int32_t context, tokens, rounds, ncases, batch[3]; /* defaults */
+};
+extern const struct model_kind model_kinds[MODEL_KINDS];
+
 enum { MODEL_CASES = 16, MODEL_ROUNDS = 1000 };
 
 struct model_options {
@@ -48,7 +55,6 @@ struct model_result {
 	struct model_limits limits;
 };
 
-const char *model_get_kind_name(int32_t kind);
 /* The other subcommands of `tessera bench`: argv[1] is one of these kinds. */
 int model_run_command(int argc, char **argv, const char *help);
 bool model_has_kind(const char *name);

@@ -147,10 +147,10 @@ static void show_round(const struct model_rank *r, int32_t i)
 	if (!r->first || !isatty(STDERR_FILENO))
 		return;
 	if (i < 0)
-		fprintf(stderr, "\r\033[K%s: %d %s, first to warm up", model_get_kind_name(a->kind),
+		fprintf(stderr, "\r\033[K%s: %d %s, first to warm up", model_kinds[a->kind].name,
 		        (int)r->c.batch, r->c.batch > 1 ? "texts" : "text");
 	else if (i < a->rounds)
-		fprintf(stderr, "\r\033[K%s: %d %s, round %d of %d", model_get_kind_name(a->kind),
+		fprintf(stderr, "\r\033[K%s: %d %s, round %d of %d", model_kinds[a->kind].name,
 		        (int)r->c.batch, r->c.batch > 1 ? "texts" : "text", i + 1, (int)a->rounds);
 	else
 		fputs("\r\033[K", stderr);

@@ -84,7 +84,7 @@ void model_print_head(const struct model_result *r)
 	if (a->json)
 		return;
 	printf("# %s: %s, %d rank%s x %d thread%s over %s, %s; context %d, %d tokens, %d rounds\n",
-	       model_get_kind_name(a->kind), a->session.model, (int)r->nranks,
+	       model_kinds[a->kind].name, a->session.model, (int)r->nranks,
 	       r->nranks > 1 ? "s" : "", (int)r->threads, r->threads > 1 ? "s" : "", r->backend,
 	       r->device, (int)a->context, (int)a->tokens, (int)a->rounds);
 	if (r->limits.bytes > 0)
@@ -190,7 +190,7 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 		                      json_real(model_compute_rate(a, c, c->round[i].seconds)));
 	o = json_pack(
 		"{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I}",
-		"bench", model_get_kind_name(a->kind), "model", a->session.model, "ranks",
+		"bench", model_kinds[a->kind].name, "model", a->session.model, "ranks",
 		(int)r->nranks, "threads", (int)r->threads, "backend", r->backend, "device",
 		r->device, "weights", a->session.weights ? "q8" : "file", "math",
 		tess_tool_get_math(&a->session), "batch", (int)c->batch, "context", (int)a->context,
