@@ -10,6 +10,8 @@ PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
 PRODUCTS = ", products of bf16"  # ours with --math bf16
 BF12 = ", weights in 12 bits"  # ours with --weights bf12
+SUMMARY = {"decode 160M bf16", "decode 1B bf16", "decode 1B bf16" + BF12, "decode 1B q8", "prefill 512 1B bf16" + PRODUCTS,
+           "batch of 32 160M bf16" + PRODUCTS}  # the cases in README.md
 
 
 def title(model):
@@ -195,7 +197,7 @@ def list_cases(r):
     yield "decode at 8192 160M bf16", "160m-bf16", "decode", LONG, ""
 
 
-def write_engines(r, spread):
+def write_engines(r):
     engines = list(dict.fromkeys([r.ours, r.threads])) + PEERS
     names = [re.sub(r"tessera (\d+) x (\d+)", lambda m: "ours, ranks x threads: %s x %s" % m.groups(), e) for e in engines]
     yield "| tokens/s | %s |" % " | ".join(names)
@@ -205,9 +207,23 @@ def write_engines(r, spread):
         rates = [r.get(model, e, bench, x) or 0 for e in engines_of]
         if not rates[0] and not rates[1]:
             continue
-        cells = [r.show(model, e, bench, x, spread) for e in engines_of]
+        cells = [r.show(model, e, bench, x, True) for e in engines_of]
         cells = ["**%s**" % c if v == max(rates) else c for c, v in zip(cells, rates)]
         yield "| %s | %s |" % (case, " | ".join(cells))
+
+
+def write_summary(r, old):
+    """The rows of README.md: a few cases against the fastest peer, then the rows of GPUs that stand there already."""
+    yield "| tokens/s | Tessera | fastest peer | | ratio |"
+    yield "|---|--:|--:|---|--:|"
+    for case, model, bench, x, how in list_cases(r):
+        ours, rates = r.get(model, r.ours + how, bench, x), [(r.get(model, e, bench, x) or 0, e) for e in PEERS]
+        rate, peer = max(rates)
+        if case in SUMMARY and ours and rate:
+            cells = [r.show(model, r.ours + how, bench, x), r.show(model, peer, bench, x)]
+            cells[rate > ours] = "**%s**" % cells[rate > ours]
+            yield "| CPU: %s | %s | %s | %s | %.2f |" % (case, *cells, peer, ours / rate)
+    yield from re.findall(r"^\| GPU: .*$", old, re.M)
 
 
 def write_sweep(r, bench, head, engines, model="160m-bf16"):
@@ -312,7 +328,7 @@ def draw_all(r, folder):
     return pictures
 
 
-def write_report(r, folder, prefix=""):
+def write_report(r, folder, prefix="", commands=True):
     """The generated section; pictures go to the folder, and the text links to them there."""
     machine, pictures = r.machine, draw_all(r, folder)
     show = lambda name: ["![%s](%s%s.svg)" % (name, prefix, name), ""] if name in pictures else []
@@ -323,12 +339,14 @@ def write_report(r, folder, prefix=""):
            "runs repeated for that: %d. †: a run that stayed disturbed is among them." %
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
-           *write_engines(r, True), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
+           *write_engines(r), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
     for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
                                        ("prompt", "prefill", "tokens of the prompt", [r.ours, r.ours + PRODUCTS, "llama.cpp"])):
         out += [*write_sweep(r, bench, head, engines), *show(name)]
-    out += [*write_ranks(r), *show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r), "",
-            "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
+    out += [*write_ranks(r), *show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r)]
+    if not commands:
+        return "\n".join(out)
+    out += ["", "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
     for (engine, bench), command in sorted(r.commands.items()):
         out.append("%-22s %-8s %s" % (engine, bench, re.sub(r"\S*/", "", command)))
     return "\n".join(out + ["```"])
@@ -347,8 +365,10 @@ def insert_between(path, text):
 
 
 def insert_report(r, text, root):
-    """The text into docs/benchmarks.md, and a shorter one into README.md."""
+    """The text into docs/benchmarks.md, and a few rows into README.md."""
     insert_between(os.path.join(root, "docs/benchmarks.md"), text)
-    machine = "CPUs: %d of an %s." % (r.n, r.machine["cpu"])
-    picture = "![tokens per second of decoding, and what the memory allows](docs/bench/decode.svg)"
-    insert_between(os.path.join(root, "README.md"), "\n".join([*write_engines(r, False), "", machine, "", picture]))
+    readme = os.path.join(root, "README.md")
+    with open(readme) as f:
+        old = f.read()
+    machine = "CPU: %d CPUs of an %s, %d ranks of one thread." % (r.n, r.machine["cpu"], r.n)
+    insert_between(readme, "\n".join([*write_summary(r, old), "", machine]))
