@@ -10,8 +10,8 @@ PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
 PRODUCTS = ", products of bf16"  # ours with --math bf16
 BF12 = ", weights in 12 bits"  # ours with --weights bf12
-SUMMARY = {"decode 160M bf16", "decode 1B bf16", "decode 1B bf16" + BF12, "decode 1B q8", "prefill 512 1B bf16" + PRODUCTS,
-           "batch of 32 160M bf16" + PRODUCTS}  # the cases in README.md
+SUMMARY = {"decode 160M bf16", "decode 1B bf16", "decode 1B bf16" + BF12, "decode 1B q8", "prefill 512 1B bf16",
+           "prefill 512 1B bf16" + PRODUCTS}  # the cases in README.md
 
 
 def title(model):
