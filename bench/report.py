@@ -335,7 +335,7 @@ def write_report(r, folder, prefix="", commands=True):
     out = ["CPUs %s of %d: %s; Linux %s. %s. %s." %
            (",".join(map(str, machine["cpus"])), machine["of"], machine["cpu"], machine["kernel"], machine["date"],
             "; ".join(dict.fromkeys("%s: %s" % (k, v) for k, v in machine["versions"].items()))), "",
-           "Medians of up to %d rounds, in tokens/s, with the least and the most. Others used %.2f CPUs during a run (median), at most %.2f; "
+           "Medians of up to %d rounds, in tokens/s, with minimum and maximum. Other processes used %.2f CPUs during a run (median), at most %.2f; "
            "runs repeated for that: %d. †: a run that stayed disturbed is among them." %
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
