@@ -2,8 +2,8 @@
 #include "core/base/json.h"
 #include "core/base/memory_file.h"
 #include "core/base/status.h"
-#include "hf/convert.h"
-#include "hf/save.h"
+#include "hf/convert_dir.h"
+#include "hf/safetensors.h"
 
 #include <dirent.h>
 #include <errno.h>

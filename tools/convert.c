@@ -1,9 +1,9 @@
 /* convert.c - `tessera convert`: a checkpoint in another dtype, in other files, or in panels. */
 #include "tool.h"
 
+#include "api/convert.h"
 #include "core/base/status.h"
 #include "core/world/world.h"
-#include "hf/convert.h"
 
 #include <getopt.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
-#include "hf/save.h"
+#include "api/save.h"
 
 #include <dirent.h>
 #include <errno.h>

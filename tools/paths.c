@@ -2,7 +2,7 @@
 #include "tool.h"
 
 #include "core/base/option.h"
-#include "hf/save.h"
+#include "api/save.h"
 
 #include <dirent.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
 #include "core/base/line.h"
 #include "core/base/status.h"
 #include "core/world/world.h"
-#include "hf/session.h"
+#include "api/session.h"
 #include "nn/generate/runner.h"
 #include "tool.h"
 

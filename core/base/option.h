@@ -20,7 +20,7 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table);
 
 /*
  * Declares the tables of all files of the library, for keys that are used before their readers
- * run. Defined in hf/options.c, which may include those files.
+ * run. Defined in api/options.c, which may include those files.
  */
 tess_status tess_options_declare(void);
 

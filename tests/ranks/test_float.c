@@ -5,7 +5,7 @@
  */
 #include "../unit/suite.h"
 #include "core/base/status.h"
-#include "hf/session.h"
+#include "api/session.h"
 #include "spawn.h"
 
 #include <fenv.h>

@@ -5,12 +5,12 @@
  */
 #include "../unit/command.h"
 #include "../unit/scratch.h"
+#include "api/convert.h"
+#include "api/session.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
-#include "hf/convert.h"
 #include "hf/safetensors.h"
-#include "hf/session.h"
 #include "nn/weights/weights.h"
 
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/world/cpus.h"
-#include "hf/session.h"
+#include "api/session.h"
 #include "spawn.h"
 
 #include <check.h>

@@ -5,7 +5,7 @@
 #include "../unit/suite.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
-#include "hf/session.h"
+#include "api/session.h"
 #include "nn/program/storage.h"
 #include "nn/weights/weights.h"
 

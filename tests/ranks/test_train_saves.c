@@ -3,7 +3,7 @@
  * training.json is found on any mesh, and named.
  */
 #include "hf/safetensors.h"
-#include "hf/save.h"
+#include "api/save.h"
 #include "train_command.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "hf/session.h"
+#include "api/session.h"
 #include "nn/generate/runner.h"
 #include "nn/generate/sequence.h"
 #include "nn/program/agree.h"

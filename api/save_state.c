@@ -1,8 +1,8 @@
 /* save_state.c - training.json of a save: its keys, their types and ranges, and its checksum. */
+#include "api/save.h"
 #include "core/base/json.h"
 #include "core/base/status.h"
-#include "hf/convert.h"
-#include "hf/save.h"
+#include "hf/convert_dir.h"
 
 #include <stdbool.h>
 #include <stdio.h>

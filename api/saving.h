@@ -1,9 +1,9 @@
 /* saving.h - a save while it is written or read: its files, tensors and checksums. */
-#ifndef TESS_HF_SAVING_H
-#define TESS_HF_SAVING_H
+#ifndef TESS_API_SAVING_H
+#define TESS_API_SAVING_H
 
 #include "hf/safetensors.h"
-#include "hf/save.h"
+#include "api/save.h"
 #include "nn/train/trainer.h"
 #include "nn/weights/kept.h"
 

@@ -2,7 +2,7 @@
 #include "core/base/status.h"
 #include "hf/checksum.h"
 #include "hf/safetensors.h"
-#include "hf/save.h"
+#include "api/save.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* session.h - sessions: what the command needs beyond tessera.h. */
-#ifndef TESS_HF_SESSION_H
-#define TESS_HF_SESSION_H
+#ifndef TESS_API_SESSION_H
+#define TESS_API_SESSION_H
 
 #include "hf/checkpoint.h"
 #include "hf/tokenizer/tokenizer.h"

@@ -1,4 +1,4 @@
-#include "hf/requests.h"
+#include "api/requests.h"
 
 #include "core/base/log.h"
 #include "core/base/sized.h"

@@ -2,15 +2,15 @@
  * save.c - writes what a trainer has: the weights as a checkpoint, the state of the optimizer by
  * whole tensors, so that it fits any mesh, and a small file of all else.
  */
-#include "hf/save.h"
+#include "api/save.h"
 
+#include "api/saving.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
-#include "hf/convert.h"
-#include "hf/saving.h"
+#include "hf/convert_dir.h"
 #include "nn/program/agree.h"
 
 #include <errno.h>

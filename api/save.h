@@ -1,14 +1,11 @@
 /* save.h - the directories that a trainer saves into: DIR/step-N, each whole or not there. */
-#ifndef TESS_HF_SAVE_H
-#define TESS_HF_SAVE_H
+#ifndef TESS_API_SAVE_H
+#define TESS_API_SAVE_H
+
+#include "hf/convert_dir.h"
 
 #include <jansson.h>
-#include <limits.h>
 #include <tessera/tessera.h>
-
-/* Beside the files of the checkpoint: what else a run needs to go on. */
-#define TESS_SAVED_STATE "training.json"
-#define TESS_SAVED_OPTIMIZER "optimizer.safetensors"
 
 /* The largest step of a save: 2^20 sequences in each are still counted in 64 bits. */
 #define TESS_SAVED_STEP_MAX INT64_C(1000000000000)

@@ -1,4 +1,4 @@
-#include "hf/fingerprint.h"
+#include "api/fingerprint.h"
 
 #include "core/base/json.h"
 #include "core/base/memory_file.h"

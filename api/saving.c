@@ -1,4 +1,4 @@
-#include "hf/saving.h"
+#include "api/saving.h"
 
 #include "core/base/status.h"
 #include "nn/program/agree.h"

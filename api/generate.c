@@ -5,8 +5,8 @@
 #include "core/registry/plugin_call.h"
 #include "core/world/mesh_shape.h"
 #include "core/world/world.h"
-#include "hf/requests.h"
-#include "hf/session.h"
+#include "api/requests.h"
+#include "api/session.h"
 #include "hf/tokenizer/tokenizer.h"
 #include "nn/program/agree.h"
 

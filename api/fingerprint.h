@@ -2,8 +2,8 @@
  * fingerprint.h - what a rank reads from files, for comparison with other ranks: nodes may have
  * different copies of a checkpoint.
  */
-#ifndef TESS_HF_FINGERPRINT_H
-#define TESS_HF_FINGERPRINT_H
+#ifndef TESS_API_FINGERPRINT_H
+#define TESS_API_FINGERPRINT_H
 
 #include "hf/checkpoint.h"
 

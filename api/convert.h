@@ -1,10 +1,9 @@
 /* convert.h - writes a checkpoint again: in another dtype, in files of another size, in panels. */
-#ifndef TESS_HF_CONVERT_H
-#define TESS_HF_CONVERT_H
+#ifndef TESS_API_CONVERT_H
+#define TESS_API_CONVERT_H
 
 #include "hf/checkpoint.h"
 
-#include <limits.h>
 #include <tessera/tessera.h>
 
 struct tess_convert_options {
@@ -39,22 +38,5 @@ tess_status tess_convert_check(const char *dir, const char *out,
  */
 tess_status tess_convert(struct tess_world *w, const char *dir, const char *out,
                          const struct tess_convert_options *options);
-
-/* ---- convert_dir.c: the directory that is written -------------------------------------------- */
-
-/* Where `out` will be, into path. TESS_EINVAL: it cannot be written, or is inside `dir`. */
-tess_status tess_convert_find_output(const char *dir, const char *out, char path[PATH_MAX]);
-/* Makes an empty directory beside `path`, the value of find_output. */
-tess_status tess_convert_make_part(const char *path, char part[PATH_MAX]);
-/* Copies what is not weights; dtype 0: config.json stays as it is. */
-tess_status tess_convert_copy_files(const char *dir, const char *part, int32_t dtype);
-/* Creates a file of `bytes` that begins with a header; takes its room on the disk if it can. */
-tess_status tess_convert_create_file(const char *path, const char *part, const char *name,
-                                     const void *header, uint64_t len, uint64_t bytes);
-tess_status tess_convert_write_file(const char *part, const char *name, const void *bytes,
-                                    uint64_t len);
-/* Names `part` `path`, durably. */
-tess_status tess_convert_rename_part(const char *part, const char *path);
-void tess_convert_remove_part(const char *part);
 
 #endif

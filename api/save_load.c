@@ -3,8 +3,8 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
-#include "hf/fingerprint.h"
-#include "hf/saving.h"
+#include "api/fingerprint.h"
+#include "api/saving.h"
 #include "nn/program/agree.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* explaining.h - an explanation while it is made: what explain.c and explain_measure.c share. */
-#ifndef TESS_HF_EXPLAINING_H
-#define TESS_HF_EXPLAINING_H
+#ifndef TESS_API_EXPLAINING_H
+#define TESS_API_EXPLAINING_H
 
-#include "hf/session.h"
+#include "api/session.h"
 #include "nn/train/optimizer.h"
 
 struct explanation {

@@ -1,6 +1,6 @@
 /* requests.h - the requests of a generation, as rank 0 gives them to all ranks. */
-#ifndef TESS_HF_REQUESTS_H
-#define TESS_HF_REQUESTS_H
+#ifndef TESS_API_REQUESTS_H
+#define TESS_API_REQUESTS_H
 
 #include "core/base/arena.h"
 #include "hf/checkpoint.h"

@@ -1,13 +1,14 @@
 /* convert.c - which bytes of which files a conversion writes, and the rank that writes them. */
-#include "hf/convert.h"
+#include "api/convert.h"
 
+#include "api/session.h"
 #include "core/base/arena.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/world/mesh_shape.h"
-#include "hf/fingerprint.h"
-#include "hf/session.h"
+#include "hf/convert_dir.h"
+#include "api/fingerprint.h"
 #include "nn/program/agree.h"
 #include "nn/weights/weights.h"
 

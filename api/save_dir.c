@@ -1,9 +1,9 @@
 /* save_dir.c - the saves of a run: where the next one goes, which is the newest, which are old. */
+#include "api/save.h"
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "hf/convert.h"
-#include "hf/save.h"
+#include "hf/convert_dir.h"
 
 #include <dirent.h>
 #include <errno.h>
