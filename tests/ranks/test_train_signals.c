@@ -91,15 +91,14 @@ START_TEST(a_second_request_ends_at_once)
 	int start = _i;
 	char text[TEXT];
 
-	command_run(
-		text, TEXT,
-		"cd '%s'; rm -rf saves err; setsid '%s' train '%s' --data '" STORIES
-		"' --batch %d --sequence 256 --steps 1 --save saves %s 2>err & pid=$!; "
-		"while kill -0 $pid && [ ! -d saves ]; do sleep 0.02; done; "
-		"kill -%s $pid; sleep 0.2; kill -%s $pid; wait $pid; echo status $?; rm -rf saves/step-0; "
-		"ls saves",
-		scratch, TESSERA, format_data_path(""), THIN > 1 ? 32 : 128, starts[start].args,
-		_i < 2 ? "TERM" : "HUP", second[_i]);
+	command_run(text, TEXT,
+	            "cd '%s'; rm -rf saves err; setsid '%s' train '%s' --data '" STORIES
+	            "' --batch %d --sequence 256 --steps 1 --save saves %s 2>err & pid=$!; "
+	            "while kill -0 $pid && [ ! -d saves ]; do sleep 0.02; done; "
+	            "kill -%s $pid; sleep 0.2; kill -%s $pid; wait $pid; echo status $?; "
+	            "rm -rf saves/step-0; ls saves",
+	            scratch, TESSERA, format_data_path(""), THIN > 1 ? 32 : 128, starts[start].args,
+	            _i < 2 ? "TERM" : "HUP", second[_i]);
 	if (_i < 2)
 		ck_assert_msg(!strcmp(text, "status 143\n") || !strcmp(text, "status 130\n"), "%s",
 		              text);
