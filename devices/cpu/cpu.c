@@ -207,6 +207,17 @@ static void device_close(void *self)
 	free(cpu);
 }
 
+/* All instruction sets have the same kernels. */
+static tess_status check_op_kind(const struct tess_op *op)
+{
+	if (op->kind > 0 && op->kind < KINDS && kernels_scalar.run[op->kind])
+		return TESS_OK;
+	return cpu_host->fail(TESS_ENOTSUP,
+	                      "%s: cpu: ops of kind %d are not supported; use another device, or a "
+	                      "newer version",
+	                      op->where ? op->where : "an op", (int)op->kind);
+}
+
 static tess_status device_open(int32_t index, int32_t nthreads, void **self)
 {
 	const struct kernel_set *set;
@@ -251,14 +262,13 @@ static void device_free(void *self, void *p)
 static tess_status device_run(void *self, const struct tess_op *op)
 {
 	struct cpu *cpu = self;
-	cpu_run *run = op->kind > 0 && op->kind < KINDS ? cpu->kernels->run[op->kind] : NULL;
+	tess_status st = check_op_kind(op);
 	uint32_t saved;
-	tess_status st;
 
-	if (!run)
-		return cpu_supports(op);
+	if (st)
+		return st;
 	saved = tess_float_enter();
-	st = run(cpu, op);
+	st = cpu->kernels->run[op->kind](cpu, op);
 	tess_float_leave(saved);
 	return st;
 }
@@ -290,6 +300,12 @@ static tess_status encode_rows(struct cpu *cpu, const struct tess_view *rows,
 	return TESS_OK;
 }
 
+static bool is_matrix_in_rows(const struct tess_view *v)
+{
+	return (v->dtype == TESS_F32 || v->dtype == TESS_BF16 || v->dtype == TESS_F16) &&
+	       v->layout == TESS_ROWS && v->ndim == 2 && v->shape[0] >= 0 && v->shape[1] >= 0;
+}
+
 static tess_status device_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
 {
 	struct cpu *cpu = self;
@@ -302,10 +318,10 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 		.stride = { panels->stride[0] ? panels->stride[0] : rows->shape[1] * LANES, LANES },
 	};
 	struct pack pack = { rows, &out, NULL };
-	tess_status st = cpu_check_rows(rows);
 
-	if (st)
-		return st;
+	if (!is_matrix_in_rows(rows))
+		return cpu_host->fail(TESS_ENOTSUP,
+		                      "cpu: only rows [N, K] in f32, bf16 or f16 become panels");
 	if (panels->dtype == TESS_BF12 && rows->dtype != TESS_BF16)
 		return cpu_host->fail(TESS_EINVAL, "cpu: only bf16 becomes bf12");
 	if (panels->dtype == TESS_Q8 || panels->dtype == TESS_BF12)
@@ -362,7 +378,7 @@ static const struct tess_device cpu_device = {
 	.name = "cpu",
 	.summary = "the CPU; the same bits on any CPU, with any number of threads",
 	.count = count_cpu_devices,
-	.supports = cpu_supports,
+	.supports = check_op_kind,
 	.open = device_open,
 	.alloc = device_alloc,
 	.free = device_free,

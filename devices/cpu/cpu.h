@@ -1,10 +1,10 @@
 /*
  * cpu.h - shared by the files of the CPU device.
  *
- * check.c checks an op, sum.c turns its sums into a list of steps, and the kernels run it. Files
- * with kernels are compiled once per instruction set: CPU_ISA is scalar, avx2, avx512 or neon,
- * CPU_NAME makes names unique, and kernels.c lists them. The source is the same, and so are the
- * operations and their order for every output: the bits do not depend on the instruction set.
+ * sum.c turns the sums of an op into a list of steps, and the kernels run it. Files with kernels
+ * are compiled once per instruction set: CPU_ISA is scalar, avx2, avx512 or neon, CPU_NAME makes
+ * names unique, and kernels.c lists them. The source is the same, and so are the operations and
+ * their order for every output: the bits do not depend on the instruction set.
  */
 #ifndef TESS_DEVICES_CPU_CPU_H
 #define TESS_DEVICES_CPU_CPU_H
@@ -86,13 +86,6 @@ tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t t
 tess_status cpu_plan_tree(struct cpu *cpu, const struct tess_op *op, int32_t tree, bool partial,
                           int64_t step_max, const struct sum **sum);
 
-/* Fails if the device cannot run `op`: shapes, strides, types, sums. */
-tess_status cpu_supports(const struct tess_op *op);
-/* The same of what is no op of training (check.c). */
-tess_status cpu_check(const struct tess_op *op);
-/* Fails if `rows` cannot be packed into panels. */
-tess_status cpu_check_rows(const struct tess_view *rows);
-
 /* Element `at` of weights of any type, at any address. */
 static inline float load_weight_element(const void *data, int32_t dtype, int64_t at)
 {
@@ -121,17 +114,11 @@ static inline int64_t bf12_get_offset(int64_t k)
 	return 64 + 64 * tess_up(k, 256);
 }
 
-static inline int64_t bf12_count_panel_bytes(int64_t k)
-{
-	return bf12_get_offset(k) + BF12_BLOCK_BYTES * tess_up(k, BF12_BLOCK);
-}
-
-/* Matrix `i` of a weight of several, without data if there is none. */
+/* Returns matrix `i` of a stack. */
 static inline struct tess_view get_matrix(const struct tess_view *w, int64_t i)
 {
 	return (struct tess_view){
-		.data = w->data ? (char *)w->data + i * w->stride[0] * get_weight_width(w->dtype)
-		                : NULL,
+		.data = (char *)w->data + i * w->stride[0] * get_weight_width(w->dtype),
 		.dtype = w->dtype,
 		.ndim = w->ndim - 1,
 		.layout = w->layout,

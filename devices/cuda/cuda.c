@@ -14,7 +14,6 @@ enum { COMPUTE_MAJOR = 8, EARLY_MAJOR = 9 };
 enum { SYNC_NONE, SYNC_KERNELS, SYNC_OPS }; /* TESSERA_CUDA_SYNC */
 
 const struct tess_host *cuda_host;
-const struct tess_host *cpu_host; /* of check*.c */
 static int gpus;
 
 tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
@@ -355,7 +354,7 @@ static tess_status init_cuda_plugin(const struct tess_host *host)
 	int version = 0;
 	tess_status st;
 
-	cuda_host = cpu_host = host;
+	cuda_host = host;
 	st = read_cuda_options(&math, &sync);
 	if (!st)
 		st = cuda_loader.load_driver();

@@ -326,10 +326,6 @@ bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
 /* Whether a LINEAR of many rows reads x as bf16 only. */
 bool product_reads_bf16(const struct gpu *g, const struct tess_op *op);
 
-/* devices/cpu/check*.c, compiled for this device */
-extern const struct tess_host *cpu_host;
-tess_status cpu_supports(const struct tess_op *op);
-
 /* Whether 16 bytes of each row can be read at once. */
 static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)
 {

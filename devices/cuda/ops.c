@@ -1,31 +1,7 @@
-/* ops.c - runs an op, or says why it cannot be run. */
+/* ops.c - runs an op, or reports why the device cannot. */
 #include "gpu.h"
 
 #include <stdio.h>
-
-static bool is_table(const struct tess_view *v, int32_t dtype, int64_t rows, int64_t columns)
-{
-	return v->ndim == 2 && v->dtype == dtype && v->stride[1] == 1 && v->shape[0] == rows &&
-	       v->shape[1] == columns;
-}
-
-/* The device's own op, which check.c of the CPU does not know. */
-static tess_status check_sample(const struct tess_op *op)
-{
-	const struct tess_view *x = &op->in[0], *seen = &op->out[1];
-	int64_t rows = x->shape[0], columns = x->shape[1];
-
-	if (op->nin == 2 && op->nout == 2 && is_table(x, TESS_F32, rows, columns) &&
-	    is_table(&op->in[1], TESS_F64, rows, TESS_SAMPLE_NUMS) &&
-	    is_table(&op->out[0], TESS_I32, rows, TESS_SAMPLE_OUTS) &&
-	    is_table(seen, TESS_I32, seen->shape[0], (columns + 31) / 32) && columns > 0 &&
-	    columns <= SAMPLE_COLUMNS_MAX)
-		return TESS_OK;
-	return cuda_host->fail(TESS_EINVAL,
-	                       "%s: cuda: sample: operands must be f32 rows [T, V] of at most "
-	                       "%d logits and f64 [T, 7], and the outs i32 [T, 4] and [S, V / 32]",
-	                       op->where, SAMPLE_COLUMNS_MAX);
-}
 
 static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op) = {
 	[TESS_OP_LINEAR] = op_run_linear,
@@ -105,14 +81,36 @@ tess_status op_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-/* What this device cannot do of what the CPU's can. */
+/* The dtype of products is that of TESSERA_CUDA_MATH. */
+static const char *find_math_limit(double math)
+{
+	return math == 0 || math == TESS_F32
+	               ? NULL
+	               : "products of bf16 are for the cpu device; TESSERA_CUDA_MATH says how "
+	                 "products are made here";
+}
+
+static const char *find_attention_limit(const struct tess_op *op)
+{
+	if (op->num[TESS_ATTENTION_HEAD] > HEAD_MAX || op->num[TESS_ATTENTION_VALUE] > VALUE_MAX)
+		return "attention: keys have at most 1024 elements, and values 512";
+	return op->kind == TESS_OP_ATTENTION && op->in[5].ndim && op->num[TESS_ATTENTION_RATE] > 0
+	               ? "attention: only texts without pages have dropout"
+	               : NULL;
+}
+
+/* Returns what this device cannot do of an op, or NULL. */
 static const char *find_limit(const struct tess_op *op)
 {
-	if (!has_launcher(op->kind))
-		return "this op of training is not supported yet";
+	const char *limit;
+
 	switch (op->kind) {
-	case TESS_OP_ROUTE:
+	case TESS_OP_LINEAR:
+		return find_math_limit(op->nnum ? op->num[TESS_LINEAR_MATH] : 0);
 	case TESS_OP_EXPERTS:
+		limit = find_math_limit(op->num[TESS_EXPERTS_MATH]);
+		return limit ? limit : op_find_experts_limit(op);
+	case TESS_OP_ROUTE:
 		return op_find_experts_limit(op);
 	case TESS_OP_HEAD_LINEAR_DW:
 	case TESS_OP_ROUTE_D:
@@ -131,13 +129,10 @@ static const char *find_limit(const struct tess_op *op)
 		return op_find_training_limit(op);
 	case TESS_OP_ATTENTION:
 	case TESS_OP_ATTENTION_D:
-		if (op->num[TESS_ATTENTION_HEAD] > HEAD_MAX ||
-		    op->num[TESS_ATTENTION_VALUE] > VALUE_MAX)
-			return "attention: keys have at most 1024 elements, and values 512";
-		return op->kind == TESS_OP_ATTENTION && op->in[5].ndim &&
-		                       op->num[TESS_ATTENTION_RATE] > 0
-		               ? "attention: only texts without pages have dropout"
-		               : NULL;
+		return find_attention_limit(op);
+	case TESS_OP_SAMPLE:
+		return op->in[0].shape[1] > SAMPLE_COLUMNS_MAX ? "sample: more than 2^24 logits"
+		                                               : NULL;
 	default:
 		return NULL;
 	}
@@ -145,10 +140,14 @@ static const char *find_limit(const struct tess_op *op)
 
 tess_status op_check(const struct tess_op *op)
 {
-	tess_status st = op->kind == TESS_OP_SAMPLE ? check_sample(op) : cpu_supports(op);
-	const char *limit = st                                  ? NULL
-	                    : !TESS_HAS(op, tess_op, only_next) ? "this Tessera is too old for it"
-	                                                        : find_limit(op);
+	const char *where = op->where ? op->where : "an op", *limit;
 
-	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", op->where, limit) : st;
+	if (!has_launcher(op->kind))
+		return cuda_host->fail(TESS_ENOTSUP,
+		                       "%s: cuda: ops of kind %d are not supported; use another "
+		                       "device, or a newer version",
+		                       where, (int)op->kind);
+	limit = TESS_HAS(op, tess_op, only_next) ? find_limit(op)
+	                                         : "this Tessera is too old for it";
+	return limit ? cuda_host->fail(TESS_ENOTSUP, "%s: cuda: %s", where, limit) : TESS_OK;
 }

@@ -117,6 +117,8 @@ struct tess_device {
 	const char *name, *summary;
 	/* required */
 	int32_t (*count)(void);                                 /* 0: none on this machine */
+	/* Refuses an op that this device cannot run: a kind without a kernel, a size too large.
+	 * The core has checked shapes, types and sums by docs/ops.md. Reads no data. */
 	tess_status (*supports)(const struct tess_op *op);
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);   /* 64-byte aligned */

@@ -76,7 +76,7 @@ static bool is_usable(const struct tess_runner *s)
 	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
 	if (!s->device.stream || !t->mark || !t->reached || s->check ||
-	    TESS_PLUGIN_VALUE(t->supports(&op)))
+	    tess_device_check_op(t, &op))
 		return false;
 	return tess_group_size(s->parts.group) == 1 || tess_call_is_direct(s->parts.group, &c);
 }

@@ -1,8 +1,8 @@
 #include "nn/program/compressed.h"
 
-#include <tessera/reduce.h>
+#include "nn/op/panels.h"
 
-enum { GROUP = 32, PANEL_OUTS = 16 }; /* inputs that share a scale; outs of a panel */
+#include <tessera/reduce.h>
 
 /* The linear record that makes the logits of a route, through moves and biases; NULL: none. */
 static struct tess_record *find_router(const struct tess_program *p, int32_t route)
@@ -113,28 +113,17 @@ tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
 	return st;
 }
 
-int64_t tess_compressed_count_bytes(int64_t n)
-{
-	return PANEL_OUTS * (n + 2 * tess_up(n, GROUP)); /* a scale has two bytes */
-}
-
-/* Of a panel of TESS_BF12 with n inputs: its start, and blocks of 8 inputs. */
-static int64_t count_bf12_bytes(int64_t n)
-{
-	return 64 + 64 * tess_up(n, 256) + 192 * tess_up(n, 8);
-}
-
 /* Bytes of a panel: of the units of the inputs that the rank holds. */
 static int64_t count_panel_bytes(int32_t dtype, const struct tess_dim *in, struct tess_cut cut)
 {
 	int64_t lo, hi, bytes = 0;
 
 	if (dtype == TESS_BF12)
-		return count_bf12_bytes(tess_dim_get_local_size(in, cut.nranks, cut.rank));
+		return panel_count_bf12_bytes(tess_dim_get_local_size(in, cut.nranks, cut.rank));
 	tess_dim_get_rank_units(in, cut.nranks, cut.rank, &lo, &hi);
 	for (int64_t u = lo; u < hi; u++)
-		bytes += tess_compressed_count_bytes(tess_dim_get_unit_start(in, u + 1) -
-		                                     tess_dim_get_unit_start(in, u));
+		bytes += panel_count_q8_bytes(tess_dim_get_unit_start(in, u + 1) -
+		                              tess_dim_get_unit_start(in, u));
 	return bytes;
 }
 

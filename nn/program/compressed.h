@@ -26,9 +26,6 @@ struct tess_view tess_weight_view_compressed(const struct tess_program *p,
                                              const struct tess_weight *w, int32_t rank);
 uint64_t tess_view_count_compressed_bytes(const struct tess_view *v);
 
-/* Of TESS_Q8: bytes of `n` inputs, from the first of a unit on, in a panel. */
-int64_t tess_compressed_count_bytes(int64_t n);
-
 /* The bytes in use of what a rank holds of a weight, compressed or as stored. */
 uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess_weight *w,
                                  int32_t rank);

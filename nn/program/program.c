@@ -2,66 +2,29 @@
 
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 
 #include <stdio.h>
 
 const char *tess_record_kind_name(int32_t kind)
 {
-	static const struct {
-		int32_t kind;
-		const char *name;
-	} names[] = {
-		{ TESS_OP_LINEAR, "linear" },
-		{ TESS_OP_EMBED, "embed" },
-		{ TESS_OP_NORM, "norm" },
-		{ TESS_OP_BIAS, "bias" },
-		{ TESS_OP_ROPE, "rope" },
-		{ TESS_OP_ATTENTION, "attention" },
-		{ TESS_OP_GLU, "glu" },
-		{ TESS_OP_ADD, "add" },
-		{ TESS_OP_ROUTE, "route" },
-		{ TESS_OP_EXPERTS, "experts" },
-		{ TESS_OP_COMBINE, "combine" },
-		{ TESS_REC_MOVE, "move" },
-		{ TESS_REC_SPLIT, "split" },
-		{ TESS_OP_SELECT_ROWS, "select_rows" },
-		{ TESS_REC_CALL, "call" },
-		{ TESS_REC_SPLIT_HEADS, "split_heads" },
-		{ TESS_REC_JOIN, "join" },
-		{ TESS_OP_HEAD_LINEAR, "head_linear" },
-		{ TESS_OP_HEAD_LINEAR_DW, "head_linear_dw" },
-		{ TESS_REC_JOIN_HEADS, "join_heads" },
-		{ TESS_OP_ATTENTION_D, "attention_d" },
-		{ TESS_OP_DROPOUT, "dropout" },
-		{ TESS_OP_SCALE, "scale" },
-		{ TESS_OP_LINEAR_DX, "linear_dx" },
-		{ TESS_OP_LINEAR_DW, "linear_dw" },
-		{ TESS_OP_EMBED_DW, "embed_dw" },
-		{ TESS_OP_NORM_D, "norm_d" },
-		{ TESS_OP_NORM_DW, "norm_dw" },
-		{ TESS_OP_BIAS_DW, "bias_dw" },
-		{ TESS_OP_GLU_D, "glu_d" },
-		{ TESS_OP_HEAD_SUM, "head_sum" },
-		{ TESS_OP_ROUTE_D, "route_d" },
-		{ TESS_OP_COMBINE_D, "combine_d" },
-		{ TESS_OP_EXPERTS_D, "experts_d" },
-		{ TESS_OP_BALANCE, "balance" },
-		{ TESS_OP_BALANCE_D, "balance_d" },
-		{ TESS_OP_LOSS_MAX, "loss_max" },
-		{ TESS_OP_LOSS_SUM, "loss_sum" },
-		{ TESS_OP_LOSS_PICK, "loss_pick" },
-		{ TESS_OP_LOSS, "loss" },
-		{ TESS_OP_LOSS_D, "loss_d" },
-		{ TESS_REC_GRADIENT, "gradient" },
-		{ TESS_REC_EXCHANGE, "exchange" },
-		{ TESS_REC_SEQUENCE_SUM, "sequence_sum" },
-		{ TESS_REC_SEND, "send" },
+	static const char *const names[] = {
+		[TESS_REC_MOVE - TESS_REC_MOVE] = "move",
+		[TESS_REC_SPLIT - TESS_REC_MOVE] = "split",
+		[TESS_REC_CALL - TESS_REC_MOVE] = "call",
+		[TESS_REC_SPLIT_HEADS - TESS_REC_MOVE] = "split_heads",
+		[TESS_REC_JOIN - TESS_REC_MOVE] = "join",
+		[TESS_REC_JOIN_HEADS - TESS_REC_MOVE] = "join_heads",
+		[TESS_REC_GRADIENT - TESS_REC_MOVE] = "gradient",
+		[TESS_REC_EXCHANGE - TESS_REC_MOVE] = "exchange",
+		[TESS_REC_SEQUENCE_SUM - TESS_REC_MOVE] = "sequence_sum",
+		[TESS_REC_SEND - TESS_REC_MOVE] = "send",
 	};
+	const struct op_kind *op = op_find_kind(kind);
 
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (names[i].kind == kind)
-			return names[i].name;
-	return "unknown";
+	return op                                               ? op->name
+	       : kind >= TESS_REC_MOVE && kind <= TESS_REC_SEND ? names[kind - TESS_REC_MOVE]
+	                                                        : "unknown";
 }
 
 int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)

@@ -226,7 +226,6 @@ tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
 
 	for (int32_t i = 0; i < l->nsteps && !st; i++)
 		if (l->step[i]->kind == TESS_STEP_OP)
-			st = TESS_PLUGIN_CALL(device, l->step[i]->op.where, supports,
-			                      &l->step[i]->op);
+			st = tess_device_check_op(device, &l->step[i]->op);
 	return st;
 }

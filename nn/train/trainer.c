@@ -105,7 +105,7 @@ static tess_status check_device(const struct tess_device *device)
 	struct tess_view in = describe_vector(NULL, TESS_F32, 1);
 	struct tess_view out = describe_vector(NULL, TESS_I64, TESS_ACCUMULATOR_FIELDS);
 	struct tess_op op = make_squares(&in, &out, "norm");
-	tess_status st = TESS_PLUGIN_CALL(device, "norm", supports, &op);
+	tess_status st = tess_device_check_op(device, &op);
 
 	return st ? tess_fail(TESS_ENOTSUP,
 	                      "device %s does not train: it has no ops of training; use "

@@ -9,6 +9,7 @@
 #include "core/registry/registry.h"
 #include "core/world/cpus.h"
 #include "core/world/group.h"
+#include "nn/op/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,6 +67,13 @@ tess_status tess_device_check_weights(const struct tess_device *device, int32_t 
 	                 "%s-bit weights: device %s has none; use device cpu, or weights as in the "
 	                 "files",
 	                 weights == TESS_Q8 ? "8" : "12", device->name);
+}
+
+tess_status tess_device_check_op(const struct tess_device *device, const struct tess_op *op)
+{
+	tess_status st = tess_op_check(op, device);
+
+	return st ? st : TESS_PLUGIN_CALL(device, op->where, supports, op);
 }
 
 tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,

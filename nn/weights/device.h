@@ -24,6 +24,9 @@ struct tess_opened_device { /* {0}: not opened */
 /* TESS_ENOTSUP: the device has no such linear weights (0: any; TESS_Q8, TESS_BF12). */
 tess_status tess_device_check_weights(const struct tess_device *device, int32_t weights);
 
+/* Checks that an op is valid (nn/op/check.h), and that the device can run it. */
+tess_status tess_device_check_op(const struct tess_device *device, const struct tess_op *op);
+
 /*
  * Opens device `index` with so many threads, and a stream on it. Index -1: the ranks of a host take
  * its devices in turn.

@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "nn/lower/lower.h"
+#include "nn/op/panels.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
 #include "nn/weights/parts.h"
@@ -194,7 +195,7 @@ static tess_status pack_quantized_units(const struct tess_weights_loader *l,
 		unit.shape[1] = tess_dim_get_unit_start(in, u + 1) - tess_dim_get_unit_start(in, u);
 		to.data = data;
 		st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &unit, &to);
-		data += tess_compressed_count_bytes(unit.shape[1]);
+		data += panel_count_q8_bytes(unit.shape[1]);
 		unit.data = (char *)unit.data +
 		            unit.shape[1] * unit.stride[1] * (int64_t)tess_width(unit.dtype);
 	}

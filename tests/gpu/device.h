@@ -131,7 +131,7 @@ static inline tess_status run_on_gpu(const struct tess_op *op)
 {
 	struct tess_view in[8], out[8];
 	struct tess_op moved = *op;
-	tess_status st = gpu_table->supports(op);
+	tess_status st = cpu_check_op_for(gpu_table, op);
 
 	if (st)
 		return st;

@@ -273,14 +273,6 @@ static struct task *make_op_task(const struct tess_op *op)
 	return k;
 }
 
-static bool has_one_node(const struct tess_op *op)
-{
-	for (int32_t i = 0; i < op->nout; i++)
-		if (is_partial_out(op, i) && op->out[i].shape[0] != 1)
-			return false;
-	return true;
-}
-
 /* y of a row as SAMPLE defines it, but for the id if the temperature is not 0. */
 static void find_largest(const float *x, int64_t n, int32_t *y)
 {
@@ -356,18 +348,10 @@ static tess_status run_sample(const struct tess_op *op)
 static tess_status supports_op(const struct tess_op *op)
 {
 	const char *lacks = getenv("DISCRETE_LACKS"); /* a kind of op */
-	struct task *k = op->kind == TESS_OP_SAMPLE ? NULL : make_op_task(op);
-	tess_status st = op->kind == TESS_OP_SAMPLE ? TESS_OK
-	                 : !k                       ? host->fail(TESS_ENOMEM, "discrete: no memory")
-	                 : !has_one_node(op)
-	                         ? host->fail(TESS_ENOTSUP, "%s: discrete: a Partial has one node",
-	                                      op->where)
-	                         : cpu->supports(&k->op);
 
-	free(k);
 	if (lacks && op->kind == atoi(lacks))
 		return host->fail(TESS_ENOTSUP, "%s: discrete: no such kernel", op->where);
-	return st;
+	return op->kind == TESS_OP_SAMPLE ? TESS_OK : cpu->supports(op);
 }
 
 static tess_status translate_views(struct discrete *d, const struct tess_op *op,

@@ -9,6 +9,8 @@
 #include "suite.h"
 #include "tree_sum.h"
 
+#include "nn/op/check.h"
+
 #include <dlfcn.h>
 #include <float.h>
 #include <math.h>
@@ -18,6 +20,7 @@
 #include <string.h>
 #include <tessera/device.h>
 #include <tessera/reduce.h>
+#include <tessera/tessera.h>
 
 static const char *cpu_isa = "auto"; /* TESSERA_CPU for the next device */
 static char cpu_sentence[512];
@@ -108,10 +111,24 @@ static inline bool cpu_open_next(struct cpu_devices *d)
 	return d->now != NULL;
 }
 
-/* Checks and runs `op`. For ops that must be refused call cpu_device->supports. */
+/* Checks that `op` is valid for a device and that this can run it, as before a program runs. */
+static inline tess_status cpu_check_op_for(const struct tess_device *device,
+                                           const struct tess_op *op)
+{
+	tess_status st = tess_op_check(op, device);
+
+	return st ? cpu_keep_sentence(st, "%s", tess_error()) : device->supports(op);
+}
+
+static inline tess_status cpu_check_op(const struct tess_op *op)
+{
+	return cpu_check_op_for(cpu_device, op);
+}
+
+/* Checks and runs `op`. For ops that must be refused call cpu_check_op. */
 static inline void cpu_run_op(void *device, const struct tess_op *op)
 {
-	ck_assert_msg(cpu_device->supports(op) == TESS_OK, "%s", cpu_sentence);
+	ck_assert_msg(cpu_check_op(op) == TESS_OK, "%s", cpu_sentence);
 	ck_assert_msg(cpu_device->run(device, op) == TESS_OK, "%s", cpu_sentence);
 }
 

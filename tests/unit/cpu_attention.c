@@ -126,7 +126,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 	};
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
 
-	ck_assert_msg(cpu_device->supports(&op) == TESS_OK, "%s", cpu_sentence);
+	ck_assert_msg(cpu_check_op(&op) == TESS_OK, "%s", cpu_sentence);
 	return cpu_device->run(device, &op);
 }
 
@@ -566,12 +566,12 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 
 	if (m->latent)
 		in[2] = (struct tess_view){ 0 };
-	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
 	if (at < 6)
 		in[at] = view;
 	else
 		num[at - 6] = (double)view.stride[0];
-	ck_assert_msg(cpu_device->supports(&op) == TESS_ENOTSUP, "operand or number %d", at);
+	ck_assert_msg(cpu_check_op(&op) == TESS_ENOTSUP, "operand or number %d", at);
 }
 
 START_TEST(refuses_other_operands)
@@ -673,7 +673,7 @@ START_TEST(refuses_other_heads)
 			count += !read[h / group];
 			read[h / group] = true;
 		}
-		if ((cpu_device->supports(&op) == TESS_OK) != (count == g))
+		if ((cpu_check_op(&op) == TESS_OK) != (count == g))
 			ck_abort_msg("heads %d from %d, groups of %d: %d", (int)heads, (int)lo,
 			             (int)group, (int)g);
 	}

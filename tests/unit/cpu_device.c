@@ -51,14 +51,14 @@ START_TEST(refuses)
 		op = good; \
 		cpu_sentence[0] = 0; \
 		change; \
-		ck_assert_msg(cpu_device->supports(&op) < 0, "%s", #change); \
+		ck_assert_msg(cpu_check_op(&op) < 0, "%s", #change); \
 		ck_assert_msg(strstr(cpu_sentence, "layers.0.mlp") == cpu_sentence, "%s: %s", \
 		              #change, cpu_sentence); \
 		in[0] = in_was[0], in[1] = in_was[1], out = out_was, tree = tree_was; \
 		term.bound = bound; \
 	} while (0)
 
-	ck_assert_int_eq(cpu_device->supports(&good), TESS_OK);
+	ck_assert_int_eq(cpu_check_op(&good), TESS_OK);
 	REFUSED(op.kind = TESS_OP_LINEAR_DX);
 	REFUSED(op.kind = 12345);
 	REFUSED(op.nin = 1);
@@ -87,6 +87,44 @@ START_TEST(refuses)
 	REFUSED(op.kind = TESS_OP_SCALE);
 	REFUSED(op.kind = TESS_OP_COPY);
 	REFUSED(op.kind = TESS_OP_SELECT_ROWS);
+	cpu_device->close(device);
+}
+END_TEST
+
+/* The table of a device decides about panels and nodes; kinds are refused by the device itself. */
+START_TEST(devices_differ)
+{
+	const struct tess_device inexact = { .size = sizeof inexact, .layout = TESS_ROWS };
+	int64_t bound[] = { 0, 4, 8 };
+	struct tess_term term = { .bound = bound };
+	struct tess_tree tree = { .n = 4, .lo = 1, .hi = 3, .terms = 1 };
+	float memory[64] = { 0 };
+	struct tess_view in[2] = { cpu_make_rows(memory, 2, 8, 8), cpu_make_rows(memory, 3, 8, 8) },
+			 out = cpu_make_partial(memory, 2, 2, 3, 3), sampled[2];
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_LINEAR, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
+	void *device = cpu_open_device("auto", 1);
+
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
+	ck_assert_int_eq(tess_op_check(&op, &inexact), TESS_ENOTSUP);
+	expect_part(tess_error(), "layers.0.mlp: linear: an out must be");
+	out.shape[0] = 1;
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
+	ck_assert_int_eq(tess_op_check(&op, &inexact), TESS_OK);
+	in[1].layout = TESS_PANELS, in[1].stride[0] = 128, in[1].stride[1] = 16;
+	ck_assert_int_eq(tess_op_check(&op, &inexact), TESS_ENOTSUP);
+	expect_part(tess_error(), "layers.0.mlp: linear: a weight is in panels");
+	out.shape[0] = 2;
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
+
+	op = cpu_make_op(TESS_OP_SAMPLE, in, 2, sampled, NULL, 0);
+	op.nout = 2;
+	in[1] = cpu_make_view(memory, TESS_F64, 2, TESS_SAMPLE_NUMS, TESS_SAMPLE_NUMS, 1);
+	sampled[0] = cpu_make_view(memory, TESS_I32, 2, TESS_SAMPLE_OUTS, TESS_SAMPLE_OUTS, 1);
+	sampled[1] = cpu_make_view(memory, TESS_I32, 1, 1, 1, 1);
+	ck_assert_int_eq(tess_op_check(&op, cpu_device), TESS_OK);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
+	expect_part(cpu_sentence, "layers.0.mlp: cpu: ops of kind 43 are not supported");
 	cpu_device->close(device);
 }
 END_TEST
@@ -165,4 +203,4 @@ START_TEST(shares_work)
 }
 END_TEST
 
-SUITE_MAIN("cpu_device", opens, refuses, rounds_to_nearest, shares_work)
+SUITE_MAIN("cpu_device", opens, refuses, devices_differ, rounds_to_nearest, shares_work)

@@ -596,9 +596,9 @@ START_TEST(refuses)
 #define REFUSED(o, field, value, says) \
 	do { \
 		__typeof__(field) old = field; \
-		ck_assert_msg(cpu_device->supports(&o) == TESS_OK, "%s", cpu_sentence); \
+		ck_assert_msg(cpu_check_op(&o) == TESS_OK, "%s", cpu_sentence); \
 		field = value; \
-		ck_assert_int_eq(cpu_device->supports(&o), TESS_ENOTSUP); \
+		ck_assert_int_eq(cpu_check_op(&o), TESS_ENOTSUP); \
 		expect_part(cpu_sentence, "layers.0.mlp"); \
 		expect_part(cpu_sentence, says); \
 		field = old; \

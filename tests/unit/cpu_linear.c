@@ -613,15 +613,15 @@ START_TEST(refuses_products_that_it_has_not)
 	in[1] = cpu_make_rows(w, 1, c.k, c.k);
 	math = TESS_BF16;
 	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
-	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
 	ck_assert_msg(strstr(cpu_sentence, "with weights in bf16"), "%s", cpu_sentence);
 	math = TESS_F16;
 	in[1].dtype = TESS_F16;
-	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
 	math = TESS_F32;
-	ck_assert_int_eq(cpu_device->supports(&op), TESS_OK);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
 	op.nnum = 2;
-	ck_assert_int_eq(cpu_device->supports(&op), TESS_ENOTSUP);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
 	math = 0;
 	cpu_device->close(device);
 }

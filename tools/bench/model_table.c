@@ -51,11 +51,7 @@ static double sum_op_seconds(const struct model_round *r)
 
 static const char *get_op_name(int32_t kind)
 {
-	/* no record has these */
-	return !kind                  ? "style"
-	       : kind == TESS_OP_COPY ? "copy"
-	       : kind == TESS_OP_FILL ? "fill"
-	                              : tess_record_kind_name(kind);
+	return kind ? tess_record_kind_name(kind) : "style";
 }
 
 /* The kinds of op that have run, the one that took most first. */

@@ -1,0 +1,36 @@
+#include "nn/op/check.h"
+
+#include "core/base/status.h"
+#include "nn/op/kinds.h"
+
+#include <stdbool.h>
+
+static bool has_panels(const struct tess_op *op)
+{
+	for (int32_t i = 0; i < op->nin; i++)
+		if (op->in[i].layout == TESS_PANELS)
+			return true;
+	return false;
+}
+
+static const char *find_violation(const struct tess_op *op, const struct op_kind *kind,
+                                  const struct tess_device *device)
+{
+	if (op->nin < 1 || op->nout < 1)
+		return "it has no operand, or no out";
+	if (device->layout != TESS_PANELS && has_panels(op))
+		return "a weight is in panels, and the device takes rows";
+	return kind->check ? kind->check(op) : kind->check_sum(op, device->exact);
+}
+
+tess_status tess_op_check(const struct tess_op *op, const struct tess_device *device)
+{
+	const struct op_kind *kind = op_find_kind(op->kind);
+	const char *where = op->where ? op->where : "an op", *rule;
+
+	if (!kind)
+		return tess_fail(TESS_ENOTSUP, "%s: there are no ops of kind %d", where,
+		                 (int)op->kind);
+	rule = find_violation(op, kind, device);
+	return rule ? tess_fail(TESS_ENOTSUP, "%s: %s: %s", where, kind->name, rule) : TESS_OK;
+}
