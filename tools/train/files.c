@@ -1,4 +1,4 @@
-/* train_files.c - what a run goes on from, where it saves, and what it must not write over. */
+/* files.c - what a run goes on from, where it saves, and what it must not write over. */
 #include "train.h"
 
 #include <errno.h>

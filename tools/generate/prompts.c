@@ -1,6 +1,6 @@
 #include "prompts.h"
 
-#include "tool.h"
+#include "tools/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* explain_rows.c - rows of the picture: ranks, parameters, moves. */
-#include "explain_picture.h"
+/* rows.c - rows of the picture: ranks, parameters, moves. */
+#include "picture.h"
 
 #include <stdarg.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* train_rank.c - one rank of `tessera train`: it does what rank 0 asks for. */
+/* rank.c - one rank of `tessera train`: it does what rank 0 asks for. */
 #include "train.h"
 
 #include <signal.h>

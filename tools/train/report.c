@@ -1,4 +1,4 @@
-/* train_report.c - what a run tells: a line of progress, the log, the curve. */
+/* report.c - what a run tells: a line of progress, the log, the curve. */
 #include "train.h"
 
 #include <errno.h>

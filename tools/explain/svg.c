@@ -1,5 +1,5 @@
-/* explain_svg.c - a picture of a layer over the ranks: columns are ranks, rows are modules. */
-#include "explain_picture.h"
+/* svg.c - a picture of a layer over the ranks: columns are ranks, rows are modules. */
+#include "picture.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

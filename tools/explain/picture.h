@@ -1,4 +1,4 @@
-/* explain_picture.h - the picture of `tessera explain`: its columns and rows. */
+/* picture.h - the picture of `tessera explain`: its columns and rows. */
 #ifndef TESS_TOOLS_EXPLAIN_PICTURE_H
 #define TESS_TOOLS_EXPLAIN_PICTURE_H
 

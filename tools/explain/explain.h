@@ -2,7 +2,7 @@
 #ifndef TESS_TOOLS_EXPLAIN_H
 #define TESS_TOOLS_EXPLAIN_H
 
-#include "tool.h"
+#include "tools/tool.h"
 
 #include <jansson.h>
 #include <stdio.h>

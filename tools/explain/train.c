@@ -1,4 +1,4 @@
-/* explain_train.c - `tessera explain --train`: what a step of training holds and sends. */
+/* train.c - `tessera explain --train`: what a step of training holds and sends. */
 #include "explain.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef TESS_TOOLS_TRAIN_H
 #define TESS_TOOLS_TRAIN_H
 
-#include "tool.h"
+#include "tools/tool.h"
 
 #include <jansson.h>
 #include <sodium.h>

@@ -1,4 +1,4 @@
-/* generate_rank.c - one rank of `tessera generate`: opens the session, runs the prompts, prints. */
+/* rank.c - one rank of `tessera generate`: opens the session, runs the prompts, prints. */
 #include "generate.h"
 
 #include <jansson.h>

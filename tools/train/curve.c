@@ -1,4 +1,4 @@
-/* train_curve.c - the loss of a run over its steps, as SVG. */
+/* curve.c - the loss of a run over its steps, as SVG. */
 #include "train.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #define TESS_TOOLS_GENERATE_H
 
 #include "prompts.h"
-#include "tool.h"
+#include "tools/tool.h"
 
 struct generate_options {
 	struct tess_tool_session session;

@@ -1,4 +1,4 @@
-/* train_drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
+/* drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
 #include "train.h"
 
 #include <stdlib.h>
