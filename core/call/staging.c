@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <tessera/coll.h>
 
-enum { ALIGN = 64 };
+enum { STAGE_ALIGN = 64 };
 
 struct staged_call {
 	void *device, *host; /* what it receives */
@@ -43,7 +43,7 @@ static void measure_call(const struct tess_group *g, const struct tess_coll *c, 
 
 static uint64_t align_size(uint64_t bytes)
 {
-	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+	return (bytes + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
 }
 
 static tess_status reserve_stage(struct tess_work *w, uint32_t ncalls, uint64_t bytes)
@@ -56,7 +56,7 @@ static tess_status reserve_stage(struct tess_work *w, uint32_t ncalls, uint64_t 
 	w->stage = s = calloc(1, sizeof *s);
 	if (s) {
 		s->call = calloc(ncalls, sizeof *s->call);
-		s->host = aligned_alloc(ALIGN, bytes);
+		s->host = aligned_alloc(STAGE_ALIGN, bytes);
 	}
 	if (!s || !s->call || !s->host) {
 		tess_work_free_stage(w);
@@ -112,7 +112,7 @@ static void log_staging(const struct tess_group *g)
 tess_status tess_work_stage(struct tess_work *w)
 {
 	uint32_t n = w->batch ? w->n : 1;
-	uint64_t bytes = ALIGN, src, dst;
+	uint64_t bytes = STAGE_ALIGN, src, dst;
 	bool direct = true;
 	tess_status st;
 	char *host;

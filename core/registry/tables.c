@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { NAME_LEN_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
+enum { TABLE_NAME_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
 enum { MEM_OWN = 32 }; /* kinds of memory from here on are a plugin's own */
 
 /* The first fields of all tables; a style and a model then have a list of names. */
@@ -70,13 +70,13 @@ const char *const tess_plugin_kind_names[TESS_PLUGIN_KINDS] = { "backend", "devi
 
 bool tess_name_valid(const char *name, const char *more)
 {
-	size_t n = strnlen(name, NAME_LEN_MAX + 1);
+	size_t n = strnlen(name, TABLE_NAME_MAX + 1);
 
 	for (size_t i = 0; i < n; i++)
 		if (!(name[i] >= 'a' && name[i] <= 'z') && !(name[i] >= '0' && name[i] <= '9') &&
 		    !(name[i] == '_') && !strchr(more, name[i]))
 			return false;
-	return n > 0 && n <= NAME_LEN_MAX;
+	return n > 0 && n <= TABLE_NAME_MAX;
 }
 
 /* Copies the fields that both sizes have and zeroes the rest, so older and newer tables fit. */

@@ -9,7 +9,7 @@ struct segment {
 	int32_t last_in, last_out;
 };
 
-struct message {
+struct stage_message {
 	int32_t from, to; /* stages */
 	int32_t next_in, next_out; /* of the same segment; -1: none */
 };
@@ -18,7 +18,7 @@ struct pipeline_parts { /* of a program */
 	int32_t nstages, nmessages;
 	struct segment **segment; /* by stage */
 	int32_t *nsegments;
-	struct message *message; /* in the order of records */
+	struct stage_message *message; /* in the order of records */
 	bool tied; /* a weight gets gradients in two segments */
 };
 
@@ -60,7 +60,7 @@ static void add_message(struct pipeline_parts *c, const struct tess_record *rec,
 	struct segment *to = add_record(c, get_receiver(rec), i, true, 0);
 	int32_t m = c->nmessages++;
 
-	c->message[m] = (struct message){ rec->stage, get_receiver(rec), -1, -1 };
+	c->message[m] = (struct stage_message){ rec->stage, get_receiver(rec), -1, -1 };
 	*(from->out < 0 ? &from->out : &c->message[from->last_out].next_out) = m;
 	*(to->in < 0 ? &to->in : &c->message[to->last_in].next_in) = m;
 	from->last_out = to->last_in = m;
@@ -93,7 +93,7 @@ static tess_status alloc_parts(const struct tess_program *p, struct tess_arena *
 		}
 	c->segment = TESS_NEW(arena, struct segment *, c->nstages);
 	c->nsegments = TESS_NEW(arena, int32_t, c->nstages);
-	c->message = TESS_NEW(arena, struct message, n + 1);
+	c->message = TESS_NEW(arena, struct stage_message, n + 1);
 	if (!received || !c->segment || !c->nsegments || !c->message)
 		return TESS_ENOMEM;
 	for (int32_t s = 0; s < c->nstages; s++) {
@@ -150,7 +150,7 @@ static int32_t get_next(const struct simulation *m, int32_t stage, int32_t micro
 	return m->next[stage * m->nmicro + micro];
 }
 
-static int32_t get_stage_pair(const struct simulation *m, const struct message *w)
+static int32_t get_stage_pair(const struct simulation *m, const struct stage_message *w)
 {
 	return w->from * m->parts->nstages + w->to;
 }
@@ -159,7 +159,7 @@ static int32_t get_stage_pair(const struct simulation *m, const struct message *
 static int64_t find_arrival(const struct simulation *m, int32_t stage, int32_t micro,
                             int32_t segment)
 {
-	const struct message *message = m->parts->message;
+	const struct stage_message *message = m->parts->message;
 	int32_t first = m->parts->segment[stage][segment].in;
 	int64_t arrival = 0;
 
@@ -200,7 +200,7 @@ static int64_t find_start(const struct simulation *m, int32_t stage, int32_t mic
 
 static void simulate_segment(struct simulation *m, int32_t stage, int32_t micro, int64_t start)
 {
-	const struct message *message = m->parts->message;
+	const struct stage_message *message = m->parts->message;
 	int32_t segment = m->next[stage * m->nmicro + micro]++;
 	const struct segment *k = &m->parts->segment[stage][segment];
 

@@ -9,7 +9,7 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-enum { MIB = 1 << 20 };
+enum { MEBIBYTE = 1 << 20 };
 
 static uint64_t count_rank_weights(const struct tess_runner *s)
 {
@@ -42,16 +42,16 @@ tess_status tess_runner_check_room(const struct tess_runner *s)
 			TESS_ENOMEM,
 			"the weights of a rank need %lld MiB, and %lld MiB of device %s:%d "
 			"are free for it; use -n %lld or more, each on a device of its own",
-			(long long)tess_up((int64_t)needs, MIB), (long long)(room / MIB),
+			(long long)tess_up((int64_t)needs, MEBIBYTE), (long long)(room / MEBIBYTE),
 			d->table->name, (int)d->index,
 			(long long)tess_up((int64_t)needs * ranks, (int64_t)room + 1));
 	return tess_fail(
 		TESS_ENOMEM,
 		"%lld MiB of KV cache beside %lld MiB of weights: %lld MiB of device %s:%d "
 		"are free for the rank; use --kv-memory %lldM or less",
-		(long long)(kv / MIB), (long long)tess_up((int64_t)needs, MIB),
-		(long long)(room / MIB), d->table->name, (int)d->index,
-		(long long)((room - needs) / 8 * 7 / MIB));
+		(long long)(kv / MEBIBYTE), (long long)tess_up((int64_t)needs, MEBIBYTE),
+		(long long)(room / MEBIBYTE), d->table->name, (int)d->index,
+		(long long)((room - needs) / 8 * 7 / MEBIBYTE));
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */

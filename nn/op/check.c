@@ -3,23 +3,11 @@
 #include "core/base/status.h"
 #include "nn/op/kinds.h"
 
-#include <stdbool.h>
-
-static bool has_panels(const struct tess_op *op)
-{
-	for (int32_t i = 0; i < op->nin; i++)
-		if (op->in[i].layout == TESS_PANELS)
-			return true;
-	return false;
-}
-
 static const char *find_violation(const struct tess_op *op, const struct op_kind *kind,
                                   const struct tess_device *device)
 {
 	if (op->nin < 1 || op->nout < 1)
 		return "it has no operand, or no out";
-	if (device->layout != TESS_PANELS && has_panels(op))
-		return "a weight is in panels, and the device takes rows";
 	return kind->check ? kind->check(op) : kind->check_sum(op, device->exact);
 }
 

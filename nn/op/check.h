@@ -6,9 +6,9 @@
 
 /*
  * Checks that an op is one that `device` may be asked for: shapes, strides, dtypes, numbers and
- * sums are as docs/ops.md says, a Partial has the nodes that sums of this device give (`exact`),
- * and weights are in panels only where the device wants them so (`layout`). Reads no data. Whether
- * the device can run the op is for its supports(). TESS_ENOTSUP: "module: kind: rule".
+ * sums are as docs/ops.md says, and a Partial has the nodes that sums of this device give
+ * (`exact`). Reads no data. Whether the device can run the op is for its supports(). TESS_ENOTSUP:
+ * "module: kind: rule".
  */
 tess_status tess_op_check(const struct tess_op *op, const struct tess_device *device);
 
