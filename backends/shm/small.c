@@ -2,7 +2,6 @@
 
 #include "sum.h"
 
-/* This and gather() stand apart, so that small_run() need not save registers for what they call. */
 void small_add_all(const struct group *g, const struct tess_coll *c, uint64_t bytes)
 {
 	const void *part[RANKS_MOST];

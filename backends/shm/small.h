@@ -17,7 +17,7 @@ enum {
 	PREFETCH_MOST = 1024 /* bytes that are fetched ahead; of more, most would come too late */
 };
 
-/* Functions of their own, so that callers need not save registers for what they call. */
+/* Not inline, so that callers need not save registers for the functions that these call. */
 void small_add_all(const struct group *g, const struct tess_coll *c, uint64_t bytes);
 void small_gather_all(const struct group *g, const struct tess_coll *c, uint64_t bytes);
 

@@ -47,7 +47,7 @@ static inline const char *tess_backend_wrapped(const char *name)
 	return last ? last + 1 : name;
 }
 
-/* What init() of a plugin gets; only a site has recording calls (nn/record/record.c). Borrowed. */
+/* What init() of a plugin gets; only a site has recording calls (nn/record/module.c). Borrowed. */
 const struct tess_host *tess_registry_host(void);
 
 /* Whether a key begins with the name of a found, unopened plugin, which may still declare it. */

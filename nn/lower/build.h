@@ -1,4 +1,4 @@
-/* build.h - values, buffers and steps: what lower*.c and move.c use to lower records. */
+/* build.h - values, buffers and steps: what all files that lower records use. */
 #ifndef TESS_NN_BUILD_H
 #define TESS_NN_BUILD_H
 

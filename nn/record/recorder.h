@@ -1,4 +1,4 @@
-/* recorder.h - the state of a recording, shared by record.c, ops*.c, parameter.c and dims.c. */
+/* recorder.h - the state of a recording, which all files of this folder share. */
 #ifndef TESS_NN_RECORDER_H
 #define TESS_NN_RECORDER_H
 

@@ -22,7 +22,7 @@ const char *explain_format_styles(const struct tess_explanation *e, const char *
  */
 tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f);
 
-/* Of a step of training (explain_train.c): what ranks hold, what they send, and of other plans. */
+/* train.c: for a step of training, what ranks hold and send, and what other plans would. */
 void explain_print_training_memory(const struct tess_explanation *e);
 void explain_print_traffic(const struct tess_explanation *e);
 void explain_print_training_plans(const struct tess_explanation *e);

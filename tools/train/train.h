@@ -28,7 +28,7 @@ struct tess_trainer_options train_make_options(const struct train_options *a);
 /* One rank, from loading to the last step. Posts a failure to the other ranks. */
 tess_status train_run_rank(struct tess_world *world, void *options);
 
-/* ---- train_rank.c: a rank, which does what rank 0 asks for ----------------------------------- */
+/* ---- rank.c: a rank, which does what rank 0 asks for ---------------------------------------- */
 
 enum { TRAIN_STEP, TRAIN_EVALUATE, TRAIN_LOAD, TRAIN_SAVE, TRAIN_HASH, TRAIN_END };
 
@@ -60,7 +60,7 @@ struct train_run { /* on a rank */
 /* Rank 0 asks all ranks for it, itself too. */
 tess_status train_run_command(struct train_run *r, struct train_command *c);
 
-/* ---- train_files.c: what a run goes on from, and where it writes ----------------------------- */
+/* ---- files.c: what a run resumes from, and where it writes ----------------------------------- */
 
 /* Refuses a log and a curve that are files of the data or of MODEL, or one file. */
 tess_status train_check_outputs(const struct train_options *a);
@@ -78,11 +78,11 @@ tess_status train_check_directory(const struct train_options *a, const char *res
  */
 tess_status train_claim_directory(const struct train_options *a, const char *resumed, int *lock);
 
-/* ---- train_drive.c: rank 0 decides what all do ----------------------------------------------- */
+/* ---- drive.c: rank 0 decides what all do ----------------------------------------------------- */
 
 tess_status train_drive(struct train_run *r);
 
-/* ---- train_report.c: what a run tells -------------------------------------------------------- */
+/* ---- report.c: what a run prints ------------------------------------------------------------- */
 
 struct train_evaluation {
 	bool made;
@@ -119,7 +119,7 @@ tess_status train_write_curve(const struct train_report *p);
 /* After the last step: `saved` is the last save, or NULL. */
 void train_close_report(struct train_report *p, const char *saved);
 
-/* ---- train_curve.c --------------------------------------------------------------------------- */
+/* ---- curve.c --------------------------------------------------------------------------------- */
 
 /* Draws losses over steps as SVG; points in the order of their steps, at least one. */
 void train_draw_curve(const struct train_point *points, int64_t n, FILE *f);
