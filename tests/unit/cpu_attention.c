@@ -3,7 +3,7 @@
  * rows of several slots = each slot alone.
  */
 #include "cpu.h"
-#include "devices/cpu/mathf.h"
+#include "devices/mathf.h"
 
 #include <tessera/reduce.h>
 

@@ -1,6 +1,6 @@
 /* ROUTE, EXPERTS and COMBINE on the CPU device, bit for bit against their definitions. */
 #include "cpu.h"
-#include "devices/cpu/mathf.h"
+#include "devices/mathf.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* exp, log, erf and tanh of the CPU device against libm in double. */
-#include "devices/cpu/mathf.h"
+#include "devices/mathf.h"
 #include "suite.h"
 
 #include <stdbool.h>

@@ -3,7 +3,7 @@
  * loops.
  */
 #include "cpu.h"
-#include "devices/cpu/mathf.h"
+#include "devices/mathf.h"
 
 /* ---- NORM */
 

@@ -13,19 +13,7 @@
 enum { COMPUTE_MAJOR = 8, EARLY_MAJOR = 9 };
 enum { SYNC_NONE, SYNC_KERNELS, SYNC_OPS }; /* TESSERA_CUDA_SYNC */
 
-const struct tess_host *cuda_host;
 static int gpus;
-
-tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
-{
-	const char *name = NULL, *text = NULL;
-
-	cuda.cuGetErrorName(why, &name);
-	cuda.cuGetErrorString(why, &text);
-	return cuda_host->fail(why == CUDA_ERROR_OUT_OF_MEMORY ? TESS_ENOMEM : TESS_EDEVICE,
-	                       "%s%scuda: %s: %s (%s)", where ? where : "", where ? ": " : "", call,
-	                       text ? text : "unknown error", name ? name : "no name");
-}
 
 static int32_t count_gpus(void)
 {
