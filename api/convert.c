@@ -1,16 +1,13 @@
 /* convert.c - which bytes of which files a conversion writes, and the rank that writes them. */
 #include "api/convert.h"
 
-#include "api/session.h"
 #include "core/base/arena.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
-#include "core/world/mesh_shape.h"
 #include "hf/convert_dir.h"
 #include "api/fingerprint.h"
 #include "nn/program/agree.h"
-#include "nn/weights/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +20,6 @@
 #include <unistd.h>
 
 enum { PIECE = 1 << 20 }; /* elements at a time */
-enum { PANEL_ROWS = 16 }; /* rows that are interleaved */
 enum { ROUND = 256 << 20 }; /* bytes that a rank writes until it hears of the other ranks */
 
 struct output_file {
@@ -37,10 +33,7 @@ struct output_file {
 struct conversion {
 	struct tess_arena arena;
 	const struct tess_convert_options *options;
-	struct tess_planned_model model; /* of `from`, if panels are asked for */
 	struct tess_checkpoint *from;
-	const char **matrix; /* [nmatrices], by name: what is stored in panels */
-	size_t nmatrices;
 	struct tess_slice *tensor; /* as they will be, in the order of the checkpoint */
 	struct output_file *file;
 	size_t ntensors, nfiles;
@@ -69,58 +62,6 @@ static bool is_float(const struct tess_slice *s)
 	       s->dtype == TESS_F16;
 }
 
-static int compare_matrix_names(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Linear weights that are one tensor, as the program of the model has them. */
-static tess_status list_matrices(struct conversion *c)
-{
-	struct tess_mesh_shape one = tess_mesh_shape_make("tp", 1);
-	struct tess_program *p;
-	bool *panels = NULL;
-	tess_status st = tess_planned_model_record(&c->model, &one, 1, &p);
-
-	if (st)
-		return st;
-	st = tess_weights_choose_panels(p, &panels);
-	c->matrix = TESS_NEW(&c->arena, const char *, p->nweights + 1);
-	if (!st && !c->matrix)
-		st = TESS_ENOMEM;
-	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		const struct tess_weight *w = p->weight[i];
-
-		if (panels[i] && w->ndim == 2 && !w->in_out && !w->heads && w->files.nparts == 1 &&
-		    w->dim[1]->size <= PIECE / PANEL_ROWS)
-			c->matrix[c->nmatrices++] =
-				tess_arena_copy(&c->arena, w->files.pattern[0], SIZE_MAX);
-	}
-	for (size_t i = 0; i < c->nmatrices && !st; i++)
-		st = c->matrix[i] ? TESS_OK : TESS_ENOMEM;
-	if (!st)
-		qsort(c->matrix, c->nmatrices, sizeof *c->matrix, compare_matrix_names);
-	free(panels);
-	tess_program_free(p);
-	return st;
-}
-
-static tess_status store_in_panels(struct conversion *c, struct tess_slice *t)
-{
-	int64_t *shape = TESS_NEW(&c->arena, int64_t, 3);
-
-	if (!shape)
-		return TESS_ENOMEM;
-	t->panel_rows = t->shape[0];
-	shape[0] = tess_up(t->panel_rows, PANEL_ROWS);
-	shape[1] = t->shape[1];
-	shape[2] = PANEL_ROWS;
-	t->ndim = 3;
-	t->shape = shape;
-	t->bytes = (uint64_t)(shape[0] * shape[1] * PANEL_ROWS) * tess_width(t->dtype);
-	return TESS_OK;
-}
-
 static tess_status place_tensor(struct conversion *c, size_t i)
 {
 	const struct tess_slice *s = tess_checkpoint_at(c->from, i);
@@ -138,14 +79,6 @@ static tess_status place_tensor(struct conversion *c, size_t i)
 		c->tensor[i].bytes =
 			s->bytes / tess_width(s->dtype) * tess_width(c->options->dtype);
 	}
-	if (s->panel_rows)
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: tensor %s is stored in panels; convert the checkpoint that "
-		                 "this one was made from",
-		                 tess_checkpoint_dir(c->from), s->name);
-	if (c->nmatrices &&
-	    bsearch(&s->name, c->matrix, c->nmatrices, sizeof *c->matrix, compare_matrix_names))
-		return store_in_panels(c, &c->tensor[i]);
 	return TESS_OK;
 }
 
@@ -211,14 +144,8 @@ static tess_status plan_files(struct conversion *c)
 static tess_status open_conversion(struct conversion *c, const char *dir, const char *out, bool run)
 {
 	int32_t how = run ? TESS_CHECKPOINT_WHOLE : TESS_CHECKPOINT_HEADERS;
-	struct tess_session_options plain = { .size = sizeof plain, .ignore_unexpected = 1 };
-	tess_status st = c->options->panels ? tess_planned_model_open(dir, &plain, how, &c->model)
-	                                    : tess_checkpoint_open(dir, how, &c->from);
+	tess_status st = tess_checkpoint_open(dir, how, &c->from);
 
-	if (c->model.checkpoint)
-		c->from = c->model.checkpoint;
-	if (!st && c->options->panels)
-		st = list_matrices(c);
 	if (!st)
 		st = tess_convert_find_output(dir, out, c->path);
 	if (!st)
@@ -239,10 +166,7 @@ static void close_conversion(struct conversion *c)
 	free(c->in);
 	free(c->out);
 	free(c->middle);
-	if (c->model.checkpoint)
-		tess_planned_model_close(&c->model);
-	else
-		tess_checkpoint_close(c->from);
+	tess_checkpoint_close(c->from);
 	tess_arena_free(&c->arena);
 }
 
@@ -302,28 +226,10 @@ static int open_output_file(const struct conversion *c, const struct output_file
 	return open(path, O_WRONLY | O_CLOEXEC);
 }
 
-/* What is written as a whole: an element, a panel, or a byte of what is copied. */
+/* Returns the bytes that are written together: those of an element, or 1 of what is copied. */
 static uint64_t get_unit_bytes(const struct tess_slice *to)
 {
-	return !to->dtype       ? 1
-	       : to->panel_rows ? (uint64_t)(to->shape[1] * PANEL_ROWS) * tess_width(to->dtype)
-	                        : tess_width(to->dtype);
-}
-
-/* Rows of a panel after the last of the matrix are zero. */
-static void interleave_rows(const struct tess_slice *to, const char *rows, uint64_t bytes,
-                            char *panels)
-{
-	uint64_t width = tess_width(to->dtype), n = (uint64_t)to->shape[1];
-
-	memset(panels, 0,
-	       (bytes + get_unit_bytes(to) - 1) / get_unit_bytes(to) * get_unit_bytes(to));
-	for (uint64_t r = 0; r < bytes / (n * width); r++) {
-		char *panel = panels + r / PANEL_ROWS * get_unit_bytes(to) + r % PANEL_ROWS * width;
-
-		for (uint64_t k = 0; k < n; k++)
-			memcpy(panel + k * PANEL_ROWS * width, rows + (r * n + k) * width, width);
-	}
+	return to->dtype ? tess_width(to->dtype) : 1;
 }
 
 /* Bytes [lo, hi) of a tensor, whole units. */
@@ -334,12 +240,10 @@ static tess_status write_tensor_piece(struct conversion *c, const struct output_
 	bool same = from->dtype == to->dtype;
 	uint64_t width = same ? 1 : tess_width(to->dtype), n, start, bytes;
 	uint64_t from_width = same ? 1 : tess_width(from->dtype);
-	void *out = same ? c->in : c->out;
 	tess_status st;
 
 	start = lo / width * from_width;
 	bytes = (hi - lo) / width * from_width;
-	bytes = bytes < from->bytes - start ? bytes : from->bytes - start;
 	n = bytes / from_width;
 	st = tess_checkpoint_read(c->from, from->name, start, bytes, c->in);
 	if (from->data)
@@ -352,11 +256,8 @@ static tess_status write_tensor_piece(struct conversion *c, const struct output_
 			c->first_infinite = to->name;
 		c->infinite += infinite;
 	}
-	if (!st && to->panel_rows) {
-		interleave_rows(to, out, n * width, (char *)c->middle);
-		out = c->middle;
-	}
-	if (!st && !tess_file_write(fd, out, hi - lo, f->header_bytes + to->begin + lo))
+	if (!st &&
+	    !tess_file_write(fd, same ? c->in : c->out, hi - lo, f->header_bytes + to->begin + lo))
 		st = fail_output(c, f->name);
 	if (!st && c->options->progress)
 		st = c->options->progress(c->options->self, hi - lo, c->bytes);
@@ -369,7 +270,7 @@ static tess_status write_tensor(struct conversion *c, const struct output_file *
 {
 	const struct tess_slice *t = &c->tensor[i];
 	uint64_t unit = get_unit_bytes(t), start = f->at + t->begin;
-	uint64_t most = PIECE * (t->dtype ? tess_width(t->dtype) : 1) / unit * unit;
+	uint64_t most = PIECE * unit;
 	uint64_t a = lo > start ? lo - start : 0, b = hi > start ? hi - start : 0;
 	tess_status st = TESS_OK;
 

@@ -1,4 +1,4 @@
-/* convert.h - writes a checkpoint again: in another dtype, in files of another size, in panels. */
+/* convert.h - writes a checkpoint again: in another dtype, or in files of another size. */
 #ifndef TESS_API_CONVERT_H
 #define TESS_API_CONVERT_H
 
@@ -8,11 +8,6 @@
 
 struct tess_convert_options {
 	int32_t dtype; /* of floating-point tensors: TESS_F32, TESS_BF16, TESS_F16; 0: as it is */
-	/*
-	 * Stores matrices that linear layers read as the cpu device uses them, so that it maps
-	 * them: [rows / 16][columns][16]. TESS_EINVAL: a checkpoint whose model is not known.
-	 */
-	bool panels;
 	uint64_t file_bytes; /* of tensors in one file, at most, unless one is larger */
 	/*
 	 * Called by each rank, in its thread, after each piece: how many of all bytes of tensors it

@@ -132,8 +132,6 @@ static void write_layout(struct tess_fingerprint *fp, const struct tess_slice *s
 	for (int32_t i = 0; i < s->ndim; i++)
 		fprintf(fp->out, "%s%" PRId64, i ? ", " : "", s->shape[i]);
 	fprintf(fp->out, "]");
-	if (s->panel_rows)
-		fprintf(fp->out, " for %" PRId64 " rows", s->panel_rows);
 	fprintf(fp->out, " at byte %" PRIu64, s->begin);
 }
 

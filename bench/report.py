@@ -170,7 +170,7 @@ def write_targets(r):
             "" if share is None else "%.2f" % share, "" if share is None else limit,
             "" if share is None or least is None else least, ", ".join(missed) or "yes")
     m = "1b-bf16"
-    for engine in (r.ours, r.ours + ", panels", r.threads, r.threads + ", panels"):
+    for engine in (r.ours, r.threads):
         ours, peer = r.get(m, engine, "first token", 1), r.get(m, "llama.cpp", "first token", 1)
         if ours and peer:
             yield "| first token %s, s, %s | %s | llama.cpp | %s | %.2f | at most 1.2 | | | | %s |" % (
@@ -249,7 +249,7 @@ def write_ranks(r, model="160m-bf16"):
 
 
 def write_load(r, model="1b-bf16"):
-    engines = [r.ours, r.ours + ", panels", r.threads, r.threads + ", panels", "llama.cpp", "Transformers"]
+    engines = [r.ours, r.threads, "llama.cpp", "Transformers"]
     if not r.get(model, r.ours, "first token", 1):
         return
     yield "| %s | %s |" % (title(model), " | ".join(engines))

@@ -461,16 +461,6 @@ tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *na
 		                 tess_safetensors_path(found->part), name, s->ndim, TESS_DIMS);
 	view.data = (void *)(uintptr_t)s->data;
 	view.dtype = s->dtype;
-	if (s->panel_rows) {
-		view.ndim = 2;
-		view.layout = TESS_PANELS;
-		view.shape[0] = s->panel_rows;
-		view.shape[1] = s->shape[1];
-		view.stride[0] = s->shape[1] * s->shape[2];
-		view.stride[1] = s->shape[2];
-		*out = view;
-		return TESS_OK;
-	}
 	view.ndim = s->ndim;
 	view.layout = TESS_ROWS;
 	for (int32_t i = s->ndim - 1; i >= 0; i--) {

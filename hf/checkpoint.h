@@ -50,9 +50,9 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight: contiguous rows, or panels, of any alignment, read-only though tess_view.data is not
- * const; the data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent, which leaves its
- * shape unknown and its dtype to config.json.
+ * A weight: contiguous rows of any alignment, read-only though tess_view.data is not const; the
+ * data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent, which leaves its shape unknown
+ * and its dtype to config.json.
  * TESS_ENOENT, with the nearest name: there is none; TESS_ENOTSUP: its type is not F32, BF16 or
  * F16.
  */

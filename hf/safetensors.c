@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
-enum { STORED_PANEL = 16 }; /* rows that a panel interleaves */
 enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
 enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* of a thread, at least */
 
@@ -38,7 +37,7 @@ struct tess_safetensors {
 	uint64_t len, data_start;
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
-	json_t *metadata; /* of the header, while it is read */
+	bool has_metadata; /* __metadata__ was read */
 };
 
 /* ---- the header ------------------------------------------------------------------------- */
@@ -82,7 +81,7 @@ static tess_status check_header_size(struct tess_safetensors *f)
 	return TESS_OK;
 }
 
-/* "__metadata__" maps strings to strings, or is null. */
+/* Checks "__metadata__", which maps strings to strings, or is null. */
 static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta)
 {
 	const char *key;
@@ -95,6 +94,12 @@ static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta
 			return tess_fail(TESS_EINVAL, "%s: __metadata__: %.64s: text is needed",
 			                 f->path, key);
 	}
+	value = json_object_get(meta, "format");
+	if (value && !strcmp(json_string_value(value), "tessera-panels"))
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: stores panels, which this version does not read; use the "
+		                 "original checkpoint, or convert it again without --panels",
+		                 f->path);
 	return TESS_OK;
 }
 
@@ -250,9 +255,9 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	tess_status st;
 
 	if (!strcmp(name, "__metadata__")) {
-		if (f->metadata)
+		if (f->has_metadata)
 			return tess_fail(TESS_EINVAL, "%s: __metadata__: duplicate name", f->path);
-		f->metadata = json_incref(entry);
+		f->has_metadata = true;
 		return check_metadata(f, entry);
 	}
 	if (f->n == f->capacity) {
@@ -271,33 +276,6 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	return TESS_OK;
 }
 
-/* Its metadata say of each tensor in panels "panels:NAME": "ROWS". */
-static tess_status find_panels(struct tess_safetensors *f)
-{
-	static const char prefix[] = TESS_PANELS_KEY;
-	const char *key;
-	json_t *value;
-
-	json_object_foreach(f->metadata, key, value) {
-		const struct tess_slice name = { .name = key + sizeof prefix - 1 };
-		struct tess_slice *s;
-		long long rows;
-
-		if (strncmp(key, prefix, sizeof prefix - 1) != 0)
-			continue;
-		s = bsearch(&name, f->slice, f->n, sizeof *s, compare_slice_names);
-		rows = strtoll(json_string_value(value), NULL, 10);
-		if (!s || s->ndim != 3 || s->shape[2] != STORED_PANEL || rows < 1 ||
-		    s->shape[0] != (rows - 1) / STORED_PANEL + 1)
-			return tess_fail(TESS_EINVAL,
-			                 "%s: __metadata__: %.200s: no tensor of shape [rows / "
-			                 "%d, columns, %d] has these rows",
-			                 f->path, key, STORED_PANEL, STORED_PANEL);
-		s->panel_rows = rows;
-	}
-	return TESS_OK;
-}
-
 /* One tensor at a time: parsing the whole header at once would take ten times its size. */
 static tess_status read_header_members(struct tess_safetensors *f)
 {
@@ -312,10 +290,6 @@ static tess_status read_header_members(struct tess_safetensors *f)
 		st = check_coverage(f);
 	if (!st)
 		qsort(f->slice, f->n, sizeof *f->slice, compare_slice_names);
-	if (!st)
-		st = find_panels(f);
-	json_decref(f->metadata);
-	f->metadata = NULL;
 	return st;
 }
 

@@ -12,9 +12,6 @@
 
 struct tess_safetensors;
 
-/* Of metadata: what comes before the name of a tensor in panels, whose value is its rows. */
-#define TESS_PANELS_KEY "panels:"
-
 struct tess_slice { /* one tensor as stored: contiguous rows */
 	const char *name;
 	const char *type; /* as in the file: "BF16" */
@@ -23,11 +20,6 @@ struct tess_slice { /* one tensor as stored: contiguous rows */
 	const int64_t *shape;
 	const void *data; /* of any alignment; NULL if they are not in memory */
 	uint64_t bytes, begin; /* begin: offset of the data after the header */
-	/*
-	 * Not 0: a matrix of so many rows, stored in panels: of shape [rows / 16, columns, 16],
-	 * whose last panel is filled up with zeros.
-	 */
-	int64_t panel_rows;
 };
 
 /* TESSERA_LOAD, for `tessera info --options`; opening a file declares it as well. */
@@ -85,9 +77,8 @@ tess_status tess_safetensors_writer_put(struct tess_safetensors_writer *w, int32
 tess_status tess_safetensors_writer_finish(struct tess_safetensors_writer *w);
 void tess_safetensors_writer_close(struct tess_safetensors_writer *w); /* NULL: nothing */
 /*
- * Where the tensors of such a file go: reads name, shape, panel_rows and dtype (0: `type`), and
- * sets type, bytes and begin. *header, the first *len bytes of the file, is yours: free. Those in
- * panels come first, and all data at a multiple of 64 bytes if theirs are such multiples.
+ * Places the tensors of a file: reads name, shape and dtype (0: `type`), and sets type, bytes and
+ * begin. *header, the first *len bytes of the file, is yours: free.
  */
 tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
                                     char **header, uint64_t *len);

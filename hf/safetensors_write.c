@@ -17,11 +17,10 @@
 
 enum { LENGTH_BYTES = 8, FILE_NAME_TRIES = 1000 };
 
-/* Sets type, bytes and begin: panels, then larger elements first, then in the given order. */
+/* Sets type, bytes and begin: larger elements first, then in the given order. */
 static tess_status place_tensors(const char *path, int32_t n, struct tess_slice *slices)
 {
 	static const int32_t widths[] = { 64, 32, 16, 8, 6, 4 };
-	enum { WIDTHS = sizeof widths / sizeof *widths };
 	uint64_t at = 0;
 
 	for (int32_t i = 0; i < n; i++) {
@@ -43,22 +42,20 @@ static tess_status place_tensors(const char *path, int32_t n, struct tess_slice 
 				                 path, s->name);
 		s->bytes /= 8;
 	}
-	for (size_t w = 0; w < 2 * WIDTHS; w++)
+	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
 		for (int32_t i = 0; i < n; i++)
-			if (tess_file_dtype_by_name(slices[i].type)->bits == widths[w % WIDTHS] &&
-			    !slices[i].panel_rows == (w >= WIDTHS)) {
+			if (tess_file_dtype_by_name(slices[i].type)->bits == widths[w]) {
 				slices[i].begin = at;
 				at += slices[i].bytes;
 			}
 	return TESS_OK;
 }
 
-/* Length and header, to a multiple of `align`. NULL: no memory, or a name is not UTF-8. */
-static char *pack_header(const json_t *root, uint64_t align, uint64_t *len)
+/* Length and header, to a multiple of 8 bytes. NULL: no memory, or a name is not UTF-8. */
+static char *pack_header(const json_t *root, uint64_t *len)
 {
 	char *text = json_dumps(root, JSON_COMPACT), *packed = NULL;
-	uint64_t size =
-		text ? (LENGTH_BYTES + strlen(text) + align - 1) / align * align - LENGTH_BYTES : 0;
+	uint64_t size = text ? (strlen(text) + 7) / 8 * 8 : 0;
 
 	if (text)
 		packed = malloc(LENGTH_BYTES + size);
@@ -73,37 +70,19 @@ static char *pack_header(const json_t *root, uint64_t align, uint64_t *len)
 	return packed;
 }
 
-/* Other tools do not read what they would take for tensors of another shape. */
-static bool add_panels(json_t *metadata, const struct tess_slice *s)
-{
-	char *key = NULL, rows[24];
-	bool added;
-
-	snprintf(rows, sizeof rows, "%lld", (long long)s->panel_rows);
-	if (asprintf(&key, TESS_PANELS_KEY "%s", s->name) < 0)
-		return false;
-	added = !json_object_set_new(metadata, "format", json_string("tessera-panels")) &&
-	        !json_object_set_new(metadata, key, json_string(rows));
-	free(key);
-	return added;
-}
-
 tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
                                     char **header, uint64_t *len)
 {
 	json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
 	tess_status st = place_tensors(path, n, slices);
-	bool good = true, panels = false;
+	bool good = true;
 
 	for (int32_t i = 0; good && !st && i < n; i++) {
 		json_t *shape = json_array();
 
 		for (int32_t d = 0; d < slices[i].ndim; d++)
 			tess_json_append(&shape, json_integer(slices[i].shape[d]));
-		if (slices[i].panel_rows)
-			good = panels =
-				add_panels(json_object_get(root, "__metadata__"), &slices[i]);
-		good = good && !json_object_get(root, slices[i].name) &&
+		good = !json_object_get(root, slices[i].name) &&
 		       !json_object_set_new(
 			       root, slices[i].name,
 			       json_pack("{s:s, s:O, s:[I, I]}", "dtype", slices[i].type, "shape",
@@ -111,7 +90,7 @@ tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_sli
 		                         (json_int_t)(slices[i].begin + slices[i].bytes)));
 		json_decref(shape);
 	}
-	*header = good && !st ? pack_header(root, panels ? 64 : 8, len) : NULL;
+	*header = good && !st ? pack_header(root, len) : NULL;
 	json_decref(root);
 	if (!st && !*header)
 		st = tess_fail(

@@ -96,7 +96,7 @@ _tessera() {
 	bench) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --prefill-chunk --context --tokens --batch --rounds
 		--breakdown --along -b -e -f --kind --dtype --op --root --sum --in-place --own --limit --seconds --samples
 		--no-check --json --svg --help" ;;
-	convert) options='-n --dtype --max-shard-size --panels --help' ;;
+	convert) options='-n --dtype --max-shard-size --help' ;;
 	conform) options='--ranks --quick --part --tap --start --device --help' ;;
 	perplexity) options="$plan --backend --threads --device --positions --kv --math --weights --kv-memory --text --window --json --help" ;;
 	info) options='--options --json --help' ;;

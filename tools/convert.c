@@ -1,4 +1,4 @@
-/* convert.c - `tessera convert`: a checkpoint in another dtype, in other files, or in panels. */
+/* convert.c - `tessera convert`: a checkpoint in another dtype, or in other files. */
 #include "tool.h"
 
 #include "api/convert.h"
@@ -15,24 +15,20 @@
 
 static const char *const help =
 	"usage: tessera convert MODEL OUT [-n N] [--dtype DTYPE]\n"
-	"       [--max-shard-size SIZE] [--panels] [--help]\n"
+	"       [--max-shard-size SIZE] [--help]\n"
 	"\n"
 	"Writes the checkpoint directory MODEL again as the directory OUT, which must not exist,\n"
 	"or be empty: weights in another dtype, in files of another size, and all that belongs\n"
-	"to them. OUT is there whole, or not at all. Transformers and safetensors read it, but\n"
-	"for --panels.\n"
+	"to them. OUT is there whole, or not at all. Transformers and safetensors read it.\n"
 	"\n"
 	"  -n N            number of ranks, each of which writes its share (default 1)\n"
 	"  --dtype DTYPE   bf16, f16 or f32, rounded to nearest (default: that of each tensor)\n"
 	"  --max-shard-size SIZE  bytes of tensors in a file, as in 5GB, 512MB or 1GiB\n"
 	"                  (default 5GB)\n"
-	"  --panels        stores the weights of linear layers as the cpu device computes with\n"
-	"                  them, so that ranks map them: for Tessera only\n"
 	"  --help          this text\n"
 	"\n"
 	"examples:\n"
 	"  tessera convert llama llama-bf16 --dtype bf16 -n 4\n"
-	"  tessera convert llama llama-panels --panels\n"
 	"  tessera convert data small --max-shard-size 500KB\n";
 
 enum { SHOWN_EVERY = 100000000 }; /* ns between two lines of progress */
@@ -82,7 +78,6 @@ static tess_status parse_convert_options(int argc, char **argv, struct convert_c
 	const struct tess_tool_option table[] = {
 		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
 		{ "dtype", .number = &a->dtype, .lo = 0, .hi = 2, .get_name = get_dtype_name },
-		{ "panels", .flag = &a->options.panels },
 		{ "max-shard-size", .parse = tess_tool_parse_size, .to = &a->options.file_bytes },
 		{ 0 },
 	};

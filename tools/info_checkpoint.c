@@ -91,9 +91,9 @@ static void describe_files(struct about *a)
 
 static int64_t count_parameters(const struct tess_slice *s)
 {
-	int64_t n = s->panel_rows ? s->panel_rows * s->shape[1] : 1;
+	int64_t n = 1;
 
-	for (int32_t i = 0; i < s->ndim && !s->panel_rows; i++)
+	for (int32_t i = 0; i < s->ndim; i++)
 		n *= s->shape[i];
 	return n;
 }

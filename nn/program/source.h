@@ -12,9 +12,9 @@ struct tess_source {
 	const char *name; /* for messages: the directory */
 	const json_t *config; /* config.json */
 	/*
-	 * The parameter as stored: contiguous rows, or a matrix in panels (TESS_PANELS). Its data
-	 * are borrowed, may be unaligned, and are NULL where they are not in memory. ndim -1: its
-	 * file is absent; the shape is that of the model, the dtype that of config.json.
+	 * The parameter as stored: contiguous rows. Its data are borrowed, may be unaligned, and
+	 * are NULL where they are not in memory. ndim -1: its file is absent; the shape is that of
+	 * the model, the dtype that of config.json.
 	 * TESS_ENOENT, with the nearest name, when there is none.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);

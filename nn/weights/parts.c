@@ -7,8 +7,6 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { PANEL = 16, PANELS_ALIGNMENT = 64 }; /* rows of a panel; bytes, as of alloc */
-
 /* Bytes from the start of a stored matrix. */
 static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
@@ -35,12 +33,6 @@ static tess_status find_file(const struct tess_parts *l, const struct tess_weigh
 	return TESS_OK;
 }
 
-char *tess_parts_find_panel(const struct tess_parts *l, const struct tess_part *p)
-{
-	return (char *)p->file->view.data +
-	       get_element_offset(&p->file->view, l->run[0][0].start / PANEL, l->run[1][0].start);
-}
-
 tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
                             struct tess_part *p)
 {
@@ -59,7 +51,6 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 		st = find_file(l, w, expert, i, &p->file[i]);
 		p->scattered = p->scattered || !p->file[i].view.data ||
 		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
-		p->in_panels = p->in_panels || p->file[i].view.layout == TESS_PANELS;
 	}
 	for (int32_t a = axis; a < w->ndim; a++) {
 		size[a - axis] = tess_dim_list_local_runs(
@@ -70,38 +61,6 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 	}
 	p->rows = size[0];
 	p->cols = size[1];
-	l->panel_file = NULL;
-	p->usable = p->in_panels && !p->scattered && !w->in_out && !w->heads &&
-	            l->run[0][0].start % PANEL == 0 &&
-	            (p->rows % PANEL == 0 || l->run[0][0].start + p->rows == w->dim[axis]->size) &&
-	            (uintptr_t)tess_parts_find_panel(l, p) % PANELS_ALIGNMENT == 0;
-	p->scattered = p->scattered || p->in_panels;
-	return st;
-}
-
-/* Copies part of a row of a matrix that is stored in panels; keeps the panel for the next row. */
-static tess_status read_panel_run(struct tess_parts *l, const struct tess_part_file *f, int64_t row,
-                                  int64_t col, uint64_t bytes, char *to)
-{
-	uint64_t width = tess_width(f->view.dtype), n = bytes / width;
-	uint64_t at = get_element_offset(&f->view, row / PANEL, col);
-	tess_status st = TESS_OK;
-
-	if (bytes * PANEL > l->panel_bytes) {
-		free(l->panel);
-		l->panel = malloc(bytes * PANEL);
-		l->panel_bytes = l->panel ? bytes * PANEL : 0;
-		l->panel_file = NULL;
-	}
-	if (!l->panel)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", f->name);
-	if (l->panel_file != f || l->panel_at != at)
-		st = tess_source_read(l->source, f->name, &f->view, at, bytes * PANEL, l->panel);
-	l->panel_file = f;
-	l->panel_at = at;
-	for (uint64_t k = 0; k < n && !st; k++)
-		memcpy(to + k * width, l->panel + (k * PANEL + (uint64_t)row % PANEL) * width,
-		       width);
 	return st;
 }
 
@@ -117,8 +76,6 @@ static tess_status read_run(struct tess_parts *l, const struct tess_part *p, int
 		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
 		*(p->out ? &at_col : &at_row) -= before;
 	}
-	if (f->view.layout == TESS_PANELS)
-		return read_panel_run(l, f, at_row, at_col, bytes, to);
 	return tess_source_read(l->source, f->name, &f->view,
 	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
 }
@@ -132,8 +89,7 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 	const struct tess_dim *rows = p->w->dim[p->axis];
 	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
 	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
-	bool whole =
-		cols == 1 && !p->in_panels && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
+	bool whole = cols == 1 && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
 	tess_status st = TESS_OK;
 
 	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
@@ -182,7 +138,6 @@ tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p
 		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
 	st = gather_rows(l, p, from, n, l->dense);
 	v.data = l->dense;
-	v.layout = TESS_ROWS;
 	v.stride[0] = matrix ? p->cols : 1;
 	v.stride[1] = 1;
 	*out = v;
@@ -219,5 +174,4 @@ void tess_parts_close(struct tess_parts *l)
 	free(l->run[0]);
 	free(l->file);
 	free(l->dense);
-	free(l->panel);
 }

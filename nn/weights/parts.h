@@ -19,8 +19,6 @@ struct tess_part { /* what this rank holds of a weight, or of one of its experts
 	int32_t dtype;
 	struct tess_part_file *file; /* [nfiles]: the parts of the out dim */
 	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
-	bool in_panels; /* a file of it has panels; else all have rows */
-	bool usable; /* in panels that are mapped, whole, and what a linear record reads */
 };
 
 struct tess_parts { /* finds parts, one after the other */
@@ -31,10 +29,6 @@ struct tess_parts { /* finds parts, one after the other */
 	struct tess_part_file *file; /* that it is stored in */
 	void *dense; /* gathered rows; dense_bytes */
 	size_t dense_bytes;
-	char *panel; /* the part of a stored panel that rows are gathered from; panel_bytes */
-	size_t panel_bytes;
-	const struct tess_part_file *panel_file; /* that it is from, and where */
-	uint64_t panel_at;
 };
 
 /* The program and the source must outlive *l. Close it even if this fails. */
@@ -45,8 +39,6 @@ void tess_parts_close(struct tess_parts *l);
 /* The expert's part of a weight of several, else the weight's; *p is used until the next call. */
 tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
                             struct tess_part *p);
-/* Where the first panel of a part that is `usable` lies in the mapping. */
-char *tess_parts_find_panel(const struct tess_parts *l, const struct tess_part *p);
 /* Rows [from, from + n) of the part: in the mapping, or gathered until the next call. */
 tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
                                  int64_t n, struct tess_view *out);

@@ -45,7 +45,7 @@ struct tess_weights_loader {
  * Weights that linear records read, directly or through a tied head, become panels. Not a table
  * whose head reads another part than the rank holds: that part need not start at a panel.
  */
-tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out)
+static tess_status choose_panels(const struct tess_program *p, bool **out)
 {
 	bool *panels = calloc((size_t)p->nweights + 1, sizeof *panels);
 
@@ -378,11 +378,7 @@ static tess_status load_weight(struct tess_weights_loader *l, int32_t i)
 		return load_heads(l, i, &p);
 	if (!l->in_mapping && !panels && w->ndim > 1 && p.cols < w->dim[1]->size)
 		p.scattered = true; /* rows are copied as they lie */
-	if (l->in_mapping && panels && p.usable) {
-		*v = make_loaded_view(&p, panels);
-		v->stride[0] = p.file->view.stride[0];
-		v->data = tess_parts_find_panel(&l->parts, &p);
-	} else if (!l->in_mapping || panels || p.scattered) {
+	if (!l->in_mapping || panels || p.scattered) {
 		*v = make_loaded_view(&p, panels);
 		st = alloc_weight_memory(l, i,
 		                         (uint64_t)count_loaded_elements(v) * tess_width(w->dtype));
@@ -562,7 +558,7 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 		st = tess_parts_open(&l.parts, p, source, rank);
 	l.in_mapping = !p->training && tess_device_is_host(device);
 	if (!st && panels && !p->training)
-		st = tess_weights_choose_panels(p, &l.panels);
+		st = choose_panels(p, &l.panels);
 	if (!st && l.panels && !*tess_option_get("layout"))
 		l.later = calloc((size_t)p->nweights + 1, sizeof *l.later);
 	h.view = calloc((size_t)p->nweights + 1, sizeof *h.view);

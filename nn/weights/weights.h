@@ -18,8 +18,8 @@ struct tess_rank_weights {
 /*
  * Reads the part of every weight of `p` that `rank` of its mesh holds. Linear weights are packed
  * into panels, if that is the layout of TESSERA_LAYOUT or else of the device, from the mapping,
- * whose pages are dropped once read; whole panels of the file, and the rest, stay in the mapping if
- * the device's memory is the host's, and are copied otherwise. With no TESSERA_LAYOUT, matrices
+ * whose pages are dropped once read; the rest stay in the mapping if the device's memory is the
+ * host's, and are copied otherwise. With no TESSERA_LAYOUT, matrices
  * that the mapping has as rows of the rank's part stay there until tess_rank_weights_pack. Weights
  * of a program of training are all copied, writable, dense in the order of their axes as stored.
  * The source and the program must outlive *out, which is yours: tess_rank_weights_free.
@@ -34,9 +34,6 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
  */
 tess_status tess_rank_weights_pack(struct tess_rank_weights *h, int64_t ns, bool *changed);
 void tess_rank_weights_free(struct tess_rank_weights *h);
-
-/* By index: whether linear weights that become panels at all do so. *out is yours: free. */
-tess_status tess_weights_choose_panels(const struct tess_program *p, bool **out);
 
 extern const struct tess_option tess_weights_options[];
 /* Whether linear weights become panels, at load or later. */

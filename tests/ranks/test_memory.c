@@ -31,9 +31,6 @@ enum {
 enum { MIB = 1 << 20, RANK_EXTRA = 32 * MIB };
 
 #define DIR BUILD_DIR "/memory-checkpoint"
-#define PANELS_DIR DIR "-panels"
-
-static const char *generated = DIR;
 
 /* ---- the checkpoint -------------------------------------------------------------------------- */
 
@@ -157,20 +154,11 @@ static void make_large_checkpoint(void)
 	write_model_file(0);
 }
 
-static void remove_large_checkpoint(const char *dir)
+static void remove_large_checkpoint(void)
 {
-	static const char *const names[] = { "/model.safetensors", "/config.json", "" };
-	char path[1024];
-
-	for (int i = 0; i < 3; i++) {
-		snprintf(path, sizeof path, "%s%s", dir, names[i]);
-		remove(path);
-	}
-}
-
-static void remove_plain_checkpoint(void)
-{
-	remove_large_checkpoint(DIR);
+	remove(DIR "/model.safetensors");
+	remove(DIR "/config.json");
+	remove(DIR);
 }
 
 /* ---- memory of processes --------------------------------------------------------------------- */
@@ -284,9 +272,9 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 		dup2(fileno(err), STDERR_FILENO);
 		close(out[0]);
 		close(out[1]);
-		execl(TESSERA, TESSERA, "generate", generated, "-n", n, "--backend", backend,
-		      "--threads", "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "12",
-		      "--temperature", "0", "--stats", "--digest", (char *)NULL);
+		execl(TESSERA, TESSERA, "generate", DIR, "-n", n, "--backend", backend, "--threads",
+		      "1", "--ids", "1,2,3,4,5,6,7,8", "--max-tokens", "12", "--temperature", "0",
+		      "--stats", "--digest", (char *)NULL);
 		_exit(127);
 	}
 	close(out[1]);
@@ -336,21 +324,6 @@ START_TEST(nothing_twice)
 }
 END_TEST
 
-/* Nor are panels of the file, which ranks use where they are mapped. */
-START_TEST(nothing_twice_in_panels)
-{
-	char digest[65] = "";
-
-	write_checkpoint_config(true);
-	ck_assert(!system("'" TESSERA "' convert '" DIR "' '" PANELS_DIR "' --panels"));
-	generated = PANELS_DIR;
-	check_memory(true, 4, "shm", digest);
-	generated = DIR;
-	remove_large_checkpoint(PANELS_DIR);
-	ck_assert_str_eq(digest, get_first_digest(true));
-}
-END_TEST
-
 /* Nor are weights that are read, of which each rank holds its own part only. */
 START_TEST(nothing_twice_copied)
 {
@@ -394,9 +367,8 @@ int main(void)
 		return 77;
 	}
 	t = suite_begin("memory", 120, &r);
-	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_plain_checkpoint);
+	tcase_add_unchecked_fixture(t, make_large_checkpoint, remove_large_checkpoint);
 	tcase_add_loop_test(t, nothing_twice, 0, 2);
-	tcase_add_test(t, nothing_twice_in_panels);
 	tcase_add_test(t, nothing_twice_copied);
 	tcase_add_test(t, nothing_twice_unaligned);
 	srunner_set_fork_status(r, CK_NOFORK);

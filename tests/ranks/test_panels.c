@@ -1,11 +1,6 @@
-/*
- * Checkpoints that `tessera convert --panels` makes: every rank of a mesh holds what it holds of
- * the plain one, whatever it asks for, and maps it where its part is whole panels. And weights that
- * 12 bits cannot hold.
- */
+/* Weights that are packed into panels between steps, and weights that 12 bits cannot hold. */
 #include "../unit/command.h"
 #include "../unit/scratch.h"
-#include "api/convert.h"
 #include "api/session.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -17,38 +12,21 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { RANKS = 5, TEXT = 4096 };
+enum { TEXT = 4096 };
 
 static const struct {
-	const char *model, *plan, *mesh;
-	bool all; /* on one rank all of it is mapped */
+	const char *model, *plan;
 } cases[] = {
-	{ "data", NULL, "tp", true },
-	{ "tests/data/goldens/llama-odd", NULL, "tp", true },
-	{ "tests/data/goldens/llama-bf16", NULL, "tp", true },
-	{ "tests/data/stories260K-f16", "{\"**.mlp.gate_proj\":\"rowwise\"}", "tp", true },
-	{ "tests/data/stories260K-sharded", NULL, "tp", true },
-	{ "tests/data/goldens/phi3", NULL, "tp", true }, /* fused parts, which ranks cut each */
-	{ "tests/data/goldens/gpt2", NULL, "tp", false }, /* stored [in, out] */
-	{ "tests/data/goldens/mixtral", NULL, "tp", false }, /* experts */
-	{ "tests/data/goldens/deepseek_v3", NULL, "tp", false }, /* parts of heads */
+	{ "data", NULL },
+	{ "tests/data/goldens/llama-odd", NULL },
+	{ "tests/data/goldens/llama-bf16", NULL },
+	{ "tests/data/stories260K-f16", "{\"**.mlp.gate_proj\":\"rowwise\"}" },
+	{ "tests/data/stories260K-sharded", NULL },
+	{ "tests/data/goldens/phi3", NULL }, /* fused parts, which ranks cut each */
+	{ "tests/data/goldens/gpt2", NULL }, /* stored [in, out] */
+	{ "tests/data/goldens/mixtral", NULL }, /* experts */
+	{ "tests/data/goldens/deepseek_v3", NULL }, /* parts of heads */
 };
-
-static tess_status convert_rank(struct tess_world *w, void *arg)
-{
-	const struct tess_convert_options panels = { .panels = true, .file_bytes = UINT64_MAX };
-
-	return tess_convert(w, arg, scratch_format_path("panels"), &panels);
-}
-
-static void convert_case(int i)
-{
-	const char *model = format_path_in(SOURCE_ROOT, cases[i].model);
-
-	nftw(scratch_format_path("panels"), scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-	ck_assert_msg(!tess_world_spawn(i % 4 + 1, convert_rank, (void *)(uintptr_t)model), "%s",
-	              tess_error());
-}
 
 struct opened {
 	struct tess_planned_model model;
@@ -56,22 +34,16 @@ struct opened {
 	struct tess_rank_weights held;
 };
 
-/* False: the plan has no such number of ranks. */
-static bool open_either(int i, const char *dir, int32_t nranks, bool training, struct opened *o)
+static void open_packed_case(int i, int32_t nranks, struct opened *o)
 {
-	static const struct tess_training step = { .nsequences = 1 };
 	struct tess_session_options options = { .size = sizeof options, .plan = cases[i].plan };
 	struct tess_mesh_shape mesh = tess_mesh_shape_make("tp", nranks);
+	const char *model = format_path_in(SOURCE_ROOT, cases[i].model);
 
 	*o = (struct opened){ 0 };
-	ck_assert_msg(!tess_planned_model_open(dir, &options, TESS_CHECKPOINT_WHOLE, &o->model),
+	ck_assert_msg(!tess_planned_model_open(model, &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
+	                      !tess_planned_model_record(&o->model, &mesh, 1, &o->program),
 	              "%s", tess_error());
-	if (tess_planned_model_record(&o->model, &mesh, 1, &o->program)) {
-		tess_planned_model_close(&o->model);
-		return false;
-	}
-	o->program->training = training ? &step : NULL;
-	return true;
 }
 
 static void load_rank(struct opened *o, int32_t rank, const struct tess_opened_device *cpu)
@@ -80,7 +52,7 @@ static void load_rank(struct opened *o, int32_t rank, const struct tess_opened_d
 	              "%s", tess_error());
 }
 
-static void close_either(struct opened *o)
+static void close_packed_case(struct opened *o)
 {
 	tess_program_free(o->program);
 	tess_planned_model_close(&o->model);
@@ -118,51 +90,6 @@ static void check_view(const struct tess_weight *w, const struct tess_view *have
 				             find_element(want, e, o, i), width));
 }
 
-/* `_i`: a case; in panels, in rows, read and not mapped, and as training has them. */
-START_TEST(ranks_hold_the_same)
-{
-	struct tess_opened_device cpu = { 0 };
-	struct opened plain, panels;
-	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
-
-	convert_case(_i);
-	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
-	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
-	                      !cpu.table->open(0, 1, &cpu.self),
-	              "%s", tess_error());
-	for (int how = 0; how < 4; how++)
-		for (int32_t n = 1; n <= RANKS; n++) {
-			tess_option_set("layout", how == 1 ? "rows" : "panels");
-			tess_option_set("load", "map");
-			if (!open_either(_i, model, n, how == 3, &plain)) {
-				ck_assert_int_gt(n, 1);
-				continue;
-			}
-			tess_option_set("load", how == 2 ? "copy" : "map");
-			ck_assert(open_either(_i, scratch_format_path("panels"), n, how == 3,
-			                      &panels));
-			for (int32_t r = 0; r < n; r++) {
-				load_rank(&plain, r, &cpu);
-				load_rank(&panels, r, &cpu);
-				for (int32_t k = 0; k < plain.held.n; k++)
-					check_view(plain.program->weight[k], &panels.held.view[k],
-					           &plain.held.view[k]);
-				if (how == 0 && n == 1 && cases[_i].all)
-					ck_assert_uint_eq(panels.held.bytes, 0);
-				if (how == 0)
-					ck_assert_uint_le(panels.held.bytes, plain.held.bytes);
-				tess_rank_weights_free(&plain.held);
-				tess_rank_weights_free(&panels.held);
-			}
-			close_either(&plain);
-			close_either(&panels);
-		}
-	tess_option_set("layout", "");
-	tess_option_set("load", "map");
-	cpu.table->close(cpu.self);
-}
-END_TEST
-
 static bool has_same_elements(const struct tess_view *a, const struct tess_view *b)
 {
 	bool same = true;
@@ -179,7 +106,6 @@ START_TEST(rows_become_panels)
 {
 	struct tess_opened_device cpu = { 0 };
 	struct opened panels, later;
-	const char *model = format_path_in(SOURCE_ROOT, cases[_i].model);
 	int32_t rows = 0, waiting;
 	bool changed;
 
@@ -188,8 +114,8 @@ START_TEST(rows_become_panels)
 	                      !cpu.table->open(0, 2, &cpu.self),
 	              "%s", tess_error());
 	for (int32_t n = 1; n <= 2; n++) {
-		ck_assert(open_either(_i, model, n, false, &panels));
-		ck_assert(open_either(_i, model, n, false, &later));
+		open_packed_case(_i, n, &panels);
+		open_packed_case(_i, n, &later);
 		tess_option_set("layout", "panels");
 		load_rank(&panels, n - 1, &cpu);
 		tess_option_set("layout", "");
@@ -216,8 +142,8 @@ START_TEST(rows_become_panels)
 		ck_assert_uint_eq(later.held.bytes, panels.held.bytes);
 		tess_rank_weights_free(&later.held);
 		tess_rank_weights_free(&panels.held);
-		close_either(&later);
-		close_either(&panels);
+		close_packed_case(&later);
+		close_packed_case(&panels);
 	}
 	ck_assert_int_gt(rows, 0);
 	cpu.table->close(cpu.self);
@@ -241,7 +167,7 @@ START_TEST(rows_stay_without_memory)
 
 	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
 	ck_assert(!tess_plugin_find_device("cpu", &cpu.table) && !cpu.table->open(0, 1, &cpu.self));
-	ck_assert(open_either(0, format_path_in(SOURCE_ROOT, "data"), 1, false, &o));
+	open_packed_case(0, 1, &o);
 	load_rank(&o, 0, &cpu);
 	rows = malloc((size_t)o.held.n * sizeof *rows);
 	memcpy(rows, o.held.view, (size_t)o.held.n * sizeof *rows);
@@ -253,7 +179,7 @@ START_TEST(rows_stay_without_memory)
 	ck_assert(!memcmp(rows, o.held.view, (size_t)o.held.n * sizeof *rows));
 	tess_rank_weights_free(&o.held);
 	free(rows);
-	close_either(&o);
+	close_packed_case(&o);
 	cpu.table->close(cpu.self);
 }
 END_TEST
@@ -276,23 +202,6 @@ static void generate_digest(const char *model, int ranks, const char *more, char
 	at = strstr(text, "\"digest\":\"");
 	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
 }
-
-/* The command, in another dtype: the digests of the plain checkpoint in that. */
-START_TEST(same_digests)
-{
-	char text[TEXT], rest[512], have[80], want[80];
-
-	snprintf(rest, sizeof rest, "'%s' --panels --dtype bf16 -n 3", scratch_format_path("bf16"));
-	ck_assert_msg(!run_tessera("convert", format_data_path(""), rest, text) && !*text, "%s",
-	              text);
-	for (int n = 1; n <= 4; n++) {
-		generate_digest(format_path_in(SOURCE_ROOT, "tests/data/stories260K-bf16"), n, "",
-		                want);
-		generate_digest(scratch_format_path("bf16"), n, "", have);
-		ck_assert_str_eq(have, want);
-	}
-}
-END_TEST
 
 /* The checkpoint in bf16, with some weights of 30 exponents. */
 static void write_odd_weights(const char *folder, const char *const *names, int n)
@@ -347,33 +256,12 @@ START_TEST(weights_in_12_bits)
 	ck_assert(!run_tessera("generate --ids 1 --max-tokens 2 --weights bf12",
 	                       scratch_format_path("odd"), "", text));
 	unsetenv("TESSERA_LOG");
-	expect_part(
-		text,
-		"model.embed_tokens.weight: device cpu: too many elements have another "
-		"exponent than the 16 "
-		"most frequent of their panel for 12-bit weights; it stays as in the file");
+	expect_part(text,
+	            "model.embed_tokens.weight: device cpu: too many elements have another "
+	            "exponent than the 16 "
+	            "most frequent of their panel for 12-bit weights; it stays as in the file");
 	expect_part(text, "model.layers.1.mlp.down_proj.weight: device cpu: too many");
 	ck_assert_ptr_null(strstr(text, "layers.0."));
-}
-END_TEST
-
-START_TEST(refusals)
-{
-	char text[TEXT], rest[512];
-
-	convert_case(0);
-	snprintf(rest, sizeof rest, "'%s'", scratch_format_path("again"));
-	ck_assert_int_eq(run_tessera("convert", scratch_format_path("panels"), rest, text), 1);
-	expect_part(text, "/panels: tensor model.embed_tokens.weight is stored in panels; convert "
-	                  "the checkpoint that this one was made from");
-	scratch_make_folder("unknown");
-	scratch_write_text("unknown/config.json", "{\"model_type\": \"unheard-of\"}");
-	ck_assert(!command_run(text, TEXT, "cp '%s' '%s'", format_data_path("model.safetensors"),
-	                       scratch_format_path("unknown")));
-	snprintf(rest, sizeof rest, "'%s' --panels", scratch_format_path("again"));
-	ck_assert_int_eq(run_tessera("convert", scratch_format_path("unknown"), rest, text), 1);
-	expect_part(text, "unheard-of");
-	ck_assert_int_ne(access(scratch_format_path("again"), F_OK), 0);
 }
 END_TEST
 
@@ -384,12 +272,9 @@ int main(void)
 	int failed;
 
 	scratch_make();
-	tcase_add_loop_test(t, ranks_hold_the_same, 0, sizeof cases / sizeof *cases);
 	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
 	tcase_add_test(t, rows_stay_without_memory);
-	tcase_add_test(t, same_digests);
 	tcase_add_test(t, weights_in_12_bits);
-	tcase_add_test(t, refusals);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;
