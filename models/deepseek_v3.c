@@ -222,12 +222,6 @@ static const struct tess_model deepseek_v3 = {
 	.stored = stored,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &deepseek_v3, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "deepseek_v3",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .needs_nn = TESS_UPTO(tess_nn, head_linear),
-	        .models = models };
+TESS_DEFINE_PLUGIN("deepseek_v3", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, head_linear),
+                   .models = TESS_LIST(tess_model, &deepseek_v3));

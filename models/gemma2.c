@@ -103,11 +103,5 @@ static const struct tess_model gemma2 = {
 	.forward = forward_gemma2,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &gemma2, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "gemma2",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("gemma2", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &gemma2));

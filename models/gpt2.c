@@ -145,12 +145,6 @@ static const struct tess_model gpt2 = {
 	.unexpected = unexpected,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &gpt2, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "gpt2",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .needs_nn = TESS_UPTO(tess_nn, dropout),
-	        .models = models };
+TESS_DEFINE_PLUGIN("gpt2", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, dropout),
+                   .models = TESS_LIST(tess_model, &gpt2));

@@ -45,11 +45,5 @@ static const struct tess_model llama = {
 	.forward = forward_llama,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &llama, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "llama",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("llama", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &llama));

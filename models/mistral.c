@@ -43,11 +43,5 @@ static const struct tess_model mistral = {
 	.forward = forward_mistral,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &mistral, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "mistral",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("mistral", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &mistral));

@@ -65,12 +65,6 @@ static const struct tess_model mixtral = {
 	.stored = stored,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &mixtral, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "mixtral",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .needs_nn = TESS_UPTO(tess_nn, experts),
-	        .models = models };
+TESS_DEFINE_PLUGIN("mixtral", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, experts),
+                   .models = TESS_LIST(tess_model, &mixtral));

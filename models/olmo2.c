@@ -86,11 +86,5 @@ static const struct tess_model olmo2 = {
 	.forward = forward_olmo2,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &olmo2, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "olmo2",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("olmo2", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &olmo2));

@@ -99,12 +99,6 @@ static const struct tess_model phi3 = {
 	.forward = forward_phi3,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &phi3, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "phi3",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .needs_nn = TESS_UPTO(tess_nn, dropout),
-	        .models = models };
+TESS_DEFINE_PLUGIN("phi3", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, dropout),
+                   .models = TESS_LIST(tess_model, &phi3));

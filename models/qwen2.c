@@ -43,11 +43,5 @@ static const struct tess_model qwen2 = {
 	.forward = forward_qwen2,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &qwen2, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "qwen2",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("qwen2", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &qwen2));

@@ -54,11 +54,5 @@ static const struct tess_model qwen3 = {
 	.forward = forward_qwen3,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &qwen3, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "qwen3",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .models = models };
+TESS_DEFINE_PLUGIN("qwen3", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &qwen3));

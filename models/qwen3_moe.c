@@ -98,12 +98,6 @@ static const struct tess_model qwen3_moe = {
 	.stored = stored,
 	.defaults = defaults,
 };
-static const struct tess_model *const models[] = { &qwen3_moe, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "qwen3_moe",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .needs_nn = TESS_UPTO(tess_nn, experts),
-	        .models = models };
+TESS_DEFINE_PLUGIN("qwen3_moe", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, experts),
+                   .models = TESS_LIST(tess_model, &qwen3_moe));

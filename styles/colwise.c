@@ -61,14 +61,6 @@ static const struct tess_style colwise_rep = {
 	.layout = layout_colwise_rep,
 	.partition_param = partition_colwise,
 };
-static const struct tess_style *const styles[] = { &colwise, &colwise_rep, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "colwise",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "column parallel linear layers",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("colwise", "1.0", "Apache-2.0", .summary = "column parallel linear layers",
+                   .styles = TESS_LIST(tess_style, &colwise, &colwise_rep));

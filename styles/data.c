@@ -66,14 +66,7 @@ static const struct tess_style zero3 = {
 	.layout = layout_data,
 	.partition_param = partition_zero3,
 };
-static const struct tess_style *const styles[] = { &ddp, &zero1, &zero3, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "data",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "data parallel: what each rank keeps of a parameter",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("data", "1.0", "Apache-2.0",
+                   .summary = "data parallel: what each rank keeps of a parameter",
+                   .styles = TESS_LIST(tess_style, &ddp, &zero1, &zero3));

@@ -94,15 +94,8 @@ static const struct tess_style embedding_colwise = {
 	.layout = layout_embedding_colwise,
 	.partition_param = partition_hidden,
 };
-static const struct tess_style *const styles[] = { &embedding_rowwise, &vocab_reduce_scatter,
-	                                           &embedding_colwise, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "embedding",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "embeddings cut by vocabulary or by hidden",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("embedding", "1.0", "Apache-2.0",
+                   .summary = "embeddings cut by vocabulary or by hidden",
+                   .styles = TESS_LIST(tess_style, &embedding_rowwise, &vocab_reduce_scatter,
+                                       &embedding_colwise));

@@ -121,15 +121,7 @@ static const struct tess_style identity = {
 	.layout = layout_experts,
 	.partition_param = partition_none,
 };
-static const struct tess_style *const styles[] = { &grouped, &dispatch, &sum,      &reduce_scatter,
-	                                           &gate_up, &down,     &identity, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "experts",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "mixtures of experts",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("experts", "1.0", "Apache-2.0", .summary = "mixtures of experts",
+                   .styles = TESS_LIST(tess_style, &grouped, &dispatch, &sum, &reduce_scatter,
+                                       &gate_up, &down, &identity));

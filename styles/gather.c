@@ -30,14 +30,6 @@ static const struct tess_style gather = {
 	.layout = layout_gather,
 	.partition_param = partition_gather,
 };
-static const struct tess_style *const styles[] = { &gather, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "gather",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "outputs made whole",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("gather", "1.0", "Apache-2.0", .summary = "outputs made whole",
+                   .styles = TESS_LIST(tess_style, &gather));

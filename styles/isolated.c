@@ -30,14 +30,6 @@ static const struct tess_style local = {
 	.layout = layout_isolated,
 	.partition_param = partition_isolated,
 };
-static const struct tess_style *const styles[] = { &local, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "isolated",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "modules that ranks compute alone",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("isolated", "1.0", "Apache-2.0", .summary = "modules that ranks compute alone",
+                   .styles = TESS_LIST(tess_style, &local));

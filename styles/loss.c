@@ -36,14 +36,6 @@ static const struct tess_style loss_parallel = {
 	.layout = layout_loss_parallel,
 	.partition_param = partition_loss_parallel,
 };
-static const struct tess_style *const styles[] = { &loss_parallel, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "loss",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "logits that stay cut by vocabulary",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("loss", "1.0", "Apache-2.0", .summary = "logits that stay cut by vocabulary",
+                   .styles = TESS_LIST(tess_style, &loss_parallel));

@@ -152,14 +152,7 @@ static const struct tess_style local = {
 	.layout = layout_packed_local,
 	.partition_param = partition_packed_in,
 };
-static const struct tess_style *const styles[] = { &packed_colwise, &packed_rowwise, &local, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "packed",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "fused weights, with their parts asserted",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("packed", "1.0", "Apache-2.0",
+                   .summary = "fused weights, with their parts asserted",
+                   .styles = TESS_LIST(tess_style, &packed_colwise, &packed_rowwise, &local));

@@ -164,17 +164,8 @@ static const struct tess_style module_allgather_split = {
 	.layout = layout_allgather_split,
 	.partition_param = partition_prepare,
 };
-static const struct tess_style *const styles[] = {
-	&prepare_input,    &prepare_output,         &prepare_input_output,
-	&module_allgather, &module_allgather_split, NULL,
-};
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "prepare",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "values moved around a module",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("prepare", "1.0", "Apache-2.0", .summary = "values moved around a module",
+                   .styles = TESS_LIST(tess_style, &prepare_input, &prepare_output,
+                                       &prepare_input_output, &module_allgather,
+                                       &module_allgather_split));

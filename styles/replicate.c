@@ -32,14 +32,6 @@ static const struct tess_style replicate = {
 	.layout = layout_replicate,
 	.partition_param = partition_replicate,
 };
-static const struct tess_style *const styles[] = { &replicate, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "replicate",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "what is not cut",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("replicate", "1.0", "Apache-2.0", .summary = "what is not cut",
+                   .styles = TESS_LIST(tess_style, &replicate));

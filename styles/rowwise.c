@@ -79,14 +79,6 @@ static const struct tess_style local = {
 	.layout = layout_rowwise_local,
 	.partition_param = partition_rowwise,
 };
-static const struct tess_style *const styles[] = { &rowwise, &reduce_scatter, &local, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "rowwise",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "row parallel linear layers",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("rowwise", "1.0", "Apache-2.0", .summary = "row parallel linear layers",
+                   .styles = TESS_LIST(tess_style, &rowwise, &reduce_scatter, &local));

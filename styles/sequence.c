@@ -30,14 +30,6 @@ static const struct tess_style sequence_parallel = {
 	.layout = layout_sequence,
 	.partition_param = partition_sequence,
 };
-static const struct tess_style *const styles[] = { &sequence_parallel, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "sequence",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "activations cut by tokens",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("sequence", "1.0", "Apache-2.0", .summary = "activations cut by tokens",
+                   .styles = TESS_LIST(tess_style, &sequence_parallel));

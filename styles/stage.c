@@ -30,14 +30,6 @@ static const struct tess_style stage = {
 	.partition_param = partition_stage,
 	.begins_stage = 1,
 };
-static const struct tess_style *const styles[] = { &stage, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "stage",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "pipeline parallel: where stages begin",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("stage", "1.0", "Apache-2.0", .summary = "pipeline parallel: where stages begin",
+                   .styles = TESS_LIST(tess_style, &stage));

@@ -387,24 +387,14 @@ static tess_status faulty_init_plugin(const struct tess_host *h)
 	return TESS_OK;
 }
 
-static const struct tess_backend *const backends[] = { &faulty, NULL };
 static const struct tess_option what = {
 	"faulty", "",
 	"rules of the backend faulty, like rank=2,call=17,do=kill;every=100,do=delay:5ms"
 };
 static const struct tess_option seed = { "faulty_seed", "1",
 	                                 "seed of the rules that have a chance" };
-static const struct tess_option *const options[] = { &what, &seed, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "faulty",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "makes another backend fail",
-	.needs = TESS_UPTO(tess_host, backend),
-	.backends = backends,
-	.options = options,
-	.init = faulty_init_plugin,
-};
+TESS_DEFINE_PLUGIN("faulty", "1.0", "Apache-2.0", .summary = "makes another backend fail",
+                   .needs = TESS_UPTO(tess_host, backend),
+                   .backends = TESS_LIST(tess_backend, &faulty),
+                   .options = TESS_LIST(tess_option, &what, &seed), .init = faulty_init_plugin);

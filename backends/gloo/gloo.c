@@ -314,23 +314,13 @@ static const struct tess_backend gloo = {
 	.reach = TESS_REACH_HOSTS,
 	.mem_kinds = 1 << TESS_HOST,
 };
-static const struct tess_backend *const backends[] = { &gloo, NULL };
 
 static const struct tess_option address = {
 	"gloo_address", "",
 	"the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
 	"host, else the one that reaches MASTER_ADDR"
 };
-static const struct tess_option *const options[] = { &address, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "gloo",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "communication over libgloo",
-	.backends = backends,
-	.options = options,
-	.init = gloo_init_plugin,
-};
+TESS_DEFINE_PLUGIN("gloo", "1.0", "Apache-2.0", .summary = "communication over libgloo",
+                   .backends = TESS_LIST(tess_backend, &gloo),
+                   .options = TESS_LIST(tess_option, &address), .init = gloo_init_plugin);

@@ -120,13 +120,6 @@ static const struct tess_backend loopback = {
 	.reach = TESS_REACH_PROCESS,
 	.mem_kinds = 1 << TESS_HOST,
 };
-static const struct tess_backend *const backends[] = { &loopback, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "loopback",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "ranks as threads",
-	        .backends = backends,
-	        .init = loopback_init_plugin };
+TESS_DEFINE_PLUGIN("loopback", "1.0", "Apache-2.0", .summary = "ranks as threads",
+                   .backends = TESS_LIST(tess_backend, &loopback), .init = loopback_init_plugin);

@@ -122,16 +122,7 @@ static const struct tess_backend mpi = {
 	.reach = TESS_REACH_HOSTS,
 	.mem_kinds = 1 << TESS_HOST,
 };
-static const struct tess_backend *const backends[] = { &mpi, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "mpi",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "communication over MPI",
-	.backends = backends,
-	.init = mpi_init_plugin,
-	.quit = blocking_finalize_mpi,
-};
+TESS_DEFINE_PLUGIN("mpi", "1.0", "Apache-2.0", .summary = "communication over MPI",
+                   .backends = TESS_LIST(tess_backend, &mpi), .init = mpi_init_plugin,
+                   .quit = blocking_finalize_mpi);

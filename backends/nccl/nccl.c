@@ -62,17 +62,7 @@ static const struct tess_backend nccl = {
 	.capture = work_capture,
 	.replayed = work_follow_graph,
 };
-static const struct tess_backend *const backends[] = { &nccl, NULL };
-static const struct tess_option *const options[] = { &foreign_option, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "nccl",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "communication between GPUs over NCCL",
-	.backends = backends,
-	.options = options,
-	.init = nccl_init_plugin,
-};
+TESS_DEFINE_PLUGIN("nccl", "1.0", "Apache-2.0", .summary = "communication between GPUs over NCCL",
+                   .backends = TESS_LIST(tess_backend, &nccl),
+                   .options = TESS_LIST(tess_option, &foreign_option), .init = nccl_init_plugin);

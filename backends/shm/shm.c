@@ -123,13 +123,6 @@ static const struct tess_backend shm = {
 	.mem_kinds = 1 << TESS_HOST,
 	.bind = 1,
 };
-static const struct tess_backend *const backends[] = { &shm, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "shm",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "communication in shared memory",
-	        .backends = backends,
-	        .init = shm_init_plugin };
+TESS_DEFINE_PLUGIN("shm", "1.0", "Apache-2.0", .summary = "communication in shared memory",
+                   .backends = TESS_LIST(tess_backend, &shm), .init = shm_init_plugin);

@@ -527,20 +527,10 @@ static tess_status trace_init_plugin(const struct tess_host *h)
 	return TESS_OK;
 }
 
-static const struct tess_backend *const backends[] = { &trace, NULL };
 static const struct tess_option file = { "trace_file", "tessera-trace.json",
 	                                 "the file that the backend trace writes" };
-static const struct tess_option *const options[] = { &file, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "trace",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.summary = "a timeline of another backend's calls",
-	.needs = TESS_UPTO(tess_host, backend),
-	.backends = backends,
-	.options = options,
-	.init = trace_init_plugin,
-};
+TESS_DEFINE_PLUGIN("trace", "1.0", "Apache-2.0", .summary = "a timeline of another backend's calls",
+                   .needs = TESS_UPTO(tess_host, backend),
+                   .backends = TESS_LIST(tess_backend, &trace),
+                   .options = TESS_LIST(tess_option, &file), .init = trace_init_plugin);

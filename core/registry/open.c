@@ -42,8 +42,7 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
 	Dl_info info;
 
 	if (!at)
-		return tess_fail(TESS_EABI,
-		                 "it exports no tess_plugin_v1; declare it with TESS_PLUGIN");
+		return tess_fail(TESS_EABI, "it exports no tess_plugin_v1; use TESS_DEFINE_PLUGIN");
 	if (dlinfo(file, RTLD_DI_LINKMAP, &own) ||
 	    !dladdr1(at, &info, (void **)&where, RTLD_DL_LINKMAP) || where != own)
 		return tess_fail(
@@ -53,7 +52,7 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
 	if (!dladdr1(at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
 	    info.dli_saddr != at || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
 		return tess_fail(TESS_EABI,
-		                 "its tess_plugin_v1 is not data; declare it with TESS_PLUGIN");
+		                 "its tess_plugin_v1 is not data; use TESS_DEFINE_PLUGIN");
 	*descriptor = at;
 	*size = symbol->st_size;
 	return TESS_OK;

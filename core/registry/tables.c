@@ -212,10 +212,9 @@ static tess_status check_descriptor(struct tess_file *f, const struct tess_plugi
 	const uint32_t min_size = TESS_UPTO(tess_plugin, models);
 
 	if (size < TESS_UPTO(tess_plugin, size))
-		return tess_fail(
-			TESS_EABI,
-			"tess_plugin_v1 is a symbol of %llu bytes; declare it with TESS_PLUGIN",
-			(unsigned long long)size);
+		return tess_fail(TESS_EABI,
+		                 "tess_plugin_v1 is a symbol of %llu bytes; use TESS_DEFINE_PLUGIN",
+		                 (unsigned long long)size);
 	f->abi = descriptor->abi;
 	if (descriptor->abi != TESS_ABI)
 		return tess_fail(

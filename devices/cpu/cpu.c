@@ -391,20 +391,12 @@ static const struct tess_device cpu_device = {
 	.exact = 1,
 	.free_bytes = get_available_bytes,
 };
-static const struct tess_device *const devices[] = { &cpu_device, NULL };
 static const struct tess_option option = {
 	"cpu", "auto",
 	"instructions of the cpu device: auto, scalar, avx2, avx512, avx512bf16 or neon; the "
 	"bits are the same"
 };
-static const struct tess_option *const options[] = { &option, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "cpu",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "computes on the CPU",
-	        .devices = devices,
-	        .options = options,
-	        .init = init_cpu_plugin };
+TESS_DEFINE_PLUGIN("cpu", "1.0", "Apache-2.0", .summary = "computes on the CPU",
+                   .devices = TESS_LIST(tess_device, &cpu_device),
+                   .options = TESS_LIST(tess_option, &option), .init = init_cpu_plugin);

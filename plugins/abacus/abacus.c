@@ -339,7 +339,6 @@ static const struct tess_device abacus = {
 	.sync = abacus_sync,
 	.close = abacus_close,
 };
-static const struct tess_device *const devices[] = { &abacus, NULL };
 
 static tess_status init_plugin(const struct tess_host *h)
 {
@@ -347,12 +346,5 @@ static tess_status init_plugin(const struct tess_host *h)
 	return TESS_OK;
 }
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "abacus",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.devices = devices,
-	.init = init_plugin,
-};
+TESS_DEFINE_PLUGIN("abacus", "1.0", "Apache-2.0", .devices = TESS_LIST(tess_device, &abacus),
+                   .init = init_plugin);

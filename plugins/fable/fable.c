@@ -123,13 +123,5 @@ static const struct tess_model fable = {
 	.forward = forward_fable,
 	.stored = stored,
 };
-static const struct tess_model *const models[] = { &fable, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "fable",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.models = models,
-};
+TESS_DEFINE_PLUGIN("fable", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &fable));

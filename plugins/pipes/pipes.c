@@ -231,14 +231,6 @@ static const struct tess_backend pipes = {
 	.reach = TESS_REACH_HOST,
 	.mem_kinds = 1 << TESS_HOST,
 };
-static const struct tess_backend *const backends[] = { &pipes, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "pipes",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.backends = backends,
-	.init = init_pipes,
-};
+TESS_DEFINE_PLUGIN("pipes", "1.0", "Apache-2.0", .backends = TESS_LIST(tess_backend, &pipes),
+                   .init = init_pipes);

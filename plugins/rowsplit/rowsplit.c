@@ -28,13 +28,5 @@ static const struct tess_style rowsplit = {
 	.layout = layout_rowsplit,
 	.partition_param = partition_rowsplit,
 };
-static const struct tess_style *const styles[] = { &rowsplit, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "rowsplit",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.styles = styles,
-};
+TESS_DEFINE_PLUGIN("rowsplit", "1.0", "Apache-2.0", .styles = TESS_LIST(tess_style, &rowsplit));

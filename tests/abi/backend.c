@@ -58,13 +58,5 @@ static const struct tess_backend backend = {
 	.close = idle_close,
 	FIELDS,
 };
-static const struct tess_backend *const backends[] = { &backend, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "idle",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.backends = backends,
-};
+TESS_DEFINE_PLUGIN("idle", "1.0", "Apache-2.0", .backends = TESS_LIST(tess_backend, &backend));

@@ -127,14 +127,6 @@ static const struct tess_style style = { .size = sizeof style,
 	                                 .partition_param = partition_careless,
 	                                 .prepare_output = output_careless,
 	                                 .open = open_careless };
-static const struct tess_style *const styles[] = { &style, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "careless",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.styles = styles,
-	.init = start_careless,
-};
+TESS_DEFINE_PLUGIN("careless", "1.0", "Apache-2.0", .styles = TESS_LIST(tess_style, &style),
+                   .init = start_careless);

@@ -19,14 +19,6 @@ static const struct tess_model model = {
 	.types = types,
 	.forward = abi_model_forward,
 };
-static const struct tess_model *const models[] = { &model, NULL };
 
-TESS_PLUGIN = {
-	.abi = TESS_ABI,
-	.size = sizeof(struct tess_plugin),
-	.name = "abi",
-	.version = "1.0",
-	.license = "Apache-2.0",
-	.models = models,
-	.needs_nn = TESS_UPTO(tess_nn, split),
-};
+TESS_DEFINE_PLUGIN("abi", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &model),
+                   .needs_nn = TESS_UPTO(tess_nn, split));

@@ -469,13 +469,6 @@ static const struct tess_backend wrong = {
 	.exact = WRONG == ADDS_IN_LINE,
 	.run = WRONG == RIGHT || WRONG >= RUNS_EARLY ? wrong_run : NULL,
 };
-static const struct tess_backend *const backends[] = { &wrong, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = NAME,
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "for tests of tessera conform",
-	        .backends = backends,
-	        .init = wrong_init };
+TESS_DEFINE_PLUGIN(NAME, "1.0", "Apache-2.0", .summary = "for tests of tessera conform",
+                   .backends = TESS_LIST(tess_backend, &wrong), .init = wrong_init);

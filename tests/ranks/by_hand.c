@@ -139,12 +139,6 @@ static const struct tess_style first_dim = { .size = sizeof first_dim,
 	                                     .summary = "cuts the first axis of parameters",
 	                                     .layout = keep_layout,
 	                                     .partition_param = shard_first_dim };
-static const struct tess_style *const styles[] = { &by_hand, &negated, &stored, &first_dim, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "by_hand",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "for tests",
-	        .styles = styles };
+TESS_DEFINE_PLUGIN("by_hand", "1.0", "Apache-2.0", .summary = "for tests",
+                   .styles = TESS_LIST(tess_style, &by_hand, &negated, &stored, &first_dim));

@@ -131,7 +131,6 @@ static const struct tess_style style = { .size = sizeof style,
 	                                 .prepare_input = defective_prepare_input,
 	                                 .prepare_output = defective_prepare_output,
 	                                 .open = defective_open };
-static const struct tess_style *const styles[] = { &style, NULL };
 
 /* ---- a device and a backend that fail when they are opened ----------------------------------- */
 
@@ -207,7 +206,6 @@ static const struct tess_device device = { .size = sizeof device,
 	                                   .copy = defective_device_copy,
 	                                   .sync = defective_device_sync,
 	                                   .close = defective_close };
-static const struct tess_device *const devices[] = { &device, NULL };
 
 static tess_status defective_supports(const struct tess_coll *c, int32_t nranks)
 {
@@ -256,14 +254,8 @@ static const struct tess_backend backend = { .size = sizeof backend,
 	                                     .release = defective_release,
 	                                     .close = defective_close,
 	                                     .abort = defective_close };
-static const struct tess_backend *const backends[] = { &backend, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "defective",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "for tests",
-	        .backends = backends,
-	        .devices = devices,
-	        .styles = styles };
+TESS_DEFINE_PLUGIN("defective", "1.0", "Apache-2.0", .summary = "for tests",
+                   .backends = TESS_LIST(tess_backend, &backend),
+                   .devices = TESS_LIST(tess_device, &device),
+                   .styles = TESS_LIST(tess_style, &style));

@@ -905,13 +905,7 @@ static const struct tess_device discrete_device = {
 	.follow = order_streams,
 	.prompt_rows = 64,
 };
-static const struct tess_device *const devices[] = { &discrete_device, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = "discrete",
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "a device with memory of its own, for tests",
-	        .devices = devices,
-	        .init = init_discrete };
+TESS_DEFINE_PLUGIN("discrete", "1.0", "Apache-2.0",
+                   .summary = "a device with memory of its own, for tests",
+                   .devices = TESS_LIST(tess_device, &discrete_device), .init = init_discrete);

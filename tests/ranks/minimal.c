@@ -225,13 +225,6 @@ static const struct tess_backend minimal = {
 	.batch = minimal_batch,
 #endif
 };
-static const struct tess_backend *const backends[] = { &minimal, NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = NAME,
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "for tests",
-	        .backends = backends,
-	        .init = minimal_init };
+TESS_DEFINE_PLUGIN(NAME, "1.0", "Apache-2.0", .summary = "for tests",
+                   .backends = TESS_LIST(tess_backend, &minimal), .init = minimal_init);

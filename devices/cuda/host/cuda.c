@@ -391,7 +391,6 @@ static const struct tess_device cuda_device = {
 	.follow = follow_stream,
 	.prompt_rows = 2048, /* products of fewer leave multiprocessors idle */
 };
-static const struct tess_device *const devices[] = { &cuda_device, NULL };
 static const struct tess_option math_option = {
 	"cuda_math", "auto",
 	"products of many rows on the cuda device: auto (as precise as the weights), f32 or tf32"
@@ -401,15 +400,8 @@ static const struct tess_option sync_option = {
 	"kernels: those of the cuda device do not start before the one before them has "
 	"ended; 1: it waits for each op, so that a failure names it"
 };
-static const struct tess_option *const options[] = { &math_option, &sync_option, &foreign_option,
-	                                             NULL };
 
-TESS_PLUGIN = { .abi = TESS_ABI,
-	        .size = sizeof(struct tess_plugin),
-	        .name = NAME,
-	        .version = "1.0",
-	        .license = "Apache-2.0",
-	        .summary = "computes on NVIDIA GPUs",
-	        .devices = devices,
-	        .options = options,
-	        .init = init_cuda_plugin };
+TESS_DEFINE_PLUGIN(NAME, "1.0", "Apache-2.0", .summary = "computes on NVIDIA GPUs",
+                   .devices = TESS_LIST(tess_device, &cuda_device),
+                   .options = TESS_LIST(tess_option, &math_option, &sync_option, &foreign_option),
+                   .init = init_cuda_plugin);
