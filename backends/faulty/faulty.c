@@ -6,10 +6,9 @@
  * is one that the group could not see.
  */
 #include "rule.h"
+#include "wrap.h"
 
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,6 @@
 
 enum { PAUSE_NS = 500000 };
 
-static const struct tess_host *host;
-static struct tess_backend wrapped, table;
 static struct rules rules;
 
 struct rank_state { /* of a rank; its groups share it with their parents */
@@ -32,14 +29,13 @@ struct rank_state { /* of a rank; its groups share it with their parents */
 };
 
 struct group {
-	void *self; /* of the wrapped backend */
+	struct wrap_group wrap;
 	struct rank_state *state;
 	bool internal; /* the calls are those of a backend that wraps this one */
-	atomic_bool aborted;
 };
 
 struct work {
-	void *work; /* of the wrapped backend; NULL: dropped */
+	struct wrap_work wrap; /* wrap.work is NULL: dropped */
 	struct tess_coll c;
 	int64_t call;
 	bool done;
@@ -50,7 +46,7 @@ static void sleep_unless_aborted(const struct group *g, int64_t until)
 {
 	struct timespec t = { .tv_nsec = PAUSE_NS };
 
-	while (tess_now() < until && !(g && atomic_load(&g->aborted)))
+	while (tess_now() < until && !(g && atomic_load(&g->wrap.aborted)))
 		nanosleep(&t, NULL);
 }
 
@@ -58,7 +54,7 @@ static void sleep_unless_aborted(const struct group *g, int64_t until)
 
 static tess_status fail_ended_rank(const struct rank_state *s)
 {
-	return host->fail(TESS_EPEER, "%s", s->why);
+	return wrap_host->fail(TESS_EPEER, "%s", s->why);
 }
 
 /* A process ends; every later call of a thread fails. */
@@ -114,9 +110,9 @@ static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t 
 
 		if (!rule_applies(&rules, i, s->rank, call, c, at))
 			continue;
-		host->log(TESS_INFO, "faulty", "rank %d, call %lld%s%s: %s", (int)s->rank,
-		          (long long)call, c && c->where ? " at " : "",
-		          c && c->where ? c->where : "", r->text);
+		wrap_host->log(TESS_INFO, "faulty", "rank %d, call %lld%s%s: %s", (int)s->rank,
+		               (long long)call, c && c->where ? " at " : "",
+		               c && c->where ? c->where : "", r->text);
 		if (r->action == DELAY)
 			sleep_unless_aborted(g, until < deadline ? until : deadline);
 		else if (r->action == KILL || r->action == EXIT)
@@ -126,8 +122,8 @@ static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t 
 		else if (r->action == STOP)
 			raise(SIGSTOP);
 		else if (r->action == FAIL)
-			st = host->fail(TESS_EIO, "rank %d failed by the rule \"%s\"", (int)s->rank,
-			                r->text);
+			st = wrap_host->fail(TESS_EIO, "rank %d failed by the rule \"%s\"",
+			                     (int)s->rank, r->text);
 		else if (r->action == MISMATCH)
 			change_call(c, r->part);
 		else if (drop)
@@ -137,11 +133,6 @@ static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t 
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-
-static tess_status faulty_supports_call(const struct tess_coll *c, int32_t nranks)
-{
-	return wrapped.supports(c, nranks);
-}
 
 /* Whether the next rank is a thread of this process. */
 static tess_status detect_threads(const struct tess_join *how, struct rank_state *s)
@@ -170,7 +161,6 @@ static void release_state(struct rank_state *s)
 
 static tess_status faulty_open_group(const struct tess_join *how, void **self)
 {
-	struct tess_join lower = { .size = sizeof lower };
 	struct group *parent = how->parent, *g = calloc(1, sizeof *g);
 	struct rank_state *s = parent ? parent->state : calloc(1, sizeof *s);
 	tess_status st = TESS_OK;
@@ -184,12 +174,10 @@ static tess_status faulty_open_group(const struct tess_join *how, void **self)
 		}
 		if (!st && !parent)
 			st = inject_faults(NULL, s, 0, NULL, BEFORE, how->deadline, NULL);
-		memcpy(&lower, how, how->size < sizeof lower ? how->size : sizeof lower);
-		lower.parent = parent ? parent->self : NULL;
 		if (!st)
-			st = wrapped.open(&lower, &g->self);
+			st = wrap_open_group(how, &g->wrap);
 	} else {
-		st = host->fail(TESS_ENOMEM, "faulty: no memory for a group");
+		st = wrap_host->fail(TESS_ENOMEM, "faulty: no memory for a group");
 		if (!parent)
 			free(s);
 	}
@@ -214,14 +202,14 @@ static tess_status faulty_start_call(void *self, const struct tess_coll *c, void
 		return fail_ended_rank(s);
 	w = calloc(1, sizeof *w);
 	if (!w)
-		return host->fail(TESS_ENOMEM, "faulty: no memory for a call");
+		return wrap_host->fail(TESS_ENOMEM, "faulty: no memory for a call");
 	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
 	if (!g->internal)
 		w->call = ++s->calls;
 	st = inject_faults(g, s, w->call, &w->c, BEFORE, w->c.deadline, &drop);
 	if (!st && !drop && !s->stopped)
-		st = wrapped.start(g->self, &w->c, &w->work);
-	if (!st && w->work)
+		st = wrapped.start(g->wrap.self, &w->c, &w->wrap.work);
+	if (!st && w->wrap.work)
 		st = inject_faults(g, s, w->call, &w->c, INSIDE, w->c.deadline, NULL);
 	if (st) {
 		free(w); /* one that was started is its backend's until the group is closed */
@@ -242,7 +230,7 @@ static tess_status inject_after_call(struct group *g, struct work *w, tess_statu
 
 static tess_status fail_aborted_call(void)
 {
-	return host->fail(TESS_EABORTED, "faulty: the group was aborted");
+	return wrap_host->fail(TESS_EABORTED, "faulty: the group was aborted");
 }
 
 static tess_status faulty_test_call(void *self, void *work)
@@ -250,9 +238,9 @@ static tess_status faulty_test_call(void *self, void *work)
 	struct group *g = self;
 	struct work *w = work;
 
-	if (!w->work)
-		return atomic_load(&g->aborted) ? fail_aborted_call() : TESS_PENDING;
-	return inject_after_call(g, w, wrapped.test(g->self, w->work));
+	if (!w->wrap.work)
+		return atomic_load(&g->wrap.aborted) ? fail_aborted_call() : TESS_PENDING;
+	return inject_after_call(g, w, wrapped.test(g->wrap.self, w->wrap.work));
 }
 
 static tess_status faulty_wait_call(void *self, void *work, int64_t deadline)
@@ -260,12 +248,13 @@ static tess_status faulty_wait_call(void *self, void *work, int64_t deadline)
 	struct group *g = self;
 	struct work *w = work;
 
-	if (w->work)
-		return inject_after_call(g, w, wrapped.wait(g->self, w->work, deadline));
+	if (w->wrap.work)
+		return inject_after_call(g, w, wrapped.wait(g->wrap.self, w->wrap.work, deadline));
 	sleep_unless_aborted(g, deadline);
-	if (atomic_load(&g->aborted))
+	if (atomic_load(&g->wrap.aborted))
 		return fail_aborted_call();
-	return host->fail(TESS_ETIMEOUT, "faulty: a call that was dropped has not been answered");
+	return wrap_host->fail(TESS_ETIMEOUT,
+	                       "faulty: a call that was dropped has not been answered");
 }
 
 static void faulty_release_call(void *self, void *work)
@@ -273,8 +262,8 @@ static void faulty_release_call(void *self, void *work)
 	struct group *g = self;
 	struct work *w = work;
 
-	if (w->work)
-		wrapped.release(g->self, w->work);
+	if (w->wrap.work)
+		wrapped.release(g->wrap.self, w->wrap.work);
 	free(w);
 }
 
@@ -282,21 +271,9 @@ static void faulty_close_group(void *self)
 {
 	struct group *g = self;
 
-	wrapped.close(g->self);
+	wrapped.close(g->wrap.self);
 	release_state(g->state);
 	free(g);
-}
-
-static tess_status faulty_join_stream(void *self, void *work, void *stream)
-{
-	struct work *w = work;
-
-	return w->work ? wrapped.join(((struct group *)self)->self, w->work, stream) : TESS_OK;
-}
-
-static tess_status faulty_alloc_memory(void *self, uint64_t bytes, void **mine, void **peers)
-{
-	return wrapped.alloc(((struct group *)self)->self, bytes, mine, peers);
 }
 
 static void faulty_mark_internal(void *self, int32_t on)
@@ -304,22 +281,7 @@ static void faulty_mark_internal(void *self, int32_t on)
 	struct group *g = self;
 
 	g->internal = on;
-	if (wrapped.internal)
-		wrapped.internal(g->self, on);
-}
-
-static void faulty_free_memory(void *self, void *mine)
-{
-	wrapped.free(((struct group *)self)->self, mine);
-}
-
-static void faulty_abort_group(void *self)
-{
-	struct group *g = self;
-
-	atomic_store(&g->aborted, true);
-	if (wrapped.abort)
-		wrapped.abort(g->self);
+	wrap_mark_internal(g, on);
 }
 
 /* ---- wrapping -------------------------------------------------------------------------------- */
@@ -330,61 +292,30 @@ static const struct tess_backend faulty = {
 	.size = sizeof faulty,
 	.name = "faulty",
 	.summary = "wraps another backend: delays, drops, kills and mismatches by rule",
-	.supports = faulty_supports_call,
+	.supports = wrap_supports_call,
 	.open = faulty_open_group,
 	.start = faulty_start_call,
 	.test = faulty_test_call,
 	.wait = faulty_wait_call,
 	.release = faulty_release_call,
 	.close = faulty_close_group,
-	.join = faulty_join_stream,
-	.alloc = faulty_alloc_memory,
-	.free = faulty_free_memory,
-	.abort = faulty_abort_group,
+	.join = wrap_join_stream,
+	.alloc = wrap_alloc_memory,
+	.free = wrap_free_memory,
+	.abort = wrap_abort_group,
 	.internal = faulty_mark_internal,
 	.wrap = faulty_wrap_backend,
 };
 
-/* One backend in a process: the table has no place for a second. */
-static tess_status faulty_wrap_backend(const char *name, const struct tess_backend **out)
+static tess_status read_rules(void)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static char taken[128];
-	const struct tess_backend *b;
-	tess_status st = TESS_OK;
-
-	pthread_mutex_lock(&lock);
-	if (*taken && strcmp(taken, name))
-		st = host->fail(TESS_EINVAL, "faulty wraps %s in this process already", taken);
-	else if (!*taken)
-		st = rules_read(host, host->option("faulty"), host->option("faulty_seed"), &rules);
-	if (!st && !*taken)
-		st = host->backend(name, &b);
-	if (!st && !*taken) {
-		memcpy(&wrapped, b, b->size < sizeof wrapped ? b->size : sizeof wrapped);
-		table = faulty;
-		table.threads = wrapped.threads;
-		table.compares = wrapped.compares;
-		table.exact = wrapped.exact;
-		table.reach = wrapped.reach;
-		table.mem_kinds = wrapped.mem_kinds;
-		table.bind = wrapped.bind;
-		table.join = wrapped.join ? faulty_join_stream : NULL;
-		table.alloc = wrapped.alloc ? faulty_alloc_memory : NULL;
-		table.free = wrapped.free ? faulty_free_memory : NULL;
-		table.abort = wrapped.abort ? faulty_abort_group : NULL;
-		snprintf(taken, sizeof taken, "%s", name);
-	}
-	pthread_mutex_unlock(&lock);
-	if (!st)
-		*out = &table;
-	return st;
+	return rules_read(wrap_host, wrap_host->option("faulty"), wrap_host->option("faulty_seed"),
+	                  &rules);
 }
 
-static tess_status faulty_init_plugin(const struct tess_host *h)
+static tess_status faulty_wrap_backend(const char *name, const struct tess_backend **out)
 {
-	host = h;
-	return TESS_OK;
+	return wrap_backend(&faulty, read_rules, name, out);
 }
 
 static const struct tess_option what = {
@@ -397,4 +328,4 @@ static const struct tess_option seed = { "faulty_seed", "1",
 TESS_DEFINE_PLUGIN("faulty", "1.0", "Apache-2.0", .summary = "makes another backend fail",
                    .needs = TESS_UPTO(tess_host, backend),
                    .backends = TESS_LIST(tess_backend, &faulty),
-                   .options = TESS_LIST(tess_option, &what, &seed), .init = faulty_init_plugin);
+                   .options = TESS_LIST(tess_option, &what, &seed), .init = wrap_init_plugin);

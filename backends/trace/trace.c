@@ -7,13 +7,12 @@
  * dies remain.
  */
 #include "trace_file.h"
+#include "wrap.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +22,6 @@
 
 enum { BUFFER = 256 << 10, EVENT = 1024, LANES = 64, ROUNDS = 8 };
 static const int64_t second = 1000000000, flush_each = 10000000;
-
-static const struct tess_host *host;
-static struct tess_backend wrapped, table;
 
 struct track { /* of a rank; its groups share it with their parents */
 	int fd; /* -1: not traced */
@@ -39,18 +35,17 @@ struct track { /* of a rank; its groups share it with their parents */
 };
 
 struct group {
-	void *self; /* of the wrapped backend */
+	struct wrap_group wrap;
 	struct track *track;
 	int32_t rank, nranks;
 	bool opened_world; /* it has no parent */
 	bool failed;
-	atomic_bool aborted;
 	char name[48];
 	uint64_t calls;
 };
 
 struct work {
-	void *work; /* of the wrapped backend */
+	struct wrap_work wrap;
 	struct tess_coll c;
 	uint64_t call, bytes;
 	int64_t begin, wait; /* ns; wait: in wait() */
@@ -164,17 +159,18 @@ static tess_status send_clock(struct group *g, int32_t kind, int32_t peer, int64
 		               .deadline = deadline,
 		               .where = "trace: clocks" };
 	void *work;
-	tess_status st = wrapped.start(g->self, &c, &work);
+	tess_status st = wrapped.start(g->wrap.self, &c, &work);
 
 	if (st)
 		return st;
 	if (wrapped.abort)
-		st = wrapped.wait(g->self, work, deadline);
+		st = wrapped.wait(g->wrap.self, work, deadline);
 	else
-		while ((st = wrapped.test(g->self, work)) == TESS_PENDING && tess_now() < deadline)
+		while ((st = wrapped.test(g->wrap.self, work)) == TESS_PENDING &&
+		       tess_now() < deadline)
 			;
 	if (!st)
-		wrapped.release(g->self, work);
+		wrapped.release(g->wrap.self, work);
 	return st;
 }
 
@@ -191,8 +187,7 @@ static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *of
 	*offset = 0;
 	if (wrapped.mem_kinds && !(wrapped.mem_kinds >> TESS_HOST & 1))
 		return TESS_OK;
-	if (wrapped.internal)
-		wrapped.internal(g->self, 1);
+	wrap_mark_internal(g, 1);
 	for (int32_t r = 1; r < g->nranks && !st; r++) {
 		if (g->rank && g->rank != r)
 			continue;
@@ -212,8 +207,7 @@ static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *of
 			}
 		}
 	}
-	if (wrapped.internal)
-		wrapped.internal(g->self, 0);
+	wrap_mark_internal(g, 0);
 	if (!st)
 		*offset = !g->rank || llabs(found) <= best / 2 ? 0 : found;
 	return st;
@@ -239,7 +233,7 @@ static void format_process_event(const struct track *t, int32_t nranks, char *ou
 
 static tess_status create_trace(struct track *t, const struct tess_join *how, const char *key)
 {
-	const char *path = host->option("trace_file");
+	const char *path = wrap_host->option("trace_file");
 	struct trace_location location = { .base = tess_now() };
 	tess_status st = TESS_OK;
 	char own[EVENT];
@@ -248,10 +242,10 @@ static tess_status create_trace(struct track *t, const struct tess_join *how, co
 	t->base = location.base;
 	t->fd = trace_file_create(path, own);
 	if (t->fd < 0 || !realpath(path, location.path))
-		st = host->fail(TESS_EIO,
-		                "trace: the file %s cannot be written: %s; set "
-		                "TESSERA_TRACE_FILE",
-		                path, strerror(errno));
+		st = wrap_host->fail(TESS_EIO,
+		                     "trace: the file %s cannot be written: %s; set "
+		                     "TESSERA_TRACE_FILE",
+		                     path, strerror(errno));
 	else
 		st = how->store->set(how->store->self, key, &location,
 		                     offsetof(struct trace_location, path) + strlen(location.path) +
@@ -271,10 +265,10 @@ static tess_status find_trace(struct track *t, const struct tess_join *how, cons
 	t->base = location.base;
 	t->fd = trace_file_open(location.path);
 	if (t->fd < 0)
-		host->log(TESS_WARN, "trace",
-		          "%s: %s; this rank is not traced: all ranks write to "
-		          "one file",
-		          location.path, strerror(errno));
+		wrap_host->log(TESS_WARN, "trace",
+		               "%s: %s; this rank is not traced: all ranks write to "
+		               "one file",
+		               location.path, strerror(errno));
 	format_process_event(t, how->nranks, own, sizeof own);
 	write_event(t, "%s", own);
 	return TESS_OK;
@@ -282,19 +276,15 @@ static tess_status find_trace(struct track *t, const struct tess_join *how, cons
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static tess_status trace_supports_call(const struct tess_coll *c, int32_t nranks)
-{
-	return wrapped.supports(c, nranks);
-}
-
 /* The track is written to the end with the last group of the rank. */
 static void release_track(struct track *t)
 {
 	if (--t->groups)
 		return;
 	if (t->missing)
-		host->log(TESS_WARN, "trace", "rank %d: %" PRIu64 " events are missing in the file",
-		          (int)t->rank, t->missing);
+		wrap_host->log(TESS_WARN, "trace",
+		               "rank %d: %" PRIu64 " events are missing in the file", (int)t->rank,
+		               t->missing);
 	flush_events(t, second);
 	if (t->fd >= 0)
 		close(t->fd);
@@ -322,7 +312,7 @@ static void trace_close_group(void *self)
 
 	if (!g)
 		return;
-	if (g->self && g->opened_world && !g->failed && !atomic_load(&g->aborted) &&
+	if (g->wrap.self && g->opened_world && !g->failed && !atomic_load(&g->wrap.aborted) &&
 	    !compare_clocks(g, tess_now() + 2 * second, &offset))
 		write_event(
 			g->track,
@@ -331,15 +321,14 @@ static void trace_close_group(void *self)
 			to_microseconds(tess_now() + g->track->offset - g->track->base),
 			(int)g->track->rank, to_microseconds(g->track->offset),
 			to_microseconds(offset));
-	if (g->self)
-		wrapped.close(g->self);
+	if (g->wrap.self)
+		wrapped.close(g->wrap.self);
 	release_track(g->track);
 	free(g);
 }
 
 static tess_status trace_open_group(const struct tess_join *how, void **self)
 {
-	struct tess_join lower = { .size = sizeof lower };
 	struct group *parent = how->parent, *g = calloc(1, sizeof *g);
 	struct track *t = parent ? parent->track : calloc(1, sizeof *t);
 	tess_status st;
@@ -347,7 +336,7 @@ static tess_status trace_open_group(const struct tess_join *how, void **self)
 	if (!g || !t) {
 		free(g);
 		free(parent ? NULL : t);
-		return host->fail(TESS_ENOMEM, "trace: no memory for a group");
+		return wrap_host->fail(TESS_ENOMEM, "trace: no memory for a group");
 	}
 	if (!parent)
 		t->fd = -1;
@@ -356,9 +345,7 @@ static tess_status trace_open_group(const struct tess_join *how, void **self)
 	g->rank = how->rank;
 	g->nranks = how->nranks;
 	trace_file_escape(how->name, g->name, sizeof g->name);
-	memcpy(&lower, how, how->size < sizeof lower ? how->size : sizeof lower);
-	lower.parent = parent ? parent->self : NULL;
-	st = wrapped.open(&lower, &g->self);
+	st = wrap_open_group(how, &g->wrap);
 	if (!st && !parent)
 		st = begin_track(g, how);
 	if (st) {
@@ -377,14 +364,14 @@ static tess_status trace_start_call(void *self, const struct tess_coll *c, void 
 	tess_status st;
 
 	if (!w)
-		return host->fail(TESS_ENOMEM, "trace: no memory for a call");
+		return wrap_host->fail(TESS_ENOMEM, "trace: no memory for a call");
 	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
 	snprintf(w->where, sizeof w->where, "%s", w->c.where ? w->c.where : "");
 	w->bytes = tess_coll_bytes(&w->c, g->nranks);
 	w->call = ++g->calls;
 	w->lane = take_lane(g->track);
 	w->begin = tess_now();
-	st = wrapped.start(g->self, c, &w->work);
+	st = wrapped.start(g->wrap.self, c, &w->wrap.work);
 	if (st) {
 		g->failed = true;
 		write_call(g, w, st);
@@ -408,7 +395,7 @@ static tess_status trace_test_call(void *self, void *work)
 	struct group *g = self;
 	struct work *w = work;
 
-	return note_answer(g, w, wrapped.test(g->self, w->work));
+	return note_answer(g, w, wrapped.test(g->wrap.self, w->wrap.work));
 }
 
 static tess_status trace_wait_call(void *self, void *work, int64_t deadline)
@@ -420,7 +407,7 @@ static tess_status trace_wait_call(void *self, void *work, int64_t deadline)
 
 	if (!w->wait)
 		w->wait = tess_now();
-	st = wrapped.wait(g->self, w->work, deadline);
+	st = wrapped.wait(g->wrap.self, w->wrap.work, deadline);
 	if (st == TESS_ETIMEOUT && deadline < w->c.deadline)
 		return st; /* it is not over: another wait may follow */
 	return note_answer(g, w, st);
@@ -431,37 +418,9 @@ static void trace_release_call(void *self, void *work)
 	struct group *g = self;
 	struct work *w = work;
 
-	wrapped.release(g->self, w->work);
+	wrapped.release(g->wrap.self, w->wrap.work);
 	write_call(g, w, TESS_OK);
 	free(w);
-}
-
-static tess_status trace_join_stream(void *self, void *work, void *stream)
-{
-	return wrapped.join(((struct group *)self)->self, ((struct work *)work)->work, stream);
-}
-
-static tess_status trace_alloc_memory(void *self, uint64_t bytes, void **mine, void **peers)
-{
-	return wrapped.alloc(((struct group *)self)->self, bytes, mine, peers);
-}
-
-static void trace_mark_internal(void *self, int32_t on)
-{
-	wrapped.internal(((struct group *)self)->self, on);
-}
-
-static void trace_free_memory(void *self, void *mine)
-{
-	wrapped.free(((struct group *)self)->self, mine);
-}
-
-static void trace_abort_group(void *self)
-{
-	struct group *g = self;
-
-	atomic_store(&g->aborted, true);
-	wrapped.abort(g->self);
 }
 
 /* ---- wrapping -------------------------------------------------------------------------------- */
@@ -472,59 +431,24 @@ static const struct tess_backend trace = {
 	.size = sizeof trace,
 	.name = "trace",
 	.summary = "wraps another backend: writes all calls of all ranks into one Chrome trace",
-	.supports = trace_supports_call,
+	.supports = wrap_supports_call,
 	.open = trace_open_group,
 	.start = trace_start_call,
 	.test = trace_test_call,
 	.wait = trace_wait_call,
 	.release = trace_release_call,
 	.close = trace_close_group,
-	.join = trace_join_stream,
-	.alloc = trace_alloc_memory,
-	.free = trace_free_memory,
-	.abort = trace_abort_group,
+	.join = wrap_join_stream,
+	.alloc = wrap_alloc_memory,
+	.free = wrap_free_memory,
+	.abort = wrap_abort_group,
+	.internal = wrap_mark_internal,
 	.wrap = trace_wrap_backend,
 };
 
-/* One backend in a process: the table has no place for a second. */
 static tess_status trace_wrap_backend(const char *name, const struct tess_backend **out)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static char taken[128];
-	const struct tess_backend *b;
-	tess_status st = TESS_OK;
-
-	pthread_mutex_lock(&lock);
-	if (*taken && strcmp(taken, name))
-		st = host->fail(TESS_EINVAL, "trace wraps %s in this process already", taken);
-	else if (!*taken)
-		st = host->backend(name, &b);
-	if (!st && !*taken) {
-		memcpy(&wrapped, b, b->size < sizeof wrapped ? b->size : sizeof wrapped);
-		table = trace;
-		table.threads = wrapped.threads;
-		table.compares = wrapped.compares;
-		table.exact = wrapped.exact;
-		table.reach = wrapped.reach;
-		table.mem_kinds = wrapped.mem_kinds;
-		table.bind = wrapped.bind;
-		table.join = wrapped.join ? trace_join_stream : NULL;
-		table.alloc = wrapped.alloc ? trace_alloc_memory : NULL;
-		table.free = wrapped.free ? trace_free_memory : NULL;
-		table.internal = wrapped.internal ? trace_mark_internal : NULL;
-		table.abort = wrapped.abort ? trace_abort_group : NULL;
-		snprintf(taken, sizeof taken, "%s", name);
-	}
-	pthread_mutex_unlock(&lock);
-	if (!st)
-		*out = &table;
-	return st;
-}
-
-static tess_status trace_init_plugin(const struct tess_host *h)
-{
-	host = h;
-	return TESS_OK;
+	return wrap_backend(&trace, NULL, name, out);
 }
 
 static const struct tess_option file = { "trace_file", "tessera-trace.json",
@@ -533,4 +457,4 @@ static const struct tess_option file = { "trace_file", "tessera-trace.json",
 TESS_DEFINE_PLUGIN("trace", "1.0", "Apache-2.0", .summary = "a timeline of another backend's calls",
                    .needs = TESS_UPTO(tess_host, backend),
                    .backends = TESS_LIST(tess_backend, &trace),
-                   .options = TESS_LIST(tess_option, &file), .init = trace_init_plugin);
+                   .options = TESS_LIST(tess_option, &file), .init = wrap_init_plugin);
