@@ -11,10 +11,23 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+struct fingerprint {
+	const char *dir; /* borrowed; for paths */
+	FILE *out; /* writes `pairs`, as tess_group_compare_pairs takes them */
+	char *pairs;
+	size_t len;
+	/*
+	 * TESSERA_CHECK: all bytes of weights are hashed; else the first, the middle and the last
+	 * 64 of each tensor.
+	 */
+	bool complete;
+};
 
 enum {
 	SAMPLED_BYTES = 64,
@@ -27,12 +40,13 @@ enum {
 #define CHECK_OPTION "TESSERA_CHECK"
 #define HASH_MARK "\x01" /* before what no message shows; JSON escapes it */
 
-tess_status tess_fingerprint_open(const char *dir, struct tess_fingerprint *fp)
+/* Opens an empty fingerprint. Close it, even after a failure. */
+static tess_status open_fingerprint(const char *dir, struct fingerprint *fp)
 {
 	int32_t graphs;
 	tess_status st;
 
-	*fp = (struct tess_fingerprint){ .dir = dir };
+	*fp = (struct fingerprint){ .dir = dir };
 	st = tess_run_read_options(&fp->complete, &graphs);
 	fp->out = st ? NULL : tess_memory_file_open(&fp->pairs, &fp->len);
 	if (!st && (!fp->out || sodium_init() < 0))
@@ -40,7 +54,7 @@ tess_status tess_fingerprint_open(const char *dir, struct tess_fingerprint *fp)
 	return st;
 }
 
-void tess_fingerprint_close(struct tess_fingerprint *fp)
+static void close_fingerprint(struct fingerprint *fp)
 {
 	if (fp->out)
 		fclose(fp->out);
@@ -99,7 +113,7 @@ static tess_status hash_range(struct hashed_file *f, uint64_t at, uint64_t n)
 }
 
 /* Ends a value. */
-static void write_hash(struct tess_fingerprint *fp, struct hashed_file *f)
+static void write_hash(struct fingerprint *fp, struct hashed_file *f)
 {
 	unsigned char hash[HASH_BYTES];
 	char hex[2 * HASH_BYTES + 1];
@@ -108,7 +122,8 @@ static void write_hash(struct tess_fingerprint *fp, struct hashed_file *f)
 	fprintf(fp->out, HASH_MARK "%s%c", sodium_bin2hex(hex, sizeof hex, hash, sizeof hash), 0);
 }
 
-tess_status tess_fingerprint_add_file(struct tess_fingerprint *fp, const char *file)
+/* Adds all bytes of a file in the directory; nothing if the file is absent. */
+static tess_status add_hashed_file(struct fingerprint *fp, const char *file)
 {
 	struct hashed_file f;
 	tess_status st = open_hashed_file(fp->dir, file, &f);
@@ -126,7 +141,7 @@ tess_status tess_fingerprint_add_file(struct tess_fingerprint *fp, const char *f
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 /* "F32 [512, 64] at byte 0" */
-static void write_layout(struct tess_fingerprint *fp, const struct tess_slice *s)
+static void write_layout(struct fingerprint *fp, const struct tess_slice *s)
 {
 	fprintf(fp->out, "%s [", s->type);
 	for (int32_t i = 0; i < s->ndim; i++)
@@ -143,8 +158,8 @@ static uint64_t find_sample(const struct tess_slice *s, int i)
 	               : 0;
 }
 
-static tess_status add_tensor_pair(struct tess_fingerprint *fp, struct hashed_file *f,
-                                   const char *file, uint64_t begin, const struct tess_slice *s)
+static tess_status add_tensor_pair(struct fingerprint *fp, struct hashed_file *f, const char *file,
+                                   uint64_t begin, const struct tess_slice *s)
 {
 	tess_status st = TESS_OK;
 
@@ -174,8 +189,8 @@ static void prefetch_samples(const struct hashed_file *f, const struct tess_safe
 	}
 }
 
-tess_status tess_fingerprint_add_tensors(struct tess_fingerprint *fp,
-                                         const struct tess_safetensors *in)
+/* Adds the tensors of a file. Reads it by its path, so that no page of a mapping is touched. */
+static tess_status add_tensors(struct fingerprint *fp, const struct tess_safetensors *in)
 {
 	const char *file = strrchr(tess_safetensors_path(in), '/') + 1;
 	struct hashed_file f;
@@ -195,7 +210,7 @@ tess_status tess_fingerprint_add_tensors(struct tess_fingerprint *fp,
 /* ---- configurations -------------------------------------------------------------------------- */
 
 /* Adds the keys in the order of their names. */
-static tess_status add_json_keys(struct tess_fingerprint *fp, const char *file, const json_t *root)
+static tess_status add_json_keys(struct fingerprint *fp, const char *file, const json_t *root)
 {
 	char *text = json_dumps(root, JSON_SORT_KEYS | JSON_COMPACT);
 	json_t *sorted = NULL, *value;
@@ -215,7 +230,7 @@ static tess_status add_json_keys(struct tess_fingerprint *fp, const char *file, 
 	return st;
 }
 
-static tess_status add_checkpoint(struct tess_fingerprint *fp, const struct tess_checkpoint *c)
+static tess_status add_checkpoint(struct fingerprint *fp, const struct tess_checkpoint *c)
 {
 	const json_t *generation = tess_checkpoint_generation_root(c);
 	tess_status st;
@@ -225,7 +240,7 @@ static tess_status add_checkpoint(struct tess_fingerprint *fp, const struct tess
 	if (!st && generation)
 		st = add_json_keys(fp, "generation_config.json", generation);
 	for (size_t i = 0; !st && i < tess_checkpoint_count_parts(c); i++)
-		st = tess_fingerprint_add_tensors(fp, tess_checkpoint_part(c, i));
+		st = add_tensors(fp, tess_checkpoint_part(c, i));
 	return st;
 }
 
@@ -242,7 +257,7 @@ static int measure_layout(const char *value)
 static tess_status explain_fingerprint(void *arg, struct tess_difference *d)
 {
 	static const char hint[] = "copy the checkpoint of one rank to the nodes of all others";
-	const struct tess_fingerprint *fp = arg;
+	const struct fingerprint *fp = arg;
 	const char *dots = "";
 	int mine = measure_layout(d->mine), theirs = measure_layout(d->theirs);
 
@@ -267,8 +282,9 @@ static tess_status explain_fingerprint(void *arg, struct tess_difference *d)
 	                 theirs < 0 ? VALUE_SHOWN : theirs, d->theirs, (int)d->rank, hint);
 }
 
-tess_status tess_fingerprint_compare(struct tess_fingerprint *fp, struct tess_group *g,
-                                     tess_status st, const char *where)
+/* Collective. An empty fingerprint is not compared. */
+static tess_status compare_fingerprints(struct fingerprint *fp, struct tess_group *g,
+                                        tess_status st, const char *where)
 {
 	if (!st && fp->out && (fflush(fp->out) || ferror(fp->out)))
 		st = tess_fail(TESS_ENOMEM, "%s: out of memory", fp->dir);
@@ -280,14 +296,28 @@ tess_status tess_fingerprint_compare(struct tess_fingerprint *fp, struct tess_gr
 tess_status tess_checkpoint_compare(const struct tess_checkpoint *c, struct tess_group *g,
                                     tess_status st, const char *where)
 {
-	struct tess_fingerprint fp = { 0 };
+	struct fingerprint fp = { 0 };
 
 	if (!st && tess_group_size(g) > 1) {
-		st = tess_fingerprint_open(tess_checkpoint_dir(c), &fp);
+		st = open_fingerprint(tess_checkpoint_dir(c), &fp);
 		if (!st)
 			st = add_checkpoint(&fp, c);
 	}
-	st = tess_fingerprint_compare(&fp, g, st, where);
-	tess_fingerprint_close(&fp);
+	st = compare_fingerprints(&fp, g, st, where);
+	close_fingerprint(&fp);
+	return st;
+}
+
+tess_status tess_files_compare(const char *dir, const char *const *files, int32_t n,
+                               struct tess_group *g, tess_status st, const char *where)
+{
+	struct fingerprint fp = { 0 };
+
+	if (!st && tess_group_size(g) > 1)
+		st = open_fingerprint(dir, &fp);
+	for (int32_t i = 0; i < n && !st && fp.out; i++)
+		st = add_hashed_file(&fp, files[i]);
+	st = compare_fingerprints(&fp, g, st, where);
+	close_fingerprint(&fp);
 	return st;
 }

@@ -158,22 +158,9 @@ static tess_status read_saved_file(const struct save *s, const struct saved_file
 	return st;
 }
 
-/* Collective. The state has a checksum of each tensor, so equal states are of equal saves. */
-static tess_status compare_state(struct save *s, struct tess_group *g, tess_status st)
-{
-	struct tess_fingerprint fp = { 0 };
-
-	if (!st)
-		st = tess_fingerprint_open(s->path, &fp);
-	if (!st)
-		st = tess_fingerprint_add_file(&fp, TESS_SAVED_STATE);
-	st = tess_fingerprint_compare(&fp, g, st, "resume");
-	tess_fingerprint_close(&fp);
-	return st;
-}
-
 tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **state)
 {
+	static const char *const files[] = { TESS_SAVED_STATE };
 	tess_status st = TESS_REQUIRE(t, path, state);
 	char *text = NULL;
 	struct save *s;
@@ -184,7 +171,8 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 	st = s ? tess_save_open(s, t) : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st && snprintf(s->path, sizeof s->path, "%s", path) >= PATH_MAX)
 		st = tess_fail(TESS_EINVAL, "%s: the path is too long", path);
-	st = compare_state(s, tess_trainer_get_parts(t)->group, st);
+	/* the state has a checksum of each tensor, so equal states are of equal saves */
+	st = tess_files_compare(path, files, 1, tess_trainer_get_parts(t)->group, st, "resume");
 	if (!st)
 		st = read_saved_state(s, &text);
 	for (int i = 0; i < 2 && !st; i++)

@@ -206,16 +206,11 @@ tess_status tess_session_options_read(const struct tess_session_options *how,
 /* Along dp the first rank of each replica reads the tokenizer. */
 static tess_status compare_tokenizers(struct tess_session *s, const struct tess_group *replica)
 {
-	struct tess_fingerprint fp;
-	tess_status st = tess_fingerprint_open(tess_checkpoint_dir(s->model.checkpoint), &fp);
+	static const char *const files[] = { "tokenizer.json", "tokenizer_config.json" };
 
-	if (!st && tess_group_rank(replica) == 0)
-		st = tess_fingerprint_add_file(&fp, "tokenizer.json");
-	if (!st && tess_group_rank(replica) == 0)
-		st = tess_fingerprint_add_file(&fp, "tokenizer_config.json");
-	st = tess_fingerprint_compare(&fp, s->all, st, "tokenizer");
-	tess_fingerprint_close(&fp);
-	return st;
+	return tess_files_compare(tess_checkpoint_dir(s->model.checkpoint), files,
+	                          tess_group_rank(replica) == 0 ? 2 : 0, s->all, TESS_OK,
+	                          "tokenizer");
 }
 
 static tess_status open_session(struct tess_mesh *mesh, const char *dir,
