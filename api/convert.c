@@ -1,12 +1,12 @@
 /* convert.c - which bytes of which files a conversion writes, and the rank that writes them. */
 #include "api/convert.h"
 
+#include "api/fingerprint.h"
 #include "core/base/arena.h"
 #include "core/base/json.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "hf/convert_dir.h"
-#include "api/fingerprint.h"
 #include "nn/program/agree.h"
 
 #include <errno.h>

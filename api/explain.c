@@ -1,7 +1,7 @@
 /* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
+#include "api/explaining.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "api/explaining.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
 #include "nn/weights/device.h"

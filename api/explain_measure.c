@@ -1,6 +1,6 @@
 /* explain_measure.c - what each rank of a plan holds and sends, from the steps of its program. */
-#include "core/base/status.h"
 #include "api/explaining.h"
+#include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
 #include "nn/program/compressed.h"

@@ -1,12 +1,12 @@
 /* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
+#include "api/requests.h"
+#include "api/session.h"
 #include "core/base/log.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "core/world/mesh_shape.h"
 #include "core/world/world.h"
-#include "api/requests.h"
-#include "api/session.h"
 #include "hf/tokenizer/tokenizer.h"
 #include "nn/program/agree.h"
 

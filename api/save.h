@@ -26,11 +26,13 @@ tess_status tess_save_read_state(const char *dir, json_t **out);
 tess_status tess_save_compare_checksum(const char *dir, const json_t *state, const char *file,
                                        const char *tensor, uint32_t sum);
 /*
- * Reads all of the save `dir`, and compares it with its checksums; `report` gets the sentence of
- * each failure. Returns TESS_OK however many there are. *checked: tensors whose checksum is right.
+ * Reads all tensors of the save `dir`, and compares them with the checksums of its `state`;
+ * `report` gets the message of each failure. Returns TESS_OK however many there are. *checked:
+ * tensors whose checksum is right.
  */
-tess_status tess_save_check(const char *dir, void (*report)(void *self, const char *sentence),
-                            void *self, int64_t *checked);
+tess_status tess_save_check(const char *dir, const json_t *state,
+                            void (*report)(void *self, const char *message), void *self,
+                            int64_t *checked);
 /* Returns the largest step of a save in `dir` that is below `below`; -1: there is none. */
 int64_t tess_save_find_step(const char *dir, int64_t below);
 

@@ -1,8 +1,8 @@
 /* save_check.c - compares a save with the checksums that it has. */
+#include "api/save.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
 #include "hf/safetensors.h"
-#include "api/save.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@ enum { CHECKED_BYTES = 1 << 20 };
 
 struct save_check {
 	const char *dir;
-	json_t *state;
-	void (*report)(void *self, const char *sentence);
+	const json_t *state;
+	void (*report)(void *self, const char *message);
 	void *self;
 	char *piece;
 	int64_t checked;
@@ -71,25 +71,22 @@ static tess_status check_saved_file(struct save_check *c, const char *file, json
 	return TESS_OK;
 }
 
-tess_status tess_save_check(const char *dir, void (*report)(void *self, const char *sentence),
-                            void *self, int64_t *checked)
+tess_status tess_save_check(const char *dir, const json_t *state,
+                            void (*report)(void *self, const char *message), void *self,
+                            int64_t *checked)
 {
-	struct save_check c = { .dir = dir, .report = report, .self = self };
+	struct save_check c = { .dir = dir, .state = state, .report = report, .self = self };
 	const char *file;
 	json_t *sums;
-	tess_status st = TESS_OK;
 
 	c.piece = malloc(CHECKED_BYTES);
 	if (!c.piece)
-		st = tess_fail(TESS_ENOMEM, "out of memory");
-	if (!st && tess_save_read_state(dir, &c.state))
-		report(self, tess_error());
-	json_object_foreach(json_object_get(c.state, "checksums"), file, sums) {
-		if (!st && check_saved_file(&c, file, sums))
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	json_object_foreach(json_object_get(state, "checksums"), file, sums) {
+		if (check_saved_file(&c, file, sums))
 			report(self, tess_error());
 	}
 	*checked = c.checked;
-	json_decref(c.state);
 	free(c.piece);
-	return st;
+	return TESS_OK;
 }

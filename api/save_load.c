@@ -1,10 +1,10 @@
 /* save_load.c - reads a save into a trainer, whatever mesh it was written from. */
+#include "api/fingerprint.h"
+#include "api/saving.h"
 #include "core/base/json.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
-#include "api/fingerprint.h"
-#include "api/saving.h"
 #include "nn/program/agree.h"
 
 #include <stdio.h>

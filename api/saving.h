@@ -2,8 +2,8 @@
 #ifndef TESS_API_SAVING_H
 #define TESS_API_SAVING_H
 
-#include "hf/safetensors.h"
 #include "api/save.h"
+#include "hf/safetensors.h"
 #include "nn/train/trainer.h"
 #include "nn/weights/kept.h"
 

@@ -1,11 +1,11 @@
 #include "api/session.h"
 
+#include "api/fingerprint.h"
+#include "api/requests.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "core/world/mesh_shape.h"
-#include "api/fingerprint.h"
-#include "api/requests.h"
 #include "nn/program/agree.h"
 #include "nn/program/settings.h"
 #include "nn/record/unexpected.h"

@@ -1,8 +1,8 @@
 /* train.c - opens a checkpoint on a mesh, to train it. */
-#include "core/base/sized.h"
-#include "core/base/status.h"
 #include "api/fingerprint.h"
 #include "api/session.h"
+#include "core/base/sized.h"
+#include "core/base/status.h"
 #include "nn/program/agree.h"
 #include "nn/train/trainer.h"
 

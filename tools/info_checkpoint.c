@@ -1,9 +1,9 @@
 /* info_checkpoint.c - `tessera info DIR`: what a checkpoint or a save has, and what is damaged. */
 #include "info.h"
 
+#include "api/save.h"
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
-#include "api/save.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -151,7 +151,7 @@ static void describe_save(struct about *a, const struct tess_checkpoint *c)
 	}
 	if (c)
 		compare_config(a, state, c);
-	a->failed |= tess_save_check(a->dir, add_problem, a, &checked) != TESS_OK;
+	a->failed |= tess_save_check(a->dir, state, add_problem, a, &checked) != TESS_OK;
 	sums = json_object_get(state, "checksums");
 	json_object_foreach(sums, name, file)
 		all += (int64_t)json_object_size(file);

@@ -1,8 +1,8 @@
 /* paths.c - compares paths by the files they name, so that no command writes over what it reads. */
 #include "tool.h"
 
-#include "core/base/option.h"
 #include "api/save.h"
+#include "core/base/option.h"
 
 #include <dirent.h>
 #include <limits.h>

@@ -1,9 +1,9 @@
 /* perplexity.c - `tessera perplexity`: how well a model predicts the ids of texts. */
+#include "api/session.h"
 #include "core/base/json.h"
 #include "core/base/line.h"
 #include "core/base/status.h"
 #include "core/world/world.h"
-#include "api/session.h"
 #include "nn/generate/runner.h"
 #include "tool.h"
 

@@ -6,9 +6,9 @@
  */
 #include "model.h"
 
+#include "api/session.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "api/session.h"
 #include "nn/generate/runner.h"
 
 #include <errno.h>

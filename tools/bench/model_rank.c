@@ -1,9 +1,9 @@
 /* model_rank.c - one rank of `tessera bench decode|prefill|batch`: the session, and rounds. */
 #include "model.h"
 
+#include "api/session.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
-#include "api/session.h"
 #include "nn/generate/runner.h"
 #include "nn/generate/sequence.h"
 #include "nn/program/agree.h"
