@@ -18,7 +18,7 @@ struct tess_convert_options {
 };
 
 /*
- * Whether the directory `dir` can be converted into `out`, which must not exist or be empty: opens
+ * Checks that the directory `dir` can be converted into `out`, which must be absent or empty. Opens
  * the headers of weights, and writes nothing.
  */
 tess_status tess_convert_check(const char *dir, const char *out,

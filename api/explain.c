@@ -15,7 +15,7 @@ enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* of a step; of a sequence *
 
 /* ---- what a rank holds ----------------------------------------------------------------------- */
 
-/* Whether `function` can answer for parameter i on a rank. */
+/* Fails, in the name of `function`, unless the explanation has parameter i and the rank. */
 static bool has_shard(const char *function, const struct tess_explanation *e, int32_t i,
                       int32_t rank)
 {

@@ -125,7 +125,7 @@ static tess_status write_runs(struct save *s, const struct saved_file *f, int32_
 	return TESS_OK;
 }
 
-/* Collective: no rank goes on for long after another has failed. */
+/* Collective. After a failure of a rank the others stop behind the tensor that they write. */
 static tess_status write_shares(struct save *s, const struct saved_file *f)
 {
 	char path[PATH_MAX + 64];

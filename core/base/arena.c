@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a block. script/sweep-allocations builds with fewer: then each allocation can fail alone. */
+/* Bytes of a block. With few, as in script/sweep-allocations, each allocation can fail alone. */
 #ifndef ARENA_BYTES
 #define ARENA_BYTES (1 << 16)
 #endif

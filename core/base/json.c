@@ -56,7 +56,7 @@ bool tess_json_lacked_memory(void)
 	return lacked;
 }
 
-/* As json_loadb(). TESS_ENOMEM: no memory; TESS_EINVAL, without a sentence: see `err`. */
+/* Parses like json_loadb(). TESS_ENOMEM: no memory; TESS_EINVAL, without a message: see `err`. */
 static tess_status load_value(const char *name, const char *text, size_t len, size_t flags,
                               json_error_t *err, json_t **out)
 {

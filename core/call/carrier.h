@@ -21,7 +21,7 @@ void tess_carrier_free(const struct tess_group *g, void *mine);
 
 /* The kinds of memory that calls may use: 1 << kind. */
 uint64_t tess_group_mem_kinds(const struct tess_group *g);
-/* Whether a backend moves the memory of this call, which is of a kind of the group. */
+/* Returns true if a backend moves the memory of the call, whose kind the group has. */
 bool tess_call_is_direct(const struct tess_group *g, const struct tess_coll *c);
 
 /* What runs the call: the group's backend unless only the other carrier moves its memory. */

@@ -4,11 +4,11 @@
 
 #include "core/world/group.h"
 
-/* Whether the device's stream orders what follows, so that the host need not wait. */
+/* Returns true if the device's stream orders later work, so that the host need not wait. */
 bool tess_work_is_ordered(const struct tess_work *w);
 /*
- * Leaves it to the streams: what is queued on `stream` from now on comes after it. A host that
- * never reads waits for the oldest in the end.
+ * Leaves a work to the streams: later work on `stream` runs after it. A host that never reads waits
+ * for the oldest work in the end.
  */
 tess_status tess_work_queue(struct tess_work *w, void *stream);
 /*
@@ -17,11 +17,11 @@ tess_status tess_work_queue(struct tess_work *w, void *stream);
  */
 tess_status tess_group_drain(struct tess_group *g);
 /*
- * Tests the oldest of them, for who waits for the device in another way: a failure or a passed
- * deadline of a call. In all groups of the world that have this device.
+ * Tests the oldest queued call of each group with this device, while the caller waits for the
+ * device in another way. Returns the failure, or the passed deadline, of a call.
  */
 tess_status tess_world_test_device(const struct tess_world *w, const void *device_self);
-/* In all groups of the world that have this device. */
+/* Drains all groups of the world that have this device. */
 tess_status tess_world_drain_device(const struct tess_world *w, const void *device_self);
 
 /* Copies between host memory and the device's, in the order of the stream, and waits. */

@@ -240,7 +240,7 @@ static bool evict_oldest(struct tess_rendezvous *r)
 	return oldest != NULL;
 }
 
-/* Makes room where the process may have no more files: for a rank, or for a flood that goes on. */
+/* Closes a connection where the process has no descriptor left for the next one. */
 static void free_descriptor(struct tess_rendezvous *r, int why)
 {
 	if (!r->lacked_files) {

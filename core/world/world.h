@@ -97,8 +97,8 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts);
 
 /*
- * As tess_world_spawn, over any backend that joins threads: for tests of backends, and `tessera
- * conform`.
+ * Runs `fn` like tess_world_spawn, over any backend that joins threads: for tests of backends and
+ * `tessera conform`.
  */
 tess_status tess_world_spawn_threads(int32_t n,
                                      tess_status (*fn)(struct tess_world *world, void *arg),
