@@ -311,7 +311,7 @@ def draw_all(r, folder):
     if panels:
         plot.draw_lines(os.path.join(folder, "ranks.svg"), "tokens/s", panels)
         pictures.append("ranks")
-    for bench, name, text, axis in (("batch", "batch", "decode of many texts", "texts at once"),
+    for bench, name, text, axis in (("batch", "batch", "decode of many sequences", "sequences at once"),
                                     ("prefill", "prompt", "prefill", "tokens of the prompt")):
         series = [(e, collect(e, bench)) for e in ([r.ours, r.threads, "llama.cpp"] if bench == "batch" else [r.ours, "llama.cpp"])]
         series = [(e, points) for e, points in series if len(points) > 1]
@@ -328,8 +328,9 @@ def draw_all(r, folder):
     return pictures
 
 
-def write_report(r, folder, prefix="", commands=True):
-    """The generated section; pictures go to the folder, and the text links to them there."""
+def write_report(r, folder, prefix="", details=True):
+    """The generated section; pictures go to the folder, and the text links to them there. Details: tables behind the
+    pictures, the limits of the machine, and the commands."""
     machine, pictures = r.machine, draw_all(r, folder)
     show = lambda name: ["![%s](%s%s.svg)" % (name, prefix, name), ""] if name in pictures else []
     out = ["CPUs %s of %d: %s; Linux %s. %s. %s." %
@@ -340,13 +341,14 @@ def write_report(r, folder, prefix="", commands=True):
            (machine["rounds"], statistics.median(r.foreign), max(r.foreign), r.repeated), "", "#### Targets", "",
            "Ours: %d ranks of 1 thread over shm." % r.n, "", *write_targets(r), "", "#### All engines", "",
            *write_engines(r), "", *show("decode"), *show("prefill"), "#### Over ranks, batch and prompt", ""]
-    for name, bench, head, engines in (("batch", "batch", "texts at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
+    for name, bench, head, engines in (("batch", "batch", "sequences at once", [r.ours, r.threads, r.ours + PRODUCTS, "llama.cpp"]),
                                        ("prompt", "prefill", "tokens of the prompt", [r.ours, r.ours + PRODUCTS, "llama.cpp"])):
-        out += [*write_sweep(r, bench, head, engines), *show(name)]
-    out += [*write_ranks(r), *show("ranks"), "#### Load and end", "", *write_load(r), "#### Limits", "", *write_limits(r)]
-    if not commands:
+        out += [*(write_sweep(r, bench, head, engines) if details else []), *show(name)]
+    out += [*(write_ranks(r) if details else []), *show("ranks"), "#### Load and exit", "", *write_load(r)]
+    if not details:
         return "\n".join(out)
-    out += ["", "#### Commands", "", "One of each kind, of the first round; paths are shortened.", "", "```text"]
+    out += ["#### Limits", "", *write_limits(r), "", "#### Commands", "", "One of each kind, of the first round; paths are shortened.",
+            "", "```text"]
     for (engine, bench), command in sorted(r.commands.items()):
         out.append("%-22s %-8s %s" % (engine, bench, re.sub(r"\S*/", "", command)))
     return "\n".join(out + ["```"])
