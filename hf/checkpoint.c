@@ -31,10 +31,10 @@ struct tess_checkpoint {
 	const char *config_path, *generation_path;
 	json_t *generation_root; /* NULL: no such file */
 	int32_t how; /* TESS_CHECKPOINT_... */
-	int32_t absent_dtype; /* of the parameters whose files are absent, by config.json */
-	const char *prefix; /* of wrappers, which was removed from all names; NULL: none */
-	bool indexed; /* its files are those of an index */
-	bool unnamed; /* no file says which parameters there are */
+	int32_t absent_dtype; /* dtype of parameters whose files are absent, by config.json */
+	const char *prefix; /* prefix of wrappers removed from all names; NULL: none */
+	bool indexed; /* the files are those of an index */
+	bool unnamed; /* no file lists the parameters */
 	size_t nparts, n;
 	struct tess_safetensors **part;
 	struct tensor_entry *tensor; /* by name */
@@ -74,7 +74,7 @@ tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t
 	                            &c->generation);
 }
 
-/* Both model.safetensors and another set of files with all weights: either may be stale. */
+/* Warns of model.safetensors next to another complete set of weights: either may be stale. */
 static void warn_two_copies(const struct tess_checkpoint *c)
 {
 	char path[PATH_MAX];
@@ -165,7 +165,7 @@ static tess_status open_parts(struct tess_checkpoint *c, const char *path,
 	return st;
 }
 
-/* Stands for a tensor whose file is absent; NULL: no memory. */
+/* Makes the entry of a tensor whose file is absent; NULL: no memory. */
 static const struct tess_slice *make_absent_tensor(struct tess_checkpoint *c, const char *name)
 {
 	struct tess_slice *s = TESS_NEW(&c->arena, struct tess_slice, 1);
@@ -176,7 +176,7 @@ static const struct tess_slice *make_absent_tensor(struct tess_checkpoint *c, co
 	return copy ? s : NULL;
 }
 
-/* Only tensors that the index names can be found. */
+/* Builds the list of tensors that can be found: those that the index names. */
 static tess_status index_tensors(struct tess_checkpoint *c, const char *path,
                                  const struct tess_index *ix)
 {
@@ -242,7 +242,7 @@ static bool begins_with(const struct tess_slice *s, const char *prefix, size_t l
 	return !strncmp(s->name, prefix, len) && s->name[len];
 }
 
-/* Returns whether all names begin so: of tensors that can be found, and of others in the files. */
+/* Returns whether all names in the files begin with `prefix`, listed by the index or not. */
 static bool have_all_prefix(const struct tess_checkpoint *c, const char *prefix, size_t len)
 {
 	bool all = c->n > 0;
@@ -272,7 +272,7 @@ static tess_status strip_prefix(struct tess_checkpoint *c, const char *prefix, s
 	return TESS_OK;
 }
 
-/* Wrappers may be nested, in any order. */
+/* Removes the prefixes of wrappers, which may be nested in any order. */
 static tess_status strip_wrappers(struct tess_checkpoint *c)
 {
 	static const char *const prefixes[] = { "_orig_mod.", "module." };
@@ -292,7 +292,7 @@ static tess_status strip_wrappers(struct tess_checkpoint *c)
 	return st;
 }
 
-/* "ORG/NAME" may also be the name of a model on a hub. */
+/* Returns whether a path may be the name of a model on a hub: "ORG/NAME". */
 static bool looks_like_id(const char *path)
 {
 	const char *slash = strchr(path, '/');

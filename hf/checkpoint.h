@@ -9,67 +9,67 @@
 struct tess_checkpoint;
 
 /*
- * What is opened: all; only the headers of weights, whose data are then NULL; or these where their
- * files are there, and else the names of the index, or without it any name.
+ * WHOLE opens all data; HEADERS only the headers of weights, whose data are then NULL; CONFIG the
+ * headers of those files that exist, else the names in the index, or without an index any name.
  */
 enum { TESS_CHECKPOINT_WHOLE, TESS_CHECKPOINT_HEADERS, TESS_CHECKPOINT_CONFIG };
 
 /*
- * Opens the directory and validates everything but the values of weights. model.safetensors wins
- * over an index beside it, as in transformers; tensors that the index does not name are logged
- * (info) and not found. Where all names begin with the prefix of a wrapper (torch.compile, DDP), it
- * is removed from them. An open checkpoint is read-only and may be used from any thread: ranks that
- * are threads share one.
+ * Opens the directory and validates everything but the values of weights. model.safetensors
+ * precedes an index in the same directory, as in transformers. Tensors that the index does not
+ * name are logged (info) and cannot be found. A prefix of a wrapper (torch.compile, DDP) that all
+ * names begin with is removed. An open checkpoint is read-only and may be used from any thread:
+ * ranks that are threads share one.
  */
 tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out);
 
 /*
- * Without generation_config.json the ids of special tokens are those of `settings`: config.json
- * with the defaults of its family.
+ * Sets `settings`: config.json with the defaults of its family. The ids of special tokens come from
+ * it if generation_config.json is absent.
  */
 tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t *settings);
 
-/* Logs (info) the prefix of wrappers that its names had in the files. */
+/* Logs (info) the prefix of wrappers that was removed from the names. */
 void tess_checkpoint_log_prefix(const struct tess_checkpoint *c);
 
-/* Logs the prefix, and what has no effect: unsupported settings, ids that no token has. */
+/* Logs the removed prefix, and settings without effect: unsupported ones, ids of no token. */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);
 const struct tess_config *tess_checkpoint_config(const struct tess_checkpoint *c);
 const struct tess_generation_config *tess_checkpoint_generation(const struct tess_checkpoint *c);
 
-/* Returns the object of generation_config.json; NULL: absent. Borrowed. */
+/* Returns the object of generation_config.json, borrowed; NULL: the file is absent. */
 const json_t *tess_checkpoint_generation_root(const struct tess_checkpoint *c);
 /* Returns the i-th file of weights; i < count. NULL: absent (TESS_CHECKPOINT_CONFIG). Borrowed. */
 size_t tess_checkpoint_count_parts(const struct tess_checkpoint *c);
 const struct tess_safetensors *tess_checkpoint_part(const struct tess_checkpoint *c, size_t i);
 
-/* Tensors in order of names; i < count. Borrowed. */
+/* Returns the i-th tensor by name, borrowed; i < count. */
 size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
- * A weight: contiguous rows of any alignment, read-only though tess_view.data is not const; the
- * data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent, which leaves its shape unknown
- * and its dtype to config.json.
- * TESS_ENOENT, with the nearest name: there is none; TESS_ENOTSUP: its type is not F32, BF16 or
- * F16.
+ * Finds a weight: contiguous rows of any alignment, read-only though tess_view.data is not const.
+ * The data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent; the shape is unknown, and
+ * config.json gives the dtype.
+ * TESS_ENOENT: no such weight; the message has the nearest name. TESS_ENOTSUP: its type is not F32,
+ * BF16 or F16.
  */
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out);
 
-/* The first tensor of the files that the index does not list there; NULL: none. Borrowed. */
+/* Returns the first tensor of the files that the index does not list, borrowed; NULL: none. */
 const char *tess_checkpoint_find_unlisted(const struct tess_checkpoint *c);
 
-/* Drops the whole pages in this range if the file is mapped; they are read again on demand. */
+/* Drops the complete pages of a range if the file is mapped; they are read again on demand. */
 void tess_checkpoint_drop(const struct tess_checkpoint *c, const void *data, uint64_t bytes);
 
-/* Copies bytes [at, at + bytes) of a weight, wherever they are. */
+/* Copies bytes [at, at + bytes) of a weight, from memory or from the file. */
 tess_status tess_checkpoint_read(const struct tess_checkpoint *c, const char *name, uint64_t at,
                                  uint64_t bytes, void *out);
 
-/* The checkpoint as a source for nn; valid until the checkpoint is closed. */
+/* Returns the checkpoint as a source for nn; valid until the checkpoint is closed. */
 struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c);
 
 void tess_checkpoint_close(struct tess_checkpoint *c);

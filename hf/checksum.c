@@ -2,7 +2,7 @@
 
 #include <zlib.h>
 
-/* Bytes that other ranks add: a CRC is linear, so that each share passes over those of others. */
+/* Skips bytes that other ranks add: a CRC is linear, so a share advances over them as zeros. */
 static void skip_bytes(struct tess_checksum *c, uint64_t at)
 {
 	uint64_t gap = at - c->at;

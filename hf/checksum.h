@@ -5,14 +5,14 @@
 #include <stdint.h>
 
 /*
- * The share of one rank, zeroed at first. Add its ranges in increasing order, then end at the
- * length of the tensor. The shares of ranks that cover the tensor once, combined by XOR, are the
+ * One rank's share of a CRC. Start with zeros, add the rank's ranges in increasing order, and end
+ * at the length of the tensor. The XOR of the shares of ranks that cover the tensor once is the
  * CRC-32 of all bytes (zlib.crc32).
  */
 struct tess_checksum {
 	uint32_t value;
 	uint64_t at; /* where the last range ended */
-	uint64_t gap; /* the last one between two ranges */
+	uint64_t gap; /* bytes between the last two ranges */
 	unsigned long skip; /* how it changes a value */
 };
 

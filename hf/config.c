@@ -12,7 +12,7 @@ enum { FILE_BYTES_MAX = 16 << 20 };
 
 /* ---- config.json ------------------------------------------------------------------------ */
 
-/* Sizes in any model family; a dense model may have 0 experts. */
+/* Keys of sizes in all model families; a dense model may have 0 experts. */
 static const struct {
 	const char *key;
 	int64_t min, max;
@@ -37,7 +37,7 @@ static const struct {
 	{ "num_experts_per_tok", 0, 1 << 16 },
 };
 
-/* Pairs of sizes that are the shape of a matrix. */
+/* Pairs of keys that are the shape of a matrix. */
 static const char *const matrices[][2] = {
 	{ "vocab_size", "hidden_size" },        { "vocab_size", "n_embd" },
 	{ "intermediate_size", "hidden_size" }, { "n_inner", "n_embd" },
@@ -70,7 +70,7 @@ static tess_status check_sizes(const char *path, const json_t *root)
 	return st;
 }
 
-/* Quantised weights would be read without their scales. */
+/* Refuses quantised weights, which would be read without their scales. */
 static tess_status check_quantization(const char *path, const json_t *root)
 {
 	static const char *const keys[] = { "quantization_config", "compression_config",
@@ -90,7 +90,7 @@ static tess_status check_quantization(const char *path, const json_t *root)
 	return TESS_OK;
 }
 
-/* "Qwen3MoeForCausalLM" -> "qwen3_moe": the part before the head, in snake case. */
+/* Derives the model type, the part before the head: "Qwen3MoeForCausalLM" -> "qwen3_moe". */
 static void derive_model_type(const char *architecture, size_t size, char *out)
 {
 	static const char *const heads[] = { "ForCausalLM", "LMHeadModel" };
@@ -195,7 +195,7 @@ tess_status tess_config_get_dtype(const char *path, const struct tess_config *c,
 
 /* ---- generation_config.json ------------------------------------------------------------- */
 
-/* Settings that change the text and are not supported, with the value that has no effect. */
+/* Unsupported settings that change the output, each with the value that has no effect. */
 static const struct {
 	const char *key;
 	double neutral;
@@ -259,7 +259,7 @@ static const json_t *get_id_value(const json_t *value, size_t i)
 	return json_is_array(value) ? json_array_get(value, i) : value;
 }
 
-/* An id, a list of ids, or null; *n: capacity, then count. Ids that no token has are left out. */
+/* Reads an id, a list of ids, or null; *n: capacity, then count. Drops ids that no token has. */
 static tess_status read_ids_key(const char *path, const json_t *o, const char *key, int64_t vocab,
                                 int32_t *n, int64_t *ids)
 {
@@ -283,7 +283,7 @@ static tess_status read_ids_key(const char *path, const json_t *o, const char *k
 	return TESS_OK;
 }
 
-/* Ids of config.json are checked even if generation_config.json overrides them. */
+/* Reads the special ids; those of config.json are checked even where overridden. */
 static tess_status read_special_ids(const char *path, const json_t *generation,
                                     const char *config_path, const json_t *config,
                                     struct tess_generation_config *g)

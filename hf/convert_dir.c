@@ -1,4 +1,4 @@
-/* convert_dir.c - the directory that a conversion writes: where it may be, and what is copied. */
+/* convert_dir.c - finds and fills the directory that a conversion writes. */
 #include "core/base/json.h"
 #include "core/base/memory_file.h"
 #include "core/base/status.h"
@@ -16,9 +16,9 @@
 
 enum { NAME_TRIES = 1000, COPY_BYTES = 1 << 20 };
 
-/* ---- where it may be ------------------------------------------------------------------------- */
+/* ---- the output directory -------------------------------------------------------------------- */
 
-/* The canonical path of something that need not exist, in a directory that does. */
+/* Resolves the canonical path of a name that need not exist, in a directory that does. */
 static tess_status resolve_output(const char *out, char path[PATH_MAX])
 {
 	char parent[PATH_MAX], *slash, *name;
@@ -128,9 +128,9 @@ void tess_convert_remove_part(const char *part)
 	rmdir(part);
 }
 
-/* ---- what is copied -------------------------------------------------------------------------- */
+/* ---- copied files ---------------------------------------------------------------------------- */
 
-/* In this or another format, or the index of such files; or the state of a training. */
+/* Returns whether a file contains weights in any format, an index of them, or training state. */
 static bool is_weights(const char *name)
 {
 	static const char *const ends[] = { ".safetensors", ".index.json", ".bin",  ".pt",
@@ -217,7 +217,7 @@ static tess_status copy_whole_file(int from, const char *dir, const char *part, 
 	return st;
 }
 
-/* Past a string of valid JSON, and past any value. */
+/* Return the end of a string, or of any value, of valid JSON. */
 static const char *skip_string(const char *s)
 {
 	for (s++; *s != '"'; s++)
@@ -236,7 +236,7 @@ static const char *skip_value(const char *s)
 	return s;
 }
 
-/* config.json with another dtype; all else stays as it is, spaces and digits too. */
+/* Writes config.json with another dtype; every other byte is kept. */
 static tess_status write_changed_dtype(const char *part, const char *text, int32_t dtype)
 {
 	const char *name = dtype == TESS_F32   ? "float32"
@@ -275,7 +275,7 @@ static tess_status write_changed_dtype(const char *part, const char *text, int32
 	return st;
 }
 
-/* Its size is bounded: a checkpoint whose config.json is larger does not open. */
+/* Changes the dtype of config.json, whose size was checked when the checkpoint was opened. */
 static tess_status change_config(int from, const char *dir, const char *part, int32_t dtype,
                                  uint64_t len)
 {

@@ -14,7 +14,7 @@
 
 enum { ADAPTER_BYTES_MAX = 1 << 20, REVISION = 128 };
 
-/* Folders below a directory that are checkpoints. */
+/* The checkpoints in the folders of a directory. */
 struct found {
 	char first[PATH_MAX]; /* by name */
 	int n;
@@ -27,7 +27,7 @@ static bool contains_file(const char *dir, const char *name)
 	return snprintf(path, sizeof path, "%s/%s", dir, name) < PATH_MAX && !access(path, F_OK);
 }
 
-/* TESS_OK: the directory holds no adapter. */
+/* Fails if the directory contains an adapter. */
 static tess_status check_adapter(const char *dir)
 {
 	char path[PATH_MAX];

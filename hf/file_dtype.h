@@ -4,15 +4,16 @@
 
 #include <tessera/plugin.h>
 
-/* dtype 0: not supported in computations. */
+/* An element type of the format. */
 struct tess_file_dtype {
 	const char *name;
-	int32_t bits, dtype;
+	int32_t bits;
+	int32_t dtype; /* 0: not supported in computations */
 };
 
-/* NULL: unknown name. */
+/* Returns an element type by its name in the format; NULL: unknown. */
 const struct tess_file_dtype *tess_file_dtype_by_name(const char *name);
-/* NULL: unknown dtype. */
+/* Returns the element type of a dtype; NULL: none. */
 const struct tess_file_dtype *tess_file_dtype_of(int32_t dtype);
 
 #endif

@@ -19,7 +19,7 @@ static int compare_indexed_names(const void *a, const void *b)
 	              ((const struct tess_indexed *)b)->name);
 }
 
-/* An index may only name files in its own directory. */
+/* Checks that an entry names a file in the directory of the index. */
 static tess_status check_index_entry(const char *path, const char *name, const json_t *value)
 {
 	const char *part = json_string_value(value);
@@ -42,7 +42,7 @@ static tess_status check_index_entry(const char *path, const char *name, const j
 	return TESS_OK;
 }
 
-/* The distinct names of files, sorted. */
+/* Lists the distinct names of files, sorted. */
 static tess_status make_parts(json_t *map, struct tess_index *ix)
 {
 	const char *name;

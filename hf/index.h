@@ -4,7 +4,7 @@
 
 #include "core/base/arena.h"
 
-/* An entry of weight_map. */
+/* One entry of weight_map. */
 struct tess_indexed {
 	const char *name;
 	size_t part; /* its file, in tess_index.part */
@@ -17,7 +17,7 @@ struct tess_index {
 	struct tess_indexed *tensor; /* in order of names */
 };
 
-/* `path` is for messages. The contents of *out are yours: tess_index_free. */
+/* Parses an index; `path` is for messages. Free the contents of *out by tess_index_free. */
 tess_status tess_index_parse(const char *path, const char *text, size_t len,
                              struct tess_index *out);
 tess_status tess_index_load(const char *path, struct tess_index *out);

@@ -20,8 +20,8 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
-enum { FAULT_AROUND_BYTES = 64 << 10 }; /* Linux maps so many around a fault; whole pages */
-enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* of a thread, at least */
+enum { FAULT_AROUND_BYTES = 64 << 10 }; /* what Linux maps around a page fault */
+enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* minimum bytes per thread */
 
 const struct tess_option tess_load_options[] = {
 	{ "load", "map", "map: checkpoints are mapped, copy: each rank reads its part of them" },
@@ -32,8 +32,8 @@ struct tess_safetensors {
 	struct tess_arena arena;
 	const char *path;
 	void *map; /* the file */
-	const unsigned char *bytes; /* of the file, mapped or the caller's; else of its header */
-	int fd; /* of a file whose data are read, not mapped; else -1 */
+	const unsigned char *bytes; /* the complete file, mapped or the caller's; else its header */
+	int fd; /* open if data are read, not mapped; else -1 */
 	uint64_t len, data_start;
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
@@ -51,7 +51,7 @@ static uint64_t parse_header_size(const unsigned char *bytes)
 	return size;
 }
 
-/* Sets data_start. */
+/* Checks the length of the header and sets data_start. */
 static tess_status check_header_size(struct tess_safetensors *f)
 {
 	const unsigned long long len = f->len;
@@ -106,7 +106,7 @@ static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta
 static tess_status read_shape(struct tess_safetensors *f, const json_t *shape,
                               const struct tess_file_dtype *type, struct tess_slice *s)
 {
-	/* The count as if no extent were 0: strides must not overflow either. */
+	/* the count as if no extent were 0: strides must not overflow either */
 	uint64_t span = 1, bits;
 	bool empty = false;
 	int64_t *extent;
@@ -201,7 +201,7 @@ static int compare_slice_names(const void *a, const void *b)
 	return strcmp(((const struct tess_slice *)a)->name, ((const struct tess_slice *)b)->name);
 }
 
-/* By offset; an empty tensor comes before one that begins at the same offset. */
+/* Orders by offset; an empty tensor precedes one that begins at the same offset. */
 static int compare_slice_offsets(const void *a, const void *b)
 {
 	const struct tess_slice *x = a, *y = b;
@@ -211,7 +211,7 @@ static int compare_slice_offsets(const void *a, const void *b)
 	return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Each byte of the data belongs to exactly one tensor: no overlap, no hole, nothing at the end. */
+/* Checks that each byte of the data belongs to exactly one tensor. */
 static tess_status check_coverage(struct tess_safetensors *f)
 {
 	const uint64_t end = f->len - f->data_start;
@@ -276,7 +276,7 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 	return TESS_OK;
 }
 
-/* One tensor at a time: parsing the whole header at once would take ten times its size. */
+/* Parses one tensor at a time: the tree of a full header takes ten times its size. */
 static tess_status read_header_members(struct tess_safetensors *f)
 {
 	tess_status st = check_header_size(f);
@@ -293,7 +293,7 @@ static tess_status read_header_members(struct tess_safetensors *f)
 	return st;
 }
 
-/* The tensors of a file that is in memory as a whole. */
+/* Reads the tensors of a file that is completely in memory. */
 static tess_status read_tensors(struct tess_safetensors *f)
 {
 	tess_status st = read_header_members(f);
@@ -359,7 +359,7 @@ static tess_status read_bytes(const struct tess_safetensors *f, int fd, uint64_t
 	return TESS_OK;
 }
 
-/* Reads no more than check_header_size() accepts. */
+/* Reads the header, limited by check_header_size(). */
 static tess_status read_header_only(struct tess_safetensors *f, int fd)
 {
 	unsigned char first[LENGTH] = { 0 }, *header;
@@ -399,7 +399,7 @@ static tess_status map_whole_file(struct tess_safetensors *f, int fd)
 	return TESS_OK;
 }
 
-/* The whole file, mapped, or its header only. */
+/* Maps the file, or reads only its header. */
 static tess_status load_tensors(struct tess_safetensors *f, int fd, bool header)
 {
 	struct stat about;
@@ -520,7 +520,7 @@ static void *drop_file_share(void *arg)
 	return NULL;
 }
 
-/* Where the page cache has a file in small pages, unmapping takes 40 ms for a GB: CPUs share it. */
+/* Unmaps on several threads: with small pages in the page cache, 1 GB takes 40 ms on one. */
 static void unmap_file(void *map, uint64_t len)
 {
 	struct file_share share[UNMAP_THREADS_MAX];

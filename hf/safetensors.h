@@ -1,7 +1,6 @@
 /*
- * safetensors.h - one file of named tensors: 8 bytes of length, a JSON header, the data. Reading
- * enforces every rule of the format; an error names the file, the tensor or the offset, and the
- * rule.
+ * safetensors.h - a file of named tensors: 8 bytes of length, a JSON header, the data. Reading
+ * enforces every rule of the format; an error names the file, the tensor or offset, and the rule.
  */
 #ifndef TESS_HF_SAFETENSORS_H
 #define TESS_HF_SAFETENSORS_H
@@ -22,18 +21,18 @@ struct tess_slice { /* one tensor as stored: contiguous rows */
 	uint64_t bytes, begin; /* begin: offset of the data after the header */
 };
 
-/* TESSERA_LOAD, for `tessera info --options`; opening a file declares it as well. */
+/* The option TESSERA_LOAD, for `tessera info --options`; opening a file declares it as well. */
 extern const struct tess_option tess_load_options[];
 
 /*
- * Maps the file, or with TESSERA_LOAD=copy reads its header, and its data when they are wanted
- * (tess_safetensors_read). Truncating a mapped file kills the process that reads it; reading fails.
- * `header`: reads only the header, and keeps nothing open. An open file is read-only and may be
- * used from any thread.
+ * Maps the file. With TESSERA_LOAD=copy reads the header, and the data in tess_safetensors_read.
+ * Truncating a mapped file kills the process that accesses it; a read fails instead. `header`:
+ * reads the header only and keeps nothing open. An open file is read-only and may be used from any
+ * thread.
  */
 tess_status tess_safetensors_open(const char *path, bool header, struct tess_safetensors **out);
 
-/* The same for `bytes`, which are borrowed until the close; `path` is for messages. */
+/* Opens a file in memory: `bytes`, borrowed until the close; `path` is for messages. */
 tess_status tess_safetensors_parse(const char *path, const void *bytes, uint64_t len,
                                    struct tess_safetensors **out);
 
@@ -41,12 +40,12 @@ const char *tess_safetensors_path(const struct tess_safetensors *f);
 /* Returns the offset in the file from which tess_slice.begin counts. */
 uint64_t tess_safetensors_data_start(const struct tess_safetensors *f);
 size_t tess_safetensors_count(const struct tess_safetensors *f);
-/* The i-th tensor by name; i < count. Borrowed. */
+/* Returns the i-th tensor by name, borrowed; i < count. */
 const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, size_t i);
-/* NULL: not in this file. Borrowed. */
+/* Returns the tensor of this name, borrowed; NULL: not in this file. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
-/* Removes the first `n` bytes, which must be the same in all names, from each; order is kept. */
+/* Removes the first `n` bytes from each name; they must be equal in all names. Keeps the order. */
 void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n);
 
 /* Copies bytes [at, at + bytes) of a tensor. TESS_EIO: the file has become shorter. */
@@ -59,14 +58,14 @@ void tess_safetensors_drop(const struct tess_safetensors *f, const void *data, u
 void tess_safetensors_close(struct tess_safetensors *f);
 
 /*
- * Writes a temporary file beside `path`, or beside the target of that link, fsyncs and renames it:
- * no reader sees a partial file. Uses name, dtype, ndim, shape and data of each slice; larger
- * elements come first, so that all data are aligned.
+ * Writes a temporary file next to `path`, or next to the target if that is a link, fsyncs and
+ * renames it: no reader sees a partial file. Uses name, dtype, ndim, shape and data of each slice.
+ * Larger elements come first, so that all data are aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
 /*
- * The same in pieces, of which `put` writes one of tensor i, any number of times, in any order;
- * slices: name, dtype, ndim, shape. Close *out, which removes a file that is not finished.
+ * Writes such a file in pieces: `put` writes one piece of tensor i, any number of times, in any
+ * order. Uses name, dtype, ndim and shape of the slices. Closing removes an unfinished file.
  */
 struct tess_safetensors_writer;
 tess_status tess_safetensors_writer_open(const char *path, int32_t n,
@@ -77,16 +76,16 @@ tess_status tess_safetensors_writer_put(struct tess_safetensors_writer *w, int32
 tess_status tess_safetensors_writer_finish(struct tess_safetensors_writer *w);
 void tess_safetensors_writer_close(struct tess_safetensors_writer *w); /* NULL: nothing */
 /*
- * Places the tensors of a file: reads name, shape and dtype (0: `type`), and sets type, bytes and
- * begin. *header, the first *len bytes of the file, is yours: free.
+ * Places the tensors of a file: reads name, shape and dtype (0: `type`) of each slice, and sets
+ * type, bytes and begin. Free *header, the first *len bytes of the file.
  */
 tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
                                     char **header, uint64_t *len);
-/* Writes at byte `at` of a file; false, with errno: it failed. */
+/* Writes at byte `at` of a file. Returns false on failure, with errno. */
 bool tess_file_write(int fd, const void *bytes, uint64_t len, uint64_t at);
 /* Makes the names in the directory of `path` durable. */
 void tess_directory_sync(const char *path);
-/* Fails if no file can be written at `path`, which is left as it is. */
+/* Fails if no file can be written at `path`; changes nothing. */
 tess_status tess_safetensors_check_writable(const char *path);
 
 #endif

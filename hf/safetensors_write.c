@@ -51,7 +51,7 @@ static tess_status place_tensors(const char *path, int32_t n, struct tess_slice 
 	return TESS_OK;
 }
 
-/* Length and header, to a multiple of 8 bytes. NULL: no memory, or a name is not UTF-8. */
+/* Packs length and header, padded to 8 bytes. NULL: no memory, or a name is not UTF-8. */
 static char *pack_header(const json_t *root, uint64_t *len)
 {
 	char *text = json_dumps(root, JSON_COMPACT), *packed = NULL;
@@ -132,7 +132,7 @@ void tess_directory_sync(const char *path)
 	}
 }
 
-/* What `path` names, behind links, which stay. *target is yours: free. */
+/* Resolves `path` behind links, which are kept. Free *target. */
 static tess_status resolve_target(const char *path, char **target)
 {
 	struct stat about;
@@ -151,7 +151,7 @@ static tess_status resolve_target(const char *path, char **target)
 	                           path, strerror(errno));
 }
 
-/* Creates a file beside `path`, to be renamed when complete. *beside, its name, is yours: free. */
+/* Creates a file next to `path`, to be renamed when complete. Free *beside, its name. */
 static tess_status open_part_file(const char *path, char **beside, int *fd)
 {
 	*beside = NULL;

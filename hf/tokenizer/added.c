@@ -6,7 +6,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* The longest added token, in bytes: it bounds the cost of a search at each position of a text. */
+/* The maximum length of an added token, in bytes; bounds a search at each position. */
 enum { CONTENT_BYTES_MAX = 1024 };
 
 struct tess_added_token {
@@ -22,7 +22,7 @@ struct tess_trie_node {
 
 /* ---- trie ------------------------------------------------------------------------------------ */
 
-/* The 256 nodes after the root are the first bytes: most positions take one lookup. */
+/* Grows the trie. The 256 nodes after the root are the first bytes: most lookups end there. */
 static tess_status grow_trie(struct tess_trie *t)
 {
 	struct tess_trie_node *node;
@@ -69,7 +69,7 @@ static tess_status insert_token(struct tess_trie *t, const char *s, size_t n, in
 	return st;
 }
 
-/* The length of the longest added token that begins at s, and which it is; 0: none. */
+/* Returns the length of the longest added token that begins at s, and its id; 0: none. */
 static size_t match_longest(const struct tess_trie *t, const char *s, size_t n, int32_t *token)
 {
 	size_t best = 0, i = 1;

@@ -1,4 +1,4 @@
-/* added.h - added tokens, which are found in a text before it is split or encoded. */
+/* added.h - added tokens, which are matched before a text is split or encoded. */
 #ifndef TESS_HF_TOKENIZER_ADDED_H
 #define TESS_HF_TOKENIZER_ADDED_H
 
@@ -18,16 +18,16 @@ struct tess_added {
 };
 
 /*
- * Adds to `added_tokens` of tokenizer.json the tokens that only `added_tokens_decoder` of
- * tokenizer_config.json has, as transformers does: by id, each with the id that the vocabulary
- * gives it, else the next free one.
+ * Adds the tokens that only `added_tokens_decoder` of tokenizer_config.json has to `added_tokens`
+ * of tokenizer.json, in order of ids, as transformers does. The id of each is that of the
+ * vocabulary, else the next free one.
  */
 tess_status tess_added_extend(json_t *tokenizer, const json_t *config);
 
-/* The number of tokens of `added_tokens`, and one more than their largest id. */
+/* Counts the tokens of `added_tokens`; *ids: one more than their largest id. */
 tess_status tess_added_count(const json_t *list, size_t *n, size_t *ids);
 
-/* Reads them, and adds them to `v`, which has the capacity. */
+/* Reads `added_tokens` and adds them to `v`, which must have the capacity. */
 tess_status tess_added_parse(const json_t *list, const struct tess_normalizer *norm,
                              struct tess_scan *scan, struct tess_vocab *v, struct tess_added *out);
 void tess_added_free(struct tess_added *a);

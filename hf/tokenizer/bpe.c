@@ -263,7 +263,7 @@ static tess_status parse_merges(struct tess_bpe *b, const json_t *merges)
 
 /* ---- model ----------------------------------------------------------------------------------- */
 
-/* Keys that are accepted only with a value that has no effect. */
+/* Refuses keys of unsupported features, unless their value has no effect. */
 static tess_status refuse_unsupported(const json_t *model)
 {
 	static const char *const affix[] = { "continuing_subword_prefix", "end_of_word_suffix",
@@ -424,8 +424,8 @@ static bool get_pending_merge(const struct tess_bpe *b, const struct symbol *s, 
 
 /*
  * Merges the lowest rank first, the leftmost of equal ones. An entry whose pair is gone still
- * applies if the pair now at its position makes the same token: `tokenizers` does so, and the ids
- * depend on it.
+ * applies if the pair now at its position gives the same token, as in `tokenizers`: the ids depend
+ * on it.
  */
 static void merge_symbols(const struct tess_bpe *b, struct symbol *s, int32_t n,
                           struct pending_merge *q)

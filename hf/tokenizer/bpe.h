@@ -1,4 +1,4 @@
-/* bpe.h - the vocabulary, and byte pair encoding over it. */
+/* bpe.h - a vocabulary and its byte pair encoding. */
 #ifndef TESS_HF_TOKENIZER_BPE_H
 #define TESS_HF_TOKENIZER_BPE_H
 
@@ -8,9 +8,9 @@ enum { TESS_IDS_MAX = 1 << 22 }; /* ids are below this */
 
 struct tess_token {
 	uint32_t at, len; /* in tess_vocab.text; len 0: no token has this id */
-	/* what decoding uses: the normalized form of an added token */
+	/* the decoded form, normalized for an added token */
 	uint32_t decoded_at, decoded_len;
-	bool model; /* from model.vocab, not only added */
+	bool model; /* listed in model.vocab */
 	bool special;
 };
 
@@ -22,13 +22,13 @@ struct tess_vocab {
 	uint64_t mask, seed; /* random seed: tokens cannot be crafted to collide */
 };
 
-/* Reads model.vocab. `more` tokens may be added to it, with ids below `ids`. */
+/* Reads model.vocab. Leaves room for `more` added tokens with ids below `ids`. */
 tess_status tess_vocab_parse(const json_t *vocab, size_t more, size_t ids, struct tess_vocab *out);
 /* Adds a token; does nothing if it already has this id. */
 tess_status tess_vocab_add(struct tess_vocab *v, const char *s, size_t n, int32_t id);
-/* Sets what decoding uses for an existing token. */
+/* Sets the decoded form of an existing token. */
 tess_status tess_vocab_set_decoded(struct tess_vocab *v, int32_t id, const char *s, size_t n);
-/* The id, or -1. */
+/* Returns the id of a token, or -1. */
 int32_t tess_vocab_find(const struct tess_vocab *v, const char *s, size_t n);
 void tess_vocab_free(struct tess_vocab *v);
 
@@ -48,12 +48,12 @@ struct tess_bpe {
 	bool fuse_unk, byte_fallback, ignore_merges;
 };
 
-/* `model`: the object of that key, of type BPE. Borrows `vocab`, which already has its tokens. */
+/* Reads `model`, the object of that key, of type BPE. Borrows `vocab`, which is complete. */
 tess_status tess_bpe_parse(const json_t *model, const struct tess_vocab *vocab,
                            struct tess_bpe *out);
 void tess_bpe_free(struct tess_bpe *b);
 
-/* Memory for encoding, reused from piece to piece; {0}: none yet. */
+/* Memory for encoding, reused for each piece. Start with {0}. */
 struct tess_bpe_scratch {
 	void *symbol, *queue;
 	size_t n;

@@ -23,11 +23,11 @@ struct tess_decode_step {
 	size_t start, stop; /* Strip */
 };
 
-/* Whether a part of a token is its first, its last, or both. */
+/* A part of a token: its first, its last, or both. */
 enum { BEGIN = 1, END = 2, WHOLE = BEGIN | END };
 
 struct tess_decode_state {
-	struct tess_text parts; /* of a token that the step needs whole */
+	struct tess_text parts; /* parts of a token that the step needs in full */
 	struct tess_text pending; /* bytes of an incomplete character */
 	struct tess_text output; /* passed to the next step */
 	size_t count; /* tokens so far; in Strip, marks stripped from this one */
@@ -121,7 +121,7 @@ void tess_decoder_free(struct tess_decoder *d)
 static tess_status push_token_part(struct tess_decoding *p, size_t i, const char *s, size_t n,
                                    int part);
 
-/* The value of "<0x41>", or -1. */
+/* Returns the value of "<0x41>", or -1. */
 static int parse_byte_token(const char *s, size_t n)
 {
 	static const char digits[] = "0123456789abcdef0123456789ABCDEF";
@@ -163,7 +163,7 @@ static tess_status decode_byte_fallback(struct tess_decoding *p, size_t i, const
 	return st ? st : push_token_part(p, i + 1, s, n, WHOLE);
 }
 
-/* Whether these n bytes are the beginning of a character of more bytes. */
+/* Returns whether these n bytes are an incomplete character. */
 static bool begins_character(const char *text, size_t n)
 {
 	const unsigned char *s = (const unsigned char *)text;
@@ -200,7 +200,7 @@ static tess_status add_byte(struct tess_decode_state *state, char byte)
 	return st ? st : add_byte(state, byte);
 }
 
-/* A token in the byte alphabet stands for its bytes, any other for itself; joins tokens. */
+/* Decodes a token of the byte alphabet to its bytes, any other to itself. */
 static tess_status decode_byte_level(struct tess_decoding *p, size_t i, const char *s, size_t n)
 {
 	struct tess_decode_state *state = &p->state[i];
@@ -265,8 +265,8 @@ static bool starts_with_mark(const struct tess_decode_step *step, const char *s,
 }
 
 /*
- * Strips up to `start` marks from the front of a token, and up to `stop` from its end, for which
- * the token must be whole.
+ * Strips up to `start` marks from the front of a token, and up to `stop` from its end, which
+ * requires the complete token.
  */
 static tess_status decode_strip(struct tess_decoding *p, size_t i, const char *s, size_t n,
                                 int part)

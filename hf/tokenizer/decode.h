@@ -1,6 +1,6 @@
 /*
- * decode.h - tokens to text, as a pipe: each step takes tokens, in parts or whole, and passes on
- * what is final. Decoding token by token thus gives the same text as decoding at once.
+ * decode.h - decodes tokens to text through a pipe of steps. Each step takes complete or partial
+ * tokens and passes on final text: decoding token by token equals decoding all at once.
  */
 #ifndef TESS_HF_TOKENIZER_DECODE_H
 #define TESS_HF_TOKENIZER_DECODE_H
@@ -12,7 +12,7 @@ struct tess_decoder {
 	size_t n;
 };
 
-/* `decoder` of tokenizer.json, or null: tokens with spaces between them. */
+/* Reads `decoder` of tokenizer.json; null joins tokens by spaces. */
 tess_status tess_decoder_parse(const json_t *j, struct tess_decoder *out);
 void tess_decoder_free(struct tess_decoder *d);
 
@@ -25,7 +25,7 @@ struct tess_decoding { /* a text that is being decoded */
 
 tess_status tess_decoding_open(const struct tess_decoder *d, struct tess_decoding *out);
 tess_status tess_decoding_push(struct tess_decoding *p, const char *token, size_t n);
-/* What came so far is a text that is known: nothing that is held of it is passed on. */
+/* Discards the text held back so far. */
 tess_status tess_decoding_drop(struct tess_decoding *p);
 tess_status tess_decoding_end(struct tess_decoding *p);
 void tess_decoding_close(struct tess_decoding *p);

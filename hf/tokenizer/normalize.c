@@ -127,7 +127,7 @@ static int get_combining_class(utf8proc_int32_t cp)
 	return cp < 0x300 ? 0 : utf8proc_get_property(cp)->combining_class;
 }
 
-/* Sorts marks by combining class, stably; by counting, as utf8proc's sort takes quadratic time. */
+/* Sorts marks by combining class, stably, by counting: utf8proc's sort is quadratic. */
 static tess_status sort_marks(utf8proc_int32_t *at, size_t n)
 {
 	size_t where[256] = { 0 }, sum = 0;

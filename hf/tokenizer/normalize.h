@@ -9,7 +9,7 @@ struct tess_normalizer {
 	size_t n; /* 0: leaves the text as it is */
 };
 
-/* `normalizer` of tokenizer.json, or null. */
+/* Reads `normalizer` of tokenizer.json, or null. */
 tess_status tess_normalizer_parse(const json_t *j, struct tess_normalizer *out);
 void tess_normalizer_free(struct tess_normalizer *norm);
 

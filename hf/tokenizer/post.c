@@ -32,7 +32,7 @@ static tess_status add_special_ids(const json_t *special, const struct tess_voca
 	return st;
 }
 
-/* One item of "single"; *text: the sequence was seen. */
+/* Parses one item of "single"; *text: the sequence was seen. */
 static tess_status parse_template_item(const json_t *item, const json_t *specials,
                                        const struct tess_vocab *v, bool *text,
                                        struct tess_post *out)
@@ -131,7 +131,7 @@ void tess_post_free(struct tess_post *p)
 
 /* ---- tokenizer_config.json ------------------------------------------------------------------- */
 
-/* A token as a string, or an object with its content; null or absent: -1. */
+/* Reads a token: a string, or an object with its content; null or absent: -1. */
 static tess_status read_config_token(const json_t *config, const char *key,
                                      const struct tess_vocab *v, int32_t *out)
 {

@@ -8,14 +8,14 @@
 /* GPT-2's own pattern, which ByteLevel uses. */
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* \w in the pattern that `tokenizers` uses for Whitespace. */
+/* The characters of \w in the pattern of Whitespace in `tokenizers`. */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}"
 
 enum { ISOLATED, REMOVED, WITH_PREVIOUS, WITH_NEXT, CONTIGUOUS };
 static const char *const behaviours[] = { "Isolated",       "Removed",    "MergedWithPrevious",
 	                                  "MergedWithNext", "Contiguous", NULL };
 
-/* The steps that all pre-tokenizers consist of. */
+/* The steps of all pre-tokenizers. */
 enum { SPLIT, MARK, SPACE, BYTES };
 
 struct tess_pre_step {
@@ -226,13 +226,13 @@ void tess_pretokenizer_free(struct tess_pretokenizer *pre)
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-/* The piece in progress: a span extends it or ends it. */
+/* The piece in progress; a span extends or ends it. */
 struct piece_builder {
 	const struct tess_pre_step *step;
 	const char *s;
 	bool first;
 	size_t from, to;
-	bool open, match; /* match: whether the last span was a match */
+	bool open, match; /* match: the last span was a match */
 	struct tess_pieces *out;
 };
 

@@ -9,7 +9,7 @@ struct tess_pretokenizer {
 	size_t n;
 };
 
-/* `pre_tokenizer` of tokenizer.json, or null. */
+/* Reads `pre_tokenizer` of tokenizer.json, or null. */
 tess_status tess_pretokenizer_parse(const json_t *j, struct tess_pretokenizer *out);
 void tess_pretokenizer_free(struct tess_pretokenizer *pre);
 
@@ -17,7 +17,7 @@ void tess_pretokenizer_free(struct tess_pretokenizer *pre);
 tess_status tess_pretokenizer_apply(const struct tess_pretokenizer *pre, struct tess_scan *scan,
                                     struct tess_pieces *p);
 
-/* Reads the keys of a Metaspace, also for the decoder: its mark, and where to prepend that. */
+/* Reads the keys of a Metaspace, also for the decoder: its mark, and where to prepend it. */
 enum { TESS_PREPEND_ALWAYS, TESS_PREPEND_FIRST, TESS_PREPEND_NEVER };
 tess_status tess_metaspace_parse(const json_t *j, char mark[4], size_t *len, int *prepend,
                                  bool *split);

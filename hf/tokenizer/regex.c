@@ -11,21 +11,21 @@
 
 enum {
 	PATTERN_BYTES_MAX = 1 << 14,
-	/* of a match from one position: a run of spaces may take as many steps as characters */
+	/* steps of a match from one position: spaces may take as many steps as characters */
 	MATCH_STEPS_MAX = 10 * 1000 * 1000,
 	MATCH_DEPTH_MAX = 1000 * 1000,
 	MATCH_HEAP_KIB = 128 << 10,
 	JIT_STACK_MAX = 8 << 20, /* bytes, for compiled patterns */
-	/* of all matches: about 10 ns each; common patterns take 2 to 4 for each byte */
+	/* steps of all matches: about 10 ns each; common patterns take 2 to 4 per byte */
 	SCAN_STEPS = 50 * 1000 * 1000,
 	STEPS_PER_BYTE = 64,
-	BYTES_PER_STEP = 8, /* that a repeated class passes */
-	/* of the results of all steps of a tokenizer */
+	BYTES_PER_STEP = 8, /* bytes that a repeated class matches in one step */
+	/* bytes produced by all steps of a tokenizer */
 	SCAN_BYTES = 1 << 20,
 	BYTES_PER_BYTE = 64,
 };
 
-/* In a pattern: calls count_match_steps(), which no path of a match avoids for long. */
+/* Callout in a pattern: calls count_match_steps() on every path of a match. */
 #define CALLOUT "(?C1)"
 
 struct tess_regex {
@@ -100,8 +100,8 @@ static bool is_script_name(const char *name, size_t n)
 }
 
 /*
- * The braces after \p, \P or \x. The name of a script means its own characters; PCRE2 would include
- * characters of other scripts that are used with it.
+ * Translates the braces after \p, \P or \x. The name of a script means its own characters; PCRE2
+ * would include characters of other scripts that are used with it.
  */
 static tess_status translate_braced_name(struct translation *t, char kind)
 {
@@ -143,7 +143,7 @@ static tess_status translate_escape(struct translation *t)
 	return !st && is_one_of(c, "pPx") && is_next(t, "{") ? translate_braced_name(t, c) : st;
 }
 
-/* In Oniguruma a class inside a class adds to it: its brackets are dropped. */
+/* Translates a class inside a class, which adds to it in Oniguruma: drops its brackets. */
 static tess_status translate_in_class(struct translation *t)
 {
 	switch (t->in[t->at]) {
@@ -183,7 +183,7 @@ static tess_status translate_group(struct translation *t)
 	return fail_unsupported(t, "this kind of group");
 }
 
-/* A match takes many steps only by going back into a repeat: each is counted as it goes on. */
+/* Copies a repeat and counts its steps: a match is slow only by backtracking into repeats. */
 static tess_status copy_repeat(struct translation *t, size_t n)
 {
 	bool more = t->at + n < t->len && is_one_of(t->in[t->at + n], "?+");

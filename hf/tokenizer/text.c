@@ -136,7 +136,7 @@ bool tess_char_is_space(int32_t cp)
 	}
 }
 
-/* Printable bytes stand for themselves, the rest in order for U+0100 and up. */
+/* Returns whether a byte encodes itself; the others are U+0100 and up, in order. */
 static bool is_printable_byte(int byte)
 {
 	return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);

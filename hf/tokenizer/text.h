@@ -1,4 +1,4 @@
-/* text.h - shared by the files of the tokenizer: growing text, pieces, UTF-8, keys of JSON. */
+/* text.h - growing text, pieces, UTF-8 and JSON keys for the tokenizer. */
 #ifndef TESS_HF_TOKENIZER_TEXT_H
 #define TESS_HF_TOKENIZER_TEXT_H
 
@@ -12,7 +12,7 @@ enum {
 	TESS_STEPS_MAX = 64, /* steps of a normalizer, a pre-tokenizer, a decoder */
 };
 
-/* {0}: empty. */
+/* Growing text; {0} is empty. */
 struct tess_text {
 	char *data;
 	size_t len, capacity;
@@ -38,7 +38,7 @@ tess_status tess_pieces_add(struct tess_pieces *p, const char *s, size_t n, int3
 void tess_pieces_clear(struct tess_pieces *p);
 void tess_pieces_free(struct tess_pieces *p);
 
-/* n if s[0..n) is valid UTF-8, else the offset of the first invalid byte. */
+/* Returns n if s[0..n) is valid UTF-8, else the offset of the first invalid byte. */
 size_t tess_utf8_count_valid(const char *s, size_t n);
 /* Decodes the character at s, in valid text; returns its length in bytes. */
 size_t tess_utf8_decode(const char *s, int32_t *cp);
@@ -46,18 +46,19 @@ size_t tess_utf8_decode(const char *s, int32_t *cp);
 size_t tess_utf8_decode_last(const char *s, size_t n, int32_t *cp);
 size_t tess_utf8_encode(int32_t cp, char out[4]);
 
-/* Unicode's White_Space. */
+/* Returns whether a character has Unicode's White_Space. */
 bool tess_char_is_space(int32_t cp);
 
-/* GPT-2's byte alphabet: each byte as a printable character. */
+/* Encodes a byte as a printable character of GPT-2's byte alphabet. */
 size_t tess_byte_encode(unsigned char byte, char out[4]);
-/* The byte that a character stands for, or -1. */
+/* Returns the byte that a character of that alphabet encodes, or -1. */
 int tess_byte_decode(int32_t cp);
 tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n);
 
 /*
- * JSON. `known` ends with NULL. Sentences name the key and what is accepted; callers prepend the
- * location. An absent or null key gives the preset; for tess_key_get_string it is an error.
+ * Reading of JSON keys. `known` ends with NULL. Messages contain the key and the accepted values;
+ * callers prepend the location. An absent or null key gives the preset; for tess_key_get_string it
+ * is an error.
  */
 tess_status tess_keys_check(const json_t *object, const char *const known[]);
 tess_status tess_key_get_string(const json_t *object, const char *key, const char **s, size_t *n);
@@ -65,18 +66,18 @@ tess_status tess_key_get_bool(const json_t *object, const char *key, bool preset
 tess_status tess_key_get_size(const json_t *object, const char *key, size_t preset, size_t max,
                               size_t *out);
 /*
- * Index in `names` (ends with NULL) of the string at `key`; if absent `preset`, or an error if that
- * is negative.
+ * Returns the index of the string at `key` in `names`, which ends with NULL. An absent key gives
+ * `preset`, or an error if that is negative.
  */
 tess_status tess_key_get_choice(const json_t *object, const char *key, const char *const names[],
                                 int preset, int *out);
-/* A copy of the string at `key`, ended by a 0 that *len does not count; yours to free. */
+/* Copies the string at `key`, with a final 0 that *len does not count. Free *out. */
 tess_status tess_key_copy_string(const json_t *object, const char *key, char **out, size_t *len);
 
 /*
- * A stage of a tokenizer: one step, or a Sequence of steps under the key `list`. Calls step() for
- * each in order, with the index of its type in `types`, which begins with "Sequence" and ends with
- * NULL.
+ * Parses a stage of a tokenizer: one step, or a Sequence of steps under the key `list`. Calls
+ * step() for each in order, with the index of its type in `types`, which begins with "Sequence" and
+ * ends with NULL.
  */
 tess_status tess_steps_parse(const json_t *stage, const char *list, const char *const types[],
                              tess_status (*step)(void *arg, const json_t *j, int type), void *arg);

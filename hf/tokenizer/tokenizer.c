@@ -56,7 +56,7 @@ static tess_status parse_tokens(struct tess_tokenizer *t, const json_t *root)
 	return st ? tess_fail_in(st, "model") : TESS_OK;
 }
 
-/* Checks the type first: other errors in a model of another type do not matter. */
+/* Checks the type of the model first: errors in another type's keys do not matter. */
 static tess_status check_model_type(const json_t *root)
 {
 	static const char *const types[] = { "BPE", NULL };
@@ -116,7 +116,7 @@ tess_status tess_tokenizer_parse(const char *name, const char *json, size_t len,
 	return st ? st : open_tokenizer_json(name, root, out);
 }
 
-/* Opens the tokenizer of `root`, completed by tokenizer_config.json where that is there. */
+/* Opens the tokenizer of `root`, completed by tokenizer_config.json if that exists. */
 static tess_status open_with_config(const char *name, json_t *root, const char *path,
                                     struct tess_tokenizer **out)
 {
@@ -184,7 +184,8 @@ void tess_tokenizer_close(struct tess_tokenizer *t)
 
 /* ---- encode ---------------------------------------------------------------------------------- */
 
-/* Splits at added tokens, first in the original, then in the normalized text. */
+/* Splits a text at added tokens, first in the original, then in the normalized text. */
+
 static tess_status split_added_tokens(const struct tess_tokenizer *t, struct tess_scan *scan,
                                       const char *text, size_t len, struct tess_pieces *out)
 {
