@@ -1,4 +1,4 @@
-/* convert.c - which bytes of which files a conversion writes, and the rank that writes them. */
+/* convert.c - converts a checkpoint: plans the files, then each rank writes a share of them. */
 #include "api/convert.h"
 
 #include "api/fingerprint.h"
@@ -20,34 +20,34 @@
 #include <unistd.h>
 
 enum { PIECE = 1 << 20 }; /* elements at a time */
-enum { ROUND = 256 << 20 }; /* bytes that a rank writes until it hears of the other ranks */
+enum { ROUND = 256 << 20 }; /* bytes that a rank writes before it checks for failures */
 
 struct output_file {
 	const char *name;
 	char *header;
-	uint64_t header_bytes, bytes; /* bytes: of its tensors */
-	uint64_t at; /* of its tensors, among those of all files */
-	size_t first, n; /* its tensors */
+	uint64_t header_bytes, bytes; /* bytes: size of its tensors */
+	uint64_t at; /* offset of its tensors among those of all files */
+	size_t first, n; /* range of its tensors */
 };
 
 struct conversion {
 	struct tess_arena arena;
 	const struct tess_convert_options *options;
 	struct tess_checkpoint *from;
-	struct tess_slice *tensor; /* as they will be, in the order of the checkpoint */
+	struct tess_slice *tensor; /* the converted ones, in the order of the checkpoint */
 	struct output_file *file;
 	size_t ntensors, nfiles;
-	uint64_t bytes; /* of all tensors */
-	uint64_t infinite; /* values that became so on this rank, the first one in this tensor */
+	uint64_t bytes; /* size of all tensors */
+	uint64_t infinite; /* values that became infinite on this rank, the first in this tensor */
 	const char *first_infinite;
 	void *in, *out; /* [PIECE] elements; in: f64 too */
 	float *middle;
-	char path[PATH_MAX], part[PATH_MAX]; /* of the result, and where it is made */
+	char path[PATH_MAX], part[PATH_MAX]; /* the result, and the directory before its rename */
 };
 
-/* ---- what is written ------------------------------------------------------------------------- */
+/* ---- plan ------------------------------------------------------------------------------------ */
 
-/* Decides which experts are asked for: transformers keeps its dtype too. */
+/* Returns whether a tensor keeps its dtype: a router does, as in transformers. */
 static bool is_kept(const char *name)
 {
 	static const char end[] = "e_score_correction_bias";
@@ -172,7 +172,7 @@ static void close_conversion(struct conversion *c)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* To f32; returns how many became infinite. */
+/* Converts values to f32; returns how many became infinite. */
 static uint64_t load_values(int32_t dtype, const void *from, size_t n, float *to)
 {
 	const uint16_t *half = from;
@@ -217,7 +217,7 @@ static tess_status fail_output(const struct conversion *c, const char *name)
 	return tess_fail(TESS_EIO, "%s/%s: cannot be written: %s", c->path, name, strerror(errno));
 }
 
-/* -1, with errno: it cannot be opened. */
+/* Opens a file of the result; -1, with errno, on failure. */
 static int open_output_file(const struct conversion *c, const struct output_file *f)
 {
 	char path[PATH_MAX + 64];
@@ -226,13 +226,13 @@ static int open_output_file(const struct conversion *c, const struct output_file
 	return open(path, O_WRONLY | O_CLOEXEC);
 }
 
-/* Returns the bytes that are written together: those of an element, or 1 of what is copied. */
+/* Returns the size of an indivisible unit: one converted element, or one copied byte. */
 static uint64_t get_unit_bytes(const struct tess_slice *to)
 {
 	return to->dtype ? tess_width(to->dtype) : 1;
 }
 
-/* Bytes [lo, hi) of a tensor, whole units. */
+/* Writes bytes [lo, hi) of a tensor, complete units. */
 static tess_status write_tensor_piece(struct conversion *c, const struct output_file *f, int fd,
                                       size_t i, uint64_t lo, uint64_t hi)
 {
@@ -264,7 +264,7 @@ static tess_status write_tensor_piece(struct conversion *c, const struct output_
 	return st;
 }
 
-/* The part of a tensor in bytes [lo, hi) of all tensors; a cut inside a unit is moved up. */
+/* Writes the part of a tensor in bytes [lo, hi) of all tensors; a cut in a unit moves up. */
 static tess_status write_tensor(struct conversion *c, const struct output_file *f, int fd, size_t i,
                                 uint64_t lo, uint64_t hi)
 {
@@ -308,7 +308,7 @@ static tess_status write_range(struct conversion *c, uint64_t lo, uint64_t hi)
 	return st;
 }
 
-/* Rank r of n writes part r of all bytes; none goes on for long after another has failed. */
+/* Writes part r of n of all bytes on rank r; stops soon after another rank has failed. */
 static tess_status write_share(struct conversion *c, struct tess_group *g)
 {
 	uint64_t n = (uint64_t)tess_group_size(g), r = (uint64_t)tess_group_rank(g);
@@ -324,9 +324,9 @@ static tess_status write_share(struct conversion *c, struct tess_group *g)
 	return st;
 }
 
-/* ---- what rank 0 does alone ------------------------------------------------------------------ */
+/* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* Creates the files with their headers, and takes their room on the disk where it can. */
+/* Creates the files with their headers, and reserves disk space where possible. */
 static tess_status create_files(struct conversion *c)
 {
 	tess_status st = tess_convert_make_part(c->path, c->part);

@@ -1,4 +1,4 @@
-/* dataset.c - sequences of ids to train on, from packed files and from lines of texts. */
+/* dataset.c - sequences of ids for training, from packed files and from JSON lines. */
 #include "core/base/file.h"
 #include "core/base/json.h"
 #include "core/base/line.h"
@@ -20,11 +20,11 @@ enum { LLMC_HEADER = 1024, SAMPLES = 64, SAMPLE_BYTES = 4096 };
 
 struct data_file {
 	const char *path; /* a copy */
-	int fd; /* of a packed file, -1: of texts */
+	int fd; /* a packed file; -1: texts */
 	int64_t id_bytes, begin; /* begin: bytes before the first id */
 	int64_t nids, first, nsequences; /* first: the index of its first sequence */
-	int32_t *ids; /* of texts */
-	int64_t (*run)[2]; /* of separate texts: where in ids each sequence begins and ends */
+	int32_t *ids; /* ids of texts */
+	int64_t (*run)[2]; /* separate texts: begin and end of each sequence in ids */
 };
 
 struct tess_dataset {
@@ -51,7 +51,7 @@ static bool ends_with(const char *path, const char *end)
 	return len > n && !strcmp(path + len - n, end);
 }
 
-/* Opens a regular file, which each rank and each resumed run reads anew; a FIFO must not block. */
+/* Opens a regular file, since each rank and each resumed run reads it; a FIFO must not block. */
 static tess_status open_data_file(const char *path, int *out, int64_t *bytes)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -94,14 +94,14 @@ static tess_status read_file_bytes(const struct data_file *f, void *out, int64_t
 	return TESS_OK;
 }
 
-/* Copies ids of a packed file. */
+/* Copies ids from a packed file. */
 static tess_status read_packed_ids(const struct data_file *f, int64_t first, int64_t n,
                                    int32_t *ids)
 {
 	tess_status st = read_file_bytes(f, ids, n * f->id_bytes, f->begin + first * f->id_bytes);
 	const uint16_t *narrow = (const uint16_t *)ids;
 
-	if (!st && f->id_bytes == 2) /* from the last one on, in place */
+	if (!st && f->id_bytes == 2) /* widened in place, from the last one */
 		for (int64_t i = n; i-- > 0;) {
 			uint16_t id;
 
@@ -111,7 +111,7 @@ static tess_status read_packed_ids(const struct data_file *f, int64_t first, int
 	return st;
 }
 
-/* llm.c's: 256 numbers, of which the first three are a mark, a version and the number of ids. */
+/* Reads a header of llm.c: 256 numbers, which begin with a mark, a version and a count of ids. */
 static tess_status read_llmc_header(struct data_file *f, int64_t bytes)
 {
 	static const struct {
@@ -142,8 +142,8 @@ static tess_status read_llmc_header(struct data_file *f, int64_t bytes)
 }
 
 /*
- * Ids of 4 bytes that are read as ones of 2 would be half zeros, and pass for ids of any
- * vocabulary.
+ * Fails if every second id of 2 bytes is 0: the file seems to contain ids of 4 bytes, which would
+ * be valid in any vocabulary.
  */
 static tess_status check_id_bytes(const struct data_file *f)
 {
@@ -163,7 +163,7 @@ static tess_status check_id_bytes(const struct data_file *f)
 	return st;
 }
 
-/* guessed: by the vocabulary. */
+/* Chooses the width of ids by the options, the name of the file, or the vocabulary (guessed). */
 static tess_status choose_id_bytes(const struct tess_dataset_options *o, struct data_file *f,
                                    bool *guessed)
 {
@@ -210,7 +210,7 @@ static tess_status open_packed_file(const struct tess_dataset_options *o, struct
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Room for n more; `capacity` is that of *list. */
+/* Makes room for n more ids in *list, whose capacity is `capacity`. */
 static tess_status grow_ids(int32_t **list, int64_t *capacity, int64_t nids, int64_t n)
 {
 	int64_t more = *capacity ? *capacity : 1 << 16;
@@ -228,7 +228,7 @@ static tess_status grow_ids(int32_t **list, int64_t *capacity, int64_t nids, int
 	return TESS_OK;
 }
 
-/* Encodes one text; *ids has room for one id more. */
+/* Encodes one text; *ids has room for one more id. */
 static tess_status encode_text(const struct tess_dataset *d, const char *name, const json_t *o,
                                int32_t **ids, size_t *n)
 {
@@ -264,7 +264,7 @@ static tess_status encode_text(const struct tess_dataset *d, const char *name, c
 	return st;
 }
 
-/* Text i of a file becomes sequences of its own; one id by itself predicts nothing. */
+/* Cuts text i of a file into sequences of its own; a single id predicts nothing. */
 static tess_status add_separate_text(struct tess_dataset *d, struct data_file *f, int64_t n)
 {
 	int64_t at = f->nids, each = d->options.sequence;
@@ -306,7 +306,7 @@ static tess_status encode_line(struct tess_dataset *d, struct data_file *f, cons
 	return st;
 }
 
-/* Reads the lines of `in`, each of which is a text or blank. */
+/* Reads the lines of `in`, each a text or blank. */
 static tess_status encode_lines(struct tess_dataset *d, struct data_file *f, FILE *in)
 {
 	struct tess_line line = { 0 };
@@ -528,7 +528,7 @@ tess_status tess_dataset_read(const struct tess_dataset *d, int64_t i, int32_t *
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-/* A 64-bit hash: the finish of SplitMix64. */
+/* Hashes 64 bits: the final step of SplitMix64. */
 static uint64_t scramble_bits(uint64_t x)
 {
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -537,8 +537,8 @@ static uint64_t scramble_bits(uint64_t x)
 }
 
 /*
- * A permutation of [0, 4^half): a Feistel network of 8 rounds. Numbers that it puts outside of
- * [0, n) are put through it again until they are inside, which is a permutation of [0, n).
+ * Permutes [0, n) by a Feistel network of 8 rounds over [0, 4^half). Results outside of [0, n) are
+ * permuted again until they are inside.
  */
 static int64_t permute_position(uint64_t n, uint64_t key, uint64_t x)
 {

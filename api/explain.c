@@ -1,4 +1,4 @@
-/* explain.c - what each rank of a plan would hold, compute and send, read from its program. */
+/* explain.c - explains what each rank of a plan holds, computes and sends, from its program. */
 #include "api/explaining.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
@@ -11,11 +11,11 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* of a step; of a sequence */
+enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* rows of a step; default sequence length */
 
-/* ---- what a rank holds ----------------------------------------------------------------------- */
+/* ---- shards ---------------------------------------------------------------------------------- */
 
-/* Fails, in the name of `function`, unless the explanation has parameter i and the rank. */
+/* Fails with the name of `function` unless the explanation has parameter i and the rank. */
 static bool has_shard(const char *function, const struct tess_explanation *e, int32_t i,
                       int32_t rank)
 {
@@ -80,7 +80,7 @@ static struct tess_place make_stage_place(int32_t stage)
 	                                : (struct tess_place){ .kind = TESS_STAGE, .dim = stage };
 }
 
-/* Places of the program by dimension of the mesh; along pp that of a stage. */
+/* Lists places by dimension of the mesh instead of the program; along pp the place of a stage. */
 static const struct tess_place *list_places(struct explanation *x, const struct tess_place *place,
                                             int32_t stage)
 {
@@ -159,7 +159,7 @@ static uint64_t count_weight_bytes(const struct tess_record *rec)
 	return sum;
 }
 
-/* What record i sends along a dimension of the program, which is not a move of a value alone. */
+/* Describes the collective of record i along a dimension of the program, apart from moves. */
 static struct tess_explained_collective describe_collective(const struct explanation *x, int32_t i,
                                                             int32_t along)
 {
@@ -233,7 +233,7 @@ static tess_status list_collectives(struct explanation *x)
 	return st;
 }
 
-/* The values of n tensors, then NULL; stage: that makes those that no list before has. */
+/* Lists the values of n tensors, then NULL; new ones are produced by `stage`. */
 static const struct tess_explained_value *const *list_values(struct explanation *x,
                                                              struct tess_tensor *const *tensor,
                                                              int32_t n, int32_t stage)
@@ -307,7 +307,7 @@ static void measure_logits(struct explanation *x)
 		;
 	cut = tess_program_get_cut(p, 0, p->vocabulary_along);
 	x->e.greedy_bytes = tess_cut_logits_count_greedy_bytes(cut.nranks);
-	for (int32_t r = 1; r < cut.nranks; r++) { /* rank 0 gets the row */
+	for (int32_t r = 1; r < cut.nranks; r++) { /* rank 0 receives the row */
 		uint64_t bytes =
 			4 * (uint64_t)tess_dim_get_local_size(p->logits->dim[1], cut.nranks, r);
 
@@ -317,7 +317,7 @@ static void measure_logits(struct explanation *x)
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
-/* The same mesh and step with another plan, or without recomputing; 0 where that is refused. */
+/* Measures this mesh and step with another plan, or without recomputation; 0 if refused. */
 static tess_status measure_other(const struct explanation *x, const struct tess_plan *plan,
                                  const struct tess_trainer_options *training,
                                  struct tess_explained_plan *out)
@@ -342,7 +342,7 @@ static tess_status measure_other(const struct explanation *x, const struct tess_
 	return st == TESS_ENOMEM ? st : TESS_OK;
 }
 
-/* What Transformers' plan would take on this mesh, unless the model has none or it is refused. */
+/* Measures Transformers' plan on this mesh, unless the model has none or it is refused. */
 static tess_status measure_hf_plan(struct explanation *x)
 {
 	struct tess_plan plan;
@@ -355,7 +355,7 @@ static tess_status measure_hf_plan(struct explanation *x)
 	return st;
 }
 
-/* What it would take if no module were computed again. */
+/* Measures the memory without recomputation. */
 static tess_status measure_kept(struct explanation *x)
 {
 	struct tess_trainer_options kept;
@@ -367,7 +367,7 @@ static tess_status measure_kept(struct explanation *x)
 	return measure_other(x, &x->model.plan, &kept, &x->e.kept);
 }
 
-/* Bytes that a rank sends along each dimension, by the part of the step. */
+/* Measures the bytes that a rank sends along each dimension, by part of the step. */
 static tess_status measure_traffic(struct explanation *x)
 {
 	const struct tess_program *p = x->program;
@@ -402,7 +402,7 @@ static tess_status measure_traffic(struct explanation *x)
 
 /* ---- explain --------------------------------------------------------------------------------- */
 
-/* "tp=8", "dp=2,tp=4"; "dp=2" has one rank along tp. */
+/* Parses "tp=8" or "dp=2,tp=4"; "dp=2" has one rank along tp. */
 static tess_status read_mesh_text(struct explanation *x, const char *text, int32_t nranks)
 {
 	struct tess_mesh_shape replica, given;
@@ -458,7 +458,7 @@ static tess_status explain_program(struct explanation *x)
 	return st ? st : measure_kept(x);
 }
 
-/* The device decides the dtype of the KV cache where the options do not. */
+/* Requests the dtype of the KV cache from the device where the options have none. */
 static tess_status ask_device(struct explanation *x)
 {
 	const struct tess_device *device;
@@ -475,7 +475,7 @@ static tess_status ask_device(struct explanation *x)
 	return TESS_OK;
 }
 
-/* The rows of a step: `length`, or as many of each sequence. */
+/* Chooses the rows of a step: `length`, or `length` per sequence. */
 static tess_status choose_rows(struct explanation *x, int64_t length)
 {
 	int64_t sequences = x->training ? x->e.sequences : 1, most = x->model.positions;

@@ -1,4 +1,4 @@
-/* explain_measure.c - what each rank of a plan holds and sends, from the steps of its program. */
+/* explain_measure.c - measures what each rank of a plan holds and sends, from its steps. */
 #include "api/explaining.h"
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
@@ -10,7 +10,7 @@
 #include <tessera/reduce.h>
 #include <tessera/split.h>
 
-/* ---- what a rank holds ----------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struct tess_weight *w,
                                        int32_t rank, int64_t *shape)
@@ -25,7 +25,7 @@ uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struc
 	return tess_weight_count_bytes(p, w, rank);
 }
 
-/* Weights at rest, and what training keeps beside them. */
+/* Measures the weights between steps, and what training keeps in addition. */
 static void measure_parameters(const struct explanation *x, const struct tess_program *p,
                                int32_t rank, struct tess_explained_rank *out)
 {
@@ -54,10 +54,11 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 	out->total = out->weights + out->gradients + out->state + out->step;
 }
 
-/* ---- what a rank sends ----------------------------------------------------------------------- */
+/* ---- traffic --------------------------------------------------------------------------------- */
 
 /*
- * Bytes that a rank sends in one step: nodes to the ranks that add them and sums to all, or blocks.
+ * Counts the bytes that a rank sends in one step: nodes to the ranks that add them and sums to all
+ * ranks, or blocks.
  */
 static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 {
@@ -86,7 +87,7 @@ static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 	}
 }
 
-/* The ranks of the group in which a step runs, and the place of `rank` among them. */
+/* Returns the size of the group in which a step runs, and the position of `rank` in it. */
 static struct tess_cut find_step_cut(const struct tess_program *p, int32_t rank,
                                      const struct tess_step *s)
 {
@@ -99,7 +100,7 @@ static struct tess_cut find_step_cut(const struct tess_program *p, int32_t rank,
 	return cut;
 }
 
-/* Keeps the most of all ranks for each record; steps are in the order of records. */
+/* Raises the maximum over ranks for each record; steps are in the order of records. */
 static void measure_sent(struct explanation *x, const struct tess_program *p,
                          const struct tess_rank_program *l)
 {
@@ -145,7 +146,7 @@ int32_t tess_explaining_get_program_rank(const struct explanation *x, int32_t ra
 	return x->training ? rank : tess_mesh_shape_project(&x->mesh, rank, &x->program->mesh);
 }
 
-/* The mesh dimension whose ranks have programs of their own; -1: none has. */
+/* Returns the mesh dimension whose ranks have different programs; -1: none. */
 static int32_t find_replica_dim(const struct explanation *x)
 {
 	return x->training ? tess_mesh_shape_find(&x->mesh, "dp", 2) : -1;
@@ -184,7 +185,7 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	return st;
 }
 
-/* Whether replicas a and b have as many sequences, and nodes of the sums over all. */
+/* Returns whether replicas a and b have equal numbers of sequences and of nodes in sums. */
 static bool match_replicas(const struct explanation *x, int32_t a, int32_t b)
 {
 	int64_t n = x->e.sequences, all = count_replicas(x);
@@ -195,7 +196,7 @@ static bool match_replicas(const struct explanation *x, int32_t a, int32_t b)
 	       tess_node_count(n, lo[0], hi[0]) == tess_node_count(n, lo[1], hi[1]);
 }
 
-/* The first replica whose ranks hold as much as those of replica `at`; the first is apart. */
+/* Returns the first replica whose ranks hold as much as those of `at`; replica 0 is distinct. */
 static int32_t find_first_replica(const struct explanation *x, int32_t at)
 {
 	int32_t first = 1;
@@ -205,7 +206,7 @@ static int32_t find_first_replica(const struct explanation *x, int32_t at)
 	return at ? first : 0;
 }
 
-/* The ranks of a replica, rank[] by rank of the program; those that others are like only. */
+/* Measures the ranks of a replica, by rank of the program; of equal ranks only the first. */
 static tess_status measure_replica(struct explanation *x, int32_t dp, const int32_t *first,
                                    struct tess_explained_rank *rank)
 {
@@ -231,7 +232,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 	return st;
 }
 
-/* Into first[ranks of the program]: the rank that holds and sends as much. */
+/* Sets first[r], for each rank r of the program, to the lowest rank that is equal to it. */
 static tess_status find_alike(const struct explanation *x, int32_t *first)
 {
 	int32_t along = find_replica_dim(x);

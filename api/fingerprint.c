@@ -19,13 +19,10 @@
 
 struct fingerprint {
 	const char *dir; /* borrowed; for paths */
-	FILE *out; /* writes `pairs`, as tess_group_compare_pairs takes them */
+	FILE *out; /* writes `pairs`, in the form of tess_group_compare_pairs */
 	char *pairs;
 	size_t len;
-	/*
-	 * TESSERA_CHECK: all bytes of weights are hashed; else the first, the middle and the last
-	 * 64 of each tensor.
-	 */
+	/* TESSERA_CHECK: hashes all bytes of weights; else the first, middle and last 64 of each */
 	bool complete;
 };
 
@@ -38,7 +35,7 @@ enum {
 };
 
 #define CHECK_OPTION "TESSERA_CHECK"
-#define HASH_MARK "\x01" /* before what no message shows; JSON escapes it */
+#define HASH_MARK "\x01" /* precedes a hash, which messages omit; JSON escapes it */
 
 /* Opens an empty fingerprint. Close it, even after a failure. */
 static tess_status open_fingerprint(const char *dir, struct fingerprint *fp)
@@ -70,7 +67,7 @@ struct hashed_file {
 	crypto_generichash_state hash;
 };
 
-/* TESS_ENOENT: there is no such file. */
+/* Opens a file to hash. TESS_ENOENT: no such file. */
 static tess_status open_hashed_file(const char *dir, const char *name, struct hashed_file *f)
 {
 	struct stat about;
@@ -94,7 +91,7 @@ static void close_hashed_file(struct hashed_file *f)
 	free(f->buffer);
 }
 
-/* Hashes up to `n` bytes from `at` on, as far as the file has them. */
+/* Hashes up to `n` bytes from `at`, until the end of the file. */
 static tess_status hash_range(struct hashed_file *f, uint64_t at, uint64_t n)
 {
 	ssize_t got = 1;
@@ -112,7 +109,7 @@ static tess_status hash_range(struct hashed_file *f, uint64_t at, uint64_t n)
 	return TESS_OK;
 }
 
-/* Ends a value. */
+/* Writes the hash that ends a value. */
 static void write_hash(struct fingerprint *fp, struct hashed_file *f)
 {
 	unsigned char hash[HASH_BYTES];
@@ -140,7 +137,7 @@ static tess_status add_hashed_file(struct fingerprint *fp, const char *file)
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* "F32 [512, 64] at byte 0" */
+/* Writes a layout: "F32 [512, 64] at byte 0". */
 static void write_layout(struct fingerprint *fp, const struct tess_slice *s)
 {
 	fprintf(fp->out, "%s [", s->type);
@@ -178,7 +175,7 @@ static tess_status add_tensor_pair(struct fingerprint *fp, struct hashed_file *f
 /* Starts to read the samples, so that a rank does not wait for one at a time. */
 static void prefetch_samples(const struct hashed_file *f, const struct tess_safetensors *in)
 {
-	posix_fadvise(f->fd, 0, 0, POSIX_FADV_RANDOM); /* only what is asked for */
+	posix_fadvise(f->fd, 0, 0, POSIX_FADV_RANDOM); /* no read-ahead */
 	for (size_t i = 0; i < tess_safetensors_count(in); i++) {
 		const struct tess_slice *s = tess_safetensors_at(in, i);
 		uint64_t begin = tess_safetensors_data_start(in) + s->begin;
@@ -189,7 +186,7 @@ static void prefetch_samples(const struct hashed_file *f, const struct tess_safe
 	}
 }
 
-/* Adds the tensors of a file. Reads it by its path, so that no page of a mapping is touched. */
+/* Adds the tensors of a file. Reads it by its path, to touch no page of a mapping. */
 static tess_status add_tensors(struct fingerprint *fp, const struct tess_safetensors *in)
 {
 	const char *file = strrchr(tess_safetensors_path(in), '/') + 1;
@@ -246,7 +243,7 @@ static tess_status add_checkpoint(struct fingerprint *fp, const struct tess_chec
 
 /* ---- comparison ------------------------------------------------------------------------------ */
 
-/* Returns the length of a value without its hash; -1: it has none. */
+/* Returns the length of a value without its hash; -1: no hash. */
 static int measure_layout(const char *value)
 {
 	const char *mark = value ? strstr(value, HASH_MARK) : NULL;
@@ -282,7 +279,7 @@ static tess_status explain_fingerprint(void *arg, struct tess_difference *d)
 	                 theirs < 0 ? VALUE_SHOWN : theirs, d->theirs, (int)d->rank, hint);
 }
 
-/* Collective. An empty fingerprint is not compared. */
+/* Collective. Compares the fingerprints of all ranks, except empty ones. */
 static tess_status compare_fingerprints(struct fingerprint *fp, struct tess_group *g,
                                         tess_status st, const char *where)
 {

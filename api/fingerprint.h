@@ -1,6 +1,5 @@
 /*
- * fingerprint.h - compares what ranks read from files: nodes may have different copies of a
- * checkpoint.
+ * fingerprint.h - compares the files of ranks: nodes may have different copies of a checkpoint.
  */
 #ifndef TESS_API_FINGERPRINT_H
 #define TESS_API_FINGERPRINT_H

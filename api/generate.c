@@ -1,4 +1,4 @@
-/* generate.c - sequences, steps and generation of a session: texts, ids and replicas over nn. */
+/* generate.c - sequences, steps and generation of a session, over the runner of nn. */
 #include "api/requests.h"
 #include "api/session.h"
 #include "core/base/log.h"
@@ -75,7 +75,7 @@ static struct tess_sequence *find_sequence(struct tess_session *s, const struct 
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Everything about input i that can be refused, before anything is changed. */
+/* Checks input i completely, before anything is changed. */
 static tess_status check_input(struct tess_session *s, const struct tess_input *inputs, int32_t i)
 {
 	const struct tess_input *in = &inputs[i];
@@ -92,7 +92,7 @@ static tess_status check_input(struct tess_session *s, const struct tess_input *
 		return tess_fail(TESS_EINVAL, "input %d: %lld ids%s; give a list and its length",
 		                 (int)i, (long long)in->n, in->ids ? "" : " without a list");
 	most = tess_runner_positions(s->runner);
-	if (most && q->nids + in->n > most) /* before any is read */
+	if (most && q->nids + in->n > most) /* before an id is read */
 		return tess_fail(TESS_EINVAL,
 		                 "%lld positions are too many; at most %lld are possible",
 		                 (long long)(q->nids + in->n), (long long)most);
@@ -103,7 +103,7 @@ static tess_status check_input(struct tess_session *s, const struct tess_input *
 	return tess_ids_check(in->ids, in->n, q->nids, tess_runner_vocabulary(s->runner));
 }
 
-/* What needs no input: the same on all ranks, so that none waits for another. */
+/* Checks the arguments that are equal on all ranks, so that no rank waits for another. */
 static tess_status check_session_step(struct tess_session *s, const struct tess_input *inputs,
                                       int32_t n, int32_t root, const float **logits)
 {
@@ -204,7 +204,7 @@ tess_status tess_logits_check_writable(const char *path)
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
-struct text { /* on rank 0 of a replica: a request of this replica */
+struct text { /* a request of this replica, on its rank 0 */
 	int64_t request; /* its index in the caller's list */
 	struct tess_decode_stream *decoder;
 };
@@ -219,12 +219,12 @@ struct session_generation {
 	struct tess_generate_result *results;
 };
 
-/* What a callback has returned, and whether it closed what runs. */
+/* Checks the answer of a callback, and whether it closed something that is running. */
 static int check_callback_answer(const struct session_generation *g, const char *name, int answer)
 {
 	tess_status failed = tess_world_check(tess_mesh_world(g->s->mesh));
 
-	if (failed) /* by what the callback has done */
+	if (failed) /* by an action of the callback */
 		return failed;
 	if (g->s->closed_inside)
 		return tess_fail(TESS_EINVAL,
@@ -247,7 +247,7 @@ static int check_callback_answer(const struct session_generation *g, const char 
 	                                           TESS_PLUGIN_VALUE_QUICK((g)->how.function( \
 							   (g)->how.self, __VA_ARGS__))))
 
-/* A decoder that has read what the text holds so far. */
+/* Opens a decoder that continues the sequence of a request. */
 static tess_status open_text_decoder(const struct session_generation *g, struct text *t)
 {
 	const struct tess_shared_request *r = &g->shared[t->request];
@@ -343,7 +343,7 @@ static bool have_all_ids(const struct tess_request *const *requests, int64_t n)
 	return all;
 }
 
-/* On rank 0: completes the requests. The ranks that print text need the tokenizer. */
+/* Completes the requests on rank 0, and opens the tokenizer on ranks that print text. */
 static tess_status prepare_requests(struct session_generation *g, struct tess_arena *arena,
                                     const struct tess_request *const *requests)
 {
@@ -370,14 +370,14 @@ static tess_status prepare_requests(struct session_generation *g, struct tess_ar
 		st = TESS_OK;
 	}
 	if (st == TESS_ENOENT)
-		st = TESS_OK; /* requests of ids run without one */
+		st = TESS_OK; /* requests of ids need no tokenizer */
 	source.tokenizer = tokenizer;
 	if (!st && tess_group_rank(s->all) == 0)
 		st = tess_requests_prepare(arena, &source, requests, g->n, &g->shared);
 	return st;
 }
 
-/* This replica's requests, as nn runs them. */
+/* Selects this replica's requests, in the form of nn. */
 static tess_status select_requests(struct session_generation *g, struct tess_arena *arena)
 {
 	struct tess_session *s = g->s;
@@ -409,7 +409,7 @@ static tess_status select_requests(struct session_generation *g, struct tess_are
 	return TESS_OK;
 }
 
-/* The new ids of a caller's sequences, for the ranks of the other replicas. */
+/* Sends the new ids of a caller's sequences to the ranks of other replicas. */
 static tess_status share_sequences(struct session_generation *g)
 {
 	tess_status st = TESS_OK;

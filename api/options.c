@@ -1,4 +1,4 @@
-/* options.c - the options of the library, those of plugins left out, in one list. */
+/* options.c - lists the options of the library, without those of plugins. */
 #include "core/base/option.h"
 #include "core/registry/registry.h"
 #include "core/world/world.h"

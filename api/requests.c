@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-enum { MAX_TOKENS = 256 }; /* where neither the caller nor the checkpoint says */
-static const int64_t TOKENS_LIMIT = (int64_t)1 << 40; /* sums of it do not overflow */
+enum { MAX_TOKENS = 256 }; /* default without a value of the caller or the checkpoint */
+static const int64_t TOKENS_LIMIT = (int64_t)1 << 40; /* sums of limits do not overflow */
 
 tess_status tess_prompt_check_length(int64_t n, int64_t positions)
 {
@@ -39,7 +39,7 @@ static tess_status encode_request(struct tess_arena *arena,
 		                 (unsigned long long)r->ntext, r->text ? "" : " without text",
 		                 INT32_MAX);
 	if (tess_prompt_check_length(r->nids, source->positions ? source->positions : INT32_MAX))
-		return TESS_EINVAL; /* before any is read */
+		return TESS_EINVAL; /* before an id is read */
 	if (r->ids && r->text)
 		return tess_fail(TESS_EINVAL, "a prompt is a text or ids, not both");
 	if (!r->ids && !source->tokenizer)
@@ -79,7 +79,7 @@ static tess_status copy_stop_ids(struct tess_arena *arena, const struct tess_req
 	return stop ? TESS_OK : TESS_ENOMEM;
 }
 
-/* By the checkpoint, after `n` ids; one at least, as in transformers. */
+/* Chooses the checkpoint's token limit after `n` ids; at least 1, as in transformers. */
 static int64_t choose_token_limit(const struct tess_generation_config *g, int64_t n)
 {
 	if (g->max_new_tokens || !g->max_length)
@@ -92,7 +92,7 @@ static int64_t choose_token_limit(const struct tess_generation_config *g, int64_
 	return n < g->max_length ? g->max_length - n : 1;
 }
 
-/* Within the positions of a text: the last id is not fed back, and needs none. */
+/* Limits new tokens to the positions of a sequence; the last id needs no position. */
 static tess_status limit_tokens(const struct tess_request_source *source,
                                 const struct tess_request *r, int64_t before,
                                 struct tess_shared_request *out)
@@ -152,7 +152,7 @@ static tess_status check_sequence(const struct tess_shared_request *list, int64_
 	return TESS_OK;
 }
 
-/* To the replica that has the fewest ids so far. */
+/* Assigns a request to the replica with the fewest ids so far. */
 static void deal_request(int64_t *load, int32_t nreplicas, struct tess_shared_request *r)
 {
 	int32_t least = 0;
@@ -176,7 +176,7 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 	if (!list || !load)
 		return TESS_ENOMEM;
 	for (int64_t i = 0; i < n; i++) {
-		struct tess_request r = { 0 }; /* fields that the caller does not know */
+		struct tess_request r = { 0 }; /* fields that an older caller lacks are 0 */
 
 		list[i].sequence = list[i].replica = -1;
 		list[i].status =
@@ -200,7 +200,7 @@ tess_status tess_requests_prepare(struct tess_arena *arena,
 
 /* ---- sharing --------------------------------------------------------------------------------- */
 
-/* The requests, then the ids, stop ids and sentence of each: pointers are set by read_requests. */
+/* Writes the requests, then ids, stop ids and message of each; read_requests sets pointers. */
 static char *write_requests(struct tess_arena *arena, const struct tess_shared_request *list,
                             int64_t n, uint64_t *bytes)
 {

@@ -1,6 +1,6 @@
 /*
- * save.c - writes what a trainer has: the weights as a checkpoint, the state of the optimizer by
- * whole tensors, so that it fits any mesh, and a small file of all else.
+ * save.c - saves a trainer: the weights as a checkpoint, the optimizer state as full tensors, which
+ * fit any mesh, and training.json for the rest.
  */
 #include "api/save.h"
 
@@ -24,7 +24,7 @@
 
 enum { SYNC_BYTES = 64 << 20 };
 
-/* On rank 0: a directory with the files, their headers, and room for all else. */
+/* Creates the directory and the files with their headers and space for data, on rank 0. */
 static tess_status create_save(struct save *s, const char *dir)
 {
 	tess_status st = tess_save_choose_path(dir, s->step, s->path);
@@ -68,7 +68,7 @@ static int64_t count_infinite(int32_t dtype, const void *values, int64_t n)
 	return count;
 }
 
-/* Notes what is odd in values that are saved. */
+/* Counts non-finite and impossible values that are saved. */
 static void count_odd_values(struct save *s, const struct saved_tensor *t, int32_t dtype,
                              const void *values, int64_t n)
 {
@@ -81,7 +81,7 @@ static void count_odd_values(struct save *s, const struct saved_tensor *t, int32
 		s->first_impossible = t->name;
 }
 
-/* What this rank owns of a tensor. */
+/* Writes what this rank owns of a tensor. */
 static tess_status write_runs(struct save *s, const struct saved_file *f, int32_t i, int fd,
                               uint64_t *unsynced)
 {
@@ -125,7 +125,7 @@ static tess_status write_runs(struct save *s, const struct saved_file *f, int32_
 	return TESS_OK;
 }
 
-/* Collective. After a failure of a rank the others stop behind the tensor that they write. */
+/* Collective. After a failure of a rank, others stop at the end of their current tensor. */
 static tess_status write_shares(struct save *s, const struct saved_file *f)
 {
 	char path[PATH_MAX + 64];
@@ -148,8 +148,8 @@ static tess_status write_shares(struct save *s, const struct saved_file *f)
 }
 
 /*
- * Warns of the odd values that this rank has written, as tess_convert does. *sound: no rank has
- * written moments with which the save cannot be resumed.
+ * Warns of non-finite and impossible values that this rank has written, as tess_convert does.
+ * *sound: no rank has written moments that make resuming impossible.
  */
 static tess_status warn_odd_values(const struct save *s, bool *sound)
 {
@@ -172,7 +172,7 @@ static tess_status warn_odd_values(const struct save *s, bool *sound)
 	return st;
 }
 
-/* The checksums of all tensors, by file and name; NULL: no memory. */
+/* Lists the checksums of all tensors, by file and name; NULL: no memory. */
 static json_t *list_checksums(const struct save *s)
 {
 	json_t *sums = json_object();
@@ -191,7 +191,7 @@ static json_t *list_checksums(const struct save *s)
 	return good ? sums : NULL;
 }
 
-/* On rank 0. */
+/* Writes the state and renames the directory, on rank 0. */
 static tess_status finish_save(const struct save *s, const char *state)
 {
 	char config[17];

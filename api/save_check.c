@@ -1,4 +1,4 @@
-/* save_check.c - compares a save with the checksums that it has. */
+/* save_check.c - compares the tensors of a save with its checksums. */
 #include "api/save.h"
 #include "core/base/status.h"
 #include "hf/checksum.h"
@@ -48,7 +48,7 @@ static tess_status compare_tensor(struct save_check *c, const struct tess_safete
 	return st ? st : tess_save_compare_checksum(c->dir, c->state, file, name, sum);
 }
 
-/* Checks the tensors of a file that the save has checksums of: its header names all of them. */
+/* Checks that a file contains all tensors with a checksum, and compares them. */
 static tess_status check_saved_file(struct save_check *c, const char *file, json_t *sums)
 {
 	char path[PATH_MAX + 64];

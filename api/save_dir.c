@@ -1,4 +1,4 @@
-/* save_dir.c - the saves of a run: where the next one goes, which is the newest, which are old. */
+/* save_dir.c - the directory of a run's saves: paths, the newest save, removal of old ones. */
 #include "api/save.h"
 #include "core/base/log.h"
 #include "core/base/sized.h"
@@ -28,7 +28,7 @@ static int64_t parse_save_name(const char *name, bool part)
 	return name[digits + end] ? -1 : step;
 }
 
-/* The largest step of a save in `dir` that is below `below`; -1: there is none. */
+/* Returns the largest step of a save in `d` below `below`; -1: none. */
 static int64_t find_newest(DIR *d, int64_t below)
 {
 	const struct dirent *e;
@@ -105,7 +105,7 @@ tess_status tess_save_choose_path(const char *dir, int64_t step, char path[PATH_
 	               : tess_fail(TESS_EIO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
-/* Returns whether `path` is a directory itself, and no link to one. */
+/* Returns whether `path` is a directory, not a link to one. */
 static bool is_own_directory(const char *path)
 {
 	struct stat about;
@@ -113,7 +113,7 @@ static bool is_own_directory(const char *path)
 	return !lstat(path, &about) && S_ISDIR(about.st_mode);
 }
 
-/* Renames it first, so that no save is there in part. */
+/* Removes a save; renames it first, so that a partial save is never visible. */
 static void remove_save(const char *path)
 {
 	char part[PATH_MAX];
@@ -126,7 +126,7 @@ static void remove_save(const char *path)
 		tess_convert_remove_part(part);
 }
 
-/* What a run that was killed has left. */
+/* Removes the remains of killed runs. */
 static void remove_parts(DIR *d, const char *dir)
 {
 	char path[PATH_MAX];

@@ -1,4 +1,4 @@
-/* save_load.c - reads a save into a trainer, whatever mesh it was written from. */
+/* save_load.c - reads a save into a trainer on any mesh. */
 #include "api/fingerprint.h"
 #include "api/saving.h"
 #include "core/base/json.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-/* training.json; *state, of the program, is the caller's. */
+/* Reads training.json; *state is the program's part of it. Free *state. */
 static tess_status read_saved_state(struct save *s, char **state)
 {
 	const char *saved, *optimizer;
@@ -55,14 +55,14 @@ static tess_status check_saved_tensor(const struct tess_safetensors *in,
 	                        want->name);
 }
 
-struct read_share { /* of a tensor that is read: what this rank adds to the checksum of its copy */
+struct read_share { /* this rank's share of the checksum of a tensor that is read */
 	struct tess_kept_walk walk;
-	struct tess_kept_run run; /* the next one; n 0: there is none */
+	struct tess_kept_run run; /* the next range; n 0: none */
 	struct tess_checksum sum;
 	uint64_t width;
 };
 
-/* Elements [first, first + n) of the tensor have been read. */
+/* Adds elements [first, first + n) of the tensor, which have been read. */
 static void add_to_share(struct read_share *s, int64_t first, int64_t n, const char *bytes)
 {
 	int64_t end = first + n;
@@ -94,7 +94,7 @@ static tess_status check_moments(const struct tess_safetensors *in, const struct
 	               : TESS_OK;
 }
 
-/* Reads what this rank holds of a tensor. */
+/* Reads the ranges of a tensor that this rank holds. */
 static tess_status read_runs(const struct save *s, struct saved_tensor *t,
                              const struct tess_safetensors *in, const struct tess_slice *from)
 {

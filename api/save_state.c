@@ -1,4 +1,4 @@
-/* save_state.c - training.json of a save: its keys, their types and ranges, and its checksum. */
+/* save_state.c - reads and writes training.json of a save, with its checksum. */
 #include "api/save.h"
 #include "core/base/json.h"
 #include "core/base/status.h"
@@ -39,7 +39,7 @@ static int sum_text(const char *text, size_t len, void *sum)
 	return 0;
 }
 
-/* Computes the checksum of all other keys, whatever their order and the spaces between them. */
+/* Computes the checksum of all other keys, independently of their order and of spaces. */
 static tess_status sum_state(const json_t *root, char out[9])
 {
 	json_t *others = json_object();
@@ -90,7 +90,7 @@ static tess_status check_format(const char *path, const json_t *root)
 	return st;
 }
 
-/* Fails where the directory is named after another step; any other name may be given to a save. */
+/* Fails if the directory is named after another step; names of other forms are allowed. */
 static tess_status check_name(const char *dir, int64_t step)
 {
 	char real[PATH_MAX], want[32];

@@ -19,7 +19,7 @@ static const struct {
 	            { "v.", TESS_MOMENT2 } };
 enum { KINDS = sizeof saved_kinds / sizeof *saved_kinds };
 
-/* ---- what there is --------------------------------------------------------------------------- */
+/* ---- files and tensors ----------------------------------------------------------------------- */
 
 static bool is_saved(const struct save *s, const struct tess_stored_tensor *t, int32_t what)
 {
@@ -55,7 +55,7 @@ static tess_status add_saved_tensor(struct saved_file *f, const struct tess_stor
 	return TESS_OK;
 }
 
-/* The files, by the tensors of the checkpoint alone: the same on all ranks and for any mesh. */
+/* Plans a file by the tensors of the checkpoint alone: equal on all ranks and for any mesh. */
 static tess_status plan_file(struct save *s, struct saved_file *f, bool weights)
 {
 	const struct tess_parameters *p = s->parameters;
@@ -114,9 +114,8 @@ void tess_save_begin_runs(const struct save *s, const struct tess_stored_tensor 
 /* ---- checksums ------------------------------------------------------------------------------- */
 
 /*
- * Combines the shares that the ranks have of one tensor; copies: room for one sum a rank. What is
- * saved is the first copy. What is read is compared in every copy: ranks may read the file through
- * other nodes.
+ * Combines the ranks' shares of one tensor; copies: room for one sum per rank. Saving uses the
+ * first copy. Reading compares every copy, since ranks may read the file through different nodes.
  */
 static tess_status combine_checksum(const struct save *s, const struct saved_file *f, int32_t i,
                                     const uint32_t *shares, int32_t stride, uint32_t *copies)

@@ -18,7 +18,7 @@
 
 /* ---- checkpoint and plan --------------------------------------------------------------------- */
 
-/* What the checkpoint was made for, and at most those of the options. */
+/* Chooses the maximum length: the trained context length, limited by the options. */
 static int64_t choose_positions(const json_t *settings, const struct tess_session_options *options)
 {
 	int64_t n = json_integer_value(json_object_get(settings, "max_position_embeddings"));
@@ -156,7 +156,7 @@ void tess_planned_model_warn_unused(const struct tess_planned_model *p,
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-/* The groups of this rank's replica, which is alone along a dimension that the mesh lacks. */
+/* Opens the groups of this rank's replica; along an absent dimension it has one rank. */
 static tess_status open_replica_groups(struct tess_session *s, struct tess_mesh *mesh,
                                        struct tess_runner_parts *parts)
 {
@@ -203,7 +203,7 @@ tess_status tess_session_options_read(const struct tess_session_options *how,
 	return TESS_OK;
 }
 
-/* Along dp the first rank of each replica reads the tokenizer. */
+/* Compares the tokenizers of the replicas, which the first rank of each one reads. */
 static tess_status compare_tokenizers(struct tess_session *s, const struct tess_group *replica)
 {
 	static const char *const files[] = { "tokenizer.json", "tokenizer_config.json" };
@@ -258,7 +258,7 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 	return st;
 }
 
-/* Reads numbers and makes tables in the default floating-point state, not that of the caller. */
+/* Reads numbers and computes tables in the default floating-point state, not the caller's. */
 tess_status tess_session_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_session_options *options, struct tess_session **out)
 {
@@ -307,7 +307,7 @@ tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess
 
 	if (st)
 		return st;
-	if (s->tokenizer_error) /* not read again for each text */
+	if (s->tokenizer_error) /* a failure is final */
 		return tess_fail(s->tokenizer_status, "%s", s->tokenizer_error);
 	if (!s->tokenizer)
 		st = tess_tokenizer_open(tess_checkpoint_dir(s->model.checkpoint), &s->tokenizer);
@@ -320,7 +320,7 @@ tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess
 	return st;
 }
 
-/* What the checkpoint says. */
+/* Sets the fields that come from the checkpoint. */
 static void set_checkpoint_info(const struct tess_planned_model *model, int64_t vocabulary,
                                 int64_t positions, struct tess_session_info *out)
 {

@@ -1,4 +1,4 @@
-/* train.c - opens a checkpoint on a mesh, to train it. */
+/* train.c - opens a checkpoint on a mesh for training. */
 #include "api/fingerprint.h"
 #include "api/session.h"
 #include "core/base/sized.h"
@@ -13,7 +13,7 @@
 struct trained_model {
 	struct tess_planned_model model;
 	struct tess_mesh *mesh;
-	struct tess_group *alone; /* of this rank: along tp, where the mesh has dp only */
+	struct tess_group *alone; /* a group of this rank along tp, if the mesh has only dp */
 };
 
 static void close_model(void *self)
@@ -27,8 +27,7 @@ static void close_model(void *self)
 }
 
 /*
- * Collective. The dimensions of the mesh, of which ddp and dp are one, complete; and a group for
- * each.
+ * Collective. Sets the dimensions of the mesh, ddp and dp combined, and a group for each.
  */
 static tess_status set_mesh(struct tess_mesh *mesh, struct trained_model *m,
                             struct tess_trainer_parts *parts)
@@ -102,7 +101,7 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 	return st;
 }
 
-/* Reads numbers and makes tables in the default floating-point state, not that of the caller. */
+/* Reads numbers and computes tables in the default floating-point state, not the caller's. */
 tess_status tess_trainer_open(struct tess_mesh *mesh, const char *dir,
                               const struct tess_trainer_options *options, struct tess_trainer **out)
 {

@@ -1,18 +1,19 @@
 /*
  * tess-model-deepseek_v3.so: DeepSeek V3: attention over a latent, which is cached with one rotated
- * key for all heads; after the first layers, mixtures of experts beside shared ones.
+ * key for all heads; after the first layers, mixtures of experts and shared experts.
  */
 #include <tessera/decoder.h>
 
 struct deepseek {
-	struct tess_decoder c; /* first: blocks get it */
+	struct tess_decoder c; /* first: blocks receive a pointer to it */
 	int64_t dense; /* layers without experts */
-	int64_t nope, rotated, value, rank; /* elements: of a head, and of the latent */
+	int64_t nope, rotated, value,
+		rank; /* elements of a head: nope to value; of the latent: rank */
 	struct tess_dim *q_latent, *latent, *key, *latent_key, *latent_query, *rows, *values;
 	struct tess_dim *shared_ffn;
 };
 
-/* What yarn multiplies q and k by, as the text becomes longer than in the training. */
+/* Returns yarn's factor for q and k, for sequences longer than in training. */
 static double read_mscale(struct tess_nn *nn)
 {
 	double factor = nn->number(nn, "rope_parameters.factor", 1);
@@ -67,7 +68,7 @@ static void read_experts(struct tess_nn *nn, struct deepseek *m)
 	};
 }
 
-/* q, and the latent with the rotated key, of x. */
+/* Projects x to q, and to the latent with the rotated key. */
 static void project_latents(struct tess_nn *nn, const struct deepseek *m, struct tess_tensor *x,
                             struct tess_tensor *q_kv[2])
 {
@@ -85,8 +86,8 @@ static void project_latents(struct tess_nn *nn, const struct deepseek *m, struct
 }
 
 /*
- * Scores and values are of the latent: kv_b_proj takes the queries into it, and each head's values
- * out of it, so that nothing is cached for a head. The latents' norms have an eps of their own.
+ * Computes attention in the space of the latent: kv_b_proj maps queries into it and each head's
+ * values out of it, so that no head has a cache. The norms of latents have an eps of their own.
  */
 static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct tess_decoder *c,
                                               int64_t layer, struct tess_tensor *x)
@@ -142,7 +143,7 @@ static struct tess_tensor *forward_deepseek(struct tess_nn *nn, struct tess_tens
 	{ \
 		"lm_head", "colwise_gather_output" \
 	}
-/* q_proj without a latent of the queries, else q_b_proj */
+/* q_proj without a latent for queries, else q_b_proj */
 #define HEADS \
 	{ SOME "self_attn.q_proj", "colwise" }, { SOME "self_attn.q_b_proj", "colwise" }, \
 	{ \

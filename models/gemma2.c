@@ -7,7 +7,7 @@
 
 enum { NORM = TESS_RMS | TESS_OFFSET };
 
-/* sqrt(hidden size), in the type of the checkpoint. */
+/* Returns sqrt(hidden size), rounded to the dtype of the checkpoint. */
 static double read_embedding_scale(struct tess_nn *nn)
 {
 	const char *dtype = nn->string(nn, "dtype", nn->string(nn, "torch_dtype", "float32"));
@@ -31,7 +31,7 @@ static struct tess_tensor *attend_as_gemma2(struct tess_nn *nn, const struct tes
 	return tess_decoder_attend(nn, c, qkv, slides ? tess_decoder_read_window(nn, 4096) : 0);
 }
 
-/* cap * tanh(x / cap); cap 0: x */
+/* Records cap * tanh(x / cap); cap 0: x. */
 static struct tess_tensor *cap_logits(struct tess_nn *nn, struct tess_tensor *x, double cap)
 {
 	if (cap == 0)

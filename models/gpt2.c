@@ -21,7 +21,7 @@ static struct tess_tensor *project_rows(struct tess_nn *nn, const char *name, st
 	return y;
 }
 
-/* 1 / sqrt(size of a head), unless the config says otherwise. */
+/* Returns the scale of scores: 1 / sqrt(size of a head), unless the config changes it. */
 static double read_score_scale(struct tess_nn *nn, int64_t layer)
 {
 	double scale = 1;
@@ -123,7 +123,7 @@ static const struct tess_rule tp_sp[] = { { "transformer.wte", "vocab_reduce_sca
 	                                  { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
 static const char *const types[] = { "gpt2", NULL };
-/* masks that older checkpoints store */
+/* masks stored by older checkpoints */
 static const char *const unexpected[] = { "*.attn.bias", "*.attn.masked_bias", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */

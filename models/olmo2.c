@@ -1,6 +1,6 @@
 /*
- * tess-model-olmo2.so: OLMo 2: norms after the blocks instead of before them, and of all heads of q
- * and of k together, for which each rank needs all of them: it attends on every rank.
+ * tess-model-olmo2.so: OLMo 2: norms after the blocks instead of before them, and one norm over all
+ * heads of q, and of k. These need all heads, so attention is replicated.
  */
 #include <tessera/decoder.h>
 

@@ -1,6 +1,6 @@
 /*
- * tess-model-phi3.so: Phi 3: q, k and v are one weight, and so are gate and up; a part of each head
- * may be rotated.
+ * tess-model-phi3.so: Phi 3: one weight for q, k and v, one for gate and up; RoPE may rotate only a
+ * part of each head.
  */
 #include <tessera/decoder.h>
 
@@ -40,7 +40,7 @@ static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *
 	double part = nn->number(nn, "partial_rotary_factor", 1);
 
 	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
-	part = part < 0 ? -1 : part > 1 ? 2 : part; /* which rope refuses */
+	part = part < 0 ? -1 : part > 1 ? 2 : part; /* rope refuses -1 and 2 */
 	c.rotary.width = (int64_t)(part * (double)c.head);
 	return tess_decoder_record(nn, &c, ids, attend_as_phi3, feed_as_phi3);
 }
@@ -66,7 +66,7 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { "model.norm", "sequence_parallel" },
 	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
-/* Attention and activation run on every rank. */
+/* Attention and activation are replicated. */
 static const struct tess_rule hf[] = { { "model.embed_tokens", "embedding_rowwise" },
 	                               { LAYER "self_attn.qkv_proj", "colwise_gather_output" },
 	                               { LAYER "self_attn.o_proj", "rowwise_split_input" },

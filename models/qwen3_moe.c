@@ -15,7 +15,7 @@ static struct tess_tensor *attend_as_qwen3_moe(struct tess_nn *nn, const struct 
 	return tess_decoder_attend(nn, c, qkv, window ? tess_decoder_read_window(nn, 4096) : 0);
 }
 
-/* Layers that mlp_only_layers lists, or between each decoder_sparse_step, have no experts. */
+/* Records experts, or an MLP in layers of mlp_only_layers or between decoder_sparse_steps. */
 static struct tess_tensor *record_sparse_mlp(struct tess_nn *nn, const struct tess_decoder *c,
                                              int64_t layer, struct tess_tensor *x)
 {

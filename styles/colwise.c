@@ -1,6 +1,6 @@
 /*
- * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], and so columns of
- * y = x W^T. The core cuts each fused part that the model declares by itself.
+ * tess-style-colwise.so: column parallel. A rank holds rows of W [out, in], thus columns of
+ * y = x W^T. The core cuts each declared part of a fused weight separately.
  */
 #include <string.h>
 #include <tessera/style.h>

@@ -1,10 +1,10 @@
 /*
- * tess-style-data.so: data parallel. The ranks along the dimension compute with whole parameters on
- * sequences of their own; what differs is which elements of a parameter each of them keeps.
+ * tess-style-data.so: data parallel. The ranks along the dimension compute with full parameters on
+ * different sequences. The styles differ in the elements of a parameter that each rank keeps.
  */
 #include <tessera/style.h>
 
-/* The values of a module stay as they are. */
+/* Leaves the values of a module in place. */
 static tess_status layout_data(const struct tess_site *s, struct tess_io *out)
 {
 	(void)out;
@@ -45,7 +45,7 @@ static tess_status partition_zero3(const struct tess_site *s, const struct tess_
 static const struct tess_style ddp = {
 	.size = sizeof ddp,
 	.name = "ddp",
-	.summary = "whole on every rank, also between steps",
+	.summary = "replicated, also between steps",
 	.layout = layout_data,
 	.partition_param = partition_ddp,
 };
@@ -53,7 +53,7 @@ static const struct tess_style zero1 = {
 	.size = sizeof zero1,
 	.name = "zero1",
 	.summary = "gradients and optimizer state cut by elements",
-	/* a gradient is finished once, where its share is kept: there is no stage 1 without 2 */
+	/* a gradient is reduced once, to the rank that keeps the share: stage 1 includes stage 2 */
 	.aliases = (const char *const[]){ "zero2", NULL },
 	.layout = layout_data,
 	.partition_param = partition_zero1,
@@ -67,6 +67,5 @@ static const struct tess_style zero3 = {
 	.partition_param = partition_zero3,
 };
 
-TESS_DEFINE_PLUGIN("data", "1.0", "Apache-2.0",
-                   .summary = "data parallel: what each rank keeps of a parameter",
+TESS_DEFINE_PLUGIN("data", "1.0", "Apache-2.0", .summary = "data parallel, with ZeRO",
                    .styles = TESS_LIST(tess_style, &ddp, &zero1, &zero3));

@@ -1,7 +1,7 @@
 /*
- * tess-style-embedding.so: a table [vocabulary, hidden], cut by vocabulary (a rank gives zeros for
- * ids that it does not hold, and the sum is finished) or by hidden (each rank looks up a slice of
- * each row).
+ * tess-style-embedding.so: a table [vocabulary, hidden], cut by vocabulary (a rank returns zeros
+ * for ids of other ranks, and the sum is reduced) or by hidden (each rank looks up a slice of each
+ * row).
  */
 #include <string.h>
 #include <tessera/style.h>

@@ -1,6 +1,6 @@
 /*
  * tess-style-experts.so: mixtures of experts. The weights [experts, out, in] of a module are cut by
- * expert, or inside each; rows come whole to all ranks, and what the ranks compute of a row is
+ * expert, or inside each expert. All ranks receive complete rows, and the results of the ranks are
  * summed. Names are those of Transformers' plans, where rules for the two parameters cut them and a
  * rule for the module sums its output.
  */
@@ -32,7 +32,7 @@ static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_
 	return st;
 }
 
-/* The parameters have rules of their own. */
+/* Leaves the parameters to rules of their own. */
 static tess_status partition_none(const struct tess_site *s, const struct tess_param *p,
                                   struct tess_param_place *out)
 {
@@ -81,7 +81,7 @@ static const struct tess_style grouped = {
 static const struct tess_style dispatch = {
 	.size = sizeof dispatch,
 	.name = "ep_dispatch_experts",
-	.summary = "rows go to all ranks, y is summed; parameters by their own rules",
+	.summary = "rows are replicated, y is summed; parameters by their own rules",
 	.layout = layout_experts,
 	.partition_param = partition_none,
 };
@@ -117,7 +117,7 @@ static const struct tess_style down = {
 static const struct tess_style identity = {
 	.size = sizeof identity,
 	.name = "moe_identity_expert",
-	.summary = "experts without weights: every rank computes all, added once",
+	.summary = "experts without weights: computed on every rank, added once",
 	.layout = layout_experts,
 	.partition_param = partition_none,
 };

@@ -25,11 +25,11 @@ static tess_status partition_gather(const struct tess_site *s, const struct tess
 static const struct tess_style gather = {
 	.size = sizeof gather,
 	.name = "gather",
-	.summary = "y is made whole: summed or gathered",
+	.summary = "y is replicated: summed or gathered",
 	.aliases = (const char *const[]){ "all_reduce", "all_gather", NULL },
 	.layout = layout_gather,
 	.partition_param = partition_gather,
 };
 
-TESS_DEFINE_PLUGIN("gather", "1.0", "Apache-2.0", .summary = "outputs made whole",
+TESS_DEFINE_PLUGIN("gather", "1.0", "Apache-2.0", .summary = "replicated outputs",
                    .styles = TESS_LIST(tess_style, &gather));

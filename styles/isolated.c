@@ -1,6 +1,6 @@
 /*
- * tess-style-isolated.so: each rank computes the whole module. An enclosing sum is finished first,
- * so that the module's result is added once.
+ * tess-style-isolated.so: each rank computes the full module. An enclosing sum is reduced first, so
+ * that the module's result is added once.
  */
 #include <tessera/style.h>
 
@@ -25,7 +25,7 @@ static tess_status partition_isolated(const struct tess_site *s, const struct te
 static const struct tess_style local = {
 	.size = sizeof local,
 	.name = "local",
-	.summary = "every rank computes all of it by itself",
+	.summary = "every rank computes the full module",
 	.aliases = (const char *const[]){ "isolated", NULL },
 	.layout = layout_isolated,
 	.partition_param = partition_isolated,

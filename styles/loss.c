@@ -1,6 +1,6 @@
 /*
- * tess-style-loss.so: the head of a model, cut by vocabulary, whose logits stay cut: ids are chosen
- * from the candidates of each rank.
+ * tess-style-loss.so: loss parallel: the head of a model, cut by vocabulary. Its logits stay cut;
+ * ids are chosen among the candidates of each rank.
  */
 #include <string.h>
 #include <tessera/style.h>

@@ -1,6 +1,6 @@
 /*
- * tess-style-packed.so: colwise and rowwise of a fused weight, which fail unless the model declares
- * the parts that the plan names: "packed_colwise:parts=4,1,1", by default two equal ones. The
+ * tess-style-packed.so: colwise and rowwise for a fused weight. They fail unless the model declares
+ * the parts that the plan names: "packed_colwise:parts=4,1,1", by default two equal parts. The
  * numbers are ratios, so sizes work too.
  */
 #include <stdio.h>
@@ -19,7 +19,7 @@ static int64_t compute_gcd(int64_t a, int64_t b)
 	return b ? compute_gcd(b, a % b) : a;
 }
 
-/* The ratios of the configuration, in lowest terms. Returns how many; 0: it is not valid. */
+/* Parses the ratios of the configuration into lowest terms. Returns their count; 0: invalid. */
 static int parse_ratios(const char *config, int64_t out[PARTS_MAX])
 {
 	int64_t by = 0;

@@ -5,8 +5,8 @@
  *   prepare_output:out=shard(0)
  *   prepare_input_output:in=replicate,out=shard(0)
  *
- * in and out are the first argument; in1 .. in3 and out1 .. out3 the next ones. A placement is
- * replicate, shard(DIM), where a negative DIM counts from the end, partial, or asis.
+ * `in` and `out` are the first argument, in1 .. in3 and out1 .. out3 the next ones. A placement is
+ * replicate, shard(DIM), partial, or asis; a negative DIM counts from the end.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static int parse_place(const char **at, struct tess_place *out)
 	return 1;
 }
 
-/* Parses "in=replicate,out=shard(0)", of the sides that `sides` allows; 0: not valid. */
+/* Parses "in=replicate,out=shard(0)", limited to `sides`; 0: invalid. */
 static int parse_placements(const char *at, int sides, struct tess_io *io)
 {
 	for (;; at++) {
@@ -165,7 +165,7 @@ static const struct tess_style module_allgather_split = {
 	.partition_param = partition_prepare,
 };
 
-TESS_DEFINE_PLUGIN("prepare", "1.0", "Apache-2.0", .summary = "values moved around a module",
+TESS_DEFINE_PLUGIN("prepare", "1.0", "Apache-2.0", .summary = "placements of inputs and outputs",
                    .styles = TESS_LIST(tess_style, &prepare_input, &prepare_output,
                                        &prepare_input_output, &module_allgather,
                                        &module_allgather_split));

@@ -1,7 +1,7 @@
 /*
- * tess-style-replicate.so: whole on every rank; values are not moved. Where a computation that is
- * cut reads such a weight, the sum of its gradient is derived, so the names that ask for that sum
- * are aliases.
+ * tess-style-replicate.so: replicated parameters; values are not moved. Where a sharded computation
+ * reads such a weight, the sum of its gradient is derived, so the names of styles that request that
+ * sum are aliases.
  */
 #include <tessera/style.h>
 
@@ -26,12 +26,12 @@ static tess_status partition_replicate(const struct tess_site *s, const struct t
 static const struct tess_style replicate = {
 	.size = sizeof replicate,
 	.name = "replicate",
-	.summary = "whole on every rank; values as they come",
+	.summary = "replicated parameters; values stay in place",
 	.aliases = (const char *const[]){ "replicated_with_grad_allreduce", "mla_kv_a_proj",
 	                                  "ep_router", "local_params", NULL },
 	.layout = layout_replicate,
 	.partition_param = partition_replicate,
 };
 
-TESS_DEFINE_PLUGIN("replicate", "1.0", "Apache-2.0", .summary = "what is not cut",
+TESS_DEFINE_PLUGIN("replicate", "1.0", "Apache-2.0", .summary = "replicated modules",
                    .styles = TESS_LIST(tess_style, &replicate));

@@ -1,9 +1,9 @@
 /*
- * tess-style-rowwise.so: row parallel. A rank holds columns of W [out, in] and adds its share of
- * every output. The bias, which every rank holds whole, is added once, after the sum is finished.
+ * tess-style-rowwise.so: row parallel. A rank holds columns of W [out, in] and computes a partial
+ * sum of every output. The replicated bias is added once, after the sum is reduced.
  *
  * A replicated input is sliced in place, so rowwise_rep needs no style of its own. For an
- * embedding, whose input dimension is the vocabulary, the ids stay whole.
+ * embedding, whose input dimension is the vocabulary, the ids stay replicated.
  */
 #include <string.h>
 #include <tessera/style.h>

@@ -1,6 +1,6 @@
 /*
- * tess-style-sequence.so: sequence parallel. Activations [tokens, hidden] are cut by tokens,
- * parameters (of a norm) are whole.
+ * tess-style-sequence.so: sequence parallel. Activations [tokens, hidden] are cut by tokens, the
+ * parameters of a norm are replicated.
  */
 #include <tessera/style.h>
 
@@ -25,7 +25,7 @@ static tess_status partition_sequence(const struct tess_site *s, const struct te
 static const struct tess_style sequence_parallel = {
 	.size = sizeof sequence_parallel,
 	.name = "sequence_parallel",
-	.summary = "whole on every rank; values cut by tokens",
+	.summary = "replicated parameters; values cut by tokens",
 	.aliases = (const char *const[]){ "activation", NULL },
 	.layout = layout_sequence,
 	.partition_param = partition_sequence,

@@ -1,6 +1,6 @@
 /*
- * tess-style-stage.so: a stage of a pipeline begins with the module, along mesh dimension pp. What
- * is sent between stages follows from what they read; the style places nothing.
+ * tess-style-stage.so: pipeline parallel: a stage begins with the module, along mesh dimension pp.
+ * Transfers follow from the values that stages read; the style places nothing.
  */
 #include <tessera/style.h>
 
@@ -31,5 +31,5 @@ static const struct tess_style stage = {
 	.begins_stage = 1,
 };
 
-TESS_DEFINE_PLUGIN("stage", "1.0", "Apache-2.0", .summary = "pipeline parallel: where stages begin",
+TESS_DEFINE_PLUGIN("stage", "1.0", "Apache-2.0", .summary = "pipeline parallel: begins of stages",
                    .styles = TESS_LIST(tess_style, &stage));

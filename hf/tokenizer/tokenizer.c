@@ -185,7 +185,6 @@ void tess_tokenizer_close(struct tess_tokenizer *t)
 /* ---- encode ---------------------------------------------------------------------------------- */
 
 /* Splits a text at added tokens, first in the original, then in the normalized text. */
-
 static tess_status split_added_tokens(const struct tess_tokenizer *t, struct tess_scan *scan,
                                       const char *text, size_t len, struct tess_pieces *out)
 {

@@ -23,7 +23,7 @@ static int64_t get_op_number(const struct tess_op *op, int index)
 	return (int64_t)op->num[index];
 }
 
-/* An out as rows and columns: a Partial [1, T, N] has one node on a device that is not exact. */
+/* Views an output as rows and columns: without exact sums a Partial is [1, T, N]. */
 static struct tess_view view_rows(const struct tess_view *v)
 {
 	struct tess_view rows = *v;
@@ -35,7 +35,7 @@ static struct tess_view view_rows(const struct tess_view *v)
 	return rows;
 }
 
-/* The elements of the contracted axis that belong to this rank are those of the terms. */
+/* Contracts a row over this rank's elements of the contracted axis, those of the terms. */
 static float contract_row(const struct tess_op *op, const struct tess_view *w, int64_t t, int64_t j)
 {
 	float sum = 0;
@@ -63,7 +63,7 @@ static void perform_linear(const struct tess_op *op)
 	}
 }
 
-/* An id of another rank gives zeros. */
+/* Looks up rows; an id of another rank gives zeros. */
 static void perform_embed(const struct tess_op *op)
 {
 	const struct tess_view *table = &op->in[1];
@@ -95,7 +95,7 @@ static void perform_norm(const struct tess_op *op)
 	}
 }
 
-/* Rotates elements i and i + half of each head; the out may be the input. */
+/* Rotates elements i and i + half of each head; the output may be the input. */
 static void perform_rope(const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *table = &op->in[2];
@@ -118,7 +118,7 @@ static void perform_rope(const struct tess_op *op)
 	}
 }
 
-/* Element i of a key or value. A page has keys [heads, d, 64] and values [heads, 64, d]. */
+/* Returns element i of a key or value. A page has keys [heads, d, 64], values [heads, 64, d]. */
 static float *locate_cached(const struct tess_op *op, int64_t slot, int64_t p, int64_t kv,
                             int64_t i, int value)
 {
@@ -132,7 +132,7 @@ static float *locate_cached(const struct tess_op *op, int64_t slot, int64_t p, i
 	             : page + (kv * d + i) * PAGE + p % PAGE;
 }
 
-/* One query head of row t: softmax over the positions up to its own, then the sum of values. */
+/* Attends with one query head of row t: softmax over positions up to its own, sum of values. */
 static void attend_query_head(const struct tess_op *op, int64_t t, int64_t h, float *score)
 {
 	int64_t slot = read_id(&op->in[4], t), own = read_id(&op->in[3], t),
@@ -186,7 +186,7 @@ static tess_status perform_attention(const struct tess_op *op)
 	return TESS_OK;
 }
 
-/* GLU, ADD, SELECT_ROWS and COPY of rows. */
+/* Performs GLU, ADD, SELECT_ROWS and COPY on rows. */
 static void perform_elements(const struct tess_op *op)
 {
 	struct tess_view y = view_rows(&op->out[0]), x = view_rows(&op->in[0]);
@@ -230,7 +230,7 @@ static tess_status abacus_run(void *self, const struct tess_op *op)
 	}
 }
 
-/* Whether abacus computes an op, by its kind and numbers. */
+/* Returns whether abacus computes an op, by its kind and numbers. */
 static int computes_op(const struct tess_op *op)
 {
 	switch (op->kind) {

@@ -1,4 +1,4 @@
-/* tess-model-fable.so: a decoder that has one weight for q, k and v, and one for gate and up. */
+/* tess-model-fable.so: a decoder with one weight for q, k and v, and one for gate and up. */
 #include <math.h>
 #include <tessera/model.h>
 
@@ -31,7 +31,7 @@ static struct fable read_fable(struct tess_nn *nn)
 	return c;
 }
 
-/* x W^T of one module: [tokens, in] -> [tokens, out] */
+/* Records x W^T of one module: [tokens, in] -> [tokens, out] */
 static struct tess_tensor *apply_linear(struct tess_nn *nn, const char *name, struct tess_tensor *x,
                                         struct tess_dim *out)
 {
@@ -84,7 +84,7 @@ static struct tess_tensor *forward_fable(struct tess_nn *nn, struct tess_tensor 
 	return apply_linear(nn, "head", x, c.vocab);
 }
 
-/* the plan: which module is cut how */
+/* the plan: a style for each module */
 static const struct tess_rule tp[] = { { "embedding", "embedding_rowwise" },
 	                               { "blocks.*.attention.qkv", "colwise" },
 	                               { "blocks.*.attention.out", "rowwise" },

@@ -1,4 +1,4 @@
-/* tess-backend-pipes.so: ranks of one host talk over pipes. The least that a backend must have. */
+/* tess-backend-pipes.so: ranks of one host over pipes. The minimum that a backend must have. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,12 +11,12 @@ enum { RANKS = 64 };
 
 static const struct tess_host *host;
 
-/* A message is the fingerprint of its call, then its bytes: calls that differ never mix. */
+/* A call in progress. A message is the fingerprint of its call, then its bytes. */
 struct work {
 	struct work *next;
 	struct tess_coll c;
 	char *at;
-	uint64_t fingerprint, body, left; /* body: bytes after it; left: of a barrier its number */
+	uint64_t fingerprint, body, left; /* body: bytes after it; left: a barrier's number */
 };
 
 struct group {
@@ -59,7 +59,7 @@ static tess_status start_call(void *self, const struct tess_coll *c, void **work
 	return TESS_OK;
 }
 
-/* Moves all messages that can move: peers may wait for any. Those of a pair keep their order. */
+/* Moves all messages that can move: peers may wait for any. Messages of a pair keep their order. */
 static void advance_calls(struct group *g)
 {
 	char busy[2][RANKS] = { { 0 } }, tokens[256];
@@ -140,13 +140,13 @@ static void pipes_close(void *self)
 	free(g);
 }
 
-/* What a rank publishes: where the pipes begin that it reads. */
+/* The address of a rank: the names of the pipes that it reads. */
 struct address {
 	int32_t pid, end[2 * RANKS];
 };
 
 /*
- * Both ends, so that writing to a rank that has died is no SIGPIPE: the core detects its failure.
+ * Opens both ends, so that a write to a dead rank raises no SIGPIPE: the core detects its failure.
  */
 static tess_status open_pipes_to(struct group *g, const struct tess_join *how, int32_t r)
 {
