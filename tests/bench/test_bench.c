@@ -1,9 +1,9 @@
 /*
  * tessera bench comm as users run it: its numbers agree; wrong data and wrong arguments are found.
  */
-#include "../unit/command.h"
-#include "../unit/suite.h"
-#include "../unit/xml.h"
+#include "tests/support/command.h"
+#include "tests/support/suite.h"
+#include "tests/support/xml.h"
 
 #include <check.h>
 #include <jansson.h>

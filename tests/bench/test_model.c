@@ -2,8 +2,8 @@
  * tessera bench decode, prefill, batch and load as users run them: what is counted is what the
  * model has, parts add up to the whole, and wrong arguments are refused. No time is asserted.
  */
-#include "../unit/command.h"
-#include "../unit/suite.h"
+#include "tests/support/command.h"
+#include "tests/support/suite.h"
 
 #include <check.h>
 #include <jansson.h>

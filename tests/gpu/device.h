@@ -5,7 +5,7 @@
 #ifndef TESS_TESTS_GPU_DEVICE_H
 #define TESS_TESTS_GPU_DEVICE_H
 
-#include "../unit/cpu.h"
+#include "tests/support/cpu.h"
 
 #include <sys/wait.h>
 #include <tessera/reduce.h>

@@ -4,7 +4,7 @@
  */
 #include "device.h"
 
-#include "../unit/suite.h"
+#include "tests/support/suite.h"
 
 enum { OPS = 7, WAYS = 4 };
 enum way { ALONE, LINKED, SKIPS, ENDS }; /* SKIPS: as LINKED, and ops that are done are not run */

@@ -2,8 +2,8 @@
  * test_ptx: the kernels of wrong.ptx, as ptx_to_c makes C of them: each breaks a rule, which ends
  * the process with a sentence, or none.
  */
-#include "../unit/suite.h"
 #include "emulated_kernels.h"
+#include "tests/support/suite.h"
 #include "traffic.h"
 
 #include <signal.h>

@@ -2,9 +2,9 @@
  * What a user is told who asks for a GPU that cannot be used: one sentence and status 1. Where no
  * case says otherwise, by the device over the driver of fake_cuda.c.
  */
-#include "../unit/command.h"
-#include "../unit/scratch.h"
-#include "../unit/suite.h"
+#include "tests/support/command.h"
+#include "tests/support/scratch.h"
+#include "tests/support/suite.h"
 
 #include <stdbool.h>
 #include <stdio.h>

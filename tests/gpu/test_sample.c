@@ -2,9 +2,9 @@
  * test_sample PLUGIN: ids that the CUDA device draws against those of sample.c, which must be
  * equal in every row that is not in doubt.
  */
-#include "../unit/logits.h"
 #include "device.h"
 #include "nn/generate/sample.h"
+#include "tests/support/logits.h"
 
 enum { ROWS = 16, PITCH = 800, HOW = 8 };
 

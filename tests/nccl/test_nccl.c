@@ -1,11 +1,11 @@
 /* The backend nccl over the driver and the NCCL of this folder, with ranks that are threads. */
-#include "../ranks/report.h"
-#include "../unit/command.h"
 #include "core/call/captured.h"
 #include "core/call/carrier.h"
 #include "core/call/queue.h"
 #include "core/group/device.h"
 #include "core/registry/registry.h"
+#include "tests/support/command.h"
+#include "tests/support/report.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,0 +1,384 @@
+/*
+ * tess_explain, of libtessera.so: what it says of a checkpoint adds up, and is the same for a
+ * directory without the files of weights.
+ */
+#include "tests/support/scratch.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <tessera/names.h>
+#include <tessera/tessera.h>
+
+static struct tess_explanation *explain_directory(const char *dir, const char *mesh,
+                                                  const char *plan)
+{
+	struct tess_session_options options = { .size = sizeof options, .plan = plan };
+	struct tess_explanation *e = NULL;
+
+	ck_assert_msg(!tess_explain(dir, mesh, 0, 2, &options, &e), "%s", tess_error());
+	return e;
+}
+
+/* Over the ranks, a parameter is cut along its placement's axis and whole along the others. */
+static void expect_shards_of_parameter(const struct tess_explanation *e, int32_t i, uint64_t *bytes)
+{
+	const struct tess_explained_parameter *p = e->parameters[i];
+	struct tess_place place = p->places[0];
+	int64_t shape[TESS_DIMS], sum = 0;
+
+	for (int32_t r = 0; r < e->nranks; r++) {
+		uint64_t n = tess_explanation_shard(e, i, r, shape), expected = 4;
+
+		for (int32_t a = 0; a < p->ndim; a++) {
+			bool cut = place.kind == TESS_SHARD && place.dim == a;
+
+			MUST(cut || shape[a] == p->shape[a]);
+			sum += cut ? shape[a] : 0;
+			expected *= (uint64_t)shape[a];
+		}
+		MUST(n == (p->tied ? 0 : expected));
+		bytes[r] += n;
+	}
+	/* key-value heads are held by each rank that reads them */
+	if (place.kind == TESS_SHARD)
+		ck_assert_msg(strstr(p->name, "k_proj") || strstr(p->name, "v_proj")
+		                      ? sum >= p->shape[place.dim]
+		                      : sum == p->shape[place.dim],
+		              "%s", p->name);
+}
+
+static void expect_collectives(const struct tess_explanation *e)
+{
+	const struct tess_explained_collective *first = NULL;
+	int32_t moves = 0;
+
+	for (int32_t i = 0; i < e->ncollectives; i++) {
+		const struct tess_explained_collective *c = e->collectives[i];
+		const struct tess_explained_record *r = e->records[c->record];
+
+		ck_assert_str_eq(r->move, tess_kind_name(c->kind));
+		ck_assert_str_eq(r->module, c->module);
+		ck_assert(!memcmp(&r->in[0]->places[c->dim], &c->from, sizeof c->from) &&
+		          !memcmp(&r->out[0]->places[c->dim], &c->to, sizeof c->to));
+		ck_assert(c->bytes > 0 && c->sent > 0 && !r->in[1] && !r->parameters[0]);
+		if (!strcmp(c->module, "model.layers.0.mlp.down_proj"))
+			first = c;
+		if (!strcmp(c->module, "model.layers.4.mlp.down_proj"))
+			ck_assert(first && c->bytes == first->bytes && c->sent == first->sent);
+	}
+	for (int32_t i = 0; i < e->nrecords; i++)
+		moves += e->records[i]->move && strcmp(e->records[i]->move, "slice") &&
+		         strcmp(e->records[i]->move, "keep");
+	ck_assert_int_eq(moves, e->ncollectives);
+}
+
+START_TEST(adds_up)
+{
+	static const char *const plans[] = { "tp", "tp+sp", "none" };
+	struct tess_explanation *e = explain_directory(format_data_path("."), "tp=3", plans[_i]);
+	uint64_t bytes[3] = { 0 };
+
+	ck_assert(e->nranks == 3 && e->ndims == 1 && e->dim_sizes[0] == 3 && e->tokens == 2);
+	ck_assert_str_eq(e->dim_names[0], "tp");
+	ck_assert_str_eq(e->model, "llama");
+	ck_assert_str_eq(e->plan, plans[_i]);
+	ck_assert_int_eq(e->positions, 512);
+	ck_assert_int_eq(e->nparameters, 48);
+	for (int32_t i = 0; i < e->nparameters; i++)
+		expect_shards_of_parameter(e, i, bytes);
+	for (int r = 0; r < 3; r++)
+		ck_assert(e->ranks[r]->weights == bytes[r] && e->ranks[r]->step > 0 &&
+		          e->ranks[r]->cache > 0);
+	/* 5 layers of 4 heads of 8 keys and values in f32 */
+	ck_assert(strcmp(plans[_i], "none") || e->ranks[0]->cache == 5 * 4 * 8 * 8);
+	expect_collectives(e);
+	ck_assert(_i < 2 ? e->ncollectives > 10 : !e->ncollectives);
+	tess_explanation_free(e);
+}
+END_TEST
+
+/* Of a position: a latent of 12 and a rotated key of 4 in f32, in each of 3 layers. */
+START_TEST(a_latent_is_cached_once)
+{
+	struct tess_explanation *e = explain_directory(
+		format_data_path("../tests/data/goldens/deepseek_v3"), "tp=3", "tp");
+
+	for (int r = 0; r < 3; r++)
+		ck_assert_uint_eq(e->ranks[r]->cache, 3 * 4 * (12 + 4));
+	for (int32_t i = 0, n = 0; i < e->nparameters; i++)
+		ck_assert(!strstr(e->parameters[i]->name, "kv_b_proj") || ++n <= 3);
+	tess_explanation_free(e);
+}
+END_TEST
+
+/* Attention along tp, mlp along xp, in two replicas: what each dimension cuts and moves. */
+START_TEST(a_mesh_of_three)
+{
+	struct tess_explanation *e =
+		explain_directory(format_data_path("."), "xp=3,dp=2,tp=2",
+	                          "{\"tp\":{\"**.q_proj\":\"colwise\","
+	                          "\"**.o_proj\":\"rowwise\"},\"xp\":{\"**.gate_proj\":\"colwise\","
+	                          "\"**.up_proj\":\"colwise\",\"**.down_proj\":\"rowwise\"}}");
+	int32_t along[3] = { 0 };
+
+	ck_assert(e->nranks == 12 && e->ndims == 3 && e->dim_sizes[0] == 3);
+	ck_assert_str_eq(e->dim_names[1], "dp");
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		bool down = strstr(p->name, "down_proj"), q = strstr(p->name, "q_proj");
+
+		ck_assert_int_eq(p->places[0].kind == TESS_SHARD,
+		                 down || strstr(p->name, "up_proj") ||
+		                         strstr(p->name, "gate_proj"));
+		ck_assert_int_eq(p->places[1].kind, TESS_REPLICATE);
+		ck_assert_int_eq(p->places[2].kind == TESS_SHARD, q || strstr(p->name, "o_proj"));
+		ck_assert_str_eq(p->styles[0], down                              ? "rowwise"
+		                               : p->places[0].kind == TESS_SHARD ? "colwise"
+		                                                                 : "replicate");
+	}
+	for (int32_t i = 0; i < e->ncollectives; i++)
+		along[e->collectives[i]->dim]++;
+	ck_assert(along[0] == 5 && !along[1] && along[2] == 5);
+	expect_collectives(e);
+	for (int32_t r = 0; r < 12; r++) { /* ranks that differ in dp hold the same */
+		int32_t twin = r / 2 % 2 ? r - 2 : r + 2;
+
+		ck_assert_uint_eq(e->ranks[r]->weights, e->ranks[twin]->weights);
+	}
+	ck_assert_uint_ne(e->ranks[0]->weights, e->ranks[4]->weights);
+	tess_explanation_free(e);
+	e = explain_directory(format_data_path("."), "dp=3", NULL);
+	ck_assert(e->nranks == 3 && e->ndims == 2);
+	ck_assert_str_eq(e->dim_names[1], "tp");
+	ck_assert(e->collectives[0]->dim == 1 && !e->collectives[0]->sent);
+	tess_explanation_free(e);
+}
+END_TEST
+
+/* The runs of an axis rise, are as long as the shard, and begin and end with the whole. */
+START_TEST(runs_of_fused_weights)
+{
+	struct tess_explanation *e = explain_directory(
+		format_data_path("../tests/data/goldens/phi3-partial"), "tp=2", "tp");
+	int64_t shape[TESS_DIMS], run[8][2], most = 0;
+
+	for (int32_t i = 0; i < e->nparameters; i++)
+		for (int32_t r = 0; r < 2; r++) {
+			const struct tess_explained_parameter *p = e->parameters[i];
+
+			tess_explanation_shard(e, i, r, shape);
+			for (int32_t a = 0; a < p->ndim; a++) {
+				int64_t n = tess_explanation_list_runs(e, i, r, a, run, 8), sum = 0;
+
+				ck_assert(n >= 1 && n <= 3 && (r || !run[0][0]) &&
+				          (!r || run[n - 1][1] == p->shape[a]));
+				for (int64_t k = 0; k < n; k++) {
+					ck_assert(run[k][0] < run[k][1] &&
+					          (!k || run[k][0] >= run[k - 1][1]));
+					sum += run[k][1] - run[k][0];
+				}
+				ck_assert_int_eq(sum, shape[a]);
+				most = n > most ? n : most;
+			}
+		}
+	ck_assert_int_eq(most, 3); /* q, k and v */
+	tess_explanation_free(e);
+}
+END_TEST
+
+/* ---- without files of weights ---------------------------------------------------------------- */
+
+/* A directory with the project's config.json, in which dtype and torch_dtype are replaced. */
+static const char *write_config(const char *folder, const char *dtype, const char *torch_dtype)
+{
+	json_t *config = json_load_file(format_data_path("config.json"), 0, NULL);
+	char path[128];
+
+	scratch_make_folder(folder);
+	json_object_del(config, "torch_dtype");
+	if (dtype)
+		json_object_set_new(config, "dtype", json_string(dtype));
+	if (torch_dtype)
+		json_object_set_new(config, "torch_dtype", json_string(torch_dtype));
+	snprintf(path, sizeof path, "%s/config.json", folder);
+	ck_assert(!json_dump_file(config, scratch_format_path(path), 0));
+	json_decref(config);
+	return scratch_format_path(folder);
+}
+
+/* The same parameters, but for their dtype, as in the checkpoint; `absent` of them have no file. */
+static void expect_shapes_of_checkpoint(const char *dir, int32_t dtype, int32_t absent)
+{
+	struct tess_explanation *e = explain_directory(dir, "tp=3", NULL),
+				*whole = explain_directory(format_data_path("."), "tp=3", NULL);
+	int32_t marked = 0;
+
+	ck_assert_int_eq(e->from_config, absent);
+	ck_assert_int_eq(e->nparameters, whole->nparameters);
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *a = e->parameters[i],
+						      *b = whole->parameters[i];
+		uint64_t width = a->from_config && dtype != TESS_F32 ? 2 : 4;
+
+		ck_assert_str_eq(a->name, b->name);
+		ck_assert_int_eq(a->dtype, a->from_config ? dtype : TESS_F32);
+		ck_assert(a->ndim == b->ndim && !b->from_config);
+		ck_assert(!memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->ndim));
+		for (int32_t r = 0; r < 3; r++)
+			ck_assert_uint_eq(tess_explanation_shard(e, i, r, NULL) * 4,
+			                  tess_explanation_shard(whole, i, r, NULL) * width);
+		marked += a->from_config && !a->tied;
+	}
+	ck_assert_int_eq(marked, absent);
+	tess_explanation_free(e);
+	tess_explanation_free(whole);
+}
+
+static void expect_explain_refused(const char *dir, const char *mesh, int64_t tokens,
+                                   const char *part)
+{
+	struct tess_explanation *e = NULL;
+
+	ck_assert_msg(tess_explain(dir, mesh, 0, tokens, NULL, &e) < 0 && !e, "%s: accepted", part);
+	expect_part(tess_error(), part);
+}
+
+START_TEST(reads_config_alone)
+{
+	expect_shapes_of_checkpoint(write_config("none", NULL, NULL), TESS_F32, 47);
+	expect_shapes_of_checkpoint(write_config("bf16", NULL, "bfloat16"), TESS_BF16, 47);
+	expect_shapes_of_checkpoint(write_config("both", "float16", "float32"), TESS_F16, 47);
+	expect_explain_refused(
+		write_config("f64", "float64", NULL), "tp=1", 1,
+		"f64/config.json: dtype \"float64\" of the weights is not supported");
+	expect_explain_refused(write_config("pickled", NULL, NULL), "tp=16", 1, "heads");
+	unlink(scratch_format_path("pickled/config.json"));
+	expect_explain_refused(scratch_format_path("pickled"), "tp=1", 1,
+	                       "no config.json is there");
+	write_config("bin", NULL, NULL);
+	scratch_write_text("bin/pytorch_model.bin", "");
+	expect_explain_refused(scratch_format_path("bin"), "tp=1", 1, "pickled");
+}
+END_TEST
+
+/* Writes an index in which all parameters but the `last` are in an absent file. */
+static void write_index(const char *folder, const char *last, const char *more)
+{
+	struct tess_explanation *e = explain_directory(format_data_path("."), "tp=1", NULL);
+	json_t *map = json_object();
+	json_t *index = json_pack("{s:o}", "weight_map", map);
+	char path[128];
+
+	for (int32_t i = 0; i < e->nparameters; i++)
+		json_object_set_new(map, e->parameters[i]->name,
+		                    json_string(strcmp(e->parameters[i]->name, last)
+		                                        ? "absent.safetensors"
+		                                        : "there.safetensors"));
+	if (more)
+		json_object_set_new(map, more, json_string("absent.safetensors"));
+	else
+		json_object_del(map, "model.layers.2.mlp.up_proj.weight");
+	tess_explanation_free(e);
+	snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+	ck_assert(!json_dump_file(index, scratch_format_path(path), 0));
+	json_decref(index);
+}
+
+START_TEST(reads_an_index_alone)
+{
+	char dir[512], data[4096];
+
+	strcpy(dir, write_config("index", NULL, "bfloat16"));
+	write_index("index", "", "model.norm.weight");
+	expect_shapes_of_checkpoint(dir, TESS_BF16, 47);
+	write_index("index", "", NULL);
+	expect_explain_refused(dir, "tp=1", 1,
+	                       "tensor model.layers.2.mlp.up_proj.weight is not among its 46");
+	write_index("index", "", "model.layers.5.mlp.up_proj.weight");
+	expect_explain_refused(
+		dir, "tp=1", 1,
+		"no module of model llama asks for model.layers.5.mlp.up_proj.weight");
+	/* one of its files is there */
+	ck_assert_ptr_nonnull(realpath(format_data_path("model.safetensors"), data));
+	ck_assert(!symlink(data, scratch_format_path("index/there.safetensors")));
+	write_index("index", "model.layers.3.mlp.down_proj.weight", "model.norm.weight");
+	expect_shapes_of_checkpoint(dir, TESS_BF16, 46);
+}
+END_TEST
+
+START_TEST(refuses_arguments)
+{
+	char data[512];
+	struct tess_session_options early = { .size = TESS_UPTO(tess_session_options, threads),
+		                              .plan = "nosuch" };
+	struct tess_explanation *e = NULL;
+
+	strcpy(data, format_data_path("."));
+	expect_explain_refused(data, "tp=0", 1, "the mesh \"tp=0\"");
+	expect_explain_refused(data, "tp=2,tp=2", 1, "two dimensions tp");
+	expect_explain_refused(data, "tp=2,xp=2", 1, "no rule for mesh dimension xp");
+	expect_explain_refused(data, "xp=2", 1, "is for mesh dimension tp");
+	expect_explain_refused(data, "tp=1025", 1, "the mesh \"tp=1025\"");
+	expect_explain_refused(data, "tp=9", 1, "cannot be cut for 9 ranks");
+	expect_explain_refused(data, "tp=2", 0, "a step of 0 rows");
+	expect_explain_refused(data, "tp=2", INT64_MAX, "a step of 9223372036854775807 rows");
+	/* a program built with an older header */
+	ck_assert_msg(!tess_explain(data, "tp", 1, 1, &early, &e), "%s", tess_error());
+	tess_explanation_free(e);
+	tess_explanation_free(NULL);
+}
+END_TEST
+
+/* Linear weights and experts, a tied head beside its table; no router, and no head's own. */
+START_TEST(eight_bit_weights)
+{
+	static const char *const folders[] = { "mixtral", "qwen3_moe", "deepseek_v3", "gpt2" };
+	static const char *const wide[] = { "embed", "norm",  "mlp.gate.weight", "kv_b_proj.weight",
+		                            "bias",  ".wte.", ".wpe.",           ".ln_" };
+	struct tess_session_options options = { .size = sizeof options, .weights = TESS_Q8 };
+	uint64_t bytes[2] = { 0 };
+	struct tess_explanation *e;
+	char dir[512];
+
+	snprintf(dir, sizeof dir, "%s/../tests/data/goldens/%s", format_data_path("."),
+	         folders[_i]);
+	ck_assert_msg(!tess_explain(dir, "tp=2", 2, 1, &options, &e), "%s", tess_error());
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		const struct tess_explained_parameter *p = e->parameters[i];
+		bool is_wide = false;
+
+		for (size_t k = 0; k < sizeof wide / sizeof *wide && !p->tied; k++)
+			is_wide = is_wide || strstr(p->name, wide[k]);
+		ck_assert_msg((p->dtype == TESS_Q8) == !is_wide, "%s is %s", p->name,
+		              tess_dtype_name(p->dtype));
+		for (int r = 0; r < 2; r++)
+			bytes[r] += tess_explanation_shard(e, i, r, NULL);
+	}
+	for (int r = 0; r < 2; r++)
+		MUST(e->ranks[r]->weights == bytes[r]);
+	tess_explanation_free(e);
+	options.weights = TESS_BF16;
+	ck_assert_int_eq(tess_explain(dir, "tp=2", 2, 1, &options, &e), TESS_EINVAL);
+	ck_assert_msg(strstr(tess_error(), "use 0, TESS_Q8 or TESS_BF12"), "%s", tess_error());
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("explain", 60, &r);
+	int failed;
+
+	scratch_make();
+	tcase_add_loop_test(t, adds_up, 0, 3);
+	tcase_add_loop_test(t, eight_bit_weights, 0, 4);
+	tcase_add_test(t, a_latent_is_cached_once);
+	tcase_add_test(t, a_mesh_of_three);
+	tcase_add_test(t, runs_of_fused_weights);
+	tcase_add_test(t, reads_config_alone);
+	tcase_add_test(t, reads_an_index_alone);
+	tcase_add_test(t, refuses_arguments);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}

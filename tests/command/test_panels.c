@@ -1,0 +1,281 @@
+/* Weights that are packed into panels between steps, and weights that 12 bits cannot hold. */
+#include "api/session.h"
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "hf/safetensors.h"
+#include "nn/weights/weights.h"
+#include "tests/support/command.h"
+#include "tests/support/scratch.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+enum { TEXT = 4096 };
+
+static const struct {
+	const char *model, *plan;
+} cases[] = {
+	{ "data", NULL },
+	{ "tests/data/goldens/llama-odd", NULL },
+	{ "tests/data/goldens/llama-bf16", NULL },
+	{ "tests/data/stories260K-f16", "{\"**.mlp.gate_proj\":\"rowwise\"}" },
+	{ "tests/data/stories260K-sharded", NULL },
+	{ "tests/data/goldens/phi3", NULL }, /* fused parts, which ranks cut each */
+	{ "tests/data/goldens/gpt2", NULL }, /* stored [in, out] */
+	{ "tests/data/goldens/mixtral", NULL }, /* experts */
+	{ "tests/data/goldens/deepseek_v3", NULL }, /* parts of heads */
+};
+
+struct opened {
+	struct tess_planned_model model;
+	struct tess_program *program;
+	struct tess_rank_weights held;
+};
+
+static void open_packed_case(int i, int32_t nranks, struct opened *o)
+{
+	struct tess_session_options options = { .size = sizeof options, .plan = cases[i].plan };
+	struct tess_mesh_shape mesh = tess_mesh_shape_make("tp", nranks);
+	const char *model = format_path_in(SOURCE_ROOT, cases[i].model);
+
+	*o = (struct opened){ 0 };
+	ck_assert_msg(!tess_planned_model_open(model, &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
+	                      !tess_planned_model_record(&o->model, &mesh, 1, &o->program),
+	              "%s", tess_error());
+}
+
+static void load_rank(struct opened *o, int32_t rank, const struct tess_opened_device *cpu)
+{
+	ck_assert_msg(!tess_rank_weights_load(o->program, &o->model.source, rank, cpu, &o->held),
+	              "%s", tess_error());
+}
+
+static void close_packed_case(struct opened *o)
+{
+	tess_program_free(o->program);
+	tess_planned_model_close(&o->model);
+}
+
+static const char *find_element(const struct tess_view *v, int64_t e, int64_t o, int64_t i)
+{
+	const int64_t *stride = v->stride + (v->ndim == 3);
+	int64_t at = (v->ndim == 3 ? e * v->stride[0] : 0) +
+	             (v->layout == TESS_PANELS ? o / 16 * stride[0] + i * 16 + o % 16
+	                                       : o * stride[0] + (v->ndim > 1 ? i * stride[1] : 0));
+
+	return (const char *)v->data + at * (int64_t)tess_width(v->dtype);
+}
+
+static void check_view(const struct tess_weight *w, const struct tess_view *have,
+                       const struct tess_view *want)
+{
+	const int64_t *shape = want->shape + (want->ndim == 3);
+	uint64_t width = tess_width(want->dtype);
+
+	ck_assert(have->ndim == want->ndim && have->dtype == want->dtype &&
+	          have->layout == want->layout &&
+	          !memcmp(have->shape, want->shape, (size_t)want->ndim * sizeof *shape));
+	if (w->heads) { /* neither is mapped */
+		MUST(!memcmp(have->data, want->data,
+		             (uint64_t)(shape[0] / w->dim[0]->unit_size * want->stride[0]) *
+		                     width));
+		return;
+	}
+	for (int64_t e = 0; e < (want->ndim == 3 ? want->shape[0] : 1); e++)
+		for (int64_t o = 0; o < shape[0]; o++)
+			for (int64_t i = 0; i < (want->ndim > 1 ? shape[1] : 1); i++)
+				MUST(!memcmp(find_element(have, e, o, i),
+				             find_element(want, e, o, i), width));
+}
+
+static bool has_same_elements(const struct tess_view *a, const struct tess_view *b)
+{
+	bool same = true;
+
+	for (int64_t o = 0; o < a->shape[0]; o++)
+		for (int64_t i = 0; i < a->shape[1]; i++)
+			same = same && !memcmp(find_element(a, 0, o, i), find_element(b, 0, o, i),
+			                       tess_width(a->dtype));
+	return same;
+}
+
+/* `_i`: a case. What a rank holds in rows of the mapping is the same in panels, one by one. */
+START_TEST(rows_become_panels)
+{
+	struct tess_opened_device cpu = { 0 };
+	struct opened panels, later;
+	int32_t rows = 0, waiting;
+	bool changed;
+
+	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
+	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
+	                      !cpu.table->open(0, 2, &cpu.self),
+	              "%s", tess_error());
+	for (int32_t n = 1; n <= 2; n++) {
+		open_packed_case(_i, n, &panels);
+		open_packed_case(_i, n, &later);
+		tess_option_set("layout", "panels");
+		load_rank(&panels, n - 1, &cpu);
+		tess_option_set("layout", "");
+		load_rank(&later, n - 1, &cpu);
+		do {
+			waiting = 0;
+			for (int32_t k = 0; k < later.held.n; k++) {
+				const struct tess_view *have = &later.held.view[k];
+
+				if (have->layout == panels.held.view[k].layout)
+					continue;
+				waiting += !later.program->weight[k]->table;
+				MUST(has_same_elements(have, &panels.held.view[k]));
+			}
+			rows += waiting;
+			ck_assert_msg(!tess_rank_weights_pack(&later.held, 1, &changed), "%s",
+			              tess_error());
+			MUST(changed == (waiting > 0));
+		} while (waiting);
+		ck_assert_ptr_null(later.held.loader);
+		for (int32_t k = 0; k < later.held.n; k++)
+			check_view(later.program->weight[k], &later.held.view[k],
+			           &panels.held.view[k]);
+		ck_assert_uint_eq(later.held.bytes, panels.held.bytes);
+		tess_rank_weights_free(&later.held);
+		tess_rank_weights_free(&panels.held);
+		close_packed_case(&later);
+		close_packed_case(&panels);
+	}
+	ck_assert_int_gt(rows, 0);
+	cpu.table->close(cpu.self);
+}
+END_TEST
+
+static tess_status fail_alloc(void *self, uint64_t bytes, void **out)
+{
+	(void)self, (void)bytes, (void)out;
+	return tess_fail(TESS_ENOMEM, "out of memory");
+}
+
+/* Where memory runs out while weights wait, they stay rows. */
+START_TEST(rows_stay_without_memory)
+{
+	struct tess_opened_device cpu = { 0 };
+	struct tess_device poor;
+	struct tess_view *rows;
+	struct opened o;
+	bool changed;
+
+	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
+	ck_assert(!tess_plugin_find_device("cpu", &cpu.table) && !cpu.table->open(0, 1, &cpu.self));
+	open_packed_case(0, 1, &o);
+	load_rank(&o, 0, &cpu);
+	rows = malloc((size_t)o.held.n * sizeof *rows);
+	memcpy(rows, o.held.view, (size_t)o.held.n * sizeof *rows);
+	poor = *cpu.table;
+	poor.alloc = fail_alloc;
+	o.held.device.table = &poor;
+	ck_assert_int_eq(tess_rank_weights_pack(&o.held, 1, &changed), TESS_OK);
+	ck_assert(!changed && !o.held.loader);
+	ck_assert(!memcmp(rows, o.held.view, (size_t)o.held.n * sizeof *rows));
+	tess_rank_weights_free(&o.held);
+	free(rows);
+	close_packed_case(&o);
+	cpu.table->close(cpu.self);
+}
+END_TEST
+
+/* The exit status of `tessera ARGS`, all output in `text`. */
+static int run_tessera(const char *args, const char *model, const char *rest, char *text)
+{
+	return command_run(text, TEXT, "'%s' %s '%s' %s 2>&1", TESSERA, args, model, rest);
+}
+
+static void generate_digest(const char *model, int ranks, const char *more, char digest[80])
+{
+	char text[TEXT], rest[128];
+	const char *at;
+
+	snprintf(rest, sizeof rest,
+	         "-n %d --backend loopback --ids 1,403 --max-tokens 8 --temperature 0 --json %s",
+	         ranks, more);
+	ck_assert_msg(!run_tessera("generate", model, rest, text), "%s", text);
+	at = strstr(text, "\"digest\":\"");
+	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
+}
+
+/* The checkpoint in bf16, with some weights of 30 exponents. */
+static void write_odd_weights(const char *folder, const char *const *names, int n)
+{
+	static const char from[] = SOURCE_ROOT "/tests/data/stories260K-bf16";
+	struct tess_slice slices[64];
+	struct tess_safetensors *f;
+	uint16_t *changed[4] = { NULL };
+	char text[TEXT], path[64];
+	int32_t count = 0;
+
+	ck_assert(!tess_safetensors_open(format_path_in(from, "model.safetensors"), false, &f));
+	for (; count < (int32_t)tess_safetensors_count(f); count++) {
+		slices[count] = *tess_safetensors_at(f, (size_t)count);
+		for (int i = 0; i < n; i++) {
+			if (strcmp(slices[count].name, names[i]))
+				continue;
+			changed[i] = malloc(slices[count].bytes);
+			memcpy(changed[i], slices[count].data, slices[count].bytes);
+			for (uint64_t j = 0; j < slices[count].bytes / 2; j++)
+				changed[i][j] =
+					(uint16_t)((changed[i][j] & 0x807f) | (90 + j % 30) << 7);
+			slices[count].data = changed[i];
+		}
+	}
+	scratch_make_folder(folder);
+	snprintf(path, sizeof path, "%s/model.safetensors", folder);
+	ck_assert(!tess_safetensors_write(scratch_format_path(path), count, slices));
+	for (int i = 0; i < n; i++) {
+		ck_assert_ptr_nonnull(changed[i]);
+		free(changed[i]);
+	}
+	tess_safetensors_close(f);
+	ck_assert(!command_run(text, TEXT, "cp '%s/config.json' '%s'", from,
+	                       scratch_format_path(folder)));
+}
+
+/* Those that --weights bf12 cannot hold stay as they are; the others change no bit either. */
+START_TEST(weights_in_12_bits)
+{
+	static const char *const odd[] = { "model.embed_tokens.weight", /* and the tied head */
+		                           "model.layers.1.mlp.down_proj.weight" };
+	char text[TEXT], want[80], have[80];
+
+	write_odd_weights("odd", odd, 2);
+	for (int n = 1; n <= 3; n += 2) {
+		generate_digest(scratch_format_path("odd"), n, "", want);
+		generate_digest(scratch_format_path("odd"), n, "--weights bf12", have);
+		ck_assert_str_eq(have, want);
+	}
+	setenv("TESSERA_LOG", "info", 1);
+	ck_assert(!run_tessera("generate --ids 1 --max-tokens 2 --weights bf12",
+	                       scratch_format_path("odd"), "", text));
+	unsetenv("TESSERA_LOG");
+	expect_part(text,
+	            "model.embed_tokens.weight: device cpu: too many elements have another "
+	            "exponent than the 16 "
+	            "most frequent of their panel for 12-bit weights; it stays as in the file");
+	expect_part(text, "model.layers.1.mlp.down_proj.weight: device cpu: too many");
+	ck_assert_ptr_null(strstr(text, "layers.0."));
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("panels", 60, &r);
+	int failed;
+
+	scratch_make();
+	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
+	tcase_add_test(t, rows_stay_without_memory);
+	tcase_add_test(t, weights_in_12_bits);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}

@@ -1,0 +1,520 @@
+/*
+ * NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, SELECT_ROWS and pack, bit for bit against simple
+ * loops.
+ */
+#include "devices/mathf.h"
+#include "tests/support/cpu.h"
+
+/* ---- NORM */
+
+struct row {
+	const float *x;
+	const int64_t *bound;
+	float mean;
+	bool squares;
+};
+
+static float sum_row_unit(const void *arg, const struct tess_tree *tree, int64_t u)
+{
+	const struct row *r = arg;
+	float acc = 0.0f;
+
+	(void)tree;
+	for (int64_t k = r->bound[u]; k < r->bound[u + 1]; k++)
+		acc = r->squares ? fmaf(r->x[k] - r->mean, r->x[k] - r->mean, acc) : acc + r->x[k];
+	return acc;
+}
+
+static void compute_norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num,
+                             const float *x, const float *w, const float *b, int64_t n, float *y)
+{
+	struct row r = { .x = x, .bound = bound };
+	float s;
+
+	if (num[0] == 2)
+		r.mean = cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n;
+	r.squares = true;
+	s = 1.0f / sqrtf(cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n + (float)num[1]);
+	for (int64_t i = 0; i < n; i++) {
+		float scale = num[3] != 0 ? 1.0f + w[i] : w[i];
+
+		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * scale + b[i] : x[i] * s * scale;
+	}
+}
+
+static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
+                         bool in_place, int dtype)
+{
+	int64_t columns = runs * each, bound[65];
+	double num[] = { kind, 1e-5, runs > 1 ? (double)each : 0, dtype % 2 };
+	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+	struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), each),
+			   b = cpu_make_weights(cpu_choose_dtype(dtype + 1), each);
+	float *x = cpu_make_floats(tokens * columns),
+	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
+	struct tess_view in[3], out;
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_NORM, in, kind + 1, &out, num, 4, &tree, 1, &term, 1);
+	struct cpu_devices d = { 0 };
+
+	for (int64_t u = 0; u <= units; u++)
+		bound[u] = tess_edge(each, units, u);
+	for (int64_t i = 0; i < tokens * runs; i++)
+		compute_norm_row(&tree, bound, num, x + i * each, w.value, b.value, each,
+		                 want + i * each);
+	while (cpu_open_next(&d)) {
+		y = malloc(sizeof *y * (size_t)(tokens * columns));
+		memcpy(y, x, sizeof *y * (size_t)(tokens * columns));
+		in[0] = cpu_make_rows(in_place ? y : x, tokens, columns, columns);
+		in[1] = cpu_make_list(w.data, w.dtype, each);
+		in[2] = cpu_make_list(b.data, b.dtype, each);
+		out = cpu_make_rows(y, tokens, columns, columns);
+		cpu_run_op(d.now, &op);
+		cpu_expect_equal(d.variant->isa, y, want, tokens * columns);
+		free(y);
+	}
+	cpu_free_weights(&w);
+	cpu_free_weights(&b);
+	free(x);
+	free(want);
+}
+
+START_TEST(norms)
+{
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int kind = 1; kind <= 2; kind++) {
+			compare_norm(kind, tokens_of[t], 1, 288, 8, t % 2, t);
+			compare_norm(kind, tokens_of[t], 1, 100, 8, false, t);
+			compare_norm(kind, tokens_of[t], 1, 5, 5, false, t);
+			compare_norm(kind, tokens_of[t], 3, 64, 1, t % 2, t);
+			compare_norm(kind, tokens_of[t], 1, 700, 28, false, t);
+		}
+	}
+}
+END_TEST
+
+/* ---- BIAS, ADD, SCALE, GLU, ROPE */
+
+enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
+
+/* Runs op on every device, out of place and in place on operand 0; want is [tokens][N]. */
+static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tess_view *out,
+                            const float *x, const float *want, int64_t tokens)
+{
+	float y[TOKENS_MAX * PITCH];
+	struct cpu_devices d = { 0 };
+
+	for (int i = 0; i % 2 || cpu_open_next(&d); i++) {
+		for (int64_t t = 0; t < tokens; t++)
+			memcpy(y + t * PITCH, x + t * N, sizeof *y * N);
+		in[0] = i % 2 ? cpu_make_rows(y, tokens, N, PITCH)
+		              : cpu_make_rows((void *)x, tokens, N, N);
+		*out = cpu_make_rows(y, tokens, N, PITCH);
+		cpu_run_op(d.now, op);
+		for (int64_t t = 0; t < tokens; t++)
+			cpu_expect_equal(d.variant->isa, y + t * PITCH, want + t * N, N);
+	}
+}
+
+START_TEST(bias_add_and_scale)
+{
+	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N),
+	      want[TOKENS_MAX * N];
+	double factor = 0.1; /* which f32 rounds */
+	struct tess_view in[2], out;
+
+	for (int t = 0; t < NTOKENS; t++) {
+		struct tess_op bias = cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0),
+			       scale = cpu_make_op(TESS_OP_SCALE, in, 1, &out, &factor, 1),
+			       add = cpu_make_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
+		struct cpu_weights b = cpu_make_weights(cpu_choose_dtype(t), N);
+
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] + b.value[i % N];
+		in[1] = cpu_make_list(b.data, b.dtype, N);
+		compare_rows_op(&bias, in, &out, x, want, tokens_of[t]);
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] + z[i];
+		in[1] = cpu_make_rows(z, tokens_of[t], N, N);
+		compare_rows_op(&add, in, &out, x, want, tokens_of[t]);
+		for (int64_t i = 0; i < tokens_of[t] * N; i++)
+			want[i] = x[i] * 0.1f;
+		compare_rows_op(&scale, in, &out, x, want, tokens_of[t]);
+		cpu_free_weights(&b);
+	}
+	free(x);
+	free(z);
+}
+END_TEST
+
+static float compute_activation(int kind, float a)
+{
+	if (kind == 1)
+		return a * (1.0f / (1.0f + mathf_exp(-a)));
+	if (kind == 2)
+		return a * 0.5f * (1.0f + mathf_erf(a * 0.70710678f));
+	if (kind == 3)
+		return a * 0.5f * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
+	if (kind == 5)
+		return mathf_tanh(a);
+	return a < 0 ? 0 : a;
+}
+
+START_TEST(gates)
+{
+	static const float special[] = { 0.0f,   -0.0f,    100.0f,    -100.0f, 1e30f,
+		                         -1e30f, INFINITY, -INFINITY, NAN,     1e-40f };
+	float *x = cpu_make_floats(TOKENS_MAX * N), *b = cpu_make_floats(TOKENS_MAX * N),
+	      want[TOKENS_MAX * N];
+	struct tess_view in[2], out;
+
+	for (int64_t i = 0; i < TOKENS_MAX * N; i++)
+		x[i] *= 20;
+	memcpy(x, special, sizeof special);
+	for (int t = 0; t < NTOKENS; t++) {
+		for (int kind = 1; kind <= 5; kind++) {
+			double num = kind;
+			struct tess_op alone = cpu_make_op(TESS_OP_GLU, in, 1, &out, &num, 1);
+			struct tess_op pair = cpu_make_op(TESS_OP_GLU, in, 2, &out, &num, 1);
+
+			for (int64_t i = 0; i < tokens_of[t] * N; i++)
+				want[i] = compute_activation(kind, x[i]);
+			compare_rows_op(&alone, in, &out, x, want, tokens_of[t]);
+			for (int64_t i = 0; i < tokens_of[t] * N; i++)
+				want[i] = want[i] * b[i];
+			in[1] = cpu_make_rows(b, tokens_of[t], N, N);
+			compare_rows_op(&pair, in, &out, x, want, tokens_of[t]);
+		}
+	}
+	free(x);
+	free(b);
+}
+END_TEST
+
+/* Row `r` of heads of EACH, of which `width` elements from `first` on are rotated, or back. */
+static void compute_rope_row(const float *x, const float *c, const double *num, bool back, float *y)
+{
+	int each = (int)num[TESS_ROPE_HEAD], first = (int)num[TESS_ROPE_FIRST],
+	    width = (int)num[TESS_ROPE_WIDTH];
+	bool pairs = num[TESS_ROPE_INTERLEAVED] != 0;
+	float s;
+
+	memcpy(y, x, sizeof *y * N);
+	for (int h = first; h < N; h += each) {
+		for (int i = 0; i < width / 2; i++) {
+			int a = h + (pairs ? 2 * i : i), b = a + (pairs ? 1 : width / 2);
+
+			s = back ? -c[width / 2 + i] : c[width / 2 + i];
+			y[a] = x[a] * c[i] - x[b] * s;
+			y[b] = x[b] * c[i] + x[a] * s;
+		}
+	}
+}
+
+START_TEST(ropes)
+{
+	enum { EACH = 10, P = 70 };
+	static const int part[][2] = { { 0, EACH }, { 0, 4 }, { 6, 4 }, { 3, 6 }, { 8, 2 } };
+	float *x = cpu_make_floats(TOKENS_MAX * N), *table = cpu_make_floats(P * EACH),
+	      want[TOKENS_MAX * N];
+	int32_t position[TOKENS_MAX];
+	struct tess_view in[3], out;
+
+	for (int i = 0; i < 20 * NTOKENS; i++) {
+		int first = part[i / 2 % 5][0], width = part[i / 2 % 5][1];
+		int64_t tokens = tokens_of[i / 20];
+		double num[TESS_ROPE_NUMS] = { EACH, first, width, i % 2, i / 10 % 2 };
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
+
+		for (int64_t r = 0; r < tokens; r++) {
+			position[r] = (int32_t)(r + 7 * (i / 20));
+			compute_rope_row(x + r * N, table + position[r] * width, num, i / 10 % 2,
+			                 want + r * N);
+		}
+		in[1] = cpu_make_list(position, TESS_I32, tokens);
+		in[2] = cpu_make_rows(table, P, width, width);
+		compare_rows_op(&op, in, &out, x, want, tokens);
+	}
+	free(x);
+	free(table);
+}
+END_TEST
+
+/* What is rotated lies in a head, and has the width of the table. */
+START_TEST(ropes_within_the_heads)
+{
+	static const double good[TESS_ROPE_NUMS] = { 10, 2, 8 };
+	static const struct {
+		int at;
+		double value;
+	} wrong[] = { { 0, 12 }, { 0, 8 },  { 1, 3 }, { 1, -1 },
+		      { 2, 7 },  { 2, 10 }, { 2, 6 }, { 3, 2 }, { 4, 2 } };
+	float x[20] = { 0 };
+	int32_t position = 0;
+	struct tess_view in[3] = { cpu_make_rows(x, 1, 20, 20),
+		                   cpu_make_list(&position, TESS_I32, 1),
+		                   cpu_make_rows(x, 2, 8, 8) };
+	double num[TESS_ROPE_NUMS];
+	struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, in, num, TESS_ROPE_NUMS);
+	void *device = cpu_open_device("auto", 1);
+
+	memcpy(num, good, sizeof num);
+	ck_assert_int_eq(cpu_check_op(&op), TESS_OK);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		memcpy(num, good, sizeof num);
+		num[wrong[i].at] = wrong[i].value;
+		ck_assert_msg(cpu_check_op(&op) == TESS_ENOTSUP, "number %zu", i);
+	}
+	cpu_device->close(device);
+}
+END_TEST
+
+/* ---- EMBED */
+
+enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
+static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two are not in the table */
+
+static bool is_in_table(int t)
+{
+	return ids[t] >= FIRST && ids[t] < FIRST + V;
+}
+
+static void compare_embed_rows(void *device, struct tess_view *in, const float *table)
+{
+	static const float zero[H];
+	double first = FIRST;
+	float y[T * H];
+	struct tess_view out = cpu_make_rows(y, T, H, H);
+	struct tess_op op = cpu_make_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
+
+	cpu_run_op(device, &op);
+	for (int t = 0; t < T; t++)
+		cpu_expect_equal("whole", y + t * H,
+		                 is_in_table(t) ? table + (ids[t] - FIRST) * H : zero, H);
+}
+
+static void compare_embed_nodes(void *device, struct tess_view *in, const float *table)
+{
+	int64_t bound[UNITS + 1], nodes, at, n = 0;
+	struct tess_tree tree = { 2 * UNITS, UNITS - 2, 2 * UNITS - 2, 0, 1 };
+	struct tess_term term = { .bound = bound };
+	struct tess_node node;
+	double first = FIRST;
+	float y[8 * T * H], want[8 * T * H] = { 0 };
+	struct tess_view out = { 0 };
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
+
+	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
+	out = cpu_make_partial(y, nodes, T, H, H);
+	for (int64_t u = 0; u <= UNITS; u++)
+		bound[u] = u * 4; /* the last row is in no unit */
+	for (at = tree.lo; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
+		for (int t = 0; t < T; t++)
+			if (ids[t] - FIRST >= bound[node.lo - tree.lo] &&
+			    ids[t] - FIRST < bound[node.hi - tree.lo])
+				memcpy(want + (n * T + t) * H, table + (ids[t] - FIRST) * H,
+				       sizeof *want * H);
+	memset(y, 0xff, sizeof y);
+	cpu_run_op(device, &op);
+	cpu_expect_equal("nodes", y, want, nodes * T * H);
+}
+
+START_TEST(embeddings)
+{
+	for (int dtype = 0; dtype < 3; dtype++) {
+		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), V * H);
+		struct tess_view rows = cpu_make_matrix(&w, V, H, H, 1), in[2];
+		struct cpu_devices d = { 0 };
+
+		in[0] = cpu_make_list((void *)ids, TESS_I32, T);
+		memset(w.data, 0, (size_t)cpu_get_width(w.dtype));
+		w.data[cpu_get_width(w.dtype) - 1] = (char)0x80; /* -0, which becomes +0 */
+		w.value[0] = 0.0f;
+		/* each device twice: from rows, and from panels */
+		for (int i = 0; i % 2 || cpu_open_next(&d); i++) {
+			in[1] = i % 2 ? cpu_pack_weight(d.now, &rows) : rows;
+			compare_embed_rows(d.now, in, w.value);
+			compare_embed_nodes(d.now, in, w.value);
+			if (i % 2)
+				free(in[1].data);
+		}
+		cpu_free_weights(&w);
+	}
+}
+END_TEST
+
+/* ---- COPY and pack */
+
+START_TEST(copies)
+{
+	static const int32_t types[] = { TESS_F32, TESS_BF16, TESS_I64, TESS_U8 };
+	static const int64_t width[] = { 4, 2, 8, 1 };
+	enum { A = 3, B = 4, C = 5, ALL = A * B * C };
+	unsigned char from[ALL * 8 * 2], to[ALL * 8 * 2];
+	void *device = cpu_open_device("auto", 2);
+
+	for (size_t i = 0; i < sizeof from; i++)
+		from[i] = (unsigned char)(i * 7 + 1);
+	for (int d = 0; d < 4; d++) {
+		for (int ndim = 0; ndim <= 3; ndim++) {
+			struct tess_view x = { .data = from,
+				               .dtype = types[d],
+				               .ndim = ndim,
+				               .shape = { A, B, C },
+				               .stride = { B * C, C, 1 } };
+			struct tess_view y = { .data = to,
+				               .dtype = types[d],
+				               .ndim = ndim,
+				               .shape = { A, B, C },
+				               .stride = { 1, A, A * B } };
+			struct tess_op op = cpu_make_op(TESS_OP_COPY, &x, 1, &y, NULL, 0);
+
+			memset(to, 0, sizeof to);
+			cpu_run_op(device, &op);
+			for (int64_t a = 0; a < (ndim > 0 ? A : 1); a++)
+				for (int64_t b = 0; b < (ndim > 1 ? B : 1); b++)
+					for (int64_t c = 0; c < (ndim > 2 ? C : 1); c++)
+						MUST(!memcmp(
+							to + (a + A * b + A * B * c) * width[d],
+							from + (B * C * a + C * b + c) * width[d],
+							(size_t)width[d]));
+		}
+	}
+	cpu_device->close(device);
+}
+END_TEST
+
+START_TEST(packs)
+{
+	enum { ROWS = 35, K = 21 };
+
+	for (int i = 0; i < 6; i++) {
+		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(i), ROWS * K);
+		struct tess_view rows =
+			cpu_make_matrix(&w, ROWS, K, i < 3 ? K : 1, i < 3 ? 1 : ROWS);
+		struct tess_view panels;
+		int64_t bytes = cpu_get_width(w.dtype);
+		void *device = cpu_open_device("auto", 1 + i % 3);
+
+		panels = cpu_pack_weight(device, &rows);
+		ck_assert_int_eq(panels.dtype, w.dtype);
+		ck_assert_int_eq(panels.shape[0], ROWS);
+		ck_assert_int_eq(panels.shape[1], K);
+		for (int64_t j = 0; j < 48; j++) {
+			for (int64_t k = 0; k < K; k++) {
+				int64_t at = j / 16 * panels.stride[0] + k * 16 + j % 16;
+				int64_t from = j * rows.stride[0] + k * rows.stride[1];
+				const char *want = j < ROWS ? w.data + from * bytes : "\0\0\0\0";
+
+				MUST(!memcmp((char *)panels.data + at * bytes, want,
+				             (size_t)bytes));
+			}
+		}
+		MUST(((unsigned char *)panels.data)[48 * K * bytes] == 0x7f);
+		free(panels.data);
+		cpu_device->close(device);
+		cpu_free_weights(&w);
+	}
+}
+END_TEST
+
+/* ---- views with gaps, and what lies outside them */
+
+/* A vector of weights may have gaps: a column of a table. */
+START_TEST(strided_vectors)
+{
+	enum { ROWS = 3, APART = 5 };
+	static const double num[] = { 2, 1e-5, 0, 0 };
+	float *x = cpu_make_floats(ROWS * N), *table = cpu_make_floats(N * APART), y[ROWS * N],
+	      want[ROWS * N];
+	float w[N], b[N];
+	int64_t bound[] = { 0, N };
+	struct tess_tree tree = { .n = 1, .hi = 1, .terms = 1 };
+	struct tess_term term = { .bound = bound };
+	struct cpu_devices d = { 0 };
+
+	for (int i = 0; i < N; i++) {
+		w[i] = table[i * APART];
+		b[i] = table[i * APART + 1];
+	}
+	/* each device twice: NORM, and BIAS */
+	for (int i = 0; i % 2 || cpu_open_next(&d); i++) {
+		struct tess_view in[3] = { cpu_make_rows(x, ROWS, N, N) },
+				 out = cpu_make_rows(want, ROWS, N, N);
+		struct tess_op op = i % 2 ? cpu_make_op(TESS_OP_BIAS, in, 2, &out, NULL, 0)
+		                          : cpu_make_sum_op(TESS_OP_NORM, in, 3, &out, num, 4,
+		                                            &tree, 1, &term, 1);
+
+		in[1] = cpu_make_list(w, TESS_F32, N);
+		in[2] = cpu_make_list(b, TESS_F32, N);
+		cpu_run_op(d.now, &op);
+		in[1] = cpu_make_list(table, TESS_F32, N);
+		in[2] = cpu_make_list(table + 1, TESS_F32, N);
+		in[1].stride[0] = in[2].stride[0] = APART;
+		out.data = y;
+		cpu_run_op(d.now, &op);
+		cpu_expect_equal(d.variant->isa, y, want, ROWS * N);
+	}
+	free(x);
+	free(table);
+}
+END_TEST
+
+/* A table of 3 positions has 0 to 2. */
+START_TEST(ropes_within_the_table)
+{
+	static const int32_t tries[] = { 0, 2, 3, -1 };
+	static const double num[TESS_ROPE_NUMS] = { 4, 0, 4 };
+	float x[8] = { 0 }, y[8], table[3 * 4] = { 0 };
+	void *device = cpu_open_device("auto", 1);
+
+	for (int i = 0; i < 8; i++) {
+		int32_t position[2] = { tries[i % 4], tries[i % 4] };
+		struct tess_view in[3] = { cpu_make_rows(x, 2, 4, 4),
+			                   cpu_make_list(position, TESS_I32, 2),
+			                   cpu_make_rows(table, 3, 4, 4) };
+		struct tess_view out = cpu_make_rows(y, 2, 4, 4);
+		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
+
+		position[i / 4] = 1;
+		ck_assert_int_eq(cpu_device->run(device, &op), i % 4 < 2 ? TESS_OK : TESS_EINVAL);
+	}
+	cpu_device->close(device);
+}
+END_TEST
+
+/* Any rows in any order, of rows that lie apart; those outside x are refused. */
+START_TEST(selects_rows)
+{
+	enum { ROWS = 5, COLUMNS = 7, APART = 9 };
+	static const int32_t list[] = { 4, 0, 0, 3 }, wrong[] = { -1, ROWS };
+	float *x = cpu_make_floats(ROWS * APART), y[4 * COLUMNS];
+	int32_t row[4];
+	struct tess_view in[2] = { cpu_make_rows(x, ROWS, COLUMNS, APART),
+		                   cpu_make_list(row, TESS_I32, 4) };
+	struct tess_view out = cpu_make_rows(y, 4, COLUMNS, COLUMNS);
+	struct tess_op op = cpu_make_op(TESS_OP_SELECT_ROWS, in, 2, &out, NULL, 0);
+	void *device = cpu_open_device("auto", 2);
+
+	memcpy(row, list, sizeof row);
+	cpu_run_op(device, &op);
+	for (int i = 0; i < 4; i++)
+		cpu_expect_equal("row", y + i * COLUMNS, x + list[i] * APART, COLUMNS);
+	for (int i = 0; i < 2; i++) {
+		row[3] = wrong[i];
+		ck_assert_int_eq(cpu_device->run(device, &op), TESS_EINVAL);
+	}
+	in[1].shape[0] = 3;
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
+	in[1].shape[0] = 4;
+	out.shape[1] = COLUMNS - 1;
+	ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
+	cpu_device->close(device);
+	free(x);
+}
+END_TEST
+
+SUITE_MAIN("cpu_ops", norms, bias_add_and_scale, gates, ropes, embeddings, copies, packs,
+           strided_vectors, ropes_within_the_table, ropes_within_the_heads, selects_rows)

@@ -1,0 +1,520 @@
+/*
+ * What config.json makes of each family: the window of each layer, biases, the size of heads; what
+ * is missing is as in its class in transformers.
+ */
+#include "core/registry/registry.h"
+#include "hf/checkpoint.h"
+#include "nn/program/settings.h"
+#include "tests/reference/lockstep.h"
+#include "tests/support/suite.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LAYERS = 2 };
+
+/*
+ * Records the model of the golden checkpoint MODEL or MODEL-KIND with `change` of config.json;
+ * `without`: a key or NULL.
+ */
+static tess_status record_changed_model(const char *name, const char *change, const char *without,
+                                        struct tess_program **out)
+{
+	json_t *config, *more = json_loads(change, 0, NULL);
+	struct tess_checkpoint *checkpoint;
+	const struct tess_model *model;
+	struct tess_source source;
+	char path[512], family[16];
+	tess_status st;
+
+	snprintf(path, sizeof path, "%s/tests/data/goldens/%s", SOURCE_ROOT, name);
+	ck_assert_msg(!tess_checkpoint_open(path, TESS_CHECKPOINT_WHOLE, &checkpoint), "%s",
+	              tess_error());
+	snprintf(family, sizeof family, "%.*s", (int)strcspn(name, "-"), name);
+	ck_assert_msg(!tess_plugin_find_model(family, &model), "%s", tess_error());
+	source = tess_checkpoint_make_source(checkpoint);
+	source.count = 0; /* tensors that no module asks for do not matter here */
+	source.config = config = json_copy((json_t *)source.config);
+	ck_assert_msg(more && !json_object_update(config, more), "%s", change);
+	if (without)
+		json_object_del(config, without);
+	st = lockstep_record(&(struct lockstep){ model, &source, NULL, 1, NULL, 3, true, NULL },
+	                     out);
+	json_decref(more);
+	json_decref(config);
+	tess_checkpoint_close(checkpoint);
+	return st;
+}
+
+#define WINDOWS "\"sliding_window\": 5, \"use_sliding_window\": true"
+
+static const struct {
+	const char *model, *change, *without;
+	int window[LAYERS];
+} windows[] = {
+	{ "llama", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "mistral", "{}", NULL, { 16, 16 } },
+	{ "mistral", "{\"sliding_window\": null}", NULL, { 0, 0 } },
+	{ "mistral", "{}", "sliding_window", { 4096, 4096 } },
+	{ "qwen2", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "qwen2", "{\"sliding_window\": 5, \"max_window_layers\": 0}", "layer_types", { 0, 0 } },
+	{ "qwen2",
+	  "{\"sliding_window\": 5, \"max_window_layers\": 0, \"layer_types\": null}",
+	  "use_sliding_window",
+	  { 0, 0 } },
+	{ "qwen2", "{" WINDOWS "}", NULL, { 0, 0 } },
+	{ "qwen2", "{" WINDOWS "}", "layer_types", { 0, 0 } },
+	{ "qwen2", "{" WINDOWS ", \"max_window_layers\": 0}", "layer_types", { 5, 5 } },
+	{ "qwen2", "{" WINDOWS ", \"max_window_layers\": 1}", "layer_types", { 0, 5 } },
+	{ "qwen2",
+	  "{" WINDOWS ", \"max_window_layers\": 1, \"layer_types\": null}",
+	  NULL,
+	  { 0, 5 } },
+	{ "qwen2",
+	  "{\"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": []}",
+	  "sliding_window",
+	  { 4096, 4096 } },
+	{ "qwen2",
+	  "{\"use_sliding_window\": true, \"max_window_layers\": 0}",
+	  "layer_types",
+	  { 0, 0 } },
+	{ "qwen2",
+	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+	  NULL,
+	  { 5, 0 } },
+	{ "gemma2", "{}", NULL, { 12, 0 } },
+	{ "gemma2", "{}", "layer_types", { 12, 0 } },
+	{ "gemma2",
+	  "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+	  "sliding_window",
+	  { 0, 4096 } },
+	{ "gpt2", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "mixtral-bf16", "{}", NULL, { 0, 0 } },
+	{ "mixtral-bf16", "{\"sliding_window\": 5}", NULL, { 5, 5 } },
+	{ "phi3-partial", "{\"sliding_window\": 5}", NULL, { 5, 5 } },
+	{ "phi3-partial", "{}", "sliding_window", { 0, 0 } },
+	{ "qwen3", "{" WINDOWS ", \"max_window_layers\": 1}", "layer_types", { 0, 5 } },
+	{ "qwen3",
+	  "{" WINDOWS ", \"layer_types\": [\"sliding_attention\", \"full_attention\"]}",
+	  NULL,
+	  { 5, 0 } },
+};
+
+START_TEST(windows_of_layers)
+{
+	struct tess_program *p;
+	int layer = 0;
+
+	ck_assert_msg(!record_changed_model(windows[_i].model, windows[_i].change,
+	                                    windows[_i].without, &p),
+	              "%s", tess_error());
+	for (int32_t i = 0; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+
+		if (rec->kind == TESS_OP_ATTENTION)
+			ck_assert_msg(rec->num[TESS_ATTENTION_WINDOW] ==
+			                      windows[_i].window[layer++],
+			              "case %d, layer %d: a window of %g", _i, layer - 1,
+			              rec->num[TESS_ATTENTION_WINDOW]);
+	}
+	ck_assert_int_eq(layer, LAYERS);
+	tess_program_free(p);
+}
+END_TEST
+
+static const struct {
+	const char *model, *change, *without, *says;
+} refusals[] = {
+	{ "deepseek_v3", "{\"q_lora_rank\": null}", NULL, "model.layers.0.self_attn.q_proj" },
+	{ "deepseek_v3", "{}", "q_lora_rank",
+	  "model.layers.0.self_attn.q_a_proj.weight: shape [16, 32], but config.json makes it "
+	  "[1536, 32]" },
+	/* sums and products of sizes stay in range */
+	{ "deepseek_v3", "{\"qk_nope_head_dim\": 9223372036854775807}", NULL,
+	  "config.json: \"qk_nope_head_dim\" must be an integer of 32 bits or a boolean" },
+	{ "deepseek_v3", "{\"n_shared_experts\": -2147483649}", NULL,
+	  "config.json: \"n_shared_experts\" must be an integer of 32 bits" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 1e300}}", NULL,
+	  "rope needs an even number of elements inside each head, not 24 from 0 on of heads of "
+	  "12" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": -1e300}}", NULL,
+	  "rope needs an even number of elements inside each head, not -12 from 0 on of heads" },
+	{ "deepseek_v3", "{\"attention_bias\": true}", NULL,
+	  "model.layers.0.self_attn.q_a_proj.bias" },
+	{ "deepseek_v3", "{}", "first_k_dense_replace", "model.layers.1.mlp.gate_proj" },
+	{ "deepseek_v3", "{\"v_head_dim\": 7}", NULL,
+	  "model.layers.0.self_attn.kv_b_proj.weight: shape [56, 12], but config.json makes it "
+	  "[60, 12]" },
+	/* transformers has no mask for such a layer either */
+	{ "qwen2", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}", NULL,
+	  "config.json: layer_types.1: \"sliding_attention\" is not supported here; use "
+	  "full_attention" },
+	{ "qwen3", "{" WINDOWS ", \"layer_types\": [\"chunked_attention\", \"full_attention\"]}",
+	  NULL,
+	  "layer_types.0: \"chunked_attention\" is not supported here; use full_attention, "
+	  "sliding_attention" },
+	{ "qwen2", "{\"layer_types\": [\"full_attention\"]}", NULL,
+	  "config.json: layer_types.1: \"(no text)\"" },
+	{ "qwen2", "{\"layer_types\": [3, 4]}", NULL, "config.json: layer_types.0: \"(no text)\"" },
+	{ "gemma2", "{\"layer_types\": [\"chunked_attention\", \"full_attention\"]}", NULL,
+	  "layer_types.0: \"chunked_attention\" is not supported here; use full_attention, "
+	  "sliding_attention" },
+	{ "gemma2", "{\"use_bidirectional_attention\": true}", NULL,
+	  "use_bidirectional_attention: \"(no text)\" is not supported here; use false" },
+	{ "phi3-partial", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
+	  "rope needs an even number of elements inside each head, not 3 from 0 on of heads of "
+	  "12" },
+	{ "phi3-partial",
+	  "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 1, 1], "
+	  "\"partial_rotary_factor\": 0.5}, \"original_max_position_embeddings\": 64}",
+	  NULL,
+	  "rope_type longrope: beyond 64 positions the table depends on the length of the text so "
+	  "far, which is not supported; reserve no more for a text (--positions 64)" },
+	{ "gpt2", "{\"n_positions\": 79}", NULL,
+	  "transformer.wpe.weight: shape [80, 48], but config.json makes it [79, 48]" },
+	{ "mistral", "{\"sliding_window\": \"16\"}", NULL,
+	  "config.json: \"sliding_window\" must be an integer" },
+	{ "mixtral-bf16", "{\"num_local_experts\": 9}", NULL,
+	  "model.layers.0.mlp.gate.weight (model.layers.0.block_sparse_moe.gate.weight in files): "
+	  "shape [8, 32], but config.json makes it [9, 32]" },
+	{ "mixtral-bf16", "{\"intermediate_size\": 31}", NULL,
+	  "model.layers.0.mlp.experts.gate_up_proj "
+	  "(model.layers.0.block_sparse_moe.experts.0.w1.weight in files): shape [32, 32]" },
+	{ "mixtral-bf16", "{\"num_experts_per_tok\": 9}", NULL,
+	  "config.json: 9 experts for each token, of 8" },
+	/* which layers have experts: layer 1 of this checkpoint has none */
+	{ "qwen3_moe", "{\"mlp_only_layers\": []}", NULL, "model.layers.1.mlp.gate.weight" },
+	{ "qwen3_moe", "{}", "mlp_only_layers", "model.layers.1.mlp.gate.weight" },
+	{ "qwen3_moe", "{\"mlp_only_layers\": [0, 1]}", NULL, "model.layers.0.mlp.gate_proj" },
+	{ "qwen3_moe", "{\"mlp_only_layers\": [1, 2]}", NULL, "model.layers.2.mlp.gate_proj" },
+	{ "qwen3_moe", "{\"decoder_sparse_step\": 2}", NULL, "model.layers.0.mlp.gate_proj" },
+	{ "qwen3_moe", "{\"num_experts\": 9}", "num_local_experts",
+	  "model.layers.0.mlp.gate.weight: shape [8, 32]" },
+	{ "qwen3_moe", "{\"moe_intermediate_size\": 23}", NULL, "experts.0.gate_proj.weight in" },
+	{ "qwen3_moe", "{\"attention_bias\": true}", NULL, "model.layers.0.self_attn.q_proj.bias" },
+	{ "qwen3", "{\"attention_bias\": true}", NULL, "model.layers.0.self_attn.q_proj.bias" },
+	{ "llama", "{\"partial_rotary_factor\": 0.5}", NULL,
+	  "config.json: partial_rotary_factor 0.5: the model rotates whole heads (1)" },
+	{ "llama", "{\"rope_parameters\": {\"partial_rotary_factor\": 0.25}}", NULL,
+	  "config.json: partial_rotary_factor 0.25" },
+	{ "llama", "{}", "num_hidden_layers", "model.layers.2.input_layernorm.weight" },
+	{ "mistral", "{}", "num_key_value_heads",
+	  "config.json: 8 key-value heads do not divide 6 heads" },
+	{ "olmo2", "{\"vocab_size\": null}", NULL, "config.json: \"vocab_size\" is missing" },
+	{ "qwen3", "{}", "head_dim",
+	  "model.layers.0.self_attn.q_proj.weight: shape [96, 48], but config.json makes it "
+	  "[768, 48]" },
+};
+
+START_TEST(refuses)
+{
+	struct tess_program *p;
+
+	ck_assert(record_changed_model(refusals[_i].model, refusals[_i].change,
+	                               refusals[_i].without, &p) < 0);
+	expect_part(tess_error(), refusals[_i].says);
+}
+END_TEST
+
+static const struct tess_record *find_record(const struct tess_program *p, int32_t kind, int nth)
+{
+	for (int32_t i = 0; i < p->nrecords; i++)
+		if (p->record[i]->kind == kind && !nth--)
+			return p->record[i];
+	ck_abort_msg("no such record of kind %d", (int)kind);
+}
+
+#define YARN \
+	"\"type\": \"yarn\", \"factor\": 40, \"mscale\": 1, \"mscale_all_dim\": 0.5, " \
+	"\"original_max_position_embeddings\": 64"
+#define SCALE_12 0.2886751345948129 /* 1 / sqrt(12) */
+#define YARN_2 (1.1844439727056968 * 1.1844439727056968) /* 0.05 * log(40) + 1 */
+
+/* Number `at` of record `nth` of a kind, with config.json as it is changed. */
+static const struct {
+	const char *model, *change, *without;
+	int kind, nth, at;
+	double want;
+} numbers[] = {
+	{ "deepseek_v3", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_VALUE, 12 },
+	{ "deepseek_v3", "{\"rope_scaling\": {\"factor\": 8, \"mscale_all_dim\": 0}}", NULL,
+	  TESS_OP_ATTENTION, 0, TESS_ATTENTION_SCALE, SCALE_12 },
+	{ "deepseek_v3", "{\"rope_scaling\": {" YARN "}}", NULL, TESS_OP_ATTENTION, 0,
+	  TESS_ATTENTION_SCALE, YARN_2 *SCALE_12 },
+	{ "deepseek_v3", "{\"rope_parameters\": {" YARN "}}", NULL, TESS_OP_ATTENTION, 2,
+	  TESS_ATTENTION_SCALE, YARN_2 *SCALE_12 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 0, TESS_NORM_EPS, 0.5 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 1, TESS_NORM_EPS, 1e-6 },
+	{ "deepseek_v3", "{\"rms_norm_eps\": 0.5}", NULL, TESS_OP_NORM, 2, TESS_NORM_EPS, 1e-6 },
+	{ "deepseek_v3", "{}", "rope_interleave", TESS_OP_ROPE, 0, TESS_ROPE_INTERLEAVED, 1 },
+	{ "deepseek_v3", "{\"rope_interleave\": false}", NULL, TESS_OP_ROPE, 1,
+	  TESS_ROPE_INTERLEAVED, 0 },
+	{ "deepseek_v3", "{}", NULL, TESS_OP_ROPE, 1, TESS_ROPE_FIRST, 8 },
+	{ "deepseek_v3", "{}", "norm_topk_prob", TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID | TESS_NORMALIZE },
+	{ "deepseek_v3", "{\"norm_topk_prob\": false}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID },
+	{ "deepseek_v3", "{}", "routed_scaling_factor", TESS_OP_ROUTE, 0, TESS_ROUTE_SCALE, 2.5 },
+	{ "gemma2", "{}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR, 6.928203105926514 },
+	{ "gemma2", "{\"dtype\": \"bfloat16\"}", NULL, TESS_OP_SCALE, 0, TESS_SCALE_FACTOR,
+	  6.9375 },
+	{ "gemma2", "{\"torch_dtype\": \"float16\"}", "dtype", TESS_OP_SCALE, 0, TESS_SCALE_FACTOR,
+	  6.9296875 },
+	{ "gemma2", "{}", "final_logit_softcapping", TESS_OP_SCALE, 2, TESS_SCALE_FACTOR, 30 },
+	{ "gemma2", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_SOFTCAP, 4 },
+	{ "gemma2", "{}", "attn_logit_softcapping", TESS_OP_ATTENTION, 1, TESS_ATTENTION_SOFTCAP,
+	  50 },
+	{ "gemma2", "{\"attn_logit_softcapping\": null}", NULL, TESS_OP_ATTENTION, 1,
+	  TESS_ATTENTION_SOFTCAP, 0 },
+	{ "gemma2", "{}", "query_pre_attn_scalar", TESS_OP_ATTENTION, 0, TESS_ATTENTION_SCALE,
+	  1 / 16. },
+	{ "gemma2", "{\"hidden_activation\": \"silu\"}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_SILU },
+	{ "gemma2", "{}", "hidden_activation", TESS_OP_GLU, 1, TESS_GLU_ACTIVATION,
+	  TESS_GELU_TANH },
+	{ "gpt2", "{\"scale_attn_weights\": false}", NULL, TESS_OP_ATTENTION, 1,
+	  TESS_ATTENTION_SCALE, 1 },
+	{ "gpt2", "{\"scale_attn_weights\": false, \"scale_attn_by_inverse_layer_idx\": true}",
+	  NULL, TESS_OP_ATTENTION, 1, TESS_ATTENTION_SCALE, 0.5 },
+	{ "gpt2", "{}", "activation_function", TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_GELU_TANH },
+	{ "gpt2", "{\"activation_function\": \"gelu\"}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION,
+	  TESS_GELU },
+	{ "gpt2", "{}", "layer_norm_epsilon", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "mixtral-bf16", "{}", "num_experts_per_tok", TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 2 },
+	{ "mixtral-bf16", "{\"num_experts_per_tok\": 8}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_TOP,
+	  8 },
+	{ "mixtral-bf16", "{\"norm_topk_prob\": false}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	  TESS_NORMALIZE },
+	{ "mixtral-bf16", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "qwen3_moe", "{}", "norm_topk_prob", TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, 0 },
+	{ "qwen3_moe", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, TESS_NORMALIZE },
+	{ "qwen3_moe", "{}", "num_experts_per_tok", TESS_OP_ROUTE, 1, TESS_ROUTE_TOP, 8 },
+	{ "qwen3_moe", "{\"hidden_act\": \"gelu\"}", NULL, TESS_OP_EXPERTS, 1,
+	  TESS_EXPERTS_ACTIVATION, TESS_GELU },
+	{ "qwen3_moe", "{\"sliding_window\": 5}", NULL, TESS_OP_ATTENTION, 2, TESS_ATTENTION_WINDOW,
+	  0 },
+	{ "qwen3_moe", "{" WINDOWS "}", NULL, TESS_OP_ATTENTION, 2, TESS_ATTENTION_WINDOW, 5 },
+	{ "phi3-partial", "{}", NULL, TESS_OP_ROPE, 0, TESS_ROPE_WIDTH, 6 },
+	{ "phi3-partial", "{\"partial_rotary_factor\": 0.34}", "rope_parameters", TESS_OP_ROPE, 0,
+	  TESS_ROPE_WIDTH, 4 },
+	{ "phi3-partial", "{}", "rope_parameters", TESS_OP_ROPE, 0, TESS_ROPE_WIDTH, 12 },
+	{ "phi3-partial", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "olmo2", "{}", "rms_norm_eps", TESS_OP_NORM, 0, TESS_NORM_EPS, 1e-5 },
+	{ "deepseek_v3", "{\"norm_topk_prob\": null}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID },
+};
+
+START_TEST(numbers_of_records)
+{
+	struct tess_program *p;
+	double have;
+
+	ck_assert_msg(!record_changed_model(numbers[_i].model, numbers[_i].change,
+	                                    numbers[_i].without, &p),
+	              "%s", tess_error());
+	have = find_record(p, numbers[_i].kind, numbers[_i].nth)->num[numbers[_i].at];
+	ck_assert_msg(fabs(have - numbers[_i].want) <= 1e-15 * fabs(have), "case %d: %.17g", _i,
+	              have);
+	tess_program_free(p);
+}
+END_TEST
+
+/*
+ * What each class of transformers 5.24 (configuration_FAMILY.py) sets where config.json has no such
+ * key, of the keys that change what is computed.
+ */
+/* clang-format off */
+static const struct {
+	const char *model, *defaults;
+} classes[] = {
+	{ "llama", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-06,
+	  "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
+	  "mlp_bias": false, "head_dim": null, "rope_theta": 10000
+	}) },
+	{ "mistral", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	  "head_dim": null, "hidden_act": "silu", "max_position_embeddings": 131072,
+	  "rms_norm_eps": 1e-06, "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "sliding_window": 4096, "attention_dropout": 0,
+	  "rope_theta": 10000
+	}) },
+	{ "mixtral", TESS_JSON({
+	  "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+	  "head_dim": null, "hidden_act": "silu", "max_position_embeddings": 131072,
+	  "rms_norm_eps": 1e-05, "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "sliding_window": null, "attention_dropout": 0,
+	  "num_experts_per_tok": 2, "num_local_experts": 8, "rope_theta": 1000000
+	}) },
+	{ "qwen2", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	  "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+	  "tie_word_embeddings": false, "use_sliding_window": false, "sliding_window": 4096,
+	  "max_window_layers": 28, "layer_types": null, "attention_dropout": 0,
+	  "pad_token_id": null, "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "qwen3", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	  "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 32768,
+	  "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "attention_bias": false,
+	  "use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 28,
+	  "layer_types": null, "attention_dropout": 0, "pad_token_id": null,
+	  "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "qwen3_moe", TESS_JSON({
+	  "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+	  "num_hidden_layers": 24, "num_attention_heads": 32, "num_key_value_heads": 4,
+	  "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+	  "tie_word_embeddings": false, "attention_bias": false, "use_sliding_window": false,
+	  "sliding_window": 4096, "attention_dropout": 0, "decoder_sparse_step": 1,
+	  "moe_intermediate_size": 768, "num_experts_per_tok": 8, "num_experts": 128,
+	  "norm_topk_prob": false, "mlp_only_layers": null, "pad_token_id": null,
+	  "bos_token_id": null, "eos_token_id": null, "rope_theta": 10000
+	}) },
+	{ "gemma2", TESS_JSON({
+	  "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216,
+	  "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+	  "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
+	  "max_position_embeddings": 8192, "rms_norm_eps": 1e-06, "pad_token_id": 0,
+	  "eos_token_id": 1, "bos_token_id": 2, "tie_word_embeddings": true,
+	  "attention_bias": false, "attention_dropout": 0, "query_pre_attn_scalar": 256,
+	  "sliding_window": 4096, "layer_types": null, "final_logit_softcapping": 30,
+	  "attn_logit_softcapping": 50, "rope_theta": 10000
+	}) },
+	{ "olmo2", TESS_JSON({
+	  "vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "hidden_act": "silu", "max_position_embeddings": 2048, "pad_token_id": 1,
+	  "bos_token_id": null, "eos_token_id": 50279, "tie_word_embeddings": false,
+	  "attention_bias": false, "attention_dropout": 0, "rms_norm_eps": 1e-05,
+	  "rope_theta": 10000
+	}) },
+	{ "phi3", TESS_JSON({
+	  "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
+	  "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": null,
+	  "resid_pdrop": 0, "attention_dropout": 0, "hidden_act": "silu",
+	  "max_position_embeddings": 4096, "original_max_position_embeddings": 4096,
+	  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "bos_token_id": 1,
+	  "eos_token_id": 32000, "pad_token_id": 32000, "sliding_window": null,
+	  "rope_theta": 10000, "partial_rotary_factor": 1
+	}) },
+	{ "gpt2", TESS_JSON({
+	  "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+	  "n_inner": null, "activation_function": "gelu_new", "resid_pdrop": 0.1,
+	  "embd_pdrop": 0.1, "attn_pdrop": 0.1, "layer_norm_epsilon": 1e-05,
+	  "scale_attn_weights": true, "bos_token_id": 50256, "eos_token_id": 50256,
+	  "pad_token_id": null, "scale_attn_by_inverse_layer_idx": false,
+	  "tie_word_embeddings": true
+	}) },
+	{ "deepseek_v3", TESS_JSON({
+	  "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
+	  "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
+	  "num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
+	  "routed_scaling_factor": 2.5, "kv_lora_rank": 512, "q_lora_rank": 1536,
+	  "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128, "n_group": 8,
+	  "topk_group": 4, "num_experts_per_tok": 8, "first_k_dense_replace": 3,
+	  "norm_topk_prob": true, "hidden_act": "silu", "max_position_embeddings": 4096,
+	  "rms_norm_eps": 1e-06, "pad_token_id": null, "bos_token_id": 0, "eos_token_id": 1,
+	  "tie_word_embeddings": false, "rope_interleave": true, "attention_bias": false,
+	  "attention_dropout": 0, "rope_theta": 10000
+	}) },
+};
+/* clang-format on */
+
+START_TEST(defaults_are_those_of_the_class)
+{
+	json_t *config = json_object(), *want = json_loads(classes[_i].defaults, 0, NULL), *value;
+	const struct tess_model *model;
+	json_t *have = NULL;
+	const char *key;
+
+	ck_assert_msg(!tess_plugin_find_model(classes[_i].model, &model), "%s", tess_error());
+	ck_assert_msg(!tess_settings_merge(model, config, &have), "%s", tess_error());
+	json_object_foreach(want, key, value) {
+		json_t *is = json_object_get(have, key);
+
+		ck_assert_msg(json_is_null(value)     ? !is
+		              : json_is_number(value) ? json_is_number(is) &&
+		                                                json_number_value(is) ==
+		                                                        json_number_value(value)
+		                                      : json_equal(is, value),
+		              "%s: %s", classes[_i].model, key);
+		json_object_del(have, key);
+	}
+	ck_assert_msg(!json_object_size(have), "%s: %s is not in its class", classes[_i].model,
+	              json_object_iter_key(json_object_iter(have)));
+	json_decref(have);
+	json_decref(want);
+	json_decref(config);
+}
+END_TEST
+
+static const struct {
+	const char *model, *change;
+	double want;
+} thetas[] = {
+	{ "mixtral-bf16", "{\"rope_parameters\": null}", 1e6 },
+	{ "mixtral-bf16", "{\"rope_parameters\": {\"rope_type\": \"default\"}}", 1e6 },
+	{ "mixtral-bf16", "{\"rope_parameters\": null, \"rope_theta\": 5e4}", 5e4 },
+	{ "mistral", "{\"rope_parameters\": null}", 1e4 },
+};
+
+START_TEST(thetas_of_rope)
+{
+	struct tess_program *p;
+
+	ck_assert_msg(!record_changed_model(thetas[_i].model, thetas[_i].change, NULL, &p), "%s",
+	              tess_error());
+	ck_assert_int_eq(p->nropes, 1);
+	ck_assert_double_eq(p->rope[0].rope.theta, thetas[_i].want);
+	tess_program_free(p);
+}
+END_TEST
+
+/* These families ignore the keys, as transformers does. */
+START_TEST(biases_are_the_family_s_own)
+{
+	static const char *const models[] = { "mistral", "qwen2" };
+	int qkv = 0, others = 0;
+	struct tess_program *p;
+
+	ck_assert_msg(!record_changed_model(models[_i],
+	                                    "{\"attention_bias\": true, \"mlp_bias\": true}", NULL,
+	                                    &p),
+	              "%s", tess_error());
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (strstr(p->weight[i]->name, ".bias"))
+			*(strstr(p->weight[i]->name, "o_proj") || strstr(p->weight[i]->name, "mlp")
+			          ? &others
+			          : &qkv) += 1;
+	ck_assert_int_eq(qkv, _i ? 3 * LAYERS : 0);
+	ck_assert_int_eq(others, 0);
+	tess_program_free(p);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("families", 60, &r);
+
+	tcase_add_loop_test(t, windows_of_layers, 0, (int)(sizeof windows / sizeof *windows));
+	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
+	tcase_add_loop_test(t, numbers_of_records, 0, (int)(sizeof numbers / sizeof *numbers));
+	tcase_add_loop_test(t, defaults_are_those_of_the_class, 0,
+	                    (int)(sizeof classes / sizeof *classes));
+	tcase_add_loop_test(t, thetas_of_rope, 0, (int)(sizeof thetas / sizeof *thetas));
+	tcase_add_loop_test(t, biases_are_the_family_s_own, 0, 2);
+	return suite_end(r);
+}

@@ -1,0 +1,507 @@
+/*
+ * Stages of a pipeline: the bits of one rank for every family, forward and backward; where stages
+ * begin; what is sent between them; and what is refused.
+ */
+#include "core/base/option.h"
+#include "nn/compile/pipeline_schedule.h"
+#include "nn/lower/lower.h"
+#include "nn/program/storage.h"
+#include "nn/run/segment.h"
+#include "nn/weights/weights.h"
+#include "tests/reference/lockstep.h"
+#include "tests/support/checkpoint_fixture.h"
+#include "tests/support/suite.h"
+
+#include <jansson.h>
+#include <tessera/coll.h>
+
+#define GOLDENS "tests/data/goldens/"
+enum { IDS = 42 };
+
+static const struct {
+	const char *checkpoint, *plan;
+	const char *mesh[3]; /* of inference, of training, and of training with recomputing */
+} pipelines[] = {
+	{ "data", NULL, { "pp=3,tp=2", "pp=5,tp=1", "dp=2,pp=2,tp=2" } },
+	{ "data", "tp+sp", { "pp=2,tp=3", "pp=3,tp=2", "tp=2,pp=2" } },
+	{ GOLDENS "llama", NULL, { "pp=2,tp=3", "tp=3,pp=2", "dp=3,pp=2,tp=1" } },
+	{ GOLDENS "llama-odd", NULL, { "tp=2,pp=2", "pp=2,tp=3", "pp=2,tp=1" } },
+	{ GOLDENS "llama-bf16", NULL, { "pp=2,tp=2", "dp=2,pp=2,tp=1", "pp=2,tp=2" } },
+	{ GOLDENS "gemma2", NULL, { "pp=2,tp=2", "pp=2,tp=2", "pp=2,tp=1" } },
+	{ GOLDENS "gpt2", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "mistral", NULL, { "pp=2,tp=1", "pp=2,tp=2", NULL } },
+	{ GOLDENS "mixtral", NULL, { "pp=2,tp=2", "pp=2,tp=2", "pp=2,tp=1" } },
+	{ GOLDENS "mixtral", "ep", { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "olmo2", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "phi3", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "qwen2", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "qwen3", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
+	{ GOLDENS "qwen3_moe", NULL, { "pp=3,tp=2", "pp=3,tp=1", "pp=2,tp=1" } },
+	{ GOLDENS "deepseek_v3", NULL, { "pp=3,tp=2", "pp=2,tp=2", "pp=3,tp=1" } },
+	/* a part of the columns of a value is sent */
+	{ GOLDENS "deepseek_v3",
+	  "{\"pp:model.layers.1.self_attn.kv_a_layernorm\":\"stage\"}",
+	  { "pp=2,tp=2", "pp=2,tp=1", NULL } },
+	/* a sum is sent before it is finished: several nodes */
+	{ GOLDENS "olmo2",
+	  "{\"**.mlp.gate_proj\":\"colwise\",\"**.mlp.up_proj\":\"colwise\","
+	  "\"**.mlp.down_proj\":\"local_rowwise\","
+	  "\"**.post_feedforward_layernorm\":\"prepare_input:in=replicate\","
+	  "\"pp:layers.0.post_feedforward_layernorm\":\"stage\"}",
+	  { "pp=2,tp=3", "pp=2,tp=3", "tp=5,pp=2" } },
+};
+
+static tess_status run_once(const struct checkpoint_fixture *f, const char *plan, const char *mesh,
+                            float **logits, int64_t *count)
+{
+	int32_t ids[IDS];
+	struct lockstep how = { f->model, &f->source, plan, 1, ids, IDS, true, mesh };
+
+	for (int32_t i = 0; i < IDS; i++)
+		ids[i] = (i * 31 + 7) % 90;
+	return lockstep_run(&how, logits, count);
+}
+
+/* Three sequences; mixtures of experts with the load balancing loss. */
+static tess_status train_on_stages(const struct checkpoint_fixture *f, const char *plan,
+                                   const char *mesh, const char *const *recompute,
+                                   struct lockstep_gradients *out)
+{
+	static const int64_t lengths[] = { 35, 3, 4 };
+	int32_t ids[IDS], labels[IDS];
+	struct lockstep how = { f->model, &f->source, plan, 1, ids, IDS, true, mesh };
+	struct lockstep_step step = { .how = &how,
+		                      .lengths = lengths,
+		                      .nsequences = 3,
+		                      .labels = labels,
+		                      .balance = strstr(f->model->name, "mixtral") ? 0.02 : 0 };
+
+	for (int32_t i = 0; i < IDS; i++) {
+		ids[i] = (i * 31 + 7) % 90;
+		labels[i] = i % 7 ? i * 5 % 89 : -100;
+	}
+	return lockstep_train_again(&step, recompute, out);
+}
+
+START_TEST(gives_the_bits_of_one_rank)
+{
+	static const char *const mlps[] = { "**.mlp", NULL };
+	const char *plan = pipelines[_i].plan, *whole = plan && strstr(plan, "pp:") ? "none" : plan;
+	struct checkpoint_fixture f;
+	struct lockstep_gradients want, have;
+	float *logits[2];
+	int64_t n[2];
+
+	open_checkpoint_fixture(pipelines[_i].checkpoint, &f);
+	ck_assert_msg(!run_once(&f, whole, "tp=1", &logits[0], &n[0]), "%s", tess_error());
+	ck_assert_msg(!run_once(&f, plan, pipelines[_i].mesh[0], &logits[1], &n[1]), "%s",
+	              tess_error());
+	ck_assert_int_eq(n[0], n[1]);
+	ck_assert(!memcmp(logits[0], logits[1], 4 * (size_t)n[0]));
+	free(logits[0]);
+	free(logits[1]);
+	ck_assert_msg(!train_on_stages(&f, whole, "tp=1", NULL, &want), "%s", tess_error());
+	for (int i = 1; i < 3 && pipelines[_i].mesh[i]; i++) {
+		const char *mesh = pipelines[_i].mesh[i];
+
+		ck_assert_msg(!train_on_stages(&f, plan, mesh, i > 1 ? mlps : NULL, &have),
+		              "%s: %s", mesh, tess_error());
+		lockstep_compare_gradients(mesh, &want, &have);
+		lockstep_free_gradients(&have);
+	}
+	lockstep_free_gradients(&want);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* ---- where stages begin, and what is sent ---------------------------------------------------- */
+
+static tess_status record_pipeline(const struct checkpoint_fixture *f, const char *plan,
+                                   const char *mesh, bool training, struct tess_program **out)
+{
+	static const int64_t length = IDS;
+	struct tess_training t = { .lengths = &length, .nsequences = 1, .all_sequences = 1 };
+	struct tess_plan opened;
+	struct tess_record_options options = { .model = f->model,
+		                               .plan = &opened,
+		                               .source = &f->source,
+		                               .ntokens = IDS,
+		                               .nselected = training ? IDS : 1,
+		                               .training = training ? &t : NULL };
+	tess_status st = tess_plan_open(f->model, plan, NULL, 0, &opened);
+
+	if (st)
+		return st;
+	st = tess_mesh_shape_parse(mesh, 0, &options.mesh);
+	if (!st)
+		st = tess_program_compile(&options, out);
+	tess_plan_free(&opened);
+	return st;
+}
+
+static const struct stage_case {
+	const char *checkpoint, *plan, *mesh;
+	const char *stages; /* of the weights of norms, in order */
+	const char *sends; /* "from:to:module" of each, forward */
+	int backward; /* sends that follow, but for the loss */
+} stage_cases[] = {
+	/* five layers and a head that is the table of the first stage */
+	{ "data", "none", "pp=2", "00001111111", "0:1:model.layers.2.input_layernorm 1:0:lm_head ",
+	  2 },
+	{ "data", "none", "pp=3", "00111122222",
+	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.3.input_layernorm 2:0:lm_head ", 3 },
+	/* each stage has a module, where fewer stages would do */
+	{ "data", "none", "pp=4", "00112222333",
+	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
+	  "2:3:model.layers.4.input_layernorm 3:0:lm_head ",
+	  4 },
+	{ "data", "none", "pp=5", "00112233444",
+	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
+	  "2:3:model.layers.3.input_layernorm 3:4:model.layers.4.input_layernorm 4:0:lm_head ",
+	  5 },
+	{ "data", "{\"pp:model.layers.1\":\"stage\"}", "pp=2,tp=1", "00111111111",
+	  "0:1:model.layers.1.input_layernorm 1:0:lm_head ", 2 },
+	{ "data", "{\"pp\":{\"model.layers.0\":\"stage\",\"layers.4\":\"stage\"}}", "pp=3,tp=1",
+	  "11111111222",
+	  "0:1:model.layers.0.input_layernorm 1:2:model.layers.4.input_layernorm 2:0:lm_head ", 3 },
+	/* a stage may begin inside of a layer: the residual is sent, too */
+	{ "data", "{\"pp:model.layers.2.mlp\":\"stage\"}", "pp=2,tp=1", "00000011111",
+	  "0:1:model.layers.2.mlp.gate_proj 0:1:model.layers.2 1:0:lm_head ", 3 },
+	/* what follows a tied head is where that is */
+	{ GOLDENS "gemma2", "none", "pp=2", "000011111",
+	  "0:1:model.layers.1.input_layernorm 1:0:lm_head ", 2 },
+	/* a head of its own is in the last stage, and the logits are sent */
+	{ GOLDENS "llama", "none", "pp=2", "00111",
+	  "0:1:model.layers.1.input_layernorm 1:0:the model's output ", 1 },
+};
+
+static void list_sends(const struct tess_program *p, int32_t from, char *out, size_t size, int *n)
+{
+	*out = 0;
+	*n = 0;
+	for (int32_t i = from; i < p->nrecords; i++) {
+		const struct tess_record *rec = p->record[i];
+		size_t len = strlen(out);
+
+		if (rec->kind != TESS_REC_SEND || rec->in[0] == p->loss)
+			continue;
+		snprintf(out + len, size - len, "%d:%d:%s ", (int)rec->stage,
+		         (int)rec->num[TESS_REC_SEND_TO], rec->module);
+		++*n;
+	}
+}
+
+static tess_status find_absent(void *self, const char *name, struct tess_view *out)
+{
+	(void)self;
+	(void)name;
+	*out = (struct tess_view){ .dtype = TESS_F32, .ndim = -1 };
+	return TESS_OK;
+}
+
+/* A table that is larger than all layers: each stage has one of them all the same. */
+START_TEST(gives_each_stage_a_module)
+{
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+
+	open_checkpoint_fixture("data", &f);
+	f.source.find = find_absent;
+	f.source.config =
+		json_pack("{s:i, s:i, s:i, s:i, s:i, s:b}", "hidden_size", 64,
+	                  "num_attention_heads", 8, "num_hidden_layers", 4, "intermediate_size", 64,
+	                  "vocab_size", 9000, "tie_word_embeddings", 1);
+	ck_assert_msg(!record_pipeline(&f, "none", "pp=4", false, &p), "%s", tess_error());
+	for (int32_t i = 0; i < p->nweights; i++) {
+		int layer;
+
+		if (sscanf(p->weight[i]->name, "model.layers.%d.", &layer) == 1)
+			ck_assert_int_eq(p->weight[i]->stage, layer);
+	}
+	tess_program_free(p);
+	json_decref((json_t *)f.source.config);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+static void expect_stages(const struct stage_case *c, const struct tess_program *p)
+{
+	char stages[64] = "";
+
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (strstr(p->weight[i]->name, "norm"))
+			snprintf(stages + strlen(stages), sizeof stages - strlen(stages), "%d",
+			         (int)p->weight[i]->stage);
+	ck_assert_str_eq(stages, c->stages);
+}
+
+START_TEST(begins_stages)
+{
+	const struct stage_case *c = &stage_cases[_i];
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+	char sends[1024];
+	int32_t loss = 0;
+	int n;
+
+	open_checkpoint_fixture(c->checkpoint, &f);
+	ck_assert_msg(!record_pipeline(&f, c->plan, c->mesh, false, &p), "%s", tess_error());
+	expect_stages(c, p);
+	list_sends(p, 0, sends, sizeof sends, &n);
+	ck_assert_str_eq(sends, c->sends);
+	tess_program_free(p);
+
+	ck_assert_msg(!record_pipeline(&f, c->plan, c->mesh, true, &p), "%s", tess_error());
+	expect_stages(c, p);
+	while (p->record[loss]->kind != TESS_OP_LOSS_MAX)
+		loss++;
+	list_sends(p, loss, sends, sizeof sends, &n);
+	ck_assert_msg(n == c->backward, "%d sends of gradients: %s", n, sends);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* The ranks of a stage have its weights, and steps of its records alone. */
+START_TEST(holds_the_weights_of_a_stage)
+{
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+	int32_t nsteps = 0;
+
+	open_checkpoint_fixture("data", &f);
+	ck_assert_msg(!record_pipeline(&f, NULL, "pp=2,tp=2", false, &p), "%s", tess_error());
+	for (int32_t r = 0; r < 4; r++) {
+		struct tess_rank_program *l;
+
+		ck_assert(!tess_program_lower(p, r, NULL, &l));
+		for (int32_t i = 0; i < l->nsteps; i++)
+			if (l->step[i]->kind == TESS_STEP_OP)
+				ck_assert_int_eq(p->record[l->step[i]->record]->stage, r / 2);
+		for (int32_t i = 0; i < p->nweights; i++)
+			ck_assert_int_eq(tess_weight_count_local(p, p->weight[i], r) > 0,
+			                 p->weight[i]->stage == r / 2);
+		nsteps += l->nsteps;
+		tess_rank_program_free(l);
+	}
+	ck_assert_int_gt(nsteps, 40);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+static const struct schedule_case {
+	const char *checkpoint, *plan, *mesh;
+	int32_t n; /* micro-batches */
+	bool overlaps;
+	int32_t slots[5]; /* by stage */
+	const char *first; /* the segments of the first stage: "0" forward, "1" backward */
+} schedule_cases[] = {
+	{ GOLDENS "llama", "none", "pp=2", 1, true, { 1, 1 }, "0:0 1:0 2:0 " },
+	/* one forward, one backward; 2: the loss that a stage is told */
+	{ GOLDENS "llama",
+	  "none",
+	  "pp=2",
+	  4,
+	  true,
+	  { 2, 1 },
+	  "0:0 0:1 1:0 2:0 0:2 1:1 2:1 0:3 1:2 2:2 1:3 2:3 " },
+	{ GOLDENS "deepseek_v3",
+	  "none",
+	  "pp=3",
+	  7,
+	  true,
+	  { 3, 2, 1 },
+	  "0:0 0:1 0:2 1:0 2:0 0:3 1:1 2:1 0:4 1:2 2:2 0:5 1:3 2:3 0:6 1:4 2:4 1:5 2:5 1:6 2:6 " },
+	{ GOLDENS "qwen3_moe", "none", "pp=3", 16, true, { 3, 2, 1 }, NULL },
+	{ GOLDENS "qwen3", "tp", "pp=2,tp=2", 16, true, { 2, 1 }, NULL },
+	/* a tied table gets gradients of two segments */
+	{ "data", "none", "pp=5", 3, false, { 1, 1, 1, 1, 1 }, NULL },
+};
+
+struct message_queue { /* from a stage to another: records, in the order in which they are sent */
+	int32_t n, taken;
+	struct {
+		int32_t micro, record;
+	} sent[4096];
+};
+
+/* The queue of a message of this stage, with the one that it is to or from. */
+static struct message_queue *find_queue(struct message_queue *queue, int32_t nstages, int32_t stage,
+                                        const struct tess_coll *c)
+{
+	return &queue[c->kind == TESS_SEND ? stage * nstages + c->peer : c->peer * nstages + stage];
+}
+
+/* Runs a segment if all that it receives is there, as the next of each sender. */
+static bool run_scheduled(const struct tess_pipeline_schedule *s, int32_t nstages, int32_t stage,
+                          const struct tess_rank_program *l, const struct tess_pipeline_item *item,
+                          struct message_queue *queue)
+{
+	int32_t wanted[25] = { 0 }, first, end;
+
+	tess_pipeline_schedule_find_steps(s, l, item->segment, &first, &end);
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+		struct message_queue *q;
+
+		if (l->step[i]->kind != TESS_STEP_COLL || c->kind != TESS_RECV)
+			continue;
+		q = find_queue(queue, nstages, stage, c);
+		if (q->taken + ++wanted[q - queue] > q->n)
+			return false;
+	}
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_coll *c = &l->step[i]->coll;
+		struct message_queue *q;
+
+		if (l->step[i]->kind != TESS_STEP_COLL || !tess_kind_is_p2p(c->kind))
+			continue;
+		q = find_queue(queue, nstages, stage, c);
+		if (c->kind == TESS_SEND) {
+			q->sent[q->n].micro = item->micro;
+			q->sent[q->n++].record = l->step[i]->record;
+			continue;
+		}
+		ck_assert_int_eq(q->sent[q->taken].micro, item->micro);
+		ck_assert_int_eq(q->sent[q->taken++].record, l->step[i]->record);
+	}
+	return true;
+}
+
+/* All stages run their lists to the end, each with its own clock; messages come in order. */
+static void run_schedules(const struct tess_program *p, const struct schedule_case *k,
+                          struct tess_pipeline_schedule *s)
+{
+	static struct message_queue queue[25];
+	struct tess_rank_program *l[5];
+	int32_t nstages = p->mesh.dim[p->pipeline_along].size, at[5] = { 0 }, done = 0;
+	int32_t stride = p->mesh.dim[p->pipeline_along].stride;
+	bool moved = true;
+
+	memset(queue, 0, sizeof queue);
+	for (int32_t i = 0; i < nstages; i++)
+		ck_assert(!tess_program_lower(p, i * stride, NULL, &l[i]));
+	while (moved) {
+		moved = false;
+		for (int32_t i = 0; i < nstages; i++)
+			while (at[i] < s[i].n &&
+			       run_scheduled(&s[i], nstages, i, l[i], &s[i].item[at[i]], queue)) {
+				at[i]++;
+				moved = true;
+			}
+	}
+	for (int32_t i = 0; i < nstages; i++) {
+		ck_assert_msg(at[i] == s[i].n, "stage %d stands at %d of %d segments", (int)i,
+		              (int)at[i], (int)s[i].n);
+		ck_assert_int_eq(s[i].n, k->n * s[i].nsegments);
+		tess_rank_program_free(l[i]);
+		done += s[i].n;
+	}
+	for (int32_t i = 0; i < nstages * nstages; i++)
+		ck_assert_int_eq(queue[i].n, queue[i].taken);
+	ck_assert_int_ge(done, 2 * nstages * k->n);
+}
+
+/* A stage has each micro-batch in its order, and as many at a time as it has slots. */
+static void expect_order(const struct tess_pipeline_schedule *s, int32_t n)
+{
+	int32_t next[TESS_MICRO_BATCHES] = { 0 }, begun = 0, ended = 0;
+
+	for (int32_t i = 0; i < s->n; i++) {
+		const struct tess_pipeline_item *k = &s->item[i];
+
+		ck_assert_int_eq(k->segment, next[k->micro]++);
+		ck_assert(!k->micro || next[k->micro - 1] >= next[k->micro]);
+		begun += !k->segment;
+		ended += k->segment + 1 == s->nsegments;
+		ck_assert_int_le(begun - ended, s->nslots);
+	}
+	ck_assert_int_eq(ended, n);
+}
+
+START_TEST(schedules_micro_batches)
+{
+	const struct schedule_case *k = &schedule_cases[_i];
+	struct tess_pipeline_schedule s[5];
+	struct checkpoint_fixture f;
+	struct tess_arena arena = { 0 };
+	struct tess_program *p;
+	char text[1024] = "";
+
+	open_checkpoint_fixture(k->checkpoint, &f);
+	ck_assert_msg(!record_pipeline(&f, k->plan, k->mesh, true, &p), "%s", tess_error());
+	ck_assert_int_eq(p->overlaps, k->overlaps);
+	for (int32_t i = 0; i < p->mesh.dim[p->pipeline_along].size; i++) {
+		ck_assert(!tess_pipeline_schedule_make(p, i, k->n, &arena, &s[i]));
+		expect_order(&s[i], k->n);
+		ck_assert_int_eq(s[i].nslots, k->slots[i]);
+	}
+	run_schedules(p, k, s);
+	for (int32_t i = 0; i < s[0].n && k->first; i++)
+		snprintf(text + strlen(text), sizeof text - strlen(text), "%d:%d ",
+		         (int)s[0].item[i].segment, (int)s[0].item[i].micro);
+	if (k->first)
+		ck_assert_str_eq(text, k->first);
+	tess_arena_free(&arena);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *plan, *mesh, *says;
+} refusals[] = {
+	{ "none", "pp=6",
+	  "model llama: 5 numbered modules cannot be cut for 6 ranks along pp; use "
+	  "1 to 5" },
+	{ "{\"pp:model.layers.1\":\"stage\"}", "pp=3",
+	  "model.layers.1: the plan begins 1 stage after the first, and the mesh has 3 ranks "
+	  "along pp; use 2" },
+	{ "{\"pp:model.layers.*\":\"stage\"}", "pp=1",
+	  "model.layers.0: the plan begins 5 stages after the first, and the mesh has 1 rank "
+	  "along pp; use 6" },
+	{ "{\"model.layers.1\":\"stage\"}", "pp=2,tp=2",
+	  "model.layers.1: style stage begins a stage of a pipeline, which is for mesh dimension "
+	  "pp" },
+	{ "{\"pp:model.norm\":\"isolated\"}", "pp=2",
+	  "model.norm: style isolated along pp, where each rank runs modules of its own" },
+	{ "{\"pp:model.layers.1\":\"stage:2\"}", "pp=2",
+	  "stage takes no configuration, not \"2\"" },
+};
+
+START_TEST(refuses)
+{
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+
+	open_checkpoint_fixture("data", &f);
+	ck_assert_int_eq(record_pipeline(&f, refusals[_i].plan, refusals[_i].mesh, false, &p),
+	                 TESS_EINVAL);
+	expect_part(tess_error(), refusals[_i].says);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("pipeline", 120, &r);
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_add_loop_test(t, gives_the_bits_of_one_rank, 0,
+	                    (int)(sizeof pipelines / sizeof *pipelines));
+	tcase_add_loop_test(t, begins_stages, 0, (int)(sizeof stage_cases / sizeof *stage_cases));
+	tcase_add_test(t, gives_each_stage_a_module);
+	tcase_add_test(t, holds_the_weights_of_a_stage);
+	tcase_add_loop_test(t, schedules_micro_batches, 0,
+	                    (int)(sizeof schedule_cases / sizeof *schedule_cases));
+	tcase_add_loop_test(t, refuses, 0, (int)(sizeof refusals / sizeof *refusals));
+	return suite_end(r);
+}

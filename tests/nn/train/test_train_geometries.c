@@ -1,0 +1,226 @@
+/*
+ * Models of random sizes in training: whatever the mesh and the plan, a preset or one in which some
+ * modules have other styles than in it, in lockstep, the loss and all gradients have the bits of
+ * one rank; with dropout too.
+ *
+ * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
+ */
+#include "tests/reference/lockstep.h"
+#include "tests/support/draw.h"
+#include "tests/support/geometry.h"
+#include "tests/support/suite.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEQUENCES = 4, LENGTH_MAX = 40, WAYS = THIN > 1 ? 1 : 2, RANKS = 8, REPLICAS = 3 };
+enum { CHANGED_PLANS = 4, CHANGED_RANKS = 3, PLAN_TEXT = 1 << 16 };
+
+struct step {
+	int64_t lengths[SEQUENCES];
+	int32_t ids[SEQUENCES * LENGTH_MAX], labels[SEQUENCES * LENGTH_MAX];
+};
+
+/* Returns how many ids the step has. */
+static int64_t draw_sequences(uint64_t *seed, int64_t vocabulary, struct step *s)
+{
+	int64_t n = 0;
+
+	for (int i = 0; i < SEQUENCES; i++) {
+		s->lengths[i] = 1 + (int64_t)draw_below(seed, i ? 12 : LENGTH_MAX);
+		n += s->lengths[i];
+	}
+	for (int64_t i = 0; i < n; i++) {
+		s->ids[i] = (int32_t)draw_below(seed, (uint64_t)vocabulary);
+		s->labels[i] = draw_below(seed, 8) ? (int32_t)draw_below(seed, (uint64_t)vocabulary)
+		                                   : -100;
+	}
+	return n;
+}
+
+/* Ranks along tp, as many as the model allows, and replicas; a plan of the model. */
+static const char *draw_mesh_and_plan(uint64_t *seed, const struct geometry *g, char *mesh,
+                                      size_t size)
+{
+	int32_t most = g->most_ranks < RANKS ? g->most_ranks : RANKS, n = 0;
+
+	snprintf(mesh, size, "dp=%d,tp=%d", 1 + (int)draw_below(seed, REPLICAS),
+	         1 + (int)draw_below(seed, (uint64_t)most));
+	while (g->model->presets[n].name)
+		n++;
+	return g->model->presets[draw_below(seed, (uint64_t)n)].name;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+#define BY_TOKENS "prepare_input_output:in=shard(0),out=replicate"
+static const char *const linear_styles[] = { "colwise",     "rowwise", "replicate",
+	                                     "colwise_rep", BY_TOKENS, "rowwise_reduce_scatter" };
+static const char *const norm_styles[] = { "sequence_parallel", "replicate" };
+static const char *const block_styles[] = { "isolated", "module_allgather", BY_TOKENS };
+
+#define DRAW(seed, list) list[draw_below(seed, sizeof(list) / sizeof *(list))]
+
+struct drawn_plan { /* {pattern: style} */
+	char text[PLAN_TEXT];
+	size_t len;
+};
+
+static void append_plan_rule(struct drawn_plan *p, const char *module, size_t len,
+                             const char *style)
+{
+	p->len += (size_t)snprintf(p->text + p->len, sizeof p->text - p->len, "%s\"%.*s\":\"%s\"",
+	                           p->len > 1 ? "," : "", (int)len, module, style);
+	ck_assert_uint_lt(p->len, sizeof p->text - 1);
+}
+
+static bool has_rule(const struct drawn_plan *p, const char *module, size_t len)
+{
+	char key[256];
+
+	snprintf(key, sizeof key, "\"%.*s\":", (int)len, module);
+	return strstr(p->text, key) != NULL;
+}
+
+/* A style of its own for about one module in `rarely` of those that multiply or norm. */
+static void draw_module_rules(uint64_t *seed, const struct tess_program *program, uint64_t rarely,
+                              struct drawn_plan *p)
+{
+	for (int32_t i = 0; i < program->nweights; i++) {
+		const struct tess_weight *w = program->weight[i];
+		const char *dot = strrchr(w->name, '.'), *block = dot;
+		size_t len = dot ? (size_t)(dot - w->name) : strlen(w->name);
+
+		while (block && block > w->name && block[-1] != '.')
+			block--;
+		if (!has_rule(p, w->name, len) && !draw_below(seed, rarely))
+			append_plan_rule(p, w->name, len,
+			                 w->ndim > 1 ? DRAW(seed, linear_styles)
+			                             : DRAW(seed, norm_styles));
+		if (!block || block == w->name)
+			continue;
+		len = (size_t)(block - 1 - w->name);
+		if (strstr(block, "proj") && !has_rule(p, w->name, len) &&
+		    !draw_below(seed, 4 * rarely))
+			append_plan_rule(p, w->name, len, DRAW(seed, block_styles));
+	}
+}
+
+/* Rules of modules, and of a preset without dimensions of its own for all others. */
+static void draw_changed_plan(uint64_t *seed, const struct geometry *g,
+                              const struct tess_program *program, struct drawn_plan *p)
+{
+	uint64_t n = 0;
+
+	*p = (struct drawn_plan){ .text = "{", .len = 1 };
+	draw_module_rules(seed, program, 2 + draw_below(seed, 12), p);
+	while (g->model->presets[n].name)
+		n++;
+	for (const struct tess_rule *rule = g->model->presets[draw_below(seed, n)].rules;
+	     rule->pattern; rule++)
+		if (!strchr(rule->pattern, ':') &&
+		    !has_rule(p, rule->pattern, strlen(rule->pattern)))
+			append_plan_rule(p, rule->pattern, strlen(rule->pattern), rule->style);
+	p->text[p->len++] = '}';
+	p->text[p->len] = 0;
+}
+
+/* Returns how many of them fit together; a plan of which two modules do not is refused. */
+static int compare_changed_plans(uint64_t *seed, const char *family, const struct geometry *g,
+                                 const struct lockstep_step *step,
+                                 const struct lockstep_gradients *want)
+{
+	static struct drawn_plan plan;
+	struct lockstep how = *step->how;
+	struct lockstep_step changed = *step;
+	struct lockstep_gradients have;
+	char mesh[32], what[PLAN_TEXT + 128];
+	int ran = 0;
+
+	how.plan = plan.text;
+	how.mesh = mesh;
+	changed.how = &how;
+	for (int i = 0; i < CHANGED_PLANS; i++) {
+		draw_changed_plan(seed, g, want->program, &plan);
+		snprintf(mesh, sizeof mesh, "dp=%d,tp=%d", 1 + (int)draw_below(seed, 2),
+		         2 + (int)draw_below(seed, CHANGED_RANKS - 1));
+		snprintf(what, sizeof what, "%s, plan %s on %s", family, plan.text, mesh);
+		if (lockstep_train(&changed, &have))
+			continue;
+		lockstep_compare_gradients(what, want, &have);
+		lockstep_free_gradients(&have);
+		ran++;
+	}
+	return ran;
+}
+
+/* ---- a model ------------------------------------------------------------------------------ */
+
+static void compare_gradients_of_ways(const char *family, uint64_t seed)
+{
+	struct lockstep_gradients want, have;
+	struct geometry g;
+	struct step s;
+	char mesh[32], what[128];
+	int64_t n;
+
+	ck_assert_msg(!geometry_open(family, seed, &g), "%s", tess_error());
+	n = draw_sequences(&seed, g.vocabulary, &s);
+
+	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
+	const struct lockstep_step step = { .how = &how,
+		                            .lengths = s.lengths,
+		                            .nsequences = SEQUENCES,
+		                            .labels = s.labels,
+		                            .dropout = draw_below(&seed, 2) ? 0.2 : -1 };
+
+	ck_assert_msg(!lockstep_train(&step, &want), "%s", tess_error());
+	for (int i = 0; i < WAYS; i++) {
+		how.plan = draw_mesh_and_plan(&seed, &g, mesh, sizeof mesh);
+		how.mesh = mesh;
+		snprintf(what, sizeof what, "%s, plan %s on %s", family, how.plan, mesh);
+		if (lockstep_train(&step, &have)) {
+			expect_part(tess_error(), "cannot be cut for");
+			continue;
+		}
+		lockstep_compare_gradients(what, &want, &have);
+		lockstep_free_gradients(&have);
+	}
+	printf("%s: %d of %d changed plans fit together\n", family,
+	       compare_changed_plans(&seed, family, &g, &step, &want), CHANGED_PLANS);
+	lockstep_free_gradients(&want);
+	geometry_close(&g);
+}
+
+static uint64_t read_environment(const char *name, uint64_t preset)
+{
+	const char *text = getenv(name);
+
+	return text ? strtoull(text, NULL, 10) : preset;
+}
+
+START_TEST(ways_give_the_bits_of_one_rank)
+{
+	uint64_t seed = read_environment("GEOMETRY_SEED", 1),
+		 first = read_environment("GEOMETRY_FIRST", 0);
+	uint64_t count = read_environment("GEOMETRIES", 1);
+
+	for (uint64_t i = first; i < first + count; i++)
+		compare_gradients_of_ways(geometry_families[_i],
+		                          seed * 1000003 + i * 101 + (uint64_t)_i);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("train_geometries", 120, &r);
+	int n = 0;
+
+	while (geometry_families[n])
+		n++;
+	tcase_add_loop_test(t, ways_give_the_bits_of_one_rank, 0, n);
+	return suite_end(r);
+}

@@ -1,0 +1,448 @@
+/*
+ * Every style by every of its names, alone: on each kind of module, for each placement of its
+ * input, on 1 to 8 ranks, with sizes smaller than, equal to, a multiple of, and prime to the ranks.
+ * It gives the bits of one replicated rank, in training those of the gradients too, or is refused
+ * as the table says, with a sentence that names the module and the style.
+ */
+#include "core/base/option.h"
+#include "core/base/status.h"
+#include "nn/weights/weights.h"
+#include "tests/reference/lockstep.h"
+#include "tests/support/suite.h"
+
+#include <check.h>
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Modules: linear, with a bias, of two fused halves; norm; embedding; one that holds an op; as many
+ * experts as y is wide, each as wide as the vocabulary.
+ */
+enum { LINEAR, BIASED, FUSED, NORM, EMBEDDING, BLOCK, EXPERTS, KINDS };
+/* Dimensions: of tokens, the vocabulary, x and y; those of FUSED are twice so wide. */
+enum { TOKENS, VOCABULARY, IN, OUT, DIMS };
+
+/*
+ * accepts: per kind the places of the input that work: R, 0 and 1 (cut by tokens, by columns), P;
+ * an embedding's are those of ids. cuts: the dimensions of linear kinds that each rank must have a
+ * unit of, as i and o; of an embedding v and i; x, y: the columns of the input, of the output; e:
+ * the experts.
+ */
+static const struct matrix_row {
+	const char *style, *config;
+	const char *accepts[KINDS], *cuts, *embedding_cuts;
+} rows[] = {
+	{ "colwise", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "o", "i" },
+	{ "colwise_rep", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "o", "i" },
+	{ "loss_parallel", "", { "R01P", "R01P", "R01P", "", "", "", "" }, "o", "" },
+	{ "rowwise", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "i", "v" },
+	{ "rowwise_reduce_scatter", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "i", "v" },
+	{ "local_rowwise", "", { "R01P", "", "R01P", "", "R0", "", "" }, "i", "v" },
+	{ "packed_colwise", "", { "", "", "R01P", "", "", "", "" }, "o", "" },
+	{ "packed_colwise", "parts=1", { "R01P", "R01P", "", "", "R0", "", "" }, "o", "i" },
+	{ "packed_rowwise", "", { "", "", "R01P", "", "", "", "" }, "i", "" },
+	{ "packed_rowwise", "parts=1", { "R01P", "R01P", "", "", "", "", "" }, "i", "" },
+	{ "local_packed_rowwise", "", { "", "", "R01P", "", "", "", "" }, "i", "" },
+	{ "embedding_rowwise", "", { "", "", "", "", "R0", "", "" }, "", "v" },
+	{ "vocab_reduce_scatter", "", { "", "", "", "", "R0", "", "" }, "", "v" },
+	{ "embedding_colwise", "", { "", "", "", "", "R0", "", "" }, "", "i" },
+	{ "embedding_colwise", "gather", { "", "", "", "", "R0", "", "" }, "", "i" },
+	{ "embedding_colwise", "keep", { "", "", "", "", "R0", "", "" }, "", "i" },
+	{ "replicate", "", { "R0", "R0", "R0", "R0", "R0", "R01", "R0" }, "", "" },
+	{ "sequence_parallel",
+	  "",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "gather", "", { "R0", "R0", "R0", "R0", "R0", "R01", "R0" }, "", "" },
+	{ "local", "", { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" }, "", "" },
+	{ "module_allgather",
+	  "",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "module_allgather_split",
+	  "",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "prepare_input",
+	  "in=replicate",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "prepare_input",
+	  "in=shard(0)",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "prepare_input", "in=shard(1)", { "", "", "", "", "", "R01P", "" }, "x", "" },
+	{ "prepare_input", "in=shard(-1)", { "", "", "", "", "R0", "R01P", "" }, "x", "" },
+	{ "prepare_input", "in=partial", { "", "", "", "", "", "", "" }, "", "" },
+	{ "prepare_input", "in=asis", { "R0", "R0", "R0", "R0", "R0", "R01", "R0" }, "", "" },
+	{ "prepare_output",
+	  "out=replicate",
+	  { "R0", "R0", "R0", "R0", "R0", "R01", "R0" },
+	  "",
+	  "" },
+	{ "prepare_output", "out=shard(0)", { "R0", "R0", "R0", "R0", "R0", "R01", "R0" }, "", "" },
+	{ "prepare_output",
+	  "out=shard(-1)",
+	  { "R0", "R0", "R0", "R0", "R0", "R01", "R0" },
+	  "y",
+	  "y" },
+	{ "prepare_output", "out=partial", { "R", "R", "R", "R", "R", "R", "R" }, "", "" },
+	{ "prepare_output", "out=asis", { "R0", "R0", "R0", "R0", "R0", "R01", "R0" }, "", "" },
+	{ "prepare_input_output",
+	  "in=shard(0),out=shard(1)",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "y",
+	  "y" },
+	{ "prepare_input_output",
+	  "in=replicate,out=partial",
+	  { "R01P", "R01P", "R01P", "R01P", "R0", "R01P", "R01P" },
+	  "",
+	  "" },
+	{ "grouped_gemm", "", { "", "", "", "", "", "R01P", "R01P" }, "e", "" },
+	{ "ep_dispatch_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
+	{ "moe_tp_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
+	{ "moe_experts_reduce_scatter", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
+	{ "moe_identity_expert", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
+	/* for mesh dimension dp in training: test_data_parallel.c */
+	{ "ddp", "", { "", "", "", "", "", "", "" }, "", "" },
+	{ "zero1", "", { "", "", "", "", "", "", "" }, "", "" },
+	{ "zero3", "", { "", "", "", "", "", "", "" }, "", "" },
+	/* for mesh dimension pp: test_pipeline.c */
+	{ "stage", "", { "", "", "", "", "", "", "" }, "", "" },
+	/* of one of the two parameters: the other must follow by a rule of its own */
+	{ "moe_tp_gate_up_colwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
+	{ "moe_tp_down_rowwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+static int kind;
+static int64_t size[DIMS];
+
+static struct tess_dim *make_dim(struct tess_nn *nn, const char *name, int64_t n)
+{
+	struct tess_dim *half = nn->dim(nn, name, n, 0);
+
+	return kind == FUSED ? nn->fused(nn, (struct tess_dim *[]){ half, half, NULL }) : half;
+}
+
+/* Routed by whole rows, wherever x is. */
+static struct tess_tensor *record_experts_module(struct tess_nn *nn, struct tess_tensor *x)
+{
+	struct tess_linear gate[] = { { "gate", nn->dim(nn, "experts", size[OUT], 1), 0, 0 },
+		                      { 0 } };
+	struct tess_route route = { .size = sizeof route, .top = size[OUT] > 1 ? 2 : 1 };
+	struct tess_experts experts = { .size = sizeof experts,
+		                        .act = TESS_SILU,
+		                        .ffn = nn->dim(nn, "ffn", size[VOCABULARY], 0) };
+	struct tess_tensor *logits;
+
+	nn->linear(nn, x, gate, &logits);
+	return nn->experts(nn, "mod", x, nn->route(nn, logits, &route), &experts);
+}
+
+static struct tess_tensor *record_one_module(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	struct tess_dim *vocabulary = nn->dim(nn, "vocabulary", size[VOCABULARY], 0);
+	struct tess_dim *in = make_dim(nn, "in", size[IN]), *out = make_dim(nn, "out", size[OUT]);
+	struct tess_linear linear[] = { { "mod", out, kind == BIASED ? TESS_BIAS : 0, 0 }, { 0 } };
+	struct tess_tensor *x;
+
+	if (kind == EMBEDDING) {
+		ids = nn->enter(nn, ids, "source");
+		return nn->leave(nn, nn->embed(nn, "mod", ids, vocabulary, in));
+	}
+	x = nn->embed(nn, "source", ids, vocabulary, in);
+	if (kind == NORM)
+		return nn->norm(nn, "mod", x, TESS_RMS, 1e-5);
+	if (kind == EXPERTS)
+		return record_experts_module(nn, x);
+	if (kind == BLOCK)
+		return nn->leave(nn, nn->glu(nn, nn->enter(nn, x, "mod"), NULL, TESS_GELU));
+	nn->linear(nn, x, linear, &x);
+	return x;
+}
+
+/* The shape of a parameter; returns how many axes it has. */
+static int32_t find_shape(const char *name, int64_t *shape)
+{
+	int64_t twice = kind == FUSED ? 2 : 1, in = twice * size[IN];
+
+	shape[0] =
+		strstr(name, "source") || kind == EMBEDDING ? size[VOCABULARY] : twice * size[OUT];
+	shape[1] = in;
+	if (strstr(name, "gate_up_proj") || strstr(name, "down_proj")) {
+		shape[1] = strstr(name, "down_proj") ? in : 2 * size[VOCABULARY];
+		shape[2] = strstr(name, "down_proj") ? size[VOCABULARY] : in;
+		return 3;
+	}
+	if (kind == NORM && strstr(name, "mod"))
+		shape[0] = in;
+	return strstr(name, "bias") || (kind == NORM && strstr(name, "mod")) ? 1 : 2;
+}
+
+static tess_status find_drawn_tensor(void *self, const char *name, struct tess_view *out)
+{
+	static float data[1 << 14];
+	uint32_t state = 1;
+	int64_t stride = 1;
+
+	(void)self;
+	for (size_t i = 0; i < sizeof data / sizeof *data && !data[1]; i++) {
+		state = state * 1664525 + 1013904223;
+		data[i] = (float)(state >> 8) / (1 << 23) - 1;
+	}
+	*out = (struct tess_view){ .data = data + strlen(name), .dtype = TESS_F32 };
+	out->ndim = find_shape(name, out->shape);
+	for (int32_t a = out->ndim - 1; a >= 0; stride *= out->shape[a--])
+		out->stride[a] = stride;
+	return TESS_OK;
+}
+
+static const struct tess_model model = { .size = sizeof model,
+	                                 .name = "one",
+	                                 .forward = record_one_module };
+static const struct tess_source drawn = { .name = "drawn",
+	                                  .find = find_drawn_tensor,
+	                                  .drop = lockstep_ignore_drop };
+
+static tess_status run_one_module(const char *plan, int32_t nranks, float **y, int64_t *count)
+{
+	int32_t ids[32];
+	struct lockstep how = { &model, &drawn, plan, nranks, ids, size[TOKENS], true, NULL };
+
+	for (int32_t i = 0; i < 32; i++)
+		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
+	return lockstep_run(&how, y, count);
+}
+
+/* Three sequences, which ranks that cut tokens have in several units, in one, or not at all. */
+static tess_status train_one_module(const char *plan, int32_t nranks,
+                                    struct lockstep_gradients *out)
+{
+	const int64_t lengths[] = { 75, size[TOKENS], 33 };
+	int64_t n = lengths[0] + lengths[1] + lengths[2];
+	int64_t width = (kind == FUSED ? 2 : 1) *
+	                size[kind == LINEAR || kind == BIASED || kind == FUSED ? OUT : IN];
+	int32_t ids[128], labels[128];
+	struct lockstep how = { &model, &drawn, plan, nranks, ids, n, true, NULL };
+	struct lockstep_step step = {
+		.how = &how, .lengths = lengths, .nsequences = 3, .labels = labels
+	};
+
+	for (int32_t i = 0; i < n; i++) {
+		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
+		labels[i] = i % 5 ? i * 11 % (int32_t)width : -100;
+	}
+	return lockstep_train(&step, out);
+}
+
+/* ---- what is expected ------------------------------------------------------------------------ */
+
+/* The ranks that can cut what the letter says; ids have no columns. */
+static int64_t count_cut_units(char letter)
+{
+	if ((letter == 'x' && kind == EMBEDDING) || (letter == 'e' && kind != EXPERTS))
+		return INT64_MAX;
+	return letter == 'v'                    ? size[VOCABULARY]
+	       : letter == 'o' || letter == 'e' ? size[OUT]
+	       : letter == 'y'                  ? size[kind < NORM ? OUT : IN]
+	                                        : size[IN];
+}
+
+/* Whether each rank gets a unit of all that is cut: by the style, and before it. */
+static bool has_units(const struct matrix_row *r, char place, int32_t nranks)
+{
+	const char *cuts = kind == EMBEDDING ? r->embedding_cuts : r->cuts;
+	bool enough = true;
+
+	for (; *cuts; cuts++)
+		enough = enough && count_cut_units(*cuts) >= nranks;
+	return enough && (place != '1' || size[IN] >= nranks) &&
+	       (place != 'P' || size[VOCABULARY] >= nranks);
+}
+
+static const char *get_source_style(char place)
+{
+	if (kind == EMBEDDING)
+		return place == 'R' ? "replicate" : "prepare_input:in=shard(0)";
+	return place == 'R'   ? "replicate"
+	       : place == '0' ? "prepare_output:out=shard(0)"
+	       : place == '1' ? "embedding_colwise:keep"
+	                      : "local_rowwise";
+}
+
+/* Returns whether it ran. */
+static bool check_one(const struct matrix_row *r, const char *name, char place, int32_t nranks,
+                      const float *want, int64_t nwant)
+{
+	char plan[256], spec[128], what[512];
+	bool accepts = strchr(r->accepts[kind], place) && has_units(r, place, nranks);
+	int64_t count;
+	float *have;
+	tess_status st;
+
+	snprintf(spec, sizeof spec, "%s%s%s", name, *r->config ? ":" : "", r->config);
+	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s\"%s}", get_source_style(place),
+	         spec, kind == EXPERTS ? ",\"gate\":\"local\"" : "");
+	snprintf(what, sizeof what, "%s: kind %d, %d ranks, %lld tokens, %lld x %lld x %lld", plan,
+	         kind, (int)nranks, (long long)size[TOKENS], (long long)size[VOCABULARY],
+	         (long long)size[IN], (long long)size[OUT]);
+	st = run_one_module(plan, nranks, &have, &count);
+	ck_assert_msg(accepts == !st, "%s: %s", what, st ? tess_error() : "not refused");
+	if (st) {
+		bool source = !strncmp(tess_error(), "source: ", 8);
+
+		ck_assert_msg(st == TESS_EINVAL && (source || (strstr(tess_error(), "mod") &&
+		                                               strstr(tess_error(), spec))),
+		              "%s: %s", what, tess_error());
+		ck_assert_msg(!source || strstr(tess_error(), "use 1 to"), "%s: %s", what,
+		              tess_error());
+		return false;
+	}
+	ck_assert_msg(count == nwant && !memcmp(have, want, 4 * (size_t)count), "%s: other bits",
+	              what);
+	free(have);
+	return true;
+}
+
+/* Training gives the loss and the gradients of one replicated rank, wherever the style runs. */
+static void check_gradients(const struct matrix_row *r, char place, int32_t nranks,
+                            const struct lockstep_gradients *want)
+{
+	struct lockstep_gradients have;
+	char plan[256];
+
+	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s%s%s\"%s}",
+	         get_source_style(place), r->style, *r->config ? ":" : "", r->config,
+	         kind == EXPERTS ? ",\"gate\":\"local\"" : "");
+	ck_assert_msg(!train_one_module(plan, nranks, &have), "%s: kind %d, %d ranks: %s", plan,
+	              kind, (int)nranks, tess_error());
+	lockstep_compare_gradients(plan, want, &have);
+	lockstep_free_gradients(&have);
+}
+
+/* The styles of a file, by all of their names; returns how many ran. */
+static int check_style_file(const char *path, int32_t nranks, const float *want, int64_t nwant,
+                            const struct lockstep_gradients *gradients, bool *seen)
+{
+	void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	const struct tess_plugin *p = file ? dlsym(file, "tess_plugin_v1") : NULL;
+	int nran = 0;
+
+	ck_assert_msg(p != NULL, "%s", path);
+	for (const struct tess_style *const *s = p->styles; *s; s++)
+		for (size_t i = 0; i < ROWS; i++) {
+			if (strcmp(rows[i].style, (*s)->name) != 0)
+				continue;
+			seen[i] = true;
+			for (const char *at = kind == EMBEDDING ? "R0" : "R01P"; *at; at++) {
+				bool ran =
+					check_one(&rows[i], (*s)->name, *at, nranks, want, nwant);
+
+				nran += ran;
+				if (ran && gradients->program)
+					check_gradients(&rows[i], *at, nranks, gradients);
+				for (const char *const *a = (*s)->aliases; a && *a; a++)
+					nran += check_one(&rows[i], *a, *at, nranks, want, nwant);
+			}
+		}
+	dlclose(file);
+	return nran;
+}
+
+/* All sizes at once, in all orders that a rotation gives. */
+static void set_sizes(int32_t nranks, int turn)
+{
+	const int64_t sizes[] = { nranks > 1 ? nranks - 1 : 1, nranks, 2 * nranks, 2 * nranks + 1,
+		                  13 };
+
+	for (int i = 0; i < DIMS; i++)
+		size[i] = sizes[(turn + i * (turn % 2 ? 1 : 2)) % 5];
+}
+
+START_TEST(alone)
+{
+	static const int32_t all_ranks[] = { 1, 2, 3, 4, 5, 8 };
+	char pattern[512];
+	glob_t files;
+
+	snprintf(pattern, sizeof pattern, "%s/tess-style-*.so", getenv("STYLE_DIR"));
+	ck_assert(!glob(pattern, 0, NULL, &files));
+	for (size_t n = 0; n < sizeof all_ranks / sizeof *all_ranks; n += 1 + THIN / 4)
+		for (int turn = 0; turn < 5; turn += 1 + THIN / 2) {
+			bool seen[ROWS] = { false };
+			struct lockstep_gradients gradients = { 0 };
+			int64_t count;
+			float *want;
+			int nran = 0;
+
+			kind = _i;
+			set_sizes(all_ranks[n], turn);
+			ck_assert_msg(!run_one_module("none", 1, &want, &count), "%s",
+			              tess_error());
+			if (turn % 3 == 0 && all_ranks[n] < 4)
+				ck_assert_msg(!train_one_module("none", 1, &gradients), "%s",
+				              tess_error());
+			for (size_t i = 0; i < files.gl_pathc; i++)
+				nran += check_style_file(files.gl_pathv[i], all_ranks[n], want,
+				                         count, &gradients, seen);
+			lockstep_free_gradients(&gradients);
+			for (size_t i = 0; i < ROWS; i++)
+				ck_assert_msg(seen[i], "no file has %s", rows[i].style);
+			ck_assert_int_gt(nran, 10);
+			free(want);
+		}
+	globfree(&files);
+}
+END_TEST
+
+static bool is_tested(const char *style)
+{
+	for (size_t i = 0; i < ROWS; i++)
+		if (!strcmp(rows[i].style, style))
+			return true;
+	return false;
+}
+
+START_TEST(has_all_styles)
+{
+	char pattern[512];
+	glob_t files;
+
+	snprintf(pattern, sizeof pattern, "%s/tess-style-*.so", getenv("STYLE_DIR"));
+	ck_assert(!glob(pattern, 0, NULL, &files));
+	for (size_t i = 0; i < files.gl_pathc; i++) {
+		void *file = dlopen(files.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+		const struct tess_plugin *p = dlsym(file, "tess_plugin_v1");
+
+		ck_assert(p != NULL);
+		for (const struct tess_style *const *s = p->styles; *s; s++)
+			ck_assert_msg(is_tested((*s)->name), "%s has no row", (*s)->name);
+		dlclose(file);
+	}
+	globfree(&files);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("style_matrix", 120, &r);
+
+	tess_option_add("weights", tess_weights_options);
+	tess_option_set("layout", "rows");
+	srunner_set_fork_status(r, CK_NOFORK);
+	tcase_add_loop_test(t, alone, 0, KINDS);
+	tcase_add_test(t, has_all_styles);
+	return suite_end(r);
+}

@@ -1,0 +1,325 @@
+#include "geometry.h"
+#include "core/base/status.h"
+#include "core/registry/registry.h"
+#include "draw.h"
+#include "tests/reference/lockstep.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+/* ---- config.json ----------------------------------------------------------------------------- */
+
+static int64_t draw_between(uint64_t *seed, int64_t lo, int64_t hi)
+{
+	return lo + (int64_t)draw_below(seed, (uint64_t)(hi - lo + 1));
+}
+
+static bool draw_one_in(uint64_t *seed, uint64_t n)
+{
+	return !draw_below(seed, n);
+}
+
+static void set_integer(json_t *o, const char *key, int64_t value)
+{
+	json_object_set_new(o, key, json_integer(value));
+}
+
+static void set_number(json_t *o, const char *key, double value)
+{
+	json_object_set_new(o, key, json_real(value));
+}
+
+static void set_bool(json_t *o, const char *key, bool value)
+{
+	json_object_set_new(o, key, json_boolean(value));
+}
+
+static void set_text(json_t *o, const char *key, const char *value)
+{
+	json_object_set_new(o, key, json_string(value));
+}
+
+static void draw_rope(uint64_t *seed, json_t *config)
+{
+	static const char *const types[] = { "default", "linear", "llama3", "yarn" };
+	int type = (int)draw_below(seed, 4);
+	json_t *o = json_object();
+
+	set_number(o, "rope_theta", draw_one_in(seed, 2) ? 10000 : 5e5);
+	set_text(o, "rope_type", types[type]);
+	set_number(o, "factor", 2.5);
+	set_number(o, "low_freq_factor", 1);
+	set_number(o, "high_freq_factor", 4);
+	set_integer(o, "original_max_position_embeddings", 64);
+	json_object_set_new(config, "rope_parameters", o);
+}
+
+/* Most have a window in some layers. */
+static void draw_windows(uint64_t *seed, json_t *config, int64_t layers)
+{
+	json_t *types = json_array();
+
+	for (int64_t i = 0; i < layers; i++)
+		json_array_append_new(
+			types,
+			json_string(draw_one_in(seed, 2) ? "full_attention" : "sliding_attention"));
+	set_integer(config, "sliding_window", draw_between(seed, 1, 70));
+	set_bool(config, "use_sliding_window", true);
+	json_object_set_new(config, "layer_types", types);
+}
+
+/* What decoders of Llama's form have. */
+static int32_t draw_decoder(uint64_t *seed, json_t *config)
+{
+	static const char *const acts[] = { "silu", "gelu", "gelu_pytorch_tanh", "relu" };
+	int64_t groups = draw_between(seed, 1, 4), heads = groups * draw_between(seed, 1, 4),
+		layers = draw_between(seed, 1, 3);
+	const char *act = acts[draw_below(seed, 4)];
+
+	set_integer(config, "hidden_size", draw_between(seed, 8, 70));
+	set_integer(config, "num_attention_heads", heads);
+	set_integer(config, "num_key_value_heads", groups);
+	set_integer(config, "head_dim", 2 * draw_between(seed, 1, 13));
+	set_integer(config, "num_hidden_layers", layers);
+	set_integer(config, "intermediate_size", draw_between(seed, 8, 150));
+	set_integer(config, "vocab_size", draw_between(seed, 8, 150));
+	set_number(config, "rms_norm_eps", 1e-5);
+	set_bool(config, "tie_word_embeddings", draw_one_in(seed, 2));
+	set_text(config, "hidden_act", act);
+	set_text(config, "hidden_activation", act);
+	set_bool(config, "attention_bias", draw_one_in(seed, 2));
+	set_bool(config, "mlp_bias", draw_one_in(seed, 2));
+	draw_rope(seed, config);
+	draw_windows(seed, config, layers);
+	return (int32_t)heads;
+}
+
+static int32_t draw_qwen2(uint64_t *seed, json_t *config)
+{
+	int64_t heads = draw_decoder(seed, config);
+
+	/* it has no head_dim of its own */
+	set_integer(config, "hidden_size",
+	            heads * json_integer_value(json_object_get(config, "head_dim")));
+	json_object_del(config, "head_dim");
+	return (int32_t)heads;
+}
+
+static int32_t draw_phi3(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+	int64_t each = json_integer_value(json_object_get(config, "head_dim"));
+	int64_t width = 2 * draw_between(seed, 1, each / 2);
+
+	set_number(json_object_get(config, "rope_parameters"), "partial_rotary_factor",
+	           width == each ? 1 : ((double)width + 0.5) / (double)each);
+	return heads;
+}
+
+static int32_t draw_gemma2(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+
+	set_number(config, "query_pre_attn_scalar", (double)draw_between(seed, 1, 40));
+	set_number(config, "attn_logit_softcapping", draw_one_in(seed, 3) ? 0 : 2.5);
+	set_number(config, "final_logit_softcapping", draw_one_in(seed, 3) ? 0 : 3.5);
+	return heads;
+}
+
+static int32_t draw_gpt2(uint64_t *seed, json_t *config)
+{
+	int64_t heads = draw_between(seed, 1, 9), each = draw_between(seed, 1, 13);
+
+	while (heads * each < 8)
+		each++;
+	set_integer(config, "n_embd", heads * each);
+	set_integer(config, "n_head", heads);
+	set_integer(config, "n_layer", draw_between(seed, 1, 3));
+	set_integer(config, "n_positions", draw_between(seed, 100, 200));
+	set_integer(config, "vocab_size", draw_between(seed, 8, 150));
+	if (draw_one_in(seed, 2))
+		set_integer(config, "n_inner", draw_between(seed, 8, 150));
+	set_bool(config, "scale_attn_by_inverse_layer_idx", draw_one_in(seed, 2));
+	set_bool(config, "tie_word_embeddings", draw_one_in(seed, 2));
+	return (int32_t)heads;
+}
+
+/* Returns their number. */
+static int32_t draw_experts(uint64_t *seed, json_t *config, const char *key)
+{
+	int64_t n = draw_between(seed, 3, 10);
+
+	set_integer(config, key, n);
+	set_integer(config, "num_experts_per_tok", draw_between(seed, 1, n < 4 ? n : 4));
+	set_integer(config, "moe_intermediate_size", draw_between(seed, 8, 90));
+	set_bool(config, "norm_topk_prob", draw_one_in(seed, 2));
+	return (int32_t)n;
+}
+
+static int32_t draw_mixtral(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_local_experts");
+
+	return heads < experts ? heads : experts;
+}
+
+static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_experts");
+
+	/* of one layer all: the plans have rules for experts */
+	if (json_integer_value(json_object_get(config, "num_hidden_layers")) > 1)
+		set_integer(config, "decoder_sparse_step", draw_between(seed, 1, 2));
+	return heads < experts ? heads : experts;
+}
+
+static int32_t draw_deepseek_v3(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "n_routed_experts");
+	int64_t groups = draw_between(seed, 1, 3), kept = draw_between(seed, 1, groups);
+
+	if (groups > 1) /* of two or more */
+		experts = (int32_t)(groups * draw_between(seed, 2, 4));
+	set_integer(config, "n_routed_experts", experts);
+	set_integer(config, "n_group", groups);
+	set_integer(config, "topk_group", kept);
+	set_integer(
+		config, "num_experts_per_tok",
+		draw_between(seed, 1, kept * experts / groups < 4 ? kept * experts / groups : 4));
+	set_integer(config, "n_shared_experts", draw_between(seed, 1, 2));
+	set_integer(config, "first_k_dense_replace", draw_between(seed, 0, 3));
+	set_integer(config, "qk_nope_head_dim", draw_between(seed, 1, 20));
+	set_integer(config, "qk_rope_head_dim", 2 * draw_between(seed, 1, 9));
+	set_integer(config, "v_head_dim", draw_between(seed, 1, 35));
+	set_integer(config, "kv_lora_rank", draw_between(seed, 1, 70));
+	json_object_set_new(config, "q_lora_rank",
+	                    draw_one_in(seed, 2) ? json_null()
+	                                         : json_integer(draw_between(seed, 1, 40)));
+	set_bool(config, "rope_interleave", draw_one_in(seed, 2));
+	return heads < experts ? heads : experts;
+}
+
+const char *const geometry_families[] = { "llama",   "mistral",   "qwen2",       "qwen3",
+	                                  "olmo2",   "phi3",      "gpt2",        "gemma2",
+	                                  "mixtral", "qwen3_moe", "deepseek_v3", NULL };
+
+/* Returns how many ranks can run it at most. */
+static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
+{
+	static const struct {
+		const char *family;
+		int32_t (*draw)(uint64_t *seed, json_t *config);
+	} own[] = { { "qwen2", draw_qwen2 },
+		    { "phi3", draw_phi3 },
+		    { "gpt2", draw_gpt2 },
+		    { "gemma2", draw_gemma2 },
+		    { "mixtral", draw_mixtral },
+		    { "qwen3_moe", draw_qwen3_moe },
+		    { "deepseek_v3", draw_deepseek_v3 } };
+
+	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+		if (!strcmp(own[i].family, family))
+			return own[i].draw(seed, config);
+	return draw_decoder(seed, config);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* Before there are any: their shapes are those of the model. */
+static tess_status find_absent_tensor(void *self, const char *name, struct tess_view *out)
+{
+	const struct geometry *g = self;
+
+	(void)name;
+	*out = (struct tess_view){ .dtype = g->dtype, .ndim = -1 };
+	return TESS_OK;
+}
+
+static tess_status find_geometry_tensor(void *self, const char *name, struct tess_view *out)
+{
+	const struct geometry *g = self;
+
+	for (int32_t i = 0; i < g->ntensors; i++)
+		if (!strcmp(g->tensor[i].name, name)) {
+			*out = g->tensor[i].view;
+			return TESS_OK;
+		}
+	return tess_fail(TESS_ENOENT, "%s: no such parameter", name);
+}
+
+/* Norms are around 1, the rest around 0. */
+static void draw_parameter_elements(uint64_t *seed, bool norm, int64_t n, const struct tess_view *v)
+{
+	for (int64_t i = 0; i < n; i++) {
+		float x = (float)draw_below(seed, 1 << 20) / (1 << 19) - 1;
+		uint16_t half;
+
+		x = norm ? 1 + 0.3f * x : 0.3f * x;
+		half = v->dtype == TESS_BF16 ? tess_bf16_round(x) : tess_f16_round(x);
+		if (v->dtype == TESS_F32)
+			((float *)v->data)[i] = x;
+		else
+			((uint16_t *)v->data)[i] = half;
+	}
+}
+
+static void draw_parameter(uint64_t *seed, const struct tess_weight *w, struct geometry_tensor *out)
+{
+	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
+	int64_t n = 1;
+
+	for (int32_t a = w->ndim - 1; a >= 0; a--) {
+		v.shape[a] = w->dim[a]->size;
+		v.stride[a] = n;
+		n *= v.shape[a];
+	}
+	v.data = malloc((size_t)n * tess_width(v.dtype) + 1);
+	draw_parameter_elements(seed, w->ndim == 1 && strstr(w->name, "weight"), n, &v);
+	*out = (struct geometry_tensor){ strdup(w->name), v };
+}
+
+tess_status geometry_open(const char *family, uint64_t seed, struct geometry *g)
+{
+	static const int32_t dtypes[] = { TESS_F32, TESS_BF16, TESS_F16 };
+	struct lockstep how = { .source = &g->source, .plan = "none", .nranks = 1, .nids = 1 };
+	struct tess_program *p;
+	tess_status st;
+
+	*g = (struct geometry){ .config = json_object() };
+	g->dtype = dtypes[draw_below(&seed, 3)];
+	g->most_ranks = draw_config(family, &seed, g->config);
+	set_text(g->config, "dtype", g->dtype == TESS_BF16 ? "bfloat16" : "float32");
+	g->vocabulary = json_integer_value(json_object_get(g->config, "vocab_size"));
+	g->source = (struct tess_source){ .self = g,
+		                          .name = family,
+		                          .config = g->config,
+		                          .find = find_absent_tensor,
+		                          .drop = lockstep_ignore_drop };
+	st = tess_plugin_find_model(family, &g->model);
+	how.model = g->model;
+	if (!st)
+		st = lockstep_record(&how, &p);
+	if (st)
+		return st;
+	g->tensor = calloc((size_t)p->nweights, sizeof *g->tensor);
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (!p->weight[i]->table)
+			draw_parameter(&seed, p->weight[i], &g->tensor[g->ntensors++]);
+	g->source.find = find_geometry_tensor;
+	tess_program_free(p);
+	return TESS_OK;
+}
+
+void geometry_close(struct geometry *g)
+{
+	for (int32_t i = 0; i < g->ntensors; i++) {
+		free(g->tensor[i].name);
+		free(g->tensor[i].view.data);
+	}
+	free(g->tensor);
+	json_decref(g->config);
+}
