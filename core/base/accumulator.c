@@ -6,8 +6,8 @@
 
 /*
  * A value is m * 2^(e - 150) with m below 2^24. Values of one exponent are added as integers, in
- * one of several tables so that an addition need not wait for the one before; a block of them fits
- * 63 bits. Then each table's sums enter the digits.
+ * several tables so that an addition need not wait for the previous one; a block of them fits 63
+ * bits. Then each table's sums enter the digits.
  */
 enum { EXPONENTS = 256, TABLES = 4, BLOCK = TABLES << 15, LOWEST = -298 };
 static const int64_t base = (int64_t)1 << 32;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of a block. With few, as in script/sweep-allocations, each allocation can fail alone. */
+/* Bytes of a block. Small ones, as in script/sweep-allocations, let each allocation fail alone. */
 #ifndef ARENA_BYTES
 #define ARENA_BYTES (1 << 16)
 #endif

@@ -6,18 +6,21 @@
 #include <stddef.h>
 #include <tessera/plugin.h>
 
-/* {0}: empty. */
+/* An arena; {0} is empty. */
 struct tess_arena {
 	struct tess_block *top;
 };
 
-/* `bytes` zeroed, aligned to 16, valid until tess_arena_free; NULL, with a sentence: no memory. */
+/*
+ * Returns `bytes` zeroed bytes, aligned to 16, valid until tess_arena_free. NULL, with a message:
+ * no memory.
+ */
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes);
-/* A copy of at most `len` bytes of `s`, ended by 0. */
+/* Returns a copy of at most `len` bytes of `s`, ended by 0. */
 char *tess_arena_copy(struct tess_arena *a, const char *s, size_t len);
 /*
- * Grows a list of n entries of `each` bytes by one: returns the list, or, where n is 0 or a power
- * of two, a copy of twice the capacity. NULL, with a sentence: no memory. An empty list is NULL.
+ * Grows a list of n entries of `each` bytes by one. Returns the list, or, if n is 0 or a power of
+ * two, a copy of twice the capacity. An empty list is NULL. NULL, with a message: no memory.
  */
 void *tess_arena_grow(struct tess_arena *a, void *list, size_t n, size_t each);
 char *tess_arena_format(struct tess_arena *a, const char *fmt, ...) TESS_PRINTF(2, 3);

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <tessera/clock.h>
 
-/* A condition whose timed waits take deadlines of tess_now(). */
+/* Initializes a condition whose timed waits take deadlines of tess_now(). */
 static inline void tess_cond_init(pthread_cond_t *cond)
 {
 	pthread_condattr_t attr;
@@ -16,7 +16,7 @@ static inline void tess_cond_init(pthread_cond_t *cond)
 	pthread_condattr_destroy(&attr);
 }
 
-/* Milliseconds from now until `deadline` for poll(), rounded up; 0 if it has passed. */
+/* Returns the milliseconds until `deadline`, for poll(), rounded up; 0 if it has passed. */
 static inline int tess_ms_left(int64_t deadline)
 {
 	int64_t left = deadline - tess_now();

@@ -25,7 +25,7 @@ tess_status tess_file_fail_open(const char *path)
 	                 path, target);
 }
 
-/* Returns whether the bytes begin as `text`; 8 of them, as before a header, are enough. */
+/* Returns whether the bytes begin as `text`; the first 8 of them suffice. */
 static bool begins_as(const char *text, const void *bytes, size_t len)
 {
 	size_t n = strlen(text);

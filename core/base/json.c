@@ -23,7 +23,7 @@ static json_malloc_t allocate_as_before;
 static atomic_bool lacked;
 static _Thread_local jmp_buf *loading; /* of load_value() of this thread */
 
-/* Leaves a parser that would go on with a text that lacks characters; its memory is lost. */
+/* Leaves a parser that would continue with missing characters; the parser's memory is lost. */
 static void *allocate_value(size_t bytes)
 {
 	void *p = allocate_as_before(bytes);
@@ -80,21 +80,21 @@ static tess_status load_value(const char *name, const char *text, size_t len, si
 /* ---- a text at once -------------------------------------------------------------------------- */
 
 /*
- * Memory that Jansson allocates, rounded up: for an empty object or list, each value of a list, and
- * each member of an object, which has a key and places in two lists and a table.
+ * Memory that Jansson allocates, rounded up: per empty object or list, per value of a list, and per
+ * member of an object, with its key and its places in two lists and a table.
  */
 enum { OBJECT_BYTES = 256, LIST_BYTES = 128, VALUE_BYTES = 112, MEMBER_BYTES = 208 };
 
-/* Memory of parsed JSON: of all of it; of each member, where members are freed one by one. */
+/* Memory limits of parsed JSON: in total; of a member, where members are freed one by one. */
 enum { JSON_MIB_MAX = 512, MEMBER_MIB_MAX = 128 };
 
 /*
- * Finds the memory that the values take, and the depth of the nesting; quotes and escapes are
- * skipped. Returns that depth, or JSON_DEPTH_MAX + 1 where it is greater.
+ * Measures the memory of the values and the depth of the nesting; skips quotes and escapes. Returns
+ * the depth, or JSON_DEPTH_MAX + 1 if it is greater.
  */
 static int measure_json(const char *text, size_t len, bool each, uint64_t *memory)
 {
-	bool quoted = false, object[JSON_DEPTH_MAX + 1] = { false }; /* at each depth */
+	bool quoted = false, object[JSON_DEPTH_MAX + 1] = { false }; /* object: by depth */
 	uint64_t bytes = 0, peak = 0;
 	size_t begin = 0; /* of the member */
 	int depth = 0;
@@ -128,9 +128,9 @@ static int measure_json(const char *text, size_t len, bool each, uint64_t *memor
 }
 
 /*
- * Jansson recurses up to 2048 levels, and allocates up to a hundred bytes for one of text; no
- * checkpoint needs that. `each`: members are freed one by one. A byte order mark, which few editors
- * show, is named.
+ * Checks the cost of parsing: Jansson recurses up to 2048 levels and allocates up to a hundred
+ * bytes per byte of text. `each`: members are freed one by one. Reports a byte order mark, which
+ * few editors show.
  */
 static tess_status check_json_cost(const char *text, size_t len, bool each)
 {
@@ -153,7 +153,7 @@ static tess_status check_json_cost(const char *text, size_t len, bool each)
 	return TESS_OK;
 }
 
-/* A pointer of git-lfs in place of a file is named, too. */
+/* Checks the cost of a file, and reports a pointer of git-lfs in its place. */
 static tess_status check_file_cost(const char *name, const char *text, size_t len, bool each)
 {
 	tess_status st = name ? tess_file_check_pointer(name, text, len) : TESS_OK;
@@ -164,7 +164,7 @@ static tess_status check_file_cost(const char *name, const char *text, size_t le
 	return st && name ? tess_fail_in(st, "%s", name) : st;
 }
 
-/* Returns what is wrong at a place where a Python dict and JSON differ; else "". */
+/* Explains an error at a position where a Python dict and JSON differ; else returns "". */
 static const char *explain_python(const char *text, size_t len, int position)
 {
 	int at = position - 1, before = at - 1;
@@ -217,7 +217,7 @@ static tess_status fail_json_at(const struct scan *s, size_t at, const char *why
 	return tess_fail(TESS_EINVAL, "%s:%d:%d: not valid JSON: %s", s->name, line, column, why);
 }
 
-/* Whether the next character after white space is `c`; moves past it. */
+/* Returns whether the next character after white space is `c`, and skips it. */
 static bool take_char(struct scan *s, char c)
 {
 	while (s->at < s->len && memchr(" \t\r\n", s->text[s->at], 4))
@@ -359,7 +359,7 @@ void tess_json_set(json_t **object, const char *key, json_t *value)
 	*object = NULL;
 }
 
-/* For a sentence: the number, or the type of any other value. */
+/* Describes a value for a message: a number itself, else the type. */
 static const char *describe_value(const json_t *value, char text[static 32])
 {
 	static const char *const types[] = { "an object", "a list", "text",  "",

@@ -7,17 +7,17 @@
 #include <tessera/plugin.h>
 
 /*
- * From now on memory that Jansson lacks is noted, and the functions below that parse fail: its
- * lexer drops characters without a word when its buffer cannot grow. They call this themselves.
- * The allocator of the program stays in use.
+ * Notes each failed allocation of Jansson from now on, so that the functions below fail: its lexer
+ * drops characters silently when its buffer cannot grow. They call it themselves. The allocator of
+ * the program stays in use.
  */
 void tess_json_watch_memory(void);
 /* Returns whether any thread lacked memory for a JSON value since tess_json_watch_memory(). */
 bool tess_json_lacked_memory(void);
 
 /*
- * Parses `len` bytes; `name` (a file) begins the sentence, which has line, column and reason. At
- * most 64 levels deep and 512 MiB in memory. The caller frees *out with json_decref.
+ * Parses `len` bytes, at most 64 levels deep and 512 MiB in memory. A message begins with `name` (a
+ * file) and has line, column and reason. Free *out by json_decref.
  */
 tess_status tess_json_parse(const char *name, const char *text, size_t len, json_t **out);
 
@@ -28,8 +28,8 @@ tess_status tess_json_parse(const char *name, const char *text, size_t len, json
 tess_status tess_json_parse_line(const char *name, const char *text, size_t len, json_t **out);
 
 /*
- * Parses an object and passes its members to `member` one at a time, until one fails. One is in
- * memory, of at most 128 MiB. `value` is borrowed. Duplicate keys are not detected.
+ * Parses an object and passes its members to `member` one at a time, until a call fails. Only one
+ * member is in memory, of at most 128 MiB. `value` is borrowed. Duplicate keys are not detected.
  */
 tess_status tess_json_read_members(const char *name, const char *text, size_t len,
                                    tess_status (*member)(void *self, const char *key,
@@ -39,19 +39,19 @@ tess_status tess_json_read_members(const char *name, const char *text, size_t le
 /* Parses a file of at most `max_bytes`; TESS_ENOENT: no such file. */
 tess_status tess_json_load(const char *path, size_t max_bytes, json_t **out);
 
-/* The same with all numbers as reals: for integers of more than 64 bits. */
+/* Parses a file as tess_json_load, with all numbers as reals: for integers above 64 bits. */
 tess_status tess_json_load_as_real(const char *path, size_t max_bytes, json_t **out);
 
 /*
- * Build a value from `value`, which they take. Without memory *list or *object is freed and becomes
- * NULL, and stays NULL: the one that uses it checks once.
+ * Append `value`, whose ownership they take. Without memory *list or *object is freed and becomes
+ * NULL, and stays NULL: the user checks once, at the end.
  */
 void tess_json_append(json_t **list, json_t *value);
 void tess_json_set(json_t **object, const char *key, json_t *value);
 
 /*
- * The value at `key` of an object; *out is untouched where the key is missing or null. TESS_EINVAL,
- * "where: key: ...": another type, or a number outside [lo, hi].
+ * Read the value at `key` of an object; *out is unchanged if the key is missing or null.
+ * TESS_EINVAL, "where: key: ...": another type, or a number outside [lo, hi].
  */
 tess_status tess_json_get_int(const char *where, const json_t *o, const char *key, int64_t lo,
                               int64_t hi, int64_t *out);

@@ -7,8 +7,8 @@
 #include <sys/resource.h>
 
 static const struct limit {
-	int error; /* the limit may be the cause where a message has the text of this errno, */
-	const char *text; /* or this text */
+	int error; /* the limit is a possible cause of messages with the text of this errno, */
+	const char *text; /* or with this text */
 	int resource;
 	const char *name, *counts, *option;
 } limits[] = {

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 1000 }; /* for a non-blocking stderr that is full */
+enum { WAIT_MS = 1000 }; /* maximum wait for a non-blocking stderr that is full */
 
 const struct tess_option tess_log_option = {
 	"log",
@@ -20,7 +20,7 @@ const struct tess_option tess_log_option = {
 
 static _Thread_local int32_t thread_rank, thread_size;
 
-/* 0: unknown level. */
+/* Returns the level of a name; 0: unknown. */
 static int32_t find_level(const char *name, size_t len)
 {
 	static const char *const names[] = { "", "error", "warn", "info", "debug" };

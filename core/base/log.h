@@ -5,19 +5,19 @@
 #include <stdbool.h>
 #include <tessera/plugin.h>
 
-/* TESSERA_LOG; always declared. */
+/* The option TESSERA_LOG, which is always declared. */
 extern const struct tess_option tess_log_option;
 
-/* TESS_EINVAL: TESSERA_LOG has an unknown level, which acts as warn. */
+/* Fails with TESS_EINVAL if TESSERA_LOG has an unknown level, which acts as warn. */
 tess_status tess_log_check(void);
 
-/* `part` is the part of the program ("gloo", "plan"); fmt has no newline. */
+/* Logs a line of a part of the program ("gloo", "plan"); fmt has no newline. */
 void tess_log(int32_t level, const char *part, const char *fmt, ...) TESS_PRINTF(3, 4);
 
-/* Whether a line would be printed: for messages that are expensive to make. */
+/* Returns whether a line would be printed, for messages that are expensive to format. */
 bool tess_log_enabled(int32_t level, const char *part);
 
-/* The prefix of this thread's lines from now on; size <= 1: none. */
+/* Sets the prefix of this thread's lines; size <= 1: none. */
 void tess_log_set_rank(int32_t rank, int32_t size);
 
 #endif

@@ -7,7 +7,7 @@
 
 _Static_assert(FLT_EVAL_METHOD == 0, "double must be computed in double");
 
-/* c[0] + c[1] * z + ... */
+/* Evaluates c[0] + c[1] * z + ... */
 static double eval_polynomial(double z, const double *c, int n)
 {
 	double y = c[n - 1];
@@ -57,7 +57,7 @@ double tess_pow_f64(double x, double y)
 	return tess_exp_f64(y * tess_log_f64(x));
 }
 
-/* hi + lo + quarter * pi / 2 */
+/* The angle hi + lo + quarter * pi / 2. */
 struct angle {
 	double hi, lo;
 	int64_t quarter;
@@ -73,8 +73,8 @@ static void subtract_from_pair(double *hi, double *lo, double b)
 }
 
 /*
- * pi / 2 is three pieces of 22 bits, whose products with a quarter (31 bits) are exact, and a last
- * one of 53: the reduced angle has an error below 2^-86.
+ * Reduces x to |hi| <= pi / 4. pi / 2 is three pieces of 22 bits, whose products with a quarter (31
+ * bits) are exact, and one of 53 bits: the error is below 2^-86.
  */
 static struct angle reduce_angle(double x)
 {
@@ -89,7 +89,7 @@ static struct angle reduce_angle(double x)
 	return (struct angle){ sum, lo - (sum - hi), (int64_t)k & 3 };
 }
 
-/* Taylor about 0 for |hi| <= pi / 4: the first terms left out are 1e-19 and 3e-18. */
+/* Evaluate Taylor series for |hi| <= pi / 4; the first omitted terms are 1e-19 and 3e-18. */
 static double eval_sine(struct angle a)
 {
 	static const double c[] = {

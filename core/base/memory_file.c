@@ -49,7 +49,7 @@ FILE *tess_memory_file_open(char **text, size_t *len)
 		tess_fail(TESS_ENOMEM, "out of memory");
 		return NULL;
 	}
-	setvbuf(f, NULL, _IONBF, 0); /* so that an error is set by the write that has it */
+	setvbuf(f, NULL, _IONBF, 0); /* a failed write sets the error at once */
 	*m = (struct memory_file){ .text = text, .len = len };
 	*text = NULL;
 	*len = 0;

@@ -15,7 +15,7 @@
 enum { KEY_SIZE = 64, WORD_SIZE = 128 };
 
 struct option_value {
-	struct option_value *old; /* may still be borrowed, so it is kept */
+	struct option_value *old; /* kept, since it may still be borrowed */
 	char text[];
 };
 
@@ -39,7 +39,7 @@ static struct entry *find_entry(const char *key)
 	return e;
 }
 
-/* "TESSERA_KEY"; false: the key is not [a-z0-9_]+, or too long. */
+/* Makes "TESSERA_KEY"; false: the key is not [a-z0-9_]+, or too long. */
 static bool make_variable_name(const char *key, char name[static KEY_SIZE])
 {
 	size_t n = (size_t)snprintf(name, KEY_SIZE, "TESSERA_%s", key);
@@ -69,7 +69,7 @@ static const char *get_value(struct entry *e, const char **origin)
 	return e->option->preset;
 }
 
-/* With the lock held. */
+/* Adds an option; the lock is held. */
 static tess_status add_option(const char *owner, const struct tess_option *o)
 {
 	char name[KEY_SIZE];
@@ -114,7 +114,7 @@ tess_status tess_option_add(const char *owner, const struct tess_option *table)
 	return st;
 }
 
-/* A program may name an option before anything that reads it has run. */
+/* Finds an option, which may be set before its reader has run. */
 static struct entry *find_known_entry(const char *key)
 {
 	struct entry *e = key ? find_entry(key) : NULL;
@@ -180,7 +180,7 @@ tess_status tess_option_get_seconds(const char *key, int64_t *ns)
 	return TESS_OK;
 }
 
-/* The declared key nearest to `word`, or NULL. */
+/* Returns the declared key nearest to `word`, or NULL. */
 static const char *find_nearest_key(const char *word)
 {
 	size_t best = TESS_NEAREST_INIT;
@@ -273,7 +273,7 @@ size_t tess_edit_distance(const char *a, const char *b)
 	for (size_t j = 0; j <= lb; j++)
 		row[j] = j;
 	for (size_t i = 1; i <= la; i++) {
-		size_t corner = row[0]; /* of the row above */
+		size_t corner = row[0]; /* in the row above */
 
 		row[0] = i;
 		for (size_t j = 1; j <= lb; j++) {

@@ -1,4 +1,4 @@
-/* sized.h - structs of the ABI that grow: the first field says how much of one the caller knows. */
+/* sized.h - growing structs of the ABI: the first field is the size that the caller knows. */
 #ifndef TESS_BASE_SIZED_H
 #define TESS_BASE_SIZED_H
 
@@ -7,8 +7,8 @@
 #include <string.h>
 
 /*
- * Copies what a caller knows of a struct of `bytes`; the rest of *to stays. from NULL: nothing.
- * TESS_EINVAL: its field `size` is not set; `what`: the struct's name.
+ * Copies the part of a struct of `bytes` that the caller knows; the rest of *to is unchanged. from
+ * NULL: copies nothing. TESS_EINVAL: its field `size` is not set. `what`: the name of the struct.
  */
 static inline tess_status tess_sized_copy(const char *what, const void *from, void *to,
                                           size_t bytes)
@@ -25,7 +25,7 @@ static inline tess_status tess_sized_copy(const char *what, const void *from, vo
 	return TESS_OK;
 }
 
-/* Fails for argument i of `arguments`, "s, out", of a public function: it is NULL. */
+/* Reports that argument i of `arguments`, "s, out", of a public function is NULL. */
 tess_status tess_fail_null(const char *function, const char *arguments, size_t i);
 
 static inline tess_status tess_require(const char *function, const char *arguments,
@@ -37,7 +37,7 @@ static inline tess_status tess_require(const char *function, const char *argumen
 	return TESS_OK;
 }
 
-/* TESS_EINVAL where one of these arguments of a public function, "s, out", is NULL. */
+/* Returns TESS_EINVAL from a public function if one of these arguments is NULL. */
 #define TESS_REQUIRE(...) \
 	tess_require(__func__, #__VA_ARGS__, (const void *const[]){ __VA_ARGS__ }, \
 	             sizeof((const void *const[]){ __VA_ARGS__ }) / sizeof(void *))

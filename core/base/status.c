@@ -9,7 +9,7 @@ enum { SENTENCE_SIZE = 2048 };
 
 static _Thread_local char sentence[SENTENCE_SIZE];
 
-/* Keeps `text`. It may quote a hostile file: no control character may reach a terminal. */
+/* Stores a message without control characters: it may quote a hostile file on a terminal. */
 static void store_sentence(char *text)
 {
 	for (char *c = text; *c; c++)
@@ -20,7 +20,7 @@ static void store_sentence(char *text)
 
 tess_status tess_fail(tess_status why, const char *fmt, ...)
 {
-	char text[SENTENCE_SIZE]; /* the arguments may be the old sentence */
+	char text[SENTENCE_SIZE]; /* the arguments may be the old message */
 	va_list ap;
 
 	va_start(ap, fmt);

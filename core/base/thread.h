@@ -1,4 +1,4 @@
-/* thread.h - threads of the library itself, and the event descriptors that wake them. */
+/* thread.h - the library's own threads, and the event descriptors that wake them. */
 #ifndef TESS_BASE_THREAD_H
 #define TESS_BASE_THREAD_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-/* Blocks all signals in this thread, and in those that it starts from then on. */
+/* Blocks all signals in this thread, and in those that it starts from now on. */
 static inline void tess_signals_block(void)
 {
 	sigset_t all;
@@ -16,7 +16,7 @@ static inline void tess_signals_block(void)
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 }
 
-/* Starts a thread with all signals blocked: they are the program's. Returns 0, or an errno. */
+/* Starts a thread with all signals blocked, left to the program. Returns 0, or an errno. */
 static inline int tess_thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
 {
 	sigset_t all, old;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 /*
- * The locale of the process, as it was before the first of the foreign calls that are under way:
- * ranks may be threads, and one must not take what another's plugin has set for the program's.
+ * The locale of the process before the first of the running foreign calls. Ranks may be threads, so
+ * a rank must not save what another rank's plugin has set.
  */
 static struct {
 	pthread_mutex_t lock;
@@ -20,7 +20,7 @@ static void save_process_locale(void)
 	pthread_mutex_lock(&process_locale.lock);
 	if (!process_locale.ncalls++) {
 		name = setlocale(LC_ALL, NULL);
-		*process_locale.name = '\0'; /* one that does not fit stays as it is */
+		*process_locale.name = '\0'; /* too long: not restored */
 		if (name && strlen(name) < sizeof process_locale.name)
 			strcpy(process_locale.name, name);
 	}
@@ -44,7 +44,7 @@ void tess_float_control_set(uint64_t control)
 #if defined(__x86_64__)
 	static const int rounding[] = { FE_TONEAREST, FE_DOWNWARD, FE_UPWARD, FE_TOWARDZERO };
 
-	fesetround(rounding[control >> 13 & 3]); /* of the x87, too */
+	fesetround(rounding[control >> 13 & 3]); /* also of the x87 */
 	__builtin_ia32_ldmxcsr((uint32_t)control);
 #elif defined(__aarch64__)
 	__asm__ volatile("msr fpcr, %0" : : "r"(control));

@@ -1,6 +1,6 @@
 /*
- * thread_state.h - the state of a thread that foreign code may leave changed: rounding, denormals,
- * locale, signal mask.
+ * thread_state.h - saves the state of a thread around foreign code: rounding, denormals, locale,
+ * signal mask.
  */
 #ifndef TESS_BASE_THREAD_STATE_H
 #define TESS_BASE_THREAD_STATE_H
@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 /*
- * TESS_STATE_FLOAT: rounding, denormals and the thread's locale, in a few ns, for calls that a step
- * makes many of. TESS_STATE_ALL: in addition the signal mask, the process's locale and all of the
- * floating-point environment.
+ * TESS_STATE_FLOAT: rounding, denormals and the thread's locale, in a few ns, for frequent calls.
+ * TESS_STATE_ALL: also the signal mask, the process's locale and the complete floating-point
+ * environment.
  */
 enum tess_state_extent { TESS_STATE_FLOAT, TESS_STATE_ALL };
 
@@ -26,7 +26,7 @@ struct tess_thread_state {
 	sigset_t signals;
 };
 
-/* The control bits of floating point: rounding, denormals, traps. */
+/* Returns the control bits of floating point: rounding, denormals, traps. */
 static inline uint64_t tess_float_control(void)
 {
 #if defined(__x86_64__)
@@ -44,7 +44,7 @@ static inline uint64_t tess_float_control(void)
 /* Restores what tess_float_control returned. */
 void tess_float_control_set(uint64_t control);
 
-/* What TESS_STATE_ALL has in addition; for the functions below. */
+/* Save and restore the additional state of TESS_STATE_ALL, for the functions below. */
 void tess_thread_state_save_all(struct tess_thread_state *s);
 void tess_thread_state_restore_all(const struct tess_thread_state *s);
 
@@ -58,7 +58,7 @@ static inline void tess_thread_state_save(struct tess_thread_state *s,
 		tess_thread_state_save_all(s);
 }
 
-/* Saves all of the state, and begins to compute in the default floating-point environment. */
+/* Saves all of the state and sets the default floating-point environment. */
 void tess_thread_state_begin(struct tess_thread_state *s);
 
 static inline void tess_thread_state_restore(const struct tess_thread_state *s)

@@ -67,7 +67,7 @@ void tess_exec_free(struct tess_exec *e)
 	free(e->environment);
 }
 
-/* Where binding fails the inherited affinity stays. */
+/* Binds the rank; after a failure the inherited affinity stays. */
 static void bind_rank(const struct tess_exec *e)
 {
 	const struct tess_launch *how = e->how;
@@ -80,8 +80,8 @@ static void bind_rank(const struct tess_exec *e)
 }
 
 /*
- * Resets and unblocks the launcher's signals. SIGHUP stays as inherited: nohup ignores it. SIGUSR1
- * must not end a rank of a command before the rank handles it.
+ * Resets and unblocks the launcher's signals. SIGHUP stays as inherited, since nohup ignores it.
+ * SIGUSR1 is ignored until a rank of a command handles it.
  */
 static void reset_signals(const struct tess_exec *e)
 {
@@ -103,7 +103,7 @@ void tess_exec_become(const struct tess_exec *e, int out, int err)
 	const struct tess_launch *how = e->how;
 	int null, why;
 
-	/* The end of the launcher kills the rank, also if it has ended since the fork. */
+	/* the end of the launcher kills the rank, even if it happened since the fork */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != e->parent)
 		_exit(127);
 	bind_rank(e);

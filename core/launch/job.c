@@ -27,12 +27,12 @@ enum { GRACE_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
 enum {
 	RECORDS_MS = 1000,
 	RECORDS_POLL_MS = 10
-}; /* timeout for flight records, and how often to look */
+}; /* timeout for flight records, and the interval of checks */
 enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
 struct launched_rank {
-	pid_t pid; /* 0: not started, or has ended */
-	int status; /* of waitpid, when it has ended */
+	pid_t pid; /* 0: not started, or ended */
+	int status; /* from waitpid */
 	bool stopped; /* ended by the launcher */
 	struct tess_output_mux out, err;
 	int log; /* a file of its own, or -1 */
@@ -48,12 +48,12 @@ struct launch_job {
 	int32_t alive;
 	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
-	int signal; /* that ended the job, or 0 */
-	int requests[2]; /* SIGINTs and SIGTERMs: by themselves, and from the caller */
-	int64_t records_until; /* until when requested records are awaited; 0: none requested */
+	int signal; /* the signal that ended the job, or 0 */
+	int requests[2]; /* number of SIGINTs and SIGTERMs: direct ones, and from the caller */
+	int64_t records_until; /* deadline of requested records; 0: none requested */
 	int32_t first_failed; /* the first rank that failed by itself, or -1 */
-	const char *unwritten; /* which output could not be written, or NULL */
-	int error; /* its errno */
+	const char *unwritten; /* the output that could not be written, or NULL */
+	int error; /* errno of that write */
 	struct tess_sink out, err; /* stdout and stderr of the launcher */
 	struct pollfd *poll_fds; /* signals, sinks, then outputs */
 	struct tess_output_mux **outputs;
@@ -134,7 +134,7 @@ out:
 	return st;
 }
 
-/* Reads `report` up to its end, when every rank has run exec; an errno in it: exec has failed. */
+/* Starts the ranks. Reads `report` until every rank has run exec; an errno: exec has failed. */
 static tess_status start_ranks(struct launch_job *j)
 {
 	const struct tess_launch *how = j->how;
@@ -159,7 +159,7 @@ static tess_status start_ranks(struct launch_job *j)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-/* A stopped process handles a signal only after SIGCONT. */
+/* Sends a signal to all ranks; a stopped process handles it only after SIGCONT. */
 static void signal_ranks(const struct launch_job *j, int sig)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -171,7 +171,7 @@ static void signal_ranks(const struct launch_job *j, int sig)
 	}
 }
 
-/* Sends SIGTERM as a queued signal, so that ranks can tell it from one that is passed on. */
+/* Sends SIGTERM as a queued signal, which ranks distinguish from a forwarded one. */
 static void terminate_ranks(const struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -238,7 +238,7 @@ static void save_flight(const struct launch_job *j, const json_t *merged)
 		tess_log(TESS_WARN, "launch", "%s", tess_error());
 }
 
-/* Saves the records and logs which rank is the straggler: as a warning always, for SIGUSR1. */
+/* Saves the records and logs the straggler; for SIGUSR1 always as a warning. */
 static void log_straggler(const struct launch_job *j, int32_t level)
 {
 	int32_t n = j->how->nranks;
@@ -288,7 +288,7 @@ static void check_records(struct launch_job *j)
 	log_straggler(j, TESS_WARN);
 }
 
-/* A rank has failed by itself: the others get the failure, and a moment to report. */
+/* Sends the failure of a rank to the others, which get a moment to report. */
 static void report_failed_rank(struct launch_job *j, int32_t r)
 {
 	char end[96], text[160];
@@ -302,8 +302,8 @@ static void report_failed_rank(struct launch_job *j, int32_t r)
 }
 
 /*
- * Whether only ranks live that were not ready to leave, as the job's failure says of one of them:
- * nothing else would end them.
+ * Returns whether only ranks are alive that were not ready to leave, by the job's failure: nothing
+ * else would end them.
  */
 static bool has_stragglers_only(struct launch_job *j)
 {
@@ -342,8 +342,8 @@ static void reap_ranks(struct launch_job *j)
 }
 
 /*
- * Returns true if the signal is the second request to end. A signal to the process group arrives
- * twice: by itself, and from the caller. A terminal that closes may send SIGHUP more than once.
+ * Returns whether the signal is the second request to end. A signal to the process group arrives
+ * twice: directly, and from the caller. A closing terminal may send SIGHUP more than once.
  */
 static bool is_second_request(struct launch_job *j, const struct signalfd_siginfo *info)
 {
@@ -352,8 +352,8 @@ static bool is_second_request(struct launch_job *j, const struct signalfd_siginf
 }
 
 /*
- * SIGINT from the terminal has reached the ranks too; from kill(1) it has not. The terminal sends
- * SIGHUP to the ranks only if they are in its foreground.
+ * Handles pending signals. SIGINT of the terminal has reached the ranks, too; SIGINT of kill(1) has
+ * not. The terminal sends SIGHUP to the ranks only if they are in its foreground.
  */
 static void take_signals(struct launch_job *j)
 {
@@ -382,7 +382,7 @@ static void take_signals(struct launch_job *j)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-/* No output is lost silently: a failed write ends the job. */
+/* Ends the job after a failed write: no output is lost silently. */
 static void check_written(struct launch_job *j)
 {
 	const struct tess_sink *sink[] = { &j->out, &j->err };
@@ -405,12 +405,12 @@ static void check_written(struct launch_job *j)
 	take_signals(j);
 	if (j->signal == SIGHUP) /* the terminal is gone; ranks end in order */
 		return;
-	if (j->error == EPIPE && !j->signal) /* its reader has ended: "| head" */
+	if (j->error == EPIPE && !j->signal) /* the reader has exited: "| head" */
 		j->signal = SIGPIPE;
 	enter_stage(j, TERMINATING);
 }
 
-/* Fills poll_fds; returns their number. *ready: do not wait, there is output to forward. */
+/* Fills poll_fds; returns their number. *ready: output can be forwarded without waiting. */
 static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 {
 	struct tess_sink *sink[] = { &j->out, &j->err };
@@ -440,8 +440,8 @@ static nfds_t list_descriptors(struct launch_job *j, bool *ready)
 }
 
 /*
- * Waits, at most until `until` (0: without limit), handles signals, then forwards a chunk of output
- * of each rank. False: no rank and no output is left.
+ * Waits until `until` at the latest (0: no limit), handles signals, then forwards a chunk of each
+ * rank's output. Returns false if no rank and no output remains.
  */
 static bool poll_job(struct launch_job *j, int64_t until)
 {
@@ -468,9 +468,9 @@ static bool poll_job(struct launch_job *j, int64_t until)
 }
 
 /*
- * Runs until all ranks have ended and their output is written, however slow its reader; after a
- * signal at most GRACE_MS more. Children of ranks that hold a pipe are killed; those of other users
- * are not waited for.
+ * Runs until all ranks have ended and their output is written, however slow the reader; after a
+ * signal for at most GRACE_MS. Kills children of ranks that hold a pipe; does not wait for those of
+ * other users.
  */
 static void run_to_end(struct launch_job *j)
 {
@@ -501,7 +501,7 @@ static void run_to_end(struct launch_job *j)
 	} while (poll_job(j, until) && !(until && tess_now() >= until));
 }
 
-/* Logs which rank failed first, and the job's failure if it names it; returns the exit status. */
+/* Logs the rank that failed first, and the failure if that names it. Returns the exit status. */
 static int report_result(struct launch_job *j)
 {
 	char end[96], sentence[TESS_SENTENCE];
@@ -512,7 +512,7 @@ static int report_result(struct launch_job *j)
 
 	if (j->signal)
 		return 128 + j->signal;
-	/* calls that differ: a backend may have let the ranks go on, with wrong data */
+	/* different calls: a backend may have let the ranks continue, with wrong data */
 	if (r < 0 && (why == TESS_EMISMATCH || (why && named >= 0 && j->rank[named].stopped))) {
 		tess_log(TESS_ERROR, "launch", "%s", sentence);
 		return EXIT_FAILURE;
@@ -523,7 +523,7 @@ static int report_result(struct launch_job *j)
 		r = named; /* a rank that saw the failure may have ended before the one at fault */
 	status = j->rank[r].status;
 	format_exit(status, end, sizeof end);
-	/* the ranks of a command, whose output is ours, have printed the sentence */
+	/* the ranks of a command, whose output is ours, have printed the message */
 	if (why && !j->how->stream && !WIFSIGNALED(status) && !strstr(sentence, end))
 		tess_log(TESS_ERROR, "launch", "rank %d %s: %s", r, end, sentence);
 	else
@@ -534,7 +534,7 @@ static int report_result(struct launch_job *j)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* The name of the attempt's rendezvous. */
+/* Formats the name of the attempt's rendezvous. */
 static void name_attempt(const struct tess_attempt *a, char *text, size_t size)
 {
 	if (a->number)

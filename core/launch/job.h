@@ -13,20 +13,20 @@ struct tess_attempt {
 	char name[64]; /* of the job; the name of an attempt begins with it */
 	const char *records; /* an empty directory for the records of ranks, or "" */
 	bool bind_benefits; /* ranks benefit from binding (bind.h) */
-	pid_t parent; /* of this process: when it ends the ranks are killed */
+	pid_t parent; /* the parent of this process; when it ends, the ranks are killed */
 };
 
 struct tess_job_end {
 	int status;
-	bool by_signal; /* so the job is not restarted */
+	bool by_signal; /* ended by a signal: no restart */
 };
 
-/* The signals that a launcher handles; to be blocked before the first thread starts. */
+/* Lists the signals of a launcher, which must be blocked before the first thread starts. */
 void tess_job_list_signals(sigset_t *out);
 
 /*
- * As tess_launch(), with the signals of tess_job_list_signals() blocked. No process that a rank has
- * started is left.
+ * Runs the ranks once, as tess_launch() does, with the signals of tess_job_list_signals() blocked.
+ * No process that a rank has started remains.
  */
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
                          struct tess_job_end *out);

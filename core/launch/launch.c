@@ -33,7 +33,7 @@
 
 enum { KILL_MS = 2000 };
 
-struct job_result { /* of the child, over a pipe */
+struct job_result { /* sent by the child over a pipe */
 	tess_status st;
 	int exit_status;
 	char sentence[TESS_SENTENCE];
@@ -116,7 +116,7 @@ static _Noreturn void run_child(const struct tess_launch *how, struct tess_attem
 
 /* ---- the caller ------------------------------------------------------------------------------ */
 
-/* An ignored SIGCHLD would hide the child's end; blocked signals are read from the descriptor. */
+/* Blocks signals and reads them from a descriptor. An ignored SIGCHLD would hide the end. */
 static tess_status block_signals(sigset_t *mask, struct sigaction *chld, int *fd)
 {
 	const struct sigaction preset = { .sa_handler = SIG_DFL };
@@ -139,8 +139,8 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 }
 
 /*
- * Forwards signals to the child until it ends; those of the terminal reach it directly. `report`
- * shows its end, too: SIGCHLD may go to a thread that a plugin has started, between poll and read.
+ * Forwards signals to the child until it ends; those of the terminal reach it directly. The end of
+ * `report` shows its end, too: a plugin's thread may take SIGCHLD between poll and read.
  */
 static int wait_for_child(pid_t child, int signals, int report)
 {
@@ -159,7 +159,7 @@ static int wait_for_child(pid_t child, int signals, int report)
 	return status;
 }
 
-/* The result of the child, or how it ended without one. */
+/* Reads the result of the child, or reports how it ended without one. */
 static tess_status read_result(const struct tess_attempt *attempt, int status, int report,
                                int *exit_status)
 {
@@ -172,7 +172,7 @@ static tess_status read_result(const struct tess_attempt *attempt, int status, i
 		return TESS_OK;
 	}
 	tess_subreaper_kill_children(tess_now() + KILL_MS * (int64_t)TESS_MS);
-	tess_socket_sweep(attempt->name); /* of all attempts */
+	tess_socket_sweep(attempt->name); /* sockets of all attempts */
 	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
 	                 WTERMSIG(status));
 }

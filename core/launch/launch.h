@@ -12,10 +12,10 @@ struct tess_launch {
 	const char *backend; /* TESSERA_BACKEND of the ranks; NULL: inherited */
 	const char *timeout; /* TESSERA_TIMEOUT of the ranks, seconds; NULL: inherited */
 	const char *bind; /* to CPUs: auto, cpu or none (bind.h); NULL: auto */
-	bool stream; /* all ranks inherit stdout, and rank 0 stderr: without a prefix */
-	const char *log_dir; /* gets rank-R.log, the output of each rank; NULL: none */
+	bool stream; /* all ranks inherit stdout, and rank 0 stderr: no prefix */
+	const char *log_dir; /* directory of rank-R.log, the output of each rank; NULL: none */
 	const char *flight; /* directory for flight.json; NULL: not kept; "off": not recorded */
-	int32_t restarts; /* how often a failed job is started again, at most */
+	int32_t restarts; /* maximum number of restarts of a failed job */
 };
 
 /*
@@ -24,22 +24,22 @@ struct tess_launch {
  * stdout and stderr of this process, prefixed with "[rank] "; rank 0 inherits stdin, the others get
  * /dev/null.
  *
- * The first rank that fails is named on stderr; the others get a second to report, then SIGTERM,
- * and SIGKILL after 5 s; a queued SIGTERM (SI_QUEUE), so that a rank can tell it from one that is
- * passed on. The first SIGINT, SIGTERM or SIGHUP to this process is passed on without a time limit,
- * and the job ends when rank 0 has; a second SIGINT or SIGTERM ends the ranks as a failure does.
- * The caller's dispositions of these signals, of SIGCHLD and of SIGUSR1 do not matter; ranks get
- * the defaults, but an ignored SIGHUP (nohup) stays ignored, and SIGUSR1 is ignored with `stream`
- * until the rank handles it.
+ * The first rank that fails is named on stderr. The others get a second to report, then SIGTERM,
+ * and SIGKILL after 5 s. This SIGTERM is queued (SI_QUEUE), which ranks distinguish from a
+ * forwarded one. The first SIGINT, SIGTERM or SIGHUP to this process is forwarded without a time
+ * limit, and the job ends when rank 0 has ended; a second SIGINT or SIGTERM ends the ranks like a
+ * failure. The caller's dispositions of these signals, of SIGCHLD and of SIGUSR1 have no effect.
+ * Ranks get the defaults, except that an ignored SIGHUP (nohup) stays ignored, and with `stream`
+ * SIGUSR1 is ignored until the rank handles it.
  *
  * Ranks wait for a slow reader of their output; a failed write ends the job: TESS_EIO. At the end,
- * also if this process is killed, every process that a rank has started is killed, unless it
+ * even if this process is killed, every process that a rank has started is killed, unless it
  * belongs to another user.
  *
  * Every rank records its last calls (core/flight/flight.h) in a temporary directory. When the job
- * fails, the straggler and its call are logged; at SIGUSR1 too, and the job goes on.
+ * fails, and at SIGUSR1, the straggler and its call are logged.
  *
- * The job fails when a rank ends with status 0 without joining, and another has joined. A restarted
+ * The job fails if a rank ends with status 0 without joining while another has joined. A restarted
  * job has another name; TORCHELASTIC_RESTART_COUNT counts restarts.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 129 after

@@ -15,8 +15,8 @@
 /* ---- sinks ----------------------------------------------------------------------------------- */
 
 /*
- * Pipes and terminals are opened again: O_NONBLOCK on the given descriptor would apply to all
- * processes that share it. Where that fails a write of PIPE_BUF bytes after poll() does not block.
+ * Opens pipes and terminals again: O_NONBLOCK on the given descriptor would apply to all processes
+ * that share it. If that fails, a write of PIPE_BUF bytes after poll() does not block either.
  */
 void tess_sink_open(struct tess_sink *s, int fd)
 {
@@ -35,7 +35,7 @@ void tess_sink_open(struct tess_sink *s, int fd)
 	s->begin = s->end = 0;
 }
 
-/* As many whole lines as a pipe takes atomically, so that lines of several writers do not mix. */
+/* Returns the bytes of as many full lines as a pipe takes atomically, so that lines never mix. */
 static size_t measure_chunk(const struct tess_sink *s)
 {
 	size_t n = s->end - s->begin;
@@ -95,7 +95,7 @@ static void write_log(struct tess_output_mux *mux, const char *text, size_t len)
 	}
 }
 
-/* False: the sink has no space now. */
+/* Puts a line into the sink; false: no space now. */
 static bool put_line(struct tess_output_mux *mux, const char *text, size_t len)
 {
 	struct tess_sink *s = mux->to;

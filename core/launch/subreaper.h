@@ -7,7 +7,7 @@
 
 void tess_subreaper_set(bool yes);
 
-/* Kills every child of this process, adopted ones too, until none is left or the deadline. */
+/* Kills the children of this process, also adopted ones, until none is left or the deadline. */
 void tess_subreaper_kill_children(int64_t deadline);
 
 #endif

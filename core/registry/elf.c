@@ -1,4 +1,4 @@
-/* Checks that a file is a shared object for this machine; the loader's messages are less clear. */
+/* elf.c - checks that a file is a shared object for this machine, with clear messages. */
 #include "core/registry/file.h"
 
 #include "core/base/status.h"
@@ -22,7 +22,7 @@ static const struct machine {
 	{ "s390x", EM_S390 },
 };
 
-/* Class, byte order and machine have the same offset in every ELF header. */
+/* Describes the machine of a header; class, byte order and machine have fixed offsets. */
 static const char *format_machine(const ElfW(Ehdr) * head, bool foreign, char text[static 48])
 {
 	unsigned number = foreign ? __builtin_bswap16(head->e_machine) : head->e_machine;
@@ -39,7 +39,7 @@ static const char *format_machine(const ElfW(Ehdr) * head, bool foreign, char te
 	return text;
 }
 
-/* Compares with the header of this library, as the loader has mapped it. */
+/* Compares a header with that of this library, as the loader has mapped it. */
 static tess_status compare_machine(const ElfW(Ehdr) * other)
 {
 	const ElfW(Ehdr) * own;
@@ -59,7 +59,7 @@ static tess_status compare_machine(const ElfW(Ehdr) * other)
 	                 format_machine(own, false, text[1]));
 }
 
-/* Access to a segment beyond the end of its file would kill the process with SIGBUS. */
+/* Checks that segments end inside the file: access beyond would raise SIGBUS. */
 static tess_status check_segments(int fd, const ElfW(Ehdr) * head, uint64_t size)
 {
 	for (unsigned i = 0; i < head->e_phnum; i++) {

@@ -13,23 +13,23 @@ extern const char *const tess_plugin_kind_names[TESS_PLUGIN_KINDS];
 struct tess_dir { /* a directory of the search path */
 	struct tess_dir *next;
 	const char *path, *origin;
-	bool user_named; /* the user, who may trust other owners, has named it */
+	bool user_named; /* named by the user, who may trust other owners */
 };
 
 struct tess_file {
 	struct tess_file *next; /* by file name, then by order of directories */
-	struct tess_file *opened; /* the one opened before it */
+	struct tess_file *opened; /* the file opened before it */
 	const struct tess_dir *dir;
 	const char *path, *name; /* "/dir/tess-style-rowsplit.so", "tess-style-rowsplit.so" */
 	const char *stem; /* "rowsplit" */
 	int32_t kind; /* -1: unknown from its name */
 	bool checked, initialised;
-	bool shadowed; /* by a file of this name in an earlier directory */
+	bool shadowed; /* an earlier directory has a file of this name */
 	tess_status status;
-	const char *why; /* "" or a sentence that begins with the path */
+	const char *why; /* "" or a message that begins with the path */
 	uint32_t abi; /* from the descriptor; 0: not read */
 	const struct tess_plugin *descriptor; /* in the mapped file, once checked */
-	struct tess_plugin plugin; /* copy of it; only the strings are valid if refused */
+	struct tess_plugin plugin; /* a copy; if refused, only the strings are valid */
 	struct tess_offer *offers;
 	size_t noffers;
 };
@@ -44,7 +44,7 @@ struct tess_registry {
 	struct tess_arena arena;
 	struct tess_host host;
 	struct tess_dir *dirs;
-	const char *searched_paths; /* all of them, for messages */
+	const char *searched_paths; /* all directories, for messages */
 	struct tess_file *files;
 	struct tess_file *opened; /* mapped until exit, last first */
 	struct tess_wrapper *wrappers;
@@ -55,15 +55,15 @@ struct tess_registry {
 tess_status tess_registry_append_dir(struct tess_registry *r, const char *path, size_t len,
                                      const char *origin, bool user_named);
 
-/* The canonical path of the file that holds this code: libtessera, or a program. false: unknown. */
+/* Returns the canonical path of this code's file, libtessera or a program; false: unknown. */
 bool tess_registry_find_own_file(char real[static PATH_MAX], bool *program);
 
-/* Completes the list of directories, and lists the files in them with names of plugins. Once. */
+/* Completes the list of directories and lists their files with names of plugins. Call once. */
 tess_status tess_registry_search(struct tess_registry *r);
 
 /*
- * Checks before anything is mapped: the file at `path` exists, is trusted, and is a shared object
- * for this machine. real: its canonical path, which is then mapped.
+ * Checks, before mapping, that the file at `path` exists, is trusted, and is a shared object for
+ * this machine. real: its canonical path, which is then mapped.
  */
 tess_status tess_file_check_trust(const char *path, const struct tess_dir *dir,
                                   char real[static PATH_MAX]);
@@ -79,7 +79,7 @@ tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
 /* Opens a file once: checks, maps, pins, declares options, calls init. Sets status and why. */
 void tess_file_open(struct tess_file *f, struct tess_registry *r);
 
-/* Whether a name consists of a-z, 0-9, _ and the characters in `more`, and has at most 64 bytes. */
+/* Returns whether a name consists of a-z, 0-9, _ and `more`, and has at most 64 bytes. */
 bool tess_name_valid(const char *name, const char *more);
 
 #endif

@@ -1,4 +1,4 @@
-/* The only dlopen() of plugins: maps, checks, pins and initialises a plugin. */
+/* open.c - maps, checks, pins and initialises a plugin: the only dlopen() of plugins. */
 #include "core/registry/file.h"
 
 #include "core/base/log.h"
@@ -13,8 +13,9 @@
 #include <string.h>
 
 /*
- * Its constructors run with all signals blocked, as init() does: threads that it starts then leave
- * the signals of the process to the program. A library built with -ffast-math turns off denormals.
+ * Maps a file. Its constructors run with all signals blocked, as init() does, so that threads that
+ * it starts leave signals to the program. Restores denormals, which a library built with
+ * -ffast-math turns off.
  */
 static void *map_file(const char *real, int flags)
 {
@@ -32,7 +33,7 @@ static void *map_file(const char *real, int flags)
 	return file;
 }
 
-/* The descriptor that this object itself defines, and the size of its symbol. */
+/* Finds the descriptor that this object itself defines, and the size of its symbol. */
 static tess_status find_descriptor(void *file, const struct tess_plugin **descriptor,
                                    uint64_t *size)
 {
@@ -58,7 +59,7 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
 	return TESS_OK;
 }
 
-/* Declares its options as one table, under its file name. */
+/* Declares the plugin's options as one table, under its file name. */
 static tess_status declare_options(const struct tess_file *f, struct tess_arena *a)
 {
 	const struct tess_option *const *list = f->plugin.options;
@@ -94,7 +95,7 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 	return TESS_ENOTSUP;
 }
 
-/* One file may have several names (links) and several kinds: it is initialised once. */
+/* Initialises a file once, though it may have several names (links) and several kinds. */
 static tess_status init_once(struct tess_file *f, struct tess_registry *r)
 {
 	const struct tess_file *opened_before = r->opened;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The file that offers a table; false: none does. */
+/* Finds the file that offers a table; false: none. */
 static bool find_plugin(const void *table, struct tess_plugin_info *info)
 {
 	for (size_t i = 0; tess_registry_at(i, info); i++)
@@ -16,7 +16,7 @@ static bool find_plugin(const void *table, struct tess_plugin_info *info)
 	return false;
 }
 
-/* A style or device need not know its module, or give its name: a message may lack both. */
+/* Adds plugin and module to a message of a style or device that lacks them. */
 static tess_status name_plugin(const void *table, const char *name, const char *where,
                                tess_status st)
 {

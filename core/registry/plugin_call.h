@@ -1,6 +1,6 @@
 /*
- * plugin_call.h - calls of the functions of a plugin: every one goes through a macro below, which
- * checks what comes back and restores the state of the thread.
+ * plugin_call.h - calls functions of plugins. Every call uses a macro below, which checks the
+ * result and restores the state of the thread.
  */
 #ifndef TESS_REGISTRY_PLUGIN_CALL_H
 #define TESS_REGISTRY_PLUGIN_CALL_H
@@ -9,9 +9,10 @@
 #include "core/base/thread_state.h"
 
 /*
- * Returns `st`, which is not TESS_OK. An unknown status becomes TESS_EABI; that, and a failure
- * without a message, get one: `where` (a module; may be NULL), the plugin and the file that offers
- * `table`, the function. A message of a style or device that lacks its name or module gets them.
+ * Returns `st`, which is not TESS_OK. An unknown status becomes TESS_EABI. An unknown status, and a
+ * failure without a message, get one with `where` (a module; may be NULL), the plugin, the file
+ * that offers `table`, and the function. A message of a style or device that lacks its name or
+ * module gets them.
  */
 tess_status tess_plugin_check_status(const void *table, const char *name, const char *function,
                                      const char *where, tess_status st);
@@ -36,10 +37,10 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
 		value_; \
 	})
 #define TESS_PLUGIN_VALUE(call) TESS_PLUGIN_VALUE_OF(TESS_STATE_ALL, call)
-/* A call of each step of a program or each collective, where a system call would cost too much. */
+/* Evaluates a frequent call, of a step or collective, without system calls. */
 #define TESS_PLUGIN_VALUE_QUICK(call) TESS_PLUGIN_VALUE_OF(TESS_STATE_FLOAT, call)
 
-/* A call that returns nothing. */
+/* Evaluates a call without a value. */
 #define TESS_PLUGIN_DO(call) \
 	do { \
 		struct tess_thread_state thread_state_; \

@@ -52,7 +52,7 @@ static bool offers_name(const struct tess_file *f, const struct tess_offer *o, c
 	return false;
 }
 
-/* Returns whether two names are equal but for their digits: families, as gemma2 and gemma3. */
+/* Returns whether two names differ only in digits, as the families gemma2 and gemma3. */
 static bool differs_in_version(const char *a, const char *b)
 {
 	static const char digits[] = "0123456789";
@@ -66,7 +66,7 @@ static bool differs_in_version(const char *a, const char *b)
 	return true;
 }
 
-/* The nearest name of a file of this kind, or of what these files offer. */
+/* Returns the nearest name among the files of this kind and their offers. */
 static const char *find_nearest_name(int32_t kind, const char *name)
 {
 	const char *near = NULL;
@@ -91,7 +91,7 @@ static const char *find_nearest_name(int32_t kind, const char *name)
 	return near;
 }
 
-/* "; the types are gpt2, llama; ...": the known model types, and a way out; "" without one. */
+/* Formats the known model types and a way out: "; the types are gpt2, llama; ...", or "". */
 static const char *list_types(size_t size, char *out)
 {
 	size_t at = 0;
@@ -145,7 +145,7 @@ static tess_status fail_conflict(int32_t kind, const char *name, const struct te
 	                 tess_plugin_kind_names[kind], name, a->path, b->path);
 }
 
-/* Opens all files of a kind, and finds the only offer of `name`. */
+/* Opens all files of a kind and finds the only offer of `name`. */
 static tess_status find_offer(int32_t kind, const char *name, const void **out)
 {
 	const struct tess_file *in = NULL, *refused = NULL;
@@ -174,7 +174,7 @@ static tess_status find_offer(int32_t kind, const char *name, const void **out)
 	return TESS_OK;
 }
 
-/* Opens the file of that name, and returns its offer. */
+/* Opens the file of that name and returns its offer. */
 static tess_status open_plugin_named(int32_t kind, const char *name, const void **out)
 {
 	struct tess_file *f = registry.files;
@@ -191,7 +191,7 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 	return TESS_OK;
 }
 
-/* *out is a pointer to the struct of that kind. */
+/* Finds the table of a name; *out points to the struct of that kind. */
 static tess_status find_table(int32_t kind, const char *name, void *out)
 {
 	const void *table = NULL;
@@ -210,7 +210,7 @@ static tess_status find_table(int32_t kind, const char *name, void *out)
 
 /* ---- backends that wrap another one --------------------------------------------------------- */
 
-/* With the lock held. NULL: not made yet. */
+/* Finds a wrapped backend, with the lock held; NULL: not wrapped yet. */
 static const struct tess_wrapper *find_wrapper(const char *name)
 {
 	const struct tess_wrapper *s = registry.wrappers;
@@ -220,7 +220,7 @@ static const struct tess_wrapper *find_wrapper(const char *name)
 	return s;
 }
 
-/* Copies a table from wrap(), up to the smaller size. With the lock held; NULL: no memory. */
+/* Stores the table of a wrap(), up to the smaller size, with the lock held; NULL: no memory. */
 static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *table)
 {
 	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
@@ -238,7 +238,7 @@ static const struct tess_wrapper *store_wrapper(const char *name, const struct t
 	return s;
 }
 
-/* wrap() is called without the lock: it looks up the backend `below`. */
+/* Wraps a backend. Calls wrap() without the lock, since it looks up the backend `below`. */
 static tess_status open_wrapper(const struct tess_backend *top, const char *name, const char *below,
                                 const struct tess_backend **out)
 {
@@ -271,7 +271,7 @@ static tess_status open_wrapper(const struct tess_backend *top, const char *name
 	return TESS_OK;
 }
 
-/* Whether `top` is among the names in `below`. */
+/* Returns whether `top` is among the names in `below`. */
 static bool wraps_itself(const char *top, const char *below)
 {
 	size_t n = strlen(top);
@@ -328,7 +328,7 @@ tess_status tess_plugin_find_model(const char *type, const struct tess_model **o
 	return find_table(TESS_MODELS, type, out);
 }
 
-/* A name that both files offer, or NULL. */
+/* Returns a name that both files offer, or NULL. */
 static const char *find_common_name(const struct tess_file *a, const struct tess_file *b)
 {
 	for (size_t i = 0; i < a->noffers; i++)
@@ -344,7 +344,7 @@ static const char *find_common_name(const struct tess_file *a, const struct tess
 	return NULL;
 }
 
-/* Two files that offer one name both report it; their other names are usable. */
+/* Reports names offered by two files, in both of them; their other names are usable. */
 static tess_status report_conflicts(void)
 {
 	for (struct tess_file *a = registry.files; a; a = a->next)

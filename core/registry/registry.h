@@ -1,12 +1,12 @@
 /*
- * registry.h - plugins by name: found, checked and opened once, and kept for the life of the
+ * registry.h - finds, checks and opens plugins by name, once, and keeps them for the life of the
  * process.
  *
  * Files are tess-<kind>-<name>.so. A backend or device is in the file of its name; a style or a
- * model is looked up in all files of its kind. Safe from any thread. Three kinds of failure: not
- * found (TESS_ENOENT: directories searched, nearest name), refused (TESS_EABI, TESS_EPERM,
- * TESS_EINVAL: file and rule), not usable here (TESS_ENOTSUP: the loader's or the plugin's
- * message).
+ * model is looked up in all files of its kind. Safe from any thread. There are three kinds of
+ * failure: not found (TESS_ENOENT: searched directories, nearest name), refused (TESS_EABI,
+ * TESS_EPERM, TESS_EINVAL: file and rule), unusable here (TESS_ENOTSUP: message of the loader or
+ * the plugin).
  */
 #ifndef TESS_REGISTRY_REGISTRY_H
 #define TESS_REGISTRY_REGISTRY_H
@@ -19,7 +19,7 @@
 #include <tessera/model.h>
 #include <tessera/style.h>
 
-/* TESSERA_PLUGIN_PATH; declared by the first lookup. */
+/* The option TESSERA_PLUGIN_PATH, which the first lookup declares. */
 extern const struct tess_option tess_registry_options[];
 
 /*
@@ -29,17 +29,17 @@ extern const struct tess_option tess_registry_options[];
 tess_status tess_registry_add_dir(const char *path);
 
 /*
- * The table of a name or, for styles, an alias; of a model by the model_type of config.json.
- * Borrowed. It is a copy: fields newer than the plugin's header are NULL, required operations are
- * not. A backend's name may have the backend that it wraps: "trace:gloo". TESS_EINVAL: it cannot
- * wrap one, or must.
+ * Return the table of a name, borrowed. A style has aliases; the name of a model is the model_type
+ * of config.json. The table is a copy: fields newer than the plugin's header are NULL, required
+ * operations are not. A backend's name may include the backend that it wraps: "trace:gloo".
+ * TESS_EINVAL: it cannot wrap one, or must.
  */
 tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out);
 tess_status tess_plugin_find_device(const char *name, const struct tess_device **out);
 tess_status tess_plugin_find_style(const char *name, const struct tess_style **out);
 tess_status tess_plugin_find_model(const char *type, const struct tess_model **out);
 
-/* The innermost backend of a name: "gloo" of "trace:gloo". */
+/* Returns the innermost backend of a name: "gloo" of "trace:gloo". */
 static inline const char *tess_backend_wrapped(const char *name)
 {
 	const char *last = strrchr(name, ':');
@@ -47,21 +47,21 @@ static inline const char *tess_backend_wrapped(const char *name)
 	return last ? last + 1 : name;
 }
 
-/* What init() of a plugin gets; only a site has recording calls (nn/record/module.c). Borrowed. */
+/* Returns the host for init() of a plugin, borrowed; only a site's has recording calls. */
 const struct tess_host *tess_registry_host(void);
 
-/* Whether a key begins with the name of a found, unopened plugin, which may still declare it. */
+/* Returns whether a key begins with the name of an unopened plugin, which may declare it. */
 bool tess_registry_may_declare(const char *key);
 
-/* Makes tess_registry_quit() call no quit(): a thread that cannot be ended may be in a plugin. */
+/* Prevents quit() calls of tess_registry_quit(), if a thread may still be in a plugin. */
 void tess_registry_skip_quit(void);
 
 /* Calls quit() of all opened plugins once, in reverse order. No plugin is used afterwards. */
 void tess_registry_quit(void);
 
 /*
- * A backend, device, style or model. `aliases`: of a style; the types of a model; NULL or
- * NULL-terminated.
+ * A backend, device, style or model. `aliases`: aliases of a style, types of a model; NULL, or ends
+ * with NULL.
  */
 struct tess_offer {
 	const char *name, *summary;
@@ -69,13 +69,13 @@ struct tess_offer {
 	const void *table; /* struct tess_backend, ... */
 };
 
-/* A plugin file; all borrowed. Unknown strings are "". */
+/* A plugin file; strings are borrowed, unknown ones are "". */
 struct tess_plugin_info {
 	const char *path;
 	const char *kind; /* "": unknown from its name */
-	const char *origin; /* of its directory */
+	const char *origin; /* origin of its directory */
 	tess_status status; /* TESS_OK: usable */
-	const char *why; /* why not; a conflict of a usable file; or "" */
+	const char *why; /* the reason if unusable; a conflict of a usable file; or "" */
 	uint32_t abi; /* 0: not read */
 	const char *name, *version, *license, *summary;
 	const struct tess_offer *offers;
@@ -83,16 +83,16 @@ struct tess_plugin_info {
 };
 
 /*
- * Opens all files that are found: expensive, for `tessera info`. Fails only without memory or by a
- * search path.
+ * Opens all files that are found, for `tessera info`; expensive. Fails only without memory or with
+ * a wrong search path.
  */
 tess_status tess_registry_open_all(void);
 /*
- * The i-th file found, by file name; false past the end. Before tess_registry_open_all: what is
- * known so far.
+ * Returns the i-th file found, by file name; false past the end. Before tess_registry_open_all the
+ * information is incomplete.
  */
 bool tess_registry_at(size_t i, struct tess_plugin_info *out);
-/* The i-th directory of the search path, with its origin; false past the end. */
+/* Returns the i-th directory of the search path, with its origin; false past the end. */
 bool tess_registry_dir_at(size_t i, const char **path, const char **origin);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Searches for plugins in directories of the program, TESSERA_PLUGIN_PATH, tessera-<ABI> beside
- * libtessera (or beside a program that holds these functions itself, and in the directory of
- * libraries that belongs to it), and the compiled-in directory. Never in the current directory,
+ * search.c - searches for plugins in directories of the program, in TESSERA_PLUGIN_PATH, in
+ * tessera-<ABI> next to libtessera, and in the compiled-in directory. In a program that contains
+ * this code, next to the program and in its directory of libraries. Never in the current directory,
  * $HOME, or a path from a checkpoint.
  */
 #include "core/registry/file.h"
@@ -72,11 +72,11 @@ bool tess_registry_find_own_file(char real[static PATH_MAX], bool *program)
 	    !own)
 		return false;
 	*program = !*own->l_name;
-	/* of a program the loader has argv[0], which is chosen by the caller */
+	/* for a program the loader has argv[0], which the caller chooses */
 	return realpath(*program ? "/proc/self/exe" : info.dli_fname, real) != NULL;
 }
 
-/* Appends `path`, relative to the folder of this code, if it is there. */
+/* Appends `path`, relative to the folder of this code, if it exists. */
 static tess_status add_relative_dir(struct tess_registry *r, const char *folder, const char *path,
                                     const char *origin)
 {
@@ -106,7 +106,7 @@ static tess_status add_own_dirs(struct tess_registry *r)
 	               : add_relative_dir(r, real, TESS_PLUGIN_FROM_BIN, "beside libtessera");
 }
 
-/* "tess-style-rowsplit.so" is the style rowsplit; kind -1 for a name of another form. */
+/* Parses "tess-style-rowsplit.so" as the style rowsplit; kind -1: a name of another form. */
 static tess_status parse_file_name(struct tess_file *f, struct tess_arena *a)
 {
 	bool prefixed = !strncmp(f->name, "tess-", 5);
@@ -166,7 +166,7 @@ static tess_status add_plugin_file(struct tess_registry *r, const struct tess_di
 	return f->why ? TESS_OK : TESS_ENOMEM;
 }
 
-/* Returns whether a file of another name has the name of the symbol that each plugin exports. */
+/* Returns whether a file of another name contains the symbol that each plugin exports. */
 static bool is_misnamed_plugin(const struct tess_dir *dir, const char *name)
 {
 	static const char symbol[] = "tess_plugin_v1";
@@ -190,7 +190,7 @@ static bool is_misnamed_plugin(const struct tess_dir *dir, const char *name)
 	return found;
 }
 
-/* A plugin, or, in a directory that the user has named, a file that may be meant as one. */
+/* Returns whether a file is a plugin, or, in a directory named by the user, may be one. */
 static bool is_plugin_candidate(const struct tess_dir *dir, const char *name)
 {
 	size_t len = strlen(name);

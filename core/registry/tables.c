@@ -1,4 +1,4 @@
-/* Checks and copies a plugin's tables as data; no code of it runs. */
+/* tables.c - checks and copies a plugin's tables as data; runs no code of the plugin. */
 #include "core/registry/file.h"
 
 #include "core/base/status.h"
@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { TABLE_NAME_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
-enum { MEM_OWN = 32 }; /* kinds of memory from here on are a plugin's own */
+enum { MEM_OWN = 32 }; /* the first kind of memory that a plugin may define */
 
 /* The first fields of all tables; a style and a model then have a list of names. */
 struct table_head {
@@ -32,8 +32,8 @@ TESS_ASSERT(offsetof(struct tess_model, types) == offsetof(struct table_head, al
 #define OP(type, field) .name = #field, .at = offsetof(struct type, field)
 
 static const struct plugin_kind {
-	uint64_t list; /* in struct tess_plugin */
-	uint32_t size; /* of our table */
+	uint64_t list; /* offset in struct tess_plugin */
+	uint32_t size; /* size of our table */
 	bool has_aliases; /* aliases or types */
 	struct required_op {
 		const char *name;
@@ -79,7 +79,7 @@ bool tess_name_valid(const char *name, const char *more)
 	return n > 0 && n <= TABLE_NAME_MAX;
 }
 
-/* Copies the fields that both sizes have and zeroes the rest, so older and newer tables fit. */
+/* Copies the fields common to both sizes and zeroes the rest: older and newer tables fit. */
 static void copy_table(void *dst, uint32_t dst_size, const void *src, uint32_t src_size)
 {
 	memset(dst, 0, dst_size);
@@ -96,7 +96,7 @@ static bool is_missing_op(const void *table, uint32_t size, uint64_t at)
 	return !p;
 }
 
-/* A file offers a name once. */
+/* Checks that a file offers a name once. */
 static tess_status check_unique(const struct tess_file *f, const char *name)
 {
 	bool twice = false;
@@ -114,7 +114,7 @@ static tess_status check_unique(const struct tess_file *f, const char *name)
 	return TESS_OK;
 }
 
-/* Aliases of a style, types of a model. */
+/* Checks the aliases of a style or the types of a model. */
 static tess_status check_aliases(const struct tess_file *f, const struct tess_offer *offer)
 {
 	const char *const *more = offer->aliases;
@@ -205,7 +205,7 @@ static tess_status check_needs(const struct tess_plugin *p, const struct tess_ho
 	return TESS_OK;
 }
 
-/* The descriptor; its symbol has `size` bytes. */
+/* Checks the descriptor, whose symbol has `size` bytes. */
 static tess_status check_descriptor(struct tess_file *f, const struct tess_plugin *descriptor,
                                     uint64_t size)
 {

@@ -1,7 +1,7 @@
 /*
- * Whether a plugin file can be trusted. Every component of its real path is writable only by root,
- * the caller, a group of the caller, or the owner of the running libtessera or program; by another
- * owner only where the user has named the directory.
+ * trust.c - decides whether a plugin file can be trusted: every component of its real path is
+ * writable only by root, the caller, a group of the caller, or the owner of the running libtessera
+ * or program. Another owner is trusted only if the user has named the directory.
  */
 #include "core/registry/file.h"
 
@@ -25,7 +25,7 @@ static uid_t get_library_owner(void)
 	return about.st_uid;
 }
 
-/* Group 0, or a group of the caller. */
+/* Returns whether a group is 0 or one of the caller's. */
 static bool is_own_group(gid_t gid)
 {
 	return !gid || gid == getegid() || group_member(gid);

@@ -27,7 +27,7 @@ void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32
 	*hi = tess_edge(tess_dim_count_units(piece), nranks, rank + 1);
 }
 
-/* The start of its own unit i; the last unit of a sequence may be short. */
+/* Returns the start of a piece's own unit i; the last unit of a sequence may be short. */
 static int64_t get_unit_start(const struct tess_dim *piece, int64_t i)
 {
 	if (piece->may_be_empty && i == piece->nunits)

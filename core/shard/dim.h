@@ -1,6 +1,6 @@
 /*
- * dim.h - a dimension by meaning: its size, the units in which it is cut and added, the parts it
- * was fused from. All tensors with a dim are cut alike, so their slices match.
+ * dim.h - a dimension by meaning: its size, the units in which it is cut and added, and its fused
+ * parts. All tensors with a dim are cut alike, so their slices match.
  */
 #ifndef TESS_SHARD_DIM_H
 #define TESS_SHARD_DIM_H
@@ -21,7 +21,7 @@ struct tess_dim {
 	int64_t group; /* units of the base that share one unit of this dim */
 	int64_t nparts; /* 0: one piece; else each part is cut separately */
 	const struct tess_dim *const *parts;
-	/* 0, or the most units that a rank has room for: it has no more than its own units */
+	/* 0, or the maximum number of units that a rank has room for, at most its own units */
 	int64_t slots;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
 };
@@ -30,23 +30,24 @@ struct tess_run {
 	int64_t start, len;
 }; /* elements [start, start + len) */
 
-/* The pieces that are cut separately, and where each begins: the dim itself, or its parts. */
+/* Return the pieces that are cut separately, the dim itself or its parts, and their starts. */
 int64_t tess_dim_count_pieces(const struct tess_dim *d);
 const struct tess_dim *tess_dim_get_piece(const struct tess_dim *d, int64_t i, int64_t *at);
 
-/* The units in which a piece is cut (query heads for key-value heads). */
+/* Returns the number of units in which a piece is cut (query heads for key-value heads). */
 int64_t tess_dim_count_units(const struct tess_dim *piece);
 
-/* Units [*lo, *hi) of a piece's base that a rank computes with. */
+/* Returns the units [*lo, *hi) of a piece's base that a rank computes with. */
 void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32_t rank,
                              int64_t *lo, int64_t *hi);
 
-/* The first element that belongs to unit u of the base; u = number of units: the size. */
+/* Returns the first element of unit u of the base; for u = number of units, the size. */
 int64_t tess_dim_get_unit_start(const struct tess_dim *piece, int64_t u);
 
 /*
- * What a rank holds (and computes with), and what it owns: one run per piece, in order, into
- * out[tess_dim_count_pieces]. Owned runs of all ranks are disjoint and cover the dim.
+ * Return the ranges that a rank holds (and computes with), and those that it owns: one per piece,
+ * in order, into out[tess_dim_count_pieces]. Owned ranges of all ranks are disjoint and cover the
+ * dim.
  */
 void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out);
@@ -57,18 +58,18 @@ struct tess_cut { /* part `rank` of `nranks` */
 	int32_t nranks, rank;
 };
 
-/* Lists the local runs of a part, runs[tess_dim_count_pieces]; returns their elements. */
+/* Lists the local ranges of a part, runs[tess_dim_count_pieces]; returns their elements. */
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
                                  struct tess_run *runs);
 
-/* Elements that a rank holds; that it owns. */
+/* Return how many elements a rank holds, and how many it owns. */
 int64_t tess_dim_get_local_size(const struct tess_dim *d, int32_t nranks, int32_t rank);
 int64_t tess_dim_get_owned_size(const struct tess_dim *d, int32_t nranks, int32_t rank);
 
-/* The index of global element `at` on the local axis of `runs`: the held elements before it. */
+/* Returns the local index of global element `at` on `runs`: the number of held elements before. */
 int64_t tess_runs_get_local_index(const struct tess_run *runs, int64_t n, int64_t at);
 
-/* The most ranks that can cut it; tokens: INT32_MAX. *piece: the piece that limits it. */
+/* Returns the maximum number of ranks; tokens: INT32_MAX. *piece: the piece that limits it. */
 int32_t tess_dim_get_max_ranks(const struct tess_dim *d, const struct tess_dim **piece);
 
 #endif
