@@ -18,16 +18,16 @@ enum {
 	NAME_SIZE = TESS_MEMBERS_KEY,
 	DESC_SIZE = sizeof(struct tess_call_desc) + 16 * sizeof(uint64_t) + TESS_WHERE,
 	SLOT_WORDS = (NAME_SIZE + DESC_SIZE) / sizeof(uint64_t),
-	WAIT_NS = 100 * TESS_MS /* for calls that are being recorded */
+	WAIT_NS = 100 * TESS_MS /* maximum wait for calls that are being recorded */
 };
 enum { ONGOING, FINISHED, FAILED, STATE_BITS = 2 };
 
 /*
  * One call, as a sequence lock: the writer sets `number` to 0, stores the rest, then `number`; a
- * reader takes the copy only if `number` is the same before and after. All fields are atomic, so no
- * copy is a data race; release and acquire of each word cost nothing on x86 and need no fence.
- * `end` is the state and the duration; while the call is ongoing, the state and its number, so that
- * an end that arrives after the slot has been reused changes nothing.
+ * reader uses the copy only if `number` is equal before and after. All fields are atomic, so no
+ * copy is a data race; release and acquire of each word are free on x86 and need no fence. `end` is
+ * the state and the duration. During the call it is the state and the number, so that an end after
+ * the slot has been reused changes nothing.
  */
 struct flight_slot {
 	atomic_uint_least64_t number, end;
@@ -36,12 +36,12 @@ struct flight_slot {
 };
 
 struct tess_flight {
-	atomic_uint_least64_t calls; /* so far */
+	atomic_uint_least64_t calls; /* number of calls so far */
 	char dir[4000];
 	struct flight_slot slot[TESS_FLIGHT_CALLS];
 };
 
-struct flight_call { /* a slot, read */
+struct flight_call { /* a copy of a slot */
 	uint64_t number;
 	int64_t began, took; /* ns */
 	unsigned state;
@@ -89,7 +89,7 @@ static inline void store_words(struct flight_slot *s, size_t at, const void *fro
 	}
 }
 
-/* Lists that do not fit are left out; the rank's own count remains. */
+/* Stores a descriptor without lists, which do not fit; keeps the rank's own count. */
 static void store_without_lists(struct flight_slot *s, const struct tess_call_desc *d)
 {
 	size_t lists = (d->nsend + d->nrecv) * sizeof *d->list;
@@ -144,7 +144,7 @@ void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* False: two writers at once have mixed their words. */
+/* Returns whether a copy is valid; two simultaneous writers may have mixed their words. */
 static bool is_valid_call(const struct flight_call *c)
 {
 	const struct tess_call_desc *d = c->desc;
@@ -165,7 +165,7 @@ static void wait_for_slot(const struct tess_flight *f, uint64_t number, int64_t 
 		sched_yield();
 }
 
-/* False: the call is being recorded, or its slot has been reused. */
+/* Loads a call; false: it is being recorded, or its slot has been reused. */
 static bool load_call(const struct tess_flight *f, uint64_t number, struct flight_call *out)
 {
 	const struct flight_slot *s = &f->slot[number % TESS_FLIGHT_CALLS];
@@ -196,7 +196,7 @@ static json_t *counts_to_json(const uint64_t *from, uint32_t n)
 	return a;
 }
 
-/* "" where the text is not UTF-8. */
+/* Returns a JSON string; "" if the text is not UTF-8. */
 static json_t *text_to_json(const char *s)
 {
 	json_t *t = json_string(s);
@@ -258,7 +258,7 @@ static json_t *calls_to_json(const struct tess_flight *f, const struct tess_memb
 	return a;
 }
 
-/* One moment on both clocks; times of calls are on the monotonic one, in ns. */
+/* Reads both clocks at one moment; times of calls are monotonic, in ns. */
 static json_t *read_clocks(void)
 {
 	struct timespec t;
@@ -274,7 +274,7 @@ void tess_flight_path(const char *dir, int32_t rank, char *path, size_t size)
 	snprintf(path, size, "%s/rank-%d.json", dir, rank);
 }
 
-/* 0, or errno. */
+/* Writes a text; returns 0 or errno. */
 static int write_text(int fd, const char *text)
 {
 	size_t left = strlen(text);

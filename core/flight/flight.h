@@ -1,6 +1,6 @@
 /*
- * flight.h - the flight recorder: the last calls of a rank, over all its groups, to find out later
- * where it was. Recorded only with a directory to write to (TESSERA_FLIGHT).
+ * flight.h - the flight recorder: the last calls of a rank over all its groups. Calls are recorded
+ * only if there is a directory to write to (TESSERA_FLIGHT).
  *
  * A call costs a copy of its descriptor: no lock, no allocation; the caller passes the times.
  * Several threads may record, while another one writes the record.
@@ -17,31 +17,31 @@ enum { TESS_FLIGHT_CALLS = 256 };
 
 struct tess_flight;
 
-/* Whether the value of the option is a directory. */
+/* Returns whether the value of the option is a directory. */
 static inline bool tess_flight_on(const char *option)
 {
 	return *option && strcmp(option, "off") != 0;
 }
 
 /*
- * Creates `dir` if it is missing. *out is NULL where `dir` is "" or "off". TESS_EIO: it cannot be
- * created; TESS_ENOMEM.
+ * Opens a recorder and creates `dir` if it is missing. *out is NULL if `dir` is "" or "off".
+ * TESS_EIO: it cannot be created; TESS_ENOMEM.
  */
 tess_status tess_flight_open(const char *dir, struct tess_flight **out);
 void tess_flight_close(struct tess_flight *f); /* NULL: nothing */
 
 /*
- * The number of a new call; 0: f is NULL. tess_flight_begin() must follow soon: a record that is
- * written meanwhile waits up to 100 ms for it.
+ * Returns the number of a new call; 0: f is NULL. tess_flight_begin() must follow soon: a record
+ * that is written in between waits up to 100 ms for it.
  */
 uint64_t tess_flight_number(struct tess_flight *f);
-/* Call `number` has begun at `now` in the group of that name, padded with zeros. 0: nothing. */
+/* Records that call `number` began at `now` in a group; its name is padded with zeros. 0: none. */
 void tess_flight_begin(struct tess_flight *f, uint64_t number, const char group[TESS_MEMBERS_KEY],
                        const struct tess_call_desc *d, int64_t now);
-/* It has ended at `now`, with status `st`. Once a call; number 0: nothing. */
+/* Records that call `number` ended at `now` with status `st`. Once per call; 0: none. */
 void tess_flight_end(struct tess_flight *f, uint64_t number, tess_status st, int64_t now);
 
-/* The members of a group; NULL: it is closed. */
+/* Returns the members of a group; NULL: closed. */
 struct tess_members_lookup {
 	const struct tess_members *(*find)(void *arg, uint32_t id);
 	void *arg;
@@ -49,12 +49,12 @@ struct tess_members_lookup {
 
 /*
  * Writes the calls, and `about`, an object that describes the rank (taken; must have "rank"), to
- * rank-R.json in the directory, atomically, mode 0600. f NULL: nothing.
+ * rank-R.json in the directory, atomically, mode 0600. f NULL: does nothing.
  */
 tess_status tess_flight_write(struct tess_flight *f, json_t *about,
                               const struct tess_members_lookup *lookup);
 
-/* The path of the record of `rank` in `dir`. */
+/* Returns the path of the record of `rank` in `dir`. */
 void tess_flight_path(const char *dir, int32_t rank, char *path, size_t size);
 
 /* Writes an object to `path`, atomically, mode 0600. */

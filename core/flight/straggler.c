@@ -16,8 +16,8 @@ enum { NO_STRAGGLER = -1, CIRCULAR_WAIT = -2 };
 struct job_records {
 	int32_t nranks;
 	const struct tess_lost_rank *lost;
-	json_t **record; /* of each rank, or NULL */
-	int32_t *awaited; /* of each rank: the rank that it waits for, or -1 */
+	json_t **record; /* [nranks]: the record of a rank, or NULL */
+	int32_t *awaited; /* [nranks]: the rank that a rank waits for, or -1 */
 };
 
 static const char *get_text(const json_t *o, const char *key)
@@ -44,7 +44,7 @@ static bool is_pending(const json_t *call)
 
 /* ---- which rank waits for which -------------------------------------------------------------- */
 
-/* The world ranks of a group, from any record that has it; NULL: none has. */
+/* Returns the world ranks of a group, from any record that has it; NULL: none. */
 static const json_t *find_group_ranks(const struct job_records *v, const char *group)
 {
 	for (int32_t r = 0; r < v->nranks; r++) {
@@ -58,13 +58,13 @@ static const json_t *find_group_ranks(const struct job_records *v, const char *g
 	return NULL;
 }
 
-/* How far a rank with this call is: twice the number, less 1 while it is in the call. */
+/* Returns the progress of a rank with this call: twice the number, less 1 during the call. */
 static int64_t measure_progress(const json_t *call)
 {
 	return 2 * get_number(call, "number") - is_pending(call);
 }
 
-/* How far the rank is in a channel; 0: no call is in its record. */
+/* Returns the progress of a rank in a channel; 0: no call is in its record. */
 static int64_t find_progress(const struct job_records *v, int32_t rank, const char *group,
                              int64_t channel)
 {
@@ -80,10 +80,10 @@ static int64_t find_progress(const struct job_records *v, int32_t rank, const ch
 }
 
 /*
- * The rank that `me` waits for in a call that it has not finished: a lost rank, else the one with
- * the lowest call number, and of two the one that is still in that call: the other may be opening a
- * group, which is no call. A rank with no call of that group in its record has not made this one,
- * which would be newer.
+ * Returns the rank that `me` waits for in an unfinished call: a lost rank, else the one with the
+ * lowest call number. Of two such ranks, the one that is still in that call: the other may be
+ * opening a group, which is no call. A rank without a call of that group in its record has not made
+ * this one, which would be newer.
  */
 static int32_t find_awaited_in(const struct job_records *v, int32_t me, const json_t *call)
 {
@@ -123,7 +123,7 @@ static int32_t find_awaited_by(const struct job_records *v, int32_t rank)
 	return awaited;
 }
 
-/* A lost rank that another waits for; else the end of the chain of waiting ranks. */
+/* Returns a lost rank that another waits for; else the end of the chain of waiting ranks. */
 static int32_t find_straggler(const struct job_records *v)
 {
 	int32_t at = NO_STRAGGLER;
@@ -163,7 +163,7 @@ static void TESS_PRINTF(2, 3) append_text(struct sentence_buffer *w, const char 
 		w->len = w->len + (size_t)n < w->size ? w->len + (size_t)n : w->size - 1;
 }
 
-/* The oldest call that a rank has not finished; NULL: none. */
+/* Returns the oldest call that a rank has not finished; NULL: none. */
 static const json_t *find_pending(const struct job_records *v, int32_t rank)
 {
 	const json_t *calls = get_calls(v, rank), *c;
@@ -175,7 +175,7 @@ static const json_t *find_pending(const struct job_records *v, int32_t rank)
 	return NULL;
 }
 
-/* "barrier, call 3, at end", and the group unless it has all ranks. */
+/* Appends "barrier, call 3, at end", and the group unless it has all ranks. */
 static void append_call(struct sentence_buffer *w, const json_t *call)
 {
 	const char *group = get_text(call, "group");
@@ -191,7 +191,7 @@ static bool is_same_call(const json_t *a, const json_t *b)
 	       !strcmp(get_text(a, "group"), get_text(b, "group"));
 }
 
-/* "ranks 0, 1 and 3 are in barrier, call 42, at end": all ranks in this call, except one. */
+/* Appends "ranks 0, 1 and 3 are in barrier, call 42, at end": ranks in this call, except one. */
 static void append_ranks_in(struct sentence_buffer *w, const struct job_records *v,
                             const json_t *call, int32_t except)
 {
@@ -212,7 +212,7 @@ static void append_ranks_in(struct sentence_buffer *w, const struct job_records 
 	append_call(w, call);
 }
 
-/* The calls of the other ranks, in order of ranks: a few of them. */
+/* Appends a few calls of other ranks, in order of ranks. */
 static void append_other_calls(struct sentence_buffer *w, const struct job_records *v,
                                int32_t except)
 {
@@ -235,7 +235,7 @@ static void append_other_calls(struct sentence_buffer *w, const struct job_recor
 	}
 }
 
-/* Whether a rank that has finished the call has received data from every rank. */
+/* Returns whether a rank that finished the call has received data from every rank. */
 static bool is_joint(const json_t *call)
 {
 	static const char *const kinds[] = { "barrier", "all_reduce", "all_gather",
@@ -247,7 +247,7 @@ static bool is_joint(const json_t *call)
 	return false;
 }
 
-/* The last call that others finished with a lost rank; NULL: none after its last reported one. */
+/* Returns the last call that others finished with a lost rank; NULL: none newly known. */
 static const json_t *find_last_finished(const struct job_records *v,
                                         const struct tess_lost_rank *lost)
 {

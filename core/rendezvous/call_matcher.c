@@ -40,7 +40,7 @@ struct group_state *tess_matcher_find_group(const struct tess_job_state *s, uint
 	return g;
 }
 
-/* A dropped group is freed when it is no rank's last_group any more. */
+/* Releases the last call of a rank; a dropped group is freed when no rank refers to it. */
 static void forget_last_call(struct rank_state *r)
 {
 	struct group_state *g = r->last_group;
@@ -82,7 +82,7 @@ static bool has_key(const struct call_state *c, const struct tess_call_key *key)
 	return !memcmp(&c->by[0].desc->key, key, sizeof *key);
 }
 
-/* NULL: the call is not kept. */
+/* Returns the state of a call; NULL: not kept. */
 static const struct call_state *find_call(const struct tess_job_state *s,
                                           const struct tess_call_key *key)
 {
@@ -93,7 +93,7 @@ static const struct call_state *find_call(const struct tess_job_state *s,
 	return c;
 }
 
-/* Where the call is linked, or where it would be. */
+/* Returns the link of the call, or where it would be inserted. */
 static struct call_state **find_call_link(struct tess_job_state *s, const struct tess_call_key *key)
 {
 	struct call_state **at = &s->calls[hash_key(key)];
@@ -103,7 +103,7 @@ static struct call_state **find_call_link(struct tess_job_state *s, const struct
 	return at;
 }
 
-/* Whether the member with index `i` takes part in this call. */
+/* Returns whether the member with index `i` takes part in this call. */
 static bool is_expected(const struct group_state *g, const struct tess_call_key *key, int32_t i)
 {
 	uint32_t n = (uint32_t)g->members->n, pair = key->channel - 1;
@@ -111,7 +111,7 @@ static bool is_expected(const struct group_state *g, const struct tess_call_key 
 	return !key->channel || pair / n == (uint32_t)i || pair % n == (uint32_t)i;
 }
 
-/* Calls are made in order: a rank in a later call has made this one; the opening has number 0. */
+/* Returns whether a member has made this call, or a later one. The opening has number 0. */
 static bool has_joined(const struct call_state *c, int32_t i)
 {
 	const struct tess_call_key *key = &c->by[0].desc->key;
@@ -144,7 +144,7 @@ static void remove_call(struct tess_job_state *s, struct call_state **at)
 	free_call(c);
 }
 
-/* Calls that all ranks have made, reported or not; and all calls of the group `closed`. */
+/* Removes calls that all ranks have made, reported or not, and all calls of group `closed`. */
 static void remove_complete_calls(struct tess_job_state *s, const struct group_state *closed)
 {
 	for (int i = 0; i < CALL_BUCKETS; i++)
@@ -158,7 +158,7 @@ static void remove_complete_calls(struct tess_job_state *s, const struct group_s
 
 /* ---- conflicts ------------------------------------------------------------------------------- */
 
-/* Whether `c` waits for a rank that has left the job, or the group. */
+/* Returns whether `c` waits for a rank that has left the job or the group. */
 static bool find_left_rank(const struct tess_job_state *s, const struct call_state *c,
                            struct tess_conflict *out)
 {
@@ -179,7 +179,7 @@ static bool find_left_rank(const struct tess_job_state *s, const struct call_sta
 	return false;
 }
 
-/* In all calls, or, with `g`, in those of that group. */
+/* Finds a rank that has left, in all calls or in those of group `g`. */
 static bool find_left_ranks(const struct tess_job_state *s, const struct group_state *g,
                             struct tess_conflict *out)
 {
@@ -190,7 +190,7 @@ static bool find_left_ranks(const struct tess_job_state *s, const struct group_s
 	return false;
 }
 
-/* Compares the last rank that has joined with all before it. */
+/* Compares the call of the last rank that has joined with the earlier ones. */
 static bool match_last(const struct tess_job_state *s, const struct call_state *c,
                        struct tess_conflict *out)
 {
@@ -208,7 +208,7 @@ static bool match_last(const struct tess_job_state *s, const struct call_state *
 	return find_left_rank(s, c, out);
 }
 
-/* NULL: the call cannot be kept. */
+/* Makes the state of a call; NULL: it cannot be kept. */
 static struct call_state *new_call(struct tess_job_state *s, struct group_state *g, int32_t total)
 {
 	struct call_state *c;
@@ -230,7 +230,7 @@ static struct call_state *new_call(struct tess_job_state *s, struct group_state 
 	return c;
 }
 
-/* Takes `d`: it is kept with the call, or freed. */
+/* Keeps `d` with the call, or frees it. */
 static bool keep_call(struct tess_job_state *s, struct group_state *g, int32_t rank,
                       struct tess_call_desc *d, struct tess_conflict *out)
 {
@@ -273,7 +273,7 @@ bool tess_matcher_add_call(struct tess_job_state *s, struct group_state *g, int3
 	return false;
 }
 
-/* All members have closed it: it is needed only as a rank's last_group. */
+/* Drops a group that all members have closed; ranks may refer to it as last_group. */
 static void drop_group(struct tess_job_state *s, struct group_state *g)
 {
 	char key[TESS_MEMBERS_KEY];

@@ -1,8 +1,8 @@
 /*
- * The link of a rank that is a process. One thread owns the socket: it writes what other threads
- * put into the pipe, and reads frames of the server up to the end of the connection. A call
- * descriptor is not worth a wake-up: the first one after a pause is sent at once, the next ones
- * together, every few milliseconds.
+ * client.c - the link of a rank that is a process. One thread owns the socket: it sends what other
+ * threads put into the pipe, and reads frames of the server until the connection ends. To save
+ * wake-ups, the first call descriptor after a pause is sent at once, the next ones together, every
+ * few milliseconds.
  */
 #include "core/rendezvous/link.h"
 
@@ -37,7 +37,7 @@ struct client {
 	bool hosted_by_launcher;
 	char path[128]; /* of the server; "": not a Unix socket */
 	pthread_t thread;
-	pthread_mutex_t lock; /* of all that follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	pthread_cond_t changed;
 	struct tess_pipe out;
 	bool urgent, idle; /* send `out` at once; the thread sleeps without a timeout */
@@ -142,7 +142,7 @@ static void remove_dead_server(const struct client *c)
 		poll(NULL, 0, RETRY_MS);
 }
 
-/* Takes what may be sent now. True: nothing is sent after it. */
+/* Takes the bytes that may be sent now. Returns true if nothing is sent after them. */
 static bool take_outgoing(struct client *c, struct tess_pipe *out, bool resting)
 {
 	struct tess_pipe empty = *out;
@@ -161,8 +161,8 @@ static bool take_outgoing(struct client *c, struct tess_pipe *out, bool resting)
 }
 
 /*
- * A host does not see the end of a process on another: once all ranks have joined, each sends a
- * heartbeat. Returns the time of the next one.
+ * Sends a heartbeat once all ranks have joined: a host cannot detect the end of a process on
+ * another. Returns the time of the next one.
  */
 static int64_t send_heartbeat(struct client *c, int64_t when)
 {
@@ -181,8 +181,8 @@ static void *run_client(void *arg)
 	struct client *c = arg;
 	struct tess_pipe in = { 0 }, out = { 0 };
 	bool open = true, last = false;
-	int64_t rest = 0; /* what can wait is not sent before */
-	int64_t heartbeat = *c->path ? INT64_MAX : 0; /* time of the next one */
+	int64_t rest = 0; /* time before which only urgent frames are sent */
+	int64_t heartbeat = *c->path ? INT64_MAX : 0; /* time of the next heartbeat */
 
 	while (open) {
 		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
@@ -290,7 +290,7 @@ static tess_status client_set(void *self, const char *key, const void *val, uint
 	return TESS_OK;
 }
 
-/* Waits, with the lock held, for *flag, the first failure or the deadline. */
+/* Waits for *flag, the first failure or the deadline; the lock is held. */
 static void wait_for_flag(struct client *c, const bool *flag, int64_t deadline)
 {
 	struct timespec until = tess_timespec(deadline);
@@ -339,7 +339,7 @@ static tess_status client_get(void *self, const char *key, int64_t deadline, voi
 	return st;
 }
 
-/* Waits for *flag; at the deadline the server's answer, the straggler, is the failure. */
+/* Waits for *flag; at the deadline the failure is the server's answer, the straggler. */
 static void wait_for_all(struct client *c, const bool *flag, int64_t deadline)
 {
 	pthread_mutex_lock(&c->lock);
@@ -454,7 +454,7 @@ static tess_status make_client(bool hosted, int32_t rank, int32_t nranks,
 	return TESS_OK;
 }
 
-/* Joins the job over the connection, opened with status `st`. Takes `c`, even on failure. */
+/* Joins the job over the connection, opened with status `st`. Owns `c`, even on failure. */
 static tess_status join_job(struct client *c, tess_status st, int64_t deadline,
                             struct tess_link *out)
 {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct tess_coordinator {
-	pthread_mutex_t lock; /* of all that follows */
+	pthread_mutex_t lock; /* guards the fields below */
 	pthread_cond_t changed;
 	struct tess_failure first;
 	struct tess_failure_handler *handlers;
@@ -59,7 +59,7 @@ void tess_coordinator_close(struct tess_coordinator *c)
 
 /* ---- the first failure ----------------------------------------------------------------------- */
 
-/* With the lock held. Only the first failure counts. */
+/* Posts a failure unless there is one already; the lock is held. */
 static void post_failure(struct tess_coordinator *c, const struct tess_failure *f)
 {
 	if (c->first.why)

@@ -67,18 +67,18 @@ void tess_diagnose_conflict(const struct tess_job_state *s, const struct tess_co
 
 /* ---- a deadline ------------------------------------------------------------------------------ */
 
-/* The last that applies is named: a rank that cannot run is the cause of all that waits for it. */
+/* Causes of a delay, of which the last that applies is reported. */
 enum cause { CAUSE_NONE, CAUSE_MISSING, CAUSE_CROSSED, CAUSE_SILENT, CAUSE_STOPPED };
 
-struct delay { /* why a deadline has passed */
+struct delay { /* the reason of a passed deadline */
 	enum cause cause;
 	int32_t rank; /* the cause; -1: none */
-	int32_t nmissing; /* ranks that the call lacks */
-	int32_t waits_for; /* the rank that `rank` itself waits for, in another group; -1: none */
+	int32_t nmissing; /* number of ranks that the call lacks */
+	int32_t waits_for; /* the rank that `rank` waits for in another group; -1: none */
 	const struct call_state *call; /* NULL: not in a call, or the call is not kept */
 };
 
-/* Whether SIGSTOP or a debugger holds the process; pid 0: false. */
+/* Returns whether SIGSTOP or a debugger holds the process; pid 0: false. */
 static bool is_stopped(pid_t pid)
 {
 	char path[48], line[512], *end;
@@ -95,7 +95,7 @@ static bool is_stopped(pid_t pid)
 	return yes;
 }
 
-/* Seconds since the last data of a rank on another host; 0: not too long, or not expected. */
+/* Returns the seconds since the last data of a rank on another host; 0: recent, or not expected. */
 static double measure_silence(const struct rank_state *r)
 {
 	int64_t ns = r->last_heard && !r->left ? tess_now() - r->last_heard : 0;
@@ -103,7 +103,7 @@ static double measure_silence(const struct rank_state *r)
 	return ns > TESS_SILENT_MS * (int64_t)TESS_MS ? (double)ns / 1e9 : 0;
 }
 
-/* Without a call the job waits for ranks that have not joined, or have not left. */
+/* Returns whether the job, outside of calls, waits for the rank to join or to leave. */
 static bool is_awaited(const struct tess_job_state *s, int32_t rank)
 {
 	return s->joined < s->nranks ? !s->rank[rank].joined : !s->rank[rank].left;
@@ -123,7 +123,7 @@ static enum cause find_cause(const struct tess_job_state *s, int32_t rank, int32
 	return tess_matcher_waits_for(s, rank, waiting) ? CAUSE_CROSSED : CAUSE_MISSING;
 }
 
-/* The end of the chain of waiting ranks, among those that `c` lacks (NULL: among all). */
+/* Returns the end of the chain of waiting ranks, among those that `c` lacks (NULL: all). */
 static int32_t follow_waits(const struct tess_job_state *s, const struct call_state *c,
                             int32_t rank)
 {
@@ -163,7 +163,7 @@ static struct delay find_delay(const struct tess_job_state *s, int32_t waiting,
 	return d;
 }
 
-/* What did not finish: the call, or the job. */
+/* Describes what did not finish: the call, or the job. */
 static void describe_awaited(const struct tess_job_state *s, const struct delay *d, int32_t waiting,
                              int32_t n, char *text, size_t size)
 {
@@ -177,7 +177,7 @@ static void describe_awaited(const struct tess_job_state *s, const struct delay 
 		snprintf(text, size, "the job");
 }
 
-/* "rank 1 (one of 2 such ranks) has not joined by the deadline of rank 0: barrier, call 7; ..." */
+/* Formats "rank 1 (one of 2 such ranks) has not joined by the deadline of rank 0: barrier, ..." */
 static void describe_missing(const struct tess_job_state *s, const struct delay *d, int32_t waiting,
                              int32_t n, const char *awaited, struct tess_failure *out)
 {

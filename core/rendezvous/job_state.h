@@ -17,9 +17,9 @@ enum { TESS_RANKS_MAX = 1024, CALL_BUCKETS = 256 };
 struct group_state {
 	struct group_state *next;
 	struct tess_members *members;
-	int32_t left; /* members that have closed it */
-	int32_t references; /* ranks whose last call is in it */
-	bool dropped; /* all have closed it, and no call is in it: only references keep it */
+	int32_t left; /* number of members that have closed it */
+	int32_t references; /* number of ranks whose last call is in it */
+	bool dropped; /* closed by all members and without calls; kept by references */
 	struct {
 		uint64_t reached; /* the number of its last collective */
 		bool left;

@@ -15,10 +15,10 @@ struct tess_kv_store { /* {0}: empty */
 	struct tess_kv_entry *first;
 };
 
-/* Copies both. TESS_EINVAL: the key is set already. */
+/* Sets a key; copies key and value. TESS_EINVAL: the key is set already. */
 tess_status tess_kv_store_set(struct tess_kv_store *store, const char *key, const void *val,
                               uint64_t len);
-/* NULL: not set. Borrowed until it is dropped. */
+/* Returns the entry of a key, borrowed until it is dropped; NULL: not set. */
 const struct tess_kv_entry *tess_kv_store_find(const struct tess_kv_store *store, const char *key);
 /* Drops all keys that begin with `prefix` and a slash. */
 void tess_kv_store_drop(struct tess_kv_store *store, const char *prefix);

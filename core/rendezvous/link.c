@@ -1,4 +1,4 @@
-/* The link of a rank that is a thread: calls the coordinator. */
+/* link.c - the link of a rank that is a thread; calls the coordinator. */
 #include "core/rendezvous/link.h"
 
 #include "core/base/status.h"

@@ -1,10 +1,9 @@
 /*
- * link.h - a rank's connection to its job, as a table: ranks that are threads call the coordinator;
+ * link.h - a rank's connection to its job, as a table. Ranks that are threads call the coordinator;
  * ranks that are processes send frames over the socket of the rendezvous.
  *
- * The handler gets the job's first failure, once, from any thread, at the latest when the link is
- * closed. Calls may be made from any thread and return at once, except the two that take a
- * deadline.
+ * The handler receives the job's first failure, once, from any thread, at the latest when the link
+ * is closed. Calls may be made from any thread and return at once, except the two with a deadline.
  */
 #ifndef TESS_RENDEZVOUS_LINK_H
 #define TESS_RENDEZVOUS_LINK_H
@@ -21,7 +20,7 @@ struct tess_link {
 	void (*add_group)(void *self, const struct tess_members *m);
 	void (*leave_group)(void *self, uint32_t id);
 	void (*fail)(void *self, tess_status why, const char *sentence);
-	/* Leaves the job, waits until all have left; the handler gets failures. */
+	/* Leaves the job and waits until all ranks have left; the handler receives failures. */
 	void (*leave)(void *self, int64_t deadline);
 	void (*close)(void *self);
 };
@@ -38,12 +37,12 @@ tess_status tess_link_socket(const char *path, bool hosted, int32_t rank, int32_
                              int64_t deadline, struct tess_failure_handler *handler,
                              struct tess_link *out);
 
-/* The same between hosts, with rank 0's server; both sides prove that they hold the secret. */
+/* Connects to rank 0's server on another host; both sides prove that they hold the secret. */
 tess_status tess_link_hosts(const struct tess_hosts *at, const struct tess_secret *secret,
                             int32_t rank, int32_t nranks, int64_t deadline,
                             struct tess_failure_handler *handler, struct tess_link *out);
 
-/* The same over a tunnel to rank 0's server (tess_backend.bootstrap); takes `fd`. */
+/* Connects over a tunnel to rank 0's server (tess_backend.bootstrap); takes `fd`. */
 tess_status tess_link_tunnel(int fd, int32_t rank, int32_t nranks, int64_t deadline,
                              struct tess_failure_handler *handler, struct tess_link *out);
 

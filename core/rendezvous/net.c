@@ -47,7 +47,7 @@ static bool is_loopback_address(const struct sockaddr *sa)
 	return sa->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
-/* A host that disappears is noticed within half a minute. */
+/* Sets keep-alive: a host that disappears is detected within half a minute. */
 static void set_socket_options(int fd)
 {
 	int one = 1, idle = 5, interval = 5, probes = 4, timeout_ms = 25000;
@@ -77,7 +77,7 @@ static int try_to_listen(const struct addrinfo *a)
 	return -1;
 }
 
-/* The previous job may still hold the port for a moment. */
+/* Listens, with retries: the previous job may still hold the port for a moment. */
 static int listen_with_retry(const struct addrinfo *a)
 {
 	int64_t until = tess_now() + IN_USE_MS * (int64_t)TESS_MS;
@@ -186,7 +186,7 @@ static bool send_32_bytes(int fd, const unsigned char *bytes)
 	return send(fd, bytes, 32, MSG_NOSIGNAL | MSG_DONTWAIT) == 32;
 }
 
-/* False: the connection has ended, or time is up. */
+/* Receives 32 bytes; false: the connection has ended, or time is up. */
 static bool receive_32_bytes(int fd, unsigned char *bytes, int64_t until)
 {
 	size_t have = 0;

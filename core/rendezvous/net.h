@@ -5,22 +5,22 @@
 #include "core/rendezvous/secret.h"
 
 struct tess_hosts {
-	char addr[256], port[8]; /* of rank 0: a host name or address, and a number */
+	char addr[256], port[8]; /* rank 0's host name or address, and its port */
 };
 
 /*
- * A socket that listens at this one address. TESS_EINVAL: it is not an address of this host, or
- * stands for all of them; TESS_EIO: the port is in use.
+ * Opens a socket that listens at this address only. TESS_EINVAL: it is not an address of this host,
+ * or is the wildcard; TESS_EIO: the port is in use.
  */
 tess_status tess_net_listen(const struct tess_hosts *at, int *out);
 
-/* Accepts a connection: close-on-exec, non-blocking; `from` (48 bytes) gets the peer. -1: none. */
+/* Accepts a connection: close-on-exec, non-blocking; `from` (48 bytes): the peer. -1: none. */
 int tess_net_accept(int listener, char *from);
 
 /*
- * Connects; both sides prove that they hold the secret. Blocks until that is done, or the deadline,
- * since rank 0 may start later. TESS_ETIMEOUT; TESS_EPERM: a proof was rejected; TESS_EINVAL: no
- * such host.
+ * Connects; both sides prove that they hold the secret. Blocks until success or the deadline, since
+ * rank 0 may start later. TESS_ETIMEOUT; TESS_EPERM: a proof was rejected; TESS_EINVAL: no such
+ * host.
  */
 tess_status tess_net_connect(const struct tess_hosts *at, const struct tess_secret *s,
                              int64_t deadline, int *out);

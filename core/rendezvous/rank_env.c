@@ -33,7 +33,7 @@ static const struct launcher_env *find_launcher(void)
 	return NULL;
 }
 
-/* The variable's value in [lo, hi]; `preset` where it is not set or not named. */
+/* Reads a variable in [lo, hi]; the default is `preset`, also for name NULL. */
 static tess_status read_env_number(const char *name, int32_t lo, int32_t hi, int32_t preset,
                                    int32_t *out)
 {
@@ -61,7 +61,7 @@ static bool is_loopback_name(const char *addr)
 }
 
 /*
- * RANK set by hand may be left over, or set without WORLD_SIZE. Under torchrun and tessera launch
+ * Checks RANK, which may be left over, or set without WORLD_SIZE. Under torchrun and tessera launch
  * the variables of other launchers belong to an outer job.
  */
 static tess_status check_manual_rank(void)
@@ -88,7 +88,7 @@ static tess_status check_manual_rank(void)
 	return TESS_OK;
 }
 
-/* One host if all ranks are local; where that is unknown, if MASTER_ADDR is loopback or unset. */
+/* Decides between one host and several: all ranks local, else MASTER_ADDR loopback or unset. */
 static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env *env)
 {
 	const char *master = getenv("MASTER_ADDR");
@@ -108,7 +108,7 @@ static tess_status read_hosts(const struct launcher_env *s, struct tess_rank_env
 	return TESS_OK;
 }
 
-/* The first of "node[1-3,7],other", which has rank 0 of a step: "node1". */
+/* Copies the first node of a list, which has rank 0 of a step: "node1" of "node[1-3,7],other". */
 static void copy_first_node(const char *list, char *node, size_t size)
 {
 	size_t n = 0;
@@ -128,7 +128,7 @@ static void copy_first_node(const char *list, char *node, size_t size)
 	node[n] = '\0';
 }
 
-/* MASTER_ADDR, or Slurm's first node. */
+/* Finds the address: MASTER_ADDR, or Slurm's first node. */
 static void find_master(char *addr, size_t size)
 {
 	const char *master = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
@@ -141,7 +141,7 @@ static void find_master(char *addr, size_t size)
 		copy_first_node(nodes, addr, size);
 }
 
-/* TESSERA_PORT, the one after MASTER_PORT, or one made of Slurm's job and step; 0: none. */
+/* Finds the port: TESSERA_PORT, MASTER_PORT + 1, or one from Slurm's job and step; 0: none. */
 static tess_status find_port(int32_t *out)
 {
 	const struct launcher_env *s = find_launcher();
@@ -196,7 +196,7 @@ static tess_status find_address(const struct tess_rank_env *env, struct tess_hos
 	return st;
 }
 
-/* The parent has started all ranks: its process id and start time. */
+/* Names the job by the id and start time of the parent, which has started all ranks. */
 static void name_by_parent(char *job, size_t size)
 {
 	char path[48], line[1024], *at;
@@ -223,7 +223,7 @@ static const char *read_variable(const char *name)
 	return text ? text : "";
 }
 
-/* The name becomes part of a path. */
+/* Replaces characters that a path must not contain. */
 static void sanitize_name(char *job)
 {
 	static const char allowed[] =

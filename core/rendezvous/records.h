@@ -5,8 +5,8 @@
 #include <stddef.h>
 
 /*
- * Makes a directory beside the sockets of jobs (core/rendezvous/wire.h), mode 0700. Returns its
- * lock, a descriptor to close at the end; or -1, a warning and "".
+ * Makes a directory next to the sockets of jobs (core/rendezvous/wire.h), mode 0700. Returns its
+ * lock, a descriptor to close at the end. On failure returns -1 and "" and logs a warning.
  */
 int tess_records_make(char *path, size_t size);
 /*
@@ -14,9 +14,9 @@ int tess_records_make(char *path, size_t size);
  * processes that it has forked, have ended.
  */
 void tess_records_sweep(void);
-/* Removes the files in it; "": nothing. */
+/* Removes the files in the directory; "": does nothing. */
 void tess_records_clear(const char *path);
-/* Removes it and its files; "": nothing. */
+/* Removes the directory and its files; "": does nothing. */
 void tess_records_remove(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* The host's side of a rendezvous: its socket, its lock, its thread. */
+/* rendezvous.c - the server side of a rendezvous: its socket, lock and thread. */
 #include "core/rendezvous/server.h"
 
 #include "core/base/clock.h"
@@ -31,8 +31,8 @@ static void wake_server(void *arg, const struct tess_failure *f)
 }
 
 /*
- * The lock of a job's name, held until the rendezvous is closed. A lock on a file that has been
- * removed is worth nothing; tess_socket_sweep() in another process may hold it for a moment.
+ * Takes the lock of a job's name, until the rendezvous is closed. A lock on a removed file has no
+ * effect; tess_socket_sweep() in another process may hold it for a moment.
  */
 static tess_status take_lock(struct tess_rendezvous *r)
 {
@@ -87,7 +87,7 @@ static tess_status make_job_socket(struct tess_rendezvous *r, const char *job)
 	st = take_lock(r);
 	if (st)
 		return st;
-	tess_socket_sweep(""); /* of jobs whose processes were all killed */
+	tess_socket_sweep(""); /* sockets of jobs whose processes were all killed */
 	tess_records_sweep();
 	if (unlink(r->path) && errno != ENOENT)
 		return tess_fail(TESS_EIO,
@@ -155,7 +155,7 @@ static tess_status make_rendezvous(int32_t nranks, struct tess_rendezvous **out)
 	return TESS_OK;
 }
 
-/* The rest of opening; `st` is the result of making the socket. */
+/* Finishes the opening; `st` is the result of making the socket. */
 static tess_status finish_opening(struct tess_rendezvous *r, tess_status st,
                                   struct tess_rendezvous **out)
 {

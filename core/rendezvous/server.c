@@ -1,9 +1,9 @@
 /*
- * The server of a rendezvous: one thread that turns frames of many connections into calls of one
- * coordinator.
+ * server.c - the server of a rendezvous: one thread turns frames of many connections into calls of
+ * one coordinator.
  *
- * A connection belongs to no rank before its HELLO. Between hosts it proves the secret before that
- * (secret.h), and until then its input is not parsed and no memory is allocated for it.
+ * A connection belongs to no rank before its HELLO. Between hosts it proves the secret first
+ * (secret.h); until then its input is not parsed and no memory is allocated for it.
  */
 #include "core/rendezvous/server.h"
 
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 enum { HELLO_MS = 5000, FLUSH_MS = 500 };
-/* At a time: few, so that a connection is read several times before newer ones evict it. */
+/* Connections accepted at a time: few, so that each is read before newer ones evict it. */
 enum { ACCEPTS_MAX = 8 };
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static void refuse_connection(struct tess_conn *c, tess_status why, const char *
 	c->close_after_flush = true;
 }
 
-/* "process 12 of 10.0.0.2" */
+/* Formats "process 12 of 10.0.0.2". */
 static const char *format_peer(const struct tess_conn *c, char *text, size_t size)
 {
 	snprintf(text, size, "process %d%s%s", (int)c->pid, *c->from ? " of " : "", c->from);
@@ -117,7 +117,7 @@ static tess_status handle_set(struct tess_rendezvous *r, const struct tess_frame
 	return tess_coordinator_set(r->coordinator, key, f->payload + f->a, (uint64_t)f->b);
 }
 
-/* The straggler is looked for after all connections were read: their input may be here already. */
+/* Notes a passed deadline. The straggler is determined after all connections have been read. */
 static void note_deadline(struct tess_conn *c, const struct tess_call_key *key, int32_t n)
 {
 	struct tess_call_key *copy = n ? malloc((size_t)n * sizeof *key) : NULL;
@@ -134,7 +134,7 @@ static void note_deadline(struct tess_conn *c, const struct tess_call_key *key, 
 	c->deadline_passed = true;
 }
 
-/* A rank that has left meanwhile counts as left only now. */
+/* Handles a noted deadline; a rank that has left in the meantime counts as left only now. */
 static void check_deadline(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	if (!c->deadline_passed)
@@ -145,7 +145,7 @@ static void check_deadline(struct tess_rendezvous *r, struct tess_conn *c)
 		tess_coordinator_leave(r->coordinator, c->rank);
 }
 
-/* False: the frame is malformed. */
+/* Handles a frame of a rank; false: malformed. */
 static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
                               const struct tess_frame *f)
 {
@@ -221,7 +221,7 @@ static void close_connection(struct tess_rendezvous *r, struct tess_conn *c)
 }
 
 /*
- * Closes the oldest connection without a rank; not one that has proven the secret between hosts.
+ * Closes the oldest connection without a rank, unless it has proven the secret between hosts.
  * False: none.
  */
 static bool evict_oldest(struct tess_rendezvous *r)
@@ -240,7 +240,7 @@ static bool evict_oldest(struct tess_rendezvous *r)
 	return oldest != NULL;
 }
 
-/* Closes a connection where the process has no descriptor left for the next one. */
+/* Closes a connection if the process has no descriptor left for the next one. */
 static void free_descriptor(struct tess_rendezvous *r, int why)
 {
 	if (!r->lacked_files) {
@@ -272,7 +272,7 @@ static void accept_connections(struct tess_rendezvous *r)
 	}
 }
 
-/* The handshake of secret.h, as far as its bytes have arrived. False: close the connection. */
+/* Continues the handshake of secret.h with the received bytes. False: close the connection. */
 static bool authenticate_peer(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	unsigned char proof[TESS_PROOF];
@@ -308,7 +308,7 @@ static void report_lost_rank(struct tess_rendezvous *r, const struct tess_conn *
 	tess_coordinator_fail(r->coordinator, c->rank, TESS_EPEER, text);
 }
 
-/* Reads and handles what has arrived. False: the connection has ended. */
+/* Reads and handles input. False: the connection has ended. */
 static bool read_connection(struct tess_rendezvous *r, struct tess_conn *c)
 {
 	const struct tess_frame *f;
@@ -351,7 +351,7 @@ static void answer_gets(struct tess_rendezvous *r, struct tess_conn *c)
 	}
 }
 
-/* A rank whose process has ended will not join: the ranks that wait for it get this failure. */
+/* Reports a rank whose process has ended without joining to the ranks that wait for it. */
 static void report_missing_rank(struct tess_rendezvous *r)
 {
 	int32_t waiting = -1;
@@ -371,7 +371,7 @@ static void report_missing_rank(struct tess_rendezvous *r)
 	}
 }
 
-/* Queues what all ranks have to know now. */
+/* Queues pending notifications to all ranks. */
 static void notify_ranks(struct tess_rendezvous *r)
 {
 	struct tess_failure f;
@@ -404,14 +404,14 @@ static void notify_ranks(struct tess_rendezvous *r)
 	r->all_left |= all_left;
 }
 
-/* Whether the HELLO of the connection has a deadline: *until. */
+/* Returns whether the HELLO of the connection has a deadline: *until. */
 static bool must_identify(const struct tess_conn *c, int64_t *until)
 {
 	*until = c->since + HELLO_MS * (int64_t)TESS_MS;
 	return c->rank < 0 && !c->expected;
 }
 
-/* A server that was held up may not have read heartbeats that have arrived. */
+/* Refreshes heartbeats after a delay of the server, which may not have read them. */
 static void refresh_heartbeats(struct tess_rendezvous *r)
 {
 	int64_t now = tess_now();
@@ -439,7 +439,7 @@ static void flush_all(struct tess_rendezvous *r, bool own)
 	}
 }
 
-/* Waits for input and handles it, at most until `deadline` (0: without limit). */
+/* Waits for input until `deadline` (0: no limit) and handles it. */
 static void serve_once(struct tess_rendezvous *r, struct pollfd *p, int64_t deadline)
 {
 	int32_t n = r->nconns;

@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* A signal belongs to the process, and its handler gets no argument: this has to be global. */
+/* Global, since a signal belongs to the process and its handler has no argument. */
 static atomic_int event_fd = -1;
 static atomic_bool caught, noted; /* caught: the handler stays when the descriptor is closed */
 

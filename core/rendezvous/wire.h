@@ -49,14 +49,14 @@ enum {
 enum {
 	TESS_WIRE_VERSION = 3,
 	TESS_HEARTBEAT_MS = 250,
-	/* a rank without heartbeats for so long has ended, is stopped, or cannot be reached */
+	/* a rank without heartbeats for this time has ended, is stopped, or cannot be reached */
 	TESS_SILENT_MS = 5 * TESS_HEARTBEAT_MS,
 	TESS_KEY_MAX = 1024,
 	TESS_FRAME_MAX = (1 << 20) + 4096
 };
 
 struct tess_frame {
-	uint32_t bytes; /* of the frame, with the header */
+	uint32_t bytes; /* size of the frame, with the header */
 	uint32_t kind;
 	int32_t a, b;
 	char payload[];
@@ -76,36 +76,36 @@ struct tess_pipe { /* bytes in [begin, end); {0}: empty */
 bool tess_pipe_put(struct tess_pipe *p, uint32_t kind, int32_t a, int32_t b, const void *one,
                    size_t len_one, const void *two, size_t len_two);
 /*
- * Takes out the next whole frame; NULL: none yet, or *bad: malformed. Borrowed, aligned to 8, until
- * the pipe is used again.
+ * Takes out the next complete frame; NULL: none yet, or *bad: malformed. Borrowed, aligned to 8,
+ * until the pipe is used again.
  */
 const struct tess_frame *tess_pipe_next(struct tess_pipe *p, bool *bad);
-/* Writes, or reads, without blocking. False: the connection has ended. */
+/* Write or read without blocking. False: the connection has ended. */
 bool tess_pipe_flush(struct tess_pipe *p, int fd);
 bool tess_pipe_fill(struct tess_pipe *p, int fd);
 void tess_pipe_free(struct tess_pipe *p);
 
 /*
- * Returns XDG_RUNTIME_DIR; /tmp where it is not set, or is *missing, as after a logout. Borrowed
- * from the environment.
+ * Returns XDG_RUNTIME_DIR, or /tmp if it is not set or its directory is *missing, as after a
+ * logout. Borrowed from the environment.
  */
 const char *tess_socket_find_base(bool *missing);
 /*
- * The directory ${XDG_RUNTIME_DIR:-/tmp}/tessera-UID, made with mode 0700 where it is missing, and
- * the path of `job`'s socket in it. TESS_EPERM: the directory belongs to another user, or grants
- * others access; TESS_EINVAL: the name.
+ * Returns the path of `job`'s socket in the directory ${XDG_RUNTIME_DIR:-/tmp}/tessera-UID, which
+ * is created with mode 0700 if missing. TESS_EPERM: the directory belongs to another user, or
+ * grants others access; TESS_EINVAL: the name.
  */
 tess_status tess_socket_path(const char *job, char *path, size_t size);
-/* A listening, or connected, socket: close-on-exec, non-blocking; -1 with errno. */
+/* Open a listening, or connected, socket: close-on-exec, non-blocking; -1 with errno. */
 int tess_socket_listen(const char *path, int backlog);
 int tess_socket_connect(const char *path);
-/* Removes the socket `path` and its lock file, unless a server holds the lock. False: one does. */
+/* Removes the socket `path` and its lock file. False: a server holds the lock. */
 bool tess_socket_remove_dead(const char *path);
-/* Opens the directory of the sockets and sets `dir`, its path; yours: closedir(). NULL: failed. */
+/* Opens the directory of the sockets and sets `dir`, its path. Close by closedir(). NULL: failed. */
 DIR *tess_socket_open_directory(char *dir, size_t size);
-/* Does what tess_socket_remove_dead does for all jobs whose names begin with `prefix`. */
+/* Calls tess_socket_remove_dead for all jobs whose names begin with `prefix`. */
 void tess_socket_sweep(const char *prefix);
-/* The process at the other end of a socket, if it belongs to this user; else -1. */
+/* Returns the process at the other end of a socket, if it belongs to this user; else -1. */
 pid_t tess_socket_peer(int fd);
 
 #endif
