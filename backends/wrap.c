@@ -14,7 +14,7 @@ tess_status wrap_init_plugin(const struct tess_host *host)
 	return TESS_OK;
 }
 
-/* The wrapper's table, without the functions that the wrapped backend lacks. */
+/* Makes the wrapper's table, without the functions that the wrapped backend lacks. */
 static struct tess_backend make_wrapper_table(const struct tess_backend *wrapper)
 {
 	struct tess_backend table = *wrapper;
@@ -32,7 +32,7 @@ static struct tess_backend make_wrapper_table(const struct tess_backend *wrapper
 	return table;
 }
 
-/* A process wraps one backend: `wrapped` has no place for a second. */
+/* Wraps a backend; a process wraps only one, since `wrapped` is global. */
 tess_status wrap_backend(const struct tess_backend *wrapper, tess_status (*prepare)(void),
                          const char *name, const struct tess_backend **out)
 {

@@ -1,9 +1,9 @@
 /*
- * tess-backend-faulty.so: wraps another backend and injects faults, by rule, for tests of what a
- * program does then. TESSERA_BACKEND=faulty:shm TESSERA_FAULTY='rank=2,call=17,do=kill'
+ * tess-backend-faulty.so: wraps another backend and injects faults by rule, to test the reaction of
+ * a program. TESSERA_BACKEND=faulty:shm TESSERA_FAULTY='rank=2,call=17,do=kill'
  *
- * What is done to a call is done below the group, which has compared the calls before: a mismatch
- * is one that the group could not see.
+ * Faults are injected below the group, which compares calls before: it cannot detect a mismatch
+ * made here.
  */
 #include "rule.h"
 #include "wrap.h"
@@ -19,8 +19,8 @@ enum { PAUSE_NS = 500000 };
 
 static struct rules rules;
 
-struct rank_state { /* of a rank; its groups share it with their parents */
-	int32_t rank; /* in the world */
+struct rank_state { /* the state of a rank, shared by its groups */
+	int32_t rank; /* rank in the world */
 	int32_t groups;
 	int64_t calls;
 	bool thread; /* other ranks are in this process */
@@ -31,7 +31,7 @@ struct rank_state { /* of a rank; its groups share it with their parents */
 struct group {
 	struct wrap_group wrap;
 	struct rank_state *state;
-	bool internal; /* the calls are those of a backend that wraps this one */
+	bool internal; /* its calls are those of a backend that wraps this one */
 };
 
 struct work {
@@ -57,7 +57,7 @@ static tess_status fail_ended_rank(const struct rank_state *s)
 	return wrap_host->fail(TESS_EPEER, "%s", s->why);
 }
 
-/* A process ends; every later call of a thread fails. */
+/* Ends a rank: a process exits; every later call of a thread fails. */
 static tess_status end_rank(struct rank_state *s, const struct rule *r)
 {
 	snprintf(s->why, sizeof s->why, "rank %d was ended by the rule \"%s\"", (int)s->rank,
@@ -98,7 +98,7 @@ static void change_call(struct tess_coll *c, char part)
 	c->fingerprint ^= 0x5bd1e9955bd1e995u;
 }
 
-/* All rules for this moment. *drop and *c are touched where they are not NULL. */
+/* Applies all rules for this moment. Changes *drop and *c unless they are NULL. */
 static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t call,
                                  struct tess_coll *c, int32_t at, int64_t deadline, bool *drop)
 {
@@ -134,7 +134,7 @@ static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t 
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Whether the next rank is a thread of this process. */
+/* Determines whether the next rank is a thread of this process. */
 static tess_status detect_threads(const struct tess_join *how, struct rank_state *s)
 {
 	int64_t pid = getpid(), other = 0;
@@ -212,14 +212,14 @@ static tess_status faulty_start_call(void *self, const struct tess_coll *c, void
 	if (!st && w->wrap.work)
 		st = inject_faults(g, s, w->call, &w->c, INSIDE, w->c.deadline, NULL);
 	if (st) {
-		free(w); /* one that was started is its backend's until the group is closed */
+		free(w); /* a started work belongs to its backend until the group is closed */
 		return st;
 	}
 	*work = w;
 	return TESS_OK;
 }
 
-/* The wrapped backend has answered `st`. */
+/* Injects faults after the wrapped backend has returned `st`. */
 static tess_status inject_after_call(struct group *g, struct work *w, tess_status st)
 {
 	if (st || w->done)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <tessera/names.h>
 
-/* What cannot be read: the word, and what may stand there. */
+/* Refuses a word, with a message about the accepted ones. */
 static tess_status refuse_word(const struct tess_host *host, const struct rule *r, const char *word,
                                const char *may)
 {
@@ -98,7 +98,7 @@ static bool read_chance(const char *text, double *chance)
 	return end != text && !*end && *chance >= 0 && *chance <= 1;
 }
 
-/* One key=value. */
+/* Reads one key=value. */
 static tess_status read_word(const struct tess_host *host, char *word, struct rule *r)
 {
 	char *value = strchr(word, '=');
@@ -195,7 +195,7 @@ static uint64_t mix_bits(uint64_t h)
 	return h ^ h >> 31;
 }
 
-/* In [0, 1), the same for the same seed, rule, rank and call. */
+/* Draws a number in [0, 1), determined by seed, rule, rank and call. */
 static double draw_chance(const struct rules *rules, int32_t i, int32_t rank, int64_t call)
 {
 	uint64_t h = mix_bits(rules->seed + 0x9e3779b97f4a7c15u);

@@ -1,9 +1,9 @@
 /*
- * tess-backend-gloo.so: ranks are processes, on one host or several, that talk over Gloo's TCP
- * transport.
+ * tess-backend-gloo.so: ranks are processes, on one host or several, that communicate over Gloo's
+ * TCP transport.
  *
- * On one host everything is bound to 127.0.0.1. Gloo's connections carry no proof of which process
- * is at the other end and are not encrypted: between hosts the network itself must be trusted.
+ * On one host everything is bound to 127.0.0.1. Gloo's connections neither authenticate the peer
+ * nor encrypt: between hosts the network itself must be trusted.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -17,7 +17,7 @@ static const struct tess_host *host;
 
 /* ---- which address --------------------------------------------------------------------------- */
 
-/* A text that is the same for two processes that share a loopback interface. */
+/* Describes the host; processes that share a loopback interface get equal texts. */
 static void describe_host(char *out, size_t capacity)
 {
 	char boot[64] = "", net[64] = "";
@@ -34,7 +34,7 @@ static void describe_host(char *out, size_t capacity)
 	snprintf(out, capacity, "%s %s", boot, net);
 }
 
-/* The address from which this host reaches rank 0's. Connecting a datagram socket sends nothing. */
+/* Finds the local address of the route to rank 0. Connecting a datagram socket sends nothing. */
 static tess_status find_outward_address(const struct tess_join *how, char *out, size_t capacity)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
@@ -81,7 +81,7 @@ static tess_status gloo_set_key(const struct group *g, const struct tess_join *h
 	return how->store->set(how->store->self, key, val, len);
 }
 
-/* `len` bytes or fewer, of member `r`; the rest is zero. */
+/* Gets up to `len` bytes of member `r`, padded with zeros. */
 static tess_status gloo_get_key(const struct group *g, const struct tess_join *how,
                                 const char *what, int32_t r, void *val, size_t len)
 {
@@ -128,7 +128,7 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 	return TESS_OK;
 }
 
-/* Connects to the peers that this rank calls, or to those that call it. */
+/* Connects to the peers that this rank calls, or accepts those that call it. */
 static tess_status connect_peers(struct group *g, const struct tess_join *how, int calls)
 {
 	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
@@ -157,9 +157,9 @@ static tess_status connect_peers(struct group *g, const struct tess_join *how, i
 }
 
 /*
- * Every rank publishes where it listens, then calls its share of the peers, then says so: a rank
- * that answers waits for that in the store, which knows deadlines and the dead, and not inside
- * Gloo, which does not.
+ * Connects all ranks. Every rank publishes its addresses, calls its share of the peers, and
+ * publishes that. A rank that answers waits for this in the store, which detects deadlines and dead
+ * ranks; Gloo does not.
  */
 static tess_status connect_mesh(struct group *g, const struct tess_join *how)
 {
@@ -221,7 +221,7 @@ static void gloo_close_group(void *self)
 	free(g);
 }
 
-/* A rank that left at once could make a slower one lose its connection: all leave open together. */
+/* Waits for all ranks: one that left at once could break the connection of a slower one. */
 static tess_status await_all_open(struct group *g, const struct tess_join *how)
 {
 	struct tess_coll c = {

@@ -1,5 +1,5 @@
 /*
- * group.h - one rank of a group over Gloo: gloo.c opens and closes it, work.c moves its calls.
+ * group.h - one rank of a group over Gloo: gloo.c opens and closes it, work.c runs its calls.
  */
 #ifndef GLOO_GROUP_H
 #define GLOO_GROUP_H
@@ -16,16 +16,16 @@ struct group {
 	int32_t rank, nranks;
 	int32_t *world; /* world rank of each member, for messages */
 	char *name;
-	char address[64]; /* of this host */
-	uint64_t *sent, *received; /* by peer: messages of send and recv so far */
-	tess_status failed; /* the answer of every later call, and its sentence */
+	char address[64]; /* address of this host */
+	uint64_t *sent, *received; /* by peer: number of messages of send and recv */
+	tess_status failed; /* the status of every later call, and its message */
 	char why[512];
-	int cut; /* its connections are gone */
-	void *spare; /* scratch memory of the last work, kept for the next */
+	int cut; /* all connections are closed */
+	void *spare; /* scratch memory of the last work, reused by the next */
 	size_t spare_bytes;
 
-	pthread_mutex_t lock; /* of the rest, which abort() touches from another thread */
-	struct work *works; /* all that are not released */
+	pthread_mutex_t lock; /* guards the rest against abort() from another thread */
+	struct work *works; /* all unreleased works */
 	int aborted;
 };
 

@@ -1,13 +1,11 @@
 #include "plan.h"
 
 enum {
-	ALIGN = 16, /* elements that are not parted */
-	HALVES = 1 << 20, /* bytes up to which fewer messages gain more than pieces do in cache */
-	LARGE = 512 * 1024, /* bytes to one rank from which slices are worth a second exchange */
-	/*
-	 * bytes that a rank exchanges at a time then, and of a message at least: more leave the
-	 * caches
-	 */
+	ALIGN = 16, /* elements that stay together */
+	HALVES =
+		1 << 20, /* maximum bytes for halving, where fewer messages gain more than pieces */
+	LARGE = 512 * 1024, /* minimum bytes per rank for slices and a second exchange */
+	/* bytes that a rank then exchanges at a time, to stay in cache */
 	AT_ONCE = 1024 * 1024,
 	PIECE = 256 * 1024,
 };
@@ -19,7 +17,7 @@ static void *offset_buffer(const struct work *w, const void *p, uint64_t element
 	return p ? (char *)(uintptr_t)p + elements * w->width : NULL;
 }
 
-/* Block r of a buffer; r = nranks: its end. */
+/* Returns block r of a buffer; r = nranks: its end. */
 static void *block_at(const struct work *w, const void *p, const uint64_t *list, int32_t r)
 {
 	return offset_buffer(w, p, tess_block_begin(list, w->c.count, r));
@@ -37,7 +35,7 @@ static uint64_t slice_size(const struct group *g, const struct work *w, int32_t 
 	return slice_edge(g, w, r + 1) - slice_edge(g, w, r);
 }
 
-/* Piece k of rank r's slice; 0 past the end of one that is an element shorter than others. */
+/* Returns the size of piece k of rank r's slice; 0 past the end of a shorter slice. */
 static uint64_t piece_size(const struct group *g, const struct work *w, int32_t r, int32_t k)
 {
 	uint64_t all = slice_size(g, w, r), at = w->step * (uint64_t)k;
@@ -51,7 +49,7 @@ static void *piece_at(const struct group *g, const struct work *w, const void *p
 	return offset_buffer(w, p, slice_edge(g, w, r) + w->step * (uint64_t)k);
 }
 
-/* In scratch memory: what `peer` sent to be added, of stage k and the next one in turn. */
+/* Returns the scratch memory of addends from `peer`; stages k and k + 1 alternate. */
 static void *received_at(const struct group *g, const struct work *w, int32_t peer, int32_t k)
 {
 	uint64_t each = w->pieces ? w->step : w->sum;
@@ -61,8 +59,8 @@ static void *received_at(const struct group *g, const struct work *w, int32_t pe
 }
 
 /*
- * Where the sum of piece k of this rank's slice goes: a rank that is not to have it keeps it until
- * it is sent.
+ * Returns the destination of the sum of piece k of this rank's slice; scratch memory if the rank
+ * only sends it.
  */
 static void *total_at(const struct group *g, const struct work *w, int32_t k)
 {
@@ -73,7 +71,7 @@ static void *total_at(const struct group *g, const struct work *w, int32_t k)
 
 /* ---- transfers ------------------------------------------------------------------------------- */
 
-/* Piece k of finished slices, to the root or to all. A broadcast's root has them all. */
+/* Plans the transfer of piece k of finished slices; a broadcast's root sends all of them. */
 static struct transfer plan_share(const struct group *g, const struct work *w, int32_t peer,
                                   int32_t k)
 {
@@ -99,7 +97,7 @@ static struct transfer plan_share(const struct group *g, const struct work *w, i
 	return t;
 }
 
-/* What each adds: all of it, or piece k of its slice. */
+/* Plans the transfer of addends: the full vector, or piece k of a slice. */
 static struct transfer plan_addend(const struct group *g, const struct work *w, int32_t peer,
                                    int32_t k)
 {
@@ -181,7 +179,7 @@ static struct transfer plan_move(const struct group *g, const struct work *w, in
 		return (struct transfer){ .dst = c->dst,
 			                  .recv_count = c->count,
 			                  .receives = is_root };
-	default: /* a barrier: nothing, from everyone */
+	default: /* a barrier: empty messages from all ranks */
 		return (struct transfer){ .sends = 1, .receives = 1 };
 	}
 }
@@ -200,7 +198,7 @@ struct half_range {
 	uint64_t at, n;
 };
 
-/* What rank r has after s halvings: the second half where it was the second of two. */
+/* Returns the range of rank r after s halvings; the higher of two ranks has the second half. */
 static struct half_range find_half(const struct work *w, int32_t r, int32_t s)
 {
 	struct half_range h = { 0, w->c.count };
@@ -214,7 +212,7 @@ static struct half_range find_half(const struct work *w, int32_t r, int32_t s)
 	return h;
 }
 
-/* In scratch memory, where halves lie one after another: that of stage s. */
+/* Returns the scratch memory of the half received in stage s. */
 static void *half_received_at(const struct group *g, const struct work *w, int32_t s)
 {
 	uint64_t at = 0;
@@ -274,7 +272,7 @@ void plan_copy_own(const struct group *g, const struct work *w)
 
 /* ---- how it goes ----------------------------------------------------------------------------- */
 
-/* Each stage rounds: 16-bit floats are rounded once. */
+/* Returns whether to halve. Each stage rounds, so 16-bit floats, rounded once, do not. */
 static int use_halves(const struct group *g, const struct work *w)
 {
 	const struct tess_coll *c = &w->c;

@@ -1,6 +1,6 @@
 /*
- * shim.cc - with small_channel.h the only C++ of the backend: Gloo's TCP transport behind the
- * functions of shim.h.
+ * shim.cc - Gloo's TCP transport behind the functions of shim.h; with small_channel.h the only C++
+ * of the backend.
  */
 #include "shim.h"
 
@@ -31,9 +31,8 @@ int count_cpus()
 }
 
 /*
- * Gloo writes to sockets without MSG_NOSIGNAL, and its thread takes any signal of the process.
- * While one of these lives the thread has `which` blocked; a SIGPIPE that Gloo caused is taken
- * back.
+ * Blocks signals of this thread in a scope. Gloo writes to sockets without MSG_NOSIGNAL, and its
+ * thread takes any signal of the process. A SIGPIPE caused by Gloo is discarded.
  */
 class BlockSignals
 {
@@ -64,16 +63,16 @@ class BlockSignals
 };
 
 /*
- * Gloo's thread sleeps for 10 ms at a time, and a thread that opens or ends a connection waits for
- * its next turn. While one of these lives there is something to read all the time, and it turns
- * without delay. It may end after the device.
+ * Keeps Gloo's thread awake in a scope, by a descriptor that is always readable. The thread sleeps
+ * for 10 ms at a time, and opening or closing a connection waits for its next turn. The object may
+ * outlive the device.
  */
 class KeepDeviceAwake
 {
       public:
 	explicit KeepDeviceAwake(tcp::Device &device) : fd_(eventfd(1, EFD_CLOEXEC))
 	{
-		static IdleHandler idle; /* Gloo may call it a moment longer */
+		static IdleHandler idle; /* static, since Gloo may still call it after the scope */
 
 		if (fd_ >= 0)
 			device.registerDescriptor(fd_, EPOLLIN, &idle);
@@ -103,7 +102,7 @@ class KeepDeviceAwake
 	const int fd_;
 };
 
-/* In a handler: the current exception as a sentence, without the place in Gloo's source. */
+/* Describes the current exception in a handler, without the position in Gloo's source. */
 void describe_exception(char *why) noexcept
 {
 	const char *text = "Gloo failed without a reason", *end;
@@ -125,7 +124,7 @@ void describe_exception(char *why) noexcept
 struct shim_mesh {
 	int rank, nranks;
 	bool crowded; /* more ranks than CPUs */
-	bool cut = false; /* its connections are closed */
+	bool cut = false; /* all connections are closed */
 	std::shared_ptr<tcp::Device> device;
 	std::shared_ptr<Context> context;
 	std::vector<std::unique_ptr<SmallChannel>> channels; /* by peer */
@@ -134,7 +133,7 @@ struct shim_mesh {
 	{
 		return context->pair_to(peer);
 	}
-	/* From all peers: they may wait for a place in order to go on. */
+	/* Takes messages from all peers, which may wait for a place to continue. */
 	void take_from_all()
 	{
 		for (auto &l : channels)
@@ -149,9 +148,9 @@ static int await_large(shim_io *io, int64_t until)
 
 	for (;;) {
 		const bool lost =
-			channel->has_lost_peer(); /* before what had arrived by then is taken */
+			channel->has_lost_peer(); /* before taking what has arrived until then */
 
-		io->mesh->take_from_all(); /* of other works; their senders wait for a place */
+		io->mesh->take_from_all(); /* other works: their senders wait for a place */
 		if (io->piece->is_done(io->sends))
 			return SHIM_DONE;
 		if (io->woken)
@@ -243,7 +242,7 @@ int shim_address(struct shim_mesh *m, int peer, void *out, char *why)
 	}
 }
 
-/* Addresses have one length; Gloo's constructor wants exactly that. */
+/* Copies an address; Gloo's constructor requires its exact length. */
 static std::vector<char> address_of(struct shim_mesh *m, int peer, const void *address)
 {
 	const char *at = static_cast<const char *>(address);
@@ -251,7 +250,7 @@ static std::vector<char> address_of(struct shim_mesh *m, int peer, const void *a
 	return std::vector<char>(at, at + m->get_pair(peer)->address().bytes().size());
 }
 
-/* Host and port of an address, which begins with its sockaddr. */
+/* Splits an address, which begins with its sockaddr, into host and port. */
 static void split_address(const void *address, const void **name, size_t *len, int *port)
 {
 	const auto *s4 = static_cast<const struct sockaddr_in *>(address);
@@ -268,7 +267,7 @@ static void split_address(const void *address, const void **name, size_t *len, i
 int shim_calls(struct shim_mesh *m, int peer, const void *address, char *why)
 {
 	try {
-		/* The rule of tcp::Pair::connect: the greater (host, port as stored) calls. */
+		/* the rule of tcp::Pair::connect: the greater (host, port as stored) calls */
 		const void *a, *b;
 		size_t alen, blen;
 		int aport, bport, order;
@@ -313,7 +312,7 @@ void shim_cut(struct shim_mesh *m)
 			if (peer != m->rank && m->get_pair(peer))
 				m->get_pair(peer)->close();
 	} catch (...) {
-		/* A connection that cannot be closed is one that is not there. */
+		/* a connection that cannot be closed is gone */
 	}
 }
 
@@ -330,7 +329,7 @@ void shim_close(struct shim_mesh *m)
 			->close_pairs(); /* before the places go; what was written still arrives */
 		delete m;
 	} catch (...) {
-		/* What is left is closed by the kernel. */
+		/* the kernel closes the rest */
 	}
 }
 
@@ -396,7 +395,7 @@ void shim_wake(struct shim_io *io)
 		else
 			io->mesh->channels[io->peer]->wake_sleepers();
 	} catch (...) {
-		/* A mutex that cannot be locked: the deadline wakes the waiter. */
+		/* the mutex cannot be locked; the deadline wakes the waiter */
 	}
 }
 

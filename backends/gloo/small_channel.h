@@ -1,10 +1,9 @@
 /*
  * small_channel.h - messages over Gloo's TCP transport; C++, and a part of shim.cc.
  *
- * A message of Gloo's waits until the receiver has said that it has a place for it. Small ones do
- * not: each rank keeps a few places for messages of every peer, which are posted from the
- * beginning, and a message is sent at once, with its slot in front. The small channel of the peer
- * delivers it.
+ * A message of Gloo waits until the receiver has announced its place. Small messages do not wait:
+ * each rank posts a few places for messages of every peer at the start, and a message is sent at
+ * once, preceded by its slot. The small channel of the peer delivers it.
  */
 #ifndef GLOO_SMALL_CHANNEL_H
 #define GLOO_SMALL_CHANNEL_H
@@ -35,30 +34,26 @@ namespace tcp = gloo::transport::tcp;
 namespace shim
 {
 
-/* No rank ever sends on it: what is posted there is told of a lost connection. */
+/* Never sent on; a receive posted here completes with an error when the peer disconnects. */
 constexpr uint64_t kWatch = uint64_t(SHIM_SLOTS) + 1;
 constexpr uint64_t kSmall = kWatch + 1; /* the slot of all small messages */
-/* Bytes up to which one more copy at each end takes less time than a round trip. */
+/* Maximum bytes for which one more copy at each end takes less time than a round trip. */
 constexpr size_t kSmallMost = 64 * 1024;
 /*
  * A rank has kPlaces for small messages of a peer. It acknowledges messages with each of its own,
- * or with one sent for that purpose when kTell are not acknowledged. With kData unacknowledged,
- * none but such is sent. They are answers to messages that arrived: at most kData / kTell + 1 are
- * on their way, and have a place.
+ * or with a separate one when kTell are not acknowledged. With kData unacknowledged messages, only
+ * acknowledgements are sent. At most kData / kTell + 1 of these are under way, and have a place.
  */
 constexpr uint64_t kPlaces = 8, kData = 5, kTell = 3;
 static_assert(kData + kData / kTell + 1 < kPlaces, "a message could find no place");
 
-constexpr int64_t kLook = 20 * 1000000; /* ns that a wait sleeps before it checks its connection */
-/*
- * ns for which one reads the sockets itself before it sleeps: otherwise two threads have to be
- * woken
- */
+constexpr int64_t kLook = 20 * 1000000; /* ns between checks of a connection */
+/* ns for which a wait polls the sockets itself; sleeping costs the wake-ups of two threads */
 constexpr int64_t kPoll = 100 * 1000;
-/* ns that the end waits for the kernel to take what was sent */
+/* maximum ns that closing waits for the kernel to take sent data */
 constexpr int64_t kFlush = 1000000000;
 
-/* Memory that Gloo reads or writes, one message at a time. */
+/* A buffer that Gloo reads or writes, one message at a time. */
 class Piece final : public tcp::UnboundBuffer
 {
       public:
@@ -70,14 +65,14 @@ class Piece final : public tcp::UnboundBuffer
 
 		return has_completed(sent);
 	}
-	/* The connection is gone, after what was done was done. */
+	/* Returns whether the connection is lost; completed transfers remain valid. */
 	bool is_lost()
 	{
 		std::lock_guard<std::mutex> lock(m_);
 
 		return ex_ != nullptr;
 	}
-	/* Until it is done, `until`, or wake_waiters() after `woken` was set. */
+	/* Sleeps until the transfer is done, `until`, or wake_waiters() after `woken` was set. */
 	void sleep_until(bool sent, int64_t until, const std::atomic<bool> &woken)
 	{
 		std::unique_lock<std::mutex> lock(m_);
@@ -99,7 +94,7 @@ class Piece final : public tcp::UnboundBuffer
 
 		throwIfException();
 	}
-	/* Before it is used again. */
+	/* Resets the counts before the next use. */
 	void reset_counts()
 	{
 		std::lock_guard<std::mutex> lock(m_);
@@ -118,7 +113,7 @@ class Piece final : public tcp::UnboundBuffer
 	}
 };
 
-/* The ranks of a mesh; its connections are of the class below. */
+/* The ranks of a mesh, with connections of class Pair. */
 class Context final : public tcp::Context
 {
       public:
@@ -126,7 +121,7 @@ class Context final : public tcp::Context
 
 	std::unique_ptr<gloo::transport::Pair> &createPair(int peer) override;
 	class Pair *pair_to(int peer);
-	/* Uses a place that `peer` has announced, if any. With the lock of the pair. */
+	/* Uses a place that `peer` has announced, if any; the lock of the pair is held. */
 	bool has_place(uint64_t slot, int peer)
 	{
 		Mutator mutator(*this, slot, peer);
@@ -141,15 +136,15 @@ class Context final : public tcp::Context
 };
 
 /*
- * A connection as Gloo has it, but only the receiver announces its place, and not where it is
- * known. (Gloo's sender announces as well, for receives from any rank.)
+ * A connection of Gloo in which only the receiver announces places, and only unknown ones. (Gloo's
+ * sender announces as well, for receives from any rank.)
  */
 class Pair final : public tcp::Pair
 {
       public:
 	using tcp::Pair::Pair;
 
-	/* A place for a message, in order in its slot. Known: also before it is connected. */
+	/* Posts a place for a message, in order in its slot. Known: also before connecting. */
 	void expect_message(Piece *p, uint64_t slot, bool known)
 	{
 		std::lock_guard<std::mutex> lock(m_);
@@ -182,10 +177,11 @@ inline Pair *Context::pair_to(int peer)
 	return static_cast<Pair *>(pairs_[peer].get());
 }
 
-/* What a small message begins with. */
+/* The header of a small message. */
 struct MessageHead {
-	uint64_t slot, taken; /* taken: how many the sender has taken of the receiver's so far */
-	uint64_t bytes; /* that follow; kNone: it only acknowledges */
+	uint64_t slot,
+		taken; /* taken: number of the receiver's messages that the sender has taken */
+	uint64_t bytes; /* payload bytes; kNone: an acknowledgement only */
 };
 constexpr uint64_t kNone = UINT64_MAX;
 
@@ -205,15 +201,15 @@ struct shim_io {
 	char *const at;
 	const size_t bytes;
 	const bool sends;
-	bool done = false; /* of a small one */
+	bool done = false; /* small messages */
 	std::atomic<bool> woken{ false };
-	std::unique_ptr<shim::Piece> piece; /* of a large one */
+	std::unique_ptr<shim::Piece> piece; /* large messages */
 };
 
 namespace shim
 {
 
-/* Small messages to and from a peer. All but wake_sleepers() is for the thread of the mesh. */
+/* Small messages to and from a peer. Only wake_sleepers() may be called from any thread. */
 class SmallChannel
 {
       public:
@@ -254,7 +250,7 @@ class SmallChannel
 	{
 		(io->sends ? unsent_ : expected_).remove(io);
 	}
-	/* Does for a moment what Gloo's thread would have to be woken for. */
+	/* Polls the sockets in place of Gloo's thread, which would have to be woken. */
 	void poll_pair()
 	{
 		try {
@@ -263,7 +259,7 @@ class SmallChannel
 			/* The connection is gone, as has_lost_peer() returns. */
 		}
 	}
-	/* Takes what has arrived, and sends what it was blocking. */
+	/* Takes arrived messages, and sends those that waited for acknowledgements. */
 	void take_arrived()
 	{
 		while (in_[taken_ % kPlaces]->is_done(false)) {
@@ -280,7 +276,7 @@ class SmallChannel
 			answer_place(place);
 		}
 	}
-	/* Until something has arrived, `until`, or wake_sleepers() after `woken` was set. */
+	/* Sleeps until a message arrives, `until`, or wake_sleepers() after `woken` was set. */
 	void sleep_until_arrival(int64_t until, const std::atomic<bool> &woken)
 	{
 		in_[taken_ % kPlaces]->sleep_until(false, until, woken);
@@ -291,8 +287,8 @@ class SmallChannel
 			place->wake_waiters();
 	}
 	/*
-	 * The connection is gone; what had arrived before can be read. Gloo tells that to what
-	 * waits for its turn, not to what is half done.
+	 * Returns whether the connection is lost; earlier messages can be read. Gloo reports this to
+	 * queued transfers, not to one in progress.
 	 */
 	bool has_lost_peer()
 	{
@@ -303,7 +299,7 @@ class SmallChannel
 		watch_.throw_if_lost();
 		throw std::logic_error("the connection is gone");
 	}
-	/* Until all that was sent is at least the kernel's. */
+	/* Waits until the kernel has taken all sent data. */
 	void flush_sent(int64_t until)
 	{
 		static const std::atomic<bool> never{ false };
@@ -317,7 +313,7 @@ class SmallChannel
       private:
 	static constexpr size_t kRoom = sizeof(MessageHead) + kSmallMost;
 
-	struct EarlyMessage { /* arrived before it was asked for */
+	struct EarlyMessage { /* arrived before its receive was posted */
 		uint64_t slot;
 		std::vector<char> data;
 	};
@@ -338,7 +334,7 @@ class SmallChannel
 		if (io)
 			io->done = true;
 	}
-	/* A message was taken out of `place`: it counts, even if no answer can be sent. */
+	/* Counts a message taken out of `place`, even if no answer can be sent. */
 	void answer_place(Piece *place)
 	{
 		try {
@@ -370,7 +366,7 @@ class SmallChannel
 	Piece watch_;
 	const std::unique_ptr<char[]> memory_;
 	std::vector<std::unique_ptr<Piece>> in_, out_;
-	/* messages sent; acknowledged by the peer; taken of the peer's; acknowledged to it */
+	/* messages sent, acknowledged by the peer, taken from the peer, acknowledged to it */
 	uint64_t sent_ = 0, known_ = 0, taken_ = 0, told_ = 0;
 	std::list<shim_io *> unsent_, expected_;
 	std::list<EarlyMessage> early_;

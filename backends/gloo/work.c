@@ -1,8 +1,8 @@
 /*
- * work.c - a collective under way: its messages, and what follows when they have arrived.
+ * work.c - runs a collective: posts the messages of a stage, then adds and posts the next stage.
  *
- * Gloo's own collectives are not used: they end the process where sizes differ, and close every
- * connection when one of them times out. In an exchange (plan.h) every message is under way at
+ * Gloo's own collectives are not used: they end the process if sizes differ, and close every
+ * connection when one of them times out. All messages of an exchange (plan.h) are under way at
  * once.
  */
 #include <stdio.h>
@@ -11,11 +11,11 @@
 #include "plan.h"
 #include "work.h"
 
-enum { PEEK_NS = 200000 }; /* how often other works are looked after while one is waited for */
+enum { PEEK_NS = 200000 }; /* interval of progress of other works during a wait */
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-/* Says why, but for release, which is called when the caller knows already. */
+/* Reports the failure of the group, except to release(), whose caller has it already. */
 static tess_status report_status(const struct group *g, tess_status st)
 {
 	return st < 0 ? g->host->fail(st, "%s", g->why) : st;
@@ -37,7 +37,7 @@ static tess_status fail_aborted_group(struct group *g, const char *where)
 	return g->failed;
 }
 
-/* Not the end of the group: another wait may still see it done. */
+/* Reports a late peer. The group stays usable: another wait may still succeed. */
 static tess_status report_late_peer(struct group *g, const struct work *w, const struct message *m)
 {
 	snprintf(g->why, sizeof g->why,
@@ -47,9 +47,8 @@ static tess_status report_late_peer(struct group *g, const struct work *w, const
 }
 
 /*
- * What failed stays failed, and its messages are taken back: the memory of a caller that has given
- * up is soon gone, and Gloo's thread ends the process when it finds that. It is seen by the peers,
- * too.
+ * Cuts the connections of a failed group, which peers detect. Its messages must not stay posted:
+ * the caller may free their memory, and Gloo's thread would end the process.
  */
 static void cut_failed_group(struct group *g)
 {
@@ -61,8 +60,8 @@ static void cut_failed_group(struct group *g)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * Messages match that agree about the call, their place in it and their size; Gloo would end the
- * process if two of different size met. Calls that do not agree wait for their deadline.
+ * Chooses the slot of a message. Messages match if call, position and size are equal; Gloo would
+ * end the process if two of different size met. Different calls wait for their deadline.
  */
 static uint64_t choose_slot(const struct work *w, uint64_t place, uint64_t bytes)
 {
@@ -97,13 +96,10 @@ static tess_status post_transfer(struct group *g, struct work *w, int32_t list, 
 	return TESS_OK;
 }
 
-/* Pieces to be shared, and to be added or moved. */
+/* Posts the transfers of a stage: pieces to gather, and pieces to add or move. */
 static tess_status post_transfers(struct group *g, struct work *w, int32_t stage, int receives)
 {
-	/*
-	 * in every stage each has something for each, which is sent when the places of the next one
-	 * are there
-	 */
+	/* in every stage each rank sends to each, once the places of the next stage are posted */
 	int known = stage > 0 && w->c.kind == TESS_ALL_REDUCE;
 	tess_status st = TESS_OK;
 
@@ -123,7 +119,7 @@ static tess_status post_transfers(struct group *g, struct work *w, int32_t stage
 	return st;
 }
 
-/* A message leaves when the places of this stage, and of the next one, are there. */
+/* Posts a stage. A message is sent when the places of this and the next stage are posted. */
 static tess_status post_stage(struct group *g, struct work *w)
 {
 	tess_status st = w->stage ? TESS_OK : post_transfers(g, w, 0, 1);
@@ -138,12 +134,12 @@ static tess_status post_half(struct group *g, struct work *w, int32_t stage, int
 	int32_t peer;
 	struct transfer t = plan_half_transfer(g, w, stage, &peer);
 	int known = stage >=
-	            w->halvings; /* it comes from the rank that this one has sent its half to */
+	            w->halvings; /* from the rank that this one has sent its half to */
 
 	return post_transfer(g, w, !receives, peer, &t, (uint64_t)stage, known, receives);
 }
 
-/* All places are there before the first message leaves. */
+/* Posts a halving stage; all places are posted before the first message is sent. */
 static tess_status post_halves(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
@@ -153,7 +149,7 @@ static tess_status post_halves(struct group *g, struct work *w)
 	return st == TESS_OK && w->stage < w->last ? post_half(g, w, w->stage, 0) : st;
 }
 
-/* Posts what belongs to this stage. */
+/* Posts the messages of the current stage. */
 static tess_status post_current_stage(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
@@ -179,13 +175,13 @@ static void drop_messages(struct group *g, struct work *w, int32_t list)
 	pthread_mutex_unlock(&g->lock);
 }
 
-/* Which list is awaited in this stage: by halves what is received, and in the end what was sent. */
+/* Returns the awaited list of this stage; halving awaits receives, and at the end sends. */
 static int32_t awaited_list(const struct work *w)
 {
 	return w->halvings ? w->stage == w->last : w->stage & 1;
 }
 
-/* How many of them have arrived when the stage is over. */
+/* Returns how many messages of the list must have completed at the end of the stage. */
 static int32_t due_messages(const struct work *w)
 {
 	return w->halvings && w->stage < w->last ? w->stage + 1 : w->nmessages[awaited_list(w)];
@@ -193,7 +189,7 @@ static int32_t due_messages(const struct work *w)
 
 /* ---- works ----------------------------------------------------------------------------------- */
 
-/* Large memory is expensive to map again for every call: the group keeps one block. */
+/* Takes scratch memory; the group keeps one block, since mapping memory is expensive. */
 static tess_status take_scratch(struct group *g, struct work *w, size_t bytes)
 {
 	if (!bytes)
@@ -225,7 +221,7 @@ static void recycle_work(struct group *g, struct work *w)
 	free(w);
 }
 
-/* A copy of the call: what c points to need not outlive work_start, but for the buffers. */
+/* Makes a work with a copy of the call; only its buffers must outlive the start. */
 static struct work *make_work(const struct group *g, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks,
@@ -251,7 +247,7 @@ static struct work *make_work(const struct group *g, const struct tess_coll *c)
 	return w;
 }
 
-/* Takes the memory that it needs, and sets the fingerprint by which its messages match. */
+/* Takes memory for the call, and sets the fingerprint by which its messages match. */
 static tess_status prepare_call(struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
@@ -262,7 +258,7 @@ static tess_status prepare_call(struct group *g, struct work *w)
 		return st;
 	if (c->kind == TESS_ALL_TO_ALL && bytes)
 		memcpy(w->scratch, c->src, bytes);
-	/* send and recv have an order of their own between two ranks, whatever else is under way */
+	/* send and recv have an order of their own between two ranks */
 	w->fingerprint = c->fingerprint;
 	if (c->kind == TESS_SEND)
 		w->fingerprint ^= ~g->sent[c->peer]++;
@@ -271,7 +267,7 @@ static tess_status prepare_call(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-/* Nothing of it is on its way any more. */
+/* Frees a work without pending messages. */
 static void discard_work(struct group *g, struct work *w)
 {
 	struct work **at = &g->works;
@@ -316,7 +312,7 @@ tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct w
 	return TESS_OK;
 }
 
-/* What follows when an exchange is over: adding, and the next exchange. */
+/* Finishes an exchange: adds, and posts the next exchange. */
 static tess_status finish_stage(struct group *g, struct work *w)
 {
 	if (due_messages(w) == w->nmessages[awaited_list(w)])
@@ -335,8 +331,8 @@ static tess_status finish_stage(struct group *g, struct work *w)
 static tess_status progress_work(struct group *g, struct work *w, int64_t deadline);
 
 /*
- * Ranks may wait for their works in any order: the second exchanges of other works advance
- * meanwhile. Whether one of them is not in its last exchange.
+ * Advances other works: ranks may wait for their works in any order. Returns whether one of them is
+ * not in its last exchange.
  */
 static int progress_other_works(struct group *g, const struct work *w)
 {
@@ -345,7 +341,7 @@ static int progress_other_works(struct group *g, const struct work *w)
 	for (struct work *o = g->works; o && g->failed == TESS_OK; o = o->next) {
 		if (o == w || o->done || o->stage == o->last)
 			continue;
-		progress_work(g, o, 0); /* what fails fails the group */
+		progress_work(g, o, 0); /* a failure fails the group */
 		more |= !o->done && o->stage < o->last;
 	}
 	return more;
@@ -403,7 +399,7 @@ tess_status gloo_work_run(void *self, void *work, int64_t deadline)
 	struct work *w = work;
 	tess_status st = progress_work(g, w, deadline);
 
-	if (st == TESS_PENDING) { /* testing one over and over must not hold other works up */
+	if (st == TESS_PENDING) { /* repeated tests of one work must advance others, too */
 		progress_other_works(g, w);
 		st = g->failed < 0 ? g->failed : TESS_PENDING;
 	}
@@ -419,7 +415,7 @@ void gloo_work_release(void *self, void *work)
 	if (!w)
 		return;
 	if (progress_work(g, w, w->c.deadline) < 0 && g->failed == TESS_OK)
-		g->failed = TESS_ETIMEOUT; /* and why is known */
+		g->failed = TESS_ETIMEOUT; /* the message is set */
 	cut_failed_group(g);
 	discard_work(g, w);
 }

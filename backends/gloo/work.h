@@ -1,4 +1,4 @@
-/* work.h - calls of one rank: started, advanced, finished. */
+/* work.h - starts, advances and finishes the calls of one rank. */
 #ifndef GLOO_WORK_H
 #define GLOO_WORK_H
 
@@ -6,15 +6,15 @@
 
 tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct work **out);
 /*
- * tess_backend.wait. Runs until done or `deadline`; 0: as far as it goes without waiting,
- * TESS_PENDING if it is not done.
+ * tess_backend.wait. Runs until done or `deadline`. 0: advances without waiting, and returns
+ * TESS_PENDING if not done.
  */
 tess_status gloo_work_run(void *self, void *work, int64_t deadline);
-/* tess_backend.release: an unfinished one is finished first, since the peers count on it. */
+/* tess_backend.release. Finishes an unfinished work first, since the peers depend on it. */
 void gloo_work_release(void *self, void *work);
-/* tess_backend.abort: every work fails soon. From any thread. */
+/* tess_backend.abort: makes every work fail soon. Call it from any thread. */
 void gloo_work_abort(void *self);
-/* Drops what is still on its way, and the spare memory. */
+/* Drops pending messages and the spare memory. */
 void gloo_work_clear(struct group *g);
 
 #endif

@@ -26,7 +26,7 @@ static struct pending_call *make_pending_call(struct context *ctx)
 	return m;
 }
 
-/* The pending call of a number, made if this rank is the first; from < 0: a collective. */
+/* Finds the pending call of a number; the first rank makes it. from < 0: a collective. */
 static struct pending_call *find_pending_call(struct context *ctx, uint64_t number, int32_t from,
                                               int32_t to)
 {
@@ -67,7 +67,7 @@ static void recycle_pending_call(struct context *ctx, struct pending_call *m)
 	ctx->spare = m;
 }
 
-/* Moves pieces as long as there are any. With the lock, which it releases meanwhile. */
+/* Moves pieces while there are any; the lock is held, and released during a move. */
 static void move_pieces(struct context *ctx, struct pending_call *m)
 {
 	while (atomic_load(&m->state) == MOVING && m->taken < m->pieces && !ctx->failed) {
@@ -105,7 +105,7 @@ static void compare_calls(struct context *ctx, const struct pending_call *m, int
 	}
 }
 
-/* With the lock: this rank joins the pending call. */
+/* Adds this rank to the pending call; the lock is held. */
 static void join_call(struct context *ctx, struct pending_call *m, int32_t rank,
                       const struct tess_coll *c)
 {
@@ -181,7 +181,7 @@ static void relax_core(void)
 #endif
 }
 
-/* The deadline has passed: a failure of the group that names a missing rank. */
+/* Fails the group at the deadline; the message names a missing rank. */
 static void fail_at_deadline(struct context *ctx, const struct pending_call *m, int32_t rank)
 {
 	char text[256];
@@ -198,7 +198,7 @@ static void fail_at_deadline(struct context *ctx, const struct pending_call *m, 
 	             (int)ctx->world[rank], text);
 }
 
-/* What ends a spin: it is done, it has failed, or there is a piece to help with. */
+/* Returns whether to stop spinning: the call is done or failed, or a piece can be moved. */
 static bool should_stop_spinning(const struct context *ctx, const struct pending_call *m)
 {
 	int state = atomic_load_explicit(&m->state, memory_order_acquire);
@@ -230,7 +230,7 @@ tess_status call_wait_one(struct member *me, struct pending_call *m, int64_t dea
 			fail_at_deadline(ctx, m, me->rank);
 	}
 	if (atomic_load(&m->state) != DONE)
-		context_await_moves(ctx); /* the caller may do with its buffers what it likes */
+		context_await_moves(ctx); /* the caller may then free its buffers */
 	st = atomic_load(&m->state) == DONE ? TESS_OK : context_report_failure(ctx);
 	pthread_mutex_unlock(&ctx->lock);
 	return st;

@@ -1,4 +1,4 @@
-/* call.h - calls of one rank: matched by number with those of other ranks, moved, waited for. */
+/* call.h - the calls of one rank: matched by number with those of other ranks, then moved. */
 #ifndef LOOPBACK_CALL_H
 #define LOOPBACK_CALL_H
 
@@ -8,7 +8,7 @@ struct member { /* one rank of a context */
 	struct context *context;
 	int32_t rank;
 	uint64_t calls;
-	uint64_t *sent, *received; /* messages so far, by rank */
+	uint64_t *sent, *received; /* number of messages, by rank */
 };
 
 /* tess_backend.start */

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 /*
- * The open contexts of this process. A pointer passed through the store would not do: a job that
- * fails while it is opened frees what another rank is about to enter.
+ * The open contexts of this process. The store passes an id, not a pointer: a job that fails during
+ * the opening frees a context that another rank is about to enter.
  */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct context *contexts;
@@ -57,7 +57,7 @@ static void free_pending_calls(struct pending_call *m)
 	}
 }
 
-struct context_address { /* what rank 0 publishes in the store */
+struct context_address { /* published in the store by rank 0 */
 	int64_t pid;
 	uint64_t id;
 };
@@ -79,7 +79,7 @@ static struct context *make_context(const struct tess_join *how)
 	pthread_cond_init(&ctx->moves_done, NULL);
 	ctx->nranks = nranks;
 	ctx->users = 1;
-	/* More ranks than CPUs: a spinning one keeps off the one that it waits for. */
+	/* with more ranks than CPUs, spinning delays the awaited rank */
 	if (!sched_getaffinity(0, sizeof set, &set))
 		ctx->spin = CPU_COUNT(&set) >= nranks ? 400 : 20;
 	return ctx;
@@ -114,7 +114,7 @@ void context_leave(struct context *ctx)
 		free_context(ctx);
 }
 
-/* The ctx of this id, entered; NULL: rank 0 has left it. */
+/* Enters the context of an id; NULL: rank 0 has left it. */
 static struct context *enter_context(uint64_t id)
 {
 	struct context *ctx;
@@ -128,7 +128,7 @@ static struct context *enter_context(uint64_t id)
 	return ctx;
 }
 
-/* Rank 0 makes the context, publishes it, and waits until all other ranks have found it. */
+/* Makes the context on rank 0, publishes it, and waits until all other ranks have found it. */
 static tess_status offer_context(const struct tess_join *how, struct context **out)
 {
 	const struct tess_store *store = how->store;

@@ -1,9 +1,8 @@
 /*
- * tess-backend-loopback.so: ranks are threads of one process, or one rank alone. Data really move,
- * between the ranks' own buffers; nothing is sent, and every call that does not fit is an error on
- * all ranks.
+ * tess-backend-loopback.so: ranks are threads of one process, or one rank alone. Data are copied
+ * between the ranks' own buffers, and a call that does not match is an error on all ranks.
  *
- * The ranks of a group share a context. A call has a number, the same on all ranks; the first rank
+ * The ranks of a group share a context. A call has a number, equal on all ranks; the first rank
  * makes the pending call, the last one starts the move. Ranks wait by a short spin, then on the
  * call's condition variable.
  */

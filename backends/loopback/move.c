@@ -1,19 +1,19 @@
-/* move.c - every kind of collective as copies and reductions between the buffers of the ranks. */
+/* move.c - collectives as copies and reductions between the buffers of the ranks. */
 #include "move.h"
 
 #include <string.h>
 #include <tessera/split.h>
 
-enum { STEP = 4096 }; /* elements that are reduced before they are handed on, still in cache */
+enum { STEP = 4096 }; /* elements reduced and copied at a time, in cache */
 
-/* A piece of every block is moved at a time: elements are independent of each other. */
+/* A piece of every block, which is moved at a time. */
 struct call_piece {
 	const struct pending_call *m;
 	int32_t nranks, i; /* piece i of m->pieces */
 	size_t width;
 };
 
-/* Block r of all blocks, of which rank `of` has given or gets the buffer `base`. */
+/* Returns the address of block r in `base`, a buffer of rank `of`. */
 static char *block_address(const struct call_piece *p, int32_t of, const void *base,
                            const uint64_t *list, int32_t r)
 {
@@ -53,7 +53,7 @@ static void swap_piece(const struct call_piece *p, char *a, char *b, uint64_t co
 	}
 }
 
-/* Adds `count` elements from `offset` on of every rank's src, for rank `only` (-1: for all). */
+/* Reduces `count` elements at `offset` of every rank's src, for rank `only` (-1: for all). */
 static void reduce_piece(const struct call_piece *p, uint64_t offset, uint64_t count, int32_t only)
 {
 	const struct tess_coll *call = p->m->colls;
@@ -78,7 +78,7 @@ static void reduce_piece(const struct call_piece *p, uint64_t offset, uint64_t c
 	}
 }
 
-/* Rank `from` sends its block to rank `to`, which gets all blocks; in place it is there. */
+/* Copies the block of rank `from` to rank `to`, which receives all blocks, unless in place. */
 static void copy_block(const struct call_piece *p, int32_t from, int32_t to)
 {
 	const struct tess_coll *call = p->m->colls, *c = &call[from];

@@ -1,4 +1,4 @@
-/* move.h - one call of a group, in which the last rank that joins starts the move. */
+/* move.h - a call of a group; the last rank that joins starts the move. */
 #ifndef LOOPBACK_MOVE_H
 #define LOOPBACK_MOVE_H
 
@@ -14,11 +14,11 @@ struct work {
 	uint32_t n; /* calls of a batch (batch.c); 0: one pending call */
 };
 
-/* Ranks that wait help with the move, a piece at a time. */
+/* A pending call. Waiting ranks help with the move, a piece at a time. */
 struct pending_call {
 	struct work work;
 	struct pending_call *next;
-	uint64_t number; /* of the call, or of the message from `from` to `to` */
+	uint64_t number; /* number of the call, or of the message from `from` to `to` */
 	int32_t from, to; /* -1: a collective */
 	int32_t expected, arrived, released;
 	int32_t pieces, taken, moved;
@@ -27,12 +27,12 @@ struct pending_call {
 	struct tess_coll *colls; /* [rank]; kind 0: the rank has not joined */
 };
 
-/* Moves piece `piece` of all blocks. The calls of all ranks have been compared. */
+/* Moves piece `piece` of all blocks; the calls of all ranks match. */
 void loopback_move_piece(const struct pending_call *m, int32_t nranks, int32_t piece);
-/* Bytes that are moved in all, for the number of pieces. */
+/* Returns the total of moved bytes, which decides the number of pieces. */
 uint64_t loopback_count_bytes(const struct pending_call *m, int32_t nranks);
 
-/* NULL: `b` of rank rb fits `a` of rank ra; else what does not: "kinds", "dtypes", "counts" ... */
+/* Returns what differs between calls `a` of rank ra and `b` of rank rb ("kinds"); NULL: nothing. */
 const char *loopback_find_difference(const struct tess_coll *a, int32_t ra,
                                      const struct tess_coll *b, int32_t rb, int32_t nranks);
 

@@ -1,11 +1,11 @@
 /*
  * blocking_call.c - MPI's blocking calls: MPI_Init_thread, new communicators, MPI_Finalize.
  *
- * They wait for other ranks and cannot be cancelled, so one thread makes them and nothing else. The
- * caller waits until its deadline, and as long as the job is well; a thread that does not return is
- * left behind, and MPI is used no more.
+ * These calls wait for other ranks and cannot be cancelled, so a thread of their own makes them.
+ * The caller waits until its deadline or a failure of the job. A thread that does not return is
+ * abandoned, and MPI is not used again.
  *
- * MPI is one for the process, and so is its state here.
+ * MPI exists once per process, and so does the state here.
  */
 #include "blocking_call.h"
 
@@ -16,12 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CHECK_MS = 100 }; /* how often a caller checks whether the job is well */
+enum { CHECK_MS = 100 }; /* interval of a caller's checks for a failure of the job */
 
 struct blocking_call {
 	int (*run)(struct blocking_call *e);
 	MPI_Comm comm;
-	const int32_t *members; /* of the new group; a copy, as the caller may have returned */
+	const int32_t *members; /* members of the new group; a copy, since the caller may return */
 	int32_t nmembers;
 	int key, err;
 	bool done;
@@ -30,15 +30,15 @@ struct blocking_call {
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	bool running; /* the thread */
-	bool up, ours; /* MPI is initialised; by us */
+	bool running; /* the thread runs */
+	bool up, ours; /* MPI is initialised; by this file */
 	bool lost;
-	struct blocking_call *call; /* being made; left behind with `lost` */
-	void (*finish)(void); /* before MPI_Finalize */
-	int64_t patience; /* ns that a call has in this job */
+	struct blocking_call *call; /* the current call; abandoned with `lost` */
+	void (*finish)(void); /* called before MPI_Finalize */
+	int64_t patience; /* maximum ns of a call in this job */
 	pid_t pid;
 	int rank, size, level, tags;
-	MPI_Comm all; /* all ranks, for ourselves */
+	MPI_Comm all; /* a communicator of all ranks for this file */
 	MPI_Datatype mebi;
 } mpi = { .lock = PTHREAD_MUTEX_INITIALIZER, .all = MPI_COMM_NULL, .mebi = MPI_DATATYPE_NULL };
 
@@ -69,7 +69,7 @@ bool start_quiet_thread(void *(*run)(void *arg), void *arg, pthread_t *out)
 	sigset_t all, before;
 	int err;
 
-	sigfillset(&all); /* signals are the program's */
+	sigfillset(&all); /* signals belong to the program */
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	err = pthread_create(out, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -93,7 +93,7 @@ static bool start_call_thread(void)
 	return mpi.running;
 }
 
-/* The key is never set. */
+/* Checks for a failure of the job by getting a key that is never set. */
 tess_status check_job(const struct tess_store *store)
 {
 	uint64_t len = 1;
@@ -103,7 +103,7 @@ tess_status check_job(const struct tess_store *store)
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
 
-/* Waits for a while, or until something has changed; the lock is held. */
+/* Waits for a change, for a limited time; the lock is held. */
 static void await_change(int64_t deadline)
 {
 	int64_t check = tess_now() + CHECK_MS * (int64_t)TESS_MS;
@@ -114,8 +114,8 @@ static void await_change(int64_t deadline)
 }
 
 /*
- * Has *e made, one call at a time, and waits for it; store NULL: even if the job fails. TESS_OK: it
- * is done, and e->err is MPI's answer. Else MPI is lost and so is *e, which may still be running.
+ * Lets the thread make call *e and waits for it; store NULL: even if the job fails. TESS_OK: e->err
+ * is MPI's answer. Otherwise MPI and *e are lost; the call may still be running.
  */
 static tess_status run_blocking_call(struct blocking_call *e, const struct tess_store *store,
                                      int64_t deadline, const char *what)
@@ -165,7 +165,7 @@ static tess_status fail_with_mpi_error(const char *what, int err)
 
 /* ---- up -------------------------------------------------------------------------------------- */
 
-/* Without mpirun every rank of the job is alone in an MPI_COMM_WORLD of its own. */
+/* Returns whether mpirun started this process; otherwise MPI_COMM_WORLD has only this rank. */
 static bool was_started_by_mpirun(void)
 {
 	static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK",
@@ -183,7 +183,7 @@ static int find_largest_tag(void)
 	int *most = NULL, there = 0;
 
 	MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&most, &there);
-	return there ? *most : 32767; /* what every MPI has */
+	return there ? *most : 32767; /* the minimum in any MPI */
 }
 
 static int call_mpi_init(struct blocking_call *e)
@@ -259,7 +259,7 @@ tess_status blocking_init_mpi(int32_t rank, int32_t nranks, const struct tess_st
 		return st;
 	mpi.up = true; /* the job's first group is opened alone */
 	if (mpi.ours)
-		atexit(blocking_finalize_mpi); /* for programs that do not finalize it */
+		atexit(blocking_finalize_mpi); /* for programs that do not finalize MPI */
 	st = e->err ? fail_with_mpi_error("MPI_Init_thread", e->err) : TESS_OK;
 	free(e);
 	if (st == TESS_OK && mpi.level < MPI_THREAD_MULTIPLE)
@@ -304,7 +304,7 @@ static int call_create_group(struct blocking_call *e)
 	return err;
 }
 
-/* Groups that open at once are distinguished by a tag made of their names. */
+/* Hashes the name of a group to a tag, which distinguishes groups that open at once. */
 static int hash_group_name(const char *name)
 {
 	uint32_t h = 2166136261u;
@@ -375,7 +375,7 @@ static int call_comm_free(struct blocking_call *e)
 	return MPI_Comm_free(&e->comm);
 }
 
-/* The last call of MPI, or on a communicator; its deadline is that of the job's calls. */
+/* Makes the last call of MPI or of a communicator, with the deadline of the job's calls. */
 static void run_last_call(int (*run)(struct blocking_call *e), MPI_Comm comm, const char *what)
 {
 	struct blocking_call *e = make_blocking_call(run, NULL, 0);
@@ -422,8 +422,8 @@ static int call_mpi_finalize(struct blocking_call *e)
 }
 
 /*
- * After a failure MPI_Finalize would wait for the dead: it is left out, the process ends without
- * it, and mpirun, which sees that, ends the rest. A forked child has no MPI.
+ * Finalizes MPI, except after a failure: MPI_Finalize would wait for dead ranks. The process then
+ * ends without it, and mpirun ends the others. A forked child has no MPI.
  */
 void blocking_finalize_mpi(void)
 {

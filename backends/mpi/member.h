@@ -1,4 +1,4 @@
-/* member.h - one rank of a group over MPI: mpi.c opens and closes it, work.c moves its calls. */
+/* member.h - one rank of a group over MPI: mpi.c opens and closes it, work.c runs its calls. */
 #ifndef MPI_MEMBER_H
 #define MPI_MEMBER_H
 
@@ -18,12 +18,12 @@ struct group {
 	char *name;
 	struct tess_store store;
 	int tags; /* 1 to tags are for collectives */
-	struct work *works, *spare; /* not released; to be used again */
+	struct work *works, *spare; /* unreleased works; works for reuse */
 	atomic_bool aborted;
-	atomic_uint turn; /* odd: inside of MPI */
+	atomic_uint turn; /* odd: inside MPI */
 	atomic_bool watched, closing;
-	pthread_t watcher; /* where `watched` */
-	tess_status failed; /* the answer of every later call, and its sentence */
+	pthread_t watcher; /* valid if `watched` */
+	tess_status failed; /* the status of every later call, and its message */
 	char why[512];
 };
 

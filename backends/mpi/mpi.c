@@ -1,9 +1,9 @@
 /*
- * tess-backend-mpi.so: ranks are processes that mpirun has started, and talk over its MPI.
+ * tess-backend-mpi.so: ranks are processes started by mpirun, and communicate over its MPI.
  *
- * Which ranks are there and which have died is known from the rendezvous of the job, as with every
- * backend; MPI moves the data, and between hosts the traffic of the rendezvous as well. Its
- * connections are as open as the network they use.
+ * The rendezvous of the job detects missing and dead ranks, as with every backend. MPI moves the
+ * data, and between hosts also the traffic of the rendezvous. Its connections are as open as the
+ * network.
  */
 #include "blocking_call.h"
 #include "tunnel.h"
@@ -25,7 +25,7 @@ static tess_status mpi_supports_call(const struct tess_coll *c, int32_t nranks)
 	return TESS_OK;
 }
 
-/* A group that was aborted while all ranks of the job are well leaves MPI usable. */
+/* Returns whether MPI is unusable; not after an abort while all ranks of the job are alive. */
 static bool has_lost_mpi(const struct group *g)
 {
 	if (g->failed < 0 && g->failed != TESS_EABORTED)
@@ -90,7 +90,7 @@ static tess_status mpi_start_call(void *self, const struct tess_coll *c, void **
 	return st;
 }
 
-/* A wait checks it between two tests. */
+/* Marks the group as aborted; waits check this between two tests. */
 static void mpi_abort_group(void *self)
 {
 	struct group *g = self;

@@ -1,6 +1,6 @@
 #include "plan.h"
 
-/* One step: all ranks send to all, but as `from`, `to` and `excluded` say. Counts in elements. */
+/* One step: all ranks send to all, limited by `from`, `to` and `excluded`. Counts in elements. */
 struct exchange_plan {
 	const void *src;
 	void *dst;
@@ -8,7 +8,7 @@ struct exchange_plan {
 		*recv_counts; /* a block for each rank, one after another; NULL: */
 	uint64_t send_count, recv_count; /* blocks of one length, 0: none, */
 	bool same_src, same_dst; /* or the same block for all */
-	int32_t from, to; /* the only rank that sends, or receives; -1: all */
+	int32_t from, to; /* the only sender, the only receiver; -1: all */
 	int32_t excluded; /* a rank that receives nothing; -1: none */
 };
 
@@ -35,7 +35,7 @@ static void lay_out_transfers(const struct group *g, struct work *w, const struc
 	}
 }
 
-/* The first step of a sum: the elements that this rank adds, and `total`, where they go. */
+/* Plans the first step of a sum: the elements that this rank reduces, and their destination. */
 static void plan_first_sum(const struct group *g, struct work *w, struct exchange_plan *p)
 {
 	const struct tess_coll *c = &w->c;
@@ -82,7 +82,7 @@ void plan_first_step(const struct group *g, struct work *w)
 
 	switch (c->kind) {
 	case TESS_BROADCAST:
-		p.from = p.excluded = c->peer; /* its own copy is made elsewhere */
+		p.from = p.excluded = c->peer; /* the own block is copied elsewhere */
 		if (w->steps == 2) {
 			p.send_counts = w->slice;
 			p.same_src = false;
@@ -129,7 +129,7 @@ void plan_first_step(const struct group *g, struct work *w)
 	lay_out_transfers(g, w, &p);
 }
 
-/* Slices, finished by their ranks, to all or to the root. A broadcast's root has them. */
+/* Gathers the finished slices on all ranks or the root; a broadcast's root sends them. */
 void plan_second_step(const struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;

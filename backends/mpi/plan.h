@@ -1,10 +1,10 @@
-/* plan.h - what each rank sends to each other rank, in one step or two. */
+/* plan.h - the transfers between ranks, in one step or two. */
 #ifndef MPI_PLAN_H
 #define MPI_PLAN_H
 
 #include "member.h"
 
-/* What this rank sends to one peer and receives from it in a step. A NULL pointer: nothing. */
+/* The data sent to one peer and received from it in a step. NULL: none. */
 struct transfer {
 	const char *src;
 	char *dst;
@@ -19,19 +19,19 @@ struct work {
 	int32_t step, steps;
 	bool done;
 	int32_t nrequests, arrived;
-	uint64_t sum; /* elements that this rank adds up, from every rank */
-	void *total; /* where the sum goes */
+	uint64_t sum; /* elements that this rank reduces */
+	void *total; /* destination of the sum */
 	char *scratch;
 	size_t scratch_bytes;
-	/* by rank; in one piece with the work, and kept with it */
+	/* by rank; allocated and kept with the work */
 	struct transfer *transfer;
 	const void **part;
 	uint64_t *slice; /* elements */
-	uint64_t *list; /* two: what c.send_counts and c.recv_counts point to */
-	MPI_Request *request; /* four a rank */
+	uint64_t *list; /* the memory of c.send_counts and c.recv_counts */
+	MPI_Request *request; /* 4 per rank */
 	struct request_info {
 		int32_t peer;
-		int count; /* < 0: it sends */
+		int count; /* < 0: a send */
 		MPI_Datatype type;
 	} * info;
 };
@@ -42,8 +42,8 @@ static inline char *buffer_at(const struct work *w, const void *p, uint64_t elem
 }
 
 /*
- * The transfers of the first step, and of the second, which gathers slices. Of a sum also what is
- * added, and where to.
+ * Plan the transfers of the first step, and of the second, which gathers slices. For a sum also the
+ * added elements and their destination.
  */
 void plan_first_step(const struct group *g, struct work *w);
 void plan_second_step(const struct group *g, struct work *w);

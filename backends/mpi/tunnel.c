@@ -1,9 +1,9 @@
 /*
- * tunnel.c - the connections of ranks to rank 0 where they are on several hosts, carried by MPI.
+ * tunnel.c - connections from ranks on several hosts to rank 0, carried by MPI.
  *
- * The core reads and writes sockets. A thread sends what it reads from them to the other rank, in
- * messages, and writes what messages bring into them; a message of no bytes ends a tunnel. It never
- * blocks in MPI, so it runs whatever other threads do, and ends when it is told to.
+ * The core reads and writes sockets. A thread forwards bytes from them to the other rank in
+ * messages, and from messages to them; an empty message ends a tunnel. The thread never blocks in
+ * MPI, so it ends on request.
  */
 #include "tunnel.h"
 
@@ -17,14 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MESSAGE = 16 << 10 }; /* bytes of a message */
+enum { MESSAGE = 16 << 10 }; /* maximum bytes of a message */
 enum { REST_MS = 1, LAST_MS = 500, JOIN_MS = 2000 };
 
 struct tunnel {
 	int fd, peer;
-	MPI_Request out, in; /* under way; MPI_REQUEST_NULL: none is */
-	bool output_ended; /* the last message out was, or is, that of no bytes */
-	bool input_ended; /* and the last one in */
+	MPI_Request out, in; /* under way; MPI_REQUEST_NULL: none */
+	bool output_ended; /* the last sent message is the empty one */
+	bool input_ended; /* the last received message is the empty one */
 	int received,
 		written; /* bytes of `in_text`, and how many of them have gone into the socket */
 	char out_text[MESSAGE], in_text[MESSAGE];
@@ -35,11 +35,11 @@ static struct {
 	pthread_t thread;
 	bool running;
 	atomic_bool finish;
-	int32_t n; /* rank 0 has a tunnel to each other rank, these have one to rank 0 */
+	int32_t n; /* on rank 0 one tunnel per other rank, on the others one to rank 0 */
 	struct tunnel *each;
 } tunnels = { .comm = MPI_COMM_NULL };
 
-/* MPI has failed on it. */
+/* Drops a tunnel on which MPI has failed. */
 static bool drop_tunnel(struct tunnel *t)
 {
 	t->output_ended = t->input_ended = true;
@@ -48,7 +48,7 @@ static bool drop_tunnel(struct tunnel *t)
 	return true;
 }
 
-/* Both return whether they moved anything. */
+/* Sends bytes of the socket; returns whether any were moved. */
 static bool send_from_socket(struct tunnel *t)
 {
 	int sent = 1;
@@ -67,7 +67,7 @@ static bool send_from_socket(struct tunnel *t)
 	return true;
 }
 
-/* Writes what was received to the socket, as far as it accepts it; drops it where it is closed. */
+/* Writes received bytes to the socket, as far as it accepts them; discards them if closed. */
 static bool write_to_socket(struct tunnel *t)
 {
 	while (t->written < t->received) {
@@ -112,7 +112,7 @@ static bool is_flushed(const struct tunnel *t)
 	return t->output_ended && t->out == MPI_REQUEST_NULL;
 }
 
-/* MPI has no descriptor to poll: its messages are tested every millisecond. */
+/* Polls the sockets for a millisecond; MPI has no descriptor, so its messages are tested. */
 static void poll_sockets(struct pollfd *p)
 {
 	for (int32_t i = 0; i < tunnels.n; i++) {
@@ -128,7 +128,7 @@ static void poll_sockets(struct pollfd *p)
 	poll(p, (nfds_t)tunnels.n, REST_MS);
 }
 
-/* Whether anything is left to be done. At the end, what other ranks still send is ignored. */
+/* Returns whether bytes are left to send. At the end, bytes of other ranks are ignored. */
 static bool has_bytes_left(int64_t *until)
 {
 	bool finish = atomic_load(&tunnels.finish), open = false;
@@ -198,7 +198,7 @@ static void close_all_sockets(int32_t rank, int32_t nranks, const int32_t *own, 
 		close_socket(tunnels.each[i].fd);
 }
 
-/* The sockets; their other ends go to `own` and `end`. False: there are none. */
+/* Connects the sockets; their other ends go to `own` and `end`. False: none. */
 static bool connect_all_sockets(int32_t rank, int32_t nranks, int32_t *own, int32_t *end)
 {
 	bool good = true;
@@ -221,7 +221,7 @@ static bool connect_all_sockets(int32_t rank, int32_t nranks, int32_t *own, int3
 	return good;
 }
 
-/* Frees the tunnels of an earlier world. False: their thread has not ended. */
+/* Frees the tunnels of a previous world. False: their thread is still running. */
 static bool clear_tunnels(void)
 {
 	tunnel_finish_all();

@@ -7,7 +7,7 @@
 /* tess_backend.bootstrap */
 tess_status tunnel_open_all(int32_t rank, int32_t nranks, int64_t deadline, int32_t *own,
                             int32_t *end);
-/* Flushes what was written, in bounded time, then ends the thread, if one is running. */
+/* Flushes written bytes in bounded time, then ends the thread, if it is running. */
 void tunnel_finish_all(void);
 
 #endif

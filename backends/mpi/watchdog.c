@@ -1,10 +1,10 @@
 /*
- * watchdog.c - a rank that does not return from MPI_Isend, MPI_Irecv or MPI_Test.
+ * watchdog.c - ends a process that hangs in MPI_Isend, MPI_Irecv or MPI_Test.
  *
- * They return at once, but not where a rank died inside of MPI: a message enters a queue of Open
- * MPI's shared memory by two stores, and a rank that sees the first waits for the second, which a
- * rank that was killed between them never makes. No error can be returned there. So once a group is
- * aborted a thread watches, and where a call does not return the process says so and ends.
+ * They return at once, except after a rank died inside MPI. A message enters a queue of Open MPI's
+ * shared memory by two stores; a rank that reads the first waits for the second, which a rank that
+ * was killed between them never makes. No error can be returned there. So after an abort of a group
+ * a thread watches; if a call does not return, it reports that and ends the process.
  */
 #include "watchdog.h"
 
@@ -16,7 +16,7 @@
 enum {
 	CHECK_MS = 10,
 	CHECKS_MOST = 200
-}; /* checks are counted, not time: this process may be stopped */
+}; /* counts checks instead of time, since this process may be stopped */
 
 static void *watch_calls(void *arg)
 {

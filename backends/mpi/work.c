@@ -1,11 +1,10 @@
 /*
- * work.c - a collective as one or two steps; in each, every message is under way at once.
+ * work.c - a collective as one or two steps; all messages of a step are under way at once.
  *
- * MPI's own collectives are not used: where ranks disagree about one it ends with a wrong result
- * and no error, it cannot be cancelled once a rank has died, and it has no 16-bit floats. A message
- * here carries the fingerprint of its call as its tag, so that calls which differ never match, and
- * a receive can be cancelled. Large vectors are cut in a slice per rank, and the second step
- * gathers the slices.
+ * MPI's own collectives are not used: different calls of ranks give wrong results without an error,
+ * a call cannot be cancelled once a rank has died, and 16-bit floats are missing. The tag of a
+ * message here is the fingerprint of its call, so different calls never match, and a receive can be
+ * cancelled. Large vectors are cut into a slice per rank, which the second step gathers.
  */
 #include "work.h"
 
@@ -20,9 +19,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { LARGE = 64 * 1024 }; /* bytes from which slices are worth a second step */
+enum { LARGE = 64 * 1024 }; /* minimum bytes for slices and a second step */
 enum { SPINS = 200, YIELD_MS = 20, SLEEP_MAX_NS = 1000000 };
-enum { PART = 1 << 30 }; /* bytes of a message that are counted one by one: MPI counts with ints */
+enum { PART = 1 << 30 }; /* maximum bytes of a message counted in bytes: MPI counts with ints */
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
@@ -60,7 +59,7 @@ static tess_status fail_lost_message(struct group *g, const struct work *w, int3
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Between two ranks messages of one tag stay in order: send and recv share 0. */
+/* Chooses the tag of a call; send and recv share 0, since messages of one tag stay in order. */
 static int choose_tag(const struct group *g, const struct work *w)
 {
 	uint64_t h = w->c.fingerprint ^ 0x9e3779b97f4a7c15u * (uint64_t)(w->step + 1);
@@ -72,7 +71,7 @@ static int choose_tag(const struct group *g, const struct work *w)
 	return 1 + (int)((h ^ h >> 31) % (uint64_t)g->tags);
 }
 
-/* `out` NULL: receives into `in`. A long one in two: so many MiB, and the rest. */
+/* Posts a message; `out` NULL: receives into `in`. A long one is two: full MiB, and the rest. */
 static tess_status post_message(struct group *g, struct work *w, int32_t peer, const char *out,
                                 char *in, uint64_t bytes)
 {
@@ -104,7 +103,7 @@ static tess_status post_message(struct group *g, struct work *w, int32_t peer, c
 	return TESS_OK;
 }
 
-/* Posts a step, what is received first. */
+/* Posts a step, receives first. */
 static tess_status post_step(struct group *g, struct work *w)
 {
 	static char nothing;
@@ -130,7 +129,7 @@ static tess_status post_step(struct group *g, struct work *w)
 	return st;
 }
 
-/* TESS_OK: all messages of the step are complete. */
+/* Tests the step. TESS_OK: all its messages are complete. */
 static tess_status test_step(struct group *g, struct work *w)
 {
 	for (; w->arrived < w->nrequests; w->arrived++) {
@@ -165,7 +164,7 @@ static void free_mpi_work(struct work *w)
 	free(w);
 }
 
-/* One that was used before, or a new one. */
+/* Takes a spare work, or makes a new one. */
 static struct work *take_mpi_work(struct group *g)
 {
 	size_t n = (size_t)g->nranks;
@@ -204,7 +203,7 @@ static tess_status reserve_scratch(struct work *w, size_t bytes)
 	return TESS_OK;
 }
 
-/* The call as data of our own; what c points to need not outlive the start, but for the buffers. */
+/* Copies the call; only its buffers must outlive the start. */
 static void copy_call_data(const struct group *g, struct work *w, const struct tess_coll *c)
 {
 	size_t n = (size_t)g->nranks;
@@ -230,7 +229,7 @@ static void copy_call_data(const struct group *g, struct work *w, const struct t
 		w->slice[r] = c->count / n + (r < c->count % n);
 }
 
-/* Memory, the own part of what is moved, and the first step. */
+/* Takes memory, copies the own block, and plans the first step. */
 static tess_status prepare_first_step(struct group *g, struct work *w)
 {
 	const struct tess_coll *c = &w->c;
@@ -261,7 +260,7 @@ static tess_status prepare_first_step(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-/* What follows a step: the sum, and the second step. */
+/* Finishes a step: adds, and posts the second step. */
 static tess_status finish_step(struct group *g, struct work *w)
 {
 	if (w->step == 0 && w->sum) {
@@ -278,7 +277,7 @@ static tess_status finish_step(struct group *g, struct work *w)
 	return post_step(g, w);
 }
 
-/* Advances as far as possible without waiting. */
+/* Advances a work without waiting. */
 static tess_status advance_work(struct group *g, struct work *w)
 {
 	tess_status st = TESS_OK;
@@ -291,7 +290,7 @@ static tess_status advance_work(struct group *g, struct work *w)
 	return st;
 }
 
-/* Advances all works: peers may wait for another one than this rank does. */
+/* Advances all works, since peers may wait for others than this rank. */
 static tess_status progress_all_works(struct group *g, const struct work *w)
 {
 	for (struct work *each = g->works; each && !w->done; each = each->next) {
@@ -327,7 +326,7 @@ tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct wo
 		return st;
 	}
 	w->next = g->works;
-	g->works = w; /* also where it fails: messages of it may be under way */
+	g->works = w; /* even on failure, since messages may be under way */
 	if (post_step(g, w) < 0)
 		return report_group_failure(g);
 	*out = w;
@@ -342,7 +341,7 @@ tess_status mpi_work_test(void *self, void *work)
 	return st < 0 ? report_group_failure(g) : st;
 }
 
-/* MPI makes progress only while it is called, so a wait polls, at growing intervals. */
+/* Pauses between polls, at growing intervals; MPI makes progress only in calls. */
 static void pause_polling(int turn, int64_t since)
 {
 	int64_t waited;
@@ -391,7 +390,7 @@ void mpi_work_release(void *self, void *work)
 		fail_group(g, TESS_ETIMEOUT, "%s: released, and not finished by its deadline",
 		           w->where);
 	if (!w->done)
-		return; /* its messages may be under way until the group is closed */
+		return; /* messages may be under way until the group is closed */
 	for (struct work **at = &g->works; *at; at = &(*at)->next)
 		if (*at == w) {
 			*at = w->next;
@@ -401,7 +400,7 @@ void mpi_work_release(void *self, void *work)
 	g->spare = w;
 }
 
-/* What has not arrived by now must not be written into memory that is soon freed. */
+/* Cancels receives, whose memory will be freed. */
 static void cancel_receives(struct group *g, struct work *w)
 {
 	watchdog_toggle(g);

@@ -1,4 +1,4 @@
-/* work.h - calls of one rank: started, tested, waited for. */
+/* work.h - starts, tests and finishes the calls of one rank. */
 #ifndef MPI_WORK_H
 #define MPI_WORK_H
 
@@ -8,7 +8,7 @@ tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct wo
 /* tess_backend.test, wait and release */
 tess_status mpi_work_test(void *self, void *work);
 tess_status mpi_work_wait(void *self, void *work, int64_t deadline);
-/* An unfinished one is finished first, since the peers count on it. */
+/* Releases a work; finishes an unfinished one first, since the peers depend on it. */
 void mpi_work_release(void *self, void *work);
 void mpi_work_clear(struct group *g);
 

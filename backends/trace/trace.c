@@ -1,10 +1,10 @@
 /*
- * tess-backend-trace.so: wraps another backend and records when each call began and ended, on all
- * ranks, into one file for chrome://tracing and ui.perfetto.dev. TESSERA_BACKEND=trace:shm
+ * tess-backend-trace.so: wraps another backend and records the begin and end of each call, on all
+ * ranks, in one file for chrome://tracing and ui.perfetto.dev. TESSERA_BACKEND=trace:shm
  *
- * Times are those of rank 0: when a world is opened and closed, each rank asks rank 0 for its clock
- * over the wrapped backend. Events are written while the job runs, so that those of a rank that
- * dies remain.
+ * Times are those of rank 0: when a world is opened and closed, each rank compares its clock with
+ * rank 0's over the wrapped backend. Events are written while the job runs, so that those of a dead
+ * rank remain.
  */
 #include "trace_file.h"
 #include "wrap.h"
@@ -23,13 +23,13 @@
 enum { BUFFER = 256 << 10, EVENT = 1024, LANES = 64, ROUNDS = 8 };
 static const int64_t second = 1000000000, flush_each = 10000000;
 
-struct track { /* of a rank; its groups share it with their parents */
+struct track { /* the events of a rank, shared by its groups */
 	int fd; /* -1: not traced */
 	int32_t rank, groups;
 	int64_t base, offset; /* event time: ours + offset - base */
 	int64_t flushed;
 	uint64_t busy, named; /* lanes, as bits */
-	uint64_t missing; /* events that could not be written */
+	uint64_t missing; /* number of events that could not be written */
 	size_t len;
 	char text[BUFFER];
 };
@@ -38,7 +38,7 @@ struct group {
 	struct wrap_group wrap;
 	struct track *track;
 	int32_t rank, nranks;
-	bool opened_world; /* it has no parent */
+	bool opened_world; /* has no parent */
 	bool failed;
 	char name[48];
 	uint64_t calls;
@@ -48,7 +48,7 @@ struct work {
 	struct wrap_work wrap;
 	struct tess_coll c;
 	uint64_t call, bytes;
-	int64_t begin, wait; /* ns; wait: in wait() */
+	int64_t begin, wait; /* ns; wait: time in wait() */
 	int32_t lane;
 	bool written;
 	char where[128];
@@ -86,7 +86,7 @@ static void TESS_PRINTF(2, 3) write_event(struct track *t, const char *fmt, ...)
 		t->missing++;
 }
 
-/* Calls that overlap are drawn in lanes of their own. */
+/* Takes a free lane; overlapping calls are drawn in different lanes. */
 static int32_t take_lane(struct track *t)
 {
 	int32_t lane = 0;
@@ -108,7 +108,7 @@ static double to_microseconds(int64_t ns)
 	return (double)ns / 1000;
 }
 
-/* The call is over, as `st` says. */
+/* Writes the event of a call that ended with `st`. */
 static void write_call(struct group *g, struct work *w, tess_status st)
 {
 	struct track *t = g->track;
@@ -175,9 +175,9 @@ static tess_status send_clock(struct group *g, int32_t kind, int32_t peer, int64
 }
 
 /*
- * Rank 0's clock less ours. The round with the shortest way there and back counts; a difference
- * smaller than half of that way is none: the clocks are one. Unknown, and 0, where the wrapped
- * backend moves no host memory.
+ * Measures rank 0's clock minus this rank's, by the round with the shortest round trip. A
+ * difference below half of that is 0: the clocks are equal. 0 also if the wrapped backend moves no
+ * host memory.
  */
 static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *offset)
 {
@@ -215,7 +215,7 @@ static tess_status compare_clocks(struct group *g, int64_t deadline, int64_t *of
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-struct trace_location { /* what rank 0 publishes of the file */
+struct trace_location { /* the file, published by rank 0 */
 	int64_t base;
 	char path[PATH_MAX];
 };
@@ -276,7 +276,7 @@ static tess_status find_trace(struct track *t, const struct tess_join *how, cons
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* The track is written to the end with the last group of the rank. */
+/* Releases a track; the rank's last group finishes it. */
 static void release_track(struct track *t)
 {
 	if (--t->groups)
@@ -409,7 +409,7 @@ static tess_status trace_wait_call(void *self, void *work, int64_t deadline)
 		w->wait = tess_now();
 	st = wrapped.wait(g->wrap.self, w->wrap.work, deadline);
 	if (st == TESS_ETIMEOUT && deadline < w->c.deadline)
-		return st; /* it is not over: another wait may follow */
+		return st; /* unfinished: another wait may follow */
 	return note_answer(g, w, st);
 }
 

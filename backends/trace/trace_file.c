@@ -37,7 +37,7 @@ int trace_file_create(const char *path, const char *event)
 	int fd = -1, err;
 
 	if (!stat(path, &about) && !S_ISREG(about.st_mode)) {
-		errno = EINVAL; /* a rename would put a file in the place of /dev/null */
+		errno = EINVAL; /* a rename would replace /dev/null */
 		return -1;
 	}
 	name = malloc(capacity);
@@ -78,7 +78,7 @@ static bool lock_file(int fd, int64_t patience)
 	return true;
 }
 
-/* Where events end: before the file's end, or before the last event if that is not there. */
+/* Returns the end of the events: before the closing bytes, or before an incomplete event. */
 static off_t find_end(int fd)
 {
 	struct stat st;
@@ -114,7 +114,7 @@ bool trace_file_append(int fd, const char *text, size_t len, int64_t patience)
 			done = write_at(fd, all, len + TAIL, at) &&
 			       !ftruncate(fd, at + (off_t)len + TAIL);
 		if (at >= 0 && !done && write_at(fd, tail, TAIL, at) && ftruncate(fd, at + TAIL))
-			done = false; /* a full disk: what was there is whole at least */
+			done = false; /* a full disk: the earlier events stay valid */
 		flock(fd, LOCK_UN);
 	}
 	free(all);

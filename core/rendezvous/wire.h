@@ -101,7 +101,7 @@ int tess_socket_listen(const char *path, int backlog);
 int tess_socket_connect(const char *path);
 /* Removes the socket `path` and its lock file. False: a server holds the lock. */
 bool tess_socket_remove_dead(const char *path);
-/* Opens the directory of the sockets and sets `dir`, its path. Close by closedir(). NULL: failed. */
+/* Opens the directory of the sockets and sets `dir`, its path; closedir() it. NULL: failed. */
 DIR *tess_socket_open_directory(char *dir, size_t size);
 /* Calls tess_socket_remove_dead for all jobs whose names begin with `prefix`. */
 void tess_socket_sweep(const char *prefix);
