@@ -2,8 +2,7 @@
 
 enum {
 	ALIGN = 16, /* elements that stay together */
-	HALVES =
-		1 << 20, /* maximum bytes for halving, where fewer messages gain more than pieces */
+	HALVES = 1 << 20, /* maximum bytes for halving */
 	LARGE = 512 * 1024, /* minimum bytes per rank for slices and a second exchange */
 	/* bytes that a rank then exchanges at a time, to stay in cache */
 	AT_ONCE = 1024 * 1024,
