@@ -287,8 +287,8 @@ class SmallChannel
 			place->wake_waiters();
 	}
 	/*
-	 * Returns whether the connection is lost; earlier messages can be read. Gloo reports this to
-	 * queued transfers, not to one in progress.
+	 * Returns whether the connection is lost; earlier messages can be read. Gloo reports this
+	 * to queued transfers, not to one in progress.
 	 */
 	bool has_lost_peer()
 	{
