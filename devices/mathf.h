@@ -1,7 +1,7 @@
 /*
- * mathf.h - exp, log, erf and tanh in f32 without libm, which differs between machines. Branch-free
- * sequences of rounded operations and selects, which compilers can vectorise without changing bits.
- * Polynomials interpolate at Chebyshev nodes, with coefficients rounded to f32.
+ * mathf.h - exp, log, erf and tanh in f32, without libm, which differs between machines. They are
+ * branch-free sequences of rounded operations and selects, which compilers can vectorise without
+ * changing bits. Polynomials interpolate at Chebyshev nodes, with coefficients rounded to f32.
  */
 #ifndef TESS_DEVICES_CPU_MATHF_H
 #define TESS_DEVICES_CPU_MATHF_H
@@ -30,13 +30,13 @@ MATHF uint32_t mathf_bits(float f)
 	return bits;
 }
 
-/* 2^n for -126 <= n <= 127 */
+/* Returns 2^n for -126 <= n <= 127. */
 MATHF float mathf_pow2(int32_t n)
 {
 	return mathf_from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
+/* Returns e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
 MATHF float mathf_exp(float x)
 {
 	const float round = 0x1.8p23f; /* its ulp is 1: adding it rounds to an integer */
@@ -55,14 +55,14 @@ MATHF float mathf_exp(float x)
 	p = fmaf(p, r, 0.5f);
 	p = fmaf(p, r, 1.0f);
 	p = fmaf(p, r, 1.0f);
-	/* 2^n may be out of range: two factors that are not, of which only the second rounds. */
+	/* 2^n may be out of range: uses two factors in range, of which only the second rounds */
 	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
 	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* if t is NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
 }
 
-/* ln x of x > 0; error below 0.51 ulp: x = 2^k * (1 + f), log(1 + f) = 2 artanh(f / (2 + f)). */
+/* Returns ln x, x > 0; error below 0.51 ulp. x = 2^k (1 + f), ln(1 + f) = 2 artanh(f / (2 + f)). */
 MATHF float mathf_log(float x)
 {
 	uint64_t bits;
@@ -89,7 +89,7 @@ MATHF float mathf_log(float x)
 	return (float)(k * 0x1.62e42fefa39efp-1 + s * p);
 }
 
-/* Error below 2 ulp. */
+/* Returns tanh x; error below 2 ulp. */
 MATHF float mathf_tanh(float x)
 {
 	float a = fabsf(x), z = x * x, p, large;
@@ -104,7 +104,7 @@ MATHF float mathf_tanh(float x)
 	return copysignf(a < 0.6f ? p : large, x);
 }
 
-/* Error below 2 ulp. */
+/* Returns erf x; error below 2 ulp. */
 MATHF float mathf_erf(float x)
 {
 	float a = fabsf(x), z = x * x, p, q;

@@ -1,6 +1,5 @@
 /*
- * tess-device-cpu.so: computes on the CPU; sums have one order, so the bits are the same
- * everywhere.
+ * tess-device-cpu.so: computes on the CPU; sums have one order, so the bits are equal everywhere.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,8 +15,8 @@
 #include "cpu.h"
 
 enum { THREADS_MAX = 1024 };
-enum { HUGE_PAGE_BYTES = 2 << 20 }; /* allocations from this size on ask for huge pages */
-enum { PACK_SHARE = 1 << 16 }; /* elements of a weight that a share packs */
+enum { HUGE_PAGE_BYTES = 2 << 20 }; /* minimum size of allocations with huge pages */
+enum { PACK_SHARE = 1 << 16 }; /* elements of a weight packed by a share */
 
 const struct tess_host *cpu_host;
 
@@ -50,17 +49,17 @@ static bool is_isa_usable(const char *name)
 		       has_f16c();
 #endif
 #if defined(CPU_ARM)
-	if (!strcmp(name, "neon")) /* every such processor has it */
+	if (!strcmp(name, "neon")) /* part of every aarch64 processor */
 		return true;
 #endif
 	return !strcmp(name, "scalar");
 }
 
-/* Best first. */
+/* The instruction sets, best first. */
 static const struct kernel_set {
 	const char *name;
 	const struct cpu_kernels *kernels;
-	const struct pair_tiles *pairs; /* NULL: those of the kernels */
+	const struct pair_tiles *pairs; /* NULL: the kernels' own */
 } kernel_sets[] = {
 #if defined(CPU_X86)
 	{ "avx512bf16", &kernels_avx512, &pair_tiles_avx512bf16 },
@@ -94,8 +93,8 @@ static tess_status choose_kernels(const struct kernel_set **out)
 }
 
 /*
- * Weights are read from end to end at each step, packed rows for each group of panels: huge pages
- * make that, and filling them, faster.
+ * Allocates memory with huge pages, which are faster to fill and to read: each step reads weights
+ * completely, and packed rows for each group of panels.
  */
 static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 {
@@ -103,7 +102,7 @@ static tess_status device_alloc(void *self, uint64_t bytes, void **out)
 	void *p;
 
 	(void)self;
-	/* unlike aligned_alloc, of any size */
+	/* aligned_alloc would require a multiple of the alignment */
 	if (bytes > SIZE_MAX - 64 ||
 	    posix_memalign(&p, huge ? HUGE_PAGE_BYTES : 64, bytes ? (bytes + 63) / 64 * 64 : 64))
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory: %llu bytes",
@@ -207,7 +206,7 @@ static void device_close(void *self)
 	free(cpu);
 }
 
-/* All instruction sets have the same kernels. */
+/* Checks that there is a kernel for a kind of op; all instruction sets have the same kernels. */
 static tess_status check_op_kind(const struct tess_op *op)
 {
 	if (op->kind > 0 && op->kind < KINDS && kernels_scalar.run[op->kind])
@@ -273,7 +272,7 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-/* TESS_Q8: the elements of one unit; TESS_BF12: all of rows. */
+/* Encodes rows: the elements of one unit for TESS_Q8, all elements for TESS_BF12. */
 static tess_status encode_rows(struct cpu *cpu, const struct tess_view *rows,
                                struct tess_view *panels)
 {
@@ -363,7 +362,7 @@ static tess_status get_available_bytes(void *self, uint64_t *out)
 	return TESS_OK;
 }
 
-/* Rejects a wrong TESSERA_CPU once, before there are ranks. */
+/* Rejects a wrong TESSERA_CPU once, before ranks start. */
 static tess_status init_cpu_plugin(const struct tess_host *host)
 {
 	const struct kernel_set *set;

@@ -1,10 +1,10 @@
 /*
  * cpu.h - shared by the files of the CPU device.
  *
- * sum.c turns the sums of an op into a list of steps, and the kernels run it. Files with kernels
- * are compiled once per instruction set: CPU_ISA is scalar, avx2, avx512 or neon, CPU_NAME makes
- * names unique, and kernels.c lists them. The source is the same, and so are the operations and
- * their order for every output: the bits do not depend on the instruction set.
+ * sum.c turns the sums of an op into a list of steps, which the kernels run. Files with kernels are
+ * compiled once per instruction set: CPU_ISA is scalar, avx2, avx512 or neon, CPU_NAME makes names
+ * unique, and kernels.c lists them. The operations of every output and their order are equal in
+ * all, so the bits do not depend on the instruction set.
  */
 #ifndef TESS_DEVICES_CPU_CPU_H
 #define TESS_DEVICES_CPU_CPU_H
@@ -31,7 +31,7 @@
 #endif
 
 enum { LANES = 16 }; /* columns of a panel */
-enum { KINDS = 64 }; /* more than there are kinds of ops */
+enum { KINDS = 64 }; /* above the number of kinds of ops */
 enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* keys of a unit, and units of the tree */
 
 struct cpu;
@@ -46,17 +46,17 @@ struct cpu_kernels {
 
 struct pack {
 	const struct tess_view *rows, *panels;
-	bool *refused; /* of each panel: it has what TESS_Q8, or TESS_BF12, cannot hold */
+	bool *refused; /* by panel: it has values that TESS_Q8 or TESS_BF12 cannot store */
 };
 
 /* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
 struct cpu {
 	const struct cpu_kernels *kernels;
-	const struct pair_tiles *pairs; /* of products of bf16 */
+	const struct pair_tiles *pairs; /* for products of bf16 */
 	struct pool *pool;
 	int32_t nthreads;
 	struct sum_plans plans;
-	const struct sum *sum; /* of the current op */
+	const struct sum *sum; /* the current op's */
 	struct {
 		void *data;
 		size_t bytes;
@@ -66,11 +66,11 @@ struct cpu {
 
 extern const struct tess_host *cpu_host;
 
-/* Scratch memory shared by all threads, 64-byte aligned; valid until the next call. */
+/* Returns scratch memory shared by all threads, 64-byte aligned, valid until the next call. */
 tess_status cpu_get_shared_scratch(struct cpu *cpu, size_t bytes, void **out);
-/* The same, which ops that other ops consist of do not use. */
+/* Returns shared scratch memory that no op inside another op uses. */
 tess_status cpu_get_row_scratch(struct cpu *cpu, size_t bytes, void **out);
-/* `bytes` for each thread; thread i's are at cpu_get_thread_scratch(cpu, i). */
+/* Provides `bytes` for each thread; thread i's are at cpu_get_thread_scratch(cpu, i). */
 tess_status cpu_grow_thread_scratch(struct cpu *cpu, size_t bytes);
 static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread)
 {
@@ -79,14 +79,14 @@ static inline void *cpu_get_thread_scratch(const struct cpu *cpu, int32_t thread
 
 /* Sets cpu->sum to the steps of op's sums (sum.h). */
 tess_status cpu_plan_sum(struct cpu *cpu, const struct tess_op *op, bool partial, int64_t step_max);
-/* The same of a sum over tokens, of op's trees from `tree` on. */
+/* Sets cpu->sum to the steps of a sum over tokens, of op's trees from `tree` on. */
 tess_status cpu_plan_tokens(struct cpu *cpu, const struct tess_op *op, int32_t tree,
                             int64_t step_max);
 /* Sets *sum to the steps of one tree, by itself. */
 tess_status cpu_plan_tree(struct cpu *cpu, const struct tess_op *op, int32_t tree, bool partial,
                           int64_t step_max, const struct sum **sum);
 
-/* Element `at` of weights of any type, at any address. */
+/* Returns element `at` of weights of any type, at any address. */
 static inline float load_weight_element(const void *data, int32_t dtype, int64_t at)
 {
 	uint16_t h;
@@ -100,15 +100,15 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
 }
 
-/* Bytes of an element; strides of TESS_Q8 and TESS_BF12 are bytes. */
+/* Returns the bytes of an element; strides of TESS_Q8 and TESS_BF12 are bytes. */
 static inline int64_t get_weight_width(int32_t dtype)
 {
 	return dtype == TESS_Q8 || dtype == TESS_BF12 ? 1 : (int64_t)tess_width(dtype);
 }
 
-enum { BF12_BLOCK = 8, BF12_BLOCK_BYTES = 192 }; /* of a panel of TESS_BF12: elements of K, bytes */
+enum { BF12_BLOCK = 8, BF12_BLOCK_BYTES = 192 }; /* a block of TESS_BF12: elements of K, bytes */
 
-/* From the start of a panel of k elements to its blocks. */
+/* Returns the bytes from the start of a panel of k elements to its blocks. */
 static inline int64_t bf12_get_offset(int64_t k)
 {
 	return 64 + 64 * tess_up(k, 256);
@@ -127,11 +127,11 @@ static inline struct tess_view get_matrix(const struct tess_view *w, int64_t i)
 	};
 }
 
-/* x, g and d of the LINEAR_DW that is head h of a HEAD_LINEAR_DW. */
+/* Returns x, g and d of the LINEAR_DW of head h in a HEAD_LINEAR_DW. */
 static inline void get_head_sum(const struct tess_op *op, int64_t h, struct tess_view v[3])
 {
 	const struct tess_view *d = &op->out[0];
-	int32_t axis = d->ndim - 3; /* of heads */
+	int32_t axis = d->ndim - 3; /* the axis of heads */
 
 	v[0] = op->in[0];
 	v[1] = op->in[1];
@@ -150,13 +150,13 @@ static inline void get_head_sum(const struct tess_op *op, int64_t h, struct tess
 		v[2].data = (float *)d->data + h * d->stride[axis];
 }
 
-/* Row `t` of activations. */
+/* Returns row `t` of activations. */
 static inline float *get_row(const struct tess_view *v, int64_t t)
 {
 	return (float *)v->data + t * v->stride[0];
 }
 
-/* Whether the out has one axis more than a finished one. */
+/* Returns whether the output is a Partial: it has one more axis than a finished one. */
 static inline bool is_partial(const struct tess_op *op, int32_t ndim)
 {
 	return op->out[0].ndim > ndim;

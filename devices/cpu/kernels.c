@@ -1,4 +1,4 @@
-/* The kernels of one instruction set, CPU_ISA. */
+/* kernels.c - the kernels of one instruction set, CPU_ISA. */
 #include "bf12.h"
 #include "pack.h"
 #include "pairs.h"

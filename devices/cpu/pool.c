@@ -14,9 +14,9 @@
 #include <immintrin.h>
 #endif
 
-enum { SPINS = 2000 }; /* about 30 us: the next op comes sooner than a thread wakes up */
+enum { SPINS = 2000 }; /* about 30 us: the next op starts sooner than a thread wakes up */
 
-struct job { /* of one call of pool_run; on its stack */
+struct job { /* one call of pool_run; on its stack */
 	pool_fn *fn;
 	void *arg;
 	int64_t count, grain;
@@ -24,8 +24,8 @@ struct job { /* of one call of pool_run; on its stack */
 };
 
 /*
- * Shares [first, end), as end << 32 | first. A thread takes one by changing that, and reads the job
- * only then: the job stays valid until the share is done.
+ * Shares [first, end), as end << 32 | first. A thread takes a share by changing this, and reads the
+ * job only afterwards: the job stays valid until the share is done.
  */
 struct range {
 	_Alignas(64) _Atomic uint64_t left;
@@ -33,11 +33,11 @@ struct range {
 
 struct pool {
 	int32_t nthreads, started;
-	/* of each thread, and of all: shares that are not taken */
+	/* shares that are not taken: by thread, and of all threads */
 	struct range *range;
-	_Alignas(64) _Atomic uint64_t number; /* of the job */
+	_Alignas(64) _Atomic uint64_t number; /* number of the job */
 	_Alignas(64) _Atomic uint32_t done;
-	_Alignas(64) _Atomic int32_t asleep; /* threads that wait for work */
+	_Alignas(64) _Atomic int32_t asleep; /* number of threads that wait for work */
 	_Atomic bool waiting; /* the caller waits for the last share */
 	_Atomic(struct job *) job;
 	_Atomic bool stop;
@@ -49,7 +49,7 @@ struct pool {
 struct worker {
 	struct pool *pool;
 	int32_t thread;
-	uint64_t seen; /* the last job that this thread looked for shares of */
+	uint64_t seen; /* the last job whose shares this thread searched */
 	pthread_t id;
 };
 
@@ -91,7 +91,7 @@ static void run_share(struct pool *p, uint32_t share, int32_t thread)
 	}
 }
 
-/* Takes and runs shares of the current job until none is left: this thread's own first. */
+/* Takes and runs shares of the current job until none is left, this thread's own first. */
 static void run_shares(struct pool *p, int32_t thread)
 {
 	uint32_t share;
@@ -193,7 +193,7 @@ void pool_run_apart(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64
 	run_pool_job(p, fn, arg, count, grain, true);
 }
 
-/* Blocks signals, which are for the program's own threads. */
+/* Starts a worker with all signals blocked: they belong to the program's own threads. */
 static int start_worker(struct worker *w)
 {
 	sigset_t all, old;

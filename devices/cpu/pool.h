@@ -7,10 +7,10 @@
 
 struct pool;
 
-/* Does the share [lo, hi) of the work. 0 <= thread < nthreads, unique among running shares. */
+/* Runs the share [lo, hi) of the work. 0 <= thread < nthreads, unique among running shares. */
 typedef void pool_fn(void *arg, int64_t lo, int64_t hi, int32_t thread);
 
-/* Returns 0 or an errno. nthreads includes the caller: 1 starts no thread. */
+/* Opens a pool; returns 0 or an errno. nthreads includes the caller: 1 starts no thread. */
 int pool_open(int32_t nthreads, struct pool **out);
 void pool_close(struct pool *p);
 
@@ -21,8 +21,8 @@ void pool_close(struct pool *p);
 void pool_run(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 
 /*
- * The same, where each thread begins with neighbouring shares of its own, in increasing order, and
- * then takes those that other threads would come to last: for shares that are read as a stream.
+ * Runs fn as pool_run, for shares that are read as a stream. Each thread begins with adjacent
+ * shares of its own, in increasing order, and then takes the last ones of other threads.
  */
 void pool_run_apart(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64_t grain);
 

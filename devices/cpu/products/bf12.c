@@ -1,7 +1,7 @@
 /*
- * Weights of bf16 in 12 bits, without loss ("12-bit weights" in docs/ops.md): sign and mantissa,
- * and a code of 4 bits for one of the 16 exponents that a panel has most of. Elements with another
- * exponent are exceptions, in a list.
+ * bf12.c - weights of bf16 in 12 bits, without loss ("12-bit weights" in docs/ops.md): sign and
+ * mantissa, and a code of 4 bits for one of the 16 most frequent exponents of a panel. Elements
+ * with another exponent are exceptions, in a list.
  */
 #include "bf12.h"
 
@@ -14,18 +14,18 @@ struct exception {
 	uint32_t at, bits; /* element k * LANES + j, and its value as a float */
 };
 
-struct panel { /* the start of one */
+struct panel { /* the start of a panel */
 	uint8_t exponent[CODES];
-	uint32_t count, zero[11]; /* of exceptions, in increasing order */
+	uint32_t count, zero[11]; /* count: exceptions, in increasing order */
 	struct exception exception[];
 };
 
 /* ---- elements of a block ----------------------------------------------------------------------
  *
  * A block of 8 elements is three times 32 words of 16 bits; the word of column j and parity e is
- * 2 * j + e. The codes of elements e, 2 + e, 4 + e and 6 + e are in its 4 bits from the lowest on.
- * The second has signs and mantissas where bf16 has them, of element e, and with its bytes
- * exchanged, of 2 + e; the third has those of 4 + e and 6 + e.
+ * 2 * j + e. The first word has the codes of elements e, 2 + e, 4 + e and 6 + e, 4 bits each from
+ * the lowest on. The second has sign and mantissa of element e at their places in bf16, and with
+ * its bytes exchanged those of 2 + e; the third has those of 4 + e and 6 + e.
  */
 #if defined(__AVX512BW__)
 typedef uint16_t words __attribute__((vector_size(64)));
@@ -35,7 +35,7 @@ LANES_INLINE words load_words(const void *p)
 	return (words)_mm512_loadu_si512(p);
 }
 
-/* By code: vpermw reads 5 bits of an index, the fifth of which is that of another code. */
+/* Loads exponents by code, twice: vpermw reads 5 bits of an index, the fifth from another code. */
 LANES_INLINE words load_exponents(const char *panel)
 {
 	__m256i e = _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)panel));
@@ -43,7 +43,7 @@ LANES_INLINE words load_exponents(const char *panel)
 	return (words)_mm512_broadcast_i64x4(_mm256_slli_epi16(e, 7));
 }
 
-/* Elements 2i and 2i + 1 of a block, of its codes and of the word with signs and mantissas. */
+/* Decodes elements 2i and 2i + 1 of a block from codes, and from signs and mantissas. */
 LANES_INLINE void decode_pair(const words *exponents, words code, words rest, int i,
                               struct lanes w[2])
 {
@@ -78,7 +78,7 @@ LANES_INLINE words load_exponents(const char *panel)
 	return (words){ { (half_words)_mm256_broadcastsi128_si256(e) } };
 }
 
-/* Of 8 columns. */
+/* Decodes 8 columns. */
 LANES_INLINE half_words decode_half(half_words exponents, half_words code, half_words rest, int i)
 {
 	const __m256i exchange = _mm256_set_epi32(0x0e0f0c0d, 0x0a0b0809, 0x06070405, 0x02030001,
@@ -143,7 +143,7 @@ LANES_INLINE void decode_pair(const words *exponents, words code, words rest, in
 }
 #endif
 
-/* Element k of the blocks of a panel. */
+/* Loads element k of the blocks of a panel. */
 LANES_INLINE struct lanes load_element(const words *exponents, const char *blocks, int64_t k)
 {
 	const char *b = blocks + k / BF12_BLOCK * BF12_BLOCK_BYTES;
@@ -154,7 +154,7 @@ LANES_INLINE struct lanes load_element(const words *exponents, const char *block
 	return w[k % 2];
 }
 
-/* The first exception from element k on. */
+/* Finds the first exception from element k on. */
 static const struct exception *find_exception(const struct panel *p, int64_t k)
 {
 	const struct exception *lo = p->exception, *hi = lo + p->count;
@@ -170,7 +170,7 @@ static const struct exception *find_exception(const struct panel *p, int64_t k)
 	return lo;
 }
 
-/* Elements [at, at + len); `blocks`: bytes from the start of the panel to them. */
+/* Reads elements [at, at + len); `blocks`: bytes from the start of the panel to the blocks. */
 LANES_INLINE void read_elements(bool widen, const char *panel, int64_t blocks, int64_t at,
                                 int64_t len, char *to)
 {
@@ -204,10 +204,10 @@ void bf12_unpack(const char *panel, int64_t k, int64_t at, int64_t len, void *to
 
 /* ---- from rows ------------------------------------------------------------------------------- */
 
-/* Elements of each exponent in the panel from `column` on. */
+/* Counts the elements of each exponent in the panel from `column` on. */
 static void count_exponents(const struct tess_view *rows, int64_t column, uint32_t *count)
 {
-	uint32_t part[4][EXPONENTS] = { { 0 } }; /* counting does not wait for itself */
+	uint32_t part[4][EXPONENTS] = { { 0 } }; /* four counters avoid waits for the last store */
 	uint16_t half[CHUNK * LANES];
 	int64_t n;
 
@@ -221,7 +221,7 @@ static void count_exponents(const struct tess_view *rows, int64_t column, uint32
 		count[e] = part[0][e] + part[1][e] + part[2][e] + part[3][e];
 }
 
-/* Those that the panel has most of, in decreasing order; code: of each, and NO_CODE of others. */
+/* Chooses the most frequent exponents, in decreasing order; code: by exponent, or NO_CODE. */
 static void choose_exponents(uint32_t *count, uint8_t *exponent, uint8_t *code)
 {
 	memset(code, NO_CODE, EXPONENTS);
@@ -237,7 +237,7 @@ static void choose_exponents(uint32_t *count, uint8_t *exponent, uint8_t *code)
 	}
 }
 
-/* The words of a block, by pairs, of its elements and their codes, [BF12_BLOCK][LANES]. */
+/* Encodes the words of a block, by pairs, from elements and codes, [BF12_BLOCK][LANES]. */
 static void encode_block(const uint16_t *half, const uint8_t *code, uint32_t *to)
 {
 	const uint32_t mask = REST_MASK | (uint32_t)REST_MASK << 16, bytes = 0x00ff00ff;
@@ -258,7 +258,7 @@ static void encode_block(const uint16_t *half, const uint8_t *code, uint32_t *to
 	}
 }
 
-/* Makes zeros of the exceptions of a block and lists them; false: there is no room. */
+/* Lists the exceptions of a block and sets them to zero; false: no room. */
 static bool list_exceptions(int64_t at, int64_t room, uint16_t *half, uint8_t *code,
                             struct panel *p)
 {
@@ -274,7 +274,7 @@ static bool list_exceptions(int64_t at, int64_t room, uint16_t *half, uint8_t *c
 	return true;
 }
 
-/* False: it has more exceptions than there is room for. */
+/* Packs a panel; false: more exceptions than room. */
 static bool pack_coded(const struct tess_view *rows, int64_t column, char *to)
 {
 	int64_t k = rows->shape[1], room = 8 * tess_up(k, 256);
@@ -321,15 +321,15 @@ void bf12_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-struct tile { /* of panels, `bp` bytes apart */
-	const char *panel; /* the first */
+struct tile { /* a tile of panels, `bp` bytes apart */
+	const char *panel; /* the first panel */
 	int64_t bp, blocks; /* blocks: bytes from the start of a panel to them */
 	const struct exception *next[TILE_WIDEST], *last[TILE_WIDEST];
-	int64_t odd[TILE_WIDEST], next_odd; /* element of the next exception: of each, of all */
+	int64_t odd[TILE_WIDEST], next_odd; /* element of the next exception: by panel, of all */
 	words exponents[TILE_WIDEST];
 };
 
-/* The first exceptions from element k on. */
+/* Moves to the first exceptions from element k on. */
 LANES_INLINE void skip_exceptions(struct tile *t, int panels, int64_t k)
 {
 	t->next_odd = INT64_MAX;
@@ -356,8 +356,8 @@ LANES_INLINE void begin_tile(struct tile *t, int panels, int64_t k)
 }
 
 /*
- * Whole blocks of `panels` of the tile's panels, without exceptions, from element k to `end`; `of`:
- * chains of a row. After inlining they stay in registers.
+ * Multiplies full blocks of `panels` of the tile's panels, without exceptions, from element k to
+ * `end`; `of`: chains of a row, which stay in registers after inlining.
  */
 LANES_INLINE void multiply_blocks(int rows, int panels, int of, const float *a, int64_t ar,
                                   const struct tile *t, int first, int64_t k, int64_t end,
@@ -377,7 +377,7 @@ LANES_INLINE void multiply_blocks(int rows, int panels, int of, const float *a, 
 				const char *at = b + p * t->bp;
 				struct lanes w[2];
 
-				if (i < BF12_BLOCK_BYTES / 64) /* of the next block: measured */
+				if (i < BF12_BLOCK_BYTES / 64) /* the next block; measured */
 					__builtin_prefetch(at + BF12_BLOCK_BYTES + 64 * i);
 				decode_pair(&t->exponents[first + p], load_words(at),
 				            load_words(at + 64 * (1 + i / 2)), i, w);
@@ -398,7 +398,7 @@ LANES_INLINE void multiply_blocks(int rows, int panels, int of, const float *a, 
 		chain[i / panels * of + first + i % panels] = c[i];
 }
 
-/* Elements [k, k + n) of a block of one panel, with exceptions; of: chains of a row. */
+/* Multiplies elements [k, k + n) of a block with exceptions; of: chains of a row. */
 LANES_INLINE void multiply_odd_block(int rows, int of, const float *a, int64_t ar,
                                      const struct tile *t, int panel, int64_t k, int64_t n,
                                      struct lanes *chain)

@@ -1,6 +1,6 @@
 /*
- * HEAD_LINEAR: each head of x times a weight of its own; the rest of the head is copied.
- * HEAD_LINEAR_DW: the sums over tokens of each head.
+ * head_linear.c - HEAD_LINEAR: each head of x times a weight of its own; the rest of the head is
+ * copied. HEAD_LINEAR_DW: the sums over tokens of each head.
  */
 #include "product.h"
 
@@ -11,7 +11,7 @@ struct head_linear {
 	const struct cpu *cpu;
 	const struct tess_op *op;
 	int64_t row, rows; /* the current block of rows of x */
-	int64_t groups; /* of panels of a head */
+	int64_t groups; /* groups of panels of a head */
 	int64_t x_head, y_head; /* elements of a head of x and of y */
 	float *packed; /* [heads][K * rows]; NULL: x is not packed */
 	int32_t wide; /* panels of a wide tile */
@@ -61,7 +61,7 @@ static void copy_head_rest(const struct head_linear *m, int64_t h)
 		       get_row(x, t) + h * m->x_head + k, sizeof(float) * (size_t)(m->x_head - k));
 }
 
-/* Groups of panels [lo, hi), counted over all heads. */
+/* Multiplies groups of panels [lo, hi), counted over all heads. */
 static void multiply_heads(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct head_linear *m = arg;

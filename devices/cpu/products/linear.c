@@ -1,26 +1,26 @@
-/* LINEAR, LINEAR_DX, LINEAR_DW: blocks of rows times each weight. */
+/* linear.c - LINEAR, LINEAR_DX, LINEAR_DW: blocks of rows times each weight. */
 #include "product.h"
 
 enum { ROWS = 192, FEW_ROWS = 48 }; /* rows that use panels while these are cached */
 enum { PACKED_MAX = 1 << 23 }; /* elements of packed rows in a pass, if FEW_ROWS have fewer */
-enum { RUN = 2048, STACKS_MAX = 1 << 20 }; /* elements of a turn; floats of their stacks */
+enum { RUN = 2048, STACKS_MAX = 1 << 20 }; /* elements of a turn; floats of all stacks */
 enum { SMALL = 1 << 15 }; /* products of the smallest share: fewer are not worth a thread */
 
 struct linear {
 	const struct cpu *cpu;
 	const struct sum *sum;
-	const struct tess_view *x; /* [rows, K], of each operand of the sum */
-	const struct pair_tiles *pairs; /* of a product of bf16 */
+	const struct tess_view *x; /* [rows, K], by operand of the sum */
+	const struct pair_tiles *pairs; /* for products of bf16 */
 	bool columns; /* the rows are the columns of x */
-	const struct tess_view *w; /* [N, K], of each out */
-	const struct tess_view *operand; /* of the product, or NULL */
+	const struct tess_view *w; /* [N, K], by output */
+	const struct tess_view *operand; /* operands of the product, or NULL */
 	const struct tess_view *y; /* [rows, N] or [nodes, rows, N]; or with N before the rows */
 	int32_t nout;
 	int64_t row, rows, total; /* of the current pass, and of all */
 	int64_t block, blocks; /* rows of a block, and blocks of a pass */
-	int64_t groups; /* of all weights */
-	int64_t together; /* groups that take turns, RUN elements at a time, if these are many */
-	float *packed; /* of each block; NULL: one block that is not packed */
+	int64_t groups; /* groups of all weights */
+	int64_t together; /* groups that take turns, RUN elements at a time, if there are many */
+	float *packed; /* packed rows by block; NULL: one block that is not packed */
 	int32_t wide; /* panels of a wide tile */
 };
 
@@ -56,10 +56,10 @@ static void pack_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 }
 
 /*
- * Of few rows: weights come from memory, and its prefetchers need long runs. Each thread reads a
- * range of its own, as `wide` streams. Their distance is no large power of two, whose multiples may
- * share sets of a cache; nor a panel less, whose multiples share banks of memory where these are
- * chosen by the parity of some bits (31 of 32 panels: a sixth slower).
+ * Chooses the ranges for few rows. Weights then come from memory, whose prefetchers need long
+ * ranges: each thread reads one, as `wide` streams. The distance of streams is no large power of
+ * two, whose multiples may share sets of a cache, and not a panel less, whose multiples share banks
+ * of memory if parities of bits choose these (31 of 32 panels: a sixth slower).
  */
 static int64_t choose_run(const struct linear *l, const struct tess_view *w)
 {
@@ -70,7 +70,7 @@ static int64_t choose_run(const struct linear *l, const struct tess_view *w)
 	return run & (run - 1) ? run : run - run / 8;
 }
 
-/* A block of the current pass times one weight. */
+/* Describes the product of a block of the current pass and one weight. */
 static struct product make_product(const struct linear *l, int32_t weight, int64_t block)
 {
 	const struct tess_view *y = &l->y[weight];
@@ -98,7 +98,7 @@ static int64_t count_groups(const struct linear *l, int32_t weight)
 	return product_count_groups(l->w[weight].shape[0], l->wide);
 }
 
-/* A group of panels, counted over all weights, times a block: the steps of p, or all. */
+/* Multiplies a group of panels, counted over all weights, by a block: the steps of p, or all. */
 static void multiply_group(const struct linear *l, int64_t block, int64_t group,
                            const struct sum_step *from, const struct sum_step *to, float *scratch,
                            float *fetched)
@@ -121,9 +121,9 @@ static int64_t count_stack(const struct linear *l)
 }
 
 /*
- * [lo, hi) of the pairs of a block and `together` groups, which take turns, so that the packed
- * rows of a turn are read from the cache. Neighbours share what there is more of, rows or columns,
- * so that it is read once.
+ * Multiplies pairs [lo, hi) of a block and `together` groups, which take turns, so that the packed
+ * rows of a turn are read from the cache. Adjacent pairs share rows or columns, whichever are more,
+ * so that these are read once.
  */
 static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
@@ -148,7 +148,7 @@ static void multiply_groups(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Groups [lo, hi) times few rows, which are in place. */
+/* Multiplies groups [lo, hi) by few rows, which are in place. */
 static void multiply_few_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct linear *l = arg;
@@ -180,7 +180,7 @@ static void choose_pass_blocks(struct linear *l, bool packed)
 	l->blocks += l->blocks * l->block < most && most == l->total;
 }
 
-/* Groups take turns where a block of packed rows is larger than a cache. */
+/* Chooses how many groups take turns: several if a block of packed rows exceeds a cache. */
 static int64_t choose_together(const struct linear *l, int32_t nthreads)
 {
 	int64_t most = STACKS_MAX / count_stack(l), shares = l->groups * l->blocks / nthreads / 2;
@@ -246,7 +246,7 @@ tess_status run_linear(struct cpu *cpu, const struct tess_op *op)
 	return st || !l.total ? st : multiply_rows(cpu, &l, l.pairs || l.total > TILE_ROWS);
 }
 
-/* [K, N] of [N, K] */
+/* Returns [K, N] of [N, K]. */
 static struct tess_view transpose_view(const struct tess_view *v)
 {
 	struct tess_view t = *v;
@@ -272,7 +272,7 @@ tess_status run_linear_dx(struct cpu *cpu, const struct tess_op *op)
 	return st || !l.total ? st : multiply_rows(cpu, &l, true);
 }
 
-/* The rows of the out are contiguous: those of dW, or of its transpose. */
+/* Runs LINEAR_DW; the contiguous rows of the output are those of dW, or of its transpose. */
 #define run_linear_dw CPU_NAME(run_linear_dw)
 tess_status run_linear_dw(struct cpu *cpu, const struct tess_op *op)
 {

@@ -1,4 +1,4 @@
-/* Packs rows of weights into panels: once, without conversion, or widened for one step of an op. */
+/* pack.c - packs rows of weights into panels: once as stored, or widened for a step of an op. */
 #include "pack.h"
 
 #include "lanes.h"
@@ -9,7 +9,7 @@ LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, 
 {
 	struct lanes r[LANES];
 
-	/* any two bytes in the upper half: no arithmetic follows */
+	/* two bytes in the upper half; no arithmetic follows */
 	for (int j = 0; j < LANES; j++)
 		r[j] = lanes_widen(widen || dtype == TESS_F32 ? dtype : TESS_BF16, from + j * row);
 	lanes_transpose(r);
@@ -22,7 +22,7 @@ LANES_INLINE void transpose_block(const char *from, int64_t row, int32_t dtype, 
 }
 
 /*
- * Packs `len` elements of K of the panel that starts at row `column`; rows after the last are zero.
+ * Packs `len` elements of K of the panel that starts at row `column`; pads rows with zeros.
  */
 LANES_INLINE void pack_panel(const struct tess_view *w, int64_t column, int64_t at, int64_t len,
                              int32_t dtype, bool widen, char *to)

@@ -1,15 +1,15 @@
 /*
- * The inner loop of products of bf16. It is compiled once more than other kernels: for processors
- * with the instruction, which gives each lane
+ * pair_tile.c - the inner loop of products of bf16. It is compiled once more than other kernels,
+ * for processors with the instruction, which computes in each lane
  *
  *	fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], c))
  *
- * rounded to nearest, denormals read as zeros, and results that are denormal after rounding
- * flushed. The others do the same by two FMA.
+ * rounded to nearest; it reads denormals as zeros, and flushes results that are denormal after
+ * rounding. The other kernels use two FMA.
  */
 #include "pairs.h"
 
-enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, if it is read once */
+enum { AHEAD = 256 }; /* distance of prefetches in bytes, if read once */
 
 #if defined(__AVX512BF16__)
 struct pairs { /* of 16 columns */
@@ -25,7 +25,7 @@ LANES_INLINE struct pairs load_pairs(const char *w)
 	return (struct pairs){ _mm512_permutexvar_epi16(order, _mm512_loadu_si512(w)) };
 }
 
-/* A last element beside 0. */
+/* Loads a last element, paired with 0. */
 LANES_INLINE struct pairs load_last(const char *w)
 {
 	return (struct pairs){ _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)w)) };
@@ -49,12 +49,12 @@ LANES_INLINE void stop_flushing(uint32_t saved, struct lanes *c, int n)
 }
 
 #else
-struct pairs { /* a last element is beside 0 */
+struct pairs { /* a last element is paired with 0 */
 	struct lanes even, odd;
 };
 
 #if defined(__AVX2__)
-enum { FLUSH = 0x8040 }; /* of MXCSR: it flushes as the instruction does */
+enum { FLUSH = 0x8040 }; /* bits of MXCSR that flush like the instruction */
 #if defined(__AVX512F__)
 #define HOLD(c) __asm__ volatile("" : "+v"((c).v))
 #else
@@ -77,7 +77,7 @@ LANES_INLINE struct lanes multiply_pairs(uint32_t x, struct pairs w, struct lane
 	return lanes_fma(tess_float(x << 16), w.even, c);
 }
 
-/* No sum moves across either: each needs c. */
+/* Start and stop flushing; sums stay between them, since both use c. */
 LANES_INLINE uint32_t start_flushing(struct lanes *c, int n)
 {
 	uint32_t saved = _mm_getcsr();
@@ -108,14 +108,14 @@ static inline float flush_denormal(float x)
 	return u & 0x7f800000 ? x : tess_float(u & 0x80000000);
 }
 
-/* x * w + c of operands that are not denormal. */
+/* Returns x * w + c, flushed, for operands that are not denormal. */
 static inline float multiply_flushed(float x, float w, float c)
 {
 	float y = fmaf(x, w, c);
 
 	if (!(fabsf(y) <= FLT_MIN))
 		return y;
-	/* a denormal, or a result that only its few bits have rounded up to FLT_MIN */
+	/* a denormal, or a result that was rounded up to FLT_MIN with fewer bits */
 	if (fabsf(y) < FLT_MIN || fabsf(fmaf(x * 0x1p64f, w, c * 0x1p64f)) < FLT_MIN * 0x1p64f)
 		return copysignf(0, y);
 	return y;

@@ -1,7 +1,7 @@
-/* Packs rows of x as pairs of bf16. */
+/* pairs.c - packs rows of x as pairs of bf16. */
 #include "product.h"
 
-/* Elements of a row, and a 0 after an odd number. */
+/* Rounds the elements of a row; appends 0 to an odd number. */
 static void round_row(const float *x, int64_t len, uint16_t *to)
 {
 	CPU_LANES
@@ -17,7 +17,7 @@ void pairs_pack_tile(const float *const row[], int64_t n, int64_t len, uint32_t 
 
 	for (int64_t i = 0; i < n; i++)
 		round_row(row[i], len, half[i]);
-	if (n == TILE_ROWS) { /* a constant number */
+	if (n == TILE_ROWS) { /* a constant number for the compiler */
 		for (int64_t k = 0; k < len; k += 2)
 			for (int64_t i = 0; i < TILE_ROWS; i++)
 				memcpy(to++, &half[i][k], sizeof *to);

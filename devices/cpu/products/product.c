@@ -5,10 +5,10 @@
 #include "quantized.h"
 #include "row_tile.h"
 
-/* Elements of panels in place that all tiles use in turn: chains are loaded and stored less. */
+/* Elements of panels in place that all tiles use in turn, to load and store chains less often. */
 enum { CHUNK = 512 };
 
-struct panels { /* where the panels of a weight are */
+struct panels { /* the panels of a weight */
 	const char *data;
 	int64_t k, panel; /* bytes between elements and between panels */
 };
@@ -22,13 +22,13 @@ static struct panels get_panels(const struct tess_view *w)
 	return (struct panels){ w->data, w->stride[1] * bytes, LANES * bytes };
 }
 
-/* Whether 16 columns are contiguous: in panels, and in rows of [in, out] weights. */
+/* Returns whether 16 columns are contiguous: in panels, and in rows of [in, out] weights. */
 static bool is_in_panels(const struct tess_view *w, int64_t column)
 {
 	return w->layout == TESS_PANELS || (w->stride[0] == 1 && column + LANES <= w->shape[0]);
 }
 
-/* A constant number of rows: the loop over them is unrolled. */
+/* Packs a full tile; the loop over its constant number of rows is unrolled. */
 static void pack_whole_tile(const float *const from[TILE_ROWS], int64_t len, float *to)
 {
 	for (int64_t k = 0; k < len; k++)
@@ -105,15 +105,15 @@ static struct tess_view get_operand(const struct product *p, const struct sum_st
 	return w;
 }
 
-struct group { /* of panels, `apart` panels from one to the next */
+struct group { /* a group of panels, at distances of `apart` panels */
 	int64_t column, columns, apart;
 	int32_t panels; /* 1 or p->wide */
-	bool direct; /* read where they are; else they are packed into `fetched` */
-	bool flat; /* as [LEAF][columns], of columns that are contiguous; else each panel apart */
+	bool direct; /* read in place; else packed into `fetched` */
+	bool flat; /* fetched as [LEAF][columns] of contiguous columns; else panel by panel */
 	float *slots, *fetched;
 };
 
-/* Asks the cache for what store_tile writes after the next step. */
+/* Prefetches the memory that store_tile writes after the next step. */
 static void prefetch_out(const struct product *p, const struct group *g, int64_t node, int64_t row,
                          int64_t rows)
 {
@@ -144,7 +144,7 @@ static void store_tile(const struct product *p, const struct group *g, int64_t n
 	}
 }
 
-/* The end of the steps from s on that are run one tile after another: of `most` elements. */
+/* Returns the end of the steps from s on that are run tile by tile, up to `most` elements. */
 static const struct sum_step *find_chunk_end(const struct sum_step *s, const struct sum_step *last,
                                              int64_t most)
 {
@@ -185,7 +185,7 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 	}
 }
 
-/* Whether the columns of a group are contiguous in the rows of all operands. */
+/* Returns whether the columns of a group are contiguous in the rows of all operands. */
 static bool is_flat_group(const struct product *p, const struct group *g)
 {
 	for (const struct sum_step *s = p->sum->step; s < p->sum->step + p->sum->count; s++)
@@ -195,8 +195,8 @@ static bool is_flat_group(const struct product *p, const struct group *g)
 }
 
 /*
- * Asks for a share [lo, hi) of `whole` of the columns that the steps from s on are packed from:
- * their rows are far apart, and no prefetcher of the processor sees them coming.
+ * Prefetches the share [lo, hi) of `whole` of the columns that the steps from s on are packed from:
+ * their rows are far apart, beyond the prefetchers of the processor.
  */
 static void prefetch_columns(const struct product *p, const struct group *g,
                              const struct sum_step *s, const struct sum_step *end, int64_t lo,
@@ -214,7 +214,7 @@ static void prefetch_columns(const struct product *p, const struct group *g,
 	}
 }
 
-/* The same of a product of bf16: fetched panels are as large as widened ones, and half full. */
+/* Multiplies a tile of bf16; fetched panels are as large as widened ones, and half full. */
 static void multiply_pair_tile(const struct product *p, const struct group *g,
                                const struct sum_step *first, const struct sum_step *end,
                                const char *next, int64_t row, int64_t n)
@@ -247,8 +247,8 @@ static void multiply_pair_tile(const struct product *p, const struct group *g,
 }
 
 /*
- * Rows [row, row + n) of a group, the steps [first, end). Meanwhile their share of what is read
- * after those steps, the elements from `next` on, comes to the cache.
+ * Multiplies rows [row, row + n) of a group, the steps [first, end), and prefetches their share of
+ * the elements from `next` on, which are read after these steps.
  */
 static void multiply_tile(const struct product *p, const struct group *g,
                           const struct sum_step *first, const struct sum_step *end,
@@ -300,8 +300,8 @@ static void multiply_tile(const struct product *p, const struct group *g,
 }
 
 /*
- * All rows of x, in place, times a group that is read directly: one call for all steps of a node,
- * so that loads from memory go on from one step to the next.
+ * Multiplies all rows of x, in place, by a group that is read directly: one call for all steps of a
+ * node, so that loads from memory continue from one step to the next.
  */
 static void multiply_in_place(const struct product *p, const struct group *g)
 {
@@ -329,7 +329,7 @@ static void multiply_in_place(const struct product *p, const struct group *g)
 	}
 }
 
-/* What a group reads from step s on; NULL: what the next group reads first. */
+/* Returns the address that a group reads from step s on; s NULL: the start of the next group. */
 static const char *find_next(const struct product *p, const struct group *g,
                              const struct sum_step *s)
 {
@@ -343,14 +343,14 @@ static const char *find_next(const struct product *p, const struct group *g,
 	return w.data + column / LANES * w.panel + s->at * w.k;
 }
 
-/* Whether the columns of a panel are whole rows, which few rows of x are multiplied by in place. */
+/* Returns whether the columns of a panel are complete rows, usable in place for few rows of x. */
 static bool is_in_rows(const struct product *p, int64_t column)
 {
 	return !p->packed && p->w.layout == TESS_ROWS && p->w.stride[1] == 1 &&
 	       column + LANES <= p->w.shape[0];
 }
 
-/* All rows of x times 16 rows of the weight; those that follow come to the cache meanwhile. */
+/* Multiplies all rows of x by 16 rows of the weight, and prefetches the next rows. */
 static void multiply_in_rows(const struct product *p, int64_t column, float *slots)
 {
 	const struct group g = { .column = column, .panels = 1, .apart = 1 };
@@ -369,7 +369,7 @@ static void multiply_in_rows(const struct product *p, int64_t column, float *slo
 	}
 }
 
-/* Whether the panels up to that at `column` are read where they are. */
+/* Returns whether the panels up to that at `column` are read in place. */
 static bool is_read_directly(const struct product *p, int64_t column)
 {
 	if (p->pairs)
@@ -381,7 +381,7 @@ static bool is_read_directly(const struct product *p, int64_t column)
 	       (!p->packed && is_in_panels(&p->w, column));
 }
 
-/* All rows times `panels` panels from `column` on, 1 or p->wide. */
+/* Multiplies all rows by `panels` panels from `column` on, 1 or p->wide. */
 static void multiply_panels(const struct product *p, int64_t column, int32_t panels, int64_t apart,
                             float *slots, float *fetched)
 {

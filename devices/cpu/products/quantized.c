@@ -2,12 +2,12 @@
 
 #include "pack.h"
 
-enum { AHEAD = 512 }; /* bytes from an element to what is fetched with it: measured */
+enum { AHEAD = 512 }; /* distance of prefetches in bytes; measured */
 enum { SCALES = 2 * LANES, INFINITE = 0x7f800000, INFINITE_F16 = 0x7c00 };
 
 /* ---- from rows ------------------------------------------------------------------------------- */
 
-/* The nearest integer, ties to even, of -127 to 127: the addition leaves no fraction. */
+/* Rounds to the nearest integer, ties to even, in -127 to 127: the addition drops the fraction. */
 static inline float round_to_integer(float x)
 {
 	x = x < 127.0f ? x : 127.0f;
@@ -15,7 +15,7 @@ static inline float round_to_integer(float x)
 	return (x + 0x1.8p23f) - 0x1.8p23f;
 }
 
-/* Scales of `len` elements [len][LANES], as f16, and as f32; false: one is not finite. */
+/* Computes the scales of `len` elements [len][LANES], as f16 and f32; false: one is not finite. */
 static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wide)
 {
 	int32_t most[LANES];
@@ -29,7 +29,7 @@ static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wid
 		for (int j = 0; j < LANES; j++) {
 			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
 
-			/* without signs bits are in the order of floats */
+			/* without signs, bits have the order of floats */
 			most[j] = bits > most[j] ? bits : most[j];
 		}
 	}
@@ -41,7 +41,7 @@ static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wid
 	return finite;
 }
 
-/* A group of `len` elements [len][LANES]: its scales, then its values. */
+/* Quantizes a group of `len` elements [len][LANES] to its scales, then its values. */
 static bool quantize_group(const float *w, int64_t len, char *to)
 {
 	uint16_t scale[LANES];
@@ -93,7 +93,7 @@ void quantized_widen(const struct sum_step *s, const char *groups, float *to)
 	}
 }
 
-/* A run of one group: after inlining the chains and scales stay in registers. */
+/* Multiplies elements of one group; chains and scales stay in registers after inlining. */
 LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                   const char *b, int64_t bp, int64_t len, struct lanes *c)
 {

@@ -1,14 +1,14 @@
 /*
- * 64 bytes of each of 16 rows become vectors of 16 outputs in registers, by a transpose of 4 bytes
- * at a time: the order of each sum is that of panels.
+ * row_tile.c - transposes 64 bytes of each of 16 rows in registers, 4 bytes at a time, to vectors
+ * of 16 outputs: the order of each sum is that of panels.
  */
 #include "row_tile.h"
 
 enum { BLOCK = 64 }; /* bytes of a row; a cache line */
-enum { ALIKE = 2048 }; /* rows so far apart share few sets of the first cache */
+enum { ALIKE = 2048 }; /* rows at multiples of this distance share few sets of the first cache */
 
 struct row_block {
-	struct lanes r[LANES]; /* elements one after the other; of 2 bytes, in pairs */
+	struct lanes r[LANES]; /* consecutive elements; those of 2 bytes in pairs */
 };
 
 LANES_INLINE void load_block(const char *w, int64_t row, int64_t ahead, struct row_block *b)
@@ -21,7 +21,7 @@ LANES_INLINE void load_block(const char *w, int64_t row, int64_t ahead, struct r
 	lanes_transpose(b->r);
 }
 
-/* An element of 16 outputs times that of each row of x. */
+/* Multiplies an element of 16 outputs by that of each row of x. */
 LANES_INLINE void add_row_products(int rows, const float *a, int64_t ar, struct lanes w,
                                    struct lanes *c)
 {
@@ -46,7 +46,7 @@ LANES_INLINE void add_row_block(int rows, int32_t dtype, const float *a, int64_t
 	}
 }
 
-/* Elements [from, to) of a block. Not unrolled, since that would be most of the code. */
+/* Adds elements [from, to) of a block; not unrolled, which would be most of the code. */
 LANES_INLINE void add_row_part(int rows, int32_t dtype, const float *a, int64_t ar,
                                const struct row_block *b, int64_t from, int64_t to, struct lanes *c)
 {
@@ -63,7 +63,7 @@ LANES_INLINE void add_row_part(int rows, int32_t dtype, const float *a, int64_t 
 		add_row_products(rows, a + k, ar, w[k], c);
 }
 
-/* Of a step that is shorter than a block. */
+/* Adds the elements of a step that is shorter than a block. */
 LANES_INLINE void add_one_by_one(int rows, int32_t dtype, const float *a, int64_t ar, const char *w,
                                  int64_t row, int64_t len, struct lanes *c)
 {
@@ -77,8 +77,8 @@ LANES_INLINE void add_one_by_one(int rows, int32_t dtype, const float *a, int64_
 }
 
 /*
- * Blocks are cache lines where rows share sets of the cache, which would lose the second half of a
- * line before it is used. What is left before and after them is a part of a block.
+ * Blocks are aligned to cache lines if rows share sets of the cache: the second half of a line
+ * would be evicted before its use. The rest before and after them is a part of a block.
  */
 TILE_INLINE void run_row_tile(int rows, int32_t dtype, const float *a, int64_t ar, const char *w,
                               int64_t row, int64_t ahead, float *slot, int64_t pitch,

@@ -1,15 +1,15 @@
-/* SQUARES: the exact sum of the squares of f32, whatever the order, as an integer in digits. */
+/* squares.c - SQUARES: the exact sum of squares of f32, in any order, as an integer in digits. */
 #include "cpu.h"
 
 /*
  * A value is m * 2^(e - 150) with m below 2^24. Squares of one exponent are added as integers, in
- * one of several tables, so that an addition need not wait for the one before; the sum of a share
- * fits 63 bits. Then each exponent's sum enters the digits of the thread.
+ * several tables, so that an addition need not wait for the previous one; the sum of a share fits
+ * 63 bits. Then each exponent's sum enters the digits of the thread.
  */
 enum { EXPONENTS = 256, TABLES = 4, SHARE = 1 << 15, BLOCK = 128 };
 enum { DIGITS = 18, FIELDS };
 
-struct squares { /* of a thread */
+struct squares { /* the sums of a thread */
 	int64_t table[TABLES][EXPONENTS];
 	int64_t field[FIELDS];
 };
@@ -47,7 +47,7 @@ static void carry_fields(int64_t *field)
 	}
 }
 
-/* Adds the sums of the exponents to the digits: those of e are in units of 2^(2 * (e - 150)). */
+/* Adds the sums of exponents to the digits; that of e is in units of 2^(2 * (e - 150)). */
 static void add_tables(struct squares *s)
 {
 	for (int32_t e = 0; e < EXPONENTS - 1; e++) {

@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct walk { /* over a tree or a node of it */
+struct walk { /* a walk over a tree or a node of it */
 	struct sum *sum;
 	const struct tess_op *op;
 	const struct tess_tree *tree;
-	int64_t trees, first; /* units of the tree over trees, and that of op's first tree */
+	int64_t trees, first; /* units of the tree over trees, and the unit of op's first tree */
 	int64_t lo, hi, step_max;
 	int32_t level;
 	bool failed;
@@ -71,7 +71,7 @@ static void append_leaf(struct walk *w, int64_t unit)
 		w->sum->levels = w->level;
 }
 
-/* The part of node (depth, at) of the tree in [lo, hi); false if that is empty. */
+/* Visits the part of node (depth, at) of the tree in [lo, hi); false if that is empty. */
 static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 {
 	int64_t parts = (int64_t)1 << depth;
@@ -93,7 +93,7 @@ static bool visit_node(struct walk *w, int32_t depth, int64_t at)
 	return left || right;
 }
 
-/* The part of node (depth, at) of the tree over finished trees in [lo, hi). */
+/* Visits the part of node (depth, at) of the tree over finished trees in [lo, hi). */
 static bool visit_trees(struct walk *w, int64_t lo, int64_t hi, int32_t depth, int64_t at)
 {
 	int64_t parts = (int64_t)1 << depth;
@@ -113,7 +113,7 @@ static bool visit_trees(struct walk *w, int64_t lo, int64_t hi, int32_t depth, i
 	}
 	left = visit_trees(w, lo, hi, depth + 1, at * 2);
 	right = visit_trees(w, lo, hi, depth + 1, at * 2 + 1);
-	/* No operand is -0, so no sum is: a second + 0.0f is not needed. */
+	/* no operand is -0, so no sum is: a second + 0.0f is not needed */
 	if (left && right && !w->failed) {
 		get_last_step(w)->trees++;
 		w->level--;
@@ -141,7 +141,7 @@ static void visit_nodes(struct walk *w)
 	}
 }
 
-/* The next node of the out: the finished trees [lo, hi). */
+/* Finishes the next node of the output, over the finished trees [lo, hi). */
 static void finish_node_of_trees(struct walk *w, int64_t lo, int64_t hi)
 {
 	if (!visit_trees(w, lo, hi, 0, 0) && !w->failed) { /* an empty sum is +0.0f */
@@ -154,7 +154,7 @@ static void finish_node_of_trees(struct walk *w, int64_t lo, int64_t hi)
 	w->level = 0;
 }
 
-/* The plan that was not used for the longest time, empty. */
+/* Returns the least recently used plan, emptied. */
 static struct sum *take_oldest_plan(struct sum_plans *p)
 {
 	struct sum *s = &p->plan[0];
@@ -187,7 +187,7 @@ static bool match_source(const struct sum_source *from, const struct tess_op *op
 	return true;
 }
 
-/* Keeps what the sum of one tree was planned from; without memory it is not found again. */
+/* Keeps the source of a planned sum of one tree; without memory it is not found again. */
 static void keep_source(struct sum_source *from, const struct tess_op *op, bool partial,
                         int64_t step_max)
 {

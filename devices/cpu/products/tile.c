@@ -1,12 +1,11 @@
 #include "tile.h"
 
-enum { AHEAD = 256 }; /* bytes from an element to what is fetched with it, of loose rows */
+enum { AHEAD = 256 }; /* distance of prefetches in bytes, for rows in place */
 
-/* After inlining only the pointers vary: the chains stay in registers. */
+/* Runs a tile; after inlining only the pointers vary, and the chains stay in registers. */
 TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, const float *a,
                           int64_t ar, const char *b, int64_t bk, int64_t bp, const char *ahead,
-                          int64_t ahead_k, float *slot, int64_t pitch,
-                          const struct sum_step *step)
+                          int64_t ahead_k, float *slot, int64_t pitch, const struct sum_step *step)
 {
 	const int64_t ak = packed ? rows : 1;
 	struct lanes c[TILE_ROWS * TILE_WIDEST], w[TILE_WIDEST];
@@ -20,7 +19,7 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 			w[p] = lanes_widen(dtype, b + p * bp);
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++) {
-			if (packed) /* into the second cache: it is too much for the first */
+			if (packed) /* into the second cache, since the first is too small */
 				__builtin_prefetch(ahead + p * bp, 0, 2);
 			else
 				__builtin_prefetch(ahead + p * bp);
@@ -44,8 +43,8 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 		for (; step < end; step++) { \
 			const int64_t k = step->at - first->at; \
 			const char *w = (const char *)b + k * bk; \
-			run_tile(rows, panels, false, dtype, a + k, ar, w, bk, bp, \
-			         w + AHEAD, bk, slot, pitch, step); \
+			run_tile(rows, panels, false, dtype, a + k, ar, w, bk, bp, w + AHEAD, bk, \
+			         slot, pitch, step); \
 		} \
 	}
 #define PACKED_TILE(name, dtype, rows, panels) \
@@ -63,8 +62,9 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 #define TILES(type, dtype) \
 	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
 	TILES_OF(type, dtype, 2, TILE_WIDE_3) \
-	TILES_OF(type, dtype, 3, TILE_WIDE_3) TILES_OF(type, dtype, 4, TILE_WIDE_6) \
-		TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
+	TILES_OF(type, dtype, 3, TILE_WIDE_3) \
+	TILES_OF(type, dtype, 4, TILE_WIDE_6) TILES_OF(type, dtype, 5, TILE_WIDE_6) \
+		TILES_OF(type, dtype, 6, TILE_WIDE_6)
 #define ROW(type, kind) \
 	{ \
 		type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
@@ -73,7 +73,7 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 #define TABLE(kind) \
 	{ \
 		{ ROW(f32, kind), ROW(f32, kind##_wide) }, \
-		{ ROW(bf16, kind), ROW(bf16, kind##_wide) }, \
+			{ ROW(bf16, kind), ROW(bf16, kind##_wide) }, \
 		{ \
 			ROW(f16, kind), ROW(f16, kind##_wide) \
 		} \

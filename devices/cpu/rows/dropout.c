@@ -1,4 +1,4 @@
-/* DROPOUT: an element is dropped by a random number of its own, which depends on no rank. */
+/* dropout.c - DROPOUT: drops an element by a random number that does not depend on ranks. */
 #include "dropout.h"
 
 #include <tessera/random.h>
@@ -44,7 +44,7 @@ void dropout_apply(const struct dropout *d, int64_t position, int64_t slot, int6
 void dropout_list_factors(const struct dropout *drop, int64_t position, int64_t slot, int64_t site,
                           int64_t column, float *to)
 {
-	const struct dropout d = *drop; /* which `to` may not be part of */
+	const struct dropout d = *drop; /* a copy, which `to` cannot alias */
 	uint32_t sequence = d.first + (uint32_t)slot, group = (uint32_t)(column / WORDS);
 
 	CPU_LANES

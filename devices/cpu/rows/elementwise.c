@@ -1,4 +1,4 @@
-/* EMBED, BIAS, ROPE, GLU, GLU_D, ADD, SCALE, COPY: elementwise. */
+/* elementwise.c - elementwise ops: EMBED, BIAS, ROPE, GLU, GLU_D, ADD, SCALE, COPY. */
 #include "elementwise.h"
 
 #include "mathf.h"
@@ -103,7 +103,7 @@ static inline float apply_activation(int kind, float a)
 	}
 }
 
-/* `kind` is constant after inlining, so that the loops have no branch. */
+/* Applies a GLU to a row; `kind` is constant after inlining, so the loops have no branch. */
 static inline __attribute__((always_inline)) void apply_glu_row(int kind, const float *a,
                                                                 const float *b, int64_t n, float *y)
 {
@@ -159,7 +159,7 @@ tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, apply_glu_rows);
 }
 
-/* u * act'(a) */
+/* Returns u * act'(a). */
 static inline float derive_activation(int kind, float a, float u)
 {
 	float s, t;
@@ -184,7 +184,7 @@ static inline float derive_activation(int kind, float a, float u)
 	}
 }
 
-/* One row of GLU_D; b and db may be NULL. */
+/* Computes one row of GLU_D; b and db may be NULL. */
 static inline __attribute__((always_inline)) void derive_glu_row(int kind, const float *a,
                                                                  const float *b, const float *g,
                                                                  int64_t n, float *da, float *db)
@@ -244,7 +244,7 @@ tess_status run_glu_d(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, derive_glu_rows);
 }
 
-/* Pair i of a head is elements i * step and i * step + apart of x; sign: of the angle, 1 or -1. */
+/* Rotates pairs: elements i * step and i * step + apart of x; sign of the angle: 1 or -1. */
 static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *c,
                                                                float sign, int64_t half,
                                                                int64_t step, int64_t apart,
@@ -300,7 +300,7 @@ tess_status run_rope(struct cpu *cpu, const struct tess_op *op)
 	return run_over_rows(cpu, op, rotate_rows);
 }
 
-/* The node of a Partial whose units hold element `id`; -1: none. */
+/* Returns the node of a Partial whose units contain element `id`; -1: none. */
 static int64_t find_node(const struct tess_op *op, int64_t id)
 {
 	struct tess_node node;

@@ -1,14 +1,14 @@
-/* elementwise.h - what EXPERTS computes as GLU does, and its backward as GLU_D does. */
+/* elementwise.h - rows of GLU and GLU_D, also used by EXPERTS and its backward. */
 #ifndef TESS_DEVICES_CPU_ELEMENTWISE_H
 #define TESS_DEVICES_CPU_ELEMENTWISE_H
 
 #include "cpu.h"
 
-/* y = act(a) * b, or act(a) where b is NULL; y may be a or b. */
+/* Computes y = act(a) * b, or act(a) if b is NULL; y may be a or b. */
 #define glu_row CPU_NAME(glu_row)
 void glu_row(int kind, const float *a, const float *b, int64_t n, float *y);
 
-/* da and, where b is not NULL, db; each may be a, b or g. */
+/* Computes da and, unless b is NULL, db; each may be a, b or g. */
 #define glu_derive_row CPU_NAME(glu_derive_row)
 void glu_derive_row(int kind, const float *a, const float *b, const float *g, int64_t n, float *da,
                     float *db);

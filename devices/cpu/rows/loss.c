@@ -1,9 +1,9 @@
-/* LOSS_MAX, LOSS_SUM, LOSS_PICK, LOSS, LOSS_D: the cross entropy of rows of logits. */
+/* loss.c - the cross entropy of rows of logits: LOSS_MAX, LOSS_SUM, LOSS_PICK, LOSS, LOSS_D. */
 #include "lanes.h"
 #include "mathf.h"
 
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
-enum { IGNORED = -100 }; /* a label that does not count */
+enum { IGNORED = -100 }; /* the ignored label */
 
 struct loss {
 	const struct cpu *cpu;
@@ -59,8 +59,8 @@ tess_status run_loss_max(struct cpu *cpu, const struct tess_op *op)
 }
 
 /*
- * The chains of up to LANES leaves at once, a leaf in each lane: exp of a block of elements of
- * each, transposed. What is past the end of a leaf is -0, which adds nothing.
+ * Adds the chains of up to LANES leaves at once, a leaf in each lane: exp of a block of elements of
+ * each, transposed. Elements past the end of a leaf are -0, which changes no sum.
  */
 static void add_exponentials(const float *z, float max, const struct sum_step *s, int n,
                              float *leaf)
@@ -134,7 +134,7 @@ tess_status run_loss_sum(struct cpu *cpu, const struct tess_op *op)
 	return st ? st : run_over_logits(cpu, op, sum_exponentials);
 }
 
-/* The node of a Partial whose units hold column `at`; -1: none. */
+/* Returns the node of a Partial whose units contain column `at`; -1: none. */
 static int64_t find_column_node(const struct tess_op *op, int64_t at)
 {
 	struct tess_node node;

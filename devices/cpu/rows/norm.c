@@ -1,4 +1,4 @@
-/* NORM, NORM_D: a sum over a row has few units, each a chain: several chains run in parallel. */
+/* norm.c - NORM, NORM_D: a sum over a row has few units; their chains run in parallel. */
 #include "norm.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ struct norm {
 	int64_t each, runs; /* elements of a run, and runs of a row */
 };
 
-/* The chains of n leaves, one step each. */
+/* Adds the chains of n leaves, one step each. */
 static void add_chains(const float *x, const float *v, float mean, const struct sum_step *s, int n,
                        float *leaf)
 {
@@ -38,8 +38,8 @@ static void add_chains(const float *x, const float *v, float mean, const struct 
 }
 
 /*
- * The finished sum over one run of x - mean, or of their squares if v is x, or of their products
- * with v; level: memory for the stack.
+ * Returns the finished sum over one run: of x - mean, of their squares if v is x, or of their
+ * products with v; level: memory for the stack.
  */
 static float sum_run(const struct sum *sum, const float *x, const float *v, float mean,
                      float *level)
@@ -73,7 +73,7 @@ struct norm_moments norm_measure(const struct sum *sum, const double *num, const
 	return m;
 }
 
-/* w + offset, or b, as floats: in place, or widened into `scratch`. */
+/* Returns w + offset, or b, as floats: in place, or widened into `scratch`. */
 static const float *widen_weights(const struct tess_view *v, bool offset, float *scratch)
 {
 	if (!offset && v->dtype == TESS_F32 && v->stride[0] == 1 &&
@@ -118,7 +118,7 @@ static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 			              get_row(&op->out[0], t) + i * n->each);
 }
 
-/* dx of a run; u: scratch for `each` elements, and h: those normalised. */
+/* Computes dx of a run; u: scratch for `each` elements; h: scratch for normalised ones. */
 static void derive_run(const struct norm *n, const float *x, const float *w, const float *g,
                        float *u, float *h, float *level, float *dx)
 {

@@ -1,10 +1,10 @@
-/* ADAMW, SGD: elementwise, at the speed of memory. */
+/* optimizer.c - ADAMW, SGD: elementwise, at memory bandwidth. */
 #include <math.h>
 
 #include "cpu.h"
 
 enum { SHARE = 1 << 14 }; /* elements */
-enum { BLOCK = 256 }; /* elements that are rounded while they are cached */
+enum { BLOCK = 256 }; /* elements rounded at a time, in cache */
 
 struct step {
 	const struct tess_op *op;

@@ -1,13 +1,13 @@
 /*
- * BIAS_DW, NORM_DW, EMBED_DW, HEAD_SUM, SEQUENCE_SUM: sums of rows. A leaf is a vector of columns,
- * and so is each level of the stack.
+ * token_sum.c - sums of rows: BIAS_DW, NORM_DW, EMBED_DW, HEAD_SUM, SEQUENCE_SUM. A leaf is a
+ * vector of columns, and so is each level of the stack.
  */
 #include "norm.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { COLUMNS = 64 }; /* of a share */
+enum { COLUMNS = 64 }; /* columns of a share */
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
 
 static inline void add_vector(const float *x, int64_t n, float *to)
@@ -35,7 +35,7 @@ struct rows {
 	const float *x,
 		*h; /* the first row; h: of NORM_DW, the rows that x is multiplied by, or NULL */
 	int64_t pitch, h_pitch;
-	const struct norm_moments *moments; /* of the rows of h, `runs` of each */
+	const struct norm_moments *moments; /* by row of h, `runs` each */
 	int64_t runs;
 };
 
@@ -56,7 +56,7 @@ static inline void add_row(const struct rows *r, int64_t t, int64_t n, float *ac
 		acc[i] = fmaf(x[i], (h[i] - m.mean) * m.scale, acc[i]);
 }
 
-/* The sum of n columns, or its nodes, `node` floats apart; stack: sum->levels * n floats. */
+/* Sums n columns, to one row or to nodes `node` floats apart; stack: sum->levels * n floats. */
 static void sum_rows(const struct sum *sum, const struct rows *r, int64_t n, float *stack,
                      float *out, int64_t node)
 {
@@ -74,14 +74,14 @@ static void sum_rows(const struct sum *sum, const struct rows *r, int64_t n, flo
 	}
 }
 
-struct columns { /* of BIAS_DW, NORM_DW and SEQUENCE_SUM */
+struct columns { /* state of BIAS_DW, NORM_DW and SEQUENCE_SUM */
 	const struct cpu *cpu;
 	const struct tess_op *op;
 	const struct tess_view *x;
-	int64_t each, shares; /* columns of a run, and shares of one */
+	int64_t each, shares; /* columns of a run, and shares per run */
 	int64_t runs;
-	struct norm_moments *moments; /* of NORM_DW: [rows][runs] */
-	const struct sum *over_row; /* of NORM_DW */
+	struct norm_moments *moments; /* NORM_DW: [rows][runs] */
+	const struct sum *over_row; /* NORM_DW */
 };
 
 static void sum_columns(void *arg, int64_t lo, int64_t hi, int32_t thread)
@@ -129,7 +129,7 @@ tess_status run_bias_dw(struct cpu *cpu, const struct tess_op *op)
 	return st ? st : run_over_columns(cpu, &c);
 }
 
-/* Rows [lo, hi): what they are normalised by. */
+/* Measures the moments of rows [lo, hi). */
 static void measure_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct columns *c = arg;
@@ -237,7 +237,7 @@ tess_status run_head_sum(struct cpu *cpu, const struct tess_op *op)
 /* ---- EMBED_DW -------------------------------------------------------------------------------- */
 
 struct token {
-	int64_t id, row; /* of the table, and of the tokens */
+	int64_t id, row; /* row of the table, and row of the tokens */
 };
 
 struct embed_dw {
@@ -257,8 +257,8 @@ static int compare_tokens(const void *a, const void *b)
 }
 
 /*
- * A row of the table: those of [token, end) in the tree over all. What has no token is absent, as
- * a sum that starts at +0 is never -0: a step merges the levels that are there.
+ * Sums a row of the table: [token, end) in the tree over all tokens. Absent leaves are skipped,
+ * since a sum that starts at +0 is never -0: a step merges the present levels.
  */
 static void sum_tokens(const struct embed_dw *e, const struct token *token, const struct token *end,
                        float *stack, bool *here, float *out)
@@ -294,7 +294,7 @@ static void sum_tokens(const struct embed_dw *e, const struct token *token, cons
 	}
 }
 
-/* Rows [lo, hi) of the table. */
+/* Sums rows [lo, hi) of the table. */
 static void sum_ids(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct embed_dw *e = arg;
@@ -304,7 +304,7 @@ static void sum_ids(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	float *stack = cpu_get_thread_scratch(e->cpu, thread), *out;
 	const struct token *token, *end = e->token + e->tokens, *next;
 
-	while (a < b) { /* the first token from lo on */
+	while (a < b) { /* finds the first token from lo on */
 		middle = (a + b) / 2;
 		if (e->token[middle].id < lo)
 			a = middle + 1;
