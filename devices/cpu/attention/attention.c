@@ -1,7 +1,7 @@
 /*
- * ATTENTION: two passes over the keys, one tile of queries at a time. The rows of a tile are tokens
- * of one head, or heads of one token that share their keys, whichever fills the tiles of a slot
- * better. No tile has tokens of two slots.
+ * attention.c - ATTENTION: two passes over the keys, one tile of queries at a time. The rows of a
+ * tile are tokens of one head, or heads of one token that share keys, whichever fills the tiles of
+ * a slot better. No tile has tokens of two slots.
  */
 #include "attention.h"
 
@@ -49,8 +49,8 @@ static void append_kv_cache(void *arg, int64_t lo, int64_t hi, int32_t thread)
 }
 
 /*
- * The block that is read after that of tile i in unit u, at `offset` of a page; of the last tile
- * and unit that one itself.
+ * Returns the block that is read after that of tile i in unit u, at `offset` of a page; after the
+ * last tile and unit, that block itself.
  */
 static const char *find_next_block(const struct attention *a, const struct tile *t, int64_t n,
                                    int64_t u, int64_t i, int64_t offset, int64_t each)
@@ -77,7 +77,7 @@ static struct unit_products start_scores(const struct attention *a, const struct
 	};
 }
 
-/* Scores: q . k * scale of all rows of n tiles, which see keys of the same units. */
+/* Computes the scores q . k * scale of all rows of n tiles, whose keys are in the same units. */
 static void compute_scores(const struct attention *a, const struct tile *t, int64_t n)
 {
 	struct unit_products x[BLOCK_TILES];
@@ -126,8 +126,8 @@ static float find_max(const float *x, int64_t n)
 }
 
 /*
- * The finished sum of n units from `first` on, as parallel chains of additions. They start at +0
- * and add no negative term, so no sum is -0, and the + 0.0f of a finished sum can be left out.
+ * Returns the finished sum of n units from `first` on, added as parallel chains. They start at +0
+ * and add no negative term, so no sum is -0, and the + 0.0f of a finished sum can be omitted.
  */
 static float sum_key_units(const float *x, int64_t first, int64_t n)
 {
@@ -159,7 +159,7 @@ static float sum_key_units(const float *x, int64_t first, int64_t n)
 	return at;
 }
 
-/* A masked key has e = +0, which adds nothing. */
+/* Turns scores into weights. A masked key has e = +0, which adds nothing. */
 void attention_apply_softmax(const struct attention *a, const struct tile *t)
 {
 	const int32_t *position = a->op->in[3].data, *slot = a->op->in[4].data;
@@ -198,14 +198,14 @@ struct weighted_sum { /* weights times values, for one tile */
 	tile_fn *multiply_rows, *multiply_row; /* all rows together, and one row */
 	unit_fn *multiply_unit; /* all rows, and all keys of a unit */
 	int panels;
-	int64_t from, to; /* elements of the out */
+	int64_t from, to; /* elements of the output */
 	int64_t level_pitch, group_pitch; /* floats between levels, and between groups of panels */
 	char *padded; /* [64][16]: values after the last whole panel */
 };
 
 /*
- * One step of the sum of weight * value over positions [from, to) of unit u, for the rows from r
- * on.
+ * Runs one step of the sum of weight * value over positions [from, to) of unit u, for the rows from
+ * r on.
  */
 static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, int64_t r, int64_t u,
                              int64_t from, int64_t to, struct sum_step step)
@@ -232,7 +232,7 @@ static void add_weighted_run(const struct weighted_sum *m, tile_fn *multiply, in
 	}
 }
 
-/* All rows and all keys of unit u; false if the columns do not fit. */
+/* Adds unit u for all rows and all keys; false if the columns do not fit. */
 static bool add_whole_unit(const struct weighted_sum *m, int64_t u, const char *next,
                            const struct sum_step *step)
 {
@@ -265,8 +265,8 @@ static bool add_whole_unit(const struct weighted_sum *m, int64_t u, const char *
 }
 
 /*
- * One unit. The rows go together over the keys that all of them see, and one by one over the few
- * before and after. A row that sees no key gets a leaf of +0, which changes no sum.
+ * Adds one unit: all rows together over their common keys, and one by one over the few before and
+ * after. A row without keys gets a leaf of +0, which changes no sum.
  */
 static void add_weighted_unit(const struct weighted_sum *m, int64_t u, const char *next,
                               struct sum_step step)
@@ -304,7 +304,7 @@ static void add_weighted_unit(const struct weighted_sum *m, int64_t u, const cha
 	add_weighted_run(m, m->multiply_rows, 0, u, hi, hi, step);
 }
 
-/* Copies the finished rows at level 0 to the out. */
+/* Copies the finished rows at level 0 to the output. */
 static void copy_out_rows(const struct weighted_sum *m)
 {
 	const struct tile *t = m->t;
@@ -365,7 +365,7 @@ void attention_sum_values(const struct attention *a, const struct tile *t, int64
 		copy_out_rows(&m[i]);
 }
 
-/* The rows that task i is part of: the last ones that begin at it or before. */
+/* Finds the rows that task i belongs to: the last ones that begin at i or before. */
 static const struct slot_rows *find_slot_rows(const struct attention *a, int64_t i)
 {
 	int64_t lo = 0, hi = a->nlist;
@@ -395,7 +395,7 @@ void attention_see_keys(const struct attention *a, struct tile *t)
 	t->hi = tess_up(t->end[t->rows - 1], KEYS);
 }
 
-/* Sets up tile `i` of the tasks of a slot from `token` on; false if it is empty. */
+/* Sets up tile `i` of the tasks of a slot from `token` on; false if the tile is empty. */
 static bool load_tile(const struct attention *a, const struct slot_rows *of, int64_t token,
                       int64_t i, struct tile *t)
 {
@@ -422,13 +422,13 @@ static bool load_tile(const struct attention *a, const struct slot_rows *of, int
 	return true;
 }
 
-/* Floats of the scores of a tile, and then of its sums. */
+/* Counts the floats of the scores of a tile, and of its sums. */
 static int64_t count_scores(const struct attention *a, const struct slot_rows *of)
 {
 	return of->tile_rows * a->pitch;
 }
 
-/* Sets up the tiles of task `i` in `memory`; returns how many. */
+/* Sets up the tiles of task `i` in `memory`; returns their number. */
 static int64_t load_tiles(const struct attention *a, int64_t i, float *memory, struct tile *t)
 {
 	const struct slot_rows *of = find_slot_rows(a, i);
@@ -465,7 +465,7 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* Chooses the tiles of a slot's rows; all threads should have work. */
+/* Chooses the tiles of a slot's rows, so that all threads have work. */
 static void choose_tiles(const struct attention *a, struct slot_rows *of)
 {
 	int64_t share = a->group < a->heads ? a->group : a->heads, tokens = a->op->in[0].shape[0];
@@ -477,13 +477,13 @@ static void choose_tiles(const struct attention *a, struct slot_rows *of)
 	of->tile_rows = tess_up(of->tile_rows, tess_up(of->tile_rows, TILE_ROWS));
 	of->tiles = tess_up(share, of->tile_rows);
 	of->all_tiles = (of->by_heads ? a->kv : a->heads) * of->tiles;
-	/* Those of other keys than a task's go through pages with it: longer runs of memory. */
+	/* heads of several keys walk pages together: longer ranges of memory */
 	most = SCORES_MAX / (of->tile_rows * (of->hi - of->lo) * KEYS);
 	most = most > BLOCK_TILES ? BLOCK_TILES : most < 1 ? 1 : most;
 	of->together = tess_up(of->all_tiles, tess_up(a->cpu->nthreads, a->nlist));
 	of->together = tess_up(of->together, tess_up(of->together, most));
 	if (!of->by_heads && of->tiles > 1)
-		of->together = 1; /* they see other keys */
+		of->together = 1; /* their keys differ */
 }
 
 static tess_status run_all_tiles(struct attention *a)

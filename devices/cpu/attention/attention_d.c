@@ -1,8 +1,9 @@
 /*
- * ATTENTION_D. One head of one text is one task, which goes through the queries in blocks of 64:
- * weights and gradients of scores with queries for lanes, [key][64]; then dq of the block, and what
- * its two units of queries add to dk and dv, whose stacks of sums stay from block to block. A
- * masked pair has weight +0 and gradient +-0, which change no bit of a finished sum.
+ * attention_d.c - ATTENTION_D. A task is one head of one sequence. It processes the queries in
+ * blocks of 64: weights and gradients of scores with queries as lanes, [key][64]; then dq of the
+ * block; then the addends of its two units of queries to dk and dv, whose stacks of sums continue
+ * in the next block. A masked pair has weight +0 and gradient +-0, which change no bit of a
+ * finished sum.
  */
 #include <math.h>
 
@@ -10,9 +11,9 @@
 #include "mathf.h"
 #include "pack.h"
 
-enum { BLOCK = 64, BLOCK_PANELS = BLOCK / LANES, QUERIES = 32 }; /* of a unit */
+enum { BLOCK = 64, BLOCK_PANELS = BLOCK / LANES, QUERIES = 32 }; /* QUERIES: of a unit */
 
-/* Rows of one head, with zeros to the end of the last panel: keys, or what is summed for them. */
+/* Rows of one head, padded with zeros to a panel: keys, or the sums for them. */
 struct head_rows {
 	float *data;
 	int64_t width, pitch;
@@ -21,12 +22,12 @@ struct head_rows {
 struct text_head {
 	const struct attention *a;
 	const struct slot_rows *of;
-	int64_t head, keys; /* rows of the text, in whole units of 64 */
+	int64_t head, keys; /* keys: rows of the sequence, in full units of 64 */
 	struct head_rows k, v, dk, dv; /* dk, dv: stacks, `keys` rows a level, tile by tile */
-	struct head_rows q, g; /* of the block */
+	struct head_rows q, g; /* rows of the block */
 	float *q_panels, *g_panels; /* [BLOCK_PANELS][width][16] */
 	int64_t first, rows; /* queries of the block */
-	int64_t lo, hi; /* units of keys that they see */
+	int64_t lo, hi; /* units of their keys */
 	/* [keys][64]: weights, gradients of scores, slopes of the softcap, factors of dropout */
 	float *w, *s, *slope, *factor;
 	float *packed, *tile;
@@ -70,7 +71,7 @@ static void pack_query_block(const struct tess_view *v, int64_t column, int64_t 
 			fill_zeros(to + i * width * LANES, width * LANES);
 }
 
-/* to[key][64] = (x of the key . panel of the query) * factor */
+/* Computes to[key][64] = (x of the key . panel of the query) * factor. */
 static void multiply_keys(const struct text_head *h, const struct head_rows *x, const float *panels,
                           float factor, float *to)
 {
@@ -93,7 +94,7 @@ static void multiply_keys(const struct text_head *h, const struct head_rows *x, 
 	}
 }
 
-/* Scores through the softcap c, and the slopes 1 - (z / c)^2. */
+/* Applies the softcap c to scores, and computes the slopes 1 - (z / c)^2. */
 static void cap_scores(const struct text_head *h)
 {
 	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
@@ -107,7 +108,7 @@ static void cap_scores(const struct text_head *h)
 	}
 }
 
-/* The lanes of a key's queries that see it: a run. */
+/* Masks scores: the queries that see a key are a range of lanes. */
 static void mask_scores(const struct text_head *h)
 {
 	int64_t from, to, window = h->a->window;
@@ -123,7 +124,7 @@ static void mask_scores(const struct text_head *h)
 	}
 }
 
-/* The finished sums over the keys of x, or of x * y, for each query. */
+/* Computes the finished sums over the keys of x, or of x * y, for each query. */
 static void sum_over_keys(const struct text_head *h, const float *x, const float *y,
                           float sum[BLOCK])
 {
@@ -150,7 +151,7 @@ static void sum_over_keys(const struct text_head *h, const float *x, const float
 		sum[l] = level[0][l] + 0.0f;
 }
 
-/* Scores become weights. */
+/* Turns scores into weights. */
 static void weigh_block_keys(const struct text_head *h)
 {
 	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
@@ -181,7 +182,7 @@ static void list_factors(const struct text_head *h)
 		                     p, h->factor + (p - h->lo * KEYS) * BLOCK);
 }
 
-/* x of pairs that are kept, scaled; else 0. */
+/* Scales x of kept pairs, and sets that of others to 0. */
 static void drop_pairs(const struct text_head *h, float *x)
 {
 	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
@@ -192,7 +193,7 @@ static void drop_pairs(const struct text_head *h, float *x)
 		x[i] = factor[i] > 0 ? x[i] * factor[i] : 0.0f;
 }
 
-/* Gradients of weights, in s, become those of q . k. */
+/* Turns gradients of weights, in s, into those of q . k. */
 static void differentiate_scores(const struct text_head *h)
 {
 	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
@@ -209,13 +210,13 @@ static void differentiate_scores(const struct text_head *h)
 		s[i] = s[i] * scale;
 }
 
-/* The columns from j on that one tile takes. */
+/* Counts the columns of a tile from j on. */
 static int64_t count_columns(const struct head_rows *x, int64_t j)
 {
 	return x->pitch - j >= TILE_WIDE_6 * LANES ? TILE_WIDE_6 * LANES : LANES;
 }
 
-/* dq of the n queries of the block from `at` on: the sum over keys of s * k. */
+/* Computes dq of the n queries of the block from `at` on: the sum over keys of s * k. */
 static void sum_query_tile(const struct text_head *h, int64_t at, int64_t n)
 {
 	const struct head_rows *k = &h->k;
@@ -248,7 +249,7 @@ static void sum_query_tile(const struct text_head *h, int64_t at, int64_t n)
 	}
 }
 
-/* Sums on the stack before unit u of the tree, where those before `first` are absent. */
+/* Counts the sums on the stack before unit u of the tree, if those before `first` are absent. */
 static int16_t count_levels(int64_t first, int64_t u)
 {
 	int levels = 0;
@@ -258,7 +259,7 @@ static int16_t count_levels(int64_t first, int64_t u)
 	return (int16_t)levels;
 }
 
-/* The last unit of queries that see a key of unit `u`. */
+/* Returns the last unit of queries that see a key of unit `u`. */
 static int64_t find_last_unit(const struct text_head *h, int64_t u)
 {
 	int64_t last = u * KEYS + KEYS - 2 + h->a->window;
@@ -354,7 +355,7 @@ static void run_query_block(struct text_head *h)
 	}
 }
 
-/* The levels of a stack of sums over the units of queries of so many rows: a node of each size. */
+/* Counts the levels of a stack of sums over the queries of `rows` rows: a node of each size. */
 static int64_t count_stack_levels(int64_t rows)
 {
 	int64_t levels = 1;
@@ -375,7 +376,7 @@ static float *take_floats(struct memory *m, int64_t n)
 	return m->data ? m->data + m->used - n : NULL;
 }
 
-/* Lays out a head of the text `of` in a thread's memory, if it is given; the floats needed. */
+/* Lays out a head of the sequence `of` in `memory`, unless NULL; returns the floats needed. */
 static int64_t lay_out_head(struct text_head *h, const struct attention *a,
                             const struct slot_rows *of, float *data)
 {
@@ -409,7 +410,7 @@ static int64_t lay_out_head(struct text_head *h, const struct attention *a,
 	return memory.used;
 }
 
-/* Heads [lo, hi), counted over all texts. */
+/* Runs heads [lo, hi), counted over all sequences. */
 static void run_text_heads(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct attention *a = arg;
@@ -446,7 +447,7 @@ tess_status run_attention_d(struct cpu *cpu, const struct tess_op *op)
 	void *memory;
 	tess_status st;
 
-	a.blocks = 0; /* no pages: k and v are read where they are */
+	a.blocks = 0; /* no pages: k and v are read in place */
 	st = cpu_get_shared_scratch(cpu, attention_count_list_bytes(&a), &memory);
 	if (!st)
 		st = attention_list_slots(&a, memory);

@@ -1,19 +1,19 @@
 #include "attention_unit.h"
 
-enum { LINE = 64 }; /* bytes of a line of the cache */
+enum { LINE = 64 }; /* bytes of a cache line */
 enum { SECOND_LEVEL = 2 }; /* a locality */
-enum { AHEAD = 6144 }; /* bytes from an element to what is asked for with it */
+enum { AHEAD = 6144 }; /* distance of prefetches in bytes */
 
 /*
- * Processors read ahead within 4 KiB only, and the block of a head is not much longer: so what
- * follows, at the end the next block, is asked for here, line by line. A whole block ahead is too
- * far: requests that find no room in the core are dropped.
+ * Multiplies a unit and prefetches line by line, at the end from the next block: processors read
+ * ahead within 4 KiB only, and the block of a head is not much longer. A full block ahead is too
+ * far: the core drops requests that exceed its buffers.
  */
 LANES_INLINE void add_products(int rows, int panels, int32_t dtype, const struct unit_products *x,
                                struct lanes *c)
 {
 	const int64_t width = dtype == TESS_F32 ? 4 : 2, bk = x->bk;
-	const int64_t last = x->len - AHEAD / bk; /* the element that the next block begins with */
+	const int64_t last = x->len - AHEAD / bk; /* from here on prefetches the next block */
 	const char *b = x->b, *ahead = last > 0 ? b + AHEAD / bk * bk : x->next;
 	struct lanes w[TILE_WIDEST + 1];
 

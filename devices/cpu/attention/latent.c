@@ -1,32 +1,32 @@
 /*
- * ATTENTION whose values are the first elements of their keys: a page holds keys only, [64][d].
- * Many heads share a key, so that scores have queries for lanes. Blocks of queries, which are heads
- * of one token after another, go through the keys together: a unit of keys is read from memory once
- * for the scores of a block, and once for its values.
+ * latent.c - ATTENTION whose values are the first elements of their keys: a page has keys only,
+ * [64][d]. Many heads share a key, so scores have queries as lanes. Blocks of queries, the heads of
+ * consecutive tokens, walk the keys together: a unit of keys is read from memory once for the
+ * scores of a block, and once for its values.
  */
 #include "attention.h"
 #include "pack.h"
 
 enum { BLOCK_ROWS = 64, BLOCK_PANELS = BLOCK_ROWS / LANES };
-enum { BLOCKS = 64 }; /* that are computed together */
-enum { BLOCK_SCORES_MAX = 1 << 21 }; /* floats of their scores, if they are several */
-enum { COLUMNS = 64 }; /* of the values that a share of work adds */
+enum { BLOCKS = 64 }; /* maximum number of blocks computed together */
+enum { BLOCK_SCORES_MAX = 1 << 21 }; /* floats of the scores of several blocks */
+enum { COLUMNS = 64 }; /* columns of values of a share of work */
 
 struct block { /* queries of one slot and one key-value head */
 	const struct slot_rows *of;
 	int64_t kv, head, heads; /* the local heads that read it */
 	int64_t at, rows; /* query i: head i % heads of token i / heads */
-	int64_t lo, hi; /* units of keys that any of them sees */
+	int64_t lo, hi; /* units of the keys of any of them */
 	float *q, *score; /* [BLOCK_PANELS][d][16]; [rows][pitch] */
 };
 
 struct latent {
 	const struct attention *a;
 	struct block block[BLOCKS];
-	int64_t nblocks, units; /* the most units of a block */
+	int64_t nblocks, units; /* units: maximum of a block */
 };
 
-/* The rows from `row` on, up to a full tile. */
+/* Loads the rows from `row` on, up to a full tile. */
 static void load_block_tile(const struct latent *l, const struct block *b, int64_t row,
                             struct tile *t)
 {
@@ -95,7 +95,7 @@ static void pack_queries(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	}
 }
 
-/* The keys of a unit in f32: in the cache, or widened. */
+/* Returns the keys of a unit in f32: in the cache, or widened. */
 static const float *load_keys(const struct attention *a, const struct block *b, int64_t u,
                               float *widened)
 {
@@ -108,7 +108,7 @@ static const float *load_keys(const struct attention *a, const struct block *b, 
 	return widened;
 }
 
-/* The scores of `panels` panels of queries and the keys of a unit. */
+/* Computes the scores of `panels` panels of queries and the keys of a unit. */
 static void compute_unit_scores(const struct attention *a, const struct block *b, int64_t u,
                                 int64_t panel, int64_t panels, const float *keys, float *tile)
 {
@@ -202,7 +202,7 @@ static void run_blocks(struct latent *l)
 	l->nblocks = l->units = 0;
 }
 
-/* Adds a block, or runs those that there are first, if there is no room for it. */
+/* Adds a block; without room for it, runs the earlier blocks first. */
 static void append_block(struct latent *l, struct block b, float *memory)
 {
 	const struct attention *a = l->a;
@@ -221,7 +221,7 @@ static void append_block(struct latent *l, struct block b, float *memory)
 	l->block[l->nblocks++] = b;
 }
 
-/* All queries of a slot, in blocks. */
+/* Adds all queries of a slot, in blocks. */
 static void append_slot(struct latent *l, const struct slot_rows *of, float *memory)
 {
 	for (int64_t g = 0; g < l->a->kv; g++) {
@@ -237,7 +237,7 @@ static void append_slot(struct latent *l, const struct slot_rows *of, float *mem
 	}
 }
 
-/* The floats of a block's queries and scores, and how many blocks are computed together. */
+/* Chooses how many blocks are computed together; returns the floats of a block. */
 static int64_t choose_blocks(struct attention *a, int64_t *blocks)
 {
 	int64_t units = 0, n = 0, max;

@@ -1,6 +1,6 @@
 /*
- * The rows of each slot of ATTENTION, and the pages of keys and values that they see. Without a
- * cache each slot is a whole text, and gets pages in scratch memory.
+ * slots.c - finds the rows of each slot of ATTENTION, and their pages of keys and values. Without a
+ * cache each slot is a complete sequence, and gets pages in scratch memory.
  */
 #include "attention.h"
 
@@ -38,7 +38,7 @@ struct attention attention_read(struct cpu *cpu, const struct tess_op *op)
 	return a;
 }
 
-/* Of a page that is made. */
+/* Counts the bytes of a page in scratch memory. */
 static int64_t count_page_bytes(const struct attention *a)
 {
 	return KEYS * a->kv * (a->d + (a->op->in[2].ndim ? a->value : 0)) * a->width;
@@ -57,7 +57,7 @@ size_t attention_count_list_bytes(const struct attention *a)
 	return count_slot_bytes(a) + (size_t)(a->blocks * count_page_bytes(a));
 }
 
-/* Finds the rows of a slot from row t on, and checks that it has pages for the keys they see. */
+/* Finds the rows of a slot from row t on, and checks that it has pages for their keys. */
 static tess_status find_slot_run(const struct attention *a, int64_t t, struct slot_rows *of)
 {
 	const struct tess_op *op = a->op;
@@ -88,7 +88,7 @@ static tess_status find_slot_run(const struct attention *a, int64_t t, struct sl
 	return TESS_OK;
 }
 
-/* Finds the rows of a whole text from row t on. */
+/* Finds the rows of a complete sequence from row t on. */
 static tess_status find_text(const struct attention *a, int64_t t, struct slot_rows *of)
 {
 	const struct tess_op *op = a->op;

@@ -1,11 +1,11 @@
-/* COMBINE, and the last step of EXPERTS: the sum of a row's weighted experts. */
+/* combine.c - COMBINE, and the last step of EXPERTS: the sum of a row's weighted experts. */
 #include "combine.h"
 
 enum { CHUNK = 256 }; /* columns added at a time */
 enum { LEVELS = 32 };
 enum { SMALL = 1 << 14 }; /* elements of the smallest share: fewer are not worth a thread */
 
-/* The depth of the smallest node that holds units a and b > a of n. */
+/* Returns the depth of the smallest node that contains units a and b > a of n. */
 static int find_common_depth(int64_t n, int64_t a, int64_t b)
 {
 	int depth = 0;
@@ -15,7 +15,7 @@ static int find_common_depth(int64_t n, int64_t a, int64_t b)
 	return depth;
 }
 
-/* How often each leaf is merged with what stands before it: all meet in one value. */
+/* Counts the merges of each leaf with the previous ones; all end in one value. */
 static void count_merges(int64_t units, int64_t n, struct leaf *leaf)
 {
 	int open[LEVELS], depth, count = 0;

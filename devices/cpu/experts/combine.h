@@ -4,7 +4,7 @@
 
 #include "cpu.h"
 
-struct leaf { /* an expert that a row asks for */
+struct leaf { /* an expert requested by a row */
 	const float *z; /* its result */
 	int64_t unit;
 	float weight;
@@ -16,11 +16,11 @@ struct combine {
 	const struct tess_op *op;
 };
 
-/* Writes row `row` of the out, or of its nodes. The leaves are in increasing order of units. */
+/* Writes row `row` of the output, or of its nodes. Leaves are in increasing order of units. */
 #define combine_leaves CPU_NAME(combine_leaves)
 void combine_leaves(const struct tess_op *op, struct leaf *leaf, int64_t n, int64_t row);
 
-/* The experts that row `row` of the weights asks for. */
+/* Counts the experts that row `row` of the weights requests. */
 static inline int64_t cpu_count_experts(const struct tess_view *weights, int64_t row)
 {
 	const float *w = get_row(weights, row);

@@ -1,5 +1,5 @@
 /*
- * EXPERTS, in waves of rows of x (experts_rows.h), whose gate and up, and results of the activation
+ * experts.c - EXPERTS, in waves of rows of x (experts_rows.h). Gate, up and activation of a wave
  * are in scratch memory.
  */
 #include "elementwise.h"
@@ -9,13 +9,13 @@ enum { GATE_UP, DOWN };
 
 struct experts {
 	struct expert_rows rows;
-	const struct sum *sum[2]; /* over K and over F */
+	const struct sum *sum[2]; /* sums over K and over F */
 	int64_t k, f, h, slots;
 	float *x, *gate_up, *mid, *z;
 	int64_t z_nodes;
 };
 
-/* act(gate) * up of one tile, packed where the group is. */
+/* Computes act(gate) * up of one tile, packed if the group is. */
 static void activate_tile(void *arg, const struct group *g, int64_t row, int64_t n)
 {
 	const struct experts *e = arg;
@@ -29,7 +29,7 @@ static void activate_tile(void *arg, const struct group *g, int64_t row, int64_t
 		experts_pack_tile(&e->rows, g, e->sum[DOWN], from, 2 * e->f, row, n, e->mid, e->f);
 }
 
-/* Share: a row. */
+/* Adds the experts of rows [lo, hi). */
 static void add_experts(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct experts *a = arg;
@@ -80,7 +80,7 @@ static void run_wave(struct experts *e)
 		experts_store_slots(&e->rows, e->z, e->h);
 }
 
-/* Sets e's pointers into `base`, if that is not NULL; returns the bytes that they need. */
+/* Sets e's pointers into `base`, unless it is NULL; returns the bytes needed. */
 static size_t lay_out_experts(struct experts *e, char *base)
 {
 	int64_t rows = e->rows.total < EXPERTS_ROWS ? e->rows.total : EXPERTS_ROWS;

@@ -1,6 +1,6 @@
 /*
- * EXPERTS_D, in the waves of rows of EXPERTS: gate and up are computed again, and what becomes of
- * the rows of g is multiplied with the same matrices, whose axes are exchanged. COMBINE_D.
+ * experts_backward.c - EXPERTS_D, in the waves of rows of EXPERTS: computes gate and up again, and
+ * multiplies the rows of g by the matrices with exchanged axes. COMBINE_D.
  */
 #include "elementwise.h"
 #include "experts_rows.h"
@@ -9,11 +9,11 @@ struct derived {
 	struct expert_rows rows;
 	const struct sum *over_k, *over_h, *over_f;
 	int64_t k, f, h;
-	float *x, *g; /* of the wave: rows of the operands; e of each row is `g` * down */
+	float *x, *g; /* the wave's rows of the operands */
 	float *gate_up, *e, *mid, *packed, *u;
 };
 
-/* The matrices of experts with the roles of their axes exchanged. */
+/* Returns the matrices of experts with exchanged axes. */
 static struct tess_view exchange_matrix_axes(const struct tess_view *w)
 {
 	struct tess_view t = *w;
@@ -25,7 +25,7 @@ static struct tess_view exchange_matrix_axes(const struct tess_view *w)
 	return t;
 }
 
-/* [da | db | h] of one tile, to the slots of mid, and [da | db] packed where the group is. */
+/* Computes [da | db | h] of a tile into the slots of mid, and [da | db] packed if the group is. */
 static void derive_tile(void *arg, const struct group *g, int64_t row, int64_t n)
 {
 	const struct derived *d = arg;
@@ -90,7 +90,7 @@ static void derive_wave(struct derived *d)
 	experts_store_slots(&d->rows, d->u, d->k);
 }
 
-/* Sets d's pointers into `base`, if that is not NULL; returns the bytes that they need. */
+/* Sets d's pointers into `base`, unless it is NULL; returns the bytes needed. */
 static size_t lay_out_derived(struct derived *d, char *base)
 {
 	int64_t rows = d->rows.total < EXPERTS_ROWS ? d->rows.total : EXPERTS_ROWS;
@@ -161,10 +161,10 @@ tess_status run_experts_d(struct cpu *cpu, const struct tess_op *op)
 struct weighing {
 	const struct cpu *cpu;
 	const struct tess_op *op;
-	int64_t most; /* experts of a row */
+	int64_t most; /* maximum number of experts of a row */
 };
 
-/* The slots of a row are the rows of a weight, which g is multiplied with. */
+/* Multiplies g by the slots of a row, which act as the rows of a weight. */
 static void derive_weights(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct weighing *a = arg;

@@ -1,20 +1,20 @@
 /*
- * EXPERTS_DW: the rows of one expert after another are gathered, and are then those of a LINEAR_DW
- * for each of its matrices, whose units have only these tokens.
+ * experts_dw.c - EXPERTS_DW: gathers the rows of one expert at a time, and runs a LINEAR_DW over
+ * them for each of its matrices; units have only these tokens.
  */
 #include "experts_rows.h"
 
 struct expert_dw {
 	struct cpu *cpu;
 	struct expert_rows rows;
-	int64_t first, n; /* of the current expert: its rows of the list */
+	int64_t first, n; /* rows of the current expert in the list */
 	int64_t k, f, h;
 	float *x, *g, *mid, *act; /* [n][K], weighted [n][H] and [n][2F], [n][F] */
-	int64_t *bound; /* of all terms, in the rows of the expert */
+	int64_t *bound; /* bounds of all terms, in the rows of the expert */
 	struct tess_term *term;
 };
 
-/* Share: a row of the expert. */
+/* Gathers rows [lo, hi) of the expert. */
 static void gather_rows_of_expert(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct expert_dw *d = arg;
@@ -40,7 +40,7 @@ static void gather_rows_of_expert(void *arg, int64_t lo, int64_t hi, int32_t thr
 	}
 }
 
-/* The bounds of units, counted in the rows of the expert. */
+/* Converts the bounds of units to rows of the expert. */
 static void count_rows_before(struct expert_dw *d)
 {
 	const struct tess_op *op = d->rows.op;
@@ -64,7 +64,7 @@ static void count_rows_before(struct expert_dw *d)
 	}
 }
 
-/* The gradient of expert `i` of out[which]. */
+/* Returns the gradient of expert `i` in out[which]. */
 static struct tess_view get_expert_out(const struct tess_op *op, int32_t which, int64_t i)
 {
 	const struct tess_view *y = &op->out[which];
@@ -95,7 +95,7 @@ static void clear_expert(const struct tess_op *op, int64_t i)
 	}
 }
 
-/* One of the expert's gradients: the sum over its rows of g * x. */
+/* Computes one of the expert's gradients: the sum over its rows of g * x. */
 static tess_status sum_rows_of_expert(struct expert_dw *d, int32_t which, float *x, int64_t columns,
                                       float *g, int64_t rows)
 {
@@ -140,7 +140,7 @@ static size_t lay_out_expert_dw(struct expert_dw *d, int64_t most, char *base)
 	return at;
 }
 
-/* The rows of the expert that most tokens ask for. */
+/* Counts the rows of the most requested expert. */
 static int64_t count_most_rows(const struct tess_view *w)
 {
 	int64_t most = 0;

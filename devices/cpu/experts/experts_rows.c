@@ -1,6 +1,6 @@
 /*
- * Rows are grouped by expert, and groups are computed in waves. All threads share the panels of all
- * groups of a wave.
+ * experts_rows.c - groups rows by expert and multiplies groups in waves. All threads share the
+ * panels of all groups of a wave.
  */
 #include "experts_rows.h"
 
@@ -35,7 +35,7 @@ void experts_lay_out_rows(struct expert_rows *e, char *base, size_t *at)
 	                              sizeof *e->group);
 }
 
-/* The rows of an expert in groups of about the same size. */
+/* Divides the rows of each expert evenly into groups. */
 static void list_groups(struct expert_rows *e)
 {
 	int64_t n, left, end;
@@ -67,7 +67,7 @@ void experts_list_rows(struct expert_rows *e)
 				continue;
 			e->token[n] = (int32_t)t;
 			e->expert[n] = (int32_t)i;
-			/* begin[t] moves to the end of its rows, and back below */
+			/* begin[t] moves to the end of its rows, and is reset below */
 			e->row[e->begin[t]++] = (int32_t)n++;
 		}
 	}
@@ -102,7 +102,7 @@ struct gather {
 	float *to;
 };
 
-/* Rows in tiles, or one after another. Share: a step of a group. */
+/* Gathers rows, in tiles or in order; a share is a step of a group. */
 static void gather_expert_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct gather *a = arg;
@@ -164,7 +164,7 @@ struct tiles {
 	void *arg;
 };
 
-/* Share: a tile. */
+/* Runs tiles [lo, hi). */
 static void run_expert_tiles(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct tiles *a = arg;
@@ -216,7 +216,7 @@ static struct product make_group_product(const struct expert_product *p, const s
 		                 .wide = choose_wide(p->e, g->rows) };
 }
 
-/* Share: a group of panels of a group. */
+/* Multiplies; a share is a group of panels and a group of rows. */
 static void multiply_experts(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct expert_product *a = arg;
@@ -257,7 +257,7 @@ struct slots {
 	int64_t slots, columns;
 };
 
-/* Each row to its slot. Share: a row of the wave. */
+/* Copies rows [lo, hi) of the wave to their slots. */
 static void store_slots(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct slots *a = arg;
@@ -285,7 +285,7 @@ void experts_store_slots(const struct expert_rows *e, const float *z, int64_t co
 	pool_run(e->cpu->pool, store_slots, &a, e->rows, tess_up(EXPERTS_SHARE, columns + 1));
 }
 
-/* Share: a row. */
+/* Clears the unused slots of rows [lo, hi). */
 static void clear_slots(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct slots *a = arg;

@@ -1,11 +1,11 @@
-/* experts_rows.h - rows grouped by expert, in waves: of EXPERTS and its backward. */
+/* experts_rows.h - rows grouped by expert, in waves, for EXPERTS and its backward. */
 #ifndef TESS_DEVICES_CPU_EXPERTS_ROWS_H
 #define TESS_DEVICES_CPU_EXPERTS_ROWS_H
 
 #include "combine.h"
 #include "product.h"
 
-enum { EXPERTS_ROWS = 192 }; /* of a wave, and of the largest group */
+enum { EXPERTS_ROWS = 192 }; /* maximum rows of a wave and of a group */
 enum { EXPERTS_SHARE = 1 << 14 }; /* elements of the smallest share of a copy or an activation */
 
 struct group { /* rows [first, first + rows) of the list */
@@ -13,24 +13,24 @@ struct group { /* rows [first, first + rows) of the list */
 	bool packed;
 };
 
-struct expert_rows { /* that the weights, in[1] of an op, ask for */
+struct expert_rows { /* the rows requested by the weights, in[1] of an op */
 	const struct cpu *cpu;
 	const struct tess_op *op;
-	const struct pair_tiles *pairs; /* NULL, or of products of bf16: all groups are packed */
+	const struct pair_tiles *pairs; /* not NULL for products of bf16: all groups are packed */
 	int64_t tokens, experts, total;
 	int32_t *token; /* by row of the list, which is in the order of experts, then of tokens */
-	int32_t *expert, *slot; /* of a row: its expert; its index among those of its token */
-	int32_t *begin, *row; /* of a token: the first of its `row`, which are rows of the list */
+	int32_t *expert, *slot; /* by row: its expert, and its index among those of its token */
+	int32_t *begin, *row; /* by token: its first entry in `row`, a list of rows */
 	struct group *group, *wave;
-	int64_t ngroups, count, rows, tiles; /* of groups; groups, rows and tiles of the wave */
+	int64_t ngroups, count, rows, tiles; /* all groups; groups, rows and tiles of the wave */
 };
 
-struct expert_product { /* the rows of a wave, each times the matrix of its expert */
+struct expert_product { /* multiplies the rows of a wave by the matrix of their expert */
 	const struct expert_rows *e;
 	const struct sum *sum;
 	const struct tess_view *w; /* [e, N, K] */
-	const float *x; /* [rows][pitch], of groups that are not packed */
-	const float *packed; /* [rows][width], of those that are: by product_pack */
+	const float *x; /* [rows][pitch], groups that are not packed */
+	const float *packed; /* [rows][width], packed groups, by product_pack */
 	int64_t pitch, width;
 	float *y; /* [rows][y_pitch], or nodes of that, node_pitch apart */
 	int64_t y_pitch, node_pitch;
@@ -44,29 +44,29 @@ static inline void *experts_take_bytes(char *base, size_t *at, int64_t count, si
 	return p;
 }
 
-/* Sets tokens, experts and total; fails where a row asks for more than `slots`; 0: any. */
+/* Sets tokens, experts and total; fails if a row requests more than `slots`; 0: no limit. */
 #define experts_count_rows CPU_NAME(experts_count_rows)
 tess_status experts_count_rows(struct expert_rows *e, int64_t slots);
-/* Sets e's pointers into `base` from *at on, if that is not NULL; moves *at behind. */
+/* Sets e's pointers into `base` from *at on, unless it is NULL; advances *at. */
 #define experts_lay_out_rows CPU_NAME(experts_lay_out_rows)
 void experts_lay_out_rows(struct expert_rows *e, char *base, size_t *at);
-/* Lists the rows of all experts, and groups of them. */
+/* Lists the rows of all experts, and their groups. */
 #define experts_list_rows CPU_NAME(experts_list_rows)
 void experts_list_rows(struct expert_rows *e);
-/* From group `at` on, as many as fit; returns the next. */
+/* Chooses the groups of a wave from `at` on; returns the next group. */
 #define experts_choose_wave CPU_NAME(experts_choose_wave)
 int64_t experts_choose_wave(struct expert_rows *e, int64_t at);
-/* The place of a group's rows among those of the wave. */
+/* Returns the offset of a group's rows among those of the wave. */
 static inline int64_t experts_get_offset(const struct expert_rows *e, const struct group *g)
 {
 	return g->first - e->wave[0].first;
 }
 
-/* The wave's rows of `from`, to [rows][width]: packed where the group is, else as they are. */
+/* Gathers the wave's rows of `from` to [rows][width], packed if the group is. */
 #define experts_gather CPU_NAME(experts_gather)
 void experts_gather(const struct expert_rows *e, const struct sum *sum,
                     const struct tess_view *from, float *to);
-/* n columns of rows [row, row + n) of a packed group to `to`, [rows of the wave][width]. */
+/* Packs a tile, rows [row, row + n) of a packed group, into `to`, [rows of the wave][width]. */
 #define experts_pack_tile CPU_NAME(experts_pack_tile)
 void experts_pack_tile(const struct expert_rows *e, const struct group *g, const struct sum *sum,
                        const float *from, int64_t pitch, int64_t row, int64_t n, float *to,
@@ -77,10 +77,10 @@ typedef void expert_tile(void *arg, const struct group *g, int64_t row, int64_t 
 void experts_run_tiles(const struct expert_rows *e, expert_tile *fn, void *arg, int64_t columns);
 #define experts_multiply CPU_NAME(experts_multiply)
 void experts_multiply(const struct expert_product *p);
-/* The wave's z, [nodes][EXPERTS_ROWS][columns], to the slots of out[0]. */
+/* Copies the wave's z, [nodes][EXPERTS_ROWS][columns], to the slots of out[0]. */
 #define experts_store_slots CPU_NAME(experts_store_slots)
 void experts_store_slots(const struct expert_rows *e, const float *z, int64_t columns);
-/* Slots of out[0] that no expert fills. */
+/* Clears the slots of out[0] that no expert fills. */
 #define experts_clear_slots CPU_NAME(experts_clear_slots)
 void experts_clear_slots(const struct expert_rows *e, int64_t slots, int64_t columns);
 

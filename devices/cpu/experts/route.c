@@ -1,4 +1,4 @@
-/* ROUTE: which experts a row asks for, with what weight; its backward; the loss that balances. */
+/* route.c - ROUTE: chooses the experts of a row and their weights; its backward; BALANCE. */
 #include "cpu.h"
 #include "mathf.h"
 
@@ -11,13 +11,13 @@ struct route {
 	int64_t n, top, groups, kept;
 };
 
-/* A NaN is larger than any number. */
+/* Compares; a NaN is larger than any number. */
 static bool is_larger(float a, float b)
 {
 	return a > b || (a != a && b == b);
 }
 
-/* Marks the `count` largest of n values, the lowest index of equal ones, that are not marked -1. */
+/* Marks the `count` largest of n values not marked -1; of equal ones the lowest index. */
 static void mark_largest(const float *value, int64_t n, int64_t count, int8_t *mark)
 {
 	for (int64_t k = 0; k < count; k++) {
@@ -50,7 +50,7 @@ static void score_row(const float *x, int64_t n, bool sigmoid, float *s)
 		s[i] = s[i] / sum;
 }
 
-/* Marks the experts of the other groups -1. */
+/* Marks the experts of excluded groups -1. */
 static void exclude_groups(const struct route *r, const float *choice, float *best, int8_t *kept,
                            int8_t *mark)
 {
@@ -124,7 +124,7 @@ tess_status run_route(struct cpu *cpu, const struct tess_op *op)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* d of the logits of a softmax s, from q of s. */
+/* Computes the gradient d of the logits of a softmax s, from the gradient q of s. */
 static void derive_softmax(const float *s, const float *q, int64_t n, float *d)
 {
 	float r = 0.0f;
@@ -135,7 +135,7 @@ static void derive_softmax(const float *s, const float *q, int64_t n, float *d)
 		d[i] = s[i] * (q[i] - r);
 }
 
-/* q of the scores of the experts that a row asks for; of the others 0. */
+/* Computes the gradient q of the scores of a row's experts; 0 for the others. */
 static void derive_scores(const struct tess_op *op, int64_t t, int64_t n, const float *score,
                           float *q)
 {
@@ -194,7 +194,7 @@ struct balance {
 	float *rows; /* BALANCE: [T, 2L * E]; BALANCE_D: q [E] */
 };
 
-/* The terms of the sums of BALANCE. */
+/* Computes the terms of the sums of BALANCE. */
 static void count_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct balance *b = arg;
@@ -230,7 +230,7 @@ tess_status run_balance(struct cpu *cpu, const struct tess_op *op)
 		return st;
 	b.rows = in.data;
 	pool_run(cpu->pool, count_rows, &b, rows, tess_up(SMALL, columns));
-	/* the rows of the out follow each other: as one */
+	/* the rows of the output are contiguous: treated as one */
 	out.shape[out.ndim - 2] = 1;
 	out.shape[out.ndim - 1] = columns;
 	sum.nin = 1;
