@@ -38,8 +38,8 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
 	                                     tess_explaining_get_program_rank(x, rank), shape);
 }
 
-int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, int32_t rank,
-                                   int32_t axis, int64_t (*run)[2], int64_t most)
+int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i, int32_t rank,
+                                     int32_t axis, int64_t (*run)[2], int64_t most)
 {
 	const struct explanation *x = (const struct explanation *)e;
 	const struct tess_weight *w;

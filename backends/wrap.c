@@ -61,10 +61,10 @@ tess_status wrap_backend(const struct tess_backend *wrapper, tess_status (*prepa
 	return st;
 }
 
-tess_status wrap_open_group(const struct tess_join *how, struct wrap_group *g)
+tess_status wrap_open_group(const struct tess_group_entry *how, struct wrap_group *g)
 {
 	const struct wrap_group *parent = how->parent;
-	struct tess_join lower = { .size = sizeof lower };
+	struct tess_group_entry lower = { .size = sizeof lower };
 
 	memcpy(&lower, how, how->size < sizeof lower ? how->size : sizeof lower);
 	lower.parent = parent ? parent->self : NULL;

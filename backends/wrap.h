@@ -27,7 +27,7 @@ tess_status wrap_init_plugin(const struct tess_host *host);
 tess_status wrap_backend(const struct tess_backend *wrapper, tess_status (*prepare)(void),
                          const char *name, const struct tess_backend **out);
 /* Opens the group of the wrapped backend for `g`; how->parent is a group of the wrapper. */
-tess_status wrap_open_group(const struct tess_join *how, struct wrap_group *g);
+tess_status wrap_open_group(const struct tess_group_entry *how, struct wrap_group *g);
 
 /* Functions of struct tess_backend that forward the call. */
 tess_status wrap_supports_call(const struct tess_coll *c, int32_t nranks);

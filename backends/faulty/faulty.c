@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 enum { PAUSE_NS = 500000 };
@@ -135,7 +135,7 @@ static tess_status inject_faults(struct group *g, struct rank_state *s, int64_t 
 /* ---- the table ------------------------------------------------------------------------------- */
 
 /* Determines whether the next rank is a thread of this process. */
-static tess_status detect_threads(const struct tess_join *how, struct rank_state *s)
+static tess_status detect_threads(const struct tess_group_entry *how, struct rank_state *s)
 {
 	int64_t pid = getpid(), other = 0;
 	uint64_t len = sizeof other;
@@ -159,7 +159,7 @@ static void release_state(struct rank_state *s)
 		free(s);
 }
 
-static tess_status faulty_open_group(const struct tess_join *how, void **self)
+static tess_status faulty_open_group(const struct tess_group_entry *how, void **self)
 {
 	struct group *parent = how->parent, *g = calloc(1, sizeof *g);
 	struct rank_state *s = parent ? parent->state : calloc(1, sizeof *s);

@@ -35,7 +35,8 @@ static void describe_host(char *out, size_t capacity)
 }
 
 /* Finds the local address of the route to rank 0. Connecting a datagram socket sends nothing. */
-static tess_status find_outward_address(const struct tess_join *how, char *out, size_t capacity)
+static tess_status find_outward_address(const struct tess_group_entry *how, char *out,
+                                        size_t capacity)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
 	char master[256] = "";
@@ -72,7 +73,7 @@ static tess_status find_outward_address(const struct tess_join *how, char *out, 
 
 /* ---- bootstrap ------------------------------------------------------------------------------- */
 
-static tess_status gloo_set_key(const struct group *g, const struct tess_join *how,
+static tess_status gloo_set_key(const struct group *g, const struct tess_group_entry *how,
                                 const char *what, const void *val, size_t len)
 {
 	char key[256];
@@ -82,7 +83,7 @@ static tess_status gloo_set_key(const struct group *g, const struct tess_join *h
 }
 
 /* Gets up to `len` bytes of member `r`, padded with zeros. */
-static tess_status gloo_get_key(const struct group *g, const struct tess_join *how,
+static tess_status gloo_get_key(const struct group *g, const struct tess_group_entry *how,
                                 const char *what, int32_t r, void *val, size_t len)
 {
 	uint64_t capacity = len;
@@ -98,7 +99,7 @@ static tess_status gloo_get_key(const struct group *g, const struct tess_join *h
 	return st;
 }
 
-static tess_status choose_address(struct group *g, const struct tess_join *how)
+static tess_status choose_address(struct group *g, const struct tess_group_entry *how)
 {
 	const struct group *parent = how->parent;
 	const char *chosen = host->option("gloo_address");
@@ -129,7 +130,7 @@ static tess_status choose_address(struct group *g, const struct tess_join *how)
 }
 
 /* Connects to the peers that this rank calls, or accepts those that call it. */
-static tess_status connect_peers(struct group *g, const struct tess_join *how, int calls)
+static tess_status connect_peers(struct group *g, const struct tess_group_entry *how, int calls)
 {
 	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
 	char *theirs = malloc(all), why[SHIM_WHY];
@@ -161,7 +162,7 @@ static tess_status connect_peers(struct group *g, const struct tess_join *how, i
  * publishes that. A rank that answers waits for this in the store, which detects deadlines and dead
  * ranks; Gloo does not.
  */
-static tess_status connect_mesh(struct group *g, const struct tess_join *how)
+static tess_status connect_mesh(struct group *g, const struct tess_group_entry *how)
 {
 	size_t all = (size_t)g->nranks * SHIM_ADDRESS;
 	const struct group *parent = how->parent;
@@ -222,7 +223,7 @@ static void gloo_close_group(void *self)
 }
 
 /* Waits for all ranks: one that left at once could break the connection of a slower one. */
-static tess_status await_all_open(struct group *g, const struct tess_join *how)
+static tess_status await_all_open(struct group *g, const struct tess_group_entry *how)
 {
 	struct tess_coll c = {
 		.size = sizeof c,
@@ -240,7 +241,7 @@ static tess_status await_all_open(struct group *g, const struct tess_join *how)
 	return st;
 }
 
-static tess_status gloo_open_group(const struct tess_join *how, void **self)
+static tess_status gloo_open_group(const struct tess_group_entry *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g = calloc(1, sizeof *g);

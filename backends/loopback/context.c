@@ -62,7 +62,7 @@ struct context_address { /* published in the store by rank 0 */
 	uint64_t id;
 };
 
-static struct context *make_context(const struct tess_join *how)
+static struct context *make_context(const struct tess_group_entry *how)
 {
 	size_t bytes = (size_t)how->nranks * sizeof *how->world;
 	int32_t nranks = how->nranks, *world = malloc(bytes);
@@ -129,7 +129,7 @@ static struct context *enter_context(uint64_t id)
 }
 
 /* Makes the context on rank 0, publishes it, and waits until all other ranks have found it. */
-static tess_status offer_context(const struct tess_join *how, struct context **out)
+static tess_status offer_context(const struct tess_group_entry *how, struct context **out)
 {
 	const struct tess_store *store = how->store;
 	struct context_address here = { .pid = getpid() };
@@ -162,7 +162,7 @@ static tess_status offer_context(const struct tess_join *how, struct context **o
 	return st;
 }
 
-static tess_status find_context(const struct tess_join *how, struct context **out)
+static tess_status find_context(const struct tess_group_entry *how, struct context **out)
 {
 	const struct tess_store *store = how->store;
 	struct context_address there;
@@ -193,7 +193,7 @@ static tess_status find_context(const struct tess_join *how, struct context **ou
 	return st;
 }
 
-tess_status context_open(const struct tess_join *how, struct context **out)
+tess_status context_open(const struct tess_group_entry *how, struct context **out)
 {
 	return how->rank ? find_context(how, out) : offer_context(how, out);
 }

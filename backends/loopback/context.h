@@ -26,7 +26,7 @@ struct context {
 };
 
 /* Opens the context of a group: rank 0 makes it, the other ranks find it through the store. */
-tess_status context_open(const struct tess_join *how, struct context **out);
+tess_status context_open(const struct tess_group_entry *how, struct context **out);
 /* Leaves the context; the last rank frees it. */
 void context_leave(struct context *ctx);
 

@@ -71,7 +71,7 @@ static void loopback_close_group(void *self)
 	free_member(me);
 }
 
-static tess_status loopback_open_group(const struct tess_join *how, void **self)
+static tess_status loopback_open_group(const struct tess_group_entry *how, void **self)
 {
 	struct member *me;
 	tess_status st;

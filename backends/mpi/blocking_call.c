@@ -344,7 +344,7 @@ tess_status blocking_open_world(int32_t nranks, int64_t deadline, MPI_Comm *comm
 	return st;
 }
 
-tess_status blocking_open_group(const struct tess_join *how, MPI_Comm *comm, int *tags)
+tess_status blocking_open_group(const struct tess_group_entry *how, MPI_Comm *comm, int *tags)
 {
 	struct blocking_call *e;
 	tess_status st;

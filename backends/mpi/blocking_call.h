@@ -13,7 +13,7 @@ tess_status blocking_init_mpi(int32_t rank, int32_t nranks, const struct tess_st
 /* Returns a communicator of all ranks, for the life of the process. */
 tess_status blocking_open_world(int32_t nranks, int64_t deadline, MPI_Comm *comm);
 /* Returns a communicator of the members of `how`, and its number of tags. */
-tess_status blocking_open_group(const struct tess_join *how, MPI_Comm *comm, int *tags);
+tess_status blocking_open_group(const struct tess_group_entry *how, MPI_Comm *comm, int *tags);
 void blocking_close_comm(MPI_Comm *comm);
 /* Returns TESS_OK, or the job's first failure. */
 tess_status check_job(const struct tess_store *store);

@@ -49,7 +49,7 @@ static void mpi_close_group(void *self)
 	free(g);
 }
 
-static tess_status mpi_open_group(const struct tess_join *how, void **self)
+static tess_status mpi_open_group(const struct tess_group_entry *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g = calloc(1, sizeof *g);

@@ -86,7 +86,8 @@ void group_await_ender(struct group *g);
 /* TESS_OK, TESS_PENDING or the failure of what NCCL does in the background. Locked. */
 tess_status group_poll(struct group *g);
 
-tess_status group_open(const struct tess_join *how, const struct tess_host *host, void **self);
+tess_status group_open(const struct tess_group_entry *how, const struct tess_host *host,
+                       void **self);
 void group_abort(void *self);
 void group_close(void *self);
 tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers);

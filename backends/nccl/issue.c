@@ -36,7 +36,7 @@ const char *issue_find_fault(const struct tess_coll *c, char *text, size_t bytes
 		snprintf(text, bytes, "it moves memory of CUDA devices only");
 	else if (tess_kind_reduces(c->kind) && !reduces_by_the_rules(c))
 		snprintf(text, bytes, "NCCL has no %s of %s by Tessera's rules",
-		         tess_op_name(c->op), tess_dtype_name(c->dtype));
+		         tess_reduce_op_name(c->op), tess_dtype_name(c->dtype));
 	else
 		return NULL;
 	return text;

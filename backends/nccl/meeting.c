@@ -38,8 +38,8 @@ static tess_status describe_card(struct group *g, int version, struct card *card
 	return bad ? group_fail_cuda(g, bad, "cuDeviceGetPCIBusId") : TESS_OK;
 }
 
-tess_status meeting_get_key(const struct group *g, const struct tess_join *how, const char *what,
-                            int32_t r, void *val, uint64_t len)
+tess_status meeting_get_key(const struct group *g, const struct tess_group_entry *how,
+                            const char *what, int32_t r, void *val, uint64_t len)
 {
 	char key[256];
 	tess_status st;
@@ -54,8 +54,8 @@ tess_status meeting_get_key(const struct group *g, const struct tess_join *how, 
 	return st;
 }
 
-tess_status meeting_set_key(const struct group *g, const struct tess_join *how, const char *what,
-                            const void *val, uint64_t len)
+tess_status meeting_set_key(const struct group *g, const struct tess_group_entry *how,
+                            const char *what, const void *val, uint64_t len)
 {
 	char key[256];
 
@@ -95,7 +95,7 @@ static tess_status judge_cards(const struct group *g, const struct card *card, b
 	return TESS_OK;
 }
 
-tess_status meeting_exchange_cards(struct group *g, const struct tess_join *how, int version,
+tess_status meeting_exchange_cards(struct group *g, const struct tess_group_entry *how, int version,
                                    bool *shared)
 {
 	struct card mine = { 0 }, *all = calloc((size_t)g->nranks, sizeof *all);
@@ -153,7 +153,7 @@ static bool find_outward_interface(const char *meeting, char name[static IF_NAME
  * registers buffers of calls in graphs by itself, and requires that they lie at one offset of their
  * memory on all ranks: those that do are registered by group_alloc.
  */
-tess_status meeting_set_environment(const struct tess_join *how, bool shared)
+tess_status meeting_set_environment(const struct tess_group_entry *how, bool shared)
 {
 	static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER; /* ranks may be threads */
 	char meeting[256] = "", name[IF_NAMESIZE] = "lo", value[IF_NAMESIZE + 1];

@@ -8,15 +8,15 @@
 #include "group.h"
 
 /* Key `what` of rank `r` in the store; waits for it until the deadline of `how`. */
-tess_status meeting_get_key(const struct group *g, const struct tess_join *how, const char *what,
-                            int32_t r, void *val, uint64_t len);
+tess_status meeting_get_key(const struct group *g, const struct tess_group_entry *how,
+                            const char *what, int32_t r, void *val, uint64_t len);
 /* Sets that of this rank. */
-tess_status meeting_set_key(const struct group *g, const struct tess_join *how, const char *what,
-                            const void *val, uint64_t len);
+tess_status meeting_set_key(const struct group *g, const struct tess_group_entry *how,
+                            const char *what, const void *val, uint64_t len);
 /* Refuses different versions of NCCL, and GPUs that it cannot share. *shared: ranks share one. */
-tess_status meeting_exchange_cards(struct group *g, const struct tess_join *how, int version,
+tess_status meeting_exchange_cards(struct group *g, const struct tess_group_entry *how, int version,
                                    bool *shared);
 /* Sets NCCL's variables that the user has not set. */
-tess_status meeting_set_environment(const struct tess_join *how, bool shared);
+tess_status meeting_set_environment(const struct tess_group_entry *how, bool shared);
 
 #endif

@@ -24,7 +24,7 @@ static tess_status nccl_supports_call(const struct tess_coll *c, int32_t nranks)
 	return library_get_calls(host, &calls, &version);
 }
 
-static tess_status nccl_open_group(const struct tess_join *how, void **self)
+static tess_status nccl_open_group(const struct tess_group_entry *how, void **self)
 {
 	return group_open(how, host, self);
 }

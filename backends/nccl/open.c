@@ -12,7 +12,7 @@ enum { SHARED_CTAS = 8 }; /* thread blocks of a rank that shares its GPU */
 /* ---- the communicator ------------------------------------------------------------------------ */
 
 /* Waits for a key that no rank sets: a failure of another rank ends it. */
-static tess_status pause_for_failure(const struct tess_join *how)
+static tess_status pause_for_failure(const struct tess_group_entry *how)
 {
 	uint64_t len = 0;
 	char key[256];
@@ -24,7 +24,7 @@ static tess_status pause_for_failure(const struct tess_join *how)
 }
 
 /* Between two polls: short ones first, from `begin` on. how: as for await_comm. */
-static tess_status pause_polls(const struct tess_join *how, int64_t begin)
+static tess_status pause_polls(const struct tess_group_entry *how, int64_t begin)
 {
 	const struct timespec pause = { .tv_nsec = POLL_NS };
 
@@ -38,7 +38,7 @@ static tess_status pause_polls(const struct tess_join *how, int64_t begin)
  * Polls `comm` until NCCL has finished what it does in the background. how: NULL after open, when
  * failures of other ranks come through abort().
  */
-static tess_status await_comm(struct group *g, void *comm, const struct tess_join *how,
+static tess_status await_comm(struct group *g, void *comm, const struct tess_group_entry *how,
                               int64_t deadline, const char *what)
 {
 	int state = NCCL_IN_PROGRESS, bad = 0;
@@ -57,7 +57,7 @@ static tess_status await_comm(struct group *g, void *comm, const struct tess_joi
 	return st ? st : bad || state ? group_fail_nccl(g, bad ? bad : state, what) : TESS_OK;
 }
 
-static tess_status init_comm(struct group *g, const struct tess_join *how,
+static tess_status init_comm(struct group *g, const struct tess_group_entry *how,
                              struct nccl_config *config)
 {
 	struct nccl_id id = { { 0 } };
@@ -80,7 +80,7 @@ static tess_status init_comm(struct group *g, const struct tess_join *how,
 }
 
 /* Until the parent has finished what it was given. Locked; abort() can come meanwhile. */
-static tess_status await_parent(struct group *parent, const struct tess_join *how)
+static tess_status await_parent(struct group *parent, const struct tess_group_entry *how)
 {
 	int64_t begin = tess_now();
 	tess_status st;
@@ -104,7 +104,7 @@ static tess_status await_parent(struct group *parent, const struct tess_join *ho
  * NCCL sets the child from a thread of its own, also when the split fails, and until then takes no
  * other call of the parent. Nothing ends a split but an abort of the parent.
  */
-static tess_status split_parent(struct group *parent, const struct tess_join *how,
+static tess_status split_parent(struct group *parent, const struct tess_group_entry *how,
                                 struct nccl_config *config, void **out)
 {
 	tess_status st = await_parent(parent, how);
@@ -133,7 +133,7 @@ static tess_status split_parent(struct group *parent, const struct tess_join *ho
 	return TESS_OK;
 }
 
-static tess_status split_communicator(struct group *g, const struct tess_join *how,
+static tess_status split_communicator(struct group *g, const struct tess_group_entry *how,
                                       struct nccl_config *config)
 {
 	struct group *parent = how->parent;
@@ -145,7 +145,8 @@ static tess_status split_communicator(struct group *g, const struct tess_join *h
 	return st ? st : await_comm(g, g->comm, how, how->deadline, "ncclCommSplit");
 }
 
-static tess_status make_communicator(struct group *g, const struct tess_join *how, int version)
+static tess_status make_communicator(struct group *g, const struct tess_group_entry *how,
+                                     int version)
 {
 	struct nccl_config config = { .size = sizeof config,
 		                      .magic = NCCL_MAGIC,
@@ -164,7 +165,7 @@ static tess_status make_communicator(struct group *g, const struct tess_join *ho
 		return st;
 	if (shared)
 		config.max_ctas = SHARED_CTAS;
-	if (how->parent && TESS_HAS(how, tess_join, colour) && how->splits)
+	if (how->parent && TESS_HAS(how, tess_group_entry, colour) && how->splits)
 		return split_communicator(g, how, &config);
 	return init_comm(g, how, &config);
 }
@@ -184,7 +185,7 @@ static tess_status open_device(struct group *g, int32_t index)
 	return bad ? group_fail_cuda(g, bad, "cuDevicePrimaryCtxRetain") : TESS_OK;
 }
 
-static tess_status open_comm(struct group *g, const struct tess_join *how, int version)
+static tess_status open_comm(struct group *g, const struct tess_group_entry *how, int version)
 {
 	tess_status st;
 	int bad;
@@ -196,7 +197,8 @@ static tess_status open_comm(struct group *g, const struct tess_join *how, int v
 	return st;
 }
 
-tess_status group_open(const struct tess_join *how, const struct tess_host *host, void **self)
+tess_status group_open(const struct tess_group_entry *how, const struct tess_host *host,
+                       void **self)
 {
 	const struct nccl_calls *calls;
 	struct group *g;

@@ -156,7 +156,7 @@ static bool fill_random(void *out, size_t n)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static tess_status segment_set_key(const struct group *g, const struct tess_join *how,
+static tess_status segment_set_key(const struct group *g, const struct tess_group_entry *how,
                                    const char *what, const void *val, size_t len)
 {
 	char key[256];
@@ -165,7 +165,7 @@ static tess_status segment_set_key(const struct group *g, const struct tess_join
 	return how->store->set(how->store->self, key, val, len);
 }
 
-static tess_status segment_get_key(const struct group *g, const struct tess_join *how,
+static tess_status segment_get_key(const struct group *g, const struct tess_group_entry *how,
                                    const char *what, int32_t r, void *val, size_t len)
 {
 	uint64_t bytes = len;
@@ -182,11 +182,11 @@ static tess_status segment_get_key(const struct group *g, const struct tess_join
 }
 
 /* What rank r publishes; connections are accepted meanwhile. */
-static tess_status await_arrival(struct group *g, const struct tess_join *how, int32_t r,
+static tess_status await_arrival(struct group *g, const struct tess_group_entry *how, int32_t r,
                                  int listener, struct unauthenticated *pending,
                                  const struct segment_address *a, struct rank_arrival *out)
 {
-	struct tess_join soon = *how;
+	struct tess_group_entry soon = *how;
 	char key[16];
 	tess_status st;
 
@@ -201,8 +201,8 @@ static tess_status await_arrival(struct group *g, const struct tess_join *how, i
 	return st;
 }
 
-static tess_status hand_over_segment(struct group *g, const struct tess_join *how, int listener,
-                                     const struct segment_address *a, int fd)
+static tess_status hand_over_segment(struct group *g, const struct tess_group_entry *how,
+                                     int listener, const struct segment_address *a, int fd)
 {
 	struct unauthenticated pending = { .n = 0 };
 	cpu_set_t all;
@@ -231,7 +231,7 @@ static tess_status hand_over_segment(struct group *g, const struct tess_join *ho
 	return segment_set_key(g, how, "ready", "yes", 3);
 }
 
-static tess_status create_segment(struct group *g, const struct tess_join *how,
+static tess_status create_segment(struct group *g, const struct tess_group_entry *how,
                                   const unsigned char *process)
 {
 	struct segment_address a = { .pid = getpid() };
@@ -266,7 +266,7 @@ out:
 	return st;
 }
 
-static tess_status join_segment(struct group *g, const struct tess_join *how,
+static tess_status join_segment(struct group *g, const struct tess_group_entry *how,
                                 const unsigned char *process)
 {
 	struct rank_arrival here = { .thread = 0 };
@@ -302,7 +302,8 @@ static tess_status join_segment(struct group *g, const struct tess_join *how,
 	return TESS_OK;
 }
 
-tess_status segment_open(struct group *g, const struct tess_join *how, const unsigned char *process)
+tess_status segment_open(struct group *g, const struct tess_group_entry *how,
+                         const unsigned char *process)
 {
 	tess_status st = g->rank ? join_segment(g, how, process) : create_segment(g, how, process);
 

@@ -21,7 +21,7 @@ static inline char *segment_slot(const struct group *g, int32_t r, uint64_t roun
 void segment_touch(struct group *g);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);
 /* Opens the segment of a group: made by rank 0, then passed to the other ranks. */
-tess_status segment_open(struct group *g, const struct tess_join *how,
+tess_status segment_open(struct group *g, const struct tess_group_entry *how,
                          const unsigned char *process);
 void segment_close(struct group *g);
 

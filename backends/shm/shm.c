@@ -44,7 +44,7 @@ static void shm_close_group(void *self)
 	free(g);
 }
 
-static tess_status shm_open_group(const struct tess_join *how, void **self)
+static tess_status shm_open_group(const struct tess_group_entry *how, void **self)
 {
 	size_t n = (size_t)how->nranks;
 	struct group *g;

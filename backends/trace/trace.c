@@ -135,8 +135,8 @@ static void write_call(struct group *g, struct work *w, tess_status st)
 		to_microseconds(w->begin + t->offset - t->base), to_microseconds(end - w->begin),
 		(int)t->rank, (int)w->lane, where, w->bytes, c->count,
 		c->kind == TESS_BARRIER ? "" : tess_dtype_name(c->dtype),
-		tess_kind_reduces(c->kind) ? tess_op_name(c->op) : "", g->name, w->call, more, wait,
-		(int)st);
+		tess_kind_reduces(c->kind) ? tess_reduce_op_name(c->op) : "", g->name, w->call,
+		more, wait, (int)st);
 	if (st < 0 || end - t->flushed > flush_each)
 		flush_events(t, st < 0 ? second / 2 : second / 50);
 }
@@ -231,7 +231,8 @@ static void format_process_event(const struct track *t, int32_t nranks, char *ou
 	         (int)t->rank, (int)t->rank, (int)nranks, (int)getpid(), name);
 }
 
-static tess_status create_trace(struct track *t, const struct tess_join *how, const char *key)
+static tess_status create_trace(struct track *t, const struct tess_group_entry *how,
+                                const char *key)
 {
 	const char *path = wrap_host->option("trace_file");
 	struct trace_location location = { .base = tess_now() };
@@ -253,7 +254,7 @@ static tess_status create_trace(struct track *t, const struct tess_join *how, co
 	return st;
 }
 
-static tess_status find_trace(struct track *t, const struct tess_join *how, const char *key)
+static tess_status find_trace(struct track *t, const struct tess_group_entry *how, const char *key)
 {
 	struct trace_location location = { 0 };
 	uint64_t len = sizeof location;
@@ -291,7 +292,7 @@ static void release_track(struct track *t)
 	free(t);
 }
 
-static tess_status begin_track(struct group *g, const struct tess_join *how)
+static tess_status begin_track(struct group *g, const struct tess_group_entry *how)
 {
 	char key[160];
 	tess_status st;
@@ -327,7 +328,7 @@ static void trace_close_group(void *self)
 	free(g);
 }
 
-static tess_status trace_open_group(const struct tess_join *how, void **self)
+static tess_status trace_open_group(const struct tess_group_entry *how, void **self)
 {
 	struct group *parent = how->parent, *g = calloc(1, sizeof *g);
 	struct track *t = parent ? parent->track : calloc(1, sizeof *t);

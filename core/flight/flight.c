@@ -229,7 +229,7 @@ static json_t *call_to_json(const struct flight_call *c, const struct tess_membe
 		return o;
 	json_object_set_new(o, "dtype", json_string(tess_dtype_name(d->dtype)));
 	if (tess_kind_reduces(d->kind))
-		json_object_set_new(o, "op", json_string(tess_op_name(d->op)));
+		json_object_set_new(o, "op", json_string(tess_reduce_op_name(d->op)));
 	if (tess_kind_rooted(d->kind) || d->key.channel)
 		json_object_set_new(o, tess_kind_rooted(d->kind) ? "root" : "peer",
 		                    json_integer(d->peer));

@@ -67,17 +67,17 @@ static tess_status open_carrier(struct tess_group *g, const struct tess_choice *
 	struct tess_carrier made = { c->backend, NULL };
 	bool splits = parent && parent->carrier.backend == c->backend;
 	char name[TESS_MEMBERS_KEY + 24];
-	struct tess_join how = { .size = sizeof how,
-		                 .rank = g->rank,
-		                 .nranks = g->size,
-		                 .device = index,
-		                 .name = name,
-		                 .world = g->members->member,
-		                 .store = &w->store,
-		                 .parent = splits ? parent->carrier.self : NULL,
-		                 .deadline = tess_now() + w->timeout,
-		                 .splits = splits,
-		                 .colour = colour };
+	struct tess_group_entry how = { .size = sizeof how,
+		                        .rank = g->rank,
+		                        .nranks = g->size,
+		                        .device = index,
+		                        .name = name,
+		                        .world = g->members->member,
+		                        .store = &w->store,
+		                        .parent = splits ? parent->carrier.self : NULL,
+		                        .deadline = tess_now() + w->timeout,
+		                        .splits = splits,
+		                        .colour = colour };
 	tess_status st;
 
 	snprintf(name, sizeof name, "%s/device%d", g->key, (int)g->ncarriers++);

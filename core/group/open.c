@@ -118,15 +118,15 @@ static tess_status open_backend_groups(struct tess_group *g, const struct tess_g
 {
 	struct tess_world *w = g->world;
 	char p2p_name[TESS_MEMBERS_KEY + 8];
-	struct tess_join how = { .size = sizeof how,
-		                 .rank = g->rank,
-		                 .nranks = g->size,
-		                 .device = -1,
-		                 .name = g->key,
-		                 .world = g->members->member,
-		                 .store = &w->store,
-		                 .parent = parent ? parent->self : NULL,
-		                 .deadline = tess_now() + w->timeout };
+	struct tess_group_entry how = { .size = sizeof how,
+		                        .rank = g->rank,
+		                        .nranks = g->size,
+		                        .device = -1,
+		                        .name = g->key,
+		                        .world = g->members->member,
+		                        .store = &w->store,
+		                        .parent = parent ? parent->self : NULL,
+		                        .deadline = tess_now() + w->timeout };
 	tess_status st = TESS_OK;
 
 	if (parent && g->size > 1) {

@@ -43,11 +43,12 @@ tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *wher
 		return tess_fail(TESS_EINVAL,
 		                 "%s: Shard(%d) of a tensor with %d axes; use %d to %d", where,
 		                 (int)p.dim, (int)ndim, -(int)ndim, (int)ndim - 1);
-	if (p.zero || (p.kind != TESS_SHARD && p.dim))
-		return tess_fail(TESS_EINVAL,
-		                 "%s: a placement of kind %d with dim %d and zero %d; what is not "
-		                 "used must be 0",
-		                 where, (int)p.kind, (int)p.dim, (int)p.zero);
+	if (p.reserved || (p.kind != TESS_SHARD && p.dim))
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: a placement of kind %d with dim %d and reserved %d; what is not "
+			"used must be 0",
+			where, (int)p.kind, (int)p.dim, (int)p.reserved);
 	if (p.kind == TESS_PARTIAL && p.op && p.op != TESS_SUM)
 		return tess_fail(TESS_ENOTSUP, "%s: Partial supports sums only, not op %d", where,
 		                 (int)p.op);

@@ -121,7 +121,7 @@ static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *
 		snprintf(text, bytes, "unknown op %d", (int)c->op);
 	else if (tess_kind_reduces(c->kind) && !tess_op_is_valid(c->op, c->dtype))
 		snprintf(text, bytes, "%s of %s; operations on bits are for integers",
-		         tess_op_name(c->op), tess_dtype_name(c->dtype));
+		         tess_reduce_op_name(c->op), tess_dtype_name(c->dtype));
 	else
 		return NULL;
 	return text;
@@ -140,8 +140,8 @@ static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer,
 
 	if (tess_kind_rooted(kind) || tess_kind_is_p2p(kind))
 		snprintf(rank, sizeof rank, " %s rank %d", to, (int)peer);
-	snprintf(text, bytes, "%s%s%s%s", reduces ? " (" : "", reduces ? tess_op_name(op) : "",
-	         reduces ? ")" : "", rank);
+	snprintf(text, bytes, "%s%s%s%s", reduces ? " (" : "",
+	         reduces ? tess_reduce_op_name(op) : "", reduces ? ")" : "", rank);
 }
 
 /* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world[r]: the world rank of rank r. */

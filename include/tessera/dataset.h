@@ -25,7 +25,7 @@ struct tess_dataset_options {
 	/* of packed ids: 2, 4; 0: by the file's name (.u16, .u32), its header or the vocabulary */
 	int32_t id_bytes;
 	int32_t separate; /* 1: each text is a sequence by itself */
-	int32_t zero;
+	int32_t reserved;
 	int64_t sequence; /* ids of a sequence, 2 or more; with `separate`, at most */
 	int64_t vocabulary; /* ids are below it */
 	const char *tokenizer; /* a directory with a tokenizer.json, for texts; or NULL */

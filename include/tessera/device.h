@@ -14,7 +14,7 @@ enum { TESS_ROWS = 0, TESS_PANELS };
 struct tess_view {                      /* a value, final: never owns data */
 	void *data;
 	int32_t dtype, ndim;
-	int32_t layout, zero;           /* TESS_PANELS: weight [out, in] as [out/16][in][16] */
+	int32_t layout, reserved;           /* TESS_PANELS: weight [out, in] as [out/16][in][16] */
 	int64_t shape[TESS_DIMS], stride[TESS_DIMS];    /* elements; panels: of a panel, and 16 */
 };
 
@@ -23,7 +23,7 @@ struct tess_tree {                      /* a value, final: sums units [lo, hi) o
 	int32_t first, terms;           /* its terms: term[first .. first + terms) */
 };
 struct tess_term {                      /* a value, final: what one operand adds to the leaves */
-	int32_t operand, zero;          /* leaf u: the first term's run, then the next one's */
+	int32_t operand, reserved;          /* leaf u: the first term's run, then the next one's */
 	const int64_t *bound;           /* [hi - lo + 1] offsets into the contracted axis */
 };
 
@@ -89,7 +89,7 @@ enum {
 struct tess_op {                        /* an out [nodes, ...], with one axis more, is a Partial */
 	uint32_t size;
 	int32_t kind;
-	int32_t nin, nout, nnum, ntree, nterm, zero;
+	int32_t nin, nout, nnum, ntree, nterm, reserved;
 	const struct tess_view *in;
 	const struct tess_view *out;
 	const double *num;              /* eps, base, scale, ...; integers up to 2^53 are exact */

@@ -38,7 +38,7 @@ static inline const char *tess_dtype_name(int32_t dtype) /* "f32" */
 	                            : tess_name_of(names, TESS_U8 + 1, dtype);
 }
 
-static inline const char *tess_op_name(int32_t op) /* "sum" */
+static inline const char *tess_reduce_op_name(int32_t op) /* "sum" */
 {
 	static const char *const names[] = {
 		"no op", "sum", "prod", "min", "max", "band", "bor", "bxor",

@@ -48,7 +48,7 @@ void tess_session_close(struct tess_session *s);
 struct tess_session_info {              /* of this rank; the caller sets size */
 	uint32_t size;
 	int32_t replica, nreplicas;     /* along dp */
-	int32_t zero;
+	int32_t reserved;
 	int64_t vocabulary;
 	int64_t positions;              /* of a text, at most; 0: any */
 	int64_t max_tokens;             /* after a prompt, by the checkpoint; 0: it does not say */
@@ -138,7 +138,7 @@ struct tess_result {
 	uint32_t size;
 	int32_t finish;
 	tess_status status;             /* TESS_FINISH_FAILED: why */
-	int32_t zero;
+	int32_t reserved;
 	const char *sentence;           /* the same in words, else NULL */
 	const int32_t *prompt;          /* its ids, those of a text before them left out */
 	int64_t nprompt, ntokens;       /* ids: given; chosen, one that ends the text included */

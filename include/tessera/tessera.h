@@ -203,14 +203,14 @@ struct tess_explained_collective { /* a move of a value along one mesh dimension
 	const char *module;
 	int32_t kind; /* TESS_ALL_GATHER, ... */
 	int32_t dim; /* index of the mesh dimension */
-	int32_t record, zero; /* index of the record that makes the move */
+	int32_t record, reserved; /* index of the record that makes the move */
 	struct tess_place from, to;
 	uint64_t bytes; /* of the value, over all ranks */
 	uint64_t sent; /* by a rank in one step, at most */
 };
 
 struct tess_explained_value {
-	int32_t id, zero; /* the same value has the same id in all records */
+	int32_t id, reserved; /* the same value has the same id in all records */
 	const struct tess_place *places; /* by mesh dimension */
 };
 
@@ -258,7 +258,7 @@ struct tess_explanation { /* grows at its end; all that it points to is its own 
 	const struct tess_explained_rank *const *ranks;
 	/* the mesh dimension along which logits stay cut by vocabulary (-1: rank 0 gets rows);
 	 * bytes that a rank sends, at most, for a greedy id, and for a row that is asked for */
-	int32_t logits_dim, zero;
+	int32_t logits_dim, reserved;
 	uint64_t greedy_bytes, row_bytes;
 	struct tess_explained_plan total, hf; /* of the plan; of "hf", as Transformers ships it */
 	int64_t sequences; /* of a step of training; 0: inference */
@@ -299,7 +299,7 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
  * into at most `most` of run. Returns the number of runs: one for each part of a fused dim; 0:
  * there is no such parameter, rank or axis.
  */
-int64_t tess_explanation_list_runs(const struct tess_explanation *e, int32_t i, int32_t rank,
+int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i, int32_t rank,
                                    int32_t axis, int64_t (*run)[2], int64_t most);
 void tess_explanation_free(struct tess_explanation *e);
 

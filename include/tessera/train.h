@@ -102,7 +102,7 @@ struct tess_trained { /* a value, final; borrowed for the life of the trainer */
 	int32_t dtype, ndim; /* of the weight */
 	int64_t shape[3];
 	int64_t size; /* elements */
-	int32_t trained, zero; /* 0: it has no gradient, and no state */
+	int32_t trained, reserved; /* 0: it has no gradient, and no state */
 };
 
 /* What a trainer keeps of a tensor: the weight in its own dtype, all else f32. */
@@ -124,7 +124,7 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 
 struct tess_trainer_info { /* of this rank; the caller sets size */
 	uint32_t size;
-	int32_t zero;
+	int32_t reserved;
 	int64_t step; /* steps that have changed weights */
 	int64_t vocabulary, positions; /* of a sequence, at most; 0: any */
 	uint64_t weight_bytes, gradient_bytes, state_bytes, step_bytes; /* allocated */
@@ -164,7 +164,7 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 
 enum { TESS_CONSTANT, TESS_COSINE };
 struct tess_schedule { /* a value, final */
-	int32_t kind, zero;
+	int32_t kind, reserved;
 	double lr, least; /* after the warm-up; at the end of TESS_COSINE */
 	int64_t warmup, steps; /* steps of the warm-up; of all, for TESS_COSINE */
 };

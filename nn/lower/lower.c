@@ -83,7 +83,7 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 		return;
 	}
 	s->backward = rec->nin > 1;
-	s->call = s->backward ? rec->call->grad : rec->call->run;
+	s->call = s->backward ? rec->call->grad : rec->call->compute;
 	s->style = rec->style;
 	s->where = rec->module;
 	s->local = (struct tess_local){ .size = sizeof s->local,

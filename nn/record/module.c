@@ -59,8 +59,8 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	if (!y)
 		return r->status ? r->status : TESS_ENOMEM;
 	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
-	if (!call->run)
-		return tess_fail(TESS_EINVAL, "%s: a call without run()", s->module);
+	if (!call->compute)
+		return tess_fail(TESS_EINVAL, "%s: a call without compute()", s->module);
 	if (call->scratch > INT64_MAX / 2)
 		return tess_fail(TESS_EINVAL, "%s: a call with %llu bytes of scratch memory",
 		                 s->module, (unsigned long long)call->scratch);

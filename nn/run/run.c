@@ -131,7 +131,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	default:
 		tess_error_clear();
 		return tess_plugin_check_returned(s->style, s->style->name,
-		                                  s->backward ? "grad" : "run", s->where,
+		                                  s->backward ? "grad" : "compute", s->where,
 		                                  TESS_PLUGIN_VALUE(s->call(&s->local)));
 	}
 }

@@ -148,7 +148,7 @@ struct address {
 /*
  * Opens both ends, so that a write to a dead rank raises no SIGPIPE: the core detects its failure.
  */
-static tess_status open_pipes_to(struct group *g, const struct tess_join *how, int32_t r)
+static tess_status open_pipes_to(struct group *g, const struct tess_group_entry *how, int32_t r)
 {
 	struct address there;
 	uint64_t len = sizeof there;
@@ -168,7 +168,7 @@ static tess_status open_pipes_to(struct group *g, const struct tess_join *how, i
 	return st;
 }
 
-static tess_status pipes_open(const struct tess_join *how, void **self)
+static tess_status pipes_open(const struct tess_group_entry *how, void **self)
 {
 	struct tess_coll all_here = { .size = sizeof all_here, .kind = TESS_BARRIER };
 	struct group *g = calloc(1, sizeof *g);

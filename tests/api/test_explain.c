@@ -168,7 +168,8 @@ START_TEST(runs_of_fused_weights)
 
 			tess_explanation_shard(e, i, r, shape);
 			for (int32_t a = 0; a < p->ndim; a++) {
-				int64_t n = tess_explanation_list_runs(e, i, r, a, run, 8), sum = 0;
+				int64_t n = tess_explanation_list_ranges(e, i, r, a, run, 8),
+					sum = 0;
 
 				ck_assert(n >= 1 && n <= 3 && (r || !run[0][0]) &&
 				          (!r || run[n - 1][1] == p->shape[a]));

@@ -453,13 +453,13 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(0, tess_explanation_shard(on.explanation, INT32_MAX, 0, NULL));
 		GIVES(0, tess_explanation_shard(on.explanation, 0, -1, NULL));
 		GIVES(0, tess_explanation_shard(on.explanation, 0, 1, NULL));
-		GIVES(0, tess_explanation_list_runs(NULL, 0, 0, 0, runs, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, INT32_MAX, 0, 0, runs, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, 0, 1, 0, runs, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, 0, 0, -1, runs, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, 0, 0, 9, runs, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, 0, 0, 0, NULL, 1));
-		GIVES(0, tess_explanation_list_runs(on.explanation, 0, 0, 0, runs, -1));
+		GIVES(0, tess_explanation_list_ranges(NULL, 0, 0, 0, runs, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, INT32_MAX, 0, 0, runs, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 1, 0, runs, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, -1, runs, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 9, runs, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, NULL, 1));
+		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, runs, -1));
 		NOTHING(tess_explanation_free(NULL));
 	default:
 		*name = "";

@@ -264,14 +264,14 @@ static tess_status open_and_close_region_group(struct tess_world *w, int i)
 {
 	int32_t member[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	char name[32];
-	struct tess_join how = { .size = sizeof how,
-		                 .rank = tess_world_rank(w),
-		                 .nranks = tess_world_size(w),
-		                 .device = -1,
-		                 .name = name,
-		                 .world = member,
-		                 .store = &w->store,
-		                 .deadline = tess_now() + w->timeout };
+	struct tess_group_entry how = { .size = sizeof how,
+		                        .rank = tess_world_rank(w),
+		                        .nranks = tess_world_size(w),
+		                        .device = -1,
+		                        .name = name,
+		                        .world = member,
+		                        .store = &w->store,
+		                        .deadline = tess_now() + w->timeout };
 	void *self, *mine, *peers[8];
 	tess_status st;
 

@@ -131,7 +131,7 @@ static const struct sentence once[] = {
 	{ "$T explain data -n 2 --plan-override model.norm=first_dim", 1, 1,
 	  "model.norm.weight: style first_dim cuts it, but every rank norms whole rows" },
 	{ "$T explain data -n 2 --plan-override model.norm=first_dim:zero", 1, 1,
-	  "a placement of kind 2 with dim 0 and zero 1; what is not used must be 0" },
+	  "a placement of kind 2 with dim 0 and reserved 1; what is not used must be 0" },
 	{ "$T generate data --mesh tp=2,xp=2", 1, 1, "no rule for mesh dimension xp" },
 	{ "$T generate data --mesh dp=2 --plan-override xp:lm_head=colwise", 1, 1,
 	  "is for mesh dimension xp, and the program runs on tp=1" },

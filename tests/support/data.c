@@ -18,8 +18,8 @@ tess_status data_check(struct conform_data *d)
 	if (st)
 		return tess_fail_in(st, "%s of %" PRIu64 " %s, %s, root %d%s%s, rank %d of %d",
 		                    tess_kind_name(d->c.kind), d->c.count,
-		                    tess_dtype_name(d->c.dtype), tess_op_name(d->c.op), d->c.root,
-		                    d->c.uneven ? ", uneven" : "",
+		                    tess_dtype_name(d->c.dtype), tess_reduce_op_name(d->c.op),
+		                    d->c.root, d->c.uneven ? ", uneven" : "",
 		                    d->c.in_place ? ", in place" : "", d->rank, d->n);
 	conform_data_free(d);
 	return TESS_OK;

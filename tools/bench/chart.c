@@ -151,7 +151,7 @@ static void draw_head(const struct bench_result *b, FILE *f)
 	        "<text class=\"title\" x=\"%d\" y=\"26\">%s of %s%s%s: %d ranks over %s, %s "
 	        "memory%s</text>\n",
 	        LEFT, bench_kind_name(a->kind), tess_dtype_name(a->dtype), reduces ? ", " : "",
-	        reduces ? tess_op_name(a->op) : "", (int)b->nranks, b->backend,
+	        reduces ? tess_reduce_op_name(a->op) : "", (int)b->nranks, b->backend,
 	        b->shared ? "shared" : "own", a->in_place ? ", in place" : "");
 	for (int32_t s = 0; s < BENCH_SERIES; s++) {
 		if (!b->has[s])

@@ -164,7 +164,7 @@ static tess_status check_bench_options(const struct bench_options *a)
 		                 a->min_bytes, a->max_bytes);
 	if (tess_kind_reduces(a->kind) && !tess_op_is_valid(a->op, a->dtype))
 		return tess_fail(TESS_EINVAL, "--op %s is for integers, not for %s",
-		                 tess_op_name(a->op), tess_dtype_name(a->dtype));
+		                 tess_reduce_op_name(a->op), tess_dtype_name(a->dtype));
 	if (a->along && !a->mesh)
 		return tess_fail(TESS_EINVAL, "--along %s: give the --mesh that has it", a->along);
 	if (a->ranks && a->root >= a->ranks && tess_kind_rooted(a->kind))
@@ -195,7 +195,7 @@ static tess_status parse_bench_options(int argc, char **argv, const char *help,
 		{ "dtype", .number = &a->dtype, .lo = TESS_F32, .hi = TESS_U8,
 		  .get_name = tess_dtype_name },
 		{ "op", .number = &a->op, .lo = TESS_SUM, .hi = TESS_BXOR,
-		  .get_name = tess_op_name },
+		  .get_name = tess_reduce_op_name },
 		{ "root", .number = &a->root, .lo = 0, .hi = 1023 },
 		{ "sum", .number = &a->sum, .lo = BENCH_BOTH, .hi = BENCH_ONLY_FAST,
 		  .get_name = get_sum_name },

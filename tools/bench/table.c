@@ -81,7 +81,7 @@ static const char *get_dtype_text(const struct bench_options *a)
 
 static const char *get_op_text(const struct bench_options *a)
 {
-	return tess_kind_reduces(a->kind) ? tess_op_name(a->op) : "none";
+	return tess_kind_reduces(a->kind) ? tess_reduce_op_name(a->op) : "none";
 }
 
 static const char *get_memory_text(const struct bench_result *b)

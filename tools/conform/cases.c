@@ -235,7 +235,7 @@ void conform_set_activity_case(struct conform_rank *me, const struct conform_cas
 	char op[24] = "", root[24] = "";
 
 	if (tess_kind_reduces(c->kind))
-		snprintf(op, sizeof op, " (%s)", tess_op_name(c->op));
+		snprintf(op, sizeof op, " (%s)", tess_reduce_op_name(c->op));
 	if (tess_kind_rooted(c->kind))
 		snprintf(root, sizeof root, ", root %d", (int)c->root);
 	conform_set_activity(me, "%s of %" PRIu64 " %s%s%s%s%s%s%s%s%s",

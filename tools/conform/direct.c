@@ -8,14 +8,14 @@ tess_status conform_direct_open(struct conform_rank *me, const char *name, const
                                 int32_t m, void *parent, const struct tess_store *store,
                                 struct conform_direct *out)
 {
-	struct tess_join join = { .size = sizeof join,
-		                  .nranks = m,
-		                  .device = me->memory.device ? me->memory.index : -1,
-		                  .name = name,
-		                  .world = member,
-		                  .store = store ? store : &me->world->store,
-		                  .parent = parent,
-		                  .deadline = tess_now() + me->world->timeout };
+	struct tess_group_entry join = { .size = sizeof join,
+		                         .nranks = m,
+		                         .device = me->memory.device ? me->memory.index : -1,
+		                         .name = name,
+		                         .world = member,
+		                         .store = store ? store : &me->world->store,
+		                         .parent = parent,
+		                         .deadline = tess_now() + me->world->timeout };
 	tess_status st;
 
 	while (member[join.rank] != me->rank)

@@ -49,7 +49,7 @@ static void parse_gap_line(struct gaps *g, char *text, int number)
 		return;
 	l.kind = find_number(kind, CONFORM_KINDS, tess_kind_name);
 	l.dtype = dtype ? find_number(dtype, CONFORM_DTYPES, tess_dtype_name) : 0;
-	l.op = op ? find_number(op, CONFORM_OPS, tess_op_name) : 0;
+	l.op = op ? find_number(op, CONFORM_OPS, tess_reduce_op_name) : 0;
 	if (l.kind < 0 || l.dtype < 0 || l.op < 0 || strtok_r(NULL, " \t\r", &rest) ||
 	    g->n == 256) {
 		snprintf(text_of_fault, sizeof text_of_fault,
@@ -128,7 +128,7 @@ static void count_gaps(struct gaps *g, int32_t kind, struct tally *t)
 		if (unlisted && !t->unlisted)
 			snprintf(t->line, sizeof t->line, "%s %s%s%s", tess_kind_name(kind),
 			         tess_dtype_name(dtype), unlisted < ops ? " " : "",
-			         unlisted < ops ? tess_op_name(last) : "");
+			         unlisted < ops ? tess_reduce_op_name(last) : "");
 		t->all += ops;
 		t->lacked += lacked;
 		t->unlisted += unlisted;
@@ -173,7 +173,7 @@ static void check_gap_lines(struct gaps *g)
 			continue;
 		snprintf(what, sizeof what, "%s%s%s%s%s", tess_kind_name(l->kind),
 		         l->dtype ? " " : "", l->dtype ? tess_dtype_name(l->dtype) : "",
-		         l->op ? " " : "", l->op ? tess_op_name(l->op) : "");
+		         l->op ? " " : "", l->op ? tess_reduce_op_name(l->op) : "");
 		conform_report_add_fault(
 			g->report, what,
 			"it is listed as a gap, but supports() accepts it. The rule: only gaps are "

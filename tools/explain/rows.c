@@ -262,13 +262,13 @@ static void draw_held(const struct picture *p, int32_t i, int32_t r, double x, d
 	if (!tess_explanation_shard(p->e, i, r, NULL)) /* another stage of a pipeline has it */
 		return;
 	if (cuts > 1) {
-		tess_explanation_list_runs(p->e, i, r, axis[1], run, 1);
+		tess_explanation_list_ranges(p->e, i, r, axis[1], run, 1);
 		top = (double)run[0][0] / (double)q->shape[axis[1]];
 		high = (double)run[0][1] / (double)q->shape[axis[1]] - top;
 	}
 	if (cuts) {
 		size = q->shape[axis[0]];
-		n = tess_explanation_list_runs(p->e, i, r, axis[0], run, RUNS_MAX);
+		n = tess_explanation_list_ranges(p->e, i, r, axis[0], run, RUNS_MAX);
 	}
 	for (int64_t k = 0; k < n && k < RUNS_MAX; k++) {
 		double from = width * (double)run[k][0] / (double)size;

@@ -121,8 +121,8 @@ static const struct defect {
 	{ "input=silent", "prepare_input() failed (TESS_EIO) without a sentence", TESS_EIO },
 	{ "input=null", "prepare_input() left no value", TESS_EABI },
 	{ "output=null", "prepare_output() left no value", TESS_EABI },
-	{ "call=7", "run() returned 7", TESS_EABI },
-	{ "call=silent", "run() failed (TESS_EIO) without a sentence", TESS_EIO },
+	{ "call=7", "compute() returned 7", TESS_EABI },
+	{ "call=silent", "compute() failed (TESS_EIO) without a sentence", TESS_EIO },
 };
 
 START_TEST(style_is_named)
