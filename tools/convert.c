@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 static const char *const help =

@@ -5,8 +5,8 @@
 #define GLOO_GROUP_H
 
 #include <pthread.h>
-#include <tessera/clock.h>
 #include <tessera/coll.h>
+#include <tessera/util/clock.h>
 
 #include "shim.h"
 

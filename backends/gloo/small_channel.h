@@ -25,7 +25,7 @@
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/tcp/unbound_buffer.h>
 
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 #include "shim.h"
 

@@ -2,7 +2,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 enum { PIECE = 128 << 10, YIELDS = 20 };
 

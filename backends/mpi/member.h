@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <tessera/clock.h>
 #include <tessera/coll.h>
+#include <tessera/util/clock.h>
 
 struct work;
 

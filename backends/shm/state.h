@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 #include <sys/types.h>
-#include <tessera/clock.h>
 #include <tessera/coll.h>
-#include <tessera/stream.h>
+#include <tessera/util/clock.h>
+#include <tessera/util/stream.h>
 
 #include "layout.h"
 

@@ -7,8 +7,8 @@
 #include "sum.h"
 
 #include <string.h>
-#include <tessera/clock.h>
 #include <tessera/reduce.h>
+#include <tessera/util/clock.h>
 
 enum {
 	STREAMS = 8, /* vectors that are read at once */

@@ -2,7 +2,7 @@
 #ifndef SHM_SUM_H
 #define SHM_SUM_H
 
-#include <tessera/stream.h>
+#include <tessera/util/stream.h>
 
 #include "layout.h"
 

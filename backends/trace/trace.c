@@ -16,8 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
 #include <tessera/coll.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 enum { BUFFER = 256 << 10, EVENT = 1024, LANES = 64, ROUNDS = 8 };

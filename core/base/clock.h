@@ -3,7 +3,7 @@
 #define TESS_BASE_CLOCK_H
 
 #include <pthread.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 /* Initializes a condition whose timed waits take deadlines of tess_now(). */
 static inline void tess_cond_init(pthread_cond_t *cond)

@@ -6,7 +6,7 @@
 #ifndef TESS_BASE_MATH_H
 #define TESS_BASE_MATH_H
 
-#include <tessera/exp.h>
+#include <tessera/util/exp.h>
 
 /* Returns log(x); -inf at 0, NaN below. */
 double tess_log_f64(double x);

@@ -5,8 +5,8 @@
 #include "core/rendezvous/job_state.h"
 
 #include <string.h>
-#include <tessera/float.h>
 #include <tessera/split.h>
+#include <tessera/util/float.h>
 
 enum {
 	TREE_LEVELS = 64, /* halvings of any number of units, and of trees */

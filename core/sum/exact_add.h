@@ -4,7 +4,7 @@
 
 #include "core/sum/exact.h"
 
-#include <tessera/stream.h>
+#include <tessera/util/stream.h>
 
 /* The f32 of scratch that it takes to add nodes of `count` elements. */
 uint64_t tess_sum_scratch_size(uint64_t count);

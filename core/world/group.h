@@ -7,7 +7,7 @@
 #include "core/world/call_shape.h"
 #include "core/world/world.h"
 
-#include <tessera/stream.h>
+#include <tessera/util/stream.h>
 
 struct tess_carrier { /* what moves the memory of a call */
 	const struct tess_backend *backend;

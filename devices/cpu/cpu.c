@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <tessera/float.h>
+#include <tessera/util/float.h>
 #include <unistd.h>
 #if defined(CPU_X86)
 #include <cpuid.h>

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/float.h>
 #include <tessera/split.h>
+#include <tessera/util/float.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -12,8 +12,8 @@
 #define TESSERA_REDUCE_H
 
 #include <string.h>
-#include <tessera/float.h>
 #include <tessera/group.h>
+#include <tessera/util/float.h>
 
 /* Whether a call of this kind reads `op`. */
 static inline int tess_kind_reduces(int32_t kind)

@@ -16,8 +16,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
-#include <tessera/float.h>
+#include <tessera/util/clock.h>
+#include <tessera/util/float.h>
 
 enum { PROMPT_ROWS = 512 };
 enum { GRAPH_ROWS = 64 }; /* of a step: more take longer than it takes to queue their ops */

@@ -6,8 +6,8 @@
  *
  * All calls but those that get something are collective: every rank of the group makes the same
  * ones in the same order, with the same arguments, in the default floating-point state
- * (tessera/float.h). A failure on one rank is a failure on all. The ranks of several groups open
- * their runners together, but run apart.
+ * (tessera/util/float.h). A failure on one rank is a failure on all. The ranks of several groups
+ * open their runners together, but run apart.
  */
 #ifndef TESS_NN_RUNNER_H
 #define TESS_NN_RUNNER_H

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 enum { BUCKETS = 1024 };
 

@@ -9,9 +9,9 @@
 #ifndef TESS_NN_PROFILE_H
 #define TESS_NN_PROFILE_H
 
-#include <tessera/clock.h>
 #include <tessera/device.h>
 #include <tessera/tessera.h>
+#include <tessera/util/clock.h>
 
 enum { TESS_PROFILE_KINDS = 64 };
 

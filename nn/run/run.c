@@ -9,7 +9,7 @@
 #include "nn/run/graphs.h"
 
 #include <stdlib.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 /* The check reads a copy of the value, up to its last element, in host memory. */
 static tess_status run_check_step(const struct tess_check *c, const struct tess_opened_device *d,

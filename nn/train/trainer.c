@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 /* ---- open ------------------------------------------------------------------------------------ */
 

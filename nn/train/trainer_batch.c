@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
 

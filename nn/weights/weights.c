@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
 #include <tessera/reduce.h>
+#include <tessera/util/clock.h>
 
 /* bytes of a weight that are read at a time: by one thread, or by those of a device's copies */
 enum { SLAB = 4 << 20, DEVICE_SLAB = 64 << 20 };

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <tessera/clock.h>
 #include <tessera/coll.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 enum { RANKS = 64 };

@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 enum { UNITS = 64, KEYS = 64, QUERIES = 32 };
 

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 #include <unistd.h>
 
 struct model_rank {

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 enum { NOTICE_MS = 5000 }; /* before stderr says what a command without a prompt waits for */

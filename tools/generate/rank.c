@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 
 enum { HEX = 2 * crypto_hash_sha256_BYTES };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <tessera/clock.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 /* ns between two lines: on a terminal, where the last is drawn over, and elsewhere */

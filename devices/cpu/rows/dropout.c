@@ -1,7 +1,7 @@
 /* dropout.c - DROPOUT: drops an element by a random number that does not depend on ranks. */
 #include "dropout.h"
 
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 enum { WORDS = 4, ROWS = 64 };
 

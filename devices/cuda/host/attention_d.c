@@ -1,7 +1,7 @@
 /* Launches attention over whole texts, without pages, and its backward. */
 #include "gpu.h"
 
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 static struct drop_args read_dropout(const struct tess_op *op)
 {

@@ -5,7 +5,7 @@
 #include "gpu.h"
 
 #include <math.h>
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 
 enum { COLUMN_ROWS = 64 }; /* rows that a block of add_columns adds */
 enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* elements of a thread, at least; blocks */

@@ -1,10 +1,10 @@
 /* dropout.cuh - which elements a dropout keeps, by docs/ops.md: DROPOUT, and weights of attention. */
 #ifdef __CUDACC__
 #define inline __device__ __forceinline__
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 #undef inline
 #else
-#include <tessera/random.h>
+#include <tessera/util/random.h>
 #endif
 
 /* The random words of elements [4 * group, 4 * group + 4) of a row of a site. */

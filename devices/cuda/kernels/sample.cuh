@@ -14,10 +14,10 @@
  */
 #ifdef __CUDACC__
 #define inline __device__ __forceinline__
-#include <tessera/exp.h>
+#include <tessera/util/exp.h>
 #undef inline
 #else
-#include <tessera/exp.h>
+#include <tessera/util/exp.h>
 #endif
 #include <tessera/device.h>
 

@@ -1,11 +1,11 @@
 /*
- * tessera/clock.h - the clock of deadlines: CLOCK_MONOTONIC, in ns.
+ * tessera/util/clock.h - the clock of deadlines: CLOCK_MONOTONIC, in ns.
  *
  * Only inline functions. tess_now() needs the POSIX clocks of <time.h>: define _GNU_SOURCE or
  * _POSIX_C_SOURCE before the first header.
  */
-#ifndef TESSERA_CLOCK_H
-#define TESSERA_CLOCK_H
+#ifndef TESSERA_UTIL_CLOCK_H
+#define TESSERA_UTIL_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,12 +1,12 @@
 /*
- * tessera/float.h - the floating-point state that gives the same numbers everywhere (round to
+ * tessera/util/float.h - the floating-point state that gives the same numbers everywhere (round to
  * nearest, nothing flushed to zero, no traps), and one NaN.
  *
  * Each thread has its own state, inherited from the thread that started it; a host program, or a
  * library that it loads (built with -ffast-math), may have changed it. Set it before computing.
  */
-#ifndef TESSERA_FLOAT_H
-#define TESSERA_FLOAT_H
+#ifndef TESSERA_UTIL_FLOAT_H
+#define TESSERA_UTIL_FLOAT_H
 
 #include <stdint.h>
 #if defined(__SSE2__)

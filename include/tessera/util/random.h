@@ -1,10 +1,10 @@
 /*
- * tessera/random.h - random numbers by counter, without a state: Philox4x32-10 (Salmon et al.,
+ * tessera/util/random.h - random numbers by counter, without a state: Philox4x32-10 (Salmon et al.,
  * 2011). What is drawn for an element depends on the key and on which element it is, so that it is
  * the same on every machine, and wherever the element lies.
  */
-#ifndef TESSERA_RANDOM_H
-#define TESSERA_RANDOM_H
+#ifndef TESSERA_UTIL_RANDOM_H
+#define TESSERA_UTIL_RANDOM_H
 
 #include <stdint.h>
 

@@ -1,13 +1,13 @@
 /*
- * tessera/stream.h - copies into memory that another core has read.
+ * tessera/util/stream.h - copies into memory that another core has read.
  *
  * A cache line that another core holds must be taken from it before it is written, and cores do not
  * prefetch for that as they do for reads: 7 ns a line, 28 where the cores are in different core
  * complexes. Streaming stores avoid it, for 3 to 5 ns; where the other core has dropped the line,
  * cached stores take 1.
  */
-#ifndef TESSERA_STREAM_H
-#define TESSERA_STREAM_H
+#ifndef TESSERA_UTIL_STREAM_H
+#define TESSERA_UTIL_STREAM_H
 
 #include <stdbool.h>
 #include <stddef.h>

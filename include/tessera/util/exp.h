@@ -1,10 +1,13 @@
 /*
- * tessera/exp.h - exp in double with the same bits on every machine, which libm does not guarantee:
- * +, - and * only, in the order written, which a compiler must not contract to FMA; rounding to
- * nearest. The error is less than 1 unit in the last place.
+ * tessera/util/exp.h - exp in double that is bit-identical on every machine; libm guarantees no
+ * such thing.
+ *
+ * It uses only +, - and *, in the order written, with rounding to nearest. Compile with
+ * -ffp-contract=off: contraction to FMA changes bits. The error is less than 1 unit in the last
+ * place.
  */
-#ifndef TESSERA_EXP_H
-#define TESSERA_EXP_H
+#ifndef TESSERA_UTIL_EXP_H
+#define TESSERA_UTIL_EXP_H
 
 #include <math.h>
 #include <stdint.h>
