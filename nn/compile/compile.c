@@ -65,7 +65,7 @@ static const struct tess_place *make_whole_place(struct tess_program *p)
 	return place;
 }
 
-/* The mesh dimension that cuts the program into stages; -1: there is one stage. */
+/* Returns the mesh dimension that cuts the program into stages; -1: one stage. */
 static int32_t find_pipeline(const struct tess_mesh_shape *mesh)
 {
 	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2);
@@ -83,7 +83,7 @@ tess_status tess_program_compile(const struct tess_record_options *options,
 
 	if (st || !p)
 		return tess_arena_free(&bootstrap.arena), st ? st : TESS_ENOMEM;
-	*p = bootstrap; /* the program lives in its own arena */
+	*p = bootstrap; /* the program is in its own arena */
 	p->mesh = options->mesh;
 	p->ntokens = options->ntokens;
 	p->nselected = options->nselected;

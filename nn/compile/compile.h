@@ -7,9 +7,9 @@
 #include "nn/record/options.h"
 
 /*
- * Records and checks; reads shapes only. *out is yours: tess_program_free. TESS_EINVAL: the plan
- * cannot work; the sentence has the module, the rule, and the numbers of ranks or the style that
- * would work.
+ * Records and checks a program; reads shapes only. Free *out by tess_program_free. TESS_EINVAL: the
+ * plan cannot work; the message has the module, the rule, and the numbers of ranks or the style
+ * that would work.
  */
 tess_status tess_program_compile(const struct tess_record_options *options,
                                  struct tess_program **out);

@@ -33,7 +33,7 @@ static uint64_t hash_places(uint64_t h, const struct tess_program *p,
 	return h;
 }
 
-/* A dim of a value; replicas have tokens of other sequences, and otherwise the same records. */
+/* Hashes a dim of a value, except tokens: replicas have other sequences, but equal records. */
 static uint64_t hash_axis(uint64_t h, const struct tess_program *p, const struct tess_dim *d)
 {
 	if (!p->training || d != p->tokens)

@@ -1,4 +1,4 @@
-/* hash.h - the running hash of a program's records, by which ranks find where theirs differ. */
+/* hash.h - the running hash of a program's records, which locates differences between ranks. */
 #ifndef TESS_NN_HASH_H
 #define TESS_NN_HASH_H
 

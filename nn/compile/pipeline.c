@@ -9,25 +9,25 @@
 
 struct block { /* a run of records of the forward that is in one stage: of a numbered module */
 	int32_t first;
-	uint64_t bytes; /* of the weights that it multiplies by */
+	uint64_t bytes; /* bytes of the weights in its products */
 };
 
 struct pipeline {
 	struct tess_recorder *r;
 	struct tess_program *p;
 	int32_t nforward, nstages;
-	int32_t tail; /* the first record behind the numbered modules */
+	int32_t tail; /* the first record after the numbered modules */
 	int32_t *first; /* by stage: its first record */
 	bool *placed; /* by weight: its stage is known */
-	int32_t *home; /* by value: the stage that makes it; TESS_STAGES_ALL: an input */
-	int32_t *made; /* by value: the record that makes it, or -1 */
-	bool *has; /* by value and stage */
-	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: of none */
+	int32_t *home; /* by value: the stage that computes it; TESS_STAGES_ALL: an input */
+	int32_t *made; /* by value: the record that computes it, or -1 */
+	bool *has; /* by value and stage: the stage has the value */
+	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: none */
 };
 
 /* ---- where stages begin ---------------------------------------------------------------------- */
 
-/* The length of "model.layers.3" in the path of a module in it; 0: it is in no numbered one. */
+/* Returns the length of "model.layers.3" in a module's path; 0: in no numbered module. */
 static size_t measure_numbered_path(const char *module)
 {
 	const char *at = module;
@@ -45,8 +45,8 @@ static size_t measure_numbered_path(const char *module)
 }
 
 /*
- * Adds the bytes of weights that a record multiplies by to the last block; those of a tied head to
- * the first, where its table is. A table that is only looked up takes no time.
+ * Adds the bytes of weights in a record's products to the last block; those of a tied head to the
+ * first block, which has its table. A table that is only looked up takes no time.
  */
 static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
 {
@@ -58,7 +58,7 @@ static void add_bytes(const struct tess_record *rec, struct block *first, struct
 	}
 }
 
-/* The numbered modules, each up to the next; the first and the last with what is around them. */
+/* Lists the numbered modules; the first and last block include the records around them. */
 static struct block *list_blocks(struct pipeline *c, int32_t *n)
 {
 	struct block *block = TESS_NEW(&c->p->arena, struct block, c->nforward + 1);
@@ -82,8 +82,9 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 }
 
 /*
- * Whether the stages take all blocks if none has more than `most` bytes; sets their beginnings. The
- * last one is filled first: the first keeps the values of most micro-batches, and often a table.
+ * Returns whether the stages take all blocks with at most `most` bytes each; sets their beginnings.
+ * Fills the last stage first: the first stage keeps the values of the most micro-batches, and often
+ * a table.
  */
 static bool fill_stages(struct pipeline *c, const struct block *block, int32_t n, uint64_t most)
 {
@@ -153,7 +154,7 @@ static void use_stage_begins(struct pipeline *c)
 		c->first[i] = r->stage_begins[i - 1].record;
 }
 
-/* The record behind the last one of a numbered module; where there is none, behind all. */
+/* Returns the record after the last one of a numbered module, or the end without such modules. */
 static int32_t find_tail(const struct pipeline *c)
 {
 	int32_t i = c->nforward;
@@ -165,7 +166,7 @@ static int32_t find_tail(const struct pipeline *c)
 
 /* ---- the stage of each record ---------------------------------------------------------------- */
 
-/* The stage of the weights that a record reads, `first` where none before it does; -1: none. */
+/* Returns the stage of the weights of a record, `first` for newly placed ones; -1: no weights. */
 static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *rec, int32_t first)
 {
 	int32_t stage = -1;
@@ -189,8 +190,8 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 }
 
 /*
- * The stage that makes an operand: the one that is made last of those that the forward makes, else
- * of all. TESS_STAGES_ALL: all are inputs.
+ * Returns the stage that computes an operand: the last computed one of the forward, else of all.
+ * TESS_STAGES_ALL: all are inputs.
  */
 static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
 {
@@ -239,7 +240,7 @@ static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
 	return find_operand_stage(c, rec);
 }
 
-/* What makes a gradient of a weight is where the weight is, so that it is not sent. */
+/* Places the records of a weight's gradient in the stage of the weight, to avoid sending it. */
 static void want_gradients(struct pipeline *c)
 {
 	for (int32_t i = c->p->nrecords - 1; i >= c->nforward; i--) {
@@ -275,7 +276,7 @@ static void place_records(struct pipeline *c)
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
 
-/* Sends x, unless the stage has it: to all stages, if it is TESS_STAGES_ALL. */
+/* Sends x to a stage that lacks it; TESS_STAGES_ALL: to all stages. */
 static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage, const char *module)
 {
 	bool *has = c->has + (int64_t)x->id * c->nstages;
@@ -296,13 +297,13 @@ static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage,
 	}
 }
 
-/* The stage along pp of the rank that gets the logits. */
+/* Returns the stage along pp of the rank that receives the logits. */
 static int32_t find_root_stage(const struct tess_program *p)
 {
 	return p->logits_root < 0 ? TESS_STAGES_ALL : tess_program_get_stage(p, p->logits_root);
 }
 
-/* Appends all records again, each behind what is sent for it. */
+/* Appends all records again, each after the sends that it needs. */
 static void add_sends(struct pipeline *c)
 {
 	struct tess_program *p = c->p;

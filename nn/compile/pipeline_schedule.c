@@ -3,18 +3,18 @@
 /* ---- segments -------------------------------------------------------------------------------- */
 
 struct segment {
-	int32_t record; /* its first */
+	int32_t record; /* its first record */
 	int64_t cost;
-	int32_t in, out; /* the first message that it receives, and sends; -1: none */
+	int32_t in, out; /* the first message to receive, and to send; -1: none */
 	int32_t last_in, last_out;
 };
 
 struct stage_message {
 	int32_t from, to; /* stages */
-	int32_t next_in, next_out; /* of the same segment; -1: none */
+	int32_t next_in, next_out; /* the segment's next message; -1: none */
 };
 
-struct pipeline_parts { /* of a program */
+struct pipeline_parts { /* the segments and messages of a program */
 	int32_t nstages, nmessages;
 	struct segment **segment; /* by stage */
 	int32_t *nsegments;
@@ -22,7 +22,7 @@ struct pipeline_parts { /* of a program */
 	bool tied; /* a weight gets gradients in two segments */
 };
 
-/* About the time that a record takes: of products, in thousands of elements of weights. */
+/* Estimates the time of a record: products count in thousands of elements of weights. */
 static int64_t estimate_cost(const struct tess_record *rec)
 {
 	int64_t cost = 0;
@@ -39,7 +39,7 @@ static int32_t get_receiver(const struct tess_record *send)
 	return (int32_t)send->num[TESS_REC_SEND_TO];
 }
 
-/* The segment of a record; what a stage receives after it has computed something begins one. */
+/* Adds a record to its segment; a receive after a computation begins a new one. */
 static struct segment *add_record(struct pipeline_parts *c, int32_t stage, int32_t i, bool receives,
                                   int64_t cost)
 {
@@ -66,7 +66,7 @@ static void add_message(struct pipeline_parts *c, const struct tess_record *rec,
 	from->last_out = to->last_in = m;
 }
 
-/* Whether a weight gets gradients in two segments; seen: by weight, 1 + the first of them. */
+/* Returns whether a weight gets gradients in two segments; seen: by weight, 1 + the first one. */
 static bool is_tied(const struct tess_record *rec, const struct pipeline_parts *c, int32_t *seen)
 {
 	int32_t *first, mine;
@@ -80,7 +80,7 @@ static bool is_tied(const struct tess_record *rec, const struct pipeline_parts *
 	return *first != mine;
 }
 
-/* Room for the segments of each stage: one, and one for each message that it receives. */
+/* Allocates the segments of each stage: one, and one per received message. */
 static tess_status alloc_parts(const struct tess_program *p, struct tess_arena *arena,
                                struct pipeline_parts *c)
 {
@@ -131,15 +131,15 @@ static tess_status find_parts(const struct tess_program *p, struct tess_arena *a
 
 struct sent { /* a message under way */
 	int32_t micro, message;
-	int64_t at; /* when it is there */
+	int64_t at; /* time of arrival */
 };
 
 struct simulation {
 	const struct pipeline_parts *parts;
-	int32_t nmicro, stage; /* stage: whose list is wanted */
+	int32_t nmicro, stage; /* stage: the one to list */
 	int64_t *clock; /* by stage */
 	int32_t *next; /* by stage and micro-batch: its next segment */
-	int32_t *begun, *ended; /* by stage: micro-batches */
+	int32_t *begun, *ended; /* by stage: number of micro-batches */
 	struct sent **queue; /* by pair of stages */
 	int32_t *nsent, *ntaken;
 	struct tess_pipeline_schedule *out;
@@ -155,7 +155,7 @@ static int32_t get_stage_pair(const struct simulation *m, const struct stage_mes
 	return w->from * m->parts->nstages + w->to;
 }
 
-/* When the messages that a segment receives are there, the next ones of their senders; -1: not. */
+/* Returns the time at which a segment's messages have arrived; -1: not yet sent. */
 static int64_t find_arrival(const struct simulation *m, int32_t stage, int32_t micro,
                             int32_t segment)
 {
@@ -177,13 +177,13 @@ static int64_t find_arrival(const struct simulation *m, int32_t stage, int32_t m
 	return arrival;
 }
 
-/* Micro-batches that a stage may have begun and not ended. */
+/* Counts the micro-batches that a stage may have in progress. */
 static int32_t count_stage_slots(int32_t nstages, int32_t stage)
 {
 	return nstages - stage < TESS_MICRO_BATCHES ? nstages - stage : TESS_MICRO_BATCHES;
 }
 
-/* When a stage can begin the next segment of a micro-batch; -1: not yet. */
+/* Returns the time at which a stage can begin the next segment of a micro-batch; -1: not yet. */
 static int64_t find_start(const struct simulation *m, int32_t stage, int32_t micro)
 {
 	int32_t segment = get_next(m, stage, micro);
@@ -218,7 +218,7 @@ static void simulate_segment(struct simulation *m, int32_t stage, int32_t micro,
 		m->out->item[m->out->n++] = (struct tess_pipeline_item){ micro, segment };
 }
 
-/* Runs the segment that can begin first; of several the later one. False: there is none. */
+/* Runs the segment that can begin first; of several the later one. False: none. */
 static bool run_next(struct simulation *m)
 {
 	int64_t best = -1;
@@ -241,7 +241,7 @@ static bool run_next(struct simulation *m)
 	return best >= 0;
 }
 
-/* Queues for all messages of all micro-batches. */
+/* Allocates queues for all messages of all micro-batches. */
 static tess_status alloc_queues(struct simulation *m, struct tess_arena *arena)
 {
 	int32_t npairs = m->parts->nstages * m->parts->nstages, n = m->parts->nmessages;
@@ -275,7 +275,7 @@ static tess_status alloc_simulation(struct simulation *m, struct tess_arena *are
 	return alloc_queues(m, arena);
 }
 
-/* One micro-batch after another, each with all of its segments. */
+/* Lists one micro-batch after another, each with all of its segments. */
 static void list_one_by_one(struct tess_pipeline_schedule *s, int32_t nmicro)
 {
 	s->n = 0;
@@ -303,7 +303,7 @@ int32_t tess_pipeline_schedule_count_slots(const struct tess_program *p, int32_t
 	return slots < n ? slots : n;
 }
 
-/* Where each segment begins. */
+/* Lists the first record of each segment. */
 static tess_status list_segment_records(const struct pipeline_parts *c, int32_t stage,
                                         struct tess_arena *arena,
                                         struct tess_pipeline_schedule *out)

@@ -11,7 +11,7 @@
 
 enum { SENTENCE = 1024, SHOWN_BEFORE = 24 };
 
-struct pairs_hash { /* zeros: the rank has no pairs */
+struct pairs_hash { /* zeros: a rank without pairs */
 	int64_t part[2];
 };
 
@@ -101,7 +101,7 @@ const char *tess_difference_skip_common(struct tess_difference *d)
 	return "...";
 }
 
-/* The lists differ. */
+/* Finds the first difference of two lists that differ. */
 static struct tess_difference find_pair_difference(const char *mine, const char *end,
                                                    const char *theirs, const char *their_end,
                                                    int32_t rank)
@@ -125,7 +125,7 @@ static struct tess_difference find_pair_difference(const char *mine, const char 
 	return d;
 }
 
-/* Collective. Gives every rank the pairs of rank `from`; *out is the caller's. */
+/* Collective. Sends the pairs of rank `from` to every rank. Free *out. */
 static tess_status share_pairs(struct tess_group *g, int32_t from, const char *pairs, uint64_t len,
                                const char *where, char **out, int64_t *nout)
 {

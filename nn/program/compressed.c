@@ -4,7 +4,7 @@
 
 #include <tessera/reduce.h>
 
-/* The linear record that makes the logits of a route, through moves and biases; NULL: none. */
+/* Returns the linear record behind the logits of a route, through moves and biases; or NULL. */
 static struct tess_record *find_router(const struct tess_program *p, int32_t route)
 {
 	const struct tess_tensor *x = p->record[route]->in[0];
@@ -24,7 +24,7 @@ static struct tess_record *find_router(const struct tess_program *p, int32_t rou
 	return NULL;
 }
 
-/* Whether one is. */
+/* Marks the weights to compress; returns whether there is one. */
 static bool mark_compressed(struct tess_program *p, int32_t dtype)
 {
 	bool found = false;
@@ -63,7 +63,7 @@ tess_status tess_program_compress(struct tess_program *p, int32_t dtype)
 		"weights as in the files, or a checkpoint of tessera convert --dtype bf16");
 }
 
-/* Before a record's products are of `dtype`. */
+/* Checks that the weights of a record can be multiplied in `dtype`. */
 static tess_status check_product_weights(const struct tess_program *p,
                                          const struct tess_record *rec, int32_t dtype)
 {
@@ -113,7 +113,7 @@ tess_status tess_program_set_math(struct tess_program *p, int32_t dtype)
 	return st;
 }
 
-/* Bytes of a panel: of the units of the inputs that the rank holds. */
+/* Counts the bytes of a panel, over the units of inputs that the rank holds. */
 static int64_t count_panel_bytes(int32_t dtype, const struct tess_dim *in, struct tess_cut cut)
 {
 	int64_t lo, hi, bytes = 0;

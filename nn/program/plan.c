@@ -10,7 +10,7 @@
 
 enum { PLAN_BYTES = 16 << 20 };
 
-/* `dim`: the mesh dimension of a rule that names none. */
+/* Adds a rule; `dim`: the mesh dimension if the rule names none. */
 static tess_status add_rule(struct tess_plan *p, const char *dim, const char *pattern,
                             const char *style, const char *origin)
 {
@@ -75,7 +75,7 @@ static tess_status add_json_rules(struct tess_plan *p, const char *dim, const js
 	return st;
 }
 
-/* {pattern: style}, in which a key with rules of its own is a mesh dimension. */
+/* Adds {pattern: style}, in which a key with an object of rules is a mesh dimension. */
 static tess_status add_json(struct tess_plan *p, const json_t *root, const char *name)
 {
 	if (!json_is_object(root))
@@ -91,7 +91,7 @@ static const struct tess_preset *find_preset(const struct tess_model *model, con
 	return NULL;
 }
 
-/* "auto, none, tp, tp+sp", and the one that `spec` may have meant. */
+/* Reports an unknown plan, with the known names and the nearest one. */
 static tess_status fail_plan_name(struct tess_plan *p, const struct tess_model *model,
                                   const char *spec)
 {
@@ -151,7 +151,7 @@ static int compare_patterns(const void *a, const void *b, void *plan)
 	return strcmp(p->rule[*(const int32_t *)a].pattern, p->rule[*(const int32_t *)b].pattern);
 }
 
-/* A plan may have a rule for each of many modules. */
+/* Indexes the rules: a plan may have one for each of many modules. */
 static tess_status index_rules(struct tess_plan *p)
 {
 	p->exact = TESS_NEW(&p->arena, int32_t, p->nrules);
@@ -202,7 +202,7 @@ void tess_plan_free(struct tess_plan *p)
 		tess_arena_free(&p->arena);
 }
 
-/* The component after the one at `at`; NULL: that is the last. */
+/* Returns the component after the one at `at`; NULL: it is the last. */
 static const char *skip_component(const char *at)
 {
 	at += strcspn(at, ".");
@@ -224,7 +224,7 @@ static bool matches_component(const char *pattern, const char *path)
 	       (n == strcspn(path, ".") && !strncmp(pattern, path, n));
 }
 
-/* A mismatch after a `**` lets that take one component more. */
+/* Matches a path; after a mismatch the last `**` takes one more component. */
 static bool matches_path(const char *pattern, const char *path)
 {
 	const char *after = NULL, *taken = NULL;
@@ -248,12 +248,12 @@ static bool matches_path(const char *pattern, const char *path)
 	return true;
 }
 
-struct rule_search { /* for the rules that may match a path: with its pattern, or with any `*` */
+struct rule_search { /* iterates over rules that may match a path: exact ones, then globs */
 	const char *name[2]; /* the path, and without its first component; NULL: done */
-	int32_t exact[2], glob; /* the next ones */
+	int32_t exact[2], glob; /* the next rules */
 };
 
-/* The first exact rule whose pattern is `name` or comes after it. */
+/* Returns the first exact rule whose pattern is `name` or follows it. */
 static int32_t find_exact_rule(const struct tess_plan *p, const char *name)
 {
 	int32_t lo = 0, hi = p->nexact;
@@ -279,7 +279,7 @@ static struct rule_search begin_rule_search(const struct tess_plan *p, const cha
 	return s;
 }
 
-/* -1: there are no more. */
+/* Returns the next rule; -1: none. */
 static int32_t find_next_rule(const struct tess_plan *p, struct rule_search *s)
 {
 	for (int k = 0; k < 2; k++)
@@ -290,8 +290,8 @@ static int32_t find_next_rule(const struct tess_plan *p, struct rule_search *s)
 }
 
 /*
- * Lower is more specific: overrides first, then patterns with fewer `**`, then with fewer `*`, and
- * of those with `**` the longer.
+ * Rates a rule; lower is more specific: overrides first, then patterns with fewer `**`, then with
+ * fewer `*`, and of those with `**` the longer.
  */
 static int64_t rate_rule(const struct tess_plan *p, int32_t i)
 {
@@ -315,7 +315,7 @@ bool tess_pattern_matches(const char *pattern, const char *path)
 	return matches_path(pattern, path) || (below && matches_path(pattern, below));
 }
 
-/* The rule of `path` among those of one mesh dimension. */
+/* Finds the rule of `path` among those of one mesh dimension. */
 static tess_status find_rule(const struct tess_plan *p, const char *dim, const char *path,
                              const char *module, bool *used, int32_t *out)
 {
@@ -352,7 +352,7 @@ static tess_status find_rule(const struct tess_plan *p, const char *dim, const c
 	return TESS_OK;
 }
 
-/* Whether a module that `path` lies in has a rule of dimension ep. */
+/* Finds whether a module that contains `path` has a rule of dimension ep. */
 static tess_status find_expert_rule_above(const struct tess_plan *p, const char *path, bool *used,
                                           bool *out)
 {

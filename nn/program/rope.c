@@ -12,7 +12,7 @@ static const double pi = 0x1.921fb54442d18p+1;
 
 enum { WHERE = 4096 };
 
-/* The object that holds the settings, or NULL. Appends its key to `where`, for sentences. */
+/* Finds the object with the settings, or NULL. Appends its key to `where`, for messages. */
 static tess_status find_settings(const json_t *config, const json_t **out, char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
@@ -43,7 +43,7 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 	return TESS_OK;
 }
 
-/* Older configs write `type` for `rope_type`. */
+/* Reads rope_type, or `type` in older configs. */
 static tess_status read_rope_type(const json_t *table, const char *where, int32_t *out,
                                   bool *dynamic)
 {
@@ -68,12 +68,12 @@ static tess_status read_rope_type(const json_t *table, const char *where, int32_
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		if (!strcmp(text, known[i].name)) {
 			*out = known[i].type;
-			/* as early Phi 3 checkpoints call it */
+			/* the name in early Phi 3 checkpoints */
 			if (*out == TESS_ROPE_YARN && json_object_get(table, "short_factor"))
 				*out = TESS_ROPE_LONGROPE;
 			return TESS_OK;
 		}
-	if (!strcmp(text, "dynamic")) { /* to the length of the training as without scaling */
+	if (!strcmp(text, "dynamic")) { /* unscaled up to the trained context length */
 		*out = TESS_ROPE_DEFAULT;
 		*dynamic = true;
 		return TESS_OK;
@@ -86,7 +86,7 @@ static tess_status read_rope_type(const json_t *table, const char *where, int32_
 
 static const double number_min = 1e-9, number_max = 1e9;
 
-/* As transformers 5 does: that of config.json, or that of the table. */
+/* Reads the trained context length as transformers 5: from config.json, or from the table. */
 static tess_status read_original_length(const char *path, const json_t *config, const json_t *table,
                                         const char *where, int64_t *out)
 {
@@ -122,7 +122,7 @@ static tess_status read_llama3(const char *path, const json_t *config, const jso
 	return TESS_OK;
 }
 
-/* What attention grows by, of a text that is `factor` times as long as in the training. */
+/* Computes the factor of attention for `factor` times the trained context length. */
 static double compute_mscale(double factor, double mscale)
 {
 	return factor <= 1 ? 1 : 0.1 * mscale * tess_log_f64(factor) + 1;
@@ -183,7 +183,7 @@ static tess_status read_yarn(const char *path, const json_t *config, const json_
 	return TESS_OK;
 }
 
-/* A number for each angle; another list (long_factor) is for texts longer than in the training. */
+/* Reads a number per angle; long_factor is for sequences beyond the trained context length. */
 static tess_status read_longrope(const char *path, const json_t *config, const json_t *table,
                                  const char *where, struct tess_rope *r)
 {
@@ -304,14 +304,14 @@ static float scale_llama3(const struct tess_rope *r, float f)
 	return (1 - smooth) * f / (float)r->factor + smooth * f;
 }
 
-/* The i, as a real number, whose angle turns this often in the length of the training. */
+/* Returns the real index whose angle turns this often in the trained context length. */
 static double find_index_of_turns(const struct tess_rope *r, double turns, int64_t each)
 {
 	return (double)each * tess_log_f64((double)r->original / (turns * 2 * pi)) /
 	       (2 * tess_log_f64(r->theta));
 }
 
-/* Fast angles stay, slow ones are divided by the factor, with a ramp between; 1 / f is `power`. */
+/* Scales 1 / `power`: fast angles stay, slow ones are divided by the factor, with a ramp. */
 static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64_t each)
 {
 	double low = find_index_of_turns(r, r->high, each),
@@ -327,7 +327,7 @@ static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64
 	return 1 / ((float)r->factor * power) * (1 - keep) + 1 / power * keep;
 }
 
-/* f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
+/* Computes f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
 static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
 	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),

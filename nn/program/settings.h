@@ -6,8 +6,9 @@
 #include <tessera/model.h>
 
 /*
- * Adds to `config` the keys that only the defaults of `model` have; null is a value. *out shares
- * the values of `config` and is yours: json_decref. TESS_EINVAL: the defaults are no JSON object.
+ * Completes `config` by the keys that only the defaults of `model` have; null is a value. *out
+ * shares the values of `config`; free it by json_decref. TESS_EINVAL: the defaults are no JSON
+ * object.
  */
 tess_status tess_settings_merge(const struct tess_model *model, const json_t *config, json_t **out);
 

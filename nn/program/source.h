@@ -12,17 +12,17 @@ struct tess_source {
 	const char *name; /* for messages: the directory */
 	const json_t *config; /* config.json */
 	/*
-	 * The parameter as stored: contiguous rows. Its data are borrowed, may be unaligned, and
-	 * are NULL where they are not in memory. ndim -1: its file is absent; the shape is that of
+	 * Finds a parameter as stored: contiguous rows. Its data are borrowed, may be unaligned,
+	 * and are NULL if they are not in memory. ndim -1: its file is absent; the shape is that of
 	 * the model, the dtype that of config.json.
-	 * TESS_ENOENT, with the nearest name, when there is none.
+	 * TESS_ENOENT: no such parameter; the message has the nearest name.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);
-	/* Copies bytes [at, at + bytes) of a parameter; NULL where all data are in memory. */
+	/* Copies bytes [at, at + bytes) of a parameter; NULL if all data are in memory. */
 	tess_status (*read)(void *self, const char *name, uint64_t at, uint64_t bytes, void *out);
-	/* These bytes will not be read again soon: mapped pages may be dropped. */
+	/* Drops mapped pages of these bytes, which will not be read again soon. */
 	void (*drop)(void *self, const void *data, uint64_t bytes);
-	/* Whether find() finds it; NULL: every parameter has its own name in files. */
+	/* Returns whether find() finds a name; NULL: every parameter has its own name in files. */
 	bool (*has)(void *self, const char *name);
 	/* The names of all stored parameters, in order; i < count. */
 	size_t count;
@@ -30,7 +30,7 @@ struct tess_source {
 	bool ignore_unexpected; /* warn of parameters that no module uses, instead of failing */
 };
 
-/* The same for a parameter that find() gave, whether or not its data are in memory. */
+/* Reads bytes of a parameter from find(), in memory or not. */
 static inline tess_status tess_source_read(const struct tess_source *s, const char *name,
                                            const struct tess_view *v, uint64_t at, uint64_t bytes,
                                            void *out)

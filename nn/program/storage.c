@@ -87,7 +87,7 @@ int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_wei
 		bool shares = i == p->data_along && is_cut(w, storage);
 		int32_t ranks = shares ? tess_program_count_shards(p) : 1;
 
-		/* the ranks of other stages keep nothing */
+		/* ranks of other stages keep nothing */
 		if (i == p->pipeline_along || w->place[i].kind == TESS_SHARD)
 			continue;
 		copy = copy * (p->mesh.dim[i].size / ranks) +
@@ -158,13 +158,13 @@ tess_status tess_stored_tensors_list(const struct tess_program *p, struct tess_a
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-struct span { /* of one piece of an axis */
-	int64_t stored, local, n; /* first index in the file, and of the local part */
-	int64_t nlocal, nstored; /* of the whole axis: held, and in the file */
+struct span { /* one piece of an axis */
+	int64_t stored, local, n; /* first index in the file, and in the local part */
+	int64_t nlocal, nstored; /* sizes of the axis: local, and in the file */
 	int64_t npieces;
 };
 
-/* The axis is not there: one row. */
+/* The span of an absent axis: one row. */
 static const struct span one = { .n = 1, .nlocal = 1, .nstored = 1, .npieces = 1 };
 
 static struct span find_span(const struct tess_kept_walk *w, int32_t axis, int64_t piece)
@@ -198,7 +198,7 @@ static struct span find_span(const struct tess_kept_walk *w, int32_t axis, int64
 	return s;
 }
 
-/* The next run, whether or not it is kept. Rows that have no gaps between them are one run. */
+/* Finds the next range, kept or not. Adjacent rows without gaps are one range. */
 static bool find_next_run(struct tess_kept_walk *w, struct tess_kept_run *out)
 {
 	const struct tess_weight *weight = w->tensor->weight;

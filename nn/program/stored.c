@@ -7,12 +7,12 @@
 
 enum { CAPTURES = 8 };
 
-struct capture { /* what a `*` of a pattern stands for */
+struct capture { /* the text matched by a `*` of a pattern */
 	const char *at;
 	size_t len;
 };
 
-/* Matches a pattern of tess_stored, and notes what each `*` and the `**` stand for. */
+/* Matches a pattern of tess_stored, and captures the texts of each `*` and of the `**`. */
 static bool match_name(const char *pattern, const char *name, struct capture *out)
 {
 	for (int n = 0; n < CAPTURES; pattern++, name++) {
@@ -34,7 +34,7 @@ static bool match_name(const char *pattern, const char *name, struct capture *ou
 	return false;
 }
 
-/* How many runs of `*` a pattern has. */
+/* Counts the wildcards of a pattern, `*` or `**`. */
 static int32_t count_stars(const char *pattern)
 {
 	int32_t n = 0;
@@ -66,7 +66,7 @@ tess_status tess_stored_check(const struct tess_model *model)
 	return TESS_OK;
 }
 
-/* `file` with each `*`, and a `**`, replaced by what it stands for; NULL: no memory. */
+/* Returns `file` with each `*` and `**` replaced by its captured text; NULL: no memory. */
 static const char *fill_in(struct tess_arena *arena, const char *file, const struct capture *c)
 {
 	const char *text = "";
@@ -132,7 +132,8 @@ static bool has_component(const struct tess_source *source, const char *name)
 }
 
 /*
- * Leaves out the first component of names that a base model, saved without its head, does not have.
+ * Drops the first component of names if the source lacks it, as in a base model that was saved
+ * without its head.
  */
 static bool drop_component(const struct tess_source *source, struct tess_files *f)
 {
