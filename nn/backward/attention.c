@@ -1,9 +1,9 @@
-/* attention.c - the backward of records of positions and of heads. */
+/* attention.c - the backward of rope, attention and ops on heads. */
 #include "nn/backward/backward.h"
 
 #include "core/base/status.h"
 
-/* An out of the shape and place of x, of a record whose only out it is. */
+/* Appends a record whose only output has the shape and place of x. */
 static struct tess_record *append_like(struct tess_backward *b, int32_t kind,
                                        const struct tess_record *rec, int32_t nin,
                                        struct tess_tensor *const *in, const struct tess_tensor *x)
@@ -13,7 +13,7 @@ static struct tess_record *append_like(struct tess_backward *b, int32_t kind,
 	return d ? tess_record_append(b->r, kind, rec->module, nin, in, 1, &d, 0, NULL) : NULL;
 }
 
-/* The rotation back. */
+/* Rotates the gradient back. */
 void tess_backward_record_rope(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[2] = { tess_backward_take(b, rec->out[0]), rec->in[1] };
@@ -30,7 +30,7 @@ void tess_backward_record_rope(struct tess_backward *b, const struct tess_record
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* The gradients of each key-value head's query heads, on the ranks that hold it. */
+/* Moves the gradients of query heads to the ranks that hold their key-value head. */
 static struct tess_tensor *exchange_heads(struct tess_backward *b, struct tess_tensor *d,
                                           const struct tess_dim *kv, int32_t along)
 {
@@ -52,8 +52,9 @@ static struct tess_tensor *exchange_heads(struct tess_backward *b, struct tess_t
 }
 
 /*
- * Gives x the sum of d, [tokens, query heads], over the heads that share a head of x. One head of
- * all is a Partial over them where ranks have some; else the ranks of a head add all of its heads.
+ * Adds the sum of d, [tokens, query heads], over the heads that share a head of x, to the gradient
+ * of x. A single shared head is a Partial if ranks have some of its heads; else the ranks of a head
+ * add all of them.
  */
 static void give_shared_heads(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d)
 {
@@ -86,7 +87,7 @@ static void give_shared_heads(struct tess_backward *b, struct tess_tensor *x, st
 	                       : y);
 }
 
-/* dk and dv come for each query head. */
+/* Records ATTENTION_D, which computes dk and dv by query head. */
 void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec)
 {
 	int32_t nkv = tess_attention_has_values(rec) ? 2 : 1, n = nkv + 3;
@@ -99,7 +100,7 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 	if (!in[n])
 		return;
 	if (rec->nin > n)
-		in[n + 1] = rec->in[n]; /* of dropout */
+		in[n + 1] = rec->in[n]; /* seeds of dropout */
 	for (int32_t i = 0; i < 1 + nkv; i++) {
 		const struct tess_tensor *like = i < 2 ? rec->in[0] : rec->out[0];
 
@@ -152,7 +153,7 @@ void tess_backward_record_join(struct tess_backward *b, const struct tess_record
 
 /* ---- head_linear ----------------------------------------------------------------------------- */
 
-/* The places of the gradient of w, some of whose heads are here. */
+/* Returns the places of the gradient of w, some of whose heads are local. */
 static struct tess_place *place_head_weight(struct tess_backward *b, const struct tess_weight *w,
                                             const struct tess_tensor *g)
 {
@@ -164,7 +165,7 @@ static struct tess_place *place_head_weight(struct tess_backward *b, const struc
 	return to;
 }
 
-/* Whether the parts are all rows of a head, and `part` is not made yet, from other places. */
+/* Checks that the parts cover a head, and that `part` has no gradient from other places. */
 static bool check_head_part(struct tess_backward *b, const struct tess_weight *w, int32_t part,
                             const struct tess_place *place)
 {
@@ -188,7 +189,7 @@ static bool check_head_part(struct tess_backward *b, const struct tess_weight *w
 	return true;
 }
 
-/* Each record makes its part of one value; with the last the weight has its gradient. */
+/* Adds a record's part to the gradient of a weight; the last part completes it. */
 static void give_head_part(struct tess_backward *b, const struct tess_record *rec,
                            struct tess_tensor *g)
 {
@@ -217,7 +218,7 @@ static void give_head_part(struct tess_backward *b, const struct tess_record *re
 		tess_backward_give_weight(b, w, all->d);
 }
 
-/* dx is head_linear too, of the weight with inputs and outputs exchanged. */
+/* Records dx as head_linear of the weight with inputs and outputs exchanged. */
 void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *g = tess_backward_take(b, rec->out[0]), *dx;

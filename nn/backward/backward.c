@@ -5,7 +5,7 @@
 
 /* ---- records that need no file of their own -------------------------------------------------- */
 
-/* Drops the same elements of the gradient. */
+/* Applies the same dropout to the gradient. */
 static void reverse_dropout(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[4] = { tess_backward_take(b, rec->out[0]), rec->in[1], rec->in[2],
@@ -68,7 +68,7 @@ static void reverse_split(struct tess_backward *b, const struct tess_record *rec
 		tess_backward_give(b, rec->in[0], d);
 }
 
-/* The plugin's own function again, whose operands are x, y and the gradient of y. */
+/* Records the plugin's function grad, with operands x, y and the gradient of y. */
 static void reverse_call(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[3] = { rec->in[0], rec->out[0] }, *d;

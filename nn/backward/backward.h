@@ -1,8 +1,8 @@
 /*
  * backward.h - appends the records of the backward to those of a step of training.
  *
- * Records are visited in reverse; what each appends is in docs/ops.md. Where a gradient is placed
- * follows from its value, never from a style: Shard stays, all else is Replicate.
+ * Records are visited in reverse; docs/ops.md has the records that each appends. The placement of a
+ * gradient follows from its value, never from a style: Shard stays, all else is Replicate.
  */
 #ifndef TESS_NN_BACKWARD_H
 #define TESS_NN_BACKWARD_H
@@ -11,68 +11,68 @@
 
 struct tess_contribution;
 
-struct tess_head_gradient { /* of a weight of heads, whose parts several records make */
+struct tess_head_gradient { /* the gradient of a weight of heads, by several records */
 	struct tess_tensor *d;
-	const struct tess_place *place; /* of the operands that it is made from */
+	const struct tess_place *place; /* places of the operands */
 	uint32_t made; /* bit i: part i */
 };
 
 struct tess_backward {
 	struct tess_recorder *r;
 	struct tess_contribution **given; /* by value, in the order of the consumers */
-	int32_t consumer; /* the record of the forward that is visited */
-	bool *recorded; /* by weight: whether a gradient of it is */
+	int32_t consumer; /* the visited record of the forward */
+	bool *recorded; /* by weight: has a gradient */
 	struct tess_head_gradient *heads; /* by weight */
 };
 
-/* The loss and all of the backward, at the end of a recording. Failures are the recorder's. */
+/* Records the loss and the backward, at the end of a recording. Failures are the recorder's. */
 void tess_program_record_backward(struct tess_recorder *r);
 
 /*
- * The finished gradient of y, at its place (S(a) -> S(a); R, Partial -> R); NULL: nothing reaches
- * it, or the recording has failed.
+ * Returns the finished gradient of y, at its place (S(a) -> S(a); R, Partial -> R); NULL: no
+ * consumer has given one, or the recording has failed.
  */
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y);
 /* Those of all outs of a record that takes x apart; NULL: failed, where an out is not used too. */
 struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
                                               const struct tess_record *rec);
 /*
- * Adds d to the gradient of x; NULL: nothing. Contributions are finished to x's gradient place, and
- * then added in the order of the consumers. What is given to ids and the like is dropped.
+ * Adds d to the gradient of x; NULL: does nothing. Contributions are finished to x's gradient
+ * place, then added in the order of the consumers. Gradients of ids and the like are dropped.
  */
 void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d);
 /*
- * Gives what the consumers of a move's out gave to the move's source: where copies are read does
- * not order the sum.
+ * Adds the contributions for a move's output to those for its source, so that copies do not affect
+ * the order of the sum.
  */
 void tess_backward_give_source(struct tess_backward *b, const struct tess_record *rec);
-/* Returns true if a consumer gave a gradient to an out of the record. */
+/* Returns whether a consumer has given a gradient to an output of the record. */
 bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec);
 /*
- * d: the gradient of w as its op left it: [axes of w as stored], Partial or not. It is finished,
- * first over tokens along the other mesh dimensions, then along dp, and put into the memory of
+ * Stores the gradient d of w from its op: [axes of w as stored], Partial or not. Finishes it over
+ * tokens, first along the other mesh dimensions, then along dp, and stores it in the memory of
  * gradients (TESS_REC_GRADIENT).
  */
 void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
                                struct tess_tensor *d);
 
-/* A new value of `place` for the gradient of x. */
+/* Makes a value of `place` for the gradient of x. */
 struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
                                             const struct tess_place *place, const char *module);
 /*
- * A value of these dims for a sum over the tokens of `of`. The caller sets `place` along each mesh
- * dimension; it becomes Partial where one cuts the tokens, else along dp.
+ * Makes a value of these dims for a sum over the tokens of `of`. The caller sets `place` along each
+ * mesh dimension; it becomes Partial along a dimension that cuts the tokens, else along dp.
  */
 struct tess_tensor *tess_backward_make_token_sum(struct tess_backward *b,
                                                  const struct tess_tensor *of, const char *module,
                                                  int32_t ndim, const struct tess_dim *const *dim,
                                                  struct tess_place *place);
-/* Finishes it along all mesh dimensions but dp. */
+/* Finishes a sum over tokens along all mesh dimensions except dp. */
 struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct tess_tensor *d,
                                                 const char *module);
 /*
- * Appends an op that adds over the tokens of its last operand, to such a value. The caller sets the
- * numbers after `sequences` and `first`.
+ * Appends an op that adds over the tokens of its last operand into such a value. The caller sets
+ * the numbers after `sequences` and `first`.
  */
 struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int32_t kind,
                                                    const char *module, int32_t nin,

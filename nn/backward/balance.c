@@ -21,7 +21,7 @@ struct tess_tensor *tess_backward_record_balance_d(struct tess_backward *b,
 	return d;
 }
 
-/* Whether route record `rec` is like `first`, so that their mixtures have one loss. */
+/* Checks that route record `rec` matches `first`, so that their mixtures have one loss. */
 static bool check_balanced(struct tess_backward *b, const struct tess_record *first,
                            const struct tess_record *rec)
 {
@@ -40,7 +40,7 @@ static bool check_balanced(struct tess_backward *b, const struct tess_record *fi
 	return true;
 }
 
-/* Logits and weights of each mixture among the first n records, all placed alike. */
+/* Lists logits and weights of each mixture among the first n records, placed alike. */
 static int32_t list_balanced(struct tess_backward *b, int32_t n, struct tess_tensor **in)
 {
 	const struct tess_program *p = b->r->p;

@@ -1,9 +1,9 @@
 /*
  * experts.c - the backward of mixtures of experts.
  *
- * In training the experts of a row stay apart in slots until COMBINE weights them: the gradient of
- * a weight needs its expert's finished result. What x gets from each expert goes the same way: it
- * is finished where ranks cut inside the experts, and COMBINE weights and adds it.
+ * In training the experts of a row stay in separate slots until COMBINE weights them: the gradient
+ * of a weight needs its expert's finished result. The gradient of x from each expert is also
+ * finished if ranks cut inside the experts; COMBINE then weights and adds it.
  */
 #include "nn/backward/backward.h"
 
@@ -29,7 +29,7 @@ void tess_backward_record_route(struct tess_backward *b, const struct tess_recor
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* The record that has made z, or what z was moved from. */
+/* Returns the record that computed z, or the source of a moved z. */
 static const struct tess_record *find_experts(const struct tess_backward *b,
                                               const struct tess_tensor *z)
 {
@@ -58,7 +58,7 @@ static struct tess_tensor *make_expert_gradient(struct tess_backward *b,
 	return tess_backward_make_token_sum(b, x, w->name, w->ndim, w->dim, place);
 }
 
-/* What x gets from each expert, in slots, and the gradients of the experts. */
+/* Records the gradient of x by expert, in slots, and the gradients of the experts. */
 static struct tess_tensor *record_experts_d(struct tess_backward *b, const struct tess_record *rec,
                                             struct tess_tensor *g)
 {

@@ -3,10 +3,10 @@
 
 #include "core/base/status.h"
 
-struct tess_contribution { /* to the gradient of a value, by one of its consumers */
+struct tess_contribution { /* a consumer's contribution to the gradient of a value */
 	struct tess_contribution *next;
 	struct tess_tensor *d;
-	int32_t consumer; /* its place among the records of the forward */
+	int32_t consumer; /* index of the consumer among the records of the forward */
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -27,7 +27,7 @@ struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struc
 	                              : tess_tensor_new(b->r, x->ndim, x->dim, place, module);
 }
 
-/* A value that is computed again has the gradient of the first. */
+/* Returns the contributions to a value; a recomputed value shares those of the original. */
 static struct tess_contribution **find_given(struct tess_backward *b, const struct tess_tensor *x)
 {
 	return &b->given[x->repeats ? x->repeats->id : x->id];
@@ -156,7 +156,7 @@ struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int3
 	return y ? tess_record_append(b->r, kind, module, nin, in, 1, &y, 0, NULL) : NULL;
 }
 
-/* Sums of tokens that ranks share: each sequence is finished, and is then a term along dp. */
+/* Records the sum over sequences that ranks share: each one is finished, then a term along dp. */
 static struct tess_tensor *add_sequence_sum(struct tess_backward *b, struct tess_tensor *d,
                                             int32_t along)
 {
@@ -191,7 +191,7 @@ struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct 
 	               : tess_tensor_move(b->r, d, partial, tess_place_replicate(), module);
 }
 
-/* The gradient d at the place of its weight, but that it may be Partial along dp. */
+/* Moves the gradient d to the place of its weight, except that it may be Partial along dp. */
 static struct tess_tensor *place_weight_gradient(struct tess_backward *b,
                                                  const struct tess_weight *w, struct tess_tensor *d)
 {

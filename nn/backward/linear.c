@@ -1,8 +1,8 @@
-/* linear.c - the backward of records that read weights: embed, linear, bias, norm. */
+/* linear.c - the backward of records with weights: embed, linear, bias, norm. */
 #include "core/base/status.h"
 #include "nn/backward/backward.h"
 
-/* The places of w, as those of its gradient. */
+/* Returns the places of w, for its gradient. */
 static struct tess_place *copy_weight_place(struct tess_backward *b, const struct tess_weight *w)
 {
 	struct tess_place *to = tess_recorder_alloc_places(b->r);
@@ -12,7 +12,7 @@ static struct tess_place *copy_weight_place(struct tess_backward *b, const struc
 	return to;
 }
 
-/* A sum over the tokens of in[nin - 1] to the gradient of w, from its parts there. */
+/* Appends the sum over the tokens of in[nin - 1] that is the gradient of w. */
 static struct tess_record *append_weight_sum(struct tess_backward *b, int32_t kind,
                                              const struct tess_record *rec, int32_t nin,
                                              struct tess_tensor *const *in,
@@ -36,8 +36,8 @@ void tess_backward_record_embed(struct tess_backward *b, const struct tess_recor
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 /*
- * The place of dx along one mesh dimension: Partial over the outs if any weight is cut along them,
- * else Shard(1) if any is cut along the inputs, else that of x.
+ * Infers the place of dx along one mesh dimension: Partial over the outputs if any weight is cut
+ * along them, else Shard(1) if any is cut along the inputs, else that of x.
  */
 static bool infer_dx_place(struct tess_backward *b, const struct tess_record *rec, int32_t along,
                            struct tess_place *to)
@@ -61,7 +61,7 @@ static bool infer_dx_place(struct tess_backward *b, const struct tess_record *re
 	return true;
 }
 
-/* dx has no room for two mesh dimensions that cut it along one axis, or that leave sums. */
+/* Infers the places of dx; only one mesh dimension may cut an axis, or leave a sum. */
 static struct tess_place *infer_dx_places(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_place *place = tess_recorder_alloc_places(b->r);
@@ -85,7 +85,7 @@ static struct tess_place *infer_dx_places(struct tess_backward *b, const struct 
 	return place;
 }
 
-/* The outputs of all weights as one dim, over which dx is added. */
+/* Joins the outputs of all weights to one dim, over which dx is added. */
 static const struct tess_dim *join_outputs(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_dim *d = TESS_NEW(&b->r->p->arena, struct tess_dim, 1);
@@ -108,7 +108,7 @@ static const struct tess_dim *join_outputs(struct tess_backward *b, const struct
 	return d;
 }
 
-/* One contraction over the outputs of all weights: unfinished sums of several are never added. */
+/* Records dx as one contraction over the outputs of all weights; never adds unfinished sums. */
 static struct tess_tensor *record_dx(struct tess_backward *b, const struct tess_record *rec,
                                      struct tess_tensor *const *g)
 {
@@ -136,7 +136,7 @@ static void record_dw(struct tess_backward *b, const struct tess_record *rec, in
 	tess_backward_give_weight(b, rec->weight[i], dw->out[0]);
 }
 
-/* dx first: weights that were gathered for it end before their gradients begin. */
+/* Records dx first, so that gathered weights are freed before their gradients begin. */
 void tess_backward_record_linear(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor **g = TESS_NEW(&b->r->p->arena, struct tess_tensor *, rec->nweight);
@@ -162,7 +162,7 @@ void tess_backward_record_linear(struct tess_backward *b, const struct tess_reco
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
-/* Sums g over tokens: a column of a value that is cut along the last dimension is cut too. */
+/* Records the sum of g over tokens; columns are cut like the last dimension of the value. */
 static void record_bias_sum(struct tess_backward *b, const struct tess_record *rec,
                             struct tess_tensor *g, const struct tess_weight *w)
 {
@@ -186,7 +186,7 @@ void tess_backward_record_bias(struct tess_backward *b, const struct tess_record
 	tess_backward_give(b, rec->in[0], g);
 }
 
-/* Finishes what each head has summed over tokens, then adds the heads, which share a weight. */
+/* Finishes each head's sum over tokens, then adds the heads, which share a weight. */
 static struct tess_tensor *record_head_sum(struct tess_backward *b, const struct tess_record *rec,
                                            struct tess_tensor *heads)
 {

@@ -1,13 +1,13 @@
 /*
- * loss.c - records the loss of each token, and the gradient of the logits. Logits that are
- * cut by vocabulary are not gathered: ranks exchange a number for each token.
+ * loss.c - records the loss of each token and the gradient of the logits. Logits that are cut by
+ * vocabulary are not gathered: ranks exchange one number per token.
  */
 #include "core/base/status.h"
 #include "nn/backward/backward.h"
 
 enum { MAX, SUM, PICK, ROWS };
 
-/* A number for each row of the logits, of in[0]: from those that this rank holds, then of all. */
+/* Records a number per row of the logits in[0]: over this rank's columns, then over all. */
 static struct tess_tensor *record_of_rows(struct tess_backward *b, int32_t kind, int32_t nin,
                                           struct tess_tensor *const *in)
 {

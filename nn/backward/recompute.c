@@ -4,7 +4,7 @@
 
 /* ---- what is computed again ------------------------------------------------------------------ */
 
-/* The outermost module at or above `path` that pattern i matches; NULL: none. */
+/* Returns the outermost module at or above `path` that pattern i matches; NULL: none. */
 static const char *find_matched_module(struct tess_recorder *r, const char *pattern,
                                        const char *path)
 {
@@ -20,7 +20,7 @@ static const char *find_matched_module(struct tess_recorder *r, const char *patt
 	}
 }
 
-/* Of record i: of those that the patterns match the outermost module. */
+/* Finds the outermost matched module of record i. */
 static void match_patterns(struct tess_recompute *c, const char *const *patterns, int32_t i,
                            bool *used)
 {
@@ -80,7 +80,7 @@ static struct tess_tensor *copy_tensor(struct tess_recompute *c, struct tess_ten
 	return copy;
 }
 
-/* A later move of x to the same place gets the new value. */
+/* Records that a later move of x to the same place returns the new value. */
 static void remember_move(struct tess_recompute *c, struct tess_tensor *x, struct tess_tensor *to)
 {
 	struct tess_redistributed *memo = TESS_NEW(&c->r->p->arena, struct tess_redistributed, 1);

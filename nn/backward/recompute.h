@@ -1,11 +1,10 @@
 /*
- * recompute.h - activation checkpointing: modules whose values are computed again in the backward.
+ * recompute.h - activation checkpointing: recomputes the values of modules in the backward.
  *
- * The records of a forward are in runs: adjacent ones at or below one module that a pattern
- * matches, the outermost where several do. Before the backward of a run its records are appended
- * again. They read what was made outside of the run, and the backward reads what they make, so that
- * no value that is made and used in the run outlives it in the forward. The same records make the
- * same bits; collectives and the functions of styles run again too.
+ * Adjacent records of the forward at or below one matched module, the outermost of several, are a
+ * run. Before the backward of a run its records are appended again. They read values from outside
+ * the run, and the backward reads their values, so that no inner value of the run outlives it in
+ * the forward. Equal records give equal bits; collectives and functions of styles run again, too.
  */
 #ifndef TESS_NN_RECOMPUTE_H
 #define TESS_NN_RECOMPUTE_H
@@ -14,9 +13,9 @@
 
 struct tess_recompute {
 	struct tess_recorder *r;
-	const char **module; /* of each record of the forward, that is computed again; NULL: none */
-	const struct tess_record **again; /* of each record of a run that has been appended again */
-	struct tess_tensor **copy; /* of the values that they make, by id */
+	const char **module; /* by record of the forward: its recomputed module; NULL: none */
+	const struct tess_record **again; /* by record of a run: the appended copy */
+	struct tess_tensor **copy; /* by id: the recomputed value */
 	int32_t nforward;
 };
 
@@ -26,11 +25,11 @@ struct tess_recompute {
  */
 void tess_recompute_begin(struct tess_recorder *r, struct tess_recompute *out);
 /*
- * The record that the backward of record i reads: itself, or the one that repeats it, whose run is
- * appended by the first call for it. The calls are in decreasing order of i.
+ * Returns the record for the backward of record i: itself, or its copy, whose run is appended by
+ * the first call for it. Calls are in decreasing order of i.
  */
 const struct tess_record *tess_recompute_get(struct tess_recompute *c, int32_t i);
-/* After the backward: drops the repeated records whose values nothing reads. */
+/* Drops the appended records with unused values, after the backward. */
 void tess_recompute_end(struct tess_recompute *c);
 
 #endif

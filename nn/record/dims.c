@@ -1,4 +1,4 @@
-/* dims.c - what a model reads before it records: values of config.json, and its dimensions. */
+/* dims.c - values of config.json and dimensions, which a model reads before it records. */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* NULL without the key; LIST.3 is element 3 of a list, OBJECT.KEY a key of an object. */
+/* Finds a key, or NULL; LIST.3 is element 3 of a list, OBJECT.KEY a key of an object. */
 static const json_t *find_config_entry(struct tess_recorder *r, const char *key)
 {
 	const json_t *config = r->settings;
@@ -35,7 +35,7 @@ int32_t tess_op_has(struct tess_nn *nn, const char *key)
 	return find_config_entry((struct tess_recorder *)nn, key) != NULL;
 }
 
-/* Models multiply what they read: products of two stay below 2^62. */
+/* Reads an integer of 32 bits: products of two stay below 2^62. */
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset)
 {
 	struct tess_recorder *r = (struct tess_recorder *)nn;
@@ -151,7 +151,7 @@ struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t
 	return d;
 }
 
-/* The largest power of two up to 128 that leaves 256 elements to a unit; at least min(32, n). */
+/* Counts units: the largest power of two up to 128 with 256 elements each; at least min(32, n). */
 static int64_t count_element_units(int64_t n)
 {
 	int64_t units = 128;

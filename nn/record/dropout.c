@@ -1,6 +1,6 @@
 /*
- * dropout.c - records dropout, which only training has, and its sites. What is dropped depends on
- * the seed, the step, the site and the element (docs/ops.md).
+ * dropout.c - records dropout, in training only, and its sites. Seed, step, site and element decide
+ * what is dropped (docs/ops.md).
  */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
@@ -48,7 +48,7 @@ struct tess_record *tess_record_append_dropout(struct tess_recorder *r,
 
 	if (!rec)
 		return NULL;
-	rec->nnum = TESS_DROPOUT_FIRST; /* that is of a rank */
+	rec->nnum = TESS_DROPOUT_FIRST; /* the last number differs between ranks */
 	rec->num[TESS_DROPOUT_RATE] = rate;
 	rec->num[TESS_DROPOUT_SITE] = site;
 	return rec;
@@ -63,7 +63,7 @@ static struct tess_tensor *record_dropout(struct tess_nn *nn, struct tess_tensor
 
 	if (!tess_recorder_check_rows(r, "dropout", x))
 		return NULL;
-	if (!(rate >= 0 && rate < 1)) /* in inference, too */
+	if (!(rate >= 0 && rate < 1)) /* also in inference */
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: a dropout of %g; use 0 or more, and less than 1",
 		                          x->module, rate);

@@ -1,12 +1,12 @@
-/* inputs.c - what a step reads: the values that the host writes, and their dims. */
+/* inputs.c - the inputs of a step, which the host writes, and their dims. */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
 
 #include <string.h>
 
-enum { SEQUENCE_UNIT = 32 }; /* positions of a sequence that are added in one chain */
+enum { SEQUENCE_UNIT = 32 }; /* positions of a sequence added in one chain */
 
-/* Rows in units of one, or of `each`: a rank may hold none. */
+/* Makes a dim of rows in units of `each`; a rank may hold none. */
 static struct tess_dim *make_rows_dim(struct tess_recorder *r, const char *name, int64_t n,
                                       int64_t each)
 {
@@ -23,7 +23,7 @@ static struct tess_dim *make_rows_dim(struct tess_recorder *r, const char *name,
 	return d;
 }
 
-/* The tokens of a step of training: a part for each sequence. */
+/* Makes the tokens of a training step, with a part for each sequence. */
 static const struct tess_dim *make_token_parts(struct tess_recorder *r,
                                                const struct tess_training *t)
 {

@@ -1,11 +1,11 @@
-/* logits.c - where the logits of a step lie: gathered last, on one rank, or never. */
+/* logits.c - places the logits of a step: gathered last, on one rank, or not at all. */
 #include "nn/record/recorder.h"
 
 #include <string.h>
 
 /*
- * Finishes the logits: a cut by vocabulary stays until last, or for good, if no rank asks for whole
- * rows; rows that are not cut are rank 0's then.
+ * Finishes the logits. A cut by vocabulary is gathered last, or stays if no rank requests complete
+ * rows; uncut rows are then rank 0's.
  */
 static struct tess_tensor *gather_logits(struct tess_recorder *r, struct tess_tensor *x)
 {
@@ -34,8 +34,8 @@ static struct tess_tensor *gather_logits(struct tess_recorder *r, struct tess_te
 }
 
 /*
- * The logits as the loss reads them: cut by vocabulary, if the last record is what gathers them, as
- * the layout of the head asks. Then no rank needs that.
+ * Returns the logits for the loss: cut by vocabulary, if the last record gathers them for the
+ * layout of the head. The gather is then unused.
  */
 static struct tess_tensor *find_cut_logits(struct tess_program *p, struct tess_tensor *x)
 {

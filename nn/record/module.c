@@ -1,4 +1,4 @@
-/* module.c - modules: their styles, opened by the plan, and the hooks and layouts of these. */
+/* module.c - opens modules and their styles by the plan, and applies hooks and layouts. */
 #include "core/base/log.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -102,7 +102,7 @@ static const struct tess_host recording_host = {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* The style of the rule for `path`, and the configuration after its colon. */
+/* Finds the style of the rule for `path`, and the configuration after its colon. */
 static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
                                      const char *path)
 {
@@ -150,7 +150,7 @@ static tess_status open_style_state(struct tess_recorder *r, struct tess_module 
 	return TESS_OK;
 }
 
-/* Every module has one input and one output. */
+/* Checks a layout; every module has one input and one output. */
 static tess_status check_layout(const struct tess_module *m)
 {
 	tess_status st = tess_module_check_data(m, m->io.in[0]);
@@ -169,7 +169,7 @@ static tess_status check_layout(const struct tess_module *m)
 	return TESS_OK;
 }
 
-/* Notes where a style begins a stage of a pipeline, which only one along pp may. */
+/* Notes that a style begins a stage of a pipeline; only styles along pp may. */
 static tess_status note_stage_begin(struct tess_recorder *r, const struct tess_module *m)
 {
 	struct tess_program *p = r->p;
@@ -256,7 +256,7 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
 }
 
-/* Moves x to the placements that the module's layouts give its input or output. */
+/* Moves x to the placements of the module's layouts for its input or output. */
 static struct tess_tensor *apply_layouts(struct tess_recorder *r, const struct tess_module *m,
                                          struct tess_tensor *x, bool output)
 {

@@ -1,4 +1,4 @@
-/* ops.c - the functions that a model calls. The placement rule of each op is in an ops_*.c. */
+/* ops.c - the functions for models. The placement rule of each op is in an ops_*.c. */
 #include "nn/record/recorder.h"
 
 void tess_ops_install(struct tess_nn *nn)

@@ -13,8 +13,8 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 }
 
 /*
- * The index of the table for `each` rotated elements of heads of `all`, by the checkpoint's
- * settings; -1: failed.
+ * Finds the index of the table for `each` rotated elements of heads of `all`, by the checkpoint's
+ * settings; -1: failure.
  */
 static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t all)
 {
@@ -41,7 +41,7 @@ static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t al
 	return p->nropes++;
 }
 
-/* `how` as a record has it: what it does not say is filled in. */
+/* Completes `how` by its defaults, in the form of a record. */
 static bool complete_rotary(struct tess_recorder *r, const struct tess_dim *heads,
                             const struct tess_rotary *how, struct tess_rotary *out)
 {
@@ -90,7 +90,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	return y;
 }
 
-/* The page class of layers with this window; -1 after an error. */
+/* Returns the page class of layers with this window; -1 after an error. */
 static int32_t get_page_class(struct tess_recorder *r, int64_t window)
 {
 	struct tess_program *p = r->p;
@@ -124,7 +124,7 @@ static bool read_attention_options(struct tess_recorder *r, const char *module,
 	return true;
 }
 
-/* Heads of k, and of v if there is one, must be shared by runs of q's heads. */
+/* Checks that ranges of q's heads share the heads of k, and of v if present. */
 static bool check_attention_heads(struct tess_recorder *r, const char *module,
                                   const struct tess_dim *q, const struct tess_dim *k,
                                   const struct tess_dim *v, int64_t value)
@@ -142,7 +142,7 @@ static bool check_attention_heads(struct tess_recorder *r, const char *module,
 	return true;
 }
 
-/* Along each mesh dimension heads are cut where any operand's are. */
+/* Places heads: cut along each mesh dimension along which any operand's are. */
 static struct tess_place *place_heads(struct tess_recorder *r, struct tess_tensor *const *in,
                                       int32_t n)
 {
@@ -157,7 +157,7 @@ static struct tess_place *place_heads(struct tess_recorder *r, struct tess_tenso
 	return to;
 }
 
-/* Of the KV cache: what the session says, else the device beside the first linear weight. */
+/* Returns the KV cache's dtype: the session's, else the device's for the first linear weight. */
 static int32_t find_kv_dtype(const struct tess_recorder *r)
 {
 	const struct tess_record_options *o = r->options;

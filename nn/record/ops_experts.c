@@ -1,4 +1,4 @@
-/* ops_experts.c - route, experts: records of mixtures of experts, with their placement rules. */
+/* ops_experts.c - records route and experts, with their placement rules. */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
 
@@ -6,7 +6,7 @@
 
 /* ---- route ----------------------------------------------------------------------------------- */
 
-/* `how` as a record has it. */
+/* Reads `how` into the form of a record. */
 static bool read_route_options(struct tess_recorder *r, const struct tess_tensor *logits,
                                const struct tess_route *how, struct tess_route *out)
 {
@@ -34,7 +34,7 @@ static bool read_route_options(struct tess_recorder *r, const struct tess_tensor
 	return true;
 }
 
-/* The parameter "MODULE.LEAF" below the open module, of a module that was recorded. */
+/* Adds the parameter "MODULE.LEAF" of a recorded module below the open one. */
 static const struct tess_weight *add_correction(struct tess_recorder *r, const char *name,
                                                 const struct tess_dim *experts)
 {
@@ -94,12 +94,12 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-struct mixture { /* a module of experts, while it is recorded */
+struct mixture { /* a module of experts that is being recorded */
 	const struct tess_module *m;
 	struct tess_tensor *x, *routing;
 	const struct tess_weight *w[2]; /* gate_up_proj, down_proj */
 	struct tess_place *x_place, *routing_place, *out; /* along each mesh dimension */
-	int32_t inside; /* that which cuts inside the experts; -1: none */
+	int32_t inside; /* the mesh dimension that cuts inside the experts; -1: none */
 	int32_t act;
 };
 
@@ -150,8 +150,8 @@ static bool fail_pair(struct tess_recorder *r, const struct mixture *e, int32_t 
 }
 
 /*
- * x, W -> y: R, R -> R; S(0), R -> S(0); R, S(experts) -> Partial over the experts; R, cut inside
- * -> the results of a row's experts are finished apart.
+ * Infers a place. x, W -> y: R, R -> R; S(0), R -> S(0); R, S(experts) -> Partial over the experts;
+ * R, cut inside -> the results of a row's experts are finished separately.
  */
 static bool infer_experts_place(struct tess_recorder *r, struct mixture *e, int32_t i)
 {
@@ -184,7 +184,7 @@ static bool infer_experts_place(struct tess_recorder *r, struct mixture *e, int3
 	return true;
 }
 
-/* The most experts that a row may ask for. */
+/* Returns the maximum number of experts of a row. */
 static int64_t find_top(const struct tess_recorder *r, const struct tess_tensor *routing)
 {
 	for (int32_t i = r->p->nrecords - 1; i >= 0; i--)
@@ -193,7 +193,7 @@ static int64_t find_top(const struct tess_recorder *r, const struct tess_tensor 
 	return routing->dim[1]->size;
 }
 
-/* Room for the results of `top` experts of a row: a rank that has fewer has no more. */
+/* Makes the dim of slots for the results of `top` experts of a row, or fewer if a rank has less. */
 static const struct tess_dim *make_slots_dim(struct tess_recorder *r, const struct mixture *e,
                                              int64_t top)
 {
@@ -238,7 +238,7 @@ static struct tess_tensor *append_experts(struct tess_recorder *r, const struct 
 }
 
 /*
- * Each expert of a row is finished over the ranks that cut inside, if any, and only then weighted.
+ * Combines the experts of a row. Each is finished over the ranks that cut inside it, then weighted.
  */
 static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixture *e)
 {

@@ -1,10 +1,10 @@
-/* ops_heads.c - records what is done inside each head: its parts, and a weight of its own. */
+/* ops_heads.c - records ops inside heads: splits, joins, and products with weights per head. */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
 
 #include <string.h>
 
-/* Whether two dims have the same heads, of any size. */
+/* Returns whether two dims have the same heads, of any size. */
 static bool has_same_heads(const struct tess_dim *a, const struct tess_dim *b)
 {
 	return a->unit_size && b->unit_size && a->base == b->base && a->nunits == b->nunits;
@@ -111,7 +111,7 @@ static bool check_head_sizes(struct tess_recorder *r, const char *module, const 
 	return true;
 }
 
-/* The module's weight, which another record may have added. */
+/* Returns the module's weight, which another record may have added. */
 static const struct tess_weight *find_head_weight(struct tess_recorder *r,
                                                   const struct tess_module *m,
                                                   const struct tess_head_linear *how)
@@ -138,8 +138,8 @@ static const struct tess_weight *find_head_weight(struct tess_recorder *r,
 }
 
 /*
- * The index of the part of the weight's heads that a record reads; -1: failed. Parts do not
- * overlap, so that no row is loaded twice.
+ * Returns the index of the part of the weight's heads that a record reads; -1: failure. Parts do
+ * not overlap, so no row is loaded twice.
  */
 static int32_t find_head_part(struct tess_recorder *r, const struct tess_weight *w,
                               const struct tess_head_linear *how)
@@ -169,8 +169,8 @@ static int32_t find_head_part(struct tess_recorder *r, const struct tess_weight 
 }
 
 /*
- * x, W -> y: heads go where the rows of W are: R, S(rows) -> S(1) with a view of x; S(1), S(rows)
- * -> S(1); with a whole W as x, S(1) with a view of W.
+ * Infers a place: heads follow the rows of W. x, W -> y: R, S(rows) -> S(1) with a view of x; S(1),
+ * S(rows) -> S(1); with a replicated W as x, S(1) with a view of W.
  */
 static struct tess_place *place_head_linear(struct tess_recorder *r, const struct tess_module *m,
                                             const struct tess_tensor *x,
@@ -192,7 +192,7 @@ static struct tess_place *place_head_linear(struct tess_recorder *r, const struc
 	return to;
 }
 
-/* Moves x to where its style asks for it; heads that are cut count as whole ones. */
+/* Moves x to the place requested by its style; heads that are cut satisfy Replicate. */
 static struct tess_tensor *place_heads_input(struct tess_recorder *r, const struct tess_module *m,
                                              struct tess_tensor *x)
 {

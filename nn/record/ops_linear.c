@@ -51,7 +51,7 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	return tess_module_prepare_output(r, m, y);
 }
 
-/* A bias is added to the finished sum: added to a Partial, it would count once per rank. */
+/* Records a bias, which requires a finished sum: in a Partial it would count once per rank. */
 static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tess_module *m,
                                        struct tess_tensor *y, const struct tess_weight *b)
 {
@@ -80,7 +80,7 @@ static struct tess_tensor *record_bias(struct tess_recorder *r, const struct tes
 	return out;
 }
 
-/* The place along mesh dimension `along` that the layouts of n modules request of their input. */
+/* Combines the places that the layouts of n modules request of their input along `along`. */
 static bool combine_input_places(struct tess_recorder *r, const struct tess_tensor *x, int32_t n,
                                  const struct tess_module *const *m, int32_t along,
                                  struct tess_place *to)
@@ -104,8 +104,8 @@ static bool combine_input_places(struct tess_recorder *r, const struct tess_tens
 }
 
 /*
- * Moves x for the weights of one op: to the place that their layouts ask for if they agree, else to
- * Replicate. Shard(-1) beside other weights becomes a view of the replicated x.
+ * Moves x for the weights of one op: to the place that their layouts request if they agree, else to
+ * Replicate. Shard(-1) next to other weights becomes a view of the replicated x.
  */
 static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct tess_tensor *x,
                                               int32_t n, const struct tess_module *const *m)
@@ -122,8 +122,8 @@ static struct tess_tensor *place_linear_input(struct tess_recorder *r, struct te
 }
 
 /*
- * x, W -> y: R, R -> R; R, S(out) -> S(1); R, S(in) -> Partial, with a view of x; S(1), S(in) ->
- * Partial; S(0), R -> S(0).
+ * Infers a place. x, W -> y: R, R -> R; R, S(out) -> S(1); R, S(in) -> Partial, with a view of x;
+ * S(1), S(in) -> Partial; S(0), R -> S(0).
  */
 static bool infer_linear_place(struct tess_recorder *r, const struct tess_module *m,
                                const struct tess_tensor *x, const struct tess_weight *w,
@@ -132,7 +132,7 @@ static bool infer_linear_place(struct tess_recorder *r, const struct tess_module
 	int32_t role = tess_weight_role(w, m->along);
 	struct tess_place from = x->place[m->along];
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
-	const char *style = w->style[m->along]; /* that of the module, or of a rule of its own */
+	const char *style = w->style[m->along]; /* the module's, or of a rule of its own */
 
 	if (from.kind == TESS_REPLICATE)
 		*out = role == TESS_ROLE_WHOLE ? tess_place_replicate()
@@ -172,7 +172,7 @@ static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
 		if (!b)
 			return NULL;
 	}
-	if (b && partial >= 0 && !m->hooks) { /* finish the sum, and only that */
+	if (b && partial >= 0 && !m->hooks) { /* only finish the sum */
 		y = tess_tensor_move(r, y, partial, m[partial].io.out[0], m->site.module);
 		partial = -1;
 	}
@@ -184,7 +184,7 @@ static struct tess_tensor *finish_linear_output(struct tess_recorder *r,
 	return b ? record_bias(r, m, y, b) : y;
 }
 
-/* One op over n weights, which may include a tied table. */
+/* Records one op over n weights, which may include a tied table. */
 static void record_linear_op(struct tess_recorder *r, struct tess_tensor *x, int32_t n,
                              const struct tess_module *const *m, const struct tess_weight *const *w,
                              const struct tess_linear *l, struct tess_tensor **y)

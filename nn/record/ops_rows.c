@@ -1,4 +1,4 @@
-/* ops_rows.c - recording of row selection, norms, elementwise ops and splits. */
+/* ops_rows.c - records row selection, norms, elementwise ops and splits. */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"
 
@@ -103,7 +103,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
-/* Along each mesh dimension the operand that is not replicated decides; others are sliced. */
+/* Records an elementwise op. Along each mesh dimension a sharded operand decides. */
 static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t kind,
                                               const char *what, int32_t n, struct tess_tensor **in,
                                               struct tess_tensor **y)

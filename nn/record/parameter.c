@@ -1,5 +1,5 @@
 /*
- * parameter.c - the parameters of a program: found in the checkpoint, placed by the module's style.
+ * parameter.c - finds parameters in the checkpoint and places them by the module's style.
  */
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
@@ -11,14 +11,14 @@
 #include <string.h>
 #include <tessera/names.h>
 
-/* "NAME", or "NAME (FILE in files)" */
+/* Formats "NAME", or "NAME (FILE in files)". */
 static const char *format_name(struct tess_recorder *r, const char *name, const char *file)
 {
 	return strcmp(name, file) ? tess_arena_format(&r->p->arena, "%s (%s in files)", name, file)
 	                          : name;
 }
 
-/* What file `part` of an expert, or of all, must have along an axis. */
+/* Returns the required size along an axis of file `part` of an expert, or of all experts. */
 static int64_t get_file_size(const struct tess_weight_request *request,
                              const struct tess_files *files, int32_t part, int32_t axis)
 {
@@ -27,7 +27,7 @@ static int64_t get_file_size(const struct tess_weight_request *request,
 	return files->nparts > 1 && axis == request->out_dim ? d->parts[part]->size : d->size;
 }
 
-/* The shape of a file, if it is known, must be what the model's dims say. */
+/* Checks the shape of a file, if known, against the model's dims. */
 static bool check_shape(struct tess_recorder *r, const char *name,
                         const struct tess_weight_request *request, const struct tess_files *files,
                         int32_t part, const struct tess_view *v)
@@ -70,7 +70,7 @@ static const struct tess_weight *find_shared_table(const struct tess_recorder *r
 	return NULL;
 }
 
-/* Adds why a head may be missing: the task is another, it is the table, or it was not saved. */
+/* Explains a missing head: another task, tied embeddings, or not saved. */
 static tess_status explain_missing(const struct tess_recorder *r,
                                    const struct tess_weight_request *request, tess_status why)
 {
@@ -123,7 +123,7 @@ static bool check_file(struct tess_recorder *r, const struct tess_module *m,
 	                   &w->files, part, &stored);
 }
 
-/* Finds the files of a parameter; all must be there, and fit. */
+/* Finds the files of a parameter; all must exist and fit. */
 static bool find_files(struct tess_recorder *r, const struct tess_module *m,
                        const struct tess_weight_request *request, struct tess_weight *w)
 {
@@ -148,7 +148,7 @@ static bool find_files(struct tess_recorder *r, const struct tess_module *m,
 	return true;
 }
 
-/* What a style sees of a parameter: shape, units of each axis, sizes of fused parts. */
+/* Describes a parameter for a style: shape, units of each axis, sizes of fused parts. */
 static bool describe_param(struct tess_recorder *r, const struct tess_weight_request *request,
                            struct tess_param *out)
 {
@@ -176,7 +176,7 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
-/* Where a style stores a parameter that is not in use, or what the optimizer keeps of it. */
+/* Checks the storage that a style chooses between uses, or for the optimizer's state. */
 static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
                           const struct tess_weight *w, const struct tess_storage *at, int32_t dtype)
 {
@@ -199,7 +199,7 @@ static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
 	return true;
 }
 
-/* A weight that is cut at rest has a state that is cut alike. */
+/* Sets the storage; a weight that is cut at rest has a state with the same cut. */
 static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
                         const struct tess_param_place *place, struct tess_weight *w)
 {
@@ -220,7 +220,7 @@ static bool set_storage(struct tess_recorder *r, const struct tess_module *m,
 	return true;
 }
 
-/* Checks and normalizes what the style says of a parameter. */
+/* Checks and normalizes a style's placement of a parameter. */
 static bool normalize_use(struct tess_recorder *r, const struct tess_weight *w,
                           struct tess_place *p)
 {
@@ -235,7 +235,7 @@ static bool normalize_use(struct tess_recorder *r, const struct tess_weight *w,
 	return true;
 }
 
-/* The place of a weight along one mesh dimension. */
+/* Determines the place of a weight along one mesh dimension. */
 static bool place_weight_along(struct tess_recorder *r, const struct tess_module *m,
                                const struct tess_weight_request *request, struct tess_weight *w,
                                struct tess_place *out)
@@ -264,7 +264,7 @@ static bool place_weight_along(struct tess_recorder *r, const struct tess_module
 	       tess_recorder_check_cut(r, w->dim[place.use.dim], m->along, m->site.module);
 }
 
-/* One mesh dimension at most may cut an axis. */
+/* Checks that at most one mesh dimension cuts an axis. */
 static bool check_axes(struct tess_recorder *r, const struct tess_module *m,
                        const struct tess_weight *w)
 {
@@ -297,7 +297,7 @@ static bool place_weight(struct tess_recorder *r, const struct tess_module *m,
 	}
 	w->place = place;
 	w->style = style;
-	if (w->table) { /* one memory, one storage */
+	if (w->table) { /* table and head share their storage */
 		w->rest_cut = w->table->rest_cut;
 		w->state_cut = w->table->state_cut;
 	}
@@ -334,7 +334,7 @@ static struct tess_weight *alloc_weight(struct tess_recorder *r,
 	return w;
 }
 
-/* The module as its parameter `name` sees it: a rule for the parameter wins over the module's. */
+/* Returns the module with the rules of its parameter `name`, which precede the module's. */
 static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
                                                        const struct tess_module *m,
                                                        const char *name)
@@ -389,7 +389,7 @@ void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table)
 {
-	/* the head reads the table [vocabulary, hidden] as a weight [out, in] */
+	/* the head uses the table [vocabulary, hidden] as a weight [out, in] */
 	struct tess_weight_request request = { "weight", 2, 0, 1, { table->dim[0], table->dim[1] },
 		                               false };
 	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];

@@ -1,6 +1,6 @@
 /*
- * recorder.c - what all files that record share: errors, names, values, records, places, and what
- * an op requires of its operands.
+ * recorder.c - shared by all files that record: errors, names, values, records, places, and checks
+ * of operands.
  */
 #include "nn/record/recorder.h"
 

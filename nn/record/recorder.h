@@ -1,4 +1,4 @@
-/* recorder.h - the state of a recording, which all files of this folder share. */
+/* recorder.h - the state of a recording, shared by all files of this folder. */
 #ifndef TESS_NN_RECORDER_H
 #define TESS_NN_RECORDER_H
 
@@ -12,67 +12,67 @@ struct tess_recorder {
 	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;
 	bool *used_rules; /* rules of the plan that matched */
-	const struct tess_entered *path; /* the innermost module that is entered; NULL: none */
-	const struct tess_module *modules; /* all, the last opened first */
+	const struct tess_entered *path; /* the innermost entered module; NULL: none */
+	const struct tess_module *modules; /* all modules, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */
-	struct tess_stage_begin *stage_begins; /* of a pipeline, as the plan has them */
+	struct tess_stage_begin *stage_begins; /* begins of pipeline stages in the plan */
 	int32_t nstage_begins;
 };
 
-struct tess_stage_begin { /* of a stage */
+struct tess_stage_begin { /* the begin of a stage */
 	const char *module;
-	int32_t record; /* the first */
+	int32_t record; /* its first record */
 };
 
-struct tess_entered { /* a module that is entered */
+struct tess_entered { /* an entered module */
 	const struct tess_entered *outer;
 	const char *module;
 	const struct tess_module *opened;
 };
 
 /*
- * A site along one mesh dimension, with the style that the plan gives it there. A module is an
- * array of them, one per mesh dimension; `hooks` is that of all, in the first.
+ * A site along one mesh dimension, with its style. A module is an array of sites, one per mesh
+ * dimension; the first has the `hooks` of all.
  */
 struct tess_module {
-	struct tess_site site; /* first: host->redistribute gets it */
+	struct tess_site site; /* first: host->redistribute receives a pointer to it */
 	const struct tess_module *before; /* opened before this one */
 	struct tess_recorder *r;
 	int32_t along; /* the mesh dimension */
 	const struct tess_style *style;
 	const char *spec; /* "packed_colwise:parts=2,1" */
-	const struct tess_plan_rule *rule; /* NULL: the plan has none, and it is replicated */
+	const struct tess_plan_rule *rule; /* NULL: no rule, replicated */
 	struct tess_io io;
 	bool hooks;
-	int32_t ndim; /* axes of the value that a hook sees */
+	int32_t ndim; /* axes of the hook's value */
 };
 
 struct tess_recorder *tess_recorder_get(struct tess_nn *nn);
 /* Records the first failure. Returns NULL, so that a recording function can return it. */
 void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
 	TESS_PRINTF(3, 4);
-/* The same with this thread's current sentence. */
+/* Records the first failure with this thread's current message. */
 void *tess_recorder_keep_error(struct tess_recorder *r, tess_status why);
 
 /* Fails if a rule of the plan matched nothing (refuse.c). */
 void tess_recorder_check_rules(struct tess_recorder *r);
-/* Adds to the sentence of a failure the rules of the plan for the modules that it names. */
+/* Adds the plan's rules for the modules that a failure names to its message. */
 void tess_recorder_name_rules(struct tess_recorder *r);
 
-/* "path.of.modules.NAME"; name NULL: the module that is open. */
+/* Formats "path.of.modules.NAME"; name NULL: the open module. */
 const char *tess_recorder_format_path(struct tess_recorder *r, const char *name);
-/* " along xp" where the mesh has several dimensions, else "". */
+/* Formats " along xp" if the mesh has several dimensions, else "". */
 const char *tess_recorder_along(struct tess_recorder *r, int32_t along);
-/* Finds and opens the module's styles, and asks them for their layouts. */
+/* Finds and opens the module's styles, and requests their layouts. */
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind);
 
-/* Moves a model's output to where its readers want it: ranks, or the loss (logits.c). */
+/* Moves a model's output to its readers: ranks, or the loss (logits.c). */
 struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tensor *x);
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
-/* TESS_EINVAL: along a dimension of data no value or weight has such a place. */
+/* Fails with TESS_EINVAL if the place is not possible along a dimension of data. */
 tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place);
 
 struct tess_tensor *tess_tensor_new(struct tess_recorder *r, int32_t ndim,
@@ -83,43 +83,43 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
                                        struct tess_tensor *const *out, int32_t nweight,
                                        const struct tess_weight *const *weight);
 
-/* Fails where mesh dimension `along` has more ranks than units. */
+/* Fails if mesh dimension `along` has more ranks than units. */
 bool tess_recorder_check_cut(struct tess_recorder *r, const struct tess_dim *dim, int32_t along,
                              const char *module);
-/* Two mesh dimensions would cut one dim of what module `of` gives. Returns false. */
+/* Reports that two mesh dimensions would cut one dim of module `of`'s output. Returns false. */
 bool tess_recorder_fail_cut_twice(struct tess_recorder *r, const struct tess_dim *dim,
                                   const char *of, int32_t a, int32_t b, const char *module);
-/* The mesh dimension along which a value is Partial; -1: none. */
+/* Returns the mesh dimension along which a value is Partial; -1: none. */
 int32_t tess_recorder_find_partial(const struct tess_recorder *r, const struct tess_place *place);
-/* Places for the result of an op, whose rule sets each. */
+/* Allocates places for the result of an op, whose rule sets each of them. */
 struct tess_place *tess_recorder_alloc_places(struct tess_recorder *r);
-/* The first mesh dimension along which x is placed so; -1: none. */
+/* Returns the first mesh dimension along which x has this place; -1: none. */
 int32_t tess_recorder_find_place(const struct tess_recorder *r, const struct tess_tensor *x,
                                  int32_t kind, int32_t dim);
-/* Fails where x is NULL or an input of the step, not rows [tokens, elements]; `what` reads it. */
+/* Fails unless x is rows [tokens, elements], not NULL or an input of the step; for `what`. */
 bool tess_recorder_check_rows(struct tess_recorder *r, const char *what,
                               const struct tess_tensor *x);
-/* The same, and where the sum that makes x is not finished. */
+/* Fails unless x is rows whose sum is finished. */
 bool tess_recorder_check_finished(struct tess_recorder *r, const char *what,
                                   const struct tess_tensor *x);
-/* How the user can get whole rows of x. */
+/* Describes how to replicate x. */
 const char *tess_recorder_describe_gather(const struct tess_recorder *r,
                                           const struct tess_tensor *x);
-/* The places of x, with `to` along one mesh dimension. */
+/* Returns the places of x, with `to` along one mesh dimension. */
 struct tess_place *tess_tensor_replace_place(struct tess_recorder *r, const struct tess_tensor *x,
                                              int32_t along, struct tess_place to);
-/* Moves x along one mesh dimension. Remembered per value, so that q, k and v gather x once. */
+/* Moves x along one mesh dimension. Cached per value, so that q, k and v gather x once. */
 struct tess_tensor *tess_tensor_move(struct tess_recorder *r, struct tess_tensor *x, int32_t along,
                                      struct tess_place to, const char *module);
 /*
- * Moves x to the place `to` of a layout, along each mesh dimension; ASIS: it stays.
+ * Moves x to the place `to` of a layout, along each mesh dimension; ASIS: unchanged.
  */
 struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
                                              const struct tess_place *to, const char *module);
-/* The same for an operand of an op, which may be sliced where it is replicated, but not moved. */
+/* Moves an operand of an op, which may be sliced if it is replicated, but not moved otherwise. */
 struct tess_tensor *tess_tensor_slice_operand(struct tess_recorder *r, struct tess_tensor *x,
                                               const struct tess_place *to, const char *module);
-/* What an input [tokens] has for the rows of x. */
+/* Returns an input [tokens] placed as the rows of x. */
 struct tess_tensor *tess_tensor_place_rows(struct tess_recorder *r, const struct tess_tensor *x,
                                            struct tess_tensor *input);
 /* Apply the hook prepare_input or prepare_output, then the layout. */
@@ -128,7 +128,7 @@ struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const str
 struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
                                                struct tess_tensor *y);
 
-struct tess_weight_request { /* of tess_weight_add */
+struct tess_weight_request { /* argument of tess_weight_add */
 	const char *leaf; /* "weight", "bias" */
 	int32_t ndim, out_dim, in_dim; /* three axes: 0 is the expert */
 	const struct tess_dim *dim[3];
@@ -137,7 +137,7 @@ struct tess_weight_request { /* of tess_weight_add */
 /* Adds the module's parameter, placed by its style; its shape must match the checkpoint's. */
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request);
-/* Fails where a style cuts it; `why`: "a norm adds whole rows". w NULL: nothing. */
+/* Fails if a style cuts the weight; `why`: "a norm adds whole rows". w NULL: does nothing. */
 void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why);
 /* Adds the table of another module as this module's weight; their styles must agree. */
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
@@ -155,28 +155,28 @@ struct tess_dim *tess_op_dim(struct tess_nn *nn, const char *name, int64_t n, in
 struct tess_dim *tess_op_grouped(struct tess_nn *nn, const char *name, struct tess_dim *of,
                                  int64_t n);
 struct tess_dim *tess_op_fused(struct tess_nn *nn, struct tess_dim *const *parts);
-/* n elements; the caller sets its units. */
+/* Makes a dim of n elements; the caller sets its units. */
 struct tess_dim *tess_dim_new(struct tess_recorder *r, const char *name, int64_t n, int64_t each);
 
-/* n heads of `each` elements, each shared by a run of units of `of` and cut with it. */
+/* Makes n heads of `each` elements, each shared by a range of units of `of` and cut with it. */
 struct tess_dim *tess_dim_new_heads(struct tess_recorder *r, const char *name,
                                     const struct tess_dim *of, int64_t n, int64_t each);
 struct tess_dim *tess_op_heads(struct tess_nn *nn, const char *name, struct tess_dim *of, int64_t n,
                                int64_t each);
 
 /*
- * The rate of dropout of a module, 0 in inference, and the first of its sites. Fails the recording
- * if it is no rate.
+ * Returns the rate of dropout of a module, 0 in inference, and the first of its sites. Fails the
+ * recording if it is no rate.
  */
 double tess_recorder_choose_dropout(struct tess_recorder *r, const char *module, double rate,
                                     int64_t sites, int64_t *site);
 
-/* Appends dropout of in[0], whose rows are of the positions in[1] and slots in[2]; in[3]: seeds. */
+/* Appends dropout of in[0]; in[1]: positions of the rows, in[2]: slots, in[3]: seeds. */
 struct tess_record *tess_record_append_dropout(struct tess_recorder *r,
                                                struct tess_tensor *const in[4], double rate,
                                                double site);
 
-/* Sets the functions of `nn`: all (ops.c), and those of one file. */
+/* Set the functions of `nn`: all (ops.c), and those of one file. */
 void tess_ops_install(struct tess_nn *nn);
 void tess_ops_install_rows(struct tess_nn *nn);
 void tess_ops_install_linear(struct tess_nn *nn);

@@ -17,7 +17,7 @@ static struct tess_tensor *find_redistributed(const struct tess_recorder *r,
 	return NULL;
 }
 
-/* What a value needs so that it may move along one mesh dimension while others place it too. */
+/* Checks that a value can move along one mesh dimension while others place it, too. */
 static bool check_move(struct tess_recorder *r, const struct tess_tensor *x, int32_t along,
                        struct tess_place to, const char *module)
 {
@@ -83,7 +83,7 @@ struct tess_tensor *tess_tensor_move(struct tess_recorder *r, struct tess_tensor
 	return y;
 }
 
-/* Sums are finished first, then cut values gathered: so no dim is cut twice on the way. */
+/* Moves a value: finishes sums first, then gathers, so no dim is cut twice in between. */
 struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
                                              const struct tess_place *to, const char *module)
 {

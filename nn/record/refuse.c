@@ -1,10 +1,10 @@
-/* refuse.c - what a refusal says of the rules of a plan. */
+/* refuse.c - messages about the rules of a plan. */
 #include "core/base/option.h"
 #include "nn/record/recorder.h"
 
 #include <string.h>
 
-/* "**.x" for a pattern "*.x" that matches no module, if the longer one matches some; NULL: none. */
+/* Returns "**.x" for a pattern "*.x" without matches, if the longer one has some; or NULL. */
 static const char *find_deep_pattern(struct tess_recorder *r, const char *pattern)
 {
 	const char *deep =
@@ -16,7 +16,7 @@ static const char *find_deep_pattern(struct tess_recorder *r, const char *patter
 	return NULL;
 }
 
-/* The module whose name is nearest to a pattern that matched none. */
+/* Returns the module whose name is nearest to a pattern without matches. */
 static const char *find_nearest_module(const struct tess_recorder *r, const char *pattern)
 {
 	const char *best = "";
@@ -58,7 +58,7 @@ void tess_recorder_check_rules(struct tess_recorder *r)
 	                   deep ? tess_arena_format(&r->p->arena, "; did you mean %s?", deep) : "");
 }
 
-/* The module that a word of a sentence names, itself or by its parameter; NULL: none. */
+/* Returns the module named by a word of a message, directly or by its parameter; NULL: none. */
 static const struct tess_module *find_named_module(const struct tess_recorder *r, const char *word,
                                                    size_t len)
 {
@@ -77,7 +77,7 @@ static const struct tess_module *find_named_module(const struct tess_recorder *r
 	return best;
 }
 
-/* "RULES, "PATTERN": "STYLE" of PLAN", unless the rule is in RULES. */
+/* Appends '"PATTERN": "STYLE" of PLAN' to RULES, unless the rule is in RULES. */
 static const char *append_rule(struct tess_recorder *r, const char *rules,
                                const struct tess_plan_rule *rule)
 {

@@ -17,7 +17,7 @@ enum { SHOWN = 3, ROWS_COMPARED = 64 };
 
 struct expected { /* a file */
 	const char *name;
-	const struct tess_weight *table; /* of a tied head that may store this weight; else NULL */
+	const struct tess_weight *table; /* the table of a tied head stored in this file; or NULL */
 };
 
 struct expected_list {
@@ -31,7 +31,7 @@ struct names { /* for a message: the first names, and their number */
 	size_t n;
 };
 
-struct leftover { /* that no module asks for */
+struct leftover { /* tensors that no module uses */
 	struct names refused, predictors;
 };
 
@@ -56,7 +56,7 @@ static tess_status add_expected(struct expected_list *l, const char *name,
 	return TESS_OK;
 }
 
-/* The files that the program reads, and those of the heads that are tied. */
+/* Lists the files that the program reads, and those of tied heads. */
 static tess_status list_expected(const struct tess_program *p, const struct tess_model *model,
                                  const struct tess_source *source, struct expected_list *l)
 {
@@ -95,7 +95,7 @@ static tess_status list_expected(const struct tess_program *p, const struct tess
 	return st;
 }
 
-/* In all families: computed from config.json; older checkpoints store it. */
+/* Tensors of all families computed from config.json, which older checkpoints store. */
 static const char *const computed[] = { "*rotary_emb.inv_freq", NULL };
 
 static bool matches_any(const char *const *pattern, const char *name)
@@ -129,8 +129,8 @@ static bool is_number(const char *text, size_t len)
 }
 
 /*
- * Returns the module for multi-token prediction that a tensor is in, or NULL: one that is called
- * mtp..., or a layer with a projection of two hidden states, eh_proj; the program reads none of it.
+ * Returns the module for multi-token prediction that contains a tensor, or NULL: a module mtp...,
+ * or a layer with a projection of two hidden states, eh_proj. The program reads none of it.
  */
 static const char *find_predictor(struct expected_list *l, const struct tess_source *source,
                                   const char *name)
@@ -212,7 +212,7 @@ static tess_status fail_unexpected(const struct tess_program *p, const struct te
 		module ? module : "none");
 }
 
-/* Compares some rows: a table and a head that were trained separately share none. */
+/* Compares some rows: a table and a separately trained head share none. */
 static tess_status compare_rows(const struct tess_source *source, const struct expected *e,
                                 const struct tess_view *a, const struct tess_view *b,
                                 struct tess_arena *arena, bool *same)

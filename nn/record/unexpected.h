@@ -6,10 +6,10 @@
 #include "nn/program/source.h"
 
 /*
- * TESS_EINVAL: there are such; the sentence has the first names, their number and the nearest
- * module. Allowed are those that the model lists, the weight of a head that is tied to a table, and
- * all if the source ignores them. `warn`: logs what is ignored, and a tied head's own weight that
- * differs from its table (where the source has data; otherwise only names are read).
+ * Checks for unused parameters. TESS_EINVAL: the message has the first names, their number and the
+ * nearest module. Allowed are those that the model lists, the weight of a tied head, and all if the
+ * source ignores them. `warn`: logs ignored ones, and a tied head's own weight that differs from
+ * its table (if the source has data; otherwise only names are read).
  */
 tess_status tess_unexpected_check(const struct tess_program *p, const struct tess_model *model,
                                   const struct tess_source *source, bool warn);
