@@ -1,4 +1,4 @@
-/* choose.c - which backend a world uses, and why. */
+/* choose.c - chooses the backend of a world, with a reason. */
 #include "core/group/choose.h"
 
 #include "core/base/option.h"
@@ -32,7 +32,7 @@ static bool moves_memory(const struct tess_backend *b, int32_t mem)
 	return mem == TESS_HOST && !b->mem_kinds ? true : b->mem_kinds >> mem & 1;
 }
 
-/* A backend of a device's memory may need libraries: it says so when it is asked. */
+/* Asks a backend of a device's memory whether it is usable: it may need libraries. */
 static tess_status ask_backend(const struct tess_backend *b, int32_t size, int32_t mem)
 {
 	const struct tess_coll c = { .size = sizeof c,
@@ -45,7 +45,7 @@ static tess_status ask_backend(const struct tess_backend *b, int32_t size, int32
 	return mem == TESS_HOST ? TESS_OK : TESS_PLUGIN_CALL(b, NULL, supports, &c, size);
 }
 
-/* The first name of the list that can be opened, moves the memory and joins these ranks. */
+/* Chooses the first name of the list that can be opened, moves the memory and joins the ranks. */
 static tess_status choose_from_list(const char *list, int32_t size, bool threads, bool hosts,
                                     int32_t mem, struct tess_choice *c)
 {
@@ -103,7 +103,7 @@ tess_status tess_backend_choose_for_memory(const char *name, int32_t mem, int32_
 
 /* ---- a backend that is named ----------------------------------------------------------------- */
 
-/* Adds the backends that join these ranks to this thread's sentence. */
+/* Adds the backends that join these ranks to this thread's message. */
 static tess_status add_usable_backends(tess_status st, int32_t size, bool threads, bool hosts)
 {
 	const char *list = tess_option_get("backends");

@@ -60,7 +60,7 @@ static tess_status connect_hosts(struct tess_world *w, const struct tess_meeting
 	return st;
 }
 
-/* The backend's library has connected the ranks. */
+/* Connects through the backend's library. */
 static tess_status connect_through_backend(struct tess_world *w, const struct tess_backend *b)
 {
 	int64_t deadline = tess_now() + w->timeout;
@@ -86,8 +86,8 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 }
 
 /*
- * The backend whose own library connects ranks of several hosts; NULL: none. A backend that cannot
- * be used fails later, in tess_world_enter, when all ranks have met.
+ * Finds the backend whose own library connects ranks of several hosts; NULL: none. An unusable
+ * backend fails later, in tess_world_enter, when all ranks have met.
  */
 static const struct tess_backend *find_bootstrap(int32_t nranks)
 {
@@ -113,11 +113,11 @@ static tess_status connect_to_job(struct tess_world *w, const struct tess_rank_e
 	return st ? st : tess_world_set_meeting(w, m.at.addr);
 }
 
-/* A thread that reports a rank that has waited NOTICE_MS for the others. */
+/* A thread that logs a wait of NOTICE_MS for other ranks. */
 struct notice {
 	const struct tess_rank_env *env;
 	pthread_t thread;
-	int connected; /* an eventfd; -1: there is no thread */
+	int connected; /* an eventfd; -1: no thread */
 };
 
 static void *print_notice(void *arg)
@@ -152,7 +152,7 @@ static void stop_notice(struct notice *n)
 	close(n->connected);
 }
 
-/* Adds to the error of a deadline why this process waited for others. */
+/* Adds the reason why this process waited for others to the error of a deadline. */
 static tess_status explain_timeout(const struct tess_rank_env *env)
 {
 	char text[ENV_TEXT], why[1024];
@@ -167,7 +167,7 @@ tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env 
 	struct notice notice;
 	tess_status st;
 
-	/* the variables of tessera launch are never left over: its socket is gone with it */
+	/* variables of tessera launch are never left over: its socket ends with it */
 	if (*tess_option_get("rendezvous"))
 		return connect_to_job(w, env);
 	start_notice(&notice, env);

@@ -14,9 +14,9 @@
 
 /* ---- which backend --------------------------------------------------------------------------- */
 
-struct verdict { /* of one rank; gathered from all */
+struct verdict { /* the choice of one rank; gathered from all */
 	int64_t usable;
-	char name[56]; /* of the backend */
+	char name[56]; /* name of the backend */
 };
 
 static void warn_passed_over(const struct tess_group *g, const char *why)
@@ -27,7 +27,7 @@ static void warn_passed_over(const struct tess_group *g, const char *why)
 		         why);
 }
 
-/* The ranks use the carrier if all can. *out: NULL where it is passed over. */
+/* Agrees on the carrier: used if all ranks can. *out: NULL if not. */
 static tess_status agree_on_backend(struct tess_group *g, struct tess_choice *c,
                                     const struct tess_backend **out)
 {
@@ -146,5 +146,5 @@ void tess_group_detach_device(struct tess_group *g, const void *self)
 	tess_carrier_close(g);
 	g->device = NULL;
 	g->device_self = NULL;
-	tess_fail(TESS_OK, "%s", sentence); /* not what was said while it closed */
+	tess_fail(TESS_OK, "%s", sentence); /* discards messages of the closing */
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct mesh_slice { /* along one dimension or several */
+struct mesh_slice { /* the group along one or several dimensions */
 	struct mesh_slice *next;
 	struct tess_group *group;
 	char text[TESS_MESH_TEXT]; /* "tp", "dp,tp" */
@@ -18,12 +18,12 @@ struct tess_mesh {
 	struct tess_world *world;
 	struct tess_mesh_shape shape;
 	struct mesh_slice *slices; /* the newest first */
-	int32_t nholds; /* sessions and trainers that are open on it */
+	int32_t nholds; /* number of open sessions and trainers */
 };
 
 /* ---- slices ---------------------------------------------------------------------------------- */
 
-struct dim_list { /* some dimensions, as ordered in a slice */
+struct dim_list { /* some dimensions, in the order of a slice */
 	int32_t n, size;
 	const struct tess_mesh_dim *dim[TESS_MESH_DIMS];
 };
@@ -58,7 +58,7 @@ static tess_status read_dims(const struct tess_mesh *m, const char *text, struct
 	return TESS_OK;
 }
 
-/* The place of a world rank in these dimensions; the last one varies fastest. */
+/* Computes the index of a world rank in these dimensions; the last one varies fastest. */
 static int32_t compute_coordinate(const struct dim_list *a, int32_t rank)
 {
 	int32_t at = 0;
@@ -68,7 +68,7 @@ static int32_t compute_coordinate(const struct dim_list *a, int32_t rank)
 	return at;
 }
 
-/* The colour of its group: its place in the other dimensions. */
+/* Computes the colour of a rank's group: its index in the other dimensions. */
 static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *a, int32_t rank)
 {
 	struct dim_list rest = { .size = 1 };
@@ -84,7 +84,7 @@ static int32_t compute_colour(const struct tess_mesh *m, const struct dim_list *
 	return compute_coordinate(&rest, rank);
 }
 
-/* Whether they hold all ranks in the order of the world, whose group then serves. */
+/* Returns whether the dimensions have all ranks in the order of the world, whose group serves. */
 static bool is_world(const struct tess_mesh *m, const struct dim_list *a)
 {
 	if (a->size != tess_world_size(m->world))

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LETTERS = 15 }; /* of a name, without its colour */
+enum { NAME_MAX_LETTERS = 15 }; /* maximum length of a name, without its colour */
 
 static void destroy_group(struct tess_group *g)
 {
@@ -38,7 +38,7 @@ static void destroy_group(struct tess_group *g)
 	free(g);
 }
 
-/* Takes over the members. NULL: no memory, and they are freed. */
+/* Makes a group, which takes the members. NULL: no memory; the members are freed. */
 static struct tess_group *make_group(struct tess_world *w, struct tess_members *members)
 {
 	struct tess_group *g = calloc(1, sizeof *g);
@@ -90,7 +90,7 @@ tess_status tess_opening_failed(struct tess_world *w, uint32_t id, tess_status w
 	return tess_world_backend_failed(w, why, sentence);
 }
 
-/* Whether the backend lacks a collective, which the group emulates. */
+/* Returns whether the backend lacks a collective, which the group emulates. */
 static bool lacks_collective(const struct tess_group *g)
 {
 	struct tess_coll c = { .size = sizeof c, .mem = TESS_HOST };
@@ -113,7 +113,7 @@ static void close_backend_groups(struct tess_group *g)
 		TESS_PLUGIN_DO(g->backend->close(g->self));
 }
 
-/* Collective over the members. Adds the group to the world's list, or destroys it. */
+/* Collective over the members. Opens the backend's groups; destroys the group on failure. */
 static tess_status open_backend_groups(struct tess_group *g, const struct tess_group *parent)
 {
 	struct tess_world *w = g->world;
@@ -170,15 +170,15 @@ tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out)
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-struct split_request { /* of one rank; gathered from all */
+struct split_request { /* the request of one rank; gathered from all */
 	int64_t colour, key;
-	int64_t number; /* its splits so far: makes ids unique */
+	int64_t number; /* number of its splits, for unique ids */
 	char name[32];
 };
 
 struct split_candidate {
 	int64_t key;
-	int32_t rank; /* in the parent */
+	int32_t rank; /* rank in the parent */
 };
 
 static int compare_candidates(const void *a, const void *b)
@@ -200,7 +200,7 @@ static tess_status check_group_name(const char *name)
 		NAME_MAX_LETTERS);
 }
 
-/* Fails on all ranks, naming one that differs, unless all gave the groups one name. */
+/* Fails on all ranks, with a differing rank, unless all gave the groups one name. */
 static tess_status compare_names(const struct tess_group *parent, const struct split_request *all)
 {
 	char text[256];
@@ -218,7 +218,7 @@ static tess_status compare_names(const struct tess_group *parent, const struct s
 	return TESS_OK;
 }
 
-/* The ranks of this one's colour, in order; NULL: no memory. */
+/* Lists the ranks with this rank's colour, in order; NULL: no memory. */
 static struct tess_members *assemble_members(const struct tess_group *parent,
                                              const struct split_request *all)
 {
@@ -336,7 +336,7 @@ void tess_group_destroy(struct tess_group *g)
 		free(work);
 	}
 	destroy_group(g);
-	tess_fail(TESS_OK, "%s", sentence); /* not what the backend said while it closed */
+	tess_fail(TESS_OK, "%s", sentence); /* discards messages of the closing backend */
 }
 
 /* ---- getters --------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
  * spawn.c - ranks that are threads. Unlike a process, a thread cannot be killed: one that does not
- * return after the job has failed is left behind, with all memory that it may still use.
+ * return after the job has failed is abandoned, with all memory that it may still use.
  */
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -19,7 +19,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* after a failure, before a rank that has not returned is logged; the launcher gives as much */
+/* time between a failure and the log of a rank that has not returned; the same as a launcher's */
 enum { RETURN_MS = 1000 };
 
 struct spawned_rank {
@@ -81,7 +81,7 @@ static void *run_rank_thread(void *arg)
 	if (s->st)
 		snprintf(s->sentence, sizeof s->sentence, "%s", tess_error());
 	atomic_store(&s->ended, true);
-	tess_event_post(event_fd); /* s may be freed by now */
+	tess_event_post(event_fd); /* s may be freed already */
 	return NULL;
 }
 
@@ -106,7 +106,7 @@ static void start_threads(struct spawned_rank *s, int32_t n)
 	}
 }
 
-/* The first rank that has not returned; -1: all have. */
+/* Returns the first rank that has not returned; -1: all have. */
 static int32_t find_running(struct spawned_rank *s, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)
@@ -154,7 +154,7 @@ static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spa
 	return -1;
 }
 
-/* Starts all ranks. Returns -1 when all have ended, or the rank that was left behind. */
+/* Starts all ranks. Returns -1 when all have ended, or the abandoned rank. */
 static int32_t run_threads(struct tess_coordinator *coordinator, struct spawned_rank *s, int32_t n)
 {
 	int sigusr1_fd = tess_flight_on(tess_option_get("flight")) ? tess_sigusr1_open() : -1;
@@ -176,7 +176,7 @@ static int32_t run_threads(struct tess_coordinator *coordinator, struct spawned_
 	return left;
 }
 
-/* The job's first failure, else that of a rank. */
+/* Returns the job's first failure, else that of a rank. */
 static tess_status get_spawn_result(struct tess_coordinator *coordinator,
                                     const struct spawned_rank *s, int32_t n, int32_t left)
 {
@@ -230,7 +230,7 @@ tess_status tess_world_spawn_threads(int32_t n,
 	}
 	left = run_threads(coordinator, s, n);
 	st = get_spawn_result(coordinator, s, n, left);
-	if (left >= 0) { /* it may still use all of this, and plugins */
+	if (left >= 0) { /* the rank may still use this memory, and plugins */
 		tess_registry_skip_quit();
 		return st;
 	}
@@ -242,7 +242,7 @@ out:
 	return st;
 }
 
-/* Ranks report a backend that cannot be opened. */
+/* Checks the option "backend"; ranks report a backend that cannot be opened. */
 tess_status tess_world_check_spawn(int32_t n)
 {
 	const char *name = tess_option_get("backend");

@@ -7,7 +7,7 @@
 
 enum { CGROUP_PATH = 200, CGROUP_LINE = 512 };
 
-/* Reads the one or two numbers at the start of a file; returns how many there are. */
+/* Reads one or two numbers at the start of a file; returns their count. */
 static int read_numbers(const char *folder, const char *name, long long *first, long long *second)
 {
 	char path[CGROUP_LINE];

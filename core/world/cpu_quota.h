@@ -1,4 +1,4 @@
-/* cpu_quota.h - the CPU time that the cgroups of this process allow. */
+/* cpu_quota.h - the CPU limit of the cgroups of this process. */
 #ifndef TESS_GROUP_CPU_QUOTA_H
 #define TESS_GROUP_CPU_QUOTA_H
 
@@ -12,8 +12,8 @@ struct tess_cpu_quota {
 
 /*
  * Reads the lowest limit among the cgroup of this process and its ancestors: cpu.max of version 2,
- * cpu.cfs_quota_us of version 1. The files are those below `root`, "" for the system's own; a file
- * that is missing or malformed sets no limit. A container may see the root of its own cgroup only.
+ * cpu.cfs_quota_us of version 1. The files are below `root`, "" for the system's own; a missing or
+ * malformed file sets no limit. A container may see only the root of its own cgroup.
  */
 void tess_cpu_quota_read(const char *root, struct tess_cpu_quota *out);
 

@@ -23,7 +23,7 @@ void tess_rank_cpus_read(struct tess_rank_cpus *out)
 	tess_cpu_quota_read("", &out->quota);
 }
 
-/* Returns the quota in whole CPUs, rounded up; CPU_SETSIZE where there is none. */
+/* Returns the quota in CPUs, rounded up; CPU_SETSIZE without a quota. */
 static int32_t round_quota(const struct tess_cpu_quota *q)
 {
 	return q->cpus > 0 && q->cpus < CPU_SETSIZE ? (int32_t)ceil(q->cpus) : CPU_SETSIZE;
@@ -70,7 +70,7 @@ tess_status tess_world_post_cpus(struct tess_world *w)
 	return w->link.set(w->link.self, key, &mine, sizeof mine);
 }
 
-/* What all ranks posted; *out is yours: free. */
+/* Gets the CPUs that all ranks posted. Free *out. */
 static tess_status get_posted_cpus(struct tess_world *w, struct tess_rank_cpus **out)
 {
 	struct tess_rank_cpus *all = calloc((size_t)w->size, sizeof *all);

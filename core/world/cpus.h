@@ -1,4 +1,4 @@
-/* cpus.h - which CPUs a rank may use, and its share of them beside the other ranks of its host. */
+/* cpus.h - the CPUs that a rank may use, and its share of them among the ranks of its host. */
 #ifndef TESS_GROUP_CPUS_H
 #define TESS_GROUP_CPUS_H
 
@@ -8,7 +8,7 @@
 #include <sched.h>
 
 struct tess_rank_cpus { /* exchanged as bytes between ranks */
-	char host[64]; /* of the running kernel: the same for ranks that have CPUs in common */
+	char host[64]; /* id of the running kernel, equal for ranks that have CPUs in common */
 	cpu_set_t may_use;
 	struct tess_cpu_quota quota;
 };
@@ -20,18 +20,18 @@ int32_t tess_rank_cpus_count(const struct tess_rank_cpus *c);
 
 /*
  * Returns the number of threads for the rank of `mine`, at least 1: the CPUs of its affinity
- * divided by the ranks that may use one of them, and no more than its quota, rounded up, divided
- * by the ranks that share it. all[n] contains `mine`.
+ * divided by the ranks that may use one of them, limited by its quota, rounded up, divided by the
+ * ranks that share it. all[n] contains `mine`.
  */
 int32_t tess_rank_cpus_divide(const struct tess_rank_cpus *mine, const struct tess_rank_cpus *all,
                               int32_t n);
 
-/* Tells the other ranks which CPUs this one may use. */
+/* Publishes the CPUs that this rank may use. */
 tess_status tess_world_post_cpus(struct tess_world *w);
 
-/* This rank's share. Waits for ranks that have not yet posted theirs, until the deadline. */
+/* Returns this rank's share. Waits until the deadline for ranks that have not posted theirs. */
 tess_status tess_world_count_cpus(struct tess_world *w, int32_t *out);
-/* This one's number among the ranks of its host, and theirs; waits as the above. */
+/* Returns this rank's index among those of its host, and their number. Waits until the deadline. */
 tess_status tess_world_find_local_rank(struct tess_world *w, int32_t *local, int32_t *ranks);
 
 #endif

@@ -1,4 +1,4 @@
-/* group.h - the inside of a group, and of a work: a call that is under way in it. */
+/* group.h - the internals of a group and of a work, a pending call. */
 #ifndef TESS_GROUP_GROUP_H
 #define TESS_GROUP_GROUP_H
 
@@ -9,9 +9,9 @@
 
 #include <tessera/util/stream.h>
 
-struct tess_carrier { /* what moves the memory of a call */
+struct tess_carrier { /* a backend that moves the memory of a call */
 	const struct tess_backend *backend;
-	void *self; /* its group; NULL: there is none */
+	void *self; /* its group; NULL: none */
 };
 
 struct tess_group {
@@ -19,19 +19,19 @@ struct tess_group {
 	struct tess_world *world;
 	const struct tess_backend *backend;
 	void *self; /* the backend's group; NULL: a split group of one rank */
-	void *p2p_channel; /* a second one, for messages of emulated calls; NULL: none is needed */
-	const char *owner; /* what closes it, "world" or "mesh"; NULL: the program */
+	void *p2p_channel; /* a second group for messages of emulated calls; NULL: not needed */
+	const char *owner; /* the object that closes it, "world" or "mesh"; NULL: the program */
 	int32_t rank, size;
 	struct tess_members *members;
 	char key[TESS_MEMBERS_KEY]; /* name, unique in the job */
-	uint64_t calls; /* collectives so far */
-	uint64_t *sent, *received; /* messages to and from each rank so far */
+	uint64_t calls; /* number of collectives */
+	uint64_t *sent, *received; /* number of messages to and from each rank */
 	struct tess_ticks ticks; /* clock of calls */
 	struct tess_call_shape shape[TESS_RECV + 1]; /* last call of each kind without lists */
 	struct tess_call_desc *desc; /* of the last call */
 	const struct tess_call_shape *described; /* the shape of `desc`; NULL: unknown */
 	bool unreported; /* `desc` is */
-	int64_t report_at; /* when the next call is to be reported */
+	int64_t report_at; /* time to report the next call */
 	struct tess_work *live, *spare;
 	struct tess_sum_work *sums, *idle_sums; /* exact: under way, oldest first; for later */
 	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
@@ -39,10 +39,10 @@ struct tess_group {
 	int64_t nregions; /* so far, for ids */
 	const struct tess_device *device; /* whose memory calls may use (carrier.h), or NULL */
 	void *device_self;
-	struct tess_carrier carrier; /* of the device's memory, beside the backend */
-	int32_t ncarriers; /* so far, for names */
-	int32_t nqueued; /* works that the device's streams order */
-	float *staging; /* host memory of exact sums in the device's, kept between them */
+	struct tess_carrier carrier; /* moves the device's memory; the backend moves the host's */
+	int32_t ncarriers; /* number of carriers so far, for names */
+	int32_t nqueued; /* works ordered by the device's streams */
+	float *staging; /* host memory for exact sums of the device's memory, reused */
 	size_t staging_bytes;
 };
 
@@ -58,27 +58,27 @@ struct tess_work {
 	struct tess_group *group;
 	struct tess_coll coll; /* complete, as the backend gets it */
 	struct tess_call_key key;
-	struct tess_carrier by; /* what it runs on */
+	struct tess_carrier by; /* the backend that runs it */
 	bool queued; /* the caller does not wait: see tess_group_drain */
 	void *work; /* the backend's; or: */
-	struct tess_emulation *emulation; /* of a call that the backend lacks */
+	struct tess_emulation *emulation; /* for a call that the backend lacks */
 	uint64_t flight; /* number in the flight recorder */
-	struct tess_stage *stage; /* host memory, kept for the next call on a device's memory */
-	bool staged; /* what was received is to be copied from it */
+	struct tess_stage *stage; /* host memory, reused by the next call on a device's memory */
+	bool staged; /* received data are to be copied from it */
 	struct tess_work_call *batch; /* n calls; `coll`: the first, with the earliest deadline */
 	uint32_t n;
-	int64_t report_at; /* when to report it, if it is not done; 0: it was reported */
-	char where[TESS_WHERE]; /* that of a graph's replay */
+	int64_t report_at; /* time to report it, if it is not done; 0: reported */
+	char where[TESS_WHERE]; /* `where` of a graph's replay */
 	tess_status state; /* PENDING, OK or failed */
 };
 
-/* The group of all ranks. Collective. */
+/* Opens the group of all ranks. Collective. */
 tess_status tess_group_open_all(struct tess_world *w, struct tess_group **out);
-/* Closes a group, whoever its owner is. */
+/* Closes a group with any owner. */
 void tess_group_destroy(struct tess_group *g);
 /* Waits for pending works, which may need this rank. Returns at once after a failure. */
 void tess_group_finish(struct tess_group *g);
-/* Makes every wait in the group return soon. From any thread. */
+/* Makes every wait in the group return soon. Call it from any thread. */
 void tess_group_abort(struct tess_group *g);
 
 /* Tests a work of the carrier. */
@@ -92,7 +92,7 @@ static inline tess_status tess_carrier_test(const struct tess_carrier *by, void 
 	                                                       "test", where, st);
 }
 
-/* One wait; returns soon after a failure of the world. TESS_ETIMEOUT: the deadline has passed. */
+/* Waits once; returns soon after a failure of the world. TESS_ETIMEOUT: the deadline has passed. */
 static inline tess_status tess_carrier_wait(const struct tess_carrier *by, void *work,
                                             int64_t deadline)
 {

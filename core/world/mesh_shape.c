@@ -28,7 +28,7 @@ int32_t tess_mesh_shape_find(const struct tess_mesh_shape *s, const char *name, 
 	return -1;
 }
 
-/* Reads "dp=2", and moves *at past it. */
+/* Reads "dp=2" and moves *at past it. */
 static tess_status read_dim(struct tess_mesh_shape *s, const char *text, const char **at)
 {
 	size_t len = strspn(*at, letters);
@@ -59,7 +59,7 @@ static tess_status read_dim(struct tess_mesh_shape *s, const char *text, const c
 	return TESS_OK;
 }
 
-/* Computes a size that was left out, and checks that the sizes multiply to the ranks. */
+/* Computes an omitted size, and checks that the sizes multiply to the ranks. */
 static tess_status complete_sizes(struct tess_mesh_shape *s, int32_t ranks, const char *text)
 {
 	struct tess_mesh_dim *open = NULL;

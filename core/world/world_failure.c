@@ -1,4 +1,4 @@
-/* world_failure.c - the first failure of a job, as one rank sees it. */
+/* world_failure.c - the first failure of a job, on one rank. */
 #include "core/base/clock.h"
 #include "core/base/log.h"
 #include "core/base/option.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long to wait for a better sentence: about a tenth of the timeout of a call, within these. */
+/* Bounds of the wait for a better message, about a tenth of the timeout of a call. */
 enum { ANSWER_MIN_MS = 250, ANSWER_MAX_MS = 5000, CAUSE_MS = 500, CALLS_MS = 100 };
 
 /* ---- the flight record --------------------------------------------------------------------- */
@@ -39,7 +39,7 @@ static const struct tess_members *find_members(void *arg, uint32_t id)
 	return g ? g->members : NULL;
 }
 
-/* Writes this rank's flight record, under the lock. f: the failure, NULL: it was requested. */
+/* Writes this rank's flight record, under the lock. f: the failure; NULL: a request. */
 static void write_record(struct tess_world *w, const struct tess_failure *f)
 {
 	const struct tess_members_lookup lookup = { .find = find_members, .arg = w };
@@ -62,7 +62,7 @@ void tess_world_handle_record(void *arg)
 	struct tess_world *w = arg;
 
 	pthread_mutex_lock(&w->lock);
-	if (!w->failed) /* else it was written at the failure */
+	if (!w->failed) /* otherwise written at the failure */
 		write_record(w, NULL);
 	pthread_mutex_unlock(&w->lock);
 }
@@ -89,7 +89,7 @@ void tess_world_handle_failure(void *arg, const struct tess_failure *f)
 		write_record(w, f); /* before a caller sees the failure, and may exit */
 		for (struct tess_group *g = w->groups; g; g = g->next)
 			tess_group_abort(g);
-		atomic_store(&w->failed, f->why); /* last: its group is aborted by then */
+		atomic_store(&w->failed, f->why); /* last, after the groups are aborted */
 		pthread_cond_broadcast(&w->failed_cond);
 	}
 	pthread_mutex_unlock(&w->lock);
@@ -112,11 +112,11 @@ static void wait_for_failure(struct tess_world *w, int ms)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* A posted failure comes back as the job's first one; without an answer it is this rank's own. */
+/* Waits for the answer to a posted failure, the job's first one; else returns this rank's own. */
 static tess_status await_first_failure(struct tess_world *w, tess_status why, const char *sentence)
 {
 	struct tess_failure own = { .why = why, .rank = w->rank };
-	int64_t ms = w->timeout / 11 / TESS_MS; /* so that the caller has it within a tenth */
+	int64_t ms = w->timeout / 11 / TESS_MS; /* the caller gets it within a tenth */
 
 	wait_for_failure(w, ms < ANSWER_MIN_MS   ? ANSWER_MIN_MS
 	                    : ms > ANSWER_MAX_MS ? ANSWER_MAX_MS
@@ -164,7 +164,7 @@ tess_status tess_world_deadline_passed(struct tess_world *w, const struct tess_c
 
 tess_status tess_world_backend_failed(struct tess_world *w, tess_status why, const char *sentence)
 {
-	/* of two calls that differ the backend knows one, or parts of both if it compares calls */
+	/* of two different calls the backend has one, or parts of both if it compares calls */
 	bool by_peer = why == TESS_EPEER || why == TESS_EIO || why == TESS_EABORTED ||
 	               why == TESS_ETIMEOUT || why == TESS_EMISMATCH;
 	bool both = why == TESS_EMISMATCH && w->backend && w->backend->compares;
