@@ -1,8 +1,8 @@
 /*
- * ATTENTION on the CPU device: against a simple reference, prefill = chunks = token by token, and
+ * ATTENTION on the CPU device: against its definition, prefill = chunks = token by token, and
  * rows of several slots = each slot alone.
  */
-#include "devices/mathf.h"
+#include "tests/reference/scalar.h"
 #include "tests/support/cpu.h"
 
 #include <tessera/reduce.h>
@@ -94,6 +94,7 @@ static int64_t get_out_row(const struct attention_shape *m)
 	return m->heads * m->value;
 }
 
+/* On a device; NULL: by the definition. */
 static tess_status run_attention_rows(void *device, const struct cache *c,
                                       const struct attention_inputs *x, int64_t n, float *out)
 {
@@ -126,6 +127,10 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 	};
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
 
+	if (!device) {
+		scalar_run(&op);
+		return TESS_OK;
+	}
 	ck_assert_msg(cpu_check_op(&op) == TESS_OK, "%s", cpu_sentence);
 	return cpu_device->run(device, &op);
 }
@@ -178,78 +183,29 @@ static void free_attention_inputs(struct attention_inputs *x)
 
 /* ---- reference */
 
-struct attention_terms {
-	const float *w, *v;
-	int64_t first, end;
-};
-
-static float sum_unit_of_keys(const void *arg, const struct tess_tree *tree, int64_t u)
+/* What is in the cache, in the type of its elements. */
+static float *copy_cached(const struct attention_shape *m, const float *x, int64_t n)
 {
-	const struct attention_terms *t = arg;
-	float acc = 0.0f;
+	float *y = malloc(sizeof *y * (size_t)n);
 
-	(void)tree;
-	for (int64_t p = u * 64 > t->first ? u * 64 : t->first; p < t->end && p < (u + 1) * 64; p++)
-		acc = t->v ? fmaf(t->w[p], t->v[p], acc) : acc + t->w[p];
-	return acc;
-}
-
-static float sum_terms(const struct attention_terms *t)
-{
-	struct tess_tree tree = { .n = 1 << 25, .lo = t->first / 64, .hi = (t->end + 63) / 64 };
-	float out = 0;
-
-	tree_sum_node(&tree, tree.lo, tree.hi, 0, 0, sum_unit_of_keys, t, &out);
-	return out + 0.0f;
-}
-
-/* An element of the cache. */
-static float round_cached(const struct attention_shape *m, float x)
-{
-	return m->dtype == TESS_BF16 ? tess_bf16_load(tess_bf16_round(x)) : x;
-}
-
-static void compute_attention(const struct attention_shape *m, const struct attention_inputs *x,
-                              int64_t t, int64_t h, float *out)
-{
-	int64_t kv = (m->lo + h) / m->group - m->lo / m->group, nk = m->kv * m->d;
-	const float *values = m->latent ? x->k + kv * m->d : x->v + kv * m->value;
-	int64_t nv = m->latent ? nk : m->kv * m->value;
-	int64_t first = m->window && t >= m->window ? t - m->window + 1 : 0;
-	const float *q = x->q + (t * m->heads + h) * m->d;
-	float *w = malloc(2 * sizeof *w * (size_t)(t + 1)), *v = w + t + 1, top = -INFINITY, all;
-	struct attention_terms terms = { .w = w, .first = first, .end = t + 1 };
-
-	for (int64_t p = first; p <= t; p++) {
-		float acc = 0.0f;
-
-		for (int64_t i = 0; i < m->d; i++)
-			acc = fmaf(q[i], round_cached(m, x->k[p * nk + kv * m->d + i]), acc);
-		w[p] = acc * (float)m->scale;
-		if (m->softcap > 0)
-			w[p] = (float)m->softcap * mathf_tanh(w[p] / (float)m->softcap);
-		top = w[p] > top ? w[p] : top;
-	}
-	for (int64_t p = first; p <= t; p++)
-		w[p] = mathf_exp(w[p] - top);
-	all = sum_terms(&terms);
-	for (int64_t p = first; p <= t; p++)
-		w[p] = w[p] / all;
-	for (int64_t i = 0; i < m->value; i++) {
-		terms.v = v;
-		for (int64_t p = first; p <= t; p++)
-			v[p] = round_cached(m, values[p * nv + i]);
-		out[i] = sum_terms(&terms);
-	}
-	free(w);
+	for (int64_t i = 0; i < n; i++)
+		y[i] = m->dtype == TESS_BF16 ? tess_bf16_load(tess_bf16_round(x[i])) : x[i];
+	return y;
 }
 
 static void compute_text(const struct attention_shape *m, const struct attention_inputs *x,
                          int64_t tokens, float *out)
 {
-	for (int64_t t = 0; t < tokens; t++)
-		for (int64_t h = 0; h < m->heads; h++)
-			compute_attention(m, x, t, h, out + (t * m->heads + h) * m->value);
+	struct attention_shape f32 = *m;
+	struct cache none = { .m = &f32 };
+	struct attention_inputs cached = *x;
+
+	f32.dtype = TESS_F32;
+	cached.k = copy_cached(m, x->k, tokens * m->kv * m->d);
+	cached.v = copy_cached(m, x->v, tokens * m->kv * m->value);
+	run_attention_tokens(NULL, &none, &cached, 0, tokens, out);
+	free(cached.k);
+	free(cached.v);
 }
 
 /* ---- tests */

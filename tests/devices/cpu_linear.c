@@ -1,5 +1,5 @@
-/* LINEAR on the CPU device, bit for bit against a sequence of fmaf. */
-#include "tests/support/cpu.h"
+/* LINEAR on the CPU device, bit for bit against its definition. */
+#include "compare.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -49,28 +49,6 @@ static void add_contraction_tree(struct contraction *c, int64_t n, int64_t lo, i
 	}
 }
 
-struct product {
-	const struct contraction *cut;
-	const float *x, *w;
-};
-
-static float sum_products(const void *arg, const struct tess_tree *tree, int64_t u)
-{
-	const struct product *p = arg;
-	float acc = 0.0f;
-
-	for (int32_t i = 0; i < tree->terms; i++) {
-		const int64_t *bound = p->cut->term[tree->first + i].bound + (u - tree->lo);
-
-		if (math != 0)
-			acc = cpu_add_pairs(p->x + bound[0], p->w + bound[0], bound[1] - bound[0],
-			                    acc);
-		for (int64_t k = bound[0]; k < bound[1] && math == 0; k++)
-			acc = fmaf(p->x[k], p->w[k], acc);
-	}
-	return acc;
-}
-
 struct weight {
 	struct cpu_weights data;
 	struct tess_view rows;
@@ -89,84 +67,35 @@ static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int o
 	return w;
 }
 
-/* The expected result for weight w: [T, N], or [nodes, T, N] if nodes > 0. */
-static void compute_linear(const struct contraction *c, const float *x, int64_t tokens,
-                           const struct weight *w, int64_t nodes, float *out)
-{
-	float *row = malloc(sizeof *row * (size_t)(c->k + 1)), node[NODES_MAX];
-	struct product p = { .cut = c, .w = row };
-
-	for (int64_t j = 0; j < w->n; j++) {
-		for (int64_t k = 0; k < c->k; k++)
-			row[k] = w->data.value[j * w->rows.stride[0] + k * w->rows.stride[1]];
-		for (int64_t t = 0; t < tokens; t++) {
-			p.x = x + t * c->k;
-			if (!nodes)
-				out[t * w->n + j] =
-					cpu_sum_trees(c->tree, c->ntree, sum_products, &p);
-			else
-				ck_assert_int_eq(
-					cpu_sum_nodes(c->tree, c->ntree, sum_products, &p, node),
-					nodes);
-			for (int64_t i = 0; i < nodes; i++)
-				out[(i * tokens + t) * w->n + j] = node[i];
-		}
-	}
-	free(row);
-}
-
-/* One op with two weights on every device, from rows and from panels. */
+/* One op with two weights. */
 static void compare_products(const struct contraction *c, int64_t tokens, const int64_t n[2],
                              bool partial, int dtype)
 {
 	struct weight w[2];
 	struct tess_view in[3] = { 0 }, out[2] = { 0 };
 	struct tess_op op = make_linear_op(in, 3, out, c->tree, c->ntree, c->term, c->nterm);
-	float *x = cpu_make_floats(tokens * c->k), *want[2], *got;
 	int64_t nodes = 0, pitch;
-	struct cpu_devices d = { 0 };
-	char what[128];
+	float *y;
 
 	for (int32_t i = 0; partial && i < c->ntree; i++)
 		nodes += tess_node_count(c->tree[i].n, c->tree[i].lo, c->tree[i].hi);
-	in[0] = cpu_make_rows(x, tokens, c->k, c->k);
+	in[0] = cpu_make_rows(cpu_make_floats(tokens * c->k), tokens, c->k, c->k);
 	for (int i = 0; i < 2; i++) {
 		w[i] = make_test_weight(n[i], c->k,
 		                        math != 0 ? TESS_BF16 : cpu_choose_dtype(dtype + i),
 		                        (dtype + i) % 3);
-		want[i] = malloc(sizeof(float) * (size_t)((nodes ? nodes : 1) * tokens * n[i] + 1));
-		compute_linear(c, x, tokens, &w[i], nodes, want[i]);
+		in[1 + i] = w[i].rows;
+		pitch = n[i] + dtype % 2;
+		y = cpu_make_floats((nodes ? nodes : 1) * tokens * pitch);
+		out[i] = partial ? cpu_make_partial(y, nodes, tokens, n[i], pitch)
+		                 : cpu_make_rows(y, tokens, n[i], pitch);
 	}
-	/* each device twice: from rows, and from panels */
-	for (int run = 0; run % 2 || cpu_open_next(&d); run++) {
-		for (int i = 0; i < 2; i++) {
-			pitch = n[i] + run % 3;
-			got = calloc((size_t)((nodes ? nodes : 1) * tokens * pitch + 1),
-			             sizeof *got);
-			out[i] = cpu_make_rows(got, tokens, n[i], pitch);
-			if (partial)
-				out[i] = cpu_make_partial(got, nodes, tokens, n[i], pitch);
-			in[1 + i] = run % 2 ? cpu_pack_weight(d.now, &w[i].rows) : w[i].rows;
-		}
-		cpu_run_op(d.now, &op);
-		for (int i = 0; i < 2; i++) {
-			snprintf(what, sizeof what, "%s %s, %d threads, %lld tokens, weight %d, %s",
-			         d.variant->isa, run % 2 ? "panels" : "rows",
-			         (int)d.variant->nthreads, (long long)tokens, i,
-			         partial ? "partial" : "finished");
-			for (int64_t r = 0; r < (nodes ? nodes : !partial) * tokens; r++)
-				cpu_expect_equal(what, (float *)out[i].data + r * (n[i] + run % 3),
-				                 want[i] + r * n[i], n[i]);
-			free(out[i].data);
-			if (run % 2)
-				free(in[1 + i].data);
-		}
-	}
+	compare_op(&op);
+	free(in[0].data);
 	for (int i = 0; i < 2; i++) {
 		cpu_free_weights(&w[i].data);
-		free(want[i]);
+		free(out[i].data);
 	}
-	free(x);
 }
 
 static void compare_linear(const struct contraction *c, int64_t tokens, const int64_t n[2],
@@ -293,9 +222,8 @@ START_TEST(partials_finish_alike)
 			 * A node is added like a leaf: put it in the place of its first unit,
 			 * and -0, which adds nothing, in the places of the others.
 			 */
-			struct tess_tree tree = { .n = UNITS, .lo = 0, .hi = UNITS };
 			struct tess_node node;
-			float sum = 0.0f;
+			float sum[UNITS];
 
 			memset(used, 0, sizeof used);
 			for (int64_t u = 0; u < UNITS; u++)
@@ -305,8 +233,8 @@ START_TEST(partials_finish_alike)
 				     tess_node_next(UNITS, tess_edge(UNITS, ranks, r),
 				                    tess_edge(UNITS, ranks, r + 1), &at, &node);)
 					leaves[node.lo] = part[r][used[r]++ * T * N + i];
-			tree_sum_node(&tree, 0, UNITS, 0, 0, cpu_get_tree_sum, leaves, &sum);
-			MUST(cpu_is_same(sum + 0.0f, whole[i]));
+			scalar_sum_nodes(UNITS, 0, UNITS, leaves, sum);
+			MUST(cpu_is_same(sum[0] + 0.0f, whole[i]));
 		}
 	}
 	cpu_device->close(device);
@@ -511,32 +439,21 @@ START_TEST(hard_products_of_bf16)
 	int64_t bound[] = { 0, K };
 	struct tess_tree tree = { 1, 0, 1, 0, 1 };
 	struct tess_term term = { .bound = bound };
-	float x[T * K], wide[N * K], want[T * N], got[T * N];
+	float x[T * K], y[T * N] = { 0 };
 	uint16_t w[N * K];
-	struct tess_view in[2] = { cpu_make_rows(x, T, K, K) }, out = cpu_make_rows(got, T, N, N);
-	struct tess_view rows = cpu_make_view(w, TESS_BF16, N, K, K, 1);
-	struct cpu_devices d = { 0 };
+	struct tess_view in[2] = { cpu_make_rows(x, T, K, K),
+		                   cpu_make_view(w, TESS_BF16, N, K, K, 1) };
+	struct tess_view out = cpu_make_rows(y, T, N, N);
 	struct tess_op op;
 
 	math = TESS_BF16;
 	op = make_linear_op(in, 2, &out, &tree, 1, &term, 1);
-	while (cpu_open_next(&d)) {
-		cpu_seed = 5;
-		for (int i = 0; i < TIMES; i++) {
-			for (int k = 0; k < T * K; k++)
-				x[k] = draw_hard_number(i, false);
-			for (int k = 0; k < N * K; k++) {
-				wide[k] = draw_hard_number(i / 9 + k % 2 * i % 4, true);
-				w[k] = tess_bf16_round(wide[k]);
-			}
-			for (int k = 0; k < T * N; k++)
-				want[k] =
-					cpu_add_pairs(x + k / N * K, wide + k % N * K, K, 0) + 0.0f;
-			in[1] = cpu_pack_weight(d.now, &rows);
-			cpu_run_op(d.now, &op);
-			cpu_expect_equal(d.variant->isa, got, want, T * N);
-			free(in[1].data);
-		}
+	for (int i = 0; i < TIMES; i++) {
+		for (int k = 0; k < T * K; k++)
+			x[k] = draw_hard_number(i, false);
+		for (int k = 0; k < N * K; k++)
+			w[k] = tess_bf16_round(draw_hard_number(i / 9 + k % 2 * i % 4, true));
+		compare_op(&op);
 	}
 	math = 0;
 }
@@ -572,7 +489,7 @@ START_TEST(error_of_products_of_bf16)
 	struct contraction c = { 0 };
 	struct weight w;
 	float *x, whole[T * N], got[T * N];
-	struct tess_view in[2], out = cpu_make_rows(got, T, N, N);
+	struct tess_view in[2], out = cpu_make_rows(whole, T, N, N);
 	void *device = cpu_open_device("auto", 1);
 	struct tess_op op;
 	double most;
@@ -582,7 +499,9 @@ START_TEST(error_of_products_of_bf16)
 	x = cpu_make_floats(T * c.k);
 	in[0] = cpu_make_rows(x, T, c.k, c.k);
 	in[1] = w.rows;
-	compute_linear(&c, x, T, &w, 0, whole);
+	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
+	scalar_run(&op);
+	out.data = got;
 	math = TESS_BF16;
 	op = make_linear_op(in, 2, &out, c.tree, c.ntree, c.term, c.nterm);
 	cpu_run_op(device, &op);

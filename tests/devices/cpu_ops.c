@@ -1,46 +1,10 @@
 /*
- * NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, SELECT_ROWS and pack, bit for bit against simple
- * loops.
+ * NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, SELECT_ROWS and pack, bit for bit against their
+ * definitions.
  */
-#include "devices/mathf.h"
-#include "tests/support/cpu.h"
+#include "compare.h"
 
 /* ---- NORM */
-
-struct row {
-	const float *x;
-	const int64_t *bound;
-	float mean;
-	bool squares;
-};
-
-static float sum_row_unit(const void *arg, const struct tess_tree *tree, int64_t u)
-{
-	const struct row *r = arg;
-	float acc = 0.0f;
-
-	(void)tree;
-	for (int64_t k = r->bound[u]; k < r->bound[u + 1]; k++)
-		acc = r->squares ? fmaf(r->x[k] - r->mean, r->x[k] - r->mean, acc) : acc + r->x[k];
-	return acc;
-}
-
-static void compute_norm_row(const struct tess_tree *tree, const int64_t *bound, const double *num,
-                             const float *x, const float *w, const float *b, int64_t n, float *y)
-{
-	struct row r = { .x = x, .bound = bound };
-	float s;
-
-	if (num[0] == 2)
-		r.mean = cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n;
-	r.squares = true;
-	s = 1.0f / sqrtf(cpu_sum_trees(tree, 1, sum_row_unit, &r) / (float)n + (float)num[1]);
-	for (int64_t i = 0; i < n; i++) {
-		float scale = num[3] != 0 ? 1.0f + w[i] : w[i];
-
-		y[i] = num[0] == 2 ? (x[i] - r.mean) * s * scale + b[i] : x[i] * s * scale;
-	}
-}
 
 static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, int64_t units,
                          bool in_place, int dtype)
@@ -51,33 +15,21 @@ static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, i
 	struct tess_term term = { .bound = bound };
 	struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), each),
 			   b = cpu_make_weights(cpu_choose_dtype(dtype + 1), each);
-	float *x = cpu_make_floats(tokens * columns),
-	      *want = calloc((size_t)(tokens * columns), sizeof *want), *y;
-	struct tess_view in[3], out;
+	float *x = cpu_make_floats(tokens * columns), *y = cpu_make_floats(tokens * columns);
+	struct tess_view in[3] = { cpu_make_rows(in_place ? y : x, tokens, columns, columns),
+		                   cpu_make_list(w.data, w.dtype, each),
+		                   cpu_make_list(b.data, b.dtype, each) };
+	struct tess_view out = cpu_make_rows(y, tokens, columns, columns);
 	struct tess_op op =
 		cpu_make_sum_op(TESS_OP_NORM, in, kind + 1, &out, num, 4, &tree, 1, &term, 1);
-	struct cpu_devices d = { 0 };
 
 	for (int64_t u = 0; u <= units; u++)
 		bound[u] = tess_edge(each, units, u);
-	for (int64_t i = 0; i < tokens * runs; i++)
-		compute_norm_row(&tree, bound, num, x + i * each, w.value, b.value, each,
-		                 want + i * each);
-	while (cpu_open_next(&d)) {
-		y = malloc(sizeof *y * (size_t)(tokens * columns));
-		memcpy(y, x, sizeof *y * (size_t)(tokens * columns));
-		in[0] = cpu_make_rows(in_place ? y : x, tokens, columns, columns);
-		in[1] = cpu_make_list(w.data, w.dtype, each);
-		in[2] = cpu_make_list(b.data, b.dtype, each);
-		out = cpu_make_rows(y, tokens, columns, columns);
-		cpu_run_op(d.now, &op);
-		cpu_expect_equal(d.variant->isa, y, want, tokens * columns);
-		free(y);
-	}
+	compare_op(&op);
 	cpu_free_weights(&w);
 	cpu_free_weights(&b);
 	free(x);
-	free(want);
+	free(y);
 }
 
 START_TEST(norms)
@@ -98,29 +50,25 @@ END_TEST
 
 enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
 
-/* Runs op on every device, out of place and in place on operand 0; want is [tokens][N]. */
+/* Out of place, and in place on operand 0, which has `tokens` rows of x. */
 static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tess_view *out,
-                            const float *x, const float *want, int64_t tokens)
+                            const float *x, int64_t tokens)
 {
-	float y[TOKENS_MAX * PITCH];
-	struct cpu_devices d = { 0 };
+	float y[TOKENS_MAX * PITCH] = { 0 };
 
-	for (int i = 0; i % 2 || cpu_open_next(&d); i++) {
-		for (int64_t t = 0; t < tokens; t++)
+	for (int in_place = 0; in_place < 2; in_place++) {
+		for (int64_t t = 0; t < tokens && in_place; t++)
 			memcpy(y + t * PITCH, x + t * N, sizeof *y * N);
-		in[0] = i % 2 ? cpu_make_rows(y, tokens, N, PITCH)
-		              : cpu_make_rows((void *)x, tokens, N, N);
+		in[0] = in_place ? cpu_make_rows(y, tokens, N, PITCH)
+		                 : cpu_make_rows((void *)x, tokens, N, N);
 		*out = cpu_make_rows(y, tokens, N, PITCH);
-		cpu_run_op(d.now, op);
-		for (int64_t t = 0; t < tokens; t++)
-			cpu_expect_equal(d.variant->isa, y + t * PITCH, want + t * N, N);
+		compare_op(op);
 	}
 }
 
 START_TEST(bias_add_and_scale)
 {
-	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N),
-	      want[TOKENS_MAX * N];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N);
 	double factor = 0.1; /* which f32 rounds */
 	struct tess_view in[2], out;
 
@@ -130,17 +78,11 @@ START_TEST(bias_add_and_scale)
 			       add = cpu_make_op(TESS_OP_ADD, in, 2, &out, NULL, 0);
 		struct cpu_weights b = cpu_make_weights(cpu_choose_dtype(t), N);
 
-		for (int64_t i = 0; i < tokens_of[t] * N; i++)
-			want[i] = x[i] + b.value[i % N];
 		in[1] = cpu_make_list(b.data, b.dtype, N);
-		compare_rows_op(&bias, in, &out, x, want, tokens_of[t]);
-		for (int64_t i = 0; i < tokens_of[t] * N; i++)
-			want[i] = x[i] + z[i];
+		compare_rows_op(&bias, in, &out, x, tokens_of[t]);
 		in[1] = cpu_make_rows(z, tokens_of[t], N, N);
-		compare_rows_op(&add, in, &out, x, want, tokens_of[t]);
-		for (int64_t i = 0; i < tokens_of[t] * N; i++)
-			want[i] = x[i] * 0.1f;
-		compare_rows_op(&scale, in, &out, x, want, tokens_of[t]);
+		compare_rows_op(&add, in, &out, x, tokens_of[t]);
+		compare_rows_op(&scale, in, &out, x, tokens_of[t]);
 		cpu_free_weights(&b);
 	}
 	free(x);
@@ -148,25 +90,11 @@ START_TEST(bias_add_and_scale)
 }
 END_TEST
 
-static float compute_activation(int kind, float a)
-{
-	if (kind == 1)
-		return a * (1.0f / (1.0f + mathf_exp(-a)));
-	if (kind == 2)
-		return a * 0.5f * (1.0f + mathf_erf(a * 0.70710678f));
-	if (kind == 3)
-		return a * 0.5f * (1.0f + mathf_tanh(0.79788456f * (a + 0.044715f * (a * a * a))));
-	if (kind == 5)
-		return mathf_tanh(a);
-	return a < 0 ? 0 : a;
-}
-
 START_TEST(gates)
 {
 	static const float special[] = { 0.0f,   -0.0f,    100.0f,    -100.0f, 1e30f,
 		                         -1e30f, INFINITY, -INFINITY, NAN,     1e-40f };
-	float *x = cpu_make_floats(TOKENS_MAX * N), *b = cpu_make_floats(TOKENS_MAX * N),
-	      want[TOKENS_MAX * N];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *b = cpu_make_floats(TOKENS_MAX * N);
 	struct tess_view in[2], out;
 
 	for (int64_t i = 0; i < TOKENS_MAX * N; i++)
@@ -178,13 +106,9 @@ START_TEST(gates)
 			struct tess_op alone = cpu_make_op(TESS_OP_GLU, in, 1, &out, &num, 1);
 			struct tess_op pair = cpu_make_op(TESS_OP_GLU, in, 2, &out, &num, 1);
 
-			for (int64_t i = 0; i < tokens_of[t] * N; i++)
-				want[i] = compute_activation(kind, x[i]);
-			compare_rows_op(&alone, in, &out, x, want, tokens_of[t]);
-			for (int64_t i = 0; i < tokens_of[t] * N; i++)
-				want[i] = want[i] * b[i];
+			compare_rows_op(&alone, in, &out, x, tokens_of[t]);
 			in[1] = cpu_make_rows(b, tokens_of[t], N, N);
-			compare_rows_op(&pair, in, &out, x, want, tokens_of[t]);
+			compare_rows_op(&pair, in, &out, x, tokens_of[t]);
 		}
 	}
 	free(x);
@@ -192,32 +116,11 @@ START_TEST(gates)
 }
 END_TEST
 
-/* Row `r` of heads of EACH, of which `width` elements from `first` on are rotated, or back. */
-static void compute_rope_row(const float *x, const float *c, const double *num, bool back, float *y)
-{
-	int each = (int)num[TESS_ROPE_HEAD], first = (int)num[TESS_ROPE_FIRST],
-	    width = (int)num[TESS_ROPE_WIDTH];
-	bool pairs = num[TESS_ROPE_INTERLEAVED] != 0;
-	float s;
-
-	memcpy(y, x, sizeof *y * N);
-	for (int h = first; h < N; h += each) {
-		for (int i = 0; i < width / 2; i++) {
-			int a = h + (pairs ? 2 * i : i), b = a + (pairs ? 1 : width / 2);
-
-			s = back ? -c[width / 2 + i] : c[width / 2 + i];
-			y[a] = x[a] * c[i] - x[b] * s;
-			y[b] = x[b] * c[i] + x[a] * s;
-		}
-	}
-}
-
 START_TEST(ropes)
 {
 	enum { EACH = 10, P = 70 };
 	static const int part[][2] = { { 0, EACH }, { 0, 4 }, { 6, 4 }, { 3, 6 }, { 8, 2 } };
-	float *x = cpu_make_floats(TOKENS_MAX * N), *table = cpu_make_floats(P * EACH),
-	      want[TOKENS_MAX * N];
+	float *x = cpu_make_floats(TOKENS_MAX * N), *table = cpu_make_floats(P * EACH);
 	int32_t position[TOKENS_MAX];
 	struct tess_view in[3], out;
 
@@ -227,14 +130,11 @@ START_TEST(ropes)
 		double num[TESS_ROPE_NUMS] = { EACH, first, width, i % 2, i / 10 % 2 };
 		struct tess_op op = cpu_make_op(TESS_OP_ROPE, in, 3, &out, num, TESS_ROPE_NUMS);
 
-		for (int64_t r = 0; r < tokens; r++) {
+		for (int64_t r = 0; r < tokens; r++)
 			position[r] = (int32_t)(r + 7 * (i / 20));
-			compute_rope_row(x + r * N, table + position[r] * width, num, i / 10 % 2,
-			                 want + r * N);
-		}
 		in[1] = cpu_make_list(position, TESS_I32, tokens);
 		in[2] = cpu_make_rows(table, P, width, width);
-		compare_rows_op(&op, in, &out, x, want, tokens);
+		compare_rows_op(&op, in, &out, x, tokens);
 	}
 	free(x);
 	free(table);
@@ -248,8 +148,8 @@ START_TEST(ropes_within_the_heads)
 	static const struct {
 		int at;
 		double value;
-	} wrong[] = { { 0, 12 }, { 0, 8 },  { 1, 3 }, { 1, -1 },
-		      { 2, 7 },  { 2, 10 }, { 2, 6 }, { 3, 2 }, { 4, 2 } };
+	} wrong[] = { { 0, 12 }, { 0, 8 }, { 1, 3 }, { 1, -1 }, { 2, 7 },
+		      { 2, 10 }, { 2, 6 }, { 3, 2 }, { 4, 2 } };
 	float x[20] = { 0 };
 	int32_t position = 0;
 	struct tess_view in[3] = { cpu_make_rows(x, 1, 20, 20),
@@ -275,71 +175,30 @@ END_TEST
 enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
 static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two are not in the table */
 
-static bool is_in_table(int t)
-{
-	return ids[t] >= FIRST && ids[t] < FIRST + V;
-}
-
-static void compare_embed_rows(void *device, struct tess_view *in, const float *table)
-{
-	static const float zero[H];
-	double first = FIRST;
-	float y[T * H];
-	struct tess_view out = cpu_make_rows(y, T, H, H);
-	struct tess_op op = cpu_make_op(TESS_OP_EMBED, in, 2, &out, &first, 1);
-
-	cpu_run_op(device, &op);
-	for (int t = 0; t < T; t++)
-		cpu_expect_equal("whole", y + t * H,
-		                 is_in_table(t) ? table + (ids[t] - FIRST) * H : zero, H);
-}
-
-static void compare_embed_nodes(void *device, struct tess_view *in, const float *table)
-{
-	int64_t bound[UNITS + 1], nodes, at, n = 0;
-	struct tess_tree tree = { 2 * UNITS, UNITS - 2, 2 * UNITS - 2, 0, 1 };
-	struct tess_term term = { .bound = bound };
-	struct tess_node node;
-	double first = FIRST;
-	float y[8 * T * H], want[8 * T * H] = { 0 };
-	struct tess_view out = { 0 };
-	struct tess_op op =
-		cpu_make_sum_op(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree, 1, &term, 1);
-
-	nodes = tess_node_count(tree.n, tree.lo, tree.hi);
-	out = cpu_make_partial(y, nodes, T, H, H);
-	for (int64_t u = 0; u <= UNITS; u++)
-		bound[u] = u * 4; /* the last row is in no unit */
-	for (at = tree.lo; tess_node_next(tree.n, tree.lo, tree.hi, &at, &node); n++)
-		for (int t = 0; t < T; t++)
-			if (ids[t] - FIRST >= bound[node.lo - tree.lo] &&
-			    ids[t] - FIRST < bound[node.hi - tree.lo])
-				memcpy(want + (n * T + t) * H, table + (ids[t] - FIRST) * H,
-				       sizeof *want * H);
-	memset(y, 0xff, sizeof y);
-	cpu_run_op(device, &op);
-	cpu_expect_equal("nodes", y, want, nodes * T * H);
-}
-
 START_TEST(embeddings)
 {
+	int64_t bound[UNITS + 1];
+	struct tess_tree tree = { 2 * UNITS, UNITS - 2, 2 * UNITS - 2, 0, 1 };
+	struct tess_term term = { .bound = bound };
+	double first = FIRST;
+	float y[8 * T * H] = { 0 };
+
+	for (int64_t u = 0; u <= UNITS; u++)
+		bound[u] = u * 4; /* the last row is in no unit */
 	for (int dtype = 0; dtype < 3; dtype++) {
 		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), V * H);
-		struct tess_view rows = cpu_make_matrix(&w, V, H, H, 1), in[2];
-		struct cpu_devices d = { 0 };
+		struct tess_view in[2] = { cpu_make_list((void *)ids, TESS_I32, T),
+			                   cpu_make_matrix(&w, V, H, H, 1) };
+		struct tess_view out = cpu_make_rows(y, T, H, H);
+		struct tess_op whole = cpu_make_op(TESS_OP_EMBED, in, 2, &out, &first, 1),
+			       nodes = cpu_make_sum_op(TESS_OP_EMBED, in, 2, &out, &first, 1, &tree,
+		                                       1, &term, 1);
 
-		in[0] = cpu_make_list((void *)ids, TESS_I32, T);
 		memset(w.data, 0, (size_t)cpu_get_width(w.dtype));
 		w.data[cpu_get_width(w.dtype) - 1] = (char)0x80; /* -0, which becomes +0 */
-		w.value[0] = 0.0f;
-		/* each device twice: from rows, and from panels */
-		for (int i = 0; i % 2 || cpu_open_next(&d); i++) {
-			in[1] = i % 2 ? cpu_pack_weight(d.now, &rows) : rows;
-			compare_embed_rows(d.now, in, w.value);
-			compare_embed_nodes(d.now, in, w.value);
-			if (i % 2)
-				free(in[1].data);
-		}
+		compare_op(&whole);
+		out = cpu_make_partial(y, tess_node_count(tree.n, tree.lo, tree.hi), T, H, H);
+		compare_op(&nodes);
 		cpu_free_weights(&w);
 	}
 }

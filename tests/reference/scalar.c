@@ -1,10 +1,12 @@
 #include "scalar.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/model.h>
+#include <tessera/reduce.h>
 
 enum { UNITS = 64 };
 
@@ -79,6 +81,47 @@ int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, f
 	return sum_largest_nodes(&units, 0, 0, 0, n, out);
 }
 
+static float flush_to_zero(float x)
+{
+	return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
+}
+
+/* c + x * w, a product of bf16: by the error of what rounding gives at the smallest number. */
+static float add_bf16_product(float x, float w, float c)
+{
+	double error;
+	float y;
+
+	x = flush_to_zero(tess_bf16_load(tess_bf16_round(x)));
+	w = flush_to_zero(w);
+	y = fmaf(x, w, c);
+	error = (double)x * (double)w + ((double)c - (double)y);
+	if (fabsf(y) == FLT_MIN && error * (y > 0 ? 1 : -1) < -0x1p-151)
+		return copysignf(0, y);
+	return flush_to_zero(y);
+}
+
+/* Adds products of bf16 of [from, to) to c: pairs in turn, the second of a pair first. */
+static float add_bf16_pairs(const struct tess_view *x, int64_t row, const struct tess_view *w,
+                            int64_t col, int64_t from, int64_t to, float c)
+{
+	for (int64_t k = from; k < to; k += 2) {
+		c = k + 1 < to ? add_bf16_product(scalar_read(x, row, k + 1),
+		                                  scalar_read(w, col, k + 1), c)
+		               : add_bf16_product(0, 0, c);
+		c = add_bf16_product(scalar_read(x, row, k), scalar_read(w, col, k), c);
+	}
+	return c;
+}
+
+static bool has_bf16_products(const struct tess_op *op)
+{
+	int at = op->kind == TESS_OP_LINEAR ? TESS_LINEAR_MATH : TESS_EXPERTS_MATH;
+
+	return (op->kind == TESS_OP_LINEAR || op->kind == TESS_OP_EXPERTS) && op->nnum > at &&
+	       op->num[at] == TESS_BF16;
+}
+
 /*
  * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
  */
@@ -86,6 +129,7 @@ WITH_FMA void scalar_contract(const struct tess_op *op, const struct tess_view *
                               const struct tess_view *w, int64_t col, bool partial, float *out,
                               int64_t step)
 {
+	bool pairs = w && has_bf16_products(op);
 	float leaf[UNITS], part[UNITS], done[UNITS];
 	int64_t at = 0;
 
@@ -95,11 +139,15 @@ WITH_FMA void scalar_contract(const struct tess_op *op, const struct tess_view *
 
 		for (int64_t u = 0; u < tree->hi - tree->lo; u++) {
 			leaf[u] = 0;
-			for (int32_t j = tree->first; j < tree->first + tree->terms; j++)
-				for (int64_t k = op->term[j].bound[u]; k < op->term[j].bound[u + 1];
-				     k++)
+			for (int32_t j = tree->first; j < tree->first + tree->terms; j++) {
+				int64_t k = op->term[j].bound[u], end = op->term[j].bound[u + 1];
+
+				if (pairs)
+					leaf[u] = add_bf16_pairs(x, row, w, col, k, end, leaf[u]);
+				for (; k < end && !pairs; k++)
 					leaf[u] = fmaf(scalar_read(x, row, k),
 					               w ? scalar_read(w, col, k) : 1, leaf[u]);
+			}
 		}
 		count = scalar_sum_nodes(tree->n, tree->lo, tree->hi, leaf, part);
 		for (int64_t i = 0; i < count && partial; i++)
@@ -176,10 +224,13 @@ static void run_embed_op(const struct tess_op *op)
 		if (!here)
 			continue;
 		if (partial) {
-			int64_t u = 0;
+			const int64_t *bound = op->term[0].bound;
+			int64_t u = 0, units = op->tree[0].hi - op->tree[0].lo;
 
-			while (op->term[0].bound[u + 1] <= id)
+			while (u < units && bound[u + 1] <= id)
 				u++;
+			if (u == units || id < bound[0])
+				continue;
 			node = find_node_of_unit(&op->tree[0], op->tree[0].lo + u);
 		}
 		for (int64_t k = 0; k < table->shape[1]; k++)

@@ -8,13 +8,21 @@
 
 enum { NODES_MAX = 64 };
 
-/* How many of those that are in are larger than element i, or as large and before it. */
+/* By value, NaN first, then by index. */
+static bool is_before(const float *v, int64_t k, int64_t i)
+{
+	if (isnan(v[k]) || isnan(v[i]))
+		return isnan(v[k]) && (!isnan(v[i]) || k < i);
+	return v[k] > v[i] || (v[k] == v[i] && k < i);
+}
+
+/* How many of those that are in come before element i. */
 static int64_t count_before(const float *v, const bool *in, int64_t n, int64_t i)
 {
 	int64_t before = 0;
 
 	for (int64_t k = 0; k < n; k++)
-		before += in[k] && (v[k] > v[i] || (v[k] == v[i] && k < i));
+		before += in[k] && is_before(v, k, i);
 	return before;
 }
 

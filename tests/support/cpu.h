@@ -1,13 +1,12 @@
 /*
  * cpu.h - for the tests of the CPU device: opens the built plugin with its own host, makes
- * numbers and views, and adds in the order of docs/ops.md in the simplest way.
+ * numbers and views.
  */
 #ifndef TESS_TESTS_SUPPORT_CPU_H
 #define TESS_TESTS_SUPPORT_CPU_H
 
 #include "draw.h"
 #include "suite.h"
-#include "tree_sum.h"
 
 #include "nn/op/check.h"
 
@@ -366,81 +365,6 @@ static inline struct tess_view cpu_pack_matrices(void *device, const struct tess
 		ck_assert_int_eq(cpu_device->pack(device, &one, &panels), TESS_OK);
 	}
 	return to;
-}
-
-/* ---- sums, as docs/ops.md defines them */
-
-static inline float cpu_flush_denormal(float x)
-{
-	return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
-}
-
-/* c + x * w, a product of bf16: by the error of what rounding gives at the smallest number. */
-static inline float cpu_add_product(float x, float w, float c)
-{
-	double error;
-	float y;
-
-	x = cpu_flush_denormal(tess_bf16_load(tess_bf16_round(x)));
-	w = cpu_flush_denormal(w);
-	y = fmaf(x, w, c);
-	error = (double)x * (double)w + ((double)c - (double)y);
-	if (fabsf(y) == FLT_MIN && error * (y > 0 ? 1 : -1) < -0x1p-151)
-		return copysignf(0, y);
-	return cpu_flush_denormal(y);
-}
-
-/* Adds n products of bf16 to c: pairs in turn, the second of a pair first. */
-static inline float cpu_add_pairs(const float *x, const float *w, int64_t n, float c)
-{
-	for (int64_t k = 0; k < n; k += 2) {
-		c = cpu_add_product(k + 1 < n ? x[k + 1] : 0, k + 1 < n ? w[k + 1] : 0, c);
-		c = cpu_add_product(x[k], w[k], c);
-	}
-	return c;
-}
-
-static inline float cpu_get_tree_sum(const void *arg, const struct tess_tree *tree, int64_t u)
-{
-	(void)tree;
-	return ((const float *)arg)[u];
-}
-
-/* Adds several finished trees as the leaves of one more. */
-static inline float cpu_add_trees(const float *sum, int32_t n)
-{
-	struct tess_tree over = { .n = n, .lo = 0, .hi = n };
-	float out = 0;
-
-	tree_sum_node(&over, 0, n, 0, 0, cpu_get_tree_sum, sum, &out);
-	return out + 0.0f;
-}
-
-static inline float cpu_sum_trees(const struct tess_tree *tree, int32_t ntree, tree_leaf *leaf,
-                                  const void *arg)
-{
-	float sum[64], out;
-
-	for (int32_t i = 0; i < ntree; i++) {
-		out = 0;
-		tree_sum_node(&tree[i], tree[i].lo, tree[i].hi, 0, 0, leaf, arg, &out);
-		sum[i] = out + 0.0f;
-	}
-	return cpu_add_trees(sum, ntree);
-}
-
-/* Writes all nodes of all trees; returns their number. */
-static inline int64_t cpu_sum_nodes(const struct tess_tree *tree, int32_t ntree, tree_leaf *leaf,
-                                    const void *arg, float *out)
-{
-	struct tess_node node;
-	int64_t n = 0, at;
-
-	for (int32_t i = 0; i < ntree; i++)
-		for (at = tree[i].lo;
-		     tess_node_next(tree[i].n, tree[i].lo, tree[i].hi, &at, &node);)
-			tree_sum_node(&tree[i], node.lo, node.hi, 0, 0, leaf, arg, &out[n++]);
-	return n;
 }
 
 #endif
