@@ -1,4 +1,4 @@
-/* arguments.c - the options of commands: read by a table, or one by one. */
+/* arguments.c - reads the options of commands, and compares those of ranks. */
 #include "tool.h"
 
 #include "core/base/status.h"
@@ -6,22 +6,37 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OPTIONS_MAX = 62, VALUE_SHOWN = 200 };
 
-#define COMMAND "command" /* the name of a pair, which is that of no option */
+#define COMMAND "command" /* the name of a compared pair; no option has it */
 
-/* What ranks compare of the command line, as tess_group_compare_pairs takes it. */
+/* The command line that ranks compare, as tess_group_compare_pairs takes it. */
 static char *compared;
 static size_t ncompared;
 
-struct given_option {
+struct readable_option {
 	const struct tess_tool_option *option;
-	const char *text; /* NULL: it takes no value */
+	void *to;
 };
+
+struct given_option {
+	const struct readable_option *option;
+	const char *text; /* NULL: it takes no value */
+	const char *word; /* the argument that contains the text */
+};
+
+struct reader {
+	const struct tess_tool_command *command;
+	struct readable_option options[OPTIONS_MAX];
+	int n;
+	struct given_option *given;
+	int ngiven;
+};
+
+/* ---- values ---------------------------------------------------------------------------------- */
 
 size_t tess_tool_measure_mark(const char *text)
 {
@@ -30,7 +45,7 @@ size_t tess_tool_measure_mark(const char *text)
 	return strncmp(text, mark, sizeof mark - 1) ? 0 : sizeof mark - 1;
 }
 
-tess_status tess_tool_parse_size(const char *name, const char *text, void *to)
+static tess_status parse_size(const char *name, const char *text, uint64_t *out)
 {
 	static const char units[] = "KMGT";
 	char *end;
@@ -44,7 +59,7 @@ tess_status tess_tool_parse_size(const char *name, const char *text, void *to)
 	    (*end && (!unit || (end[1] && !decimal && strcmp(end + 1, "iB") != 0))))
 		return tess_fail(TESS_EINVAL, "%s %s: must be a size, as in 512M, 4G or 5GB", name,
 		                 text);
-	*(uint64_t *)to = (uint64_t)v;
+	*out = (uint64_t)v;
 	return TESS_OK;
 }
 
@@ -76,9 +91,9 @@ tess_status tess_tool_parse_real(const char *name, const char *text, double lo, 
 	return TESS_OK;
 }
 
-tess_status tess_tool_parse_seed(const char *name, const char *text, void *to)
+static tess_status parse_seed(const char *name, const char *text, int64_t *out)
 {
-	tess_status st = tess_tool_parse_integer(name, text, 0, INT64_MAX, to);
+	tess_status st = tess_tool_parse_integer(name, text, 0, INT64_MAX, out);
 
 	return st ? tess_fail(st,
 	                      "%s; no value means a random seed: use %s $RANDOM for another "
@@ -90,30 +105,118 @@ tess_status tess_tool_parse_seed(const char *name, const char *text, void *to)
 tess_status tess_tool_set_option(const char *name, const char *text, void *to)
 {
 	(void)to;
-	return tess_option_set(name + 2, text);
+	return tess_option_set(name + 2, text ? text : "1");
 }
 
-static tess_status fail_familiar_option(const char *command, const char *word, const char *hint)
+static tess_status add_to_list(const char *name, const char *text, struct tess_tool_list *l)
+{
+	if (l->n == TESS_TOOL_LIST_MAX)
+		return tess_fail(TESS_EINVAL, "%s: at most %d%s", name, TESS_TOOL_LIST_MAX,
+		                 strcmp(name, "--plan-override") ? ""
+		                                                 : "; put them into a plan file");
+	l->text[l->n++] = text;
+	return TESS_OK;
+}
+
+/* Finds the number of the option whose name is `text`. */
+static tess_status parse_name(const struct tess_tool_option *o, const char *name, const char *text,
+                              int32_t *out)
+{
+	char all[256];
+
+	for (int32_t i = (int32_t)o->lo; i <= (int32_t)o->hi; i++) {
+		const char *one = o->get_name(i);
+
+		if (one && !strcmp(text, one)) {
+			*out = i;
+			return TESS_OK;
+		}
+	}
+	return tess_fail(TESS_EINVAL, "%s %s: must be %s", name, text,
+	                 tess_tool_join_names(o, ", ", " or ", all));
+}
+
+static tess_status set_integer_option(const struct tess_tool_option *o, const char *name,
+                                      const char *text, int32_t *to)
+{
+	int64_t v = 0;
+	tess_status st;
+
+	if (o->get_name)
+		return parse_name(o, name, text, to);
+	st = tess_tool_parse_integer(name, text, (int64_t)o->lo, (int64_t)o->hi, &v);
+	if (!st)
+		*to = (int32_t)v;
+	return st;
+}
+
+static tess_status set_option(const struct readable_option *r, const char *text)
+{
+	const struct tess_tool_option *o = r->option;
+	void *to = (char *)r->to + o->at;
+	char name[64];
+
+	snprintf(name, sizeof name, "%s%s", o->name[1] ? "--" : "-", o->name);
+	if (o->parse)
+		return o->parse(name, text, to);
+	switch (o->field) {
+	case TESS_TOOL_FLAG:
+		*(bool *)to = true;
+		return TESS_OK;
+	case TESS_TOOL_INTEGER:
+		return set_integer_option(o, name, text, to);
+	case TESS_TOOL_REAL:
+		return tess_tool_parse_real(name, text, o->lo, o->hi, to);
+	case TESS_TOOL_SIZE:
+		return parse_size(name, text, to);
+	case TESS_TOOL_SEED:
+		return parse_seed(name, text, to);
+	case TESS_TOOL_LIST:
+		return add_to_list(name, text, to);
+	default:
+		*(const char **)to = text;
+		return TESS_OK;
+	}
+}
+
+/* ---- wrong options --------------------------------------------------------------------------- */
+
+static bool has_option(const struct reader *r, const char *name)
+{
+	for (int i = 0; i < r->n; i++)
+		if (!strcmp(r->options[i].option->name, name))
+			return true;
+	return false;
+}
+
+/* Returns what the command has in place of another project's option; NULL: nothing. */
+static const char *find_hint(const struct reader *r, const char *word)
+{
+	const char *ours, *hint = tess_tool_find_familiar_option(word, &ours);
+
+	return hint && (!ours || has_option(r, ours)) ? hint : NULL;
+}
+
+static tess_status fail_familiar_option(const struct reader *r, const char *word, const char *hint)
 {
 	return tess_fail(TESS_EINVAL, "no such option: %s; %s; see tessera %s --help", word, hint,
-	                 command);
+	                 r->command->name);
 }
 
-/* getopt has returned ':' or '?' for `word`. */
-static tess_status fail_option(const char *command, const struct tess_tool_option *table, int opt,
-                               const char *word)
+/* Fails for `word`, of which getopt has returned ':' or '?'. */
+static tess_status fail_option(const struct reader *r, int opt, const char *word)
 {
-	const char *hint = opt == '?' ? tess_tool_find_familiar_option(table, word) : NULL;
+	const char *hint = opt == '?' ? find_hint(r, word) : NULL;
 
 	if (hint)
-		return fail_familiar_option(command, word, hint);
+		return fail_familiar_option(r, word, hint);
 	return tess_fail(TESS_EINVAL, "%s %s; see tessera %s --help",
 	                 opt == ':' ? "this option needs a value:" : "no such option:", word,
-	                 command);
+	                 r->command->name);
 }
 
-/* getopt takes abbreviations too: a new option, or a slip, would change what a command does. */
-static tess_status refuse_abbreviation(const char *command, const char *word, const char *name)
+/* Refuses an abbreviation, which getopt accepts: a new option would change its meaning. */
+static tess_status refuse_abbreviation(const struct reader *r, const char *word, const char *name)
 {
 	size_t len = strcspn(word + 2, "=");
 
@@ -121,70 +224,13 @@ static tess_status refuse_abbreviation(const char *command, const char *word, co
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
 	                 "no such option: %.*s; did you mean --%s? See tessera %s --help",
-	                 (int)len + 2, word, name, command);
-}
-
-tess_status tess_tool_parse_override(const char *name, const char *text, void *to)
-{
-	struct tess_tool_overrides *o = to;
-
-	if (o->n == TESS_TOOL_OVERRIDES)
-		return tess_fail(TESS_EINVAL, "%s: at most %d%s", name, TESS_TOOL_OVERRIDES,
-		                 strcmp(name, "--plan-override") ? ""
-		                                                 : "; put them into a plan file");
-	o->text[o->n++] = text;
-	return TESS_OK;
+	                 (int)len + 2, word, name, r->command->name);
 }
 
 int tess_tool_fail_usage(const char *command, const char *what, const char *arg)
 {
 	fprintf(stderr, "tessera %s: %s%s; see tessera %s --help\n", command, what, arg, command);
 	return 2;
-}
-
-/* Finds the number of the option whose name is `text`. */
-static tess_status parse_name_option(const struct tess_tool_option *o, const char *name,
-                                     const char *text)
-{
-	char all[160] = "";
-	size_t len = 0;
-
-	for (int32_t i = o->lo; i <= o->hi; i++) {
-		if (!strcmp(text, o->get_name(i))) {
-			*o->number = i;
-			return TESS_OK;
-		}
-		len += (size_t)snprintf(all + len, sizeof all - len, "%s%s",
-		                        i == o->lo   ? ""
-		                        : i == o->hi ? " or "
-		                                     : ", ",
-		                        o->get_name(i));
-	}
-	return tess_fail(TESS_EINVAL, "%s %s: must be %s", name, text, all);
-}
-
-static tess_status set_tool_option(const struct tess_tool_option *o, const char *text)
-{
-	char name[64];
-	int64_t v = 0;
-	tess_status st;
-
-	snprintf(name, sizeof name, "%s%s", o->name[1] ? "--" : "-", o->name);
-	if (o->parse)
-		return o->parse(name, text, o->to);
-	if (o->get_name)
-		return parse_name_option(o, name, text);
-	if (o->number) {
-		st = tess_tool_parse_integer(name, text, o->lo, o->hi, &v);
-		if (!st)
-			*o->number = (int32_t)v;
-		return st;
-	}
-	if (o->flag)
-		*o->flag = true;
-	else
-		*o->text = text;
-	return TESS_OK;
 }
 
 tess_status tess_tool_explain_ranks(tess_status st)
@@ -195,25 +241,20 @@ tess_status tess_tool_explain_ranks(tess_status st)
 	return tess_fail(st, "%s; -n is the number of ranks, --max-tokens that of tokens", text);
 }
 
-/* The value of -n is wrong: `word` may be an option of another project, or may mean tokens. */
-static tess_status explain_count(const char *command, const struct tess_tool_option *table,
-                                 const char *word)
+/* Explains a wrong value of -n: `word` may be another project's option, or a number of tokens. */
+static tess_status explain_count(const struct reader *r, const char *word)
 {
-	const char *hint = word[0] == '-' ? tess_tool_find_familiar_option(table, word) : NULL;
+	const char *hint = word[0] == '-' ? find_hint(r, word) : NULL;
 
 	if (hint)
-		return fail_familiar_option(command, word, hint);
-	for (; table->name; table++)
-		if (!strcmp(table->name, "max-tokens"))
-			return tess_tool_explain_ranks(TESS_EINVAL);
-	return TESS_EINVAL;
+		return fail_familiar_option(r, word, hint);
+	return has_option(r, "max-tokens") ? tess_tool_explain_ranks(TESS_EINVAL) : TESS_EINVAL;
 }
 
 /* ---- comparison between ranks ---------------------------------------------------------------- */
 
-/* Lists the options in the order of the table; those that may be repeated in their own order. */
-static tess_status list_compared_options(const char *command, const struct tess_tool_option *table,
-                                         const struct given_option *given, int n)
+/* Lists the options in the order of the sections; repeated ones in their own order. */
+static tess_status list_compared_options(const struct reader *r)
 {
 	bool complete;
 	FILE *f;
@@ -222,16 +263,19 @@ static tess_status list_compared_options(const char *command, const struct tess_
 	compared = NULL;
 	f = tess_tool_open_memory(&compared, &ncompared);
 	if (f)
-		fprintf(f, COMMAND "%c%s%c", 0, command, 0);
-	for (int i = 0; f && table[i].name; i++)
-		for (int k = 0; k < n && !table[i].local; k++)
-			if (given[k].option == &table[i])
-				fprintf(f, "%s%s%c%s%c", table[i].name[1] ? "--" : "-",
-				        table[i].name, 0, given[k].text ? given[k].text : "", 0);
+		fprintf(f, COMMAND "%c%s%c", 0, r->command->name, 0);
+	for (int i = 0; f && i < r->n; i++) {
+		const struct tess_tool_option *o = r->options[i].option;
+
+		for (int k = 0; k < r->ngiven && !o->local; k++)
+			if (r->given[k].option->option == o)
+				fprintf(f, "%s%s%c%s%c", o->name[1] ? "--" : "-", o->name, 0,
+				        r->given[k].text ? r->given[k].text : "", 0);
+	}
 	complete = f && !ferror(f);
 	if (f)
 		fclose(f);
-	return complete ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", command);
+	return complete ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", r->command->name);
 }
 
 static tess_status explain_option(void *arg, struct tess_difference *d)
@@ -263,51 +307,87 @@ tess_status tess_tool_compare_options(struct tess_world *w)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
-                                    const struct tess_tool_option *table)
+static void list_options(struct reader *r, const struct tess_tool_section *sections)
 {
-	struct option names[OPTIONS_MAX] = { { "help", no_argument, NULL, 'h' } };
-	/* by what getopt_long() returns: the letter, or the place in the table from 1 on */
-	const struct tess_tool_option *options[128] = { NULL };
+	for (; sections->title; sections++)
+		for (const struct tess_tool_option *o = sections->options;
+		     !sections->shown_only && o->name; o++)
+			r->options[r->n++] = (struct readable_option){ o, sections->to };
+}
+
+/* Notes the options that are given. TESS_PENDING: --help is one of them. */
+static tess_status find_given_options(struct reader *r, int argc, char **argv, bool program)
+{
+	struct option names[OPTIONS_MAX + 2] = { { "help", no_argument, NULL, 'h' } };
+	/* by what getopt_long() returns: the letter, or the index from 1 on */
+	const struct readable_option *options[128] = { NULL };
 	char letters[2 * OPTIONS_MAX];
 	int nletters = sprintf(letters, "%s:h", program ? "+" : ""), nnames = 1, opt, at = -1;
-	struct given_option *given = calloc((size_t)argc + 1, sizeof *given);
-	int ngiven = 0;
-	tess_status st = given ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", argv[0]);
 
-	for (int i = 0; table[i].name; i++) {
-		const struct tess_tool_option *o = &table[i];
+	for (int i = 0; i < r->n; i++) {
+		const struct tess_tool_option *o = r->options[i].option;
 		bool letter = !o->name[1];
 
-		options[letter ? o->name[0] : i + 1] = o;
+		options[letter ? o->name[0] : i + 1] = &r->options[i];
 		if (letter)
 			nletters += sprintf(letters + nletters, "%c:", o->name[0]);
 		else
-			names[nnames++] =
-				(struct option){ o->name, o->flag ? no_argument : required_argument,
-				                 NULL, i + 1 };
+			names[nnames++] = (struct option){
+				o->name, o->value || o->get_name ? required_argument : no_argument,
+				NULL, i + 1
+			};
 	}
 	optind = 1;
-	while (!st && (opt = getopt_long(argc, argv, letters, names, &at)) != -1) {
+	for (; (opt = getopt_long(argc, argv, letters, names, &at)) != -1; at = -1) {
+		tess_status st = TESS_OK;
+
 		if (at >= 0) /* in the last word, or before it */
 			st = refuse_abbreviation(
-				argv[0], argv[optind - (optarg == argv[optind - 1] ? 2 : 1)],
+				r, argv[optind - (optarg == argv[optind - 1] ? 2 : 1)],
 				names[at].name);
-		at = -1;
-		if (st)
-			break;
-		given[ngiven++] = (struct given_option){ options[opt], optarg };
-		if (opt == 'h')
-			st = fputs(help, stdout) < 0 ? TESS_EIO : TESS_PENDING;
-		else
-			st = opt == ':' || opt == '?'
-			             ? fail_option(argv[0], table, opt, argv[optind - 1])
-			             : set_tool_option(options[opt], optarg);
-		if (st && opt == 'n')
-			st = explain_count(argv[0], table, argv[optind - 1]);
+		if (!st && (opt == ':' || opt == '?'))
+			st = fail_option(r, opt, argv[optind - 1]);
+		if (st || opt == 'h')
+			return st ? st : TESS_PENDING;
+		r->given[r->ngiven++] =
+			(struct given_option){ options[opt], optarg, argv[optind - 1] };
+	}
+	return TESS_OK;
+}
+
+tess_status tess_tool_parse_options(int argc, char **argv, const struct tess_tool_command *c,
+                                    bool program, const struct tess_tool_section *sections)
+{
+	struct reader r = { .command = c, .given = calloc((size_t)argc + 1, sizeof *r.given) };
+	tess_status st;
+
+	list_options(&r, sections);
+	st = r.given ? find_given_options(&r, argc, argv, program)
+	             : tess_fail(TESS_ENOMEM, "%s: out of memory", c->name);
+	if (st == TESS_PENDING)
+		tess_tool_print_help(c, sections);
+	for (int i = 0; i < r.ngiven && !st; i++) {
+		st = set_option(r.given[i].option, r.given[i].text);
+		if (st && !strcmp(r.given[i].option->option->name, "n"))
+			st = explain_count(&r, r.given[i].word);
 	}
 	if (!st)
-		st = list_compared_options(argv[0], table, given, ngiven);
-	free(given);
+		st = list_compared_options(&r);
+	free(r.given);
+	return st;
+}
+
+tess_status tess_tool_parse_model(int argc, char **argv, const struct tess_tool_command *c,
+                                  const struct tess_tool_section *sections, const char **model)
+{
+	tess_status st = tess_tool_parse_options(argc, argv, c, false, sections);
+
+	if (!st && optind + 1 != argc)
+		st = tess_fail(TESS_EINVAL, "%s; see tessera %s --help",
+		               optind < argc ? "give one MODEL: a checkpoint directory"
+		                             : "no MODEL is given, a checkpoint directory",
+		               c->name);
+	if (!st)
+		*model = argv[optind];
 	return st;
 }

@@ -11,32 +11,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <tessera/util/clock.h>
+#include <tessera/names.h>
 #include <unistd.h>
-
-static const char *const help =
-	"usage: tessera convert MODEL OUT [-n N] [--dtype DTYPE]\n"
-	"       [--max-shard-size SIZE] [--help]\n"
-	"\n"
-	"Writes the checkpoint directory MODEL again as the directory OUT, which must not exist,\n"
-	"or be empty: weights in another dtype, in files of another size, and all that belongs\n"
-	"to them. OUT is there whole, or not at all. Transformers and safetensors read it.\n"
-	"\n"
-	"  -n N            number of ranks, each of which writes its share (default 1)\n"
-	"  --dtype DTYPE   bf16, f16 or f32, rounded to nearest (default: that of each tensor)\n"
-	"  --max-shard-size SIZE  bytes of tensors in a file, as in 5GB, 512MB or 1GiB\n"
-	"                  (default 5GB)\n"
-	"  --help          this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera convert llama llama-bf16 --dtype bf16 -n 4\n"
-	"  tessera convert data small --max-shard-size 500KB\n";
 
 enum { SHOWN_EVERY = 100000000 }; /* ns between two lines of progress */
 
 struct convert_command {
 	const char *model, *out;
 	struct tess_convert_options options;
-	int32_t ranks, dtype;
+	int32_t ranks;
 	bool show;
 	atomic_ullong done;
 	_Atomic int64_t shown;
@@ -66,23 +49,29 @@ static tess_status count_progress(void *self, uint64_t bytes, uint64_t all)
 	return TESS_OK;
 }
 
-static const char *get_dtype_name(int32_t i)
+static const char *get_dtype_name(int32_t dtype)
 {
-	static const char *const names[] = { "bf16", "f16", "f32" };
-
-	return names[i];
+	return dtype == TESS_F64 ? NULL : tess_dtype_name(dtype);
 }
+
+#define AT(member) TESS_TOOL_AT(struct convert_command, member)
+
+static const struct tess_tool_option convert_options[] = {
+	{ "n", "N", "number of ranks, each of which writes its share (default: 1)", AT(ranks),
+	  .lo = 1, .hi = 1024, .local = true },
+	{ "dtype", NULL, "dtype of all weights, rounded to nearest (default: each tensor's)",
+	  AT(options.dtype), .lo = TESS_F32, .hi = TESS_F16, .get_name = get_dtype_name },
+	{ "max-shard-size", "SIZE",
+	  "bytes of tensors in a file, as in 512MB or 1GiB (default: 5GB)",
+	  AT(options.file_bytes) },
+	{ 0 },
+};
 
 static tess_status parse_convert_options(int argc, char **argv, struct convert_command *a)
 {
-	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
-		{ "dtype", .number = &a->dtype, .lo = 0, .hi = 2, .get_name = get_dtype_name },
-		{ "max-shard-size", .parse = tess_tool_parse_size, .to = &a->options.file_bytes },
-		{ 0 },
-	};
-	static const int32_t dtypes[] = { TESS_BF16, TESS_F16, TESS_F32 };
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+	const struct tess_tool_section sections[] = { { "Options", convert_options, .to = a },
+		                                      { 0 } };
+	tess_status st = tess_tool_parse_options(argc, argv, &tess_tool_convert, false, sections);
 
 	if (!st && optind + 2 != argc)
 		st = tess_fail(TESS_EINVAL, "give MODEL, a checkpoint directory, and OUT, the "
@@ -91,7 +80,6 @@ static tess_status parse_convert_options(int argc, char **argv, struct convert_c
 		return st;
 	a->model = argv[optind];
 	a->out = argv[optind + 1];
-	a->options.dtype = a->dtype < 0 ? 0 : dtypes[a->dtype];
 	return TESS_OK;
 }
 
@@ -131,9 +119,9 @@ static tess_status run_convert(struct convert_command *a)
 	return st;
 }
 
-int tess_tool_convert(int argc, char **argv)
+static int execute_convert(int argc, char **argv)
 {
-	struct convert_command a = { .dtype = -1, .options = { .file_bytes = 5000000000 } };
+	struct convert_command a = { .options = { .file_bytes = 5000000000 } };
 	tess_status st = parse_convert_options(argc, argv, &a);
 	bool usage = st < 0;
 
@@ -153,3 +141,15 @@ int tess_tool_convert(int argc, char **argv)
 		return 128 + stopped_by;
 	return st < 0 ? usage ? 2 : 1 : 0;
 }
+
+const struct tess_tool_command tess_tool_convert = {
+	"convert",
+	"write a checkpoint in another dtype, or in files of another size",
+	"MODEL OUT [options]",
+	"Writes the checkpoint directory MODEL to the directory OUT, which must not exist or be\n"
+	"empty: weights in another dtype, in files of another size, and all other files of it.\n"
+	"OUT is complete or absent. Transformers and safetensors read it.\n",
+	"  tessera convert llama llama-bf16 --dtype bf16 -n 4\n"
+	"  tessera convert data small --max-shard-size 500KB\n",
+	execute_convert,
+};

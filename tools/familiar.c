@@ -1,4 +1,4 @@
-/* familiar.c - what options and commands of other projects are called here. */
+/* familiar.c - hints for options and commands of other projects. */
 #include "tool.h"
 
 #include <ctype.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 
 struct familiar {
-	const char *name; /* without dashes at its front; "-" stands for "_", too */
-	const char *ours; /* an option that a command may have; NULL: there is none */
+	const char *name; /* without leading dashes; "-" also matches "_" */
+	const char *ours; /* the option that the command must have for the hint; NULL: none */
 	const char *hint;
 };
 
@@ -25,15 +25,15 @@ static const struct familiar options[] = {
 	{ "gpu-layers", "device", "use --device cuda, which computes all layers on the GPU" },
 	{ "n-gpu-layers", "device", "use --device cuda, which computes all layers on the GPU" },
 	{ "ctx-size", "kv-memory",
-	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	  "use --kv-memory SIZE; --positions N limits the length of a sequence" },
 	{ "n-ctx", "kv-memory",
-	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	  "use --kv-memory SIZE; --positions N limits the length of a sequence" },
 	{ "max-model-len", "kv-memory",
-	  "use --kv-memory SIZE; a text may be as long as the checkpoint allows" },
+	  "use --kv-memory SIZE; --positions N limits the length of a sequence" },
 	{ "learning-rate", "lr", "use --lr X" },
-	{ "epochs", "steps", "use --steps N; without it all sequences are used once" },
-	{ "num-train-epochs", "steps", "use --steps N; without it all sequences are used once" },
-	{ "per-device-train-batch-size", "batch", "use --batch N, of all ranks together" },
+	{ "epochs", "steps", "use --steps N; by default each sequence is used once" },
+	{ "num-train-epochs", "steps", "use --steps N; by default each sequence is used once" },
+	{ "per-device-train-batch-size", "batch", "use --batch N, the global batch" },
 	{ "gradient-accumulation-steps", "micro-batches", "use --micro-batches N" },
 	{ "max-steps", "steps", "use --steps N" },
 	{ "output-dir", "save", "use --save DIR" },
@@ -61,19 +61,14 @@ static bool is_same_name(const char *word, const char *name)
 	return (!*word || *word == '=') && !*name;
 }
 
-static bool has_option(const struct tess_tool_option *table, const char *name)
-{
-	while (table->name && strcmp(table->name, name) != 0)
-		table++;
-	return table->name;
-}
-
-const char *tess_tool_find_familiar_option(const struct tess_tool_option *table, const char *word)
+const char *tess_tool_find_familiar_option(const char *word, const char **ours)
 {
 	word += strspn(word, "-");
-	for (const struct familiar *f = options; f->name; f++)
-		if (is_same_name(word, f->name) && (!f->ours || has_option(table, f->ours)))
+	for (const struct familiar *f = options; f->name; f++) {
+		*ours = f->ours;
+		if (is_same_name(word, f->name))
 			return f->hint;
+	}
 	return NULL;
 }
 

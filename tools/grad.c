@@ -11,92 +11,55 @@
 #include <string.h>
 #include <tessera/split.h>
 
-static const char *const help =
-	"usage: tessera grad MODEL --ids-file FILE [--out FILE] [-n N] [--mesh M] [--backend B]\n"
-	"       [--threads T] [--device D] [--plan P] [--plan-override PATTERN=STYLE]\n"
-	"       [--ignore-unexpected] [--micro-batches N] [--aux-loss X] [--recompute PATTERN]\n"
-	"       [--check] [--help]\n"
-	"\n"
-	"Computes the loss of a batch and the gradient of every parameter on N ranks, and\n"
-	"changes no weight. Prints loss, norm and a digest, which are the same for any number of\n"
-	"ranks, backend, mesh and plan. For tests of a model, a plan or a style.\n"
-	"\n"
-	"  --ids-file FILE       safetensors: `ids` and `labels`, I64 [sequences, ids]; labels as\n"
-	"                        Transformers has them, not shifted; -100 is not predicted\n"
-	"  --out FILE            safetensors with `loss` and the gradients, f32, by the names of\n"
-	"                        the checkpoint's files: experts apart, a tied table once\n"
-	"  -n N                  number of ranks: threads over loopback, else processes\n"
-	"  --mesh M              tp=4 (default tp=N), dp=2,tp=2: dp shares out the sequences\n"
-	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
-	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
-	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
-	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
-	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
-	"                        for another dimension than tp, as in 'dp:**=zero3'\n"
-	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
-	"  --micro-batches N     parts of the batch, one after the other (default 1); their\n"
-	"                        gradients are added in this order\n"
-	"  --aux-loss X          adds X times the load balancing loss of the experts\n"
-	"  --recompute PATTERN   modules whose values are computed again; may be repeated\n"
-	"  --check               compares weights and values of ranks; searches for NaN and Inf\n"
-	"                        (TESSERA_CHECK)\n"
-	"  --help                this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera grad llama --ids-file batch.safetensors --out whole.safetensors\n"
-	"  tessera grad llama --ids-file batch.safetensors -n 4 --mesh dp=2,tp=2\n";
-
 enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at a time */
 
 struct grad_command {
-	const char *model, *ids_file, *out, *mesh, *plan;
-	struct tess_tool_overrides overrides, recompute;
-	int32_t ranks, threads, micro;
-	bool ignore_unexpected;
+	struct tess_tool_session session;
+	const char *ids_file, *out;
+	struct tess_tool_list recompute;
+	int32_t micro;
 	double aux_loss;
 	/* of the file */
 	int32_t *ids, *labels;
 	int64_t nsequences, *lengths;
 };
 
-static tess_status parse_factor(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_real(name, text, 0, 1e30, to);
-}
+#define AT(member) TESS_TOOL_AT(struct grad_command, member)
+
+static const struct tess_tool_option batch_options[] = {
+	{ "ids-file", "FILE",
+	  "batch: safetensors with \"ids\" and \"labels\", I64 [sequences, ids]; required",
+	  AT(ids_file) },
+	{ "out", "FILE", "write loss and gradients as safetensors, by the names of the checkpoint",
+	  AT(out), .local = true },
+	{ "micro-batches", "N",
+	  "parts of the batch that are computed one after the other (default: 1)", AT(micro),
+	  .lo = 1, .hi = INT32_MAX },
+	{ "aux-loss", "X", "factor of the load balancing loss of experts", AT(aux_loss),
+	  .hi = 1e30 },
+	{ "recompute", "PATTERN",
+	  "recompute values of these modules for the backward, to save memory; repeatable",
+	  AT(recompute) },
+	{ "check", NULL,
+	  "compare weights and values across ranks, find NaN and Inf (TESSERA_CHECK)",
+	  .parse = tess_tool_set_option },
+	{ 0 },
+};
 
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_grad_options(int argc, char **argv, struct grad_command *a)
 {
-	bool check = false;
-	const struct tess_tool_option table[] = {
-		{ "ids-file", .text = &a->ids_file },
-		{ "out", .text = &a->out, .local = true },
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
-		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = tess_tool_set_option, .local = true },
-		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024, .local = true },
-		{ "device", .parse = tess_tool_set_option, .local = true },
-		{ "plan", .text = &a->plan },
-		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
-		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
-		{ "micro-batches", .number = &a->micro, .lo = 1, .hi = INT32_MAX },
-		{ "aux-loss", .parse = parse_factor, .to = &a->aux_loss },
-		{ "recompute", .parse = tess_tool_parse_override, .to = &a->recompute },
-		{ "check", .flag = &check },
+	const struct tess_tool_section sections[] = {
+		{ "Batch", batch_options, .to = a },
+		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
+		{ "", tess_tool_job_options, .to = &a->session },
+		{ "Plan", tess_tool_plan_options, .to = &a->session },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+	tess_status st =
+		tess_tool_parse_model(argc, argv, &tess_tool_grad, sections, &a->session.model);
 
-	if (st)
-		return st;
-	if (check)
-		st = tess_option_set("check", "1");
-	if (!st && (optind + 1 != argc || !a->ids_file))
-		st = tess_fail(
-			TESS_EINVAL,
-			"give one MODEL, a checkpoint directory, and --ids-file; see --help");
-	a->model = st ? NULL : argv[optind];
-	return st;
+	return st || a->ids_file ? st : tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -291,10 +254,10 @@ static tess_status print_grad_result(const struct tess_training_result *r, struc
 static struct tess_trainer_options make_trainer_options(const struct grad_command *a)
 {
 	return (struct tess_trainer_options){ .size = sizeof(struct tess_trainer_options),
-		                              .threads = a->threads,
-		                              .plan = a->plan,
-		                              .overrides = a->overrides.text,
-		                              .ignore_unexpected = a->ignore_unexpected,
+		                              .threads = a->session.threads,
+		                              .plan = a->session.plan,
+		                              .overrides = a->session.overrides.text,
+		                              .ignore_unexpected = a->session.ignore_unexpected,
 		                              .balance = a->aux_loss,
 		                              .dropout = -1,
 		                              .recompute = a->recompute.text };
@@ -306,7 +269,7 @@ static tess_status compute_and_write(const struct grad_command *a, struct tess_m
 	struct tess_trainer_options options = make_trainer_options(a);
 	struct tess_training_result r = { .size = sizeof r };
 	struct output o = { 0 };
-	tess_status st = tess_trainer_open(mesh, a->model, &options, t);
+	tess_status st = tess_trainer_open(mesh, a->session.model, &options, t);
 
 	if (!st)
 		st = compute_batch(a, *t, &r);
@@ -328,7 +291,7 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 	const struct grad_command *a = arg;
 	struct tess_mesh *mesh = NULL;
 	struct tess_trainer *t = NULL;
-	tess_status st = tess_mesh_open(world, a->mesh ? a->mesh : "tp", &mesh);
+	tess_status st = tess_mesh_open(world, a->session.mesh ? a->session.mesh : "tp", &mesh);
 
 	if (!st)
 		st = compute_and_write(a, mesh, tess_world_rank(world) == 0, &t);
@@ -344,9 +307,10 @@ static tess_status check_grad_output(const struct grad_command *a)
 	const struct tess_tool_output outputs[] = { { "--out", a->out }, { 0 } };
 	const char *const files[] = { a->ids_file, NULL };
 
-	return tess_tool_check_outputs(outputs, &(struct tess_tool_inputs){ .model = a->model,
-	                                                                    .plan = a->plan,
-	                                                                    .files = { files } });
+	return tess_tool_check_outputs(outputs,
+	                               &(struct tess_tool_inputs){ .model = a->session.model,
+	                                                           .plan = a->session.plan,
+	                                                           .files = { files } });
 }
 
 static tess_status run_grad(struct grad_command *a, char **argv, int *exit_status)
@@ -360,19 +324,19 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 	if (!st)
 		st = read_batch_file(a);
 	if (!st && launched)
-		return tess_tool_join_job(a->ranks, run_grad_rank, a);
-	if (!st && !a->ranks)
-		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+		return tess_tool_join_job(a->session.ranks, run_grad_rank, a);
+	if (!st && !a->session.ranks)
+		st = tess_mesh_count_ranks(a->session.mesh, &a->session.ranks);
 	if (!st)
-		st = tess_tool_check_training(a->model, a->mesh, a->ranks,
+		st = tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
 		                              a->nsequences / (a->micro ? a->micro : 1),
 		                              a->nsequences ? a->lengths[0] : 0, &options);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
-	return st ? st : tess_tool_run_ranks(a->ranks, argv, run_grad_rank, a, exit_status);
+	return st ? st : tess_tool_run_ranks(a->session.ranks, argv, run_grad_rank, a, exit_status);
 }
 
-int tess_tool_grad(int argc, char **argv)
+static int execute_grad(int argc, char **argv)
 {
 	struct grad_command a = { 0 };
 	tess_status st = parse_grad_options(argc, argv, &a);
@@ -390,3 +354,15 @@ int tess_tool_grad(int argc, char **argv)
 		return tess_tool_get_interrupt_status();
 	return st < 0 ? usage ? 2 : 1 : exit_status;
 }
+
+const struct tess_tool_command tess_tool_grad = {
+	"grad",
+	"write the loss and the gradients of one training step",
+	"MODEL --ids-file FILE [options]",
+	"Computes the loss of a batch and the gradient of every parameter on N ranks, and changes\n"
+	"no weight. Prints loss, norm and a digest, which are the same for any number of ranks,\n"
+	"backend, mesh and plan. It serves to test a model, a plan or a style.\n",
+	"  tessera grad llama --ids-file batch.safetensors --out gradients.safetensors\n"
+	"  tessera grad llama --ids-file batch.safetensors --mesh dp=2,tp=2\n",
+	execute_grad,
+};

@@ -16,27 +16,6 @@
 #include <string.h>
 #include <tessera/tessera.h>
 
-static const char *const help =
-	"usage: tessera info [DIR] [--options] [--json] [--help]\n"
-	"\n"
-	"Opens and lists the plugins that are found: backends, devices, styles and models, each\n"
-	"with its file, and the files that are not used, each with the reason. Then shows which\n"
-	"backend a job gets, and why, and how many CPUs its ranks may keep busy.\n"
-	"\n"
-	"With DIR, describes a checkpoint instead, a save of tessera train, or all saves in a\n"
-	"folder: family, parameters, dtypes and files. Checks the checksums of a save. The exit\n"
-	"status is 1 if a file is damaged, cut off or missing.\n"
-	"\n"
-	"  --options   list the options instead: TESSERA_<KEY>, its value and the origin of it\n"
-	"  --json      one JSON object on stdout\n"
-	"  --help      this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera info\n"
-	"  tessera info --options\n"
-	"  tessera info out/step-200\n"
-	"  TESSERA_PLUGIN_PATH=/home/me/plugins tessera info --json\n";
-
 static void show_names(const struct tess_offer *o)
 {
 	const char *before = " (";
@@ -331,35 +310,46 @@ static int show_directory(const char *dir, bool json)
 	return status;
 }
 
-int tess_tool_info(int argc, char **argv)
+struct info_options {
+	bool options, json;
+};
+
+#define AT(member) TESS_TOOL_AT(struct info_options, member)
+
+static const struct tess_tool_option info_options[] = {
+	{ "options", NULL, "list the variables TESSERA_<KEY> with values and origins",
+	  AT(options) },
+	{ "json", NULL, "print one JSON object", AT(json) },
+	{ 0 },
+};
+
+static int execute_info(int argc, char **argv)
 {
-	bool options = false, json = false, done = true;
-	const struct tess_tool_option flags[] = {
-		{ "options", .flag = &options },
-		{ "json", .flag = &json },
-		{ 0 },
-	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, flags);
+	struct info_options a = { 0 };
+	bool done = true;
+	const struct tess_tool_section sections[] = { { "Options", info_options, .to = &a },
+		                                      { 0 } };
+	tess_status st = tess_tool_parse_options(argc, argv, &tess_tool_info, false, sections);
 
 	if (st < 0)
 		tess_tool_print_error("info");
 	if (st)
 		return st < 0 ? 2 : 0;
-	if (optind < argc && (options || optind + 1 < argc)) {
+	if (optind < argc && (a.options || optind + 1 < argc)) {
 		fprintf(stderr,
 		        "tessera info: unexpected argument \"%s\"; see tessera info --help\n",
-		        argv[options ? optind : optind + 1]);
+		        argv[a.options ? optind : optind + 1]);
 		return 2;
 	}
 	if (optind < argc)
-		return show_directory(argv[optind], json);
+		return show_directory(argv[optind], a.json);
 	if (tess_tool_declare_options() || tess_registry_open_all()) {
 		tess_tool_print_error("info");
 		return 1;
 	}
-	if (json)
-		done = show_json(options ? make_options_json() : make_plugins_json());
-	else if (options)
+	if (a.json)
+		done = show_json(a.options ? make_options_json() : make_plugins_json());
+	else if (a.options)
 		show_options();
 	else
 		show_plugins();
@@ -367,3 +357,21 @@ int tess_tool_info(int argc, char **argv)
 		fprintf(stderr, "tessera info: out of memory\n");
 	return done ? 0 : 1;
 }
+
+const struct tess_tool_command tess_tool_info = {
+	"info",
+	"list plugins and options, or describe and check a checkpoint",
+	"[DIR] [options]",
+	"Lists the plugins: backends, devices, styles and models with their files, and the\n"
+	"files that are not used, with the reason. Then shows which backend a job gets, and\n"
+	"why, and how many CPUs its ranks can use.\n"
+	"\n"
+	"With DIR, describes a checkpoint instead, a save of tessera train, or all saves in a\n"
+	"folder: family, parameters, dtypes and files. Verifies the checksums of a save. The exit\n"
+	"status is 1 if a file is damaged, cut off or missing.\n",
+	"  tessera info\n"
+	"  tessera info --options\n"
+	"  tessera info out/step-200\n"
+	"  TESSERA_PLUGIN_PATH=/home/me/plugins tessera info --json\n",
+	execute_info,
+};

@@ -18,34 +18,45 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-static const struct {
-	const char *name, *summary;
-	int (*run)(int argc, char **argv);
-} tools[] = {
-	{ "generate", "text from a checkpoint on N ranks", tess_tool_generate },
-	{ "train", "trains a checkpoint on N ranks", tess_tool_train },
-	{ "explain", "what each rank of a plan would hold and send, without starting ranks",
-	  tess_tool_explain },
-	{ "convert", "a checkpoint in another dtype, or in files of another size",
-	  tess_tool_convert },
-	{ "grad", "loss and gradients of one step of training, as a file", tess_tool_grad },
-	{ "perplexity", "how well a checkpoint predicts texts", tess_tool_perplexity },
-	{ "launch", "start any program as N ranks of one job", tess_tool_launch },
-	{ "bench", "tokens per second of a checkpoint, bandwidth of collectives", tess_tool_bench },
-	{ "conform", "checks that a backend keeps the promises of its interface",
-	  tess_tool_conform },
-	{ "info", "plugins and options; what a checkpoint or a save has", tess_tool_info },
+static const struct tess_tool_command *const commands[] = {
+	&tess_tool_generate, &tess_tool_train,      &tess_tool_explain, &tess_tool_convert,
+	&tess_tool_grad,     &tess_tool_perplexity, &tess_tool_launch,  &tess_tool_bench,
+	&tess_tool_conform,  &tess_tool_info,
 };
-enum { TOOLS = sizeof tools / sizeof *tools };
+enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static int print_usage(FILE *to)
 {
-	fprintf(to, "usage: tessera COMMAND [arguments]\n\n");
-	for (int i = 0; i < TOOLS; i++)
-		fprintf(to, "  %-10s %s\n", tools[i].name, tools[i].summary);
-	fprintf(to, "\ntessera COMMAND --help explains it, with examples. tessera --version: the "
-	            "version.\n");
+	fprintf(to,
+	        "usage: tessera COMMAND [arguments]\n       tessera help [COMMAND]\n"
+	        "       tessera --version\n\n"
+	        "Reads a Hugging Face checkpoint without conversion, shards it over ranks by a\n"
+	        "plan, and runs or trains it. A plan names a sharding style for each module.\n\n"
+	        "Commands:\n");
+	for (int i = 0; i < COMMANDS; i++)
+		fprintf(to, "  %-10s  %s\n", commands[i]->name, commands[i]->summary);
 	return to == stdout ? tess_tool_finish_output("--help", 0) : 2;
+}
+
+static const struct tess_tool_command *find_command(const char *name)
+{
+	for (int i = 0; i < COMMANDS; i++)
+		if (!strcmp(name, commands[i]->name))
+			return commands[i];
+	return NULL;
+}
+
+static int run_command(const struct tess_tool_command *c, int argc, char **argv)
+{
+	int status;
+
+	if (tess_tool_declare_options()) {
+		fprintf(stderr, "tessera: %s\n", tess_error());
+		return 1;
+	}
+	status = c->run(argc, argv);
+	tess_registry_quit();
+	return tess_tool_finish_output(c->name, status);
 }
 
 static int fail_unknown_command(const char *name)
@@ -53,14 +64,26 @@ static int fail_unknown_command(const char *name)
 	const char *near = "--help", *hint = tess_tool_find_familiar_command(name);
 	size_t best = TESS_NEAREST_INIT;
 
-	for (int i = 0; i < TOOLS; i++)
-		if (tess_nearest_update(name, tools[i].name, &best))
-			near = tools[i].name;
+	for (int i = 0; i < COMMANDS; i++)
+		if (tess_nearest_update(name, commands[i]->name, &best))
+			near = commands[i]->name;
 	if (hint)
 		fprintf(stderr, "tessera: no command \"%s\"; %s; see tessera --help\n", name, hint);
 	else
 		fprintf(stderr, "tessera: no command \"%s\"; did you mean %s?\n", name, near);
 	return 2;
+}
+
+/* Runs `tessera help [COMMAND]`. */
+static int print_command_help(int argc, char **argv)
+{
+	static char help[] = "--help";
+	const struct tess_tool_command *c = argc > 2 ? find_command(argv[2]) : NULL;
+	char *args[] = { argv[argc > 2 ? 2 : 0], help, NULL };
+
+	return c          ? run_command(c, 2, args)
+	       : argc > 2 ? fail_unknown_command(argv[2])
+	                  : print_usage(stdout);
 }
 
 /*
@@ -101,7 +124,7 @@ static void set_up_signals(void)
 
 int main(int argc, char **argv)
 {
-	int status;
+	const struct tess_tool_command *c;
 
 	if (!open_missing_descriptors() || !tess_tool_replace_stdout()) {
 		fprintf(stderr, "tessera: %s\n", strerror(errno));
@@ -113,7 +136,7 @@ int main(int argc, char **argv)
 	set_up_signals();
 	if (argc < 2)
 		return print_usage(stderr);
-	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
 		return print_usage(stdout);
 	if (!strcmp(argv[1], "--version")) {
 		printf("tessera %s, plugin ABI %d\n", tess_version(), TESS_ABI);
@@ -123,16 +146,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 2;
 	}
-	if (tess_tool_declare_options()) {
-		fprintf(stderr, "tessera: %s\n", tess_error());
-		return 1;
-	}
-	for (int i = 0; i < TOOLS; i++) {
-		if (strcmp(argv[1], tools[i].name))
-			continue;
-		status = tools[i].run(argc - 1, argv + 1);
-		tess_registry_quit();
-		return tess_tool_finish_output(tools[i].name, status);
-	}
-	return fail_unknown_command(argv[1]);
+	if (!strcmp(argv[1], "help"))
+		return print_command_help(argc, argv);
+	c = find_command(argv[1]);
+	return c ? run_command(c, argc - 1, argv + 1) : fail_unknown_command(argv[1]);
 }

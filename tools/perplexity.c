@@ -15,40 +15,12 @@
 #include <string.h>
 #include <tessera/names.h>
 
-static const char *const help =
-	"usage: tessera perplexity MODEL --text FILE [--window N] [-n N] [--mesh M]\n"
-	"       [--backend B] [--threads T] [--device D] [--plan P]\n"
-	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--positions L]\n"
-	"       [--kv DTYPE] [--kv-memory SIZE] [--weights HOW] [--math DTYPE]\n"
-	"       [--json] [--help]\n"
-	"\n"
-	"Prints the perplexity of texts under a checkpoint: e to the mean of the negative log p\n"
-	"of each id, given those before it in its window. A text is cut in windows, whose first\n"
-	"ids are not counted. The number is the same for any number of ranks or threads and any\n"
-	"backend.\n"
-	"\n"
-	"  --text FILE           one text; .jsonl: one on each line, {\"text\": TEXT}; may be\n"
-	"                        repeated\n"
-	"  --window N            ids of a window, at most (default 512, or the positions of the\n"
-	"                        checkpoint if there are fewer)\n"
-	"  --json                prints one JSON object\n"
-	"as of tessera generate\n"
-	"  -n N  --mesh M  --backend B  --threads T  --device D  --plan P\n"
-	"  --plan-override PATTERN=STYLE\n"
-	"  --ignore-unexpected  --positions L  --kv DTYPE  --kv-memory SIZE  --weights HOW\n"
-	"  --math DTYPE\n"
-	"  --help                this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera perplexity data --text data/texts/stories.jsonl\n"
-	"  tessera perplexity data --text data/texts/stories.jsonl -n 2 --weights q8\n";
-
 enum { WINDOW = 512, ROWS = 64 }; /* ROWS: whose logits a step gives */
 enum { TEXT_BYTES_MAX = 1 << 24 }; /* of a file that is one text */
 
 struct perplexity_options {
 	struct tess_tool_session session;
-	struct tess_tool_overrides texts;
+	struct tess_tool_list texts;
 	const char *text; /* that is read */
 	int32_t window;
 	bool json;
@@ -329,15 +301,33 @@ static tess_status run_perplexity_rank(struct tess_world *world, void *options)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
+#define AT(member) TESS_TOOL_AT(struct perplexity_options, member)
+
+static const struct tess_tool_option text_options[] = {
+	{ "text", "FILE",
+	  "text to predict; .jsonl: one per line, {\"text\": TEXT}; repeatable, required",
+	  AT(texts) },
+	{ "window", "N",
+	  "maximum ids of a window (default: 512, or the checkpoint's maximum length)", AT(window),
+	  .lo = 2, .hi = 1 << 20 },
+	{ "json", NULL, "print one JSON object", AT(json) },
+	{ 0 },
+};
+
+/* TESS_PENDING: --help was printed. */
 static tess_status parse_perplexity_options(int argc, char **argv, struct perplexity_options *a)
 {
-	const struct tess_tool_option table[] = {
-		{ "text", .parse = tess_tool_parse_override, .to = &a->texts },
-		{ "window", .number = &a->window, .lo = 2, .hi = 1 << 20 },
-		{ "json", .flag = &a->json },
+	const struct tess_tool_section sections[] = {
+		{ "Texts", text_options, .to = a },
+		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
+		{ "", tess_tool_job_options, .to = &a->session },
+		{ "Plan", tess_tool_plan_options, .to = &a->session },
+		{ "Memory and precision", tess_tool_memory_options, .to = &a->session },
+		{ "", tess_tool_compute_options, .to = &a->session },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
+	tess_status st = tess_tool_parse_model(argc, argv, &tess_tool_perplexity, sections,
+	                                       &a->session.model);
 
 	return st || a->texts.n ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
 }
@@ -352,8 +342,7 @@ static tess_status prepare_perplexity(struct perplexity_options *a)
 	          : read_texts(a, a->session.positions ? a->session.positions : info.positions);
 }
 
-static tess_status run_perplexity_command(struct perplexity_options *a, char **argv,
-                                          int *exit_status)
+static tess_status start_perplexity(struct perplexity_options *a, char **argv, int *exit_status)
 {
 	const struct tess_tool_inputs in = { .model = a->session.model,
 		                             .plan = a->session.plan,
@@ -372,7 +361,7 @@ static tess_status run_perplexity_command(struct perplexity_options *a, char **a
 	                                      exit_status);
 }
 
-int tess_tool_perplexity(int argc, char **argv)
+static int execute_perplexity(int argc, char **argv)
 {
 	struct perplexity_options a = { 0 };
 	tess_status st = parse_perplexity_options(argc, argv, &a);
@@ -380,7 +369,7 @@ int tess_tool_perplexity(int argc, char **argv)
 	bool usage = st < 0;
 
 	if (!st)
-		st = run_perplexity_command(&a, argv, &exit_status);
+		st = start_perplexity(&a, argv, &exit_status);
 	if (st < 0)
 		tess_tool_print_error("perplexity");
 	free(a.ids);
@@ -389,3 +378,15 @@ int tess_tool_perplexity(int argc, char **argv)
 		return usage ? 2 : 1;
 	return exit_status ? exit_status : tess_tool_share_status(0);
 }
+
+const struct tess_tool_command tess_tool_perplexity = {
+	"perplexity",
+	"measure how well a checkpoint predicts texts",
+	"MODEL --text FILE [options]",
+	"Prints the perplexity of texts: exp of the mean negative log-likelihood per token. A\n"
+	"text is cut in windows; the first id of a window is not counted. The number is the same\n"
+	"for any number of ranks or threads and any backend.\n",
+	"  tessera perplexity data --text data/texts/stories.jsonl\n"
+	"  tessera perplexity data --text data/texts/stories.jsonl -n 2 --weights q8\n",
+	execute_perplexity,
+};

@@ -1,77 +1,71 @@
-/* session.c - the options of commands that open a session on ranks. */
+/* session.c - the options that commands with a session or a trainer share. */
 #include "tool.h"
 
-#include <getopt.h>
-#include <string.h>
+#include <tessera/names.h>
 
-/* 0: it is neither. */
-static int32_t find_float_dtype(const char *text)
+#define AT(member) TESS_TOOL_AT(struct tess_tool_session, member)
+
+static const char *get_float_name(int32_t dtype)
 {
-	return !strcmp(text, "f32") ? TESS_F32 : !strcmp(text, "bf16") ? TESS_BF16 : 0;
+	return dtype == TESS_F64 ? NULL : dtype ? tess_dtype_name(dtype) : "auto";
 }
 
-static tess_status parse_math(const char *name, const char *text, void *to)
+static const char *get_weights_name(int32_t dtype)
 {
-	int32_t dtype = *(int32_t *)to = find_float_dtype(text);
-
-	return dtype ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use f32 or bf16", name, text);
+	return dtype >= TESS_Q8 ? tess_dtype_name(dtype) : dtype ? NULL : "file";
 }
 
-tess_status tess_tool_parse_kv(const char *name, const char *text, void *to)
-{
-	int32_t dtype = *(int32_t *)to = find_float_dtype(text);
+const struct tess_tool_option tess_tool_mesh_options[] = {
+	{ "n", "N", "number of ranks (default: the mesh's or the job's, else 1)", AT(ranks),
+	  .lo = 1, .hi = 1024, .local = true },
+	{ "mesh", "MESH",
+	  "named dimensions of the ranks, as dp=2,tp=4; dp: replicas, pp: stages (default: tp)",
+	  AT(mesh) },
+	{ "device", "NAME[:INDEX]",
+	  "compute device: cpu or cuda (default: TESSERA_DEVICE, else cpu)",
+	  .parse = tess_tool_set_option, .local = true },
+	{ 0 },
+};
 
-	return dtype || !strcmp(text, "auto")
-	               ? TESS_OK
-	               : tess_fail(TESS_EINVAL, "%s %s: use auto, f32 or bf16", name, text);
-}
+const struct tess_tool_option tess_tool_job_options[] = {
+	{ "backend", "auto|BACKEND",
+	  "backend: loopback, shm, gloo, ... (default: TESSERA_BACKEND, else auto)",
+	  .parse = tess_tool_set_option, .local = true },
+	{ "threads", "N", "compute threads per rank (default: CPUs / ranks)", AT(threads), .lo = 1,
+	  .hi = 1024, .local = true },
+	{ 0 },
+};
 
-tess_status tess_tool_parse_weights(const char *name, const char *text, void *to)
-{
-	int32_t dtype = !strcmp(text, "q8") ? TESS_Q8 : !strcmp(text, "bf12") ? TESS_BF12 : 0;
+const struct tess_tool_option tess_tool_plan_options[] = {
+	{ "plan", "auto|none|tp|tp+sp|ep|hf|FILE|JSON",
+	  "style of each module: a plan of the model, or rules {\"PATTERN\": \"STYLE\"}; none: "
+	  "replicate everything (default: auto, the model's first plan)",
+	  AT(plan) },
+	{ "plan-override", "[DIMENSION:]PATTERN=STYLE",
+	  "add a rule that overrides the plan; repeatable (default DIMENSION: tp)", AT(overrides) },
+	{ "ignore-unexpected", NULL, "skip tensors that no module uses, with a warning",
+	  AT(ignore_unexpected) },
+	{ 0 },
+};
 
-	*(int32_t *)to = dtype;
-	return dtype || !strcmp(text, "file")
-	               ? TESS_OK
-	               : tess_fail(TESS_EINVAL, "%s %s: use file, q8 or bf12", name, text);
-}
+const struct tess_tool_option tess_tool_memory_options[] = {
+	{ "positions", "N", "maximum length of a sequence (default: the checkpoint's maximum)",
+	  AT(positions), .lo = 1, .hi = 1 << 30 },
+	{ "kv", NULL, "dtype of keys and values in the cache; auto: chosen by the device",
+	  AT(kv_dtype), .hi = TESS_BF16, .get_name = get_float_name },
+	{ "weights", NULL,
+	  "linear weights in memory: as stored, 8-bit (q8), or 12-bit without loss (bf12)",
+	  AT(weights), .hi = TESS_BF12, .get_name = get_weights_name },
+	{ 0 },
+};
 
-tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
-                                    const struct tess_tool_option *table,
-                                    struct tess_tool_session *s)
-{
-	struct tess_tool_option all[60] = {
-		{ "n", .number = &s->ranks, .lo = 1, .hi = 1024, .local = true },
-		{ "mesh", .text = &s->mesh },
-		{ "backend", .parse = tess_tool_set_option, .local = true },
-		{ "device", .parse = tess_tool_set_option, .local = true },
-		{ "threads", .number = &s->threads, .lo = 1, .hi = 1024, .local = true },
-		{ "plan", .text = &s->plan },
-		{ "plan-override", .parse = tess_tool_parse_override, .to = &s->overrides },
-		{ "ignore-unexpected", .flag = &s->ignore_unexpected },
-		{ "positions", .number = &s->positions, .lo = 1, .hi = 1 << 30 },
-		{ "kv", .parse = tess_tool_parse_kv, .to = &s->kv_dtype },
-		{ "math", .parse = parse_math, .to = &s->math },
-		{ "weights", .parse = tess_tool_parse_weights, .to = &s->weights },
-		{ "kv-memory", .parse = tess_tool_parse_size, .to = &s->kv_memory },
-	};
-	size_t n = 0;
-	tess_status st;
-
-	while (all[n].name)
-		n++;
-	for (size_t i = 0; table[i].name; i++)
-		all[n++] = table[i];
-	st = tess_tool_parse_options(argc, argv, help, false, all);
-	if (!st && optind + 1 != argc)
-		st = tess_fail(TESS_EINVAL, "%s",
-		               optind < argc
-		                       ? "give one MODEL: a checkpoint directory"
-		                       : "no MODEL is given, a checkpoint directory; see --help");
-	if (!st)
-		s->model = argv[optind];
-	return st;
-}
+const struct tess_tool_option tess_tool_compute_options[] = {
+	{ "kv-memory", "SIZE", "KV cache per rank, as in 512M or 4G (default: free memory)",
+	  AT(kv_memory) },
+	{ "math", NULL, "dtype of linear products; bf16 rounds their inputs (default: f32)",
+	  AT(math), .lo = TESS_F32, .hi = TESS_BF16, .get_name = get_float_name },
+	{ 0 },
+};
 
 const char *tess_tool_get_math(const struct tess_tool_session *s)
 {

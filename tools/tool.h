@@ -3,39 +3,31 @@
 #define TESS_TOOLS_TOOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <tessera/tessera.h>
 
-/* Each gets its arguments with argv[0], and returns the exit status: 0; 1: failure; 2: usage. */
-int tess_tool_generate(int argc, char **argv);
-int tess_tool_train(int argc, char **argv);
-int tess_tool_explain(int argc, char **argv);
-int tess_tool_convert(int argc, char **argv);
-int tess_tool_grad(int argc, char **argv);
-int tess_tool_perplexity(int argc, char **argv);
-int tess_tool_launch(int argc, char **argv);
-int tess_tool_bench(int argc, char **argv);
-int tess_tool_conform(int argc, char **argv);
-int tess_tool_info(int argc, char **argv);
+/* A subcommand: what --help and its manual page contain, and the function that runs it. */
+struct tess_tool_command {
+	const char *name, *summary; /* summary: one line in the list of commands */
+	const char *usage; /* the arguments; more than one line where the command has variants */
+	const char *about; /* paragraphs, wrapped */
+	const char *examples; /* lines, indented */
+	/* Runs with argv[0] the name; returns the exit status: 0; 1: failure; 2: wrong usage. */
+	int (*run)(int argc, char **argv);
+};
+extern const struct tess_tool_command tess_tool_generate, tess_tool_train, tess_tool_explain,
+	tess_tool_convert, tess_tool_grad, tess_tool_perplexity, tess_tool_launch, tess_tool_bench,
+	tess_tool_conform, tess_tool_info;
 
-/* The value `text` of the argument `name`: a whole number, lo to hi. */
+/* Parses a whole number from lo to hi; `name` is the argument in the message. */
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
                                     int64_t *out);
-
-/* A number from lo to hi. */
+/* Parses a number from lo to hi. */
 tess_status tess_tool_parse_real(const char *name, const char *text, double lo, double hi,
                                  double *out);
-
-/* Functions `parse` of options: a whole number from 0 on, into *(int64_t *)to; */
-tess_status tess_tool_parse_seed(const char *name, const char *text, void *to);
-/* an option of the library, as --backend. */
+/* Sets the library option of this name, as a `parse` of --backend; text NULL: to 1. */
 tess_status tess_tool_set_option(const char *name, const char *text, void *to);
-
-/*
- * Bytes, into *(uint64_t *)to: "512M" and "512MiB" are 512 * 2^20, "512MB" is 512 * 10^6. A `parse`
- * of an option.
- */
-tess_status tess_tool_parse_size(const char *name, const char *text, void *to);
 
 /* The bytes of the byte order mark that a text, ended by 0, begins with; 0: it has none. */
 size_t tess_tool_measure_mark(const char *text);
@@ -44,26 +36,79 @@ size_t tess_tool_measure_mark(const char *text);
 struct json_t;
 tess_status tess_tool_parse_line(const char *text, size_t len, struct json_t **out);
 
+enum { TESS_TOOL_LIST_MAX = 256 };
+struct tess_tool_list { /* the values of a repeatable option; ends with NULL */
+	const char *text[TESS_TOOL_LIST_MAX + 1];
+	int32_t n;
+};
+
+enum tess_tool_field { /* the type of what an option sets */
+	               TESS_TOOL_OTHER,
+	               TESS_TOOL_FLAG,
+	               TESS_TOOL_TEXT, /* borrows from argv */
+	               TESS_TOOL_INTEGER, /* from lo to hi */
+	               TESS_TOOL_REAL, /* from lo to hi */
+	               TESS_TOOL_SIZE, /* bytes: 512M or 512MiB: 512 * 2^20, 512MB: 512 * 10^6 */
+	               TESS_TOOL_SEED, /* a whole number from 0 */
+	               TESS_TOOL_LIST,
+};
+
+/* Sets `field` and `at` of an option: the member of the struct that the option sets. */
+#define TESS_TOOL_AT(type, member) \
+	.at = offsetof(type, member),                                                              \
+	.field = _Generic(((type *)0)->member,                                                     \
+		bool: TESS_TOOL_FLAG,                                                              \
+		const char *: TESS_TOOL_TEXT,                                                      \
+		int32_t: TESS_TOOL_INTEGER,                                                        \
+		double: TESS_TOOL_REAL,                                                            \
+		uint64_t: TESS_TOOL_SIZE,                                                          \
+		int64_t: TESS_TOOL_SEED,                                                           \
+		struct tess_tool_list: TESS_TOOL_LIST,                                             \
+		default: TESS_TOOL_OTHER)
+
+/*
+ * An option. Reading, --help, the manual page and completion follow from this row. --help adds the
+ * default, if the value before reading is from lo to hi.
+ */
 struct tess_tool_option {
 	const char *name; /* "json" for --json, "n" for -n */
-	/* what it sets, by one of these; a text is argv's, and only a flag takes no value */
-	bool *flag;
-	const char **text;
-	int32_t *number; /* from lo to hi; where get_name is set the one that has the name */
-	int32_t lo, hi;
-	const char *(*get_name)(int32_t number);
-	tess_status (*parse)(const char *name, const char *text, void *to); /* name: "--json" */
-	void *to;
+	/*
+	 * The value as --help shows it. Completion offers the lower-case words of a|b, and
+	 * completes FILE, DIR and BACKEND. NULL: the names of get_name, else there is none.
+	 */
+	const char *value;
+	const char *help; /* a phrase; NULL: a hidden option */
+	size_t at;
+	enum tess_tool_field field;
+	double lo, hi;
+	const char *(*get_name)(int32_t number); /* of an integer; NULL for a gap in lo to hi */
+	/* Reads the value instead; name: "--json"; text: NULL for an option without one. */
+	tess_status (*parse)(const char *name, const char *text, void *to);
 	bool local; /* the ranks of a job may differ in it: an output, threads, an address */
 };
 
+struct tess_tool_section { /* of the options of a command */
+	const char *title; /* "": continues the section before */
+	const struct tess_tool_option *options; /* ends with {0} */
+	void *to; /* the struct that the options set */
+	bool shown_only; /* in --help; the options are of another variant of the command */
+};
+
 /*
- * Reads the options of the command argv[0], and --help and -h; optind becomes the index of the
- * first argument. The table has at most 60 options and ends with {0}. program: the first argument
- * ends the options. TESS_PENDING: help was printed.
+ * Reads the options of a command, and --help and -h; optind becomes the index of the first
+ * argument. The sections end with {0} and have at most 60 options. program: the first argument
+ * ends the options. Returns TESS_PENDING if help was printed.
  */
-tess_status tess_tool_parse_options(int argc, char **argv, const char *help, bool program,
-                                    const struct tess_tool_option *table);
+tess_status tess_tool_parse_options(int argc, char **argv, const struct tess_tool_command *c,
+                                    bool program, const struct tess_tool_section *sections);
+/* Reads the options and one argument: MODEL. */
+tess_status tess_tool_parse_model(int argc, char **argv, const struct tess_tool_command *c,
+                                  const struct tess_tool_section *sections, const char **model);
+/* Returns the names of an option with get_name, joined by `separator`, the last one by `last`. */
+const char *tess_tool_join_names(const struct tess_tool_option *o, const char *separator,
+                                 const char *last, char out[static 256]);
+void tess_tool_print_help(const struct tess_tool_command *c,
+                          const struct tess_tool_section *sections);
 
 /*
  * Collective. Fails on all ranks unless they have the same command and options, but for `local`
@@ -73,8 +118,11 @@ tess_status tess_tool_compare_options(struct tess_world *w);
 
 /* Adds to the error of this thread, about ranks, that -n is not the number of tokens. */
 tess_status tess_tool_explain_ranks(tess_status st);
-/* Returns what a command with this table has in place of another project's option; or NULL. */
-const char *tess_tool_find_familiar_option(const struct tess_tool_option *table, const char *word);
+/*
+ * Returns a hint for another project's option; NULL: unknown. ours: the option that the command
+ * must have for the hint; NULL: none.
+ */
+const char *tess_tool_find_familiar_option(const char *word, const char **ours);
 /* Returns what there is in place of a command of another project; NULL: unknown. */
 const char *tess_tool_find_familiar_command(const char *word);
 
@@ -93,36 +141,22 @@ bool tess_tool_take_save_request(void);
 /* Returns 128 plus the first signal that was noted, the exit status of the command; 0: none. */
 int tess_tool_get_interrupt_status(void);
 
-enum { TESS_TOOL_OVERRIDES = 256 };
-struct tess_tool_overrides { /* of an option that may be repeated; the list ends with NULL */
-	const char *text[TESS_TOOL_OVERRIDES + 1];
-	int32_t n;
-};
-/* The function `parse` of such an option; to: a struct tess_tool_overrides. */
-tess_status tess_tool_parse_override(const char *name, const char *text, void *to);
-
-/* Of --kv: "auto", "f32" or "bf16", into *(int32_t *)to as tess_session_options has it. */
-tess_status tess_tool_parse_kv(const char *name, const char *text, void *to);
-/* Of --weights: "file", "q8" or "bf12", into *(int32_t *)to as tess_session_options has it. */
-tess_status tess_tool_parse_weights(const char *name, const char *text, void *to);
-
-struct tess_tool_session { /* what opens a session, from the options of commands that do */
+struct tess_tool_session { /* what opens a session or a trainer, from the options below */
 	const char *model, *mesh, *plan;
-	struct tess_tool_overrides overrides;
+	struct tess_tool_list overrides;
 	int32_t ranks, threads, kv_dtype, math, weights, positions;
 	uint64_t kv_memory; /* bytes; 0: of the free memory */
 	bool ignore_unexpected;
 };
-/*
- * Reads those options, the command's own and one MODEL, as tess_tool_parse_options does. The table
- * has at most 40 options.
- */
-tess_status tess_tool_parse_session(int argc, char **argv, const char *help,
-                                    const struct tess_tool_option *table,
-                                    struct tess_tool_session *s);
-/* What tess_session_open takes; borrows from `s`. */
-/* The name of the dtype of linear products. */
+/* Options that set a struct tess_tool_session. */
+extern const struct tess_tool_option tess_tool_mesh_options[]; /* -n, --mesh, --device */
+extern const struct tess_tool_option tess_tool_job_options[]; /* --backend, --threads */
+extern const struct tess_tool_option tess_tool_plan_options[];
+extern const struct tess_tool_option tess_tool_memory_options[]; /* --positions, --kv, --weights */
+extern const struct tess_tool_option tess_tool_compute_options[]; /* --kv-memory, --math */
+/* Returns the name of the dtype of linear products. */
 const char *tess_tool_get_math(const struct tess_tool_session *s);
+/* Returns what tess_session_open takes; borrows from `s`. */
 struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s);
 /*
  * Refuses what all ranks would, before one starts and before a weight is read; where -n is not

@@ -270,7 +270,7 @@ START_TEST(default_top_k)
 		                       TESSERA, SOURCE_ROOT, given[i]));
 	ck_assert_str_eq(text[1], text[0]);
 	ck_assert_str_ne(text[1], text[2]);
-	expect_part(text[3], "; 0: all (default: the checkpoint's, else 50)");
+	expect_part(text[3], "else 50)");
 }
 END_TEST
 

@@ -128,7 +128,7 @@ static const struct {
 	{ "--ids-file batch --aux-loss 1", 1, "the model has no experts" },
 	{ "--ids-file batch --plan-override 'dp:**=zero9' --mesh dp=2", 1, "zero9" },
 	{ "--ids-file batch --out no/file", 1, "no/file: cannot be written" },
-	{ "--out other", 2, "give one MODEL" },
+	{ "--out other", 2, "give --ids-file FILE" },
 };
 
 START_TEST(refused)

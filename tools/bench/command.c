@@ -16,113 +16,9 @@
 #include <string.h>
 #include <tessera/coll.h>
 
-/* In two parts, as long as compilers must take. */
-static const char *const help_begin =
-	"usage: tessera bench decode|prefill|batch|load MODEL [-n N] [--mesh M] [--backend B]\n"
-	"       [--threads T] [--device D] [--plan P] [--plan-override PATTERN=STYLE]\n"
-	"       [--ignore-unexpected] [--positions L] [--kv DTYPE] [--kv-memory SIZE]\n"
-	"       [--weights HOW] [--math DTYPE]\n"
-	"       [--prefill-chunk N] [--context C] [--tokens N] [--batch B,...] [--rounds R]\n"
-	"       [--breakdown] [--json] [--help]\n"
-	"       tessera bench comm [-n N] [--mesh M] [--along D] [--backend B] [--kind K]\n"
-	"       [--dtype T] [--op O] [--root R] [--sum S] [--in-place] [--own] [--limit]\n"
-	"       [-b BYTES] [-e BYTES] [-f FACTOR] [--seconds S] [--samples N] [--no-check]\n"
-	"       [--json] [--svg FILE] [--help]\n"
-	"\n"
-	"decode, prefill and batch time a checkpoint, which needs no tokenizer: rounds of N\n"
-	"tokens, one at a time; of one forward of a prompt of N; of N tokens of B texts at once.\n"
-	"The model is opened once, and a round before the first is not counted. Tokens are chosen\n"
-	"as generate chooses them with temperature 0, and none ends a text. load times a fresh\n"
-	"process a round, from its exec: until the model is open, until the first of N tokens,\n"
-	"and from the last one to the end of the process; files are in the page cache.\n"
-	"  batch, tokens/s       texts at once; of all: median, least and most of the rounds\n"
-	"  weights, KV cache     what a forward reads of them, on all ranks (10^6 bytes)\n"
-	"  products, reads       the rates of both in the median: 2 FLOP for each product\n"
-	"comm times a collective over sizes and prints them as nccl-tests does: algbw is the\n"
-	"vector over the time; busbw is the part of it that a link carries, which compares with\n"
-	"the speed of the link for every kind and number of ranks. The time is the median of the\n"
-	"slowest rank; each sample begins with data just written and a barrier. A sum of f32 is\n"
-	"timed both exact, as sessions add, and fast, as the backend adds.\n"
-	"\n";
-static const char *const help_options =
-	"what\n"
-	"  -n N            ranks: processes, or threads over loopback (default: of comm 2)\n"
-	"  --mesh M        named dimensions of the ranks: dp=2,tp=4; the groups along one call\n"
-	"                  at the same time; of a model without dp\n"
-	"  --along D       that dimension of the mesh (default tp)\n"
-	"  --backend B     shm, gloo, loopback, ... (TESSERA_BACKEND)\n"
-	"  --kind K        barrier, broadcast, reduce, all_reduce (default), gather, all_gather,\n"
-	"                  scatter, reduce_scatter, all_to_all, send_recv\n"
-	"  --dtype T       f64, f32 (default), bf16, f16, i64, i32, i8, u8\n"
-	"  --op O          sum (default), prod, min, max, band, bor, bxor\n"
-	"  --root R        the root of a kind that has one (default 0)\n"
-	"  --sum S         exact, fast or both (default)\n"
-	"  --in-place      the result overwrites the data\n"
-	"  --own           private memory, also where ranks can share memory\n"
-	"  --limit         also times copying alone, from memory that the ranks share\n"
-	"what, of a model\n"
-	"  --threads T  --device D  --plan P  --plan-override PATTERN=STYLE\n"
-	"  --ignore-unexpected  --positions L  --kv DTYPE  --kv-memory SIZE  --weights HOW\n"
-	"  --math DTYPE  --prefill-chunk N\n"
-	"                  as of tessera generate\n"
-	"  --context C     positions that each text has before (default 16; prefill: 0)\n"
-	"  --tokens N      of each text and round (default 64; prefill: 512, the prompt; load: 2)\n"
-	"  --batch B,...   texts at once, a case for each (default 1; batch: 1,8,32)\n"
-	"  --rounds R      of a case (default 5; load: 3)\n"
-	"  --breakdown     where the time of rank 0 went in the median round: compute by op, with\n"
-	"                  the shares of what memory and products could give; communication: in\n"
-	"                  calls of groups; wait: there, until the last rank had made the call;\n"
-	"                  other: all else\n"
-	"sizes\n"
-	"  -b BYTES        the smallest (default 4); K, M or G may follow\n"
-	"  -e BYTES        the largest (default 64M)\n"
-	"  -f FACTOR       from one size to the next (default 4)\n"
-	"duration\n"
-	"  --seconds S     of measuring for each time that is printed (default 0.25)\n"
-	"  --samples N     at most, for each time (default 200)\n"
-	"  --no-check      do not check the results\n"
-	"output\n"
-	"  --json          prints one JSON object instead of the table; of a model one a line\n"
-	"  --svg FILE      also draws a chart\n"
-	"  --help          this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera bench decode data -n 2 --backend shm --threads 1 --breakdown\n"
-	"  tessera bench prefill data --tokens 256 --json\n"
-	"  tessera bench batch data --batch 1,4,16\n"
-	"  tessera bench load data -n 2\n"
-	"  tessera bench comm -n 4\n"
-	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
-	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
-	"  tessera bench comm --limit --svg shm.svg\n";
-
 static const uint64_t max_bytes = UINT64_C(4) << 30;
 
 /* ---- arguments ------------------------------------------------------------------------------- */
-
-static tess_status parse_size_option(const char *name, const char *text, void *to)
-{
-	static const char letters[] = "KMG";
-	unsigned long long v;
-	const char *letter;
-	char *end;
-	int shift = 0;
-
-	errno = 0;
-	v = strtoull(text, &end, 10);
-	letter = *end ? strchr(letters, *end) : NULL;
-	if (letter) {
-		shift = 10 * (int)(letter - letters + 1);
-		end++;
-	}
-	if (*text < '0' || *text > '9' || *end || errno || !v || v > max_bytes >> shift)
-		return tess_fail(TESS_EINVAL,
-		                 "%s %s: must be a number of bytes from 1 to 4G, as "
-		                 "4096 or 4K",
-		                 name, text);
-	*(uint64_t *)to = (uint64_t)v << shift;
-	return TESS_OK;
-}
 
 static const char *get_sum_name(int32_t sum)
 {
@@ -133,31 +29,15 @@ static const char *get_sum_name(int32_t sum)
 	return names[sum];
 }
 
-static tess_status parse_seconds_option(const char *name, const char *text, void *to)
-{
-	double *seconds = to;
-	char *end;
-
-	*seconds = strtod(text, &end);
-	if (end == text || *end || !(*seconds > 0 && *seconds <= 3600))
-		return tess_fail(TESS_EINVAL, "%s %s: must be more than 0, at most 3600", name,
-		                 text);
-	return TESS_OK;
-}
-
-static tess_status set_backend_option(const char *name, const char *text, void *to)
-{
-	(void)name;
-	(void)to;
-	return tess_option_set("backend", text);
-}
-
 /* Refuses options that exclude each other. */
 static tess_status check_bench_options(const struct bench_options *a)
 {
 	bool sums = a->kind == TESS_ALL_REDUCE || a->kind == TESS_REDUCE_SCATTER;
 	bool moves = a->kind == TESS_BARRIER || a->kind == BENCH_SEND_RECV;
 
+	if (a->max_bytes > max_bytes)
+		return tess_fail(TESS_EINVAL, "-e %" PRIu64 ": must be at most 4G bytes",
+		                 a->max_bytes);
 	if (a->min_bytes > a->max_bytes)
 		return tess_fail(TESS_EINVAL,
 		                 "-b is more than -e: %" PRIu64 " and %" PRIu64 " bytes",
@@ -183,38 +63,51 @@ static tess_status check_bench_options(const struct bench_options *a)
 	return TESS_OK;
 }
 
+#define AT(member) TESS_TOOL_AT(struct bench_options, member)
+
+static const struct tess_tool_option comm_options[] = {
+	{ "n", "N", "number of ranks (default: the mesh's or the job's, else 2)", AT(ranks),
+	  .lo = 1, .hi = 1024, .local = true },
+	{ "mesh", "MESH",
+	  "named dimensions of the ranks; the groups along one make the call concurrently",
+	  AT(mesh) },
+	{ "along", "DIMENSION", "that dimension of the mesh (default: tp)", AT(along) },
+	{ "backend", "auto|BACKEND",
+	  "backend: shm, gloo, ... (default: TESSERA_BACKEND, else auto)",
+	  .parse = tess_tool_set_option, .local = true },
+	{ "kind", NULL, "the collective", AT(kind), .lo = TESS_BARRIER, .hi = BENCH_SEND_RECV,
+	  .get_name = bench_kind_name },
+	{ "dtype", NULL, "type of the elements", AT(dtype), .lo = TESS_F32, .hi = TESS_U8,
+	  .get_name = tess_dtype_name },
+	{ "op", NULL, "reduction; band, bor and bxor are for integers", AT(op), .lo = TESS_SUM,
+	  .hi = TESS_BXOR, .get_name = tess_reduce_op_name },
+	{ "root", "R", "root of a broadcast, reduce, gather or scatter", AT(root), .hi = 1023 },
+	{ "sum", NULL, "sums of f32: exact, as in sessions, or fast, as the backend adds", AT(sum),
+	  .lo = BENCH_BOTH, .hi = BENCH_ONLY_FAST, .get_name = get_sum_name },
+	{ "in-place", NULL, "overwrite the data with the result", AT(in_place) },
+	{ "own", NULL, "use private memory, even if the backend can share memory",
+	  AT(private_memory) },
+	{ "limit", NULL, "also time the copies that every shared-memory algorithm needs",
+	  AT(limit) },
+	{ "b", "BYTES", "smallest size (default: 4)", AT(min_bytes) },
+	{ "e", "BYTES", "largest size (default: 64M)", AT(max_bytes) },
+	{ "f", "FACTOR", "factor from one size to the next", AT(factor), .lo = 2, .hi = 1 << 20 },
+	{ "seconds", "X", "measuring time of each printed time", AT(seconds), .lo = 1e-6,
+	  .hi = 3600 },
+	{ "samples", "N", "maximum number of samples of each printed time", AT(samples), .lo = 5,
+	  .hi = 1000000 },
+	{ "no-check", NULL, "skip the check of the results", AT(no_check) },
+	{ "json", NULL, "print one JSON object instead of the table", AT(json) },
+	{ "svg", "FILE", "also draw times and bus bandwidths over sizes", AT(svg), .local = true },
+	{ 0 },
+};
+
 /* TESS_PENDING: --help was printed. */
-static tess_status parse_bench_options(int argc, char **argv, const char *help,
+static tess_status parse_bench_options(int argc, char **argv,
+                                       const struct tess_tool_section *sections,
                                        struct bench_options *a)
 {
-	const struct tess_tool_option options[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
-		{ "backend", .parse = set_backend_option, .local = true },
-		{ "kind", .number = &a->kind, .lo = TESS_BARRIER, .hi = BENCH_SEND_RECV,
-		  .get_name = bench_kind_name },
-		{ "dtype", .number = &a->dtype, .lo = TESS_F32, .hi = TESS_U8,
-		  .get_name = tess_dtype_name },
-		{ "op", .number = &a->op, .lo = TESS_SUM, .hi = TESS_BXOR,
-		  .get_name = tess_reduce_op_name },
-		{ "root", .number = &a->root, .lo = 0, .hi = 1023 },
-		{ "sum", .number = &a->sum, .lo = BENCH_BOTH, .hi = BENCH_ONLY_FAST,
-		  .get_name = get_sum_name },
-		{ "in-place", .flag = &a->in_place },
-		{ "own", .flag = &a->private_memory },
-		{ "limit", .flag = &a->limit },
-		{ "b", .parse = parse_size_option, .to = &a->min_bytes },
-		{ "e", .parse = parse_size_option, .to = &a->max_bytes },
-		{ "f", .number = &a->factor, .lo = 2, .hi = 1 << 20 },
-		{ "seconds", .parse = parse_seconds_option, .to = &a->seconds },
-		{ "samples", .number = &a->samples, .lo = 5, .hi = 1000000 },
-		{ "no-check", .flag = &a->no_check },
-		{ "json", .flag = &a->json },
-		{ "svg", .text = &a->svg, .local = true },
-		{ "mesh", .text = &a->mesh },
-		{ "along", .text = &a->along },
-		{ 0 },
-	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, options);
+	tess_status st = tess_tool_parse_options(argc, argv, &tess_tool_bench, false, sections);
 
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
@@ -263,7 +156,7 @@ static tess_status run_bench(struct bench_options *a, char **argv, int *exit_sta
 	return tess_tool_run_ranks(a->ranks, argv, bench_run_rank, a, exit_status);
 }
 
-int tess_tool_bench(int argc, char **argv)
+static int execute_bench(int argc, char **argv)
 {
 	struct bench_options a = { .kind = TESS_ALL_REDUCE,
 		                   .dtype = TESS_F32,
@@ -273,15 +166,24 @@ int tess_tool_bench(int argc, char **argv)
 		                   .factor = 4,
 		                   .seconds = 0.25,
 		                   .samples = 200 };
-	char help[8192];
+	struct model_options m = { .context = -1, .tokens = -1, .rounds = -1 };
+	bool model = argc > 1 && model_has_kind(argv[1]), usage;
+	const struct tess_tool_section sections[] = {
+		{ "Models (decode, prefill, batch, load)", model_options, &m, !model },
+		{ "", tess_tool_mesh_options, &m.session, !model },
+		{ "", tess_tool_job_options, &m.session, !model },
+		{ "", tess_tool_plan_options, &m.session, !model },
+		{ "", tess_tool_memory_options, &m.session, !model },
+		{ "", tess_tool_compute_options, &m.session, !model },
+		{ "Collectives (comm)", comm_options, &a, model },
+		{ 0 },
+	};
 	int exit_status = 0;
-	bool usage;
 	tess_status st;
 
-	snprintf(help, sizeof help, "%s%s", help_begin, help_options);
-	if (argc > 1 && model_has_kind(argv[1]))
-		return model_run_command(argc, argv, help);
-	st = parse_bench_options(argc, argv, help, &a);
+	if (model)
+		return model_run_command(argc, argv, sections, &m);
+	st = parse_bench_options(argc, argv, sections, &a);
 	usage = st < 0;
 	if (!st)
 		st = run_bench(&a, argv, &exit_status);
@@ -289,3 +191,25 @@ int tess_tool_bench(int argc, char **argv)
 		tess_tool_print_error("bench");
 	return usage ? 2 : st < 0 ? 1 : exit_status;
 }
+
+const struct tess_tool_command tess_tool_bench = {
+	"bench",
+	"measure tokens per second of a checkpoint, or the bandwidth of collectives",
+	"decode|prefill|batch|load MODEL [options]\n       tessera bench comm [options]",
+	"decode, prefill and batch time a checkpoint, which needs no tokenizer: rounds of N\n"
+	"tokens, one at a time; of one forward of a prompt of N; of N tokens of B sequences at\n"
+	"once. load times a fresh process: until the model is open, until the first of N tokens,\n"
+	"and from the last one to the end of the process; files are in the page cache.\n"
+	"\n"
+	"comm times a collective over sizes and prints them as nccl-tests does. The time is the\n"
+	"median of the slowest rank; each sample begins with data just written and a barrier. A\n"
+	"sum of f32 is timed both exact, as sessions add, and fast, as the backend adds.\n",
+	"  tessera bench decode data -n 2 --backend shm --threads 1 --breakdown\n"
+	"  tessera bench prefill data --tokens 256 --json\n"
+	"  tessera bench batch data --batch 1,4,16\n"
+	"  tessera bench load data -n 2\n"
+	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
+	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
+	"  tessera bench comm --limit --svg shm.svg\n",
+	execute_bench,
+};

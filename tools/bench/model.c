@@ -63,25 +63,25 @@ static tess_status complete_options(struct model_options *a)
 	return TESS_OK;
 }
 
-/* TESS_PENDING: --help was printed. */
-static tess_status parse_model_options(int argc, char **argv, const char *help,
-                                       struct model_options *a)
-{
-	const struct tess_tool_option table[] = {
-		{ "context", .number = &a->context, .lo = 0, .hi = 1 << 24 },
-		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 24 },
-		{ "rounds", .number = &a->rounds, .lo = 1, .hi = MODEL_ROUNDS },
-		{ "batch", .parse = parse_batches, .to = a },
-		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
-		{ "breakdown", .flag = &a->breakdown },
-		{ "json", .flag = &a->json },
-		{ "once", .flag = &a->once }, /* of a process that load starts */
-		{ 0 },
-	};
-	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
+#define AT(member) TESS_TOOL_AT(struct model_options, member)
 
-	return st ? st : complete_options(a);
-}
+const struct tess_tool_option model_options[] = {
+	{ "context", "N", "positions computed before a round (default: 16; prefill: 0)",
+	  AT(context), .hi = 1 << 24 },
+	{ "tokens", "N", "tokens per sequence and round (default: 64; prefill: 512; load: 2)",
+	  AT(tokens), .lo = 1, .hi = 1 << 24 },
+	{ "rounds", "N", "rounds of each case (default: 5; load: 3)", AT(rounds), .lo = 1,
+	  .hi = MODEL_ROUNDS },
+	{ "batch", "N,...", "concurrent sequences, one case per N (default: 1; batch: 1,8,32)",
+	  .parse = parse_batches },
+	{ "prefill-chunk", "N", "maximum prompt tokens per step (default: 512; cuda: 2048)",
+	  AT(chunk), .lo = 1, .hi = INT32_MAX },
+	{ "breakdown", NULL, "print where the time of rank 0 went in the median round",
+	  AT(breakdown) },
+	{ "json", NULL, "print one JSON object per case", AT(json) },
+	{ "once", NULL, NULL, AT(once) }, /* of a process that load starts */
+	{ 0 },
+};
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -125,9 +125,9 @@ static tess_status run_model_bench(struct model_options *a, char **argv, int *ex
 	return tess_tool_run_ranks(a->session.ranks, argv, run, a, exit_status);
 }
 
-int model_run_command(int argc, char **argv, const char *help)
+int model_run_command(int argc, char **argv, const struct tess_tool_section *sections,
+                      struct model_options *a)
 {
-	struct model_options a = { .context = -1, .tokens = -1, .rounds = -1 };
 	/* the options follow the kind; they are moved here, and the ranks get all of argv */
 	char **args = calloc((size_t)argc, sizeof *args);
 	int exit_status = 0;
@@ -137,12 +137,15 @@ int model_run_command(int argc, char **argv, const char *help)
 	if (!st) {
 		memcpy(args, argv + 1, (size_t)(argc - 1) * sizeof *args);
 		args[0] = argv[0];
-		a.kind = find_kind(argv[1]);
-		st = parse_model_options(argc - 1, args, help, &a);
+		a->kind = find_kind(argv[1]);
+		st = tess_tool_parse_model(argc - 1, args, &tess_tool_bench, sections,
+		                           &a->session.model);
 	}
+	if (!st)
+		st = complete_options(a);
 	usage = st < 0;
 	if (!st)
-		st = run_model_bench(&a, argv, &exit_status);
+		st = run_model_bench(a, argv, &exit_status);
 	if (st < 0)
 		tess_tool_print_error("bench");
 	free(args);

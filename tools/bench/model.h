@@ -56,8 +56,10 @@ struct model_result {
 };
 
 /* The other subcommands of `tessera bench`: argv[1] is one of these kinds. */
-int model_run_command(int argc, char **argv, const char *help);
+int model_run_command(int argc, char **argv, const struct tess_tool_section *sections,
+                      struct model_options *a);
 bool model_has_kind(const char *name);
+extern const struct tess_tool_option model_options[]; /* of a struct model_options */
 
 /* One rank: measures; rank 0 prints. `options` is a struct model_options. */
 tess_status model_run_rank(struct tess_world *w, void *options);

@@ -11,37 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const help =
-	"usage: tessera conform [--ranks N] [--quick] [--part PART] [--tap] [--start COMMAND]\n"
-	"       [--device NAME] [--help] FILE.so|NAME\n"
-	"\n"
-	"Checks that a backend keeps the promises of tessera/group.h, on 1 to N ranks of this\n"
-	"host: all kinds, dtypes and operations, to the bit, in place and not, with guards\n"
-	"around every buffer; several calls at a time, several groups; misuse, mismatch, death,\n"
-	"timeouts; a thousand openings. Each fault is printed with its case, its rank, what was\n"
-	"found and expected, and the rule; below it the output of the ranks. A job that only\n"
-	"took too long, as on a busy machine, runs up to three times. It takes minutes.\n"
-	"\n"
-	"  --ranks N        at most N ranks, 1 to 8 (default 8)\n"
-	"  --quick          half a minute: fewer counts, ranks and repetitions\n"
-	"  --part PART      only this row of the table: gaps, open, wait, data, barrier, several,\n"
-	"                   messages, groups, extras, run, life, abort, misuse, mismatch, death,\n"
-	"                   timeout\n"
-	"  --tap            the Test Anything Protocol instead of a table\n"
-	"  --start COMMAND  starts the ranks by this shell command, in which $N is their number;\n"
-	"                   the program and its arguments are appended. Ranks of mpi: mpirun\n"
-	"  --device NAME    the calls use memory of this device, each rank its own in turn: for a\n"
-	"                   backend of such memory, as nccl (cuda)\n"
-	"  --help           this text\n"
-	"\n"
-	"Kinds that the backend does not support are listed in FILE.gaps beside it. A call may\n"
-	"take TESSERA_TIMEOUT seconds (10).\n"
-	"The exit status is 0 if it conforms, 1 if not, 2 for wrong usage.\n"
-	"\n"
-	"examples:\n"
-	"  tessera conform shm\n"
-	"  tessera conform --quick ./tess-backend-mine.so\n";
-
 /* "/dir/tess-backend-NAME.so": the directory is searched first, by the ranks too. */
 static tess_status find_backend_file(const char *file, char name[static 128])
 {
@@ -115,56 +84,74 @@ static int run_conform(const struct conform_options *options)
 	return 1;
 }
 
-static bool is_part_name(const char *name)
+enum { PARTS_MAX = 32 };
+
+static const char *get_part_name(int32_t i)
 {
-	for (int32_t p = 0; p < conform_nparts; p++)
-		if (!strcmp(conform_parts[p].name, name))
-			return true;
-	return !strcmp(name, "gaps");
+	return !i ? "gaps" : i <= conform_nparts ? conform_parts[i - 1].name : NULL;
 }
 
-int tess_tool_conform(int argc, char **argv)
+#define AT(member) TESS_TOOL_AT(struct conform_options, member)
+
+static const struct tess_tool_option conform_options[] = {
+	{ "ranks", "N", "maximum number of ranks", AT(max_ranks), .lo = 1, .hi = CONFORM_RANKS },
+	{ "device", "NAME", "use memory of this device, as nccl requires cuda", AT(device) },
+	{ "quick", NULL, "test fewer counts, ranks and repetitions: half a minute", AT(quick) },
+	{ "part", NULL, "run only this row of the table", AT(only), .hi = PARTS_MAX,
+	  .get_name = get_part_name },
+	{ "tap", NULL, "print the Test Anything Protocol instead of a table", AT(tap) },
+	{ "start", "COMMAND",
+	  "start $N ranks by this shell command, to which program and arguments are appended",
+	  AT(launcher) },
+	{ 0 },
+};
+
+static int execute_conform(int argc, char **argv)
 {
-	struct conform_options options_read = { .max_ranks = CONFORM_RANKS };
-	const char *ranks = NULL;
-	const struct tess_tool_option options[] = {
-		{ "ranks", .text = &ranks },
-		{ "quick", .flag = &options_read.quick },
-		{ "tap", .flag = &options_read.tap },
-		{ "start", .text = &options_read.launcher },
-		{ "part", .text = &options_read.part },
-		{ "device", .text = &options_read.device },
-		{ 0 },
+	struct conform_options options = { .max_ranks = CONFORM_RANKS, .only = -1 };
+	const struct tess_tool_section sections[] = {
+		{ "Options", conform_options, .to = &options }, { 0 }
 	};
-	char name[128], *end;
+	char name[128];
 	tess_status st;
 
 	if (argc == 3 && !strcmp(argv[1], "@rank"))
 		return conform_rank_main(argv[2]);
-	st = tess_tool_parse_options(argc, argv, help, false, options);
+	st = tess_tool_parse_options(argc, argv, &tess_tool_conform, false, sections);
 	if (st < 0)
 		tess_tool_print_error("conform");
 	if (st)
 		return st < 0 ? 2 : 0;
-	if (ranks) {
-		options_read.max_ranks = (int32_t)strtol(ranks, &end, 10);
-		if (end == ranks || *end || options_read.max_ranks < 1 ||
-		    options_read.max_ranks > CONFORM_RANKS)
-			return tess_tool_fail_usage("conform", "--ranks needs 1 to 8, not ", ranks);
-	}
 	if (optind + 1 != argc)
 		return tess_tool_fail_usage("conform",
 		                            optind == argc ? "give a backend: its name or its file"
 		                                           : "give one backend only, without ",
 		                            optind == argc ? "" : argv[optind + 1]);
-	if (options_read.part && !is_part_name(options_read.part))
-		return tess_tool_fail_usage("conform", "there is no part ", options_read.part);
+	if (options.only >= 0)
+		options.part = get_part_name(options.only);
 	snprintf(name, sizeof name, "%s", argv[optind]);
-	options_read.backend = name;
+	options.backend = name;
 	if ((strchr(argv[optind], '/') || strstr(argv[optind], ".so")) &&
 	    find_backend_file(argv[optind], name))
 		return tess_tool_fail_usage("conform", tess_error(), "");
-	if (read_timeout_variable(&options_read.timeout))
+	if (read_timeout_variable(&options.timeout))
 		return tess_tool_fail_usage("conform", tess_error(), "");
-	return run_conform(&options_read);
+	return run_conform(&options);
 }
+
+const struct tess_tool_command tess_tool_conform = {
+	"conform",
+	"check that a backend keeps the promises of its interface",
+	"[options] FILE.so|NAME",
+	"Checks a backend against the promises of tessera/group.h, on 1 to N ranks of this host:\n"
+	"all kinds, dtypes and operations, to the bit, with guards around every buffer; several\n"
+	"calls and groups at a time; misuse, mismatch, death, timeouts. It takes minutes.\n"
+	"\n"
+	"A fault is printed with its case, its rank, what was found and expected, and the rule;\n"
+	"the output of the ranks follows. A call may take TESSERA_TIMEOUT seconds (10). The exit\n"
+	"status is 0 if the backend conforms, 1 if not, 2 for wrong usage.\n",
+	"  tessera conform shm\n"
+	"  tessera conform --quick ./tess-backend-mine.so\n"
+	"  tessera conform --quick --start 'mpirun --host node1:8 -n $N' mpi\n",
+	execute_conform,
+};

@@ -208,6 +208,7 @@ struct conform_options {
 	const char *launcher; /* a command that starts ranks, or NULL */
 	const char *device; /* whose memory the calls use, or NULL: the host's */
 	const char *part; /* the only part, or NULL */
+	int32_t only; /* its number on the command line, or -1 */
 	int32_t max_ranks;
 	double timeout; /* of calls, seconds */
 	bool quick, tap;

@@ -10,52 +10,14 @@
 #include <tessera/names.h>
 #include <tessera/train.h>
 
-static const char *const help =
-	"usage: tessera explain MODEL [-n N] [--mesh M] [--plan P]\n"
-	"       [--plan-override PATTERN=STYLE] [--ignore-unexpected] [--tokens T]\n"
-	"       [--positions L] [--device D] [--kv DTYPE] [--weights HOW] [--program] [--json]\n"
-	"       [--svg FILE] [--train] [--batch N] [--sequence L] [--optimizer NAME]\n"
-	"       [--recompute PATTERN] [--help]\n"
-	"\n"
-	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
-	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
-	"Lines that are the same in each layer are printed once, with * and with their number.\n"
-	"\n"
-	"  -n N            number of ranks (default 1, or that of the mesh)\n"
-	"  --mesh M        named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2\n"
-	"  --plan P        auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
-	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated\n"
-	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
-	"  --tokens T      rows of a step (default 1: decoding one sequence)\n"
-	"  --positions L   of a text, at most; size of the KV cache (default 2048, or that of the\n"
-	"                  checkpoint if it is less)\n"
-	"  --device D      that chooses the type of the KV cache (default cpu; see tessera info)\n"
-	"  --kv DTYPE      auto (default: as the device prefers), f32 or bf16: of the KV cache\n"
-	"  --weights HOW   of linear weights in memory: file (default), q8 (8 bits), bf12 (12)\n"
-	"  --program       prints the records with their placements instead; with --json: also\n"
-	"  --json          prints one JSON object\n"
-	"  --svg FILE      also draws who holds what and what moves, module by module\n"
-	"  --train         a step of training instead, along with its gradients and optimizer\n"
-	"  --batch N       sequences of a step, of all ranks together (default 8)\n"
-	"  --sequence L    tokens of each (default 1024, or that of the checkpoint if it is less)\n"
-	"  --optimizer NAME   adamw or sgd, without momentum (default adamw)\n"
-	"  --recompute PATTERN   modules whose values are computed again; may be repeated\n"
-	"  --help          this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera explain data -n 8\n"
-	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
-	"  tessera explain data --mesh dp=2,tp=4\n"
-	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
-	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n";
-
-enum { RANKS_MAX = 1024, NAME = EXPLAIN_NAME };
+enum { NAME = EXPLAIN_NAME };
 
 struct explain_options {
-	const char *model, *mesh, *plan, *svg;
-	struct tess_tool_overrides overrides, recompute;
-	int32_t ranks, tokens, positions, kv, weights, batch, sequence, optimizer;
-	bool program, json, ignore_unexpected, train;
+	struct tess_tool_session session;
+	const char *svg;
+	struct tess_tool_list recompute;
+	int32_t tokens, batch, sequence, optimizer;
+	bool program, json, train;
 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -406,9 +368,10 @@ static void print_explain_json(const struct tess_explanation *e, const struct ex
 		                                      (int)e->dim_sizes[i]));
 	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
 	              e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
-	              (json_int_t)e->tokens, "positions", (json_int_t)a->positions, "parameters",
-	              make_parameters_json(e), "collectives", make_collectives_json(e), "memory",
-	              make_memory_json(e, a->positions));
+	              (json_int_t)e->tokens, "positions", (json_int_t)a->session.positions,
+	              "parameters", make_parameters_json(e), "collectives",
+	              make_collectives_json(e), "memory",
+	              make_memory_json(e, a->session.positions));
 	if (e->sequences)
 		explain_add_training_json(e, o);
 	else if (e->kv_dtype)
@@ -442,56 +405,69 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
-	if (a->train && a->weights)
+	if (a->train && a->session.weights)
 		return tess_fail(TESS_EINVAL,
 		                 "--weights q8 and bf12 are for inference: training changes "
 		                 "weights in their own dtype");
-	if (a->train && (a->tokens || a->kv))
+	if (a->train && (a->tokens || a->session.kv_dtype))
 		return tess_fail(TESS_EINVAL,
 		                 "--tokens and --kv are of a step of inference; with --train give "
 		                 "--batch and --sequence");
 	return TESS_OK;
 }
 
+#define AT(member) TESS_TOOL_AT(struct explain_options, member)
+
+static const struct tess_tool_option inference_options[] = {
+	{ "tokens", "N", "rows of the step (default: 1, as in decoding one sequence)", AT(tokens),
+	  .lo = 1, .hi = 1 << 20 },
+	{ 0 },
+};
+
+static const struct tess_tool_option training_options[] = {
+	{ "train", NULL, "explain a training step with its gradients and optimizer", AT(train) },
+	{ "batch", "N", "global batch: sequences of a step, of all ranks (default: 8)", AT(batch),
+	  .lo = 1, .hi = 1 << 20 },
+	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
+	  AT(sequence), .lo = 1, .hi = 1 << 20 },
+	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
+	  .lo = TESS_ADAMW, .hi = TESS_SGD, .get_name = name_optimizer },
+	{ "recompute", "PATTERN",
+	  "recompute values of these modules for the backward, to save memory; repeatable",
+	  AT(recompute) },
+	{ 0 },
+};
+
+static const struct tess_tool_option output_options[] = {
+	{ "program", NULL, "print each computation and move of the step, with placements",
+	  AT(program) },
+	{ "json", NULL, "print one JSON object", AT(json) },
+	{ "svg", "FILE", "also draw what each rank holds and what moves", AT(svg) },
+	{ 0 },
+};
+
+/* TESS_PENDING: --help was printed. */
 static tess_status parse_explain_options(int argc, char **argv, struct explain_options *a)
 {
-	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = RANKS_MAX },
-		{ "mesh", .text = &a->mesh },
-		{ "plan", .text = &a->plan },
-		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
-		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
-		{ "tokens", .number = &a->tokens, .lo = 1, .hi = 1 << 20 },
-		{ "positions", .number = &a->positions, .lo = 1, .hi = 1 << 30 },
-		{ "device", .parse = tess_tool_set_option },
-		{ "kv", .parse = tess_tool_parse_kv, .to = &a->kv },
-		{ "weights", .parse = tess_tool_parse_weights, .to = &a->weights },
-		{ "program", .flag = &a->program },
-		{ "json", .flag = &a->json },
-		{ "svg", .text = &a->svg },
-		{ "train", .flag = &a->train },
-		{ "batch", .number = &a->batch, .lo = 1, .hi = 1 << 20 },
-		{ "sequence", .number = &a->sequence, .lo = 1, .hi = 1 << 20 },
-		{ "optimizer", .number = &a->optimizer, .lo = TESS_ADAMW, .hi = TESS_SGD,
-		  .get_name = name_optimizer },
-		{ "recompute", .parse = tess_tool_parse_override, .to = &a->recompute },
+	const struct tess_tool_section sections[] = {
+		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
+		{ "Plan", tess_tool_plan_options, .to = &a->session },
+		{ "Step of inference", inference_options, .to = a },
+		{ "", tess_tool_memory_options, .to = &a->session },
+		{ "Step of training", training_options, .to = a },
+		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+	tess_status st =
+		tess_tool_parse_model(argc, argv, &tess_tool_explain, sections, &a->session.model);
 
-	if (!st && optind + 1 != argc)
-		st = tess_fail(TESS_EINVAL, "give one MODEL: a checkpoint directory");
-	if (!st)
-		a->model = argv[optind];
-	if (!st)
-		st = check_kind_of_step(a);
-	return st;
+	return st ? st : check_kind_of_step(a);
 }
 
 static tess_status write_picture(const struct tess_explanation *e, const struct explain_options *a)
 {
 	FILE *f = fopen(a->svg, "w");
-	tess_status st = f ? explain_draw(e, a->model, f) : TESS_OK;
+	tess_status st = f ? explain_draw(e, a->session.model, f) : TESS_OK;
 	bool written = f && !fflush(f) && !ferror(f);
 
 	if (!st && !written)
@@ -504,30 +480,31 @@ static tess_status write_picture(const struct tess_explanation *e, const struct 
 static tess_status explain_training(const struct explain_options *a, struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
-		                                .positions = a->positions,
-		                                .plan = a->plan,
-		                                .overrides = a->overrides.text,
-		                                .ignore_unexpected = a->ignore_unexpected,
+		                                .positions = a->session.positions,
+		                                .plan = a->session.plan,
+		                                .overrides = a->session.overrides.text,
+		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .optimizer = a->optimizer,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL };
 
-	return tess_explain_training(a->model, a->mesh ? a->mesh : "tp", a->ranks,
-	                             a->batch ? a->batch : 8, a->sequence, &options, out);
+	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
+	                             a->session.ranks, a->batch ? a->batch : 8, a->sequence,
+	                             &options, out);
 }
 
 static tess_status explain_inference(const struct explain_options *a, struct tess_explanation **out)
 {
 	struct tess_session_options options = { .size = sizeof options,
-		                                .positions = a->positions,
-		                                .plan = a->plan,
-		                                .overrides = a->overrides.text,
-		                                .ignore_unexpected = a->ignore_unexpected,
-		                                .kv_dtype = a->kv,
-		                                .weights = a->weights };
+		                                .positions = a->session.positions,
+		                                .plan = a->session.plan,
+		                                .overrides = a->session.overrides.text,
+		                                .ignore_unexpected = a->session.ignore_unexpected,
+		                                .kv_dtype = a->session.kv_dtype,
+		                                .weights = a->session.weights };
 
-	return tess_explain(a->model, a->mesh ? a->mesh : "tp", a->ranks, a->tokens ? a->tokens : 1,
-	                    &options, out);
+	return tess_explain(a->session.model, a->session.mesh ? a->session.mesh : "tp",
+	                    a->session.ranks, a->tokens ? a->tokens : 1, &options, out);
 }
 
 static tess_status print_explanation(const struct tess_explanation *e,
@@ -535,9 +512,9 @@ static tess_status print_explanation(const struct tess_explanation *e,
 {
 	tess_status st;
 
-	printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->model, e->model, e->plan,
+	printf("%s, model %s, plan %s, %d rank%s%s%s\n", a->session.model, e->model, e->plan,
 	       (int)e->nranks, e->nranks > 1 ? "s" : "", e->ndims > 1 ? ", mesh " : "",
-	       e->ndims > 1 ? a->mesh : "");
+	       e->ndims > 1 ? a->session.mesh : "");
 	if (e->from_config)
 		printf("(the files of %d parameters are absent: shapes are those of the "
 		       "model, dtypes that of config.json)\n",
@@ -551,7 +528,7 @@ static tess_status print_explanation(const struct tess_explanation *e,
 		explain_print_traffic(e);
 		explain_print_training_plans(e);
 	} else {
-		print_memory(e, a->positions);
+		print_memory(e, a->session.positions);
 		print_plans(e);
 	}
 	return st;
@@ -562,20 +539,22 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg }, { 0 } };
 	tess_status st = tess_tool_check_outputs(
-		outputs, &(struct tess_tool_inputs){ .model = a->model, .plan = a->plan });
+		outputs,
+		&(struct tess_tool_inputs){ .model = a->session.model, .plan = a->session.plan });
 
 	if (!st)
 		st = a->train ? explain_training(a, &e) : explain_inference(a, &e);
 	if (st)
 		return st;
-	if (e->positions && a->positions > e->positions) {
+	if (e->positions && a->session.positions > e->positions) {
 		*usage = true;
 		st = tess_fail(TESS_EINVAL,
 		               "--positions %lld: the checkpoint was made for %lld positions",
-		               (long long)a->positions, (long long)e->positions);
+		               (long long)a->session.positions, (long long)e->positions);
 	}
-	if (!a->positions)
-		a->positions = e->positions && e->positions < 2048 ? (int32_t)e->positions : 2048;
+	if (!a->session.positions)
+		a->session.positions =
+			e->positions && e->positions < 2048 ? (int32_t)e->positions : 2048;
 	if (!st && a->svg)
 		st = write_picture(e, a);
 	if (!st && a->json)
@@ -588,7 +567,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	return st;
 }
 
-int tess_tool_explain(int argc, char **argv)
+static int execute_explain(int argc, char **argv)
 {
 	struct explain_options a = { 0 };
 	tess_status st = parse_explain_options(argc, argv, &a);
@@ -602,3 +581,18 @@ int tess_tool_explain(int argc, char **argv)
 		fprintf(stderr, "tessera explain: %s\n", tess_error());
 	return st ? usage ? 2 : 1 : 0;
 }
+
+const struct tess_tool_command tess_tool_explain = {
+	"explain",
+	"show what each rank of a plan would hold and send, without starting ranks",
+	"MODEL [options]",
+	"Records the program of a checkpoint under a plan, checks it, and prints what each of N\n"
+	"ranks would hold and send. Starts no rank and reads no weight: config.json is enough.\n"
+	"Lines that are the same in each layer are printed once, with * and with their number.\n",
+	"  tessera explain data -n 8\n"
+	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
+	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
+	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
+	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",
+	execute_explain,
+};

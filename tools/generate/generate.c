@@ -7,87 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const help =
-	"usage: tessera generate MODEL [-n N] [--mesh M] [--backend B] [--threads T]\n"
-	"       [--device D] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--prompt TEXT | --prompt-file FILE | --ids 1,2,3 | --prompts FILE]\n"
-	"       [--prefill-chunk N] [--batch N] [--positions L] [--kv DTYPE] [--kv-memory SIZE]\n"
-	"       [--weights HOW] [--math DTYPE]\n"
-	"       [--max-tokens N] [--ignore-eos] [--temperature X] [--top-k N] [--top-p X]\n"
-	"       [--min-p X] [--repetition-penalty X] [--seed S]\n"
-	"       [--json] [--stats] [--digest] [--check] [--logits FILE] [--flight DIR] [--help]\n"
-	"\n"
-	"Generates text from a checkpoint directory on N ranks. The text streams to stdout; the\n"
-	"rest goes to stderr. On CPUs no bit depends on the number of ranks or threads, the\n"
-	"backend, or what else is generated at the same time.\n"
-	"\n"
-	"ranks\n"
-	"  -n N                  number of ranks: threads over loopback, else processes\n"
-	"  --mesh M              named dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2;\n"
-	"                        along dp replicas share the prompts; along pp are stages\n"
-	"  --backend B           loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
-	"  --threads T           compute threads per rank (default: CPUs / ranks)\n"
-	"  --device D            NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
-	"plan\n"
-	"  --plan P              auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
-	"                        {\"pattern\": \"style\"} or {\"tp\": {\"pattern\": \"style\"}}\n"
-	"  --plan-override PATTERN=STYLE   replaces one rule; may be repeated; DIMENSION:PATTERN\n"
-	"                        for another dimension of the mesh than tp\n"
-	"  --ignore-unexpected   skips tensors that no module uses, with a warning\n"
-	"prompts; all of them run at once, as far as memory allows\n"
-	"  --prompt TEXT         default: stdin if a pipe or a file, else empty; may be repeated\n"
-	"  --prompt-file FILE    the bytes of a file; - is stdin; may be repeated\n"
-	"  --ids 1,2,3           token ids; needs no tokenizer; may be repeated\n"
-	"  --prompts FILE        JSON lines {\"prompt\": TEXT} or {\"ids\": [1,2,3]}, with\n"
-	"                        max_tokens, temperature, top_k, top_p, min_p,\n"
-	"                        repetition_penalty and seed of their own; - is stdin. Prints\n"
-	"                        the object of --json as each text ends, with its index\n"
-	"  --prefill-chunk N     at most N tokens of prompts a step (512; cuda 2048)\n"
-	"  --batch N             at most N texts at once (1024), as the KV cache has room\n"
-	"  --positions L         of a text, at most (default: the checkpoint's)\n"
-	"  --kv DTYPE            keys and values in the cache: auto, f32 or bf16\n"
-	"  --kv-memory SIZE      bytes of KV cache per rank, as in 512M or 4G\n"
-	"  --weights HOW         file: as stored; q8: linear weights of 8 bits; bf12: bf16 in\n"
-	"                        12, without loss\n"
-	"  --math DTYPE          f32 or bf16: linear products of inputs that are rounded to bf16\n"
-	"sampling\n"
-	"  --max-tokens N        at most N tokens (default: the checkpoint's, else 256)\n"
-	"  --ignore-eos          continues where the model would stop\n"
-	"  --temperature X       0: the most likely token (default: the checkpoint's)\n"
-	"  --top-k N             most likely tokens; 0: all (default: the checkpoint's, else 50)\n"
-	"  --top-p X  --min-p X  --repetition-penalty X  --seed S\n"
-	"output\n"
-	"  --check               compares weights and values of ranks; searches for NaN and Inf\n"
-	"                        (TESSERA_CHECK)\n"
-	"  --json                a JSON object instead of each text\n"
-	"  --stats               times, tokens per second, memory per rank\n"
-	"  --digest              SHA-256 over the logits that chose each token of a text\n"
-	"  --logits FILE         the logits of every position of one prompt, as safetensors\n"
-	"  --flight DIR          after a failure, the last calls of all ranks (TESSERA_FLIGHT)\n"
-	"  --help                this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera generate data --prompt 'Once upon a time' --temperature 0\n"
-	"  tessera generate data -n 4 --backend gloo --digest --prompt 'Once upon a time'\n"
-	"  tessera generate data -n 4 --mesh dp=2,tp=2 --prompts prompts.jsonl\n"
-	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n";
+#define AT(member) TESS_TOOL_AT(struct generate_options, member)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
-
-static tess_status parse_temperature(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_real(name, text, 0, 1e6, to);
-}
-
-static tess_status parse_share(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_real(name, text, 0, 1, to);
-}
-
-static tess_status parse_penalty(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_real(name, text, 1e-6, 1e6, to);
-}
 
 static tess_status parse_prompt(const char *name, const char *text, void *to)
 {
@@ -120,39 +42,75 @@ static tess_status check_logits_option(const struct generate_options *a)
 	return TESS_OK;
 }
 
+static const struct tess_tool_option prompt_options[] = {
+	{ "prompt", "TEXT", "prompt; repeatable (default: stdin, if a pipe or a file)",
+	  .parse = parse_prompt, AT(prompts) },
+	{ "prompt-file", "FILE", "prompt from a file, - for stdin; repeatable",
+	  .parse = parse_prompt, AT(prompts) },
+	{ "ids", "1,2,3", "prompt as token ids, without a tokenizer; repeatable",
+	  .parse = parse_prompt, AT(prompts) },
+	{ "prompts", "FILE",
+	  "prompts as JSON lines {\"prompt\": TEXT} or {\"ids\": [1,2,3]}, - for stdin",
+	  .parse = parse_prompt, AT(prompts) },
+	{ "prefill-chunk", "N", "maximum prompt tokens per step (default: 512; cuda: 2048)",
+	  AT(chunk), .lo = 1, .hi = INT32_MAX },
+	{ "batch", "N", "maximum number of concurrent sequences (default: 1024)", AT(batch),
+	  .lo = 1, .hi = INT32_MAX },
+	{ 0 },
+};
+
+static const struct tess_tool_option sampling_options[] = {
+	{ "max-tokens", "N", "maximum number of new tokens (default: checkpoint's, else 256)",
+	  AT(max_tokens), .hi = INT32_MAX },
+	{ "ignore-eos", NULL, "continue where the model would stop", AT(ignore_eos) },
+	{ "temperature", "X", "0: take the most likely token (default: checkpoint's)",
+	  AT(temperature), .hi = 1e6 },
+	{ "top-k", "N", "keep the N most likely tokens; 0: all (default: checkpoint's, else 50)",
+	  AT(top_k), .hi = INT32_MAX },
+	{ "top-p", "X",
+	  "keep the fewest tokens of total probability X (default: checkpoint's, else 1)",
+	  AT(top_p), .hi = 1 },
+	{ "min-p", "X",
+	  "drop tokens below X times the highest probability (default: checkpoint's, else 0)",
+	  AT(min_p), .hi = 1 },
+	{ "repetition-penalty", "X",
+	  "penalize tokens of the sequence; 1: off (default: checkpoint's, else 1)", AT(penalty),
+	  .lo = 1e-6, .hi = 1e6 },
+	{ "seed", "S", "seed of the random numbers", AT(seed) },
+	{ 0 },
+};
+
+static const struct tess_tool_option output_options[] = {
+	{ "json", NULL, "print one JSON object per sequence", AT(json) },
+	{ "stats", NULL, "print times, tokens per second and memory per rank", AT(stats) },
+	{ "digest", NULL, "print the SHA-256 of the logits that chose each token", AT(digest) },
+	{ "check", NULL,
+	  "compare weights and values across ranks, find NaN and Inf (TESSERA_CHECK)",
+	  .parse = tess_tool_set_option },
+	{ "logits", "FILE", "write the logits of every position of one prompt as safetensors",
+	  AT(logits), .local = true },
+	{ "flight", "DIR", "record the last calls of all ranks (default: TESSERA_FLIGHT)",
+	  AT(flight), .local = true },
+	{ 0 },
+};
+
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_generate_options(int argc, char **argv, struct generate_options *a)
 {
-	bool check = false;
-	const struct tess_tool_option table[] = {
-		{ "prompt", .parse = parse_prompt, .to = &a->prompts },
-		{ "prompt-file", .parse = parse_prompt, .to = &a->prompts },
-		{ "ids", .parse = parse_prompt, .to = &a->prompts },
-		{ "prompts", .parse = parse_prompt, .to = &a->prompts },
-		{ "prefill-chunk", .number = &a->chunk, .lo = 1, .hi = INT32_MAX },
-		{ "batch", .number = &a->batch, .lo = 1, .hi = INT32_MAX },
-		{ "max-tokens", .number = &a->max_tokens, .lo = 0, .hi = INT32_MAX },
-		{ "ignore-eos", .flag = &a->ignore_eos },
-		{ "temperature", .parse = parse_temperature, .to = &a->temperature },
-		{ "top-k", .number = &a->top_k, .lo = 0, .hi = INT32_MAX },
-		{ "top-p", .parse = parse_share, .to = &a->top_p },
-		{ "min-p", .parse = parse_share, .to = &a->min_p },
-		{ "repetition-penalty", .parse = parse_penalty, .to = &a->penalty },
-		{ "seed", .parse = tess_tool_parse_seed, .to = &a->seed },
-		{ "check", .flag = &check },
-		{ "json", .flag = &a->json },
-		{ "stats", .flag = &a->stats },
-		{ "digest", .flag = &a->digest },
-		{ "logits", .text = &a->logits, .local = true },
-		{ "flight", .text = &a->flight, .local = true },
+	const struct tess_tool_section sections[] = {
+		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
+		{ "", tess_tool_job_options, .to = &a->session },
+		{ "Plan", tess_tool_plan_options, .to = &a->session },
+		{ "Prompts", prompt_options, .to = a },
+		{ "Memory and precision", tess_tool_memory_options, .to = &a->session },
+		{ "", tess_tool_compute_options, .to = &a->session },
+		{ "Sampling", sampling_options, .to = a },
+		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_session(argc, argv, help, table, &a->session);
+	tess_status st =
+		tess_tool_parse_model(argc, argv, &tess_tool_generate, sections, &a->session.model);
 
-	if (st)
-		return st;
-	if (check)
-		st = tess_option_set("check", "1");
 	return st || !a->logits ? st : check_logits_option(a);
 }
 
@@ -282,7 +240,7 @@ static tess_status run_generate(struct generate_options *a, char **argv, int *ex
 	return tess_tool_run_ranks(a->session.ranks, argv, generate_run_rank, a, exit_status);
 }
 
-int tess_tool_generate(int argc, char **argv)
+static int execute_generate(int argc, char **argv)
 {
 	struct generate_options a = { .max_tokens = -1,
 		                      .top_k = -1,
@@ -305,3 +263,18 @@ int tess_tool_generate(int argc, char **argv)
 		return exit_status ? exit_status : tess_tool_get_interrupt_status();
 	return tess_tool_share_status(generate_has_failed());
 }
+
+const struct tess_tool_command tess_tool_generate = {
+	"generate",
+	"generate text from a checkpoint on N ranks",
+	"MODEL [options]",
+	"Generates text from a checkpoint directory on N ranks. The text streams to stdout, all\n"
+	"else goes to stderr. On CPUs no bit depends on the number of ranks or threads, the\n"
+	"backend, or what else is generated at the same time.\n",
+	"  tessera generate data --prompt 'Once upon a time' --temperature 0\n"
+	"  tessera generate data -n 4 --backend gloo --digest --prompt 'Once upon a time'\n"
+	"  tessera generate data -n 4 --mesh dp=2,tp=2 --prompts prompts.jsonl\n"
+	"  tessera generate data -n 2 --plan-override 'model.layers.*.mlp.down_proj=rowwise'\n"
+	"  torchrun --nproc-per-node 4 --no-python tessera generate data --prompt 'One day'\n",
+	execute_generate,
+};

@@ -169,7 +169,7 @@ static tess_status resume_state(struct drive *d)
 
 /* ---- begin or resume ------------------------------------------------------------------------- */
 
-static tess_status open_data_files(const struct drive *d, const struct tess_tool_overrides *files,
+static tess_status open_data_files(const struct drive *d, const struct tess_tool_list *files,
                                    struct tess_dataset **out)
 {
 	const struct train_options *a = d->run->options;
@@ -178,7 +178,7 @@ static tess_status open_data_files(const struct drive *d, const struct tess_tool
 		                                      .separate = a->separate,
 		                                      .sequence = d->run->sequence,
 		                                      .vocabulary = d->run->info.vocabulary,
-		                                      .tokenizer = a->model };
+		                                      .tokenizer = a->session.model };
 
 	return tess_dataset_open(files->text, files->n, &options, out);
 }

@@ -15,8 +15,8 @@ tess_status train_check_outputs(const struct train_options *a)
 	const struct tess_tool_output outputs[] = { { "--log", a->log },
 		                                    { "--curve", a->curve },
 		                                    { 0 } };
-	const struct tess_tool_inputs in = { .model = a->model,
-		                             .plan = a->plan,
+	const struct tess_tool_inputs in = { .model = a->session.model,
+		                             .plan = a->session.plan,
 		                             .save = a->save,
 		                             .resume = a->resume,
 		                             .files = { a->data.text, a->eval_data.text } };

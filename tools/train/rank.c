@@ -137,10 +137,10 @@ struct tess_trainer_options train_make_options(const struct train_options *a)
 {
 	return (struct tess_trainer_options){
 		.size = sizeof(struct tess_trainer_options),
-		.threads = a->threads,
-		.plan = a->plan,
-		.overrides = a->overrides.text,
-		.ignore_unexpected = a->ignore_unexpected,
+		.threads = a->session.threads,
+		.plan = a->session.plan,
+		.overrides = a->session.overrides.text,
+		.ignore_unexpected = a->session.ignore_unexpected,
 		.optimizer = a->optimizer,
 		.beta1 = choose_given(a->betas[0], -1),
 		.beta2 = choose_given(a->betas[1], -1),
@@ -160,10 +160,11 @@ static tess_status open_train_run(struct train_run *r)
 {
 	const struct train_options *a = r->options;
 	struct tess_trainer_options options = train_make_options(a);
-	tess_status st = tess_mesh_open(r->world, a->mesh ? a->mesh : "tp", &r->mesh);
+	tess_status st =
+		tess_mesh_open(r->world, a->session.mesh ? a->session.mesh : "tp", &r->mesh);
 
 	if (!st)
-		st = tess_trainer_open(r->mesh, a->model, &options, &r->trainer);
+		st = tess_trainer_open(r->mesh, a->session.model, &options, &r->trainer);
 	r->failed = st != TESS_OK;
 	if (st)
 		return st;

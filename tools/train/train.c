@@ -7,80 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const help =
-	"usage: tessera train MODEL --data FILE [-n N] [--mesh M] [--backend B] [--threads T]\n"
-	"       [--device D] [--plan P] [--plan-override PATTERN=STYLE] [--ignore-unexpected]\n"
-	"       [--bucket SIZE] [--recompute PATTERN] [--max-restarts N]\n"
-	"       [--sequence L] [--separate] [--token-dtype DTYPE] [--eval-data FILE]\n"
-	"       [--eval-every N] [--steps N] [--batch N] [--micro-batches N] [--seed S]\n"
-	"       [--optimizer NAME] [--lr X] [--min-lr X] [--warmup N] [--schedule NAME]\n"
-	"       [--betas X,Y] [--eps X] [--momentum X] [--weight-decay X] [--clip X]\n"
-	"       [--aux-loss X] [--dropout X] [--save DIR] [--save-every N] [--keep N]\n"
-	"       [--resume DIR] [--log FILE] [--curve FILE] [--check] [--digest] [--flight DIR]\n"
-	"       [--help]\n"
-	"\n"
-	"Trains a checkpoint directory on N ranks, and saves it as one that transformers loads.\n"
-	"On CPUs no bit depends on the number of ranks, mesh, plan or backend, or on a resume.\n"
-	"\n"
-	"ranks and plan\n"
-	"  -n N                number of ranks: threads over loopback, else processes\n"
-	"  --mesh M            dimensions of the ranks: tp=4 (default tp=N), dp=2,tp=2; along\n"
-	"                      dp are replicas, along pp stages\n"
-	"  --backend B         loopback, gloo, ... (TESSERA_BACKEND; default auto)\n"
-	"  --threads T         compute threads per rank (default: CPUs / ranks)\n"
-	"  --device D          NAME[:INDEX] (TESSERA_DEVICE; default cpu)\n"
-	"  --max-restarts N    starts all ranks again when one dies, from the last save\n"
-	"  --plan P            auto, none, a plan of the model (tp, tp+sp, ep, hf), file, JSON\n"
-	"  --plan-override PATTERN=STYLE  replaces a rule; may be repeated; dp:**=zero3\n"
-	"  --ignore-unexpected  skips tensors that no module uses, with a warning\n"
-	"  --bucket SIZE       bytes that dp adds, and zero3 gathers, at once (default 25MiB)\n"
-	"  --recompute PATTERN  modules whose values are computed again; may be repeated\n"
-	"data\n"
-	"  --data FILE         .jsonl: {\"text\": ...} a line; .bin, .u16, .u32: packed ids;\n"
-	"                      may be repeated\n"
-	"  --sequence L        ids of a sequence (default: 1024, or less if the model has less)\n"
-	"  --separate          each text is a sequence by itself\n"
-	"  --token-dtype DTYPE  u16 or u32 (default: by name and vocabulary)\n"
-	"  --eval-data FILE    measures the loss on these too; may be repeated\n"
-	"  --eval-every N      steps between evaluations (default: at the end)\n"
-	"steps\n"
-	"  --steps N           (default: all sequences once, in whole batches)\n"
-	"  --batch N           sequences of a step, of all ranks together (default 8)\n"
-	"  --micro-batches N   parts of a batch, one after the other (default 1)\n"
-	"  --seed S            of the order of sequences, and of dropout (default 0)\n"
-	"  --optimizer NAME    adamw or sgd (default adamw)\n"
-	"  --lr X              learning rate (default 5e-5)\n"
-	"  --min-lr X          after the last step of the cosine schedule (default 0)\n"
-	"  --warmup N          steps in which the learning rate rises (default 0)\n"
-	"  --schedule NAME     constant or cosine (default constant)\n"
-	"  --betas X,Y  --eps X  of adamw (default 0.9,0.999 and 1e-8)\n"
-	"  --momentum X        of sgd (default 0)\n"
-	"  --weight-decay X    of weights of two axes and more (default 0)\n"
-	"  --clip X            limit of the gradient norm; 0: none (default 1)\n"
-	"  --aux-loss X        factor of the loss that balances experts (default 0)\n"
-	"  --dropout X         instead of what config.json says; 0: none\n"
-	"output\n"
-	"  --save DIR          saves as DIR/step-N: at the end, and at Ctrl-C\n"
-	"  --save-every N      steps between saves\n"
-	"  --keep N            saves that are kept; 0: all (default 2)\n"
-	"  --resume DIR        goes on from the newest save in DIR, or the save DIR\n"
-	"  --log FILE          one JSON object a step\n"
-	"  --curve FILE        draws the loss as SVG\n"
-	"  --check             compares weights and values of ranks (TESSERA_CHECK)\n"
-	"  --digest            prints SHA-256 of all losses and of the final weights\n"
-	"  --flight DIR        after a failure, the last calls of all ranks (TESSERA_FLIGHT)\n"
-	"  --help              this text\n"
-	"\n"
-	"examples:\n"
-	"  tessera train data --data stories.jsonl --steps 100 --lr 1e-3 --save out\n"
-	"  tessera train data --data stories.jsonl -n 4 --mesh dp=2,tp=2 --save out --resume out\n";
+#define AT(member) TESS_TOOL_AT(struct train_options, member)
 
 /* ---- arguments ------------------------------------------------------------------------------- */
-
-static tess_status parse_positive(const char *name, const char *text, void *to)
-{
-	return tess_tool_parse_real(name, text, 0, 1e30, to);
-}
 
 static tess_status parse_betas(const char *name, const char *text, void *to)
 {
@@ -98,12 +27,9 @@ static tess_status parse_betas(const char *name, const char *text, void *to)
 	          : TESS_OK;
 }
 
-static tess_status parse_id_bytes(const char *name, const char *text, void *to)
+static const char *get_id_name(int32_t bytes)
 {
-	int32_t bytes = !strcmp(text, "u16") ? 2 : !strcmp(text, "u32") ? 4 : 0;
-
-	*(int32_t *)to = bytes;
-	return bytes ? TESS_OK : tess_fail(TESS_EINVAL, "%s %s: use u16 or u32", name, text);
+	return bytes == 2 ? "u16" : bytes == 4 ? "u32" : NULL;
 }
 
 static const char *get_optimizer_name(int32_t i)
@@ -136,69 +62,101 @@ static tess_status check_train_options(const struct train_options *a)
 	return TESS_OK;
 }
 
+static const struct tess_tool_option rank_options[] = {
+	{ "max-restarts", "N", "restart all ranks from the last save when one dies, up to N times",
+	  AT(restarts), .hi = 1 << 20 },
+	{ 0 },
+};
+
+static const struct tess_tool_option step_memory_options[] = {
+	{ "bucket", "SIZE",
+	  "bytes of gradients added, and of zero3 weights gathered, at once (default: 25MiB)",
+	  AT(bucket) },
+	{ "recompute", "PATTERN",
+	  "recompute values of these modules for the backward, to save memory; repeatable",
+	  AT(recompute) },
+	{ 0 },
+};
+
+static const struct tess_tool_option data_options[] = {
+	{ "data", "FILE",
+	  "training data; .jsonl: {\"text\": TEXT} per line; .bin, .u16, .u32: packed ids; "
+	  "repeatable, required",
+	  AT(data) },
+	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
+	  AT(sequence), .lo = 2, .hi = 1 << 30 },
+	{ "separate", NULL, "make each text of a .jsonl file a sequence of its own", AT(separate) },
+	{ "token-dtype", NULL, "type of packed ids (default: by header, name and vocabulary)",
+	  AT(id_bytes), .lo = 2, .hi = 4, .get_name = get_id_name },
+	{ "eval-data", "FILE", "data to evaluate the loss on; repeatable", AT(eval_data) },
+	{ "eval-every", "N", "steps between evaluations (default: only after the last step)",
+	  AT(eval_every), .lo = 1, .hi = INT32_MAX },
+	{ 0 },
+};
+
+static const struct tess_tool_option step_options[] = {
+	{ "steps", "N", "total number of steps (default: each sequence once, in full batches)",
+	  AT(steps), .lo = 1, .hi = INT32_MAX },
+	{ "batch", "N", "global batch: sequences of a step, of all ranks", AT(batch), .lo = 1,
+	  .hi = TRAIN_BATCH_MAX },
+	{ "micro-batches", "N", "parts of the batch that are computed one after the other",
+	  AT(micro), .lo = 1, .hi = TRAIN_BATCH_MAX },
+	{ "seed", "S", "seed of the order of sequences and of dropout", AT(seed) },
+	{ "optimizer", NULL, "optimizer", AT(optimizer), .lo = TESS_ADAMW, .hi = TESS_SGD,
+	  .get_name = get_optimizer_name },
+	{ "lr", "X", "learning rate", AT(lr), .hi = 1e30 },
+	{ "min-lr", "X", "final learning rate of the cosine schedule", AT(min_lr), .hi = 1e30 },
+	{ "warmup", "N", "steps of linear warmup", AT(warmup), .hi = INT32_MAX },
+	{ "schedule", NULL, "learning rate after the warmup", AT(schedule), .lo = TESS_CONSTANT,
+	  .hi = TESS_COSINE, .get_name = get_schedule_name },
+	{ "betas", "X,Y", "betas of adamw (default: 0.9,0.999)", .parse = parse_betas, AT(betas) },
+	{ "eps", "X", "epsilon of adamw", AT(eps), .hi = 1e30 },
+	{ "momentum", "X", "momentum of sgd", AT(momentum), .hi = 1e30 },
+	{ "weight-decay", "X", "decay of weights with two or more dimensions", AT(weight_decay),
+	  .hi = 1e30 },
+	{ "clip", "X", "clip the global gradient norm to X; 0: off", AT(clip), .hi = 1e30 },
+	{ "aux-loss", "X", "factor of the load balancing loss of experts", AT(aux_loss),
+	  .hi = 1e30 },
+	{ "dropout", "X", "dropout probability; 0: off (default: config.json's)", AT(dropout),
+	  .hi = 1e30 },
+	{ 0 },
+};
+
+static const struct tess_tool_option output_options[] = {
+	{ "save", "DIR", "save as DIR/step-N at the end and at Ctrl-C", AT(save), .local = true },
+	{ "save-every", "N", "steps between saves (default: only at the end)", AT(save_every),
+	  .lo = 1, .hi = INT32_MAX },
+	{ "keep", "N", "number of saves to keep; 0: all", AT(keep), .hi = INT32_MAX },
+	{ "resume", "DIR", "continue from the newest save in DIR, or from the save DIR",
+	  AT(resume) },
+	{ "log", "FILE", "write one JSON object per step", AT(log), .local = true },
+	{ "curve", "FILE", "draw the loss as SVG", AT(curve), .local = true },
+	{ "check", NULL,
+	  "compare weights and values across ranks, find NaN and Inf (TESSERA_CHECK)",
+	  .parse = tess_tool_set_option },
+	{ "digest", NULL, "print the SHA-256 of all losses and of the final weights", AT(digest) },
+	{ "flight", "DIR", "record the last calls of all ranks (default: TESSERA_FLIGHT)",
+	  AT(flight), .local = true },
+	{ 0 },
+};
+
 /* TESS_PENDING: --help was printed. */
 static tess_status parse_train_options(int argc, char **argv, struct train_options *a)
 {
-	bool check = false;
-	const struct tess_tool_option table[] = {
-		{ "n", .number = &a->ranks, .lo = 1, .hi = 1024, .local = true },
-		{ "mesh", .text = &a->mesh },
-		{ "backend", .parse = tess_tool_set_option, .local = true },
-		{ "device", .parse = tess_tool_set_option, .local = true },
-		{ "threads", .number = &a->threads, .lo = 1, .hi = 1024, .local = true },
-		{ "max-restarts", .number = &a->restarts, .lo = 0, .hi = 1 << 20 },
-		{ "plan", .text = &a->plan },
-		{ "plan-override", .parse = tess_tool_parse_override, .to = &a->overrides },
-		{ "ignore-unexpected", .flag = &a->ignore_unexpected },
-		{ "bucket", .parse = tess_tool_parse_size, .to = &a->bucket },
-		{ "recompute", .parse = tess_tool_parse_override, .to = &a->recompute },
-		{ "data", .parse = tess_tool_parse_override, .to = &a->data },
-		{ "sequence", .number = &a->sequence, .lo = 2, .hi = 1 << 30 },
-		{ "separate", .flag = &a->separate },
-		{ "token-dtype", .parse = parse_id_bytes, .to = &a->id_bytes },
-		{ "eval-data", .parse = tess_tool_parse_override, .to = &a->eval_data },
-		{ "eval-every", .number = &a->eval_every, .lo = 1, .hi = INT32_MAX },
-		{ "steps", .number = &a->steps, .lo = 1, .hi = INT32_MAX },
-		{ "batch", .number = &a->batch, .lo = 1, .hi = TRAIN_BATCH_MAX },
-		{ "micro-batches", .number = &a->micro, .lo = 1, .hi = TRAIN_BATCH_MAX },
-		{ "seed", .parse = tess_tool_parse_seed, .to = &a->seed },
-		{ "optimizer", .number = &a->optimizer, .lo = TESS_ADAMW, .hi = TESS_SGD,
-		  .get_name = get_optimizer_name },
-		{ "lr", .parse = parse_positive, .to = &a->lr },
-		{ "min-lr", .parse = parse_positive, .to = &a->min_lr },
-		{ "warmup", .number = &a->warmup, .lo = 0, .hi = INT32_MAX },
-		{ "schedule", .number = &a->schedule, .lo = TESS_CONSTANT, .hi = TESS_COSINE,
-		  .get_name = get_schedule_name },
-		{ "betas", .parse = parse_betas, .to = a->betas },
-		{ "eps", .parse = parse_positive, .to = &a->eps },
-		{ "momentum", .parse = parse_positive, .to = &a->momentum },
-		{ "weight-decay", .parse = parse_positive, .to = &a->weight_decay },
-		{ "clip", .parse = parse_positive, .to = &a->clip },
-		{ "aux-loss", .parse = parse_positive, .to = &a->aux_loss },
-		{ "dropout", .parse = parse_positive, .to = &a->dropout },
-		{ "save", .text = &a->save, .local = true },
-		{ "save-every", .number = &a->save_every, .lo = 1, .hi = INT32_MAX },
-		{ "keep", .number = &a->keep, .lo = 0, .hi = INT32_MAX },
-		{ "resume", .text = &a->resume },
-		{ "log", .text = &a->log, .local = true },
-		{ "curve", .text = &a->curve, .local = true },
-		{ "check", .flag = &check },
-		{ "digest", .flag = &a->digest },
-		{ "flight", .text = &a->flight, .local = true },
+	const struct tess_tool_section sections[] = {
+		{ "Ranks", tess_tool_mesh_options, .to = &a->session },
+		{ "", tess_tool_job_options, .to = &a->session },
+		{ "", rank_options, .to = a },
+		{ "Plan and memory", tess_tool_plan_options, .to = &a->session },
+		{ "", step_memory_options, .to = a },
+		{ "Data", data_options, .to = a },
+		{ "Steps", step_options, .to = a },
+		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
-	tess_status st = tess_tool_parse_options(argc, argv, help, false, table);
+	tess_status st =
+		tess_tool_parse_model(argc, argv, &tess_tool_train, sections, &a->session.model);
 
-	if (st)
-		return st;
-	if (optind + 1 != argc)
-		return tess_fail(TESS_EINVAL, "%s",
-		                 optind < argc
-		                         ? "give one MODEL: a checkpoint directory"
-		                         : "no MODEL is given, a checkpoint directory; see --help");
-	a->model = argv[optind];
-	if (check)
-		st = tess_option_set("check", "1");
 	return st ? st : check_train_options(a);
 }
 
@@ -207,7 +165,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 /* What rank 0 would miss, once all weights are read. */
 static tess_status check_train_files(const struct train_options *a)
 {
-	const struct tess_tool_overrides *const lists[] = { &a->data, &a->eval_data };
+	const struct tess_tool_list *const lists[] = { &a->data, &a->eval_data };
 	char resumed[TRAIN_TEXT];
 	tess_status st = TESS_OK;
 
@@ -232,19 +190,19 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 	if (!st)
 		st = tess_tool_set_flight(a->flight, launched);
 	if (!st && launched)
-		return tess_tool_join_job(a->ranks, train_run_rank, a);
-	if (!st && !a->ranks)
-		st = tess_mesh_count_ranks(a->mesh, &a->ranks);
+		return tess_tool_join_job(a->session.ranks, train_run_rank, a);
+	if (!st && !a->session.ranks)
+		st = tess_mesh_count_ranks(a->session.mesh, &a->session.ranks);
 	if (!st)
 		st = check_train_files(a);
 	if (!st)
-		st = tess_tool_check_training(a->model, a->mesh, a->ranks, a->batch / a->micro,
-		                              a->sequence, &options);
+		st = tess_tool_check_training(a->session.model, a->session.mesh, a->session.ranks,
+		                              a->batch / a->micro, a->sequence, &options);
 	if (st)
 		return st;
 	if (a->restarts) /* ranks that are threads end with their process */
-		return tess_tool_run_processes(a->ranks, a->restarts, argv, exit_status);
-	return tess_tool_run_ranks(a->ranks, argv, train_run_rank, a, exit_status);
+		return tess_tool_run_processes(a->session.ranks, a->restarts, argv, exit_status);
+	return tess_tool_run_ranks(a->session.ranks, argv, train_run_rank, a, exit_status);
 }
 
 /* Whether starting the job again may help. */
@@ -253,7 +211,7 @@ static bool is_lost_rank(tess_status st)
 	return st == TESS_EPEER || st == TESS_ETIMEOUT || st == TESS_EABORTED || st == TESS_EDEVICE;
 }
 
-int tess_tool_train(int argc, char **argv)
+static int execute_train(int argc, char **argv)
 {
 	struct train_options a = { .batch = 8,
 		                   .micro = 1,
@@ -279,3 +237,16 @@ int tess_tool_train(int argc, char **argv)
 		return exit_status ? exit_status : tess_tool_get_interrupt_status();
 	return 0;
 }
+
+const struct tess_tool_command tess_tool_train = {
+	"train",
+	"train a checkpoint on N ranks",
+	"MODEL --data FILE [options]",
+	"Trains a checkpoint directory on N ranks, and saves it as a directory that Transformers\n"
+	"loads. On CPUs no bit depends on the number of ranks, the mesh, the plan, the backend,\n"
+	"or a resume.\n",
+	"  tessera train data --data stories.jsonl --steps 100 --lr 1e-3 --save out\n"
+	"  tessera train data --data stories.jsonl -n 4 --mesh dp=2,tp=2 --save out --resume out\n"
+	"  tessera train llama --data train.bin --mesh dp=8 --plan-override 'dp:**=zero3'\n",
+	execute_train,
+};

@@ -10,16 +10,15 @@
 #include <tessera/train.h>
 
 struct train_options {
-	const char *model, *mesh, *plan, *flight;
-	struct tess_tool_overrides overrides, data, eval_data, recompute;
-	int32_t ranks, threads;
-	bool ignore_unexpected, separate, digest;
+	struct tess_tool_session session;
+	struct tess_tool_list data, eval_data, recompute;
+	bool separate, digest;
 	int32_t id_bytes, sequence, steps, batch, micro, warmup, schedule, optimizer;
 	int32_t eval_every, save_every, keep, restarts;
 	double lr, min_lr, betas[2], eps, momentum, weight_decay, clip, aux_loss, dropout;
 	int64_t seed;
 	uint64_t bucket;
-	const char *save, *resume, *log, *curve;
+	const char *save, *resume, *log, *curve, *flight;
 };
 
 /* What a trainer is opened with; borrows from `a`. */
