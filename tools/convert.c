@@ -1,4 +1,4 @@
-/* convert.c - `tessera convert`: a checkpoint in another dtype, or in other files. */
+/* convert.c - `tessera convert`: writes a checkpoint in another dtype, or in other files. */
 #include "tool.h"
 
 #include "api/convert.h"
@@ -14,7 +14,7 @@
 #include <tessera/names.h>
 #include <unistd.h>
 
-enum { SHOWN_EVERY = 100000000 }; /* ns between two lines of progress */
+enum { SHOWN_EVERY = 100000000 }; /* ns between two progress lines */
 
 struct convert_command {
 	const char *model, *out;
@@ -30,7 +30,7 @@ static volatile sig_atomic_t stopped_by;
 static void handle_stop(int sig)
 {
 	stopped_by = sig;
-	if (sig != SIGHUP) /* a terminal that closes may send it more than once */
+	if (sig != SIGHUP) /* a closing terminal may send it more than once */
 		signal(sig, SIG_DFL); /* a second one ends the process */
 }
 
@@ -90,7 +90,7 @@ static tess_status run_convert_rank(struct tess_world *w, void *arg)
 	return tess_convert(w, a->model, a->out, &a->options);
 }
 
-/* Ranks of its own are threads, which need no backend that TESSERA_BACKEND names for processes. */
+/* Runs on threads; a TESSERA_BACKEND for processes does not apply to them. */
 static tess_status run_on_threads(struct convert_command *a)
 {
 	int32_t n = a->ranks ? a->ranks : 1;
@@ -127,7 +127,7 @@ static int execute_convert(int argc, char **argv)
 
 	a.options.progress = count_progress;
 	a.options.self = &a;
-	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is reported like a full disk */
 	if (signal(SIGINT, handle_stop) == SIG_IGN)
 		signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, handle_stop);

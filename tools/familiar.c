@@ -52,7 +52,7 @@ static const struct familiar commands[] = {
 	{ NULL, NULL, NULL },
 };
 
-/* Compares up to the end or a "=" of `word`; "_" and "-" are the same. */
+/* Compares `word` up to its end or a "="; "_" equals "-". */
 static bool is_same_name(const char *word, const char *name)
 {
 	for (; *word && *word != '=' && *name; word++, name++)

@@ -1,4 +1,4 @@
-/* grad.c - `tessera grad`: loss and gradients of one step, as a file. */
+/* grad.c - `tessera grad`: writes the loss and the gradients of one step. */
 #include "tool.h"
 
 #include "core/base/status.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <tessera/split.h>
 
-enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at a time */
+enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at once */
 
 struct grad_command {
 	struct tess_tool_session session;
@@ -19,7 +19,7 @@ struct grad_command {
 	struct tess_tool_list recompute;
 	int32_t micro;
 	double aux_loss;
-	/* of the file */
+	/* contents of the ids file */
 	int32_t *ids, *labels;
 	int64_t nsequences, *lengths;
 };
@@ -81,7 +81,7 @@ static const struct tess_slice *find_ids(const struct tess_safetensors *f, const
 	return NULL;
 }
 
-/* Values that fit no id stay outside of any vocabulary. */
+/* Reads 64-bit ids as 32-bit ones; values out of range stay outside of any vocabulary. */
 static tess_status read_wide_ids(const struct tess_safetensors *f, const struct tess_slice *s,
                                  int32_t **out)
 {
@@ -156,12 +156,12 @@ static tess_status compute_batch(const struct grad_command *a, struct tess_train
 }
 
 struct output { /* on rank 0 */
-	struct tess_safetensors_writer *file; /* NULL: none is wanted */
+	struct tess_safetensors_writer *file; /* NULL: without --out */
 	crypto_hash_sha256_state digest;
-	int32_t *place; /* of each tensor in the file */
+	int32_t *place; /* index of each tensor in the file */
 };
 
-/* Loss, and the gradients of all tensors that have one. */
+/* Opens the file for the loss and the gradients of all tensors that have one. */
 static tess_status open_gradient_file(const struct grad_command *a, const struct tess_trainer *t,
                                       const struct tess_training_result *r, struct output *o)
 {
@@ -191,7 +191,7 @@ static tess_status open_gradient_file(const struct grad_command *a, const struct
 		slices[0] = (struct tess_slice){
 			.name = "loss", .dtype = TESS_F64, .ndim = 1, .shape = &one
 		};
-		tess_tool_catch_interrupt(NULL); /* which would leave a part of the file */
+		tess_tool_catch_interrupt(NULL); /* the signal would leave a partial file */
 		st = tess_safetensors_writer_open(a->out, used, slices, &o->file);
 		if (!st)
 			st = tess_safetensors_writer_put(o->file, 0, 0, sizeof r->loss, &r->loss);
@@ -215,7 +215,7 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 	                                   bytes, piece);
 }
 
-/* A tensor at a time, and of that a piece. `o` NULL: another rank writes them. */
+/* Gathers one piece of one tensor at a time. `o` NULL: another rank writes them. */
 static tess_status write_gradients(struct tess_trainer *t, struct output *o)
 {
 	float *piece = o ? malloc(PIECE * sizeof *piece) : NULL;

@@ -1,4 +1,4 @@
-/* info.c - `tessera info`: plugins, the directories that were searched, options, checkpoints. */
+/* info.c - `tessera info`: lists plugins, search directories and options, or a checkpoint. */
 #include "info.h"
 
 #include "core/base/option.h"
@@ -38,7 +38,7 @@ static const char *get_memory_name(const struct tess_device *d)
 	return d->mem == TESS_HOST ? "host" : d->mem == TESS_CUDA ? "cuda" : "own";
 }
 
-/* The device that is offer `i` of the plugin; NULL: it is no device, or is not usable. */
+/* Returns the device that is offer `i` of the plugin; NULL: not a device, or not usable. */
 static const struct tess_device *get_offered_device(const struct tess_plugin_info *p, size_t i)
 {
 	return p->status || strcmp(p->kind, "device") ? NULL : p->offers[i].table;
@@ -79,7 +79,7 @@ static const struct job_kind {
 };
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-/* The backend's name and the reason for it; "" and the reason why there is none. */
+/* Returns the name of the chosen backend, "" for none; why: the reason. */
 static const char *choose_for_job(const struct job_kind *job, char why[static 1024])
 {
 	struct tess_choice choice;
@@ -94,7 +94,7 @@ static const char *choose_for_job(const struct job_kind *job, char why[static 10
 	return st ? "" : choice.backend->name;
 }
 
-/* What moves the memory of the device between ranks; "": none, and why. */
+/* Returns the backend that moves memory of the device between ranks, "" for none; why: as above. */
 static const char *choose_for_device(const struct tess_device *d, char why[static 1024])
 {
 	struct tess_choice choice;
@@ -151,7 +151,7 @@ static json_t *make_choices_json(void)
 	return choices;
 }
 
-/* Reads how many CPUs the ranks of this host may keep busy, and what limits them. */
+/* Counts the CPUs that the ranks of this host can use; why: the limit that applies. */
 static int count_cpus(char why[static 320])
 {
 	struct tess_rank_cpus own;
@@ -298,7 +298,7 @@ static bool show_json(json_t *object)
 	return true;
 }
 
-/* Returns the exit status. */
+/* Prints a checkpoint directory, and returns the exit status. */
 static int show_directory(const char *dir, bool json)
 {
 	json_t *described = tess_info_describe(dir);

@@ -7,11 +7,11 @@
 #include <jansson.h>
 
 /*
- * Describes a checkpoint, a save, or all saves of a folder, the newest first, as
- * {"checkpoints": [...]}. All that a save has a checksum of is read. NULL: out of memory.
+ * Describes a checkpoint, a save, or all saves of a folder, newest first, as
+ * {"checkpoints": [...]}. Reads everything that has a checksum. NULL: out of memory.
  */
 json_t *tess_info_describe(const char *dir);
-/* Prints that, and on stderr what is wrong; returns the exit status: 1 if something is. */
+/* Prints a description, and problems on stderr; returns the exit status: 1 after a problem. */
 int tess_info_show(json_t *described, bool json);
 
 #endif

@@ -1,4 +1,4 @@
-/* info_checkpoint.c - `tessera info DIR`: what a checkpoint or a save has, and what is damaged. */
+/* info_checkpoint.c - `tessera info DIR`: describes and checks a checkpoint or a save. */
 #include "info.h"
 
 #include "api/save.h"
@@ -24,7 +24,7 @@ static void set_key(struct about *a, json_t *object, const char *key, json_t *va
 	a->failed |= json_object_set_new(object, key, value) != 0;
 }
 
-/* Keeps a sentence that several checks have found once. */
+/* Adds a message, unless another check has already added it. */
 static void add_problem(void *self, const char *sentence)
 {
 	struct about *a = self;
@@ -125,7 +125,7 @@ static bool has_file(const char *dir, const char *name)
 	return snprintf(path, sizeof path, "%s/%s", dir, name) < PATH_MAX && !stat(path, &about);
 }
 
-/* Compares config.json with that of the model that was trained. */
+/* Compares config.json with the fingerprint in the save. */
 static void compare_config(struct about *a, const json_t *state, const struct tess_checkpoint *c)
 {
 	char hash[17], sentence[PATH_MAX + 64];

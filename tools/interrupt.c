@@ -1,6 +1,6 @@
 /*
- * interrupt.c - SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first ends the work in order, a second one
- * the process.
+ * interrupt.c - SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first ends the work in order, the second
+ * ends the process.
  */
 #include "tool.h"
 
@@ -14,14 +14,15 @@
 
 /* interrupted: the first signal; direct: signals that no launcher passed on */
 static volatile sig_atomic_t interrupted, direct;
-static const char *announced; /* at the first one; NULL: nothing */
+static const char *announced; /* printed at the first signal; NULL: nothing */
 static pid_t launcher;
-static const char *saves; /* a directory with parts of saves of this process; NULL: none */
-static char own_part[32], removed_part[64]; /* in the names of such parts; while one is removed */
+static const char *saves; /* directory of incomplete saves of this process; NULL: none */
+static char own_part[32],
+	removed_part[64]; /* in names of incomplete saves; the name during removal */
 
 /* ---- parts of saves: handlers may make system calls, and use no memory but their own --------- */
 
-/* Calls `use` with the name of each entry. */
+/* Calls `use` with the name of each directory entry. */
 static void list_entries(int dir, void (*use)(int dir, const char *name))
 {
 	_Alignas(struct dirent64) char buffer[4096];
@@ -41,7 +42,7 @@ static void remove_file(int dir, const char *name)
 	unlinkat(dir, name, 0);
 }
 
-/* Renames it first: a thread that still writes it finds it no more, and cannot name it a save. */
+/* Renames the folder before removal: a thread that still writes it cannot complete the save. */
 static void remove_own_part(int dir, const char *name)
 {
 	int part;
@@ -73,7 +74,7 @@ void tess_tool_remove_parts(const char *dir)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Ends the process, even one with number 1 (a container's), for which defaults are ignored. */
+/* Ends the process by the signal, even pid 1 of a container, which ignores default actions. */
 static void end_process(int sig)
 {
 	sigset_t set;
@@ -88,8 +89,8 @@ static void end_process(int sig)
 }
 
 /*
- * A signal to the whole process group arrives a second time, from the launcher. A launcher of ours
- * that ends the ranks queues SIGTERM. A terminal that closes may send SIGHUP more than once.
+ * Handles a signal. One to the process group arrives a second time, from the launcher, which
+ * queues SIGTERM when it ends the ranks. A closing terminal may send SIGHUP more than once.
  */
 static void handle_interrupt(int sig, siginfo_t *info, void *context)
 {

@@ -30,7 +30,7 @@ static const struct tess_tool_option launch_options[] = {
 	{ 0 },
 };
 
-/* Refuses once what every rank would refuse. */
+/* Checks what every rank would refuse. */
 static tess_status check_launch_options(const struct tess_launch *how)
 {
 	tess_status st = how->backend ? tess_option_set("backend", how->backend) : TESS_OK;

@@ -1,4 +1,4 @@
-/* lines.c - untrusted lines, for commands that use the public functions alone. */
+/* lines.c - parses untrusted lines for commands that include public headers only. */
 #include "core/base/json.h"
 #include "tool.h"
 

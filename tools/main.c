@@ -1,4 +1,4 @@
-/* tessera - the command: finds and runs the subcommand. */
+/* main.c - the command `tessera`: finds and runs the subcommand. */
 #include "tool.h"
 
 #include "core/base/json.h"
@@ -87,8 +87,8 @@ static int print_command_help(int argc, char **argv)
 }
 
 /*
- * Opens /dev/null as a missing stdin, stdout or stderr; else the next file that is opened would get
- * its number, and its output. Reading such a stdin, and writing to such a stdout, fails.
+ * Opens /dev/null for a missing stdin, stdout or stderr; otherwise the next opened file would get
+ * its number and its output. Reads of such a stdin and writes to such a stdout fail.
  */
 static bool open_missing_descriptors(void)
 {
@@ -100,14 +100,14 @@ static bool open_missing_descriptors(void)
 	return true;
 }
 
-/* A checkpoint is mapped: where its file ends early, reading it is this signal. */
+/* Reports SIGBUS: a mapped file of a checkpoint became shorter, or cannot be read. */
 static void report_bus_error(int signal_number)
 {
 	static const char text[] =
 		"tessera: a file that is mapped became shorter, or could not be read, while it was "
 		"in use; TESSERA_LOAD=copy reads files instead\n";
 
-	(void)signal_number; /* comes again, and ends the process: SA_RESETHAND */
+	(void)signal_number; /* is raised again, and ends the process: SA_RESETHAND */
 	if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
 		return;
 }
@@ -116,8 +116,8 @@ static void set_up_signals(void)
 {
 	struct sigaction bus = { .sa_handler = report_bus_error, .sa_flags = SA_RESETHAND };
 
-	signal(SIGCHLD, SIG_DFL); /* where it is ignored the status of a child is lost */
-	signal(SIGXFSZ, SIG_IGN); /* writing too much fails, and is reported */
+	signal(SIGCHLD, SIG_DFL); /* if ignored, the status of a child is lost */
+	signal(SIGXFSZ, SIG_IGN); /* the write fails instead, and is reported */
 	sigaction(SIGBUS, &bus, NULL);
 	tess_sigusr1_catch();
 }
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	tess_json_watch_memory();
-	/* a preloaded library may have set a mode that changes how options are read */
+	/* a preloaded library may have set another rounding mode, which changes parsed numbers */
 	fesetenv(FE_DFL_ENV);
 	set_up_signals();
 	if (argc < 2)

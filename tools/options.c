@@ -1,4 +1,4 @@
-/* options.c - the tables of options that the library reads. */
+/* options.c - access to the options of the library. */
 #include "tool.h"
 
 #include "core/base/option.h"

@@ -1,4 +1,4 @@
-/* output.c - stdout of a command, and its sentence on stderr, which its ranks print once. */
+/* output.c - stdout of a command, and its message on stderr, which its ranks print once. */
 #include "tool.h"
 
 #include "core/base/json.h"
@@ -18,25 +18,25 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* A memfd that the command and its ranks share: a struct shared_output. */
+/* The contents of a memfd that the command and its ranks share. */
 static const char variable[] = "TESSERA_OUTPUT";
 
 struct shared_output {
-	/* errno of rank 0's first failed write to stdout, for the command to print */
+	/* errno of rank 0's first failed write to stdout, which the command prints */
 	int32_t error;
-	int32_t status; /* with which the command ends, though its ranks ended in order */
-	char sentence[TESS_SENTENCE]; /* the last one that a rank has printed */
+	int32_t status; /* exit status of the command, even if all ranks end with 0 */
+	char sentence[TESS_SENTENCE]; /* the last message that a rank has printed */
 };
 
-/* Ranks may be threads. ThreadSanitizer does not see the C library's own lock of a FILE. */
+/* Ranks may be threads, and ThreadSanitizer does not know the lock inside a FILE. */
 static pthread_mutex_t stdout_lock = PTHREAD_MUTEX_INITIALIZER;
-static int failure; /* errno of the first write that failed */
+static int failure; /* errno of the first failed write */
 static int shared_fd = -1; /* in a rank */
-static bool ignores_sigpipe; /* as inherited: a failed write does not end the command */
+static bool ignores_sigpipe; /* inherited: a failed write does not end the command */
 
 /* ---- stdout ---------------------------------------------------------------------------------- */
 
-/* Writes all bytes; waits where stdout is a non-blocking pipe that is full. */
+/* Writes all bytes; waits if stdout is a full non-blocking pipe. */
 static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
 {
 	struct pollfd p = { .fd = STDOUT_FILENO, .events = POLLOUT };
@@ -51,7 +51,7 @@ static ssize_t write_to_stdout(void *self, const char *bytes, size_t n)
 		else if (errno == EAGAIN)
 			poll(&p, 1, -1);
 		else if (errno != EINTR) {
-			failure = errno; /* which what is printed next may change */
+			failure = errno; /* later output may change errno */
 			return 0;
 		}
 	}
@@ -139,7 +139,7 @@ int tess_tool_share_status(int status)
 	return told ? 0 : status;
 }
 
-/* Of this process, for the ranks that share a descriptor; F_WRLCK or F_UNLCK. */
+/* Locks (F_WRLCK) or unlocks (F_UNLCK) the output among ranks that share a descriptor. */
 static void lock_output(short type)
 {
 	struct flock lock = { .l_type = type, .l_whence = SEEK_SET };
@@ -173,7 +173,7 @@ void tess_tool_print_error(const char *command)
 		fprintf(stderr, "tessera %s: %s\n", command, tess_error());
 	snprintf(printed, sizeof printed, "%s", tess_error());
 	if (shared_fd < 0 || pwrite(shared_fd, printed, sizeof printed, at) >= 0)
-		lock_output(F_UNLCK); /* else it is unlocked as the rank ends */
+		lock_output(F_UNLCK); /* else the end of the rank unlocks it */
 }
 
 int tess_tool_finish_output(const char *command, int status)
@@ -192,7 +192,7 @@ int tess_tool_finish_output(const char *command, int status)
 	if (failure == EPIPE && ignores_sigpipe)
 		return 128 + SIGPIPE;
 	if (failure == EPIPE)
-		raise(SIGPIPE); /* `| head`: no sentence, unless the caller ignores the signal */
+		raise(SIGPIPE); /* `| head`: no message, unless the caller ignores the signal */
 	fprintf(stderr, "tessera %s: stdout: %s\n", command, strerror(failure));
 	return status ? status : 1;
 }

@@ -1,4 +1,4 @@
-/* paths.c - compares paths by the files they name, so that no command writes over what it reads. */
+/* paths.c - compares paths by their files, so that no command overwrites its inputs. */
 #include "tool.h"
 
 #include "api/save.h"
@@ -13,7 +13,7 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-/* The directory that `path` is in, and its name there. False: the path is too long. */
+/* Splits `path` into its directory and its name there. Returns false if it is too long. */
 static bool split_path(const char *path, char parent[PATH_MAX], const char **name)
 {
 	const char *slash = strrchr(path, '/');
@@ -46,7 +46,7 @@ bool tess_tool_is_same_path(const char *a, const char *b)
 	return is_one_file(&about[0], &about[1]) && !strcmp(name[0], name[1]);
 }
 
-/* Returns whether `path` is in `dir`, by its name or as a link, or is one of the files there. */
+/* Returns whether `path` is in `dir`, or names a file there through a link. */
 static bool is_in_directory(const char *path, const char *dir)
 {
 	char parent[PATH_MAX], real[PATH_MAX];
@@ -69,7 +69,7 @@ static bool is_in_directory(const char *path, const char *dir)
 	return found;
 }
 
-/* Returns whether `path` has the name of a save in `dir`, DIR/step-N, or is a file in one. */
+/* Returns whether `path` is named like a save in `dir`, DIR/step-N, or is a file of one. */
 static bool is_in_saves(const char *path, const char *dir)
 {
 	char parent[PATH_MAX], real[PATH_MAX], above[PATH_MAX];
@@ -78,7 +78,7 @@ static bool is_in_saves(const char *path, const char *dir)
 	if (!split_path(path, parent, &name))
 		return false;
 	if (name > path + 1)
-		parent[strlen(parent) - 1] = 0; /* the slash; DIR need not be there yet */
+		parent[strlen(parent) - 1] = 0; /* the slash; DIR may not exist yet */
 	if (tess_tool_is_same_path(parent, dir))
 		return !strncmp(name, "step-", 5);
 	return realpath(parent, real) && split_path(real, above, &name) &&

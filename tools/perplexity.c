@@ -1,4 +1,4 @@
-/* perplexity.c - `tessera perplexity`: how well a model predicts the ids of texts. */
+/* perplexity.c - `tessera perplexity`: measures how well a model predicts texts. */
 #include "api/session.h"
 #include "core/base/json.h"
 #include "core/base/line.h"
@@ -15,23 +15,23 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { WINDOW = 512, ROWS = 64 }; /* ROWS: whose logits a step gives */
-enum { TEXT_BYTES_MAX = 1 << 24 }; /* of a file that is one text */
+enum { WINDOW = 512, ROWS = 64 }; /* ROWS: logits per step */
+enum { TEXT_BYTES_MAX = 1 << 24 }; /* limit of a file with one text */
 
 struct perplexity_options {
 	struct tess_tool_session session;
 	struct tess_tool_list texts;
-	const char *text; /* that is read */
+	const char *text; /* the file being read */
 	int32_t window;
 	bool json;
-	/* on rank 0: the ids of all windows, one after another */
+	/* on rank 0: the concatenated ids of all windows */
 	int32_t *ids;
 	int64_t nids, *ends, nwindows;
 };
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Adds the windows of a text; a window of one id predicts nothing. */
+/* Adds the windows of a text, except one of a single id, which predicts nothing. */
 static tess_status add_windows(struct perplexity_options *a, const int32_t *ids, int64_t n)
 {
 	int32_t *more = realloc(a->ids, (size_t)(a->nids + n + 1) * sizeof *more);
@@ -117,7 +117,7 @@ static tess_status add_text_file(struct perplexity_options *a, const struct tess
 	return st;
 }
 
-/* positions: of a text, at most; 0: any */
+/* positions: maximum length of a sequence; 0: unlimited */
 static tess_status read_texts(struct perplexity_options *a, int64_t positions)
 {
 	struct tess_tokenizer *t = NULL;
@@ -140,14 +140,14 @@ static tess_status read_texts(struct perplexity_options *a, int64_t positions)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-struct scores { /* on a rank */
+struct scores { /* of one rank */
 	struct tess_session *session;
 	int64_t vocabulary, nwindows, nids, *ends;
 	int32_t *ids;
-	double *sum; /* of each window, on one rank; 0 on the others */
+	double *sum; /* of each window on the rank that computes it, else 0 */
 };
 
-/* -log p of an id */
+/* Returns -log p of an id. */
 static double compute_loss(const float *logits, int64_t n, int32_t id)
 {
 	double most = (double)logits[0], sum = 0;
@@ -181,7 +181,7 @@ static tess_status score_window(struct scores *s, int64_t w)
 	return st;
 }
 
-/* Fails on all ranks, which count alike, if the longest window does not fit the KV cache. */
+/* Fails if the longest window does not fit the KV cache; all ranks decide alike. */
 static tess_status check_window_room(const struct scores *s, struct tess_group *g)
 {
 	const struct tess_runner *runner = tess_session_runner(s->session);
@@ -190,7 +190,7 @@ static tess_status check_window_room(const struct scores *s, struct tess_group *
 
 	for (int64_t w = 0, at = 0; w < s->nwindows; at = s->ends[w++])
 		longest = s->ends[w] - at > longest ? s->ends[w] - at : longest;
-	room = tess_runner_count_room(runner, longest - 1, ROWS); /* the last id is not fed */
+	room = tess_runner_count_room(runner, longest - 1, ROWS); /* the last id is not an input */
 	if (room <= limit)
 		return TESS_OK;
 	tess_fail(TESS_ENOMEM,
@@ -200,7 +200,7 @@ static tess_status check_window_room(const struct scores *s, struct tess_group *
 	return tess_group_fail_together(g, TESS_ENOMEM);
 }
 
-/* From rank 0, which has read the file. */
+/* Sends the windows from rank 0, which has read the files. */
 static tess_status share_texts(struct tess_group *g, const struct perplexity_options *a,
                                struct scores *s)
 {
@@ -266,7 +266,7 @@ static tess_status score_texts(struct tess_world *world, struct tess_mesh *mesh,
 		return st;
 	tess_session_get_info(s->session, &info);
 	s->vocabulary = info.vocabulary;
-	if (first && !a->nwindows) /* in a process of its own */
+	if (first && !a->nwindows) /* this rank is a process */
 		st = read_texts(a, info.positions);
 	if (!st)
 		st = share_texts(g, a, s);
@@ -274,7 +274,7 @@ static tess_status score_texts(struct tess_world *world, struct tess_mesh *mesh,
 		st = check_window_room(s, g);
 	for (int64_t w = 0; w < s->nwindows && !st; w++)
 		st = score_window(s, w);
-	if (!st) /* the sum of a window is 0 but on one rank */
+	if (!st) /* the sum of a window is nonzero on one rank only */
 		st = tess_all_reduce(g, s->sum, s->sum, (uint64_t)s->nwindows, TESS_F64, TESS_SUM,
 		                     "perplexity");
 	return st || !first ? st : print_perplexity(a, s);
@@ -332,7 +332,7 @@ static tess_status parse_perplexity_options(int argc, char **argv, struct perple
 	return st || a->texts.n ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
 }
 
-/* What all ranks would refuse, and the texts, before a rank starts. */
+/* Checks what all ranks would refuse, and reads the texts, before ranks start. */
 static tess_status prepare_perplexity(struct perplexity_options *a)
 {
 	struct tess_session_info info = { .size = sizeof info };

@@ -34,15 +34,15 @@ tess_status tess_tool_check_job(int32_t n)
 }
 
 /*
- * The command has searched for all plugins of its ranks: they do not repeat its warnings. A level
- * for "registry" in TESSERA_LOG precedes the one added here, and counts.
+ * Silences plugin warnings of the ranks, which the command has already printed. A level for
+ * "registry" in TESSERA_LOG precedes the one added here, and takes effect.
  */
 static tess_status silence_registry(void)
 {
 	char *log;
 
 	if (tess_log_enabled(TESS_INFO, "registry"))
-		return TESS_OK; /* TESSERA_LOG asks for more than warnings */
+		return TESS_OK; /* TESSERA_LOG enables more than warnings */
 	if (asprintf(&log, "%s,registry=error", tess_option_get("log")) < 0 ||
 	    setenv("TESSERA_LOG", log, 1))
 		return tess_fail(TESS_ENOMEM, "out of memory");
@@ -103,7 +103,7 @@ tess_status tess_tool_set_flight(const char *dir, bool launched)
 {
 	struct stat about;
 
-	/* a launcher has set the directory of this rank's record */
+	/* the launcher has set the directory for records of this rank */
 	if (!dir || (launched && *tess_option_get("flight")))
 		return TESS_OK;
 	if (strcmp(dir, "off") != 0 && !stat(dir, &about) && !S_ISDIR(about.st_mode))
@@ -120,7 +120,7 @@ tess_status tess_tool_check_training(const char *model, const char *mesh, int32_
 	tess_status st = log ? tess_option_set("log", "error")
 	                     : tess_fail(TESS_ENOMEM, "no memory for the value of TESSERA_LOG");
 
-	if (!st) /* rank 0 logs what has no effect */
+	if (!st) /* rank 0 logs options without effect */
 		st = tess_explain_training(model, mesh ? mesh : "tp", n, sequences, length, options,
 		                           &e);
 	tess_explanation_free(e);

@@ -1,4 +1,4 @@
-/* tool.h - the subcommands of `tessera`, one file each. */
+/* tool.h - the subcommands of `tessera`, and what they share. */
 #ifndef TESS_TOOLS_TOOL_H
 #define TESS_TOOLS_TOOL_H
 
@@ -111,41 +111,41 @@ void tess_tool_print_help(const struct tess_tool_command *c,
                           const struct tess_tool_section *sections);
 
 /*
- * Collective. Fails on all ranks unless they have the same command and options, but for `local`
- * ones. The message contains the option, two ranks and both values.
+ * Collective. Fails on all ranks unless they have the same command and the same options that are
+ * not `local`. The message contains the option, two ranks and both values.
  */
 tess_status tess_tool_compare_options(struct tess_world *w);
 
-/* Adds to the error of this thread, about ranks, that -n is not the number of tokens. */
+/* Appends to the error of this thread that -n is the number of ranks, not of tokens. */
 tess_status tess_tool_explain_ranks(tess_status st);
 /*
  * Returns a hint for another project's option; NULL: unknown. ours: the option that the command
  * must have for the hint; NULL: none.
  */
 const char *tess_tool_find_familiar_option(const char *word, const char **ours);
-/* Returns what there is in place of a command of another project; NULL: unknown. */
+/* Returns a hint for a command of another project; NULL: unknown. */
 const char *tess_tool_find_familiar_command(const char *word);
 
 /*
- * From now on the first SIGINT (Ctrl-C), SIGTERM or SIGHUP is only noted, for this process to end
- * its work in order; a second SIGINT or SIGTERM ends the process. A signal that the launcher of the
- * ranks passes on counts as the same one. notice: a line for stderr at the first signal, after a
- * newline, which only a terminal gets; NULL: none.
+ * Catches SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one is noted, so that the process ends its
+ * work in order; a second SIGINT or SIGTERM ends the process. A signal that the launcher passes on
+ * is not counted twice. notice: a line for stderr at the first signal, preceded by a newline on a
+ * terminal; NULL: none.
  */
 void tess_tool_catch_interrupt(const char *notice);
-/* Names the directory, borrowed, in which the second signal removes what of a save is written. */
+/* Sets the directory, borrowed, in which the second signal removes the incomplete save. */
 void tess_tool_remove_parts(const char *dir);
 bool tess_tool_is_interrupted(void);
 /* Returns true once after SIGUSR1 to this process, or to the launcher of its ranks. */
 bool tess_tool_take_save_request(void);
-/* Returns 128 plus the first signal that was noted, the exit status of the command; 0: none. */
+/* Returns the exit status after a noted signal, 128 plus its number; 0: none was noted. */
 int tess_tool_get_interrupt_status(void);
 
 struct tess_tool_session { /* what opens a session or a trainer, from the options below */
 	const char *model, *mesh, *plan;
 	struct tess_tool_list overrides;
 	int32_t ranks, threads, kv_dtype, math, weights, positions;
-	uint64_t kv_memory; /* bytes; 0: of the free memory */
+	uint64_t kv_memory; /* bytes; 0: derived from the free memory */
 	bool ignore_unexpected;
 };
 /* Options that set a struct tess_tool_session. */
@@ -159,108 +159,108 @@ const char *tess_tool_get_math(const struct tess_tool_session *s);
 /* Returns what tess_session_open takes; borrows from `s`. */
 struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s);
 /*
- * Refuses what all ranks would, before one starts and before a weight is read; where -n is not
- * given, sets it to the ranks of the mesh. out: as tess_session_check.
+ * Checks what all ranks would refuse, before ranks start and weights are read. Without -n, sets
+ * `ranks` to those of the mesh. out: as for tess_session_check.
  */
 tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_session_info *out);
 
-/* Prints `what` and `arg`, and refers to --help. Returns the exit status. */
+/* Prints `what` and `arg` with a reference to --help. Returns the exit status. */
 int tess_tool_fail_usage(const char *command, const char *what, const char *arg);
 
 /*
- * Makes stdout a stream that waits where a non-blocking pipe is full, instead of losing text.
- * Before anything is written; false: no memory.
+ * Replaces stdout by a stream that waits for a full non-blocking pipe instead of losing text. Call
+ * it before any output. Returns false if memory is exhausted.
  */
 bool tess_tool_replace_stdout(void);
 /*
- * Flushes stdout; false: it, or a write before, has failed. The command goes on without output, so
- * that its ranks leave the job in order, and tess_tool_finish_output, called last, says why and
- * gives the exit status: `status`, or 1.
+ * Flushes stdout. Returns false if this or an earlier write has failed: the command continues
+ * without output, so that its ranks leave the job in order. tess_tool_finish_output, called last,
+ * prints the reason and returns the exit status: `status`, or 1.
  */
 bool tess_tool_flush_output(void);
 /*
- * Opens a stream whose text, ended by 0, is in *text after each write; the caller frees it after
- * fclose(). Unlike that of open_memstream(), it has ferror() set once memory was short.
+ * Opens a stream that stores its text, ended by 0, in *text after each write; the caller frees it
+ * after fclose(). Unlike open_memstream(), it sets ferror() when memory is exhausted.
  */
 FILE *tess_tool_open_memory(char **text, size_t *len);
-/* Prints whole lines at once, though other ranks print too; false as above. */
+/* Prints complete lines atomically with respect to other ranks; false: as above. */
 bool tess_tool_print_lines(const char *text, size_t n);
 int tess_tool_finish_output(const char *command, int status);
 /*
- * In a rank: from now on a reader that goes away ends the output, not the process, for which the
- * other ranks wait. Where the command has shared a descriptor, rank 0 reports the failure through
- * it, and the command prints it.
+ * In a rank: a disconnected reader ends the output, not the process, because other ranks wait for
+ * it. If the command has shared a descriptor, rank 0 reports the failure through it, and the command
+ * prints it.
  */
 void tess_tool_open_output(void);
 tess_status tess_tool_share_output(int *fd);
 int tess_tool_receive_output_error(int fd); /* closes it; returns a status that a rank shared */
 /*
- * Returns whether memory for a JSON value was missing, as tess_json_lacked_memory(). Then
- * tess_tool_finish_output() fails, so the calls that build a value need no check, one by one.
+ * Returns whether an allocation for a JSON value has failed, as tess_json_lacked_memory(). Then
+ * tess_tool_finish_output() fails, so calls that build values need no checks of their own.
  */
 bool tess_tool_lacked_json_memory(void);
-/* In a rank that ends in order: gives its command the exit status; returns that of the process. */
+/* In a rank that ends in order: passes the exit status to its command; returns the rank's own. */
 int tess_tool_share_status(int status);
-/* Prints tess_error(); a sentence of all ranks that share a descriptor only once. */
+/* Prints tess_error(). Ranks that share a descriptor print equal messages once. */
 void tess_tool_print_error(const char *command);
 
 /*
- * Whether both are one regular file or directory, by whatever names; of files that are not there,
- * whether they would be. Devices and pipes are not compared.
+ * Returns whether both paths name one regular file or directory; for missing files, whether they
+ * would. Devices and pipes are never the same.
  */
 bool tess_tool_is_same_path(const char *a, const char *b);
 struct tess_tool_output {
 	const char *option, *path; /* "--log" and its value; path NULL: not given */
 };
 enum { TESS_TOOL_OUTPUTS_MAX = 8, TESS_TOOL_INPUT_LISTS = 3 };
-struct tess_tool_inputs { /* what a command reads; NULL: none */
-	const char *model, *plan; /* a checkpoint; a plan, which may be a file */
+struct tess_tool_inputs { /* paths that a command reads; NULL: none */
+	const char *model, *plan; /* a checkpoint; a plan: a name, a file or text */
 	const char *save, *resume; /* directories of saves, or a save */
 	const char *const *files[TESS_TOOL_INPUT_LISTS]; /* lists that end with NULL */
 };
 /*
- * Refuses outputs, a list that ends with {0}, that are an input, a file of the checkpoint or of a
- * save, have the name of a save, or are one file; by the files they name, links too. The file of
- * the backend trace is one more output. Every command that reads files calls it before it writes.
+ * Refuses an output (the list ends with {0}) that is an input, a file of the checkpoint or of a
+ * save, named like a save, or the same file as another output. Links are followed. The file of the
+ * backend trace is one more output. Every command that reads files calls this before it writes.
  */
 tess_status tess_tool_check_outputs(const struct tess_tool_output *outputs,
                                     const struct tess_tool_inputs *in);
 
-/* Returns the steps of a save; INT64_MAX: it cannot be read, and loading it fails. */
+/* Returns the steps of a save; INT64_MAX if it cannot be read: loading it fails later. */
 int64_t tess_tool_read_saved_steps(const char *save);
 
-/* Fails as each of `n` ranks that are processes would: for its options or its backend. */
+/* Fails if each of `n` processes would fail for its options or its backend. */
 tess_status tess_tool_check_job(int32_t n);
-/* Whether the ranks of a command with -n are its threads: one rank, or a backend of threads. */
+/* Returns whether the ranks of -n are threads: one rank, or a backend of threads. */
 bool tess_tool_has_threads(int32_t n);
-/* Whether this process is a rank of a job that tessera launch, torchrun, mpirun or srun started. */
+/* Sets *out if tessera launch, torchrun, mpirun or srun started this process as a rank. */
 tess_status tess_tool_is_launched(bool *out);
-/* The directory of --flight; NULL: not given. */
+/* Sets the directory of --flight; NULL: not given. */
 tess_status tess_tool_set_flight(const char *dir, bool launched);
 /*
- * Whatever all of n ranks would refuse of training steps of `sequences` of `length` ids (0: a
- * default), before a rank starts and before a weight is read. mesh: NULL is "tp".
+ * Checks what all n ranks would refuse of training steps with `sequences` of `length` ids (0: a
+ * default), before ranks start and weights are read. mesh: NULL is "tp".
  */
 tess_status tess_tool_check_training(const char *model, const char *mesh, int32_t n,
                                      int64_t sequences, int64_t length,
                                      const struct tess_trainer_options *options);
-/* Runs run(world, arg) as a rank of a job that was launched. n: the value of -n, or 0. */
+/* Runs run(world, arg) as one rank of a launched job. n: the value of -n, or 0. */
 tess_status tess_tool_join_job(int32_t n, tess_status (*run)(struct tess_world *w, void *arg),
                                void *arg);
 /*
- * Runs it on n ranks: threads, else processes that run this same command, with argv as main got it,
- * and join the job. What all of them would refuse is refused first. exit_status: that of the
- * processes; threads leave it.
+ * Runs run(world, arg) on n ranks: on threads, or in processes that run this command with the argv
+ * of main and join the job. Checks first what all ranks would refuse. exit_status: set by processes
+ * only.
  */
 tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status);
-/* The same on processes, which are started again after a failure, up to `restarts` times. */
+/* Runs this command in n processes, and restarts them after a failure up to `restarts` times. */
 tess_status tess_tool_run_processes(int32_t n, int32_t restarts, char **argv, int *exit_status);
 
-/* Warns of TESSERA_* variables that no option has; once the plugins of a run are loaded. */
+/* Warns of TESSERA_* variables without an option. Call it when the plugins are loaded. */
 void tess_tool_check_environment(void);
-/* Declares every option of the library, for lists of options and warnings about misspelt ones. */
+/* Declares every option of the library, so that it is listed and misspelt ones are found. */
 tess_status tess_tool_declare_options(void);
 
 #endif

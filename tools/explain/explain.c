@@ -1,4 +1,4 @@
-/* explain.c - `tessera explain`: what each rank of a plan would hold and send; starts no rank. */
+/* explain.c - `tessera explain`: prints what each rank of a plan would hold and send. */
 #include "explain.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ struct explain_options {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* "layers.3.mlp" -> "layers.*.mlp", so that a line is the same in each layer. */
+/* Replaces layer numbers, "layers.3.mlp" -> "layers.*.mlp", so that lines of layers are equal. */
 static const char *make_pattern(const char *name, char out[NAME])
 {
 	size_t n = 0;
@@ -42,13 +42,13 @@ static const char *make_pattern(const char *name, char out[NAME])
 
 struct text_line {
 	char *text;
-	int64_t times; /* how many times it was added */
+	int64_t times; /* number of times it was added */
 };
 
-struct text_lines { /* distinct */
+struct text_lines { /* without duplicates */
 	struct text_line *line;
 	size_t n;
-	bool failed; /* no memory: lines are missing */
+	bool failed; /* out of memory: lines are missing */
 };
 
 static void add_text_line(struct text_lines *l, const char *text)
@@ -85,7 +85,7 @@ static tess_status print_lines(struct text_lines *l)
 	return st;
 }
 
-/* "344x64", or "86..87x64" where the ranks' shards differ; returns the bytes of the largest one. */
+/* Formats "344x64", or "86..87x64" if shards differ; returns the bytes of the largest shard. */
 static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, char *out,
                                    size_t size)
 {
@@ -109,7 +109,6 @@ static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, 
 	return max;
 }
 
-/* "Shard(0)"; of several mesh dimensions "tp:Shard(0)", "tp:Shard(0) xp:Partial", "Replicate". */
 const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
                                   char out[NAME])
 {
@@ -163,7 +162,7 @@ static tess_status print_parameters(const struct tess_explanation *e)
 static tess_status print_collectives(const struct tess_explanation *e)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
-	int width = e->ndims > 1 ? 16 : 0; /* of a column for several mesh dimensions */
+	int width = e->ndims > 1 ? 16 : 0; /* of the column of mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
 	tess_status st;
@@ -222,7 +221,7 @@ static void print_plan(const char *name, const struct tess_explained_plan *p)
 	       (unsigned long long)p->weights);
 }
 
-/* Of the plan and, to compare, of Transformers'. */
+/* Prints the totals of the plan and of the plan of Transformers. */
 static void print_plans(const struct tess_explanation *e)
 {
 	printf("\n%-8s %22s %16s\n%-8s %22s %16s\n", "plan", "bytes a rank sends", "weights", "",
@@ -275,7 +274,7 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 			json_t *sizes;
 
 			if (last && !memcmp(shape, before, sizeof *shape * (size_t)p->ndim)) {
-				json_array_append(ranks, last); /* as the rank before */
+				json_array_append(ranks, last); /* equal to the previous rank */
 				continue;
 			}
 			memcpy(before, shape, sizeof before);

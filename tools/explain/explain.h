@@ -9,24 +9,24 @@
 
 enum { EXPLAIN_NAME = 160 };
 
-/* "Shard(0)"; of several mesh dimensions "tp:Shard(0) xp:Partial", "Replicate". */
+/* Formats "Shard(0)", or on several mesh dimensions "tp:Shard(0) xp:Partial" or "Replicate". */
 const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
                                   char out[EXPLAIN_NAME]);
-/* The same of styles, of which "replicate" is left out. */
+/* Formats styles like places, without "replicate". */
 const char *explain_format_styles(const struct tess_explanation *e, const char *const *style,
                                   char out[EXPLAIN_NAME]);
 
 /*
- * Draws as SVG what each rank holds and what moves between ranks, module by module; layers that
- * look alike once. `model`: its directory. TESS_ENOMEM; whether it was written `f` says.
+ * Draws as SVG what each rank holds and what moves between ranks, module by module; equal layers
+ * once. `model`: its directory. Returns TESS_ENOMEM; write errors are in ferror(f).
  */
 tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f);
 
-/* train.c: for a step of training, what ranks hold and send, and what other plans would. */
+/* Prints what ranks hold and send in a training step, and a comparison with other plans. */
 void explain_print_training_memory(const struct tess_explanation *e);
 void explain_print_traffic(const struct tess_explanation *e);
 void explain_print_training_plans(const struct tess_explanation *e);
-/* The same, into the object of `--json`. */
+/* Adds the numbers of a training step to the object of --json. */
 void explain_add_training_json(const struct tess_explanation *e, json_t *o);
 json_t *explain_make_plan_json(const struct tess_explanation *e,
                                const struct tess_explained_plan *p);

@@ -11,31 +11,31 @@ enum { MARGIN = 24, LABEL = 300, NOTE = 200 };
 struct picture {
 	const struct tess_explanation *e;
 	FILE *f;
-	int32_t column[PICTURE_COLUMNS]; /* its rank */
+	int32_t column[PICTURE_COLUMNS]; /* rank of each column */
 	int32_t ncolumns;
-	double each, gap; /* widths of a column; between two */
-	double y; /* of what is drawn next */
+	double each, gap; /* width of a column; gap between two */
+	double y; /* of the next row */
 };
 
-/* A text of at most `most` characters at x, y; of a longer one the middle is left out. */
+/* Draws text at x, y; longer text than `most` characters loses its middle. */
 void picture_draw_label(const struct picture *p, double x, double y, const char *class, size_t most,
                         const char *fmt, ...) TESS_PRINTF(6, 7);
-/* "16.0 KiB" */
+/* Formats bytes as "16.0 KiB". */
 const char *picture_format_bytes(uint64_t bytes, char out[16]);
-/* The number of its layer: the first component that is a number; -1: none. `rest`: what follows. */
+/* Returns the layer, the first number in the name, or -1; rest: the part of the name behind it. */
 int32_t picture_parse_layer(const char *name, const char **rest);
 
-/* All ranks, or along each mesh dimension the first and the last of them. */
+/* Chooses the columns: all ranks, or the first and last ones along each mesh dimension. */
 void picture_choose_columns(struct picture *p);
 double picture_get_x(const struct picture *p, int32_t column);
-/* The end of the columns: notes begin. */
+/* Returns the right edge of the columns. */
 double picture_get_end(const struct picture *p);
-/* The first is that of tp, the last that of dp, wherever they stand in the mesh. */
+/* Returns the color of a mesh dimension: the first for tp, the last for dp. */
 int picture_get_color(const struct tess_explanation *e, int32_t dim);
 
-/* A row at p->y, which becomes that of the next one. */
+/* Each function draws a row at p->y and advances p->y. */
 void picture_draw_ranks(struct picture *p);
-/* module: that uses parameter i. */
+/* module: the user of parameter i. */
 void picture_draw_parameter(struct picture *p, int32_t i, const char *module);
 void picture_draw_move(struct picture *p, const struct tess_explained_collective *m);
 

@@ -13,7 +13,7 @@ enum { RANKS = MARGIN + LABEL + 20, SPACE = 960 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Bytes of the UTF-8 character at s; 1 where it is none. */
+/* Returns the bytes of the UTF-8 character at s; 1 if it is invalid. */
 static size_t measure_character(const char *s)
 {
 	unsigned char c = (unsigned char)*s;
@@ -37,7 +37,7 @@ static void put_character(const char *s, size_t n, FILE *f)
 		fputc('?', f);
 }
 
-/* Escaped; of a longer text the middle is left out. */
+/* Prints escaped text; longer text than `most` characters loses its middle. */
 static void put_text(const char *text, size_t most, FILE *f)
 {
 	size_t all = 0, i = 0, n;
@@ -131,7 +131,7 @@ static int32_t get_coordinate(const struct tess_explanation *e, int32_t dim, int
 	return rank / get_stride(e, dim) % e->dim_sizes[dim];
 }
 
-/* How many ranks along each dimension are drawn: as alike as can be; of replicas two. */
+/* Chooses how many ranks are drawn along each dimension: similar numbers, but two replicas. */
 static void divide_columns(const struct tess_explanation *e, int32_t n[DIMS_MAX])
 {
 	int32_t all = 1, best;
@@ -180,13 +180,13 @@ void picture_choose_columns(struct picture *p)
 	p->gap = p->each < 80 ? 6 : 10;
 }
 
-/* The lowest rank of the group along `dim` that has `rank`. */
+/* Returns the lowest rank of the group along `dim` that contains `rank`. */
 static int32_t get_group(const struct tess_explanation *e, int32_t dim, int32_t rank)
 {
 	return rank - get_coordinate(e, dim, rank) * get_stride(e, dim);
 }
 
-/* The columns from `c` on that are alike: up to the next one with another value of `of`. */
+/* Returns the last column from `c` on with the same value of `of` as `c`. */
 static int32_t find_last_column(const struct picture *p, int32_t c, int32_t dim,
                                 int32_t (*of)(const struct tess_explanation *, int32_t, int32_t))
 {
@@ -236,7 +236,7 @@ void picture_draw_ranks(struct picture *p)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* The axes that are cut, and along which mesh dimensions: at most two. Returns their number. */
+/* Finds the cut axes, at most two, and their mesh dimensions. Returns their number. */
 static int find_cuts(const struct tess_explanation *e, const struct tess_explained_parameter *q,
                      int32_t axis[2], int32_t dim[2])
 {
@@ -250,7 +250,7 @@ static int find_cuts(const struct tess_explanation *e, const struct tess_explain
 	return n;
 }
 
-/* What rank r holds of it: a band of the box for each run, as high as its share of a second cut. */
+/* Draws the shard of rank r: a band of the box per range, as high as its share of a second cut. */
 static void draw_held(const struct picture *p, int32_t i, int32_t r, double x, double height)
 {
 	const struct tess_explained_parameter *q = p->e->parameters[i];
@@ -259,7 +259,7 @@ static void draw_held(const struct picture *p, int32_t i, int32_t r, double x, d
 	int64_t run[RUNS_MAX][2] = { { 0, 1 } }, n = 1, size = 1;
 	int cuts = find_cuts(p->e, q, axis, dim);
 
-	if (!tess_explanation_shard(p->e, i, r, NULL)) /* another stage of a pipeline has it */
+	if (!tess_explanation_shard(p->e, i, r, NULL)) /* belongs to another pipeline stage */
 		return;
 	if (cuts > 1) {
 		tess_explanation_list_ranges(p->e, i, r, axis[1], run, 1);
@@ -332,7 +332,7 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 		len += (size_t)snprintf(shape + len, sizeof shape - len, "%s%lld", a ? " × " : "",
 		                        (long long)q->shape[a]);
 	}
-	/* 8-bit: with a scale of two bytes for 32 elements, where units have as many */
+	/* 8-bit: plus a two-byte scale per 32 elements, if units have that many */
 	total = q->dtype == TESS_Q8     ? total + total / 16
 	        : q->dtype == TESS_BF12 ? total + total / 2 + total / 64
 	                                : total * tess_width(q->dtype);
@@ -345,7 +345,7 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 	picture_format_bytes(max, most);
 	picture_format_bytes(total, all);
 	explain_format_styles(p->e, q->styles, style);
-	len = strlen(style) < 18 ? 44 - strlen(style) : 26; /* characters of the name */
+	len = strlen(style) < 18 ? 44 - strlen(style) : 26; /* maximum length of the name */
 	len = strlen(name) < len ? strlen(name) : len;
 	draw_holdings(p, i, height);
 	picture_draw_label(p, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? len : 40, "%s",
@@ -369,7 +369,7 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
-/* Whether rank r is in the stage of such places, along pp. */
+/* Returns whether rank r is in the stage of these places, along pp. */
 static bool is_in_stage(const struct tess_explanation *e, const struct tess_place *places,
                         int32_t r)
 {
@@ -379,7 +379,7 @@ static bool is_in_stage(const struct tess_explanation *e, const struct tess_plac
 	return true;
 }
 
-/* Whether rank r makes a move: the stages that send and receive, else that of the record. */
+/* Returns whether rank r takes part in a move: by stages of a send, else by that of the record. */
 static bool makes_move(const struct tess_explanation *e, const struct tess_explained_collective *m,
                        int32_t r)
 {
@@ -395,7 +395,7 @@ static bool makes_move(const struct tess_explanation *e, const struct tess_expla
 	                   r);
 }
 
-/* Bands where the ranks of a group are neighbours. */
+/* Draws bands for groups of neighbouring ranks. */
 static void draw_bands(const struct picture *p, const struct tess_explained_collective *m)
 {
 	char bytes[16];
@@ -423,7 +423,7 @@ static void draw_bands(const struct picture *p, const struct tess_explained_coll
 	}
 }
 
-/* A line for each group, with a dot at each of its ranks; returns their height. */
+/* Draws a line per group with a dot at each rank; returns the height. */
 static double draw_group_lines(const struct picture *p, const struct tess_explained_collective *m)
 {
 	int32_t group[GROUPS_MAX], n = 0, color = picture_get_color(p->e, m->dim);

@@ -1,19 +1,19 @@
-/* svg.c - a picture of a layer over the ranks: columns are ranks, rows are modules. */
+/* svg.c - draws a model over ranks: columns are ranks, rows are modules. */
 #include "picture.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct layer_kind { /* layers that look alike */
-	char *drawn, *layers; /* the picture of one, from 0 down, and "0 to 2, 5" */
+struct layer_kind { /* layers with equal pictures */
+	char *drawn, *layers; /* the picture, from y = 0 down; numbers "0 to 2, 5" */
 	double height;
-	int32_t n, last; /* how many, and the highest */
+	int32_t n, last; /* count; highest number */
 };
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* The index of a parameter of a record. */
+/* Returns the index of a parameter of a record. */
 static int32_t find_parameter(const struct tess_explanation *e,
                               const struct tess_explained_parameter *q)
 {
@@ -24,7 +24,7 @@ static int32_t find_parameter(const struct tess_explanation *e,
 	return i;
 }
 
-/* Whether records [from, to) use a parameter. */
+/* Returns whether records [from, to) use a parameter. */
 static bool is_used(const struct tess_explanation *e, int32_t from, int32_t to,
                     const struct tess_explained_parameter *q)
 {
@@ -35,7 +35,7 @@ static bool is_used(const struct tess_explanation *e, int32_t from, int32_t to,
 	return false;
 }
 
-/* Records [from, to): their parameters and moves, in order. */
+/* Draws the parameters and moves of records [from, to), in order. */
 static void draw_records(struct picture *p, int32_t from, int32_t to)
 {
 	const struct tess_explanation *e = p->e;
@@ -54,7 +54,7 @@ static void draw_records(struct picture *p, int32_t from, int32_t to)
 	}
 }
 
-/* "0", "0 to 2", "0 to 2, 5" */
+/* Adds a layer number to "0", "0 to 2" or "0 to 2, 5". */
 static char *append_layer(char *list, int32_t last, int32_t layer)
 {
 	char *more = NULL;
@@ -72,7 +72,7 @@ static char *append_layer(char *list, int32_t last, int32_t layer)
 	return more;
 }
 
-/* Draws one layer by itself, and adds it to the kinds; false: no memory. */
+/* Draws one layer, and adds it to the kinds. Returns false if memory is exhausted. */
 static bool add_layer(const struct picture *p, int32_t layer, int32_t from, int32_t to,
                       struct layer_kind *kinds, int32_t *n)
 {
@@ -246,7 +246,7 @@ static void draw_legend(struct picture *p)
 
 static void draw_heading(const struct picture *p, const char *model, double height, FILE *f)
 {
-	/* distinct, and visible on white and on black */
+	/* distinct colors, visible on white and on black */
 	static const char *const colors[COLORS] = { "#2f81f7", "#2da44e", "#a371f7", "#d9730d" };
 	double width = picture_get_end(p) + NOTE + MARGIN;
 	const struct tess_explanation *e = p->e;

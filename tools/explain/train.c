@@ -1,4 +1,4 @@
-/* train.c - `tessera explain --train`: what a step of training holds and sends. */
+/* train.c - `tessera explain --train`: what ranks hold and send in a training step. */
 #include "explain.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* generate.c - `tessera generate`: arguments, checks of prompt and plan, start of the ranks. */
+/* generate.c - `tessera generate`: reads options, checks prompt and plan, starts the ranks. */
 #include "generate.h"
 
 #include <getopt.h>
@@ -116,7 +116,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* A single prompt, as rank 0 will encode it, before weights are read. */
+/* Checks a single prompt as rank 0 will encode it, before weights are read. */
 static tess_status check_prompt(const struct generate_options *a,
                                 const struct tess_session_info *info)
 {
@@ -143,7 +143,7 @@ static tess_status check_prompt(const struct generate_options *a,
 	return st;
 }
 
-/* Prompts are read already: their files are named by the options. */
+/* Checks --logits against the inputs; prompts are already read. */
 static tess_status check_generate_outputs(const struct generate_options *a)
 {
 	const struct tess_tool_output outputs[] = { { "--logits", a->logits }, { 0 } };
@@ -167,7 +167,7 @@ static tess_status check_generate_outputs(const struct generate_options *a)
 	return st;
 }
 
-/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
+/* Checks what all ranks would refuse, before ranks start and weights are read. */
 static tess_status check_generate_options(struct generate_options *a)
 {
 	struct tess_session_info info = { .size = sizeof info };
@@ -187,7 +187,7 @@ static tess_status check_generate_options(struct generate_options *a)
 	return st;
 }
 
-/* Chooses the prompt that no option gives. The stdin of a launched rank may be anything. */
+/* Chooses a prompt if no option gives one; never stdin in a launched rank. */
 static tess_status choose_default_prompt(struct generate_options *a, bool launched)
 {
 	if (a->prompts.n || a->prompts.lines)
@@ -196,7 +196,7 @@ static tess_status choose_default_prompt(struct generate_options *a, bool launch
 	return a->from_stdin ? TESS_OK : prompts_add_text(&a->prompts, "", 0);
 }
 
-/* Ranks that are processes read again what rank 0 finds on stdin; the others find nothing. */
+/* Runs ranks that are processes with --prompt-file -, which rank 0 reads from stdin again. */
 static tess_status run_with_stdin(struct generate_options *a, char **argv, int *exit_status)
 {
 	static char option[] = "--prompt-file", dash[] = "-";

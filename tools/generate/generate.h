@@ -10,18 +10,18 @@ struct generate_options {
 	const char *logits, *flight;
 	int32_t batch;
 	struct prompts prompts;
-	bool from_stdin; /* no option gives a prompt, and stdin does */
+	bool from_stdin; /* the prompt is stdin, without an option */
 	int32_t max_tokens, top_k; /* -1: not given */
 	int32_t chunk;
 	bool ignore_eos, json, stats, digest;
-	double temperature, top_p, min_p, penalty; /* NAN: the value of the checkpoint */
+	double temperature, top_p, min_p, penalty; /* NAN: the checkpoint's value */
 	int64_t seed;
 };
 
-/* One rank, from loading to the last token; rank 0 prints. Posts a failure to the other ranks. */
+/* Runs one rank, from loading to the last token; rank 0 prints. Reports a failure to all ranks. */
 tess_status generate_run_rank(struct tess_world *world, void *options);
 
-/* A prompt could not be run, and the reason was printed. */
+/* Returns whether a prompt could not be run; the reason is printed. */
 bool generate_has_failed(void);
 
 #endif

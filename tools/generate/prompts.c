@@ -15,11 +15,11 @@
 #include <tessera/util/clock.h>
 #include <unistd.h>
 
-enum { NOTICE_MS = 5000 }; /* before stderr says what a command without a prompt waits for */
+enum { NOTICE_MS = 5000 }; /* delay of the notice that the command waits for stdin */
 enum {
-	PROMPT_BYTES_MAX = 1 << 24, /* of a text */
-	PROMPTS_BYTES_MAX = 1 << 28, /* of a file of prompts */
-	PROMPTS_MAX = 1 << 20, /* that are given */
+	PROMPT_BYTES_MAX = 1 << 24, /* limit of a prompt file */
+	PROMPTS_BYTES_MAX = 1 << 28, /* limit of a --prompts file */
+	PROMPTS_MAX = 1 << 20, /* limit of the number of prompts */
 };
 
 static tess_status add_prompt(struct prompts *p, const char *option, struct prompt **out)
@@ -64,7 +64,7 @@ tess_status prompts_add_text(struct prompts *p, const char *text, size_t len)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-/* Rank 0 may be another process, which reads stdin again. */
+/* Keeps stdin in a file for rank 0, which may be another process. */
 static tess_status keep_stdin(const char *option, const char *bytes, size_t len)
 {
 	int again = memfd_create("prompt", 0);
@@ -79,7 +79,7 @@ static tess_status keep_stdin(const char *option, const char *bytes, size_t len)
 	return st;
 }
 
-/* Waits until stdin has input, or has ended. Returns false at the time `until`. */
+/* Waits until stdin has input or ends. Returns false at the time `until`. */
 static bool await_stdin(int64_t until)
 {
 	struct pollfd on = { .fd = STDIN_FILENO, .events = POLLIN };
@@ -89,8 +89,8 @@ static bool await_stdin(int64_t until)
 }
 
 /*
- * *out ends with a 0 that *len does not count; free it, also after a failure. notice: for stderr,
- * where stdin has not ended after NOTICE_MS; NULL: none.
+ * Reads a file, - for stdin. *out ends with a 0 that *len does not count; free it, also after a
+ * failure. notice: printed to stderr if stdin has not ended after NOTICE_MS; NULL: none.
  */
 static tess_status read_file(const char *option, const char *path, size_t max, const char *notice,
                              char **out, size_t *len)
@@ -207,7 +207,7 @@ tess_status prompts_add_ids(struct prompts *p, const char *text)
 
 /* ---- lines of JSON --------------------------------------------------------------------------- */
 
-/* TESS_EINVAL: not a number within [lo, hi]; an absent one is left. */
+/* Reads an optional number. TESS_EINVAL: not a number within [lo, hi]. */
 static tess_status read_real(const json_t *o, const char *key, double lo, double hi, double *out)
 {
 	const json_t *v = json_object_get(o, key);

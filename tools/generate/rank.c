@@ -12,17 +12,17 @@
 
 enum { HEX = 2 * crypto_hash_sha256_BYTES };
 
-struct text { /* of a request, on the rank that prints it */
-	FILE *out; /* stdout, or memory where it must wait */
+struct text { /* a sequence, on the rank that prints it */
+	FILE *out; /* stdout, or memory while it must wait */
 	char *held;
 	size_t nheld;
 	crypto_hash_sha256_state digest;
-	json_t *ids; /* NULL: not begun */
+	json_t *ids; /* NULL: not started */
 	bool ended;
-	bool decodes; /* there is a tokenizer: text is printed, else ids */
+	bool decodes; /* prints text; without a tokenizer ids */
 };
 
-struct rank_stats { /* bytes; ids of the texts that this rank printed */
+struct rank_stats { /* bytes; ids of the sequences that this rank printed */
 	int64_t weights, mapped, cache, step, nprompt, ntokens;
 };
 
@@ -32,15 +32,15 @@ struct generate_state {
 	struct tess_mesh *mesh;
 	struct tess_session *session;
 	struct tess_session_info info;
-	struct tess_request *requests; /* on rank 0: of the prompts that can be run */
+	struct tess_request *requests; /* on rank 0: those that can be run */
 	const struct tess_request **list;
 	struct tess_sampling *sampling;
 	int64_t *index; /* of the prompts, on all ranks */
 	struct text *text;
-	char (*digests)[HEX]; /* with replicas: of the texts that this rank printed, else 0 */
-	int64_t n, next; /* requests; the first whose text has not been printed */
+	char (*digests)[HEX]; /* with replicas: of sequences that this rank printed, else 0 */
+	int64_t n, next; /* requests; the next one to print */
 	struct tess_result *results;
-	float *rows; /* of --logits */
+	float *rows; /* for --logits */
 	int64_t nrows, capacity;
 	int64_t start, loaded;
 };
@@ -54,7 +54,7 @@ bool generate_has_failed(void)
 	return failed != 0;
 }
 
-/* Rank 0 of each replica ends its texts for all ranks; threads share rank 0's handler. */
+/* Ends the sequences of a replica, on its rank 0; threads share the handler of rank 0. */
 static void catch_interrupt(const struct generate_state *s)
 {
 	if (tess_world_rank(s->world) == 0 || !tess_tool_has_threads(tess_world_size(s->world)))
@@ -63,7 +63,7 @@ static void catch_interrupt(const struct generate_state *s)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* The text that is next streams to stdout; others, and JSON, are held until they have ended. */
+/* Starts a sequence: the next one streams to stdout; others, and JSON, are held back. */
 static tess_status begin_text(struct generate_state *s, int64_t i)
 {
 	const struct tess_tokenizer *tokenizer;
@@ -156,13 +156,13 @@ static double compute_rate(int64_t n, double seconds)
 	return seconds > 0 ? (double)n / seconds : 0;
 }
 
-/* 0: the prompt was not read to its end, which gives the first id. */
+/* Returns prompt tokens per second up to the first id; 0 if there is no id. */
 static double compute_prefill_rate(int64_t nprompt, int64_t ntokens, double prefill)
 {
 	return ntokens ? compute_rate(nprompt, prefill) : 0;
 }
 
-/* Of the ids after the first. */
+/* Returns tokens per second after the first id. */
 static double compute_decode_rate(int64_t ntokens, double decode)
 {
 	return ntokens ? compute_rate(ntokens - 1, decode) : 0;
@@ -190,7 +190,7 @@ static tess_status print_json_line(json_t *o)
 	json_decref(o);
 	if (!line)
 		return tess_fail(TESS_ENOMEM, "--json: out of memory");
-	line[n] = '\n'; /* in the place of its end */
+	line[n] = '\n'; /* replaces its terminator */
 	tess_tool_print_lines(line, n + 1);
 	free(line);
 	return TESS_OK;
@@ -265,8 +265,8 @@ static void report_failed_prompt(const struct generate_state *s, int64_t i, cons
 }
 
 /*
- * Prints what is held of the texts that have ended, in the order of the prompts. The text after
- * them streams from then on; it may do so already.
+ * Prints held sequences that have ended, in the order of the prompts. The sequence after them
+ * streams from then on.
  */
 static void print_ended_texts(struct generate_state *s)
 {
@@ -315,7 +315,7 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 		if (s->info.nreplicas == 1)
 			print_ended_texts(s);
 	}
-	written = tess_tool_flush_output(); /* the text comes before what is said of it */
+	written = tess_tool_flush_output(); /* the text precedes its messages */
 	if (r->sentence)
 		report_failed_prompt(s, i, r->sentence);
 	else if (s->info.nreplicas > 1)
@@ -325,7 +325,7 @@ static int end_text(void *self, int64_t i, const struct tess_result *r, const ch
 	return st ? st : written ? TESS_GO_ON : TESS_END_ALL;
 }
 
-/* With replicas: rank 0 prints the texts of all, in the order of the prompts. */
+/* With replicas: prints on rank 0 all sequences, in the order of the prompts. */
 static tess_status print_texts_of_replicas(struct generate_state *s)
 {
 	struct tess_group *g = tess_world_group(s->world);
@@ -350,7 +350,7 @@ static tess_status print_texts_of_replicas(struct generate_state *s)
 	for (int64_t i = 0; i < s->n && !st; at += size[i++])
 		if (s->text[i].ended)
 			memcpy(all + at, s->text[i].held, s->text[i].nheld);
-	if (!st) /* each byte is 0 but on one rank */
+	if (!st) /* each byte is nonzero on one rank only */
 		st = tess_all_reduce(g, all, all, (uint64_t)total, TESS_I8, TESS_SUM,
 		                     "generate:texts");
 	if (!st && tess_world_rank(s->world) == 0)
@@ -360,7 +360,7 @@ static tess_status print_texts_of_replicas(struct generate_state *s)
 	return st;
 }
 
-/* With replicas: rank 0 prints the digests of all, in the order of the prompts. */
+/* With replicas: prints on rank 0 all digests, in the order of the prompts. */
 static tess_status print_digests_of_replicas(struct generate_state *s)
 {
 	char *all = s->digests[0];
@@ -368,7 +368,7 @@ static tess_status print_digests_of_replicas(struct generate_state *s)
 	                                 TESS_I8, TESS_SUM, "generate:digests");
 
 	for (int64_t i = 0; i < s->n && !st && tess_world_rank(s->world) == 0; i++)
-		if (*s->digests[i]) /* else it failed */
+		if (*s->digests[i]) /* else the sequence failed */
 			print_digest(s, i, s->digests[i]);
 	return st;
 }
@@ -420,7 +420,7 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 	s->index[i] = p->index;
 }
 
-/* A line of --prompts that is no prompt: the others run. */
+/* Prints the error of an invalid line of --prompts; the other lines run. */
 static tess_status report_bad_line(const struct prompts *all, const struct prompt *p)
 {
 	report_failed_line(all, p->index, p->error);
@@ -428,7 +428,7 @@ static tess_status report_bad_line(const struct prompts *all, const struct promp
 		json_pack("{s:I, s:s}", "index", (json_int_t)p->index, "error", p->error));
 }
 
-/* Rank 0's prompts run; the other ranks, which may print their texts, know their indices. */
+/* Builds the requests on rank 0; the other ranks, which may print results, get the indices. */
 static tess_status make_requests(struct generate_state *s)
 {
 	const struct prompts *p = &s->options->prompts;
@@ -461,7 +461,7 @@ static tess_status make_requests(struct generate_state *s)
 
 /* ---- the whole run --------------------------------------------------------------------------- */
 
-/* What --stats prints of each rank, on every rank. */
+/* Gathers the numbers of --stats of each rank on every rank. */
 static tess_status gather_stats(struct generate_state *s, struct rank_stats **out)
 {
 	struct rank_stats mine = { .weights = (int64_t)s->info.weight_bytes,

@@ -1,4 +1,4 @@
-/* curve.c - the loss of a run over its steps, as SVG. */
+/* curve.c - draws the loss over the steps as SVG. */
 #include "train.h"
 
 #include <math.h>
@@ -9,12 +9,12 @@ struct axis {
 	double lo, hi, tick;
 };
 
-struct column { /* the steps that fall on one column of points of the picture */
+struct column { /* the steps in one column of points of the picture */
 	double x, sum, least, most;
 	int64_t n;
 };
 
-/* Ticks of 1, 2 or 5 times a power of ten, `most` of them at most. */
+/* Returns the distance of at most `most` ticks: 1, 2 or 5 times a power of ten. */
 static double choose_tick(double range, int most)
 {
 	double power = pow(10, floor(log10(range / most)));
@@ -25,13 +25,13 @@ static double choose_tick(double range, int most)
 	return 10 * power;
 }
 
-/* Returns whether an axis can show `v` with all its ticks and labels finite. */
+/* Returns whether an axis with `v` has finite ticks and labels. */
 static bool is_drawable(double v)
 {
 	return fabs(v) < 1e100;
 }
 
-/* From tick to tick around the losses; neighbouring ticks are different numbers. */
+/* Returns the axis from tick to tick around the losses; neighbouring labels differ. */
 static struct axis make_loss_axis(const struct train_point *points, int64_t n)
 {
 	struct axis a = { .lo = INFINITY, .hi = -INFINITY };
@@ -43,7 +43,7 @@ static struct axis make_loss_axis(const struct train_point *points, int64_t n)
 			a.lo = is_drawable(v) && v < a.lo ? v : a.lo;
 			a.hi = is_drawable(v) && v > a.hi ? v : a.hi;
 		}
-	if (!(a.hi - a.lo > 1e-9 * fmax(1, fabs(a.lo)))) { /* one value, or none */
+	if (!(a.hi - a.lo > 1e-9 * fmax(1, fabs(a.lo)))) { /* at most one value */
 		double half = isfinite(a.lo) ? fmax(0.5, 1e-6 * fabs(a.lo)) : 0.5;
 
 		a.lo = isfinite(a.lo) ? a.lo - half : 0;
@@ -92,7 +92,7 @@ static void draw_grid(const struct axis *x, const struct axis *y, FILE *f)
 	        HIGH - 12);
 }
 
-/* The columns of the picture that have steps; returns their number. */
+/* Fills the columns that have steps; returns their number. */
 static int64_t make_columns(const struct train_point *points, int64_t n, const struct axis *x,
                             struct column columns[PLOT_W + 1])
 {
@@ -116,7 +116,7 @@ static int64_t make_columns(const struct train_point *points, int64_t n, const s
 	return count;
 }
 
-/* The mean of each column, and where several steps share one, from the least to the most. */
+/* Draws the mean of each column, and the range of columns with several steps. */
 static void draw_losses(const struct train_point *points, int64_t n, const struct axis *x,
                         const struct axis *y, FILE *f)
 {

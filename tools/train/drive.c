@@ -1,4 +1,4 @@
-/* drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, what is resumed. */
+/* drive.c - rank 0 of `tessera train`: data, steps, evaluations, saves, resuming. */
 #include "train.h"
 
 #include <stdlib.h>
@@ -9,12 +9,12 @@ enum { DIGEST = 2 * crypto_hash_sha256_BYTES + 1 };
 
 struct drive {
 	struct train_run *run;
-	struct tess_dataset *data, *evaluation; /* evaluation: NULL: none */
+	struct tess_dataset *data, *evaluation; /* evaluation may be NULL */
 	struct tess_dataset_info info;
 	struct train_report report;
-	int64_t step, steps; /* made; in all */
-	int64_t position; /* sequences that were taken, of the endless order */
-	unsigned char losses[crypto_hash_sha256_BYTES]; /* of each step's and of those before it */
+	int64_t step, steps; /* completed; in total */
+	int64_t position; /* number of sequences used, over all epochs */
+	unsigned char losses[crypto_hash_sha256_BYTES]; /* running digest of the losses */
 	char saved[TRAIN_TEXT]; /* the last save; "": none */
 	int64_t saved_step;
 	int lock; /* of the directory of saves; -1: none */
@@ -22,7 +22,7 @@ struct drive {
 
 /* ---- what a save keeps of a run -------------------------------------------------------------- */
 
-/* The options that decide the bits of what follows. */
+/* Lists the options that determine the bits of later steps. */
 static json_t *list_kept_options(const struct drive *d)
 {
 	const struct train_options *a = d->run->options;
@@ -69,7 +69,7 @@ static const char *format_kept_option(const char *name, double value, char out[3
 	return out;
 }
 
-/* Checks that the state has a value of this type, and that whole numbers are from lo to hi. */
+/* Checks that the state has a value of this type; integers must be from lo to hi. */
 static tess_status check_kept_value(const struct drive *d, const json_t *o, const char *key,
                                     json_type type, int64_t lo, int64_t hi)
 {
@@ -89,7 +89,7 @@ static tess_status check_kept_value(const struct drive *d, const json_t *o, cons
 	                 key, value ? "" : "is missing; ", types[type], range);
 }
 
-/* Checks what a save has of a run of this command; `o`: its program. */
+/* Checks the state that this command has stored in a save; `o`: its member program. */
 static tess_status check_kept_state(const struct drive *d, const json_t *o)
 {
 	json_t *options = list_kept_options(d), *value;
@@ -113,7 +113,7 @@ static tess_status check_kept_state(const struct drive *d, const json_t *o)
 	return st;
 }
 
-/* Options that differ are used as they are now given. Only the cosine schedule keeps its steps. */
+/* Warns of options that differ from the save. `steps` is kept for the cosine schedule only. */
 static void warn_changed_options(const struct drive *d, const json_t *saved)
 {
 	json_t *now = list_kept_options(d), *value;
@@ -226,9 +226,9 @@ static tess_status begin_run(struct drive *d)
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /*
- * Reads a batch from sequence `first` on, in the order of training or that of the files. Past the
- * last sequence of an evaluation come sequences of one id, which predict nothing: so the partial
- * batch has as many sequences as any other, and the same bits on every mesh.
+ * Reads a batch from sequence `first` on, in the order of training or of the files. The last batch
+ * of an evaluation is padded by sequences of one id, which predict nothing, so that it has the same
+ * bits on every mesh.
  */
 static tess_status read_sequences(struct drive *d, const struct tess_dataset *from, int64_t first,
                                   struct train_command *c)
@@ -256,7 +256,7 @@ static tess_status read_sequences(struct drive *d, const struct tess_dataset *fr
 	return st;
 }
 
-/* Computes the mean over the labels of all sequences, in the order of the files. */
+/* Computes the mean loss over the labels of all sequences, in the order of the files. */
 static tess_status evaluate_model(struct drive *d, struct train_evaluation *out)
 {
 	struct train_command c = { .kind = TRAIN_EVALUATE };
@@ -295,8 +295,8 @@ static tess_status save_run(struct drive *d)
 }
 
 /*
- * After a failure of rank 0 alone, of data or of a file: the other ranks wait for what it asks for,
- * and the steps that were made are whole. Returns the failure.
+ * Saves after a failure of rank 0 alone, of data or a file: the other ranks still wait for commands,
+ * and all completed steps are valid. Returns the failure.
  */
 static tess_status save_before_failing(struct drive *d, tess_status why)
 {
@@ -313,7 +313,7 @@ static tess_status save_before_failing(struct drive *d, tess_status why)
 	return st;
 }
 
-/* Each loss enters the digest of those before it, which a save can keep. */
+/* Adds a loss to the running digest, which a save stores. */
 static void hash_loss(struct drive *d, double loss)
 {
 	crypto_hash_sha256_state h;
@@ -355,7 +355,7 @@ static tess_status make_step(struct drive *d)
 	tess_trainer_get_info(d->run->trainer, &d->run->info);
 	if (d->evaluation && (is_due(d->step, a->eval_every) || d->step == d->steps))
 		st = evaluate_model(d, &evaluation);
-	/* also of a step that no evaluation could follow: it may be saved */
+	/* even if the evaluation failed: the step may be saved */
 	reported =
 		train_report_step(&d->report, d->step, c.lr, &evaluation, &result, &d->run->info);
 	st = st ? st : reported;

@@ -1,4 +1,4 @@
-/* files.c - what a run goes on from, where it saves, and what it must not write over. */
+/* files.c - the save to resume, the directory of saves, and checks of outputs. */
 #include "train.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEX
 	return st;
 }
 
-/* Whether the saves in the directory of --save are of the run that `resumed` is of. */
+/* Returns whether the saves in the directory of --save belong to the run of `resumed`. */
 static bool is_resumed_directory(const struct train_options *a, const char *resumed)
 {
 	char parent[TRAIN_TEXT + 4];
@@ -92,7 +92,7 @@ tess_status train_claim_directory(const struct train_options *a, const char *res
 	if (!S_ISDIR(about.st_mode))
 		return tess_fail(TESS_EIO, "--save %s: %s", a->save, strerror(ENOTDIR));
 	*lock = open(a->save, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* other failures are those of file systems without locks */
+	/* other failures come from file systems without locks */
 	if (*lock >= 0 && flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
 		return tess_fail(TESS_EINVAL,
 		                 "--save %s: another run saves there: wait until it has ended, or "

@@ -1,4 +1,4 @@
-/* rank.c - one rank of `tessera train`: it does what rank 0 asks for. */
+/* rank.c - one rank of `tessera train`: executes the commands of rank 0. */
 #include "train.h"
 
 #include <signal.h>
@@ -9,7 +9,7 @@ enum { HASHED_AT_ONCE = 1 << 20, SEQUENCE = 1024 };
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Rank 0 ends the run for all; threads share its handler. */
+/* Catches signals; rank 0 ends the run for all ranks, and threads share its handler. */
 static void catch_train_interrupt(const struct train_run *r)
 {
 	bool first = tess_world_rank(r->world) == 0;
@@ -23,12 +23,12 @@ static void catch_train_interrupt(const struct train_run *r)
 			 "SIGTERM ends it now, without one\n";
 	if (first || !tess_tool_has_threads(tess_world_size(r->world)))
 		tess_tool_catch_interrupt(first ? notice : NULL);
-	signal(SIGXFSZ, SIG_IGN); /* a limit of files is an error like a full disk */
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is reported like a full disk */
 }
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* The lengths and ids of a batch, from rank 0, as micro-batches of the same number of sequences. */
+/* Receives a batch from rank 0, and cuts it into micro-batches of equally many sequences. */
 static tess_status share_batch(struct train_run *r, const struct train_command *c)
 {
 	struct tess_group *g = tess_world_group(r->world);
@@ -46,7 +46,7 @@ static tess_status share_batch(struct train_run *r, const struct train_command *
 	return st;
 }
 
-/* Of all weights, by their names, as rank 0 gets them. */
+/* Computes the digest of all weights, which rank 0 gathers by name. */
 static tess_status hash_weights(struct train_run *r)
 {
 	bool first = tess_world_rank(r->world) == 0;
@@ -115,7 +115,7 @@ tess_status train_run_command(struct train_run *r, struct train_command *c)
 	return st;
 }
 
-/* Until the last one, or one that fails, as it does on all ranks. */
+/* Executes commands until the last one, or until one fails, on all ranks alike. */
 static tess_status follow_commands(struct train_run *r)
 {
 	struct train_command c = { .kind = TRAIN_STEP };

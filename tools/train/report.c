@@ -1,4 +1,4 @@
-/* report.c - what a run tells: a line of progress, the log, the curve. */
+/* report.c - the reports of a run: progress lines, log, curve. */
 #include "train.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <tessera/util/clock.h>
 #include <unistd.h>
 
-/* ns between two lines: on a terminal, where the last is drawn over, and elsewhere */
+/* ns between two lines: on a terminal, which redraws the line, and elsewhere */
 static const int64_t redrawn_every = 100000000, printed_every = 10000000000;
 
 static tess_status add_point(struct train_report *p, int64_t step, double loss, double evaluation)
@@ -33,7 +33,7 @@ static tess_status add_point(struct train_report *p, int64_t step, double loss, 
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
-/* Reads a line of the log, which has `last` as the step before it. Returns false if it is none. */
+/* Reads a line of the log that follows step `last`. Returns false if it is not one. */
 static bool read_log_line(const char *line, int64_t last, struct train_point *out)
 {
 	json_t *o = json_loads(line, 0, NULL), *loss = json_object_get(o, "loss");
@@ -51,7 +51,7 @@ static bool read_log_line(const char *line, int64_t last, struct train_point *ou
 	return read;
 }
 
-/* Returns true for the last line of a run that was killed while it wrote it. */
+/* Returns whether the line is the incomplete last one of a killed run. */
 static bool is_cut_line(const char *line, FILE *log)
 {
 	static const char begin[] = "{\"step\":";
@@ -61,8 +61,8 @@ static bool is_cut_line(const char *line, FILE *log)
 }
 
 /*
- * Reads lines of steps up to p->first, and cuts what follows: those steps are made again. A file
- * with another line before them is refused, and stays as it is.
+ * Reads the lines of steps up to p->first, and truncates the rest: those steps run again. A file
+ * with other lines before is refused, and stays unchanged.
  */
 static tess_status keep_log(struct train_report *p)
 {
@@ -89,7 +89,7 @@ static tess_status keep_log(struct train_report *p)
 	return st;
 }
 
-/* Pipes and devices have no lines to keep. */
+/* Returns whether the log has lines to keep; pipes and devices have none. */
 static bool has_lines(const char *path)
 {
 	struct stat about;
@@ -97,7 +97,7 @@ static bool has_lines(const char *path)
 	return !stat(path, &about) && S_ISREG(about.st_mode);
 }
 
-/* Leaves no file where there was none: a run that makes no step draws nothing. */
+/* Checks that the curve can be written, without creating the file. */
 static bool can_write_curve(const char *path)
 {
 	struct stat about;
@@ -143,7 +143,7 @@ static tess_status write_log_line(struct train_report *p, int64_t step, double l
 
 	if (o && p->options->aux_loss > 0)
 		json_object_set_new(o, "aux_loss", json_real(r->balance));
-	if (o && evaluation->made) /* JSON has no number that is not finite */
+	if (o && evaluation->made) /* JSON has no non-finite numbers */
 		json_object_set_new(o, "eval_loss",
 		                    isfinite(evaluation->loss) ? json_real(evaluation->loss)
 		                                               : json_null());

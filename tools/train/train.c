@@ -1,4 +1,4 @@
-/* train.c - `tessera train`: arguments, what can be refused before ranks start, their start. */
+/* train.c - `tessera train`: reads options, checks them, starts the ranks. */
 #include "train.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static const char *get_schedule_name(int32_t i)
 	return i == TESS_CONSTANT ? "constant" : "cosine";
 }
 
-/* What fits no other option, or the number of ranks. */
+/* Refuses options that contradict each other. */
 static tess_status check_train_options(const struct train_options *a)
 {
 	if (!a->data.n)
@@ -162,7 +162,7 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* What rank 0 would miss, once all weights are read. */
+/* Checks the files that rank 0 opens after the weights are read. */
 static tess_status check_train_files(const struct train_options *a)
 {
 	const struct tess_tool_list *const lists[] = { &a->data, &a->eval_data };
@@ -200,12 +200,12 @@ static tess_status run_train(struct train_options *a, char **argv, int *exit_sta
 		                              a->batch / a->micro, a->sequence, &options);
 	if (st)
 		return st;
-	if (a->restarts) /* ranks that are threads end with their process */
+	if (a->restarts) /* threads cannot be restarted */
 		return tess_tool_run_processes(a->session.ranks, a->restarts, argv, exit_status);
 	return tess_tool_run_ranks(a->session.ranks, argv, train_run_rank, a, exit_status);
 }
 
-/* Whether starting the job again may help. */
+/* Returns whether a restart of the job may help. */
 static bool is_lost_rank(tess_status st)
 {
 	return st == TESS_EPEER || st == TESS_ETIMEOUT || st == TESS_EABORTED || st == TESS_EDEVICE;

@@ -21,59 +21,59 @@ struct train_options {
 	const char *save, *resume, *log, *curve, *flight;
 };
 
-/* What a trainer is opened with; borrows from `a`. */
+/* Returns the options of the trainer; borrows from `a`. */
 struct tess_trainer_options train_make_options(const struct train_options *a);
 
-/* One rank, from loading to the last step. Posts a failure to the other ranks. */
+/* Runs one rank, from loading to the last step. Reports a failure to the other ranks. */
 tess_status train_run_rank(struct tess_world *world, void *options);
 
-/* ---- rank.c: a rank, which does what rank 0 asks for ---------------------------------------- */
+/* ---- rank.c: executes the commands of rank 0 ------------------------------------------------ */
 
 enum { TRAIN_STEP, TRAIN_EVALUATE, TRAIN_LOAD, TRAIN_SAVE, TRAIN_HASH, TRAIN_END };
 
 enum { TRAIN_TEXT = 4096, TRAIN_BATCH_MAX = 1 << 20 };
-struct train_command { /* of rank 0 to all */
+struct train_command { /* from rank 0 to all ranks */
 	int64_t kind;
-	int64_t nsequences, nids, nmicro; /* of a batch */
+	int64_t nsequences, nids, nmicro; /* sizes of the batch */
 	double lr;
 	int64_t status;
-	char text[TRAIN_TEXT]; /* what is loaded; of TRAIN_END: why, where `status` is a failure */
+	char text[TRAIN_TEXT]; /* the save to load; for TRAIN_END: the message of a failure */
 };
 
-struct train_run { /* on a rank */
+struct train_run { /* of one rank */
 	const struct train_options *options;
 	struct tess_world *world;
 	struct tess_mesh *mesh;
 	struct tess_trainer *trainer;
 	struct tess_trainer_info info;
-	int64_t sequence; /* ids of a sequence, at most */
-	int64_t *lengths; /* of a batch */
+	int64_t sequence; /* maximum ids of a sequence */
+	int64_t *lengths; /* of the sequences of a batch */
 	int32_t *ids;
 	struct tess_batch *micro;
 	struct tess_training_result result;
-	char *state; /* on rank 0: of a save that was loaded, or is made */
+	char *state; /* on rank 0: of the save that was loaded or is written */
 	crypto_hash_sha256_state weights;
-	bool failed; /* as all ranks have, with the same sentence */
+	bool failed; /* on all ranks, with the same message */
 };
 
-/* Rank 0 asks all ranks for it, itself too. */
+/* Executes a command on all ranks; called by rank 0. */
 tess_status train_run_command(struct train_run *r, struct train_command *c);
 
 /* ---- files.c: what a run resumes from, and where it writes ----------------------------------- */
 
-/* Refuses a log and a curve that are files of the data or of MODEL, or one file. */
+/* Refuses a log or curve that is a file of the data or of MODEL, or one file for both. */
 tess_status train_check_outputs(const struct train_options *a);
 
-/* The save to go on from; "": none. A job that was started again has its own. */
+/* Finds the save to resume; "": none. A restarted job resumes its own. */
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);
 /*
- * Refuses a directory of --save whose saves are not of the run that `resumed` is of ("": none), or
- * are newer: they would be taken for those of this run, and removed. Writes nothing.
+ * Refuses a directory of --save with saves of another run than that of `resumed` ("": none), or with
+ * newer ones: they would be mistaken for those of this run, and removed. Writes nothing.
  */
 tess_status train_check_directory(const struct train_options *a, const char *resumed);
 /*
- * Makes it, and keeps other runs out of it until *lock is closed (-1: it has no lock); then the
- * same.
+ * Creates that directory, locks it against other runs until *lock is closed (-1: no lock), and
+ * checks it.
  */
 tess_status train_claim_directory(const struct train_options *a, const char *resumed, int *lock);
 
@@ -88,9 +88,9 @@ struct train_evaluation {
 	double loss; /* may be NaN or infinite */
 };
 
-struct train_point { /* of the curve, which draws what is finite */
+struct train_point { /* of the curve, which draws finite values */
 	int64_t step;
-	double loss, evaluation; /* evaluation: NAN: none */
+	double loss, evaluation; /* evaluation is NAN without one */
 };
 
 struct train_report {
@@ -98,29 +98,29 @@ struct train_report {
 	FILE *log; /* NULL: none */
 	struct train_point *points;
 	int64_t npoints, capacity;
-	bool shows, unended; /* stderr is a terminal; its last line may be drawn over */
+	bool shows, unended; /* stderr is a terminal; its last line can be redrawn */
 	int64_t began, shown; /* ns */
-	int64_t first, steps, ntokens; /* first: the step that the run begins after */
+	int64_t first, steps, ntokens; /* first: the step before the first one of this run */
 };
 
-/* Opens the log; of a run that goes on after step `first` it keeps the lines up to that. */
+/* Opens the log, and keeps its lines up to step `first`, which the run resumes. */
 tess_status train_open_report(const struct train_options *a, int64_t first, int64_t steps,
                               struct train_report *out);
-/* A step has been made. */
+/* Reports a completed step. */
 tess_status train_report_step(struct train_report *p, int64_t step, double lr,
                               const struct train_evaluation *evaluation,
                               const struct tess_training_result *result,
                               const struct tess_trainer_info *info);
-/* Prints which save SIGUSR1 has requested. */
+/* Prints the save that SIGUSR1 has requested. */
 void train_report_request(struct train_report *p, const char *saved);
-/* Writes the curve as it is now. */
+/* Writes the curve up to now. */
 tess_status train_write_curve(const struct train_report *p);
-/* After the last step: `saved` is the last save, or NULL. */
+/* Prints the end of the run; `saved`: the last save, or NULL. */
 void train_close_report(struct train_report *p, const char *saved);
 
 /* ---- curve.c --------------------------------------------------------------------------------- */
 
-/* Draws losses over steps as SVG; points in the order of their steps, at least one. */
+/* Draws losses over steps as SVG; needs at least one point, in the order of steps. */
 void train_draw_curve(const struct train_point *points, int64_t n, FILE *f);
 
 #endif
