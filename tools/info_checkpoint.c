@@ -133,7 +133,7 @@ static void compare_config(struct about *a, const json_t *state, const struct te
 	if (tess_save_hash_config(tess_checkpoint_config(c)->root, hash))
 		a->failed = true;
 	else if (strcmp(hash, json_string_value(json_object_get(state, "config"))) != 0) {
-		snprintf(sentence, sizeof sentence, "%s/config.json: is not as it was saved",
+		snprintf(sentence, sizeof sentence, "%s/config.json: differs from the saved one",
 		         a->dir);
 		add_problem(a, sentence);
 	}
@@ -238,7 +238,7 @@ static void show_checkpoint(json_t *o)
 		printf("\n");
 	}
 	if (sums)
-		printf("  checksums   %lld of %lld tensors are as they were saved\n",
+		printf("  checksums   %lld of %lld tensors match\n",
 		       get_member_number(sums, "tensors") - get_member_number(sums, "damaged"),
 		       get_member_number(sums, "tensors"));
 }

@@ -109,8 +109,7 @@ int64_t tess_tool_read_saved_steps(const char *save)
 static tess_status fail_input(const struct tess_tool_output *o, const char *input)
 {
 	return tess_fail(TESS_EINVAL,
-	                 "%s %s: is the file %s, which is read: nothing is written over it; name "
-	                 "another file",
+	                 "%s %s: is the input %s; inputs are not overwritten; name another file",
 	                 o->option, o->path, input);
 }
 
@@ -125,10 +124,11 @@ static tess_status check_output(const struct tess_tool_output *o, const struct t
 	if (in->plan && !access(in->plan, F_OK) && tess_tool_is_same_path(o->path, in->plan))
 		return fail_input(o, in->plan);
 	if (in->model && is_in_directory(o->path, in->model))
-		return tess_fail(TESS_EINVAL,
-		                 "%s %s: is in %s, and the files of MODEL are never written to; "
-		                 "name a file in another directory",
-		                 o->option, o->path, in->model);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s %s: is in %s; files of MODEL are not overwritten; name a file in "
+			"another directory",
+			o->option, o->path, in->model);
 	for (int i = 0; i < 2; i++)
 		if (saves[i] && (is_in_saves(o->path, saves[i]) ||
 		                 (is_save(saves[i]) && is_in_directory(o->path, saves[i]))))

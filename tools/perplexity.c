@@ -124,7 +124,7 @@ static tess_status read_texts(struct perplexity_options *a, int64_t positions)
 	tess_status st = TESS_OK;
 
 	if (positions && a->window > positions)
-		st = tess_fail(TESS_EINVAL, "--window %d: a text has at most %lld positions",
+		st = tess_fail(TESS_EINVAL, "--window %d: a sequence has at most %lld positions",
 		               (int)a->window, (long long)positions);
 	if (!a->window)
 		a->window = positions && positions < WINDOW ? (int32_t)positions : WINDOW;

@@ -94,8 +94,9 @@ tess_status tess_tool_check_session(struct tess_tool_session *s, struct tess_ses
 	if (!st)
 		st = tess_session_check(s->model, s->mesh, s->ranks, &options, out);
 	if (!st && out->positions && s->positions > out->positions)
-		st = tess_fail(TESS_EINVAL,
-		               "--positions %d: the checkpoint was made for %lld positions",
-		               (int)s->positions, (long long)out->positions);
+		st = tess_fail(
+			TESS_EINVAL,
+			"--positions %d: must be at most %lld, the checkpoint's maximum length",
+			(int)s->positions, (long long)out->positions);
 	return st;
 }

@@ -188,8 +188,8 @@ bool tess_tool_print_lines(const char *text, size_t n);
 int tess_tool_finish_output(const char *command, int status);
 /*
  * In a rank: a disconnected reader ends the output, not the process, because other ranks wait for
- * it. If the command has shared a descriptor, rank 0 reports the failure through it, and the command
- * prints it.
+ * it. If the command has shared a descriptor, rank 0 reports the failure through it, for the
+ * command to print.
  */
 void tess_tool_open_output(void);
 tess_status tess_tool_share_output(int *fd);

@@ -124,7 +124,7 @@ static const struct {
 	  "2 sequences cannot be cut for 3 ranks along dp" },
 	{ "--ids-file batch --micro-batches 3", 1, "--micro-batches 3: batch has 2 sequences" },
 	{ "--ids-file batch --out ./batch", 1,
-	  "--out ./batch: is the file batch, which is read: nothing is written over it" },
+	  "--out ./batch: is the input batch; inputs are not overwritten" },
 	{ "--ids-file batch --aux-loss 1", 1, "the model has no experts" },
 	{ "--ids-file batch --plan-override 'dp:**=zero9' --mesh dp=2", 1, "zero9" },
 	{ "--ids-file batch --out no/file", 1, "no/file: cannot be written" },

@@ -192,7 +192,8 @@ START_TEST(bad_input)
 	} bad[] = {
 		{ "", "give --text FILE" },
 		{ "--text nowhere", "--text nowhere: No such file" },
-		{ "--text one.txt --window 513", "--window 513: a text has at most 512 positions" },
+		{ "--text one.txt --window 513",
+		  "--window 513: a sequence has at most 512 positions" },
 		{ "--text one.txt --window 2 --kv-memory 64K",
 		  "perplexity: a window of 2 ids needs 0.08 MiB of KV cache, and 0.06 MiB are "
 		  "free; use a smaller --window, or a larger --kv-memory\n" },

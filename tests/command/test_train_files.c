@@ -18,18 +18,19 @@ START_TEST(keeps_the_newest)
 	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
 	/* another run does not mix its saves with these */
 	expect_failed("--steps 5 --save kept", 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
-	expect_failed("--steps 5 --save kept --resume kept/step-3 " STEPPED, 1,
-	              "has kept/step-4 already, which is newer than kept/step-3: --resume kept, "
-	              "save in another directory, or remove kept/step-4");
+	              "--save kept: already has kept/step-4, which this run does not resume");
+	expect_failed(
+		"--steps 5 --save kept --resume kept/step-3 " STEPPED, 1,
+		"already has kept/step-4, which is newer than kept/step-3; use --resume kept, "
+		"another directory, or remove kept/step-4");
 	expect_failed("--steps 5 --save kept/step-4 --resume kept " STEPPED, 1,
 	              "--save kept/step-4: is a save itself");
 	/* nor does one that is newer, or one that is started again; a link is the same directory */
 	train_to_step("--save newer --save-every 4", 5);
 	expect_failed("--steps 6 --save kept --resume newer " STEPPED, 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
+	              "--save kept: already has kept/step-4, which this run does not resume");
 	expect_failed("--steps 6 --save kept --max-restarts 3 " STEPPED, 1,
-	              "--save kept: has kept/step-4 already, which this run does not go on from");
+	              "--save kept: already has kept/step-4, which this run does not resume");
 	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
 	ck_assert_int_eq(symlink("newer", scratch_format_path("link")), 0);
 	train_to_step("--save link --resume newer/step-5", 6);
@@ -79,7 +80,7 @@ START_TEST(one_run_saves)
 	            "echo status $?; kill -INT $pid; wait $pid; echo ended $?; ls one | wc -l",
 	            scratch, TESSERA, format_data_path(""), _i ? "loopback" : "shm", scratch,
 	            TESSERA, format_data_path(""));
-	expect_part(text, "--save one: another run saves there: wait until it has ended");
+	expect_part(text, "--save one: another run saves there; wait for its end");
 	expect_part(text, "status 1\nended 130\n1\n");
 	command_run(text, TEXT, "rm -r '%s' '%s'", scratch_format_path("one"),
 	            scratch_format_path("ones"));
@@ -95,13 +96,13 @@ START_TEST(overwrites_no_input)
 		const char *args, *says;
 	} refused[] = {
 		{ "--data few.jsonl --log ./few.jsonl",
-		  "--log ./few.jsonl: is the file few.jsonl, which is read" },
+		  "--log ./few.jsonl: is the input few.jsonl" },
 		{ "--data few.jsonl --eval-data also.jsonl --curve also.jsonl",
-		  "--curve also.jsonl: is the file also.jsonl, which is read" },
+		  "--curve also.jsonl: is the input also.jsonl" },
 		{ "--data few.jsonl --eval-data also.jsonl --log linked",
-		  "--log linked: is the file also.jsonl, which is read" },
+		  "--log linked: is the input also.jsonl" },
 		{ "--data few.jsonl --log model/tokenizer.json",
-		  "--log model/tokenizer.json: is in ./model/, and the files of MODEL are never " },
+		  "--log model/tokenizer.json: is in ./model/; files of MODEL are not overwritten" },
 		{ "--data few.jsonl --curve model/new.svg",
 		  "--curve model/new.svg: is in ./model" },
 		{ "--data few.jsonl --log to_config", "--log to_config: is in ./model/" },

@@ -1,4 +1,4 @@
-/* call.c - one call: its buffers, how it is made, and the check of its result. */
+/* call.c - one call: its buffers, its execution, and the check of its result. */
 #include "bench.h"
 
 #include "core/base/status.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <tessera/coll.h>
 
-static const int64_t units[1] = { 32 }; /* of an exact sum, as in most dimensions */
+static const int64_t units[1] = { 32 }; /* units of an exact sum, as in most dimensions */
 
 const char *bench_kind_name(int32_t kind)
 {
@@ -135,7 +135,7 @@ tess_status bench_call_run(struct bench_call *c)
 
 enum { CHUNK = 512 };
 
-/* How many vectors the ranks before `rank` add. */
+/* Returns how many vectors the ranks before `rank` contribute. */
 static int32_t count_vectors_before(const struct bench_call *c, int32_t rank)
 {
 	int64_t n = 0;
@@ -145,7 +145,7 @@ static int32_t count_vectors_before(const struct bench_call *c, int32_t rank)
 	return (int32_t)n;
 }
 
-/* The numbers are those of a group in which each rank has one vector. */
+/* Fills src with the numbers of a group in which each rank has one vector. */
 static void write_elements(const struct bench_call *c, int32_t from, int32_t to, uint64_t first,
                            uint64_t count, void *out)
 {
@@ -182,7 +182,7 @@ static int64_t count_differences(const char *a, const char *b, uint64_t n, size_
 	return wrong;
 }
 
-/* The wrong elements of block `b` of dst. */
+/* Counts the wrong elements of block `b` of dst. */
 static int64_t check_block(const struct bench_call *c, int32_t b)
 {
 	int32_t kind = c->coll.kind, root = c->coll.root;

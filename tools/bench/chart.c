@@ -1,4 +1,4 @@
-/* chart.c - times and bus bandwidths over sizes as SVG, all axes logarithmic. */
+/* chart.c - draws times and bus bandwidths over sizes as SVG, with logarithmic axes. */
 #include "bench.h"
 
 #include "core/base/status.h"
@@ -14,7 +14,7 @@ struct panel { /* one of the two diagrams */
 	const struct bench_result *b;
 	const char *title;
 	double (*value)(const struct bench_result *b, const struct bench_row *r, int32_t series);
-	double x; /* of its left edge */
+	double x; /* left edge */
 	double min_power, max_power; /* powers of ten */
 };
 
@@ -123,7 +123,7 @@ static void draw_panel(struct panel *p, FILE *f)
 
 static void draw_head(const struct bench_result *b, FILE *f)
 {
-	/* distinct, and visible on white and on black */
+	/* distinct colors, visible on white and on black */
 	static const char *const colors[BENCH_SERIES] = { "#2f81f7", "#d9730d", "#2da44e",
 		                                          "#a371f7" };
 	const struct bench_options *a = b->options;

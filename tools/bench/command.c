@@ -1,4 +1,4 @@
-/* command.c - `tessera bench comm`: options, and the start of the ranks. */
+/* command.c - `tessera bench comm`: reads options and starts the ranks. */
 #include "bench.h"
 
 #include "core/base/option.h"
@@ -120,7 +120,7 @@ static tess_status parse_bench_options(int argc, char **argv,
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Checks --mesh and --along; the ranks are those of the mesh. */
+/* Checks --mesh and --along, and takes the number of ranks from the mesh. */
 static tess_status choose_mesh(struct bench_options *a)
 {
 	struct tess_mesh_shape mesh;

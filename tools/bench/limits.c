@@ -1,4 +1,4 @@
-/* limits.c - what the machine can do at most: bytes read from memory, products. */
+/* limits.c - measures the limits of the machine: memory reads and products. */
 #include "model.h"
 
 #include "core/base/status.h"
@@ -16,10 +16,10 @@
 #endif
 
 enum {
-	LIMIT_BYTES = 256 << 20, /* of a rank: more than a cache */
+	LIMIT_BYTES = 256 << 20, /* per rank: more than a cache */
 	LIMIT_READS = 2,
-	LIMIT_FMAS = 1 << 21, /* of each thread, for each of its sums */
-	LIMIT_SUMS = 10, /* as many as are under way at once */
+	LIMIT_FMAS = 1 << 21, /* per thread and sum */
+	LIMIT_SUMS = 10, /* independent sums, to hide latency */
 	LIMIT_TIMES = 5
 };
 
@@ -27,9 +27,9 @@ typedef float limit_lanes __attribute__((vector_size(64), may_alias));
 
 struct limit_thread {
 	pthread_t id;
-	const limit_lanes *memory; /* that it reads; NULL: it multiplies */
+	const limit_lanes *memory; /* to read; NULL: multiplies */
 	size_t bytes;
-	float sum; /* so that the work is not left out */
+	float sum; /* keeps the compiler from removing the work */
 	int64_t flops;
 };
 
@@ -42,7 +42,7 @@ static float add_lanes(const float *lane, size_t bytes)
 	return all;
 }
 
-/* In units of four registers, so that several loads are under way. */
+/* Reads units of four registers, to keep several loads in flight. */
 static float read_memory(const limit_lanes *at, size_t bytes)
 {
 	limit_lanes sum[4] = { { 0 } };
@@ -54,7 +54,7 @@ static float read_memory(const limit_lanes *at, size_t bytes)
 	return add_lanes((const float *)sum, sizeof sum);
 }
 
-/* name: multiplies and adds `type`, in registers that a CPU with `attribute` has. */
+/* Defines `name`: multiplies and adds `type` in registers of a CPU with `attribute`. */
 #define DEFINE_PRODUCTS(name, attribute, type, fma) \
 	attribute static float name(int64_t *flops) \
 	{ \
@@ -99,7 +99,7 @@ static void *run_limit_thread(void *arg)
 	return NULL;
 }
 
-/* Seconds in which all threads of this rank are done; ranks begin together. */
+/* Measures the seconds until all threads of this rank are done; ranks start together. */
 static tess_status time_threads(struct tess_group *all, struct limit_thread *t, int32_t n,
                                 double *seconds)
 {
@@ -125,13 +125,13 @@ static void *map_limit_memory(size_t bytes)
 	if (p == MAP_FAILED)
 		return NULL;
 	madvise(p, bytes, MADV_HUGEPAGE);
-	memset(p, 1, bytes); /* pages of its own, not those of zeros */
+	memset(p, 1, bytes); /* allocates pages, instead of the zero page */
 	return p;
 }
 
 /*
- * Of this rank: the best of several products, and the mean of as many reads, since other users of
- * the memory slow the tokens, too, that are compared with them.
+ * Measures the limits of this rank: the best of several products, but the mean of as many reads,
+ * because other users of the memory slow the measured tokens, too.
  */
 static tess_status time_limits(struct tess_group *all, struct limit_thread *t, int32_t n,
                                const char *memory, struct model_limits *out)

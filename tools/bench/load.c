@@ -1,8 +1,8 @@
 /*
- * load.c - `tessera bench load`: a fresh process for each round, timed from its exec to its end.
+ * load.c - `tessera bench load`: times a fresh process for each round, from its exec to its end.
  *
- * The process runs this command again with --once, and its rank 0 says on stdout when the model was
- * opened and when the first and the last token came: the clock is that of the machine.
+ * The process runs this command again with --once. Its rank 0 prints the times when the model was
+ * open and when the first and the last token came, on the clock of the machine.
  */
 #include "model.h"
 
@@ -85,7 +85,7 @@ static tess_status run_loaded_text(struct loaded_rank *r, const struct model_opt
 	return st;
 }
 
-/* Ranks that are threads share one process. */
+/* Prints the times on rank 0, with the memory of each process; ranks may share a process. */
 static tess_status print_load_line(const struct loaded_rank *r, struct tess_world *w)
 {
 	int32_t n = tess_world_size(w);
@@ -144,10 +144,10 @@ tess_status model_load_rank(struct tess_world *w, void *options)
 
 struct load_round {
 	int64_t began, ended; /* ns */
-	json_t *line; /* that rank 0 printed */
+	json_t *line; /* printed by rank 0 */
 };
 
-/* Starts `bench load --once` with the arguments after the kind, its stdout into *out. */
+/* Starts `bench load --once` with the arguments after the kind; *out: reads its stdout. */
 static tess_status spawn_load(char **argv, int *out, pid_t *pid)
 {
 	posix_spawn_file_actions_t actions;
@@ -183,7 +183,7 @@ static tess_status spawn_load(char **argv, int *out, pid_t *pid)
 	return tess_fail(TESS_EIO, "load: %s: %s", self, strerror(err));
 }
 
-/* *exit_status: not 0 where the process has failed, and has said why. */
+/* Waits for the process. *exit_status: not 0 if it has failed and printed the reason. */
 static tess_status run_load(char **argv, struct load_round *r, int *exit_status)
 {
 	char *line = NULL;

@@ -1,9 +1,9 @@
 /*
- * measure.h - times a collective, in the same way for `tessera bench` and for the programs of
- * bench/, one of which is C++.
+ * measure.h - times a collective for `tessera bench` and for the programs of bench/, one of which
+ * is C++.
  *
- * Before each sample this core writes src, as a layer writes its output, and reads dst, as a layer
- * reads its input; then comes a barrier. Tiny calls are timed several at a time.
+ * Before each sample the rank writes src, as a layer writes its output, and reads dst, as a layer
+ * reads its input; then comes a barrier. A sample of tiny calls has several of them.
  */
 #ifndef TESS_TOOLS_BENCH_MEASURE_H
 #define TESS_TOOLS_BENCH_MEASURE_H
@@ -16,14 +16,14 @@ enum { MEASURE_TINY = 1024, MEASURE_BATCH = 10, MEASURE_WARM = 3, MEASURE_MIN = 
 
 struct measure_target {
 	void *self;
-	void *src; /* src_bytes, a multiple of 4, that each sample writes */
-	const void *dst; /* dst_bytes that each sample reads first */
+	void *src; /* written before each sample; src_bytes is a multiple of 4 */
+	const void *dst; /* read before each sample */
 	uint64_t src_bytes, dst_bytes;
-	int batch; /* calls in one sample: measure_choose_batch() of the same bytes on all ranks */
-	double seconds; /* for all samples together */
-	double *times; /* max_samples of them, at least MEASURE_MIN */
+	int batch; /* calls per sample, from measure_choose_batch(); equal on all ranks */
+	double seconds; /* of all samples */
+	double *times; /* max_samples values, at least MEASURE_MIN */
 	int max_samples;
-	/* Each returns 0, or an error that measure_run() returns. */
+	/* Callbacks; each returns 0, or an error that measure_run() returns. */
 	int (*run)(void *self);
 	int (*barrier)(void *self);
 	int (*reduce_max)(void *self, double *x); /* *x becomes the maximum of all ranks */
@@ -31,7 +31,7 @@ struct measure_target {
 };
 
 struct measure_result {
-	double us; /* the median of the slowest rank */
+	double us; /* median of the slowest rank */
 	double min_us;
 	int samples;
 };
@@ -75,7 +75,7 @@ static int measure_run_sample(const struct measure_target *c, uint32_t i, double
 	return bad;
 }
 
-/* As many samples as `seconds` allow, the same number on all ranks. */
+/* Chooses as many samples as `seconds` allow, equal on all ranks. */
 static int measure_count_samples(const struct measure_target *c, uint32_t *i, int *out)
 {
 	double us, begin = 0, n;

@@ -1,4 +1,4 @@
-/* model.c - `tessera bench decode|prefill|batch|load`: options, and the start of the ranks. */
+/* model.c - `tessera bench decode|prefill|batch|load`: reads options and starts the ranks. */
 #include "model.h"
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ static tess_status parse_batches(const char *name, const char *text, void *to)
 	return st;
 }
 
-/* What was not given becomes what the kind has. */
+/* Sets the options that are not given to the defaults of the kind. */
 static tess_status complete_options(struct model_options *a)
 {
 	bool load = a->kind == MODEL_LOAD;
@@ -79,13 +79,13 @@ const struct tess_tool_option model_options[] = {
 	{ "breakdown", NULL, "print where the time of rank 0 went in the median round",
 	  AT(breakdown) },
 	{ "json", NULL, "print one JSON object per case", AT(json) },
-	{ "once", NULL, NULL, AT(once) }, /* of a process that load starts */
+	{ "once", NULL, NULL, AT(once) }, /* marks a process that load starts */
 	{ 0 },
 };
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Whatever all ranks would refuse, before a rank starts and before a weight is read. */
+/* Checks what all ranks would refuse, before ranks start and weights are read. */
 static tess_status check_model_options(struct model_options *a)
 {
 	struct tess_session_info info = { .size = sizeof info };
@@ -97,9 +97,10 @@ static tess_status check_model_options(struct model_options *a)
 		st = tess_fail(TESS_EINVAL,
 		               "--mesh %s: replicas along dp run apart; measure one of them", mesh);
 	if (!st && positions && a->context + a->tokens > positions)
-		st = tess_fail(TESS_EINVAL,
-		               "--context %d and --tokens %d: a text has at most %lld positions",
-		               (int)a->context, (int)a->tokens, (long long)positions);
+		st = tess_fail(
+			TESS_EINVAL,
+			"--context %d and --tokens %d: a sequence has at most %lld positions",
+			(int)a->context, (int)a->tokens, (long long)positions);
 	return st;
 }
 
@@ -128,7 +129,7 @@ static tess_status run_model_bench(struct model_options *a, char **argv, int *ex
 int model_run_command(int argc, char **argv, const struct tess_tool_section *sections,
                       struct model_options *a)
 {
-	/* the options follow the kind; they are moved here, and the ranks get all of argv */
+	/* argv without the kind; the ranks get all of argv */
 	char **args = calloc((size_t)argc, sizeof *args);
 	int exit_status = 0;
 	bool usage;

@@ -1,9 +1,8 @@
 /*
- * model.h - `tessera bench decode|prefill|batch|load`: options, what a rank measures, and results.
+ * model.h - `tessera bench decode|prefill|batch|load`: options, measurement, and results.
  *
- * A case is a number of texts that are computed at once, each after `context` positions. A round
- * of it is one forward of the rows of all prompts (prefill), or `tokens` forwards of one row of
- * each text.
+ * A case is a number of concurrent sequences, each after `context` positions. A round is one
+ * forward of the rows of all prompts (prefill), or `tokens` forwards of one row of each sequence.
  */
 #ifndef TESS_TOOLS_BENCH_MODEL_H
 #define TESS_TOOLS_BENCH_MODEL_H
@@ -24,14 +23,14 @@ enum { MODEL_CASES = 16, MODEL_ROUNDS = 1000 };
 struct model_options {
 	struct tess_tool_session session;
 	int32_t kind; /* MODEL_... */
-	int32_t context, tokens, rounds; /* -1: the preset of the kind */
-	int32_t chunk; /* rows of prompts in a forward; 0: that of generate */
+	int32_t context, tokens, rounds; /* -1: the default of the kind */
+	int32_t chunk; /* prompt rows per forward; 0: the default of generate */
 	int32_t batch[MODEL_CASES], ncases;
 	bool breakdown, json;
-	bool once; /* load: this process is the one that is timed */
+	bool once; /* load: this process is timed */
 };
 
-struct model_limits { /* of all ranks at once */
+struct model_limits { /* of all ranks together */
 	double bytes, flops; /* per second; 0: not measured */
 };
 
@@ -55,29 +54,29 @@ struct model_result {
 	struct model_limits limits;
 };
 
-/* The other subcommands of `tessera bench`: argv[1] is one of these kinds. */
+/* Runs `tessera bench` with a kind of model_has_kind() as argv[1]. */
 int model_run_command(int argc, char **argv, const struct tess_tool_section *sections,
                       struct model_options *a);
 bool model_has_kind(const char *name);
 extern const struct tess_tool_option model_options[]; /* of a struct model_options */
 
-/* One rank: measures; rank 0 prints. `options` is a struct model_options. */
+/* Measures on one rank; rank 0 prints. options: a struct model_options. */
 tess_status model_run_rank(struct tess_world *w, void *options);
-/* One rank of a process that `bench load` times: prints a line for model_time_loads. */
+/* Runs a rank of a process that `bench load` times; prints a line for model_time_loads. */
 tess_status model_load_rank(struct tess_world *w, void *options);
 /*
- * `bench load`: runs this command again for each round, and prints. exit_status: that of a process
- * which has failed and said why.
+ * Runs `bench load`: this command again for each round; prints. exit_status: that of a process that
+ * has failed and printed the reason.
  */
 tess_status model_time_loads(const struct model_options *a, char **argv, int *exit_status);
 
-/* Ids in a vocabulary, the same for each `seed`; NULL: no memory. Yours: free. */
+/* Returns ids of a vocabulary, determined by `seed`; NULL: no memory. The caller frees them. */
 int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed);
 
-/* Collective: what all ranks read of memory, and multiply and add, with so many threads each. */
+/* Collective. Measures the memory reads and products of all ranks with these threads. */
 tess_status model_measure_limits(struct tess_group *all, int32_t threads, struct model_limits *out);
 
-/* Of all rounds: the round in the middle, by time; of two the faster. */
+/* Returns the median round by time; the faster of two in the middle. */
 const struct model_round *model_find_median(const struct model_case *c, int32_t rounds);
 double model_compute_rate(const struct model_options *a, const struct model_case *c,
                           double seconds);

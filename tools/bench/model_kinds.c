@@ -1,4 +1,4 @@
-/* model_kinds.c - the kinds of `tessera bench` of a model, and their defaults. */
+/* model_kinds.c - the kinds of `tessera bench` for models, and their defaults. */
 #include "model.h"
 
 const struct model_kind model_kinds[MODEL_KINDS] = {

@@ -1,4 +1,4 @@
-/* model_rank.c - one rank of `tessera bench decode|prefill|batch`: the session, and rounds. */
+/* model_rank.c - one rank of `tessera bench decode|prefill|batch`: opens, runs rounds. */
 #include "model.h"
 
 #include "api/session.h"
@@ -69,7 +69,7 @@ static int count_step(void *self)
 	return tess_tool_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
 }
 
-/* Gives each text `rows` ids more, then chooses `tokens`; none: -1. */
+/* Appends `rows` ids to each sequence, then chooses `tokens`; -1: none. */
 static tess_status advance_texts(struct model_rank *r, int64_t rows, int64_t tokens)
 {
 	static const struct tess_sampling greedy = { .top_p = 1 };
@@ -102,7 +102,7 @@ static void close_texts(struct model_rank *r)
 	}
 }
 
-/* Cuts all texts to their context; false: they must be made again. */
+/* Truncates all sequences to their context; false: they must be computed again. */
 static bool rewind_texts(struct model_rank *r)
 {
 	struct tess_runner *runner = tess_session_runner(r->session);
@@ -118,7 +118,7 @@ static bool rewind_texts(struct model_rank *r)
 	return true;
 }
 
-/* Texts that are as long as the context. */
+/* Makes sequences as long as the context. */
 static tess_status prepare_texts(struct model_rank *r)
 {
 	tess_status st = TESS_OK;
@@ -133,7 +133,7 @@ static tess_status prepare_texts(struct model_rank *r)
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* Whether to go on, as rank 0 says. */
+/* Broadcasts whether rank 0 is interrupted. */
 static tess_status share_interrupt(struct model_rank *r, int32_t *stop)
 {
 	*stop = r->first && tess_tool_is_interrupted();
@@ -156,7 +156,7 @@ static void show_round(const struct model_rank *r, int32_t i)
 		fputs("\r\033[K", stderr);
 }
 
-/* profile: what is added up while the round runs, or NULL. */
+/* Runs a round. profile: accumulates its steps, or NULL. */
 static tess_status run_round(struct model_rank *r, struct tess_profile *profile,
                              struct model_round *out)
 {
@@ -191,7 +191,7 @@ static tess_status run_round(struct model_rank *r, struct tess_profile *profile,
 	return st;
 }
 
-/* What a forward reads and computes, from the round that warms up. */
+/* Counts bytes and FLOP of a forward in the warm-up round. */
 static tess_status count_forward(struct model_rank *r)
 {
 	const struct tess_profile *p = &r->profile;

@@ -1,4 +1,4 @@
-/* model_table.c - a row for each case and where its time went, or one JSON object a line. */
+/* model_table.c - prints a row and a breakdown for each case, or a JSON object per line. */
 #include "model.h"
 
 #include "core/base/status.h"
@@ -24,7 +24,7 @@ static int compare_rounds(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The rounds by time, the shortest first. */
+/* Sorts the rounds by ascending time. */
 static void sort_rounds(const struct model_case *c, int32_t n, const struct model_round **sorted)
 {
 	for (int32_t i = 0; i < n; i++)
@@ -54,7 +54,7 @@ static const char *get_op_name(int32_t kind)
 	return kind ? tess_record_kind_name(kind) : "style";
 }
 
-/* The kinds of op that have run, the one that took most first. */
+/* Lists the kinds of ops that have run, by descending time. */
 static int32_t sort_ops(const struct model_round *r, int32_t order[TESS_PROFILE_KINDS])
 {
 	int32_t n = 0;
@@ -93,7 +93,7 @@ void model_print_head(const struct model_result *r)
 	tess_tool_flush_output();
 }
 
-/* "-" where there is no limit to compare with. */
+/* Prints the share of the limit, "-" without a limit. */
 static void print_share(double rate, double limit)
 {
 	if (limit > 0 && rate > 0)

@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SHOWN_EVERY = 100000 }; /* us between two lines of progress */
+enum { SHOWN_EVERY = 100000 }; /* us between two progress lines */
 
 struct bench_rank_state {
-	struct tess_group *all, *group; /* of the world; that makes the calls */
+	struct tess_group *all, *group; /* all: the world; group: makes the calls */
 	struct tess_mesh *mesh; /* or NULL */
 	bool first; /* rank 0 of all, which prints */
 	const struct bench_options *options;
@@ -72,7 +72,7 @@ static void show_progress(void *self, int done, int all)
 
 /* ---- start-up -------------------------------------------------------------------------------- */
 
-/* Seconds since a process started, to the clock tick. 0: unknown. */
+/* Returns the seconds since a process started, to the clock tick; 0: unknown. */
 static double get_process_age(pid_t pid)
 {
 	unsigned long long ticks = 0;
@@ -87,7 +87,7 @@ static double get_process_age(pid_t pid)
 		return 0;
 	text[fread(text, 1, sizeof text - 1, f)] = '\0';
 	fclose(f);
-	/* the 2nd field ends with it; the 22nd is the start time since boot */
+	/* ends the 2nd field; the 22nd is the start time since boot */
 	rest = strrchr(text, ')');
 	for (int field = 2; rest && field < 22; field++)
 		rest = strchr(rest + 1, ' ');
@@ -108,8 +108,8 @@ static bool is_same_program(pid_t pid)
 }
 
 /*
- * Takes the time until all ranks have met: from the start of the command, or of this rank if it was
- * launched.
+ * Measures the time until all ranks have met: from the start of the command, or of this rank if it
+ * was launched.
  */
 static tess_status time_startup(struct bench_rank_state *r)
 {
@@ -160,7 +160,7 @@ static tess_status alloc_vectors(struct bench_rank_state *r)
 		                         : 0;
 		max = bytes > max ? bytes : max;
 	}
-	/* copying needs the whole vector on both sides */
+	/* copies need the full vector on both sides */
 	bytes = bench_get_vector_bytes(a, r->call.n, count);
 	max = (bytes > max ? bytes : max) / 64 * 64 + 64;
 	r->call.capacity = max;
@@ -213,7 +213,7 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	          : tess_all_reduce(r->all, &wrong, &out->wrong, 1, TESS_I64, TESS_MAX, "bench");
 }
 
-/* Whether stdout of rank 0 takes more rows: all ranks stop when its reader has gone away. */
+/* Broadcasts whether rank 0 can print more rows: all ranks stop when its reader is gone. */
 static tess_status check_bench_output(struct bench_rank_state *r, int32_t *writable)
 {
 	*writable = !r->first || tess_tool_flush_output();
@@ -261,7 +261,7 @@ static bool has_copy_limit(int32_t kind)
 	return kind == TESS_ALL_REDUCE || kind == TESS_ALL_GATHER || kind == TESS_REDUCE_SCATTER;
 }
 
-/* What can be checked only when the ranks and the backend are known. */
+/* Checks options that depend on the ranks and the backend. */
 static tess_status choose_series(struct bench_rank_state *r)
 {
 	const struct bench_options *a = r->options;
@@ -353,7 +353,7 @@ tess_status bench_fail_along(const struct bench_options *a)
 	                 a->along, a->mesh);
 }
 
-/* The group that makes the calls: all ranks, or those along a dimension of a mesh. */
+/* Opens the group that makes the calls: all ranks, or those along a mesh dimension. */
 static tess_status open_bench_group(struct bench_rank_state *r, struct tess_world *w)
 {
 	const struct bench_options *a = r->options;

@@ -1,4 +1,4 @@
-/* table.c - a row for each size, as nccl-tests prints them, or one JSON object. */
+/* table.c - prints a row for each size, as nccl-tests does, or one JSON object. */
 #include "bench.h"
 
 #include "core/base/status.h"
@@ -30,7 +30,7 @@ void bench_format_size(uint64_t bytes, char text[static 32])
 	snprintf(text, 32, "%.4g %s", size, units[unit]);
 }
 
-/* GB/s */
+/* Returns GB/s. */
 static double compute_algbw(const struct bench_row *r, int32_t series)
 {
 	double us = r->cell[series].us;
@@ -39,8 +39,8 @@ static double compute_algbw(const struct bench_row *r, int32_t series)
 }
 
 /*
- * nccl-tests, doc/PERFORMANCE.md: with n links of equal speed the link of a rank carries 2(n-1)/n
- * of the vector of an all_reduce, and (n-1)/n where every rank already has one part.
+ * From nccl-tests, doc/PERFORMANCE.md: with n links of equal speed the link of a rank carries
+ * 2(n-1)/n of the vector of an all_reduce, and (n-1)/n if every rank already has one part.
  */
 static double get_busbw_factor(int32_t kind, int32_t n)
 {

@@ -188,8 +188,8 @@ static tess_status print_collectives(const struct tess_explanation *e)
 	st = print_lines(&l);
 	if (e->logits_dim >= 0)
 		printf("(logits stay cut by vocabulary along %s: for a greedy id a rank sends %llu "
-		       "bytes; for a row that is\nasked for, or sampled without a small top-k, "
-		       "%llu at most)\n",
+		       "bytes; for a full row,\nor one that is sampled without a small top-k, at most "
+		       "%llu)\n",
 		       e->dim_names[e->logits_dim], (unsigned long long)e->greedy_bytes,
 		       (unsigned long long)e->row_bytes);
 	if (sums)
@@ -547,9 +547,10 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		return st;
 	if (e->positions && a->session.positions > e->positions) {
 		*usage = true;
-		st = tess_fail(TESS_EINVAL,
-		               "--positions %lld: the checkpoint was made for %lld positions",
-		               (long long)a->session.positions, (long long)e->positions);
+		st = tess_fail(
+			TESS_EINVAL,
+			"--positions %lld: must be at most %lld, the checkpoint's maximum length",
+			(long long)a->session.positions, (long long)e->positions);
 	}
 	if (!a->session.positions)
 		a->session.positions =

@@ -16,7 +16,9 @@ static tess_status parse_prompt(const char *name, const char *text, void *to)
 	struct prompts *p = to;
 
 	if (p->lines || (p->n && !strcmp(name, "--prompts")))
-		return tess_fail(TESS_EINVAL, "--prompts holds all prompts: give it alone, once");
+		return tess_fail(
+			TESS_EINVAL,
+			"--prompts: contains all prompts; give it once, without other prompts");
 	if (!strcmp(name, "--prompt-file"))
 		return prompts_add_file(p, text);
 	if (!strcmp(name, "--prompts"))
@@ -29,16 +31,17 @@ static tess_status parse_prompt(const char *name, const char *text, void *to)
 static tess_status check_logits_option(const struct generate_options *a)
 {
 	if (!*a->logits)
-		return tess_fail(TESS_EINVAL, "--logits: the name of a file is empty; give one");
+		return tess_fail(TESS_EINVAL, "--logits: the file name is empty");
 	if (a->prompts.lines)
 		return tess_fail(TESS_EINVAL,
-		                 "--logits is of one prompt: give --prompt, --prompt-file or "
+		                 "--logits: requires one prompt; give --prompt, --prompt-file or "
 		                 "--ids, not --prompts");
 	if (a->prompts.n > 1)
-		return tess_fail(TESS_EINVAL,
-		                 "--logits is of one prompt, and %lld are given; run the command "
-		                 "for each",
-		                 (long long)a->prompts.n);
+		return tess_fail(
+			TESS_EINVAL,
+			"--logits: requires one prompt, and %lld are given; run the command "
+			"for each",
+			(long long)a->prompts.n);
 	return TESS_OK;
 }
 

@@ -295,8 +295,8 @@ static tess_status save_run(struct drive *d)
 }
 
 /*
- * Saves after a failure of rank 0 alone, of data or a file: the other ranks still wait for commands,
- * and all completed steps are valid. Returns the failure.
+ * Saves after a failure of rank 0 alone, of data or a file: the other ranks still wait for
+ * commands, and all completed steps are valid. Returns the failure.
  */
 static tess_status save_before_failing(struct drive *d, tess_status why)
 {
@@ -393,8 +393,8 @@ static tess_status drive_run(struct drive *d)
 	tess_status st = begin_run(d);
 
 	if (!st && d->step >= d->steps)
-		fprintf(stderr, "%s has %lld steps already, of %lld that are asked for\n", d->saved,
-		        (long long)d->step, (long long)d->steps);
+		fprintf(stderr, "%s already has %lld of %lld steps\n", d->saved, (long long)d->step,
+		        (long long)d->steps);
 	while (!st && d->step < d->steps && !tess_tool_is_interrupted())
 		st = make_step(d);
 	if (!st && a->save && (!*d->saved || d->saved_step < d->step))

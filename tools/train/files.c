@@ -62,20 +62,21 @@ tess_status train_check_directory(const struct train_options *a, const char *res
 		return TESS_OK;
 	name = strrchr(newest, '/');
 	if (!strcmp(newest, a->save))
-		st = tess_fail(TESS_EINVAL,
-		               "--save %s: is a save itself: save in the directory that it is in, "
-		               "or in another one",
-		               a->save);
+		st = tess_fail(
+			TESS_EINVAL,
+			"--save %s: is a save itself; use its parent directory, or another one",
+			a->save);
 	else if (!is_resumed_directory(a, resumed))
 		st = tess_fail(TESS_EINVAL,
-		               "--save %s: has %s already, which this run does not go on from: "
-		               "--resume %s, or save in another directory",
+		               "--save %s: already has %s, which this run does not resume; use "
+		               "--resume %s, or another directory",
 		               a->save, newest, a->save);
 	else if (atoll(name + strlen("/step-")) > tess_tool_read_saved_steps(resumed))
-		st = tess_fail(TESS_EINVAL,
-		               "--save %s: has %s already, which is newer than %s: --resume %s, "
-		               "save in another directory, or remove %s",
-		               a->save, newest, resumed, a->save, newest);
+		st = tess_fail(
+			TESS_EINVAL,
+			"--save %s: already has %s, which is newer than %s; use --resume %s, "
+			"another directory, or remove %s",
+			a->save, newest, resumed, a->save, newest);
 	free(newest);
 	return st;
 }
@@ -95,8 +96,8 @@ tess_status train_claim_directory(const struct train_options *a, const char *res
 	/* other failures come from file systems without locks */
 	if (*lock >= 0 && flock(*lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
 		return tess_fail(TESS_EINVAL,
-		                 "--save %s: another run saves there: wait until it has ended, or "
-		                 "save in another directory",
+		                 "--save %s: another run saves there; wait for its end, or use "
+		                 "another directory",
 		                 a->save);
 	return train_check_directory(a, resumed);
 }

@@ -67,8 +67,8 @@ tess_status train_check_outputs(const struct train_options *a);
 /* Finds the save to resume; "": none. A restarted job resumes its own. */
 tess_status train_find_resumed(const struct train_options *a, char out[TRAIN_TEXT]);
 /*
- * Refuses a directory of --save with saves of another run than that of `resumed` ("": none), or with
- * newer ones: they would be mistaken for those of this run, and removed. Writes nothing.
+ * Refuses a directory of --save with saves of another run than that of `resumed` ("": none), or
+ * with newer ones: they would be mistaken for those of this run, and removed. Writes nothing.
  */
 tess_status train_check_directory(const struct train_options *a, const char *resumed);
 /*
