@@ -10,8 +10,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <tessera/util/clock.h>
 #include <tessera/names.h>
+#include <tessera/util/clock.h>
 #include <unistd.h>
 
 enum { SHOWN_EVERY = 100000000 }; /* ns between two progress lines */

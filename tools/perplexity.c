@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/names.h>
 
 enum { WINDOW = 512, ROWS = 64 }; /* ROWS: logits per step */
 enum { TEXT_BYTES_MAX = 1 << 24 }; /* limit of a file with one text */
@@ -246,8 +245,7 @@ static tess_status print_perplexity(const struct perplexity_options *a, const st
 	                       "\"windows\":%lld,\"weights\":\"%s\",\"math\":\"%s\"}\n"
 	                     : "perplexity %.9g  (loss %.9g, %lld tokens in %lld windows, "
 	                       "weights %s, products of %s)\n",
-	             exp(mean), mean, counted, windows,
-	             a->session.weights ? tess_dtype_name(a->session.weights) : "file",
+	             exp(mean), mean, counted, windows, tess_tool_get_weights(&a->session),
 	             tess_tool_get_math(&a->session));
 	tess_tool_print_lines(line, (size_t)n);
 	return TESS_OK;

@@ -67,6 +67,11 @@ const struct tess_tool_option tess_tool_compute_options[] = {
 	{ 0 },
 };
 
+const char *tess_tool_get_weights(const struct tess_tool_session *s)
+{
+	return get_weights_name(s->weights);
+}
+
 const char *tess_tool_get_math(const struct tess_tool_session *s)
 {
 	return s->math == TESS_BF16 ? "bf16" : "f32";

@@ -154,7 +154,9 @@ extern const struct tess_tool_option tess_tool_job_options[]; /* --backend, --th
 extern const struct tess_tool_option tess_tool_plan_options[];
 extern const struct tess_tool_option tess_tool_memory_options[]; /* --positions, --kv, --weights */
 extern const struct tess_tool_option tess_tool_compute_options[]; /* --kv-memory, --math */
-/* Returns the name of the dtype of linear products. */
+/* Returns the value of --weights. */
+const char *tess_tool_get_weights(const struct tess_tool_session *s);
+/* Returns the value of --math. */
 const char *tess_tool_get_math(const struct tess_tool_session *s);
 /* Returns what tess_session_open takes; borrows from `s`. */
 struct tess_session_options tess_tool_get_session_options(const struct tess_tool_session *s);

@@ -102,7 +102,7 @@ START_TEST(overwrites_no_input)
 		{ "--data few.jsonl --eval-data also.jsonl --log linked",
 		  "--log linked: is the input also.jsonl" },
 		{ "--data few.jsonl --log model/tokenizer.json",
-		  "--log model/tokenizer.json: is in ./model/; files of MODEL are not overwritten" },
+		  "--log model/tokenizer.json: is in ./model/; files of MODEL are not " },
 		{ "--data few.jsonl --curve model/new.svg",
 		  "--curve model/new.svg: is in ./model" },
 		{ "--data few.jsonl --log to_config", "--log to_config: is in ./model/" },

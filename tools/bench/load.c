@@ -47,17 +47,6 @@ static int note_token(void *self, int64_t i, int32_t id, const float *logits, co
 	return tess_tool_is_interrupted() ? TESS_END_ALL : TESS_GO_ON;
 }
 
-static int fail_with_text(void *self, int64_t i, const struct tess_result *r, const char *text,
-                          uint64_t n)
-{
-	(void)self;
-	(void)i;
-	(void)text;
-	(void)n;
-	return r->finish == TESS_FINISH_FAILED ? tess_fail(r->status, "%s", r->sentence)
-	                                       : TESS_GO_ON;
-}
-
 static tess_status run_loaded_text(struct loaded_rank *r, const struct model_options *a)
 {
 	static const struct tess_sampling greedy = { .top_p = 1 };
@@ -67,7 +56,7 @@ static tess_status run_loaded_text(struct loaded_rank *r, const struct model_opt
 		                       .chunk = a->chunk,
 		                       .self = r,
 		                       .on_token = note_token,
-		                       .on_end = fail_with_text };
+		                       .on_end = model_end_text };
 	struct tess_request request = { .size = sizeof request,
 		                        .nids = a->context,
 		                        .sampling = &greedy,
@@ -275,15 +264,10 @@ static tess_status print_load_json(const struct model_options *a, const struct l
 	              json_object_get(r->line, "threads"), "backend",
 	              json_object_get(r->line, "backend"), "device",
 	              json_object_get(r->line, "device"), "weights",
-	              a->session.weights ? "q8" : "file", "math", tess_tool_get_math(&a->session),
+	              tess_tool_get_weights(&a->session), "math", tess_tool_get_math(&a->session),
 	              "context", (int)a->context, "tokens", (int)a->tokens, "open_s", open,
 	              "first_token_s", first, "end_s", end, "max_rss_bytes", rss);
-	if (!o)
-		return tess_fail(TESS_ENOMEM, "--json: out of memory");
-	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-	putchar('\n');
-	json_decref(o);
-	return TESS_OK;
+	return model_print_json(o);
 }
 
 tess_status model_time_loads(const struct model_options *a, char **argv, int *exit_status)

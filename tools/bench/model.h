@@ -82,5 +82,11 @@ double model_compute_rate(const struct model_options *a, const struct model_case
                           double seconds);
 void model_print_head(const struct model_result *r);
 tess_status model_print_case(const struct model_result *r, const struct model_case *c);
+/* Prints a JSON object as one line, and releases it; NULL: fails for memory. */
+struct json_t;
+tess_status model_print_json(struct json_t *o);
+/* An on_end of requests: stops after a failure. */
+int model_end_text(void *self, int64_t i, const struct tess_result *r, const char *text,
+                   uint64_t n);
 
 #endif

@@ -50,8 +50,7 @@ int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-static int end_bench_text(void *self, int64_t i, const struct tess_result *r, const char *text,
-                          uint64_t n)
+int model_end_text(void *self, int64_t i, const struct tess_result *r, const char *text, uint64_t n)
 {
 	(void)self;
 	(void)i;
@@ -77,7 +76,7 @@ static tess_status advance_texts(struct model_rank *r, int64_t rows, int64_t tok
 	struct tess_generation how = { .size = sizeof how,
 		                       .chunk = r->options->chunk,
 		                       .self = r,
-		                       .on_end = end_bench_text,
+		                       .on_end = model_end_text,
 		                       .on_step = count_step };
 
 	r->nsteps = 0;

@@ -175,6 +175,16 @@ static json_t *make_breakdown_json(const struct model_round *m)
 	                 m->seconds - compute - m->moving - m->wait, "ops", ops);
 }
 
+tess_status model_print_json(json_t *o)
+{
+	if (!o)
+		return tess_fail(TESS_ENOMEM, "--json: out of memory");
+	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
+	putchar('\n');
+	json_decref(o);
+	return TESS_OK;
+}
+
 static tess_status print_case_json(const struct model_result *r, const struct model_case *c,
                                    double median)
 {
@@ -188,7 +198,7 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 		"{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I}",
 		"bench", model_kinds[a->kind].name, "model", a->session.model, "ranks",
 		(int)r->nranks, "threads", (int)r->threads, "backend", r->backend, "device",
-		r->device, "weights", a->session.weights ? "q8" : "file", "math",
+		r->device, "weights", tess_tool_get_weights(&a->session), "math",
 		tess_tool_get_math(&a->session), "batch", (int)c->batch, "context", (int)a->context,
 		"tokens", (int)a->tokens, "tokens_per_s", rates, "median", median, "weight_bytes",
 		(json_int_t)c->weight_bytes, "kv_bytes", (json_int_t)c->kv_bytes, "flops",
@@ -200,12 +210,7 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 		json_object_set_new(o, "breakdown",
 		                    make_breakdown_json(model_find_median(c, a->rounds)));
 	}
-	if (!o)
-		return tess_fail(TESS_ENOMEM, "--json: out of memory");
-	json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(8));
-	putchar('\n');
-	json_decref(o);
-	return TESS_OK;
+	return model_print_json(o);
 }
 
 tess_status model_print_case(const struct model_result *r, const struct model_case *c)

@@ -188,7 +188,7 @@ static tess_status print_collectives(const struct tess_explanation *e)
 	st = print_lines(&l);
 	if (e->logits_dim >= 0)
 		printf("(logits stay cut by vocabulary along %s: for a greedy id a rank sends %llu "
-		       "bytes; for a full row,\nor one that is sampled without a small top-k, at most "
+		       "bytes; for a full row,\nor one sampled without a small top-k, at most "
 		       "%llu)\n",
 		       e->dim_names[e->logits_dim], (unsigned long long)e->greedy_bytes,
 		       (unsigned long long)e->row_bytes);
