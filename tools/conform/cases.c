@@ -1,8 +1,7 @@
 /*
- * cases.c - the cases that are run: a pairwise cover. A fault rarely needs more than two values to
- * come together (a dtype and a count, in place and a root), so every two values of every two
- * factors are in one case; kind x dtype x op is one factor, so that all three come with every value
- * of the others.
+ * cases.c - selects the cases: a pairwise cover. A fault rarely needs more than two values (a dtype
+ * and a count, in place and a root), so every pair of values of two factors is in one case. kind x
+ * dtype x op is one factor, so that all three meet every value of the others.
  */
 #include "conform.h"
 
@@ -90,7 +89,7 @@ static int32_t count_new_pairs(const struct cover *v, const int32_t *level)
 	return sum;
 }
 
-/* A case with levels x of a and y of b, and the most other new pairs that a few tries find. */
+/* Adds a case with levels x of a and y of b, and as many new pairs as a few tries find. */
 static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, int32_t *best)
 {
 	int32_t level[FACTORS], max_gain = 0;
@@ -98,7 +97,7 @@ static bool complete_case(struct cover *v, int a, int32_t x, int b, int32_t y, i
 	for (int i = 0, found = 0; i < 400 && found < 12; i++) {
 		for (int f = 0; f < FACTORS; f++)
 			level[f] = f == a ? x : f == b ? y : pick_level(v, v->levels[f]);
-		/* tries levels that are rarely possible less often, or most tries would fail */
+		/* prefers levels that are often possible, or most tries would fail */
 		if (a != ROOT && b != ROOT && i % 2)
 			level[ROOT] = 0;
 		if (a != SPECIAL && b != SPECIAL && i % 4)
@@ -128,7 +127,7 @@ static struct conform_case make_case(const struct cover *v, const int32_t *level
 	c.special = level[SPECIAL];
 	c.polled = level[POLLED];
 	if (has_blocks(c.kind) && c.count > 65536)
-		c.count /= (uint64_t)v->n; /* as much in total as the other kinds move */
+		c.count /= (uint64_t)v->n; /* the same total as the other kinds */
 	return c;
 }
 
@@ -160,8 +159,8 @@ static void end_cover(struct cover *v)
 }
 
 /*
- * Not every operation comes with every count: of the pairs with the largest counts, and of all if
- * `quick`, four in five are left out.
+ * Returns whether to omit pair i: four of five operations with the largest counts, or with any
+ * count if `quick`.
  */
 static bool is_skipped(const struct cover *v, int32_t i, bool quick)
 {

@@ -1,4 +1,4 @@
-/* command.c - `tessera conform`: options, and the environment of the jobs. */
+/* command.c - `tessera conform`: reads options, and sets the environment of the jobs. */
 #include "conform.h"
 
 #include "core/base/option.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "/dir/tess-backend-NAME.so": the directory is searched first, by the ranks too. */
+/* Splits "/dir/tess-backend-NAME.so"; the command and its ranks search the directory first. */
 static tess_status find_backend_file(const char *file, char name[static 128])
 {
 	static const char prefix[] = "tess-backend-";
@@ -51,7 +51,7 @@ static tess_status read_timeout_variable(double *out)
 	return TESS_OK;
 }
 
-/* The ranks of the jobs do not inherit variables of a job that this process may be a rank of. */
+/* Clears variables of a job that this process may be a rank of. */
 static void clear_job_variables(void)
 {
 	static const char *const variables[] = { "RANK",

@@ -2,9 +2,8 @@
  * conform.h - checks that a backend keeps the promises of group.h.
  *
  * The command never opens the backend itself: each job is a process whose ranks are threads, or a
- * process per rank, so that a backend may hang or crash and the command goes on. The job, and what
- * its ranks find, are in memory that they share with the command: it shows what a rank that died
- * was doing.
+ * process per rank, so that the command survives a hang or crash. The job and its findings are in
+ * memory shared with the command, which also shows the last activity of a rank that died.
  */
 #ifndef TESS_TOOLS_CONFORM_CONFORM_H
 #define TESS_TOOLS_CONFORM_CONFORM_H
@@ -20,15 +19,15 @@ enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_B
 struct conform_job {
 	int32_t part; /* index into conform_parts; -1: inspects the plugin */
 	int32_t nranks, variant;
-	uint32_t first; /* the case to begin with, after one that broke the job */
+	uint32_t first; /* the first case, after one that broke the job */
 	bool threads, quick;
-	char device[64]; /* whose memory the calls use; "": the host's */
+	char device[64]; /* device whose memory the calls use; "": host memory */
 	bool foreign; /* started by another launcher, which may end survivors */
-	double timeout; /* of calls, once the ranks have met; seconds */
+	double timeout; /* of calls after the ranks have met; seconds */
 };
 
 enum { CONFORM_NOT_STARTED, CONFORM_RUNNING, CONFORM_DONE };
-/* The call that a rank is in, in case it does not return. */
+/* The call that a rank executes, in case it does not return. */
 enum {
 	CONFORM_NO_CALL,
 	CONFORM_OPEN,
@@ -44,32 +43,32 @@ struct conform_fault {
 };
 
 struct conform_rank_state { /* written by its rank only */
-	atomic_uint heartbeats; /* grows as long as the rank makes progress */
+	atomic_uint heartbeats; /* increases while the rank makes progress */
 	atomic_int state, call;
-	atomic_uint nfaults; /* more than CONFORM_FAULTS where not all are kept */
-	atomic_uint ntime_faults; /* of these, those that are only about time */
+	atomic_uint nfaults; /* may exceed CONFORM_FAULTS: the rest is not kept */
+	atomic_uint ntime_faults; /* those that concern time only */
 	uint32_t current_case, ncases; /* ncases: finished */
-	char activity[CONFORM_ACTIVITY]; /* the case in words, for when the rank dies in it */
+	char activity[CONFORM_ACTIVITY]; /* the case in words, reported if the rank dies in it */
 	struct conform_fault fault[CONFORM_FAULTS];
 };
 
-struct conform_backend_info { /* filled in by the first job, which opens the plugin */
+struct conform_backend_info { /* set by the first job, which opens the plugin */
 	bool opened, threads, abort, batch, alloc, bootstraps;
 	char name[64], summary[160], path[512];
-	/* [kind][dtype][op], op 0 where none is read. Bit n: not supported by n ranks. */
+	/* [kind][dtype][op], op 0 if none applies. Bit n: not supported by n ranks. */
 	uint16_t unsupported[CONFORM_KINDS + 1][CONFORM_DTYPES + 1][CONFORM_OPS + 1];
 };
 
 struct conform_shared {
 	struct conform_job job;
 	struct conform_backend_info backend;
-	_Atomic int64_t died_at; /* when the victim of a failure part died; CLOCK_MONOTONIC ns */
-	atomic_int victim; /* its rank, or -1 */
-	atomic_int mark[CONFORM_RANKS]; /* the last barrier that each rank has entered */
+	_Atomic int64_t died_at; /* time of the victim's death; CLOCK_MONOTONIC ns */
+	atomic_int victim; /* rank of the victim, or -1 */
+	atomic_int mark[CONFORM_RANKS]; /* last barrier that each rank has entered */
 	struct conform_rank_state rank_state[CONFORM_RANKS];
 };
 
-struct conform_direct { /* a group, called through the backend's table */
+struct conform_direct { /* a group that is called through the backend's table */
 	void *self;
 	int32_t rank, n; /* of the group */
 };
@@ -87,31 +86,31 @@ struct conform_rank {
 	int32_t rank, n;
 };
 
-/* Sets what the rank is doing, and counts a heartbeat. */
+/* Sets the activity of the rank, and counts a heartbeat. */
 void conform_set_activity(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
-/* Sets the call that it is in: CONFORM_OPEN, ... */
+/* Sets the current call: CONFORM_OPEN, ... */
 void conform_set_call(struct conform_rank *me, int step);
-/* Adds a fault in what the rank is doing. */
+/* Adds a fault of the current activity. */
 void conform_add_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
-/* Adds a fault that is only about time: the job runs again, as the machine may be busy. */
+/* Adds a fault that concerns time only: the job runs again, because the machine may be busy. */
 void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 
-/* Adds what conform_data_check() finds as a fault, and frees. */
+/* Adds the result of conform_data_check() as a fault, and frees `d`. */
 void conform_finish_data(struct conform_rank *me, struct conform_data *d);
 
 /* ---- the memory of the calls: memory.c --------------------------------------------------- */
 
-/* "": host memory. Collective. Calls of conform_data use it from now on. */
+/* Collective. Selects the memory of later conform_data calls; "": host memory. */
 tess_status conform_open_memory(struct conform_rank *me, const char *device);
 void conform_close_memory(struct conform_rank *me);
 /* Sets where the buffers are, and the stream. */
 void conform_place_call(const struct conform_rank *me, struct tess_coll *c);
-/* Zeros; NULL: no memory. */
+/* Allocates zeros; NULL: no memory. */
 void *conform_alloc(const struct conform_rank *me, uint64_t bytes);
 void conform_free(const struct conform_rank *me, void *p);
-/* Between host memory and that of the calls. Waits. */
+/* Copies between host memory and the memory of the calls. Blocks. */
 tess_status conform_copy(const struct conform_rank *me, void *to, const void *from, uint64_t bytes);
-/* A call of the core on this memory, until it is done. */
+/* Makes a call of the core on this memory. Blocks. */
 tess_status conform_run_call(struct conform_rank *me, const struct tess_coll *c);
 tess_status conform_run_barrier_call(struct conform_rank *me, const char *where);
 
@@ -120,16 +119,16 @@ tess_status conform_run_barrier_call(struct conform_rank *me, const char *where)
 struct conform_part {
 	const char *name, *about;
 	/*
-	 * A failure ends the job and is a fault of the rank, with its sentence. Where `fails` is
-	 * set the part makes a failure, and the rank checks it.
+	 * Runs the part. A failure ends the job and is a fault of the rank, with its message. If
+	 * `fails` is set, the part provokes a failure, and the rank checks it.
 	 */
 	tess_status (*run)(struct conform_rank *me);
-	uint32_t ranks, quick_ranks; /* bit n: with n ranks */
+	uint32_t ranks, quick_ranks; /* bit n: run with n ranks */
 	bool fails;
-	bool threads_too; /* runs again with ranks as threads, if the others are processes */
-	double timeout; /* of its calls, seconds; 0: that of the options */
-	int32_t variants, quick_variants, thread_variants; /* 0: one, without a name */
-	const char *(*variant)(int32_t i); /* the name of variant i */
+	bool threads_too; /* also runs with ranks as threads, if ranks are processes */
+	double timeout; /* of its calls, seconds; 0: from the options */
+	int32_t variants, quick_variants, thread_variants; /* 0: one unnamed variant */
+	const char *(*variant)(int32_t i); /* returns the name of variant i */
 };
 extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
@@ -157,36 +156,36 @@ const char *conform_timeout_name(int32_t i);
 /* ---- cases ----------------------------------------------------------------------------------- */
 
 /*
- * The cases for groups of n: every kind x dtype x op, and every two values of any two factors
- * (count, uneven, root, ...) in one case at least; fewer if `quick`. The same list on every rank.
- * *out is the caller's to free. TESS_ENOMEM.
+ * Lists the cases for groups of n: every kind x dtype x op, and every pair of values of two factors
+ * (count, uneven, root, ...) at least once; fewer if `quick`. The list is equal on all ranks. The
+ * caller frees *out. TESS_ENOMEM.
  */
 tess_status conform_list_cases(int32_t n, bool quick, struct conform_case **out, uint32_t *ncases);
-/* Whether calls of `kind` have this operation; without any it is TESS_SUM. */
+/* Returns whether calls of `kind` have this operation; kinds without one have TESS_SUM. */
 bool conform_is_operation(int32_t kind, int32_t dtype, int32_t op);
-/* Sets the activity to this case: "all_reduce of 17 f32 (sum), in place, AMONG"; among: or NULL. */
+/* Sets the activity to "all_reduce of 17 f32 (sum), in place, AMONG"; among: may be NULL. */
 void conform_set_activity_case(struct conform_rank *me, const struct conform_case *c,
                                const char *among);
-/* The i-th of many cases of moderate size, for parts that run several at a time. */
+/* Returns the i-th of many cases of moderate size, for parts with concurrent calls. */
 struct conform_case conform_pick_case(int32_t n, uint32_t i);
 
 /* ---- groups opened without the core: direct.c --------------------------------------------- */
 
 /*
- * With the m world ranks of `member`, this rank among them. parent: a group or NULL. store NULL:
- * the store of the world.
+ * Opens a group of the m world ranks in `member`, this rank included. parent: a group or NULL.
+ * store NULL: the store of the world.
  */
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, const struct tess_store *store,
                                 struct conform_direct *out);
-/* With all ranks. */
+/* Opens a group of all ranks. */
 tess_status conform_direct_open_all(struct conform_rank *me, const char *name,
                                     struct conform_direct *out);
 void conform_direct_close(struct conform_rank *me, struct conform_direct *g);
 /* Starts the calls of `d`, each with a deadline in `timeout` ns. */
 tess_status conform_direct_start(struct conform_rank *me, const struct conform_direct *g,
                                  struct conform_data *d, int64_t timeout, void *work[static 2]);
-/* Until the work is done: by wait() where the core would use it, else by test(). */
+/* Waits for the work: by wait() if the core would use it, else by test(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline);
 /* Waits and releases. */
@@ -195,18 +194,18 @@ tess_status conform_direct_finish(struct conform_rank *me, const struct conform_
 /* Starts, waits and releases. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);
-/* Whether the backend itself supports the calls of `d` in a group of d->n. */
+/* Returns whether the backend itself supports the calls of `d` in a group of d->n. */
 bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d);
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* The ranks of one job: `tessera conform @rank PATH`, the shared memory. The exit status. */
+/* Runs ranks of a job: `tessera conform @rank PATH`, the shared memory. Returns the exit status. */
 int conform_rank_main(const char *path);
 
 struct conform_options {
 	const char *backend; /* a name */
 	const char *launcher; /* a command that starts ranks, or NULL */
-	const char *device; /* whose memory the calls use, or NULL: the host's */
+	const char *device; /* whose memory the calls use; NULL: host memory */
 	const char *part; /* the only part, or NULL */
 	int32_t only; /* its number on the command line, or -1 */
 	int32_t max_ranks;
@@ -216,31 +215,31 @@ struct conform_options {
 
 /*
  * Runs all jobs and fills the report. The backend is found by name (TESSERA_PLUGIN_PATH). Fails
- * only where the command itself cannot go on.
+ * only if the command itself cannot continue.
  */
 struct conform_report;
 tess_status conform_run_jobs(const struct conform_options *options, struct conform_report *r);
 
-/* stdout: a table with progress on a terminal, or TAP. NULL: no memory. */
+/* Opens a report on stdout: a table, with progress on a terminal, or TAP. NULL: no memory. */
 struct conform_report *conform_report_open(const struct conform_options *options);
-/* The backend, and what its ranks are: "processes, and threads". */
+/* Prints the backend, and the kind of its ranks: "processes, and threads". */
 void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
                                const char *ranks);
-/* A row of the table: a part. */
+/* Begins a row of the table: a part. */
 void conform_report_begin(struct conform_report *r, const char *part, const char *about);
 void conform_report_show_progress(struct conform_report *r, int32_t nranks, const char *variant,
                                   uint32_t cases);
-/* A job of the row, then its faults, then its end. nranks 0: no ranks; variant NULL: no name. */
+/* Begins a job of the row; its faults and its end follow. nranks 0: none; variant NULL: unnamed. */
 void conform_report_begin_job(struct conform_report *r, int32_t nranks, const char *variant);
 void conform_report_add_fault(struct conform_report *r, const char *what, const char *text);
-/* The end of the output of its ranks, below its faults. */
+/* Adds the end of the output of its ranks, below its faults. */
 void conform_report_add_output(struct conform_report *r, const char *text);
 void conform_report_end_job(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
 void conform_report_print_note(struct conform_report *r, const char *text);
-/* For the last line; copied. */
+/* Sets the gaps for the last line; copied. */
 void conform_report_set_gaps(struct conform_report *r, const char *gaps);
-/* Prints the result in one line, and frees. The exit status: 0 or 1. */
+/* Prints the result in one line, and frees. Returns the exit status: 0 or 1. */
 int conform_report_close(struct conform_report *r);
 
 /* Compares the gaps of the backend with tess-backend-NAME.gaps beside it: one job of the report. */

@@ -1,4 +1,4 @@
-/* data.c - the buffers of one case on one rank: filled, guarded, and checked to the byte. */
+/* data.c - fills, guards and checks the buffers of one case on one rank, to the byte. */
 #include "data.h"
 
 #include "core/base/status.h"
@@ -13,8 +13,8 @@
 
 enum { GUARD = 64, CACHELINE = 64 };
 /*
- * Element i is element i % PERIOD, or most of the time would be spent on numbers. A multiple of 8,
- * and otherwise a prime: no chunk or block of a collective is as long.
+ * Element i equals element i % PERIOD, to save the time for numbers. A multiple of 8 and a prime:
+ * no chunk or block of a collective has this length.
  */
 enum { PERIOD = 8 * 521 };
 static const unsigned char guard = 0xa5, unset = 0x5a;
@@ -23,7 +23,7 @@ static const unsigned char guard = 0xa5, unset = 0x5a;
 
 static _Thread_local struct {
 	char *begin, *next, *end;
-} pool; /* of memory for buffers */
+} pool; /* memory for buffers */
 
 void conform_data_use_memory(void *memory, uint64_t bytes)
 {
@@ -46,7 +46,7 @@ static uint64_t get_block_bytes(uint64_t bytes)
 	return (2 * GUARD + bytes + 2 * CACHELINE - 1) / CACHELINE * CACHELINE;
 }
 
-/* `bytes` at `shift` past a cache line, between guards that reach to the ends of the block. */
+/* Allocates `bytes` at `shift` past a cache line, between guards up to the ends of the block. */
 static char *alloc_guarded(uint64_t bytes, size_t shift)
 {
 	uint64_t all = get_block_bytes(bytes);
@@ -72,7 +72,7 @@ static size_t get_shift(const struct conform_case *c)
 	return c->shifted ? tess_width(c->dtype) : 0;
 }
 
-/* How many bytes past the end of a buffer were written; negative: before it. 0: none. */
+/* Returns how far behind a buffer bytes were written; negative: before it; 0: nowhere. */
 static int find_overrun(const char *at, uint64_t bytes)
 {
 	for (int i = 1; i <= GUARD; i++)
@@ -101,7 +101,7 @@ tess_status conform_memory_copy(const struct conform_memory *m, void *dst, const
 	return st ? st : m->device->sync(m->self, m->copies);
 }
 
-/* A copy of a buffer and its guards in device memory. */
+/* Copies a buffer and its guards to device memory. */
 static tess_status mirror_guarded(const struct conform_memory *m, const char *at, uint64_t bytes,
                                   size_t shift, char **out)
 {
@@ -127,7 +127,7 @@ static tess_status fetch_guarded(const struct conform_memory *m, const char *mir
 	                           get_block_bytes(bytes));
 }
 
-/* The calls use copies of the buffers in the device's memory. */
+/* Makes the calls use copies of the buffers in device memory. */
 static tess_status move_to_device(struct conform_data *d, const struct conform_memory *m)
 {
 	size_t shift = get_shift(&d->c);
@@ -172,7 +172,7 @@ static void free_mirrors(struct conform_data *d)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Elements that rank a sends to rank b, or of block b where they are the same for all a. */
+/* Returns the elements that rank a sends to rank b, or of block b if equal for all a. */
 static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_t b)
 {
 	if (!c->uneven)
@@ -180,7 +180,7 @@ static uint64_t get_block_length(const struct conform_case *c, int32_t a, int32_
 	if (c->kind == TESS_ALL_TO_ALL)
 		return c->count + (uint64_t)(c->in_place ? a + b : a * 2 + b * 3) % 4;
 	if (b == 1 && c->count)
-		return 0; /* a rank with no elements */
+		return 0; /* a rank without elements */
 	return c->count + (uint64_t)(b * 3 + 1) % 4;
 }
 
@@ -204,7 +204,7 @@ static bool writes_dst(const struct conform_data *d)
 	return (d->c.kind != TESS_REDUCE && d->c.kind != TESS_GATHER) || d->rank == d->c.root;
 }
 
-/* Kinds that only move get every bit pattern: NaNs with a payload, subnormals, both zeros. */
+/* Writes bit patterns for kinds that only move: NaNs with payload, subnormals, both zeros. */
 static void write_bits(const struct conform_case *c, int32_t from, int32_t to, uint64_t first,
                        uint64_t bytes, char *out)
 {
@@ -248,7 +248,7 @@ void conform_data_write(const struct conform_case *c, int32_t n, int32_t from, i
 	}
 }
 
-/* The same, at element `at` of a buffer. */
+/* Writes elements at element `at` of a buffer. */
 static void write_block(const struct conform_data *d, char *base, uint64_t at, int32_t from,
                         int32_t to, uint64_t n)
 {
@@ -426,7 +426,7 @@ static double load_real(int32_t dtype, const void *base, uint64_t i)
 	}
 }
 
-/* "258 (0x4381)" */
+/* Formats "258 (0x4381)". */
 static void format_element(int32_t dtype, const char *base, uint64_t i, char text[static 64])
 {
 	size_t width = tess_width(dtype);

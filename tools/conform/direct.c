@@ -1,4 +1,4 @@
-/* direct.c - groups opened through the backend's table, for calls that the core does not make. */
+/* direct.c - opens groups through the backend's table, for calls that the core does not make. */
 #include "conform.h"
 
 #include "core/rendezvous/call_desc.h"

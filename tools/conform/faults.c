@@ -1,4 +1,4 @@
-/* faults.c - invalid calls, calls that differ, and ranks that die, stop or come late. */
+/* faults.c - invalid calls, mismatched calls, and ranks that die, stop or are late. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -115,7 +115,7 @@ static const struct {
 	[DTYPE] = { "dtype", ALL_RANKS },
 	[OP] = { "op", ALL_RANKS },
 	[COUNT] = { "count", ALL_RANKS },
-	[ROOT] = { "root", NO_RANK }, /* a root has all data, and those that agree receive them */
+	[ROOT] = { "root", NO_RANK }, /* the root has all data, and agreeing ranks receive it */
 	[ORDER] = { "order", ALL_BUT_ODD },
 	[MISSING] = { "a call is missing", ALL_BUT_ODD },
 	[LISTS] = { "lists", ALL_RANKS },
@@ -183,13 +183,13 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 static bool needs_odd_rank(const struct conform_rank *me, int32_t what)
 {
 	if (me->memory.device && !me->backend->compares)
-		return false; /* only the coordinator compares, while the device is at it */
+		return false; /* only the coordinator compares, while the device runs */
 	return mismatches[what].needs_odd == ALL_RANKS ||
 	       (mismatches[what].needs_odd == ALL_BUT_ODD && me->rank != ODD) ||
 	       (mismatches[what].needs_odd == RANK_0 && me->rank == 0);
 }
 
-/* A call on x, to what follows the MANY elements there; a broadcast from rank 0, in place. */
+/* Makes a call from x into the elements behind the MANY there; a broadcast from 0 is in place. */
 static tess_status make_simple_call(struct conform_rank *me, int32_t kind, float *x, uint64_t count,
                                     const char *where)
 {
@@ -204,7 +204,7 @@ static tess_status make_simple_call(struct conform_rank *me, int32_t kind, float
 	return conform_run_call(me, &c);
 }
 
-/* Equal calls, for which the core takes its short path where the backend has run(). */
+/* Makes equal calls, which take the short path of the core if the backend has run(). */
 static tess_status repeat_calls(struct conform_rank *me, float *x)
 {
 	tess_status st = TESS_OK;
@@ -215,7 +215,7 @@ static tess_status repeat_calls(struct conform_rank *me, float *x)
 	return st;
 }
 
-/* The calls of one rank, up to the one that fails. */
+/* Makes the calls of one rank, up to the failing one. */
 static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, float *x)
 {
 	bool odd = me->rank == ODD;
@@ -250,7 +250,7 @@ tess_status conform_run_mismatch(struct conform_rank *me)
 	conform_set_activity(me, "ranks whose calls differ: %s", conform_mismatch_name(what));
 	conform_set_call(me, CONFORM_WAIT);
 	st = make_mismatched_calls(me, what, x);
-	/* a backend that compares nothing may be done before the core has compared the calls */
+	/* a backend without comparison may finish before the core has compared the calls */
 	for (int i = 0; i < 100 && !st; i++) {
 		st = conform_run_barrier_call(me, me->rank == ODD ? "the.odd.one" : "all.others");
 		conform_sleep(10 * (int64_t)TESS_MS);
@@ -336,7 +336,7 @@ static tess_status make_death_call(struct conform_rank *me, int32_t i, int32_t v
 	return conform_run_call(me, &c);
 }
 
-/* Checks that a survivor got an error soon, and that it names the victim. */
+/* Checks that a survivor got an error in time that names the victim. */
 static void check_survivor(struct conform_rank *me, int32_t victim, int64_t failed_at)
 {
 	int64_t died = atomic_load(&me->shared->died_at);

@@ -1,4 +1,4 @@
-/* flow.c - calls as programs make them: in sequence, several at a time, messages. */
+/* flow.c - calls of typical programs: in sequence, concurrent, messages. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -39,12 +39,12 @@ static tess_status wait_case_work(struct conform_rank *me, struct tess_work *w, 
 	for (int i = 0; (st = tess_work_test(w)) == TESS_PENDING; i++)
 		if (i < POLLS)
 			sched_yield();
-		else /* a rank that goes on polling keeps off the CPU the one that it waits for */
+		else /* polling would keep the awaited rank off the CPU */
 			conform_sleep(20000);
 	return st;
 }
 
-/* Waits and checks. After a failure the buffers stay: the group owns them until it is closed. */
+/* Waits and checks. After a failure the group owns the buffers until it is closed. */
 static tess_status finish_case(struct conform_rank *me, struct call *call)
 {
 	struct conform_data *d = call->data;
@@ -126,7 +126,7 @@ tess_status conform_run_barrier(struct conform_rank *me)
 
 /* ---- several at a time ----------------------------------------------------------------------- */
 
-/* The k-th of `n` in an order that differs between ranks and rounds. */
+/* Returns the k-th of `n` in an order that differs between ranks and rounds. */
 static uint32_t shuffle_index(uint64_t random, uint32_t k, uint32_t n)
 {
 	return (uint32_t)((k * (random & 1 ? 1 : n - 1) + random) % n);
@@ -164,7 +164,7 @@ tess_status conform_run_several(struct conform_rank *me)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Messages of equal size, which only their order distinguishes; then more small ones. */
+/* Messages of equal size, which only their order distinguishes; then many small ones. */
 enum { MESSAGES = 8, SMALL_MESSAGES = 64 };
 
 static uint64_t get_message_size(int32_t all, int32_t number)
@@ -249,8 +249,8 @@ static tess_status finish_message_call(struct conform_rank *me, struct message *
 }
 
 /*
- * Every pair, `all` messages each way: receives start before a collective and sends after it, or
- * the reverse. They are finished from the last to the first.
+ * Sends `all` messages each way between every pair: receives start before a collective and sends
+ * after it, or the reverse. They are finished from the last to the first.
  */
 static tess_status exchange_messages(struct conform_rank *me, int32_t all, bool receive_first)
 {

@@ -1,8 +1,7 @@
 /*
- * gaps.c - calls that a backend does not support: tess-backend-NAME.gaps beside
- * tess-backend-NAME.so lists them. A line is KIND [DTYPE [OP]]; a word that is left out stands for
- * all of them; # begins a comment. A gap that is not listed is a fault, and so is a line for a call
- * that is supported.
+ * gaps.c - checks the list of unsupported calls, tess-backend-NAME.gaps next to
+ * tess-backend-NAME.so. A line is KIND [DTYPE [OP]]; an omitted word stands for all values; #
+ * begins a comment. An unlisted gap is a fault, and so is a line for a supported call.
  */
 #include "conform.h"
 
@@ -100,7 +99,7 @@ static bool is_required(int32_t kind)
 	return kind == TESS_BARRIER || kind == TESS_SEND || kind == TESS_RECV;
 }
 
-struct tally { /* of the calls of a kind: all, and those that are gaps */
+struct tally { /* calls of a kind: all, and gaps */
 	int32_t all, lacked, unlisted;
 	char line[48];
 };

@@ -1,6 +1,6 @@
 /*
- * groups.c - groups besides that of all ranks: interleaved calls, other orders and subsets of
- * ranks, a thousand openings and closings; and the optional calls of a backend.
+ * groups.c - further groups: interleaved calls, other orders and subsets of ranks, a thousand
+ * openings and closings; and the optional calls of a backend.
  */
 #include "conform.h"
 
@@ -64,9 +64,9 @@ static tess_status finish_direct_case(struct conform_rank *me, const struct conf
 }
 
 /*
- * A call in each group is under way; even ranks start them in one order, odd ranks in the other.
- * But calls on a stream run in the order of their start, which is then that of all ranks.
- * All ranks wait in one order: a backend need not progress a group while the rank waits in another.
+ * Runs a call in each group concurrently; even ranks start them in one order, odd ranks in the
+ * other. On a stream, calls run in the order of their start, so all ranks start in one order. All
+ * ranks wait in one order: a backend need not progress a group while the rank waits in another.
  */
 static tess_status interleave_groups(struct conform_rank *me, struct conform_direct *two,
                                      const char *where)
@@ -181,7 +181,7 @@ static tess_status run_direct_barrier(struct conform_rank *me, const struct conf
 	return conform_direct_run(me, g, &c);
 }
 
-/* Every rank fills its memory with its number, and reads the memory that it can address. */
+/* Fills the memory of each rank with its number, and reads all addressable memory. */
 static tess_status try_alloc(struct conform_rank *me, const struct conform_direct *g,
                              uint64_t bytes)
 {
@@ -229,7 +229,7 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 	return st;
 }
 
-/* Magnitudes differ so much that the bits of a sum show the order in which it was added. */
+/* Returns numbers of different magnitudes: the bits of a sum show the order of adding. */
 static float make_rough_float(int32_t rank, uint64_t k)
 {
 	uint64_t h = conform_hash((uint64_t)rank + 1, k + 1, 7);
@@ -307,7 +307,7 @@ static tess_status try_sums(struct conform_rank *me, const struct conform_direct
 	return st;
 }
 
-/* In place. *has: false, and nothing is done, where the backend lacks it. */
+/* Adds in place. Sets *has to false and does nothing if the backend lacks the call. */
 static tess_status reduce_on_all(struct conform_rank *me, const struct conform_direct *g, void *x,
                                  uint64_t count, int32_t dtype, int32_t op, bool *has)
 {
@@ -325,7 +325,7 @@ static tess_status reduce_on_all(struct conform_rank *me, const struct conform_d
 	return *has ? conform_direct_run(me, g, &c) : TESS_OK;
 }
 
-/* The largest and the smallest bits of an element, of all ranks, are those of this one. */
+/* Checks that the largest and the smallest bits of an element on all ranks are those here. */
 static tess_status try_same_bits(struct conform_rank *me, const struct conform_direct *g,
                                  uint64_t count)
 {
@@ -401,7 +401,7 @@ static long count_entries(const char *path)
 }
 
 /*
- * Accessible bytes. Reserved ones are not counted: glibc reserves 64 MiB when a thread first
+ * Returns accessible bytes, without reserved ones: glibc reserves 64 MiB when a thread first
  * allocates, which may be in any round.
  */
 static long count_mapped_bytes(void)
@@ -430,8 +430,8 @@ static void count_resources(struct resources *b)
 }
 
 /*
- * Counts on one rank after the other: counting takes memory and descriptors, which other ranks of
- * the same process would count too.
+ * Counts on one rank after the other: counting uses memory and descriptors, which other ranks of
+ * the same process would include.
  */
 static tess_status count_resources_in_turn(struct conform_rank *me, struct resources *b)
 {
@@ -445,7 +445,7 @@ static tess_status count_resources_in_turn(struct conform_rank *me, struct resou
 	return st;
 }
 
-struct counting_store { /* counts the bytes that the rendezvous keeps */
+struct counting_store { /* counts the bytes stored by the rendezvous */
 	const struct tess_store *real;
 	atomic_long *bytes;
 };

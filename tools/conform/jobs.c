@@ -1,4 +1,4 @@
-/* jobs.c - the jobs: their table, their start, their watchdog, and the faults that they leave. */
+/* jobs.c - the jobs: their table, start, watchdog and faults. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -60,7 +60,7 @@ const int32_t conform_nparts = sizeof conform_parts / sizeof *conform_parts;
 enum {
 	BROKEN_JOBS_MAX = 5,
 	RESTARTS_MAX = 2,
-	RUNS_MAX = 3, /* of a job that takes too long */
+	RUNS_MAX = 3, /* runs of a job that takes too long */
 	FAULTS_MAX = 3,
 	LOG = 4096,
 	GRACE_S = 5,
@@ -160,7 +160,7 @@ static bool is_victim_alone(const struct conform_shared *b)
 	return b->job.foreign && victim >= 0;
 }
 
-/* Waits until the job has ended, or no rank has made progress for longer than any call may take. */
+/* Waits until the job has ended, or no rank has made progress for longer than a call may take. */
 static void watch_job(struct conform_jobs *d, pid_t pid)
 {
 	const struct conform_job *job = &d->shared->job;
@@ -189,7 +189,7 @@ static void watch_job(struct conform_jobs *d, pid_t pid)
 		}
 		conform_sleep(POLL_MS * (int64_t)TESS_MS);
 	}
-	kill(-pid, SIGKILL); /* processes that a foreign launcher has left */
+	kill(-pid, SIGKILL); /* processes left by a foreign launcher */
 }
 
 static tess_status run_job(struct conform_jobs *d, const struct conform_job *job)
@@ -218,7 +218,7 @@ static tess_status run_job(struct conform_jobs *d, const struct conform_job *job
 
 /* ---- its faults ------------------------------------------------------------------------------ */
 
-/* Reports the end of the job's output, in whole lines. */
+/* Reports the end of the output of the job, in complete lines. */
 static void report_job_output(const struct conform_jobs *d)
 {
 	char log[LOG + 1];
@@ -281,7 +281,7 @@ static bool is_reported(const struct conform_jobs *d, int32_t r, const char *tex
 	return false;
 }
 
-/* Reports ranks that ended by themselves; other faults follow from that. Whether there are none. */
+/* Reports ranks that ended by themselves, which cause other faults. Returns true for none. */
 static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 {
 	const struct conform_shared *b = d->shared;
@@ -302,7 +302,7 @@ static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 	return complete;
 }
 
-/* Reports lost ranks, then the faults that ranks have found, each once. Whether none is lost. */
+/* Reports lost ranks, then the faults of ranks, each once. Returns true if none is lost. */
 static bool report_faults(struct conform_jobs *d)
 {
 	const struct conform_shared *b = d->shared;
@@ -338,8 +338,8 @@ static bool report_faults(struct conform_jobs *d)
 /* ---- all jobs -------------------------------------------------------------------------------- */
 
 /*
- * All ranks have finished, but the exit status is bad: a crash while the process ended, or a report
- * of a sanitizer.
+ * Reports a bad exit status after all ranks have finished: a crash at the end of the process, or a
+ * report of a sanitizer.
  */
 static bool report_bad_exit(struct conform_jobs *d)
 {
@@ -355,7 +355,7 @@ static bool report_bad_exit(struct conform_jobs *d)
 	return true;
 }
 
-/* Whether all faults are only about time. */
+/* Returns whether all faults concern time only. */
 static bool has_only_time_faults(const struct conform_jobs *d)
 {
 	struct job_totals all = sum_rank_states(d->shared);
@@ -363,7 +363,7 @@ static bool has_only_time_faults(const struct conform_jobs *d)
 	return all.nfaults && all.nfaults == all.ntime_faults && !d->is_hung;
 }
 
-/* A busy machine may be slow once; a fault of the backend comes again. */
+/* Repeats a job that was too slow: a busy machine is slow once, a faulty backend again. */
 static tess_status run_job_with_retries(struct conform_jobs *d, const struct conform_job *job)
 {
 	tess_status st = run_job(d, job);
@@ -373,7 +373,7 @@ static tess_status run_job_with_retries(struct conform_jobs *d, const struct con
 	return st;
 }
 
-/* Runs a job, and again from the case after one that broke it. */
+/* Runs a job, and continues behind a case that broke it. */
 static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job)
 {
 	uint32_t done = 0;
@@ -446,7 +446,7 @@ static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, boo
 	return st;
 }
 
-/* The launcher has started no rank: prints its output. */
+/* Prints the output of a launcher that has started no rank. */
 static tess_status fail_not_started(struct conform_jobs *d)
 {
 	char log[LOG];

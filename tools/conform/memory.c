@@ -1,4 +1,4 @@
-/* memory.c - the memory of the calls: the host's, or that of the device that --device names. */
+/* memory.c - the memory of the calls: host memory, or that of --device. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -114,7 +114,7 @@ tess_status conform_run_call(struct conform_rank *me, const struct tess_coll *c)
 	st = tess_group_start(me->group, &placed, &w);
 	if (st)
 		return st;
-	st = tess_work_wait(w, 0); /* run would leave it to the stream */
+	st = tess_work_wait(w, 0); /* run would return before the stream is done */
 	tess_work_release(w);
 	return st;
 }

@@ -1,4 +1,4 @@
-/* note.c - what a rank notes of itself, for the report: its activity, its call and faults. */
+/* note.c - notes of a rank for the report: activity, current call, faults. */
 #include "conform.h"
 
 #include "core/base/status.h"

@@ -1,7 +1,7 @@
 /*
- * number.c - the numbers of the cases. Every partial sum and product of them, in any order, is
- * exact in the type in which it must be computed (f32 for 16-bit floats), and not in a narrower
- * one: a backend that adds in the wrong type, or rounds more than once, gives other bits.
+ * number.c - the numbers of the cases. Every partial sum and product, in any order, is exact in the
+ * required type (f32 for 16-bit floats), but not in a narrower one: a backend that adds in the
+ * wrong type, or rounds more than once, produces other bits.
  */
 #include "data.h"
 
@@ -17,15 +17,15 @@ uint64_t conform_hash(uint64_t a, uint64_t b, uint64_t c)
 	return x ^ x >> 31;
 }
 
-/* A signed integer of at most `bits` bits. */
+/* Returns a signed integer of at most `bits` bits. */
 static double make_integer(uint64_t h, int bits)
 {
 	return (double)(int64_t)(h >> (63 - bits)) - (double)(UINT64_C(1) << bits);
 }
 
 /*
- * One rank has a number so large that small ones are lost in it: 256 + 1 + 1 in bf16 is 258 if it
- * is rounded at the end, and 256 if it is rounded at each step.
+ * Returns an addend. One rank has a number that absorbs small ones: 256 + 1 + 1 in bf16 is 258 if
+ * rounded at the end, and 256 if rounded at each step.
  */
 static double make_addend_16(int32_t dtype, bool large, uint64_t h)
 {
@@ -65,7 +65,7 @@ static double make_comparand(int32_t dtype, uint64_t h)
 	return (1 + (double)(h % 127)) * (h >> 8 & 1 ? 1 : -1) * (double)(1 << (h >> 9) % 8);
 }
 
-/* The smallest number of the type that is not 0. */
+/* Returns the smallest positive number of the type. */
 static double get_smallest(int32_t dtype)
 {
 	static const int power[] = {
@@ -75,7 +75,7 @@ static double get_smallest(int32_t dtype)
 	return ldexp(1, power[dtype]);
 }
 
-/* Whether the number of rank `from` at i differs in kind from those of the other ranks. */
+/* Returns whether the number of rank `from` at i differs in kind from those of other ranks. */
 static bool has_turn(int32_t from, uint64_t i, int32_t n)
 {
 	return (int32_t)(i % (uint64_t)n) == from;
@@ -85,7 +85,7 @@ static double make_real(const struct conform_case *c, int32_t from, uint64_t h, 
                         int32_t n)
 {
 	bool many = n > CONFORM_RANKS;
-	int carries = many ? 10 : 3; /* bits by which a sum is longer than its addends */
+	int carries = many ? 10 : 3; /* bits by which a sum exceeds its addends */
 
 	if (c->special && i % 7 == 1)
 		return get_smallest(c->dtype) * (double)(1 + h % 15);

@@ -1,4 +1,4 @@
-/* rank.c - a job: the plugin is inspected, or ranks run as threads or as this process. */
+/* rank.c - a job: inspects the plugin, or runs ranks as threads or as this process. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -103,7 +103,7 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* Without a world, the fault is that of the rank that the environment names. */
+/* Adds a fault without a world, for the rank in the environment. */
 static int fail_not_opened(struct conform_shared *shared)
 {
 	const char *rank = getenv("RANK");

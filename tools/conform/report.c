@@ -1,4 +1,4 @@
-/* report.c - a table with a row for each part, or TAP with a point for each job; the result. */
+/* report.c - prints a table with a row per part, or TAP with a point per job; the result. */
 #include "conform.h"
 
 #include <stdarg.h>
@@ -94,7 +94,7 @@ void conform_report_begin_job(struct conform_report *r, int32_t nranks, const ch
 		snprintf(r->job + n, sizeof r->job - n, ", %s", variant);
 }
 
-/* Appends to the text of the row; cut where it is full. */
+/* Appends to the text of the row, up to its capacity. */
 static void TESS_PRINTF(2, 3) append_row_text(struct conform_report *r, const char *fmt, ...)
 {
 	size_t left = sizeof r->text - r->len;

@@ -1,4 +1,4 @@
-/* run.c - tess_backend.run, where a backend has it: starts and finishes a call in one. */
+/* run.c - tess_backend.run, an optional call that starts and finishes another. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -9,7 +9,7 @@
 struct meanwhile_state { /* of one call of run() */
 	struct tess_coll *coll;
 	int64_t timeout;
-	uint64_t max_polls; /* after which run() must return */
+	uint64_t max_polls; /* limit until run() must return */
 	uint64_t polls;
 };
 
@@ -22,7 +22,7 @@ static int32_t count_meanwhile(void *arg)
 	return b->polls <= b->max_polls;
 }
 
-/* One call by run(), or by start() and wait(): ranks of a group may mix them. */
+/* Makes one call by run(), or by start() and wait(); ranks of a group may mix them. */
 static tess_status make_run_call(struct conform_rank *me, const struct conform_direct *g,
                                  struct conform_data *d, uint64_t random)
 {

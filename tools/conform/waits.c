@@ -1,4 +1,4 @@
-/* waits.c - test() does not block, wait() returns in time, abort() ends calls that wait. */
+/* waits.c - test() does not block, wait() returns in time, abort() ends waiting calls. */
 #include "conform.h"
 
 #include "core/base/status.h"
@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-/* A receive of one number that no rank sends. */
+/* Returns a receive of one number that no rank sends. */
 static struct tess_coll make_unmatched_recv(const struct conform_rank *me)
 {
 	struct tess_coll c = { .size = sizeof c,
@@ -23,7 +23,7 @@ static struct tess_coll make_unmatched_recv(const struct conform_rank *me)
 	return c;
 }
 
-/* test() and wait() must return from a receive for which nothing is sent. Ends the group. */
+/* Checks that test() and wait() return from an unmatched receive. Ends the group. */
 static tess_status wait_unmatched_recv(struct conform_rank *me, const struct conform_direct *g,
                                        const struct tess_coll *c, void **work)
 {
@@ -66,7 +66,7 @@ static tess_status wait_unmatched_recv(struct conform_rank *me, const struct con
 	return TESS_OK;
 }
 
-/* A send, which every backend has, or an all_reduce, the kind that is used most. */
+/* Returns a send, which every backend has, or an all_reduce, the most common kind. */
 static struct conform_case make_common_case(struct conform_rank *me, int i)
 {
 	struct conform_case c = { .kind = TESS_ALL_REDUCE,
@@ -86,7 +86,7 @@ static struct conform_case make_common_case(struct conform_rank *me, int i)
 	return c;
 }
 
-/* Many waits, in which ranks come at random moments: wait() returns late after a lost wake-up. */
+/* Waits many times for ranks that come at random moments, to find lost wake-ups. */
 static tess_status check_wake_ups(struct conform_rank *me, const struct conform_direct *g)
 {
 	int rounds = me->job->quick ? 400 : 4000;
