@@ -24,7 +24,7 @@ enum { FAULT_AROUND_BYTES = 64 << 10 }; /* what Linux maps around a page fault *
 enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* minimum bytes per thread */
 
 const struct tess_option tess_load_options[] = {
-	{ "load", "map", "map: checkpoints are mapped, copy: each rank reads its part of them" },
+	{ "load", "map", "map: map the files of a checkpoint; copy: each rank reads its part" },
 	{ 0 },
 };
 

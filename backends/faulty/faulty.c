@@ -320,10 +320,9 @@ static tess_status faulty_wrap_backend(const char *name, const struct tess_backe
 
 static const struct tess_option what = {
 	"faulty", "",
-	"rules of the backend faulty, like rank=2,call=17,do=kill;every=100,do=delay:5ms"
+	"rules of the backend faulty, as rank=2,call=17,do=kill;every=100,do=delay:5ms"
 };
-static const struct tess_option seed = { "faulty_seed", "1",
-	                                 "seed of the rules that have a chance" };
+static const struct tess_option seed = { "faulty_seed", "1", "seed of the rules with a chance" };
 
 TESS_DEFINE_PLUGIN("faulty", "1.0", "Apache-2.0", .summary = "makes another backend fail",
                    .needs = TESS_UPTO(tess_host, backend),

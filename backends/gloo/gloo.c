@@ -318,8 +318,8 @@ static const struct tess_backend gloo = {
 
 static const struct tess_option address = {
 	"gloo_address", "",
-	"the numeric address of this host that other hosts reach; default: 127.0.0.1 on one "
-	"host, else the one that reaches MASTER_ADDR"
+	"numeric address of this host for other hosts; default: 127.0.0.1 on one host, "
+	"else the one that reaches MASTER_ADDR"
 };
 
 TESS_DEFINE_PLUGIN("gloo", "1.0", "Apache-2.0", .summary = "communication over libgloo",

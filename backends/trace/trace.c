@@ -453,7 +453,7 @@ static tess_status trace_wrap_backend(const char *name, const struct tess_backen
 }
 
 static const struct tess_option file = { "trace_file", "tessera-trace.json",
-	                                 "the file that the backend trace writes" };
+	                                 "output file of the backend trace" };
 
 TESS_DEFINE_PLUGIN("trace", "1.0", "Apache-2.0", .summary = "a timeline of another backend's calls",
                    .needs = TESS_UPTO(tess_host, backend),

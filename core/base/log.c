@@ -15,7 +15,8 @@ enum { WAIT_MS = 1000 }; /* maximum wait for a non-blocking stderr that is full 
 const struct tess_option tess_log_option = {
 	"log",
 	"warn",
-	"levels logged to stderr: error, warn, info or debug, then part=level, separated by commas",
+	"levels logged to stderr: error, warn, info or debug; then part=level, separated "
+	"by commas",
 };
 
 static _Thread_local int32_t thread_rank, thread_size;

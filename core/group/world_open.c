@@ -21,27 +21,27 @@
 
 const struct tess_option tess_world_options[] = {
 	{ "backend", "auto",
-	  "what moves data between ranks: loopback, gloo, ...; "
-	  "auto: the first of TESSERA_BACKENDS that joins them" },
-	{ "backends", "loopback,shm,gloo,nccl", "the backends that auto tries, in this order" },
-	{ "timeout", "300", "seconds that a call may take before the job fails" },
+	  "communication backend: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS "
+	  "that can connect the ranks" },
+	{ "backends", "loopback,shm,gloo,nccl", "backends that auto tries, in this order" },
+	{ "timeout", "300", "time limit of a call in seconds, after which the job fails" },
 	{ "reduce", "exact",
-	  "sums over ranks: exact (the same bits for any number of ranks) or fast (the backend's "
-	  "own)" },
+	  "sums over ranks: exact (the same bits for any number of ranks) or fast (as the "
+	  "backend adds)" },
 	{ "job", "",
-	  "name of the job on this host; default: torchrun's run, or the "
-	  "process that started the ranks" },
+	  "name of the job on this host; default: the run of torchrun, or the process that "
+	  "started the ranks" },
 	{ "rendezvous", "", "socket where the ranks meet; set by tessera launch" },
 	{ "port", "",
 	  "TCP port where ranks of several hosts meet; default: the one after MASTER_PORT" },
 	{ "secret_file", "",
-	  "file of a secret, of mode 0600, that the ranks of several hosts prove to each other" },
+	  "file with the secret that authenticates the ranks of several hosts; mode 0600" },
 	{ "bind", "auto",
-	  "ranks that tessera starts on this host: cpu (each on one CPU), none; "
-	  "auto: cpu where it helps the backend and ranks share CPUs evenly" },
+	  "binding of ranks that tessera starts: cpu (one CPU each) or none; auto: cpu if "
+	  "the backend gains by it and ranks share CPUs evenly" },
 	{ "flight", "",
-	  "directory for rank-R.json, the last 256 calls of each rank: at a failure, and at "
-	  "SIGUSR1; off: none" },
+	  "directory for rank-R.json, the last 256 calls of each rank, written at a failure "
+	  "and at SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },
 };
 

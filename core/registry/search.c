@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 const struct tess_option tess_registry_options[] = {
-	{ "plugin_path", "", "directories with plugins, absolute, separated by colons" },
+	{ "plugin_path", "", "absolute directories with plugins, separated by colons" },
 	{ NULL, NULL, NULL },
 };
 

@@ -392,8 +392,8 @@ static const struct tess_device cpu_device = {
 };
 static const struct tess_option option = {
 	"cpu", "auto",
-	"instructions of the cpu device: auto, scalar, avx2, avx512, avx512bf16 or neon; the "
-	"bits are the same"
+	"instruction set of the cpu device: auto, scalar, avx2, avx512, avx512bf16 or "
+	"neon; bits stay the same"
 };
 
 TESS_DEFINE_PLUGIN("cpu", "1.0", "Apache-2.0", .summary = "computes on the CPU",

@@ -8,12 +8,12 @@
 #include <string.h>
 
 const struct tess_option tess_run_options[] = {
-	{ "threads", "0", "compute threads per rank; 0: this rank's share of the CPUs it may use" },
+	{ "threads", "0", "compute threads per rank; 0: the rank's share of the available CPUs" },
 	{ "check", "0",
-	  "1: compares all bytes of the weights that ranks read; after each module, compares "
-	  "values that must be equal on all ranks, and searches for NaN and Inf" },
+	  "1: compare all bytes of weights, and after each module the values that must be "
+	  "equal on all ranks; find NaN and Inf" },
 	{ "graphs", "calls",
-	  "steps of few rows as graphs of the device: calls (of groups, too, where the backend "
+	  "steps of few rows as device graphs: calls (including group calls, if the backend "
 	  "can), ops, or none" },
 	{ NULL, NULL, NULL },
 };

@@ -17,8 +17,8 @@
 
 const struct tess_option tess_device_options[] = {
 	{ "device", "cpu",
-	  "the device that computes: NAME[:INDEX]; without INDEX the ranks of a host take its "
-	  "devices in turn" },
+	  "compute device: NAME[:INDEX]; without INDEX the ranks of a host take its devices "
+	  "in turn" },
 	{ NULL, NULL, NULL },
 };
 

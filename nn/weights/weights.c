@@ -22,8 +22,8 @@ enum { ALIGN = 256 }; /* bytes, of a weight in a slab */
 
 const struct tess_option tess_weights_options[] = {
 	{ "layout", "",
-	  "layout of linear weights in memory: panels or rows (as in the file); empty: what the "
-	  "device wants, and where that is panels, rows of the mapped file until they are packed" },
+	  "layout of linear weights in memory: panels or rows (as in the file); empty: "
+	  "chosen by the device, with mapped rows until panels are packed" },
 	{ NULL, NULL, NULL },
 };
 

@@ -397,8 +397,8 @@ static const struct tess_option math_option = {
 };
 static const struct tess_option sync_option = {
 	"cuda_sync", "0",
-	"kernels: those of the cuda device do not start before the one before them has "
-	"ended; 1: it waits for each op, so that a failure names it"
+	"kernels: serialize the kernels of the cuda device; 1: wait for each op, so that "
+	"a failure names it"
 };
 
 TESS_DEFINE_PLUGIN(NAME, "1.0", "Apache-2.0", .summary = "computes on NVIDIA GPUs",

@@ -12,7 +12,7 @@ enum { REASON = 256 };
 
 const struct tess_option foreign_option = {
 	"cuda_libs", "",
-	"folders where NVIDIA's libraries are looked for first, separated by colons"
+	"directories that are searched first for NVIDIA's libraries, separated by colons"
 };
 
 struct search {
