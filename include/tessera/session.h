@@ -4,7 +4,8 @@
  *
  * Calls that take a session or a sequence are collective unless they say otherwise: every rank
  * makes the same ones in the same order. The bits of a text depend on nothing but the checkpoint,
- * its ids and its sampling: not on ranks, threads, backend, plan, or on what runs beside it.
+ * its ids and its sampling: not on ranks, threads, backend, plan, or on what runs beside it. Where
+ * a device samples (docs/devices.md), this holds up to the rounding of probabilities.
  */
 #ifndef TESSERA_SESSION_H
 #define TESSERA_SESSION_H

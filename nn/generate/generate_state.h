@@ -18,7 +18,6 @@ struct tess_running_request { /* a request under way */
 	bool selected; /* the step gives its logits: a row, or with `all` nrows of them */
 	int32_t set; /* where the device keeps the ids that it has seen, for a penalty; -1: not */
 	int64_t row; /* of the ids that the device chooses in the step that is queued; -1: none */
-	struct tess_chosen chosen; /* rank 0: its id, by the device, which may be in doubt */
 	bool end_wanted; /* rank 0: with the next id */
 	char *sentence; /* rank 0: of a failure of this request */
 };
@@ -37,7 +36,7 @@ struct tess_generate_state {
 	struct tess_running_request *running;
 	int64_t nrunning;
 	struct tess_rows *rows;
-	struct tess_id_choice *choices; /* [n + 1]: the last one is about the step; id: by_host */
+	struct tess_id_choice *choices; /* [n + 1]: the last one is about the step */
 	struct tess_sampler *sampler; /* rank 0 only */
 	struct tess_cut_logits *cut; /* NULL: rank 0 gets whole rows */
 	struct tess_cut_row *cut_rows; /* of the texts that are selected, in order */
@@ -45,7 +44,6 @@ struct tess_generate_state {
 	int64_t nchosen; /* ids of the step that is queued */
 	struct tess_draw *draws; /* of the step that is to be queued */
 	bool queued; /* a step whose ids the device chooses, and which were not read */
-	bool by_host; /* the next step runs again, since the device is in doubt about an id */
 	int32_t nunshared; /* the last steps, after which ranks did not meet */
 	bool end_all;
 	bool end_wanted; /* rank 0: by a callback; sent with the next choices */

@@ -104,20 +104,6 @@ static struct tess_id_choice draw_next_id(struct tess_generate_state *g,
 	return word;
 }
 
-/* The same of an id that the device has chosen. */
-static struct tess_id_choice take_chosen_id(struct tess_generate_state *g,
-                                            struct tess_running_request *r,
-                                            const struct tess_chosen *chosen)
-{
-	const struct tess_candidate only = { 0, chosen->id };
-
-	return draw_next_id(g, r,
-	                    &(struct tess_cut_row){ .odd = { chosen->odd, chosen->first_odd,
-	                                                     chosen->flag == TESS_SAMPLE_NAN },
-	                                            .candidates = &only,
-	                                            .ncandidates = 1 });
-}
-
 /* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
 static void draw_next_ids(struct tess_generate_state *g)
 {
@@ -134,24 +120,22 @@ static void draw_next_ids(struct tess_generate_state *g)
 			r->end_wanted |= tess_generate_take_answer(
 				g, c->on_logits(c->self, r->request, row->logits, row->nrows));
 		if (chooses_id(r))
-			g->choices[k++] = g->by_host && r->chosen.flag != TESS_SAMPLE_DOUBT
-			                          ? take_chosen_id(g, r, &r->chosen)
-			                          : draw_next_id(g, r, row);
+			g->choices[k++] = draw_next_id(g, r, row);
 		row++;
 	}
 	if (c->on_step && !g->failed)
 		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
-/* Gives all ranks rank 0's choices, whether to go on, and whether the step is to run again. */
-static tess_status share_choices(struct tess_generate_state *g, int64_t n, bool by_host)
+/* Broadcasts rank 0's n choices, and whether to continue. */
+static tess_status share_choices(struct tess_generate_state *g, int64_t n)
 {
 	struct tess_profile *profile = tess_runner_get_profile(g->runner);
 	struct tess_id_choice *end = &g->choices[n];
 	int64_t began;
 	tess_status st;
 
-	*end = (struct tess_id_choice){ by_host, g->end_wanted, g->failed };
+	*end = (struct tess_id_choice){ .finish = g->end_wanted, .status = g->failed };
 	began = tess_profile_begin(profile);
 	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
 	                    "generate:next");
@@ -159,7 +143,6 @@ static tess_status share_choices(struct tess_generate_state *g, int64_t n, bool 
 	if (!st && end->status)
 		st = tess_generate_share_failure(g);
 	g->end_all = end->finish != 0;
-	g->by_host = end->id != 0;
 	return st;
 }
 
@@ -244,7 +227,7 @@ static bool number_chosen_rows(struct tess_generate_state *g)
 			return false;
 		r->row = n++;
 	}
-	return n && !g->by_host && tess_runner_can_choose(g->runner);
+	return n && tess_runner_can_choose(g->runner);
 }
 
 /*
@@ -276,36 +259,23 @@ static tess_status queue_ahead(struct tess_generate_state *g)
 	return tess_runner_choose(g->runner, g->rows, g->nrunning, g->draws, true);
 }
 
-/*
- * On rank 0: keeps what the device chose for each text; true: it is in doubt about an id, which the
- * host alone chooses when the step runs again.
- */
-static bool keep_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
-{
-	bool doubt = false;
-
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		struct tess_running_request *r = &g->running[i];
-
-		if (!chooses_id(r))
-			continue;
-		r->chosen = ids[r->row];
-		doubt |= r->chosen.flag == TESS_SAMPLE_DOUBT;
-	}
-	return doubt;
-}
-
-/* On rank 0: tells the ids of a step. */
-static void take_chosen_ids(struct tess_generate_state *g)
+/* On rank 0: passes the ids that the device chose to the callbacks. */
+static void take_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
 {
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
 	int64_t n = 0;
 
 	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
 		struct tess_running_request *r = &g->running[i];
+		struct tess_candidate only = { 0 };
+		struct tess_cut_row row = { .candidates = &only, .ncandidates = 1 };
 
-		if (chooses_id(r))
-			g->choices[n++] = take_chosen_id(g, r, &r->chosen);
+		if (!chooses_id(r))
+			continue;
+		only.id = ids[r->row].id;
+		row.odd = (struct tess_odd_logits){ ids[r->row].odd, ids[r->row].first_odd,
+			                            ids[r->row].is_nan };
+		g->choices[n++] = draw_next_id(g, r, &row);
 	}
 	if (c->on_step && !g->failed)
 		tess_generate_take_answer(g, c->on_step(c->self));
@@ -315,39 +285,17 @@ static void take_chosen_ids(struct tess_generate_state *g)
 static tess_status share_chosen_ids(struct tess_generate_state *g)
 {
 	const struct tess_chosen *ids;
-	bool doubt = false;
 	int64_t n = 0;
 	tess_status st = tess_runner_read_chosen(g->runner, &ids);
 
 	for (int64_t i = 0; i < g->nrunning; i++)
 		n += chooses_id(&g->running[i]);
-	if (!st && g->sampler) {
-		doubt = keep_chosen_ids(g, ids);
-		if (!doubt)
-			take_chosen_ids(g);
-	}
-	return st ? st : share_choices(g, n, doubt);
+	if (!st && g->sampler)
+		take_chosen_ids(g, ids);
+	return st ? st : share_choices(g, n);
 }
 
-/* Forgets the step whose ids were read, and the one `ahead` of it, which has taken those. */
-static tess_status go_back(struct tess_generate_state *g, bool ahead)
-{
-	const struct tess_chosen *unused;
-	tess_status st = ahead ? tess_runner_read_chosen(g->runner, &unused) : TESS_OK;
-
-	for (int64_t i = 0; i < g->nrunning && !st; i++) {
-		struct tess_running_request *r = &g->running[i];
-		struct tess_sequence *s = r->sequence;
-
-		s->ncached -= r->nrows;
-		if (r->nrows && !tess_runner_rewind_slot(g->runner, s->slot, s->ncached))
-			st = tess_fail(TESS_EBUG, "a step in doubt was settled");
-	}
-	g->queued = false;
-	return st;
-}
-
-/* A step is under way while the ids of the one before it are read, told and compared. */
+/* Reads the ids of a step, and applies them, while the next step is under way. */
 static tess_status run_chosen_step(struct tess_generate_state *g)
 {
 	bool ahead = can_go_ahead(g);
@@ -355,21 +303,11 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 
 	if (!st)
 		st = share_chosen_ids(g);
-	if (!st && g->by_host)
-		return go_back(g, ahead);
-	for (int64_t i = 0; i < g->nrunning && !st; i++)
-		tess_runner_settle(g->runner, g->running[i].sequence->slot,
-		                   g->running[i].sequence->ncached);
 	if (!st)
 		st = apply_choices(g);
-	for (int64_t i = 0; i < g->nrunning && !st; i++) {
-		struct tess_running_request *r = &g->running[i];
-
-		r->row = ahead ? r->row : -1;
-		r->nrows = ahead;
-		if (ahead && r->sequence)
-			r->sequence->ncached++;
-	}
+	for (int64_t i = 0; ahead && i < g->nrunning && !st; i++)
+		if (g->running[i].sequence)
+			g->running[i].sequence->ncached++;
 	g->queued = ahead;
 	return st;
 }
@@ -451,6 +389,6 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 	if (g->sampler)
 		draw_next_ids(g);
 	if (shares_choices(g, nchoices))
-		st = share_choices(g, nchoices, false);
+		st = share_choices(g, nchoices);
 	return st ? st : apply_choices(g);
 }

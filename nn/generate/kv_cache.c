@@ -31,7 +31,7 @@ struct page_class {
 
 struct cache_slot {
 	bool open;
-	int64_t length, settled;
+	int64_t length;
 	int64_t step; /* that names it */
 };
 
@@ -366,22 +366,17 @@ static int64_t find_first_block(const struct page_class *pages, int64_t position
 
 void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n)
 {
-	c->slot[slot].length += n;
-}
-
-void tess_kv_cache_settle(struct tess_kv_cache *c, int32_t slot, int64_t position)
-{
-	int64_t was = c->slot[slot].settled;
+	int64_t was = c->slot[slot].length;
 
 	for (int32_t i = 0; i < c->parts.nclasses; i++)
 		drop_pages(c, i, slot, find_first_block(&c->page_class[i], was),
-		           find_first_block(&c->page_class[i], position));
-	c->slot[slot].settled = position;
+		           find_first_block(&c->page_class[i], was + n));
+	c->slot[slot].length += n;
 }
 
 bool tess_kv_cache_rewind(struct tess_kv_cache *c, int32_t slot, int64_t length)
 {
-	int64_t was = c->slot[slot].settled;
+	int64_t was = c->slot[slot].length;
 
 	for (int32_t i = 0; i < c->parts.nclasses; i++)
 		if (find_first_block(&c->page_class[i], length) <

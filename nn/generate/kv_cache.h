@@ -48,10 +48,11 @@ int64_t tess_kv_cache_get_length(const struct tess_kv_cache *c, int32_t slot);
  * suffice, on any rank; pages that it got already stay its own.
  */
 tess_status tess_kv_cache_grow(struct tess_kv_cache *c, int32_t slot, int64_t n);
-/* The next n positions are queued to be written. */
+/*
+ * Counts the next n positions, whose step is queued, and frees the pages that windows have passed.
+ * A queued step may still read these pages; steps that write them again are queued after it.
+ */
 void tess_kv_cache_advance(struct tess_kv_cache *c, int32_t slot, int64_t n);
-/* No step that runs or follows has rows before `position`: drops the pages that it does not see. */
-void tess_kv_cache_settle(struct tess_kv_cache *c, int32_t slot, int64_t position);
 /*
  * Forgets the positions from `length` on; the slot keeps their pages. False: pages that the next
  * position sees were dropped, and nothing has changed.

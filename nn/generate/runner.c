@@ -375,11 +375,6 @@ void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, in
 		tess_kv_cache_advance(s->kv, rows[i].slot, rows[i].n);
 }
 
-void tess_runner_settle(struct tess_runner *s, int32_t slot, int64_t position)
-{
-	tess_kv_cache_settle(s->kv, slot, position);
-}
-
 tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                              int32_t root, const float **logits)
 {
@@ -395,8 +390,6 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 		return st;
 	}
 	tess_runner_advance(s, rows, n);
-	for (int64_t i = 0; i < n; i++)
-		tess_runner_settle(s, rows[i].slot, tess_runner_get_length(s, rows[i].slot));
 	return TESS_OK;
 }
 

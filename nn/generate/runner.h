@@ -86,7 +86,7 @@ enum { TESS_CHOSEN_MAX = 1024 }; /* rows */
 struct tess_chosen { /* a value: a row of the out of TESS_OP_SAMPLE */
 	int32_t id;
 	int32_t odd, first_odd; /* logits that are NaN or Inf: how many, and the first */
-	int32_t flag; /* TESS_SAMPLE_NAN, or TESS_SAMPLE_DOUBT: the id is not to be used */
+	int32_t is_nan; /* 1: the first one is NaN */
 };
 bool tess_runner_can_choose(const struct tess_runner *s);
 /*
@@ -98,11 +98,6 @@ tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int3
 tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                const struct tess_draw *draws, bool chosen);
 tess_status tess_runner_read_chosen(struct tess_runner *s, const struct tess_chosen **ids);
-/*
- * An open slot will not be rewound to before `position`, and no step is under way that has rows
- * there: what windows have passed is free. tess_runner_step does it.
- */
-void tess_runner_settle(struct tess_runner *s, int32_t slot, int64_t position);
 /* After a failure: waits for steps that were not read. Keeps the sentence. */
 void tess_runner_drop_chosen(struct tess_runner *s);
 

@@ -499,7 +499,7 @@ int32_t tess_sampler_draw_candidates(struct tess_sampler *s, const struct tess_s
 	for (int64_t i = 1; i < n; i++)
 		if (list[i].score > best->score)
 			best = &list[i];
-	if (sampling->temperature == 0)
+	if (sampling->temperature == 0 || n == 1)
 		return (int32_t)best->id;
 	s->n = n;
 	s->best = best->score;

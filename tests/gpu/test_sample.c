@@ -1,10 +1,12 @@
 /*
- * test_sample PLUGIN: ids that the CUDA device draws against those of sample.c, which must be
- * equal in every row that is not in doubt.
+ * test_sample PLUGIN: compares the ids that the CUDA device draws with those of sample.c, up to the
+ * rounding that docs/ops.md allows a device.
  */
 #include "device.h"
 #include "nn/generate/sample.h"
 #include "tests/support/logits.h"
+
+#include <float.h>
 
 enum { ROWS = 16, PITCH = 800, HOW = 8 };
 
@@ -70,7 +72,7 @@ static void find_expected(const float *x, int n, int32_t *want)
 		}
 		want[1]++;
 		want[2] = i;
-		want[3] = isnan(x[i]) ? TESS_SAMPLE_NAN : 0;
+		want[3] = isnan(x[i]) != 0;
 	}
 }
 
@@ -126,13 +128,46 @@ static int64_t list_seen(const struct rows *r, int64_t row, int64_t columns, int
 	return n;
 }
 
-/* Returns how many rows are in doubt; the ids of the others must be those of the CPU. */
-static int compare_with_cpu(const struct rows *r, int64_t columns, int64_t pitch,
-                            const struct tess_sampling *how, uint64_t step)
+/* Copies a row, with the penalty of a set of ids, rounded to finite f32. */
+static float *penalize_row(const float *x, int64_t n, const int32_t *seen, int64_t nseen,
+                           double penalty)
+{
+	float *copy = malloc((size_t)n * sizeof *copy);
+
+	memcpy(copy, x, (size_t)n * sizeof *copy);
+	for (int64_t i = 0; i < nseen; i++) {
+		double y = x[seen[i]] < 0 ? x[seen[i]] * penalty : x[seen[i]] / penalty;
+
+		copy[seen[i]] = (float)fmax(fmin(y, FLT_MAX), -FLT_MAX);
+	}
+	return copy;
+}
+
+/*
+ * Returns true if the CPU draws the id with the number u and the top-p of `how`, or with ones that
+ * differ by 2^-28. The device's weights are integers, each rounded by up to half of 1. So n of them
+ * may move the end of a probability interval by n^2 / 2^63, which is 2^-29 for 128k ids.
+ */
+static bool is_drawn_near(struct tess_sampler *s, const struct tess_sampling *how, const float *x,
+                          double u, int32_t id)
+{
+	static const double moves[] = { 0, -0x1p-28, 0x1p-28 };
+	struct tess_sampling h = *how;
+
+	h.repetition_penalty = 1;
+	for (int i = 0; i < 9; i++) {
+		h.top_p = how->top_p < 1 ? how->top_p + moves[i / 3] : 1;
+		if (tess_sampler_draw_number(s, &h, x, NULL, 0, u + moves[i % 3]) == id)
+			return true;
+	}
+	return false;
+}
+
+static void compare_with_cpu(const struct rows *r, int64_t columns, int64_t pitch,
+                             const struct tess_sampling *how)
 {
 	int32_t *seen = malloc((size_t)columns * sizeof *seen);
 	struct tess_sampler *s;
-	int doubts = 0;
 
 	ck_assert(!tess_sampler_new(columns, &s));
 	for (int64_t t = 0; t < r->op.in[0].shape[0]; t++) {
@@ -140,26 +175,25 @@ static int compare_with_cpu(const struct rows *r, int64_t columns, int64_t pitch
 		const struct tess_sampling *h = &how[t];
 		bool has = tess_sampling_has_penalty(h);
 		int64_t nseen = has ? list_seen(r, t, columns, seen) : 0;
-		int32_t id = tess_sampler_draw(s, h, r->x + t * pitch, seen, nseen, step);
+		float *x =
+			penalize_row(r->x + t * pitch, columns, seen, nseen, h->repetition_penalty);
 
 		MUST(y[TESS_SAMPLE_ODD] == 0 && y[TESS_SAMPLE_FIRST_ODD] == -1);
+		MUST(y[TESS_SAMPLE_NAN] == 0);
 		MUST(y[TESS_SAMPLE_ID] >= 0 && y[TESS_SAMPLE_ID] < columns);
-		doubts += y[TESS_SAMPLE_FLAG] == TESS_SAMPLE_DOUBT;
-		if (y[TESS_SAMPLE_FLAG])
-			continue;
-		ck_assert_msg(y[TESS_SAMPLE_ID] == id,
-		              "row %d of %d: %d, not %d: temperature %g, top-p %.17g, min-p %g, "
-		              "top-k %d, penalty %.17g",
-		              (int)t, (int)columns, (int)y[0], (int)id, h->temperature, h->top_p,
-		              h->min_p, (int)h->top_k, h->repetition_penalty);
+		ck_assert_msg(is_drawn_near(s, h, x, r->how[t * HOW + TESS_SAMPLE_NUMBER],
+		                            y[TESS_SAMPLE_ID]),
+		              "row %d of %d: %d: temperature %g, top-p %.17g, min-p %g, top-k %d, "
+		              "penalty %.17g",
+		              (int)t, (int)columns, (int)y[0], h->temperature, h->top_p, h->min_p,
+		              (int)h->top_k, h->repetition_penalty);
+		free(x);
 		if (has) /* nothing else in it changes */
-			r->before[get_set(r, t) - r->seen + id / 32] |= 1u << id % 32;
+			r->before[get_set(r, t) - r->seen + y[0] / 32] |= 1u << y[0] % 32;
 	}
-	if (!doubts)
-		ck_assert_mem_eq(r->seen, r->before, (size_t)(r->op.in[0].shape[0] * r->words) * 4);
+	ck_assert_mem_eq(r->seen, r->before, (size_t)(r->op.in[0].shape[0] * r->words) * 4);
 	free(seen);
 	tess_sampler_free(s);
-	return doubts;
 }
 
 static struct tess_sampling draw_settings(uint64_t *seed)
@@ -193,7 +227,6 @@ START_TEST(ids_of_the_cpu)
 	enum { ROUNDS = THIN > 1 ? 2 : 5 };
 	struct tess_sampling how[ROWS];
 	uint64_t seed = (uint64_t)_i + 1;
-	int doubts = 0;
 
 	set_up_devices("auto");
 	for (uint64_t round = 0; round < ROUNDS; round++) {
@@ -208,11 +241,9 @@ START_TEST(ids_of_the_cpu)
 		}
 		draw_seen(&r, &seed, n);
 		run_rows(&r);
-		doubts += compare_with_cpu(&r, n, PITCH, how, round << 33);
+		compare_with_cpu(&r, n, PITCH, how);
 		free_host_buffers();
 	}
-	/* equal weights, of which a simple share is asked for, end just there */
-	ck_assert_int_le(doubts, _i == RANDOM || _i == SPIKE || _i == FAR ? 0 : ROUNDS * 3);
 	tear_down_devices();
 }
 END_TEST
@@ -247,13 +278,13 @@ START_TEST(large_vocabulary)
 		set_sampling(&r, t, &settings[t], 9);
 	draw_seen(&r, &seed, VOCAB);
 	run_rows(&r);
-	ck_assert_int_eq(compare_with_cpu(&r, VOCAB, VOCAB, settings, 9), 0);
+	compare_with_cpu(&r, VOCAB, VOCAB, settings);
 	free_host_buffers();
 	tear_down_devices();
 }
 END_TEST
 
-/* Logits that a penalty makes larger than any float, of which none is in doubt. */
+/* A penalty makes logits larger than any float. */
 START_TEST(penalties_beyond_floats)
 {
 	enum { COLUMNS = 3000, CASES = 4 };
@@ -275,39 +306,38 @@ START_TEST(penalties_beyond_floats)
 		set_sampling(&r, t, &settings[t], 9);
 	memset(r.seen, 0xff, (size_t)(CASES * r.words) * 4);
 	run_rows(&r);
-	ck_assert_int_eq(compare_with_cpu(&r, COLUMNS, COLUMNS, settings, 9), 0);
+	compare_with_cpu(&r, COLUMNS, COLUMNS, settings);
 	free_host_buffers();
 	tear_down_devices();
 }
 END_TEST
 
 /*
- * Rows that are in doubt say so: a number where a candidate begins or ends, more equal candidates
- * than are sorted, and a temperature at which scores overflow. They name the largest.
+ * A number where a candidate begins or just before, a temperature that is taken as 0, and more
+ * equal candidates than the kernel sorts (10 logits are -1, 4990 are 1).
  */
-START_TEST(doubts)
+START_TEST(edges)
 {
-	enum { COLUMNS = 5000, CASES = 6 };
+	enum { COLUMNS = 5000, CASES = 8 };
 	static const double how[CASES][HOW] = {
-		{ 1, 1, 0, 4, 0.5 },     { 1, 0.75, 0, 4, 0.1 },        { 1, 1, 0, 0, 0.3 },
-		{ 1e-40, 1, 0, 0, 0.3 }, { 1, 1, 0, 4, 0.5 - 0x1p-54 }, { 1, 1, 0, 4, 0.6 },
+		{ 1, 1, 0, 4, 0.5 },   { 1, 1, 0, 4, 0.5 - 0x1p-54 }, { 1, 1, 0, 4, 0.6 },
+		{ 1, 0.7, 0, 4, 0.9 }, { 1e-40, 1, 0, 0, 0.3 },       { 1, 1, 0, 0, 0.3 },
+		{ 1, 1, 0, 7, 0.999 }, { 1, 0.5, 0, 0, 0.51 },
 	};
-	static const int32_t want[CASES] = { 3, 3, 10, 3, 3, 97 };
+	static const int32_t want[CASES] = { 97, 50, 97, 97, 3, 1507, 4995, 1282 };
 	struct rows r;
 
 	set_up_devices("auto");
 	make_rows(&r, CASES, COLUMNS, COLUMNS);
 	memcpy(r.how, how, sizeof how);
 	for (int64_t i = 0; i < CASES * COLUMNS; i++)
-		r.x[i] = i / COLUMNS == 2 ? (i % COLUMNS < 10 ? -1 : 1) : -(float)(i % COLUMNS);
+		r.x[i] = i / COLUMNS > 4 ? (i % COLUMNS < 10 ? -1 : 1) : -(float)(i % COLUMNS);
 	for (int64_t t = 0; t < CASES; t++) /* the best four are alike */
-		for (int64_t i = 0; i < 4 && t != 2; i++)
+		for (int64_t i = 0; i < 4 && t < 5; i++)
 			r.x[t * COLUMNS + 3 + 47 * i] = 1;
 	run_rows(&r);
-	for (int64_t t = 0; t < CASES; t++) {
+	for (int64_t t = 0; t < CASES; t++)
 		ck_assert_int_eq(r.y[5 * t + TESS_SAMPLE_ID], want[t]);
-		ck_assert_int_eq(r.y[5 * t + TESS_SAMPLE_FLAG], t < 5 ? TESS_SAMPLE_DOUBT : 0);
-	}
 	free_host_buffers();
 	tear_down_devices();
 }
@@ -322,6 +352,6 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(t, ids_of_the_cpu, 0, KINDS);
 	tcase_add_test(t, large_vocabulary);
 	tcase_add_test(t, penalties_beyond_floats);
-	tcase_add_test(t, doubts);
+	tcase_add_test(t, edges);
 	return suite_end(r);
 }

@@ -751,7 +751,7 @@ struct told_case {
 	double penalty; /* of each third text; 0: none */
 	int batch; /* texts at once; 0: all */
 	bool chat; /* two turns of each text */
-	const char *doubt; /* each nth step has a row in doubt; NULL: none */
+	bool mixed; /* text 2 has logits; it starts when text 1 ends, and ends before the others */
 	struct told told;
 };
 
@@ -783,14 +783,18 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 		sampling[i] = ways[c->sampled ? kind : 0];
 		if (i % 3 == 0)
 			sampling[i].repetition_penalty = c->penalty;
-		r[i] = (struct tess_request){ .size = sizeof *r,
-			                      .ids = ids + kind,
-			                      .nids = 3 + kind,
-			                      .flags = c->flags,
-			                      .sampling = &sampling[i],
-			                      .stop = stops ? &stop : NULL,
-			                      .nstop = stops,
-			                      .max_tokens = (c->ids ? c->ids : 80) - 7 * kind };
+		r[i] = (struct tess_request){
+			.size = sizeof *r,
+			.ids = ids + kind,
+			.nids = 3 + kind,
+			.flags = c->mixed && i == 2 ? TESS_TOKEN_LOGITS : c->flags,
+			.sampling = &sampling[i],
+			.stop = stops ? &stop : NULL,
+			.nstop = stops,
+			.max_tokens = c->mixed && (i == 1 || i == 2)
+			                      ? 15
+			                      : (c->ids ? c->ids : 80) - 7 * kind
+		};
 		list[i] = &r[i];
 	}
 	/* a step is under way when a callback fails */
@@ -848,16 +852,13 @@ START_TEST(device_chooses_ids)
 		{ .texts = 1, .penalty = 1.3 },
 		{ .texts = TEXTS, .sampled = true },
 		{ .texts = TEXTS, .end_at = 33 },
-		{ .texts = TEXTS, .sampled = true, .penalty = 1.1, .end_at = 33, .doubt = "7" },
+		{ .texts = TEXTS, .sampled = true, .penalty = 1.1, .end_at = 33 },
 		{ .texts = TEXTS, .stop = 20 },
 		{ .texts = TEXTS, .sampled = true, .penalty = 1.3, .batch = 2 },
+		{ .texts = TEXTS, .sampled = true, .penalty = 1.3, .batch = 2, .mixed = true },
 		{ .texts = TEXTS, .sampled = true, .penalty = 1.3, .chat = true },
 		/* windows of 16 positions in all layers, of 12 in one of two: pages come and go */
-		{ .checkpoint = GOLDENS "/mistral",
-		  .ids = IDS,
-		  .texts = TEXTS,
-		  .sampled = true,
-		  .doubt = "7" },
+		{ .checkpoint = GOLDENS "/mistral", .ids = IDS, .texts = TEXTS, .sampled = true },
 		{ .checkpoint = GOLDENS "/gemma2", .ids = IDS, .texts = TEXTS, .sampled = true },
 		{ .ids = 40, .texts = MANY, .sampled = true, .penalty = 1.1, .batch = MANY },
 	};
@@ -876,10 +877,7 @@ START_TEST(device_chooses_ids)
 		spawn_ranks(n, run_told_case, &by_host);
 		ck_assert_int_eq(by_host.told.finish[0], TESS_FINISH_STOP);
 	}
-	if (by_device.doubt)
-		setenv("DISCRETE_DOUBT", by_device.doubt, 1);
 	spawn_ranks(n, run_told_case, &by_device);
-	unsetenv("DISCRETE_DOUBT");
 	for (int i = 0; i < by_host.texts; i++) {
 		ck_assert_int_eq(by_device.told.n[i], by_host.told.n[i]);
 		ck_assert_int_eq(by_device.told.finish[i], by_host.told.finish[i]);
@@ -889,12 +887,13 @@ START_TEST(device_chooses_ids)
 	ck_assert_int_eq(by_host.told.ahead, 0);
 	if (by_device.chat) /* a caller's sequence has no rows of ids that it may lack */
 		ck_assert_int_gt(atomic_load(by_device.told.chosen), 100);
+	else if (by_device.mixed) /* but in the steps of text 2 */
+		ck_assert_int_eq(atomic_load(by_device.told.chosen),
+		                 by_device.told.steps - (TEXTS > 2 ? 15 : 0));
 	else if (by_device.texts == MANY) /* of which one often ends */
 		ck_assert_int_ge(atomic_load(by_device.told.chosen), by_device.told.steps);
 	else
 		ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
-	if (by_device.doubt) /* two steps in vain, and one of the host, for each */
-		ck_assert_int_gt(atomic_load(by_device.told.chosen), by_device.told.steps + 5);
 	if (by_device.texts == 1) { /* none in vain, and all but the last are ahead */
 		ck_assert_int_eq(atomic_load(by_device.told.chosen), by_device.told.steps);
 		ck_assert_int_eq(by_device.told.ahead, by_device.told.steps - 1);

@@ -131,7 +131,7 @@ static const char *find_limit(const struct tess_op *op)
 	case TESS_OP_ATTENTION_D:
 		return find_attention_limit(op);
 	case TESS_OP_SAMPLE:
-		return op->in[0].shape[1] > SAMPLE_COLUMNS_MAX ? "sample: more than 2^24 logits"
+		return op->in[0].shape[1] > SAMPLE_COLUMNS_MAX ? "sample: more than 2^21 logits"
 		                                               : NULL;
 	default:
 		return NULL;

@@ -104,7 +104,8 @@ enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
 enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096 };
-enum { SAMPLE_COLUMNS_MAX = 1 << 24 };
+/* so that the candidates of a bucket of ids can be listed */
+enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
 
 /* What a kernel finds wrong with a value that only it reads, at `fault` in host memory. */
 enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXPERTS };
@@ -300,7 +301,7 @@ enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 2
 enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 /* Bytes in shared memory of a row of values or of a query; of a stage; of a tile. */
 #define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
-#define STAGE_BYTES(D) ((D) * KEYS * 2 + KEYS * VALUES_ROW(D))
+#define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
 struct attention_args {
 	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */

@@ -80,13 +80,6 @@ static const struct tess_device heap_device = { .size = sizeof heap_device,
 	                                        .copy = heap_copy,
 	                                        .sync = heap_sync };
 
-/* No step is under way behind them. */
-static void add_positions(struct tess_kv_cache *c, int32_t slot, int64_t n)
-{
-	tess_kv_cache_advance(c, slot, n);
-	tess_kv_cache_settle(c, slot, tess_kv_cache_get_length(c, slot));
-}
-
 static tess_status open_cache(struct tess_world *w, struct heap *h, uint64_t limit,
                               struct tess_kv_cache **out)
 {
@@ -180,7 +173,7 @@ static tess_status change_texts_at_random(struct tess_world *w, void *arg)
 			HOLDS(!tess_kv_cache_grow(c, slot, n));
 			u = tess_kv_cache_get_usage(c);
 			max_used = u.used > max_used ? u.used : max_used;
-			add_positions(c, slot, n);
+			tess_kv_cache_advance(c, slot, n);
 		}
 		if (check_tables(c))
 			return TESS_EBUG;
@@ -211,16 +204,15 @@ static tess_status rewind_text(struct tess_world *w, void *arg)
 	(void)arg;
 	HOLDS(!open_cache(w, &h, 0, &c) && !tess_kv_cache_open_slot(c, &slot));
 	HOLDS(!tess_kv_cache_grow(c, slot, 220));
-	tess_kv_cache_advance(c, slot, 220);
-	tess_kv_cache_settle(c, slot, 162);
+	tess_kv_cache_advance(c, slot, 162);
 	HOLDS(tess_kv_cache_get_usage(c).used_pages == CLASSES * 4);
-	tess_kv_cache_settle(c, slot, 220);
+	tess_kv_cache_advance(c, slot, 58);
 	u = tess_kv_cache_get_usage(c);
 	HOLDS(tess_kv_cache_rewind(c, slot, 163) && tess_kv_cache_get_length(c, slot) == 163);
 	HOLDS(!tess_kv_cache_rewind(c, slot, 162) && tess_kv_cache_get_length(c, slot) == 163);
 	HOLDS(!tess_kv_cache_grow(c, slot, 57)); /* its pages are there */
 	HOLDS(tess_kv_cache_get_usage(c).used_pages == u.used_pages);
-	add_positions(c, slot, 57);
+	tess_kv_cache_advance(c, slot, 57);
 	if (check_tables(c))
 		return TESS_EBUG;
 	tess_kv_cache_free(c);
@@ -291,7 +283,7 @@ static tess_status move_memory_between_classes(struct tess_world *w, void *arg)
 	HOLDS(!open_cache(w, &h, 10 * (4096 + 1024), &c) && !tess_kv_cache_open_slot(c, &slot));
 	HOLDS(!tess_kv_cache_grow(c, slot, 10 * PAGE)); /* all that there is */
 	HOLDS(tess_kv_cache_grow(c, slot, 10 * PAGE + 1) == TESS_ENOMEM);
-	add_positions(c, slot, 10 * PAGE); /* frees 8 pages of the window */
+	tess_kv_cache_advance(c, slot, 10 * PAGE); /* frees 8 pages of the window */
 	HOLDS(!tess_kv_cache_grow(c, slot, PAGE));
 	u = tess_kv_cache_get_usage(c);
 	HOLDS(u.bytes <= u.limit && u.limit == 10 * (4096 + 1024));
@@ -332,7 +324,7 @@ static tess_status use_all_that_is_allowed(struct tess_world *w, void *arg)
 		}
 		HOLDS(!tess_kv_cache_grow(c, slot, n));
 		HOLDS(tess_kv_cache_get_usage(c).bytes <= limit);
-		add_positions(c, slot, n);
+		tess_kv_cache_advance(c, slot, n);
 	}
 	HOLDS(nfull > 100);
 	tess_kv_cache_free(c);
@@ -365,7 +357,7 @@ static tess_status refuse_memory_on_one_rank(struct tess_world *w, void *arg)
 		HOLDS(!st || (st == TESS_ENOMEM && strstr(tess_error(), "rank 1: the heap")));
 		failed += st != TESS_OK;
 		if (!st)
-			add_positions(c, slot, PAGE / 2);
+			tess_kv_cache_advance(c, slot, PAGE / 2);
 	}
 	pages = tess_kv_cache_get_usage(c).used_pages;
 	HOLDS(!tess_broadcast(tess_world_group(w), &pages, 1, TESS_I64, 0, "pages"));
