@@ -17,7 +17,7 @@ tess_status tess_options_declare(void)
 		{ "world", tess_world_options },
 		{ "nn/weights/device.c", tess_device_options },
 		{ "nn/run/options.c", tess_run_options },
-		{ "nn/weights/weights.c", tess_weights_options },
+		{ "nn/weights/decide.c", tess_weights_options },
 		{ "hf/safetensors.c", tess_load_options },
 	};
 	tess_status st = TESS_OK;

@@ -153,7 +153,7 @@ struct tess_view tess_weight_view_compressed(const struct tess_program *p,
 	return v;
 }
 
-uint64_t tess_view_count_compressed_bytes(const struct tess_view *v)
+uint64_t tess_view_count_panels(const struct tess_view *v)
 {
 	return (uint64_t)(v->ndim > 2 ? v->shape[0] * v->stride[0]
 	                              : tess_up(v->shape[0], PANEL_OUTS) * v->stride[0]);
@@ -169,7 +169,7 @@ uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess
 		return 0;
 	if (w->compressed) {
 		v = tess_weight_view_compressed(p, w, rank);
-		return tess_view_count_compressed_bytes(&v);
+		return tess_view_count_panels(&v);
 	}
 	for (int32_t a = 0; a < w->ndim; a++)
 		bytes *= (uint64_t)count_held(p, w, rank, a);

@@ -24,7 +24,8 @@ tess_status tess_program_set_math(struct tess_program *p, int32_t dtype);
 /* Returns a rank's part of a compressed weight: [outs, ins], or [experts, outs, ins]. */
 struct tess_view tess_weight_view_compressed(const struct tess_program *p,
                                              const struct tess_weight *w, int32_t rank);
-uint64_t tess_view_count_compressed_bytes(const struct tess_view *v);
+/* The extent of panels in the units of their strides: bytes if compressed, else elements. */
+uint64_t tess_view_count_panels(const struct tess_view *v);
 
 /* Counts the bytes that a rank's part of a weight uses, compressed or as stored. */
 uint64_t tess_weight_count_bytes(const struct tess_program *p, const struct tess_weight *w,

@@ -35,7 +35,7 @@ static int64_t count_view_elements(const struct tess_view *v)
 
 static uint64_t count_bytes(const struct tess_view *v)
 {
-	return v->dtype >= TESS_Q8 ? tess_view_count_compressed_bytes(v)
+	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
 	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
 }
 

@@ -109,7 +109,7 @@ START_TEST(rows_become_panels)
 	int32_t rows = 0, waiting;
 	bool changed;
 
-	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
+	MUST(!tess_option_add("nn/weights/decide.c", tess_weights_options));
 	ck_assert_msg(!tess_plugin_find_device("cpu", &cpu.table) &&
 	                      !cpu.table->open(0, 2, &cpu.self),
 	              "%s", tess_error());
@@ -150,6 +150,175 @@ START_TEST(rows_become_panels)
 }
 END_TEST
 
+/* ---- decisions ------------------------------------------------------------------------------- */
+
+/* For each model and setting, the decisions of a rank: times, kind, dtype, mapped, bytes, reason. */
+static const struct {
+	const char *model, *mesh, *override, *layout;
+	int32_t nranks, rank, weights;
+	bool trains, own_memory;
+	const char *want;
+} decided[] = {
+	{ "data", "tp", NULL, "", 2, 0, 0, false, false,
+	  "36 mapped, then panels f32 518656 544256: packed between steps\n"
+	  "11 mapped rows f32 2816 0: read as stored\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "data", "tp", NULL, "rows", 2, 0, 0, false, false,
+	  "47 mapped rows f32 521472 0: read as stored\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "data", "tp", NULL, "panels", 2, 1, 0, false, false,
+	  "36 panels f32 0 544256: TESSERA_LAYOUT\n"
+	  "11 mapped rows f32 2816 0: read as stored\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "data", "tp", NULL, "", 1, 0, TESS_Q8, false, false,
+	  "12 mapped rows f32 133888 0: read as stored\n"
+	  "36 compressed panels q8 0 334080: linear ops read it\n" },
+	{ "data", "tp", NULL, "rows", 2, 0, 0, false, true,
+	  "47 rows f32 0 521472: the device has memory of its own\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "data", "pp", NULL, "", 2, 1, 0, false, false,
+	  "20 elsewhere f32 0 0: another stage has it\n"
+	  "7 mapped rows f32 1792 0: read as stored\n"
+	  "21 mapped, then panels f32 543744 549888: packed between steps\n" },
+	{ "data", "dp=2", "dp:**=zero3", "", 2, 1, 0, true, false,
+	  "47 share of rows f32 0 520064: cut along dp at rest\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "tests/data/goldens/gpt2", "tp", NULL, "", 1, 0, 0, false, false,
+	  "19 mapped rows f32 20736 0: read as stored\n"
+	  "1 mapped, then panels f32 18624 21504: packed between steps\n"
+	  "8 panels f32 0 221184: stored [in, out]\n"
+	  "1 tied f32 0 0: the head reads its table\n" },
+	{ "tests/data/goldens/phi3", "tp", NULL, "", 2, 0, 0, false, false,
+	  "6 mapped rows f32 13568 0: read as stored\n"
+	  "4 panels f32 0 73728: not in one piece, or not mapped\n"
+	  "5 mapped, then panels f32 50176 50176: packed between steps\n" },
+	{ "tests/data/goldens/mixtral", "tp", NULL, "", 2, 0, 0, false, false,
+	  "6 mapped rows f32 6784 0: read as stored\n"
+	  "11 mapped, then panels f32 20480 26624: packed between steps\n"
+	  "4 panels f32 0 98304: experts\n" },
+	{ "tests/data/goldens/deepseek_v3", "tp", NULL, "", 1, 0, 0, false, false,
+	  "16 mapped rows f32 12816 0: read as stored\n"
+	  "24 mapped, then panels f32 81152 83968: packed between steps\n"
+	  "3 panels f32 0 15360: packed head by head\n"
+	  "4 panels f32 0 98304: experts\n" },
+};
+
+static void format_decisions(const struct tess_rank_weights *held, char *text)
+{
+	bool seen[512] = { false };
+	size_t n = 0;
+
+	ck_assert_int_le(held->n, 512);
+	*text = 0;
+	for (int32_t i = 0; i < held->n; i++) {
+		struct tess_weight_decision sum = held->decision[i];
+		int times = 1;
+
+		for (int32_t k = i + 1; k < held->n && !seen[i]; k++) {
+			const struct tess_weight_decision *d = &held->decision[k];
+
+			if (d->kind != sum.kind || d->dtype != sum.dtype || d->reason != sum.reason)
+				continue;
+			seen[k] = true;
+			times++;
+			sum.mapped += d->mapped;
+			sum.bytes += d->bytes;
+		}
+		if (!seen[i])
+			n += (size_t)snprintf(text + n, TEXT - n, "%d %s %s %llu %llu: %s\n", times,
+			                      tess_store_name(sum.kind), tess_dtype_name(sum.dtype),
+			                      (unsigned long long)sum.mapped,
+			                      (unsigned long long)sum.bytes, sum.reason);
+	}
+}
+
+static const struct tess_device *cpu_device;
+static uint64_t allocated;
+
+static tess_status count_alloc(void *self, uint64_t bytes, void **out)
+{
+	allocated += bytes;
+	return cpu_device->alloc(self, bytes, out);
+}
+
+/* The sums of the list are what was loaded; memory of a device is one block of these bytes. */
+static void check_sums(const struct tess_rank_weights *held)
+{
+	uint64_t mapped = 0, bytes = 0, block = 0;
+
+	for (int32_t i = 0; i < held->n; i++) {
+		const struct tess_weight_decision *d = &held->decision[i];
+
+		mapped += d->mapped;
+		bytes += d->kind == TESS_STORE_WAITING ? 0 : d->bytes;
+		block += d->kind < TESS_STORE_ROWS ? 0 : (d->bytes + 255) / 256 * 256;
+	}
+	ck_assert_uint_eq(held->mapped, mapped);
+	ck_assert_uint_eq(held->bytes, bytes);
+	if (held->device.table->mem != TESS_HOST)
+		ck_assert_uint_eq(allocated, block);
+}
+
+static void open_decided_case(int i, struct opened *o)
+{
+	const char *const overrides[] = { decided[i].override, NULL };
+	const int64_t lengths[] = { 4 };
+	const struct tess_training training = {
+		.lengths = lengths, .nsequences = 1, .all_sequences = 2, .first = 1
+	};
+	struct tess_session_options options = { .size = sizeof options,
+		                                .overrides = overrides,
+		                                .weights = decided[i].weights };
+	struct tess_mesh_shape mesh;
+	tess_status st;
+
+	*o = (struct opened){ 0 };
+	ck_assert_msg(!tess_planned_model_open(format_path_in(SOURCE_ROOT, decided[i].model),
+	                                       &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
+	                      !tess_mesh_shape_parse(decided[i].mesh, decided[i].nranks, &mesh),
+	              "%s", tess_error());
+	mesh = tess_mesh_shape_complete(&mesh);
+	st = decided[i].trains
+	             ? tess_planned_model_record_training(&o->model, &mesh, &training, &o->program)
+	             : tess_planned_model_record(&o->model, &mesh, 1, &o->program);
+	ck_assert_msg(!st, "%s", tess_error());
+}
+
+/* `_i`: an entry of `decided`. Weights that wait are panels once they are packed. */
+START_TEST(decisions_are_executed)
+{
+	struct tess_opened_device device = { 0 };
+	struct tess_device own;
+	struct opened o;
+	char text[TEXT];
+	bool changed;
+
+	MUST(!tess_option_add("nn/weights/decide.c", tess_weights_options));
+	ck_assert(!tess_plugin_find_device("cpu", &cpu_device) &&
+	          !cpu_device->open(0, 1, &device.self));
+	own = *cpu_device;
+	own.alloc = count_alloc;
+	own.mem = decided[_i].own_memory ? TESS_MEM_MAX : TESS_HOST;
+	device.table = &own;
+	tess_option_set("layout", decided[_i].layout);
+	allocated = 0;
+	open_decided_case(_i, &o);
+	load_rank(&o, decided[_i].rank, &device);
+	format_decisions(&o.held, text);
+	ck_assert_str_eq(text, decided[_i].want);
+	check_sums(&o.held);
+	MUST(!tess_rank_weights_pack(&o.held, INT64_MAX / 2, &changed));
+	MUST(changed == !!strstr(text, tess_store_name(TESS_STORE_WAITING)));
+	check_sums(&o.held);
+	for (int32_t i = 0; i < o.held.n; i++)
+		MUST(o.held.decision[i].kind != TESS_STORE_WAITING);
+	tess_rank_weights_free(&o.held);
+	close_packed_case(&o);
+	tess_option_set("layout", "");
+	cpu_device->close(device.self);
+}
+END_TEST
+
 static tess_status fail_alloc(void *self, uint64_t bytes, void **out)
 {
 	(void)self, (void)bytes, (void)out;
@@ -165,7 +334,7 @@ START_TEST(rows_stay_without_memory)
 	struct opened o;
 	bool changed;
 
-	MUST(!tess_option_add("nn/weights/weights.c", tess_weights_options));
+	MUST(!tess_option_add("nn/weights/decide.c", tess_weights_options));
 	ck_assert(!tess_plugin_find_device("cpu", &cpu.table) && !cpu.table->open(0, 1, &cpu.self));
 	open_packed_case(0, 1, &o);
 	load_rank(&o, 0, &cpu);
@@ -177,6 +346,7 @@ START_TEST(rows_stay_without_memory)
 	ck_assert_int_eq(tess_rank_weights_pack(&o.held, 1, &changed), TESS_OK);
 	ck_assert(!changed && !o.held.loader);
 	ck_assert(!memcmp(rows, o.held.view, (size_t)o.held.n * sizeof *rows));
+	check_sums(&o.held);
 	tess_rank_weights_free(&o.held);
 	free(rows);
 	close_packed_case(&o);
@@ -274,6 +444,7 @@ int main(void)
 	scratch_make();
 	tcase_add_loop_test(t, rows_become_panels, 0, sizeof cases / sizeof *cases);
 	tcase_add_test(t, rows_stay_without_memory);
+	tcase_add_loop_test(t, decisions_are_executed, 0, sizeof decided / sizeof *decided);
 	tcase_add_test(t, weights_in_12_bits);
 	failed = suite_end(r);
 	scratch_remove();
