@@ -1,11 +1,15 @@
 /* explain_measure.c - measures what each rank of a plan holds and sends, from its steps. */
 #include "api/explaining.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
 #include "nn/program/compressed.h"
 #include "nn/program/storage.h"
+#include "nn/weights/decide.h"
+#include "nn/weights/device.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <tessera/reduce.h>
 #include <tessera/split.h>
@@ -137,6 +141,37 @@ uint64_t tess_explaining_count_returned(const struct tess_program *p)
 			n += others * (uint64_t)share * tess_width(w->dtype);
 	}
 	return n;
+}
+
+/* ---- how a rank stores weights --------------------------------------------------------------- */
+
+tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
+                                          struct tess_weight_storage *out)
+{
+	const struct explanation *x = (const struct explanation *)e;
+	struct tess_parts parts = { 0 };
+	struct tess_weight_decision *list;
+	const struct tess_device *device;
+	int32_t index;
+	tess_status st = TESS_REQUIRE(e, out);
+
+	if (!st && (rank < 0 || rank >= e->nranks))
+		st = tess_fail(TESS_EINVAL, "%s: there is no rank %d", __func__, (int)rank);
+	if (!st)
+		st = tess_device_find(&device, &index);
+	if (!st)
+		st = tess_device_check_weights(device, x->model.weights);
+	if (!st)
+		st = tess_parts_open(&parts, x->program, &x->model.source,
+		                     tess_explaining_get_program_rank(x, rank));
+	if (!st)
+		st = tess_weights_decide(&parts, device, &list);
+	tess_parts_close(&parts);
+	if (st)
+		return st;
+	tess_weight_decisions_describe(list, e->nparameters, out);
+	free(list);
+	return TESS_OK;
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */

@@ -363,6 +363,22 @@ void tess_session_get_info(const struct tess_session *s, struct tess_session_inf
 	copy_info(&info, out);
 }
 
+int32_t tess_session_list_weights(const struct tess_session *s, struct tess_weight_storage *out,
+                                  int32_t most)
+{
+	const struct tess_weight_decision *list;
+	int32_t n;
+
+	if (!s || most < 0 || (most && !out)) {
+		tess_fail(TESS_EINVAL, "%s: %d weights%s", __func__, (int)most,
+		          s ? "" : " of no session");
+		return 0;
+	}
+	list = tess_runner_get_weights(s->runner, &n);
+	tess_weight_decisions_describe(list, n < most ? n : most, out);
+	return n;
+}
+
 tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
                                const struct tess_session_options *options,
                                struct tess_session_info *out)

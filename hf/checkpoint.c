@@ -540,5 +540,7 @@ struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 		.drop = drop_source_pages,
 		.count = c->n,
 		.at = get_source_name,
+		.unread =
+			c->how != TESS_CHECKPOINT_WHOLE && strcmp(tess_option_get("load"), "copy"),
 	};
 }

@@ -64,6 +64,22 @@ TESS_TIGHT(tess_session_info, mapped_bytes);
 /* Not collective, never fails. */
 void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out);
 
+struct tess_weight_storage {            /* a value: how a rank stores a weight */
+	const char *name;               /* "model.norm.weight"; of a tied head: of its table */
+	const char *kind;               /* "mapped rows", "panels": docs/architecture.md */
+	const char *reason;             /* "stored [in, out]" */
+	int32_t dtype, reserved;        /* dtype: in memory */
+	uint64_t mapped;                /* bytes that are read in the files, by the ranks of a host
+	                                   in the same pages */
+	uint64_t bytes;                 /* allocated; of "mapped, then panels": by packing */
+};
+/*
+ * How this rank stores each weight now, into at most `most` of out. Returns the number of weights.
+ * Not collective. Names are borrowed from the session, and texts are static.
+ */
+int32_t tess_session_list_weights(const struct tess_session *s, struct tess_weight_storage *out,
+                                  int32_t most);
+
 /*
  * Everything that can be refused without ranks and without reading a weight: directory, mesh text
  * (NULL: "tp") for n ranks, plan, options. Fills in what of *out is known. Not collective.

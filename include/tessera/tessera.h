@@ -301,6 +301,12 @@ uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int
  */
 int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i, int32_t rank,
                                    int32_t axis, int64_t (*run)[2], int64_t most);
+/*
+ * How a rank would store each parameter, into out[e->nparameters], on TESSERA_DEVICE, which has to
+ * be usable here. Files are taken to be there, and aligned.
+ */
+tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
+                                          struct tess_weight_storage *out);
 void tess_explanation_free(struct tess_explanation *e);
 
 TESS_END

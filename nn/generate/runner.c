@@ -436,6 +436,12 @@ struct tess_runner_memory tess_runner_get_memory(const struct tess_runner *s)
 		                            s->step.bytes, s->weights.mapped };
 }
 
+const struct tess_weight_decision *tess_runner_get_weights(const struct tess_runner *s, int32_t *n)
+{
+	*n = s->weights.n;
+	return s->weights.decision;
+}
+
 struct tess_runner_room tess_runner_get_room(const struct tess_runner *s)
 {
 	struct tess_kv_usage u = tess_kv_cache_get_usage(s->kv);

@@ -17,6 +17,7 @@
 #include "nn/program/plan.h"
 #include "nn/program/source.h"
 #include "nn/run/profile.h"
+#include "nn/weights/decide.h"
 #include "nn/weights/device.h"
 
 #include <stdbool.h>
@@ -141,6 +142,8 @@ int64_t tess_runner_get_batch(const struct tess_runner *s);
 /* The most of it that a text of so many positions uses, given `chunk` rows a step at most. */
 uint64_t tess_runner_count_room(const struct tess_runner *s, int64_t positions, int64_t chunk);
 
+/* The decisions of this rank, by index of the weight; borrowed until the next step. */
+const struct tess_weight_decision *tess_runner_get_weights(const struct tess_runner *s, int32_t *n);
 /* Packs all weights that are left in rows (weights.h) now, not a few before each step. */
 tess_status tess_runner_pack_weights(struct tess_runner *s);
 /*

@@ -27,6 +27,7 @@ struct tess_source {
 	/* The names of all stored parameters, in order; i < count. */
 	size_t count;
 	const char *(*at)(void *self, size_t i);
+	bool unread; /* data are NULL since only headers were read; they would be mapped */
 	bool ignore_unexpected; /* warn of parameters that no module uses, instead of failing */
 };
 

@@ -28,7 +28,8 @@ tess_status tess_weights_read_layout(const struct tess_device *device, bool *pan
 	return st;
 }
 
-const char *tess_store_name(int32_t kind)
+void tess_weight_decisions_describe(const struct tess_weight_decision *list, int32_t n,
+                                    struct tess_weight_storage *out)
 {
 	static const char *const names[] = {
 		[TESS_STORE_ELSEWHERE] = "elsewhere",
@@ -41,7 +42,13 @@ const char *tess_store_name(int32_t kind)
 		[TESS_STORE_SHARE] = "share of rows",
 	};
 
-	return names[kind];
+	for (int32_t i = 0; i < n; i++)
+		out[i] = (struct tess_weight_storage){ .name = list[i].weight->name,
+			                               .kind = names[list[i].kind],
+			                               .reason = list[i].reason,
+			                               .dtype = list[i].dtype,
+			                               .mapped = list[i].mapped,
+			                               .bytes = list[i].bytes };
 }
 
 /*

@@ -11,6 +11,8 @@
 
 #include "nn/weights/parts.h"
 
+#include <tessera/session.h>
+
 enum {
 	TESS_STORE_ELSEWHERE, /* another stage of the pipeline has the weight */
 	TESS_STORE_TIED, /* the head reads the memory of its table */
@@ -37,8 +39,8 @@ struct tess_weight_decision {
 tess_status tess_weights_read_layout(const struct tess_device *device, bool *panels);
 
 /*
- * Decides for the rank of `parts` and a device that need not be open. Of weights whose files are
- * absent it takes those to be mapped. *out: an array by index of the weight, yours: free.
+ * Decides for the rank of `parts` and a device that need not be open. Files of which only headers
+ * were read are taken to be mapped and aligned. *out: an array by index of the weight, yours: free.
  */
 tess_status tess_weights_decide(struct tess_parts *parts, const struct tess_device *device,
                                 struct tess_weight_decision **out);
@@ -49,8 +51,9 @@ tess_status tess_weight_decide_again(struct tess_parts *parts, const struct tess
 void tess_weight_decision_set(const struct tess_parts *parts, struct tess_weight_decision *d,
                               int32_t kind, const char *reason);
 
-/* Returns "mapped rows", "panels", ... */
-const char *tess_store_name(int32_t kind);
+/* Describes decisions for people: n of them into out[n]. */
+void tess_weight_decisions_describe(const struct tess_weight_decision *list, int32_t n,
+                                    struct tess_weight_storage *out);
 
 extern const struct tess_option tess_weights_options[];
 

@@ -33,12 +33,6 @@ static tess_status find_file(const struct tess_parts *l, const struct tess_weigh
 	return TESS_OK;
 }
 
-/* Returns true for data that no op can read in place. Absent files (ndim -1) may be mapped. */
-static bool is_unmapped(const struct tess_view *v)
-{
-	return v->ndim >= 0 && (!v->data || (uintptr_t)v->data % tess_width(v->dtype) != 0);
-}
-
 tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
                             struct tess_part *p)
 {
@@ -55,7 +49,8 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 		                 .scattered = n > 1 };
 	for (int32_t i = 0; i < n && !st; i++) {
 		st = find_file(l, w, expert, i, &p->file[i]);
-		p->scattered = p->scattered || is_unmapped(&p->file[i].view);
+		p->scattered = p->scattered || (!p->file[i].view.data && !l->source->unread) ||
+		               (uintptr_t)p->file[i].view.data % tess_width(w->dtype) != 0;
 	}
 	for (int32_t a = axis; a < w->ndim; a++) {
 		size[a - axis] = tess_dim_list_local_runs(

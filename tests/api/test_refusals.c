@@ -49,6 +49,7 @@ static struct tess_session_info info = { .size = sizeof info };
 static struct tess_trainer_info trained = { .size = sizeof trained };
 static struct tess_dataset_info data;
 static int64_t runs[8][2];
+static struct tess_weight_storage weights[1];
 static char saved[] = "/tmp/tessera-refusals-XXXXXX";
 static void *nothing; /* where results would go */
 
@@ -226,6 +227,9 @@ static bool read_row(int i, bool make, const char **name)
 		NOTHING(tess_session_get_info(NULL, &info));
 		NOTHING(tess_session_get_info(on.session, NULL));
 		NOTHING(tess_session_get_info(on.session, OPTIONS(tess_session_info, .size = 0)));
+		GIVES(0, tess_session_list_weights(NULL, weights, 1));
+		GIVES(0, tess_session_list_weights(on.session, NULL, 1));
+		GIVES(0, tess_session_list_weights(on.session, weights, -1));
 		ROW(tess_session_get_tokenizer(NULL, (const struct tess_tokenizer **)&nothing));
 		ROW(tess_session_get_tokenizer(on.session, NULL));
 		ROW(tess_session_check(NULL, "tp", 1, NULL, &info));
@@ -460,6 +464,9 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 9, runs, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, NULL, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, runs, -1));
+		ROW(tess_explanation_list_weights(NULL, 0, NULL));
+		ROW(tess_explanation_list_weights(on.explanation, 0, NULL));
+		ROW(tess_explanation_list_weights(on.explanation, 1, weights));
 		NOTHING(tess_explanation_free(NULL));
 	default:
 		*name = "";

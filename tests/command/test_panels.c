@@ -1,4 +1,7 @@
-/* Weights that are packed into panels between steps, and weights that 12 bits cannot hold. */
+/*
+ * How ranks store weights: the decisions, panels that are packed between steps, and weights that 12
+ * bits cannot hold.
+ */
 #include "api/session.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -152,7 +155,7 @@ END_TEST
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* For each model and setting, the decisions of a rank: times, kind, dtype, mapped, bytes, reason. */
+/* The decisions of a rank: times, kind, dtype, bytes that are mapped and allocated, reason. */
 static const struct {
 	const char *model, *mesh, *override, *layout;
 	int32_t nranks, rank, weights;
@@ -203,32 +206,31 @@ static const struct {
 	  "4 panels f32 0 98304: experts\n" },
 };
 
-static void format_decisions(const struct tess_rank_weights *held, char *text)
+static void format_weights(const struct tess_weight_storage *list, int32_t n, char *text)
 {
-	bool seen[512] = { false };
-	size_t n = 0;
+	bool seen[256] = { false };
+	size_t len = 0;
 
-	ck_assert_int_le(held->n, 512);
 	*text = 0;
-	for (int32_t i = 0; i < held->n; i++) {
-		struct tess_weight_decision sum = held->decision[i];
+	for (int32_t i = 0; i < n; i++) {
+		struct tess_weight_storage sum = list[i];
 		int times = 1;
 
-		for (int32_t k = i + 1; k < held->n && !seen[i]; k++) {
-			const struct tess_weight_decision *d = &held->decision[k];
+		for (int32_t k = i + 1; k < n && !seen[i]; k++) {
+			const struct tess_weight_storage *w = &list[k];
 
-			if (d->kind != sum.kind || d->dtype != sum.dtype || d->reason != sum.reason)
+			if (w->kind != sum.kind || w->dtype != sum.dtype || w->reason != sum.reason)
 				continue;
 			seen[k] = true;
 			times++;
-			sum.mapped += d->mapped;
-			sum.bytes += d->bytes;
+			sum.mapped += w->mapped;
+			sum.bytes += w->bytes;
 		}
 		if (!seen[i])
-			n += (size_t)snprintf(text + n, TEXT - n, "%d %s %s %llu %llu: %s\n", times,
-			                      tess_store_name(sum.kind), tess_dtype_name(sum.dtype),
-			                      (unsigned long long)sum.mapped,
-			                      (unsigned long long)sum.bytes, sum.reason);
+			len += (size_t)snprintf(text + len, TEXT - len, "%d %s %s %llu %llu: %s\n",
+			                        times, sum.kind, tess_dtype_name(sum.dtype),
+			                        (unsigned long long)sum.mapped,
+			                        (unsigned long long)sum.bytes, sum.reason);
 	}
 }
 
@@ -259,22 +261,18 @@ static void check_sums(const struct tess_rank_weights *held)
 		ck_assert_uint_eq(allocated, block);
 }
 
-static void open_decided_case(int i, struct opened *o)
+static void open_decided_case(int i, const struct tess_session_options *options, struct opened *o)
 {
-	const char *const overrides[] = { decided[i].override, NULL };
-	const int64_t lengths[] = { 4 };
-	const struct tess_training training = {
+	static const int64_t lengths[] = { 4 };
+	static const struct tess_training training = {
 		.lengths = lengths, .nsequences = 1, .all_sequences = 2, .first = 1
 	};
-	struct tess_session_options options = { .size = sizeof options,
-		                                .overrides = overrides,
-		                                .weights = decided[i].weights };
 	struct tess_mesh_shape mesh;
 	tess_status st;
 
 	*o = (struct opened){ 0 };
 	ck_assert_msg(!tess_planned_model_open(format_path_in(SOURCE_ROOT, decided[i].model),
-	                                       &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
+	                                       options, TESS_CHECKPOINT_WHOLE, &o->model) &&
 	                      !tess_mesh_shape_parse(decided[i].mesh, decided[i].nranks, &mesh),
 	              "%s", tess_error());
 	mesh = tess_mesh_shape_complete(&mesh);
@@ -284,10 +282,41 @@ static void open_decided_case(int i, struct opened *o)
 	ck_assert_msg(!st, "%s", tess_error());
 }
 
+/* `explain` lists what loading has decided. */
+static void check_explained(int i, const struct tess_session_options *options,
+                            const struct tess_weight_storage *list, int32_t n)
+{
+	const char *model = format_path_in(SOURCE_ROOT, decided[i].model);
+	const struct tess_trainer_options training = { .size = sizeof training,
+		                                       .overrides = options->overrides };
+	struct tess_weight_storage explained[256];
+	struct tess_explanation *e;
+	tess_status st =
+		decided[i].trains
+			? tess_explain_training(model, decided[i].mesh, decided[i].nranks, 2, 4,
+	                                        &training, &e)
+			: tess_explain(model, decided[i].mesh, decided[i].nranks, 1, options, &e);
+
+	ck_assert_msg(!st, "%s", tess_error());
+	ck_assert_int_eq(e->nparameters, n);
+	ck_assert(!tess_explanation_list_weights(e, decided[i].rank, explained));
+	for (int32_t k = 0; k < n; k++) {
+		ck_assert_str_eq(explained[k].name, list[k].name);
+		explained[k].name = list[k].name;
+	}
+	ck_assert_mem_eq(explained, list, (size_t)n * sizeof *list);
+	tess_explanation_free(e);
+}
+
 /* `_i`: an entry of `decided`. Weights that wait are panels once they are packed. */
 START_TEST(decisions_are_executed)
 {
 	struct tess_opened_device device = { 0 };
+	const char *const overrides[] = { decided[_i].override, NULL };
+	const struct tess_session_options options = { .size = sizeof options,
+		                                      .overrides = overrides,
+		                                      .weights = decided[_i].weights };
+	struct tess_weight_storage list[256];
 	struct tess_device own;
 	struct opened o;
 	char text[TEXT];
@@ -302,13 +331,17 @@ START_TEST(decisions_are_executed)
 	device.table = &own;
 	tess_option_set("layout", decided[_i].layout);
 	allocated = 0;
-	open_decided_case(_i, &o);
+	open_decided_case(_i, &options, &o);
 	load_rank(&o, decided[_i].rank, &device);
-	format_decisions(&o.held, text);
+	ck_assert_int_le(o.held.n, 256);
+	tess_weight_decisions_describe(o.held.decision, o.held.n, list);
+	format_weights(list, o.held.n, text);
 	ck_assert_str_eq(text, decided[_i].want);
 	check_sums(&o.held);
+	if (!decided[_i].own_memory)
+		check_explained(_i, &options, list, o.held.n);
 	MUST(!tess_rank_weights_pack(&o.held, INT64_MAX / 2, &changed));
-	MUST(changed == !!strstr(text, tess_store_name(TESS_STORE_WAITING)));
+	MUST(changed == !!strstr(text, "mapped, then panels"));
 	check_sums(&o.held);
 	for (int32_t i = 0; i < o.held.n; i++)
 		MUST(o.held.decision[i].kind != TESS_STORE_WAITING);
@@ -423,7 +456,7 @@ START_TEST(weights_in_12_bits)
 		ck_assert_str_eq(have, want);
 	}
 	setenv("TESSERA_LOG", "info", 1);
-	ck_assert(!run_tessera("generate --ids 1 --max-tokens 2 --weights bf12",
+	ck_assert(!run_tessera("generate --ids 1 --max-tokens 2 --weights bf12 --stats",
 	                       scratch_format_path("odd"), "", text));
 	unsetenv("TESSERA_LOG");
 	expect_part(text,
@@ -432,6 +465,25 @@ START_TEST(weights_in_12_bits)
 	            "most frequent of their panel for 12-bit weights; it stays as in the file");
 	expect_part(text, "model.layers.1.mlp.down_proj.weight: device cpu: too many");
 	ck_assert_ptr_null(strstr(text, "layers.0."));
+	expect_part(text, "tied                 bf16        0.00 MiB mapped       0.00 MiB  the "
+	                  "device cannot compress its values\n");
+	expect_part(text, "weights    34  compressed panels    bf12 ");
+}
+END_TEST
+
+/* `explain --storage` adds the layers and ranks of a weight up. */
+START_TEST(storage_is_printed)
+{
+	char text[TEXT];
+
+	ck_assert(!run_tessera("explain --storage -n 2", SOURCE_ROOT "/data", "", text));
+	expect_part(text, "\nmodel.layers.*.mlp.up_proj.weight              mapped, then panels  "
+	                  "f32          22016        24576  packed between steps                "
+	                  "     10\n");
+	ck_assert(!run_tessera("explain --storage --mesh pp=2", SOURCE_ROOT "/data", "", text));
+	ck_assert_ptr_null(strstr(text, "elsewhere"));
+	ck_assert(run_tessera("explain --storage --json", SOURCE_ROOT "/data", "", text));
+	expect_part(text, "--storage prints text");
 }
 END_TEST
 
@@ -446,6 +498,7 @@ int main(void)
 	tcase_add_test(t, rows_stay_without_memory);
 	tcase_add_loop_test(t, decisions_are_executed, 0, sizeof decided / sizeof *decided);
 	tcase_add_test(t, weights_in_12_bits);
+	tcase_add_test(t, storage_is_printed);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;

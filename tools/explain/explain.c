@@ -17,7 +17,7 @@ struct explain_options {
 	const char *svg;
 	struct tess_tool_list recompute;
 	int32_t tokens, batch, sequence, optimizer;
-	bool program, json, train;
+	bool program, storage, json, train;
 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -254,6 +254,35 @@ static void print_program(const struct tess_explanation *e)
 	}
 }
 
+/* Prints the lines that the weights of all ranks have, without those of other stages. */
+static tess_status print_storage(const struct tess_explanation *e)
+{
+	struct tess_weight_storage *list = calloc((size_t)e->nparameters + 1, sizeof *list);
+	tess_status st = list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"), printed;
+	struct text_lines l = { 0 };
+	char name[NAME], text[512];
+
+	printf("%-46s %-20s %-5s %12s %12s  %-36s %6s\n", "parameter", "stored as", "dtype",
+	       "mapped", "allocated", "because", "times");
+	for (int32_t r = 0; r < e->nranks && !st; r++) {
+		st = tess_explanation_list_weights(e, r, list);
+		for (int32_t i = 0; i < e->nparameters && !st; i++) {
+			const struct tess_weight_storage *w = &list[i];
+
+			if (!strcmp(w->kind, "elsewhere"))
+				continue;
+			snprintf(text, sizeof text, "%-46s %-20s %-5s %12llu %12llu  %-36s",
+			         make_pattern(w->name, name), w->kind, tess_dtype_name(w->dtype),
+			         (unsigned long long)w->mapped, (unsigned long long)w->bytes,
+			         w->reason);
+			add_text_line(&l, text);
+		}
+	}
+	printed = print_lines(&l);
+	free(list);
+	return st ? st : printed;
+}
+
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 static json_t *make_parameters_json(const struct tess_explanation *e)
@@ -400,6 +429,9 @@ static const char *name_optimizer(int32_t kind)
 
 static tess_status check_kind_of_step(const struct explain_options *a)
 {
+	if (a->storage && (a->json || a->program))
+		return tess_fail(TESS_EINVAL, "--storage prints text, and no program; leave out "
+		                              "--json and --program");
 	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
@@ -440,6 +472,7 @@ static const struct tess_tool_option training_options[] = {
 static const struct tess_tool_option output_options[] = {
 	{ "program", NULL, "print each computation and move of the step, with placements",
 	  AT(program) },
+	{ "storage", NULL, "print how ranks store each weight in memory, and why", AT(storage) },
 	{ "json", NULL, "print one JSON object", AT(json) },
 	{ "svg", "FILE", "also draw what each rank holds and what moves", AT(svg) },
 	{ 0 },
@@ -559,6 +592,8 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = write_picture(e, a);
 	if (!st && a->json)
 		print_explain_json(e, a);
+	else if (!st && a->storage)
+		st = print_storage(e);
 	else if (!st && a->program)
 		print_program(e);
 	else if (!st)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 #include <tessera/util/clock.h>
 
 enum { HEX = 2 * crypto_hash_sha256_BYTES };
@@ -480,6 +481,36 @@ static tess_status gather_stats(struct generate_state *s, struct rank_stats **ou
 	                       sizeof mine / sizeof(int64_t), TESS_I64, "stats");
 }
 
+/* Prints how this rank stores its weights, by kind, dtype and reason. */
+static void print_storage_stats(const struct generate_state *s)
+{
+	int32_t n = tess_session_list_weights(s->session, NULL, 0);
+	struct tess_weight_storage *w = calloc((size_t)n + 1, sizeof *w);
+
+	if (w)
+		tess_session_list_weights(s->session, w, n);
+	for (int32_t i = 0; w && i < n; i++) {
+		uint64_t mapped = 0, bytes = 0;
+		int32_t times = 0, first = n;
+
+		for (int32_t k = n - 1; k >= 0; k--) {
+			if (strcmp(w[k].kind, w[i].kind) || w[k].dtype != w[i].dtype ||
+			    strcmp(w[k].reason, w[i].reason))
+				continue;
+			first = k;
+			times++;
+			mapped += w[k].mapped;
+			bytes += w[k].bytes;
+		}
+		if (first == i)
+			fprintf(stderr,
+			        "weights %5d  %-20s %-5s %10.2f MiB mapped %10.2f MiB  %s\n",
+			        (int)times, w[i].kind, tess_dtype_name(w[i].dtype),
+			        (double)mapped / 1048576, (double)bytes / 1048576, w[i].reason);
+	}
+	free(w);
+}
+
 static void print_stats(const struct generate_state *s, const struct rank_stats *stats)
 {
 	double prefill = s->n ? s->results[0].prefill : 0, decode = s->n ? s->results[0].decode : 0;
@@ -512,6 +543,7 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 		        (int)i, (double)stats[i].weights / 1048576,
 		        (double)stats[i].cache / 1048576, (double)stats[i].step / 1048576,
 		        (double)stats[i].mapped / 1048576);
+	print_storage_stats(s);
 }
 
 static tess_status generate_on_rank(struct generate_state *s)
