@@ -26,8 +26,8 @@ enum { GRAPH_ROWS = 64 }; /* of a step: more take longer than it takes to queue 
 
 static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 {
-	tess_status st = tess_device_open_shared(s->programs.options.device, index,
-	                                         s->parts.threads, s->parts.group, &s->device);
+	tess_status st = tess_device_open(s->programs.options.device, index, s->parts.threads,
+	                                  s->parts.group, &s->device);
 
 	s->step.device = &s->device;
 	s->step.at.stream = s->device.stream;

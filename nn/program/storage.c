@@ -67,15 +67,21 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 	return tess_program_get_share(p, n, tess_program_get_cut(p, rank, p->data_along).rank);
 }
 
+bool tess_weight_is_own_master(const struct tess_weight *w, struct tess_run rest,
+                               struct tess_run state)
+{
+	return w->dtype == TESS_F32 && rest.start <= state.start &&
+	       state.start + state.len <= rest.start + rest.len;
+}
+
 uint64_t tess_weight_count_state_bytes(const struct tess_program *p, const struct tess_weight *w,
                                        int32_t rank, int32_t moments)
 {
 	struct tess_run rest = tess_weight_get_kept(p, w, rank, TESS_REST);
 	struct tess_run state = tess_weight_get_kept(p, w, rank, TESS_STATE);
-	bool own = w->dtype == TESS_F32 && rest.start <= state.start &&
-	           state.start + state.len <= rest.start + rest.len;
 
-	return 64 * (uint64_t)(tess_up(state.len, 16) * (moments + !own));
+	moments += !tess_weight_is_own_master(w, rest, state);
+	return 64 * (uint64_t)(tess_up(state.len, 16) * moments);
 }
 
 int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_weight *w,

@@ -43,6 +43,9 @@ struct tess_run tess_weight_get_kept(const struct tess_program *p, const struct 
 int32_t tess_weight_get_copy(const struct tess_program *p, const struct tess_weight *w,
                              int32_t rank, int32_t storage);
 
+/* Returns whether the optimizer can change the weight itself, without a master copy. */
+bool tess_weight_is_own_master(const struct tess_weight *w, struct tess_run rest,
+                               struct tess_run state);
 /*
  * Counts the bytes that the optimizer keeps for a trained weight: `moments` values per element, and
  * a master copy unless the weight is its own.

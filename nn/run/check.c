@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct finding { /* of one rank; sent as i64 */
+struct finding { /* result of one rank; sent as i64 */
 	int64_t hash, count; /* of its part; count: elements */
-	int64_t found, row, column; /* of the whole value */
-	int64_t bits, other; /* of that element; what another rank has in its place */
+	int64_t found, row, column; /* found: 0 or 1; row, column: in the full value */
+	int64_t bits, other; /* that element here, and on the rank it is compared with */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
@@ -31,14 +31,14 @@ static bool is_not_finite(uint32_t bits)
 
 int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 {
-	enum { RUN = 256 }; /* whole runs at once, of which a compiler makes vectors */
+	enum { RUN = 256 }; /* elements that are tested without a branch, by vector code */
 
 	for (int64_t i = 0; i < n; i++) {
-		int odd = 0;
+		int found = 0;
 
 		for (int j = 0; j < RUN && i + RUN <= n; j++)
-			odd |= !isfinite(x[i + j]);
-		if (!odd && i + RUN <= n)
+			found |= !isfinite(x[i + j]);
+		if (!found && i + RUN <= n)
 			i += RUN - 1;
 		else if (!isfinite(x[i]))
 			return i;
@@ -46,10 +46,10 @@ int64_t tess_logits_find_not_finite(const float *x, int64_t n)
 	return -1;
 }
 
-/* The global index of element `at` of this rank's part of an axis. */
+/* Returns the global index of element `at` of this rank's part of an axis. */
 static int64_t map_to_global(const struct tess_check *c, int32_t axis, int64_t at)
 {
-	/* of three axes a row is one of the first two, of this rank's part */
+	/* with three axes, rows are those of this rank's part: the first two axes together */
 	const struct tess_dim *d =
 		axis < c->tensor->ndim && c->tensor->ndim < 3 ? c->tensor->dim[axis] : NULL;
 	struct tess_run *run;
@@ -101,8 +101,9 @@ static struct finding scan_part(const struct tess_check *c)
 }
 
 /*
- * The lowest rank that holds what `rank` does: that is first where the value is replicated. Along
- * dp each has tokens of its own, and sums over them; along pp the ranks of one stage have a value.
+ * Returns the lowest rank that holds the same part as `rank`: the first along dimensions where the
+ * value is replicated. Along dp, ranks have tokens, and sums over them, of their own; along pp only
+ * one stage has the value.
  */
 static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {
@@ -117,7 +118,7 @@ static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 	return rank;
 }
 
-/* Of the ranks that hold what `first` does, the lowest whose hash is the most frequent. */
+/* Returns the lowest rank with the most frequent hash among those with the part of `first`. */
 static int32_t find_majority(const struct tess_check *c, const struct finding *all, int32_t n,
                              int32_t first)
 {
@@ -147,7 +148,7 @@ static double convert_bits(const struct tess_check *c, int64_t bits)
 	return (double)f;
 }
 
-/* Of weights that share an input, that whose output is checked. */
+/* Returns the module: for weights that share an input, the one whose output is checked. */
 static const char *get_checked_module(const struct tess_check *c)
 {
 	return c->record->kind == TESS_OP_LINEAR ? c->tensor->module : c->record->module;
@@ -172,7 +173,7 @@ static uint32_t load_bits_at(const struct tess_view *v, int64_t i)
 	return load_element_bits(v, i / columns / rows, i / columns % rows, i % columns);
 }
 
-/* The first element that differs from that of rank `from`, which broadcasts its part. */
+/* Finds the first element that differs from the one on rank `from`, which broadcasts its part. */
 static tess_status find_difference(const struct tess_check *c, struct tess_group *g, int32_t from,
                                    int64_t count, uint32_t *theirs, struct finding *out)
 {
@@ -195,11 +196,11 @@ static tess_status find_difference(const struct tess_check *c, struct tess_group
 	return st;
 }
 
-/* Collective: every rank has seen in `all` that some that hold what `first` does differ. */
+/* Reports ranks that differ from others with the part of `first`. Collective. */
 static tess_status fail_difference(const struct tess_check *c, struct tess_group *g,
                                    struct finding *all, int32_t n, int32_t first)
 {
-	int32_t from = find_majority(c, all, n, first), odd = 0;
+	int32_t from = find_majority(c, all, n, first), r = 0;
 	int64_t count = all[from].count;
 	uint32_t *theirs = malloc((size_t)(count + 1) * sizeof *theirs);
 	struct finding mine;
@@ -209,17 +210,17 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 		st = find_difference(c, g, from, count, theirs, &mine);
 	if (!st)
 		st = tess_all_gather(g, &mine, all, FIELDS, TESS_I64, c->record->module);
-	while (!st && odd < n - 1 && !all[odd].found)
-		odd++;
+	while (!st && r < n - 1 && !all[r].found)
+		r++;
 	if (!st) {
 		tess_fail(TESS_EMISMATCH,
 		          "%s: %s gives %.9g on rank %d but %.9g on rank %d, at row %lld, column "
 		          "%lld, where all ranks must hold the same value; its style or a plugin's "
 		          "function makes them differ",
 		          get_checked_module(c), tess_record_kind_name(c->record->kind),
-		          convert_bits(c, all[odd].bits), (int)tess_group_member(g, odd),
-		          convert_bits(c, all[odd].other), (int)tess_group_member(g, from),
-		          (long long)all[odd].row, (long long)all[odd].column);
+		          convert_bits(c, all[r].bits), (int)tess_group_member(g, r),
+		          convert_bits(c, all[r].other), (int)tess_group_member(g, from),
+		          (long long)all[r].row, (long long)all[r].column);
 		st = tess_group_fail_together(g, TESS_EMISMATCH);
 	}
 	free(theirs);

@@ -63,7 +63,7 @@ static tess_status capture_step(struct tess_run_graph *run, struct tess_step *s,
 	                               : tess_captured_add(&run->calls[s->along], &s->coll);
 }
 
-/* No graph, and the reason in the log, where the device cannot make one of the steps. */
+/* Captures steps; if the device cannot, there is no graph, and the log has the reason. */
 static void capture_steps(struct tess_run_graph *run, const struct tess_rank_program *l,
                           int32_t from, int32_t to, const struct tess_opened_device *d)
 {
@@ -87,7 +87,7 @@ static void capture_steps(struct tess_run_graph *run, const struct tess_rank_pro
 		tess_log(TESS_INFO, "runner", "no graph: %s", tess_error());
 }
 
-/* Collective. All ranks have the graph, with the same calls, or none has it. */
+/* Keeps the graph if all ranks have it, with the same collectives; else drops it. Collective. */
 static tess_status agree_on_graph(struct tess_graphs *g, struct tess_run_graph *run,
                                   const struct tess_run_groups *groups, int32_t ndims)
 {
@@ -101,7 +101,7 @@ static tess_status agree_on_graph(struct tess_graphs *g, struct tess_run_graph *
 		return st;
 	close_graphs(g);
 	g->without_calls = true;
-	g->runs = 1; /* the next run makes graphs of ops */
+	g->runs = 1; /* the next run captures graphs of ops */
 	return TESS_OK;
 }
 

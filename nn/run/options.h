@@ -1,4 +1,4 @@
-/* options.h - the options of the environment that decide how programs run. */
+/* options.h - the environment variables that decide how programs run. */
 #ifndef TESS_NN_RUN_OPTIONS_H
 #define TESS_NN_RUN_OPTIONS_H
 
@@ -10,7 +10,7 @@
 
 extern const struct tess_option tess_run_options[];
 
-/* Reads TESSERA_CHECK and TESSERA_GRAPHS. TESS_EINVAL. */
+/* Reads TESSERA_CHECK and TESSERA_GRAPHS. TESS_EINVAL: an unknown value. */
 tess_status tess_run_read_options(bool *check, int32_t *graphs);
 
 /*

@@ -22,7 +22,7 @@ void tess_profile_free(struct tess_profile *p)
 	*p = (struct tess_profile){ 0 };
 }
 
-/* ---- what ops read and write ----------------------------------------------------------------- */
+/* ---- bytes and FLOPs of ops ------------------------------------------------------------------ */
 
 static int64_t count_view_elements(const struct tess_view *v)
 {
@@ -39,7 +39,7 @@ static uint64_t count_bytes(const struct tess_view *v)
 	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
 }
 
-/* The first operand that is a weight, as are those after it; nin: none. */
+/* Returns the index of the first weight among the operands, which come last; nin: none. */
 static int32_t find_first_weight(const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -57,7 +57,7 @@ static int32_t find_first_weight(const struct tess_op *op)
 	}
 }
 
-/* An operand that is an input of the step, in host memory; NULL: it is not one. */
+/* Returns the host memory of an operand that is an input of the step; NULL: it is none. */
 static const int32_t *find_input(const struct tess_profile *p, const struct tess_view *v)
 {
 	const char *data = v->data;
@@ -67,7 +67,7 @@ static const int32_t *find_input(const struct tess_profile *p, const struct tess
 	               : NULL;
 }
 
-/* Rows of a table of n rows from id `first` that are looked up. */
+/* Counts the look-ups in a table that has rows [first, first + n). */
 static int64_t count_looked_up(const struct tess_profile *p, const struct tess_view *ids,
                                int64_t first, int64_t n)
 {
@@ -79,7 +79,7 @@ static int64_t count_looked_up(const struct tess_profile *p, const struct tess_v
 	return found;
 }
 
-/* The pairs of a row and an expert that it asks for; *asked: experts that any row asks for. */
+/* Counts pairs of a row and an expert it is routed to; *asked: experts with at least one row. */
 static int64_t count_asked(const struct tess_profile *p, const struct tess_view *weights,
                            int64_t *asked)
 {
@@ -113,7 +113,7 @@ static void add_experts_cost(struct tess_profile *p, const struct tess_op *op)
 	}
 }
 
-/* Each text's keys and values are read once, from the first position that one of its rows sees. */
+/* Keys and values are read once per sequence, from the first position that a row attends to. */
 static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
 {
 	const int32_t *position = find_input(p, &op->in[3]), *slot = find_input(p, &op->in[4]);
@@ -138,7 +138,7 @@ static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
 	p->kv_bytes += (uint64_t)bytes;
 }
 
-/* What the op reads of operand i. */
+/* Returns the bytes that the op reads of operand i. */
 static uint64_t count_read(const struct tess_profile *p, const struct tess_op *op, int32_t i)
 {
 	const struct tess_view *v = &op->in[i];
@@ -208,7 +208,7 @@ void tess_profile_add_call(struct tess_profile *p, struct tess_group *g, int64_t
 	p->call[p->ncalls++] = (struct tess_profile_call){ g, began, tess_now() };
 }
 
-/* The group of a call that no call before it has. */
+/* Returns whether no earlier call has the group of call i. */
 static bool is_first_of_group(const struct tess_profile *p, int64_t i)
 {
 	for (int64_t j = 0; j < i; j++)
@@ -217,7 +217,7 @@ static bool is_first_of_group(const struct tess_profile *p, int64_t i)
 	return true;
 }
 
-/* The same calls of all ranks of the group, in its order. entered: room for all calls. */
+/* Adds the wait of this rank's calls of one group. entered: room for all calls. Collective. */
 static tess_status split_group_calls(const struct tess_profile *p, struct tess_group *g,
                                      int64_t *entered, int64_t *wait)
 {

@@ -36,7 +36,7 @@ static tess_status record_shape(struct tess_programs *s, struct tess_shape shape
 		free(k);
 		return st;
 	}
-	k->shape.training = k->program->training; /* its copy */
+	k->shape.training = k->program->training; /* the program's copy */
 	*out = k;
 	return TESS_OK;
 }
@@ -102,7 +102,7 @@ static bool is_same_training(const struct tess_training *a, const struct tess_tr
 	       !memcmp(a->lengths, b->lengths, sizeof *a->lengths * (size_t)a->nsequences);
 }
 
-/* All shapes are of training, or none. */
+/* Either both shapes are of training, or none. */
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
 	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&

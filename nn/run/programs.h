@@ -1,7 +1,4 @@
-/*
- * programs.h - the programs of a runner, by the shape of a step, on this rank. Those that no step
- * has run for the longest time are dropped.
- */
+/* programs.h - a cache of this rank's programs by the shape of a step; the oldest are dropped. */
 #ifndef TESS_NN_PROGRAMS_H
 #define TESS_NN_PROGRAMS_H
 
@@ -11,12 +8,12 @@
 
 #include <tessera/tessera.h>
 
-struct tess_shape { /* a value: of a step */
+struct tess_shape { /* a value: the shape of a step */
 	int64_t ntokens, nselected;
-	int32_t root; /* that gets the logits; -1: all; TESS_LOGITS_CUT */
+	int32_t root; /* the rank that gets the logits; -1: all; TESS_LOGITS_CUT */
 	const struct tess_training *training; /* NULL: inference */
-	uint64_t key; /* of training: of the shapes of all replicas, so that all decide alike */
-	int32_t slot; /* of training: the memory of steps that it is bound to */
+	uint64_t key; /* of training: hash of the shapes of all replicas, equal on all ranks */
+	int32_t slot; /* of training: index of the step memory that the program is bound to */
 };
 
 struct tess_shaped_program {
@@ -24,38 +21,35 @@ struct tess_shaped_program {
 	struct tess_program *program;
 	struct tess_rank_program *lowered; /* NULL: only recorded */
 	struct tess_graphs graphs;
-	int64_t used; /* the last step that ran it, set by the caller; 0: none */
+	int64_t used; /* number of the last step that ran it, set by the caller; 0: none */
 	struct tess_shaped_program *next; /* in its bucket */
 };
 
 enum { TESS_PROGRAM_BUCKETS = 64 };
-struct tess_programs { /* {0}: empty; what is borrowed, the caller sets */
-	struct tess_record_options options; /* with a device; the shape is set for each */
+struct tess_programs { /* {0}: empty; the caller sets options, group, all and weights */
+	struct tess_record_options options; /* with a device; each program sets its shape */
 	struct tess_group *group; /* of the ranks of the mesh, in its order */
-	struct tess_group *all; /* those that open together */
+	struct tess_group *all; /* ranks that open together */
 	const struct tess_view *weights;
-	struct tess_shaped_program *first; /* weights are loaded for it, and it stays */
+	struct tess_shaped_program *first; /* weights are loaded for it; never dropped */
 	struct tess_shaped_program *bucket[TESS_PROGRAM_BUCKETS];
 	int32_t n;
 };
 
 tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape);
-/*
- * Collective. TESS_EMISMATCH: ranks have different first programs, and would wait for each other
- * for ever.
- */
+/* Compares the first programs of all ranks. TESS_EMISMATCH: they differ. Collective. */
 tess_status tess_programs_compare(const struct tess_programs *s);
 /*
- * The lowered program of a shape, which stays until the next call; collective where it is a new
- * one, which must be bound.
+ * Finds the lowered program of a shape, valid until the next call. A new one must be bound.
+ * Collective if it is new.
  */
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
-/* Lowers all of them again, for other views of weights; they must be bound. */
+/* Lowers all programs again after views of weights have changed. Bind them again. */
 tess_status tess_programs_lower_again(struct tess_programs *s);
-/* Binds all of a slot. */
+/* Binds the programs of a slot to its memory. */
 void tess_programs_bind(struct tess_programs *s, int32_t slot, const struct tess_memory *m);
-/* Before their groups lose the device. */
+/* Call it before their groups detach the device. */
 void tess_programs_close_graphs(struct tess_programs *s);
 void tess_programs_free(struct tess_programs *s);
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <tessera/util/clock.h>
 
-/* The check reads a copy of the value, up to its last element, in host memory. */
+/* Checks a copy of the value, up to its last element, in host memory. */
 static tess_status run_check_step(const struct tess_check *c, const struct tess_opened_device *d,
                                   struct tess_group *group)
 {
@@ -42,7 +42,7 @@ static struct tess_group *get_step_group(const struct tess_run_groups *g, const 
 	return s->among_shards && g->shards ? g->shards : g->along[s->along];
 }
 
-/* A collective overlaps with ops on a stream of its own, after those that are queued before it. */
+/* Starts a collective; on its own stream it follows the ops that are queued so far. */
 static tess_status start_coll(struct tess_step *s, const struct tess_opened_device *d,
                               struct tess_group *g)
 {
@@ -56,7 +56,6 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 	return st ? st : tess_group_start(g, &s->coll, &s->work);
 }
 
-/* under_way: the steps that were started and not waited for, the last one first. */
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
                               const struct tess_run_groups *groups, struct tess_step **under_way)
 {
@@ -81,7 +80,7 @@ void tess_steps_abandon(const struct tess_step *s)
 			tess_work_abandon(s->work);
 }
 
-/* Where streams order the call, the ops from now on wait for it, and not the host. */
+/* If streams order the call, later ops wait for it instead of the host. */
 static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
                                  struct tess_step **under_way)
 {
@@ -99,7 +98,7 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 	return st;
 }
 
-/* Some backends move data only while they are called. A failure is found at the wait. */
+/* Lets backends that move data only while they are called progress. The wait reports failures. */
 static void test_steps(const struct tess_step *s)
 {
 	for (; s; s = s->under_way)
@@ -136,7 +135,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	}
 }
 
-/* The same, and measures what this rank waits for others. */
+/* Runs a step, and measures the time in collectives. */
 static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_device *d,
                                   const struct tess_run_groups *groups,
                                   struct tess_step **under_way)
@@ -151,7 +150,7 @@ static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_
 	return st;
 }
 
-/* The same, for a profile: an op on a stream is waited for. */
+/* Runs a step for a profile, and waits for its op on a stream. */
 static tess_status run_profiled_step(struct tess_step *s, const struct tess_opened_device *d,
                                      const struct tess_run_groups *groups,
                                      struct tess_step **under_way)

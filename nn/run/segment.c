@@ -1,6 +1,6 @@
 #include "nn/run/segment.h"
 
-/* The first step of a record from `record` on, of those before the waits for what was sent. */
+/* Returns the first step of record `record` or a later one; l->nbody: there is none. */
 static int32_t find_step(const struct tess_rank_program *l, int32_t record)
 {
 	int32_t i = 0;
@@ -14,7 +14,7 @@ void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
                                        const struct tess_rank_program *l, int32_t segment,
                                        int32_t *first, int32_t *end)
 {
-	if (segment == s->nsegments) { /* behind the last one */
+	if (segment == s->nsegments) {
 		*first = l->nbody;
 		*end = l->nsteps;
 		return;

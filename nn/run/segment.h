@@ -6,8 +6,8 @@
 #include "nn/lower/lower.h"
 
 /*
- * The steps of a segment of this rank, [*first, *end); those behind the last segment wait for what
- * was sent. The rank's program has the records of that which the schedule is of.
+ * Finds the steps [*first, *end) of a segment of this rank; segment s->nsegments: the steps that
+ * wait for what was sent. l: of a program with the records that the schedule was made for.
  */
 void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
                                        const struct tess_rank_program *l, int32_t segment,

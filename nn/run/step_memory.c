@@ -33,7 +33,7 @@ static void free_step(struct tess_step_memory *s)
 	s->at.step = NULL;
 }
 
-/* In memory that all ranks map, where there is such: collectives then need no extra copies. */
+/* Allocates memory that all ranks map if possible: collectives then need no extra copies. */
 static tess_status alloc_step(struct tess_step_memory *s, uint64_t *bytes, void **out, bool *shared)
 {
 	tess_status st = TESS_ENOTSUP;
@@ -47,14 +47,14 @@ static tess_status alloc_step(struct tess_step_memory *s, uint64_t *bytes, void 
 	return tess_device_alloc(s->device, "step", *bytes, out);
 }
 
-/* All ranks use memory that the carrier knows, or none. *out NULL: none does. */
+/* Allocates memory of the carrier if all ranks can; else *out is NULL. Collective. */
 static tess_status alloc_registered(struct tess_step_memory *s, uint64_t bytes, void **out)
 {
 	int64_t has;
 	tess_status st;
 
 	*out = NULL;
-	if (s->unlike)
+	if (s->offsets_differ)
 		return TESS_OK;
 	has = tess_carrier_alloc(s->shared, bytes, out) == TESS_OK;
 	if (!has)
@@ -64,16 +64,16 @@ static tess_status alloc_registered(struct tess_step_memory *s, uint64_t bytes, 
 		tess_carrier_free(s->shared, *out);
 		*out = NULL;
 	}
-	s->unlike = s->unlike || !has;
+	s->offsets_differ = s->offsets_differ || !has;
 	return st;
 }
 
-struct step_request { /* of one rank; gathered from all */
+struct step_request { /* of one rank; all ranks gather them */
 	int64_t bytes, is_short;
 	uint64_t calls;
 };
 
-/* Where a carrier knows memory: the largest size, and whether calls lie alike so far. */
+/* Reserves the maximum size of all ranks in memory of the carrier, unless offsets differ. */
 static tess_status reserve_registered(struct tess_step_memory *s, uint64_t bytes, uint64_t calls)
 {
 	struct step_request mine = { (int64_t)bytes, bytes > s->bytes, calls }, *all;
@@ -88,10 +88,10 @@ static tess_status reserve_registered(struct tess_step_memory *s, uint64_t bytes
 	for (int32_t r = 0; r < n && !st; r++) {
 		bytes = (uint64_t)all[r].bytes > bytes ? (uint64_t)all[r].bytes : bytes;
 		is_short = is_short || all[r].is_short;
-		s->unlike = s->unlike || all[r].calls != all[0].calls;
+		s->offsets_differ = s->offsets_differ || all[r].calls != all[0].calls;
 	}
 	free(all);
-	if (st || (!is_short && !(s->is_registered && s->unlike)))
+	if (st || (!is_short && !(s->is_registered && s->offsets_differ)))
 		return st;
 	bytes = bytes > s->bytes ? bytes : s->bytes;
 	st = alloc_registered(s, bytes, &more);
@@ -110,10 +110,7 @@ static tess_status reserve_registered(struct tess_step_memory *s, uint64_t bytes
 	return st;
 }
 
-/*
- * Ranks need different sizes for the same program: shared memory, which is allocated collectively,
- * grows if it is too small for any rank.
- */
+/* Ranks need different sizes: shared memory, allocated collectively, grows if one rank needs it. */
 tess_status tess_step_memory_reserve(struct tess_step_memory *s, uint64_t bytes, uint64_t calls)
 {
 	int64_t is_short = bytes > s->bytes;
@@ -163,7 +160,7 @@ tess_status tess_step_memory_grow_inputs(struct tess_step_memory *s, int64_t n)
 	return TESS_OK;
 }
 
-/* All tables of the programs, one after another. */
+/* Fills all tables of the program, one after another. */
 static tess_status fill_rope_tables(const struct tess_program *p, int64_t positions, float *out)
 {
 	tess_status st = TESS_OK;

@@ -63,7 +63,7 @@ static struct tess_view make_flat_view(void *data, int32_t dtype, int64_t n)
 	};
 }
 
-/* The numbers of the op; returns how many. */
+/* Writes the numbers of the op, and returns how many there are. */
 static int32_t list_numbers(const struct tess_optimizer *o, double lr, double decay, double factor,
                             int64_t step, double *num)
 {
@@ -98,7 +98,7 @@ static tess_status update_weight(const struct tess_optimizer *o, const struct te
 	const struct tess_parameter *a = &s->each[w->index];
 	const struct tess_device *device = s->weights.device.table;
 	int64_t n = a->state.len;
-	/* where the master is apart, the weight gets it rounded */
+	/* a separate master is rounded into the weight */
 	bool apart = w->dtype != TESS_F32;
 	char *rounded = (char *)a->weight +
 	                (a->state.start - a->rest.start) * (int64_t)tess_width(w->dtype);

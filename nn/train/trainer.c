@@ -39,7 +39,7 @@ static void set_trainer_groups(struct tess_trainer *t)
 		t->memory[i].shared = tess_step_memory_choose_group(mesh, t->parts.along);
 }
 
-/* One sequence of one id for each replica, by which the parameters are known. */
+/* Makes a shape of one sequence of one id per replica, to find the parameters. */
 static struct tess_shape make_first_shape(const struct tess_trainer *t, int64_t *lengths,
                                           struct tess_training *training)
 {
@@ -74,7 +74,7 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 	free(lengths);
 	if (st)
 		return st;
-	/* the program's copy of the lists, in place of the caller's */
+	/* replaces the caller's list, which is only borrowed during the call */
 	t->training.recompute = t->programs.first->program->training->recompute;
 	return tess_unexpected_check(t->programs.first->program, parts->model, parts->source,
 	                             t->rank == 0);
@@ -87,7 +87,7 @@ static struct tess_view describe_vector(void *data, int32_t dtype, int64_t n)
 	};
 }
 
-/* The squares of the elements of `in`, added to `out`. */
+/* Makes the op that adds the squares of the elements of `in` to `out`. */
 static struct tess_op make_squares(struct tess_view *in, struct tess_view *out, const char *where)
 {
 	return (struct tess_op){ .size = sizeof(struct tess_op),
@@ -99,7 +99,7 @@ static struct tess_op make_squares(struct tess_view *in, struct tess_view *out, 
 		                 .where = where };
 }
 
-/* Whether the device has an op that every step needs. */
+/* Checks that the device has an op that every step needs. */
 static tess_status check_device(const struct tess_device *device)
 {
 	struct tess_view in = describe_vector(NULL, TESS_F32, 1);
@@ -152,7 +152,7 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	return st ? st : tess_optimizer_read(o, &t->optimizer);
 }
 
-/* Collective. What the optimizer needs of each weight, and the program that knows its place. */
+/* Loads parameters, and finds their gradients in the first program. Collective. */
 static tess_status load_parameters(struct tess_trainer *t)
 {
 	struct tess_shaped_program *first;
@@ -175,7 +175,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 	return st;
 }
 
-/* Before weights are loaded: the first program is one of any shape. */
+/* Checks the device's ops before weights are loaded, with a program of any shape. */
 static tess_status check_first_program(const struct tess_trainer *t)
 {
 	struct tess_rank_program *l;
@@ -188,7 +188,7 @@ static tess_status check_first_program(const struct tess_trainer *t)
 	return st;
 }
 
-/* Collective. The ranks that keep shares have a group of their own if there are several copies. */
+/* Attaches the device, also to the group of shares if there are several copies. Collective. */
 static tess_status attach_trainer_device(struct tess_trainer *t)
 {
 	const struct tess_trainer_parts *p = &t->parts;
@@ -219,8 +219,7 @@ static tess_status record_and_load(struct tess_trainer *t)
 		st = tess_programs_compare(&t->programs);
 	if (st)
 		return st;
-	st = tess_device_open_shared(device, index, t->parts.options->threads, t->parts.group,
-	                             &t->device);
+	st = tess_device_open(device, index, t->parts.options->threads, t->parts.group, &t->device);
 	if (!st && t->replicas)
 		st = tess_device_open_call_stream(&t->device);
 	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++) {
@@ -247,7 +246,7 @@ tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess
 	t->parts.close_parts = NULL;
 	set_trainer_groups(t);
 	st = record_and_load(t);
-	t->parts.options = NULL; /* was the caller's */
+	t->parts.options = NULL; /* borrowed during the call only */
 	if (st) {
 		tess_trainer_close(t);
 		return st;
@@ -283,7 +282,7 @@ void tess_trainer_close(struct tess_trainer *t)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Over all ranks of the group, in any order; NULL: there is one. */
+/* Adds accumulators of all ranks, in any order; group NULL: there is one rank. */
 static tess_status add_accumulators(struct tess_trainer *t, struct tess_group *group,
                                     struct tess_accumulator *a, const char *where)
 {
@@ -314,7 +313,7 @@ static tess_status add_squares(struct tess_trainer *t, const struct tess_weight 
 	         : TESS_OK;
 }
 
-/* Of the elements that this rank owns; runs that follow one another are added at once. */
+/* Adds the squares of the elements that this rank owns, adjacent ranges at once. */
 static tess_status add_owned_squares(struct tess_trainer *t,
                                      const struct tess_stored_tensor *tensor)
 {
@@ -351,11 +350,11 @@ static tess_status measure_norm(struct tess_trainer *t, double *norm)
 	return st;
 }
 
-struct step { /* under way */
+struct step { /* a step that runs */
 	const struct tess_batch *micro;
 	int64_t n;
 	struct tess_batch_totals totals;
-	int32_t *odd; /* of each sequence, in the order of the batches: its loss is not finite */
+	int32_t *nonfinite; /* by sequence, in the order of the batches: its loss is NaN or Inf */
 	double loss, norm;
 };
 
@@ -366,17 +365,17 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	tess_status st = TESS_OK;
 
 	t->training.balance = t->balance / (double)s->n;
-	s->odd = calloc((size_t)s->totals.nsequences, sizeof *s->odd);
-	st = s->odd ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	s->nonfinite = calloc((size_t)s->totals.nsequences, sizeof *s->nonfinite);
+	st = s->nonfinite ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(t->parts.group, st, "step");
 	for (int64_t i = 0, n; i < s->n && !st; i += n) {
 		n = !t->programs.first->program->overlaps ? 1
 		    : s->n - i < TESS_MICRO_BATCHES       ? s->n - i
 		                                          : TESS_MICRO_BATCHES;
 		st = n > 1 ? tess_trainer_run_pipeline(t, &s->micro[i], (int32_t)n, i > 0,
-		                                       &s->totals, &loss, s->odd + at)
+		                                       &s->totals, &loss, s->nonfinite + at)
 		           : tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
-		                                    s->odd + at);
+		                                    s->nonfinite + at);
 		for (int64_t k = i; k < i + n; k++)
 			at += s->micro[k].nsequences;
 	}
@@ -386,20 +385,20 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	return st ? st : measure_norm(t, &s->norm);
 }
 
-/* "sequences 0, 3 of 8" whose losses are not finite, which replicas tell each other. */
-static tess_status refuse_odd_loss(struct tess_trainer *t, struct step *s)
+/* Reports the sequences with non-finite losses, of all replicas: "sequences 0, 3 of 8". */
+static tess_status refuse_nonfinite_loss(struct tess_trainer *t, struct step *s)
 {
 	char list[128] = "";
 	int64_t found = 0;
 	tess_status st = TESS_OK;
 
 	if (t->replicas)
-		st = tess_all_reduce(t->replicas, s->odd, s->odd, (uint64_t)s->totals.nsequences,
-		                     TESS_I32, TESS_MAX, "loss");
+		st = tess_all_reduce(t->replicas, s->nonfinite, s->nonfinite,
+		                     (uint64_t)s->totals.nsequences, TESS_I32, TESS_MAX, "loss");
 	if (st)
 		return st;
 	for (int64_t i = 0; i < s->totals.nsequences; i++)
-		if (s->odd[i] && found++ < 8)
+		if (s->nonfinite[i] && found++ < 8)
 			snprintf(list + strlen(list), sizeof list - strlen(list), "%s%lld",
 			         found > 1 ? ", " : "", (long long)i);
 	return tess_fail(TESS_EINVAL,
@@ -415,7 +414,7 @@ static tess_status refuse_odd_loss(struct tess_trainer *t, struct step *s)
 static tess_status check_finite(struct tess_trainer *t, struct step *s)
 {
 	if (!isfinite(s->loss) && isfinite(s->totals.balance))
-		return refuse_odd_loss(t, s);
+		return refuse_nonfinite_loss(t, s);
 	if (!isfinite(s->norm) || !isfinite(s->loss))
 		return tess_fail(TESS_EINVAL,
 		                 "step %lld: the gradient is not finite, and the loss is %g; no "
@@ -444,7 +443,7 @@ static void copy_result(const struct tess_trainer *t, const struct step *s, bool
 	memcpy(out, &r, r.size);
 }
 
-/* Clips, and changes the weights; then every rank has those that it computes with. */
+/* Clips gradients, updates the weights, and gathers the updated shares. */
 static tess_status clip_and_update(struct tess_trainer *t, const struct step *s, double lr)
 {
 	double factor = t->clip > 0 ? t->clip / (s->norm + 1e-6) : 1;
@@ -478,13 +477,13 @@ static tess_status compute_step(struct tess_trainer *t, const struct tess_batch 
 		st = check_finite(t, &s);
 	if (!st && lr)
 		st = clip_and_update(t, &s, *lr);
-	free(s.odd);
+	free(s.nonfinite);
 	if (!st && out)
 		copy_result(t, &s, lr != NULL, began, out);
 	return st;
 }
 
-/* In the default floating-point state, not that of the caller. lr NULL: without the optimizer. */
+/* Runs a step in the default floating-point state. lr NULL: without the optimizer. */
 static tess_status run_training_step(struct tess_trainer *t, const struct tess_batch *micro,
                                      int64_t n, const double *lr, struct tess_training_result *out)
 {

@@ -1,4 +1,4 @@
-/* trainer.h - trains a model on this rank: its parameters, programs, optimizer and device. */
+/* trainer.h - trains a model on this rank: parameters, programs, optimizer and device. */
 #ifndef TESS_NN_TRAINER_H
 #define TESS_NN_TRAINER_H
 
@@ -16,23 +16,22 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	struct tess_group *group; /* of all ranks of `mesh`, in its order */
 	struct tess_mesh_shape mesh; /* with dp */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
-	/* of the neighbours along dp that share one copy of what is cut; NULL: all along it */
+	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */
 	struct tess_group *shards;
-	int64_t positions; /* of a sequence, at most; 0: any */
+	int64_t positions; /* maximum length of a sequence; 0: no limit */
 	const struct tess_trainer_options *options; /* read during the call */
-	/* closed with the trainer, after it; NULL: nothing */
-	void (*close_parts)(void *self);
+	void (*close_parts)(void *self); /* called once the trainer is closed; NULL: nothing */
 	void *self;
 };
 
-/* Collective. Records and checks the program, compares it between ranks, and loads parameters. */
+/* Records, checks and compares the program, and loads parameters. Collective. */
 tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess_trainer **out);
 
-/* For saving and resuming. Borrowed. */
+/* The inside of a trainer, for saving and resuming. Borrowed. */
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);
 const struct tess_trainer_parts *tess_trainer_get_parts(const struct tess_trainer *t);
 const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_trainer *t);
-/* Steps that have changed weights: the optimizer's next is this + 1. */
+/* Sets the number of steps that have changed weights; the optimizer's next is step + 1. */
 void tess_trainer_set_step(struct tess_trainer *t, int64_t step);
 
 #endif

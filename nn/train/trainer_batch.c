@@ -1,4 +1,4 @@
-/* trainer_batch.c - batches: what they must be, and how a replica runs its part of one. */
+/* trainer_batch.c - checks batches, and runs a replica's part of one. */
 #include "core/base/status.h"
 #include "core/world/world.h"
 #include "nn/program/agree.h"
@@ -13,7 +13,7 @@ enum { IGNORED = -100 }; /* the label of a row that predicts nothing */
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Returns the ids that a sequence may have. */
+/* Returns the maximum length of a sequence. */
 static int64_t get_length_limit(const struct tess_trainer *t)
 {
 	int64_t positions = t->programs.first->program->max_positions;
@@ -21,7 +21,7 @@ static int64_t get_length_limit(const struct tess_trainer *t)
 	return positions ? positions : INT32_MAX;
 }
 
-/* Returns the ids before the first sequence whose length is no such number. */
+/* Counts the ids before the first sequence with an invalid length. */
 static int64_t count_tokens(const struct tess_batch *b, int64_t limit)
 {
 	int64_t n = 0;
@@ -58,7 +58,7 @@ static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr
 	return (int64_t)h;
 }
 
-/* Other batches on a rank would be other rows of one sum. */
+/* Ranks must pass the same batches: each computes its rows of one sum. */
 static tess_status compare_batches(struct tess_trainer *t, const struct tess_batch *micro,
                                    int64_t n, double lr)
 {
@@ -111,7 +111,7 @@ static tess_status check_batch_sequence(const struct tess_trainer *t, const stru
 	return TESS_OK;
 }
 
-/* The label of row `at`, whose sequence ends before row `end`. */
+/* Returns the label of row `at`, whose sequence ends before row `end`. */
 static int32_t get_shifted_label(const struct tess_batch *b, int64_t at, int64_t end)
 {
 	return at + 1 >= end ? IGNORED : b->labels ? b->labels[at + 1] : b->ids[at + 1];
@@ -161,12 +161,15 @@ tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess
 
 /* ---- a replica's part ------------------------------------------------------------------------ */
 
-struct tess_batch_part tess_trainer_cut_batch(const struct tess_trainer *t,
-                                              const struct tess_batch *b)
+struct batch_part { /* the part of a micro-batch that this rank's replica runs */
+	struct tess_run sequences, tokens;
+};
+
+static struct batch_part cut_batch(const struct tess_trainer *t, const struct tess_batch *b)
 {
 	int64_t lo = tess_edge(b->nsequences, t->nreplicas, t->replica),
 		hi = tess_edge(b->nsequences, t->nreplicas, t->replica + 1);
-	struct tess_batch_part part = { .sequences = { lo, hi - lo } };
+	struct batch_part part = { .sequences = { lo, hi - lo } };
 
 	for (int64_t i = 0; i < hi; i++)
 		*(i < lo ? &part.tokens.start : &part.tokens.len) += b->lengths[i];
@@ -189,7 +192,7 @@ static tess_status reserve_buffers(struct tess_trainer *t, struct tess_step_memo
 struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const struct tess_batch *b,
                                           bool accumulate, struct tess_training *training)
 {
-	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	struct batch_part part = cut_batch(t, b);
 	uint64_t key =
 		mix_bytes(accumulate, b->lengths, (size_t)b->nsequences * sizeof *b->lengths);
 
@@ -219,7 +222,7 @@ static tess_status reserve_losses(struct tess_trainer *t, int64_t n)
 	return TESS_OK;
 }
 
-/* Room for a program in each slot; ranks along `shared` have as many slots. */
+/* Makes room for a program in each slot. Ranks along `shared` have as many slots. */
 static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shaped_program *k,
                                  int32_t nslots)
 {
@@ -264,7 +267,7 @@ void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_s
 	tess_rank_program_bind(k->lowered, &t->memory[slot].at);
 }
 
-/* A key for each step, and the first sequence here. */
+/* Writes the key of the step, and the index of this replica's first sequence. */
 static void write_random_words(const struct tess_trainer *t, int64_t first, uint32_t out[4])
 {
 	uint32_t c[4] = { (uint32_t)t->step, (uint32_t)(t->step >> 32), 0, 0 };
@@ -276,13 +279,13 @@ static void write_random_words(const struct tess_trainer *t, int64_t first, uint
 	out[3] = 0;
 }
 
-/* In the order of tess_memory.inputs; there are no selected rows. */
+/* Writes inputs in the order of tess_memory.inputs; there are no selected rows. */
 tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
                                       const struct tess_batch *b, int64_t before,
                                       const struct tess_batch_totals *totals)
 {
 	const struct tess_step_memory *m = &t->memory[slot];
-	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	struct batch_part part = cut_batch(t, b);
 	int64_t n = part.tokens.len, row = 0;
 	int32_t *id = m->inputs[0], *position = id + n, *sequence = position + n,
 		*label = sequence + n;
@@ -306,7 +309,7 @@ tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
-/* Waits for the step; its losses, and the load balancing loss. */
+/* Waits for the step, and reads its losses and its load balancing loss. */
 static tess_status copy_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
                                float *loss, double *balance)
 {
@@ -329,23 +332,23 @@ static tess_status copy_losses(const struct tess_trainer *t, const struct tess_s
 	return st;
 }
 
-/* Whether the loss of each sequence is finite. */
-static void find_odd_losses(const struct tess_batch *b, const struct tess_batch_part *part,
-                            const float *loss, int32_t *odd)
+/* Marks the sequences of this part with non-finite losses. */
+static void find_nonfinite_losses(const struct tess_batch *b, const struct batch_part *part,
+                                  const float *loss, int32_t *nonfinite)
 {
 	for (int64_t i = 0; i < part->sequences.len; i++) {
 		int64_t s = part->sequences.start + i;
 
 		for (int64_t k = 0; k < b->lengths[s]; k++)
-			odd[s] |= !isfinite(*loss++);
+			nonfinite[s] |= !isfinite(*loss++);
 	}
 }
 
 tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
                                      const struct tess_batch *b, struct tess_batch_totals *totals,
-                                     struct tess_accumulator *loss, int32_t *odd)
+                                     struct tess_accumulator *loss, int32_t *nonfinite)
 {
-	struct tess_batch_part part = tess_trainer_cut_batch(t, b);
+	struct batch_part part = cut_batch(t, b);
 	double balance = 0;
 	tess_status st = copy_losses(t, k, t->losses, &balance);
 
@@ -354,13 +357,13 @@ tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_s
 	totals->before += b->nsequences;
 	totals->balance += balance;
 	tess_accumulator_add(loss, t->losses, part.tokens.len);
-	find_odd_losses(b, &part, t->losses, odd);
+	find_nonfinite_losses(b, &part, t->losses, nonfinite);
 	return TESS_OK;
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
                                    bool accumulate, struct tess_batch_totals *totals,
-                                   struct tess_accumulator *loss, int32_t *odd)
+                                   struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	struct tess_training training;
 	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
@@ -375,5 +378,5 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 		st = tess_group_post_stage_failure(
 			t->parts.group, k->program,
 			tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL));
-	return st ? st : tess_trainer_read_losses(t, k, b, totals, loss, odd);
+	return st ? st : tess_trainer_read_losses(t, k, b, totals, loss, nonfinite);
 }

@@ -1,4 +1,4 @@
-/* trainer_pipeline.c - micro-batches, of which stages of a pipeline compute several at a time. */
+/* trainer_pipeline.c - runs several micro-batches at a time on the stages of a pipeline. */
 #include "nn/program/agree.h"
 #include "nn/run/run.h"
 #include "nn/run/segment.h"
@@ -10,11 +10,11 @@ struct pipelined { /* micro-batches under way */
 	int32_t n;
 	struct tess_pipeline_schedule schedule;
 	struct tess_shaped_program *program[TESS_MICRO_BATCHES];
-	int64_t before[TESS_MICRO_BATCHES + 1]; /* sequences of those before each */
+	int64_t before[TESS_MICRO_BATCHES + 1]; /* sequences of the micro-batches before each */
 	struct tess_step *under_way;
 };
 
-/* A program for each: those that are under way at a time need steps of their own. Collective. */
+/* Prepares a program per micro-batch: concurrent ones need steps of their own. Collective. */
 static tess_status prepare_programs(struct pipelined *c, bool accumulate)
 {
 	struct tess_trainer *t = c->trainer;
@@ -28,7 +28,7 @@ static tess_status prepare_programs(struct pipelined *c, bool accumulate)
 		const struct tess_batch *b = &c->micro[i];
 		struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate || i, &training);
 
-		/* as many on all ranks, which look for programs together */
+		/* the same number on all ranks, which find programs together */
 		shape.slot = i % tess_program_count_stages(p);
 		st = tess_trainer_prepare(t, shape, nslots, &c->program[i]);
 		c->before[i + 1] = c->before[i] + b->nsequences;
@@ -36,7 +36,7 @@ static tess_status prepare_programs(struct pipelined *c, bool accumulate)
 	return st;
 }
 
-/* Steps of a segment; behind the last one those that wait for what was sent. */
+/* Runs a segment; number nsegments waits for what was sent. */
 static tess_status run_segment(struct pipelined *c, int32_t micro, int32_t segment)
 {
 	struct tess_trainer *t = c->trainer;
@@ -48,7 +48,7 @@ static tess_status run_segment(struct pipelined *c, int32_t micro, int32_t segme
 	                                  &c->under_way);
 }
 
-/* The slot is free when what the micro-batch before it there has sent has arrived. */
+/* Frees the slot by waiting for the sends of its last micro-batch, then writes inputs. */
 static tess_status begin_micro_batch(struct pipelined *c, int32_t micro, int64_t before,
                                      const struct tess_batch_totals *totals)
 {
@@ -63,7 +63,7 @@ static tess_status begin_micro_batch(struct pipelined *c, int32_t micro, int64_t
 }
 
 static tess_status run_micro_batches(struct pipelined *c, struct tess_batch_totals *totals,
-                                     struct tess_accumulator *loss, int32_t *odd)
+                                     struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	int64_t before = totals->before;
 	tess_status st = TESS_OK;
@@ -78,7 +78,7 @@ static tess_status run_micro_batches(struct pipelined *c, struct tess_batch_tota
 		if (!st && segment + 1 == c->schedule.nsegments)
 			st = tess_trainer_read_losses(c->trainer, c->program[micro],
 			                              &c->micro[micro], totals, loss,
-			                              odd + c->before[micro]);
+			                              nonfinite + c->before[micro]);
 	}
 	for (int32_t i = c->n - c->schedule.nslots; i < c->n && !st; i++)
 		st = run_segment(c, i, c->schedule.nsegments);
@@ -87,7 +87,7 @@ static tess_status run_micro_batches(struct pipelined *c, struct tess_batch_tota
 
 tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_batch *micro,
                                       int32_t n, bool accumulate, struct tess_batch_totals *totals,
-                                      struct tess_accumulator *loss, int32_t *odd)
+                                      struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	struct pipelined c = { .trainer = t, .micro = micro, .n = n };
 	struct tess_arena arena = { 0 };
@@ -102,7 +102,7 @@ tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_
 	st = tess_group_agree_status(t->parts.group, st, "step");
 	if (!st)
 		st = tess_group_post_stage_failure(t->parts.group, p,
-		                                   run_micro_batches(&c, totals, loss, odd));
+		                                   run_micro_batches(&c, totals, loss, nonfinite));
 	tess_steps_abandon(c.under_way);
 	tess_arena_free(&arena);
 	return st;

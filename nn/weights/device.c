@@ -76,16 +76,28 @@ tess_status tess_device_check_op(const struct tess_device *device, const struct 
 	return st ? st : TESS_PLUGIN_CALL(device, op->where, supports, op);
 }
 
+tess_status tess_device_read_threads(int32_t given, int64_t *threads)
+{
+	*threads = given;
+	return given ? TESS_OK : tess_option_get_int("threads", 0, 1024, threads);
+}
+
 tess_status tess_device_open(const struct tess_device *device, int32_t index, int32_t threads,
                              struct tess_group *group, struct tess_opened_device *out)
 {
-	struct tess_opened_device d = { .table = device, .nthreads = threads };
+	struct tess_opened_device d = { .table = device };
 	int32_t local, ranks, count = TESS_PLUGIN_VALUE(device->count());
-	tess_status st = tess_world_find_local_rank(group->world, &local, &ranks);
+	int64_t wanted;
+	tess_status st = tess_device_read_threads(threads, &wanted);
 
+	d.nthreads = (int32_t)wanted;
+	if (!st && !wanted)
+		st = tess_world_count_cpus(group->world, &d.nthreads);
+	if (!st)
+		st = tess_world_find_local_rank(group->world, &local, &ranks);
 	d.index = st ? 0 : index < 0 ? local % count : index;
 	if (!st)
-		st = TESS_PLUGIN_CALL(device, NULL, open, d.index, threads, &d.self);
+		st = TESS_PLUGIN_CALL(device, NULL, open, d.index, d.nthreads, &d.self);
 	if (st)
 		return st;
 	d.world = group->world;
@@ -97,25 +109,6 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
 	else
 		*out = d;
 	return st;
-}
-
-tess_status tess_device_read_threads(int32_t given, int64_t *threads)
-{
-	*threads = given;
-	return given ? TESS_OK : tess_option_get_int("threads", 0, 1024, threads);
-}
-
-tess_status tess_device_open_shared(const struct tess_device *device, int32_t index,
-                                    int32_t nthreads, struct tess_group *group,
-                                    struct tess_opened_device *out)
-{
-	int64_t threads;
-	tess_status st = tess_device_read_threads(nthreads, &threads);
-	int32_t cpus = (int32_t)threads;
-
-	if (!st && !threads)
-		st = tess_world_count_cpus(group->world, &cpus);
-	return st ? st : tess_device_open(device, index, cpus, group, out);
 }
 
 tess_status tess_device_open_call_stream(struct tess_opened_device *d)
@@ -138,7 +131,7 @@ void tess_device_close(struct tess_opened_device *d)
 	*d = (struct tess_opened_device){ 0 };
 }
 
-/* The groups of several dimensions are split from that of all their ranks. */
+/* In a mesh of several dimensions, each group is split from the group of all ranks. */
 tess_status tess_device_attach(const struct tess_opened_device *d,
                                const struct tess_mesh_shape *mesh, int32_t rank,
                                struct tess_group *all, struct tess_group *const *along)
@@ -198,7 +191,7 @@ tess_status tess_device_clear(const struct tess_opened_device *d, const char *wh
 		memset(dst, 0, bytes);
 		return TESS_OK;
 	}
-	/* what is clear is copied to as much behind it */
+	/* each copy doubles the cleared range */
 	for (uint64_t at = 0, n; at < bytes && !st; at += n) {
 		n = at ? at : sizeof zeros;
 		n = bytes - at < n ? bytes - at : n;
@@ -209,12 +202,12 @@ tess_status tess_device_clear(const struct tess_opened_device *d, const char *wh
 
 tess_status tess_device_sync(const struct tess_opened_device *d, const char *where)
 {
-	/* without a world no call is queued */
+	/* without a world no collective is queued */
 	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
 	if (!st)
 		return TESS_PLUGIN_CALL_QUICK(d->table, where, sync, d->self, d->stream);
-	tess_device_drain(d); /* copies write to memory of callers */
+	tess_device_drain(d); /* queued copies may write to the callers' memory */
 	return st;
 }
 

@@ -16,7 +16,7 @@ void tess_kept_open(const struct tess_parameters *s, const struct tess_weight *w
 	out->data = tess_parameter_find(s, w, what, &out->dtype, &out->n);
 }
 
-/* Between the window and the device. */
+/* Copies the window to the device (back), or from it. */
 static tess_status move_window(const struct tess_kept *k, bool back)
 {
 	uint64_t width = tess_width(k->dtype);
@@ -28,7 +28,7 @@ static tess_status move_window(const struct tess_kept *k, bool back)
 
 tess_status tess_kept_map(struct tess_kept *k, int64_t first, int64_t *n, void **out)
 {
-	int64_t most = WINDOW_BYTES / (int64_t)tess_width(k->dtype);
+	int64_t max = WINDOW_BYTES / (int64_t)tess_width(k->dtype);
 	bool inside = first >= k->first && first < k->first + k->mapped;
 	tess_status st = TESS_OK;
 
@@ -42,7 +42,7 @@ tess_status tess_kept_map(struct tess_kept *k, int64_t first, int64_t *n, void *
 		st = move_window(k, true);
 	if (!inside) {
 		k->first = first;
-		k->mapped = k->n - first < most ? k->n - first : most;
+		k->mapped = k->n - first < max ? k->n - first : max;
 		st = st ? st : move_window(k, false);
 		k->mapped = st ? 0 : k->mapped;
 	}

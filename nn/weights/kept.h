@@ -1,6 +1,6 @@
 /*
- * kept.h - what a rank keeps of a weight (parameters.h), for reading and writing by the host:
- * where it lies, or, if the host cannot address that, through a window in host memory.
+ * kept.h - host access to a rank's part of a weight, gradient or optimizer state (parameters.h): in
+ * place, or through a 64 KiB window where the host cannot address the device's memory.
  */
 #ifndef TESS_NN_KEPT_H
 #define TESS_NN_KEPT_H
@@ -10,23 +10,23 @@
 struct tess_kept {
 	const struct tess_opened_device *device; /* borrowed */
 	const char *where; /* the weight */
-	char *data; /* of the device; NULL: the weight has no such thing, or n is 0 */
+	char *data; /* in memory of the device; NULL: absent, or n is 0 */
 	int32_t dtype;
 	int64_t n; /* elements */
-	bool writes; /* what is mapped is written */
+	bool writes; /* the window is written back */
 	char *window; /* elements [first, first + mapped); NULL: none */
 	int64_t first, mapped;
 };
 
-/* What `what` (TESS_WEIGHT, ...) names of a weight; then close it. */
+/* Opens the part that `what` (TESS_WEIGHT, ...) names. Close it. */
 void tess_kept_open(const struct tess_parameters *s, const struct tess_weight *w, int32_t what,
                     bool writes, struct tess_kept *out);
 /*
- * Where the host has elements [first, first + *n), until the next call; *n becomes less if the
- * window ends before. Increasing `first` is fast.
+ * Sets *out to elements [first, first + *n), which are valid until the next call. Reduces *n if the
+ * window ends earlier. Fast for increasing `first`.
  */
 tess_status tess_kept_map(struct tess_kept *k, int64_t first, int64_t *n, void **out);
-/* Returns `st`, or how writing back failed. */
+/* Writes the window back unless `st` is a failure. Returns `st`, or how that failed. */
 tess_status tess_kept_close(struct tess_kept *k, tess_status st);
 
 #endif

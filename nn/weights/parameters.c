@@ -9,16 +9,9 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { ALIGNED = 16 }; /* elements of a cache line, in which each weight's part begins */
+enum { ALIGNED = 16 }; /* elements of a cache line: each weight's part starts in a new one */
 
 /* ---- load ------------------------------------------------------------------------------------ */
-
-/* Whether the weight itself is what the optimizer changes. */
-static bool is_own_master(const struct tess_weight *w, const struct tess_parameter *a)
-{
-	return w->dtype == TESS_F32 && a->rest.start <= a->state.start &&
-	       a->state.start + a->state.len <= a->rest.start + a->rest.len;
-}
 
 static void find_spans(struct tess_parameters *s)
 {
@@ -35,21 +28,21 @@ static void find_spans(struct tess_parameters *s)
 		a->rest = tess_weight_get_kept(p, w, s->rank, TESS_REST);
 		a->state = tess_weight_get_kept(p, w, s->rank, TESS_STATE);
 		a->weight = s->weights.view[i].data;
-		if (a->trained && is_own_master(w, a))
+		a->own = a->trained && tess_weight_is_own_master(w, a->rest, a->state);
+		if (a->own)
 			a->master = (float *)a->weight + (a->state.start - a->rest.start);
 	}
 }
 
-/* Hands out f32 for the state of each weight, `slot` by `slot`; base NULL: only counts them. */
+/* Partitions f32 memory into masters and moments. Returns the elements; base NULL: only counts. */
 static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *base)
 {
 	int64_t n = 0;
 
 	for (int32_t i = 0; i < s->program->nweights; i++) {
 		struct tess_parameter *a = &s->each[i];
-		bool own = a->trained && is_own_master(s->program->weight[i], a);
 
-		for (int32_t k = own ? 1 : 0; a->trained && k <= moments; k++) {
+		for (int32_t k = a->own; a->trained && k <= moments; k++) {
 			if (base)
 				*(k ? &a->moment[k - 1] : &a->master) = base + n;
 			n += tess_up(a->state.len, ALIGNED) * ALIGNED;
@@ -58,7 +51,7 @@ static int64_t lay_out_state(struct tess_parameters *s, int32_t moments, float *
 	return n;
 }
 
-/* The master of w, which has memory of its own, from the weight. */
+/* Widens the weight into its master, which has memory of its own. */
 static tess_status fill_master(const struct tess_parameters *s, const struct tess_weight *w)
 {
 	const struct tess_parameter *a = &s->each[w->index];
@@ -89,7 +82,7 @@ static tess_status fill_masters(const struct tess_parameters *s)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < s->program->nweights && !st; i++)
-		if (s->each[i].trained && !is_own_master(s->program->weight[i], &s->each[i]))
+		if (s->each[i].trained && !s->each[i].own)
 			st = fill_master(s, s->program->weight[i]);
 	return st;
 }
@@ -256,7 +249,7 @@ struct gather { /* elements [first, first + n) of a tensor */
 	uint64_t *counts; /* of each rank */
 };
 
-/* Copies elements of what this rank keeps. */
+/* Copies elements [at, at + n) of this rank's part. */
 static tess_status copy_kept(struct gather *g, int64_t at, int64_t n, char *out)
 {
 	uint64_t width = tess_width(g->kept.dtype);
@@ -275,7 +268,7 @@ static tess_status copy_kept(struct gather *g, int64_t at, int64_t n, char *out)
 	return st;
 }
 
-/* Copies what `rank` owns of them: from what it keeps to `packed`, or from there to `out`. */
+/* Copies the elements that `rank` owns: from its part to `packed`, or from there to `out`. */
 static tess_status copy_owned_runs(struct gather *g, int32_t rank, char *packed, char *out)
 {
 	uint64_t width = tess_width(g->kept.dtype);
@@ -320,7 +313,7 @@ static tess_status check_gather(const struct gather *g, int64_t i, int32_t nrank
 	return TESS_OK;
 }
 
-/* Finds what this rank keeps of the tensor, and memory; packs what it owns. */
+/* Opens this rank's part of the tensor, allocates buffers, and packs the owned elements. */
 static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool receives)
 {
 	const struct tess_trained *about = &g->tensor->about;
@@ -329,7 +322,7 @@ static tess_status pack_owned_elements(struct gather *g, int32_t nranks, bool re
 	tess_kept_open(g->s, g->tensor->weight, g->what, false, &g->kept);
 	width = tess_width(g->kept.dtype);
 	g->storage = g->what == TESS_WEIGHT ? TESS_REST : TESS_STATE;
-	if (!g->kept.data && g->kept.n) /* of a weight of another stage no elements are kept */
+	if (!g->kept.data && g->kept.n) /* n is 0 for weights of other stages */
 		return tess_fail(TESS_EINVAL,
 		                 "%s has no such state: it is not trained, or the "
 		                 "optimizer keeps none",

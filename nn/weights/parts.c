@@ -7,13 +7,13 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-/* Bytes from the start of a stored matrix. */
+/* Returns the offset of element (i, k) in bytes. */
 static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
 	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
 }
 
-/* Finds a file; of experts that are stored together, the matrix of one. */
+/* Finds the tensor of a part; if it stores all experts, the matrix of one. */
 static tess_status find_file(const struct tess_parts *l, const struct tess_weight *w,
                              int64_t expert, int32_t part, struct tess_part_file *f)
 {
@@ -64,14 +64,14 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 	return st;
 }
 
-/* Copies a run of a row of the whole to `to`; `row` and `col` are the pieces of that. */
+/* Copies a range of a row of the full matrix to `to`; `row` and `col`: its pieces. */
 static tess_status read_run(struct tess_parts *l, const struct tess_part *p, int64_t row,
                             int64_t at_row, int64_t col, int64_t at_col, uint64_t bytes, void *to)
 {
 	const struct tess_part_file *f = p->file;
 	int64_t before;
 
-	if (p->nfiles > 1) { /* a piece is a file: count from its start */
+	if (p->nfiles > 1) { /* each piece is a file: count from its start */
 		f += p->out ? col : row;
 		tess_dim_get_piece(p->w->dim[p->axis + p->out], f - p->file, &before);
 		*(p->out ? &at_col : &at_row) -= before;
@@ -80,7 +80,7 @@ static tess_status read_run(struct tess_parts *l, const struct tess_part *p, int
 	                        f->at + get_element_offset(&f->view, at_row, at_col), bytes, to);
 }
 
-/* Copies rows [from, from + n) of the part to `to`, dense; rows without gaps at once. */
+/* Copies rows [from, from + n) of the part to `to`, dense. Adjacent rows are one read. */
 static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
                                int64_t n, char *to)
 {
@@ -89,13 +89,13 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 	const struct tess_dim *rows = p->w->dim[p->axis];
 	const struct tess_run *row = l->run[0], *col = matrix ? l->run[1] : &one;
 	int64_t cols = matrix ? tess_dim_count_pieces(p->w->dim[p->axis + 1]) : 1;
-	bool whole = cols == 1 && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
+	bool adjacent = cols == 1 && (!matrix || col->len == p->w->dim[p->axis + 1]->size);
 	tess_status st = TESS_OK;
 
 	for (int64_t a = 0; a < tess_dim_count_pieces(rows); from -= row[a++].len) {
 		int64_t lo = from > 0 ? from : 0,
 			hi = from + n < row[a].len ? from + n : row[a].len;
-		int64_t step = whole && hi > lo ? hi - lo : 1;
+		int64_t step = adjacent && hi > lo ? hi - lo : 1;
 
 		for (int64_t r = lo; r < hi; r += step) {
 			for (int64_t b = 0; b < cols && !st; b++) {

@@ -1,48 +1,48 @@
-/* parts.h - the rows that a rank holds of a weight, as files store them. */
+/* parts.h - finds and reads the rows of a weight that a rank holds, in the files. */
 #ifndef TESS_NN_PARTS_H
 #define TESS_NN_PARTS_H
 
 #include "nn/program/program.h"
 #include "nn/program/source.h"
 
-struct tess_part_file { /* a matrix, or a vector, that is stored in it */
-	struct tess_view view; /* its data: all that find() gave */
-	uint64_t at; /* bytes of it before the matrix, of other experts */
+struct tess_part_file { /* a tensor of the checkpoint that stores a matrix or a vector */
+	struct tess_view view; /* of the matrix; data: of the tensor, as find() returned it */
+	uint64_t at; /* bytes of other experts in the tensor before the matrix */
 	char text[TESS_FILE_NAME];
 	const char *name;
 };
 
-struct tess_part { /* what this rank holds of a weight, or of one of its experts */
+struct tess_part { /* the part of a weight, or of one of its experts, that this rank holds */
 	const struct tess_weight *w;
-	int32_t axis, out, nfiles; /* its first axis; which of its axes is the out dim's */
+	int32_t axis, out, nfiles; /* axis of the weight that is axis 0 here; axis of the outs */
 	int64_t rows, cols;
 	int32_t dtype;
-	struct tess_part_file *file; /* [nfiles]: the parts of the out dim */
-	bool scattered; /* several runs, unaligned, or not in memory: must be gathered */
+	struct tess_part_file *file; /* [nfiles]: fused parts of the out dim */
+	bool scattered; /* several ranges, unaligned, or not in memory: rows must be gathered */
 };
 
-struct tess_parts { /* finds parts, one after the other */
+struct tess_parts { /* finds one part at a time */
 	const struct tess_program *p;
 	const struct tess_source *source;
 	int32_t rank;
-	struct tess_run *run[2]; /* of the axes of the current part */
-	struct tess_part_file *file; /* that it is stored in */
-	void *dense; /* gathered rows; dense_bytes */
+	struct tess_run *run[2]; /* ranges of each axis of the current part */
+	struct tess_part_file *file; /* that store the current part */
+	void *dense; /* gathered rows: dense_bytes */
 	size_t dense_bytes;
 };
 
-/* The program and the source must outlive *l. Close it even if this fails. */
+/* Opens *l, which borrows the program and the source. Close it even after a failure. */
 tess_status tess_parts_open(struct tess_parts *l, const struct tess_program *p,
                             const struct tess_source *source, int32_t rank);
 void tess_parts_close(struct tess_parts *l);
 
-/* The expert's part of a weight of several, else the weight's; *p is used until the next call. */
+/* Finds the part of a weight, or of its expert `expert`. *p is valid until the next call. */
 tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
                             struct tess_part *p);
-/* Rows [from, from + n) of the part: in the mapping, or gathered until the next call. */
+/* Views rows [from, from + n) in the mapping, or gathers them, valid until the next call. */
 tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
                                  int64_t n, struct tess_view *out);
-/* The pages of its files will not be read again soon. */
+/* Drops the mapped pages of its files, which will not be read again soon. */
 void tess_parts_drop(const struct tess_parts *l, const struct tess_part *p);
 
 #endif

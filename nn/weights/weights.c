@@ -10,10 +10,10 @@
 #include <tessera/reduce.h>
 #include <tessera/util/clock.h>
 
-/* bytes of a weight that are read at a time: by one thread, or by those of a device's copies */
+/* bytes of a weight that are read at a time; more for the copies of a device */
 enum { SLAB = 4 << 20, DEVICE_SLAB = 64 << 20 };
-enum { SLAB_LEAST = 1 << 20, SLAB_MOST = 64 << 20 }; /* bytes of a slab of weights */
-enum { ALIGN = 256 }; /* bytes, of a weight in a slab */
+enum { SLAB_MIN = 1 << 20, SLAB_MAX = 64 << 20 }; /* bytes of a slab of weights */
+enum { ALIGN = 256 }; /* bytes: alignment of a weight in a slab */
 
 struct tess_weights_loader {
 	struct tess_parts parts;
@@ -48,13 +48,13 @@ static uint64_t count_all_room(const struct tess_rank_weights *h)
  */
 static uint64_t choose_slab_bytes(const struct tess_rank_weights *h, uint64_t room)
 {
-	uint64_t bytes = h->bytes / SLAB_LEAST * SLAB_LEAST;
+	uint64_t bytes = h->bytes / SLAB_MIN * SLAB_MIN;
 
 	if (h->loader->parts.p->training)
 		return 0;
 	if (!tess_device_is_host(&h->device))
 		return h->bytes ? 0 : count_all_room(h);
-	bytes = bytes < SLAB_LEAST ? SLAB_LEAST : bytes > SLAB_MOST ? SLAB_MOST : bytes;
+	bytes = bytes < SLAB_MIN ? SLAB_MIN : bytes > SLAB_MAX ? SLAB_MAX : bytes;
 	return room <= bytes / 4 ? bytes : 0;
 }
 
@@ -98,7 +98,7 @@ static void release_weight_memory(struct tess_rank_weights *h, int32_t i, char *
 
 /* ---- one matrix ------------------------------------------------------------------------------ */
 
-/* Packs unit after unit: its groups are its own. A slab has whole units of the inputs. */
+/* Packs one unit of the inputs at a time: groups do not span units. */
 static tess_status pack_quantized_units(const struct tess_rank_weights *h,
                                         const struct tess_part *p, const struct tess_view *rows,
                                         struct tess_view to)
@@ -168,7 +168,7 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 	return st;
 }
 
-/* Packs the parts of each head by themselves, as the records that read them want them. */
+/* Packs each part of a head separately: records read them one by one. */
 static tess_status load_heads(struct tess_rank_weights *h, const struct tess_part *p, char *data)
 {
 	const struct tess_opened_device *d = &h->device;
@@ -200,7 +200,7 @@ static tess_status load_heads(struct tess_rank_weights *h, const struct tess_par
 
 /* ---- one weight ------------------------------------------------------------------------------ */
 
-/* Fills `v`: one matrix, or the matrices of this rank's experts, each maybe in its own file. */
+/* Loads one matrix, or those of this rank's experts, which may be in files of their own. */
 static tess_status load_parts(struct tess_rank_weights *h, const struct tess_weight *w,
                               const struct tess_view *v)
 {
