@@ -528,7 +528,7 @@ int main(int argc, char **argv)
 	int64_t m = argc > 2 ? atoll(argv[2]) : 48, n = argc > 3 ? atoll(argv[3]) : 8192;
 	int64_t k = argc > 4 ? atoll(argv[4]) : 2048, threads = argc > 5 ? atoll(argv[5]) : 1;
 	void *file = dlopen(argc > 1 ? argv[1] : TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-	const struct tess_plugin *plugin = file ? dlsym(file, "tess_plugin_v1") : NULL;
+	const struct tess_plugin *plugin = file ? dlsym(file, "tess_plugin_v2") : NULL;
 
 	if (!plugin || !plugin->devices) {
 		fprintf(stderr, "kernels: %s\n", file ? "the file has no device" : dlerror());

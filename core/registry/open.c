@@ -38,22 +38,24 @@ static tess_status find_descriptor(void *file, const struct tess_plugin **descri
                                    uint64_t *size)
 {
 	struct link_map *own = NULL, *where = NULL;
-	void *at = dlsym(file, "tess_plugin_v1");
+	void *at = dlsym(file, "tess_plugin_v2");
 	const ElfW(Sym) *symbol = NULL;
 	Dl_info info;
 
 	if (!at)
-		return tess_fail(TESS_EABI, "it exports no tess_plugin_v1; use TESS_DEFINE_PLUGIN");
+		at = dlsym(file, "tess_plugin_v1"); /* check_descriptor refuses its ABI */
+	if (!at)
+		return tess_fail(TESS_EABI, "it exports no tess_plugin_v2; use TESS_DEFINE_PLUGIN");
 	if (dlinfo(file, RTLD_DI_LINKMAP, &own) ||
 	    !dladdr1(at, &info, (void **)&where, RTLD_DL_LINKMAP) || where != own)
 		return tess_fail(
 			TESS_EABI,
-			"it exports no tess_plugin_v1 of its own; the one found is that of %s",
+			"it exports no tess_plugin_v2 of its own; the one found is that of %s",
 			where ? where->l_name : "another object");
 	if (!dladdr1(at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
 	    info.dli_saddr != at || ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT)
 		return tess_fail(TESS_EABI,
-		                 "its tess_plugin_v1 is not data; use TESS_DEFINE_PLUGIN");
+		                 "its tess_plugin_v2 is not data; use TESS_DEFINE_PLUGIN");
 	*descriptor = at;
 	*size = symbol->st_size;
 	return TESS_OK;

@@ -169,7 +169,7 @@ static tess_status add_plugin_file(struct tess_registry *r, const struct tess_di
 /* Returns whether a file of another name contains the symbol that each plugin exports. */
 static bool is_misnamed_plugin(const struct tess_dir *dir, const char *name)
 {
-	static const char symbol[] = "tess_plugin_v1";
+	static const char symbol[] = "tess_plugin_v2";
 	char path[PATH_MAX];
 	struct stat info;
 	bool found = false;

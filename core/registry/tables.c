@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 
 #include <string.h>
+#include <tessera/tessera.h>
 
 enum { TABLE_NAME_MAX = 64, TABLE_SIZE_MAX = 1 << 16, REQUIRED_MAX = 12 };
 enum { MEM_OWN = 32 }; /* the first kind of memory that a plugin may define */
@@ -213,14 +214,17 @@ static tess_status check_descriptor(struct tess_file *f, const struct tess_plugi
 
 	if (size < TESS_UPTO(tess_plugin, size))
 		return tess_fail(TESS_EABI,
-		                 "tess_plugin_v1 is a symbol of %llu bytes; use TESS_DEFINE_PLUGIN",
+		                 "tess_plugin_v2 is a symbol of %llu bytes; use TESS_DEFINE_PLUGIN",
 		                 (unsigned long long)size);
 	f->abi = descriptor->abi;
 	if (descriptor->abi != TESS_ABI)
 		return tess_fail(
 			TESS_EABI,
-			"built for ABI %u, and this Tessera has ABI %u; rebuild with its headers",
-			descriptor->abi, (unsigned)TESS_ABI);
+			"built for plugin ABI %u, and this is ABI %u (Tessera %s); rebuild it with "
+			"this version's headers: cc -shared -fPIC -fvisibility=hidden "
+			"$(pkg-config --cflags tessera) -o FILE SOURCE; docs/abi.md lists the "
+			"changes",
+			descriptor->abi, (unsigned)TESS_ABI, tess_version());
 	if (descriptor->size < min_size || descriptor->size > size ||
 	    descriptor->size > TABLE_SIZE_MAX)
 		return tess_fail(

@@ -176,6 +176,31 @@ static bool describe_param(struct tess_recorder *r, const struct tess_weight_req
 	return shape && units && parts;
 }
 
+/* Checks the memory in which a style stores a parameter: so far that of the rank's device. */
+static bool check_location(struct tess_recorder *r, const struct tess_module *m,
+                           const struct tess_weight *w, const struct tess_storage *at)
+{
+	if (at->location < TESS_LOCATION_DEVICE || at->location > TESS_LOCATION_DISK ||
+	    at->reserved)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: style %s stores it with location %d and reserved "
+		                          "%d; use location 0 to %d, and reserved 0",
+		                          w->name, m->spec, (int)at->location, (int)at->reserved,
+		                          TESS_LOCATION_DISK) != NULL;
+	if (at->location == TESS_LOCATION_DISK)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: style %s stores it on disk, which is not supported; "
+		                          "use location device",
+		                          w->name, m->spec) != NULL;
+	if (at->location == TESS_LOCATION_HOST && !tess_program_is_on_host(r->p))
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: style %s stores it in host memory, which is not "
+		                          "supported on device %s with memory of its own; use "
+		                          "location device",
+		                          w->name, m->spec, r->p->device->name) != NULL;
+	return true;
+}
+
 /* Checks the storage that a style chooses between uses, or for the optimizer's state. */
 static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
                           const struct tess_weight *w, const struct tess_storage *at, int32_t dtype)
@@ -196,7 +221,7 @@ static bool check_storage(struct tess_recorder *r, const struct tess_module *m,
 			       "%s: style %s stores a share of what it uses on each rank, which is "
 			       "for mesh dimension dp in training only",
 			       w->name, m->spec) != NULL;
-	return true;
+	return check_location(r, m, w, at);
 }
 
 /* Sets the storage; a weight that is cut at rest has a state with the same cut. */

@@ -216,7 +216,7 @@ static const struct {
 	  "/config.json: rope_scaling: rope_type llama3 needs" },
 	{ "{\"partial_rotary_factor\": 0.5}", "{}", "/config.json: partial_rotary_factor 0.5" },
 	{ "{\"model_type\": \"lama\"}", "{}", "did you mean llama?; the types are " },
-	{ "{\"model_type\": \"qwen4\"}", "{}", "tessera-1; the types are " },
+	{ "{\"model_type\": \"qwen4\"}", "{}", "tessera-2; the types are " },
 	{ "{\"model_type\": \"lama\"}", "{}", "; a plugin adds others (docs/model-tutorial.md)" },
 };
 

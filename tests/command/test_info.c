@@ -46,7 +46,7 @@ START_TEST(lists_as_text)
 
 	install_styles("text");
 	ck_assert_int_eq(run_info("", false, text, sizeof text), 0);
-	expect_part(text, "style abi 1.0, ABI 1, Apache-2.0: for tests");
+	expect_part(text, "style abi 1.0, ABI 2, Apache-2.0: for tests");
 	expect_part(text, "good (good_alias, good_other): for tests");
 	expect_part(text, "not used:\n");
 	expect_part(text, "tess-style-zneeds.so: refused: it needs a newer Tessera");

@@ -51,7 +51,7 @@ static inline tess_status load_gpu_plugin(void)
 
 	if (!file)
 		return cpu_keep_sentence(TESS_ENOTSUP, "%s", dlerror());
-	plugin = dlsym(file, "tess_plugin_v1");
+	plugin = dlsym(file, "tess_plugin_v2");
 	gpu_table = plugin->devices[0];
 	return plugin->init(&host);
 }

@@ -336,7 +336,7 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
                             const struct lockstep_gradients *gradients, bool *seen)
 {
 	void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	const struct tess_plugin *p = file ? dlsym(file, "tess_plugin_v1") : NULL;
+	const struct tess_plugin *p = file ? dlsym(file, "tess_plugin_v2") : NULL;
 	int nran = 0;
 
 	ck_assert_msg(p != NULL, "%s", path);
@@ -423,7 +423,7 @@ START_TEST(has_all_styles)
 	ck_assert(!glob(pattern, 0, NULL, &files));
 	for (size_t i = 0; i < files.gl_pathc; i++) {
 		void *file = dlopen(files.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
-		const struct tess_plugin *p = dlsym(file, "tess_plugin_v1");
+		const struct tess_plugin *p = dlsym(file, "tess_plugin_v2");
 
 		ck_assert(p != NULL);
 		for (const struct tess_style *const *s = p->styles; *s; s++)

@@ -33,7 +33,7 @@ static const struct tess_plugin *open_style_plugin(const char *family)
 	file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!file)
 		ck_abort_msg("%s", dlerror());
-	p = dlsym(file, "tess_plugin_v1");
+	p = dlsym(file, "tess_plugin_v2");
 	MUST(p && !strcmp(p->name, family));
 	return p;
 }

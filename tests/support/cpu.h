@@ -56,7 +56,7 @@ static inline void *cpu_open_device(const char *set, int32_t nthreads)
 	if (!cpu_device) {
 		file = dlopen(TESS_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
 		ck_assert_msg(file != NULL, "%s", dlerror());
-		plugin = dlsym(file, "tess_plugin_v1");
+		plugin = dlsym(file, "tess_plugin_v2");
 		ck_assert_ptr_nonnull(plugin);
 		ck_assert_int_eq(plugin->init(&host), TESS_OK);
 		cpu_device = plugin->devices[0];

@@ -9,13 +9,14 @@ static const struct {
 	const char *module, *status, *says;
 	int runs; /* how many functions have run: init, once the tables are accepted */
 } faults[] = {
-	{ "abi", "TESS_EABI", "built for ABI 2, and this Tessera has ABI 1", 0 },
+	{ "abi", "TESS_EABI", "refused: built for plugin ABI 1, and this is ABI 2 (Tessera 2.", 0 },
+	{ "abi-3", "TESS_EABI", "built for plugin ABI 3, and this is ABI 2 (Tessera ", 0 },
 	{ "size-zero", "TESS_EABI", "its descriptor has size 0;", 0 },
 	{ "size-absurd", "TESS_EABI", "its descriptor has size 1073741824;", 0 },
 	{ "size-small", "TESS_EABI", "its descriptor has size 40;", 0 },
-	{ "size-beyond", "TESS_EABI", "and ABI 1 requires at least", 0 },
-	{ "no-descriptor", "TESS_EABI", "it exports no tess_plugin_v1; use TESS_DEFINE_PLUGIN", 0 },
-	{ "function", "TESS_EABI", "its tess_plugin_v1 is not data", 0 },
+	{ "size-beyond", "TESS_EABI", "and ABI 2 requires at least", 0 },
+	{ "no-descriptor", "TESS_EABI", "it exports no tess_plugin_v2; use TESS_DEFINE_PLUGIN", 0 },
+	{ "function", "TESS_EABI", "its tess_plugin_v2 is not data", 0 },
 	{ "tiny", "TESS_EABI", "a symbol of 4 bytes", 0 },
 	{ "no-operation", "TESS_EABI", "style good lacks partition_param, which is required", 0 },
 	{ "no-layout", "TESS_EABI", "style good lacks layout, which is required", 0 },
@@ -55,6 +56,9 @@ START_TEST(refuses_each_fault)
 		make_style_folder(name, faults[i].module);
 		format_probe_path(file, "%s/tess-style-good.so: ", folder);
 		expect_plugin("style", "good", faults[i].status, faults[i].says);
+		if (!strncmp(faults[i].module, "abi", 3))
+			expect_part(probed.sentence,
+			            "); rebuild it with this version's headers: cc ");
 		ck_assert_msg(!strncmp(probed.sentence, file, strlen(file)),
 		              "\"%s\" does not name the file", probed.sentence);
 		ck_assert_msg(probed.canary == faults[i].runs, "%s: %d functions have run",
@@ -122,7 +126,7 @@ START_TEST(borrows_no_descriptor)
 	make_style_folder("borrowed", "borrowed");
 	install_file("ABI_DIR", "libtess-abi-dependency.so", "libtess-abi-dependency.so");
 	expect_plugin_in(folder, folder, "style", "good", "TESS_EABI",
-	                 "no tess_plugin_v1 of its own; the one found is that of ");
+	                 "no tess_plugin_v2 of its own; the one found is that of ");
 	expect_part(probed.sentence, "libtess-abi-dependency.so");
 }
 END_TEST

@@ -179,13 +179,13 @@ START_TEST(checks_both_ends_of_links)
 }
 END_TEST
 
-/* A relocated program and, beside it, tessera-1/, which the user has not named. */
+/* A relocated program and, beside it, tessera-2/, which the user has not named. */
 static void install_program(const char *name, char program[static 1024])
 {
 	make_folder(name);
 	strcpy(program, folder);
 	install_file("ABI_DIR", "abi-probe", "abi-probe");
-	format_probe_path(folder, "%s/tessera-1", program);
+	format_probe_path(folder, "%s/tessera-2", program);
 	ck_assert_int_eq(mkdir(folder, 0755), 0);
 	install_module("good", "tess-style-good.so");
 }
@@ -231,7 +231,7 @@ START_TEST(refuses_folders_of_other_owners)
 	install_program("owner-folder", program);
 	ck_assert_int_eq(chown(folder, other_uid, other_uid), 0);
 	expect_plugin_in(NULL, program, "style", "good", "TESS_EPERM",
-	                 "tessera-1 belongs to user 12345");
+	                 "tessera-2 belongs to user 12345");
 	ck_assert(!probed.canary);
 	/* the owner of the running program is trusted already */
 	format_probe_path(probe, "%s/abi-probe", program);
@@ -258,7 +258,7 @@ START_TEST(shadows_by_order_of_directories)
 	expect_plugin_in(path, program, "model", "abi_model", "TESS_OK", "model abi");
 	expect_plugin_in(path, program, NULL, NULL, "TESS_OK",
 	                 "second/tess-style-good.so: shadowed by ");
-	expect_result("TESS_OK", "tessera-1/tess-style-good.so: shadowed by ");
+	expect_result("TESS_OK", "tessera-2/tess-style-good.so: shadowed by ");
 	probe_plugin_in(path, program, "style", "unheard_of");
 	ck_assert_ptr_null(strstr(probed.sentence, "relative"));
 	expect_part(probed.stderr_text, "TESSERA_PLUGIN_PATH: \"relative\" is ignored");

@@ -98,7 +98,7 @@ START_TEST(lists_what_it_knows)
 		if (!strstr(p.path, "tess-style-abi.so"))
 			continue;
 		ck_assert_int_eq(p.status, TESS_EABI);
-		ck_assert_uint_eq(p.abi, 2);
+		ck_assert_uint_eq(p.abi, 1);
 		ck_assert_uint_eq(p.noffers, 0);
 		ck_assert_str_eq(p.name, "");
 	}

@@ -229,6 +229,7 @@ static const struct module_case cases[] = {
 	{ 0, "{\"block.m\":\"rowsplit_by_hand\"}" },
 	{ BIAS, "{\"block.m\":\"rowsplit_by_hand\"}" },
 	{ BIAS, "{\"block.m\":\"stored\"}" },
+	{ BIAS, "{\"block.m\":\"stored:host\"}" },
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const int32_t some_ids[IDS] = { 3, 52, 0, 17, 17, 40, 9, 1, 33, 26, 51 };
@@ -423,6 +424,9 @@ START_TEST(refuses)
 	expect_module_refused(0, "{\"block.m\":\"stored:type\"}",
 	                      "stores it as f64, where it is f32");
 	expect_module_refused(0, "{\"block.m\":\"stored:kind\"}", "by kind 3; use asis or shard");
+	expect_module_refused(0, "{\"block.m\":\"stored:disk\"}",
+	                      "on disk, which is not supported");
+	expect_module_refused(0, "{\"block.m\":\"stored:location\"}", "use location 0 to 2");
 }
 END_TEST
 
