@@ -25,6 +25,7 @@ static struct tess_backend make_wrapper_table(const struct tess_backend *wrapper
 	table.reach = wrapped.reach;
 	table.mem_kinds = wrapped.mem_kinds;
 	table.bind = wrapped.bind;
+	table.estimate = wrapped.estimate;
 	table.join = wrapped.join ? wrapper->join : NULL;
 	table.alloc = wrapped.alloc ? wrapper->alloc : NULL;
 	table.free = wrapped.free ? wrapper->free : NULL;

@@ -3,10 +3,12 @@
 
 #include "core/base/status.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/names.h>
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
@@ -63,8 +65,31 @@ static tess_status finish_case(struct conform_rank *me, struct call *call)
 	return TESS_OK;
 }
 
+/* Checks what the backend estimates of one kind: finite, and not falling as bytes grow. */
+static void check_estimates(struct conform_rank *me, int32_t kind)
+{
+	double last = 0;
+
+	for (uint64_t bytes = 1; bytes <= UINT64_C(1) << 40; bytes *= 16) {
+		double seconds = me->backend->estimate(kind, bytes, me->n);
+
+		if (!isfinite(seconds) || (seconds >= 0 && seconds < last)) {
+			conform_add_fault(me,
+			                  "estimate() of %s of %llu bytes returned %g after %g for "
+			                  "fewer bytes. The rule: it is finite and does not fall",
+			                  tess_kind_name(kind), (unsigned long long)bytes, seconds,
+			                  last);
+			return;
+		}
+		if (seconds >= 0)
+			last = seconds;
+	}
+}
+
 tess_status conform_run_open(struct conform_rank *me)
 {
+	for (int32_t kind = TESS_BARRIER; kind <= TESS_RECV && me->backend->estimate; kind++)
+		check_estimates(me, kind);
 	conform_set_activity(me, "a barrier");
 	me->state->ncases++;
 	return conform_run_barrier_call(me, "conform");
