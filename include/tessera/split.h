@@ -15,12 +15,18 @@
 #include <stdint.h>
 
 /* a / b rounded up; a >= 0, b > 0. */
-static inline int64_t tess_up(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+static inline int64_t tess_up(int64_t a, int64_t b)
+{
+	return a / b + (a % b != 0);
+}
 
 /* The start of part `i` of `m` of `n` units; i = m: the end. 0 <= i <= m; n * m < 2^63. */
-static inline int64_t tess_edge(int64_t n, int64_t m, int64_t i) { return tess_up(i * n, m); }
+static inline int64_t tess_edge(int64_t n, int64_t m, int64_t i)
+{
+	return tess_up(i * n, m);
+}
 
-struct tess_node {                      /* a value: units [lo, hi) = part `at` of 2^depth */
+struct tess_node { /* a value: units [lo, hi) = part `at` of 2^depth */
 	int64_t lo, hi;
 	int32_t depth;
 	int64_t at;

@@ -18,6 +18,7 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/dataset.h>
+#include <tessera/explain.h>
 #include <tessera/group.h>
 #include <tessera/session.h>
 #include <tessera/style.h>
@@ -185,129 +186,6 @@ int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
 /* While a session or a trainer is open on it, the mesh stays open and the job fails. */
 void tess_mesh_close(struct tess_mesh *m);
-
-/* ---- explain: what each rank of a plan would hold, compute and send, as data ----------------- */
-
-struct tess_explained_parameter { /* as one op uses it; lists are by mesh dimension */
-	const char *name; /* "model.norm.weight" */
-	const char *const *styles; /* as in the plan */
-	const struct tess_place *places; /* while the op computes */
-	const int64_t *shape; /* of all ranks together, as stored */
-	int32_t dtype, ndim;
-	int32_t tied; /* 1: a head that reads the table `name` again */
-	int32_t from_config; /* 1: its file is absent; the shape is the model's, and the
-	                                   dtype that of config.json (none there: f32) */
-};
-
-struct tess_explained_collective { /* a move of a value along one mesh dimension */
-	const char *module;
-	int32_t kind; /* TESS_ALL_GATHER, ... */
-	int32_t dim; /* index of the mesh dimension */
-	int32_t record, reserved; /* index of the record that makes the move */
-	struct tess_place from, to;
-	uint64_t bytes; /* of the value, over all ranks */
-	uint64_t sent; /* by a rank in one step, at most */
-};
-
-struct tess_explained_value {
-	int32_t id, reserved; /* the same value has the same id in all records */
-	const struct tess_place *places; /* by mesh dimension */
-};
-
-struct tess_explained_record { /* one computation or move of a step; lists end with NULL */
-	const char *module;
-	const char *kind; /* "linear", "move" */
-	const char *move; /* "all_reduce", "slice"; NULL: a computation */
-	const struct tess_explained_value *const *in, *const *out;
-	const struct tess_explained_parameter *const *parameters;
-};
-
-struct tess_explained_rank { /* bytes that a rank holds */
-	uint64_t weights;
-	uint64_t cache; /* keys and values of one position of one sequence */
-	uint64_t step; /* values of a step */
-	uint64_t gradients, state; /* of training; state: moments, and masters of weights */
-	uint64_t total; /* of all these, without the cache */
-};
-
-struct tess_explained_plan { /* bytes, of the rank that has most */
-	uint64_t sent; /* in a step */
-	uint64_t weights; /* 0: there is no such plan, or it cannot run here */
-	uint64_t step, total;
-};
-
-struct tess_explained_traffic { /* bytes that a rank sends in a step, at most */
-	uint64_t forward, backward; /* backward: the loss too */
-	uint64_t repeated; /* forward once more, before the backward */
-	/* sums over replicas; and weights, from the ranks that keep their state to the others */
-	uint64_t gradients;
-};
-
-struct tess_explanation { /* grows at its end; all that it points to is its own */
-	const char *model, *plan;
-	int64_t tokens; /* rows of a step */
-	int64_t positions; /* of a text, at most; 0: any */
-	int32_t nranks, ndims; /* of the mesh, whose last dimension varies fastest */
-	const char *const *dim_names;
-	const int32_t *dim_sizes;
-	int32_t nparameters, ncollectives, nrecords;
-	int32_t from_config; /* parameters whose files are absent */
-	const struct tess_explained_parameter *const *parameters;
-	const struct tess_explained_collective *const *collectives; /* in order */
-	const struct tess_explained_record *const *records; /* in order */
-	const struct tess_explained_rank *const *ranks;
-	/* the mesh dimension along which logits stay cut by vocabulary (-1: rank 0 gets rows);
-	 * bytes that a rank sends, at most, for a greedy id, and for a row that is asked for */
-	int32_t logits_dim, reserved;
-	uint64_t greedy_bytes, row_bytes;
-	struct tess_explained_plan total, hf; /* of the plan; of "hf", as Transformers ships it */
-	int64_t sequences; /* of a step of training; 0: inference */
-	const struct tess_explained_traffic *traffic; /* by mesh dimension */
-	struct tess_explained_plan kept; /* if no module were computed again */
-	int32_t kv_dtype; /* of the KV cache, on TESSERA_DEVICE; 0: no attention */
-};
-
-/*
- * Records the program of a Hugging Face directory under a plan, for steps of `tokens` rows on the
- * ranks of a mesh, "tp=8", "dp=2,tp=4", and checks it; one size may be left out where nranks is not
- * 0. Starts no rank and reads no weight: files of weights may be absent, config.json may not.
- * TESS_EINVAL: a plan that cannot work, as tess_session_open says it. options: NULL, or read during
- * the call; with kv_dtype 0 TESSERA_DEVICE decides that, and has to be usable here. *out is yours:
- * tess_explanation_free.
- */
-tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
-                         const struct tess_session_options *options, struct tess_explanation **out);
-struct tess_trainer_options; /* tessera/train.h */
-/*
- * The same for steps of training: of `sequences` of `length` tokens each (0: 1024, or the positions
- * of the checkpoint if fewer), which dimension `dp` of the mesh deals out to replicas. options:
- * NULL, or read during the call.
- */
-tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,
-                                  int64_t sequences, int64_t length,
-                                  const struct tess_trainer_options *options,
-                                  struct tess_explanation **out);
-/*
- * The part of parameter i that a rank holds: its shape, into shape[ndim] unless NULL, and its
- * bytes, which are returned; 0 where it is tied, since the table has them. Of a parameter or rank
- * that does not exist: 0, and no shape.
- */
-uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
-                                int64_t *shape);
-/*
- * Which elements of an axis of parameter i a rank holds: the begin and end of each run, in order,
- * into at most `most` of run. Returns the number of runs: one for each part of a fused dim; 0:
- * there is no such parameter, rank or axis.
- */
-int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i, int32_t rank,
-                                   int32_t axis, int64_t (*run)[2], int64_t most);
-/*
- * How a rank would store each parameter, into out[e->nparameters], on TESSERA_DEVICE, which has to
- * be usable here. Files are taken to be there, and aligned.
- */
-tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
-                                          struct tess_weight_storage *out);
-void tess_explanation_free(struct tess_explanation *e);
 
 TESS_END
 #endif

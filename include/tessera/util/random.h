@@ -30,8 +30,14 @@ static inline void tess_philox(uint32_t k0, uint32_t k1, uint32_t c[4])
 }
 
 /* A dropout of `rate`, 0 to less than 1, drops an element whose word is less. */
-static inline uint64_t tess_drop_below(double rate) { return (uint64_t)(rate * 4294967296.0); }
+static inline uint64_t tess_drop_below(double rate)
+{
+	return (uint64_t)(rate * 4294967296.0);
+}
 /* What the rest is multiplied by. */
-static inline float tess_drop_scale(double rate) { return (float)(1 / (1 - rate)); }
+static inline float tess_drop_scale(double rate)
+{
+	return (float)(1 / (1 - rate));
+}
 
 #endif
