@@ -29,8 +29,8 @@ static tess_status exchange_votes(struct group *g, const char *where, uint64_t f
 		.deadline = tess_now() + g->timeout,
 		.where = where,
 	};
-	struct work *w;
-	tess_status st = shm_work_start(g, &c, false, &w);
+	void *w;
+	tess_status st = shm_start_call(g, &c, &w);
 
 	if (st)
 		return st;

@@ -74,7 +74,7 @@ static bool map_peer_buffer(const struct group *g, const struct work *w, int32_t
 		*out = NULL;
 		return true;
 	}
-	base = region_address(g, r, dst ? flag->at.dst : flag->at.src, (at + n) * w->width);
+	base = region_address(g, r, dst ? flag->dst : flag->src, (at + n) * w->width);
 	*out = base ? element_at(w, base, at) : NULL;
 	return base != NULL;
 }
@@ -102,8 +102,7 @@ static bool add_all_ranks(struct group *g, const struct work *w, uint64_t at, ui
 			return false;
 	if (n)
 		sum_into_all(w->c.dtype, w->c.op, (const void *const *)src, g->nranks, n,
-		             (void *const *)dst, ndst,
-		             ndst > 1 ? tess_store_policy_for(g->direct, w->bytes) : NULL);
+		             (void *const *)dst, ndst);
 	return true;
 }
 

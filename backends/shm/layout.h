@@ -1,8 +1,8 @@
 /*
  * layout.h - what the ranks of a group share: the segment.
  *
- * A collective is a number of rounds. In a round every rank sets a flag, with its data beside it,
- * waits for the flags of all ranks, and reads what it needs of their data. There are two flags of a
+ * A collective is a number of rounds. In a round every rank fills a slot and sets a flag, waits for
+ * the flags of all ranks, and reads what it needs of their slots. There are two flags of a
  * rank, used in turn by the parity of the round: a rank that has seen all flags of round n + 1
  * knows that every rank has finished reading round n, and may write what belongs to round n + 2. So
  * a small collective is one round, nothing is ever handed back, and all that happens between two
@@ -27,9 +27,7 @@ enum {
 	CHUNK_LARGE = 128 << 10, /* where a round costs more: many ranks, or a shared CPU */
 	FEW_RANKS = 4,
 	SLOTS = 2 << 20, /* bytes of data in all slots of a rank */
-	FEW = 4 << 10, /* bytes of a call whose lines stay in cache with any number of slots */
 	PIECE = 32 << 10, /* bytes of a message that are under way at once, twice */
-	INLINE = 40, /* bytes of data that fit into the flag */
 	WHERE = 104
 };
 
@@ -47,12 +45,7 @@ struct flag { /* one cache line */
 	uint64_t fingerprint;
 	uint32_t modes;
 	uint32_t nchunks; /* that the rank has to move */
-	union {
-		struct {
-			struct region_ref src, dst;
-		} at;
-		char data[INLINE];
-	};
+	struct region_ref src, dst;
 };
 
 struct call_info { /* of a call, for messages of other ranks; it may be written after the flag */

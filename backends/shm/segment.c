@@ -20,7 +20,7 @@
 
 #include "fd_passing.h"
 
-enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = FEW, SMALL_OVERSUBSCRIBED = 8 << 10 };
+enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = 4 << 10, SMALL_OVERSUBSCRIBED = 8 << 10 };
 
 /* What each other rank publishes in the store. */
 struct rank_arrival {
@@ -44,18 +44,6 @@ static size_t pairs_offset(int32_t nranks)
 static size_t segment_bytes(int32_t nranks)
 {
 	return pairs_offset(nranks) + (size_t)nranks * (size_t)nranks * sizeof(struct pair);
-}
-
-/* Pages that are allocated while copies are timed would spoil the times. */
-void segment_touch(struct group *g)
-{
-	char *first = segment_slot(g, g->rank, 0, true);
-
-	madvise(first - (uintptr_t)first % 4096, g->slots * (TABLE + g->chunk),
-	        MADV_POPULATE_WRITE);
-	for (int i = 0; i < TESS_STORE_POLICIES; i++)
-		g->fills[i].settles = (int32_t)g->slots;
-	g->filling = true;
 }
 
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)

@@ -10,15 +10,10 @@ tess_status segment_map(const struct group *g, int fd, size_t bytes, struct map 
 /* The map of another rank of this process, if it is still there. */
 tess_status segment_share(const struct group *g, struct map *theirs, struct map **out);
 void segment_unmap(struct map *m);
-/* Small calls use two slots in turn, all other calls the rest. */
-static inline char *segment_slot(const struct group *g, int32_t r, uint64_t round, bool two_slots)
+static inline char *segment_slot(const struct group *g, int32_t r, uint64_t round)
 {
-	uint64_t slot = two_slots ? round % 2 : 2 + round % (g->slots - 2);
-
-	return g->slot + ((size_t)r * g->slots + slot) * (TABLE + g->chunk);
+	return g->slot + ((size_t)r * g->slots + round % g->slots) * (TABLE + g->chunk);
 }
-/* This rank's slots are about to be filled. */
-void segment_touch(struct group *g);
 struct pair *segment_pair(const struct group *g, int32_t from, int32_t to);
 /* Opens the segment of a group: made by rank 0, then passed to the other ranks. */
 tess_status segment_open(struct group *g, const struct tess_group_entry *how,

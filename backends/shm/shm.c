@@ -9,7 +9,6 @@
 
 #include "alloc.h"
 #include "region.h"
-#include "run.h"
 #include "segment.h"
 #include "wakeup.h"
 #include "work.h"
@@ -78,19 +77,8 @@ static tess_status shm_open_group(const struct tess_group_entry *how, void **sel
 		shm_close_group(g);
 		return st;
 	}
-	g->fenced = wakeup_register_fence();
 	*self = g;
 	return TESS_OK;
-}
-
-static tess_status shm_start_call(void *self, const struct tess_coll *c, void **work)
-{
-	struct work *w;
-	tess_status st = shm_work_start(self, c, false, &w);
-
-	if (!st)
-		*work = w;
-	return st;
 }
 
 static tess_status shm_init_plugin(const struct tess_host *h)
@@ -118,7 +106,6 @@ static const struct tess_backend shm = {
 	.abort = wakeup_abort_wait,
 	.compares = 1,
 	.exact = 1,
-	.run = run_small_call,
 	.reach = TESS_REACH_HOST,
 	.mem_kinds = 1 << TESS_HOST,
 	.bind = 1,

@@ -7,8 +7,6 @@
 #include "segment.h"
 #include "sum.h"
 
-enum { FILLS_MOST = 4 << 20 }; /* bytes from which on all vectors fill slots alike */
-
 bool staged_sends_data(const struct group *g, const struct work *w)
 {
 	bool root = w->c.peer == g->rank;
@@ -40,11 +38,6 @@ static uint64_t find_largest_block(const struct work *w, const uint64_t *list, i
 
 static void split_chunks(struct work *w, uint64_t most, uint64_t capacity)
 {
-	if (w->inlined) {
-		w->chunk = most;
-		w->nchunks = most != 0;
-		return;
-	}
 	/* whole cache lines, so that no two ranks' parts share one */
 	w->chunk = capacity / w->width / 64 * 64;
 	w->nchunks =
@@ -61,7 +54,6 @@ void staged_plan_call(const struct group *g, struct work *w)
 	case TESS_REDUCE:
 	case TESS_ALL_REDUCE:
 		w->bytes = most * w->width;
-		w->inlined = w->bytes <= INLINE;
 		/* with two ranks all of the other's data is as much as its half of the sums */
 		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
 		split_chunks(w, most, w->shares ? g->chunk * n / (n + 2) : g->chunk);
@@ -70,7 +62,6 @@ void staged_plan_call(const struct group *g, struct work *w)
 	case TESS_ALL_GATHER:
 		most = find_largest_block(w, c->recv_counts, g->nranks);
 		w->bytes = tess_block_begin(c->recv_counts, w->c.count, g->nranks) * w->width;
-		w->inlined = most * w->width <= INLINE;
 		split_chunks(w, most, g->chunk);
 		break;
 	default:
@@ -81,15 +72,13 @@ void staged_plan_call(const struct group *g, struct work *w)
 		w->bytes = tess_block_begin(c->send_counts, w->c.count, g->nranks) * w->width;
 		split_chunks(w, most, g->chunk / n);
 	}
-	w->two_slots = w->bytes <= FEW && !(c->kind == TESS_ALL_TO_ALL && c->send_counts);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-static char *staged_data(const struct group *g, const struct work *w, int32_t r, uint64_t round)
+static char *staged_data(const struct group *g, int32_t r, uint64_t round)
 {
-	return w->inlined ? flag_of(g, r, round)->data
-	                  : segment_slot(g, r, round, w->two_slots) + TABLE;
+	return segment_slot(g, r, round) + TABLE;
 }
 
 /* Elements of a block of `count` that chunk k has. */
@@ -106,34 +95,12 @@ static void copy_elements(const struct work *w, void *dst, const void *src, uint
 		memcpy(dst, src, elements * w->width);
 }
 
-static void stream_elements(const struct work *w, void *dst, const void *src, uint64_t elements)
+static void fill_slot(const struct work *w, void *dst, const void *src, uint64_t elements)
 {
-	tess_stream(dst, src, elements * w->width);
-}
-
-/* Into this rank's slot; for a large vector timed now and then, once all slots were written. */
-static void fill_slot(struct group *g, const struct work *w, void *dst, const void *src,
-                      uint64_t elements)
-{
-	uint64_t bytes = elements * w->width;
-	struct tess_store_policy *policy;
-	bool cached;
-	int64_t begin;
-
-	if (bytes < TESS_STREAM_MIN) {
+	if (elements * w->width < TESS_STREAM_MIN)
 		copy_elements(w, dst, src, elements);
-		return;
-	}
-	if (!g->filling)
-		segment_touch(g);
-	policy = tess_store_policy_for(g->fills, w->bytes < FILLS_MOST ? w->bytes : FILLS_MOST);
-	if (!tess_store_policy_sample(policy, bytes, &cached)) {
-		(policy->cached ? copy_elements : stream_elements)(w, dst, src, elements);
-		return;
-	}
-	begin = tess_now();
-	(cached ? copy_elements : stream_elements)(w, dst, src, elements);
-	tess_store_policy_record(policy, bytes, tess_now() - begin);
+	else
+		tess_stream(dst, src, elements * w->width);
 }
 
 /* The block that this rank sends to all, wherever it is. */
@@ -181,7 +148,7 @@ void staged_copy_own(const struct group *g, const struct work *w)
 void staged_publish_extents(const struct group *g, const struct work *w)
 {
 	struct block_extent *extent =
-		(struct block_extent *)(void *)segment_slot(g, g->rank, g->round, w->two_slots);
+		(struct block_extent *)(void *)segment_slot(g, g->rank, g->round);
 
 	for (int32_t r = 0; r < g->nranks; r++)
 		extent[r] =
@@ -192,8 +159,8 @@ void staged_publish_extents(const struct group *g, const struct work *w)
 struct block_extent staged_block_extent(const struct group *g, const struct work *w, int32_t r)
 {
 	if (w->c.send_counts)
-		return ((const struct block_extent *)(const void *)segment_slot(
-			g, r, g->round, w->two_slots))[g->rank];
+		return ((const struct block_extent *)(const void *)segment_slot(g, r,
+		                                                                g->round))[g->rank];
 	return (struct block_extent){ w->c.count * (uint64_t)g->rank, w->c.count };
 }
 
@@ -226,7 +193,7 @@ static uint64_t share_edge(const struct group *g, uint64_t n, int32_t r)
 /* In a slot, after the chunk that is to be added: rank r's share of the chunk before, added. */
 static char *share_sums(const struct group *g, const struct work *w, int32_t r, uint64_t round)
 {
-	return element_at(w, staged_data(g, w, r, round), w->chunk);
+	return element_at(w, staged_data(g, r, round), w->chunk);
 }
 
 /* `n` elements of all, at `at` in this rank's src and at `offset` in slots. */
@@ -237,10 +204,9 @@ static void add_chunk(struct group *g, const struct work *w, uint64_t at, uint64
 
 	for (int32_t r = 0; r < g->nranks; r++)
 		parts[r] = r == g->rank ? element_at(w, w->c.src, at)
-		                        : element_at(w, staged_data(g, w, r, g->round), offset);
+		                        : element_at(w, staged_data(g, r, g->round), offset);
 	if (n)
-		sum_into_all(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst,
-		             ndst > 1 ? tess_store_policy_for(g->shares, w->bytes) : NULL);
+		sum_into_all(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst);
 }
 
 /* Everything but this rank's share, which no other rank reads. */
@@ -250,8 +216,8 @@ static void fill_shares(struct group *g, const struct work *w, uint64_t k, char 
 		 hi = share_edge(g, n, g->rank + 1);
 	char *src = element_at(w, w->c.src, k * w->chunk);
 
-	fill_slot(g, w, data, src, lo);
-	fill_slot(g, w, element_at(w, data, hi), element_at(w, src, hi), n - hi);
+	fill_slot(w, data, src, lo);
+	fill_slot(w, element_at(w, data, hi), element_at(w, src, hi), n - hi);
 }
 
 /*
@@ -302,7 +268,7 @@ static void drain_sums(struct group *g, const struct work *w, uint64_t k)
 void staged_fill_chunk(struct group *g, const struct work *w, uint64_t k)
 {
 	const struct tess_coll *c = &w->c;
-	char *data = staged_data(g, w, g->rank, g->round);
+	char *data = staged_data(g, g->rank, g->round);
 	uint64_t at = k * w->chunk;
 
 	if (!staged_sends_data(g, w) && !w->shares)
@@ -314,19 +280,19 @@ void staged_fill_chunk(struct group *g, const struct work *w, uint64_t k)
 		if (w->shares)
 			fill_shares(g, w, k, data);
 		else
-			fill_slot(g, w, data, element_at(w, c->src, at),
+			fill_slot(w, data, element_at(w, c->src, at),
 			          chunk_elements(w, c->count, k));
 		break;
 	case TESS_GATHER:
 	case TESS_ALL_GATHER:
-		fill_slot(g, w, data, element_at(w, find_own_block(g, w), at),
+		fill_slot(w, data, element_at(w, find_own_block(g, w), at),
 		          chunk_elements(w, c->count, k));
 		break;
 	default:
 		for (int32_t r = 0; r < g->nranks; r++)
 			if (r != g->rank)
 				fill_slot(
-					g, w, element_at(w, data, (uint64_t)r * w->chunk),
+					w, element_at(w, data, (uint64_t)r * w->chunk),
 					element_at(w, c->src,
 				                   tess_block_begin(c->send_counts, w->c.count, r) +
 				                           at),
@@ -349,7 +315,7 @@ void staged_drain_chunk(struct group *g, const struct work *w, uint64_t k)
 
 		if (!root)
 			copy_elements(w, element_at(w, c->dst, at),
-			              element_at(w, staged_data(g, w, c->peer, g->round), offset),
+			              element_at(w, staged_data(g, c->peer, g->round), offset),
 			              chunk_elements(w, c->count, k));
 	} else if (c->kind != TESS_GATHER || root) {
 		for (int32_t r = 0; r < g->nranks; r++)
@@ -359,7 +325,7 @@ void staged_drain_chunk(struct group *g, const struct work *w, uint64_t k)
 					element_at(w, c->dst,
 				                   tess_block_begin(c->recv_counts, w->c.count, r) +
 				                           at),
-					element_at(w, staged_data(g, w, r, g->round),
+					element_at(w, staged_data(g, r, g->round),
 				                   mine ? (uint64_t)g->rank * w->chunk : 0),
 					chunk_elements(
 						w, tess_block_size(c->recv_counts, w->c.count, r),

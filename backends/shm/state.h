@@ -34,9 +34,6 @@ struct work {
 	uint64_t round, rounds; /* done; in all, known after the first */
 	uint64_t skip; /* rounds before the first chunk */
 	uint32_t modes, nchunks; /* the weakest and the largest of all ranks */
-	bool small; /* one round does it all (small.c) */
-	bool inlined; /* of a call that is not small: the data are in the flag */
-	bool two_slots; /* the data are so small, on all ranks alike, that two slots suffice */
 	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
 	bool posted, done;
 	uint64_t moved; /* of a message: elements so far */
@@ -66,13 +63,8 @@ struct group {
 	struct work *works, *spare;
 	uint64_t events; /* counts progress of any kind */
 	bool unnotified; /* something was posted since sleepers were woken */
-	bool fenced; /* by the fence of ranks that fall asleep (wakeup.c) */
 	int32_t spin; /* turns of a wait before it yields the CPU; 0: ranks share CPUs */
 	int32_t cpu; /* as in its rank slot */
-	/* of sums in place, and in slots */
-	struct tess_store_policy direct[TESS_STORE_POLICIES], shares[TESS_STORE_POLICIES];
-	struct tess_store_policy fills[TESS_STORE_POLICIES]; /* of slots */
-	bool filling; /* the slots have their pages */
 	uint64_t chunk, slots; /* bytes of data in a slot; how many a rank has */
 	char *slot; /* the first of all */
 	uint64_t small; /* bytes up to which one round through slots is faster than two in place */

@@ -6,9 +6,10 @@
  */
 #include "sum.h"
 
+#include <stdbool.h>
 #include <string.h>
 #include <tessera/reduce.h>
-#include <tessera/util/clock.h>
+#include <tessera/util/stream.h>
 
 enum {
 	STREAMS = 8, /* vectors that are read at once */
@@ -105,8 +106,7 @@ static inline __attribute__((always_inline)) struct sixteen add_cacheline(const 
 /* The first `cachelines` cache lines of sums; dst but for the first are aligned to them. */
 static inline __attribute__((always_inline)) void add_cachelines(const float *const *src,
                                                                  int32_t nsrc, uint64_t cachelines,
-                                                                 float *const *dst, int32_t ndst,
-                                                                 bool cached)
+                                                                 float *const *dst, int32_t ndst)
 {
 	for (uint64_t k = 0; k < 16 * cachelines; k += 16) {
 		struct sixteen sum = add_cacheline(src, nsrc, k);
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) void add_cachelines(const float *co
 		for (int32_t i = 0; i < ndst; i++) {
 			struct eight *to = (struct eight *)(void *)(dst[i] + k);
 
-			if (i && !cached) {
+			if (i) {
 				tess_stream_one(to, &sum);
 				continue;
 			}
@@ -127,29 +127,27 @@ static inline __attribute__((always_inline)) void add_cachelines(const float *co
 /* Loops for two ranks have constant counts, to keep pointers in registers; for four, the tree. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
                                                           uint64_t cachelines, float *const *dst,
-                                                          int32_t ndst, bool cached)
+                                                          int32_t ndst)
 {
 	const float *from[2] = { src[0], src[nsrc - 1] };
 	float *to[2] = { dst[0], dst[ndst - 1] };
 
 	if (nsrc == 2 && ndst == 1)
-		add_cachelines(from, 2, cachelines, to, 1, false);
-	else if (nsrc == 2 && ndst == 2 && cached)
-		add_cachelines(from, 2, cachelines, to, 2, true);
+		add_cachelines(from, 2, cachelines, to, 1);
 	else if (nsrc == 2 && ndst == 2)
-		add_cachelines(from, 2, cachelines, to, 2, false);
+		add_cachelines(from, 2, cachelines, to, 2);
 	else if (nsrc == 4)
-		add_cachelines(src, 4, cachelines, dst, ndst, cached);
+		add_cachelines(src, 4, cachelines, dst, ndst);
 	else
-		add_cachelines(src, nsrc, cachelines, dst, ndst, cached);
+		add_cachelines(src, nsrc, cachelines, dst, ndst);
 }
 
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) static void add_f32_avx2(const float *const *src, int32_t nsrc,
                                                          uint64_t cachelines, float *const *dst,
-                                                         int32_t ndst, bool cached)
+                                                         int32_t ndst)
 {
-	add_f32(src, nsrc, cachelines, dst, ndst, cached);
+	add_f32(src, nsrc, cachelines, dst, ndst);
 }
 
 static bool has_avx2(void)
@@ -178,7 +176,7 @@ static float add_element(const float *const *src, int32_t nsrc, uint64_t k)
 
 /* f32 sums in registers, where streams begin at cache lines; else false, and nothing is done. */
 static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
-                            int32_t ndst, bool cached)
+                            int32_t ndst)
 {
 	uint64_t k = n / 16 * 16;
 
@@ -186,7 +184,7 @@ static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, f
 		if ((uintptr_t)dst[i] % TESS_STREAM_LINE)
 			return false;
 	if (k)
-		(has_avx2() ? add_f32_avx2 : add_f32)(src, nsrc, n / 16, dst, ndst, cached);
+		(has_avx2() ? add_f32_avx2 : add_f32)(src, nsrc, n / 16, dst, ndst);
 	for (; k < n; k++) {
 		float sum = tess_one_nan(add_element(src, nsrc, k) + 0.0f);
 
@@ -199,7 +197,7 @@ static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, f
 /* A function of its own, for the stack that only these need. */
 static __attribute__((noinline)) void sum_any_type(int32_t dtype, int32_t op,
                                                    const void *const *src, int32_t nsrc, uint64_t n,
-                                                   void *const *dst, int32_t ndst, bool cached)
+                                                   void *const *dst, int32_t ndst)
 {
 	size_t width = tess_width(dtype);
 	uint64_t step = STEP / width;
@@ -215,56 +213,18 @@ static __attribute__((noinline)) void sum_any_type(int32_t dtype, int32_t op,
 		for (int32_t i = 1; i < ndst; i++) {
 			char *to = (char *)dst[i] + k * width;
 
-			if (cached)
-				memcpy(to, sum, len * width);
-			else
-				tess_stream(to, sum, len * width);
+			tess_stream(to, sum, len * width);
 		}
 	}
 }
 
-static void sum_vectors(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-                        void *const *dst, int32_t ndst, bool cached)
-{
-	if (dtype != TESS_F32 || op != TESS_SUM || nsrc > STREAMS ||
-	    !add_f32_vectors(nsrc, (const float *const *)src, n, (float *const *)dst, ndst, cached))
-		sum_any_type(dtype, op, src, nsrc, n, dst, ndst, cached);
-}
-
-/* Some of it is timed, the rest done the faster way. */
-static __attribute__((noinline)) void sum_by_policy(int32_t dtype, int32_t op,
-                                                    const void *const *src, int32_t nsrc,
-                                                    uint64_t n, void *const *dst, int32_t ndst,
-                                                    struct tess_store_policy *policy)
-{
-	size_t width = tess_width(dtype);
-	const void *from[RANKS_MOST];
-	void *to[RANKS_MOST];
-	bool cached = false;
-	uint64_t tried = tess_store_policy_sample(policy, n * width, &cached) / width;
-
-	if (tried) {
-		int64_t begin = tess_now();
-
-		sum_vectors(dtype, op, src, nsrc, tried, dst, ndst, cached);
-		tess_store_policy_record(policy, tried * width, tess_now() - begin);
-	}
-	for (int32_t r = 0; r < nsrc; r++)
-		from[r] = (const char *)src[r] + tried * width;
-	for (int32_t i = 0; i < ndst; i++)
-		to[i] = (char *)dst[i] + tried * width;
-	if (tried < n)
-		sum_vectors(dtype, op, from, nsrc, n - tried, to, ndst, policy->cached);
-}
-
 void sum_into_all(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-                  void *const *dst, int32_t ndst, struct tess_store_policy *policy)
+                  void *const *dst, int32_t ndst)
 {
 	uint32_t saved = tess_float_enter();
 
-	if (policy)
-		sum_by_policy(dtype, op, src, nsrc, n, dst, ndst, policy);
-	else
-		sum_vectors(dtype, op, src, nsrc, n, dst, ndst, false);
+	if (dtype != TESS_F32 || op != TESS_SUM || nsrc > STREAMS ||
+	    !add_f32_vectors(nsrc, (const float *const *)src, n, (float *const *)dst, ndst))
+		sum_any_type(dtype, op, src, nsrc, n, dst, ndst);
 	tess_float_leave(saved);
 }

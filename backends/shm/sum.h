@@ -2,16 +2,14 @@
 #ifndef SHM_SUM_H
 #define SHM_SUM_H
 
-#include <tessera/util/stream.h>
-
 #include "layout.h"
 
 /*
  * `n` elements of each, in order of src, to every dst. dst[0] is this rank's own and may be one of
- * src; the others have been read by other ranks, which may be told after tess_stream_end, and are
- * written as `policy` says (NULL: past the caches).
+ * src; the others, which other ranks have read, are written past the caches: call
+ * tess_stream_end before these ranks are let read them.
  */
 void sum_into_all(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
-                  void *const *dst, int32_t ndst, struct tess_store_policy *policy);
+                  void *const *dst, int32_t ndst);
 
 #endif

@@ -3,59 +3,26 @@
  * one.
  *
  * The one thing that two ranks must not get wrong: one sets a flag and sees no sleeper, while the
- * other sees no flag and falls asleep. Each side writes, then reads what the other wrote, with a
- * full fence between: of two such ranks at least one sees the other (model/wakeup.pml). A release
- * store and an acquire load would not do, here and on x86: a store may wait in the store buffer
- * while the load is made.
- *
- * A rank sets a flag in every call, and its fence would wait for the cache line of the flag to come
- * from another core; a rank that falls asleep has time. Where the kernel can (membarrier), the
- * sleeper makes the fence of all: on each CPU that runs a rank, between two of its instructions.
+ * other sees no flag and falls asleep. Each side writes, changes `sleepers`, then reads what the
+ * other wrote. Changes of one word have an order that both sides see, so at least one rank sees the
+ * other (model/wakeup.pml). A release store and an acquire load would not do, here and on x86: a
+ * store may wait in the store buffer while the load is made.
  */
 #include "wakeup.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NOTIFY_AFTER = 16, SHORT_SLEEP_NS = 1000000, TURNS_SHARED = 40 };
+enum { NOTIFY_AFTER = 16, TURNS_SHARED = 40 };
 /*
  * How long a rank yields before it sleeps. Between two ops of a model ranks wait for each other for
  * up to some ms, as memory serves one core better than another, and a wake-up takes 30 to 80 us.
  */
 enum { YIELD_NS = 2000000, YIELD_SHARED_NS = 50000 };
-
-#if defined(__SANITIZE_THREAD__)
-#define WITHOUT_FENCES 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WITHOUT_FENCES 1
-#endif
-#endif
-
-static void issue_full_fence(const struct group *g)
-{
-#ifdef WITHOUT_FENCES
-	/* TSan knows no fences: changes of one word order as much, and more */
-	atomic_fetch_add(&g->header->sleepers, 0);
-#else
-	(void)g;
-	atomic_thread_fence(memory_order_seq_cst);
-#endif
-}
-
-bool wakeup_register_fence(void)
-{
-#ifdef WITHOUT_FENCES
-	return false;
-#else
-	return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
-#endif
-}
 
 static void call_futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
 {
@@ -69,11 +36,12 @@ static void wake_rank(struct rank_slot *s)
 	call_futex(&s->wakeups, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-void wakeup_wake_sleepers(struct group *g)
+void wakeup_notify(struct group *g)
 {
-	if (!g->fenced)
-		issue_full_fence(g);
-	if (!atomic_load_explicit(&g->header->sleepers, memory_order_relaxed))
+	if (!g->unnotified)
+		return;
+	g->unnotified = false;
+	if (!atomic_fetch_add(&g->header->sleepers, 0))
 		return;
 	for (int32_t r = 0; r < g->nranks; r++)
 		if (r != g->rank &&
@@ -100,11 +68,6 @@ static void sleep_until_woken(struct group *g, int64_t deadline,
 
 	atomic_store(&s->asleep, 1);
 	atomic_fetch_add(&g->header->sleepers, 1);
-	issue_full_fence(g);
-	/* Where this rank cannot fence the others, one may miss it: a short sleep. */
-	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) &&
-	    deadline > tess_now() + SHORT_SLEEP_NS)
-		deadline = tess_now() + SHORT_SLEEP_NS;
 	until = tess_timespec(deadline);
 	if (progress(g) == TESS_OK && g->events == moves && !atomic_load(&g->aborted)) {
 		wakeup_notify(g);

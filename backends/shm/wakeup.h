@@ -4,8 +4,6 @@
 
 #include "state.h"
 
-/* Whether sleepers will fence this process, which need not do it then. */
-bool wakeup_register_fence(void);
 /* Between two loads: a rank that loads a line all the time keeps it from its writer. */
 static inline void relax_cpu(void)
 {
@@ -15,17 +13,8 @@ static inline void relax_cpu(void)
 	__asm__ volatile("isb");
 #endif
 }
-void wakeup_wake_sleepers(struct group *g);
 /* After something was posted, before this rank does anything long: wakes ranks that sleep. */
-static inline void wakeup_notify(struct group *g)
-{
-	if (!g->unnotified)
-		return;
-	atomic_signal_fence(memory_order_seq_cst);
-	if (!g->fenced || atomic_load_explicit(&g->header->sleepers, memory_order_relaxed))
-		wakeup_wake_sleepers(g);
-	g->unnotified = false;
-}
+void wakeup_notify(struct group *g);
 /* Before a flag is set: a rank that waits for it may want to know the CPU of this one. */
 void wakeup_publish_cpu(struct group *g);
 /*

@@ -6,11 +6,8 @@
 #include "call_info.h"
 #include "direct.h"
 #include "message.h"
-#include "small.h"
 #include "staged.h"
 #include "wakeup.h"
-
-enum { ADVANCES = 40, PEEKS = 20 };
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
@@ -26,7 +23,7 @@ static uint64_t current_chunk(const struct work *w)
  */
 static void fill_first_flag(struct group *g, struct work *w, struct flag *flag)
 {
-	bool direct = !w->inlined && direct_offer_buffers(g, w, &flag->at.src, &flag->at.dst);
+	bool direct = direct_offer_buffers(g, w, &flag->src, &flag->dst);
 
 	call_info_publish(g, &w->c);
 	flag->fingerprint = w->c.fingerprint;
@@ -59,15 +56,6 @@ static void post_round(struct group *g, struct work *w)
 	g->events++;
 }
 
-/* Of a small call, its one flag and its call info. */
-static void post_small_call(struct group *g, const struct tess_coll *c, struct work *w)
-{
-	wakeup_publish_cpu(g);
-	small_post_call(g, c, w->bytes);
-	call_info_publish(g, c);
-	w->posted = true;
-}
-
 /* Whether all flags of this round are set; the first ones are compared. */
 static tess_status check_flags(struct group *g, struct work *w)
 {
@@ -82,8 +70,6 @@ static tess_status check_flags(struct group *g, struct work *w)
 			continue;
 		if (flag->fingerprint != w->c.fingerprint)
 			return call_info_mismatch(g, w, g->seen, call_info_await(g, g->seen));
-		if (w->small)
-			continue;
 		w->modes &= flag->modes;
 		if (w->nchunks < flag->nchunks)
 			w->nchunks = flag->nchunks;
@@ -109,7 +95,7 @@ static tess_status choose_mode(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-static tess_status advance_rounds(struct group *g, struct work *w)
+static tess_status advance_call(struct group *g, struct work *w)
 {
 	tess_status st;
 
@@ -127,23 +113,6 @@ static tess_status advance_rounds(struct group *g, struct work *w)
 		w->round++;
 		g->round++;
 	} while (w->round < w->rounds);
-	w->done = true;
-	return TESS_OK;
-}
-
-static tess_status advance_call(struct group *g, struct work *w)
-{
-	tess_status st;
-
-	if (!w->small)
-		return advance_rounds(g, w);
-	if (!w->posted)
-		post_small_call(g, &w->c, w);
-	st = check_flags(g, w);
-	if (st)
-		return st;
-	small_take_result(g, &w->c, w->bytes);
-	g->round++;
 	w->done = true;
 	return TESS_OK;
 }
@@ -199,16 +168,11 @@ static struct work *take_spare_work(struct group *g)
 	return w;
 }
 
-/* Of a call that is not small: what it needs, and its place in a queue. */
-static void queue_large_call(struct group *g, struct work *w)
+/* What the call needs, and its place in a queue. */
+static void queue_call(struct group *g, struct work *w)
 {
 	bool sends = w->c.kind == TESS_SEND;
 
-	w->chunk = w->rounds = w->skip = w->moved = 0;
-	w->modes = DIRECT | FILLED;
-	w->bytes = 0;
-	w->nchunks = 0;
-	w->inlined = w->two_slots = w->shares = false;
 	if (sends || w->c.kind == TESS_RECV) {
 		queue_work(sends ? &g->out[w->c.peer] : &g->in[w->c.peer], w);
 		g->messages++;
@@ -218,62 +182,23 @@ static void queue_large_call(struct group *g, struct work *w)
 	queue_work(&g->calls, w);
 }
 
-/* Of a small call, all that it takes to post it. NULL: *why. */
-static struct work *prepare_work(struct group *g, const struct tess_coll *c, tess_status *why)
+tess_status shm_start_call(void *self, const struct tess_coll *c, void **out)
 {
+	struct group *g = self;
 	struct work *w = g->failed ? NULL : take_spare_work(g);
-
-	if (!w) {
-		*why = g->failed ? group_fail_call(g, g->failed, "group %s over shm has failed",
-		                                   g->name)
-		                 : g->host->fail(TESS_ENOMEM, "shm: out of memory");
-		return NULL;
-	}
-	w->next = NULL;
-	w->round = 0;
-	w->posted = w->done = false;
-	w->width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype);
-	w->small = small_plan_call(g, c, &w->bytes);
-	return w;
-}
-
-/* One round needs no more of this rank than its flag; of several the first are polled for. */
-static tess_status begin_work(struct group *g, const struct tess_coll *c, struct work *w)
-{
-	int32_t advances = 0;
 	tess_status st;
-
-	w->c = *c;
-	if (w->small) {
-		queue_work(&g->calls, w);
-	} else {
-		queue_large_call(g, w);
-		advances = g->spin && w->bytes > g->small ? ADVANCES : 0;
-	}
-	st = shm_progress_all(g);
-	for (int32_t i = 0; i < advances && !st && !w->done; i++) {
-		relax_cpu();
-		st = shm_progress_all(g);
-	}
-	wakeup_notify(g);
-	return st;
-}
-
-/* A small call is posted before anything else, as the other ranks wait for it. */
-tess_status shm_work_start(struct group *g, const struct tess_coll *c, bool posted,
-                           struct work **out)
-{
-	tess_status st;
-	struct work *w = prepare_work(g, c, &st);
 
 	if (!w)
-		return st;
-	if (posted)
-		call_info_publish(g, c);
-	else if (w->small && !g->calls.head)
-		post_small_call(g, c, w);
-	w->posted |= posted;
-	st = begin_work(g, c, w);
+		return g->failed ? group_fail_call(g, g->failed, "group %s over shm has failed",
+		                                   g->name)
+		                 : g->host->fail(TESS_ENOMEM, "shm: out of memory");
+	*w = (struct work){ .all = w->all,
+		            .c = *c,
+		            .width = c->kind == TESS_BARRIER ? 1 : tess_width(c->dtype),
+		            .modes = DIRECT | FILLED };
+	queue_call(g, w);
+	st = shm_progress_all(g);
+	wakeup_notify(g);
 	if (!st)
 		*out = w;
 	return st;
@@ -300,18 +225,6 @@ static tess_status fail_late_call(struct group *g, const struct work *w)
 		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
 }
 
-/* Polls the one awaited cache line, for the short time that it takes between two cores. */
-static void peek_flag(const struct group *g)
-{
-	const struct flag *flag = flag_of(g, g->seen, g->round);
-
-	for (int32_t i = 0; i < PEEKS; i++) {
-		if (atomic_load_explicit(&flag->round, memory_order_relaxed) == g->round)
-			break;
-		relax_cpu();
-	}
-}
-
 tess_status shm_work_wait(void *self, void *work, int64_t deadline)
 {
 	struct group *g = self;
@@ -319,8 +232,6 @@ tess_status shm_work_wait(void *self, void *work, int64_t deadline)
 	struct pause p = { .turn = 0 };
 	tess_status st;
 
-	if (!w->done && w == g->calls.head && g->spin && !g->messages && g->seen < g->nranks)
-		peek_flag(g);
 	while ((st = work_state(g, w)) == TESS_PENDING) {
 		shm_progress_all(g);
 		if (!w->done && !g->failed && !wakeup_pause_wait(g, &p, deadline, shm_progress_all))

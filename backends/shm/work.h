@@ -4,10 +4,8 @@
 
 #include "state.h"
 
-/* posted: it is small, and its flag is set already. */
-tess_status shm_work_start(struct group *g, const struct tess_coll *c, bool posted,
-                           struct work **out);
-/* tess_backend.test, wait and release */
+/* tess_backend.start, test, wait and release */
+tess_status shm_start_call(void *self, const struct tess_coll *c, void **work);
 tess_status shm_work_test(void *self, void *work);
 tess_status shm_work_wait(void *self, void *work, int64_t deadline);
 void shm_work_release(void *self, void *work);

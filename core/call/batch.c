@@ -1,4 +1,5 @@
 /* batch.c - several calls that are started as one work. */
+#include "core/base/clock.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/call/call.h"
@@ -35,14 +36,13 @@ static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 /* One call of a batch: described, and reported if it must be, before any of them starts. */
 static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
-	c->key = tess_call_number(g, &c->coll);
-	c->coll.fingerprint = tess_call_compute_fingerprint(g, &c->coll, &c->key, NULL);
+	tess_call_identify(g, &c->coll, &c->key);
 	c->unreported = tess_call_carrier(g, &c->coll).backend->compares && !c->key.channel &&
 	                now < g->report_at;
 	if (c->key.channel)
 		tess_group_report_last(g); /* messages have numbers of their own */
 	c->flight = tess_flight_number(g->world->flight);
-	tess_call_describe(g, &c->coll, &c->key, NULL, c->flight, now);
+	tess_call_describe(g, &c->coll, &c->key, c->flight, now);
 	if (!c->unreported)
 		tess_call_report(g, now);
 	return c->unreported;
@@ -51,13 +51,12 @@ static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, 
 /* All are checked before the first is announced. */
 static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *const *c)
 {
-	int64_t now = tess_ticks_now(&w->group->ticks);
-	struct tess_call_shape *shape;
+	int64_t now = tess_now();
 	tess_status st = TESS_OK;
 
 	w->report_at = 0;
 	for (uint32_t i = 0; i < w->n && !st; i++)
-		st = tess_call_complete(w->group, c[i], now, &w->batch[i].coll, &shape);
+		st = tess_call_complete(w->group, c[i], now, &w->batch[i].coll);
 	if (!st)
 		st = tess_work_stage(w);
 	for (uint32_t i = 0; i < w->n && !st; i++)

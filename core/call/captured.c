@@ -24,13 +24,12 @@ bool tess_captured_is_possible(const struct tess_group *g, const struct tess_col
 tess_status tess_captured_add(struct tess_captured *into, const struct tess_coll *c)
 {
 	struct tess_group *g = into->group;
-	struct tess_call_shape *shape;
 	struct tess_carrier by;
 	struct tess_coll call;
 	tess_status st = tess_world_check(g->world);
 
 	if (!st)
-		st = tess_call_complete(g, c, tess_now(), &call, &shape);
+		st = tess_call_complete(g, c, tess_now(), &call);
 	if (st)
 		return st;
 	by = tess_call_carrier(g, &call);
@@ -82,8 +81,7 @@ tess_status tess_captured_replay(const struct tess_captured *c)
 	w->by = tess_call_carrier(g, &w->coll);
 	w->key = tess_call_number(g, &w->coll);
 	w->coll.fingerprint = tess_call_fingerprint(tess_hash_mix(c->hash, c->n), &w->key, g->size);
-	if (!tess_work_announce(w, now))
-		tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
+	tess_work_announce(w, now);
 	st = TESS_PLUGIN_CALL(w->by.backend, w->where, replayed, w->by.self, w->coll.stream,
 	                      w->coll.deadline, &w->work);
 	return st ? tess_work_failed(w, st, w->coll.deadline) : tess_work_queue(w, w->coll.stream);

@@ -2,8 +2,6 @@
 #ifndef TESS_GROUP_CHECK_H
 #define TESS_GROUP_CHECK_H
 
-#include "core/world/call_shape.h"
-
 #include <tessera/coll.h>
 
 /*
@@ -14,9 +12,5 @@
  */
 tess_status tess_coll_check(const struct tess_coll *c, int32_t rank, int32_t nranks,
                             uint64_t kinds);
-
-/* c: a checked and completed call without lists; given: the same as the caller gave it. */
-void tess_call_shape_learn(struct tess_call_shape *s, const struct tess_coll *given,
-                           const struct tess_coll *c, int32_t rank, int32_t nranks);
 
 #endif

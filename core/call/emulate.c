@@ -61,7 +61,8 @@ static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = TESS_PLUGIN_CALL(e->by.backend, m->coll.where, start, e->by.self, &m->coll, &m->work);
+	st = TESS_PLUGIN_CALL_QUICK(e->by.backend, m->coll.where, start, e->by.self, &m->coll,
+	                            &m->work);
 	if (!st)
 		e->n++;
 	return st;
@@ -242,7 +243,8 @@ static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
 	e->coll = c;
 	e->whole = true;
 	*out = e;
-	st = TESS_PLUGIN_CALL(e->by.backend, c->where, start, e->by.self, c, &e->message->work);
+	st = TESS_PLUGIN_CALL_QUICK(e->by.backend, c->where, start, e->by.self, c,
+	                            &e->message->work);
 	if (!st)
 		e->n = 1;
 	return st;
@@ -317,7 +319,8 @@ void tess_emulation_release(struct tess_emulation *e)
 {
 	for (; e; e = e->next) {
 		for (int32_t i = 0; i < e->n; i++)
-			TESS_PLUGIN_DO(e->by.backend->release(e->by.self, e->message[i].work));
+			TESS_PLUGIN_DO_QUICK(
+				e->by.backend->release(e->by.self, e->message[i].work));
 		e->n = 0;
 	}
 }

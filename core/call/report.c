@@ -20,7 +20,6 @@ static void report_call(struct tess_group *g, const struct tess_coll *c,
 	if (g->unreported && memcmp(&g->desc->key, key, sizeof *key))
 		tess_call_report(g, now); /* a later call, which would be lost */
 	tess_call_desc_write(g->desc, c, key, g->size);
-	g->described = NULL;
 	tess_call_report(g, now);
 }
 
@@ -44,7 +43,7 @@ void tess_group_report_last(struct tess_group *g)
 		tess_call_report(g, 0);
 }
 
-bool tess_work_announce(struct tess_work *w, int64_t now)
+void tess_work_announce(struct tess_work *w, int64_t now)
 {
 	struct tess_group *g = w->group;
 	bool report = !w->by.backend->compares || w->key.channel || now >= g->report_at;
@@ -53,9 +52,7 @@ bool tess_work_announce(struct tess_work *w, int64_t now)
 	w->report_at = report ? 0 : now + TESS_SLOW;
 	if (w->key.channel)
 		tess_group_report_last(g); /* messages have numbers of their own */
-	if (!report)
-		return false;
-	tess_call_describe(g, &w->coll, &w->key, NULL, w->flight, now);
-	tess_call_report(g, now);
-	return true;
+	tess_call_describe(g, &w->coll, &w->key, w->flight, now);
+	if (report)
+		tess_call_report(g, now);
 }

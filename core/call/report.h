@@ -7,20 +7,11 @@
 /* ns; a call that takes longer is reported to the coordinator */
 enum { TESS_SLOW = 5 * 1000 * 1000 };
 
-/*
- * Writes the descriptor of the call, and begins it in the flight recorder as number `flight`.
- * shape: that of the call, or NULL.
- */
+/* Writes the descriptor of the call, and begins it in the flight recorder as number `flight`. */
 static inline void tess_call_describe(struct tess_group *g, const struct tess_coll *c,
-                                      const struct tess_call_key *key,
-                                      const struct tess_call_shape *shape, uint64_t flight,
-                                      int64_t now)
+                                      const struct tess_call_key *key, uint64_t flight, int64_t now)
 {
-	if (shape && shape == g->described)
-		tess_call_desc_repeat(g->desc, c->fingerprint, key->number, c->where);
-	else
-		tess_call_desc_write(g->desc, c, key, g->size);
-	g->described = shape;
+	tess_call_desc_write(g->desc, c, key, g->size);
 	g->unreported = true;
 	tess_flight_begin(g->world->flight, flight, g->key, g->desc, now);
 }
@@ -36,7 +27,7 @@ void tess_group_report_last(struct tess_group *g);
 /* Reports all unreported calls of the work. */
 void tess_work_report(struct tess_work *w);
 
-/* Reports the call, if it is to be reported at once. False: describe it while it is under way. */
-bool tess_work_announce(struct tess_work *w, int64_t now);
+/* Describes the call, and reports it if the other ranks need to know at once. */
+void tess_work_announce(struct tess_work *w, int64_t now);
 
 #endif

@@ -24,7 +24,7 @@ void tess_work_release_backend(struct tess_work *w)
 	if (w->emulation)
 		tess_emulation_release(w->emulation);
 	else if (w->work)
-		TESS_PLUGIN_DO(w->by.backend->release(w->by.self, w->work));
+		TESS_PLUGIN_DO_QUICK(w->by.backend->release(w->by.self, w->work));
 	w->work = NULL;
 }
 
@@ -88,7 +88,7 @@ static void describe_work(struct tess_work *w, char *text, size_t size)
 tess_status tess_work_settle(struct tess_work *w, tess_status st)
 {
 	struct tess_flight *f = w->group->world->flight;
-	int64_t now = f ? tess_ticks_now(&w->group->ticks) : 0;
+	int64_t now = f ? tess_now() : 0;
 
 	if (!w->batch)
 		tess_flight_end(f, w->flight, st, now);

@@ -54,7 +54,6 @@ static struct tess_group *make_group(struct tess_world *w, struct tess_members *
 	};
 	g->rank = tess_members_find(members, w->rank);
 	tess_members_key(members, g->key);
-	tess_ticks_sync(&g->ticks); /* their rate is known by the time the ranks have met */
 	g->sent = calloc(n, sizeof *g->sent);
 	g->received = calloc(n, sizeof *g->received);
 	g->desc = malloc(tess_call_desc_size(members->n));

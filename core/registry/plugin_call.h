@@ -41,13 +41,8 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
 #define TESS_PLUGIN_VALUE_QUICK(call) TESS_PLUGIN_VALUE_OF(TESS_STATE_FLOAT, call)
 
 /* Evaluates a call without a value. */
-#define TESS_PLUGIN_DO(call) \
-	do { \
-		struct tess_thread_state thread_state_; \
-		tess_thread_state_save(&thread_state_, TESS_STATE_ALL); \
-		call; \
-		tess_thread_state_restore(&thread_state_); \
-	} while (0)
+#define TESS_PLUGIN_DO(call) ((void)TESS_PLUGIN_VALUE(((call), 0)))
+#define TESS_PLUGIN_DO_QUICK(call) ((void)TESS_PLUGIN_VALUE_QUICK(((call), 0)))
 
 /*
  * Calls (table)->function(...) and checks its status: TESS_PLUGIN_CALL(style, module, layout,

@@ -89,14 +89,6 @@ void tess_call_desc_opening(struct tess_call_desc *d, uint32_t id, int32_t nrank
 	tess_call_desc_write(d, &c, &key, nranks);
 }
 
-void tess_call_desc_repeat(struct tess_call_desc *d, uint64_t fingerprint, uint64_t number,
-                           const char *where)
-{
-	d->key.number = number;
-	d->fingerprint = fingerprint;
-	write_where(d, d->list, where);
-}
-
 bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,
                           const struct tess_call_desc *b, int32_t rank_b)
 {

@@ -65,9 +65,6 @@ void tess_call_desc_write(struct tess_call_desc *d, const struct tess_coll *c,
                           const struct tess_call_key *key, int32_t nranks);
 /* Describes the opening of group `id`: number 0, a barrier before all calls. */
 void tess_call_desc_opening(struct tess_call_desc *d, uint32_t id, int32_t nranks);
-/* Changes a descriptor to a call without lists that differs in these fields only. */
-void tess_call_desc_repeat(struct tess_call_desc *d, uint64_t fingerprint, uint64_t number,
-                           const char *where);
 
 /* Returns whether two ranks' descriptors of one key agree; ranks are those in the group. */
 bool tess_call_desc_match(const struct tess_call_desc *a, int32_t rank_a,

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <tessera/split.h>
 #include <tessera/util/float.h>
+#include <tessera/util/stream.h>
 
 enum {
 	TREE_LEVELS = 64, /* halvings of any number of units, and of trees */
@@ -148,32 +149,23 @@ static void finish_trees(struct adder *a, float *out)
 		memset(out, 0, a->n * sizeof *out);
 }
 
-/* Elements [at, end) of the sums, to `nout` vectors one after another, while they are in cache. */
-static void finish_range(struct adder *a, uint64_t at, uint64_t end, float *const *out,
-                         int32_t nout, bool cached)
+/* Adds up to STEP elements, and copies the sums to all vectors while they are in cache. */
+static void finish_elements(struct adder *a, float *const *out, int32_t nout)
 {
-	for (a->at = at; a->at < end; a->at += STEP) {
-		a->n = end - a->at < STEP ? end - a->at : STEP;
-		memset(a->next, 0, (size_t)a->nranks * sizeof *a->next);
-		if (a->s->ntree == 1 && a->s->n[0] && a->nranks > 1)
-			finish_tree(a, out[0] + a->at);
-		else
-			finish_trees(a, out[0] + a->at);
-		for (int32_t i = 1; i < nout; i++)
-			if (cached)
-				memcpy(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
-			else
-				tess_stream(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
-	}
+	a->n = a->s->count - a->at < STEP ? a->s->count - a->at : STEP;
+	memset(a->next, 0, (size_t)a->nranks * sizeof *a->next);
+	if (a->s->ntree == 1 && a->s->n[0] && a->nranks > 1)
+		finish_tree(a, out[0] + a->at);
+	else
+		finish_trees(a, out[0] + a->at);
+	for (int32_t i = 1; i < nout; i++)
+		tess_stream(out[i] + a->at, out[0] + a->at, a->n * sizeof **out);
 }
 
 void tess_sum_finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
-                         const float *const *part, float *scratch, float *const *out, int32_t nout,
-                         struct tess_store_policy *policy)
+                         const float *const *part, float *scratch, float *const *out, int32_t nout)
 {
-	uint64_t sample = 0;
 	uint32_t saved = tess_float_enter();
-	bool cached;
 	struct adder a;
 
 	a.s = s;
@@ -182,16 +174,8 @@ void tess_sum_finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stri
 	a.part = part;
 	a.scratch = scratch;
 	a.step = s->count < STEP ? s->count : STEP;
-	if (policy)
-		sample = tess_store_policy_sample(policy, s->count * sizeof **out, &cached) /
-		         sizeof **out;
-	if (sample) {
-		int64_t begin = tess_now();
-
-		finish_range(&a, 0, sample, out, nout, cached);
-		tess_store_policy_record(policy, sample * sizeof **out, tess_now() - begin);
-	}
-	finish_range(&a, sample, s->count, out, nout, policy && policy->cached);
+	for (a.at = 0; a.at < s->count; a.at += STEP)
+		finish_elements(&a, out, nout);
 	tess_stream_end();
 	tess_float_leave(saved);
 }
@@ -204,5 +188,5 @@ uint64_t tess_sum_scratch_size(uint64_t count)
 void tess_sum_finish(const struct tess_sum *s, int32_t nranks, const float *const *part,
                      float *scratch, float *out)
 {
-	tess_sum_finish_all(s, nranks, s->count, part, scratch, &out, 1, NULL);
+	tess_sum_finish_all(s, nranks, s->count, part, scratch, &out, 1);
 }

@@ -4,18 +4,14 @@
 
 #include "core/sum/exact.h"
 
-#include <tessera/util/stream.h>
-
 /* The f32 of scratch that it takes to add nodes of `count` elements. */
 uint64_t tess_sum_scratch_size(uint64_t count);
 
 /*
  * Adds the first s->count elements of all nodes: part[r] is rank r's, `stride` elements from one to
- * the next. Writes the sum to `nout` vectors: out[0] is this rank's; `policy` is for the others
- * (NULL: streamed).
+ * the next. Writes the sum to `nout` vectors: out[0] is this rank's.
  */
 void tess_sum_finish_all(const struct tess_sum *s, int32_t nranks, uint64_t stride,
-                         const float *const *part, float *scratch, float *const *out, int32_t nout,
-                         struct tess_store_policy *policy);
+                         const float *const *part, float *scratch, float *const *out, int32_t nout);
 
 #endif

@@ -74,9 +74,6 @@ tess_status tess_sum_add_in_place(struct tess_sum_work *w)
 	}
 	if (s.share)
 		w->to[nout++] = w->out;
-	tess_sum_finish_all(
-		&s, n, w->s.count, w->part, w->scratch, w->to, nout,
-		nout > 1 ? tess_store_policy_for(w->g->store_policy, w->s.count * sizeof **w->to)
-			 : NULL);
+	tess_sum_finish_all(&s, n, w->s.count, w->part, w->scratch, w->to, nout);
 	return tess_sum_work_call(w, &barrier);
 }

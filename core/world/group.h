@@ -2,12 +2,8 @@
 #ifndef TESS_GROUP_GROUP_H
 #define TESS_GROUP_GROUP_H
 
-#include "core/base/ticks.h"
 #include "core/registry/plugin_call.h"
-#include "core/world/call_shape.h"
 #include "core/world/world.h"
-
-#include <tessera/util/stream.h>
 
 struct tess_carrier { /* a backend that moves the memory of a call */
 	const struct tess_backend *backend;
@@ -26,15 +22,11 @@ struct tess_group {
 	char key[TESS_MEMBERS_KEY]; /* name, unique in the job */
 	uint64_t calls; /* number of collectives */
 	uint64_t *sent, *received; /* number of messages to and from each rank */
-	struct tess_ticks ticks; /* clock of calls */
-	struct tess_call_shape shape[TESS_RECV + 1]; /* last call of each kind without lists */
 	struct tess_call_desc *desc; /* of the last call */
-	const struct tess_call_shape *described; /* the shape of `desc`; NULL: unknown */
 	bool unreported; /* `desc` is */
 	int64_t report_at; /* time to report the next call */
 	struct tess_work *live, *spare;
 	struct tess_sum_work *sums, *idle_sums; /* exact: under way, oldest first; for later */
-	struct tess_store_policy store_policy[TESS_STORE_POLICIES]; /* of exact sums in regions */
 	struct tess_shared_region *regions; /* newest first */
 	int64_t nregions; /* so far, for ids */
 	const struct tess_device *device; /* whose memory calls may use (carrier.h), or NULL */

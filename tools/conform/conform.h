@@ -133,7 +133,7 @@ struct conform_part {
 extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
 
-/* flow.c, waits.c, groups.c, run.c, faults.c: see conform_parts */
+/* flow.c, waits.c, groups.c, faults.c: see conform_parts */
 tess_status conform_run_open(struct conform_rank *me);
 tess_status conform_run_data(struct conform_rank *me);
 tess_status conform_run_barrier(struct conform_rank *me);
@@ -142,7 +142,6 @@ tess_status conform_run_messages(struct conform_rank *me);
 tess_status conform_run_wait(struct conform_rank *me);
 tess_status conform_run_groups(struct conform_rank *me);
 tess_status conform_run_extras(struct conform_rank *me);
-tess_status conform_run_run(struct conform_rank *me);
 tess_status conform_run_life(struct conform_rank *me);
 tess_status conform_run_misuse(struct conform_rank *me);
 tess_status conform_run_abort(struct conform_rank *me);

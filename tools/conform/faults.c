@@ -103,8 +103,8 @@ tess_status conform_run_misuse(struct conform_rank *me)
 
 /* ---- calls that differ ----------------------------------------------------------------------- */
 
-enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, MESSAGE, REPEATED };
-enum { MANY = 1000, FEW = 4, ODD = 1 };
+enum { KIND, DTYPE, OP, COUNT, ROOT, ORDER, MISSING, LISTS, MESSAGE };
+enum { MANY = 1000, ODD = 1 };
 
 static const struct {
 	const char *name;
@@ -120,7 +120,6 @@ static const struct {
 	[MISSING] = { "a call is missing", ALL_BUT_ODD },
 	[LISTS] = { "lists", ALL_RANKS },
 	[MESSAGE] = { "a message's count", RANK_0 },
-	[REPEATED] = { "kind, after equal calls", ALL_RANKS },
 };
 
 const char *conform_mismatch_name(int32_t i)
@@ -145,9 +144,6 @@ static tess_status make_differing_call(struct conform_rank *me, int32_t what, fl
 	for (int32_t r = 0; r < me->n; r++)
 		list[r] = MANY + (uint64_t)(odd && r == 0);
 	switch (what) {
-	case REPEATED:
-		c.count = FEW;
-		/* fallthrough */
 	case KIND:
 		c.kind = odd ? TESS_ALL_GATHER : TESS_ALL_REDUCE;
 		break;
@@ -204,26 +200,13 @@ static tess_status make_simple_call(struct conform_rank *me, int32_t kind, float
 	return conform_run_call(me, &c);
 }
 
-/* Makes equal calls, which take the short path of the core if the backend has run(). */
-static tess_status repeat_calls(struct conform_rank *me, float *x)
-{
-	tess_status st = TESS_OK;
-
-	for (int i = 0; i < 10 && !st; i++)
-		st = make_simple_call(me, i % 2 ? TESS_ALL_GATHER : TESS_ALL_REDUCE, x, FEW,
-		                      "conform");
-	return st;
-}
-
 /* Makes the calls of one rank, up to the failing one. */
 static tess_status make_mismatched_calls(struct conform_rank *me, int32_t what, float *x)
 {
 	bool odd = me->rank == ODD;
 	const char *where = odd ? "the.odd.one" : "all.others";
-	tess_status st = what == REPEATED ? repeat_calls(me, x) : TESS_OK;
+	tess_status st = TESS_OK;
 
-	if (st)
-		return st;
 	if (what != ORDER && what != MISSING)
 		st = make_differing_call(me, what, x);
 	else if (odd && what == ORDER)

@@ -4,9 +4,8 @@
  * Two ranks, ROUNDS rounds. Each sets its flag, then wakes the other if it sleeps; then waits for the
  * other's flag, and sleeps where it is not set. A store goes into its rank's buffer first, and
  * from there to memory at any time later, in order: that is what x86 does, and the least that every
- * machine does. A rank that falls asleep fences all ranks (membarrier), one after another. Where it fences
- * itself only (-DOWN_FENCE) a rank sleeps for ever, which is an invalid end state; unless ranks that
- * wake others fence themselves as well (-DEACH_FENCES).
+ * machine does. A change of `sleepers` empties the buffer (fence): of the rank that falls asleep, and of the rank
+ * that looks for sleepers. If the latter only reads it (-DONE_FENCE), a rank sleeps for ever: an invalid end state.
  */
 #define ROUNDS 3
 
@@ -14,18 +13,13 @@ byte flag[2], asleep[2], wakeups[2], sleepers;
 chan buffer[2] = [4] of { bit, byte }; /* 0: flag, 1: asleep; the value */
 byte ended;
 
-#if defined(EACH_FENCES)
-#define fence_waker(me) empty(buffer[me])
-#define fence_sleeper(me) empty(buffer[me])
-#elif defined(OWN_FENCE)
+#define fence(me) empty(buffer[me])
+#ifdef ONE_FENCE
 #define fence_waker(me) skip
-#define fence_sleeper(me) empty(buffer[me])
 #else
-#define fence_waker(me) skip
-#define fence_sleeper(me) empty(buffer[me]); empty(buffer[1 - me])
+#define fence_waker(me) fence(me)
 #endif
 
-/* A change of one word in memory: it empties the buffer on x86, but C does not promise that. */
 proctype memory(bit me)
 {
 	bit what;
@@ -69,7 +63,7 @@ proctype rank(bit me)
 			seen = wakeups[me];
 			buffer[me]!1, 1;
 			sleepers++;
-			fence_sleeper(me);
+			fence(me);
 			if
 			:: flag[1 - me] >= round
 			:: else -> wakeups[me] != seen /* asleep */

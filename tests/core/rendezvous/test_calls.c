@@ -8,7 +8,6 @@
 #include "core/rendezvous/call_matcher.h"
 #include "core/rendezvous/kv_store.h"
 #include "core/rendezvous/members.h"
-#include "core/world/call_shape.h"
 #include "tests/support/suite.h"
 
 #include <stdbool.h>
@@ -233,42 +232,6 @@ START_TEST(lists_of_a_pair)
 }
 END_TEST
 
-/* A call skips the checks only if it equals the last one of its kind, except for its buffers. */
-START_TEST(repeated_calls)
-{
-	struct tess_coll first = make_valid_call(TESS_ALL_GATHER), c;
-	struct tess_call_shape s;
-
-	tess_call_shape_learn(&s, &first, &first, RANK, RANKS);
-	ck_assert(tess_call_shape_fits(&s, &first));
-#define UNLIKE(...) \
-	c = first; \
-	__VA_ARGS__; \
-	ck_assert(!tess_call_shape_fits(&s, &c))
-	UNLIKE(c.kind = TESS_ALL_TO_ALL);
-	UNLIKE(c.dtype = TESS_I32);
-	UNLIKE(c.op = TESS_MAX);
-	UNLIKE(c.mem = TESS_CUDA);
-	UNLIKE(c.peer = 2);
-	UNLIKE(c.count = COUNT + 1);
-	UNLIKE(c.recv_counts = lists[0]);
-	UNLIKE(c.send_counts = lists[0]);
-	UNLIKE(c.src = c.dst);
-	UNLIKE(c.src = NULL);
-	UNLIKE(c.dst = NULL);
-	UNLIKE(c.src = memory + 2);
-	UNLIKE(c.dst = memory + 258);
-	UNLIKE(c.dst = memory + 4 * COUNT - 4);
-	UNLIKE(c.src = memory + 256 + 4 * COUNT * RANKS - 4);
-#undef UNLIKE
-	c.src = memory + 256 + 4 * COUNT * RANKS;
-	ck_assert(tess_call_shape_fits(&s, &c));
-	c.dst = memory + 128;
-	c.src = memory + 128 - 4 * COUNT;
-	ck_assert(tess_call_shape_fits(&s, &c));
-}
-END_TEST
-
 static struct tess_members *make_members(int32_t a, int32_t b, int32_t c)
 {
 	struct tess_members *r = tess_members_new(9, "dp/1", 3);
@@ -394,5 +357,5 @@ START_TEST(sixteen_bits)
 }
 END_TEST
 
-SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair,
-           repeated_calls, members, closed_group_of_a_call, keys, sixteen_bits)
+SUITE_MAIN("calls", words, counts, extents, buffers, numbers_of_calls, lists_of_a_pair, members,
+           closed_group_of_a_call, keys, sixteen_bits)
