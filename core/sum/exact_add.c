@@ -1,7 +1,6 @@
 /* exact_add.c - the additions of an exact sum, where all nodes can be read. */
 #include "core/sum/exact_add.h"
 
-#include "core/base/clock.h"
 #include "core/rendezvous/job_state.h"
 
 #include <string.h>
