@@ -111,15 +111,11 @@ static const struct {
 	/* the ranks whose first call needs data of a rank whose call differs */
 	enum { NO_RANK, RANK_0, ALL_BUT_ODD, ALL_RANKS } needs_odd;
 } mismatches[] = {
-	[KIND] = { "kind", ALL_RANKS },
-	[DTYPE] = { "dtype", ALL_RANKS },
-	[OP] = { "op", ALL_RANKS },
-	[COUNT] = { "count", ALL_RANKS },
+	[KIND] = { "kind", ALL_RANKS },     [DTYPE] = { "dtype", ALL_RANKS },
+	[OP] = { "op", ALL_RANKS },         [COUNT] = { "count", ALL_RANKS },
 	[ROOT] = { "root", NO_RANK }, /* the root has all data, and agreeing ranks receive it */
-	[ORDER] = { "order", ALL_BUT_ODD },
-	[MISSING] = { "a call is missing", ALL_BUT_ODD },
-	[LISTS] = { "lists", ALL_RANKS },
-	[MESSAGE] = { "a message's count", RANK_0 },
+	[ORDER] = { "order", ALL_BUT_ODD }, [MISSING] = { "a call is missing", ALL_BUT_ODD },
+	[LISTS] = { "lists", ALL_RANKS },   [MESSAGE] = { "a message's count", RANK_0 },
 };
 
 const char *conform_mismatch_name(int32_t i)
