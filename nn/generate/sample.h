@@ -18,7 +18,7 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 int32_t tess_sampler_draw_number(struct tess_sampler *s, const struct tess_sampling *sampling,
                                  const float *logits, const int32_t *seen, int64_t nseen, double u);
 
-/* What a device needs to draw the id of a step: SAMPLE in docs/ops.md. */
+/* What a device needs to draw the id of a step: SAMPLE in tessera/device.h. */
 struct tess_draw { /* a value; greedy: zeroed but for the penalty */
 	double temperature, top_p, min_p, top_k, number, penalty;
 	double set; /* in which the device has the ids that were seen; without a penalty: any */

@@ -1,4 +1,4 @@
-/* check.h - the contract of ops: the rules of docs/ops.md for operands, numbers and sums. */
+/* check.h - checks ops by the contract of tessera/device.h: operands, numbers and sums. */
 #ifndef TESS_NN_OP_CHECK_H
 #define TESS_NN_OP_CHECK_H
 
@@ -6,7 +6,7 @@
 
 /*
  * Checks that an op is one that `device` may be asked for: shapes, strides, dtypes, numbers and
- * sums are as docs/ops.md says, and a Partial has the nodes that sums of this device give
+ * sums are as tessera/device.h says, and a Partial has the nodes that sums of this device give
  * (`exact`). Reads no data. Whether the device can run the op is for its supports(). TESS_ENOTSUP:
  * "module: kind: rule".
  */

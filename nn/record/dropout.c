@@ -1,6 +1,6 @@
 /*
  * dropout.c - records dropout, in training only, and its sites. Seed, step, site and element decide
- * what is dropped (docs/ops.md).
+ * what is dropped (tessera/device.h).
  */
 #include "core/base/status.h"
 #include "nn/record/recorder.h"

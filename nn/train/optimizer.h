@@ -1,4 +1,4 @@
-/* optimizer.h - AdamW and SGD on a rank's part of each weight. docs/ops.md has the formulas. */
+/* optimizer.h - AdamW and SGD (tessera/device.h) on what a rank keeps of each weight. */
 #ifndef TESS_NN_OPTIMIZER_H
 #define TESS_NN_OPTIMIZER_H
 

@@ -1,5 +1,5 @@
 /*
- * scalar.h - every op as docs/ops.md defines it, one element at a time: for lockstep, and as a
+ * scalar.h - every op as tessera/device.h defines it, one element at a time: for lockstep, and as a
  * second implementation to compare devices with. Shares only the split rule with devices.
  */
 #ifndef TESS_TESTS_REFERENCE_SCALAR_H

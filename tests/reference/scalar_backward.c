@@ -1,4 +1,4 @@
-/* scalar_backward.c - the ops of training as docs/ops.md defines them: sums, losses, optimisers. */
+/* scalar_backward.c - ops of training by tessera/device.h: sums, losses, optimizers. */
 #include "scalar.h"
 
 #include <math.h>

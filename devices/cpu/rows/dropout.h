@@ -1,4 +1,4 @@
-/* dropout.h - the elements kept by a dropout (docs/ops.md): DROPOUT, and attention weights. */
+/* dropout.h - the elements kept by a dropout: DROPOUT, and attention weights. */
 #ifndef TESS_DEVICES_CPU_DROPOUT_H
 #define TESS_DEVICES_CPU_DROPOUT_H
 

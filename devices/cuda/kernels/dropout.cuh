@@ -1,4 +1,4 @@
-/* dropout.cuh - which elements a dropout keeps, by docs/ops.md: DROPOUT, and weights of attention. */
+/* dropout.cuh - which elements a dropout keeps: DROPOUT, and weights of attention. */
 #ifdef __CUDACC__
 #define inline __device__ __forceinline__
 #include <tessera/util/random.h>

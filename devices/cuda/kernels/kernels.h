@@ -223,7 +223,7 @@ struct copy_args {
 	int32_t width; /* of an element: 1, 2, 4 or 8 */
 };
 
-struct sample_args { /* how [rows][7], y [rows][4], seen [sets][..]: SAMPLE in docs/ops.md */
+struct sample_args { /* how [rows][7], y [rows][4], seen [sets][..]: SAMPLE in tessera/device.h */
 	const float *x;
 	const double *how;
 	int32_t *y;

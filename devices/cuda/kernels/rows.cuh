@@ -1,4 +1,4 @@
-/* rows.cuh - kernels over rows of activations. Arithmetic and its order as docs/ops.md has it. */
+/* rows.cuh - kernels over rows of activations. Arithmetic and its order as in tessera/device.h. */
 #include "mathf.h"
 
 #define COLUMN ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
