@@ -209,7 +209,7 @@ static void device_close(void *self)
 /* Checks that there is a kernel for a kind of op; all instruction sets have the same kernels. */
 static tess_status check_op_kind(const struct tess_op *op)
 {
-	if (op->kind > 0 && op->kind < KINDS && kernels_scalar.run[op->kind])
+	if (op->kind > 0 && op->kind < TESS_OP_KINDS && kernels_scalar.run[op->kind])
 		return TESS_OK;
 	return cpu_host->fail(TESS_ENOTSUP,
 	                      "%s: cpu: ops of kind %d are not supported; use another device, or a "

@@ -31,7 +31,6 @@
 #endif
 
 enum { LANES = 16 }; /* columns of a panel */
-enum { KINDS = 64 }; /* above the number of kinds of ops */
 enum { KEYS = 64, KEY_UNITS = 1 << 25 }; /* keys of a unit, and units of the tree */
 
 struct cpu;
@@ -39,7 +38,7 @@ struct pair_tiles;
 typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
-	cpu_run *run[KINDS];
+	cpu_run *run[TESS_OP_KINDS];
 	pool_fn *pack, *quantize, *pack_bf12; /* over panels; arg: struct pack */
 	const struct pair_tiles *pairs;
 };

@@ -98,7 +98,8 @@ enum {
 	TESS_OP_SAMPLE,                 /* chooses the next id of each row */
 	TESS_OP_SQUARES,                /* for the norm of the gradient */
 	TESS_OP_ADAMW,
-	TESS_OP_SGD
+	TESS_OP_SGD,
+	TESS_OP_KINDS                   /* one more than the last kind */
 };
 
 /*

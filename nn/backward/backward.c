@@ -6,7 +6,7 @@
 /* ---- records that need no file of their own -------------------------------------------------- */
 
 /* Applies the same dropout to the gradient. */
-static void reverse_dropout(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_dropout(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[4] = { tess_backward_take(b, rec->out[0]), rec->in[1], rec->in[2],
 		                      rec->in[3] };
@@ -17,7 +17,7 @@ static void reverse_dropout(struct tess_backward *b, const struct tess_record *r
 		tess_backward_give(b, rec->in[0], d->out[0]);
 }
 
-static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_add(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *d = tess_backward_take(b, rec->out[0]);
 
@@ -25,7 +25,7 @@ static void reverse_add(struct tess_backward *b, const struct tess_record *rec)
 		tess_backward_give(b, rec->in[i], d);
 }
 
-static void reverse_scale(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_scale(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *g = tess_backward_take(b, rec->out[0]);
 	struct tess_tensor *d = g ? tess_backward_make_like(b, g, g->place, rec->module) : NULL;
@@ -40,7 +40,7 @@ static void reverse_scale(struct tess_backward *b, const struct tess_record *rec
 	tess_backward_give(b, rec->in[0], d);
 }
 
-static void reverse_glu(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_glu(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[3] = { rec->in[0], rec->nin > 1 ? rec->in[1] : NULL }, *out[2];
 	struct tess_record *d;
@@ -58,7 +58,7 @@ static void reverse_glu(struct tess_backward *b, const struct tess_record *rec)
 		tess_backward_give(b, rec->in[i], out[i]);
 }
 
-static void reverse_split(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_split(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor **in = tess_backward_take_parts(b, rec), *d;
 
@@ -69,7 +69,7 @@ static void reverse_split(struct tess_backward *b, const struct tess_record *rec
 }
 
 /* Records the plugin's function grad, with operands x, y and the gradient of y. */
-static void reverse_call(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_call(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[3] = { rec->in[0], rec->out[0] }, *d;
 	struct tess_record *grad;
@@ -96,42 +96,17 @@ static void reverse_call(struct tess_backward *b, const struct tess_record *rec)
 
 /* ---- a whole program ------------------------------------------------------------------------- */
 
-static const struct {
-	int32_t kind;
-	void (*record)(struct tess_backward *b, const struct tess_record *rec);
-} backwards[] = {
-	{ TESS_REC_MOVE, tess_backward_give_source },
-	{ TESS_OP_ADD, reverse_add },
-	{ TESS_OP_SCALE, reverse_scale },
-	{ TESS_OP_GLU, reverse_glu },
-	{ TESS_REC_SPLIT, reverse_split },
-	{ TESS_REC_CALL, reverse_call },
-	{ TESS_OP_EMBED, tess_backward_record_embed },
-	{ TESS_OP_LINEAR, tess_backward_record_linear },
-	{ TESS_OP_BIAS, tess_backward_record_bias },
-	{ TESS_OP_NORM, tess_backward_record_norm },
-	{ TESS_OP_ROPE, tess_backward_record_rope },
-	{ TESS_OP_ATTENTION, tess_backward_record_attention },
-	{ TESS_REC_SPLIT_HEADS, tess_backward_record_split_heads },
-	{ TESS_REC_JOIN, tess_backward_record_join },
-	{ TESS_OP_HEAD_LINEAR, tess_backward_record_head_linear },
-	{ TESS_OP_DROPOUT, reverse_dropout },
-	{ TESS_OP_ROUTE, tess_backward_record_route },
-	{ TESS_OP_COMBINE, tess_backward_record_combine },
-};
-
 static void reverse_record(struct tess_backward *b, const struct tess_record *rec)
 {
-	size_t i = 0, n = sizeof backwards / sizeof *backwards;
+	static void (*const backwards[])(struct tess_backward *, const struct tess_record *) = {
+#define OP(kind, name, outs, weight, cost, backward, lower) \
+	[TESS_OP_##kind] = tess_backward_record_##backward,
+#define RECORD(kind, name, backward, lower) [TESS_REC_##kind] = tess_backward_record_##backward,
+#include "nn/op/kinds.def"
+	};
 
-	if (!tess_backward_reaches(b, rec))
-		return;
-	while (i < n && backwards[i].kind != rec->kind)
-		i++;
-	if (i < n)
-		backwards[i].record(b, rec);
-	else
-		tess_backward_refuse(b, rec);
+	if (tess_backward_reaches(b, rec))
+		backwards[rec->kind](b, rec);
 }
 
 void tess_program_record_backward(struct tess_recorder *r)

@@ -41,11 +41,6 @@ struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
  * place, then added in the order of the consumers. Gradients of ids and the like are dropped.
  */
 void tess_backward_give(struct tess_backward *b, struct tess_tensor *x, struct tess_tensor *d);
-/*
- * Adds the contributions for a move's output to those for its source, so that copies do not affect
- * the order of the sum.
- */
-void tess_backward_give_source(struct tess_backward *b, const struct tess_record *rec);
 /* Returns whether a consumer has given a gradient to an output of the record. */
 bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec);
 /*
@@ -80,29 +75,19 @@ struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int3
                                                    const struct tess_dim *const *dim,
                                                    struct tess_place *place);
 
-/* Of records of one kind. */
-void tess_backward_record_embed(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_linear(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_bias(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_norm(struct tess_backward *b, const struct tess_record *rec);
-/* Those of the loss, and the gradient of the logits (loss.c). */
+/* The column `backward` of the table of ops: what a record of a kind gives to its operands. */
+#define OP(kind, name, outs, weight, cost, backward, lower) RECORD(kind, name, backward, lower)
+#define RECORD(kind, name, backward, lower) \
+	void tess_backward_record_##backward(struct tess_backward *b, \
+	                                     const struct tess_record *rec);
+#include "nn/op/kinds.def"
+
+/* Records the loss, and the gradient of the logits (loss.c). */
 void tess_backward_record_loss(struct tess_backward *b);
-/* attention.c */
-void tess_backward_record_rope(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_split_heads(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_join(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_head_linear(struct tess_backward *b, const struct tess_record *rec);
-/* experts.c; that of COMBINE has the experts' */
-void tess_backward_record_route(struct tess_backward *b, const struct tess_record *rec);
-void tess_backward_record_combine(struct tess_backward *b, const struct tess_record *rec);
 /* Records the sums of the load balancing loss, over the mixtures of the first n records. */
 void tess_backward_record_balance(struct tess_backward *b, int32_t n);
 /* Returns the gradient of that loss for the logits of a route. */
 struct tess_tensor *tess_backward_record_balance_d(struct tess_backward *b,
                                                    const struct tess_record *rec);
-
-/* Refuses a plan of training: the record's kind has no backward. */
-void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec);
 
 #endif

@@ -93,7 +93,11 @@ bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *re
 	return false;
 }
 
-void tess_backward_give_source(struct tess_backward *b, const struct tess_record *rec)
+/*
+ * Gives what the consumers of the out gave to the source of the move: where copies are read does
+ * not order the sum.
+ */
+void tess_backward_record_move(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_contribution **given = find_given(b, rec->out[0]);
 
@@ -236,7 +240,7 @@ void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight
 	b->recorded[home->index] = true;
 }
 
-void tess_backward_refuse(struct tess_backward *b, const struct tess_record *rec)
+void tess_backward_record_none(struct tess_backward *b, const struct tess_record *rec)
 {
 	tess_recorder_fail(b->r, TESS_ENOTSUP,
 	                   "%s: %s has no backward, so a model that has it cannot be trained",

@@ -125,48 +125,26 @@ void build_allow_in_place(struct build *b, const struct value *from, const struc
 /* Assigns offsets to the buffers; call it once all lifetimes are known. */
 void build_place_buffers(struct build *b);
 
-/* The steps of a TESS_REC_MOVE and a TESS_REC_SEND (move.c), */
-void build_add_move(struct build *b, const struct tess_record *rec);
-void build_add_send(struct build *b, const struct tess_record *rec);
-/* Waits for what was sent, where stages do not wait for each other before. */
+/* The column `lower` of the table of ops: the steps of records of a kind. */
+#define OP(kind, name, outs, weight, cost, backward, lower) RECORD(kind, name, backward, lower)
+#define RECORD(kind, name, backward, lower) \
+	void build_add_##lower(struct build *b, const struct tess_record *rec);
+#include "nn/op/kinds.def"
+
+/* Waits for what was sent, where stages do not wait for each other before (move.c). */
 void build_finish_sends(struct build *b);
-/* a collective of memory along a mesh dimension, whose counts the caller sets, */
+/* Adds a collective of memory along a mesh dimension, whose counts the caller sets. */
 struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
                                        const struct value *src, const struct value *dst);
 /*
- * the sum over a dim of the nodes of all ranks along a mesh dimension (NULL: of one term): all of
- * it, or share[r] elements to each rank r; NULL: of one rank, it is no call,
+ * Adds the sum over a dim of the nodes of all ranks along a mesh dimension (NULL: of one term): all
+ * of it, or share[r] elements to each rank r. Returns NULL for one rank, which makes no call.
  */
 struct tess_step *build_add_sum(struct build *b, int32_t along, const struct tess_dim *over,
                                 const struct value *nodes, const struct value *to,
                                 const uint64_t *share);
-/* of records that read a matrix or a table (linear.c), */
-void build_add_linear(struct build *b, const struct tess_record *rec);
-void build_add_embed(struct build *b, const struct tess_record *rec);
-void build_add_bias(struct build *b, const struct tess_record *rec);
-/* inside each head (heads.c): split_heads or join_heads, */
-void build_add_split_heads(struct build *b, const struct tess_record *rec);
-void build_add_join(struct build *b, const struct tess_record *rec);
-void build_add_head_linear(struct build *b, const struct tess_record *rec);
-void build_add_head_linear_dw(struct build *b, const struct tess_record *rec);
-/* and of those that know positions (attention.c). */
-void build_add_rope(struct build *b, const struct tess_record *rec);
-void build_add_attention(struct build *b, const struct tess_record *rec);
-void build_add_attention_d(struct build *b, const struct tess_record *rec);
-/* Of mixtures of experts (experts.c). */
-void build_add_route(struct build *b, const struct tess_record *rec);
-void build_add_experts(struct build *b, const struct tess_record *rec);
-void build_add_combine(struct build *b, const struct tess_record *rec);
-void build_add_combine_d(struct build *b, const struct tess_record *rec);
-void build_add_experts_d(struct build *b, const struct tess_record *rec);
-void build_add_route_d(struct build *b, const struct tess_record *rec); /* and BALANCE_D */
-void build_add_balance(struct build *b, const struct tess_record *rec);
-/*
- * Gradients into their memory (gradient.c): plans it, before the records; after them waits
- * for the sums that are under way.
- */
+/* Plans where gradients are stored, before the records (gradient.c). */
 void build_place_gradients(struct build *b);
-void build_add_gradient(struct build *b, const struct tess_record *rec);
 /*
  * Where the current record is to make the next run of rows of a gradient that is too large for a
  * bucket, and its first row. False: there is no such run, and it makes its out. After the step that
@@ -174,6 +152,7 @@ void build_add_gradient(struct build *b, const struct tess_record *rec);
  */
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
+/* Waits for the sums of gradients that are under way, after the records. */
 void build_finish_gradients(struct build *b);
 /*
  * Weights that are cut at rest (gather.c): plans when they are gathered, before the records;
@@ -183,25 +162,9 @@ void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
                                 int64_t element);
-/* Of the backward (backward.c): */
-void build_add_linear_dx(struct build *b, const struct tess_record *rec);
-void build_add_linear_dw(struct build *b, const struct tess_record *rec);
-void build_add_embed_dw(struct build *b, const struct tess_record *rec);
-void build_add_bias_dw(struct build *b, const struct tess_record *rec);
-void build_add_norm_d(struct build *b, const struct tess_record *rec);
-void build_add_norm_dw(struct build *b, const struct tess_record *rec);
-void build_add_glu_d(struct build *b, const struct tess_record *rec);
-/* what ranks add or exchange (shared.c); */
-void build_add_head_sum(struct build *b, const struct tess_record *rec);
-void build_add_sequence_sum(struct build *b, const struct tess_record *rec);
-void build_add_exchange(struct build *b, const struct tess_record *rec);
-/* what rank q of n owns of one dim, and rank r holds of another of the same elements; */
+/* Returns what rank q of n owns of one dim, and rank r holds of another of the same elements. */
 struct tess_run build_find_exchanged(const struct tess_dim *own, const struct tess_dim *hold,
                                      int32_t n, int32_t q, int32_t r);
-/* dropout (dropout.c); */
-void build_add_dropout(struct build *b, const struct tess_record *rec);
-/* the loss (loss.c). */
-void build_add_loss(struct build *b, const struct tess_record *rec);
 
 /* Adds a step for each value that `rec` computes or moves. A view of another value gets none. */
 void build_add_checks(struct build *b, const struct tess_record *rec);

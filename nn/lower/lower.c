@@ -7,7 +7,7 @@
 
 /* ---- records of each kind -------------------------------------------------------------------- */
 
-static void lower_norm(struct build *b, const struct tess_record *rec)
+void build_add_norm(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);
 	struct tess_step *s;
@@ -24,7 +24,7 @@ static void lower_norm(struct build *b, const struct tess_record *rec)
 	build_set_trees(b, &s->op, rec->weight[0]->dim[0], (struct tess_cut){ 1, 0 });
 }
 
-static void lower_elementwise(struct build *b, const struct tess_record *rec)
+void build_add_elementwise(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->out[0]);
 	struct tess_step *s;
@@ -41,7 +41,7 @@ static void lower_elementwise(struct build *b, const struct tess_record *rec)
 }
 
 /* The parts of a value are views, and need no step. */
-static void lower_split(struct build *b, const struct tess_record *rec)
+void build_add_split(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
 	int64_t at = 0;
@@ -54,7 +54,7 @@ static void lower_split(struct build *b, const struct tess_record *rec)
 	}
 }
 
-static void lower_select_rows(struct build *b, const struct tess_record *rec)
+void build_add_select_rows(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->out[0]);
 	struct tess_step *s;
@@ -69,7 +69,7 @@ static void lower_select_rows(struct build *b, const struct tess_record *rec)
 		s->in[1].ndim = 1;
 }
 
-static void lower_call(struct build *b, const struct tess_record *rec)
+void build_add_call(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->out[0]);
 	struct value scratch =
@@ -101,113 +101,21 @@ static void lower_call(struct build *b, const struct tess_record *rec)
 	build_add_pointer(b, &s->local.scratch, &scratch);
 }
 
-static void lower_backward_record(struct build *b, const struct tess_record *rec)
+void build_add_none(struct build *b, const struct tess_record *rec)
 {
-	static const struct {
-		int32_t kind;
-		void (*add)(struct build *b, const struct tess_record *rec);
-	} lowerings[] = {
-		{ TESS_REC_GRADIENT, build_add_gradient },
-		{ TESS_REC_SEQUENCE_SUM, build_add_sequence_sum },
-		{ TESS_REC_EXCHANGE, build_add_exchange },
-		{ TESS_OP_LINEAR_DX, build_add_linear_dx },
-		{ TESS_OP_LINEAR_DW, build_add_linear_dw },
-		{ TESS_OP_EMBED_DW, build_add_embed_dw },
-		{ TESS_OP_BIAS_DW, build_add_bias_dw },
-		{ TESS_OP_NORM_D, build_add_norm_d },
-		{ TESS_OP_NORM_DW, build_add_norm_dw },
-		{ TESS_OP_GLU_D, build_add_glu_d },
-		{ TESS_OP_HEAD_SUM, build_add_head_sum },
-		{ TESS_OP_HEAD_LINEAR_DW, build_add_head_linear_dw },
-		{ TESS_OP_ATTENTION_D, build_add_attention_d },
-		{ TESS_REC_JOIN_HEADS, build_add_split_heads },
-		{ TESS_OP_ROUTE_D, build_add_route_d },
-		{ TESS_OP_COMBINE_D, build_add_combine_d },
-		{ TESS_OP_EXPERTS_D, build_add_experts_d },
-		{ TESS_OP_BALANCE, build_add_balance },
-		{ TESS_OP_BALANCE_D, build_add_route_d },
-		{ TESS_OP_LOSS_MAX, build_add_loss },
-		{ TESS_OP_LOSS_SUM, build_add_loss },
-		{ TESS_OP_LOSS_PICK, build_add_loss },
-		{ TESS_OP_LOSS, build_add_loss },
-		{ TESS_OP_LOSS_D, build_add_loss },
-	};
-	size_t i = 0, n = sizeof lowerings / sizeof *lowerings;
-
-	while (i < n && lowerings[i].kind != rec->kind)
-		i++;
-	if (i < n)
-		lowerings[i].add(b, rec);
-	else
-		b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %d",
-		                      rec->module, (int)rec->kind);
+	b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %s", rec->module,
+	                      tess_record_kind_name(rec->kind));
 }
 
 static void lower_record(struct build *b, const struct tess_record *rec)
 {
-	switch (rec->kind) {
-	case TESS_OP_LINEAR:
-		build_add_linear(b, rec);
-		break;
-	case TESS_OP_EMBED:
-		build_add_embed(b, rec);
-		break;
-	case TESS_OP_NORM:
-		lower_norm(b, rec);
-		break;
-	case TESS_OP_BIAS:
-		build_add_bias(b, rec);
-		break;
-	case TESS_OP_ROPE:
-		build_add_rope(b, rec);
-		break;
-	case TESS_OP_ATTENTION:
-		build_add_attention(b, rec);
-		break;
-	case TESS_OP_ROUTE:
-		build_add_route(b, rec);
-		break;
-	case TESS_OP_EXPERTS:
-		build_add_experts(b, rec);
-		break;
-	case TESS_OP_COMBINE:
-		build_add_combine(b, rec);
-		break;
-	case TESS_OP_GLU:
-	case TESS_OP_ADD:
-	case TESS_OP_SCALE:
-		lower_elementwise(b, rec);
-		break;
-	case TESS_REC_MOVE:
-		build_add_move(b, rec);
-		break;
-	case TESS_REC_SEND:
-		build_add_send(b, rec);
-		break;
-	case TESS_REC_SPLIT:
-		lower_split(b, rec);
-		break;
-	case TESS_REC_SPLIT_HEADS:
-		build_add_split_heads(b, rec);
-		break;
-	case TESS_REC_JOIN:
-		build_add_join(b, rec);
-		break;
-	case TESS_OP_HEAD_LINEAR:
-		build_add_head_linear(b, rec);
-		break;
-	case TESS_OP_SELECT_ROWS:
-		lower_select_rows(b, rec);
-		break;
-	case TESS_OP_DROPOUT:
-		build_add_dropout(b, rec);
-		break;
-	case TESS_REC_CALL:
-		lower_call(b, rec);
-		break;
-	default:
-		lower_backward_record(b, rec);
-	}
+	static void (*const lowerings[])(struct build *, const struct tess_record *) = {
+#define OP(kind, name, outs, weight, cost, backward, lower) [TESS_OP_##kind] = build_add_##lower,
+#define RECORD(kind, name, backward, lower) [TESS_REC_##kind] = build_add_##lower,
+#include "nn/op/kinds.def"
+	};
+
+	lowerings[rec->kind](b, rec);
 }
 
 /* Logits are read as dense rows: where they are a part of a value, the last record copies them. */

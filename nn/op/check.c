@@ -8,7 +8,7 @@ static const char *find_violation(const struct tess_op *op, const struct op_kind
 {
 	if (op->nin < 1 || op->nout < 1)
 		return "it has no operand, or no out";
-	return kind->check ? kind->check(op) : kind->check_sum(op, device->exact);
+	return kind->check_whole ? kind->check_whole(op) : kind->check_partial(op, device->exact);
 }
 
 tess_status tess_op_check(const struct tess_op *op, const struct tess_device *device)

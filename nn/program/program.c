@@ -2,29 +2,26 @@
 
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
-#include "nn/op/kinds.h"
 
 #include <stdio.h>
+
+enum {
+#define OP(kind, name, outs, weight, cost, backward, lower) TABLE_HAS_OP_##kind,
+#define RECORD(kind, name, backward, lower) TABLE_HAS_RECORD_##kind,
+#include "nn/op/kinds.def"
+	TABLE_ROWS
+};
+_Static_assert(TABLE_ROWS == TESS_REC_KINDS - 1, "a kind has no row in nn/op/kinds.def");
 
 const char *tess_record_kind_name(int32_t kind)
 {
 	static const char *const names[] = {
-		[TESS_REC_MOVE - TESS_REC_MOVE] = "move",
-		[TESS_REC_SPLIT - TESS_REC_MOVE] = "split",
-		[TESS_REC_CALL - TESS_REC_MOVE] = "call",
-		[TESS_REC_SPLIT_HEADS - TESS_REC_MOVE] = "split_heads",
-		[TESS_REC_JOIN - TESS_REC_MOVE] = "join",
-		[TESS_REC_JOIN_HEADS - TESS_REC_MOVE] = "join_heads",
-		[TESS_REC_GRADIENT - TESS_REC_MOVE] = "gradient",
-		[TESS_REC_EXCHANGE - TESS_REC_MOVE] = "exchange",
-		[TESS_REC_SEQUENCE_SUM - TESS_REC_MOVE] = "sequence_sum",
-		[TESS_REC_SEND - TESS_REC_MOVE] = "send",
+#define OP(kind, name, outs, weight, cost, backward, lower) [TESS_OP_##kind] = #name,
+#define RECORD(kind, name, backward, lower) [TESS_REC_##kind] = #name,
+#include "nn/op/kinds.def"
 	};
-	const struct op_kind *op = op_find_kind(kind);
 
-	return op                                               ? op->name
-	       : kind >= TESS_REC_MOVE && kind <= TESS_REC_SEND ? names[kind - TESS_REC_MOVE]
-	                                                        : "unknown";
+	return kind > 0 && kind < TESS_REC_KINDS ? names[kind] : "unknown";
 }
 
 int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)

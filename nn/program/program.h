@@ -17,9 +17,9 @@
 #include <tessera/device.h>
 #include <tessera/style.h>
 
-/* Kinds of records that no device runs; the others are TESS_OP_... */
+/* Kinds of records that no device runs; the others are TESS_OP_... (nn/op/kinds.def) */
 enum {
-	TESS_REC_MOVE = 1000,
+	TESS_REC_MOVE = TESS_OP_KINDS,
 	TESS_REC_SPLIT,
 	TESS_REC_CALL,
 	TESS_REC_SPLIT_HEADS,
@@ -28,7 +28,8 @@ enum {
 	TESS_REC_GRADIENT, /* stores a value in the gradient memory of its weight */
 	TESS_REC_EXCHANGE, /* sends query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
-	TESS_REC_SEND /* sends a value to another stage that reads it */
+	TESS_REC_SEND, /* sends a value to another stage that reads it */
+	TESS_REC_KINDS
 };
 /* The number of a send record: the stage that receives its operand. */
 enum { TESS_REC_SEND_TO };

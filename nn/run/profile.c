@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/world/group.h"
 #include "core/world/world.h"
+#include "nn/op/kinds.h"
 #include "nn/program/compressed.h"
 
 #include <stdlib.h>
@@ -37,24 +38,6 @@ static uint64_t count_bytes(const struct tess_view *v)
 {
 	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
 	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
-}
-
-/* Returns the index of the first weight among the operands, which come last; nin: none. */
-static int32_t find_first_weight(const struct tess_op *op)
-{
-	switch (op->kind) {
-	case TESS_OP_LINEAR:
-	case TESS_OP_HEAD_LINEAR:
-	case TESS_OP_EMBED:
-	case TESS_OP_NORM:
-	case TESS_OP_BIAS:
-	case TESS_OP_ROUTE:
-		return 1;
-	case TESS_OP_EXPERTS:
-		return 2;
-	default:
-		return op->nin;
-	}
 }
 
 /* Returns the host memory of an operand that is an input of the step; NULL: it is none. */
@@ -98,7 +81,48 @@ static int64_t count_asked(const struct tess_profile *p, const struct tess_view 
 	return pairs;
 }
 
-static void add_experts_cost(struct tess_profile *p, const struct tess_op *op)
+/* ---- the column `cost` of the table of ops: FLOPs, and bytes that are not read ---- */
+
+static void profile_add_none_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	(void)p, (void)op;
+}
+
+static void profile_add_product_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	for (int32_t i = 1; i < op->nin; i++)
+		p->op[op->kind].flops +=
+			2 * (uint64_t)(op->in[0].shape[0] * count_view_elements(&op->in[i]));
+}
+
+/* Of the table only the rows that are looked up are read. */
+static void profile_add_embed_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	const struct tess_view *table = &op->in[1];
+	int64_t rows =
+		count_looked_up(p, &op->in[0], (int64_t)op->num[TESS_EMBED_FIRST], table->shape[0]);
+	uint64_t row = (uint64_t)table->shape[1] * tess_width(table->dtype);
+
+	p->op[op->kind].bytes -= row * (uint64_t)(table->shape[0] - rows);
+	p->weight_bytes -= row * (uint64_t)(table->shape[0] - rows);
+}
+
+/* Of the table only the rows of positions are read. */
+static void profile_add_rope_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	const struct tess_view *table = &op->in[2];
+
+	p->op[op->kind].bytes +=
+		(uint64_t)((op->in[1].shape[0] - table->shape[0]) * table->shape[1]) *
+		tess_width(table->dtype);
+}
+
+static void profile_add_select_cost(struct tess_profile *p, const struct tess_op *op)
+{
+	p->op[op->kind].bytes += count_bytes(&op->out[0]) - count_bytes(&op->in[0]);
+}
+
+static void profile_add_experts_cost(struct tess_profile *p, const struct tess_op *op)
 {
 	struct tess_profile_op *sum = &p->op[op->kind];
 	int64_t experts = op->in[1].shape[1], asked, pairs = count_asked(p, &op->in[1], &asked);
@@ -113,8 +137,11 @@ static void add_experts_cost(struct tess_profile *p, const struct tess_op *op)
 	}
 }
 
-/* Keys and values are read once per sequence, from the first position that a row attends to. */
-static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
+/*
+ * Counts a sequence's keys and values once, from the first position that one of its rows attends to.
+ * The table of pages is not counted.
+ */
+static void profile_add_attention_cost(struct tess_profile *p, const struct tess_op *op)
 {
 	const int32_t *position = find_input(p, &op->in[3]), *slot = find_input(p, &op->in[4]);
 	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
@@ -122,6 +149,7 @@ static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
 
+	p->op[op->kind].bytes -= count_bytes(&op->in[5]);
 	if (!position || !slot)
 		return;
 	for (int64_t i = 0; i < rows; i++) {
@@ -138,54 +166,30 @@ static void add_attention_cost(struct tess_profile *p, const struct tess_op *op)
 	p->kv_bytes += (uint64_t)bytes;
 }
 
-/* Returns the bytes that the op reads of operand i. */
-static uint64_t count_read(const struct tess_profile *p, const struct tess_op *op, int32_t i)
-{
-	const struct tess_view *v = &op->in[i];
-	int64_t rows;
-
-	switch (op->kind) {
-	case TESS_OP_EMBED:
-		rows = count_looked_up(p, &op->in[0], (int64_t)op->num[TESS_EMBED_FIRST],
-		                       op->in[1].shape[0]);
-		return i ? (uint64_t)(rows * v->shape[1]) * tess_width(v->dtype) : count_bytes(v);
-	case TESS_OP_ROPE:
-		return i == 2 ? (uint64_t)(op->in[1].shape[0] * v->shape[1]) * tess_width(v->dtype)
-		              : count_bytes(v);
-	case TESS_OP_SELECT_ROWS:
-		return count_bytes(i ? v : &op->out[0]);
-	case TESS_OP_ATTENTION:
-		return i == 5 ? 0 : count_bytes(v); /* the table of pages is not counted */
-	default:
-		return count_bytes(v);
-	}
-}
-
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)
 {
-	int32_t kind = op && op->kind < TESS_PROFILE_KINDS ? op->kind : 0;
-	struct tess_profile_op *sum = &p->op[kind];
-	int32_t weights = op ? find_first_weight(op) : 0;
+	static void (*const add_cost[])(struct tess_profile *, const struct tess_op *) = {
+#define OP(kind, name, outs, weight, cost, backward, lower) \
+	[TESS_OP_##kind] = profile_add_##cost##_cost,
+#include "nn/op/kinds.def"
+	};
+	struct tess_profile_op *sum = &p->op[op ? op->kind : 0];
+	int32_t weight;
 
 	sum->ns += tess_now() - began;
 	sum->calls++;
-	if (!kind)
+	if (!op)
 		return;
+	weight = op_find_kind(op->kind)->weight;
 	for (int32_t i = 0; i < op->nout; i++)
 		sum->bytes += count_bytes(&op->out[i]);
 	for (int32_t i = 0; i < op->nin; i++) {
-		uint64_t bytes = count_read(p, op, i);
+		uint64_t bytes = count_bytes(&op->in[i]);
 
 		sum->bytes += bytes;
-		p->weight_bytes += i >= weights ? bytes : 0;
-		if (i && (kind == TESS_OP_LINEAR || kind == TESS_OP_HEAD_LINEAR))
-			sum->flops += 2 * (uint64_t)(op->in[0].shape[0] *
-			                             count_view_elements(&op->in[i]));
+		p->weight_bytes += weight && i >= weight ? bytes : 0;
 	}
-	if (kind == TESS_OP_EXPERTS)
-		add_experts_cost(p, op);
-	if (kind == TESS_OP_ATTENTION)
-		add_attention_cost(p, op);
+	add_cost[op->kind](p, op);
 }
 
 /* ---- calls of groups ------------------------------------------------------------------------- */

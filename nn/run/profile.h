@@ -13,15 +13,13 @@
 #include <tessera/tessera.h>
 #include <tessera/util/clock.h>
 
-enum { TESS_PROFILE_KINDS = 64 };
-
 struct tess_profile_op { /* sums over the ops of one kind */
 	int64_t calls, ns;
 	uint64_t bytes, flops;
 };
 
 struct tess_profile { /* of one rank; zeroed: nothing has run */
-	struct tess_profile_op op[TESS_PROFILE_KINDS]; /* by TESS_OP_...; 0: calls of styles */
+	struct tess_profile_op op[TESS_OP_KINDS]; /* by TESS_OP_...; 0: calls of styles */
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes of ops */
 	struct tess_profile_call { /* a collective; times in ns */
 		struct tess_group *group;

@@ -58,11 +58,11 @@ static const struct sentence once[] = {
 	  "device gpu: not found" },
 	{ "TESSERA_DEVICE=cpu:1 $T train data --data data/texts/stories.jsonl -n 3 --backend shm",
 	  1, 1, "device cpu:1: this machine has 1, numbered from 0" },
-	{ "DISCRETE_LACKS=41 TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl "
-	  "-n 2 --backend shm",
+	{ "DISCRETE_LACKS=squares TESSERA_DEVICE=discrete $T train data "
+	  "--data data/texts/stories.jsonl -n 2 --backend shm",
 	  1, 1, "device discrete does not train: it has no ops of training; use TESSERA_DEV" },
-	{ "DISCRETE_LACKS=7 TESSERA_DEVICE=discrete $T train data --data data/texts/stories.jsonl "
-	  "-n 2 --backend loopback",
+	{ "DISCRETE_LACKS=norm_d TESSERA_DEVICE=discrete $T train data "
+	  "--data data/texts/stories.jsonl -n 2 --backend loopback",
 	  1, 1, "model.norm: discrete: no such kernel" },
 	{ "$T train data --data data/texts/stories.jsonl -n 2 --backend shm --weight-decay -1", 2,
 	  1, "--weight-decay -1: must be a number" },

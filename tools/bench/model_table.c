@@ -44,7 +44,7 @@ static double sum_op_seconds(const struct model_round *r)
 {
 	int64_t ns = 0;
 
-	for (int32_t i = 0; i < TESS_PROFILE_KINDS; i++)
+	for (int32_t i = 0; i < TESS_OP_KINDS; i++)
 		ns += r->op[i].ns;
 	return 1e-9 * (double)ns;
 }
@@ -55,11 +55,11 @@ static const char *get_op_name(int32_t kind)
 }
 
 /* Lists the kinds of ops that have run, by descending time. */
-static int32_t sort_ops(const struct model_round *r, int32_t order[TESS_PROFILE_KINDS])
+static int32_t sort_ops(const struct model_round *r, int32_t order[TESS_OP_KINDS])
 {
 	int32_t n = 0;
 
-	for (int32_t kind = 0; kind < TESS_PROFILE_KINDS; kind++) {
+	for (int32_t kind = 0; kind < TESS_OP_KINDS; kind++) {
 		int32_t at = n;
 
 		if (!r->op[kind].calls)
@@ -124,7 +124,7 @@ static void print_part(const char *name, double seconds, const struct model_roun
 static void print_breakdown(const struct model_result *r, const struct model_round *m)
 {
 	double compute = sum_op_seconds(m);
-	int32_t order[TESS_PROFILE_KINDS], n = sort_ops(m, order);
+	int32_t order[TESS_OP_KINDS], n = sort_ops(m, order);
 
 	printf("# rank 0 in the median round:\n");
 	printf("#%-17s %9s %10s %7s %10s %7s %10s %7s\n", "", "calls", "ms", "share", "GB/s",
@@ -158,7 +158,7 @@ static void print_case_row(const struct model_result *r, const struct model_case
 static json_t *make_breakdown_json(const struct model_round *m)
 {
 	double compute = sum_op_seconds(m);
-	int32_t order[TESS_PROFILE_KINDS], n = sort_ops(m, order);
+	int32_t order[TESS_OP_KINDS], n = sort_ops(m, order);
 	json_t *ops = json_array();
 
 	for (int32_t i = 0; i < n; i++) {
