@@ -32,6 +32,8 @@ extern cpu_run CPU_NAME(run_dropout);
 extern cpu_run CPU_NAME(run_glu);
 extern cpu_run CPU_NAME(run_add);
 extern cpu_run CPU_NAME(run_scale);
+extern cpu_run CPU_NAME(run_sigmoid);
+extern cpu_run CPU_NAME(run_sigmoid_d);
 extern cpu_run CPU_NAME(run_copy);
 extern cpu_run CPU_NAME(run_select_rows);
 extern cpu_run CPU_NAME(run_head_linear);
@@ -76,6 +78,8 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.run[TESS_OP_GLU] = CPU_NAME(run_glu),
 	.run[TESS_OP_ADD] = CPU_NAME(run_add),
 	.run[TESS_OP_SCALE] = CPU_NAME(run_scale),
+	.run[TESS_OP_SIGMOID] = CPU_NAME(run_sigmoid),
+	.run[TESS_OP_SIGMOID_D] = CPU_NAME(run_sigmoid_d),
 	.run[TESS_OP_COPY] = CPU_NAME(run_copy),
 	.run[TESS_OP_SELECT_ROWS] = CPU_NAME(run_select_rows),
 	.run[TESS_OP_HEAD_LINEAR] = CPU_NAME(run_head_linear),

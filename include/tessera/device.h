@@ -65,6 +65,8 @@ enum {
 	TESS_OP_SCALE,                  /* times a number */
 	TESS_OP_GLU,                    /* an activation, gated or not */
 	TESS_OP_GLU_D,
+	TESS_OP_SIGMOID,
+	TESS_OP_SIGMOID_D,
 	TESS_OP_BIAS,                   /* plus a vector */
 	TESS_OP_BIAS_DW,
 	TESS_OP_NORM,                   /* RMS norm and layer norm */
@@ -122,8 +124,9 @@ enum {
  * order of docs/ops.md; a chain adds in increasing index from +0. exp, erf, tanh, sin, cos and log
  * are the device's own: a device with `exact` gives the same bits everywhere.
  *
- * In place: an out of ADD, SCALE, GLU, GLU_D, BIAS, NORM, NORM_D, ROPE and LOSS_D may have the
- * address and strides of an operand [T, N]. Outs of other ops overlap no operand.
+ * In place: an out of ADD, SCALE, GLU, GLU_D, SIGMOID, SIGMOID_D, BIAS, NORM, NORM_D, ROPE and
+ * LOSS_D may have the address and strides of an operand [T, N]. Outs of other ops overlap no
+ * operand.
  *
  * The core checks every op by these rules before it calls supports() or run().
  */
@@ -290,6 +293,18 @@ enum {
  */
 
 /*
+ * SIGMOID: y = 1 / (1 + exp(-x)).
+ *   in     x [T, N]
+ *   out    y [T, N]
+ */
+
+/*
+ * SIGMOID_D: dx = g * (y * (1 - y)).
+ *   in     y [T, N], the out of SIGMOID; g [T, N]
+ *   out    dx [T, N]
+ */
+
+/*
  * BIAS: y = x + b in each row.
  *   in     x [T, N]; vector b [N]
  *   out    y [T, N]
@@ -347,10 +362,10 @@ enum {
  *   out    y [T, N]
  *   num    TESS_DROPOUT_...
  * Element j of row t has i = first + j. Its random number is word i % 4 of Philox4x32-10
- * (tessera/util/random.h) of the counter (i / 4, position, step[2] + slot, site) under the key (step[0],
- * step[1]). If the number is less than rate * 2^32, rounded down, y is +0. Else y is x times 1 /
- * (1 - rate), which is computed in double and rounded once. step[2] is the index of the sequence of
- * slot 0 in the complete step. So the number of an element does not depend on the rank.
+ * (tessera/util/random.h) of the counter (i / 4, position, step[2] + slot, site) under the key
+ * (step[0], step[1]). If the number is less than rate * 2^32, rounded down, y is +0. Else y is x
+ * times 1 / (1 - rate), which is computed in double and rounded once. step[2] is the index of the
+ * sequence of slot 0 in the complete step. So the number of an element does not depend on the rank.
  */
 enum {
 	TESS_DROPOUT_RATE,              /* more than 0, less than 1 */
@@ -650,7 +665,8 @@ enum {
  *
  * Greedy: the largest finite logit, of equal ones the lowest id. It is the choice for temperature
  * 0, and if a logit is non-finite. Else in double, each operation rounded:
- *   score = x / temperature + 0.0; weight = exp(score - the largest score), exp of tessera/util/exp.h
+ *   score = x / temperature + 0.0; weight = exp(score - the largest score), with the exp of
+ *     tessera/util/exp.h
  *   candidates are sorted by falling score, of equal ones by increasing id
  *   top-k, 0 < k < V: removes those after the k-th that are not equal to it
  *   top-p, p < 1: with t the sum of the weights from last to first, removes the last candidate, but

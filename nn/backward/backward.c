@@ -58,6 +58,15 @@ void tess_backward_record_glu(struct tess_backward *b, const struct tess_record 
 		tess_backward_give(b, rec->in[i], out[i]);
 }
 
+void tess_backward_record_sigmoid(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[2] = { rec->out[0], tess_backward_take(b, rec->out[0]) }, *d;
+
+	d = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);
+	if (d && tess_record_append(b->r, TESS_OP_SIGMOID_D, rec->module, 2, in, 1, &d, 0, NULL))
+		tess_backward_give(b, rec->in[0], d);
+}
+
 void tess_backward_record_split(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor **in = tess_backward_take_parts(b, rec), *d;

@@ -72,6 +72,16 @@ const char *op_check_glu_d(const struct tess_op *op)
 	return NULL;
 }
 
+const char *op_check_sigmoid(const struct tess_op *op)
+{
+	return check_in_and_out(op, 1);
+}
+
+const char *op_check_sigmoid_d(const struct tess_op *op)
+{
+	return op_check_add(op);
+}
+
 const char *op_check_scale(const struct tess_op *op)
 {
 	return op->nnum == TESS_SCALE_NUMS ? check_in_and_out(op, 1) : "its number is the factor";

@@ -180,6 +180,14 @@ static struct tess_tensor *record_scale(struct tess_nn *nn, struct tess_tensor *
 	return y;
 }
 
+static struct tess_tensor *record_sigmoid(struct tess_nn *nn, struct tess_tensor *x)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *y;
+
+	return record_elementwise(r, TESS_OP_SIGMOID, "a sigmoid", 1, &x, &y) ? y : NULL;
+}
+
 static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
@@ -212,4 +220,5 @@ void tess_ops_install_rows(struct tess_nn *nn)
 	nn->add = record_add;
 	nn->split = record_split;
 	nn->scale = record_scale;
+	nn->sigmoid = record_sigmoid;
 }

@@ -110,6 +110,11 @@ START_TEST(gates)
 			in[1] = cpu_make_rows(b, tokens_of[t], N, N);
 			compare_rows_op(&pair, in, &out, x, tokens_of[t]);
 		}
+		struct tess_op sigmoid = cpu_make_op(TESS_OP_SIGMOID, in, 1, &out, NULL, 0);
+		struct tess_op derive = cpu_make_op(TESS_OP_SIGMOID_D, in, 2, &out, NULL, 0);
+
+		compare_rows_op(&sigmoid, in, &out, x, tokens_of[t]);
+		compare_rows_op(&derive, in, &out, x, tokens_of[t]);
 	}
 	free(x);
 	free(b);

@@ -341,6 +341,10 @@ static void run_elementwise_op(const struct tess_op *op)
 				v = scalar_activate((int32_t)op->num[0], v) * (b ? o : 1);
 			else if (op->kind == TESS_OP_SCALE)
 				v = v * (float)op->num[TESS_SCALE_FACTOR];
+			else if (op->kind == TESS_OP_SIGMOID)
+				v = 1.0f / (1.0f + mathf_exp(-v));
+			else if (op->kind == TESS_OP_SIGMOID_D)
+				v = o * (v * (1.0f - v));
 			else
 				v = v + o;
 			*get_address(y, t, k) = v;
@@ -403,6 +407,8 @@ void scalar_run(const struct tess_op *op)
 	case TESS_OP_GLU:
 	case TESS_OP_ADD:
 	case TESS_OP_SCALE:
+	case TESS_OP_SIGMOID:
+	case TESS_OP_SIGMOID_D:
 		run_elementwise_op(op);
 		break;
 	case TESS_OP_COPY:

@@ -1,4 +1,4 @@
-/* elementwise.c - elementwise ops: EMBED, BIAS, ROPE, GLU, GLU_D, ADD, SCALE, COPY. */
+/* elementwise.c - elementwise ops: EMBED, BIAS, ROPE, GLU, SIGMOID, ADD, SCALE, COPY, gradients. */
 #include "elementwise.h"
 
 #include "mathf.h"
@@ -83,6 +83,48 @@ static void scale_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 tess_status run_scale(struct cpu *cpu, const struct tess_op *op)
 {
 	return run_over_rows(cpu, op, scale_rows);
+}
+
+static void apply_sigmoid_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *x = get_row(&op->in[0], t);
+		float *y = get_row(&op->out[0], t);
+
+		CPU_LANES
+		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+			y[i] = 1.0f / (1.0f + mathf_exp(-x[i]));
+	}
+}
+
+#define run_sigmoid CPU_NAME(run_sigmoid)
+tess_status run_sigmoid(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_rows(cpu, op, apply_sigmoid_rows);
+}
+
+static void derive_sigmoid_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct tess_op *op = ((struct rows *)arg)->op;
+
+	(void)thread;
+	for (int64_t t = lo; t < hi; t++) {
+		const float *y = get_row(&op->in[0], t), *g = get_row(&op->in[1], t);
+		float *d = get_row(&op->out[0], t);
+
+		CPU_LANES
+		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+			d[i] = g[i] * (y[i] * (1.0f - y[i]));
+	}
+}
+
+#define run_sigmoid_d CPU_NAME(run_sigmoid_d)
+tess_status run_sigmoid_d(struct cpu *cpu, const struct tess_op *op)
+{
+	return run_over_rows(cpu, op, derive_sigmoid_rows);
 }
 
 static inline float apply_activation(int kind, float a)

@@ -14,6 +14,8 @@ static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op)
 	[TESS_OP_GLU] = op_run_map,
 	[TESS_OP_ADD] = op_run_add,
 	[TESS_OP_SCALE] = op_run_map,
+	[TESS_OP_SIGMOID] = op_run_map,
+	[TESS_OP_SIGMOID_D] = op_run_map,
 	[TESS_OP_COPY] = op_run_copy,
 	[TESS_OP_SELECT_ROWS] = op_run_select_rows,
 	[TESS_OP_HEAD_LINEAR] = op_run_head_linear,

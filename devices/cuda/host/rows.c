@@ -6,10 +6,12 @@ enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions s
 tess_status op_run_map(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
-	int32_t kind = op->kind == TESS_OP_BIAS  ? MAP_BIAS
-	               : op->kind == TESS_OP_GLU ? MAP_GLU
-	               : op->kind == TESS_OP_ADD ? MAP_ADD
-	                                         : MAP_SCALE;
+	int32_t kind = op->kind == TESS_OP_BIAS        ? MAP_BIAS
+	               : op->kind == TESS_OP_GLU       ? MAP_GLU
+	               : op->kind == TESS_OP_ADD       ? MAP_ADD
+	               : op->kind == TESS_OP_SCALE     ? MAP_SCALE
+	               : op->kind == TESS_OP_SIGMOID_D ? MAP_SIGMOID_D
+	                                               : MAP_SIGMOID;
 	tess_status st = TESS_OK;
 	struct map_args a = { .a = x->data,
 		              .b = b ? b->data : NULL,

@@ -110,7 +110,7 @@ enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
 /* What a kernel finds wrong with a value that only it reads, at `fault` in host memory. */
 enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXPERTS };
 
-enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE };
+enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE, MAP_SIGMOID, MAP_SIGMOID_D };
 struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	const float *a;
 	const void *b; /* NULL: none */

@@ -96,6 +96,10 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 			if (a.kind == MAP_GLU)
 				x[j] = a.b ? activate(a.activation, x[j]) * b[j]
 				           : activate(a.activation, x[j]);
+			else if (a.kind == MAP_SIGMOID)
+				x[j] = 1.0f / (1.0f + mathf_exp(-x[j]));
+			else if (a.kind == MAP_SIGMOID_D)
+				x[j] = b[j] * (x[j] * (1.0f - x[j]));
 			else
 				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
 		}
