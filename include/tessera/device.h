@@ -763,11 +763,9 @@ struct tess_op {
 	const struct tess_term *term;   /* terms of all trees */
 	void *stream;                   /* of stream_open(), or NULL */
 	const char *where;              /* the module, for messages */
-	const struct tess_op *next;     /* the op that runs next on the stream; NULL: unknown. A
-	                                 * device may compute both at once: its call for the next
-	                                 * one then does nothing. */
-	int64_t only_next;              /* 1: only `next` reads the outs, so a device that computes
-	                                 * both need not write them; 0 without `next` */
+	const struct tess_op *next;     /* the next op of a fused step (fuses); NULL: the last one */
+	int64_t only_next;              /* 1: only `next` reads the outs, so they need not be written;
+	                                 * 0 without `next` */
 };
 TESS_TIGHT(tess_op, only_next);
 
@@ -794,7 +792,7 @@ struct tess_device {
 	/* Allocates memory, aligned to 64 bytes. */
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);
 	void (*free)(void *self, void *p);
-	/* Runs an op, or queues it on op->stream. */
+	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);
 	/* Packs rows in host memory into panels; done when it returns. */
 	tess_status (*pack)(void *self, const struct tess_view *rows, struct tess_view *panels);
@@ -829,8 +827,16 @@ struct tess_device {
 	/* Orders what is queued on `stream` from now on after what is on `after` now. */
 	tess_status (*follow)(void *self, void *stream, void *after);
 	int64_t prompt_rows;            /* default of prompt tokens in a step; 0: 512 */
+	/*
+	 * Returns 1 to get the ops from `op` on, linked by `next`, as one step. Called when a
+	 * program is lowered, for each op that follows another: all ops but the last are one step
+	 * already, and 0 makes the last one the first of the next step. Addresses are made up and
+	 * show only shared memory; tables of pages and of rope have no size yet. Without this
+	 * function each op is a step.
+	 */
+	int32_t (*fuses)(const struct tess_op *op);
 };
-TESS_TIGHT(tess_device, prompt_rows);
+TESS_TIGHT(tess_device, fuses);
 
 TESS_END
 

@@ -205,13 +205,12 @@ static void mark_only_next(struct build *b)
 	for (int32_t i = 0; i < b->nouts; i++) {
 		const struct out *o = &b->out[i];
 		const struct buffer *memory = &b->buffer[o->buffer];
-		struct tess_op *op = &b->l->step[o->step]->op;
+		struct tess_step *s = b->l->step[o->step];
 		bool first = !i || o->step != o[-1].step;
 
-		op->only_next = memory->space == TESS_SPACE_STEP &&
-		                memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
-		                b->l->step[o->step + 1]->kind == TESS_STEP_OP &&
-		                (first || op->only_next);
+		s->only_next = memory->space == TESS_SPACE_STEP &&
+		               memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
+		               (first || s->only_next);
 	}
 }
 

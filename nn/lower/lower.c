@@ -214,6 +214,8 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 		tess_rank_program_free(l);
 		return b.status;
 	}
+	if (p->device)
+		tess_rank_program_fuse(l, p->device);
 	*out = l;
 	return TESS_OK;
 }
@@ -253,14 +255,9 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
 		}
 	}
-	for (int32_t i = 0; i < l->nsteps; i++) {
-		struct tess_step *s = l->step[i], *next = i + 1 < l->nsteps ? l->step[i + 1] : NULL;
-
-		s->op.stream = s->coll.stream = s->sum.stream = m->stream;
-		s->op.next = next && s->kind == TESS_STEP_OP && next->kind == TESS_STEP_OP
-		                     ? &next->op
-		                     : NULL;
-	}
+	for (int32_t i = 0; i < l->nsteps; i++)
+		for (struct tess_step *s = l->step[i]; s; s = s->fused)
+			s->op.stream = s->coll.stream = s->sum.stream = m->stream;
 }
 
 uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)

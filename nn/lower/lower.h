@@ -34,6 +34,8 @@ struct tess_step {
 	bool started; /* its memory is in use until the step that waits for it */
 	struct tess_step *of; /* WAIT: for this one */
 	struct tess_op op; /* OP */
+	struct tess_step *fused; /* OP: the next op of the step; in no list of steps itself */
+	bool only_next; /* OP: nothing but the op that follows reads the outs */
 	struct tess_view *in, *out; /* of the op; tess_rank_program_bind completes them */
 	struct tess_coll coll; /* COLL */
 	struct tess_sum sum; /* SUM, of sum_in to sum_out */
@@ -100,6 +102,11 @@ struct tess_rank_program {
  */
 tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
+/*
+ * Joins ops that follow each other into one step where the device fuses them. Call it before the
+ * program is bound; tess_program_lower does, for the device of the program.
+ */
+void tess_rank_program_fuse(struct tess_rank_program *l, const struct tess_device *device);
 void tess_rank_program_free(struct tess_rank_program *l);
 
 /*

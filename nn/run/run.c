@@ -223,8 +223,9 @@ tess_status tess_rank_program_check_device(const struct tess_rank_program *l,
 {
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < l->nsteps && !st; i++)
-		if (l->step[i]->kind == TESS_STEP_OP)
-			st = tess_device_check_op(device, &l->step[i]->op);
+	for (int32_t i = 0; i < l->nsteps; i++)
+		for (const struct tess_step *s = l->step[i]; s && !st; s = s->fused)
+			if (s->kind == TESS_STEP_OP)
+				st = tess_device_check_op(device, &s->op);
 	return st;
 }

@@ -1,21 +1,38 @@
-/*
- * Ops that the device computes with the ones before them, as `next` and `only_next` of tess_op
- * allow: the outs are those of ops that run alone.
- */
+/* Fused steps: the outs are those of ops that run alone. */
 #include "device.h"
 
 #include "tests/support/suite.h"
 
-enum { OPS = 7, WAYS = 4 };
-enum way { ALONE, LINKED, SKIPS, ENDS }; /* SKIPS: as LINKED, and ops that are done are not run */
+enum { OPS = 7, WAYS = 3 };
+enum way { ALONE, FUSED, ENDS }; /* ENDS: as FUSED, with only_next */
 
 struct chain {
 	struct tess_op op[OPS];
 	struct tess_view in[OPS][6], out[OPS][2];
 	int n;
-	bool done[OPS]; /* by the op before it */
+	bool fused[OPS]; /* with the op before it, at least */
 	bool ends[OPS]; /* ENDS: nothing but the next op reads its outs */
 };
+
+/* Links the ops of the step that begins with op i, as the core does; returns its end. */
+static int link_step(const struct chain *c, struct tess_op *op, int i, enum way way)
+{
+	int end = i + 1;
+
+	for (; way != ALONE && end < c->n; end++) {
+		struct tess_op *last = &op[end - 1];
+
+		last->next = last + 1;
+		last->only_next = way == ENDS && c->ends[end - 1];
+		if (gpu_table->fuses(&op[i]) == 1)
+			continue;
+		ck_assert_msg(!c->fused[end], "op %d begins a step", end);
+		last->next = NULL;
+		last->only_next = 0;
+		break;
+	}
+	return end;
+}
 
 static tess_status try_chain(const struct chain *c, enum way way)
 {
@@ -30,17 +47,16 @@ static tess_status try_chain(const struct chain *c, enum way way)
 		op->in = moved.in[i];
 		op->out = moved.out[i];
 		op->stream = gpu_stream;
-		op->next = way != ALONE && i + 1 < c->n ? op + 1 : NULL;
-		op->only_next = way == ENDS && c->ends[i];
 		for (int k = 0; k < op->nin; k++)
 			if (moved.in[i][k].ndim)
 				moved.in[i][k].data = find_copy(moved.in[i][k].data);
 		for (int k = 0; k < op->nout; k++)
 			moved.out[i][k].data = find_copy(moved.out[i][k].data);
 	}
-	for (int i = 0; i < c->n && !st; i++)
-		if (way != SKIPS || !c->done[i])
-			st = gpu_table->run(gpu, &moved.op[i]);
+	for (int i = 0, end; i < c->n && !st; i = end) {
+		end = link_step(c, moved.op, i, way);
+		st = gpu_table->run(gpu, &moved.op[i]);
+	}
 	return st ? st : gpu_table->sync(gpu, gpu_stream);
 }
 
@@ -147,8 +163,8 @@ static void make_layer_chain(struct chain *c, int64_t rows, int64_t shift, int32
 		       make_weight_buffer(dtype, WIDE * WIDE, NULL),
 		       make_weight_buffer(dtype, WIDE * WIDE, NULL) };
 
-	*c = (struct chain){ .n = 6, .done = { [1] = true }, .ends = { 0, 1, 1, 1, 1, 0 } };
-	c->done[3] = rows < 7;
+	*c = (struct chain){ .n = 6, .fused = { [1] = shift < 1 }, .ends = { 0, 1, 1, 1, 1, 0 } };
+	c->fused[3] = rows < 7;
 	l->x = make_buffer((rows + 1) * WIDE, true);
 	l->more = make_buffer(rows * WIDE, true);
 	l->sum = make_buffer(rows * WIDE, false);
@@ -199,11 +215,7 @@ static void test_layer(int64_t rows, int64_t shift, int32_t dtype)
 	struct chain c;
 
 	make_layer_chain(&c, rows, shift, dtype);
-	compare_chain_ways(&c,
-	                   shift > 0               ? SKIPS
-	                   : rows > 8 || rows == 1 ? ENDS
-	                                           : WAYS,
-	                   counts_in_layer);
+	compare_chain_ways(&c, shift > 0 || rows > 8 || rows == 1 ? ENDS : WAYS, counts_in_layer);
 	free_host_buffers();
 }
 
@@ -289,6 +301,8 @@ static void test_row_ends(int32_t dtype, int how)
 
 	set_up_devices("auto");
 	make_layer_chain(&c, 1, -1, dtype);
+	c.fused[1] = how != 5;
+	c.fused[3] = how != 2;
 	if (how == 1)
 		c.out[2][0] = c.in[3][0] = c.in[1][0];
 	if (how == 2)
@@ -298,7 +312,7 @@ static void test_row_ends(int32_t dtype, int how)
 	if (how > 3)
 		c.op[1].num = how > 4 ? halves : layer_norm;
 	run_chain(&c, ENDS);
-	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), how == 0 || how == 3);
+	ck_assert_int_eq(is_unwritten(find_buffer(layer.y)), how == 0 || how == 2 || how == 3);
 	ck_assert_int_eq(is_unwritten(find_buffer(layer.z)), how != 3);
 	compare_last_out(&c, 1e-6f);
 	free_host_buffers();
@@ -393,7 +407,7 @@ static void make_attention_chain(struct chain *c, int64_t rows, int64_t before, 
 	memcpy(num,
 	       (double[]){ 0.2, 0, EACH, 0, HEADS / KV, GAP, (double)(GAP + keys), dtype, 0, EACH },
 	       10 * sizeof *num);
-	*c = (struct chain){ .n = 3, .done = { [1] = true }, .ends = { 1, 1 } };
+	*c = (struct chain){ .n = 3, .fused = { [1] = true }, .ends = { 1, 1 } };
 	c->op[0] = cpu_make_op(TESS_OP_ROPE, c->in[0], 3, c->out[0], rope, TESS_ROPE_NUMS);
 	c->op[1] = cpu_make_op(TESS_OP_ROPE, c->in[1], 3, c->out[1], rope, TESS_ROPE_NUMS);
 	c->op[2] = cpu_make_op(TESS_OP_ATTENTION, c->in[2], 6, c->out[2], num, TESS_ATTENTION_NUMS);
@@ -462,7 +476,7 @@ START_TEST(faults)
 		*(int32_t *)c.in[2][4].data = i ? 1 : 2;
 		*(int32_t *)c.in[2][3].data = i ? 128 : 0;
 		c.n = i ? 2 : 3;
-		ck_assert_int_eq(try_chain(&c, LINKED), TESS_EINVAL);
+		ck_assert_int_eq(try_chain(&c, FUSED), TESS_EINVAL);
 		ck_assert_msg(strstr(cpu_sentence,
 		                     i ? "rope: a position" : "attention: a row has no slot"),
 		              "%s", cpu_sentence);

@@ -62,6 +62,7 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 		st = tess_program_lower(p, r, me->held.view, &me->low);
 	if (st)
 		return st;
+	tess_rank_program_fuse(me->low, &scalar_device);
 	*mem = (struct tess_memory){ .step = calloc(1, me->low->bytes + 64),
 		                     .inputs = calloc(4 * (size_t)n, 4),
 		                     .slots = 1,
@@ -124,13 +125,24 @@ static void forget_read_outs(const struct tess_step *before, const struct tess_s
 	const struct tess_op *op = &before->op;
 	bool shared = false;
 
-	if (before->kind != TESS_STEP_OP || op->next != &s->op || !op->only_next)
+	if (!op->only_next)
 		return;
 	for (int32_t i = 0; i < op->nout; i++)
 		for (int32_t k = 0; k < s->op.nout; k++)
 			shared = shared || share_memory(&op->out[i], &s->op.out[k]);
 	for (int32_t i = 0; i < op->nout && !shared; i++)
 		forget_rows(&op->out[i]);
+}
+
+/* Runs the ops of a step. */
+static void run_ops(const struct tess_step *s)
+{
+	scalar_run(&s->op);
+	for (; s->fused; s = s->fused) {
+		ck_assert_ptr_eq(s->op.next, &s->fused->op);
+		scalar_run(s->op.next);
+		forget_read_outs(s, s->fused);
+	}
 }
 
 /* What a stage of a pipeline sends is there when it is started. */
@@ -145,11 +157,9 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 	for (; me->at < me->low->nsteps; me->at++) {
 		const struct tess_step *s = me->low->step[me->at];
 
-		if (s->kind == TESS_STEP_OP) {
-			scalar_run(&s->op);
-			if (me->at)
-				forget_read_outs(me->low->step[me->at - 1], s);
-		} else if (s->kind == TESS_STEP_CALL)
+		if (s->kind == TESS_STEP_OP)
+			run_ops(s);
+		else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
 		else if (s->kind == TESS_STEP_WAIT && !is_send(s->of)) /* as late as it may be */
 			return me->low->step[me->at++]->of;

@@ -114,7 +114,7 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 	if (st)
 		return st;
 	for (int32_t i = 0; i < me->low->nsteps; i++) /* a device would not repeat its bits */
-		ck_assert(!me->low->step[i]->op.only_next);
+		ck_assert(!me->low->step[i]->only_next);
 	for (int64_t i = 0; i < p->training->nsequences; i++)
 		longest = p->training->lengths[i] > longest ? p->training->lengths[i] : longest;
 	me->mem = (struct tess_memory){ .step = malloc(me->low->bytes + 64),

@@ -101,14 +101,14 @@ bool op_stores_own_keys(const struct attention_args *a)
 }
 
 /* Queries and keys as they come, or as the ROPEs read them. */
-static struct rope_args make_row_args(const struct gpu *g, const struct tess_op *op,
+static struct rope_args make_row_args(const struct gpu *g, const struct handover *from,
                                       const struct attention_args *a)
 {
 	struct rope_args r = { .of = { { .x = a->q, .x_pitch = a->q_pitch },
 		                       { .x = a->k, .x_pitch = a->k_pitch } } };
 
-	if (g->turned_for == op) {
-		r = op_make_rope_args(g, g->rope, g->rope->next);
+	if (from->rope) {
+		r = op_make_rope_args(g, from->rope, from->rope->next);
 		r.of[1].y = NULL;
 	}
 	r.key = op_stores_own_keys(a) ? 1 : -1;
@@ -116,15 +116,15 @@ static struct rope_args make_row_args(const struct gpu *g, const struct tess_op 
 	return r;
 }
 
-static tess_status launch_rows(struct gpu *g, const struct tess_op *op,
+static tess_status launch_rows(struct gpu *g, const struct handover *from,
                                const struct attention_args *a)
 {
 	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv);
-	struct rope_args r = make_row_args(g, op, a);
+	struct rope_args r = make_row_args(g, from, a);
 
 	if (a->tiled && a->slots == 1) /* all rows are one run, which the tiles have */
 		return TESS_OK;
-	return op_launch(g, op,
+	return op_launch(g, from->op,
 	                 (struct launch){ .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
 	                                                                 : KERNEL_attend_rows_bf16,
 	                                  .blocks = { a->rows, a->kv * a->head_blocks, a->parts },
@@ -177,8 +177,9 @@ static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
 	return op_launch(g, op, tiles);
 }
 
-static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
+static tess_status attend_pages(struct gpu *g, const struct handover *from, struct handover *to)
 {
+	const struct tess_op *op = from->op;
 	struct attention_args a = op_make_attention_args(g, op);
 	struct launch store = { .kernel = KERNEL_store_keys,
 		                .blocks = { a.rows, a.kv, 1 },
@@ -186,21 +187,22 @@ static tess_status attend_pages(struct gpu *g, const struct tess_op *op)
 		                .args = &a };
 	int64_t floats = a.parts > 1 ? a.rows * a.heads * a.parts * (a.dv + 2) : 0;
 	uint64_t used = (uint64_t)tess_up(floats, 64) * 64 * sizeof(float);
-	tess_status st = ahead_round_rows(g, op, used, &a.out, &a.rounded);
+	tess_status st = fuse_round_rows(g, op, used, &a.out, to);
 
+	a.rounded = to->rounded;
 	if (!st)
 		st = open_key_parts(g, op, used, &a);
-	if (!st && g->stored_for != op && !op_stores_own_keys(&a))
+	if (!st && !from->stored && !op_stores_own_keys(&a))
 		st = op_launch(g, op, store);
 	if (!st)
-		st = launch_rows(g, op, &a);
+		st = launch_rows(g, from, &a);
 	if (st || !a.tiled)
 		return st;
 	return can_use_tensor_cores(g, &a) ? launch_tensor_tiles(g, op, &a)
 	                                   : op_launch(g, op, choose_tile_kernel(&a));
 }
 
-tess_status op_run_attention(struct gpu *g, const struct tess_op *op)
+tess_status op_run_attention(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	return op->in[5].ndim ? attend_pages(g, op) : op_run_texts(g, op);
+	return from->op->in[5].ndim ? attend_pages(g, from, to) : op_run_texts(g, from->op);
 }

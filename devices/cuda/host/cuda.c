@@ -45,6 +45,14 @@ static tess_status read_cuda_options(int32_t *math, int32_t *sync)
 	return st ? st : read_option("cuda_sync", "CUDA_SYNC", syncs, sync);
 }
 
+int32_t cuda_get_math(void)
+{
+	int32_t math = MATH_AUTO, sync;
+
+	read_cuda_options(&math, &sync);
+	return math;
+}
+
 /* Kernels are compiled for GPUs of 8.0 and newer. */
 static tess_status check_gpu(struct gpu *g, int32_t index)
 {
@@ -390,6 +398,7 @@ static const struct tess_device cuda_device = {
 	.kv_dtype = prefer_kv_dtype,
 	.follow = follow_stream,
 	.prompt_rows = 2048, /* products of fewer leave multiprocessors idle */
+	.fuses = op_fuses,
 };
 static const struct tess_option math_option = {
 	"cuda_math", "auto",

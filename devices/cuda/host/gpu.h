@@ -2,8 +2,8 @@
  * gpu.h - shared by the host files of the CUDA device.
  *
  * table.c finds the driver, cuBLASLt and cuDNN, cuda.c is the plugin, memory.c copies, ops.c runs
- * an op: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c
- * and blas.c multiply matrices, dnn.c calls cuDNN, ahead.c joins an op with the next one.
+ * a step: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c
+ * and blas.c multiply matrices, dnn.c calls cuDNN, fuse.c decides which ops are one step.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -58,22 +58,24 @@ struct gpu {
 	float *sums; /* of parts of products, which product_tensor.c opens; or NULL */
 	uint32_t *ended; /* parts */
 	int32_t *fault; /* in host memory that kernels write */
-	const struct tess_op *done; /* that the op before it has computed, too; see ahead.c */
-	const struct tess_op *rounded_for; /* a LINEAR, whose x is in scratch memory as bf16, */
-	uint16_t *rounded;
-	bool dropped; /* and nowhere else */
-	const struct tess_op *halved_for; /* a GLU, whose operands are bf16 where f32 would be */
-	const struct tess_op *normed_for; /* a LINEAR, which norms what `norm` would have */
-	const struct tess_op *norm;
-	const struct tess_op *stored_for; /* an ATTENTION, whose keys and values are in pages */
-	const struct tess_op *turned_for; /* an ATTENTION, which computes `rope` and the next */
-	const struct tess_op *rope;
 	uint32_t *ended_keys; /* parts of rows, which attention.c opens; or NULL */
 	char where[WHERE]; /* the module of the last op, for what fails later */
 	int32_t kind; /* of that op */
 };
 
+struct handover { /* from the ops of a step that have run to the next one */
+	const struct tess_op *op; /* the next one; NULL: the step is done */
+	const struct tess_op *norm; /* NORM that the LINEAR computes of its x; or NULL */
+	const struct tess_op
+		*rope; /* ROPE that, with the one after it, the ATTENTION computes; or NULL */
+	uint16_t *rounded; /* x of the LINEAR in scratch memory, as bf16; or NULL */
+	bool dropped; /* and nowhere else */
+	bool half; /* operands of the GLU are bf16 where f32 would be */
+	bool stored; /* keys and values of the ATTENTION are in their pages */
+};
+
 extern const struct tess_host *cuda_host;
+int32_t cuda_get_math(void); /* as the option has it: MATH_AUTO, ... */
 
 /* The sentence of a failed call: WHERE: cuda: CALL: why. `where` may be NULL. */
 tess_status cuda_fail_call(const char *where, const char *call, CUresult why);
@@ -122,13 +124,14 @@ tess_status op_check(const struct tess_op *op);
 tess_status op_run(void *self, const struct tess_op *op);
 
 /* ---- rows.c */
-tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, GLU, ADD, SCALE */
-tess_status op_run_rope(struct gpu *g, const struct tess_op *op);
+tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, ADD, SCALE */
+tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handover *to);
+tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to);
 /* The arguments of a ROPE and of the one that is computed with it, which may be NULL. */
 struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
                                    const struct tess_op *second);
-tess_status op_run_norm(struct gpu *g, const struct tess_op *op);
-tess_status op_run_add(struct gpu *g, const struct tess_op *op);
+tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to);
+tess_status op_run_add(struct gpu *g, const struct handover *from, struct handover *to);
 tess_status op_run_embed(struct gpu *g, const struct tess_op *op);
 tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op);
 tess_status op_run_copy(struct gpu *g, const struct tess_op *op);
@@ -141,10 +144,10 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 /* Returns whether the kernel of rows stores the keys and values of the step. */
 bool op_stores_own_keys(const struct attention_args *a);
-tess_status op_run_attention(struct gpu *g, const struct tess_op *op);
+tess_status op_run_attention(struct gpu *g, const struct handover *from, struct handover *to);
 /* ATTENTION without pages, and ATTENTION_D. */
 tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
-tess_status op_run_linear(struct gpu *g, const struct tess_op *op);
+tess_status op_run_linear(struct gpu *g, const struct handover *from, struct handover *to);
 tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op);
 tess_status op_run_head_linear(struct gpu *g, const struct tess_op *op);
 tess_status op_run_route(struct gpu *g, const struct tess_op *op);
@@ -215,31 +218,30 @@ tess_status op_run_squares(struct gpu *g, const struct tess_op *op);
 /* What the device lacks for a valid sum over tokens, heads or the vocabulary; NULL: nothing. */
 const char *op_find_training_limit(const struct tess_op *op);
 
-/* ---- ahead.c */
-/* The NORM of what an ADD gives, and the ROPE like this one, if they can be one launch; or NULL. */
-const struct tess_op *ahead_find_norm(const struct tess_op *add);
-const struct tess_op *ahead_find_glu(const struct tess_op *linear);
-/* The LINEAR of one row that can norm it: every warp reads all of the row anyway. */
-const struct tess_op *ahead_find_normed(const struct tess_op *norm);
-const struct tess_op *ahead_find_rope(const struct tess_op *rope);
-/* The ATTENTION over pages of what two ROPEs turn, of which the second comes right before it. */
-const struct tess_op *ahead_find_attention(const struct tess_op *rope,
-                                           const struct tess_op *second);
-/* Returns whether that ATTENTION may read what the ROPEs read, and turn it itself. */
-bool ahead_can_turn(const struct tess_op *rope, const struct tess_op *second,
-                    const struct tess_op *attention);
-/* The ADD that can be made with a product, and the operand that it adds. */
-const struct tess_op *ahead_find_add(const struct gpu *g, const struct tess_op *linear,
-                                     const struct tess_view **more);
-/* The GLU of many rows of which nothing is read in f32, nor of its operands. */
-const struct tess_op *ahead_find_halved_glu(const struct gpu *g, const struct tess_op *linear);
+/* ---- fuse.c: `next` of an op has passed op_fuses. */
+int32_t op_fuses(const struct tess_op *op);
+static inline const struct tess_op *fuse_get_next(const struct tess_op *op, int32_t kind)
+{
+	return op->next && op->next->kind == kind ? op->next : NULL;
+}
+/* Returns whether the LINEAR after a NORM computes it. */
+static inline bool fuse_is_normed(const struct tess_op *norm)
+{
+	return norm->kind == TESS_OP_NORM && norm->next && norm->in[0].shape[0] == 1;
+}
+/* Returns whether an ATTENTION may read what two ROPEs read, and turn it itself. */
+bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention);
+/* The operand that the ADD after a product adds to it. */
+const struct tess_view *fuse_get_added(const struct tess_op *linear);
+/* The GLU after a product whose operands and out nothing reads as f32; or NULL. */
+const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
- * *rounded: where the op's out goes as bf16, too, densely, for the LINEAR that is next; NULL:
- * nowhere. used: bytes of scratch memory that the op itself uses, a multiple of 256. *out, where
- * its f32 goes, becomes NULL where nothing reads that.
+ * Before a LINEAR of many rows: sets to->rounded, where the op's out goes as bf16, too, densely, and
+ * *out, where its f32 goes, to NULL if nothing reads that. used: bytes of scratch memory that the op
+ * itself uses, a multiple of 256.
  */
-tess_status ahead_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
-                             uint16_t **rounded);
+tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
+                            struct handover *to);
 
 /* ---- blas.c */
 struct product { /* y [rows, columns] = x [rows, k] w' + more */
@@ -306,8 +308,11 @@ struct product_run { /* elements of K that are added, of x and of each weight */
 	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
 	const struct tess_view *more; /* what it adds */
 	const struct tess_op *norm; /* the op before, whose x is read and normed; NULL: none */
+	const uint16_t *rounded; /* x as bf16, in scratch memory; NULL: not there */
+	bool dropped; /* and nowhere else */
+	struct handover *to; /* of a LINEAR that is not LINEAR_DX */
 };
-int32_t product_get_math(const struct gpu *g, const struct tess_op *op); /* of a LINEAR */
+int32_t product_get_math(int32_t math, const struct tess_op *op); /* of a LINEAR, beside MATH_... */
 bool product_is_whole(const struct tess_op *op, const struct product_run *r);
 const void *product_get_weight(const struct tess_view *w, const struct product_run *r);
 /* Weight i and row `row` of its out. */
@@ -316,15 +321,21 @@ struct multiplied product_describe_weight(const struct tess_op *op, const struct
 /* x as bf16, rows of *pitch: what the op before has left, or rounded in scratch memory. */
 tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struct product_run *r,
                             const void **out, int64_t *pitch);
+/* Sets the ADD that is next in the step, if it is one. */
+void product_set_add(const struct tess_op *op, struct product_run *r);
 /* Whether the kernels of 9 to 64 rows can multiply it. */
 bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
                             const struct product_run *r);
 tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r);
+/* Whether all inputs of a LINEAR follow each other. */
+bool product_is_one_run(const struct tess_op *op);
+/* Whether one launch of few rows, of x or of that of `norm` unless NULL, reads 16 bytes at a time. */
+bool product_reads_wide(const struct tess_op *op, const struct tess_op *norm);
 /* Whether the kernels of few rows can compute a NORM for a LINEAR of one, as far as memory goes. */
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
 /* Whether a LINEAR of many rows reads x as bf16 only. */
-bool product_reads_bf16(const struct gpu *g, const struct tess_op *op);
+bool product_reads_bf16(int32_t math, const struct tess_op *op);
 
 /* Whether 16 bytes of each row can be read at once. */
 static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)

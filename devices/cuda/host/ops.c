@@ -3,16 +3,12 @@
 
 #include <stdio.h>
 
-static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op) = {
-	[TESS_OP_LINEAR] = op_run_linear,
+enum { KINDS = TESS_OP_SAMPLE + 1 };
+
+static tess_status (*const launchers[KINDS])(struct gpu *g, const struct tess_op *op) = {
 	[TESS_OP_EMBED] = op_run_embed,
-	[TESS_OP_NORM] = op_run_norm,
 	[TESS_OP_BIAS] = op_run_map,
-	[TESS_OP_ROPE] = op_run_rope,
-	[TESS_OP_ATTENTION] = op_run_attention,
 	[TESS_OP_ATTENTION_D] = op_run_texts,
-	[TESS_OP_GLU] = op_run_map,
-	[TESS_OP_ADD] = op_run_add,
 	[TESS_OP_SCALE] = op_run_map,
 	[TESS_OP_SIGMOID] = op_run_map,
 	[TESS_OP_SIGMOID_D] = op_run_map,
@@ -50,36 +46,46 @@ static tess_status (*const launchers[])(struct gpu *g, const struct tess_op *op)
 	[TESS_OP_SQUARES] = op_run_squares,
 };
 
+/* Of ops that may be in a fused step: `to` is {0} but for `op`, the one after from->op. */
+static tess_status (*const step_launchers[KINDS])(struct gpu *g, const struct handover *from,
+                                                  struct handover *to) = {
+	[TESS_OP_LINEAR] = op_run_linear, [TESS_OP_NORM] = op_run_norm,
+	[TESS_OP_ROPE] = op_run_rope,     [TESS_OP_ATTENTION] = op_run_attention,
+	[TESS_OP_GLU] = op_run_glu,       [TESS_OP_ADD] = op_run_add,
+};
+
 static bool has_launcher(int32_t kind)
 {
-	return kind >= 0 && (size_t)kind < sizeof launchers / sizeof *launchers && launchers[kind];
+	return kind >= 0 && kind < KINDS && (launchers[kind] || step_launchers[kind]);
+}
+
+/* Runs an op, and maybe those after it. */
+static tess_status run_handed(struct gpu *g, struct handover *h)
+{
+	const struct handover from = *h;
+	const struct tess_op *op = from.op;
+	tess_status st;
+
+	*h = (struct handover){ .op = op->next };
+	snprintf(g->where, sizeof g->where, "%s", op->where ? op->where : "an op");
+	if (!has_launcher(op->kind))
+		st = op_check(op);
+	else
+		st = step_launchers[op->kind] ? step_launchers[op->kind](g, &from, h)
+		                              : launchers[op->kind](g, op);
+	if (!st && g->sync_ops && !g->capturing)
+		st = CUDA_CALL(g->where, cuStreamSynchronize, op->stream);
+	return st;
 }
 
 tess_status op_run(void *self, const struct tess_op *op)
 {
 	struct gpu *g = self;
-	bool done = g->done == op;
-	tess_status st;
+	struct handover next = { .op = op };
+	tess_status st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
 
-	g->done = NULL;
-	if (done)
-		return TESS_OK;
-	if (g->rounded_for != op)
-		g->rounded_for = NULL;
-	if (g->halved_for != op)
-		g->halved_for = NULL;
-	if (g->normed_for != op)
-		g->normed_for = NULL;
-	if (g->stored_for != op)
-		g->stored_for = NULL;
-	if (g->turned_for != op)
-		g->turned_for = NULL;
-	st = CUDA_CALL(op->where, cuCtxSetCurrent, g->context);
-	snprintf(g->where, sizeof g->where, "%s", op->where ? op->where : "an op");
-	if (!st)
-		st = has_launcher(op->kind) ? launchers[op->kind](g, op) : op_check(op);
-	if (!st && g->sync_ops && !g->capturing)
-		st = CUDA_CALL(g->where, cuStreamSynchronize, op->stream);
+	while (next.op && !st)
+		st = run_handed(g, &next);
 	return st;
 }
 

@@ -19,11 +19,11 @@ enum { READ_AGAIN_ROWS = 32 };
 enum { SLAB_BYTES = 64 << 20 };
 
 /* A product of f32 is one on every device: the router of experts. */
-int32_t product_get_math(const struct gpu *g, const struct tess_op *op)
+int32_t product_get_math(int32_t math, const struct tess_op *op)
 {
 	bool f32 = op->kind == TESS_OP_LINEAR && op->nnum && op->num[TESS_LINEAR_MATH] == TESS_F32;
 
-	return f32 ? MATH_F32 : g->math;
+	return f32 ? MATH_F32 : math;
 }
 
 bool product_is_whole(const struct tess_op *op, const struct product_run *r)
@@ -135,14 +135,14 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
 {
 	int64_t rows = op->in[0].shape[0];
 	bool wide = can_read_wide(op, r);
-	const struct tess_op *glu =
-		wide && product_is_whole(op, r) && n > 1 ? ahead_find_glu(op) : NULL;
+	const struct tess_op *glu = n > 1 ? fuse_get_next(op, TESS_OP_GLU) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
 		st = multiply_few(g, op, r, from, n, t, rows - t < FEW_ROWS ? rows - t : FEW_ROWS,
 		                  wide, glu);
-	g->done = glu ? glu : r->add;
+	if (glu || r->add)
+		r->to->op = op->next->next;
 	return st;
 }
 
@@ -218,8 +218,8 @@ tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struc
 	tess_status st;
 
 	*pitch = tess_up(r->len, 8) * 8;
-	*out = g->rounded;
-	if (g->rounded_for == op && product_is_whole(op, r))
+	*out = r->rounded;
+	if (r->rounded && product_is_whole(op, r))
 		return TESS_OK;
 	st = memory_get_scratch(g, (uint64_t)(x->shape[0] * *pitch * 2), &y);
 	*out = y;
@@ -279,15 +279,15 @@ static tess_status multiply_f32(struct gpu *g, const struct tess_op *op,
 {
 	struct product p = describe_linear(op, *i, r);
 
-	p.tf32 = product_get_math(g, op) == MATH_TF32;
+	p.tf32 = product_get_math(g->math, op) == MATH_TF32;
 	return multiply_outs(g, op, &p, i);
 }
 
-/* Rows that only ahead_round_rows has given, as they are in f32. */
-static tess_status widen_dropped(struct gpu *g, const struct tess_op *op)
+/* Rows that are only there as bf16, as they are in f32. */
+static tess_status widen_dropped(struct gpu *g, const struct tess_op *op, struct product_run *r)
 {
 	const struct tess_view *x = &op->in[0];
-	struct cast_args a = { .x = g->rounded,
+	struct cast_args a = { .x = r->rounded,
 		               .y = x->data,
 		               .x_stride = { x->shape[1], 1 },
 		               .y_pitch = x->stride[0],
@@ -295,9 +295,9 @@ static tess_status widen_dropped(struct gpu *g, const struct tess_op *op)
 		               .columns = x->shape[1],
 		               .dtype = TESS_BF16 };
 
-	if (g->rounded_for != op || !g->dropped)
+	if (!r->dropped)
 		return TESS_OK;
-	g->dropped = false;
+	r->dropped = false;
 	return op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a);
 }
 
@@ -308,10 +308,10 @@ static bool has_unit_stride(const struct tess_view *w)
 
 /* Many rows by cuBLASLt; else a few rows at a time, or with nothing for the next op. */
 static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
-                                      const struct product_run *r)
+                                      struct product_run *r)
 {
 	const void *rounded = NULL;
-	int32_t math = product_get_math(g, op);
+	int32_t math = product_get_math(g->math, op);
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->nout && !st; i++) {
@@ -329,41 +329,56 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
 			st = TESS_ENOTSUP;
 		else {
 			rounded = NULL; /* the scratch memory is used again */
-			g->rounded_for = NULL;
+			r->rounded = NULL;
 			st = multiply_widened(g, op, r, i, math != MATH_F32);
 		}
 		if (st != TESS_ENOTSUP || r->half || r->add)
 			continue;
-		st = widen_dropped(g, op);
+		st = widen_dropped(g, op, r);
 		if (!st)
 			st = multiply_by_rows(g, op, r, i, 1);
 	}
 	return st;
 }
 
+void product_set_add(const struct tess_op *op, struct product_run *r)
+{
+	r->add = fuse_get_next(op, TESS_OP_ADD);
+	r->more = r->add ? fuse_get_added(op) : NULL;
+}
+
 static tess_status multiply_many(struct gpu *g, const struct tess_op *op,
                                  const struct product_run *r)
 {
-	const struct tess_op *glu = product_is_whole(op, r) ? ahead_find_halved_glu(g, op) : NULL;
+	const struct tess_op *glu = fuse_get_halved_glu(g, op);
 	struct product_run with = *r;
 	tess_status st;
 
 	with.half = glu != NULL;
-	with.add = product_is_whole(op, r) ? ahead_find_add(g, op, &with.more) : NULL;
+	product_set_add(op, &with);
 	st = multiply_with_blas(g, op, &with);
-	if (st == TESS_ENOTSUP)
-		return multiply_with_blas(g, op, r);
-	g->halved_for = glu;
-	g->done = with.add;
+	if (st == TESS_ENOTSUP) {
+		with.half = false;
+		with.add = NULL;
+		return multiply_with_blas(g, op, &with);
+	}
+	if (glu)
+		r->to->half = true;
+	if (with.add)
+		r->to->op = with.add->next;
 	return st;
 }
 
-bool product_reads_bf16(const struct gpu *g, const struct tess_op *op)
+bool product_is_one_run(const struct tess_op *op)
 {
 	int64_t at, len;
 
-	if (product_get_math(g, op) != MATH_AUTO || !op_find_run(op, 0, op->ntree, &at, &len) ||
-	    at || len != op->in[0].shape[1])
+	return op_find_run(op, 0, op->ntree, &at, &len) && !at && len == op->in[0].shape[1];
+}
+
+bool product_reads_bf16(int32_t math, const struct tess_op *op)
+{
+	if (product_get_math(math, op) != MATH_AUTO || !product_is_one_run(op))
 		return false;
 	for (int32_t i = 0; i < op->nout; i++)
 		if (op->in[1 + i].dtype != TESS_BF16 || !has_unit_stride(&op->in[1 + i]))
@@ -390,32 +405,36 @@ static tess_status multiply_run(struct gpu *g, const struct tess_op *op,
 		return product_multiply_tensor(g, op, r);
 	if (op->in[0].shape[0] > FEW_ROWS)
 		return multiply_many(g, op, r);
-	with.norm = g->normed_for == op ? g->norm : NULL;
-	with.add = product_is_whole(op, r) && !with.norm ? ahead_find_add(g, op, &with.more) : NULL;
+	product_set_add(op, &with);
 	for (int32_t i = 0; i < op->nout && !st; i += n)
 		st = multiply_by_rows(g, op, &with, i, op->nout - i < n ? op->nout - i : n);
 	return st;
 }
 
+bool product_reads_wide(const struct tess_op *op, const struct tess_op *norm)
+{
+	struct product_run r = { .len = op->in[0].shape[1], .norm = norm };
+
+	return product_is_one_run(op) && op->nout <= MULTIPLY_WEIGHTS && has_one_dtype(op) &&
+	       can_read_wide(op, &r);
+}
+
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm)
 {
 	const struct tess_view *w = &norm->in[1];
-	struct product_run r = { .len = op->in[0].shape[1], .norm = norm };
-	int64_t at, len;
 
-	return op_find_run(op, 0, op->ntree, &at, &len) && !at && len == r.len &&
-	       op->nout <= MULTIPLY_WEIGHTS && has_one_dtype(op) && can_read_wide(op, &r) &&
-	       w->dtype == op->in[1].dtype && w->stride[0] == 1 && (uintptr_t)w->data % 16 == 0;
+	return product_reads_wide(op, norm) && w->dtype == op->in[1].dtype && w->stride[0] == 1 &&
+	       (uintptr_t)w->data % 16 == 0;
 }
 
 /*
  * Adds the units of all trees that are over an operand: neighbours in K are one run. No unit: y is
- * 0, or stays.
+ * 0, or stays. first: what is the same for all runs.
  */
 static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32_t operand,
-                                  bool accumulate)
+                                  const struct product_run *first)
 {
-	struct product_run r = { .accumulate = accumulate };
+	struct product_run r = *first;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < op->ntree && !st; i++) {
@@ -434,15 +453,22 @@ static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32
 			if (hi == lo)
 				continue;
 			st = multiply_run(g, op, &r);
-			r = (struct product_run){ .at = lo, .len = hi - lo, .accumulate = true };
+			r = *first;
+			r.at = lo;
+			r.len = hi - lo;
+			r.accumulate = true;
 		}
 	}
-	return st || (accumulate && !r.len) ? st : multiply_run(g, op, &r);
+	return st || (first->accumulate && !r.len) ? st : multiply_run(g, op, &r);
 }
 
-tess_status op_run_linear(struct gpu *g, const struct tess_op *op)
+tess_status op_run_linear(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	return op->in[0].shape[0] ? multiply_units(g, op, 0, false) : TESS_OK;
+	const struct product_run first = {
+		.norm = from->norm, .rounded = from->rounded, .dropped = from->dropped, .to = to
+	};
+
+	return from->op->in[0].shape[0] ? multiply_units(g, from->op, 0, &first) : TESS_OK;
 }
 
 /* Each gradient times its weight, turned: a LINEAR whose out the next ones are added to. */
@@ -459,7 +485,7 @@ tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op)
 		in[1].shape[0] = w->shape[1], in[1].shape[1] = w->shape[0];
 		in[1].stride[0] = w->stride[1], in[1].stride[1] = w->stride[0];
 		one.in = in;
-		st = multiply_units(g, &one, i, i > 0);
+		st = multiply_units(g, &one, i, &(struct product_run){ .accumulate = i > 0 });
 	}
 	return st;
 }

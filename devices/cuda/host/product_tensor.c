@@ -45,7 +45,7 @@ bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
                             const struct product_run *r)
 {
 	if (op->in[0].shape[0] <= MULTIPLY_ROWS || op->in[0].shape[0] > PRODUCT_ROWS ||
-	    product_get_math(g, op) != MATH_AUTO || !r->len || r->len % 8)
+	    product_get_math(g->math, op) != MATH_AUTO || !r->len || r->len % 8)
 		return false;
 	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *w = &op->in[1 + i];
@@ -128,14 +128,14 @@ static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, struct 
 
 /* Where the GLU's out goes in scratch memory: behind x, if that is there. */
 static tess_status place_glu(struct gpu *g, const struct tess_op *glu, const void *x,
-                             uint64_t bytes, uint16_t **out)
+                             uint64_t bytes, struct handover *to)
 {
 	const struct scratch *s = g->scratch;
 	uint64_t at = s ? (uint64_t)((uintptr_t)x - (uintptr_t)s->data) : 0;
 	float *none = NULL;
 
 	at = s && at < s->bytes ? at + bytes : 0;
-	return ahead_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, out);
+	return fuse_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, to);
 }
 
 /* Weights [from, from + n), with a GLU both. */
@@ -158,24 +158,25 @@ static tess_status multiply_weights(struct gpu *g, const struct tess_op *op,
 tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r)
 {
-	bool whole = product_is_whole(op, r);
-	const struct tess_op *glu = whole ? ahead_find_halved_glu(g, op) : NULL;
+	const struct tess_op *glu = fuse_get_halved_glu(g, op);
 	struct tensor_args a = { .k = r->len, .rows = (int32_t)op->in[0].shape[0] };
 	struct product_run with = *r;
 	const void *x = NULL;
 	tess_status st = product_round_x(g, op, r, &x, &a.x_pitch);
 
 	a.x = x;
-	with.add = whole ? ahead_find_add(g, op, &with.more) : NULL;
+	product_set_add(op, &with);
 	if (glu && !st) {
 		a.activation = (int32_t)glu->num[TESS_GLU_ACTIVATION];
 		a.glu_pitch = glu->out[0].shape[1];
-		st = place_glu(g, glu, x, (uint64_t)(a.rows * a.x_pitch * 2), &a.glu);
+		st = place_glu(g, glu, x, (uint64_t)(a.rows * a.x_pitch * 2), r->to);
+		a.glu = r->to->rounded;
 	}
 	for (int32_t i = 0; i < op->nout && !st; i += MULTIPLY_WEIGHTS)
 		st = multiply_weights(
 			g, op, &with, i,
 			op->nout - i < MULTIPLY_WEIGHTS ? op->nout - i : MULTIPLY_WEIGHTS, a);
-	g->done = glu ? glu : with.add;
+	if (glu || with.add)
+		r->to->op = op->next->next;
 	return st;
 }

@@ -3,55 +3,68 @@
 
 enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
 
-tess_status op_run_map(struct gpu *g, const struct tess_op *op)
+static struct map_args make_map_args(const struct tess_op *op, int32_t kind)
 {
 	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
-	int32_t kind = op->kind == TESS_OP_BIAS        ? MAP_BIAS
-	               : op->kind == TESS_OP_GLU       ? MAP_GLU
-	               : op->kind == TESS_OP_ADD       ? MAP_ADD
-	               : op->kind == TESS_OP_SCALE     ? MAP_SCALE
-	               : op->kind == TESS_OP_SIGMOID_D ? MAP_SIGMOID_D
-	                                               : MAP_SIGMOID;
-	tess_status st = TESS_OK;
-	struct map_args a = { .a = x->data,
-		              .b = b ? b->data : NULL,
-		              .y = op->out[0].data,
-		              .a_pitch = x->stride[0],
-		              .b_pitch = b ? b->stride[0] : 0,
-		              .y_pitch = op->out[0].stride[0],
-		              .rows = x->shape[0],
-		              .columns = x->shape[1],
-		              .kind = kind,
-		              .b_dtype = b ? b->dtype : 0 };
 
-	if (kind == MAP_GLU) {
-		a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
-		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
-		a.half = g->halved_for == op;
-	}
-	if (kind == MAP_SCALE)
-		a.factor = (float)op->num[TESS_SCALE_FACTOR];
-	a.wide = !a.half && is_row_aligned(a.a, a.a_pitch, sizeof(float)) &&
-	         is_row_aligned(a.y, a.y_pitch, sizeof(float)) &&
-	         (!b || kind == MAP_BIAS || is_row_aligned(a.b, a.b_pitch, sizeof(float)));
-	return st ? st
-	          : op_launch_rows(g, op, KERNEL_map_elements, a.rows, tess_up(a.columns, 4), &a);
+	return (struct map_args){ .a = x->data,
+		                  .b = b ? b->data : NULL,
+		                  .y = op->out[0].data,
+		                  .a_pitch = x->stride[0],
+		                  .b_pitch = b ? b->stride[0] : 0,
+		                  .y_pitch = op->out[0].stride[0],
+		                  .rows = x->shape[0],
+		                  .columns = x->shape[1],
+		                  .kind = kind,
+		                  .b_dtype = b ? b->dtype : 0 };
 }
 
-/* The keys and values of an ATTENTION that is next are stored, too. */
-static void join_key_store(struct gpu *g, const struct tess_op *second,
-                           const struct tess_op *attention, struct rope_args *a)
+static tess_status launch_map(struct gpu *g, const struct tess_op *op, struct map_args *a)
 {
-	a->to = op_make_attention_args(g, attention);
+	a->wide = !a->half && is_row_aligned(a->a, a->a_pitch, sizeof(float)) &&
+	          is_row_aligned(a->y, a->y_pitch, sizeof(float)) &&
+	          (!a->b || a->kind == MAP_BIAS || is_row_aligned(a->b, a->b_pitch, sizeof(float)));
+	return op_launch_rows(g, op, KERNEL_map_elements, a->rows, tess_up(a->columns, 4), a);
+}
+
+tess_status op_run_map(struct gpu *g, const struct tess_op *op)
+{
+	struct map_args a = make_map_args(op, op->kind == TESS_OP_BIAS        ? MAP_BIAS
+	                                      : op->kind == TESS_OP_ADD       ? MAP_ADD
+	                                      : op->kind == TESS_OP_SCALE     ? MAP_SCALE
+	                                      : op->kind == TESS_OP_SIGMOID_D ? MAP_SIGMOID_D
+	                                                                      : MAP_SIGMOID);
+
+	if (op->kind == TESS_OP_SCALE)
+		a.factor = (float)op->num[TESS_SCALE_FACTOR];
+	return launch_map(g, op, &a);
+}
+
+tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handover *to)
+{
+	const struct tess_op *op = from->op;
+	struct map_args a = make_map_args(op, MAP_GLU);
+	tess_status st = fuse_round_rows(g, op, 0, &a.y, to);
+
+	a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
+	a.rounded = to->rounded;
+	a.half = from->half;
+	return st ? st : launch_map(g, op, &a);
+}
+
+/* Also stores the keys and values of the ATTENTION after two ROPEs; returns whether it does. */
+static bool join_key_store(struct gpu *g, const struct tess_op *second, struct rope_args *a)
+{
+	a->to = op_make_attention_args(g, second->next);
 	if (op_stores_own_keys(&a->to))
-		return;
+		return false;
 	a->key = a->to.k == a->of[1].y;
 	if (a->key == 1 && second->only_next) /* they are read in their pages */
 		a->of[1].y = NULL;
 	a->of[2].x = a->to.v;
 	a->of[2].x_pitch = a->to.v_pitch;
 	a->of[2].columns = a->to.v ? (int64_t)a->to.kv * a->to.dv : 0;
-	g->stored_for = attention;
+	return true;
 }
 
 struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
@@ -100,23 +113,21 @@ static tess_status launch_rope(struct gpu *g, const struct tess_op *op, const st
 	                                  .args = a });
 }
 
-tess_status op_run_rope(struct gpu *g, const struct tess_op *op)
+tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	const struct tess_op *second = ahead_find_rope(op);
-	const struct tess_op *attention = second ? ahead_find_attention(op, second) : NULL;
+	const struct tess_op *op = from->op, *second = op->next;
+	const struct tess_op *attention = second ? second->next : NULL;
 	struct rope_args a = op_make_rope_args(g, op, second);
 
-	g->done = second;
-	if (attention && ahead_can_turn(op, second, attention)) {
-		struct attention_args to = op_make_attention_args(g, attention);
+	to->op = attention;
+	if (attention && fuse_can_turn(op, attention)) {
+		struct attention_args its = op_make_attention_args(g, attention);
 
-		g->rope = op;
-		g->turned_for = op_stores_own_keys(&to) ? attention : NULL;
-		if (g->turned_for)
-			return TESS_OK;
+		to->rope = op_stores_own_keys(&its) ? op : NULL;
 	}
-	if (attention)
-		join_key_store(g, second, attention, &a);
+	if (to->rope)
+		return TESS_OK;
+	to->stored = attention && join_key_store(g, second, &a);
 	return launch_rope(g, op, &a);
 }
 
@@ -143,12 +154,12 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 
 /* add: the op whose out is normalized, if it was not run; else NULL. */
 static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
-                                  const struct tess_op *add)
+                                  const struct tess_op *add, struct handover *to)
 {
 	const struct tess_view *w = &op->in[1], *b = op->nin > 2 ? &op->in[2] : NULL;
 	struct launch l = { .kernel = KERNEL_normalize_runs };
 	struct norm_args a = op_make_norm_args(op, op->num, &l.threads);
-	tess_status st = TESS_OK;
+	tess_status st;
 
 	a.w = w->data;
 	a.w_stride = w->stride[0];
@@ -166,29 +177,28 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 		a.total = add->out[0].data;
 		a.total_pitch = add->out[0].stride[0];
 	}
-	if (a.runs == 1)
-		st = ahead_round_rows(g, op, 0, &a.y, &a.rounded);
+	st = fuse_round_rows(g, op, 0, &a.y, to);
+	a.rounded = to->rounded;
 	l.blocks[0] = a.rows * a.runs;
 	l.blocks[1] = l.blocks[2] = 1;
 	l.args = &a;
 	return st ? st : op_launch(g, op, l);
 }
 
-tess_status op_run_norm(struct gpu *g, const struct tess_op *op)
+tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	g->norm = op;
-	g->normed_for = ahead_find_normed(op);
-	return g->normed_for ? TESS_OK : launch_norm_of(g, op, NULL);
+	to->norm = fuse_is_normed(from->op) ? from->op : NULL;
+	return to->norm ? TESS_OK : launch_norm_of(g, from->op, NULL, to);
 }
 
-tess_status op_run_add(struct gpu *g, const struct tess_op *op)
+tess_status op_run_add(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	const struct tess_op *norm = ahead_find_norm(op);
+	const struct tess_op *norm = from->op->next;
 
-	if (norm && ahead_find_normed(norm))
-		norm = NULL;
-	g->done = norm;
-	return norm ? launch_norm_of(g, norm, op) : op_run_map(g, op);
+	if (!norm || fuse_is_normed(norm))
+		return op_run_map(g, from->op);
+	to->op = norm->next;
+	return launch_norm_of(g, norm, from->op, to);
 }
 
 /* In a Partial only the ids of this rank's own units give a row; they are one run. */

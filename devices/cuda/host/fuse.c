@@ -1,0 +1,261 @@
+/*
+ * fuse.c - decides which ops are one step: that saves launches, and rows of f32 that the next product
+ * would read as bf16.
+ */
+#include "gpu.h"
+
+#include <string.h>
+
+/* Rows of f32: whether they share no memory, or each element has the same address. */
+static bool is_apart_or_same(const struct tess_view *a, const struct tess_view *b)
+{
+	const float *x = a->data, *y = b->data;
+	int64_t n = (a->shape[0] - 1) * a->stride[0] + a->shape[1];
+	int64_t m = (b->shape[0] - 1) * b->stride[0] + b->shape[1];
+
+	return (x == y && a->stride[0] == b->stride[0]) || x + n <= y || y + m <= x;
+}
+
+static bool is_apart(const struct tess_view *a, const struct tess_view *b)
+{
+	return a->data != b->data && is_apart_or_same(a, b);
+}
+
+static bool is_same_view(const struct tess_view *a, const struct tess_view *b)
+{
+	return a->data == b->data && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] &&
+	       a->stride[0] == b->stride[0];
+}
+
+/* A Partial of one node is read as rows. */
+static struct tess_view get_finished_rows(const struct tess_view *v)
+{
+	struct tess_view rows = *v;
+
+	if (v->ndim == 3 && v->shape[0] == 1) {
+		rows.ndim = 2;
+		memcpy(rows.shape, v->shape + 1, 2 * sizeof *v->shape);
+		memcpy(rows.stride, v->stride + 1, 2 * sizeof *v->stride);
+	}
+	return rows;
+}
+
+static bool is_whole_row_norm(const struct tess_op *norm)
+{
+	int64_t run = (int64_t)norm->num[TESS_NORM_RUN];
+
+	return !run || run == norm->in[0].shape[1];
+}
+
+/* ---- a NORM behind an ADD, or before a product ----------------------------------------------- */
+
+static bool can_norm_sum(const struct tess_op *add, const struct tess_op *norm)
+{
+	const struct tess_view *y = &add->out[0], *to = &norm->out[0];
+
+	if (norm->kind != TESS_OP_NORM || y->ndim != 2 || !y->shape[0] ||
+	    !is_same_view(&norm->in[0], y) || !is_whole_row_norm(norm) || !is_apart_or_same(to, y))
+		return false;
+	/* the block of a row has read its operands before it writes the out; not those of others */
+	return y->shape[0] == 1 ||
+	       (is_apart_or_same(to, &add->in[0]) && is_apart_or_same(to, &add->in[1]));
+}
+
+/*
+ * The product of one row norms it: every warp reads all of the row anyway, until the end, so that
+ * nothing else may be written there.
+ */
+static bool can_norm_in_product(const struct tess_op *norm, const struct tess_op *linear)
+{
+	const struct tess_view *x = &norm->in[0];
+
+	if (linear->kind != TESS_OP_LINEAR || !norm->only_next || norm->nin != 2 ||
+	    norm->num[TESS_NORM_KIND] == TESS_LAYER || !is_whole_row_norm(norm) ||
+	    x->shape[0] != 1 || !is_same_view(&linear->in[0], &norm->out[0]) ||
+	    !product_can_norm(linear, norm))
+		return false;
+	for (int32_t i = 0; i < linear->nout; i++) {
+		struct tess_view y = get_finished_rows(&linear->out[i]);
+
+		if (y.ndim != 2 || !is_apart(&y, x))
+			return false;
+	}
+	return true;
+}
+
+/* ---- what follows a product ------------------------------------------------------------------ */
+
+/* norm: what the product computes of its x; NULL: nothing. Many rows give the GLU bf16. */
+static bool can_add_glu(int32_t math, const struct tess_op *linear, const struct tess_op *glu,
+                        const struct tess_op *norm)
+{
+	const struct tess_view *y = linear->out, *to = &glu->out[0];
+
+	if (glu->kind != TESS_OP_GLU || linear->nout != 2 || glu->nin != 2 || y[0].ndim != 2 ||
+	    !is_same_view(&glu->in[0], &y[0]) || !is_same_view(&glu->in[1], &y[1]))
+		return false;
+	if (y[0].shape[0] > MULTIPLY_ROWS)
+		return linear->only_next && product_reads_bf16(math, linear) &&
+		       is_apart(&y[0], &y[1]) && is_row_aligned(y[0].data, y[0].stride[0], 2) &&
+		       is_row_aligned(y[1].data, y[1].stride[0], 2);
+	return is_apart_or_same(to, &y[0]) && is_apart_or_same(to, &y[1]) &&
+	       is_apart(to, norm ? &norm->in[0] : &linear->in[0]) &&
+	       product_reads_wide(linear, norm);
+}
+
+const struct tess_view *fuse_get_added(const struct tess_op *linear)
+{
+	const struct tess_op *add = linear->next;
+	struct tess_view y = get_finished_rows(linear->out);
+
+	return &add->in[is_same_view(&add->in[1], &y) ? 0 : 1];
+}
+
+/*
+ * Adding to a value is no more than writing it, and the out is never written; by cuBLASLt in one
+ * call, which adds nothing if it fails. The sum may take the memory of x, if that is read as bf16
+ * elsewhere.
+ */
+static bool can_add_sum(int32_t math, const struct tess_op *linear, const struct tess_op *add)
+{
+	const struct tess_view *x = linear->in, *more;
+	struct tess_view y;
+	bool few = x->shape[0] <= MULTIPLY_ROWS;
+
+	if (add->kind != TESS_OP_ADD || linear->nout != 1 || !linear->only_next ||
+	    !product_is_one_run(linear))
+		return false;
+	y = get_finished_rows(linear->out);
+	more = fuse_get_added(linear);
+	if (!is_same_view(&add->in[more == add->in], &y) || is_same_view(more, &y) ||
+	    !is_apart_or_same(more, &y) || !is_apart_or_same(&add->out[0], more))
+		return false;
+	if (!few && product_reads_bf16(math, linear))
+		return true;
+	return (few || linear->in[1].dtype == TESS_F32) && is_apart(&add->out[0], x);
+}
+
+/* ---- ROPEs of queries and keys, and their ATTENTION ------------------------------------------ */
+
+static bool can_turn_both(const struct tess_op *rope, const struct tess_op *next)
+{
+	if (next->kind != TESS_OP_ROPE || !rope->in[0].shape[0] ||
+	    !is_same_view(&rope->in[2], &next->in[2]) || rope->in[1].data != next->in[1].data ||
+	    rope->in[0].shape[0] != next->in[0].shape[0])
+		return false;
+	for (int i = 0; i < TESS_ROPE_NUMS; i++)
+		if (rope->num[i] != next->num[i])
+			return false;
+	return is_apart(&rope->out[0], &next->in[0]) && is_apart(&next->out[0], &rope->in[0]);
+}
+
+/* Over pages, of what two ROPEs turn. */
+static bool can_attend(const struct tess_op *rope, const struct tess_op *second,
+                       const struct tess_op *op)
+{
+	const struct tess_view *q = &rope->out[0], *k = &second->out[0];
+	bool turned;
+
+	if (op->kind != TESS_OP_ATTENTION || !op->in[5].ndim ||
+	    op->in[3].data != rope->in[1].data ||
+	    op->num[TESS_ATTENTION_HEAD] != rope->num[TESS_ROPE_HEAD])
+		return false;
+	turned = is_same_view(&op->in[1], q);
+	return is_same_view(&op->in[0], turned ? k : q) && is_same_view(&op->in[1], turned ? q : k);
+}
+
+/* Keys that are only in their pages need no order of the blocks that read them. */
+bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention)
+{
+	const struct tess_op *second = rope->next;
+	const struct tess_view *out = &attention->out[0];
+
+	return second->only_next && is_same_view(&attention->in[1], &second->out[0]) &&
+	       is_apart(out, &rope->in[0]) && is_apart(out, &second->in[0]);
+}
+
+/* ---- rows of bf16 ---------------------------------------------------------------------------- */
+
+/* A LINEAR of more rows multiplies bf16, if its weights are that. */
+static bool can_round(int32_t math, const struct tess_op *op, const struct tess_op *linear)
+{
+	const struct tess_view *y = &op->out[0];
+
+	return linear->kind == TESS_OP_LINEAR && y->ndim == 2 && y->shape[0] > MULTIPLY_ROWS &&
+	       y->shape[1] % 8 == 0 && is_same_view(&linear->in[0], y) &&
+	       linear->in[1].dtype == TESS_BF16 && product_get_math(math, linear) == MATH_AUTO;
+}
+
+static bool is_rounded(const struct tess_op *op)
+{
+	return op->next && op->next->kind == TESS_OP_LINEAR && op->out[0].shape[0] > MULTIPLY_ROWS;
+}
+
+/* Whether nothing reads what is rounded as f32. */
+static bool can_drop(const struct gpu *g, const struct tess_op *op)
+{
+	return op->only_next && product_reads_bf16(g->math, op->next);
+}
+
+const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear)
+{
+	const struct tess_op *glu = fuse_get_next(linear, TESS_OP_GLU);
+
+	return glu && is_rounded(glu) && can_drop(g, glu) ? glu : NULL;
+}
+
+tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
+                            struct handover *to)
+{
+	const struct tess_view *y = &op->out[0];
+	void *memory;
+	tess_status st;
+
+	if (!is_rounded(op))
+		return TESS_OK;
+	st = memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory);
+	if (st)
+		return st;
+	to->rounded = (uint16_t *)(void *)((char *)memory + used);
+	to->dropped = can_drop(g, op);
+	*out = to->dropped ? NULL : *out;
+	return TESS_OK;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static bool can_follow_linear(int32_t math, const struct tess_op *earlier,
+                              const struct tess_op *linear, const struct tess_op *op)
+{
+	const struct tess_op *norm = earlier && fuse_is_normed(earlier) ? earlier : NULL;
+
+	return can_add_glu(math, linear, op, norm) || (!norm && can_add_sum(math, linear, op));
+}
+
+int32_t op_fuses(const struct tess_op *op)
+{
+	const struct tess_op *earlier = NULL, *before = op, *last = op->next;
+	int32_t math = cuda_get_math();
+
+	for (; last->next; last = last->next) {
+		earlier = before;
+		before = last;
+	}
+	switch (before->kind) {
+	case TESS_OP_ADD:
+		return !earlier && can_norm_sum(before, last);
+	case TESS_OP_NORM:
+		return can_norm_in_product(before, last) ||
+		       (is_whole_row_norm(before) && can_round(math, before, last));
+	case TESS_OP_LINEAR:
+		return can_follow_linear(math, earlier, before, last);
+	case TESS_OP_ROPE:
+		return earlier ? can_attend(earlier, before, last) : can_turn_both(before, last);
+	case TESS_OP_ATTENTION:
+		return before->in[5].ndim && can_round(math, before, last);
+	case TESS_OP_GLU:
+		return can_round(math, before, last);
+	default:
+		return 0;
+	}
+}
