@@ -284,6 +284,7 @@ static tess_status list_records(struct explanation *x)
 			.in = list_values(x, rec->in, rec->nin, TESS_STAGES_ALL),
 			.out = list_values(x, rec->out, rec->nout, rec->stage),
 			.parameters = parameters,
+			.fused = x->fused[i] - 1,
 		};
 		if (!list[i]->in || !list[i]->out)
 			return TESS_ENOMEM;
@@ -471,7 +472,7 @@ static tess_status ask_device(struct explanation *x)
 	if (st)
 		return tess_fail(st, "%s, or without that device say --kv f32 or bf16",
 		                 tess_error());
-	x->model.choose_kv_dtype = device->kv_dtype;
+	x->model.device = device;
 	return TESS_OK;
 }
 

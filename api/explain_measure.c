@@ -82,6 +82,8 @@ static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 		return width * s->coll.count;
 	case TESS_RECV:
 		return 0;
+	case TESS_BROADCAST:
+		return cut.rank == s->coll.root ? width * s->coll.count * (n - 1) : 0;
 	case TESS_ALL_REDUCE:
 		return 2 * width * s->coll.count * (n - 1) / n;
 	default:
@@ -127,6 +129,15 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
 		             : s->coll.kind == TESS_RECV ? TESS_SEND
 		                                         : s->coll.kind;
 	}
+}
+
+/* Marks the records whose ops are in the step of another record. */
+static void mark_fused(struct explanation *x, const struct tess_rank_program *l)
+{
+	for (int32_t i = 0; i < l->nsteps; i++)
+		for (const struct tess_step *s = l->step[i]->fused; s; s = s->fused)
+			if (s->record != l->step[i]->record)
+				x->fused[s->record] = 1 + l->step[i]->record;
 }
 
 uint64_t tess_explaining_count_returned(const struct tess_program *p)
@@ -260,6 +271,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 			break;
 		measure_rank(x, p, lowered, &rank[r]);
 		measure_sent(x, p, lowered);
+		mark_fused(x, lowered);
 		tess_rank_program_free(lowered);
 	}
 	if (p != x->program)
@@ -293,7 +305,8 @@ tess_status tess_explaining_measure_ranks(struct explanation *x)
 
 	x->sent = TESS_NEW(&x->arena, struct explained_sent,
 	                   x->program->nrecords * x->program->mesh.ndims);
-	if (!rank || !list || !first || !x->sent)
+	x->fused = TESS_NEW(&x->arena, int32_t, x->program->nrecords);
+	if (!rank || !list || !first || !x->sent || !x->fused)
 		return TESS_ENOMEM;
 	st = find_alike(x, first);
 	for (int32_t dp = 0; dp < replicas && !st; dp++)

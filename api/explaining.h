@@ -27,6 +27,7 @@ struct explanation {
 		uint64_t bytes; /* maximum over the ranks */
 		int32_t kind; /* TESS_ALL_GATHER, ...: the last collective; 0: none */
 	} * sent;
+	int32_t *fused; /* by record: 1 + the first record of a fused step; 0: not in one */
 };
 
 /* Returns the rank of the program that a rank of the mesh runs. */

@@ -17,7 +17,7 @@ struct tess_planned_model {
 	struct tess_plan plan;
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
 	int32_t weights, math, kv_dtype; /* as in tess_session_options */
-	int32_t (*choose_kv_dtype)(int32_t weights); /* as in tess_record_options */
+	const struct tess_device *device; /* as in tess_record_options */
 };
 
 /* Copies options, or the defaults for NULL, and checks each of them by itself. */

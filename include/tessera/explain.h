@@ -90,6 +90,9 @@ struct tess_explained_record {
 	const struct tess_explained_value *const *out;
 	/* Parameters that the op reads. */
 	const struct tess_explained_parameter *const *parameters;
+	/* Index of the record whose step on the device also computes this one; -1: none. */
+	int32_t fused;
+	int32_t reserved;
 };
 
 /* Bytes that one rank holds. */

@@ -91,18 +91,16 @@ static tess_status open_runner(struct tess_runner *s)
 	if (!st)
 		st = tess_device_check_weights(device, parts->weights);
 	if (!st) {
-		s->programs.options =
-			(struct tess_record_options){ .model = parts->model,
-			                              .plan = parts->plan,
-			                              .source = parts->source,
-			                              .mesh = parts->mesh,
-			                              .positions = parts->positions,
-			                              .kv_dtype = parts->kv_dtype,
-			                              .choose_kv_dtype = device->kv_dtype,
-			                              .weights = parts->weights,
-			                              .math = parts->math,
-			                              .check = s->check,
-			                              .device = device };
+		s->programs.options = (struct tess_record_options){ .model = parts->model,
+			                                            .plan = parts->plan,
+			                                            .source = parts->source,
+			                                            .mesh = parts->mesh,
+			                                            .positions = parts->positions,
+			                                            .kv_dtype = parts->kv_dtype,
+			                                            .weights = parts->weights,
+			                                            .math = parts->math,
+			                                            .check = s->check,
+			                                            .device = device };
 		s->programs.group = parts->group;
 		s->programs.all = parts->all;
 		st = tess_programs_record_first(&s->programs, one_row);

@@ -160,13 +160,13 @@ static struct tess_place *place_heads(struct tess_recorder *r, struct tess_tenso
 /* Returns the KV cache's dtype: the session's, else the device's for the first linear weight. */
 static int32_t find_kv_dtype(const struct tess_recorder *r)
 {
-	const struct tess_record_options *o = r->options;
+	const struct tess_device *device = r->p->device;
 
-	if (o->kv_dtype)
-		return o->kv_dtype;
-	for (int32_t i = 0; i < r->p->nrecords && o->choose_kv_dtype; i++)
+	if (r->options->kv_dtype)
+		return r->options->kv_dtype;
+	for (int32_t i = 0; i < r->p->nrecords && device && device->kv_dtype; i++)
 		if (r->p->record[i]->kind == TESS_OP_LINEAR)
-			return TESS_PLUGIN_VALUE(o->choose_kv_dtype(
+			return TESS_PLUGIN_VALUE(device->kv_dtype(
 				       r->p->record[i]->weight[0]->dtype)) == TESS_BF16
 			               ? TESS_BF16
 			               : TESS_F32;

@@ -14,9 +14,7 @@ struct tess_record_options {
 	int64_t ntokens, nselected; /* rows of a step, and rows with logits */
 	int32_t logits_root; /* the only rank with the logits; -1: all; TESS_LOGITS_CUT */
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
-	int32_t kv_dtype; /* dtype of the KV cache; 0: by choose_kv_dtype, else TESS_F32 */
-	/* a device's choice by the stored dtype of the first weight of LINEAR; or NULL */
-	int32_t (*choose_kv_dtype)(int32_t weights);
+	int32_t kv_dtype; /* dtype of the KV cache; 0: as the device prefers, else TESS_F32 */
 	int32_t weights; /* dtype of linear weights in memory; 0: as stored; TESS_Q8, TESS_BF12 */
 	int32_t math; /* dtype of linear products; 0: TESS_F32; TESS_BF16: for bf16 weights */
 	bool check; /* after each record, compare ranks and detect non-finite values */

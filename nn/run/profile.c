@@ -83,48 +83,54 @@ static int64_t count_asked(const struct tess_profile *p, const struct tess_view 
 
 /* ---- the column `cost` of the table of ops: FLOPs, and bytes that are not read ---- */
 
-static void profile_add_none_cost(struct tess_profile *p, const struct tess_op *op)
+static void profile_add_none_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                  const struct tess_op *op)
 {
-	(void)p, (void)op;
+	(void)p, (void)sum, (void)op;
 }
 
-static void profile_add_product_cost(struct tess_profile *p, const struct tess_op *op)
+static void profile_add_product_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                     const struct tess_op *op)
 {
+	(void)p;
 	for (int32_t i = 1; i < op->nin; i++)
-		p->op[op->kind].flops +=
-			2 * (uint64_t)(op->in[0].shape[0] * count_view_elements(&op->in[i]));
+		sum->flops += 2 * (uint64_t)(op->in[0].shape[0] * count_view_elements(&op->in[i]));
 }
 
-/* Of the table only the rows that are looked up are read. */
-static void profile_add_embed_cost(struct tess_profile *p, const struct tess_op *op)
+/* Counts only the looked up rows of the table. */
+static void profile_add_embed_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                   const struct tess_op *op)
 {
 	const struct tess_view *table = &op->in[1];
 	int64_t rows =
 		count_looked_up(p, &op->in[0], (int64_t)op->num[TESS_EMBED_FIRST], table->shape[0]);
 	uint64_t row = (uint64_t)table->shape[1] * tess_width(table->dtype);
 
-	p->op[op->kind].bytes -= row * (uint64_t)(table->shape[0] - rows);
+	sum->bytes -= row * (uint64_t)(table->shape[0] - rows);
 	p->weight_bytes -= row * (uint64_t)(table->shape[0] - rows);
 }
 
-/* Of the table only the rows of positions are read. */
-static void profile_add_rope_cost(struct tess_profile *p, const struct tess_op *op)
+/* Counts only the rows of positions of the table. */
+static void profile_add_rope_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                  const struct tess_op *op)
 {
 	const struct tess_view *table = &op->in[2];
 
-	p->op[op->kind].bytes +=
-		(uint64_t)((op->in[1].shape[0] - table->shape[0]) * table->shape[1]) *
-		tess_width(table->dtype);
+	(void)p;
+	sum->bytes += (uint64_t)((op->in[1].shape[0] - table->shape[0]) * table->shape[1]) *
+	              tess_width(table->dtype);
 }
 
-static void profile_add_select_cost(struct tess_profile *p, const struct tess_op *op)
+static void profile_add_select_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                    const struct tess_op *op)
 {
-	p->op[op->kind].bytes += count_bytes(&op->out[0]) - count_bytes(&op->in[0]);
+	(void)p;
+	sum->bytes += count_bytes(&op->out[0]) - count_bytes(&op->in[0]);
 }
 
-static void profile_add_experts_cost(struct tess_profile *p, const struct tess_op *op)
+static void profile_add_experts_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                     const struct tess_op *op)
 {
-	struct tess_profile_op *sum = &p->op[op->kind];
 	int64_t experts = op->in[1].shape[1], asked, pairs = count_asked(p, &op->in[1], &asked);
 
 	for (int32_t i = 2; i < op->nin && experts; i++) {
@@ -138,10 +144,11 @@ static void profile_add_experts_cost(struct tess_profile *p, const struct tess_o
 }
 
 /*
- * Counts a sequence's keys and values once, from the first position that one of its rows attends to.
- * The table of pages is not counted.
+ * Counts a sequence's keys and values once, from the first position that one of its rows attends
+ * to. The table of pages is not counted.
  */
-static void profile_add_attention_cost(struct tess_profile *p, const struct tess_op *op)
+static void profile_add_attention_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                                       const struct tess_op *op)
 {
 	const int32_t *position = find_input(p, &op->in[3]), *slot = find_input(p, &op->in[4]);
 	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
@@ -149,7 +156,7 @@ static void profile_add_attention_cost(struct tess_profile *p, const struct tess
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
 
-	p->op[op->kind].bytes -= count_bytes(&op->in[5]);
+	sum->bytes -= count_bytes(&op->in[5]);
 	if (!position || !slot)
 		return;
 	for (int64_t i = 0; i < rows; i++) {
@@ -160,27 +167,22 @@ static void profile_add_attention_cost(struct tess_profile *p, const struct tess
 	}
 	bytes = (stored + rows) * cols *
 	        (int64_t)tess_width((int32_t)op->num[TESS_ATTENTION_DTYPE]);
-	p->op[op->kind].bytes += (uint64_t)bytes;
-	p->op[op->kind].flops +=
-		2 * (uint64_t)(seen * (op->in[0].shape[1] / head) * (head + value));
+	sum->bytes += (uint64_t)bytes;
+	sum->flops += 2 * (uint64_t)(seen * (op->in[0].shape[1] / head) * (head + value));
 	p->kv_bytes += (uint64_t)bytes;
 }
 
-void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)
+static void add_op_cost(struct tess_profile *p, struct tess_profile_op *sum,
+                        const struct tess_op *op)
 {
-	static void (*const add_cost[])(struct tess_profile *, const struct tess_op *) = {
+	static void (*const add_cost[])(struct tess_profile *, struct tess_profile_op *,
+	                                const struct tess_op *) = {
 #define OP(kind, name, outs, weight, cost, backward, lower) \
 	[TESS_OP_##kind] = profile_add_##cost##_cost,
 #include "nn/op/kinds.def"
 	};
-	struct tess_profile_op *sum = &p->op[op ? op->kind : 0];
-	int32_t weight;
+	int32_t weight = op_find_kind(op->kind)->weight;
 
-	sum->ns += tess_now() - began;
-	sum->calls++;
-	if (!op)
-		return;
-	weight = op_find_kind(op->kind)->weight;
 	for (int32_t i = 0; i < op->nout; i++)
 		sum->bytes += count_bytes(&op->out[i]);
 	for (int32_t i = 0; i < op->nin; i++) {
@@ -189,7 +191,33 @@ void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64
 		sum->bytes += bytes;
 		p->weight_bytes += weight && i >= weight ? bytes : 0;
 	}
-	add_cost[op->kind](p, op);
+	add_cost[op->kind](p, sum, op);
+}
+
+/* Finds the sums of steps like this one; without room for more, the last ones. */
+static struct tess_profile_op *find_sums(struct tess_profile *p, const struct tess_op *op)
+{
+	uint8_t kind[TESS_PROFILE_OPS] = { 0 };
+	int32_t i = 0;
+
+	for (int32_t n = 0; op && n < TESS_PROFILE_OPS; op = op->next)
+		kind[n++] = (uint8_t)op->kind;
+	while (i < TESS_PROFILE_STEPS - 1 && p->op[i].calls &&
+	       memcmp(p->op[i].kind, kind, sizeof kind) != 0)
+		i++;
+	if (!p->op[i].calls)
+		memcpy(p->op[i].kind, kind, sizeof kind);
+	return &p->op[i];
+}
+
+void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)
+{
+	struct tess_profile_op *sum = find_sums(p, op);
+
+	sum->ns += tess_now() - began;
+	sum->calls++;
+	for (; op; op = op->next)
+		add_op_cost(p, sum, op);
 }
 
 /* ---- calls of groups ------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * profile.h - measures the time of steps on this rank: ops by kind, and collectives.
+ * profile.h - measures the time of steps on this rank, by the kinds of their ops, and of collectives.
  *
  * The bytes of an op are those of its operands and outs, each counted once, as if no cache held
  * them: of a table the rows that are looked up, of experts those that a row is routed to, of the KV
@@ -13,13 +13,17 @@
 #include <tessera/tessera.h>
 #include <tessera/util/clock.h>
 
-struct tess_profile_op { /* sums over the ops of one kind */
+enum { TESS_PROFILE_STEPS = 64, TESS_PROFILE_OPS = 8 };
+
+struct tess_profile_op { /* sums over steps with ops of the same kinds */
+	uint8_t kind[TESS_PROFILE_OPS]; /* TESS_OP_..., in order, then 0; all 0: calls of styles */
 	int64_t calls, ns;
 	uint64_t bytes, flops;
 };
 
 struct tess_profile { /* of one rank; zeroed: nothing has run */
-	struct tess_profile_op op[TESS_OP_KINDS]; /* by TESS_OP_...; 0: calls of styles */
+	struct tess_profile_op
+		op[TESS_PROFILE_STEPS]; /* in order of first runs; calls 0: the end */
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes of ops */
 	struct tess_profile_call { /* a collective; times in ns */
 		struct tess_group *group;
@@ -43,7 +47,7 @@ static inline int64_t tess_profile_begin(const struct tess_profile *p)
 {
 	return p ? tess_now() : 0;
 }
-/* Adds an op that began at `began` and has ended; op NULL: a call of a style. */
+/* Adds a step, `op` and those linked to it, that began at `began`; op NULL: a call of a style. */
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began);
 /* Adds a collective. g and p may be NULL. */
 void tess_profile_add_call(struct tess_profile *p, struct tess_group *g, int64_t began);

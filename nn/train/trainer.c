@@ -62,7 +62,6 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 		                                            .source = parts->source,
 		                                            .mesh = parts->mesh,
 		                                            .positions = parts->positions,
-		                                            .choose_kv_dtype = device->kv_dtype,
 		                                            .check = check,
 		                                            .device = device };
 	t->programs.group = t->programs.all = parts->group;

@@ -524,6 +524,46 @@ START_TEST(digests_of_an_exact_device)
 }
 END_TEST
 
+/* What the command prints for llama on that device. */
+static bool prints_on_device(const char *command, const char *options, const char *part)
+{
+	static char out[1 << 16];
+
+	ck_assert_int_eq(command_run(out, sizeof out,
+	                             "'" TESSERA "' %s '" SOURCE_ROOT "/tests/data/goldens/llama' "
+	                             "--device discrete_exact %s",
+	                             command, options),
+	                 0);
+	return strstr(out, part);
+}
+
+/* Steps are fused where the device says so, and nowhere else; digests stay. */
+START_TEST(fused_steps_of_a_device)
+{
+	struct tess_safetensors *g = load_goldens("llama");
+	char said[1024];
+	int status;
+	json_t *out;
+
+	setenv("TESSERA_LAYOUT", "", 1);
+	if (_i)
+		setenv("DISCRETE_FUSES", "1", 1);
+	out = run_generate_json("llama", find_golden_tensor(g, "prompt%d.ids", 1), 3,
+	                        "--device discrete_exact", &status, said);
+	ck_assert_msg(!status && out, "%s", said);
+	ck_assert_str_eq(json_string_value(json_object_get(out, "digest")), digests[0]);
+	ck_assert_int_eq(prints_on_device("explain", "--program", " +glu "), _i);
+	ck_assert_int_eq(prints_on_device("explain", "--program", " +norm "), _i);
+	ck_assert_int_eq(prints_on_device("explain", "--program --json", "\"fused\":"), _i);
+	ck_assert(!prints_on_device("explain", "--program", " +add "));
+	ck_assert_int_eq(prints_on_device("bench decode", "--breakdown --rounds 1 --tokens 2",
+	                                  " linear+glu "),
+	                 _i);
+	json_decref(out);
+	tess_safetensors_close(g);
+}
+END_TEST
+
 /* A device may prefer a cache of bf16, beside linear weights of bf16 only; a session may say. */
 START_TEST(caches_of_a_device)
 {
@@ -737,6 +777,7 @@ int main(void)
 	tcase_add_test(t, documented_digest);
 	tcase_add_loop_test(t, logits_of_a_device_with_memory, 0, DEVICE_CASES);
 	tcase_add_test(t, digests_of_an_exact_device);
+	tcase_add_loop_test(t, fused_steps_of_a_device, 0, 2);
 	tcase_add_test(t, caches_of_a_device);
 	tcase_add_test(t, kernel_that_fails);
 	tcase_add_test(t, styles_that_need_host_memory);

@@ -37,7 +37,7 @@ struct model_limits { /* of all ranks together */
 struct model_round { /* of rank 0 */
 	double seconds;
 	double moving, wait; /* seconds in calls of groups */
-	struct tess_profile_op op[TESS_OP_KINDS]; /* of --breakdown */
+	struct tess_profile_op op[TESS_PROFILE_STEPS]; /* of --breakdown */
 };
 
 struct model_case {

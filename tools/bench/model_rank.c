@@ -198,7 +198,7 @@ static tess_status count_forward(struct model_rank *r)
 	uint64_t n = (uint64_t)r->c.forwards;
 	tess_status st;
 
-	for (int32_t i = 0; i < TESS_OP_KINDS; i++)
+	for (int32_t i = 0; i < TESS_PROFILE_STEPS; i++)
 		sum[2] += p->op[i].flops;
 	st = tess_all_reduce(r->all, sum, sum, 3, TESS_I64, TESS_SUM, "bench");
 	r->c.weight_bytes = sum[0] / n;

@@ -44,29 +44,34 @@ static double sum_op_seconds(const struct model_round *r)
 {
 	int64_t ns = 0;
 
-	for (int32_t i = 0; i < TESS_OP_KINDS; i++)
+	for (int32_t i = 0; i < TESS_PROFILE_STEPS; i++)
 		ns += r->op[i].ns;
 	return 1e-9 * (double)ns;
 }
 
-static const char *get_op_name(int32_t kind)
+/* Formats the ops of a step: "linear", "norm+linear". */
+static const char *format_op(const struct tess_profile_op *op, char out[128])
 {
-	return kind ? tess_record_kind_name(kind) : "style";
+	size_t n = 0;
+
+	snprintf(out, 128, "style");
+	for (int32_t i = 0; i < TESS_PROFILE_OPS && op->kind[i]; i++)
+		n += (size_t)snprintf(out + n, 128 - n, "%s%s", i ? "+" : "",
+		                      tess_record_kind_name(op->kind[i]));
+	return out;
 }
 
-/* Lists the kinds of ops that have run, by descending time. */
-static int32_t sort_ops(const struct model_round *r, int32_t order[TESS_OP_KINDS])
+/* Lists the steps that have run, by descending time. */
+static int32_t sort_ops(const struct model_round *r, int32_t order[TESS_PROFILE_STEPS])
 {
 	int32_t n = 0;
 
-	for (int32_t kind = 0; kind < TESS_OP_KINDS; kind++) {
+	for (int32_t i = 0; i < TESS_PROFILE_STEPS && r->op[i].calls; i++) {
 		int32_t at = n;
 
-		if (!r->op[kind].calls)
-			continue;
-		for (n++; at && r->op[order[at - 1]].ns < r->op[kind].ns; at--)
+		for (n++; at && r->op[order[at - 1]].ns < r->op[i].ns; at--)
 			order[at] = order[at - 1];
-		order[at] = kind;
+		order[at] = i;
 	}
 	return n;
 }
@@ -102,13 +107,14 @@ static void print_share(double rate, double limit)
 		printf(" %7s", "-");
 }
 
-static void print_op_row(const struct model_result *r, const struct model_round *m, int32_t kind)
+static void print_op_row(const struct model_result *r, const struct model_round *m,
+                         const struct tess_profile_op *op)
 {
-	const struct tess_profile_op *op = &m->op[kind];
+	char name[128];
 	double seconds = 1e-9 * (double)op->ns, n = r->nranks;
 	double bytes = (double)op->bytes / seconds, flops = (double)op->flops / seconds;
 
-	printf("    %-14s %9" PRId64 " %10.3f %6.1f%% %10.2f", get_op_name(kind), op->calls,
+	printf("    %-14s %9" PRId64 " %10.3f %6.1f%% %10.2f", format_op(op, name), op->calls,
 	       1e3 * seconds, 100 * seconds / m->seconds, 1e-9 * bytes);
 	print_share(bytes, r->limits.bytes / n);
 	printf(" %10.2f", 1e-9 * flops);
@@ -124,14 +130,14 @@ static void print_part(const char *name, double seconds, const struct model_roun
 static void print_breakdown(const struct model_result *r, const struct model_round *m)
 {
 	double compute = sum_op_seconds(m);
-	int32_t order[TESS_OP_KINDS], n = sort_ops(m, order);
+	int32_t order[TESS_PROFILE_STEPS], n = sort_ops(m, order);
 
 	printf("# rank 0 in the median round:\n");
 	printf("#%-17s %9s %10s %7s %10s %7s %10s %7s\n", "", "calls", "ms", "share", "GB/s",
 	       "limit", "GFLOP/s", "limit");
 	print_part("compute", compute, m);
 	for (int32_t i = 0; i < n; i++)
-		print_op_row(r, m, order[i]);
+		print_op_row(r, m, &m->op[order[i]]);
 	print_part("communication", m->moving, m);
 	print_part("wait", m->wait, m);
 	print_part("other", m->seconds - compute - m->moving - m->wait, m);
@@ -158,15 +164,16 @@ static void print_case_row(const struct model_result *r, const struct model_case
 static json_t *make_breakdown_json(const struct model_round *m)
 {
 	double compute = sum_op_seconds(m);
-	int32_t order[TESS_OP_KINDS], n = sort_ops(m, order);
+	int32_t order[TESS_PROFILE_STEPS], n = sort_ops(m, order);
 	json_t *ops = json_array();
 
 	for (int32_t i = 0; i < n; i++) {
 		const struct tess_profile_op *op = &m->op[order[i]];
+		char name[128];
 
 		json_array_append_new(
 			ops,
-			json_pack("{s:s, s:I, s:f, s:I, s:I}", "op", get_op_name(order[i]), "calls",
+			json_pack("{s:s, s:I, s:f, s:I, s:I}", "op", format_op(op, name), "calls",
 		                  (json_int_t)op->calls, "seconds", 1e-9 * (double)op->ns, "bytes",
 		                  (json_int_t)op->bytes, "flops", (json_int_t)op->flops));
 	}

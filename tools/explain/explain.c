@@ -238,8 +238,8 @@ static void print_program(const struct tess_explanation *e)
 	for (int32_t i = 0; i < e->nrecords; i++) {
 		const struct tess_explained_record *rec = e->records[i];
 
-		printf("%4d %-10s %-14s %-44s", (int)i, rec->kind, rec->move ? rec->move : "",
-		       rec->module);
+		printf("%4d %s%-*s %-14s %-44s", (int)i, rec->fused < 0 ? "" : "+",
+		       rec->fused < 0 ? 10 : 9, rec->kind, rec->move ? rec->move : "", rec->module);
 		for (int32_t k = 0; rec->in[k]; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
 			       explain_format_places(e, rec->in[k]->places, place));
@@ -363,14 +363,16 @@ static json_t *make_program_json(const struct tess_explanation *e)
 	for (int32_t i = 0; i < e->nrecords; i++) {
 		const struct tess_explained_record *rec = e->records[i];
 		json_t *parameters = json_array();
+		json_t *fused = rec->fused < 0 ? NULL : json_integer(rec->fused);
 
 		for (int32_t k = 0; rec->parameters[k]; k++)
 			json_array_append_new(parameters, json_string(rec->parameters[k]->name));
 		json_array_append_new(
-			all, json_pack("{s:i, s:s, s:s, s:o, s:o, s:o}", "record", (int)i, "module",
-		                       rec->module, "kind", rec->move ? rec->move : rec->kind, "in",
-		                       make_values_json(e, rec->in), "parameters", parameters,
-		                       "out", make_values_json(e, rec->out)));
+			all,
+			json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o*}", "record", (int)i,
+		                  "module", rec->module, "kind", rec->move ? rec->move : rec->kind,
+		                  "in", make_values_json(e, rec->in), "parameters", parameters,
+		                  "out", make_values_json(e, rec->out), "fused", fused));
 	}
 	return all;
 }
@@ -470,7 +472,7 @@ static const struct tess_tool_option training_options[] = {
 };
 
 static const struct tess_tool_option output_options[] = {
-	{ "program", NULL, "print each computation and move of the step, with placements",
+	{ "program", NULL, "print computations and moves, with placements; +: in the step before",
 	  AT(program) },
 	{ "storage", NULL, "print how ranks store each weight in memory, and why", AT(storage) },
 	{ "json", NULL, "print one JSON object", AT(json) },

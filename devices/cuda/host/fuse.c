@@ -1,6 +1,6 @@
 /*
- * fuse.c - decides which ops are one step: that saves launches, and rows of f32 that the next product
- * would read as bf16.
+ * fuse.c - decides which ops are one step: that saves launches, and rows of f32 that the next
+ * product would read as bf16.
  */
 #include "gpu.h"
 

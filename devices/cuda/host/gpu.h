@@ -236,9 +236,9 @@ const struct tess_view *fuse_get_added(const struct tess_op *linear);
 /* The GLU after a product whose operands and out nothing reads as f32; or NULL. */
 const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
- * Before a LINEAR of many rows: sets to->rounded, where the op's out goes as bf16, too, densely, and
- * *out, where its f32 goes, to NULL if nothing reads that. used: bytes of scratch memory that the op
- * itself uses, a multiple of 256.
+ * Before a LINEAR of many rows: sets to->rounded, where the op's out goes as bf16, too, densely,
+ * and *out, where its f32 goes, to NULL if nothing reads that. used: bytes of scratch memory that
+ * the op itself uses, a multiple of 256.
  */
 tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
                             struct handover *to);
@@ -330,7 +330,7 @@ tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r);
 /* Whether all inputs of a LINEAR follow each other. */
 bool product_is_one_run(const struct tess_op *op);
-/* Whether one launch of few rows, of x or of that of `norm` unless NULL, reads 16 bytes at a time. */
+/* Whether one launch of few rows, of x or of that of `norm` (or NULL), reads 16 bytes at a time. */
 bool product_reads_wide(const struct tess_op *op, const struct tess_op *norm);
 /* Whether the kernels of few rows can compute a NORM for a LINEAR of one, as far as memory goes. */
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
