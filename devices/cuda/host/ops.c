@@ -3,9 +3,7 @@
 
 #include <stdio.h>
 
-enum { KINDS = TESS_OP_SAMPLE + 1 };
-
-static tess_status (*const launchers[KINDS])(struct gpu *g, const struct tess_op *op) = {
+static tess_status (*const launchers[TESS_OP_KINDS])(struct gpu *g, const struct tess_op *op) = {
 	[TESS_OP_EMBED] = op_run_embed,
 	[TESS_OP_BIAS] = op_run_map,
 	[TESS_OP_ATTENTION_D] = op_run_texts,
@@ -47,8 +45,9 @@ static tess_status (*const launchers[KINDS])(struct gpu *g, const struct tess_op
 };
 
 /* Of ops that may be in a fused step: `to` is {0} but for `op`, the one after from->op. */
-static tess_status (*const step_launchers[KINDS])(struct gpu *g, const struct handover *from,
-                                                  struct handover *to) = {
+static tess_status (*const step_launchers[TESS_OP_KINDS])(struct gpu *g,
+                                                          const struct handover *from,
+                                                          struct handover *to) = {
 	[TESS_OP_LINEAR] = op_run_linear, [TESS_OP_NORM] = op_run_norm,
 	[TESS_OP_ROPE] = op_run_rope,     [TESS_OP_ATTENTION] = op_run_attention,
 	[TESS_OP_GLU] = op_run_glu,       [TESS_OP_ADD] = op_run_add,
@@ -56,7 +55,7 @@ static tess_status (*const step_launchers[KINDS])(struct gpu *g, const struct ha
 
 static bool has_launcher(int32_t kind)
 {
-	return kind >= 0 && kind < KINDS && (launchers[kind] || step_launchers[kind]);
+	return kind >= 0 && kind < TESS_OP_KINDS && (launchers[kind] || step_launchers[kind]);
 }
 
 /* Runs an op, and maybe those after it. */
