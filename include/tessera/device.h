@@ -763,9 +763,9 @@ struct tess_op {
 	const struct tess_term *term;   /* terms of all trees */
 	void *stream;                   /* of stream_open(), or NULL */
 	const char *where;              /* the module, for messages */
-	const struct tess_op *next;     /* the next op of a fused step (fuses); NULL: the last one */
-	int64_t only_next;              /* 1: only `next` reads the outs, so they need not be written;
-	                                 * 0 without `next` */
+	const struct tess_op *next;     /* the next op of a fused step; NULL: the last one */
+	int64_t only_next;              /* 1: only `next` reads the outs, so they need not be
+	                                 * written; 0 without `next` */
 };
 TESS_TIGHT(tess_op, only_next);
 

@@ -1,5 +1,5 @@
 /*
- * profile.h - measures the time of steps on this rank, by the kinds of their ops, and of collectives.
+ * profile.h - measures the time of steps on this rank, by the kinds of their ops, and collectives.
  *
  * The bytes of an op are those of its operands and outs, each counted once, as if no cache held
  * them: of a table the rows that are looked up, of experts those that a row is routed to, of the KV
