@@ -1,16 +1,16 @@
 """Commands with random valid options, drawn from a seed: for script/random-options and script/races."""
 import json, os, random, struct
 
-os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))  # the paths below are of the tree
+os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))  # the paths below are relative to the tree
 
 GOLDENS = "tests/data/goldens"
 MODELS = ["data", "tests/data/stories260K-bf16"] + sorted(os.path.join(GOLDENS, name) for name in os.listdir(GOLDENS))
 WORDS = "Once upon a time there was a little girl named Lily. She saw a big red ball, and the cat said: hello!".split()
-# dimensions of the ranks, and how often each is drawn
+# meshes and their weights in the draw
 MESHES = [({"tp": 1}, 2), ({"tp": 2}, 5), ({"tp": 3}, 2), ({"tp": 4}, 2), ({"dp": 2}, 3), ({"pp": 2}, 3),
           ({"dp": 2, "tp": 2}, 3), ({"pp": 2, "tp": 2}, 2), ({"dp": 2, "pp": 2}, 1)]
-REFUSALS = "cannot be cut for|neither a file nor a plan of model"  # by the sizes or plans of a model
-BACKENDS = ["loopback", "shm", "gloo"]  # less those that this build lacks
+REFUSALS = "cannot be cut for|neither a file nor a plan of model"  # refusals caused by the sizes or plans of a model
+BACKENDS = ["loopback", "shm", "gloo"]  # without those that this build lacks
 
 
 class Case:
@@ -24,7 +24,7 @@ class Case:
             self.config = json.load(f)
         self.text = os.path.exists(os.path.join(self.model, "tokenizer.json"))
         self.experts = any("expert" in key for key in self.config)
-        self.balanced = self.experts and self.config["model_type"] != "deepseek_v3"  # by a loss
+        self.balanced = self.experts and self.config["model_type"] != "deepseek_v3"  # balanced by a loss
         self.bf16 = self.model.endswith("bf16")
 
     def path(self, name):

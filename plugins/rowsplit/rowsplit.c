@@ -12,7 +12,7 @@ static tess_status layout_rowsplit(const struct tess_site *s, struct tess_io *io
 }
 
 static tess_status partition_rowsplit(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *place)
+                                      struct tess_param_place *place)
 {
 	(void)s;
 	place->use.kind = TESS_REPLICATE; /* the bias: added once, after the sum */

@@ -1,7 +1,6 @@
 /*
- * Plans by what explain says of them, of libtessera.so, for directories that have a config.json
- * only: the plans that Transformers ships, and wrong plans, of which docs/errors.md has the
- * sentences.
+ * Plans in tess_explain of libtessera.so, for directories with only a config.json: the plans that
+ * Transformers ships, and wrong plans, whose messages are in refusals.md.
  */
 #include "tests/support/scratch.h"
 
@@ -184,33 +183,22 @@ static void print_row(FILE *out, const json_t *row, const char *family, const ch
 	        json_object_get(row, "train") ? ", in training" : "", mark, sentence, mark);
 }
 
-/* Replaces what lies between the two marks in the document; false: it is the same. */
-static bool update_document(const char *path, const char *table, bool write)
+/* Returns 1 if the file has other contents; `write` replaces them. */
+static bool update_file(const char *path, const char *contents, bool write)
 {
-	static const char begin[] = "<!-- the test `plans` writes this table -->\n",
-			  end[] = "<!-- its end -->\n";
 	static char text[1 << 20];
 	FILE *f = fopen(path, "r");
-	size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-	char *from, *to;
-	bool same;
 
-	text[n] = 0;
-	ck_assert_msg(f && !fclose(f), "%s", path);
-	from = strstr(text, begin);
-	to = strstr(text, end);
-	ck_assert_msg(from && to && from < to, "%s: no marks of the table", path);
-	from += strlen(begin);
-	same = strlen(table) == (size_t)(to - from) && !memcmp(from, table, strlen(table));
-	if (!same && write) {
-		f = fopen(path, "w");
-		ck_assert(f && fprintf(f, "%.*s%s%s", (int)(from - text), text, table, to) > 0 &&
-		          !fclose(f));
-	}
-	return !same;
+	ck_assert_msg(f != NULL, "%s", path);
+	text[fread(text, 1, sizeof text - 1, f)] = 0;
+	fclose(f);
+	if (!strcmp(text, contents))
+		return false;
+	ck_assert(!write || ((f = fopen(path, "w")) && fputs(contents, f) >= 0 && !fclose(f)));
+	return true;
 }
 
-/* Each is refused without a weight, and docs/errors.md has the sentence. */
+/* Each plan is refused without reading a weight, with the message in refusals.md. */
 START_TEST(wrong_plans)
 {
 	json_t *rows = load_plans("wrong.json"), *also;
@@ -220,7 +208,7 @@ START_TEST(wrong_plans)
 	FILE *out = open_memstream(&table, &size);
 	json_t *row;
 
-	fprintf(out, "\n| plan | is refused with |\n|---|---|\n");
+	fprintf(out, "| plan | is refused with |\n|---|---|\n");
 	json_array_foreach(rows, i, row) {
 		const char *family = get_row_text(row, "model", "llama");
 
@@ -234,10 +222,12 @@ START_TEST(wrong_plans)
 		}
 	}
 	ck_assert_uint_ge(i, 60);
-	ck_assert(fprintf(out, "\n") > 0 && !fclose(out));
-	ck_assert_msg(!update_document(getenv("ERRORS"), table, write) || write,
-	              "docs/errors.md has other sentences; REWRITE=1 meson test -C BUILD plans "
-	              "writes these");
+	ck_assert(!fclose(out));
+	ck_assert_msg(
+		!update_file(format_path_in(getenv("PLANS_DIR"), "refusals.md"), table, write) ||
+			write,
+		"tests/data/plans/refusals.md has other messages; "
+		"REWRITE=1 meson test -C BUILD plans writes these");
 	free(table);
 	json_decref(rows);
 }
