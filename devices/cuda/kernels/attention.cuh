@@ -1,10 +1,10 @@
 /*
  * attention.cuh - attention over KV pages, in f32. A page has the keys of 64 positions as [d, 64],
- * and their values as [64, dv]; or keys as [64, d], whose first dv elements are the values. Sums over
- * keys are made online: maximum, sum, weighted values.
+ * and their values as [64, dv]; or keys as [64, d], whose first dv elements are the values. Sums
+ * over keys are computed online: maximum, sum, weighted values.
  */
 
-/* Adjacent rows with the slot of row t, up to TILED_ROWS_MIN. */
+/* Counts the adjacent rows with the slot of row t, up to TILED_ROWS_MIN. */
 DEVICE int count_run(const struct attention_args *a, int64_t t)
 {
 	int32_t slot = a->slot[t];
@@ -17,7 +17,10 @@ DEVICE int count_run(const struct attention_args *a, int64_t t)
 	return n;
 }
 
-/* Rows of a slot are adjacent: in the middle of a run one look is enough. */
+/*
+ * Returns whether row t is in a run of many rows. Rows of a slot are adjacent: in the middle of a
+ * run one comparison is enough.
+ */
 DEVICE int is_tiled(const struct attention_args *a, int64_t t)
 {
 	const int64_t far = t + TILED_ROWS_MIN - 1;
@@ -26,14 +29,14 @@ DEVICE int is_tiled(const struct attention_args *a, int64_t t)
 	       ((far < a->rows && a->slot[far] == a->slot[t]) || count_run(a, t) == TILED_ROWS_MIN);
 }
 
-/* Whether row t has a slot and a position in its pages. */
+/* Returns whether row t has a slot, and a position in its pages. */
 DEVICE int has_place(const struct attention_args *a, int64_t t)
 {
 	return a->slot[t] >= 0 && a->slot[t] < a->slots && a->position[t] >= 0 &&
 	       a->position[t] < a->blocks * KEYS;
 }
 
-/* The page with block u of row t's slot; NULL, and a fault: there is none. */
+/* Returns the page with block u of row t's slot; without one, reports a fault and returns NULL. */
 DEVICE char *find_page(const struct attention_args *a, int64_t t, int64_t u)
 {
 	char *page = (char *)(uintptr_t)a->page[a->slot[t] * a->page_pitch + u];
@@ -64,13 +67,13 @@ DEVICE void store_cached(char *p, int32_t dtype, int64_t at, float x)
 		store_half_relaxed((uint16_t *)p + at, round_bf16(x));
 }
 
-/* An element as the cache has it. */
+/* Rounds an element to the cache's dtype. */
 DEVICE float round_cached(int32_t dtype, float x)
 {
 	return dtype == PORT_F32 ? x : widen_bits(round_bf16(x), PORT_BF16);
 }
 
-/* The page of row t's own position; NULL, and a fault: there is none. */
+/* Returns the page of row t's own position; without one, reports a fault and returns NULL. */
 DEVICE char *find_own_page(const struct attention_args *a, int64_t t)
 {
 	if (has_place(a, t))
@@ -79,7 +82,7 @@ DEVICE char *find_own_page(const struct attention_args *a, int64_t t)
 	return NULL;
 }
 
-/* Element i of the key of row t and key-value head g. */
+/* Stores element i of the key of row t and key-value head g. */
 DEVICE void store_key(const struct attention_args *a, char *page, int64_t t, int64_t g, int64_t i,
                       float x)
 {
@@ -110,7 +113,7 @@ KERNEL(ATTEND_THREADS, store_keys, attention_args)
 		store_value(&a, page, t, g, i, a.v[t * a.v_pitch + g * a.dv + i]);
 }
 
-/* 16 bytes of the cache, of which `n` elements from `at` on are there. */
+/* Loads 16 bytes of the cache, of which `n` elements from `at` on exist. */
 DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, float *out)
 {
 	const int width = dtype == PORT_F32 ? 4 : 2, per = 16 / width;
@@ -124,8 +127,8 @@ DEVICE void load_cached(const char *p, int32_t dtype, int64_t at, int64_t n, flo
 }
 
 /*
- * 16 bytes of keys [d, 64]: blocks of other rows may store other positions of them meanwhile, which
- * the caller masks.
+ * Loads 16 bytes of keys [d, 64]. Blocks of other rows may store other positions in them at the
+ * same time; the caller masks those.
  */
 DEVICE void load_keys(const char *p, int32_t dtype, int at, float *out)
 {
@@ -147,7 +150,7 @@ DEVICE float scale_score(const struct attention_args *a, float z)
 	return limit_score(a, z * a->scale);
 }
 
-/* e^(x - max); 0 for what no key has been seen of. */
+/* Returns e^(x - max); 0 if no key has been added yet. */
 DEVICE float weigh_score(float x, float max)
 {
 	return x == -INFINITY ? 0.0f : mathf_exp(x - max);

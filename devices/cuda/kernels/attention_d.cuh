@@ -1,16 +1,16 @@
 /*
- * attention_d.cuh - attention over whole texts, which are their own keys and values, and its
- * backward; in f32. Each key-value row is one of rows [first, t] of a query row t, where `first` is
- * where its text begins, or its window.
+ * attention_d.cuh - attention over complete sequences without a cache, and its backward; in f32. A
+ * query row t attends to key-value rows [first, t], where `first` is the start of its sequence or
+ * of its window.
  *
- * A block has a tile of 32 rows of one head and goes through tiles of 64 other rows in order: keys
- * where its own are queries, else queries. A thread has a square of 4 x 4 pairs, and of 4 x 4
- * elements of each 64 columns that are added.
+ * A block has a tile of 32 rows of one head and walks tiles of 64 other rows in order: keys if its
+ * own are queries, else queries. A thread has a square of 4 x 4 pairs, and of 4 x 4 elements of
+ * each 64 columns of the sums.
  */
 
-enum { TEXT_RUN = 64, TEXT_COLUMNS = TEXT_BLOCKS * TEXT_RUN }; /* elements loaded; of a block */
+enum { TEXT_RUN = 64, TEXT_COLUMNS = TEXT_BLOCKS * TEXT_RUN }; /* elements of a load; of a block */
 
-struct text_rows { /* of one head, `n` elements each */
+struct text_rows { /* rows of one head, `n` elements each */
 	const float *data;
 	int64_t pitch;
 	int n, wide;
@@ -19,7 +19,7 @@ struct text_rows { /* of one head, `n` elements each */
 struct text_tile {
 	struct text_rows q, k, v, g;
 	int64_t own;
-	int head, row, column; /* of the thread's square */
+	int head, row, column; /* row, column: of the thread's square */
 	float *mine, *others; /* [64][32], [64][64]: elements by rows, or rows by elements */
 	float *w, *s; /* [64 others][32] */
 };
@@ -53,7 +53,7 @@ DEVICE void open_text_tile(const struct text_args *a, struct text_tile *t)
 	t->s = t->w + KEYS * TILE_ROWS;
 }
 
-/* The first row that row t sees. */
+/* Returns the first row that row t attends to. */
 DEVICE int64_t find_first_row(const struct text_args *a, int64_t t)
 {
 	int64_t first = t - a->position[t];
@@ -63,7 +63,7 @@ DEVICE int64_t find_first_row(const struct text_args *a, int64_t t)
 	return first < 0 ? 0 : first;
 }
 
-/* Elements [at, at + 64) of R rows from `row` on, as [64][R]; zeros where there are none. */
+/* Loads elements [at, at + 64) of R rows from `row` on, as [64][R]; zeros for missing ones. */
 DEVICE void load_turned(const struct text_args *a, const struct text_rows *x, int64_t row,
                         const int R, int at, float *to)
 {
@@ -78,7 +78,7 @@ DEVICE void load_turned(const struct text_args *a, const struct text_rows *x, in
 	}
 }
 
-/* The same of 64 rows, as [64][64 elements]. */
+/* Loads elements [at, at + 64) of 64 rows from `row` on, as [64][64]; zeros for missing ones. */
 DEVICE void load_straight(const struct text_args *a, const struct text_rows *x, int64_t row, int at,
                           float *to)
 {
@@ -92,7 +92,9 @@ DEVICE void load_straight(const struct text_args *a, const struct text_rows *x, 
 	}
 }
 
-/* z = x * y of the pairs of the square: x of its own rows, y of the other ones from `at` on. */
+/*
+ * Computes z = x * y of the pairs of the square: x of its own rows, y of the others from `at` on.
+ */
 DEVICE void multiply_text_rows(const struct text_args *a, const struct text_tile *t,
                                const struct text_rows *x, const struct text_rows *y, int64_t at,
                                float z[][TILE_EACH])
@@ -103,7 +105,7 @@ DEVICE void multiply_text_rows(const struct text_args *a, const struct text_tile
 	for (int run = 0; run < x->n; run += TEXT_RUN) {
 		int n = x->n - run < TEXT_RUN ? x->n - run : TEXT_RUN;
 
-		sync_block(); /* what was there has been used */
+		sync_block(); /* the earlier contents have been read */
 		load_turned(a, x, t->own, TILE_ROWS, run, t->mine);
 		load_turned(a, y, at, KEYS, run, t->others);
 		sync_block();
@@ -124,13 +126,13 @@ DEVICE float cap_score(const struct text_args *a, float z)
 	return a->softcap != 0.0f ? a->softcap * mathf_tanh(z / a->softcap) : z;
 }
 
-/* Whether query row q sees key row k. */
+/* Returns whether query row q attends to key row k. */
 DEVICE int is_seen(const struct text_args *a, int64_t q, int64_t k)
 {
 	return q < a->rows && k <= q && k >= find_first_row(a, q);
 }
 
-/* The factors of dropout of the square's pairs, to its own elements of `to`, [64][32]. */
+/* Writes the dropout factors of the square's pairs to its own elements of `to`, [64][32]. */
 DEVICE void list_factors(const struct text_args *a, const struct text_tile *t, int keys, int64_t at,
                          float *to)
 {
@@ -151,7 +153,9 @@ DEVICE void list_factors(const struct text_args *a, const struct text_tile *t, i
 	}
 }
 
-/* A block of 32 query rows: the largest score, the sum of its weights, and what g * v gives. */
+/*
+ * Computes the maximum score, the sum of weights and the mean of g * v for a block of 32 queries.
+ */
 KERNEL(ATTEND_THREADS, weigh_texts, text_args)
 {
 	struct text_tile t;
@@ -226,8 +230,8 @@ KERNEL(ATTEND_THREADS, weigh_texts, text_args)
 }
 
 /*
- * The weights of the tile's pairs with the rows from `at` on go to w, and with g the gradients of
- * their products to s: [64 others][32].
+ * Writes the weights of the tile's pairs with the rows from `at` on to w, and with g the gradients
+ * of their products to s: [64 others][32].
  */
 DEVICE void weigh_pairs(const struct text_args *a, const struct text_tile *t, int keys, int64_t at)
 {
@@ -264,7 +268,9 @@ DEVICE void weigh_pairs(const struct text_args *a, const struct text_tile *t, in
 	}
 }
 
-/* sum += p of each pair * columns [first, first + 128) of x of the other rows, from `at` on. */
+/*
+ * Adds p of each pair * columns [first, first + 128) of x of the other rows, from `at` on, to sum.
+ */
 DEVICE void add_text_rows(const struct text_args *a, const struct text_tile *t, const float *p,
                           const struct text_rows *x, int64_t at, int first,
                           float sum[][TILE_EACH][TILE_EACH])
@@ -310,7 +316,7 @@ DEVICE void write_sums(const struct text_args *a, const struct text_tile *t, flo
 			}
 }
 
-/* The out of 32 query rows, or with g the gradient of their queries: 128 columns. */
+/* Computes 128 columns of the output of 32 queries, or with g of the gradient of the queries. */
 KERNEL(ATTEND_THREADS, add_texts, text_args)
 {
 	int first = blockIdx.z * TEXT_COLUMNS;
@@ -332,7 +338,10 @@ KERNEL(ATTEND_THREADS, add_texts, text_args)
 	           first, sum);
 }
 
-/* The gradients of 32 keys and values: 128 columns of each. Those of values may begin the keys'. */
+/*
+ * Computes 128 columns of the gradients of 32 keys and of their values, which may be the first
+ * elements of the keys.
+ */
 KERNEL(ATTEND_THREADS, derive_keys, text_args)
 {
 	int first = blockIdx.z * TEXT_COLUMNS;

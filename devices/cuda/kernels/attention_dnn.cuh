@@ -1,8 +1,11 @@
 /*
- * attention_dnn.cuh - copies texts to where all have one length, as bf16, and back.
+ * attention_dnn.cuh - copies sequences to padded ones of equal length, as bf16, and back.
  */
 
-/* The row of position p of text s, -1 if there is none. Equally long texts need no search. */
+/*
+ * Returns the row of position p of sequence s, -1 without one. Sequences of equal length need no
+ * search.
+ */
 DEVICE int64_t find_padded_row(const struct padded_args *a, int64_t s, int64_t p)
 {
 	int64_t row = s * a->longest + p, lo = 0, hi = a->rows;
@@ -25,7 +28,7 @@ DEVICE int64_t find_padded_row(const struct padded_args *a, int64_t s, int64_t p
 	return row;
 }
 
-/* Element i of a row of `part`, of which padded[i] is the copy. */
+/* Returns which element of a row of `part` is copied to padded[i]. */
 DEVICE int64_t find_padded_column(const struct padded_args *a, const struct padded *part, int64_t i)
 {
 	int head = (int)(i / a->d) + a->shift;
@@ -35,7 +38,7 @@ DEVICE int64_t find_padded_column(const struct padded_args *a, const struct padd
 	return (int64_t)head * a->d + i % a->d;
 }
 
-/* A block has one row of one part; the four elements of a thread are of one head. */
+/* Copies one row of one part a block; the four elements of a thread are of one head. */
 KERNEL(MAP_THREADS, round_texts, padded_args)
 {
 	const struct padded *part = &a.part[blockIdx.y];

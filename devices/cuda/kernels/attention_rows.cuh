@@ -1,24 +1,25 @@
 /*
- * attention_rows.cuh - attention of few rows: a block computes one row and the query heads that
- * share its keys; a warp has a quarter of each page. Many keys are divided into parts, a block each,
- * so that one text fills the GPU: the block of a row that ends last adds the parts in order.
+ * attention_rows.cuh - attention of few rows. A block computes one row and the query heads that
+ * share its keys; a warp has a quarter of each page. Many keys are divided into parts, a block
+ * each, so that one sequence fills the GPU: the last block of a row adds the parts in order.
  *
- * In steps of few rows (rope_args.key >= 0) the same launch turns queries and keys and stores keys
- * and values. No block waits for another one's store: keys of the step are computed from the
- * operands wherever they are needed, and only older keys are read in pages.
+ * In steps of few rows (rope_args.key >= 0) the same launch rotates queries and keys and stores
+ * keys and values. No block waits for the stores of another one: each block computes the keys of
+ * the step from the operands, and reads only older keys from pages.
  */
 
 /*
- * A warp has the sums of SPAN keys and four heads at last: a lane those of head lane / 8 and two
- * keys.
+ * The online softmax of a warp. The warp has the sums of SPAN keys and four heads: a lane has those
+ * of two keys and head lane / 8.
  */
-struct row_state { /* of the lane's head */
+struct row_state { /* for the lane's head */
 	float max, sum;
 };
 
 /*
  * Adds q * k of `per` keys, [d, 64] from `at` on, for elements i0, i0 + step, ..: LOADS of them, or
- * those before d; `whole`: all are, and aligned, so that no branch is between them.
+ * those before d. `whole`: all LOADS are before d and aligned, so that no branch separates the
+ * loads.
  */
 DEVICE void add_key_elements(const struct attention_args *a, int32_t dtype, const char *keys,
                              const float *q, int at, int i0, const int whole, float z[][8])
@@ -45,7 +46,10 @@ DEVICE void add_key_elements(const struct attention_args *a, int32_t dtype, cons
 	}
 }
 
-/* q * k of the span of keys [d, 64] that begins at `base`: the lane's two, and which they are. */
+/*
+ * Computes q * k of the span of keys [d, 64] from `base` on: the sums of the lane's two keys, and
+ * their indices.
+ */
 DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const char *keys,
                           const float *q, int base, int *key, float *sum)
 {
@@ -76,7 +80,10 @@ DEVICE void multiply_keys(const struct attention_args *a, int32_t dtype, const c
 	}
 }
 
-/* Multiplies q by the first n keys [64, d]: half a warp has each, and half of its elements. */
+/*
+ * Multiplies q by the first n keys [64, d]; each half of a warp has half of the elements of all
+ * keys.
+ */
 DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, const char *keys,
                               const float *q, int base, int64_t n, int *key, float *sum)
 {
@@ -93,7 +100,7 @@ DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, con
 					z[h] = fmaf(q[h * a->d + i + e], k[e], z[h]);
 	}
 	fold_lanes(z, 4, 16);
-	other = shuffle_xor(lane & 8 ? z[0] : z[1], 8); /* a head for a key */
+	other = shuffle_xor(lane & 8 ? z[0] : z[1], 8); /* exchange a head for a key */
 	key[0] = lane % SPAN;
 	key[1] = lane % SPAN ^ 8;
 	sum[0] = lane & 8 ? z[1] : z[0];
@@ -101,8 +108,8 @@ DEVICE void multiply_key_rows(const struct attention_args *a, int32_t dtype, con
 }
 
 /*
- * The scores of the lane's two keys become weights: those of keys [first, end) go to p[heads][SPAN],
- * and behind them the factors of what was added before.
+ * Turns the scores of the lane's two keys into weights. Writes those of keys [first, end) to
+ * p[heads][SPAN], followed by the factors of the earlier sums.
  */
 DEVICE void weigh_span(const struct attention_args *a, int64_t base, int64_t first, int64_t end,
                        const int *key, float *z, struct row_state *s, float *p)
@@ -137,7 +144,7 @@ DEVICE void weigh_span(const struct attention_args *a, int64_t base, int64_t fir
 	sync_warp();
 }
 
-/* The span of a page: its weights, and the factors of what was added before, to p. */
+/* Writes the weights of a page's span, and the factors of the earlier sums, to p. */
 DEVICE void score_span(const struct attention_args *a, int32_t dtype, const char *keys,
                        const float *q, int64_t base, int64_t first, int64_t end,
                        struct row_state *s, float *p)
@@ -152,7 +159,9 @@ DEVICE void score_span(const struct attention_args *a, int32_t dtype, const char
 	weigh_span(a, base, first, end, key, z, s, p);
 }
 
-/* Where a lane adds values: positions row, row + rows, ..; elements at + [0, per) of each chunk. */
+/*
+ * The values that a lane adds: positions row, row + rows, ..; elements at + [0, per) of each chunk.
+ */
 struct value_lane {
 	int row, rows, at, active;
 };
@@ -171,9 +180,9 @@ DEVICE struct value_lane place_lane(const struct attention_args *a, const int pe
 	return l;
 }
 
-enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* of f32; of bf16 half as many, each twice */
+enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* of f32; bf16 has half as many, each twice */
 
-/* Of elements `at` of the values j0, j0 + rows, ..: LOADS of them, or those before `hi` (`whole`). */
+/* Adds elements `at` of values j0, j0 + rows, ..: LOADS of them (`whole`), or those before `hi`. */
 DEVICE void add_value_rows(const struct attention_args *a, int32_t dtype, const char *values,
                            const float *p, int at, int j0, int rows, int hi, const int whole,
                            float sum[][8])
@@ -201,7 +210,7 @@ DEVICE void add_value_rows(const struct attention_args *a, int32_t dtype, const 
 	}
 }
 
-/* Adds the weighted values of keys [first, end) of a span, which begins at `values`. */
+/* Adds the weighted values of keys [first, end) of a span, which is stored at `values`. */
 DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char *values,
                        const float *p, int64_t base, int64_t first, int64_t end,
                        const struct value_lane *l, float sum[][ATTEND_HEADS][8])
@@ -226,7 +235,7 @@ DEVICE void add_values(const struct attention_args *a, int32_t dtype, const char
 	}
 }
 
-/* to[4] += x: at once where `wide` says that all are there and aligned, else the first n. */
+/* Adds x to to[4]: in one access if `wide` (all four exist and are aligned), else the first n. */
 DEVICE void add_four(float *to, const float *x, int n, int wide)
 {
 	float f[4];
@@ -264,7 +273,7 @@ DEVICE void add_lanes(const struct attention_args *a, const int per, const struc
 	}
 }
 
-/* The query heads of block `at` of those that read key-value head g: the first, and how many. */
+/* Returns the number and the first of the query heads of block `at` that read key-value head g. */
 DEVICE int find_heads(const struct attention_args *a, int g, int at, int *first)
 {
 	int begin = (a->first_head / a->group + g) * a->group - a->first_head,
@@ -278,18 +287,18 @@ DEVICE int find_heads(const struct attention_args *a, int g, int at, int *first)
 /* The work of a block. */
 struct row_block {
 	int64_t t, own; /* the row, and its position */
-	int64_t first, end; /* its keys in pages; those of the step follow */
+	int64_t first, end; /* its keys in pages; keys of the step follow */
 	int g, head, heads; /* key-value head; query heads */
 	int lo, hi, part, parts; /* pages of this part; parts of the row */
 };
 
-/* Returns whether row i of the step has a key that the block's row sees. */
+/* Returns whether row i of the step has a key that the block's row attends to. */
 DEVICE int is_new_key(const struct attention_args *a, const struct row_block *b, int64_t i)
 {
 	return a->slot[i] == a->slot[b->t] && a->position[i] >= 0 && a->position[i] <= b->own;
 }
 
-/* Counts the keys of the step that the block's row sees. All lanes call it. */
+/* Counts the keys of the step that the block's row attends to. All lanes call it. */
 DEVICE int count_new_keys(const struct attention_args *a, const struct row_block *b)
 {
 	float n = 0.0f;
@@ -303,7 +312,7 @@ DEVICE int count_new_keys(const struct attention_args *a, const struct row_block
 	return (int)n;
 }
 
-/* Divides the pages of a row: few are one part. Returns 0 if this block has none of them. */
+/* Divides the pages of a row; few pages are one part. Returns 0 if this block has no pages. */
 DEVICE int divide_pages(const struct attention_args *a, struct row_block *b)
 {
 	int first = (int)(b->first / KEYS), pages = (int)(b->own / KEYS) + 1 - first;
@@ -344,7 +353,7 @@ DEVICE int find_block_row(const struct rope_args *r, struct row_block *b)
 	return divide_pages(a, b);
 }
 
-/* Asks for the keys of the part's first page while queries are turned. */
+/* Prefetches the keys of the part's first page while queries are rotated. */
 DEVICE void prefetch_keys(const struct attention_args *a, const struct row_block *b, int width)
 {
 	int64_t bytes = (int64_t)a->d * KEYS * width;
@@ -355,7 +364,7 @@ DEVICE void prefetch_keys(const struct attention_args *a, const struct row_block
 			prefetch_line(page + a->keys + b->g * bytes + at);
 }
 
-/* q[heads][d], a warp each. */
+/* Rotates the queries into q[heads][d], a warp each. */
 DEVICE void turn_queries(const struct rope_args *r, const struct row_block *b, float *q)
 {
 	const struct attention_args *a = &r->to;
@@ -367,7 +376,7 @@ DEVICE void turn_queries(const struct rope_args *r, const struct row_block *b, f
 			h < b->heads ? turn_element(r, of, b->t, b->own, b->head + h, i) : 0.0f;
 }
 
-/* Writes the turned queries: to the place of the operand, maybe, so all blocks have read that. */
+/* Writes the rotated queries. They may replace the operand, so all blocks must have read it. */
 DEVICE void write_queries(const struct rope_args *r, const struct row_block *b, const float *q)
 {
 	const struct attention_args *a = &r->to;
@@ -380,13 +389,13 @@ DEVICE void write_queries(const struct rope_args *r, const struct row_block *b, 
 		y[i] = q[i];
 }
 
-/* Element i of the key of row t, as the cache has it. */
+/* Returns element i of the key of row t, rounded as in the cache. */
 DEVICE float find_new_key(const struct rope_args *r, int32_t dtype, int64_t t, int g, int i)
 {
 	return round_cached(dtype, turn_element(r, r->key, t, r->to.position[t], g, i));
 }
 
-/* A warp stores the key and the value of the block's row. */
+/* Stores the key and the value of the block's row, by one warp. */
 DEVICE void store_block_row(const struct rope_args *r, const struct row_block *b)
 {
 	const struct attention_args *a = &r->to;
@@ -429,7 +438,7 @@ DEVICE void add_new_value(const struct rope_args *r, int32_t dtype, int64_t t, i
 	}
 }
 
-/* A warp adds the key and the value of row t of the step. */
+/* Adds the key and the value of row t of the step, by one warp. */
 DEVICE void add_new_key(const struct rope_args *r, int32_t dtype, int64_t t, int g, const float *q,
                         struct row_state *s, float *p, float acc[][ATTEND_HEADS][8], float *total)
 {
@@ -455,7 +464,7 @@ DEVICE void add_new_key(const struct rope_args *r, int32_t dtype, int64_t t, int
 	sync_warp();
 }
 
-/* The warps take the keys of the step in turn. */
+/* Adds the keys of the step; the warps take turns. */
 DEVICE void add_new_keys(const struct rope_args *r, int32_t dtype, const struct row_block *b,
                          const float *q, struct row_state *s, float *p,
                          float acc[][ATTEND_HEADS][8], float *total)
@@ -473,7 +482,7 @@ DEVICE void add_new_keys(const struct rope_args *r, int32_t dtype, const struct 
 	}
 }
 
-/* A warp adds its spans of the part's pages. */
+/* Adds the spans of the part's pages that belong to a warp. */
 DEVICE void add_pages(const struct attention_args *a, int32_t dtype, const struct row_block *b,
                       const float *q, const struct value_lane *l, struct row_state *s, float *p,
                       float acc[][ATTEND_HEADS][8])
@@ -494,7 +503,7 @@ DEVICE void add_pages(const struct attention_args *a, int32_t dtype, const struc
 		values = a->v ? page + a->values + (int64_t)b->g * a->dv * KEYS * width : keys;
 		values += base % KEYS * (a->v ? a->dv : a->d) * width;
 		for (int at = lane * LINE; a->v && at < SPAN * a->dv * width; at += WARP * LINE)
-			prefetch_line(values + at); /* they come while keys are multiplied */
+			prefetch_line(values + at); /* they arrive while keys are multiplied */
 		score_span(a, dtype, keys, q, base, b->first, b->end, s, p);
 		scale_sums(p + ATTEND_HEADS * SPAN, acc);
 		add_values(a, dtype, values, p, base, b->first, b->end, l, acc);
@@ -502,14 +511,14 @@ DEVICE void add_pages(const struct attention_args *a, int32_t dtype, const struc
 	}
 }
 
-/* Where a part of a head goes: maximum, sum, weighted values. */
+/* Returns the address of a part of a head: maximum, sum, weighted values. */
 DEVICE float *find_part_of_head(const struct attention_args *a, const struct row_block *b, int h,
                                 int part)
 {
 	return a->part + ((b->t * a->heads + b->head + h) * a->parts + part) * (a->dv + 2);
 }
 
-/* Writes one head's result, or what its part of the keys gives. */
+/* Writes the result of one head, or of its part of the keys. */
 DEVICE void write_head(const struct attention_args *a, const struct row_block *b, int h,
                        const float *total, const float *max, const float *sum)
 {
@@ -535,7 +544,7 @@ DEVICE void write_head(const struct attention_args *a, const struct row_block *b
 	}
 }
 
-/* Shows this block's part to the one that ends last. Returns whether this is that. */
+/* Publishes this block's part. Returns whether this is the last block of the row. */
 DEVICE int share_keys(const struct attention_args *a, const struct row_block *b, float *shared)
 {
 	uint32_t *count = a->ended + blockIdx.x * gridDim.y + blockIdx.y,
@@ -552,7 +561,10 @@ DEVICE int share_keys(const struct attention_args *a, const struct row_block *b,
 	return 1;
 }
 
-/* A warp adds the parts of a head, in order; a lane weighs each. weight: PARTS_MAX floats a warp. */
+/*
+ * Adds the parts of a head in order, by one warp; a lane weighs each. weight: PARTS_MAX floats a
+ * warp.
+ */
 DEVICE void merge_parts(const struct attention_args *a, const struct row_block *b, float *weight)
 {
 	int h = threadIdx.x / WARP, lane = threadIdx.x % WARP, step = a->dv + 2;
@@ -583,7 +595,7 @@ DEVICE void merge_parts(const struct attention_args *a, const struct row_block *
 	}
 }
 
-/* Writes the block's part, and the row's result if no other part is missing. q: turned queries. */
+/* Writes the block's part, and after the last part the row's result. q: rotated queries. */
 DEVICE void end_row(const struct rope_args *r, const struct row_block *b, const float *q, float *p,
                     const float *total, const float *max, const float *sum)
 {

@@ -1,6 +1,6 @@
-/* attention_runs.cuh - the kernels of tiles: the runs of one slot in a tile, one after another. */
+/* attention_runs.cuh - the kernels of tiles: attend to the runs of one slot in a tile in turn. */
 
-/* Returns whether a tile has a run of many rows: each thread looks at one row. */
+/* Returns whether a tile has a run of many rows: each thread checks one row. */
 DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int rows)
 {
 	DYNAMIC_SHARED(shared);
@@ -15,11 +15,14 @@ DEVICE int has_tiled_rows(const struct attention_args *a, int64_t first, int row
 			add_atomic(tiled, 1);
 	sync_block();
 	found = *tiled != 0;
-	sync_block(); /* keys and values come there */
+	sync_block(); /* keys and values overwrite it */
 	return found;
 }
 
-/* R rows a tile, `heads` heads, D elements each; the last tiles, with most keys, go first. */
+/*
+ * Computes R rows a tile, `heads` heads, D elements each. The last tiles have the maximum number of
+ * keys and start first.
+ */
 DEVICE void attend_runs(const struct attention_args *a, int R, int heads, const int D,
                         const int tensor)
 {
@@ -30,7 +33,7 @@ DEVICE void attend_runs(const struct attention_args *a, int R, int heads, const 
 	t.head = blockIdx.x * heads;
 	t.g = (a->first_head + t.head) / a->group - a->first_head / a->group;
 	rows = a->rows - t.row < R ? (int)(a->rows - t.row) : R;
-	if (!has_tiled_rows(a, t.row, rows)) /* a step that decodes many texts */
+	if (!has_tiled_rows(a, t.row, rows)) /* a step that decodes many sequences */
 		return;
 	for (t.from = 0; t.from < rows; t.from = t.to) {
 		int64_t at = t.row + t.from, last;

@@ -1,20 +1,20 @@
 /*
- * attention_tensor.cuh - attention of adjacent rows of a text on tensor cores: a cache in bf16,
+ * attention_tensor.cuh - attention of adjacent rows of a sequence on tensor cores: a cache in bf16,
  * queries and weights rounded to bf16, sums in f32.
  *
  * A warp has 32 rows of one head. The four warps of a block share the keys of one key-value head;
- * they have 1, 2 or 4 of its query heads (choose_tile_heads). Keys [d, 64] and values [64, dv]
- * of a page are the right sides of products as they lie; the next page is copied while one is
- * multiplied. In shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, so that no two of
- * eight rows that are loaded at once share banks.
+ * they have 1, 2 or 4 of its query heads (choose_tile_heads). Keys [d, 64] and values [64, dv] of a
+ * page are right sides of products in their stored layout; the next page is copied while one is
+ * multiplied. Shared memory has 16 bytes of row r at place `chunk ^ (r & 7)`, so that eight rows
+ * loaded together use different banks.
  */
 
-enum { TENSOR_HALVES = TENSOR_WARP_ROWS / 16, TENSOR_SLACK = 8 }; /* of log2 */
+enum { TENSOR_HALVES = TENSOR_WARP_ROWS / 16, TENSOR_SLACK = 8 }; /* slack: in log2 */
 enum { KEYS_ROW = KEYS * 2, TENSOR_PRODUCTS = KEYS / 8 }; /* bytes; products of 8 keys */
 
 /*
- * What a warp has of a tile: rows [row, row + 32). Some see keys [first, end), and all see
- * [all_first, all_end).
+ * The share of a warp in a tile: rows [row, row + 32). Some rows attend to keys [first, end), all
+ * rows to [all_first, all_end).
  */
 struct warp_rows {
 	int head, row;
@@ -24,7 +24,7 @@ struct warp_rows {
 	float out[TENSOR_HALVES][TENSOR_HEAD_MAX / 8][4];
 };
 
-/* Copies block u of the keys and values to a stage; keys that no row sees have values of 0. */
+/* Copies block u of the keys and values to a stage. Keys that no row attends to get values of 0. */
 DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, const int D,
                        const char *page, int u, char *stage)
 {
@@ -52,7 +52,10 @@ DEVICE void copy_stage(const struct attention_args *a, const struct tile *t, con
 	}
 }
 
-/* Where this lane's 16 bytes begin of 16 rows and two chunks: four times 8 rows of 16 bytes. */
+/*
+ * Returns the offset of this lane's 16 bytes of 16 rows and two chunks: four times 8 rows of 16
+ * bytes.
+ */
 DEVICE int find_lane_chunk(const int row_bytes)
 {
 	int lane = threadIdx.x % WARP;
@@ -60,7 +63,7 @@ DEVICE int find_lane_chunk(const int row_bytes)
 	return lane % 16 * row_bytes + (lane / 16 ^ (lane & 7)) * 16;
 }
 
-/* Moves a lane's place by j times two chunks. */
+/* Advances a lane's offset by j times two chunks. */
 DEVICE int add_chunks(int at, int j)
 {
 	return (at ^ j % 4 * 32) + j / 4 * 128;
@@ -84,7 +87,7 @@ DEVICE void store_queries(const struct attention_args *a, const struct tile *t,
 	sync_warp();
 }
 
-/* Elements [16 i, 16 i + 16) of the queries of a warp as left sides. */
+/* Loads elements [16 i, 16 i + 16) of the queries of a warp as left sides. */
 DEVICE void load_queries(const char *from, const int D, int i, uint32_t q[][4])
 {
 	EACH(m, TENSOR_HALVES)
@@ -93,7 +96,9 @@ DEVICE void load_queries(const char *from, const int D, int i, uint32_t q[][4])
 		                       q[m]);
 }
 
-/* Scores of n keys from `base` on; those of keys that a row does not see become -infinity. */
+/*
+ * Masks the scores of n keys from `base` on: those that a row does not attend to become -infinity.
+ */
 DEVICE void hide_keys(const struct attention_args *a, const struct tile *t,
                       const struct warp_rows *w, int base, const int n,
                       float z[][TENSOR_PRODUCTS][4])
@@ -112,7 +117,7 @@ DEVICE void hide_keys(const struct attention_args *a, const struct tile *t,
 	}
 }
 
-/* Scores below the cap: tanh(x) is 1 - 2 / (1 + e^2x). */
+/* Applies the softcap to scores: tanh(x) is 1 - 2 / (1 + e^2x). */
 DEVICE void limit_scores(const struct attention_args *a, const int n, float z[][TENSOR_PRODUCTS][4])
 {
 	EACH(m, TENSOR_HALVES)
@@ -126,8 +131,8 @@ DEVICE void limit_scores(const struct attention_args *a, const int n, float z[][
 }
 
 /*
- * Raises the maximum that scores of a row are compared with, and rescales its sums, once a score
- * is so far above it that a weight exceeds 2^TENSOR_SLACK. Most blocks of keys need no rescaling.
+ * Raises the reference maximum of a row's scores and rescales its sums, once a weight would exceed
+ * 2^TENSOR_SLACK. Few blocks of keys need rescaling.
  */
 DEVICE void raise_maxima(struct warp_rows *w, const int D, float unit, const float *max)
 {
@@ -151,7 +156,7 @@ DEVICE void raise_maxima(struct warp_rows *w, const int D, float unit, const flo
 				w->out[m][j][i] *= factor[m * 2 + i / 2];
 }
 
-/* Scores of n keys become weights: 2 to `unit` times what they are below the maximum. */
+/* Turns the scores of n keys into weights: 2 to `unit` times their distance below the maximum. */
 DEVICE void weigh_scores(struct warp_rows *w, const int D, const int n, float unit,
                          float z[][TENSOR_PRODUCTS][4])
 {
@@ -225,7 +230,7 @@ DEVICE void weigh_values(struct warp_rows *w, const int D, const int n, const ch
 	}
 }
 
-/* Keys [base, base + n), whose block is in a stage from `key` on, and their values, for a warp. */
+/* Adds keys [base, base + n) and their values, by one warp. A stage has the keys from `key` on. */
 DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
                            struct warp_rows *w, const int D, const int n, int base, int key,
                            const char *stage, const char *queries)
@@ -241,7 +246,9 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 	weigh_values(w, D, n, stage + D * KEYS_ROW + key * VALUES_ROW(D), z);
 }
 
-/* A row's elements of each product, whose number is even, to where they are not NULL. */
+/*
+ * Writes a row's elements of each product, whose number is even, to the outputs that are not NULL.
+ */
 DEVICE void write_row(const struct attention_args *a, const struct warp_rows *w, const int D, int r,
                       float factor, float *out, uint16_t *rounded)
 {
@@ -281,7 +288,7 @@ DEVICE void write_products(const struct attention_args *a, const struct tile *t,
 	}
 }
 
-/* The rows of this warp, and its queries in shared memory. */
+/* Sets up the rows of this warp, and its queries in shared memory. */
 DEVICE void start_rows(const struct attention_args *a, const struct tile *t, const int D,
                        char *queries, struct warp_rows *w)
 {
@@ -309,7 +316,7 @@ DEVICE void start_rows(const struct attention_args *a, const struct tile *t, con
 			load_queries(queries, D, i, w->q[i]);
 }
 
-/* Keys beyond d are 0, in all stages. */
+/* Sets keys beyond d to 0, in all stages. */
 DEVICE void clear_keys(const struct attention_args *a, const int D, char *stages)
 {
 	const struct quad none = { { 0 } };
@@ -320,13 +327,13 @@ DEVICE void clear_keys(const struct attention_args *a, const int D, char *stages
 			store_quad(stages + s * STAGE_BYTES(D) + at * 16, none);
 }
 
-/* Rows [from, to) of a tile, of heads from t->head on. */
+/* Computes rows [from, to) of a tile, of heads from t->head on. */
 DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile *own, const int D)
 {
 	DYNAMIC_SHARED(shared);
 	char *stages = (char *)shared, *queries = stages + 2 * STAGE_BYTES(D);
 	struct tile *t = (struct tile *)(queries + TENSOR_ROWS * VALUES_ROW(D));
-	const int n = D <= 64 ? 64 : 32; /* keys at once, as registers allow */
+	const int n = D <= 64 ? 64 : 32; /* keys of one step, limited by registers */
 	int u = (int)own->first / KEYS, end = (int)(own->end + KEYS - 1) / KEYS;
 	const char *page = find_page(a, own->row + own->from, u), *next = NULL;
 	struct warp_rows w;
@@ -344,7 +351,7 @@ DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile
 	start_rows(a, t, D, queries, &w);
 	for (int s = 0; page && u < end; u++, s ^= 1) {
 		page = next;
-		wait_copies(0); /* of this block of keys */
+		wait_copies(0); /* this block of keys has arrived */
 		sync_block(); /* the other stage has been used */
 		if (u + 1 < end && page)
 			copy_stage(a, t, D, page, u + 1, stages + (s ^ 1) * STAGE_BYTES(D));

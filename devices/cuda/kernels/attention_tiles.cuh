@@ -1,15 +1,15 @@
-/* attention_tiles.cuh - attention of 32 adjacent rows of a text and one head, in f32. */
+/* attention_tiles.cuh - attention of 32 adjacent rows of a sequence and one head, in f32. */
 
 enum { TILE_EACH = 4 }; /* rows, and keys or elements, of a thread's square */
 
-struct tile { /* rows [from, to) of those from `row` on, which are of one slot */
-	int64_t row, position; /* of the tile's row 0, as if it were of that slot */
+struct tile { /* rows [from, to) after `row`, all of one slot */
+	int64_t row, position; /* position: of the tile's row 0, as if it were of that slot */
 	int from, to, head, g;
-	int64_t first, end; /* keys that any row sees */
+	int64_t first, end; /* keys that any row attends to */
 	float *q, *kv, *p; /* [D][32]; keys [D][64], or values [64][D]; weights [64][32] */
 };
 
-/* Keys or values of block u, with zeros where there are none: in shared memory, all threads. */
+/* Loads keys or values of block u to shared memory, zeros for missing ones; by all threads. */
 DEVICE void load_page(const struct attention_args *a, const struct tile *t, const int D, int64_t u,
                       const char *page, int values)
 {
@@ -17,7 +17,7 @@ DEVICE void load_page(const struct attention_args *a, const struct tile *t, cons
 	int n = values ? a->dv : a->d;
 	const char *from = page + (values ? a->values : a->keys) + (int64_t)t->g * n * KEYS * width;
 
-	sync_block(); /* what was there has been used */
+	sync_block(); /* the earlier contents have been read */
 	for (int at = threadIdx.x; at < D * KEYS; at += ATTEND_THREADS) {
 		int key = values ? at / D : at % KEYS, i = values ? at % D : at / KEYS;
 		int there = i < n && u * KEYS + key >= t->first && u * KEYS + key < t->end;
@@ -36,7 +36,7 @@ DEVICE void multiply_square(const float *rows, const float *columns, float sum[]
 			sum[r][c] = fmaf(rows[r], columns[c], sum[r][c]);
 }
 
-/* Scores of the thread's square become weights; row by row, 16 lanes have all keys of a row. */
+/* Turns scores of the thread's square into weights, row by row; 16 lanes have all keys of a row. */
 DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, int64_t u,
                          float z[][TILE_EACH], float *max, float *sum, float *factor)
 {
@@ -72,7 +72,7 @@ DEVICE void weigh_square(const struct attention_args *a, const struct tile *t, i
 	}
 }
 
-/* Rows [from, to) of a tile, D elements a head at most. */
+/* Computes rows [from, to) of a tile, at most D elements a head. */
 DEVICE void attend_tile(const struct attention_args *a, struct tile *t, const int D)
 {
 	DYNAMIC_SHARED(shared);

@@ -1,4 +1,4 @@
-/* dropout.cuh - which elements a dropout keeps: DROPOUT, and weights of attention. */
+/* dropout.cuh - chooses the elements that a dropout keeps: DROPOUT, and weights of attention. */
 #ifdef __CUDACC__
 #define inline __device__ __forceinline__
 #include <tessera/util/random.h>
@@ -7,7 +7,7 @@
 #include <tessera/util/random.h>
 #endif
 
-/* The random words of elements [4 * group, 4 * group + 4) of a row of a site. */
+/* Draws the random words of elements [4 * group, 4 * group + 4) of a row of a site. */
 DEVICE void draw_words(const struct drop_args *d, int64_t position, int64_t slot, int64_t site,
                        int64_t group, uint32_t word[4])
 {
@@ -18,7 +18,9 @@ DEVICE void draw_words(const struct drop_args *d, int64_t position, int64_t slot
 	tess_philox((uint32_t)d->step[0], (uint32_t)d->step[1], word);
 }
 
-/* What an element with such a word is multiplied by; 0 if it is dropped, whatever it is. */
+/*
+ * Returns the factor of an element with this word; 0 if the element is dropped, even if non-finite.
+ */
 DEVICE float choose_factor(const struct drop_args *d, uint32_t word)
 {
 	return word < d->below ? 0.0f : d->scale;

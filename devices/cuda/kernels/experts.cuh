@@ -1,12 +1,12 @@
 /*
- * experts.cuh - mixtures of experts, and heads with weights of their own: products of rows that are
+ * experts.cuh - mixtures of experts, and heads with separate weights: products of rows that are
  * found on the GPU, in f32. A warp has a column of a weight, and up to 8 rows of x at a time.
  */
 
-enum { COLUMN_LOADS = 8 }; /* of four elements of a column, under way at once */
-enum { COMBINED = 8 }; /* results of experts of a row, which are read at once */
+enum { COLUMN_LOADS = 8 }; /* of four elements of a column, in flight together */
+enum { COMBINED = 8 }; /* expert results of a row, which are loaded together */
 
-/* Whether lanes can read four weights, and 16 bytes of rows of x, at a time. */
+/* Returns whether lanes can read four weights, and 16 bytes of rows of x, at a time. */
 DEVICE int is_wide_column(const char *w, int64_t step, int64_t k, const float *const *x)
 {
 	uintptr_t bits = (uintptr_t)w;
@@ -17,8 +17,8 @@ DEVICE int is_wide_column(const char *w, int64_t step, int64_t k, const float *c
 }
 
 /*
- * The lane's part of the sums of multiply_column, in the same order, from element `at` on; `whole`:
- * all loads are before k, and there is one row, so that no branch is between a load and the next.
+ * Adds the lane's part of the sums of multiply_column, in its order, from element `at` on. `whole`:
+ * all loads are before k, and there is one row, so that no branch separates the loads.
  */
 DEVICE void add_wide_elements(const char *w, int32_t dtype, int64_t at, int64_t k,
                               const float *const *x, int n, const int whole, float *sum)
@@ -58,9 +58,9 @@ DEVICE void add_wide_column(const char *w, int32_t dtype, int64_t k, const float
 		add_wide_elements(w, dtype, at, k, x, n, 0, sum);
 }
 
-enum { ROW_LANES = WARP / MULTIPLY_ROWS }; /* that have the sum of a row */
+enum { ROW_LANES = WARP / MULTIPLY_ROWS }; /* lanes with the sum of a row */
 
-/* x_t * w over k elements, for n rows: lanes have that of row lane / ROW_LANES. */
+/* Computes x_t * w over k elements, for n rows: lanes have the sum of row lane / ROW_LANES. */
 DEVICE float multiply_column(const char *w, int32_t dtype, int64_t step, int64_t k,
                              const float *const *x, int n)
 {
@@ -69,7 +69,7 @@ DEVICE float multiply_column(const char *w, int32_t dtype, int64_t step, int64_t
 
 	EACH(t, MULTIPLY_ROWS)
 		sum[t] = 0.0f;
-	if (wide && dtype == PORT_BF16) /* most often, so that it is a constant there */
+	if (wide && dtype == PORT_BF16) /* the common case gets a constant */
 		add_wide_column(w, PORT_BF16, k, x, n, sum);
 	else if (wide)
 		add_wide_column(w, dtype, k, x, n, sum);
@@ -85,7 +85,7 @@ DEVICE float multiply_column(const char *w, int32_t dtype, int64_t step, int64_t
 	return sum[0];
 }
 
-/* The row of the lane that writes the sum of one of n rows, or -1. */
+/* Returns the row that the lane writes the sum of, one of n rows; or -1. */
 DEVICE int find_lane_row(int n)
 {
 	int lane = threadIdx.x % WARP, row = lane / ROW_LANES;
@@ -124,15 +124,15 @@ KERNEL(MULTIPLY_THREADS, multiply_heads, heads_args)
 
 /* ---- ROUTE ----------------------------------------------------------------------------------- */
 
-/* A NaN is larger than any number. */
+/* Returns whether a > b, where a NaN is larger than any number. */
 DEVICE int is_larger_score(float a, float b)
 {
 	return a > b || (a != a && b == b);
 }
 
 /*
- * mark: 1 for the `count` largest of the n values that are open, or of all, the lowest index of
- * equal ones; else 0. A thread counts what comes before each of its values.
+ * Sets mark to 1 for the `count` largest of the n values that are open, or of all, lowest index
+ * first among equal ones; else to 0. A thread counts the predecessors of each of its values.
  */
 DEVICE void mark_largest_scores(const float *value, int all, const int *open, int n, int count,
                                 int *mark)
@@ -150,7 +150,7 @@ DEVICE void mark_largest_scores(const float *value, int all, const int *open, in
 	sync_block();
 }
 
-/* Opens the experts of the groups that are kept. */
+/* Opens the experts of the selected groups. */
 DEVICE void open_expert_groups(const struct route_args *a, const float *choice, float *best,
                                int *kept, int *open)
 {
@@ -174,7 +174,7 @@ DEVICE void open_expert_groups(const struct route_args *a, const float *choice, 
 	sync_block();
 }
 
-/* The scores of n experts of a row, in shared memory: a block adds them in their order. */
+/* Computes the scores of n experts of a row, in shared memory: a block adds them in order. */
 DEVICE void score_experts(const float *x, int n, int sigmoid, float *score)
 {
 	float max = -INFINITY, sum = 0.0f;
@@ -200,7 +200,7 @@ DEVICE void score_experts(const float *x, int n, int sigmoid, float *score)
 	sync_block();
 }
 
-/* A block has a row, and a thread an expert. */
+/* Routes a row a block; a thread has an expert. */
 KERNEL(ROUTE_THREADS, route_experts, route_args)
 {
 	DYNAMIC_SHARED(score);
@@ -231,7 +231,10 @@ KERNEL(ROUTE_THREADS, route_experts, route_args)
 
 /* ---- EXPERTS, COMBINE ------------------------------------------------------------------------ */
 
-/* The expert of a block: with few rows that of a listed row, if it is the first of its; or -1. */
+/*
+ * Returns the expert of a block: with few rows the expert of a listed row, if that is its first; or
+ * -1.
+ */
 DEVICE int find_block_expert(const struct experts_args *a)
 {
 	int y = blockIdx.y, e = y;
@@ -243,7 +246,7 @@ DEVICE int find_block_expert(const struct experts_args *a)
 	return e;
 }
 
-/* h = act(gate) * up, for the listed rows: a warp has column j of both. */
+/* Computes h = act(gate) * up for the listed rows: a warp has column j of both. */
 KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 {
 	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
@@ -272,7 +275,7 @@ KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 	}
 }
 
-/* z = h * down, for the listed rows. */
+/* Computes z = h * down for the listed rows. */
 KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 {
 	int64_t j = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
@@ -299,7 +302,7 @@ KERNEL(MULTIPLY_THREADS, multiply_down, experts_args)
 }
 
 /*
- * The number of experts that row t asks for, of which [from, from + count) go to `chosen`, in their
+ * Counts the experts of row t, and lists experts [from, from + count) of them in `chosen`, in
  * order. By the first warp.
  */
 DEVICE int choose_row_experts(const struct experts_args *a, int64_t t, int from, int count,
@@ -324,10 +327,10 @@ DEVICE int choose_row_experts(const struct experts_args *a, int64_t t, int from,
 	return n;
 }
 
-/* For all threads of the block: row t's experts, of which there are *n, at most a->most. */
+/* Shares row t's experts with all threads of the block: *n of them, at most a->most. */
 DEVICE void share_row_experts(const struct experts_args *a, int64_t t, int32_t *n, int32_t *chosen)
 {
-	sync_block(); /* what was there has been used */
+	sync_block(); /* the earlier contents have been read */
 	if (threadIdx.x < WARP) {
 		int asked = choose_row_experts(a, t, 0, a->most, chosen);
 
@@ -340,7 +343,10 @@ DEVICE void share_row_experts(const struct experts_args *a, int64_t t, int32_t *
 	sync_block();
 }
 
-/* Four columns of the results in slots [from, n) of row t, up to 8, and their weights, or zeros. */
+/*
+ * Loads four columns of the results in slots [from, n) of row t, up to 8, and their weights; or
+ * zeros.
+ */
 DEVICE void load_results(const struct experts_args *a, int64_t t, int from, int n,
                          const int32_t *chosen, int64_t i, float z[][4], float *weight)
 {
@@ -356,7 +362,7 @@ DEVICE void load_results(const struct experts_args *a, int64_t t, int from, int 
 		const float *x = a->place ? a->z + at[s] * a->columns
 		                          : a->x + t * a->x_pitch + (from + s) * a->columns;
 
-		if (at[s] >= 0) /* else the list may have been too short */
+		if (at[s] >= 0) /* -1: the list may have been too short */
 			load_four(x, i, a->columns, a->wide, z[s]);
 		else
 			EACH(j, 4)
@@ -365,8 +371,8 @@ DEVICE void load_results(const struct experts_args *a, int64_t t, int from, int 
 }
 
 /*
- * The experts of a row are added in their order; with slots they are written one after another. A
- * thread has four columns.
+ * Adds the expert results of a row in order, or with slots writes them one after another. A thread
+ * has four columns.
  */
 KERNEL(MAP_THREADS, combine_experts, experts_args)
 {
@@ -401,7 +407,7 @@ KERNEL(MAP_THREADS, combine_experts, experts_args)
 
 /* ---- EXPERTS of few rows --------------------------------------------------------------------- */
 
-/* Asks for C columns of a weight. */
+/* Prefetches C columns of a weight. */
 DEVICE void prefetch_columns(const char *const *w, int64_t bytes, const int C)
 {
 	for (int64_t at = threadIdx.x % WARP * LINE; at < bytes; at += WARP * LINE)
@@ -409,7 +415,7 @@ DEVICE void prefetch_columns(const char *const *w, int64_t bytes, const int C)
 			prefetch_line(w[c] + at);
 }
 
-/* The lane's part of C sums, of U loads of each column; `whole`: all of them are before k. */
+/* Adds the lane's part of C sums, of U loads of each column; `whole`: all loads are before k. */
 DEVICE void add_loads(const char *const *w, int32_t dtype, int64_t at, int64_t k, const float *x,
                       const int C, const int U, const int whole, float *sum)
 {
@@ -435,7 +441,7 @@ DEVICE void add_loads(const char *const *w, int32_t dtype, int64_t at, int64_t k
 	}
 }
 
-/* The sums of x times C columns, by a warp: lane i has that of column i / (32 / C). */
+/* Computes the sums of x times C columns, by a warp: lane i has the sum of column i / (32 / C). */
 DEVICE float multiply_columns(const char *const *w, int32_t dtype, int64_t k, const float *x,
                               const int C, const int U)
 {
@@ -451,8 +457,9 @@ DEVICE float multiply_columns(const char *const *w, int32_t dtype, int64_t k, co
 }
 
 /*
- * h = act(gate) * up of one row and one of its experts, hidden [rows][most][ffn]: a warp has column
- * j of both. Rows that ask for one expert are beside each other, so that the second cache has it.
+ * Computes h = act(gate) * up of one row and one of its experts, hidden [rows][most][ffn]: a warp
+ * has column j of both. Blocks of rows with the same expert are adjacent, so that the L2 cache has
+ * its weights.
  */
 KERNEL(MULTIPLY_THREADS, multiply_row_gates, experts_args)
 {
@@ -485,7 +492,10 @@ KERNEL(MULTIPLY_THREADS, multiply_row_gates, experts_args)
 		a.hidden[blockIdx.x * a.ffn + j] = activate(a.activation, gate) * up;
 }
 
-/* Four columns from `column` on of h * down, of an expert in slot `slot` of row t, by a warp. */
+/*
+ * Computes four columns from `column` on of h * down, of an expert in slot `slot` of row t, by a
+ * warp.
+ */
 DEVICE void multiply_row_down(const struct experts_args *a, int64_t t, int slot, int64_t e,
                               int64_t column, float *out)
 {
@@ -508,8 +518,8 @@ DEVICE void multiply_row_down(const struct experts_args *a, int64_t t, int slot,
 }
 
 /*
- * Four columns of a row: the results of its experts, of which a warp has every fourth, are added in
- * their order, or with slots written one after another.
+ * Computes four columns of a row, from its experts, of which a warp has every fourth. Adds their
+ * results in order, or with slots writes them one after another.
  */
 KERNEL(MULTIPLY_THREADS, add_row_experts, experts_args)
 {

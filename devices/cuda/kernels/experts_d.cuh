@@ -1,9 +1,9 @@
 /*
- * experts_d.cuh - the backward of mixtures of experts, but for its products (groups.cuh). Routes and
- * the balancing loss add in the order of docs/ops.md; sums over tokens are those of 64 rows each.
+ * experts_d.cuh - the backward of mixtures of experts, except the products (groups.cuh). Routes and
+ * the balancing loss add in the order of docs/ops.md; sums over tokens add 64 rows at a time.
  */
 
-/* d of the logits of a softmax s, from q of s. */
+/* Computes the gradient d of the logits of a softmax s, from the gradient q of s. */
 DEVICE void derive_softmax(const float *s, const float *q, int n, float *d)
 {
 	float r = 0.0f;
@@ -14,7 +14,7 @@ DEVICE void derive_softmax(const float *s, const float *q, int n, float *d)
 		d[i] = s[i] * (q[i] - r);
 }
 
-/* A warp has a row. */
+/* Computes the gradient of the logits of a row, a warp each. */
 KERNEL(WARP, derive_route, derive_args)
 {
 	DYNAMIC_SHARED(score);
@@ -41,7 +41,10 @@ KERNEL(WARP, derive_route, derive_args)
 		d[i] = w[i] != 0.0f ? q[i] * (score[i] * (1.0f - score[i])) : 0.0f;
 }
 
-/* A warp adds 64 rows: how many ask for each expert, and its probabilities, to y [blocks][2][E]. */
+/*
+ * Adds 64 rows by a warp: the token count of each expert, and its probabilities, to y
+ * [blocks][2][E].
+ */
 KERNEL(WARP, sum_balance, derive_args)
 {
 	DYNAMIC_SHARED(score);
@@ -63,7 +66,7 @@ KERNEL(WARP, sum_balance, derive_args)
 		a.y[(int64_t)blockIdx.x * 2 * a.experts + i] = count[i];
 }
 
-/* y [2][E]: the sum of those of all blocks. */
+/* Adds the sums of all blocks to y [2][E]. */
 KERNEL(MAP_THREADS, add_balance, derive_args)
 {
 	int64_t i = COLUMN;
@@ -76,7 +79,10 @@ KERNEL(MAP_THREADS, add_balance, derive_args)
 	a.y[i] = sum;
 }
 
-/* A warp has several rows; g has the totals, `columns` rows of them. */
+/*
+ * Computes the gradient of the balancing loss; a warp has several rows. g has `columns` rows of
+ * totals.
+ */
 KERNEL(WARP, derive_balance, derive_args)
 {
 	DYNAMIC_SHARED(score);
@@ -101,7 +107,10 @@ KERNEL(WARP, derive_balance, derive_args)
 	}
 }
 
-/* The gradients of the weights of a row: a warp has an expert, and multiplies g with its slot. */
+/*
+ * Computes the gradients of the weights of a row: a warp has an expert, and multiplies g with its
+ * slot.
+ */
 KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
 {
 	int64_t e = blockIdx.x * (MULTIPLY_THREADS / WARP) + threadIdx.x / WARP;
@@ -128,8 +137,8 @@ KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
 }
 
 /*
- * What becomes of [a | b] (hidden) and e (z) of the listed rows: [da | db | h] in the slots of y, and
- * [da | db] in place of [a | b], with 0 outside of the elements that are added.
+ * Turns [a | b] (hidden) and e (z) of the listed rows into [da | db | h], in the slots of y. [da |
+ * db] also replaces [a | b], with 0 outside of the added elements.
  */
 KERNEL(MAP_THREADS, derive_experts, experts_args)
 {

@@ -1,4 +1,4 @@
-/* The kernels that nvcc made, as data of the plugin. */
+/* fatbin.S - embeds the kernels that nvcc compiled in the plugin. */
 	.section .rodata
 	.balign 16
 	.globl cuda_fatbin

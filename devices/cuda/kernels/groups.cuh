@@ -1,14 +1,14 @@
 /*
- * groups.cuh - products of groups of rows in f32: of the rows that ask for each expert, which are
- * listed on the GPU, or of all rows for each head.
+ * groups.cuh - products of groups of rows in f32: of the rows of each expert, which are listed on
+ * the GPU, or of all rows for each head.
  *
- * A block has 64 x 64 elements of an out, a thread 8 x 4 of them; 32 terms of each are in shared
- * memory at a time.
+ * A block has 64 x 64 elements of an output, a thread 8 x 4 of them. Shared memory has 32 terms of
+ * each at a time.
  */
 
-enum { GROUP_EACH = 8 }; /* elements loaded at once, and rows of a thread */
+enum { GROUP_EACH = 8 }; /* elements of a load, and rows of a thread */
 
-/* The sum of n over the block. */
+/* Returns the sum of n over the block. */
 DEVICE int add_threads(int *part, int n)
 {
 	sync_block();
@@ -27,7 +27,10 @@ DEVICE int is_asked(const struct list_args *a, int64_t t, int64_t e)
 	return a->weights[t * a->pitch + e] != 0.0f;
 }
 
-/* A block counts the rows of an expert: where there are many rows, so that no list counts all. */
+/*
+ * Counts the rows of an expert, a block each. Used with many rows, so that no list counts all of
+ * them.
+ */
 KERNEL(LIST_THREADS, count_expert_rows, list_args)
 {
 	SHARED int part[LIST_THREADS];
@@ -41,8 +44,8 @@ KERNEL(LIST_THREADS, count_expert_rows, list_args)
 }
 
 /*
- * A block lists the rows of an expert, behind those of the experts before it: a thread has adjacent
- * rows. Where a row does not ask for an expert, `place` is -1.
+ * Lists the rows of an expert after those of the previous ones, a block each: a thread has adjacent
+ * rows. `place` is -1 for rows without the expert.
  */
 KERNEL(LIST_THREADS, list_expert_rows, list_args)
 {
@@ -90,7 +93,7 @@ KERNEL(LIST_THREADS, list_expert_rows, list_args)
 	}
 }
 
-/* Elements [k, k + 8) of a row: of a weight in steps of `step`, or of x. Behind `n` are zeros. */
+/* Loads elements [k, k + 8) of a row: of a weight in steps of `step`, or of x. Zeros after `n`. */
 DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, int64_t n, float *out)
 {
 	const char *at = p + k * (dtype == PORT_F32 ? 4 : 2);
@@ -105,7 +108,7 @@ DEVICE void load_eight(const char *p, int32_t dtype, int64_t step, int64_t k, in
 		out[i] = k + i < n ? widen_element(p, dtype, (k + i) * step) : 0.0f;
 }
 
-/* Elements [at, at + 8) of 8 rows of 64, as they lie in shared memory. */
+/* Stores elements [at, at + 8) of 8 rows of 64, in the layout of shared memory. */
 DEVICE void store_eight(float *to, const float *f)
 {
 	store_quad(to, pack_quad(f));
@@ -113,8 +116,8 @@ DEVICE void store_eight(float *to, const float *f)
 }
 
 /*
- * Terms [at, at + 32) of n of 64 elements from `first` on, of which there are `count`, as [32][64];
- * zeros where there are none. `stride`: of an element, and of a term.
+ * Loads terms [at, at + 32) of n of 64 elements from `first` on, of `count`, as [32][64]; zeros for
+ * missing ones. `stride`: of an element, and of a term.
  */
 DEVICE void load_weight_terms(const char *w, int32_t dtype, const int64_t *stride, int64_t first,
                               int64_t count, int64_t at, int64_t n, float *to)
@@ -141,7 +144,7 @@ DEVICE void load_weight_terms(const char *w, int32_t dtype, const int64_t *strid
 	}
 }
 
-/* sum [8][4] of the thread += 32 terms of its rows and columns. */
+/* Adds 32 terms of the thread's rows and columns to sum [8][4]. */
 DEVICE void add_terms(const float *rows, const float *columns, float sum[][TILE_EACH])
 {
 	int r0 = threadIdx.x / 16 * GROUP_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
@@ -165,7 +168,7 @@ DEVICE void clear_terms(float sum[][TILE_EACH])
 			sum[r][c] = 0.0f;
 }
 
-/* y = x w' for the rows of a group: 64 rows and columns at a time. */
+/* Computes y = x w' for the rows of a group: 64 rows and columns at a time. */
 KERNEL(MULTIPLY_THREADS, multiply_groups, group_args)
 {
 	DYNAMIC_SHARED(mine);
@@ -179,7 +182,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups, group_args)
 
 		clear_terms(sum);
 		for (int64_t at = 0; at < a.k; at += GROUP_DEPTH) {
-			sync_block(); /* what was there has been used */
+			sync_block(); /* the earlier contents have been read */
 			for (int i = threadIdx.x; i < KEYS * GROUP_DEPTH / GROUP_EACH;
 			     i += MULTIPLY_THREADS) {
 				int r = i % KEYS, term = i / KEYS * GROUP_EACH;
@@ -210,7 +213,9 @@ KERNEL(MULTIPLY_THREADS, multiply_groups, group_args)
 	}
 }
 
-/* h = act(gate) * up of the listed rows, in place of gate: hidden is [listed rows][2 ffn]. */
+/*
+ * Computes h = act(gate) * up of the listed rows, in place of gate: hidden is [listed rows][2 ffn].
+ */
 KERNEL(MAP_THREADS, activate_listed, experts_args)
 {
 	int64_t j = COLUMN;
@@ -222,7 +227,9 @@ KERNEL(MAP_THREADS, activate_listed, experts_args)
 	}
 }
 
-/* Elements [first, first + 64) of n of a side of the listed rows [at, at + 32), as [32][64]. */
+/*
+ * Loads elements [first, first + 64) of n of a side of the listed rows [at, at + 32), as [32][64].
+ */
 DEVICE void load_row_terms(const struct row_sum_args *a, const struct row_side *x, int64_t first,
                            int64_t at, int64_t end, float *to)
 {
@@ -247,7 +254,7 @@ DEVICE void load_row_terms(const struct row_sum_args *a, const struct row_side *
 	}
 }
 
-/* y = the sum over the rows of a group of g' x. */
+/* Computes y = the sum over the rows of a group of g' x. */
 KERNEL(MULTIPLY_THREADS, sum_row_products, row_sum_args)
 {
 	DYNAMIC_SHARED(mine);
@@ -258,7 +265,7 @@ KERNEL(MULTIPLY_THREADS, sum_row_products, row_sum_args)
 
 	clear_terms(sum);
 	for (; at < end; at += GROUP_DEPTH) {
-		sync_block(); /* what was there has been used */
+		sync_block(); /* the earlier contents have been read */
 		load_row_terms(&a, &a.g, n0, at, end, mine);
 		load_row_terms(&a, &a.x, k0, at, end, others);
 		sync_block();

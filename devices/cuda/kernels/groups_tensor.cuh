@@ -3,18 +3,18 @@
  * tensor cores: rows and weights in bf16, sums in f32.
  *
  * A block has 128 rows and 128 columns of an expert, a warp 64 x 64 of them. Terms are copied 64 at
- * a time, two such stages ahead; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`,
- * as in attention_tensor.cuh. Columns of gate and up take turns, 8 of each, so that a block has both of
- * what becomes a column of act(gate) * up.
+ * a time, two such stages ahead. Shared memory has 16 bytes of row r at place `chunk ^ (r & 7)`, as
+ * in attention_tensor.cuh. Columns of gate and up alternate, 8 of each, so that a block has both
+ * inputs of a column of act(gate) * up.
  *
- * With fewer rows of each expert weights come from memory as fast as it gives them: a block has 64
- * columns and 16 to 64 rows at a time, five stages ahead, and its warps are those of
- * multiply_tensor.cuh. Rows that are left read the weights again, from the second cache.
+ * With fewer rows of each expert the bandwidth of memory limits the kernel: a block has 64 columns
+ * and 16 to 64 rows at a time, five stages ahead, and the warps of multiply_tensor.cuh. The
+ * remaining rows read the weights again, from the L2 cache.
  */
 
 enum { TENSOR_STAGES = 3, TENSOR_SIDE = TENSOR_TILE * STAGE_ROW }; /* bytes */
 
-/* The weights of column v of a tile of `columns`; NULL: there is none. */
+/* Returns the weights of column v of a tile of `columns`; NULL if there is none. */
 DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t tile, int v,
                                    const int columns)
 {
@@ -28,7 +28,7 @@ DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t ti
 	                     : NULL;
 }
 
-/* Copies terms [at, at + STAGE_TERMS) of the rows and columns that begin at `from` to a stage. */
+/* Copies terms [at, at + STAGE_TERMS) of the rows and columns in `from` to a stage. */
 DEVICE void copy_terms(const struct tensor_group_args *a, const uint16_t *const *from, int64_t at,
                        char *stage)
 {
@@ -46,8 +46,8 @@ DEVICE void copy_terms(const struct tensor_group_args *a, const uint16_t *const 
 }
 
 /*
- * Rows [from, from + rows) of y: the sums, or act(gate) * up in bf16. `half`: where the sums of the
- * other half of the terms are, or 0.
+ * Writes rows [from, from + rows) of y: the sums, or act(gate) * up in bf16. `half`: offset of the
+ * sums of the other half of the terms, or 0.
  */
 DEVICE void write_tile(const struct tensor_group_args *a, const float *sum, const int pitch,
                        const int half, const int wide, int64_t from, int rows, int64_t tile)
@@ -72,12 +72,12 @@ DEVICE void write_tile(const struct tensor_group_args *a, const float *sum, cons
 	}
 }
 
-/* Blocks beside each other have the same weights: `row_blocks` of them take turns with the rows. */
+/* Multiplies groups. Adjacent blocks have the same weights: `row_blocks` of them share the rows. */
 KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 {
 	DYNAMIC_SHARED(shared_terms);
 	char *stage = (char *)shared_terms;
-	/* where the rows and the columns begin; NULL: there is none */
+	/* the starts of the rows and of the columns; NULL: none */
 	const uint16_t **begin = (const uint16_t **)(stage + TENSOR_STAGES * 2 * TENSOR_SIDE);
 	int64_t e = blockIdx.y, tile = blockIdx.x / a.row_blocks;
 	int64_t first = a.begin ? a.begin[e] : 0, end = a.begin ? a.begin[e + 1] : a.rows;
@@ -95,7 +95,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 			at < end ? a.x + (a.row ? a.row[at] : at) * a.x_pitch + e * a.x_step : NULL;
 		EACH(i, 4 * 8 * 4)
 			sum[i] = 0.0f;
-		sync_block(); /* the sums before have been written, and the rows are there */
+		sync_block(); /* the earlier sums have been written, and the rows have arrived */
 		EACH(s, TENSOR_STAGES - 1) {
 			if (s < stages)
 				copy_terms(&a, begin, s * STAGE_TERMS, stage + s * 2 * TENSOR_SIDE);
@@ -106,7 +106,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups_bf16, tensor_group_args)
 			int next = s + TENSOR_STAGES - 1;
 
 			wait_copies(TENSOR_STAGES - 2);
-			sync_block(); /* the stage before this one has been used */
+			sync_block(); /* the previous stage has been used */
 			if (next < stages)
 				copy_terms(&a, begin, (int64_t)next * STAGE_TERMS,
 				           stage + next % TENSOR_STAGES * 2 * TENSOR_SIDE);
@@ -147,7 +147,7 @@ DEVICE void copy_listed_terms(const struct tensor_group_args *a, const uint16_t 
 	}
 }
 
-/* The sums of X * 16 rows, which begin at x, and the block's columns, in shared memory. */
+/* Computes the sums of X * 16 rows, which start at x, and the block's columns, in shared memory. */
 DEVICE void add_listed_terms(const struct tensor_group_args *a, const uint16_t *const *w,
                              const uint16_t *const *x, const int X, float *shared)
 {
@@ -159,7 +159,7 @@ DEVICE void add_listed_terms(const struct tensor_group_args *a, const uint16_t *
 
 	EACH(i, X * 16)
 		sum[i] = 0.0f;
-	sync_block(); /* the sums before have been written */
+	sync_block(); /* the earlier sums have been written */
 	EACH(s, LISTED_STAGES - 1) {
 		if (s < stages)
 			copy_listed_terms(a, w, x, s * STAGE_TERMS, X, stage + s * bytes);
@@ -170,7 +170,7 @@ DEVICE void add_listed_terms(const struct tensor_group_args *a, const uint16_t *
 		int next = s + LISTED_STAGES - 1;
 
 		wait_copies(LISTED_STAGES - 2);
-		sync_block(); /* the stage before this one has been used */
+		sync_block(); /* the previous stage has been used */
 		if (next < stages)
 			copy_listed_terms(a, w, x, (int64_t)next * STAGE_TERMS, X,
 			                  stage + next % LISTED_STAGES * bytes);
@@ -196,7 +196,7 @@ DEVICE void multiply_listed_rows(const struct tensor_group_args *a, const int X)
 		return;
 	EACH(j, LISTED_COLUMNS / 16) {
 		w[j] = find_column(a, blockIdx.x, r + j * 16, LISTED_COLUMNS);
-		if (w[j] && chunk * STAGE_TERMS < a->k) /* while it is found which rows there are */
+		if (w[j] && chunk * STAGE_TERMS < a->k) /* while the rows are being found */
 			prefetch_line(w[j] + chunk * STAGE_TERMS);
 	}
 	for (; from < end; from += X * 16) {

@@ -1,4 +1,7 @@
-/* The kernels; nvcc makes one fat binary of them, and tests compile them as C. */
+/*
+ * kernels.cu - includes all kernels; nvcc compiles them to one fat binary, and tests compile them
+ * as C.
+ */
 #include "port.h"
 
 #include "rows.cuh"

@@ -1,6 +1,6 @@
 /*
- * kernels.h - the kernels and their arguments: read by the host code and by nvcc, and by the tests,
- * which run the kernels on the CPU.
+ * kernels.h - the kernels and their arguments, for the host code, for nvcc, and for tests that run
+ * the kernels on the CPU.
  *
  * A kernel takes one struct by value. Pitches and strides are in elements.
  */
@@ -107,29 +107,29 @@ enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096
 /* so that the candidates of a bucket of ids can be listed */
 enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
 
-/* What a kernel finds wrong with a value that only it reads, at `fault` in host memory. */
+/* Faults that a kernel finds in values that only it reads; written to `fault` in host memory. */
 enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXPERTS };
 
 enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE, MAP_SIGMOID, MAP_SIGMOID_D };
 struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	const float *a;
 	const void *b; /* NULL: none */
-	float *y; /* NULL: is not written */
-	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
+	float *y; /* NULL: not written */
+	uint16_t *rounded; /* y as bf16, too, without gaps; or NULL */
 	int64_t a_pitch, b_pitch, y_pitch, rows, columns;
 	int32_t kind, activation, b_dtype;
-	int32_t wide; /* 16 bytes of each row can be read and written at once */
-	int32_t half; /* a and b of a GLU are bf16, of which 8 bytes can be read at once */
+	int32_t wide; /* 16 bytes of each row can be read and written in one access */
+	int32_t half; /* a and b of a GLU are bf16, and 8 bytes can be read in one access */
 	float factor;
 };
 
 struct norm_args {
-	const float *x, *more; /* more: is added to x, into total; NULL: none */
+	const float *x, *more; /* more: added to x, into total; NULL: none */
 	const void *w, *b; /* b NULL: none */
-	float *y, *total; /* y NULL: is not written */
-	uint16_t *rounded; /* y as bf16, too, without gaps; NULL: not */
+	float *y, *total; /* y NULL: not written */
+	uint16_t *rounded; /* y as bf16, too, without gaps; or NULL */
 	int64_t x_pitch, more_pitch, total_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
-	float eps, offset; /* added to w */
+	float eps, offset; /* offset: added to w */
 	int32_t layer, w_dtype, b_dtype;
 };
 
@@ -146,19 +146,19 @@ struct glu_d_args {
 	int32_t activation, wide;
 };
 
-struct head_sum_args { /* of heads [lo, hi) of each run of `group` */
+struct head_sum_args { /* for heads [lo, hi) of each run of `group` */
 	const float *x;
 	float *y;
 	int64_t x_pitch, y_pitch, rows, columns, width, group, lo, hi;
 };
 
 struct columns_args { /* y: a row for each block of rows */
-	const float *g, *x, *moments; /* x NULL: plain; of its runs mean and scale */
+	const float *g, *x, *moments; /* x NULL: plain sum; moments: mean and scale of its runs */
 	float *y;
 	int64_t g_pitch, x_pitch, y_pitch, rows, columns, each, run, runs;
 };
 
-enum { EMBED_ROWS = 8 }; /* of the table, a block */
+enum { EMBED_ROWS = 8 }; /* rows of the table of a block */
 struct embed_dw_args {
 	const int32_t *id;
 	const float *g;
@@ -173,12 +173,12 @@ struct turned_args {
 };
 
 enum { LOSS_THREADS = 256, NO_LABEL = -100 };
-struct loss_args { /* of logits z, or of their numbers for each row; NULL: not of this op */
+struct loss_args { /* for logits z, or their results for each row; NULL: unused by this op */
 	const float *z, *max, *sum, *pick, *count;
 	const int32_t *label;
 	float *y;
 	int64_t z_pitch, max_pitch, sum_pitch, pick_pitch, y_pitch, rows, columns;
-	int64_t first, lo, hi; /* the label of column 0; the columns that are this rank's */
+	int64_t first, lo, hi; /* the label of column 0; the columns of this rank */
 };
 
 struct update_args { /* v NULL: SGD, m NULL: without momentum */
@@ -236,12 +236,12 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 	const void *x;
 	void *y;
 	int64_t x_stride[2], y_pitch, rows, columns;
-	int32_t dtype, wide; /* wide: 16 bytes of a row of x can be read at once */
+	int32_t dtype, wide; /* wide: 16 bytes of a row of x can be read in one access */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
-enum { MULTIPLY_COLUMNS = 4 }; /* of a block, of one row; of a warp, of more than 4 */
-struct multiplied { /* a weight, and its out */
+enum { MULTIPLY_COLUMNS = 4 }; /* of a block, with one row; of a warp, with more than 4 */
+struct multiplied { /* a weight, and its output */
 	const void *w;
 	const float *more; /* may be y; NULL: nothing */
 	float *y;
@@ -252,50 +252,50 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype;
-	const void *norm; /* of x, of one row: the weights of its RMS norm, of `dtype`; or NULL */
-	float eps, offset; /* of the norm; what is added to its weights */
+	const void *norm; /* weights of the fused RMS norm of one row x, of `dtype`; or NULL */
+	float eps, offset; /* of the norm; added to its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
 	struct multiplied of[MULTIPLY_WEIGHTS];
 };
 
-/* Rows at most, and columns of a block; parts of K at most; blocks on a multiprocessor. */
+/* Maximum rows of a block; its columns; maximum parts of K; blocks on a multiprocessor. */
 enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCKS = 2 };
 /*
- * Terms that are copied at once, and such copies in shared memory, which the sums take then. Fewer
- * rows ask for as much, 96 KiB, which all GPUs have: so blocks that start early spread over all
- * multiprocessors, and those of the next product come when these end.
+ * Terms of a stage, and stages in shared memory, which the sums reuse. With fewer rows a block
+ * still requests all 96 KiB, which all GPUs have: blocks that start early spread over all
+ * multiprocessors, and those of the next product follow when these end.
  */
 enum { STAGE_TERMS = 64, PRODUCT_STAGES = 6, SUMS_GAP = 8 };
 enum { PRODUCT_BYTES = PRODUCT_STAGES * (PRODUCT_COLUMNS + PRODUCT_ROWS) * STAGE_TERMS * 2 };
-/* Columns of a block where they alone fill the GPU with more than 32 rows; its stages. */
+/* Columns of a block if these alone fill the GPU with more than 32 rows; its stages. */
 enum { WIDE_COLUMNS = 128, WIDE_STAGES = 4 };
 struct tensor_args { /* y_i = x W_i' + more_i */
-	const uint16_t *x; /* bf16, as the weights are */
+	const uint16_t *x; /* bf16, as the weights */
 	int64_t x_pitch, k, part; /* part: terms of a block, a multiple of STAGE_TERMS */
 	int32_t rows, nweights;
-	int32_t wide; /* 16 bytes of each row of y and more can be read and written at once */
+	int32_t wide; /* 16 bytes of each row of y and more can be read and written in one access */
 	uint16_t *glu; /* act(y_0) * y_1 in bf16, in place of both; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
 	float *sums; /* of the parts, each [tiles][rows][PRODUCT_COLUMNS] */
-	uint32_t *ended; /* parts of each tile that have; 0 between kernels */
+	uint32_t *ended; /* number of finished parts of each tile; 0 between kernels */
 	struct multiplied of[MULTIPLY_WEIGHTS];
 };
 
-/* Positions of a page; query heads that share the keys which a block reads; rows of a tile. */
+/* Positions of a page; query heads that share the keys of a block; rows of a tile. */
 enum { KEYS = 64, ATTEND_HEADS = 4, ATTEND_WARPS = ATTEND_THREADS / WARP, TILE_ROWS = 32 };
 enum {
 	SPAN = KEYS / ATTEND_WARPS,
 	LOADS = 4,
 	PARTS_MAX = WARP
-}; /* positions of a page that a warp has; loads at once; parts of a row's keys */
-/* Pages that one block adds sooner than several share them; pages of a part at least. */
+}; /* positions of a page of a warp; loads in flight; parts of a row's keys */
+/* Maximum pages that one block adds alone; minimum pages of a part. */
 enum { WHOLE_PAGES = 4, PART_PAGES = 2 };
-/* Rows of a step whose keys attention stores itself; the warps that store and add a lone key. */
+/* Maximum rows of a step whose keys attention stores; the warps that store and add a single key. */
 enum { NEW_ROWS_MAX = 64, STORE_WARP = ATTEND_WARPS - 2, OWN_KEY_WARP = ATTEND_WARPS - 1 };
-/* The most elements of a key and of a value; adjacent rows of a slot, at least, that are a tile. */
+/* Maximum elements of a key and of a value; minimum adjacent rows of a slot that form a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
 /* On tensor cores: rows of a tile, over all of its heads; of a warp; elements of a head. */
 enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
@@ -304,25 +304,25 @@ enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 #define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
 struct attention_args {
-	const float *q, *k, *v; /* v NULL: values begin their keys, [64, d] */
-	float *out; /* NULL: is not written */
+	const float *q, *k, *v; /* v NULL: values are the start of their keys, [64, d] */
+	float *out; /* NULL: not written */
 	const int32_t *position, *slot;
 	const int64_t *page;
 	int32_t *fault;
-	uint16_t *rounded; /* out as bf16, too, without gaps; NULL: not */
+	uint16_t *rounded; /* out as bf16, too, without gaps; or NULL */
 	float *part; /* [rows][heads][parts][dv + 2]: maximum, sum, weighted values */
-	uint32_t *ended; /* parts of each row and block of heads that have; 0 between kernels */
+	uint32_t *ended; /* finished parts of each row and block of heads; 0 between kernels */
 	int64_t q_pitch, k_pitch, v_pitch, out_pitch, page_pitch;
-	int64_t keys, values; /* bytes from the start of a page */
+	int64_t keys, values; /* offsets in a page, bytes */
 	int64_t rows, slots, blocks, window; /* window 0: all keys */
-	int32_t heads, kv, group, first_head; /* local heads; the global number of the first */
+	int32_t heads, kv, group, first_head; /* local heads; first_head: global index */
 	int32_t d, dv, dtype, parts;
 	int32_t head_blocks; /* blocks of ATTEND_HEADS query heads for each key-value head */
-	int32_t tile_heads; /* of a tile on tensor cores, which have the same keys: 1, 2 or 4 */
+	int32_t tile_heads; /* heads of a tile on tensor cores, which share keys: 1, 2 or 4 */
 	int32_t tiled; /* runs of at least TILED_ROWS_MIN rows are left to attend_tiles */
-	int32_t wide; /* 16 bytes of keys, and of values, can be read at once */
+	int32_t wide; /* 16 bytes of keys, and of values, can be read in one access */
 	float scale, softcap;
-	float unit, bend; /* on tensor cores: of log2 of weights; of log2 of e^2x, tanh(x) */
+	float unit, bend; /* on tensor cores: factors to log2 of weights, and of e^2x of tanh(x) */
 };
 
 struct rope_args {
@@ -330,15 +330,17 @@ struct rope_args {
 		const float *x;
 		float *y;
 		int64_t x_pitch, y_pitch, columns;
-	} of[3]; /* blockIdx.z; 2: values, which do not turn; y NULL: is not written */
+	} of[3]; /* blockIdx.z; 2: values, not rotated; y NULL: not written */
 	const float *table;
 	const int32_t *position;
 	int32_t *fault;
 	int64_t table_pitch, positions, rows;
-	int64_t each, first, width; /* of a head: the elements [first, first + width) turn */
+	int64_t each, first, width; /* of a head: elements [first, first + width) are rotated */
 	int32_t interleaved, inverse;
-	/* Which of `of` are keys that go to the pages of `to`; -1: none. attend_rows turns them and
-	 * the queries if `width` is not 0. */
+	/*
+	 * The index in `of` of the keys for the pages of `to`, or -1. attend_rows rotates them and
+	 * the queries if `width` is not 0.
+	 */
 	int32_t key;
 	struct attention_args to;
 };
@@ -346,7 +348,7 @@ struct rope_args {
 struct drop_args { /* below 0: nothing is dropped */
 	const int32_t *step; /* i32 [4]: the key of the step, its first sequence */
 	uint64_t below; /* words that drop */
-	float scale; /* of what is kept */
+	float scale; /* factor of kept elements */
 };
 
 struct drop_rows_args {
@@ -357,15 +359,15 @@ struct drop_rows_args {
 	struct drop_args drop;
 };
 
-/* Blocks of 64 columns that a block of threads adds; numbers of a query: maximum, sum, mean. */
+/* Blocks of 64 columns that a thread block adds; state of a query: maximum, sum, mean. */
 enum { TEXT_BLOCKS = 2, TEXT_STATE = 3 };
-struct text_args { /* attention over whole texts; g NULL: the forward */
-	const float *q, *k, *v, *g; /* v begins k where it is latent */
+struct text_args { /* attention over complete sequences; g NULL: the forward */
+	const float *q, *k, *v, *g; /* v is the start of k if latent */
 	float *out, *dq, *dk, *dv_out, *state;
 	const int32_t *position, *slot;
 	int32_t *fault;
 	int64_t q_pitch, k_pitch, v_pitch, g_pitch, out_pitch, dq_pitch, dk_pitch, dv_pitch;
-	int64_t rows, window, site; /* window 0: all keys; the site of local head 0 */
+	int64_t rows, window, site; /* window 0: all keys; site: of local head 0 */
 	int32_t heads, group, first_head, d, dv, latent;
 	float scale, softcap;
 	struct drop_args drop;
@@ -374,24 +376,24 @@ struct text_args { /* attention over whole texts; g NULL: the forward */
 enum { PADDED_PARTS = 4 };
 struct padded { /* rows of f32, and as bf16 */
 	float *row;
-	uint16_t *padded; /* [texts, length, heads, d] */
+	uint16_t *padded; /* [sequences, length, heads, d] */
 	int64_t pitch;
 	int32_t of_group; /* a head of rows is one of each group of heads */
 };
-struct padded_args { /* texts as long as each other: rows that a text lacks are 0 */
+struct padded_args { /* sequences of equal length, padded with rows of 0 */
 	struct padded part[PADDED_PARTS];
 	const int32_t *position, *slot; /* [rows]; the slots are 0, 1, ... */
 	int32_t *fault;
 	int64_t rows, length, longest, first_text;
-	int32_t heads, d, group, first_head, shift; /* shift: of local heads that are left out */
+	int32_t heads, d, group, first_head, shift; /* shift: number of local heads to skip */
 };
 
-struct heads_args { /* y_h = x_h W_h', and the last `rest` elements of each head as they are */
+struct heads_args { /* y_h = x_h W_h', and a copy of the last `rest` elements of each head */
 	const float *x;
 	const void *w;
 	float *y;
 	int64_t x_pitch, y_pitch, stride[3], rows, n, k, rest;
-	int64_t columns; /* that are multiplied: n, or 0 for the rest alone */
+	int64_t columns; /* multiplied columns: n, or 0 to copy only */
 	int32_t dtype;
 };
 
@@ -410,10 +412,11 @@ struct list_args { /* lists the rows of each expert, one expert after another */
 	const float *weights;
 	int64_t pitch, rows;
 	int32_t experts, capacity; /* of row and slot */
-	/* count[experts]: the rows of each, or NULL; begin[experts + 1]: its first in row[];
-	 * expert[]: whose that row is;
-	 * slot[]: how many experts that row asks for before, or NULL; place[rows][experts]: where
-	 * a row is in row[], or -1; or NULL */
+	/*
+	 * count[experts]: the rows of each, or NULL; begin[experts + 1]: its first in row[];
+	 * expert[]: the expert of the entry; slot[]: the number of earlier experts of the row, or
+	 * NULL; place[rows][experts]: the index of a row in row[], or -1; or NULL
+	 */
 	int32_t *count, *begin, *row, *expert, *slot, *place, *fault;
 };
 
@@ -428,7 +431,7 @@ struct group_args { /* y = x w' for the rows of each group */
 	int32_t dtype;
 };
 
-/* Rows and columns of a block on tensor cores; its stages or sums, and where all begin. */
+/* Rows and columns of a block on tensor cores; bytes of its stages or sums, and of their starts. */
 enum { TENSOR_TILE = 128, TENSOR_PITCH = 132, TENSOR_BYTES = (3 * 2 * 128 + 16) * TENSOR_TILE };
 /* A tile of fewer rows: its columns; stages of STAGE_TERMS, or sums of both halves of the terms. */
 enum { LISTED_COLUMNS = 64, LISTED_STAGES = 6, LISTED_PITCH = LISTED_COLUMNS + 8 };
@@ -441,7 +444,7 @@ struct tensor_group_args {
 	int32_t gated, activation, row_blocks;
 };
 
-struct row_side { /* of a product, summed over rows */
+struct row_side { /* a side of a product, summed over rows */
 	const float *data;
 	int64_t pitch, step, slot, n; /* step: from group to group; slot: from slot to slot, or 0 */
 	int32_t weighted;
@@ -470,14 +473,14 @@ struct experts_args {
 	float *y;
 	int64_t x_pitch, weights_pitch, y_pitch, gate_up_stride[3], down_stride[3];
 	int64_t rows, columns, ffn;
-	int64_t k_first, k, f_first, f; /* elements that are added */
+	int64_t k_first, k, f_first, f; /* the added elements */
 	int32_t experts, slots, activation, dtype;
-	int32_t most; /* experts that a row may ask for */
-	int32_t wide; /* 16 bytes of what is combined can be read and written at once */
+	int32_t most; /* maximum number of experts of a row */
+	int32_t wide; /* 16 bytes of combined values can be read and written in one access */
 	const int32_t *begin, *row, *place; /* of list_args; COMBINE: none, x has the slots */
 	const int32_t *expert; /* of list_args: a block y for each listed row; NULL: each expert */
 	int32_t *fault;
-	/* [listed rows][ffn] or of more, [columns]; by rows: [rows][most][ffn], and no lists */
+	/* [listed rows][ffn] or larger, [columns]; by rows: [rows][most][ffn], without lists */
 	float *hidden, *z;
 	void *rounded; /* x in bf16, [rows][k] */
 };

@@ -1,10 +1,13 @@
 /*
- * multiply.cuh - products with few rows: every weight is read once, at the speed of memory, and
- * added in f32. Of one row, the threads of a block share K, so that each has its elements of x in
- * registers for all columns of the block, and all loads of a short K are under way at once. Of more
- * rows, a warp adds columns of y, its lanes four elements of a row of W at a time, since four of x
- * are 16 bytes: so neighbours read what lies side by side of both. Where a GLU comes next, columns
- * are those of both weights, and the GLU's out is made, too.
+ * multiply.cuh - products with few rows: every weight is read once, at the bandwidth of memory, and
+ * added in f32.
+ *
+ * With one row, the threads of a block share K: each has its elements of x in registers for all
+ * columns of the block, and all loads of a short K are in flight together. With more rows, a warp
+ * adds columns of y. Its lanes take four elements of a row of W at a time, since four of x are 16
+ * bytes: adjacent lanes read adjacent memory of both.
+ *
+ * If a GLU is next, columns are those of both weights, and the kernel writes the GLU's output, too.
  */
 
 enum { LINE = 128 }; /* bytes of a cache line */
@@ -15,8 +18,8 @@ DEVICE struct quad load_four_weights(const char *w, int32_t dtype)
 }
 
 /*
- * Four elements of each of U runs of a warp, from k0 on; `whole`: all runs end before K, so that
- * no branch is between a load and the next.
+ * Adds four elements of each of U runs of a warp, from k0 on. `whole`: all runs end before K, so
+ * that no branch separates the loads.
  */
 DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int T, const int R,
                          const int U, const int whole, const char *const *w, int64_t k0, float *sum)
@@ -51,7 +54,7 @@ DEVICE void add_elements(const struct multiply_args *a, int32_t dtype, const int
 	}
 }
 
-/* The sum x of row t and a column of weight `of`, and what is added to it, to y. */
+/* Writes the sum x of row t and a column of weight `of`, plus its addend, to y. */
 DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t column, float x)
 {
 	x += 0.0f;
@@ -61,8 +64,8 @@ DEVICE void store_sum(const struct multiply_args *a, int of, int t, int64_t colu
 }
 
 /*
- * Writes the lane's sum x, one of T rows and R columns (sum_lanes); `pair`: every second column is of
- * the second weight, and one lane writes both and the GLU's out, which may lie in place of either.
+ * Writes the lane's sum x, one of T rows and R columns (sum_lanes). `pair`: every second column is
+ * of the second weight; one lane writes both and the GLU's output, which may replace either.
  */
 DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const int T, const int R,
                        int64_t column, float x)
@@ -81,7 +84,7 @@ DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const in
 	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
 }
 
-/* The weight of this block; its first column is that of block `first_block`. */
+/* Returns the weight of this block; its first column is that of block `first_block`. */
 DEVICE int find_weight(const struct multiply_args *a)
 {
 	int of = a->nweights - 1;
@@ -91,7 +94,7 @@ DEVICE int find_weight(const struct multiply_args *a)
 	return of;
 }
 
-/* Row r of R of the weights from `column` on, or with a GLU of both weights in turn. */
+/* Returns row r of R of the weights from `column` on, or with a GLU of both weights in turn. */
 DEVICE const char *find_row(const struct multiply_args *a, int32_t dtype, int of, int pair,
                             int64_t column, int r)
 {
@@ -103,8 +106,8 @@ DEVICE const char *find_row(const struct multiply_args *a, int32_t dtype, int of
 }
 
 /*
- * `T` rows, `R` columns of one weight a warp, or with a GLU half as many of both; `U` loads a
- * column under way. All but `a` are constants.
+ * Multiplies `T` rows by `R` columns of one weight a warp, or with a GLU by half as many of both;
+ * `U` loads of a column are in flight. All arguments but `a` are constants.
  */
 DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const int T, const int R,
                           const int U)
@@ -123,7 +126,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 		return;
 	EACH(r, R) {
 		w[r] = find_row(a, dtype, of, pair, column, r);
-		if (lane * LINE < a->k * bytes) /* while the kernel before this one ends */
+		if (lane * LINE < a->k * bytes) /* while the previous kernel ends */
 			prefetch_line(w[r] + lane * LINE);
 		EACH(t, T)
 			sum[t * R + r] = 0.0f;
@@ -139,7 +142,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 
 /* ---- one row --------------------------------------------------------------------------------- */
 
-/* Runs of a block, 16 bytes a thread of each of its columns, that are loaded before one is used. */
+/* Runs of a block that are loaded before one is used: 16 bytes a thread of each of its columns. */
 enum { ROW_RUNS = 2, ROW_WARPS = MULTIPLY_THREADS / WARP };
 
 struct row_loads {
@@ -150,7 +153,7 @@ struct row_sums { /* of a block */
 	float columns[ROW_WARPS][MULTIPLY_COLUMNS], squares[ROW_WARPS];
 };
 
-/* Where run u of a thread is, whose first is at k; behind K: 0, for a load that nothing uses. */
+/* Returns the index of run u of a thread, whose first is at k; 0, for an unused load, beyond K. */
 DEVICE int64_t find_run(const struct multiply_args *a, const int n, int64_t k, int u)
 {
 	k += u * MULTIPLY_THREADS * n;
@@ -165,7 +168,7 @@ DEVICE void load_runs(const struct multiply_args *a, const int n, const char *co
 			v->at[u][r] = load_stream(w[r] + find_run(a, n, k, u) * (16 / n));
 }
 
-/* n elements of x, times the weights of its norm; their squares are added. */
+/* Loads n elements of x, times the weights of its norm, and adds their squares. */
 DEVICE void load_factors(const struct multiply_args *a, int32_t dtype, const int n, const int norm,
                          int64_t k, float *x, float *squares)
 {
@@ -182,7 +185,7 @@ DEVICE void load_factors(const struct multiply_args *a, int32_t dtype, const int
 	}
 }
 
-/* Without a branch, which loads would wait for: what is behind K is added for nothing. */
+/* Adds runs without a branch, which would delay loads: terms beyond K have no effect. */
 DEVICE void add_runs(const struct multiply_args *a, int32_t dtype, const int n, const int norm,
                      const struct row_loads *v, int64_t k, float *sum, float *squares)
 {
@@ -208,7 +211,7 @@ DEVICE void add_runs(const struct multiply_args *a, int32_t dtype, const int n, 
 	}
 }
 
-/* The sums of the warps, in their order. */
+/* Returns the sum over the warps, in order. */
 DEVICE float add_warps(const float *part, const int pitch)
 {
 	float x = part[0];
@@ -218,7 +221,7 @@ DEVICE float add_warps(const float *part, const int pitch)
 	return x;
 }
 
-/* What is added to the sum that the thread stores: early, so that it does not wait at the end. */
+/* Loads the addend of the thread's sum early, to hide its latency. */
 DEVICE float load_more(const struct multiply_args *a, int of, const int pair, int64_t column)
 {
 	column += threadIdx.x;
@@ -228,7 +231,7 @@ DEVICE float load_more(const struct multiply_args *a, int of, const int pair, in
 	               : 0.0f;
 }
 
-/* The block's sums to y, and with a GLU that's out, which may lie in place of y. */
+/* Writes the block's sums to y, and with a GLU its output, which may replace y. */
 DEVICE void store_row(const struct multiply_args *a, int of, const int pair, const int norm,
                       int64_t column, const struct row_sums *s, float more)
 {
@@ -250,8 +253,8 @@ DEVICE void store_row(const struct multiply_args *a, int of, const int pair, con
 }
 
 /*
- * A block has MULTIPLY_COLUMNS columns of one weight, or for a GLU half as many of both. `norm`: of
- * a row whose RMS norm is multiplied; its scale is a factor of all sums.
+ * Multiplies one row by MULTIPLY_COLUMNS columns of one weight, or with a GLU by half as many of
+ * both. `norm`: the row has a fused RMS norm, whose scale is a factor of all sums.
  */
 DEVICE void multiply_row(const struct multiply_args *a, int32_t dtype, const int pair,
                          const int norm, struct row_sums *s)
@@ -269,7 +272,7 @@ DEVICE void multiply_row(const struct multiply_args *a, int32_t dtype, const int
 		w[r] = find_row(a, dtype, of, pair, column, r);
 		sum[r] = 0.0f;
 		if (r == warp && lane * LINE < a->k * (16 / n))
-			prefetch_line(w[r] + lane * LINE); /* while the kernel before ends */
+			prefetch_line(w[r] + lane * LINE); /* while the previous kernel ends */
 	}
 	if (norm && !blockIdx.x && threadIdx.x * LINE < a->k * (16 / n))
 		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
@@ -316,8 +319,8 @@ MULTIPLY(bf16, PORT_BF16, 2)
 MULTIPLY(f16, PORT_F16, 2)
 
 /*
- * Weights of any strides and addresses, [in, out] ones among them: a lane has a column, a warp a
- * part of k, and the warps' sums are added in order.
+ * Multiplies by weights of any strides and addresses, such as [in, out]: a lane has a column, a
+ * warp a part of k, and the warps' sums are added in order.
  */
 KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 {

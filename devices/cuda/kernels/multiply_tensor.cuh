@@ -1,20 +1,22 @@
 /*
- * multiply_tensor.cuh - products of 9 to 64 rows on tensor cores: bf16, added in f32. Weights come
- * from memory once, and as fast as it gives them.
+ * multiply_tensor.cuh - products of 9 to 64 rows on tensor cores: bf16, added in f32. Weights are
+ * read once, at the bandwidth of memory.
  *
  * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, five such
- * stages ahead; of many columns it has 128 and all of K, so that fewer blocks read the rows; in shared memory 16 bytes of row r are at place `chunk ^ (r & 7)`, as in
- * attention_tensor.cuh. Two warps have half of the columns each, and two others the same with the
- * second half of the terms of each stage. Where K has parts, the block of a tile that ends last adds
- * them, in their order. Columns of a gate and of what it multiplies take turns, 8 of each.
+ * stages ahead. With many columns it has 128 and all of K, so that fewer blocks read the rows.
+ * Shared memory has 16 bytes of row r at place `chunk ^ (r & 7)`, as in attention_tensor.cuh.
+ *
+ * Two warps have half of the columns each, for the first half of the terms of each stage; two
+ * others for the second half. If K has parts, the last block of a tile adds them in order. Columns
+ * of a gate and of its factor alternate, 8 of each.
  */
 
-enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; of them */
-enum { STAGES_AHEAD = 4 }; /* that the second cache is asked for before the kernel waits */
+enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; chunks */
+enum { STAGES_AHEAD = 4 }; /* prefetched to the L2 cache before the kernel waits */
 
 /*
- * sum += 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, whose first
- * begin at `rows` and `columns` in shared memory; X * 2 * W sums of 16 x 8.
+ * Adds 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, which start at
+ * `rows` and `columns` in shared memory, to X * 2 * W sums of 16 x 8.
  */
 DEVICE void multiply_terms(const char *rows, const char *columns, int k, const int X, const int W,
                            float *sum)
@@ -37,7 +39,7 @@ DEVICE void multiply_terms(const char *rows, const char *columns, int k, const i
 	}
 }
 
-/* The sums of a warp, as multiply_terms has them, go to rows of `pitch` from `to` on. */
+/* Writes the sums of a warp, in the layout of multiply_terms, to rows of `pitch` from `to` on. */
 DEVICE void spread_sums(const float *sum, const int X, const int W, const int pitch, float *to)
 {
 	int lane = threadIdx.x % WARP;
@@ -54,7 +56,7 @@ struct product_tile { /* of a block */
 	int64_t column; /* the first */
 	int64_t at, end; /* of K */
 	float *sums; /* in shared memory: the rows of each half of the terms, with gaps */
-	int added; /* to the first half: the second, and those of other parts */
+	int added; /* the second half and the other parts are added to the first half */
 };
 
 DEVICE struct product_tile find_product_tile(const struct tensor_args *a, const int C, float *sums)
@@ -70,7 +72,7 @@ DEVICE struct product_tile find_product_tile(const struct tensor_args *a, const 
 	return t;
 }
 
-/* The weights of column v of a tile; NULL: there is none. */
+/* Returns the weights of column v of a tile; NULL if there is none. */
 DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
                                            const struct product_tile *t, int v)
 {
@@ -82,7 +84,7 @@ DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
 	               : NULL;
 }
 
-/* Asks for the first stages: a line of a column is one. */
+/* Prefetches the first stages: a line of a column is one. */
 DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w, const int C)
 {
 	int64_t at = t->at + (int)threadIdx.x % STAGE_CHUNKS * STAGE_TERMS;
@@ -116,13 +118,10 @@ DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile
 	}
 }
 
-/*
- * The sums of a tile are runs of rows, four sums a thread. Their row in run i, and their first
- * column:
- */
-enum { RUNS = PRODUCT_ROWS * WIDE_COLUMNS / (MULTIPLY_THREADS * 4) }; /* the most */
+/* Runs of rows that the sums of a tile are divided into, four sums a thread. */
+enum { RUNS = PRODUCT_ROWS * WIDE_COLUMNS / (MULTIPLY_THREADS * 4) }; /* maximum */
 enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* of all parts */
-enum { RUNS_AHEAD = 4 }; /* that are copied while the parts of one are added */
+enum { RUNS_AHEAD = 4 }; /* copied while the parts of one run are added */
 
 DEVICE int find_run_row(int i, const int C)
 {
@@ -134,7 +133,7 @@ DEVICE int find_run_column(const int C)
 	return (int)threadIdx.x * 4 % C;
 }
 
-/* Four sums of row r from column c of the tile on. */
+/* Reads four sums of row r from column c of the tile on. */
 DEVICE void read_sums(const struct product_tile *t, const int X, const int C, int r, int c,
                       float *v)
 {
@@ -149,7 +148,7 @@ DEVICE void read_sums(const struct product_tile *t, const int X, const int C, in
 		v[i] += second[i];
 }
 
-/* Where the four sums of part `part` are in global memory. */
+/* Returns the address of the four sums of part `part` in global memory. */
 DEVICE float *find_part(const struct tensor_args *a, int part, int r, int c)
 {
 	int64_t tile = (int64_t)part * gridDim.x + blockIdx.x;
@@ -157,7 +156,7 @@ DEVICE float *find_part(const struct tensor_args *a, int part, int r, int c)
 	return a->sums + (tile * a->rows + r) * PRODUCT_COLUMNS + c;
 }
 
-/* Shows this block's sums to the one that ends last: whether it is that. */
+/* Publishes this block's sums. Returns whether this is the last block of the tile. */
 DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t, const int X)
 {
 	uint32_t *ended = (uint32_t *)(t->sums + PRODUCT_BYTES / 4 - 1);
@@ -183,7 +182,7 @@ DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t,
 	return 1;
 }
 
-/* Copies run i of all parts; a thread those of its own sums. */
+/* Copies run i of all parts; a thread copies the parts of its own sums. */
 DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 {
 	int r = find_run_row(i, PRODUCT_COLUMNS), c = find_run_column(PRODUCT_COLUMNS);
@@ -195,7 +194,7 @@ DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 				           find_part(a, p, r, c), 16);
 }
 
-/* The sums of all parts take the place of this block's; the copies are behind them. */
+/* Replaces this block's sums by the sums of all parts; the copies are stored after them. */
 DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const int X)
 {
 	char *copies = (char *)(t->sums + X * 16 * (PRODUCT_COLUMNS + SUMS_GAP));
@@ -232,7 +231,7 @@ DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const
 	sync_block();
 }
 
-/* What is added to the products: in registers while the parts are copied. */
+/* Loads the addends of the products to registers while the parts are copied. */
 DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, const int X,
                        const int C, float (*added)[4])
 {
@@ -267,7 +266,7 @@ DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t
 	}
 }
 
-/* act(gate) * up in bf16; columns are a multiple of 8. */
+/* Writes act(gate) * up in bf16; columns are a multiple of 8. */
 DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_tile *t,
                               const int X, const int C)
 {
@@ -288,7 +287,7 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
 	}
 }
 
-/* Writes the tile, with its other parts if this is the last block. */
+/* Writes the tile; the last block adds the other parts. */
 DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, const int X,
                         const int C)
 {
@@ -321,7 +320,7 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 
 	EACH(j, C / 16)
 		w[j] = find_product_column(a, &t, (int)threadIdx.x / STAGE_CHUNKS + j * 16);
-	prefetch_stages(&t, w, C); /* while the kernel before this one ends */
+	prefetch_stages(&t, w, C); /* while the previous kernel ends */
 	wait_for_kernels();
 	EACH(i, X * C / 4)
 		sum[i] = 0.0f;
@@ -338,7 +337,7 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 			wait_copies(PRODUCT_STAGES - 2);
 		else
 			wait_copies(WIDE_STAGES - 2);
-		sync_block(); /* the stage before this one has been used */
+		sync_block(); /* the previous stage has been used */
 		if (next < stages)
 			copy_operands(a, &t, w, t.at + next * STAGE_TERMS, X, C,
 			              stage + next % (ahead + 1) * bytes);

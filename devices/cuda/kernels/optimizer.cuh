@@ -1,6 +1,6 @@
 /* optimizer.cuh - what follows the gradients of a step: their norm, and the new weights. */
 
-/* AdamW or SGD: a thread has one element. */
+/* Updates weights by AdamW or SGD: a thread has one element. */
 KERNEL(MAP_THREADS, update_weights, update_args)
 {
 	int64_t i = COLUMN;
@@ -28,7 +28,7 @@ KERNEL(MAP_THREADS, update_weights, update_args)
 		a.rounded[i] = a.dtype == PORT_BF16 ? round_bf16(w) : round_f16(w);
 }
 
-/* Digits of which all but the last are in [0, 2^32). */
+/* Carries, so that all digits but the last are in [0, 2^32). */
 DEVICE void carry_digits(int64_t *digit)
 {
 	for (int i = 0; i < SQUARE_DIGITS - 1; i++) {
@@ -38,8 +38,8 @@ DEVICE void carry_digits(int64_t *digit)
 }
 
 /*
- * The exact sum of squares, as an integer in digits: a thread has digits of its own, which the
- * first threads of the block add. A value is m * 2^(e - 150) with m below 2^24.
+ * Computes the exact sum of squares, as an integer in digits: a thread has its own digits, which
+ * the first threads of the block add. A value is m * 2^(e - 150) with m below 2^24.
  */
 KERNEL(SQUARE_THREADS, add_squares, squares_args)
 {
@@ -78,7 +78,7 @@ KERNEL(SQUARE_THREADS, add_squares, squares_args)
 		a.part[(int64_t)blockIdx.x * SQUARE_FIELDS + k] = total[k];
 }
 
-/* One block adds the digits of all blocks to the sum: a warp has every FINISH_WARPSth block. */
+/* Adds the digits of all blocks to the sum, in one block: a warp has every FINISH_WARPSth block. */
 KERNEL(FINISH_THREADS, finish_squares, squares_args)
 {
 	SHARED int64_t digit[FINISH_WARPS][SQUARE_FIELDS];

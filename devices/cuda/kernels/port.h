@@ -1,6 +1,6 @@
 /*
- * port.h - what the kernels need beyond C, as nvcc has it. Tests compile the same kernels as C for
- * the CPU, and give their own (emulator.h).
+ * port.h - the functions beyond C that kernels use, in CUDA. Tests compile the same kernels as C
+ * for the CPU, with their own definitions (emulator.h).
  */
 #ifndef TESS_DEVICES_CUDA_PORT_H
 #define TESS_DEVICES_CUDA_PORT_H
@@ -13,10 +13,10 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define DEVICE static __device__ __forceinline__
 #define MATHF static __device__ __forceinline__
 /*
- * A kernel may be launched while the kernel before it on the stream ends (op_launch), on GPUs from
- * 9.0 on: it lets the next one do that at once, and waits before it reads or writes anything. One
- * that waits itself (KERNEL_EARLY) can before that ask for memory which nothing writes. It takes so
- * many registers that a multiprocessor has room for `blocks` of it.
+ * Defines a kernel that may start while the previous kernel on the stream ends (op_launch), on GPUs
+ * from 9.0 on. It lets the next kernel start at once, and waits before it reads or writes anything.
+ * A KERNEL_EARLY waits itself, and before that may prefetch memory that nothing writes. It limits
+ * its registers so that a multiprocessor can run `blocks` of it.
  */
 #if __CUDA_ARCH__ >= 900
 #define let_next_start() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
@@ -50,14 +50,14 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 #define shuffle_xor(x, mask) __shfl_xor_sync(0xffffffffu, x, mask)
 #define sync_warp() __syncwarp()
 #define sync_block() __syncthreads()
-/* Of 32 bits of shared memory; returns what was there. */
+/* Operations on 32 bits of shared memory; return the old value. */
 #define add_atomic(p, v) atomicAdd(p, v)
 #define lower_atomic(p, v) atomicMin(p, v)
 #define raise_atomic(p, v) atomicMax(p, v)
 
 /*
- * Adds 1 to a word of global memory, and returns what was there. What a block has written before it
- * met is read by those that count after it, once they have met.
+ * Adds 1 to a word of global memory, and returns the old value. A block that counts later, and then
+ * synchronizes, reads all that this block wrote before its last synchronization.
  */
 DEVICE uint32_t count_ended(uint32_t *p)
 {
@@ -74,7 +74,7 @@ struct quad { /* 16 bytes */
 	uint32_t at[4];
 };
 
-/* Weights are read once: they leave the first cache to the activations. Not before a wait. */
+/* Loads weights, which are read once, and leaves the L1 cache to activations. Not before a wait. */
 DEVICE struct quad load_stream(const void *p)
 {
 	struct quad v;
@@ -85,7 +85,7 @@ DEVICE struct quad load_stream(const void *p)
 	return v;
 }
 
-/* The same of 8 bytes, to the first two. */
+/* Loads 8 bytes of weights to the first two words, past the L1 cache. */
 DEVICE struct quad load_half_stream(const void *p)
 {
 	struct quad v = { { 0 } };
@@ -96,7 +96,7 @@ DEVICE struct quad load_half_stream(const void *p)
 	return v;
 }
 
-/* Brings 128 bytes to the second cache. What is written meanwhile is read as written. */
+/* Prefetches 128 bytes to the L2 cache. Later writes to them are seen. */
 DEVICE void prefetch_line(const void *p)
 {
 	asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
@@ -107,7 +107,7 @@ DEVICE void store_quad(void *p, struct quad v)
 	*(uint4 *)p = make_uint4(v.at[0], v.at[1], v.at[2], v.at[3]);
 }
 
-/* To global memory, at once: nvcc may split what it sees as four. */
+/* Stores 16 bytes to global memory in one access: nvcc may split a plain store into four. */
 DEVICE void store_global_quad(void *p, struct quad v)
 {
 	asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.at[0]),
@@ -115,7 +115,7 @@ DEVICE void store_global_quad(void *p, struct quad v)
 	             : "memory");
 }
 
-/* The same of 8 bytes. */
+/* Stores 8 bytes to global memory in one access. */
 DEVICE void store_global_pair(void *p, uint32_t first, uint32_t second)
 {
 	asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(first), "r"(second)
@@ -130,7 +130,7 @@ DEVICE struct quad load_quad(const void *p)
 	return v;
 }
 
-/* Access to global memory of which other blocks may use other bytes meanwhile. */
+/* Loads and stores in global memory, while other blocks may access adjacent bytes. */
 DEVICE struct quad load_quad_relaxed(const void *p)
 {
 	struct quad v;
@@ -151,7 +151,7 @@ DEVICE void store_half_relaxed(void *p, uint16_t v)
 	asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
 }
 
-/* Copies 16 bytes to shared memory, or zeros (bytes 0), while the thread goes on. */
+/* Copies 16 bytes to shared memory, or zeros (bytes 0), asynchronously. */
 DEVICE void copy_async(void *to, const void *from, int bytes)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -162,7 +162,10 @@ DEVICE void copy_async(void *to, const void *from, int bytes)
 #define commit_copies() asm volatile("cp.async.commit_group;" ::: "memory")
 #define wait_copies(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
 
-/* Four 8 x 8 matrices of 16 bits, turned; lane i gives the address of row i % 8 of matrix i / 8. */
+/*
+ * Loads four transposed 8 x 8 matrices of 16 bits; lane i has the address of row i % 8 of matrix i
+ * / 8.
+ */
 DEVICE void load_matrices(const void *row, uint32_t *out)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -171,7 +174,7 @@ DEVICE void load_matrices(const void *row, uint32_t *out)
 	             : "memory");
 }
 
-/* The same as they lie. */
+/* Loads four 8 x 8 matrices of 16 bits without transposing them. */
 DEVICE void load_straight_matrices(const void *row, uint32_t *out)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -180,7 +183,7 @@ DEVICE void load_straight_matrices(const void *row, uint32_t *out)
 	             : "memory");
 }
 
-/* c [16, 8] += a [16, 16] * b [16, 8], of bf16, added in f32. */
+/* Computes c [16, 8] += a [16, 16] * b [16, 8], of bf16, added in f32. */
 DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
@@ -189,7 +192,7 @@ DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Two floats to nearest even, the first in the lower half. */
+/* Rounds two floats to nearest even, the first in the lower half. */
 DEVICE uint32_t pack_bf16(float low, float high)
 {
 	uint32_t x;
@@ -198,7 +201,7 @@ DEVICE uint32_t pack_bf16(float low, float high)
 	return x;
 }
 
-/* 2^x: its error is a few units in the last place; 0 where that is subnormal. */
+/* Computes 2^x with an error of a few units in the last place; 0 where the result is subnormal. */
 DEVICE float exp2_fast(float x)
 {
 	float y;
@@ -207,7 +210,7 @@ DEVICE float exp2_fast(float x)
 	return y;
 }
 
-/* 1 / x: its error is one unit in the last place; 0 where that is subnormal. */
+/* Computes 1 / x with an error of one unit in the last place; 0 where the result is subnormal. */
 DEVICE float invert_fast(float x)
 {
 	float y;
@@ -245,7 +248,7 @@ DEVICE uint32_t pack_float(float f)
 #include "emulator.h"
 #endif
 
-/* Loops that are unrolled, so that what they index can lie in registers. */
+/* Unrolled loops, so that arrays that they index can stay in registers. */
 #define EACH(i, n) UNROLL for (int i = 0; i < (n); i++)
 #define EACH_MASK(mask, from, end) UNROLL for (int mask = (from); mask < (end); mask *= 2)
 
@@ -258,7 +261,7 @@ DEVICE struct quad pack_quad(const float *x)
 	return v;
 }
 
-/* To nearest even; a NaN stays NaN. */
+/* Rounds to nearest even; a NaN stays NaN. */
 DEVICE uint16_t round_bf16(float f)
 {
 	uint32_t u = pack_float(f);
@@ -268,7 +271,7 @@ DEVICE uint16_t round_bf16(float f)
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* The bits of element `at` of weights of any type, and what they are. */
+/* Returns the bits of element `at` of weights of any dtype. */
 DEVICE uint32_t load_bits(const void *data, int32_t dtype, int64_t at)
 {
 	return dtype == PORT_F32 ? ((const uint32_t *)data)[at] : ((const uint16_t *)data)[at];
@@ -286,7 +289,7 @@ DEVICE float widen_element(const void *data, int32_t dtype, int64_t at)
 	return widen_bits(load_bits(data, dtype, at), dtype);
 }
 
-/* The first four elements of 16 bytes. */
+/* Widens the first four elements of 16 bytes. */
 DEVICE void widen_four(struct quad v, int32_t dtype, float *out)
 {
 	EACH(i, 4) {
@@ -296,7 +299,7 @@ DEVICE void widen_four(struct quad v, int32_t dtype, float *out)
 	}
 }
 
-/* The elements of 16 bytes: 4 f32, or 8 of 16 bits. */
+/* Widens the elements of 16 bytes: 4 f32, or 8 of 16 bits. */
 DEVICE void widen_quad(struct quad v, int32_t dtype, float *out)
 {
 	EACH(i, 4) {

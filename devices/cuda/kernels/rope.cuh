@@ -1,9 +1,9 @@
 /*
- * rope.cuh - ROPE of one or two values. Where these are queries and keys of the ATTENTION that is
- * next, keys go to their pages at once, and values with them; of few rows attention turns both.
+ * rope.cuh - ROPE of one or two values. If these are queries and keys of the next ATTENTION, keys
+ * are written to their pages, and values with them; with few rows attention rotates both.
  */
 
-/* Element i of a head of row t, which is at `position`, turned. */
+/* Returns element i of a head of row t, rotated by `position`. */
 DEVICE float turn_element(const struct rope_args *r, int of, int64_t t, int64_t position,
                           int64_t head, int i)
 {
@@ -21,7 +21,7 @@ DEVICE float turn_element(const struct rope_args *r, int of, int64_t t, int64_t 
 	return x[i] * c[0] + x[other] * c[half];
 }
 
-/* Rows of values, a thread for each element. */
+/* Copies rows of values, a thread for each element. */
 DEVICE void copy_values(const struct rope_args *a, int64_t i)
 {
 	int64_t g = i / a->to.dv;
@@ -35,7 +35,7 @@ DEVICE void copy_values(const struct rope_args *a, int64_t i)
 	}
 }
 
-/* Element i of a head, which is a key's if there is a page. */
+/* Writes element i of a head; with a page it is a key's. */
 DEVICE void write_turned(const struct rope_args *a, float *y, char *page, int64_t t, int64_t head,
                          int64_t i, float x)
 {
@@ -45,7 +45,7 @@ DEVICE void write_turned(const struct rope_args *a, float *y, char *page, int64_
 		store_key(&a->to, page, t, head, i, x);
 }
 
-/* One thread turns one pair of a head, or copies an element that does not turn. */
+/* Rotates one pair of a head, or copies an element that does not rotate; by one thread. */
 KERNEL(MAP_THREADS, rotate_pairs, rope_args)
 {
 	int64_t half = a.width / 2, each = a.each - half, head = COLUMN / each;

@@ -1,4 +1,7 @@
-/* rows.cuh - kernels over rows of activations. Arithmetic and its order as in tessera/device.h. */
+/*
+ * rows.cuh - kernels over rows of activations. tessera/device.h defines their arithmetic and its
+ * order.
+ */
 #include "mathf.h"
 
 #define COLUMN ((int64_t)blockIdx.x * blockDim.x + threadIdx.x)
@@ -21,7 +24,7 @@ DEVICE float activate(int32_t kind, float a)
 	}
 }
 
-/* u * act'(a). */
+/* Computes u * act'(a). */
 DEVICE float derive_activation(int32_t kind, float a, float u)
 {
 	float s, t, z = a * a;
@@ -45,7 +48,7 @@ DEVICE float derive_activation(int32_t kind, float a, float u)
 	}
 }
 
-/* Four elements from i on of a row of n, at once where `wide` says that they are aligned. */
+/* Loads four elements from i on of a row of n; in one access if `wide` (they are aligned). */
 DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out)
 {
 	if (wide && i + 4 <= n)
@@ -55,13 +58,13 @@ DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out
 			out[j] = i + j < n ? p[i + j] : 0.0f;
 }
 
-/* Four of bf16, from element `at` on. */
+/* Loads four bf16 elements from `at` on. */
 DEVICE void load_four_halves(const void *p, int64_t at, float *out)
 {
 	widen_four(load_half_stream((const char *)p + 2 * at), PORT_BF16, out);
 }
 
-/* To global memory. */
+/* Stores four elements from i on of a row of n in global memory; in one access if `wide`. */
 DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 {
 	if (wide && i + 4 <= n)
@@ -72,7 +75,7 @@ DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 				p[i + j] = x[j];
 }
 
-/* A thread has four elements of a row. */
+/* Maps the elements of rows; a thread has four elements of a row. */
 KERNEL(MAP_THREADS, map_elements, map_args)
 {
 	int64_t i = COLUMN * 4;
@@ -112,9 +115,8 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 }
 
 /*
- * Lanes that differ in bit `mask` have parts of the same n sums: each keeps the half of them that
- * is its own, the upper one where the bit is set, and adds the other lane's part; of one sum both
- * have it.
+ * Adds the parts of n sums of pairs of lanes that differ in bit `mask`. Each lane keeps its half of
+ * the sums, the upper one if the bit is set, and adds the other lane's part; both get a single sum.
  */
 DEVICE void fold_lanes(float *z, const int n, int mask)
 {
@@ -130,8 +132,8 @@ DEVICE void fold_lanes(float *z, const int n, int mask)
 }
 
 /*
- * The sums of n values over the lanes of a warp (n: a power of two, to 32), by the same tree for any
- * n: lane i has sum i / (32 / n), in z[0].
+ * Sums n values over the lanes of a warp (n: a power of two, at most 32), by one tree for every n:
+ * lane i gets sum i / (32 / n), in z[0].
  */
 DEVICE void sum_lanes(float *z, const int n)
 {
@@ -142,17 +144,17 @@ DEVICE void sum_lanes(float *z, const int n)
 	fold_lanes(z, n / 16, 1);
 }
 
-/* The sum over all threads of a block; `scratch` has room for one float a warp. */
+/* Returns the sum over all threads of a block; `scratch` has one float a warp. */
 DEVICE float add_block(float x, float *scratch)
 {
 	int warps = blockDim.x / WARP;
 
 	EACH_MASK(mask, 1, WARP)
 		x += shuffle_xor(x, mask);
-	sync_warp(); /* what its threads have read may be written after this function */
+	sync_warp(); /* after this function, threads may overwrite what their warp has read */
 	if (warps == 1)
 		return x;
-	sync_block(); /* the last sum has been read */
+	sync_block(); /* the previous sum has been read */
 	if (threadIdx.x % WARP == 0)
 		scratch[threadIdx.x / WARP] = x;
 	sync_block();
@@ -162,9 +164,9 @@ DEVICE float add_block(float x, float *scratch)
 	return x;
 }
 
-enum { NORM_LOADS = 8 }; /* of a thread, under way at once */
+enum { NORM_LOADS = 8 }; /* of a thread, in flight together */
 
-/* Elements i, i + threads, .. of a run of n; 0 behind it. */
+/* Loads elements i, i + threads, .. of a run of n; 0 beyond it. */
 DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)
 {
 	EACH(j, NORM_LOADS)
@@ -172,8 +174,8 @@ DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)
 }
 
 /*
- * The mean of a run, 0 of RMS, and 1 / sqrt(the mean of the squares + eps). `held`: its elements, of
- * which a thread has all that are its own; NULL: they are read.
+ * Computes the mean of a run (0 for RMS), and 1 / sqrt(the mean of the squares + eps). `held`: the
+ * elements of the run that belong to the thread, or NULL to read them.
  */
 DEVICE void measure_run(const struct norm_args *a, const float *x, const float *held,
                         float *scratch, float *mean, float *scale)
@@ -203,7 +205,7 @@ DEVICE void measure_run(const struct norm_args *a, const float *x, const float *
 	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
 }
 
-/* A weight, of which these are the bits. */
+/* Widens the bits of a weight, and adds the offset. */
 DEVICE float widen_norm_weight(const struct norm_args *a, uint32_t bits)
 {
 	float w = widen_bits(bits, a->w_dtype);
@@ -216,7 +218,7 @@ DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
 	return widen_norm_weight(a, load_bits(a->w, a->w_dtype, i * a->w_stride));
 }
 
-/* Elements i, i + threads, .. of total = x + more, which is written, or of x. */
+/* Loads elements i, i + threads, .. of x, or of total = x + more, which is also written. */
 DEVICE void load_sums(const struct norm_args *a, const float *x, int64_t t, int64_t i, float *v)
 {
 	const int step = blockDim.x;
@@ -233,7 +235,7 @@ DEVICE void load_sums(const struct norm_args *a, const float *x, int64_t t, int6
 	}
 }
 
-/* The bits of weights i, i + threads, .. */
+/* Loads the bits of weights i, i + threads, .. */
 DEVICE void load_norm_weights(const struct norm_args *a, int64_t i, uint32_t *w)
 {
 	const int step = blockDim.x;
@@ -284,7 +286,7 @@ KERNEL_EARLY(NORM_THREADS_MAX, 1, normalize_runs, norm_args)
 	}
 	for (int64_t i = threadIdx.x; i < a.each && a.more; i += step)
 		load_sums(&a, x, t, i, v);
-	x = a.more ? a.total + t * a.total_pitch : x; /* a thread reads what it wrote */
+	x = a.more ? a.total + t * a.total_pitch : x; /* a thread reads only what it wrote */
 	measure_run(&a, x, NULL, scratch, &mean, &scale);
 	for (int64_t i = threadIdx.x; i < a.each; i += step) {
 		load_run(x, i, a.each, v);
@@ -359,7 +361,7 @@ KERNEL(MAP_THREADS, copy_elements, copy_args)
 	}
 }
 
-/* f32 rows, whose elements follow each other, to bf16: y has a pitch of 8 elements. */
+/* Rounds f32 rows with adjacent elements to bf16; y_pitch is a multiple of 4. */
 KERNEL(MAP_THREADS, round_rows, cast_args)
 {
 	int64_t i = COLUMN * 4;

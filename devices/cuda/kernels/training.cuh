@@ -1,7 +1,7 @@
 /*
- * training.cuh - the backward of what rows.cuh computes, sums over tokens, dropout and the loss.
- * Arithmetic and its order as docs/ops.md has it, but for sums: those of a row are a block's, and
- * those over tokens are added in runs of rows, in order.
+ * training.cuh - the backward of rows.cuh, sums over tokens, dropout and the loss. docs/ops.md
+ * defines the arithmetic and its order, except of sums: a block adds a row, and sums over tokens
+ * are added in runs of rows, in order.
  */
 
 /* ---- rows of activations */
@@ -33,7 +33,7 @@ KERNEL(MAP_THREADS, derive_gates, glu_d_args)
 	}
 }
 
-/* The mean and the scale of each run, two floats, to y. */
+/* Writes the mean and the scale of each run, two floats, to y. */
 KERNEL(NORM_THREADS_MAX, measure_runs, norm_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
@@ -47,7 +47,7 @@ KERNEL(NORM_THREADS_MAX, measure_runs, norm_args)
 	a.y[2 * (int64_t)blockIdx.x + 1] = scale;
 }
 
-/* dx of a run, which may lie where x or g does: a thread writes what only it reads. */
+/* Computes dx of a run, which may replace x or g: only one thread reads and writes an element. */
 KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
 {
 	SHARED float scratch[NORM_THREADS_MAX / WARP];
@@ -72,7 +72,7 @@ KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
 		       ((g[i] * read_norm_weight(n, i) - sum) - (x[i] - mean) * scale * product);
 }
 
-/* The sum of the heads of a run, in their order. */
+/* Adds the heads of a run in order. */
 KERNEL(MAP_THREADS, add_heads, head_sum_args)
 {
 	int64_t i = COLUMN;
@@ -90,7 +90,7 @@ KERNEL(MAP_THREADS, add_heads, head_sum_args)
 	}
 }
 
-/* A thread has the four elements that share random words. */
+/* Drops elements; a thread has the four elements that share random words. */
 KERNEL(MAP_THREADS, drop_elements, drop_rows_args)
 {
 	int64_t group = a.first / 4 + COLUMN, i = group * 4 - a.first;
@@ -114,8 +114,8 @@ KERNEL(MAP_THREADS, drop_elements, drop_rows_args)
 /* ---- sums over tokens */
 
 /*
- * Each block adds `each` rows of g, or with x of g times what the norm makes of x. No row: 0. A
- * second launch adds what the blocks of a first one made.
+ * Adds `each` rows of g a block, or with x of g * normalized x; 0 without rows. A second launch
+ * adds the results of the first one's blocks.
  */
 KERNEL(MAP_THREADS, add_columns, columns_args)
 {
@@ -140,8 +140,8 @@ KERNEL(MAP_THREADS, add_columns, columns_args)
 }
 
 /*
- * A block has EMBED_ROWS rows of the table and goes through the ids in order; a thread adds the
- * columns that are its own.
+ * Adds gradients to EMBED_ROWS rows of the table a block, which walks the ids in order. A thread
+ * has its own columns.
  */
 KERNEL(MAP_THREADS, add_token_rows, embed_dw_args)
 {
@@ -156,7 +156,7 @@ KERNEL(MAP_THREADS, add_token_rows, embed_dw_args)
 		int64_t t = t0 + threadIdx.x, row = t < a.rows ? a.id[t] - a.first - lo : -1;
 		float mine = row >= 0 && row < rows ? 1.0f : 0.0f;
 
-		sync_block(); /* what was found before has been added */
+		sync_block(); /* earlier hits have been added */
 		at[threadIdx.x] = mine != 0.0f ? (int32_t)row : -1;
 		EACH_MASK(mask, 1, WARP)
 			mine += shuffle_xor(mine, mask);
@@ -175,7 +175,7 @@ KERNEL(MAP_THREADS, add_token_rows, embed_dw_args)
 	}
 }
 
-/* y [rows, columns] = x' w, of x [k, rows] and w [k, columns], where cuBLASLt has nothing. */
+/* Computes y [rows, columns] = x' w, of x [k, rows] and w [k, columns]: fallback for cuBLASLt. */
 KERNEL(MAP_THREADS, multiply_turned, turned_args)
 {
 	int64_t i = COLUMN;
@@ -229,7 +229,7 @@ KERNEL(LOSS_THREADS, add_exponentials, loss_args)
 		a.y[(int64_t)blockIdx.x * a.y_pitch] = sum + 0.0f;
 }
 
-/* The logit of each label, in columns [lo, hi); with `pick` given the loss. */
+/* Reads the logit of each label in columns [lo, hi); with `pick` computes the loss. */
 KERNEL(MAP_THREADS, pick_labels, loss_args)
 {
 	int64_t t = COLUMN, label;
@@ -248,7 +248,9 @@ KERNEL(MAP_THREADS, pick_labels, loss_args)
 		label >= a.lo && label < a.hi ? a.z[t * a.z_pitch + label] + 0.0f : 0.0f;
 }
 
-/* In place, too: a thread reads what only it writes. */
+/*
+ * Computes the gradients of logits. They may replace the logits: only one thread uses an element.
+ */
 KERNEL(MAP_THREADS, derive_logits, loss_args)
 {
 	int64_t i = COLUMN;
