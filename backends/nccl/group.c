@@ -1,11 +1,11 @@
-/* group.c - the lock of a group, its failure, and the end of a communicator that is aborted. */
+/* group.c - the lock of a group, its failure, and the abort of its communicator. */
 #include "group.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ENDER_S = 2, ABORT_S = 1 }; /* that the end of an abort, and the lock, are waited for */
+enum { ENDER_S = 2, ABORT_S = 1 }; /* timeouts: end of an abort; lock */
 
 /* ---- the lock, and an abort ------------------------------------------------------------------ */
 
@@ -15,13 +15,15 @@ void group_lock(struct group *g)
 	g->calls->context_push(g->context);
 }
 
-struct ender { /* what a thread needs that may outlive the group */
+struct ender { /* what the thread uses, which may outlive the group */
 	const struct nccl_calls *calls;
 	void *comm, *context;
-	void **child; /* of a split that has not ended; NULL: there is none */
+	void **child; /* child of an unfinished split; or NULL */
 };
 
-/* The parent first: NCCL ends its split then, has set the child, and has no use for it. */
+/*
+ * Aborts the parent first: NCCL then ends its split, has set the child, and does not use it later.
+ */
 static void abort_comms(const struct ender *e)
 {
 	e->calls->comm_abort(e->comm);
@@ -30,7 +32,7 @@ static void abort_comms(const struct ender *e)
 	free(e->child);
 }
 
-/* In the group's context: without one NCCL would make one on device 0. */
+/* Aborts in the group's context: without a context NCCL would create one on device 0. */
 static void *run_ender(void *arg)
 {
 	struct ender *e = arg;
@@ -44,9 +46,10 @@ static void *run_ender(void *arg)
 }
 
 /*
- * ncclCommAbort first stops what runs, and returns when the last call has left its stream, where it
- * may be behind a call of another communicator that is aborted next, and when no graph has calls of
- * the communicator any more, which the caller closes. So a thread waits for that.
+ * Aborts the communicator in a thread. ncclCommAbort stops running calls, and returns when the last
+ * call has left its stream and no graph has calls of the communicator. A call may be queued behind
+ * one of another communicator that is aborted next, and the caller closes the graphs: both need
+ * this function to return.
  */
 void group_end_communicator(struct group *g)
 {
@@ -64,7 +67,7 @@ void group_end_communicator(struct group *g)
 	abort_comms(&own);
 }
 
-/* A graph that was not closed is left behind, and its communicator, too. */
+/* Waits for the abort, up to ENDER_S. If a graph was not closed, it leaks with its communicator. */
 void group_await_ender(struct group *g)
 {
 	struct timespec until;
@@ -84,7 +87,7 @@ void group_abort_locked(struct group *g)
 		group_end_communicator(g);
 	if (g->failed)
 		return;
-	/* not told here: the caller may have a failure to tell */
+	/* the caller may have another failure to report */
 	snprintf(g->why, sizeof g->why, "group %s over nccl was aborted", g->name);
 	g->failed = TESS_EABORTED;
 }
@@ -107,7 +110,7 @@ void group_abort(void *self)
 	atomic_store(&g->aborted, true);
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += ABORT_S;
-	/* else the thread that is inside NCCL does it when it leaves */
+	/* if a thread is inside NCCL, it aborts when it leaves */
 	if (!pthread_mutex_timedlock(&g->lock, &until)) {
 		g->calls->context_push(g->context);
 		group_unlock(g);

@@ -13,8 +13,9 @@ static const int ops[TESS_MAX + 1] = {
 };
 
 /*
- * NCCL rounds a sum of 16-bit floats at each rank, where the rule is once, and its minimum of a NaN
- * and a number is the number; it has no operations on bits.
+ * Returns whether NCCL reduces by Tessera's rules. It rounds a sum of 16-bit floats at each rank,
+ * where the rule is once; its minimum of a NaN and a number is the number; and it has no operations
+ * on bits.
  */
 static bool reduces_by_the_rules(const struct tess_coll *c)
 {
@@ -42,7 +43,7 @@ const char *issue_find_fault(const struct tess_coll *c, char *text, size_t bytes
 	return text;
 }
 
-/* Block r of a buffer. */
+/* Returns block r of a buffer. */
 static char *find_block(const struct tess_coll *c, const void *base, const uint64_t *list,
                         int32_t r)
 {
@@ -88,7 +89,7 @@ static tess_status recv_block(struct group *g, const struct tess_coll *c, void *
 	                    "ncclRecv");
 }
 
-/* Whether rank `from` has a block for rank `to`. */
+/* Returns whether rank `from` has a block for rank `to`. */
 static bool has_block(const struct tess_coll *c, int32_t from, int32_t to)
 {
 	return c->kind == TESS_GATHER    ? to == c->root
@@ -96,7 +97,9 @@ static bool has_block(const struct tess_coll *c, int32_t from, int32_t to)
 	                                 : true;
 }
 
-/* The blocks as messages. src: of this rank; where it has one for each rank, the first. */
+/*
+ * Exchanges the blocks as messages. src: the block of this rank; with one for each rank, the first.
+ */
 static tess_status swap_blocks(struct group *g, const struct tess_coll *c, const void *src)
 {
 	bool one = c->kind == TESS_GATHER || c->kind == TESS_ALL_GATHER;

@@ -62,7 +62,7 @@ static const struct foreign_symbol cuda_symbols[] = {
 };
 
 static const struct tess_host *real_host;
-static char sentence[SENTENCE]; /* of the failure, which is the answer of every later call */
+static char sentence[SENTENCE]; /* message of the failure, which every later call returns */
 
 static tess_status TESS_PRINTF(2, 3) note_failure(tess_status why, const char *fmt, ...)
 {
@@ -87,7 +87,7 @@ static tess_status check_version(int version)
 		return TESS_OK;
 	library_format_version(version, have);
 	library_format_version(NCCL_OLDEST, oldest);
-	return note_failure(TESS_ENOTSUP, "NCCL %s is too old; %s is the oldest that is used",
+	return note_failure(TESS_ENOTSUP, "NCCL %s is too old; %s or newer is required",
 	                    version < 10000 ? "before 2.9" : have, oldest);
 }
 
@@ -117,7 +117,7 @@ static tess_status open_libraries(int *version)
 		return note_failure(TESS_ENOTSUP, "the NVIDIA driver: %s (%d)", why, bad);
 	}
 	if (calls.get_version(version))
-		return note_failure(TESS_ENOTSUP, "NCCL does not say its version");
+		return note_failure(TESS_ENOTSUP, "NCCL reports no version");
 	return check_version(*version);
 }
 

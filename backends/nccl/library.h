@@ -1,7 +1,9 @@
 /*
  * library.h - NCCL and the CUDA driver, as tables of function pointers that are filled at run time:
- * this plugin links nothing of NVIDIA's and is built without its headers. What is declared here is
- * part of NCCL's and the driver's stable ABIs; tests/nccl compares it with nccl.h where that is.
+ * this plugin links no library of NVIDIA and is built without its headers.
+ *
+ * All declarations are part of the stable ABIs of NCCL and the driver; tests/nccl compares them
+ * with nccl.h if it is installed.
  */
 #ifndef NCCL_LIBRARY_H
 #define NCCL_LIBRARY_H
@@ -11,13 +13,13 @@
 #include <stdint.h>
 #include <tessera/plugin.h>
 
-/* of ncclResult_t; newer versions have more */
+/* from ncclResult_t; newer versions have more */
 enum { NCCL_SUCCESS = 0, NCCL_CUDA_ERROR = 1, NCCL_SYSTEM_ERROR = 2, NCCL_INVALID_USAGE = 5 };
 enum { NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7, NCCL_TIMEOUT = 8 };
-/* of ncclDataType_t */
+/* from ncclDataType_t */
 enum { NCCL_I8 = 0, NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7 };
 enum { NCCL_F64 = 8, NCCL_BF16 = 9 };
-/* of ncclRedOp_t */
+/* from ncclRedOp_t */
 enum { NCCL_SUM = 0, NCCL_PROD = 1, NCCL_MAX = 2, NCCL_MIN = 3 };
 enum { NCCL_UNSET = INT_MIN };
 #define NCCL_MAGIC 0xcafebeefu
@@ -31,7 +33,7 @@ struct nccl_id { /* ncclUniqueId */
 	char bytes[128];
 };
 
-struct nccl_config { /* ncclConfig_t as of 2.18, which newer versions read by its size */
+struct nccl_config { /* ncclConfig_t of 2.18; newer versions read it by its size */
 	size_t size;
 	unsigned int magic, version;
 	int blocking, cga_cluster, min_ctas, max_ctas;
@@ -41,7 +43,9 @@ struct nccl_config { /* ncclConfig_t as of 2.18, which newer versions read by it
 
 enum { CUDA_SUCCESS = 0, CUDA_NOT_READY = 600, CUDA_NO_TIMING = 2 };
 
-/* Handles (communicators, streams, events, contexts) are opaque pointers; results are 0 if good. */
+/*
+ * Handles (communicators, streams, events, contexts) are opaque pointers; results are 0 on success.
+ */
 struct nccl_calls {
 	int (*get_version)(int *version);
 	int (*get_unique_id)(struct nccl_id *id);
@@ -68,7 +72,7 @@ struct nccl_calls {
 	                      void *stream);
 	int (*send)(const void *src, size_t n, int dtype, int peer, void *comm, void *stream);
 	int (*recv)(void *dst, size_t n, int dtype, int peer, void *comm, void *stream);
-	/* NULL where NCCL is too old */
+	/* NULL if NCCL is too old */
 	int (*mem_alloc)(void **out, size_t bytes);
 	int (*mem_free)(void *p);
 	int (*comm_register)(void *comm, void *p, size_t bytes, void **handle);
@@ -97,13 +101,13 @@ struct nccl_calls {
 };
 
 /*
- * The libraries, opened by the first call. *version: NCCL's, as 22809. TESS_ENOTSUP: one is not
- * there, or is too old; the sentence says which.
+ * Opens the libraries on the first call. *version: NCCL's version, as 22809. Returns TESS_ENOTSUP
+ * if one is missing or too old; the message names it.
  */
 tess_status library_get_calls(const struct tess_host *host, const struct nccl_calls **out,
                               int *version);
 
-/* "2.28.9" */
+/* Formats a version as "2.28.9". */
 void library_format_version(int version, char text[static 24]);
 
 #endif

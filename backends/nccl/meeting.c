@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct card { /* of a rank; published for all */
-	int32_t version, shares; /* of NCCL; that NCCL may share GPUs */
+struct card { /* published by each rank for all */
+	int32_t version, shares; /* of NCCL; whether NCCL may share GPUs */
 	char host[64], bus[32];
 };
 
@@ -63,7 +63,7 @@ tess_status meeting_set_key(const struct group *g, const struct tess_group_entry
 	return how->store->set(how->store->self, key, val, len);
 }
 
-/* Every rank judges the same cards: all ranks refuse, or none. */
+/* Compares the cards. Every rank has the same ones: all ranks refuse, or none. */
 static tess_status judge_cards(const struct group *g, const struct card *card, bool *shared)
 {
 	char first[24], other[24];
@@ -112,7 +112,7 @@ tess_status meeting_exchange_cards(struct group *g, const struct tess_group_entr
 	return st;
 }
 
-/* The interface with the address from which this host reaches rank 0's. Nothing is sent. */
+/* Finds the interface with the address from which this host reaches rank 0. Sends nothing. */
 static bool find_outward_interface(const char *meeting, char name[static IF_NAMESIZE])
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_DGRAM }, *list = NULL;
@@ -146,12 +146,12 @@ static bool find_outward_interface(const char *meeting, char name[static IF_NAME
 }
 
 /*
- * NCCL takes the network of its connections from the environment, once: what the user has not set
- * is set before its first communicator. Where ranks share a GPU it needs a switch, and no NVLS.
+ * Sets variables that the user has not set before the first communicator: NCCL reads the network of
+ * its connections once, from the environment. Ranks that share a GPU need a switch, and no NVLS.
  *
- * Memory of the device's stream-ordered pool cannot be read by other GPUs of the process. NCCL
- * registers buffers of calls in graphs by itself, and requires that they lie at one offset of their
- * memory on all ranks: those that do are registered by group_alloc.
+ * Other GPUs of the process cannot read memory of the device's stream-ordered pool, hence no direct
+ * P2P. Graph registration is off: NCCL requires that registered buffers are at equal offsets of
+ * their memory on all ranks, and group_alloc has already registered those.
  */
 tess_status meeting_set_environment(const struct tess_group_entry *how, bool shared)
 {

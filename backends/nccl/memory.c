@@ -1,4 +1,4 @@
-/* memory.c - memory that NCCL knows: it moves from and to it without buffers of its own. */
+/* memory.c - registered memory: NCCL transfers from and to it without internal buffers. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -23,7 +23,7 @@ static void free_registered(struct group *g, struct registered **at)
 	free(m);
 }
 
-/* Not as a window: NCCL 2.28's kernels for those do not wait for what lets them start early. */
+/* Registers memory, not as a window: NCCL 2.28's kernels for those do not wait for earlier ones. */
 static tess_status register_memory(struct group *g, uint64_t bytes, struct registered *m)
 {
 	const struct nccl_calls *n = g->calls;
@@ -35,8 +35,9 @@ static tess_status register_memory(struct group *g, uint64_t bytes, struct regis
 }
 
 /*
- * Registered memory spares NCCL its own buffers. Where a rank has none, none may have: kernels for
- * it wait for all ranks. So each failure is told, and the ranks agree on memory like any.
+ * Allocates registered memory, which saves NCCL its internal buffers. Its kernels wait for all
+ * ranks, so every rank must have it, or none. Each failure is reported, and the ranks agree on the
+ * result.
  */
 static tess_status alloc_locked(struct group *g, uint64_t bytes, struct registered *m)
 {
@@ -44,7 +45,7 @@ static tess_status alloc_locked(struct group *g, uint64_t bytes, struct register
 	unsigned long long p = 0;
 	tess_status st = work_finish_start(g);
 
-	if (st == TESS_PENDING) /* NCCL takes no other call meanwhile */
+	if (st == TESS_PENDING) /* NCCL accepts no other call until then */
 		return g->host->fail(TESS_ENOTSUP, "nccl: calls are being started");
 	if (st)
 		return st;
@@ -85,13 +86,16 @@ tess_status group_alloc(void *self, uint64_t bytes, void **mine, void **peers)
 	return TESS_OK;
 }
 
-/* NCCL takes no other call while it starts some; what it ends may use memory for a while. */
+/*
+ * Returns whether memory can be freed: NCCL accepts no other call while it starts some, and aborted
+ * calls may still use memory.
+ */
 static bool can_free_memory(struct group *g)
 {
 	return g->comm && !g->failed && !work_finish_start(g);
 }
 
-/* What cannot be freed now is when the group is closed. */
+/* Frees memory now, or when the group is closed if that is not possible. */
 void group_free(void *self, void *mine)
 {
 	struct group *g = self;

@@ -1,10 +1,10 @@
 /*
- * tess-backend-nccl.so: memory of CUDA devices, over NCCL. Host memory is moved by another backend,
- * beside which the group opens this one.
+ * nccl.c - tess-backend-nccl.so: memory of CUDA devices, over NCCL. Another backend moves host
+ * memory; the group opens both.
  *
- * NCCL and the driver are found at run time (library.h). Communicators are non-blocking: what NCCL
- * does is polled until the deadline, and ends when the job has failed. NCCL compares no calls; the
- * job's coordinator does.
+ * NCCL and the driver are found at run time (library.h). Communicators are non-blocking: NCCL's
+ * work is polled until the deadline, and ends when the job has failed. NCCL does not compare calls;
+ * the job's coordinator does.
  */
 #include "foreign.h"
 #include "issue.h"

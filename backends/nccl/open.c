@@ -11,7 +11,7 @@ enum { SHARED_CTAS = 8 }; /* thread blocks of a rank that shares its GPU */
 
 /* ---- the communicator ------------------------------------------------------------------------ */
 
-/* Waits for a key that no rank sets: a failure of another rank ends it. */
+/* Waits for a key that no rank sets: a failure of another rank ends the wait. */
 static tess_status pause_for_failure(const struct tess_group_entry *how)
 {
 	uint64_t len = 0;
@@ -23,7 +23,7 @@ static tess_status pause_for_failure(const struct tess_group_entry *how)
 	return st == TESS_ETIMEOUT ? TESS_OK : st;
 }
 
-/* Between two polls: short ones first, from `begin` on. how: as for await_comm. */
+/* Pauses between two polls that began at `begin`, first briefly. how: as in await_comm. */
 static tess_status pause_polls(const struct tess_group_entry *how, int64_t begin)
 {
 	const struct timespec pause = { .tv_nsec = POLL_NS };
@@ -35,8 +35,8 @@ static tess_status pause_polls(const struct tess_group_entry *how, int64_t begin
 }
 
 /*
- * Polls `comm` until NCCL has finished what it does in the background. how: NULL after open, when
- * failures of other ranks come through abort().
+ * Polls `comm` until NCCL has finished its work in the background. how: NULL after open, when
+ * failures of other ranks arrive through abort().
  */
 static tess_status await_comm(struct group *g, void *comm, const struct tess_group_entry *how,
                               int64_t deadline, const char *what)
@@ -79,7 +79,7 @@ static tess_status init_comm(struct group *g, const struct tess_group_entry *how
 	return await_comm(g, g->comm, how, how->deadline, "ncclCommInitRankConfig");
 }
 
-/* Until the parent has finished what it was given. Locked; abort() can come meanwhile. */
+/* Waits until the parent has finished its calls. Locked; unlocks in between for abort(). */
 static tess_status await_parent(struct group *parent, const struct tess_group_entry *how)
 {
 	int64_t begin = tess_now();
@@ -101,8 +101,8 @@ static tess_status await_parent(struct group *parent, const struct tess_group_en
 }
 
 /*
- * NCCL sets the child from a thread of its own, also when the split fails, and until then takes no
- * other call of the parent. Nothing ends a split but an abort of the parent.
+ * Splits the parent. NCCL sets the child from its own thread, even if the split fails, and until
+ * then accepts no other call of the parent. Only an abort of the parent ends a split.
  */
 static tess_status split_parent(struct group *parent, const struct tess_group_entry *how,
                                 struct nccl_config *config, void **out)
@@ -244,8 +244,8 @@ static bool has_ended_works(const struct group *g)
 }
 
 /*
- * Orderly if all works are done; a rank that does not come to the end is not waited for. Memory is
- * freed when nothing on a stream uses it any more.
+ * Closes the communicator in order if all works are done, without waiting for a missing rank.
+ * Memory is freed when no stream uses it any more.
  */
 static void close_comm(struct group *g)
 {

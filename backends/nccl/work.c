@@ -11,7 +11,7 @@ enum { SPIN_NS = 50000, PAUSE_NS = 20000 };
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* NCCL has put all that it was given onto the streams: the events of the works go behind it. */
+/* Queues the events of the works, after NCCL has queued all their calls on the streams. */
 static tess_status queue_events(struct group *g)
 {
 	for (struct work *w = g->works; w; w = w->next) {
@@ -41,7 +41,7 @@ tess_status work_finish_start(struct group *g)
 	return st || !g->starting ? st : queue_events(g);
 }
 
-/* Gives NCCL a work, and messages that were collected before it, as one group of calls. */
+/* Issues a work, and the messages collected before it, to NCCL as one group of calls. */
 static tess_status start_group(struct group *g)
 {
 	tess_status st = TESS_OK;
@@ -71,7 +71,7 @@ static bool has_collected(const struct group *g)
 	return false;
 }
 
-/* Starts what was collected, when NCCL takes it; TESS_PENDING: it does not yet. */
+/* Starts collected works when NCCL accepts them; TESS_PENDING: not yet. */
 static tess_status start_collected(struct group *g)
 {
 	tess_status st = work_finish_start(g);
@@ -89,7 +89,10 @@ static void pause_thread(int64_t begin)
 		nanosleep(&pause, NULL);
 }
 
-/* Until NCCL has put `w` on its stream (NULL: all that was started), and takes the next start. */
+/*
+ * Waits until NCCL has queued `w` (NULL: all started works) on its stream, and accepts the next
+ * start.
+ */
 static tess_status await_start(struct group *g, const struct work *w, int64_t deadline)
 {
 	int64_t begin = tess_now();
@@ -135,7 +138,7 @@ static void free_work(struct group *g, struct work *w)
 	free(w);
 }
 
-/* Whether the works of earlier messages must start first: a group of calls has no order. */
+/* Returns whether the works of earlier messages must start first: a group of calls has no order. */
 static bool needs_order(const struct work *w)
 {
 	if (w->captured)
@@ -187,7 +190,7 @@ static tess_status start_locked(struct group *g, const struct tess_coll *const *
 	*out = w;
 	if (collective)
 		st = start_group(g);
-	/* or a call in another communicator could overtake it on the stream, on some ranks */
+	/* else, on some ranks, a call in another communicator could overtake it on the stream */
 	return st || !collective ? st : await_start(g, w, w->deadline);
 }
 
@@ -224,7 +227,7 @@ static tess_status test_locked(struct group *g, struct work *w)
 		return group_fail_cuda(g, result, "cuEventQuery");
 	if (w->state == WORK_DONE)
 		return TESS_OK;
-	st = group_poll(g); /* a lost connection shows here only */
+	st = group_poll(g); /* the only sign of a lost connection */
 	return st ? st : TESS_PENDING;
 }
 
@@ -296,15 +299,15 @@ void work_release(void *self, void *work)
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* What was not started yet would go into the graph, too. */
+/* Refuses to capture while works are not started: they would be captured, too. */
 static tess_status check_collected(struct group *g)
 {
 	tess_status st = group_check(g);
 
 	return !st && (has_collected(g) || g->starting)
 	               ? g->host->fail(TESS_ENOTSUP,
-	                               "group %s over nccl: messages that are under way cannot "
-	                               "be in a graph",
+	                               "group %s over nccl: pending messages cannot be in a "
+	                               "graph",
 	                               g->name)
 	               : st;
 }

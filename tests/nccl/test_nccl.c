@@ -635,7 +635,7 @@ static tess_status use_cards(struct tess_world *w, void *arg)
 }
 
 static struct refusal refusals[] = {
-	{ .version = "21700", .words = "NCCL 2.17.0 is too old; 2.18.0 is the oldest" },
+	{ .version = "21700", .words = "NCCL 2.17.0 is too old; 2.18.0 or newer" },
 	{ .version = "2804", .words = "NCCL before 2.9 is too old" },
 	{ .version = "21700",
 	  .backend = "nccl",
