@@ -109,7 +109,8 @@ START_TEST(unsupported_ops)
 	                "layers.0.mlp: there are no ops of kind 99");
 	expect_sentence(gpu_table->supports(&op), TESS_ENOTSUP,
 	                "layers.0.mlp: cuda: ops of kind 99 are not supported");
-	expect_sentence(gpu_table->pack(gpu, in, &panels), TESS_ENOTSUP, "weights lie in rows");
+	expect_sentence(gpu_table->pack(gpu, in, &panels), TESS_ENOTSUP,
+	                "weights are stored in rows");
 	op = make_linear(in, &out, TESS_F32);
 	EXPECT_OK(cpu_check_op_for(gpu_table, &op));
 	out = cpu_make_partial(out.data, 2, ROWS, 24, 24);
@@ -139,7 +140,7 @@ START_TEST(failed_calls)
 	                "layers.0.mlp: cuda: cublasLtMatmul: cuBLASLt status 7");
 	set_variable("FAKE_CUDA_FAILS", "cuStreamSynchronize");
 	expect_sentence(gpu_table->sync(gpu, gpu_stream), TESS_EDEVICE,
-	                "layers.0.mlp or an op before it (TESSERA_CUDA_SYNC=1 tells which): cuda: "
+	                "layers.0.mlp or an op before it (TESSERA_CUDA_SYNC=1 names it): cuda: "
 	                "cuStreamSynchronize: ");
 	set_variable("FAKE_CUDA_FAILS", "cuMemcpyAsync");
 	expect_sentence(gpu_table->copy(gpu, buffers[0].device, x, sizeof x, gpu_stream),

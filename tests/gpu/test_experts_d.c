@@ -323,14 +323,14 @@ START_TEST(refuses_more_experts_than_slots)
 	m.in[2] = make_drawn_rows(3, 8);
 	m.out[0] = make_drawn_rows(3, 2);
 	ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
-	expect_part(cpu_sentence, "experts: a row asks for more than it has slots for");
+	expect_part(cpu_sentence, "experts: a row has more experts than slots");
 	op.kind = TESS_OP_COMBINE;
 	op.nin = 2;
 	tree = (struct tess_tree){ 2, 0, 2, 0, 1 };
 	term = (struct tess_term){ .operand = 1, .bound = bound };
 	m.out[0] = make_drawn_rows(3, 8);
 	ck_assert_int_eq(run_on_gpu(&op), TESS_EINVAL);
-	expect_part(cpu_sentence, "experts: a row asks for more than it has slots for");
+	expect_part(cpu_sentence, "experts: a row has more experts than slots");
 	free_host_buffers();
 	tear_down_devices();
 }

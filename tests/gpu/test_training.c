@@ -267,7 +267,7 @@ static void test_head_sum(void)
 		                        { 0, 0, (int64_t[]){ 2, 2, 3 } } };
 	op.nterm = 2;
 	ck_assert_int_eq(run_on_gpu(&op), TESS_ENOTSUP);
-	expect_part(cpu_sentence, "cuda: a sum over elements that do not follow each other");
+	expect_part(cpu_sentence, "cuda: a sum over elements that are not adjacent");
 	free_host_buffers();
 }
 

@@ -1,4 +1,4 @@
-/* Launches attention over whole texts, without pages, and its backward. */
+/* attention_d.c - launches attention over complete sequences, without pages, and its backward. */
 #include "gpu.h"
 
 #include <tessera/util/random.h>
@@ -55,7 +55,7 @@ static struct text_args make_text_args(const struct gpu *g, const struct tess_op
 	return a;
 }
 
-/* A kernel with a block for each tile of rows, each head, and each run of so many columns. */
+/* Launches a kernel with a block for each tile of rows, each head, and each run of `columns`. */
 static tess_status launch_text_tiles(struct gpu *g, const struct tess_op *op, int32_t kernel,
                                      int64_t columns, const struct text_args *a)
 {

@@ -1,18 +1,18 @@
 /*
- * Attention over whole texts through cuDNN, which reads bf16: texts are copied to where all have
- * one length. Rows that a text lacks are 0, come after its own, and so are seen by none of these;
- * their gradients are 0.
+ * attention_dnn.c - attention over complete sequences through cuDNN, which reads bf16: sequences
+ * are copied to padded ones of equal length. Padding rows are 0 and follow the sequence, so no row
+ * of the sequence attends to them; their gradients are 0.
  */
 #include "gpu.h"
 
 #include <string.h>
 
 enum { LENGTH_UNIT = 64, HEAD_UNIT = 8, HEAD_LIMIT = 128, PADDING_MAX = 4 };
-#ifndef PART_BYTES /* of scratch memory, unless one head of one text has more; tests have less */
+#ifndef PART_BYTES /* scratch memory, exceeded by a single head only; smaller in tests */
 #define PART_BYTES (256 << 20)
 #endif
 
-struct slice { /* texts and heads that are one call of cuDNN, which others are like */
+struct slice { /* sequences and heads of one of several equal calls of cuDNN */
 	struct dnn_shape forward, backward;
 	void *operand[DNN_POINTERS], *workspace;
 };
@@ -29,7 +29,7 @@ static bool is_for_dnn(struct gpu *g, const struct tess_op *op, const struct tex
 	return dnn_is_usable(g);
 }
 
-/* Bytes of scratch memory of a head of a text, all together; the backward keeps pairs, twice. */
+/* Counts the bytes of scratch memory of a head of a sequence; the backward keeps pairs, twice. */
 static int64_t count_head_bytes(const struct dnn_shape *s, bool backward)
 {
 	int64_t rows = s->length * s->d * 2, sums = s->length * (int64_t)sizeof(float);
@@ -37,7 +37,7 @@ static int64_t count_head_bytes(const struct dnn_shape *s, bool backward)
 	return backward ? 8 * rows + 2 * sums + 2 * s->length * s->length : 4 * rows + sums;
 }
 
-/* Texts of all heads, or heads of one text, as many as fit, and as alike as that goes. */
+/* Chooses equal slices that fit: sequences with all heads, or heads of one sequence. */
 static struct slice cut_slice(const struct tess_op *op, const struct text_args *a)
 {
 	struct slice c;
@@ -84,7 +84,7 @@ static tess_status lay_out_slice(struct gpu *g, const struct tess_op *op, struct
 	return st;
 }
 
-/* Copies parts of all rows, which are listed with their operands. */
+/* Copies parts of all rows. */
 static tess_status move_rows(struct gpu *g, const struct tess_op *op, const struct slice *c,
                              int32_t kernel, struct padded_args *p, int32_t parts)
 {

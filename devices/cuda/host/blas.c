@@ -1,4 +1,7 @@
-/* Products by cuBLASLt, whose choice for each shape is kept: equal products get equal bits. */
+/*
+ * blas.c - products by cuBLASLt, whose algorithm for each shape is kept: equal products get equal
+ * bits.
+ */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -9,13 +12,13 @@ enum { WORKSPACE_BYTES = 32 << 20, BUCKETS = 64, ALIGN_MAX = 256 };
 struct key { /* without gaps, compared as bytes */
 	int64_t rows, columns, k, y_pitch, more_pitch, x_stride[2], w_stride[2], w_step, y_step;
 	int32_t dtype, half, tf32, adds, x_align, w_align, y_align, more_align, count;
-	int32_t apart; /* what is added does not lie in y */
+	int32_t apart; /* the addend is not stored in y */
 };
 
 struct plan {
 	struct plan *next;
 	struct key key;
-	bool usable; /* false: cuBLASLt has nothing for it */
+	bool usable; /* false: cuBLASLt does not support it */
 	cublasLtMatmulDesc_t product;
 	cublasLtMatrixLayout_t w, x, y, more; /* more NULL: y */
 	cublasLtMatmulAlgo_t algo;
@@ -122,7 +125,7 @@ static struct key make_key(const struct product *p)
 	return k;
 }
 
-/* A matrix of each product; x is the same for all. */
+/* Describes a matrix of `count` products; if equal for all, `step` is 0. */
 static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *out, cudaDataType_t type,
                                       int64_t high, int64_t wide, int64_t pitch, int32_t count,
                                       int64_t step)
@@ -140,8 +143,9 @@ static cublasStatus_t describe_matrix(cublasLtMatrixLayout_t *out, cudaDataType_
 }
 
 /*
- * cuBLASLt's matrices are column-major: y' [columns, rows] = w' x', where W in rows is a transposed
- * [k, columns], and x' is [k, rows]; x that is stored [k, rows] is a transposed one.
+ * Describes the product. cuBLASLt's matrices are column-major: y' [columns, rows] = w' x'. W in
+ * rows is a transposed [k, columns]; x' is [k, rows], and x stored as [k, rows] is a transposed
+ * one.
  */
 static cublasStatus_t describe_product(struct plan *p)
 {
@@ -152,7 +156,7 @@ static cublasStatus_t describe_product(struct plan *p)
 	int64_t high = turn == CUBLAS_OP_T ? k->k : k->columns;
 	int64_t wide = turn == CUBLAS_OP_T ? k->columns : k->k;
 	int64_t stride = turn == CUBLAS_OP_T ? k->w_stride[0] : k->w_stride[1];
-	int64_t ld = wide == 1 ? high : stride; /* of one vector the stride may be anything */
+	int64_t ld = wide == 1 ? high : stride; /* a single vector may have any stride */
 	cublasOperation_t turn_x = k->x_stride[1] == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
 	int64_t x_high = turn_x == CUBLAS_OP_N ? k->k : k->rows;
 	int64_t x_ld = turn_x == CUBLAS_OP_N ? k->x_stride[0] : k->x_stride[1];
@@ -184,7 +188,7 @@ static cublasLtMatrixLayout_t get_added(const struct plan *p)
 	return p->more ? p->more : p->y;
 }
 
-/* Its first choice that adds without atomics: partial sums, if any, go through the workspace. */
+/* Chooses cuBLASLt's first algorithm without atomics: partial sums go through the workspace. */
 static cublasStatus_t choose_algorithm(const struct blas *b, struct plan *p)
 {
 	uint64_t bytes = WORKSPACE_BYTES;

@@ -1,4 +1,4 @@
-/* tess-device-cuda.so: computes on NVIDIA GPUs. It links nothing of CUDA (table.h). */
+/* cuda.c - tess-device-cuda.so: computes on NVIDIA GPUs. It links no library of CUDA (table.h). */
 #include "foreign.h"
 #include "gpu.h"
 
@@ -9,7 +9,7 @@
 #ifndef NAME
 #define NAME "cuda"
 #endif
-/* compute capabilities: the oldest that kernels are made for, and one whose kernels start early */
+/* compute capabilities: the oldest supported one, and the first with early starts of kernels */
 enum { COMPUTE_MAJOR = 8, EARLY_MAJOR = 9 };
 enum { SYNC_NONE, SYNC_KERNELS, SYNC_OPS }; /* TESSERA_CUDA_SYNC */
 
@@ -20,7 +20,9 @@ static int32_t count_gpus(void)
 	return gpus;
 }
 
-/* One of three words, whose number is *out. name: of the key, as in the environment. */
+/*
+ * Sets *out to the index of one of three words. name: the variable of the key in the environment.
+ */
 static tess_status read_option(const char *key, const char *name, const char *const *values,
                                int32_t *out)
 {
@@ -53,7 +55,7 @@ int32_t cuda_get_math(void)
 	return math;
 }
 
-/* Kernels are compiled for GPUs of 8.0 and newer. */
+/* Checks that the GPU is supported: kernels are compiled for GPUs of 8.0 and newer. */
 static tess_status check_gpu(struct gpu *g, int32_t index)
 {
 	int major = 0, minor = 0;
@@ -81,7 +83,7 @@ static tess_status load_kernels(struct gpu *g)
 
 	for (int32_t i = 0; i < KERNELS && !st; i++)
 		st = CUDA_CALL(names[i], cuModuleGetFunction, &g->kernel[i], g->module, names[i]);
-	/* these have no static shared memory, which counts too; the others use at most 48 KiB */
+	/* kernels without static shared memory, which counts, too; the others use at most 48 KiB */
 	for (int32_t i = KERNEL_attend_rows_f32; i <= KERNEL_multiply_groups_bf16 && !st; i++)
 		st = CUDA_CALL(names[i], cuFuncSetAttribute, g->kernel[i],
 		               CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, g->shared_max);
@@ -208,14 +210,14 @@ static void close_gpu_stream(void *self, void *stream)
 			g->streams[i] = NULL;
 }
 
-/* What a kernel found wrong is known when it has run. */
+/* Reports the fault of a kernel, available when it has run. */
 static tess_status check_fault(struct gpu *g)
 {
 	static const char *const why[] = {
 		[FAULT_ROPE] = "rope: a position is outside the table",
 		[FAULT_SELECT_ROWS] = "select_rows: there is no such row",
 		[FAULT_ATTENTION] = "attention: a row has no slot, or a position no page",
-		[FAULT_EXPERTS] = "experts: a row asks for more than it has slots for",
+		[FAULT_EXPERTS] = "experts: a row has more experts than slots",
 		[FAULT_TEXT] = "attention: without pages the rows of a slot are the positions from "
 			       "0 on",
 	};
@@ -225,12 +227,12 @@ static tess_status check_fault(struct gpu *g)
 	             : TESS_OK;
 }
 
-/* A failure of what was queued, which a later call returns. */
+/* Reports a failure of queued work, which a later call returns. */
 static tess_status fail_stream(struct gpu *g, const char *call, CUresult why)
 {
 	char where[WHERE + 64];
 
-	snprintf(where, sizeof where, "%s or an op before it (TESSERA_CUDA_SYNC=1 tells which)",
+	snprintf(where, sizeof where, "%s or an op before it (TESSERA_CUDA_SYNC=1 names it)",
 	         *g->where ? g->where : "a copy");
 	return cuda_fail_call(where, call, why);
 }
@@ -246,7 +248,7 @@ static tess_status sync_gpu_stream(void *self, void *stream)
 	                              : fail_stream(g, "cuStreamSynchronize", result);
 }
 
-/* *e: NULL, or an event of a record before. */
+/* Records an event; *e: NULL, or an event of an earlier record. */
 static tess_status record_event(struct gpu *g, CUevent *e, CUstream stream)
 {
 	tess_status st = CUDA_CALL(NULL, cuCtxSetCurrent, g->context);
@@ -263,7 +265,10 @@ static tess_status mark_point(void *self, void *stream, int32_t point)
 	return record_event(g, &g->point[point], stream);
 }
 
-/* A stream waits for the last record before its call, so one event does for all. */
+/*
+ * Makes `stream` wait for `after`. It waits for the last record before its call, so one event is
+ * enough.
+ */
 static tess_status follow_stream(void *self, void *stream, void *after)
 {
 	struct gpu *g = self;
@@ -287,11 +292,12 @@ static tess_status test_point(void *self, int32_t point)
 static tess_status refuse_pack(void *self, const struct tess_view *rows, struct tess_view *panels)
 {
 	(void)self, (void)rows, (void)panels;
-	return cuda_host->fail(TESS_ENOTSUP,
-	                       "cuda: weights lie in rows; TESSERA_LAYOUT=panels is for the cpu");
+	return cuda_host->fail(
+		TESS_ENOTSUP,
+		"cuda: weights are stored in rows; TESSERA_LAYOUT=panels is for the cpu");
 }
 
-/* What is queued between the two calls becomes a graph. */
+/* Captures the work queued between the two calls into a graph. */
 static tess_status capture_graph(void *self, void *stream, int32_t begin, void **graph)
 {
 	struct gpu *g = self;
@@ -335,7 +341,7 @@ static void close_graph(void *self, void *graph)
 	cuda.cuGraphExecDestroy(graph);
 }
 
-/* Where activations are rounded to bf16 beside such weights, keys and values are, too. */
+/* Returns the KV dtype for weights of a dtype: 16-bit if activations are rounded to bf16, too. */
 static int32_t prefer_kv_dtype(int32_t weights)
 {
 	bool rounds = weights == TESS_BF16 && !strcmp(cuda_host->option("cuda_math"), "auto");
@@ -343,7 +349,7 @@ static int32_t prefer_kv_dtype(int32_t weights)
 	return rounds ? TESS_BF16 : TESS_F32;
 }
 
-/* Also tells why there is no GPU, before there are ranks. */
+/* Initializes the plugin; reports a missing GPU before there are ranks. */
 static tess_status init_cuda_plugin(const struct tess_host *host)
 {
 	int32_t math, sync;
@@ -397,7 +403,7 @@ static const struct tess_device cuda_device = {
 	.reached = test_point,
 	.kv_dtype = prefer_kv_dtype,
 	.follow = follow_stream,
-	.prompt_rows = 2048, /* products of fewer leave multiprocessors idle */
+	.prompt_rows = 2048, /* products of fewer rows leave multiprocessors idle */
 	.fuses = op_fuses,
 };
 static const struct tess_option math_option = {

@@ -1,7 +1,7 @@
 /*
- * Attention by cuDNN's fused kernels. A plan is made for each shape when it first comes, from a
- * graph of operations that cuDNN recognizes as attention, and kept: the same shape gets the same
- * bits. The backward is the graph that adds gradients of queries in a fixed order.
+ * dnn.c - attention by cuDNN's fused kernels. A plan for each shape is built on first use, from a
+ * graph of operations that cuDNN recognizes as attention, and kept: equal shapes get equal bits.
+ * The backward's graph adds gradients of queries in a fixed order.
  */
 #include "gpu.h"
 
@@ -11,20 +11,20 @@
 #include <string.h>
 
 enum { VERSION_MIN = 91000, COMPUTE_MIN = 9, PIECES_MAX = 160, OPERATIONS_MAX = 32, CONFIGS = 8 };
-/* of tensors: what their axes are, behind those of texts and heads */
+/* axes of a tensor after those of sequences and heads */
 enum layout { ROWS, ROWS_TURNED, PAIRS, PAIRS_TURNED, SUMS, SCALAR };
 
 struct dnn_entry {
 	struct dnn_entry *next;
 	struct dnn_shape shape;
-	void *plan; /* NULL: cuDNN has nothing for the shape */
+	void *plan; /* NULL: cuDNN does not support the shape */
 	int64_t workspace;
 	float value[DNN_OPERANDS - DNN_POINTERS];
 	bool used[DNN_OPERANDS];
 };
 
 struct dnn {
-	void *handle; /* NULL: the library is not here */
+	void *handle; /* NULL: the library is missing */
 	struct dnn_entry *entries;
 };
 
@@ -32,7 +32,7 @@ struct graph {
 	struct dnn *dnn;
 	struct dnn_entry *entry;
 	int status, npieces, noperations;
-	int64_t next; /* the number of the next tensor that is in no memory */
+	int64_t next; /* id of the next tensor that is not in memory */
 	void *piece[PIECES_MAX], *operation[OPERATIONS_MAX];
 };
 
@@ -41,7 +41,7 @@ struct tensor { /* a value */
 	enum layout layout;
 };
 
-struct attribute { /* of a descriptor; name -1: the end of a list; value NULL: it stays unset */
+struct attribute { /* of a descriptor; name -1: the end of a list; value NULL: unset */
 	int name, type;
 	int64_t n;
 	const void *value;
@@ -96,7 +96,7 @@ static void add_operation(struct graph *g, int kind, const struct attribute *a)
 		g->operation[g->noperations++] = make_piece(g, kind, a);
 }
 
-/* A tensor in memory, or of one number, or, with an operand of -1, between operations. */
+/* Describes a tensor in memory, a number, or, with an operand of -1, a value between operations. */
 static struct tensor describe_tensor(struct graph *g, enum layout layout, int type, int operand)
 {
 	const struct dnn_shape *s = &g->entry->shape;
@@ -144,7 +144,7 @@ static struct tensor add_number(struct graph *g, enum dnn_operand operand, float
 
 /* ---- operations */
 
-struct pointwise { /* y = mode(x, b, t); axis of GEN_INDEX; of a backward x, and b that comes in */
+struct pointwise { /* y = mode(x, b, t); axis of GEN_INDEX; for a backward: of x, with gradient b */
 	int mode;
 	struct tensor x, b, t, y;
 	int precision;
@@ -176,7 +176,7 @@ static void add_pointwise(struct graph *g, struct pointwise p)
 			PIECE(OPERATION_POINTWISE_DXDESC, back ? &p.y.descriptor : NULL), END });
 }
 
-/* y of x's shape; no b: of one operand. */
+/* Computes a tensor y of x's shape; without b from one operand. */
 static struct tensor compute_tensor(struct graph *g, int mode, struct tensor x,
                                     const struct tensor *b)
 {
@@ -202,7 +202,7 @@ static void add_product(struct graph *g, struct tensor a, struct tensor b, struc
 	                                    PIECE(OPERATION_MATMUL_DESC, &how), END });
 }
 
-/* The sum or maximum of each row. */
+/* Computes the sum or maximum of each row. */
 static struct tensor reduce_rows(struct graph *g, int operator, struct tensor x)
 {
 	struct tensor y = describe_tensor(g, SUMS, CUDNN_DATA_FLOAT, -1);
@@ -220,7 +220,7 @@ static struct tensor reduce_rows(struct graph *g, int operator, struct tensor x)
 	return y;
 }
 
-/* x seen with its last axes exchanged, as bf16. */
+/* Transposes the last axes of x, as bf16. */
 static struct tensor turn_tensor(struct graph *g, struct tensor x, enum layout layout)
 {
 	struct tensor y = describe_tensor(g, layout, CUDNN_DATA_BFLOAT16, -1);
@@ -245,7 +245,7 @@ static struct tensor list_indices(struct graph *g, struct tensor x, int64_t axis
 	return y;
 }
 
-/* The pairs where mode(a, b), and -inf elsewhere. */
+/* Keeps the pairs with mode(a, b), and sets the others to -inf. */
 static struct tensor keep_pairs(struct graph *g, struct tensor x, int mode, struct tensor a,
                                 struct tensor b)
 {
@@ -275,10 +275,10 @@ static struct tensor hide_pairs(struct graph *g, struct tensor x)
 }
 
 struct scores {
-	struct tensor z, scale, cap, capped; /* capped: what the tangent was taken of */
+	struct tensor z, scale, cap, capped; /* capped: input of the tangent */
 };
 
-/* q k' * scale, with the softcap, of all pairs. */
+/* Computes q k' * scale, with the softcap, of all pairs. */
 static struct scores add_scores(struct graph *g, struct tensor q, struct tensor turned_k)
 {
 	const struct dnn_shape *s = &g->entry->shape;
@@ -315,7 +315,7 @@ static void add_forward(struct graph *g)
 	add_product(g, w, describe_rows(g, DNN_V), describe_rows(g, DNN_O));
 }
 
-/* The sum of g * o of each row, which goes to memory, too. */
+/* Computes the sum of g * o of each row, which is also written to memory. */
 static struct tensor add_products_of_rows(struct graph *g, struct tensor d)
 {
 	struct tensor o = describe_rows(g, DNN_O),
@@ -374,7 +374,7 @@ static void *try_config(struct dnn *d, void *config)
 	return st ? NULL : plan;
 }
 
-/* The first of the engines that cuDNN names which can run the graph. */
+/* Returns the first of cuDNN's proposed engines that can run the graph. */
 static void *choose_plan(struct graph *g, void *operations, int mode)
 {
 	void *config[CONFIGS] = { NULL }, *plan = NULL;
@@ -401,7 +401,10 @@ static void *choose_plan(struct graph *g, void *operations, int mode)
 	return plan;
 }
 
-/* Leaves e->plan NULL where cuDNN cannot. Libraries that it opens may change how floats round. */
+/*
+ * Builds a plan; leaves e->plan NULL if cuDNN cannot. Restores the floating-point environment,
+ * which libraries that cuDNN opens may change.
+ */
 static void make_plan(struct dnn *d, struct dnn_entry *e)
 {
 	struct graph g = { .dnn = d, .entry = e };

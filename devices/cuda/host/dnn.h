@@ -1,6 +1,6 @@
 /*
- * dnn.h - what dnn.c calls of cuDNN 9: its backend API, whose numbers are fixed. NVIDIA's header is
- * not needed to build.
+ * dnn.h - the part of cuDNN 9 that dnn.c calls: its backend API, whose enumerators are stable. The
+ * build does not need NVIDIA's header.
  */
 #ifndef TESS_DEVICES_CUDA_DNN_H
 #define TESS_DEVICES_CUDA_DNN_H
@@ -53,7 +53,7 @@ enum {
 };
 /* clang-format on */
 
-/* Statuses are 0 for success; `name`, `type` and `kind` are of the enumerators above. */
+/* Statuses are 0 on success; `name`, `type` and `kind` are enumerators from above. */
 size_t cudnnGetVersion(void);
 int cudnnCreate(void **handle);
 int cudnnDestroy(void *handle);

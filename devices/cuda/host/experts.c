@@ -1,8 +1,8 @@
-/* Launches ROUTE, EXPERTS, COMBINE and HEAD_LINEAR. */
+/* experts.c - launches ROUTE, EXPERTS, COMBINE and HEAD_LINEAR. */
 #include "gpu.h"
 
 enum { COLUMNS_PER_BLOCK = MULTIPLY_THREADS / WARP };
-enum { SCRATCH_BYTES = 256 << 20 }; /* of results of experts: more rows are computed in parts */
+enum { SCRATCH_BYTES = 256 << 20 }; /* of expert results: more rows are computed in parts */
 enum { COUNTED_ROWS = 64 }; /* more are counted before they are listed */
 
 bool op_find_run(const struct tess_op *op, int32_t from, int32_t to, int64_t *at, int64_t *len)
@@ -33,7 +33,7 @@ const char *op_find_experts_limit(const struct tess_op *op)
 	if (op->in[2].dtype != op->in[3].dtype)
 		return "experts: gate_up and down have different types";
 	if (!op_find_run(op, 0, 1, &at, &len) || !op_find_run(op, 1, 2, &at, &len))
-		return "experts: a sum over elements that do not follow each other";
+		return "experts: a sum over elements that are not adjacent";
 	return NULL;
 }
 
@@ -141,7 +141,7 @@ int64_t experts_count_part(const struct experts_args *a, int64_t floats)
 {
 	int64_t rows = SCRATCH_BYTES / (a->most * floats * (int64_t)sizeof(float) + 1) + 1;
 
-	return a->rows ? tess_up(a->rows, tess_up(a->rows, rows)) : 0; /* parts of one size */
+	return a->rows ? tess_up(a->rows, tess_up(a->rows, rows)) : 0; /* parts of equal size */
 }
 
 void experts_lay_out_lists(struct list_args *l, struct carving *at, bool places, bool slots)
@@ -171,7 +171,7 @@ tess_status experts_launch_lists(struct gpu *g, const struct tess_op *op, const 
 	return st ? st : op_launch(g, op, list);
 }
 
-/* The lists of parts of so many rows, and their results: hidden and z. */
+/* Lays out the lists of parts of `rows` rows, and their results: hidden and z. */
 static struct list_args carve_experts(struct experts_args *a, enum experts_path path, int64_t rows,
                                       struct carving *at)
 {
@@ -210,7 +210,7 @@ static tess_status multiply_columns(struct gpu *g, const struct tess_op *op,
 	return st ? st : op_launch(g, op, down);
 }
 
-/* Each row by itself, without lists. */
+/* Computes each row separately, without lists. */
 static tess_status multiply_each_row(struct gpu *g, const struct tess_op *op,
                                      struct experts_args *a)
 {

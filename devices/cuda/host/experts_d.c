@@ -1,9 +1,12 @@
-/* Launches the backward of ROUTE, EXPERTS, COMBINE and HEAD_LINEAR, and the balancing loss. */
+/*
+ * experts_d.c - launches the backward of ROUTE, EXPERTS, COMBINE and HEAD_LINEAR, and the balancing
+ * loss.
+ */
 #include "gpu.h"
 
 enum { TILE = 64, BALANCE_BLOCKS = 1024 };
 
-/* The elements of gate that a tree over [gate | up] adds; those of up are the same. */
+/* Finds the elements of gate in a tree over [gate | up]; those of up must be equal. */
 static bool find_gate_run(const struct tess_op *op, int32_t tree, int64_t ffn, int64_t *at,
                           int64_t *len)
 {
@@ -34,18 +37,18 @@ const char *op_find_experts_d_limit(const struct tess_op *op)
 	if (op->kind != TESS_OP_EXPERTS_D)
 		return op_find_run(op, 0, op->ntree, &at, &len)
 		               ? NULL
-		               : "a sum over tokens that do not follow each other";
+		               : "a sum over tokens that are not adjacent";
 	if (op->in[2].dtype != op->in[3].dtype)
 		return "experts_d: gate_up and down have different types";
 	if (!op_find_run(op, 0, 1, &at, &len) || !op_find_run(op, 1, 2, &at, &len) ||
 	    !find_gate_run(op, 2, op->in[3].shape[2], &at, &len))
-		return "experts_d: a sum over elements that do not follow each other";
+		return "experts_d: a sum over elements that are not adjacent";
 	return NULL;
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
 
-/* A kernel whose warps have rows, with n floats for each expert. */
+/* Launches a kernel whose warps have rows, with n floats for each expert. */
 static tess_status launch_route_rows(struct gpu *g, const struct tess_op *op, int32_t kernel,
                                      int64_t blocks, int32_t n, const struct derive_args *a)
 {
@@ -77,7 +80,7 @@ tess_status op_run_route_d(struct gpu *g, const struct tess_op *op)
 	return launch_route_rows(g, op, KERNEL_derive_route, op->in[0].shape[0], 2, &a);
 }
 
-/* One mixture after another: the sums of 64 rows each, then of those. */
+/* Runs one mixture after another: sums of 64 rows each, then the sum of these. */
 tess_status op_run_balance(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *y = &op->out[0];
@@ -160,7 +163,7 @@ tess_status op_run_combine_d(struct gpu *g, const struct tess_op *op)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-struct derived { /* of a part of the rows of EXPERTS_D */
+struct derived { /* a part of the rows of EXPERTS_D */
 	struct experts_args a; /* hidden: [listed rows][2F], [a | b]; z: [listed rows][F], e */
 	struct list_args list;
 	float *u; /* [listed rows][K] */
@@ -184,7 +187,10 @@ static void carve_derived(struct derived *d, int64_t rows, int64_t k, struct car
 	d->a.place = d->list.place;
 }
 
-/* y = x w' of the listed rows, for weights of these strides; row NULL: x has the listed rows. */
+/*
+ * Computes y = x w' of the listed rows, for weights of these strides; row NULL: x has the listed
+ * rows.
+ */
 static tess_status multiply_listed(struct gpu *g, const struct tess_op *op, const struct derived *d,
                                    struct group_args a)
 {
@@ -195,7 +201,7 @@ static tess_status multiply_listed(struct gpu *g, const struct tess_op *op, cons
 	return experts_launch_groups(g, op, d->a.experts, &a);
 }
 
-/* [a | b] = x gate_up' and e = g down of the rows from t on. */
+/* Computes [a | b] = x gate_up' and e = g down of the rows from t on. */
 static tess_status multiply_forward(struct gpu *g, const struct tess_op *op,
                                     const struct derived *d, int64_t t)
 {
@@ -231,7 +237,7 @@ static tess_status multiply_forward(struct gpu *g, const struct tess_op *op,
 			.k = n });
 }
 
-/* Those become [da | db | h], and u = [da | db] gate_up, which are the slots of the outs. */
+/* Turns [a | b] and e into [da | db | h], and u = [da | db] gate_up: the slots of the outputs. */
 static tess_status derive_part(struct gpu *g, const struct tess_op *op, const struct derived *d,
                                int64_t t)
 {
@@ -290,7 +296,7 @@ tess_status op_run_experts_d(struct gpu *g, const struct tess_op *op)
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-/* y, [groups, n, k] in its last three axes. */
+/* Sums over rows to y, whose last three axes are [groups, n, k]. */
 static tess_status launch_row_sum(struct gpu *g, const struct tess_op *op,
                                   const struct tess_view *y, struct row_sum_args *a)
 {

@@ -18,10 +18,12 @@ const struct tess_option foreign_option = {
 struct search {
 	const char *name; /* of the file */
 	void *found;
-	char reason[REASON]; /* why a file that is there does not open */
+	char reason[REASON]; /* why an existing file does not open */
 };
 
-/* A library built with -ffast-math turns off denormals in this thread: results would differ. */
+/*
+ * Opens a library and restores denormals: one built with -ffast-math disables them in this thread.
+ */
 static void open_file(struct search *s, const char *path)
 {
 	const char *why;
@@ -57,7 +59,7 @@ static void search_python(struct search *s, const char *prefix)
 		open_matches(s, prefix, "dist-packages");
 }
 
-/* Calls `visit` with each part of a list that ends with `suffix`, which is cut off. */
+/* Calls `visit` with each part of a list that ends with `suffix`, without the suffix. */
 static void visit_folders(struct search *s, const char *list, const char *suffix,
                           void (*visit)(struct search *s, const char *folder))
 {

@@ -1,4 +1,4 @@
-/* gpu.c - failures of calls of the driver. */
+/* gpu.c - reports failures of calls of the driver. */
 #include "gpu.h"
 
 const struct tess_host *cuda_host;

@@ -1,10 +1,13 @@
-/* EXPERTS and HEAD_LINEAR of many rows: products of groups of rows, on tensor cores or in f32. */
+/*
+ * groups.c - EXPERTS and HEAD_LINEAR of many rows: products of groups of rows, on tensor cores or
+ * in f32.
+ */
 #include "gpu.h"
 
-/* Rows of an expert, on average, up to which warps add columns; blocks that share its rows. */
+/* Maximum average rows of an expert for sums by warps; blocks that share its rows. */
 enum { BY_COLUMNS = 8, ROW_BLOCKS = 8 };
 
-/* y = x w' of the rows of each group, in f32. */
+/* Computes y = x w' of the rows of each group, in f32. */
 tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32_t groups,
                                   const struct group_args *a)
 {
@@ -19,7 +22,7 @@ tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32
 	                                  .args = a });
 }
 
-/* Rows of 16 bytes, in each of which lie whole elements. */
+/* Returns whether the rows of a weight start and end at multiples of 16 bytes. */
 static bool is_weight_aligned(const void *w, const int64_t *stride, int64_t k)
 {
 	return (uintptr_t)w % 16 == 0 && stride[2] == 1 && stride[0] % 8 == 0 &&
@@ -31,7 +34,7 @@ static const char *skip_terms(const void *w, int32_t dtype, int64_t at, const in
 	return (const char *)w + at * stride[2] * (int64_t)tess_width(dtype);
 }
 
-/* Whether a product is on tensor cores. */
+/* Returns whether a product can use tensor cores. */
 static bool can_use_bf16(const struct gpu *g, int32_t dtype, const void *w, const int64_t *stride,
                          int64_t k)
 {
@@ -72,7 +75,7 @@ enum experts_path experts_choose_path(const struct gpu *g, const struct experts_
 	return asked <= (int64_t)BY_COLUMNS * a->experts ? EXPERTS_FEW : EXPERTS_F32;
 }
 
-/* Tiles of 16 to 64 rows where one has `room` rows of each group, else of 128. */
+/* Launches tiles of 16 to 64 rows if these have `room` rows of each group, else of 128. */
 static tess_status launch_tensor(struct gpu *g, const struct tess_op *op, int32_t groups,
                                  int64_t room, struct tensor_group_args a)
 {
@@ -123,7 +126,7 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 		                          .rows = a->rows,
 		                          .n = a->columns,
 		                          .k = a->f };
-	int64_t room = tess_up(2 * a->rows * a->most, a->experts); /* twice as many as on average */
+	int64_t room = tess_up(2 * a->rows * a->most, a->experts); /* twice the average */
 	tess_status st;
 
 	st = op_round_rows(g, op, a->x + a->k_first, a->x_pitch, a->rows, a->k, a->rounded, a->k);

@@ -1,4 +1,4 @@
-/* launch.c - puts a kernel on the stream of an op. */
+/* launch.c - launches a kernel on the stream of an op. */
 #include "gpu.h"
 
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)

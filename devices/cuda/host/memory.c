@@ -1,11 +1,11 @@
-/* Memory of a GPU: allocations of its stream-ordered pool, copies, scratch memory. */
+/* memory.c - memory of a GPU: allocations of its stream-ordered pool, copies, scratch memory. */
 #include "gpu.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { STAGED_MIN = 1 << 16 }; /* the driver itself stages smaller copies, and does not wait */
+enum { STAGED_MIN = 1 << 16 }; /* the driver stages smaller copies itself, without waiting */
 enum { SHARED_MIN = 8 << 20, RECEIVE_AHEAD = 3 }; /* bytes that threads share; chunks */
 
 tess_status memory_get_free_bytes(void *self, uint64_t *out)
@@ -36,7 +36,7 @@ static tess_status fail_allocation(uint64_t bytes, CUresult why)
 	                       (unsigned long long)(total >> 20));
 }
 
-/* Any stream may use the memory at once: the allocation is waited for. */
+/* Allocates memory, and waits for it, so that any stream may use it at once. */
 tess_status memory_alloc(void *self, uint64_t bytes, void **out)
 {
 	struct gpu *g = self;
@@ -58,7 +58,10 @@ tess_status memory_alloc(void *self, uint64_t bytes, void **out)
 	return st;
 }
 
-/* Not those of another rank in this process: its work may wait for this one. */
+/*
+ * Waits for the streams of this rank only: work of another rank in the process may wait for this
+ * rank.
+ */
 void memory_sync_streams(struct gpu *g)
 {
 	cuda.cuCtxSetCurrent(g->context);
@@ -104,7 +107,7 @@ tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out)
 		return st;
 	}
 	s->bytes = bytes;
-	s->next = g->scratch; /* graphs use it */
+	s->next = g->scratch; /* graphs use the old ones */
 	g->scratch = s;
 	*out = s->data;
 	return TESS_OK;
@@ -169,14 +172,17 @@ static tess_status open_stages(struct gpu *g)
 	return st;
 }
 
-/* Host memory that the driver does not know: a copy of it would not overlap with anything. */
+/*
+ * Returns whether memory is pageable: the driver does not know it, and its copies would not
+ * overlap.
+ */
 static bool is_pageable(const void *p)
 {
 	CUpointer_attribute what = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
 	CUmemorytype type = 0;
 	void *values[] = { &type };
 
-	/* of one attribute it would be an error, which tools for debugging report */
+	/* a query of a single attribute would fail, which debugging tools report */
 	return cuda.cuPointerGetAttributes(1, &what, values, (CUdeviceptr)(uintptr_t)p) !=
 	               CUDA_SUCCESS ||
 	       !type;
@@ -210,7 +216,7 @@ struct share { /* of a copy: chunks first, first + step, .. */
 	bool started;
 };
 
-/* A chunk is copied to a stage while the ones before it go to the GPU. */
+/* Copies chunks to stages while the previous chunks are sent to the GPU. */
 static void *send_share(void *arg)
 {
 	struct share *c = arg;
@@ -237,7 +243,10 @@ static void *send_share(void *arg)
 	return NULL;
 }
 
-/* Of much, threads copy a share each: one reads a file's pages slower than the GPU takes them. */
+/*
+ * Sends chunks. Threads share large copies: one reads a file's pages slower than the GPU accepts
+ * them.
+ */
 static tess_status send_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
                                CUstream stream)
 {
@@ -269,8 +278,8 @@ static tess_status send_chunks(struct gpu *g, char *dst, const char *src, uint64
 }
 
 /*
- * The next chunks come from the GPU while one is copied from its stage, which a copy on another
- * stream may still read.
+ * Receives chunks; the next ones arrive while one is copied from its stage. Waits first for copies
+ * on other streams that may still read the stage.
  */
 static tess_status receive_chunks(struct gpu *g, char *dst, const char *src, uint64_t bytes,
                                   CUstream stream)

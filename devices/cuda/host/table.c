@@ -10,7 +10,7 @@ struct cuda_table cuda;
 #define NAME(call) #call
 #define SYMBOL(call) { NAME(call), &cuda.call, 0 },
 
-/* The driver is opened only where it has made a device file: on Linux, or on Windows' WSL. */
+/* Opens the driver, unless its device file is missing: on Linux, or on Windows' WSL. */
 static tess_status open_nvidia_driver(void)
 {
 	static const char *const names[] = { "libcuda.so.1", NULL };
@@ -28,7 +28,7 @@ static tess_status open_nvidia_driver(void)
 	return st ? st : foreign_find_symbols(cuda_host, names[0], driver, symbols);
 }
 
-/* The release that the driver supports goes first: the next one may not run on it. */
+/* Opens the driver's own release first: the next one may not run on it. */
 static tess_status open_nvidia_blas(void)
 {
 	static const struct foreign_symbol symbols[] = { CUDA_BLAS_CALLS(SYMBOL){ 0 } };

@@ -1,6 +1,6 @@
 /*
- * table.h - what the device calls of NVIDIA's driver, of cuBLASLt and of cuDNN: a table of function
- * pointers, which table.c fills at run time, and tests with functions of their own.
+ * table.h - the calls of NVIDIA's driver, of cuBLASLt and of cuDNN: a table of function pointers,
+ * which table.c fills at run time, and tests fill with fakes.
  */
 #ifndef TESS_DEVICES_CUDA_TABLE_H
 #define TESS_DEVICES_CUDA_TABLE_H
@@ -67,7 +67,7 @@
 	CALL(cublasLtMatrixLayoutSetAttribute) \
 	CALL(cublasLtMatrixLayoutDestroy)
 
-/* The headers rename some calls, cuMemGetInfo to cuMemGetInfo_v2: names here are what they make. */
+/* Names after the headers' renaming: cuMemGetInfo is cuMemGetInfo_v2. */
 #define CUDA_CALL_POINTER(call) __typeof__(&call) call;
 extern struct cuda_table {
 	CUDA_DRIVER_CALLS(CUDA_CALL_POINTER)

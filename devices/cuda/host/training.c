@@ -1,14 +1,14 @@
 /*
- * Launches the ops of training over rows: the backward, sums over tokens, dropout, the loss, the
- * optimizer and the norm of gradients. A Partial is the sum of this rank's units.
+ * training.c - launches the ops of training over rows: the backward, sums over tokens, dropout, the
+ * loss, the optimizer and the norm of gradients. A Partial is the sum of this rank's units.
  */
 #include "gpu.h"
 
 #include <math.h>
 #include <tessera/util/random.h>
 
-enum { COLUMN_ROWS = 64 }; /* rows that a block of add_columns adds */
-enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* elements of a thread, at least; blocks */
+enum { COLUMN_ROWS = 64 }; /* rows of a block of add_columns */
+enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* minimum elements of a thread; blocks */
 
 static int64_t get_pitch(const struct tess_view *v)
 {
@@ -22,7 +22,7 @@ const char *op_find_training_limit(const struct tess_op *op)
 	int64_t at, len;
 
 	if (!op_find_run(op, op->kind == TESS_OP_NORM_DW, op->ntree, &at, &len))
-		return "a sum over elements that do not follow each other";
+		return "a sum over elements that are not adjacent";
 	return tokens && len != op->in[0].shape[0] ? "a sum over some of the tokens" : NULL;
 }
 
@@ -111,7 +111,7 @@ tess_status op_run_dropout(struct gpu *g, const struct tess_op *op)
 
 /* ---- sums over tokens */
 
-/* Floats that runs of rows, and runs of these, leave before the last sum. */
+/* Counts the floats of the sums of runs of rows, and of runs of these, before the last sum. */
 static int64_t count_partial_sums(int64_t rows, int64_t columns)
 {
 	int64_t n = 0;
@@ -121,7 +121,7 @@ static int64_t count_partial_sums(int64_t rows, int64_t columns)
 	return n;
 }
 
-/* Adds rows to y in runs, then these, until one is left. scratch: for the sums before that. */
+/* Adds runs of rows, then of their sums, until one is left in y. scratch: for intermediate sums. */
 static tess_status add_row_runs(struct gpu *g, const struct tess_op *op, struct columns_args a,
                                 float *scratch)
 {
@@ -214,7 +214,7 @@ tess_status op_run_embed_dw(struct gpu *g, const struct tess_op *op)
 	                                  .args = &a });
 }
 
-/* Without a row, and for vectors, there is nothing that cuBLASLt takes. */
+/* Computes a product that cuBLASLt does not support: without rows, or of vectors. */
 static tess_status multiply_without_blas(struct gpu *g, const struct tess_op *op,
                                          const struct product *p)
 {
@@ -255,7 +255,7 @@ static tess_status round_operands(struct gpu *g, const struct tess_op *op, struc
 	return st;
 }
 
-/* Computes g' x, or x' g where the out is transposed; a weight of 16 bits gets fewer bits. */
+/* Computes g' x, or x' g if the output is transposed; in bf16 for a 16-bit weight. */
 tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *y = &op->out[0];
@@ -292,7 +292,7 @@ tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 
 /* ---- the loss */
 
-/* The numbers of rows that an op has, by its operands. */
+/* Returns the kernel's arguments, from the operands that the op has. */
 static struct loss_args make_loss_args(const struct tess_op *op)
 {
 	const struct tess_view *max = NULL, *sum = NULL, *pick = NULL, *label = NULL;
