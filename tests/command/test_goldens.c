@@ -716,7 +716,7 @@ START_TEST(graphs_of_a_gpu)
 	setenv("FAKE_CUDA_FAILS", "cuGraphLaunch", 1);
 	json_decref(run_generate_json("llama", ids, 1, "", &status, said));
 	ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 1, "%s", said);
-	expect_part(said, "cuda: cuGraphLaunch: it was told to fail");
+	expect_part(said, "cuda: cuGraphLaunch: simulated failure");
 	setenv("FAKE_CUDA_FAILS", "cuStreamBeginCapture", 1);
 	compare_logits("llama", 1, 1, "");
 	unsetenv("FAKE_CUDA_FAILS");

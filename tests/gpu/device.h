@@ -1,6 +1,6 @@
 /*
- * device.h - for the tests of ops: runs an op on the device under test and on the CPU. Operands are
- * in host memory that add_buffer() names; the device has copies of it.
+ * device.h - helpers for tests of ops: run an op on the device under test and on the CPU. Operands
+ * are in host memory that is registered with add_buffer(); the device has copies of it.
  */
 #ifndef TESS_TESTS_GPU_DEVICE_H
 #define TESS_TESTS_GPU_DEVICE_H
@@ -37,7 +37,7 @@ static inline const char *get_gpu_option(const char *key)
 	return !strcmp(key, "cuda_libs") && libs ? libs : "";
 }
 
-/* The status of the plugin's init; its sentence is in cpu_sentence. */
+/* Returns the status of the plugin's init; its message is in cpu_sentence. */
 static inline tess_status load_gpu_plugin(void)
 {
 	static const struct tess_host host = {
@@ -92,7 +92,7 @@ static inline void free_buffers(void)
 		gpu_table->free(gpu, buffers[nbuffers - 1].device);
 }
 
-/* Where the device has what is at a host address. */
+/* Returns the device's copy of a host address. */
 static inline void *find_copy(const void *host)
 {
 	for (int i = 0; i < nbuffers; i++)
@@ -156,7 +156,7 @@ static inline tess_status run_on_gpu(const struct tess_op *op)
 	return st;
 }
 
-/* Returns what the CPU makes of the op in `out`, of `bytes`, which then has what the GPU makes. */
+/* Runs the op on both: returns the CPU's result in `out`, of `bytes`, which then has the GPU's. */
 static inline void *run_on_both(void *cpu, const struct tess_op *op, void *out, uint64_t bytes,
                                 const void *before)
 {
@@ -187,7 +187,7 @@ static inline void tear_down_devices(void)
 	cpu_device->close(cpu);
 }
 
-/* n floats that the device has too; NaN if `fill` is not. */
+/* Makes n floats that the device has, too; random ones, or NaN without `fill`. */
 static inline float *make_buffer(int64_t n, bool fill)
 {
 	float *f = cpu_make_floats(n);
@@ -197,7 +197,9 @@ static inline float *make_buffer(int64_t n, bool fill)
 	return add_buffer(f, sizeof *f * (uint64_t)(n ? n : 1));
 }
 
-/* n weights of a type, aligned, that the device has too; their values are in *value, if given. */
+/*
+ * Makes n aligned weights of a dtype that the device has, too; *value, if given, gets their values.
+ */
 static inline void *make_weight_buffer(int32_t dtype, int64_t n, float **value)
 {
 	struct cpu_weights w = cpu_make_weights(dtype, n);
@@ -225,7 +227,7 @@ static inline void free_host_buffers(void)
 	free_buffers();
 }
 
-/* Runs an op on both, whose only out begins at `out`; they must be equal. */
+/* Runs an op on both, whose only output starts at `out`; expects equal results. */
 static inline void expect_same(const char *what, const struct tess_op *op, void *out,
                                uint64_t bytes)
 {
@@ -237,7 +239,7 @@ static inline void expect_same(const char *what, const struct tess_op *op, void 
 	free(before);
 }
 
-/* Where element i of a view lies. */
+/* Returns the offset of element i of a view. */
 static inline int64_t locate_element(const struct tess_view *v, int64_t i)
 {
 	int64_t at = 0;
@@ -247,7 +249,10 @@ static inline int64_t locate_element(const struct tess_view *v, int64_t i)
 	return at;
 }
 
-/* Elements are within `bound` of the largest of `want`, maybe 0; what lies between is kept. */
+/*
+ * Expects elements within `bound` of the largest of `want`, maybe 0; bytes in between are
+ * unchanged.
+ */
 static inline void expect_near_view(const char *what, const struct tess_view *v, float *want,
                                     float bound)
 {
@@ -270,7 +275,7 @@ static inline void expect_near_view(const char *what, const struct tess_view *v,
 	cpu_expect_equal(what, got, want, cpu_count_elements(v));
 }
 
-/* Runs an op on both, whose outs are f32 and have been filled, and compares all of them. */
+/* Runs an op on both, whose outputs are f32 and have been filled, and compares all of them. */
 static inline void expect_near(const char *what, const struct tess_op *op, float bound)
 {
 	void *before[4], *want[4];
@@ -302,8 +307,8 @@ static inline void expect_near(const char *what, const struct tess_op *op, float
 }
 
 /*
- * Whether the device is not usable, as on a machine without a GPU. Asked in another process: the
- * driver does not survive a fork, and each test is one.
+ * Returns whether the device is unusable, as on a machine without a GPU. Tries it in another
+ * process: the driver does not survive a fork, and each test is one.
  */
 static inline bool is_gpu_missing(const char *file)
 {
@@ -321,7 +326,7 @@ static inline bool is_gpu_missing(const char *file)
 	return waitpid(pid, &status, 0) != pid || status != 0;
 }
 
-/* Of a program whose argument is the device; ends it where that cannot be used. */
+/* Begins a program whose argument is the device; exits if the device is unusable. */
 static inline TCase *begin_gpu_suite(int argc, char **argv, const char *name, double seconds,
                                      SRunner **r)
 {

@@ -1,4 +1,4 @@
-/* The kernels of devices/cuda, compiled as C, by name. */
+/* emulated_kernels.c - the kernels of devices/cuda, compiled as C, by name. */
 #define EMULATED_KERNELS
 #include "kernels.cu"
 

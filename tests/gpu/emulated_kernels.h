@@ -10,7 +10,7 @@ struct emulated_entry {
 	const char *name; /* NULL: the end */
 	emulated_kernel *kernel;
 	size_t bytes; /* of its arguments */
-	unsigned shared; /* bytes of memory that it has beside what a launch asks for */
+	unsigned shared; /* bytes of static shared memory */
 };
 extern const struct emulated_entry emulated_entries[];
 #endif

@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE /* its longjmp takes another stack for an error */
+#undef _FORTIFY_SOURCE /* its longjmp reports an error on another stack */
 #include "emulator.h"
 
 #include <setjmp.h>
@@ -31,8 +31,8 @@ struct thread { /* a coroutine; it runs one thread after another */
 	jmp_buf at;
 	void *stack, *fake;
 	bool started, done;
-	unsigned turn; /* of what lanes show each other */
-	int ncopies, groups; /* that are late; that were committed */
+	unsigned turn; /* number of exchanges with other lanes */
+	int ncopies, groups; /* pending copies; committed groups */
 	struct late_copy copy[COPIES];
 };
 
@@ -43,8 +43,10 @@ enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 static struct thread threads[THREADS];
 static struct barrier block_barrier, warp_barrier[THREADS / WARP];
-/* What lanes show each other, twice: a lane that is late still reads what the others showed while
- * they show the next. */
+/*
+ * Values exchanged by lanes, in two alternating halves: a late lane reads one half while the others
+ * write the next.
+ */
 static float lanes[2][THREADS];
 static const uint16_t *rows[2][THREADS];
 static uint32_t sides[2][THREADS][6];
@@ -54,14 +56,15 @@ static const void *scheduler_stack;
 static size_t scheduler_size;
 static emulated_kernel *running;
 static const void *arguments;
-static bool progress; /* since the scheduler last looked */
-static bool backward; /* the order of the threads: either one hides some missing barriers */
+static bool progress; /* since the scheduler last checked */
+static bool backward; /* order of the threads: either one hides some missing barriers */
 
 /* ---- coroutines ------------------------------------------------------------------------------ */
 
 /*
- * ASan's longjmp() stays on one stack: it finds that with a system call and clears its notes of all
- * of it, each time. Here it is told of stacks, and the one of libc jumps.
+ * Jumps to another stack. ASan's longjmp() assumes one stack: each time it finds its limits with a
+ * system call, and clears the shadow memory of all of it. Here ASan is notified of stack switches,
+ * and libc's longjmp() is called.
  */
 static void jump_to(jmp_buf at)
 {
@@ -161,7 +164,7 @@ void emulator_sync_warp(void)
 	wait_at_barrier(&warp_barrier[threadIdx.x / WARP]);
 }
 
-/* The half to show something in now. */
+/* Returns the half for the next exchange. */
 static unsigned take_turn(void)
 {
 	return ++threads[threadIdx.x].turn % 2;
@@ -176,7 +179,7 @@ float emulator_shuffle_xor(float x, int mask)
 	return shown[threadIdx.x ^ (unsigned)mask];
 }
 
-/* Of the warp; `row` is this lane's. */
+/* Exchanges rows in the warp; `row` is this lane's. */
 static const uint16_t *const *show_row(const void *row)
 {
 	const uint16_t **shown = rows[take_turn()];
@@ -207,7 +210,7 @@ void emulator_load_straight_matrices(const void *row, uint32_t *out)
 		memcpy(&out[m], shown[m * 8 + lane / 4] + lane % 4 * 2, sizeof *out);
 }
 
-/* Half `i` of two bf16. */
+/* Returns half `i` of two bf16. */
 static float get_half(uint32_t pair, unsigned i)
 {
 	return tess_bf16_load((uint16_t)(pair >> 16 * i));
@@ -233,9 +236,9 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 	}
 }
 
-/* ---- copies that are late -------------------------------------------------------------------- */
+/* ---- asynchronous copies --------------------------------------------------------------------- */
 
-/* Those of every second thread are made when they are waited for, not before. */
+/* Starts a copy. Copies of every second thread are done when they are waited for, not before. */
 void emulator_copy_async(void *to, const void *from, int bytes)
 {
 	struct thread *t = &threads[threadIdx.x];
@@ -252,7 +255,7 @@ void emulator_commit_copies(void)
 	threads[threadIdx.x].groups++;
 }
 
-/* All but those of the newest n groups; -1: those of no group yet, too. */
+/* Waits for all but the newest n groups; -1: also for copies without a group. */
 void emulator_wait_copies(int n)
 {
 	struct thread *t = &threads[threadIdx.x];
@@ -274,7 +277,7 @@ void emulator_wait_copies(int n)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Runs a warp of n threads as far as it comes without the others; adds how many have ended. */
+/* Runs a warp of n threads until it waits for others; adds the number of finished threads. */
 static bool run_warp(unsigned warp, unsigned n, unsigned *done)
 {
 	unsigned first = warp * WARP, end = first + WARP < n ? first + WARP : n;

@@ -1,7 +1,7 @@
 /*
  * emulator.h - runs the kernels of devices/cuda on the CPU, as C: a block at a time, its threads as
- * coroutines that meet at barriers. It shows indices, barriers, waits for copies and arithmetic,
- * not the memory model or the speed of a GPU.
+ * coroutines that synchronize at barriers. It emulates indices, barriers, waits for copies and
+ * arithmetic, not the memory model or the speed of a GPU.
  */
 #ifndef TESS_TESTS_GPU_EMULATOR_H
 #define TESS_TESTS_GPU_EMULATOR_H
@@ -17,14 +17,14 @@ struct emulated_index {
 };
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 extern float emulated_shared[]; /* of the running block */
-extern unsigned emulated_shared_bytes; /* that it has */
-extern unsigned emulated_block; /* its number, from 1 on */
+extern unsigned emulated_shared_bytes; /* size of the above */
+extern unsigned emulated_block; /* its index, from 1 on */
 __attribute__((
-	visibility("default"))) extern unsigned emulated_launch; /* the same, for tests, too */
+	visibility("default"))) extern unsigned emulated_launch; /* launch index, for tests, too */
 enum { EMULATED_SHARED_MAX = 227 << 10 };
 
 enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };
-/* What all of these bytes lie in one allocation of: set by who has the memory (ptx.h). */
+/* Returns the kind of the allocation that contains all bytes; set by the allocator (ptx.h). */
 extern enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 typedef void emulated_kernel(const void *args);
@@ -34,11 +34,11 @@ void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_ind
 void emulator_sync_block(void);
 void emulator_sync_warp(void);
 float emulator_shuffle_xor(float x, int mask);
-/* As a GPU's cp.async of 16 bytes, or of zeros (bytes 0). */
+/* Emulates cp.async of 16 bytes, or of zeros (bytes 0). */
 void emulator_copy_async(void *to, const void *from, int bytes);
 void emulator_commit_copies(void);
 void emulator_wait_copies(int n);
-/* Of a warp, as a GPU's ldmatrix.x4.trans, ldmatrix.x4 and mma.m16n8k16 have them. */
+/* Emulate ldmatrix.x4.trans, ldmatrix.x4 and mma.m16n8k16 of a warp. */
 void emulator_load_matrices(const void *row, uint32_t *out);
 void emulator_load_straight_matrices(const void *row, uint32_t *out);
 void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
@@ -66,7 +66,7 @@ struct quad {
 	uint32_t at[4];
 };
 
-/* As on a GPU, 16 bytes at an address of 16. */
+/* Loads 16 bytes; traps like a GPU if they are misaligned. */
 static inline struct quad emulator_load_quad(const void *p)
 {
 	return *(const struct quad *)__builtin_assume_aligned(p, 16);
@@ -109,13 +109,13 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define raise_atomic emulator_raise
 #define pack_bf16 emulator_pack_bf16
 
-/* As a GPU would, it fails where there is no memory. */
+/* Prefetches a line; traps like a GPU without memory there. */
 static inline void emulator_prefetch_line(const void *p)
 {
 	(void)*(const volatile char *)p;
 }
 
-/* Threads take turns at barriers only. */
+/* Adds atomically: threads switch at barriers only. */
 static inline uint32_t emulator_add(uint32_t *p, uint32_t v)
 {
 	uint32_t was = *p;

@@ -1,10 +1,10 @@
 /*
- * fake_cuda.c - stands for NVIDIA's driver, cuBLASLt and cuDNN (fake_dnn.c) in the table of the
- * CUDA device: memory of the host, kernels run by the emulator at once, products as plain loops. A
- * GPU would run them later and side by side.
+ * fake_cuda.c - fakes of NVIDIA's driver, cuBLASLt and cuDNN (fake_dnn.c) for the table of the CUDA
+ * device: host memory, kernels run by the emulator at once, products as plain loops. A GPU would
+ * run them asynchronously and in parallel.
  *
- * FAKE_CUDA_FAILS=CALL makes that call fail ("pending": no event is reached; "pools": there are
- * none; "dnn": cuDNN is missing), FAKE_CUDA_MEMORY limits memory to so many bytes,
+ * FAKE_CUDA_FAILS=CALL makes that call fail ("pending": events are never reached; "pools": memory
+ * pools are missing; "dnn": cuDNN is missing). FAKE_CUDA_MEMORY limits memory to so many bytes.
  * FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared
  * memory of a block.
  */
@@ -22,7 +22,7 @@ struct block { /* of device memory */
 	struct block *next;
 	char *data;
 	uint64_t bytes;
-	bool host; /* pinned: a kernel can write there too */
+	bool host; /* pinned: kernels can write there, too */
 };
 
 enum { FUNCTIONS_MAX = 256 };
@@ -42,7 +42,7 @@ struct task { /* of a graph */
 
 struct CUstream_st {
 	bool captures;
-	struct CUgraph_st *graph; /* that is captured */
+	struct CUgraph_st *graph; /* being captured; or NULL */
 };
 
 struct CUgraph_st { /* also as CUgraphExec */
@@ -62,7 +62,7 @@ struct layout {
 };
 
 struct cuda_table cuda;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, and of the emulator */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all below, and the emulator */
 static struct block *blocks;
 static uint64_t used;
 
@@ -172,7 +172,7 @@ static CUresult fake_get_error_name(CUresult error, const char **name)
 
 static CUresult fake_get_error_string(CUresult error, const char **text)
 {
-	*text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "it was told to fail";
+	*text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "simulated failure";
 	return CUDA_SUCCESS;
 }
 
@@ -201,10 +201,10 @@ static CUresult fake_get_function(CUfunction *function, CUmodule module, const c
 	return CUDA_ERROR_NOT_FOUND;
 }
 
-/* The bytes of dynamic shared memory that each kernel may have; 0: not asked for. */
+/* Limits of dynamic shared memory of each kernel in bytes; 0: not set. */
 static unsigned shared_limits[FUNCTIONS_MAX];
 
-/* Static and dynamic shared memory are together what a block can have, or 48 KiB if not asked. */
+/* Sets the limit: static and dynamic shared memory must fit a block, or 48 KiB if it is not set. */
 static CUresult fake_set_function(CUfunction function, CUfunction_attribute what, int value)
 {
 	const struct emulated_entry *e = (const struct emulated_entry *)(const void *)function;
@@ -227,7 +227,7 @@ static bool has_shared_memory(const struct emulated_entry *e, unsigned bytes)
 
 static void run_task(const struct task *k);
 
-/* Runs it, or adds a copy to the graph that the stream captures. */
+/* Runs a task, or adds a copy to the graph that the stream captures. */
 static CUresult take_task(CUstream stream, const struct task *k)
 {
 	struct task *copy;
@@ -250,7 +250,7 @@ static CUresult take_task(CUstream stream, const struct task *k)
 	return CUDA_SUCCESS;
 }
 
-/* Code for GPUs before 9.0 does not wait for a kernel that still runs. */
+/* Launches a kernel. Code for GPUs before 9.0 must not start early: it does not wait. */
 static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void **args,
                             void **extra)
 {
@@ -307,7 +307,7 @@ static CUresult fake_end_capture(CUstream stream, CUgraph *graph)
 	return CUDA_SUCCESS;
 }
 
-/* The exec takes the tasks over. */
+/* Moves the tasks to the exec. */
 static CUresult fake_instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
 	struct CUgraph_st *copy = malloc(sizeof *copy);
@@ -365,7 +365,7 @@ static CUresult fake_record_event(CUevent event, CUstream stream)
 	return event && stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* What was recorded has run. */
+/* Does nothing: recorded work has already run. */
 static CUresult fake_wait_event(CUstream stream, CUevent event, unsigned flags)
 {
 	FAIL_IF_TOLD(cuStreamWaitEvent);
@@ -392,7 +392,7 @@ static CUresult fake_get_memory(size_t *free_bytes, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-/* New memory is full of NaN. */
+/* Adds memory, filled with NaN. */
 static void *add_memory(size_t bytes, bool host)
 {
 	struct block *b = malloc(sizeof *b);
@@ -506,7 +506,7 @@ bool fake_cuda_has_bytes(const void *p, size_t bytes)
 	return has;
 }
 
-/* Of what is no memory of a GPU: 0. */
+/* Returns the type of device memory, and 0 for other memory. */
 static CUresult fake_get_pointer(unsigned n, CUpointer_attribute *what, void **values,
                                  CUdeviceptr p)
 {
@@ -622,7 +622,9 @@ static cublasStatus_t fake_set_layout(cublasLtMatrixLayout_t layout,
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* FAKE_CUDA_FAILS=heuristic: there is no algorithm; batch: none for several products at once. */
+/*
+ * Chooses an algorithm. FAKE_CUDA_FAILS=heuristic: none; batch: none for several products at once.
+ */
 static cublasStatus_t fake_choose(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
                                   cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                   cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -636,7 +638,7 @@ static cublasStatus_t fake_choose(cublasLtHandle_t handle, cublasLtMatmulDesc_t 
 	return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Element (row, col) of a column-major matrix; TF32 keeps 10 bits after the point. */
+/* Loads element (row, col) of a column-major matrix; TF32 keeps 10 bits of the fraction. */
 static float load_matrix(const struct layout *l, const void *data, int32_t of, uint64_t row,
                          uint64_t col, bool tf32)
 {

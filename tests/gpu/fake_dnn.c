@@ -1,7 +1,7 @@
 /*
- * fake_dnn.c - cuDNN's backend API over memory of the host: descriptors are lists of attributes,
- * and a plan computes the operations of its graph one by one, in f32, each tensor then rounded to
- * its type. FAKE_CUDA_FAILS=plans: cuDNN can run no graph; =version: it is older than 9.10.
+ * fake_dnn.c - cuDNN's backend API over host memory: descriptors are lists of attributes, and a
+ * plan computes the operations of its graph one by one, in f32, each tensor then rounded to its
+ * dtype. FAKE_CUDA_FAILS=plans: cuDNN cannot run any graph; =version: it is older than 9.10.
  */
 #include "fake_dnn.h"
 #include "gpu.h"
@@ -15,7 +15,7 @@
 enum { ATTRIBUTES_MAX = 10, BAD = 2000 };
 
 struct piece {
-	struct piece *next; /* all of them, until the last handle is closed */
+	struct piece *next; /* links all pieces until the last handle is closed */
 	int kind, n;
 	struct {
 		int name;
@@ -80,7 +80,7 @@ static int64_t count_elements(const struct piece *t)
 	return dim[0] * dim[1] * dim[2] * dim[3];
 }
 
-/* Where element i lies: in memory, or, in a tensor of the shape `of`, the one that meets it. */
+/* Returns the offset of element i in memory, or, with `of`, in a tensor broadcast to that shape. */
 static int64_t locate_in_tensor(const struct piece *t, const struct piece *of, int64_t i)
 {
 	const int64_t *dim = find_attribute(t, CUDNN_ATTR_TENSOR_DIMENSIONS),
@@ -263,7 +263,7 @@ static bool run_reduction(const struct piece *pack, const struct piece *op)
 	return store_tensor(pack, y, value);
 }
 
-/* The last axes exchanged. */
+/* Copies a tensor with its last axes exchanged. */
 static bool run_reshape(const struct piece *pack, const struct piece *op)
 {
 	struct piece *x = follow_attribute(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),
@@ -294,7 +294,7 @@ static bool run_operation(const struct piece *pack, const struct piece *op)
 	}
 }
 
-/* What the operations computed, which the attributes of these name. */
+/* Frees the tensors that an operation names. */
 static void drop_values(const struct piece *op)
 {
 	for (int i = 0; i < op->n; i++) {
@@ -340,7 +340,7 @@ static int fake_create_piece(int kind, void **out)
 	return 0;
 }
 
-/* What a plan is made of is used by it afterwards. */
+/* Destroys nothing: a plan uses its pieces after their destruction. */
 static int fake_destroy_piece(void *d)
 {
 	return d ? 0 : BAD;
@@ -361,7 +361,7 @@ static int fake_set(void *d, int name, int type, int64_t n, const void *values)
 	return 0;
 }
 
-/* The only engine of a graph, or the workspace of a plan. */
+/* Returns the only engine of a graph, or the workspace of a plan. */
 static int fake_get(void *d, int name, int type, int64_t room, int64_t *n, void *values)
 {
 	struct piece *graph;

@@ -9,11 +9,11 @@ enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
 static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
 
-enum access { PLAIN, RELAXED, ATOMIC, COPY /* that is under way */ };
+enum access { PLAIN, RELAXED, ATOMIC, COPY /* pending */ };
 
 struct mark { /* the last access */
-	uint32_t scope, block; /* of_grid: of several blocks */
-	uint32_t thread; /* OF_WARP + n: of several threads of that warp; OF_BLOCK: of several */
+	uint32_t scope, block; /* of_grid: several blocks */
+	uint32_t thread; /* OF_WARP + n: several threads of that warp; OF_BLOCK: several warps */
 	uint32_t bars, warp_bars;
 	enum access access;
 	uint64_t blocks; /* of_grid: bit n % 64 for block n */
@@ -46,14 +46,14 @@ char *ptx_shared(uint64_t at)
 	return (char *)emulated_shared + (uint32_t)at;
 }
 
-/* False: in memory of the host, where words are only set. */
+/* Checks an address. Returns false for host memory, where words are only set. */
 static bool check_address(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
 	const char *shared = (const char *)emulated_shared;
 	enum emulated_memory where;
 
 	if ((uintptr_t)p % bytes != 0)
-		refuse_access(t, p, "is not on a multiple of its bytes");
+		refuse_access(t, p, "is misaligned");
 	if (p >= shared && p < shared + EMULATED_SHARED_MAX) {
 		if (p + bytes > shared + emulated_shared_bytes)
 			refuse_access(t, p, "is beyond the shared memory of the block");
@@ -61,7 +61,7 @@ static bool check_address(const struct ptx_thread *t, const char *p, unsigned by
 		return true;
 	}
 	if (!t->waited)
-		refuse_access(t, p, "does not wait for the kernel before");
+		refuse_access(t, p, "does not wait for the previous kernel");
 	where = emulated_judge_memory(p, bytes);
 	if (where == EMULATED_NO_MEMORY)
 		refuse_access(t, p, "is beyond an allocation");
@@ -91,7 +91,7 @@ static struct marks *find_marks(const char *p)
 
 /* ---- accesses that race ---------------------------------------------------------------------- */
 
-/* A block's count_ended() of this launch, after `bars` barriers. */
+/* The calls of count_ended() in this launch; each after `bars` barriers of its block. */
 static struct count {
 	const char *word;
 	uint32_t block, bars;
@@ -108,7 +108,10 @@ static uint64_t get_block_bit(uint32_t block)
 	return UINT64_C(1) << block % 64;
 }
 
-/* Whether blocks left the mark, met, and counted before this one did, which has met since. */
+/*
+ * Returns whether the marking blocks synchronized and counted before this one, which has
+ * synchronized since.
+ */
 static bool is_counted(const struct mark *m, const struct ptx_thread *t)
 {
 	const struct count *own = NULL;
@@ -136,7 +139,7 @@ static bool is_of_warp(const struct mark *m)
 	       (m->thread < OF_WARP && m->thread / WARP == threadIdx.x / WARP);
 }
 
-/* Whether what left the mark came before the thread's next access. */
+/* Returns whether the marked access happens before the thread's next access. */
 static bool is_ordered(const struct mark *m, const struct ptx_thread *t)
 {
 	if (m->scope != scope)
@@ -269,13 +272,13 @@ uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v)
 	return ptx_add_atomic(t, p, v);
 }
 
-/* As on a GPU, it asks for memory which may be written meanwhile. */
+/* Prefetches; like a GPU, even if the memory may be written at the same time. */
 void ptx_prefetch(const char *p)
 {
 	(void)*(const volatile char *)p;
 }
 
-/* ---- threads together ------------------------------------------------------------------------ */
+/* ---- exchanges between threads --------------------------------------------------------------- */
 
 void ptx_sync_block(struct ptx_thread *t)
 {
@@ -331,7 +334,7 @@ void ptx_commit_copies(struct ptx_thread *t)
 	emulator_commit_copies();
 }
 
-/* What arrives is written now at the latest. */
+/* Marks the target of a finished copy as written. */
 static void end_copy(const struct ptx_thread *t, const char *to)
 {
 	struct marks *m = find_marks(to);

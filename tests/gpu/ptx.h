@@ -1,7 +1,6 @@
 /*
- * ptx.h - what the C that ptx_to_c writes of PTX stands on: memory, whose accesses are checked as
- * compute-sanitizer would, and what C has no operator for. A wrong access ends the process with a
- * sentence.
+ * ptx.h - the runtime of the C code that ptx_to_c generates from PTX: memory with the checks of
+ * compute-sanitizer, and operations that C lacks. A wrong access ends the process with a message.
  */
 #ifndef TESS_TESTS_GPU_PTX_H
 #define TESS_TESTS_GPU_PTX_H
@@ -15,27 +14,31 @@ enum { PTX_COPIES = 256 };
 /* A thread of a kernel. */
 struct ptx_thread {
 	const char *kernel;
-	bool waited; /* for the kernels before, after which memory may be used */
+	bool waited; /* for earlier kernels, after which it may access memory */
 	uint32_t bars, warp_bars; /* barriers of the block and of the warp that it has passed */
-	int ncopies, groups; /* to shared memory, that are under way; groups committed */
+	int ncopies, groups; /* pending copies to shared memory; committed groups */
 	char *to[PTX_COPIES];
 	int group[PTX_COPIES];
 };
 
 char *ptx_shared(uint64_t at);
-/* All bytes must be of one object, on a multiple of their number, and no other thread may have
- * written them, or a write have read them, since a barrier of both. Races of single bytes are not
- * found. */
+/*
+ * Check an access. All bytes must be of one object, aligned to their number. Since a common
+ * barrier, no other thread may have written them, or for a write have read them. Races of single
+ * bytes are not detected.
+ */
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
-/* Relaxed accesses: a write may come at the time of a read, which then has either value. */
+/* Check relaxed accesses: a write may race with a read, which then returns either value. */
 void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
 uint32_t ptx_add_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_min_atomic(const struct ptx_thread *t, char *p, uint32_t v);
 uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v);
-/* An atomic sum that orders blocks: what one has written before it met is read by those that count
- * later, once they have met. */
+/*
+ * Adds atomically and orders blocks. A block that counts later, and then synchronizes, reads all
+ * that this block wrote before its last barrier.
+ */
 uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v);
 void ptx_prefetch(const char *p);
 
@@ -71,7 +74,7 @@ static inline uint64_t ptx_bits_f64(double d)
 	return bits;
 }
 
-/* PTX has the sign of the first operand. */
+/* Returns `value` with the sign of `sign`, which is the first operand in PTX. */
 static inline float ptx_copysignf(float sign, float value)
 {
 	return copysignf(value, sign);
@@ -81,7 +84,7 @@ static inline double ptx_copysign(double sign, double value)
 	return copysign(value, sign);
 }
 
-/* Toward zero; what is too large is the largest, NaN is 0. */
+/* Rounds toward zero, clamped to the range; NaN is 0. */
 static inline int32_t ptx_truncate_s32(double d)
 {
 	return isnan(d) ? 0 : d >= 0x1p31 ? INT32_MAX : d < -0x1p31 ? INT32_MIN : (int32_t)d;
@@ -104,7 +107,7 @@ static inline uint32_t ptx_pack_bf16(float high, float low)
 	return (uint32_t)tess_bf16_round(low) | (uint32_t)tess_bf16_round(high) << 16;
 }
 
-/* bfi: n bits of `bits` at bit `at` of `value`. */
+/* bfi: inserts n bits of `bits` at bit `at` of `value`. */
 static inline uint64_t ptx_insert_b64(uint64_t bits, uint64_t value, uint32_t at, uint32_t n)
 {
 	uint64_t mask = at > 63 ? 0 : (n > 63 ? UINT64_MAX : (UINT64_C(1) << n) - 1) << at;

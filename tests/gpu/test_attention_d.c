@@ -1,19 +1,19 @@
 /*
- * test_attention_d PLUGIN: ATTENTION without pages and ATTENTION_D of the CUDA device against the
- * CPU: the same pairs, dropped alike, and sums that are close.
+ * test_attention_d PLUGIN - compares ATTENTION without pages and ATTENTION_D of the CUDA device
+ * with the CPU: equal pairs, equal dropout, and sums within a bound.
  */
 #include "device.h"
 
 struct texts {
 	int64_t heads, lo, group, d, value, window;
 	double softcap;
-	bool latent; /* a value is the beginning of its key */
-	int64_t length[4]; /* of the texts; ends with 0 */
+	bool latent; /* a value is the start of its key */
+	int64_t length[4]; /* of the sequences; ends with 0 */
 	double rate; /* of dropout */
-	bool bf16; /* by cuDNN: the op knows the lengths, and operands are numbers of bf16 */
+	bool bf16; /* by cuDNN: the op has the lengths, and operands are bf16 values */
 };
 
-enum { PAD = 3 }; /* floats behind each row */
+enum { PAD = 3 }; /* floats after each row */
 enum { STEP = THIN > 1 ? 2 : 1 }; /* from a case to the next */
 
 static struct tess_view make_rows_at_pitch(int64_t rows, int64_t columns, bool fill)
@@ -23,7 +23,7 @@ static struct tess_view make_rows_at_pitch(int64_t rows, int64_t columns, bool f
 	return cpu_make_rows(make_buffer(rows * pitch, fill), rows, columns, pitch);
 }
 
-/* Operands that rounding to bf16 leaves as they are. */
+/* Makes operands that rounding to bf16 does not change. */
 static void round_buffers(void)
 {
 	for (int i = 0; i < nbuffers; i++) {
@@ -35,13 +35,16 @@ static void round_buffers(void)
 	}
 }
 
-/* Weights, outs and what is between them are rounded to 8 bits: a few 2^-9 of the largest. */
+/*
+ * Returns the bound. Weights, outputs and intermediates are rounded to 8 bits: a few 2^-9 of the
+ * largest.
+ */
 static float get_bound(const struct texts *x)
 {
 	return x->bf16 ? 0x1p-6f : 4e-6f;
 }
 
-/* Returns whether cuDNN computed the outs: all their elements are bf16 values. */
+/* Returns whether cuDNN computed the outputs: all their elements are bf16 values. */
 static bool are_rounded(const struct tess_op *op)
 {
 	for (int32_t i = 0; i < op->nout; i++) {
@@ -54,7 +57,7 @@ static bool are_rounded(const struct tess_op *op)
 	return true;
 }
 
-/* On a GPU cuDNN may be missing, or have no plan. */
+/* Compares sequences. On a GPU cuDNN may be missing, or have no plan. */
 static void expect_close_texts(const char *what, const struct texts *x, const struct tess_op *op)
 {
 	bool emulated = strstr(gpu_file, "emulated") != NULL;
@@ -157,7 +160,7 @@ START_TEST(texts_of_many_shapes)
 }
 END_TEST
 
-/* Where cuDNN cannot be used, kernels are. */
+/* Kernels replace cuDNN if it cannot be used. */
 START_TEST(kernels_without_dnn)
 {
 	static const char *const missing[] = { "dnn", "cudnnCreate", "plans", "version",

@@ -1,13 +1,13 @@
 /*
- * test_cuda PLUGIN: the host code of the CUDA device over a table of functions that stands for the
- * driver and cuBLASLt (fake_cuda.c): what is refused, what each failed call says, copies, memory,
- * graphs. It shows nothing of NVIDIA's own code.
+ * test_cuda PLUGIN - tests the host code of the CUDA device over fakes of the driver and cuBLASLt
+ * (fake_cuda.c): refusals, the message of each failed call, copies, memory, graphs. It does not
+ * test NVIDIA's own code.
  */
 #include "device.h"
 
 enum { ROWS = 72 }; /* with more than 64 a product is cuBLASLt's */
 
-/* ROWS rows times 48 weights of 64 elements. */
+/* Makes a LINEAR of ROWS rows with 48 weights of 64 elements. */
 static struct tess_op make_linear(struct tess_view *in, struct tess_view *out, int32_t dtype)
 {
 	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
@@ -42,7 +42,7 @@ static void set_variable(const char *name, const char *value)
 	ck_assert_int_eq(value ? setenv(name, value, 1) : unsetenv(name), 0);
 }
 
-/* ---- what is refused ------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 START_TEST(machines)
 {
@@ -134,7 +134,7 @@ START_TEST(failed_calls)
 	set_variable("FAKE_CUDA_FAILS", "cuLaunchKernelEx");
 	op.stream = gpu_stream;
 	expect_sentence(gpu_table->run(gpu, &op), TESS_EDEVICE,
-	                "layers.0.mlp: cuda: cuLaunchKernelEx: it was told to fail");
+	                "layers.0.mlp: cuda: cuLaunchKernelEx: simulated failure");
 	set_variable("FAKE_CUDA_FAILS", "cublasLtMatmul");
 	expect_sentence(gpu_table->run(gpu, &op), TESS_EDEVICE,
 	                "layers.0.mlp: cuda: cublasLtMatmul: cuBLASLt status 7");
@@ -168,7 +168,7 @@ START_TEST(failed_blas)
 }
 END_TEST
 
-/* A shape for which cuBLASLt has nothing is multiplied by the device's own kernels. */
+/* Products of a shape that cuBLASLt does not support run on the device's own kernels. */
 START_TEST(no_algorithm)
 {
 	struct tess_view in[2], out;
@@ -208,7 +208,7 @@ static void swap_data(struct tess_view *a, struct tess_view *b)
 	b->data = data;
 }
 
-/* Two products that lie a step apart are one call, or two if cuBLASLt has none for both. */
+/* Two products at a constant step are one call, or two if cuBLASLt does not support both. */
 START_TEST(pairs)
 {
 	struct tess_view in[3], out[2];
@@ -230,14 +230,14 @@ START_TEST(pairs)
 	memcpy(want, y, sizeof want);
 	memset(y, 0, sizeof want);
 	set_variable("FAKE_CUDA_FAILS", "batch");
-	EXPECT_OK(run_on_gpu(&op)); /* by the plan of both, which is kept */
+	EXPECT_OK(run_on_gpu(&op)); /* by the kept plan of both */
 	ck_assert(!memcmp(y, want, sizeof want));
 	swap_data(&in[1], &in[2]);
 	swap_data(&out[0], &out[1]);
 	memset(y, 0, sizeof want);
-	EXPECT_OK(run_on_gpu(&op)); /* the same plan */
+	EXPECT_OK(run_on_gpu(&op)); /* the plan is reused */
 	ck_assert(!memcmp(y, want, sizeof want));
-	in[1].stride[0] = in[2].stride[0] = 128; /* every other row */
+	in[1].stride[0] = in[2].stride[0] = 128; /* every second row */
 	in[1].shape[0] = in[2].shape[0] = 12;
 	out[0].shape[1] = out[1].shape[1] = 12;
 	EXPECT_OK(run_on_gpu(&op));
@@ -249,7 +249,7 @@ START_TEST(pairs)
 }
 END_TEST
 
-/* Pageable memory goes through pinned stages both ways, if there is much of it. */
+/* Large pageable memory is copied through pinned stages both ways. */
 START_TEST(copies)
 {
 	static const uint64_t sizes[] = { 1, 70000, 1 << 20, (9 << 20) + 12345 };
@@ -268,7 +268,7 @@ START_TEST(copies)
 		ck_assert_msg(!memcmp(from, to, sizes[i]), "%d bytes", (int)sizes[i]);
 		set_variable("FAKE_CUDA_FAILS", "cuMemcpyAsync");
 		expect_sentence(gpu_table->copy(gpu, p, from, sizes[i], gpu_stream), TESS_EDEVICE,
-		                "cuda: cuMemcpyAsync: it was told to fail");
+		                "cuda: cuMemcpyAsync: simulated failure");
 		set_variable("FAKE_CUDA_FAILS", NULL);
 		gpu_table->free(gpu, p);
 		free(from);
@@ -306,7 +306,7 @@ START_TEST(streams)
 }
 END_TEST
 
-/* Its kernels do not wait for the one before them: they must not start early. */
+/* Kernels of older GPUs do not wait for the previous one: they must not start early. */
 START_TEST(older_gpu)
 {
 	struct tess_view in[2], out;
@@ -322,7 +322,7 @@ START_TEST(older_gpu)
 }
 END_TEST
 
-/* A graph computes from what its operands hold when it is replayed. */
+/* A graph computes from the contents of its operands at replay. */
 START_TEST(graphs)
 {
 	struct tess_view in[2], out, moved_in[2], moved_out;
@@ -351,7 +351,7 @@ START_TEST(graphs)
 	expect_sentence(gpu_table->run(gpu, &moved), TESS_EBUG, "run it once before");
 	EXPECT_OK(gpu_table->capture(gpu, gpu_stream, 0, &graph));
 	gpu_table->graph_close(gpu, graph);
-	EXPECT_OK(run_on_gpu(&op)); /* allocates what it needs */
+	EXPECT_OK(run_on_gpu(&op)); /* allocates scratch memory */
 	memcpy(want, y, sizeof want);
 	EXPECT_OK(gpu_table->capture(gpu, gpu_stream, 1, NULL));
 	EXPECT_OK(gpu_table->run(gpu, &moved));

@@ -1,10 +1,10 @@
 /*
- * test_experts PLUGIN: ROUTE, EXPERTS, COMBINE and HEAD_LINEAR of the CUDA device against the CPU:
- * which experts a row gets is equal, and so are their weights; sums are close.
+ * test_experts PLUGIN - compares ROUTE, EXPERTS, COMBINE and HEAD_LINEAR of the CUDA device with
+ * the CPU: experts of a row and their weights are equal; sums are within a bound.
  */
 #include "device.h"
 
-/* The out of an op on both, rows of `n` elements and 3 more: within `bound` of the largest. */
+/* Expects outputs, rows of `n` elements and 3 more, within `bound` of the largest. */
 static void expect_within(const char *what, const struct tess_op *op, float *y, int64_t rows,
                           int64_t n, float bound)
 {
@@ -73,8 +73,8 @@ struct experts_case {
 	int32_t dtype, act;
 	int64_t rows, k, ffn, h, experts, asked;
 	bool turned; /* weights are stored [experts, in, out] */
-	int64_t slots, top; /* top: the number, 0 or what rows ask for */
-	bool rounded; /* on tensor cores: x and what is between in bf16 */
+	int64_t slots, top; /* top: the number, 0 or the experts of a row */
+	bool rounded; /* on tensor cores: x and intermediates in bf16 */
 };
 
 static struct tess_view make_weight_stack(const struct experts_case *c, int64_t n, int64_t k)
@@ -88,7 +88,7 @@ static struct tess_view make_weight_stack(const struct experts_case *c, int64_t 
 		                   .stride = { n * k, c->turned ? 1 : k, c->turned ? n : 1 } };
 }
 
-/* Row t asks for `asked` experts from t on; row 2 for none. */
+/* Routes row t to `asked` experts from t on; row 2 to none. */
 static float *make_routing(const struct experts_case *c)
 {
 	float *w = make_buffer(c->rows * c->experts, true);
@@ -144,7 +144,7 @@ static void test_experts_op(const struct experts_case *c)
 START_TEST(experts)
 {
 	static const struct experts_case cases[] = {
-		/* one row of each on average: each row by itself */
+		/* one row of each on average: rows are separate */
 		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false },
 		{ TESS_BF16, TESS_SILU, 3, 1320, 808, 66, 40, 11, false, 0, 11, false },
 		{ TESS_F16, TESS_GELU, 1, 648, 264, 7, 40, 19, false, 0, 0, false },

@@ -1,6 +1,6 @@
 /*
- * test_experts_d PLUGIN: the backward of mixtures of experts on the CUDA device against the CPU:
- * routes are equal, sums are close. Rows ask for any experts, for one, for none.
+ * test_experts_d PLUGIN - compares the backward of mixtures of experts on the CUDA device with the
+ * CPU: routes are equal, sums within a bound. Rows have any experts, one, or none.
  */
 #include "device.h"
 
@@ -20,7 +20,7 @@ static struct tess_view make_drawn_rows(int64_t rows, int64_t columns)
 	return cpu_make_rows(make_buffer(rows * pitch + 1, true), rows, columns, pitch);
 }
 
-/* Weights of `slots` experts of a row at most. */
+/* Makes weights of at most `slots` experts of a row. */
 static struct tess_view make_asked(int64_t rows, int64_t n, int64_t slots, int asks)
 {
 	struct tess_view w = make_drawn_rows(rows, n);
@@ -64,7 +64,7 @@ static void append_unit_tree(struct sums *s, int32_t operand, int64_t units, int
 static void make_sequences(struct sums *s, int64_t sequences)
 {
 	memset(s, 0, sizeof *s);
-	s->rows = choose_between(0, 3); /* that no sum has */
+	s->rows = choose_between(0, 3); /* in no sum */
 	for (int64_t i = 0; i < sequences; i++) {
 		int64_t length = choose_between(1, i ? 40 : 130);
 
@@ -81,7 +81,7 @@ static struct tess_op make_token_op(int32_t kind, const struct sums *s, const st
 	                       s->term, s->nterm);
 }
 
-/* [e, rows, columns]; turned: rows are contiguous. */
+/* Makes a view [e, rows, columns]; turned: rows are contiguous. */
 static struct tess_view make_matrix_stack(void *data, int32_t dtype, int64_t e, int64_t rows,
                                           int64_t columns, bool turned)
 {
@@ -99,7 +99,7 @@ static struct tess_view make_gradients(int64_t e, int64_t rows, int64_t columns,
 	                         turned);
 }
 
-/* The same out as the one node of a Partial. */
+/* Makes the output the one node of a Partial. */
 static struct tess_view make_node(const struct tess_view *v)
 {
 	struct tess_view node = *v;
@@ -177,7 +177,7 @@ struct mixture {
 
 static void make_small_mixture(struct mixture *m, int64_t rows, int i)
 {
-	bool wide = i % 3 == 0; /* than a tile */
+	bool wide = i % 3 == 0; /* wider than a tile */
 
 	m->rows = rows;
 	m->e = choose_between(1, 9);
@@ -307,7 +307,7 @@ START_TEST(gradients_of_heads)
 }
 END_TEST
 
-/* A row that asks for more experts than it has slots for: no memory is touched that it has not. */
+/* Refuses a row with more experts than slots, without access beyond the slots. */
 START_TEST(refuses_more_experts_than_slots)
 {
 	static struct mixture m;

@@ -1,7 +1,7 @@
 /*
- * test_ops PLUGIN: the ops of the CUDA device against those of the CPU, on a GPU or on an emulated
- * one. What is rounded in the same order is equal; sums, which are added in another, differ by as
- * much as docs/devices.md says.
+ * test_ops PLUGIN - compares the ops of the CUDA device, on a GPU or an emulated one, with the CPU.
+ * Results with one order of rounding are equal; sums in another order differ within the bounds of
+ * docs/devices.md.
  */
 #include "device.h"
 
@@ -84,7 +84,7 @@ START_TEST(ropes)
 }
 END_TEST
 
-/* The CPU adds a run element by element. */
+/* Compares norms: the CPU adds a run element by element. */
 static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, int64_t runs)
 {
 	const int64_t rows = 3, n = each * runs, pitch = n + 5;
@@ -133,7 +133,10 @@ START_TEST(norms)
 }
 END_TEST
 
-/* The table as it is, or stored [H, V]; Partial: only entries [lo, hi) are this rank's. */
+/*
+ * Compares lookups of a table, plain or stored [H, V]; Partial: only entries [lo, hi) are this
+ * rank's.
+ */
 static void test_embed_op(int32_t dtype, bool turned, bool partial)
 {
 	int64_t rows = 9, entries = 50, n = 70;
@@ -190,7 +193,7 @@ START_TEST(copies)
 		struct tess_view out = { .data = y, .dtype = dtype, .ndim = ndim };
 		struct tess_op op = cpu_make_op(TESS_OP_COPY, &in, 1, &out, NULL, 0);
 
-		for (int32_t a = 0; a < ndim; a++) { /* the out is turned in every other case */
+		for (int32_t a = 0; a < ndim; a++) { /* every second output is transposed */
 			in.shape[a] = out.shape[a] = 1 + cpu_draw_random() % 5;
 			in.stride[a] = a == 0 ? 2000 : a == 1 ? 50 : 1 + i % 2;
 			out.stride[a] = i & 8 ? (a == 0 ? 1 : a == 1 ? 40 : 2000) : in.stride[a];
@@ -236,7 +239,7 @@ struct linear_case {
 	double math; /* of the op: 0: the device's */
 };
 
-/* |got - want| <= rounding * the sum of |x * w|, and what adding in another order makes of it. */
+/* Checks |got - want| <= rounding * the sum of |x * w|, plus a bound for the order of additions. */
 static void test_linear_op(const struct linear_case *c, double rounding)
 {
 	int64_t pitch = c->k + 8, xn = c->rows * pitch + 8;
@@ -287,14 +290,14 @@ static void test_linear_op(const struct linear_case *c, double rounding)
 				             (int)c->rows, (int)c->k, (int)i, (int)t, (int)j,
 				             (double)y[i][t * (c->n[i] + 5) + j], sum, bound * all);
 		}
-		for (int64_t t = 0; t < c->rows; t++) /* what lies behind a row is not written */
+		for (int64_t t = 0; t < c->rows; t++) /* bytes after a row are not written */
 			MUST(isnan(y[i][t * (c->n[i] + 5) + c->n[i]]));
 		free(w[i]);
 	}
 	free_host_buffers();
 }
 
-/* Products with at most 8 rows are not rounded; those with more as docs/devices.md says. */
+/* Returns the rounding: none with at most 8 rows; with more as in docs/devices.md. */
 static double find_rounding(int32_t dtype, int64_t rows, const char *math)
 {
 	if (rows <= 8 || !strcmp(math, "f32") || (!strcmp(math, "auto") && dtype == TESS_F32))
@@ -316,7 +319,7 @@ static void check_linears(const char *math)
 			.dtype = dtype, .nweights = 1, .rows = rows[i / 3], .k = 1288, .n = { 37 }
 		};
 
-		/* 16 bytes at a time; up to 32 rows of what would become f32 as few rows */
+		/* 16 bytes at a time; up to 32 rows for f32 are computed as few rows */
 		test_linear_op(&c, rounding < 0x1p-9 && c.rows <= 32 ? 0 : rounding);
 		c.skip = 1;
 		test_linear_op(&c, rounding);
@@ -346,7 +349,7 @@ static void check_linears(const char *math)
 	tear_down_devices();
 }
 
-/* Whatever the device's are, a router's products are of f32. */
+/* Checks that a router's products are f32, with any math of the device. */
 static void check_router(const char *math)
 {
 	set_up_devices(math);
@@ -369,8 +372,8 @@ START_TEST(linear_of_routers)
 END_TEST
 
 /*
- * Of 9 to 64 rows, on tensor cores: by 64 columns, and parts of K that the last block adds; or by
- * 128 columns, where they fill the GPU.
+ * Products of 9 to 64 rows on tensor cores: by 64 columns, and parts of K that the last block adds;
+ * or by 128 columns, if they fill the GPU.
  */
 START_TEST(linear_tensor)
 {
@@ -405,7 +408,7 @@ START_TEST(linear_tensor)
 }
 END_TEST
 
-/* One row of more elements than the threads of a block load at once. */
+/* Products of one row with more elements than the threads of a block load at once. */
 START_TEST(linear_long)
 {
 	set_up_devices("auto");
@@ -448,8 +451,8 @@ struct attention_case {
 	int64_t heads, lo, group, d, window;
 	int32_t dtype;
 	double softcap;
-	int64_t value; /* elements; 0: d; negative: that are the first of their key */
-	int64_t slots, before; /* positions that a slot has at first */
+	int64_t value; /* elements; 0: d; negative: the first ones of their key */
+	int64_t slots, before; /* before: initial positions of a slot */
 	const int *rows; /* of each slot in turn, 0: the end */
 	double spread; /* of scores; 0: 3 */
 };
@@ -458,8 +461,7 @@ struct attention_case {
 struct attention_step {
 	const struct attention_case *c;
 	int64_t kv, value, tokens, blocks; /* blocks: of each slot */
-	int64_t keys, values,
-		page; /* bytes of a page: its keys, its values, all with a gap before */
+	int64_t keys, values, page; /* bytes of a page: its keys, its values, each after a gap */
 	int64_t *table;
 	int32_t *position, *slot;
 	char *pages;
@@ -501,7 +503,7 @@ static void store_random(char *to, int32_t dtype)
 	memcpy(to, dtype == TESS_F32 ? (void *)&x : (void *)&h, (size_t)cpu_get_width(dtype));
 }
 
-/* Keys and values of `before` positions; after them, and where a window has passed, is NaN. */
+/* Fills keys and values of `before` positions; later ones, and those before a window, are NaN. */
 static void fill_pages(struct attention_step *s)
 {
 	const struct attention_case *c = s->c;
@@ -529,8 +531,9 @@ static void fill_pages(struct attention_step *s)
 }
 
 /*
- * The op on the CPU and twice on the device: caches and second outs are equal, outs within 1e-5 of
- * the largest, or where tensor cores have rounded the weights, which add up to 1, within 2^-8.
+ * Runs the op on the CPU and twice on the device. Caches and second outputs are equal; outputs are
+ * within 1e-5 of the largest, or within 2^-8 if tensor cores have rounded the weights, whose sum is
+ * 1.
  */
 static void compare_attention_runs(const struct attention_step *s, const struct tess_op *op,
                                    bool tensor, float *y)
@@ -564,7 +567,9 @@ static void compare_attention_runs(const struct attention_step *s, const struct 
 	free(first);
 }
 
-/* With queries that are bf16, as are keys and values in such a cache; values are below 1. */
+/*
+ * Compares attention; queries are bf16, as are keys and values in such a cache; values are below 1.
+ */
 static void test_attention_op(const struct attention_case *c, bool tensor)
 {
 	struct attention_step s = make_attention_step(c);
@@ -646,7 +651,7 @@ START_TEST(attention)
 	bool exact = _i * THIN >= ATTENTION_CASES;
 
 	ck_assert_int_eq(sizeof cases / sizeof *cases, ATTENTION_CASES);
-	if (exact) /* of a fake GPU: less than tiles of large heads need */
+	if (exact) /* of a fake GPU: too small for tiles of large heads */
 		ck_assert_int_eq(setenv("FAKE_CUDA_SHARED", "101376", 1), 0);
 	set_up_devices(exact ? "f32" : "auto");
 	test_attention_op(c, !exact && c->dtype == TESS_BF16 && c->d % 16 == 0 && c->d <= 128);
@@ -654,7 +659,7 @@ START_TEST(attention)
 }
 END_TEST
 
-/* A position without a page is found where the op has run. */
+/* A position without a page is reported after the op has run. */
 START_TEST(attention_without_page)
 {
 	float *x;

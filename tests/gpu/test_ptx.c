@@ -1,6 +1,6 @@
 /*
- * test_ptx: the kernels of wrong.ptx, as ptx_to_c makes C of them: each breaks a rule, which ends
- * the process with a sentence, or none.
+ * test_ptx - runs the kernels of wrong.ptx as C from ptx_to_c: each breaks one rule, which ends the
+ * process with a message, or none.
  */
 #include "emulated_kernels.h"
 #include "tests/support/suite.h"
@@ -45,7 +45,7 @@ START_TEST(kernels_that_are_right)
 	for (uint32_t i = 0; i < THREADS; i++)
 		ck_assert_int_eq(words[i], THREADS);
 	run_kernel("same_word_of_blocks", 1);
-	run_kernel("same_word_of_blocks", 1); /* in launches one after the other */
+	run_kernel("same_word_of_blocks", 1); /* in consecutive launches */
 	words[0] = 0;
 	run_kernel("right_counts", BLOCKS);
 	ck_assert_int_eq(words[3], 7 + 8);
@@ -70,12 +70,12 @@ END_TEST
 static const struct wrong {
 	const char *kernel, *sentence;
 } wrong[] = {
-	/* which of two threads comes first is open */
+	/* the order of the two threads is open */
 	{ "no_barrier", "what another thread " },
 	{ "barrier_of_a_warp", "what another thread " },
 	{ "same_word_of_blocks", "block 1,0,0, thread 0 writes what another thread writes" },
-	{ "no_wait_for_kernels", "does not wait for the kernel before" },
-	{ "not_aligned", "is not on a multiple of its bytes" },
+	{ "no_wait_for_kernels", "does not wait for the previous kernel" },
+	{ "not_aligned", "is misaligned" },
 	{ "beyond_an_allocation", "is beyond an allocation" },
 	{ "beyond_shared_memory", "is beyond the shared memory of the block" },
 	{ "no_wait_for_copies", "reads what a copy has not written" },

@@ -1,6 +1,6 @@
 /*
- * What a user is told who asks for a GPU that cannot be used: one sentence and status 1. Where no
- * case says otherwise, by the device over the driver of fake_cuda.c.
+ * test_refusals - the messages for a GPU that cannot be used: one message and status 1. Unless a
+ * case sets another one, the device uses the driver of fake_cuda.c.
  */
 #include "tests/support/command.h"
 #include "tests/support/scratch.h"
@@ -48,9 +48,9 @@ static const struct refusal {
 	  "MiB of device cuda_emulated:0 are free for it; use more ranks, each on a device of its "
 	  "own: along tp, or along dp with --plan-override 'dp:**=zero3'" },
 	{ "FAKE_CUDA_FAILS=cuLaunchKernelEx", "--device cuda_emulated " STORIES,
-	  "model.embed_tokens: cuda: cuLaunchKernelEx: it was told to fail (CUDA_ERROR_FAKE)" },
+	  "model.embed_tokens: cuda: cuLaunchKernelEx: simulated failure (CUDA_ERROR_FAKE)" },
 	{ "FAKE_CUDA_FAILS=cuLaunchKernelEx", NULL,
-	  "model.embed_tokens: cuda: cuLaunchKernelEx: it was told to fail (CUDA_ERROR_FAKE)" },
+	  "model.embed_tokens: cuda: cuLaunchKernelEx: simulated failure (CUDA_ERROR_FAKE)" },
 };
 
 START_TEST(one_sentence)
@@ -70,7 +70,7 @@ START_TEST(one_sentence)
 	ck_assert_msg(status == 1, "status %d: %s", status, text);
 	expect_part(text, f->sentence);
 	if (f->arguments && strstr(f->arguments, "-n 2"))
-		return; /* the launcher says more */
+		return; /* the launcher reports more */
 	snprintf(name, sizeof name, "tessera %s: ", trains ? "train" : "generate");
 	ck_assert_int_eq(strncmp(text, name, strlen(name)), 0);
 	ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);

@@ -1,7 +1,6 @@
 /*
- * test_training PLUGIN: the ops of training on a GPU, or an emulated one, against those of the CPU:
- * equal where the order is the same; sums are within a bound, and a Partial is one node of the same
- * bits.
+ * test_training PLUGIN - compares the ops of training on a GPU, or an emulated one, with the CPU:
+ * equal results for an equal order, sums within a bound, and a Partial as one node of equal bits.
  */
 #include "device.h"
 
@@ -23,7 +22,7 @@ static void set_tokens(struct tess_op *op)
 	op->nterm = SEQUENCES;
 }
 
-/* One sequence of so many rows. */
+/* Sets one sequence of `rows` rows. */
 static void set_sequence(struct tess_op *op, int64_t rows)
 {
 	static int64_t bound[200];
@@ -38,7 +37,7 @@ static void set_sequence(struct tess_op *op, int64_t rows)
 	op->ntree = op->nterm = 1;
 }
 
-/* The out is within `bound` of its largest element; what lies between its rows stays. */
+/* Expects an output within `bound` of its largest element; bytes between its rows are unchanged. */
 static void expect_bound(const char *what, const struct tess_op *op, float *y, int64_t n,
                          float bound)
 {
@@ -58,7 +57,7 @@ static void expect_bound(const char *what, const struct tess_op *op, float *y, i
 	free(before);
 }
 
-/* The same as one node: `operands` of it are those of this rank; all here. Then without tokens. */
+/* Compares the op as the one node of a Partial, with all operands here; then without tokens. */
 static void expect_node(const char *what, struct tess_op op, float *y, int64_t n, bool empty)
 {
 	uint64_t bytes = sizeof *y * (uint64_t)n;
@@ -140,7 +139,7 @@ END_TEST
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
-/* NORM_D, or NORM_DW, over runs of `each` elements. */
+/* Compares NORM_D, or NORM_DW, over runs of `each` elements. */
 static void test_norm_gradient(bool weight, int32_t kind, int offset, int64_t each, int64_t runs)
 {
 	int64_t n = each * runs, pitch = n + 3, rows = ROWS;
@@ -203,7 +202,7 @@ static void test_bias_dw(void)
 	free_host_buffers();
 }
 
-/* Sums of sums. */
+/* Compares sums of sums. */
 static void test_long_sum(void)
 {
 	int64_t n = 3, rows = 4200;
@@ -217,7 +216,7 @@ static void test_long_sum(void)
 	free_host_buffers();
 }
 
-/* Ids come several times, never, and from other ranks' parts of the table. */
+/* Compares gradients of a table. Ids are repeated, missing, or in the tables of other ranks. */
 static void test_embed_dw(int64_t rows)
 {
 	int64_t n = 21, entries = 19;
@@ -239,7 +238,7 @@ static void test_embed_dw(int64_t rows)
 	free_host_buffers();
 }
 
-/* Of runs of 3 heads; of one run as a node, whose first head is another rank's. */
+/* Compares runs of 3 heads, and one run as a node, whose first head is another rank's. */
 static void test_head_sum(void)
 {
 	int64_t rows = 4, width = 5, n = 30;
@@ -285,7 +284,7 @@ END_TEST
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Gradients of two weights, one stored turned; the units of one tree are of both. */
+/* Compares gradients of two weights, one stored transposed; the units of one tree are of both. */
 static void test_linear_dx(int64_t rows, int32_t dtype, float bound)
 {
 	enum { N0 = 24, N1 = 9, K = 40 };
@@ -313,7 +312,7 @@ static void test_linear_dx(int64_t rows, int32_t dtype, float bound)
 	free_host_buffers();
 }
 
-/* In rows or in columns; of one column, which cuBLASLt does not get. */
+/* Compares rows and columns; a single column is not multiplied by cuBLASLt. */
 static void test_linear_dw(int64_t n, int64_t k, bool turned, int32_t dtype, float bound)
 {
 	float *x = make_buffer(ROWS * (k + 2), true), *g = make_buffer(ROWS * n, true);
@@ -330,7 +329,7 @@ static void test_linear_dw(int64_t n, int64_t k, bool turned, int32_t dtype, flo
 	free_host_buffers();
 }
 
-/* Rounded as docs/devices.md says: bf16 of a bf16 weight, TF32. */
+/* Products are rounded as in docs/devices.md: bf16 of a bf16 weight, TF32. */
 START_TEST(products)
 {
 	static const char *const maths[] = { "auto", "f32", "tf32" };
@@ -347,7 +346,7 @@ START_TEST(products)
 	test_linear_dw(9, 33, false, TESS_F16, _i == 1 ? 2e-6f : 2e-3f);
 	test_linear_dw(1, 7, false, TESS_F32, 2e-6f);
 	tear_down_devices();
-	if (!strstr(gpu_file, "cuda_emulated")) /* a GPU's cuBLASLt has all of them */
+	if (!strstr(gpu_file, "cuda_emulated")) /* a GPU's cuBLASLt supports all of them */
 		return;
 	setenv("FAKE_CUDA_FAILS", "heuristic", 1);
 	set_up_devices(maths[_i]);
@@ -360,7 +359,7 @@ END_TEST
 
 /* ---- the loss -------------------------------------------------------------------------------- */
 
-/* Columns from `first` on, of which all but the first and the last two are this rank's. */
+/* Columns from `first` on; all but the first and the last two are this rank's. */
 START_TEST(losses)
 {
 	enum { T = 9, V = 300, PITCH = 301, FIRST = 20 };
@@ -431,7 +430,7 @@ static void test_update(bool adamw, bool momentum, int32_t dtype, int64_t n)
 	free_host_buffers();
 }
 
-/* All digits, of numbers of all sizes. */
+/* Compares all digits, of numbers of all sizes. */
 static void test_squares(int64_t n)
 {
 	float *x = make_buffer(n, true);

@@ -8,7 +8,7 @@ enum { WARP = 32, SECTOR = 32, BANKS = 32, KERNELS = 128, COUNTS = 1 << 20 };
 
 struct request { /* of a lane */
 	const void *site;
-	uint32_t warp, turn, lane, bytes; /* turn: how often the thread was there before */
+	uint32_t warp, turn, lane, bytes; /* turn: number of earlier accesses of the thread here */
 	uintptr_t at;
 };
 
@@ -16,7 +16,7 @@ bool traffic_counted;
 
 static struct request *requests; /* of the running block */
 static size_t nrequests, capacity;
-static struct count { /* of a thread at a site, in a block */
+static struct count { /* accesses of a thread at a site, in a block */
 	const void *site;
 	uint32_t thread, block, turns;
 } counts[COUNTS];
@@ -43,7 +43,7 @@ static int compare_places(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Sorts them and drops what is there twice; returns how many are left. */
+/* Sorts them and drops duplicates; returns the remaining number. */
 static unsigned keep_different(uintptr_t *at, unsigned n)
 {
 	unsigned kept = 0;
@@ -55,7 +55,7 @@ static unsigned keep_different(uintptr_t *at, unsigned n)
 	return kept;
 }
 
-/* Lanes that have 8 bytes take turns in halves of a warp, those with 16 in quarters. */
+/* Counts steps. Lanes with 8 bytes take turns in halves of a warp, those with 16 in quarters. */
 static void count_steps(const struct request *r, size_t n)
 {
 	uint32_t words = r->bytes < 4 ? 1 : r->bytes / 4, together = WARP / words;
@@ -90,7 +90,7 @@ static void count_sectors(const struct request *r, size_t n)
 	running->moved += (uint64_t)keep_different(sector, (unsigned)n) * SECTOR;
 }
 
-/* Those of the block that has run: what the lanes of a warp do at a site at once is one request. */
+/* Counts the finished block: simultaneous accesses of a warp's lanes at a site are one request. */
 static void count_block(void)
 {
 	uintptr_t shared = (uintptr_t)emulated_shared;
