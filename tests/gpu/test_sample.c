@@ -14,7 +14,7 @@ struct rows {
 	float *x;
 	double *how; /* [n][TESS_SAMPLE_NUMS] */
 	int32_t *y; /* [n][TESS_SAMPLE_OUTS] */
-	uint32_t *seen, *before; /* [n][words]; what it was */
+	uint32_t *seen, *before; /* [n][words]; the initial contents */
 	int64_t words;
 	struct tess_view in[2], out[2];
 	struct tess_op op;
@@ -36,7 +36,7 @@ static void make_rows(struct rows *r, int64_t n, int64_t columns, int64_t pitch)
 	r->op.nout = 2;
 }
 
-/* Of the row. */
+/* Returns the set of a row. */
 static uint32_t *get_set(const struct rows *r, int64_t row)
 {
 	return r->seen + (int64_t)r->how[row * HOW + TESS_SAMPLE_SET] * r->words;
@@ -57,9 +57,9 @@ static void set_sampling(const struct rows *r, int64_t row, const struct tess_sa
 	memcpy(r->how + row * HOW, &d, sizeof d);
 }
 
-/* ---- temperature 0, and what is not finite --------------------------------------------------- */
+/* ---- temperature 0, and non-finite logits ---------------------------------------------------- */
 
-/* By their definition. */
+/* Finds the expected ids by definition. */
 static void find_expected(const float *x, int n, int32_t *want)
 {
 	want[0] = want[1] = want[3] = 0;
@@ -88,7 +88,7 @@ START_TEST(largest_elements)
 		int32_t want[4];
 
 		make_rows(&r, CASES, n, ENDS);
-		/* a temperature, which changes nothing there */
+		/* a temperature, which has no effect there */
 		r.how[3 * HOW] = r.how[4 * HOW] = 1;
 		r.x[ENDS + last] = r.x[ENDS + last / 2] = 90; /* equal ones */
 		for (int i = 0; i < n; i++) /* all are 0, some -0 */
@@ -116,7 +116,7 @@ END_TEST
 
 /* ---- the rule -------------------------------------------------------------------------------- */
 
-/* The ids in the set of a row before the op; returns how many there are. */
+/* Lists the ids in the set of a row before the op; returns their number. */
 static int64_t list_seen(const struct rows *r, int64_t row, int64_t columns, int32_t *ids)
 {
 	const uint32_t *set = r->before + (get_set(r, row) - r->seen);
@@ -200,7 +200,7 @@ static struct tess_sampling draw_settings(uint64_t *seed)
 {
 	static const double temperatures[] = { 1, 0.3, 4, 1e-3, 1e6, 0 },
 			    ps[] = { 1, 0.9, 0, 0.5, 0.999999 }, mins[] = { 0, 0, 0.05, 1, 1e-9 };
-	/* the last two make other scores, whose nearest floats are the same */
+	/* the last two make other scores with equal nearest floats */
 	static const double penalties[] = { 1, 0, 1.1, 0.6, 1 + 1e-9, 1 - 1e-9 };
 	static const int64_t ks[] = { 0, 0, 1, 50, 400, 5000 };
 
@@ -212,7 +212,7 @@ static struct tess_sampling draw_settings(uint64_t *seed)
 		                       .seed = draw_below(seed, UINT64_MAX) };
 }
 
-/* Some ids in the set of each row, or most of them. */
+/* Adds some or almost all ids to the set of each row. */
 static void draw_seen(const struct rows *r, uint64_t *seed, int64_t columns)
 {
 	for (int64_t t = 0; t < r->op.in[0].shape[0]; t++)
@@ -221,7 +221,7 @@ static void draw_seen(const struct rows *r, uint64_t *seed, int64_t columns)
 				(uint32_t)(draw_below(seed, 8) < (t % 2 ? 1 : 7)) << i % 32;
 }
 
-/* Rows of one kind, each sampled in its own way. */
+/* Rows of one kind with different sampling options have the ids of the CPU. */
 START_TEST(ids_of_the_cpu)
 {
 	enum { ROUNDS = THIN > 1 ? 2 : 5 };
@@ -248,7 +248,7 @@ START_TEST(ids_of_the_cpu)
 }
 END_TEST
 
-/* A vocabulary of today: more candidates than are sorted, and logits that are far away. */
+/* A vocabulary of a current model: more candidates than are sorted, and distant logits. */
 START_TEST(large_vocabulary)
 {
 	enum { VOCAB = 128256, CASES = 9 };
@@ -313,8 +313,8 @@ START_TEST(penalties_beyond_floats)
 END_TEST
 
 /*
- * A number where a candidate begins or just before, a temperature that is taken as 0, and more
- * equal candidates than the kernel sorts (10 logits are -1, 4990 are 1).
+ * Tests a number at the start of a candidate or just before, a temperature that counts as 0, and
+ * more equal candidates than the kernel sorts (10 logits are -1, 4990 are 1).
  */
 START_TEST(edges)
 {
@@ -332,7 +332,7 @@ START_TEST(edges)
 	memcpy(r.how, how, sizeof how);
 	for (int64_t i = 0; i < CASES * COLUMNS; i++)
 		r.x[i] = i / COLUMNS > 4 ? (i % COLUMNS < 10 ? -1 : 1) : -(float)(i % COLUMNS);
-	for (int64_t t = 0; t < CASES; t++) /* the best four are alike */
+	for (int64_t t = 0; t < CASES; t++) /* the best four are equal */
 		for (int64_t i = 0; i < 4 && t < 5; i++)
 			r.x[t * COLUMNS + 3 + 47 * i] = 1;
 	run_rows(&r);

@@ -2,10 +2,10 @@
  * sample.cuh - the next ids: a block draws the id of one row of logits (SAMPLE in docs/ops.md).
  *
  * Candidates are ordered by falling logits, then by rising ids. So each filter keeps the first
- * candidates of this order, and only finds the last one that it keeps. To find that candidate, and
- * the one that is drawn, is to find where a sum over the ordered candidates passes a number. The
- * amounts are integers, whose sum does not depend on the order of adding. First they are added in
- * buckets of logits; then the candidates of one bucket are sorted.
+ * candidates of this order, and only has to find its last one. Both that candidate and the drawn
+ * one are where a sum over the ordered candidates passes a number. The amounts are integers, whose
+ * sum does not depend on the order of additions. They are first added in buckets of logits; then
+ * the candidates of one bucket are sorted.
  */
 #include <tessera/device.h>
 
@@ -14,28 +14,28 @@ enum { SAMPLE_GROUPS = 32, SAMPLE_EACH = SAMPLE_LIST / SAMPLE_THREADS };
 struct sample_shared {
 	uint64_t list[SAMPLE_LIST]; /* candidates: a key, then the id in the lower half */
 	uint32_t low[SAMPLE_BUCKETS], high[SAMPLE_BUCKETS]; /* 64-bit sums */
-	uint64_t group[SAMPLE_GROUPS]; /* sums of so many of them */
-	uint32_t count, first, last; /* candidates that were listed; their least and largest key */
+	uint64_t group[SAMPLE_GROUPS]; /* sums of SAMPLE_BUCKETS / SAMPLE_GROUPS of them */
+	uint32_t count, first, last; /* listed candidates; their minimum and maximum key */
 };
 
-struct sample_row { /* alike in all threads of a block */
+struct sample_row { /* equal in all threads of a block */
 	const float *x;
-	const uint32_t *seen; /* a bit for each id: its logit has the penalty; NULL: none has */
+	const uint32_t *seen; /* a bit for each id with the penalty; NULL: none */
 	int32_t n;
 	float most, least;
-	double penalty, temperature, rate; /* 1 / temperature */
-	double unit; /* the amount that is a weight of 1; 0: each candidate counts 1 */
-	uint64_t end; /* the last candidate that is kept */
-	int32_t odd, first_odd, largest; /* logits that are not finite; the id of the largest */
+	double penalty, temperature, rate; /* rate: 1 / temperature */
+	double unit; /* the amount for a weight of 1; 0: each candidate counts 1 */
+	uint64_t end; /* the last kept candidate */
+	int32_t odd, first_odd, largest; /* non-finite logits; the id of the largest one */
 };
 
 struct sample_range { /* of keys: of a bucket, or all */
 	uint32_t first, last;
-	double most, scale; /* the largest logit; buckets per difference from it */
+	double most, scale; /* the maximum logit; buckets per difference from it */
 	int32_t each; /* ids in a bucket, if all keys are equal; 0: buckets are of logits */
 };
 
-/* Rises as x falls; of 0 and -0 alike. */
+/* Returns a key that rises as x falls; equal for 0 and -0. */
 DEVICE uint32_t make_key(float x)
 {
 	uint32_t bits = pack_float(x + 0.0f);
@@ -53,7 +53,7 @@ DEVICE uint64_t make_candidate(uint32_t key, int32_t id)
 	return (uint64_t)key << 32 | (uint32_t)id;
 }
 
-/* With the penalty, rounded to the nearest finite float. */
+/* Returns logit i with the penalty, rounded to the nearest finite float. */
 DEVICE float get_logit(const struct sample_row *r, int32_t i)
 {
 	const double limit = 0x1.fffffep127;
@@ -91,7 +91,7 @@ DEVICE uint64_t measure_amount(const struct sample_row *r, float x)
 
 /* ---- what a row has -------------------------------------------------------------------------- */
 
-/* The parts of all threads, which lie in shared memory: candidates, least keys, counts, ids. */
+/* Merges the parts of all threads in shared memory: candidates, minimum keys, counts, ids. */
 DEVICE void merge_row_parts(struct sample_shared *s, int32_t t)
 {
 	for (int32_t n = SAMPLE_THREADS / 2; n; n /= 2) {
@@ -158,7 +158,7 @@ DEVICE struct sample_range make_range(uint32_t first, uint32_t last, float most,
 	return g;
 }
 
-/* Whether logit i is a candidate in the range; *key: its own. */
+/* Returns whether logit i is a candidate in the range; *key: its key. */
 DEVICE int is_candidate(const struct sample_row *r, const struct sample_range *g, float x,
                         int32_t i, uint32_t *key)
 {
@@ -171,7 +171,7 @@ DEVICE uint64_t get_sum(const struct sample_shared *s, int32_t i)
 	return (uint64_t)s->high[i] << 32 | s->low[i];
 }
 
-/* Adds the amounts of a range in its buckets. */
+/* Adds the amounts of a range to its buckets. */
 DEVICE void fill_buckets(struct sample_shared *s, const struct sample_row *r,
                          const struct sample_range *g)
 {
@@ -201,7 +201,7 @@ DEVICE void fill_buckets(struct sample_shared *s, const struct sample_row *r,
 	sync_block();
 }
 
-/* Sums over groups of the sums; their own sum. */
+/* Sums groups of the sums; returns their total. */
 DEVICE uint64_t sum_groups(struct sample_shared *s)
 {
 	const int32_t each = SAMPLE_BUCKETS / SAMPLE_GROUPS;
@@ -222,7 +222,10 @@ DEVICE uint64_t sum_groups(struct sample_shared *s)
 	return sum;
 }
 
-/* Which of the sums has `target`, which is less than all of them; *before: what precedes it. */
+/*
+ * Returns which sum contains `target`, which is less than their total; *before: the sum of earlier
+ * ones.
+ */
 DEVICE int32_t find_sum(const struct sample_shared *s, uint64_t target, uint64_t *before)
 {
 	const int32_t each = SAMPLE_BUCKETS / SAMPLE_GROUPS;
@@ -236,7 +239,7 @@ DEVICE int32_t find_sum(const struct sample_shared *s, uint64_t target, uint64_t
 	return i;
 }
 
-/* The candidates of bucket b, as far as there is room; the rest of the list is full of UINT64_MAX. */
+/* Lists the candidates of bucket b, up to the capacity, and fills the rest with UINT64_MAX. */
 DEVICE void list_candidates(struct sample_shared *s, const struct sample_row *r,
                             const struct sample_range *g, int32_t b)
 {
@@ -270,7 +273,7 @@ DEVICE void list_candidates(struct sample_shared *s, const struct sample_row *r,
 	sync_block();
 }
 
-/* Bitonic, of a power of two that holds the list. */
+/* Sorts the list by a bitonic sort of a power of two of elements. */
 DEVICE void sort_list(struct sample_shared *s)
 {
 	uint64_t *x = s->list;
@@ -298,7 +301,9 @@ DEVICE uint64_t measure_listed(const struct sample_shared *s, const struct sampl
 	return measure_amount(r, open_key((uint32_t)(s->list[i] >> 32)));
 }
 
-/* Which candidate of the sorted list has `target`; *before: what precedes it. */
+/*
+ * Returns which candidate of the sorted list contains `target`; *before: the sum of earlier ones.
+ */
 DEVICE uint32_t find_listed(struct sample_shared *s, const struct sample_row *r, uint64_t target,
                             uint64_t *before)
 {
@@ -319,14 +324,13 @@ DEVICE uint32_t find_listed(struct sample_shared *s, const struct sample_row *r,
 }
 
 /*
- * The candidate in which the sum of amounts in their order passes `share` of all. If candidates are
- * counted: the count `place`, with all candidates that are equal to that one.
+ * Returns the candidate in which the ordered sum of amounts passes `share` of the total. If
+ * candidates are counted: the one at `place`, or the last one with an equal logit.
  */
 DEVICE uint64_t find_candidate(struct sample_shared *s, const struct sample_row *r, double share,
                                uint64_t place)
 {
-	float far =
-		r->most - (float)(40 * r->temperature); /* the rest weighs nothing to speak of */
+	float far = r->most - (float)(40 * r->temperature); /* the rest has no significant weight */
 	struct sample_range g = make_range(0, UINT32_MAX, r->most, far > r->least ? far : r->least);
 	uint64_t before = 0, target = place - 1, found;
 
@@ -371,7 +375,7 @@ enum { SEARCH_TOP_K, SEARCH_TOP_P, SEARCH_DRAWN, SEARCHES };
 
 DEVICE int32_t draw_id(struct sample_shared *s, struct sample_row *r, const double *how)
 {
-	double unit = 0x1p62; /* so that the sum of all amounts is less than 2^63 */
+	double unit = 0x1p62; /* keeps the sum of all amounts below 2^63 */
 	double top_k = how[TESS_SAMPLE_TOP_K], top_p = how[TESS_SAMPLE_TOP_P];
 
 	r->temperature = how[TESS_SAMPLE_TEMPERATURE];
@@ -407,7 +411,7 @@ KERNEL(SAMPLE_THREADS, draw_ids, sample_args)
 
 	r.x = a.x + (int64_t)blockIdx.x * a.x_pitch;
 	r.n = a.columns;
-	/* compiled for each, so that rows without a penalty look for none */
+	/* a compiled version for each, so that rows without a penalty do not check for one */
 	if (penalty != 0 && penalty != 1) {
 		uint32_t *seen = a.seen + (int64_t)how[TESS_SAMPLE_SET] * a.seen_pitch;
 
