@@ -1,4 +1,4 @@
-/* Fused steps: the outs are those of ops that run alone. */
+/* test_chains PLUGIN - compares the outputs of fused steps with those of ops that run alone. */
 #include "device.h"
 
 #include "tests/support/suite.h"
@@ -11,10 +11,10 @@ struct chain {
 	struct tess_view in[OPS][6], out[OPS][2];
 	int n;
 	bool fused[OPS]; /* with the op before it, at least */
-	bool ends[OPS]; /* ENDS: nothing but the next op reads its outs */
+	bool ends[OPS]; /* ENDS: only the next op reads its outputs */
 };
 
-/* Links the ops of the step that begins with op i, as the core does; returns its end. */
+/* Links the ops of the step that begins with op i, like the core; returns its end. */
 static int link_step(const struct chain *c, struct tess_op *op, int i, enum way way)
 {
 	int end = i + 1;
@@ -74,7 +74,7 @@ static void *read_buffer(const struct buffer *b)
 	return got;
 }
 
-/* Whether a buffer has what the host gave the device. */
+/* Returns whether a buffer has its initial contents on the device. */
 static bool is_unwritten(const struct buffer *b)
 {
 	void *got = read_buffer(b);
@@ -93,7 +93,7 @@ static struct buffer *find_buffer(const void *host)
 	return NULL;
 }
 
-/* All buffers after each way to run the chain, to the bit; after ENDS those that still count. */
+/* Compares all buffers after each way to run the chain, bit by bit; after ENDS those that count. */
 static void compare_chain_ways(const struct chain *c, int ways, bool (*counts)(const void *host))
 {
 	void *want[BUFFERS];
@@ -116,7 +116,7 @@ static void compare_chain_ways(const struct chain *c, int ways, bool (*counts)(c
 		free(want[i]);
 }
 
-/* The out of the last op of a chain that was run, against that of ops that run alone. */
+/* Compares the output of the last op of a fused chain with that of ops that run alone. */
 static void compare_last_out(const struct chain *c, float within)
 {
 	struct tess_view got = c->out[c->n - 1][0];
@@ -146,9 +146,9 @@ static bool counts_in_layer(const void *host)
 }
 
 /*
- * ADD, NORM, LINEAR of two weights, GLU, LINEAR, ADD; `shift`: rows of the NORM's out in the first
- * ADD's x. The GLU's out is in the place of its second operand, or of 7 or 8 rows in that of the
- * first LINEAR's x.
+ * Makes ADD, NORM, LINEAR of two weights, GLU, LINEAR, ADD. `shift`: offset in rows of the NORM's
+ * output in the first ADD's x. The GLU's output replaces its second operand, or with 7 or 8 rows
+ * the first LINEAR's x.
  */
 static void make_layer_chain(struct chain *c, int64_t rows, int64_t shift, int32_t dtype)
 {
@@ -219,7 +219,7 @@ static void test_layer(int64_t rows, int64_t shift, int32_t dtype)
 	free_host_buffers();
 }
 
-/* The same bits, whatever a device computes together. */
+/* Fused ops have the bits of ops that run alone. */
 START_TEST(layers)
 {
 	set_up_devices("auto");
@@ -239,10 +239,10 @@ START_TEST(layers)
 END_TEST
 
 /*
- * Of many rows, outs that only the next op reads are not written, or as bf16. With more than 64
- * gate and up are rounded once more, which changes the sum of 64 products of theirs by less than
- * 2^-7 of the largest. `over`: the last sum is in the place of the GLU's out. `fails`: what
- * cuBLASLt has nothing for.
+ * Compares many rows, where outputs that only the next op reads are not written, or as bf16. With
+ * more than 64 rows gate and up are rounded once more, which changes a sum of 64 of their products
+ * by less than 2^-7 of the largest. `over`: the last sum replaces the GLU's output. `fails`:
+ * products that cuBLASLt does not support.
  */
 static void test_ends(int64_t rows, int32_t dtype, bool over, const char *fails)
 {
@@ -272,7 +272,7 @@ START_TEST(ends)
 }
 END_TEST
 
-/* With none to fill, blocks have 128 columns. */
+/* Without multiprocessors to fill, blocks have 128 columns. */
 START_TEST(wide_ends)
 {
 	ck_assert_int_eq(setenv("FAKE_CUDA_PROCESSORS", "0", 1), 0);
@@ -280,7 +280,7 @@ START_TEST(wide_ends)
 }
 END_TEST
 
-/* On a GPU, which the variable does not reach, cuBLASLt has all of them. */
+/* A GPU's cuBLASLt supports all of them: the variable has no effect there. */
 START_TEST(ends_without_blas)
 {
 	if (strstr(gpu_file, "cuda_emulated"))
@@ -289,9 +289,9 @@ START_TEST(ends_without_blas)
 END_TEST
 
 /*
- * One row is normed by the product: the norm's scale is a factor of its sums, so that they round
- * otherwise. `how`: 1, 2: the first LINEAR, or the GLU, writes where the NORM's x is; 3: the last
- * ADD where the second LINEAR's x is; 4, 5: the NORM is another one.
+ * Compares one row that is normed by the product: the norm's scale is a factor of its sums, so they
+ * are rounded differently. `how`: 1, 2: the first LINEAR, or the GLU, replaces the NORM's x; 3: the
+ * last ADD replaces the second LINEAR's x; 4, 5: another NORM.
  */
 static void test_row_ends(int32_t dtype, int how)
 {
@@ -327,7 +327,7 @@ START_TEST(row_ends)
 }
 END_TEST
 
-/* NORM and a LINEAR, of more elements than a warp has under way at once. */
+/* NORM and a LINEAR of more elements than a warp loads at once. */
 START_TEST(long_rows)
 {
 	enum { LONG = 1160, COLUMNS = 6 };
@@ -370,8 +370,8 @@ static bool counts_in_attention(const void *host)
 }
 
 /*
- * ROPE of queries and keys, in either order, ATTENTION of `rows` rows from position `before` on;
- * `latent`: keys hold their values.
+ * Makes ROPEs of queries and keys, in either order, and ATTENTION of `rows` rows from position
+ * `before` on; `latent`: values are part of keys.
  */
 static void make_attention_chain(struct chain *c, int64_t rows, int64_t before, int32_t dtype,
                                  bool latent, bool keys_first)
@@ -438,8 +438,8 @@ static unsigned count_launches(const struct chain *c, enum way way, unsigned wan
 }
 
 /*
- * Where the keys come last they are written to their pages only, and if nothing else reads them
- * either, all is one launch; tiles of 16 rows and more are another one.
+ * Compares attention chains. If the keys are last they are written to their pages only. If nothing
+ * else reads them, all is one launch; tiles of 16 rows and more are a second one.
  */
 START_TEST(attention)
 {
@@ -465,7 +465,7 @@ START_TEST(attention)
 }
 END_TEST
 
-/* A row without a slot is found there, too, and one without angles. */
+/* A fused chain reports a row without a slot, and one without angles. */
 START_TEST(faults)
 {
 	struct chain c;

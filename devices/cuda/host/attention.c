@@ -1,9 +1,11 @@
-/* Launches attention: keys and values are stored, then rows and tiles of rows are computed. */
+/*
+ * attention.c - launches attention: stores keys and values, then computes rows and tiles of rows.
+ */
 #include "gpu.h"
 
 #define LOG2_E 0x1.715476p+0f
 
-/* The kernel of f32 tiles for heads of so many elements, and its shared memory. */
+/* Returns the kernel of f32 tiles for the head size, and its shared memory. */
 static struct launch choose_tile_kernel(const struct attention_args *a)
 {
 	int32_t most = a->d > a->dv ? a->d : a->dv, each = most <= 64    ? 64
@@ -20,7 +22,10 @@ static struct launch choose_tile_kernel(const struct attention_args *a)
 		                .args = a };
 }
 
-/* Keys that hold their values, large heads and what has too little shared memory go row by row. */
+/*
+ * Returns whether tiles can be used: not with values inside keys, large heads, or too little shared
+ * memory.
+ */
 static bool can_use_tiles(const struct gpu *g, const struct attention_args *a)
 {
 	return a->rows >= TILED_ROWS_MIN && a->v && a->d <= TILED_HEAD_MAX &&
@@ -28,8 +33,8 @@ static bool can_use_tiles(const struct gpu *g, const struct attention_args *a)
 }
 
 /*
- * So many parts of the keys at most that each multiprocessor has two blocks, if there are few rows.
- * The GPU knows the positions: rows with few keys use one part.
+ * Returns the maximum parts of the keys so that, with few rows, each multiprocessor has two blocks.
+ * The GPU reads the positions: rows with few keys use one part.
  */
 static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 {
@@ -40,7 +45,7 @@ static int32_t choose_parts(const struct gpu *g, const struct attention_args *a)
 	return parts < 1 ? 1 : parts > PARTS_MAX ? PARTS_MAX : (int32_t)parts;
 }
 
-/* Query heads of a tile on tensor cores: all have the keys of one key-value head. */
+/* Returns the query heads of a tile on tensor cores, which share one key-value head. */
 static int32_t choose_tile_heads(const struct attention_args *a)
 {
 	int32_t heads = ATTEND_WARPS;
@@ -100,7 +105,7 @@ bool op_stores_own_keys(const struct attention_args *a)
 	return a->rows <= NEW_ROWS_MAX && !(a->tiled && a->slots == 1);
 }
 
-/* Queries and keys as they come, or as the ROPEs read them. */
+/* Returns the arguments for rows: queries and keys, or the inputs of their ROPEs. */
 static struct rope_args make_row_args(const struct gpu *g, const struct handover *from,
                                       const struct attention_args *a)
 {
@@ -122,7 +127,7 @@ static tess_status launch_rows(struct gpu *g, const struct handover *from,
 	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv);
 	struct rope_args r = make_row_args(g, from, a);
 
-	if (a->tiled && a->slots == 1) /* all rows are one run, which the tiles have */
+	if (a->tiled && a->slots == 1) /* all rows are one run, computed by tiles */
 		return TESS_OK;
 	return op_launch(g, from->op,
 	                 (struct launch){ .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
@@ -133,7 +138,7 @@ static tess_status launch_rows(struct gpu *g, const struct handover *from,
 	                                  .args = &r });
 }
 
-/* Scratch memory of parts, and counts of them. */
+/* Allocates scratch memory of parts, and their counts. */
 static tess_status open_key_parts(struct gpu *g, const struct tess_op *op, uint64_t bytes,
                                   struct attention_args *a)
 {
@@ -151,8 +156,8 @@ static tess_status open_key_parts(struct gpu *g, const struct tess_op *op, uint6
 }
 
 /*
- * Tensor cores read keys and values as they lie, 16 bytes and 16 elements at a time; the largest
- * score is found before scores are scaled.
+ * Returns whether tensor cores can be used. They read stored keys and values, 16 bytes and 16
+ * elements at a time, and find the maximum score before scaling.
  */
 static bool can_use_tensor_cores(const struct gpu *g, const struct attention_args *a)
 {

@@ -1,12 +1,12 @@
 /*
- * fuse.c - decides which ops are one step: that saves launches, and rows of f32 that the next
- * product would read as bf16.
+ * fuse.c - decides which ops are one step, to save launches, and f32 rows that the next product
+ * would read as bf16.
  */
 #include "gpu.h"
 
 #include <string.h>
 
-/* Rows of f32: whether they share no memory, or each element has the same address. */
+/* Returns whether two views of f32 rows share no memory, or each element has the same address. */
 static bool is_apart_or_same(const struct tess_view *a, const struct tess_view *b)
 {
 	const float *x = a->data, *y = b->data;
@@ -27,7 +27,7 @@ static bool is_same_view(const struct tess_view *a, const struct tess_view *b)
 	       a->stride[0] == b->stride[0];
 }
 
-/* A Partial of one node is read as rows. */
+/* Returns a view as rows, also if it is a Partial of one node. */
 static struct tess_view get_finished_rows(const struct tess_view *v)
 {
 	struct tess_view rows = *v;
@@ -47,7 +47,7 @@ static bool is_whole_row_norm(const struct tess_op *norm)
 	return !run || run == norm->in[0].shape[1];
 }
 
-/* ---- a NORM behind an ADD, or before a product ----------------------------------------------- */
+/* ---- a NORM after an ADD, or before a product ------------------------------------------------ */
 
 static bool can_norm_sum(const struct tess_op *add, const struct tess_op *norm)
 {
@@ -56,14 +56,16 @@ static bool can_norm_sum(const struct tess_op *add, const struct tess_op *norm)
 	if (norm->kind != TESS_OP_NORM || y->ndim != 2 || !y->shape[0] ||
 	    !is_same_view(&norm->in[0], y) || !is_whole_row_norm(norm) || !is_apart_or_same(to, y))
 		return false;
-	/* the block of a row has read its operands before it writes the out; not those of others */
+	/*
+	 * a block reads its row's operands before it writes the output, but not those of other rows
+	 */
 	return y->shape[0] == 1 ||
 	       (is_apart_or_same(to, &add->in[0]) && is_apart_or_same(to, &add->in[1]));
 }
 
 /*
- * The product of one row norms it: every warp reads all of the row anyway, until the end, so that
- * nothing else may be written there.
+ * Returns whether the product of one row can norm it: every warp reads all of the row, until the
+ * end, so no output may overwrite it.
  */
 static bool can_norm_in_product(const struct tess_op *norm, const struct tess_op *linear)
 {
@@ -83,9 +85,12 @@ static bool can_norm_in_product(const struct tess_op *norm, const struct tess_op
 	return true;
 }
 
-/* ---- what follows a product ------------------------------------------------------------------ */
+/* ---- ops after a product --------------------------------------------------------------------- */
 
-/* norm: what the product computes of its x; NULL: nothing. Many rows give the GLU bf16. */
+/*
+ * Returns whether the product can compute the GLU. With many rows, it passes bf16 to the GLU. norm:
+ * the fused NORM of x; or NULL.
+ */
 static bool can_add_glu(int32_t math, const struct tess_op *linear, const struct tess_op *glu,
                         const struct tess_op *norm)
 {
@@ -112,9 +117,9 @@ const struct tess_view *fuse_get_added(const struct tess_op *linear)
 }
 
 /*
- * Adding to a value is no more than writing it, and the out is never written; by cuBLASLt in one
- * call, which adds nothing if it fails. The sum may take the memory of x, if that is read as bf16
- * elsewhere.
+ * Returns whether the product can compute the ADD: an addition to a value costs no more than
+ * writing it, and the output is never written. cuBLASLt adds in one call, which changes nothing if
+ * it fails. The sum may replace x if that is read as bf16 from elsewhere.
  */
 static bool can_add_sum(int32_t math, const struct tess_op *linear, const struct tess_op *add)
 {
@@ -149,7 +154,7 @@ static bool can_turn_both(const struct tess_op *rope, const struct tess_op *next
 	return is_apart(&rope->out[0], &next->in[0]) && is_apart(&next->out[0], &rope->in[0]);
 }
 
-/* Over pages, of what two ROPEs turn. */
+/* Returns whether the op is ATTENTION over pages, of the outputs of both ROPEs. */
 static bool can_attend(const struct tess_op *rope, const struct tess_op *second,
                        const struct tess_op *op)
 {
@@ -164,7 +169,7 @@ static bool can_attend(const struct tess_op *rope, const struct tess_op *second,
 	return is_same_view(&op->in[0], turned ? k : q) && is_same_view(&op->in[1], turned ? q : k);
 }
 
-/* Keys that are only in their pages need no order of the blocks that read them. */
+/* A key that is only stored in its page needs no order of the blocks that read it. */
 bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention)
 {
 	const struct tess_op *second = rope->next;
@@ -176,7 +181,7 @@ bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention)
 
 /* ---- rows of bf16 ---------------------------------------------------------------------------- */
 
-/* A LINEAR of more rows multiplies bf16, if its weights are that. */
+/* Returns whether the next op is a LINEAR of many rows that multiplies bf16. */
 static bool can_round(int32_t math, const struct tess_op *op, const struct tess_op *linear)
 {
 	const struct tess_view *y = &op->out[0];
@@ -191,7 +196,7 @@ static bool is_rounded(const struct tess_op *op)
 	return op->next && op->next->kind == TESS_OP_LINEAR && op->out[0].shape[0] > MULTIPLY_ROWS;
 }
 
-/* Whether nothing reads what is rounded as f32. */
+/* Returns whether nothing reads the f32 values of the rounded rows. */
 static bool can_drop(const struct gpu *g, const struct tess_op *op)
 {
 	return op->only_next && product_reads_bf16(g->math, op->next);

@@ -1,9 +1,9 @@
 /*
- * gpu.h - shared by the host files of the CUDA device.
+ * gpu.h - declarations shared by the host files of the CUDA device.
  *
- * table.c finds the driver, cuBLASLt and cuDNN, cuda.c is the plugin, memory.c copies, ops.c runs
- * a step: rows.c, attention*.c, experts*.c and training.c launch its kernels (launch.c), product*.c
- * and blas.c multiply matrices, dnn.c calls cuDNN, fuse.c decides which ops are one step.
+ * table.c finds the driver, cuBLASLt and cuDNN; cuda.c is the plugin; memory.c copies; ops.c runs a
+ * step. rows.c, attention*.c, experts*.c and training.c launch kernels (launch.c); product*.c and
+ * blas.c multiply matrices; dnn.c calls cuDNN; fuse.c decides which ops are one step.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -16,15 +16,15 @@
 #include <tessera/reduce.h>
 
 enum { STREAMS_MAX = 8, STAGES = 16, STAGE_BYTES = 1 << 20, WHERE = 128, POINTS = 2 };
-enum { COPIERS_MAX = 8 }; /* divides STAGES: a stage is always the same thread's */
+enum { COPIERS_MAX = 8 }; /* divides STAGES: each stage belongs to one thread */
 enum { MATH_AUTO, MATH_F32, MATH_TF32 }; /* TESSERA_CUDA_MATH */
 
-struct stage { /* pinned host memory that a copy goes through */
+struct stage { /* pinned host memory for copies of pageable memory */
 	void *host;
 	CUevent done;
 };
 
-struct scratch { /* device memory that ops share; larger blocks go in front, and all are kept */
+struct scratch { /* device memory that ops share; larger blocks come first, and all are kept */
 	struct scratch *next;
 	void *data;
 	uint64_t bytes;
@@ -40,13 +40,13 @@ struct gpu {
 	CUmodule module;
 	CUfunction kernel[KERNELS];
 	int32_t processors,
-		shared_max; /* multiprocessors; bytes of shared memory a block can have */
+		shared_max; /* multiprocessors; maximum bytes of shared memory of a block */
 	int32_t math;
 	int32_t major; /* of the compute capability */
 	bool sync_ops; /* TESSERA_CUDA_SYNC=1 */
-	bool starts_early; /* kernels wait for the one before them (port.h): 9.0 and newer */
-	CUstream memory; /* of allocations; NULL: the GPU, as some virtual ones, has no pools */
-	CUstream streams[STREAMS_MAX]; /* that are open, or NULL */
+	bool starts_early; /* kernels wait for the previous one (port.h): 9.0 and newer */
+	CUstream memory; /* of allocations; NULL: no memory pools, as on some virtual GPUs */
+	CUstream streams[STREAMS_MAX]; /* open ones, or NULL */
 	bool capturing;
 	CUevent point[POINTS]; /* of mark; NULL: not used yet */
 	CUevent followed; /* of follow, recorded again each time; NULL: not used yet */
@@ -55,29 +55,28 @@ struct gpu {
 	struct scratch *scratch;
 	struct blas *blas;
 	struct dnn *dnn; /* NULL: not opened yet */
-	float *sums; /* of parts of products, which product_tensor.c opens; or NULL */
-	uint32_t *ended; /* parts */
+	float *sums; /* of parts of products, allocated by product_tensor.c; or NULL */
+	uint32_t *ended; /* counts of parts */
 	int32_t *fault; /* in host memory that kernels write */
-	uint32_t *ended_keys; /* parts of rows, which attention.c opens; or NULL */
-	char where[WHERE]; /* the module of the last op, for what fails later */
+	uint32_t *ended_keys; /* counts of parts of rows, allocated by attention.c; or NULL */
+	char where[WHERE]; /* the module of the last op, for later failures */
 	int32_t kind; /* of that op */
 };
 
-struct handover { /* from the ops of a step that have run to the next one */
+struct handover { /* state that the finished ops of a step pass to the next one */
 	const struct tess_op *op; /* the next one; NULL: the step is done */
 	const struct tess_op *norm; /* NORM that the LINEAR computes of its x; or NULL */
-	const struct tess_op
-		*rope; /* ROPE that, with the one after it, the ATTENTION computes; or NULL */
+	const struct tess_op *rope; /* first of two ROPEs that the ATTENTION computes; or NULL */
 	uint16_t *rounded; /* x of the LINEAR in scratch memory, as bf16; or NULL */
 	bool dropped; /* and nowhere else */
-	bool half; /* operands of the GLU are bf16 where f32 would be */
+	bool half; /* operands of the GLU are bf16, in place of f32 */
 	bool stored; /* keys and values of the ATTENTION are in their pages */
 };
 
 extern const struct tess_host *cuda_host;
-int32_t cuda_get_math(void); /* as the option has it: MATH_AUTO, ... */
+int32_t cuda_get_math(void); /* set by the option: MATH_AUTO, ... */
 
-/* The sentence of a failed call: WHERE: cuda: CALL: why. `where` may be NULL. */
+/* Reports a failed call as "WHERE: cuda: CALL: why". `where` may be NULL. */
 tess_status cuda_fail_call(const char *where, const char *call, CUresult why);
 static inline tess_status cuda_check_call(const char *where, const char *call, CUresult why)
 {
@@ -85,7 +84,7 @@ static inline tess_status cuda_check_call(const char *where, const char *call, C
 }
 #define CUDA_CALL(where, call, ...) cuda_check_call(where, #call, cuda.call(__VA_ARGS__))
 
-/* table.c: fills the parts of `cuda`, once; TESS_ENOTSUP: they are not here. */
+/* table.c: fills the parts of `cuda`, once; TESS_ENOTSUP: a library is missing. */
 extern const struct cuda_loader {
 	tess_status (*load_driver)(void), (*load_blas)(void), (*load_dnn)(void);
 } cuda_loader;
@@ -93,13 +92,13 @@ extern const struct cuda_loader {
 /* ---- memory.c */
 tess_status memory_alloc(void *self, uint64_t bytes, void **out);
 void memory_free(void *self, void *p);
-/* Memory that is 0, before the first op that uses it; not while a graph is captured. */
+/* Allocates memory that is 0, before the first op that uses it; not while a graph is captured. */
 tess_status memory_alloc_zeros(struct gpu *g, const struct tess_op *op, uint64_t bytes, void **out);
-/* Waits for all that was queued: nothing uses memory or a graph any more. */
+/* Waits for all queued work: then nothing uses memory or a graph. */
 void memory_sync_streams(struct gpu *g);
 tess_status memory_copy(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
 tess_status memory_get_free_bytes(void *self, uint64_t *out);
-/* At least so many bytes that the next op may use, too. Not while a graph is captured. */
+/* Returns at least `bytes` bytes, which the next op may use, too. Not while a graph is captured. */
 tess_status memory_get_scratch(struct gpu *g, uint64_t bytes, void **out);
 void memory_close(struct gpu *g);
 
@@ -112,7 +111,9 @@ struct launch { /* a value */
 	const void *args;
 };
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);
-/* A kernel with a thread for each of so many columns, whose blocks walk down the rows. */
+/*
+ * Launches a kernel with a thread for each of `columns` columns, whose blocks walk down the rows.
+ */
 tess_status op_launch_rows(struct gpu *g, const struct tess_op *op, int32_t kernel, int64_t rows,
                            int64_t columns, const void *args);
 /* Rounds rows of f32 to rows of bf16, whose pitch is a multiple of 4. */
@@ -127,7 +128,7 @@ tess_status op_run(void *self, const struct tess_op *op);
 tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, ADD, SCALE */
 tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handover *to);
 tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to);
-/* The arguments of a ROPE and of the one that is computed with it, which may be NULL. */
+/* Returns the arguments of a ROPE and of the one that is computed with it, which may be NULL. */
 struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
                                    const struct tess_op *second);
 tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to);
@@ -136,16 +137,16 @@ tess_status op_run_embed(struct gpu *g, const struct tess_op *op);
 tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op);
 tess_status op_run_copy(struct gpu *g, const struct tess_op *op);
 tess_status op_run_sample(struct gpu *g, const struct tess_op *op);
-/* x and the out of a norm, without weights; and the threads of a block. */
+/* Returns the arguments of a norm, x and the output without weights; *threads: of a block. */
 struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
 
 /* ---- attention.c, attention_d.c, product.c, experts.c, experts_d.c */
-/* Of ATTENTION over pages, without scratch memory. */
+/* Returns the arguments of ATTENTION over pages, without scratch memory. */
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 /* Returns whether the kernel of rows stores the keys and values of the step. */
 bool op_stores_own_keys(const struct attention_args *a);
 tess_status op_run_attention(struct gpu *g, const struct handover *from, struct handover *to);
-/* ATTENTION without pages, and ATTENTION_D. */
+/* Runs ATTENTION without pages, and ATTENTION_D. */
 tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
 tess_status op_run_linear(struct gpu *g, const struct handover *from, struct handover *to);
 tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op);
@@ -160,23 +161,23 @@ tess_status op_run_experts_dw(struct gpu *g, const struct tess_op *op);
 tess_status op_run_combine_d(struct gpu *g, const struct tess_op *op);
 tess_status op_run_balance(struct gpu *g, const struct tess_op *op);
 tess_status op_run_balance_d(struct gpu *g, const struct tess_op *op);
-/* What the device lacks for a valid ROUTE or EXPERTS, or their backward; NULL: nothing. */
+/* Returns what the device lacks for a valid ROUTE or EXPERTS, or their backward; or NULL. */
 const char *op_find_experts_limit(const struct tess_op *op);
 const char *op_find_experts_d_limit(const struct tess_op *op);
-/* The run of elements that trees [from, to) add; false: they are several. */
+/* Finds the range of elements that trees [from, to) add; false if they are several ranges. */
 bool op_find_run(const struct tess_op *op, int32_t from, int32_t to, int64_t *at, int64_t *len);
 
 /* ---- experts.c, for experts_d.c */
-struct carving { /* of scratch memory; base NULL: only how much is used */
+struct carving { /* a layout of scratch memory; base NULL: only counts */
 	char *base;
 	int64_t used;
 };
 void *experts_take_scratch(struct carving *l, int64_t bytes);
-/* Of EXPERTS and EXPERTS_D, without lists. */
+/* Returns the arguments of EXPERTS and EXPERTS_D, without lists. */
 struct experts_args experts_make_args(struct gpu *g, const struct tess_op *op);
-/* The rows of which one part of the op has room, with so many floats for each listed row. */
+/* Counts the rows that fit one part of the op, with `floats` floats for each listed row. */
 int64_t experts_count_part(const struct experts_args *a, int64_t floats);
-/* Sets the lists of `rows` rows; place and slot where they are asked for. */
+/* Lays out the lists of `rows` rows; place and slot if requested. */
 void experts_lay_out_lists(struct list_args *l, struct carving *at, bool places, bool slots);
 tess_status experts_launch_lists(struct gpu *g, const struct tess_op *op,
                                  const struct list_args *l);
@@ -185,21 +186,21 @@ tess_status experts_launch_combine(struct gpu *g, const struct tess_op *op,
 
 /* ---- groups.c */
 /*
- * How experts multiply. With up to one row of each on average, each row by itself in f32; more than
- * 8 rows of a step on tensor cores, or in f32: up to 8 rows of each on average by columns, a warp
- * each, else by tiles.
+ * How experts multiply. EXPERTS_ROWS: up to one row of each on average; rows are separate, in f32.
+ * EXPERTS_FEW: up to 8 rows of each on average; by columns, a warp each, in f32. EXPERTS_BF16: more
+ * than 8 rows of a step; on tensor cores. EXPERTS_F32: other cases; by tiles.
  */
 enum experts_path { EXPERTS_ROWS, EXPERTS_FEW, EXPERTS_F32, EXPERTS_BF16 };
 enum experts_path experts_choose_path(const struct gpu *g, const struct experts_args *a);
-/* z of the listed rows. Hidden has 2 ffn floats for each in f32, ffn bf16 in bf16. */
+/* Computes z of the listed rows. Hidden has 2 ffn floats for each in f32, ffn bf16 in bf16. */
 tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
                                  const struct experts_args *a);
 tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
                                   const struct experts_args *a);
-/* HEAD_LINEAR without the rest. */
+/* Computes HEAD_LINEAR without the rest. */
 tess_status experts_multiply_heads(struct gpu *g, const struct tess_op *op, int32_t heads,
                                    const struct heads_args *a);
-/* y = x w' of the rows of each group, in f32. */
+/* Computes y = x w' of the rows of each group, in f32. */
 tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32_t groups,
                                   const struct group_args *a);
 
@@ -215,7 +216,7 @@ tess_status op_run_dropout(struct gpu *g, const struct tess_op *op);
 tess_status op_run_loss(struct gpu *g, const struct tess_op *op); /* LOSS_MAX, ..., LOSS_D */
 tess_status op_run_update(struct gpu *g, const struct tess_op *op); /* ADAMW, SGD */
 tess_status op_run_squares(struct gpu *g, const struct tess_op *op);
-/* What the device lacks for a valid sum over tokens, heads or the vocabulary; NULL: nothing. */
+/* Returns what the device lacks for a valid sum over tokens, heads or the vocabulary; or NULL. */
 const char *op_find_training_limit(const struct tess_op *op);
 
 /* ---- fuse.c: `next` of an op has passed op_fuses. */
@@ -229,16 +230,16 @@ static inline bool fuse_is_normed(const struct tess_op *norm)
 {
 	return norm->kind == TESS_OP_NORM && norm->next && norm->in[0].shape[0] == 1;
 }
-/* Returns whether an ATTENTION may read what two ROPEs read, and turn it itself. */
+/* Returns whether an ATTENTION may read the inputs of both ROPEs, and rotate them itself. */
 bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention);
-/* The operand that the ADD after a product adds to it. */
+/* Returns the operand that the ADD after a product adds to it. */
 const struct tess_view *fuse_get_added(const struct tess_op *linear);
-/* The GLU after a product whose operands and out nothing reads as f32; or NULL. */
+/* Returns the GLU after a product if nothing reads its operands and output as f32; or NULL. */
 const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
- * Before a LINEAR of many rows: sets to->rounded, where the op's out goes as bf16, too, densely,
- * and *out, where its f32 goes, to NULL if nothing reads that. used: bytes of scratch memory that
- * the op itself uses, a multiple of 256.
+ * Prepares the op before a LINEAR of many rows. Sets to->rounded to the memory for a dense bf16
+ * copy of its output, and *out to NULL if nothing reads the f32 output. used: bytes of scratch
+ * memory of the op itself, a multiple of 256.
  */
 tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
                             struct handover *to);
@@ -253,10 +254,10 @@ struct product { /* y [rows, columns] = x [rows, k] w' + more */
 	int64_t w_stride[2]; /* of a column of y, and of k: one of them is 1 */
 	int32_t dtype; /* of x and w: TESS_F32 or TESS_BF16 */
 	bool tf32, half; /* half: y is bf16 */
-	int32_t count; /* of products of one x, whose w and y are so many elements apart */
+	int32_t count; /* products of one x, whose w and y are w_step and y_step elements apart */
 	int64_t w_step, y_step;
 };
-/* TESS_ENOTSUP, without a sentence: cuBLASLt has nothing for it. */
+/* Multiplies by cuBLASLt. TESS_ENOTSUP, without a message: it does not support the product. */
 tess_status blas_multiply(struct gpu *g, const struct tess_op *op, const struct product *p);
 void blas_close(struct gpu *g);
 
@@ -281,14 +282,16 @@ enum dnn_operand {
 	DNN_ONE,
 	DNN_OPERANDS
 };
-struct dnn_shape { /* without gaps, compared as bytes; rows see themselves and those before */
+struct dnn_shape { /* causal attention; without gaps, compared as bytes */
 	int64_t texts, length, heads, d;
 	int32_t backward; /* reads Q, K, V, O, STATS, G; else O and STATS are written */
 	float scale, softcap, window; /* 0: no softcap, no window */
 };
 /* Returns whether cuDNN can be used; the first call opens it. */
 bool dnn_is_usable(struct gpu *g);
-/* Bytes of workspace. TESS_ENOTSUP, without a sentence: cuDNN has no plan for the shape. */
+/*
+ * Returns the bytes of workspace. TESS_ENOTSUP, without a message: cuDNN has no plan for the shape.
+ */
 tess_status dnn_plan(struct gpu *g, const struct tess_op *op, const struct dnn_shape *s,
                      int64_t *workspace);
 /* Runs attention of a shape that has a plan. */
@@ -297,53 +300,61 @@ tess_status dnn_attend(struct gpu *g, const struct tess_op *op, const struct dnn
 void dnn_close(struct gpu *g);
 
 /* ---- attention_dnn.c */
-/* TESS_ENOTSUP, without a sentence: for attention over these texts there are kernels only. */
+/*
+ * Runs attention by cuDNN. TESS_ENOTSUP, without a message: only kernels support these sequences.
+ */
 tess_status op_run_texts_by_dnn(struct gpu *g, const struct tess_op *op, const struct text_args *a);
 
 /* ---- product.c, product_tensor.c */
-struct product_run { /* elements of K that are added, of x and of each weight */
+struct product_run { /* range of K to add, of x and of each weight */
 	int64_t at, len;
 	bool accumulate;
-	bool half; /* the outs become bf16, for the GLU that is next */
-	const struct tess_op *add; /* the next op, which is computed, too; NULL: none */
-	const struct tess_view *more; /* what it adds */
-	const struct tess_op *norm; /* the op before, whose x is read and normed; NULL: none */
-	const uint16_t *rounded; /* x as bf16, in scratch memory; NULL: not there */
+	bool half; /* the outputs become bf16, for the next GLU */
+	const struct tess_op *add; /* the next op, computed as well; NULL: none */
+	const struct tess_view *more; /* its addend */
+	const struct tess_op *norm; /* the previous op, fused: its x is read; NULL: none */
+	const uint16_t *rounded; /* x as bf16, in scratch memory; or NULL */
 	bool dropped; /* and nowhere else */
 	struct handover *to; /* of a LINEAR that is not LINEAR_DX */
 };
-int32_t product_get_math(int32_t math, const struct tess_op *op); /* of a LINEAR, beside MATH_... */
+int32_t product_get_math(int32_t math, const struct tess_op *op); /* of a LINEAR; math: MATH_... */
 bool product_is_whole(const struct tess_op *op, const struct product_run *r);
 const void *product_get_weight(const struct tess_view *w, const struct product_run *r);
-/* Weight i and row `row` of its out. */
+/* Describes weight i and row `row` of its output. */
 struct multiplied product_describe_weight(const struct tess_op *op, const struct product_run *r,
                                           int32_t i, int64_t row);
-/* x as bf16, rows of *pitch: what the op before has left, or rounded in scratch memory. */
+/* Returns x as bf16, rows of *pitch: from the previous op, or rounded in scratch memory. */
 tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struct product_run *r,
                             const void **out, int64_t *pitch);
-/* Sets the ADD that is next in the step, if it is one. */
+/* Sets r->add if the next op of the step is an ADD. */
 void product_set_add(const struct tess_op *op, struct product_run *r);
-/* Whether the kernels of 9 to 64 rows can multiply it. */
+/* Returns whether the kernels of 9 to 64 rows support it. */
 bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
                             const struct product_run *r);
 tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r);
-/* Whether all inputs of a LINEAR follow each other. */
+/* Returns whether all inputs of a LINEAR are one range. */
 bool product_is_one_run(const struct tess_op *op);
-/* Whether one launch of few rows, of x or of that of `norm` (or NULL), reads 16 bytes at a time. */
+/*
+ * Returns whether one launch of few rows, of x or of that of `norm` (or NULL), reads 16 bytes at a
+ * time.
+ */
 bool product_reads_wide(const struct tess_op *op, const struct tess_op *norm);
-/* Whether the kernels of few rows can compute a NORM for a LINEAR of one, as far as memory goes. */
+/*
+ * Returns whether the memory layout allows the kernels of few rows to compute a NORM for a LINEAR
+ * of one.
+ */
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
-/* Whether a LINEAR of many rows reads x as bf16 only. */
+/* Returns whether a LINEAR of many rows reads x only as bf16. */
 bool product_reads_bf16(int32_t math, const struct tess_op *op);
 
-/* Whether 16 bytes of each row can be read at once. */
+/* Returns whether 16 bytes of each row can be read in one access. */
 static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)
 {
 	return (uintptr_t)p % 16 == 0 && pitch * width % 16 == 0;
 }
 
-/* Row t of activations. */
+/* Returns row t of activations. */
 static inline float *get_gpu_row(const struct tess_view *v, int64_t t)
 {
 	return (float *)v->data + t * v->stride[v->ndim - 2];

@@ -44,7 +44,7 @@ static tess_status (*const launchers[TESS_OP_KINDS])(struct gpu *g, const struct
 	[TESS_OP_SQUARES] = op_run_squares,
 };
 
-/* Of ops that may be in a fused step: `to` is {0} but for `op`, the one after from->op. */
+/* Launchers of ops that may be in a fused step. `to` is {0} except `op`, the one after from->op. */
 static tess_status (*const step_launchers[TESS_OP_KINDS])(struct gpu *g,
                                                           const struct handover *from,
                                                           struct handover *to) = {
@@ -58,7 +58,7 @@ static bool has_launcher(int32_t kind)
 	return kind >= 0 && kind < TESS_OP_KINDS && (launchers[kind] || step_launchers[kind]);
 }
 
-/* Runs an op, and maybe those after it. */
+/* Runs an op, and possibly the next ones. */
 static tess_status run_handed(struct gpu *g, struct handover *h)
 {
 	const struct handover from = *h;
@@ -88,13 +88,13 @@ tess_status op_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-/* The dtype of products is that of TESSERA_CUDA_MATH. */
+/* Returns an error unless products have the dtype of TESSERA_CUDA_MATH. */
 static const char *find_math_limit(double math)
 {
 	return math == 0 || math == TESS_F32
 	               ? NULL
-	               : "products of bf16 are for the cpu device; TESSERA_CUDA_MATH says how "
-	                 "products are made here";
+	               : "products of bf16 are for the cpu device; TESSERA_CUDA_MATH sets the "
+	                 "precision of products here";
 }
 
 static const char *find_attention_limit(const struct tess_op *op)
@@ -106,7 +106,7 @@ static const char *find_attention_limit(const struct tess_op *op)
 	               : NULL;
 }
 
-/* Returns what this device cannot do of an op, or NULL. */
+/* Returns why the device does not support an op, or NULL. */
 static const char *find_limit(const struct tess_op *op)
 {
 	const char *limit;

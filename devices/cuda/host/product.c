@@ -1,24 +1,24 @@
 /*
- * LINEAR: up to 8 rows by kernels that read each weight once, in f32; up to 64 of bf16 by kernels
- * of product_tensor.c; else by cuBLASLt, as precisely as TESSERA_CUDA_MATH wants:
+ * product.c - LINEAR: up to 8 rows by kernels that read each weight once, in f32; 9 to 64 rows of
+ * bf16 by product_tensor.c; else by cuBLASLt, with the precision of TESSERA_CUDA_MATH:
  *
  *   weights   auto                       f32    tf32
  *   f32       f32                        f32    TF32
  *   bf16      x rounded to bf16          f32    TF32
  *   f16       TF32, which holds f16      f32    TF32
  *
- * A router's are always of f32, so that few rows and many choose the same experts. Weights of 16
- * bits that are not multiplied as they are become f32 in scratch memory, a slab at a time, or go
- * through the kernels of few rows 8 rows at a time.
+ * A router's products are always f32, so that few rows and many choose equal experts. 16-bit
+ * weights that are not multiplied directly are widened to f32 in scratch memory, a slab at a time,
+ * or multiplied by the kernels of few rows, 8 rows at a time.
  */
 #include "gpu.h"
 
 enum { FEW_ROWS = MULTIPLY_ROWS };
-/* Up to so many rows, reading weights of 16 bits for each 8 of them moves less than widening. */
+/* Maximum rows for which reading 16-bit weights once for each 8 rows beats widening. */
 enum { READ_AGAIN_ROWS = 32 };
 enum { SLAB_BYTES = 64 << 20 };
 
-/* A product of f32 is one on every device: the router of experts. */
+/* Returns the math of a product. f32 products, such as a router's, are f32 on every device. */
 int32_t product_get_math(int32_t math, const struct tess_op *op)
 {
 	bool f32 = op->kind == TESS_OP_LINEAR && op->nnum && op->num[TESS_LINEAR_MATH] == TESS_F32;
@@ -41,7 +41,7 @@ const void *product_get_weight(const struct tess_view *w, const struct product_r
 	return (const char *)w->data + r->at * w->stride[1] * (int64_t)tess_width(w->dtype);
 }
 
-/* Whether each lane can read 16 bytes of x and of a row of W at a time. */
+/* Returns whether each lane can read 16 bytes of x and of a row of W at a time. */
 static bool can_read_wide(const struct tess_op *op, const struct product_run *r)
 {
 	const struct tess_view *x = get_factor(op, r);
@@ -67,7 +67,10 @@ static int32_t choose_kernel(int32_t dtype, int64_t rows, bool pair, bool norm)
 	return first[dtype] + (rows > 4 ? 4 : rows > 2 ? 3 : rows > 1 ? 2 : (norm ? 5 : 0) + pair);
 }
 
-/* Of a block that reads 16 bytes at a time; threads share those of one row (multiply.cuh). */
+/*
+ * Counts the columns of a block that reads 16 bytes at a time; the threads of a block share a
+ * single row (multiply.cuh).
+ */
 static int64_t count_block_columns(int64_t rows)
 {
 	int64_t warps = MULTIPLY_THREADS / WARP;
@@ -91,7 +94,10 @@ struct multiplied product_describe_weight(const struct tess_op *op, const struct
 		                    .columns = w->shape[0] };
 }
 
-/* Weights [from, from + n) times rows [row, row + rows), at most FEW_ROWS; a GLU of all or NULL. */
+/*
+ * Multiplies weights [from, from + n) by rows [row, row + rows), at most FEW_ROWS; a GLU of all
+ * weights, or NULL.
+ */
 static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
                                 const struct product_run *r, int32_t from, int32_t n, int64_t row,
                                 int64_t rows, bool wide, const struct tess_op *glu)
@@ -129,7 +135,7 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
 	return op_launch(g, op, l);
 }
 
-/* Weights [from, from + n), of one type if there are several. */
+/* Multiplies by weights [from, from + n), of one dtype if there are several. */
 static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r, int32_t from, int32_t n)
 {
@@ -146,9 +152,9 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
 	return st;
 }
 
-enum { STEP_ALIGN = 16 }; /* bytes, of the step between weights or outs that are one call */
+enum { STEP_ALIGN = 16 }; /* bytes; of the step between weights or outputs of one call */
 
-/* Makes it the products of outs i and i + 1, if these are alike and a step apart, the same way. */
+/* Adds output i + 1 to the product of output i, if weights and outputs are equal but for a step. */
 static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
 {
 	const struct tess_view *w = &op->in[1 + i], *y = &op->out[i];
@@ -160,7 +166,7 @@ static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
 		return false;
 	apart = (const char *)y[1].data - (const char *)y[0].data;
 	w_apart = (const char *)w[1].data - (const char *)w[0].data;
-	if (apart < 0 && w_apart < 0) { /* the first is the one that lies lower */
+	if (apart < 0 && w_apart < 0) { /* the one at the lower address is first */
 		p->y = y[1].data;
 		p->more = p->more ? p->y : NULL;
 		p->w = (const char *)p->w + w_apart;
@@ -176,7 +182,7 @@ static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)
 	return true;
 }
 
-/* Two products in one call fill the GPU better than one after another, if cuBLASLt has that. */
+/* Multiplies two outputs in one call, if cuBLASLt supports it, which fills the GPU better. */
 static tess_status multiply_outs(struct gpu *g, const struct tess_op *op, const struct product *p,
                                  int32_t *i)
 {
@@ -228,7 +234,7 @@ tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struc
 	                          r->len, y, *pitch);
 }
 
-/* x is rounded once for all weights of the op. */
+/* Multiplies by bf16 weights; rounds x once for all weights of the op. */
 static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op,
                                  const struct product_run *r, int32_t *i, const void **rounded)
 {
@@ -242,7 +248,7 @@ static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op,
 	return st ? st : multiply_outs(g, op, &p, i);
 }
 
-/* Weights of 16 bits as f32, as many columns of y at a time as fit in a slab. */
+/* Multiplies by 16-bit weights, widened to f32: as many columns of y at a time as fit a slab. */
 static tess_status multiply_widened(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r, int32_t i, bool tf32)
 {
@@ -283,7 +289,7 @@ static tess_status multiply_f32(struct gpu *g, const struct tess_op *op,
 	return multiply_outs(g, op, &p, i);
 }
 
-/* Rows that are only there as bf16, as they are in f32. */
+/* Widens rows that exist only as bf16 to their place as f32. */
 static tess_status widen_dropped(struct gpu *g, const struct tess_op *op, struct product_run *r)
 {
 	const struct tess_view *x = &op->in[0];
@@ -306,7 +312,7 @@ static bool has_unit_stride(const struct tess_view *w)
 	return w->stride[0] == 1 || w->stride[1] == 1;
 }
 
-/* Many rows by cuBLASLt; else a few rows at a time, or with nothing for the next op. */
+/* Multiplies many rows by cuBLASLt; without its support a few rows at a time, if not fused. */
 static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
                                       struct product_run *r)
 {
@@ -328,7 +334,7 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
 		else if (op->in[0].shape[0] <= READ_AGAIN_ROWS && can_read_wide(op, r))
 			st = TESS_ENOTSUP;
 		else {
-			rounded = NULL; /* the scratch memory is used again */
+			rounded = NULL; /* the scratch memory is reused */
 			r->rounded = NULL;
 			st = multiply_widened(g, op, r, i, math != MATH_F32);
 		}
@@ -428,8 +434,8 @@ bool product_can_norm(const struct tess_op *op, const struct tess_op *norm)
 }
 
 /*
- * Adds the units of all trees that are over an operand: neighbours in K are one run. No unit: y is
- * 0, or stays. first: what is the same for all runs.
+ * Adds the units of all trees over an operand; adjacent ranges of K are one product. Without units
+ * y is 0, or unchanged. first: the arguments that all products share.
  */
 static tess_status multiply_units(struct gpu *g, const struct tess_op *op, int32_t operand,
                                   const struct product_run *first)
@@ -471,7 +477,10 @@ tess_status op_run_linear(struct gpu *g, const struct handover *from, struct han
 	return from->op->in[0].shape[0] ? multiply_units(g, from->op, 0, &first) : TESS_OK;
 }
 
-/* Each gradient times its weight, turned: a LINEAR whose out the next ones are added to. */
+/*
+ * Computes each gradient times its transposed weight: a LINEAR to whose output the next ones are
+ * added.
+ */
 tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op)
 {
 	int32_t n = op->nin / 2;

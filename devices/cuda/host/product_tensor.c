@@ -1,4 +1,4 @@
-/* LINEAR of 9 to 64 rows by weights of bf16: the kernels of multiply_tensor.cuh. */
+/* product_tensor.c - LINEAR of 9 to 64 rows by bf16 weights: the kernels of multiply_tensor.cuh. */
 #include "gpu.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ static int64_t count_running_blocks(const struct gpu *g)
 	return (int64_t)g->processors * PRODUCT_BLOCKS;
 }
 
-/* Memory for the sums of the blocks that run at once, and for counts of them, which are 0. */
+/* Allocates the sums of all concurrent blocks, and their counts, which are 0. */
 static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
 {
 	uint64_t slots = (uint64_t)count_running_blocks(g), bytes = slots * sizeof *g->ended;
@@ -29,7 +29,7 @@ static tess_status open_part_sums(struct gpu *g, const struct tess_op *op)
 	           : cuda_host->fail(TESS_ENOMEM, "%s: cuda: out of memory", op->where);
 	if (!st)
 		st = memory_copy(g, (char *)memory + sums, zeros, bytes, op->stream);
-	if (!st) /* any stream counts there */
+	if (!st) /* any stream may count there */
 		st = CUDA_CALL(op->where, cuStreamSynchronize, op->stream);
 	free(zeros);
 	if (st) {
@@ -58,8 +58,8 @@ bool product_can_use_tensor(const struct gpu *g, const struct tess_op *op,
 }
 
 /*
- * As many parts of K as fill the GPU, each of so many stages that they take longer than its sums,
- * which grow with the rows.
+ * Returns the parts of K: enough to fill the GPU, but each with so many stages that they take
+ * longer than its sums, which grow with the rows.
  */
 static int64_t divide_terms(const struct gpu *g, int64_t tiles, struct tensor_args *a)
 {
@@ -87,8 +87,9 @@ static int64_t place_tiles(struct tensor_args *a, int64_t columns)
 }
 
 /*
- * Wide tiles read x half as often. One a multiprocessor has too few loads under way: on an H200 128
- * of them took 27.9 us where 256 narrow ones took 24.3, and 1002 took 150 us instead of 162.
+ * Returns whether wide tiles are used, which read x half as often. A single one on a multiprocessor
+ * has too few loads in flight: on an H200, 128 of them took 27.9 us where 256 narrow ones took
+ * 24.3, and 1002 took 150 us instead of 162.
  */
 static bool divide_wide(const struct gpu *g, struct tensor_args *a, int64_t *tiles)
 {
@@ -126,7 +127,7 @@ static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, struct 
 	return st ? st : op_launch(g, op, l);
 }
 
-/* Where the GLU's out goes in scratch memory: behind x, if that is there. */
+/* Places the GLU's output in scratch memory, after x if that is there. */
 static tess_status place_glu(struct gpu *g, const struct tess_op *glu, const void *x,
                              uint64_t bytes, struct handover *to)
 {
@@ -138,7 +139,7 @@ static tess_status place_glu(struct gpu *g, const struct tess_op *glu, const voi
 	return fuse_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, to);
 }
 
-/* Weights [from, from + n), with a GLU both. */
+/* Multiplies by weights [from, from + n), with a GLU by both. */
 static tess_status multiply_weights(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r, int32_t from, int32_t n,
                                     struct tensor_args a)

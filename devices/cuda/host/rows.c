@@ -1,4 +1,4 @@
-/* rows.c - ops over rows of activations: norms, rope, elements, lookups, copies, ids drawn. */
+/* rows.c - ops over rows of activations: norms, rope, elements, lookups, copies, sampling. */
 #include "gpu.h"
 
 enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
@@ -52,7 +52,7 @@ tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handov
 	return st ? st : launch_map(g, op, &a);
 }
 
-/* Also stores the keys and values of the ATTENTION after two ROPEs; returns whether it does. */
+/* Lets a ROPE store the keys and values of the ATTENTION after it; returns whether it does. */
 static bool join_key_store(struct gpu *g, const struct tess_op *second, struct rope_args *a)
 {
 	a->to = op_make_attention_args(g, second->next);
@@ -152,7 +152,7 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 	return a;
 }
 
-/* add: the op whose out is normalized, if it was not run; else NULL. */
+/* Launches a norm. add: the ADD whose output is normalized, if it was not run; or NULL. */
 static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
                                   const struct tess_op *add, struct handover *to)
 {
@@ -201,7 +201,10 @@ tess_status op_run_add(struct gpu *g, const struct handover *from, struct handov
 	return launch_norm_of(g, norm, from->op, to);
 }
 
-/* In a Partial only the ids of this rank's own units give a row; they are one run. */
+/*
+ * Looks up rows. In a Partial only the ids of this rank's own units, which are one range, have a
+ * row.
+ */
 tess_status op_run_embed(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *table = &op->in[1], *y = &op->out[0];
@@ -242,7 +245,7 @@ tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op)
 	return op_launch_rows(g, op, KERNEL_gather_rows, a.rows, a.columns, &a);
 }
 
-/* Up to 3 axes; the last, of which a block has neighbours, is the one with the smallest steps. */
+/* Copies up to 3 axes; the last one, whose neighbours share a block, has the smallest steps. */
 tess_status op_run_copy(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];
