@@ -28,7 +28,7 @@ struct work {
 	enum work_state state;
 	void *event;
 	int64_t deadline; /* earliest deadline of its calls */
-	void *stream; /* of the first call: NCCL makes the streams of all calls wait */
+	void *stream; /* stream of the first call: NCCL makes the streams of all calls wait */
 	bool captured; /* into a graph, where an event would not mark the work's end */
 	uint32_t n, capacity;
 	struct step { /* a call, and a copy of its input if it is in place */

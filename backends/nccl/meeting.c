@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 struct card { /* published by each rank for all */
-	int32_t version, shares; /* of NCCL; whether NCCL may share GPUs */
+	int32_t version, shares; /* NCCL's version; whether NCCL may share GPUs */
 	char host[64], bus[32];
 };
 

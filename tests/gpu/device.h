@@ -19,7 +19,7 @@ struct buffer {
 	bool pages; /* addresses of host memory in other buffers, i64 */
 };
 
-static const char *gpu_file; /* of the plugin */
+static const char *gpu_file; /* plugin file */
 static const char *gpu_math = "auto", *gpu_sync = "1"; /* options of the next device */
 static const struct tess_device *gpu_table;
 static void *gpu, *gpu_stream;

@@ -9,7 +9,7 @@
 struct emulated_entry {
 	const char *name; /* NULL: the end */
 	emulated_kernel *kernel;
-	size_t bytes; /* of its arguments */
+	size_t bytes; /* bytes of its arguments */
 	unsigned shared; /* bytes of static shared memory */
 };
 extern const struct emulated_entry emulated_entries[];

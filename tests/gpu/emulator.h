@@ -16,7 +16,7 @@ struct emulated_index {
 	unsigned x, y, z;
 };
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-extern float emulated_shared[]; /* of the running block */
+extern float emulated_shared[]; /* shared memory of the running block */
 extern unsigned emulated_shared_bytes; /* size of the above */
 extern unsigned emulated_block; /* its index, from 1 on */
 __attribute__((

@@ -18,7 +18,7 @@
 
 enum { GPUS = 2 };
 
-struct block { /* of device memory */
+struct block { /* block of device memory */
 	struct block *next;
 	char *data;
 	uint64_t bytes;
@@ -27,7 +27,7 @@ struct block { /* of device memory */
 
 enum { FUNCTIONS_MAX = 256 };
 
-struct task { /* of a graph */
+struct task { /* task of a graph */
 	struct task *next;
 	const struct emulated_entry *kernel; /* NULL: a product */
 	struct emulated_index grid, block;

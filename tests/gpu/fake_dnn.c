@@ -22,7 +22,7 @@ struct piece {
 		int64_t n;
 		void *data;
 	} attribute[ATTRIBUTES_MAX];
-	float *value; /* of a tensor while its graph runs: its elements, densely */
+	float *value; /* elements of a tensor while its graph runs, densely */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -7,7 +7,7 @@
 enum { PAGE = 4096, PAGES = 1 << 18, GRANULE = 2, WARP = 32, COUNTS = 4096 };
 enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
-static uint32_t scope; /* of the access: its launch or, in shared memory, its block */
+static uint32_t scope; /* scope of the access: its launch or, in shared memory, its block */
 
 enum access { PLAIN, RELAXED, ATOMIC, COPY /* pending */ };
 
@@ -19,7 +19,7 @@ struct mark { /* the last access */
 	uint64_t blocks; /* of_grid: bit n % 64 for block n */
 };
 
-struct marks { /* of GRANULE bytes of memory */
+struct marks { /* marks of GRANULE bytes of memory */
 	struct mark write, read;
 };
 

@@ -107,7 +107,7 @@ static inline uint32_t ptx_pack_bf16(float high, float low)
 	return (uint32_t)tess_bf16_round(low) | (uint32_t)tess_bf16_round(high) << 16;
 }
 
-/* bfi: inserts n bits of `bits` at bit `at` of `value`. */
+/* Inserts n bits of `bits` at bit `at` of `value` (bfi). */
 static inline uint64_t ptx_insert_b64(uint64_t bits, uint64_t value, uint32_t at, uint32_t n)
 {
 	uint64_t mask = at > 63 ? 0 : (n > 63 ? UINT64_MAX : (UINT64_C(1) << n) - 1) << at;

@@ -8,8 +8,8 @@ struct texts {
 	int64_t heads, lo, group, d, value, window;
 	double softcap;
 	bool latent; /* a value is the start of its key */
-	int64_t length[4]; /* of the sequences; ends with 0 */
-	double rate; /* of dropout */
+	int64_t length[4]; /* lengths of the sequences; ends with 0 */
+	double rate; /* dropout rate */
 	bool bf16; /* by cuDNN: the op has the lengths, and operands are bf16 values */
 };
 

@@ -235,8 +235,8 @@ struct linear_case {
 	bool turned; /* weights are stored [in, out], */
 	bool dense; /* with nothing between their rows */
 	int64_t skip; /* columns of x and of W before the first; odd ones are not aligned */
-	const int64_t *bound; /* of two terms, four numbers; NULL: all of K */
-	double math; /* of the op: 0: the device's */
+	const int64_t *bound; /* two terms, four numbers; NULL: all of K */
+	double math; /* math of the op; 0: the device's */
 };
 
 /* Checks |got - want| <= rounding * the sum of |x * w|, plus a bound for the order of additions. */
@@ -453,8 +453,8 @@ struct attention_case {
 	double softcap;
 	int64_t value; /* elements; 0: d; negative: the first ones of their key */
 	int64_t slots, before; /* before: initial positions of a slot */
-	const int *rows; /* of each slot in turn, 0: the end */
-	double spread; /* of scores; 0: 3 */
+	const int *rows; /* rows of each slot in turn, 0: the end */
+	double spread; /* spread of scores; 0: 3 */
 };
 
 /* The step of a case: rows[i] more rows of slot i % slots, in turn. */
@@ -465,7 +465,7 @@ struct attention_step {
 	int64_t *table;
 	int32_t *position, *slot;
 	char *pages;
-	uint64_t bytes; /* of all pages */
+	uint64_t bytes; /* bytes of all pages */
 };
 
 enum { GAP = 16 };
@@ -651,7 +651,7 @@ START_TEST(attention)
 	bool exact = _i * THIN >= ATTENTION_CASES;
 
 	ck_assert_int_eq(sizeof cases / sizeof *cases, ATTENTION_CASES);
-	if (exact) /* of a fake GPU: too small for tiles of large heads */
+	if (exact) /* less shared memory than tiles of large heads need */
 		ck_assert_int_eq(setenv("FAKE_CUDA_SHARED", "101376", 1), 0);
 	set_up_devices(exact ? "f32" : "auto");
 	test_attention_op(c, !exact && c->dtype == TESS_BF16 && c->d % 16 == 0 && c->d <= 128);

@@ -1,6 +1,6 @@
 /*
- * test_sample PLUGIN: compares the ids that the CUDA device draws with those of sample.c, up to the
- * rounding that docs/ops.md allows a device.
+ * test_sample PLUGIN - compares the ids that the CUDA device draws with those of sample.c, up to
+ * the rounding that tessera/device.h allows a device.
  */
 #include "device.h"
 #include "nn/generate/sample.h"

@@ -6,7 +6,7 @@
 
 enum { WARP = 32, SECTOR = 32, BANKS = 32, KERNELS = 128, COUNTS = 1 << 20 };
 
-struct request { /* of a lane */
+struct request { /* request of a lane */
 	const void *site;
 	uint32_t warp, turn, lane, bytes; /* turn: number of earlier accesses of the thread here */
 	uintptr_t at;
@@ -14,7 +14,7 @@ struct request { /* of a lane */
 
 bool traffic_counted;
 
-static struct request *requests; /* of the running block */
+static struct request *requests; /* requests of the running block */
 static size_t nrequests, capacity;
 static struct count { /* accesses of a thread at a site, in a block */
 	const void *site;

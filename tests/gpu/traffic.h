@@ -10,10 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct traffic { /* of a kernel, so far */
+struct traffic { /* traffic of a kernel, so far */
 	const char *kernel; /* NULL: the end */
 	uint64_t used, moved; /* bytes of global memory requested by lanes; of their sectors */
-	uint64_t least, steps; /* of shared memory: without bank conflicts; counted */
+	uint64_t least, steps; /* steps of shared memory: without bank conflicts; counted */
 };
 
 /*

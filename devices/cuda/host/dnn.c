@@ -41,7 +41,7 @@ struct tensor { /* a value */
 	enum layout layout;
 };
 
-struct attribute { /* of a descriptor; name -1: the end of a list; value NULL: unset */
+struct attribute { /* descriptor attribute; name -1: the end of a list; value NULL: unset */
 	int name, type;
 	int64_t n;
 	const void *value;
@@ -144,7 +144,7 @@ static struct tensor add_number(struct graph *g, enum dnn_operand operand, float
 
 /* ---- operations */
 
-struct pointwise { /* y = mode(x, b, t); axis of GEN_INDEX; for a backward: of x, with gradient b */
+struct pointwise { /* y = mode(x, b, t); axis: for GEN_INDEX; in a backward b is the gradient */
 	int mode;
 	struct tensor x, b, t, y;
 	int precision;

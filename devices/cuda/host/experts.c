@@ -2,7 +2,7 @@
 #include "gpu.h"
 
 enum { COLUMNS_PER_BLOCK = MULTIPLY_THREADS / WARP };
-enum { SCRATCH_BYTES = 256 << 20 }; /* of expert results: more rows are computed in parts */
+enum { SCRATCH_BYTES = 256 << 20 }; /* bytes of expert results: more rows are computed in parts */
 enum { COUNTED_ROWS = 64 }; /* more are counted before they are listed */
 
 bool op_find_run(const struct tess_op *op, int32_t from, int32_t to, int64_t *at, int64_t *len)

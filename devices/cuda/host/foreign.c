@@ -16,7 +16,7 @@ const struct tess_option foreign_option = {
 };
 
 struct search {
-	const char *name; /* of the file */
+	const char *name; /* file name */
 	void *found;
 	char reason[REASON]; /* why an existing file does not open */
 };

@@ -169,7 +169,7 @@ static bool can_attend(const struct tess_op *rope, const struct tess_op *second,
 	return is_same_view(&op->in[0], turned ? k : q) && is_same_view(&op->in[1], turned ? q : k);
 }
 
-/* A key that is only stored in its page needs no order of the blocks that read it. */
+/* Checks that the output of ATTENTION and the ROPEs' inputs, which its blocks read, are apart. */
 bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention)
 {
 	const struct tess_op *second = rope->next;

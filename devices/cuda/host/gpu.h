@@ -42,25 +42,25 @@ struct gpu {
 	int32_t processors,
 		shared_max; /* multiprocessors; maximum bytes of shared memory of a block */
 	int32_t math;
-	int32_t major; /* of the compute capability */
+	int32_t major; /* major compute capability */
 	bool sync_ops; /* TESSERA_CUDA_SYNC=1 */
 	bool starts_early; /* kernels wait for the previous one (port.h): 9.0 and newer */
-	CUstream memory; /* of allocations; NULL: no memory pools, as on some virtual GPUs */
+	CUstream memory; /* for allocations; NULL: no memory pools, as on some virtual GPUs */
 	CUstream streams[STREAMS_MAX]; /* open ones, or NULL */
 	bool capturing;
-	CUevent point[POINTS]; /* of mark; NULL: not used yet */
-	CUevent followed; /* of follow, recorded again each time; NULL: not used yet */
+	CUevent point[POINTS]; /* for mark; NULL: not used yet */
+	CUevent followed; /* for follow, recorded again each time; NULL: not used yet */
 	struct stage stage[STAGES];
 	int32_t copiers; /* threads that fill stages: a power of two */
 	struct scratch *scratch;
 	struct blas *blas;
 	struct dnn *dnn; /* NULL: not opened yet */
-	float *sums; /* of parts of products, allocated by product_tensor.c; or NULL */
+	float *sums; /* sums of parts of products, allocated by product_tensor.c; or NULL */
 	uint32_t *ended; /* counts of parts */
 	int32_t *fault; /* in host memory that kernels write */
 	uint32_t *ended_keys; /* counts of parts of rows, allocated by attention.c; or NULL */
 	char where[WHERE]; /* the module of the last op, for later failures */
-	int32_t kind; /* of that op */
+	int32_t kind; /* kind of the last op */
 };
 
 struct handover { /* state that the finished ops of a step pass to the next one */
@@ -250,9 +250,9 @@ struct product { /* y [rows, columns] = x [rows, k] w' + more */
 	const float *more; /* may be y; NULL: nothing is added */
 	void *y; /* f32 */
 	int64_t rows, columns, k, y_pitch, more_pitch;
-	int64_t x_stride[2]; /* of a row of y, and of k: one of them is 1 */
-	int64_t w_stride[2]; /* of a column of y, and of k: one of them is 1 */
-	int32_t dtype; /* of x and w: TESS_F32 or TESS_BF16 */
+	int64_t x_stride[2]; /* steps of a row of y, and of k: one of them is 1 */
+	int64_t w_stride[2]; /* steps of a column of y, and of k: one of them is 1 */
+	int32_t dtype; /* dtype of x and w: TESS_F32 or TESS_BF16 */
 	bool tf32, half; /* half: y is bf16 */
 	int32_t count; /* products of one x, whose w and y are w_step and y_step elements apart */
 	int64_t w_step, y_step;
@@ -315,9 +315,9 @@ struct product_run { /* range of K to add, of x and of each weight */
 	const struct tess_op *norm; /* the previous op, fused: its x is read; NULL: none */
 	const uint16_t *rounded; /* x as bf16, in scratch memory; or NULL */
 	bool dropped; /* and nowhere else */
-	struct handover *to; /* of a LINEAR that is not LINEAR_DX */
+	struct handover *to; /* for a LINEAR that is not LINEAR_DX */
 };
-int32_t product_get_math(int32_t math, const struct tess_op *op); /* of a LINEAR; math: MATH_... */
+int32_t product_get_math(int32_t math, const struct tess_op *op); /* returns the math of a LINEAR */
 bool product_is_whole(const struct tess_op *op, const struct product_run *r);
 const void *product_get_weight(const struct tess_view *w, const struct product_run *r);
 /* Describes weight i and row `row` of its output. */

@@ -173,7 +173,7 @@ static tess_status open_stages(struct gpu *g)
 }
 
 /*
- * Returns whether memory is pageable: the driver does not know it, and its copies would not
+ * Returns whether memory is pageable: the driver has not allocated it, and its copies would not
  * overlap.
  */
 static bool is_pageable(const void *p)
@@ -204,13 +204,13 @@ static tess_status queue_memcpy(struct gpu *g, void *dst, const void *src, uint6
 	return st || !s ? st : CUDA_CALL(g->where, cuEventRecord, s->done, stream);
 }
 
-struct share { /* of a copy: chunks first, first + step, .. */
+struct share { /* share of a copy: chunks first, first + step, .. */
 	struct gpu *g;
 	char *dst;
 	const char *src;
 	uint64_t bytes, first, step;
 	CUstream stream;
-	CUresult result; /* of `call` */
+	CUresult result; /* result of `call` */
 	const char *call;
 	pthread_t thread;
 	bool started;

@@ -152,7 +152,7 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
 	return st;
 }
 
-enum { STEP_ALIGN = 16 }; /* bytes; of the step between weights or outputs of one call */
+enum { STEP_ALIGN = 16 }; /* bytes; alignment of the step between weights or outputs of one call */
 
 /* Adds output i + 1 to the product of output i, if weights and outputs are equal but for a step. */
 static bool add_next_out(const struct tess_op *op, int32_t i, struct product *p)

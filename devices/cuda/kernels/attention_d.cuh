@@ -8,7 +8,7 @@
  * each 64 columns of the sums.
  */
 
-enum { TEXT_RUN = 64, TEXT_COLUMNS = TEXT_BLOCKS * TEXT_RUN }; /* elements of a load; of a block */
+enum { TEXT_RUN = 64, TEXT_COLUMNS = TEXT_BLOCKS * TEXT_RUN }; /* elements: loaded; in a block */
 
 struct text_rows { /* rows of one head, `n` elements each */
 	const float *data;

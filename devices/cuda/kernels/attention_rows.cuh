@@ -180,7 +180,7 @@ DEVICE struct value_lane place_lane(const struct attention_args *a, const int pe
 	return l;
 }
 
-enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* of f32; bf16 has half as many, each twice */
+enum { VALUE_CHUNKS = VALUE_MAX / (4 * WARP) }; /* f32 chunks; bf16 has half as many, each twice */
 
 /* Adds elements `at` of values j0, j0 + rows, ..: LOADS of them (`whole`), or those before `hi`. */
 DEVICE void add_value_rows(const struct attention_args *a, int32_t dtype, const char *values,

@@ -20,7 +20,7 @@ struct warp_rows {
 	int head, row;
 	int first, end, all_first, all_end;
 	uint32_t q[4][TENSOR_HALVES][4]; /* if D <= 64; larger heads stay in shared memory */
-	float max[2 * TENSOR_HALVES], sum[2 * TENSOR_HALVES]; /* of rows 0, 8, 16, 24 + lane / 4 */
+	float max[2 * TENSOR_HALVES], sum[2 * TENSOR_HALVES]; /* for rows 0, 8, 16, 24 + lane / 4 */
 	float out[TENSOR_HALVES][TENSOR_HEAD_MAX / 8][4];
 };
 

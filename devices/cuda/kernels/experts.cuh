@@ -3,7 +3,7 @@
  * found on the GPU, in f32. A warp has a column of a weight, and up to 8 rows of x at a time.
  */
 
-enum { COLUMN_LOADS = 8 }; /* of four elements of a column, in flight together */
+enum { COLUMN_LOADS = 8 }; /* loads in flight, each of four elements of a column */
 enum { COMBINED = 8 }; /* expert results of a row, which are loaded together */
 
 /* Returns whether lanes can read four weights, and 16 bytes of rows of x, at a time. */

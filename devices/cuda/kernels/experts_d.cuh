@@ -1,6 +1,6 @@
 /*
  * experts_d.cuh - the backward of mixtures of experts, except the products (groups.cuh). Routes and
- * the balancing loss add in the order of docs/ops.md; sums over tokens add 64 rows at a time.
+ * the balancing loss add in the order of tessera/device.h; sums over tokens add 64 rows at a time.
  */
 
 /* Computes the gradient d of the logits of a softmax s, from the gradient q of s. */

@@ -151,7 +151,7 @@ DEVICE void copy_listed_terms(const struct tensor_group_args *a, const uint16_t 
 DEVICE void add_listed_terms(const struct tensor_group_args *a, const uint16_t *const *w,
                              const uint16_t *const *x, const int X, float *shared)
 {
-	const int bytes = (LISTED_COLUMNS + X * 16) * STAGE_ROW; /* of a stage */
+	const int bytes = (LISTED_COLUMNS + X * 16) * STAGE_ROW; /* bytes of a stage */
 	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (LISTED_COLUMNS / 2);
 	int stages = (int)((a->k + STAGE_TERMS - 1) / STAGE_TERMS);
 	char *stage = (char *)shared;

@@ -186,7 +186,7 @@ struct update_args { /* v NULL: SGD, m NULL: without momentum */
 	float *w, *m, *v;
 	uint16_t *rounded; /* NULL: none */
 	int64_t n;
-	int32_t dtype; /* of rounded */
+	int32_t dtype; /* dtype of rounded */
 	float factor, keep, new_m, old_v, new_v, rate, bias, eps, momentum, decay;
 };
 
@@ -220,7 +220,7 @@ struct copy_args {
 	const char *from;
 	char *to;
 	int64_t n[3], from_step[3], to_step[3]; /* steps in bytes */
-	int32_t width; /* of an element: 1, 2, 4 or 8 */
+	int32_t width; /* bytes of an element: 1, 2, 4 or 8 */
 };
 
 struct sample_args { /* how [rows][7], y [rows][4], seen [sets][..]: SAMPLE in tessera/device.h */
@@ -240,7 +240,7 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
-enum { MULTIPLY_COLUMNS = 4 }; /* of a block, with one row; of a warp, with more than 4 */
+enum { MULTIPLY_COLUMNS = 4 }; /* columns of a block, with one row; of a warp, with more than 4 */
 struct multiplied { /* a weight, and its output */
 	const void *w;
 	const float *more; /* may be y; NULL: nothing */
@@ -253,7 +253,7 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype;
 	const void *norm; /* weights of the fused RMS norm of one row x, of `dtype`; or NULL */
-	float eps, offset; /* of the norm; added to its weights */
+	float eps, offset; /* eps of the norm; offset of its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
@@ -279,7 +279,7 @@ struct tensor_args { /* y_i = x W_i' + more_i */
 	uint16_t *glu; /* act(y_0) * y_1 in bf16, in place of both; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
-	float *sums; /* of the parts, each [tiles][rows][PRODUCT_COLUMNS] */
+	float *sums; /* sums of the parts, each [tiles][rows][PRODUCT_COLUMNS] */
 	uint32_t *ended; /* number of finished parts of each tile; 0 between kernels */
 	struct multiplied of[MULTIPLY_WEIGHTS];
 };
@@ -297,9 +297,9 @@ enum { WHOLE_PAGES = 4, PART_PAGES = 2 };
 enum { NEW_ROWS_MAX = 64, STORE_WARP = ATTEND_WARPS - 2, OWN_KEY_WARP = ATTEND_WARPS - 1 };
 /* Maximum elements of a key and of a value; minimum adjacent rows of a slot that form a tile. */
 enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
-/* On tensor cores: rows of a tile, over all of its heads; of a warp; elements of a head. */
+/* On tensor cores: rows of a tile, over all of its heads; rows of a warp; elements of a head. */
 enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
-/* Bytes in shared memory of a row of values or of a query; of a stage; of a tile. */
+/* Bytes in shared memory: a row of values or a query; a stage; a tile. */
 #define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
 #define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
@@ -335,7 +335,7 @@ struct rope_args {
 	const int32_t *position;
 	int32_t *fault;
 	int64_t table_pitch, positions, rows;
-	int64_t each, first, width; /* of a head: elements [first, first + width) are rotated */
+	int64_t each, first, width; /* elements of a head; [first, first + width) are rotated */
 	int32_t interleaved, inverse;
 	/*
 	 * The index in `of` of the keys for the pages of `to`, or -1. attend_rows rotates them and
@@ -411,7 +411,7 @@ enum { LIST_THREADS = 256 };
 struct list_args { /* lists the rows of each expert, one expert after another */
 	const float *weights;
 	int64_t pitch, rows;
-	int32_t experts, capacity; /* of row and slot */
+	int32_t experts, capacity; /* capacity of row and slot */
 	/*
 	 * count[experts]: the rows of each, or NULL; begin[experts + 1]: its first in row[];
 	 * expert[]: the expert of the entry; slot[]: the number of earlier experts of the row, or
@@ -425,7 +425,7 @@ struct group_args { /* y = x w' for the rows of each group */
 	const float *x;
 	const void *w;
 	float *y;
-	const int32_t *begin, *row; /* of a list, whose rows are those of y; NULL: all rows */
+	const int32_t *begin, *row; /* from a list, whose rows are those of y; NULL: all rows */
 	int64_t x_pitch, y_pitch, x_step, y_step; /* steps: from group to group */
 	int64_t w_stride[3], rows, n, k;
 	int32_t dtype;
@@ -438,7 +438,7 @@ enum { LISTED_COLUMNS = 64, LISTED_STAGES = 6, LISTED_PITCH = LISTED_COLUMNS + 8
 struct tensor_group_args {
 	const uint16_t *x, *w; /* bf16 */
 	void *y; /* f32; gated: act(gate) * up in bf16, and w has n rows of each */
-	const int32_t *begin, *row; /* of a list; row NULL: x has its rows; begin NULL: all rows */
+	const int32_t *begin, *row; /* from a list; row NULL: as in x; begin NULL: all rows */
 	int64_t x_pitch, y_pitch, x_step, y_step; /* steps: from group to group */
 	int64_t w_stride[2], rows, n, k; /* w_stride: from group to group, row to row */
 	int32_t gated, activation, row_blocks;
@@ -477,8 +477,8 @@ struct experts_args {
 	int32_t experts, slots, activation, dtype;
 	int32_t most; /* maximum number of experts of a row */
 	int32_t wide; /* 16 bytes of combined values can be read and written in one access */
-	const int32_t *begin, *row, *place; /* of list_args; COMBINE: none, x has the slots */
-	const int32_t *expert; /* of list_args: a block y for each listed row; NULL: each expert */
+	const int32_t *begin, *row, *place; /* from list_args; COMBINE: none, x has the slots */
+	const int32_t *expert; /* a block y for each listed row; NULL: each expert */
 	int32_t *fault;
 	/* [listed rows][ffn] or larger, [columns]; by rows: [rows][most][ffn], without lists */
 	float *hidden, *z;

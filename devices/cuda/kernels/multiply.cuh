@@ -115,7 +115,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	const int pair = a->glu != NULL;
 	int of = pair ? 0 : find_weight(a), lane = threadIdx.x % WARP;
-	int64_t column, from = 0; /* of K */
+	int64_t column, from = 0; /* from: start in K */
 	float sum[MULTIPLY_ROWS * 4];
 	const char *w[4];
 
@@ -149,7 +149,7 @@ struct row_loads {
 	struct quad at[ROW_RUNS][MULTIPLY_COLUMNS];
 };
 
-struct row_sums { /* of a block */
+struct row_sums { /* sums of a block */
 	float columns[ROW_WARPS][MULTIPLY_COLUMNS], squares[ROW_WARPS];
 };
 

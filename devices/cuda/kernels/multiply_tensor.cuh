@@ -51,10 +51,10 @@ DEVICE void spread_sums(const float *sum, const int X, const int W, const int pi
 				   e % 2] = sum[(i * 2 * W + j) * 4 + e];
 }
 
-struct product_tile { /* of a block */
+struct product_tile { /* tile of a block */
 	int of; /* the weight, or with a GLU the first of both */
 	int64_t column; /* the first */
-	int64_t at, end; /* of K */
+	int64_t at, end; /* range of K */
 	float *sums; /* in shared memory: the rows of each half of the terms, with gaps */
 	int added; /* the second half and the other parts are added to the first half */
 };
@@ -120,7 +120,7 @@ DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile
 
 /* Runs of rows that the sums of a tile are divided into, four sums a thread. */
 enum { RUNS = PRODUCT_ROWS * WIDE_COLUMNS / (MULTIPLY_THREADS * 4) }; /* maximum */
-enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* of all parts */
+enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* bytes of all parts */
 enum { RUNS_AHEAD = 4 }; /* copied while the parts of one run are added */
 
 DEVICE int find_run_row(int i, const int C)
@@ -309,7 +309,7 @@ DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, con
 DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 {
 	DYNAMIC_SHARED(shared_stages);
-	const int bytes = (C + X * 16) * STAGE_ROW; /* of a stage */
+	const int bytes = (C + X * 16) * STAGE_ROW; /* bytes of a stage */
 	const int ahead = (C == PRODUCT_COLUMNS ? PRODUCT_STAGES : WIDE_STAGES) - 1;
 	struct product_tile t = find_product_tile(a, C, shared_stages);
 	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (C / 2);

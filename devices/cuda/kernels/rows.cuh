@@ -164,7 +164,7 @@ DEVICE float add_block(float x, float *scratch)
 	return x;
 }
 
-enum { NORM_LOADS = 8 }; /* of a thread, in flight together */
+enum { NORM_LOADS = 8 }; /* loads of a thread, in flight together */
 
 /* Loads elements i, i + threads, .. of a run of n; 0 beyond it. */
 DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)

@@ -1,5 +1,6 @@
 /*
- * sample.cuh - the next ids: a block draws the id of one row of logits (SAMPLE in docs/ops.md).
+ * sample.cuh - the next ids: a block draws the id of one row of logits (SAMPLE in
+ * tessera/device.h).
  *
  * Candidates are ordered by falling logits, then by rising ids. So each filter keeps the first
  * candidates of this order, and only has to find its last one. Both that candidate and the drawn
@@ -29,7 +30,7 @@ struct sample_row { /* equal in all threads of a block */
 	int32_t odd, first_odd, largest; /* non-finite logits; the id of the largest one */
 };
 
-struct sample_range { /* of keys: of a bucket, or all */
+struct sample_range { /* range of keys: of a bucket, or all */
 	uint32_t first, last;
 	double most, scale; /* the maximum logit; buckets per difference from it */
 	int32_t each; /* ids in a bucket, if all keys are equal; 0: buckets are of logits */

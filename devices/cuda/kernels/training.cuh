@@ -1,5 +1,5 @@
 /*
- * training.cuh - the backward of rows.cuh, sums over tokens, dropout and the loss. docs/ops.md
+ * training.cuh - the backward of rows.cuh, sums over tokens, dropout and the loss. tessera/device.h
  * defines the arithmetic and its order, except of sums: a block adds a row, and sums over tokens
  * are added in runs of rows, in order.
  */
