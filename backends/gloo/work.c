@@ -133,8 +133,7 @@ static tess_status post_half(struct group *g, struct work *w, int32_t stage, int
 {
 	int32_t peer;
 	struct transfer t = plan_half_transfer(g, w, stage, &peer);
-	int known = stage >=
-	            w->halvings; /* from the rank that this one has sent its half to */
+	int known = stage >= w->halvings; /* from the rank that this one has sent its half to */
 
 	return post_transfer(g, w, !receives, peer, &t, (uint64_t)stage, known, receives);
 }

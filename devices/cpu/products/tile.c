@@ -63,8 +63,8 @@ TILE_INLINE void run_tile(int rows, int panels, bool packed, int32_t dtype, cons
 	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
 	TILES_OF(type, dtype, 2, TILE_WIDE_3) \
 	TILES_OF(type, dtype, 3, TILE_WIDE_3) \
-	TILES_OF(type, dtype, 4, TILE_WIDE_6) TILES_OF(type, dtype, 5, TILE_WIDE_6) \
-		TILES_OF(type, dtype, 6, TILE_WIDE_6)
+	TILES_OF(type, dtype, 4, TILE_WIDE_6) \
+	TILES_OF(type, dtype, 5, TILE_WIDE_6) TILES_OF(type, dtype, 6, TILE_WIDE_6)
 #define ROW(type, kind) \
 	{ \
 		type##_##kind##_1, type##_##kind##_2, type##_##kind##_3, type##_##kind##_4, \
