@@ -192,7 +192,7 @@ static tess_status attend_pages(struct gpu *g, const struct handover *from, stru
 		                .args = &a };
 	int64_t floats = a.parts > 1 ? a.rows * a.heads * a.parts * (a.dv + 2) : 0;
 	uint64_t used = (uint64_t)tess_up(floats, 64) * 64 * sizeof(float);
-	tess_status st = fuse_round_rows(g, op, used, &a.out, to);
+	tess_status st = handover_round_rows(g, op, used, &a.out, to);
 
 	a.rounded = to->rounded;
 	if (!st)

@@ -3,42 +3,7 @@
  * would read as bf16.
  */
 #include "gpu.h"
-
-#include <string.h>
-
-/* Returns whether two views of f32 rows share no memory, or each element has the same address. */
-static bool is_apart_or_same(const struct tess_view *a, const struct tess_view *b)
-{
-	const float *x = a->data, *y = b->data;
-	int64_t n = (a->shape[0] - 1) * a->stride[0] + a->shape[1];
-	int64_t m = (b->shape[0] - 1) * b->stride[0] + b->shape[1];
-
-	return (x == y && a->stride[0] == b->stride[0]) || x + n <= y || y + m <= x;
-}
-
-static bool is_apart(const struct tess_view *a, const struct tess_view *b)
-{
-	return a->data != b->data && is_apart_or_same(a, b);
-}
-
-static bool is_same_view(const struct tess_view *a, const struct tess_view *b)
-{
-	return a->data == b->data && a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] &&
-	       a->stride[0] == b->stride[0];
-}
-
-/* Returns a view as rows, also if it is a Partial of one node. */
-static struct tess_view get_finished_rows(const struct tess_view *v)
-{
-	struct tess_view rows = *v;
-
-	if (v->ndim == 3 && v->shape[0] == 1) {
-		rows.ndim = 2;
-		memcpy(rows.shape, v->shape + 1, 2 * sizeof *v->shape);
-		memcpy(rows.stride, v->stride + 1, 2 * sizeof *v->stride);
-	}
-	return rows;
-}
+#include "views.h"
 
 static bool is_whole_row_norm(const struct tess_op *norm)
 {
@@ -108,14 +73,6 @@ static bool can_add_glu(int32_t math, const struct tess_op *linear, const struct
 	       product_reads_wide(linear, norm);
 }
 
-const struct tess_view *fuse_get_added(const struct tess_op *linear)
-{
-	const struct tess_op *add = linear->next;
-	struct tess_view y = get_finished_rows(linear->out);
-
-	return &add->in[is_same_view(&add->in[1], &y) ? 0 : 1];
-}
-
 /*
  * Returns whether the product can compute the ADD: an addition to a value costs no more than
  * writing it, and the output is never written. cuBLASLt adds in one call, which changes nothing if
@@ -131,7 +88,7 @@ static bool can_add_sum(int32_t math, const struct tess_op *linear, const struct
 	    !product_is_one_run(linear))
 		return false;
 	y = get_finished_rows(linear->out);
-	more = fuse_get_added(linear);
+	more = handover_get_added(linear);
 	if (!is_same_view(&add->in[more == add->in], &y) || is_same_view(more, &y) ||
 	    !is_apart_or_same(more, &y) || !is_apart_or_same(&add->out[0], more))
 		return false;
@@ -169,16 +126,6 @@ static bool can_attend(const struct tess_op *rope, const struct tess_op *second,
 	return is_same_view(&op->in[0], turned ? k : q) && is_same_view(&op->in[1], turned ? q : k);
 }
 
-/* Checks that the output of ATTENTION and the ROPEs' inputs, which its blocks read, are apart. */
-bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention)
-{
-	const struct tess_op *second = rope->next;
-	const struct tess_view *out = &attention->out[0];
-
-	return second->only_next && is_same_view(&attention->in[1], &second->out[0]) &&
-	       is_apart(out, &rope->in[0]) && is_apart(out, &second->in[0]);
-}
-
 /* ---- rows of bf16 ---------------------------------------------------------------------------- */
 
 /* Returns whether the next op is a LINEAR of many rows that multiplies bf16. */
@@ -191,48 +138,12 @@ static bool can_round(int32_t math, const struct tess_op *op, const struct tess_
 	       linear->in[1].dtype == TESS_BF16 && product_get_math(math, linear) == MATH_AUTO;
 }
 
-static bool is_rounded(const struct tess_op *op)
-{
-	return op->next && op->next->kind == TESS_OP_LINEAR && op->out[0].shape[0] > MULTIPLY_ROWS;
-}
-
-/* Returns whether nothing reads the f32 values of the rounded rows. */
-static bool can_drop(const struct gpu *g, const struct tess_op *op)
-{
-	return op->only_next && product_reads_bf16(g->math, op->next);
-}
-
-const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear)
-{
-	const struct tess_op *glu = fuse_get_next(linear, TESS_OP_GLU);
-
-	return glu && is_rounded(glu) && can_drop(g, glu) ? glu : NULL;
-}
-
-tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
-                            struct handover *to)
-{
-	const struct tess_view *y = &op->out[0];
-	void *memory;
-	tess_status st;
-
-	if (!is_rounded(op))
-		return TESS_OK;
-	st = memory_get_scratch(g, used + (uint64_t)(y->shape[0] * y->shape[1] * 2), &memory);
-	if (st)
-		return st;
-	to->rounded = (uint16_t *)(void *)((char *)memory + used);
-	to->dropped = can_drop(g, op);
-	*out = to->dropped ? NULL : *out;
-	return TESS_OK;
-}
-
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static bool can_follow_linear(int32_t math, const struct tess_op *earlier,
                               const struct tess_op *linear, const struct tess_op *op)
 {
-	const struct tess_op *norm = earlier && fuse_is_normed(earlier) ? earlier : NULL;
+	const struct tess_op *norm = earlier && handover_is_normed(earlier) ? earlier : NULL;
 
 	return can_add_glu(math, linear, op, norm) || (!norm && can_add_sum(math, linear, op));
 }

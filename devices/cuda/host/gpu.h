@@ -3,7 +3,8 @@
  *
  * table.c finds the driver, cuBLASLt and cuDNN; cuda.c is the plugin; memory.c copies; ops.c runs a
  * step. rows.c, attention*.c, experts*.c and training.c launch kernels (launch.c); product*.c and
- * blas.c multiply matrices; dnn.c calls cuDNN; fuse.c decides which ops are one step.
+ * blas.c multiply matrices; dnn.c calls cuDNN; fuse.c decides which ops are one step, and
+ * handover.c passes results between them.
  */
 #ifndef TESS_DEVICES_CUDA_GPU_H
 #define TESS_DEVICES_CUDA_GPU_H
@@ -219,30 +220,32 @@ tess_status op_run_squares(struct gpu *g, const struct tess_op *op);
 /* Returns what the device lacks for a valid sum over tokens, heads or the vocabulary; or NULL. */
 const char *op_find_training_limit(const struct tess_op *op);
 
-/* ---- fuse.c: `next` of an op has passed op_fuses. */
+/* ---- fuse.c */
 int32_t op_fuses(const struct tess_op *op);
-static inline const struct tess_op *fuse_get_next(const struct tess_op *op, int32_t kind)
+
+/* ---- handover.c: `next` of an op has passed op_fuses. */
+static inline const struct tess_op *handover_get_next(const struct tess_op *op, int32_t kind)
 {
 	return op->next && op->next->kind == kind ? op->next : NULL;
 }
 /* Returns whether the LINEAR after a NORM computes it. */
-static inline bool fuse_is_normed(const struct tess_op *norm)
+static inline bool handover_is_normed(const struct tess_op *norm)
 {
 	return norm->kind == TESS_OP_NORM && norm->next && norm->in[0].shape[0] == 1;
 }
 /* Returns whether an ATTENTION may read the inputs of both ROPEs, and rotate them itself. */
-bool fuse_can_turn(const struct tess_op *rope, const struct tess_op *attention);
+bool handover_can_turn(const struct tess_op *rope, const struct tess_op *attention);
 /* Returns the operand that the ADD after a product adds to it. */
-const struct tess_view *fuse_get_added(const struct tess_op *linear);
+const struct tess_view *handover_get_added(const struct tess_op *linear);
 /* Returns the GLU after a product if nothing reads its operands and output as f32; or NULL. */
-const struct tess_op *fuse_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
+const struct tess_op *handover_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
  * Prepares the op before a LINEAR of many rows. Sets to->rounded to the memory for a dense bf16
  * copy of its output, and *out to NULL if nothing reads the f32 output. used: bytes of scratch
  * memory of the op itself, a multiple of 256.
  */
-tess_status fuse_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
-                            struct handover *to);
+tess_status handover_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
+                                struct handover *to);
 
 /* ---- blas.c */
 struct product { /* y [rows, columns] = x [rows, k] w' + more */

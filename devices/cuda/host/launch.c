@@ -1,6 +1,19 @@
 /* launch.c - launches a kernel on the stream of an op. */
 #include "gpu.h"
 
+const struct tess_host *cuda_host;
+
+tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
+{
+	const char *name = NULL, *text = NULL;
+
+	cuda.cuGetErrorName(why, &name);
+	cuda.cuGetErrorString(why, &text);
+	return cuda_host->fail(why == CUDA_ERROR_OUT_OF_MEMORY ? TESS_ENOMEM : TESS_EDEVICE,
+	                       "%s%scuda: %s: %s (%s)", where ? where : "", where ? ": " : "", call,
+	                       text ? text : "unknown error", name ? name : "no name");
+}
+
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
 {
 	void *arguments[] = { (void *)(uintptr_t)l.args };

@@ -141,7 +141,7 @@ static tess_status multiply_by_rows(struct gpu *g, const struct tess_op *op,
 {
 	int64_t rows = op->in[0].shape[0];
 	bool wide = can_read_wide(op, r);
-	const struct tess_op *glu = n > 1 ? fuse_get_next(op, TESS_OP_GLU) : NULL;
+	const struct tess_op *glu = n > 1 ? handover_get_next(op, TESS_OP_GLU) : NULL;
 	tess_status st = TESS_OK;
 
 	for (int64_t t = 0; t < rows && !st; t += FEW_ROWS)
@@ -349,14 +349,14 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
 
 void product_set_add(const struct tess_op *op, struct product_run *r)
 {
-	r->add = fuse_get_next(op, TESS_OP_ADD);
-	r->more = r->add ? fuse_get_added(op) : NULL;
+	r->add = handover_get_next(op, TESS_OP_ADD);
+	r->more = r->add ? handover_get_added(op) : NULL;
 }
 
 static tess_status multiply_many(struct gpu *g, const struct tess_op *op,
                                  const struct product_run *r)
 {
-	const struct tess_op *glu = fuse_get_halved_glu(g, op);
+	const struct tess_op *glu = handover_get_halved_glu(g, op);
 	struct product_run with = *r;
 	tess_status st;
 

@@ -136,7 +136,7 @@ static tess_status place_glu(struct gpu *g, const struct tess_op *glu, const voi
 	float *none = NULL;
 
 	at = s && at < s->bytes ? at + bytes : 0;
-	return fuse_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, to);
+	return handover_round_rows(g, glu, (uint64_t)tess_up((int64_t)at, 256) * 256, &none, to);
 }
 
 /* Multiplies by weights [from, from + n), with a GLU by both. */
@@ -159,7 +159,7 @@ static tess_status multiply_weights(struct gpu *g, const struct tess_op *op,
 tess_status product_multiply_tensor(struct gpu *g, const struct tess_op *op,
                                     const struct product_run *r)
 {
-	const struct tess_op *glu = fuse_get_halved_glu(g, op);
+	const struct tess_op *glu = handover_get_halved_glu(g, op);
 	struct tensor_args a = { .k = r->len, .rows = (int32_t)op->in[0].shape[0] };
 	struct product_run with = *r;
 	const void *x = NULL;

@@ -44,7 +44,7 @@ tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handov
 {
 	const struct tess_op *op = from->op;
 	struct map_args a = make_map_args(op, MAP_GLU);
-	tess_status st = fuse_round_rows(g, op, 0, &a.y, to);
+	tess_status st = handover_round_rows(g, op, 0, &a.y, to);
 
 	a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
 	a.rounded = to->rounded;
@@ -120,7 +120,7 @@ tess_status op_run_rope(struct gpu *g, const struct handover *from, struct hando
 	struct rope_args a = op_make_rope_args(g, op, second);
 
 	to->op = attention;
-	if (attention && fuse_can_turn(op, attention)) {
+	if (attention && handover_can_turn(op, attention)) {
 		struct attention_args its = op_make_attention_args(g, attention);
 
 		to->rope = op_stores_own_keys(&its) ? op : NULL;
@@ -177,7 +177,7 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 		a.total = add->out[0].data;
 		a.total_pitch = add->out[0].stride[0];
 	}
-	st = fuse_round_rows(g, op, 0, &a.y, to);
+	st = handover_round_rows(g, op, 0, &a.y, to);
 	a.rounded = to->rounded;
 	l.blocks[0] = a.rows * a.runs;
 	l.blocks[1] = l.blocks[2] = 1;
@@ -187,7 +187,7 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 
 tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to)
 {
-	to->norm = fuse_is_normed(from->op) ? from->op : NULL;
+	to->norm = handover_is_normed(from->op) ? from->op : NULL;
 	return to->norm ? TESS_OK : launch_norm_of(g, from->op, NULL, to);
 }
 
@@ -195,7 +195,7 @@ tess_status op_run_add(struct gpu *g, const struct handover *from, struct handov
 {
 	const struct tess_op *norm = from->op->next;
 
-	if (!norm || fuse_is_normed(norm))
+	if (!norm || handover_is_normed(norm))
 		return op_run_map(g, from->op);
 	to->op = norm->next;
 	return launch_norm_of(g, norm, from->op, to);
