@@ -1,4 +1,7 @@
-/* The order-free sum of core/base/accumulator against Shewchuk's exact sums of doubles. */
+/*
+ * test_accumulator.c - the order-free sum of core/base/accumulator against Shewchuk's exact sums of
+ * doubles.
+ */
 #include "core/base/accumulator.h"
 #include "tests/support/draw.h"
 #include "tests/support/suite.h"
@@ -10,7 +13,7 @@
 
 enum { N = 300000 };
 
-/* The exact sum of n doubles to the nearest, by partial sums that do not overlap. */
+/* Returns the exact sum of n doubles, rounded to nearest, by partial sums that do not overlap. */
 static double sum_exactly(const double *x, int64_t n)
 {
 	double part[64], sum = 0, low = 0;
@@ -38,13 +41,13 @@ static double sum_exactly(const double *x, int64_t n)
 		sum = old + part[--used];
 		low = part[used] - (sum - old);
 	}
-	/* half an ulp is left: the partial below decides whether it is more */
+	/* half an ulp is left: the partial below decides the rounding */
 	if (used > 0 && (low < 0) == (part[used - 1] < 0) && sum + 2 * low - sum == 2 * low)
 		sum += 2 * low;
 	return sum;
 }
 
-/* Floats of all exponents that are finite; `spread` of them around `middle`. */
+/* Draws floats of all finite exponents; `spread` of them around `middle`. */
 static float draw_float(uint64_t *state, int32_t middle, int32_t spread)
 {
 	int32_t e = middle + (int32_t)draw_below(state, (uint64_t)spread) - spread / 2;
@@ -97,7 +100,7 @@ START_TEST(equals_exact_arithmetic)
 }
 END_TEST
 
-/* Split over any number of ranks, in any order: the same digits once they are added. */
+/* Checks that any split over ranks, in any order, gives equal digits once they are added. */
 START_TEST(any_order)
 {
 	struct tess_accumulator one = { 0 }, parts[7] = { { { 0 }, 0 } }, all = { 0 };
@@ -128,7 +131,7 @@ START_TEST(ends)
 {
 	struct tess_accumulator a = { 0 };
 	const float odd[] = { 1, INFINITY, 2, -INFINITY }, nan[] = { NAN };
-	/* 1 + 2^-53 is a tie, and the least there is decides it; the large ones leave nothing */
+	/* 1 + 2^-53 is a tie, decided by the smallest float; the large ones cancel */
 	const float tie[] = { 0x1p100f, 1, 0x1p-53f, 0x1p-149f, -0x1p100f };
 
 	expect_bits(tess_accumulator_round(&a), 0);

@@ -72,7 +72,7 @@ START_TEST(says_when_there_is_none)
 }
 END_TEST
 
-/* A list that grows entry by entry; earlier entries do not change. */
+/* Grows a list entry by entry; earlier entries do not change. */
 START_TEST(grows)
 {
 	struct tess_arena a = { 0 };

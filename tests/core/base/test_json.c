@@ -57,7 +57,7 @@ START_TEST(refuses_with_place_and_reason)
 }
 END_TEST
 
-/* `depth` arrays around a string with brackets, quotes and escapes. */
+/* Writes `depth` arrays around a string with brackets, quotes and escapes. */
 static size_t nest_arrays(char *text, int depth)
 {
 	const char *inner = "\"\\\"[[[[\\\\\"";
@@ -110,7 +110,10 @@ START_TEST(loads_files)
 }
 END_TEST
 
-/* A list of objects that would take gigabytes is refused; a string of the same length is not. */
+/*
+ * Checks that a list of objects that would take gigabytes is refused, unlike a string of that
+ * length.
+ */
 START_TEST(limits_memory)
 {
 	enum { MANY = 2 << 20, EACH = 3 };
@@ -142,8 +145,9 @@ static tess_status ignore_member(void *self, const char *key, json_t *value)
 }
 
 /*
- * Members of one object cost more than values of a list: as __metadata__ of a safetensors file, 700
- * thousand take 140 MB, and are refused; as members of the file's object they are read one by one.
+ * Checks that members of one object cost more than values of a list. In __metadata__ of a
+ * safetensors file, 700 thousand take 140 MB, and are refused; members of the file's object are
+ * read one by one.
  */
 START_TEST(limits_memory_of_members)
 {
@@ -250,8 +254,8 @@ END_TEST
 
 /* ---- allocations that fail ------------------------------------------------------------------- */
 
-static int left = -1; /* that succeed; -1: all */
-static void *block[64]; /* not freed yet, of those that were counted */
+static int left = -1; /* allocations that succeed; -1: all */
+static void *block[64]; /* counted blocks that are not freed yet */
 
 static void *allocate_json_block(size_t bytes)
 {
@@ -274,7 +278,7 @@ static void free_json_block(void *p)
 	free(p);
 }
 
-/* The texts are longer than the 16 bytes with which the buffer of a lexer begins. */
+/* Uses strings longer than the 16 bytes with which the buffer of a lexer begins. */
 START_TEST(fails_without_memory)
 {
 	static const char text[] = "{\"a key that is long\": 12345678901234567, \"k\": [1.5, "

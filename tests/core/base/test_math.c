@@ -1,6 +1,6 @@
 /*
- * exp, log, pow, sin and cos of core/base against libm, and against their results on other
- * machines.
+ * test_math.c - exp, log, pow, sin and cos of core/base against libm, and against their results on
+ * other machines.
  */
 #include "core/base/math.h"
 #include "tests/support/draw.h"
@@ -18,7 +18,7 @@ static double draw_unit(void)
 	return (double)draw_below(&state, UINT64_C(1) << 53) * 0x1p-53;
 }
 
-/* `a` and `b` differ by at most `ulps` ulps of b. */
+/* Returns whether `a` and `b` differ by at most `ulps` ulps of b. */
 static bool is_within_ulps(double a, double b, double ulps)
 {
 	return fabs(a - b) <= ulps * (nextafter(fabs(b), INFINITY) - fabs(b));
@@ -80,7 +80,9 @@ START_TEST(powers)
 }
 END_TEST
 
-/* FNV-1a of many results: a compiler, CPU or flag that changes one bit changes it. */
+/*
+ * Checks the FNV-1a hash of many results: a compiler, CPU or flag that changes one bit changes it.
+ */
 START_TEST(the_same_bits_everywhere)
 {
 	uint64_t hash = 14695981039346656037u;

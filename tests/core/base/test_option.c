@@ -39,7 +39,7 @@ START_TEST(argument_over_environment_over_preset)
 }
 END_TEST
 
-/* A program chooses before its first world: nothing has declared a table yet. */
+/* Checks a choice before the first world: no table is declared yet. */
 START_TEST(known_before_its_reader)
 {
 	setenv("TESSERA_TIMEOUT", "7", 1);

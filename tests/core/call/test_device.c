@@ -1,4 +1,4 @@
-/* Memory of a device that the host cannot read: calls on it, and sums. */
+/* test_device.c - calls and sums in the memory of a device that the host cannot read. */
 #include "core/call/carrier.h"
 #include "core/group/device.h"
 #include "core/registry/registry.h"
@@ -15,7 +15,7 @@
 
 enum { RANKS_MAX = 4 };
 
-struct opened { /* the test device, attached to a group */
+struct opened { /* The test device, attached to a group. */
 	struct conform_memory memory;
 	struct tess_group *group;
 };
@@ -53,7 +53,7 @@ static tess_status copy_and_wait(const struct opened *o, void *dst, const void *
 	return conform_memory_copy(&o->memory, dst, src, bytes);
 }
 
-/* Device memory with these bytes. */
+/* Copies these bytes to new device memory. */
 static tess_status copy_to_device(const struct opened *o, const void *from, uint64_t bytes,
                                   void **out)
 {
@@ -81,7 +81,10 @@ static tess_status check_device_case(struct conform_data *d)
 	return st;
 }
 
-/* A message to the next rank is a batch; with `apart`, a call is started, and another before it. */
+/*
+ * Runs one case: a message to the next rank as a batch or, with `apart`, a call that is started,
+ * and another before it.
+ */
 static tess_status run_device_case(const struct opened *o, const struct conform_case *c, bool apart)
 {
 	struct conform_data *k, *other;
@@ -151,7 +154,7 @@ START_TEST(collectives)
 }
 END_TEST
 
-/* A backend of messages only, which cannot add in the device's memory either. */
+/* Checks a backend of messages only, which cannot add in the device's memory either. */
 START_TEST(emulated_collectives)
 {
 	ck_assert_int_eq(setenv("TESSERA_BACKEND", "minimal", 1), 0);
@@ -176,7 +179,7 @@ END_TEST
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Sums in the device's memory have the bits of those in host memory. */
+/* Checks that sums in the device's memory have the bits of sums in host memory. */
 static tess_status compare_sums(const struct opened *o, uint64_t count, bool shared_out)
 {
 	static const int64_t units[] = { 14, 3 };
@@ -259,7 +262,7 @@ static tess_status take_turns(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* 3 ranks, 2 devices. */
+/* Lets 3 ranks share 2 devices. */
 START_TEST(ranks_take_turns)
 {
 	static const char *const devices[] = { "discrete", "discrete:0", "discrete:1" };
@@ -272,7 +275,7 @@ END_TEST
 
 /* ---- refusals and failures ------------------------------------------------------------------- */
 
-/* Without the device, and with host memory that is said to be the device's. */
+/* Makes calls without the device, and with host memory declared as the device's. */
 static tess_status make_wrong_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -312,7 +315,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* Rank 3 makes no call: the other ranks fail at the deadline. */
+/* Makes no call on rank 3: the other ranks fail at the deadline. */
 static tess_status miss_rank_3(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -333,7 +336,7 @@ static tess_status miss_rank_3(struct tess_world *w, void *arg)
 		wait_for_reports(arg, 3);
 	else
 		st = store_report(arg, w, tess_group_run(g, &k->coll[0]));
-	conform_data_free(k); /* the group has its own copy, and keeps it */
+	conform_data_free(k); /* the group keeps its own copy */
 	close_test_device(&o);
 	return st;
 }
@@ -348,7 +351,7 @@ END_TEST
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* That the tests above can fail: the host cannot read the memory; the device can. */
+/* Checks that the tests above can fail: the host cannot read the memory, the device can. */
 START_TEST(host_read_crashes)
 {
 	struct opened o;
@@ -364,7 +367,7 @@ START_TEST(host_read_crashes)
 	fflush(NULL);
 	pid = fork();
 	if (!pid) {
-		signal(SIGSEGV, SIG_DFL); /* not a sanitizer's */
+		signal(SIGSEGV, SIG_DFL); /* instead of a sanitizer's handler */
 		_exit(*at > 0);
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);

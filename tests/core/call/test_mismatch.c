@@ -1,7 +1,7 @@
 /*
- * 200 jobs in which one rank's calls do not match those of the other ranks: each ends on every
- * rank in an error that names both ranks, both calls and both modules; results of earlier calls
- * do not change.
+ * test_mismatch.c - 200 jobs in which one rank's calls do not match those of the other ranks. Each
+ * ends on every rank in an error that names both ranks, both calls and both modules; results of
+ * earlier calls do not change.
  */
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
@@ -55,8 +55,8 @@ START_TEST(calls_that_do_not_match)
 END_TEST
 
 /*
- * Counts of an all_to_all are compared by pairs: a descriptor has both lists or none. _i: bit 0:
- * send_counts; bit 1: recv_counts
+ * Checks that counts of an all_to_all are compared by pairs: a descriptor has both lists or none.
+ * _i: bit 0: send_counts; bit 1: recv_counts
  */
 START_TEST(one_list_of_an_all_to_all)
 {

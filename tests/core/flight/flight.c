@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static float buffer[64];
-static int64_t last_deadline; /* ns; for the last calls; 0: the job's */
+static int64_t last_deadline; /* ns, for the last calls; 0: the job's */
 
 static tess_status recv_message(struct tess_group *g, int32_t peer, uint64_t count,
                                 const char *where)
@@ -59,10 +59,10 @@ static _Noreturn void spin_forever(void)
 	_exit(0);
 }
 
-/* What rank 2 does differently. */
+/* Runs the straggler's part, which differs by role. */
 static tess_status run_straggler(struct tess_group *g, const char *role)
 {
-	usleep(200000); /* the other ranks are in their next call by then */
+	usleep(200000); /* the other ranks are in their next call after this */
 	if (!strcmp(role, "sleep") || !strcmp(role, "message") || !strcmp(role, "chain"))
 		usleep(1500000);
 	else if (!strcmp(role, "kill"))
@@ -80,7 +80,7 @@ static tess_status run_straggler(struct tess_group *g, const char *role)
 	return TESS_OK;
 }
 
-/* The last calls have the deadline of the job. */
+/* Returns whether the last calls have the deadline of the job. */
 static bool has_no_deadline(const char *role)
 {
 	return !strcmp(role, "hold") || !strcmp(role, "fine") || !strcmp(role, "handler");

@@ -3,8 +3,8 @@
 #define TESS_TESTS_CORE_FLIGHT_FLIGHT_H
 
 /*
- * One rank of a job that makes 300 all_reduces and a barrier, in which rank 2 (0 of two) is lost,
- * late or in another call, according to `role`. Returns the exit status of its process.
+ * Runs one rank of a job that makes 300 all_reduces and a barrier, in which rank 2 (0 of two) is
+ * lost, late or in another call, according to `role`. Returns the exit status of its process.
  */
 int flight_run_rank(const char *role);
 

@@ -1,4 +1,4 @@
-/* The flight recorder: what ranks write, and what a launcher reads from it. */
+/* test_flight.c - the flight recorder: the files that ranks write, and the launcher's report. */
 #include "core/base/clock.h"
 #include "core/base/json.h"
 #include "core/base/status.h"
@@ -106,7 +106,8 @@ static struct tess_call_desc *make_call_desc(uint64_t call, uint64_t *storage)
 }
 
 /*
- * Of 700 calls the last 256 are kept, in order; every third is unfinished, every fifth has failed.
+ * Checks that the last 256 of 700 calls are kept, in order, where every third is unfinished and
+ * every fifth has failed.
  */
 START_TEST(keeps_the_last)
 {
@@ -149,7 +150,7 @@ START_TEST(keeps_the_last)
 }
 END_TEST
 
-/* Lists that do not fit are left out, and do not damage the name of the place. */
+/* Checks that lists that do not fit are left out, and do not damage the name of the place. */
 START_TEST(keeps_long_lists_out)
 {
 	enum { RANKS = 100 };
@@ -194,7 +195,7 @@ static void *record_calls(void *arg)
 	return NULL;
 }
 
-/* Reads entries while two threads make calls: none is torn. */
+/* Checks that entries are never torn, though two threads make calls while they are read. */
 START_TEST(is_written_meanwhile)
 {
 	struct tess_flight *f;
@@ -237,7 +238,7 @@ END_TEST
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* Runs `role` on 4 ranks; the merged record, or NULL where none was kept. */
+/* Runs `role` on 4 ranks; returns the merged record, or NULL if none was kept. */
 static json_t *run_flight_job(struct test_job *j, const char *role)
 {
 	char *argv[] = { "rank", (char *)(uintptr_t)role, NULL };
@@ -254,7 +255,7 @@ static json_t *run_flight_job(struct test_job *j, const char *role)
 	return access(path, F_OK) ? NULL : load_record("flight.json");
 }
 
-/* The record of each role: the straggler, and the sentence. */
+/* The record of each role: the straggler and the message. */
 static const struct {
 	const char *role;
 	int straggler; /* -1: none */
@@ -271,7 +272,7 @@ static const struct {
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "stop",
 	  2,
-	  { "rank 2 ", /* it may still write its record when it is killed */
+	  { "rank 2 ", /* may still write its record when it is killed */
 	    "call 300, at layers.299; ranks 0, 1 and 3 are in barrier, call 301, at the.end" } },
 	{ "differ",
 	  -1,
@@ -310,8 +311,7 @@ START_TEST(names_the_straggler)
 			expected_records[_i].says[k], get_json_string(all, "sentence"));
 		expect_part(j.text, get_json_string(all, "sentence"));
 	}
-	if (!strcmp(expected_records[_i].role,
-	            "kill")) /* closing the world has not changed the sentence */
+	if (!strcmp(expected_records[_i].role, "kill")) /* closing the world keeps the message */
 		ck_assert_int_eq(job_count(&j, "failure: rank 2 "), 3);
 	straggler = json_object_get(all, "straggler");
 	ck_assert(expected_records[_i].straggler < 0 ? json_is_null(straggler)
@@ -366,7 +366,7 @@ START_TEST(success_leaves_nothing)
 }
 END_TEST
 
-/* Each rank waits for a signal to go on; rank 2 makes one call less. */
+/* Makes each rank wait for a signal; rank 2 makes one call less. */
 START_TEST(a_running_job_gets_sigusr1)
 {
 	char *argv[] = { "rank", "hold", NULL };
@@ -425,7 +425,8 @@ START_TEST(no_rank_is_in_a_call)
 END_TEST
 
 /*
- * Ranks not started by tessera launch: each writes its own file, even if its program never returns.
+ * Checks that ranks not started by tessera launch write their own files, even if their program
+ * never returns.
  */
 START_TEST(a_rank_gets_sigusr1)
 {
@@ -479,7 +480,7 @@ static tess_status fail_on_rank_1(struct tess_world *w, void *arg)
 		return tess_barrier(tess_world_group(w), "second");
 	while (atomic_load(through) < 3)
 		usleep(1000);
-	usleep(100000); /* the other ranks are in the second one */
+	usleep(100000); /* the other ranks are in the second call */
 	return tess_fail(TESS_EINVAL, "no more");
 }
 
@@ -508,7 +509,7 @@ START_TEST(threads_leave_records)
 }
 END_TEST
 
-/* The record of a rank with one call; channel 0: not a message with rank `peer`. */
+/* Writes the record of a rank with one call; channel 0: not a message with rank `peer`. */
 static void write_flight_record(int rank, const char *kind, int channel, int number, int peer,
                                 const char *state)
 {
@@ -524,7 +525,7 @@ static void write_flight_record(int rank, const char *kind, int channel, int num
 	json_decref(j);
 }
 
-/* Rank 1 is about to receive another message of rank 0; rank 3 waits for a rank that has died. */
+/* Lets rank 1 receive another message of rank 0, while rank 3 waits for a rank that has died. */
 START_TEST(a_lost_rank_is_the_straggler)
 {
 	struct tess_lost_rank lost[4] = { [2] = { .how = "was killed" } };
@@ -543,8 +544,8 @@ START_TEST(a_lost_rank_is_the_straggler)
 END_TEST
 
 /*
- * Rank 0 has finished call 2, and opens a group with rank 2, which is still in call 2; the record
- * has no openings.
+ * Lets rank 0, after call 2, open a group with rank 2, which is still in call 2; the record has no
+ * openings.
  */
 START_TEST(a_rank_in_an_older_call_is_the_straggler)
 {
@@ -562,7 +563,7 @@ START_TEST(a_rank_in_an_older_call_is_the_straggler)
 }
 END_TEST
 
-/* Rank 0 requests the records, and waits until all are written. */
+/* Requests the records on rank 0, and waits until all are written. */
 static tess_status signal_for_records(struct tess_world *w, void *arg)
 {
 	tess_status st = tess_barrier(tess_world_group(w), "first");

@@ -1,5 +1,6 @@
 /*
- * Failures between threads: each is soon an error on every rank, and names the rank and the place.
+ * test_failures.c - failures between threads: each soon becomes an error on every rank that names
+ * the rank and the place.
  */
 #include "core/base/option.h"
 #include "core/sum/exact.h"
@@ -9,7 +10,7 @@
 
 #include <unistd.h>
 
-/* Rank 1 is done before the rest. */
+/* Returns early on rank 1. */
 static tess_status return_early(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -29,7 +30,7 @@ START_TEST(rank_returns_early)
 }
 END_TEST
 
-/* Rank 3 fails on its own, while the other ranks wait in a call, or have started several. */
+/* Fails on rank 3, while the other ranks wait in a call, or have started several. */
 static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -55,7 +56,7 @@ static tess_status fail_on_rank_3(struct tess_world *w, void *arg)
 	else
 		st = tess_work_wait(b, 0);
 	store_report(r, w, st);
-	/* every later call fails with the same sentence */
+	/* every later call fails with the same message */
 	if (tess_barrier(g, "later") != st ||
 	    strcmp(tess_error(), r->sentence[tess_world_rank(w)]) || tess_work_wait(a, 0) != st)
 		r->st[tess_world_rank(w)] = TESS_EBUG;
@@ -73,7 +74,7 @@ START_TEST(rank_gives_up)
 }
 END_TEST
 
-/* A rank fails while the other ranks may still be joining. */
+/* Fails on one rank while the other ranks may still be joining. */
 static tess_status fail_before_first_call(struct tess_world *w, void *arg)
 {
 	const int *victim = arg;
@@ -97,7 +98,7 @@ START_TEST(rank_fails_at_once)
 }
 END_TEST
 
-/* The sentence of rank 2, on which all ranks agree, gets no second rank. */
+/* Fails with an agreed message of rank 2, to which no second rank is added. */
 static tess_status fail_agreed(struct tess_world *w, void *arg)
 {
 	(void)arg;
@@ -111,7 +112,7 @@ START_TEST(ranks_agree_on_a_failure)
 }
 END_TEST
 
-/* Rank 0 sleeps past the deadline of the rest. */
+/* Sleeps on rank 0 past the deadline of the other ranks. */
 static tess_status sleep_past_deadline(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -126,7 +127,7 @@ static tess_status sleep_past_deadline(struct tess_world *w, void *arg)
 
 enum { OF_CALL, OF_WAIT, OF_BATCH, OF_JOB, DEADLINES };
 
-/* Of several deadlines the first one ends the wait of the rest for rank 0. */
+/* Waits for rank 0 with several deadlines; the first one ends the wait of all ranks. */
 static tess_status wait_with_deadlines(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -172,12 +173,12 @@ START_TEST(deadline_that_is_first)
 }
 END_TEST
 
-/* Rank 3 sleeps, rank 1 waits for its message, and ranks 0 and 2 for both. */
+/* Sleeps on rank 3; rank 1 waits for its message, and ranks 0 and 2 for both. */
 static tess_status sleep_in_chain_of_waits(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
 	int32_t me = tess_world_rank(w);
-	static float x; /* belongs to the group until it is closed */
+	static float x; /* owned by the group until it is closed */
 	struct tess_coll c = { .size = sizeof c, .kind = TESS_BARRIER, .where = "layers.5" };
 
 	meet_ranks(r);
@@ -214,7 +215,7 @@ START_TEST(deadline)
 }
 END_TEST
 
-/* Rank 2 never returns from code of its own, while the other ranks wait for it. */
+/* Never returns on rank 2 from its own code, while the other ranks wait for it. */
 static tess_status never_return(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -227,7 +228,7 @@ static tess_status never_return(struct tess_world *w, void *arg)
 
 START_TEST(rank_hangs)
 {
-	static struct rank_reports r; /* that rank may still use it */
+	static struct rank_reports r; /* still used by that rank */
 
 	ck_assert_int_eq(setenv("TESSERA_TIMEOUT", "0.5", 1), 0);
 	ck_assert_int_eq(tess_world_spawn_threads(N, never_return, &r), TESS_ETIMEOUT);
@@ -238,7 +239,7 @@ START_TEST(rank_hangs)
 }
 END_TEST
 
-/* The same over a backend that cannot be aborted. */
+/* Checks a rank that never returns over a backend without abort. */
 START_TEST(without_abort)
 {
 	struct rank_reports r = { 0 };
@@ -253,7 +254,7 @@ START_TEST(without_abort)
 }
 END_TEST
 
-/* Rank 0 waits for a message from every other rank; rank 2 sends none, or a shorter one. */
+/* Receives a message from every other rank on rank 0; rank 2 sends none, or a shorter one. */
 static tess_status run_incomplete_batch(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -286,7 +287,7 @@ static tess_status run_incomplete_batch(struct tess_world *w, void *arg)
 		st = tess_work_wait(work, 0);
 		tess_work_release(work);
 	}
-	/* a message may be sent before the mismatch is found: then the next call fails */
+	/* a message sent before the mismatch was found makes the next call fail */
 	return store_report(r, w, st ? st : tess_barrier(g, "later"));
 }
 
@@ -309,11 +310,11 @@ END_TEST
 
 enum { SUM_LATE, SUM_DIFFERS, SUM_FAILED, SUM_VARIANTS };
 
-/* Of the second of two started sums rank 2 is late, has another length, or fails on its own. */
+/* Starts two sums; in the second, rank 2 is late, has another length, or fails on its own. */
 static tess_status start_incomplete_sums(struct tess_world *w, void *arg)
 {
 	static const int64_t n[1] = { 40 };
-	static float nodes[N][3 * 20000], out[2][N][20000]; /* the group's after a failure */
+	static float nodes[N][3 * 20000], out[2][N][20000]; /* owned by the group after a failure */
 	struct rank_reports *r = arg;
 	struct tess_group *g = tess_world_group(w);
 	int32_t me = tess_world_rank(w);
@@ -325,7 +326,7 @@ static tess_status start_incomplete_sums(struct tess_world *w, void *arg)
 	if (st)
 		return store_report(r, w, st);
 	while (odd && r->variant != SUM_DIFFERS && tess_sum_test(a) == TESS_PENDING)
-		usleep(1000); /* until all ranks are here */
+		usleep(1000); /* until all ranks have arrived */
 	if (odd && r->variant == SUM_FAILED)
 		return store_report(r, w, tess_fail(TESS_ENOMEM, "no memory for the cache"));
 	if (odd && r->variant == SUM_LATE)
@@ -336,7 +337,7 @@ static tess_status start_incomplete_sums(struct tess_world *w, void *arg)
 	st = tess_sum_start(g, &s, nodes[me], out[1][me], &b);
 	if (!st) {
 		st = tess_sum_wait(b);
-		tess_sum_wait(a); /* it may have been done before */
+		tess_sum_wait(a); /* possibly finished before */
 	}
 	return store_report(r, w, st);
 }
@@ -353,7 +354,7 @@ START_TEST(started_sums)
 }
 END_TEST
 
-/* Calls that are refused before another rank knows of them; the group goes on. */
+/* Makes calls that are refused before they involve another rank; the group stays usable. */
 static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -412,7 +413,7 @@ START_TEST(refused_at_once)
 }
 END_TEST
 
-/* A batch of a sum, which the backend lacks, and a barrier; and a message to the next rank. */
+/* Makes a batch of a barrier and a sum, which the backend lacks, and sends to the next rank. */
 static tess_status make_unsupported_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -481,7 +482,7 @@ static tess_status count_rank(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Programs get threads over loopback alone, and never where they name another backend. */
+/* Checks that programs get threads over loopback only, and never with another named backend. */
 START_TEST(spawned_backends)
 {
 	static const char *const refused[] = { "shm", "trace:shm", "nccl", "forked", "minimal" };

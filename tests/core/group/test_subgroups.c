@@ -1,4 +1,4 @@
-/* Subgroups, meshes and batches between threads: their results, and their failures. */
+/* test_subgroups.c - subgroups, meshes and batches between threads: their results and failures. */
 #include "tests/support/batches.h"
 #include "tests/support/report.h"
 #include "tests/support/subgroups.h"
@@ -18,7 +18,7 @@ static tess_status open_and_close_on_thread(struct tess_world *w, void *arg)
 	return subgroups_open_and_close(w);
 }
 
-/* In the world's group, and in a subgroup. */
+/* Runs the batches in the world's group and in a subgroup. */
 static tess_status run_batches_in_groups(struct tess_world *w, void *arg)
 {
 	struct tess_group *g;
@@ -123,7 +123,8 @@ END_TEST
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /*
- * Ranks 1 and 3 are dp/1; rank 3 makes another call there, or sends a message that is not received.
+ * Makes a different call, or sends a message that nobody receives, on rank 3 of dp/1 (ranks 1 and
+ * 3).
  */
 static tess_status make_subgroup_calls_differ(struct tess_world *w, void *arg)
 {
@@ -148,7 +149,7 @@ static tess_status make_subgroup_calls_differ(struct tess_world *w, void *arg)
 	}
 	if (!st && me % 2)
 		st = tess_group_run(g, &c);
-	/* a sender may be done already: it fails at the next call */
+	/* a sender may have finished: it fails at the next call */
 	return store_report(r, w, st ? st : tess_barrier(all, "next"));
 }
 
@@ -167,7 +168,7 @@ START_TEST(calls_that_differ)
 END_TEST
 
 /*
- * Rank 3 makes a call in the world's group that rank 1 makes in dp/1; ranks 0 and 2 are in neither.
+ * Makes a call in the world's group on rank 3 and in dp/1 on rank 1; ranks 0 and 2 are in neither.
  */
 static tess_status call_in_wrong_group(struct tess_world *w, void *arg)
 {
@@ -197,7 +198,7 @@ START_TEST(call_on_the_wrong_group)
 }
 END_TEST
 
-/* Rank 0 waits for rank 2, which sleeps; rank 3, of the other group, gives up. */
+/* Waits on rank 0 for rank 2, which sleeps; rank 3, of the other group, gives up. */
 static tess_status wait_for_sleeping_rank(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
@@ -225,7 +226,7 @@ START_TEST(rank_of_another_group_fails)
 }
 END_TEST
 
-/* Rank 2 closes its group, while rank 0 makes one more call there. */
+/* Closes the group on rank 2, while rank 0 makes one more call in it. */
 static tess_status close_group_early(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *g;
@@ -251,14 +252,14 @@ START_TEST(member_leaves_early)
 }
 END_TEST
 
-/* Rank 1 splits by another name; makes another call; opens another mesh. */
+/* Splits by another name, makes another call or opens another mesh on rank 1. */
 static tess_status make_splits_differ(struct tess_world *w, void *arg)
 {
 	struct rank_reports *r = arg;
 	struct tess_group *all = tess_world_group(w), *g;
 	bool odd = tess_world_rank(w) == 1;
 	struct tess_mesh *m;
-	tess_status st = tess_barrier(all, "first"); /* all are here */
+	tess_status st = tess_barrier(all, "first"); /* all ranks have arrived */
 
 	if (st)
 		return store_report(r, w, st);
@@ -293,7 +294,7 @@ static tess_status check_minimal(struct tess_world *w, void *arg)
 	return tess_barrier(tess_world_group(w), "chosen");
 }
 
-/* auto decides by a backend's table alone: an out-of-tree backend is chosen where it is first. */
+/* Checks that auto decides by a backend's table only: an out-of-tree backend can be first. */
 START_TEST(auto_chooses_from_the_list)
 {
 	use_minimal_backend("auto");
@@ -322,7 +323,7 @@ int main(void)
 	tcase_add_test(tcase, splits_that_differ);
 	if (getenv("TESSERA_BACKEND"))
 		return suite_end(runner);
-	/* with a backend of their own */
+	/* these use a backend of their own */
 	tcase_add_test(tcase, emulated_by_messages);
 	tcase_add_test(tcase, auto_chooses_from_the_list);
 	return suite_end(runner);

@@ -1,11 +1,11 @@
-/* The CPU to which a rank is bound. */
+/* test_bind.c - the CPU to which a rank is bound. */
 #include "core/base/status.h"
 #include "core/launch/bind.h"
 #include "tests/support/suite.h"
 
 #include <string.h>
 
-/* The CPU of a rank, one of 2, 3, 5 and 8; -1: not bound. */
+/* Returns the CPU of a rank, one of 2, 3, 5 and 8; -1: not bound. */
 static int get_bound_cpu(const char *how, bool gains, int32_t rank, int32_t nranks)
 {
 	cpu_set_t ours, out;
@@ -42,9 +42,9 @@ END_TEST
 START_TEST(only_where_it_is_better)
 {
 	ck_assert_int_eq(get_bound_cpu("auto", false, 0, 8), -1);
-	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 4), -1); /* each may have its own */
+	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 4), -1); /* each rank may have its own */
 	ck_assert_int_eq(get_bound_cpu("auto", true, 0, 6),
-	                 -1); /* two ranks would have less than the rest */
+	                 -1); /* two ranks would have less than the others */
 	ck_assert_int_eq(get_bound_cpu("auto", true, 11, 12), 8);
 }
 END_TEST

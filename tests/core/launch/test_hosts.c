@@ -1,6 +1,6 @@
 /*
- * Ranks of several hosts: they meet over TCP and prove a secret. The hosts are this one, and two
- * network namespaces where possible. This program also runs as the ranks.
+ * test_hosts.c - ranks of several hosts: they meet over TCP and prove a secret. The hosts are this
+ * one, and two network namespaces where possible. This program also runs as the ranks.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -30,7 +30,7 @@ START_TEST(ranks_meet)
 }
 END_TEST
 
-/* Returns how long it took until every other rank had failed. */
+/* Kills a rank; returns the time until every other rank had failed. */
 static int64_t measure_kill_of_host_rank(int rank)
 {
 	struct process p[3];
@@ -61,7 +61,7 @@ START_TEST(a_rank_is_killed)
 }
 END_TEST
 
-/* A stopped process on another host is only seen to be silent. */
+/* Stops a process on another host, which the server sees only as silence. */
 START_TEST(a_rank_is_stopped)
 {
 	struct process p[3];
@@ -74,12 +74,12 @@ START_TEST(a_rank_is_stopped)
 	unlink(hold_path);
 	job_fixture_expect_exit(&p[0], 3, "rank 1 has sent nothing for ");
 	job_fixture_expect_exit(&p[2], 3, "rank 1 has sent nothing for ");
-	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
+	kill(p[1].pid, SIGCONT); /* it receives the job's result, and ends */
 	job_fixture_expect_exit(&p[1], 3, "rank 1 has sent nothing for ");
 }
 END_TEST
 
-/* Rank 1 does not belong to the job: it fails at once, and rank 0 names it at the deadline. */
+/* Starts rank 1 of another job: it fails at once, and rank 0 names it at the deadline. */
 START_TEST(one_does_not_belong)
 {
 	struct process p[2];
@@ -161,7 +161,7 @@ START_TEST(bad_secrets)
 }
 END_TEST
 
-/* Known answers: HMAC-SHA-256 as Python's hmac computes it. */
+/* Checks known answers: HMAC-SHA-256 computed by Python's hmac. */
 START_TEST(proofs)
 {
 	static const char known[] =
@@ -278,7 +278,10 @@ static void count_listeners(int pid, int *all, int *loopback)
 	}
 }
 
-/* One host: no rank listens on TCP. Several: rank 0, at one address (besides Gloo's own). */
+/*
+ * Checks that no rank of one host listens on TCP, and rank 0 of several hosts at one address, not
+ * counting Gloo's own.
+ */
 START_TEST(listens_at_one_address)
 {
 	struct process p[2];
@@ -310,7 +313,7 @@ END_TEST
 
 /* ---- two hosts ------------------------------------------------------------------------------- */
 
-/* As a Slurm step, whose variables name the first node. */
+/* Sets the variables of a Slurm step, which name the first node. */
 static void set_slurm_env(void)
 {
 	static const char *const others[] = { "MASTER_ADDR", "TESSERA_PORT", "LOCAL_WORLD_SIZE",

@@ -1,5 +1,5 @@
 /*
- * What tessera launch promises: output, first causes, exit statuses, signals, and no process left
+ * test_launch.c - tessera launch: output, first causes, exit statuses, signals, and no process left
  * running.
  */
 #include "core/base/clock.h"
@@ -21,7 +21,7 @@ static void run_shell(struct test_job *j, int nranks, const char *script)
 	job_finish(j);
 }
 
-/* Whether process `pid` runs; zombies do not. */
+/* Returns whether process `pid` runs; zombies do not. */
 static bool is_process_alive(int pid)
 {
 	char path[64], line[256] = "";
@@ -37,7 +37,7 @@ static bool is_process_alive(int pid)
 	return state && state[2] != 'Z';
 }
 
-/* The pids of lines "[rank] pid N"; fails the test unless there are `n`. */
+/* Parses the pids of lines "[rank] pid N"; fails the test unless there are `n`. */
 static void parse_pids(const struct test_job *j, int n, int *out)
 {
 	const char *at = j->text;
@@ -60,7 +60,7 @@ static void await_ranks(struct test_job *j, int nranks, const char *text)
 	}
 }
 
-/* The first child of a process. */
+/* Returns the first child of a process. */
 static pid_t get_first_child(pid_t pid)
 {
 	char path[64];
@@ -152,7 +152,7 @@ START_TEST(ranks_know_their_number)
 }
 END_TEST
 
-/* The same number of ranks on every CPU, and each rank on one. */
+/* Checks that every CPU has the same number of ranks, and that each rank runs on one. */
 START_TEST(ranks_are_bound)
 {
 	char *argv[] = { "sh", "-c", "grep Cpus_allowed_list /proc/self/status", NULL };
@@ -162,7 +162,7 @@ START_TEST(ranks_are_bound)
 
 	ck_assert(!sched_getaffinity(0, sizeof ours, &ours));
 	if (CPU_COUNT(&ours) < 2 || CPU_COUNT(&ours) > 16)
-		return; /* nothing to choose, or more ranks than a test should start */
+		return; /* no choice, or more ranks than a test should start */
 	how.nranks = 2 * CPU_COUNT(&ours);
 	job_run(&j, &how);
 	ck_assert_int_eq(j.status, 0);
@@ -193,7 +193,7 @@ START_TEST(only_rank_0_reads)
 }
 END_TEST
 
-/* How a job ends; `text` is in its output once. */
+/* The end of a job; `text` occurs in its output once. */
 static const struct {
 	int nranks;
 	const char *script;
@@ -319,11 +319,14 @@ static void make_test_dir(void)
 	setenv("TEST_DIR", dir, 1);
 }
 
-/* Even a process in a session of its own that ignores signals. */
+/* Starts even a process in a session of its own that ignores signals. */
 static const char orphan_script[] =
 	"setsid sh -c 'trap \"\" TERM HUP INT; echo pid $$; while :; do sleep 0.05; done' & ";
 
-/* _i: how it ends. 0: by itself, 1: the launcher is killed, 2: so is its child, 3: SIGTERM */
+/*
+ * Leaves no process of a rank. _i: 0: it ends by itself, 1: the launcher is killed, 2: its child
+ * too, 3: SIGTERM
+ */
 START_TEST(no_orphans_of_ranks)
 {
 	char script[256], path[128];
@@ -393,7 +396,7 @@ START_TEST(logs_of_ranks)
 }
 END_TEST
 
-/* _i: restarts allowed for a job that succeeds the third time */
+/* Restarts a job that succeeds the third time. _i: restarts allowed */
 START_TEST(a_job_is_restarted)
 {
 	char *argv[] = { "sh", "-c",
@@ -439,7 +442,7 @@ START_TEST(a_stopped_job_is_not_restarted)
 }
 END_TEST
 
-/* Rank 1 ends with status 0 while rank 0 waits for it. */
+/* Ends rank 1 with status 0 while rank 0 waits for it. */
 START_TEST(a_rank_does_not_join)
 {
 	struct test_job j;
@@ -452,7 +455,7 @@ START_TEST(a_rank_does_not_join)
 }
 END_TEST
 
-/* The rendezvous belongs to a job that is over. */
+/* Joins with the rendezvous of a job that has ended. */
 START_TEST(a_job_is_stale)
 {
 	struct test_job j;
@@ -463,7 +466,7 @@ START_TEST(a_job_is_stale)
 }
 END_TEST
 
-/* Rank 1, or 1 and 2, are stopped while the others leave, which succeed. */
+/* Stops rank 1, or 1 and 2, while the other ranks leave, which succeeds. */
 START_TEST(ranks_do_not_leave)
 {
 	struct test_job j;
@@ -475,7 +478,10 @@ START_TEST(ranks_do_not_leave)
 }
 END_TEST
 
-/* Ranks go on after calls that differ, and end with 0: their data may be wrong. */
+/*
+ * Checks a job whose ranks continue after mismatched calls and end with 0: it fails, as their data
+ * may be wrong.
+ */
 START_TEST(a_mismatch_fails_the_job)
 {
 	struct test_job j;
@@ -487,8 +493,8 @@ START_TEST(a_mismatch_fails_the_job)
 END_TEST
 
 /*
- * A job whose ranks have ended is over at once. The best of several tries, as the machine may be
- * busy.
+ * Checks that a job ends as soon as its ranks have. Takes the best of several tries, as the machine
+ * may be busy.
  */
 START_TEST(a_job_ends_at_once)
 {
@@ -527,7 +533,7 @@ START_TEST(what_cannot_be_launched)
 }
 END_TEST
 
-/* As a rank; exits with 2 if it cannot join. */
+/* Joins as a rank; exits with 2 if it cannot. */
 static int join_as_rank(const char *role)
 {
 	int stop = !strcmp(role, "stops") ? 1 : !strcmp(role, "two-stop") ? 2 : 0;

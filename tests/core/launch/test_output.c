@@ -1,6 +1,6 @@
 /*
- * The output of ranks through a launcher: nothing is lost silently, and no rank, slow reader or
- * ignored signal stops the launcher.
+ * test_output.c - the output of ranks through a launcher: nothing is lost silently, and no rank,
+ * slow reader or ignored signal stops the launcher.
  */
 #include "core/base/clock.h"
 #include "tests/support/job.h"
@@ -17,14 +17,14 @@
 
 enum { TEST_TIMEOUT_MS = 60000, FULL = 50000 };
 
-/* A pipe for the stdout of a job. */
+/* Makes a pipe for the stdout of a job. */
 static void make_output_pipe(int fd[2], int flags)
 {
 	ck_assert(!pipe2(fd, O_CLOEXEC));
 	ck_assert(!fcntl(fd[1], F_SETFL, flags));
 }
 
-/* Reads `fd` to its end. Returns how often `c` occurs. */
+/* Reads `fd` to its end; returns the number of bytes `c`. */
 static long count_until_end(int fd, char c)
 {
 	static char text[1 << 16];
@@ -72,7 +72,9 @@ static unsigned long parse_signal_mask(const struct test_job *j, const char *nam
 	return strtoul(at + strlen(name), NULL, 16);
 }
 
-/* The launcher inherits all signals ignored and blocked; it and its ranks reset them. */
+/*
+ * Checks that the launcher and its ranks reset signals that are inherited as ignored and blocked.
+ */
 START_TEST(ignored_signals_are_reset)
 {
 	sigset_t all, old;
@@ -93,7 +95,7 @@ START_TEST(ignored_signals_are_reset)
 }
 END_TEST
 
-/* nohup: SIGHUP ends neither the job nor a rank. */
+/* Checks nohup: SIGHUP ends neither the job nor a rank. */
 START_TEST(hangup_stays_ignored)
 {
 	struct test_job j;
@@ -111,7 +113,7 @@ END_TEST
 
 /* ---- much output ----------------------------------------------------------------------------- */
 
-/* _i: 0: another rank fails; 1: SIGTERM */
+/* Writes fast on one rank. _i: 0: another rank fails; 1: SIGTERM */
 START_TEST(a_rank_writes_fast)
 {
 	char text[1 << 16];
@@ -151,8 +153,8 @@ START_TEST(a_reader_stops)
 END_TEST
 
 /*
- * Writers block while their output is not read: no memory but the pipes' and one sink's. _i: flags
- * of the pipe
+ * Checks that writers block while their output is not read, in no memory but the pipes' and one
+ * sink's. _i: flags of the pipe
  */
 START_TEST(a_reader_is_late)
 {

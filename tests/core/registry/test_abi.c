@@ -1,13 +1,13 @@
 /*
- * Plugins with one fault each, and plugins of other releases: how they are refused before their
- * code runs.
+ * test_abi.c - plugins with one fault each, and plugins of other releases: they are refused before
+ * their code runs.
  */
 #include "tests/support/probe.h"
 
-/* Modules built by meson.build; each is installed as tess-style-good.so, and "good" is opened. */
+/* Modules built by meson.build; each is installed as tess-style-good.so and opened as "good". */
 static const struct {
 	const char *module, *status, *says;
-	int runs; /* how many functions have run: init, once the tables are accepted */
+	int runs; /* functions that have run: init, once the tables are accepted */
 } faults[] = {
 	{ "abi", "TESS_EABI", "refused: built for plugin ABI 1, and this is ABI 2 (Tessera 2.", 0 },
 	{ "abi-3", "TESS_EABI", "built for plugin ABI 3, and this is ABI 2 (Tessera ", 0 },
@@ -84,7 +84,7 @@ START_TEST(takes_a_good_one)
 }
 END_TEST
 
-/* Only fields that both sides know are passed. */
+/* Checks that only fields known on both sides are passed. */
 START_TEST(mixes_releases)
 {
 	make_folder("newer");
@@ -117,7 +117,7 @@ START_TEST(takes_one_file_of_two_names_once)
 	install_module("good", "tess-style-a.so");
 	ck_assert_int_eq(symlink("tess-style-a.so", format_folder_path("tess-style-b.so")), 0);
 	expect_plugin("style", "good", "TESS_OK", "style good");
-	ck_assert_int_eq(probed.canary, 3); /* init, layout and quit, each once */
+	ck_assert_int_eq(probed.canary, 3); /* init, layout and quit, once each */
 }
 END_TEST
 

@@ -1,5 +1,6 @@
 /*
- * Files that are not plugins, or not trusted; where plugins are searched for, and which one wins.
+ * test_files.c - files that are not plugins or not trusted, and the order of folders that are
+ * searched for plugins.
  */
 #include "tests/support/probe.h"
 
@@ -7,7 +8,10 @@
 
 static const uid_t other_uid = 12345;
 
-/* Only root may change owners; otherwise prints that the test is skipped. */
+/*
+ * Returns whether owners can be changed, which requires root; otherwise prints that the test is
+ * skipped.
+ */
 static bool can_chown(const char *test)
 {
 	if (geteuid() == 0)
@@ -122,7 +126,7 @@ START_TEST(refuses_what_is_world_writable)
 }
 END_TEST
 
-/* The file, then its folder. */
+/* Checks the file, then its folder. */
 START_TEST(refuses_what_another_group_may_write)
 {
 	static const char *const said[] = {
@@ -146,7 +150,7 @@ START_TEST(refuses_what_another_group_may_write)
 }
 END_TEST
 
-/* A world-writable ancestor is as bad, unless it is sticky like /tmp. */
+/* Checks that a world-writable ancestor is refused too, unless it is sticky like /tmp. */
 START_TEST(checks_ancestors)
 {
 	char outer[1024];
@@ -161,7 +165,7 @@ START_TEST(checks_ancestors)
 }
 END_TEST
 
-/* Both the target of a link and the folder of the link are checked. */
+/* Checks both the target of a link and the folder of the link. */
 START_TEST(checks_both_ends_of_links)
 {
 	char outer[1024];
@@ -179,7 +183,7 @@ START_TEST(checks_both_ends_of_links)
 }
 END_TEST
 
-/* A relocated program and, beside it, tessera-2/, which the user has not named. */
+/* Installs a relocated program, and next to it tessera-2/, which the user has not named. */
 static void install_program(const char *name, char program[static 1024])
 {
 	make_folder(name);
@@ -215,7 +219,7 @@ START_TEST(refuses_other_owners)
 	expect_plugin_in(NULL, program, "style", "good", "TESS_EPERM",
 	                 "tess-style-good.so belongs to user 12345, which is neither root nor you");
 	ck_assert(!probed.canary);
-	/* the user has named the folder: a warning */
+	/* a warning only: the user has named the folder */
 	expect_plugin("style", "good", "TESS_OK", "style good");
 	expect_part(probed.stderr_text,
 	            "tess-style-good.so belongs to user 12345; it is trusted because ");
@@ -233,7 +237,7 @@ START_TEST(refuses_folders_of_other_owners)
 	expect_plugin_in(NULL, program, "style", "good", "TESS_EPERM",
 	                 "tessera-2 belongs to user 12345");
 	ck_assert(!probed.canary);
-	/* the owner of the running program is trusted already */
+	/* the owner of the running program is trusted */
 	format_probe_path(probe, "%s/abi-probe", program);
 	ck_assert_int_eq(chown(probe, other_uid, other_uid), 0);
 	expect_plugin_in(NULL, program, "style", "good", "TESS_OK", "style good");

@@ -1,7 +1,7 @@
 /*
- * Defective plugins, and logits from which no token can be chosen: each gives one sentence, the
- * same on all ranks, that names the plugin, its function and the module, or the module, the rank
- * and the element.
+ * test_plugins.c - defective plugins, and logits from which no token can be chosen. Each gives one
+ * message, equal on all ranks. It names the plugin, its function and the module, or the module, the
+ * rank and the element.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -19,12 +19,12 @@ enum { RANKS = 2, RANKS_MAX = 4 };
 
 struct outcome {
 	const char *mesh, *plan, *override, *prompt;
-	int32_t n; /* ranks */
+	int32_t n; /* number of ranks */
 	tess_status st[RANKS_MAX];
 	char sentence[RANKS_MAX][1200];
 };
 
-struct failure { /* on rank 0: of a request, which the other ranks do not hear of */
+struct failure { /* on rank 0: the failure of a request, which is not sent to the other ranks */
 	tess_status st;
 	char sentence[1024];
 };
@@ -54,7 +54,7 @@ static tess_status generate_two_ids(struct tess_session *s, const char *prompt)
 	return st || !f.st ? st : tess_fail(f.st, "%s", f.sentence);
 }
 
-/* Each rank alone: its sentence must not come from another rank's tess_world_fail. */
+/* Generates on each rank alone: its message must not come from another rank's tess_world_fail. */
 static tess_status generate_in_session(struct tess_world *w, void *arg)
 {
 	struct outcome *o = arg;
@@ -88,7 +88,7 @@ static struct outcome generate_on_all_ranks(const char *override, const char *pr
 	return o;
 }
 
-/* `says`: parts, separated by |. */
+/* Checks the message of all ranks; `says`: parts, separated by |. */
 static void expect_ranks_say(const struct outcome *o, int n, tess_status why, const char *says)
 {
 	char parts[512];
@@ -181,10 +181,10 @@ static const struct {
 	const char *check, *override, *says;
 	tess_status why;
 } bad_values[] = {
-	/* "One day" is 3 ids with the initial one: the last row but one is row 1 */
+	/* "One day" is 3 ids with the initial one: the second last row is row 1 */
 	{ "1", MODULE "=defective:drift",
 	  MODULE ": call gives|on rank 1 but|on rank 0, at row 1, column 2,", TESS_EMISMATCH },
-	/* columns count in the whole value: rank 1 holds the second half of 172 */
+	/* columns count in the full value: rank 1 holds the second half of 172 */
 	{ "1", MODULE "=defective:nan",
 	  MODULE ": call gives NaN on rank 1, at row 1, column 88:", TESS_EINVAL },
 };
@@ -199,7 +199,7 @@ START_TEST(bad_value_is_found)
 }
 END_TEST
 
-/* Along xp all ranks must hold what tp has cut: ranks 1 and 3 differ from 0 and 2. */
+/* Checks that ranks along xp must hold equal pieces of tp: ranks 1 and 3 differ from 0 and 2. */
 START_TEST(bad_value_is_found_on_a_mesh)
 {
 	struct outcome o = { .mesh = "tp=2,xp=2",
@@ -215,15 +215,15 @@ START_TEST(bad_value_is_found_on_a_mesh)
 }
 END_TEST
 
-/* What fails one request is told on rank 0. */
+/* Checks that the failure of one request is reported on rank 0. */
 START_TEST(request_fails_alone)
 {
 	struct outcome o = generate_on_all_ranks("model.norm=defective:nan_all", NULL);
 
-	/* no token is chosen from logits that are NaN */
+	/* logits that are NaN give no token */
 	expect_ranks_say(&o, 1, TESS_EINVAL, "512 of the 512 logits|at position 3 |NaN|--check");
 	ck_assert_int_eq(o.st[1], TESS_OK);
-	/* the session can be used afterwards: generate_in_session() generates again */
+	/* the session stays usable: generate_in_session() generates again */
 	o = generate_on_all_ranks(NULL, "One \xff\xfe");
 	expect_ranks_say(&o, 1, TESS_EINVAL, "the text is not UTF-8 at its byte 4");
 	ck_assert_int_eq(o.st[1], TESS_OK);

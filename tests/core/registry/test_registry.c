@@ -1,4 +1,4 @@
-/* The registry in one process: many threads, order of calls, closing. */
+/* test_registry.c - the registry in one process: many threads, order of calls, closing. */
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "tests/support/probe.h"
@@ -7,7 +7,7 @@
 
 #undef fail /* Check's macro; struct tess_host has a member of this name */
 
-/* A folder with a family of styles, a backend and a model, given by the program. */
+/* Registers a folder with a family of styles, a backend and a model, given by the program. */
 static void register_folder(const char *name)
 {
 	unsetenv("TESSERA_PLUGIN_PATH");
@@ -61,7 +61,7 @@ START_TEST(serves_many_threads)
 	ck_assert(!tess_plugin_find_style("good", &first) &&
 	          !tess_plugin_find_style("good_alias", &second));
 	ck_assert_ptr_eq(first, second);
-	/* init of the two files of styles, each once; the third was refused */
+	/* init of the two files of styles, once each; the third was refused */
 	ck_assert_int_eq(count_canaries(format_folder_path("canary")), 2);
 }
 END_TEST

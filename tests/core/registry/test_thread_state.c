@@ -1,4 +1,4 @@
-/* What a plugin changes in the thread that calls it, and the signals that its threads take. */
+/* test_thread_state.c - changes of a plugin to its calling thread, and signals of its threads. */
 #include "tests/support/suite.h"
 
 #include "tests/support/probe.h"
@@ -84,7 +84,7 @@ static void run_step_command(char out[4096], bool train, int n, const char *more
 	            require_env("TOOL"), how, data, n, more);
 }
 
-/* Steps in whose middle the style leaves another rounding mode have the same bits. */
+/* Checks that a style that changes the rounding mode within steps leaves their bits unchanged. */
 START_TEST(steps_round_as_before)
 {
 	static char want[4096], got[4096];
@@ -102,7 +102,7 @@ START_TEST(steps_round_as_before)
 }
 END_TEST
 
-/* The ranks' processes end, and so does the command. */
+/* Checks that the ranks' processes end, and the command with them. */
 START_TEST(thread_takes_signals)
 {
 	static char want[4096], got[4096];

@@ -23,7 +23,7 @@ enum { MAX_OPEN_CONNS = 150, GREETING = TESS_NONCE + TESS_PROOF };
 struct flood_conn {
 	int fd; /* -1: none */
 	enum kind kind;
-	int steps; /* left */
+	int steps; /* steps left */
 	size_t nsent, nreceived;
 	unsigned char out[GREETING + 4096], in[TESS_NONCE + 64];
 };
@@ -37,7 +37,7 @@ struct flood_state {
 	struct conn_flood *shared;
 };
 
-/* From 127.1.0.1, 127.1.0.2 ... in turn: ports do not run out. */
+/* Connects from 127.1.0.1, 127.1.0.2 ... in turn: ports do not run out. */
 static int open_connection(struct flood_state *s)
 {
 	struct sockaddr_in from = { .sin_family = AF_INET };
@@ -71,7 +71,7 @@ static void start_connection(struct flood_state *s, struct flood_conn *x, enum k
 		memcpy(x->out, huge, sizeof huge);
 }
 
-/* How many bytes the peer would send by now. */
+/* Returns the number of bytes that the peer may send by now. */
 static size_t compute_send_limit(const struct flood_conn *x)
 {
 	switch (x->kind) {

@@ -14,11 +14,11 @@ enum { CONN_KINDS = 8 };
 
 struct conn_flood { /* shared with the process that opens the connections */
 	atomic_int opened[CONN_KINDS]; /* connections so far */
-	atomic_int accepted; /* the server sent them a proof */
+	atomic_int accepted; /* connections to which the server sent a proof */
 };
 
 /*
- * Starts a process that makes `n` connections to the port at 127.0.0.1. `secret` is the right one,
+ * Starts a process that makes `n` connections to the port at 127.0.0.1. `secret` is the job's,
  * `other_job` that of another job. Blocks until it has recorded a genuine exchange to replay.
  */
 pid_t conn_flood_start(const char *port, const struct tess_secret *secret,

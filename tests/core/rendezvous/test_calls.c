@@ -1,6 +1,6 @@
 /*
- * Calls before they start: checks, extents, fingerprints, members of the group; and keys of the
- * store.
+ * test_calls.c - calls before they start: checks, extents, fingerprints, members of the group; and
+ * keys of the store.
  */
 #include "core/base/status.h"
 #include "core/call/check.h"
@@ -31,7 +31,7 @@ static struct tess_coll make_valid_call(int32_t kind)
 		                   .where = "here" };
 }
 
-/* A call of one kind, changed by `...`, is refused with these words; NULL: it is accepted. */
+/* Checks that a call of one kind, changed by `...`, is refused with these words; NULL: accepted. */
 #define CHECK(words, of, ...) \
 	do { \
 		struct tess_coll c = make_valid_call(of); \
@@ -106,7 +106,7 @@ START_TEST(extents)
 {
 	enum { ALL = COUNT * RANKS, LISTED = 5 + COUNT + 6 };
 	static const struct {
-		uint64_t src, dst; /* on a rank that is not the root */
+		uint64_t src, dst; /* of a rank other than the root */
 		uint64_t root_src, root_dst;
 	} want[] = {
 		[TESS_BARRIER] = { 0, 0, 0, 0 },
@@ -149,7 +149,7 @@ START_TEST(buffers)
 	CHECK("src is NULL", TESS_ALL_REDUCE, c.src = NULL);
 	CHECK("dst is NULL", TESS_ALL_REDUCE, c.dst = NULL);
 	CHECK(NULL, TESS_ALL_REDUCE, c.src = c.dst = NULL; c.count = 0);
-	CHECK(NULL, TESS_BROADCAST, c.src = NULL); /* with another root */
+	CHECK(NULL, TESS_BROADCAST, c.src = NULL); /* on another root */
 	CHECK("src is NULL", TESS_BROADCAST, c.src = NULL; c.peer = RANK);
 	CHECK(NULL, TESS_REDUCE, c.dst = NULL);
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -173,7 +173,10 @@ START_TEST(buffers)
 }
 END_TEST
 
-/* The fingerprint has what ranks must agree on, and nothing that differs by rank. */
+/*
+ * Checks that the fingerprint has everything that ranks must agree on, and nothing that differs by
+ * rank.
+ */
 START_TEST(numbers_of_calls)
 {
 	for (int32_t kind = TESS_BROADCAST; kind <= TESS_ALL_TO_ALL; kind++) {
@@ -192,7 +195,7 @@ START_TEST(numbers_of_calls)
 		for (int32_t other = TESS_BARRIER; other < kind; other++)
 			MUST(WHAT(c.kind = other) != what);
 		if (kind == TESS_ALL_TO_ALL)
-			break; /* its lists are compared by pairs of ranks */
+			break; /* lists are compared by pairs of ranks */
 		listed = WHAT(*list = lists[0]);
 		MUST(listed != what);
 		MUST(WHAT(*list = lists[1]) == listed);
@@ -203,7 +206,7 @@ START_TEST(numbers_of_calls)
 }
 END_TEST
 
-/* Rank 0 of three sends rank 2 as much as rank 2 receives, and vice versa. */
+/* Sends from rank 0 of three to rank 2 as much as rank 2 receives, and vice versa. */
 START_TEST(lists_of_a_pair)
 {
 	uint64_t send_counts[2][RANKS] = { { 1, 2, 3 }, { 6, 5, 4 } },
@@ -275,7 +278,10 @@ START_TEST(members)
 }
 END_TEST
 
-/* A call that waits for a rank which has closed the group keeps the group, though all close it. */
+/*
+ * Checks that a call that waits for a rank which has closed the group keeps the group open, though
+ * all ranks close it.
+ */
 START_TEST(closed_group_of_a_call)
 {
 	struct tess_members *all = tess_members_new(0, "world", 3), *some = make_members(0, 1, 2);
@@ -297,7 +303,7 @@ START_TEST(closed_group_of_a_call)
 	}
 	tess_call_desc_write(d, &c, &(struct tess_call_key){ .number = 1 }, 3);
 	ck_assert(!tess_matcher_add_call(&s, world, 0, d,
-	                                 &out)); /* its last call, in place of that */
+	                                 &out)); /* the last call, instead of the message */
 	s.rank[2].left = true;
 	s.left = 1;
 	ck_assert(tess_matcher_check_left(&s, &out));
@@ -331,7 +337,7 @@ START_TEST(keys)
 }
 END_TEST
 
-/* To nearest, ties to even; a NaN stays a NaN. */
+/* Checks rounding to nearest, ties to even; a NaN stays a NaN. */
 START_TEST(sixteen_bits)
 {
 	static const struct {

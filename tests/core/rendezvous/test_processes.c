@@ -1,6 +1,6 @@
 /*
- * Ranks that are processes, over the Unix socket: they meet, and the end of one is reported to the
- * rest. Without a backend; test_gloo and test_launch do the same with one.
+ * test_processes.c - ranks that are processes, over the Unix socket and without a backend: they
+ * meet, and the end of one is reported to the others. test_gloo and test_launch use a backend.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -75,7 +75,7 @@ static void post_call(const struct tess_link *l, int32_t kind, uint64_t count, u
 	l->add_call(l->self, (void *)storage);
 }
 
-/* Keys set before and after a rank gets them, many call descriptors, leaving. */
+/* Sets keys before and after a rank gets them, sends many call descriptors, and leaves. */
 static int exchange_keys(const struct tess_link *l, int rank, int n)
 {
 	char key[32];
@@ -127,7 +127,7 @@ static int stop_before_call(const struct tess_link *l, int rank)
 	return wait_for_first_failure(l);
 }
 
-/* As in a program started by hand: rank 0 hosts. */
+/* Opens a world like a program started by hand: rank 0 hosts. */
 static int open_world_by_hand(const char *role, const char *rank, const char *n)
 {
 	struct tess_world *w;
@@ -203,7 +203,7 @@ static int run_link_role(const char *role, int rank, int n)
 /* ---- the tests ------------------------------------------------------------------------------- */
 
 static char dir[] = "/tmp/tessera-test-XXXXXX";
-static struct tess_rendezvous *hosted; /* by the test, as a launcher does; NULL: by rank 0 */
+static struct tess_rendezvous *hosted; /* the test's, as a launcher's; NULL: rank 0 hosts */
 
 static void make_runtime_dir(void)
 {
@@ -211,7 +211,7 @@ static void make_runtime_dir(void)
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", dir, 1), 0);
 }
 
-/* Nothing is left: no socket, no lock. */
+/* Removes the folder: no socket and no lock may be left. */
 static void remove_runtime_dir(void)
 {
 	char path[128];
@@ -241,7 +241,7 @@ static void close_rendezvous(void)
 	hosted = NULL;
 }
 
-/* The rendezvous and its waiting ranks. */
+/* Hosts the rendezvous, with ranks that wait. */
 static void host_waiting_ranks(struct process *p)
 {
 	host_rendezvous(N);
@@ -279,7 +279,9 @@ START_TEST(ranks_meet)
 }
 END_TEST
 
-/* Victim 3 is rank 0, the host. Returns how long it took until every other rank had failed. */
+/*
+ * Kills a rank; victim 3 is rank 0, the host. Returns the time until every other rank had failed.
+ */
 static int64_t measure_kill_of_rank(int which)
 {
 	struct process p[N];
@@ -300,7 +302,7 @@ static int64_t measure_kill_of_rank(int which)
 	                                    : "rank 2");
 	for (int i = 0; i < N; i++)
 		longest = p[i].ended_at - began > longest ? p[i].ended_at - began : longest;
-	if (!hosted) { /* the other ranks remove the dead host's files: its name can be reused */
+	if (!hosted) { /* the other ranks remove the dead host's files, so its name can be reused */
 		snprintf(sentence, sizeof sentence, "%s/tessera-%u/tests", dir,
 		         (unsigned)geteuid());
 		ck_assert_msg(access(sentence, F_OK), "%s is left", sentence);
@@ -339,8 +341,8 @@ static int count_unread_bytes(int fd)
 }
 
 /*
- * The rank in the server's process may exit when it learns of a failure: every other rank must
- * learn of it before.
+ * Checks that every other rank is notified of a failure before the rank in the server's process,
+ * which may then exit.
  */
 START_TEST(the_host_learns_last)
 {
@@ -351,7 +353,7 @@ START_TEST(the_host_learns_last)
 
 		for (int k = 0; k < N; k++) {
 			ck_assert(!socketpair(AF_UNIX, SOCK_STREAM, 0, fd[k]));
-			end[N - 1 - k] = fd[k][1]; /* the host is the last */
+			end[N - 1 - k] = fd[k][1]; /* the host comes last */
 		}
 		ck_assert(!tess_rendezvous_open_tunnels(end, N, &r));
 		for (int k = 0; k < N; k++)
@@ -370,7 +372,7 @@ START_TEST(the_host_learns_last)
 }
 END_TEST
 
-/* The socket and the lock of a job whose host was killed with all its ranks. */
+/* Leaves the socket and the lock of a job whose host was killed with all its ranks. */
 static void leave_stale_socket(const char *job, char path[static 128], char lock[static 136])
 {
 	ck_assert(!tess_socket_path(job, path, 128));
@@ -380,7 +382,7 @@ static void leave_stale_socket(const char *job, char path[static 128], char lock
 	ck_assert(!access(path, F_OK) && !access(lock, F_OK));
 }
 
-/* The files of a dead job are removed when the next one begins; a running job is not touched. */
+/* Checks that the next job removes the files of a dead job, and leaves a running one alone. */
 START_TEST(the_next_job_cleans_up)
 {
 	struct tess_rendezvous *running, *next;
@@ -391,7 +393,7 @@ START_TEST(the_next_job_cleans_up)
 	leave_stale_socket("gone", path, lock);
 	held = tess_records_make(dead, sizeof dead);
 	ck_assert_int_ge(held, 0);
-	close(held); /* as the system does for a killed launcher */
+	close(held); /* done by the system for a killed launcher */
 	snprintf(record, sizeof record, "%s/rank-0.json", dead);
 	fclose(fopen(record, "w"));
 	held = tess_records_make(alive, sizeof alive);
@@ -407,7 +409,7 @@ START_TEST(the_next_job_cleans_up)
 }
 END_TEST
 
-/* A job started by hand, whose ranks exit without closing the world. */
+/* Runs a job started by hand, whose ranks exit without closing the world. */
 START_TEST(a_job_that_was_not_closed)
 {
 	struct tess_rendezvous *next;
@@ -460,7 +462,7 @@ START_TEST(ranks_report_a_failure)
 END_TEST
 
 /*
- * Rank 1 leaves without the call that the other ranks are in; they learn of it, and leave too.
+ * Lets rank 1 leave without the call that the other ranks are in; they are notified, and leave too.
  */
 START_TEST(a_rank_leaves_early)
 {
@@ -485,13 +487,13 @@ START_TEST(a_rank_is_stopped)
 	process_finish(&p[2], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[0], "rank 1 (process", "is stopped");
 	expect_both_texts(&p[2], "rank 1 (process", "barrier, call 7, at layers.1");
-	kill(p[1].pid, SIGCONT); /* it learns how the job ended, and ends */
+	kill(p[1].pid, SIGCONT); /* it receives the job's result, and ends */
 	process_finish(&p[1], TEST_TIMEOUT_MS);
 	expect_both_texts(&p[1], "rank 1 (process", "is stopped");
 }
 END_TEST
 
-/* The ranks have met; rank _i is stopped when it begins to open the world's group. */
+/* Stops rank _i, after the ranks have met, when it begins to open the world's group. */
 START_TEST(a_rank_is_stopped_before_it_opens)
 {
 	struct process p[N];
@@ -555,7 +557,7 @@ START_TEST(ranks_that_do_not_fit)
 }
 END_TEST
 
-/* Unauthenticated connections with malformed messages change nothing. */
+/* Checks that unauthenticated connections with malformed messages change nothing. */
 START_TEST(unauthenticated)
 {
 	struct process p[N];
@@ -585,7 +587,10 @@ START_TEST(unauthenticated)
 }
 END_TEST
 
-/* A backend of threads: every rank gets the reason. An unknown backend too. */
+/*
+ * Checks that every rank gets the reason why a backend of threads, or an unknown one, does not
+ * open.
+ */
 START_TEST(worlds_that_do_not_open)
 {
 	struct process p[2];
@@ -635,7 +640,7 @@ START_TEST(paths_of_sockets)
 	ck_assert_int_eq(symlink(dir, path), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EPERM);
 	ck_assert_int_eq(unlink(path), 0);
-	/* like a read-only /tmp */
+	/* similar to a read-only /tmp */
 	ck_assert_int_eq(setenv("XDG_RUNTIME_DIR", "/proc", 1), 0);
 	ck_assert_int_eq(tess_rendezvous_open("tests", 1, &r), TESS_EIO);
 	expect_part(tess_error(), "set XDG_RUNTIME_DIR");

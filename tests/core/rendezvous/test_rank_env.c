@@ -1,4 +1,6 @@
-/* Which rank a process is: torchrun, mpirun, mpiexec and srun, by their variables. */
+/*
+ * test_rank_env.c - the rank of a process, by the variables of torchrun, mpirun, mpiexec and srun.
+ */
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/rendezvous/rank_env.h"
@@ -111,7 +113,7 @@ START_TEST(torchrun)
 	ck_assert(s.hosts);
 	m = read_meeting();
 	ck_assert_str_eq(m.at.addr, "node7");
-	ck_assert_str_eq(m.at.port, "29501"); /* torchrun listens at the port before */
+	ck_assert_str_eq(m.at.port, "29501"); /* one above torchrun's own port */
 	ck_assert_str_eq(m.job, "run-a-29500-2");
 }
 END_TEST
@@ -124,14 +126,14 @@ START_TEST(by_hand)
 	a = read_meeting();
 	ENV("RANK", "1", "WORLD_SIZE", "2");
 	b = read_meeting();
-	ck_assert_str_eq(a.job, b.job); /* the same parent */
+	ck_assert_str_eq(a.job, b.job); /* one parent */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "TESSERA_JOB", "mine");
 	ck_assert_str_eq(read_meeting().job, "mine");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7", "TESSERA_PORT", "4000");
 	a = read_meeting();
 	ck_assert(read_rank_env().hosts);
 	ck_assert_str_eq(a.at.port, "4000");
-	ck_assert_str_eq(a.job, "port-4000"); /* the parents differ */
+	ck_assert_str_eq(a.job, "port-4000"); /* different parents */
 	ENV("RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "node7");
 	expect_meeting_refused("set TESSERA_PORT");
 	ENV("RANK", "1", "WORLD_SIZE", "2", "LOCAL_WORLD_SIZE", "1");
@@ -167,7 +169,9 @@ START_TEST(other_starters)
 }
 END_TEST
 
-/* What srun 22.05 sets for a rank of `srun -N 2 -n 6`, and of a second step beside it. */
+/*
+ * Variables that srun 22.05 sets for a rank of `srun -N 2 -n 6`, and of a second concurrent step.
+ */
 #define SRUN(step, nodes, list) \
 	"SLURM_JOB_ID", "123", "SLURM_JOBID", "123", "SLURM_JOB_NODELIST", "node[1-3,7]", \
 		"SLURM_JOB_NUM_NODES", "4", "SLURM_NNODES", "4", "SLURM_NTASKS", "6", \
@@ -196,7 +200,7 @@ START_TEST(srun)
 	ck_assert_str_eq(m.at.addr, "node1");
 	ck_assert_str_eq(m.at.port, "15984");
 	ENV(SRUN("1", "2", "node[1-2]"));
-	ck_assert_str_eq(read_meeting().at.port, "15985"); /* not the port of the step before */
+	ck_assert_str_eq(read_meeting().at.port, "15985"); /* other than the step before */
 	ck_assert_str_eq(read_meeting().job, "slurm-123-1-");
 	ENV(SRUN("1", "1", "node1"), "SLURM_RESTART_COUNT", "2");
 	ck_assert(!read_rank_env().hosts);

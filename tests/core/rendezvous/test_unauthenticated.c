@@ -1,6 +1,7 @@
 /*
- * Unauthenticated peers at the TCP port where ranks of several hosts meet. This program also runs
- * as the ranks. TEST_CONNECTIONS: how many connections; script/conn-flood makes 10,000.
+ * test_unauthenticated.c - unauthenticated peers at the TCP port where ranks of several hosts meet.
+ * This program also runs as the ranks. TEST_CONNECTIONS: number of connections; script/conn-flood
+ * makes 10,000.
  */
 #include "conn_flood.h"
 #include "core/base/clock.h"
@@ -60,7 +61,7 @@ static int connect_to_port(void)
 	return fd;
 }
 
-/* Whether the peer has closed the connection. */
+/* Returns whether the peer has closed the connection. */
 static bool is_closed_by_peer(int fd)
 {
 	char byte;
@@ -79,11 +80,12 @@ static int count_open(const int *fd, int n)
 }
 
 /*
- * Of unauthenticated connections the newest 64 are kept, for 5 seconds, even if bytes trickle in.
+ * Checks that the newest 64 unauthenticated connections are kept, for 5 seconds, even if bytes
+ * trickle in.
  */
 START_TEST(silent_connections)
 {
-	enum { CALLS = 100, KEPT = 64 + 1 }; /* one is the slot of the missing rank */
+	enum { CALLS = 100, KEPT = 64 + 1 }; /* the 65th is the slot of the missing rank */
 	struct process p;
 	int fd[CALLS], open;
 	int64_t began;
@@ -119,7 +121,7 @@ START_TEST(silent_connections)
 }
 END_TEST
 
-/* Connections before, while and after the ranks meet. */
+/* Connects before, while and after the ranks meet. */
 START_TEST(flood_of_connections)
 {
 	const char *many = getenv("TEST_CONNECTIONS");

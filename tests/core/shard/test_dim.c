@@ -1,6 +1,6 @@
 /*
- * Which rank holds and owns which elements of a dim, against a loop over single elements; and
- * placements.
+ * test_dim.c - the elements of a dim that each rank holds and owns, against a loop over single
+ * elements; and placements.
  */
 #include "core/base/status.h"
 #include "core/shard/dim.h"
@@ -24,7 +24,7 @@ static struct tess_dim make_head_dim(int64_t n, int64_t each, int64_t group)
 	};
 }
 
-/* The first and the last unit of the base that read element e of a piece. */
+/* Finds the first and the last unit of the base that read element e of a piece. */
 static void find_reading_units(const struct tess_dim *p, int64_t e, int64_t *first, int64_t *last)
 {
 	int64_t u = 0;
@@ -46,7 +46,7 @@ static bool is_in_runs(const struct tess_run *runs, int64_t n, int64_t e)
 	return false;
 }
 
-/* One rank of n: element by element. */
+/* Checks one rank of n, element by element. */
 static void check_rank_of_dim(const struct tess_dim *d, int32_t n, int32_t r,
                               int32_t owners[ELEMENTS_MAX])
 {
@@ -63,7 +63,7 @@ static void check_rank_of_dim(const struct tess_dim *d, int32_t n, int32_t r,
 			bool holds = false, owns = false;
 
 			find_reading_units(p, e, &first, &last);
-			for (int64_t u = first; u <= last; u++) /* unit u is rank r's */
+			for (int64_t u = first; u <= last; u++) /* unit u belongs to rank r */
 				if ((units * r + n - 1) / n <= u &&
 				    u < (units * (r + 1) + n - 1) / n) {
 					holds = true;
@@ -135,7 +135,7 @@ START_TEST(pieces_are_cut_each_on_its_own)
 	ck_assert_ptr_eq(piece, &q);
 	d = (struct tess_dim){ .name = "mixed", .size = 96, .nparts = 3, .parts = mixed };
 	check_dim_on_all_ranks(&d);
-	ck_assert_int_eq(tess_dim_get_max_ranks(&d, &piece), 8); /* the second limits */
+	ck_assert_int_eq(tess_dim_get_max_ranks(&d, &piece), 8); /* limited by the second dim */
 	ck_assert_ptr_eq(piece, &kv);
 	ck_assert_int_eq(tess_dim_count_pieces(&d), 3);
 	ck_assert_int_eq(tess_dim_count_pieces(&q), 1);

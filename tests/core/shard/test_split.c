@@ -1,4 +1,4 @@
-/* Properties of split.h: parts, units, nodes. */
+/* test_split.c - properties of split.h: parts, units, nodes. */
 #include "tests/support/draw.h"
 #include "tests/support/suite.h"
 
@@ -11,7 +11,7 @@ static const int64_t large[] = { 172,           1000,    32000,         151936,
 	                         (1 << 25) - 1, 1 << 25, (1 << 30) - 1, 1 << 30 };
 enum { NLARGE = sizeof large / sizeof *large };
 
-/* The sizes on which the properties are tested. */
+/* Returns one of the sizes on which the properties are tested. */
 static int64_t get_size(int i)
 {
 	return i <= SMALL ? i : large[i - SMALL - 1];
@@ -59,8 +59,8 @@ START_TEST(parts_nest)
 END_TEST
 
 /*
- * One run: nodes cover it once and in order, each is the part that it names, and none could be
- * larger.
+ * Checks one range of units: nodes cover it once and in order, each is the part that it names, and
+ * none could be larger.
  */
 static int64_t check_run_of_units(int64_t n, int64_t lo, int64_t hi)
 {
@@ -134,7 +134,10 @@ START_TEST(nodes_of_long_runs)
 }
 END_TEST
 
-/* The cost of odd numbers of ranks: the average number of nodes of a rank, for P = 1..8. */
+/*
+ * Checks the cost of rank counts that are no powers of 2: the average number of nodes of a rank,
+ * for P = 1..8.
+ */
 START_TEST(nodes_of_32_units)
 {
 	static const double average[] = { 1, 1, 3.0, 1, 2.6, 2.3, 2.3, 1 };

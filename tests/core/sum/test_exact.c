@@ -1,6 +1,6 @@
 /*
- * The exact reduction: the same bits for any number of ranks, compared with a recursion over
- * single units, without ranks.
+ * test_exact.c - the exact reduction: equal bits for any number of ranks, compared with a recursion
+ * over single units, without ranks.
  */
 #include "core/base/status.h"
 #include "core/sum/exact.h"
@@ -23,12 +23,12 @@ struct sum_case {
 	const float *want;
 };
 
-struct element { /* k of the vectors of a tree */
+struct element { /* Element k of the vectors of a tree. */
 	int32_t tree;
 	uint64_t k;
 };
 
-/* The value of unit u: very different magnitudes, some zeros of either sign. */
+/* Computes the value of unit u: very different magnitudes, some zeros of either sign. */
 static float compute_tree_leaf(const void *arg, const struct tess_tree *tree, int64_t u)
 {
 	const struct element *e = arg;
@@ -77,7 +77,7 @@ static bool sum_trees_by_definition(const struct sum_case *p, int depth, int64_t
 	return has_left || has_right;
 }
 
-/* The sum of units [lo, hi), which are one node, below node (depth, i). */
+/* Returns the sum of units [lo, hi), which are one node, below node (depth, i). */
 static float sum_unit_range(int32_t t, const struct tess_node *node, uint64_t k, int64_t n)
 {
 	float out = 0;
@@ -86,7 +86,7 @@ static float sum_unit_range(int32_t t, const struct tess_node *node, uint64_t k,
 	return out;
 }
 
-/* This rank's Partial. */
+/* Computes this rank's Partial. */
 static float *make_partial_sums(const struct sum_case *p, int32_t nranks, int32_t rank)
 {
 	uint64_t count = p->sum.count;
@@ -115,7 +115,7 @@ static float *compute_expected_sums(const struct sum_case *p)
 	return want;
 }
 
-/* Shares of very different sizes, some empty. */
+/* Makes shares of very different sizes, some empty. */
 static void make_shares(uint64_t count, int32_t nranks, uint64_t *share)
 {
 	uint64_t left = count;
@@ -126,7 +126,7 @@ static void make_shares(uint64_t count, int32_t nranks, uint64_t *share)
 	}
 }
 
-/* Two sums under way, waited for out of order, with a call of the group between them. */
+/* Starts two sums that are completed out of order, with a call of the group between them. */
 static tess_status check_started_sums(struct tess_group *g, const struct tess_sum *s,
                                       const float *nodes, const float *want, uint64_t len)
 {
@@ -217,7 +217,7 @@ START_TEST(one_tree)
 }
 END_TEST
 
-/* Larger than what is gathered whole, and than what is added at a time. */
+/* Reduces vectors larger than the limit of a plain gather, and than the part added at a time. */
 START_TEST(large_vectors)
 {
 	for (size_t i = 0; i < NUNITS; i += 2) {
@@ -258,7 +258,7 @@ START_TEST(several_trees)
 }
 END_TEST
 
-/* A unit of zeros of either sign gives the same bits as a missing unit: never -0. */
+/* Checks that a unit of zeros of either sign gives the bits of a missing unit: never -0. */
 static tess_status check_sum_of_zeros(struct tess_world *w, void *arg)
 {
 	static const int64_t n[1] = { 5 };
@@ -295,7 +295,7 @@ START_TEST(no_minus_zero)
 }
 END_TEST
 
-/* TESSERA_REDUCE=fast: close, and exact for integers. */
+/* Checks TESSERA_REDUCE=fast: close, and exact for integers. */
 static tess_status check_fast_sum(struct tess_world *w, void *arg)
 {
 	static const int64_t n[2] = { 14, 3 };
@@ -327,8 +327,8 @@ START_TEST(fast_ones)
 END_TEST
 
 /*
- * Floats are added pairwise in the order of ranks, whichever rank adds them and whichever arrives
- * first.
+ * Checks that floats are added pairwise in the order of ranks, whichever rank adds them and
+ * whichever arrives first.
  */
 static tess_status check_order_of_sum(struct tess_world *w, void *arg)
 {
@@ -381,7 +381,7 @@ int main(void)
 	tcase_add_test(t, added_by_rank);
 	if (getenv("TESSERA_BACKEND"))
 		return suite_end(r);
-	/* with a backend of their own */
+	/* these use a backend of their own */
 	tcase_add_test(t, started_over_messages);
 	tcase_add_test(t, added_by_rank_from_messages);
 	return suite_end(r);

@@ -1,4 +1,4 @@
-/* The CPU limits of cgroups, read from folders that look like those of a container. */
+/* test_cpu_quota.c - the CPU limits of cgroups, read from folders that imitate a container's. */
 #include "core/world/cpu_quota.h"
 #include "tests/support/suite.h"
 
@@ -72,7 +72,7 @@ START_TEST(lowest_limit_of_the_ancestors_counts)
 }
 END_TEST
 
-/* A container without a namespace of cgroups has a path of the host, and the files of its own. */
+/* Checks a container without a cgroup namespace: its path is the host's, its files are its own. */
 START_TEST(path_of_the_host_is_replaced_by_the_mounted_root)
 {
 	make_root();
