@@ -7,7 +7,7 @@
 
 enum { OUTS = 4 };
 
-/* Points out, and the operands in the same memory, to copies of what it has; returns the copies. */
+/* Points outputs, and operands in their memory, to copies; returns the copies. */
 static inline void copy_outs(struct tess_op *op, struct tess_view *in, struct tess_view *out,
                              const struct tess_op *from)
 {
@@ -48,7 +48,7 @@ static inline void free_outs(const struct tess_op *op)
 			free(op->out[i].data);
 }
 
-/* The operands from which on an op has weights, which may be panels; -1: it has none. */
+/* Returns the first operand that is a weight, which may be in panels; -1: no weights. */
 static inline int32_t find_weight_operand(const struct tess_op *op)
 {
 	switch (op->kind) {
@@ -64,8 +64,9 @@ static inline int32_t find_weight_operand(const struct tess_op *op)
 }
 
 /*
- * What is between the rows of an out must stay: the copies are compared from end to end. An op with
- * weights runs twice on each device: with rows, and with panels.
+ * Compares an op with its definition. Gaps between rows of an output must stay: the copies are
+ * compared from end to end. An op with weights runs twice on each device: with rows and with
+ * panels.
  */
 static inline void compare_op(const struct tess_op *op)
 {

@@ -1,18 +1,18 @@
 /*
- * ATTENTION on the CPU device: against its definition, prefill = chunks = token by token, and
- * rows of several slots = each slot alone.
+ * cpu_attention.c - ATTENTION on the CPU device against its definition; prefill against chunks and
+ * single tokens; rows of several slots against each slot alone.
  */
 #include "tests/reference/scalar.h"
 #include "tests/support/cpu.h"
 
 #include <tessera/reduce.h>
 
-enum { STRIDE = 1 + THIN / 20 }; /* of the cases that are tested */
+enum { STRIDE = 1 + THIN / 20 }; /* every STRIDE-th case is tested */
 
 struct attention_shape {
 	int64_t heads, lo, group, kv, d, value, window, blocks;
 	double scale, softcap;
-	int32_t dtype; /* of the cache */
+	int32_t dtype; /* type of the cache */
 	bool latent; /* a value is the beginning of its key */
 };
 
@@ -31,15 +31,18 @@ static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, in
 		                         .dtype = TESS_F32 };
 }
 
-/* The pages of some slots. A page has the keys at SKIP bytes, and the values as far behind them. */
+/*
+ * The pages of some slots. A page has its keys SKIP bytes from its start, and its values SKIP bytes
+ * after the keys.
+ */
 enum { SKIP = 24 };
 struct cache {
 	const struct attention_shape *m;
-	int64_t slots, bytes; /* of the keys of a page, as of its values */
+	int64_t slots, bytes; /* bytes of the keys of a page, and of its values */
 	int64_t *page; /* [slots][blocks + 1] */
 };
 
-/* Filled with NaN: reading keys beyond the end must not affect the result. */
+/* Adds a page filled with NaN: keys read beyond the end must not affect the result. */
 static void add_page(struct cache *c, int64_t slot, int64_t block)
 {
 	size_t bytes = (size_t)(2 * (c->bytes + SKIP));
@@ -56,7 +59,7 @@ static void drop_page(struct cache *c, int64_t slot, int64_t block)
 	*at = 0;
 }
 
-/* Without pages. */
+/* Makes a cache without pages. */
 static struct cache make_cache(const struct attention_shape *m, int64_t slots)
 {
 	struct cache c = { .m = m,
@@ -94,7 +97,7 @@ static int64_t get_out_row(const struct attention_shape *m)
 	return m->heads * m->value;
 }
 
-/* On a device; NULL: by the definition. */
+/* Runs the op on a device; NULL: by the definition. */
 static tess_status run_attention_rows(void *device, const struct cache *c,
                                       const struct attention_inputs *x, int64_t n, float *out)
 {
@@ -135,7 +138,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 	return cpu_device->run(device, &op);
 }
 
-/* The inputs from token t on. */
+/* Returns the inputs from token t on. */
 static struct attention_inputs skip_tokens(const struct attention_shape *m,
                                            const struct attention_inputs *x, int64_t t)
 {
@@ -144,7 +147,7 @@ static struct attention_inputs skip_tokens(const struct attention_shape *m,
 		                          x->slot + t };
 }
 
-/* Tokens [from, to) of the inputs as one op. */
+/* Runs tokens [from, to) of the inputs as one op. */
 static void run_attention_tokens(void *device, const struct cache *c,
                                  const struct attention_inputs *x, int64_t from, int64_t to,
                                  float *out)
@@ -183,7 +186,7 @@ static void free_attention_inputs(struct attention_inputs *x)
 
 /* ---- reference */
 
-/* What is in the cache, in the type of its elements. */
+/* Copies the contents of the cache, in the type of its elements. */
 static float *copy_cached(const struct attention_shape *m, const float *x, int64_t n)
 {
 	float *y = malloc(sizeof *y * (size_t)n);
@@ -258,7 +261,7 @@ START_TEST(heads_of_a_rank)
 	static const struct {
 		int64_t heads, lo, group, d, blocks, tokens;
 	} cases[] = {
-		{ 7, 0, 7, 16, 3, 150 }, /* all share their keys */
+		{ 7, 0, 7, 16, 3, 150 }, /* all share one key-value head */
 		{ 5, 3, 4, 24, 3, 130 }, /* heads 3..7: the last of one group, all of the next */
 		{ 2, 0, 1, 64, 6, 333 }, { 1, 0, 1, 128, 3, 140 },
 		{ 3, 0, 3, 80, 2, 70 },  { 8, 0, 2, 8, 2, 90 },
@@ -277,7 +280,7 @@ START_TEST(heads_of_a_rank)
 }
 END_TEST
 
-/* Values of another width than keys, and values that are the beginnings of keys. */
+/* Checks values of another width than keys, and values that are the beginnings of keys. */
 START_TEST(widths_of_values)
 {
 	static const struct {
@@ -286,7 +289,7 @@ START_TEST(widths_of_values)
 	} cases[] = {
 		{ 4, 0, 2, 24, 16, 0, 3, 150, TESS_F32 },
 		{ 3, 2, 4, 16, 40, 70, 3, 130, TESS_BF16 },
-		{ 16, 0, 16, 80, 64, 0, 3, 150, TESS_F32 }, /* as in the attention of a latent */
+		{ 16, 0, 16, 80, 64, 0, 3, 150, TESS_F32 }, /* like the attention of a latent */
 		{ 5, 3, 4, 28, 12, 0, 3, 130, TESS_BF16 }, /* heads of two groups */
 		{ 70, 0, 70, 20, 17, 30, 2, 70, TESS_F32 },
 		{ 1, 0, 1, 8, 8, 1, 5, 300, TESS_BF16 },
@@ -322,8 +325,7 @@ START_TEST(windows)
 END_TEST
 
 /*
- * The same prompt once more from an earlier position: later positions in the cache must have no
- * effect.
+ * Runs the prompt again from an earlier position: later positions in the cache must have no effect.
  */
 START_TEST(rewound)
 {
@@ -348,8 +350,8 @@ START_TEST(rewound)
 END_TEST
 
 /*
- * An infinite value of a key that a query does not see does not affect it, though other queries
- * of the tile see it.
+ * Checks that an infinite value of a key that a query does not see does not affect it, though other
+ * queries of the tile see it.
  */
 START_TEST(masked_values_are_absent)
 {
@@ -377,7 +379,7 @@ END_TEST
 
 enum { SLOTS = 5, TEXT = 200 };
 
-struct text { /* of one slot */
+struct text { /* The sequence of one slot. */
 	struct attention_inputs x;
 	float *want, *got;
 	int64_t done;
@@ -393,7 +395,7 @@ static void open_text(const struct attention_shape *m, struct text *t)
 	compute_text(m, &t->x, TEXT, t->want);
 }
 
-/* Appends the next n rows of a text to those of a step; pages that its window passed are freed. */
+/* Appends the next n rows of a sequence to a step; pages that its window has passed are freed. */
 static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int64_t n,
                              struct attention_inputs *step, int64_t at)
 {
@@ -415,7 +417,10 @@ static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int6
 	}
 }
 
-/* Some rows of some slots, in any order of slots; returns how many texts have ended. */
+/*
+ * Runs some rows of some slots, in any order of slots; returns the number of sequences that have
+ * ended.
+ */
 static int run_slots_step(void *device, struct cache *c, struct text *text,
                           struct attention_inputs *step, float *out)
 {
@@ -466,7 +471,7 @@ static void compare_slots(const struct attention_shape *m)
 			                 TEXT * get_out_row(m));
 		free_cache(&c);
 	}
-	cpu_seed = seed; /* later texts do not depend on the number of devices */
+	cpu_seed = seed; /* later sequences do not depend on the number of devices */
 	for (int s = 0; s < SLOTS; s++) {
 		free_attention_inputs(&text[s].x);
 		free(text[s].want);
@@ -504,7 +509,7 @@ static void expect_rows_refused(void *device, const struct cache *c,
 	expect_part(cpu_sentence, "layers.0.mlp");
 }
 
-/* Operand `at` is another view, or, from 6 on, number `at` - 6 is the view's stride. */
+/* Checks that another view for operand `at`, or, from 6 on, another stride `at` - 6, is refused. */
 static void expect_operands_refused(const struct cache *c, int at, struct tess_view view)
 {
 	const struct attention_shape *m = c->m;
@@ -550,7 +555,7 @@ START_TEST(refuses_other_operands)
 	for (int i = TESS_ATTENTION_KEYS; i <= TESS_ATTENTION_VALUES; i++) {
 		pages.stride[0] = -4;
 		expect_operands_refused(&c, 6 + i, pages);
-		pages.stride[0] = 6; /* not a whole element */
+		pages.stride[0] = 6; /* not a multiple of the element */
 		expect_operands_refused(&c, 6 + i, pages);
 	}
 	pages.stride[0] = TESS_F16;
@@ -602,7 +607,10 @@ START_TEST(refuses_positions_and_slots)
 }
 END_TEST
 
-/* Query heads [lo, lo + heads) in groups of `group` read the right number of key-value heads. */
+/*
+ * Checks that query heads [lo, lo + heads) in groups of `group` read the right number of key-value
+ * heads.
+ */
 START_TEST(refuses_other_heads)
 {
 	enum { D = 4 };

@@ -1,4 +1,7 @@
-/* ATTENTION without pages, ATTENTION_D and DROPOUT on the CPU device, against their definitions. */
+/*
+ * cpu_attention_d.c - ATTENTION without pages, ATTENTION_D and DROPOUT on the CPU device, against
+ * their definitions.
+ */
 #include "tests/reference/scalar.h"
 #include "tests/support/cpu.h"
 
@@ -6,8 +9,8 @@ struct texts {
 	int64_t heads, lo, group, d, value, window;
 	double softcap;
 	bool latent; /* a value is the beginning of its key */
-	int64_t length[4]; /* of the texts; ends with 0 */
-	double rate; /* of dropout */
+	int64_t length[4]; /* of the sequences; ends with 0 */
+	double rate; /* the dropout rate */
 };
 
 enum { PAD = 3, OUTS = 4 }; /* floats behind each row; attention's out, dq, dk, dv */
@@ -76,7 +79,7 @@ static void free_operands(struct operands *o)
 	free(o->g.data);
 }
 
-/* Forward, then backward, on a device or, without one, by the definitions. */
+/* Runs forward, then backward, on a device or, if it is NULL, by the definitions. */
 static void run_both(void *device, const struct texts *x, struct operands *o)
 {
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, o->in, x->rate > 0 ? 7 : 6, o->out,
@@ -114,7 +117,7 @@ static void compare_texts(const struct texts *x)
 		want[i] = o.out[i].data;
 		got[i] = malloc(sizeof(float) * (size_t)o.floats[i]);
 	}
-	/* what lies between rows stays as it is */
+	/* gaps between rows stay unchanged */
 	for (int i = 0; i < OUTS; i++)
 		memcpy(got[i], want[i], sizeof(float) * (size_t)o.floats[i]);
 	run_both(NULL, x, &o);
@@ -162,7 +165,10 @@ START_TEST(texts_of_many_shapes)
 }
 END_TEST
 
-/* A row is dropped alike wherever its columns are, in place or not; how many are dropped. */
+/*
+ * Checks that the dropped elements of a row do not depend on ranks or on in-place outputs, and
+ * counts them.
+ */
 START_TEST(dropout_knows_no_ranks)
 {
 	enum { N = 533, T = 40 };
@@ -209,7 +215,7 @@ START_TEST(dropout_knows_no_ranks)
 }
 END_TEST
 
-/* Operand, out (from 6 on) or number (from 9 on) `at` is changed. */
+/* Checks that a change of operand, output (from 6 on) or number (from 9 on) `at` is refused. */
 static void expect_changed_refused(int at)
 {
 	const struct texts x = { 2, 0, 1, 16, 12, 0, 0, false, { 5 }, 0 };

@@ -1,7 +1,7 @@
 /*
- * The ops of training on the CPU device, bit for bit against the scalar reference of lockstep, on
- * every instruction set that this processor has: odd shapes, strides and addresses, several
- * sequences, Partials, rows of none, NaN.
+ * cpu_backward.c - the training ops on the CPU device, bit for bit against the scalar reference of
+ * lockstep, on every instruction set of this processor: uneven shapes, strides and addresses,
+ * several sequences, Partials, empty rows, NaN.
  */
 #include "core/base/accumulator.h"
 #include "cpu_training.h"
@@ -40,7 +40,7 @@ START_TEST(weight_gradients)
 }
 END_TEST
 
-/* Parts of the heads of a weight, as stored or turned. */
+/* Checks parts of the heads of a weight, as stored or turned. */
 START_TEST(weight_gradients_of_heads)
 {
 	static struct sums s;
@@ -60,7 +60,7 @@ START_TEST(weight_gradients_of_heads)
 		inner = out.stride[a];
 		memcpy(out.shape + a, (int64_t[]){ heads, n, k }, 3 * sizeof inner);
 		memcpy(out.stride + a, (int64_t[]){ each * inner, inner, 1 }, 3 * sizeof inner);
-		if (i / 4 % 2) { /* g and x change places */
+		if (i / 4 % 2) { /* swaps g and x */
 			struct tess_view x = in[0];
 
 			in[0] = in[1], in[1] = x;
@@ -70,7 +70,7 @@ START_TEST(weight_gradients_of_heads)
 		struct tess_op op =
 			make_summed_op(TESS_OP_HEAD_LINEAR_DW, &s, in, 2, &out, TESS_TOKENS_NUMS);
 		compare_op(&op);
-		for (int j = 0; j < 3; j++) { /* heads, N or K of another size */
+		for (int j = 0; j < 3; j++) { /* another number of heads, or size of N or K */
 			out.shape[a + j]++;
 			ck_assert_int_eq(cpu_check_op(&op), TESS_ENOTSUP);
 			out.shape[a + j]--;
@@ -81,7 +81,7 @@ START_TEST(weight_gradients_of_heads)
 }
 END_TEST
 
-/* Several gradients: units of the tree have a run of each. */
+/* Checks several gradients: units of the tree have a range of each. */
 START_TEST(input_gradients)
 {
 	static struct sums s;
@@ -93,7 +93,7 @@ START_TEST(input_gradients)
 		int32_t n = (int32_t)draw_from(1, 3);
 
 		memset(&s, 0, sizeof s);
-		for (int t = 0; t < 2 - i % 2; t++) { /* trees that follow each other */
+		for (int t = 0; t < 2 - i % 2; t++) { /* consecutive trees */
 			int64_t units = draw_from(1, 12), lo = i % 3 ? 0 : draw_from(0, units),
 				hi = i % 3 ? units : draw_from(lo, units);
 
@@ -153,7 +153,8 @@ START_TEST(vector_gradients)
 		free_views(&out, 1);
 
 		for (int64_t t = 0; t < s.rows; t++)
-			id[t] = (int32_t)draw_from(8, 14 + v); /* some are not here */
+			id[t] = (int32_t)draw_from(
+				8, 14 + v); /* some ids are outside of this rank's part */
 		in[1] = in[0];
 		in[0] = cpu_make_list(id, TESS_I32, s.rows);
 		s.num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST] = 10;
@@ -203,7 +204,7 @@ START_TEST(norm_gradients)
 		if (i % 4 != 3)
 			free_views(&out, 1);
 
-		/* the tree of the norm goes before those of the tokens */
+		/* the tree of the norm precedes those of the tokens */
 		for (int32_t t = 0; t < s.ntree; t++)
 			s.tree[s.ntree - t] = s.tree[s.ntree - 1 - t];
 		s.tree[0] = norm.tree[0];
@@ -277,7 +278,7 @@ START_TEST(gate_gradients)
 			in[j] = make_test_rows(rows, n, i % 3 == 0);
 		if (rows)
 			((float *)in[0].data)[0] = 0;
-		for (int64_t k = 1; rows && k < n; k += 3) /* far out, too */
+		for (int64_t k = 1; rows && k < n; k += 3) /* large values, too */
 			((float *)in[0].data)[k] *= 100;
 		out[0] = in_place ? in[0] : make_test_rows(rows, n, false);
 		out[1] = in_place ? in[2] : make_test_rows(rows, n, false);
@@ -407,7 +408,7 @@ START_TEST(updates)
 }
 END_TEST
 
-/* The exact sum of the host is another implementation. */
+/* Compares with the exact sum of the host, another implementation. */
 START_TEST(squares)
 {
 	enum { N = 100003 };
@@ -431,7 +432,7 @@ START_TEST(squares)
 			x[9] = i == 5 ? NAN : 1;
 			x[N - 1] = i == 5 ? -INFINITY : 1;
 			tess_accumulator_add_squares(&want, x, 1000);
-			memcpy(got, &want, sizeof got); /* it is added to */
+			memcpy(got, &want, sizeof got); /* the sum is added to it */
 			tess_accumulator_add_squares(&want, x, n);
 			cpu_run_op(d.now, &op);
 			MUST(!memcmp(got, &want, sizeof got));

@@ -1,12 +1,12 @@
 /*
- * TESS_BF12 on the CPU device: panels that give back the bits of bf16 by the definition in
- * docs/ops.md, and sums bit for bit as those of the rows.
+ * cpu_bf12.c - TESS_BF12 on the CPU device: panels that decode to the bits of bf16 by the
+ * definition in docs/ops.md, and sums bit for bit as with rows.
  */
 #include "tests/support/cpu.h"
 
 enum { UNITS = 4, N_MAX = 150, K_MAX = 600, NODES = 3 };
 
-/* Bytes from the start of a panel to its blocks, and of all of it. */
+/* Returns the bytes from the start of a panel to its blocks. */
 static int64_t count_start(int64_t k)
 {
 	return 64 + 64 * ((k + 255) / 256);
@@ -17,7 +17,10 @@ static int64_t count_panel(int64_t k)
 	return count_start(k) + 192 * ((k + 7) / 8);
 }
 
-/* Most have one of 15 exponents, beside 0 of rows that a panel lacks; of `apart` one has any. */
+/*
+ * Draws elements with one of 15 exponents, besides 0 in missing rows of a panel; one of `apart` has
+ * any.
+ */
 static uint16_t *draw_bf16(int64_t n, int64_t k, int apart)
 {
 	uint16_t *w = malloc(sizeof *w * (size_t)(n * k));
@@ -31,7 +34,7 @@ static uint16_t *draw_bf16(int64_t n, int64_t k, int apart)
 	return w;
 }
 
-/* free(view.data) */
+/* Makes a weight; free(view.data). */
 static struct tess_view make_bf12(void *device, const struct tess_view *rows)
 {
 	int64_t n = rows->shape[0], k = rows->shape[1], bytes = (n + 15) / 16 * count_panel(k);
@@ -48,7 +51,7 @@ static struct tess_view make_bf12(void *device, const struct tess_view *rows)
 	return v;
 }
 
-/* Element (j, k) of panels, by the definition. */
+/* Decodes element (j, k) of panels by the definition. */
 static uint16_t read_element(const struct tess_view *v, int64_t j, int64_t k)
 {
 	const char *panel = (const char *)v->data + j / 16 * v->stride[0];
@@ -90,7 +93,7 @@ START_TEST(panels_have_the_bits_of_the_rows)
 }
 END_TEST
 
-/* Units of whole blocks, and units that begin within one. */
+/* units of complete blocks, and units that begin inside one */
 static const int64_t units[] = { 8, 64, 150, 3 };
 static const int64_t rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 30 };
 enum { SIZES = sizeof units / sizeof *units, ROWS = sizeof rows_of / sizeof *rows_of };
@@ -156,7 +159,8 @@ START_TEST(sums_of_experts)
 	float want[T * H], got[T * H];
 	struct cpu_devices d = { 0 };
 
-	for (int64_t i = 0; i < T * 2; i += 3) /* some rows ask for one expert, some for none */
+	for (int64_t i = 0; i < T * 2;
+	     i += 3) /* some rows are routed to one expert, some to none */
 		weights[i] = 0;
 	while (cpu_open_next(&d)) {
 		struct tess_view in[4] = { cpu_make_rows(x, T, K, K),
@@ -210,7 +214,7 @@ START_TEST(sums_of_experts)
 }
 END_TEST
 
-/* More exceptions than a panel has room for: 8 for each 256 inputs. */
+/* Checks more exceptions than a panel has room for: 8 for each 256 inputs. */
 START_TEST(refuses_what_it_cannot_hold)
 {
 	enum { K = 256, N = 16 };
@@ -218,7 +222,7 @@ START_TEST(refuses_what_it_cannot_hold)
 	struct tess_view rows = cpu_make_view(w, TESS_BF16, N, K, K, 1), v, to;
 	void *device = cpu_open_device("auto", 1);
 
-	for (int i = 0; i < 16; i++) /* each twice, and 8 others once */
+	for (int i = 0; i < 16; i++) /* each exponent twice, and 8 others once */
 		w[i] = w[16 + i] = (uint16_t)(i << 7);
 	for (int i = 0; i < 8; i++)
 		w[32 + i] = (uint16_t)((100 + i) << 7);

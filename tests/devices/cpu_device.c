@@ -1,6 +1,6 @@
 /*
- * The cpu device itself: what it opens, allocates and refuses, the floating-point state that it
- * computes in, and its threads.
+ * cpu_device.c - the cpu device: opening, allocation and refusals, the floating-point state in
+ * which it computes, and its threads.
  */
 #include "tests/support/cpu.h"
 
@@ -31,7 +31,7 @@ START_TEST(opens)
 }
 END_TEST
 
-/* A refusal names the module. */
+/* Checks that a refusal names the module. */
 START_TEST(refuses)
 {
 	int64_t bound[] = { 0, 4, 8 }, falls[] = { 0, 9, 8 }, beyond[] = { 0, 4, 9 };
@@ -91,7 +91,9 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* The table of a device decides about panels and nodes; kinds are refused by the device itself. */
+/*
+ * Checks that a device's table determines panels and nodes, and that a device itself refuses kinds.
+ */
 START_TEST(devices_differ)
 {
 	const struct tess_device inexact = { .size = sizeof inexact, .layout = TESS_ROWS };
@@ -125,8 +127,8 @@ START_TEST(devices_differ)
 END_TEST
 
 /*
- * A caller that flushes small numbers to zero and rounds down gets the usual bits, and its own
- * settings back.
+ * Checks that a caller that flushes small numbers to zero and rounds down gets the usual bits, and
+ * its own settings back.
  */
 START_TEST(rounds_to_nearest)
 {
@@ -169,7 +171,9 @@ START_TEST(rounds_to_nearest)
 }
 END_TEST
 
-/* Many small ops on more threads than cores: every share runs once, and the pool always stops. */
+/*
+ * Runs many small ops on more threads than cores: every share runs once, and the pool always stops.
+ */
 START_TEST(shares_work)
 {
 	enum { ROWS = 64, COLUMNS = 4096 };

@@ -1,4 +1,7 @@
-/* ROUTE, EXPERTS and COMBINE on the CPU device, bit for bit against their definitions. */
+/*
+ * cpu_experts.c - ROUTE, EXPERTS and COMBINE on the CPU device, bit for bit against their
+ * definitions.
+ */
 #include "compare.h"
 
 #include <sys/mman.h>
@@ -39,7 +42,7 @@ static const struct routing routings[] = {
 };
 enum { ROUTINGS = sizeof routings / sizeof *routings };
 
-/* Logits with ties: of values, of whole rows, of groups. */
+/* Draws logits with ties: of values, of complete rows, of groups. */
 static void draw_logits(int64_t tokens, int64_t n, float *x)
 {
 	for (int64_t i = 0; i < tokens * n; i++)
@@ -81,7 +84,7 @@ END_TEST
 
 enum { UNITS_MAX = 64 };
 
-struct moe { /* on one rank: experts [lo, lo + e) of n */
+struct moe { /* The operands on one rank: experts [lo, lo + e) of n. */
 	int64_t tokens, k, f, h, n, lo, e, slots;
 	int64_t k_units, f_units, f_lo, f_hi; /* F has units [f_lo, f_hi) of f_units */
 	int32_t act, dtype, math;
@@ -129,7 +132,7 @@ static struct tess_view make_stack(const struct cpu_weights *w, int64_t e, int64
 		                   .stride = { n * k, k, 1 } };
 }
 
-/* How many nodes EXPERTS gives, or COMBINE; 0: a finished sum. */
+/* Returns the number of nodes of EXPERTS, or of COMBINE; 0: a finished sum. */
 static int64_t count_moe_nodes(const struct moe *m, bool in_slots)
 {
 	const struct tess_tree *tree = &m->tree[in_slots ? 1 : 2];
@@ -172,7 +175,7 @@ static void compare_experts(const struct moe *m)
 	free(out.data);
 }
 
-/* COMBINE of finished results in slots. */
+/* Compares COMBINE of finished results in slots. */
 static void compare_combine(const struct moe *m)
 {
 	int64_t columns = m->h * m->slots;
@@ -191,7 +194,7 @@ static void compare_combine(const struct moe *m)
 	free(out.data);
 }
 
-/* How rows ask for experts; `top` of n at most, of which this rank has m->e. */
+/* routes of rows, to at most `top` of n experts; this rank has m->e */
 enum { RANDOM, ALL_TO_ONE, NONE, SPARSE, ASKS };
 
 static void draw_weights(struct moe *m, int64_t top, int asks)
@@ -316,7 +319,7 @@ START_TEST(experts_that_are_cut)
 }
 END_TEST
 
-/* More rows than a wave has, and more than a group. */
+/* Checks more rows than a wave has, and more than a group. */
 START_TEST(many_rows)
 {
 	check_moe(&shapes[0], 512, _i ? ALL_TO_ONE : RANDOM, _i);
@@ -324,7 +327,7 @@ START_TEST(many_rows)
 }
 END_TEST
 
-/* A weight that is NaN asks; so does one that is negative. */
+/* Checks that a weight that is NaN, or negative, selects its expert. */
 START_TEST(odd_weights)
 {
 	struct moe m = shapes[0];
@@ -337,14 +340,14 @@ START_TEST(odd_weights)
 	m.weight[2] = 1;
 	m.weight[m.e] = -0.0f;
 	m.weight[m.e + 3] = -2;
-	m.weight[2 * m.e + 5] = -1; /* of a result of 0 */
+	m.weight[2 * m.e + 5] = -1; /* the weight of a result of 0 */
 	memset(m.x + 2 * m.k, 0, sizeof *m.x * (size_t)m.k);
 	compare_experts(&m);
 	free_moe(&m);
 }
 END_TEST
 
-/* An expert that no row asks for costs nothing: its weights are not even readable here. */
+/* Checks that an expert without rows costs nothing: its weights are not even readable here. */
 START_TEST(experts_without_rows_are_not_read)
 {
 	const int64_t page = sysconf(_SC_PAGESIZE);
@@ -387,7 +390,9 @@ START_TEST(experts_without_rows_are_not_read)
 }
 END_TEST
 
-/* What does not fit is refused with the module's name; each change is of ops that are accepted. */
+/*
+ * Checks that mismatches are refused with the module's name; each is one change to an accepted op.
+ */
 START_TEST(refuses)
 {
 	void *device = cpu_open_device("auto", 1);
@@ -433,7 +438,7 @@ START_TEST(refuses)
 	REFUSED(routed, route[TESS_ROUTE_GROUPS], 3, "groups must be equal");
 	REFUSED(routed, route[TESS_ROUTE_GROUPS], 16, "of two or more");
 	REFUSED(routed, route[TESS_ROUTE_TOP], 9, "must have `top` of them");
-	/* found only when it runs */
+	/* found only when the op runs */
 	for (int64_t e = 0; e < 4; e++)
 		m.weight[m.e + e] = 1;
 	ck_assert_int_lt(cpu_device->run(device, &op), 0);

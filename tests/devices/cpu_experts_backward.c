@@ -1,6 +1,7 @@
 /*
- * The ops of training of mixtures of experts on the CPU device, bit for bit against the scalar
- * reference of lockstep: rows that ask for any experts, for one, for none; experts without rows.
+ * cpu_experts_backward.c - the training ops of mixtures of experts on the CPU device, bit for bit
+ * against the scalar reference of lockstep: rows routed to any experts, to one, to none; experts
+ * without rows.
  */
 #include "cpu_training.h"
 
@@ -14,10 +15,10 @@ static void compare_and_refuse(const struct tess_op *op)
 	refuse_changes(op, true);
 }
 
-/* How rows ask for experts. */
+/* routes of rows to experts */
 enum { ANY, ONE, NONE, FEW, ASKS };
 
-/* Weights of `slots` experts of a row at most, which are not those of the other rows. */
+/* Draws weights of at most `slots` experts of a row, different from the other rows' weights. */
 static struct tess_view draw_asked(int64_t rows, int64_t n, int64_t slots, int asks)
 {
 	struct tess_view w = make_test_rows(rows, n, false);
@@ -56,7 +57,7 @@ START_TEST(gradients_of_routes)
 }
 END_TEST
 
-/* An out whose rows have no gaps. */
+/* Makes an output whose rows have no gaps. */
 static struct tess_view make_totals(const struct sums *s, int64_t rows, int64_t n)
 {
 	struct tess_view v = make_out(s, rows, n);
@@ -113,14 +114,14 @@ END_TEST
 
 /* ---- experts */
 
-struct mixture { /* on one rank */
+struct mixture { /* The operands on one rank. */
 	int64_t rows, e, slots, k, f, h;
 	struct cpu_weights gate_up, down;
 	struct tess_view in[5], out[2];
 	struct sums s; /* EXPERTS_D: three trees; EXPERTS_DW: over tokens */
 };
 
-/* [e, n, k] in rows, or stored [e, k, n]. */
+/* Makes matrices [e, n, k] in rows, or stored as [e, k, n]. */
 static struct tess_view make_matrices(void *data, int32_t dtype, int64_t e, int64_t n, int64_t k,
                                       bool turned)
 {
@@ -133,7 +134,7 @@ static struct tess_view make_matrices(void *data, int32_t dtype, int64_t e, int6
 
 static void draw_mixture(struct mixture *m, int64_t rows, int i)
 {
-	bool wide = i % 3 == 0; /* than a leaf, and than a panel */
+	bool wide = i % 3 == 0; /* wider than a leaf and than a panel */
 
 	m->rows = rows;
 	m->e = draw_from(1, EXPERTS);
@@ -147,7 +148,7 @@ static void draw_mixture(struct mixture *m, int64_t rows, int i)
 	m->in[1] = draw_asked(rows, m->e, m->slots, i % ASKS);
 }
 
-/* A tree over `size` elements of an operand, or of units [lo, hi) of n. */
+/* Appends a tree over `size` elements of an operand, or of units [lo, hi) of n. */
 static void append_operand_tree(struct sums *s, int32_t operand, int64_t n, int64_t lo, int64_t hi,
                                 int64_t size)
 {
@@ -155,7 +156,7 @@ static void append_operand_tree(struct sums *s, int32_t operand, int64_t n, int6
 	s->term[s->nterm - 1].operand = operand;
 }
 
-/* That over gate and up: leaf u is the run of gate, then that of up. */
+/* Appends the tree over gate and up: leaf u has the range of gate, then that of up. */
 static void append_gate_up_tree(struct sums *s, int64_t n, int64_t lo, int64_t hi, int64_t f)
 {
 	const int64_t *gate = s->bound[s->nterm];
@@ -204,7 +205,7 @@ START_TEST(gradients_through_experts)
 }
 END_TEST
 
-/* [e, rows, columns], or nodes of that; turned: the rows are contiguous. */
+/* Makes a gradient [e, rows, columns], or its nodes; turned: the rows are contiguous. */
 static struct tess_view make_gradient(const struct sums *s, int64_t e, int64_t rows,
                                       int64_t columns, bool turned)
 {

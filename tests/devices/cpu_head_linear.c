@@ -1,11 +1,11 @@
-/* HEAD_LINEAR on the CPU device, bit for bit against its definition. */
+/* cpu_head_linear.c - HEAD_LINEAR on the CPU device, bit for bit against its definition. */
 #include "compare.h"
 
 struct head_shape {
 	int64_t heads, n, k, rest;
 };
 
-/* The weight has K or N contiguous. */
+/* Compares heads of a weight with K or N contiguous. */
 static void compare_heads(const struct head_shape *m, int64_t tokens, int32_t dtype, bool columns)
 {
 	int64_t xs = (m->k + m->rest) * m->heads, ys = (m->n + m->rest) * m->heads;
@@ -51,8 +51,8 @@ START_TEST(refuses_other_shapes)
 		int64_t x, y, heads, n, k, tokens;
 		int32_t dtype, ndim;
 	} cases[] = {
-		{ 6, 8, 2, 4, 3, 2, TESS_F32, 3 }, /* right: 2 heads of 3 become 2 of 4 */
-		{ 8, 10, 2, 4, 3, 2, TESS_F32, 3 }, /* and with a rest of 1 */
+		{ 6, 8, 2, 4, 3, 2, TESS_F32, 3 }, /* accepted: 2 heads of 3 become 2 of 4 */
+		{ 8, 10, 2, 4, 3, 2, TESS_F32, 3 }, /* with a rest of 1 */
 		{ 7, 8, 2, 4, 3, 2, TESS_F32, 3 },  { 6, 9, 2, 4, 3, 2, TESS_F32, 3 },
 		{ 6, 10, 2, 4, 3, 2, TESS_F32, 3 }, { 4, 6, 2, 4, 3, 2, TESS_F32, 3 },
 		{ 6, 8, 0, 4, 3, 2, TESS_F32, 3 },  { 6, 6, 2, 0, 3, 2, TESS_F32, 3 },

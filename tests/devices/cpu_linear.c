@@ -1,12 +1,12 @@
-/* LINEAR on the CPU device, bit for bit against its definition. */
+/* cpu_linear.c - LINEAR on the CPU device, bit for bit against its definition. */
 #include "compare.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-static double math; /* of the next op: TESS_BF16, or 0 */
+static double math; /* number of the next op: TESS_BF16, or 0 */
 
-/* A result for each weight. */
+/* Makes an op with one result for each weight. */
 static struct tess_op make_linear_op(const struct tess_view *in, int32_t nin,
                                      const struct tess_view *out, const struct tess_tree *tree,
                                      int32_t ntree, const struct tess_term *term, int32_t nterm)
@@ -40,7 +40,7 @@ static void add_contraction_tree(struct contraction *c, int64_t n, int64_t lo, i
 	for (int32_t i = 0; i < terms; i++) {
 		int64_t *bound = c->bound[c->nterm];
 
-		bound[0] = c->k + (c->nterm > 0 ? 1 : 0); /* an element that is in no unit */
+		bound[0] = c->k + (c->nterm > 0 ? 1 : 0); /* an element outside all units */
 		for (int64_t u = 0; u < hi - lo; u++)
 			bound[u + 1] = bound[u] + size + (int64_t)(cpu_draw_random() % 2);
 		c->k = bound[hi - lo];
@@ -55,7 +55,7 @@ struct weight {
 	int64_t n;
 };
 
-/* order 0: [out, in], contiguous; 1: [in, out]; 2: rows with gaps. */
+/* Makes a weight; order 0: [out, in], contiguous; 1: [in, out]; 2: rows with gaps. */
 static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int order)
 {
 	struct weight w = { .data = cpu_make_weights(dtype, n * (k + 3)), .n = n };
@@ -67,7 +67,7 @@ static struct weight make_test_weight(int64_t n, int64_t k, int32_t dtype, int o
 	return w;
 }
 
-/* One op with two weights. */
+/* Compares one op with two weights. */
 static void compare_products(const struct contraction *c, int64_t tokens, const int64_t n[2],
                              bool partial, int dtype)
 {
@@ -171,7 +171,7 @@ START_TEST(rows_beyond_a_block)
 }
 END_TEST
 
-/* Few rows of panels in runs, and panels behind these. */
+/* Multiplies few rows of panels in ranges, and panels after them. */
 START_TEST(runs_of_panels)
 {
 	static const int64_t n[2] = { 1100, 417 };
@@ -183,7 +183,7 @@ START_TEST(runs_of_panels)
 }
 END_TEST
 
-/* Ranks' nodes, added by the same tree, are the finished sum of one rank. */
+/* Checks that nodes of ranks, added by one tree, give the finished sum of one rank. */
 START_TEST(partials_finish_alike)
 {
 	enum { UNITS = 28, EACH = 9, N = 35, T = 5, K = UNITS * EACH };
@@ -219,8 +219,8 @@ START_TEST(partials_finish_alike)
 			continue;
 		for (int64_t i = 0; i < T * N; i++) {
 			/*
-			 * A node is added like a leaf: put it in the place of its first unit,
-			 * and -0, which adds nothing, in the places of the others.
+			 * A node is added like a leaf: put it at the place of its first unit, and
+			 * -0, which adds nothing, at the places of the others.
 			 */
 			struct tess_node node;
 			float sum[UNITS];
@@ -243,7 +243,7 @@ START_TEST(partials_finish_alike)
 }
 END_TEST
 
-/* fma(-1e-30, 1e-30, +0) is -0: a node may be -0, a finished sum never. */
+/* Checks fma(-1e-30, 1e-30, +0), which is -0: a node may be -0, a finished sum never. */
 START_TEST(finished_sums_are_not_minus_zero)
 {
 	float x[48], w[16] = { 0 }, y[48 * 16];
@@ -275,7 +275,9 @@ START_TEST(finished_sums_are_not_minus_zero)
 }
 END_TEST
 
-/* A run of columns of K of a weight in panels is a view of it, and so is a run of panels. */
+/*
+ * Checks that ranges of columns of K of a weight in panels, and ranges of panels, are views of it.
+ */
 START_TEST(views_of_panels)
 {
 	enum { N = 40, K = 50, FROM = 13, LEN = 20 };
@@ -315,7 +317,7 @@ START_TEST(views_of_panels)
 }
 END_TEST
 
-/* Old contents of the scratch memory have no effect. */
+/* Checks that old contents of the scratch memory have no effect. */
 START_TEST(a_sum_of_nothing_is_zero)
 {
 	float x[48 * 4], w[40 * 4], y[48 * 40];
@@ -345,7 +347,7 @@ START_TEST(a_sum_of_nothing_is_zero)
 }
 END_TEST
 
-/* Nothing is read after the end of the weight, where its mapping may end. */
+/* Checks that nothing is read after the end of the weight, where its mapping may end. */
 START_TEST(reads_the_weight_only)
 {
 	enum { K = 5, MOST_N = 33 };
@@ -379,7 +381,10 @@ START_TEST(reads_the_weight_only)
 }
 END_TEST
 
-/* Rows that share sets of a cache, from any byte of a line on, up to where their mapping ends. */
+/*
+ * Multiplies rows that share sets of a cache, from any byte of a line on, up to the end of their
+ * mapping.
+ */
 START_TEST(rows_that_share_sets)
 {
 	enum { N = 35, ROW = 2048, UNITS = 3, T = 6, K_MOST = UNITS * 101 };
@@ -420,7 +425,10 @@ START_TEST(rows_that_share_sets)
 }
 END_TEST
 
-/* What products of bf16 flush, round, overflow and cancel: exponents that meet in a sum. */
+/*
+ * Draws numbers that make products of bf16 flush, round, overflow and cancel: exponents that meet
+ * in a sum.
+ */
 static float draw_hard_number(int kind, bool narrow)
 {
 	static const uint32_t special[] = { 0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
@@ -459,7 +467,10 @@ START_TEST(hard_products_of_bf16)
 }
 END_TEST
 
-/* 2^-126 - 1.5 * 2^-151 is below 2^-126 in 24 bits, and not among denormals: it is flushed. */
+/*
+ * Checks 2^-126 - 1.5 * 2^-151, which is below 2^-126 in 24 bits, and not among denormals: it is
+ * flushed.
+ */
 START_TEST(rounds_before_it_flushes)
 {
 	int64_t bound[] = { 0, 2 };
@@ -482,7 +493,10 @@ START_TEST(rounds_before_it_flushes)
 }
 END_TEST
 
-/* Rounding x costs half of a unit in the last of 8 places of each product; the sums little. */
+/*
+ * Checks the error: rounding x costs half a unit in the last of 8 places of each product; the sums
+ * little.
+ */
 START_TEST(error_of_products_of_bf16)
 {
 	enum { N = 20, K = 1200, T = 9, UNITS = 8 };

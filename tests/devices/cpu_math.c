@@ -1,10 +1,10 @@
-/* exp, log, erf and tanh of the CPU device against libm in double. */
+/* cpu_math.c - exp, log, erf and tanh of the CPU device against libm in double. */
 #include "devices/mathf.h"
 #include "tests/support/suite.h"
 
 #include <stdbool.h>
 
-/* The error of `got` in ulps of the float nearest to `want`. */
+/* Returns the error of `got` in ulps of the float nearest to `want`. */
 static double compute_ulp_error(float got, double want)
 {
 	float near = (float)want;
@@ -16,7 +16,7 @@ static double compute_ulp_error(float got, double want)
 	return fabs((double)got - want) / ldexp(1, exponent - 24);
 }
 
-/* Every `step`-th float from `lo` to `hi`, which have the same sign. */
+/* Finds the worst error of every `step`-th float from `lo` to `hi`, which have one sign. */
 static double find_worst_error(float (*own)(float), double (*true_one)(double), float lo, float hi,
                                uint32_t step)
 {
@@ -70,7 +70,7 @@ START_TEST(logarithm)
 }
 END_TEST
 
-/* An odd function that goes to 1; its formula changes at `middle`. */
+/* Checks an odd function that converges to 1; its formula changes at `middle`. */
 static void check_sigmoid(float (*own)(float), double (*true_one)(double), float middle, float end)
 {
 	double small = find_worst_error(own, true_one, 1e-30f, middle, 97),

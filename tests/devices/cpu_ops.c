@@ -1,6 +1,6 @@
 /*
- * NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, SELECT_ROWS and pack, bit for bit against their
- * definitions.
+ * cpu_ops.c - NORM, EMBED, BIAS, ROPE, GLU, ADD, SCALE, COPY, SELECT_ROWS and pack, bit for bit
+ * against their definitions.
  */
 #include "compare.h"
 
@@ -50,7 +50,7 @@ END_TEST
 
 enum { N = 50, PITCH = 53, TOKENS_MAX = 48 };
 
-/* Out of place, and in place on operand 0, which has `tokens` rows of x. */
+/* Compares the op out of place, and in place on operand 0, which has `tokens` rows of x. */
 static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tess_view *out,
                             const float *x, int64_t tokens)
 {
@@ -69,7 +69,7 @@ static void compare_rows_op(struct tess_op *op, struct tess_view *in, struct tes
 START_TEST(bias_add_and_scale)
 {
 	float *x = cpu_make_floats(TOKENS_MAX * N), *z = cpu_make_floats(TOKENS_MAX * N);
-	double factor = 0.1; /* which f32 rounds */
+	double factor = 0.1; /* rounded to f32 */
 	struct tess_view in[2], out;
 
 	for (int t = 0; t < NTOKENS; t++) {
@@ -146,7 +146,7 @@ START_TEST(ropes)
 }
 END_TEST
 
-/* What is rotated lies in a head, and has the width of the table. */
+/* Checks that the rotated part is inside a head, and as wide as the table. */
 START_TEST(ropes_within_the_heads)
 {
 	static const double good[TESS_ROPE_NUMS] = { 10, 2, 8 };
@@ -178,7 +178,7 @@ END_TEST
 /* ---- EMBED */
 
 enum { V = 37, H = 20, T = 6, FIRST = 100, UNITS = 9 };
-static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two are not in the table */
+static const int32_t ids[T] = { 100, 136, 117, 99, 137, 117 }; /* two ids are not in the table */
 
 START_TEST(embeddings)
 {
@@ -189,7 +189,7 @@ START_TEST(embeddings)
 	float y[8 * T * H] = { 0 };
 
 	for (int64_t u = 0; u <= UNITS; u++)
-		bound[u] = u * 4; /* the last row is in no unit */
+		bound[u] = u * 4; /* the last row is outside all units */
 	for (int dtype = 0; dtype < 3; dtype++) {
 		struct cpu_weights w = cpu_make_weights(cpu_choose_dtype(dtype), V * H);
 		struct tess_view in[2] = { cpu_make_list((void *)ids, TESS_I32, T),
@@ -286,7 +286,7 @@ END_TEST
 
 /* ---- views with gaps, and what lies outside them */
 
-/* A vector of weights may have gaps: a column of a table. */
+/* Checks a vector of weights with gaps: a column of a table. */
 START_TEST(strided_vectors)
 {
 	enum { ROWS = 3, APART = 5 };
@@ -326,7 +326,7 @@ START_TEST(strided_vectors)
 }
 END_TEST
 
-/* A table of 3 positions has 0 to 2. */
+/* Checks that a table of 3 positions has 0 to 2. */
 START_TEST(ropes_within_the_table)
 {
 	static const int32_t tries[] = { 0, 2, 3, -1 };
@@ -349,7 +349,7 @@ START_TEST(ropes_within_the_table)
 }
 END_TEST
 
-/* Any rows in any order, of rows that lie apart; those outside x are refused. */
+/* Selects any rows in any order, from rows with gaps; rows outside x are refused. */
 START_TEST(selects_rows)
 {
 	enum { ROWS = 5, COLUMNS = 7, APART = 9 };

@@ -1,6 +1,6 @@
 /*
- * TESS_Q8 on the CPU device: panels byte for byte by the definition in docs/ops.md, and sums bit
- * for bit as those of the widened weights in f32.
+ * cpu_quantized.c - TESS_Q8 on the CPU device: panels byte for byte by the definition in
+ * docs/ops.md, and sums bit for bit as with the widened weights in f32.
  */
 #include "tests/support/cpu.h"
 
@@ -8,7 +8,7 @@
 
 enum { UNITS = 8, N_MAX = 70, K_MAX = 1024, GROUP = 32 };
 
-/* A weight [n, k] over units, the second of which may be empty, and what it is in 8 bits. */
+/* A weight [n, k] over units, the second of which may be empty, and its values in 8 bits. */
 struct quantized {
 	int64_t n, k, bound[UNITS + 1];
 	struct cpu_weights data; /* rows */
@@ -29,7 +29,9 @@ static int64_t count_test_bytes(const struct quantized *w)
 	return bytes;
 }
 
-/* By the definition, an element at a time: row j, the elements [from, end) of a group. */
+/*
+ * Quantizes by the definition, one element at a time: the elements [from, end) of a group of row j.
+ */
 static void quantize_by_definition(struct quantized *w, int64_t j, int64_t from, int64_t end,
                                    char *group)
 {
@@ -90,7 +92,7 @@ static void free_quantized(struct quantized *w)
 	free(w);
 }
 
-/* What `device` makes of it, unit by unit; free(view.data). */
+/* Packs the weight on `device`, unit by unit; free(view.data). */
 static struct tess_view pack_units(void *device, const struct quantized *w)
 {
 	struct tess_view all = { .dtype = TESS_Q8,
@@ -144,7 +146,7 @@ static struct tess_op make_linear_sum(const struct tess_view *in, const struct t
 	return cpu_make_sum_op(TESS_OP_LINEAR, in, 2, out, NULL, 0, tree, 1, term, 1);
 }
 
-/* All numbers of rows of a tile, packed rows, and more than a block of them. */
+/* every number of rows of a tile, packed rows, and more than one block of them */
 static const int64_t rows_of[] = { 1, 2, 3, 4, 5, 6, 7, 48, 197 };
 enum { ROWS = sizeof rows_of / sizeof *rows_of, ROWS_MAX = 197, NODES = 5 };
 
@@ -159,7 +161,7 @@ START_TEST(sums_of_the_widened_weights)
 		for (int c = 0; c < SIZES * ROWS; c++) {
 			struct quantized *w =
 				make_quantized(70 - c % 9, units[c % SIZES], TESS_F32);
-			/* finished; or units [1, 9) of 10 of a rank: several nodes */
+			/* finished; or several nodes: units [1, 9) of 10 of a rank */
 			bool partial = (c + i) % 2;
 			struct tess_tree tree = { partial ? 10 : UNITS, partial,
 				                  partial ? 9 : UNITS, 0, 1 };
@@ -190,7 +192,7 @@ START_TEST(sums_of_the_widened_weights)
 }
 END_TEST
 
-/* Two experts: one matrix after another, each with panels of its own. */
+/* Packs two experts: one matrix after another, each with panels of its own. */
 static struct tess_view pack_experts(void *device, struct quantized *const w[2], float *wide,
                                      struct tess_view *rows)
 {
@@ -229,7 +231,8 @@ START_TEST(experts_of_the_widened_weights)
 		wide[e] = malloc(2 * sizeof up[e]->wide);
 	}
 	ck_assert_int_eq(down[0]->k, F);
-	for (int64_t i = 0; i < T * 2; i += 3) /* some rows ask for one expert, some for none */
+	for (int64_t i = 0; i < T * 2;
+	     i += 3) /* some rows are routed to one expert, some to none */
 		weights[i] = 0;
 	while (cpu_open_next(&d)) {
 		struct tess_tree tree[3] = { { UNITS, 0, UNITS, 0, 1 },

@@ -1,6 +1,5 @@
 /*
- * cpu_training.h - for the tests of ops of training on the CPU device: refusals, and sums over
- * tokens.
+ * cpu_training.h - refusals and sums over tokens, for the tests of training ops on the CPU device.
  */
 #ifndef TESS_TESTS_DEVICES_CPU_TRAINING_H
 #define TESS_TESTS_DEVICES_CPU_TRAINING_H
@@ -16,7 +15,10 @@ static inline int64_t draw_from(int64_t lo, int64_t hi)
 
 /* ---- refusing */
 
-/* Each change to the operands and numbers of op is refused; shapes: those of shape[0], too. */
+/*
+ * Checks that each change to the operands and numbers of op is refused; shapes: also those of
+ * shape[0].
+ */
 static inline void refuse_changes(const struct tess_op *op, bool shapes)
 {
 	struct tess_view in[8], out[OUTS], *views[2] = { in, out };
@@ -57,7 +59,7 @@ static inline void refuse_changes(const struct tess_op *op, bool shapes)
 	cpu_device->close(device);
 }
 
-/* Rows at a pitch, in memory of their own; a few are NaN, -0 or infinite if `special`. */
+/* Makes rows at a pitch, in memory of their own; a few are NaN, -0 or infinite if `special`. */
 static inline struct tess_view make_test_rows(int64_t rows, int64_t columns, bool special)
 {
 	int64_t pitch = columns + draw_from(0, 5), n = rows * pitch + 1;
@@ -81,13 +83,13 @@ static inline struct tess_view make_nodes(int64_t nodes, int64_t rows, int64_t c
 
 /* ---- sums */
 
-struct sums { /* trees of one term each, or of several terms */
+struct sums { /* Trees of one term each, or of several terms. */
 	struct tess_tree tree[TREES + 1];
 	struct tess_term term[4 * TREES];
 	int64_t bound[4 * TREES][BOUNDS];
 	double num[TESS_TOKENS_NUMS + 4];
 	int32_t ntree, nterm;
-	int64_t rows, nodes; /* of tokens; nodes: 0 if finished */
+	int64_t rows, nodes; /* rows: tokens; nodes: 0 if finished */
 };
 
 /* Appends a tree over [lo, hi) of n units, each of `unit` elements; the last one is shorter. */
@@ -102,7 +104,9 @@ static inline void append_tree(struct sums *s, int64_t n, int64_t lo, int64_t hi
 	s->tree[s->ntree++] = (struct tess_tree){ n, lo, hi, s->nterm++, 1 };
 }
 
-/* A sum over tokens: finished, a part of the sequences of a step, or runs of each sequence. */
+/*
+ * Makes a sum over tokens: finished, a part of the sequences of a step, or ranges of each sequence.
+ */
 static inline void make_token_sums(struct sums *s, int how)
 {
 	int64_t sequences = how == 3 ? 0 : draw_from(1, TREES), unit = 32, n, lo, hi, length;
@@ -119,7 +123,7 @@ static inline void make_token_sums(struct sums *s, int how)
 		s->nodes += how == 2 ? tess_node_count(n, lo, hi) : 0;
 		s->rows += length;
 	}
-	if (how == 1) { /* of a step of more */
+	if (how == 1) { /* of a step with more sequences */
 		s->num[TESS_TOKENS_FIRST] = (double)draw_from(0, 3);
 		s->num[TESS_TOKENS_SEQUENCES] =
 			s->num[TESS_TOKENS_FIRST] + (double)(sequences + draw_from(0, 3));

@@ -1,7 +1,7 @@
 /*
- * The backward of whole models, in lockstep: gradients against those of torch in float64, which are
- * no further away than three times torch's own in float32; and their bits on several ranks, in any
- * plan, with replicas or without, against those of one rank.
+ * test_backward.c - the backward of full models, in lockstep. Gradients differ from torch's in
+ * float64 by at most three times the error of torch's float32. Any number of ranks, any plan and
+ * any replicas give the bits of one rank.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -21,7 +21,7 @@
 
 /* ---- a checkpoint and its data --------------------------------------------------------------- */
 
-struct opened { /* a golden checkpoint */
+struct opened { /* A golden checkpoint. */
 	char path[512];
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
@@ -48,7 +48,7 @@ static const struct tess_slice *require_tensor(const struct tess_safetensors *f,
 	return s;
 }
 
-/* What golden.json says of torch's float32: the largest error of `name`. */
+/* Reads the largest error of torch's float32 for `name` from golden.json. */
 static double read_torch_error(const struct opened *o, const char *name)
 {
 	char path[600];
@@ -72,7 +72,10 @@ static const char *const families[] = { "llama",   "llama-odd", "gpt2",         
 	                                "mixtral", "qwen3_moe", "deepseek_v3" };
 enum { FAMILIES = sizeof families / sizeof *families };
 
-/* Returns whether the golden has it; of gradients with the balancing loss, the routers' alone. */
+/*
+ * Returns whether the golden has the file; of gradients with the balancing loss, only the routers'
+ * are stored.
+ */
 static bool check_gradient_file(const struct opened *o, const struct tess_safetensors *golden,
                                 const char *kind, const char *name, const float *have, int64_t n)
 {
@@ -101,7 +104,9 @@ static bool check_gradient_file(const struct opened *o, const struct tess_safete
 	return true;
 }
 
-/* The files of a weight follow each other in it: experts, and of each its fused parts. */
+/*
+ * Checks a weight, whose files are stored one after another: experts, and the fused parts of each.
+ */
 static int64_t check_weight(const struct opened *o, const struct tess_safetensors *golden,
                             const char *kind, const struct tess_weight *w, const float *have)
 {
@@ -124,7 +129,7 @@ static int64_t check_weight(const struct opened *o, const struct tess_safetensor
 	return nfiles;
 }
 
-struct golden { /* of a checkpoint */
+struct golden { /* The data of a checkpoint. */
 	struct opened o;
 	struct tess_safetensors *file;
 	int32_t *ids, *labels; /* shifted */
@@ -156,7 +161,7 @@ static void read_golden(const char *name, struct golden *g)
 	g->n = ids->shape[0] * ids->shape[1];
 	g->ids = read_ids(g->file, "train.ids", g->n);
 	g->labels = read_ids(g->file, "train.labels", g->n);
-	for (int64_t i = 0; i < g->n; i++) /* those of a golden are not shifted */
+	for (int64_t i = 0; i < g->n; i++) /* labels of a golden are not shifted */
 		g->labels[i] = (i + 1) % ids->shape[1] ? g->labels[i + 1] : -100;
 	for (int64_t i = 0; i < ids->shape[0]; i++)
 		g->lengths[i] = ids->shape[1];
@@ -187,7 +192,7 @@ static void compare_loss(const struct golden *golden, const char *name,
 	              want);
 }
 
-/* A step whose loss is `loss`, and whose gradients are `kind`.NAME. */
+/* Checks a step whose loss is `loss`, and whose gradients are `kind`.NAME. */
 static void check_step(const struct golden *golden, double balance, const char *loss,
                        const char *kind)
 {
@@ -293,7 +298,7 @@ static const struct {
 };
 enum { PLANS = sizeof plans / sizeof *plans };
 
-/* several on a replica, and one that ranks share between others that they do not */
+/* several on a replica, and one that ranks share between unshared ones */
 enum { SEQUENCES = 5, TOKENS = 3 + 34 + 1 + 4 + 2 };
 static const int64_t some_lengths[SEQUENCES] = { 3, 34, 1, 4, 2 };
 
@@ -320,8 +325,8 @@ static tess_status train_some(const struct opened *o, const char *plan, const ch
 	                      out);
 }
 
-static struct opened odd; /* llama-odd */
-static struct lockstep_gradients want; /* of it on one rank */
+static struct opened odd; /* the checkpoint llama-odd */
+static struct lockstep_gradients want; /* its gradients on one rank */
 
 static void train_on_one_rank(void)
 {
@@ -335,7 +340,7 @@ static void close_one_rank(void)
 	tess_checkpoint_close(odd.checkpoint);
 }
 
-/* The geometry has 6 heads, 3 key-value heads, and sizes that no number of ranks divides. */
+/* Checks a geometry with 6 heads, 3 key-value heads, and sizes that no number of ranks divides. */
 START_TEST(ranks_give_the_bits_of_one)
 {
 	static const int32_t ranks[] = { 3, 4, 2, 5, 6 };
@@ -377,8 +382,8 @@ START_TEST(families_give_the_bits_of_one)
 END_TEST
 
 /*
- * 8 query heads, 2 key-value heads: with 5 or 7 ranks some that have as many heads as others
- * exchange with fewer ranks than these, and so are not alike.
+ * Checks 8 query heads and 2 key-value heads: with 5 or 7 ranks, some ranks with equally many heads
+ * exchange with fewer ranks, and so are not alike.
  */
 START_TEST(ranks_share_a_head)
 {
@@ -395,7 +400,7 @@ START_TEST(ranks_share_a_head)
 }
 END_TEST
 
-/* Of rows whose columns ranks have, of tokens that they have, and of heads; each site by itself. */
+/* Checks dropout of rows, tokens and heads that are partitioned; each site by itself. */
 START_TEST(ranks_drop_the_same)
 {
 	static const struct {
@@ -430,13 +435,13 @@ START_TEST(ranks_drop_the_same)
 			nsame += p->record[k]->kind == TESS_OP_DROPOUT &&
 			         p->record[k]->num[TESS_DROPOUT_SITE] == a->num[TESS_DROPOUT_SITE];
 	}
-	ck_assert(nsites > 4 && nsame * 2 == nsites); /* forward and backward */
+	ck_assert(nsites > 4 && nsame * 2 == nsites); /* each site in forward and backward */
 	lockstep_free_gradients(&one);
 	tess_checkpoint_close(o.checkpoint);
 }
 END_TEST
 
-/* Gradients of several steps are added in their order; here to the same ones. */
+/* Checks that gradients of several steps are added in order, here to the gradients of one. */
 START_TEST(steps_accumulate)
 {
 	static const char *const meshes[] = { "tp=1", "dp=2,tp=2" };
@@ -451,7 +456,7 @@ START_TEST(steps_accumulate)
 	for (int i = 0; i < 2; i++) {
 		ck_assert_msg(!train_some(&o, "tp", meshes[i], 2, 0, &have), "%s", tess_error());
 		lockstep_compare_gradients(meshes[i], &one, &have);
-		/* the head's layout asks for whole rows, which no rank needs here */
+		/* the head's layout requires full rows, which no rank needs here */
 		ck_assert_int_ge(have.program->vocabulary_along, 0);
 		lockstep_free_gradients(&have);
 	}
@@ -489,7 +494,9 @@ END_TEST
 /* Mixtures of experts, which have other records in training. */
 static const char *const mixtures[] = { "mixtral", "qwen3_moe", "deepseek_v3" };
 #define BY_EXPERT PLAN(STYLE(LAYER "mlp.experts", "grouped_gemm"))
-/* Of the router, the experts and the shared experts, the first and last read a slice of tokens. */
+/*
+ * A plan in which the router and the shared experts read a slice of tokens, and the experts do not.
+ */
 #define BY_TOKENS "prepare_input_output:in=shard(0),out=replicate"
 #define SLICE_FOR_TWO \
 	PLAN(STYLE(LAYER "mlp.gate", BY_TOKENS) STYLE("?" LAYER "mlp.shared_experts", BY_TOKENS))

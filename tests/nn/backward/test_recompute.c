@@ -1,6 +1,6 @@
 /*
- * Modules that are computed again in the backward: the bits of a step that keeps all values, in
- * less memory; which records are repeated, and which patterns are refused.
+ * test_recompute.c - modules that are computed again in the backward: the bits of a step that keeps
+ * all values, in less memory; the repeated records, and the refused patterns.
  */
 #include "core/base/option.h"
 #include "nn/lower/lower.h"
@@ -131,7 +131,10 @@ static int32_t count_repeated(const struct tess_program *p, int32_t kind)
 	return n;
 }
 
-/* What the backward of an mlp does not read is not repeated: its last matrix, and the sum. */
+/*
+ * Checks that records that the mlp's backward does not read are not repeated: its last matrix, and
+ * the sum.
+ */
 START_TEST(repeats_what_is_read)
 {
 	static const char *const mlp[] = { "model.layers.1.mlp", NULL };

@@ -1,6 +1,6 @@
 /*
- * Stages of a pipeline: the bits of one rank for every family, forward and backward; where stages
- * begin; what is sent between them; and what is refused.
+ * test_pipeline.c - stages of a pipeline: the bits of one rank for every family, forward and
+ * backward; the first modules of stages; the messages between them; and refusals.
  */
 #include "core/base/option.h"
 #include "nn/compile/pipeline_schedule.h"
@@ -20,7 +20,7 @@ enum { IDS = 42 };
 
 static const struct {
 	const char *checkpoint, *plan;
-	const char *mesh[3]; /* of inference, of training, and of training with recomputing */
+	const char *mesh[3]; /* for inference, for training, and for training with recomputing */
 } pipelines[] = {
 	{ "data", NULL, { "pp=3,tp=2", "pp=5,tp=1", "dp=2,pp=2,tp=2" } },
 	{ "data", "tp+sp", { "pp=2,tp=3", "pp=3,tp=2", "tp=2,pp=2" } },
@@ -38,11 +38,11 @@ static const struct {
 	{ GOLDENS "qwen3", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
 	{ GOLDENS "qwen3_moe", NULL, { "pp=3,tp=2", "pp=3,tp=1", "pp=2,tp=1" } },
 	{ GOLDENS "deepseek_v3", NULL, { "pp=3,tp=2", "pp=2,tp=2", "pp=3,tp=1" } },
-	/* a part of the columns of a value is sent */
+	/* only a part of the columns of a value is sent */
 	{ GOLDENS "deepseek_v3",
 	  "{\"pp:model.layers.1.self_attn.kv_a_layernorm\":\"stage\"}",
 	  { "pp=2,tp=2", "pp=2,tp=1", NULL } },
-	/* a sum is sent before it is finished: several nodes */
+	/* a sum is sent before it is finished, as several nodes */
 	{ GOLDENS "olmo2",
 	  "{\"**.mlp.gate_proj\":\"colwise\",\"**.mlp.up_proj\":\"colwise\","
 	  "\"**.mlp.down_proj\":\"local_rowwise\","
@@ -62,7 +62,7 @@ static tess_status run_once(const struct checkpoint_fixture *f, const char *plan
 	return lockstep_run(&how, logits, count);
 }
 
-/* Three sequences; mixtures of experts with the load balancing loss. */
+/* Trains on three sequences; mixtures of experts have the load balancing loss. */
 static tess_status train_on_stages(const struct checkpoint_fixture *f, const char *plan,
                                    const char *mesh, const char *const *recompute,
                                    struct lockstep_gradients *out)
@@ -141,16 +141,16 @@ static tess_status record_pipeline(const struct checkpoint_fixture *f, const cha
 
 static const struct stage_case {
 	const char *checkpoint, *plan, *mesh;
-	const char *stages; /* of the weights of norms, in order */
-	const char *sends; /* "from:to:module" of each, forward */
-	int backward; /* sends that follow, but for the loss */
+	const char *stages; /* stages of the weights of norms, in order */
+	const char *sends; /* "from:to:module" of each forward send */
+	int backward; /* number of later sends, except the loss */
 } stage_cases[] = {
-	/* five layers and a head that is the table of the first stage */
+	/* five layers and tied embeddings: the head's table is in the first stage */
 	{ "data", "none", "pp=2", "00001111111", "0:1:model.layers.2.input_layernorm 1:0:lm_head ",
 	  2 },
 	{ "data", "none", "pp=3", "00111122222",
 	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.3.input_layernorm 2:0:lm_head ", 3 },
-	/* each stage has a module, where fewer stages would do */
+	/* each stage has a module, though fewer stages would suffice */
 	{ "data", "none", "pp=4", "00112222333",
 	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
 	  "2:3:model.layers.4.input_layernorm 3:0:lm_head ",
@@ -164,13 +164,13 @@ static const struct stage_case {
 	{ "data", "{\"pp\":{\"model.layers.0\":\"stage\",\"layers.4\":\"stage\"}}", "pp=3,tp=1",
 	  "11111111222",
 	  "0:1:model.layers.0.input_layernorm 1:2:model.layers.4.input_layernorm 2:0:lm_head ", 3 },
-	/* a stage may begin inside of a layer: the residual is sent, too */
+	/* a stage may begin inside a layer: the residual is sent, too */
 	{ "data", "{\"pp:model.layers.2.mlp\":\"stage\"}", "pp=2,tp=1", "00000011111",
 	  "0:1:model.layers.2.mlp.gate_proj 0:1:model.layers.2 1:0:lm_head ", 3 },
-	/* what follows a tied head is where that is */
+	/* modules after a tied head are in the head's stage */
 	{ GOLDENS "gemma2", "none", "pp=2", "000011111",
 	  "0:1:model.layers.1.input_layernorm 1:0:lm_head ", 2 },
-	/* a head of its own is in the last stage, and the logits are sent */
+	/* an untied head is in the last stage, and the logits are sent */
 	{ GOLDENS "llama", "none", "pp=2", "00111",
 	  "0:1:model.layers.1.input_layernorm 1:0:the model's output ", 1 },
 };
@@ -199,7 +199,7 @@ static tess_status find_absent(void *self, const char *name, struct tess_view *o
 	return TESS_OK;
 }
 
-/* A table that is larger than all layers: each stage has one of them all the same. */
+/* Checks a table that is larger than all layers: each stage still gets a layer. */
 START_TEST(gives_each_stage_a_module)
 {
 	struct checkpoint_fixture f;
@@ -262,7 +262,7 @@ START_TEST(begins_stages)
 }
 END_TEST
 
-/* The ranks of a stage have its weights, and steps of its records alone. */
+/* Checks that the ranks of a stage have only its weights, and steps of its records only. */
 START_TEST(holds_the_weights_of_a_stage)
 {
 	struct checkpoint_fixture f;
@@ -300,7 +300,7 @@ static const struct schedule_case {
 	const char *first; /* the segments of the first stage: "0" forward, "1" backward */
 } schedule_cases[] = {
 	{ GOLDENS "llama", "none", "pp=2", 1, true, { 1, 1 }, "0:0 1:0 2:0 " },
-	/* one forward, one backward; 2: the loss that a stage is told */
+	/* one forward, one backward; 2: with the loss that a stage receives */
 	{ GOLDENS "llama",
 	  "none",
 	  "pp=2",
@@ -321,21 +321,21 @@ static const struct schedule_case {
 	{ "data", "none", "pp=5", 3, false, { 1, 1, 1, 1, 1 }, NULL },
 };
 
-struct message_queue { /* from a stage to another: records, in the order in which they are sent */
+struct message_queue { /* Records sent from one stage to another, in order. */
 	int32_t n, taken;
 	struct {
 		int32_t micro, record;
 	} sent[4096];
 };
 
-/* The queue of a message of this stage, with the one that it is to or from. */
+/* Returns the queue of a message between this stage and its peer. */
 static struct message_queue *find_queue(struct message_queue *queue, int32_t nstages, int32_t stage,
                                         const struct tess_coll *c)
 {
 	return &queue[c->kind == TESS_SEND ? stage * nstages + c->peer : c->peer * nstages + stage];
 }
 
-/* Runs a segment if all that it receives is there, as the next of each sender. */
+/* Runs a segment if the next message of each sender is all that it receives. */
 static bool run_scheduled(const struct tess_pipeline_schedule *s, int32_t nstages, int32_t stage,
                           const struct tess_rank_program *l, const struct tess_pipeline_item *item,
                           struct message_queue *queue)
@@ -371,7 +371,7 @@ static bool run_scheduled(const struct tess_pipeline_schedule *s, int32_t nstage
 	return true;
 }
 
-/* All stages run their lists to the end, each with its own clock; messages come in order. */
+/* Runs the lists of all stages to the end, each with its own clock; messages arrive in order. */
 static void run_schedules(const struct tess_program *p, const struct schedule_case *k,
                           struct tess_pipeline_schedule *s)
 {
@@ -405,7 +405,7 @@ static void run_schedules(const struct tess_program *p, const struct schedule_ca
 	ck_assert_int_ge(done, 2 * nstages * k->n);
 }
 
-/* A stage has each micro-batch in its order, and as many at a time as it has slots. */
+/* Checks that a stage has each micro-batch in order, and as many at a time as it has slots. */
 static void expect_order(const struct tess_pipeline_schedule *s, int32_t n)
 {
 	int32_t next[TESS_MICRO_BATCHES] = { 0 }, begun = 0, ended = 0;

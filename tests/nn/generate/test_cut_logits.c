@@ -1,6 +1,6 @@
 /*
- * Ids that are chosen from logits in parts: those that the whole rows choose, with ties among the
- * logits, for any sampling, number of ranks and mixture of texts; and what is not finite.
+ * test_cut_logits.c - ids chosen from logits in parts: the ids that full rows give, with ties among
+ * the logits, for any sampling, number of ranks and mixture of sequences; and non-finite logits.
  */
 #include "core/shard/dim.h"
 #include "nn/generate/cut_logits.h"
@@ -14,7 +14,7 @@
 
 enum { STEPS = 100, TEXTS = 5, ROWS_MAX = 3, VOCABULARY_MAX = 700, SEEN = 40 };
 
-struct drawn_text { /* the same on all ranks */
+struct drawn_text { /* A sequence, equal on all ranks. */
 	struct tess_sampling sampling;
 	int32_t seen[SEEN];
 	float logits[ROWS_MAX * VOCABULARY_MAX];
@@ -26,9 +26,9 @@ struct drawn_step {
 	struct drawn_text text[TEXTS];
 };
 
-static int ncandidates, nties; /* rows that were chosen from candidates; rows with too many ties */
+static int ncandidates, nties; /* rows chosen from candidates; rows with too many ties */
 
-/* Few distinct values: many logits are equal. One row in six has some that are not finite. */
+/* Draws few distinct values: many logits are equal. One row in six has some non-finite ones. */
 static void draw_test_row(uint64_t *seed, int64_t n, float *out)
 {
 	uint64_t values = 2 + draw_below(seed, draw_below(seed, 2) ? 4 : 4000);
@@ -66,7 +66,7 @@ static void draw_step(uint64_t *seed, struct drawn_step *s)
 		draw_text(seed, s->vocabulary.size, &s->text[i]);
 }
 
-/* What a step gives each rank: its columns of the rows of all texts. */
+/* Cuts a step's output for each rank: its columns of the rows of all sequences. */
 static void cut_step(const struct drawn_step *s, int32_t nranks, int32_t rank, float *out)
 {
 	struct tess_run run;
@@ -85,7 +85,7 @@ static int compare_floats(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-/* Whether candidates do not decide: a part has more than k that tie with the k best of all. */
+/* Returns whether candidates do not decide: a part has more than k ties with the k best of all. */
 static bool needs_whole_row(const struct drawn_step *s, const float *row, int64_t k, int32_t nranks)
 {
 	static float sorted[VOCABULARY_MAX];
@@ -105,7 +105,10 @@ static bool needs_whole_row(const struct drawn_step *s, const float *row, int64_
 	return needs;
 }
 
-/* A greedy id needs none; without a penalty, scores are in the order of logits. */
+/*
+ * Checks the gathered rows. A greedy id needs none; without a penalty, scores have the order of the
+ * logits.
+ */
 static tess_status check_gathered(const struct drawn_step *s, const struct drawn_text *t,
                                   const float *row, int32_t nranks)
 {
@@ -123,7 +126,7 @@ static tess_status check_gathered(const struct drawn_step *s, const struct drawn
 	return TESS_OK;
 }
 
-/* On rank 0. */
+/* Checks a row on rank 0. */
 static tess_status check_row(const struct drawn_step *s, const struct drawn_text *t,
                              struct tess_sampler *sampler, uint64_t step)
 {
@@ -190,7 +193,7 @@ static tess_status check_cut_steps(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* The row of a sampling that has no few candidates, and one whose candidates tie, are gathered. */
+/* Checks that rows are gathered if the sampling has too many candidates, or if they tie. */
 START_TEST(chooses_as_whole_rows_do)
 {
 	int size = _i % 2 ? 53 : VOCABULARY_MAX;
@@ -202,7 +205,7 @@ START_TEST(chooses_as_whole_rows_do)
 }
 END_TEST
 
-/* Of equal candidates all are kept, and the draw is among them. */
+/* Checks that all equal candidates are kept, and that the draw is one of them. */
 START_TEST(ties_of_two_parts)
 {
 	static const struct tess_candidate list[] = { { 3, 7 }, { 1, 2 }, { 3, 11 }, { 3, 15 } };
@@ -224,12 +227,12 @@ END_TEST
 
 enum { IDS = 9, SESSION_VOCABULARY = 512 };
 
-struct stepped { /* of a rank */
+struct stepped { /* The state of a rank. */
 	const char *const *overrides;
 	float logits[(IDS + 1) * SESSION_VOCABULARY];
 };
 
-/* Steps give whole rows, to all ranks or to one, whatever the plan. */
+/* Checks that steps give full rows, to all ranks or to one, under any plan. */
 static tess_status step_session(struct tess_world *w, void *arg)
 {
 	static const int32_t ids[IDS] = { 1, 403, 407, 261, 378, 5, 17, 99, 300 };

@@ -1,11 +1,10 @@
 /*
- * Models of random sizes: whatever the ranks, the plan, the chunks of prompts, what runs beside a
- * text, the threads and the instructions, its logits have the bits of one rank.
+ * test_geometries.c - models of random sizes: logits have the bits of one rank for any ranks, plan,
+ * chunks of prompts, concurrent sequences, threads and instructions.
  *
- * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (12;
- * with a sanitizer 2, with ThreadSanitizer 1) of each family; GEOMETRY_DEVICE: another device runs
- * them, whose logits are close to the CPU's on one rank.
- * script/geometries sets them.
+ * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (12; with a sanitizer 2,
+ * with ThreadSanitizer 1) of each family; GEOMETRY_DEVICE: another device, whose logits are close
+ * to the CPU's on one rank. script/geometries sets them.
  */
 #include "core/world/mesh_shape.h"
 #include "nn/generate/runner.h"
@@ -25,8 +24,8 @@ struct way {
 	int32_t nranks, threads;
 	const char *plan, *isa, *device;
 	char mesh[32];
-	int64_t chunk; /* rows of a text in a step */
-	bool together; /* rows of all texts in a step */
+	int64_t chunk; /* rows of a sequence in a step */
+	bool together; /* a step has rows of all sequences */
 };
 
 struct geometry_job {
@@ -38,7 +37,7 @@ struct geometry_job {
 	float *logits[TEXTS]; /* [length][vocabulary], from rank 0 */
 };
 
-/* The next rows of the texts [first, last), each in its slot; *n: of how many. */
+/* Lists the next rows of the sequences [first, last), each in its slot; *n: number of sequences. */
 static void list_step_rows(const struct geometry_job *job, const struct tess_runner *s, int first,
                            int last, struct tess_rows *rows, int64_t *n)
 {
@@ -161,7 +160,7 @@ static void draw_geometry_job(struct geometry_job *job, const struct geometry *g
 		                               false },
 		                      .kv_dtype = draw_below(seed, 3) ? TESS_F32 : TESS_BF16 };
 
-	if (getenv("GEOMETRY_DEVICE")) /* keys that are nearly equal may be rounded apart */
+	if (getenv("GEOMETRY_DEVICE")) /* close keys may be rounded differently */
 		job->kv_dtype = TESS_F32;
 	for (int i = 0; i < TEXTS; i++) {
 		job->length[i] = 1 + (int64_t)draw_below(seed, i ? 20 : LENGTH_MAX);
@@ -171,7 +170,7 @@ static void draw_geometry_job(struct geometry_job *job, const struct geometry *g
 	}
 }
 
-/* Numbers that differ: else no comparison would mean anything. */
+/* Checks that the numbers differ: otherwise a comparison would prove nothing. */
 static void expect_logits_that_differ(const struct geometry_job *job, const char *about)
 {
 	const float *x = job->logits[0];
@@ -185,7 +184,7 @@ static void expect_logits_that_differ(const struct geometry_job *job, const char
 	ck_assert_msg(differ, "%s: all logits are %g", about, (double)x[0]);
 }
 
-/* On the CPU to the bit; on another device within 1e-4 of the largest logit. */
+/* Compares two sequences: bit for bit on the CPU, within 1e-4 of the largest logit elsewhere. */
 static bool is_same_text(const struct geometry_job *job, int text, const float *want)
 {
 	int64_t n = job->length[text] * job->g->vocabulary;
@@ -203,7 +202,7 @@ static bool is_same_text(const struct geometry_job *job, int text, const float *
 	return error <= 1e-4f * largest;
 }
 
-/* One geometry, one rank, then several ways. */
+/* Compares one geometry on one rank with several other ways. */
 static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 {
 	uint64_t state = seed * 1000003 + number;
@@ -219,7 +218,7 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 	              tess_error());
 	config = json_dumps(g.config, JSON_COMPACT);
 	draw_geometry_job(&job, &g, &state);
-	if (TSAN) /* what is compared with it has the bits that it has without TSan */
+	if (TSAN) /* the expected bits are also those without TSan */
 		job.way = draw_way(&g, &state);
 	ck_assert_msg(!run_way(&job), "%s: %s: %s", about, config, tess_error());
 	expect_logits_that_differ(&job, about);

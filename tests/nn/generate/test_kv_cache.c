@@ -1,6 +1,6 @@
 /*
- * The KV cache by itself, on a device that only allocates: which blocks of a table have pages, that
- * no page has two users, how much memory there is, and what happens without it.
+ * test_kv_cache.c - the KV cache on a device that only allocates: the blocks of a table with pages,
+ * single users of pages, the amount of memory, and failures without memory.
  */
 #include "nn/generate/kv_cache.h"
 #include "tests/support/draw.h"
@@ -13,7 +13,7 @@ static const struct tess_page_class classes[CLASSES] = { { 0, 4096 }, { 100, 102
 
 /* ---- a device -------------------------------------------------------------------------------- */
 
-struct heap { /* of one rank */
+struct heap { /* The memory of one rank. */
 	int64_t nallocs, refused; /* refused: the allocation that fails, from 1; 0: none */
 	bool late; /* copies are kept until run_late_copies */
 	struct {
@@ -55,7 +55,7 @@ static tess_status heap_copy(void *self, void *dst, const void *src, uint64_t by
 	return TESS_OK;
 }
 
-/* The first `n` of them. */
+/* Runs the first `n` late copies. */
 static void run_late_copies(struct heap *h, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -108,7 +108,9 @@ static int compare_addresses(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The pages of a class, as the device finds them, are those of the texts, and lie apart. */
+/*
+ * Checks that the pages of a class in the device's table belong to the sequences and never overlap.
+ */
 static tess_status check_table(struct tess_kv_cache *c, int32_t class, int64_t *pages)
 {
 	struct tess_kv_tables t;
@@ -193,7 +195,7 @@ START_TEST(each_text_has_the_pages_that_it_sees)
 }
 END_TEST
 
-/* With a window of 100 position 163 is the first that does not see block 0. */
+/* Rewinds a sequence; with a window of 100, position 163 is the first that does not see block 0. */
 static tess_status rewind_text(struct tess_world *w, void *arg)
 {
 	struct heap h = { 0 };
@@ -210,7 +212,7 @@ static tess_status rewind_text(struct tess_world *w, void *arg)
 	u = tess_kv_cache_get_usage(c);
 	HOLDS(tess_kv_cache_rewind(c, slot, 163) && tess_kv_cache_get_length(c, slot) == 163);
 	HOLDS(!tess_kv_cache_rewind(c, slot, 162) && tess_kv_cache_get_length(c, slot) == 163);
-	HOLDS(!tess_kv_cache_grow(c, slot, 57)); /* its pages are there */
+	HOLDS(!tess_kv_cache_grow(c, slot, 57)); /* its pages are still allocated */
 	HOLDS(tess_kv_cache_get_usage(c).used_pages == u.used_pages);
 	tess_kv_cache_advance(c, slot, 57);
 	if (check_tables(c))
@@ -225,7 +227,7 @@ START_TEST(a_text_is_rewound_as_far_as_it_sees)
 }
 END_TEST
 
-/* A step under way reads the table as it was when it was queued, whatever becomes of the texts. */
+/* Checks that a queued step reads the table of its time, whatever happens to the sequences. */
 static tess_status change_tables_of_a_step(struct tess_world *w, void *arg)
 {
 	struct heap h = { 0 };
@@ -256,7 +258,7 @@ static tess_status change_tables_of_a_step(struct tess_world *w, void *arg)
 	memcpy(after, t.page, sizeof after);
 	HOLDS(!after[0] && !after[1] && after[t.blocks + 1] == before[t.blocks + 1]);
 	HOLDS(after[t.blocks + 2]);
-	/* a larger one is in another place: the old one is freed when it was read */
+	/* a larger table is at another place: the old one is freed after it was read */
 	HOLDS(!tess_kv_cache_grow(c, slot[1], 9 * PAGE));
 	HOLDS(!tess_kv_cache_write_tables(c, 1, &t) && t.blocks == 16 && h.ncopies == 1);
 	tess_kv_cache_free(c);
@@ -271,7 +273,7 @@ END_TEST
 
 /* ---- too little memory ----------------------------------------------------------------------- */
 
-/* Memory of the class with a window is given to the other one, and back. */
+/* Moves memory from the class with a window to the other one, and back. */
 static tess_status move_memory_between_classes(struct tess_world *w, void *arg)
 {
 	struct heap h = { 0 };
@@ -281,7 +283,7 @@ static tess_status move_memory_between_classes(struct tess_world *w, void *arg)
 
 	(void)arg;
 	HOLDS(!open_cache(w, &h, 10 * (4096 + 1024), &c) && !tess_kv_cache_open_slot(c, &slot));
-	HOLDS(!tess_kv_cache_grow(c, slot, 10 * PAGE)); /* all that there is */
+	HOLDS(!tess_kv_cache_grow(c, slot, 10 * PAGE)); /* all of the memory */
 	HOLDS(tess_kv_cache_grow(c, slot, 10 * PAGE + 1) == TESS_ENOMEM);
 	tess_kv_cache_advance(c, slot, 10 * PAGE); /* frees 8 pages of the window */
 	HOLDS(!tess_kv_cache_grow(c, slot, PAGE));
@@ -299,7 +301,7 @@ START_TEST(classes_share_a_limit)
 }
 END_TEST
 
-/* A limit bounds the pages that are used: free ones of one class are no loss to the other. */
+/* Uses pages up to a limit: free ones of one class do not count against the other. */
 static tess_status use_all_that_is_allowed(struct tess_world *w, void *arg)
 {
 	struct heap h = { 0 };
@@ -337,7 +339,7 @@ START_TEST(a_limit_bounds_pages_that_are_used)
 }
 END_TEST
 
-/* Rank 1 is refused memory once: no rank gets a page, and then all do. */
+/* Refuses memory on rank 1 once: no rank gets a page, and then all do. */
 static tess_status refuse_memory_on_one_rank(struct tess_world *w, void *arg)
 {
 	struct heap h = { .refused = tess_world_rank(w) == 1 ? *(int64_t *)arg : 0 };

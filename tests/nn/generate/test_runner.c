@@ -1,7 +1,6 @@
 /*
- * A runner and the text generated with it, in one process: where a text ends, what is fed and
- * returned, and that it can start again; and the same through a session. Greedy, so that ids are
- * known.
+ * test_runner.c - a runner and the text that it generates, in one process: the end of a text, the
+ * rows fed and returned, and a restart; and the text of a session. Greedy, so ids are known.
  */
 #include "api/session.h"
 #include "core/base/status.h"
@@ -21,7 +20,7 @@
 enum { IDS_MAX = 64, PROMPT = 7 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
-struct open_runner_state { /* a runner of `dir`, or of the checkpoint in data/, on one rank */
+struct open_runner_state { /* A runner of `dir`, or of the checkpoint in data/, on one rank. */
 	const char *dir;
 	int32_t math;
 	struct tess_checkpoint *checkpoint;
@@ -60,12 +59,12 @@ static void close_test_runner(struct open_runner_state *o)
 	tess_checkpoint_close(o->checkpoint);
 }
 
-struct generated_text { /* what rank 0 gets */
+struct generated_text { /* The text on rank 0. */
 	int64_t n, nrows, enough; /* enough: number of ids after which the reader stops; 0: never */
 	int32_t id[IDS_MAX];
 	float *rows; /* [nrows][vocabulary] */
 	int64_t vocabulary;
-	bool chosen_by_best; /* each id has the largest of its logits */
+	bool chosen_by_best; /* each id has the largest of its row's logits */
 };
 
 static int append_id(void *self, int64_t i, int32_t id, const float *logits)
@@ -135,8 +134,7 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 	HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	HOLDS(o.rank ? !first.n : first.n == 9 && first.chosen_by_best);
 	HOLDS(!tess_broadcast(tess_world_group(w), first.id, 9, TESS_I32, 0, "ids"));
-	for (int64_t at = 0; at < 3;
-	     at++) { /* any of the stops ends the text, at its first occurrence */
+	for (int64_t at = 0; at < 3; at++) { /* the first occurrence of any stop ends the text */
 		memcpy(stop, (int32_t[]){ -7, -7, -7 }, sizeof stop);
 		stop[at] = first.id[4];
 		HOLDS(!generate_text(&o,
@@ -152,7 +150,7 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 		                     &text, &done));
 		HOLDS(done.finish == TESS_FINISH_LENGTH && done.ntokens == 9);
 	}
-	text.enough = 5; /* the reader is asked before the stop is checked */
+	text.enough = 5; /* the reader is called before the stop is checked */
 	HOLDS(!generate_text(
 		&o, &(struct tess_generate_request){ .max_tokens = 9, .stop = stop, .nstop = 3 },
 		&text, &done));
@@ -167,7 +165,7 @@ static tess_status check_ends_of_text(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Prompts in chunks of any size give the same rows of logits; the last row decides. */
+/* Checks that prompts in chunks of any size give equal rows of logits; the last row decides. */
 static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
@@ -203,7 +201,7 @@ static tess_status check_prompt_chunks(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* An id of the prompt, or chosen before, is penalised: no id occurs twice. */
+/* Checks that ids of the prompt, and ids chosen before, are penalised: no id occurs twice. */
 static tess_status check_penalty(struct tess_world *w, void *arg)
 {
 	struct tess_generate_request how = { .max_tokens = 40,
@@ -235,7 +233,7 @@ static bool is_step_refused(struct tess_runner *r, struct tess_rows rows, int64_
 	       strstr(tess_error(), says);
 }
 
-/* A refusal changes nothing: the next step has the same position. */
+/* Checks that a refusal changes nothing: the next step has the position of the refused one. */
 static tess_status check_bounds(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { 0 };
@@ -276,7 +274,7 @@ static tess_status check_bounds(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Rank 1 has another plan, with as many records, or more. */
+/* Gives rank 1 another plan, with as many records or more. */
 static tess_status check_different_plans(struct tess_world *w, void *arg)
 {
 	const char *const *plans = arg;
@@ -288,7 +286,7 @@ static tess_status check_different_plans(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Rank 1 has products of bf16. */
+/* Gives rank 1 products of bf16. */
 static tess_status check_different_math(struct tess_world *w, void *arg)
 {
 	struct open_runner_state o = { .dir = arg,
@@ -304,7 +302,7 @@ static tess_status check_different_math(struct tess_world *w, void *arg)
 
 enum { STORY = 6 };
 
-struct story { /* what rank 0 gets */
+struct story { /* The result on rank 0. */
 	const char *dir, *mesh; /* mesh NULL: tp */
 	int64_t max;
 	char text[512];
@@ -376,7 +374,7 @@ static void write_json(const char *dir, const char *file, json_t *o)
 	json_decref(o);
 }
 
-/* A copy of the checkpoint with these two end ids, in which token `id` is the byte E2. */
+/* Makes a copy of the checkpoint with these two end ids, in which token `id` is the byte E2. */
 static void make_checkpoint(char *dir, int32_t end, int32_t other_end, int32_t id)
 {
 	static const char *const same[] = { "config.json", "model.safetensors",
@@ -416,7 +414,7 @@ static void remove_checkpoint(const char *dir)
 	rmdir(dir);
 }
 
-/* The CPUs of this process, among ranks that may all use them. */
+/* Checks the number of CPUs of this process, among ranks that may all use them. */
 static tess_status check_share_of_cpus(struct tess_world *w, void *arg)
 {
 	int32_t all = *(int32_t *)arg / tess_world_size(w), share;
@@ -460,7 +458,9 @@ static void set_cpus(struct tess_rank_cpus *c, const char *host, int first, int 
 		CPU_SET(i, &c->may_use);
 }
 
-/* A rank shares its CPUs with those of its host that may use them, and with no others. */
+/*
+ * Checks that a rank shares its CPUs with all ranks of its host that may use them, and no others.
+ */
 START_TEST(cpus_are_shared_within_a_host)
 {
 	struct tess_rank_cpus all[8], mine;
@@ -471,7 +471,7 @@ START_TEST(cpus_are_shared_within_a_host)
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 2);
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all, 8), 6);
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all + 7, 1), 12);
-	for (int r = 0; r < 8; r++) /* each bound to CPUs of its own, or two to the same */
+	for (int r = 0; r < 8; r++) /* each bound to CPUs of its own, or two to one */
 		set_cpus(&all[r], "a", r < 7 ? 4 * r : 24, 4);
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[0], all, 8), 4);
 	ck_assert_int_eq(tess_rank_cpus_divide(&all[7], all, 8), 2);
@@ -528,7 +528,7 @@ START_TEST(a_story_ends_at_any_end_of_text)
 }
 END_TEST
 
-/* Replicas generate apart; rank 0 of all gets the text. */
+/* Checks that replicas generate separately; rank 0 of the world returns the text. */
 START_TEST(a_story_in_replicas)
 {
 	static const char *const meshes[] = { "tp,dp=2", "dp=2,tp=2", "dp" };
@@ -544,7 +544,9 @@ START_TEST(a_story_in_replicas)
 }
 END_TEST
 
-/* An incomplete character is held back; at the end of the text it is replaced by U+FFFD. */
+/*
+ * Checks that an incomplete character is held back, and replaced by U+FFFD at the end of the text.
+ */
 START_TEST(a_story_ends_with_incomplete_bytes)
 {
 	char dir[] = "/tmp/test_runner.XXXXXX";

@@ -1,5 +1,6 @@
 /*
- * Processed probabilities against transformers' processors (tests/data/sampling.json), and draws.
+ * test_sample.c - draws, and processed probabilities against transformers' processors
+ * (tests/data/sampling.json).
  */
 #include "core/base/math.h"
 #include "nn/generate/sample.h"
@@ -92,7 +93,7 @@ START_TEST(draws_follow_the_probabilities)
 	ck_assert(again[0] == again[1] && again[1] == again[2]);
 	how.temperature = 0;
 	ck_assert_int_eq(tess_sampler_draw(s, &how, logits, NULL, 0, 9),
-	                 4); /* the lowest of equal ones */
+	                 4); /* the lowest of equal ids */
 	tess_sampler_free(s);
 }
 END_TEST
@@ -109,7 +110,7 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* A probability that equals the limit of min-p is kept. */
+/* Checks that a probability equal to the limit of min-p is kept. */
 START_TEST(min_p_keeps_its_edge)
 {
 	static const float logits[] = { 2, 1, 2, -1, 2 };
@@ -151,7 +152,7 @@ static double sum_scored(const struct scored *list, int64_t n)
 	return sum;
 }
 
-/* Sorts everything; returns how many are among the best `top_k`, whose weights it sets. */
+/* Sorts all scores; returns the number of best ones within `top_k`, whose weights it sets. */
 static int64_t rank_all(const struct tess_sampling *how, const float *logits, int64_t n,
                         struct scored *list)
 {
@@ -167,7 +168,7 @@ static int64_t rank_all(const struct tess_sampling *how, const float *logits, in
 	return k;
 }
 
-/* The sum of the probabilities of all but the best `keep`. */
+/* Returns the sum of the probabilities of all but the best `keep`. */
 static double sum_removed(const struct scored *list, int64_t n, int64_t keep)
 {
 	double total = sum_scored(list, n), below = 0;
@@ -177,7 +178,7 @@ static double sum_removed(const struct scored *list, int64_t n, int64_t keep)
 	return below;
 }
 
-/* Removes candidates from the end of the list; u: what is drawn. */
+/* Draws by removing candidates from the end of the list; u: the drawn number. */
 static int32_t draw_plainly(const struct tess_sampling *how, const struct scored *list, int64_t n,
                             double u)
 {
@@ -197,7 +198,7 @@ static int32_t draw_plainly(const struct tess_sampling *how, const struct scored
 	return list[keep - 1].id;
 }
 
-/* Philox4x32-10 of the step under the seed: 53 bits. */
+/* Returns 53 bits of the step's Philox4x32-10 under the seed. */
 static double draw_number(uint64_t seed, uint64_t step)
 {
 	uint32_t c0 = (uint32_t)step, c1 = (uint32_t)(step >> 32), c2 = 0, c3 = 0;
@@ -235,7 +236,7 @@ START_TEST(a_part_draws_as_the_whole)
 
 		make_logits(_i, &seed, x, n);
 		kept = rank_all(&how, x, n, list);
-		if (i % 3 == 0) /* as near as can be to what is decided by the order of a sum */
+		if (i % 3 == 0) /* close to the edge where the order of a sum decides */
 			how.top_p = 1 - sum_removed(list, kept,
 			                            (int64_t)draw_below(&seed, (uint64_t)kept));
 		ck_assert(!tess_sampler_new(n, &s));

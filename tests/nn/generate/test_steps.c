@@ -1,7 +1,7 @@
 /*
- * Steps of rows of several texts, in random mixtures: each row has the bits that it has where its
- * text is alone; and the pages of the KV cache that texts use. The model is small and random; some
- * of its layers have windows.
+ * test_steps.c - steps with rows of several sequences, in random mixtures: each row has the bits
+ * that it has if its sequence runs alone; and the pages of the KV cache. The model is small and
+ * random; some of its layers have windows.
  */
 #include "nn/generate/runner.h"
 #include "nn/program/plan.h"
@@ -105,7 +105,7 @@ enum { PLANS = sizeof plans / sizeof *plans };
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-struct test { /* the same for all ranks */
+struct test { /* Settings, equal on all ranks. */
 	struct tess_source source;
 	float random[8192];
 	const char *plan;
@@ -183,7 +183,7 @@ static tess_status compute_texts_alone(struct tess_world *w, void *arg)
 
 /* ---- mixtures -------------------------------------------------------------------------------- */
 
-struct mixing { /* of one rank; all draw the same numbers */
+struct mixing { /* State of one rank; all ranks draw equal numbers. */
 	struct tess_runner *runner;
 	const struct test *test;
 	uint64_t seed;
@@ -192,7 +192,7 @@ struct mixing { /* of one rank; all draw the same numbers */
 	bool begun[TEXTS];
 };
 
-/* Opens texts, and now and then gives one up, which will begin anew. */
+/* Opens sequences, and sometimes discards one, which will restart. */
 static tess_status change_open_texts(struct mixing *m)
 {
 	while (m->nopen < OPEN_MAX && m->nopen + m->nended < TEXTS &&
@@ -213,7 +213,7 @@ static tess_status change_open_texts(struct mixing *m)
 	return TESS_OK;
 }
 
-/* Rows of some of the open texts, the first of them in any place. */
+/* Draws rows of some of the open sequences, the first of them at any place. */
 static int64_t draw_rows(struct mixing *m, struct tess_rows *rows, int32_t *of)
 {
 	int32_t first = (int32_t)draw_below(&m->seed, (uint64_t)m->nopen);
@@ -236,7 +236,7 @@ static int64_t draw_rows(struct mixing *m, struct tess_rows *rows, int32_t *of)
 	return count;
 }
 
-/* Bytes of pages that the open texts need, on the rank with the most heads. */
+/* Returns the bytes of pages that the open sequences need on the rank with the most heads. */
 static uint64_t count_needed_bytes(const struct mixing *m)
 {
 	int64_t heads = m->nranks > 1 && strcmp(m->test->plan, "none") ? 1 : GROUPS, bytes = 0;
@@ -338,7 +338,7 @@ END_TEST
 
 enum { MANY = 64, EACH = 100 };
 
-/* 64 texts of 100 tokens: hardly more memory than their pages; then all is free. */
+/* Holds 64 sequences of 100 tokens in little more memory than their pages, and then frees all. */
 static tess_status hold_many_texts(struct tess_world *w, void *arg)
 {
 	struct test *t = arg;
@@ -379,7 +379,10 @@ START_TEST(many_texts_take_their_pages)
 }
 END_TEST
 
-/* Half of the eighth that the KV cache leaves is for logits, in texts. */
+/*
+ * Counts the sequences of the default limit: half of the eighth that the KV cache leaves is for
+ * logits.
+ */
 static tess_status count_default_texts(struct tess_world *w, void *arg)
 {
 	static const int texts[] = { 300, TESS_CHOSEN_MAX, 2000 };
@@ -410,7 +413,10 @@ START_TEST(default_texts_fit)
 }
 END_TEST
 
-/* Room for two texts of one page: a third waits for one of them to end, and the others go on. */
+/*
+ * Fills a cache for two sequences of one page: a third waits until one of them ends, and the others
+ * continue.
+ */
 static tess_status fill_limited_cache(struct tess_world *w, void *arg)
 {
 	struct test *t = arg;
@@ -448,7 +454,7 @@ START_TEST(a_full_cache_waits_for_a_text_to_end)
 	spawn_ranks(1, compute_texts_alone, &t);
 	t.plan = plans[1];
 	for (int32_t n = 1; n <= 3;
-	     n++) { /* 2.5 pages of each class, on the rank with most heads */
+	     n++) { /* 2.5 pages of each class, on the rank with the most heads */
 		t.limit = (n == 1 ? GROUPS : 1) * 5 * LAYERS * HEAD * PAGE * 4;
 		spawn_ranks(n, fill_limited_cache, &t);
 	}
@@ -456,7 +462,7 @@ START_TEST(a_full_cache_waits_for_a_text_to_end)
 }
 END_TEST
 
-/* The last logits of a long prompt, fed in chunks of `t->seed` rows. */
+/* Computes the last logits of a long prompt, fed in chunks of `t->seed` rows. */
 static tess_status feed_long_prompt(struct tess_world *w, void *arg)
 {
 	enum { LONG = 8192 / THIN };

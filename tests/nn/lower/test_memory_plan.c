@@ -1,6 +1,7 @@
 /*
- * Where buffers lie: none overlap while both live, in no more bytes than first fit takes, and, for
- * steps that keep the values of their forward for their backward, in little more than are live.
+ * test_memory_plan.c - offsets of buffers: live buffers never overlap, and need no more bytes than
+ * first fit. Steps that keep the values of their forward for the backward need little more than
+ * their live bytes.
  */
 #include "nn/lower/memory_plan.h"
 #include "tests/support/suite.h"
@@ -21,7 +22,7 @@ static bool are_live_together(const struct tess_lifetime *a, const struct tess_l
 	return a->bytes && b->bytes && a->first <= b->last && b->first <= a->last;
 }
 
-/* The most bytes that are live in a step. */
+/* Returns the maximum number of live bytes in a step. */
 static uint64_t count_peak(const struct tess_lifetime *list, int32_t n)
 {
 	static uint64_t live[STEPS_MAX];
@@ -36,7 +37,7 @@ static uint64_t count_peak(const struct tess_lifetime *list, int32_t n)
 	return peak;
 }
 
-/* Each buffer, in their order, at the lowest offset that is free; returns the bytes. */
+/* Places each buffer, in order, at the lowest free offset; returns the bytes. */
 static uint64_t fit_first(struct tess_lifetime *list, int32_t n)
 {
 	uint64_t end = 0;
@@ -49,7 +50,7 @@ static uint64_t fit_first(struct tess_lifetime *list, int32_t n)
 			    list[k].offset + list[k].bytes <= list[i].offset)
 				continue;
 			list[i].offset = list[k].offset + list[k].bytes;
-			k = -1; /* again, from the first */
+			k = -1; /* restart from the first */
 		}
 		if (list[i].bytes && list[i].offset + list[i].bytes > end)
 			end = list[i].offset + list[i].bytes;
@@ -72,7 +73,7 @@ static void expect_apart(const struct tess_lifetime *list, int32_t n, uint64_t b
 	MUST(end == bytes);
 }
 
-/* `list` gets offsets; steps begin in the order of the list. */
+/* Checks the offsets in `list`; steps begin in the order of the list. */
 START_TEST(random_lifetimes)
 {
 	struct tess_lifetime list[RANDOM_MAX], simple[RANDOM_MAX];
@@ -96,8 +97,9 @@ START_TEST(random_lifetimes)
 END_TEST
 
 /*
- * Of each layer 4 values that its backward reads, and some that live for a few steps; between them
- * the loss, whose values are the largest. Returns the number of buffers.
+ * Makes the buffers of training; returns their number. A layer has 4 values that its backward
+ * reads, and some that live for a few steps. Between forward and backward is the loss, with the
+ * largest values.
  */
 static int32_t make_training(struct tess_lifetime *list, int32_t layers)
 {

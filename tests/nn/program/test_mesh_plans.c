@@ -1,6 +1,6 @@
 /*
- * Plans of several mesh dimensions: the same bits as on one rank, on all ranks in lock step, for
- * plans that are written down and for random ones; and the refusals that name a dimension.
+ * test_mesh_plans.c - plans of several mesh dimensions: the bits of one rank, on all ranks in lock
+ * step, for written plans and for random ones; and refusals that name a dimension.
  */
 #include "core/base/option.h"
 #include "nn/weights/weights.h"
@@ -19,7 +19,7 @@
 #define EMBED "\"model.embed_tokens\":\"embedding_rowwise\""
 #define HIDDEN "\"model.embed_tokens\":\"embedding_colwise\""
 #define HEAD "\"lm_head\":\"colwise_rep\""
-/* all but what is between entering and leaving attention and mlp has a part of the tokens */
+/* partitions the tokens everywhere, except inside attention and mlp */
 #define SEQUENCE \
 	"\"model.embed_tokens\":\"prepare_output:out=shard(0)\",\"" L \
 	"input_layernorm\":\"sequence_parallel\",\"" L \
@@ -41,7 +41,7 @@ static const struct mesh_plan mesh_plans[] = {
 	{ "data",
 	  "{\"tp\":{" ATTENTION "},\"xp\":{" MLP "," EMBED "," HEAD "}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=4" } },
-	/* the embedding over one dimension, the head over another; one of each cut */
+	/* the embedding over one dimension, the head over another; one part of each */
 	{ UNTIED,
 	  "{\"tp\":{" EMBED "," MLP "},\"xp\":{" HEAD "," ATTENTION "}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
@@ -80,7 +80,7 @@ static const struct mesh_plan mesh_plans[] = {
 	  "{\"tp\":{" ATTENTION ",\"**.gate_proj\":\"negated_twice\"},\"xp\":{"
 	  "\"**.v_proj\":\"negated_twice\",\"**.down_proj\":\"rowsplit_by_hand\"}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
-	/* the same in other words */
+	/* the plan above in other words */
 	{ UNTIED,
 	  "{\"tp:**.self_attn.q_proj\":\"colwise\",\"model.**.o_proj\":\"rowwise\",\"xp\":{"
 	  "\"**.mlp.down_proj\":\"rowwise\",\"model.**.norm\":\"isolated\",\"**\":\"replicate\"}}",
@@ -98,7 +98,7 @@ static tess_status run_on_mesh(const struct checkpoint_fixture *f, const char *j
 	return lockstep_run(&how, logits, count);
 }
 
-/* A step of training, of two sequences. */
+/* Runs a training step of two sequences. */
 static tess_status train_on_mesh(const struct checkpoint_fixture *f, const char *json,
                                  const char *mesh, struct lockstep_gradients *out)
 {
@@ -116,7 +116,7 @@ static tess_status train_on_mesh(const struct checkpoint_fixture *f, const char 
 	return lockstep_train(&step, out);
 }
 
-/* Training gives the gradients of one rank, also with replicas, or says that it cannot be. */
+/* Checks that training gives the gradients of one rank, also with replicas, or is refused. */
 static bool check_training_on_mesh(const struct checkpoint_fixture *f, const char *json,
                                    const char *mesh, const struct lockstep_gradients *want)
 {
@@ -146,7 +146,9 @@ START_TEST(same_bits_on_a_mesh)
 
 	open_checkpoint_fixture(p->checkpoint, &f);
 	ck_assert_msg(!run_on_mesh(&f, "none", "tp=1", &want, &count), "%s", tess_error());
-	/* on one rank in the same plan: a weight whose style has hooks is an op of its own */
+	/*
+	 * on one rank with the plan unchanged: a weight whose style has hooks is an op of its own
+	 */
 	for (snprintf(one, sizeof one, "%s", p->mesh[0]), at = one; *at; at++)
 		*at = *at >= '0' && *at <= '9' ? '1' : *at;
 	if (!train_on_mesh(&f, p->json, one, &gradients)) {
@@ -172,8 +174,8 @@ END_TEST
 
 static const struct random_module {
 	const char *name;
-	int block; /* whose modules are mostly cut along one dimension */
-	const char *style, *others[4]; /* cut so; what else may fit it */
+	int block; /* with modules that are mostly cut along one dimension */
+	const char *style, *others[4]; /* the style of those modules; others that may fit */
 } random_modules[] = {
 	{ "model.embed_tokens",
 	  0,
@@ -195,7 +197,7 @@ static const struct random_module {
 static void draw_plan(uint64_t *seed, char *json, size_t size)
 {
 	size_t n = (size_t)snprintf(json, size, "{\"xp:model.norm\":\"replicate\"");
-	uint64_t along[4]; /* of each block */
+	uint64_t along[4]; /* ranks along each dimension, by block */
 
 	for (int i = 0; i < 4; i++)
 		along[i] = draw_below(seed, 2);
@@ -213,7 +215,7 @@ static void draw_plan(uint64_t *seed, char *json, size_t size)
 	snprintf(json + n, size - n, "}");
 }
 
-/* A plan is refused, or gives the bits of one rank. */
+/* Checks that a plan is refused, or gives the bits of one rank. */
 START_TEST(random_plans)
 {
 	static const char *const meshes[] = { "tp=2,xp=2", "tp=3,xp=2", "tp=2,xp=3" };
@@ -317,13 +319,13 @@ static const struct pattern_case { /* along the first dimension; style NULL: ref
 	{ { "**.1.**.1.**=a" }, "tp", GATE, "" },
 	{ { "**.1.**.1.**=a" }, "tp", "x.1.1.1.y", "a" },
 	{ { "mod**.gate_proj=a" }, "tp", GATE, "" },
-	/* fewer ** win, however many * there are */
+	/* fewer ** win, regardless of the number of * */
 	{ { "*.*.*.*.*=a", "**.mlp.gate_proj=b" }, "tp", GATE, "a" },
 	{ { "**.mlp.*=a", "**.mlp.**=b" }, "tp", GATE, "a" },
 	{ { "**.mlp.*=a", "model.**.gate_proj=b" }, "tp", GATE, "b" },
 	{ { "**.mlp.gate_proj=a", "model.**.gate_proj=b" }, "tp", GATE, NULL },
-	{ { "**=a", "**.gate_proj=b" }, "tp", GATE, "b" }, /* then the longer */
-	/* rules that contradict each other before one that decides */
+	{ { "**=a", "**.gate_proj=b" }, "tp", GATE, "b" }, /* then the longer pattern */
+	/* rules that contradict each other, before one that decides */
 	{ { "model.*.*.mlp.gate_proj=b", "model.*.1.*.gate_proj=c", "model.*.1.mlp.gate_proj=a" },
 	  "tp",
 	  GATE,
@@ -332,7 +334,7 @@ static const struct pattern_case { /* along the first dimension; style NULL: ref
 	{ { "xp:" GATE "=a", "**=b" }, "tp", GATE, "b" },
 	{ { "xp:" GATE "=a", "**=b" }, "xp", GATE, "a" },
 	{ { "tp:" GATE "=a", "xp:" GATE "=b" }, "tp", GATE, "a" },
-	/* those of ep take tp's ranks, and win on a module and what is below it */
+	/* rules of ep use tp's ranks, and win on a module and its descendants */
 	{ { "ep:" GATE "=a", GATE "=b" }, "tp", GATE, "a" },
 	{ { "ep:**=a", GATE "=b" }, "tp", GATE, "a" },
 	{ { "ep:**.mlp=a", GATE "=b" }, "tp", GATE, "" },
@@ -343,7 +345,7 @@ static const struct pattern_case { /* along the first dimension; style NULL: ref
 	{ { "ep:" GATE "=a", GATE "=b", GATE "=c" }, "tp", GATE, "a" },
 	{ { "ep:" GATE "=a", "ep:" GATE "=c", GATE "=b" }, "tp", GATE, NULL },
 	{ { "ep:**.mlp=a", "ep:**.mlp=c", GATE "=b" }, "tp", GATE, NULL },
-	/* but have their own where the mesh has them */
+	/* ep has its own ranks if the mesh has ep */
 	{ { "ep:**.mlp=a", GATE "=b" }, "tp=2,ep=2", GATE, "b" },
 	{ { "ep:**.mlp=a", GATE "=b" }, "ep=2,tp=2", GATE, "" },
 	{ { "ep:" GATE "=a", GATE "=b" }, "ep=2,tp=2", GATE, "a" },

@@ -1,6 +1,6 @@
 /*
- * The recorded program: plans and refusals, and the same bits for any number of ranks and any
- * plan, by an interpreter that shares nothing with groups, backends and devices.
+ * test_program.c - the recorded program: plans and refusals. An interpreter that shares nothing
+ * with groups, backends and devices gives equal bits for any number of ranks and any plan.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -98,7 +98,7 @@ static const struct plan_case plans[] = {
 	  "mlp.up_proj\":\"colwise\","
 	  "\"" L "mlp.down_proj\":\"rowwise\"," HEAD "}" },
 };
-/* only if no bias would enter an unfinished sum */
+/* only if no bias would be added to an unfinished sum */
 static const struct plan_case local_plan = { "down local_rowwise, mlp gather",
 	                                     "{" EMBED ATTENTION "\"" L
 	                                     "mlp.gate_proj\":\"colwise\","
@@ -163,8 +163,8 @@ static tess_status run_plan(const struct model_fixture *f, const char *json, int
 static const int32_t some_ids[] = { 1, 5, 90, 33, 5, 71, 2, 64, 17, 3, 100, 42 };
 
 /*
- * Every number of ranks that the plan accepts gives the bits of one replicated rank; the others are
- * refused by units. n: the number of ids.
+ * Checks all numbers of ranks: those that the plan accepts give the bits of one replicated rank;
+ * the others are refused by units. n: the number of ids.
  */
 static void check_all_rank_counts(const char *dir, const struct plan_case *p, int64_t n)
 {
@@ -245,7 +245,7 @@ START_TEST(refuses_more)
 END_TEST
 
 struct precedence {
-	const char *json, *over[3], *path, *style; /* style: the one that the path gets */
+	const char *json, *over[3], *path, *style; /* style: the style of the path */
 };
 
 #define DOWN "model.layers.1.mlp.down_proj"
@@ -340,7 +340,7 @@ static size_t measure_heap_bytes(void)
 	return m.uordblks + m.hblkhd;
 }
 
-/* A long plan is stored once, not once for each of its rules. */
+/* Checks that a long plan is stored once, not once for each of its rules. */
 START_TEST(long_plan)
 {
 	enum { RULES = 20000, ONE = 64 };
@@ -363,7 +363,9 @@ START_TEST(long_plan)
 }
 END_TEST
 
-/* The last row alone, and a prefix: the same bits as in the whole. */
+/*
+ * Checks that the last row alone, and a prefix, have the bits that they have in the full sequence.
+ */
 START_TEST(rows_are_independent)
 {
 	struct model_fixture f;
@@ -389,11 +391,11 @@ END_TEST
 
 struct fused_source {
 	struct tess_source *base;
-	float *made[64]; /* to free */
+	float *made[64]; /* memory to free */
 	int32_t n;
 };
 
-/* gate_up_proj has gate_proj's rows, then up_proj's. */
+/* Finds gate_up_proj, which has gate_proj's rows, then up_proj's. */
 static tess_status find_fused_tensor(void *self, const char *name, struct tess_view *out)
 {
 	struct fused_source *f = self;
@@ -519,7 +521,7 @@ static int64_t hash_program(const struct model_fixture *f, const char *json, int
 	return n;
 }
 
-/* Biases of attention and of the mlp are independent settings. */
+/* Checks that biases of attention and of the mlp are independent settings. */
 START_TEST(biases_are_asked_for_apart)
 {
 	struct model_fixture f;
@@ -531,7 +533,7 @@ START_TEST(biases_are_asked_for_apart)
 	config = json_copy((json_t *)f.source.config);
 	json_object_set_new(config, _i ? "mlp_bias" : "attention_bias", json_false());
 	f.source.config = config;
-	f.source.count = 0; /* tensors that no module asks for do not matter here */
+	f.source.count = 0; /* tensors that no module requires do not matter here */
 	ck_assert_msg(
 		!lockstep_record(
 			&(struct lockstep){ f.model, &f.source, NULL, 1, NULL, 3, true, NULL }, &p),
@@ -598,7 +600,7 @@ START_TEST(program_is_the_same_for_all)
 }
 END_TEST
 
-/* The largest error against float64 is at most three times that of torch in float32. */
+/* Checks that the largest error against float64 is at most three times torch's error in float32. */
 static void check_golden_logits(const char *name)
 {
 	struct model_fixture f;

@@ -1,4 +1,4 @@
-/* Rotary settings in both spellings, refusals, and the table. */
+/* test_rope.c - rotary settings in both spellings, refusals, and the table. */
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "nn/program/rope.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/* *out borrows from the text until the next call. */
+/* Reads rotary settings; *out borrows from the text until the next call. */
 static tess_status read_rope_text(const char *text, struct tess_rope *out)
 {
 	static json_t *root;
@@ -128,13 +128,16 @@ START_TEST(refuses_with_key_and_reason)
 }
 END_TEST
 
-/* In ulps of b, like powf's own error. */
+/* Returns the distance in ulps of b, the unit of powf's own error. */
 static double compute_ulp_distance(float a, double b)
 {
 	return fabs(a - b) / (nextafterf(fabsf((float)b), INFINITY) - fabsf((float)b));
 }
 
-/* At position 1 sin(f_i) is close to f_i, as f_i is small; f_i is computed by libm in double. */
+/*
+ * Checks the frequencies f_i at position 1, where sin(f_i) is close to f_i; libm computes f_i in
+ * double.
+ */
 START_TEST(frequencies)
 {
 	static const double thetas[] = { 10000, 500000, 1000000 };
@@ -194,7 +197,7 @@ START_TEST(llama3_scaling)
 }
 END_TEST
 
-/* The first row of the table after position 0, for heads of `each`, as config.json has it. */
+/* Fills the first row of the table after position 0, for heads of `each`, from a config.json. */
 static void fill_row(const char *config, int64_t each, float *row)
 {
 	float table[2 * 128];
@@ -221,10 +224,10 @@ START_TEST(linear_scaling)
 END_TEST
 
 /*
- * In double, from the paper (YaRN: Efficient Context Window Extension, section 3): angle i of a
- * head turns L / wavelength times in the training's L positions; above beta_fast turns it stays,
- * below beta_slow it is divided by the factor, with a ramp between that is linear in i, whose ends
- * transformers rounds outwards. Cosine and sine grow by 0.1 ln(factor) + 1.
+ * YaRN in double, from the paper (YaRN: Efficient Context Window Extension, section 3). In the L
+ * positions of training, angle i of a head makes L / wavelength turns. Above beta_fast turns it is
+ * kept; below beta_slow it is divided by the factor. The ramp between them is linear in i;
+ * transformers rounds its ends outwards. Cosine and sine grow by 0.1 ln(factor) + 1.
  */
 static const struct yarn_case {
 	const char *more;
@@ -269,7 +272,7 @@ static void check_yarn_case(const struct yarn_case *c, const char *length)
 START_TEST(yarn_scaling)
 {
 	for (size_t i = 0; i < sizeof yarn_cases / sizeof *yarn_cases; i++) {
-		/* without a length of the training, that of the model */
+		/* without a trained length, the model's length counts */
 		check_yarn_case(&yarn_cases[i], "\"max_position_embeddings\": 1024,");
 		check_yarn_case(&yarn_cases[i], "\"max_position_embeddings\": 99, "
 		                                "\"original_max_position_embeddings\": 1024,");
@@ -277,7 +280,7 @@ START_TEST(yarn_scaling)
 }
 END_TEST
 
-/* Like yarn's cases: what is added to the settings, and the attention factor. */
+/* Added settings and attention factor, like yarn's cases. */
 static const struct {
 	const char *length, *more;
 	double scale;
@@ -318,7 +321,7 @@ START_TEST(longrope_scaling)
 }
 END_TEST
 
-/* A table that would grow with the text serves texts that stay below where it begins to. */
+/* Checks that a table that grows with the sequence serves the lengths below the first growth. */
 START_TEST(lengths_that_fix_a_table)
 {
 	static const char *const growing[] = {
@@ -345,7 +348,7 @@ START_TEST(lengths_that_fix_a_table)
 }
 END_TEST
 
-/* Large angles: the error is one float32 rounding at any position. */
+/* Checks large angles: the error is one float32 rounding at any position. */
 START_TEST(far_positions)
 {
 	enum { EACH = 8, FAR = 100000 };

@@ -1,6 +1,6 @@
 /*
- * Where the elements of stored tensors are on the ranks of a mesh: what a rank keeps is that of the
- * file, in the order of the weight's axes, and every element is owned once.
+ * test_storage.c - the elements of stored tensors on the ranks of a mesh: a rank holds the file's
+ * elements, in the order of the weight's axes, and every element has one owner.
  */
 #include "api/session.h"
 #include "core/base/status.h"
@@ -52,7 +52,7 @@ struct opened {
 
 static void open_case(int i, struct opened *o)
 {
-	/* a program of inference has weights where one of training has them */
+	/* a program of inference keeps weights where a training program does */
 	static const struct tess_training training = { .nsequences = 1 };
 	struct tess_session_options options = { .size = sizeof options, .plan = cases[i].plan };
 	struct tess_mesh_shape mesh;
@@ -75,7 +75,9 @@ static void close_case(struct opened *o)
 	tess_planned_model_close(&o->model);
 }
 
-/* All runs are in their tensor, in order, and those that are owned cover it once. */
+/*
+ * Checks that all ranges are inside their tensor, in order, and that the owned ones cover it once.
+ */
 static void check_owned(const struct opened *o, const struct tess_stored_tensor *t)
 {
 	int8_t *seen = calloc((size_t)t->about.size, 1);
@@ -104,7 +106,7 @@ static void check_owned(const struct opened *o, const struct tess_stored_tensor 
 	free(seen);
 }
 
-/* The ranks of each copy cover the tensor once; the first copy is what is owned. */
+/* Checks that the ranks of each copy cover the tensor once; the first copy is the owned one. */
 static void check_copies(const struct opened *o, const struct tess_stored_tensor *t)
 {
 	int64_t n[2][8] = { 0 };
@@ -152,7 +154,7 @@ START_TEST(every_element_is_owned_once)
 }
 END_TEST
 
-/* What a rank holds covers its part of the weight, and has the bytes of the files. */
+/* Checks that a rank holds its part of the weight, with the bytes of the files. */
 static void check_held(const struct opened *o, int32_t rank, const struct tess_rank_weights *held,
                        int64_t *kept)
 {

@@ -1,6 +1,6 @@
 /*
- * Mixtures of experts: the same bits for every way to cut and to store them, what moves, and plans
- * and routes that are refused. How they are stored: test_stored.c.
+ * test_experts.c - mixtures of experts: equal bits for every way to cut and to store them, their
+ * moves, and refused plans and routes. test_stored.c tests how they are stored.
  */
 #include "tests/support/mixture.h"
 
@@ -73,11 +73,11 @@ END_TEST
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* Of several units, of one, and of one that is not whole. */
+/* Several units, one unit, and an incomplete one. */
 static const int64_t lengths[] = { 70, 3, 33 };
 enum { SEQUENCES = 3, TOKENS_OF_ALL = 106 };
 
-/* again: the mixture is computed again in the backward. */
+/* Trains with the balancing loss; again: the backward recomputes the mixture. */
 static tess_status train_balanced(struct store *s, const char *plan, const char *mesh,
                                   double balance, bool again, struct lockstep_gradients *out)
 {
@@ -140,7 +140,7 @@ END_TEST
 
 /* ---- what moves ------------------------------------------------------------------------------ */
 
-/* The collectives of the experts, and the columns of each that rank 0 has. */
+/* Lists the collectives of the experts, and the columns of each that rank 0 has. */
 static void list_moves(const struct tess_program *p, char *out, size_t size)
 {
 	size_t at = 0;
@@ -161,7 +161,7 @@ static void list_moves(const struct tess_program *p, char *out, size_t size)
 	}
 }
 
-/* Inside, k times the rows; but not more than the experts of the rank. */
+/* Checks the moves: inside, k times the rows, but no more than the experts of the rank. */
 START_TEST(what_moves)
 {
 	static const struct {
@@ -266,7 +266,7 @@ START_TEST(refuses_routes)
 }
 END_TEST
 
-/* The load balancing loss is of mixtures whose experts softmax chooses. */
+/* Checks that the load balancing loss requires mixtures whose experts softmax chooses. */
 START_TEST(refuses_to_balance)
 {
 	struct lockstep_gradients none;

@@ -1,6 +1,7 @@
 /*
- * What is done inside each head, on whole numbers and so without rounding: its parts, values joined
- * to one, and rows of a weight of its own, in both directions; on 1 to 8 ranks, by every placement.
+ * test_heads.c - ops inside each head, on whole numbers and so without rounding: parts, values
+ * joined to one, and rows of a weight by head. Forward and backward, on 1 to 8 ranks, by every
+ * placement.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -13,10 +14,10 @@
 #include <string.h>
 
 enum { HEADS = 6, SHORT = 3, LONG = 4, HEAD = SHORT + LONG, ROWS = 6, IN = 4, IDS = 9, WORDS = 11 };
-/* what the model returns */
+/* the value that the model returns */
 enum { PART, REST, UP, DOWN, JOINED, VALUES };
 static int wanted;
-static int change; /* of what is recorded: refused */
+static int change; /* the change of the recorded ops that is refused */
 enum { SIZES = 1, COUNT, TWICE, BEYOND, SUM, OTHER };
 
 static struct tess_tensor *record_heads(struct tess_nn *nn, struct tess_tensor *ids)
@@ -81,7 +82,7 @@ static void make_whole_numbers(void)
 		(&weight[0][0][0])[i] = (float)(i * 5 % 19 - 9);
 }
 
-/* Element e of head h of the value that is returned for a word. */
+/* Returns element e of head h of the returned value for a word. */
 static float compute_element(int value, int word, int h, int e)
 {
 	const float *x = table[word][h];
@@ -123,7 +124,7 @@ static tess_status run_heads(const char *plan, int32_t nranks, float **logits, i
 
 static const struct {
 	const char *plan;
-	bool whole; /* rows: they can be joined */
+	bool whole; /* complete rows: they can be joined */
 } plans[] = {
 	{ "none", true },
 	{ "{\"table\":\"embedding_rowwise\"}", true },

@@ -1,7 +1,7 @@
 /*
- * The attention of deepseek_v3 against its definition in double, which has keys and values of every
- * head: without a latent of the queries, with halves rotated and with biases, unlike the golden
- * checkpoint. And what it caches.
+ * test_latent.c - the attention of deepseek_v3 and its cache, against its definition in double,
+ * which has keys and values of every head. Unlike the golden checkpoint: no latent of the queries,
+ * halves rotated, and biases.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -130,7 +130,7 @@ static void rotate_end(double *x, int64_t position)
 	}
 }
 
-struct cached { /* keys and values of the heads, and the key that they share */
+struct cached { /* Keys and values of the heads, and the key that they share. */
 	double heads[HEADS * ROWS], shared[ROTATED];
 };
 
@@ -240,7 +240,10 @@ START_TEST(as_defined)
 }
 END_TEST
 
-/* Of a position each rank keeps the latent and the rotated key, of any number of heads. */
+/*
+ * Checks that each rank caches the latent and the rotated key of a position, with any number of
+ * heads.
+ */
 START_TEST(caches_the_latent)
 {
 	for (int32_t n = 1; n <= HEADS; n++) {

@@ -1,7 +1,7 @@
 /*
- * Modules that test_style_matrix.c has not: fused and stored in other ways, with heads, with hooks,
- * several in one op; and every redistribution. On random data of uneven sizes they give the bits of
- * one replicated rank on 1 to 8 ranks, and in training its gradients.
+ * test_modules.c - modules missing in test_style_matrix.c: fused and stored in other ways, with
+ * heads, with hooks, several in one op; and every redistribution. With random data of uneven sizes,
+ * 1 to 8 ranks give the bits of one replicated rank, and in training its gradients.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -69,7 +69,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	x = nn->embed(nn, "table", ids, vocab, hidden);
 	if (!(module_flags & WHOLE))
 		x = nn->norm(nn, "norm", x, TESS_RMS, 1e-5);
-	if (!(module_flags & WHOLE)) /* which takes rows that are cut too */
+	if (!(module_flags & WHOLE)) /* which accepts only rows that are cut too */
 		x = nn->select_rows(nn, x);
 	x = nn->enter(nn, x, "block");
 	nn->linear(nn, x,
@@ -78,7 +78,7 @@ static struct tess_tensor *record_module(struct tess_nn *nn, struct tess_tensor 
 	                                             (module_flags & IN_OUT ? TESS_IN_OUT : 0),
 	                                     0 },
 	                                   { module_flags & SECOND ? second : NULL, narrow, 0,
-	                                     0 }, /* of the same op, unused */
+	                                     0 }, /* the other position of the op, unused */
 	                                   { 0 } },
 	           out);
 	y = out[0];
@@ -279,7 +279,9 @@ static tess_status train_module(const char *json, int32_t nranks, struct lockste
 	return lockstep_train(&step, out);
 }
 
-/* Training gives the gradients of one rank; what is not used has none, and is refused. */
+/*
+ * Checks that training gives the gradients of one rank; an unused weight has none, and is refused.
+ */
 static void expect_same_gradients(const char *json)
 {
 	struct lockstep_gradients want, have;
@@ -307,12 +309,12 @@ START_TEST(alone)
 	expect_same_bits(cases[_i].plan, 3, true); /* fewer tokens than ranks */
 	expect_same_bits(cases[_i].plan, 2, true);
 	expect_same_bits(cases[_i].plan, 1, false);
-	if (!(module_flags & ROPE)) /* which needs the positions of all rows */
+	if (!(module_flags & ROPE)) /* which requires the positions of all rows */
 		expect_same_bits(cases[_i].plan, IDS, false);
 }
 END_TEST
 
-/* Compared with sums of integers, not with another run, which could have the same fault. */
+/* Compares with sums of integers: another run could have an equal fault. */
 START_TEST(sums_are_of_all_parts)
 {
 	static const int kinds[] = {
@@ -334,7 +336,7 @@ START_TEST(sums_are_of_all_parts)
 	          !find_random_tensor(NULL, "block.m.bias", &b));
 	for (int32_t at = 0; at < 8 * 4; at++) {
 		if (at % 4 == 3 && module_flags & SECOND)
-			continue; /* needs whole rows */
+			continue; /* requires full rows */
 		ck_assert_msg(!run_module(plans[at % 4], 1 + at / 4, IDS, true, &have, &count),
 		              "%s", tess_error());
 		ck_assert_int_eq(count, IDS * WIDE);
@@ -356,13 +358,11 @@ START_TEST(sums_are_of_all_parts)
 		}
 		free(have);
 	}
-	ck_assert_int_ne(sum, 0); /* there was something to add */
+	ck_assert_int_ne(sum, 0); /* the sum has terms */
 }
 END_TEST
 
-/*
- * A part of a value has gaps between its rows: as logits it is half of what an op adds to itself.
- */
+/* Returns a part of a value, with gaps between its rows: as logits it is half of an op's sum. */
 START_TEST(output_may_be_a_part)
 {
 	static const char *const plans[] = {
@@ -430,7 +430,7 @@ START_TEST(refuses)
 }
 END_TEST
 
-/* The program for two ranks; the caller frees it. theta 0: not in the config. */
+/* Returns the program for two ranks; the caller frees it. theta 0: not in the config. */
 static struct tess_program *record_with_theta(const char *json, double theta)
 {
 	json_t *config = theta > 0 ? json_pack("{s:f}", "rope_theta", theta) : NULL;
@@ -449,7 +449,7 @@ static struct tess_program *record_for_two_ranks(const char *json)
 	return record_with_theta(json, 0);
 }
 
-/* Programs that differ only in the weights that they read have different hashes. */
+/* Checks that programs that differ only in the names of their weights have different hashes. */
 START_TEST(names_of_weights_count)
 {
 	static const char *const names[] = { "n", "n", "k" };
@@ -479,13 +479,13 @@ static uint64_t hash_with_theta(double theta)
 	return hash;
 }
 
-/* So do those that differ in the settings of rope, or in the units of a dim only. */
+/* Checks that the settings of rope, and the units of a dim, change the hash. */
 START_TEST(rope_and_units_count)
 {
 	uint64_t hash[2];
 
 	module_flags = HEADS | ROPE;
-	ck_assert(hash_with_theta(0) == hash_with_theta(10000)); /* as it is by default */
+	ck_assert(hash_with_theta(0) == hash_with_theta(10000)); /* the default */
 	ck_assert(hash_with_theta(0) != hash_with_theta(10001));
 	module_flags = HEADS;
 	ck_assert(hash_with_theta(0) == hash_with_theta(10001));
@@ -499,7 +499,7 @@ START_TEST(rope_and_units_count)
 }
 END_TEST
 
-/* A value that several ops read at one place is moved there once. */
+/* Checks that a value that several ops read at one place is moved there once. */
 START_TEST(moves_are_made_once)
 {
 	struct tess_program *p;
@@ -514,7 +514,7 @@ START_TEST(moves_are_made_once)
 }
 END_TEST
 
-/* The comparison finds a difference: modules with other weights do not give the same bits. */
+/* Checks that the comparison finds a difference: modules with other weights give other bits. */
 START_TEST(the_check_can_fail)
 {
 	float *one, *other;

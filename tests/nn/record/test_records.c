@@ -1,6 +1,6 @@
 /*
- * What the options of rope, attention, scale and positions record: the same bits on any number of
- * ranks, and refusals that say what is wrong.
+ * test_records.c - the records of the options of rope, attention, scale and positions: equal bits
+ * on any number of ranks, and refusals that name the fault.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -51,10 +51,10 @@ static enum {
 	NO_OUT,
 	NOT_FUSED,
 	WRONG_VALUE
-} fault; /* of the model */
-static size_t wrong; /* which value */
+} fault; /* the model's fault */
+static size_t wrong; /* index of the value */
 
-/* What a model passes that is not rows of elements, or nothing, and what is said of it. */
+/* Arguments of a model that are not rows of elements, or absent, and their messages. */
 static const char *const wrong_values[] = {
 	"mlp: linear needs rows of elements, as embed() gives them, not the positions",
 	"mlp: linear needs rows of elements, as embed() gives them, not NULL",
@@ -143,7 +143,7 @@ static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tens
 	}
 }
 
-/* A mistake of a model's author. */
+/* Records a mistake of a model's author. */
 static struct tess_tensor *record_fault(struct tess_nn *nn, struct tess_tensor *x)
 {
 	const struct tess_linear no_out[] = { { "w", NULL, 0, 0 }, { 0 } };
@@ -252,7 +252,7 @@ static const struct {
 };
 enum { OPTIONS = sizeof options / sizeof *options };
 
-/* Each option changes the result, which does not depend on ranks and plans. */
+/* Checks that each option changes the result, which does not depend on ranks and plans. */
 START_TEST(options_on_any_ranks)
 {
 	float *result[OPTIONS];
@@ -273,7 +273,7 @@ START_TEST(options_on_any_ranks)
 }
 END_TEST
 
-/* A plugin that knows fewer fields than the core leaves the later ones as they are by default. */
+/* Checks that a plugin with fewer fields than the core leaves the later ones at their defaults. */
 START_TEST(options_may_be_shorter)
 {
 	float *want, *have;
@@ -343,7 +343,9 @@ START_TEST(refuses_wrong_values)
 }
 END_TEST
 
-/* The rows of a step whose logits are wanted are selected by the model, once or more often. */
+/*
+ * Checks that the model selects the rows of a step whose logits are requested, once or more often.
+ */
 START_TEST(rows_are_selected)
 {
 	struct lockstep how = { &model, &source, "none", 1, ids, IDS, false, NULL };
@@ -364,7 +366,7 @@ START_TEST(rows_are_selected)
 }
 END_TEST
 
-/* A text may have as many positions as the table. */
+/* Checks that the table limits the positions of a sequence. */
 START_TEST(positions_have_an_end)
 {
 	struct lockstep how = { &model, &source, "none", 1, NULL, 3, false, NULL };

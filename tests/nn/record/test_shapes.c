@@ -1,6 +1,6 @@
 /*
- * Programs of unusual shape: what is recorded has no limit but memory, and takes time in
- * proportion; how many units a dimension has; and weights that are read in slabs.
+ * test_shapes.c - programs of unusual shape: records limited only by memory, in linear time; the
+ * number of units of a dimension; and weights that are read in slabs.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -56,7 +56,7 @@ static tess_status record_test_program(const struct tess_model *model, const cha
 
 /* ---- rope of several widths ------------------------------------------------------------------ */
 
-/* Which of the three values, two of them of one width, are rotated; the last one is the output. */
+/* Digits of the rotated ones of three values, two of them of one width; the last is the output. */
 static const char *rotated;
 
 static struct tess_tensor *record_ropes(struct tess_nn *nn, struct tess_tensor *ids)
@@ -90,7 +90,7 @@ static void run_ropes(const char *which, int32_t nranks, float **logits, int64_t
 	ck_assert_msg(!lockstep_run(&how, logits, count), "%s", tess_error());
 }
 
-/* A value is rotated by the table of its own width, whatever else is rotated. */
+/* Checks that a value is rotated by the table of its own width, whatever else is rotated. */
 START_TEST(ropes_of_two_widths)
 {
 	static const char *const alone[] = { "a", "b", "c" }, *const among[] = { "bca", "acb",
@@ -178,7 +178,7 @@ START_TEST(parts_are_not_fused)
 }
 END_TEST
 
-/* Sizes and places in a step's memory follow the type of a value. */
+/* Checks that sizes and places in a step's memory follow the type of a value. */
 START_TEST(values_have_the_width_of_their_type)
 {
 	static const struct {
@@ -217,7 +217,7 @@ static struct tess_tensor *record_large(struct tess_nn *nn, struct tess_tensor *
 	return y;
 }
 
-/* Element i of m.weight; its pattern has no period that divides a row. */
+/* Returns element i of m.weight; the pattern has no period that divides a row. */
 static float get_large_element(int64_t i)
 {
 	return (float)(i % 99991);
@@ -250,7 +250,7 @@ static tess_status read_large_tensor(void *self, const char *name, uint64_t at, 
 	return TESS_OK;
 }
 
-/* What a rank holds of m.weight [out, in], whatever way it is stored, is in the panels. */
+/* Checks that the panels contain a rank's part of m.weight [out, in], in any storage order. */
 static void check_panels(const struct tess_view *v, int64_t out_at, int64_t in_at)
 {
 	const float *data = v->data;
@@ -266,7 +266,7 @@ static void check_panels(const struct tess_view *v, int64_t out_at, int64_t in_a
 		}
 }
 
-/* A weight that is read is read in slabs, once, and only the part that the rank holds. */
+/* Checks that weights are read in slabs, once, and only the part that the rank holds. */
 START_TEST(slabs_of_large_weights)
 {
 	static const struct tess_model model = { .size = sizeof model,
@@ -318,7 +318,9 @@ static tess_status count_allocation(void *self, uint64_t bytes, void **out)
 	return of_host->alloc(self, bytes, out);
 }
 
-/* What a device makes of where its weights lie to each other does not change from run to run. */
+/*
+ * Checks that the offsets between weights of a device, on which it may rely, are equal in each run.
+ */
 START_TEST(weights_of_a_device_are_one_block)
 {
 	static const struct tess_model model = { .size = sizeof model,
@@ -360,7 +362,7 @@ END_TEST
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Up to 16383 elements, as all checkpoints of the tests have, there are at most 32. */
+/* Checks that up to 16383 elements, as in all checkpoints of the tests, give at most 32 units. */
 START_TEST(units_of_elements)
 {
 	static const int64_t sizes[][2] = { { 1, 1 },        { 31, 31 },     { 53, 32 },
@@ -401,7 +403,7 @@ static tess_status find_large_tensor(void *self, const char *name, struct tess_v
 	return TESS_OK;
 }
 
-/* Heads are what limits a model of 64 heads, and not its ffn. */
+/* Checks that the heads limit a model of 64 heads, not its ffn. */
 START_TEST(heads_limit_ranks)
 {
 	json_t *config =
@@ -470,7 +472,7 @@ static const char *get_layer_name(void *self, size_t i)
 	return name;
 }
 
-/* A rule for each layer. */
+/* Makes a plan with a rule for each layer. */
 static char *make_long_plan(int n)
 {
 	char *json;
@@ -485,8 +487,8 @@ static char *make_long_plan(int n)
 }
 
 /*
- * CPU seconds to record a model of n layers, to check and load its weights and to lower it for one
- * of two ranks.
+ * Returns the CPU seconds to record a model of n layers, to check and load its weights and to lower
+ * it for one of two ranks.
  */
 static double measure_recording(int n)
 {
@@ -518,7 +520,7 @@ static double measure_recording(int n)
 	return (double)(clock() - began) / CLOCKS_PER_SEC;
 }
 
-/* 32 times the layers take 32 times as long, not 1024. */
+/* Checks that 32 times the layers take 32 times as long, not 1024. */
 START_TEST(time_grows_with_layers)
 {
 	double few = measure_recording(625), many;

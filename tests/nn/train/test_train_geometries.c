@@ -1,7 +1,7 @@
 /*
- * Models of random sizes in training: whatever the mesh and the plan, a preset or one in which some
- * modules have other styles than in it, in lockstep, the loss and all gradients have the bits of
- * one rank; with dropout too.
+ * test_train_geometries.c - models of random sizes in training, in lockstep. The loss and all
+ * gradients have the bits of one rank for any mesh, and for any plan: a preset, or one with other
+ * styles for some modules; with dropout too.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
  */
@@ -23,7 +23,7 @@ struct step {
 	int32_t ids[SEQUENCES * LENGTH_MAX], labels[SEQUENCES * LENGTH_MAX];
 };
 
-/* Returns how many ids the step has. */
+/* Draws sequences; returns the number of ids of the step. */
 static int64_t draw_sequences(uint64_t *seed, int64_t vocabulary, struct step *s)
 {
 	int64_t n = 0;
@@ -40,7 +40,10 @@ static int64_t draw_sequences(uint64_t *seed, int64_t vocabulary, struct step *s
 	return n;
 }
 
-/* Ranks along tp, as many as the model allows, and replicas; a plan of the model. */
+/*
+ * Draws a mesh, with as many ranks along tp as the model allows, and replicas; and a plan of the
+ * model.
+ */
 static const char *draw_mesh_and_plan(uint64_t *seed, const struct geometry *g, char *mesh,
                                       size_t size)
 {
@@ -63,7 +66,7 @@ static const char *const block_styles[] = { "isolated", "module_allgather", BY_T
 
 #define DRAW(seed, list) list[draw_below(seed, sizeof(list) / sizeof *(list))]
 
-struct drawn_plan { /* {pattern: style} */
+struct drawn_plan { /* A plan {pattern: style}. */
 	char text[PLAN_TEXT];
 	size_t len;
 };
@@ -84,7 +87,7 @@ static bool has_rule(const struct drawn_plan *p, const char *module, size_t len)
 	return strstr(p->text, key) != NULL;
 }
 
-/* A style of its own for about one module in `rarely` of those that multiply or norm. */
+/* Draws a style for about one in `rarely` of the modules that multiply or norm. */
 static void draw_module_rules(uint64_t *seed, const struct tess_program *program, uint64_t rarely,
                               struct drawn_plan *p)
 {
@@ -108,7 +111,7 @@ static void draw_module_rules(uint64_t *seed, const struct tess_program *program
 	}
 }
 
-/* Rules of modules, and of a preset without dimensions of its own for all others. */
+/* Draws rules of modules, and a preset without dimensions of its own for all others. */
 static void draw_changed_plan(uint64_t *seed, const struct geometry *g,
                               const struct tess_program *program, struct drawn_plan *p)
 {
@@ -127,7 +130,7 @@ static void draw_changed_plan(uint64_t *seed, const struct geometry *g,
 	p->text[p->len] = 0;
 }
 
-/* Returns how many of them fit together; a plan of which two modules do not is refused. */
+/* Returns the number of plans that are accepted; a plan with two mismatched modules is refused. */
 static int compare_changed_plans(uint64_t *seed, const char *family, const struct geometry *g,
                                  const struct lockstep_step *step,
                                  const struct lockstep_gradients *want)

@@ -1,7 +1,7 @@
 /*
- * Names of parameters in files, and experts that are stored one by one or together: a rank reads
- * its own experts and parts only; what is recorded and listed takes time in proportion, however
- * many there are; and what does not fit is refused by both names.
+ * test_stored.c - names of parameters in files, and experts that are stored one by one or together.
+ * A rank reads only its own experts and parts; recording and listing take linear time; a mismatch
+ * is refused by both names.
  */
 #include "core/base/option.h"
 #include "core/registry/registry.h"
@@ -23,7 +23,7 @@ START_TEST(names_in_files)
 		{ 0 }
 	};
 	static const struct {
-		const char *stored, *name, *first, *last; /* last: of expert 12 */
+		const char *stored, *name, *first, *last; /* last: the name of expert 12 */
 		int32_t nparts;
 	} cases[] = {
 		{ "one.x", "a.x.b", "one.x", "one.x", 1 },
@@ -31,7 +31,7 @@ START_TEST(names_in_files)
 		{ "x.0.y", "a.x.y", "x.0.y", "x.12.second.y", 2 },
 		{ "w.1.z", "p.w.1.z", "w.1.z", "w.1.z", 1 },
 		{ "q.x.y.z", "a.x.y.z", "q.x.y.z", "q.x.y.z", 1 },
-		{ "other", "a.x.b", "a.x.b", "a.x.b", 1 }, /* none: its own */
+		{ "other", "a.x.b", "a.x.b", "a.x.b", 1 }, /* no alternative: its own name */
 		{ "one.x", "a.x.bb", "a.x.bb", "a.x.bb", 1 },
 		{ "one.x.y", "a.x.y.b", "a.x.y.b", "a.x.y.b", 1 },
 	};
@@ -83,7 +83,7 @@ END_TEST
 
 /* ---- what a rank reads ----------------------------------------------------------------------- */
 
-/* Element (out, in) of a matrix in rows or panels. */
+/* Returns element (out, in) of a matrix in rows or panels. */
 static float get_loaded(const struct tess_view *v, int64_t e, int64_t o, int64_t i)
 {
 	const float *data = (const float *)v->data + e * v->stride[0];
@@ -92,7 +92,7 @@ static float get_loaded(const struct tess_view *v, int64_t e, int64_t o, int64_t
 	                                : data[o * v->stride[1] + i * v->stride[2]];
 }
 
-/* gate_up: the rank has experts from `first` on, and of each part outs from `from` on. */
+/* Checks gate_up: the rank has experts from `first` on, and of each part outs from `from` on. */
 static void check_gate_up(const struct tess_view *v, int64_t first, int64_t from)
 {
 	int64_t each = v->shape[1] / 2;
@@ -115,7 +115,10 @@ static void check_down(const struct tess_view *v, int64_t first, int64_t from)
 				     mixture_get_element(2, first + e, o, from + i));
 }
 
-/* Rank 1 of ep=3,tp=2 has experts [2, 4) of 5, and the second half of their ffn; 3: [4, 5). */
+/*
+ * Checks ranks of ep=3,tp=2: rank 1 has experts [2, 4) of 5, and the second half of their ffn; rank
+ * 3 has [4, 5).
+ */
 START_TEST(a_rank_reads_its_own)
 {
 	static const char plan[] =
@@ -227,7 +230,7 @@ static void make_many_names(void)
 	qsort(many_names, MANY, sizeof *many_names, compare_many_names);
 }
 
-/* 18435 tensors: each is looked up once while recording, and listed once as expected. */
+/* Looks up 18435 tensors: each once while recording, and once in the list of expected names. */
 START_TEST(many_experts)
 {
 	json_t *config = json_pack("{si si si si si si si si si si}", "hidden_size", 16,
@@ -252,7 +255,7 @@ START_TEST(many_experts)
 		!lockstep_record(
 			&(struct lockstep){ model, &source, "ep", 2, NULL, 1, false, NULL }, &p),
 		"%s", tess_error());
-	/* and one question for each weight of experts: is its first file there? */
+	/* and one look-up per weight of experts, for its first file */
 	ck_assert_int_le(many_finds, MANY + 2 * LAYERS);
 	many_finds = 0;
 	ck_assert_msg(!tess_unexpected_check(p, model, &source, true), "%s", tess_error());
@@ -263,7 +266,7 @@ START_TEST(many_experts)
 }
 END_TEST
 
-/* A file that is missing, or does not fit, is named as in the plan and as in the files. */
+/* Checks that a missing or mismatched file is named by the plan's name and by the file's. */
 START_TEST(refuses_files)
 {
 	struct tess_source source;
@@ -273,7 +276,7 @@ START_TEST(refuses_files)
 	mixture = &mixtures[0];
 	s = store_make(false);
 	ck_assert_msg(!mixture_record(s, "none", "tp=1", 1, &p), "%s", tess_error());
-	strcpy(store_find(s, "x.3.w3")->name, "x.3.w4"); /* still in its place */
+	strcpy(store_find(s, "x.3.w3")->name, "x.3.w4"); /* at its old place */
 	mixture_expect_refused(s, "none", "tp=1",
 	                       "mlp.experts.gate_up_proj: store: tensor x.3.w3 is not there");
 	source = store_make_source(s);
