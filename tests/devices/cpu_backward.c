@@ -153,8 +153,7 @@ START_TEST(vector_gradients)
 		free_views(&out, 1);
 
 		for (int64_t t = 0; t < s.rows; t++)
-			id[t] = (int32_t)draw_from(
-				8, 14 + v); /* some ids are outside of this rank's part */
+			id[t] = (int32_t)draw_from(8, 14 + v); /* some are on other ranks */
 		in[1] = in[0];
 		in[0] = cpu_make_list(id, TESS_I32, s.rows);
 		s.num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST] = 10;

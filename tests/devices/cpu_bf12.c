@@ -159,8 +159,7 @@ START_TEST(sums_of_experts)
 	float want[T * H], got[T * H];
 	struct cpu_devices d = { 0 };
 
-	for (int64_t i = 0; i < T * 2;
-	     i += 3) /* some rows are routed to one expert, some to none */
+	for (int64_t i = 0; i < T * 2; i += 3) /* some rows use one expert, some none */
 		weights[i] = 0;
 	while (cpu_open_next(&d)) {
 		struct tess_view in[4] = { cpu_make_rows(x, T, K, K),

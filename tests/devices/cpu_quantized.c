@@ -231,8 +231,7 @@ START_TEST(experts_of_the_widened_weights)
 		wide[e] = malloc(2 * sizeof up[e]->wide);
 	}
 	ck_assert_int_eq(down[0]->k, F);
-	for (int64_t i = 0; i < T * 2;
-	     i += 3) /* some rows are routed to one expert, some to none */
+	for (int64_t i = 0; i < T * 2; i += 3) /* some rows use one expert, some none */
 		weights[i] = 0;
 	while (cpu_open_next(&d)) {
 		struct tess_tree tree[3] = { { UNITS, 0, UNITS, 0, 1 },

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <tessera/coll.h>
 
-/* Pages for all positions of one slot, class by class. */
+/* Makes pages for all positions of one slot, class by class. */
 static void make_pages(const struct tess_rank_program *low, struct tess_memory *mem)
 {
 	mem->pages = calloc((size_t)(low->nclasses * mem->blocks) + 1, sizeof *mem->pages);
@@ -87,7 +87,7 @@ void lockstep_close_rank(struct lockstep_rank *me)
 	tess_rank_weights_free(&me->held);
 }
 
-/* The bytes from the first f32 of a view to behind the last, if it has any. */
+/* Returns the bytes from the first f32 of a view to the end of the last; 0: no elements. */
 static size_t measure_view(const struct tess_view *v)
 {
 	int64_t last = 0;
@@ -107,7 +107,7 @@ static bool share_memory(const struct tess_view *a, const struct tess_view *b)
 	return x < y + measure_view(b) && y < x + measure_view(a);
 }
 
-/* Rows of f32 become NaN. */
+/* Sets rows of f32 to NaN. */
 static void forget_rows(const struct tess_view *v)
 {
 	int64_t rows = v->ndim > 1 ? v->shape[v->ndim - 2] : 1;
@@ -119,7 +119,7 @@ static void forget_rows(const struct tess_view *v)
 		       0xff, sizeof(float) * (size_t)cols);
 }
 
-/* Where an op says that only `s` reads its outs, they become NaN: who else reads them shows. */
+/* Sets outputs that only `s` may read to NaN after it: other readers fail the comparison. */
 static void forget_read_outs(const struct tess_step *before, const struct tess_step *s)
 {
 	const struct tess_op *op = &before->op;
@@ -145,13 +145,13 @@ static void run_ops(const struct tess_step *s)
 	}
 }
 
-/* What a stage of a pipeline sends is there when it is started. */
+/* Returns whether s sends between stages of a pipeline: such a message arrives when it starts. */
 static bool is_send(const struct tess_step *s)
 {
 	return s->kind == TESS_STEP_COLL && s->coll.kind == TESS_SEND;
 }
 
-/* Runs to the next collective; NULL: the rank is done. */
+/* Runs to the next collective; NULL: the rank has finished. */
 static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
 	for (; me->at < me->low->nsteps; me->at++) {
@@ -161,7 +161,7 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 			run_ops(s);
 		else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
-		else if (s->kind == TESS_STEP_WAIT && !is_send(s->of)) /* as late as it may be */
+		else if (s->kind == TESS_STEP_WAIT && !is_send(s->of)) /* as late as possible */
 			return me->low->step[me->at++]->of;
 		else if (s->kind != TESS_STEP_WAIT && (!s->started || is_send(s)))
 			return me->low->step[me->at++];
@@ -229,7 +229,7 @@ static void reduce_maxima(int32_t n, const struct tess_step *const *s)
 	}
 }
 
-/* Of n ranks of one group. */
+/* Performs a collective of the n ranks of one group. */
 static void perform_collective(int32_t n, const struct tess_step *const *s)
 {
 	if (s[0]->kind == TESS_STEP_SUM)
@@ -242,7 +242,7 @@ static void perform_collective(int32_t n, const struct tess_step *const *s)
 		copy_all_to_all(n, s);
 }
 
-/* The steps of the group that rank r is the first of, if all of it stands at one collective. */
+/* Returns the steps of the group whose first rank is r, if all its ranks are at one collective. */
 static bool find_ready_group(const struct tess_mesh_shape *mesh, const struct tess_step *const *s,
                              int32_t r, const struct tess_step **group)
 {
@@ -260,7 +260,7 @@ static bool find_ready_group(const struct tess_mesh_shape *mesh, const struct te
 	return true;
 }
 
-/* Moves the message of rank r, if it and its peer stand at one; returns the peer, or -1. */
+/* Moves the message of rank r if it and its peer are at one; returns the peer, or -1. */
 static int32_t move_message(const struct tess_mesh_shape *mesh, const struct tess_step *const *s,
                             int32_t r)
 {
@@ -281,7 +281,7 @@ static int32_t move_message(const struct tess_mesh_shape *mesh, const struct tes
 	return peer;
 }
 
-/* Each collective when all ranks of its group have reached it: replicas may differ in sequences. */
+/* Runs each collective when all ranks of its group are at it: replicas may differ in sequences. */
 tess_status lockstep_run_ranks(const struct tess_mesh_shape *mesh, struct lockstep_rank *rank)
 {
 	const struct tess_step *s[LOCKSTEP_RANKS_MAX], *group[LOCKSTEP_RANKS_MAX];
@@ -340,7 +340,7 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
 	return st;
 }
 
-/* What a step moves along its mesh dimension, besides its own block. */
+/* Returns the bytes that a step moves along its mesh dimension, besides its own block. */
 static uint64_t count_moved(const struct tess_program *p, int32_t rank, const struct tess_step *s)
 {
 	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
@@ -353,7 +353,7 @@ static uint64_t count_moved(const struct tess_program *p, int32_t rank, const st
 	return sum;
 }
 
-/* Ranks that tess_program_find_alike calls alike have steps alike. */
+/* Checks that ranks that tess_program_find_alike calls alike have equal steps. */
 tess_status lockstep_check_alike(const struct tess_program *p, const struct lockstep_rank *rank)
 {
 	int32_t first[LOCKSTEP_RANKS_MAX];

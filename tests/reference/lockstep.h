@@ -18,46 +18,46 @@ struct lockstep {
 	const char *mesh; /* "tp=2,xp=2"; NULL: nranks along tp */
 };
 
-/* Records the program; *out is the caller's to free. */
+/* Records the program; the caller frees *out. */
 tess_status lockstep_record(const struct lockstep *how, struct tess_program **out);
 
 /*
- * *logits: f32 [rows][vocabulary], to be freed by the caller. Fails the test unless all ranks
- * have the same. Returns the status of a refusal, with its sentence in tess_error().
+ * Runs the program. *logits: f32 [rows][vocabulary], freed by the caller. Fails the test unless all
+ * ranks have equal logits. Returns the status of a refusal, with its message in tess_error().
  */
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count);
 
-struct lockstep_step { /* of training; `how->ids` has all sequences, one after another */
+struct lockstep_step { /* A step of training; `how->ids` has all sequences, one after another. */
 	const struct lockstep *how; /* a mesh may have dp */
 	const int64_t *lengths;
 	int64_t nsequences;
-	const int32_t *labels; /* of each id; shifted */
+	const int32_t *labels; /* by id; shifted */
 	int32_t times; /* steps whose gradients are added; 0: one */
 	double balance; /* factor of the load balancing loss */
-	double dropout; /* the rate of all sites; 0: as the model has it */
+	double dropout; /* the rate of all sites; 0: the model's */
 };
-struct lockstep_gradients { /* of weights, whole and as stored; NULL: it has none */
+struct lockstep_gradients { /* Gradients of weights, complete and as stored; NULL: none. */
 	struct tess_program *program; /* of the first replica */
 	float **data; /* by weight */
 	int64_t nloss;
-	float *loss; /* of each id */
+	float *loss; /* by id */
 	double balance; /* the load balancing loss, times its factor */
 };
 /*
- * Runs a step of training: a program for each replica along dp. Fails the test unless what all
- * ranks must have alike is so. *out is the caller's: lockstep_free_gradients. Returns the status of
+ * Runs a step of training: a program for each replica along dp. Fails the test unless all ranks
+ * agree on what they must. The caller frees *out by lockstep_free_gradients. Returns the status of
  * a refusal.
  */
 tess_status lockstep_train(const struct lockstep_step *step, struct lockstep_gradients *out);
-/* The same, computing modules again in the backward: patterns, then NULL. */
+/* Runs a step of training that recomputes modules in the backward: patterns, then NULL. */
 tess_status lockstep_train_again(const struct lockstep_step *step, const char *const *recompute,
                                  struct lockstep_gradients *out);
 void lockstep_free_gradients(struct lockstep_gradients *g);
-/* Fails the test unless the loss and all gradients have the same bits. */
+/* Fails the test unless the loss and all gradients have equal bits. */
 void lockstep_compare_gradients(const char *what, const struct lockstep_gradients *want,
                                 const struct lockstep_gradients *have);
 
-/* The `drop` of a source whose tensors stay in memory. */
+/* Ignores the `drop` of a source whose tensors stay in memory. */
 void lockstep_ignore_drop(void *self, const void *data, uint64_t bytes);
 
 #endif

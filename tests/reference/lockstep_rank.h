@@ -1,6 +1,4 @@
-/*
- * lockstep_rank.h - a rank of lockstep.c, whose steps of training are lockstep_train.c's.
- */
+/* lockstep_rank.h - a rank of lockstep.c; lockstep_train.c runs its steps of training. */
 #ifndef TESS_TESTS_REFERENCE_LOCKSTEP_RANK_H
 #define TESS_TESTS_REFERENCE_LOCKSTEP_RANK_H
 
@@ -20,9 +18,9 @@ struct lockstep_rank {
 tess_status lockstep_make_rope_tables(const struct tess_program *p, int64_t n,
                                       struct tess_memory *mem);
 void lockstep_close_rank(struct lockstep_rank *me);
-/* Each collective when all ranks of its group have reached it: replicas may differ in sequences. */
+/* Runs each collective when all ranks of its group are at it: replicas may differ in sequences. */
 tess_status lockstep_run_ranks(const struct tess_mesh_shape *mesh, struct lockstep_rank *rank);
-/* Ranks that tess_program_find_alike calls alike have steps alike. */
+/* Checks that ranks that tess_program_find_alike calls alike have equal steps. */
 tess_status lockstep_check_alike(const struct tess_program *p, const struct lockstep_rank *rank);
 
 #endif

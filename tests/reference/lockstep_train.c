@@ -42,7 +42,7 @@ static tess_status record_replica(const struct lockstep_step *step, const char *
 	return tess_program_compile(rec, out);
 }
 
-/* One program for each replica, which have the same records. */
+/* Records one program for each replica; their records are equal. */
 static tess_status record_replicas(const struct lockstep_step *step, const char *const *recompute,
                                    struct tess_program **p, int32_t *nreplicas)
 {
@@ -72,7 +72,10 @@ static tess_status record_replicas(const struct lockstep_step *step, const char 
 	return st;
 }
 
-/* Of the rows from `row` on: ids, positions, slots, labels, and the count of all labels. */
+/*
+ * Writes the inputs of the rows from `row` on: ids, positions, slots, labels, and the count of all
+ * labels.
+ */
 static void write_training_inputs(const struct lockstep_step *step, const struct tess_program *p,
                                   int64_t row, int32_t *in)
 {
@@ -113,14 +116,14 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 	st = tess_program_lower(p, r, me->held.view, &me->low);
 	if (st)
 		return st;
-	for (int32_t i = 0; i < me->low->nsteps; i++) /* a device would not repeat its bits */
+	for (int32_t i = 0; i < me->low->nsteps; i++) /* a device would not reproduce its bits */
 		ck_assert(!me->low->step[i]->only_next);
 	for (int64_t i = 0; i < p->training->nsequences; i++)
 		longest = p->training->lengths[i] > longest ? p->training->lengths[i] : longest;
 	me->mem = (struct tess_memory){ .step = malloc(me->low->bytes + 64),
 		                        .inputs = calloc(4 * (size_t)p->ntokens + 5, 4),
 		                        .gradients = calloc(1, me->low->gradient_bytes + 64) };
-	memset(me->mem.step, 0xff, me->low->bytes + 64); /* NaN: what is read was written */
+	memset(me->mem.step, 0xff, me->low->bytes + 64); /* NaN shows premature reads */
 	if (step->times < 2)
 		memset(me->mem.gradients, 0xff, me->low->gradient_bytes + 64);
 	st = lockstep_make_rope_tables(p, longest, &me->mem);
@@ -131,7 +134,7 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 
 /* ---- what a step of training has made -------------------------------------------------------- */
 
-/* For each element that rank r has along an axis of w, its index in the whole axis. */
+/* Lists the index in the full axis of w of each element that rank r has along it. */
 static int64_t *list_elements(const struct tess_program *p, int32_t r, const struct tess_weight *w,
                               int32_t axis, int64_t *n)
 {
@@ -148,7 +151,10 @@ static int64_t *list_elements(const struct tess_program *p, int32_t r, const str
 	return out;
 }
 
-/* Puts a rank's part of the gradient of w into the whole; what is there must be the same. */
+/*
+ * Merges a rank's part of the gradient of w into the full one; elements already there must be
+ * equal.
+ */
 static tess_status merge_gradient(const struct tess_program *p, int32_t r,
                                   const struct tess_weight *w, const float *part, float *whole,
                                   char *seen)
@@ -205,7 +211,7 @@ static tess_status collect_gradient(const struct tess_program *p, const struct l
 	return st;
 }
 
-/* The replica of rank r of the mesh. */
+/* Returns the replica of rank r of the mesh. */
 static int32_t find_replica(const struct tess_mesh_shape *mesh, int32_t r)
 {
 	int32_t dp = tess_mesh_shape_find(mesh, "dp", 2);

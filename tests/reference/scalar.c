@@ -48,11 +48,11 @@ static float *get_address(const struct tess_view *v, int64_t i, int64_t k)
 /* ---- the order of sums ----------------------------------------------------------------------- */
 
 struct units {
-	int64_t n, lo, hi; /* of all: those of the leaves */
+	int64_t n, lo, hi; /* n: units of all; [lo, hi): units of the leaves */
 	const float *leaf;
 };
 
-/* Node (d, i), units [a, b): the largest nodes inside [lo, hi) go to out; how many there are. */
+/* Writes node (d, i), units [a, b), as the largest nodes inside [lo, hi); returns their number. */
 static int64_t sum_largest_nodes(const struct units *u, int d, int64_t i, int64_t a, int64_t b,
                                  float *out)
 {
@@ -86,7 +86,7 @@ static float flush_to_zero(float x)
 	return fabsf(x) < FLT_MIN ? copysignf(0, x) : x;
 }
 
-/* c + x * w, a product of bf16: by the error of what rounding gives at the smallest number. */
+/* Returns c + x * w, a product of bf16, by the error of rounding at the smallest number. */
 static float add_bf16_product(float x, float w, float c)
 {
 	double error;
@@ -123,7 +123,8 @@ static bool has_bf16_products(const struct tess_op *op)
 }
 
 /*
- * One output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step` elements apart.
+ * Computes one output of a contraction of x[k] * w[k]: a finished sum, or its nodes, `step`
+ * elements apart.
  */
 WITH_FMA void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
                               const struct tess_view *w, int64_t col, bool partial, float *out,
@@ -197,7 +198,7 @@ static void run_head_linear_op(const struct tess_op *op)
 	}
 }
 
-/* The index of the Partial's node that contains unit u. */
+/* Returns the index of the Partial's node that contains unit u. */
 static int64_t find_node_of_unit(const struct tess_tree *tree, int64_t u)
 {
 	struct tess_node node;
@@ -239,7 +240,10 @@ static void run_embed_op(const struct tess_op *op)
 	}
 }
 
-/* The finished sum over `each` elements of row t from h on, less `mean`: of squares, or of x. */
+/*
+ * Returns the finished sum over `each` elements of row t from h on, less `mean`: of squares, or of
+ * x.
+ */
 static float sum_row_run(const struct tess_op *op, int64_t t, int64_t h, int64_t each, float mean,
                          bool squares)
 {

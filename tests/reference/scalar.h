@@ -1,6 +1,7 @@
 /*
- * scalar.h - every op as tessera/device.h defines it, one element at a time: for lockstep, and as a
- * second implementation to compare devices with. Shares only the split rule with devices.
+ * scalar.h - every op by its definition in tessera/device.h, one element at a time: for lockstep,
+ * and as a second implementation for comparisons with devices. Shares only the split rule with
+ * devices.
  */
 #ifndef TESS_TESTS_REFERENCE_SCALAR_H
 #define TESS_TESTS_REFERENCE_SCALAR_H
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <tessera/device.h>
 
-/* Of libm; a test that expects the bits of a device has the device's functions: -DSCALAR_MATH. */
+/* Functions of libm; a test that expects the bits of a device uses the device's: -DSCALAR_MATH. */
 #ifdef SCALAR_MATH
 #include SCALAR_MATH
 #else
@@ -20,7 +21,9 @@
 #define mathf_erf(x) ((float)erf((double)(x)))
 #endif
 
-/* A function that calls fmaf() for each element: once with the instruction, once without. */
+/*
+ * Compiles a function that calls fmaf() for each element twice: with the instruction, and without.
+ */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WITH_FMA __attribute__((target_clones("default", "fma")))
 #else
@@ -29,27 +32,27 @@
 
 void scalar_run(const struct tess_op *op);
 
-/* A device that knows rows only; for tess_rank_weights_load. */
+/* A device that supports only rows, for tess_rank_weights_load. */
 extern const struct tess_device scalar_device;
 
-/* ROUTE, EXPERTS and COMBINE (scalar_experts.c). */
+/* Runs ROUTE, EXPERTS and COMBINE (scalar_experts.c). */
 void scalar_run_experts(const struct tess_op *op);
-/* ATTENTION, ATTENTION_D and DROPOUT (scalar_attention.c). */
+/* Runs ATTENTION, ATTENTION_D and DROPOUT (scalar_attention.c). */
 void scalar_run_dropout(const struct tess_op *op);
 void scalar_run_attention(const struct tess_op *op);
 
-/* The ops of training (scalar_backward.c); false: op is none of them. */
+/* Runs the ops of training (scalar_backward.c); false: another op. */
 bool scalar_run_backward(const struct tess_op *op);
 
-/* Those of mixtures of experts (scalar_experts_backward.c); false: op is none of them. */
+/* Runs the training ops of mixtures of experts (scalar_experts_backward.c); false: another op. */
 bool scalar_run_experts_backward(const struct tess_op *op);
 
-/* act(v) of GLU, and u * act'(a) of GLU_D. */
+/* Returns act(v) of GLU, and u * act'(a) of GLU_D. */
 float scalar_activate(int32_t act, float v);
 float scalar_derive_activation(int32_t act, float a, float u);
-/* Element `at` of data of any dtype, widened. */
+/* Returns element `at` of data of any dtype, widened. */
 float scalar_load(const struct tess_view *v, int64_t at);
-/* An element of a matrix. */
+/* Returns an element of a matrix. */
 static inline float scalar_read(const struct tess_view *v, int64_t i, int64_t k)
 {
 	int64_t at = i * v->stride[0] + k * v->stride[1];
@@ -60,16 +63,19 @@ static inline float scalar_read(const struct tess_view *v, int64_t i, int64_t k)
 	memcpy(&x, (const char *)v->data + 4 * at, sizeof x);
 	return x;
 }
-/* The largest nodes of the run [lo, hi) of n units: out[0, 1, ...], of leaf[0 to hi - lo - 1]. */
+/*
+ * Writes the largest nodes of the units [lo, hi) of n to out, from leaf[0 to hi - lo - 1]; returns
+ * their number.
+ */
 int64_t scalar_sum_nodes(int64_t n, int64_t lo, int64_t hi, const float *leaf, float *out);
-/* One sum of x[row] * w[col]: finished, or its nodes, `step` elements apart. */
+/* Computes one sum of x[row] * w[col]: finished, or its nodes, `step` elements apart. */
 void scalar_contract(const struct tess_op *op, const struct tess_view *x, int64_t row,
                      const struct tess_view *w, int64_t col, bool partial, float *out,
                      int64_t step);
-/* A sum over tokens of u[row], or of u[row] * v[row], in the same way. */
+/* Sums u[row], or u[row] * v[row], over tokens: finished, or its nodes, `step` elements apart. */
 void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v, bool partial,
                        float *out, int64_t step);
-/* Matrix e of a weight of experts. */
+/* Returns matrix e of a weight of experts. */
 struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e);
 
 #endif

@@ -1,4 +1,4 @@
-/* scalar_attention.c - ATTENTION, with pages and without, and ATTENTION_D as defined. */
+/* scalar_attention.c - ATTENTION, with pages and without, and ATTENTION_D by definition. */
 #include "scalar.h"
 
 #include <math.h>
@@ -27,13 +27,16 @@ static int64_t get_slot(const struct tess_op *op, int64_t t)
 	return ((const int32_t *)op->in[4].data)[t];
 }
 
-/* Pages are operand 5 of ATTENTION, where they may be missing. */
+/* Returns whether ATTENTION has pages, its operand 5. */
 static bool has_pages(const struct tess_op *op)
 {
 	return op->kind == TESS_OP_ATTENTION && op->in[5].ndim;
 }
 
-/* Element `i` of the keys or values at `offset` of the page of position p of the row's slot. */
+/*
+ * Returns element `i` of the keys or values at `offset` of the page of position p of the row's
+ * slot.
+ */
 static float *find_cached(const struct tess_op *op, int64_t t, int64_t p, int offset, int64_t i)
 {
 	int64_t page =
@@ -42,7 +45,7 @@ static float *find_cached(const struct tess_op *op, int64_t t, int64_t p, int of
 	return (float *)(uintptr_t)(page + get_integer(op, offset)) + i;
 }
 
-/* Element i of key kv of position p of the text of row t. */
+/* Returns element i of key kv of position p of the sequence of row t. */
 static float *find_key(const struct tess_op *op, int64_t t, int64_t p, int64_t kv, int64_t i)
 {
 	int64_t d = get_integer(op, TESS_ATTENTION_HEAD);
@@ -76,7 +79,7 @@ static void store_keys_and_values(const struct tess_op *op, int64_t t)
 		*find_value(op, t, p, i / value, i % value) = scalar_read(&op->in[2], t, i);
 }
 
-/* The node over units [a, b), of which [lo, hi) are present. */
+/* Returns the node over units [a, b), of which [lo, hi) are present. */
 static float sum_present_units(const float *leaf, int64_t lo, int64_t hi, int64_t a, int64_t b)
 {
 	int64_t middle = a + (b - a) / 2;
@@ -130,7 +133,7 @@ static int64_t find_first_seen(const struct tess_op *op, int64_t own)
 	return window && own >= window ? own - window + 1 : 0;
 }
 
-/* What element `i` of row t of a site is multiplied by; `step` is the last operand. */
+/* Returns the factor of element `i` of row t of a site; `step` is the last operand. */
 static float find_drop_factor(const struct tess_op *op, int64_t position, int64_t slot, double rate,
                               int64_t site, int64_t i)
 {
@@ -175,7 +178,7 @@ static void drop_weights(const struct tess_op *op, int64_t t, int64_t h, float *
 	}
 }
 
-/* Scores z and weights w of the positions that row t sees. */
+/* Computes scores z and weights w of the positions that row t sees. */
 static void weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z, float *w)
 {
 	int64_t last = get_position(op, t), first = find_first_seen(op, last);
@@ -210,7 +213,10 @@ static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Row t: the weights w, the gradients s of q . k, and with them dq. z, u: room for a row each. */
+/*
+ * Computes the weights w of row t, the gradients s of q . k, and with them dq. z, u: scratch for a
+ * row each.
+ */
 static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, float *w, float *s,
                               float *z, float *u)
 {
@@ -243,8 +249,8 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 }
 
 /*
- * The sum over the queries that see position p of the text at row `from` of element (query, p) of
- * a [rows][rows] times column i of x.
+ * Sums over the queries that see position p of the sequence at row `from`: element (query, p) of a
+ * [rows][rows] times column i of x.
  */
 static float sum_queries(const struct tess_op *op, int64_t from, int64_t rows, int64_t p,
                          const float *a, const struct tess_view *x, int64_t i, float *pair)
@@ -259,7 +265,7 @@ static float sum_queries(const struct tess_op *op, int64_t from, int64_t rows, i
 	return sum_positions(pair, pair + rows, p, last, QUERIES);
 }
 
-/* One text of `rows` rows from row `from` on. */
+/* Differentiates one sequence of `rows` rows from row `from` on. */
 static void take_head_gradient(const struct tess_op *op, int64_t from, int64_t rows, int64_t h)
 {
 	int64_t d = get_integer(op, TESS_ATTENTION_HEAD),

@@ -1,4 +1,4 @@
-/* scalar_backward.c - ops of training by tessera/device.h: sums, losses, optimizers. */
+/* scalar_backward.c - ops of training by definition (tessera/device.h): sums, losses, optimizers. */
 #include "scalar.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@
 /* Adds element `at` of the contracted axis of an operand to a leaf. */
 typedef float add_term(const void *arg, int32_t operand, int64_t at, float sum);
 
-struct sum { /* of trees [tree, tree + ntree) of op */
+struct sum { /* Trees [tree, tree + ntree) of op. */
 	const struct tess_op *op;
 	int32_t tree, ntree;
-	int64_t sequences, first; /* of a sum over tokens; else 0 */
+	int64_t sequences, first; /* for a sum over tokens; else 0 */
 	bool partial;
 	add_term *add;
 	const void *arg;
@@ -52,7 +52,7 @@ static float add_leaf(const struct sum *s, const struct tess_tree *tree, int64_t
 	return leaf;
 }
 
-/* Of the sum under way: an allocation for each element takes longer than its sum. */
+/* Reserves memory for the current sum: an allocation for each element takes longer than its sum. */
 static float *reserve_floats(int64_t n)
 {
 	static float *list;
@@ -66,7 +66,7 @@ static float *reserve_floats(int64_t n)
 	return list;
 }
 
-/* The finished sum, or its nodes, `step` elements apart. */
+/* Computes the finished sum, or its nodes, `step` elements apart. */
 static void compute_sum(const struct sum *s, float *out, int64_t step)
 {
 	const struct tess_tree *tree = s->op->tree + s->tree;
@@ -99,7 +99,7 @@ static void compute_sum(const struct sum *s, float *out, int64_t step)
 	}
 }
 
-/* Element (i, k) of a finished out, or of the first node; the nodes are stride[0] apart. */
+/* Returns element (i, k) of a finished output, or of the first node; nodes are stride[0] apart. */
 static float *get_out_element(const struct tess_view *y, int64_t i, int64_t k)
 {
 	const int64_t *stride = y->stride + y->ndim - 2;
@@ -107,13 +107,13 @@ static float *get_out_element(const struct tess_view *y, int64_t i, int64_t k)
 	return (float *)y->data + i * stride[0] + k * stride[1];
 }
 
-struct element { /* of an out */
+struct element { /* An element of an output. */
 	const struct tess_op *op;
 	int64_t row, column;
-	const float *h; /* of NORM_DW: x, normalised */
+	const float *h; /* for NORM_DW: x, normalised */
 };
 
-/* Sets each element of the out to its sum. */
+/* Sets each element of the output to its sum. */
 static void sum_elements(const struct tess_op *op, bool tokens, int32_t tree, add_term *add,
                          const float *h)
 {
@@ -144,7 +144,7 @@ WITH_FMA static float add_linear_dw(const void *arg, int32_t operand, int64_t at
 	            scalar_read(&e->op->in[0], at, e->column), sum);
 }
 
-/* linear_dw of each head. */
+/* Runs linear_dw of each head. */
 static void run_head_linear_dw_op(const struct tess_op *op)
 {
 	const struct tess_view *y = &op->out[0];
@@ -218,7 +218,7 @@ static void run_sequence_sum_op(const struct tess_op *op)
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
-struct pair { /* v NULL: the elements of u, else the products */
+struct pair { /* v NULL: the elements of u; else the products. */
 	const float *u, *v;
 };
 
@@ -240,7 +240,7 @@ void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v,
 	compute_sum(&s, out, step);
 }
 
-/* The finished sum over a run of the first tree, divided by its elements. */
+/* Returns the finished sum over a range of the first tree, divided by its elements. */
 static float average_run(const struct tess_op *op, const float *u, const float *v, int64_t each)
 {
 	struct pair p = { u, v };
@@ -251,7 +251,7 @@ static float average_run(const struct tess_op *op, const float *u, const float *
 	return sum / (float)each;
 }
 
-/* Sets h to the normalised elements [at, at + each) of row t; returns what they were scaled by. */
+/* Sets h to the normalised elements [at, at + each) of row t; returns their scale. */
 static float normalize_elements(const struct tess_op *op, const double *num, int64_t t, int64_t at,
                                 int64_t each, float *h)
 {
@@ -393,7 +393,7 @@ static float add_exp(const void *arg, int32_t operand, int64_t at, float sum)
 	                       scalar_read(&e->op->in[1], e->row, 0));
 }
 
-/* The label's element is the only term: of a sum where it is cut. */
+/* Adds the label's element, the only term: a sum where the row is cut. */
 static float add_label(const void *arg, int32_t operand, int64_t at, float sum)
 {
 	const struct element *e = arg;

@@ -1,4 +1,4 @@
-/* scalar_experts.c - ROUTE, EXPERTS and COMBINE as their definitions have them. */
+/* scalar_experts.c - ROUTE, EXPERTS and COMBINE by definition. */
 #include "scalar.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { NODES_MAX = 64 };
 
-/* By value, NaN first, then by index. */
+/* Compares by value, NaN first, then by index. */
 static bool is_before(const float *v, int64_t k, int64_t i)
 {
 	if (isnan(v[k]) || isnan(v[i]))
@@ -16,7 +16,7 @@ static bool is_before(const float *v, int64_t k, int64_t i)
 	return v[k] > v[i] || (v[k] == v[i] && k < i);
 }
 
-/* How many of those that are in come before element i. */
+/* Counts the elements in `in` that precede element i. */
 static int64_t count_before(const float *v, const bool *in, int64_t n, int64_t i)
 {
 	int64_t before = 0;
@@ -87,7 +87,7 @@ struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e)
 	return one;
 }
 
-/* op with only one of its trees. */
+/* Returns op with only one of its trees. */
 static struct tess_op take_tree(const struct tess_op *op, int32_t i)
 {
 	struct tess_op one = *op;
@@ -97,7 +97,7 @@ static struct tess_op take_tree(const struct tess_op *op, int32_t i)
 	return one;
 }
 
-/* Expert e of row t: h columns, finished, or NODES_MAX apart their nodes. */
+/* Runs expert e on row t: h columns, finished, or their nodes, NODES_MAX apart. */
 static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool nodes, float *z)
 {
 	struct tess_view up = scalar_get_expert(&op->in[2], e),
@@ -118,7 +118,7 @@ static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool 
 	free(h);
 }
 
-/* The sum of w * z over the experts of row t, of column j; z: [experts], NODES_MAX apart. */
+/* Returns the sum of w * z of column j over the experts of row t; z: [experts], NODES_MAX apart. */
 static void weigh_column(const struct tess_op *op, const struct tess_view *weights, int64_t t,
                          const float *z, int64_t j)
 {

@@ -30,7 +30,7 @@ static void compute_softmax(const float *x, int64_t n, float *s)
 		s[i] = s[i] / sum;
 }
 
-/* d of the logits of a softmax s, from q of s. */
+/* Computes d of the logits of a softmax s, from q of s. */
 static void differentiate_softmax(const float *s, const float *q, int64_t n, float *d)
 {
 	float r = 0;
@@ -85,7 +85,7 @@ static void run_balance_op(const struct tess_op *op)
 
 		for (int64_t t = 0; t < rows && i % (2 * n) == 0; t++)
 			compute_softmax(find_row(of, t), n, s + t * n);
-		/* row 2l is of the weights, 2l + 1 of the logits */
+		/* row 2l is for the weights, 2l + 1 for the logits */
 		for (int64_t t = 0; t < rows; t++)
 			column[t] = i / n % 2 ? find_row(of, t)[i % n] != 0 : s[t * n + i % n];
 		scalar_sum_tokens(op, column, NULL, partial,
@@ -118,7 +118,7 @@ static void run_balance_d_op(const struct tess_op *op)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* op with only tree `i`. */
+/* Returns op with only tree `i`. */
 static struct tess_op take_one_tree(const struct tess_op *op, int32_t i)
 {
 	struct tess_op one = *op;
@@ -135,7 +135,7 @@ static struct tess_view view_row(float *row, int64_t n)
 	};
 }
 
-/* The slot of expert e in row t of the weights. */
+/* Returns the slot of expert e in row t of the weights. */
 static int64_t find_slot(const struct tess_view *weights, int64_t t, int64_t e)
 {
 	int64_t slot = 0;
@@ -174,7 +174,7 @@ static struct tess_view exchange_axes(struct tess_view w)
 	return w;
 }
 
-/* mid: [da | db | h] of expert e and row t. */
+/* Computes [da | db | h] of expert e and row t into mid. */
 static void derive_one_expert(const struct tess_op *op, int64_t t, int64_t e, float *mid)
 {
 	struct tess_view up = scalar_get_expert(&op->in[2], e),
@@ -229,11 +229,11 @@ static void run_experts_d_op(const struct tess_op *op)
 	}
 }
 
-struct columns { /* of the tokens of an expert: w * d, and what it is multiplied with */
+struct columns { /* The tokens of an expert: w * d, and its other factor. */
 	float *weighted, *other;
 };
 
-/* Sum over the tokens that ask for expert e of (w * a) * b, a and b elements of their rows. */
+/* Sums (w * a) * b over the tokens routed to expert e; a and b are elements of their rows. */
 static void sum_expert_tokens(const struct tess_op *op, int64_t e, const struct tess_view *a,
                               int64_t i, bool a_slots, const struct tess_view *b, int64_t k,
                               bool b_slots, struct columns c, bool partial, float *out,
@@ -245,7 +245,7 @@ static void sum_expert_tokens(const struct tess_op *op, int64_t e, const struct 
 	for (int64_t t = 0; t < weights->shape[0]; t++) {
 		float w = find_row(weights, t)[e];
 
-		c.weighted[t] = c.other[t] = 0; /* absent: as if it were not added */
+		c.weighted[t] = c.other[t] = 0; /* an absent term */
 		if (w == 0)
 			continue;
 		slot = find_slot(weights, t, e);

@@ -9,7 +9,7 @@
 
 enum { RANKS = 16, COUNT_MAX = 30000, LARGE_COUNT = 300001, LARGE_RANKS = 5 };
 
-/* What one rank sends to all, and gets from all. */
+/* The data that one rank sends to all ranks and receives from them. */
 struct exchange_buffers {
 	int32_t out[RANKS][COUNT_MAX], in[RANKS][COUNT_MAX], sum[2][COUNT_MAX], expected[COUNT_MAX];
 };
@@ -42,7 +42,7 @@ static const struct conform_case sums = { .kind = TESS_ALL_REDUCE,
 	                                  .dtype = TESS_I32,
 	                                  .op = TESS_SUM };
 
-/* Whether what `from` sent to `to` (-1: to all) has arrived; `scratch` has the same size. */
+/* Checks that the message of `from` to `to` (-1: to all) has arrived; `scratch` has its size. */
 static tess_status check_message(int32_t from, int32_t to, uint64_t count, const int32_t *got,
                                  int32_t *scratch)
 {
@@ -52,7 +52,7 @@ static tess_status check_message(int32_t from, int32_t to, uint64_t count, const
 	               : TESS_OK;
 }
 
-/* Waits for it, by polling or not, and releases it. */
+/* Completes the work, by polling or not, and releases it. */
 static tess_status finish_work(struct tess_work *w, bool poll)
 {
 	tess_status st = TESS_PENDING;
@@ -66,7 +66,7 @@ static tess_status finish_work(struct tess_work *w, bool poll)
 }
 
 /*
- * Lists the calls in an order that differs by rank: rotated by its number, backwards on odd ranks.
+ * Runs the calls in an order that differs by rank: rotated by its number, backwards on odd ranks.
  */
 static tess_status run_shuffled_batch(struct tess_group *g, struct tess_coll *c, uint32_t n,
                                       bool poll)
@@ -106,8 +106,8 @@ static tess_status exchange_with_all(struct tess_group *g, struct exchange_buffe
 }
 
 /*
- * More than any buffer on the way holds, from each rank to all: none may wait for another to
- * arrive.
+ * Sends more from each rank to all than any buffer on the way can store: none may wait for another
+ * to arrive.
  */
 static tess_status exchange_large(struct tess_group *g)
 {
@@ -129,7 +129,7 @@ static tess_status exchange_large(struct tess_group *g)
 	if (!st)
 		st = run_shuffled_batch(g, c, ncalls, false);
 	if (st)
-		return st; /* the buffers are the group's */
+		return st; /* the buffers belong to the group */
 	for (int32_t r = 0; r < n && !st; r++)
 		if (r != me)
 			st = check_message(r, -1, LARGE_COUNT, in + r * (int64_t)LARGE_COUNT,
@@ -139,7 +139,7 @@ static tess_status exchange_large(struct tess_group *g)
 	return st;
 }
 
-/* Two sums and, between them, messages around the ring; odd ranks make the calls singly. */
+/* Runs two sums and, between them, messages around the ring; odd ranks make the calls singly. */
 static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers *p, uint64_t count)
 {
 	int32_t n = tess_group_size(g), me = tess_group_rank(g), last = (me + n - 1) % n;
@@ -176,7 +176,7 @@ static tess_status run_mixed_batch(struct tess_group *g, struct exchange_buffers
 	return st;
 }
 
-/* A refused batch begins no call; an empty one is done at once. */
+/* Checks that a refused batch begins no call, and that an empty one is done at once. */
 static tess_status check_refused_and_empty(struct tess_group *g, struct exchange_buffers *p)
 {
 	struct tess_coll c[2] = { make_sum(p->out[0], p->sum[0], 4),

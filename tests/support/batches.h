@@ -5,9 +5,9 @@
 #include <tessera/tessera.h>
 
 /*
- * Messages around a ring and between all ranks, listed in a different order on each; collectives;
- * both at once; a call is part of a batch on some ranks and single on the rest. TESS_EBUG: a
- * result is wrong.
+ * Runs messages around a ring and between all ranks, listed in a different order on each;
+ * collectives; both at once; and calls that are part of a batch on some ranks and single on the
+ * others. TESS_EBUG: a result is wrong.
  */
 tess_status batches_run(struct tess_group *g);
 

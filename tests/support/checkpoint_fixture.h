@@ -1,4 +1,4 @@
-/* checkpoint_fixture.h - a checkpoint of the source tree, with what is recorded from it. */
+/* checkpoint_fixture.h - a checkpoint of the source tree, and the program recorded from it. */
 #ifndef TESS_TESTS_SUPPORT_CHECKPOINT_FIXTURE_H
 #define TESS_TESTS_SUPPORT_CHECKPOINT_FIXTURE_H
 
@@ -15,7 +15,7 @@ struct checkpoint_fixture {
 	const struct tess_model *model;
 };
 
-/* Fails the test if it cannot be opened. Close f->checkpoint. */
+/* Opens the checkpoint; fails the test if that is impossible. Close f->checkpoint. */
 static inline void open_checkpoint_fixture(const char *dir, struct checkpoint_fixture *f)
 {
 	char path[512];

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 
 /*
- * Keeps its stdout, ended by 0, in `out`; drops what does not fit. Returns the exit status, or 128
- * plus the signal.
+ * Runs the command and stores its stdout, ended by 0, in `out`, up to its size. Returns the exit
+ * status, or 128 plus the signal.
  */
 static inline int __attribute__((format(printf, 3, 4)))
 command_run(char *out, size_t capacity, const char *fmt, ...)
@@ -28,7 +28,7 @@ command_run(char *out, size_t capacity, const char *fmt, ...)
 	MUST(f);
 	len = fread(out, 1, capacity - 1, f);
 	out[len] = '\0';
-	while (fread(rest, 1, sizeof rest, f)) /* or the command would end with SIGPIPE */
+	while (fread(rest, 1, sizeof rest, f)) /* otherwise the command would end with SIGPIPE */
 		;
 	status = pclose(f);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

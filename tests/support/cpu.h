@@ -1,5 +1,5 @@
 /*
- * cpu.h - for the tests of the CPU device: opens the built plugin with its own host, makes
+ * cpu.h - support for tests of the CPU device: opens the built plugin with its own host, makes
  * numbers and views.
  */
 #ifndef TESS_TESTS_SUPPORT_CPU_H
@@ -41,7 +41,7 @@ static inline const char *cpu_get_option(const char *key)
 	return cpu_isa;
 }
 
-/* A device, or NULL if this CPU lacks the instructions. */
+/* Opens a device; returns NULL if this CPU lacks the instructions. */
 static inline void *cpu_open_device(const char *set, int32_t nthreads)
 {
 	static const struct tess_host host = {
@@ -74,7 +74,7 @@ struct cpu_variant {
 	const char *isa;
 	int32_t nthreads;
 };
-#if defined(CPU_TESTED) /* by tests/aarch64 */
+#if defined(CPU_TESTED) /* set by tests/aarch64 */
 static const struct cpu_variant cpu_variants[] = { CPU_TESTED };
 #elif THIN > 1
 static const struct cpu_variant cpu_variants[] = {
@@ -91,14 +91,14 @@ static const struct cpu_variant cpu_variants[] = {
 #endif
 enum { CPU_VARIANTS = sizeof cpu_variants / sizeof *cpu_variants };
 
-/* One device to test after another; all zero before the first. */
+/* The devices to test, one after another; all zero before the first. */
 struct cpu_devices {
 	void *now;
-	const struct cpu_variant *variant; /* of `now` */
+	const struct cpu_variant *variant; /* the variant of `now` */
 	int next;
 };
 
-/* Closes the device and opens the next that this CPU can run. False: there is none. */
+/* Closes the device and opens the next that this CPU can run. False: none is left. */
 static inline bool cpu_open_next(struct cpu_devices *d)
 {
 	if (d->now)
@@ -110,7 +110,10 @@ static inline bool cpu_open_next(struct cpu_devices *d)
 	return d->now != NULL;
 }
 
-/* Checks that `op` is valid for a device and that this can run it, as before a program runs. */
+/*
+ * Checks, like a program before it runs, that `op` is valid for a device and that this one can run
+ * it.
+ */
 static inline tess_status cpu_check_op_for(const struct tess_device *device,
                                            const struct tess_op *op)
 {
@@ -140,7 +143,7 @@ static inline uint32_t cpu_draw_random(void)
 	return (uint32_t)draw_below(&cpu_seed, UINT64_C(1) << 31);
 }
 
-/* In (-1, 1), of very different magnitudes, so that the order of a sum matters. */
+/* Draws from (-1, 1), of very different magnitudes, so that the order of a sum matters. */
 static inline float cpu_draw_float(void)
 {
 	int exponent = -(int)(cpu_draw_random() % 12);
@@ -165,7 +168,7 @@ static inline uint16_t cpu_truncate_bf16(float f)
 	return (uint16_t)(bits >> 16);
 }
 
-/* Any finite value. */
+/* Draws any finite value. */
 static inline uint16_t cpu_draw_f16(void)
 {
 	uint16_t h = (uint16_t)cpu_draw_random();
@@ -191,7 +194,7 @@ static inline int32_t cpu_choose_dtype(int i)
 	return (const int32_t[]){ TESS_F32, TESS_BF16, TESS_F16 }[i % 3];
 }
 
-/* n weights of a type, at an odd address, and their values as floats. */
+/* An array of n weights of a type, at an odd address, and their values as floats. */
 struct cpu_weights {
 	int32_t dtype;
 	char *memory, *data;
@@ -245,7 +248,7 @@ static inline void cpu_expect_equal(const char *what, const float *got, const fl
 
 /* ---- views */
 
-/* From the first to the last of a view in rows. */
+/* Counts from the first to the last element of a view in rows. */
 static inline int64_t cpu_count_elements(const struct tess_view *v)
 {
 	int64_t last = 0;
@@ -275,7 +278,7 @@ static inline struct tess_view cpu_make_rows(void *data, int64_t rows, int64_t c
 	return cpu_make_view(data, TESS_F32, rows, columns, pitch, 1);
 }
 
-/* The nodes of a Partial, contiguous. */
+/* Makes the nodes of a Partial, contiguous. */
 static inline struct tess_view cpu_make_partial(void *data, int64_t nodes, int64_t rows,
                                                 int64_t columns, int64_t pitch)
 {
@@ -299,7 +302,7 @@ static inline struct tess_view cpu_make_matrix(const struct cpu_weights *w, int6
 	return cpu_make_view(w->data, w->dtype, n, k, stride_n, stride_k);
 }
 
-/* An op with one result; borrows the operands and numbers. */
+/* Makes an op with one result; borrows the operands and numbers. */
 static inline struct tess_op cpu_make_op(int32_t kind, const struct tess_view *in, int32_t nin,
                                          const struct tess_view *out, const double *num,
                                          int32_t nnum)
@@ -315,7 +318,7 @@ static inline struct tess_op cpu_make_op(int32_t kind, const struct tess_view *i
 		                 .where = "layers.0.mlp" };
 }
 
-/* The same with sums. */
+/* Makes an op with one result and sums; borrows the operands and numbers. */
 static inline struct tess_op cpu_make_sum_op(int32_t kind, const struct tess_view *in, int32_t nin,
                                              const struct tess_view *out, const double *num,
                                              int32_t nnum, const struct tess_tree *tree,
@@ -331,7 +334,7 @@ static inline struct tess_op cpu_make_sum_op(int32_t kind, const struct tess_vie
 	return op;
 }
 
-/* A weight as panels in new memory: free(view.data). */
+/* Packs a weight as panels in new memory: free(view.data). */
 static inline struct tess_view cpu_pack_weight(void *device, const struct tess_view *rows)
 {
 	struct tess_view panels = { 0 };
@@ -344,7 +347,7 @@ static inline struct tess_view cpu_pack_weight(void *device, const struct tess_v
 	return panels;
 }
 
-/* The same for matrices [n, out, in], each packed by itself. */
+/* Packs matrices [n, out, in], each by itself, as panels in new memory: free(view.data). */
 static inline struct tess_view cpu_pack_matrices(void *device, const struct tess_view *rows)
 {
 	int64_t each = tess_up(rows->shape[1], 16) * 16 * rows->shape[2],

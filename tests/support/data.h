@@ -5,13 +5,14 @@
 #include "tools/conform/data.h"
 
 /*
- * TESS_EBUG: the sentence has the wrong element and the expected value, or the byte that changed.
+ * Runs a case. TESS_EBUG: the message has the wrong element and the expected value, or the changed
+ * byte.
  */
 tess_status data_run(struct tess_group *g, const struct conform_case *c);
 
 /*
- * The same without waiting: data_finish waits, checks and frees. After a failure the buffers are
- * the group's.
+ * A case that is started: data_finish completes, checks and frees it. After a failure the buffers
+ * belong to the group.
  */
 struct data_pending {
 	struct conform_data *data;
@@ -20,7 +21,7 @@ struct data_pending {
 tess_status data_start(struct tess_group *g, const struct conform_case *c,
                        struct data_pending *out);
 tess_status data_finish(struct data_pending *p);
-/* Checks a call that is done, and frees `d` if all is right. */
+/* Checks a finished call, and frees `d` if all is right. */
 tess_status data_check(struct conform_data *d);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* A number from 0 to below - 1, by SplitMix64, whose state is *state. */
+/* Returns a number from 0 to below - 1, by SplitMix64, whose state is *state. */
 static inline uint64_t draw_below(uint64_t *state, uint64_t below)
 {
 	uint64_t x = *state += 0x9e3779b97f4a7c15;

@@ -4,7 +4,9 @@
 
 #include <dirent.h>
 
-/* Includes "." and "..", and for /proc/self/fd its own descriptor. 0: cannot be read. */
+/*
+ * Counts entries, including "." and "..", and for /proc/self/fd its own descriptor. 0: unreadable.
+ */
 static inline int count_dir_entries(const char *path)
 {
 	DIR *dir = opendir(path);

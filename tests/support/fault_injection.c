@@ -2,12 +2,12 @@
  * fault_injection.c - one job of script/fault-injection: a random sequence of collectives with
  * known results, in which one rank fails in a random way at a random moment.
  *
- * 	fault_injection SEED FAULT N SECONDS DIR   as a rank of N, or on N threads over loopback
+ *         fault_injection SEED FAULT N SECONDS DIR   as a rank of N, or on N threads over loopback
  *
  * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may inject one).
- * SECONDS: the deadline of a call. In DIR each rank R writes status-R: its status, when the call
- * returned (CLOCK_MONOTONIC, ns), how many more descriptors are open than before, and the
- * sentence. The victim writes fault: its rank, process id and the time.
+ * SECONDS: the deadline of a call. In DIR each rank R writes status-R: its status, the return time
+ * of the call (CLOCK_MONOTONIC, ns), the number of additional open descriptors, and the message.
+ * The victim writes fault: its rank, process id and the time.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -32,9 +32,9 @@ struct fault_plan {
 	const char *fault, *dir;
 	uint64_t seed;
 	int32_t n, victim, fault_call, calls; /* fault_call: index of the call with the fault */
-	uint64_t delay_us; /* after that call has begun */
+	uint64_t delay_us; /* after the start of that call */
 	double seconds;
-	int fds; /* before */
+	int fds; /* descriptors open before */
 };
 
 /* ---- reports ------------------------------------------------------------------------ */
@@ -90,7 +90,7 @@ static bool is_signal_fault(const struct fault_plan *s)
 	return !strcmp(s->fault, "kill") || !strcmp(s->fault, "stop") || !strcmp(s->fault, "exit");
 }
 
-/* A thread cannot be killed: it ends, or returns an error. */
+/* Fails a thread, which cannot be killed: it ends, or returns an error. */
 static tess_status fail_thread(const struct fault_plan *s)
 {
 	report_fault(s);
@@ -124,7 +124,7 @@ static struct conform_case draw_data_case(uint64_t *state, int32_t n)
 	return c;
 }
 
-/* Several cases under way at once; odd ranks wait for them in another order. */
+/* Runs several cases at once; odd ranks complete them in another order. */
 static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 {
 	struct data_pending p[4];
@@ -142,7 +142,9 @@ static tess_status run_overlapping_cases(struct tess_group *g, uint64_t *state)
 	return st;
 }
 
-/* Step i: one case or several, in the world's group or in a subgroup; the same on all its ranks. */
+/*
+ * Runs step i: one case or several, in the world's group or in a subgroup, equal on all its ranks.
+ */
 static tess_status run_random_step(struct tess_group *all, struct tess_group *some,
                                    const struct fault_plan *s, int32_t i)
 {
@@ -160,10 +162,10 @@ static tess_status run_random_steps(struct tess_world *w, const struct fault_pla
 {
 	struct tess_group *g = tess_world_group(w), *some = NULL; /* closed with the world */
 	bool victim = tess_world_rank(w) == s->victim, injected = false;
-	struct mismatch_buffers *kept; /* until the process ends */
+	struct mismatch_buffers *kept; /* kept until the process ends */
 	pthread_t injector;
 	tess_status st = tess_barrier(
-		g, "the.begin"); /* a rank that fails at once fails the opening of the rest */
+		g, "the.begin"); /* a rank that fails at once fails the opening on all ranks */
 
 	if (!st && s->seed % 2)
 		st = tess_group_split(g, tess_world_rank(w) % 2, 0, "some", &some);

@@ -55,7 +55,7 @@ static void draw_rope(uint64_t *seed, json_t *config)
 	json_object_set_new(config, "rope_parameters", o);
 }
 
-/* Most have a window in some layers. */
+/* Draws windows: usually some layers have one. */
 static void draw_windows(uint64_t *seed, json_t *config, int64_t layers)
 {
 	json_t *types = json_array();
@@ -69,7 +69,7 @@ static void draw_windows(uint64_t *seed, json_t *config, int64_t layers)
 	json_object_set_new(config, "layer_types", types);
 }
 
-/* What decoders of Llama's form have. */
+/* Draws the settings of decoders of Llama's form. */
 static int32_t draw_decoder(uint64_t *seed, json_t *config)
 {
 	static const char *const acts[] = { "silu", "gelu", "gelu_pytorch_tanh", "relu" };
@@ -99,7 +99,7 @@ static int32_t draw_qwen2(uint64_t *seed, json_t *config)
 {
 	int64_t heads = draw_decoder(seed, config);
 
-	/* it has no head_dim of its own */
+	/* without a head_dim of its own */
 	set_integer(config, "hidden_size",
 	            heads * json_integer_value(json_object_get(config, "head_dim")));
 	json_object_del(config, "head_dim");
@@ -145,7 +145,7 @@ static int32_t draw_gpt2(uint64_t *seed, json_t *config)
 	return (int32_t)heads;
 }
 
-/* Returns their number. */
+/* Draws experts; returns their number. */
 static int32_t draw_experts(uint64_t *seed, json_t *config, const char *key)
 {
 	int64_t n = draw_between(seed, 3, 10);
@@ -170,7 +170,7 @@ static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
 	int32_t heads = draw_decoder(seed, config),
 		experts = draw_experts(seed, config, "num_experts");
 
-	/* of one layer all: the plans have rules for experts */
+	/* in all layers: the plans have rules for experts */
 	if (json_integer_value(json_object_get(config, "num_hidden_layers")) > 1)
 		set_integer(config, "decoder_sparse_step", draw_between(seed, 1, 2));
 	return heads < experts ? heads : experts;
@@ -207,7 +207,7 @@ const char *const geometry_families[] = { "llama",   "mistral",   "qwen2",      
 	                                  "olmo2",   "phi3",      "gpt2",        "gemma2",
 	                                  "mixtral", "qwen3_moe", "deepseek_v3", NULL };
 
-/* Returns how many ranks can run it at most. */
+/* Draws a config; returns the maximum number of ranks. */
 static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 {
 	static const struct {
@@ -229,7 +229,7 @@ static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-/* Before there are any: their shapes are those of the model. */
+/* Finds no tensor while there are none: the shapes are the model's. */
 static tess_status find_absent_tensor(void *self, const char *name, struct tess_view *out)
 {
 	const struct geometry *g = self;
@@ -251,7 +251,7 @@ static tess_status find_geometry_tensor(void *self, const char *name, struct tes
 	return tess_fail(TESS_ENOENT, "%s: no such parameter", name);
 }
 
-/* Norms are around 1, the rest around 0. */
+/* Draws elements: norms are around 1, others around 0. */
 static void draw_parameter_elements(uint64_t *seed, bool norm, int64_t n, const struct tess_view *v)
 {
 	for (int64_t i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /*
- * geometry.h - checkpoints of random sizes, in memory: a config.json that is drawn from a seed, and
- * parameters of the shapes that the model makes of it.
+ * geometry.h - checkpoints of random sizes, in memory: a config.json drawn from a seed, and
+ * parameters of the shapes that the model derives from it.
  */
 #ifndef TESS_TESTS_SUPPORT_GEOMETRY_H
 #define TESS_TESTS_SUPPORT_GEOMETRY_H
@@ -13,10 +13,10 @@ struct geometry {
 	const struct tess_model *model;
 	json_t *config;
 	struct tess_source source;
-	int32_t dtype; /* of the parameters */
-	int32_t most_ranks; /* that can run it */
+	int32_t dtype; /* type of the parameters */
+	int32_t most_ranks; /* maximum number of ranks */
 	int64_t vocabulary;
-	struct geometry_tensor { /* by name */
+	struct geometry_tensor { /* Tensors by name. */
 		char *name;
 		struct tess_view view;
 	} * tensor;
@@ -25,7 +25,10 @@ struct geometry {
 
 extern const char *const geometry_families[]; /* ends with NULL */
 
-/* *out must stay where it is: geometry_close. The sentence of a failure is in tess_error(). */
+/*
+ * Opens a checkpoint; *out must stay in place until geometry_close. A failure's message is in
+ * tess_error().
+ */
 tess_status geometry_open(const char *family, uint64_t seed, struct geometry *out);
 void geometry_close(struct geometry *g);
 

@@ -13,7 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Forks a child with its stderr in the pipe; and its stdout, unless `out` is another. */
+/*
+ * Forks a child with its stderr in the pipe, and its stdout too unless `out` is another descriptor.
+ */
 static pid_t fork_job(struct test_job *j, int out)
 {
 	int fd[2];
@@ -68,7 +70,7 @@ void job_start_shell(struct test_job *j, int nranks, const char *script, int out
 	start_launcher(j, &how, out);
 }
 
-/* How long a job may print nothing: the timeout that Check applies to a test. */
+/* Returns how long a job may print nothing: the timeout that Check applies to a test. */
 static int compute_silence_limit(void)
 {
 	const char *times = getenv("CK_TIMEOUT_MULTIPLIER");
@@ -77,7 +79,7 @@ static int compute_silence_limit(void)
 	return (int)(30000 * (by > 1 ? by : 1));
 }
 
-/* Returns false at the end of the output. */
+/* Reads more output; returns false at its end. */
 static int read_job_output(struct test_job *j)
 {
 	struct pollfd on = { .fd = j->output, .events = POLLIN };

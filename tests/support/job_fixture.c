@@ -29,8 +29,8 @@ static tess_status check_sum(struct tess_world *w)
 }
 
 /*
- * Adds, prints "ready", and adds twice more when the file TEST_HOLD is gone: a rank that was
- * stopped meanwhile may complete the first of them, and learns in the second how the job ended.
+ * Adds, prints "ready", and adds twice more when the file TEST_HOLD is gone. A rank that was
+ * stopped meanwhile may complete the first of them; the second reports how the job ended.
  */
 static tess_status run_work(struct tess_world *w)
 {
@@ -98,7 +98,7 @@ void job_fixture_write_file(const char *path, const char *text, int mode)
 	close(fd);
 }
 
-/* A free port of 127.0.0.1, outside the range from which the kernel picks ephemeral ports. */
+/* Finds a free port of 127.0.0.1, outside the range from which the kernel picks ephemeral ports. */
 static void find_unused_port(void)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET };
@@ -143,7 +143,7 @@ void job_fixture_hold_ranks(void)
 	setenv("TEST_HOLD", hold_path, 1);
 }
 
-/* Only the files of the test are left. */
+/* Checks that only the files of the test are left. */
 void job_fixture_end(void)
 {
 	unlink(secret_path);

@@ -1,6 +1,6 @@
 /*
- * job_fixture.h - a job of several hosts, all of them 127.0.0.1: its directory, secret, port and
- * environment, and what its ranks do.
+ * job_fixture.h - a job of several hosts, all of them 127.0.0.1: its directory, secret, port,
+ * environment and ranks.
  */
 #ifndef TESS_TESTS_SUPPORT_JOB_FIXTURE_H
 #define TESS_TESTS_SUPPORT_JOB_FIXTURE_H
@@ -11,11 +11,11 @@ enum { TEST_TIMEOUT_MS = 30000 };
 
 extern char job_dir[], secret_path[64], other_secret_path[64], hold_path[64], job_port[8];
 
-/* A checked fixture of Check. */
+/* Sets up the job; a checked fixture of Check. */
 void job_fixture_begin(void);
 /* Checks that only the files of the test are left, and removes them. */
 void job_fixture_end(void);
-/* Ranks that are started later wait in the middle of their work while the file hold_path exists. */
+/* Makes ranks that start later wait in the middle of their work while the file hold_path exists. */
 void job_fixture_hold_ranks(void);
 void job_fixture_write_file(const char *path, const char *text, int mode);
 

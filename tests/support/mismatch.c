@@ -75,7 +75,7 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 	while (!can_differ(&m));
 	m.odd_kind = draw_other(&s, m.kind, TESS_BARRIER, TESS_ALL_TO_ALL + 1);
 	if (m.difference == MISSING)
-		m.odd_kind = TESS_BARRIER; /* the next call */
+		m.odd_kind = TESS_BARRIER; /* kind of the next call */
 	m.dtype = TESS_F32 + (int32_t)draw_below(&s, 8);
 	m.odd_dtype = draw_other(&s, m.dtype, TESS_F32, TESS_U8 + 1);
 	m.op = TESS_SUM + (int32_t)draw_below(&s, 4);
@@ -93,10 +93,10 @@ void mismatch_make(uint64_t seed, int32_t n, struct mismatch *out)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* One rank's results of earlier calls, and the buffers of the calls that differ. */
+/* One rank's results of earlier calls, and the buffers of the mismatched calls. */
 struct mismatch_buffers {
 	struct conform_data *earlier[2 * MISMATCH_EARLIER];
-	int32_t nearlier; /* how many are done */
+	int32_t nearlier; /* earlier calls that are done */
 	alignas(8) char src[2][8 * (COUNT_MAX + 4) * MISMATCH_RANKS];
 	alignas(8) char before[GUARD], dst[2][8 * (COUNT_MAX + 4) * MISMATCH_RANKS], after[GUARD];
 	uint64_t send_counts[MISMATCH_RANKS], recv_counts[MISMATCH_RANKS];
@@ -145,8 +145,8 @@ void mismatch_free(struct mismatch_buffers *kept)
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /*
- * Elements in block r of rank `me`: the same on all ranks, except for all_to_all, where it depends
- * on the pair.
+ * Returns the elements in block r of rank `me`: equal on all ranks, except in all_to_all, where
+ * each pair has its own.
  */
 static uint64_t compute_list_count(const struct mismatch *m, int32_t me, int32_t r)
 {
@@ -176,7 +176,7 @@ static bool is_message(const struct mismatch *m)
 	return m->difference == MESSAGE || m->difference == MESSAGE_DTYPE;
 }
 
-/* The first call of rank `me`, and the second where the order differs. */
+/* Returns the kind of the first call of rank `me`, or of the second where the order differs. */
 static int32_t choose_kind(const struct mismatch *m, int32_t me, bool odd)
 {
 	if (is_message(m))
@@ -186,7 +186,7 @@ static int32_t choose_kind(const struct mismatch *m, int32_t me, bool odd)
 	               : m->kind;
 }
 
-/* The i-th buffers; the call as the odd rank makes it, or as all other ranks do. */
+/* Describes a call with the i-th buffers, of the odd rank or of all others. */
 static struct tess_coll describe_call(const struct mismatch *m, int32_t me, bool odd, int i,
                                       struct mismatch_buffers *my)
 {
@@ -215,7 +215,7 @@ static struct tess_coll describe_call(const struct mismatch *m, int32_t me, bool
 	return c;
 }
 
-/* twin: another group of the same ranks. */
+/* Makes the calls that differ; twin: another group with these ranks. */
 static tess_status make_differing_calls(struct tess_group *g, struct tess_group *twin,
                                         const struct mismatch *m, struct mismatch_buffers *my)
 {
@@ -284,7 +284,9 @@ static tess_status check_sentence(const struct mismatch *m, tess_status st)
 	return tess_fail(TESS_EMISMATCH, "%s", s);
 }
 
-/* A rank whose own calls were done gets the failure in one of the next. */
+/*
+ * Repeats calls until one fails: a rank whose own calls were done gets the failure in a later one.
+ */
 static tess_status repeat_until_failure(struct tess_group *g, bool odd)
 {
 	int64_t until = tess_now() + TEST_TIMEOUT_MS * (int64_t)TESS_MS;

@@ -64,7 +64,7 @@ static void fill_file(struct stored_file *f)
 		f->data[i] = (float)draw_below(&seed, 1 << 16) / (1 << 15) - 1;
 }
 
-/* One matrix [out, in] of expert e, of outs from `first` on, or turned, into `to`. */
+/* Fills `to` with one matrix [out, in] of expert e, or its transpose, from out `first` on. */
 static void fill_expert(float *to, int which, int64_t e, int64_t first, int64_t outs, int64_t ins)
 {
 	for (int64_t o = 0; o < outs; o++)

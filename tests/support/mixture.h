@@ -14,7 +14,7 @@ struct mixture_shape {
 	int32_t flags; /* TESS_IN_OUT */
 };
 
-/* Of the model and of its checkpoint; set it before either is used. */
+/* The shape of the model and its checkpoint; set it before either is used. */
 extern const struct mixture_shape *mixture;
 enum { MIXTURES = 4 };
 extern const struct mixture_shape mixtures[MIXTURES];
@@ -32,17 +32,17 @@ struct store {
 	size_t n;
 	uint64_t bytes_read;
 	int64_t finds;
-	char read_names[4096]; /* of what was read, each once */
+	char read_names[4096]; /* names that were read, once each */
 };
 
-/* stacked: all experts in one file; else each in files of its own. */
+/* Makes a checkpoint; stacked: all experts in one file; else each in files of its own. */
 struct store *store_make(bool stacked);
 void store_free(struct store *s);
 struct tess_source store_make_source(struct store *s);
-/* NULL: there is none. */
+/* Returns the file, or NULL. */
 struct stored_file *store_find(const struct store *s, const char *name);
 
-/* Element (e, out, in) of gate_up (1) or down (2), whatever file it is in. */
+/* Returns element (e, out, in) of gate_up (1) or down (2), whatever file contains it. */
 float mixture_get_element(int which, int64_t e, int64_t out, int64_t in);
 
 static inline tess_status mixture_record(struct store *s, const char *plan, const char *mesh,
@@ -63,7 +63,7 @@ static inline void mixture_expect_refused(struct store *s, const char *plan, con
 	expect_part(tess_error(), says);
 }
 
-/* Rules of a plan. */
+/* One rule of a plan. */
 #define R(pattern, style) "\"" pattern "\":\"" style "\""
 #define EXPERT(dim, up, down, module) \
 	R(dim "mlp.experts.gate_up_proj", up) \

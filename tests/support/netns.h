@@ -4,7 +4,10 @@
 
 #include <stdbool.h>
 
-/* Needs root, ip, and namespaces. False: not available; prints why the test is skipped. */
+/*
+ * Creates the hosts; requires root, ip, and namespaces. False: not available; prints why the test
+ * is skipped.
+ */
 bool netns_create(const char *name);
 void netns_delete(const char *name);
 

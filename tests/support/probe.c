@@ -1,6 +1,7 @@
 /*
- * abi-probe KIND NAME, or abi-probe list: opens one plugin, or lists the state of all files.
- * First line: the status; second: the sentence, or what was opened; list: a line for each file.
+ * probe.c - the program abi-probe KIND NAME, or abi-probe list: opens one plugin, or lists the
+ * state of all files. First line: the status; second: the message, or the opened plugin; list: a
+ * line for each file.
  */
 #include "core/base/status.h"
 #include "core/registry/registry.h"

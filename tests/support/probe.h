@@ -13,9 +13,9 @@ static struct {
 	char text[16384];
 	char stderr_text[8192];
 	char *status, *sentence; /* the first two lines of text */
-	int canary; /* how many functions of the plugin have run */
-} probed; /* what the last probe printed */
-static char folder[1024]; /* where this test puts plugins */
+	int canary; /* functions of the plugin that have run */
+} probed; /* output of the last probe */
+static char folder[1024]; /* folder for the plugins of this test */
 
 static inline const char *require_env(const char *name)
 {
@@ -75,7 +75,7 @@ static inline void install_module(const char *module, const char *as)
 	install_file("ABI_DIR", format_probe_path(file, "abi-%s.so", module), as);
 }
 
-/* How many functions of plugins have written to this file. */
+/* Returns the number of functions of plugins that have written to this file. */
 static inline int count_canaries(const char *path)
 {
 	struct stat about;
@@ -84,8 +84,8 @@ static inline int count_canaries(const char *path)
 }
 
 /*
- * Runs abi-probe, that of `library_path` if one is there, with these directories; `kind` NULL:
- * lists all files.
+ * Runs abi-probe, from `library_path` if it is there, with these directories; `kind` NULL: lists
+ * all files.
  */
 static inline void probe_plugin_in(const char *plugin_path, const char *library_path,
                                    const char *kind, const char *name)
@@ -118,7 +118,7 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 	*probed.sentence++ = '\0';
 }
 
-/* A new folder with a style of the name "good" that may be faulty. */
+/* Makes a new folder with a style named "good" that may be faulty. */
 static inline void make_style_folder(const char *name, const char *module)
 {
 	make_folder(name);
@@ -137,7 +137,7 @@ static inline void expect_result(const char *status, const char *part)
 	expect_part(probed.sentence, part);
 }
 
-/* Probes, and expects this status and a sentence with this part. */
+/* Probes, and expects this status and a message with this part. */
 static inline void expect_plugin_in(const char *plugin_path, const char *library_path,
                                     const char *kind, const char *name, const char *status,
                                     const char *part)

@@ -1,4 +1,4 @@
-/* report.h - records what each rank of a job of N threads returned, and checks it. */
+/* report.h - records the result of each rank of a job of N threads, and checks it. */
 #ifndef TESS_TESTS_SUPPORT_REPORT_H
 #define TESS_TESTS_SUPPORT_REPORT_H
 
@@ -20,11 +20,13 @@ struct rank_reports {
 	tess_status st[N];
 	char sentence[N][TESS_SENTENCE];
 	int variant;
-	atomic_int nreported; /* ranks that have stored theirs */
+	atomic_int nreported; /* ranks that have stored a report */
 	atomic_int nmet;
 };
 
-/* Until all of N ranks are here: a deadline that each takes now ends for none that is to start. */
+/*
+ * Waits until all N ranks have arrived: a deadline set afterwards cannot pass before a rank starts.
+ */
 static inline void meet_ranks(struct rank_reports *r)
 {
 	atomic_fetch_add(&r->nmet, 1);
@@ -62,8 +64,8 @@ static inline void expect_soon(int64_t began)
 }
 
 /*
- * Every rank but `but` has failed with `st`, and its sentence has all these words; they end with
- * NULL.
+ * Checks that every rank but `but` has failed with `st`, and that its message has all these words,
+ * which end with NULL.
  */
 static inline void expect_report_words(const struct rank_reports *r, int but, tess_status st,
                                        const char *const *words)
@@ -81,7 +83,7 @@ static inline void expect_report_words(const struct rank_reports *r, int but, te
 #define expect_reports(r, but, st, ...) \
 	expect_report_words(r, but, st, (const char *const[]){ __VA_ARGS__, NULL })
 
-/* Runs fn on N ranks: they fail with `status` soon, as expect_reports() checks. */
+/* Runs fn on N ranks and checks, by expect_reports(), that they soon fail with `status`. */
 #define EXPECT_REPORTS(fn, r, but, status, ...) \
 	do { \
 		int64_t began = tess_now(); \

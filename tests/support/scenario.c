@@ -18,7 +18,9 @@
 
 enum { KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
-/* Each rank waits in a different order, so that all calls must progress in every wait. */
+/*
+ * Completes the calls in a different order on each rank, so that all must progress in every wait.
+ */
 static tess_status overlap_calls(struct tess_world *w)
 {
 	struct data_pending work[KINDS];
@@ -65,7 +67,7 @@ static tess_status poll_and_release(struct tess_world *w)
 	return st;
 }
 
-/* Rank 1 ends, while the other ranks are in a call. */
+/* Ends rank 1, while the other ranks are in a call. */
 static tess_status end_rank_1(const char *how)
 {
 	if (!strncmp(how, "killed", 6))

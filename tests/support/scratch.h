@@ -35,7 +35,7 @@ static inline void scratch_remove(void)
 	nftw(scratch, scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The path of a file in a folder; valid for the next seven calls. */
+/* Returns the path of a file in a folder; valid for the next seven calls. */
 static inline const char *format_path_in(const char *folder, const char *name)
 {
 	static char paths[8][1280];
@@ -70,7 +70,7 @@ static inline void scratch_make_folder(const char *name)
 	ck_assert_int_eq(mkdir(scratch_format_path(name), 0700), 0);
 }
 
-/* The path of a file of the checkpoint in data/. */
+/* Returns the path of a file of the checkpoint in data/. */
 static inline const char *format_data_path(const char *name)
 {
 	const char *folder = getenv("DATA_DIR");

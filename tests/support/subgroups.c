@@ -16,7 +16,7 @@
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 
-/* The group has these world ranks in this order, and collectives work in it. */
+/* Checks that the group has these world ranks in this order, and that collectives work in it. */
 static tess_status check_members(struct tess_group *g, const char *name, const int32_t *want,
                                  int32_t n)
 {
@@ -84,7 +84,7 @@ static tess_status split_by_parity(struct tess_world *w, bool reversed)
 	return st;
 }
 
-/* The middle ranks are in a group; the outer ranks are not, and go on. */
+/* Splits off the middle ranks; the outer ranks are in no group, and continue. */
 static tess_status split_without_ends(struct tess_world *w)
 {
 	int32_t me = tess_world_rank(w), n = tess_world_size(w), m = 0, want[64];
@@ -105,7 +105,7 @@ static tess_status split_without_ends(struct tess_world *w)
 	return st;
 }
 
-/* Halves of halves down to single ranks; the parents are closed before their children. */
+/* Splits halves of halves down to single ranks; the parents are closed before their children. */
 static tess_status split_into_halves(struct tess_world *w)
 {
 	struct tess_group *g[8] = { tess_world_group(w) };
@@ -133,7 +133,7 @@ static tess_status split_into_halves(struct tess_world *w)
 }
 
 /*
- * Members of the groups of a split, and their order; every kind of collective in them; splits of
+ * Checks the groups of a split: members and their order, every kind of collective, splits of
  * splits.
  */
 static tess_status check_splits(struct tess_world *w)
@@ -152,8 +152,8 @@ static tess_status check_splits(struct tess_world *w)
 /* ---- several groups at once ------------------------------------------------------------------ */
 
 /*
- * Calls of three groups under way at once. Each rank begins with another group; all wait for the
- * groups in the same order, for the calls of a group in different orders.
+ * Overlaps calls of three groups. Each rank begins with another group; all complete the groups in
+ * one order, but the calls of a group in different orders.
  */
 static tess_status overlap_group_calls(struct tess_world *w)
 {
@@ -203,7 +203,10 @@ static float compute_leaf(const void *arg, const struct tess_tree *tree, int64_t
 	return (float)(int32_t)h * (h % 8 ? 1.0f : 1e-5f);
 }
 
-/* This rank's nodes go to `to`; every rank gets the sum by the definition, to the bit. */
+/*
+ * Reduces this rank's nodes into `to`; checks that every rank gets the sum by definition, bit for
+ * bit.
+ */
 static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t count, float *to,
                                       float *out)
 {
@@ -231,7 +234,7 @@ static tess_status check_sum_in_group(struct tess_group *g, int64_t n, uint64_t 
 	return st;
 }
 
-/* Sums in a fixed order. */
+/* Checks sums in a fixed order. */
 static tess_status sum_exactly_in_subgroups(struct tess_world *w)
 {
 	enum { UNITS = 7, COUNT_MAX = 17000 };
@@ -266,8 +269,8 @@ static tess_status sum_exactly_in_subgroups(struct tess_world *w)
 /* ---- meshes ---------------------------------------------------------------------------------- */
 
 /*
- * The group of the slice has the ranks that differ from this one along these strides and sizes
- * only.
+ * Checks that the slice's group has only the ranks that differ from this one along these strides
+ * and sizes.
  */
 static tess_status check_slice(const struct tess_mesh *m, const char *dims, const int32_t *size,
                                const int32_t *stride, int32_t ndims)
@@ -339,7 +342,7 @@ static tess_status check_mesh(struct tess_world *w, int32_t a, int32_t b, int32_
 	return st;
 }
 
-/* All meshes of up to three dimensions that fit the world, with their slices. */
+/* Opens all meshes of up to three dimensions that fit the world, with their slices. */
 static tess_status open_all_meshes(struct tess_world *w)
 {
 	int32_t n = tess_world_size(w);
@@ -359,11 +362,11 @@ static tess_status open_all_meshes(struct tess_world *w)
 
 /* ---- leaving while calls are under way ------------------------------------------------------- */
 
-/* Rank 0 closes a group, and then leaves the world, during calls that need it. */
+/* Closes a group on rank 0, which then leaves the world, during calls that need it. */
 static tess_status leave_groups_early(struct tess_world *w)
 {
 	enum { COUNT = 1 << 20 };
-	static float first[2][COUNT]; /* rank 0's: its second call outlives this function */
+	static float first[2][COUNT]; /* for rank 0, whose second call outlives this function */
 	struct tess_group *g = tess_world_group(w);
 	bool leaves = tess_world_rank(w) == 0;
 	tess_status st = TESS_OK;
@@ -414,7 +417,10 @@ tess_status subgroups_run_all(struct tess_world *w)
 
 /* ---- opening and closing groups -------------------------------------------------------------- */
 
-/* Two pairs of groups, each rank in one of a pair; odd ranks close them in the other order. */
+/*
+ * Opens two pairs of groups, each rank in one group of a pair; odd ranks close them in the other
+ * order.
+ */
 static tess_status open_and_close_groups(struct tess_world *w, int round)
 {
 	int32_t me = tess_world_rank(w);
@@ -437,7 +443,7 @@ static tess_status open_and_close_groups(struct tess_world *w, int round)
 	return st;
 }
 
-/* Allocated bytes; 0 with a sanitizer, which has a heap of its own. */
+/* Returns the allocated bytes; 0 with a sanitizer, which has a heap of its own. */
 static size_t measure_heap(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -453,7 +459,7 @@ struct resource_usage {
 };
 
 /*
- * Usage while no rank has a group open; measured one rank at a time, because counting files takes
+ * Measures usage while no rank has a group open, one rank at a time, because counting files takes
  * memory.
  */
 static tess_status measure_resources(struct tess_world *w, struct resource_usage *out)
@@ -467,7 +473,7 @@ static tess_status measure_resources(struct tess_world *w, struct resource_usage
 	return st ? st : tess_barrier(tess_world_group(w), "files");
 }
 
-/* What ROUNDS of groups leave behind on this rank. */
+/* Measures what ROUNDS of groups leave allocated on this rank. */
 static tess_status measure_rounds(struct tess_world *w, struct resource_usage *before,
                                   struct resource_usage *after)
 {
@@ -480,8 +486,9 @@ static tess_status measure_rounds(struct tess_world *w, struct resource_usage *b
 }
 
 /*
- * A library may enlarge its lists while messages wait, a few times where CPUs are busy; what is
- * lost with each group is lost in every measurement. All ranks measure again if one has to.
+ * Measures repeatedly: a library may enlarge its lists a few times while messages are queued on
+ * busy CPUs, but a leak of each group shows in every measurement. All ranks measure again if one
+ * has to.
  */
 tess_status subgroups_open_and_close(struct tess_world *w)
 {

@@ -7,9 +7,9 @@
 
 #include <tessera/tessera.h>
 
-/* Splits, calls of several groups at once, exact sums, meshes, and ranks that leave early. */
+/* Runs splits, calls of several groups at once, exact sums, meshes, and ranks that leave early. */
 tess_status subgroups_run_all(struct tess_world *w);
-/* Opening and closing 200 groups, in different orders, leaks nothing. */
+/* Checks that opening and closing 200 groups, in different orders, leaks nothing. */
 tess_status subgroups_open_and_close(struct tess_world *w);
 
 #endif

@@ -8,17 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Check notes each assertion that holds, for tests that crash later: each time a system call. */
+/* Check records each assertion that holds, for tests that crash later, with a system call. */
 #define _mark_point(file, line) ((void)0)
 
-/* ThreadSanitizer has nothing to say of one rank with one thread. */
+/* ThreadSanitizer has nothing to find in one rank with one thread. */
 #if defined(__SANITIZE_THREAD__)
 enum { TSAN = 1 };
 #else
 enum { TSAN = 0 };
 #endif
 
-/* ck_assert for tight loops: Check's own writes to a pipe each time. */
+/* Asserts like ck_assert, for tight loops: Check's own writes to a pipe each time. */
 #define MUST(condition) \
 	do { \
 		if (!(condition)) \
@@ -30,7 +30,7 @@ static inline void expect_part(const char *text, const char *part)
 	ck_assert_msg(text && strstr(text, part), "\"%s\" has no \"%s\"", text ? text : "", part);
 }
 
-/* What `write_text` writes to stderr. */
+/* Captures the stderr of `write_text`. */
 static inline void capture_stderr(void (*write_text)(void), char *out, size_t capacity)
 {
 	int saved = dup(STDERR_FILENO), fd[2];
@@ -56,7 +56,9 @@ static inline int count_occurrences(const char *text, const char *what)
 	return n;
 }
 
-/* A command without a prompt would read that of a pipe which the test's caller never closes. */
+/*
+ * Closes stdin: a command without a prompt would read a pipe that the test's caller never closes.
+ */
 static inline void close_input(void)
 {
 	int null = open("/dev/null", O_RDONLY);
@@ -66,9 +68,7 @@ static inline void close_input(void)
 		close(null);
 }
 
-/*
- * A suite of one case, to which tests are added that take `seconds` at most; suite_end() runs it.
- */
+/* Begins a suite of one case, for tests that take at most `seconds`; suite_end() runs it. */
 static inline TCase *suite_begin(const char *name, double seconds, SRunner **out)
 {
 	Suite *suite = suite_create(name);
@@ -81,7 +81,7 @@ static inline TCase *suite_begin(const char *name, double seconds, SRunner **out
 	return tcase;
 }
 
-/* The exit status. */
+/* Runs the suite; returns the exit status. */
 static inline int suite_end(SRunner *runner)
 {
 	int failed;
@@ -92,7 +92,7 @@ static inline int suite_end(SRunner *runner)
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* `tests` ends with NULL; each runs in its own process (unless CK_FORK=no). */
+/* Runs `tests`, which ends with NULL, each in its own process (unless CK_FORK=no). */
 static inline int suite_main(const char *name, const TTest *const *tests)
 {
 	SRunner *runner;

@@ -10,7 +10,7 @@
 
 /* ---- goldens --------------------------------------------------------------------------------- */
 
-static json_t *errors; /* of torch's float32 against float64: [largest, relative] by name */
+static json_t *errors; /* errors of torch's float32 against float64: [largest, relative] by name */
 struct tess_safetensors *training_golden;
 char training_folder[512];
 
@@ -173,7 +173,7 @@ enum { MESHES = sizeof meshes / sizeof *meshes };
 
 void training_expect_bits(const struct training_job *one)
 {
-	/* the third has the threads of the others */
+	/* the third covers the threads of the others */
 	for (int32_t i = TSAN ? 2 : 0; i < MESHES; i += TSAN ? MESHES : 1) {
 		struct training_job j = { .options = one->options,
 			                  .micro = one->micro,
@@ -238,7 +238,7 @@ tess_status training_check_gradients(struct tess_world *w, void *arg)
 	}
 	for (int64_t i = 0; i < tess_trainer_count_tensors(t); i++)
 		checked += tess_trainer_get_tensor(t, i)->trained != 0;
-	if (options->balance > 0) /* the goldens are those of routers */
+	if (options->balance > 0) /* the goldens of routers */
 		ck_assert(wanted && wanted < checked && r.balance > 0);
 	else
 		ck_assert_uint_eq(checked, wanted);

@@ -1,6 +1,6 @@
 /*
- * tree_sum.h - a sum in the order of docs/ops.md, by its definition: a recursion over the units of
- * a tree.
+ * tree_sum.h - a sum in the order of docs/ops.md, by definition: a recursion over the units of a
+ * tree.
  */
 #ifndef TESS_TESTS_SUPPORT_TREE_SUM_H
 #define TESS_TESTS_SUPPORT_TREE_SUM_H
@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <tessera/device.h>
 
-/* The value of the leaf of unit u of a tree. */
+/* Returns the value of the leaf of unit u of a tree. */
 typedef float tree_leaf(const void *arg, const struct tess_tree *tree, int64_t u);
 
-/* Node `at` of depth `depth`, restricted to units [lo, hi). False: it has no units there. */
+/* Sums node `at` of depth `depth`, restricted to units [lo, hi). False: no units there. */
 static inline bool tree_sum_node(const struct tess_tree *t, int64_t lo, int64_t hi, int depth,
                                  int64_t at, tree_leaf *leaf, const void *arg, float *out)
 {

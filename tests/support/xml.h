@@ -1,4 +1,4 @@
-/* xml.h - whether a text is XML, for tests of pictures. */
+/* xml.h - checks that a string is XML, for tests of pictures. */
 #ifndef TESS_TESTS_SUPPORT_XML_H
 #define TESS_TESTS_SUPPORT_XML_H
 
@@ -7,7 +7,8 @@
 #include <string.h>
 
 /*
- * Whether every tag of an XML text is closed by its name, with only white space outside the root.
+ * Returns whether every tag of an XML text is closed by its name, with only white space outside the
+ * root.
  */
 static inline bool is_well_formed(const char *at)
 {
