@@ -1,7 +1,7 @@
 /*
- * check.c - the cost of the checks of a call: an all_reduce of f32 through a group, which checks
- * it, numbers it, computes its fingerprint and describes it to the coordinator, and the same call
- * made directly on the backend; both in turn in one run.
+ * check.c - the cost of the checks of a call. Compares an all_reduce of f32 through a group, which
+ * checks it, numbers it, computes its fingerprint and describes it to the coordinator, with that
+ * call made directly on the backend; both in turn in one run.
  *
  *	check [BYTES]        on 2 threads; or as a rank of a job, over TESSERA_BACKEND:
  *	tessera launch -n 2 --backend shm -- bench/check
@@ -55,7 +55,10 @@ static int run_checked_call(void *self)
 	return tess_all_reduce(e->group, e->src, e->dst, e->bytes / 4, TESS_F32, TESS_SUM, "bench");
 }
 
-/* All calls have the same fingerprint, which a backend that compares them accepts. */
+/*
+ * Calls the backend directly. All calls have one fingerprint, which a backend that compares them
+ * accepts.
+ */
 static int run_unchecked_call(void *self)
 {
 	const struct rank_buffers *e = self;

@@ -45,7 +45,7 @@ static struct {
 	uint64_t max_bytes;
 	int rounds;
 	char max_bytes_text[24];
-	char versions[4][256]; /* of peers */
+	char versions[4][256]; /* versions of peers */
 	int nversions;
 } options = { .kind = "all_reduce", .seconds = "0.1" };
 
@@ -98,7 +98,7 @@ static int read_peer_lines(FILE *in, struct results *r, int column)
 	return lines;
 }
 
-/* Reads the output of `tessera bench comm --json`; columns: for its series. */
+/* Reads the output of `tessera bench comm --json`; columns: its series. */
 static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 {
 	static const char *const series[] = { "fast", "exact", "copy_in", "copy_in_out" };
@@ -125,8 +125,8 @@ static int read_bench_json(FILE *in, struct results *r, const int columns[4])
 static const struct contender {
 	const char *name;
 	bool ours;
-	int columns[4]; /* of ours: fast, exact, copy_in, copy_in_out; else the first */
-	const char *args[8]; /* of tessera bench comm */
+	int columns[4]; /* for our backends: fast, exact, copy_in, copy_in_out; else the first */
+	const char *args[8]; /* arguments of tessera bench comm */
 } contenders[] = {
 	{ "shm", true, { SHM, EXACT, IN, IN_OUT }, { "--backend", "shm", "--limit" } },
 	{ "own", true, { OWN, OWN, OWN, OWN }, { "--backend", "shm", "--own", "--sum", "fast" } },
@@ -139,7 +139,7 @@ static const struct contender {
 enum { CONTENDERS = sizeof contenders / sizeof *contenders };
 static bool unavailable[CONTENDERS];
 
-/* A file beside this program. */
+/* Returns the path of a file next to this program. */
 static const char *format_sibling_path(const char *name, char path[static 4096])
 {
 	ssize_t len = readlink("/proc/self/exe", path, 4000);
@@ -160,8 +160,8 @@ static void set_env_number(const char *name, int value)
 }
 
 /*
- * Our backends through the command; peers as one process per rank, with the variables that they
- * need.
+ * Runs a contender: our backends through the command; peers as one process per rank, with their
+ * variables.
  */
 static _Noreturn void exec_contender(const struct contender *c, int rank, int n, int out)
 {
@@ -214,7 +214,7 @@ static int remove_entry(const char *path, const struct stat *about, int type, st
 	return remove(path);
 }
 
-/* Runs it on n ranks and records its times. Whether there are any. */
+/* Runs a contender on n ranks and records its times; returns whether there are any. */
 static bool run_contender(const struct contender *c, int n, struct results *r)
 {
 	int started = c->ours || c->columns[0] == PEER_MPI ? 1 : n, fd[2], nlines;
@@ -249,7 +249,7 @@ static bool is_in_list(const char *list, const char *name)
 	       (found && (found == list || found[-1] == ',') && strchr(",", found[strlen(name)]));
 }
 
-/* Whether a peer is installed. One that is missing is printed once, and is no failure. */
+/* Returns whether a peer is installed. A missing one is printed once, and is no failure. */
 static bool is_installed(size_t i)
 {
 	static const char *const way_out[] = { [PEER_GLOO] = "libgloo is missing",
@@ -294,7 +294,7 @@ static void print_cell(double us)
 		printf(" - |");
 }
 
-/* How many times as fast as a peer. */
+/* Prints the speed relative to a peer. */
 static void print_ratio(double peer_us, double us)
 {
 	if (peer_us > 0 && us > 0)
@@ -303,7 +303,7 @@ static void print_ratio(double peer_us, double us)
 		printf(" - |");
 }
 
-/* The time of copying alone as a share of `us`. */
+/* Prints the time of copying alone as a share of `us`. */
 static void print_copy_share(double bound, double us)
 {
 	if (bound > 0 && us > 0)
@@ -320,7 +320,7 @@ static bool has_column(const struct results *r, int column)
 	return false;
 }
 
-/* Prints the columns from `first` to `last` that were measured; returns how many they are. */
+/* Prints the measured columns from `first` to `last`; returns their number. */
 static int print_columns(const struct results *r, int first, int last, int size)
 {
 	int n = 0;
@@ -402,7 +402,7 @@ static void print_gloo(const struct results *r, int n)
 	}
 }
 
-/* The exact sum over the one in any order, both over shm. */
+/* Prints the time of the exact sum relative to the one in any order, both over shm. */
 static void print_exact_prices(const struct results *r, const int *ranks, int nranks)
 {
 	printf("\nThe exact sum over shm: microseconds, and the ratio to the sum in any order:\n\n"

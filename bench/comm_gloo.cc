@@ -60,7 +60,7 @@ int reduce_gloo_max(void *self, double *x)
 	return 0;
 }
 
-/* Collectives that take an options object. */
+/* Runs collectives that take an options object. */
 void gloo_all_reduce(Peer *p, gloo::AllreduceOptions::Algorithm algorithm)
 {
 	gloo::AllreduceOptions how(p->context);
@@ -83,7 +83,7 @@ void gloo_all_gather(Peer *p)
 	gloo::allgather(how);
 }
 
-/* Classes that are made for one buffer, in which they leave the result. */
+/* Runs classes that are made for one buffer, in which they leave the result. */
 template <typename T, typename... Rest>
 std::shared_ptr<gloo::Algorithm> make_algorithm(Peer *p, Rest... rest)
 {

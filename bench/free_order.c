@@ -7,10 +7,10 @@ enum { RUN = 1024 }; /* elements of K whose panels stay in the second cache */
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 
-struct step { /* elements of K of a group of panels */
-	const float *w, *next; /* `pitch` floats between panels; what is read after it */
+struct step { /* A step over elements of K of a group of panels. */
+	const float *w, *next; /* `pitch` floats between panels; next: read after it */
 	int64_t pitch, len, m, n;
-	int first; /* of K */
+	int first; /* in elements of K */
 };
 
 static inline __attribute__((always_inline)) void multiply_any_tile(int rows, const float *a,
@@ -55,13 +55,15 @@ TILE(4)
 TILE(5)
 TILE(6)
 
-/* Rows of the next tile: the remaining rows in tiles of about the same size. */
+/*
+ * Returns the rows of the next tile: the remaining rows are divided into tiles of about one size.
+ */
 static int64_t choose_free_rows(int64_t left)
 {
 	return tess_up(left, tess_up(left, ROWS));
 }
 
-/* By run, by tile: [len][rows] */
+/* Packs x by range, by tile: [len][rows] */
 static void pack_free_tiles(const float *x, float *to, int64_t m, int64_t k)
 {
 	for (int64_t at = 0; at < k; at += RUN) {

@@ -1,8 +1,8 @@
 /*
- * kernels.c - speed of a device's LINEAR: GB/s of weights for one token, GFLOP/s for many, and of a
- * plain read of the same memory; on one thread, of the same tile without an order of sums; and of
- * attention over a latent, against keys and values of every head: milliseconds of what a layer does
- * between its projections.
+ * kernels.c - speed of a device's LINEAR: GB/s of weights for one token, GFLOP/s for many. For
+ * comparison: a plain read of its memory, and on one thread its tile without an order of sums. Also
+ * attention over a latent against keys and values of every head: milliseconds of a layer between
+ * its projections.
  *
  *	kernels [PLUGIN.so [M N K [THREADS]]]           TESSERA_CPU=scalar|avx2|avx512
  *	kernels --training PLUGIN.so M N K THREADS      ops of a step, for bench/training
@@ -19,7 +19,7 @@
 
 #include "free_order.h"
 
-enum { UNITS = 8, ROUNDS = 9, WEIGHTS = 4 }; /* several weights, so that none stays in a cache */
+enum { UNITS = 8, ROUNDS = 9, WEIGHTS = 4 }; /* several weights, so none stays in a cache */
 
 static const struct tess_device *device;
 static void *self;
@@ -76,7 +76,7 @@ static struct tess_view alloc_matrix(int32_t dtype, int64_t rows, int64_t column
 		                   .stride = { columns, 1 } };
 }
 
-/* Weights in (-0.5, 0.5) of the type. */
+/* Makes weights in (-0.5, 0.5) of the type. */
 static struct tess_view make_weight(int32_t dtype, int64_t n, int64_t k)
 {
 	int64_t bytes = dtype == TESS_F32 ? 4 : 2;
@@ -98,7 +98,9 @@ static struct tess_view make_weight(int32_t dtype, int64_t n, int64_t k)
 	return w;
 }
 
-/* Seconds of the fastest round of one LINEAR of M rows by each of the weights in turn. */
+/*
+ * Returns the seconds of the fastest round of one LINEAR of M rows by each of the weights in turn.
+ */
 static double time_linear(const struct tess_view *w, int64_t rows)
 {
 	int64_t n = w->shape[0], k = w->shape[1], bound[UNITS + 1];
@@ -137,7 +139,7 @@ static double time_linear(const struct tess_view *w, int64_t rows)
 	return best;
 }
 
-/* The same, of the kernel that keeps no order of sums. */
+/* Returns the seconds of the fastest round of the kernel that keeps no order of sums. */
 static double time_free_order(const struct tess_view *panels, int64_t rows)
 {
 	int64_t n = panels->shape[0], k = panels->shape[1];
@@ -167,7 +169,7 @@ static bool can_run_free_order(int64_t n)
 #endif
 }
 
-/* In turns, since the speed of a machine that others share changes. */
+/* Measures in turns, since the speed of a shared machine changes. */
 static void measure_order(const struct tess_view *panels, int64_t m)
 {
 	double flop = 2e-9 * (double)(m * panels->shape[0] * panels->shape[1]);
@@ -182,7 +184,8 @@ static void measure_order(const struct tess_view *panels, int64_t m)
 }
 
 /*
- * GB/s of a sum over memory, eight lanes of 64 bits at a time, as the compiler vectorises the loop.
+ * Returns the GB/s of a sum over memory, eight lanes of 64 bits at a time, as the compiler
+ * vectorises the loop.
  */
 static double time_memory_read(const struct tess_view *w, int64_t bytes)
 {
@@ -237,10 +240,10 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 
 enum { HEADS = 16, NOPE = 128, ROTATED = 64, VALUE = 128, RANK = 512, KEYS = 2048, PAGE = 64 };
 
-struct layer { /* of DeepSeek's attention, in one of its forms */
+struct layer { /* A layer of DeepSeek's attention, in one of its forms. */
 	bool latent;
-	int64_t d, value, kv; /* of a key and of a value, and the heads that have them */
-	struct tess_view x; /* queries, or what keys and values are made of */
+	int64_t d, value, kv; /* elements of a key and of a value, and the heads that have them */
+	struct tess_view x; /* queries, or the input of keys and values */
 	struct tess_view q, k, v, out, w, w_out; /* out: of attention; w: parts of kv_b_proj */
 	struct tess_view positions, slots, pages;
 };
@@ -277,8 +280,8 @@ static void run_op(int32_t kind, const struct tess_view *in, int32_t nin,
 }
 
 /*
- * Rows [first, first + rows) of a text: queries into the latent, attention, and values out of it;
- * or keys and values out of the latent, and attention, without the copies that lay them out.
+ * Runs rows [first, first + rows) of a sequence: queries into the latent, attention, and values out
+ * of it; or keys and values out of the latent, and attention, without the copies for their layout.
  */
 static void run_layer(const struct layer *l, int64_t first, int64_t rows)
 {
@@ -308,7 +311,7 @@ static void run_layer(const struct layer *l, int64_t first, int64_t rows)
 		run_op(project, (struct tess_view[]){ out, l->w_out }, 2, &v, NULL, 0);
 }
 
-/* bf16 in panels; of each head if `heads` > 1. */
+/* Makes panels of bf16; of each head if `heads` > 1. */
 static struct tess_view make_panels(int64_t heads, int64_t n, int64_t k)
 {
 	struct tess_view rows = make_weight(TESS_BF16, heads * n, k);
@@ -331,7 +334,7 @@ static struct layer make_layer(bool latent)
 		           .value = latent ? RANK : VALUE,
 		           .kv = latent ? 1 : HEADS };
 	int64_t *page = calloc(KEYS / PAGE, sizeof *page);
-	int64_t floats = l.kv * l.d + (latent ? 0 : HEADS * VALUE); /* of a position */
+	int64_t floats = l.kv * l.d + (latent ? 0 : HEADS * VALUE); /* floats of a position */
 
 	l.x = make_weight(TESS_F32, KEYS, latent ? HEADS * (NOPE + ROTATED) : RANK);
 	l.q = make_weight(TESS_F32, KEYS, HEADS * l.d);
@@ -358,7 +361,7 @@ static struct layer make_layer(bool latent)
 	return l;
 }
 
-/* Milliseconds of the fastest round. */
+/* Returns the milliseconds of the fastest round. */
 static double time_rows(const struct layer *l, int64_t first, int64_t rows)
 {
 	double best = 1e9, start;
@@ -387,7 +390,7 @@ static void measure_latent(void)
 
 /* ---- ops of training ------------------------------------------------------------------------- */
 
-/* Seconds of the fastest round. */
+/* Returns the seconds of the fastest round. */
 static double time_op(const struct tess_op *op)
 {
 	double best = 1e9, start;
@@ -415,7 +418,7 @@ static struct tess_view make_vector(int32_t dtype, int64_t n)
 	return v;
 }
 
-/* One tree of units of `each` elements, the last one shorter. */
+/* Makes a sum op of one tree with units of `each` elements, the last one shorter. */
 static struct tess_op make_sum_op(int32_t kind, const struct tess_view *in, int32_t nin,
                                   const struct tess_view *out, int64_t n, int64_t each)
 {
@@ -439,7 +442,7 @@ static struct tess_op make_sum_op(int32_t kind, const struct tess_view *in, int3
 		                 .where = "bench" };
 }
 
-/* Of one text, with heads of 64: 2 and 5 products of each pair of rows and element. */
+/* Measures one sequence, with heads of 64: 2 and 5 products of each pair of rows and element. */
 static void measure_attention_training(int64_t m, int64_t k)
 {
 	const double num[TESS_ATTENTION_NUMS] = { [TESS_ATTENTION_SCALE] = 0.125,
@@ -468,7 +471,10 @@ static void measure_attention_training(int64_t m, int64_t k)
 	printf("attention_d %.2f\n", 5 * products / time_op(&op));
 }
 
-/* A linear of [M, K] to [M, N], its loss as if N were a vocabulary, and AdamW of its weight. */
+/*
+ * Measures a linear of [M, K] to [M, N], its loss as if N were a vocabulary, and AdamW of its
+ * weight.
+ */
 static void measure_training(int64_t m, int64_t n, int64_t k)
 {
 	static const double tokens[TESS_TOKENS_NUMS] = { 1, 0 }, first[TESS_LOSS_NUMS] = { 0 };

@@ -1,6 +1,6 @@
 /*
- * peer.h - shared by the peers of bench/comm: their arguments are the kind, the maximum bytes and
- * the seconds for each time; rank 0 prints "ALGORITHM BYTES MICROSECONDS" lines.
+ * peer.h - shared code of the peers of bench/comm. Their arguments are the kind, the maximum bytes
+ * and the seconds for each time; rank 0 prints "ALGORITHM BYTES MICROSECONDS" lines.
  */
 #ifndef TESS_BENCH_PEER_H
 #define TESS_BENCH_PEER_H
@@ -28,7 +28,7 @@ static void peer_parse_arguments(struct peer *p, char **argv)
 	p->dst = calloc(p->max_bytes, 1);
 }
 
-/* Times one call of p->bytes. `c` has the functions, which get `p` as self. */
+/* Times one call of p->bytes; the functions of `c` get `p` as self. */
 static int peer_time_call(struct peer *p, struct measure_target *c, const char *algorithm)
 {
 	static double times[PEER_SAMPLES];

@@ -1,7 +1,7 @@
 /*
- * check.h - as much of Check as the tests of the CPU device use, for a processor that Check is not
- * built for. All tests run in one process, which ends at the first failure. At the end it writes a
- * digest of what the first device was compared with, which is the same on every processor.
+ * check.h - the parts of Check that the tests of the CPU device use, for a processor without Check.
+ * All tests run in one process, which ends at the first failure. At the end it writes a digest of
+ * the values compared with the first device, equal on every processor.
  */
 #ifndef TESS_TESTS_AARCH64_CHECK_H
 #define TESS_TESTS_AARCH64_CHECK_H
@@ -27,7 +27,7 @@ static struct {
 static int check_ntests;
 static uint64_t check_digest = 0xcbf29ce484222325;
 
-/* FNV-1a over words of 32 bits; all NaNs are one. */
+/* Adds words of 32 bits to an FNV-1a hash; all NaNs are one. */
 static inline void check_add_to_digest(const float *x, int64_t n)
 {
 	uint32_t bits;

@@ -5,7 +5,7 @@
  * ALLOC_RANK=R      in the process with RANK=R (mpirun: OMPI_COMM_WORLD_RANK=R) in its environment;
  *                   unset: in the one without
  * ALLOC_REPORT=FILE appends: with ALLOC_FAIL=0 a line of each allocation, a hash of its call stack;
- *                   else the call stack of the one that failed
+ *                   else the call stack of the failed one
  */
 #include <errno.h>
 #include <execinfo.h>
@@ -21,7 +21,7 @@
 
 enum { FRAMES = 40 };
 
-/* The functions of glibc behind these names. */
+/* glibc's functions for these names. */
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
@@ -30,7 +30,7 @@ extern void *__libc_memalign(size_t alignment, size_t size);
 static _Atomic long count;
 static long fail_at;
 static int report = -1;
-static bool active; /* in this process */
+static bool active; /* active in this process */
 static _Thread_local bool busy; /* in report_stack(), or before main */
 
 static void report_stack(bool failed)
@@ -52,7 +52,7 @@ static void report_stack(bool failed)
 	busy = false;
 }
 
-/* Counts an allocation; true: it fails. */
+/* Counts an allocation; returns whether it fails. */
 static bool fail_this_time(void)
 {
 	bool fails;
@@ -78,7 +78,7 @@ __attribute__((constructor)) static void begin_counting(void)
 	if (!at || strcmp(program_invocation_short_name, "tessera") != 0 ||
 	    strcmp(wanted ? wanted : "", rank ? rank : "") != 0)
 		return;
-	backtrace(frame, 1); /* loads what it needs */
+	backtrace(frame, 1); /* loads its dependencies */
 	fail_at = atol(at);
 	report = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
 	active = true;

@@ -1,6 +1,6 @@
 /*
- * Texts that are generated at once: in random schedules each has the ids and logits that it has
- * alone on one rank; the KV cache that they share; callbacks; a text that goes on.
+ * test_batching.c - concurrent texts: in random schedules each has the ids and logits that it has
+ * alone on one rank; their shared KV cache; callbacks; a text that continues.
  */
 #include "tests/support/draw.h"
 #include "tests/support/spawn.h"
@@ -16,7 +16,7 @@ enum {
 	PROMPT_MAX = TSAN ? 100 : 200,
 	NEW_MAX = 6,
 	SCHEDULES = 17,
-	MORE_SCHEDULES = 5, /* on a backend whose ranks may be processes */
+	MORE_SCHEDULES = 5, /* for a backend whose ranks may be processes */
 	TEXT_PAGES = 4,
 	PAGE = 64
 };
@@ -44,11 +44,11 @@ struct batch_text {
 	char sentence[256];
 };
 
-struct batch { /* what callbacks get */
-	struct tess_session *session; /* rank 0's, where used is wanted */
-	uint64_t used; /* bytes of the KV cache: the most after a step */
-	int64_t base, nsteps; /* base: added to the indices of texts */
-	/* of one callback, at its call number `at` from 1: what it returns, and its name */
+struct batch { /* The results that callbacks receive. */
+	struct tess_session *session; /* rank 0's, if `used` is measured */
+	uint64_t used; /* bytes of the KV cache: maximum after a step */
+	int64_t base, nsteps; /* base: first index of the texts */
+	/* for one callback at its call number `at` from 1: its return value and name */
 	int answer, at, ncalls;
 	const char *answers;
 	struct batch_text text[PROMPTS];
@@ -87,7 +87,7 @@ static void make_prompts(void)
 	}
 }
 
-/* FNV-1a over 32-bit words. */
+/* Adds to FNV-1a over 32-bit words. */
 static void hash_row(uint64_t *hash, const float *logits)
 {
 	for (int i = 0; i < VOCABULARY; i++) {
@@ -151,7 +151,10 @@ static int keep_step(void *self)
 	return get_answer(b, "on_step");
 }
 
-/* Several replicas share `to`: they have different texts, and none may count steps. */
+/*
+ * Makes a generation. Several replicas share `to`: they have different texts, and none may count
+ * steps.
+ */
 static struct tess_generation make_batch_generation(struct batch *to, bool steps)
 {
 	return (struct tess_generation){ .size = sizeof(struct tess_generation),
@@ -200,7 +203,7 @@ struct schedule {
 	int copy, kv, nranks, n;
 	char mesh[32];
 	const char *plan;
-	bool cut; /* logits stay cut by vocabulary */
+	bool cut; /* logits stay partitioned by vocabulary */
 	int64_t chunk;
 	int32_t batch;
 	uint64_t kv_memory;
@@ -208,7 +211,10 @@ struct schedule {
 	struct batch got;
 };
 
-/* Where they are cut, some texts are chosen from candidates. */
+/*
+ * Returns whether text i requests logits; with partitioned logits, others are chosen from
+ * candidates.
+ */
 static bool asks_for_logits(const struct schedule *c, int i)
 {
 	return !c->cut || c->order[i] % 3 == 0;
@@ -249,7 +255,7 @@ static tess_status run_each_alone(struct tess_session *s, bool first, void *arg)
 
 static const int32_t kv_dtypes[] = { TESS_F32, TESS_BF16 };
 
-/* Of all prompts, on one rank. */
+/* Returns the texts of all prompts, each alone on one rank. */
 static const struct batch_text *get_texts_alone(int copy, int kv)
 {
 	static struct batch b[COPIES][2];
@@ -277,7 +283,7 @@ static void draw_order(struct schedule *c, uint64_t *seed)
 static struct schedule draw_schedule(uint64_t seed)
 {
 	static const char *const plans[] = { NULL, "none", "tp+sp" };
-	/* key-value heads of the rank with the most of them, by tp */
+	/* key-value heads of the most loaded rank, by tp */
 	static const uint64_t kv_heads[] = { 4, 4, 2, 2, 1, 2, 2, 2, 1 };
 	struct schedule c = { .copy = (int)draw_below(&seed, COPIES),
 		              .kv = (int)draw_below(&seed, 2),
@@ -313,7 +319,7 @@ static struct schedule draw_schedule(uint64_t seed)
 START_TEST(texts_do_not_depend_on_the_schedule)
 {
 	static const char *const cut[] = { "lm_head=loss_parallel", NULL };
-	uint64_t from = strtoul(getenv("SCHEDULE"), NULL, 10); /* each backend has its own */
+	uint64_t from = strtoul(getenv("SCHEDULE"), NULL, 10); /* differs by backend */
 	int64_t n = tess_up(from ? MORE_SCHEDULES : SCHEDULES, THIN);
 
 	for (uint64_t k = from; k < from + (uint64_t)n; k++) {
@@ -417,7 +423,7 @@ static tess_status run_all_prompts(struct tess_session *s, bool first, void *arg
 	return tess_session_generate(s, list, PROMPTS, &how);
 }
 
-/* Too little for all at once; too little for the longest. */
+/* Gives too little memory for all at once, and too little for the longest. */
 START_TEST(texts_wait_for_memory)
 {
 	const struct batch_text *want = get_texts_alone(0, 0);
@@ -451,7 +457,7 @@ START_TEST(texts_wait_for_memory)
 }
 END_TEST
 
-/* A chunk counts rows of prompts only: a text that is being written delays no prompt. */
+/* Checks that a chunk counts only rows of prompts: a text in generation delays no prompt. */
 static tess_status check_steps(struct tess_session *s, bool first, void *arg)
 {
 	static const int32_t none = -1;
@@ -495,7 +501,7 @@ static const struct callback_case callback_cases[] = {
 	{ "on_end", 2, TESS_END_ALL },    { "on_step", 2, TESS_END_ALL },
 };
 
-enum { ASKED = 5 }; /* the first cannot run */
+enum { ASKED = 5 }; /* the first is not runnable */
 
 static tess_status check_callback(struct tess_session *s, bool first, void *arg)
 {
@@ -541,7 +547,10 @@ static tess_status check_callback(struct tess_session *s, bool first, void *arg)
 	return TESS_OK;
 }
 
-/* What a callback of rank 0 decides holds for all ranks, and the session goes on. */
+/*
+ * Checks that the result of a callback on rank 0 applies to all ranks, and that the session
+ * continues.
+ */
 START_TEST(callbacks_decide)
 {
 	const struct callback_case *c = &callback_cases[_i];
@@ -552,12 +561,15 @@ START_TEST(callbacks_decide)
 
 	if (n > TSAN)
 		spawn_ranks(n, run_job_on_rank, &job);
-	job.mesh = "pp"; /* stages do not meet after each step */
+	job.mesh = "pp"; /* stages do not synchronise after each step */
 	spawn_ranks(2, run_job_on_rank, &job);
 }
 END_TEST
 
-/* Rank 0 ends all in the second step of a prompt: the stages hear of it some steps later. */
+/*
+ * Ends all texts on rank 0 in the second step of a prompt: the stages are notified some steps
+ * later.
+ */
 static tess_status check_end_in_prompt(struct tess_session *s, bool first, void *arg)
 {
 	static struct batch got;
@@ -587,7 +599,7 @@ END_TEST
 
 enum { TURN = 20 };
 
-/* to: on rank 0 */
+/* Generates one text; to: on rank 0 */
 static tess_status generate_one(struct tess_session *s, const struct tess_request *r,
                                 struct batch *to)
 {
@@ -595,11 +607,11 @@ static tess_status generate_one(struct tess_session *s, const struct tess_reques
 
 	if (to)
 		*to = (struct batch){ .nsteps = 0 };
-	how.chunk = 1; /* a step for each row */
+	how.chunk = 1; /* one step for each row */
 	return tess_session_generate(s, &r, 1, &how);
 }
 
-/* Two turns, then the same ids at once: the same bits; a turn computes its new rows only. */
+/* Compares two turns with all ids at once: equal bits; a turn computes only its new rows. */
 static tess_status check_chat(struct tess_session *s, bool first, void *arg)
 {
 	struct batch *got = first ? arg : NULL;
@@ -620,7 +632,7 @@ static tess_status check_chat(struct tess_session *s, bool first, void *arg)
 	HOLDS(!first || got->nsteps == TURN + 3);
 	turn.ids = prompts[1].id + TURN;
 	HOLDS(!generate_one(s, &turn, got));
-	/* the last id of the turn before was chosen, and not computed */
+	/* the last turn's last id was chosen, but not computed */
 	HOLDS(!first || got->nsteps == 1 + TURN + 3);
 	hash = first ? got->text[0].hash : 0;
 	ids = tess_sequence_ids(q, &n);
@@ -650,7 +662,7 @@ START_TEST(a_turn_computes_what_is_new)
 }
 END_TEST
 
-/* A refusal leaves sequences as they are, alike on all ranks and replicas. */
+/* Checks that a refusal leaves sequences unchanged on all ranks and replicas. */
 static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 {
 	static const int32_t odd[] = { 1, VOCABULARY };
@@ -688,7 +700,7 @@ static tess_status check_refusals(struct tess_session *s, bool first, void *arg)
 	HOLDS(!tess_session_step(s, in, 1, -1, &logits));
 	tess_sequence_ids(q[0], &n);
 	HOLDS(n == 3);
-	/* logits of no new id; nothing to go on with; two requests of one sequence */
+	/* logits without a new id; nothing to continue; two requests of one sequence */
 	in[0].n = 0;
 	HOLDS(tess_session_step(s, in, 1, -1, &one) == TESS_EINVAL);
 	for (int i = 0; i < 2; i++)
@@ -724,7 +736,7 @@ START_TEST(refusals_change_nothing)
 }
 END_TEST
 
-/* Options that need no ranks to be refused. */
+/* Checks options that are refused without ranks. */
 START_TEST(options_are_checked)
 {
 	static const struct {
@@ -749,7 +761,7 @@ START_TEST(options_are_checked)
 }
 END_TEST
 
-/* A text has at most the positions that the session was opened with. */
+/* Checks that a text has at most the number of positions given to the session. */
 static tess_status check_positions(struct tess_session *s, bool first, void *arg)
 {
 	enum { LONGEST = 5 };
@@ -805,11 +817,11 @@ int main(void)
 	make_prompts();
 	tcase_add_test(t, texts_do_not_depend_on_the_schedule);
 	tcase_add_test(t, prompts_enter_beside_texts);
-	if (strcmp(getenv("TESSERA_BACKEND"), "loopback")) /* the rest is above backends */
+	if (strcmp(getenv("TESSERA_BACKEND"), "loopback")) /* the other tests are above backends */
 		return suite_end(r);
 	tcase_add_loop_test(t, callbacks_decide, 0, sizeof callback_cases / sizeof *callback_cases);
 	tcase_add_test(t, an_end_reaches_all_stages);
-	if (!TSAN) { /* pages are each rank's */
+	if (!TSAN) { /* each rank has its own pages */
 		tcase_add_test(t, memory_is_that_of_the_pages);
 		tcase_add_test(t, texts_wait_for_memory);
 	}

@@ -1,7 +1,7 @@
 /*
- * Data parallel in training: what each rank keeps of a parameter (ddp, zero1, zero3), alone and
- * with the other dimensions of a mesh. Losses, gradients, weights and the optimizer's state have
- * the bits of one rank.
+ * test_data_parallel.c - data parallel in training: a rank's part of each parameter (ddp, zero1,
+ * zero3), alone and with the other dimensions of a mesh. Losses, gradients, weights and the
+ * optimizer's state have the bits of one rank.
  */
 #include "core/base/status.h"
 #include "tests/support/spawn.h"
@@ -16,17 +16,17 @@
 
 enum { SEQUENCES = 8, STEPS = 2, TEXT = 240, MICRO = 19 };
 
-/* Of the sequences of batch i those from i on; 33 and 64 end after and at a unit of 32. */
+/* Lengths of sequences, from i on in batch i; 33 and 64 end after and at a unit of 32. */
 static const int64_t lengths[SEQUENCES + 2 * STEPS] = { 33, 5, 40, 2, 64, 32, 1, 7, 9, 20, 3, 31 };
 
 struct job { /* of all ranks */
 	const char *model, *mesh, *plan;
-	const char *const *overrides; /* end with NULL */
+	const char *const *overrides; /* ends with NULL */
 	uint64_t bucket;
 	int64_t nsequences;
-	int nmicro; /* of the second step; 0: two */
+	int nmicro; /* micro-batches of the second step; 0: two */
 	double dropout;
-	uint64_t hash; /* of all that must not depend on the mesh; set by rank 0 */
+	uint64_t hash; /* of everything that must not depend on the mesh; set by rank 0 */
 	struct tess_trainer_info info; /* of rank 0 */
 };
 
@@ -44,7 +44,7 @@ static void mix_into_hash(uint64_t *hash, const void *data, size_t n)
 		*hash = (*hash ^ at[i]) * 0x100000001b3u;
 }
 
-/* Gradients, weights and moments by name, whole. */
+/* Hashes gradients, weights and moments by name, in full. */
 static tess_status hash_tensors(struct tess_trainer *t, int32_t from, int32_t to, uint64_t *hash)
 {
 	tess_status st = TESS_OK;
@@ -75,7 +75,7 @@ static void make_batch(int64_t nsequences, int index, int32_t *ids, struct tess_
 	*batch = (struct tess_batch){ nsequences, lengths + index, ids, NULL };
 }
 
-/* The second step has two micro-batches, or more. */
+/* Trains on batches; the second step has two micro-batches, or more. */
 static tess_status train_on_batches(struct tess_trainer *t, struct job *j, uint64_t *hash)
 {
 	static const int most = SEQUENCES + 2 * STEPS;
@@ -149,7 +149,7 @@ static const struct layout {
 	const char *const *overrides;
 	int64_t nsequences;
 	uint64_t bucket; /* bytes; 0: all gradients at once */
-	bool every; /* of every model, not only of those that differ most */
+	bool every; /* for every model, not only for those that differ most */
 	const char *plan; /* NULL: the model's */
 } layouts[] = {
 	{ "dp=2,tp=1", NULL, 3, 0, false, NULL },
@@ -166,7 +166,7 @@ static const struct layout {
 	{ "dp=2,pp=2", OVER("dp:**=zero3"), 3, 9000, true, NULL },
 	{ "pp=2,dp=2,tp=2", OVER("dp:**=zero1"), 8, 9000, false, "tp+sp" },
 	{ "ddp=2,dp=2,tp=1", OVER("dp:**=zero3"), 8, 9000, false, NULL },
-	/* a head that reads a part of a whole table */
+	/* a head that reads a part of a full table */
 	{ "dp=2,tp=2", OVER("dp:**=zero3", "tp:?transformer.wte=replicate"), 3, 9000, false, NULL },
 	{ "dp=3,tp=2", OVER("dp:**=zero1"), 8, 9000, false, NULL },
 	{ "dp=6,tp=1", OVER("dp:**=zero3"), 8, 9000, false, NULL },
@@ -177,8 +177,9 @@ static const struct layout {
 };
 
 /*
- * The largest, which have no style that smaller ones lack, are taken of one model over loopback,
- * without a sanitizer; with TSan no other sizes of what the same threads do.
+ * Returns whether a layout is tested with a model. The largest have no style that smaller ones
+ * lack: they are tested with one model over loopback, without a sanitizer. With TSan no other sizes
+ * with equal threads are tested.
  */
 static bool is_layout_taken(const struct layout *l, const char *model, bool all_layouts)
 {
@@ -217,7 +218,7 @@ static void check_model(const char *model, bool all_layouts)
 	}
 }
 
-/* What a rank holds, but for padding to whole lines of each weight's state. */
+/* Checks the memory of a rank, except for padding to full lines of each weight's state. */
 START_TEST(memory_of_each_style)
 {
 	static const char *const styles[] = { "ddp", "zero1", "zero3" };
@@ -244,7 +245,7 @@ START_TEST(memory_of_each_style)
 	ck_assert_uint_eq(4 * info[2].weight_bytes, info[0].weight_bytes);
 	ck_assert_uint_eq(info[2].gradient_bytes, info[1].gradient_bytes);
 	ck_assert_uint_eq(info[2].state_bytes, info[1].state_bytes);
-	/* what is gathered at a time: two buckets, not all weights */
+	/* gathered at a time: two buckets, not all weights */
 	ck_assert_uint_lt(info[2].step_bytes, info[1].step_bytes + info[0].weight_bytes / 2);
 }
 END_TEST
@@ -290,17 +291,20 @@ static const char *const models[] = {
 };
 enum { FEW = 5, MODELS = sizeof models / sizeof *models };
 
-/* Stages of a pipeline, which compute several micro-batches at a time, add them in their order. */
+/*
+ * Checks that stages of a pipeline, which compute several micro-batches at a time, add them in
+ * order.
+ */
 START_TEST(pipelines_of_micro_batches)
 {
 	static const struct {
 		const char *model, *mesh;
 		int nmicro;
 	} cases[] = { { "llama", "pp=2", 5 },
-		      { "llama", "dp=2,pp=2,tp=1", MICRO }, /* more than a schedule has */
+		      { "llama", "dp=2,pp=2,tp=1", MICRO }, /* more than fit in a schedule */
 		      { "qwen3_moe", "pp=3,tp=1", 7 },
 		      { "deepseek_v3", "pp=3,tp=2", 4 },
-		      { "qwen2", "pp=2,tp=1", 3 } }; /* a tied table: one after another */
+		      { "qwen2", "pp=2,tp=1", 3 } }; /* tied embeddings: one after another */
 
 	for (size_t i = 0; i<sizeof cases / sizeof *cases; i += THIN> 1 ? 2 : 1) {
 		struct job one = { .model = cases[i].model,
@@ -319,7 +323,7 @@ START_TEST(pipelines_of_micro_batches)
 }
 END_TEST
 
-/* All ranks end with the failure, while sums and gathers are under way. */
+/* Checks that all ranks end with the failure, while sums and gathers are in flight. */
 START_TEST(failure_in_backward)
 {
 	struct job j = { .model = "llama",
@@ -330,7 +334,7 @@ START_TEST(failure_in_backward)
 		         .nsequences = 3 };
 
 	for (int i = 0; i < (THIN > 1 ? 4 : 12); i++) {
-		j.mesh = i % 4 ? "dp=3" : "dp=2,pp=2,tp=1"; /* while messages are under way, too */
+		j.mesh = i % 4 ? "dp=3" : "dp=2,pp=2,tp=1"; /* while messages are in flight, too */
 		ck_assert_msg(run_training_job(&j) == TESS_EDEVICE, "%s", tess_error());
 		ck_assert_msg(strstr(tess_error(), "model.layers.0.mlp.up_proj") != NULL, "%s",
 		              tess_error());
@@ -349,7 +353,7 @@ int main(void)
 	SRunner *r;
 	TCase *t = suite_begin("data_parallel", 120, &r);
 
-	/* other backends move the same sums and gathers: one model shows that */
+	/* other backends run these sums and gathers, too: one model covers them */
 	tcase_add_loop_test(t, same_bits, 0,
 	                    getenv("ONE_MODEL") || TSAN ? 1 : (int)tess_up(MODELS, THIN));
 	if (!getenv("ONE_MODEL")) {

@@ -1,4 +1,6 @@
-/* Data sets: which ids their sequences have, the order of an epoch, and which files are refused. */
+/*
+ * test_dataset.c - data sets: the ids of their sequences, the order of an epoch, and refused files.
+ */
 #include "tests/support/scratch.h"
 
 #include <stdbool.h>
@@ -51,7 +53,7 @@ static void expect_refused(const char *file, struct tess_dataset_options options
 	expect_part(tess_error(), part);
 }
 
-/* Ids 0, 1, ... of 2 or 4 bytes after `header`. */
+/* Writes ids 0, 1, ... of 2 or 4 bytes after `header`. */
 static const char *write_packed(const char *name, const void *header, size_t nheader, int32_t width,
                                 int32_t n)
 {
@@ -102,7 +104,7 @@ START_TEST(each_epoch_has_every_sequence_once)
 }
 END_TEST
 
-/* A run that is resumed by another version goes on in the same order. */
+/* Checks that a run resumed by another version continues in the old order. */
 START_TEST(order_never_changes)
 {
 	static const int64_t want[] = { 334, 104, 827, 159, 754, 480, 108, 173 };
@@ -131,7 +133,7 @@ START_TEST(packed_files)
 	};
 	struct tess_dataset *d = open_files(files, 4, three);
 
-	/* two of a, one of b, two each of c and d: what is left of a file is no sequence */
+	/* two of a, one of b, two each of c and d: the rest of a file is no sequence */
 	ck_assert_int_eq(get_info(d).sequences, 7);
 	ck_assert_int_eq(get_info(d).ids, 21);
 	for (int64_t i = 0; i < 7; i++) {
@@ -140,7 +142,7 @@ START_TEST(packed_files)
 		expect_sequence(d, i, (int32_t[]){ first, first + 1, first + 2 }, 3);
 	}
 	tess_dataset_close(d);
-	/* more ids than 2 bytes have */
+	/* more ids than 2 bytes can store */
 	wide.vocabulary = 65537;
 	d = open_data(write_packed("e.bin", "", 0, 4, 3), wide);
 	expect_sequence(d, 0, (int32_t[]){ 0, 1, 2 }, 3);
@@ -152,7 +154,7 @@ START_TEST(packed_files)
 }
 END_TEST
 
-/* A header of llm.c that does not fit is no ids. */
+/* Checks that ids are not read from a mismatched header of llm.c. */
 START_TEST(cut_off_files)
 {
 	const struct tess_dataset_options three = { .sequence = 3, .vocabulary = VOCABULARY };
@@ -229,7 +231,7 @@ END_TEST
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* As the tokenizer encodes them, each with the id that ends it; *n: the ids of all. */
+/* Encodes texts by the tokenizer, each with the id that ends it; *n: number of ids. */
 static int32_t *encode_texts(const char *const *texts, int64_t *lengths, int64_t *n)
 {
 	struct tess_tokenizer *t;
@@ -283,7 +285,7 @@ START_TEST(texts)
 }
 END_TEST
 
-/* U+0000 in a text is a character. */
+/* Checks that U+0000 in a text is a character. */
 START_TEST(text_with_nul)
 {
 	char dir[1024];
@@ -306,7 +308,7 @@ START_TEST(text_with_nul)
 }
 END_TEST
 
-/* Nothing waits for a writer that never comes. */
+/* Checks that pipes are refused: opening one must not block on a writer. */
 START_TEST(pipes)
 {
 	static const char *const names[] = { "pipe.bin", "pipe.u16", "pipe.u32", "pipe.jsonl" };
@@ -343,5 +345,5 @@ START_TEST(bad_texts)
 END_TEST
 
 SCRATCH_MAIN("dataset", each_epoch_has_every_sequence_once, order_never_changes, packed_files,
-             cut_off_files, hash_tells_data_apart, bad_packed_files, texts, text_with_nul,
-             pipes, bad_texts)
+             cut_off_files, hash_tells_data_apart, bad_packed_files, texts, text_with_nul, pipes,
+             bad_texts)

@@ -1,5 +1,5 @@
 /*
- * tess_explain, of libtessera.so: what it says of a checkpoint adds up, and is the same for a
+ * test_explain.c - tess_explain, of libtessera.so: its numbers add up, and do not change for a
  * directory without the files of weights.
  */
 #include "tests/support/scratch.h"
@@ -19,7 +19,10 @@ static struct tess_explanation *explain_directory(const char *dir, const char *m
 	return e;
 }
 
-/* Over the ranks, a parameter is cut along its placement's axis and whole along the others. */
+/*
+ * Checks that a parameter is cut over the ranks along its placement's axis, and full along the
+ * others.
+ */
 static void expect_shards_of_parameter(const struct tess_explanation *e, int32_t i, uint64_t *bytes)
 {
 	const struct tess_explained_parameter *p = e->parameters[i];
@@ -97,7 +100,9 @@ START_TEST(adds_up)
 }
 END_TEST
 
-/* Of a position: a latent of 12 and a rotated key of 4 in f32, in each of 3 layers. */
+/*
+ * Checks that a position caches, in each of 3 layers, a latent of 12 and a rotated key of 4 in f32.
+ */
 START_TEST(a_latent_is_cached_once)
 {
 	struct tess_explanation *e = explain_directory(
@@ -111,7 +116,10 @@ START_TEST(a_latent_is_cached_once)
 }
 END_TEST
 
-/* Attention along tp, mlp along xp, in two replicas: what each dimension cuts and moves. */
+/*
+ * Checks attention along tp and mlp along xp, in two replicas: the cuts and moves of each
+ * dimension.
+ */
 START_TEST(a_mesh_of_three)
 {
 	struct tess_explanation *e =
@@ -140,7 +148,7 @@ START_TEST(a_mesh_of_three)
 		along[e->collectives[i]->dim]++;
 	ck_assert(along[0] == 5 && !along[1] && along[2] == 5);
 	expect_collectives(e);
-	for (int32_t r = 0; r < 12; r++) { /* ranks that differ in dp hold the same */
+	for (int32_t r = 0; r < 12; r++) { /* ranks that differ in dp have equal shards */
 		int32_t twin = r / 2 % 2 ? r - 2 : r + 2;
 
 		ck_assert_uint_eq(e->ranks[r]->weights, e->ranks[twin]->weights);
@@ -155,7 +163,7 @@ START_TEST(a_mesh_of_three)
 }
 END_TEST
 
-/* The runs of an axis rise, are as long as the shard, and begin and end with the whole. */
+/* Checks that the ranges of an axis increase, have the shard's length, and are inside the axis. */
 START_TEST(runs_of_fused_weights)
 {
 	struct tess_explanation *e = explain_directory(
@@ -189,7 +197,9 @@ END_TEST
 
 /* ---- without files of weights ---------------------------------------------------------------- */
 
-/* A directory with the project's config.json, in which dtype and torch_dtype are replaced. */
+/*
+ * Writes a directory with the project's config.json, in which dtype and torch_dtype are replaced.
+ */
 static const char *write_config(const char *folder, const char *dtype, const char *torch_dtype)
 {
 	json_t *config = json_load_file(format_data_path("config.json"), 0, NULL);
@@ -207,7 +217,7 @@ static const char *write_config(const char *folder, const char *dtype, const cha
 	return scratch_format_path(folder);
 }
 
-/* The same parameters, but for their dtype, as in the checkpoint; `absent` of them have no file. */
+/* Expects the checkpoint's parameters with any dtype; `absent` of them have no file. */
 static void expect_shapes_of_checkpoint(const char *dir, int32_t dtype, int32_t absent)
 {
 	struct tess_explanation *e = explain_directory(dir, "tp=3", NULL),
@@ -299,7 +309,7 @@ START_TEST(reads_an_index_alone)
 	expect_explain_refused(
 		dir, "tp=1", 1,
 		"no module of model llama asks for model.layers.5.mlp.up_proj.weight");
-	/* one of its files is there */
+	/* one of its files exists */
 	ck_assert_ptr_nonnull(realpath(format_data_path("model.safetensors"), data));
 	ck_assert(!symlink(data, scratch_format_path("index/there.safetensors")));
 	write_index("index", "model.layers.3.mlp.down_proj.weight", "model.norm.weight");
@@ -330,7 +340,10 @@ START_TEST(refuses_arguments)
 }
 END_TEST
 
-/* Linear weights and experts, a tied head beside its table; no router, and no head's own. */
+/*
+ * Checks 8-bit linear weights and experts, and a tied head next to its table; no router, and no
+ * untied head.
+ */
 START_TEST(eight_bit_weights)
 {
 	static const char *const folders[] = { "mixtral", "qwen3_moe", "deepseek_v3", "gpt2" };

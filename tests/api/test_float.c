@@ -1,7 +1,7 @@
 /*
- * The floating-point state of the host program: whatever it is when ranks start, the logits and
- * the sums have the bits of the default state, denormals and rounding included, it is there again
- * afterwards, and a NaN is one NaN.
+ * test_float.c - the floating-point state of the host program. In any state, logits and sums have
+ * the bits of the default state, with denormals and rounding; the state is restored afterwards; all
+ * NaNs are one NaN.
  */
 #include "api/session.h"
 #include "core/base/status.h"
@@ -22,7 +22,7 @@ struct seen_logits {
 	bool denormal;
 };
 
-/* State 0 is the default; then a rounding mode each; the last is FTZ and DAZ. */
+/* Sets state 0, the default; then a rounding mode each; the last is FTZ and DAZ. */
 static void set_float_state(int state)
 {
 	static const int round[] = { FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO,
@@ -35,7 +35,7 @@ static void set_float_state(int state)
 #endif
 }
 
-/* Tries what the state does: 1 + 2^-30, 1 - 2^-30, and half of the smallest normal number. */
+/* Returns whether 1 + 2^-30, 1 - 2^-30 and half of the smallest normal number show the state. */
 static bool has_float_state(int state)
 {
 	static const float high[] = { 1, 1 + 0x1p-23f, 1, 1, 1 },
@@ -72,7 +72,7 @@ struct float_case {
 	int32_t drawn;
 };
 
-/* A step, and a draw from its logits. */
+/* Runs a step, and draws from its logits. */
 static tess_status step_and_draw(struct tess_session *s, const int32_t *ids, struct float_case *ask)
 {
 	static const struct tess_sampling sampling = { .temperature = 1, .top_p = 0.9, .seed = 3 };
@@ -93,7 +93,7 @@ static tess_status step_and_draw(struct tess_session *s, const int32_t *ids, str
 	return st;
 }
 
-/* Logits that are denormal, added over the ranks: the style makes what enters the head tiny. */
+/* Generates with denormal logits, added over the ranks: the style makes the head's input tiny. */
 static tess_status generate_in_state(struct tess_world *w, void *arg)
 {
 	static const char *const overrides[] = { "model.norm=defective:tiny",
@@ -161,7 +161,7 @@ static float make_float(uint32_t bits)
 	return x;
 }
 
-/* By turns: denormal parts, a sum that is rounded, two NaNs. */
+/* Computes in turn: denormal parts, a sum that is rounded, two NaNs. */
 static float compute_part(int32_t rank, int i)
 {
 	return make_float(i % 3 == 0   ? 0x100 + (uint32_t)i
@@ -187,7 +187,7 @@ static tess_status check_sum_bits(struct tess_world *w, void *arg)
 	MUST(x && y);
 	for (int i = 0; i < COUNT_MAX; i++)
 		x[i] = compute_part(me, i);
-	for (int k = 0; k < 12 && !st; k++) { /* again, for calls that are like the last */
+	for (int k = 0; k < 12 && !st; k++) { /* repeats the call, which then equals the last one */
 		uint64_t count = counts[k / 3];
 
 		st = tess_all_reduce(tess_world_group(w), x, y, count, TESS_F32, TESS_SUM, "add");

@@ -1,6 +1,6 @@
 /*
- * What tess_explain_training says of the memory of each rank, against what the ranks of a trainer
- * allocate for a step of that shape.
+ * test_forecast.c - tess_explain_training's memory of each rank, against the allocations of a
+ * trainer's ranks for a step of that shape.
  */
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
@@ -33,7 +33,7 @@ struct forecast_run {
 	const struct tess_explanation *e;
 };
 
-/* Two steps: the second needs no more. */
+/* Trains two steps: the second needs no more memory. */
 static tess_status train_two_steps(struct tess_trainer *t)
 {
 	int64_t lengths[SEQUENCES];
@@ -73,15 +73,16 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 	HOLDS(said->weights == info.weight_bytes);
 	HOLDS(said->gradients == info.gradient_bytes);
 	HOLDS(said->state == info.state_bytes);
-	/* parts of memory that ranks share are alike */
+	/* parts of memory that ranks share are equal */
 	HOLDS(said->step <= info.step_bytes && info.step_bytes <= f->e->total.step);
 	HOLDS(said->total == said->weights + said->gradients + said->state + said->step);
 	return TESS_OK;
 }
 
 /*
- * With a sanitizer the second backend has every third case: they differ above backends. With TSan
- * each has, from one of ranks on; the second has one.
+ * Returns the stride of cases. With a sanitizer the second backend runs every third case: the
+ * differences are above backends. With TSan each backend does, the first from a multiple of the
+ * ranks on; the second runs one.
  */
 static int get_case_stride(void)
 {
@@ -114,7 +115,7 @@ START_TEST(allocates_what_is_said)
 }
 END_TEST
 
-/* What is sent adds up over the dimensions, and what is repeated is sent again. */
+/* Checks that sent bytes add up over the dimensions, and that repeated calls count again. */
 START_TEST(says_what_is_sent)
 {
 	static const char *const layers[] = { "model.layers.*", NULL };

@@ -1,6 +1,6 @@
 /*
- * Plans in tess_explain of libtessera.so, for directories with only a config.json: the plans that
- * Transformers ships, and wrong plans, whose messages are in refusals.md.
+ * test_plans.c - plans in tess_explain of libtessera.so, for directories with only a config.json:
+ * the plans that Transformers ships, and wrong plans, whose messages are in refusals.md.
  */
 #include "tests/support/scratch.h"
 
@@ -19,7 +19,7 @@ static json_t *load_plans(const char *name)
 	return o;
 }
 
-/* A directory with the config.json of that golden. */
+/* Makes a directory with the config.json of that golden. */
 static const char *make_config_folder(const char *name)
 {
 	char file[256];
@@ -44,7 +44,10 @@ static struct tess_explanation *explain_for_two_ranks(const char *dir, const cha
 	return e;
 }
 
-/* hf.json has Transformers' configuration files' rules, and the one that it adds by itself. */
+/*
+ * Checks that hf.json has the rules of Transformers' configuration files, and the one that it adds
+ * itself.
+ */
 START_TEST(hf_is_what_transformers_ships)
 {
 	json_t *plans = load_plans("hf.json"), *plan;
@@ -75,7 +78,7 @@ START_TEST(hf_is_what_transformers_ships)
 }
 END_TEST
 
-/* What any plan would save or cost against it. */
+/* Checks the savings and costs of any plan against hf. */
 START_TEST(compared_with_hf)
 {
 	const char *dir = make_config_folder("llama");
@@ -92,7 +95,7 @@ START_TEST(compared_with_hf)
 }
 END_TEST
 
-/* Logits that stay cut move as candidates, or a row on demand. */
+/* Checks that partitioned logits move as candidates, or a row on demand. */
 START_TEST(logits_stay_cut)
 {
 	static const char *const styles[] = { "loss_parallel", "colwise_loss_parallel", "colwise" };
@@ -125,7 +128,7 @@ static const char *get_row_text(const json_t *row, const char *key, const char *
 	return text ? text : preset;
 }
 
-/* The refusal; folders of plugins are left out: " in /a, /b; did you" -> " in ...; did you". */
+/* Returns the refusal without folders of plugins: " in /a, /b; did you" -> " in ...; did you". */
 static const char *refuse_plan(const json_t *row, const char *family, char *out, size_t size)
 {
 	const char *overrides[4] = { NULL }, *at;
@@ -154,7 +157,7 @@ static const char *refuse_plan(const json_t *row, const char *family, char *out,
 	return out;
 }
 
-/* Names the module, what is wrong with it, and what would work. */
+/* Expects the module, its fault, and a way out. */
 static void expect_names(const json_t *row, const char *family, const char *sentence)
 {
 	const json_t *names = json_object_get(row, "names");

@@ -1,8 +1,8 @@
 /*
- * One table of calls that the C API refuses: NULL, negative and huge counts, counts without their
- * list, NaN, indices out of range. A call that returns a status has to fail with a message, another
- * one to return what its header says; a signal fails the row alone. Each function that the library
- * exports has a row, but for those of `accept_anything`.
+ * test_refusals.c - one table of calls that the C API refuses: NULL, negative and huge counts,
+ * counts without their list, NaN, indices out of range. A call that returns a status must fail with
+ * a message; others return what their header documents. A signal fails only its row. Each exported
+ * function has a row, except those of `accept_anything`.
  */
 #include "tests/support/suite.h"
 
@@ -15,7 +15,7 @@
 
 static const char *const accept_anything[] = { "tess_error", "tess_fail", "tess_version" };
 
-static struct { /* what the calls of the table use */
+static struct { /* objects for the calls of the table */
 	struct tess_world *world;
 	struct tess_group *all;
 	struct tess_mesh *mesh;
@@ -51,7 +51,7 @@ static struct tess_dataset_info data;
 static int64_t runs[8][2];
 static struct tess_weight_storage weights[1];
 static char saved[] = "/tmp/tessera-refusals-XXXXXX";
-static void *nothing; /* where results would go */
+static void *nothing; /* a place for results */
 
 #define OUT(type) ((struct type **)&nothing)
 #define INPUT(...) (&(struct tess_input){ .sequence = on.sequence, __VA_ARGS__ })
@@ -67,7 +67,7 @@ static void *nothing; /* where results would go */
 		__VA_ARGS__ \
 	}
 #define SAMPLING(...) (&(struct tess_sampling){ __VA_ARGS__ })
-/* A broadcast of 4 numbers, but for what is given. */
+/* Makes a broadcast of 4 numbers, with the given changes. */
 #define COLL(...) \
 	OPTIONS(tess_coll, .kind = TESS_BROADCAST, .dtype = TESS_F32, .count = 4, .src = numbers, \
 	        .dst = numbers, __VA_ARGS__)
@@ -78,7 +78,7 @@ static tess_status run_nothing(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* Fails as the request has. */
+/* Fails like the request. */
 static int fail_as_request(void *self, int64_t i, const struct tess_result *r, const char *end,
                            uint64_t n)
 {
@@ -91,7 +91,7 @@ static bool is_refusal(tess_status st)
 	return st < 0 && *tess_error();
 }
 
-/* Fields that OPTIONS sets are given again. */
+/* Some fields of OPTIONS are set again. */
 #pragma GCC diagnostic ignored "-Woverride-init"
 
 #define CASE(text, correct) \
@@ -103,7 +103,7 @@ static bool is_refusal(tess_status st)
 #define NOTHING(call) CASE(#call, ((call), true))
 enum { FIRST = __COUNTER__ + 1 };
 
-/* Row i of the table: its text and, with `make`, whether the call does what it has to. */
+/* Reads row i of the table: its text and, with `make`, whether the call behaves as required. */
 static bool read_row(int i, bool make, const char **name)
 {
 	switch (i) {
@@ -474,7 +474,7 @@ static bool read_row(int i, bool make, const char **name)
 	}
 }
 
-/* In a process of its own. */
+/* Runs a call in a process of its own; returns whether it behaves as required. */
 static bool is_correct_call(int i)
 {
 	const char *name;
@@ -649,7 +649,7 @@ static tess_status close_while_generating(struct tess_world *w, void *arg)
 	return closing;
 }
 
-/* Each fails the generation, not the memory that it uses. */
+/* Checks that each refused close fails the generation, and leaves the memory in use. */
 START_TEST(closes_are_refused)
 {
 	struct tess_world *w;

@@ -1,8 +1,8 @@
 /*
- * Training in memory that the host cannot read (discrete.c): where sums are exact, losses, norms,
- * gradients and weights have the bits of the cpu device on any mesh; where a Partial is one node
- * and calls add, they are as close as the order of sums allows. With GPU_DEVICE the goldens of
- * training on a GPU, or on an emulated one.
+ * test_train_device.c - training in memory that the host cannot read (discrete.c). Where sums are
+ * exact, losses, norms, gradients and weights have the bits of the cpu device on any mesh. Where a
+ * Partial is one node and calls add, they are as close as the order of sums allows. With
+ * GPU_DEVICE: the goldens of training on a GPU, or on an emulated one.
  */
 #include "tests/support/spawn.h"
 #include "tests/support/training.h"
@@ -52,7 +52,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static bool nccl; /* calls are queued on the streams of the device */
 
-/* Two micro-batches, which are added; steps 0: gradients. */
+/* Makes a job with two micro-batches, which are added; steps 0: gradients. */
 static struct training_job make_device_job(const struct layout *l, int32_t steps)
 {
 	return (struct training_job){ .options = { .balance = l->balance,
@@ -99,7 +99,7 @@ START_TEST(bits_of_the_cpu)
 }
 END_TEST
 
-/* No gradient differs by more than `bound` of the largest, nor do loss and norm. */
+/* Expects that no gradient differs by more than `bound` of the largest, nor do loss and norm. */
 static void expect_similar(const struct training_job *have, const struct training_job *want,
                            const char *mesh, double bound)
 {
@@ -118,7 +118,7 @@ static void expect_similar(const struct training_job *have, const struct trainin
 	ck_assert_double_le(fabs(have->norm[0] - want->norm[0]), bound * want->norm[0]);
 }
 
-/* Calls so far that began on the device after ops that were queued later. */
+/* Returns the number of calls that began on the device after ops that were queued later. */
 static int count_overlapped_calls(void)
 {
 	char path[512];
@@ -130,7 +130,7 @@ static int count_overlapped_calls(void)
 	return atomic_load(n);
 }
 
-/* Over NCCL sums and gathers along dp overlap with ops, and no other call does. */
+/* Checks that over NCCL only sums and gathers along dp overlap with ops. */
 START_TEST(sums_in_any_order)
 {
 	const struct layout *l = &layouts[_i * THIN];
@@ -168,7 +168,7 @@ static tess_status fail_on_rank(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* While calls are under way on both ranks, of which each waits for the other. */
+/* Failures while both ranks have calls in flight, each waiting for the other. */
 static const struct failure {
 	const char *key, *value, *sentence;
 } failures[] = { { "FAKE_NCCL_FAILS", "1 40 6", "remote process exited" },
@@ -195,7 +195,7 @@ END_TEST
 
 enum { EXIT_SKIPPED = 77 };
 
-/* The emulated one, which is slow, has every fourth. */
+/* An emulated GPU, which is slow, runs every fourth. */
 static const struct gpu_family {
 	const char *name;
 	double balance;
@@ -210,7 +210,7 @@ static bool is_emulated(void)
 	return strstr(getenv("GPU_DEVICE"), "emulated");
 }
 
-/* As far from float64 as torch in float32, up to a factor of 3. */
+/* Checks that gradients are within 3 times the error of torch's float32 against float64. */
 START_TEST(gradients_of_a_gpu)
 {
 	const struct gpu_family *f = &gpu_families[_i * (is_emulated() ? 4 : 1)];
@@ -234,12 +234,12 @@ START_TEST(steps_of_a_gpu)
 }
 END_TEST
 
-/* Beside weights in bf16 operands of products are rounded to that. */
+/* Checks that operands of products are rounded to bf16 next to weights in bf16. */
 START_TEST(bf16_of_a_gpu)
 {
 	struct training_job want = { .micro = &training_batch, .nmicro = 1 }, have = want;
 
-	training_open_golden("llama"); /* which has a batch */
+	training_open_golden("llama"); /* it has a batch */
 	training_read_batch();
 	training_close_golden();
 	training_open_golden("llama-bf16");
@@ -253,7 +253,7 @@ START_TEST(bf16_of_a_gpu)
 }
 END_TEST
 
-/* Several ranks on it have the gradients of one; run to run they have the same bits. */
+/* Checks that several ranks on it have the gradients of one, with equal bits in every run. */
 START_TEST(ranks_of_a_gpu)
 {
 	const struct tess_batch batch = { is_emulated() ? 2 : 4, lengths, ids, NULL };
@@ -276,7 +276,10 @@ START_TEST(ranks_of_a_gpu)
 }
 END_TEST
 
-/* Asked in another process: the driver does not survive a fork, and each test is one. */
+/*
+ * Returns whether training works, by another process: the driver does not survive a fork, and each
+ * test is one.
+ */
 static bool can_train_on_gpu(void)
 {
 	const struct tess_trainer_options options = { .size = sizeof options };

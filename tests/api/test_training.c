@@ -1,7 +1,7 @@
 /*
- * Steps of training on real groups: losses, gradients and AdamW of the goldens, which are made by
- * torch in float64; the same bits on any mesh; micro-batches, masters of bf16 weights; what is
- * refused, and changes nothing.
+ * test_training.c - steps of training on real groups: losses, gradients and AdamW of the goldens,
+ * computed by torch in float64; equal bits on any mesh; micro-batches, masters of bf16 weights;
+ * refusals, which change nothing.
  */
 #include "tests/support/spawn.h"
 #include "tests/support/training.h"
@@ -19,9 +19,11 @@ static const char *const families[] = { "llama",    "llama-odd", "mistral",     
 	                                "qwen3",    "olmo2",     "phi3",        "phi3-partial",
 	                                "gemma2",   "gpt2",      "deepseek_v3", "mixtral",
 	                                "qwen3_moe" };
-enum { BALANCED_AT = 11 }; /* from here on with goldens of the load balancing loss */
+enum { BALANCED_AT = 11 }; /* first family with goldens of the load balancing loss */
 
-/* A family's loss and gradients are those of its goldens, and have their bits on all meshes. */
+/*
+ * Checks that a family's loss and gradients match its goldens, and have equal bits on all meshes.
+ */
 static void check_family(const char *family, struct tess_trainer_options options)
 {
 	struct training_job one = { .micro = &training_batch, .nmicro = 1, .options = options };
@@ -47,8 +49,8 @@ END_TEST
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /*
- * gpt2: the gradient of one weight, h.1.mlp.c_fc.weight[2][3], is 2.0e-8 at first, near the eps of
- * AdamW, where an error of 3e-9, a tenth of what is allowed, changes its step by 3 %.
+ * Training cases. gpt2: the gradient of one weight, h.1.mlp.c_fc.weight[2][3], is 2.0e-8 at first,
+ * near the eps of AdamW, where an error of 3e-9, a tenth of the tolerance, changes its step by 3 %.
  */
 static const struct {
 	const char *name;
@@ -77,7 +79,7 @@ END_TEST
 
 /* ---- micro-batches --------------------------------------------------------------------------- */
 
-/* Sequences of several lengths, with labels that do not count. */
+/* Lengths of sequences, with labels that do not count. */
 static const int64_t odd_lengths[] = { 7, 40, 1, 33, 64, 2 };
 static int32_t odd_ids[147], odd_labels[147];
 
@@ -89,7 +91,7 @@ static void draw_odd_batch(void)
 	}
 }
 
-/* Twice the same batch: half the gradient of each, added, is that of one, to the last bit. */
+/* Checks that half the gradients of a batch, added twice, are its gradient, to the last bit. */
 START_TEST(halves_add_up)
 {
 	const struct tess_batch two[2] = { training_batch, training_batch };
@@ -109,7 +111,7 @@ START_TEST(halves_add_up)
 }
 END_TEST
 
-/* Three micro-batches, in their order on any mesh, and not in another order. */
+/* Checks that three micro-batches are added in order on any mesh, and differ in another order. */
 START_TEST(micro_batches)
 {
 	struct tess_batch micro[3];
@@ -136,8 +138,8 @@ START_TEST(micro_batches)
 END_TEST
 
 /*
- * What is dropped depends on the seed, the step and the sequence of the step, not on the mesh; and
- * gradients alone are those without dropout.
+ * Checks that dropout depends on the seed, the step and the sequence of the step, not on the mesh;
+ * and that gradients alone are without dropout.
  */
 START_TEST(dropout)
 {
@@ -177,7 +179,7 @@ END_TEST
 
 /* ---- masters --------------------------------------------------------------------------------- */
 
-/* The weights are the rounded masters; *differ: how many masters have more bits. */
+/* Checks that the weights are the rounded masters; *differ: number of masters with more bits. */
 static tess_status compare_masters(struct tess_trainer *t, int64_t *differ)
 {
 	*differ = 0;
@@ -246,7 +248,7 @@ static tess_status expect_batch_refused(tess_status st, const char *part)
 	return TESS_OK;
 }
 
-/* A step refuses the batch; the next one runs. */
+/* Checks that a step refuses the batch, and that the next one runs. */
 static tess_status check_refused_batches(struct tess_world *w, void *arg)
 {
 	static const int64_t one[] = { 3 }, lengths[] = { 3, 3 }, empty[] = { 3, 0 };
@@ -296,7 +298,7 @@ START_TEST(refusals)
 }
 END_TEST
 
-/* A step of 1e30 makes weights of which the next loss is not finite: that one changes nothing. */
+/* Takes a step of 1e30, whose weights give a non-finite next loss; that step changes nothing. */
 static tess_status check_odd_loss(struct tess_world *w, void *arg)
 {
 	struct tess_training_result r = { .size = sizeof r };
@@ -336,7 +338,7 @@ START_TEST(a_loss_that_is_not_finite)
 }
 END_TEST
 
-/* The order of sums is part of the format: bits that other versions must have too. */
+/* Checks bits that other versions must have too: the order of sums is part of the format. */
 START_TEST(bits_are_those_of_other_versions)
 {
 	static const int64_t lengths[] = { 70, 3, 33 };
@@ -358,7 +360,7 @@ START_TEST(bits_are_those_of_other_versions)
 }
 END_TEST
 
-/* Weights that a step has made far too large: each rank names the module that gives Inf. */
+/* Checks weights that a step has made far too large: each rank names the module that gives Inf. */
 static tess_status diverge_on_rank(struct tess_world *w, void *arg)
 {
 	struct tess_training_result r = { .size = sizeof r };
@@ -377,7 +379,9 @@ static tess_status diverge_on_rank(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
-/* With TESSERA_CHECK ranks compare what they must hold alike, which replicas need not. */
+/*
+ * Checks that ranks with TESSERA_CHECK compare values that must be equal, unlike those of replicas.
+ */
 START_TEST(values_are_checked)
 {
 	struct tess_trainer_options options = { .size = sizeof options, .threads = 1 };
@@ -406,7 +410,7 @@ START_TEST(load_balancing_loss)
 }
 END_TEST
 
-/* That of two micro-batches is the mean of theirs. */
+/* Checks that the loss of two micro-batches is the mean of their losses. */
 START_TEST(load_balancing_loss_of_micro_batches)
 {
 	struct tess_trainer_options options = { .size = sizeof options, .balance = 0.02 };
@@ -466,14 +470,14 @@ int main(void)
 	                    (int)tess_up(sizeof adamw_families / sizeof *adamw_families, THIN));
 	tcase_add_test(t, micro_batches);
 	if (THIN > 1 && strcmp(getenv("TESSERA_BACKEND"), "loopback"))
-		return suite_end(r); /* with a sanitizer the rest, above backends, runs once */
+		return suite_end(r); /* with a sanitizer the other tests run once */
 	tcase_add_test(t, masters_of_bf16);
 	tcase_add_test(t, refusals);
 	tcase_add_test(t, a_loss_that_is_not_finite);
 	tcase_add_loop_test(t, load_balancing_loss, BALANCED_AT,
 	                    TSAN ? BALANCED_AT + 1 : sizeof families / sizeof *families);
 	if (TSAN)
-		return suite_end(r); /* the rest compares jobs of one rank */
+		return suite_end(r); /* the others compare jobs of one rank */
 	tcase_add_test(t, bits_are_those_of_other_versions);
 	tcase_add_test(t, halves_add_up);
 	tcase_add_test(t, dropout);

@@ -1,6 +1,6 @@
 /*
- * A backend of processes: what tessera conform does not test. This program also runs as the ranks.
- * TEST_BACKEND names the backend; gloo by default.
+ * test_gloo.c - a backend of processes, where tessera conform has no test. This program also runs
+ * as the ranks. TEST_BACKEND names the backend; gloo by default.
  */
 #include "tests/support/job.h"
 #include "tests/support/scenario.h"
@@ -17,7 +17,7 @@ static const char *get_backend_name(void)
 	return name ? name : "gloo";
 }
 
-/* What ranks do without a failure. */
+/* Scenarios without a failure. */
 static const struct {
 	int nranks;
 	const char *scenario;
@@ -37,7 +37,7 @@ START_TEST(ranks_succeed)
 }
 END_TEST
 
-/* How rank 1 of 4 is lost, and the exit status of the job. */
+/* Ways to lose rank 1 of 4, and the exit status of the job. */
 static const struct {
 	const char *scenario;
 	int status;
@@ -47,7 +47,7 @@ static const struct {
 	{ "fails", 1 },
 };
 
-/* Within a second, at least once in several tries: the machine may be busy. */
+/* Checks for a report within a second, at least once in several tries: the machine may be busy. */
 START_TEST(loss_of_rank_1_is_reported)
 {
 	struct test_job j;

@@ -1,6 +1,6 @@
 /*
- * The backend mpi under the installed mpirun: what it moves, how it fails, and that it ends. This
- * program also runs as the ranks.
+ * test_mpi.c - the backend mpi under the installed mpirun: messages, failures, and the end of jobs.
+ * This program also runs as the ranks.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -25,8 +25,8 @@ static int timeout_s = 60; /* s; mpirun waits for a stopped rank without limit *
 static char launcher[512] = "mpirun --oversubscribe";
 
 /*
- * Runs `mpirun ARGS COMMAND`, with its output and that of its ranks in `text`. Returns the exit
- * status. Open MPI now and then leaves the shared memory of ranks that are killed.
+ * Runs `mpirun ARGS COMMAND`, with all output in `text`; returns the exit status. Open MPI
+ * sometimes leaves the shared memory of killed ranks.
  */
 static int run_mpirun(const char *env, const char *args, const char *command)
 {
@@ -70,7 +70,10 @@ START_TEST(does_what_conform_does_not_test)
 }
 END_TEST
 
-/* All ranks of 4 but rank 1 failed within `max_seconds`, with a sentence that contains `what`. */
+/*
+ * Expects that all ranks of 4 but rank 1 failed within `max_seconds`, with a message that contains
+ * `what`.
+ */
 static void expect_survivors_fail(double max_seconds, const char *what)
 {
 	for (int r = 0; r < 4; r++)
@@ -78,7 +81,7 @@ static void expect_survivors_fail(double max_seconds, const char *what)
 		              "rank %d took longer than %g s: %s", r, max_seconds, output);
 }
 
-/* Without --enable-recovery mpirun would end the other ranks before they report. */
+/* Uses --enable-recovery, without which mpirun would end the other ranks before they report. */
 START_TEST(names_a_dead_rank)
 {
 	static const char *const scenarios[] = { "killed 4000", "killed 2000000" };
@@ -101,7 +104,7 @@ START_TEST(ends_with_a_dead_rank)
 }
 END_TEST
 
-/* Rank 0 does not return from MPI_Test: the other ranks fail, and it ends. */
+/* Keeps rank 0 in MPI_Test: the other ranks fail, and rank 0 ends. */
 START_TEST(ends_a_rank_stuck_in_mpi)
 {
 	run_scenario_under_mpirun("TESSERA_TIMEOUT=2 LD_PRELOAD='" STUCK "'",
@@ -112,7 +115,7 @@ START_TEST(ends_a_rank_stuck_in_mpi)
 }
 END_TEST
 
-/* At the deadline, at least once in several tries: the machine may be busy. */
+/* Checks for a failure at the deadline, at least once in several tries: the machine may be busy. */
 START_TEST(names_a_stopped_rank)
 {
 	bool soon = false;
@@ -128,7 +131,7 @@ START_TEST(names_a_stopped_rank)
 }
 END_TEST
 
-/* Rank stopped before MPI_Init_thread, in which the other ranks wait for it. */
+/* Stops a rank before MPI_Init_thread, in which the other ranks wait for it. */
 START_TEST(names_a_rank_stopped_before_mpi)
 {
 	timeout_s = 6;
@@ -140,10 +143,10 @@ START_TEST(names_a_rank_stopped_before_mpi)
 }
 END_TEST
 
-/* Few, as mpirun takes a second; test_mismatch has hundreds on other backends. */
+/* Few, as mpirun takes a second; test_mismatch makes hundreds on other backends. */
 enum { MISMATCHES = 6 };
 
-/* A rank whose calls do not match, derived from the seed; it prints its failure. */
+/* Runs a rank whose calls do not match, derived from the seed; it prints its failure. */
 static int run_mismatch_rank(const char *seed)
 {
 	struct mismatch m;
@@ -189,7 +192,7 @@ static bool is_mpi_rank(const char *rank)
 	return mine && !strcmp(mine, rank);
 }
 
-/* mpirun on the first of two simulated hosts; "ssh" switches between them. */
+/* Runs mpirun on the first of two simulated hosts; "ssh" switches between them. */
 static void use_two_hosts(const char *name, const char *agent)
 {
 	FILE *f = fopen(agent, "w");
@@ -208,7 +211,7 @@ static void use_two_hosts(const char *name, const char *agent)
 	         name, name, agent);
 }
 
-/* MPI carries the messages between hosts: no address and no secret is given. */
+/* Checks that MPI carries the messages between hosts: no address and no secret is given. */
 START_TEST(joins_ranks_of_two_hosts)
 {
 	char name[16], agent[64], said[2048], missed[2048];
@@ -219,7 +222,7 @@ START_TEST(joins_ranks_of_two_hosts)
 		return;
 	snprintf(agent, sizeof agent, "/tmp/tessera-test-%s", name);
 	use_two_hosts(name, agent);
-	/* mpirun itself crashes now and then, as it prints a help text of another host */
+	/* mpirun itself sometimes crashes while it prints a help text of another host */
 	for (int i = 0; i < 3 && (!i || strstr(output, "orte_rml_oob_send_buffer_nb")); i++)
 		moved = run_scenario_under_mpirun("TESSERA_TIMEOUT=30", "-n 4", "groups");
 	snprintf(said, sizeof said, "%.2000s", output);
@@ -236,7 +239,7 @@ START_TEST(joins_ranks_of_two_hosts)
 }
 END_TEST
 
-/* The last line that begins with "digest". */
+/* Copies the last line that begins with "digest". */
 static void copy_digest_line(const char *where, char out[static 96])
 {
 	const char *at = strstr(where, "digest ");

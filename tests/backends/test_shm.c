@@ -1,7 +1,6 @@
 /*
- * What only shm has: memory that all ranks address, and which it must not leak. The rest is
- * tested as for the other backends (conform, subgroups, failures, exact, gloo). This program also
- * runs as the ranks.
+ * test_shm.c - the memory of shm, which all ranks address, and its leaks. The tests of all backends
+ * cover the rest (conform, subgroups, failures, exact, gloo). This program also runs as the ranks.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -28,7 +27,7 @@ enum { REGION_BYTES = 24 << 20, KINDS = TESS_ALL_TO_ALL - TESS_BARRIER };
 
 /* ---- shared regions -------------------------------------------------------------------------- */
 
-/* Kinds x even x in place x roots, small enough for slots and too large for them. */
+/* Checks kinds x even x in place x roots, small enough for slots and too large for them. */
 static tess_status check_all_kinds(struct tess_world *w)
 {
 	static const uint64_t counts[] = { 0, 1, 37, 5000, 60001 };
@@ -57,7 +56,7 @@ static tess_status check_all_kinds(struct tess_world *w)
 	return st;
 }
 
-/* Buffers in a shared region on all ranks; on some ranks only; few of them. */
+/* Checks buffers in a shared region on all ranks, on some ranks only, and few of them. */
 static tess_status check_shared_regions(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -90,7 +89,7 @@ static tess_status check_shared_regions(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* Sums of nodes in shared regions have the bits of sums of nodes in other memory. */
+/* Checks that sums of nodes in shared regions have the bits of sums in other memory. */
 static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 {
 	static const int64_t units[] = { 32, 5, 25 };
@@ -154,8 +153,8 @@ static tess_status check_sums_in_regions(struct tess_world *w, void *arg)
 }
 
 /*
- * After the sum a rank may reuse its nodes in shared regions, however slowly another rank reads
- * them.
+ * Checks that a rank may reuse its nodes in shared regions after the sum, however slowly another
+ * rank reads them.
  */
 static tess_status check_region_reuse(struct tess_world *w, void *arg)
 {
@@ -228,7 +227,7 @@ static long read_mapped_bytes(void)
 
 static atomic_bool stop_disturbing;
 
-/* Connects to all sockets of the kind that shm uses, and sends nothing, or malformed messages. */
+/* Connects to all sockets of shm's kind, and sends nothing, or malformed messages. */
 static void *disturb_sockets(void *arg)
 {
 	long *calls = arg;
@@ -287,8 +286,8 @@ static tess_status open_and_close_region_group(struct tess_world *w, int i)
 }
 
 /*
- * 1000 groups, each with a shared region, leak nothing, while another process connects to rank 0's
- * sockets.
+ * Opens 1000 groups, each with a shared region, and checks for leaks, while another process
+ * connects to rank 0's sockets.
  */
 static tess_status open_many_groups(struct tess_world *w)
 {
@@ -323,7 +322,7 @@ static tess_status open_many_groups(struct tess_world *w)
 	return st;
 }
 
-/* A rank that waits long sleeps. */
+/* Checks that a rank that waits long sleeps. */
 static tess_status measure_long_wait(struct tess_world *w, void *arg)
 {
 	struct rusage before, after;

@@ -1,4 +1,7 @@
-/* Backends that wrap another one: trace, whose file is read back here, and faulty, rule by rule. */
+/*
+ * test_wrap.c - backends that wrap another one: trace, whose file is read here, and faulty, rule by
+ * rule.
+ */
 #include "backends/trace/trace_file.h"
 #include "core/base/option.h"
 #include "core/registry/registry.h"
@@ -55,7 +58,7 @@ static bool is_call_event(const json_t *event, int rank)
 	       (rank < 0 || (int)get_event_number(event, "pid") == rank);
 }
 
-/* When the first `n` calls of a rank began and ended. */
+/* Returns the times when the first `n` calls of a rank began and ended. */
 static int find_call_times(json_t *list, int rank, double *begin, double *end, int n)
 {
 	json_t *event;
@@ -74,7 +77,7 @@ static int find_call_times(json_t *list, int rank, double *begin, double *end, i
 	return found;
 }
 
-/* No rank completes a sum before all have begun it: this checks that clocks are aligned. */
+/* Checks that clocks are aligned: no rank completes a sum before all have begun it. */
 static void expect_calls_overlap(json_t *list, int ncalls)
 {
 	double begin[RANKS][100], end[RANKS][100];
@@ -142,7 +145,10 @@ START_TEST(traces_threads)
 }
 END_TEST
 
-/* Calls that overlap are in different rows: within a row, each begins after the last has ended. */
+/*
+ * Checks that overlapping calls are in different rows: in a row, each begins after the last has
+ * ended.
+ */
 START_TEST(puts_overlapping_calls_into_lanes)
 {
 	static struct test_job j;
@@ -221,7 +227,7 @@ START_TEST(leaves_what_is_no_file)
 }
 END_TEST
 
-/* Wherever a write was cut off, the next one makes the file valid; at most one event is lost. */
+/* Checks that a write cut off anywhere is repaired by the next one; at most one event is lost. */
 START_TEST(repairs_a_file)
 {
 	static const char more[] = ",\n{\"a\":2},\n{\"a\":3,\"s\":\"x\"}", last[] = ",\n{\"a\":4}";
@@ -258,7 +264,7 @@ END_TEST
 
 /* ---- faulty ---------------------------------------------------------------------------------- */
 
-/* A job of "calls 50" with these rules ends with `status` and prints `text`. */
+/* Checks that a job of "calls 50" with these rules ends with `status` and prints `text`. */
 static void expect_end_by_rules(const char *rules, const char *backend, const char *timeout,
                                 int status, const char *text)
 {
@@ -292,7 +298,10 @@ START_TEST(does_what_rules_say)
 }
 END_TEST
 
-/* shm and loopback compare what the group cannot see; other backends wait for the deadline. */
+/*
+ * Checks that shm and loopback compare what the group cannot see; other backends wait for the
+ * deadline.
+ */
 START_TEST(makes_calls_differ)
 {
 	expect_end_by_rules("rank=1,call=5,do=mismatch:count", "faulty:shm", "10", 1,
@@ -306,7 +315,7 @@ START_TEST(makes_calls_differ)
 }
 END_TEST
 
-/* The same seed gives the same calls; another seed, different calls. */
+/* Checks that equal seeds give equal calls, and another seed different calls. */
 START_TEST(chance_depends_on_the_seed)
 {
 	static struct test_job a, b, c;
@@ -329,7 +338,7 @@ START_TEST(chance_depends_on_the_seed)
 }
 END_TEST
 
-/* Ranks that are threads: a killed one makes no further call, and the process continues. */
+/* Kills ranks that are threads: a killed one makes no further call, and the process continues. */
 static void expect_threads_end(const char *rules, const char *says)
 {
 	setenv("TESSERA_BACKEND", "faulty:loopback", 1);

@@ -1,5 +1,6 @@
 /*
- * tessera bench comm as users run it: its numbers agree; wrong data and wrong arguments are found.
+ * test_bench.c - tessera bench comm by its command line: its numbers agree; wrong data and wrong
+ * arguments are found.
  */
 #include "tests/support/command.h"
 #include "tests/support/suite.h"
@@ -25,7 +26,7 @@ static const struct {
 	const char *args, *series[3];
 	int ranks;
 	double factor; /* busbw / algbw */
-	json_int_t bytes[3]; /* of the rows */
+	json_int_t bytes[3]; /* bytes by row */
 } bench_runs[] = {
 	{ "comm -n 2 --backend shm -b 4 -e 64K -f 128",
 	  { "exact", "fast" },
@@ -125,7 +126,7 @@ START_TEST(numbers_add_up)
 }
 END_TEST
 
-/* A backend that drops the last element of a sum: one of 16 is wrong. */
+/* Uses a backend that drops the last element of a sum: one of 16 is wrong. */
 START_TEST(wrong_elements_are_found)
 {
 	char out[4096];
@@ -172,7 +173,7 @@ START_TEST(chart)
 }
 END_TEST
 
-/* The chart has the rows that were measured until the reader of the table went away. */
+/* Checks that the chart has the rows that were measured before the reader of the table ended. */
 START_TEST(ends_with_its_reader)
 {
 	static char text[1 << 16];
@@ -191,7 +192,7 @@ START_TEST(ends_with_its_reader)
 }
 END_TEST
 
-/* Ranks log what the command logs, but warnings of the registry only once. */
+/* Checks that ranks log the command's lines, but warnings of the registry only once. */
 START_TEST(ranks_log_as_asked)
 {
 	static char out[1 << 16];

@@ -1,6 +1,6 @@
 /*
- * tessera bench decode, prefill, batch and load as users run them: what is counted is what the
- * model has, parts add up to the whole, and wrong arguments are refused. No time is asserted.
+ * test_model.c - tessera bench decode, prefill, batch and load by their command line: the counts
+ * are the model's, parts add up to the total, and wrong arguments are refused. No time is asserted.
  */
 #include "tests/support/command.h"
 #include "tests/support/suite.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* data/config.json, and the elements of all weights that are multiplied, the tied table once */
+/* The sizes of data/config.json, and the elements of all multiplied weights, a tied table once. */
 enum { LAYERS = 5, HEADS = 8, KV = 4, HEAD = 8, HIDDEN = 64, NORMS = 2 * LAYERS + 1 };
 enum { ROUNDS = 3, F32 = 4 };
 
@@ -64,7 +64,7 @@ static const json_t *find_op(const json_t *breakdown, const char *name)
 	return NULL;
 }
 
-/* Bytes of all weights on all ranks, as explain has them. */
+/* Returns the bytes of all weights on all ranks, by explain. */
 static json_int_t explain_weight_bytes(int ranks)
 {
 	static char out[1 << 17];
@@ -84,7 +84,10 @@ static json_int_t explain_weight_bytes(int ranks)
 	return sum;
 }
 
-/* Positions that the rows of a round see, and that its forwards read and write, of one text. */
+/*
+ * Counts the positions of one text that the rows of a round see, and that its forwards read and
+ * write.
+ */
 static void count_positions(int i, int64_t *seen, int64_t *moved)
 {
 	int64_t first = cases[i].context, n = cases[i].tokens;
@@ -102,7 +105,7 @@ static void check_costs(int i, const json_t *o)
 	json_int_t table = 512 * HIDDEN, linear = (weights - norms) / F32, products;
 
 	count_positions(i, &seen, &moved);
-	/* each weight once, whatever the batch, and the rows of the table that are looked up */
+	/* each weight once for any batch, and the rows of the table that are looked up */
 	ck_assert_int_eq(get_count(o, "weight_bytes"), weights + batch * rows * HIDDEN * F32);
 	ck_assert_int_eq(get_count(o, "kv_bytes"),
 	                 batch * moved * LAYERS * 2 * KV * HEAD * F32 / forwards);
@@ -138,7 +141,7 @@ static void check_breakdown(int i, const json_t *o)
 	ck_assert_int_eq(get_count(find_op(b, "embed"), "calls"), forwards);
 	if (cases[i].ranks > 1)
 		ck_assert(get_json_number(b, "communication") > 0);
-	/* the round of the median is the one that was timed */
+	/* the median is the time of one round */
 	ck_assert_double_eq_tol(get_json_number(o, "median"),
 	                        cases[i].batch * cases[i].tokens / seconds,
 	                        1e-6 * get_json_number(o, "median"));
@@ -147,7 +150,7 @@ static void check_breakdown(int i, const json_t *o)
 START_TEST(counts_are_those_of_the_model)
 {
 	static char out[1 << 16];
-	bool breakdown = _i % 3 == 1; /* which measures the limits for it: that takes longest */
+	bool breakdown = _i % 3 == 1; /* it measures its limits, the longest part */
 	const json_t *rates;
 	json_t *o;
 
@@ -245,7 +248,7 @@ START_TEST(loads)
 }
 END_TEST
 
-/* What a process of load says comes once, and its status is the command's. */
+/* Checks that a message of load's process is printed once, and that its status is the command's. */
 START_TEST(load_fails_with_its_process)
 {
 	static char out[1 << 16];

@@ -1,6 +1,6 @@
 /*
- * A wrong checkpoint is refused with one sentence, the same by explain and by generate, which
- * starts no rank; what has no effect is warned of once.
+ * test_checkpoints.c - wrong checkpoints: explain and generate refuse them with one equal message
+ * and start no rank; harmless faults give one warning.
  */
 #include "hf/safetensors.h"
 #include "tests/support/command.h"
@@ -13,7 +13,7 @@
 enum { TENSORS_MAX = 64, TEXT = 8192 };
 
 static struct tess_safetensors
-	*project_file; /* of the project's checkpoint, which each test changes */
+	*project_file; /* the project's checkpoint, which each test changes */
 static struct tess_slice tensors[TENSORS_MAX];
 static int32_t ntensors;
 
@@ -52,7 +52,7 @@ static void write_changed_config(const char *name, const char *folder, const cha
 	json_decref(more);
 }
 
-/* The checkpoint with the tensors that are listed, and these keys in its configs. */
+/* Writes the checkpoint with the listed tensors, and these keys in its configs. */
 static void write_changed_checkpoint(const char *folder, const char *config, const char *generation)
 {
 	char path[64];
@@ -65,7 +65,7 @@ static void write_changed_checkpoint(const char *folder, const char *config, con
 	                 TESS_OK);
 }
 
-/* The exit status and the output: stdout and stderr, or with `quiet` stderr. */
+/* Returns the exit status; stores the output: stdout and stderr, or with `quiet` stderr. */
 static int run_on_checkpoint(const char *command, const char *folder, const char *args, bool quiet,
                              char *text)
 {
@@ -75,7 +75,7 @@ static int run_on_checkpoint(const char *command, const char *folder, const char
 
 #define STORY "-n 2 --backend shm --ids 1,403 --max-tokens 4 --temperature 0 --json"
 
-/* Both print one line, equal but for the command's name. */
+/* Expects one line from both commands, equal except for the command's name. */
 static void expect_both_refuse(const char *folder, const char *says)
 {
 	char explained[TEXT], generated[TEXT];
@@ -94,7 +94,7 @@ static void expect_said_once(const char *text, const char *warning)
 	ck_assert_msg(at && !strstr(at + 1, warning), "not once \"%s\": %s", warning, text);
 }
 
-/* Returns the digest in `digest`. `warning` appears once, from rank 0 alone; NULL: no output. */
+/* Expects success with the digest in `digest`, and `warning` once, from rank 0; NULL: no output. */
 static void expect_accepted(const char *folder, const char *args, const char *warning,
                             char digest[65])
 {
@@ -140,7 +140,7 @@ START_TEST(names_unused_tensors)
 	ck_assert_int_eq(run_on_checkpoint("explain", "layers", "--ignore-unexpected", true, text),
 	                 0);
 	expect_said_once(text, "and 6 more; ignored");
-	/* what the model declares optional */
+	/* tensors that the model declares optional */
 	add_test_tensor("model.layers.0.self_attn.rotary_emb.inv_freq", four, 1, zeros);
 	write_changed_checkpoint("inv_freq", "{}", "{}");
 	expect_accepted("inv_freq", "", NULL, digest);
@@ -151,7 +151,7 @@ START_TEST(names_unused_tensors)
 	expect_both_refuse("biases",
 	                   "asks for model.layers.1.self_attn.q_proj.bias (the nearest is "
 	                   "model.layers.1.self_attn.q_proj)");
-	/* a module that the model does not know; two */
+	/* a module that the model lacks; two */
 	ntensors--;
 	add_test_tensor("model.embed_positions.weight", some, 1, zeros);
 	add_test_tensor("model.norm.bias", some, 1, zeros);
@@ -165,7 +165,7 @@ START_TEST(names_unused_tensors)
 }
 END_TEST
 
-/* Many checkpoints store the weight of a tied head: it equals the table. */
+/* Checks tied embeddings: many checkpoints also store the head's weight, which equals the table. */
 START_TEST(knows_tied_heads)
 {
 	static float other[512 * 64];
@@ -242,7 +242,7 @@ START_TEST(warns_once)
 }
 END_TEST
 
-/* An index beside model.safetensors whose files are all there. */
+/* Writes an index next to a model.safetensors, with all its files. */
 START_TEST(warns_of_two_copies)
 {
 	static const char index[] = "twice/model.safetensors.index.json";
@@ -290,7 +290,7 @@ START_TEST(limits_new_tokens)
 }
 END_TEST
 
-/* The second layer's weight of that name has one element that is not finite. */
+/* Writes a checkpoint in which the second layer's weight `module` has one non-finite element. */
 static void write_odd_weight(const char *folder, const char *module)
 {
 	static float copy[172 * 64];
@@ -309,7 +309,7 @@ static void write_odd_weight(const char *folder, const char *module)
 	                       scratch_format_path(folder)));
 }
 
-/* q, k and v share an input, and so do gate and up: what is named is the weight. */
+/* q, k and v share an input, and so do gate and up: the message names the weight */
 static const char *const odd_weights[] = { "self_attn.q_proj", "self_attn.k_proj",
 	                                   "self_attn.v_proj", "mlp.gate_proj",
 	                                   "mlp.up_proj",      "mlp.down_proj" };
@@ -324,7 +324,7 @@ START_TEST(names_the_odd_weight)
 	         odd_weights[_i]);
 	ck_assert_int_eq(run_on_checkpoint("generate", "odd", STORY " --check", true, text), 1);
 	expect_part(text, says);
-	/* perplexity tells of that way, which it has too */
+	/* perplexity reports the option, which it has too */
 	ck_assert_int_eq(run_on_checkpoint("perplexity", "odd", args, true, text), 1);
 	expect_part(text, "some logits are not finite; ");
 	expect_part(text, "TESSERA_CHECK=1, or tessera generate --check, names the first module");
@@ -335,7 +335,7 @@ START_TEST(names_the_odd_weight)
 }
 END_TEST
 
-/* Weights that lie at any address give the same bits. */
+/* Checks that weights at any address give equal bits. */
 START_TEST(any_alignment)
 {
 	char plain[65], digest[65], *bytes;
@@ -368,7 +368,7 @@ START_TEST(any_alignment)
 }
 END_TEST
 
-/* MiB of rank 0's weights, as printed: allocated; *mapped: in the files. */
+/* Returns the MiB of rank 0's weights, as printed: allocated; *mapped: in the files. */
 static double parse_stated_weights(const char *folder, double *mapped)
 {
 	char text[TEXT], *at;
@@ -384,8 +384,8 @@ static double parse_stated_weights(const char *folder, double *mapped)
 }
 
 /*
- * Without mmap, a rank allocates what it would have left in the mapping, the norms, and no more.
- * Matrices are packed at load in both: how many a run packs later depends on its speed.
+ * Checks that a rank without mmap allocates the norms, which it would have left in the mapping, and
+ * no more. Matrices are packed at load in both: the number packed later depends on a run's speed.
  */
 START_TEST(counts_what_is_copied)
 {
@@ -402,7 +402,7 @@ START_TEST(counts_what_is_copied)
 	ck_assert_double_eq(in_files, 0);
 	ck_assert_double_ge(copied, packed);
 	ck_assert_double_le(copied, packed + 0.011);
-	setenv("TESSERA_LAYOUT", "rows", 1); /* all of it stays */
+	setenv("TESSERA_LAYOUT", "rows", 1); /* all of it stays in place */
 	ck_assert_double_eq(parse_stated_weights("counted", &in_files), 0);
 	unsetenv("TESSERA_LAYOUT");
 	ck_assert_double_ge(in_files, 0.9 * packed); /* panels have rows to spare */

@@ -1,6 +1,6 @@
 /*
- * tessera convert as users run it: the same files for any number of ranks, values rounded as torch
- * rounds them, other files kept; refused or killed, it leaves what was there.
+ * test_convert.c - tessera convert by its command line: equal files for any number of ranks, values
+ * rounded like torch's, other files kept. A refused or killed conversion leaves the old files.
  */
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
@@ -20,7 +20,10 @@ static const char *format_source_path(const char *name)
 	return format_path_in(SOURCE_ROOT, name);
 }
 
-/* The exit status; `text`: all output. OUT is a name in the scratch directory. */
+/*
+ * Converts a model; returns the exit status. `text`: all output. OUT is a name in the scratch
+ * directory.
+ */
 static int convert_model(const char *model, const char *out, const char *args, char text[TEXT])
 {
 	return command_run(text, TEXT, "'%s' convert '%s' '%s' %s 2>&1", TESSERA, model,
@@ -46,7 +49,7 @@ static void remove_folder(const char *name)
 	nftw(scratch_format_path(name), scratch_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Nothing in the scratch directory begins so. */
+/* Expects no file in the scratch directory whose name begins with `name`. */
 static void expect_nothing_left(const char *name)
 {
 	char text[TEXT];
@@ -57,7 +60,7 @@ static void expect_nothing_left(const char *name)
 
 /* ---- what is written ------------------------------------------------------------------------- */
 
-/* Of transformers' own copies in these dtypes, every byte; and back. */
+/* Compares with transformers' own copies in these dtypes, byte for byte; and converts back. */
 START_TEST(bytes_of_transformers)
 {
 	static const char *const dtypes[] = { "bf16", "f16" };
@@ -100,7 +103,7 @@ static void read_digest(const char *model, char digest[80])
 	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
 }
 
-/* In files of at most so many bytes, named and listed as transformers does. */
+/* Writes files of a maximum size, named and listed like transformers'. */
 START_TEST(several_files)
 {
 	enum { LIMIT = 300000 };
@@ -166,7 +169,7 @@ static void write_checkpoint(const char *folder, int32_t n, const struct tess_sl
 
 static const struct {
 	uint32_t f32;
-	uint16_t bf16, f16; /* as torch rounds it */
+	uint16_t bf16, f16; /* rounded like torch's */
 } rounded[] = {
 	{ 0x00000000, 0x0000, 0x0000 }, { 0x80000000, 0x8000, 0x8000 },
 	{ 0x3f800000, 0x3f80, 0x3c00 }, { 0x3f808000, 0x3f80, 0x3c04 },
@@ -201,8 +204,8 @@ static void expect_halves(const struct tess_safetensors *f, const char *name, bo
 }
 
 /*
- * Hard values, from f32 and f64; other types and the bias that chooses experts stay as they are;
- * infinities that were none are warned of.
+ * Converts hard values from f32 and f64. Other types, and the bias that chooses experts, do not
+ * change; new infinities give a warning.
  */
 START_TEST(rounds_to_nearest)
 {
@@ -257,7 +260,7 @@ START_TEST(rounds_to_nearest)
 }
 END_TEST
 
-/* config.json has the new dtype, and every other byte that it had. */
+/* Checks that config.json has the new dtype, and that its other bytes do not change. */
 START_TEST(keeps_the_config)
 {
 	static const struct {
@@ -319,7 +322,7 @@ START_TEST(refuses_outputs)
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (!strncmp(bad[i].out, "closed", 6) &&
 		    !access(scratch_format_path("closed"), W_OK))
-			continue; /* as root */
+			continue; /* possible for root */
 		ck_assert_int_eq(
 			convert_model(scratch_format_path("input"), bad[i].out, "-n 2", text), 1);
 		expect_part(text, bad[i].says);
@@ -334,7 +337,7 @@ START_TEST(refuses_outputs)
 }
 END_TEST
 
-/* Tensors that would be lost, and values that are not computed with. */
+/* Refuses tensors that would be lost, and values with which nothing can compute. */
 START_TEST(refuses_checkpoints)
 {
 	static const char packed[] = "{\"w\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],"
@@ -358,7 +361,7 @@ START_TEST(refuses_checkpoints)
 	                 1);
 	expect_part(text, "tensor w: its values are packed as F8_E4M3; use a checkpoint whose");
 	expect_nothing_left("out");
-	expect_converted(scratch_format_path("packed"), "out", ""); /* the bytes as they are */
+	expect_converted(scratch_format_path("packed"), "out", ""); /* copied unchanged */
 	ck_assert_int_eq(convert_model(scratch_format_path("absent"), "x", "", text), 1);
 	ck_assert_int_eq(convert_model(format_data_path(""), "x", "--dtype f8", text), 2);
 	expect_part(text, "--dtype f8: must be f32, bf16 or f16");
@@ -369,7 +372,7 @@ END_TEST
 
 /* ---- what is broken off ---------------------------------------------------------------------- */
 
-/* A limit of the size of files, in blocks of 512 bytes, is an error like a full disk. */
+/* Limits the size of files, in blocks of 512 bytes: an error like a full disk. */
 START_TEST(full_disk)
 {
 	static const int blocks[] = { 1, 100, 1000 };
@@ -388,7 +391,7 @@ START_TEST(full_disk)
 }
 END_TEST
 
-/* A checkpoint of a few ten MB, of zeros that take no room. */
+/* Writes a checkpoint of tens of MB, of zeros that occupy no blocks. */
 static void write_large_checkpoint(void)
 {
 	enum { ELEMENTS = 16 << 20 };
@@ -407,7 +410,10 @@ static void write_large_checkpoint(void)
 	close(fd);
 }
 
-/* Runs it on the large checkpoint for so long; the signal that ended it, else its status. */
+/*
+ * Converts the large checkpoint for `milliseconds`; returns the signal that ended it, or its
+ * status.
+ */
 static int stop_conversion(int sig, int milliseconds)
 {
 	sigset_t both;
@@ -436,7 +442,10 @@ static int stop_conversion(int sig, int milliseconds)
 	return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Whenever it ends, the output is whole or not there; a signal that is handled leaves nothing. */
+/*
+ * Checks that the output is complete or absent, whenever the conversion ends; a handled signal
+ * leaves nothing.
+ */
 START_TEST(whole_or_absent)
 {
 	static const int signals[] = { SIGKILL, SIGINT, SIGTERM };

@@ -1,7 +1,7 @@
 /*
- * tessera generate as users run it: one text and one digest per checkpoint and prompt for any
- * ranks, backend, threads, kernels, plan and chunks of the prompt; and the output when a rank
- * dies.
+ * test_generate.c - tessera generate by its command line: one text and one digest per checkpoint
+ * and prompt for any ranks, backend, threads, kernels, plan and chunks of the prompt; and the
+ * output when a rank dies.
  */
 #include "core/base/clock.h"
 #include "tests/support/command.h"
@@ -74,7 +74,7 @@ static int make_pairwise_rows(int out[ROWS_MAX][FACTORS])
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The parsed stdout of a shell command that must succeed. */
+/* Returns the parsed stdout of a shell command, which must succeed. */
 static json_t *run_for_json(const char *command)
 {
 	FILE *f = popen(command, "r");
@@ -155,7 +155,7 @@ END_TEST
 
 enum { PROMPTS = 10 };
 
-/* Of the case of the golden file that has the prompt of `said`, if it has all ids of it. */
+/* Returns whether `said` has all ids of the golden case with its prompt. */
 static bool has_golden_ids(json_t *const *cases, const json_t *said)
 {
 	json_t *prompt = json_object_get(said, "prompt_ids"), *have = json_object_get(said, "ids");
@@ -164,7 +164,7 @@ static bool has_golden_ids(json_t *const *cases, const json_t *said)
 	while (i < PROMPTS && !json_equal(json_object_get(cases[i], "prompt_ids"), prompt))
 		i++;
 	ck_assert_int_lt(i, PROMPTS);
-	/* the golden list has the prompt, and omits the stop */
+	/* the golden list includes the prompt, but not the stop */
 	if (!strcmp(json_string_value(json_object_get(said, "finish_reason")), "stop"))
 		json_array_remove(have, json_array_size(have) - 1);
 	json_array_extend(prompt, have);
@@ -172,7 +172,7 @@ static bool has_golden_ids(json_t *const *cases, const json_t *said)
 	return json_equal(json_object_get(cases[i], "ids"), prompt);
 }
 
-/* The whole golden texts of a copy, but those that a near tie decides. */
+/* Compares the full golden texts of a copy, except those that a near tie decides. */
 START_TEST(golden_texts)
 {
 	json_t *cases[PROMPTS], *said;
@@ -214,7 +214,7 @@ END_TEST
 	"\"**.o_proj\":\"rowwise\",\"xp\":{\"**.gate_proj\":\"colwise\"," \
 	"\"**.up_proj\":\"colwise\",\"**.down_proj\":\"rowwise\"}}"
 
-/* --check changes no value; a tied head may read another part of its table than the rank holds. */
+/* --check changes no value; a tied head may read another part of its table than the rank's own. */
 static const char *const alike[][2] = {
 	{ "-n 3 --plan tp", "-n 3 --plan tp --check" },
 	{ "-n 3 --plan tp+sp", "-n 3 --plan tp+sp --check" },
@@ -227,7 +227,7 @@ static const char *const alike[][2] = {
 
 START_TEST(same_bits)
 {
-	static json_t *said[2]; /* the first is that of the case before, if it is alike */
+	static json_t *said[2]; /* the first is the previous case's, if it is alike */
 	char text[2048];
 
 	for (int i = _i && !strcmp(alike[_i][0], alike[_i - 1][0]); i < 2; i++) {
@@ -242,7 +242,7 @@ START_TEST(same_bits)
 }
 END_TEST
 
-/* 96 KiB for each thread, including the first; sanitizers need more. */
+/* Uses 96 KiB for each thread, including the first; sanitizers need more. */
 START_TEST(small_stack)
 {
 #if !defined(__SANITIZE_ADDRESS__)
@@ -257,7 +257,7 @@ START_TEST(small_stack)
 }
 END_TEST
 
-/* Without --top-k, and without one of the checkpoint, 50 ids are kept, as the help says. */
+/* Checks that 50 ids are kept without --top-k of user or checkpoint, as documented in the help. */
 START_TEST(default_top_k)
 {
 	static const char *const given[] = { "--top-k 50", "", "--top-k 0", "--help" };
@@ -278,7 +278,7 @@ END_TEST
 
 enum { SEVERAL = 3, FULL = 511, PRINTED = 8192 }; /* FULL: ids that leave room for one more */
 
-/* The last ones print objects. */
+/* Options by which texts are printed; the last ones print objects. */
 static const char *const ways_to_print[] = {
 	"-n 1",
 	"-n 2 --backend loopback --stats",
@@ -291,7 +291,7 @@ static const char *const ways_to_print[] = {
 };
 enum { WAYS_TO_PRINT = sizeof ways_to_print / sizeof *ways_to_print, FIRST_OF_OBJECTS = 5 };
 
-/* Ids of a prompt; that of text 1 has room for one id, so it ends before text 0. */
+/* Formats the ids of a prompt; text 1 has room for one id, so it ends before text 0. */
 static const char *format_ids(int text)
 {
 	static char full[4 * FULL + 1];
@@ -302,7 +302,7 @@ static const char *format_ids(int text)
 	return text == 1 ? full : text ? "1,403" : "1";
 }
 
-/* The texts of the objects that `printed` holds one a line, in the order of the prompts. */
+/* Joins the texts of the objects in `printed`, one a line, in the order of the prompts. */
 static void join_texts(char *printed)
 {
 	char *line = printed, text[SEVERAL][PRINTED] = { "" };
@@ -324,7 +324,7 @@ static void join_texts(char *printed)
 		strcat(printed, text[i]);
 }
 
-/* Rank 0 prints the digests of all replicas; a text that has failed has none. */
+/* Checks that rank 0 prints the digests of all replicas; a failed text has none. */
 START_TEST(digests_of_several_texts)
 {
 	static const char *const ways[] = { "-n 1 --batch 1", "-n 2 --backend loopback --mesh dp=2",
@@ -348,7 +348,9 @@ START_TEST(digests_of_several_texts)
 }
 END_TEST
 
-/* Each text is printed in full, in the place of its prompt, though text 1 ends first. */
+/*
+ * Checks that each text is printed in full, at the place of its prompt, though text 1 ends first.
+ */
 START_TEST(a_later_text_ends_first)
 {
 	const bool lines = strstr(ways_to_print[_i], "--prompts") != NULL;
@@ -378,10 +380,10 @@ END_TEST
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
 
-/* Long texts: one, several in their order, and several on replicas, of which one ends at once. */
+/* Long texts: one, several in order, and several on replicas, of which one ends at once. */
 static const struct {
-	const char *arguments, *begun; /* begun: is printed when all ranks are running */
-	int texts; /* lines that the command prints when it is interrupted */
+	const char *arguments, *begun; /* begun: printed when all ranks are running */
+	int texts; /* lines printed by an interrupted command */
 } long_runs[] = {
 	{ "--backend gloo -n 4", "Once", 1 },
 	{ "--backend shm -n 4 --mesh dp=2,tp=2 --prompts '" SOURCE_ROOT
@@ -390,7 +392,7 @@ static const struct {
 	{ "--backend loopback -n 2 --prompt '' --prompt '' --batch 2", "Once", 2 },
 };
 
-/* Starts one of them, and waits until it has begun. */
+/* Starts one of the commands, and waits until it has begun. */
 static void start_generate(struct test_job *j, int which, const char *timeout)
 {
 	char command[1024], *argv[] = { "/bin/sh", "-c", command, NULL };
@@ -420,7 +422,7 @@ static pid_t get_parent_pid(pid_t pid)
 	return parent;
 }
 
-/* The process of that rank, a child of a child of the launcher; 0: not yet. */
+/* Returns the process of that rank, a child of a child of the launcher; 0: not yet. */
 static pid_t find_rank_process(pid_t launcher, int rank)
 {
 	char path[300], text[4096], want[32];
@@ -497,7 +499,7 @@ START_TEST(interrupted)
 	ck_assert_msg(j.status == 130, "status %d: %s", j.status, j.text);
 	ck_assert_msg(j.text[j.len - 1] == '\n' && !strstr(j.text, "rank "), "%s", j.text);
 	ck_assert_msg(job_count(&j, "\n") == long_runs[_i].texts, "%s", j.text);
-	/* what there was of each text */
+	/* the beginning of each text */
 	if (_i == 1)
 		ck_assert_msg(job_count(&j, "\"interrupt\"") == 5, "%s", j.text);
 	else
@@ -506,8 +508,8 @@ START_TEST(interrupted)
 END_TEST
 
 /*
- * With stdin, stdout and stderr closed, no other descriptor takes their numbers; that the text
- * cannot be written is a failure.
+ * Closes stdin, stdout and stderr: no other descriptor may take their numbers, and unwritten text
+ * is a failure.
  */
 START_TEST(closed_descriptors)
 {

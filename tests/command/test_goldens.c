@@ -1,7 +1,7 @@
 /*
- * Checkpoints and logits made by transformers in float64: generate --logits on the real device,
- * greedy ids, and one digest for every number of ranks that the geometry allows; every other
- * number is refused, and the possible ones are named.
+ * test_goldens.c - checkpoints and logits made by transformers in float64: generate --logits on the
+ * real device, greedy ids, and one digest for every number of ranks that the geometry allows. Other
+ * numbers are refused with a list of the possible ones.
  */
 #include "hf/safetensors.h"
 #include "tests/support/command.h"
@@ -19,21 +19,23 @@
 
 enum { TOKENS = 24, EMULATED_TOKENS = 6, RANKS_MAX = 10 };
 
-static int ntokens = TOKENS; /* that are generated */
+static int ntokens = TOKENS; /* number of generated tokens */
 
 /*
- * OTHERS: no rule fits the norm after their attention as it does in the families before. The last
- * SPARSE have experts.
+ * OTHERS: the norm after attention follows no rule of the families before. The last SPARSE have
+ * experts.
  */
 static const char *const names[] = { "llama",      "llama-odd", "llama-bf16",   "mistral",
 	                             "qwen2",      "qwen3",     "olmo2",        "phi3-partial",
 	                             "gemma2",     "gpt2",      "mixtral-bf16", "qwen3_moe",
 	                             "deepseek_v3" };
 enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 3 };
-/* names[_i * STRIDE] are tested: with a sanitizer others run the same code elsewhere here */
+/*
+ * names[_i * STRIDE] are tested: with a sanitizer, another test runs the code of the skipped ones
+ */
 enum { STRIDE = THIN > 1 ? 3 : 1, STRIDES = (NAMES + STRIDE - 1) / STRIDE };
 /*
- * The digest of prompt 1: another digest means another order of sums, which changes the
+ * The digests of prompt 1: another digest means another order of sums, which changes the
  * specification.
  */
 static const char *const digests[] = {
@@ -87,8 +89,8 @@ static const struct tess_slice *find_golden_tensor(const struct tess_safetensors
 }
 
 /*
- * Runs the command with `ids` as the last text: the object of the text that ended last, the exit
- * status in *status, stderr in `said`.
+ * Runs the command with `ids` as the last text; returns the object of the text that ended last,
+ * with the exit status in *status and stderr in `said`.
  */
 static json_t *run_generate_json(const char *name, const struct tess_slice *ids, int ranks,
                                  const char *more, int *status, char said[1024])
@@ -133,8 +135,8 @@ static double get_torch_error(const json_t *about, int prompt)
 }
 
 /*
- * How far the logits of a prompt and of greedy ids after it, which are the same, are from those in
- * float64, at most; *largest: of those in float64.
+ * Returns the maximum distance from float64 of the logits of a prompt and of the greedy ids after
+ * it, which must be equal; *largest: maximum in float64.
  */
 static double measure_error_of_logits(const char *name, int prompt, int ranks, const char *options,
                                       double *largest)
@@ -176,9 +178,8 @@ static double measure_error_of_logits(const char *name, int prompt, int ranks, c
 }
 
 /*
- * They are as far as float32's are in torch, up to a factor of 3, whatever the order of the sums:
- * what is compared has the same sums of the same products, each rounded in float32, and errors of
- * other orders are as large.
+ * Checks that the errors are at most 3 times those of torch's float32. The compared sums have equal
+ * products, each rounded in float32; any order of sums has errors of that size.
  */
 static void compare_logits(const char *name, int prompt, int ranks, const char *options)
 {
@@ -237,7 +238,7 @@ START_TEST(every_number_of_ranks)
 }
 END_TEST
 
-/* The digest of the text that comes last, which is prompt 2. */
+/* Returns the digest of the last text, prompt 2. */
 static void get_last_digest(const char *name, const char *folder, int ranks, const char *options,
                             char out[65])
 {
@@ -260,8 +261,8 @@ struct way {
 };
 
 /*
- * One digest, that of one rank, which is returned; the options of all are those and `more`. With a
- * sanitizer each call tries a third of the ways, and the next call another third.
+ * Checks that all ways give the digest of one rank, which is returned; `more`: options of all. With
+ * a sanitizer each call tries a third of the ways, and the next call another third.
  */
 static void compare_digests(const char *name, const struct way *ways, size_t n, const char *more,
                             char want[65])
@@ -287,7 +288,10 @@ static const struct way ways[] = {
 };
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Plans, backends, chunks and other texts change no bit of a text that outgrows any window. */
+/*
+ * Checks that plans, backends, chunks and other texts change no bit of a text that outgrows any
+ * window.
+ */
 START_TEST(every_way)
 {
 	char digest[65];
@@ -296,7 +300,7 @@ START_TEST(every_way)
 }
 END_TEST
 
-/* Nor where linear weights are 8-bit, which changes the bits. */
+/* Checks every way with 8-bit linear weights, which have other bits. */
 START_TEST(every_way_in_8_bits)
 {
 	char file[65], q8[65];
@@ -307,7 +311,7 @@ START_TEST(every_way_in_8_bits)
 }
 END_TEST
 
-/* Nor where weights of bf16 are in 12 bits, which are those of 16. */
+/* Checks every way with bf16 weights in 12 bits, which have the bits of 16. */
 START_TEST(every_way_in_12_bits)
 {
 	const char *name = _i ? "mixtral-bf16" : "llama-bf16";
@@ -322,7 +326,7 @@ START_TEST(every_way_in_12_bits)
 }
 END_TEST
 
-/* Nor where products are of bf16, on any instruction set. */
+/* Checks every way with products of bf16, on any instruction set. */
 START_TEST(every_way_of_bf16_products)
 {
 	const char *name = _i ? "mixtral-bf16" : "llama-bf16";
@@ -351,7 +355,7 @@ END_TEST
 		"model.norm", "sequence_parallel") "," RULE("**.embed_tokens", \
 	                                                    "vocab_reduce_scatter")
 
-/* The same of mixtures of experts: by expert, inside each, and both. */
+/* Checks every way of mixtures of experts: by expert, inside each, and both. */
 START_TEST(every_way_of_experts)
 {
 	static const struct way of_experts[] = {
@@ -361,7 +365,7 @@ START_TEST(every_way_of_experts)
 		{ 6, "--plan ep --mesh ep=3,tp=2 --check" },
 		{ 8, "--mesh ep=4,tp=2 --plan '{" BY_EXPERT("ep_dispatch_experts") "," INSIDE(
 			     "packed_colwise", "rowwise", "moe_tp_experts") "}'" },
-		/* the result of one is cut by tokens, of the other summed */
+		/* one result is cut by tokens, the other is summed */
 		{ 6,
 		  "--mesh tp=3,ep=2 --check --prefill-chunk 3 --plan "
 		  "'{" BY_EXPERT("moe_experts_reduce_scatter") "," INSIDE(
@@ -382,7 +386,7 @@ START_TEST(every_way_of_experts)
 }
 END_TEST
 
-/* config.json in the spelling of transformers 4 makes the same program. */
+/* Checks that config.json in the spelling of transformers 4 gives an equal program. */
 START_TEST(older_config)
 {
 	static const char *const files[] = { "model.safetensors", "generation_config.json" };
@@ -407,7 +411,9 @@ START_TEST(older_config)
 }
 END_TEST
 
-/* GPT2Model's own checkpoints have no `transformer.` before the names: white space instead. */
+/*
+ * Checks that GPT2Model's own checkpoints, without `transformer.` before the names, are accepted.
+ */
 START_TEST(names_without_prefix)
 {
 	static const char prefix[] = "\"transformer.";
@@ -467,9 +473,12 @@ static void use_discrete_device(void)
 
 START_TEST(logits_of_a_device_with_memory)
 {
-	/* olmo2 and gemma2 add what that norm gives, which must be finished; gpt2 has no such */
+	/*
+	 * olmo2 and gemma2 add the output of that norm, which must be finished; gpt2 has no such
+	 * norm
+	 */
 	size_t names_that_fit = strstr(device_cases[_i].options, ONE_TERM) ? OTHERS : NAMES;
-	/* each family in a third of the cases, or each case with one of them */
+	/* each family in a third of the cases, or each case with one family */
 	size_t stride = THIN > 1 ? names_that_fit : 3;
 
 	use_discrete_device();
@@ -479,7 +488,7 @@ START_TEST(logits_of_a_device_with_memory)
 }
 END_TEST
 
-/* A style's function reads host memory, and parameters cannot be stored there yet. */
+/* Checks that a device refuses functions of styles, which read host memory, and parameters in it. */
 START_TEST(styles_that_need_host_memory)
 {
 	static const char *const refused[][2] = {
@@ -503,7 +512,9 @@ START_TEST(styles_that_need_host_memory)
 }
 END_TEST
 
-/* One with exact sums has the bits of the cpu: its nodes are added in host memory. */
+/*
+ * Checks that a device with exact sums has the bits of the cpu: its nodes are added in host memory.
+ */
 START_TEST(digests_of_an_exact_device)
 {
 	setenv("TESSERA_LAYOUT", "", 1);
@@ -524,7 +535,7 @@ START_TEST(digests_of_an_exact_device)
 }
 END_TEST
 
-/* What the command prints for llama on that device. */
+/* Returns whether the command prints `part` for llama on that device. */
 static bool prints_on_device(const char *command, const char *options, const char *part)
 {
 	static char out[1 << 16];
@@ -537,7 +548,7 @@ static bool prints_on_device(const char *command, const char *options, const cha
 	return strstr(out, part);
 }
 
-/* Steps are fused where the device says so, and nowhere else; digests stay. */
+/* Checks that only steps that the device declares are fused, and that digests do not change. */
 START_TEST(fused_steps_of_a_device)
 {
 	struct tess_safetensors *g = load_goldens("llama");
@@ -564,7 +575,10 @@ START_TEST(fused_steps_of_a_device)
 }
 END_TEST
 
-/* A device may prefer a cache of bf16, beside linear weights of bf16 only; a session may say. */
+/*
+ * Checks that a device may prefer a cache of bf16, only next to linear weights of bf16, and that a
+ * session overrides it.
+ */
 START_TEST(caches_of_a_device)
 {
 	static const char device[] = "--device discrete_exact";
@@ -591,7 +605,9 @@ START_TEST(caches_of_a_device)
 }
 END_TEST
 
-/* It fails when the host waits for it, in the step of its op; the job ends with that. */
+/*
+ * Fails a kernel when the host waits for it, in the step of its op; the job ends with that failure.
+ */
 START_TEST(kernel_that_fails)
 {
 	struct tess_safetensors *g = load_goldens("llama");
@@ -609,7 +625,7 @@ START_TEST(kernel_that_fails)
 }
 END_TEST
 
-/* The digest of script/demo, shown in README.md. */
+/* Checks the digest of script/demo, shown in README.md. */
 START_TEST(documented_digest)
 {
 	char said[256];
@@ -629,7 +645,7 @@ END_TEST
 enum { EXIT_SKIPPED = 77 };
 static const int gpu_ranks[] = { 1, 3 };
 
-/* Steps have at most 8 rows: weights of 16 bits are then multiplied in f32, too. */
+/* Checks logits in steps of at most 8 rows, which multiply weights of 16 bits in f32, too. */
 START_TEST(logits_of_a_gpu)
 {
 	const char *name = names[_i % NAMES];
@@ -642,10 +658,10 @@ END_TEST
 static const char *const rounded[] = { "llama-bf16", "mixtral-bf16" };
 
 /*
- * Beside weights of bf16 a cache is of bf16 where nothing is said: keys and values are rounded, by
- * 2^-8 of each at most, in each layer. Of two layers logits stay within 2^-7 of the largest one;
- * of a prompt in one step, whose activations are rounded before each product, too, within 2^-6.
- * Rows of a mixture may choose other experts, for which there is no such bound.
+ * Checks the default cache, of bf16 next to weights of bf16. Keys and values are rounded, each by
+ * 2^-8 at most, in each layer. With two layers logits stay within 2^-7 of the largest one; with a
+ * prompt in one step, whose activations are also rounded before each product, within 2^-6. Rows of
+ * a mixture may choose other experts, for which there is no such bound.
  */
 START_TEST(caches_of_a_gpu)
 {
@@ -673,8 +689,9 @@ START_TEST(caches_of_a_gpu)
 END_TEST
 
 /*
- * Prompts in one step, whose activations are rounded to bf16, as the weights are: the same ids, but
- * for a mixture whose keys and values are rounded, too. The last two have them in f32.
+ * Checks prompts in one step, whose activations are rounded to bf16 like the weights. Ids do not
+ * change, except in a mixture whose keys and values are rounded, too. The last two have them in
+ * f32.
  */
 START_TEST(prompts_of_a_gpu)
 {
@@ -705,7 +722,7 @@ START_TEST(prompts_of_a_gpu)
 }
 END_TEST
 
-/* A step is queued as a graph from its second time on; without graphs op by op. */
+/* Checks that a step is queued as a graph from its second time on; without graphs, op by op. */
 START_TEST(graphs_of_a_gpu)
 {
 	struct tess_safetensors *g = load_goldens("llama");
@@ -756,7 +773,7 @@ int main(void)
 			srunner_free(r);
 			return EXIT_SKIPPED;
 		}
-		/* an emulated one is slow: each checkpoint on one number of ranks */
+		/* an emulated GPU is slow: each checkpoint on one number of ranks */
 		tcase_add_loop_test(t, logits_of_a_gpu, 0,
 		                    strstr(gpu, "emulated") ? NAMES : 2 * NAMES);
 		tcase_add_loop_test(t, caches_of_a_gpu, 0, 2);

@@ -1,6 +1,6 @@
 /*
- * tessera grad as users run it: one file for every mesh, under the names of the checkpoint's files;
- * what is refused, and writes nothing.
+ * test_grad_command.c - tessera grad by its command line: one file for every mesh, with the names
+ * of the checkpoint's files; and refusals, which write nothing.
  */
 #include "core/base/status.h"
 #include "hf/safetensors.h"
@@ -11,14 +11,14 @@
 
 enum { TEXT = 8192 };
 
-/* Runs it on two sequences of 8 ids in the scratch directory; the exit status. */
+/* Runs it on two sequences of 8 ids in the scratch directory; returns the exit status. */
 static int run_grad_command(char text[TEXT], const char *model, const char *args)
 {
 	return command_run(text, TEXT, "cd '%s' && '%s' grad '" GOLDEN "%s' %s 2>&1", scratch,
 	                   TESSERA, model, args);
 }
 
-/* A file of ids and labels, I64 [n, length of ids] and [n, length of labels]. */
+/* Writes a file of ids and labels, I64 [n, length of ids] and [n, length of labels]. */
 static void write_batch(const char *name, int64_t n, int64_t nids, int64_t nlabels, int64_t odd)
 {
 	int64_t ids[64], labels[64];
@@ -56,7 +56,7 @@ static const struct {
 	    "--mesh dp=2,ep=2,tp=1 --plan ep --aux-loss 0.02 --backend loopback" } },
 };
 
-/* All of its tensors, and the loss, are those of the files, and f32. */
+/* Checks that its tensors are the loss and those of the checkpoint's files, all in f32. */
 static void check_names(const char *model)
 {
 	struct tess_safetensors *have, *files;
@@ -96,13 +96,13 @@ START_TEST(one_file_for_every_mesh)
 		                           scratch_format_path("other")),
 		              "%s: %s", args, text);
 	}
-	/* the digest is no result: it goes to stderr */
+	/* the digest goes to stderr, as it is no result */
 	ck_assert(strstr(wanted, "digest  "));
 	command_run(text, TEXT,
 	            "cd '%s' && '%s' grad '" GOLDEN "%s' --ids-file batch %s 2>/dev/null", scratch,
 	            TESSERA, model, factor);
 	ck_assert(strstr(text, "labels  53\n") && !strstr(text, "digest"));
-	/* sums of micro-batches are others */
+	/* sums of micro-batches differ */
 	snprintf(args, sizeof args, "--ids-file batch %s --micro-batches 2", factor);
 	ck_assert_msg(!run_grad_command(text, model, args), "%s", text);
 	ck_assert(strcmp(text, wanted) != 0);
@@ -149,7 +149,7 @@ START_TEST(refused)
 }
 END_TEST
 
-/* A signal while the file is written, which has another name until it is complete. */
+/* Sends a signal while the file is written; until complete, it has another name. */
 START_TEST(interrupted)
 {
 	static const char *const signals[] = { "INT", "TERM", "HUP" };

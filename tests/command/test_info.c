@@ -1,9 +1,9 @@
-/* The command that lists plugins and options. */
+/* test_info.c - tessera info, which lists plugins and options. */
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "tests/support/probe.h"
 
-/* Reads what `tessera info ARGUMENTS` prints, with stderr if `all`; returns its exit status. */
+/* Reads the output of `tessera info ARGUMENTS`, with stderr if `all`; returns its exit status. */
 static int run_info(const char *arguments, bool all, char *out, size_t capacity)
 {
 	return command_run(out, capacity, "'%s' info %s %s", require_env("TOOL"), arguments,

@@ -1,8 +1,9 @@
 /*
- * Nothing is held twice. From the first byte read to the last token, all processes of `tessera
- * generate` together (Pss: a page mapped several times counts once) hold at most the model, and
- * for each rank its KV cache, its step and 32 MiB. On a random checkpoint, whose head is a tensor
- * of its own or the embedding's, and whose data may begin at an odd address, or be in panels.
+ * test_memory.c - memory of `tessera generate`: nothing is held twice. From the first byte read to
+ * the last token, all its processes together hold at most the model, and for each rank its KV
+ * cache, its step and 32 MiB. Memory is Pss: a page mapped several times counts once. The
+ * checkpoint is random, with tied embeddings or a head of its own; its data may begin at an odd
+ * address, or be in panels.
  */
 #include "tests/support/suite.h"
 
@@ -106,7 +107,7 @@ static int64_t write_checkpoint_header(FILE *f, size_t odd)
 	return at;
 }
 
-/* Weights of either sign near 0.01: bf16, four at a time. */
+/* Writes weights of either sign near 0.01: bf16, four at a time. */
 static void write_random_weights(FILE *f, int64_t bytes)
 {
 	static uint64_t some[1 << 15];
@@ -178,7 +179,7 @@ static int64_t read_pss(int pid)
 	return 1024 * kib;
 }
 
-/* Of a process and all its descendants, whose number is added to *processes. */
+/* Returns the Pss of a process and all its descendants; adds their number to *processes. */
 static int64_t sum_pss_of_tree(int pid, int *processes)
 {
 	char path[64];
@@ -228,8 +229,8 @@ static struct memory_peaks watch_memory(pid_t pid, int out)
 }
 
 /*
- * The bytes of KV caches and steps of all ranks, according to --stats; and the digest. Weights are
- * stated once, in memory or in the files, whatever was packed until the end.
+ * Returns the bytes of KV caches and steps of all ranks, by --stats; and the digest. Weights are
+ * reported once, in memory or in the files, regardless of packing until the end.
  */
 static int64_t parse_stated_bytes(FILE *err, int ranks, int64_t model, char digest[65])
 {
@@ -301,7 +302,7 @@ static void check_memory(bool tied, int ranks, const char *backend, char digest[
 	ck_assert_int_le(seen.loading, limit);
 }
 
-/* The digest of one rank, by `tied`, on which the same is checked once. */
+/* Returns the digest of one rank, by `tied`, which is checked once. */
 static const char *get_first_digest(bool tied)
 {
 	static char first[2][65];
@@ -324,7 +325,9 @@ START_TEST(nothing_twice)
 }
 END_TEST
 
-/* Nor are weights that are read, of which each rank holds its own part only. */
+/*
+ * Checks that weights that are read are not held twice either: each rank holds only its own part.
+ */
 START_TEST(nothing_twice_copied)
 {
 	static const char *const backends[] = { "loopback", "shm" };
@@ -342,7 +345,7 @@ START_TEST(nothing_twice_copied)
 }
 END_TEST
 
-/* Data that begin at an odd address are not held twice either, and give the same bits. */
+/* Checks that data at an odd address are not held twice either, and give equal bits. */
 START_TEST(nothing_twice_unaligned)
 {
 	static const char *const backends[] = { "loopback", "shm" };

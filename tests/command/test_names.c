@@ -1,6 +1,6 @@
 /*
- * Names in checkpoints that other tools leave: prefixes of wrappers, base models without their
- * prefix, tensors that are not computed with; and heads that are missing, named for what they are.
+ * test_names.c - names in checkpoints from other tools: prefixes of wrappers, base models without
+ * their prefix, unused tensors; and missing heads, reported as such.
  */
 #include "hf/safetensors.h"
 #include "tests/support/command.h"
@@ -12,7 +12,7 @@
 
 enum { TENSORS_MAX = 128, TEXT = 8192 };
 
-/* A checkpoint that is written under other names. */
+/* A checkpoint written with other names. */
 struct renamed {
 	struct tess_safetensors *file;
 	int32_t n;
@@ -91,7 +91,7 @@ static void write_renamed(struct renamed *r, const char *folder)
 {
 	char path[128];
 
-	mkdir(scratch_format_path(folder), 0700); /* the test before may have made it */
+	mkdir(scratch_format_path(folder), 0700); /* may exist from the last test */
 	for (int32_t i = 0; i < r->n; i++)
 		r->tensor[i].name = r->name[i];
 	snprintf(path, sizeof path, "%s/model.safetensors", folder);
@@ -99,7 +99,7 @@ static void write_renamed(struct renamed *r, const char *folder)
 	              tess_error());
 }
 
-/* config.json of `from` with the keys of `change`; a null removes one. */
+/* Writes config.json of `from` with the keys of `change`; a null removes one. */
 static void write_config_beside(const char *from, const char *folder, const char *change)
 {
 	json_t *root = json_load_file(from, 0, NULL), *more = json_loads(change, 0, NULL), *value;
@@ -120,7 +120,7 @@ static void write_config_beside(const char *from, const char *folder, const char
 
 #define GENERATE "-n 2 --backend loopback --ids 1,5,9,2 --max-tokens 3 --temperature 0 --json"
 
-/* The digest; stderr, with lines of level info, in `log`. */
+/* Returns the digest; stores stderr, with lines of level info, in `log`. */
 static void run_for_digest(const char *dir, char digest[65], char *log)
 {
 	char text[TEXT], *at;
@@ -151,7 +151,7 @@ static const struct {
 	{ "deepseek_v3", "model.", "model.layers.7." },
 };
 
-/* Tensors that no family computes with: of positions, and of multi-token prediction. */
+/* Adds tensors that no family uses: of positions, and of multi-token prediction. */
 static void add_ignored_tensors(struct renamed *r, const char *layer)
 {
 	static const char *const ends[] = { "eh_proj.weight", "enorm.weight",
@@ -178,7 +178,7 @@ START_TEST(names_of_each_family)
 	run_for_digest(format_golden_path(families[_i].name, ""), plain, log);
 	ck_assert_ptr_null(strstr(log, "hf:"));
 	config = format_golden_path(families[_i].name, "config.json");
-	/* as torch.compile leaves them */
+	/* names left by torch.compile */
 	add_prefix(r, "_orig_mod.");
 	write_renamed(r, "compiled");
 	write_config_beside(config, "compiled", "{}");
@@ -205,7 +205,10 @@ START_TEST(names_of_each_family)
 }
 END_TEST
 
-/* A prefix that not all names have, in files too that the index does not list, stays. */
+/*
+ * Checks that a prefix is kept unless all names have it, including names in files that the index
+ * does not list.
+ */
 START_TEST(keeps_a_prefix_of_some)
 {
 	char text[TEXT];
@@ -226,7 +229,7 @@ END_TEST
 
 /* ---- what is written ------------------------------------------------------------------------- */
 
-/* Converts it, and saves it after a step of training, into folders beside it. */
+/* Converts the checkpoint, and saves it after a training step, into folders next to it. */
 static void write_again(const char *folder)
 {
 	const char *dir = scratch_format_path(folder);
@@ -253,7 +256,7 @@ static bool have_equal_weights(const char *a, const char *b)
 	                    scratch_format_path(a), scratch_format_path(b));
 }
 
-/* The prefix of a wrapper is left out, and a base model stays one. */
+/* Checks that the prefix of a wrapper is not written, and that a base model remains one. */
 START_TEST(names_that_are_written)
 {
 	struct renamed *r = open_renamed(format_golden_path("qwen3", "model.safetensors"));
@@ -290,7 +293,9 @@ END_TEST
 #define TIE \
 	"if it shares model.embed_tokens.weight, put \"tie_word_embeddings\": true into config.json"
 
-/* Of the project's checkpoint, whose head is tied, with another tensor, or without `model.`. */
+/*
+ * Changes to the project's checkpoint, which has tied embeddings: another tensor, or no `model.`.
+ */
 static const struct {
 	const char *config, *tensor, *base, *says;
 } heads[] = {
@@ -306,7 +311,7 @@ static const struct {
 	{ "{\"tie_word_embeddings\": null, \"architectures\": null}", "score.weight", "",
 	  "is a classifier (score.weight), not a language model" },
 	{ "{\"architectures\": [\"LlamaForQuestionAnswering\"]}", "qa_outputs.weight", "",
-	  "is a classifier (LlamaForQuestionAnswering)" }, /* though the head is tied */
+	  "is a classifier (LlamaForQuestionAnswering)" }, /* despite tied embeddings */
 	{ "{\"architectures\": [\"LlamaModel\"]}", "classifier.weight", "",
 	  "is a classifier (classifier.weight)" },
 	{ "{\"tie_word_embeddings\": null}", "classify.weight", "", TIE },
@@ -333,16 +338,16 @@ START_TEST(names_missing_heads)
 }
 END_TEST
 
-/* Refusals of which only one tensor is the reason: one is renamed, or added. */
+/* Changes to one tensor, renamed or added, that give a refusal. */
 START_TEST(refuses_strays)
 {
 	static const struct {
 		const char *removed, *added, *says;
 	} cases[] = {
-		/* names with `model.` are there */
+		/* names with `model.` exist */
 		{ "model.norm.weight", "norm.weight",
 		  "tensor model.norm.weight is not among its 47" },
-		/* the layer is in use, or is not of multi-token prediction */
+		/* the layer is in use, or not for multi-token prediction */
 		{ NULL, "model.layers.0.eh_proj.weight",
 		  "no module of model llama asks for model.layers.0.eh_proj.weight" },
 		{ NULL, "model.layers.5.proj.weight",
@@ -367,7 +372,10 @@ START_TEST(refuses_strays)
 }
 END_TEST
 
-/* Another missing weight is none of a classifier; and a classifier with a head runs. */
+/*
+ * Checks that other missing weights are not reported as a classifier's, and that a classifier with
+ * a head runs.
+ */
 START_TEST(names_other_weights)
 {
 	struct renamed *r = open_renamed(format_data_path("model.safetensors"));
@@ -399,7 +407,7 @@ END_TEST
 
 #define UNREAD "tokenizer.json: model: type: \"Unigram\" is not supported"
 
-/* Ids need no tokenizer: one that cannot be read is warned of, and texts are ids. */
+/* Checks that ids need no tokenizer: an unreadable one gives a warning, and texts are ids. */
 START_TEST(ids_beside_an_unread_tokenizer)
 {
 	static const char *const refused[] = { "--prompt a", "--prompt a --prompt b",

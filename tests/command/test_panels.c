@@ -1,6 +1,6 @@
 /*
- * How ranks store weights: the decisions, panels that are packed between steps, and weights that 12
- * bits cannot hold.
+ * test_panels.c - the storage of weights on ranks: the decisions, panels that are packed between
+ * steps, and weights that 12 bits cannot store.
  */
 #include "api/session.h"
 #include "core/base/option.h"
@@ -25,7 +25,7 @@ static const struct {
 	{ "tests/data/goldens/llama-bf16", NULL },
 	{ "tests/data/stories260K-f16", "{\"**.mlp.gate_proj\":\"rowwise\"}" },
 	{ "tests/data/stories260K-sharded", NULL },
-	{ "tests/data/goldens/phi3", NULL }, /* fused parts, which ranks cut each */
+	{ "tests/data/goldens/phi3", NULL }, /* fused parts, each cut by rank */
 	{ "tests/data/goldens/gpt2", NULL }, /* stored [in, out] */
 	{ "tests/data/goldens/mixtral", NULL }, /* experts */
 	{ "tests/data/goldens/deepseek_v3", NULL }, /* parts of heads */
@@ -104,7 +104,7 @@ static bool has_same_elements(const struct tess_view *a, const struct tess_view 
 	return same;
 }
 
-/* `_i`: a case. What a rank holds in rows of the mapping is the same in panels, one by one. */
+/* Checks case `_i`: a rank's rows of the mapping are equal in panels, one by one. */
 START_TEST(rows_become_panels)
 {
 	struct tess_opened_device cpu = { 0 };
@@ -358,7 +358,7 @@ static tess_status fail_alloc(void *self, uint64_t bytes, void **out)
 	return tess_fail(TESS_ENOMEM, "out of memory");
 }
 
-/* Where memory runs out while weights wait, they stay rows. */
+/* Checks that weights stay rows if memory runs out while they are queued. */
 START_TEST(rows_stay_without_memory)
 {
 	struct tess_opened_device cpu = { 0 };
@@ -387,7 +387,7 @@ START_TEST(rows_stay_without_memory)
 }
 END_TEST
 
-/* The exit status of `tessera ARGS`, all output in `text`. */
+/* Runs `tessera ARGS`; returns the exit status, with all output in `text`. */
 static int run_tessera(const char *args, const char *model, const char *rest, char *text)
 {
 	return command_run(text, TEXT, "'%s' %s '%s' %s 2>&1", TESSERA, args, model, rest);
@@ -406,7 +406,7 @@ static void generate_digest(const char *model, int ranks, const char *more, char
 	ck_assert_msg(at && sscanf(at, "\"digest\":\"%64[0-9a-f]", digest) == 1, "%s", text);
 }
 
-/* The checkpoint in bf16, with some weights of 30 exponents. */
+/* Writes the checkpoint in bf16, with 30 exponents in some weights. */
 static void write_odd_weights(const char *folder, const char *const *names, int n)
 {
 	static const char from[] = SOURCE_ROOT "/tests/data/stories260K-bf16";
@@ -442,10 +442,13 @@ static void write_odd_weights(const char *folder, const char *const *names, int 
 	                       scratch_format_path(folder)));
 }
 
-/* Those that --weights bf12 cannot hold stay as they are; the others change no bit either. */
+/*
+ * Checks that weights that --weights bf12 cannot store do not change, and that the others change no
+ * bit.
+ */
 START_TEST(weights_in_12_bits)
 {
-	static const char *const odd[] = { "model.embed_tokens.weight", /* and the tied head */
+	static const char *const odd[] = { "model.embed_tokens.weight", /* and tied embeddings */
 		                           "model.layers.1.mlp.down_proj.weight" };
 	char text[TEXT], want[80], have[80];
 

@@ -1,6 +1,7 @@
 /*
- * tessera perplexity as users run it: the number that the logits of tessera generate give, on any
- * ranks, with windows and several texts; and what 8-bit weights cost on the texts that are shipped.
+ * test_perplexity.c - tessera perplexity by its command line: its number follows from the logits of
+ * tessera generate, on any ranks, with windows and several texts; and the cost of 8-bit weights on
+ * the shipped texts.
  */
 #include "hf/safetensors.h"
 #include "tests/support/command.h"
@@ -38,7 +39,7 @@ static void write_texts(void)
 	ck_assert_int_eq(fclose(f), 0);
 }
 
-/* The member `name` of what is printed with `options`. */
+/* Returns the member `name` of the output with `options`. */
 static double run_perplexity(const char *name, const char *options)
 {
 	char out[512];
@@ -56,7 +57,10 @@ static double run_perplexity(const char *name, const char *options)
 	return value;
 }
 
-/* Of a text, from the logits that generate writes: the sum of -log p of ids 1, 2, ... */
+/*
+ * Adds the losses of a text, from the logits that generate writes: the sum of -log p of ids 1, 2,
+ * ...
+ */
 static double add_losses(const char *text, int64_t *count)
 {
 	struct tess_safetensors *f;
@@ -122,13 +126,13 @@ START_TEST(is_that_of_the_logits)
 	MUST(fabs(run_perplexity("perplexity", "--text texts.jsonl") - exp(want)) < 1e-7);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl"), all);
 	ck_assert_int_eq((int64_t)run_perplexity("windows", "--text texts.jsonl"), 2);
-	/* a byte order mark is no text */
+	/* a byte order mark is not part of the text */
 	mark_texts();
 	MUST(fabs(run_perplexity("loss", "--text marked.txt") - first / (double)one) < 1e-8);
 	MUST(fabs(run_perplexity("loss", "--text marked.jsonl") - want) < 1e-8);
 	ck_assert_int_eq((int64_t)run_perplexity("tokens", "--text texts.jsonl --text one.txt"),
 	                 all + one);
-	/* as are the bytes of a file, U+0000 of a line is a character */
+	/* nor are the bytes of a file changed; U+0000 of a line is a character */
 	ck_assert(!command_run(out, sizeof out,
 	                       "cd '%s' && printf 'a\\000b' >nul.txt && "
 	                       "printf '{\"text\": \"a\\\\u0000b\"}' >nul.jsonl",
@@ -166,8 +170,8 @@ START_TEST(one_number)
 END_TEST
 
 /*
- * The numbers of docs/ops.md, which the math library may change in the last digits; with a
- * sanitizer of a few texts, where they differ more.
+ * Checks the numbers of docs/ops.md, whose last digits depend on the math library. With a sanitizer
+ * only a few texts are used, with larger differences.
  */
 START_TEST(eight_bits_cost_little)
 {

@@ -1,6 +1,6 @@
 /*
- * tessera explain --svg: the picture is XML with nothing from outside; what is drawn of a parameter
- * is what a rank holds of it; every move and every kind of layer is there.
+ * test_picture.c - tessera explain --svg: the picture is XML without external references, shows the
+ * share of each parameter on each rank, and every move and kind of layer.
  */
 #include "tests/support/command.h"
 #include "tests/support/scratch.h"
@@ -12,7 +12,7 @@
 
 static char picture[1 << 21];
 
-/* Draws into `picture`, which must be well-formed; `args`: of explain. */
+/* Draws into `picture`, which must be well-formed; `args`: arguments of explain. */
 static void draw_picture(const char *args)
 {
 	char text[1 << 16];
@@ -52,8 +52,8 @@ static double read_attribute(const char *tag, const char *name)
 }
 
 /*
- * In each box the area that is filled is the share that its title names, "16 of 64, 64 of 64".
- * Returns the number of boxes; *whole: of those that are filled.
+ * Checks that the filled area of each box is the share in its title, "16 of 64, 64 of 64". Returns
+ * the number of boxes; *whole: of full ones.
  */
 static int expect_shares(int *whole)
 {
@@ -85,7 +85,10 @@ static int expect_shares(int *whole)
 	return n;
 }
 
-/* Columns of a plan in one dimension: what each rank of 3 holds begins where the last one ends. */
+/*
+ * Checks columns of a plan in one dimension: the part of each rank of 3 begins where the last one
+ * ends.
+ */
 static void expect_staircase(const char *name, int ranks)
 {
 	char title[96];
@@ -95,7 +98,7 @@ static void expect_staircase(const char *name, int ranks)
 	snprintf(title, sizeof title, ">%s</text>", name);
 	at = strstr(picture, title);
 	ck_assert_ptr_nonnull(at);
-	for (at -= 1; strncmp(at, "<g><title>rank 0", 16) != 0; at--) /* its boxes come first */
+	for (at -= 1; strncmp(at, "<g><title>rank 0", 16) != 0; at--) /* its boxes precede it */
 		ck_assert(at > picture);
 	for (int r = 0; r < ranks; r++, at = strstr(at + 1, "<g><title>rank ")) {
 		const char *box = strstr(at, "<rect class=\"box"), *held = strstr(box + 1, "<rect");
@@ -106,7 +109,7 @@ static void expect_staircase(const char *name, int ranks)
 	}
 }
 
-/* Whether something of this module is drawn: of the layers only the first of each kind. */
+/* Returns whether part of this module is drawn: only the first layer of each kind is. */
 static bool is_drawn(const char *name, const char *layers)
 {
 	const char *at = strstr(name, ".layers.");
@@ -115,7 +118,7 @@ static bool is_drawn(const char *name, const char *layers)
 }
 
 static const struct {
-	const char *args, *layers, *title; /* layers that are drawn, and the last one's title */
+	const char *args, *layers, *title; /* drawn layers, and the last one's title */
 	int ranks, tied;
 } cases[] = {
 	{ "data -n 3", "0", "layers 0 to 4: 5 alike", 3, 1 },
@@ -174,7 +177,7 @@ START_TEST(draws_where_it_lies)
 }
 END_TEST
 
-/* Of many ranks some; names that XML would take for its own, and long ones. */
+/* Draws some of many ranks; names with XML's own characters, and long ones. */
 START_TEST(many_ranks_and_odd_names)
 {
 	char text[4096], folder[] = "<a>&amp;\"'\xff \xc3\xa9", args[512];
@@ -185,7 +188,7 @@ START_TEST(many_ranks_and_odd_names)
 	snprintf(args, sizeof args, "'%s/<a>&amp;\"'\\''\xff \xc3\xa9' --mesh dp=64,tp=8", scratch);
 	draw_picture(args);
 	expect_part(picture, "&#60;a&#62;&#38;amp;&#34;'? \xc3\xa9</text>");
-	ck_assert_int_eq(count_parts("head\" x="), 16 + 4); /* and the titles of sections */
+	ck_assert_int_eq(count_parts("head\" x="), 16 + 4); /* including the titles of sections */
 	expect_part(picture, ": 512 ranks, 16 of them drawn; ");
 	expect_part(picture, ">dp 63</text>");
 	expect_part(picture, ">rank 511</text>");

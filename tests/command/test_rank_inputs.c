@@ -1,6 +1,6 @@
 /*
- * Ranks that read other files, or have other options, than the rest of their job: all ranks return
- * one message that names the rank, and the tensor, key or option.
+ * test_rank_inputs.c - ranks whose files or options differ from the rest of their job: all ranks
+ * return one message that names the rank, and the tensor, key or option.
  */
 #include "hf/safetensors.h"
 #include "tests/support/command.h"
@@ -62,11 +62,11 @@ static void make_checkpoints(void)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-struct case_of_rank { /* rank `rank` of n gets `odd` in place of `even` */
+struct case_of_rank { /* Rank `rank` of n gets `odd` instead of `even`. */
 	const char *env, *args;
 	int n, rank;
 	const char *even, *odd;
-	const char *says; /* after "rank R: "; NULL: all is well */
+	const char *says; /* after "rank R: "; NULL: accepted */
 };
 
 #define GENERATE "generate %s --prompt Once --max-tokens 2"
@@ -93,7 +93,7 @@ static const struct case_of_rank cases[] = {
 	  "but F32 [512, 64] at byte 0 on rank 0; copy " },
 	{ "", GENERATE " --mesh dp=2", 2, 1, "same", "tokenizer",
 	  "tokenizer/tokenizer.json: its bytes differ from those on rank 0; copy " },
-	{ "", GENERATE, 2, 1, "same", "tokenizer", NULL }, /* which rank 0 alone reads */
+	{ "", GENERATE, 2, 1, "same", "tokenizer", NULL }, /* read by rank 0 only */
 	{ "", TRAIN, 2, 1, "same", "weight", "weight/" TENSOR_DIFFERS "0; copy the checkpoint" },
 	{ "", TRAIN " --check", 2, 1, "same", "unsampled", "unsampled/" TENSOR_DIFFERS "0; " },
 	{ "", "convert %s out", 2, 1, "same", "weight", "weight/" TENSOR_DIFFERS "0; copy " },
@@ -167,7 +167,7 @@ static tess_status open_session_on(struct tess_mesh *mesh, const char *dir)
 	return st;
 }
 
-/* Opens the model on all ranks, and then the save that `dir` is of a rank. */
+/* Opens the model on all ranks, and then `dir`, a save, on a rank. */
 static tess_status load_save_on(struct tess_mesh *mesh, const char *dir)
 {
 	struct tess_trainer *t = NULL;

@@ -1,6 +1,6 @@
 /*
- * What the command prints when it fails: one sentence for one mistake, on any number of ranks;
- * output that cannot be written is an error, and a slow reader loses nothing.
+ * test_sentences.c - messages of failed commands: one message for one mistake, on any number of
+ * ranks; unwritable output is an error, and a slow reader loses nothing.
  */
 #include "tests/support/command.h"
 #include "tests/support/suite.h"
@@ -16,11 +16,11 @@
 
 struct sentence {
 	const char *command; /* a shell command; $T is tessera, $GONE a pipe without a reader */
-	int status, lines; /* lines: on stderr, at most */
-	const char *says; /* in the first line of stderr; "": nothing */
+	int status, lines; /* lines: maximum on stderr */
+	const char *says; /* in the first line of stderr; "": empty */
 };
 
-/* in a folder $D of its own: M, a copy of the checkpoint, and P, a plan */
+/* Runs in a folder $D of its own with M, a copy of the checkpoint, and P, a plan. */
 #define IN_FOLDER(command) \
 	"D=$(mktemp -d); mkdir $D/M; cp data/*.json data/*.safetensors $D/M; echo " \
 	"'{\"model.layers.*.mlp.up_proj\":\"colwise\"}' >$D/P; (" command \
@@ -99,7 +99,7 @@ static const struct sentence once[] = {
 	{ "ulimit -n 10; $T generate data -n 2 --backend shm --prompt a", 1, 1,
 	  "Too many open files; the limit is 10 open files (RLIMIT_NOFILE): raise it with ulimit "
 	  "-n" },
-#if THIN == 1 /* a sanitizer needs more address space */
+#if THIN == 1 /* a sanitizer requires more address space */
 	{ "ulimit -s 8192; ulimit -v 3000000; $T generate data --threads 1024 --prompt a", 1, 1,
 	  "cpu: 1024 threads could not be started: Resource temporarily unavailable; use fewer; "
 	  "the limit is 3072000000 bytes of address space (RLIMIT_AS): raise it with ulimit -v" },
@@ -275,8 +275,7 @@ static const struct sentence once[] = {
 	{ "$T --help >/dev/full", 1, 1, "stdout: No space left" },
 	{ "$T --version >/dev/full", 1, 1, "stdout: No space left" },
 	/*
-	 * a failure that all ranks return: one of them prints it, then the launcher its closing
-	 * line
+	 * a failure that all ranks return: one rank prints it, then the launcher its closing line
 	 */
 	{ "TESSERA_FLIGHT=off $T generate data -n 4 --backend shm "
 	  "--plan-override model.norm=defective:nan_all",
@@ -289,7 +288,7 @@ static const struct sentence once[] = {
 	  1, 2, "generate: model.layers.1.mlp.up_proj: call gives 0.2" },
 };
 
-/* Runs a command in the source folder. Returns its exit status, and its stderr. */
+/* Runs a command in the source folder; returns its exit status and its stderr. */
 static int run_bash(const char *command, char *text, size_t capacity)
 {
 	char number[16];
@@ -323,7 +322,7 @@ START_TEST(says_it_once)
 }
 END_TEST
 
-/* Rank 0 of several processes gets the prompt that the command read from stdin. */
+/* Checks that rank 0 of several processes gets the prompt that the command read from stdin. */
 START_TEST(prompt_of_stdin)
 {
 	char text[256];
@@ -340,7 +339,7 @@ END_TEST
 #define GENERATE "$T generate data --temperature 0 --max-tokens 8 "
 #define SHM "-n 2 --backend shm "
 
-/* Commands and the prompt of each. $D/P is a file of "One day", $D/open a pipe that never ends. */
+/* Commands and their prompts. $D/P is a file of "One day", $D/open a pipe that never ends. */
 static const struct {
 	const char *command, *prompt;
 } without_option[] = {
@@ -351,7 +350,7 @@ static const struct {
 	{ GENERATE "</dev/null", "" },
 	{ GENERATE "<&-", "" },
 	{ GENERATE "--prompt 'One day' <$D/open", "One day" },
-	/* a rank that a launcher has started */
+	/* a rank started by a launcher */
 	{ "RANK=0 WORLD_SIZE=1 " GENERATE "<$D/open", "" },
 	{ "PMI_RANK=0 PMI_SIZE=1 " GENERATE "<$D/open", "" },
 	{ "$T launch -n 1 -- " GENERATE "<$D/open | sed 's/^.0. //'", "" },
@@ -370,7 +369,7 @@ static void compare_ways_to_prompt(const char *command, const char *prompt)
 	ck_assert_msg(!status && !*text, "%s: %s", command, text);
 }
 
-/* A pipe or a file is the prompt where no option gives one; stderr says what is waited for. */
+/* Checks that a pipe or a file is the prompt if no option gives one; stderr names the input. */
 START_TEST(prompt_without_option)
 {
 	static const char waits[] = "tessera generate: waiting for the prompt on stdin; ";
@@ -389,7 +388,7 @@ START_TEST(prompt_without_option)
 }
 END_TEST
 
-/* The first word of a text keeps its space where something comes before it. */
+/* Checks that the first word of a text keeps its space after other text. */
 START_TEST(words_stay_apart)
 {
 	char text[2048];
@@ -408,7 +407,7 @@ START_TEST(words_stay_apart)
 }
 END_TEST
 
-/* The first and the last line of the file can run: what fails a line fails no other. */
+/* Runs on a file whose first and last line are valid: a failed line fails no other. */
 static const char *const odd_line_runs[] = { "", "-n 2 --backend shm",
 	                                     "-n 4 --backend shm --mesh dp=2,tp=2" };
 
@@ -444,7 +443,7 @@ START_TEST(odd_lines_fail_alone)
 }
 END_TEST
 
-/* What would take gigabytes is refused before it does. */
+/* Checks that inputs that would take gigabytes are refused before they do. */
 START_TEST(large_inputs)
 {
 	char text[2048];
@@ -473,8 +472,8 @@ static const char *const slowly_read[] = {
 };
 
 /*
- * Reads `fd` to its end, at most `max_bytes` bytes at a time with a pause before each read;
- * closes it.
+ * Reads `fd` to its end, at most `max_bytes` bytes at a time with a pause before each read; closes
+ * it.
  */
 static size_t read_to_end(int fd, size_t max_bytes, int pause_us, char *text, size_t capacity)
 {
@@ -491,7 +490,7 @@ static size_t read_to_end(int fd, size_t max_bytes, int pause_us, char *text, si
 	return n;
 }
 
-/* stdout is a non-blocking pipe that is full when the command starts. */
+/* Checks a non-blocking stdout, a pipe that is full when the command starts. */
 START_TEST(slow_reader_gets_all)
 {
 	static char full[1 << 13], expected[1 << 20], got[1 << 20];
@@ -513,7 +512,7 @@ START_TEST(slow_reader_gets_all)
 		_exit(127);
 	}
 	close(fd[1]);
-	usleep(100000); /* so that the first write fails */
+	usleep(100000); /* so the first write fails */
 	n = read_to_end(fd[0], 1500, 1000, got, sizeof got);
 	ck_assert(wait(&status) > 0);
 	ck_assert_msg(!status, "%s: status %d", slowly_read[_i], status);
@@ -545,8 +544,8 @@ START_TEST(old_logits_stay_after_a_failure)
 END_TEST
 
 /*
- * One object has both; its records name their operands and results; each column of the tables has a
- * name.
+ * Checks that one object has both, that its records name their operands and results, and that each
+ * column of the tables has a name.
  */
 START_TEST(explains)
 {

@@ -1,6 +1,7 @@
 /*
- * tessera train as users run it: the same losses and weights on any mesh, killed and resumed on
- * another one too; what it saves is a checkpoint; what cannot be saved or resumed leaves what was.
+ * test_train_command.c - tessera train by its command line: equal losses and weights on any mesh,
+ * even if killed and resumed on another one. A save is a checkpoint; a failed save or resumption
+ * keeps the last one.
  */
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
@@ -11,7 +12,7 @@
 
 enum { STEPS = 8 };
 
-/* The digests that it prints, as a text. */
+/* Reads the printed digests as a string. */
 static void read_digests(const char *text, char digests[160])
 {
 	const char *at = strstr(text, "losses  ");
@@ -30,7 +31,7 @@ static void expect_digests(const char *model, const char *before, const char *ar
 	ck_assert_msg(!strcmp(have, want), "%s:\n%s\ninstead of\n%s", args, have, want);
 }
 
-/* Of STEPS steps on one rank. */
+/* Makes the digests of STEPS steps on one rank. */
 static void make_digests(const char *model, const char *args, char digests[160])
 {
 	char text[TEXT], all[512];
@@ -67,8 +68,8 @@ START_TEST(meshes_have_one_digest)
 END_TEST
 
 /*
- * A rank is killed in each attempt, and the job starts again from its last save; then it is killed
- * for good, and other ranks go on.
+ * Kills a rank in each attempt, and the job restarts from its last save; then kills it finally, and
+ * other ranks continue.
  */
 START_TEST(killed_and_resumed)
 {
@@ -98,8 +99,8 @@ START_TEST(killed_and_resumed)
 END_TEST
 
 /*
- * Weights of 16 bits have f32 masters, which a save keeps: also from and to memory that the host
- * cannot read.
+ * Resumes weights of 16 bits from their f32 masters in a save, also from and to memory that the
+ * host cannot read.
  */
 START_TEST(resumed_from_masters)
 {
@@ -125,7 +126,7 @@ END_TEST
 
 /* ---- what is saved --------------------------------------------------------------------------- */
 
-/* A checkpoint with the tensors of the one that was trained, but for the values. */
+/* Expects the tensors of the trained checkpoint, with other values. */
 static void expect_same_tensors(const char *path, const char *model)
 {
 	struct tess_checkpoint *have, *want;
@@ -149,7 +150,7 @@ static void expect_same_tensors(const char *path, const char *model)
 	tess_checkpoint_close(want);
 }
 
-/* The files of the model with new weights, and what a run needs to go on. */
+/* Checks that a save has the model's files with new weights, and the state to resume a run. */
 START_TEST(saves_a_checkpoint)
 {
 	char text[TEXT];
@@ -167,7 +168,9 @@ START_TEST(saves_a_checkpoint)
 }
 END_TEST
 
-/* Experts in files of their own, an attention over a latent, fused and transposed weights. */
+/*
+ * Trains experts in files of their own, an attention over a latent, fused and transposed weights.
+ */
 START_TEST(families)
 {
 	static const char *const names[] = { "mixtral-bf16", "deepseek_v3", "gpt2" };
@@ -199,7 +202,7 @@ START_TEST(families)
 }
 END_TEST
 
-/* A file that cannot grow stands for a full disk: one of less than the state of the optimizer. */
+/* Simulates a full disk by a size limit below the optimizer's state. */
 START_TEST(full_disk_leaves_the_last_save)
 {
 	char text[TEXT], args[512];
@@ -209,7 +212,7 @@ START_TEST(full_disk_leaves_the_last_save)
 	ck_assert_int_eq(train_model(text, format_data_path(""), "ulimit -f 3000 &&", args), 1);
 	expect_part(text, "full/step-4/optimizer.safetensors: 2090224 ");
 	expect_part(text, "bytes cannot be written: File too large");
-	ck_assert_int_eq(rmdir(scratch_format_path("full")), 0); /* nothing is left */
+	ck_assert_int_eq(rmdir(scratch_format_path("full")), 0); /* left empty */
 	snprintf(args, sizeof args,
 	         STEPPED " --steps %d --save full --save-every 2 -n 2 --backend faulty:shm", STEPS);
 	ck_assert_int_ne(train_model(text, format_data_path(""),
@@ -224,7 +227,7 @@ END_TEST
 
 /* ---- how a run ends -------------------------------------------------------------------------- */
 
-/* The step that is under way ends, and is saved; the signal may go to the whole process group. */
+/* Checks that the current step is completed and saved; the signal may go to the process group. */
 START_TEST(interrupted)
 {
 	const char *group = _i ? "-" : "";
@@ -284,7 +287,7 @@ START_TEST(refusals)
 	                 0);
 	expect_part(text, "good/step-2 already has 2 of 2 steps");
 	ck_assert(!strstr(text, "nothing is saved") && !is_there("none.svg"));
-	/* a loss that is not finite: the weights are not saved over good ones */
+	/* a non-finite loss: the weights do not replace good ones */
 	expect_failed(STEPPED " --steps 9 --resume good --save good --lr 1e30 --warmup 0 --clip 0 "
 	                      "--schedule constant --save-every 5",
 	              1, "finite");
@@ -296,10 +299,10 @@ END_TEST
 /* ---- log and curve --------------------------------------------------------------------------- */
 
 struct logged {
-	double loss, evaluation, communication; /* communication: the share of it in the step */
+	double loss, evaluation, communication; /* communication: its share of the step */
 };
 
-/* The lines of a log, which has steps 1 to STEPS. */
+/* Reads the lines of a log, which has steps 1 to STEPS. */
 static void read_log(const char *name, struct logged logged[STEPS])
 {
 	FILE *f = fopen(scratch_format_path(name), "r");
@@ -324,7 +327,7 @@ static void read_log(const char *name, struct logged logged[STEPS])
 	fclose(f);
 }
 
-/* How many of `what` an element of the curve has that begins with `begin`. */
+/* Counts `what` in the element of the curve that begins with `begin`. */
 static int count_in_element(const char *curve, const char *begin, char what)
 {
 	const char *at = strstr(curve, begin);
@@ -336,7 +339,7 @@ static int count_in_element(const char *curve, const char *begin, char what)
 	return n;
 }
 
-/* A run that is resumed before the last line of its log makes these steps and lines again. */
+/* Checks that a run resumed before the last line of its log repeats these steps and lines. */
 START_TEST(log_and_curve)
 {
 	static char curve[1 << 18];
@@ -350,7 +353,7 @@ START_TEST(log_and_curve)
 	              "--keep 0",
 	              STEPS);
 	read_log("log", whole);
-	ck_assert(whole[STEPS - 1].evaluation < whole[3].evaluation); /* it learns */
+	ck_assert(whole[STEPS - 1].evaluation < whole[3].evaluation); /* the loss decreases */
 	train_to_step("--log log --eval-data few.jsonl --eval-every 4 --resume a/step-5 -n 2 "
 	              "--backend loopback --curve curve.svg",
 	              STEPS);
@@ -366,7 +369,7 @@ START_TEST(log_and_curve)
 	fclose(f);
 	ck_assert(is_well_formed(curve) && !strstr(curve, "nan") && !strstr(curve, "inf"));
 	ck_assert_int_eq(count_occurrences(curve, "<circle class=\"eval\""), STEPS / 4 + 1);
-	/* from the first step at the left to the last at the right */
+	/* from the first step on the left to the last on the right */
 	ck_assert_int_eq(count_in_element(curve, "<path class=\"loss\" d=\"M64.0 ", 'L'),
 	                 STEPS - 1);
 	expect_part(curve, "L876.0 ");

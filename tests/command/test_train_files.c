@@ -1,6 +1,6 @@
 /*
- * The files of tessera train: what it must not write over, where one run saves and no other does,
- * and what it says and keeps when a file or a number in it is odd.
+ * test_train_files.c - files of tessera train: protected files, one run per directory of saves, and
+ * messages for faulty files and numbers.
  */
 #include "hf/safetensors.h"
 #include "tests/support/xml.h"
@@ -16,7 +16,7 @@ START_TEST(keeps_the_newest)
 	train_to_step("--save kept --save-every 1", 4);
 	ck_assert(!is_there("kept/step-1") && !is_there("kept/step-2"));
 	ck_assert(is_there("kept/step-3") && is_there("kept/step-4"));
-	/* another run does not mix its saves with these */
+	/* another run's saves are not mixed with these */
 	expect_failed("--steps 5 --save kept", 1,
 	              "--save kept: already has kept/step-4, which this run does not resume");
 	expect_failed(
@@ -25,7 +25,7 @@ START_TEST(keeps_the_newest)
 		"another directory, or remove kept/step-4");
 	expect_failed("--steps 5 --save kept/step-4 --resume kept " STEPPED, 1,
 	              "--save kept/step-4: is a save itself");
-	/* nor does one that is newer, or one that is started again; a link is the same directory */
+	/* nor are those of a newer or restarted run; a link is the linked directory */
 	train_to_step("--save newer --save-every 4", 5);
 	expect_failed("--steps 6 --save kept --resume newer " STEPPED, 1,
 	              "--save kept: already has kept/step-4, which this run does not resume");
@@ -36,14 +36,14 @@ START_TEST(keeps_the_newest)
 	train_to_step("--save link --resume newer/step-5", 6);
 	train_to_step("--save newer --resume link", 7);
 	ck_assert(is_there("newer/step-6") && is_there("newer/step-7"));
-	/* what a save that was killed has left goes, also where all saves are kept */
+	/* parts of a killed save are removed, even if all saves are kept */
 	scratch_make_folder("newer/step-9.1-0.part");
 	train_to_step("--save newer --resume newer --keep 0", 8);
 	ck_assert(!is_there("newer/step-9.1-0.part") && is_there("newer/step-6"));
 }
 END_TEST
 
-/* Only saves and parts of this program are removed, and no link is followed. */
+/* Checks that only saves and parts of this program are removed, and that no link is followed. */
 START_TEST(removes_nothing_else)
 {
 	static const char *const others[] = { "mine/step-0", "mine/step-1.mine.part",
@@ -67,7 +67,7 @@ START_TEST(removes_nothing_else)
 }
 END_TEST
 
-/* Two runs at a time do not save in one directory, and the first goes on. */
+/* Checks that two concurrent runs cannot save in one directory; the first continues. */
 START_TEST(one_run_saves)
 {
 	char text[TEXT];
@@ -89,7 +89,10 @@ END_TEST
 
 /* ---- what it must not write over ------------------------------------------------------------- */
 
-/* Of files that the run reads; refused before a rank starts, and those files stay as they are. */
+/*
+ * Checks that outputs that are inputs of the run are refused before a rank starts, and stay
+ * unchanged.
+ */
 START_TEST(overwrites_no_input)
 {
 	static const struct {
@@ -146,7 +149,7 @@ static void make_log(const char *lines, size_t size)
 	scratch_write("steps.log", lines, size);
 }
 
-/* A file that is no log of this run is refused, and nothing of it is cut. */
+/* Checks that a file that is no log of this run is refused and not truncated. */
 START_TEST(log_of_another_kind)
 {
 	static const struct {
@@ -177,7 +180,7 @@ START_TEST(log_of_another_kind)
 }
 END_TEST
 
-/* A line that a killed run has cut is made again; a pipe has none. */
+/* Checks that a line that a killed run has cut is written again; a pipe has no such line. */
 START_TEST(log_that_is_cut)
 {
 	static const char cut[] = "{\"step\":1,\"loss\":1.5}\n{\"ste";
@@ -198,7 +201,7 @@ START_TEST(log_that_is_cut)
 }
 END_TEST
 
-/* Losses between which a double has no others have a picture of the usual size. */
+/* Checks that losses that are adjacent doubles have a picture of the usual size. */
 START_TEST(curve_of_huge_losses)
 {
 	static const char *const logs[] = {
@@ -224,7 +227,7 @@ END_TEST
 
 /* ---- failures and warnings ------------------------------------------------------------------- */
 
-/* 40 ids a sequence; the last sequence has one that no model here has. */
+/* Writes sequences of 40 ids; the last one has an id outside of any model's vocabulary. */
 static void write_bad_ids(const char *name, int sequences)
 {
 	static uint16_t ids[64 * 40];
@@ -235,7 +238,7 @@ static void write_bad_ids(const char *name, int sequences)
 	scratch_write(name, ids, (size_t)sequences * 40 * sizeof *ids);
 }
 
-/* A failure of data or of a file, which leaves the ranks whole, does not lose the steps before. */
+/* Checks that a failure of data or a file, with all ranks alive, does not lose the last steps. */
 START_TEST(failure_of_a_file_saves)
 {
 	static const struct {
@@ -270,7 +273,7 @@ START_TEST(failure_of_a_file_saves)
 }
 END_TEST
 
-/* A copy of a model of f32 in which an embedding is NaN: nothing changes unless the id is read. */
+/* Copies a model of f32 with an embedding of NaN, which has no effect unless the id is read. */
 static void make_odd_model(const char *model, const char *name, int64_t id)
 {
 	static char bytes[1 << 20];
@@ -302,7 +305,7 @@ static void make_odd_model(const char *model, const char *name, int64_t id)
 	"--data ids.u16 --eval-data odd.u16 --eval-every 1 --batch 4 --sequence 17 --steps 2 " \
 	"--log odd.log --curve odd.svg"
 
-/* An evaluation that is not finite is shown and logged as one. */
+/* Checks that a non-finite evaluation is printed and logged as such. */
 START_TEST(evaluation_is_not_finite)
 {
 	uint16_t ids[4 * 17];
@@ -323,7 +326,7 @@ START_TEST(evaluation_is_not_finite)
 	command_run(text, TEXT, "cd '%s' && cat odd.log odd.svg", scratch);
 	ck_assert_int_eq(count_occurrences(text, "\"eval_loss\":null"), 2);
 	ck_assert(!strstr(text, "nan") && !strstr(text, "class=\"eval\""));
-	/* nor is it 0 in the curve of a run that goes on */
+	/* nor is it 0 in the curve of a resumed run */
 	ck_assert_msg(!run_train_command(text, "nan", "", RUN " --resume odd/step-1"), "%s", text);
 	command_run(text, TEXT, "cd '%s' && cat odd.svg", scratch);
 	ck_assert(!strstr(text, "class=\"eval\""));
@@ -348,7 +351,10 @@ static double evaluate_separate(const char *args)
 	return strtod(at + strlen("\"eval_loss\":"), NULL);
 }
 
-/* Sequences of several lengths, fewer than a batch or than replicas, and what a batch leaves. */
+/*
+ * Evaluates sequences of several lengths, fewer than a batch or than replicas, and remainders of a
+ * batch.
+ */
 START_TEST(evaluates_every_sequence)
 {
 	static const char *const same[] = {
@@ -372,7 +378,7 @@ START_TEST(evaluates_every_sequence)
 }
 END_TEST
 
-/* Weights of 16 bits that have grown too large are saved with a warning, as they are converted. */
+/* Checks that weights of 16 bits that have overflowed are saved and converted with a warning. */
 START_TEST(infinite_weights_warn)
 {
 	static const char *const dtypes[] = { "f16", "bf16" };

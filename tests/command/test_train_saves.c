@@ -1,6 +1,6 @@
 /*
- * What is read of a save is what was saved: damage of weights, of the optimizer and of
- * training.json is found on any mesh, and named.
+ * test_train_saves.c - integrity of saves: damage of weights, of the optimizer and of training.json
+ * is found on any mesh, and named.
  */
 #include "hf/safetensors.h"
 #include "api/save.h"
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Where the data of a tensor are in a file of the scratch directory. */
+/* Returns the offset of a tensor's data in a file of the scratch directory. */
 static long locate_tensor(const char *file, const char *tensor, uint64_t *bytes)
 {
 	struct tess_safetensors *f;
@@ -27,7 +27,7 @@ static long locate_tensor(const char *file, const char *tensor, uint64_t *bytes)
 	return begin;
 }
 
-/* Changes the lowest bit of byte `at` of a file, or with -1 and -2 of its last ones. */
+/* Flips the lowest bit of byte `at` of a file; -1 and -2: its last ones. */
 static void flip_bit(const char *file, long at)
 {
 	FILE *f = fopen(scratch_format_path(file), "r+b");
@@ -58,12 +58,12 @@ static const struct {
 };
 enum { MESHES = sizeof meshes / sizeof *meshes };
 
-/* One bit of a tensor, on every mesh. */
+/* Flips one bit of a tensor, on every mesh. */
 START_TEST(damage_is_named)
 {
 	static const struct {
 		const char *file, *tensor;
-		int part; /* of 2 */
+		int part; /* part of 2 */
 	} damages[] = {
 		{ "model.safetensors", "model.embed_tokens.weight", 0 },
 		{ "model.safetensors", "model.norm.weight", 2 },
@@ -108,7 +108,7 @@ START_TEST(damage_is_named)
 }
 END_TEST
 
-/* A rank that reads another copy of the file than rank 0. */
+/* Lets a rank read another copy of the file than rank 0. */
 START_TEST(every_copy_is_compared)
 {
 	static const char *const dimensions[] = { "dp=2", "tp=2" };
@@ -163,7 +163,7 @@ static json_t *load_state(void)
 	return root;
 }
 
-/* A key that is missing, of another type, or out of its range; with the checksum that fits. */
+/* Checks keys that are missing, of another type, or out of range, with a matching checksum. */
 START_TEST(keys_are_checked)
 {
 	static const struct {
@@ -214,7 +214,7 @@ START_TEST(keys_are_checked)
 		expect_part(text, cases[i].says);
 		command_run(text, TEXT, "cd '%s' && cp good " STATE, scratch);
 	}
-	/* what the checksum alone finds, and a save without any */
+	/* damage that only the checksum finds, and a save without one */
 	command_run(text, TEXT,
 	            "cd '%s' && sed -i 's/\"position\": 4/\"position\": 6/; "
 	            "s/\"position\": 8/\"position\": 6/' " STATE,
@@ -238,7 +238,7 @@ START_TEST(keys_are_checked)
 }
 END_TEST
 
-/* A FIFO without a writer, where another run would wait for ever. */
+/* Replaces the state by a FIFO without a writer, which would block another run for ever. */
 START_TEST(a_pipe_is_no_state)
 {
 	char text[TEXT];
@@ -290,7 +290,7 @@ START_TEST(moments_are_checked)
 }
 END_TEST
 
-/* A save that cannot be resumed does not replace those that can. */
+/* Checks that a save that cannot be resumed does not replace resumable ones. */
 START_TEST(impossible_moments_warn)
 {
 	const float large = 1e22f;
@@ -359,7 +359,7 @@ START_TEST(info_finds_damage)
 		ck_assert_msg(run_info_command(text, "copy") == 1, "%s: %s", cases[i].damage, text);
 		expect_part(text, cases[i].says);
 	}
-	/* checkpoints: a part that is missing, and what is no checkpoint */
+	/* checkpoints with a missing part, and files that are no checkpoint */
 	ck_assert(!command_run(text, TEXT,
 	                       "cd '%s' && '%s' convert '%s' parts --max-shard-size 300K", scratch,
 	                       TESSERA, format_data_path("")));

@@ -1,6 +1,6 @@
 /*
- * Signals to tessera train, however its ranks are started: a request to end keeps the steps that
- * were made, SIGUSR1 saves, and only a second request loses work.
+ * test_train_signals.c - signals to tessera train, however its ranks are started: a request to end
+ * keeps the completed steps, SIGUSR1 saves, and only a second request loses work.
  */
 #include "train_command.h"
 
@@ -10,7 +10,7 @@
 
 #define ARGS "--data '" STORIES "' --batch 4 --sequence 40 --steps 100000 --save saves --log lines"
 
-/* How the ranks start. */
+/* The ways to start ranks. */
 static const struct {
 	const char *before, *args;
 } starts[] = {
@@ -18,7 +18,7 @@ static const struct {
 	{ "", "-n 2 --backend loopback" },
 	{ "", "-n 2 --backend shm" },
 	{ "'" TESSERA "' launch -n 2 --", "--backend shm" },
-	/* torchrun: the agent passes the signal on to its workers */
+	/* torchrun: the agent forwards the signal to its workers */
 	{ "sh -c 'p=; for r in 0 1; do RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 TESSERA_JOB=$$ \"$@\" & "
 	  "p=\"$p $!\"; done; for s in HUP INT TERM USR1; do trap \"kill -$s $p\" $s; done; s=0; "
 	  "for q in $p; do wait $q; r=$?; while kill -0 $q 2>/dev/null; do wait $q; r=$?; done; "
@@ -41,7 +41,7 @@ static const char *format_start(int which, const char *args)
 	return text;
 }
 
-/* The only save has the steps of the log. */
+/* Expects that the only save has the steps of the log. */
 static void expect_all_saved(const char *text, long want)
 {
 	long status, saved, lines;
@@ -63,11 +63,13 @@ static const struct {
 } requests[] = { { "INT", SIGINT }, { "TERM", SIGTERM }, { "HUP", SIGHUP } };
 enum { REQUESTS = sizeof requests / sizeof *requests };
 
-/* The step that is under way ends, and is saved; the signal may go to the whole process group. */
+/* Checks that the current step is completed and saved; the signal may go to the process group. */
 START_TEST(a_request_saves)
 {
 	int start = _i % STARTS, request = _i / STARTS;
-	/* an agent alone gets no SIGINT: sh cannot catch what it ignores in the background */
+	/*
+	 * an agent alone gets no SIGINT: sh cannot trap signals that it ignores in the background
+	 */
 	bool group = start == AGENT ? request != 1 : (start + request) % 2;
 	char text[TEXT];
 
@@ -82,8 +84,8 @@ START_TEST(a_request_saves)
 END_TEST
 
 /*
- * The signals arrive in the second step, which takes a second: a second SIGTERM or SIGINT ends the
- * run before the step does, but not SIGHUP.
+ * Runs to the second step, which takes a second, for signals in it. A second SIGTERM or SIGINT ends
+ * the run before the step does, unlike SIGHUP.
  */
 #define TRAIN_TO_STEP_2 \
 	"cd '%s'; rm -rf saves err; setsid '%s' train '%s' --data '" STORIES \
@@ -110,7 +112,7 @@ START_TEST(a_second_request_ends_at_once)
 }
 END_TEST
 
-/* Nothing is left of a save that is being written, and what others have left stays. */
+/* Checks that a save in progress leaves nothing, and that files of others stay. */
 START_TEST(a_second_request_leaves_no_part)
 {
 	char text[TEXT];
@@ -128,7 +130,7 @@ END_TEST
 
 /* ---- terminals ------------------------------------------------------------------------------- */
 
-/* Runs a shell command on a terminal of its own; returns the terminal's other end. */
+/* Runs a shell command on a terminal of its own; returns the other end of the terminal. */
 static int start_on_terminal(const char *command, pid_t *pid)
 {
 	int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -162,7 +164,10 @@ static void wait_for(const char *what)
 	ck_abort_msg("not within a minute: %s", what);
 }
 
-/* _i % 2: the command leads the session, or a shell does, which the terminal ends. */
+/*
+ * Closes a terminal. _i % 2: the session leader is the command, or a shell, which the terminal
+ * ends.
+ */
 START_TEST(a_closed_terminal_saves)
 {
 	char command[4096], text[TEXT];
@@ -189,7 +194,7 @@ START_TEST(a_closed_terminal_saves)
 }
 END_TEST
 
-/* nohup: SIGHUP changes nothing. */
+/* Checks that SIGHUP changes nothing under nohup. */
 START_TEST(an_ignored_hangup_stays_ignored)
 {
 	char text[TEXT];
@@ -205,7 +210,7 @@ END_TEST
 
 /* ---- SIGUSR1 --------------------------------------------------------------------------------- */
 
-/* A save while the run continues, with a line that names it. */
+/* Saves while the run continues, with a line that names the save. */
 START_TEST(sigusr1_saves)
 {
 	char text[TEXT], line[128];
@@ -231,7 +236,7 @@ START_TEST(sigusr1_saves)
 }
 END_TEST
 
-/* SIGUSR1 ends no command, even before its ranks run; a run without saves continues. */
+/* Checks that SIGUSR1 ends no command, even before its ranks run; a run without saves continues. */
 START_TEST(sigusr1_ends_nothing)
 {
 	static const char *const commands[] = {

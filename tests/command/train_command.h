@@ -1,4 +1,4 @@
-/* train_command.h - runs tessera train in the scratch directory, as users do. */
+/* train_command.h - runs tessera train in the scratch directory, by its command line. */
 #ifndef TESS_TESTS_COMMAND_TRAIN_COMMAND_H
 #define TESS_TESTS_COMMAND_TRAIN_COMMAND_H
 
@@ -10,7 +10,7 @@
 enum { TEXT = 65536 };
 
 #define STORIES SOURCE_ROOT "/data/texts/stories.jsonl"
-/* of every run that is compared */
+/* of every compared run */
 #if THIN > 1
 enum { BATCH = 2, SEQUENCE = 17 };
 #define SIZES "--batch 2 --sequence 17"
@@ -20,7 +20,7 @@ enum { BATCH = 4, SEQUENCE = 40 };
 #endif
 #define STEPPED SIZES " --lr 2e-4 --warmup 4 --schedule cosine --weight-decay 0.1"
 
-/* Runs it in the scratch directory; the exit status. `text`: its stderr. */
+/* Runs it in the scratch directory; returns the exit status. `text`: its stderr. */
 static inline int run_train_command(char text[TEXT], const char *model, const char *before,
                                     const char *args)
 {
@@ -28,7 +28,7 @@ static inline int run_train_command(char text[TEXT], const char *model, const ch
 	                   TESSERA, model, args);
 }
 
-/* The same on the stories. */
+/* Runs it in the scratch directory on the stories; returns the exit status. `text`: its stderr. */
 static inline int train_model(char text[TEXT], const char *model, const char *before,
                               const char *args)
 {
@@ -38,7 +38,7 @@ static inline int train_model(char text[TEXT], const char *model, const char *be
 	return run_train_command(text, model, before, all);
 }
 
-/* Whether the scratch directory has it. */
+/* Returns whether the scratch directory has the file. */
 static inline bool is_there(const char *name)
 {
 	return !access(scratch_format_path(name), F_OK);

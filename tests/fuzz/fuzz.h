@@ -1,4 +1,6 @@
-/* fuzz.h - a target accepts any bytes and returns 0; MUST() checks what holds for all inputs. */
+/*
+ * fuzz.h - a target, which accepts any bytes and returns 0; MUST() checks properties of all inputs.
+ */
 #ifndef TESS_TESTS_FUZZ_FUZZ_H
 #define TESS_TESTS_FUZZ_FUZZ_H
 

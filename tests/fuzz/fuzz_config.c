@@ -1,5 +1,6 @@
 /*
- * The same bytes as config.json and as generation_config.json; the rotary table of a few positions.
+ * fuzz_config.c - the input as config.json and as generation_config.json; the rotary table of a few
+ * positions.
  */
 #include "core/base/json.h"
 #include "core/base/status.h"

@@ -1,4 +1,4 @@
-/* An index: the result names only files beside it, in order. */
+/* fuzz_index.c - an index: the result names only files in its directory, in order. */
 #include "core/base/status.h"
 #include "fuzz.h"
 #include "hf/index.h"

@@ -1,4 +1,7 @@
-/* A whole file; or, if it begins with {, a header up to the first 0, and data after it. */
+/*
+ * fuzz_safetensors.c - a complete file; or, if it begins with {, a header up to the first 0, and
+ * data after it.
+ */
 #include "core/base/status.h"
 #include "fuzz.h"
 #include "hf/safetensors.h"

@@ -1,6 +1,7 @@
 /*
- * A tokenizer.json, a zero byte, a text. For any bytes encoding ends, ids are in range, and
- * decoding one by one gives the same as decoding at once. Without a zero the bytes are both.
+ * fuzz_tokenizer.c - a tokenizer.json, a zero byte, a text. For any bytes encoding ends, ids are in
+ * range, and decoding one by one gives the result of decoding at once. Without a zero the bytes are
+ * both.
  */
 #include "core/base/status.h"
 #include "fuzz.h"

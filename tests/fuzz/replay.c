@@ -1,4 +1,7 @@
-/* Runs a target on its corpus: each file of a directory, from memory of exactly its size. */
+/*
+ * replay.c - runs a target on its corpus: each file of a directory, from memory of exactly its
+ * size.
+ */
 #include "fuzz.h"
 
 #include <dirent.h>

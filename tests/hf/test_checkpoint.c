@@ -1,4 +1,6 @@
-/* A checkpoint directory, of one file or of parts: what is found, and what is refused. */
+/*
+ * test_checkpoint.c - a checkpoint directory, of one file or of parts: accepted ones and refusals.
+ */
 #include "core/base/status.h"
 #include "hf/checkpoint.h"
 #include "tests/support/scratch.h"
@@ -14,7 +16,7 @@ static void format_part_name(int i, size_t capacity, char *out)
 	snprintf(out, capacity, "model-%05d-of-%05d.safetensors", i + 1, PARTS);
 }
 
-/* The project's checkpoint in three parts; its index goes through `change` before it is written. */
+/* Writes the project's checkpoint in three parts; `change` edits the index before it is written. */
 static void write_sharded_checkpoint(const char *folder, void (*change)(json_t *map))
 {
 	json_t *index =
@@ -181,7 +183,7 @@ START_TEST(checks_the_weight_map)
 		expect_checkpoint_refused(scratch_format_path(bad[i].folder), bad[i].where,
 		                          bad[i].why);
 	}
-	/* A tensor that the index does not list does not exist. */
+	/* A tensor missing in the index does not exist. */
 	write_sharded_checkpoint("forgotten", remove_tensor);
 	c = open_checkpoint(scratch_format_path("forgotten"));
 	ck_assert_uint_eq(tess_checkpoint_count(c), 46);
@@ -262,7 +264,10 @@ START_TEST(refuses_directories)
 }
 END_TEST
 
-/* Files that are pointers of git-lfs, or links to nothing, each with what is read before it. */
+/*
+ * Checks files that are pointers of git-lfs, or dangling links, each with the file that is read
+ * before it.
+ */
 START_TEST(names_stand_ins)
 {
 	static const char pointer[] =
@@ -335,7 +340,7 @@ static void make_snapshot(const char *model, const char *revision)
 	scratch_write_text(path, "{\"model_type\": \"llama\"}");
 }
 
-/* The root of a cache of a hub, a model in it, and any other parent of a checkpoint. */
+/* Opens the root of a hub's cache, a model in it, and any other parent of a checkpoint. */
 START_TEST(names_the_checkpoint_below)
 {
 	static const char cache[] = "is the cache of a hub; name the directory of the checkpoint, ";
@@ -383,7 +388,7 @@ static struct tess_checkpoint *open_new_checkpoint(const char *folder, int32_t n
 	return open_checkpoint(scratch_format_path(folder));
 }
 
-/* Weights with an unsupported dtype or number of dimensions. */
+/* Refuses weights with an unsupported dtype or number of dimensions. */
 START_TEST(refuses_weights)
 {
 	static const int64_t shape[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
@@ -409,7 +414,7 @@ START_TEST(refuses_weights)
 }
 END_TEST
 
-/* A file without tensors; with UBSan this also checks that no search gets a null pointer. */
+/* Opens a file without tensors; with UBSan this also checks that no search gets a null pointer. */
 START_TEST(no_tensors)
 {
 	struct tess_checkpoint *c = open_new_checkpoint("none", 0, NULL);
@@ -421,7 +426,7 @@ START_TEST(no_tensors)
 }
 END_TEST
 
-/* A tensor that a part holds, and the index leaves out. */
+/* Refuses an index that leaves out a tensor of a part. */
 START_TEST(index_leaves_out)
 {
 	const struct tess_slice slices[] = {

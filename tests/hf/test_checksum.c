@@ -1,4 +1,7 @@
-/* Shares of a checksum, combined by XOR, are the CRC-32 of all bytes, whoever adds which range. */
+/*
+ * test_checksum.c - the shares of a checksum: combined by XOR, they are the CRC-32 of all bytes,
+ * for any distribution of ranges.
+ */
 #include "hf/checksum.h"
 #include "tests/support/suite.h"
 
@@ -6,7 +9,7 @@
 
 enum { BYTES = 5000, RANKS = 5 };
 
-/* CRC-32, bit by bit. */
+/* Returns the CRC-32, bit by bit. */
 static uint32_t sum_bits(const unsigned char *bytes, size_t n)
 {
 	uint32_t sum = ~UINT32_C(0);
@@ -32,7 +35,7 @@ START_TEST(shares_combine)
 		uint32_t sum = 0;
 
 		for (int at = 0; at < length; at += n) {
-			/* ranges of one size, as rows that are cut by columns, and others */
+			/* ranges of one size, like rows that are cut by columns, and others */
 			n = trial % 2 ? 64 : 1 + rand() % 300;
 			n = n < length - at ? n : length - at;
 			tess_checksum_add(&share[trial % 2 ? at / 64 % ranks : rand() % ranks],

@@ -1,4 +1,4 @@
-/* config.json and generation_config.json: what is read, and what is refused. */
+/* test_config.c - config.json and generation_config.json: values and refusals. */
 #include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/config.h"

@@ -1,4 +1,4 @@
-/* One safetensors file: valid files, every rule that can be broken, and writing. */
+/* test_safetensors.c - one safetensors file: valid files, violations of every rule, and writing. */
 #include "core/base/status.h"
 #include "hf/safetensors.h"
 #include "tests/support/scratch.h"
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
-/* A file with this header and `data` increasing bytes, malloc'ed. *len: its length. */
+/* Makes a file of this header and `data` increasing bytes, malloc'ed. *len: its length. */
 static unsigned char *make_safetensors(const char *header, size_t data, size_t *len)
 {
 	size_t size = strlen(header);
@@ -186,7 +186,7 @@ START_TEST(refuses_bad_files)
 }
 END_TEST
 
-/* Text of a file is quoted without control characters. */
+/* Checks that text of a file is quoted without control characters. */
 START_TEST(quotes_no_escapes)
 {
 	expect_safetensors_refused(write_safetensors("bad", "{\"\\u001b[2J\\n\":7}", 0),
@@ -197,7 +197,7 @@ START_TEST(quotes_no_escapes)
 }
 END_TEST
 
-/* The checkpoint of the project, cut in its data, its header and its length. */
+/* Cuts the project's checkpoint in its data, its header and its length. */
 START_TEST(refuses_truncation)
 {
 	static const size_t lengths[] = { 1044991, 500000, 6000, 100, 9, 8, 7, 0 };
@@ -213,7 +213,7 @@ START_TEST(refuses_truncation)
 }
 END_TEST
 
-/* Some libraries write null for no metadata. */
+/* Accepts null for no metadata, which some libraries write. */
 START_TEST(null_is_no_metadata)
 {
 	struct tess_safetensors *f = open_safetensors(write_safetensors(
@@ -279,7 +279,7 @@ START_TEST(drops_pages_that_come_back)
 	memcpy(was, s->data, s->bytes);
 	tess_safetensors_drop(f, s->data, s->bytes);
 	ck_assert_mem_eq(was, s->data, s->bytes);
-	tess_safetensors_drop(f, was, s->bytes); /* not of this file: it stays */
+	tess_safetensors_drop(f, was, s->bytes); /* an address outside this file: no effect */
 	ck_assert_mem_eq(was, s->data, s->bytes);
 	free(was);
 	tess_safetensors_close(f);
@@ -313,7 +313,7 @@ START_TEST(reads_all_types_and_shapes)
 	char header[256];
 
 	for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-		size_t bytes = (size_t)types[i].bits; /* of 8 elements */
+		size_t bytes = (size_t)types[i].bits; /* 8 elements */
 		const struct tess_slice *s;
 
 		snprintf(header, sizeof header,
@@ -341,7 +341,7 @@ START_TEST(reads_all_types_and_shapes)
 }
 END_TEST
 
-/* Headers of 61 to 68 bytes, with an odd-sized tensor first: the data are not moved. */
+/* Checks headers of 61 to 68 bytes, with an odd-sized tensor first: the data are not moved. */
 START_TEST(copies_nothing)
 {
 	struct tess_safetensors *f;
@@ -369,7 +369,7 @@ START_TEST(copies_nothing)
 		ck_assert_int_eq(part[(int)i], 3 + 2 + i);
 	ck_assert_int_eq(tess_safetensors_read(f, s, 3, 14, part), TESS_EBUG);
 	ck_assert_int_eq(tess_safetensors_read(f, s, 17, 0, part), TESS_EBUG);
-	/* a file that has become shorter meanwhile is an error, not a signal */
+	/* a file that was truncated meanwhile gives an error, not a signal */
 	ck_assert(!truncate(scratch_format_path("good"), 8 + (off_t)strlen(header) - 1 + 18));
 	ck_assert_int_eq(tess_safetensors_read(f, s, 2, 14, part), TESS_EIO);
 	ck_assert_ptr_nonnull(strstr(tess_error(), "good: ended after"));
@@ -401,7 +401,7 @@ START_TEST(reads_headers_alone)
 	}
 	tess_safetensors_close(all);
 	tess_safetensors_close(f);
-	/* and checks them as when all is read, including the end of the data */
+	/* and checks them like a complete read, including the end of the data */
 	f = NULL;
 	ck_assert_int_eq(
 		tess_safetensors_open(scratch_write("bad", "\3\0\0\0\0\0\0\0{}", 10), true, &f),
@@ -417,7 +417,7 @@ START_TEST(reads_headers_alone)
 }
 END_TEST
 
-/* The peak so far, in KiB. */
+/* Returns the peak so far, in KiB. */
 static long get_peak_memory(void)
 {
 	struct rusage used;
@@ -426,7 +426,7 @@ static long get_peak_memory(void)
 	return used.ru_maxrss;
 }
 
-/* Many tensors of no bytes: memory in proportion to their names. */
+/* Opens many empty tensors: memory is proportional to their names. */
 START_TEST(many_tensors_cost_little)
 {
 	enum { MANY = 300000, EACH = 300 };
@@ -445,9 +445,9 @@ START_TEST(many_tensors_cost_little)
 	fwrite(&len, 1, sizeof len, out); /* little-endian machines only */
 	ck_assert_int_eq(fclose(out), 0);
 	before = get_peak_memory();
-	(void)before; /* with ASan */
+	(void)before; /* unused with ASan */
 	f = open_safetensors(scratch_format_path("many"));
-#ifndef __SANITIZE_ADDRESS__ /* which keeps freed memory */
+#ifndef __SANITIZE_ADDRESS__ /* ASan keeps freed memory */
 	ck_assert_int_lt(get_peak_memory() - before, MANY / 1024 * EACH);
 #endif
 	ck_assert_uint_eq(tess_safetensors_count(f), MANY);
@@ -485,7 +485,7 @@ START_TEST(writes_what_it_reads)
 	struct tess_safetensors *f;
 	struct stat about;
 
-	for (int round = 0; round < 2; round++) /* over an older one too */
+	for (int round = 0; round < 2; round++) /* an older file, too */
 		ck_assert_msg(!tess_safetensors_write(path, 6, slices), "%s", tess_error());
 	f = open_safetensors(path);
 	ck_assert_uint_eq(tess_safetensors_count(f), 6);
@@ -522,7 +522,7 @@ START_TEST(writes_what_it_reads)
 }
 END_TEST
 
-/* The file left by a killed process with the same id does not interfere, and stays. */
+/* Checks that the file left by a killed process with this id does not interfere, and stays. */
 START_TEST(writes_beside_what_was_left)
 {
 	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };
@@ -542,7 +542,10 @@ START_TEST(writes_beside_what_was_left)
 }
 END_TEST
 
-/* A link stays, and what it names is written; no part of a file is left beside either. */
+/*
+ * Writes through links: a link stays, its target is written, and no part of a file is left at
+ * either place.
+ */
 START_TEST(writes_behind_links)
 {
 	const struct tess_slice one = { .name = "one", .dtype = TESS_F32, .data = "abcd" };

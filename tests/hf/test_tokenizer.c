@@ -109,7 +109,7 @@ END_TEST
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-/* Random text of all planes, spaces and runs. */
+/* Makes random text of all planes, with spaces and repetitions. */
 static size_t make_random_text(uint64_t *seed, char *out, size_t capacity)
 {
 	static const uint32_t planes[][2] = { { 0x20, 0x5f },     { 0x20, 0x5f },
@@ -165,7 +165,10 @@ START_TEST(text_comes_back)
 }
 END_TEST
 
-/* What follows the first `at` ids is the rest of the text, unless a character is cut. */
+/*
+ * Returns whether the ids after the first `at` give the rest of the text, unless a character is
+ * cut.
+ */
 static bool is_continued_at(const struct tess_tokenizer *t, const int32_t *ids, size_t n, size_t at)
 {
 	char *whole, *begin, text[4096];
@@ -247,7 +250,7 @@ START_TEST(any_ids_stream_to_the_text_they_decode_to)
 }
 END_TEST
 
-/* A megabyte of one `unit`, less with a sanitizer, is encoded within the timeout of the test. */
+/* Encodes a megabyte of one `unit`, less with a sanitizer, within the timeout of the test. */
 static void expect_quick(const struct tess_tokenizer *t, const char *first, const char *unit,
                          const char *last)
 {
@@ -332,7 +335,7 @@ START_TEST(texts_that_are_no_text)
 }
 END_TEST
 
-/* The ids of "x" with data/tokenizer.json and this tokenizer_config.json. */
+/* Encodes "x" with data/tokenizer.json and this tokenizer_config.json. */
 static tess_status encode_with_config(const char *config, int32_t **ids, size_t *n, int32_t *eos)
 {
 	struct tess_tokenizer *t = NULL;
@@ -390,7 +393,7 @@ START_TEST(config_says_what_begins_and_ends_a_text)
 }
 END_TEST
 
-/* The second gets the id of the vocabulary; the key orders them, and is no id of its own. */
+/* Checks that the second token gets the id of the vocabulary; the key only orders them. */
 START_TEST(config_adds_tokens)
 {
 	static const char config[] =

@@ -1,4 +1,7 @@
-/* Wrong or malicious tokenizers: each is refused with the file, the key and the reason. */
+/*
+ * test_tokenizer_bad.c - wrong or malicious tokenizers: each is refused with the file, the key and
+ * the reason.
+ */
 #include "core/base/status.h"
 #include "tests/support/suite.h"
 #include "tokens.h"
@@ -32,9 +35,7 @@ static void expect_tokenizer_refused(const char *text, size_t len, const char *w
 	expect_part(tess_error(), why);
 }
 
-/*
- * The base with the value at `path` ("model.vocab.a"; "": none) replaced; NULL: the key is removed.
- */
+/* Replaces the value at `path` ("model.vocab.a"; "": none) of the base; NULL: removes the key. */
 static char *patch_base(const char *path, const char *value)
 {
 	json_t *root = json_loads(base_json, 0, NULL), *at = root, *made;
@@ -260,7 +261,7 @@ static void expect_text_refused(const char *path, const char *value, const char 
 	expect_part(tess_error(), why);
 }
 
-/* Patterns whose steps double with each character, or rise with the square of a text. */
+/* Checks patterns whose steps double with each character, or grow with the square of the length. */
 START_TEST(limits_of_patterns)
 {
 	static const char *const pattern = "pre_tokenizer.pattern.Regex";
@@ -286,7 +287,7 @@ START_TEST(limits_of_patterns)
 }
 END_TEST
 
-/* `n` times `step`, as the Sequence `list`. */
+/* Repeats `step` `n` times, in the Sequence `list`. */
 static const char *repeat_step(const char *list, const char *step, int n)
 {
 	static char text[1 << 14];
@@ -304,7 +305,7 @@ static const char *repeat_step(const char *list, const char *step, int n)
 #define TEN "aaaaaaaaaa"
 #define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
 
-/* Short texts that steps lengthen. */
+/* Checks short texts that steps lengthen. */
 START_TEST(limits_of_growth)
 {
 	static const char *const bytes = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "

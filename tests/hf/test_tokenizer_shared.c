@@ -1,6 +1,6 @@
 /*
- * Tokenizers that are too large for this project, or whose licences exclude them. If they are
- * missing, the test is skipped and says so.
+ * test_tokenizer_shared.c - tokenizers that are too large for this project, or excluded by their
+ * licences. If they are missing, the test is skipped with a message.
  */
 #include "core/base/clock.h"
 #include "core/base/status.h"

@@ -52,7 +52,7 @@ size_t tokens_write_utf8(uint32_t cp, char *out)
 	return n;
 }
 
-/* The character that represents a byte, and the bytes in the order of their ids. */
+/* Makes the character of each byte, and the bytes in the order of their ids. */
 static size_t make_gpt2_alphabet(char out[256][4])
 {
 	static const int runs[][2] = { { 0x21, 0x7e }, { 0xa1, 0xac }, { 0xae, 0xff } };

@@ -1,6 +1,6 @@
 /*
- * What config.json makes of each family: the window of each layer, biases, the size of heads; what
- * is missing is as in its class in transformers.
+ * test_families.c - the interpretation of each family's config.json: the window of each layer,
+ * biases, the size of heads; missing keys have the defaults of its class in transformers.
  */
 #include "core/registry/registry.h"
 #include "hf/checkpoint.h"
@@ -36,7 +36,7 @@ static tess_status record_changed_model(const char *name, const char *change, co
 	snprintf(family, sizeof family, "%.*s", (int)strcspn(name, "-"), name);
 	ck_assert_msg(!tess_plugin_find_model(family, &model), "%s", tess_error());
 	source = tess_checkpoint_make_source(checkpoint);
-	source.count = 0; /* tensors that no module asks for do not matter here */
+	source.count = 0; /* tensors that no module requires do not matter here */
 	source.config = config = json_copy((json_t *)source.config);
 	ck_assert_msg(more && !json_object_update(config, more), "%s", change);
 	if (without)
@@ -185,7 +185,7 @@ static const struct {
 	  "(model.layers.0.block_sparse_moe.experts.0.w1.weight in files): shape [32, 32]" },
 	{ "mixtral-bf16", "{\"num_experts_per_tok\": 9}", NULL,
 	  "config.json: 9 experts for each token, of 8" },
-	/* which layers have experts: layer 1 of this checkpoint has none */
+	/* layers with experts: layer 1 of this checkpoint has none */
 	{ "qwen3_moe", "{\"mlp_only_layers\": []}", NULL, "model.layers.1.mlp.gate.weight" },
 	{ "qwen3_moe", "{}", "mlp_only_layers", "model.layers.1.mlp.gate.weight" },
 	{ "qwen3_moe", "{\"mlp_only_layers\": [0, 1]}", NULL, "model.layers.0.mlp.gate_proj" },
@@ -233,7 +233,7 @@ static const struct tess_record *find_record(const struct tess_program *p, int32
 #define SCALE_12 0.2886751345948129 /* 1 / sqrt(12) */
 #define YARN_2 (1.1844439727056968 * 1.1844439727056968) /* 0.05 * log(40) + 1 */
 
-/* Number `at` of record `nth` of a kind, with config.json as it is changed. */
+/* Number `at` of record `nth` of a kind, with the changed config.json. */
 static const struct {
 	const char *model, *change, *without;
 	int kind, nth, at;
@@ -324,8 +324,8 @@ START_TEST(numbers_of_records)
 END_TEST
 
 /*
- * What each class of transformers 5.24 (configuration_FAMILY.py) sets where config.json has no such
- * key, of the keys that change what is computed.
+ * Defaults of each class of transformers 5.24 (configuration_FAMILY.py), for keys that change the
+ * result.
  */
 /* clang-format off */
 static const struct {
@@ -444,11 +444,11 @@ START_TEST(defaults_are_those_of_the_class)
 	json_object_foreach(want, key, value) {
 		json_t *is = json_object_get(have, key);
 
-		ck_assert_msg(json_is_null(value)     ? !is
-		              : json_is_number(value) ? json_is_number(is) &&
-		                                                json_number_value(is) ==
-		                                                        json_number_value(value)
-		                                      : json_equal(is, value),
+		ck_assert_msg(json_is_null(value) ? !is
+		              : json_is_number(value)
+		                      ? json_is_number(is) &&
+		                                json_number_value(is) == json_number_value(value)
+		                      : json_equal(is, value),
 		              "%s: %s", classes[_i].model, key);
 		json_object_del(have, key);
 	}
@@ -482,7 +482,7 @@ START_TEST(thetas_of_rope)
 }
 END_TEST
 
-/* These families ignore the keys, as transformers does. */
+/* Checks families that ignore the keys, as transformers does. */
 START_TEST(biases_are_the_family_s_own)
 {
 	static const char *const models[] = { "mistral", "qwen2" };

@@ -120,8 +120,8 @@ CALL int cuCtxPopCurrent_v2(void **context)
 /* ---- events ---------------------------------------------------------------------------------- */
 
 struct event {
-	atomic_int users; /* the program, and records and waits that are queued */
-	atomic_int recorded, done; /* records that were queued; of these, that have run */
+	atomic_int users; /* the program, and queued records and waits */
+	atomic_int recorded, done; /* queued records; those that have run */
 };
 
 struct event_wait { /* for the records before it */
@@ -287,7 +287,7 @@ CALL int cuMemFreeAsync(unsigned long long p, void *stream)
 {
 	void *at = (void *)(uintptr_t)p;
 
-	/* the memory of a graph is there until the graph ends */
+	/* a graph's memory is kept until the graph ends */
 	return fake_retain(stream, fake_release, at) ? 0 : fake_queue(stream, fake_release, at);
 }
 

@@ -1,6 +1,6 @@
 /*
  * fake_nccl.c - NCCL: communicators, groups of calls, and the calls on streams. The ranks of a
- * communicator share a memfd, which its first rank has made: a ring of bytes for each pair of them.
+ * communicator share a memfd, made by its first rank: a ring of bytes for each pair of ranks.
  */
 #include "fake.h"
 
@@ -26,7 +26,7 @@ struct ring {
 	char bytes[RING];
 };
 
-struct shared { /* by the ranks of a communicator */
+struct shared { /* Memory shared by the ranks of a communicator. */
 	atomic_int joined, finished;
 	atomic_int device[RANKS];
 	struct {
@@ -50,7 +50,7 @@ struct config {
 enum phase { NONE, JOINING, SPLITTING, STARTING, FINALIZING };
 
 struct comm {
-	pthread_t starter; /* of the last group of calls, if any */
+	pthread_t starter; /* for the last group of calls, if any */
 	bool has_starter;
 	atomic_int users; /* the program, and groups of calls on streams */
 	atomic_bool aborted;
@@ -58,16 +58,16 @@ struct comm {
 	int rank, n, fd, device;
 	_Atomic enum phase phase;
 	int polls;
-	atomic_int graphs; /* groups of calls in them */
+	atomic_int graphs; /* groups of calls in graphs */
 	atomic_int result;
 	atomic_int groups; /* started, and replayed in graphs */
 	atomic_int queued, ran; /* groups on streams: those of several streams run one by one */
 	uint64_t splits;
 	struct group *starting;
-	/* of a split */
+	/* for a split */
 	struct comm **child;
 	int colour, key;
-	atomic_int registered; /* pieces of memory */
+	atomic_int registered; /* registered pieces of memory */
 };
 
 /* ---- what happens is written down ------------------------------------------------------------ */
@@ -136,7 +136,7 @@ static struct shared *map_shared(int pid, int fd)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* Joined, not detached: LeakSanitizer can crash where a thread ends while the process does. */
+/* Joins the starter: LeakSanitizer can crash if a detached thread ends while the process does. */
 static void join_starter(struct comm *c)
 {
 	if (c->has_starter)
@@ -165,12 +165,12 @@ struct call {
 	void *stream;
 };
 
-struct transfer { /* between this rank and another */
+struct transfer { /* A transfer between this rank and another. */
 	char *at;
 	size_t left;
 };
 
-struct transfers { /* of a pair and direction, in order */
+struct transfers { /* The transfers of a pair and direction, in order. */
 	struct transfer *list;
 	int n, at;
 };
@@ -178,7 +178,7 @@ struct transfers { /* of a pair and direction, in order */
 struct group {
 	struct comm *comm;
 	struct call *first, **last;
-	int number; /* of those that were queued */
+	int number; /* among the queued groups */
 	bool captured; /* its graph frees it */
 };
 
@@ -198,7 +198,7 @@ static bool reads_root(const struct call *k, int from, int to)
 	return k->kind == REDUCE ? to == k->peer : k->kind == BROADCAST ? from == k->peer : true;
 }
 
-/* The transfers of one call; temp: [n] vectors, for what is to be reduced. */
+/* Plans the transfers of one call; temp: [n] vectors that will be reduced. */
 static void plan_call(const struct comm *c, const struct call *k, char *temp,
                       struct transfers out[RANKS], struct transfers in[RANKS])
 {
@@ -224,7 +224,7 @@ static void plan_call(const struct comm *c, const struct call *k, char *temp,
 	}
 }
 
-/* Moves what can move now; whether anything did. */
+/* Moves all bytes that can move now; returns whether any did. */
 static bool move_bytes(struct ring *ring, struct transfers *t, bool write)
 {
 	bool moved = false;
@@ -255,7 +255,7 @@ static bool move_bytes(struct ring *ring, struct transfers *t, bool write)
 	return moved;
 }
 
-/* False: the communicator was aborted. */
+/* Exchanges the bytes; false: the communicator was aborted. */
 static bool exchange_bytes(struct comm *c, struct transfers out[RANKS], struct transfers in[RANKS])
 {
 	const struct timespec pause = { .tv_nsec = 20000 };
@@ -334,7 +334,7 @@ static void run_group(void *arg)
 
 	if (g->captured && ++c->groups && should_fail(c, &result)) {
 		c->result = result;
-		while (!atomic_load(&c->aborted)) /* as a kernel of NCCL does */
+		while (!atomic_load(&c->aborted)) /* like a kernel of NCCL */
 			usleep(1000);
 		return;
 	}
@@ -378,7 +378,7 @@ static int queue_calls(struct comm *c, struct group *g)
 	return fake_queue(g->first->stream, run_group, g) ? CUDA_ERROR : SUCCESS;
 }
 
-/* Puts what was given onto its stream. */
+/* Puts the group of calls onto its stream. */
 static void queue_group(struct comm *c)
 {
 	struct group *g = c->starting;
@@ -397,7 +397,7 @@ static void queue_group(struct comm *c)
 	c->phase = NONE;
 }
 
-/* As NCCL's own thread does for a communicator that does not block. */
+/* Queues a group in a thread, like NCCL for a communicator that does not block. */
 static void *queue_group_later(void *arg)
 {
 	struct comm *c = arg;
@@ -585,7 +585,7 @@ static struct comm *make_member(int pid, int fd, int rank, int n)
 	atomic_store(&c->users, 1);
 	c->rank = rank;
 	c->n = n;
-	c->fd = rank ? -1 : fd; /* its maker closes it when all have joined */
+	c->fd = rank ? -1 : fd; /* closed by its maker when all have joined */
 	c->device = fake_current_device();
 	c->phase = JOINING;
 	c->polls = read_setting("FAKE_NCCL_POLLS", 2);
@@ -650,7 +650,7 @@ CALL int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out,
 	return IN_PROGRESS;
 }
 
-/* When all ranks have split: the first rank of a colour makes its memory. */
+/* Answers when all ranks have split: the first rank of a colour makes its memory. */
 static void answer_split(struct comm *c)
 {
 	uint64_t i = (c->splits - 1) % SPLITS;
@@ -712,7 +712,7 @@ CALL int ncclCommDestroy(struct comm *c)
 	return SUCCESS;
 }
 
-/* As NCCL's thread does: the child is there, failed, and the program ends it. */
+/* Fails a split like NCCL's thread: the child exists, failed, and the program ends it. */
 static void fail_split(struct comm *c)
 {
 	int fd = make_shared();

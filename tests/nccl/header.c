@@ -1,4 +1,4 @@
-/* header.c - compares what the backend declares with nccl.h and cuda.h. Only compiled. */
+/* header.c - compares the backend's declarations with nccl.h and cuda.h. Only compiled. */
 #define CUDA_SUCCESS OUR_CUDA_SUCCESS
 #include "backends/nccl/library.h"
 #undef CUDA_SUCCESS
@@ -45,7 +45,7 @@ SAME(CUDA_NO_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(sizeof(CUdevice), sizeof(int));
 SAME(sizeof(CUdeviceptr), sizeof(unsigned long long));
 
-/* The names in library.c are what the headers make of those without _v2. */
+/* The names in library.c, as the headers map those without _v2. */
 enum {
 	HAS_cuDevicePrimaryCtxRelease_v2,
 	HAS_cuCtxPushCurrent_v2,
@@ -79,7 +79,10 @@ enum {
 	FOUND_12 = NAMED(cuMemFreeAsync),
 };
 
-/* Handles are pointers there, and enums ints: as many parameters, of as many bytes. */
+/*
+ * Compares functions: handles are pointers there, and enums ints, so parameters must agree in
+ * number and bytes.
+ */
 #define CALLS(member, type, ...) \
 	_Static_assert(sizeof(((struct nccl_calls *)0)->member(__VA_ARGS__)) == sizeof(type), \
 	               #member)

@@ -1,4 +1,6 @@
-/* The backend nccl over the driver and the NCCL of this folder, with ranks that are threads. */
+/*
+ * test_nccl.c - the backend nccl over this folder's driver and NCCL, with ranks that are threads.
+ */
 #include "core/call/captured.h"
 #include "core/call/carrier.h"
 #include "core/call/queue.h"
@@ -12,12 +14,12 @@
 
 enum { COUNT = 5000 };
 
-static char log_path[64]; /* of the fake's calls */
+static char log_path[64]; /* log of the fake's calls */
 
 static void begin_test(void)
 {
 	snprintf(log_path, sizeof log_path, "/tmp/test-nccl-%d", (int)getpid());
-	unlink(log_path); /* of a test that failed, in a process of this number */
+	unlink(log_path); /* left by a failed test in a process of this number */
 	setenv("FAKE_NCCL_LOG", log_path, 1);
 	setenv("TESSERA_LOG", "info", 1);
 }
@@ -27,7 +29,7 @@ static void end_test(void)
 	unlink(log_path);
 }
 
-/* How many lines of the log begin with `what`. */
+/* Counts the lines of the log that begin with `what`. */
 static int count_fake_calls(const char *what)
 {
 	char text[1 << 16] = "\n";
@@ -98,7 +100,7 @@ static tess_status write_card(struct tess_group *g, const struct opened *o, floa
 	return tess_group_copy(g, "write", o->stream, o->x, host, sizeof host);
 }
 
-/* Waits for the stream. Fails unless element i is value + n * i. */
+/* Waits for the stream, and fails unless element i is value + n * i. */
 static tess_status check_card(struct tess_group *g, const struct opened *o, float value, int n)
 {
 	float host[COUNT] = { 0 };
@@ -136,7 +138,7 @@ static tess_status run_late_rank(struct tess_world *w, void *arg)
 	}
 	if (!st)
 		HOLDS(g->nqueued == 2);
-	c.op = TESS_MAX; /* which NCCL does not take: through host memory, when the sums are done */
+	c.op = TESS_MAX; /* not supported by NCCL: through host memory, when the sums are done */
 	if (!st)
 		st = tess_group_run(g, &c);
 	if (!st)
@@ -150,7 +152,7 @@ static tess_status run_late_rank(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* The host queues calls, and waits when it reads: results are those of all calls before. */
+/* Checks that the host queues calls, and waits only to read: results include all calls before. */
 START_TEST(host_does_not_wait)
 {
 	begin_test();
@@ -163,7 +165,7 @@ START_TEST(host_does_not_wait)
 }
 END_TEST
 
-/* A host that never waits is stopped before works fill memory. */
+/* Makes calls without waiting: the host is stopped before works fill memory. */
 static tess_status run_many_calls(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -192,7 +194,7 @@ START_TEST(queue_is_bounded)
 }
 END_TEST
 
-/* Messages between two ranks that a test has started: NCCL is still putting them on the stream. */
+/* Starts messages between two ranks: NCCL is still putting them on the stream. */
 static tess_status start_messages(struct tess_group *g, int32_t me, const struct opened *o,
                                   struct tess_work **work)
 {
@@ -213,7 +215,7 @@ static tess_status start_messages(struct tess_group *g, int32_t me, const struct
 	return tess_work_test(work[0]) == TESS_PENDING ? TESS_OK : TESS_EBUG;
 }
 
-/* A sum after messages. */
+/* Makes a sum after messages. */
 static tess_status run_messages_first(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -258,7 +260,7 @@ END_TEST
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-/* Ranks 0 1 and 2 3, from the communicator of all. */
+/* Splits ranks 0 1 and 2 3 from the communicator of all. */
 static tess_status run_split_groups(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *half;
@@ -301,7 +303,7 @@ START_TEST(groups_are_split)
 }
 END_TEST
 
-/* Messages that NCCL is still putting on the stream when a group is split. */
+/* Splits a group while NCCL is still putting messages on the stream. */
 static tess_status split_after_messages(struct tess_world *w, void *arg)
 {
 	struct tess_group *all = tess_world_group(w), *both;
@@ -360,7 +362,9 @@ static tess_status miss_split(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* NCCL gives the child when the parent is aborted, and the child is ended, too. */
+/*
+ * Checks that NCCL returns the child when the parent is aborted, and that the child is ended, too.
+ */
 START_TEST(deadline_of_a_split)
 {
 	struct rank_reports r = { 0 };
@@ -376,7 +380,7 @@ START_TEST(deadline_of_a_split)
 }
 END_TEST
 
-/* Rank 3 makes no call; the other ranks have queued theirs, and read. */
+/* Skips a call on rank 3; the other ranks have queued theirs, and read. */
 static tess_status skip_third_rank(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -395,7 +399,7 @@ static tess_status skip_third_rank(struct tess_world *w, void *arg)
 		st = tess_group_run(g, &c);
 		st = store_report(arg, w, st ? st : check_card(g, &o, 0, 0));
 	}
-	o.table->sync(o.self, o.stream); /* the abort has ended what ran there */
+	o.table->sync(o.self, o.stream); /* the abort has ended its work */
 	tess_group_detach_device(g, o.self);
 	close_card(&o);
 	return st;
@@ -444,7 +448,7 @@ END_TEST
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* A graph with two sums, which has run `replays` times: *graph is the caller's. */
+/* Makes a graph with two sums, which runs `replays` times; the caller frees *graph. */
 static tess_status run_graph(struct tess_group *g, const struct opened *o, int replays,
                              int64_t timeout, void **graph)
 {
@@ -485,7 +489,7 @@ static tess_status replay_sums(struct tess_world *w, void *arg)
 	before = g->calls;
 	if (!st)
 		st = run_graph(g, &o, 2, 0, &graph);
-	/* a sum, what compares the graphs, and a call for each replay */
+	/* a sum, the comparison of the graphs, and a call for each replay */
 	HOLDS(st || g->calls - before == 4);
 	HOLDS(st || g->nqueued == 2);
 	if (!st)
@@ -497,7 +501,7 @@ static tess_status replay_sums(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* A replay is one call, which the host does not wait for. */
+/* Checks that a replay is one call, for which the host does not wait. */
 START_TEST(graph_of_calls)
 {
 	begin_test();
@@ -509,7 +513,7 @@ START_TEST(graph_of_calls)
 }
 END_TEST
 
-/* Rank 2 replays the graph once less. */
+/* Replays the graph once less on rank 2. */
 static tess_status replay_less(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -534,7 +538,7 @@ static tess_status replay_less(struct tess_world *w, void *arg)
 	return st;
 }
 
-/* An abort waits in a thread until the graphs are closed, as NCCL's does. */
+/* Checks that an abort waits in a thread until the graphs are closed, like NCCL's. */
 START_TEST(deadline_of_a_graph)
 {
 	struct rank_reports r = { 0 };
@@ -548,7 +552,7 @@ START_TEST(deadline_of_a_graph)
 }
 END_TEST
 
-/* In the fourth group of calls, which is in the first replay. */
+/* Fails in the fourth group of calls, which is in the first replay. */
 static tess_status fail_in_replay(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -605,10 +609,10 @@ END_TEST
 /* ---- where it cannot be used ----------------------------------------------------------------- */
 
 struct refusal {
-	const char *version, *backend, *libraries; /* NULL: as they are */
+	const char *version, *backend, *libraries; /* NULL: unchanged */
 	bool one_card;
-	bool refused; /* the calls fail; else the group passes nccl over */
-	const char *words; /* of the warning or the failure; NULL: NCCL is used */
+	bool refused; /* the calls fail; else the group does not use nccl */
+	const char *words; /* words of the warning or the failure; NULL: NCCL is used */
 };
 
 static tess_status use_cards(struct tess_world *w, void *arg)
@@ -703,9 +707,9 @@ enum { TEXTS = TSAN ? 2 : 4, MANY = 70, IDS = 240 };
 struct told { /* rank 0 */
 	int32_t id[MANY][IDS];
 	int n[MANY], finish[MANY];
-	int ahead, steps; /* ids that were told while the next step was queued; steps */
+	int ahead, steps; /* ids delivered while the next step was queued; steps */
 	atomic_int *chosen; /* steps whose ids the device chose */
-	int end_at; /* ids of the last text, which on_token ends; 0: it does not */
+	int end_at; /* ids of the last text, which on_token ends; 0: not ended */
 };
 
 static int keep_told_id(void *self, int64_t i, int32_t id, const float *logits, const char *bytes,
@@ -743,24 +747,24 @@ static int keep_told_step(void *self)
 
 struct told_case {
 	const char *checkpoint; /* NULL: the one in data/ */
-	int ids; /* that the first text gets; 0: 80 */
-	uint64_t flags; /* with logits the host chooses */
+	int ids; /* for the first text; 0: 80 */
+	uint64_t flags; /* with logits, the host chooses */
 	int texts, end_at;
-	int stop; /* 0, or texts end with the id that the first one has there */
-	bool sampled; /* all but the first text, each in its own way */
-	double penalty; /* of each third text; 0: none */
-	int batch; /* texts at once; 0: all */
+	int stop; /* 0, or the index of the first text's id that ends texts */
+	bool sampled; /* all but the first text, each with its own settings */
+	double penalty; /* for each third text; 0: none */
+	int batch; /* concurrent texts; 0: all */
 	bool chat; /* two turns of each text */
 	bool mixed; /* text 2 has logits; it starts when text 1 ends, and ends before the others */
 	struct told told;
 };
 
-/* Texts of several lengths, each of which crosses a page. */
+/* Generates texts of several lengths, each of which crosses a page. */
 static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool first)
 {
 	static const int32_t words[] = { 1, 403, 407, 261, 378, 432, 383, 286, 261, 376 },
 			     bytes[] = { 1, 2, 3, 30, 5, 77, 43, 61, 90, 12 };
-	const int32_t *ids = c->checkpoint ? bytes : words; /* words may come again */
+	const int32_t *ids = c->checkpoint ? bytes : words; /* words may repeat */
 	static const struct tess_sampling ways[] = {
 		{ .temperature = 0, .top_p = 1, .repetition_penalty = 1 },
 		{ .temperature = 1, .top_p = 1, .seed = 1 },
@@ -797,7 +801,7 @@ static tess_status tell_texts(struct tess_session *s, struct told_case *c, bool 
 		};
 		list[i] = &r[i];
 	}
-	/* a step is under way when a callback fails */
+	/* a step is in flight when a callback fails */
 	how.self = &calls;
 	how.on_token = fail_with_fifth_id;
 	HOLDS(tess_session_generate(s, list, 1, &how) == TESS_EINVAL);
@@ -844,7 +848,10 @@ static void *find_in_device(const char *symbol)
 	return dlsym(dlopen(path, RTLD_NOW), symbol);
 }
 
-/* The same ids as the host chooses; they are told while the next step is under way. */
+/*
+ * Checks that the device chooses the host's ids, and delivers them while the next step is in
+ * flight.
+ */
 START_TEST(device_chooses_ids)
 {
 	static struct told_case by_host, by_device;
@@ -885,16 +892,16 @@ START_TEST(device_chooses_ids)
 		                 sizeof by_host.told.id[i]);
 	}
 	ck_assert_int_eq(by_host.told.ahead, 0);
-	if (by_device.chat) /* a caller's sequence has no rows of ids that it may lack */
+	if (by_device.chat) /* a caller's sequence has no rows of ids that may be missing */
 		ck_assert_int_gt(atomic_load(by_device.told.chosen), 100);
 	else if (by_device.mixed) /* but in the steps of text 2 */
 		ck_assert_int_eq(atomic_load(by_device.told.chosen),
 		                 by_device.told.steps - (TEXTS > 2 ? 15 : 0));
-	else if (by_device.texts == MANY) /* of which one often ends */
+	else if (by_device.texts == MANY) /* one of which often ends */
 		ck_assert_int_ge(atomic_load(by_device.told.chosen), by_device.told.steps);
 	else
 		ck_assert_int_gt(by_device.told.ahead, by_device.told.steps / 2);
-	if (by_device.texts == 1) { /* none in vain, and all but the last are ahead */
+	if (by_device.texts == 1) { /* no step is wasted, and all but the last are ahead */
 		ck_assert_int_eq(atomic_load(by_device.told.chosen), by_device.told.steps);
 		ck_assert_int_eq(by_device.told.ahead, by_device.told.steps - 1);
 	}
@@ -903,7 +910,7 @@ END_TEST
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* What `tessera bench` says of the ops on one rank. */
+/* Prints the ops on one rank by `tessera bench`. */
 static void bench_ops(const char *what, char *said, size_t bytes)
 {
 	int status = command_run(said, bytes,
@@ -914,7 +921,7 @@ static void bench_ops(const char *what, char *said, size_t bytes)
 	ck_assert_msg(!status, "%s", said);
 }
 
-/* A sum that has one node is where that is. */
+/* Checks that a sum of one node is computed in place. */
 START_TEST(one_rank_copies_nothing)
 {
 	char said[8192];
@@ -925,7 +932,7 @@ START_TEST(one_rank_copies_nothing)
 }
 END_TEST
 
-/* A prompt of 200 ids is four steps of at most 64 rows, as the device wants it. */
+/* Checks that a prompt of 200 ids is four steps of at most 64 rows, the device's limit. */
 START_TEST(prompts_have_steps_of_the_device)
 {
 	char said[8192];
@@ -935,7 +942,7 @@ START_TEST(prompts_have_steps_of_the_device)
 }
 END_TEST
 
-/* One rank, ranks over NCCL, and a mesh give the same text. */
+/* Checks that one rank, ranks over NCCL, and a mesh give equal texts. */
 START_TEST(generated_text)
 {
 	static const char *const ranks[] = { "-n 1", "-n 3", "-n 4 --mesh dp=2,tp=2" };
@@ -958,12 +965,12 @@ START_TEST(generated_text)
 }
 END_TEST
 
-/* The calls stay out of graphs if the user says so, or one rank cannot make a graph with them. */
+/* Checks that calls stay out of graphs if the user requests it, or one rank cannot capture them. */
 START_TEST(graphs_without_calls)
 {
 	static const struct {
 		const char *name, *value;
-		int captured; /* on each rank that can: 12 layers have two sums each */
+		int captured; /* on each rank that can: 12 layers of two sums */
 	} settings[] = { { "TESSERA_GRAPHS", "calls", 1 },
 		         { "TESSERA_GRAPHS", "ops", 0 },
 		         { "TESSERA_GRAPHS", "none", 0 },
@@ -990,12 +997,15 @@ START_TEST(graphs_without_calls)
 }
 END_TEST
 
-/* The arena of steps is NCCL's, registered, where the calls of all ranks lie alike in it. */
+/*
+ * Checks that the arena of steps is registered with NCCL if the calls of all ranks have equal
+ * offsets.
+ */
 START_TEST(registered_arena)
 {
 	static const struct {
 		int ranks;
-		bool alike; /* memory was planned so */
+		bool alike; /* memory was planned for it */
 	} cases[] = { { 2, true }, { 3, true }, { 4, false } };
 	char text[4096];
 
@@ -1017,7 +1027,7 @@ START_TEST(registered_arena)
 }
 END_TEST
 
-/* While NCCL puts messages on the stream. */
+/* Frees memory while NCCL puts messages on the stream. */
 static tess_status free_during_messages(struct tess_world *w, void *arg)
 {
 	struct tess_group *g = tess_world_group(w);
@@ -1055,7 +1065,7 @@ START_TEST(memory_is_freed_later)
 }
 END_TEST
 
-/* All ranks register their memory, or none. */
+/* Checks that all ranks register their memory, or none. */
 START_TEST(memory_of_one_rank)
 {
 	char text[4096];
@@ -1088,7 +1098,10 @@ START_TEST(info_says_what_is_used)
 }
 END_TEST
 
-/* A group that cannot be opened is a fault with its reason; ranks do not end by a signal. */
+/*
+ * Checks that a group that cannot be opened is a fault with its reason; ranks do not end by a
+ * signal.
+ */
 START_TEST(conform_without_nccl)
 {
 	char text[4096];
@@ -1127,7 +1140,7 @@ int main(void)
 	                    TSAN       ? 8
 	                    : THIN > 1 ? 9
 	                               : 20);
-	if (THIN == 1) { /* what they count is the same with a sanitizer */
+	if (THIN == 1) { /* the counts are equal with a sanitizer */
 		tcase_add_test(t, one_rank_copies_nothing);
 		tcase_add_test(t, prompts_have_steps_of_the_device);
 	}

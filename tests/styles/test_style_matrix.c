@@ -1,8 +1,9 @@
 /*
- * Every style by every of its names, alone: on each kind of module, for each placement of its
- * input, on 1 to 8 ranks, with sizes smaller than, equal to, a multiple of, and prime to the ranks.
- * It gives the bits of one replicated rank, in training those of the gradients too, or is refused
- * as the table says, with a sentence that names the module and the style.
+ * test_style_matrix.c - every style by each of its names, alone: on each kind of module, for each
+ * placement of its input, on 1 to 8 ranks. Sizes are smaller than, equal to, a multiple of, and
+ * prime to the ranks. A style gives the bits of one replicated rank, and in training of its
+ * gradients, or is refused as the table requires, with a message that names the module and the
+ * style.
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
@@ -18,18 +19,18 @@
 #include <string.h>
 
 /*
- * Modules: linear, with a bias, of two fused halves; norm; embedding; one that holds an op; as many
+ * Modules: linear, with a bias, of two fused halves; norm; embedding; one with an op; as many
  * experts as y is wide, each as wide as the vocabulary.
  */
 enum { LINEAR, BIASED, FUSED, NORM, EMBEDDING, BLOCK, EXPERTS, KINDS };
-/* Dimensions: of tokens, the vocabulary, x and y; those of FUSED are twice so wide. */
+/* Dimensions: of tokens, the vocabulary, x and y; those of FUSED are twice as wide. */
 enum { TOKENS, VOCABULARY, IN, OUT, DIMS };
 
 /*
- * accepts: per kind the places of the input that work: R, 0 and 1 (cut by tokens, by columns), P;
- * an embedding's are those of ids. cuts: the dimensions of linear kinds that each rank must have a
- * unit of, as i and o; of an embedding v and i; x, y: the columns of the input, of the output; e:
- * the experts.
+ * accepts: by kind, the accepted places of the input: R, 0 and 1 (cut by tokens, by columns), P;
+ * for an embedding, places of ids. cuts: the dimensions of linear kinds of which each rank must
+ * have a unit, like i and o; for an embedding v and i; x, y: the columns of the input, of the
+ * output; e: the experts.
  */
 static const struct matrix_row {
 	const char *style, *config;
@@ -111,13 +112,13 @@ static const struct matrix_row {
 	{ "moe_tp_experts", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_experts_reduce_scatter", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
 	{ "moe_identity_expert", "", { "", "", "", "", "", "R01P", "R01P" }, "", "" },
-	/* for mesh dimension dp in training: test_data_parallel.c */
+	/* for mesh dimension dp in training, see test_data_parallel.c */
 	{ "ddp", "", { "", "", "", "", "", "", "" }, "", "" },
 	{ "zero1", "", { "", "", "", "", "", "", "" }, "", "" },
 	{ "zero3", "", { "", "", "", "", "", "", "" }, "", "" },
-	/* for mesh dimension pp: test_pipeline.c */
+	/* for mesh dimension pp, see test_pipeline.c */
 	{ "stage", "", { "", "", "", "", "", "", "" }, "", "" },
-	/* of one of the two parameters: the other must follow by a rule of its own */
+	/* for one of the two parameters: the other must follow by a rule of its own */
 	{ "moe_tp_gate_up_colwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
 	{ "moe_tp_down_rowwise", "", { "", "", "", "", "", "R01P", "" }, "", "" },
 };
@@ -136,7 +137,7 @@ static struct tess_dim *make_dim(struct tess_nn *nn, const char *name, int64_t n
 	return kind == FUSED ? nn->fused(nn, (struct tess_dim *[]){ half, half, NULL }) : half;
 }
 
-/* Routed by whole rows, wherever x is. */
+/* Records experts, routed by full rows, wherever x is. */
 static struct tess_tensor *record_experts_module(struct tess_nn *nn, struct tess_tensor *x)
 {
 	struct tess_linear gate[] = { { "gate", nn->dim(nn, "experts", size[OUT], 1), 0, 0 },
@@ -176,7 +177,7 @@ static struct tess_tensor *record_one_module(struct tess_nn *nn, struct tess_ten
 	return x;
 }
 
-/* The shape of a parameter; returns how many axes it has. */
+/* Finds the shape of a parameter; returns the number of axes. */
 static int32_t find_shape(const char *name, int64_t *shape)
 {
 	int64_t twice = kind == FUSED ? 2 : 1, in = twice * size[IN];
@@ -229,7 +230,7 @@ static tess_status run_one_module(const char *plan, int32_t nranks, float **y, i
 	return lockstep_run(&how, y, count);
 }
 
-/* Three sequences, which ranks that cut tokens have in several units, in one, or not at all. */
+/* Trains on three sequences, of which ranks that cut tokens have several units, one, or none. */
 static tess_status train_one_module(const char *plan, int32_t nranks,
                                     struct lockstep_gradients *out)
 {
@@ -252,7 +253,7 @@ static tess_status train_one_module(const char *plan, int32_t nranks,
 
 /* ---- what is expected ------------------------------------------------------------------------ */
 
-/* The ranks that can cut what the letter says; ids have no columns. */
+/* Returns the number of ranks that can cut the letter's dimension; ids have no columns. */
 static int64_t count_cut_units(char letter)
 {
 	if ((letter == 'x' && kind == EMBEDDING) || (letter == 'e' && kind != EXPERTS))
@@ -263,7 +264,7 @@ static int64_t count_cut_units(char letter)
 	                                        : size[IN];
 }
 
-/* Whether each rank gets a unit of all that is cut: by the style, and before it. */
+/* Returns whether each rank gets a unit of every dimension cut, by the style and before it. */
 static bool has_units(const struct matrix_row *r, char place, int32_t nranks)
 {
 	const char *cuts = kind == EMBEDDING ? r->embedding_cuts : r->cuts;
@@ -285,7 +286,7 @@ static const char *get_source_style(char place)
 	                      : "local_rowwise";
 }
 
-/* Returns whether it ran. */
+/* Checks one case; returns whether it ran. */
 static bool check_one(const struct matrix_row *r, const char *name, char place, int32_t nranks,
                       const float *want, int64_t nwant)
 {
@@ -319,7 +320,10 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 	return true;
 }
 
-/* Training gives the loss and the gradients of one replicated rank, wherever the style runs. */
+/*
+ * Checks that training gives the loss and the gradients of one replicated rank, wherever the style
+ * runs.
+ */
 static void check_gradients(const struct matrix_row *r, char place, int32_t nranks,
                             const struct lockstep_gradients *want)
 {
@@ -335,7 +339,7 @@ static void check_gradients(const struct matrix_row *r, char place, int32_t nran
 	lockstep_free_gradients(&have);
 }
 
-/* The styles of a file, by all of their names; returns how many ran. */
+/* Checks the styles of a file, by all of their names; returns the number that ran. */
 static int check_style_file(const char *path, int32_t nranks, const float *want, int64_t nwant,
                             const struct lockstep_gradients *gradients, bool *seen)
 {
@@ -364,7 +368,7 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 	return nran;
 }
 
-/* All sizes at once, in all orders that a rotation gives. */
+/* Sets the sizes, in one of the orders that a rotation gives. */
 static void set_sizes(int32_t nranks, int turn)
 {
 	const int64_t sizes[] = { nranks > 1 ? nranks - 1 : 1, nranks, 2 * nranks, 2 * nranks + 1,

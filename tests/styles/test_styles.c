@@ -1,4 +1,4 @@
-/* What every built-in style returns, and what it refuses. */
+/* test_styles.c - results and refusals of every built-in style. */
 #include "tests/support/suite.h"
 
 #include <dlfcn.h>
@@ -51,7 +51,7 @@ static const struct tess_style *find_style(const char *family, const char *name)
 	return NULL;
 }
 
-/* "R", "P", "S0", "S-1", "as is" */
+/* Formats a place as "R", "P", "S0", "S-1" or "as is". */
 static const char *format_place(struct tess_place p, char text[24])
 {
 	if (p.kind == TESS_SHARD)
@@ -86,7 +86,9 @@ static struct tess_site make_site(const char *style, const char *kind, const cha
 static const int64_t fused[] = { 8, 2, 2, 0 }, halves[] = { 6, 6, 0 }, three[] = { 4, 4, 4, 0 };
 static const int64_t thirteen[] = { 6, 6, 1, 0 }, seven[] = { 3, 4, 0 };
 
-/* A weight whose dimensions both have these parts, or 12 elements; stored [in, out] if `turned`. */
+/*
+ * Makes a weight with these parts in both dimensions, or 12 elements; stored [in, out] if `turned`.
+ */
 static struct tess_param make_weight_param(const int64_t *parts, int turned)
 {
 	static int64_t shape[2];
@@ -120,7 +122,7 @@ static struct tess_param make_bias_param(const int64_t *parts)
 }
 
 static const struct row {
-	const char *family, *name, *config, *kind; /* kind: of the module */
+	const char *family, *name, *config, *kind; /* kind: the module's */
 	const char *in, *out; /* layout */
 	const char *weight, *bias; /* weight [out, in]; bias NULL: none */
 } table[] = {
@@ -198,7 +200,7 @@ START_TEST(places_what_the_table_says)
 		expect_place(r->name, "out", io.out[0], r->out);
 		expect_place(r->name, "weight", hw.use, r->weight);
 		expect_place(r->name, "bias", hb.use, r->bias ? r->bias : "as is");
-		MUST(!hw.rest.kind && !hw.state.kind); /* as `use` */
+		MUST(!hw.rest.kind && !hw.state.kind); /* like `use` */
 	}
 }
 END_TEST
@@ -221,7 +223,7 @@ START_TEST(cuts_a_weight_that_is_stored_in_out)
 }
 END_TEST
 
-/* [experts, gate | up, in], or [experts, in, gate | up] if `turned`. */
+/* Makes a stack [experts, gate | up, in], or [experts, in, gate | up] if `turned`. */
 static struct tess_param make_stack_param(int turned)
 {
 	static const int64_t shape[2][3] = { { 4, 12, 12 }, { 4, 12, 12 } }, units[] = { 4, 6, 6 };
@@ -298,7 +300,7 @@ START_TEST(asserts_the_parts)
 		{ "parts=2,1", halves, 0 },
 		{ "parts=5,5", halves, 1 },
 		{ "parts=5,1,1", fused, 0 },
-		{ "parts=1,1", thirteen, 0 }, /* fewer than the model has */
+		{ "parts=1,1", thirteen, 0 }, /* fewer than the model's */
 		{ "parts=1", thirteen, 0 },
 		{ "parts=6,6,1", thirteen, 1 },
 		{ "", seven, 0 },
@@ -322,7 +324,7 @@ START_TEST(asserts_the_parts)
 }
 END_TEST
 
-/* The refusal: TESS_EINVAL, outputs untouched, and a sentence that has these words. */
+/* Expects a refusal: TESS_EINVAL, unchanged outputs, and a message with these words. */
 static void expect_style_refused(const char *family, const char *name, const char *kind,
                                  const char *config, const char *word)
 {

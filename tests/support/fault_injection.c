@@ -2,7 +2,7 @@
  * fault_injection.c - one job of script/fault-injection: a random sequence of collectives with
  * known results, in which one rank fails in a random way at a random moment.
  *
- *         fault_injection SEED FAULT N SECONDS DIR   as a rank of N, or on N threads over loopback
+ *	fault_injection SEED FAULT N SECONDS DIR   as a rank of N, or on N threads over loopback
  *
  * FAULT: kill, exit, stop, late, later, mismatch, or none (the backend faulty may inject one).
  * SECONDS: the deadline of a call. In DIR each rank R writes status-R: its status, the return time
