@@ -1,10 +1,10 @@
-"""checkpoint.py - checkpoints of random weights, with the same values as safetensors and as GGUF of llama.cpp.
+"""checkpoint.py - checkpoints of random weights, with equal values as safetensors and as GGUF of llama.cpp.
 
-All values fit bf16, so that a checkpoint in f32 has those of one in bf16. Standard library only.
+All values fit bf16, so checkpoints in f32 and in bf16 have equal values. Standard library only.
 """
 import json, math, os, random, shutil, struct, zlib
 
-BLOCK = (1 << 22) - 3  # random values; each tensor begins somewhere in them, and reads them in a circle: odd, so no rows are equal
+BLOCK = (1 << 22) - 3  # random values, read in a circle from any start; odd, so rows differ
 SIZE = {"f32": 4, "bf16": 2}
 SHAPES = {
     "160m": dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=12,
@@ -27,7 +27,7 @@ def make_config(dtype, **shape):
 
 
 def list_tensors(c):
-    """[(name, shape, how many of its elements a token reads)] of a config.json"""
+    """Lists [(name, shape, number of elements that a token reads)] of a config.json."""
     hidden, vocabulary, head = c["hidden_size"], c["vocab_size"], c["head_dim"]
     yield "model.embed_tokens.weight", (vocabulary, hidden), vocabulary * hidden if c["tie_word_embeddings"] else 0
     if not c["tie_word_embeddings"]:
@@ -84,7 +84,7 @@ class Values:
 
 
 def write_checkpoint(folder, c, dtype):
-    """config.json and model.safetensors, unless they are there."""
+    """Writes config.json and model.safetensors, unless they exist."""
     if os.path.exists(os.path.join(folder, "config.json")):
         return
     part, header, at, values = folder + ".part", {}, 0, Values(dtype)
@@ -113,7 +113,7 @@ GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_n
 
 
 def name_gguf(name):
-    """What llama.cpp calls a tensor: all experts of a layer are one."""
+    """Returns llama.cpp's name of a tensor: all experts of a layer are one."""
     outer = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
              "lm_head.weight": "output.weight"}
     if name in outer:
@@ -123,7 +123,7 @@ def name_gguf(name):
 
 
 class Rows:
-    """A file in memory that hands rows on as llama.cpp rotates them: pairs are neighbours, not halves apart."""
+    """A file in memory that writes rows in llama.cpp's order of rotation: pairs are neighbours, not halves apart."""
 
     def __init__(self, f, nheads, nrows):
         self.f, self.nheads, self.nrows, self.data = f, nheads, nrows, bytearray()
@@ -140,7 +140,7 @@ class Rows:
 
 
 def write_gguf(path, c, dtype):
-    """The checkpoint of write_checkpoint() for llama.cpp, unless it is there. No tokenizer."""
+    """Writes the checkpoint of write_checkpoint() for llama.cpp, unless it exists. No tokenizer."""
     if os.path.exists(path):
         return
     text = lambda s: struct.pack("<Q", len(s)) + s.encode()
@@ -159,7 +159,7 @@ def write_gguf(path, c, dtype):
     if "num_local_experts" in c:
         keys["llama.expert_count"] = number(c["num_local_experts"])
         keys["llama.expert_used_count"] = number(c["num_experts_per_tok"])
-    parts = {}  # of the tensors of GGUF: names and shapes in the checkpoint
+    parts = {}  # tensors of GGUF: names and shapes in the checkpoint
     for name, shape, _ in list_tensors(c):
         parts.setdefault(name_gguf(name), []).append((name, shape))
     kinds = {name: "f32" if len(part[0][1]) == 1 or "gate_inp" in name else dtype for name, part in parts.items()}

@@ -495,14 +495,14 @@ static const char usage[] =
 	"       [-w NAME,...]\n"
 	"\n"
 	"Times our backends and the collectives of Gloo, torch.distributed over gloo and Open MPI\n"
-	"in turn, and prints Markdown. Peers that are missing are skipped, with a line on stderr.\n"
-	"It takes five minutes.\n"
+	"in turn, and prints Markdown. Missing peers are skipped with a line on stderr. Takes five\n"
+	"minutes.\n"
 	"\n"
 	"  -n RANKS,...  numbers of ranks (2,4)\n"
 	"  -p RANKS,...  numbers of ranks for the cost of the exact sum (2,3,4,5,6,7,8); 0: none\n"
-	"  -r ROUNDS     times that each contender is started; the best median counts (3)\n"
+	"  -r ROUNDS     starts of each contender; the best median counts (3)\n"
 	"  -m BYTES      sizes from 4 bytes to BYTES (67108864)\n"
-	"  -s SECONDS    for each size of each series (0.1)\n"
+	"  -s SECONDS    time for each size of each series (0.1)\n"
 	"  -o KIND       the collective (all_reduce)\n"
 	"  -w NAME,...   only these of shm, own, gloo, Gloo, torch, mpi\n";
 

@@ -1,8 +1,8 @@
 """comm_torch.py - torch.distributed over gloo, for bench/comm.
 
 Started like comm_gloo, timed like measure.h: before each sample a rank reads the last result and
-writes new data; then comes a barrier. Up to 1 KiB ten calls are one sample. The time is the median
-of the slowest rank.
+writes new data; a barrier follows. Up to 1 KiB ten calls are one sample. The time is the median of
+the slowest rank.
 """
 import os
 import sys
@@ -21,8 +21,8 @@ def reduce_max(x):
 
 
 def make_call(kind, src, dst):
-    """A call, and the tensor that gets its result."""
-    if kind == "all_reduce":  # torch has it in place only
+    """Returns a call, and the tensor of its result."""
+    if kind == "all_reduce":  # torch has only an in-place all_reduce
         return lambda: dist.all_reduce(src), src
     if kind == "all_gather":
         part = src[: src.numel() // dist.get_world_size()]

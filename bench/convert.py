@@ -1,7 +1,7 @@
-"""convert.py - what `tessera convert` writes, read by safetensors and transformers (bench/setup).
+"""convert.py - the files of `tessera convert`, read by safetensors and transformers (bench/setup).
 
-convert.py TESSERA MODEL...: every tensor of every checkpoint, and of one with the values that are
-hard to round, must be what torch makes of it; the models must load and have the same parameters.
+convert.py TESSERA MODEL...: compares every tensor of every checkpoint, and of one with values that
+are hard to round, with torch's conversion; the models must load and have equal parameters.
 """
 import json
 import math
@@ -20,7 +20,7 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "torch_dt
 
 
 def hard_values():
-    """Ties, subnormals, the largest values, infinities, NaN; and random bits, as f32."""
+    """Returns ties, subnormals, the largest values, infinities, NaN; and random bits, as f32."""
     edges = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, 1e-40, 65504, 65519.996, 65520, 3.4e38]
     for exponent in (-149, -134, -127, -126, -25, -24, -15, -14, 0, 15, 16, 127):
         for ulp in (2.0**-11, 2.0**-10, 2.0**-9, 2.0**-8, 2.0**-7):
@@ -60,7 +60,7 @@ def read_tensors(folder):
 
 
 def equal(a, b):
-    """The same bits, but for the bits of a NaN."""
+    """Returns whether the bits are equal, except in a NaN."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if not a.is_floating_point():
@@ -79,7 +79,7 @@ def check_tensors(source, made, dtype):
 
 
 def check_index(folder, tensors):
-    """The numbers that save_pretrained writes; every file within the limit."""
+    """Checks that the index has save_pretrained's numbers, and every file is within the limit."""
     with open(f"{folder}/model.safetensors.index.json") as f:
         index = json.load(f)
     size = sum(t.numel() * t.element_size() for t in tensors.values())

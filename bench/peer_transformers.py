@@ -2,9 +2,9 @@
 
 	peer_transformers.py MODEL --dtype f32|bf16 --threads T [--rounds R] [--decode N] [--prefill N] [--load] [--gemm ROWS]
 
-Alone, or under torchrun, tensor parallel by the plan of Transformers, over gloo. --decode: N tokens after a prompt of 16; --prefill: one
-prompt of N, logits of its last token; --load: prints the first token and ends; --gemm: no model, but the sgemm (MKL)
-of the shapes of its linears on ROWS rows, and how many tokens/s these alone would allow.
+Runs alone, or under torchrun, tensor parallel by the plan of Transformers, over gloo. --decode: N tokens after a prompt
+of 16; --prefill: one prompt of N, logits of its last token; --load: prints the first token and ends; --gemm: no model,
+but the sgemm (MKL) of the shapes of its linears on ROWS rows, and the tokens/s that these alone would allow.
 """
 import argparse, json, os, sys, time
 
@@ -16,7 +16,7 @@ CONTEXT = 16
 
 
 def time_gemm(a):
-    """The products of one prompt: those of all layers for each row, the head for one."""
+    """Lists the products of one prompt: all layers for each row, the head for one."""
     with open(os.path.join(a.model, "config.json")) as f:
         config = json.load(f)
     counts = {}

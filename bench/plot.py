@@ -18,7 +18,7 @@ KINDS = {"ours": ("#0550ae", "#58a6ff"), "ours2": ("#54aeff", "#1f6feb"), "llama
 
 
 def show_number(x):
-    """Three digits, or all of those before the point."""
+    """Formats three digits, or all digits before the point."""
     return "%.*f" % (0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3, x)
 
 
@@ -31,7 +31,7 @@ def find_kind(engine):
 
 
 def find_step(most):
-    """The distance of grid lines: about five of them."""
+    """Returns the distance of grid lines: about five of them."""
     rough = most / 5
     power = 10 ** math.floor(math.log10(rough))
     return next(k * power for k in (1, 2, 5, 10) if k * power >= rough)
@@ -51,7 +51,7 @@ def draw_text(x, y, text, kind=""):
 
 
 def draw_bars(path, title, unit, panels):
-    """panels: (title, [(engine, value)], None or (name, value) of the limit), two in a row, each with a scale of its own."""
+    """Draws panels: (title, [(engine, value)], None or (name, value) of the limit), two a row, each with its scale."""
     width, name_width, row, gap = 920, 150, 24, 58
     span = width // 2 - name_width - 75
     heights = [max(len(p[1]) for p in panels[i:i + 2]) * row + gap for i in range(0, len(panels), 2)]
@@ -71,13 +71,13 @@ def draw_bars(path, title, unit, panels):
             parts.append('<path class="limit" d="M%.1f %.1fV%.1f"/>' % (x + limit[1] * scale, y + 18, end))
             parts.append(draw_text(x + limit[1] * scale, y + 14, "%s: %s" % (limit[0], show_number(limit[1])),
                                    "limit-name middle"))
-        for j, (_, value) in enumerate(bars):  # over the line of the limit
+        for j, (_, value) in enumerate(bars):  # above the line of the limit
             parts.append(draw_text(x + value * scale + 5, y + 39 + j * row, show_number(value), "value"))
     write_svg(path, width, 44 + sum(heights), title, parts)
 
 
 def draw_lines(path, unit, panels):
-    """panels: (title, name of the x axis, [(engine, [(x, y)])], None or (name, [(x, y)]) of the limit), side by side."""
+    """Draws panels side by side: (title, name of the x axis, [(engine, [(x, y)])], None or (name, [(x, y)]) of the limit)."""
     left, top, span, tall = 70, 74, 480 if len(panels) == 1 else 370, 260
     each = span + left + 20
     parts = []
@@ -106,7 +106,7 @@ def draw_lines(path, unit, panels):
         if limit:
             points = [place(p) for p in limit[1]]
             parts.append('<path class="limit" d="M%s"/>' % "L".join("%.1f %.1f" % p for p in points))
-            falls = limit[1][0][1] > limit[1][-1][1]  # its name is where it is highest
+            falls = limit[1][0][1] > limit[1][-1][1]  # the name is at the highest point
             x, y = points[0 if falls else -1]
             parts.append(draw_text(x, y - 6, limit[0], "limit-name" if falls else "limit-name right"))
     write_svg(path, len(panels) * each + 20, top + tall + 56, panels[0][0], parts)

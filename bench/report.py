@@ -8,8 +8,8 @@ CONTEXT, PROMPT, LONG, LONG_TOKENS = 16, 512, 8192, 32
 TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,"}
 PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
-PRODUCTS = ", products of bf16"  # ours with --math bf16
-BF12 = ", weights in 12 bits"  # ours with --weights bf12
+PRODUCTS = ", products of bf16"  # our engine with --math bf16
+BF12 = ", weights in 12 bits"  # our engine with --weights bf12
 SUMMARY = {"decode 160M bf16", "decode 1B bf16", "decode 1B bf16" + BF12, "decode 1B q8", "prefill 512 1B bf16",
            "prefill 512 1B bf16" + PRODUCTS}  # the cases in README.md
 
@@ -52,7 +52,7 @@ class Results:
         self.threads = "tessera 1 x %d" % self.n
 
     def get(self, model, engine, bench, x):
-        """The median, or None."""
+        """Returns the median, or None."""
         values = self.values.get((model, engine, bench, x))
         return statistics.median(v for v, _ in values) if values else None
 
@@ -93,7 +93,7 @@ def make_config(model):
 
 
 def count_bytes(model, context=0, batch=1, cached=4):
-    """What a step of decoding reads: weights that one token uses, and keys and values of so many bytes each."""
+    """Counts the bytes that a step of decoding reads: weights that one token uses, and keys and values."""
     config, dtype = make_config(model), model.split("-")[1]
     size = {"f32": 4, "bf16": 2, "q8": 1 + 2 / 32}[dtype]  # q8: 32 values share a scale of 2 bytes
     weights = sum(used for _, _, used in checkpoint.list_tensors(config)) * size
@@ -102,7 +102,7 @@ def count_bytes(model, context=0, batch=1, cached=4):
 
 
 def count_flops(model, prompt):
-    """Of a prompt: the layers for each row, causal attention, the head for one."""
+    """Counts the operations of a prompt: the layers for each row, causal attention, the head for one."""
     config = make_config(model)
     used = [(name, n) for name, shape, n in checkpoint.list_tensors(config) if n and len(shape) > 1]
     layers = sum(n for name, n in used if "layers" in name)
@@ -116,13 +116,13 @@ def share_read(r, model, rate, context=0, cached=4):
 
 
 def share_gemm(r, model, rate):
-    """Of the rate of MKL's products alone, on the same shapes."""
+    """Returns the share of the rate of MKL's products alone, on these shapes."""
     gemm = r.get(model, "MKL", "gemm", PROMPT)
     return rate / gemm if gemm and rate else None
 
 
 def list_targets(r):
-    """(case, model, our engine, bench, x, peers, ratio wanted, share, its limit, share wanted)"""
+    """Lists (case, model, our engine, bench, x, peers, target ratio, share, its limit, target share)."""
     for models, ratio, share in (("160m-f32 1b-f32", 1.1, 0.95), ("160m-bf16 1b-bf16", 1.5, 0.92), ("1b-q8", 1.15, 0.85)):
         for m in models.split():
             yield ("decode " + title(m), m, r.ours, "decode", CONTEXT, PEERS[:1], ratio,
@@ -149,7 +149,7 @@ def list_targets(r):
 
 
 def judge(have, wanted):
-    """[] where it is met, else by how much not"""
+    """Returns [] if the target is met, else the shortfall."""
     return [] if have is None or wanted is None or have >= wanted else ["%.0f%% short" % (100 * (1 - have / wanted))]
 
 
@@ -186,7 +186,7 @@ def write_targets(r):
 
 
 def list_cases(r):
-    """(case, model, bench, x, how ours does it) of the table of all engines"""
+    """Lists (case, model, bench, x, our method) of the table of all engines."""
     for bench, x, name in (("decode", CONTEXT, "decode"), ("prefill", PROMPT, "prefill 512")):
         for m in r.models():
             for how in ("", PRODUCTS if bench == "prefill" else BF12):
@@ -213,7 +213,7 @@ def write_engines(r):
 
 
 def write_summary(r, old):
-    """The rows of README.md: a few cases against the fastest peer, then the rows of GPUs that stand there already."""
+    """Lists the rows of README.md: a few cases against the fastest peer, then the existing rows of GPUs."""
     yield "| tokens/s | Tessera | fastest peer | | ratio |"
     yield "|---|--:|--:|---|--:|"
     for case, model, bench, x, how in list_cases(r):
@@ -238,7 +238,7 @@ def write_sweep(r, bench, head, engines, model="160m-bf16"):
 
 
 def write_ranks(r, model="160m-bf16"):
-    """The rows of the picture of ranks."""
+    """Lists the rows of the picture of ranks."""
     yield "| ranks, or threads of llama.cpp | decode, ours | llama.cpp | prefill 512, ours | llama.cpp |"
     yield "|--:|--:|--:|--:|--:|"
     for k in (1, 2, 4):
@@ -273,7 +273,7 @@ def write_limits(r):
 
 
 def draw_all(r, folder):
-    """The names of the pictures that there are results for."""
+    """Draws the pictures that have results; returns their names."""
     os.makedirs(folder, exist_ok=True)
     pictures, n, m = [], r.n, "160m-bf16"
     engines = [r.ours, r.threads] + PEERS
@@ -329,7 +329,7 @@ def draw_all(r, folder):
 
 
 def write_report(r, folder, prefix="", details=True):
-    """The generated section; pictures go to the folder, and the text links to them there. Details: tables behind the
+    """Returns the generated section. Pictures go to the folder, and the text links to them. Details: the tables of the
     pictures, the limits of the machine, and the commands."""
     machine, pictures = r.machine, draw_all(r, folder)
     show = lambda name: ["![%s](%s%s.svg)" % (name, prefix, name), ""] if name in pictures else []
@@ -355,7 +355,7 @@ def write_report(r, folder, prefix="", details=True):
 
 
 def insert_between(path, text):
-    """Replaces what is between the markers."""
+    """Replaces the text between the markers."""
     begin, end = "<!-- bench: begin -->", "<!-- bench: end -->"
     with open(path) as f:
         old = f.read()
@@ -367,7 +367,7 @@ def insert_between(path, text):
 
 
 def insert_report(r, text, root):
-    """The text into docs/benchmarks.md, and a few rows into README.md."""
+    """Writes the text into docs/benchmarks.md, and a few rows into README.md."""
     insert_between(os.path.join(root, "docs/benchmarks.md"), text)
     readme = os.path.join(root, "README.md")
     with open(readme) as f:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Decoding, prefill and training of random bf16 models on one GPU: Tessera and its peers, in one run.
 
-The ceilings are measured in the same run: a device-to-device copy (bytes read and written), and a bf16 product of
+The run measures its own ceilings: a device-to-device copy (bytes read and written), and a bf16 product of
 8192 x 8192 x 8192. Decoding is compared with the copy: a step reads each weight once, and the experts that its tokens
-are expected to choose. Prefill is compared with the product: two operations per token and weight of the layers, those of
-causal attention, and the head once. Training counts three times that, and the head for each token. Loading is compared with
-reading the file in pieces and copying them to the GPU meanwhile. Keys and values are bf16, as in Transformers.
+are expected to choose. Prefill is compared with the product: two operations per token and weight of the layers, plus
+causal attention, and the head once. Training counts three times that, and the head for each token. Loading is compared
+with reading the file in pieces that are copied to the GPU concurrently. Keys and values are bf16, as in Transformers.
 
---parts chooses what is measured, and in which order; --list prints all parts with their seconds on an H100. --seconds
-may end the run anywhere. --table says which targets are met, --json has all numbers; both are written after each part.
-Where Nsight Compute is installed, "slowest" lists the kernels of the four rows that are furthest from their targets.
---dry-run: a tiny model on the CPU, to see that the script works; its numbers mean nothing. It needs no PyTorch.
+--parts selects the parts and their order; --list prints all parts with their seconds on an H100. --seconds may end the
+run at any part. --table prints the met targets, --json has all numbers; both are written after each part. If Nsight
+Compute is installed, "slowest" lists the kernels of the four rows that are furthest from their targets. --dry-run tests
+the script with a tiny model on the CPU, without PyTorch; its numbers mean nothing.
 """
 
 import argparse
@@ -43,7 +43,7 @@ except ImportError:
 LLAMA = dict(model_type="llama", num_key_value_heads=8, vocab_size=128256)
 MOE = dict(model_type="qwen3_moe", norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], num_experts_per_tok=8,
            tie_word_embeddings=False)
-SHAPES = {  # those of JackFram/llama-160m, Llama-3.2-1B and Llama-3.1-8B, and a third of Qwen3-30B-A3B
+SHAPES = {  # JackFram/llama-160m, Llama-3.2-1B and Llama-3.1-8B, and a third of Qwen3-30B-A3B
     "160M": dict(LLAMA, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
                  num_key_value_heads=12, vocab_size=32000, tie_word_embeddings=False),
     "1B": dict(LLAMA, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
@@ -57,7 +57,7 @@ SHAPES = {  # those of JackFram/llama-160m, Llama-3.2-1B and Llama-3.1-8B, and a
     "tinyMoE": dict(MOE, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
                     num_key_value_heads=2, head_dim=32, vocab_size=1024, num_experts=16, moe_intermediate_size=64),
 }
-FIRST_KERNEL = "look_up_rows"  # of a step: it reads the embeddings
+FIRST_KERNEL = "look_up_rows"  # the first kernel of a step: it reads the embeddings
 
 
 class Bench:
@@ -66,12 +66,12 @@ class Bench:
         self.device = "cpu" if options.dry_run else "cuda"
         self.end = time.monotonic() + options.seconds
         self.rows, self.kernels, self.shapes = [], [], {}
-        self.loads = {}  # by shape: seconds of Tessera, and of reading and copying alone
+        self.loads = {}  # by shape: seconds of Tessera, and of reading and copying only
         self.failed = False
         self.tokens = 8 if options.dry_run else 128
         self.context = 16
         self.batches = [1, 4] if options.dry_run else [1, 8, 64]
-        self.copy = self.peak = 1e12  # without PyTorch there is only the dry run
+        self.copy = self.peak = 1e12  # without PyTorch only the dry run works
 
     def left(self):
         return self.end - time.monotonic()
@@ -81,7 +81,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def time(self, run, repeats):
-        """Median seconds of run()."""
+        """Returns the median seconds of run()."""
         times = []
         run()
         for _ in range(repeats):
@@ -133,7 +133,7 @@ class Bench:
         return lines
 
     def run(self, what, least, run):
-        """Calls run() if so many seconds are left; the others go on if it fails."""
+        """Calls run() if at least `least` seconds are left; a failure does not end the other parts."""
         if self.left() < least:
             print(f"{what}: no time left", flush=True)
             return
@@ -147,7 +147,7 @@ class Bench:
 
 
 class Shape:
-    """A checkpoint, and what a token of it costs."""
+    """A checkpoint, and the cost of a token."""
 
     def __init__(self, b, name):
         begin = time.monotonic()
@@ -169,7 +169,7 @@ class Shape:
         return 2 * (self.used - self.head) * n + 2 * self.head + self.attention * n * (n + 1)
 
     def count_read(self, batch):
-        """Bytes of weights that a step reads if each token chooses its experts by chance."""
+        """Returns the bytes of weights that a step reads if each token chooses its experts by chance."""
         if not self.experts:
             return 2 * self.used
         read = self.experts * (1 - (1 - self.chosen / self.experts) ** batch)
@@ -177,7 +177,7 @@ class Shape:
 
 
 def run_tessera(b, *arguments, before=(), environment=None):
-    """What a command of Tessera prints, and its messages."""
+    """Runs a command of Tessera; returns its output and its messages."""
     command = [*before, *shlex.split(b.options.tessera), *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=max(b.left(), 10),
                           env=dict(os.environ, TESSERA_DEVICE=b.device, **(environment or {})))
@@ -193,7 +193,7 @@ def bench_json(b, kind, shape, *arguments, environment=None):
 
 
 def time_copy_of_file(b, path):
-    """Seconds to read a file in pieces, each of which goes to the GPU while the next one is read; the faster of two."""
+    """Returns the seconds to read a file in pieces, copied to the GPU during the next read; the faster of two runs."""
     piece, pinned = 32 << 20, b.device == "cuda"
     stages = [torch.empty(piece, dtype=torch.uint8, pin_memory=pinned) for _ in range(4)]
     target = torch.empty(os.path.getsize(path), dtype=torch.uint8, device=b.device)
@@ -226,7 +226,7 @@ def make_prompt(n, seed, vocabulary):
 
 
 def bench_decode(b, s):
-    batches = [*b.batches, 4 * b.batches[-1]]  # the last one is beyond what graphs and the kernels of few rows have
+    batches = [*b.batches, 4 * b.batches[-1]]  # the last: no graphs, no kernels of few rows
     for got in bench_json(b, "decode", s, "--tokens", b.tokens, "--rounds", 3, "--batch", ",".join(map(str, batches))):
         rate = got["median"]
         b.add(s.name, "Tessera", "decode", got["batch"], rate, rate / got["batch"] * s.count_read(got["batch"]) / b.copy)
@@ -236,7 +236,7 @@ def bench_decode(b, s):
 
 
 def bench_prefill(b, s):
-    """In one step, and in steps of 1024 rows, whose activations the second cache can hold; the faster one counts."""
+    """Measures one step, and steps of 1024 rows, whose activations fit in the second cache; the faster way counts."""
     for n in s.prefills:
         rates = {c: bench_json(b, "prefill", s, "--tokens", n, "--rounds", 3, "--prefill-chunk", c)[0]["median"]
                  for c in sorted({n, min(n, 1024)})}
@@ -256,17 +256,17 @@ def bench_load(b, s):
 
 
 def print_ops(b, s, kind, *arguments):
-    """Where the time goes, by kind of op; each is waited for, which costs about 10 us."""
+    """Prints the time by kind of op; each op is completed before the next one, which costs about 10 us."""
     got = bench_json(b, kind, s, "--rounds", 1, "--breakdown", *arguments)[0]["breakdown"]
     print(f"{s.name} {kind}, ops that are waited for: " + ", ".join(
         f"{o['op']} {1e6 * o['seconds'] / o['calls']:.0f} us x {o['calls']}" for o in got["ops"] if o["calls"]), flush=True)
 
 
 def list_kernels(b, s, kind, n, batch):
-    """Times and bytes of the kernels of one step, one at a time, from Nsight Compute; each begins with cold caches.
+    """Prints times and bytes of the kernels of one step, run singly by Nsight Compute; each begins with cold caches.
 
-    All kernels of a short run are measured, and those of its last step are kept: how many kernels a step has depends on
-    what is fused, so none is skipped by a count.
+    All kernels of a short run are measured, and those of its last step are kept: their number depends on fusion, so no
+    kernels are skipped by a count.
     """
     metrics = "gpu__time_duration.sum", "dram__bytes.sum"
     before = (*shlex.split(b.options.ncu), "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base",
@@ -277,7 +277,7 @@ def list_kernels(b, s, kind, n, batch):
         arguments = ["bench", kind, s.folder, "--kv", "bf16", "--rounds", 1, "--json"]
         arguments += ["--context", 0, "--tokens", n, "--prefill-chunk", n] if kind == "prefill" else ["--context", b.context, "--tokens", 2, "--batch", batch]
     text, _ = run_tessera(b, *arguments, before=before, environment=dict(TESSERA_GRAPHS="none"))
-    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]  # the first has units
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]  # then units
     begins = [i for i, row in enumerate(rows) if FIRST_KERNEL in row["Kernel Name"]]
     if not begins:
         raise RuntimeError(f"no kernel of {len(rows)} is {FIRST_KERNEL}")
@@ -299,7 +299,7 @@ def name_row(kind, n):
 
 
 def list_slowest(b):
-    """Kernels of the four of our rows that are furthest from their targets, or else from their ceilings."""
+    """Profiles the four of our rows that are furthest from their targets, or without targets from their ceilings."""
     keys = [(s, kind, n, batch) for s in b.shapes.values()
             for kind, n, batch in [*(("decode", 0, batch) for batch in b.batches), *(("prefill", n, 1) for n in s.prefills),
                                    ("train", get_train_size(b)[1], get_train_size(b)[0])]]
@@ -324,14 +324,14 @@ def load_model(b, s):
 
 
 def bench_generate(b, s, compiled, batch):
-    """With a static cache Transformers compiles the step of decoding itself, and makes CUDA graphs of it."""
+    """Measures decoding; with a static cache Transformers compiles the step itself, and makes CUDA graphs of it."""
     model = load_model(b, s)
     settings = dict(do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens=b.tokens, min_new_tokens=b.tokens)
     if compiled:
         settings["cache_implementation"] = "static"
     ids = torch.tensor([make_prompt(b.context, i, s.vocabulary) for i in range(batch)], device=b.device)
     with torch.inference_mode():
-        # the prompt of a few tokens is one step more, 1 % of all
+        # the prompt of a few tokens adds one step, 1 % of the total
         seconds = b.time(lambda: model.generate(ids, attention_mask=torch.ones_like(ids), **settings), 2)
     if compiled and b.device == "cuda" and not getattr(model, "_compiled_call", None):
         raise RuntimeError("Transformers did not compile the model")
@@ -354,7 +354,7 @@ def get_train_size(b):
 
 
 def list_train_arguments(b, s, steps):
-    """A command, after writing its data; tessera train writes nothing into the folder of a checkpoint."""
+    """Writes the data of a command and returns it; tessera train writes nothing into the folder of a checkpoint."""
     batch, length = get_train_size(b)
     data = os.path.join(b.options.work, f"{s.name}.u32")
     draw = random.Random(1)
@@ -372,7 +372,7 @@ def add_train(b, s, runner, seconds, memory):
 
 
 def bench_train(b, s):
-    """Steps of AdamW, with masters and gradients in f32; memory: weights, gradients, states and values of a step."""
+    """Measures AdamW, with masters and gradients in f32; memory: weights, gradients, states and values of a step."""
     arguments = list_train_arguments(b, s, 4)
     _, said = run_tessera(b, *arguments)
     with open(arguments[-1]) as f:
@@ -381,7 +381,7 @@ def bench_train(b, s):
 
 
 def bench_train_peer(b, s):
-    """Steps of fused AdamW, all in bf16."""
+    """Measures fused AdamW, all in bf16."""
     batch, length = get_train_size(b)
     if b.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -401,7 +401,7 @@ def bench_train_peer(b, s):
 
 
 def bench_llama(b, s):
-    """llama.cpp with all layers on the GPU and flash attention; of two sizes of its steps the faster one counts."""
+    """Measures llama.cpp with all layers on the GPU and flash attention; the faster of two step sizes counts."""
     gguf = os.path.join(b.options.work, s.name + ".gguf")
     checkpoint.write_gguf(gguf, s.config, "bf16")
     folder = os.path.abspath(b.options.llama)
@@ -436,7 +436,7 @@ def bench_each_batch(compiled):
     return lambda b, s: [bench_generate(b, s, compiled, batch) for batch in b.batches[1:]]
 
 
-# what a part needs, and its function; a checkpoint is written by the first part that needs it
+# the requirements of a part, and its function; the first part that needs a checkpoint writes it
 PARTS = {
     "decode": ("", bench_decode),
     "prefill": ("", bench_prefill),
@@ -452,7 +452,7 @@ PARTS = {
     "ops": ("", print_all_ops),
     "kernels": ("ncu", list_all_kernels),
 }
-# seconds on an H100, with the time to write or load the checkpoint where that is due: estimates
+# estimated seconds on an H100, including the time to write or load a checkpoint for the first time
 SECONDS = {
     "160M": dict(decode=8, prefill=10, train=8, eager_train=10, llama=10, ops=5, kernels=60),
     "1B": dict(decode=12, prefill=14, load=6, train=15, eager=10, eager_prefill=5, eager_batches=12, compiled=35,
@@ -461,7 +461,7 @@ SECONDS = {
                compiled_batches=90, llama=90, ops=12, kernels=120),
     "MoE": dict(decode=25, prefill=15, load=15, eager=20, eager_prefill=8, eager_batches=25, ops=10, kernels=90),
 }
-# without --parts, in this order: what has targets, then its peers, then the rest
+# the order without --parts: rows with targets, their peers, then all others
 DEFAULT = ["1B:decode", "1B:prefill", "1B:load", "8B:decode", "8B:prefill", "8B:load", "MoE:decode", "MoE:prefill", "1B:train",
            "1B:eager_train", "1B:eager", "1B:eager_prefill", "8B:eager", "8B:eager_prefill", "MoE:eager", "MoE:eager_prefill",
            "1B:compiled", "8B:compiled", "slowest", "160M:train", "160M:eager_train", "160M:decode", "160M:prefill",
@@ -469,7 +469,7 @@ DEFAULT = ["1B:decode", "1B:prefill", "1B:load", "8B:decode", "8B:prefill", "8B:
 
 
 def list_parts(b):
-    """(name, seconds) of all parts."""
+    """Lists (name, seconds) of all parts."""
     if b.options.dry_run:
         return [*((f"{name}:{part}", 1) for name in ("tiny", "tinyMoE") for part in PARTS if name == "tiny" or part not in ("llama", "kernels")),
                 ("slowest", 1)]
@@ -477,7 +477,7 @@ def list_parts(b):
 
 
 def choose_parts(b):
-    """Names of parts in the order of --parts, each once: SHAPE, SHAPE:ROW, with * and ?, or slowest."""
+    """Lists the parts in the order of --parts, each once: SHAPE, SHAPE:ROW, with * and ?, or slowest."""
     names, chosen = [name for name, _ in list_parts(b)], []
     for word in b.options.parts.split(",") if b.options.parts else ["*"] if b.options.dry_run else DEFAULT:
         found = [name for name in names if fnmatch.fnmatchcase(name, word) or fnmatch.fnmatchcase(name.split(":")[0], word)]
@@ -503,7 +503,7 @@ def run_part(b, part):
 
 
 class Target:
-    """A number of one of our rows: (shape, what, batch), and what it should be on one H100 or H200."""
+    """A number of one of our rows, (shape, what, batch), and its target on one H100 or H200."""
 
     def __init__(self, row, what, value, target, unit):
         self.row, self.what, self.value, self.target, self.unit = row, what, value, target, unit
@@ -554,11 +554,11 @@ def list_targets(b):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--tessera", default="tessera", help="the command")
+    p.add_argument("--tessera", default="tessera", help="the command to measure")
     p.add_argument("--llama", help="a folder with llama-bench of llama.cpp and its libraries")
-    p.add_argument("--ncu", help="the command of Nsight Compute (default: ncu, where it is installed)")
-    p.add_argument("--work", default="/tmp/tessera-bench-gpu", help="a folder for the checkpoints, of 32 GB, and 16 GB more with --llama")
-    p.add_argument("--seconds", type=float, default=480, help="no part begins later")
+    p.add_argument("--ncu", help="the command of Nsight Compute (default: ncu, if installed)")
+    p.add_argument("--work", default="/tmp/tessera-bench-gpu", help="a folder for 32 GB of checkpoints, or 48 GB with --llama")
+    p.add_argument("--seconds", type=float, default=480, help="start no part after this time")
     p.add_argument("--json", help="a file for the rows and ceilings")
     p.add_argument("--table", help="a file for the targets")
     p.add_argument("--parts", help="SHAPE, SHAPE:ROW (8B:decode, *:train) and slowest, in this order, with commas")

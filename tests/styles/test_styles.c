@@ -337,7 +337,7 @@ static void expect_style_refused(const char *family, const char *name, const cha
 	if (st->layout(&s, &io) != TESS_EINVAL || io.in[0].kind != -1 || io.out[0].kind != -1)
 		ck_abort_msg("%s accepted \"%s\" on a %s", name, config, kind);
 	if (strncmp(sentence, "a.b: ", 5) || !strstr(sentence, word))
-		ck_abort_msg("%s: \"%s\" does not say %s", name, sentence, word);
+		ck_abort_msg("%s: \"%s\" does not contain %s", name, sentence, word);
 }
 
 START_TEST(refuses_what_it_does_not_know)
