@@ -7,7 +7,7 @@ enum { RUN = 1024 }; /* elements of K whose panels stay in the second cache */
 
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
 
-struct step { /* A step over elements of K of a group of panels. */
+struct step { /* a step over elements of K of a group of panels */
 	const float *w, *next; /* `pitch` floats between panels; next: read after it */
 	int64_t pitch, len, m, n;
 	int first; /* in elements of K */

@@ -240,7 +240,7 @@ static void measure_kernels(const char *name, int32_t dtype, int64_t m, int64_t 
 
 enum { HEADS = 16, NOPE = 128, ROTATED = 64, VALUE = 128, RANK = 512, KEYS = 2048, PAGE = 64 };
 
-struct layer { /* A layer of DeepSeek's attention, in one of its forms. */
+struct layer { /* a layer of DeepSeek's attention, in one of its forms */
 	bool latent;
 	int64_t d, value, kv; /* elements of a key and of a value, and the heads that have them */
 	struct tess_view x; /* queries, or the input of keys and values */

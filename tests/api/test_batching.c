@@ -44,7 +44,7 @@ struct batch_text {
 	char sentence[256];
 };
 
-struct batch { /* The results that callbacks receive. */
+struct batch { /* the results that callbacks receive */
 	struct tess_session *session; /* rank 0's, if `used` is measured */
 	uint64_t used; /* bytes of the KV cache: maximum after a step */
 	int64_t base, nsteps; /* base: first index of the texts */

@@ -80,9 +80,8 @@ static tess_status compare_rank(struct tess_world *w, void *arg)
 }
 
 /*
- * Returns the stride of cases. With a sanitizer the second backend runs every third case: the
- * differences are above backends. With TSan each backend does, the first from a multiple of the
- * ranks on; the second runs one.
+ * Returns the stride of cases. With a sanitizer the second backend runs every third case, since
+ * cases differ above backends. With TSan loopback runs every third case, and another backend one.
  */
 static int get_case_stride(void)
 {

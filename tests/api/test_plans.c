@@ -201,7 +201,7 @@ static bool update_file(const char *path, const char *contents, bool write)
 	return true;
 }
 
-/* Each plan is refused without reading a weight, with the message in refusals.md. */
+/* Checks that each plan is refused without reading a weight, with the message in refusals.md. */
 START_TEST(wrong_plans)
 {
 	json_t *rows = load_plans("wrong.json"), *also;

@@ -488,7 +488,7 @@ START_TEST(logits_of_a_device_with_memory)
 }
 END_TEST
 
-/* Checks that a device refuses functions of styles, which read host memory, and parameters in it. */
+/* Checks that a device refuses styles that read or store in host memory. */
 START_TEST(styles_that_need_host_memory)
 {
 	static const char *const refused[][2] = {

@@ -155,7 +155,7 @@ END_TEST
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* The decisions of a rank: times, kind, dtype, bytes that are mapped and allocated, reason. */
+/* The decisions of a rank: times, kind, dtype, mapped and allocated bytes, reason. */
 static const struct {
 	const char *model, *mesh, *override, *layout;
 	int32_t nranks, rank, weights;
@@ -243,7 +243,9 @@ static tess_status count_alloc(void *self, uint64_t bytes, void **out)
 	return cpu_device->alloc(self, bytes, out);
 }
 
-/* The sums of the list are what was loaded; memory of a device is one block of these bytes. */
+/*
+ * Checks that the sums of the list are the loaded bytes; memory of a device is one block of them.
+ */
 static void check_sums(const struct tess_rank_weights *held)
 {
 	uint64_t mapped = 0, bytes = 0, block = 0;
@@ -282,7 +284,7 @@ static void open_decided_case(int i, const struct tess_session_options *options,
 	ck_assert_msg(!st, "%s", tess_error());
 }
 
-/* `explain` lists what loading has decided. */
+/* Checks that `explain` lists the decisions of loading. */
 static void check_explained(int i, const struct tess_session_options *options,
                             const struct tess_weight_storage *list, int32_t n)
 {
@@ -308,7 +310,7 @@ static void check_explained(int i, const struct tess_session_options *options,
 	tess_explanation_free(e);
 }
 
-/* `_i`: an entry of `decided`. Weights that wait are panels once they are packed. */
+/* Checks entry `_i` of `decided`. Waiting weights are panels once they are packed. */
 START_TEST(decisions_are_executed)
 {
 	struct tess_opened_device device = { 0 };
@@ -474,7 +476,7 @@ START_TEST(weights_in_12_bits)
 }
 END_TEST
 
-/* `explain --storage` adds the layers and ranks of a weight up. */
+/* Checks that `explain --storage` adds up the layers and ranks of a weight. */
 START_TEST(storage_is_printed)
 {
 	char text[TEXT];

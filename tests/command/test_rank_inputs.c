@@ -62,7 +62,7 @@ static void make_checkpoints(void)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-struct case_of_rank { /* Rank `rank` of n gets `odd` instead of `even`. */
+struct case_of_rank { /* rank `rank` of n gets `odd` instead of `even` */
 	const char *env, *args;
 	int n, rank;
 	const char *even, *odd;

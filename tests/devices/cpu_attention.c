@@ -379,7 +379,7 @@ END_TEST
 
 enum { SLOTS = 5, TEXT = 200 };
 
-struct text { /* The sequence of one slot. */
+struct text { /* the sequence of one slot */
 	struct attention_inputs x;
 	float *want, *got;
 	int64_t done;

@@ -84,7 +84,7 @@ END_TEST
 
 enum { UNITS_MAX = 64 };
 
-struct moe { /* The operands on one rank: experts [lo, lo + e) of n. */
+struct moe { /* the operands on one rank: experts [lo, lo + e) of n */
 	int64_t tokens, k, f, h, n, lo, e, slots;
 	int64_t k_units, f_units, f_lo, f_hi; /* F has units [f_lo, f_hi) of f_units */
 	int32_t act, dtype, math;

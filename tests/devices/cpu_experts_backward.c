@@ -114,7 +114,7 @@ END_TEST
 
 /* ---- experts */
 
-struct mixture { /* The operands on one rank. */
+struct mixture { /* the operands on one rank */
 	int64_t rows, e, slots, k, f, h;
 	struct cpu_weights gate_up, down;
 	struct tess_view in[5], out[2];

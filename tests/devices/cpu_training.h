@@ -83,7 +83,7 @@ static inline struct tess_view make_nodes(int64_t nodes, int64_t rows, int64_t c
 
 /* ---- sums */
 
-struct sums { /* Trees of one term each, or of several terms. */
+struct sums { /* trees of one term each, or of several terms */
 	struct tess_tree tree[TREES + 1];
 	struct tess_term term[4 * TREES];
 	int64_t bound[4 * TREES][BOUNDS];

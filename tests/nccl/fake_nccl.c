@@ -26,7 +26,7 @@ struct ring {
 	char bytes[RING];
 };
 
-struct shared { /* Memory shared by the ranks of a communicator. */
+struct shared { /* memory shared by the ranks of a communicator */
 	atomic_int joined, finished;
 	atomic_int device[RANKS];
 	struct {
@@ -165,12 +165,12 @@ struct call {
 	void *stream;
 };
 
-struct transfer { /* A transfer between this rank and another. */
+struct transfer { /* a transfer between this rank and another */
 	char *at;
 	size_t left;
 };
 
-struct transfers { /* The transfers of a pair and direction, in order. */
+struct transfers { /* the transfers of a pair and direction, in order */
 	struct transfer *list;
 	int n, at;
 };

@@ -750,7 +750,7 @@ struct told_case {
 	int ids; /* for the first text; 0: 80 */
 	uint64_t flags; /* with logits, the host chooses */
 	int texts, end_at;
-	int stop; /* 0, or the index of the first text's id that ends texts */
+	int stop; /* index in the first text of the id that ends texts; 0: none */
 	bool sampled; /* all but the first text, each with its own settings */
 	double penalty; /* for each third text; 0: none */
 	int batch; /* concurrent texts; 0: all */

@@ -27,7 +27,7 @@ tess_status lockstep_record(const struct lockstep *how, struct tess_program **ou
  */
 tess_status lockstep_run(const struct lockstep *how, float **logits, int64_t *count);
 
-struct lockstep_step { /* A step of training; `how->ids` has all sequences, one after another. */
+struct lockstep_step { /* a step of training; `how->ids` has all sequences, one after another */
 	const struct lockstep *how; /* a mesh may have dp */
 	const int64_t *lengths;
 	int64_t nsequences;
@@ -36,7 +36,7 @@ struct lockstep_step { /* A step of training; `how->ids` has all sequences, one 
 	double balance; /* factor of the load balancing loss */
 	double dropout; /* the rate of all sites; 0: the model's */
 };
-struct lockstep_gradients { /* Gradients of weights, complete and as stored; NULL: none. */
+struct lockstep_gradients { /* gradients of weights, complete and as stored; NULL: none */
 	struct tess_program *program; /* of the first replica */
 	float **data; /* by weight */
 	int64_t nloss;

@@ -460,7 +460,9 @@ static tess_status sync_scalar(void *self, void *stream)
 	return TESS_OK;
 }
 
-/* As many ops as follow each other, so that lockstep shows what only a next op may read. */
+/*
+ * Fuses every op with its next one, so lockstep detects reads of outputs meant only for the next.
+ */
 static int32_t fuse_all(const struct tess_op *op)
 {
 	(void)op;

@@ -1,4 +1,4 @@
-/* scalar_backward.c - ops of training by definition (tessera/device.h): sums, losses, optimizers. */
+/* scalar_backward.c - ops of training by definition (tessera/device.h): sums, losses, optimizers */
 #include "scalar.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 /* Adds element `at` of the contracted axis of an operand to a leaf. */
 typedef float add_term(const void *arg, int32_t operand, int64_t at, float sum);
 
-struct sum { /* Trees [tree, tree + ntree) of op. */
+struct sum { /* trees [tree, tree + ntree) of op */
 	const struct tess_op *op;
 	int32_t tree, ntree;
 	int64_t sequences, first; /* for a sum over tokens; else 0 */
@@ -107,7 +107,7 @@ static float *get_out_element(const struct tess_view *y, int64_t i, int64_t k)
 	return (float *)y->data + i * stride[0] + k * stride[1];
 }
 
-struct element { /* An element of an output. */
+struct element { /* an element of an output */
 	const struct tess_op *op;
 	int64_t row, column;
 	const float *h; /* for NORM_DW: x, normalised */

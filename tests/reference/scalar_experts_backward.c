@@ -229,7 +229,7 @@ static void run_experts_d_op(const struct tess_op *op)
 	}
 }
 
-struct columns { /* The tokens of an expert: w * d, and its other factor. */
+struct columns { /* the tokens of an expert: w * d, and its other factor */
 	float *weighted, *other;
 };
 

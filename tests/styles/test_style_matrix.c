@@ -378,7 +378,10 @@ static void set_sizes(int32_t nranks, int turn)
 		size[i] = sizes[(turn + i * (turn % 2 ? 1 : 2)) % 5];
 }
 
-/* The gradient of a sigmoid is made from its out: equal results of all ranks do not show that. */
+/*
+ * Checks that the gradient of a sigmoid is computed from its output, which equal results of all
+ * ranks do not show.
+ */
 static void check_sigmoid_records(const struct tess_program *p)
 {
 	const struct tess_tensor *y = NULL;

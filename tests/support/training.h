@@ -27,7 +27,7 @@ void training_check_error(const char *tensor, const char *key, double times, con
 
 enum { TRAINING_STEPS_MAX = 10 };
 
-struct training_job { /* A job, and its results on rank 0. */
+struct training_job { /* a job, and its results on rank 0 */
 	const char *mesh;
 	int32_t nranks;
 	struct tess_trainer_options options;

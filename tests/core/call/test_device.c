@@ -15,7 +15,7 @@
 
 enum { RANKS_MAX = 4 };
 
-struct opened { /* The test device, attached to a group. */
+struct opened { /* the test device, attached to a group */
 	struct conform_memory memory;
 	struct tess_group *group;
 };

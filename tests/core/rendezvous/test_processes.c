@@ -264,7 +264,7 @@ static void finish_rank_processes(struct process *p, int n, int but, const char 
 			expect_both_texts(&p[i], a, b);
 }
 
-/* _i: 0: hosted by the launcher; 1: by rank 0 */
+/* Starts ranks, which meet. _i: 0: hosted by the launcher; 1: by rank 0 */
 START_TEST(ranks_meet)
 {
 	struct process p[4];

@@ -23,7 +23,7 @@ struct sum_case {
 	const float *want;
 };
 
-struct element { /* Element k of the vectors of a tree. */
+struct element { /* element k of the vectors of a tree */
 	int32_t tree;
 	uint64_t k;
 };

@@ -21,7 +21,7 @@
 
 /* ---- a checkpoint and its data --------------------------------------------------------------- */
 
-struct opened { /* A golden checkpoint. */
+struct opened { /* a golden checkpoint */
 	char path[512];
 	struct tess_checkpoint *checkpoint;
 	struct tess_source source;
@@ -129,7 +129,7 @@ static int64_t check_weight(const struct opened *o, const struct tess_safetensor
 	return nfiles;
 }
 
-struct golden { /* The data of a checkpoint. */
+struct golden { /* the data of a checkpoint */
 	struct opened o;
 	struct tess_safetensors *file;
 	int32_t *ids, *labels; /* shifted */

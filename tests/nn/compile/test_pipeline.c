@@ -321,7 +321,7 @@ static const struct schedule_case {
 	{ "data", "none", "pp=5", 3, false, { 1, 1, 1, 1, 1 }, NULL },
 };
 
-struct message_queue { /* Records sent from one stage to another, in order. */
+struct message_queue { /* records sent from one stage to another, in order */
 	int32_t n, taken;
 	struct {
 		int32_t micro, record;

@@ -14,7 +14,7 @@
 
 enum { STEPS = 100, TEXTS = 5, ROWS_MAX = 3, VOCABULARY_MAX = 700, SEEN = 40 };
 
-struct drawn_text { /* A sequence, equal on all ranks. */
+struct drawn_text { /* a sequence, equal on all ranks */
 	struct tess_sampling sampling;
 	int32_t seen[SEEN];
 	float logits[ROWS_MAX * VOCABULARY_MAX];
@@ -227,7 +227,7 @@ END_TEST
 
 enum { IDS = 9, SESSION_VOCABULARY = 512 };
 
-struct stepped { /* The state of a rank. */
+struct stepped { /* the state of a rank */
 	const char *const *overrides;
 	float logits[(IDS + 1) * SESSION_VOCABULARY];
 };

@@ -13,7 +13,7 @@ static const struct tess_page_class classes[CLASSES] = { { 0, 4096 }, { 100, 102
 
 /* ---- a device -------------------------------------------------------------------------------- */
 
-struct heap { /* The memory of one rank. */
+struct heap { /* the memory of one rank */
 	int64_t nallocs, refused; /* refused: the allocation that fails, from 1; 0: none */
 	bool late; /* copies are kept until run_late_copies */
 	struct {

@@ -20,7 +20,7 @@
 enum { IDS_MAX = 64, PROMPT = 7 };
 static const int32_t prompt[PROMPT] = { 1, 403, 407, 261, 378, 5, 90 };
 
-struct open_runner_state { /* A runner of `dir`, or of the checkpoint in data/, on one rank. */
+struct open_runner_state { /* a runner of `dir`, or of the checkpoint in data/, on one rank */
 	const char *dir;
 	int32_t math;
 	struct tess_checkpoint *checkpoint;
@@ -59,7 +59,7 @@ static void close_test_runner(struct open_runner_state *o)
 	tess_checkpoint_close(o->checkpoint);
 }
 
-struct generated_text { /* The text on rank 0. */
+struct generated_text { /* the text on rank 0 */
 	int64_t n, nrows, enough; /* enough: number of ids after which the reader stops; 0: never */
 	int32_t id[IDS_MAX];
 	float *rows; /* [nrows][vocabulary] */
@@ -302,7 +302,7 @@ static tess_status check_different_math(struct tess_world *w, void *arg)
 
 enum { STORY = 6 };
 
-struct story { /* The result on rank 0. */
+struct story { /* the result on rank 0 */
 	const char *dir, *mesh; /* mesh NULL: tp */
 	int64_t max;
 	char text[512];

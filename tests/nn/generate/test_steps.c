@@ -105,7 +105,7 @@ enum { PLANS = sizeof plans / sizeof *plans };
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-struct test { /* Settings, equal on all ranks. */
+struct test { /* settings, equal on all ranks */
 	struct tess_source source;
 	float random[8192];
 	const char *plan;
@@ -183,7 +183,7 @@ static tess_status compute_texts_alone(struct tess_world *w, void *arg)
 
 /* ---- mixtures -------------------------------------------------------------------------------- */
 
-struct mixing { /* State of one rank; all ranks draw equal numbers. */
+struct mixing { /* state of one rank; all ranks draw equal numbers */
 	struct tess_runner *runner;
 	const struct test *test;
 	uint64_t seed;

@@ -130,7 +130,7 @@ static void rotate_end(double *x, int64_t position)
 	}
 }
 
-struct cached { /* Keys and values of the heads, and the key that they share. */
+struct cached { /* keys and values of the heads, and the key that they share */
 	double heads[HEADS * ROWS], shared[ROTATED];
 };
 

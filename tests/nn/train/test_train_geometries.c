@@ -66,7 +66,7 @@ static const char *const block_styles[] = { "isolated", "module_allgather", BY_T
 
 #define DRAW(seed, list) list[draw_below(seed, sizeof(list) / sizeof *(list))]
 
-struct drawn_plan { /* A plan {pattern: style}. */
+struct drawn_plan { /* a plan {pattern: style} */
 	char text[PLAN_TEXT];
 	size_t len;
 };
