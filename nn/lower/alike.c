@@ -1,4 +1,4 @@
-/* alike.c - ranks whose steps differ only in which elements they hold, not in how many. */
+/* alike.c - finds ranks whose steps differ only in which elements they hold, not in how many. */
 #include "nn/lower/build.h"
 
 struct distinct_dims { /* the distinct dims of values and weights */
@@ -39,7 +39,7 @@ static tess_status list_dims(const struct tess_program *p, struct tess_arena *ar
 	return TESS_OK;
 }
 
-/* Whether parts a and b of n of a dim have as many elements, units and nodes of sums. */
+/* Returns true if parts a and b of n of a dim have equal numbers of elements, units and nodes. */
 static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_t b)
 {
 	for (int64_t i = 0; i < tess_dim_count_pieces(dim); i++) {
@@ -58,9 +58,9 @@ static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_
 	return true;
 }
 
-struct exchange_size { /* of one coordinate */
+struct exchange_size { /* the exchange of one coordinate */
 	int64_t kept; /* elements */
-	int32_t to, from; /* with how many coordinates; itself counts */
+	int32_t to, from; /* number of coordinates it exchanges with, itself included */
 };
 
 static struct exchange_size measure_exchange(const struct tess_record *rec, int32_t n, int32_t at)
@@ -75,7 +75,7 @@ static struct exchange_size measure_exchange(const struct tess_record *rec, int3
 	return s;
 }
 
-/* Whether coordinates a and b of n along `along` exchange with as many others, and as much. */
+/* Returns true if coordinates a and b of n exchange with equal numbers of others, and as much. */
 static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t a, int32_t b)
 {
 	int32_t n = p->mesh.dim[along].size;
@@ -94,12 +94,12 @@ static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t
 	return true;
 }
 
-/* The first coordinate along mesh dimension `along` that holds as much as coordinate `at`. */
+/* Returns the first coordinate along mesh dimension `along` that holds as much as `at` does. */
 static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct_dims *l,
                                      const int32_t *first, int32_t along, int32_t at)
 {
 	int32_t n = p->mesh.dim[along].size;
-	/* a term that no rank adds to is on rank 0, and the logits may be on one rank only */
+	/* rank 0 holds single terms, and the logits may be on one rank only */
 	int32_t root = p->logits_root < 0
 	                       ? 0
 	                       : tess_mesh_shape_coordinate(&p->mesh, along, p->logits_root);

@@ -1,4 +1,4 @@
-/* attention.c - the steps of rope and attention. */
+/* attention.c - lowers rope and attention. */
 #include "nn/lower/build.h"
 
 #include <tessera/reduce.h>
@@ -33,7 +33,7 @@ void build_add_rope(struct build *b, const struct tess_record *rec)
 	                                        .view = table });
 }
 
-/* Without pages: the length of the longest text, and how many there are. */
+/* Measures sequences without pages: the longest length, and their number. */
 static void measure_texts(const struct tess_training *t, uint64_t *longest, uint64_t *texts)
 {
 	*longest = 0;
@@ -43,7 +43,7 @@ static void measure_texts(const struct tess_training *t, uint64_t *longest, uint
 			*longest = (uint64_t)t->lengths[i];
 }
 
-/* The op of attention or its backward: all but operand 5 and the outs. */
+/* Adds attention or its backward, without operand 5 and the outs. */
 static struct tess_step *add_attention(struct build *b, const struct tess_record *rec, int32_t nout,
                                        uint64_t keys, uint64_t values)
 {
@@ -98,7 +98,7 @@ void build_add_attention(struct build *b, const struct tess_record *rec)
 		return;
 	s = add_attention(b, rec, 1, keys, keys + bytes);
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
-	if (b->status || b->p->training) /* no cache */
+	if (b->status || b->p->training) /* without a cache */
 		return;
 	pages = &s->in[5];
 	*pages = (struct tess_view){ .dtype = TESS_I64, .ndim = 2, .stride = { 0, 1 } };

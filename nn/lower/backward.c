@@ -1,4 +1,4 @@
-/* backward.c - the steps of the ops that make gradients. */
+/* backward.c - lowers the ops that compute gradients. */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
 
@@ -18,7 +18,7 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
 	if (out->sum == p->sequences) { /* this replica's part of the step */
 		all[TESS_TOKENS_SEQUENCES] = (double)p->training->all_sequences;
 		all[TESS_TOKENS_FIRST] = (double)p->training->first;
-	} else if (out->sum != p->tokens) { /* else each sequence is a tree of its own */
+	} else if (out->sum != p->tokens) { /* else each sequence is a tree */
 		all[TESS_TOKENS_SEQUENCES] = (double)p->training->nsequences;
 	}
 	for (int32_t i = 0; i < n; i++)
@@ -28,7 +28,7 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
 		build_set_trees(b, op, p->tokens, cut);
 		return;
 	}
-	/* there may be many sequences: ops share the trees of those that are whole, and of parts */
+	/* there may be many sequences: ops share the trees of complete ones, and of parts */
 	if (!tokens->ntree)
 		build_set_trees(b, tokens, p->tokens, cut);
 	op->ntree = tokens->ntree;
@@ -37,7 +37,7 @@ void build_set_token_sum(struct build *b, struct tess_op *op, const struct tess_
 	op->term = tokens->term;
 }
 
-/* A sum over the tokens of rec's last operand, of operands that are `in`, to y. */
+/* Adds a sum over the tokens of rec's last operand, from operands `in` to y. */
 static struct tess_step *add_token_sum(struct build *b, const struct tess_record *rec,
                                        const struct value *in, const struct value *y)
 {
@@ -49,7 +49,7 @@ static struct tess_step *add_token_sum(struct build *b, const struct tess_record
 	return s;
 }
 
-/* Whether a rank without tokens has nothing to add: its Partial has no nodes. */
+/* Returns true if a rank has no tokens, and its Partial no nodes. */
 static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 {
 	const struct value *y = build_get_value(b, rec->out[0]);
@@ -57,7 +57,7 @@ static bool is_empty_sum(struct build *b, const struct tess_record *rec)
 	return y->partial && !y->nodes;
 }
 
-/* Rows of dW are columns of g. */
+/* Adds dW by rows, which are columns of g. */
 static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
                                const struct value *in, const struct value *y, int64_t row)
 {
@@ -149,7 +149,7 @@ void build_add_bias_dw(struct build *b, const struct tess_record *rec)
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-/* The columns of w that dx has: all of them, or, of a whole weight, those of this rank. */
+/* Sets the columns of w for dx: all of them, or this rank's columns of a replicated weight. */
 static void set_dx_weight(struct build *b, struct tess_step *s, int32_t i,
                           const struct tess_weight *w, const struct tess_tensor *dx)
 {
@@ -163,7 +163,7 @@ static void set_dx_weight(struct build *b, struct tess_step *s, int32_t i,
 	if (tess_dim_count_pieces(w->dim[w->in_dim]) > 1) {
 		b->status = tess_fail(TESS_ENOTSUP,
 		                      "%s: an input of several parts that other weights cut is not "
-		                      "supported in training; cut this weight as them",
+		                      "supported in training; cut this weight like them",
 		                      w->name);
 		return;
 	}
@@ -204,7 +204,7 @@ void build_add_linear_dx(struct build *b, const struct tess_record *rec)
 
 /* ---- norm, glu ------------------------------------------------------------------------------- */
 
-/* The trees of a norm: over rows, or over the elements of each head. */
+/* Sets the trees of a norm: over rows, or over the elements of each head. */
 static void set_norm_trees(struct build *b, struct tess_op *op, const struct tess_dim *row,
                            const double *norm)
 {

@@ -18,7 +18,7 @@ int64_t build_get_local_size(const struct build *b, const struct tess_tensor *v,
 	return tess_dim_get_local_size(v->dim[axis], cut.nranks, cut.rank);
 }
 
-/* A single term (no dim is summed over) lies on rank 0. */
+/* Counts the nodes of a rank. A single term (no dim is summed over) is on rank 0. */
 static int64_t count_local_nodes(struct build *b, const struct tess_tensor *v, int32_t along)
 {
 	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, along);
@@ -176,7 +176,7 @@ void build_allow_in_place(struct build *b, const struct value *from, const struc
 	b->in_place[b->nin_place++] = (struct in_place){ from->buffer, to->buffer };
 }
 
-/* The buffer whose memory `i` has. */
+/* Returns the buffer whose memory `i` uses. */
 static int32_t find_memory(const struct build *b, int32_t i)
 {
 	while (b->buffer[i].in_place >= 0)
@@ -184,7 +184,7 @@ static int32_t find_memory(const struct build *b, int32_t i)
 	return i;
 }
 
-/* Gives outs the memory of operands that the same step reads last. */
+/* Lets outs reuse the memory of operands whose last reader is the same step. */
 static void join_buffers(struct build *b)
 {
 	for (int32_t i = 0; i < b->nin_place; i++) {
@@ -199,7 +199,7 @@ static void join_buffers(struct build *b)
 	}
 }
 
-/* Ops whose outs only the next op reads. What the host reads lives to the last step. */
+/* Marks ops whose outs only the next op reads. Values for the host stay in use to the end. */
 static void mark_only_next(struct build *b)
 {
 	for (int32_t i = 0; i < b->nouts; i++) {
@@ -223,7 +223,7 @@ void build_place_buffers(struct build *b)
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	if (!b->p->training) /* a record that runs again would have other readers, and other bits */
+	if (!b->p->training) /* a recomputed record would have other readers, and other bits */
 		mark_only_next(b);
 	join_buffers(b);
 	for (int32_t i = 0; i < b->nbuffers; i++)
@@ -296,7 +296,7 @@ static int64_t get_weight_local_size(const struct build *b, const struct tess_we
 	return tess_dim_get_local_size(w->dim[axis], cut.nranks, cut.rank);
 }
 
-/* Dense in the order of the axes as stored; in that of the rows of its table, if it is tied. */
+/* Describes a dense weight: axes in stored order; a tied head in the order of its table. */
 static struct tess_view describe_dense_weight(const struct build *b, const struct tess_weight *w)
 {
 	const struct tess_weight *home = w->table ? w->table : w;

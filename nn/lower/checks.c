@@ -2,8 +2,10 @@
 
 void build_add_checks(struct build *b, const struct tess_record *rec)
 {
-	/* a view of a checked value, logits that one rank gathers of checked parts, and a value
-	 * of which later records make the rest */
+	/*
+	 * a view of a checked value, logits that one rank gathers of checked parts, and a value
+	 * that later records complete
+	 */
 	bool same =
 		rec->kind == TESS_REC_SPLIT ||
 		(rec->kind == TESS_OP_HEAD_LINEAR_DW && rec->num[TESS_REC_HEAD_COMPLETE] == 0) ||
@@ -18,7 +20,7 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 			                        .program = b->p,
 			                        .rank = b->l->rank,
 			                        .view = { .ndim = 2 } };
-		if (!build_has_record(b, rec)) /* another stage makes it, and this one looks on */
+		if (!build_has_record(b, rec)) /* another stage computes it */
 			continue;
 		v = build_get_value(b, rec->out[i]);
 		s->check.view = build_make_view(v);

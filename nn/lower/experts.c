@@ -1,4 +1,4 @@
-/* experts.c - the steps of route, experts, combine, and of their backward. */
+/* experts.c - lowers route, experts and combine, and their backward. */
 #include "nn/lower/build.h"
 
 /* Adds the tree over `dim`, which is an axis of `operand`. */
@@ -12,13 +12,13 @@ static void add_tree(struct build *b, struct tess_op *op, const struct tess_dim 
 		((struct tess_term *)op->term)[i].operand = operand;
 }
 
-/* The tree over the experts of a rank, which are the columns of the weights, operand 1. */
+/* Adds the tree over the experts of a rank, which are the columns of the weights, operand 1. */
 static void add_expert_tree(struct build *b, struct tess_op *op, const struct tess_tensor *weights)
 {
 	add_tree(b, op, weights->dim[1], build_find_cut(b, weights->place, 1), 1);
 }
 
-/* A step of the kind of `rec`, of its values and numbers. */
+/* Adds a step of the kind of `rec`, with its values and numbers. */
 static struct tess_step *add_rows_op(struct build *b, const struct tess_record *rec, int32_t nin)
 {
 	struct tess_step *s = build_add_op(b, rec->kind, nin, 1);
@@ -42,14 +42,14 @@ void build_add_route(struct build *b, const struct tess_record *rec)
 		build_set_weight(b, s, 1, rec->weight[0]);
 }
 
-/* The numbers of a step that has room for so many columns of the experts' results. */
+/* Sets the numbers of a step with room for `slots` results of experts per row. */
 static void set_expert_numbers(struct build *b, struct tess_op *op, const struct tess_record *rec,
                                int64_t slots)
 {
 	double num[TESS_EXPERTS_NUMS];
 
 	num[TESS_EXPERTS_ACTIVATION] = rec->num[TESS_EXPERTS_ACTIVATION];
-	/* a rank that has fewer experts has fewer slots */
+	/* a rank with fewer experts has fewer slots */
 	num[TESS_EXPERTS_SLOTS] = rec->num[TESS_EXPERTS_SLOTS] > 0 ? (double)slots : 0;
 	num[TESS_EXPERTS_MATH] = rec->num[TESS_EXPERTS_MATH];
 	num[TESS_EXPERTS_TOP] = rec->num[TESS_EXPERTS_TOP];
@@ -98,7 +98,7 @@ void build_add_combine_d(struct build *b, const struct tess_record *rec)
 
 /* ---- gradients of experts -------------------------------------------------------------------- */
 
-/* The gradient of w as [experts, out, in], or nodes of that. */
+/* Returns the gradient of w as [experts, out, in], or nodes of that shape. */
 static struct tess_view view_expert_gradient(const struct tess_weight *w, const struct value *v,
                                              int64_t experts)
 {
@@ -162,7 +162,7 @@ void build_add_experts_d(struct build *b, const struct tess_record *rec)
 
 /* ---- routing --------------------------------------------------------------------------------- */
 
-/* ROUTE_D and BALANCE_D: row by row. */
+/* Lowers ROUTE_D and BALANCE_D, which work row by row. */
 void build_add_route_d(struct build *b, const struct tess_record *rec)
 {
 	if (build_get_value(b, rec->in[0])->rows)

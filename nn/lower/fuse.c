@@ -3,7 +3,7 @@
 
 #include "core/registry/plugin_call.h"
 
-/* The spaces of a program far apart: addresses in them show what shares memory. */
+/* Binds the spaces of a program far apart, so that addresses show which operands share memory. */
 static void bind_apart(struct tess_rank_program *l)
 {
 	const struct tess_memory m = { .step = (void *)((uintptr_t)1 << 40),
@@ -15,7 +15,7 @@ static void bind_apart(struct tess_rank_program *l)
 	tess_rank_program_bind(l, &m);
 }
 
-/* Adds an op behind the last one of a step, unless the device needs a call for each. */
+/* Appends an op to the last one of a step, unless the device needs a call for each. */
 static bool add_fused_op(struct tess_step *step, struct tess_step *s,
                          const struct tess_device *device)
 {
@@ -48,6 +48,6 @@ void tess_rank_program_fuse(struct tess_rank_program *l, const struct tess_devic
 		    !add_fused_op(before, s, device))
 			l->step[n++] = s;
 	}
-	l->nbody -= l->nsteps - n; /* no op is behind it */
+	l->nbody -= l->nsteps - n; /* no op follows the body */
 	l->nsteps = n;
 }

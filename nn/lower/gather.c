@@ -1,9 +1,9 @@
 /*
- * gather.c - weights of which each rank keeps a share between uses: gathered before the
- * records that read them, forget after the last of these.
+ * gather.c - gathers weights of which each rank keeps a share between uses: before the records that
+ * read them; the memory is reused after the last of these.
  *
- * Neighbouring records that read up to the bytes of a bucket have their weights gathered together:
- * the gathers of the next such run start before the records of this one, and run beside them.
+ * The weights of adjacent records, up to the bytes of a bucket, are gathered together as a run. The
+ * gathers of the next run start before the records of this one, and overlap with them.
  */
 #include "nn/lower/build.h"
 #include "nn/program/storage.h"
@@ -11,19 +11,19 @@
 #include <string.h>
 #include <tessera/reduce.h>
 
-struct run { /* of records */
+struct run { /* adjacent records */
 	int32_t first;
-	int32_t begin, n; /* its weights in the list */
+	int32_t begin, n; /* range of its weights in the list */
 };
 
 struct build_gathers {
 	struct run *run;
-	int32_t nruns, next; /* next: the run whose first record is to come */
-	const struct tess_weight **weight; /* of each run, in the order of their use */
+	int32_t nruns, next; /* next: the run whose first record is the next one */
+	const struct tess_weight **weight; /* of all runs, in order of use */
 	int32_t nweights;
-	int32_t *last; /* by weight: the last run that has it, + 1 */
-	struct value *value; /* by weight: where it was gathered */
-	struct tess_step **start; /* by weight: the gather under way; NULL: none */
+	int32_t *last; /* by weight: the last run that reads it, + 1 */
+	struct value *value; /* by weight: the gathered weight */
+	struct tess_step **start; /* by weight: the outstanding gather; NULL: none */
 };
 
 static const struct tess_weight *get_home(const struct tess_weight *w)
@@ -38,7 +38,7 @@ static int64_t count_local_elements(const struct build *b, const struct tess_wei
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-/* The weights of a record that the last run lacks; returns their bytes. */
+/* Adds the weights of a record that the last run lacks; returns their bytes. */
 static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool add)
 {
 	struct build_gathers *g = b->gathers;
@@ -143,7 +143,7 @@ static void start_gather(struct build *b, const struct tess_weight *w)
 	build_add_pointer(b, &s->coll.dst, v);
 }
 
-/* Those of its weights that the run before it has are there. */
+/* Starts the gathers of a run, except for weights that the previous run has gathered. */
 static void start_run(struct build *b, int32_t i)
 {
 	struct build_gathers *g = b->gathers;
@@ -185,7 +185,7 @@ void build_gather_weights(struct build *b)
 		start_run(b, g->next);
 }
 
-/* Where the part of a tied table begins that the head reads. */
+/* Finds the offset of the part of a tied table that the head reads. */
 static int64_t find_tied_part(struct build *b, const struct tess_weight *w)
 {
 	int64_t at = 0, stride = 1;

@@ -1,49 +1,51 @@
 /*
- * gradient.c - gradients into their memory, added along the dimension of data on the way.
+ * gradient.c - stores gradients, and adds them along dp during the backward.
  *
- * Gradients that neighbouring records give are added at once, as a bucket: its nodes lie together,
- * and the sum is started when the last of them is there and waited for two buckets later, or one if
- * they are large, while the backward goes on. Where ranks keep shares of the gradients, each gets
- * the sum of its own. A gradient of more bytes than a bucket is made in runs of rows, each of which
- * is a bucket, so that no more than a few buckets of it are there at a time. On a device whose sums
- * are not exact a bucket has one node, and its sum is one collective, on a stream of its own.
+ * Gradients of adjacent records form a bucket: its nodes are contiguous, and are added at once. The
+ * sum starts when the last gradient is computed, and is waited for two buckets later, or one if
+ * they are large, while the backward continues. Where ranks keep shares of the gradients, each gets
+ * the sum of its own share.
+ *
+ * A gradient that is larger than a bucket is computed in ranges of rows, each of which is a bucket:
+ * only a few of its buckets exist at a time. On a device with inexact sums a bucket has one node,
+ * and its sum is one collective, on a separate stream.
  */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
 #include "nn/program/storage.h"
 
-enum { UNDER_WAY = 2 }; /* sums, at most */
-enum { RUN_BYTES = 1 << 20 }; /* of a large gradient: smaller runs would be sums that only wait */
+enum { UNDER_WAY = 2 }; /* maximum number of outstanding sums */
+enum { RUN_BYTES = 1 << 20 }; /* of a range of rows; sums of smaller ones would only wait */
 
-struct slot { /* a gradient record, or a run of rows of it */
+struct slot { /* a gradient record, or a range of rows of it */
 	const struct tess_record *record;
 	struct bucket *bucket; /* NULL: it is finished, or no other rank has a part */
 	int64_t n; /* elements of this rank's part of the weight */
-	int64_t lo, len; /* the elements of that which it has: all but in a run of rows */
-	int64_t at; /* elements of a node of the bucket before it */
+	int64_t lo, len; /* its range of these elements: all, unless it is a range of rows */
+	int64_t at; /* offset of its elements in a node of the bucket */
 };
 
 struct bucket {
 	struct slot *slot;
 	int32_t nslots;
 	bool cut; /* ranks get shares */
-	bool full; /* of a run of rows: nothing is added to it */
-	bool packed; /* the shares of each rank lie together, in the order of ranks */
-	bool direct; /* the sum is made in the memory of gradients */
+	bool full; /* a range of rows: no gradient is added to it */
+	bool packed; /* the shares of each rank are contiguous, in the order of ranks */
+	bool direct; /* the sum is written to the memory of gradients */
 	const struct tess_dim *over;
 	int64_t nodes, count; /* count: elements of a node */
 	int64_t kept; /* elements of the sum that this rank gets */
-	int32_t memory; /* the buffer of what it gets */
+	int32_t memory; /* the buffer of the elements that it gets */
 	struct value node, sum;
 	struct tess_step *start;
 };
 
 struct build_gradients {
-	struct slot *slot, *next; /* next: of the record that is lowered */
+	struct slot *slot, *next; /* next: the slot of the record that is lowered */
 	int32_t nslots;
-	struct bucket *bucket; /* room for one for each slot */
+	struct bucket *bucket; /* room for one per slot */
 	int32_t nbuckets, nstarted, nwaited;
-	struct value *memory; /* by weight: this rank's, as one row */
+	struct value *memory; /* by weight: this rank's gradient, as one row */
 };
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -58,7 +60,7 @@ static bool is_added(const struct tess_record *rec)
 	return rec->num[TESS_REC_GRADIENT_ADDED] != 0;
 }
 
-/* This rank's run of the n elements of a weight's local part. */
+/* Returns this rank's range of the n elements of a weight's local part. */
 static struct tess_run find_kept_run(const struct build *b, const struct tess_weight *w, int64_t n)
 {
 	const struct tess_program *p = b->p;
@@ -77,7 +79,7 @@ static struct tess_run intersect_slot(const struct slot *s, struct tess_run run)
 	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
 }
 
-/* Of the elements of a slot those that this rank keeps, in its memory of that gradient. */
+/* Returns the elements of a slot that this rank keeps, as a range of its gradient. */
 static struct tess_run find_kept_part(const struct build *b, const struct slot *s)
 {
 	struct tess_run kept = find_kept_run(b, s->record->weight[0], s->n);
@@ -87,7 +89,7 @@ static struct tess_run find_kept_part(const struct build *b, const struct slot *
 	return part;
 }
 
-/* Memory for the gradient of a weight, at the end of a buffer of the memory of gradients. */
+/* Places the gradient of a weight at the end of a buffer in the memory of gradients. */
 static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t n)
 {
 	struct build_gradients *g = b->gradients;
@@ -110,7 +112,7 @@ static void place_memory(struct build *b, const struct tess_weight *w, int32_t b
 	build_add_pointer(b, &view->data, v);
 }
 
-/* A buffer of the memory of gradients, to which weights are added. */
+/* Opens a buffer in the memory of gradients, which grows with each weight placed in it. */
 static int32_t open_memory(struct build *b)
 {
 	int32_t buffer = build_add_buffer(b, 0);
@@ -127,7 +129,7 @@ static void close_memory(struct build *b, int32_t buffer)
 	b->l->gradient_bytes += (b->buffer[buffer].life.bytes + 63) & ~(uint64_t)63;
 }
 
-/* A gradient that no other rank has a part of: made in its memory where it is not added to it. */
+/* Places a gradient without parts on other ranks, computed in place unless it is accumulated. */
 static void place_finished(struct build *b, struct slot *s, struct value *v)
 {
 	const struct tess_weight *w = s->record->weight[0];
@@ -153,7 +155,7 @@ static uint64_t get_bucket_bytes(const struct tess_program *p)
 	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
 }
 
-/* The bucket of the next gradient: the last one, or a new one. */
+/* Returns the bucket of the next gradient: the last one, or a new one. */
 static struct bucket *choose_bucket(struct build *b, const struct slot *s, const struct value *v)
 {
 	struct build_gradients *g = b->gradients;
@@ -171,12 +173,12 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	return k;
 }
 
-/* The rows of each run in which the gradient of record i is made; 0: it is made at once. */
+/* Returns the rows per range of the gradient of record i; 0: it is computed at once. */
 static int64_t choose_run_rows(const struct build *b, int32_t i, const struct value *v)
 {
 	const struct tess_program *p = b->p;
 	const struct tess_record *from = i ? p->record[i - 1] : NULL;
-	int64_t bytes = 4 * v->cols, rows; /* of a node: ranks may have several, or one */
+	int64_t bytes = 4 * v->cols, rows; /* of a node: some ranks may have several */
 	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
 	bool by_rows =
 		from && from->nout && from->out[0] == p->record[i]->in[0] &&
@@ -195,7 +197,7 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	return rows + !rows;
 }
 
-/* The value of a gradient, which gets its buffer where it is made, or one of those here. */
+/* Returns the value of a gradient before the step that computes it adds a buffer. */
 static struct value *peek_value(struct build *b, const struct tess_record *rec)
 {
 	struct value *v = build_get_value(b, rec->in[0]);
@@ -205,7 +207,7 @@ static struct value *peek_value(struct build *b, const struct tess_record *rec)
 	return v;
 }
 
-/* How many slots the gradient of record i has. */
+/* Counts the slots of the gradient of record i. */
 static int32_t count_slots(struct build *b, int32_t i)
 {
 	const struct value *v = peek_value(b, b->p->record[i]);
@@ -226,7 +228,7 @@ static void assign_slot(struct build *b, struct slot *s)
 	if (!s->bucket->nslots)
 		s->bucket->slot = s;
 	s->at = s->bucket->count;
-	/* finished gradients may lie between those of a bucket */
+	/* there may be finished gradients between those of a bucket */
 	s->bucket->nslots = (int32_t)(s - s->bucket->slot) + 1;
 	s->bucket->count += s->len;
 	s->bucket->direct &= !is_added(s->record);
@@ -312,7 +314,7 @@ void build_place_gradients(struct build *b)
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* A value whose rows have no gaps, as one row. */
+/* Returns a value whose rows have no gaps as one row. */
 static struct value flatten_value(struct build *b, const struct value *v)
 {
 	struct value flat = build_is_dense(v) ? *v : build_copy_dense(b, v);
@@ -322,7 +324,7 @@ static struct value flatten_value(struct build *b, const struct value *v)
 	return flat;
 }
 
-/* Where this rank's elements of a slot are kept. */
+/* Returns the memory of this rank's elements of a slot. */
 static struct value slice_memory(const struct build *b, const struct slot *s)
 {
 	struct tess_run part = find_kept_part(b, s);
@@ -331,7 +333,7 @@ static struct value slice_memory(const struct build *b, const struct slot *s)
 	                         part.start, part.len);
 }
 
-/* d: what is finished of a slot, this rank's elements of it. */
+/* Stores this rank's elements of a slot; d: their finished sum. */
 static void put_into_memory(struct build *b, const struct slot *slot, const struct value *d)
 {
 	struct value to = slice_memory(b, slot);
@@ -360,7 +362,7 @@ static void add_finished_gradient(struct build *b, const struct slot *s)
 	put_into_memory(b, s, &mine);
 }
 
-/* The nodes of a gradient to where the sum reads them: rank by rank, or as they are. */
+/* Moves the nodes of a gradient to where the sum reads them: rank by rank, or in place. */
 static void pack_nodes(struct build *b, const struct slot *s)
 {
 	const struct tess_program *p = b->p;
@@ -390,7 +392,7 @@ static void pack_nodes(struct build *b, const struct slot *s)
 		}
 }
 
-/* The elements of the sum that each rank gets. */
+/* Lists the number of elements of the sum that each rank gets. */
 static const uint64_t *list_shares(struct build *b, const struct bucket *k)
 {
 	const struct tess_program *p = b->p;
@@ -442,7 +444,7 @@ static void finish_bucket(struct build *b, const struct bucket *k)
 	}
 }
 
-/* Whether so many sums are under way, or of so many bytes, that another one must wait. */
+/* Returns true if the number or the bytes of outstanding sums have reached the limit. */
 static bool is_full(const struct build *b)
 {
 	const struct build_gradients *g = b->gradients;
@@ -494,7 +496,7 @@ void build_add_gradient(struct build *b, const struct tess_record *rec)
 	struct slot *s = g->next;
 
 	if (s == g->slot + g->nslots || s->record != rec)
-		return; /* made in runs, all of which are under way */
+		return; /* computed in ranges of rows, all of which are under way */
 	g->next++;
 	if (!s->bucket) {
 		add_finished_gradient(b, s);
@@ -507,7 +509,7 @@ void build_add_gradient(struct build *b, const struct tess_record *rec)
 
 void build_finish_gradients(struct build *b)
 {
-	b->record--; /* the last one */
+	b->record--; /* the last record */
 	while (b->gradients->nwaited < b->gradients->nstarted && !b->status)
 		finish_oldest_bucket(b);
 	b->record++;

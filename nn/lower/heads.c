@@ -1,9 +1,9 @@
-/* heads.c - the steps of records inside each head: split_heads, join, head_linear. */
+/* heads.c - lowers records that work inside each head: split_heads, join_heads, head_linear. */
 #include "nn/lower/build.h"
 
 #include <tessera/reduce.h>
 
-/* Copies: the heads of a part are apart in x, which is the in or, of join_heads, the out. */
+/* Copies the parts of heads: they are not contiguous in x, the in, or for join_heads the out. */
 void build_add_split_heads(struct build *b, const struct tess_record *rec)
 {
 	bool join = rec->kind == TESS_REC_JOIN_HEADS;
@@ -45,7 +45,7 @@ void build_add_join(struct build *b, const struct tess_record *rec)
 	}
 }
 
-/* The weights [heads, N, K] of the part of the heads from `lo` on, `*at` elements into v. */
+/* Returns the weights [heads, N, K] of a part of the heads from `lo` on, *at elements into v. */
 static struct tess_view make_head_part_view(const struct tess_weight *w, const struct tess_view *v,
                                             int32_t part, int64_t lo, int64_t heads, int64_t *at)
 {
@@ -95,7 +95,7 @@ void build_add_head_linear(struct build *b, const struct tess_record *rec)
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 }
 
-/* The out is the gradient of all parts, of which the record makes one. */
+/* Lowers the gradient of one part; the out is the gradient of all parts. */
 void build_add_head_linear_dw(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_weight *w = rec->weight[0];
@@ -116,7 +116,7 @@ void build_add_head_linear_dw(struct build *b, const struct tess_record *rec)
 	if (b->status)
 		return;
 	v = &s->out[0];
-	a = v->ndim++ - 1; /* rows become heads and rows of the part */
+	a = v->ndim++ - 1; /* rows become heads, and rows of the part */
 	v->shape[a + 1] = v->shape[a];
 	v->stride[a + 1] = v->stride[a];
 	v->shape[a] = p->count;

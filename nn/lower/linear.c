@@ -1,4 +1,4 @@
-/* linear.c - the steps of records that read a matrix or a table: linear, embed, bias. */
+/* linear.c - lowers records that read a matrix or a table: linear, embed, bias. */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
 
@@ -29,15 +29,15 @@ struct value build_slice_local_cols(struct build *b, const struct value *x,
 	return all;
 }
 
-/* The mesh dimension that cuts a weight's input; -1: none. */
+/* Returns the mesh dimension that cuts a weight's input; -1: none. */
 static int32_t find_input_cut(const struct build *b, const struct tess_weight *w)
 {
 	return tess_places_find(w->place, b->p->mesh.ndims, TESS_SHARD, w->in_dim);
 }
 
 /*
- * One op for the weights of `rec` whose input mesh dimension `along` cuts (-1: none does): their
- * trees are the same.
+ * Adds one op for the weights of `rec` whose input mesh dimension `along` cuts (-1: no dimension
+ * does): they have the same trees.
  */
 static void lower_linear_group(struct build *b, const struct tess_record *rec, int32_t along)
 {
@@ -126,7 +126,7 @@ void build_add_bias(struct build *b, const struct tess_record *rec)
 		build_set_input(b, s, 0, &from);
 		build_set_weight_part(b, s, 1, w, &part, b->runs[i].start);
 		build_set_output(b, s, 0, &to);
-		build_allow_in_place(b, &from, &to); /* of one piece */
+		build_allow_in_place(b, &from, &to); /* a single piece */
 		at += b->runs[i].len;
 	}
 }

@@ -1,9 +1,9 @@
-/* loss.c - the steps of the loss of each token, and of the gradient of the logits. */
+/* loss.c - lowers the loss of each token, and the gradient of the logits. */
 #include "nn/lower/build.h"
 
 #include <tessera/reduce.h>
 
-/* Whether an operand is a list of integers, and not a number for each row. */
+/* Returns true if an operand is a list of integers rather than one number per row. */
 static bool is_list(const struct tess_tensor *t)
 {
 	return t->dtype == TESS_I32;
@@ -23,7 +23,7 @@ void build_add_loss(struct build *b, const struct tess_record *rec)
 	}
 	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
 	if (rec->kind == TESS_OP_LOSS_PICK || rec->kind == TESS_OP_LOSS_D) {
-		if (cut.nranks > 1) /* of one part */
+		if (cut.nranks > 1) /* a single part */
 			tess_dim_list_local_runs(vocab, cut, b->runs);
 		first = cut.nranks > 1 ? (double)b->runs[0].start : 0;
 		build_set_numbers(b, &s->op, TESS_LOSS_NUMS, &first);

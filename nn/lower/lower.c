@@ -40,7 +40,7 @@ void build_add_elementwise(struct build *b, const struct tess_record *rec)
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
 }
 
-/* The parts of a value are views, and need no step. */
+/* Adds no step: the parts of a value are views. */
 void build_add_split(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]);
@@ -118,7 +118,7 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	lowerings[rec->kind](b, rec);
 }
 
-/* Logits are read as dense rows: where they are a part of a value, the last record copies them. */
+/* Returns the logits as dense rows; logits that are a part of a value are copied. */
 static struct value make_dense_logits(struct build *b)
 {
 	struct value *v = build_get_value(b, b->p->logits), dense;
@@ -131,9 +131,9 @@ static struct value make_dense_logits(struct build *b)
 	return dense;
 }
 
-/* ---- a whole program ------------------------------------------------------------------------- */
+/* ---- a program ------------------------------------------------------------------------------- */
 
-/* The inputs lie one after another in memory of their own. */
+/* Places the inputs one after another in their own memory. */
 static void place_inputs(struct build *b)
 {
 	const struct tess_program *p = b->p;
@@ -205,7 +205,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	if (!b.status && p->balance)
 		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
 	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
-		logits = make_dense_logits(&b); /* they outlive the last record */
+		logits = make_dense_logits(&b); /* in use after the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}
 	if (!b.status)
@@ -267,7 +267,7 @@ uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)
 	for (int32_t i = 0; i < l->nsteps; i++) {
 		const struct tess_coll *c = &l->step[i]->coll;
 
-		/* what some ranks only send or receive may lie anywhere */
+		/* buffers that some ranks only send or receive may be at any offset */
 		if (l->step[i]->kind != TESS_STEP_COLL || tess_kind_rooted(c->kind))
 			continue;
 		for (int32_t k = 0; k < l->npatches; k++)

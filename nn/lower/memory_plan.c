@@ -1,11 +1,12 @@
 /*
- * memory_plan.c - offsets of buffers in the arena of a step.
+ * memory_plan.c - plans the offsets of buffers in the arena of a step.
  *
- * Values that a training step keeps for its backward end in the reverse order in which they begin:
- * they are stacked, the longest lived first, each on those that are live at the same time. Above
- * them the others get the lowest gap that fits, in the order of their first use, which keeps
- * neighbouring steps in cache, or the largest first, which packs tighter around the loss. The best
- * of a few plans is taken.
+ * Values that a training step keeps for its backward end in the reverse order of their beginning.
+ * They are stacked: the longest lived first, each above those in use at the same time.
+ *
+ * The other buffers get the lowest gap that fits above the stack. They are placed in order of first
+ * use, which keeps adjacent steps in cache, or the largest first, which packs tighter around the
+ * loss. The best of a few plans is used.
  */
 #include "nn/lower/memory_plan.h"
 
@@ -17,17 +18,17 @@
 
 #define UNPLACED UINT64_MAX
 
-enum { FEW = 1024 }; /* buffers that need no stack */
+enum { FEW = 1024 }; /* number of buffers that need no stack */
 
-struct skyline { /* the height of the stack at each time, as a tree over [0, size) */
+struct skyline { /* the height of the stack at each step, as a tree over [0, size) */
 	int64_t size; /* a power of two */
-	uint64_t *raised; /* [2 * size]: of all times of a node */
-	uint64_t *highest; /* [2 * size]: in a node, `raised` of its parents left out */
+	uint64_t *raised; /* [2 * size]: minimum height of all steps of a node */
+	uint64_t *highest; /* [2 * size]: maximum height in a node without its parents */
 };
 
 struct planner {
 	int32_t n;
-	/* the buffers: the longest lived first; by first use; the largest first */
+	/* the buffers: longest lived first; by first use; largest first */
 	struct tess_lifetime **by_length, **by_first, **by_bytes;
 	struct tess_lifetime **live; /* scratch of list_live */
 	struct skyline stack;
@@ -38,7 +39,7 @@ static uint64_t get_larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* The height over [first, last], of which node `at` has [lo, hi); raises them to `to` unless 0. */
+/* Returns the height over [first, last] below node `at` of [lo, hi); raises it to `to` unless 0. */
 static uint64_t raise_skyline(struct skyline *s, int64_t at, int64_t lo, int64_t hi,
                               const struct tess_lifetime *l, uint64_t to)
 {
@@ -59,7 +60,7 @@ static uint64_t raise_skyline(struct skyline *s, int64_t at, int64_t lo, int64_t
 	return get_larger(s->raised[at], get_larger(left, right));
 }
 
-/* The lowest gap above `at` between n buffers in the order of their offsets. */
+/* Finds the lowest gap above `at` between n buffers in order of offset. */
 static uint64_t find_gap(struct tess_lifetime *const *live, int32_t n, uint64_t bytes, uint64_t at)
 {
 	for (int32_t i = 0; i < n && live[i]->offset < at + bytes; i++)
@@ -67,7 +68,7 @@ static uint64_t find_gap(struct tess_lifetime *const *live, int32_t n, uint64_t 
 	return at;
 }
 
-/* The first buffer that may be live at `time`, if none lives longer than `length`. */
+/* Finds the first buffer that may be in use at `time`, if none is longer in use than `length`. */
 static int32_t find_first_live(const struct planner *p, int32_t time, int32_t length)
 {
 	int32_t lo = 0, hi = p->n;
@@ -83,7 +84,7 @@ static int32_t find_first_live(const struct planner *p, int32_t time, int32_t le
 	return lo;
 }
 
-/* Those placed buffers of at most `length` steps that are live with `me`, by their offsets. */
+/* Lists placed buffers of at most `length` steps that are in use with `me`, by offset. */
 static int32_t list_live(struct planner *p, const struct tess_lifetime *me, int32_t length)
 {
 	int32_t n = 0;
@@ -124,7 +125,7 @@ static uint64_t stack_buffers(struct planner *p, int32_t length)
 	return bytes;
 }
 
-/* One plan; returns the bytes of the arena. */
+/* Makes one plan; returns the bytes of the arena. */
 static uint64_t place_buffers(struct planner *p, int32_t length, struct tess_lifetime *const *order)
 {
 	struct skyline *s = &p->stack;
@@ -195,10 +196,10 @@ static tess_status open_planner(struct planner *p, struct tess_arena *arena,
 	return TESS_OK;
 }
 
-/* The most bytes that are live at a time: no plan needs less. */
+/* Returns the peak of live bytes, a lower bound of any plan. */
 static uint64_t find_peak(const struct planner *p)
 {
-	uint64_t *change = p->stack.raised, now = 0, peak = 0; /* of the live bytes, at each time */
+	uint64_t *change = p->stack.raised, now = 0, peak = 0; /* change of live bytes by step */
 
 	for (int32_t i = 0; i < p->n; i++) {
 		change[p->by_first[i]->first] += p->by_first[i]->bytes;

@@ -1,31 +1,31 @@
 /*
- * move.c - the steps of a redistribution along one mesh dimension: pack, one collective, unpack; or
- * a view.
+ * move.c - lowers a redistribution along one mesh dimension: pack, one collective, unpack; or a
+ * view.
  *
- *	Replicate -> Shard(a)	a slice: a view of one run, copies of several
- *	Shard(a) -> Replicate	all_gather of owned parts; of logits that one rank wants, gather
+ *	Replicate -> Shard(a)	a slice: a view of one range, copies of several
+ *	Shard(a) -> Replicate	all_gather of owned parts; gather of logits for one rank
  *	Shard(a) -> Shard(b)	all_to_all
- *	Partial -> Replicate	the exact sum on every rank; the maximum of one value of each row
- *	Partial -> Shard(a)	the exact sum, a share to each rank
+ *	Partial -> Replicate	the exact sum on every rank; or the maximum, of one value per row
+ *	Partial -> Shard(a)	the exact sum, with a share for each rank
  *	Replicate -> Partial	kept on rank 0
  *
- * And of a value to another stage of a pipeline: send and recv.
+ * A value moves to another stage of a pipeline by send and recv.
  *
- * On a device whose sums are not exact a sum is one all_reduce or reduce_scatter.
+ * On a device with inexact sums, a sum is one all_reduce or reduce_scatter.
  */
 #include "core/base/status.h"
 #include "nn/lower/build.h"
 
 #include <tessera/reduce.h>
 
-struct axis { /* one axis of the value that is moved, and its cut before or after */
+struct axis { /* one axis of the moved value, and its cut before or after */
 	const struct tess_dim *dim;
-	int32_t index; /* 0 rows, 1 columns */
+	int32_t index; /* 0: rows, 1: columns */
 	int64_t pieces;
 	struct tess_cut cut;
 };
 
-/* The mesh dimension of the current record. */
+/* Returns the mesh dimension of the current record. */
 static int32_t get_mesh_dim(const struct build *b)
 {
 	return b->p->record[b->record]->along;
@@ -58,7 +58,7 @@ static uint64_t *alloc_counts(struct build *b, int32_t n)
 	return count;
 }
 
-/* Elements [at, at + len) of one axis, all of the other. */
+/* Returns elements [at, at + len) of one axis, with all of the other axis. */
 static struct value slice_axis(const struct value *v, int32_t axis, int64_t at, int64_t len)
 {
 	return axis ? build_slice_value(v, 0, v->rows, at, len)
@@ -118,7 +118,7 @@ static void add_slice(struct build *b, const struct value *x, const struct tess_
 	}
 }
 
-/* The part of an axis that this rank owns, dense: a view where possible, else a copy. */
+/* Returns the part of an axis that this rank owns, dense: a view if possible, else a copy. */
 static struct value pack_owned(struct build *b, const struct value *x, const struct axis *a)
 {
 	struct tess_run *own = alloc_runs(b, a->pieces), *hold = alloc_runs(b, a->pieces);
@@ -149,8 +149,7 @@ static struct value pack_owned(struct build *b, const struct value *x, const str
 }
 
 /*
- * Copies the dense block that rank q owns of an axis to its place in `to`, which has the whole
- * axis.
+ * Copies the dense block of an axis that rank q owns to its place in `to`, which has the full axis.
  */
 static void unpack_owned(struct build *b, const struct value *from, const struct axis *a, int32_t q,
                          const struct value *to)
@@ -170,7 +169,7 @@ static void unpack_owned(struct build *b, const struct value *from, const struct
 	}
 }
 
-/* The only rank along the mesh dimension of this move that gets `to`; -1: all do. */
+/* Returns the only rank along the mesh dimension of this move that gets `to`; -1: all do. */
 static int32_t get_logits_root(const struct build *b, const struct tess_tensor *to)
 {
 	if (to != b->p->logits || b->p->logits_root < 0)
@@ -178,7 +177,7 @@ static int32_t get_logits_root(const struct build *b, const struct tess_tensor *
 	return tess_program_get_cut(b->p, b->p->logits_root, get_mesh_dim(b)).rank;
 }
 
-/* Gathers to all ranks, or, the logits, to the one that asks for them. */
+/* Gathers to all ranks, or, for logits, to the rank that uses them. */
 static void add_gather(struct build *b, const struct value *x, const struct tess_tensor *from,
                        const struct tess_tensor *to)
 {
@@ -188,7 +187,7 @@ static void add_gather(struct build *b, const struct value *x, const struct tess
 	struct value mine = pack_owned(b, x, &a), *y = here ? build_get_value(b, to) : &mine, all;
 	uint64_t *recv_counts = alloc_counts(b, a.cut.nranks), at = 0;
 	/*
-	 * one piece of rows, or of the columns of one row: blocks in the order of ranks are in
+	 * one range of rows, or of the columns of one row: blocks in the order of ranks are in
 	 * place
 	 */
 	bool direct = !here || (a.pieces == 1 && (a.index == 0 || y->rows == 1));
@@ -276,7 +275,7 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 	}
 }
 
-/* One node of each rank, added by the backend in its own order; a single term is only moved. */
+/* Adds one node of each rank, in the backend's order; a single term is only moved. */
 static struct tess_step *add_fast_sum(struct build *b, int32_t along, const struct tess_dim *over,
                                       const struct value *nodes, const struct value *to,
                                       const uint64_t *share)
@@ -323,7 +322,8 @@ struct tess_step *build_add_sum(struct build *b, int32_t along, const struct tes
 }
 
 /*
- * A share of the sum to each rank: the nodes are packed in the order of ranks unless they lie so.
+ * Adds a sum with a share for each rank: the nodes are packed in the order of ranks unless they are
+ * stored so.
  */
 static void add_reduce_scatter(struct build *b, const struct value *x,
                                const struct tess_tensor *from, const struct tess_tensor *to)
@@ -354,8 +354,8 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 }
 
 /*
- * Maxima have one value in any order. On a device the op finds them: backends of devices have other
- * rules for a NaN than ours, so that the call would go through host memory.
+ * Computes maxima, which are independent of the order. On a device the op computes them: backends
+ * of devices treat NaNs differently, so the call would go through host memory.
  */
 static void add_maximum(struct build *b, const struct value *x, const struct value *y)
 {
@@ -382,7 +382,7 @@ static void add_maximum(struct build *b, const struct value *x, const struct val
 	build_set_output(b, s, 0, y);
 }
 
-/* On a device with sums in any order, of one rank: the sum is its one node, where that lies. */
+/* Uses the only node as the sum: one rank, on a device with sums in any order. */
 static bool use_only_node(struct build *b, const struct tess_record *rec, const struct value *x)
 {
 	struct value *y = &b->value[rec->out[0]->id];
@@ -406,7 +406,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
-	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* it is the whole */
+	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* complete */
 		b->value[to->id] = *x;
 	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
 		add_maximum(b, x, build_get_value(b, to));
@@ -429,7 +429,7 @@ void build_add_move(struct build *b, const struct tess_record *rec)
 	}
 }
 
-/* Whether this rank has, or gets, the logits, if they are for one rank, and has its coordinates. */
+/* Returns true if this rank has the coordinates of the rank that gets the logits, but for pp's. */
 static bool is_beside_logits_root(const struct build *b)
 {
 	const struct tess_program *p = b->p;
@@ -448,7 +448,7 @@ struct build_sends {
 	struct value value;
 };
 
-/* The stage goes on, and the value stays until what takes it has it. */
+/* Starts a send; the stage continues, and the value stays until it has been received. */
 static void start_send(struct build *b, const struct value *v)
 {
 	struct build_sends *s = TESS_NEW(&b->l->arena, struct build_sends, 1);
@@ -464,7 +464,7 @@ static void start_send(struct build *b, const struct value *v)
 
 void build_finish_sends(struct build *b)
 {
-	b->record--; /* the last one */
+	b->record--; /* the last record */
 	b->l->nbody = b->l->nsteps;
 	for (const struct build_sends *s = b->sends; s && !b->status; s = s->before) {
 		build_add_wait(b, s->step);
@@ -473,7 +473,7 @@ void build_finish_sends(struct build *b)
 	b->record++;
 }
 
-/* Between ranks that have the same coordinates but for their stages, and so parts of one size. */
+/* Adds the move between ranks that differ in the stage only, and so hold parts of equal size. */
 void build_add_send(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *x = rec->in[0];

@@ -1,6 +1,6 @@
 /*
- * shared.c - the steps of gradients to which several heads contribute, or sequences whose
- * tokens several ranks have.
+ * shared.c - lowers gradients to which several heads contribute, or sequences whose tokens are on
+ * several ranks.
  */
 #include "nn/lower/build.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* The trees over all heads of an axis: offsets count heads. */
+/* Sets the trees over all heads of an axis; offsets count heads. */
 static void set_head_trees(struct build *b, struct tess_op *op, const struct tess_dim *heads,
                            struct tess_cut cut)
 {
@@ -22,7 +22,7 @@ static void set_head_trees(struct build *b, struct tess_op *op, const struct tes
 	}
 }
 
-/* A run of heads for each head of the out. */
+/* Sets the trees over the range of heads that share each head of the out. */
 static void set_group_trees(struct build *b, struct tess_op *op, int64_t group)
 {
 	struct tess_dim *run = TESS_NEW(&b->l->arena, struct tess_dim, 1);
@@ -61,7 +61,7 @@ void build_add_head_sum(struct build *b, const struct tess_record *rec)
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Each sequence is finished by a sum over the ranks that have its tokens. */
+/* Lowers the sum that finishes each sequence over the ranks with its tokens. */
 void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *from = rec->in[0];
@@ -74,7 +74,7 @@ void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 
 	out.rows = 1;
 	out.cols = out.row_stride = n;
-	if (!tess_program_is_exact(b->p)) { /* the sum of all sequences here is one node */
+	if (!tess_program_is_exact(b->p)) { /* the sum of all local sequences is one node */
 		out.partial = false;
 		build_add_sum(b, rec->along, b->p->tokens, x, &out, NULL);
 		return;
@@ -113,7 +113,7 @@ struct tess_run build_find_exchanged(const struct tess_dim *own, const struct te
 	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
 }
 
-/* Whether each rank holds after the exchange what it owns before it. */
+/* Returns true if each rank holds after the exchange what it owned before. */
 static bool shares_nothing(const struct tess_dim *own, const struct tess_dim *hold, int32_t n)
 {
 	for (int32_t r = 0; r < n; r++)
@@ -122,7 +122,7 @@ static bool shares_nothing(const struct tess_dim *own, const struct tess_dim *ho
 	return true;
 }
 
-/* Columns [at, at + len) of all ranks' are those from at - start on here. */
+/* Returns columns [at, at + len) of the full axis; local columns begin at `start`. */
 static struct value slice_run(const struct value *v, struct tess_run run, int64_t start)
 {
 	return build_slice_value(v, 0, v->rows, run.start - start, run.len);

@@ -1,7 +1,7 @@
-/* trees.c - the order in which a contraction over a dim is added, and a rank's share of it. */
+/* trees.c - the order of the additions of a contraction over a dim, and a rank's share of it. */
 #include "nn/lower/build.h"
 
-/* Adds the bases of a dim's pieces to base[n], each once: parts with a common base are one tree. */
+/* Adds the distinct bases of a dim's pieces to base[n]: parts with a common base are one tree. */
 static int32_t add_bases(const struct tess_dim *dim, const struct tess_dim **base, int32_t n)
 {
 	for (int64_t i = 0; i < tess_dim_count_pieces(dim); i++) {
@@ -34,7 +34,7 @@ int32_t tess_dim_list_trees(struct tess_arena *arena, const struct tess_dim *dim
 	return count;
 }
 
-/* The offsets at which units [lo, hi] of a piece begin on the local axis of an operand. */
+/* Lists the offsets on the local axis of an operand at which units [lo, hi] of a piece begin. */
 static const int64_t *list_bounds(struct build *b, const struct build_operand *x, int64_t piece,
                                   const struct tess_run *runs, int64_t lo, int64_t hi)
 {
