@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank says of a row, before its candidates: in 64-bit words. */
+/* What a rank sends for a row, before its candidates: in 64-bit words. */
 struct summary {
-	int64_t found; /* candidates, with those that tie with the last one and are not sent */
+	int64_t found; /* candidates, including unsent ones that tie with the last one */
 	struct tess_odd_logits odd;
 };
 enum { SUMMARY_WORDS = sizeof(struct summary) / 8, WORDS = sizeof(struct tess_candidate) / 8 };
@@ -21,11 +21,11 @@ struct tess_cut_logits {
 	int32_t nranks, rank;
 	int64_t first, cols; /* this rank's part */
 	struct tess_sampler *sampler; /* of this part */
-	int64_t nwords, nrows; /* room for so many words of a rank, and whole rows */
+	int64_t nwords, nrows; /* room, in words per rank and in complete rows */
 	int64_t *words, *all_words; /* of this rank; of all */
 	struct tess_candidate *candidates;
-	float *packed; /* whole rows: this rank's parts */
-	float *blocks, *rows; /* on rank 0: those of all ranks, and the rows made of them */
+	float *packed; /* this rank's parts of complete rows */
+	float *blocks, *rows; /* on rank 0: the parts of all ranks, and the complete rows */
 	uint64_t *counts;
 };
 
@@ -87,7 +87,7 @@ static bool resize_buffer(void *buffer, int64_t n, size_t width)
 	return more != NULL;
 }
 
-/* All ranks grow in one call, or none does. */
+/* Agrees on the status of an allocation: all ranks grow in one call, or none. */
 static tess_status agree_on_room(struct tess_cut_logits *c, bool enough, int64_t *room, int64_t n)
 {
 	tess_status st = enough ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
@@ -127,8 +127,8 @@ static tess_status reserve_rows(struct tess_cut_logits *c, int64_t n)
 /* ---- candidates ------------------------------------------------------------------------------ */
 
 /*
- * Of each rank, for this row; 0: the whole row is needed, or fewer bytes than the candidates that
- * each rank sends to all.
+ * Returns the number of candidates of each rank for this row; 0: the complete row is needed, or has
+ * fewer bytes than the candidates that each rank sends to all.
  */
 static int64_t count_candidates(const struct tess_cut_logits *c, const struct tess_cut_row *row)
 {
@@ -164,7 +164,7 @@ static void find_row_candidates(struct tess_cut_logits *c, const struct tess_cut
 	memcpy(words, &s, sizeof s);
 }
 
-/* The candidates of all ranks for the row whose words begin at `at` of each rank's. */
+/* Merges the candidates of all ranks for a row whose words begin at `at` of each rank's. */
 static void merge_candidates(struct tess_cut_logits *c, struct tess_cut_row *row, int64_t nwords,
                              int64_t at, struct tess_candidate *out)
 {
@@ -186,7 +186,7 @@ static void merge_candidates(struct tess_cut_logits *c, struct tess_cut_row *row
 	}
 }
 
-/* Whether an id that a rank did not send may be one of the k best, or tie with the last of them. */
+/* Returns true if an unsent id may be one of the k best, or tie with the last of them. */
 static bool lacks_candidates(const struct tess_cut_logits *c, const struct tess_cut_row *row,
                              int64_t nwords, int64_t at)
 {
@@ -240,9 +240,9 @@ static tess_status exchange_candidates(struct tess_cut_logits *c, const float *p
 	return st;
 }
 
-/* ---- whole rows ------------------------------------------------------------------------------ */
+/* ---- complete rows --------------------------------------------------------------------------- */
 
-/* Puts the blocks of columns that came from the ranks side by side. */
+/* Copies the blocks of columns from the ranks into rows. */
 static void unpack_blocks(struct tess_cut_logits *c, int64_t nrows)
 {
 	int64_t vocabulary = c->cut.vocabulary->size, column = 0;

@@ -13,7 +13,7 @@ enum { LOGITS_ROWS = 512 };
 
 /* ---- callbacks, on rank 0 -------------------------------------------------------------------- */
 
-/* The other ranks are in the next call already, and get the failure with it. */
+/* Keeps a failure, which the other ranks, already in the next call, get with that call. */
 static void store_generate_failure(struct tess_generate_state *g, tess_status st)
 {
 	if (!st || g->failed)
@@ -50,7 +50,7 @@ void tess_generate_end_request(struct tess_generate_state *g, struct tess_runnin
 	result->status = status;
 	result->prefill = 1e-9 * (double)(first - r->start);
 	result->decode = 1e-9 * (double)(now - first);
-	if (r->sequence && !r->asked->sequence) { /* a caller's keeps its pages */
+	if (r->sequence && !r->asked->sequence) { /* a caller's sequence keeps its pages */
 		tess_sequence_free(r->sequence);
 		g->room -= r->room;
 	}
@@ -61,7 +61,7 @@ void tess_generate_end_request(struct tess_generate_state *g, struct tess_runnin
 	r->sentence = NULL;
 }
 
-/* With this thread's sentence. */
+/* Fails a request with this thread's message. */
 static void fail_request(struct tess_generate_state *g, struct tess_running_request *r,
                          tess_status st)
 {
@@ -70,12 +70,12 @@ static void fail_request(struct tess_generate_state *g, struct tess_running_requ
 	tess_generate_end_request(g, r, TESS_FINISH_FAILED, st);
 }
 
-/* The room in the KV cache that the request will use beyond what its sequence has. */
+/* Returns the room in the KV cache that the request will use beyond that of its sequence. */
 static uint64_t count_request_room(const struct tess_generate_state *g,
                                    const struct tess_generate_request *q)
 {
 	int64_t before = q->sequence ? q->sequence->nids : 0;
-	/* the last id that is chosen is not computed, and needs no room */
+	/* the last chosen id is not computed, and needs no room */
 	int64_t positions = before + q->nprompt + (q->max_tokens ? q->max_tokens - 1 : 0);
 	uint64_t has = before ? tess_runner_count_room(g->runner, before, g->options.chunk) : 0;
 	uint64_t needs = tess_runner_count_room(g->runner, positions, g->options.chunk);
@@ -84,8 +84,8 @@ static uint64_t count_request_room(const struct tess_generate_state *g,
 }
 
 /*
- * TESS_PENDING: there is no room until another request ends. Another failure is that of the request
- * alone.
+ * Starts a request. TESS_PENDING: there is no room until another request ends. Any other failure is
+ * that of the request alone.
  */
 static tess_status start_request(struct tess_generate_state *g, struct tess_running_request *r)
 {
@@ -150,7 +150,7 @@ static void start_requests(struct tess_generate_state *g)
 	}
 }
 
-/* Frees what has ended, in place; those that run stay in their order. */
+/* Frees ended requests, and keeps the order of the others. */
 static void remove_ended(struct tess_generate_state *g)
 {
 	int64_t kept = 0;
@@ -175,12 +175,12 @@ static tess_status generate_texts(struct tess_generate_state *g)
 	}
 	if (g->queued && st) {
 		tess_runner_drop_chosen(g->runner);
-	} else if (g->queued) { /* a row of texts that have ended */
+	} else if (g->queued) { /* rows of ended sequences */
 		const struct tess_chosen *unused;
 
 		st = tess_runner_read_chosen(g->runner, &unused);
 	}
-	/* what never ran: everything was ended */
+	/* requests that have not started when everything was ended */
 	while (!st && g->next < g->n) {
 		struct tess_running_request r = { .request = g->next,
 			                          .asked = &g->requests[g->next],
@@ -227,7 +227,7 @@ static void free_generation(struct tess_generate_state *g)
 	tess_sampler_free(g->sampler);
 }
 
-/* As the device has it; logits of all rows of a step are a large value. */
+/* Returns the prompt rows of a step: fewer if a request has `all`, whose logits are large. */
 static int64_t choose_chunk(const struct tess_generate_state *g)
 {
 	int64_t rows = tess_runner_get_prompt_rows(g->runner);
@@ -237,7 +237,7 @@ static int64_t choose_chunk(const struct tess_generate_state *g)
 	return rows;
 }
 
-/* Runs in the default floating-point state, whatever the caller has set. */
+/* Runs in the default floating-point state, regardless of the caller's. */
 tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_request *requests,
                               int64_t n, const struct tess_generate_options *options,
                               struct tess_generate_result *results)

@@ -1,7 +1,7 @@
 /*
- * generate_step.c - a step of all requests that run: rows are composed, rank 0 draws the next ids
- * and broadcasts them. Where the device can choose them, a step is queued before the ids of the one
- * before it are read.
+ * generate_step.c - runs a step of all running requests: composes rows, draws the next ids on rank
+ * 0 and broadcasts them. If the device can choose ids, a step is queued before the ids of the
+ * previous one are read.
  */
 #include "nn/generate/generate_state.h"
 
@@ -11,19 +11,21 @@
 
 #include <string.h>
 
-/* Whether the last of its ids has been computed. */
+/* Returns true if the last of its ids has been computed. */
 static bool is_computed(const struct tess_running_request *r)
 {
 	return r->sequence->ncached == r->sequence->nids;
 }
 
-/* Whether the step that was computed chooses the next id of the text. */
+/* Returns true if the completed step chooses the next id of the sequence. */
 static bool chooses_id(const struct tess_running_request *r)
 {
 	return is_computed(r) && r->asked->max_tokens;
 }
 
-/* One row of each text, and rows of prompts up to the limit; returns how many took part. */
+/*
+ * Takes one row of each sequence, and rows of prompts up to the limit; returns how many took part.
+ */
 static int32_t compose_rows(struct tess_generate_state *g)
 {
 	int64_t left = g->options.chunk;
@@ -52,7 +54,7 @@ static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
 	return false;
 }
 
-/* NaN or Inf would choose an arbitrary id. `logits` NULL: there are candidates. */
+/* Rejects non-finite logits, which would choose an arbitrary id. logits NULL: uses candidates. */
 static tess_status check_logits(const struct tess_running_request *r,
                                 const struct tess_cut_row *row, const float *logits)
 {
@@ -71,7 +73,7 @@ static tess_status check_logits(const struct tess_running_request *r,
 		odd.is_nan ? "NaN" : "Inf");
 }
 
-/* On rank 0: the id that the last row chooses, and TESS_FINISH_... where it is the last. */
+/* Draws the id that the last row chooses, and TESS_FINISH_... if it is the last id. On rank 0. */
 static struct tess_id_choice draw_next_id(struct tess_generate_state *g,
                                           struct tess_running_request *r,
                                           const struct tess_cut_row *row)
@@ -104,7 +106,7 @@ static struct tess_id_choice draw_next_id(struct tess_generate_state *g,
 	return word;
 }
 
-/* On rank 0: gives the logits of a step away, and chooses an id for each text that needs one. */
+/* Passes on the logits of a step, and draws an id for each sequence that needs one. On rank 0. */
 static void draw_next_ids(struct tess_generate_state *g)
 {
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
@@ -127,7 +129,7 @@ static void draw_next_ids(struct tess_generate_state *g)
 		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
-/* Broadcasts rank 0's n choices, and whether to continue. */
+/* Broadcasts rank 0's n choices, and its decision to continue. */
 static tess_status share_choices(struct tess_generate_state *g, int64_t n)
 {
 	struct tess_profile *profile = tess_runner_get_profile(g->runner);
@@ -146,7 +148,7 @@ static tess_status share_choices(struct tess_generate_state *g, int64_t n)
 	return st;
 }
 
-/* What the choices do to each text, on every rank. */
+/* Applies the choices to each sequence, on every rank. */
 static tess_status apply_choices(struct tess_generate_state *g)
 {
 	const struct tess_id_choice *word = g->choices;
@@ -174,7 +176,7 @@ static tess_status apply_choices(struct tess_generate_state *g)
 	return st;
 }
 
-/* What the logits of the step are for, and where they are: whole on rank 0, or in parts. */
+/* Sets the logits of each request: complete on rank 0, or in parts. */
 static tess_status find_logits(struct tess_generate_state *g, const float *logits)
 {
 	int64_t n = 0, vocab = tess_runner_vocabulary(g->runner);
@@ -201,7 +203,7 @@ static tess_status find_logits(struct tess_generate_state *g, const float *logit
 
 /* ---- steps whose ids the device chooses ------------------------------------------------------ */
 
-/* `ahead`: of the step after the one whose ids were not read. */
+/* Returns the next draw; ahead: for the step after the unread one. */
 static struct tess_draw get_next_draw(const struct tess_generate_state *g,
                                       const struct tess_running_request *r, bool ahead)
 {
@@ -212,7 +214,7 @@ static struct tess_draw get_next_draw(const struct tess_generate_state *g,
 	return d;
 }
 
-/* Whether the device can choose the ids of the rows that were composed; numbers them. */
+/* Numbers the composed rows whose ids the device chooses; false: it cannot choose them. */
 static bool number_chosen_rows(struct tess_generate_state *g)
 {
 	int64_t n = 0;
@@ -231,8 +233,9 @@ static bool number_chosen_rows(struct tess_generate_state *g)
 }
 
 /*
- * Whether the next step can be queued before the ids of the last one are known: it takes a row of
- * the same texts, none of which ends by its length, or is to be forgotten if a stop id ended it.
+ * Returns true if the next step can be queued before the ids of the last one are read. It takes a
+ * row of the same sequences, none of which ends by its length. Rows of a sequence that a stop id
+ * has ended are discarded.
  */
 static bool can_go_ahead(const struct tess_generate_state *g)
 {
@@ -247,7 +250,7 @@ static bool can_go_ahead(const struct tess_generate_state *g)
 	return g->nrunning == g->nchosen;
 }
 
-/* Queues a row of each text, whose ids are those that the last step chooses. */
+/* Queues a row of each sequence, with the ids that the last step chooses. */
 static tess_status queue_ahead(struct tess_generate_state *g)
 {
 	for (int64_t i = 0; i < g->nrunning; i++) {
@@ -259,7 +262,7 @@ static tess_status queue_ahead(struct tess_generate_state *g)
 	return tess_runner_choose(g->runner, g->rows, g->nrunning, g->draws, true);
 }
 
-/* On rank 0: passes the ids that the device chose to the callbacks. */
+/* Passes the ids that the device chose to the callbacks, on rank 0. */
 static void take_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
 {
 	const struct tess_generate_callbacks *c = &g->options.callbacks;
@@ -281,7 +284,7 @@ static void take_chosen_ids(struct tess_generate_state *g, const struct tess_cho
 		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
-/* Reads the ids of the step that was queued first. */
+/* Reads the ids of the oldest queued step. */
 static tess_status share_chosen_ids(struct tess_generate_state *g)
 {
 	const struct tess_chosen *ids;
@@ -295,7 +298,7 @@ static tess_status share_chosen_ids(struct tess_generate_state *g)
 	return st ? st : share_choices(g, n);
 }
 
-/* Reads the ids of a step, and applies them, while the next step is under way. */
+/* Reads and applies the ids of a step, while the next step runs. */
 static tess_status run_chosen_step(struct tess_generate_state *g)
 {
 	bool ahead = can_go_ahead(g);
@@ -312,7 +315,7 @@ static tess_status run_chosen_step(struct tess_generate_state *g)
 	return st;
 }
 
-/* Gives a text a set that no other has: those that have one choose an id in each step. */
+/* Gives a sequence an unused set; sequences with sets choose an id in each step. */
 static tess_status send_seen(struct tess_generate_state *g, struct tess_running_request *r)
 {
 	const struct tess_sequence *s = r->sequence;
@@ -326,7 +329,7 @@ static tess_status send_seen(struct tess_generate_state *g, struct tess_running_
 	return tess_runner_send_seen(g->runner, r->set, s->ids, s->nids);
 }
 
-/* The first step, of rows whose ids are known. */
+/* Queues the first step, of rows whose ids are already read. */
 static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 {
 	tess_status st = TESS_OK;
@@ -349,8 +352,9 @@ static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 }
 
 /*
- * Whether ranks meet after a step. The stages of a pipeline go on to the next part of a prompt
- * while those behind compute the last one, and hear of an end in some steps only.
+ * Returns true if ranks exchange choices after a step. The stages of a pipeline continue with the
+ * next part of a prompt while later stages compute the last one; they check for an end in some
+ * steps only.
  */
 static bool shares_choices(struct tess_generate_state *g, int64_t nchoices)
 {
@@ -380,7 +384,7 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 		struct tess_running_request *r = &g->running[i];
 
 		r->sequence->ncached += r->nrows;
-		r->set = -1; /* the device does not see what the host chooses */
+		r->set = -1; /* the device does not see the host's choices */
 		nchoices += chooses_id(r);
 	}
 	st = find_logits(g, logits);

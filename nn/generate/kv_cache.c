@@ -10,7 +10,7 @@ enum { PAGE = 64, SLAB_SHARE = 16, STAGE_SLAB = 16 };
 
 struct page {
 	struct slab *slab;
-	struct page *next; /* of the free pages of its class */
+	struct page *next; /* the next free page of its class */
 	int64_t address;
 };
 
@@ -24,7 +24,7 @@ struct slab {
 
 struct page_class {
 	int64_t window;
-	uint64_t bytes, max_bytes; /* of a page on this rank, and on the rank with the largest */
+	uint64_t bytes, max_bytes; /* of a page: on this rank; the maximum of all ranks */
 	int64_t npages, nfree;
 	struct page *free;
 };
@@ -32,7 +32,7 @@ struct page_class {
 struct cache_slot {
 	bool open;
 	int64_t length;
-	int64_t step; /* that names it */
+	int64_t step; /* the last step that marked it */
 };
 
 struct tess_kv_cache {
@@ -40,15 +40,15 @@ struct tess_kv_cache {
 	struct page_class *page_class;
 	struct slab *slabs;
 	struct cache_slot *slot;
-	uint64_t limit; /* the lowest of all ranks */
+	uint64_t limit; /* the minimum of all ranks */
 	uint64_t charged; /* max_bytes of all pages */
 	int64_t nslots, nblocks; /* of the tables */
 	int64_t *table; /* [class][slot][block]: addresses, as the device gets them */
-	struct page **page; /* the same, as pages */
-	int64_t dirty_lo, dirty_hi; /* entries that the device has not got */
+	struct page **page; /* as pages */
+	int64_t dirty_lo, dirty_hi; /* range of entries that are not yet on the device */
 	int64_t *device_table;
-	int64_t *sent[2]; /* what the last two copies to it read */
-	int64_t device_entries; /* of each of the three */
+	int64_t *sent[2]; /* sources of the last two copies to device_table */
+	int64_t device_entries; /* of each of these three */
 };
 
 /* ---- slabs ----------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ static void free_slab(struct tess_kv_cache *c, struct slab *s)
 	free(s);
 }
 
-/* Returns the memory of slabs none of whose pages is used, and the number of them. */
+/* Frees slabs without used pages; returns the number of their pages. */
 static int64_t release_free_slabs(struct tess_kv_cache *c)
 {
 	struct slab **at = &c->slabs, *s;
@@ -88,7 +88,7 @@ static int64_t release_free_slabs(struct tess_kv_cache *c)
 	return n;
 }
 
-/* A slab on every rank, or on none. */
+/* Allocates a slab on every rank, or on none. */
 static tess_status allocate_slab(struct tess_kv_cache *c, int32_t index, int64_t npages)
 {
 	struct page_class *pages = &c->page_class[index];
@@ -130,9 +130,9 @@ static int64_t count_used_pages(const struct tess_kv_cache *c)
 }
 
 /*
- * A slab of the usual size, else of one page, else once unused slabs have been released. Where
- * there are several classes a slab is one page: the free pages of a slab that is partly used would
- * be lost to the other classes, and the limit is promised to texts in pages.
+ * Adds a slab: of the usual size, else of one page, else after unused slabs have been released.
+ * With several classes a slab is one page. The free pages of a partly used slab would be lost to
+ * the other classes, while the limit is promised to sequences in pages.
  */
 static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 {
@@ -150,12 +150,11 @@ static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 		if ((uint64_t)n > fit)
 			n = (int64_t)fit;
 		st = n ? allocate_slab(c, index, n)
-		       : tess_fail(
-				 TESS_ENOMEM,
-				 "the KV cache is full: %lld pages of 64 positions are used, of "
-				 "%llu bytes; wait for a text to end, feed shorter ones, or allow "
-				 "more (--kv-memory)",
-				 (long long)count_used_pages(c), (unsigned long long)c->limit);
+		       : tess_fail(TESS_ENOMEM,
+		                   "the KV cache is full: %lld pages of 64 positions are used, of "
+		                   "%llu bytes; wait for a sequence to end, use shorter ones, or "
+		                   "allow more (--kv-memory)",
+		                   (long long)count_used_pages(c), (unsigned long long)c->limit);
 		if (st == TESS_ENOMEM && n > 1)
 			n = 1;
 		else if (st != TESS_ENOMEM || !release_free_slabs(c))
@@ -191,7 +190,7 @@ static void set_page(struct tess_kv_cache *c, int64_t entry, struct page *p)
 		c->dirty_hi = entry + 1;
 }
 
-/* Doubles the number of slots or of blocks until there are so many. */
+/* Doubles the number of slots or of blocks until both suffice. */
 static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t blocks)
 {
 	struct tess_kv_cache was = *c;
@@ -233,7 +232,7 @@ static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t
 	return TESS_OK;
 }
 
-/* Waits for steps that read the old table. */
+/* Resizes the device's table after steps that read the old one. */
 static tess_status resize_device_table(struct tess_kv_cache *c, int64_t n)
 {
 	int64_t *sent = calloc((size_t)(2 * n), sizeof *sent);
@@ -357,7 +356,7 @@ tess_status tess_kv_cache_grow(struct tess_kv_cache *c, int32_t slot, int64_t n)
 	return st;
 }
 
-/* The first block that a position sees. */
+/* Returns the first block that a position attends to. */
 static int64_t find_first_block(const struct page_class *pages, int64_t position)
 {
 	return pages->window && position >= pages->window ? (position - pages->window + 1) / PAGE
@@ -417,7 +416,7 @@ uint64_t tess_kv_cache_count_bytes(const struct tess_kv_cache *c, int64_t positi
 	return bytes;
 }
 
-/* The bytes of the largest rank's pages, and the smallest limit. */
+/* Agrees on the page size of the largest rank, and the smallest limit. */
 static tess_status agree_on_sizes(struct tess_kv_cache *c)
 {
 	int32_t n = c->parts.nclasses;
@@ -430,7 +429,7 @@ static tess_status agree_on_sizes(struct tess_kv_cache *c)
 	st = tess_group_agree_status(c->parts.group, st, "KV cache");
 	for (int32_t i = 0; i < n && !st; i++)
 		max[i] = (int64_t)c->parts.page_class[i].bytes;
-	if (!st) { /* the largest of the negative limits is that of the smallest */
+	if (!st) { /* the maximum of negated limits is the negated minimum */
 		max[n] = c->parts.limit && c->parts.limit < INT64_MAX ? -(int64_t)c->parts.limit
 		                                                      : -INT64_MAX;
 		st = tess_all_reduce(c->parts.group, max, max, (uint64_t)n + 1, TESS_I64, TESS_MAX,

@@ -20,7 +20,7 @@
 #include <tessera/util/float.h>
 
 enum { PROMPT_ROWS = 512 };
-enum { GRAPH_ROWS = 64 }; /* of a step: more take longer than it takes to queue their ops */
+enum { GRAPH_ROWS = 64 }; /* of a step: larger steps take longer than queueing their ops */
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -34,7 +34,7 @@ static tess_status open_runner_device(struct tess_runner *s, int32_t index)
 	return st;
 }
 
-/* A group that is alone has one dimension, tp. */
+/* Sets the groups of dimensions; `group` alone is that of tp. */
 static void set_groups(struct tess_runner *s)
 {
 	struct tess_runner_parts *p = &s->parts;
@@ -50,7 +50,10 @@ static void set_groups(struct tess_runner *s)
 	s->step.shared = tess_step_memory_choose_group(&p->mesh, p->along);
 }
 
-/* This rank's share of what is free, an eighth of which is left for the rest; 0: unknown. */
+/*
+ * Returns this rank's share of free memory less an eighth, which is left for other uses; 0:
+ * unknown.
+ */
 static uint64_t find_free_memory(const struct tess_runner *s)
 {
 	const struct tess_device *table = s->device.table;
@@ -105,7 +108,7 @@ static tess_status open_runner(struct tess_runner *s)
 		s->programs.all = parts->all;
 		st = tess_programs_record_first(&s->programs, one_row);
 	}
-	/* stages have other steps, and cannot agree on graphs with calls in them */
+	/* stages have different steps, and cannot agree on graphs with calls */
 	if (!st && s->programs.first->program->pipeline_along >= 0 &&
 	    s->groups.graphs == TESS_GRAPHS_CALLS)
 		s->groups.graphs = TESS_GRAPHS_OPS;
@@ -185,15 +188,15 @@ static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows
 	int64_t length, limit;
 
 	if (!tess_kv_cache_is_open(s->kv, r->slot))
-		return tess_fail(TESS_EINVAL, "a step of slot %d, which is not open", (int)r->slot);
+		return tess_fail(TESS_EINVAL, "slot %d of a step is not open", (int)r->slot);
 	if (!tess_kv_cache_mark_slot(s->kv, r->slot, s->nsteps))
-		return tess_fail(TESS_EINVAL, "slot %d is named twice in a step", (int)r->slot);
+		return tess_fail(TESS_EINVAL, "a step contains slot %d twice", (int)r->slot);
 	if (r->n < 1)
 		return tess_fail(TESS_EINVAL, "slot %d: a step needs at least one id",
 		                 (int)r->slot);
 	if (r->nselected < 0 || r->nselected > r->n)
 		return tess_fail(TESS_EINVAL,
-		                 "slot %d: logits of %lld of %lld rows; use 0 to all of them",
+		                 "slot %d: logits of %lld of %lld rows; select 0 to all of them",
 		                 (int)r->slot, (long long)r->nselected, (long long)r->n);
 	length = tess_runner_get_length(s, r->slot);
 	limit = tess_runner_positions(s);
@@ -205,7 +208,7 @@ static tess_status check_slot_rows(struct tess_runner *s, const struct tess_rows
 	return r->ids ? tess_ids_check(r->ids, r->n, length, tess_runner_vocabulary(s)) : TESS_OK;
 }
 
-/* Checks the rows of a step; its shape, and the end of its positions. */
+/* Checks the rows of a step, and finds its shape and the end of its positions. */
 static tess_status measure_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                 struct tess_shape *like, int64_t *end)
 {
@@ -258,7 +261,7 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
 	                        (uint64_t)(3 * tokens + k->shape.nselected) * sizeof *inputs);
 }
 
-/* Of a row, on this rank. */
+/* Returns the number of logits of a row on this rank. */
 static int64_t count_logits(const struct tess_runner *s, int32_t root)
 {
 	struct tess_vocabulary_cut cut = tess_runner_get_vocabulary_cut(s);
@@ -290,8 +293,8 @@ static tess_status read_logits(struct tess_runner *s, const struct tess_shaped_p
 }
 
 /*
- * Packs weights for as long as steps have taken, so that on average they take twice as long while
- * weights are left; not before the first.
+ * Packs weights for as long as steps have taken since: on average, steps take twice as long while
+ * weights are unpacked. Does nothing before the first step.
  */
 static tess_status pack_weights(struct tess_runner *s)
 {
@@ -451,7 +454,7 @@ int64_t tess_runner_get_batch(const struct tess_runner *s)
 {
 	uint64_t limit = tess_kv_cache_get_usage(s->kv).limit;
 	uint64_t row = (uint64_t)tess_runner_vocabulary(s) * sizeof *s->logits;
-	uint64_t n = limit / 14 / row; /* the cache has 7/8 of the memory, logits a 16th */
+	uint64_t n = limit / 14 / row; /* the cache has 7/8 of the memory, logits 1/16 */
 
 	if (s->parts.kv_memory || limit == INT64_MAX || n > TESS_CHOSEN_MAX)
 		return TESS_CHOSEN_MAX;

@@ -1,5 +1,5 @@
 /*
- * runner_choose.c - steps whose ids the device chooses and feeds to the next one. Rank 0 has the
+ * runner_choose.c - steps whose ids the device chooses and feeds to the next step. Rank 0 has the
  * logits; the other ranks' devices get the ids from it.
  */
 #include "core/base/status.h"
@@ -43,13 +43,13 @@ static struct tess_view make_table(void *data, int32_t dtype, int64_t rows, int6
 		                   .stride = { columns, 1 } };
 }
 
-/* Words of 32 ids. */
+/* Returns the number of words of a set, with 32 ids each. */
 static int64_t count_set_words(const struct tess_runner *s)
 {
 	return (tess_runner_vocabulary(s) + 31) / 32;
 }
 
-/* view[4]: its operands and its outs. */
+/* Makes the op SAMPLE; view[4]: its operands and its outs. */
 static struct tess_op make_sample(const struct tess_runner *s, struct tess_view *view, void *logits,
                                   int32_t *ids, int64_t rows)
 {
@@ -67,7 +67,7 @@ static struct tess_op make_sample(const struct tess_runner *s, struct tess_view 
 		                 .where = "generate:ids" };
 }
 
-/* Alike on all ranks. */
+/* Returns true if the device can choose ids; the same on all ranks. */
 static bool is_usable(const struct tess_runner *s)
 {
 	const struct tess_device *t = s->device.table;
@@ -164,7 +164,7 @@ tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int3
 	int64_t words = count_set_words(s), first = set * words;
 	uint32_t *bits = s->chooser.host_seen + first;
 
-	if (tess_group_rank(s->parts.group) != 0) /* it draws nothing */
+	if (tess_group_rank(s->parts.group) != 0) /* it draws no ids */
 		return TESS_OK;
 	memset(bits, 0, sizeof *bits * (size_t)words);
 	for (int64_t i = 0; i < n; i++)
@@ -173,7 +173,7 @@ tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int3
 	                        sizeof *bits * (uint64_t)words);
 }
 
-/* The device keeps those of the step before if they are the same, as those of greedy texts are. */
+/* Sends draws, unless the device has equal ones of the previous step, as for greedy sequences. */
 static tess_status send_draws(struct tess_runner *s, const struct tess_draw *draws, int64_t rows)
 {
 	struct tess_chooser *c = &s->chooser;
@@ -200,7 +200,7 @@ static tess_status sample_ids(struct tess_runner *s, void *logits, const struct 
 	          : TESS_PLUGIN_CALL_QUICK(s->device.table, op.where, run, s->device.self, &op);
 }
 
-/* From the logits of a step that was queued. */
+/* Queues the choice of ids from the logits of a queued step. */
 static tess_status choose_ids(struct tess_runner *s, const struct tess_shaped_program *k,
                               const struct tess_draw *draws)
 {
@@ -237,7 +237,10 @@ tess_status tess_runner_choose(struct tess_runner *s, const struct tess_rows *ro
 	return TESS_OK;
 }
 
-/* Until the point is reached, a call that was left to the stream fails, or the world. */
+/*
+ * Waits for a point of the stream, or a failure: of a call that was left to the stream, or of the
+ * world.
+ */
 static tess_status await_point(struct tess_runner *s, int32_t point)
 {
 	tess_status st;

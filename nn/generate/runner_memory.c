@@ -23,7 +23,7 @@ static uint64_t count_rank_weights(const struct tess_runner *s)
 	return bytes;
 }
 
-/* Of a device whose memory grows by request, as a GPU's does not. */
+/* Checks a device with memory of its own, of fixed size, as of a GPU. */
 tess_status tess_runner_check_room(const struct tess_runner *s)
 {
 	const struct tess_opened_device *d = &s->device;
@@ -45,13 +45,12 @@ tess_status tess_runner_check_room(const struct tess_runner *s)
 			(long long)tess_up((int64_t)needs, MEBIBYTE), (long long)(room / MEBIBYTE),
 			d->table->name, (int)d->index,
 			(long long)tess_up((int64_t)needs * ranks, (int64_t)room + 1));
-	return tess_fail(
-		TESS_ENOMEM,
-		"%lld MiB of KV cache beside %lld MiB of weights: %lld MiB of device %s:%d "
-		"are free for the rank; use --kv-memory %lldM or less",
-		(long long)(kv / MEBIBYTE), (long long)tess_up((int64_t)needs, MEBIBYTE),
-		(long long)(room / MEBIBYTE), d->table->name, (int)d->index,
-		(long long)((room - needs) / 8 * 7 / MEBIBYTE));
+	return tess_fail(TESS_ENOMEM,
+	                 "%lld MiB of KV cache and %lld MiB of weights: %lld MiB of device %s:%d "
+	                 "are free for the rank; use --kv-memory %lldM or less",
+	                 (long long)(kv / MEBIBYTE), (long long)tess_up((int64_t)needs, MEBIBYTE),
+	                 (long long)(room / MEBIBYTE), d->table->name, (int)d->index,
+	                 (long long)((room - needs) / 8 * 7 / MEBIBYTE));
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
@@ -92,7 +91,7 @@ tess_status tess_runner_reserve_logits(struct tess_runner *s, const struct tess_
 	s->logits = malloc((size_t)(nselected * tess_runner_vocabulary(s)) * sizeof *s->logits);
 	st = s->logits ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(s->parts.group, st, "step");
-	s->nlogits = st ? 0 : nselected; /* some ranks may have it: all do so again */
+	s->nlogits = st ? 0 : nselected; /* some ranks may have it: all retry */
 	return st;
 }
 
@@ -110,7 +109,7 @@ tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess
 	if (!st && rope)
 		st = tess_step_memory_grow_rope(&s->step, s->programs.first->program, end);
 	st = tess_group_agree_status(s->parts.group, st, "step");
-	if (st) /* some ranks may have grown it: all do so again */
+	if (st) /* some ranks may have grown it: all retry */
 		s->step.ninputs = s->step.at.rope_positions = 0;
 	s->step.moved = true;
 	return st;

@@ -1,4 +1,6 @@
-/* runner_state.h - the inside of a runner, and the memory of its steps (runner_memory.c). */
+/*
+ * runner_state.h - the internal state of a runner, and the memory of its steps (runner_memory.c).
+ */
 #ifndef TESS_NN_RUNNER_STATE_H
 #define TESS_NN_RUNNER_STATE_H
 
@@ -13,18 +15,18 @@
 
 enum { TESS_CHOSEN_WORDS = sizeof(struct tess_chosen) / sizeof(int32_t) };
 
-/* Ids that the device chooses (runner_choose.c), of the last two steps that did so by turns. */
+/* Ids that the device chooses (runner_choose.c), in the last two such steps, which alternate. */
 struct tess_chooser {
 	bool usable;
-	void *reader; /* a stream for copies to the host that wait for no step */
-	int32_t *ids[2]; /* in the device's memory, [TESS_CHOSEN_MAX][TESS_CHOSEN_WORDS] */
-	struct tess_draw *draws; /* there, of the step that was queued last */
-	uint32_t *seen; /* there: TESS_CHOSEN_MAX sets of bits, one for each id */
-	int32_t *host; /* ids that were read last */
+	void *reader; /* a stream for copies to the host that do not wait for a step */
+	int32_t *ids[2]; /* in device memory, [TESS_CHOSEN_MAX][TESS_CHOSEN_WORDS] */
+	struct tess_draw *draws; /* in device memory, of the step queued last */
+	uint32_t *seen; /* in device memory: TESS_CHOSEN_MAX sets, with a bit for each id */
+	int32_t *host; /* ids read last */
 	struct tess_draw *host_draws; /* [2][TESS_CHOSEN_MAX] of the last two steps */
-	uint32_t *host_seen; /* the sets as they were sent */
-	int64_t nrows[2], ndraws; /* ndraws: of the last step, that the device has */
-	int32_t turn, nqueued; /* of the next step; steps that were not read */
+	uint32_t *host_seen; /* the sets as sent */
+	int64_t nrows[2], ndraws; /* ndraws: draws on the device, of the last step */
+	int32_t turn, nqueued; /* turn of the next step; number of unread steps */
 };
 
 struct tess_runner {
@@ -35,44 +37,44 @@ struct tess_runner {
 	struct tess_programs programs;
 	int64_t nsteps;
 	struct tess_rank_weights weights;
-	int64_t packing_ns; /* that packing of weights may take before the next step */
+	int64_t packing_ns; /* time for packing weights before the next step */
 	struct tess_kv_cache *kv;
 	struct tess_step_memory step;
-	float *logits; /* that came from the device; room for nlogits rows */
+	float *logits; /* a copy of the device's logits; room for nlogits rows */
 	int64_t nlogits;
 	bool check; /* TESSERA_CHECK */
 	struct tess_chooser chooser;
 };
 
-/* Collective. Where the device cannot choose ids, the chooser is not used. */
+/* Opens the chooser, which stays unused if the device cannot choose ids. Collective. */
 tess_status tess_chooser_open(struct tess_runner *s);
 void tess_chooser_close(struct tess_runner *s);
 
 /*
- * Memory for a step, by collective calls that set `step.moved` where it moves. First, pages for the
- * rows. TESS_ENOMEM: those that a slot got already stay its own.
+ * Reserves pages for the rows. The calls that reserve memory of a step are collective, and set
+ * `step.moved` if it moves. TESS_ENOMEM: a slot keeps the pages it has got.
  */
 tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_rows *rows,
                                       int64_t n);
 /*
- * Queues a step, whose program is *out; logits are for `root`. chosen: the ids of its rows, one for
- * each, are those that the last step chose.
+ * Queues a step of program *out; `root` gets the logits. chosen: its rows are one for each id that
+ * the last step chose.
  */
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out);
-/* Room on the host for the logits of a step of these rows. Collective. */
+/* Reserves host memory for the logits of a step of these rows. Collective. */
 tess_status tess_runner_reserve_logits(struct tess_runner *s, const struct tess_rows *rows,
                                        int64_t n);
-/* Its rows are queued: the next ones come after them. */
+/* Advances the slots past the rows of a queued step. */
 void tess_runner_advance(struct tess_runner *s, const struct tess_rows *rows, int64_t n);
 /* Queues a copy of the ids that the last step chose into the inputs of the next one. */
 tess_status tess_chooser_feed(struct tess_runner *s);
 /*
- * After the device was opened. TESS_ENOMEM: the weights of this rank, or the KV cache that was
- * asked for, are larger than what is free for it; the sentence says how much, and what would fit.
+ * Checks free memory after the device was opened. TESS_ENOMEM: the weights of this rank, or the
+ * requested KV cache, are larger; the message has the sizes, and what would fit.
  */
 tess_status tess_runner_check_room(const struct tess_runner *s);
-/* Inputs and rope tables, for a step of `like` whose positions end before `end`. */
+/* Reserves inputs and rope tables, for a step of `like` whose positions end before `end`. */
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end);
 

@@ -13,21 +13,21 @@
 
 enum { BUCKETS = 1024 };
 
-struct score_bucket { /* the candidates whose scores differ from the best by about as much */
+struct score_bucket { /* the candidates with about equal distance from the best score */
 	int64_t count;
 	double weight;
 };
 
 struct tess_sampler {
-	int64_t first, vocab; /* ids [first, first + vocab), which arrays count from 0 */
+	int64_t first, vocab; /* ids [first, first + vocab), counted from 0 in arrays */
 	int64_t n; /* candidates left, best first */
 	struct tess_candidate *list, *other;
-	double *score, *weight; /* by id; relative to the best one */
-	bool weighed; /* `weight` has all ids */
-	double best, scale; /* the best score; buckets per difference from it */
-	double rest; /* the weights that are not in the list; 0 once top-p removed them */
-	double doubt; /* how far that, added in another order, may move a probability */
-	struct score_bucket *bucket; /* the best first */
+	double *score, *weight; /* by id; weights are relative to the best one */
+	bool weighed; /* `weight` is set for all ids */
+	double best, scale; /* the best score; buckets per unit of distance from it */
+	double rest; /* weights outside the list; 0 once top-p removed them */
+	double doubt; /* how far another order of adding `rest` may move a probability */
+	struct score_bucket *bucket; /* best first */
 	float *probability;
 	bool *seen;
 };
@@ -109,7 +109,10 @@ bool tess_sampling_has_penalty(const struct tess_sampling *s)
 	return s->repetition_penalty != 0 && s->repetition_penalty != 1;
 }
 
-/* As transformers: divides a positive logit and multiplies a negative one, once per distinct id. */
+/*
+ * Penalizes seen ids as transformers does: divides a positive logit and multiplies a negative one,
+ * once per distinct id.
+ */
 static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sampling,
                           const float *logits, const int32_t *seen, int64_t nseen)
 {
@@ -130,7 +133,7 @@ static void apply_penalty(struct tess_sampler *s, const struct tess_sampling *sa
 	}
 }
 
-/* Increases as scores decrease. */
+/* Makes a key that increases as scores decrease. */
 static uint64_t make_sort_key(double score)
 {
 	uint64_t bits;
@@ -139,7 +142,7 @@ static uint64_t make_sort_key(double score)
 	return bits >> 63 ? bits : ~bits & INT64_MAX;
 }
 
-/* Radix sort: best first, ties by lowest id (each pass is stable). */
+/* Sorts by radix: best first, ties by lowest id (each pass is stable). */
 static void sort_candidates(struct tess_sampler *s)
 {
 	enum { BITS = 11, MASK = (1 << BITS) - 1 };
@@ -163,7 +166,7 @@ static void sort_candidates(struct tess_sampler *s)
 	}
 }
 
-/* The k best of the sorted list, and all that tie with the last of them. */
+/* Keeps the k best of the sorted list, and all that tie with the last of them. */
 static void keep_top_k(struct tess_sampler *s, int64_t k)
 {
 	if (k <= 0 || k >= s->n)
@@ -173,7 +176,7 @@ static void keep_top_k(struct tess_sampler *s, int64_t k)
 	s->n = k;
 }
 
-/* From the least to the largest. */
+/* Sums the weights from the smallest to the largest. */
 static double sum_weights(const struct tess_sampler *s)
 {
 	double sum = s->rest;
@@ -184,8 +187,8 @@ static double sum_weights(const struct tess_sampler *s)
 }
 
 /*
- * Removes the worst whose probabilities sum to at most 1 - p; the best stays. False: that depends
- * on the order in which the rest is added.
+ * Removes the worst candidates, of probability 1 - p at most in total; the best one stays. Returns
+ * false if the result depends on the order in which `rest` is added.
  */
 static bool keep_top_p(struct tess_sampler *s, double p)
 {
@@ -215,14 +218,14 @@ static void keep_min_p(struct tess_sampler *s, double p)
 		s->n--;
 }
 
-/* ---- the candidates that can be kept --------------------------------------------------------- */
+/* ---- candidates that may be kept ------------------------------------------------------------- */
 
-/* Rises with the distance from the best score, since each operation rounds to the nearest. */
+/* Returns a bucket, monotonic in the distance: each operation rounds to the nearest. */
 static int find_bucket(const struct tess_sampler *s, double distance)
 {
 	double at = distance * s->scale;
 
-	return at < BUCKETS - 1 ? (int)at : BUCKETS - 1; /* the last one for NaN, too */
+	return at < BUCKETS - 1 ? (int)at : BUCKETS - 1; /* the last one also for NaN */
 }
 
 static int find_bucket_of_id(const struct tess_sampler *s, int64_t id)
@@ -236,7 +239,7 @@ static void score_ids(struct tess_sampler *s, const struct tess_sampling *sampli
 	double t = sampling->temperature > 0 ? sampling->temperature : 1, worst;
 
 	apply_penalty(s, sampling, logits, seen, nseen);
-	for (int64_t i = 0; i < s->vocab; i++) /* + 0 makes a -0, which would sort after 0, a 0 */
+	for (int64_t i = 0; i < s->vocab; i++) /* + 0 turns -0, which would sort after 0, into 0 */
 		s->score[i] = s->score[i] / t + 0.0;
 	s->weighed = false;
 	s->best = worst = s->score[0];
@@ -259,7 +262,7 @@ static int find_bucket_of_count(struct tess_sampler *s, int64_t k)
 	return last;
 }
 
-/* The bucket that completes this share of all weights, and the weight of all that follow it. */
+/* Returns the bucket that completes this share of all weights; sums those after it in `rest`. */
 static int find_bucket_of_share(struct tess_sampler *s, double share)
 {
 	double total = 0, upto = 0;
@@ -273,7 +276,7 @@ static int find_bucket_of_share(struct tess_sampler *s, double share)
 	s->weighed = true;
 	for (int i = 0; i < BUCKETS; i++)
 		total += s->bucket[i].weight;
-	/* four sums of at most 2^-53 an addend: two here, two where all candidates are sorted */
+	/* four sums of at most 2^-53 an addend: two here, two after sorting all candidates */
 	s->doubt = (double)s->vocab * 0x1p-50;
 	for (; last < BUCKETS - 1; last++) {
 		upto += s->bucket[last].weight;
@@ -286,8 +289,8 @@ static int find_bucket_of_share(struct tess_sampler *s, double share)
 }
 
 /*
- * The candidates in buckets up to that which is sure to hold the last one that can be kept or, with
- * nothing to remove them, drawn by `u`. `all`: every candidate.
+ * Collects the candidates in buckets up to the one that is sure to contain the last candidate that
+ * can be kept, or, without a filter, drawn by `u`. all: collects every candidate.
  */
 static void collect_candidates(struct tess_sampler *s, const struct tess_sampling *sampling,
                                double u, bool all)
@@ -301,7 +304,7 @@ static void collect_candidates(struct tess_sampler *s, const struct tess_samplin
 		last = find_bucket_of_count(s, sampling->top_k);
 	else if (sampling->top_p < 1 || sampling->min_p == 0)
 		last = find_bucket_of_share(s, sampling->top_p < 1 ? sampling->top_p : u);
-	else /* the weights of those that are farther are less than min_p by more than rounding */
+	else /* others have weights below min_p, by more than rounding */
 		last = find_bucket(s, 1e-6 - tess_log_f64(sampling->min_p));
 	s->n = 0;
 	for (int64_t i = 0; i < s->vocab; i++)
@@ -311,7 +314,7 @@ static void collect_candidates(struct tess_sampler *s, const struct tess_samplin
 		s->doubt = 0;
 }
 
-/* False: not without all candidates. */
+/* Applies the filters; false: all candidates are needed. */
 static bool filter_candidates(struct tess_sampler *s, const struct tess_sampling *sampling)
 {
 	sort_candidates(s);
@@ -347,7 +350,7 @@ const float *tess_sampler_compute_probabilities(struct tess_sampler *s,
 	return s->probability;
 }
 
-/* Philox of (step, 0, 0, 0) under the seed: 53 bits as a number in [0, 1). */
+/* Draws a number in [0, 1): 53 bits of Philox of (step, 0, 0, 0) under the seed. */
 static double draw_uniform(uint64_t seed, uint64_t step)
 {
 	uint32_t c[4] = { (uint32_t)step, (uint32_t)(step >> 32), 0, 0 };
@@ -356,7 +359,7 @@ static double draw_uniform(uint64_t seed, uint64_t step)
 	return (double)(((uint64_t)c[0] << 32 | c[1]) >> 11) / 9007199254740992.0;
 }
 
-/* -1: it depends on the order in which the rest is added. */
+/* Draws a candidate; -1: the result depends on the order in which `rest` is added. */
 static int32_t draw_candidate(const struct tess_sampler *s, double u)
 {
 	double total = sum_weights(s), left = u * total;
@@ -371,7 +374,7 @@ static int32_t draw_candidate(const struct tess_sampler *s, double u)
 	return s->doubt > 0 ? -1 : (int32_t)s->list[s->n - 1].id;
 }
 
-/* The index of the best score; the lowest of several. */
+/* Returns the index of the best score; the lowest of equal ones. */
 static int64_t find_best_score(const struct tess_sampler *s)
 {
 	int64_t best = 0;
@@ -382,7 +385,7 @@ static int64_t find_best_score(const struct tess_sampler *s)
 	return best;
 }
 
-/* The same of logits, in lanes of which a compiler makes vectors. */
+/* Returns the index of the best logit, in lanes that compilers vectorize. */
 static int64_t find_best_logit(const float *x, int64_t n)
 {
 	enum { LANES = 32 };
@@ -400,10 +403,10 @@ static int64_t find_best_logit(const float *x, int64_t n)
 		best = lane[j] > best ? lane[j] : best;
 	for (i = 0; i < n && x[i] != best; i++)
 		;
-	return i < n ? i : 0; /* of a NaN */
+	return i < n ? i : 0; /* i is n after a NaN */
 }
 
-/* The id that a temperature of 0 chooses; *score: its own. */
+/* Returns the id for temperature 0; *score: its score. */
 static int64_t find_greedy_id(struct tess_sampler *s, const struct tess_sampling *sampling,
                               const float *logits, const int32_t *seen, int64_t nseen,
                               double *score)

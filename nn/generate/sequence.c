@@ -35,7 +35,7 @@ tess_status tess_sequence_resize(struct tess_sequence *q, int64_t n)
 	if (capacity > q->capacity) {
 		more = realloc(q->ids, (size_t)capacity * sizeof *more);
 		if (!more)
-			return tess_fail(TESS_ENOMEM, "out of memory for a text of %lld ids",
+			return tess_fail(TESS_ENOMEM, "out of memory for a sequence of %lld ids",
 			                 (long long)n);
 		q->ids = more;
 		q->capacity = capacity;

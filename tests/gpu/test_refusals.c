@@ -38,7 +38,7 @@ static const struct refusal {
 	  "rank 0: the weights of a rank need 1 MiB, and 0 MiB of device cuda_emulated:0 are free "
 	  "for it; use -n 3 or more" },
 	{ "", "--device cuda_emulated --kv-memory 2G",
-	  "2048 MiB of KV cache beside 1 MiB of weights: 1024 MiB of device cuda_emulated:0 are "
+	  "2048 MiB of KV cache and 1 MiB of weights: 1024 MiB of device cuda_emulated:0 are "
 	  "free for the rank; use --kv-memory 895M or less" },
 	{ "FAKE_CUDA_MEMORY=4000000", "--device cuda_emulated --max-tokens 500 --kv-memory 300K",
 	  "a prompt of 1 ids and 500 tokens needs 0.62 MiB of KV cache, and 0.29 of 0.29 MiB are "
