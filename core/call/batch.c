@@ -1,4 +1,4 @@
-/* batch.c - several calls that are started as one work. */
+/* batch.c - starts several calls as one work. */
 #include "core/base/clock.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-/* As one work of the backend if it can; else one by one. */
+/* Starts the calls as one work of the backend if it supports batches; else one by one. */
 static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 {
 	const struct tess_coll **c = malloc((size_t)w->n * sizeof *c);
@@ -33,14 +33,14 @@ static tess_status start_batch(struct tess_group *g, struct tess_work *w)
 	return st;
 }
 
-/* One call of a batch: described, and reported if it must be, before any of them starts. */
+/* Describes one call of a batch, and reports it if necessary, before any of them starts. */
 static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, int64_t now)
 {
 	tess_call_identify(g, &c->coll, &c->key);
 	c->unreported = tess_call_carrier(g, &c->coll).backend->compares && !c->key.channel &&
 	                now < g->report_at;
 	if (c->key.channel)
-		tess_group_report_last(g); /* messages have numbers of their own */
+		tess_group_report_last(g); /* message numbers are separate */
 	c->flight = tess_flight_number(g->world->flight);
 	tess_call_describe(g, &c->coll, &c->key, c->flight, now);
 	if (!c->unreported)
@@ -48,7 +48,7 @@ static bool announce_batch_call(struct tess_group *g, struct tess_work_call *c, 
 	return c->unreported;
 }
 
-/* All are checked before the first is announced. */
+/* Checks all calls before the first is announced. */
 static tess_status prepare_batch(struct tess_work *w, const struct tess_coll *const *c)
 {
 	int64_t now = tess_now();
@@ -96,7 +96,7 @@ tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const
 	w->batch = calls;
 	w->n = n;
 	st = n ? prepare_batch(w, c) : TESS_OK;
-	if (!n || st) { /* nothing was started */
+	if (!n || st) { /* no call has started */
 		w->state = TESS_OK;
 		if (st)
 			tess_work_drop(w);

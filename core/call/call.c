@@ -1,7 +1,7 @@
 /*
- * call.c - the steps of a call, in order: it is checked and completed, numbered, described,
- * reported if the other ranks need to know of it at once, and started on the backend. What was
- * started is a work (work.c).
+ * call.c - runs the steps of a call: it is checked and completed, numbered, described, reported if
+ * other ranks must be notified at once, and started on the backend. A started call is a work
+ * (work.c).
  */
 #include "core/call/call.h"
 
@@ -51,7 +51,7 @@ void tess_call_identify(struct tess_group *g, struct tess_coll *c, struct tess_c
 
 /* ---- started on the backend ---------------------------------------------------------------- */
 
-/* Rank 0 warns once per job. */
+/* Logs a warning about emulation, once per job, on rank 0. */
 static void warn_emulation(const struct tess_group *g, const struct tess_coll *c)
 {
 	if (!g->world->warned && g->world->rank == 0 && g->size > 1)
@@ -71,7 +71,7 @@ tess_status tess_call_query_backend(const struct tess_group *g, const struct tes
 	tess_status st =
 		by.self ? TESS_PLUGIN_VALUE_QUICK(by.backend->supports(c, g->size)) : TESS_ENOTSUP;
 
-	if (st != TESS_ENOTSUP) /* ENOTSUP needs no sentence */
+	if (st != TESS_ENOTSUP) /* ENOTSUP needs no message */
 		st = tess_plugin_check_returned(by.backend, by.backend->name, "supports", c->where,
 		                                st);
 	*has = !st;

@@ -1,10 +1,10 @@
-/* call.h - the steps of a call (call.c), for batches and for the other files of core/group. */
+/* call.h - the steps of a call (call.c), for batches and other files of core/call. */
 #ifndef TESS_GROUP_CALL_H
 #define TESS_GROUP_CALL_H
 
 #include "core/world/group.h"
 
-/* Numbers the call. Messages have one channel per pair and direction, the same at both ends. */
+/* Numbers the call. A pair's messages have one channel per direction, equal at both ends. */
 static inline struct tess_call_key tess_call_number(struct tess_group *g, const struct tess_coll *c)
 {
 	uint32_t n = (uint32_t)g->size, me = (uint32_t)g->rank, peer = (uint32_t)c->peer;
@@ -22,12 +22,12 @@ static inline struct tess_call_key tess_call_number(struct tess_group *g, const 
 	return key;
 }
 
-/* Checks `c` and fills in fields that are 0, the deadline counted from `now`. */
+/* Checks `c` and sets its default fields; the deadline counts from `now`. */
 tess_status tess_call_complete(const struct tess_group *g, const struct tess_coll *c, int64_t now,
                                struct tess_coll *out);
-/* Numbers the call, and computes the fingerprint that ranks compare. */
+/* Numbers the call, and computes the fingerprint for the comparison between ranks. */
 void tess_call_identify(struct tess_group *g, struct tess_coll *c, struct tess_call_key *key);
-/* *has: the backend has such calls; else they are emulated, and rank 0 warns once. */
+/* Sets *has if the backend has such calls. Others are emulated; rank 0 warns once. */
 tess_status tess_call_query_backend(const struct tess_group *g, const struct tess_coll *c,
                                     bool *has);
 

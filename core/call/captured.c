@@ -53,8 +53,8 @@ tess_status tess_captured_compare(const struct tess_captured *c)
 	for (int32_t r = 1; r < g->size && !st; r++)
 		if (all[r][0] != all[0][0] || all[r][1] != all[0][1])
 			st = tess_fail(TESS_EMISMATCH,
-			               "the graph of rank %d has %lld calls, that of rank %d %lld "
-			               "or others: the ranks run different programs",
+			               "the graph of rank %d has %lld calls, but rank %d's has "
+			               "%lld or different ones: the ranks run different programs",
 			               (int)g->members->member[0], (long long)all[0][0],
 			               (int)g->members->member[r], (long long)all[r][0]);
 	free(all);

@@ -1,6 +1,6 @@
 /*
- * captured.h - the calls of a group in a graph of its device. They are compared when the graph is
- * made; each replay is one numbered call, with a deadline, that stands for all of them.
+ * captured.h - calls of a group in a graph of its device. They are compared when the graph is
+ * captured. Each replay is one numbered call with a deadline, which represents all of them.
  */
 #ifndef TESS_GROUP_CAPTURED_H
 #define TESS_GROUP_CAPTURED_H
@@ -9,18 +9,18 @@
 
 struct tess_captured { /* {group}: no calls */
 	struct tess_group *group; /* borrowed */
-	struct tess_coll first; /* complete */
+	struct tess_coll first; /* the first call, completed */
 	uint32_t n;
-	uint64_t hash; /* of what ranks must agree on of all of them */
+	uint64_t hash; /* of the properties of all calls that must be equal on all ranks */
 };
 
-/* Whether a call like `c` can be in a graph of the group's device. The same on all ranks. */
+/* Returns true if the group's device can capture calls like `c`; the same on all ranks. */
 bool tess_captured_is_possible(const struct tess_group *g, const struct tess_coll *c);
 /* Adds a call to the graph that its stream captures. */
 tess_status tess_captured_add(struct tess_captured *into, const struct tess_coll *c);
-/* Collective, over the carrier of host memory. TESS_EMISMATCH: the ranks captured other calls. */
+/* Compares the captured calls of all ranks: TESS_EMISMATCH. Collective, on host memory. */
 tess_status tess_captured_compare(const struct tess_captured *c);
-/* The graph was queued on the stream: the call is left to it, as tess_work_queue does. */
+/* Makes a call for a graph that was queued on the stream, and leaves it to the stream. */
 tess_status tess_captured_replay(const struct tess_captured *c);
 
 #endif

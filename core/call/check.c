@@ -1,4 +1,4 @@
-/* check.c - the rules of tessera/group.h on kinds, lists and buffers. */
+/* check.c - checks calls by the rules of tessera/group.h on kinds, lists and buffers. */
 #include "core/call/check.h"
 
 #include "core/base/status.h"
@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* No buffer is larger; far below 2^64, so that products do not overflow. */
+/* limit of a buffer, far below 2^64, so that products do not overflow */
 static const uint64_t max_bytes = UINT64_C(1) << 48;
 
 static tess_status TESS_PRINTF(3, 4)
@@ -73,7 +73,7 @@ static tess_status check_lists(const struct tess_coll *c, int32_t rank, int32_t 
 		if ((c->send_counts && c->send_counts[r] > max_bytes) ||
 		    (c->recv_counts && c->recv_counts[r] > max_bytes))
 			return refuse_call(c, TESS_EINVAL,
-			                   "the count of rank %d is beyond all memory", r);
+			                   "the count of rank %d is larger than 2^48", r);
 	return TESS_OK;
 }
 
@@ -96,11 +96,11 @@ static tess_status check_buffers(const struct tess_coll *c, int32_t rank, int32_
 	uint64_t from, to;
 
 	if (c->count > max_bytes)
-		return refuse_call(c, TESS_EINVAL, "a count of %" PRIu64 " is beyond all memory",
+		return refuse_call(c, TESS_EINVAL, "a count of %" PRIu64 " is larger than 2^48",
 		                   c->count);
 	tess_coll_extents(c, rank, nranks, &from, &to);
 	if (from > max_bytes || to > max_bytes)
-		return refuse_call(c, TESS_EINVAL, "%" PRIu64 " elements are beyond all memory",
+		return refuse_call(c, TESS_EINVAL, "%" PRIu64 " elements are more than 2^48",
 		                   from > to ? from : to);
 	if ((from && !src) || (to && !dst))
 		return refuse_call(c, TESS_EINVAL, "%s is NULL", from && !src ? "src" : "dst");

@@ -1,4 +1,4 @@
-/* collectives.c - the common collectives by name. */
+/* collectives.c - named functions for the common collectives. */
 #include <tessera/tessera.h>
 
 tess_status tess_barrier(struct tess_group *g, const char *where)

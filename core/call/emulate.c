@@ -1,4 +1,4 @@
-/* emulate.c - collectives made of send and recv, and batches of single calls. */
+/* emulate.c - emulates collectives by send and recv, and batches by single calls. */
 #include "core/call/emulate.h"
 
 #include "core/base/status.h"
@@ -15,13 +15,13 @@ struct message {
 };
 
 struct tess_emulation {
-	struct tess_emulation *next; /* of a batch */
+	struct tess_emulation *next; /* in the batch */
 	struct tess_group *group;
-	struct tess_carrier by; /* what moves the messages */
+	struct tess_carrier by; /* moves the messages */
 	const struct tess_coll *coll;
-	char *temp; /* received elements that are still to be added or moved */
+	char *temp; /* received elements that are not yet added or moved */
 	int32_t n, done;
-	bool whole; /* the backend has the call: the one message is the call itself */
+	bool whole; /* the backend has the call: the only message is the call itself */
 	bool finished;
 	struct message message[];
 };
@@ -31,7 +31,7 @@ static bool is_in_place(const struct tess_coll *c)
 	return c->src == c->dst;
 }
 
-/* Block r of a buffer that has all blocks. */
+/* Returns block r of a buffer that contains all blocks. */
 static char *get_block(const struct tess_coll *c, const void *base, const uint64_t *list, int32_t r)
 {
 	return base ? (char *)base + tess_block_begin(list, c->count, r) * tess_width(c->dtype)
@@ -68,7 +68,7 @@ static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t
 	return st;
 }
 
-/* What this rank sends to rank r, *count elements; NULL: nothing. */
+/* Returns what this rank sends to rank r, *count elements; NULL: nothing. */
 static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
@@ -97,7 +97,7 @@ static char *find_outgoing(const struct tess_emulation *e, int32_t r, uint64_t *
 	return NULL;
 }
 
-/* Where to receive the *count elements from rank r; NULL: there are none. */
+/* Returns the buffer for the *count elements from rank r; NULL: there are none. */
 static char *find_incoming(const struct tess_emulation *e, int32_t r, uint64_t *count)
 {
 	const struct tess_coll *c = e->coll;
@@ -162,7 +162,7 @@ static void reduce_parts(struct tess_emulation *e)
 		            slice && is_in_place(c) ? own : c->dst);
 }
 
-/* All messages are done: adds, and moves what this rank keeps. */
+/* Adds received elements, and moves this rank's own, after all messages are done. */
 static void finish_emulation(struct tess_emulation *e)
 {
 	const struct tess_coll *c = e->coll;
@@ -211,7 +211,7 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 		free(e);
 		return tess_fail(TESS_ENOMEM, "no memory to emulate %s", tess_kind_name(c->kind));
 	}
-	*out = e; /* after a failure too: started messages use its buffers */
+	*out = e; /* also after a failure: started messages use its buffers */
 	for (int32_t i = 1; i < g->size && !st; i++) {
 		int32_t r = (g->rank + i) % g->size;
 		char *at = find_incoming(e, r, &count);
@@ -229,7 +229,7 @@ tess_status tess_emulation_start(struct tess_group *g, const struct tess_coll *c
 	return st;
 }
 
-/* A call that the backend has. */
+/* Starts a call that the backend has. */
 static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
                                struct tess_emulation **out)
 {
@@ -268,7 +268,7 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 	return st;
 }
 
-/* The state of this one, without the rest of its batch. */
+/* Returns the state of one emulation, without the rest of its batch. */
 static tess_status test_one(struct tess_emulation *e)
 {
 	for (; e->done < e->n; e->done++) {
@@ -284,7 +284,7 @@ static tess_status test_one(struct tess_emulation *e)
 	return TESS_OK;
 }
 
-/* Tests all, so that all progress. */
+/* Tests all emulations of the batch, so that all progress. */
 tess_status tess_emulation_test(struct tess_emulation *e)
 {
 	tess_status all = TESS_OK;

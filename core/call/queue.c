@@ -5,7 +5,7 @@
 
 #include <tessera/device.h>
 
-enum { QUEUED_MAX = 512 }; /* works that are left to a stream, until the host waits for them */
+enum { QUEUED_MAX = 512 }; /* works left to a stream before the host waits for them */
 
 bool tess_work_is_ordered(const struct tess_work *w)
 {
@@ -40,7 +40,7 @@ static void drop_queued(struct tess_work *w)
 	tess_work_drop(w);
 }
 
-/* The oldest first, so that a failure is that of the first call. */
+/* Waits for the oldest work first, so that a failure is that of the first call. */
 tess_status tess_group_drain(struct tess_group *g)
 {
 	tess_status st = TESS_OK;

@@ -1,4 +1,4 @@
-/* queue.h - calls that a device's streams order, so that the host does not wait for each. */
+/* queue.h - queues calls that a device's streams order, so that the host need not wait for each. */
 #ifndef TESS_CALL_QUEUE_H
 #define TESS_CALL_QUEUE_H
 
@@ -7,13 +7,13 @@
 /* Returns true if the device's stream orders later work, so that the host need not wait. */
 bool tess_work_is_ordered(const struct tess_work *w);
 /*
- * Leaves a work to the streams: later work on `stream` runs after it. A host that never reads waits
- * for the oldest work in the end.
+ * Leaves a work to the streams: later work on `stream` runs after it. If the queue is full, the
+ * host waits for the oldest work.
  */
 tess_status tess_work_queue(struct tess_work *w, void *stream);
 /*
- * Waits for the calls that were left to a stream. Before the host waits for the device: only this
- * wait has deadlines, and ends when another rank has failed.
+ * Waits for the calls that were left to a stream. Call it before the host waits for the device:
+ * only this wait has deadlines, and ends when another rank has failed.
  */
 tess_status tess_group_drain(struct tess_group *g);
 /*
@@ -21,7 +21,7 @@ tess_status tess_group_drain(struct tess_group *g);
  * device in another way. Returns the failure, or the passed deadline, of a call.
  */
 tess_status tess_world_test_device(const struct tess_world *w, const void *device_self);
-/* Drains all groups of the world that have this device. */
+/* Drains all groups of the world with this device. */
 tess_status tess_world_drain_device(const struct tess_world *w, const void *device_self);
 
 /* Copies between host memory and the device's, in the order of the stream, and waits. */

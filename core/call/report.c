@@ -18,7 +18,7 @@ static void report_call(struct tess_group *g, const struct tess_coll *c,
                         const struct tess_call_key *key, int64_t now)
 {
 	if (g->unreported && memcmp(&g->desc->key, key, sizeof *key))
-		tess_call_report(g, now); /* a later call, which would be lost */
+		tess_call_report(g, now); /* of a later call, which would be lost */
 	tess_call_desc_write(g->desc, c, key, g->size);
 	tess_call_report(g, now);
 }
@@ -51,7 +51,7 @@ void tess_work_announce(struct tess_work *w, int64_t now)
 	w->flight = tess_flight_number(g->world->flight);
 	w->report_at = report ? 0 : now + TESS_SLOW;
 	if (w->key.channel)
-		tess_group_report_last(g); /* messages have numbers of their own */
+		tess_group_report_last(g); /* message numbers are separate */
 	tess_call_describe(g, &w->coll, &w->key, w->flight, now);
 	if (report)
 		tess_call_report(g, now);

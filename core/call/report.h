@@ -1,10 +1,10 @@
-/* report.h - what a call is reported as: to the flight recorder, and to the coordinator. */
+/* report.h - describes calls to the flight recorder, and reports them to the coordinator. */
 #ifndef TESS_CALL_REPORT_H
 #define TESS_CALL_REPORT_H
 
 #include "core/world/group.h"
 
-/* ns; a call that takes longer is reported to the coordinator */
+/* ns; slower calls are reported to the coordinator */
 enum { TESS_SLOW = 5 * 1000 * 1000 };
 
 /* Writes the descriptor of the call, and begins it in the flight recorder as number `flight`. */
@@ -18,16 +18,16 @@ static inline void tess_call_describe(struct tess_group *g, const struct tess_co
 
 /*
  * Reports the call that was described last to the coordinator. If the backend compares calls, only
- * slow calls are reported, one call a second (g->report_at), and the last one: a rank that has made
- * a call has made all calls before it.
+ * slow calls are reported, one per second (g->report_at), and the last call. A rank that has made a
+ * call has made all earlier ones.
  */
 void tess_call_report(struct tess_group *g, int64_t now);
-/* Reports the last call, if it is unreported. */
+/* Reports the last call, unless it has been reported. */
 void tess_group_report_last(struct tess_group *g);
 /* Reports all unreported calls of the work. */
 void tess_work_report(struct tess_work *w);
 
-/* Describes the call, and reports it if the other ranks need to know at once. */
+/* Describes the call, and reports it if other ranks must be notified at once. */
 void tess_work_announce(struct tess_work *w, int64_t now);
 
 #endif

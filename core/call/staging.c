@@ -1,4 +1,4 @@
-/* staging.c - calls on memory that the backend does not move, through host memory. */
+/* staging.c - stages calls on memory that no backend moves in host memory. */
 #include "core/call/staging.h"
 
 #include "core/base/log.h"
@@ -12,13 +12,13 @@
 enum { STAGE_ALIGN = 64 };
 
 struct staged_call {
-	void *device, *host; /* what it receives */
+	void *device, *host; /* device: the buffer that receives */
 	uint64_t bytes;
 	void *stream;
 };
 
 struct tess_stage {
-	struct staged_call *call; /* ncalls; those of a batch that are direct receive 0 bytes */
+	struct staged_call *call; /* [ncalls]; direct calls of a batch receive 0 bytes */
 	uint32_t ncalls;
 	char *host;
 	uint64_t bytes; /* at `host` */
@@ -29,7 +29,7 @@ static struct tess_coll *get_call(struct tess_work *w, uint32_t i)
 	return w->batch ? &w->batch[i].coll : &w->coll;
 }
 
-/* Bytes that a call reads and receives; both 0 if it is direct. */
+/* Measures the bytes that a call reads and receives; 0 if it is direct. */
 static void measure_call(const struct tess_group *g, const struct tess_coll *c, uint64_t *src,
                          uint64_t *dst)
 {
@@ -70,7 +70,7 @@ static tess_status reserve_stage(struct tess_work *w, uint32_t ncalls, uint64_t 
 	return TESS_OK;
 }
 
-/* In place is in place in host memory too: all of the buffer is copied. */
+/* Stages a call. In place stays in place in host memory: the full buffer is copied. */
 static tess_status stage_call(struct tess_group *g, struct tess_coll *c, char **host,
                               struct staged_call *staged)
 {
@@ -98,7 +98,7 @@ static tess_status stage_call(struct tess_group *g, struct tess_coll *c, char **
 	return st;
 }
 
-/* Rank 0 says so once per job. */
+/* Logs the detour through host memory, once per job, on rank 0. */
 static void log_staging(const struct tess_group *g)
 {
 	if (!g->world->staged && g->world->rank == 0 && g->size > 1)

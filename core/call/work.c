@@ -1,5 +1,5 @@
 /*
- * work.c - works: calls that were started. A work is taken from the group, tested or waited for,
+ * work.c - works, which are started calls. A work is taken from the group, tested or waited for,
  * settled with the status of its call, and released.
  */
 #include "core/call/work.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH_KEYS_MAX = 64 }; /* calls of a batch that a passed deadline names */
+enum { BATCH_KEYS_MAX = 64 }; /* maximum number of a batch's calls that a passed deadline reports */
 
 void tess_work_release_backend(struct tess_work *w)
 {
@@ -75,7 +75,7 @@ struct tess_work *tess_work_take(struct tess_group *g)
 
 /* ---- settled ------------------------------------------------------------------------------- */
 
-/* The call; of a batch, the first. */
+/* Describes the call, or the first call of a batch. */
 static void describe_work(struct tess_work *w, char *text, size_t size)
 {
 	tess_call_desc_write(w->group->desc, &w->coll, &w->key, w->group->size);
@@ -97,7 +97,7 @@ tess_status tess_work_settle(struct tess_work *w, tess_status st)
 	return w->state = st;
 }
 
-/* This rank's deadline has passed: the coordinator finds the straggler of these calls. */
+/* Reports a passed deadline of this rank; the coordinator finds the straggler of the calls. */
 static tess_status fail_deadline(struct tess_work *w, const char *sentence)
 {
 	struct tess_call_key key[BATCH_KEYS_MAX] = { w->key };
@@ -145,13 +145,13 @@ static tess_status test_work(struct tess_work *w)
 	                    : tess_carrier_test(&w->by, w->work, NULL);
 }
 
-/* Whether it was given to a backend: not while its memory is copied to the host's before that. */
+/* Returns true if a backend runs the work: not while its operands are copied to host memory. */
 static bool is_under_way(const struct tess_work *w)
 {
 	return w->state == TESS_PENDING && (w->work || w->emulation);
 }
 
-/* Whether a call on host memory is under way while `w`, on the device's, is waited for. */
+/* Returns true if a call on host memory is outstanding while a device's work `w` is awaited. */
 static bool has_host_works(const struct tess_work *w)
 {
 	const struct tess_group *g = w->group;
@@ -164,10 +164,11 @@ static bool has_host_works(const struct tess_work *w)
 }
 
 /*
- * With a p2p_channel or a carrier of the device one group of the program is two of backends, which
- * need not progress one while this rank waits in the other: test the works there. Not those on the
- * device while this rank waits for the host's: what they start too early may block a stream. A
- * failure is returned to the caller that waits for it.
+ * Tests outstanding works on the group's other backend, for a p2p_channel or a device's carrier: a
+ * backend need not progress while this rank waits in another one.
+ *
+ * Works on the device are not tested while this rank waits for one on host memory: what they start
+ * too early may block a stream. Failures are returned to the callers that wait for them.
  */
 static void progress_others(const struct tess_work *w)
 {
@@ -180,7 +181,7 @@ static void progress_others(const struct tess_work *w)
 			test_work(o);
 }
 
-/* Tests at growing intervals. Never waits in the backend, which may not return. */
+/* Tests at increasing intervals, and never waits in the backend, which may not return. */
 static tess_status poll_work(struct tess_work *w, int64_t deadline)
 {
 	int64_t pause = 0;
@@ -213,7 +214,7 @@ static tess_status end_work(struct tess_work *w, tess_status st, int64_t deadlin
 	return st ? tess_work_failed(w, st, deadline) : tess_work_settle(w, TESS_OK);
 }
 
-/* Whether the work has ended, or ends now with its world: *st is what the caller gets. */
+/* Returns true if the work has ended, or ends now with its world; *st is the result. */
 static bool has_ended(struct tess_work *w, tess_status *st)
 {
 	struct tess_world *world = w->group->world;
@@ -248,7 +249,7 @@ tess_status tess_work_test(struct tess_work *w)
 	return end_work(w, st, w->coll.deadline);
 }
 
-/* Waits until the call is slow, reports it, and waits to the deadline. */
+/* Waits until the call is slow, reports it, and waits until the deadline. */
 static tess_status wait_work(struct tess_work *w, int64_t deadline)
 {
 	tess_status st;
@@ -292,7 +293,7 @@ void tess_work_abandon(struct tess_work *w)
 {
 	if (w->state == TESS_PENDING)
 		tess_work_wait(w, 0);
-	if (w->state && w->work) /* of an aborted group, so that it returns at once */
+	if (w->state && w->work) /* an aborted group returns at once */
 		tess_carrier_wait(&w->by, w->work, tess_now());
 	tess_work_release(w);
 }

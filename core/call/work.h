@@ -1,30 +1,30 @@
-/* work.h - works of a group: calls that were started (work.c). */
+/* work.h - works of a group, which are started calls (work.c). */
 #ifndef TESS_GROUP_WORK_H
 #define TESS_GROUP_WORK_H
 
 #include "core/world/group.h"
 
-/* A work for a call, in the group's list of live ones. NULL: no memory. */
+/* Takes a work for a call, in the group's list of live ones. NULL: out of memory. */
 struct tess_work *tess_work_take(struct tess_group *g);
-/* Ends the work with `st`, in the flight recorder too; returns `st`. */
+/* Ends the work with `st`, also in the flight recorder; returns `st`. */
 tess_status tess_work_settle(struct tess_work *w, tess_status st);
 /*
- * The call has failed on this rank, with the backend's sentence: returns the job's first failure. A
- * failure before `deadline` may have its cause on another rank, for which it waits.
+ * Handles a failed call of this rank, whose message is the backend's: returns the job's first
+ * failure. A failure before `deadline` may have its cause on another rank, so it waits for that.
  */
 tess_status tess_work_failed(struct tess_work *w, tess_status why, int64_t deadline);
-/* A started work becomes the caller's; one that could not be started stays with the group. */
+/* Passes a started work to the caller; one that could not start stays with the group. */
 tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_work **out);
 /*
- * After a failure of this rank or of the world: returns when the call is done, or was aborted and
- * moves nothing between ranks of this process; ends the work.
+ * Abandons a work after a failure of this rank or of the world. Returns when the call is done, or
+ * aborted and no longer moving data between ranks of this process; ends the work.
  */
 void tess_work_abandon(struct tess_work *w);
-/* Recycles the work. After a failure it is kept until the group is closed, for late writes. */
+/* Recycles the work. After a failure it stays until the group closes, for late writes. */
 void tess_work_drop(struct tess_work *w);
-/* Releases the backend's work; the memory of the work stays, for late writes. */
+/* Releases the backend's work; the work's memory stays, for late writes. */
 void tess_work_release_backend(struct tess_work *w);
-/* Frees what the work holds, not the work. */
+/* Frees the resources of the work, but not the work. */
 void tess_work_free(struct tess_work *w);
 
 #endif

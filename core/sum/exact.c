@@ -1,11 +1,11 @@
 /*
- * exact.c - the exact sum over ranks. The order of additions depends on the units of the trees
- * only, not on which rank holds a node or how it was moved.
+ * exact.c - the exact sum over ranks. The order of additions depends only on the units of the
+ * trees, not on the placement or the transport of nodes.
  *
- * A sum is a call that brings nodes to the rank that adds them, the addition, and, where every rank
- * gets the whole sum, a call that hands it out. A started sum adds and hands out while a later sum
- * is started, or when it is waited for: at places in the program that are the same on all ranks, as
- * the order of calls must be.
+ * A sum consists of a call that moves nodes to the rank that adds them, the addition, and, if every
+ * rank gets the full sum, a call that distributes it. A started sum is added and distributed when a
+ * later sum starts, or when it is waited for. These places in the program are the same on all
+ * ranks, as the order of calls requires.
  */
 #include "core/sum/exact.h"
 
@@ -21,24 +21,24 @@
 #include <string.h>
 
 enum {
-	ONE_STEP_BYTES = 64 << 10, /* bytes of a sum up to which one step beats two */
-	ONE_STEP_SHARED_BYTES = 2 << 10, /* the same in shared regions, which save a copy */
-	STARTED_BYTES = 32 << 20 /* a larger sum is made in pieces, of little memory, at once */
+	ONE_STEP_BYTES = 64 << 10, /* maximum bytes for which one step is faster than two */
+	ONE_STEP_SHARED_BYTES = 2 << 10, /* in shared regions, where two steps save a copy */
+	STARTED_BYTES = 32 << 20 /* larger sums are computed at once, in pieces to save memory */
 };
 
-/* How the nodes reach the rank that adds them. */
+/* How nodes reach the rank that adds them. */
 enum { BY_NOTHING, BY_GATHER, BY_EXCHANGE, BY_REGIONS, BY_BACKEND };
 
 /* ---- left to the backend --------------------------------------------------------------------- */
 
-/* Whether the backend adds in the order of the tree: each of 2^k ranks holds one node. */
+/* Returns true if the backend adds in the tree's order: each of 2^k ranks holds one node. */
 static bool backend_adds(const struct tess_group *g, const struct tess_sum *s)
 {
 	return g->backend->exact && !(g->size & (g->size - 1)) && s->ntree == 1 &&
 	       s->n[0] >= g->size;
 }
 
-/* src: the sum of this rank's nodes. */
+/* Leaves the sum to the backend; src: the sum of this rank's nodes. */
 static tess_status leave_to_backend(struct tess_sum_work *w, const float *src)
 {
 	const struct tess_sum *s = &w->s;
@@ -78,7 +78,7 @@ static tess_status sum_fast(struct tess_sum_work *w)
 
 /* ---- a sum ----------------------------------------------------------------------------------- */
 
-/* Nodes that lie in a device's memory: the sum is made in host memory of the group. */
+/* Sums nodes in device memory through host memory of the group. */
 static tess_status sum_staged(struct tess_group *g, const struct tess_sum *s, const float *nodes,
                               float *out)
 {
@@ -120,7 +120,7 @@ static int32_t choose_way(const struct tess_group *g, const struct tess_sum *s)
 	return g->regions ? BY_REGIONS : BY_EXCHANGE;
 }
 
-/* The first call of a sum. */
+/* Makes the first call of a sum. */
 static tess_status bring_nodes(struct tess_sum_work *w)
 {
 	struct tess_group *g = w->g;
@@ -147,7 +147,7 @@ static tess_status bring_nodes(struct tess_sum_work *w)
 	}
 }
 
-/* The addition, when the nodes are here, and the second call. */
+/* Adds, when the nodes are here, and makes the second call. */
 static tess_status add_nodes_here(struct tess_sum_work *w)
 {
 	w->added = true;
@@ -184,7 +184,7 @@ tess_status tess_group_sum(struct tess_group *g, const struct tess_sum *s, const
 	struct tess_sum_work *w = NULL;
 
 	if (st || !s->count)
-		return st; /* of no elements on all ranks */
+		return st; /* no rank has elements */
 	if (s->mem > TESS_HOST)
 		return sum_staged(g, s, nodes, out);
 	st = tess_sum_work_take(g, s, nodes, out, &w);
@@ -207,7 +207,7 @@ static tess_status finish_first_call(struct tess_sum_work *w)
 	return w->failed;
 }
 
-/* Started, it would need room for all nodes of this rank's slice. */
+/* Returns true if a sum, when started, would need memory for all nodes of this rank's slice. */
 static bool is_too_large(const struct tess_group *g, const struct tess_sum *s)
 {
 	return !s->share && s->count * sizeof(float) > STARTED_BYTES &&

@@ -1,4 +1,4 @@
-/* exact_add.c - the additions of an exact sum, where all nodes can be read. */
+/* exact_add.c - the additions of an exact sum, with all nodes readable. */
 #include "core/sum/exact_add.h"
 
 #include "core/rendezvous/job_state.h"
@@ -9,7 +9,7 @@
 #include <tessera/util/stream.h>
 
 enum {
-	TREE_LEVELS = 64, /* halvings of any number of units, and of trees */
+	TREE_LEVELS = 64, /* maximum depth of halving units, and trees */
 	STEP = 1024 /* elements added at a time: partial sums stay in cache */
 };
 
@@ -26,14 +26,14 @@ int64_t tess_sum_nodes(const struct tess_sum *s, int32_t nranks, int32_t rank)
 struct adder {
 	const struct tess_sum *s;
 	int32_t nranks;
-	uint64_t stride; /* elements from one node to the next */
+	uint64_t stride; /* elements between nodes */
 	const float *const *part;
 	float *scratch; /* [TREE_LEVELS][step] */
 	uint64_t step, at, n; /* adds elements [at, at + n) */
-	int64_t next[TESS_RANKS_MAX]; /* of each rank: the first unused node */
+	int64_t next[TESS_RANKS_MAX]; /* by rank: the first unused node */
 };
 
-/* Elementwise, on vectors that do not overlap: compilers vectorise these. */
+/* Adds vectors that do not overlap; compilers vectorize these loops. */
 static void add_vectors(float *restrict to, const float *restrict left, const float *restrict right,
                         uint64_t n)
 {
@@ -78,15 +78,15 @@ static const float *finish_node(struct adder *a, const float *sum, int level)
 }
 
 /*
- * Node (depth, i) of a tree of n units; NULL: it is empty. A rank that holds the whole node gave it
- * as one vector. Uses the scratch from `level` on. Visits nodes in order of units, as in each
- * rank's part.
+ * Returns node (depth, i) of a tree of n units; NULL: it is empty. A rank that holds the full node
+ * gave it as one vector. Uses the scratch from `level` on. Visits nodes in order of units, as in
+ * each rank's part.
  */
 static const float *sum_node(struct adder *a, int64_t n, int depth, int64_t i, int level)
 {
 	int64_t lo = tess_edge(n, (int64_t)1 << depth, i),
 		hi = tess_edge(n, (int64_t)1 << depth, i + 1);
-	/* the last rank whose units begin at lo or before */
+	/* the last rank whose units begin at lo or earlier */
 	int64_t holder = lo < hi ? lo * a->nranks / n : 0;
 	const float *left, *right;
 
@@ -99,7 +99,7 @@ static const float *sum_node(struct adder *a, int64_t n, int depth, int64_t i, i
 	return left && right ? add_nodes(a, left, right, level) : left ? left : right;
 }
 
-/* The same tree over the trees, whose leaves are finished sums. */
+/* Returns a node of the tree over the trees, whose leaves are finished sums. */
 static const float *sum_trees(struct adder *a, int depth, int64_t i, int level)
 {
 	int64_t ntree = a->s->ntree;
@@ -126,7 +126,7 @@ static void add_finished(float *restrict to, const float *restrict left,
 		to[k] = tess_one_nan(left[k] + right[k] + 0.0f);
 }
 
-/* One tree over several ranks, as in most sums: its last addition and + 0.0f in one pass. */
+/* Finishes one tree over several ranks, the usual case: last addition and + 0.0f in one pass. */
 static void finish_tree(struct adder *a, float *out)
 {
 	int64_t n = a->s->n[0];

@@ -7,10 +7,10 @@
 #include <tessera/split.h>
 
 enum {
-	/* bytes of a large sum moved at a time, in all and of each rank: they stay in cache */
+	/* bytes of a large sum moved at a time, in total and per rank: they stay in cache */
 	PIECE_BYTES = 1 << 20,
 	BYTES_PER_RANK = 512 << 10,
-	CACHELINE_FLOATS = 16 /* elements of it */
+	CACHELINE_FLOATS = 16 /* elements of a cache line */
 };
 
 static bool are_even(const uint64_t *list, int32_t n)
@@ -68,7 +68,7 @@ tess_status tess_sum_gather_nodes(struct tess_sum_work *w)
 	                  !are_even(w->recv_counts, w->g->size));
 }
 
-/* Slices of all nodes, rank by rank, for all_to_all. A single node needs no packing. */
+/* Packs slices of all nodes, rank by rank, for all_to_all. A single node needs no packing. */
 static const float *pack_slices(const struct tess_sum_work *w, float *to)
 {
 	int64_t held = w->held[w->g->rank];
@@ -118,7 +118,10 @@ uint64_t tess_sum_compute_slice(uint64_t count, int32_t nranks, int32_t r)
 	return (hi < count ? hi : count) - (lo < count ? lo : count);
 }
 
-/* Sends the finished slices of a piece to all ranks. counts: [nranks], kept as long as the call. */
+/*
+ * Describes the call that sends the finished slices of a piece to all ranks. counts: [nranks],
+ * valid until the call ends.
+ */
 static struct tess_coll describe_slices(const struct tess_sum_work *w, uint64_t *counts)
 {
 	int32_t n = w->g->size;
@@ -136,7 +139,7 @@ static struct tess_coll describe_slices(const struct tess_sum_work *w, uint64_t 
 	};
 }
 
-/* This rank's slice, of the whole sum or of a piece. */
+/* Returns this rank's slice of the full sum, or of a piece. */
 static float *find_own_slice(const struct tess_sum_work *w)
 {
 	return w->s.share ? w->out : w->out + w->at + tess_sum_counts(w->slice, w->g->rank);
@@ -153,7 +156,7 @@ tess_status tess_sum_add_exchanged(struct tess_sum_work *w)
 	return tess_sum_work_call(w, &c);
 }
 
-/* Sends out each piece while the next one is received and added. */
+/* Sends each piece while the next one is received and added. */
 static tess_status sum_in_pieces(struct tess_sum_work *w)
 {
 	int32_t n = w->g->size, me = w->g->rank, i = 0;

@@ -1,4 +1,4 @@
-/* exact_region.c - exact sums of nodes in shared regions: each rank adds where they lie. */
+/* exact_region.c - exact sums of nodes in shared regions: each rank adds in place. */
 #include "core/sum/exact_add.h"
 #include "core/sum/exact_work.h"
 #include "core/sum/shared_region.h"
@@ -24,7 +24,7 @@ static float *map_region_offset(const struct tess_group *g, int32_t r,
 	return (float *)(void *)((char *)tess_group_region_of(g, at->region)->peer[r] + at->at);
 }
 
-/* Where all ranks' nodes and results lie: that also says that the nodes are ready. */
+/* Gathers the offsets of all ranks' nodes and results, which also shows that nodes are ready. */
 tess_status tess_sum_gather_offsets(struct tess_sum_work *w)
 {
 	struct tess_coll c = {
@@ -44,8 +44,8 @@ tess_status tess_sum_gather_offsets(struct tess_sum_work *w)
 }
 
 /*
- * With nodes in memory that all ranks address, each rank adds its slice in place, into `out` of
- * every rank. The barrier says that all ranks have read them.
+ * Adds this rank's slice of nodes that all ranks address, in place, into `out` of every rank. After
+ * the barrier all ranks have read the nodes.
  */
 tess_status tess_sum_add_in_place(struct tess_sum_work *w)
 {

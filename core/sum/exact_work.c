@@ -1,4 +1,4 @@
-/* exact_work.c - works of sums: their memory, which later sums use, and their calls. */
+/* exact_work.c - works of sums: their calls, and their memory, which later sums reuse. */
 #include "core/sum/exact_work.h"
 
 #include "core/base/status.h"

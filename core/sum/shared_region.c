@@ -22,7 +22,7 @@ static struct tess_shared_region *make_shared_region(const struct tess_group *g,
 	return region;
 }
 
-/* The memory is of use only if every rank can address every part. */
+/* Returns true if this rank can address every part: otherwise no rank uses the memory. */
 static bool reaches_all(const struct tess_group *g, const struct tess_shared_region *region)
 {
 	for (int32_t r = 0; r < g->size; r++)

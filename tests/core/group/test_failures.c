@@ -394,7 +394,7 @@ static tess_status make_invalid_calls(struct tess_world *w, void *arg)
 	BAD("peer -1", kind = TESS_SEND, bad[n].peer = -1);
 	BAD("itself", kind = TESS_SEND, bad[n].peer = me);
 	BAD("one list", kind = TESS_ALL_TO_ALL, bad[n].send_counts = two);
-	BAD("memory", count = UINT64_C(1) << 60);
+	BAD("larger than", count = UINT64_C(1) << 60);
 	BAD("size", size = 0);
 #undef BAD
 	for (int i = 0; i < n; i++)

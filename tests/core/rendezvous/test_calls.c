@@ -94,10 +94,10 @@ START_TEST(counts)
 		if (gives || gets)
 			CHECK("count 3, but the list has 4 for rank 1", kind, c.count = 3;
 			      *(gives ? &c.send_counts : &c.recv_counts) = lists[0]);
-		CHECK("beyond all memory", kind, c.count = UINT64_C(1) << 48 | 1);
+		CHECK("larger than 2^48", kind, c.count = UINT64_C(1) << 48 | 1);
 	}
-	CHECK("beyond all memory", TESS_ALL_GATHER, c.count = UINT64_C(1) << 47); /* of all ranks */
-	CHECK("count of rank 2 is beyond", TESS_ALL_GATHER,
+	CHECK("more than 2^48", TESS_ALL_GATHER, c.count = UINT64_C(1) << 47); /* of all ranks */
+	CHECK("count of rank 2 is larger than 2^48", TESS_ALL_GATHER,
 	      c.recv_counts = (uint64_t[]){ 0, COUNT, UINT64_MAX - 2 });
 }
 END_TEST
