@@ -9,7 +9,7 @@
 #include "segment.h"
 #include "work.h"
 
-/* What ranks exchange while they make a region. */
+/* Status and map of a rank, exchanged while ranks allocate a region. */
 struct region_vote {
 	int64_t st, map;
 };
@@ -40,7 +40,7 @@ static tess_status exchange_votes(struct group *g, const char *where, uint64_t f
 	return st;
 }
 
-/* Checked before: a memfd grows until the kernel kills processes to make space for it. */
+/* Checks available memory: a memfd may grow until the kernel kills processes for it. */
 static bool has_free_memory(size_t bytes)
 {
 	FILE *f = fopen("/proc/meminfo", "re");
@@ -55,7 +55,7 @@ static bool has_free_memory(size_t bytes)
 	return bytes / 1024 < kib;
 }
 
-/* Rank 0: makes it and passes it to all before they ask for it. */
+/* Creates a region on rank 0, and passes it to the other ranks before they receive it. */
 static tess_status create_region(struct group *g, uint64_t bytes, struct map **out)
 {
 	int fd;
@@ -63,7 +63,7 @@ static tess_status create_region(struct group *g, uint64_t bytes, struct map **o
 
 	if (!has_free_memory(bytes))
 		return g->host->fail(TESS_ENOMEM,
-		                     "%llu bytes of shared memory are more than there is",
+		                     "%llu bytes of shared memory exceed the available memory",
 		                     (unsigned long long)bytes);
 	st = segment_file(g, bytes, &fd);
 	if (st)
@@ -92,7 +92,7 @@ static tess_status attach_region(struct group *g, uint64_t bytes, const struct r
 	return st;
 }
 
-/* Each rank tells all whether it has failed; a failure of one rank fails all. */
+/* Exchanges the status of all ranks; a failure of one rank fails all. */
 static tess_status agree_on_region(struct group *g, const char *where, uint64_t fingerprint,
                                    tess_status st, const struct map *map, struct region_vote *words)
 {
@@ -104,9 +104,8 @@ static tess_status agree_on_region(struct group *g, const char *where, uint64_t 
 		return exchanged;
 	for (int32_t r = 0; r < g->nranks; r++)
 		if (words[r].st && !st)
-			return g->host->fail((tess_status)words[r].st,
-			                     "%s: rank %d has no memory for it", where,
-			                     (int)g->world[r]);
+			return g->host->fail((tess_status)words[r].st, "%s: no memory on rank %d",
+			                     where, (int)g->world[r]);
 	return st;
 }
 
@@ -120,7 +119,7 @@ static tess_status make_region(struct group *g, uint64_t bytes, uint64_t all, st
 		return st;
 	snprintf(where, sizeof where, "alloc of %llu bytes", (unsigned long long)bytes);
 	if (bytes > UINT64_MAX / 2 / (uint64_t)g->nranks)
-		st = g->host->fail(TESS_ENOMEM, "%s: beyond all memory", where);
+		st = g->host->fail(TESS_ENOMEM, "%s: exceeds the address space", where);
 	else if (!g->rank)
 		st = create_region(g, all, out);
 	st = agree_on_region(g, where, bytes, st, *out, words);
@@ -134,8 +133,8 @@ static tess_status make_region(struct group *g, uint64_t bytes, uint64_t all, st
 }
 
 /*
- * Parts begin some lines after a page, so that the same offset in two of them does not
- * fall into the same set of a cache.
+ * Allocates a region. Parts begin a few lines after a page: equal offsets in two of them then fall
+ * into different sets of a cache.
  */
 tess_status region_alloc(void *self, uint64_t bytes, void **mine, void **peers)
 {

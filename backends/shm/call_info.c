@@ -7,7 +7,7 @@
 
 enum { CALL_INFO_NS = 500000000 };
 
-/* The first failure of the group is kept: every later call answers with it. */
+/* Fails the group with its first failure, which every later call returns. */
 tess_status group_fail_call(struct group *g, tess_status why, const char *fmt, ...)
 {
 	va_list ap;
@@ -21,7 +21,7 @@ tess_status group_fail_call(struct group *g, tess_status why, const char *fmt, .
 	return g->host->fail(g->failed, "%s", g->why);
 }
 
-/* A rank that has died may have left anything there. */
+/* Describes a call; a rank that has died may have left any values. */
 static void describe_call_info(const struct group *g, const struct call_info *info, char *text,
                                size_t bytes)
 {
@@ -61,11 +61,13 @@ void call_info_publish(struct group *g, const struct tess_coll *c)
 	struct call_info *info = &rank_slot_of(g, g->rank)->call[g->round & 1];
 
 	call_info_write(c, info);
-	/* Release: a rank that sees the round sees the rest. */
+	/* Release: a rank that reads the round reads the rest. */
 	atomic_store_explicit(&info->round, g->round, memory_order_release);
 }
 
-/* It follows the flag at once, unless its rank is stopped in between: then it is of no call. */
+/*
+ * Waits for the info, which follows the flag unless its rank is stopped: then returns an empty one.
+ */
 const struct call_info *call_info_await(const struct group *g, int32_t r)
 {
 	static const struct call_info nothing = { .kind = 0 };

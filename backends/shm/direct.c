@@ -1,10 +1,10 @@
 /*
- * direct.c - transfers between buffers in memory that all ranks see, without a copy in between.
+ * direct.c - transfers between buffers in memory that all ranks map, without a copy in between.
  *
- * The first round says where the buffers are and that they may be used; the second that no rank
- * uses them any more. Between them every rank reads what it needs of the src of the others; where
- * all get the sum, each adds its own part and writes it into every dst, so that a byte crosses
- * between two ranks once to be added and once as a sum.
+ * The first round publishes the buffers, and that they may be used; the second one, that no rank
+ * uses them any more. Between them every rank reads the other ranks' src. If all ranks get the sum,
+ * each adds its own part and writes it into every dst: a byte moves between two ranks once to be
+ * added, and once as a sum.
  */
 #include "direct.h"
 
@@ -47,7 +47,7 @@ bool direct_offer_buffers(const struct group *g, const struct work *w, struct re
 		return find_shared_ref(g, w, element_at(w, c->src, at), c->count, src);
 	case TESS_REDUCE_SCATTER:
 		return find_shared_ref(g, w, c->src, w->bytes / w->width, src);
-	case TESS_ALL_TO_ALL: /* in place, what arrives would overwrite what is yet to be read */
+	case TESS_ALL_TO_ALL: /* in place, received blocks would overwrite unread ones */
 		return c->src != c->dst &&
 		       find_shared_ref(g, w, c->src,
 		                       tess_block_begin(c->send_counts, w->c.count, g->nranks),
@@ -63,7 +63,7 @@ bool direct_offer_buffers(const struct group *g, const struct work *w, struct re
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* Elements [at, at + n) of rank r's src or dst; false: there is no such memory. */
+/* Maps elements [at, at + n) of rank r's src or dst; false: there is no such memory. */
 static bool map_peer_buffer(const struct group *g, const struct work *w, int32_t r, bool dst,
                             uint64_t at, uint64_t n, char **out)
 {
@@ -91,7 +91,7 @@ static bool pull_elements(const struct group *g, const struct work *w, int32_t r
 	return true;
 }
 
-/* Sums of [at, at + n), to `ndst` buffers. */
+/* Adds [at, at + n) of all ranks to `ndst` buffers. */
 static bool add_all_ranks(struct group *g, const struct work *w, uint64_t at, uint64_t n,
                           char *const *dst, int32_t ndst)
 {
@@ -106,7 +106,7 @@ static bool add_all_ranks(struct group *g, const struct work *w, uint64_t at, ui
 	return true;
 }
 
-/* This rank's part of the sums, whole cache lines, into every dst: its own first. */
+/* Adds this rank's part of the sums, in full cache lines, into every dst, its own first. */
 static bool add_own_part(struct group *g, const struct work *w)
 {
 	uint64_t count = w->c.count, each = CACHELINE / w->width;
@@ -187,6 +187,6 @@ tess_status direct_move_call(struct group *g, const struct work *w)
 		return TESS_OK;
 	return group_fail_call(
 		g, TESS_EBUG,
-		"%s: a rank names memory that is not here; it was freed on some ranks only",
+		"%s: a rank uses memory that is not mapped here; it was freed on some ranks only",
 		w->c.where ? w->c.where : "a collective");
 }

@@ -1,10 +1,10 @@
 /*
- * fd_passing.c - rank 0 passes descriptors of shared memory to the other ranks over sockets.
+ * fd_passing.c - passes descriptors of shared memory from rank 0 to the other ranks over sockets.
  *
  * Rank 0 listens under a random abstract name while a group is opened; the name and a token are in
- * the store. Both ends check the user at the other end. What is read here was written before its
- * writer said so in the store, or in shared memory: nothing in this file waits, and an
- * unauthenticated connection that sends nothing, or anything else, holds no rank up.
+ * the store. Both ends check the user of the other end. Everything that is read here was written
+ * before its writer announced it in the store or in shared memory. So nothing in this file blocks,
+ * and an unauthenticated connection cannot delay a rank.
  */
 #include "fd_passing.h"
 
@@ -68,12 +68,12 @@ tess_status fd_passing_connect(struct group *g, const struct segment_address *a,
 	if (fd < 0)
 		return g->host->fail(TESS_EIO, "no socket: %s", strerror(errno));
 	g->socket[0] = fd;
-	/* complete before it is accepted; waits only while unauthenticated ones fill the queue */
+	/* completes before it is accepted; blocks only while unauthenticated ones fill the queue */
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
 	if (connect(fd, (struct sockaddr *)&at, len))
 		return g->host->fail(
 			TESS_EPEER,
-			"no way to rank %d: %s; ranks of backend shm share a host and its "
+			"cannot reach rank %d: %s; ranks of backend shm share a host and its "
 			"network namespace",
 			(int)g->world[0], strerror(errno));
 	if (!is_same_user(fd))
@@ -91,7 +91,10 @@ static void drop_connection(struct unauthenticated *c, int i)
 	memmove(c->fd + i, c->fd + i + 1, (size_t)(--c->n - i) * sizeof *c->fd);
 }
 
-/* A connection that sends the token is a rank; a silent one is kept, any other dropped. */
+/*
+ * Reads tokens. A connection that sends the token is a rank; a silent one is kept, others are
+ * closed.
+ */
 static void read_hellos(struct group *g, struct unauthenticated *c, const struct segment_address *a)
 {
 	for (int i = c->n - 1; i >= 0; i--) {

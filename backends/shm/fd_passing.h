@@ -1,18 +1,18 @@
-/* fd_passing.h - sockets between rank 0 and the other ranks, over which descriptors are passed. */
+/* fd_passing.h - sockets between rank 0 and the other ranks, which pass descriptors. */
 #ifndef SHM_FD_PASSING_H
 #define SHM_FD_PASSING_H
 
 #include "state.h"
 
 enum { UNAUTHENTICATED_MOST = 128 };
-struct unauthenticated { /* connections of our user that have not sent the token */
+struct unauthenticated { /* connections of this user that have not sent the token */
 	int fd[UNAUTHENTICATED_MOST], n;
 };
-struct segment_address { /* what rank 0 publishes in the store */
+struct segment_address { /* published by rank 0 in the store */
 	int64_t pid;
 	unsigned char process[16], token[16];
 	struct map *map; /* for threads of this process */
-	char name[40]; /* of the socket, after a 0 */
+	char name[40]; /* of the socket, after a zero byte */
 };
 
 tess_status fd_passing_listen(const struct group *g, const char *name, int *out);
@@ -22,7 +22,7 @@ void fd_passing_accept(struct group *g, int listener, struct unauthenticated *c,
                        const struct segment_address *a);
 void fd_passing_drop(struct unauthenticated *c);
 tess_status fd_passing_send(const struct group *g, int32_t r, int fd);
-/* What rank 0 has sent, of `bytes`: it has arrived already. */
+/* Receives a descriptor of `bytes` from rank 0, which has already sent it. */
 tess_status fd_passing_receive(const struct group *g, size_t bytes, int *out);
 
 #endif

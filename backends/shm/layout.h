@@ -1,17 +1,18 @@
 /*
- * layout.h - what the ranks of a group share: the segment.
+ * layout.h - the memory layout that the ranks of a group share: the segment.
  *
- * A collective is a number of rounds. In a round every rank fills a slot and sets a flag, waits for
- * the flags of all ranks, and reads what it needs of their slots. There are two flags of a
- * rank, used in turn by the parity of the round: a rank that has seen all flags of round n + 1
- * knows that every rank has finished reading round n, and may write what belongs to round n + 2. So
- * a small collective is one round, nothing is ever handed back, and all that happens between two
- * ranks is one store and one load. Slots are used in turn as well, but there are many: when one
- * comes again it has left the caches of its readers, from which lines are expensive to take back.
+ * A collective consists of rounds. In a round every rank fills a slot and sets a flag, waits for
+ * the flags of all ranks, and reads from their slots.
  *
- * Buffers in memory from alloc() are read and written where they are: one round to say where, the
- * work, and one round to say that it is done. Other buffers go through the slots, a chunk each
- * round.
+ * Each rank has two flags, which alternate between rounds. A rank that has read all flags of round
+ * n + 1 may write those of round n + 2, because every rank has finished reading round n. So a small
+ * collective is one round, nothing is acknowledged, and two ranks exchange one store and one load.
+ *
+ * Slots alternate too, but there are many: a reused slot has left the caches of its readers, from
+ * which lines are expensive to take back.
+ *
+ * Buffers in memory from alloc() are accessed in place: one round publishes them, and one round
+ * follows the work. Other buffers go through the slots, one chunk per round.
  */
 #ifndef SHM_LAYOUT_H
 #define SHM_LAYOUT_H
@@ -23,42 +24,42 @@
 enum {
 	RANKS_MOST = 64,
 	TABLE = RANKS_MOST * 16, /* bytes of a slot for the block extents of all_to_all */
-	CHUNK = 32 << 10, /* bytes of a slot for data: few, so that they are read while in cache */
-	CHUNK_LARGE = 128 << 10, /* where a round costs more: many ranks, or a shared CPU */
+	CHUNK = 32 << 10, /* bytes of a slot for data: few, to stay in cache until they are read */
+	CHUNK_LARGE = 128 << 10, /* if a round costs more: with many ranks, or a shared CPU */
 	FEW_RANKS = 4,
 	SLOTS = 2 << 20, /* bytes of data in all slots of a rank */
-	PIECE = 32 << 10, /* bytes of a message that are under way at once, twice */
+	PIECE = 32 << 10, /* bytes of a message per piece, two of which are in flight */
 	WHERE = 104
 };
 
-/* A place in memory that all ranks see; region 0: none. */
+/* A location in memory that all ranks map; region 0: none. */
 struct region_ref {
 	uint32_t region, zero;
 	uint64_t offset;
 };
 
-/* DIRECT: buffers may be used where they are; FILLED: chunk 0 is in the slot. */
+/* DIRECT: buffers may be used in place; FILLED: chunk 0 is in the slot. */
 enum { DIRECT = 1, FILLED = 2 };
 
 struct flag { /* one cache line */
-	_Atomic uint64_t round; /* written last: which round it is of, and that the rest is valid */
+	_Atomic uint64_t round; /* number of its round; written last, after the rest */
 	uint64_t fingerprint;
 	uint32_t modes;
-	uint32_t nchunks; /* that the rank has to move */
+	uint32_t nchunks; /* chunks that the rank has to move */
 	struct region_ref src, dst;
 };
 
-struct call_info { /* of a call, for messages of other ranks; it may be written after the flag */
+struct call_info { /* a call, for messages of other ranks; may be written after the flag */
 	_Atomic uint64_t round; /* written last */
 	int32_t kind, dtype, op, peer;
 	uint64_t count;
 	char where[WHERE];
 };
 
-struct rank_slot { /* written by its rank alone, but for `wakeups` */
+struct rank_slot { /* written by its own rank, except for `wakeups` */
 	alignas(128) _Atomic uint32_t wakeups;
 	_Atomic uint32_t asleep;
-	_Atomic int32_t cpu; /* the last it ran on, plus 1, where there are more ranks than CPUs */
+	_Atomic int32_t cpu; /* last CPU of the rank, plus 1, if there are more ranks than CPUs */
 	alignas(128) struct flag flag[2];
 	alignas(128) struct call_info call[2];
 };
@@ -71,18 +72,18 @@ struct pair { /* messages from one rank to another */
 	alignas(64) _Atomic uint64_t sent; /* pieces; written by the sender */
 	alignas(64) _Atomic uint64_t taken; /* pieces; written by the receiver */
 	alignas(64) struct piece piece[2];
-	struct call_info call[2]; /* with the first piece of a message */
+	struct call_info call[2]; /* of the message, with its first piece */
 	char data[2][PIECE];
 };
 
-struct segment_header { /* the segment begins with it */
+struct segment_header { /* at the start of the segment */
 	unsigned char token[16];
-	int32_t cpus; /* that all ranks together may run on */
+	int32_t cpus; /* number of CPUs available to all ranks together */
 	alignas(128) _Atomic uint32_t sleepers;
 	alignas(128) struct rank_slot rank[];
 };
 
-/* Where a block of all_to_all with lists lies in src, in elements. */
+/* A block of all_to_all with lists: its range in src, in elements. */
 struct block_extent {
 	uint64_t begin, count;
 };

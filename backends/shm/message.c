@@ -1,7 +1,7 @@
 /*
- * message.c - send and recv: between two ranks, in order, in pieces. Two of them are under way at
- * once, so that one is written while the other is read. `sent` and `taken` count them, and each is
- * written by one rank.
+ * message.c - send and recv between two ranks, in order, in pieces. Two pieces are in flight, so
+ * that one is written while the other is read. `sent` and `taken` count them; each is written by
+ * one rank.
  */
 #include "message.h"
 
@@ -56,7 +56,7 @@ static void send_pieces(struct group *g, int32_t peer)
 		write_piece(pair->data[q->pieces & 1], (const char *)w->c.src + w->moved * w->width,
 		            n * w->width);
 		tess_stream_end();
-		/* Release: a rank that sees the count sees the piece. */
+		/* Release: a rank that reads the count reads the piece. */
 		atomic_store_explicit(&pair->sent, q->pieces + 1, memory_order_release);
 		count_piece(g, q, w, n);
 	}

@@ -1,4 +1,4 @@
-/* message.h - send and recv. */
+/* message.h - send and recv between two ranks. */
 #ifndef SHM_MESSAGE_H
 #define SHM_MESSAGE_H
 

@@ -1,9 +1,9 @@
 /*
- * segment.c - shared memory, and how it is passed from rank 0 to the other ranks.
+ * segment.c - creates shared memory on rank 0, and passes it to the other ranks.
  *
- * A memfd has no name: when the last rank has ended, however it ended, the memory is freed. Rank 0
- * makes it and passes its descriptor on (fd_passing.c). All waiting is done in the store, which has
- * deadlines and knows of failures. Ranks that are threads of one process share one mapping.
+ * A memfd has no name: its memory is freed when the last rank has ended, in any way. Rank 0 creates
+ * it and passes its descriptor (fd_passing.c). All waiting is done in the store, which has
+ * deadlines and reports failures. Ranks that are threads of one process share one mapping.
  */
 #include "segment.h"
 
@@ -22,10 +22,10 @@
 
 enum { ANSWER_NS = 100000000, SPIN = 500, SMALL = 4 << 10, SMALL_OVERSUBSCRIBED = 8 << 10 };
 
-/* What each other rank publishes in the store. */
+/* An entry in the store, published by each rank except rank 0. */
 struct rank_arrival {
-	int64_t thread; /* of rank 0's process */
-	cpu_set_t cpus; /* that it may run on */
+	int64_t thread; /* 1: a thread of rank 0's process */
+	cpu_set_t cpus; /* CPUs available to the rank */
 };
 
 /* ---- layout ---------------------------------------------------------------------------------- */
@@ -56,8 +56,8 @@ struct pair *segment_pair(const struct group *g, int32_t from, int32_t to)
 /* ---- maps ------------------------------------------------------------------------------------ */
 
 /*
- * The maps of this process. A pointer to one, passed by another rank, is valid only as long as it
- * is listed: a group that fails while it is opened unmaps what another rank is about to use.
+ * The maps of this process. A pointer to one, passed by another rank, is valid only while it is
+ * listed: a group that fails to open may unmap the memory of another rank.
  */
 static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct map *maps;
@@ -164,12 +164,12 @@ static tess_status segment_get_key(const struct group *g, const struct tess_grou
 	memset(val, 0, len);
 	st = how->store->get(how->store->self, key, how->deadline, val, &bytes);
 	if (st == TESS_ETIMEOUT)
-		return g->host->fail(st, "rank %d did not come until the deadline",
+		return g->host->fail(st, "rank %d did not arrive by the deadline",
 		                     (int)g->world[r]);
 	return st;
 }
 
-/* What rank r publishes; connections are accepted meanwhile. */
+/* Waits for the arrival of rank r, while accepting connections. */
 static tess_status await_arrival(struct group *g, const struct tess_group_entry *how, int32_t r,
                                  int listener, struct unauthenticated *pending,
                                  const struct segment_address *a, struct rank_arrival *out)
@@ -297,7 +297,7 @@ tess_status segment_open(struct group *g, const struct tess_group_entry *how,
 
 	if (st)
 		return st;
-	/* With more ranks than CPUs, a rank that spins keeps the awaited one off the CPU. */
+	/* With more ranks than CPUs, a spinning rank keeps the awaited one off the CPU. */
 	g->spin = g->header->cpus < g->nranks ? 0 : SPIN;
 	g->chunk = g->header->cpus < g->nranks || g->nranks > FEW_RANKS ? CHUNK_LARGE : CHUNK;
 	g->slots = SLOTS / g->chunk;

@@ -1,6 +1,6 @@
 /*
- * tess-backend-shm.so: ranks of one host, over memory that they share. Nothing is left behind, in
- * a file system or elsewhere, however ranks end.
+ * shm.c - the backend shm: ranks of one host, over shared memory. Nothing remains, in a file system
+ * or elsewhere, however ranks end.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -38,7 +38,7 @@ static uint64_t find_largest_block(const struct work *w, const uint64_t *list, i
 
 static void split_chunks(struct work *w, uint64_t most, uint64_t capacity)
 {
-	/* whole cache lines, so that no two ranks' parts share one */
+	/* full cache lines, so that no line contains parts of two ranks */
 	w->chunk = capacity / w->width / 64 * 64;
 	w->nchunks =
 		most <= w->chunk ? most != 0 : (uint32_t)(most / w->chunk + (most % w->chunk != 0));
@@ -54,7 +54,7 @@ void staged_plan_call(const struct group *g, struct work *w)
 	case TESS_REDUCE:
 	case TESS_ALL_REDUCE:
 		w->bytes = most * w->width;
-		/* with two ranks all of the other's data is as much as its half of the sums */
+		/* with two ranks, all of the other's data is as much as its half of the sums */
 		w->shares = c->kind != TESS_BROADCAST && n > 2 && w->bytes > g->small;
 		split_chunks(w, most, w->shares ? g->chunk * n / (n + 2) : g->chunk);
 		break;
@@ -81,7 +81,7 @@ static char *staged_data(const struct group *g, int32_t r, uint64_t round)
 	return segment_slot(g, r, round) + TABLE;
 }
 
-/* Elements of a block of `count` that chunk k has. */
+/* Returns the elements of a block of `count` in chunk k. */
 static uint64_t chunk_elements(const struct work *w, uint64_t count, uint64_t k)
 {
 	uint64_t at = k * w->chunk;
@@ -103,7 +103,7 @@ static void fill_slot(const struct work *w, void *dst, const void *src, uint64_t
 		tess_stream(dst, src, elements * w->width);
 }
 
-/* The block that this rank sends to all, wherever it is. */
+/* Returns the block that this rank sends to all. */
 static char *find_own_block(const struct group *g, const struct work *w)
 {
 	bool all = w->c.kind == TESS_ALL_GATHER || g->rank == w->c.peer;
@@ -190,13 +190,16 @@ static uint64_t share_edge(const struct group *g, uint64_t n, int32_t r)
 	return (uint64_t)tess_edge((int64_t)n, g->nranks, r);
 }
 
-/* In a slot, after the chunk that is to be added: rank r's share of the chunk before, added. */
+/*
+ * Returns rank r's finished share of the previous chunk, which follows the current chunk in its
+ * slot.
+ */
 static char *share_sums(const struct group *g, const struct work *w, int32_t r, uint64_t round)
 {
 	return element_at(w, staged_data(g, r, round), w->chunk);
 }
 
-/* `n` elements of all, at `at` in this rank's src and at `offset` in slots. */
+/* Adds `n` elements of all ranks: at `at` in this rank's src, at `offset` in other ranks' slots. */
 static void add_chunk(struct group *g, const struct work *w, uint64_t at, uint64_t offset,
                       uint64_t n, void *const *dst, int32_t ndst)
 {
@@ -209,7 +212,7 @@ static void add_chunk(struct group *g, const struct work *w, uint64_t at, uint64
 		sum_into_all(w->c.dtype, w->c.op, parts, g->nranks, n, dst, ndst);
 }
 
-/* Everything but this rank's share, which no other rank reads. */
+/* Fills the slot without this rank's own share, which no other rank reads. */
 static void fill_shares(struct group *g, const struct work *w, uint64_t k, char *data)
 {
 	uint64_t n = chunk_elements(w, w->c.count, k), lo = share_edge(g, n, g->rank),
@@ -221,9 +224,8 @@ static void fill_shares(struct group *g, const struct work *w, uint64_t k, char 
 }
 
 /*
- * The sums of the chunk before come in; this rank's share of chunk k goes out. It is written to
- * the slot of the next round: all flags of this one are set, so no rank reads the one before any
- * more.
+ * Copies the sums of the previous chunk, and writes this rank's share of chunk k to the slot of the
+ * next round. All flags of this round are set, so no rank reads the previous round any more.
  */
 static void drain_shares(struct group *g, const struct work *w, uint64_t k)
 {

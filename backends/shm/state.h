@@ -1,4 +1,4 @@
-/* state.h - what a rank keeps for itself: its group, the regions and the calls under way. */
+/* state.h - the private state of a rank: its group, regions and outstanding calls. */
 #ifndef SHM_STATE_H
 #define SHM_STATE_H
 
@@ -10,14 +10,14 @@
 
 #include "layout.h"
 
-struct map { /* shared memory as this process sees it; its ranks share it */
-	struct map *next; /* of the process; under the lock of the list, with users */
+struct map { /* a mapping of shared memory, shared by the ranks of this process */
+	struct map *next; /* in the process's list, whose lock also protects `users` */
 	char *base;
 	size_t bytes;
 	int32_t users;
 };
 
-struct region { /* from alloc: `bytes` for each rank, `stride` apart */
+struct region { /* from alloc: `bytes` per rank, `stride` apart */
 	struct region *next;
 	struct map *map;
 	uint32_t id;
@@ -25,23 +25,23 @@ struct region { /* from alloc: `bytes` for each rank, `stride` apart */
 };
 
 struct work {
-	struct work *next; /* in its queue, or spare */
+	struct work *next; /* in its queue, or among spare ones */
 	struct work *all; /* of the group */
 	struct tess_coll c;
 	size_t width;
 	uint64_t bytes; /* of all blocks */
-	uint64_t chunk; /* elements, of each block, that go in one round */
-	uint64_t round, rounds; /* done; in all, known after the first */
+	uint64_t chunk; /* elements of each block per round */
+	uint64_t round, rounds; /* finished rounds; all rounds, set in the first */
 	uint64_t skip; /* rounds before the first chunk */
-	uint32_t modes, nchunks; /* the weakest and the largest of all ranks */
-	bool shares; /* every rank adds its share of a chunk; the sums follow a round later */
+	uint32_t modes, nchunks; /* minimum and maximum of all ranks */
+	bool shares; /* every rank adds a share of each chunk; sums follow one round later */
 	bool posted, done;
-	uint64_t moved; /* of a message: elements so far */
+	uint64_t moved; /* elements of a message so far */
 };
 
 struct queue {
 	struct work *head, *tail;
-	uint64_t pieces; /* of messages, so far */
+	uint64_t pieces; /* pieces of messages so far */
 };
 
 struct group {
@@ -51,23 +51,23 @@ struct group {
 	int32_t *world;
 	struct map *map;
 	struct segment_header *header;
-	int *socket; /* by rank; -1: none. Descriptors of regions are passed over them */
+	int *socket; /* by rank, for descriptors of regions; -1: none */
 	struct region *regions;
 	uint32_t nregions; /* so far */
-	int64_t timeout; /* of alloc: as much as open had */
+	int64_t timeout; /* of alloc: the timeout of open */
 
-	uint64_t round; /* the current one */
-	int32_t seen; /* ranks whose flag of this round has been seen */
+	uint64_t round; /* the current round */
+	int32_t seen; /* number of ranks whose flag of this round has been read */
 	struct queue calls, *out, *in; /* collectives; messages to and from each rank */
 	int32_t messages;
 	struct work *works, *spare;
 	uint64_t events; /* counts progress of any kind */
-	bool unnotified; /* something was posted since sleepers were woken */
-	int32_t spin; /* turns of a wait before it yields the CPU; 0: ranks share CPUs */
-	int32_t cpu; /* as in its rank slot */
-	uint64_t chunk, slots; /* bytes of data in a slot; how many a rank has */
-	char *slot; /* the first of all */
-	uint64_t small; /* bytes up to which one round through slots is faster than two in place */
+	bool unnotified; /* posted since sleepers were last woken */
+	int32_t spin; /* turns before a wait yields the CPU; 0: ranks share CPUs */
+	int32_t cpu; /* the value in its rank slot */
+	uint64_t chunk, slots; /* bytes of data in a slot; number of slots per rank */
+	char *slot; /* the first slot of all */
+	uint64_t small; /* maximum bytes for one round through slots, faster than two in place */
 	atomic_bool aborted;
 	tess_status failed;
 	char why[512];

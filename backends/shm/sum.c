@@ -1,8 +1,8 @@
 /*
- * sum.c - sums of several ranks' vectors, into one or several.
+ * sum.c - sums of several ranks' vectors into one or several.
  *
- * f32 sums, which is what models ask for, are added in registers and written to all places from
- * there; it is the tree of additions of tess_reduce.
+ * f32 sums, the common ones of models, are added in registers and written to all destinations from
+ * there, by the tree of additions of tess_reduce.
  */
 #include "sum.h"
 
@@ -12,11 +12,11 @@
 #include <tessera/util/stream.h>
 
 enum {
-	STREAMS = 8, /* vectors that are read at once */
-	STEP = 8 << 10 /* bytes that are added before they are copied, still in cache */
+	STREAMS = 8, /* vectors read at once */
+	STEP = 8 << 10 /* bytes added before they are copied, still in cache */
 };
 
-/* Eight floats, anywhere in memory: as many registers as the CPU needs for them. */
+/* Eight floats at any address, in as many registers as the CPU needs. */
 struct eight {
 	float x __attribute__((vector_size(32)));
 } __attribute__((packed, aligned(4), may_alias));
@@ -42,7 +42,7 @@ static inline __attribute__((always_inline)) void load_sixteen(const float *cons
 	out->high = from[1].x;
 }
 
-/* Every NaN becomes the one of tess_one_nan. */
+/* Replaces every NaN by the one of tess_one_nan. */
 static inline __attribute__((always_inline)) void unify_nan(struct sixteen *s)
 {
 	int32_t low __attribute__((vector_size(32))) = s->low == s->low;
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) void unify_nan(struct sixteen *s)
 	s->high = (__typeof__(s->high))(((__typeof__(high))s->high & high) | (nan & ~high));
 }
 
-/* Up to three, from element k on: two, and the third. */
+/* Adds up to three vectors from element k on: two, and then the third. */
 static inline __attribute__((always_inline)) void add_few(const float *const *src, int32_t nsrc,
                                                           uint64_t k, struct sixteen *out)
 {
@@ -80,7 +80,7 @@ static inline __attribute__((always_inline)) void add_four(const float *const *s
 	add_sixteen(out, &right, out);
 }
 
-/* Up to eight, as tess_reduce adds them: pairs, pairs of pairs, and what is left over last. */
+/* Adds up to eight vectors as tess_reduce does: pairs, pairs of pairs, and the remainder last. */
 static inline __attribute__((always_inline)) struct sixteen add_cacheline(const float *const *src,
                                                                           int32_t nsrc, uint64_t k)
 {
@@ -103,7 +103,7 @@ static inline __attribute__((always_inline)) struct sixteen add_cacheline(const 
 	return sum;
 }
 
-/* The first `cachelines` cache lines of sums; dst but for the first are aligned to them. */
+/* Adds `cachelines` cache lines; every dst except the first is aligned to them. */
 static inline __attribute__((always_inline)) void add_cachelines(const float *const *src,
                                                                  int32_t nsrc, uint64_t cachelines,
                                                                  float *const *dst, int32_t ndst)
@@ -124,7 +124,7 @@ static inline __attribute__((always_inline)) void add_cachelines(const float *co
 	}
 }
 
-/* Loops for two ranks have constant counts, to keep pointers in registers; for four, the tree. */
+/* Adds with constant counts for two ranks, which keeps pointers in registers, and for four. */
 static inline __attribute__((always_inline)) void add_f32(const float *const *src, int32_t nsrc,
                                                           uint64_t cachelines, float *const *dst,
                                                           int32_t ndst)
@@ -174,7 +174,7 @@ static float add_element(const float *const *src, int32_t nsrc, uint64_t k)
 	return add_element(src, first, k) + add_element(src + first, nsrc - first, k);
 }
 
-/* f32 sums in registers, where streams begin at cache lines; else false, and nothing is done. */
+/* Adds f32 in registers if streams begin at cache lines; else returns false and does nothing. */
 static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, float *const *dst,
                             int32_t ndst)
 {
@@ -194,7 +194,7 @@ static bool add_f32_vectors(int32_t nsrc, const float *const *src, uint64_t n, f
 	return true;
 }
 
-/* A function of its own, for the stack that only these need. */
+/* Adds any type, in its own function for the stack that it needs. */
 static __attribute__((noinline)) void sum_any_type(int32_t dtype, int32_t op,
                                                    const void *const *src, int32_t nsrc, uint64_t n,
                                                    void *const *dst, int32_t ndst)

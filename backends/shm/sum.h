@@ -5,9 +5,9 @@
 #include "layout.h"
 
 /*
- * `n` elements of each, in order of src, to every dst. dst[0] is this rank's own and may be one of
- * src; the others, which other ranks have read, are written past the caches: call
- * tess_stream_end before these ranks are let read them.
+ * Adds `n` elements of each src, in order, into every dst. dst[0] is this rank's own, and may be
+ * one of src. The others are written past the caches; call tess_stream_end before other ranks read
+ * them.
  */
 void sum_into_all(int32_t dtype, int32_t op, const void *const *src, int32_t nsrc, uint64_t n,
                   void *const *dst, int32_t ndst);

@@ -1,12 +1,12 @@
 /*
- * wakeup.c - waiting: a spin, then a yield of the CPU, then sleep until another rank wakes this
- * one.
+ * wakeup.c - waits by spinning, then by yielding the CPU, then by sleeping until another rank wakes
+ * this one.
  *
- * The one thing that two ranks must not get wrong: one sets a flag and sees no sleeper, while the
- * other sees no flag and falls asleep. Each side writes, changes `sleepers`, then reads what the
- * other wrote. Changes of one word have an order that both sides see, so at least one rank sees the
- * other (model/wakeup.pml). A release store and an acquire load would not do, here and on x86: a
- * store may wait in the store buffer while the load is made.
+ * A lost wake-up would be: one rank sets a flag and reads that nobody sleeps, while the other reads
+ * no flag and falls asleep. To exclude it, each side writes, changes `sleepers`, then reads what
+ * the other one wrote. Changes of one word are totally ordered, so at least one rank reads the
+ * other's write (model/wakeup.pml). A release store and an acquire load do not suffice, even on
+ * x86: a store may still be in the store buffer during the load.
  */
 #include "wakeup.h"
 
@@ -19,14 +19,14 @@
 
 enum { NOTIFY_AFTER = 16, TURNS_SHARED = 40 };
 /*
- * How long a rank yields before it sleeps. Between two ops of a model ranks wait for each other for
- * up to some ms, as memory serves one core better than another, and a wake-up takes 30 to 80 us.
+ * Time that a rank yields before it sleeps. Between two ops of a model, ranks wait for each other
+ * for up to some ms, as memory is faster for some cores, and a wake-up takes 30 to 80 us.
  */
 enum { YIELD_NS = 2000000, YIELD_SHARED_NS = 50000 };
 
 static void call_futex(_Atomic uint32_t *at, int op, uint32_t val, const struct timespec *until)
 {
-	/* Not private: for other processes. However it returns, the caller checks again. */
+	/* Not private: for other processes. The caller checks again after any return. */
 	syscall(SYS_futex, at, op, val, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -57,7 +57,7 @@ void wakeup_abort_wait(void *self)
 	wake_rank(rank_slot_of(g, g->rank));
 }
 
-/* The counter is read before the last look at all calls: a wake-up after that look changes it. */
+/* Sleeps. The counter is read before the last check of all calls: a later wake-up changes it. */
 static void sleep_until_woken(struct group *g, int64_t deadline,
                               tess_status (*progress)(struct group *g))
 {
@@ -88,8 +88,8 @@ void wakeup_publish_cpu(struct group *g)
 }
 
 /*
- * With fewer CPUs than ranks: whether all that are waited for run on other CPUs. Then their flags
- * are about to be set, and a yield would only run a rank that waits as well.
+ * Returns true if all awaited ranks run on other CPUs, with fewer CPUs than ranks. Their flags are
+ * then about to be set, and a yield would only run another rank that waits.
  */
 static bool all_run_elsewhere(const struct group *g)
 {
@@ -109,7 +109,7 @@ bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
 	if (p->events != g->events)
 		*p = (struct pause){ .events = g->events };
 	if (p->turn++ < (g->spin ? g->spin : TURNS_SHARED) && (g->spin || all_run_elsewhere(g))) {
-		/* By now the store has most likely reached the others: the fence costs little. */
+		/* The store has probably reached the other CPUs by now: the fence is cheap. */
 		if (p->turn > NOTIFY_AFTER)
 			wakeup_notify(g);
 		relax_cpu();

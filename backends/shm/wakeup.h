@@ -1,10 +1,10 @@
-/* wakeup.h - waiting, and waking ranks that sleep. */
+/* wakeup.h - waits, and wakes ranks that sleep. */
 #ifndef SHM_WAKEUP_H
 #define SHM_WAKEUP_H
 
 #include "state.h"
 
-/* Between two loads: a rank that loads a line all the time keeps it from its writer. */
+/* Pauses between two loads: a rank that loads a line all the time keeps it from its writer. */
 static inline void relax_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -13,13 +13,14 @@ static inline void relax_cpu(void)
 	__asm__ volatile("isb");
 #endif
 }
-/* After something was posted, before this rank does anything long: wakes ranks that sleep. */
+/* Wakes ranks that sleep, after something was posted and before this rank does anything long. */
 void wakeup_notify(struct group *g);
-/* Before a flag is set: a rank that waits for it may want to know the CPU of this one. */
+/* Publishes this rank's CPU, before a flag is set, for ranks that wait for the flag. */
 void wakeup_publish_cpu(struct group *g);
 /*
- * One step of a wait, zeroed before the first; later steps take longer. Before it sleeps it calls
- * `progress`, which advances all calls of the group. False: the deadline has passed.
+ * One step of a wait; *p is zeroed before the first, and later steps take longer. Before it sleeps
+ * it calls `progress`, which advances all calls of the group. Returns false if the deadline has
+ * passed.
  */
 struct pause {
 	int32_t turn;
@@ -28,7 +29,7 @@ struct pause {
 };
 bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
                        tess_status (*progress)(struct group *g));
-/* tess_backend.abort: ends a wait of this rank. From any thread. */
+/* Implements tess_backend.abort: ends a wait of this rank, from any thread. */
 void wakeup_abort_wait(void *self);
 
 #endif

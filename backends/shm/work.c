@@ -11,15 +11,15 @@
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-/* Which chunk this round is about; before the first one: `need` or more. */
+/* Returns the chunk of this round; before the first chunk, a number of nchunks or more. */
 static uint64_t current_chunk(const struct work *w)
 {
 	return w->round - w->skip;
 }
 
 /*
- * The first flag of a call says what it is, how much there is to move, and where the data lie or
- * that they are in the slot.
+ * Fills the first flag of a call: its fingerprint, the amount to move, and the buffers, unless the
+ * data are in the slot.
  */
 static void fill_first_flag(struct group *g, struct work *w, struct flag *flag)
 {
@@ -46,8 +46,8 @@ static void post_round(struct group *g, struct work *w)
 		staged_fill_chunk(g, w, current_chunk(w));
 	tess_stream_end();
 	/*
-	 * Release: a rank that sees the round sees the flag, the slot, and what was written into
-	 * its own memory.
+	 * Release: a rank that reads the round also reads the flag, the slot, and data written into
+	 * its memory.
 	 */
 	atomic_store_explicit(&flag->round, g->round, memory_order_release);
 	w->posted = true;
@@ -56,13 +56,13 @@ static void post_round(struct group *g, struct work *w)
 	g->events++;
 }
 
-/* Whether all flags of this round are set; the first ones are compared. */
+/* Returns TESS_OK if all flags of this round are set; compares those of the first round. */
 static tess_status check_flags(struct group *g, struct work *w)
 {
 	for (; g->seen < g->nranks; g->seen++) {
 		const struct flag *flag = flag_of(g, g->seen, g->round);
 
-		/* Acquire, for what the flag announces; wakeup.c has the fence for sleepers. */
+		/* Acquire for the announced data; wakeup.c has the fence for sleepers. */
 		if (atomic_load_explicit(&flag->round, memory_order_acquire) != g->round)
 			return TESS_PENDING;
 		g->events++;
@@ -77,7 +77,7 @@ static tess_status check_flags(struct group *g, struct work *w)
 	return TESS_OK;
 }
 
-/* All ranks have joined: how the data move. */
+/* Chooses how data move, after all ranks have joined. */
 static tess_status choose_mode(struct group *g, struct work *w)
 {
 	if (w->c.kind == TESS_ALL_TO_ALL && w->c.send_counts && staged_compare_extents(g, w))
@@ -126,7 +126,7 @@ static void queue_work(struct queue *q, struct work *w)
 	q->tail = w;
 }
 
-/* One step of all that is under way: TESS_OK, or the group has failed. */
+/* Advances everything outstanding by one step. TESS_OK, or the failure of the group. */
 static tess_status shm_progress_all(struct group *g)
 {
 	while (g->calls.head) {
@@ -168,7 +168,7 @@ static struct work *take_spare_work(struct group *g)
 	return w;
 }
 
-/* What the call needs, and its place in a queue. */
+/* Prepares the call, and appends it to its queue. */
 static void queue_call(struct group *g, struct work *w)
 {
 	bool sends = w->c.kind == TESS_SEND;
@@ -220,9 +220,9 @@ static tess_status fail_late_call(struct group *g, const struct work *w)
 	bool pair = w->c.kind == TESS_SEND || w->c.kind == TESS_RECV;
 	int32_t missed = pair ? w->c.peer : g->seen < g->nranks ? g->seen : g->rank;
 
-	return g->host->fail(
-		TESS_ETIMEOUT, "%s: group %s over shm waited until the deadline for rank %d",
-		w->c.where ? w->c.where : "a collective", g->name, (int)g->world[missed]);
+	return g->host->fail(TESS_ETIMEOUT, "%s: group %s over shm: rank %d missed the deadline",
+	                     w->c.where ? w->c.where : "a collective", g->name,
+	                     (int)g->world[missed]);
 }
 
 tess_status shm_work_wait(void *self, void *work, int64_t deadline)
@@ -252,10 +252,9 @@ void shm_work_release(void *self, void *work)
 		w->next = g->spare;
 		g->spare = w;
 	} else if (!g->failed) {
-		/* It may still be under way, and is not waited for any more. */
+		/* It may still be outstanding, and nobody waits for it. */
 		group_fail_call(g, TESS_ETIMEOUT,
-		                "group %s over shm: a call was released that was not finished",
-		                g->name);
+		                "group %s over shm: an unfinished call was released", g->name);
 	}
 }
 

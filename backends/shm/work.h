@@ -1,10 +1,10 @@
-/* work.h - what is under way; collectives as rounds. */
+/* work.h - outstanding calls; runs collectives in rounds. */
 #ifndef SHM_WORK_H
 #define SHM_WORK_H
 
 #include "state.h"
 
-/* tess_backend.start, test, wait and release */
+/* Implement tess_backend.start, test, wait and release. */
 tess_status shm_start_call(void *self, const struct tess_coll *c, void **work);
 tess_status shm_work_test(void *self, void *work);
 tess_status shm_work_wait(void *self, void *work, int64_t deadline);
