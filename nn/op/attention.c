@@ -1,4 +1,4 @@
-/* Checks ATTENTION and ATTENTION_D. */
+/* attention.c - checks ATTENTION and ATTENTION_D. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
@@ -18,13 +18,13 @@ static bool is_page_table(const struct tess_view *v)
 	       v->shape[1] >= 0 && v->stride[0] >= v->shape[1] && v->stride[1] == 1;
 }
 
-/* Returns whether keys or values may begin at a byte of a page: at an element of `dtype`. */
+/* Returns whether keys or values may begin at this byte of a page, an element of `dtype`. */
 static bool is_page_offset(double offset, int32_t dtype)
 {
 	return is_integer(offset, 0, 0x1p53) && (int64_t)offset % (int64_t)tess_width(dtype) == 0;
 }
 
-/* Returns whether v has g values in a row, or is absent and values are parts of their keys. */
+/* Returns whether v has g values per row, or is absent because values are parts of keys. */
 static bool has_values(const struct tess_op *op, int64_t g)
 {
 	const struct tess_view *v = &op->in[2];
@@ -36,7 +36,7 @@ static bool has_values(const struct tess_op *op, int64_t g)
 	       is_integer(value, 1, 0x1p20) && v->shape[1] == g * (int64_t)value;
 }
 
-/* Checks the table of pages, which is optional, and the offsets in a page. */
+/* Checks the optional table of pages, and the offsets in a page. */
 static const char *check_pages(const struct tess_op *op)
 {
 	if (!op->in[5].ndim)

@@ -5,10 +5,9 @@
 #include <tessera/device.h>
 
 /*
- * Checks that an op is one that `device` may be asked for: shapes, strides, dtypes, numbers and
- * sums are as tessera/device.h says, and a Partial has the nodes that sums of this device give
- * (`exact`). Reads no data. Whether the device can run the op is for its supports(). TESS_ENOTSUP:
- * "module: kind: rule".
+ * Checks an op: shapes, strides, dtypes, numbers and sums follow tessera/device.h, and a Partial
+ * has the nodes of sums on `device` (`exact`). Reads no data. The device's supports() reports if
+ * the device can run the op. TESS_ENOTSUP: "module: kind: rule".
  */
 tess_status tess_op_check(const struct tess_op *op, const struct tess_device *device);
 

@@ -1,4 +1,4 @@
-/* Checks ROUTE, EXPERTS and COMBINE. */
+/* experts.c - checks ROUTE, EXPERTS and COMBINE. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
@@ -57,8 +57,8 @@ const char *op_check_experts(const struct tess_op *op, bool exact)
 	if (!op_is_activation(op->num[TESS_EXPERTS_ACTIVATION]) ||
 	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 0, 0x1p20) ||
 	    !is_integer(op->num[TESS_EXPERTS_TOP], 0, 0x1p20))
-		return "its numbers are the activation, as a glu has it, the slots, and the "
-		       "experts that a row asks for";
+		return "its numbers are the activation of a glu, the slots, and the experts "
+		       "of a row";
 	partial = op->out[0].ndim == 3;
 	slots = op->num[TESS_EXPERTS_SLOTS] > 0;
 	why = op_check_tree(op, &op->tree[0], 0, x->shape[1], false);

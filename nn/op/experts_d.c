@@ -1,4 +1,4 @@
-/* Checks the ops of the backward of mixtures of experts. */
+/* experts_d.c - checks the ops of the backward of mixtures of experts. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
@@ -88,7 +88,7 @@ const char *op_check_experts_d(const struct tess_op *op, bool exact)
 		       "numbers and three trees";
 	if (!op_is_activation(op->num[TESS_EXPERTS_ACTIVATION]) ||
 	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 1, 0x1p20))
-		return "its numbers are the activation, as a glu has it, and slots";
+		return "its numbers are the activation of a glu, and slots";
 	slots = (int64_t)op->num[TESS_EXPERTS_SLOTS];
 	if (!is_expert_backward(op, slots))
 		return "x must be f32 rows [T, K], weights [T, e], gate_up [e, 2F, K] and down "

@@ -6,8 +6,8 @@
 #include <tessera/device.h>
 
 /*
- * Checks an op, which has an operand and an out at least. Returns NULL, or the rule of
- * tessera/device.h that it violates.
+ * Checks an op with at least one operand and one out. Returns NULL, or the violated rule of
+ * tessera/device.h.
  */
 typedef const char *op_check_whole_fn(const struct tess_op *op);
 /* Checks an op whose outs may be Partials. exact: these have the nodes of their trees, else one. */

@@ -1,4 +1,4 @@
-/* Checks LINEAR and HEAD_LINEAR, and the ops of their backward. */
+/* linear.c - checks LINEAR and HEAD_LINEAR, and the ops of their backward. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
@@ -30,7 +30,7 @@ const char *op_check_linear(const struct tess_op *op, bool exact)
 	return why;
 }
 
-/* Checks that each term of a tree is a sum of the gradient that it names, one of n. */
+/* Checks that each term of a tree is a sum over a gradient, one of n. */
 static const char *check_gradient_tree(const struct tess_op *op, struct tess_tree t, int32_t n,
                                        bool partial)
 {

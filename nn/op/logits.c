@@ -1,12 +1,12 @@
-/* Checks the ops on logits: the loss and its gradient, and SAMPLE. */
+/* logits.c - checks the ops on logits: the loss and its gradient, and SAMPLE. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
-/* Checks logits, operand 0, and how many operands and numbers there are. */
+/* Checks logits, operand 0, and the numbers of operands and of numbers. */
 static const char *check_loss_logits(const struct tess_op *op, int32_t nin, int32_t nnum)
 {
 	if (op->nin != nin || op->nout != 1 || op->nnum != nnum || !operand_is_rows(&op->in[0], 2))
-		return "wrong number of operands or numbers, or logits that are no f32 rows";
+		return "wrong number of operands or numbers, or logits are not f32 rows";
 	if (nnum && !is_integer(op->num[TESS_LOSS_FIRST], 0, 0x1p53))
 		return "its number is the label of column 0";
 	return NULL;

@@ -1,8 +1,8 @@
-/* Checks NORM, NORM_D and NORM_DW. */
+/* norm.c - checks NORM, NORM_D and NORM_DW. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
-/* Returns the elements that a norm adds: a run of a row, or all of it. */
+/* Returns the number of elements in a norm's sum: `each` of a row, or the full row. */
 static int64_t get_norm_run(const struct tess_op *op, const double *num)
 {
 	return num[TESS_NORM_RUN] > 0 ? (int64_t)num[TESS_NORM_RUN] : op->in[0].shape[1];

@@ -88,7 +88,7 @@ const char *op_check_tree(const struct tess_op *op, const struct tess_tree *t, i
                           int64_t length, bool partial)
 {
 	if (t->n < 0 || t->n > OP_UNITS_MAX || t->lo < 0 || t->lo > t->hi || t->hi > t->n)
-		return "a tree is not a run of at most 2^30 units";
+		return "a tree must be a range of at most 2^30 units";
 	if (!partial && (t->lo > 0 || t->hi < t->n))
 		return "a sum that is finished here must be over all units";
 	if (t->terms < 1 || t->first < 0 || t->first > op->nterm - t->terms)
@@ -97,7 +97,7 @@ const char *op_check_tree(const struct tess_op *op, const struct tess_tree *t, i
 		const int64_t *bound = op->term[j].bound;
 
 		if (op->term[j].operand != operand)
-			return operand ? "a tree is over another operand than its own"
+			return operand ? "a tree is over the wrong operand"
 			               : "its only summed operand is 0";
 		if (!bound || bound[0] < 0 || bound[t->hi - t->lo] > length)
 			return "a unit is outside the contracted axis";

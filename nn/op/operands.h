@@ -40,10 +40,10 @@ bool operand_has_same_shape(const struct tess_view *a, const struct tess_view *b
 
 /* ---- sums; exact: a Partial has the nodes of its trees, else one (`exact` of tess_device) */
 
-/* Checks that tree `t` sums [0, length) of an operand; unless partial, over all of its units. */
+/* Checks that tree `t` sums [0, length) of an operand, and unless partial over all of its units. */
 const char *op_check_tree(const struct tess_op *op, const struct tess_tree *t, int32_t operand,
                           int64_t length, bool partial);
-/* Checks that all trees of an op are such sums of operand 0. */
+/* Checks that all trees of an op are such sums over operand 0. */
 const char *op_check_trees(const struct tess_op *op, int64_t length, bool partial);
 /* Returns whether `y` is [rows, columns], or the nodes of that for the trees of `op`. */
 bool op_is_sum(const struct tess_op *op, const struct tess_view *y, int64_t rows, int64_t columns,
@@ -66,9 +66,9 @@ const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t,
 
 /* ---- numbers */
 
-/* Returns whether rate and site are valid, with operand `at`, the last, as the key of the step. */
+/* Returns whether rate and site are valid, and the last operand, `at`, is the key of the step. */
 bool op_is_dropout(const struct tess_op *op, double rate, double site, int32_t at);
-/* Returns whether a number is an activation, as a GLU has it. */
+/* Returns whether a number is an activation of a GLU. */
 bool op_is_activation(double number);
 
 #endif

@@ -1,9 +1,9 @@
-/* Checks the optimizers, and the squares of gradients. */
+/* optimizer.c - checks the optimizers, and the squares of gradients. */
 #include "core/base/accumulator.h"
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
-/* Checks w, `states` and the rounded w of an update by g. */
+/* Checks w, its `states` and its rounded copy in an update by g. */
 static const char *check_update(const struct tess_op *op, int32_t states, int32_t nnum,
                                 bool optional)
 {

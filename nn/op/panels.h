@@ -6,7 +6,7 @@
 
 enum { PANEL_OUTS = 16, PANEL_GROUP = 32 }; /* outs of a panel; inputs that share a scale */
 
-/* Returns the bytes of `n` inputs of TESS_Q8, from the first of a unit on, with their scales. */
+/* Returns the bytes of `n` inputs of TESS_Q8 with their scales, from the start of a unit. */
 static inline int64_t panel_count_q8_bytes(int64_t n)
 {
 	return PANEL_OUTS * (n + 2 * tess_up(n, PANEL_GROUP));

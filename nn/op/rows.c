@@ -1,4 +1,4 @@
-/* Checks the ops that compute, move or add rows by themselves, and the ops of their backward. */
+/* rows.c - checks the ops that compute, move or add rows independently, and their backward. */
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
@@ -103,7 +103,7 @@ const char *op_check_rope(const struct tess_op *op)
 	    !is_integer(op->num[TESS_ROPE_FIRST], 0, each - op->num[TESS_ROPE_WIDTH]) ||
 	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1) ||
 	    !is_integer(op->num[TESS_ROPE_INVERSE], 0, 1))
-		return "`width` elements from `first` on, an even number, must lie in a head; "
+		return "`width` elements from `first` on, an even number, must be in a head; "
 		       "interleaved and inverse are 0 or 1";
 	if (!operand_is_list(&op->in[1], op->in[0].shape[0]))
 		return "positions must be i32, one for each row";
