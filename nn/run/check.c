@@ -101,9 +101,9 @@ static struct finding scan_part(const struct tess_check *c)
 }
 
 /*
- * Returns the lowest rank that holds the same part as `rank`: the first along dimensions where the
- * value is replicated. Along dp, ranks have tokens, and sums over them, of their own; along pp only
- * one stage has the value.
+ * Returns the lowest rank that holds the same part as `rank`: the first along dimensions with a
+ * replicated value. Along dp, ranks have different tokens and sums; along pp only one stage has the
+ * value.
  */
 static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
 {

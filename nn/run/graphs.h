@@ -24,7 +24,7 @@ struct tess_graphs {
 	bool without_calls; /* a rank could not capture a graph with collectives */
 };
 
-/* Begins a run of the program. Returns whether steps are to be graphs; g NULL: no. */
+/* Begins a run of the program. Returns whether to run steps as graphs; g NULL: no. */
 bool tess_graphs_begin(struct tess_graphs *g, const struct tess_rank_program *l,
                        const struct tess_opened_device *d, const struct tess_run_groups *groups);
 /* Returns the end of the steps from i on that one graph can contain; i: none. */

@@ -1,10 +1,10 @@
 /*
  * profile.h - measures the time of steps on this rank, by the kinds of their ops, and collectives.
  *
- * The bytes of an op are those of its operands and outs, each counted once, as if no cache held
- * them: of a table the rows that are looked up, of experts those that a row is routed to, of the KV
- * cache the positions that a sequence attends to. FLOPs are counted for LINEAR, HEAD_LINEAR,
- * EXPERTS and ATTENTION, 2 for each multiplication with its addition.
+ * The bytes of an op are the sum over its operands and outs, as if no cache held them. A table
+ * counts its looked-up rows, experts the ones with routed rows, the KV cache the attended
+ * positions. FLOPs are counted for LINEAR, HEAD_LINEAR, EXPERTS and ATTENTION, 2 for each
+ * multiplication with its addition.
  */
 #ifndef TESS_NN_PROFILE_H
 #define TESS_NN_PROFILE_H
@@ -47,7 +47,7 @@ static inline int64_t tess_profile_begin(const struct tess_profile *p)
 {
 	return p ? tess_now() : 0;
 }
-/* Adds a step, `op` and those linked to it, that began at `began`; op NULL: a call of a style. */
+/* Adds a step, `op` and the ops linked to it, that began at `began`; op NULL: a style's call. */
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began);
 /* Adds a collective. g and p may be NULL. */
 void tess_profile_add_call(struct tess_profile *p, struct tess_group *g, int64_t began);

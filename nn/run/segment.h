@@ -7,7 +7,7 @@
 
 /*
  * Finds the steps [*first, *end) of a segment of this rank; segment s->nsegments: the steps that
- * wait for what was sent. l: of a program with the records that the schedule was made for.
+ * wait for sends. l: of a program with the records of the schedule.
  */
 void tess_pipeline_schedule_find_steps(const struct tess_pipeline_schedule *s,
                                        const struct tess_rank_program *l, int32_t segment,

@@ -58,7 +58,7 @@ static int64_t hash_batches(const struct tess_batch *micro, int64_t n, double lr
 	return (int64_t)h;
 }
 
-/* Ranks must pass the same batches: each computes its rows of one sum. */
+/* Compares batches: all ranks must pass equal ones, since each computes its rows of one sum. */
 static tess_status compare_batches(struct tess_trainer *t, const struct tess_batch *micro,
                                    int64_t n, double lr)
 {

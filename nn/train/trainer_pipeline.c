@@ -4,7 +4,7 @@
 #include "nn/run/segment.h"
 #include "nn/train/trainer_state.h"
 
-struct pipelined { /* micro-batches under way */
+struct pipelined { /* outstanding micro-batches */
 	struct tess_trainer *trainer;
 	const struct tess_batch *micro;
 	int32_t n;
@@ -28,7 +28,7 @@ static tess_status prepare_programs(struct pipelined *c, bool accumulate)
 		const struct tess_batch *b = &c->micro[i];
 		struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate || i, &training);
 
-		/* the same number on all ranks, which find programs together */
+		/* equal on all ranks, which find programs together */
 		shape.slot = i % tess_program_count_stages(p);
 		st = tess_trainer_prepare(t, shape, nslots, &c->program[i]);
 		c->before[i + 1] = c->before[i] + b->nsequences;
@@ -36,7 +36,7 @@ static tess_status prepare_programs(struct pipelined *c, bool accumulate)
 	return st;
 }
 
-/* Runs a segment; number nsegments waits for what was sent. */
+/* Runs a segment; number nsegments waits for sends. */
 static tess_status run_segment(struct pipelined *c, int32_t micro, int32_t segment)
 {
 	struct tess_trainer *t = c->trainer;

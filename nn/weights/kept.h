@@ -1,6 +1,6 @@
 /*
  * kept.h - host access to a rank's part of a weight, gradient or optimizer state (parameters.h): in
- * place, or through a 64 KiB window where the host cannot address the device's memory.
+ * place, or through a 64 KiB window if the host cannot address the device's memory.
  */
 #ifndef TESS_NN_KEPT_H
 #define TESS_NN_KEPT_H

@@ -40,11 +40,12 @@ static uint64_t count_all_room(const struct tess_rank_weights *h)
 }
 
 /*
- * Returns the bytes of a slab that begins with a weight of `room` bytes; 0: the weight has memory
- * of its own, as in training, where some are freed before the others. Slabs of the host's memory
- * are as large as all that was loaded so far, so that small models take little memory, and fill
- * huge pages: the unused end of a slab is never touched. A device has one slab: how weights lie to
- * each other, by which it may choose how it multiplies, is the same in each run.
+ * Returns the bytes of a slab that begins with a weight of `room` bytes; 0: the weight has its own
+ * memory. In training all weights have, since some are freed before others.
+ *
+ * Slabs of host memory are as large as all earlier weights together: small models take little
+ * memory, and large ones fill huge pages; the unused end of a slab is never touched. A device has
+ * one slab: the distances of weights, which may decide how it multiplies, are equal in all runs.
  */
 static uint64_t choose_slab_bytes(const struct tess_rank_weights *h, uint64_t room)
 {
@@ -82,7 +83,7 @@ static tess_status alloc_weight_memory(struct tess_rank_weights *h, int32_t i, c
 	return TESS_OK;
 }
 
-/* Gives back the memory that was allocated last. */
+/* Frees the memory that was allocated last. */
 static void release_weight_memory(struct tess_rank_weights *h, int32_t i, char *data)
 {
 	struct tess_weights_loader *l = h->loader;
@@ -126,9 +127,9 @@ static tess_status pack_quantized_units(const struct tess_rank_weights *h,
 }
 
 /*
- * Copies rows, or packs panels, to `to`, which is in memory of its own: slab by slab, dropping
- * mapped pages once read, so that no weight is in memory twice. A slab of a weight that is stored
- * [in, out] is a run of columns of all panels.
+ * Copies rows, or packs panels, to `to`, which is allocated memory. Works slab by slab, and drops
+ * mapped pages once read, so that no weight is in memory twice. A slab of a weight stored as [in,
+ * out] is a range of columns of all panels.
  */
 static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, struct tess_view to)
 {
@@ -200,7 +201,7 @@ static tess_status load_heads(struct tess_rank_weights *h, const struct tess_par
 
 /* ---- one weight ------------------------------------------------------------------------------ */
 
-/* Loads one matrix, or those of this rank's experts, which may be in files of their own. */
+/* Loads one matrix, or the matrices of this rank's experts, which may be in separate files. */
 static tess_status load_parts(struct tess_rank_weights *h, const struct tess_weight *w,
                               const struct tess_view *v)
 {
@@ -237,7 +238,7 @@ static tess_status load_parts(struct tess_rank_weights *h, const struct tess_wei
 	return st;
 }
 
-/* Loads all rows into memory of their own, and copies the share to `data`. */
+/* Loads all rows into temporary memory, and copies the share to `data`. */
 static tess_status load_share(struct tess_rank_weights *h, const struct tess_weight_decision *d,
                               char *data)
 {
@@ -343,7 +344,7 @@ static void drop_loader(struct tess_rank_weights *h)
 	h->loader = NULL;
 }
 
-/* Makes panels of mapped rows. Without memory they stay mapped. */
+/* Packs panels from mapped rows. Without memory they stay mapped. */
 static tess_status pack_waiting(struct tess_rank_weights *h, int32_t i)
 {
 	struct tess_weight_decision *d = &h->decision[i], waiting = *d;
@@ -364,7 +365,7 @@ static tess_status pack_waiting(struct tess_rank_weights *h, int32_t i)
 	return st;
 }
 
-/* Leaves the weights that are not packed yet where they are mapped. */
+/* Leaves the remaining unpacked weights mapped. */
 static void stop_packing(struct tess_rank_weights *h)
 {
 	tess_log(TESS_WARN, "weights", "stay as in the file, which is slower: %s", tess_error());
@@ -396,7 +397,7 @@ tess_status tess_rank_weights_pack(struct tess_rank_weights *h, int64_t ns, bool
 	return st == TESS_ENOMEM ? TESS_OK : st;
 }
 
-/* A weight that the device cannot compress is decided again: its numbers are the same. */
+/* Loads a weight; one that the device cannot compress is decided again, with equal numbers. */
 static tess_status load_weight(struct tess_rank_weights *h, int32_t i)
 {
 	struct tess_weight_decision *d = &h->decision[i];

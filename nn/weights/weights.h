@@ -18,19 +18,19 @@ struct tess_rank_weights {
 };
 
 /*
- * Loads the part of every weight of `p` that `rank` of its mesh holds, as tess_weights_decide says:
- * copies and panels are made slab by slab from the mapping, whose pages are dropped once read.
- * `bytes` is the sum of those of the decisions without WAITING ones, `mapped` that of `mapped`.
- * Weights of a program of training are writable, dense in the order of their axes as stored.
- * The source and the program must outlive *out, which is yours: tess_rank_weights_free.
+ * Loads the part of every weight of `p` that `rank` of its mesh holds, as tess_weights_decide
+ * decides. Copies and panels are written slab by slab from the mapping, whose pages are dropped
+ * once read. `bytes` and `mapped` are sums over the decisions, `bytes` without WAITING ones.
+ * Weights of a training program are writable, and dense in the order of their axes as stored. The
+ * source and the program must outlive *out, which is yours: tess_rank_weights_free.
  */
 tess_status tess_rank_weights_load(const struct tess_program *p, const struct tess_source *source,
                                    int32_t rank, const struct tess_opened_device *device,
                                    struct tess_rank_weights *out);
 /*
  * Packs WAITING weights, at least one, until `ns` have passed or none is left, and sets their
- * decisions and views. Where memory runs out, the rest become MAPPED, with a warning. *changed: a
- * view is another than before.
+ * decisions and views. If memory runs out, the rest become MAPPED, with a warning. *changed: a view
+ * has changed.
  */
 tess_status tess_rank_weights_pack(struct tess_rank_weights *h, int64_t ns, bool *changed);
 void tess_rank_weights_free(struct tess_rank_weights *h);
