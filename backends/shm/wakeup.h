@@ -17,16 +17,15 @@ static inline void relax_cpu(void)
 void wakeup_notify(struct group *g);
 /* Publishes this rank's CPU, before a flag is set, for ranks that wait for the flag. */
 void wakeup_publish_cpu(struct group *g);
-/*
- * One step of a wait; *p is zeroed before the first, and later steps take longer. Before it sleeps
- * it calls `progress`, which advances all calls of the group. Returns false if the deadline has
- * passed.
- */
-struct pause {
+struct pause { /* the state of a wait; zeroed before its first step */
 	int32_t turn;
 	int64_t since;
 	uint64_t events;
 };
+/*
+ * Runs one step of a wait; later steps take longer. Before it sleeps it calls `progress`, which
+ * advances all calls of the group. Returns false if the deadline has passed.
+ */
 bool wakeup_pause_wait(struct group *g, struct pause *p, int64_t deadline,
                        tess_status (*progress)(struct group *g));
 /* Implements tess_backend.abort: ends a wait of this rank, from any thread. */

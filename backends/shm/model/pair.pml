@@ -1,9 +1,9 @@
 /*
- * pair.pml - pieces of messages arrive in order and whole (message.c).
+ * pair.pml - proves that pieces of messages arrive complete and in order (message.c).
  *
- * The sender writes piece n to place n % 2 when fewer than WINDOW are under way, then counts it; the
- * receiver reads it when it is counted, then counts it as taken. With a window of three (-DWINDOW=3)
- * a piece is written over before it is read.
+ * The sender writes piece n to place n % 2 when fewer than WINDOW are in flight, then counts it.
+ * The receiver reads a counted piece, then counts it as taken. With a window of three (-DWINDOW=3)
+ * a piece is overwritten before it is read.
  */
 #ifndef WINDOW
 #define WINDOW 2

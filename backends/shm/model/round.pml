@@ -1,11 +1,11 @@
 /*
- * round.pml - slots that are used in turn are never written while a rank reads them (work.c).
+ * round.pml - proves that alternating slots are never written while a rank reads them (work.c).
  *
  * RANKS ranks, ROUNDS rounds. A rank writes its slot of the round's parity, sets its flag, waits
- * for all flags, then reads all slots, one after another, at its own pace. When all flags are
- * set it may already write to its slot of the next round, as sums do (staged.c). Each slot must hold
- * what was written for the round. With one slot (-DONE_SLOT) it does not. (Two are the fewest: most
- * calls use more.)
+ * for all flags, then reads all slots, one after another, at its own pace. When all flags are set
+ * it may already write to its slot of the next round, as sums do (staged.c). Each slot must contain
+ * the data of the round, which fails with one slot (-DONE_SLOT). Two slots are the minimum; most
+ * calls use more.
  */
 #define RANKS 3
 #define ROUNDS 4

@@ -1,11 +1,13 @@
 /*
- * wakeup.pml - no rank sleeps while its flag is set (wakeup.c).
+ * wakeup.pml - proves that no rank sleeps while the flag it waits for is set (wakeup.c).
  *
- * Two ranks, ROUNDS rounds. Each sets its flag, then wakes the other if it sleeps; then waits for the
- * other's flag, and sleeps where it is not set. A store goes into its rank's buffer first, and
- * from there to memory at any time later, in order: that is what x86 does, and the least that every
- * machine does. A change of `sleepers` empties the buffer (fence): of the rank that falls asleep, and of the rank
- * that looks for sleepers. If the latter only reads it (-DONE_FENCE), a rank sleeps for ever: an invalid end state.
+ * Two ranks, ROUNDS rounds. Each sets its flag, then wakes the other if it sleeps; then it waits
+ * for the other's flag, and sleeps if it is not set.
+ *
+ * A store enters its rank's buffer first, and reaches memory at any later time, in order, as on
+ * x86; other machines reorder at least as much. A change of `sleepers` drains the buffer (fence),
+ * both for a rank that falls asleep and for a rank that looks for sleepers. If the latter only
+ * reads `sleepers` (-DONE_FENCE), a rank sleeps for ever: an invalid end state.
  */
 #define ROUNDS 3
 
