@@ -11,10 +11,11 @@
 #include <tessera/device.h>
 
 /*
- * Memory of the device that is registered with its carrier, which accesses it without copies. Calls
- * must then use equal offsets in it on all ranks. bytes: equal on all ranks.
+ * Returns true if the device's carrier can allocate memory of the device that it accesses without
+ * copies. Calls must use equal offsets in such memory on all ranks.
  */
 bool tess_carrier_has_memory(const struct tess_group *g);
+/* Allocates such memory; `bytes` is equal on all ranks. */
 tess_status tess_carrier_alloc(const struct tess_group *g, uint64_t bytes, void **out);
 /* Frees memory that no call uses any more, before the device is detached. */
 void tess_carrier_free(const struct tess_group *g, void *mine);
