@@ -10,7 +10,7 @@ const struct tess_view *handover_get_added(const struct tess_op *linear)
 	return &add->in[is_same_view(&add->in[1], &y) ? 0 : 1];
 }
 
-/* Checks that the output of ATTENTION and the ROPEs' inputs, which its blocks read, are apart. */
+/* Requires that only ATTENTION reads the keys, and that its output overwrites no ROPE's input. */
 bool handover_can_turn(const struct tess_op *rope, const struct tess_op *attention)
 {
 	const struct tess_op *second = rope->next;
