@@ -1,11 +1,26 @@
 /*
- * tessera/session.h - a checkpoint, cut by a plan, that runs: steps over rows of several texts, and
- * the generation of many texts at once.
+ * tessera/session.h - runs a checkpoint that a plan partitions: steps over rows of several
+ * sequences, and the generation of many sequences at once.
  *
- * Calls that take a session or a sequence are collective unless they say otherwise: every rank
- * makes the same ones in the same order. The bits of a text depend on nothing but the checkpoint,
- * its ids and its sampling: not on ranks, threads, backend, plan, or on what runs beside it. Where
- * a device samples (docs/devices.md), this holds up to the rounding of probabilities.
+ * Calls that take a session or a sequence are collective unless their comment states otherwise:
+ * every rank makes the same calls in the same order. The bits of a sequence depend on the
+ * checkpoint, its ids and its sampling only. They do not depend on ranks, threads, backend, plan,
+ * or other sequences. If a device samples (docs/devices.md), this holds up to the rounding of
+ * probabilities.
+ *
+ * Example:
+ *     static tess_status print_next(struct tess_session *s, const int32_t *ids, int64_t n)
+ *     {
+ *             struct tess_input in = { NULL, ids, n, 1 };
+ *             const float *logits;
+ *             tess_status st = tess_sequence_open(s, &in.sequence);
+ *
+ *             st = st ? st : tess_session_step(s, &in, 1, 0, &logits);
+ *             if (!st && logits)
+ *                     printf("logit of id 0: %g\n", (double)logits[0]);
+ *             tess_sequence_close(in.sequence);
+ *             return st;
+ *     }
  */
 #ifndef TESSERA_SESSION_H
 #define TESSERA_SESSION_H
@@ -15,186 +30,288 @@
 TESS_BEGIN
 
 struct tess_mesh;
+
+/* A checkpoint that runs on a mesh. */
 struct tess_session;
 
-struct tess_session_options {           /* zeroed but for size: the plan of the model */
+/* Options of a session. Zeroed except for size: the plan of the model. */
+struct tess_session_options {
+	/* sizeof(struct tess_session_options). */
 	uint32_t size;
-	int32_t threads;                /* per rank; 0: TESSERA_THREADS, else a share of the CPUs */
-	const char *plan;               /* "auto" or NULL, "none", a plan's name, a file, or JSON */
-	/* "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE" over the plan; NULL, or ends with NULL */
+	/* Threads per rank; 0: TESSERA_THREADS, or else a share of the CPUs. */
+	int32_t threads;
+	/* "auto" or NULL, "none", the name of a plan, a file, or JSON. */
+	const char *plan;
+	/* Rules that replace those of the plan: "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE". Ends
+	 * with NULL; NULL: none. */
 	const char *const *overrides;
-	int32_t ignore_unexpected;      /* 1: tensors that no module asks for are a warning only */
-	int32_t kv_dtype;               /* of the KV cache: TESS_F32, TESS_BF16; 0: as the device
-	                                   prefers beside weights of the first linear's dtype */
-	uint64_t kv_memory;             /* bytes of KV cache per rank; 0: of the free memory */
-	int64_t positions;              /* of a text, at most; 0: as the checkpoint says */
-	int32_t weights;                /* linear ones, in memory: 0: as in the files; TESS_Q8 or
-	                                   TESS_BF12 */
-	int32_t math;                   /* of linear products: 0 or TESS_F32; TESS_BF16 */
+	/* 1: tensors of the files that no module reads cause a warning, not an error. */
+	int32_t ignore_unexpected;
+	/* Element type of the KV cache: TESS_F32 or TESS_BF16. 0: the device chooses it by the
+	 * dtype of the first linear weight. */
+	int32_t kv_dtype;
+	/* Bytes of KV cache per rank; 0: a share of the free memory. */
+	uint64_t kv_memory;
+	/* Maximum length of a sequence; 0: that of the checkpoint. */
+	int64_t positions;
+	/* Format of linear weights in memory: TESS_Q8 or TESS_BF12; 0: that of the files. */
+	int32_t weights;
+	/* Element type of linear products: 0 or TESS_F32; TESS_BF16. */
+	int32_t math;
 };
 TESS_TIGHT(tess_session_options, math);
 
 /*
- * Opens a Hugging Face directory on a mesh: checks the plan, whose rules name dimensions of the
- * mesh, then reads this rank's part of each weight. The ranks along dimension `dp` hold replicas,
- * for which a plan has no rules: the rest of the mesh runs the model, each replica texts of its
- * own. options: NULL, or read during the call. A failure on one rank is returned by all. Close *out
- * before the mesh. TESS_EMISMATCH: ranks read different checkpoints.
+ * Opens a Hugging Face directory on a mesh: checks the plan, then reads the shards of this rank.
+ * Rules of the plan name dimensions of the mesh. The ranks along dimension `dp` are replicas, for
+ * which a plan has no rules. The other dimensions run the model, and each replica has its own
+ * sequences. options: NULL, or read during the call. All ranks return the failure of one rank.
+ * Close *out before the mesh. Blocks. TESS_EMISMATCH: ranks read different checkpoints.
  */
 tess_status tess_session_open(struct tess_mesh *m, const char *dir,
                               const struct tess_session_options *options,
                               struct tess_session **out);
+
+/* Closes a session. NULL is accepted. */
 void tess_session_close(struct tess_session *s);
 
-struct tess_session_info {              /* of this rank; the caller sets size */
+/* Data of a session on this rank. The caller sets size. */
+struct tess_session_info {
+	/* sizeof(struct tess_session_info). */
 	uint32_t size;
-	int32_t replica, nreplicas;     /* along dp */
+	/* Replica of this rank, along dimension `dp`. */
+	int32_t replica;
+	/* Number of replicas. */
+	int32_t nreplicas;
 	int32_t reserved;
+	/* Number of ids. */
 	int64_t vocabulary;
-	int64_t positions;              /* of a text, at most; 0: any */
-	int64_t max_tokens;             /* after a prompt, by the checkpoint; 0: it does not say */
-	struct tess_sampling sampling;  /* by the checkpoint; else as in Transformers, top_k 50 */
-	uint64_t weight_bytes, kv_bytes, step_bytes;    /* allocated */
-	/* of the KV cache, on the rank that needs most: held by texts, and at most; UINT64_MAX: no
-	 * limit is known */
-	uint64_t kv_used_bytes, kv_limit;
-	uint64_t mapped_bytes;          /* of weights that are read in the checkpoint's files */
+	/* Maximum length of a sequence; 0: no limit. */
+	int64_t positions;
+	/* Maximum number of new tokens by the checkpoint; 0: it has none. */
+	int64_t max_tokens;
+	/* Sampling by the checkpoint; else the defaults of Transformers, with top_k 50. */
+	struct tess_sampling sampling;
+	/* Bytes allocated for weights. */
+	uint64_t weight_bytes;
+	/* Bytes allocated for the KV cache. */
+	uint64_t kv_bytes;
+	/* Bytes allocated for values of a step. */
+	uint64_t step_bytes;
+	/* Bytes of KV cache that sequences use, on the most loaded rank. */
+	uint64_t kv_used_bytes;
+	/* Maximum bytes of KV cache on that rank; UINT64_MAX: no known limit. */
+	uint64_t kv_limit;
+	/* Bytes of weights that are read in place from the files of the checkpoint. */
+	uint64_t mapped_bytes;
 };
 TESS_TIGHT(tess_session_info, mapped_bytes);
-/* Not collective, never fails. */
+
+/* Fills in *out, up to out->size. Not collective; does not block. */
 void tess_session_get_info(const struct tess_session *s, struct tess_session_info *out);
 
-struct tess_weight_storage {            /* a value: how a rank stores a weight */
-	const char *name;               /* "model.norm.weight"; of a tied head: of its table */
-	const char *kind;               /* "mapped rows", "panels": docs/architecture.md */
-	const char *reason;             /* "stored [in, out]" */
-	int32_t dtype, reserved;        /* dtype: in memory */
-	uint64_t mapped;                /* bytes that are read in the files, by the ranks of a host
-	                                   in the same pages */
-	uint64_t bytes;                 /* allocated; of "mapped, then panels": by packing */
+/* The way in which a rank stores a weight. A value; its strings are borrowed. */
+struct tess_weight_storage {
+	/* Name of the weight, "model.norm.weight"; for tied embeddings, the name of the table. */
+	const char *name;
+	/* Kind of storage, "mapped rows" or "panels": docs/architecture.md. */
+	const char *kind;
+	/* Reason for that kind: "stored [in, out]". */
+	const char *reason;
+	/* Element type in memory. */
+	int32_t dtype;
+	int32_t reserved;
+	/* Bytes that are read in the files; the ranks of a host share these pages. */
+	uint64_t mapped;
+	/* Allocated bytes; of "mapped, then panels": after packing. */
+	uint64_t bytes;
 };
+
 /*
- * How this rank stores each weight now, into at most `most` of out. Returns the number of weights.
- * Not collective. Names are borrowed from the session, and texts are static.
+ * Lists how this rank stores each weight now: the first `most` of them go to out[]. Returns the
+ * number of weights. Names are borrowed from the session, other strings are static. Not collective;
+ * does not block.
  */
 int32_t tess_session_list_weights(const struct tess_session *s, struct tess_weight_storage *out,
                                   int32_t most);
 
 /*
- * Everything that can be refused without ranks and without reading a weight: directory, mesh text
- * (NULL: "tp") for n ranks, plan, options. Fills in what of *out is known. Not collective.
+ * Checks directory, mesh, plan and options without ranks and without reading a weight. mesh: such
+ * as "tp=4", for n ranks; NULL: "tp". options: NULL, or read during the call. Fills in the known
+ * fields of *out, up to out->size. Not collective. Fails as tess_session_open would.
  */
 tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
                                const struct tess_session_options *options,
                                struct tess_session_info *out);
-/* The same for the ids of a prompt: in the vocabulary, not longer than the context, not empty. */
+
+/*
+ * Checks the n ids of a prompt. Not collective; does not block. TESS_EINVAL: the prompt is empty or
+ * longer than a sequence may be, or an id is outside the vocabulary.
+ */
 tess_status tess_session_check_prompt(const struct tess_session_info *info, const int32_t *ids,
                                       int64_t n);
 
 struct tess_tokenizer;
-/* The checkpoint's tokenizer. Not collective. Opened by the first call. TESS_ENOENT: none. */
+
+/*
+ * Returns the tokenizer of the checkpoint, which the first call opens. *out is borrowed from the
+ * session. Not collective. TESS_ENOENT: the checkpoint has none.
+ */
 tess_status tess_session_get_tokenizer(struct tess_session *s, const struct tess_tokenizer **out);
 
-/* ---- sequences: texts in the KV cache -------------------------------------------------------- */
+/* ---- sequences in the KV cache --------------------------------------------------------------- */
+
+/* A running sequence of ids, on one of the replicas. */
 struct tess_sequence;
 
-/* An empty text, on one of the replicas. Close *out before the session. */
+/* Opens an empty sequence. Close *out before the session. */
 tess_status tess_sequence_open(struct tess_session *s, struct tess_sequence **out);
-/* Frees its pages. NULL: nothing. */
+
+/* Closes a sequence and frees its pages. NULL is accepted. */
 void tess_sequence_close(struct tess_sequence *q);
-/* Its ids so far, and how many; borrowed until it grows. Not collective. */
+
+/* Returns the ids so far, and their number in *n. Borrowed until the sequence grows. Not
+ * collective. */
 const int32_t *tess_sequence_ids(const struct tess_sequence *q, int64_t *n);
 
-struct tess_input {                     /* a value: the next ids of a text, in a step */
+/* The next ids of a sequence in a step. A value; borrowed for the call. */
+struct tess_input {
+	/* Sequence that the ids are appended to. */
 	struct tess_sequence *sequence;
+	/* Ids: [n]. */
 	const int32_t *ids;
+	/* Number of ids; 0: computes ids that earlier calls appended. */
 	int64_t n;
-	int64_t nselected;              /* logits of the last 0, 1 or n ids */
+	/* Number of rows of logits: of no id (0), the last (1), or all of them (n). */
+	int64_t nselected;
 };
 
 /*
- * Appends ids to several texts and computes them in one step; a text may occur once. *logits: f32
- * [sum of nselected, vocabulary] in the order of the inputs, on rank `root` of the replica (-1: on
- * all of its ranks), else NULL; borrowed until the next call. Inputs of texts of another replica
- * are skipped, their rows too. TESS_EINVAL: an id outside the vocabulary, a text that is too long;
- * TESS_ENOMEM: no pages.
+ * Appends ids to several sequences and computes them in one step. A sequence may occur once.
+ * *logits: f32 [sum of nselected, vocabulary] in the order of the inputs, borrowed until the next
+ * call. Rank `root` of the replica gets them (-1: all of its ranks); others get NULL. Inputs of
+ * sequences of another replica are skipped, with their rows. Blocks. TESS_EINVAL: an id is outside
+ * the vocabulary, or a sequence would be too long. TESS_ENOMEM: no pages are left.
  */
 tess_status tess_session_step(struct tess_session *s, const struct tess_input *inputs, int32_t n,
                               int32_t root, const float **logits);
 
 /* Writes n rows of logits as safetensors: "logits", f32 [n, vocabulary]. Not collective. */
 tess_status tess_logits_save(const char *path, const float *logits, int64_t n, int64_t vocabulary);
-/* Fails if no file can be written at `path`, which is left as it is. */
+
+/* Checks that a file can be written at `path`; a file there stays unchanged. Not collective. */
 tess_status tess_logits_check_writable(const char *path);
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
+/* Flags of a request. */
 enum { TESS_ALL_LOGITS = 1, TESS_TOKEN_LOGITS = 2 };
 
-struct tess_request {                   /* zeroed but for size: the empty text, by the checkpoint */
+/*
+ * A request: a prompt, as text or ids, and how to continue it. Zeroed except for size: an empty
+ * prompt, continued as the checkpoint specifies. Borrowed for the call, with all that it points to.
+ */
+struct tess_request {
+	/* sizeof(struct tess_request). */
 	uint32_t size;
-	int32_t flags;                  /* TESS_ALL_LOGITS: those of every position to on_logits;
-	                                   TESS_TOKEN_LOGITS: those of each id to on_token */
-	const char *text;               /* UTF-8, ntext bytes; or ids. A text that begins gets the
-	                                   tokenizer's special ids, one that goes on does not */
+	/* TESS_ALL_LOGITS: the logits of every position go to on_logits. TESS_TOKEN_LOGITS: those
+	 * of each new id go to on_token. 0: no logits. */
+	int32_t flags;
+	/* Prompt as UTF-8; NULL: `ids`. A new sequence gets the special ids of the tokenizer; one
+	 * that continues does not. */
+	const char *text;
+	/* Bytes of text. */
 	uint64_t ntext;
+	/* Prompt as ids: [nids]. */
 	const int32_t *ids;
+	/* Number of ids. */
 	int64_t nids;
-	struct tess_sequence *sequence; /* goes on with this text, as in a chat; NULL: a new one */
-	const struct tess_sampling *sampling;   /* NULL: by the checkpoint */
-	const int32_t *stop;            /* ids that end the text; NULL: by the checkpoint */
+	/* Sequence to continue, as in a chat; NULL: a new one. */
+	struct tess_sequence *sequence;
+	/* Sampling; NULL: that of the checkpoint. */
+	const struct tess_sampling *sampling;
+	/* Ids that end the sequence: [nstop]. NULL: those of the checkpoint. */
+	const int32_t *stop;
+	/* Number of stop ids. */
 	int64_t nstop;
-	/* 0: by the checkpoint, else 256; negative: none; INT64_MAX: as many as fit */
+	/* Maximum number of new tokens. 0: that of the checkpoint, or else 256; negative: none;
+	 * INT64_MAX: as many as fit. */
 	int64_t max_tokens;
 };
 TESS_TIGHT(tess_request, max_tokens);
 
+/* Reasons why a request ends: limit of tokens, stop id, callback, failure. */
 enum { TESS_FINISH_LENGTH = 1, TESS_FINISH_STOP, TESS_FINISH_INTERRUPT, TESS_FINISH_FAILED };
 
+/* Result of a request. Borrowed for the call of on_end. */
 struct tess_result {
+	/* sizeof(struct tess_result) in the running library. */
 	uint32_t size;
+	/* TESS_FINISH_LENGTH, ... */
 	int32_t finish;
-	tess_status status;             /* TESS_FINISH_FAILED: why */
+	/* Status of a request that failed; else TESS_OK. */
+	tess_status status;
 	int32_t reserved;
-	const char *sentence;           /* the same in words, else NULL */
-	const int32_t *prompt;          /* its ids, those of a text before them left out */
-	int64_t nprompt, ntokens;       /* ids: given; chosen, one that ends the text included */
-	double prefill, decode;         /* seconds to the first id, and from there to the end */
+	/* Message of a request that failed; else NULL. */
+	const char *sentence;
+	/* Ids of the prompt, without earlier ids of a sequence that continues: [nprompt]. */
+	const int32_t *prompt;
+	/* Number of ids of the prompt. */
+	int64_t nprompt;
+	/* Number of new ids, including one that ends the sequence. */
+	int64_t ntokens;
+	/* Seconds to the first new id. */
+	double prefill;
+	/* Seconds from the first new id to the end. */
+	double decode;
 };
 TESS_TIGHT(tess_result, decode);
 
-/*
- * Called on rank 0 of the replica that runs request i; each may be NULL. They return TESS_GO_ON,
- * TESS_END_ONE (this request, with its next id), TESS_END_ALL, or a failure, which fails all ranks;
- * another value, or a failure without a message, is a failure that names the callback. A callback
- * must not close the session, a sequence of it, its mesh or the world: that is not done, and
- * generation fails.
- */
+/* Results of a callback: continue; end this request, with its next id; end all requests. */
 enum { TESS_GO_ON, TESS_END_ONE, TESS_END_ALL };
+
+/*
+ * Options and callbacks of a generation. Callbacks may be NULL. They run on rank 0 of the replica
+ * that runs request i, and their arguments are borrowed for the call. They return TESS_GO_ON,
+ * TESS_END_ONE, TESS_END_ALL, or a failure with a message, which fails all ranks. Any other result
+ * is a failure that names the callback. A callback must not close the session, its mesh, the world
+ * or a sequence of the session: the call has no effect, and generation fails.
+ */
 struct tess_generation {
+	/* sizeof(struct tess_generation). */
 	uint32_t size;
-	int32_t batch;                  /* requests at once; 0: what the KV cache has room for */
-	int64_t chunk;                  /* rows of prompts in a step; 0: 512, cuda 2048 */
+	/* Maximum number of requests at once; 0: as many as the KV cache has room for. */
+	int32_t batch;
+	/* Maximum rows of prompts in a step; 0: 512, cuda 2048. */
+	int64_t chunk;
+	/* First argument of the callbacks. */
 	void *self;
-	/* Each chosen id, with TESS_TOKEN_LOGITS its logits [vocabulary] (else NULL), and the
-	 * bytes that it completes: whole characters, often none; without a tokenizer NULL, 0.
-	 * Together they are what decoding adds to the text of the ids before them. */
+	/* Receives each new id. logits: [vocabulary] with TESS_TOKEN_LOGITS, else NULL. text: the n
+	 * bytes that the id completes. These are complete characters, often none; without a
+	 * tokenizer NULL, 0. All bytes of a request are what decoding its ids adds to the text. */
 	int (*on_token)(void *self, int64_t i, int32_t id, const float *logits, const char *text,
 	                uint64_t n);
+	/* Receives logits [n, vocabulary] of the next n positions, with TESS_ALL_LOGITS. */
 	int (*on_logits)(void *self, int64_t i, const float *logits, int64_t n);
-	/* The end of request i; `text`: bytes that were held back. */
+	/* Receives the end of request i. text: the n last bytes, which were held back. */
 	int (*on_end)(void *self, int64_t i, const struct tess_result *r, const char *text,
 	              uint64_t n);
-	int (*on_step)(void *self);     /* after each step */
+	/* Called after each step. */
+	int (*on_step)(void *self);
 };
 TESS_TIGHT(tess_generation, on_step);
 
 /*
- * Runs the n requests of rank 0 of the mesh (the other ranks' are not read), at once as far as
- * memory allows, starting them in their order; over replicas they are dealt by their lengths. A
- * request that cannot run ends alone with TESS_FINISH_FAILED: its prompt is longer than the
- * context, or has an id outside the vocabulary; a count is negative or lacks its list; its pages do
- * not fit; its logits are not finite. TESS_EINVAL: n is negative, or requests is NULL. Blocking.
+ * Runs the n requests of rank 0 of the mesh; requests of other ranks are not read. They start in
+ * their order, and as many run at once as memory allows. Replicas get requests by their lengths.
+ * how: read during the call. Blocks until all requests have ended. TESS_EINVAL: n is negative, or
+ * requests is NULL.
+ *
+ * A request that cannot run ends by itself with TESS_FINISH_FAILED:
+ *  - its prompt is longer than the context, or has an id outside the vocabulary;
+ *  - a count is negative, or lacks its list;
+ *  - its pages do not fit;
+ *  - its logits are not finite.
  */
 tess_status tess_session_generate(struct tess_session *s,
                                   const struct tess_request *const *requests, int64_t n,

@@ -1,18 +1,32 @@
 /*
- * tessera/tessera.h - for programs: worlds, meshes, groups, what a plan would do; with
- * tessera/session.h, a checkpoint that runs with a plan, and tessera/train.h, one that is trained.
+ * tessera/tessera.h - the C API for programs: worlds, groups and meshes. It includes the other
+ * headers of programs: tessera/session.h runs a checkpoint, tessera/train.h trains one, and
+ * tessera/explain.h explains a plan.
  *
- * Every function that can fail returns a tess_status; after a failure tess_error() is the sentence
- * that says what, where, the rule and a way out. What comes through **out is owned by the caller,
- * what is returned is borrowed. No call blocks past its deadline: TESSERA_TIMEOUT seconds (300), or
- * what the call is given. A world and its groups are used by one thread at a time.
+ * Every function that can fail returns a tess_status. After a failure tess_error() is the message,
+ * which names the cause, the place, the rule and a way out. The caller owns results of **out;
+ * returned pointers are borrowed. No call blocks past its deadline: its argument, or
+ * TESSERA_TIMEOUT seconds (300). One thread at a time uses a world and its groups.
  *
- * Where a comment gives NULL, 0 or a negative number no meaning, it is refused: a status that says
- * TESS_EINVAL and a message. So are a negative count, a count without its list, NaN, an index out
- * of range, and a struct whose `size` is not set. A function that returns no status leaves a
- * message, too, and returns NULL, "" for a name, -1 for a rank, an id or an index, 0 for a count or
- * a size, or NaN; one that returns nothing does nothing. Functions that close, free or release
- * accept NULL.
+ * NULL, 0 and negative numbers are refused with TESS_EINVAL and a message, unless a comment gives
+ * them a meaning. Also refused are a count without its list, NaN, an index out of range, and a
+ * struct whose `size` is not set. A function without a status leaves a message, too. It returns
+ * NULL, "" for a name, -1 for a rank, an id or an index, 0 for a count or a size, or NaN. Functions
+ * that close, free or release accept NULL.
+ *
+ * Example:
+ *     static tess_status add_ranks(struct tess_world *world, void *arg)
+ *     {
+ *             int32_t rank = tess_world_rank(world), sum;
+ *             tess_status st = tess_all_reduce(tess_world_group(world), &rank, &sum, 1, TESS_I32,
+ *                                              TESS_SUM, "sum of ranks");
+ *
+ *             if (!st && rank == 0)
+ *                     printf("%d\n", *(int *)arg = sum);
+ *             return st;
+ *     }
+ *     static int sum;
+ *     static int run(void) { return tess_world_spawn(4, add_ranks, &sum); }
  */
 #ifndef TESSERA_TESSERA_H
 #define TESSERA_TESSERA_H
@@ -27,164 +41,231 @@
 
 TESS_BEGIN
 
-/* This thread's last sentence; read it only after a failure. Borrowed, until the next failure. */
-const char *tess_error(void);
 /*
- * Sets it and returns `why`, for a failure of the program's own that all ranks shall hear of:
- * `return tess_fail(TESS_EINVAL, "...", ...)` in a function that tess_world_spawn runs.
+ * Returns the last error message of this thread. Valid only after a failure. Borrowed until the
+ * next failure.
+ */
+const char *tess_error(void);
+
+/*
+ * Sets the error message of this thread and returns `why`. Reports an application error to all
+ * ranks as `return tess_fail(TESS_EINVAL, "...", ...)` in a function that tess_world_spawn runs.
  */
 tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
-/* "1.0.0" */
+
+/* Returns the version of the library: "2.0.0". Static. */
 const char *tess_version(void);
 
 /*
- * Options: TESSERA_<KEY> of the environment, unless the program has set the key ("backend",
- * "threads"), at any time; what a world or a session has read keeps its value. `tessera info
- * --options` lists them. The value is borrowed, "" for an unknown key. TESS_EINVAL: the key is
- * unknown, or that of a plugin that is not open; key or value is NULL.
+ * Returns the value of the option `key` ("backend", "threads"): that of tess_option_set, or else of
+ * TESSERA_<KEY> in the environment, or its default. Borrowed; "" for an unknown key.
+ * `tessera info --options` lists all options.
  */
 const char *tess_option_get(const char *key);
+
+/*
+ * Sets an option, at any time. Values that a world or a session has read do not change.
+ * TESS_EINVAL: the key is unknown, or belongs to a plugin that is not open; key or value is NULL.
+ */
 tess_status tess_option_set(const char *key, const char *value);
 
 /* ---- worlds: all ranks of a job -------------------------------------------------------------- */
+
+/* All ranks of a job, as one rank uses them. */
 struct tess_world;
 
 /*
- * Enters the job that the environment names: tessera launch, torchrun, mpirun or srun
- * (docs/options.md has the variables); without one, a world of one rank. Collective, once per
- * process: blocks until all ranks are there or the deadline has passed.
+ * Enters the job of the environment: tessera launch, torchrun, mpirun or srun (docs/options.md has
+ * the variables). Without a job, opens a world of one rank. Called once per process. Collective:
+ * blocks until all ranks have entered or the deadline has passed.
  */
 tess_status tess_world_open(struct tess_world **out);
 
 /*
  * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the
- * first failure, with its sentence. For tests, and for programs whose ranks are threads.
+ * first failure, with its message. For tests, and for programs whose ranks are threads. Blocks.
+ *
+ * fn returns without closing `world`: tess_world_close fails the job. After a failure each rank has
+ * TESSERA_TIMEOUT to return. A rank that blocks in its own code is logged after one second. If it
+ * does not return, the message names it, and its thread continues to run. It may still use what
+ * `arg` points to, so end the process.
+ *
  * TESS_EINVAL: n > 1, and the option "backend" (TESSERA_BACKEND) is not auto, loopback, a wrapper
- * as in faulty:loopback, or another backend of TESS_REACH_PROCESS. The ranks of gloo or shm are
+ * such as faulty:loopback, or another backend of TESS_REACH_PROCESS. The ranks of gloo or shm are
  * processes: start the program with tessera launch, and call tess_world_open.
- * After a failure each rank has TESSERA_TIMEOUT to return. A rank that hangs in its own code is
- * logged after a second; if it does not return, the sentence names it and it is left behind: its
- * thread may still use what `arg` points to, so end the process. fn returns and does not close
- * `world`: tess_world_close fails the job.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);
 
+/* Returns this rank, 0 to the size of the world - 1. */
 int32_t tess_world_rank(const struct tess_world *w);
+
+/* Returns the number of ranks. */
 int32_t tess_world_size(const struct tess_world *w);
-/* The name of the backend that its groups use: "loopback", "gloo", ... Borrowed. */
+
+/* Returns the name of the backend of the groups: "loopback", "gloo", ... Borrowed. */
 const char *tess_world_backend(const struct tess_world *w);
 
 /*
- * This rank gives up: pending and later calls of all ranks fail with `why` and "rank R: SENTENCE".
- * A sentence that all ranks share, as that of tess_session_open, stays as it is. May be
- * tess_error(). `why` is a failure, else TESS_EBUG is taken.
+ * Fails the job: pending and later calls of all ranks fail with `why` and "rank R: SENTENCE". A
+ * message that all ranks share, such as that of tess_session_open, stays unchanged. sentence: the
+ * message; may be tess_error(). why: a failure; any other value becomes TESS_EBUG.
  */
 void tess_world_fail(struct tess_world *w, tess_status why, const char *sentence);
 
 /*
- * Leaves in order: waits, to the deadline, for works that are not finished and for all ranks to
- * leave. Closes its groups. NULL: nothing.
+ * Leaves the job and closes the groups of the world. Blocks until pending works are done and all
+ * ranks leave, or the deadline has passed. NULL is accepted.
  */
 void tess_world_close(struct tess_world *w);
 
 /* ---- groups: ranks that communicate ---------------------------------------------------------- */
+
+/* Ranks that communicate, as one rank uses them. */
 struct tess_group;
+
+/* A started call, or batch of calls. */
 struct tess_work;
 
-/* The group of all ranks. Borrowed; opened with the world. */
+/* Returns the group of all ranks. Borrowed; opened with the world. */
 struct tess_group *tess_world_group(struct tess_world *w);
+
+/* Returns this rank in the group. */
 int32_t tess_group_rank(const struct tess_group *g);
+
+/* Returns the number of ranks of the group. */
 int32_t tess_group_size(const struct tess_group *g);
-/* The world rank of the group's rank `rank`; -1: there is no such rank. */
+
+/* Returns the world rank of rank `rank` of the group; -1: the rank does not exist. */
 int32_t tess_group_member(const struct tess_group *g, int32_t rank);
-/* "world", "dp/1". Borrowed. */
+
+/* Returns the name of the group: "world", "dp/1". Borrowed. */
 const char *tess_group_name(const struct tess_group *g);
 
 /*
  * Splits `parent`: its ranks of one colour become a group, ordered by key, then by rank in the
- * parent. A negative colour: this rank is in no group, and *out is NULL. `name`: 1 to 15 letters of
- * a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split". Collective over the
- * parent. Close *out before the world, or the world closes it. While a rank waits in one group, its
- * works in another need not progress: wait for the works of several groups in the same order on all
- * ranks.
+ * parent. A rank with a negative colour is in no group, and gets NULL in *out. name: 1 to 15
+ * characters of a-z 0-9 _, for messages, where "dp" with colour 1 is "dp/1"; NULL: "split".
+ * Collective over the parent. Close *out before the world; otherwise the world closes it.
+ *
+ * Works of other groups need not progress while a rank waits in one group. Wait for the works of
+ * several groups in the same order on all ranks.
  */
 tess_status tess_group_split(struct tess_group *parent, int32_t colour, int32_t key,
                              const char *name, struct tess_group **out);
+
 /*
- * Leaves a group that was split off; not collective, and the parent may be closed first. Waits for
- * works that are not finished, and releases all. A member that calls the group afterwards gets an
- * error. The group of a world or of a mesh is not closed by itself: the job fails. NULL: nothing.
+ * Leaves a group of tess_group_split, blocks until its works are done, and releases them. Not
+ * collective; the parent may be closed first. Later calls of other members on the group fail. The
+ * group of a world or of a mesh cannot be closed: the job fails. NULL is accepted.
  */
 void tess_group_close(struct tess_group *g);
 
 /*
  * Runs one collective on host memory and blocks until it is done on this rank. Fields that are 0
- * are filled in: mem, op (sum), fingerprint, and the deadline (now + TESSERA_TIMEOUT). All ranks
- * make the same calls in the same order; if one does not, the error of every rank names it. Buffers
- * remain the caller's; if the call failed, do not touch them until the group is closed.
+ * get defaults: mem, op (sum), fingerprint, and the deadline (now + TESSERA_TIMEOUT). All ranks
+ * make the same calls in the same order; if a call differs, the error of every rank names it. The
+ * caller owns the buffers. After a failure, do not access them until the group is closed.
  */
 tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
+
 /*
- * The same without waiting; several works may be outstanding. Release *out. Buffers, lists and
- * `where` belong to the group until then. A call that passes its own deadline, or that of a wait,
- * fails the job. Releasing a work that is not finished waits for it.
+ * Starts one collective like tess_group_run, without waiting; several works may be pending. Release
+ * *out. Buffers, lists and `where` belong to the group until then. A call that passes its deadline,
+ * or the deadline of a wait, fails the job.
  */
 tess_status tess_group_start(struct tess_group *g, const struct tess_coll *c,
                              struct tess_work **out);
+
 /*
- * Starts n calls, in this order, as one work, which is done when all are; if one is refused, none
- * starts. Messages of a batch may be in any order on each rank; what is a batch on one rank may be
- * single calls on another.
+ * Starts n calls, in this order, as one work, which is done when all calls are. Does not wait. If a
+ * call is refused, none starts. Messages of a batch may be in any order on each rank. The calls of
+ * a batch may be single calls on another rank. Release *out.
  */
 tess_status tess_group_batch(struct tess_group *g, const struct tess_coll *const *c, uint32_t n,
                              struct tess_work **out);
-/* Does not block: TESS_OK, TESS_PENDING or the failure. */
+
+/* Returns TESS_OK, TESS_PENDING or the failure of a work. Does not block. */
 tess_status tess_work_test(struct tess_work *w);
-/* deadline: CLOCK_MONOTONIC, ns; 0: that of the call. */
+
+/* Blocks until a work is done or the deadline passes: CLOCK_MONOTONIC, ns; 0: that of the call. */
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline);
+
+/* Releases a work; blocks until it is done. NULL is accepted. */
 void tess_work_release(struct tess_work *w);
 
-/*
- * Common collectives by name, as tess_group_run. count: elements (all_gather: of src; dst has count
- * times the ranks). `where` goes into every message. In place where src == dst.
- */
+/* Blocks until all ranks of the group have called it. where: place, for messages. */
 tess_status tess_barrier(struct tess_group *g, const char *where);
+
+/*
+ * Copies buf[count] of rank `root` to buf[count] of all ranks. dtype: TESS_F32, ... where: place,
+ * for messages. Blocks like tess_group_run.
+ */
 tess_status tess_broadcast(struct tess_group *g, void *buf, uint64_t count, int32_t dtype,
                            int32_t root, const char *where);
+
+/*
+ * Reduces src[count] of all ranks to dst[count] of all ranks; src may be dst. dtype: TESS_F32, ...
+ * op: TESS_SUM, ... where: place, for messages. Blocks like tess_group_run.
+ */
 tess_status tess_all_reduce(struct tess_group *g, const void *src, void *dst, uint64_t count,
                             int32_t dtype, int32_t op, const char *where);
+
+/*
+ * Gathers src[count] of each rank to dst[ranks * count] of all ranks, in the order of ranks. In
+ * place if src == dst: the own block is at its place in dst. dtype: TESS_F32, ... where: place, for
+ * messages. Blocks like tess_group_run.
+ */
 tess_status tess_all_gather(struct tess_group *g, const void *src, void *dst, uint64_t count,
                             int32_t dtype, const char *where);
 
 /* ---- meshes: ranks laid out in named dimensions ---------------------------------------------- */
+
+/* The ranks of a world, laid out in named dimensions. */
 struct tess_mesh;
 
 /*
- * "dp=2,tp=4": the ranks of the world in rows of 4, the last dimension varying fastest; at most 16
- * dimensions, whose sizes multiply to the size of the world. One size may be left out: "dp,tp=4",
- * "tp". Opens a group along each dimension. Collective. Close *out before the world.
+ * Opens a mesh and a group along each of its dimensions. text: "dp=2,tp=4" lays out the ranks of
+ * the world in rows of 4; the last dimension varies fastest. At most 16 dimensions, whose sizes
+ * multiply to the size of the world. One size may be absent: "dp,tp=4", "tp". Collective; blocks.
+ * Close *out before the world.
  */
 tess_status tess_mesh_open(struct tess_world *w, const char *text, struct tess_mesh **out);
-/* The ranks that the sizes of such a text make, one size left out being 1. NULL: 1. No ranks. */
-tess_status tess_mesh_count_ranks(const char *text, int32_t *out);
+
 /*
- * Opens the groups over several dimensions taken as one, "dp,tp", the last one varying fastest.
- * Collective over the world. Nothing if they are open.
+ * Counts the ranks of a mesh from its text, without ranks. An absent size counts as 1. text NULL: 1
+ * rank. Not collective.
+ */
+tess_status tess_mesh_count_ranks(const char *text, int32_t *out);
+
+/*
+ * Opens the groups over several dimensions taken as one, such as "dp,tp"; the last one varies
+ * fastest. Does nothing if they are open. Collective over the world; blocks.
  */
 tess_status tess_mesh_slice(struct tess_mesh *m, const char *dims);
+
 /*
- * This rank's group along a dimension, or over those of an opened slice; NULL: there is none. May
- * be the world's own group. Borrowed, until the mesh is closed.
+ * Returns the group of this rank along a dimension, or over the dimensions of an opened slice. May
+ * be the group of the world. Borrowed until the mesh is closed. NULL: there is none.
  */
 struct tess_group *tess_mesh_group(const struct tess_mesh *m, const char *dims);
+
 /*
- * The number of ranks along dimensions, and this rank's place among them, whether or not their
- * slice is open; 0 and -1 if there are no such dimensions.
+ * Returns the number of ranks along one or more dimensions, even if their slice is not open. 0: a
+ * dimension does not exist.
  */
 int32_t tess_mesh_size(const struct tess_mesh *m, const char *dims);
+
+/*
+ * Returns this rank along one or more dimensions, even if their slice is not open. -1: a dimension
+ * does not exist.
+ */
 int32_t tess_mesh_rank(const struct tess_mesh *m, const char *dims);
-/* While a session or a trainer is open on it, the mesh stays open and the job fails. */
+
+/*
+ * Closes a mesh and its groups. While a session or a trainer is open on it, the mesh stays open and
+ * the job fails. NULL is accepted.
+ */
 void tess_mesh_close(struct tess_mesh *m);
 
 TESS_END
