@@ -1,8 +1,16 @@
 /*
- * tessera/coll.h - what a struct tess_coll means: the blocks of its buffers, how much of them is
- * read and written, which calls are valid, and the call as text.
+ * tessera/coll.h - helpers for a struct tess_coll: its blocks and buffers, its check, its text.
  *
  * Only inline functions, so that every backend and the core agree.
+ *
+ * Example:
+ *     static uint64_t count_sent_bytes(const struct tess_coll *c, int32_t rank, int32_t nranks)
+ *     {
+ *             uint64_t src, dst;
+ *
+ *             tess_coll_extents(c, rank, nranks, &src, &dst);
+ *             return src * tess_width(c->dtype);
+ *     }
  */
 #ifndef TESSERA_COLL_H
 #define TESSERA_COLL_H
@@ -11,12 +19,13 @@
 #include <tessera/names.h>
 #include <tessera/reduce.h>
 
-/* send or recv: between this rank and `peer` only. */
+/* Returns 1 for send and recv, which involve this rank and `peer` only. */
 static inline int tess_kind_is_p2p(int32_t kind)
 {
 	return kind == TESS_SEND || kind == TESS_RECV;
 }
 
+/* Returns 1 for floating-point element types. */
 static inline int tess_dtype_is_float(int32_t dtype)
 {
 	return dtype >= TESS_F32 && dtype <= TESS_F16;
@@ -24,13 +33,18 @@ static inline int tess_dtype_is_float(int32_t dtype)
 
 /* ---- blocks ---- */
 
-/* Elements of block r. list: send_counts or recv_counts of the call; NULL: `count` each. */
+/*
+ * Returns the number of elements of block r. list: send_counts or recv_counts of the call; NULL:
+ * `count` each.
+ */
 static inline uint64_t tess_block_size(const uint64_t *list, uint64_t count, int32_t r)
 {
 	return list ? list[r] : count;
 }
 
-/* Elements before block r; r = number of ranks: elements of all blocks. */
+/*
+ * Returns the number of elements before block r. With r = number of ranks, that is all elements.
+ */
 static inline uint64_t tess_block_begin(const uint64_t *list, uint64_t count, int32_t r)
 {
 	uint64_t at = 0;
@@ -42,7 +56,9 @@ static inline uint64_t tess_block_begin(const uint64_t *list, uint64_t count, in
 	return at;
 }
 
-/* Elements of src and dst that rank `rank` of `nranks` reads and writes. */
+/*
+ * Computes the numbers of elements that rank `rank` of `nranks` reads (*src) and writes (*dst).
+ */
 static inline void tess_coll_extents(const struct tess_coll *c, int32_t rank, int32_t nranks,
                                      uint64_t *src, uint64_t *dst)
 {
@@ -81,7 +97,7 @@ static inline void tess_coll_extents(const struct tess_coll *c, int32_t rank, in
 	}
 }
 
-/* Bytes of the vector that the call moves, over all blocks where it has blocks. */
+/* Returns the number of bytes that the call moves: of its vector, or of all its blocks. */
 static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks)
 {
 	uint64_t elements = c->count;
@@ -97,15 +113,15 @@ static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks
 
 /* ---- valid calls ---- */
 
-/* Whether `op` is an operation on elements of `dtype`: those on bits are for integers. */
+/* Returns 1 if `op` is defined for elements of `dtype`; operations on bits are for integers. */
 static inline int tess_op_is_valid(int32_t op, int32_t dtype)
 {
 	return op >= TESS_SUM && op <= TESS_BXOR && (op < TESS_BAND || !tess_dtype_is_float(dtype));
 }
 
 /*
- * NULL: a barrier, or a call of a known kind, dtype and operation on host memory. Else `text`, a
- * part of a sentence that says what is wrong with it.
+ * Checks kind, memory, dtype and operation of a call. Returns NULL if they are valid; else `text`,
+ * with a part of a message that names the fault.
  */
 static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *text, size_t bytes)
 {
@@ -129,7 +145,7 @@ static inline const char *tess_coll_find_fault(const struct tess_coll *c, char *
 
 /* ---- text ---- */
 
-/* " (sum) to rank 2": the operation, and the peer or root, whose world rank is `peer`. */
+/* Formats operation and peer or root: " (sum) to rank 2". peer: a world rank. */
 static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer, char *text,
                                          size_t bytes)
 {
@@ -144,7 +160,9 @@ static inline void tess_coll_format_peer(int32_t kind, int32_t op, int32_t peer,
 	         reduces ? tess_reduce_op_name(op) : "", reduces ? ")" : "", rank);
 }
 
-/* "reduce of 4 f32 (sum) to rank 2 at layers.3"; world[r]: the world rank of rank r. */
+/*
+ * Formats a call: "reduce of 4 f32 (sum) to rank 2 at layers.3". world[r]: world rank of rank r.
+ */
 static inline void tess_coll_format(const struct tess_coll *c, const int32_t *world, char *text,
                                     size_t bytes)
 {

@@ -1,9 +1,20 @@
 /*
- * tessera/decoder.h - what decoders of Llama's form share, recorded through tessera/model.h.
+ * tessera/decoder.h - shared parts of decoders of Llama's form, recorded through tessera/model.h.
  *
- * A family's file holds what is its own: its biases, its windows, how it attends. All here is
- * inline: it uses nothing but struct tess_nn, and a plugin keeps what it was compiled with. Its
- * needs_nn is TESS_UPTO(tess_nn, experts).
+ * The file of a family has only the differences: biases, windows, its attention. All functions are
+ * inline and use only struct tess_nn, so a plugin keeps the version that it was compiled with. Set
+ * needs_nn to TESS_UPTO(tess_nn, experts).
+ *
+ * Example:
+ *     static struct tess_tensor *record_attention(struct tess_nn *nn, const struct tess_decoder *c,
+ *                                                 int64_t layer, struct tess_tensor *x)
+ *     {
+ *             struct tess_tensor *qkv[3];
+ *
+ *             (void)layer;
+ *             tess_decoder_project(nn, c, x, qkv);
+ *             return tess_decoder_attend(nn, c, qkv, 0);
+ *     }
  */
 #ifndef TESSERA_DECODER_H
 #define TESSERA_DECODER_H
@@ -13,23 +24,58 @@
 
 TESS_BEGIN
 
+/* Numbers and dimensions of a decoder. Final for a plugin: it is compiled in. */
 struct tess_decoder {
-	int64_t layers, head;           /* head: elements of one */
-	double eps, scale, softcap;     /* of norms; of scores: 1 / sqrt(size of a head), none */
-	double dropout;                 /* of the weights of attention */
-	int32_t act, qkv_bias, out_bias, mlp_bias;      /* biases: TESS_BIAS, or 0 */
-	int32_t tied;                   /* lm_head is the table of embed_tokens */
-	struct tess_dim *vocab, *hidden, *heads, *kv_heads, *ffn;
-	struct tess_rotary rotary;      /* of heads: whole */
-	struct tess_route route;        /* of mixtures of experts, with what follows: not read */
-	struct tess_dim *experts, *expert_ffn;
+	/* Number of layers. */
+	int64_t layers;
+	/* Elements of a head. */
+	int64_t head;
+	/* Epsilon of norms. */
+	double eps;
+	/* Factor of scores; default 1 / sqrt(head). */
+	double scale;
+	/* Soft cap of scores; 0: none. */
+	double softcap;
+	/* Rate of dropout of the weights of attention, in training. */
+	double dropout;
+	/* Activation of the MLP: TESS_SILU, ... */
+	int32_t act;
+	/* TESS_BIAS: q_proj, k_proj and v_proj have biases; 0: none. */
+	int32_t qkv_bias;
+	/* TESS_BIAS: o_proj has a bias; 0: none. */
+	int32_t out_bias;
+	/* TESS_BIAS: linear ops of the MLP have biases; 0: none. */
+	int32_t mlp_bias;
+	/* 1: tied embeddings, lm_head reads the table of embed_tokens. */
+	int32_t tied;
+	/* Vocabulary. */
+	struct tess_dim *vocab;
+	/* Hidden dimension. */
+	struct tess_dim *hidden;
+	/* Query heads. */
+	struct tess_dim *heads;
+	/* Key-value heads. */
+	struct tess_dim *kv_heads;
+	/* Intermediate dimension of the MLP. */
+	struct tess_dim *ffn;
+	/* Rope; default: complete heads. */
+	struct tess_rotary rotary;
+	/* Choice of experts; read only in a mixture of experts. */
+	struct tess_route route;
+	/* Number of experts, as a dimension; default NULL. */
+	struct tess_dim *experts;
+	/* Intermediate dimension of an expert; default NULL. */
+	struct tess_dim *expert_ffn;
 };
 
-/* self_attn or mlp of layer `layer`: x [tokens, hidden], already normed -> the same. */
+/* Records self_attn or mlp of a layer: normalized x [tokens, hidden] -> [tokens, hidden]. */
 typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_decoder *c,
                                        int64_t layer, struct tess_tensor *x);
 
-/* Reads config.json; `head`: the size of a head that has no head_dim (0: hidden / heads). */
+/*
+ * Reads config.json. head: the elements of a head if there is no head_dim; 0: hidden / heads.
+ * Errors stick in nn.
+ */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
 	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
@@ -62,15 +108,16 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	return c;
 }
 
-/* sliding_window of config.json: 0 (all keys) if null; `missing` if the key is not there. */
+/* Returns sliding_window of config.json: 0 (all keys) if null, `missing` without the key. */
 static inline int64_t tess_decoder_read_window(struct tess_nn *nn, int64_t missing)
 {
 	return nn->integer(nn, "sliding_window", nn->has(nn, "sliding_window") ? 0 : missing);
 }
 
 /*
- * The window of a layer where use_sliding_window switches it on: of those that layer_types calls
- * sliding_attention; without that list, of those from max_window_layers on.
+ * Returns the window of a layer; 0: all keys. use_sliding_window enables windows, in the layers
+ * that layer_types calls sliding_attention. Without that list, layers from max_window_layers on
+ * have it.
  */
 static inline int64_t tess_decoder_select_window(struct tess_nn *nn, int64_t layer)
 {
@@ -86,27 +133,27 @@ static inline int64_t tess_decoder_select_window(struct tess_nn *nn, int64_t lay
 	return layer >= nn->integer(nn, "max_window_layers", 28) ? window : 0;
 }
 
-/* Enters self_attn: q, k and v of x. */
+/* Enters self_attn and computes q, k and v of x. */
 static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_decoder *c,
                                         struct tess_tensor *x, struct tess_tensor *qkv[3])
 {
 	const struct tess_linear w[] = { { "q_proj", c->heads, c->qkv_bias, 0 },
-	                                 { "k_proj", c->kv_heads, c->qkv_bias, 0 },
-	                                 { "v_proj", c->kv_heads, c->qkv_bias, 0 },
-	                                 { NULL, NULL, 0, 0 } };
+		                         { "k_proj", c->kv_heads, c->qkv_bias, 0 },
+		                         { "v_proj", c->kv_heads, c->qkv_bias, 0 },
+		                         { NULL, NULL, 0, 0 } };
 
 	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, qkv);
 }
 
-/* Attends with q and k rotated, and leaves self_attn; window 0: all keys. */
+/* Rotates q and k, attends, and leaves self_attn. window: number of keys; 0: all. */
 static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *qkv[3], int64_t window)
 {
 	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
-	                                 { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale, c->softcap,
-	                                    window,     0, c->dropout };
+		                         { NULL, NULL, 0, 0 } };
+	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
+		                            window,     0, c->dropout };
 	struct tess_tensor *q = nn->rope(nn, qkv[0], &c->rotary);
 	struct tess_tensor *k = nn->rope(nn, qkv[1], &c->rotary), *y;
 
@@ -115,17 +162,16 @@ static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
 	return nn->leave(nn, y);
 }
 
-/* down_proj(act(gate_proj(x)) * up_proj(x)), module `name` */
+/* Computes down_proj(act(gate_proj(x)) * up_proj(x)) in module `name`. */
 static inline struct tess_tensor *tess_decoder_gated(struct tess_nn *nn,
-                                                     const struct tess_decoder *c,
-                                                     const char *name, struct tess_dim *ffn,
-                                                     struct tess_tensor *x)
+                                                     const struct tess_decoder *c, const char *name,
+                                                     struct tess_dim *ffn, struct tess_tensor *x)
 {
 	const struct tess_linear in[] = { { "gate_proj", ffn, c->mlp_bias, 0 },
-	                                  { "up_proj", ffn, c->mlp_bias, 0 },
-	                                  { NULL, NULL, 0, 0 } };
+		                          { "up_proj", ffn, c->mlp_bias, 0 },
+		                          { NULL, NULL, 0, 0 } };
 	const struct tess_linear out[] = { { "down_proj", c->hidden, c->mlp_bias, 0 },
-	                                   { NULL, NULL, 0, 0 } };
+		                           { NULL, NULL, 0, 0 } };
 	struct tess_tensor *h[2], *y;
 
 	nn->linear(nn, nn->enter(nn, x, "%s", name), in, h);
@@ -134,7 +180,7 @@ static inline struct tess_tensor *tess_decoder_gated(struct tess_nn *nn,
 	return nn->leave(nn, y);
 }
 
-/* That of c->ffn, module mlp: a tess_block */
+/* Computes the gated MLP of c->ffn in module mlp. A tess_block. */
 static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const struct tess_decoder *c,
                                                    int64_t layer, struct tess_tensor *x)
 {
@@ -142,7 +188,7 @@ static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const str
 	return tess_decoder_gated(nn, c, "mlp", c->ffn, x);
 }
 
-/* Inside module mlp: what the experts that gate chooses make of each row of x. */
+/* Computes the weighted sum of the experts that `gate` chooses for each row, in module mlp. */
 static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        const struct tess_decoder *c,
                                                        struct tess_tensor *x)
@@ -155,7 +201,7 @@ static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
 	return nn->experts(nn, "experts", x, nn->route(nn, y, &c->route), &how);
 }
 
-/* A mixture of experts, module mlp: a tess_block */
+/* Computes a mixture of experts in module mlp. A tess_block. */
 static inline struct tess_tensor *tess_decoder_moe(struct tess_nn *nn, const struct tess_decoder *c,
                                                    int64_t layer, struct tess_tensor *x)
 {
@@ -163,7 +209,7 @@ static inline struct tess_tensor *tess_decoder_moe(struct tess_nn *nn, const str
 	return nn->leave(nn, tess_decoder_experts(nn, c, nn->enter(nn, x, "mlp")));
 }
 
-/* The rows that are wanted through lm_head, which may be the embedding's table. */
+/* Computes the logits of the requested rows by lm_head, which may have tied embeddings. */
 static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
                                                     const struct tess_decoder *c,
                                                     struct tess_tensor *x)
@@ -178,11 +224,11 @@ static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
 	return y;
 }
 
-/* The whole model, with norms before the blocks: ids [tokens] -> logits. */
+/* Records a complete model with norms before the blocks: ids [tokens] -> logits. */
 static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
-                                                      struct tess_tensor *ids,
-                                                      tess_block *attend, tess_block *mlp)
+                                                      struct tess_tensor *ids, tess_block *attend,
+                                                      tess_block *mlp)
 {
 	struct tess_tensor *x, *y;
 
@@ -199,53 +245,76 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	return tess_decoder_head(nn, c, x);
 }
 
-/* The rules of the presets tp and tp+sp: to be followed by a family's own, and by { 0 }. */
+/* Prefix of the modules of a layer, for rules. */
 #define TESS_DECODER_LAYER "model.layers.*."
+/* Prefix of the modules of a layer that may match none. */
+#define TESS_DECODER_SOME "?" TESS_DECODER_LAYER
+
+/* Rules of attention and embeddings in the preset tp. Rules of the family and { 0 } follow. */
 #define TESS_DECODER_TP_ATTENTION \
 	{ "model.embed_tokens", "embedding_rowwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
-	{ "lm_head", "colwise_gather_output" }
-/* layer: TESS_DECODER_LAYER, or TESS_DECODER_SOME where there may be none */
-#define TESS_DECODER_SOME "?" TESS_DECODER_LAYER
+		{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
+	{ \
+		"lm_head", "colwise_gather_output" \
+	}
+/* Rules of the MLP in the preset tp. layer: TESS_DECODER_LAYER or TESS_DECODER_SOME. */
 #define TESS_DECODER_TP_MLP(layer) \
-	{ layer "mlp.gate_proj", "colwise" }, \
-	{ layer "mlp.up_proj", "colwise" }, \
-	{ layer "mlp.down_proj", "rowwise" }
+	{ layer "mlp.gate_proj", "colwise" }, { layer "mlp.up_proj", "colwise" }, \
+	{ \
+		layer "mlp.down_proj", "rowwise" \
+	}
+/* Rules of a model with an MLP in the preset tp. */
 #define TESS_DECODER_TP TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_MLP(TESS_DECODER_LAYER)
-/* mixtures of experts: cut inside each, or by expert */
+/* Rules of experts in the preset tp: each expert is cut. */
 #define TESS_DECODER_TP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
-	{ layer "mlp.experts.down_proj", "rowwise" }, \
-	{ layer "mlp.experts", "moe_tp_experts" }
+		{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ \
+		layer "mlp.experts", "moe_tp_experts" \
+	}
+/* Rules of experts in the preset ep: ranks have different experts. */
 #define TESS_DECODER_EP_EXPERTS(layer) \
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
-	{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
-	{ "ep:" layer "mlp.experts", "ep_dispatch_experts" }
-/* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
+		{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
+	{ \
+		"ep:" layer "mlp.experts", "ep_dispatch_experts" \
+	}
+/*
+ * Rules of attention, norms and embeddings in the preset tp+sp (sequence parallel): in norms and
+ * between blocks, each rank has a part of the tokens.
+ */
 #define TESS_DECODER_TP_SP_ATTENTION \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
-	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
-	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
-	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
-	{ "model.norm", "sequence_parallel" }, \
-	{ "lm_head", "colwise_gather_output" }
+		{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+		{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
+		{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+		{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+		{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
+		{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
+		{ "model.norm", "sequence_parallel" }, \
+	{ \
+		"lm_head", "colwise_gather_output" \
+	}
+/* Rules of the MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_MLP(layer) \
-	{ layer "mlp.gate_proj", "colwise" }, \
-	{ layer "mlp.up_proj", "colwise" }, \
-	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
+	{ layer "mlp.gate_proj", "colwise" }, { layer "mlp.up_proj", "colwise" }, \
+	{ \
+		layer "mlp.down_proj", "rowwise_reduce_scatter" \
+	}
+/* Rules of a model with an MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
+/* Rules of experts in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
-	{ layer "mlp.experts.down_proj", "rowwise" }, \
-	{ layer "mlp.experts", "moe_experts_reduce_scatter" }
+		{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ \
+		layer "mlp.experts", "moe_experts_reduce_scatter" \
+	}
 
 TESS_END
 #endif

@@ -2,8 +2,14 @@
  * tessera/names.h - names of calls, element types, operations and placements, for messages and
  * options.
  *
- * Only inline functions. They never return NULL: an unknown number is "no call", "no dtype", "no
- * op".
+ * Only inline functions. They never return NULL: an unknown number is "no call", "no dtype" or
+ * "no op". Names are static.
+ *
+ * Example:
+ *     static void print_call(const struct tess_coll *c)
+ *     {
+ *             printf("%s of %s", tess_kind_name(c->kind), tess_dtype_name(c->dtype));
+ *     }
  */
 #ifndef TESSERA_NAMES_H
 #define TESSERA_NAMES_H
@@ -12,12 +18,14 @@
 #include <tessera/group.h>
 #include <tessera/style.h>
 
+/* Returns names[i], or names[0] unless 0 < i < n. */
 static inline const char *tess_name_of(const char *const *names, int32_t n, int32_t i)
 {
 	return names[i > 0 && i < n ? i : 0];
 }
 
-static inline const char *tess_kind_name(int32_t kind) /* "all_reduce" */
+/* Returns the name of a kind of call: "all_reduce". */
+static inline const char *tess_kind_name(int32_t kind)
 {
 	static const char *const names[] = {
 		"no call",    "barrier", "broadcast",      "reduce",     "all_reduce", "gather",
@@ -27,7 +35,8 @@ static inline const char *tess_kind_name(int32_t kind) /* "all_reduce" */
 	return tess_name_of(names, TESS_RECV + 1, kind);
 }
 
-static inline const char *tess_dtype_name(int32_t dtype) /* "f32" */
+/* Returns the name of an element type: "f32". */
+static inline const char *tess_dtype_name(int32_t dtype)
 {
 	static const char *const names[] = {
 		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
@@ -38,7 +47,8 @@ static inline const char *tess_dtype_name(int32_t dtype) /* "f32" */
 	                            : tess_name_of(names, TESS_U8 + 1, dtype);
 }
 
-static inline const char *tess_reduce_op_name(int32_t op) /* "sum" */
+/* Returns the name of an operation of reductions: "sum". */
+static inline const char *tess_reduce_op_name(int32_t op)
 {
 	static const char *const names[] = {
 		"no op", "sum", "prod", "min", "max", "band", "bor", "bxor",
@@ -47,8 +57,13 @@ static inline const char *tess_reduce_op_name(int32_t op) /* "sum" */
 	return tess_name_of(names, TESS_BXOR + 1, op);
 }
 
-/* "Replicate", "Shard(1)", "Stage(0)", "Partial", "as is"; may use `text`. */
+/* Bytes of the longest formatted placement, with its 0. */
 enum { TESS_PLACE_SIZE = 24 };
+
+/*
+ * Formats a placement: "Replicate", "Shard(1)", "Stage(0)", "Partial", "as is". Returns `text` or a
+ * static string.
+ */
 static inline const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
 {
 	switch (p.kind) {

@@ -1,12 +1,22 @@
 /*
- * tessera/reduce.h - kinds of calls; elements: their width, 16-bit floats, and the seven operations
+ * tessera/reduce.h - kinds of calls; element types: width, 16-bit floats, and the seven operations
  * over several vectors.
  *
- * Only inline functions, so that every backend reduces alike: 16-bit floats in f32, rounded once
- * (to nearest, ties to even); integers modulo 2^n; min and max give NaN where one part has it;
- * every NaN has the same bits; no sum of floats is -0; neighbouring parts are combined first: ((0
- * op 1) op (2 op 3)) op 4. For 2^k parts that is the tree of split.h: a backend that adds f32 so is
- * `exact`.
+ * Only inline functions, so that every backend reduces alike:
+ *  - 16-bit floats are reduced in f32 and rounded once, to nearest, ties to even;
+ *  - integers are reduced modulo 2^n;
+ *  - min and max give NaN if one part has it, and every NaN has the same bits;
+ *  - no sum of floats is -0;
+ *  - neighbouring parts are combined first: ((0 op 1) op (2 op 3)) op 4.
+ * For 2^k parts that order is the tree of split.h: a backend that adds f32 in it is `exact`.
+ *
+ * Example:
+ *     static void add_vectors(const float *a, const float *b, uint64_t n, float *sum)
+ *     {
+ *             const void *const parts[] = { a, b };
+ *
+ *             tess_reduce(TESS_F32, TESS_SUM, parts, 2, n, sum);
+ *     }
  */
 #ifndef TESSERA_REDUCE_H
 #define TESSERA_REDUCE_H
@@ -15,20 +25,20 @@
 #include <tessera/group.h>
 #include <tessera/util/float.h>
 
-/* Whether a call of this kind reads `op`. */
+/* Returns 1 if a call of this kind reads `op`. */
 static inline int tess_kind_reduces(int32_t kind)
 {
 	return kind == TESS_REDUCE || kind == TESS_ALL_REDUCE || kind == TESS_REDUCE_SCATTER;
 }
 
-/* Whether a call of this kind has a root. */
+/* Returns 1 if a call of this kind has a root. */
 static inline int tess_kind_rooted(int32_t kind)
 {
 	return kind == TESS_BROADCAST || kind == TESS_REDUCE || kind == TESS_GATHER ||
 	       kind == TESS_SCATTER;
 }
 
-/* Bytes of one element; 0: no such dtype. */
+/* Returns the bytes of one element; 0: an unknown dtype. */
 static inline size_t tess_width(int32_t dtype)
 {
 	switch (dtype) {
@@ -49,12 +59,15 @@ static inline size_t tess_width(int32_t dtype)
 	}
 }
 
+/* Returns the bits of x. */
 static inline uint32_t tess_bits(float x)
 {
 	uint32_t u;
 	memcpy(&u, &x, sizeof u);
 	return u;
 }
+
+/* Returns the float with bits u. */
 static inline float tess_float(uint32_t u)
 {
 	float x;
@@ -62,30 +75,34 @@ static inline float tess_float(uint32_t u)
 	return x;
 }
 
+/* Converts BF16 to f32; exact. */
 static inline float tess_bf16_load(uint16_t h)
 {
 	return tess_float((uint32_t)h << 16);
 }
 
+/* Rounds f32 to BF16, to nearest, ties to even. */
 static inline uint16_t tess_bf16_round(float x)
 {
 	uint32_t u = tess_bits(x);
 
 	if ((u & 0x7fffffff) > 0x7f800000)
-		return (uint16_t)(u >> 16 | 0x40); /* a NaN stays NaN: quiet, its top bits kept */
+		return (uint16_t)(u >> 16 | 0x40); /* quiet NaN with the same top bits */
 	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* Converts F16 to f32; exact. */
 static inline float tess_f16_load(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
 	uint32_t small = tess_bits((float)(int32_t)rest * 0x1p-24f); /* zero, subnormal: exact */
 	uint32_t large = (rest << 13) + (rest < 0x7c00 ? 112u << 23 : 224u << 23);
 
-	large |= rest > 0x7c00 ? 1u << 22 : 0; /* quiet NaN, as the processor makes it */
+	large |= rest > 0x7c00 ? 1u << 22 : 0; /* quiet NaN, like that of the processor */
 	return tess_float(sign | (rest < 0x400 ? small : large));
 }
 
+/* Rounds f32 to F16, to nearest, ties to even. */
 static inline uint16_t tess_f16_round(float x)
 {
 	uint32_t u = tess_bits(x), rest = u & 0x7fffffff;
@@ -122,7 +139,7 @@ static inline uint16_t tess_f16_round(float x)
 			break; \
 		} \
 	}
-/* `wide` is unsigned and at least as wide as int: overflow wraps modulo 2^n */
+/* `wide` is unsigned and no narrower than int: overflow wraps modulo 2^n. */
 #define TESS_FOLD_INT(name, type, wide) \
 	static inline void name(int32_t op, type *acc, const type *x, uint32_t n) \
 	{ \
@@ -155,17 +172,21 @@ TESS_FOLD_INT(tess_fold_u8, uint8_t, uint32_t)
 #undef TESS_FOLD_FLOAT
 #undef TESS_EACH
 
-enum { TESS_REDUCE_STEP = 512 }; /* elements reduced at a time */
+/* Number of elements that are reduced at a time. */
+enum { TESS_REDUCE_STEP = 512 };
 
+/* Accumulators of one step. */
 union tess_acc {
 	double f64[TESS_REDUCE_STEP];
-	float f32[TESS_REDUCE_STEP]; /* 16-bit floats, too */
+	/* Also for 16-bit floats. */
+	float f32[TESS_REDUCE_STEP];
 	int64_t i64[TESS_REDUCE_STEP];
 	int32_t i32[TESS_REDUCE_STEP];
 	int8_t i8[TESS_REDUCE_STEP];
 	uint8_t u8[TESS_REDUCE_STEP];
 };
 
+/* Loads n elements to accumulators. */
 static inline void tess_acc_load(int32_t dtype, const void *from, uint32_t n, union tess_acc *acc)
 {
 	const uint16_t *x = (const uint16_t *)from;
@@ -178,6 +199,7 @@ static inline void tess_acc_load(int32_t dtype, const void *from, uint32_t n, un
 		acc->f32[k] = dtype == TESS_BF16 ? tess_bf16_load(x[k]) : tess_f16_load(x[k]);
 }
 
+/* Stores n accumulators as elements, rounded if they are 16-bit floats. */
 static inline void tess_acc_store(int32_t dtype, const union tess_acc *acc, uint32_t n, void *to)
 {
 	uint16_t *x = (uint16_t *)to;
@@ -191,7 +213,7 @@ static inline void tess_acc_store(int32_t dtype, const union tess_acc *acc, uint
 		                          : tess_f16_round(acc->f32[k]);
 }
 
-/* acc op= x, whose elements are in the format of acc. */
+/* Computes acc op= x for n elements; x has the format of the accumulators. */
 static inline void tess_acc_fold(int32_t dtype, int32_t op, union tess_acc *acc, const void *x,
                                  uint32_t n)
 {
@@ -221,7 +243,10 @@ static inline void tess_acc_fold(int32_t dtype, int32_t op, union tess_acc *acc,
 	}
 }
 
-/* n elements of all parts, from byte `at` on: the largest 2^k < nparts parts, op the rest. */
+/*
+ * Reduces n elements of all parts from byte `at` on: the first 2^k parts, the largest 2^k < nparts,
+ * op the rest.
+ */
 static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *part,
                                   int32_t nparts, uint64_t at, uint32_t n, union tess_acc *acc)
 {
@@ -243,7 +268,9 @@ static inline void tess_acc_parts(int32_t dtype, int32_t op, const void *const *
 	tess_acc_fold(dtype, op, acc, &rest, n);
 }
 
-/* Makes every NaN the same. 16-bit floats are f32 here, and keep the top bits when stored. */
+/*
+ * Replaces every NaN by one NaN. 16-bit floats are f32 here; storing keeps the top bits.
+ */
 static inline void tess_acc_one_nan(int32_t dtype, union tess_acc *acc, uint32_t n)
 {
 	if (dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16)
@@ -255,8 +282,8 @@ static inline void tess_acc_one_nan(int32_t dtype, union tess_acc *acc, uint32_t
 }
 
 /*
- * dst[k] = part[0][k] op part[1][k] op ... for `count` elements. dst may be one of the parts, but
- * may not overlap them otherwise. Operations on bits are for integers only.
+ * Computes dst[k] = part[0][k] op part[1][k] op ... for `count` elements of nparts > 0 parts. dst
+ * may be one of the parts, without any other overlap. Operations on bits are for integers only.
  */
 static inline void tess_reduce(int32_t dtype, int32_t op, const void *const *part, int32_t nparts,
                                uint64_t count, void *dst)

@@ -1,41 +1,57 @@
 /*
- * tessera/split.h - how a dimension is cut, and in which order it is added: parts, units, nodes.
+ * tessera/split.h - the rule by which dimensions are cut and sums are added: parts, units, nodes.
  *
- * One rule for ranks and for sums. Part `i` of `m` of `n` units is [up(i * n / m), up((i + 1) * n /
- * m)): sizes differ by at most one, and the parts of 2m nest in those of m. Node (d, i) of the tree
- * of a sum is part i of 2^d. A rank that holds the units [lo, hi) holds, of every sum over them,
- * the largest nodes inside that run, in order: its Partial. For 2^k ranks that is one node, for any
- * n.
+ * One rule serves ranks and sums. Part `i` of `m` of `n` units is
+ * [up(i * n / m), up((i + 1) * n / m)). Sizes differ by 1 or less, and the parts of 2m nest in the
+ * parts of m. Node (d, i) of the tree of a sum is part i of 2^d. A rank that holds the units
+ * [lo, hi) has the largest nodes inside that range of every sum over them, in order: its Partial.
+ * For 2^k ranks that is one node, for any n.
  *
- * Only inline functions, so that a device or a style adds and cuts exactly as the core does.
+ * Only inline functions, so that a device or a style adds and cuts exactly like the core.
+ *
+ * Example:
+ *     static void get_range(int64_t n, int32_t rank, int32_t nranks, int64_t range[2])
+ *     {
+ *             range[0] = tess_edge(n, nranks, rank);
+ *             range[1] = tess_edge(n, nranks, rank + 1);
+ *     }
  */
 #ifndef TESSERA_SPLIT_H
 #define TESSERA_SPLIT_H
 
 #include <stdint.h>
 
-/* a / b rounded up; a >= 0, b > 0. */
+/* Returns a / b rounded up; a >= 0, b > 0. */
 static inline int64_t tess_up(int64_t a, int64_t b)
 {
 	return a / b + (a % b != 0);
 }
 
-/* The start of part `i` of `m` of `n` units; i = m: the end. 0 <= i <= m; n * m < 2^63. */
+/*
+ * Returns the first unit of part `i` of `m` of `n` units; i = m: the end. 0 <= i <= m;
+ * n * m < 2^63.
+ */
 static inline int64_t tess_edge(int64_t n, int64_t m, int64_t i)
 {
 	return tess_up(i * n, m);
 }
 
-struct tess_node { /* a value: units [lo, hi) = part `at` of 2^depth */
-	int64_t lo, hi;
+/* A node: part `at` of 2^depth of the units. A value. */
+struct tess_node {
+	/* First unit. */
+	int64_t lo;
+	/* End of the units, exclusive. */
+	int64_t hi;
+	/* Depth in the tree; 0: the root. */
 	int32_t depth;
+	/* Index among the 2^depth parts. */
 	int64_t at;
 };
 
 /*
- * Walks the largest nodes inside [lo, hi) of `n` units in order of units: start with *at = lo; 0
- * when none is left. 0 <= lo <= hi <= n <= 2^30. Empty nodes are skipped; where several depths name
- * the same units (one half of a node is empty), the smallest depth is given.
+ * Gives the next of the largest nodes inside [lo, hi) of `n` units, in order of units. Start with
+ * *at = lo. Returns 0 if none is left. 0 <= lo <= hi <= n <= 2^30. Empty nodes are skipped. Nodes
+ * of several depths have the same units if one half is empty: *out then has the smallest depth.
  */
 static inline int tess_node_next(int64_t n, int64_t lo, int64_t hi, int64_t *at,
                                  struct tess_node *out)
@@ -47,8 +63,9 @@ static inline int tess_node_next(int64_t n, int64_t lo, int64_t hi, int64_t *at,
 		*at = lo;
 	if (*at >= hi)
 		return 0;
-	/* Down through the nodes that hold unit *at. All units before it are walked, so the first
-	 * node that starts there and ends in the run is the largest: at log2(n) + 1, one unit. */
+	/* Descends through the nodes that contain unit *at. All units before it are done, so the
+	 * first node that starts there and ends in the range is the largest. At depth log2(n) + 1
+	 * it has one unit. */
 	while (a.lo < *at || a.hi > hi) {
 		a.depth++;
 		a.at *= 2;
@@ -65,7 +82,7 @@ static inline int tess_node_next(int64_t n, int64_t lo, int64_t hi, int64_t *at,
 	return 1;
 }
 
-/* The number of largest nodes of the run [lo, hi) of `n` units. */
+/* Returns the number of the largest nodes inside [lo, hi) of `n` units. */
 static inline int64_t tess_node_count(int64_t n, int64_t lo, int64_t hi)
 {
 	struct tess_node node;

@@ -1,10 +1,16 @@
 /*
- * tessera/util/exp.h - exp in double that is bit-identical on every machine; libm guarantees no
- * such thing.
+ * tessera/util/exp.h - exp in double that is bit-identical on every machine, which libm does not
+ * guarantee.
  *
  * It uses only +, - and *, in the order written, with rounding to nearest. Compile with
  * -ffp-contract=off: contraction to FMA changes bits. The error is less than 1 unit in the last
  * place.
+ *
+ * Example:
+ *     static double compute_sigmoid(double x)
+ *     {
+ *             return 1 / (1 + tess_exp_f64(-x));
+ *     }
  */
 #ifndef TESSERA_UTIL_EXP_H
 #define TESSERA_UTIL_EXP_H
@@ -13,11 +19,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* log(2): the first 40 bits, so that a product with an exponent is exact, and the rest. */
+/* log(2) in two parts: the first 40 bits, whose product with an exponent is exact, and the rest. */
 #define TESS_LN2_HI 0x1.62e42fefa2p-1
 #define TESS_LN2_LO 0x1.9ef35793c7673p-41
 
-/* 2^k of a normal number. */
+/* Returns 2^k, which must be a normal number. */
 static inline double tess_power_of_two(int64_t k)
 {
 	uint64_t bits = (uint64_t)(k + 1023) << 52;
@@ -28,8 +34,8 @@ static inline double tess_power_of_two(int64_t k)
 }
 
 /*
- * inf above 709.78, 0 below -745.13, subnormal results rounded once. Taylor about 0 for
- * |r| <= log(2) / 2: the first term left out is 4e-18 of the result.
+ * Returns exp(x): inf above 709.78, 0 below -745.13; subnormal results are rounded once. A Taylor
+ * series about 0 for |r| <= log(2) / 2, whose first omitted term is 4e-18 of the result.
  */
 static inline double tess_exp_f64(double x)
 {
@@ -55,7 +61,7 @@ static inline double tess_exp_f64(double x)
 	for (int i = n - 2; i >= 0; i--)
 		sum = sum * r + c[i];
 	y = 1 + (r + (((hi - r) - lo) + r * r * sum));
-	/* In two steps, the first one exact: 2^k may be subnormal or infinite. */
+	/* Two steps, of which the first is exact: 2^k may be subnormal or infinite. */
 	half = (int64_t)k / 2;
 	return y * tess_power_of_two(half) * tess_power_of_two((int64_t)k - half);
 }

@@ -1,9 +1,19 @@
 /*
- * tessera/util/float.h - the floating-point state that gives the same numbers everywhere (round to
- * nearest, nothing flushed to zero, no traps), and one NaN.
+ * tessera/util/float.h - the floating-point state of reproducible results, and one NaN.
  *
- * Each thread has its own state, inherited from the thread that started it; a host program, or a
- * library that it loads (built with -ffast-math), may have changed it. Set it before computing.
+ * The state is: round to nearest, nothing flushed to zero, no traps. Each thread has its own state,
+ * inherited from the thread that started it. A program, or a library that it loads (built with
+ * -ffast-math), may have changed it. Set it before computing.
+ *
+ * Example:
+ *     static float add_floats(float a, float b)
+ *     {
+ *             uint32_t saved = tess_float_enter();
+ *             float sum = tess_one_nan(a + b);
+ *
+ *             tess_float_leave(saved);
+ *             return sum;
+ *     }
  */
 #ifndef TESSERA_UTIL_FLOAT_H
 #define TESSERA_UTIL_FLOAT_H
@@ -13,9 +23,13 @@
 #include <xmmintrin.h>
 #endif
 
-enum { TESS_FLOAT_STATE = 0x1f80, TESS_FLOAT_MASK = 0xffc0 }; /* of MXCSR, without its flags */
+/* The state in MXCSR, and a mask without its flags. */
+enum { TESS_FLOAT_STATE = 0x1f80, TESS_FLOAT_MASK = 0xffc0 };
 
-/* Returns the state before, for tess_float_leave. A few cycles if it need not change. */
+/*
+ * Sets the state of this thread. Returns the previous state, for tess_float_leave. It costs a few
+ * cycles if the state is already set.
+ */
 static inline uint32_t tess_float_enter(void)
 {
 #if defined(__SSE2__)
@@ -36,6 +50,7 @@ static inline uint32_t tess_float_enter(void)
 #endif
 }
 
+/* Restores the state that tess_float_enter returned. */
 static inline void tess_float_leave(uint32_t saved)
 {
 #if defined(__SSE2__)
@@ -49,7 +64,9 @@ static inline void tess_float_leave(uint32_t saved)
 #endif
 }
 
-/* x, or for any NaN the one of bits 0x7fc00000: which NaN a sum gives depends on operand order. */
+/*
+ * Returns x, or the NaN of bits 0x7fc00000 for any NaN. The NaN of a sum depends on operand order.
+ */
 static inline float tess_one_nan(float x)
 {
 	return x == x ? x : __builtin_nanf("");

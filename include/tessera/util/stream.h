@@ -1,10 +1,20 @@
 /*
  * tessera/util/stream.h - copies into memory that another core has read.
  *
- * A cache line that another core holds must be taken from it before it is written, and cores do not
- * prefetch for that as they do for reads: 7 ns a line, 28 where the cores are in different core
- * complexes. Streaming stores avoid it, for 3 to 5 ns; where the other core has dropped the line,
- * cached stores take 1.
+ * A write first takes the cache line from the core that holds it. Cores prefetch for reads, but not
+ * for this: a line costs 7 ns, or 28 ns between core complexes. Streaming stores avoid it and cost
+ * 3 to 5 ns. If the other core has dropped the line, cached stores cost 1 ns.
+ *
+ * Example:
+ *     static void send_bytes(void *shared, const void *from, size_t n)
+ *     {
+ *             if (n < TESS_STREAM_MIN) {
+ *                     memcpy(shared, from, n);
+ *                     return;
+ *             }
+ *             tess_stream(shared, from, n);
+ *             tess_stream_end();
+ *     }
  */
 #ifndef TESSERA_UTIL_STREAM_H
 #define TESSERA_UTIL_STREAM_H
@@ -16,9 +26,10 @@
 #include <emmintrin.h>
 #endif
 
-enum { TESS_STREAM_LINE = 64, TESS_STREAM_MIN = 8192 }; /* bytes; below, caches do as well */
+/* Bytes of a cache line; minimum bytes of a copy for which streaming stores are faster. */
+enum { TESS_STREAM_LINE = 64, TESS_STREAM_MIN = 8192 };
 
-/* One cache line; dst is aligned to it. */
+/* Copies one cache line; dst is aligned to it. */
 static inline void tess_stream_one(void *dst, const void *src)
 {
 #if defined(__SSE2__)
@@ -34,7 +45,10 @@ static inline void tess_stream_one(void *dst, const void *src)
 #endif
 }
 
-/* Not ordered with other stores: call tess_stream_end before another core is let read them. */
+/*
+ * Copies n bytes, not ordered with other stores. Call tess_stream_end before another core reads
+ * dst.
+ */
 static inline void tess_stream(void *dst, const void *src, size_t n)
 {
 	size_t at = (size_t)(-(uintptr_t)dst % TESS_STREAM_LINE);
@@ -49,6 +63,7 @@ static inline void tess_stream(void *dst, const void *src, size_t n)
 	memcpy(to + at, from + at, n - at);
 }
 
+/* Orders streaming stores before later stores. */
 static inline void tess_stream_end(void)
 {
 #if defined(__SSE2__)
