@@ -5,6 +5,18 @@
  * numbers, and for sums the ranges of the contracted axis that this rank adds. This header defines
  * every kind. docs/ops.md has what ops share: the order of sums, the layouts of weights, and how
  * values may be placed.
+ *
+ * Example:
+ *     static void add_values(const struct tess_op *op)
+ *     {
+ *             const struct tess_view *a = &op->in[0], *b = &op->in[1], *y = &op->out[0];
+ *
+ *             for (int64_t t = 0; t < y->shape[0]; t++)
+ *                     for (int64_t i = 0; i < y->shape[1]; i++)
+ *                             ((float *)y->data)[t * y->stride[0] + i] =
+ *                                     ((const float *)a->data)[t * a->stride[0] + i] +
+ *                                     ((const float *)b->data)[t * b->stride[0] + i];
+ *     }
  */
 #ifndef TESSERA_DEVICE_H
 #define TESSERA_DEVICE_H
@@ -238,7 +250,7 @@ enum {
 
 /*
  * COPY: copies elements between strides.
- *   in     x, at most 3 axes, any strides, any dtype but compressed ones
+ *   in     x, at most 3 axes, any strides, any dtype except compressed ones
  *   out    y of the shape and dtype of x, any strides
  */
 
@@ -428,7 +440,7 @@ enum {
  */
 enum {
 	TESS_ATTENTION_SCALE,           /* of scores */
-	TESS_ATTENTION_WINDOW,          /* positions that a row sees; 0: all */
+	TESS_ATTENTION_WINDOW,          /* positions that a row attends to; 0: all */
 	TESS_ATTENTION_HEAD,            /* d: elements of a head of q and k */
 	TESS_ATTENTION_FIRST,           /* index of this rank's first query head */
 	TESS_ATTENTION_GROUP,           /* query heads that share a key-value head */
@@ -452,11 +464,11 @@ enum {
  *   num    as ATTENTION
  *   tree   none; keys as ATTENTION, queries in units of 32 positions, n = 2^26
  * dk and dv are those of each query head; HEAD_SUM adds the heads of a group. For row t and query
- * head h, over the positions p that t sees, with z, w and c of ATTENTION:
+ * head h, over the positions p that t attends to, with z, w and c of ATTENTION:
  *   u_p = chain over value of FMA(g, v_p); r = sum of FMA(w_p, u_p)
  *   s_p = w_p * (u_p - r); softcap: y = z_p / c, s_p = s_p * (1 - y * y); s_p = s_p * scale
  *   dq = sum of FMA(s_p, k_p)
- * For each position and query head, over the queries that see it:
+ * For each position and query head, over the queries that attend to it:
  *   dk = sum of FMA(s, q); dv = sum of FMA(w, g)
  * Without v, dv is added to the first `value` elements of dk. Dropout applies to w in dv, and to
  * u_p before r and s_p, which read w_p before dropout. A masked pair is absent; a device may add
@@ -518,7 +530,7 @@ enum {
 	TESS_EXPERTS_ACTIVATION,        /* as GLU */
 	TESS_EXPERTS_SLOTS,             /* s, at least the experts of any row here; 0: no slots */
 	TESS_EXPERTS_MATH,              /* as TESS_LINEAR_MATH */
-	TESS_EXPERTS_TOP,               /* most experts that a row requests; 0: all */
+	TESS_EXPERTS_TOP,               /* maximum experts that a row requests; 0: all */
 	TESS_EXPERTS_NUMS
 };
 
@@ -549,7 +561,7 @@ enum {
  */
 
 /*
- * COMBINE: y = sum over the experts of w * z, as EXPERTS does it.
+ * COMBINE: y = sum over the experts of w * z, in the order of EXPERTS.
  *   in     z [T, s * H], the finished out of EXPERTS with slots; weights [T, e]
  *   out    y [T, H], Partial [nodes, T, H]
  *   tree   over the experts (operand 1)
@@ -612,10 +624,10 @@ enum {
  *   num    TESS_TOKENS_...
  */
 
-/* ---- loss: three numbers of a row, which ranks can exchange instead of logits; then the loss */
+/* ---- loss: three numbers of a row, which ranks exchange instead of logits; then the loss */
 
 /*
- * LOSS_MAX: the largest logit of each row that is no NaN, + 0.0f; -inf if there is none.
+ * LOSS_MAX: the largest logit of each row that is not NaN, + 0.0f; -inf if there is none.
  *   in     z [T, V]
  *   out    max [T, 1]
  */
@@ -628,7 +640,7 @@ enum {
  */
 
 /*
- * LOSS_PICK: z at the label, one term as in EMBED; 0 for label -100 and labels not held here.
+ * LOSS_PICK: z at the label, one term like EMBED; 0 for label -100 and labels not held here.
  *   in     z [T, V]; labels
  *   out    pick [T, 1], Partial [nodes, T, 1]
  *   num    TESS_LOSS_FIRST
@@ -747,6 +759,9 @@ enum {
 	TESS_SGD_NUMS
 };
 
+/*
+ * One op: a kind, its operands, outs, numbers and trees. Lists are borrowed for the call.
+ */
 struct tess_op {
 	uint32_t size;                  /* sizeof(struct tess_op) of the core */
 	int32_t kind;                   /* TESS_OP_... */
@@ -770,9 +785,10 @@ struct tess_op {
 TESS_TIGHT(tess_op, only_next);
 
 /*
- * Memory of alloc() is read and written by run, pack and copy only, unless `mem` is TESS_HOST. What
- * is queued on a stream runs in order; `stream` is one of stream_open, or NULL if that is missing
- * or `mem` is TESS_HOST. Host memory of a copy must not change before sync; an op may.
+ * The functions of a device. Only run, pack and copy access memory of alloc(), unless `mem` is
+ * TESS_HOST. Work on a stream runs in the order of its calls. `stream` is one of stream_open, or
+ * NULL if that is missing or `mem` is TESS_HOST. Host memory of a copy must not change before sync;
+ * a struct tess_op may.
  */
 struct tess_device {
 	uint32_t size;                  /* sizeof(struct tess_device) */
@@ -791,6 +807,7 @@ struct tess_device {
 	tess_status (*open)(int32_t index, int32_t nthreads, void **self);
 	/* Allocates memory, aligned to 64 bytes. */
 	tess_status (*alloc)(void *self, uint64_t bytes, void **out);
+	/* Frees memory of alloc(). */
 	void (*free)(void *self, void *p);
 	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);
@@ -798,33 +815,37 @@ struct tess_device {
 	tess_status (*pack)(void *self, const struct tess_view *rows, struct tess_view *panels);
 	/* Copies between host and device, or within the device. */
 	tess_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes, void *stream);
-	/* Waits for the stream, and returns the first failure of what was queued. */
+	/* Blocks until the stream is done, and returns the first failure of its queued work. */
 	tess_status (*sync)(void *self, void *stream);
+	/* Closes the device of one rank. */
 	void (*close)(void *self);
 
 	/* ---- optional */
 
+	/* Opens a stream; the core closes it. */
 	tess_status (*stream_open)(void *self, void **stream);
+	/* Closes a stream. */
 	void (*stream_close)(void *self, void *stream);
-	/* begin 1: records ops instead of running them; begin 0: gives the graph of these. */
+	/* Records ops instead of running them (begin 1), or gives their graph (begin 0). */
 	tess_status (*capture)(void *self, void *stream, int32_t begin, void **graph);
 	/* Queues the ops of a graph again. */
 	tess_status (*replay)(void *self, void *graph, void *stream);
 	int32_t layout;                 /* of linear weights: TESS_ROWS or TESS_PANELS */
 	int32_t exact;                  /* 1: sums are in the order of split.h; 0: a Partial is
 	                                 * one node, [1, ...], and nodes are added in any order */
-	/* Gives the bytes of its memory that are free now. */
+	/* Gives the free bytes of its memory. */
 	tess_status (*free_bytes)(void *self, uint64_t *out);
 	/* Frees a graph of capture(). */
 	void (*graph_close)(void *self, void *graph);
-	/* Marks what is queued on the stream as point 0 or 1. Both or none of mark and reached. */
+	/* Marks the queued work of the stream as point 0 or 1. Requires reached. */
 	tess_status (*mark)(void *self, void *stream, int32_t point);
-	/* Returns TESS_PENDING until all is done that was queued before `point` was last marked. */
+	/* Returns TESS_OK if all work queued before the last mark of `point` is done, else
+	 * TESS_PENDING. Does not block. */
 	tess_status (*reached)(void *self, int32_t point);
 	/* Returns the default dtype of the KV cache for linear weights of a dtype: TESS_F32, as if
 	 * it were missing, or TESS_BF16. In training: the dtype of attention. */
 	int32_t (*kv_dtype)(int32_t weights);
-	/* Orders what is queued on `stream` from now on after what is on `after` now. */
+	/* Orders later work of `stream` after the work that is queued on `after` now. */
 	tess_status (*follow)(void *self, void *stream, void *after);
 	int64_t prompt_rows;            /* default of prompt tokens in a step; 0: 512 */
 	/*
