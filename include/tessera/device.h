@@ -582,7 +582,7 @@ enum {
  *   num    TESS_TOKENS_...
  *   tree   tokens
  * Row 2l counts the tokens that request each expert of mixture l. Row 2l + 1 adds the softmax of
- * the logits as ROUTE computes it. Both by additions.
+ * the logits, computed like ROUTE. Both sums are additions.
  */
 
 /*

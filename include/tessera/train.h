@@ -274,7 +274,7 @@ struct tess_schedule {
 /*
  * Returns the learning rate of step 0, 1, ..., bit-identical on every machine. It is
  * lr * (step + 1) / warmup while step < warmup. Then TESS_CONSTANT gives lr, and TESS_COSINE
- * least + (lr - least) * (1 + cos(pi * p)) / 2, where p is the minimum of 1 and
+ * least + (lr - least) * (1 + cos(pi * p)) / 2. The progress p is the minimum of 1 and
  * (step - warmup) / (steps - warmup). NaN: step < 0, or the kind is unknown.
  */
 double tess_schedule_get(const struct tess_schedule *s, int64_t step);
