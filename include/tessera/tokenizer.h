@@ -38,8 +38,8 @@ struct tess_decode_stream;
 /*
  * Opens a tokenizer.json, or a directory that has one. A tokenizer_config.json next to it names the
  * tokens that begin and end a text. For the Llama family it also specifies if they are added. The
- * caller owns *out: tess_tokenizer_close. TESS_ENOENT: there is no tokenizer.json. TESS_EINVAL: the
- * message names the file, the key and the reason.
+ * caller owns *out: tess_tokenizer_close. TESS_ENOENT: there is no tokenizer.json. TESS_EINVAL, or
+ * TESS_ENOTSUP for an unsupported feature: the message names the file, the key and the reason.
  */
 tess_status tess_tokenizer_open(const char *path, struct tess_tokenizer **out);
 

@@ -93,8 +93,8 @@ void tess_trainer_close(struct tess_trainer *t);
 
 /*
  * Checks options and environment without ranks: device, threads, numbers of the optimizer. Reads
- * all fields. Not collective; tess_explain_training checks the plan. TESS_EINVAL: a value is out of
- * its range.
+ * all fields. Not collective; tess_explain_training checks the plan. Fails as tess_trainer_open
+ * would.
  */
 tess_status tess_trainer_check(const struct tess_trainer_options *options);
 
