@@ -11,9 +11,10 @@ static const struct tess_place columns = { .kind = TESS_SHARD, .dim = -1 };
 static tess_status set_colwise_layout(const struct tess_site *s, struct tess_place out,
                                       struct tess_io *io)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	tess_status st = tess_site_refuse_config(s);
+
+	if (st)
+		return st;
 	if (!strcmp(s->kind, "module"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s cuts a weight, and this module has none of its own; "

@@ -7,10 +7,11 @@
 /* Leaves the values of a module in place. */
 static tess_status layout_data(const struct tess_site *s, struct tess_io *out)
 {
+	tess_status st = tess_site_refuse_config(s);
+
 	(void)out;
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	if (st)
+		return st;
 	if (!s->data)
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for ranks that train on different sequences; use "
@@ -19,20 +20,11 @@ static tess_status layout_data(const struct tess_site *s, struct tess_io *out)
 	return TESS_OK;
 }
 
-static tess_status partition_ddp(const struct tess_site *s, const struct tess_param *p,
-                                 struct tess_param_place *out)
-{
-	(void)s;
-	(void)p;
-	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
-	return TESS_OK;
-}
-
 static tess_status partition_zero1(const struct tess_site *s, const struct tess_param *p,
                                    struct tess_param_place *out)
 {
 	out->state = (struct tess_storage){ .kind = TESS_SHARD };
-	return partition_ddp(s, p, out);
+	return tess_param_replicate(s, p, out);
 }
 
 static tess_status partition_zero3(const struct tess_site *s, const struct tess_param *p,
@@ -47,7 +39,7 @@ static const struct tess_style ddp = {
 	.name = "ddp",
 	.summary = "replicated, also between steps",
 	.layout = layout_data,
-	.partition_param = partition_ddp,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style zero1 = {
 	.size = sizeof zero1,

@@ -27,10 +27,9 @@ static tess_status set_embedding_layout(const struct tess_site *s, const char *i
 static tess_status set_vocab_layout(const struct tess_site *s, const char *instead,
                                     struct tess_place out, struct tess_io *io)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
-	return set_embedding_layout(s, instead, out, io);
+	tess_status st = tess_site_refuse_config(s);
+
+	return st ? st : set_embedding_layout(s, instead, out, io);
 }
 
 static tess_status layout_embedding_rowwise(const struct tess_site *s, struct tess_io *out)

@@ -12,9 +12,10 @@ static const struct tess_place tokens = { .kind = TESS_SHARD, .dim = 0 };
 
 static tess_status layout_experts(const struct tess_site *s, struct tess_io *out)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	tess_status st = tess_site_refuse_config(s);
+
+	if (st)
+		return st;
 	if (strcmp(s->kind, "experts") != 0 && strcmp(s->kind, "module") != 0)
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for experts, not for a module of kind %s",
@@ -30,15 +31,6 @@ static tess_status layout_reduce_scatter(const struct tess_site *s, struct tess_
 	if (!st)
 		out->out[0] = tokens;
 	return st;
-}
-
-/* Leaves the parameters to rules of their own. */
-static tess_status partition_none(const struct tess_site *s, const struct tess_param *p,
-                                  struct tess_param_place *out)
-{
-	(void)s, (void)p;
-	out->use = whole;
-	return TESS_OK;
 }
 
 static tess_status cut_axis(const struct tess_site *s, const struct tess_param *p, int32_t dim,
@@ -83,7 +75,7 @@ static const struct tess_style dispatch = {
 	.name = "ep_dispatch_experts",
 	.summary = "rows are replicated, y is summed; parameters by their own rules",
 	.layout = layout_experts,
-	.partition_param = partition_none,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style sum = {
 	.size = sizeof sum,
@@ -91,14 +83,14 @@ static const struct tess_style sum = {
 	.summary = "y is summed; parameters by their own rules",
 	.aliases = (const char *const[]){ "moe_experts_allreduce", NULL },
 	.layout = layout_experts,
-	.partition_param = partition_none,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style reduce_scatter = {
 	.size = sizeof reduce_scatter,
 	.name = "moe_experts_reduce_scatter",
 	.summary = "y is summed and cut by tokens; parameters by their own rules",
 	.layout = layout_reduce_scatter,
-	.partition_param = partition_none,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style gate_up = {
 	.size = sizeof gate_up,
@@ -119,7 +111,7 @@ static const struct tess_style identity = {
 	.name = "moe_identity_expert",
 	.summary = "experts without weights: computed on every rank, added once",
 	.layout = layout_experts,
-	.partition_param = partition_none,
+	.partition_param = tess_param_replicate,
 };
 
 TESS_DEFINE_PLUGIN("experts", "1.0", "Apache-2.0", .summary = "mixtures of experts",

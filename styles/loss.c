@@ -7,9 +7,10 @@
 
 static tess_status layout_loss_parallel(const struct tess_site *s, struct tess_io *out)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	tess_status st = tess_site_refuse_config(s);
+
+	if (st)
+		return st;
 	if (strcmp(s->kind, "linear"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s is for the linear module that gives the "

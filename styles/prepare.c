@@ -102,9 +102,10 @@ static tess_status layout_prepare_both(const struct tess_site *s, struct tess_io
 static tess_status set_preset_layout(const struct tess_site *s, const char *config,
                                      struct tess_io *out)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	tess_status st = tess_site_refuse_config(s);
+
+	if (st)
+		return st;
 	parse_placements(config, IN | OUT, out);
 	return TESS_OK;
 }
@@ -119,35 +120,26 @@ static tess_status layout_allgather_split(const struct tess_site *s, struct tess
 	return set_preset_layout(s, "in=replicate,out=shard(0)", out);
 }
 
-static tess_status partition_prepare(const struct tess_site *s, const struct tess_param *p,
-                                     struct tess_param_place *out)
-{
-	(void)s;
-	(void)p;
-	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
-	return TESS_OK;
-}
-
 static const struct tess_style prepare_input = {
 	.size = sizeof prepare_input,
 	.name = "prepare_input",
 	.summary = "moves the input (:in=replicate)",
 	.layout = layout_prepare_input,
-	.partition_param = partition_prepare,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style prepare_output = {
 	.size = sizeof prepare_output,
 	.name = "prepare_output",
 	.summary = "moves the output (:out=shard(0))",
 	.layout = layout_prepare_output,
-	.partition_param = partition_prepare,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style prepare_input_output = {
 	.size = sizeof prepare_input_output,
 	.name = "prepare_input_output",
 	.summary = "moves input and output",
 	.layout = layout_prepare_both,
-	.partition_param = partition_prepare,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style module_allgather = {
 	.size = sizeof module_allgather,
@@ -155,14 +147,14 @@ static const struct tess_style module_allgather = {
 	.summary = "prepare_input:in=replicate",
 	.aliases = (const char *const[]){ "module_allgather_hidden_states", NULL },
 	.layout = layout_allgather,
-	.partition_param = partition_prepare,
+	.partition_param = tess_param_replicate,
 };
 static const struct tess_style module_allgather_split = {
 	.size = sizeof module_allgather_split,
 	.name = "module_allgather_split",
 	.summary = "prepare_input_output:in=replicate,out=shard(0)",
 	.layout = layout_allgather_split,
-	.partition_param = partition_prepare,
+	.partition_param = tess_param_replicate,
 };
 
 TESS_DEFINE_PLUGIN("prepare", "1.0", "Apache-2.0", .summary = "placements of inputs and outputs",

@@ -16,9 +16,10 @@ static const struct tess_place as_is = { .kind = TESS_ASIS };
 static tess_status set_rowwise_layout(const struct tess_site *s, struct tess_place out,
                                       struct tess_io *io)
 {
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
+	tess_status st = tess_site_refuse_config(s);
+
+	if (st)
+		return st;
 	if (!strcmp(s->kind, "module"))
 		return s->host->fail(TESS_EINVAL,
 		                     "%s: %s cuts a weight, and this module has none of its own; "

@@ -7,19 +7,7 @@
 static tess_status layout_stage(const struct tess_site *s, struct tess_io *out)
 {
 	(void)out;
-	if (s->config[0])
-		return s->host->fail(TESS_EINVAL, "%s: %s takes no configuration, not \"%s\"",
-		                     s->module, s->style, s->config);
-	return TESS_OK;
-}
-
-static tess_status partition_stage(const struct tess_site *s, const struct tess_param *p,
-                                   struct tess_param_place *out)
-{
-	(void)s;
-	(void)p;
-	out->use = (struct tess_place){ .kind = TESS_REPLICATE };
-	return TESS_OK;
+	return tess_site_refuse_config(s);
 }
 
 static const struct tess_style stage = {
@@ -27,7 +15,7 @@ static const struct tess_style stage = {
 	.name = "stage",
 	.summary = "a stage of a pipeline begins with the module, along pp",
 	.layout = layout_stage,
-	.partition_param = partition_stage,
+	.partition_param = tess_param_replicate,
 	.begins_stage = 1,
 };
 
