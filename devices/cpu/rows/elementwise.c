@@ -18,114 +18,78 @@ static tess_status run_over_rows(struct cpu *cpu, const struct tess_op *op, pool
 	return TESS_OK;
 }
 
-static void add_bias_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+/* Defines op `run`, whose rows compute_row(op, t) computes one by one. */
+#define DEFINE_ROW_OP(run, compute_row) \
+	static void compute_row##s(void *arg, int64_t lo, int64_t hi, int32_t thread) \
+	{ \
+		(void)thread; \
+		for (int64_t t = lo; t < hi; t++) \
+			compute_row(((struct rows *)arg)->op, t); \
+	} \
+	tess_status CPU_NAME(run)(struct cpu * cpu, const struct tess_op *op) \
+	{ \
+		return run_over_rows(cpu, op, compute_row##s); \
+	} \
+	struct rows
+
+static void add_bias_row(const struct tess_op *op, int64_t t)
 {
-	const struct tess_op *op = ((struct rows *)arg)->op;
 	const struct tess_view *b = &op->in[1];
 	int64_t columns = op->in[0].shape[1];
+	const float *x = get_row(&op->in[0], t);
+	float *y = get_row(&op->out[0], t);
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *x = get_row(&op->in[0], t);
-		float *y = get_row(&op->out[0], t);
-
-		CPU_LANES
-		for (int64_t i = 0; i < columns; i++)
-			y[i] = x[i] + load_weight_element(b->data, b->dtype, i * b->stride[0]);
-	}
+	CPU_LANES
+	for (int64_t i = 0; i < columns; i++)
+		y[i] = x[i] + load_weight_element(b->data, b->dtype, i * b->stride[0]);
 }
+DEFINE_ROW_OP(run_bias, add_bias_row);
 
-#define run_bias CPU_NAME(run_bias)
-tess_status run_bias(struct cpu *cpu, const struct tess_op *op)
+static void sum_row(const struct tess_op *op, int64_t t)
 {
-	return run_over_rows(cpu, op, add_bias_rows);
-}
-
-static void add_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
-{
-	const struct tess_op *op = ((struct rows *)arg)->op;
 	int64_t columns = op->in[0].shape[1];
+	const float *a = get_row(&op->in[0], t), *b = get_row(&op->in[1], t);
+	float *y = get_row(&op->out[0], t);
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *a = get_row(&op->in[0], t), *b = get_row(&op->in[1], t);
-		float *y = get_row(&op->out[0], t);
-
-		CPU_LANES
-		for (int64_t i = 0; i < columns; i++)
-			y[i] = a[i] + b[i];
-	}
+	CPU_LANES
+	for (int64_t i = 0; i < columns; i++)
+		y[i] = a[i] + b[i];
 }
+DEFINE_ROW_OP(run_add, sum_row);
 
-#define run_add CPU_NAME(run_add)
-tess_status run_add(struct cpu *cpu, const struct tess_op *op)
+static void scale_row(const struct tess_op *op, int64_t t)
 {
-	return run_over_rows(cpu, op, add_rows);
-}
-
-static void scale_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
-{
-	const struct tess_op *op = ((struct rows *)arg)->op;
 	float factor = (float)op->num[TESS_SCALE_FACTOR];
+	const float *x = get_row(&op->in[0], t);
+	float *y = get_row(&op->out[0], t);
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *x = get_row(&op->in[0], t);
-		float *y = get_row(&op->out[0], t);
-
-		CPU_LANES
-		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
-			y[i] = x[i] * factor;
-	}
+	CPU_LANES
+	for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+		y[i] = x[i] * factor;
 }
+DEFINE_ROW_OP(run_scale, scale_row);
 
-#define run_scale CPU_NAME(run_scale)
-tess_status run_scale(struct cpu *cpu, const struct tess_op *op)
+static void apply_sigmoid_row(const struct tess_op *op, int64_t t)
 {
-	return run_over_rows(cpu, op, scale_rows);
-}
+	const float *x = get_row(&op->in[0], t);
+	float *y = get_row(&op->out[0], t);
 
-static void apply_sigmoid_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+	CPU_LANES
+	for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+		y[i] = 1.0f / (1.0f + mathf_exp(-x[i]));
+}
+DEFINE_ROW_OP(run_sigmoid, apply_sigmoid_row);
+
+static void derive_sigmoid_row(const struct tess_op *op, int64_t t)
 {
-	const struct tess_op *op = ((struct rows *)arg)->op;
+	const float *y = get_row(&op->in[0], t), *g = get_row(&op->in[1], t);
+	float *d = get_row(&op->out[0], t);
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *x = get_row(&op->in[0], t);
-		float *y = get_row(&op->out[0], t);
-
-		CPU_LANES
-		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
-			y[i] = 1.0f / (1.0f + mathf_exp(-x[i]));
-	}
+	CPU_LANES
+	for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+		d[i] = g[i] * (y[i] * (1.0f - y[i]));
 }
-
-#define run_sigmoid CPU_NAME(run_sigmoid)
-tess_status run_sigmoid(struct cpu *cpu, const struct tess_op *op)
-{
-	return run_over_rows(cpu, op, apply_sigmoid_rows);
-}
-
-static void derive_sigmoid_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
-{
-	const struct tess_op *op = ((struct rows *)arg)->op;
-
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *y = get_row(&op->in[0], t), *g = get_row(&op->in[1], t);
-		float *d = get_row(&op->out[0], t);
-
-		CPU_LANES
-		for (int64_t i = 0; i < op->in[0].shape[1]; i++)
-			d[i] = g[i] * (y[i] * (1.0f - y[i]));
-	}
-}
-
-#define run_sigmoid_d CPU_NAME(run_sigmoid_d)
-tess_status run_sigmoid_d(struct cpu *cpu, const struct tess_op *op)
-{
-	return run_over_rows(cpu, op, derive_sigmoid_rows);
-}
+DEFINE_ROW_OP(run_sigmoid_d, derive_sigmoid_row);
 
 static inline float apply_activation(int kind, float a)
 {
@@ -180,26 +144,16 @@ void glu_row(int kind, const float *a, const float *b, int64_t n, float *y)
 	}
 }
 
-static void apply_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void compute_glu_row(const struct tess_op *op, int64_t t)
 {
-	const struct tess_op *op = ((struct rows *)arg)->op;
 	int64_t n = op->in[0].shape[1];
+	const float *a = get_row(&op->in[0], t);
+	const float *b = op->nin > 1 ? get_row(&op->in[1], t) : NULL;
+	float *y = get_row(&op->out[0], t);
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++) {
-		const float *a = get_row(&op->in[0], t);
-		const float *b = op->nin > 1 ? get_row(&op->in[1], t) : NULL;
-		float *y = get_row(&op->out[0], t);
-
-		glu_row((int)op->num[TESS_GLU_ACTIVATION], a, b, n, y);
-	}
+	glu_row((int)op->num[TESS_GLU_ACTIVATION], a, b, n, y);
 }
-
-#define run_glu CPU_NAME(run_glu)
-tess_status run_glu(struct cpu *cpu, const struct tess_op *op)
-{
-	return run_over_rows(cpu, op, apply_glu_rows);
-}
+DEFINE_ROW_OP(run_glu, compute_glu_row);
 
 /* Returns u * act'(a). */
 static inline float derive_activation(int kind, float a, float u)
@@ -267,24 +221,16 @@ void glu_derive_row(int kind, const float *a, const float *b, const float *g, in
 	}
 }
 
-static void derive_glu_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void compute_glu_d_row(const struct tess_op *op, int64_t t)
 {
-	const struct tess_op *op = ((struct rows *)arg)->op;
 	bool gated = op->in[1].ndim > 0;
 
-	(void)thread;
-	for (int64_t t = lo; t < hi; t++)
-		glu_derive_row((int)op->num[TESS_GLU_ACTIVATION], get_row(&op->in[0], t),
-		               gated ? get_row(&op->in[1], t) : NULL, get_row(&op->in[2], t),
-		               op->in[0].shape[1], get_row(&op->out[0], t),
-		               gated ? get_row(&op->out[1], t) : NULL);
+	glu_derive_row((int)op->num[TESS_GLU_ACTIVATION], get_row(&op->in[0], t),
+	               gated ? get_row(&op->in[1], t) : NULL, get_row(&op->in[2], t),
+	               op->in[0].shape[1], get_row(&op->out[0], t),
+	               gated ? get_row(&op->out[1], t) : NULL);
 }
-
-#define run_glu_d CPU_NAME(run_glu_d)
-tess_status run_glu_d(struct cpu *cpu, const struct tess_op *op)
-{
-	return run_over_rows(cpu, op, derive_glu_rows);
-}
+DEFINE_ROW_OP(run_glu_d, compute_glu_d_row);
 
 /* Rotates pairs: elements i * step and i * step + apart of x; sign of the angle: 1 or -1. */
 static inline __attribute__((always_inline)) void rotate_pairs(const float *x, const float *c,
