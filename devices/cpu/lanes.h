@@ -324,6 +324,7 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 
 #elif defined(CPU_NEON)
 #include <arm_neon.h>
+#define LANES_PAIR_IN_ORDER
 
 struct lanes {
 	float32x4_t v[4];
@@ -391,19 +392,6 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 	for (int i = 0; i < 4; i++)
 		x.v[i] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at + 8 * i)));
 	return x;
-}
-
-/* 32 elements in order; other instruction sets load them in another one. */
-LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
-{
-	x[0] = lanes_load_bf16(p);
-	x[1] = lanes_load_bf16((const char *)p + 2 * LANES);
-}
-
-/* Puts what lanes_load_bf16_pair has loaded in order. */
-LANES_INLINE void lanes_sort_pair(struct lanes x[2])
-{
-	(void)x;
 }
 
 LANES_INLINE struct lanes lanes_load_i8(const void *p)
@@ -476,6 +464,7 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 }
 
 #else
+#define LANES_PAIR_IN_ORDER
 #include <math.h>
 
 struct lanes {
@@ -540,19 +529,6 @@ LANES_INLINE struct lanes lanes_load_f16(const void *p)
 	return x;
 }
 
-/* 32 elements in order; other instruction sets load them in another one. */
-LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
-{
-	x[0] = lanes_load_bf16(p);
-	x[1] = lanes_load_bf16((const char *)p + 2 * LANES);
-}
-
-/* Puts what lanes_load_bf16_pair has loaded in order. */
-LANES_INLINE void lanes_sort_pair(struct lanes x[2])
-{
-	(void)x;
-}
-
 LANES_INLINE struct lanes lanes_load_i8(const void *p)
 {
 	struct lanes x;
@@ -606,6 +582,21 @@ LANES_INLINE void lanes_transpose(struct lanes r[LANES])
 			r[j].v[i] = swap;
 		}
 	}
+}
+#endif
+
+#ifdef LANES_PAIR_IN_ORDER
+/* 32 elements in order; other instruction sets load them in another one. */
+LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
+{
+	x[0] = lanes_load_bf16(p);
+	x[1] = lanes_load_bf16((const char *)p + 2 * LANES);
+}
+
+/* Puts what lanes_load_bf16_pair has loaded in order. */
+LANES_INLINE void lanes_sort_pair(struct lanes x[2])
+{
+	(void)x;
 }
 #endif
 
