@@ -231,7 +231,7 @@ static tess_status await_all_open(struct group *g, const struct tess_group_entry
 		.deadline = how->deadline,
 		.where = "open",
 	};
-	struct work *w;
+	void *w;
 	tess_status st = gloo_work_start(g, &c, &w);
 
 	if (st < 0)
@@ -277,16 +277,6 @@ static tess_status gloo_open_group(const struct tess_group_entry *how, void **se
 	return TESS_OK;
 }
 
-static tess_status gloo_start_call(void *self, const struct tess_coll *c, void **work)
-{
-	struct work *w;
-	tess_status st = gloo_work_start(self, c, &w);
-
-	if (st == TESS_OK)
-		*work = w;
-	return st;
-}
-
 static tess_status gloo_test_call(void *self, void *work)
 {
 	return gloo_work_run(self, work, 0);
@@ -305,7 +295,7 @@ static const struct tess_backend gloo = {
 	.summary = "processes on one host or several, over TCP (libgloo)",
 	.supports = gloo_supports_call,
 	.open = gloo_open_group,
-	.start = gloo_start_call,
+	.start = gloo_work_start,
 	.test = gloo_test_call,
 	.wait = gloo_work_run,
 	.release = gloo_work_release,

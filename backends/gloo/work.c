@@ -281,8 +281,9 @@ static void discard_work(struct group *g, struct work *w)
 	recycle_work(g, w);
 }
 
-tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct work **out)
+tess_status gloo_work_start(void *self, const struct tess_coll *c, void **out)
 {
+	struct group *g = self;
 	struct work *w;
 	tess_status st;
 

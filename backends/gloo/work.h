@@ -4,7 +4,8 @@
 
 #include "group.h"
 
-tess_status gloo_work_start(struct group *g, const struct tess_coll *c, struct work **out);
+/* tess_backend.start */
+tess_status gloo_work_start(void *self, const struct tess_coll *c, void **out);
 /*
  * tess_backend.wait. Runs until done or `deadline`. 0: advances without waiting, and returns
  * TESS_PENDING if not done.

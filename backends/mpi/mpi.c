@@ -80,16 +80,6 @@ static tess_status mpi_open_group(const struct tess_group_entry *how, void **sel
 	return TESS_OK;
 }
 
-static tess_status mpi_start_call(void *self, const struct tess_coll *c, void **work)
-{
-	struct work *w;
-	tess_status st = mpi_work_start(self, c, &w);
-
-	if (st == TESS_OK)
-		*work = w;
-	return st;
-}
-
 /* Marks the group as aborted; waits check this between two tests. */
 static void mpi_abort_group(void *self)
 {
@@ -111,7 +101,7 @@ static const struct tess_backend mpi = {
 	.summary = "processes that mpirun has started, over its MPI",
 	.supports = mpi_supports_call,
 	.open = mpi_open_group,
-	.start = mpi_start_call,
+	.start = mpi_work_start,
 	.test = mpi_work_test,
 	.wait = mpi_work_wait,
 	.release = mpi_work_release,

@@ -307,8 +307,9 @@ static tess_status progress_all_works(struct group *g, const struct work *w)
 	return g->failed < 0 ? g->failed : TESS_PENDING;
 }
 
-tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct work **out)
+tess_status mpi_work_start(void *self, const struct tess_coll *c, void **out)
 {
+	struct group *g = self;
 	struct work *w;
 	tess_status st;
 

@@ -4,7 +4,8 @@
 
 #include "member.h"
 
-tess_status mpi_work_start(struct group *g, const struct tess_coll *c, struct work **out);
+/* tess_backend.start */
+tess_status mpi_work_start(void *self, const struct tess_coll *c, void **out);
 /* tess_backend.test, wait and release */
 tess_status mpi_work_test(void *self, void *work);
 tess_status mpi_work_wait(void *self, void *work, int64_t deadline);
