@@ -125,19 +125,18 @@ tess_status op_round_rows(struct gpu *g, const struct tess_op *op, const float *
 tess_status op_check(const struct tess_op *op);
 tess_status op_run(void *self, const struct tess_op *op);
 
+/* Launches an op. */
+typedef tess_status gpu_run(struct gpu *g, const struct tess_op *op);
+/* Launches from->op, and maybe those after it (fuse.c). */
+typedef tess_status gpu_run_fused(struct gpu *g, const struct handover *from, struct handover *to);
+
 /* ---- rows.c */
-tess_status op_run_map(struct gpu *g, const struct tess_op *op); /* BIAS, ADD, SCALE */
-tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handover *to);
-tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to);
+gpu_run op_run_map; /* BIAS, ADD, SCALE */
+gpu_run_fused op_run_glu, op_run_rope, op_run_norm, op_run_add;
 /* Returns the arguments of a ROPE and of the one that is computed with it, which may be NULL. */
 struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
                                    const struct tess_op *second);
-tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to);
-tess_status op_run_add(struct gpu *g, const struct handover *from, struct handover *to);
-tess_status op_run_embed(struct gpu *g, const struct tess_op *op);
-tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op);
-tess_status op_run_copy(struct gpu *g, const struct tess_op *op);
-tess_status op_run_sample(struct gpu *g, const struct tess_op *op);
+gpu_run op_run_embed, op_run_select_rows, op_run_copy, op_run_sample;
 /* Returns the arguments of a norm, x and the output without weights; *threads: of a block. */
 struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
 
@@ -146,22 +145,12 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 /* Returns whether the kernel of rows stores the keys and values of the step. */
 bool op_stores_own_keys(const struct attention_args *a);
-tess_status op_run_attention(struct gpu *g, const struct handover *from, struct handover *to);
+gpu_run_fused op_run_attention, op_run_linear;
 /* Runs ATTENTION without pages, and ATTENTION_D. */
-tess_status op_run_texts(struct gpu *g, const struct tess_op *op);
-tess_status op_run_linear(struct gpu *g, const struct handover *from, struct handover *to);
-tess_status op_run_linear_dx(struct gpu *g, const struct tess_op *op);
-tess_status op_run_head_linear(struct gpu *g, const struct tess_op *op);
-tess_status op_run_route(struct gpu *g, const struct tess_op *op);
-tess_status op_run_experts(struct gpu *g, const struct tess_op *op);
-tess_status op_run_combine(struct gpu *g, const struct tess_op *op);
-tess_status op_run_head_linear_dw(struct gpu *g, const struct tess_op *op);
-tess_status op_run_route_d(struct gpu *g, const struct tess_op *op);
-tess_status op_run_experts_d(struct gpu *g, const struct tess_op *op);
-tess_status op_run_experts_dw(struct gpu *g, const struct tess_op *op);
-tess_status op_run_combine_d(struct gpu *g, const struct tess_op *op);
-tess_status op_run_balance(struct gpu *g, const struct tess_op *op);
-tess_status op_run_balance_d(struct gpu *g, const struct tess_op *op);
+gpu_run op_run_texts;
+gpu_run op_run_linear_dx, op_run_head_linear, op_run_head_linear_dw;
+gpu_run op_run_route, op_run_experts, op_run_combine, op_run_balance;
+gpu_run op_run_route_d, op_run_experts_d, op_run_experts_dw, op_run_combine_d, op_run_balance_d;
 /* Returns what the device lacks for a valid ROUTE or EXPERTS, or their backward; or NULL. */
 const char *op_find_experts_limit(const struct tess_op *op);
 const char *op_find_experts_d_limit(const struct tess_op *op);
@@ -206,17 +195,11 @@ tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32
                                   const struct group_args *a);
 
 /* ---- training.c */
-tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op);
-tess_status op_run_embed_dw(struct gpu *g, const struct tess_op *op);
-tess_status op_run_norm_d(struct gpu *g, const struct tess_op *op);
-tess_status op_run_norm_dw(struct gpu *g, const struct tess_op *op);
-tess_status op_run_bias_dw(struct gpu *g, const struct tess_op *op); /* and SEQUENCE_SUM */
-tess_status op_run_glu_d(struct gpu *g, const struct tess_op *op);
-tess_status op_run_head_sum(struct gpu *g, const struct tess_op *op);
-tess_status op_run_dropout(struct gpu *g, const struct tess_op *op);
-tess_status op_run_loss(struct gpu *g, const struct tess_op *op); /* LOSS_MAX, ..., LOSS_D */
-tess_status op_run_update(struct gpu *g, const struct tess_op *op); /* ADAMW, SGD */
-tess_status op_run_squares(struct gpu *g, const struct tess_op *op);
+gpu_run op_run_linear_dw, op_run_embed_dw, op_run_norm_d, op_run_norm_dw;
+gpu_run op_run_glu_d, op_run_head_sum, op_run_dropout, op_run_squares;
+gpu_run op_run_bias_dw; /* and SEQUENCE_SUM */
+gpu_run op_run_loss; /* LOSS_MAX, ..., LOSS_D */
+gpu_run op_run_update; /* ADAMW, SGD */
 /* Returns what the device lacks for a valid sum over tokens, heads or the vocabulary; or NULL. */
 const char *op_find_training_limit(const struct tess_op *op);
 

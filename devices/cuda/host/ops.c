@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-static tess_status (*const launchers[TESS_OP_KINDS])(struct gpu *g, const struct tess_op *op) = {
+static gpu_run *const launchers[TESS_OP_KINDS] = {
 	[TESS_OP_EMBED] = op_run_embed,
 	[TESS_OP_BIAS] = op_run_map,
 	[TESS_OP_ATTENTION_D] = op_run_texts,
@@ -45,9 +45,7 @@ static tess_status (*const launchers[TESS_OP_KINDS])(struct gpu *g, const struct
 };
 
 /* Launchers of ops that may be in a fused step. `to` is {0} except `op`, the one after from->op. */
-static tess_status (*const step_launchers[TESS_OP_KINDS])(struct gpu *g,
-                                                          const struct handover *from,
-                                                          struct handover *to) = {
+static gpu_run_fused *const step_launchers[TESS_OP_KINDS] = {
 	[TESS_OP_LINEAR] = op_run_linear, [TESS_OP_NORM] = op_run_norm,
 	[TESS_OP_ROPE] = op_run_rope,     [TESS_OP_ATTENTION] = op_run_attention,
 	[TESS_OP_GLU] = op_run_glu,       [TESS_OP_ADD] = op_run_add,
