@@ -116,13 +116,15 @@ tess_status conform_run_barrier_call(struct conform_rank *me, const char *where)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
+/*
+ * Runs a part. A failure ends the job and is a fault of the rank, with its message. If `fails` of
+ * the part is set, it provokes a failure, and the rank checks it.
+ */
+typedef tess_status conform_run(struct conform_rank *me);
+
 struct conform_part {
 	const char *name, *about;
-	/*
-	 * Runs the part. A failure ends the job and is a fault of the rank, with its message. If
-	 * `fails` is set, the part provokes a failure, and the rank checks it.
-	 */
-	tess_status (*run)(struct conform_rank *me);
+	conform_run *run;
 	uint32_t ranks, quick_ranks; /* bit n: run with n ranks */
 	bool fails;
 	bool threads_too; /* also runs with ranks as threads, if ranks are processes */
@@ -134,20 +136,10 @@ extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
 
 /* flow.c, waits.c, groups.c, faults.c: see conform_parts */
-tess_status conform_run_open(struct conform_rank *me);
-tess_status conform_run_data(struct conform_rank *me);
-tess_status conform_run_barrier(struct conform_rank *me);
-tess_status conform_run_several(struct conform_rank *me);
-tess_status conform_run_messages(struct conform_rank *me);
-tess_status conform_run_wait(struct conform_rank *me);
-tess_status conform_run_groups(struct conform_rank *me);
-tess_status conform_run_extras(struct conform_rank *me);
-tess_status conform_run_life(struct conform_rank *me);
-tess_status conform_run_misuse(struct conform_rank *me);
-tess_status conform_run_abort(struct conform_rank *me);
-tess_status conform_run_mismatch(struct conform_rank *me);
-tess_status conform_run_death(struct conform_rank *me);
-tess_status conform_run_timeout(struct conform_rank *me);
+conform_run conform_run_open, conform_run_data, conform_run_barrier, conform_run_several;
+conform_run conform_run_messages, conform_run_wait, conform_run_groups, conform_run_extras;
+conform_run conform_run_life, conform_run_misuse, conform_run_abort, conform_run_mismatch;
+conform_run conform_run_death, conform_run_timeout;
 const char *conform_mismatch_name(int32_t i);
 const char *conform_death_name(int32_t i);
 const char *conform_timeout_name(int32_t i);
