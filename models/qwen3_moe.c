@@ -68,13 +68,7 @@ static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
 };
-#define EXPERTS "model.layers.*.mlp.experts."
-static const struct tess_stored stored[] = {
-	{ EXPERTS "gate_up_proj",
-	  (const char *const[]){ EXPERTS "#.gate_proj.weight", EXPERTS "#.up_proj.weight", NULL } },
-	{ EXPERTS "down_proj", (const char *const[]){ EXPERTS "#.down_proj.weight", NULL } },
-	{ 0 }
-};
+static const struct tess_stored stored[] = { TESS_DECODER_STORED_EXPERTS, { 0 } };
 static const char *const types[] = { "qwen3_moe", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */

@@ -245,6 +245,8 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	return tess_decoder_head(nn, c, x);
 }
 
+/* clang-format off */
+
 /* Prefix of the modules of a layer, for rules. */
 #define TESS_DECODER_LAYER "model.layers.*."
 /* Prefix of the modules of a layer that may match none. */
@@ -253,68 +255,65 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 /* Rules of attention and embeddings in the preset tp. Rules of the family and { 0 } follow. */
 #define TESS_DECODER_TP_ATTENTION \
 	{ "model.embed_tokens", "embedding_rowwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
-	{ \
-		"lm_head", "colwise_gather_output" \
-	}
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise" }, \
+	{ "lm_head", "colwise_gather_output" }
 /* Rules of the MLP in the preset tp. layer: TESS_DECODER_LAYER or TESS_DECODER_SOME. */
 #define TESS_DECODER_TP_MLP(layer) \
-	{ layer "mlp.gate_proj", "colwise" }, { layer "mlp.up_proj", "colwise" }, \
-	{ \
-		layer "mlp.down_proj", "rowwise" \
-	}
+	{ layer "mlp.gate_proj", "colwise" }, \
+	{ layer "mlp.up_proj", "colwise" }, \
+	{ layer "mlp.down_proj", "rowwise" }
 /* Rules of a model with an MLP in the preset tp. */
 #define TESS_DECODER_TP TESS_DECODER_TP_ATTENTION, TESS_DECODER_TP_MLP(TESS_DECODER_LAYER)
 /* Rules of experts in the preset tp: each expert is cut. */
 #define TESS_DECODER_TP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
-		{ layer "mlp.experts.down_proj", "rowwise" }, \
-	{ \
-		layer "mlp.experts", "moe_tp_experts" \
-	}
+	{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ layer "mlp.experts", "moe_tp_experts" }
 /* Rules of experts in the preset ep: ranks have different experts. */
 #define TESS_DECODER_EP_EXPERTS(layer) \
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
-		{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
-	{ \
-		"ep:" layer "mlp.experts", "ep_dispatch_experts" \
-	}
+	{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
+	{ "ep:" layer "mlp.experts", "ep_dispatch_experts" }
 /*
  * Rules of attention, norms and embeddings in the preset tp+sp (sequence parallel): in norms and
  * between blocks, each rank has a part of the tokens.
  */
 #define TESS_DECODER_TP_SP_ATTENTION \
 	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
-		{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
-		{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
-		{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-		{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
-		{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
-		{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
-		{ "model.norm", "sequence_parallel" }, \
-	{ \
-		"lm_head", "colwise_gather_output" \
-	}
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
+	{ "model.norm", "sequence_parallel" }, \
+	{ "lm_head", "colwise_gather_output" }
 /* Rules of the MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_MLP(layer) \
-	{ layer "mlp.gate_proj", "colwise" }, { layer "mlp.up_proj", "colwise" }, \
-	{ \
-		layer "mlp.down_proj", "rowwise_reduce_scatter" \
-	}
+	{ layer "mlp.gate_proj", "colwise" }, \
+	{ layer "mlp.up_proj", "colwise" }, \
+	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
 /* Rules of a model with an MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
 /* Rules of experts in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
-		{ layer "mlp.experts.down_proj", "rowwise" }, \
-	{ \
-		layer "mlp.experts", "moe_experts_reduce_scatter" \
-	}
+	{ layer "mlp.experts.down_proj", "rowwise" }, \
+	{ layer "mlp.experts", "moe_experts_reduce_scatter" }
+/* Stored names of experts (struct tess_stored) with tensors of their own in the checkpoint. */
+#define TESS_DECODER_STORED_EXPERTS \
+	{ TESS_DECODER_LAYER "mlp.experts.gate_up_proj", \
+	  (const char *const[]){ TESS_DECODER_LAYER "mlp.experts.#.gate_proj.weight", \
+	                         TESS_DECODER_LAYER "mlp.experts.#.up_proj.weight", NULL } }, \
+	{ TESS_DECODER_LAYER "mlp.experts.down_proj", \
+	  (const char *const[]){ TESS_DECODER_LAYER "mlp.experts.#.down_proj.weight", NULL } }
+
+/* clang-format on */
 
 TESS_END
 #endif
