@@ -147,7 +147,8 @@ static int32_t rank_hidden_byte(int byte)
 	return byte <= 0x20 ? byte : byte <= 0xa0 ? byte - 0x7f + 33 : 33 + 34;
 }
 
-size_t tess_byte_encode(unsigned char byte, char out[4])
+/* Encodes a byte as a printable character of GPT-2's byte alphabet. */
+static size_t encode_byte(unsigned char byte, char out[4])
 {
 	return tess_utf8_encode(is_printable_byte(byte) ? byte : 0x100 + rank_hidden_byte(byte),
 	                        out);
@@ -167,7 +168,7 @@ tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n)
 	char c[4];
 
 	for (size_t i = 0; i < n && !st; i++)
-		st = tess_text_add(t, c, tess_byte_encode((unsigned char)s[i], c));
+		st = tess_text_add(t, c, encode_byte((unsigned char)s[i], c));
 	return st;
 }
 

@@ -49,9 +49,7 @@ size_t tess_utf8_encode(int32_t cp, char out[4]);
 /* Returns whether a character has Unicode's White_Space. */
 bool tess_char_is_space(int32_t cp);
 
-/* Encodes a byte as a printable character of GPT-2's byte alphabet. */
-size_t tess_byte_encode(unsigned char byte, char out[4]);
-/* Returns the byte that a character of that alphabet encodes, or -1. */
+/* Returns the byte that a character of GPT-2's byte alphabet encodes, or -1. */
 int tess_byte_decode(int32_t cp);
 tess_status tess_text_add_encoded(struct tess_text *t, const char *s, size_t n);
 

@@ -76,10 +76,6 @@ int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed);
 /* Collective. Measures the memory reads and products of all ranks with these threads. */
 tess_status model_measure_limits(struct tess_group *all, int32_t threads, struct model_limits *out);
 
-/* Returns the median round by time; the faster of two in the middle. */
-const struct model_round *model_find_median(const struct model_case *c, int32_t rounds);
-double model_compute_rate(const struct model_options *a, const struct model_case *c,
-                          double seconds);
 void model_print_head(const struct model_result *r);
 tess_status model_print_case(const struct model_result *r, const struct model_case *c);
 /* Prints a JSON object as one line, and releases it; NULL: fails for memory. */

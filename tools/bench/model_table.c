@@ -11,7 +11,8 @@
 
 /* ---- rounds ---------------------------------------------------------------------------------- */
 
-double model_compute_rate(const struct model_options *a, const struct model_case *c, double seconds)
+static double compute_token_rate(const struct model_options *a, const struct model_case *c,
+                                 double seconds)
 {
 	return (double)c->batch * a->tokens / seconds;
 }
@@ -32,7 +33,8 @@ static void sort_rounds(const struct model_case *c, int32_t n, const struct mode
 	qsort(sorted, (size_t)n, sizeof *sorted, compare_rounds);
 }
 
-const struct model_round *model_find_median(const struct model_case *c, int32_t rounds)
+/* Returns the median round by time; the faster of two in the middle. */
+static const struct model_round *find_median(const struct model_case *c, int32_t rounds)
 {
 	const struct model_round *sorted[MODEL_ROUNDS];
 
@@ -153,8 +155,8 @@ static void print_case_row(const struct model_result *r, const struct model_case
 
 	sort_rounds(c, a->rounds, sorted);
 	printf(" %6d %10.2f %10.2f %10.2f %12.3f %12.3f %10.2f %10.2f\n", (int)c->batch, median,
-	       model_compute_rate(a, c, sorted[a->rounds - 1]->seconds),
-	       model_compute_rate(a, c, sorted[0]->seconds), 1e-6 * (double)c->weight_bytes,
+	       compute_token_rate(a, c, sorted[a->rounds - 1]->seconds),
+	       compute_token_rate(a, c, sorted[0]->seconds), 1e-6 * (double)c->weight_bytes,
 	       1e-6 * (double)c->kv_bytes, 1e-9 * (double)c->flops * forwards,
 	       1e-9 * bytes * forwards);
 }
@@ -200,7 +202,7 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 
 	for (int32_t i = 0; i < a->rounds; i++)
 		json_array_append_new(rates,
-		                      json_real(model_compute_rate(a, c, c->round[i].seconds)));
+		                      json_real(compute_token_rate(a, c, c->round[i].seconds)));
 	o = json_pack(
 		"{s:s, s:s, s:i, s:i, s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o, s:f, s:I, s:I, s:I}",
 		"bench", model_kinds[a->kind].name, "model", a->session.model, "ranks",
@@ -214,8 +216,7 @@ static tess_status print_case_json(const struct model_result *r, const struct mo
 		json_object_set_new(o, "limits",
 		                    json_pack("{s:f, s:f}", "bytes_per_s", r->limits.bytes,
 		                              "flops_per_s", r->limits.flops));
-		json_object_set_new(o, "breakdown",
-		                    make_breakdown_json(model_find_median(c, a->rounds)));
+		json_object_set_new(o, "breakdown", make_breakdown_json(find_median(c, a->rounds)));
 	}
 	return model_print_json(o);
 }
@@ -229,8 +230,8 @@ tess_status model_print_case(const struct model_result *r, const struct model_ca
 	double median;
 
 	sort_rounds(c, n, sorted);
-	median = (model_compute_rate(a, c, sorted[(n - 1) / 2]->seconds) +
-	          model_compute_rate(a, c, sorted[n / 2]->seconds)) /
+	median = (compute_token_rate(a, c, sorted[(n - 1) / 2]->seconds) +
+	          compute_token_rate(a, c, sorted[n / 2]->seconds)) /
 	         2;
 	if (a->json)
 		st = print_case_json(r, c, median);

@@ -179,9 +179,6 @@ tess_status conform_direct_start(struct conform_rank *me, const struct conform_d
 /* Waits for the work: by wait() if the core would use it, else by test(). */
 tess_status conform_direct_wait(struct conform_rank *me, const struct conform_direct *g, void *work,
                                 int64_t deadline);
-/* Waits and releases. */
-tess_status conform_direct_finish(struct conform_rank *me, const struct conform_direct *g,
-                                  void *work, int64_t deadline);
 /* Starts, waits and releases. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);

@@ -73,8 +73,8 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
 	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
 }
 
-tess_status conform_direct_finish(struct conform_rank *me, const struct conform_direct *g,
-                                  void *work, int64_t deadline)
+static tess_status wait_and_release(struct conform_rank *me, const struct conform_direct *g,
+                                    void *work, int64_t deadline)
 {
 	tess_status st = conform_direct_wait(me, g, work, deadline);
 
@@ -94,7 +94,7 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 	own.deadline = tess_now() + me->world->timeout;
 	conform_set_call(me, CONFORM_START);
 	st = me->backend->start(g->self, &own, &work);
-	return st ? st : conform_direct_finish(me, g, work, own.deadline);
+	return st ? st : wait_and_release(me, g, work, own.deadline);
 }
 
 bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d)

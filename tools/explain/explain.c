@@ -109,8 +109,9 @@ static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, 
 	return max;
 }
 
-const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
-                                  char out[NAME])
+/* Formats "Shard(0)", or on several mesh dimensions "tp:Shard(0) xp:Partial" or "Replicate". */
+static const char *format_places(const struct tess_explanation *e, const struct tess_place *place,
+                                 char out[NAME])
 {
 	char one[TESS_PLACE_SIZE];
 	size_t n = 0;
@@ -151,7 +152,7 @@ static tess_status print_parameters(const struct tess_explanation *e)
 		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %12llu",
 		         p->tied ? "  (read again by a tied head)" : make_pattern(p->name, name),
 		         explain_format_styles(e, p->styles, style), width,
-		         explain_format_places(e, p->places, place), tess_dtype_name(p->dtype),
+		         format_places(e, p->places, place), tess_dtype_name(p->dtype),
 		         15 - (int)strlen(tess_dtype_name(p->dtype)), shape,
 		         (unsigned long long)max);
 		add_text_line(&l, text);
@@ -242,14 +243,13 @@ static void print_program(const struct tess_explanation *e)
 		       rec->fused < 0 ? 10 : 9, rec->kind, rec->move ? rec->move : "", rec->module);
 		for (int32_t k = 0; rec->in[k]; k++)
 			printf(" v%d:%s", (int)rec->in[k]->id,
-			       explain_format_places(e, rec->in[k]->places, place));
+			       format_places(e, rec->in[k]->places, place));
 		for (int32_t k = 0; rec->parameters[k]; k++)
-			printf(" W:%s",
-			       explain_format_places(e, rec->parameters[k]->places, place));
+			printf(" W:%s", format_places(e, rec->parameters[k]->places, place));
 		printf(" ->");
 		for (int32_t k = 0; rec->out[k]; k++)
 			printf(" v%d:%s", (int)rec->out[k]->id,
-			       explain_format_places(e, rec->out[k]->places, place));
+			       format_places(e, rec->out[k]->places, place));
 		printf("\n");
 	}
 }
@@ -319,7 +319,7 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 		                       explain_format_styles(e, p->styles, style), "dtype",
 		                       tess_dtype_name(p->dtype), "from_config",
 		                       p->from_config ? json_true() : NULL, "placement",
-		                       explain_format_places(e, p->places, place), "ranks", ranks));
+		                       format_places(e, p->places, place), "ranks", ranks));
 	}
 	return all;
 }
@@ -352,7 +352,7 @@ static json_t *make_values_json(const struct tess_explanation *e,
 	for (; *v; v++)
 		json_array_append_new(all,
 		                      json_pack("{s:i, s:s}", "value", (int)(*v)->id, "placement",
-		                                explain_format_places(e, (*v)->places, place)));
+		                                format_places(e, (*v)->places, place)));
 	return all;
 }
 

@@ -9,10 +9,7 @@
 
 enum { EXPLAIN_NAME = 160 };
 
-/* Formats "Shard(0)", or on several mesh dimensions "tp:Shard(0) xp:Partial" or "Replicate". */
-const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
-                                  char out[EXPLAIN_NAME]);
-/* Formats styles like places, without "replicate". */
+/* Formats styles of several mesh dimensions as "tp:colwise xp:rowwise", without "replicate". */
 const char *explain_format_styles(const struct tess_explanation *e, const char *const *style,
                                   char out[EXPLAIN_NAME]);
 

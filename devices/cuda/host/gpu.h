@@ -304,7 +304,6 @@ struct product_run { /* range of K to add, of x and of each weight */
 	struct handover *to; /* for a LINEAR that is not LINEAR_DX */
 };
 int32_t product_get_math(int32_t math, const struct tess_op *op); /* returns the math of a LINEAR */
-bool product_is_whole(const struct tess_op *op, const struct product_run *r);
 const void *product_get_weight(const struct tess_view *w, const struct product_run *r);
 /* Describes weight i and row `row` of its output. */
 struct multiplied product_describe_weight(const struct tess_op *op, const struct product_run *r,

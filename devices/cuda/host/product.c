@@ -26,7 +26,7 @@ int32_t product_get_math(int32_t math, const struct tess_op *op)
 	return f32 ? MATH_F32 : math;
 }
 
-bool product_is_whole(const struct tess_op *op, const struct product_run *r)
+static bool is_whole_product(const struct tess_op *op, const struct product_run *r)
 {
 	return !r->at && r->len == op->in[0].shape[1] && !r->accumulate;
 }
@@ -225,7 +225,7 @@ tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struc
 
 	*pitch = tess_up(r->len, 8) * 8;
 	*out = r->rounded;
-	if (r->rounded && product_is_whole(op, r))
+	if (r->rounded && is_whole_product(op, r))
 		return TESS_OK;
 	st = memory_get_scratch(g, (uint64_t)(x->shape[0] * *pitch * 2), &y);
 	*out = y;
