@@ -7,7 +7,7 @@
 #include <tessera/tessera.h>
 
 struct tess_convert_options {
-	int32_t dtype; /* of floating-point tensors: TESS_F32, TESS_BF16, TESS_F16; 0: as it is */
+	int32_t dtype; /* floating-point tensors: TESS_F32, TESS_BF16, TESS_F16; 0: unchanged */
 	uint64_t file_bytes; /* maximum bytes of tensors in one file, unless one tensor is larger */
 	/*
 	 * Each rank calls it in its thread after each piece, with the bytes that it has written and

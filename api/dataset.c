@@ -311,7 +311,7 @@ static tess_status encode_lines(struct tess_dataset *d, struct data_file *f, FIL
 {
 	struct tess_line line = { 0 };
 	int64_t capacity = 0, number = 0;
-	tess_status st = grow_ids(&f->ids, &capacity, 0, 1); /* of no text, and for 0 ids */
+	tess_status st = grow_ids(&f->ids, &capacity, 0, 1); /* before any text, and for 0 ids */
 
 	while (!st) {
 		const char *text;

@@ -16,8 +16,8 @@ struct tess_planned_model {
 	const struct tess_model *model;
 	struct tess_plan plan;
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
-	int32_t weights, math, kv_dtype; /* as in tess_session_options */
-	const struct tess_device *device; /* as in tess_record_options */
+	int32_t weights, math, kv_dtype; /* see tess_session_options */
+	const struct tess_device *device; /* see tess_record_options */
 };
 
 /* Copies options, or the defaults for NULL, and checks each of them by itself. */

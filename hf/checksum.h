@@ -11,7 +11,7 @@
  */
 struct tess_checksum {
 	uint32_t value;
-	uint64_t at; /* where the last range ended */
+	uint64_t at; /* end of the last range */
 	uint64_t gap; /* bytes between the last two ranges */
 	unsigned long skip; /* how it changes a value */
 };

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { LENGTH = 8, HEADER_BYTES_MAX = 100000000, NAME_LEN_MAX = 1024 };
-enum { FAULT_AROUND_BYTES = 64 << 10 }; /* what Linux maps around a page fault */
+enum { FAULT_AROUND_BYTES = 64 << 10 }; /* bytes that Linux maps around a page fault */
 enum { UNMAP_THREADS_MAX = 4, UNMAP_BYTES = 256 << 20 }; /* minimum bytes per thread */
 
 const struct tess_option tess_load_options[] = {

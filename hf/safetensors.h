@@ -13,11 +13,11 @@ struct tess_safetensors;
 
 struct tess_slice { /* one tensor as stored: contiguous rows */
 	const char *name;
-	const char *type; /* as in the file: "BF16" */
+	const char *type; /* name of the type: "BF16" */
 	int32_t dtype; /* TESS_BF16, ...; 0: not supported in computations */
 	int32_t ndim; /* may be above TESS_DIMS */
 	const int64_t *shape;
-	const void *data; /* of any alignment; NULL if they are not in memory */
+	const void *data; /* unaligned; NULL if not in memory */
 	uint64_t bytes, begin; /* begin: offset of the data after the header */
 };
 

@@ -139,11 +139,11 @@ static tess_status read_texts(struct perplexity_options *a, int64_t positions)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-struct scores { /* of one rank */
+struct scores { /* the scores of one rank */
 	struct tess_session *session;
 	int64_t vocabulary, nwindows, nids, *ends;
 	int32_t *ids;
-	double *sum; /* of each window on the rank that computes it, else 0 */
+	double *sum; /* sum of each window on the rank that computes it, else 0 */
 };
 
 /* Returns -log p of an id. */

@@ -81,13 +81,13 @@ struct tess_tool_option {
 	size_t at;
 	enum tess_tool_field field;
 	double lo, hi;
-	const char *(*get_name)(int32_t number); /* of an integer; NULL for a gap in lo to hi */
+	const char *(*get_name)(int32_t number); /* NULL for a gap in lo to hi */
 	/* Reads the value instead; name: "--json"; text: NULL for an option without one. */
 	tess_status (*parse)(const char *name, const char *text, void *to);
 	bool local; /* the ranks of a job may differ in it: an output, threads, an address */
 };
 
-struct tess_tool_section { /* of the options of a command */
+struct tess_tool_section { /* a section of a command's options */
 	const char *title; /* "": continues the section before */
 	const struct tess_tool_option *options; /* ends with {0} */
 	void *to; /* the struct that the options set */
@@ -141,7 +141,7 @@ bool tess_tool_take_save_request(void);
 /* Returns the exit status after a noted signal, 128 plus its number; 0: none was noted. */
 int tess_tool_get_interrupt_status(void);
 
-struct tess_tool_session { /* what opens a session or a trainer, from the options below */
+struct tess_tool_session { /* the input of a session or a trainer, from the options below */
 	const char *model, *mesh, *plan;
 	struct tess_tool_list overrides;
 	int32_t ranks, threads, kv_dtype, math, weights, positions;

@@ -377,7 +377,7 @@ int shim_wait(struct shim_io *io, int64_t until, char *why)
 	if (io->done)
 		return SHIM_DONE;
 	try {
-		BlockSignals quiet(false); /* what has arrived may let another message go */
+		BlockSignals quiet(false); /* arrived messages may release another one */
 
 		return io->piece ? await_large(io, until) : await_small(io, until);
 	} catch (...) {

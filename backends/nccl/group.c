@@ -15,7 +15,7 @@ void group_lock(struct group *g)
 	g->calls->context_push(g->context);
 }
 
-struct ender { /* what the thread uses, which may outlive the group */
+struct ender { /* the state of the thread, which may outlive the group */
 	const struct nccl_calls *calls;
 	void *comm, *context;
 	void **child; /* child of an unfinished split; or NULL */

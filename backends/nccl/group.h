@@ -57,7 +57,7 @@ struct group {
 	pthread_mutex_t
 		lock; /* protects all below, and calls of NCCL: abort() comes from another thread */
 	void *comm; /* NULL after an abort */
-	void **child; /* where NCCL stores the child of a split; NULL: no split */
+	void **child; /* destination of NCCL's child of a split; NULL: no split */
 	bool starting; /* NCCL has not finished the last start, and accepts no other one */
 	tess_status failed; /* the result of every later call, and its message */
 	char why[768];

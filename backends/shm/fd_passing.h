@@ -12,7 +12,7 @@ struct segment_address { /* published by rank 0 in the store */
 	int64_t pid;
 	unsigned char process[16], token[16];
 	struct map *map; /* for threads of this process */
-	char name[40]; /* of the socket, after a zero byte */
+	char name[40]; /* name of the socket, after a zero byte */
 };
 
 tess_status fd_passing_listen(const struct group *g, const char *name, int *out);

@@ -72,7 +72,7 @@ struct pair { /* messages from one rank to another */
 	alignas(64) _Atomic uint64_t sent; /* pieces; written by the sender */
 	alignas(64) _Atomic uint64_t taken; /* pieces; written by the receiver */
 	alignas(64) struct piece piece[2];
-	struct call_info call[2]; /* of the message, with its first piece */
+	struct call_info call[2]; /* calls of the message, with its first piece */
 	char data[2][PIECE];
 };
 

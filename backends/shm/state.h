@@ -26,10 +26,10 @@ struct region { /* from alloc: `bytes` per rank, `stride` apart */
 
 struct work {
 	struct work *next; /* in its queue, or among spare ones */
-	struct work *all; /* of the group */
+	struct work *all; /* all works of the group */
 	struct tess_coll c;
 	size_t width;
-	uint64_t bytes; /* of all blocks */
+	uint64_t bytes; /* total of all blocks */
 	uint64_t chunk; /* elements of each block per round */
 	uint64_t round, rounds; /* finished rounds; all rounds, set in the first */
 	uint64_t skip; /* rounds before the first chunk */
@@ -54,7 +54,7 @@ struct group {
 	int *socket; /* by rank, for descriptors of regions; -1: none */
 	struct region *regions;
 	uint32_t nregions; /* so far */
-	int64_t timeout; /* of alloc: the timeout of open */
+	int64_t timeout; /* timeout of alloc: that of open */
 
 	uint64_t round; /* the current round */
 	int32_t seen; /* number of ranks whose flag of this round has been read */

@@ -21,7 +21,7 @@ enum { JSON_DEPTH_MAX = 64 };
 
 static json_malloc_t allocate_as_before;
 static atomic_bool lacked;
-static _Thread_local jmp_buf *loading; /* of load_value() of this thread */
+static _Thread_local jmp_buf *loading; /* set by load_value() of this thread */
 
 /* Leaves a parser that would continue with missing characters; the parser's memory is lost. */
 static void *allocate_value(size_t bytes)
@@ -96,7 +96,7 @@ static int measure_json(const char *text, size_t len, bool each, uint64_t *memor
 {
 	bool quoted = false, object[JSON_DEPTH_MAX + 1] = { false }; /* object: by depth */
 	uint64_t bytes = 0, peak = 0;
-	size_t begin = 0; /* of the member */
+	size_t begin = 0; /* start of the member */
 	int depth = 0;
 
 	for (size_t i = 0; i < len; i++) {

@@ -11,7 +11,7 @@ struct tess_captured { /* {group}: no calls */
 	struct tess_group *group; /* borrowed */
 	struct tess_coll first; /* the first call, completed */
 	uint32_t n;
-	uint64_t hash; /* of the properties of all calls that must be equal on all ranks */
+	uint64_t hash; /* over the properties of all calls that must be equal on all ranks */
 };
 
 /* Returns true if the group's device can capture calls like `c`; the same on all ranks. */

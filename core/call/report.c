@@ -18,7 +18,7 @@ static void report_call(struct tess_group *g, const struct tess_coll *c,
                         const struct tess_call_key *key, int64_t now)
 {
 	if (g->unreported && memcmp(&g->desc->key, key, sizeof *key))
-		tess_call_report(g, now); /* of a later call, which would be lost */
+		tess_call_report(g, now); /* a later call would lose this report */
 	tess_call_desc_write(g->desc, c, key, g->size);
 	tess_call_report(g, now);
 }

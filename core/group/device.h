@@ -16,6 +16,6 @@ tess_status tess_group_attach_device(struct tess_group *g, const struct tess_dev
                                      int32_t colour);
 /* Waits for pending calls and detaches the device; no effect if another one is attached. */
 void tess_group_detach_device(struct tess_group *g, const void *self);
-void tess_carrier_close(struct tess_group *g); /* of the group's device; none: nothing */
+void tess_carrier_close(struct tess_group *g); /* no effect without a carrier */
 
 #endif

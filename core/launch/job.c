@@ -600,7 +600,7 @@ static tess_status open_job(struct launch_job *j)
 	char name[96];
 	sigset_t set;
 
-	tess_records_clear(j->attempt->records); /* of the previous attempt */
+	tess_records_clear(j->attempt->records); /* records of the previous attempt */
 	tess_job_list_signals(&set);
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)

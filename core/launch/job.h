@@ -10,7 +10,7 @@
 struct tess_attempt {
 	int32_t number; /* from 0 */
 	sigset_t mask; /* signal mask of the ranks */
-	char name[64]; /* of the job; the name of an attempt begins with it */
+	char name[64]; /* name of the job; the name of an attempt begins with it */
 	const char *records; /* an empty directory for the records of ranks, or "" */
 	bool bind_benefits; /* ranks benefit from binding (bind.h) */
 	pid_t parent; /* the parent of this process; when it ends, the ranks are killed */

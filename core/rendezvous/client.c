@@ -35,7 +35,7 @@ struct client {
 	int fd, wake;
 	int32_t rank, nranks, last_id;
 	bool hosted_by_launcher;
-	char path[128]; /* of the server; "": not a Unix socket */
+	char path[128]; /* socket of the server; "": not a Unix socket */
 	pthread_t thread;
 	pthread_mutex_t lock; /* guards the fields below */
 	pthread_cond_t changed;
@@ -219,7 +219,7 @@ static void *run_client(void *arg)
 			open = read_frames(c, &in);
 	}
 	if (!open) {
-		read_frames(c, &in); /* what the server sent before it ended */
+		read_frames(c, &in); /* frames that the server sent before it ended */
 		report_server_gone(c);
 		remove_dead_server(c);
 	}

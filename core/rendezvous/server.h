@@ -53,8 +53,8 @@ struct tess_rendezvous {
 	struct tess_failure_handler handler;
 	int32_t nranks;
 	int64_t served_at; /* when the server last read its connections */
-	struct tess_rank_presence *rank; /* of each rank */
-	bool welcomed, all_left; /* what the ranks were sent */
+	struct tess_rank_presence *rank; /* [nranks] */
+	bool welcomed, all_left; /* notifications that were sent to the ranks */
 	bool lacked_files; /* a connection had no descriptor; this was reported */
 	atomic_uint records; /* requests for flight records */
 	int32_t nconns;

@@ -236,7 +236,7 @@ DIR *tess_socket_open_directory(char *dir, size_t size)
 
 void tess_socket_sweep(const char *prefix)
 {
-	static const char tail[] = ".lock"; /* of the socket of every running job */
+	static const char tail[] = ".lock"; /* suffix of the lock of every running job's socket */
 	char dir[128], path[400];
 	DIR *d = tess_socket_open_directory(dir, sizeof dir);
 	struct dirent *e;

@@ -19,7 +19,7 @@ struct tess_sum { /* equal on all ranks */
 	 * ranks; their total is `count`. */
 	const uint64_t *share;
 	const char *where;
-	int32_t mem; /* of nodes and out; 0: host memory */
+	int32_t mem; /* kind of memory of nodes and out; 0: host memory */
 	void *stream;
 };
 

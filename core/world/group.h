@@ -22,7 +22,7 @@ struct tess_group {
 	char key[TESS_MEMBERS_KEY]; /* name, unique in the job */
 	uint64_t calls; /* number of collectives */
 	uint64_t *sent, *received; /* number of messages to and from each rank */
-	struct tess_call_desc *desc; /* of the last call */
+	struct tess_call_desc *desc; /* the last call */
 	bool unreported; /* `desc` is */
 	int64_t report_at; /* time to report the next call */
 	struct tess_work *live, *spare;

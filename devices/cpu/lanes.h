@@ -337,7 +337,7 @@ LANES_INLINE struct lanes lanes_set_zero(void)
 
 LANES_INLINE struct lanes lanes_load(const void *p)
 {
-	const uint8_t *at = p; /* of any alignment */
+	const uint8_t *at = p; /* unaligned */
 	struct lanes x;
 
 	for (int i = 0; i < 4; i++)

@@ -361,7 +361,7 @@ struct symbol {
 
 struct pending_merge {
 	uint64_t priority; /* rank, then position */
-	int32_t id; /* of the merged token */
+	int32_t id; /* the merged token */
 };
 
 static tess_status reserve_bpe_scratch(struct tess_bpe_scratch *scratch, size_t n)

@@ -19,7 +19,7 @@ void tess_decoder_free(struct tess_decoder *d);
 struct tess_decoding { /* a text that is being decoded */
 	const struct tess_decoder *decoder;
 	struct tess_scan *scan;
-	struct tess_decode_state *state; /* of each step */
+	struct tess_decode_state *state; /* one per step */
 	struct tess_text out; /* output of the last step */
 };
 

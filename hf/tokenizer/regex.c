@@ -40,7 +40,7 @@ struct tess_scan {
 	pcre2_jit_stack *stack;
 	size_t text; /* bytes that may be matched */
 	uint64_t steps, bytes; /* so far */
-	size_t last, cost; /* of a match: where the last step was; the steps of a callout */
+	size_t last, cost; /* position of a match's last step; steps of a callout */
 };
 
 /* \s and \w in Oniguruma, the latter outside and inside a class. */
@@ -51,7 +51,7 @@ struct tess_scan {
 struct translation {
 	const char *in;
 	size_t len, at;
-	unsigned depth; /* of classes */
+	unsigned depth; /* nesting of classes */
 	struct tess_text out;
 };
 

@@ -33,7 +33,7 @@ void tess_program_record_backward(struct tess_recorder *r);
  * consumer has given one, or the recording has failed.
  */
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y);
-/* Those of all outs of a record that takes x apart; NULL: failed, where an out is not used too. */
+/* Returns the gradients of all outs of a split; NULL: failure, also for an unused out. */
 struct tess_tensor **tess_backward_take_parts(struct tess_backward *b,
                                               const struct tess_record *rec);
 /*

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank sends for a row, before its candidates: in 64-bit words. */
+/* 64-bit words that a rank sends for a row before its candidates. */
 struct summary {
 	int64_t found; /* candidates, including unsent ones that tie with the last one */
 	struct tess_odd_logits odd;
@@ -20,9 +20,9 @@ struct tess_cut_logits {
 	struct tess_vocabulary_cut cut;
 	int32_t nranks, rank;
 	int64_t first, cols; /* this rank's part */
-	struct tess_sampler *sampler; /* of this part */
+	struct tess_sampler *sampler; /* sampler of this part */
 	int64_t nwords, nrows; /* room, in words per rank and in complete rows */
-	int64_t *words, *all_words; /* of this rank; of all */
+	int64_t *words, *all_words; /* words of this rank, and of all ranks */
 	struct tess_candidate *candidates;
 	float *packed; /* this rank's parts of complete rows */
 	float *blocks, *rows; /* on rank 0: the parts of all ranks, and the complete rows */

@@ -13,7 +13,7 @@ struct tess_running_request {
 	const struct tess_generate_request *asked;
 	struct tess_sequence *sequence;
 	int64_t start, first_token; /* tess_now(); 0: no id chosen yet */
-	int64_t nrows; /* of the current step */
+	int64_t nrows; /* rows of the current step */
 	uint64_t room; /* maximum room in the KV cache that it may still need */
 	bool selected; /* the step computes its logits: of one row, or with `all` of nrows */
 	int32_t set; /* the device's set of its ids, for a penalty; -1: none */
@@ -39,10 +39,10 @@ struct tess_generate_state {
 	struct tess_id_choice *choices; /* [n + 1]: the last one is for the step */
 	struct tess_sampler *sampler; /* rank 0 only */
 	struct tess_cut_logits *cut; /* NULL: rank 0 gets complete rows */
-	struct tess_cut_row *cut_rows; /* of the selected sequences, in order */
+	struct tess_cut_row *cut_rows; /* rows of the selected sequences, in order */
 	uint64_t room; /* in the KV cache: used by others, or reserved for running requests */
 	int64_t nchosen; /* number of ids of the queued step */
-	struct tess_draw *draws; /* of the next step */
+	struct tess_draw *draws; /* draws of the next step */
 	bool queued; /* a step is queued whose chosen ids are unread */
 	int32_t nunshared; /* number of last steps without an exchange between ranks */
 	bool end_all;

@@ -24,7 +24,7 @@ struct slab {
 
 struct page_class {
 	int64_t window;
-	uint64_t bytes, max_bytes; /* of a page: on this rank; the maximum of all ranks */
+	uint64_t bytes, max_bytes; /* size of a page on this rank; maximum of all ranks */
 	int64_t npages, nfree;
 	struct page *free;
 };
@@ -42,13 +42,13 @@ struct tess_kv_cache {
 	struct cache_slot *slot;
 	uint64_t limit; /* the minimum of all ranks */
 	uint64_t charged; /* max_bytes of all pages */
-	int64_t nslots, nblocks; /* of the tables */
+	int64_t nslots, nblocks; /* sizes of the tables */
 	int64_t *table; /* [class][slot][block]: addresses, as the device gets them */
-	struct page **page; /* as pages */
+	struct page **page; /* indexed like pages */
 	int64_t dirty_lo, dirty_hi; /* range of entries that are not yet on the device */
 	int64_t *device_table;
 	int64_t *sent[2]; /* sources of the last two copies to device_table */
-	int64_t device_entries; /* of each of these three */
+	int64_t device_entries; /* capacity of each of these three */
 };
 
 /* ---- slabs ----------------------------------------------------------------------------------- */

@@ -73,7 +73,7 @@ tess_status tess_kv_cache_write_tables(struct tess_kv_cache *c, int32_t turn,
                                        struct tess_kv_tables *out);
 
 struct tess_kv_usage {
-	int64_t used_pages, free_pages; /* of all classes */
+	int64_t used_pages, free_pages; /* totals of all classes */
 	uint64_t bytes; /* allocated on this rank */
 	/* bytes of used pages on the most loaded rank; limit INT64_MAX: none */
 	uint64_t used, limit;

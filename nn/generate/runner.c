@@ -20,7 +20,7 @@
 #include <tessera/util/float.h>
 
 enum { PROMPT_ROWS = 512 };
-enum { GRAPH_ROWS = 64 }; /* of a step: larger steps take longer than queueing their ops */
+enum { GRAPH_ROWS = 64 }; /* maximum; larger steps take longer than their queueing */
 
 /* ---- open ------------------------------------------------------------------------------------ */
 

@@ -35,9 +35,9 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int64_t positions; /* maximum length of a sequence; 0: no limit */
-	int32_t kv_dtype; /* of the KV cache: TESS_F32, TESS_BF16; 0: the device's preference */
+	int32_t kv_dtype; /* dtype of the KV cache: TESS_F32, TESS_BF16; 0: the device's default */
 	int32_t weights; /* linear weights in memory: 0: as in the files; TESS_Q8, TESS_BF12 */
-	int32_t math; /* of linear products: 0 or TESS_F32; TESS_BF16, with bf16 weights */
+	int32_t math; /* dtype of linear products: 0 or TESS_F32; TESS_BF16, with bf16 weights */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 };
 
@@ -108,7 +108,7 @@ void tess_runner_drop_chosen(struct tess_runner *s);
 struct tess_vocabulary_cut { /* a value: how the head cuts the logits */
 	struct tess_group *group; /* ranks with the parts of a row, in order; NULL: uncut */
 	const struct tess_dim *vocabulary;
-	struct tess_profile *profile; /* of the runner, or NULL */
+	struct tess_profile *profile; /* profile of the runner, or NULL */
 };
 struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runner *s);
 

@@ -73,7 +73,7 @@ static void add_linear_dw_rows(struct build *b, const struct tess_record *rec,
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], 1, &rec->num[TESS_LINEAR_DW_DTYPE]);
 	if (b->status || !in_out)
 		return;
-	v = &s->out[0]; /* as [out, in] */
+	v = &s->out[0]; /* [out, in] */
 	a = v->ndim - 2;
 	v->shape[a] = in[1].cols;
 	v->shape[a + 1] = in[0].cols;

@@ -35,7 +35,7 @@ struct build {
 	struct value *value; /* by id of the tensor */
 	struct buffer *buffer;
 	struct in_place *in_place; /* in order of steps */
-	struct out *out; /* of ops, in order of steps */
+	struct out *out; /* outputs of ops, in order of steps */
 	struct tess_run *runs; /* scratch with room for the ranges of any axis of a weight */
 	/* trees over tokens: uncut, and cut by each mesh dimension; ntree 0: not built yet */
 	struct tess_op tokens[1 + TESS_MESH_DIMS];

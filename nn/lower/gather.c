@@ -19,7 +19,7 @@ struct run { /* adjacent records */
 struct build_gathers {
 	struct run *run;
 	int32_t nruns, next; /* next: the run whose first record is the next one */
-	const struct tess_weight **weight; /* of all runs, in order of use */
+	const struct tess_weight **weight; /* weights of all runs, in order of use */
 	int32_t nweights;
 	int32_t *last; /* by weight: the last run that reads it, + 1 */
 	struct value *value; /* by weight: the gathered weight */

@@ -15,7 +15,7 @@
 #include "nn/program/storage.h"
 
 enum { UNDER_WAY = 2 }; /* maximum number of outstanding sums */
-enum { RUN_BYTES = 1 << 20 }; /* of a range of rows; sums of smaller ones would only wait */
+enum { RUN_BYTES = 1 << 20 }; /* minimum range of rows; sums of smaller ones would only wait */
 
 struct slot { /* a gradient record, or a range of rows of it */
 	const struct tess_record *record;
@@ -178,7 +178,7 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 {
 	const struct tess_program *p = b->p;
 	const struct tess_record *from = i ? p->record[i - 1] : NULL;
-	int64_t bytes = 4 * v->cols, rows; /* of a node: some ranks may have several */
+	int64_t bytes = 4 * v->cols, rows; /* bytes: a node's; some ranks may have several */
 	uint64_t most, shards = (uint64_t)tess_program_count_shards(p);
 	bool by_rows =
 		from && from->nout && from->out[0] == p->record[i]->in[0] &&

@@ -36,7 +36,7 @@ struct tess_step {
 	struct tess_op op; /* OP */
 	struct tess_step *fused; /* OP: the next op of this step, which is in no list of steps */
 	bool only_next; /* OP: only the next op reads the outs */
-	struct tess_view *in, *out; /* of the op; tess_rank_program_bind sets their data */
+	struct tess_view *in, *out; /* views of the op; tess_rank_program_bind sets data */
 	struct tess_coll coll; /* COLL */
 	struct tess_sum sum; /* SUM, from sum_in to sum_out */
 	const float *sum_in;
@@ -67,12 +67,12 @@ struct tess_patch { /* binding sets *pointer to the base of the space + offset *
 	int32_t buffer; /* STEP: `offset` is relative to this buffer until buffers have offsets */
 	int32_t page_class; /* PAGES: the class of the table */
 	uint64_t offset; /* ROPE: elements per position in preceding tables */
-	struct tess_view *view; /* of a page table or rope table; binding sets its shape */
+	struct tess_view *view; /* a page table or rope table; binding sets its shape */
 };
 
 struct tess_page_class { /* layers with one window, whose keys and values share pages */
 	int64_t window; /* 0: all positions are kept */
-	uint64_t bytes; /* of a page of 64 positions, for the key-value heads that the rank holds */
+	uint64_t bytes; /* bytes of a page of 64 positions, for this rank's key-value heads */
 };
 
 struct tess_rank_program {
@@ -81,7 +81,7 @@ struct tess_rank_program {
 	int32_t nbody; /* the first steps; the rest wait for sends */
 	struct tess_step **step;
 	struct tess_patch *patch;
-	uint64_t bytes; /* of the step arena */
+	uint64_t bytes; /* size of the step arena */
 	struct tess_page_class *page_class;
 	int32_t nclasses;
 	/*
@@ -139,7 +139,7 @@ struct tess_memory { /* the memory of the steps; borrowed */
 	int64_t *pages; /* tables of each class, one after another: [slots][blocks] addresses */
 	int64_t slots, blocks;
 	void *gradients; /* tess_rank_program.gradient_bytes, 64-byte aligned; NULL: inference */
-	void *stream; /* of the device, or NULL */
+	void *stream; /* the device's stream, or NULL */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
 /* Hashes the offsets in the step arena that collectives of all ranks read and write. */

@@ -8,9 +8,9 @@
 #include <string.h>
 
 struct finding { /* result of one rank; sent as i64 */
-	int64_t hash, count; /* of its part; count: elements */
+	int64_t hash, count; /* hash of its part; count: elements */
 	int64_t found, row, column; /* found: 0 or 1; row, column: in the full value */
-	int64_t bits, other; /* that element here, and on the rank it is compared with */
+	int64_t bits, other; /* the element here, and on the reference rank */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 

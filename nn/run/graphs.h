@@ -19,7 +19,7 @@ struct tess_run_graph {
 /* The graphs of one program, for the memory it is bound to. {0}: it has not run since. */
 struct tess_graphs {
 	const struct tess_opened_device *device; /* borrowed */
-	struct tess_run_graph *run; /* of each sequence of steps */
+	struct tess_run_graph *run; /* one per sequence of steps */
 	int32_t n, runs; /* n: room for graphs; runs: how often the program has run */
 	bool without_calls; /* a rank could not capture a graph with collectives */
 };

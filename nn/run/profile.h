@@ -21,7 +21,7 @@ struct tess_profile_op { /* sums over steps with ops of the same kinds */
 	uint64_t bytes, flops;
 };
 
-struct tess_profile { /* of one rank; zeroed: nothing has run */
+struct tess_profile { /* the profile of one rank; zeroed: nothing has run */
 	struct tess_profile_op
 		op[TESS_PROFILE_STEPS]; /* in order of first runs; calls 0: the end */
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes of ops */

@@ -12,8 +12,8 @@ struct tess_shape { /* a value: the shape of a step */
 	int64_t ntokens, nselected;
 	int32_t root; /* the rank that gets the logits; -1: all; TESS_LOGITS_CUT */
 	const struct tess_training *training; /* NULL: inference */
-	uint64_t key; /* of training: hash of the shapes of all replicas, equal on all ranks */
-	int32_t slot; /* of training: index of the step memory that the program is bound to */
+	uint64_t key; /* training: hash of the shapes of all replicas, equal on all ranks */
+	int32_t slot; /* training: index of the step memory that the program is bound to */
 };
 
 struct tess_shaped_program {
@@ -28,7 +28,7 @@ struct tess_shaped_program {
 enum { TESS_PROGRAM_BUCKETS = 64 };
 struct tess_programs { /* {0}: empty; the caller sets options, group, all and weights */
 	struct tess_record_options options; /* with a device; each program sets its shape */
-	struct tess_group *group; /* of the ranks of the mesh, in its order */
+	struct tess_group *group; /* all ranks of the mesh, in its order */
 	struct tess_group *all; /* ranks that open together */
 	const struct tess_view *weights;
 	struct tess_shaped_program *first; /* weights are loaded for it; never dropped */

@@ -68,7 +68,7 @@ static tess_status alloc_registered(struct tess_step_memory *s, uint64_t bytes, 
 	return st;
 }
 
-struct step_request { /* of one rank; all ranks gather them */
+struct step_request { /* the request of one rank; all ranks gather them */
 	int64_t bytes, is_short;
 	uint64_t calls;
 };

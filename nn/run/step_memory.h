@@ -9,7 +9,7 @@ struct tess_step_memory { /* {0} but for `device` and `shared`: nothing is alloc
 	const struct tess_opened_device *device; /* borrowed */
 	struct tess_group *shared; /* along the largest dimension; adds its sums in place */
 	struct tess_memory at;
-	uint64_t bytes; /* of at.step */
+	uint64_t bytes; /* size of at.step */
 	bool is_shared; /* the group allocated at.step, not the device */
 	bool is_registered; /* the group's carrier allocated at.step */
 	bool offsets_differ; /* buffers of collectives have other offsets on some ranks */

@@ -13,7 +13,7 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	const struct tess_model *model;
 	const struct tess_plan *plan;
 	const struct tess_source *source;
-	struct tess_group *group; /* of all ranks of `mesh`, in its order */
+	struct tess_group *group; /* all ranks of `mesh`, in its order */
 	struct tess_mesh_shape mesh; /* with dp */
 	struct tess_group *along[TESS_MESH_DIMS]; /* the group of each dimension */
 	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */

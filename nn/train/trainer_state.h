@@ -19,15 +19,15 @@ struct tess_trainer {
 	struct tess_optimizer optimizer;
 	double clip;
 	double balance; /* factor of the load balancing loss, a mean over micro-batches */
-	struct tess_training training; /* of every program, which sets the other fields */
+	struct tess_training training; /* common to all programs, which set the other fields */
 	struct tess_opened_device device;
 	struct tess_programs programs;
 	struct tess_step_memory memory[TESS_MICRO_BATCHES]; /* by slot of a micro-batch */
 	struct tess_parameters parameters;
-	uint64_t seed; /* of dropout */
+	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
 	int64_t nruns; /* runs of programs */
-	float *losses; /* of the rows of a step, in host memory: nlosses */
+	float *losses; /* losses of the rows of a step, in host memory: nlosses */
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */

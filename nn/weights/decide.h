@@ -31,7 +31,7 @@ struct tess_weight_decision {
 	bool panels; /* the layout is panels, and linear ops read the weight */
 	uint64_t mapped; /* bytes that are read in the mapping; WAITING: until they are packed */
 	uint64_t bytes; /* bytes that are allocated; WAITING: by packing */
-	struct tess_view view; /* of these bytes, with data NULL */
+	struct tess_view view; /* the view of these bytes, with data NULL */
 	const char *reason; /* a static string: "stored [in, out]" */
 };
 

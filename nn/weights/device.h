@@ -14,7 +14,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index);
 struct tess_opened_device { /* {0}: not opened */
 	const struct tess_device *table;
 	void *self;
-	void *stream; /* of this rank; NULL: the device has no streams */
+	void *stream; /* this rank's stream; NULL: the device has no streams */
 	void *call_stream; /* for collectives that overlap with ops; NULL: they use `stream` */
 	struct tess_world *world; /* whose calls may be queued on the stream */
 	int32_t index, nranks; /* nranks: maximum number of ranks that share its memory */

@@ -246,7 +246,7 @@ struct gather { /* elements [first, first + n) of a tensor */
 	int32_t what, storage;
 	struct tess_kept kept;
 	char *mine, *all; /* owned elements of this rank, of all ranks one after another */
-	uint64_t *counts; /* of each rank */
+	uint64_t *counts; /* [nranks] */
 };
 
 /* Copies elements [at, at + n) of this rank's part. */

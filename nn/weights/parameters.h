@@ -16,7 +16,7 @@ struct tess_parameter { /* one weight */
 	void *weight; /* in its dtype */
 	/* of an f32 weight the state's span of `weight`, else memory of its own */
 	float *master;
-	float *gradient; /* of the last step */
+	float *gradient; /* gradient of the last step */
 	float *moment[2];
 };
 
@@ -28,7 +28,7 @@ struct tess_parameters {
 	struct tess_stored_tensor *tensor; /* tensors of the checkpoint's files */
 	int64_t ntensors;
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
-	float *state, *gradients; /* what `each` points into */
+	float *state, *gradients; /* memory for the pointers in `each` */
 	struct tess_arena arena;
 };
 

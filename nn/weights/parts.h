@@ -6,7 +6,7 @@
 #include "nn/program/source.h"
 
 struct tess_part_file { /* a tensor of the checkpoint that stores a matrix or a vector */
-	struct tess_view view; /* of the matrix; data: of the tensor, as find() returned it */
+	struct tess_view view; /* the matrix; data: those of the tensor from find() */
 	uint64_t at; /* bytes of other experts in the tensor before the matrix */
 	char text[TESS_FILE_NAME];
 	const char *name;
@@ -26,7 +26,7 @@ struct tess_parts { /* finds one part at a time */
 	const struct tess_source *source;
 	int32_t rank;
 	struct tess_run *run[2]; /* ranges of each axis of the current part */
-	struct tess_part_file *file; /* that store the current part */
+	struct tess_part_file *file; /* files of the current part */
 	void *dense; /* gathered rows: dense_bytes */
 	size_t dense_bytes;
 };

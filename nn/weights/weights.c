@@ -17,7 +17,7 @@ enum { ALIGN = 256 }; /* bytes: alignment of a weight in a slab */
 
 struct tess_weights_loader {
 	struct tess_parts parts;
-	int32_t next; /* of the weights before it none is WAITING */
+	int32_t next; /* no weight before it is WAITING */
 	char *slab; /* the unused rest of the current slab: slab_left bytes */
 	uint64_t slab_left;
 };

@@ -68,7 +68,7 @@ struct bench_call {
 	char *src, *dst; /* equal: in place */
 	uint64_t capacity; /* bytes of each */
 	/* set by bench_call_set_count: */
-	uint64_t count; /* as in tess_coll */
+	uint64_t count; /* see tess_coll */
 	struct tess_coll coll;
 	struct tess_sum sum;
 	uint64_t share[TESS_RANKS_MAX]; /* elements of the part of the sum on each rank */

@@ -20,7 +20,7 @@ struct measure_target {
 	const void *dst; /* read before each sample */
 	uint64_t src_bytes, dst_bytes;
 	int batch; /* calls per sample, from measure_choose_batch(); equal on all ranks */
-	double seconds; /* of all samples */
+	double seconds; /* total of all samples */
 	double *times; /* max_samples values, at least MEASURE_MIN */
 	int max_samples;
 	/* Callbacks; each returns 0, or an error that measure_run() returns. */

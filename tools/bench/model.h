@@ -30,21 +30,21 @@ struct model_options {
 	bool once; /* load: this process is timed */
 };
 
-struct model_limits { /* of all ranks together */
+struct model_limits { /* limits of all ranks together */
 	double bytes, flops; /* per second; 0: not measured */
 };
 
-struct model_round { /* of rank 0 */
+struct model_round { /* a round on rank 0 */
 	double seconds;
 	double moving, wait; /* seconds in calls of groups */
-	struct tess_profile_op op[TESS_PROFILE_STEPS]; /* of --breakdown */
+	struct tess_profile_op op[TESS_PROFILE_STEPS]; /* for --breakdown */
 };
 
 struct model_case {
 	int32_t batch;
-	int64_t forwards; /* of a round */
+	int64_t forwards; /* forwards of a round */
 	struct model_round *round;
-	uint64_t weight_bytes, kv_bytes, flops; /* of a forward, all ranks */
+	uint64_t weight_bytes, kv_bytes, flops; /* totals of a forward over all ranks */
 };
 
 struct model_result {
@@ -58,7 +58,7 @@ struct model_result {
 int model_run_command(int argc, char **argv, const struct tess_tool_section *sections,
                       struct model_options *a);
 bool model_has_kind(const char *name);
-extern const struct tess_tool_option model_options[]; /* of a struct model_options */
+extern const struct tess_tool_option model_options[]; /* rows for struct model_options */
 
 /* Measures on one rank; rank 0 prints. options: a struct model_options. */
 tess_status model_run_rank(struct tess_world *w, void *options);

@@ -30,8 +30,8 @@ struct model_rank {
 	struct tess_sequence **text;
 	struct tess_request *request;
 	const struct tess_request **list;
-	int32_t *ids; /* of the longest prompt */
-	int64_t nsteps; /* of the current round */
+	int32_t *ids; /* ids of the longest prompt */
+	int64_t nsteps; /* steps of the current round */
 };
 
 int32_t *model_make_ids(int64_t n, int64_t vocabulary, uint32_t seed)

@@ -208,7 +208,7 @@ static tess_status measure_cell(struct bench_rank_state *r, int32_t series, stru
 	};
 	if (a->no_check || copies)
 		return TESS_OK;
-	st = bench_call_check(call, &wrong); /* of the group */
+	st = bench_call_check(call, &wrong); /* checks the group */
 	return st ? st
 	          : tess_all_reduce(r->all, &wrong, &out->wrong, 1, TESS_I64, TESS_MAX, "bench");
 }

@@ -127,7 +127,7 @@ static struct conform_case make_case(const struct cover *v, const int32_t *level
 	c.special = level[SPECIAL];
 	c.polled = level[POLLED];
 	if (has_blocks(c.kind) && c.count > 65536)
-		c.count /= (uint64_t)v->n; /* the same total as the other kinds */
+		c.count /= (uint64_t)v->n; /* the total is that of the other kinds */
 	return c;
 }
 

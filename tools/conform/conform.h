@@ -23,7 +23,7 @@ struct conform_job {
 	bool threads, quick;
 	char device[64]; /* device whose memory the calls use; "": host memory */
 	bool foreign; /* started by another launcher, which may end survivors */
-	double timeout; /* of calls after the ranks have met; seconds */
+	double timeout; /* timeout of calls after the ranks have met; seconds */
 };
 
 enum { CONFORM_NOT_STARTED, CONFORM_RUNNING, CONFORM_DONE };
@@ -46,7 +46,7 @@ struct conform_rank_state { /* written by its rank only */
 	atomic_uint heartbeats; /* increases while the rank makes progress */
 	atomic_int state, call;
 	atomic_uint nfaults; /* may exceed CONFORM_FAULTS: the rest is not kept */
-	atomic_uint ntime_faults; /* those that concern time only */
+	atomic_uint ntime_faults; /* faults that concern time only */
 	uint32_t current_case, ncases; /* ncases: finished */
 	char activity[CONFORM_ACTIVITY]; /* the case in words, reported if the rank dies in it */
 	struct conform_fault fault[CONFORM_FAULTS];
@@ -70,16 +70,16 @@ struct conform_shared {
 
 struct conform_direct { /* a group that is called through the backend's table */
 	void *self;
-	int32_t rank, n; /* of the group */
+	int32_t rank, n; /* rank and size of the group */
 };
 
 /* One rank of a job. */
 struct conform_rank {
 	struct tess_world *world;
 	struct tess_group *group;
-	struct conform_direct all; /* the same group */
+	struct conform_direct all; /* the group, called directly */
 	const struct tess_backend *backend;
-	struct conform_memory memory; /* of the calls */
+	struct conform_memory memory; /* memory of the calls */
 	struct conform_shared *shared;
 	const struct conform_job *job;
 	struct conform_rank_state *state;
@@ -128,7 +128,7 @@ struct conform_part {
 	uint32_t ranks, quick_ranks; /* bit n: run with n ranks */
 	bool fails;
 	bool threads_too; /* also runs with ranks as threads, if ranks are processes */
-	double timeout; /* of its calls, seconds; 0: from the options */
+	double timeout; /* timeout of its calls, seconds; 0: from the options */
 	int32_t variants, quick_variants, thread_variants; /* 0: one unnamed variant */
 	const char *(*variant)(int32_t i); /* returns the name of variant i */
 };
@@ -197,7 +197,7 @@ struct conform_options {
 	const char *part; /* the only part, or NULL */
 	int32_t only; /* its number on the command line, or -1 */
 	int32_t max_ranks;
-	double timeout; /* of calls, seconds */
+	double timeout; /* timeout of calls, seconds */
 	bool quick, tap;
 };
 

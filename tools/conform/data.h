@@ -40,7 +40,7 @@ struct conform_data {
 	uint64_t send_counts[CONFORM_RANKS], recv_counts[CONFORM_RANKS];
 	char *src, *dst, *expected, *copy;
 	uint64_t src_bytes, dst_bytes; /* bytes */
-	const struct conform_memory *memory; /* of copies of src and dst in calls; or NULL */
+	const struct conform_memory *memory; /* for copies of src and dst; or NULL */
 	char *device_src, *device_dst;
 };
 

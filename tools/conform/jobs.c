@@ -79,7 +79,7 @@ struct conform_jobs {
 	int log; /* stdout and stderr of a job */
 	int broken; /* jobs that did not finish */
 	bool is_hung; /* the last job */
-	int status; /* of the last job, from waitpid */
+	int status; /* waitpid's status of the last job */
 };
 
 /* ---- one job ------------------------------------------------------------ */
@@ -117,7 +117,7 @@ static _Noreturn void exec_ranks(struct conform_jobs *d)
 	_exit(127);
 }
 
-struct job_totals { /* of all ranks; cases: of the rank that has the most */
+struct job_totals { /* totals of all ranks; cases: maximum of a rank */
 	unsigned heartbeats, nfaults, ntime_faults;
 	uint32_t current_case, ncases;
 };

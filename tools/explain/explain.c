@@ -163,7 +163,7 @@ static tess_status print_parameters(const struct tess_explanation *e)
 static tess_status print_collectives(const struct tess_explanation *e)
 {
 	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
-	int width = e->ndims > 1 ? 16 : 0; /* of the column of mesh dimensions */
+	int width = e->ndims > 1 ? 16 : 0; /* width of the column of mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
 	tess_status st;

@@ -14,7 +14,7 @@ struct picture {
 	int32_t column[PICTURE_COLUMNS]; /* rank of each column */
 	int32_t ncolumns;
 	double each, gap; /* width of a column; gap between two */
-	double y; /* of the next row */
+	double y; /* position of the next row */
 };
 
 /* Draws text at x, y; longer text than `most` characters loses its middle. */

@@ -36,7 +36,7 @@ struct generate_state {
 	struct tess_request *requests; /* on rank 0: those that can be run */
 	const struct tess_request **list;
 	struct tess_sampling *sampling;
-	int64_t *index; /* of the prompts, on all ranks */
+	int64_t *index; /* indices of the prompts, on all ranks */
 	struct text *text;
 	char (*digests)[HEX]; /* with replicas: of sequences that this rank printed, else 0 */
 	int64_t n, next; /* requests; the next one to print */

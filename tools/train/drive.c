@@ -17,7 +17,7 @@ struct drive {
 	unsigned char losses[crypto_hash_sha256_BYTES]; /* running digest of the losses */
 	char saved[TRAIN_TEXT]; /* the last save; "": none */
 	int64_t saved_step;
-	int lock; /* of the directory of saves; -1: none */
+	int lock; /* lock of the directory of saves; -1: none */
 };
 
 /* ---- what a save keeps of a run -------------------------------------------------------------- */

@@ -40,14 +40,14 @@ struct train_command { /* from rank 0 to all ranks */
 	char text[TRAIN_TEXT]; /* the save to load; for TRAIN_END: the message of a failure */
 };
 
-struct train_run { /* of one rank */
+struct train_run { /* the run of one rank */
 	const struct train_options *options;
 	struct tess_world *world;
 	struct tess_mesh *mesh;
 	struct tess_trainer *trainer;
 	struct tess_trainer_info info;
 	int64_t sequence; /* maximum ids of a sequence */
-	int64_t *lengths; /* of the sequences of a batch */
+	int64_t *lengths; /* lengths of the sequences of a batch */
 	int32_t *ids;
 	struct tess_batch *micro;
 	struct tess_training_result result;
@@ -88,7 +88,7 @@ struct train_evaluation {
 	double loss; /* may be NaN or infinite */
 };
 
-struct train_point { /* of the curve, which draws finite values */
+struct train_point { /* a point of the curve, which draws finite values */
 	int64_t step;
 	double loss, evaluation; /* evaluation is NAN without one */
 };

@@ -297,7 +297,7 @@ static bool pack_coded(const struct tess_view *rows, int64_t column, char *to)
 			pack_as_stored(rows, column, at, n, half);
 			for (int64_t i = n * LANES; i < tess_up(n, BF12_BLOCK) * BF12_BLOCK * LANES;
 			     i++)
-				half[i] = (uint16_t)(p->exponent[0] << 7); /* of code 0 */
+				half[i] = (uint16_t)(p->exponent[0] << 7); /* code 0 */
 		}
 		for (int i = 0; i < BF12_BLOCK * LANES; i++)
 			all |= code[i] = table[block[i] >> 7 & 255];

@@ -16,7 +16,7 @@ struct linear {
 	const struct tess_view *operand; /* operands of the product, or NULL */
 	const struct tess_view *y; /* [rows, N] or [nodes, rows, N]; or with N before the rows */
 	int32_t nout;
-	int64_t row, rows, total; /* of the current pass, and of all */
+	int64_t row, rows, total; /* rows of the current pass; total: of all passes */
 	int64_t block, blocks; /* rows of a block, and blocks of a pass */
 	int64_t groups; /* groups of all weights */
 	int64_t together; /* groups that take turns, RUN elements at a time, if there are many */

@@ -12,7 +12,7 @@
 enum { AHEAD = 256 }; /* distance of prefetches in bytes, if read once */
 
 #if defined(__AVX512BF16__)
-struct pairs { /* of 16 columns */
+struct pairs { /* pairs of 16 columns */
 	__m512i v;
 };
 
