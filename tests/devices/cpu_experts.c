@@ -431,7 +431,7 @@ START_TEST(refuses)
 	REFUSED(op, num[TESS_EXPERTS_ACTIVATION], 0, "activation");
 	REFUSED(op, m.tree[1].lo, 1, "over all units");
 	REFUSED(op, m.tree[2].hi, 7, "an expert must be a unit");
-	REFUSED(op, m.term[1].operand, 0, "another operand");
+	REFUSED(op, m.term[1].operand, 0, "the wrong operand");
 	REFUSED(op, m.term[0].operand, 1, "summed operand is 0");
 	REFUSED(routed, logits[1].shape[0], 15, "a correction [E]");
 	REFUSED(routed, route[TESS_ROUTE_TOP], 17, "at most E");
