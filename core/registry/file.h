@@ -51,10 +51,6 @@ struct tess_registry {
 	bool searched;
 };
 
-/* Appends a directory, unless it is listed already. Copies the path. */
-tess_status tess_registry_append_dir(struct tess_registry *r, const char *path, size_t len,
-                                     const char *origin, bool user_named);
-
 /* Returns the canonical path of this code's file, libtessera or a program; false: unknown. */
 bool tess_registry_find_own_file(char real[static PATH_MAX], bool *program);
 

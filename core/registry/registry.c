@@ -24,22 +24,6 @@ const struct tess_host *tess_registry_host(void)
 	return &registry.host;
 }
 
-tess_status tess_registry_add_dir(const char *path)
-{
-	tess_status st;
-
-	if (*path != '/')
-		return tess_fail(TESS_EINVAL, "plugins: \"%s\" is not an absolute path", path);
-	pthread_mutex_lock(&registry_lock);
-	if (registry.searched)
-		st = tess_fail(TESS_EINVAL,
-		               "%s: add directories before the first lookup of a plugin", path);
-	else
-		st = tess_registry_append_dir(&registry, path, strlen(path), "program", true);
-	pthread_mutex_unlock(&registry_lock);
-	return st;
-}
-
 static bool offers_name(const struct tess_file *f, const struct tess_offer *o, const char *name)
 {
 	const char *const *more = o->aliases;

@@ -23,12 +23,6 @@
 extern const struct tess_option tess_registry_options[];
 
 /*
- * Adds a directory before TESSERA_PLUGIN_PATH and the built-in ones; copies the absolute path.
- * TESS_EINVAL after the first lookup.
- */
-tess_status tess_registry_add_dir(const char *path);
-
-/*
  * Return the table of a name, borrowed. A style has aliases; the name of a model is the model_type
  * of config.json. The table is a copy: fields newer than the plugin's header are NULL, required
  * operations are not. A backend's name may include the backend that it wraps: "trace:gloo".

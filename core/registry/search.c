@@ -1,8 +1,7 @@
 /*
- * search.c - searches for plugins in directories of the program, in TESSERA_PLUGIN_PATH, in
- * tessera-<ABI> next to libtessera, and in the compiled-in directory. In a program that contains
- * this code, next to the program and in its directory of libraries. Never in the current directory,
- * $HOME, or a path from a checkpoint.
+ * search.c - searches for plugins in TESSERA_PLUGIN_PATH, in tessera-<ABI> next to libtessera, and
+ * in the compiled-in directory. In a program that contains this code, next to the program and in its
+ * directory of libraries. Never in the current directory, $HOME, or a path from a checkpoint.
  */
 #include "core/registry/file.h"
 
@@ -27,8 +26,9 @@ const struct tess_option tess_registry_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-tess_status tess_registry_append_dir(struct tess_registry *r, const char *path, size_t len,
-                                     const char *origin, bool user_named)
+/* Appends a directory, unless it is listed already. Copies the path. */
+static tess_status append_dir(struct tess_registry *r, const char *path, size_t len,
+                              const char *origin, bool user_named)
 {
 	struct tess_dir *dir = TESS_NEW(&r->arena, struct tess_dir, 1), **end = &r->dirs;
 	char *copy = tess_arena_copy(&r->arena, path, len);
@@ -51,7 +51,7 @@ static tess_status add_search_path(struct tess_registry *r, const char *list)
 		size_t len = strcspn(list, ":");
 
 		if (*list == '/')
-			st = tess_registry_append_dir(r, list, len, "TESSERA_PLUGIN_PATH", true);
+			st = append_dir(r, list, len, "TESSERA_PLUGIN_PATH", true);
 		else if (len)
 			tess_log(TESS_WARN, "registry",
 			         "TESSERA_PLUGIN_PATH: \"%.*s\" is ignored: only absolute "
@@ -85,9 +85,7 @@ static tess_status add_relative_dir(struct tess_registry *r, const char *folder,
 
 	if (!whole)
 		return TESS_ENOMEM;
-	return realpath(whole, real)
-	               ? tess_registry_append_dir(r, real, strlen(real), origin, false)
-	               : TESS_OK;
+	return realpath(whole, real) ? append_dir(r, real, strlen(real), origin, false) : TESS_OK;
 }
 
 static tess_status add_own_dirs(struct tess_registry *r)
@@ -234,8 +232,7 @@ tess_status tess_registry_search(struct tess_registry *r)
 	if (!st)
 		st = add_own_dirs(r);
 	if (!st)
-		st = tess_registry_append_dir(r, TESS_PLUGIN_DIR, strlen(TESS_PLUGIN_DIR),
-		                              "compiled in", false);
+		st = append_dir(r, TESS_PLUGIN_DIR, strlen(TESS_PLUGIN_DIR), "compiled in", false);
 	r->searched_paths = "";
 	for (const struct tess_dir *dir = r->dirs; dir && !st; dir = dir->next) {
 		r->searched_paths = tess_arena_format(&r->arena, "%s%s%s", r->searched_paths,

@@ -58,7 +58,8 @@ struct tess_term {                      /* what one operand adds to each unit; a
 };
 
 /*
- * Kinds of ops. _D, _DX and _DW are the gradients of values and of weights.
+ * Kinds of ops. _D, _DX and _DW are the gradients of values and of weights. The numbers stay within
+ * an ABI: a new kind is the last one.
  */
 enum {
 	/* products */
@@ -136,9 +137,9 @@ enum {
  * order of docs/ops.md; a chain adds in increasing index from +0. exp, erf, tanh, sin, cos and log
  * are the device's own: a device with `exact` gives the same bits everywhere.
  *
- * In place: an out of ADD, SCALE, GLU, GLU_D, SIGMOID, SIGMOID_D, BIAS, NORM, NORM_D, ROPE and
- * LOSS_D may have the address and strides of an operand [T, N]. Outs of other ops overlap no
- * operand.
+ * In place: an out of ADD, SCALE, GLU, GLU_D, SIGMOID, SIGMOID_D, BIAS, NORM, NORM_D, ROPE,
+ * DROPOUT and LOSS_D may have the address and strides of an operand [T, N]. Outs of other ops
+ * overlap no operand.
  *
  * The core checks every op by these rules before it calls supports() or run().
  */

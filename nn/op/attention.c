@@ -63,13 +63,13 @@ static const char *check_query_heads(const struct tess_op *op)
 	    !is_integer(op->num[TESS_ATTENTION_HEAD], 1, 0x1p20) ||
 	    !is_integer(op->num[TESS_ATTENTION_FIRST], 0, 0x1p31) ||
 	    !is_integer(op->num[TESS_ATTENTION_GROUP], 1, 0x1p31))
-		return "window, d, lo and group must be integers, d and group at least 1";
+		return "window, head, first and group must be integers, head and group at least 1";
 	d = (int64_t)op->num[TESS_ATTENTION_HEAD], lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 	group = (int64_t)op->num[TESS_ATTENTION_GROUP];
 	heads = op->in[0].shape[1] / d;
 	g = op->in[1].shape[1] / d;
 	if (!heads || op->in[0].shape[1] % d || op->in[1].shape[1] % d)
-		return "heads of d elements must fill q and k";
+		return "heads of `head` elements must fill q and k";
 	if (!has_values(op, g))
 		return "v must be f32 rows of the same tokens, g heads of `value` elements; "
 		       "without v, `value` is at most d";

@@ -2,7 +2,7 @@
 #include "nn/op/kinds.h"
 #include "nn/op/operands.h"
 
-/* Returns the number of elements in a norm's sum: `each` of a row, or the full row. */
+/* Returns the number of elements in a norm's sum: a run of a row, or the full row. */
 static int64_t get_norm_run(const struct tess_op *op, const double *num)
 {
 	return num[TESS_NORM_RUN] > 0 ? (int64_t)num[TESS_NORM_RUN] : op->in[0].shape[1];
@@ -11,17 +11,17 @@ static int64_t get_norm_run(const struct tess_op *op, const double *num)
 /* Checks the numbers of a norm of operand 0, rows, and its first tree. */
 static const char *check_norm_sum(const struct tess_op *op, const double *num)
 {
-	int64_t columns = op->in[0].shape[1], each;
+	int64_t columns = op->in[0].shape[1], run;
 
 	if (!is_integer(num[TESS_NORM_KIND], TESS_RMS, TESS_LAYER) ||
 	    !is_integer(num[TESS_NORM_OFFSET], 0, 1))
-		return "its numbers are kind (1 RMS, 2 LAYER), eps, each, offset (0 or 1)";
-	each = is_integer(num[TESS_NORM_RUN], 0, (double)columns) ? get_norm_run(op, num) : 0;
-	if (each < 1 || columns % each)
-		return "runs of `each` elements must fill a row";
+		return "its numbers are kind (1 RMS, 2 LAYER), eps, run, offset (0 or 1)";
+	run = is_integer(num[TESS_NORM_RUN], 0, (double)columns) ? get_norm_run(op, num) : 0;
+	if (run < 1 || columns % run)
+		return "runs of `run` elements must fill a row";
 	if (op->ntree < 1 || op->tree[0].terms != 1)
 		return "its sum is one tree with one term";
-	return op_check_tree(op, &op->tree[0], 0, each, false);
+	return op_check_tree(op, &op->tree[0], 0, run, false);
 }
 
 const char *op_check_norm(const struct tess_op *op)

@@ -90,17 +90,17 @@ const char *op_check_scale(const struct tess_op *op)
 const char *op_check_rope(const struct tess_op *op)
 {
 	const char *why = check_in_and_out(op, 3);
-	double each;
+	double head;
 
 	if (why)
 		return why;
 	if (op->nnum != TESS_ROPE_NUMS || !is_integer(op->num[TESS_ROPE_HEAD], 2, 0x1p30) ||
 	    op->in[0].shape[1] % (int64_t)op->num[TESS_ROPE_HEAD])
-		return "heads of `each` elements must fill a row";
-	each = op->num[TESS_ROPE_HEAD];
-	if (!is_integer(op->num[TESS_ROPE_WIDTH], 2, each) ||
+		return "heads of `head` elements must fill a row";
+	head = op->num[TESS_ROPE_HEAD];
+	if (!is_integer(op->num[TESS_ROPE_WIDTH], 2, head) ||
 	    (int64_t)op->num[TESS_ROPE_WIDTH] % 2 ||
-	    !is_integer(op->num[TESS_ROPE_FIRST], 0, each - op->num[TESS_ROPE_WIDTH]) ||
+	    !is_integer(op->num[TESS_ROPE_FIRST], 0, head - op->num[TESS_ROPE_WIDTH]) ||
 	    !is_integer(op->num[TESS_ROPE_INTERLEAVED], 0, 1) ||
 	    !is_integer(op->num[TESS_ROPE_INVERSE], 0, 1))
 		return "`width` elements from `first` on, an even number, must be in a head; "
