@@ -403,6 +403,23 @@ START_TEST(fuses_as_the_inner_device)
 }
 END_TEST
 
+/* GPU_DEVICE: an emulated GPU, with streams, graphs and fused steps. */
+START_TEST(has_the_bits_of_a_gpu)
+{
+	const char *gpu = getenv("GPU_DEVICE");
+	char expected[4096], out[4096], wrapped[64];
+
+	if (!gpu)
+		return;
+	snprintf(wrapped, sizeof wrapped, "mine:%s:1", gpu);
+	ck_assert_msg(!generate_on_device(expected, 2, gpu), "%s", expected);
+	expect_digest(2, wrapped, expected);
+	use_fault("wrong");
+	ck_assert_msg(!generate_on_device(out, 2, wrapped), "%s", out);
+	ck_assert_str_ne(strstr(out, "digest "), strstr(expected, "digest "));
+}
+END_TEST
+
 START_TEST(is_listed)
 {
 	static char out[1 << 18];
@@ -437,6 +454,7 @@ int main(void)
 	tcase_add_test(tcase, has_the_bits_of_the_inner_device);
 	tcase_add_test(tcase, trains_as_the_inner_device);
 	tcase_add_test(tcase, fuses_as_the_inner_device);
+	tcase_add_test(tcase, has_the_bits_of_a_gpu);
 	tcase_add_test(tcase, is_listed);
 	return suite_end(runner);
 }
