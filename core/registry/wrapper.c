@@ -164,13 +164,21 @@ static tess_status add_device(const struct tess_device *outer, const struct tess
                               const struct tess_device *inner, const char *name,
                               const struct tess_wrapper **out)
 {
-	struct tess_wrapper *w = add_wrapper(tess_registry_lock(), TESS_DEVICES, name, outer);
-	tess_status st = w ? TESS_OK : fail_without_memory(TESS_DEVICES, name);
+	struct tess_registry *r = tess_registry_lock();
+	struct tess_wrapper *w = NULL;
+	struct tess_device table;
+	tess_status st = tess_wrapped_device_complete(outer, own, inner, name, &table);
 
-	if (!st)
-		st = tess_wrapped_device_complete(outer, own, inner, w->name, &w->table.device);
+	if (!st) {
+		w = add_wrapper(r, TESS_DEVICES, name, outer);
+		st = w ? TESS_OK : fail_without_memory(TESS_DEVICES, name);
+	}
+	if (!st) {
+		w->table.device = table;
+		w->table.device.name = w->name;
+		*out = w;
+	}
 	tess_registry_unlock();
-	*out = w;
 	return st;
 }
 

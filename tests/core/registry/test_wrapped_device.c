@@ -156,17 +156,21 @@ END_TEST
 
 START_TEST(wraps_a_limited_number)
 {
-	const struct tess_device outer = { .name = "outer" };
-	struct tess_device inner, table;
-	tess_status st = TESS_OK;
-	int n = 0;
+	static const char *const outer[] = { "mine", "ours", "mine:ours", "ours:mine" },
+				 *const inner[] = { "cpu", "discrete", "discrete_exact",
+		                                    "discrete_cuda" };
+	const struct tess_device *d;
+	char name[64];
 
-	fill_table(&inner, 1000);
-	while (!st && n++ < 100)
-		st = tess_wrapped_device_complete(&outer, &inner, &inner, "a:b", &table);
-	ck_assert_int_eq(st, TESS_ENOTSUP);
-	ck_assert_int_eq(n, 17);
-	expect_part(tess_error(), "device a:b: this process wraps 16 devices already");
+	for (int i = 0; i < 16; i++) {
+		snprintf(name, sizeof name, "%s:%s", outer[i / 4], inner[i % 4]);
+		ck_assert_msg(!tess_plugin_find_device(name, &d), "%s", tess_error());
+		ck_assert_str_eq(d->name, name);
+	}
+	for (int i = 0; i < 2; i++)
+		expect_device_refused("mine:defective", TESS_ENOTSUP,
+		                      "device mine:defective: this process wraps 16 devices");
+	ck_assert(!tess_plugin_find_device("mine:cpu", &d) && d->supports);
 }
 END_TEST
 
