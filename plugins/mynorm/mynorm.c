@@ -1,5 +1,6 @@
 /* tess-device-mynorm.so: computes RMS norms, and leaves all other ops to the device it wraps. */
 #include <math.h>
+#include <string.h>
 #include <tessera/device.h>
 
 /* Adds the squares of the units of node (depth, i): left + right; a leaf is a chain. */
@@ -18,6 +19,15 @@ static float add_units(const float *x, const struct tess_tree *tree, const int64
 	return sum;
 }
 
+/* Loads an element of a vector, which is unaligned in some files. */
+static float load_vector_element(const struct tess_view *w, int64_t k)
+{
+	float value;
+
+	memcpy(&value, (const char *)w->data + k * w->stride[0] * 4, sizeof value);
+	return value;
+}
+
 static tess_status compute_norm(void *self, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
@@ -26,13 +36,12 @@ static tess_status compute_norm(void *self, const struct tess_op *op)
 	(void)self;
 	for (int64_t t = 0; t < x->shape[0]; t++) {
 		const float *in = (const float *)x->data + t * x->stride[0];
-		const float *weight = w->data;
 		float *out = (float *)y->data + t * y->stride[0];
 		float mean = add_units(in, &op->tree[0], bound, 0, 0) / (float)x->shape[1];
 		float scale = 1 / sqrtf(mean + (float)op->num[TESS_NORM_EPS]);
 
 		for (int64_t k = 0; k < x->shape[1]; k++)
-			out[k] = (in[k] * scale) * weight[k * w->stride[0]];
+			out[k] = (in[k] * scale) * load_vector_element(w, k);
 	}
 	return TESS_OK;
 }
