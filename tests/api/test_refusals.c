@@ -78,6 +78,12 @@ static tess_status run_nothing(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
+static tess_status write_nothing(struct tess_world *w, void *arg, void *result)
+{
+	(void)w, (void)arg, (void)result;
+	return TESS_OK;
+}
+
 /* Fails like the request. */
 static int fail_as_request(void *self, int64_t i, const struct tess_result *r, const char *end,
                            uint64_t n)
@@ -124,6 +130,12 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_world_spawn(0, run_nothing, NULL));
 		ROW(tess_world_spawn(INT32_MAX, run_nothing, NULL));
 		ROW(tess_world_spawn(1, NULL, NULL));
+		ROW(tess_world_spawn_results(0, write_nothing, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, NULL, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, NULL, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, numbers, 0));
+		ROW(tess_world_spawn_results(2, write_nothing, NULL, numbers, UINT64_MAX));
+		ROW(tess_world_spawn_results(1000, write_nothing, NULL, numbers, UINT64_MAX / 999));
 		GIVES(-1, tess_world_rank(NULL));
 		GIVES(0, tess_world_size(NULL));
 		GIVES('\0', *tess_world_backend(NULL));
