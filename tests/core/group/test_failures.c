@@ -485,7 +485,7 @@ static tess_status count_rank(struct tess_world *w, void *arg)
 /* Checks which backends run ranks on threads of this process. */
 START_TEST(spawned_backends)
 {
-	static const char *const forked[] = { "shm", "trace:shm", "forked", "minimal" };
+	static const char *const forked[] = { "shm", "trace:shm" };
 	static const char *const threads[] = { "auto", "loopback", "faulty:loopback" };
 	atomic_int ran = 0;
 
