@@ -452,6 +452,10 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_dataset_read(on.dataset, 0, ids, NULL));
 
 		/* explain */
+		ROW(tess_session_explain(NULL, 1, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, 1, NULL));
+		ROW(tess_session_explain(on.session, 0, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, INT64_MAX, OUT(tess_explanation)));
 		ROW(tess_explain(NULL, "tp", 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, NULL, 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, "tp", -1, 1, NULL, OUT(tess_explanation)));
