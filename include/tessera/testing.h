@@ -94,7 +94,7 @@ static inline double tess_test_number(uint64_t bits, int32_t dtype)
 static inline void tess_test_format(char *text, size_t size, uint64_t a, uint64_t b, int32_t dtype)
 {
 	uint64_t sign = (uint64_t)1 << (8 * tess_width(dtype) - 1), x, y;
-	int digits = dtype == TESS_F64 ? 17 : 9;
+	int digits = dtype == TESS_F64 ? 17 : dtype == TESS_F32 ? 9 : dtype == TESS_F16 ? 5 : 4;
 
 	if (dtype > TESS_F16) {
 		x = a & sign ? a | ~(sign - 1) : a; /* sign-extended */
