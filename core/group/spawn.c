@@ -260,12 +260,12 @@ out:
 }
 
 /* Ranks report a backend that cannot be opened. */
-tess_status tess_world_check_threads(int32_t n)
+tess_status tess_world_check_threads(void)
 {
 	const char *name = tess_option_get("backend");
 	const struct tess_backend *b;
 
-	if (n == 1 || !strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
+	if (!strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
 	    b->reach == TESS_REACH_PROCESS)
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,

@@ -124,8 +124,8 @@ static inline tess_status tess_world_spawn_threads(
 	return tess_world_run_threads(n, fn, arg, NULL);
 }
 
-/* Fails with TESS_EINVAL if `n` threads cannot be the ranks of the option "backend". */
-tess_status tess_world_check_threads(int32_t n);
+/* Fails with TESS_EINVAL if threads cannot be the ranks of the option "backend". */
+tess_status tess_world_check_threads(void);
 
 /* Returns the number of worlds of this process, which have threads. */
 int32_t tess_world_count_open(void);

@@ -188,10 +188,26 @@ static const struct tess_model my_model = { .size = sizeof my_model,
 	                                    .name = "my_model",
 	                                    .types = (const char *const[]){ "mine", NULL },
 	                                    .forward = record_nothing };
+static void do_nothing(void)
+{
+}
+
+#define NOTHING(op) .op = (__typeof__(((struct tess_backend *)0)->op))do_nothing
+static const struct tess_backend my_backend = { .size = sizeof my_backend,
+	                                        .name = "my_backend",
+	                                        .reach = TESS_REACH_HOST,
+	                                        NOTHING(supports),
+	                                        NOTHING(open),
+	                                        NOTHING(start),
+	                                        NOTHING(test),
+	                                        NOTHING(wait),
+	                                        NOTHING(release),
+	                                        NOTHING(close) };
 static const struct tess_option fails = { "mine_fails", "0", "whether init fails" };
 static const struct tess_plugin plugin =
 	PLUGIN("mine", .styles = TESS_LIST(tess_style, &mine, &second),
                .models = TESS_LIST(tess_model, &my_model),
+               .backends = TESS_LIST(tess_backend, &my_backend),
                .options = TESS_LIST(tess_option, &fails), .init = count_init, .quit = count_quit);
 
 static void expect_refused(const struct tess_plugin *p, tess_status why, const char *part)
@@ -205,6 +221,7 @@ static void expect_refused(const struct tess_plugin *p, tess_status why, const c
 START_TEST(adds_plugins_of_the_program)
 {
 	const struct tess_style *style = NULL;
+	const struct tess_backend *backend = NULL;
 	const struct tess_model *model = NULL;
 	struct tess_plugin_info p;
 	size_t n = 0, nown = 0;
@@ -225,7 +242,11 @@ START_TEST(adds_plugins_of_the_program)
 			ck_assert(!strcmp(p.path, "registered by the program") && !p.status &&
 			          !*p.why);
 		}
-	ck_assert_uint_eq(nown, 3);
+	ck_assert_uint_eq(nown, 4);
+	ck_assert(!tess_plugin_find_backend("my_backend", &backend) &&
+	          backend->reach == TESS_REACH_HOST);
+	ck_assert_int_eq(tess_plugin_find_backend("my_backend:shm", &backend), TESS_EINVAL);
+	ck_assert_int_eq(tess_plugin_find_backend("mine", &backend), TESS_ENOENT);
 	ck_assert(!tess_plugin_find_style("mine", &style));
 	ck_assert_int_eq(TESS_PLUGIN_CALL(style, "lm_head", layout, NULL, NULL), TESS_EABI);
 	expect_part(tess_error(),
