@@ -404,7 +404,7 @@ static tess_status measure_traffic(struct explanation *x)
 /* ---- explain --------------------------------------------------------------------------------- */
 
 /* Sets the mesh; "dp=2" has one rank along tp. */
-static tess_status set_mesh(struct explanation *x, const struct tess_mesh_shape *given)
+static tess_status set_explained_mesh(struct explanation *x, const struct tess_mesh_shape *given)
 {
 	struct tess_mesh_shape replica;
 	tess_status st = TESS_OK;
@@ -514,7 +514,7 @@ static tess_status explain_checkpoint(struct explanation *x, const char *dir, co
 	tess_status st = tess_mesh_shape_parse(mesh, nranks, &given);
 
 	if (!st)
-		st = set_mesh(x, &given);
+		st = set_explained_mesh(x, &given);
 	if (!st)
 		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
 	return st ? st : explain_model(x, length);
@@ -570,7 +570,7 @@ tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
 	x->borrowed = true;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = set_mesh(x, tess_mesh_get_shape(s->mesh));
+	st = set_explained_mesh(x, tess_mesh_get_shape(s->mesh));
 	if (!st)
 		st = explain_model(x, tokens);
 	fesetenv(&callers);

@@ -103,7 +103,7 @@ static void reset_signals(const struct tess_exec *e)
 }
 
 /* Ends a rank whose function calls exit() without the handlers and destructors of the caller. */
-static void end_rank(int status, void *arg)
+static void end_function(int status, void *arg)
 {
 	(void)arg;
 	fflush(stdout);
@@ -126,9 +126,9 @@ static _Noreturn void run_function(struct tess_exec *e)
 		n = read(e->start, &byte, 1);
 	while (n < 0 && errno == EINTR);
 	close(e->start);
-	if (n != 1 || on_exit(end_rank, NULL))
+	if (n != 1 || on_exit(end_function, NULL))
 		_exit(127);
-	end_rank(how->run(how->arg, e->rank), NULL);
+	end_function(how->run(how->arg, e->rank), NULL);
 	_exit(127);
 }
 

@@ -34,7 +34,7 @@ static tess_status call_rank_function(struct tess_world *w, void *arg)
 	             : s->fn_result(w, s->arg, s->results + (uint64_t)rank * s->stride);
 }
 
-static uint64_t align_size(uint64_t bytes)
+static uint64_t round_up(uint64_t bytes)
 {
 	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -42,12 +42,12 @@ static uint64_t align_size(uint64_t bytes)
 /* Maps the memory of a job: the struct, the ends, the flight recorders, the results. */
 static tess_status map_spawn(int32_t n, uint64_t bytes_each, struct spawn **out)
 {
-	uint64_t ranks = (uint64_t)n, flight = align_size(tess_flight_size()), results, size,
-		 head = align_size(sizeof(struct spawn) + ranks * sizeof(struct tess_rank_end));
+	uint64_t ranks = (uint64_t)n, flight = round_up(tess_flight_size()), results, size,
+		 head = round_up(sizeof(struct spawn) + ranks * sizeof(struct tess_rank_end));
 	struct spawn *s = MAP_FAILED;
 
 	if (bytes_each <= UINT64_MAX - ALIGN &&
-	    !__builtin_mul_overflow(align_size(bytes_each), ranks, &results) &&
+	    !__builtin_mul_overflow(round_up(bytes_each), ranks, &results) &&
 	    !__builtin_add_overflow(results, head + ranks * flight, &size))
 		s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (s == MAP_FAILED)
@@ -60,7 +60,7 @@ static tess_status map_spawn(int32_t n, uint64_t bytes_each, struct spawn **out)
 		s->ends[r].flight = (void *)((char *)s + head + r * flight);
 	s->results = (char *)s + head + ranks * flight;
 	s->bytes_each = bytes_each;
-	s->stride = align_size(bytes_each);
+	s->stride = round_up(bytes_each);
 	s->size = size;
 	*out = s;
 	return TESS_OK;
@@ -123,7 +123,7 @@ static tess_status choose_processes(int32_t n, bool *processes)
 	return TESS_OK;
 }
 
-static tess_status spawn_ranks(struct spawn *s, void *results)
+static tess_status run_spawn(struct spawn *s, void *results)
 {
 	bool processes, abandoned = false;
 	tess_status st = choose_processes(s->n, &processes);
@@ -162,7 +162,7 @@ tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *wor
 		return st;
 	s->fn = fn;
 	s->arg = arg;
-	return spawn_ranks(s, NULL);
+	return run_spawn(s, NULL);
 }
 
 tess_status tess_world_spawn_results(int32_t n,
@@ -183,5 +183,5 @@ tess_status tess_world_spawn_results(int32_t n,
 		return st;
 	s->fn_result = fn;
 	s->arg = arg;
-	return spawn_ranks(s, results);
+	return run_spawn(s, results);
 }

@@ -5,8 +5,8 @@
  *  - tess_assert_...: fail the test, in the thread of the test;
  *  - tess_check_...: return a status with a message, for functions of ranks, which return it: the
  *    test then fails with "rank R: MESSAGE".
- * Ranks are those of the option "backend" (TESSERA_BACKEND): threads over loopback, forked processes
- * over shm and gloo.
+ * Ranks are those of the option "backend" (TESSERA_BACKEND): threads over loopback, and forked
+ * processes over shm and gloo.
  *
  * Example:
  *     TESS_RANKS_TEST(ranks_add_up, 4)

@@ -13,7 +13,7 @@ enum { RANKS_MAX = 4, VOCABULARY = 512 };
 static const char *const backends[] = { "loopback", "shm", "gloo" };
 static const char *dir;
 
-static void use_backend(int32_t i)
+static void select_backend(int32_t i)
 {
 	ck_assert(!tess_option_set("backend", backends[i]) && !tess_option_set("timeout", "60"));
 	dir = getenv("DATA_DIR");
@@ -73,7 +73,7 @@ struct model_case {
 	const char *mesh, *plan;
 };
 
-static tess_status compute_logits(struct tess_world *world, void *arg, void *result)
+static tess_status compute_case(struct tess_world *world, void *arg, void *result)
 {
 	const struct model_case *c = arg;
 	const struct tess_session_options options = { .size = sizeof options,
@@ -102,12 +102,12 @@ START_TEST(ranks_have_the_bits_of_one)
 	struct model_case one_rank = { "tp", "none" },
 			  cases[] = { { "tp", "tp" }, { "tp", "tp+sp" }, { "pp=2,tp", "tp" } };
 
-	use_backend(_i);
-	tess_assert_results(1, compute_logits, &one_rank, one);
+	select_backend(_i);
+	tess_assert_results(1, compute_case, &one_rank, one);
 	for (int32_t i = 0; i < 3; i++) {
 		int32_t n = i + 2;
 
-		tess_assert_results(n, compute_logits, &cases[i], all);
+		tess_assert_results(n, compute_case, &cases[i], all);
 		for (int32_t r = 0; r < n; r++)
 			tess_assert_same_bits(all[r], one[0], VOCABULARY, TESS_F32);
 	}
@@ -236,8 +236,8 @@ static const struct failing_test {
 	{ &a_rank_fails, "loopback", "3 ranks over loopback: rank 1: index 0" },
 	{ &a_rank_fails, "gloo", "3 ranks over gloo: rank 1: index 0" },
 	{ &a_rank_crashes, "shm",
-	  "2 ranks over shm: rank 1 was killed by signal 11 (Segmentation fault); its last call was "
-	  "all_reduce of 1 i32 (sum), call 1, at model.embed_tokens" },
+	  "2 ranks over shm: rank 1 was killed by signal 11 (Segmentation fault); its last call "
+	  "was all_reduce of 1 i32 (sum), call 1, at model.embed_tokens" },
 	{ &an_assertion_fails, "loopback", "rank 1 asserts" },
 	{ &an_assertion_fails, "shm", "rank 1 asserts" },
 	{ &bits_differ, "shm",
@@ -269,7 +269,7 @@ int main(void)
 	SRunner *runner;
 	TCase *tcase = suite_begin("testing", 120, &runner);
 
-	use_backend(0);
+	select_backend(0);
 	tcase_add_test(tcase, names_the_first_different_bits);
 	tcase_add_loop_test(tcase, ranks_have_the_bits_of_one, 0, 3);
 	tcase_add_test(tcase, collectives_are_counted);

@@ -26,7 +26,7 @@ static struct shared {
 	atomic_int pid[RANKS], nexits, nready;
 } * shared;
 
-static void share_memory(void)
+static void share_test_memory(void)
 {
 	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
 	              0);
@@ -37,7 +37,7 @@ static void use_backend(const char *name, const char *timeout)
 {
 	setenv("TESSERA_TRACE_FILE", scratch_format_path("trace.json"), 1);
 	ck_assert(!tess_option_set("backend", name) && !tess_option_set("timeout", timeout));
-	share_memory();
+	share_test_memory();
 }
 
 static double get_seconds(void)
