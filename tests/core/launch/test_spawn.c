@@ -107,7 +107,7 @@ END_TEST
 
 #define PLACE "model.layers.1.mlp"
 
-enum fault { FAILS, CRASHES, EXITS, EXITS_0, HANGS, DIFFERS };
+enum fault { FAILS, FAILS_AND_CRASHES, CRASHES, EXITS, EXITS_0, HANGS, DIFFERS };
 
 static tess_status meet_at_fault(struct tess_world *w, void *arg)
 {
@@ -121,6 +121,9 @@ static tess_status meet_at_fault(struct tess_world *w, void *arg)
 	switch (*(enum fault *)arg) {
 	case FAILS:
 		return tess_fail(TESS_ENOENT, "no such thing");
+	case FAILS_AND_CRASHES:
+		tess_world_fail(w, TESS_ENOENT, "no such thing");
+		/* fall through */
 	case CRASHES:
 		signal(SIGSEGV, SIG_DFL);
 		raise(SIGSEGV);
@@ -150,6 +153,7 @@ static const struct fault_case {
 	const char *says[3];
 } faults[] = {
 	{ FAILS, TESS_ENOENT, { "rank 1: no such thing" } },
+	{ FAILS_AND_CRASHES, TESS_ENOENT, { "rank 1: no such thing" } },
 	{ CRASHES,
 	  TESS_EPEER,
 	  { "rank 1 was killed by signal 11 (Segmentation fault); its last call was barrier, ",
