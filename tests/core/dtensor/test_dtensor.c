@@ -11,7 +11,7 @@
 
 /* ---- random cases ---------------------------------------------------------------------------- */
 
-static uint64_t get_number(const char *name, uint64_t preset)
+static uint64_t get_setting(const char *name, uint64_t preset)
 {
 	const char *text = getenv(name);
 
@@ -110,7 +110,7 @@ static tess_status expect_moves(const struct dtensor_case *c, const struct tess_
 	return TESS_OK;
 }
 
-static tess_status run_case(struct tess_world *w, const struct dtensor_case *c)
+static tess_status run_dtensor_case(struct tess_world *w, const struct dtensor_case *c)
 {
 	int32_t rank = tess_world_rank(w);
 	struct tess_dtensor *t = NULL, *moved = NULL;
@@ -141,21 +141,21 @@ static tess_status run_case(struct tess_world *w, const struct dtensor_case *c)
 
 static tess_status run_cases(struct tess_world *w, void *arg)
 {
-	uint64_t n = get_number("DTENSOR_CASES", 300 / THIN), *seed = arg;
+	uint64_t n = get_setting("DTENSOR_CASES", 300 / THIN), *seed = arg;
 	int32_t nranks = tess_world_size(w);
 	struct dtensor_case c;
 	tess_status st = TESS_OK;
 
 	for (uint64_t i = (uint64_t)nranks - 1; i < n && !st; i += CASE_RANKS) {
 		dtensor_case_make(*seed + i, nranks, &c);
-		st = run_case(w, &c);
+		st = run_dtensor_case(w, &c);
 	}
 	return st;
 }
 
 START_TEST(random_redistributions)
 {
-	uint64_t seed = get_number("DTENSOR_SEED", 1000);
+	uint64_t seed = get_setting("DTENSOR_SEED", 1000);
 
 	for (int32_t n = 1; n <= CASE_RANKS; n++)
 		spawn_ranks(n, run_cases, &seed);
@@ -170,8 +170,8 @@ struct explained {
 };
 
 /* Checks that the move of an explained collective sends the same bytes as a tensor. */
-static tess_status compare_bytes(struct tess_mesh *m, const struct tess_explanation *e,
-                                 const struct tess_explained_collective *c)
+static tess_status compare_move_bytes(struct tess_mesh *m, const struct tess_explanation *e,
+                                      const struct tess_explained_collective *c)
 {
 	const struct tess_explained_record *r = e->records[c->record];
 	int64_t shape[] = { e->tokens, (int64_t)c->bytes / 4 / e->tokens };
@@ -215,7 +215,7 @@ static tess_status compare_explained_bytes(struct tess_world *w, void *arg)
 
 		if (c->kind == TESS_GATHER) /* of logits, to one rank */
 			continue;
-		st = compare_bytes(m, e, c);
+		st = compare_move_bytes(m, e, c);
 		if (tess_world_rank(w) == 0) {
 			x->kinds[c->kind]++;
 			x->ncompared++;
