@@ -35,7 +35,8 @@ static tess_status make_tensor(struct tess_mesh *m, const char *name, const int6
 }
 
 /* Multiplies what this rank holds of x and w: an addend of what it holds of y. */
-static tess_status multiply(struct tess_dtensor *x, struct tess_dtensor *w, struct tess_dtensor *y)
+static tess_status multiply_local(struct tess_dtensor *x, struct tess_dtensor *w,
+                                  struct tess_dtensor *y)
 {
 	const float *a = tess_dtensor_local(x), *b = tess_dtensor_local(w);
 	float *sum = tess_dtensor_local(y);
@@ -49,7 +50,7 @@ static tess_status multiply(struct tess_dtensor *x, struct tess_dtensor *w, stru
 }
 
 /* Prints which elements of x this rank holds. */
-static void print_part(const struct tess_dtensor *x, int32_t rank)
+static void print_held(const struct tess_dtensor *x, int32_t rank)
 {
 	int64_t rows[1][2], columns[1][2];
 
@@ -97,9 +98,10 @@ int main(int argc, char **argv)
 	failed = tess_mesh_open(world, argv[1], &mesh) ||
 	         make_tensor(mesh, "x", x_shape, shard[0], shard[1], a, &x) ||
 	         make_tensor(mesh, "w", w_shape, replicate, shard[0], b, &w) ||
-	         make_tensor(mesh, "y", y_shape, shard[0], partial, NULL, &y) || multiply(x, w, y);
+	         make_tensor(mesh, "y", y_shape, shard[0], partial, NULL, &y) ||
+	         multiply_local(x, w, y);
 	if (!failed)
-		print_part(x, tess_world_rank(world));
+		print_held(x, tess_world_rank(world));
 	if (!failed && !tess_world_rank(world))
 		failed = print_moves(y, whole);
 	failed = failed || tess_dtensor_redistribute(y, whole, &z);

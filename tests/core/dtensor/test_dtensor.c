@@ -55,8 +55,8 @@ static tess_status expect_parts(const struct dtensor_case *c, const struct tess_
 	return TESS_OK;
 }
 
-static tess_status make_tensor(struct tess_mesh *m, const struct dtensor_case *c, int32_t rank,
-                               struct tess_dtensor **out)
+static tess_status make_case_tensor(struct tess_mesh *m, const struct dtensor_case *c, int32_t rank,
+                                    struct tess_dtensor **out)
 {
 	bool needs = c->made == MADE_FROM_FULL || c->root == rank;
 	void *data = NULL;
@@ -118,7 +118,7 @@ static tess_status run_dtensor_case(struct tess_world *w, const struct dtensor_c
 	tess_status st = tess_mesh_open(w, c->mesh, &m);
 
 	if (!st)
-		st = make_tensor(m, c, rank, &t);
+		st = make_case_tensor(m, c, rank, &t);
 	if (!st)
 		st = expect_elements(c, c->from, rank, "the made tensor", tess_dtensor_local(t));
 	for (int32_t r = 0; r < c->nranks && !st; r++)
