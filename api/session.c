@@ -243,7 +243,9 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .kv_dtype = s->model.kv_dtype,
 			                           .weights = mine.weights,
 			                           .math = mine.math,
-			                           .kv_memory = mine.kv_memory };
+			                           .kv_memory = mine.kv_memory,
+			                           .values = mine.values,
+			                           .stores_values = mine.values && !s->replica };
 
 		st = open_replica_groups(s, mesh, &parts);
 		if (!st && s->nreplicas > 1)

@@ -15,7 +15,7 @@ enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at once */
 
 struct grad_command {
 	struct tess_tool_session session;
-	const char *ids_file, *out;
+	const char *ids_file, *out, *values, *values_of;
 	struct tess_tool_list recompute;
 	int32_t micro;
 	double aux_loss;
@@ -32,6 +32,12 @@ static const struct tess_tool_option batch_options[] = {
 	  AT(ids_file) },
 	{ "out", "FILE", "write loss and gradients as safetensors, by the names of the checkpoint",
 	  AT(out), .local = true },
+	{ "values", "FILE",
+	  "write outputs of modules as safetensors, then gradients as NAME.grad, and the loss",
+	  AT(values) },
+	{ "values-of", "PATTERN",
+	  "modules of --values, as in plans: model.layers.*.mlp (default: *, all modules)",
+	  AT(values_of) },
 	{ "micro-batches", "N",
 	  "parts of the batch that are computed one after the other (default: 1)", AT(micro),
 	  .lo = 1, .hi = INT32_MAX },
@@ -59,7 +65,11 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_grad, sections, &a->session.model);
 
-	return st || a->ids_file ? st : tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
+	if (!st && !a->ids_file)
+		st = tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
+	if (!st && a->values_of && !a->values)
+		st = tess_fail(TESS_EINVAL, "--values-of: give --values FILE, too");
+	return st;
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -159,6 +169,8 @@ struct output { /* on rank 0 */
 	struct tess_safetensors_writer *file; /* NULL: without --out */
 	crypto_hash_sha256_state digest;
 	int32_t *place; /* index of each tensor in the file */
+	struct tess_values *values; /* NULL: without --values */
+	float *gradient; /* the gradient that is gathered, for `values` */
 };
 
 /* Opens the file for the loss and the gradients of all tensors that have one. */
@@ -206,6 +218,8 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 	uint64_t bytes = (uint64_t)n * sizeof *piece;
 
 	crypto_hash_sha256_update(&o->digest, (const unsigned char *)piece, bytes);
+	if (o->gradient)
+		memcpy(o->gradient + at, piece, bytes);
 	if (!o->file)
 		return TESS_OK;
 	if (tess_tool_is_interrupted())
@@ -213,6 +227,42 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 		                                "written");
 	return tess_safetensors_writer_put(o->file, o->place[i], (uint64_t)at * sizeof *piece,
 	                                   bytes, piece);
+}
+
+/* Gathers the pieces of one tensor, if it has a gradient. */
+static tess_status write_gradient(struct tess_trainer *t, int64_t i, struct output *o, float *piece)
+{
+	const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+	tess_status st = TESS_OK;
+
+	for (int64_t at = 0; at < about->size && about->trained && !st; at += PIECE) {
+		int64_t n = about->size - at < PIECE ? about->size - at : PIECE;
+
+		st = tess_trainer_gather(t, TESS_GRADIENT, i, at, n, 0, piece);
+		if (!st && o)
+			st = write_gradient_piece(o, i, at, n, piece);
+	}
+	return st;
+}
+
+/* Adds the gathered gradient of a tensor to the values. */
+static tess_status add_gradient_value(const struct tess_trained *about, struct output *o)
+{
+	struct tess_value value = {
+		.size = sizeof value, .dtype = TESS_F32, .data = o->gradient, .ndim = about->ndim
+	};
+	char *name = NULL;
+	tess_status st = asprintf(&name, "%s.grad", about->name) < 0
+	                         ? tess_fail(TESS_ENOMEM, "out of memory")
+	                         : TESS_OK;
+
+	if (st)
+		return st;
+	value.name = name;
+	memcpy(value.shape, about->shape, sizeof about->shape);
+	st = tess_values_add(o->values, &value);
+	free(name);
+	return st;
 }
 
 /* Gathers one piece of one tensor at a time. `o` NULL: another rank writes them. */
@@ -223,17 +273,45 @@ static tess_status write_gradients(struct tess_trainer *t, struct output *o)
 
 	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
 		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+		bool keeps = o && o->values && about->trained;
 
-		for (int64_t at = 0; at < about->size && about->trained && !st; at += PIECE) {
-			int64_t n = about->size - at < PIECE ? about->size - at : PIECE;
-
-			st = tess_trainer_gather(t, TESS_GRADIENT, i, at, n, 0, piece);
-			if (!st && o)
-				st = write_gradient_piece(o, i, at, n, piece);
+		if (keeps)
+			o->gradient = malloc((size_t)about->size * sizeof *o->gradient + 1);
+		if (keeps && !o->gradient)
+			st = tess_fail(TESS_ENOMEM, "%s: no memory for its gradient", about->name);
+		if (!st)
+			st = write_gradient(t, i, o, piece);
+		if (!st && keeps)
+			st = add_gradient_value(about, o);
+		if (o) {
+			free(o->gradient);
+			o->gradient = NULL;
 		}
 	}
 	free(piece);
 	return st;
+}
+
+/* Takes the values of modules. Collective. */
+static tess_status take_values(const struct grad_command *a, struct tess_trainer *t,
+                               struct output *o)
+{
+	return a->values ? tess_trainer_take_values(t, &o->values) : TESS_OK;
+}
+
+/* Writes the values of modules and gradients, and the loss. */
+static tess_status write_values_file(const struct grad_command *a,
+                                     const struct tess_training_result *r, struct output *o)
+{
+	const struct tess_value loss = { .size = sizeof loss,
+		                         .dtype = TESS_F64,
+		                         .name = "loss",
+		                         .data = &r->loss,
+		                         .shape = { 1 },
+		                         .ndim = 1 };
+	tess_status st = tess_values_add(o->values, &loss);
+
+	return st ? st : tess_values_save(o->values, a->values);
 }
 
 static tess_status print_grad_result(const struct tess_training_result *r, struct output *o)
@@ -260,6 +338,9 @@ static struct tess_trainer_options make_trainer_options(const struct grad_comman
 		                              .ignore_unexpected = a->session.ignore_unexpected,
 		                              .balance = a->aux_loss,
 		                              .dropout = -1,
+		                              .values = !a->values     ? NULL
+		                                        : a->values_of ? a->values_of
+		                                                       : "*",
 		                              .recompute = a->recompute.text };
 }
 
@@ -276,12 +357,17 @@ static tess_status compute_and_write(const struct grad_command *a, struct tess_m
 	if (!st && first)
 		st = open_gradient_file(a, *t, &r, &o);
 	if (!st)
+		st = take_values(a, *t, &o);
+	if (!st)
 		st = write_gradients(*t, first ? &o : NULL);
 	if (!st && o.file)
 		st = tess_safetensors_writer_finish(o.file);
+	if (!st && o.values)
+		st = write_values_file(a, &r, &o);
 	if (!st && first)
 		st = print_grad_result(&r, &o);
 	tess_safetensors_writer_close(o.file);
+	tess_values_free(o.values);
 	free(o.place);
 	return st;
 }
@@ -304,7 +390,9 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 
 static tess_status check_grad_output(const struct grad_command *a)
 {
-	const struct tess_tool_output outputs[] = { { "--out", a->out }, { 0 } };
+	const struct tess_tool_output outputs[] = { { "--out", a->out },
+		                                    { "--values", a->values },
+		                                    { 0 } };
 	const char *const files[] = { a->ids_file, NULL };
 
 	return tess_tool_check_outputs(outputs,
@@ -333,6 +421,8 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 		                              a->nsequences ? a->lengths[0] : 0, &options);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
+	if (!st && a->values)
+		st = tess_safetensors_check_writable(a->values);
 	return st ? st : tess_tool_run_ranks(a->session.ranks, argv, run_grad_rank, a, exit_status);
 }
 
