@@ -1,5 +1,5 @@
-/* values_file.c - reads and writes values as safetensors. */
-#include "api/values.h"
+/* file.c - reads and writes values as safetensors. */
+#include "api/values/values.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "hf/safetensors.h"

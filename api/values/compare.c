@@ -1,5 +1,5 @@
-/* values_compare.c - finds where two lists of values differ. */
-#include "api/values.h"
+/* compare.c - finds where two lists of values differ. */
+#include "api/values/values.h"
 #include "core/base/arena.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"

@@ -1,6 +1,6 @@
-/* values_take.c - takes the values that the steps of a session or a trainer have kept. */
+/* take.c - takes the values that the steps of a session or a trainer have kept. */
 #include "api/session.h"
-#include "api/values.h"
+#include "api/values/values.h"
 #include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"

@@ -1,5 +1,5 @@
 /* values.c - lists of named tensors on the host. */
-#include "api/values.h"
+#include "api/values/values.h"
 
 #include "core/base/sized.h"
 #include "core/base/status.h"
