@@ -98,7 +98,11 @@ tess_status tess_value_store_read(struct tess_value_store *s, const struct tess_
 	for (int32_t i = 0; i < p->nvalues && !st; i++)
 		st = read_value(&s->rows[i], &p->values[i], first ? l->values[i] : NULL, device);
 	s->nsteps++;
-	return st ? st : tess_device_sync(device, "values");
+	if (!st)
+		st = tess_device_sync(device, "values");
+	if (st)
+		tess_value_store_clear(s);
+	return st;
 }
 
 /* ---- which rank held what -------------------------------------------------------------------- */

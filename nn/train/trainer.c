@@ -384,6 +384,8 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 		for (int64_t k = i; k < i + n; k++)
 			at += s->micro[k].nsequences;
 	}
+	if (st) /* of some micro-batches only */
+		tess_value_store_clear(&t->values);
 	if (!st)
 		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;

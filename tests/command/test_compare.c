@@ -47,6 +47,8 @@ static const char *const equal_runs[] = {
 	DATA
 	" -n 4 --mesh dp=2,tp=2 --train --against \"--plan-override 'dp:**=zero3' --mesh dp=3\"",
 	DATA " -n 2 --train --ids 5,6,7,8,9",
+	DATA " -n 2 --device discrete_exact --against '--device cpu'",
+	DATA " -n 4 --mesh pp=2,tp=2 --device discrete_exact --train --against '--device cpu'",
 };
 
 START_TEST(runs_of_other_plans_are_equal)
@@ -209,6 +211,19 @@ START_TEST(trouble_has_status_2)
 }
 END_TEST
 
+START_TEST(ranks_of_a_job_are_refused)
+{
+	char text[TEXT];
+
+	ck_assert_int_eq(command_run(text, TEXT,
+	                             "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 '%s' "
+	                             "compare " DATA " 2>&1",
+	                             TESSERA),
+	                 2);
+	expect_part(text, "not as a rank of a job");
+}
+END_TEST
+
 START_TEST(a_signal_leaves_no_file)
 {
 	static const char *const signals[] = { "INT", "TERM" };
@@ -242,6 +257,7 @@ int main(void)
 	tcase_add_test(t, json_lists_all_modules);
 	tcase_add_test(t, two_files_are_compared);
 	tcase_add_loop_test(t, trouble_has_status_2, 0, sizeof refusals / sizeof *refusals);
+	tcase_add_test(t, ranks_of_a_job_are_refused);
 	tcase_add_loop_test(t, a_signal_leaves_no_file, 0, 2);
 	failed = suite_end(r);
 	scratch_remove();

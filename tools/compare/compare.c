@@ -135,6 +135,13 @@ static tess_status check_files(const struct compare_options *o)
 
 static tess_status check_compare_options(struct compare_options *o)
 {
+	bool launched;
+	tess_status st = tess_tool_is_launched(&launched);
+
+	if (st || launched)
+		return st ? st
+		          : tess_fail(TESS_EINVAL, "tessera compare starts the ranks of its runs; "
+		                                   "start it once, not as a rank of a job");
 	if (o->exact && o->tolerance >= 0)
 		return tess_fail(TESS_EINVAL, "--exact and --tolerance: give one of them");
 	if (!o->model)
