@@ -163,6 +163,8 @@ START_TEST(comparison_of_special_numbers)
 		add_floats(b, "x", y, 1, 2, NULL);
 		ck_assert_int_eq(tess_values_compare(a, b, 0, &c), TESS_OK);
 		ck_assert_msg(c->ndifferent == pairs[i].bits, "bits of pair %zu", i);
+		if (x[0] == 1e-45f) /* the smallest number, and its negative */
+			ck_assert_uint_eq(c->values[0]->ulps, 2);
 		tess_comparison_free(c);
 		ck_assert_int_eq(tess_values_compare(a, b, 1e-5, &c), TESS_OK);
 		ck_assert_msg(c->ndifferent == pairs[i].tolerant, "pair %zu", i);
@@ -314,8 +316,10 @@ static const struct { /* mesh, plan, ranks, and the rank that gets the logits */
 	const char *mesh, *plan;
 	int32_t n, root;
 } layouts[] = {
-	{ "tp", NULL, 3, 0 },   { "tp", "tp+sp", 2, 1 },        { "tp", "none", 2, 1 },
-	{ "pp=2", NULL, 2, 1 }, { "pp=2,tp=2", "tp+sp", 4, 2 }, { "dp=2,tp=2", NULL, 4, 0 }
+	{ "tp", NULL, 3, 0 },        { "tp", "tp+sp", 2, 1 },
+	{ "tp", "none", 2, 1 },      { "tp", "{\"lm_head\": \"colwise_rep\"}", 3, 2 },
+	{ "pp=2", NULL, 2, 1 },      { "pp=2,tp=2", "tp+sp", 4, 2 },
+	{ "dp=2,tp=2", NULL, 4, 0 },
 };
 
 /* Checks values and logits of one model on all layouts against one rank. */
