@@ -87,7 +87,8 @@ static tess_status draw_sides(struct picture *p, const struct compare_options *o
 	char *b = o->model ? compare_format_run(&o->b) : strdup(o->file[1]);
 
 	if (a && b)
-		picture_draw_label(p, MARGIN, 56, "soft", 130, "A: %s; B: %s", a, b);
+		picture_draw_label(p, MARGIN, 56, "soft", 130, "A: %s; B: %s; bars are logarithmic",
+		                   a, b);
 	free(a);
 	free(b);
 	return a && b ? TESS_OK : tess_fail(TESS_ENOMEM, "--svg: out of memory");
