@@ -39,6 +39,7 @@
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>
 #include <tessera/train.h>
+#include <tessera/values.h>
 
 TESS_BEGIN
 

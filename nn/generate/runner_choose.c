@@ -132,7 +132,7 @@ void tess_chooser_close(struct tess_runner *s)
 
 bool tess_runner_can_choose(const struct tess_runner *s)
 {
-	return s->chooser.usable && !s->groups.profile;
+	return s->chooser.usable && !s->groups.profile && !s->pattern;
 }
 
 tess_status tess_chooser_feed(struct tess_runner *s)
