@@ -124,6 +124,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	w->handler = (struct tess_failure_handler){ .on_failure = tess_world_handle_failure,
 		                                    .on_record = tess_world_handle_record,
 		                                    .sigusr1_fd = -1,
+		                                    .timeout = w->timeout,
 		                                    .arg = w };
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
@@ -131,6 +132,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	pthread_mutex_init(&w->lock, NULL);
 	tess_cond_init(&w->failed_cond);
 	tess_log_set_rank(rank, size);
+	tess_plugin_set_rank(NULL, rank, size);
 	*out = w;
 	return TESS_OK;
 }

@@ -133,6 +133,7 @@ struct tess_gradient { /* the gradient of a weight, by its first gradient record
 struct tess_open_style {
 	const struct tess_style *style;
 	void *state;
+	const char *module;
 };
 
 enum { TESS_BUCKET_BYTES = 25 << 20 };
