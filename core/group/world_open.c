@@ -133,6 +133,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tes
 	w->handler = (struct tess_failure_handler){ .on_failure = tess_world_handle_failure,
 		                                    .on_record = tess_world_handle_record,
 		                                    .sigusr1_fd = -1,
+		                                    .timeout = w->timeout,
 		                                    .arg = w };
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
@@ -141,6 +142,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tes
 	tess_cond_init(&w->failed_cond);
 	tess_log_set_rank(rank, size);
 	atomic_fetch_add(&open_worlds, 1);
+	tess_plugin_set_rank(NULL, rank, size);
 	*out = w;
 	return TESS_OK;
 }

@@ -13,7 +13,8 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-static const char *const accept_anything[] = { "tess_error", "tess_fail", "tess_version" };
+static const char *const accept_anything[] = { "tess_error", "tess_fail", "tess_version",
+	                                       "tess_crash_reports_enable" };
 
 static struct { /* objects for the calls of the table */
 	struct tess_world *world;
