@@ -18,7 +18,7 @@ struct tess_tool_command {
 };
 extern const struct tess_tool_command tess_tool_generate, tess_tool_train, tess_tool_explain,
 	tess_tool_convert, tess_tool_grad, tess_tool_perplexity, tess_tool_launch, tess_tool_bench,
-	tess_tool_conform, tess_tool_info;
+	tess_tool_conform, tess_tool_info, tess_tool_new;
 
 /* Parses a whole number from lo to hi; `name` is the argument in the message. */
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
