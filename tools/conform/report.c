@@ -11,7 +11,7 @@ enum { OUTPUT_LINES = 12 };
 
 struct conform_report {
 	bool tap, on_terminal, quick;
-	const char *backend, *only;
+	const char *name, *only; /* name: of what is tested */
 	int64_t started_at, row_started_at;
 	/* the row */
 	char part[64], faulty_parts[512]; /* faulty_parts: all parts with faults so far */
@@ -37,7 +37,7 @@ struct conform_report *conform_report_open(const struct conform_options *options
 	r->tap = options->tap;
 	r->on_terminal = !options->tap && isatty(STDOUT_FILENO);
 	r->quick = options->quick;
-	r->backend = options->backend;
+	r->name = options->style ? options->style : options->backend;
 	r->only = options->part;
 	r->started_at = tess_now();
 	if (r->tap)
@@ -52,6 +52,15 @@ void conform_report_print_head(struct conform_report *r, const struct conform_ba
 
 	printf("%s%s: %s\n%s%s; its ranks are %s\n", hash, f->name, f->summary, hash, f->path,
 	       ranks);
+	if (!r->tap)
+		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+}
+
+void conform_report_print_style(struct conform_report *r, const char *style, const char *path)
+{
+	const char *hash = r->tap ? "# " : "";
+
+	printf("%s%s%s, %s\n", r->point && !r->tap ? "\n" : "", hash, style, path);
 	if (!r->tap)
 		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
 }
@@ -195,12 +204,11 @@ int conform_report_close(struct conform_report *r)
 	else
 		printf("\n");
 	if (good)
-		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->backend,
-		       r->only ? " in " : "", r->only ? r->only : "",
-		       r->quick ? ", with --quick" : "", r->all_cases, took,
+		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->name, r->only ? " in " : "",
+		       r->only ? r->only : "", r->quick ? ", with --quick" : "", r->all_cases, took,
 		       *r->gaps ? "; the core emulates its gaps: " : "", r->gaps);
 	else
-		printf("%s does not conform: %d fault%s in %s\n", r->backend, r->faults,
+		printf("%s does not conform: %d fault%s in %s\n", r->name, r->faults,
 		       r->faults == 1 ? "" : "s", r->faulty_parts);
 	free(r);
 	return good ? 0 : 1;
