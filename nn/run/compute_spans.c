@@ -21,8 +21,8 @@ struct tess_compute_spans tess_compute_spans_begin(const struct tess_run_groups 
 void tess_compute_spans_end(struct tess_compute_spans *s)
 {
 	if (s->group && s->module)
-		TESS_PLUGIN_DO_QUICK(s->group->backend->computed(s->group->self, s->module, s->ops,
-		                                                 s->begin, s->end));
+		TESS_PLUGIN_DO_QUICK(s->group->backend, s->module, computed, s->group->self, s->module,
+		                     s->ops, s->begin, s->end);
 	s->module = NULL;
 }
 

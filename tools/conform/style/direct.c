@@ -48,7 +48,7 @@ static tess_status open_state(const struct conform_style *style, struct tess_sit
 static void close_state(const struct conform_style *style, const struct tess_site *site)
 {
 	if (style->table->close && style->table->open)
-		TESS_PLUGIN_DO(style->table->close(site->state));
+		TESS_PLUGIN_DO(style->table, site->module, close, site->state);
 }
 
 /* Calls layout, then partition_param for `p` unless it is NULL, of a module of this kind. */
@@ -148,7 +148,7 @@ static bool check_layout_calls(struct conform_rank *me, const struct conform_sty
 
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
-		st[i] = TESS_PLUGIN_VALUE(style->table->layout(site, &io[i]));
+		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, layout, site, &io[i]);
 	}
 	if (!check_status(me, "layout", site->module, st[1]))
 		return false;
@@ -168,7 +168,8 @@ static void check_param(struct conform_rank *me, const struct conform_style *sty
 
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
-		st[i] = TESS_PLUGIN_VALUE(style->table->partition_param(site, p, &place[i]));
+		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, partition_param, site, p,
+		                          &place[i]);
 	}
 	if (!check_status(me, "partition_param", site->module, st[1]))
 		return;
@@ -247,8 +248,9 @@ static void check_kinds(struct conform_rank *me, const struct conform_style *sty
 		tess_error_clear();
 		site.training = data;
 		if (style->table->open &&
-		    !check_status(me, "open", site.module,
-		                  TESS_PLUGIN_VALUE(style->table->open(&site, &site.state))))
+		    !check_status(
+			    me, "open", site.module,
+			    TESS_PLUGIN_VALUE(style->table, site.module, open, &site, &site.state)))
 			continue;
 		if (check_layout_calls(me, style, &site) || all_params)
 			for (int i = 0; i < PARAMS; i++) {
