@@ -613,11 +613,25 @@ static const char *describe_last_call(struct launch_job *j, int32_t r, char *tex
 	return text;
 }
 
+/*
+ * Returns the rank that did not return and was killed: the one that the failure names, or, after a
+ * deadline, one that the named rank may have waited for; -1: none.
+ */
+static int32_t find_killed(const struct launch_job *j, tess_status why, int32_t named)
+{
+	if (why && named >= 0 && j->rank[named].stopped)
+		return named;
+	for (int32_t r = 0; r < j->how->nranks && why == TESS_ETIMEOUT; r++)
+		if (j->rank[r].stopped && WIFSIGNALED(j->rank[r].status))
+			return r;
+	return -1;
+}
+
 /* Returns the failure of a job whose ranks run a function, like report_result. */
 static tess_status get_failure(struct launch_job *j)
 {
 	char end[96] = "", sentence[TESS_SENTENCE], call[800];
-	int32_t named = -1, r = j->first_failed;
+	int32_t named = -1, r = j->first_failed, killed;
 	tess_status why = tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence);
 	const struct launched_rank *rank;
 
@@ -634,9 +648,11 @@ static tess_status get_failure(struct launch_job *j)
 	    (WIFSIGNALED(rank->status) || (why == TESS_EPEER && r == named && !j->how->ends[r].st)))
 		return tess_fail(TESS_EPEER, "rank %d %s; %s", r, end,
 		                 describe_last_call(j, r, call, sizeof call));
-	if (why && named >= 0 && j->rank[named].stopped)
+	killed = find_killed(j, why, named);
+	if (killed >= 0)
 		return tess_fail(why, "%.900s; rank %d has not returned, and was killed: %.500s",
-		                 sentence, named, describe_last_call(j, named, call, sizeof call));
+		                 sentence, killed,
+		                 describe_last_call(j, killed, call, sizeof call));
 	return why ? tess_fail(why, "%s", sentence) : TESS_OK;
 }
 

@@ -187,7 +187,7 @@ static tess_status support_nothing(const struct tess_op *op)
 	return TESS_ENOTSUP;
 }
 
-static tess_status run_nothing(void *self, const struct tess_op *op)
+static tess_status run_unsupported(void *self, const struct tess_op *op)
 {
 	(void)self, (void)op;
 	return TESS_EBUG;
@@ -195,9 +195,10 @@ static tess_status run_nothing(void *self, const struct tess_op *op)
 
 static tess_status wrap_nothing(const char *inner, const struct tess_device **out)
 {
-	static const struct tess_device table = {
-		.size = sizeof table, .supports = support_nothing, .run = run_nothing, .exact = 1
-	};
+	static const struct tess_device table = { .size = sizeof table,
+		                                  .supports = support_nothing,
+		                                  .run = run_unsupported,
+		                                  .exact = 1 };
 
 	(void)inner;
 	*out = &table;
