@@ -460,6 +460,7 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	const struct tess_place twice[] = { { .kind = TESS_ASIS },
 		                            { .kind = TESS_SHARD, .dim = -2 } };
 	const struct tess_place ops[] = { { .kind = TESS_PARTIAL, .op = TESS_MAX }, sum };
+	const struct tess_place stage[] = { { .kind = TESS_STAGE }, replicate };
 	const struct tess_place bits[] = { { .kind = TESS_PARTIAL, .op = TESS_BXOR }, sum };
 	const struct tess_dtensor_spec spec = { .size = sizeof spec,
 		                                .dtype = TESS_I8,
@@ -480,6 +481,8 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	HAS("to Partial(max) along dp, Partial along tp: Partials along dp and tp have different");
 	HOLDS(tess_dtensor_redistribute(t, bits, &none) == TESS_EINVAL);
 	HAS("a Partial of op 7 (bxor); use sum, prod, min or max");
+	HOLDS(tess_dtensor_redistribute(t, stage, &none) == TESS_EINVAL);
+	HAS("to Stage(0) along dp, Replicate along tp: unknown placement kind 4; use Replicate");
 	tess_dtensor_free(t);
 	at[1] = at[0];
 	HOLDS(tess_dtensor_from_local(m, &spec, NULL, &t) == TESS_EINVAL);
