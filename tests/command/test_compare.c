@@ -47,6 +47,7 @@ static const char *const equal_runs[] = {
 	DATA
 	" -n 4 --mesh dp=2,tp=2 --train --against \"--plan-override 'dp:**=zero3' --mesh dp=3\"",
 	DATA " -n 2 --train --ids 5,6,7,8,9",
+	DATA " --against TESSERA_REDUCE=fast --exact --values-of 'model.layers.*.input_layernorm'",
 	DATA " -n 2 --device discrete_exact --against '--device cpu'",
 	DATA " -n 4 --mesh pp=2,tp=2 --device discrete_exact --train --against '--device cpu'",
 };

@@ -41,7 +41,8 @@ static void print_first(const struct tess_comparison *c)
 	char rank[32] = "";
 
 	if (c->first < 0) {
-		printf("equal: all %lld values\n", (long long)c->ncompared);
+		printf("equal: %s%lld value%s\n", c->ncompared == 1 ? "" : "all ",
+		       (long long)c->ncompared, c->ncompared == 1 ? "" : "s");
 		return;
 	}
 	v = c->values[c->first];

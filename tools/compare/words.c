@@ -28,6 +28,12 @@ void compare_free_words(struct compare_words *w)
 	*w = (struct compare_words){ 0 };
 }
 
+static void print_words(FILE *f, const struct compare_words *w)
+{
+	for (int32_t i = 0; i < w->n; i++)
+		fprintf(f, "%s%s", i ? " " : "", w->word[i]);
+}
+
 char *compare_format_run(const struct compare_run *run)
 {
 	char *text = NULL;
@@ -36,11 +42,11 @@ char *compare_format_run(const struct compare_run *run)
 
 	if (!f)
 		return NULL;
-	for (int32_t i = 0; i < run->variables.n; i++)
-		fprintf(f, "%s ", run->variables.word[i]);
-	for (int32_t i = 0; i < run->options.n; i++)
-		fprintf(f, "%s%s", i ? " " : "", run->options.word[i]);
-	if (!run->options.n)
+	print_words(f, &run->variables);
+	if (run->variables.n && run->options.n)
+		putc(' ', f);
+	print_words(f, &run->options);
+	if (!run->variables.n && !run->options.n)
 		fputs("default options", f);
 	if (ferror(f)) {
 		fclose(f);
