@@ -54,6 +54,7 @@ struct conform_rank_state { /* written by its rank only */
 	uint32_t current_case, ncases; /* ncases: finished */
 	char activity[CONFORM_ACTIVITY]; /* the case in words, reported if the rank dies in it */
 	struct conform_fault fault[CONFORM_FAULTS];
+	char note[CONFORM_TEXT]; /* of the job: what is no fault; "": none */
 	int32_t pid; /* process of the rank */
 	uint32_t nfiles;
 	char file[CONFORM_FILES][CONFORM_PATH]; /* of conform_note_files() */
@@ -271,6 +272,8 @@ void conform_report_add_fault(struct conform_report *r, const char *what, const 
 void conform_report_add_output(struct conform_report *r, const char *text);
 void conform_report_end_job(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
+/* Sets a sentence for the end of the row. */
+void conform_report_set_note(struct conform_report *r, const char *text);
 void conform_report_print_note(struct conform_report *r, const char *text);
 /* Sets the gaps for the last line; copied. */
 void conform_report_set_gaps(struct conform_report *r, const char *gaps);

@@ -295,6 +295,8 @@ static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 		if (b->job.foreign && !d->is_hung && conform_get_part(&b->job)->fails)
 			continue; /* its launcher ends all ranks when one has ended */
 		complete = false;
+		if (b->job.threads && !d->is_hung && *nreported)
+			continue; /* one process, one end */
 		if ((!faulty || (!d->is_hung && !atomic_load(&s->nfaults))) &&
 		    (*nreported)++ < FAULTS_MAX)
 			report_lost_job_rank(d, r);
@@ -408,6 +410,8 @@ static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job
 		complete = complete && !report_bad_exit(d);
 		report_leftover(d, since);
 		done += all.ncases;
+		if (*d->shared->rank_state[0].note)
+			conform_report_set_note(d->report, d->shared->rank_state[0].note);
 		if (!complete || all.nfaults)
 			report_job_output(d);
 		if (complete)

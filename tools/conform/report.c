@@ -16,6 +16,7 @@ struct conform_report {
 	/* the row */
 	char part[64], faulty_parts[512]; /* faulty_parts: all parts with faults so far */
 	char text[16384]; /* its faults */
+	char note[CONFORM_TEXT];
 	size_t len;
 	uint32_t ranks, cases, points;
 	/* the job */
@@ -70,6 +71,7 @@ void conform_report_begin(struct conform_report *r, const char *part, const char
 	snprintf(r->part, sizeof r->part, "%s", part);
 	r->row_started_at = tess_now();
 	r->len = 0;
+	r->note[0] = '\0';
 	r->ranks = r->cases = r->points = 0;
 	r->row_bad = false;
 	if (r->on_terminal) {
@@ -161,6 +163,8 @@ void conform_report_end_job(struct conform_report *r, uint32_t cases)
 	printf("%sok %d - %s%s: %u cases\n", r->bad ? "not " : "", r->point, r->part, r->job,
 	       (unsigned)cases);
 	fputs(r->bad ? r->text : "", stdout);
+	if (*r->note)
+		printf("# %s\n", r->note);
 	fflush(stdout);
 	r->len = 0;
 }
@@ -179,7 +183,14 @@ void conform_report_end(struct conform_report *r)
 	printf("%s  %-18s %-16s %7u  %6.1f s  %s\n", r->on_terminal ? "\r\033[K" : "", r->part,
 	       ranks, (unsigned)r->cases, took, r->row_bad ? "FAILED" : "ok");
 	fputs(r->row_bad ? r->text : "", stdout);
+	if (*r->note)
+		printf("      %s\n", r->note);
 	fflush(stdout);
+}
+
+void conform_report_set_note(struct conform_report *r, const char *text)
+{
+	snprintf(r->note, sizeof r->note, "%s", text);
 }
 
 void conform_report_print_note(struct conform_report *r, const char *text)

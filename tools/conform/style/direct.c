@@ -139,6 +139,16 @@ static void check_place(struct conform_rank *me, const char *what, struct tess_p
 			what, (int)p.op, (int)p.reserved);
 }
 
+/* Sets the activity to a function, its parameter unless it is NULL, and the module. */
+static void set_call_activity(struct conform_rank *me, const char *function,
+                              const struct tess_param *p, const struct tess_site *site)
+{
+	conform_set_activity(me, "%s(%s) of a module of kind \"%s\"%s%s%.60s", function,
+	                     p ? p->name : "", site->kind,
+	                     site->data ? ", each rank with its own sequences" : "",
+	                     *site->config ? ", configuration " : "", site->config);
+}
+
 /* Calls layout twice. Returns whether the module is accepted. */
 static bool check_layout_calls(struct conform_rank *me, const struct conform_style *style,
                                const struct tess_site *site)
@@ -146,6 +156,7 @@ static bool check_layout_calls(struct conform_rank *me, const struct conform_sty
 	struct tess_io io[2] = { 0 };
 	tess_status st[2];
 
+	set_call_activity(me, "layout", NULL, site);
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
 		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, layout, site, &io[i]);
@@ -166,6 +177,7 @@ static void check_param(struct conform_rank *me, const struct conform_style *sty
 	struct tess_param_place place[2] = { 0 };
 	tess_status st[2];
 
+	set_call_activity(me, "partition_param", p, site);
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
 		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, partition_param, site, p,
@@ -242,11 +254,8 @@ static void check_kinds(struct conform_rank *me, const struct conform_style *sty
 	for (const char *const *kind = site_kinds; *kind; kind++) {
 		struct tess_site site = make_style_site(style, me->n, *kind, data);
 
-		conform_set_activity(me, "a module of kind \"%s\"%s%s%.60s", *kind,
-		                     data ? ", each with its own sequences" : "",
-		                     *style->config ? ", configuration " : "", style->config);
+		set_call_activity(me, "open", NULL, &site);
 		tess_error_clear();
-		site.training = data;
 		if (style->table->open &&
 		    !check_status(
 			    me, "open", site.module,
@@ -259,6 +268,7 @@ static void check_kinds(struct conform_rank *me, const struct conform_style *sty
 				if (all_params || !strcmp(params[i].kind, *kind))
 					check_param(me, style, &site, &p);
 			}
+		set_call_activity(me, "close", NULL, &site);
 		close_state(style, &site);
 		me->state->ncases++;
 	}

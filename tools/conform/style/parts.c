@@ -56,6 +56,7 @@ static tess_status open_trials(struct trials *t, struct conform_rank *me, bool t
 		st = tess_group_split(me->group, me->rank, 0, "alone", &t->alone.group);
 	if (st)
 		return st;
+	conform_set_activity(me, "layout() of modules of all kinds");
 	t->role = conform_style_find_role(&t->style, me->n);
 	t->alone.shape = tess_mesh_shape_make("tp", 1);
 	t->alone.along[0] = t->alone.group;
@@ -94,6 +95,21 @@ static tess_status compute_expected(struct trials *t, const struct conform_model
 	return compute_values(t, &t->alone, m, "none", &began, &t->want);
 }
 
+/* Adds a refusal that has another status than it may have. */
+static void add_bad_refusal(const struct trials *t, tess_status st, const char *text)
+{
+	const char *rule = "a module that a style is not for is refused with TESS_EINVAL or "
+			   "TESS_ENOTSUP";
+
+	if (st == TESS_EMISMATCH)
+		rule = "layout(), partition_param(), prepare_input() and prepare_output() give the "
+		       "same on every rank";
+	if (st == TESS_EABI)
+		rule = "a function of a style returns a status, and leaves values that calls of "
+		       "the host made";
+	conform_add_fault(t->me, "%s: %s. The rule: %s", tess_status_name(st), text, rule);
+}
+
 /* Checks a refusal; the message of the first is kept. */
 static void check_refusal(struct trials *t, const char *module, tess_status st)
 {
@@ -104,13 +120,19 @@ static void check_refusal(struct trials *t, const char *module, tess_status st)
 	if (t->me->rank)
 		return;
 	if (st != TESS_EINVAL && st != TESS_ENOTSUP)
-		conform_add_fault(t->me,
-		                  "%s: %s. The rule: a module that a style is not for is refused "
-		                  "with TESS_EINVAL or TESS_ENOTSUP",
-		                  tess_status_name(st), text);
+		add_bad_refusal(t, st, text);
 	else if (!strstr(text, module) && !strstr(text, "source"))
 		conform_add_fault(
 			t->me, "\"%s\". The rule: the message of a refusal names the module", text);
+}
+
+/* Returns the functions of the style that may have changed a value. */
+static const char *get_computing_functions(const struct tess_style *s)
+{
+	return s->prepare_input && s->prepare_output ? "prepare_input() and prepare_output() keep"
+	       : s->prepare_input                    ? "prepare_input() keeps"
+	       : s->prepare_output                   ? "prepare_output() keeps"
+	                                             : "layout() and partition_param() keep";
 }
 
 /* Runs a plan, and compares its values with the expected ones. */
@@ -131,8 +153,10 @@ static tess_status try_plan(struct trials *t, const struct conform_model *m, con
 	if (!st && !t->me->rank &&
 	    !conform_values_are_equal(&t->want, &have, t->me->job->tolerance, text))
 		conform_add_fault(t->me,
-		                  "%s. The rule: values are those of one rank without a plan%s",
-		                  text, t->me->job->tolerance > 0 ? "" : ", to the bit");
+		                  "%s. The rule: %s values: they are those of one rank without "
+		                  "a plan%s",
+		                  text, get_computing_functions(t->style.table),
+		                  t->me->job->tolerance > 0 ? "" : ", to the bit");
 	conform_values_free(&have);
 	return st;
 }
@@ -239,6 +263,22 @@ static void note_runs(const struct trials *t, int32_t i, struct usefulness *u)
 	u->cuts = u->cuts || cuts;
 }
 
+/* Notes that a kind of module, whose training is refused, runs forward: that is no fault. */
+static tess_status note_untrained(struct trials *t, int32_t i, int turn)
+{
+	char refusal[CONFORM_TEXT];
+	tess_status st;
+
+	snprintf(refusal, sizeof refusal, "%s", t->refusal);
+	t->training = false;
+	st = try_places(t, i, turn);
+	t->training = true;
+	if (!st && t->nran && !*t->me->state->note)
+		snprintf(t->me->state->note, sizeof t->me->state->note,
+		         "%s does not train: %.1700s", modules[i].name, refusal);
+	return st;
+}
+
 /* Checks that the style runs on a module whose parameters it cuts, or on any if it cuts none. */
 static void check_usefulness(const struct trials *t, const struct usefulness *u)
 {
@@ -246,8 +286,9 @@ static void check_usefulness(const struct trials *t, const struct usefulness *u)
 		return;
 	conform_set_activity(t->me, "%s", u->module);
 	conform_add_fault(t->me,
-	                  "every program is refused: %s. The rule: some module that the style "
-	                  "%s runs with it",
+	                  "every program is refused: %s. The rule: layout() and "
+	                  "partition_param() agree, and some module that the style %s runs with "
+	                  "it",
 	                  u->refusal, u->cuts ? "cuts" : "accepts");
 }
 
@@ -267,8 +308,13 @@ static tess_status run_modules(struct conform_rank *me, bool training)
 
 	for (int32_t i = 0; i < MODULES && runs && !st; i++)
 		for (int turn = 0; turn < turns && !st && !(training && is_fused(i)); turn++) {
-			st = try_places(&t, i, turn ? 2 * turn + 1 : 0);
-			note_runs(&t, i, &u);
+			int sizes = turn ? 2 * turn + 1 : 0;
+
+			st = try_places(&t, i, sizes);
+			if (!st)
+				note_runs(&t, i, &u);
+			if (!st && training && !t.nran && t.nrefused)
+				st = note_untrained(&t, i, sizes);
 		}
 	if (!st && runs && training == (t.role == CONFORM_DATA)) /* else it may be for one */
 		check_usefulness(&t, &u);
