@@ -605,7 +605,7 @@ static int report_result(struct launch_job *j)
 }
 
 /* Describes the last call of a rank that runs a function, by its own record. */
-static const char *describe_last_call(struct launch_job *j, int32_t r, char *text, size_t size)
+static const char *describe_rank_call(struct launch_job *j, int32_t r, char *text, size_t size)
 {
 	tess_flight_describe_last(j->how->ends[r].flight, text, size);
 	if (!*text) /* it may not have joined */
@@ -647,12 +647,12 @@ static tess_status get_failure(struct launch_job *j)
 	if (rank &&
 	    (WIFSIGNALED(rank->status) || (why == TESS_EPEER && r == named && !j->how->ends[r].st)))
 		return tess_fail(TESS_EPEER, "rank %d %s; %s", r, end,
-		                 describe_last_call(j, r, call, sizeof call));
+		                 describe_rank_call(j, r, call, sizeof call));
 	killed = find_killed(j, why, named);
 	if (killed >= 0)
 		return tess_fail(why, "%.900s; rank %d has not returned, and was killed: %.500s",
 		                 sentence, killed,
-		                 describe_last_call(j, killed, call, sizeof call));
+		                 describe_rank_call(j, killed, call, sizeof call));
 	return why ? tess_fail(why, "%s", sentence) : TESS_OK;
 }
 

@@ -1,7 +1,7 @@
 /*
  * test_faults.c - plugins that crash or do not return, in each function, in commands of each kind:
- * one message names function, plugin, file and module within seconds. Styles that are wrong in other
- * ways are found, too.
+ * one message names function, plugin, file and module within seconds. Styles that are wrong in
+ * other ways are found, too.
  */
 #include "tests/support/job.h"
 #include "tests/support/suite.h"
@@ -268,7 +268,7 @@ static void check_fault_case(const struct test_job *j, const struct fault_case *
 }
 
 /* Runs every THINth case, side by side. */
-static void run_cases(const struct fault_case *c, size_t n, const char *timeout)
+static void run_fault_cases(const struct fault_case *c, size_t n, const char *timeout)
 {
 	static struct test_job jobs[BATCH];
 
@@ -286,20 +286,21 @@ static void run_cases(const struct fault_case *c, size_t n, const char *timeout)
 
 START_TEST(wrong_styles_are_found)
 {
-	run_cases(wrong_styles, sizeof wrong_styles / sizeof *wrong_styles, "60");
-	run_cases(wrong_styles_stay, sizeof wrong_styles_stay / sizeof *wrong_styles_stay, "1");
+	run_fault_cases(wrong_styles, sizeof wrong_styles / sizeof *wrong_styles, "60");
+	run_fault_cases(wrong_styles_stay, sizeof wrong_styles_stay / sizeof *wrong_styles_stay,
+	                "1");
 }
 END_TEST
 
 START_TEST(a_crash_names_plugin_and_module)
 {
-	run_cases(crashes, sizeof crashes / sizeof *crashes, "60");
+	run_fault_cases(crashes, sizeof crashes / sizeof *crashes, "60");
 }
 END_TEST
 
 START_TEST(a_call_that_does_not_return_is_named)
 {
-	run_cases(stays, sizeof stays / sizeof *stays, "1");
+	run_fault_cases(stays, sizeof stays / sizeof *stays, "1");
 }
 END_TEST
 

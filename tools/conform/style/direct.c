@@ -117,7 +117,7 @@ static bool check_status(struct conform_rank *me, const char *function, const ch
 	return !st;
 }
 
-static void check_place(struct conform_rank *me, const char *what, struct tess_place p)
+static void check_given_place(struct conform_rank *me, const char *what, struct tess_place p)
 {
 	bool cut = p.kind == TESS_SHARD;
 
@@ -163,8 +163,8 @@ static bool check_layout_calls(struct conform_rank *me, const struct conform_sty
 	}
 	if (!check_status(me, "layout", site->module, st[1]))
 		return false;
-	check_place(me, "the input", io[0].in[0]);
-	check_place(me, "the output", io[0].out[0]);
+	check_given_place(me, "the input", io[0].in[0]);
+	check_given_place(me, "the output", io[0].out[0]);
 	if (st[0] != st[1] || memcmp(&io[0], &io[1], sizeof io[0]) != 0)
 		conform_add_fault(me, "layout() gives another result when it is called again. The "
 		                      "rule: it depends on its arguments only");
@@ -185,7 +185,7 @@ static void check_param(struct conform_rank *me, const struct conform_style *sty
 	}
 	if (!check_status(me, "partition_param", site->module, st[1]))
 		return;
-	check_place(me, p->name, place[0].use);
+	check_given_place(me, p->name, place[0].use);
 	if (st[0] != st[1] || memcmp(&place[0], &place[1], sizeof place[0]) != 0)
 		conform_add_fault(me, "partition_param() gives another result when it is called "
 		                      "again. The rule: it depends on its arguments only");
