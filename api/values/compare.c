@@ -94,12 +94,12 @@ static uint64_t count_ulps(double a, double b)
 	return (uint64_t)(n < 0 ? -n : n);
 }
 
-/* Returns whether two elements differ by more than `allowed`; 0: in any bit. All NaNs are equal. */
-static bool is_different(double a, double b, double allowed)
+/* Returns whether two elements differ in any bit, or by more than `allowed`. All NaNs are equal. */
+static bool is_different(double a, double b, bool by_bits, double allowed)
 {
 	if (isnan(a) || isnan(b))
 		return isnan(a) != isnan(b);
-	if (allowed == 0)
+	if (by_bits)
 		return a != b || signbit(a) != signbit(b);
 	return a != b && !(fabs(a - b) <= allowed);
 }
@@ -141,7 +141,7 @@ static void compare_elements(const struct tess_value_entry *a, const struct tess
 
 		if (x != y && !(isnan(x) && isnan(y)))
 			out->largest = isfinite(d) ? d > out->largest ? d : out->largest : INFINITY;
-		if (!is_different(x, y, out->allowed))
+		if (!is_different(x, y, tolerance == 0, out->allowed))
 			continue;
 		if (!out->ndifferent++)
 			note_first(a, i, x, y, out);

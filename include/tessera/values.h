@@ -157,7 +157,7 @@ struct tess_value_comparison {
 	int64_t ndifferent;
 	/* Largest difference of two elements; infinite if one is non-finite. */
 	double largest;
-	/* Largest allowed difference; 0: bits are compared. */
+	/* Largest allowed difference; 0: of bits, or of numbers if the tolerance is not 0. */
 	double allowed;
 };
 

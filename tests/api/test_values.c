@@ -175,6 +175,26 @@ START_TEST(comparison_of_special_numbers)
 }
 END_TEST
 
+/* A gradient of zeros may have either sign: its largest element allows no difference. */
+START_TEST(zeros_are_equal_within_a_tolerance)
+{
+	static const float x[2] = { 0, 0 }, y[2] = { -0.0f, 0 }, z[2] = { 1e-30f, 0 };
+	struct tess_values *a = make_list(), *b = make_list();
+	struct tess_comparison *c = NULL;
+
+	add_floats(a, "x", x, 1, 2, NULL);
+	add_floats(a, "z", x, 1, 2, NULL);
+	add_floats(b, "x", y, 1, 2, NULL);
+	add_floats(b, "z", z, 1, 2, NULL);
+	ck_assert_int_eq(tess_values_compare(a, b, 1e-5, &c), TESS_OK);
+	ck_assert_int_eq(c->values[0]->state, TESS_VALUE_EQUAL);
+	ck_assert_int_eq(c->values[1]->state, TESS_VALUE_DIFFERENT);
+	tess_comparison_free(c);
+	tess_values_free(a);
+	tess_values_free(b);
+}
+END_TEST
+
 START_TEST(element_types_are_compared_as_numbers)
 {
 	static const float x[4] = { 1.5f, -2, 0.5f, 0 };
@@ -471,6 +491,7 @@ int main(void)
 	tcase_add_test(t, files_keep_order_shape_holders_and_bits);
 	tcase_add_test(t, comparison_names_the_first_difference);
 	tcase_add_test(t, comparison_of_special_numbers);
+	tcase_add_test(t, zeros_are_equal_within_a_tolerance);
 	tcase_add_test(t, element_types_are_compared_as_numbers);
 	tcase_add_test(t, lists_without_a_common_name_are_refused);
 	tcase_add_loop_test(t, values_of_sessions_have_the_bits_of_one_rank, 0, 4);
