@@ -24,7 +24,9 @@ const struct tess_option tess_world_options[] = {
 	  "communication backend: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS "
 	  "that can connect the ranks" },
 	{ "backends", "loopback,shm,gloo,nccl", "backends that auto tries, in this order" },
-	{ "timeout", "300", "time limit of a call in seconds, after which the job fails" },
+	{ "timeout", "300",
+	  "time limit in seconds of a call, or of a function of a plugin, after which the job "
+	  "fails" },
 	{ "reduce", "exact",
 	  "sums over ranks: exact (the same bits for any number of ranks) or fast (as the "
 	  "backend adds)" },

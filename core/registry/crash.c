@@ -232,7 +232,9 @@ static void restore_handlers(void)
 
 /*
  * Reports the first fault, restores the handlers from before, and returns: a faulting instruction
- * faults again, other signals are raised again. Threads with other faults wait for the report.
+ * faults again, other signals are raised again. Other faults wait for the report. Then, if this
+ * handler is still the one of their signal, the default action ends the process: a handler may have
+ * restored this one, or the report has faulted or blocks.
  */
 static void handle_fault(int number, siginfo_t *info, void *context)
 {
@@ -244,9 +246,12 @@ static void handle_fault(int number, siginfo_t *info, void *context)
 		print_fault(f, info, context);
 		restore_handlers();
 		atomic_store(&fault_reported, true);
+	} else {
+		for (int ms = 0; ms < REPORT_WAIT_MS && !atomic_load(&fault_reported); ms++)
+			nanosleep(&pause, NULL);
+		if (has_own_handler(number))
+			signal(number, SIG_DFL);
 	}
-	for (int ms = 0; ms < REPORT_WAIT_MS && !atomic_load(&fault_reported); ms++)
-		nanosleep(&pause, NULL);
 	errno = saved;
 	if (info->si_code <= 0 || number == SIGABRT)
 		raise(number);

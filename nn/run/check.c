@@ -159,7 +159,7 @@ static const char *get_checked_module(const struct tess_check *c)
 enum { CAUSE_TEXT = 640 };
 
 /* Names the style whose function has computed the value; `otherwise`: an op has. */
-static const char *find_cause(const struct tess_check *c, const char *otherwise,
+static const char *name_cause(const struct tess_check *c, const char *otherwise,
                               char text[static CAUSE_TEXT])
 {
 	struct tess_plugin_origin origin;
@@ -180,7 +180,7 @@ static tess_status fail_not_finite(const struct tess_check *c, struct tess_group
 	          "step that is not finite; check this module's weights, and %s",
 	          get_checked_module(c), tess_record_kind_name(c->record->kind),
 	          isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
-	          (long long)f->column, find_cause(c, "its style or plugin", cause));
+	          (long long)f->column, name_cause(c, "its style or plugin", cause));
 	return tess_group_fail_together(g, TESS_EINVAL);
 }
 
@@ -239,7 +239,7 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 		          convert_bits(c, all[r].bits), (int)tess_group_member(g, r),
 		          convert_bits(c, all[r].other), (int)tess_group_member(g, from),
 		          (long long)all[r].row, (long long)all[r].column,
-		          find_cause(c, "its style or a plugin's function", cause));
+		          name_cause(c, "its style or a plugin's function", cause));
 		st = tess_group_fail_together(g, TESS_EMISMATCH);
 	}
 	free(theirs);

@@ -1,7 +1,7 @@
 /*
  * test_faults.c - plugins that crash or do not return, in each function, in commands of each kind:
- * one message names function, plugin, file and module within seconds. Styles that are wrong in other
- * ways are found, too.
+ * one message names function, plugin, file and module within seconds. Styles that are wrong in
+ * other ways are found, too.
  */
 #include "tests/support/job.h"
 #include "tests/support/suite.h"

@@ -222,6 +222,25 @@ static void raise_fpe(void)
 	raise(SIGFPE);
 }
 
+static struct sigaction handler_before;
+
+static void restore_and_raise(int sig)
+{
+	sigaction(sig, &handler_before, NULL);
+	raise(sig);
+}
+
+/* Installs a handler that restores the one of reports, as faulthandler of Python does. */
+static void raise_between_handlers(void)
+{
+	struct sigaction act = { .sa_handler = restore_and_raise };
+
+	sigaction(SIGFPE, &act, &handler_before);
+	if (tess_crash_reports_enable())
+		_exit(1);
+	raise(SIGFPE);
+}
+
 static void abort_in_plugin(void)
 {
 	struct tess_plugin_frame f;
@@ -264,6 +283,8 @@ static const struct chain_case {
 	{ use_default_actions, raise_fpe, SIGFPE, 0,
 	  "plugin: error: outside of the calls of plugins: signal 8 (Floating point exc" },
 	{ use_own_handler, raise_fpe, 0, ENDED_BY_OWN_HANDLER,
+	  "signal 8 (Floating point exception)" },
+	{ use_default_actions, raise_between_handlers, SIGFPE, 0,
 	  "signal 8 (Floating point exception)" },
 	{ ignore_faults, raise_fpe, 0, 0, "" },
 	{ use_default_actions, abort_in_plugin, SIGABRT, 0,
