@@ -22,6 +22,7 @@ struct tess_world {
 	int64_t timeout; /* timeout of a call, ns */
 	bool fast; /* TESSERA_REDUCE: sums in any order */
 	bool threads, hosts; /* the ranks are threads; on several hosts */
+	const void *job; /* the coordinator of ranks that are threads (plugin_frame.h); else NULL */
 	const struct tess_backend *backend;
 	struct tess_store store; /* the link's keys, for backends */
 	struct tess_link link;
@@ -37,6 +38,7 @@ struct tess_world {
 	pthread_mutex_t lock; /* guards `first` and the list of groups */
 	pthread_cond_t failed_cond;
 	struct tess_group *groups; /* the newest first */
+	struct tess_buffer *buffers; /* freed after a failure, kept for late writes */
 	atomic_uint splits; /* number of groups split by this rank, for ids */
 	int32_t ngenerating; /* running calls with callbacks of the program */
 	bool spawned; /* tess_world_spawn closes it */
