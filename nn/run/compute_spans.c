@@ -20,9 +20,11 @@ struct tess_compute_spans tess_compute_spans_begin(const struct tess_run_groups 
 
 void tess_compute_spans_end(struct tess_compute_spans *s)
 {
-	if (s->group && s->module)
-		TESS_PLUGIN_DO_QUICK(s->group->backend->computed(s->group->self, s->module, s->ops,
-		                                                 s->begin, s->end));
+	const struct tess_group *g = s->group;
+
+	if (g && s->module)
+		TESS_PLUGIN_DO_QUICK(g->backend, s->module, computed, g->self, s->module, s->ops,
+		                     s->begin, s->end);
 	s->module = NULL;
 }
 

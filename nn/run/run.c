@@ -5,6 +5,7 @@
 #include "core/call/queue.h"
 #include "core/call/work.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 #include "nn/run/check.h"
 #include "nn/run/compute_spans.h"
 #include "nn/run/graphs.h"
@@ -116,7 +117,8 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
-		return TESS_PLUGIN_CALL_QUICK(d->table, s->op.where, run, d->self, &s->op);
+		return TESS_PLUGIN_CALL_FOR(d->table, s->op.where, op_get_kind_name(s->op.kind),
+		                            run, d->self, &s->op);
 	case TESS_STEP_COLL:
 		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_run(get_step_group(groups, s), &s->coll);
@@ -130,9 +132,11 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		return run_check_step(&s->check, d, groups->all);
 	default:
 		tess_error_clear();
-		return tess_plugin_check_returned(s->style, s->style->name,
-		                                  s->backward ? "grad" : "compute", s->where,
-		                                  TESS_PLUGIN_VALUE(s->call(&s->local)));
+		return tess_plugin_check_returned(
+			s->style, s->style->name, s->backward ? "grad" : "compute", s->where,
+			TESS_PLUGIN_NOTED(TESS_STATE_ALL, s->style,
+		                          s->backward ? "grad" : "compute", s->where, NULL, 0,
+		                          s->call(&s->local)));
 	}
 }
 

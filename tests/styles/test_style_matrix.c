@@ -278,7 +278,7 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 }
 
 /* Opens the model with sizes in one of the orders that a rotation gives. */
-static void open_model(int32_t nranks, int turn)
+static void open_small_model(int32_t nranks, int turn)
 {
 	const int64_t sizes[] = { nranks > 1 ? nranks - 1 : 1, nranks, 2 * nranks, 2 * nranks + 1,
 		                  13 };
@@ -326,7 +326,7 @@ START_TEST(alone)
 
 			sigmoid = _i == MODULES;
 			kind = sigmoid ? CONFORM_BLOCK : _i;
-			open_model(all_ranks[n], turn);
+			open_small_model(all_ranks[n], turn);
 			ck_assert_msg(!run_one_module("none", 1, &want, &count), "%s",
 			              tess_error());
 			if (turn % 3 == 0 && all_ranks[n] < 4)

@@ -48,7 +48,7 @@ static tess_status open_state(const struct conform_style *style, struct tess_sit
 static void close_state(const struct conform_style *style, const struct tess_site *site)
 {
 	if (style->table->close && style->table->open)
-		TESS_PLUGIN_DO(style->table->close(site->state));
+		TESS_PLUGIN_DO(style->table, site->module, close, site->state);
 }
 
 /* Calls layout, then partition_param for `p` unless it is NULL, of a module of this kind. */
@@ -117,7 +117,7 @@ static bool check_status(struct conform_rank *me, const char *function, const ch
 	return !st;
 }
 
-static void check_place(struct conform_rank *me, const char *what, struct tess_place p)
+static void check_given_place(struct conform_rank *me, const char *what, struct tess_place p)
 {
 	bool cut = p.kind == TESS_SHARD;
 
@@ -159,12 +159,12 @@ static bool check_layout_calls(struct conform_rank *me, const struct conform_sty
 	set_call_activity(me, "layout", NULL, site);
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
-		st[i] = TESS_PLUGIN_VALUE(style->table->layout(site, &io[i]));
+		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, layout, site, &io[i]);
 	}
 	if (!check_status(me, "layout", site->module, st[1]))
 		return false;
-	check_place(me, "the input", io[0].in[0]);
-	check_place(me, "the output", io[0].out[0]);
+	check_given_place(me, "the input", io[0].in[0]);
+	check_given_place(me, "the output", io[0].out[0]);
 	if (st[0] != st[1] || memcmp(&io[0], &io[1], sizeof io[0]) != 0)
 		conform_add_fault(me, "layout() gives another result when it is called again. The "
 		                      "rule: it depends on its arguments only");
@@ -180,11 +180,12 @@ static void check_param(struct conform_rank *me, const struct conform_style *sty
 	set_call_activity(me, "partition_param", p, site);
 	for (int i = 0; i < 2; i++) {
 		tess_error_clear();
-		st[i] = TESS_PLUGIN_VALUE(style->table->partition_param(site, p, &place[i]));
+		st[i] = TESS_PLUGIN_VALUE(style->table, site->module, partition_param, site, p,
+		                          &place[i]);
 	}
 	if (!check_status(me, "partition_param", site->module, st[1]))
 		return;
-	check_place(me, p->name, place[0].use);
+	check_given_place(me, p->name, place[0].use);
 	if (st[0] != st[1] || memcmp(&place[0], &place[1], sizeof place[0]) != 0)
 		conform_add_fault(me, "partition_param() gives another result when it is called "
 		                      "again. The rule: it depends on its arguments only");
@@ -256,8 +257,9 @@ static void check_kinds(struct conform_rank *me, const struct conform_style *sty
 		set_call_activity(me, "open", NULL, &site);
 		tess_error_clear();
 		if (style->table->open &&
-		    !check_status(me, "open", site.module,
-		                  TESS_PLUGIN_VALUE(style->table->open(&site, &site.state))))
+		    !check_status(
+			    me, "open", site.module,
+			    TESS_PLUGIN_VALUE(style->table, site.module, open, &site, &site.state)))
 			continue;
 		if (check_layout_calls(me, style, &site) || all_params)
 			for (int i = 0; i < PARAMS; i++) {
