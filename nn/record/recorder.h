@@ -55,6 +55,9 @@ struct tess_module {
 	int32_t ndim; /* axes of the hook's value */
 };
 
+/* Makes the dim of n addends, one per rank of a mesh dimension. NULL: failure. */
+const struct tess_dim *tess_dim_new_addends(struct tess_recorder *r, int32_t n);
+
 struct tess_recorder *tess_recorder_get(struct tess_nn *nn);
 /* Records the first failure. Returns NULL, so that a recording function can return it. */
 void *tess_recorder_fail(struct tess_recorder *r, tess_status why, const char *fmt, ...)
@@ -80,6 +83,8 @@ struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tenso
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
+/* The calls of styles: tess_site.host (hooks.c). */
+extern const struct tess_host tess_recording_host;
 /* Fails with TESS_EINVAL if the place is not possible along a dimension of data. */
 tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place);
 
