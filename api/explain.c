@@ -175,6 +175,15 @@ static struct tess_explained_collective describe_collective(const struct explana
 			.to = make_stage_place((int32_t)rec->num[TESS_REC_SEND_TO]),
 			.bytes = count_value_bytes(rec->in[0]),
 		};
+	if (rec->kind == TESS_REC_COLLECTIVE) /* a hook's, of local values */
+		return (struct tess_explained_collective){
+			.kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND],
+			.from = shard,
+			.to = shard,
+			.bytes = count_value_bytes(
+				rec->in[0]->dim[0]->size < rec->out[0]->dim[0]->size ? rec->in[0]
+										     : rec->out[0]),
+		};
 	return (struct tess_explained_collective){
 		.kind = kind,
 		.from = sum ? tess_place_partial() : shard,
@@ -258,6 +267,13 @@ static const struct tess_explained_value *const *list_values(struct explanation 
 	return (const struct tess_explained_value *const *)list;
 }
 
+static const char *get_move_name(const struct tess_program *p, const struct tess_record *rec)
+{
+	if (rec->kind == TESS_REC_COLLECTIVE)
+		return tess_kind_name((int32_t)rec->num[TESS_REC_COLLECTIVE_KIND]);
+	return rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL;
+}
+
 static tess_status list_records(struct explanation *x)
 {
 	const struct tess_program *p = x->program;
@@ -280,7 +296,7 @@ static tess_status list_records(struct explanation *x)
 		*list[i] = (struct tess_explained_record){
 			.module = rec->module,
 			.kind = tess_record_kind_name(rec->kind),
-			.move = rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL,
+			.move = get_move_name(p, rec),
 			.in = list_values(x, rec->in, rec->nin, TESS_STAGES_ALL),
 			.out = list_values(x, rec->out, rec->nout, rec->stage),
 			.parameters = parameters,

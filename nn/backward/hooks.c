@@ -1,4 +1,4 @@
-/* hooks.c - gradients of the calls that hooks record. */
+/* hooks.c - gradients of the calls and collectives that hooks record. */
 #include "nn/backward/backward.h"
 
 #include "core/base/status.h"
@@ -64,4 +64,32 @@ void tess_backward_record_call(struct tess_backward *b, const struct tess_record
 	grad->style = rec->style;
 	grad->state = rec->state;
 	tess_backward_give(b, rec->in[0], d);
+}
+
+/* Gives x the gradient of a collective from x to y: the collective that moves it back. */
+void tess_backward_record_collective(struct tess_backward *b, const struct tess_record *rec)
+{
+	static const struct {
+		int32_t kind, back;
+	} ways[] = {
+		{ TESS_ALL_GATHER, TESS_REDUCE_SCATTER },
+		{ TESS_REDUCE_SCATTER, TESS_ALL_GATHER },
+		{ TESS_BROADCAST, TESS_REDUCE },
+	};
+	int32_t kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND];
+	int32_t rank = (int32_t)rec->num[TESS_REC_COLLECTIVE_RANK];
+	int32_t num[] = { kind, kind == TESS_SEND ? -rank : rank };
+	struct tess_tensor *dy = tess_backward_take(b, rec->out[0]);
+	struct tess_record *back;
+
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+		if (ways[i].kind == kind)
+			num[TESS_REC_COLLECTIVE_KIND] = ways[i].back;
+	back = dy ? tess_record_append_collective(b->r, rec->module, rec->along, num, dy,
+	                                          rec->in[0]->dim[0]->size)
+	          : NULL;
+	if (!back)
+		return;
+	back->style = rec->style;
+	tess_backward_give(b, rec->in[0], back->out[0]);
 }

@@ -29,10 +29,13 @@ enum {
 	TESS_REC_EXCHANGE, /* sends query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
+	TESS_REC_COLLECTIVE, /* a collective of a local value, recorded by a hook */
 	TESS_REC_KINDS
 };
 /* The number of a send record: the stage that receives its operand. */
 enum { TESS_REC_SEND_TO };
+/* The numbers of a collective record: its kind, and the root, or the shift of a send. */
+enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_NUMS };
 /* The stage of records that every stage runs. */
 enum { TESS_STAGES_ALL = -1 };
 /* The number of a gradient record: 1 adds to the existing gradient. */

@@ -9,7 +9,7 @@
 #include "nn/record/recorder.h"
 
 #include <string.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 
 static const struct tess_module *get_module(const struct tess_site *s)
 {
@@ -58,11 +58,10 @@ const struct tess_dim *tess_dim_new_addends(struct tess_recorder *r, int32_t n)
 	return d;
 }
 
-/* Makes a local value; r->status if there is no room for its elements. */
-static struct tess_tensor *make_local(const struct tess_module *m, int64_t rows, int64_t columns,
-                                      int32_t dtype)
+/* Makes a local value along a mesh dimension. */
+static struct tess_tensor *make_local(struct tess_recorder *r, const char *module, int32_t along,
+                                      int64_t rows, int64_t columns, int32_t dtype)
 {
-	struct tess_recorder *r = m->r;
 	struct tess_dim *dim[2] = { tess_dim_new(r, "rows", rows, 0),
 		                    tess_dim_new(r, "columns", columns, 0) };
 	struct tess_place *place = tess_recorder_alloc_places(r);
@@ -75,9 +74,9 @@ static struct tess_tensor *make_local(const struct tess_module *m, int64_t rows,
 	dim[0]->may_be_empty = true;
 	dim[1]->nunits = 1;
 	memcpy(place, r->whole, sizeof *place * (size_t)r->p->mesh.ndims);
-	place[m->along] = tess_place_shard(0);
+	place[along] = tess_place_shard(0);
 	y = tess_tensor_new(r, 2, (const struct tess_dim *const[]){ dim[0], dim[1] }, place,
-	                    m->site.module);
+	                    module);
 	if (!y)
 		return NULL;
 	y->dtype = dtype;
@@ -250,7 +249,8 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	st = check_function(m, call);
 	if (!st && (call->rows || call->columns || call->dtype)) {
 		st = check_local(m, call, *x);
-		y = st ? NULL : make_local(m, call->rows, call->columns, call->dtype);
+		y = st ? NULL
+		       : make_local(r, s->module, m->along, call->rows, call->columns, call->dtype);
 		st = st || !y ? st ? st : r->status : check_sum_dims(m, *x, y);
 	} else if (!st) {
 		st = make_placed(m, call, *x, &y);
@@ -268,6 +268,133 @@ static tess_status host_call(const struct tess_site *s, const struct tess_call *
 	return TESS_OK;
 }
 
+/* ---- collectives ----------------------------------------------------------------------------- */
+
+/* The kinds, with what the rows are divided by, as powers of the number of ranks. */
+static const struct collective_kind {
+	int32_t kind, divisor;
+} collective_kinds[] = {
+	{ TESS_ALL_GATHER, 0 }, { TESS_REDUCE_SCATTER, 1 }, { TESS_ALL_TO_ALL, 2 },
+	{ TESS_BROADCAST, 1 },  { TESS_SEND, 1 },
+};
+
+static const struct collective_kind *find_collective_kind(int32_t kind)
+{
+	for (size_t i = 0; i < sizeof collective_kinds / sizeof *collective_kinds; i++)
+		if (collective_kinds[i].kind == kind)
+			return &collective_kinds[i];
+	return NULL;
+}
+
+static tess_status fail_collective(const struct tess_module *m, const struct tess_collective *c,
+                                   const char *why)
+{
+	return tess_fail(TESS_EINVAL, "%s: style %s: %s %s", m->site.module, m->spec,
+	                 tess_kind_name(c->kind), why);
+}
+
+static tess_status check_operand(const struct tess_module *m, const struct tess_collective *c,
+                                 const struct tess_tensor *x)
+{
+	const char *name = m->r->p->mesh.dim[m->along].name;
+
+	if (!x)
+		return fail_collective(m, c, "of no value (NULL)");
+	if (!x->local)
+		return fail_collective(
+			m, c,
+			"of a value with placements; collectives take a local value, "
+			"which a call makes (tess_call.rows)");
+	if (x->place[m->along].kind != TESS_SHARD)
+		return tess_fail(TESS_EINVAL,
+		                 "%s: style %s: %s along %s of a value that is local along another "
+		                 "mesh dimension",
+		                 m->site.module, m->spec, tess_kind_name(c->kind), name);
+	return TESS_OK;
+}
+
+static tess_status check_collective(const struct tess_module *m, const struct tess_collective *c,
+                                    const struct tess_tensor *x)
+{
+	const struct collective_kind *k = find_collective_kind(c->kind);
+	int32_t n = m->r->p->mesh.dim[m->along].size;
+	int64_t unit = 1;
+	tess_status st;
+
+	if (!k)
+		return fail_collective(m, c,
+		                       "is not for hooks; use all_gather, reduce_scatter, "
+		                       "all_to_all, broadcast or send");
+	st = check_operand(m, c, x);
+	if (st)
+		return st;
+	for (int32_t i = 0; i < k->divisor; i++)
+		unit *= n;
+	if (x->dim[0]->size % unit)
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: style %s: %s of %lld rows over %d ranks; use a multiple of %lld",
+			m->site.module, m->spec, tess_kind_name(c->kind),
+			(long long)x->dim[0]->size, (int)n, (long long)unit);
+	if (c->kind == TESS_BROADCAST ? c->root < 0 || c->root >= n : c->root != 0)
+		return tess_fail(TESS_EINVAL, "%s: style %s: %s with root %d; use %s%d",
+		                 m->site.module, m->spec, tess_kind_name(c->kind), (int)c->root,
+		                 c->kind == TESS_BROADCAST ? "0 to " : "",
+		                 c->kind == TESS_BROADCAST ? (int)n - 1 : 0);
+	if (c->shift && c->kind != TESS_SEND)
+		return fail_collective(m, c, "with a shift, which only send takes");
+	if (c->kind == TESS_ALL_GATHER && x->dim[0]->size > INT32_MAX / x->dim[1]->size / n)
+		return fail_collective(m, c, "of more than 2^31 elements on all ranks");
+	return TESS_OK;
+}
+
+struct tess_record *tess_record_append_collective(struct tess_recorder *r, const char *module,
+                                                  int32_t along, const int32_t num[2],
+                                                  struct tess_tensor *x, int64_t rows)
+{
+	struct tess_tensor *y = make_local(r, module, along, rows, x->dim[1]->size, x->dtype);
+	struct tess_record *rec =
+		y ? tess_record_append(r, TESS_REC_COLLECTIVE, module, 1, &x, 1, &y, 0, NULL)
+		  : NULL;
+
+	if (!rec)
+		return NULL;
+	rec->along = along;
+	rec->nnum = TESS_REC_COLLECTIVE_NUMS;
+	rec->num[TESS_REC_COLLECTIVE_KIND] = num[TESS_REC_COLLECTIVE_KIND];
+	rec->num[TESS_REC_COLLECTIVE_RANK] = num[TESS_REC_COLLECTIVE_RANK];
+	return rec;
+}
+
+static tess_status host_collective(const struct tess_site *s, const struct tess_collective *c,
+                                   struct tess_tensor **x)
+{
+	const struct tess_module *m = get_module(s);
+	struct tess_collective own = { 0 };
+	int32_t n = s->nranks;
+	struct tess_record *rec;
+	int64_t rows;
+	tess_status st;
+
+	memcpy(&own, c, c->size < sizeof own ? c->size : sizeof own);
+	st = m->r->status ? m->r->status : check_collective(m, &own, *x);
+	if (st)
+		return st;
+	rows = (*x)->dim[0]->size;
+	rows = own.kind == TESS_ALL_GATHER       ? rows * n
+	       : own.kind == TESS_REDUCE_SCATTER ? rows / n
+	                                         : rows;
+	rec = tess_record_append_collective(
+		m->r, s->module, m->along,
+		(int32_t[]){ own.kind, own.kind == TESS_SEND ? own.shift % n : own.root }, *x,
+		rows);
+	if (!rec)
+		return m->r->status;
+	rec->style = m->style;
+	*x = rec->out[0];
+	return TESS_OK;
+}
+
 const struct tess_host tess_recording_host = {
 	.size = sizeof tess_recording_host,
 	.abi = TESS_ABI,
@@ -278,4 +405,5 @@ const struct tess_host tess_recording_host = {
 	.call = host_call,
 	.backend = tess_plugin_find_backend,
 	.describe = host_describe,
+	.collective = host_collective,
 };

@@ -55,6 +55,14 @@ struct tess_module {
 	int32_t ndim; /* axes of the hook's value */
 };
 
+/*
+ * Appends a collective of the local value x along its mesh dimension; `kind` is one of
+ * tess_collective, or TESS_REDUCE. num: the kind, and root or shift. The result has `rows` rows.
+ * NULL: failure.
+ */
+struct tess_record *tess_record_append_collective(struct tess_recorder *r, const char *module,
+                                                  int32_t along, const int32_t num[2],
+                                                  struct tess_tensor *x, int64_t rows);
 /* Makes the dim of n addends, one per rank of a mesh dimension. NULL: failure. */
 const struct tess_dim *tess_dim_new_addends(struct tess_recorder *r, int32_t n);
 

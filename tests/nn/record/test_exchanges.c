@@ -30,13 +30,15 @@ static struct tess_tensor *record_exchanges(struct tess_nn *nn, struct tess_tens
 static tess_status find_whole_tensor(void *self, const char *name, struct tess_view *out)
 {
 	static float data[16 * 1024];
+	static bool made;
 	uint32_t state = 7;
 
 	(void)self;
-	for (size_t i = 0; i < sizeof data / sizeof *data && !data[1]; i++) {
+	for (size_t i = 0; i < sizeof data / sizeof *data && !made; i++) {
 		state = state * 1664525 + 1013904223;
 		data[i] = (float)((int)(state >> 28) - 8);
 	}
+	made = true;
 	*out = (struct tess_view){ .data = data + strlen(name), .dtype = TESS_F32, .ndim = 2 };
 	out->shape[0] = *name == 't' ? VOCABULARY : WIDE;
 	out->shape[1] = out->stride[0] = HIDDEN;
@@ -86,6 +88,14 @@ static const struct exchange_case {
 	{ "{\"block.m\":\"exchange_sum:nodes\"}", true },
 	{ "{\"block.m\":\"exchange_kept:addends\"}", true },
 	{ "{\"block.m\":\"exchange_kept:offsets\",\"block\":\"gather\"}", false },
+	{ "{\"block.m\":\"exchange_sum:scatter\"}", true },
+	{ "{\"block.m\":\"exchange_sum:scatter_f64\"}", true },
+	{ "{\"block.m\":\"exchange_sum:scatter_i64\"}", false },
+	{ "{\"block.m\":\"exchange_sum:scatter_i32\"}", false },
+	{ "{\"block.m\":\"exchange_sum:exchange\"}", true },
+	{ "{\"block.m\":\"exchange_kept:rows\"}", true },
+	{ "{\"block.m\":\"exchange_kept:broadcast\"}", true },
+	{ "{\"block.m\":\"exchange_kept:send\"}", true },
 };
 
 static void expect_exchanged_bits(const char *plan, int64_t nids)
@@ -128,6 +138,21 @@ START_TEST(results)
 }
 END_TEST
 
+/* Moves the bits of f32 as elements of each type. */
+START_TEST(dtypes)
+{
+	static const char *const ways[] = { "exchange_sum:exchange", "exchange_kept:rows",
+		                            "exchange_kept:broadcast", "exchange_kept:send" };
+	char plan[128];
+
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		snprintf(plan, sizeof plan, "{\"block.m\":\"%s-%s\"}", ways[i],
+		         tess_dtype_name(TESS_F32 + _i));
+		expect_exchanged_bits(plan, IDS);
+	}
+}
+END_TEST
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void expect_exchange_refused(const char *plan, const char *mesh, const char *says)
@@ -154,6 +179,12 @@ START_TEST(refuses)
 		{ "left", "prepare_output() left a local value" },
 		{ "move", "moves a local value" },
 		{ "place", "gives a local value a placement" },
+		{ "wrong_rows", "all_to_all of 2 rows over 2 ranks; use a multiple of 4" },
+		{ "wrong_root", "broadcast with root 2; use 0 to 1" },
+		{ "wrong_kind", "all_reduce is not for hooks; use all_gather" },
+		{ "wrong_shift", "all_to_all with a shift, which only send takes" },
+		{ "wrong_placed", "all_gather of a value with placements" },
+		{ "wrong_size", "all_gather of more than 2^31 elements" },
 	};
 	char plan[128];
 
@@ -177,6 +208,7 @@ int main(void)
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, results, 0, sizeof cases / sizeof *cases);
+	tcase_add_loop_test(t, dtypes, 0, TESS_U8);
 	tcase_add_test(t, refuses);
 	return suite_end(r);
 }
