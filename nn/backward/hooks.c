@@ -40,8 +40,9 @@ static bool check_call_gradient(struct tess_backward *b, const struct tess_recor
 		return true;
 	return tess_recorder_fail(
 		       b->r, TESS_ENOTSUP,
-		       "%s: style %s calls a function of a value of %s, which has no "
-		       "gradient, so a plan with it cannot train; use another style there",
+		       "%s: style %s calls a function of a value of %s, which has no gradient "
+		       "(host->straight_through passes one by), so a plan with it cannot train; "
+		       "use another style there",
 		       rec->module, rec->style->name, tess_dtype_name(rec->in[0]->dtype)) != NULL;
 }
 

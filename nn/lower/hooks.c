@@ -66,6 +66,12 @@ void build_add_call(struct build *b, const struct tess_record *rec)
 	build_add_pointer(b, &s->local.scratch, &scratch);
 }
 
+/* Adds no step: the value is a view of the second operand. */
+void build_add_straight_through(struct build *b, const struct tess_record *rec)
+{
+	b->value[rec->out[0]->id] = *build_get_value(b, rec->in[1]);
+}
+
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 struct collective { /* a collective record, with what all kinds need */

@@ -30,6 +30,7 @@ enum {
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
 	TESS_REC_COLLECTIVE, /* a collective of a local value, recorded by a hook */
+	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
 	TESS_REC_KINDS
 };
 /* The number of a send record: the stage that receives its operand. */

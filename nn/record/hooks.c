@@ -395,6 +395,43 @@ static tess_status host_collective(const struct tess_site *s, const struct tess_
 	return TESS_OK;
 }
 
+/* ---- straight through ------------------------------------------------------------------------ */
+
+static tess_status check_straight(const struct tess_module *m, const struct tess_tensor *x,
+                                  const struct tess_tensor *y)
+{
+	bool same = x && y && x->ndim == y->ndim && !x->local && !y->local;
+
+	for (int32_t i = 0; same && i < x->ndim; i++)
+		same = x->dim[i] == y->dim[i];
+	if (same && x->dtype == TESS_F32 && y->dtype == TESS_F32)
+		return TESS_OK;
+	return tess_fail(
+		TESS_EINVAL,
+		"%s: style %s: straight_through() of %s; x and y must be values of f32 and "
+		"of one shape, not local",
+		m->site.module, m->spec,
+		x && y ? "values that differ in shape or element type" : "no value (NULL)");
+}
+
+static tess_status host_straight_through(const struct tess_site *s, struct tess_tensor *x,
+                                         struct tess_tensor **y)
+{
+	const struct tess_module *m = get_module(s);
+	struct tess_recorder *r = m->r;
+	tess_status st = r->status ? r->status : check_straight(m, x, *y);
+	struct tess_tensor *in[2] = { x, *y }, *out;
+
+	if (st)
+		return st;
+	out = tess_tensor_new(r, x->ndim, x->dim, in[1]->place, s->module);
+	if (!out || !tess_record_append(r, TESS_REC_STRAIGHT, s->module, 2, in, 1, &out, 0, NULL))
+		return r->status;
+	out->sum = in[1]->sum;
+	*y = out;
+	return TESS_OK;
+}
+
 const struct tess_host tess_recording_host = {
 	.size = sizeof tess_recording_host,
 	.abi = TESS_ABI,
@@ -406,4 +443,5 @@ const struct tess_host tess_recording_host = {
 	.backend = tess_plugin_find_backend,
 	.describe = host_describe,
 	.collective = host_collective,
+	.straight_through = host_straight_through,
 };

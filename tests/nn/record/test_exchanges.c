@@ -63,7 +63,7 @@ static tess_status run_exchanges(const char *plan, int32_t nranks, int64_t nids,
 }
 
 static tess_status train_exchanges(const char *plan, int32_t nranks, const char *mesh,
-                                   struct lockstep_gradients *out)
+                                   const char *const *recompute, struct lockstep_gradients *out)
 {
 	static const int64_t lengths[] = { 36, 2 };
 	int32_t ids[38], labels[38];
@@ -76,7 +76,7 @@ static tess_status train_exchanges(const char *plan, int32_t nranks, const char 
 		ids[i] = i * i % VOCABULARY;
 		labels[i] = i % 4 ? i % WIDE : -100;
 	}
-	return lockstep_train(&step, out);
+	return lockstep_train_again(&step, recompute, out);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -93,6 +93,7 @@ static const struct exchange_case {
 	{ "{\"block.m\":\"exchange_sum:scatter_i64\"}", false },
 	{ "{\"block.m\":\"exchange_sum:scatter_i32\"}", false },
 	{ "{\"block.m\":\"exchange_sum:exchange\"}", true },
+	{ "{\"block.m\":\"exchange_sum:straight-i8\"}", true },
 	{ "{\"block.m\":\"exchange_kept:rows\"}", true },
 	{ "{\"block.m\":\"exchange_kept:broadcast\"}", true },
 	{ "{\"block.m\":\"exchange_kept:send\"}", true },
@@ -119,10 +120,10 @@ static void expect_exchanged_gradients(const char *plan)
 {
 	struct lockstep_gradients want, have;
 
-	ck_assert_msg(!train_exchanges("none", 1, NULL, &want), "%s", tess_error());
+	ck_assert_msg(!train_exchanges("none", 1, NULL, NULL, &want), "%s", tess_error());
 	for (int32_t ranks = 1; ranks <= 8; ranks++) {
-		ck_assert_msg(!train_exchanges(plan, ranks, NULL, &have), "%s, %d ranks: %s", plan,
-		              ranks, tess_error());
+		ck_assert_msg(!train_exchanges(plan, ranks, NULL, NULL, &have), "%s, %d ranks: %s",
+		              plan, ranks, tess_error());
 		lockstep_compare_gradients(plan, &want, &have);
 		lockstep_free_gradients(&have);
 	}
@@ -135,6 +136,28 @@ START_TEST(results)
 	expect_exchanged_bits(cases[_i].plan, 3); /* fewer tokens than ranks */
 	if (cases[_i].trains)
 		expect_exchanged_gradients(cases[_i].plan);
+}
+END_TEST
+
+/* Trains replicas with rows of their own, and recomputes what hooks record. */
+START_TEST(replicas_and_recomputation)
+{
+	static const char *const plans[] = { "{\"block.m\":\"exchange_sum:straight-i8\"}",
+		                             "{\"block.m\":\"exchange_sum:exchange\"}",
+		                             "{\"block.m\":\"exchange_kept:broadcast\"}" };
+	static const char *const recompute[] = { "block", NULL };
+	struct lockstep_gradients want, have;
+
+	ck_assert_msg(!train_exchanges("none", 1, NULL, NULL, &want), "%s", tess_error());
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
+		for (int k = 0; k < 3; k++) {
+			ck_assert_msg(!train_exchanges(plans[i], 3, k ? "dp=2,tp=3" : NULL,
+			                               k == 1 ? NULL : recompute, &have),
+			              "%s: %s", plans[i], tess_error());
+			lockstep_compare_gradients(plans[i], &want, &have);
+			lockstep_free_gradients(&have);
+		}
+	lockstep_free_gradients(&want);
 }
 END_TEST
 
@@ -166,6 +189,21 @@ static void expect_exchange_refused(const char *plan, const char *mesh, const ch
 	expect_part(tess_error(), "block.m");
 }
 
+START_TEST(refuses_training)
+{
+	struct lockstep_gradients have;
+
+	ck_assert_int_eq(
+		train_exchanges("{\"block.m\":\"exchange_sum:exchange-i8\"}", 2, NULL, NULL, &have),
+		TESS_ENOTSUP);
+	expect_part(tess_error(), "a value of i8, which has no gradient (host->straight_through");
+	ck_assert_int_eq(
+		train_exchanges("{\"block.m\":\"exchange_kept:offsets\"}", 2, NULL, NULL, &have),
+		TESS_ENOTSUP);
+	expect_part(tess_error(), "grad is NULL");
+}
+END_TEST
+
 START_TEST(refuses)
 {
 	static const struct {
@@ -185,6 +223,7 @@ START_TEST(refuses)
 		{ "wrong_shift", "all_to_all with a shift, which only send takes" },
 		{ "wrong_placed", "all_gather of a value with placements" },
 		{ "wrong_size", "all_gather of more than 2^31 elements" },
+		{ "straight_wrong", "straight_through() of values that differ in shape" },
 	};
 	char plan[128];
 
@@ -209,6 +248,8 @@ int main(void)
 	srunner_set_fork_status(r, CK_NOFORK);
 	tcase_add_loop_test(t, results, 0, sizeof cases / sizeof *cases);
 	tcase_add_loop_test(t, dtypes, 0, TESS_U8);
+	tcase_add_test(t, replicas_and_recomputation);
 	tcase_add_test(t, refuses);
+	tcase_add_test(t, refuses_training);
 	return suite_end(r);
 }
