@@ -444,4 +444,7 @@ const struct tess_host tess_recording_host = {
 	.describe = host_describe,
 	.collective = host_collective,
 	.straight_through = host_straight_through,
+	.inner = tess_module_open_inner,
+	.layout = tess_module_layout_inner,
+	.partition_param = tess_module_partition_inner,
 };

@@ -18,28 +18,31 @@ tess_status tess_module_check_data(const struct tess_module *m, struct tess_plac
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Finds the style of the rule for `path`, and the configuration after its colon. */
+tess_status tess_module_find_style(struct tess_recorder *r, struct tess_module *m)
+{
+	size_t len = strcspn(m->spec, ":");
+	const char *name = tess_arena_copy(&r->p->arena, m->spec, len);
+
+	if (!name)
+		return TESS_ENOMEM;
+	m->site.style = name;
+	m->site.config = m->spec + len + (m->spec[len] == ':');
+	return tess_plugin_find_style(name, &m->style);
+}
+
+/* Finds the style of the rule for `path`. */
 static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
                                      const char *path)
 {
 	int32_t rule;
 	tess_status st = tess_plan_find(r->options->plan, &r->p->mesh, m->along, path, NULL,
 	                                r->used_rules, &rule);
-	const char *spec, *name;
-	size_t len;
 
 	if (st)
 		return st;
-	spec = rule < 0 ? "replicate" : r->options->plan->rule[rule].style;
-	len = strcspn(spec, ":");
-	name = tess_arena_copy(&r->p->arena, spec, len);
-	if (!name)
-		return TESS_ENOMEM;
-	m->spec = spec;
 	m->rule = rule < 0 ? NULL : &r->options->plan->rule[rule];
-	m->site.style = name;
-	m->site.config = spec + len + (spec[len] == ':');
-	st = tess_plugin_find_style(name, &m->style);
+	m->spec = m->rule ? m->rule->style : "replicate";
+	st = tess_module_find_style(r, m);
 	if (st && rule >= 0)
 		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
 		                    r->options->plan->rule[rule].pattern,
@@ -47,7 +50,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
 	return st;
 }
 
-static tess_status open_style_state(struct tess_recorder *r, struct tess_module *m)
+tess_status tess_module_open_style(struct tess_recorder *r, struct tess_module *m)
 {
 	struct tess_program *p = r->p;
 	struct tess_open_style *list;
@@ -131,7 +134,7 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 		                      .kind = kind };
 	st = find_module_style(r, m, module);
 	if (!st)
-		st = open_style_state(r, m);
+		st = tess_module_open_style(r, m);
 	if (!st)
 		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
 	if (!st)

@@ -53,6 +53,9 @@ struct tess_module {
 	struct tess_io io;
 	bool hooks;
 	int32_t ndim; /* axes of the hook's value */
+	struct tess_module *inners; /* sites of styles under this one, the last opened first */
+	struct tess_module *next_inner;
+	const struct tess_module *outer; /* the site whose style is over this one; NULL: none */
 };
 
 /*
@@ -91,6 +94,16 @@ struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tenso
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
+/* Finds the style and the configuration of m->spec. */
+tess_status tess_module_find_style(struct tess_recorder *r, struct tess_module *m);
+/* Opens the state of a module's style, which the program closes. */
+tess_status tess_module_open_style(struct tess_recorder *r, struct tess_module *m);
+/* tess_host.inner, layout and partition_param (inner.c). */
+tess_status tess_module_open_inner(const struct tess_site *s, const char *spec,
+                                   const struct tess_site **inner);
+tess_status tess_module_layout_inner(const struct tess_site *inner, struct tess_io *out);
+tess_status tess_module_partition_inner(const struct tess_site *inner, const struct tess_param *p,
+                                        struct tess_param_place *out);
 /* The calls of styles: tess_site.host (hooks.c). */
 extern const struct tess_host tess_recording_host;
 /* Fails with TESS_EINVAL if the place is not possible along a dimension of data. */

@@ -95,6 +95,8 @@ static const struct exchange_case {
 	{ "{\"block.m\":\"exchange_sum:exchange\"}", true },
 	{ "{\"block.m\":\"exchange_sum:straight-i8\"}", true },
 	{ "{\"block.m\":\"exchange_kept:rows\"}", true },
+	{ "{\"block.m\":\"exchange_over:rowwise\"}", true },
+	{ "{\"block.m\":\"exchange_over:exchange_over:colwise_rep\"}", true },
 	{ "{\"block.m\":\"exchange_kept:broadcast\"}", true },
 	{ "{\"block.m\":\"exchange_kept:send\"}", true },
 };
@@ -231,6 +233,21 @@ START_TEST(refuses)
 		snprintf(plan, sizeof plan, "{\"block.m\":\"exchange_sum:%s\"}", wrong[i].config);
 		expect_exchange_refused(plan, NULL, wrong[i].says);
 	}
+	expect_exchange_refused("{\"block.m\":\"exchange_over\"}", NULL,
+	                        "style exchange_over goes over another; name it after a colon");
+	expect_exchange_refused("{\"block.m\":\"exchange_over:rowwide\"}", NULL,
+	                        "exchange_over:rowwide over rowwide: ");
+	expect_exchange_refused("{\"block.m\":\"exchange_over:rowwise:4\"}", NULL,
+	                        "exchange_over:rowwise:4 over rowwise:4: block.m: rowwise takes no "
+	                        "configuration, not \"4\"");
+	expect_exchange_refused("{\"block.m\":\"exchange_over:packed_colwise\"}", NULL,
+	                        "exchange_over:packed_colwise over packed_colwise: ");
+	expect_exchange_refused("{\"block.m\":\"exchange_over:exchange_sum:nodes\"}", NULL,
+	                        "exchange_sum has hooks of its own");
+	expect_exchange_refused(
+		"{\"block.m\":\"exchange_over:exchange_over:exchange_over:exchange_over:"
+		"rowwise\"}",
+		NULL, "more than 4 styles over one another");
 	expect_exchange_refused("{\"block\":\"prepare_input:in=shard(0)\","
 	                        "\"xp:block.m\":\"exchange_sum:left\"}",
 	                        "tp=2,xp=2",
