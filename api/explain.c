@@ -159,6 +159,14 @@ static uint64_t count_weight_bytes(const struct tess_record *rec)
 	return sum;
 }
 
+/* Counts the bytes of a hook's collective, over all blocks of a rank. */
+static uint64_t count_local_bytes(const struct tess_program *p, const struct tess_record *rec)
+{
+	uint64_t in = count_value_bytes(rec->in[0]), out = count_value_bytes(rec->out[0]);
+
+	return in == out ? in / (uint64_t)p->mesh.dim[rec->along].size : in < out ? in : out;
+}
+
 /* Describes the collective of record i along a dimension of the program, apart from moves. */
 static struct tess_explained_collective describe_collective(const struct explanation *x, int32_t i,
                                                             int32_t along)
@@ -180,9 +188,7 @@ static struct tess_explained_collective describe_collective(const struct explana
 			.kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND],
 			.from = shard,
 			.to = shard,
-			.bytes = count_value_bytes(
-				rec->in[0]->dim[0]->size < rec->out[0]->dim[0]->size ? rec->in[0]
-										     : rec->out[0]),
+			.bytes = count_local_bytes(x->program, rec),
 		};
 	return (struct tess_explained_collective){
 		.kind = kind,
