@@ -324,8 +324,8 @@ START_TEST(pipelines_of_micro_batches)
 END_TEST
 
 /*
- * Checks styles of tests/fixtures/exchanges.c, whose hooks communicate. Those that add in order have
- * the bits of one rank; others those of the same sum with another collective.
+ * Checks styles of tests/fixtures/exchanges.c, whose hooks communicate. Those that add in order
+ * have the bits of one rank; others those of the same sum with another collective.
  */
 START_TEST(communication_by_hand)
 {
