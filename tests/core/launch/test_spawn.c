@@ -195,6 +195,33 @@ START_TEST(failures_of_processes_come_back)
 }
 END_TEST
 
+static tess_status crash_with_reports(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	if (tess_world_rank(w) == 1)
+		raise(SIGSEGV);
+	return TESS_OK;
+}
+
+static void spawn_a_crash(void)
+{
+	ck_assert_int_eq(tess_world_spawn(2, crash_with_reports, NULL), TESS_EPEER);
+}
+
+/* The handler of faults is that of each rank, not of the caller. */
+START_TEST(crashes_are_reported)
+{
+	struct sigaction before = { .sa_handler = SIG_DFL }, after;
+	char text[4096];
+
+	use_backend("shm", "60");
+	ck_assert(!sigaction(SIGSEGV, &before, NULL));
+	capture_stderr(spawn_a_crash, text, sizeof text);
+	expect_part(text, "[1/2] plugin: error: outside of the calls of plugins: signal 11 (");
+	ck_assert(!sigaction(SIGSEGV, NULL, &after) && after.sa_handler == SIG_DFL);
+}
+END_TEST
+
 START_TEST(failures_of_threads_come_back)
 {
 	expect_fault("loopback", &faults[0]);
@@ -389,6 +416,7 @@ int main(void)
 	tcase = suite_begin("spawn", 120, &runner);
 	tcase_add_loop_test(tcase, results_are_in_order, 0, BACKENDS);
 	tcase_add_loop_test(tcase, failures_of_processes_come_back, 0, FAULTS);
+	tcase_add_test(tcase, crashes_are_reported);
 	tcase_add_test(tcase, failures_of_threads_come_back);
 	tcase_add_test(tcase, failures_of_opening_come_back);
 	tcase_add_test(tcase, refuses_a_fork_beside_threads);
