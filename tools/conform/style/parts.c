@@ -263,17 +263,19 @@ static tess_status try_places(struct trials *t, int32_t i, int turn)
 }
 
 struct usefulness { /* programs of a job that ran, and the first refusal */
-	bool ran, cuts,
-		ran_cut; /* cuts: a parameter of some kind of module; ran_cut: such a module */
+	bool ran, cuts, ran_cut; /* cuts: a parameter of a kind of module; ran_cut: such modules */
+	bool cuts_other; /* a parameter of modules other than experts */
 	char module[64], refusal[CONFORM_TEXT];
 };
 
+/* A style that cuts other modules, too, need not fit a single parameter of experts. */
 static void note_runs(const struct trials *t, int32_t i, struct usefulness *u)
 {
 	bool cuts = conform_style_cuts(&t->style, t->me->n, modules[i].kind);
 
 	u->ran = u->ran || t->nran;
-	u->ran_cut = u->ran_cut || (cuts && t->nran);
+	u->cuts_other = u->cuts_other || (cuts && strcmp(modules[i].kind, "experts") != 0);
+	u->ran_cut = u->ran_cut || (cuts && t->nran && !(modules[i].param && u->cuts_other));
 	if (t->nrefused && (!*u->refusal || (cuts && !u->cuts))) {
 		snprintf(u->module, sizeof u->module, "%s", modules[i].name);
 		snprintf(u->refusal, sizeof u->refusal, "%s", t->refusal);
