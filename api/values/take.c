@@ -35,15 +35,19 @@ static tess_status append_taken(struct tess_taken_value *taken, int32_t n, struc
 	for (int32_t i = 0; i < n && !st; i++) {
 		struct tess_taken_value *t = &taken[i];
 		struct tess_value_entry e = { .name = strdup(t->name),
-			                      .holders = t->holders,
-			                      .data = t->data,
+			                      .styles = t->styles ? strdup(t->styles) : NULL,
 			                      .dtype = TESS_F32,
 			                      .ndim = 2,
 			                      .shape = { t->rows, t->columns },
 			                      .size = t->rows * t->columns };
 
-		if (!e.name)
+		if (!e.name || (t->styles && !e.styles)) {
+			free(e.name);
+			free(e.styles);
 			return tess_fail(TESS_ENOMEM, "values: out of memory");
+		}
+		e.holders = t->holders;
+		e.data = t->data;
 		t->data = NULL;
 		t->holders = NULL;
 		st = tess_values_append(v, &e);

@@ -64,11 +64,10 @@ tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
  * sanitizers are as without it.
  *
  * For a program that has the process to itself, at its start: the handlers belong to the process.
- * The command, the ranks that it starts, and processes of tess_world_spawn call it. An ignored
- * signal stays ignored. Threads that call a plugin for the first time after this call, and this
- * thread, get a stack for signals, so that an overflow of their own stack is reported; a stack for
- * signals that they have is kept. A second call does nothing. TESS_EIO: a handler cannot be
- * installed.
+ * The command, its ranks, and processes that tess_world_spawn forks call it. An ignored signal
+ * stays ignored. Threads that call a plugin for the first time after this call, and this thread,
+ * get a stack for signals, so that an overflow of their own stack is reported; a stack for signals
+ * that they have is kept. A second call does nothing. TESS_EIO: a handler cannot be installed.
  */
 tess_status tess_crash_reports_enable(void);
 

@@ -137,6 +137,7 @@ struct tess_gradient { /* the gradient of a weight, by its first gradient record
 
 struct tess_kept_value { /* the output of a module, which is kept to the end of a step */
 	const char *module, *name; /* name: of the value, in files */
+	const char *styles; /* of the module, for tess_value; NULL: none */
 	struct tess_tensor *value; /* replicated along all mesh dimensions but dp */
 	const struct tess_tensor *placed; /* as the module returns it */
 	int32_t stage; /* the stage that computes it */

@@ -228,15 +228,37 @@ struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const str
 	return r->status || !x ? NULL : apply_layouts(r, m, x, false);
 }
 
+/* Appends "colwise along tp (FILE)" for each style that the plan names. False: no memory. */
+static bool list_named_styles(struct tess_recorder *r, const struct tess_module *m,
+                              const char **list)
+{
+	*list = NULL;
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		struct tess_plugin_origin origin;
+
+		if (!m[i].rule)
+			continue;
+		tess_registry_find_origin(m[i].style, &origin);
+		*list = tess_arena_format(&r->p->arena, "%s%s%s%s (%s)", *list ? *list : "",
+		                          *list ? ", " : "", m[i].spec, tess_recorder_along(r, i),
+		                          origin.path);
+		if (!*list)
+			return false;
+	}
+	return true;
+}
+
 /* Notes the value that a module returns, for tess_values_record. */
 static struct tess_tensor *note_output(struct tess_recorder *r, const struct tess_module *m,
                                        struct tess_tensor *y)
 {
 	struct tess_module_output *o = TESS_NEW(&r->p->arena, struct tess_module_output, 1);
 
-	if (!o)
+	if (!o || !list_named_styles(r, m, &o->styles))
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	*o = (struct tess_module_output){ r->outputs, m->site.module, y };
+	o->before = r->outputs;
+	o->module = m->site.module;
+	o->value = y;
 	r->outputs = o;
 	return y;
 }

@@ -23,7 +23,7 @@ struct tess_recorder {
 
 struct tess_module_output { /* the value that a module returns */
 	struct tess_module_output *before; /* of the module left before this one */
-	const char *module;
+	const char *module, *styles; /* styles: as in tess_value */
 	struct tess_tensor *value;
 };
 

@@ -68,13 +68,13 @@ END_TEST
 static const struct {
 	const char *args, *found;
 } wrong_styles[] = {
-	{ "-n 2 --plan-override 'model.layers.2.mlp.up_proj=wrong:scale'",
+	{ "-n 2 --plan-override 'model.layers.2.mlp.up_proj=wrong:scales'",
 	  "first difference: model.layers.2.mlp.up_proj, row 0, column 0: " },
-	{ "-n 2 --plan-override 'model.layers.1.mlp.up_proj=wrong:axis'",
+	{ "-n 2 --plan-override 'model.layers.1.mlp.up_proj=wrong:rows'",
 	  "first difference: model.layers.1.mlp.up_proj, row 0, column 0: " },
-	{ "-n 3 --plan-override 'model.layers.0.mlp.gate_proj=wrong:rank'",
+	{ "-n 3 --plan-override 'model.layers.0.mlp.gate_proj=wrong:rank_1'",
 	  "first difference: model.layers.0.mlp.gate_proj, row 0, column 60 (on rank 1 of A): " },
-	{ "-n 2 --train --plan-override 'model.layers.3.mlp.gate_proj=wrong:scale_grad'",
+	{ "-n 2 --train --plan-override 'model.layers.3.mlp.gate_proj=wrong:output_grad'",
 	  "first difference: model.layers.3.mlp.gate_proj.weight.grad, row 0, column 0: " },
 };
 
@@ -96,7 +96,7 @@ START_TEST(check_does_not_find_a_style_that_is_wrong_on_all_ranks)
 
 	ck_assert_msg(!command_run(text, TEXT,
 	                           "'%s' generate " DATA " -n 2 --ids 1,2,3 --max-tokens 2 --check "
-	                           "--plan-override 'model.layers.2.mlp.up_proj=wrong:scale' 2>&1",
+	                           "--plan-override 'model.layers.2.mlp.up_proj=wrong:scales' 2>&1",
 	                           TESSERA),
 	              "%s", text);
 }
@@ -110,7 +110,7 @@ START_TEST(json_lists_all_modules)
 	const char *state = "equal";
 	size_t i;
 	int failed = run_compare(text, DATA " -n 2 --json --svg t.svg --plan-override "
-	                                    "'model.layers.2.mlp.up_proj=wrong:scale'");
+	                                    "'model.layers.2.mlp.up_proj=wrong:scales'");
 
 	ck_assert_int_eq(failed, 1);
 	root = json_loads(text, 0, NULL);

@@ -59,6 +59,8 @@ static void print_first(const struct tess_comparison *c)
 		printf("; %lld elements differ, by at most %.3g\n", (long long)v->ndifferent,
 		       v->largest);
 	}
+	if (v->styles)
+		printf("in A it has style %s\n", v->styles);
 	printf("%lld of %lld values differ\n", (long long)c->ndifferent, (long long)c->ncompared);
 }
 
@@ -117,6 +119,7 @@ static json_t *make_value_json(const struct tess_value_comparison *v)
 		return o;
 	json_object_set_new(o, "row", json_integer(v->row));
 	json_object_set_new(o, "column", json_integer(v->column));
+	json_object_set_new(o, "styles", v->styles ? json_string(v->styles) : json_null());
 	json_object_set_new(o, "rank", v->rank < 0 ? json_null() : json_integer(v->rank));
 	json_object_set_new(o, "a", make_number(v->a));
 	json_object_set_new(o, "b", make_number(v->b));
