@@ -50,7 +50,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 static tess_status record_model(struct tess_recorder *r)
 {
 	struct tess_tensor *logits =
-		TESS_PLUGIN_VALUE(r->options->model->forward(&r->nn, r->p->ids));
+		TESS_PLUGIN_VALUE(r->options->model, NULL, forward, &r->nn, r->p->ids);
 	tess_status st = finish_program(r, logits);
 
 	if (!st)

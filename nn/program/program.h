@@ -140,6 +140,7 @@ struct tess_kept_value { /* the output of a module, which is kept to the end of 
 struct tess_open_style {
 	const struct tess_style *style;
 	void *state;
+	const char *module;
 };
 
 enum { TESS_BUCKET_BYTES = 25 << 20 };

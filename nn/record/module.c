@@ -145,7 +145,8 @@ static tess_status open_style_state(struct tess_recorder *r, struct tess_module 
 	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
 	if (st)
 		return st;
-	list[p->nopen_styles++] = (struct tess_open_style){ m->style, m->site.state };
+	list[p->nopen_styles++] =
+		(struct tess_open_style){ m->style, m->site.state, m->site.module };
 	p->open_styles = list;
 	return TESS_OK;
 }

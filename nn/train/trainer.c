@@ -6,6 +6,7 @@
 #include "core/call/carrier.h"
 #include "core/group/device.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
 #include "nn/run/options.h"
@@ -314,7 +315,8 @@ static tess_status add_squares(struct tess_trainer *t, const struct tess_weight 
 	struct tess_op op = make_squares(&in, &out, w->name);
 
 	op.stream = t->device.stream;
-	return n ? TESS_PLUGIN_CALL_QUICK(t->device.table, w->name, run, t->device.self, &op)
+	return n ? TESS_PLUGIN_CALL_FOR(t->device.table, w->name, op_get_kind_name(op.kind), run,
+	                                t->device.self, &op)
 	         : TESS_OK;
 }
 
