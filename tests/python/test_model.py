@@ -1,0 +1,63 @@
+"""load(): logits, text and gradients do not depend on ranks, and errors leave a model usable."""
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import tessera
+
+
+def test_bits_do_not_depend_on_ranks(data):
+    with tessera.load(data) as one, tessera.load(data, ranks=4, mesh="dp=2,tp=2", plan="tp+sp") as four:
+        expected, logits = one.logits([1, 2, 3, 4]), four.logits([1, 2, 3, 4])
+        assert logits.dtype == np.float32 and logits.shape == (4, one.vocabulary)
+        assert np.array_equal(logits, expected)
+        rows = expected.astype(np.float64)[:-1]
+        rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        loss, grads = four.grad([1, 2, 3, 4])
+        assert loss == pytest.approx(-rows[range(3), [2, 3, 4]].mean(), rel=1e-6)
+        expected_loss, expected_grads = one.grad([1, 2, 3, 4])
+        assert loss == expected_loss and grads.keys() == expected_grads.keys()
+        assert all(np.array_equal(grads[name], expected_grads[name]) for name in grads)
+        assert grads["model.layers.0.mlp.up_proj.weight"].any()
+
+
+def test_text_and_ids(data):
+    with tessera.load(data, ranks=2) as model:
+        prompt = "Once upon a time"
+        text = model.generate(prompt, max_tokens=20, temperature=0)
+        ids = model.generate(model.encode(prompt), max_tokens=20, temperature=0)
+        assert text.startswith(", there was a") and model.decode(ids) == text
+        assert model.generate([prompt, prompt], max_tokens=20, temperature=0) == [text, text]
+        assert len(model.generate(prompt, max_tokens=3, temperature=0)) < len(text)
+        assert model.generate(prompt, max_tokens=0) == ""
+        assert model.generate(prompt, max_tokens=9, temperature=0, stop=ids[:1]) == model.decode(ids[:1])
+        drawn = {model.generate(prompt, max_tokens=20, temperature=1.5, seed=seed) for seed in (1, 2, 1)}
+        assert len(drawn) == 2
+        assert np.array_equal(model.logits(prompt), model.logits(model.encode(prompt)))
+
+
+def test_errors_name_the_cause(data):
+    with tessera.load(data, ranks=2) as model:
+        for call in (model.logits, model.grad):
+            with pytest.raises(tessera.ArgumentError, match="id 99999 at position 2 is outside the vocabulary") as caught:
+                call([1, 2, 99999])
+            assert caught.value.status == "EINVAL"
+        assert model.logits([1, 2]).shape == (2, model.vocabulary)  # the ranks go on
+    with pytest.raises(RuntimeError, match="closed"):
+        model.logits([1])
+    with pytest.raises(tessera.Error, match="no-such-directory"):
+        tessera.load("/no-such-directory", ranks=2)
+    with pytest.raises(tessera.NotFoundError, match="up_proj.*no_such_style"):
+        tessera.load(data, ranks=2, plan={"model.layers.*.mlp.up_proj": "no_such_style"})
+    with pytest.raises(ValueError, match="processes"):
+        tessera.load(data, ranks=2, backend="gloo")
+
+
+def test_a_lost_model_ends_its_ranks(data):
+    before = threading.active_count()
+    for _ in range(3):
+        tessera.load(data, ranks=2)
+    gc.collect()
+    assert threading.active_count() == before
