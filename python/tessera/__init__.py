@@ -14,6 +14,7 @@ _NAMES = {
                 "RankError", "UnsupportedError"],
     "_group": ["Group", "init", "shutdown"],
     "_model": ["Model", "load"],
+    "_spawn": ["spawn"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
                           UnsupportedError)
     from ._group import Group, init, shutdown
     from ._model import Model, load
+    from ._spawn import spawn
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,8 @@ CONSTANTS = {
     "TESS_ASIS": 0, "TESS_REPLICATE": 1, "TESS_SHARD": 2, "TESS_PARTIAL": 3,
     "TESS_ALL_LOGITS": 1, "TESS_TOKEN_LOGITS": 2,
     "TESS_FINISH_FAILED": 4, "TESS_GO_ON": 0, "TESS_END_ALL": 2,
+    "TESS_EXPLAIN_TEXT": 0, "TESS_EXPLAIN_PROGRAM": 1, "TESS_EXPLAIN_STORAGE": 2, "TESS_EXPLAIN_JSON": 3,
+    "TESS_EXPLAIN_JSON_PROGRAM": 4, "TESS_EXPLAIN_SVG": 5,
     "TESS_GRADIENT": 1, "TESS_NARGS": 4,
 }
 
@@ -176,7 +178,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_session_generate": (STATUS, [P, POINTER(POINTER(Request)), c_int64, POINTER(Generation)]),
     "tess_tokenizer_open": (STATUS, [c_char_p, POINTER(P)]),
     "tess_tokenizer_close": (None, [P]),
-    "tess_tokenizer_encode": (STATUS, [P, c_char_p, c_size_t, ctypes.c_bool, POINTER(POINTER(c_int32)), POINTER(c_size_t)]),
+    "tess_tokenizer_encode": (STATUS, [P, c_char_p, c_size_t, ctypes.c_bool, POINTER(P), POINTER(c_size_t)]),
     "tess_tokenizer_decode": (STATUS, [P, POINTER(c_int32), c_size_t, ctypes.c_bool, POINTER(P), POINTER(c_size_t)]),
     "tess_trainer_open": (STATUS, [P, c_char_p, POINTER(TrainerOptions), POINTER(P)]),
     "tess_trainer_close": (None, [P]),
@@ -185,5 +187,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_trainer_get_tensor": (POINTER(Trained), [P, c_int64]),
     "tess_trainer_gather": (STATUS, [P, c_int32, c_int64, c_int64, c_int64, c_int32, P]),
     "tess_explain": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, POINTER(SessionOptions), POINTER(P)]),
+    "tess_explain_training": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, c_int64, POINTER(TrainerOptions), POINTER(P)]),
+    "tess_explanation_format": (STATUS, [P, c_int32, c_char_p, c_int64, POINTER(P)]),
     "tess_explanation_free": (None, [P]),
 }

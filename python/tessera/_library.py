@@ -124,6 +124,17 @@ def set_options(**options: Any) -> dict[str, str]:
     return before
 
 
+_free = ctypes.CDLL(None).free
+_free.restype, _free.argtypes = None, [ctypes.c_void_p]
+
+
+def take_bytes(text: ctypes.c_void_p, size: int = -1) -> bytes:
+    """Copies and frees memory that the library has allocated for the caller; -1: up to its 0."""
+    found = ctypes.string_at(text, size)  # type: ignore[arg-type]
+    _free(text)
+    return found
+
+
 def list_strings(strings: Sequence[str] | None) -> Any:
     """Returns a list of strings that ends with NULL; None: NULL."""
     if strings is None:

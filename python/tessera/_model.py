@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import pickle
 import weakref
+from json import dumps, loads
 from typing import Any, Callable, Mapping, Sequence, Union
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 from . import _abi
 from ._errors import CODES, make_error
 from ._group import World, find_world
-from ._library import fail, lib, list_strings
+from ._library import fail, lib, list_strings, take_bytes
+from ._spawn import is_threaded
 from ._threads import ThreadWorld, use_options
 
 C = _abi.CONSTANTS
@@ -32,7 +33,7 @@ class Settings:
                  ignore_unexpected: bool) -> None:
         self.directory = os.fspath(directory).encode()
         self.mesh = (mesh or "tp").encode()
-        self.plan = (json.dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
+        self.plan = (dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
         if isinstance(overrides, Mapping):
             overrides = [f"{pattern}={style}" for pattern, style in overrides.items()]
         self.overrides = list_strings(overrides)
@@ -179,11 +180,6 @@ class _Tokenizer:
         self._end = weakref.finalize(self, lib.tokenizer_close, self.pointer)
 
 
-class _Libc:
-    free = ctypes.CDLL(None).free
-    free.argtypes, free.restype = [ctypes.c_void_p], None
-
-
 class Model:
     """A checkpoint on its ranks, which load() opens. A context manager: closes the ranks at its end.
 
@@ -261,20 +257,16 @@ class Model:
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Encodes text by the tokenizer of the checkpoint; `special`: with the ids that it puts around a text."""
         data = text.encode()
-        ids, n = ctypes.POINTER(ctypes.c_int32)(), ctypes.c_size_t()
+        ids, n = ctypes.c_void_p(), ctypes.c_size_t()
         lib.tokenizer_encode(self._open_tokenizer().pointer, data, len(data), special, ctypes.byref(ids), ctypes.byref(n))
-        found = ids[:n.value]
-        _Libc.free(ids)
-        return found
+        return np.frombuffer(take_bytes(ids, 4 * n.value), np.int32).tolist()
 
     def decode(self, ids: Ids, special: bool = False) -> str:
         """Decodes ids; `special`: with the text of special ids."""
         text, n = ctypes.c_void_p(), ctypes.c_size_t()
         lib.tokenizer_decode(self._open_tokenizer().pointer, (ctypes.c_int32 * len(ids))(*ids), len(ids), not special,
                              ctypes.byref(text), ctypes.byref(n))
-        found = ctypes.string_at(text, n.value)
-        _Libc.free(text)
-        return found.decode(errors="replace")
+        return take_bytes(text, n.value).decode(errors="replace")
 
     def _open_tokenizer(self) -> _Tokenizer:
         if not self._tokenizer:
@@ -347,6 +339,31 @@ class Model:
         sequences = list(zip(batch, marks))
         return self._call(lambda rank: rank.compute_gradients(sequences, -1 if self._world else 0))
 
+    # ---- the plan
+
+    def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
+                sequence: int = 0) -> Any:
+        """Returns what `tessera explain` prints: what each rank holds, computes and sends; json: as a dict.
+
+        form: "text", "program" (with json=True the dict has it, too), "storage" or "svg". tokens: rows of the step. train:
+        explain a step of training with `batch` sequences of `sequence` ids (0: 1024, or the maximum length).
+        """
+        forms = [name[len("TESS_EXPLAIN_"):].lower() for name in C if name.startswith("TESS_EXPLAIN_")]
+        name = ("json_program" if form == "program" else "json") if json else form
+        if name not in forms or json and form not in ("text", "program"):
+            raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
+        s, found, text = self._settings, ctypes.c_void_p(), ctypes.c_void_p()
+        if train:
+            lib.explain_training(s.directory, s.mesh, s.ranks, batch, sequence, ctypes.byref(s.trainer), ctypes.byref(found))
+        else:
+            lib.explain(s.directory, s.mesh, s.ranks, tokens, ctypes.byref(s.session), ctypes.byref(found))
+        try:
+            lib.explanation_format(found, C["TESS_EXPLAIN_" + name.upper()], s.directory, s.session.positions, ctypes.byref(text))
+        finally:
+            lib.explanation_free(found)
+        written = take_bytes(text).decode()
+        return loads(written) if json else written
+
     def _call(self, function: Callable[[_Rank], Any]) -> Any:
         """Calls a function of the model on all ranks, and returns the value of the first, or of this rank of a job."""
         if self not in open_models:
@@ -406,8 +423,3 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides, threads, weights, kv, kv_memory, math,
                         positions, ignore_unexpected)
     return Model(settings, {"device": device, "timeout": timeout, "backend": None if world else backend or "loopback"})
-
-
-def is_threaded(backend: str) -> bool:
-    """Returns whether the ranks of a backend are threads: "loopback", "trace:loopback"."""
-    return backend.rpartition(":")[2] in ("loopback", "auto")

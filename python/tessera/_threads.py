@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
 from . import _abi
-from ._errors import CODES, DeadlineError, Error
+from ._errors import CODES, DeadlineError, Error, RankError
 from ._group import World, describe_error, set_thread_world
 from ._library import fail, lib, set_options
 
@@ -34,7 +34,12 @@ def use_options(**options: Any) -> Iterator[None]:
 
 
 def blame_rank(error: BaseException, rank: int, size: int) -> BaseException:
-    """Notes in an exception the rank that raised it, as `error.rank` and in its traceback."""
+    """Notes in an exception the rank that raised it, as `error.rank` and in its traceback. Returns the exception.
+
+    One that would end this process, such as SystemExit, becomes a RankError.
+    """
+    if not isinstance(error, Exception):
+        error = RankError(f"rank {rank} of {size}: {describe_error(error)}")
     if getattr(error, "rank", None) is None:
         try:
             error.rank = rank  # type: ignore[attr-defined]
@@ -195,7 +200,7 @@ class ThreadWorld:
         world = next(iter(self.worlds.values()), None)
         if world and not self._closed:
             lib.world_fail(world.pointer, CODES["EABORTED"], why.encode())
-        if not command.done.wait(_GRACE):
+        if not command.done.wait(_GRACE / 10):
             for rank in command.running & self.threads.keys():
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.threads[rank]), ctypes.py_object(KeyboardInterrupt))
         self.close()

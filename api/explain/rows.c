@@ -1,5 +1,5 @@
 /* rows.c - rows of the picture: ranks, parameters, moves. */
-#include "picture.h"
+#include "api/explain/picture.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
