@@ -97,8 +97,8 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 	return TESS_ENOTSUP;
 }
 
-/* Initialises a file once, though it may have several names (links) and several kinds. */
-static tess_status init_once(struct tess_file *f, struct tess_registry *r)
+/* A file may have several names (links) and several kinds. */
+tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r)
 {
 	const struct tess_file *opened_before = r->opened;
 	tess_status st;
@@ -135,7 +135,9 @@ static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 		return tess_fail(TESS_ENOTSUP, "the loader reports: %s", dlerror());
 	st = find_descriptor(file, &descriptor, &size);
 	if (!st)
-		st = tess_file_check_tables(f, r, descriptor, size);
+		st = tess_file_check_descriptor(f, r, descriptor, size);
+	if (!st)
+		st = tess_file_check_offers(f, r);
 	if (!st && !map_file(real, RTLD_NOLOAD | RTLD_NODELETE))
 		st = tess_fail(TESS_EIO, "it cannot be pinned: %s", dlerror());
 	if (st) {
@@ -143,7 +145,7 @@ static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 		return st;
 	}
 	f->descriptor = descriptor;
-	return init_once(f, r);
+	return tess_file_initialise(f, r);
 }
 
 void tess_file_open(struct tess_file *f, struct tess_registry *r)

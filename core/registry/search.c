@@ -1,7 +1,7 @@
 /*
  * search.c - searches for plugins in TESSERA_PLUGIN_PATH, in tessera-<ABI> next to libtessera, and
- * in the compiled-in directory. In a program that contains this code, next to the program and in its
- * directory of libraries. Never in the current directory, $HOME, or a path from a checkpoint.
+ * in the compiled-in directory. In a program that contains this code, next to the program and in
+ * its directory of libraries. Never in the current directory, $HOME, or a path from a checkpoint.
  */
 #include "core/registry/file.h"
 

@@ -69,6 +69,24 @@ const char *tess_option_get(const char *key);
  */
 tess_status tess_option_set(const char *key, const char *value);
 
+/*
+ * Registers a plugin of the program itself: styles, backends, devices or models in its own source,
+ * without a file. The names are then found as if a file offered them, by all ranks of this process
+ * and of the processes that it forks; other processes of a job register it, too. May be called
+ * before and after plugins are looked up, from any thread, but not from a plugin.
+ *
+ * Checks what is checked of a file: ABI, sizes, required operations, names. Then declares the
+ * options and calls init(). p, with all that it points to, stays valid and unchanged until the end
+ * of the process. If p is registered already, this does nothing.
+ *
+ * TESS_EINVAL: an invalid name, nothing offered, or a name that a file or another registered plugin
+ * has. The file is used, whatever comes first: a name in a plan means the same in every program.
+ * So set TESSERA_PLUGIN_PATH before, since this searches for files. TESS_EABI: see docs/abi.md.
+ * TESS_ENOTSUP: init() failed. Nothing is registered then. Messages about the plugin contain
+ * "registered by the program" in place of a file.
+ */
+tess_status tess_registry_add(const struct tess_plugin *p);
+
 /* ---- worlds: all ranks of a job -------------------------------------------------------------- */
 
 /* All ranks of a job, as one rank uses them. */

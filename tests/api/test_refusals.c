@@ -114,6 +114,10 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_option_set("backend", NULL));
 		ROW(tess_option_set("no_such_key", "1"));
 
+		ROW(tess_registry_add(NULL));
+		ROW(tess_registry_add(OPTIONS(tess_plugin, .abi = 1)));
+		ROW(tess_registry_add(OPTIONS(tess_plugin, .abi = TESS_ABI)));
+
 		/* worlds */
 		ROW(tess_world_open(NULL));
 		ROW(tess_world_spawn(-1, run_nothing, NULL));
