@@ -200,7 +200,7 @@ class Model:
             self._threads = threads = ThreadWorld(settings.ranks, **options)
             ranks: dict[int, _Rank] = {}
             self._ranks = ranks
-            weakref.finalize(self, threads.close)
+            weakref.finalize(self, threads.release)
 
             def open_rank(world: World) -> None:
                 ranks[world.rank] = _Rank(world, settings, lambda: threads.interrupted)

@@ -1,12 +1,14 @@
 """Ranks that are threads of this process: each waits for commands, and all run the same one."""
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import queue
 import sys
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
@@ -17,6 +19,7 @@ from ._library import fail, lib, set_options
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _GRACE = 1.0  # seconds that a command has to end after Ctrl-C before its ranks are failed
+_worlds: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
 _left_behind: list[ThreadWorld] = []  # ranks that did not return may still use this memory
 _options_lock = threading.Lock()
 
@@ -119,6 +122,7 @@ class ThreadWorld:
         self._closed = False
         self._pid = os.getpid()
         self._callback = _abi.RANK_FUNCTION(self._serve)
+        _worlds.add(self)
         with use_options(**options):
             lib.version()  # loads the library here, where its errors can be raised
             self._thread = threading.Thread(target=self._host, name="tessera-world", daemon=True)
@@ -205,12 +209,23 @@ class ThreadWorld:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.threads[rank]), ctypes.py_object(KeyboardInterrupt))
         self.close()
 
-    def close(self) -> None:
-        """Ends the ranks, and waits for them. Ranks that do not return are left behind."""
-        if self._pid != os.getpid() or threading.get_ident() in self.threads.values():
-            return
+    def release(self) -> None:
+        """Tells the ranks to end, and does not wait: the collector may call it in any thread."""
         for inbox in self._inboxes:
             inbox.put(None)
+
+    def close(self) -> None:
+        """Ends the ranks, and waits for them. Ranks that do not return are left behind."""
+        if self._pid != os.getpid():
+            return
+        self.release()
         self._thread.join(10 * _GRACE if not self._command else _GRACE)
         if self._thread.is_alive() and self not in _left_behind:
             _left_behind.append(self)
+
+
+@atexit.register
+def _close_worlds() -> None:
+    """Ends all ranks before the interpreter, which its threads must not outlive."""
+    for world in list(_worlds):
+        world.close()
