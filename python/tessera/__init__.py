@@ -14,7 +14,9 @@ _NAMES = {
                 "RankError", "UnsupportedError"],
     "_group": ["Group", "init", "shutdown"],
     "_model": ["Model", "load"],
+    "_placement": ["Partial", "Placement", "Replicate", "Shard"],
     "_spawn": ["spawn"],
+    "_style": ["register_style"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
                           UnsupportedError)
     from ._group import Group, init, shutdown
     from ._model import Model, load
+    from ._placement import Partial, Placement, Replicate, Shard
     from ._spawn import spawn
+    from ._style import register_style
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ class Struct(ctypes.Structure):
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
-        if self._fields_[0][0] == "size":
+        if "size" in [name for name, *_ in self._fields_[:2]]:
             self.size = ctypes.sizeof(self)  # type: ignore[attr-defined]
 
 
@@ -137,6 +137,66 @@ class Coll(Struct):
     ]
 
 
+class Place(Struct):
+    c_name = "tess_place"
+    _fields_ = [("kind", c_int32), ("dim", c_int32), ("op", c_int32), ("reserved", c_int32)]
+
+
+class Storage(Struct):
+    c_name = "tess_storage"
+    _fields_ = [("kind", c_int32), ("dtype", c_int32), ("location", c_int32), ("reserved", c_int32)]
+
+
+class ParamPlace(Struct):
+    c_name = "tess_param_place"
+    _fields_ = [("use", Place), ("rest", Storage), ("state", Storage)]
+
+
+class Io(Struct):
+    c_name = "tess_io"
+    _fields_ = [("in", Place * CONSTANTS["TESS_NARGS"]), ("out", Place * CONSTANTS["TESS_NARGS"])]
+
+
+class Site(Struct):
+    c_name = "tess_site"
+    _fields_ = [
+        ("size", c_uint32), ("nranks", c_int32), ("training", c_int32), ("data", c_int32), ("host", c_void_p),
+        ("module", c_char_p), ("kind", c_char_p), ("config", c_char_p), ("state", c_void_p), ("style", c_char_p),
+    ]
+
+
+class Param(Struct):
+    c_name = "tess_param"
+    _fields_ = [
+        ("size", c_uint32), ("dtype", c_int32), ("ndim", c_int32), ("out_dim", c_int32), ("in_dim", c_int32),
+        ("expert_dim", c_int32), ("name", c_char_p), ("shape", POINTER(c_int64)), ("units", POINTER(c_int64)),
+        ("parts", POINTER(POINTER(c_int64))),
+    ]
+
+
+LAYOUT = CFUNCTYPE(c_int32, POINTER(Site), POINTER(Io))
+PARTITION_PARAM = CFUNCTYPE(c_int32, POINTER(Site), POINTER(Param), POINTER(ParamPlace))
+
+
+class Style(Struct):
+    c_name = "tess_style"
+    _fields_ = [
+        ("size", c_uint32), ("begins_stage", c_int32), ("name", c_char_p), ("summary", c_char_p),
+        ("aliases", POINTER(c_char_p)), ("layout", LAYOUT), ("partition_param", PARTITION_PARAM),
+        ("prepare_input", c_void_p), ("prepare_output", c_void_p), ("open", c_void_p), ("close", c_void_p),
+    ]
+
+
+class Plugin(Struct):
+    c_name = "tess_plugin"
+    _fields_ = [
+        ("abi", c_uint32), ("size", c_uint32), ("name", c_char_p), ("version", c_char_p), ("license", c_char_p),
+        ("summary", c_char_p), ("needs", c_uint64), ("needs_nn", c_uint64), ("backends", c_void_p), ("devices", c_void_p),
+        ("styles", POINTER(POINTER(Style))), ("models", c_void_p), ("options", c_void_p), ("init", c_void_p),
+        ("quit", c_void_p),
+    ]
+
+
 RANK_FUNCTION = CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 P = c_void_p
@@ -148,6 +208,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_version": (c_char_p, []),
     "tess_option_get": (c_char_p, [c_char_p]),
     "tess_option_set": (STATUS, [c_char_p, c_char_p]),
+    "tess_registry_add": (STATUS, [POINTER(Plugin)]),
     "tess_world_open": (STATUS, [POINTER(P)]),
     "tess_world_spawn": (STATUS, [c_int32, RANK_FUNCTION, P]),
     "tess_world_rank": (c_int32, [P]),

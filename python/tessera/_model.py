@@ -171,6 +171,12 @@ class _Rank:
         return gradients
 
 
+def find_job() -> World | None:
+    """Returns the world of this rank; None: there is none, or it has one rank."""
+    world = find_world()
+    return world if world and world.size > 1 else None
+
+
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 class _Tokenizer:
@@ -189,7 +195,7 @@ class Model:
     def __init__(self, settings: Settings, options: dict[str, Any]) -> None:
         self._settings = settings
         self._tokenizer: _Tokenizer | None = None
-        world = find_world()
+        world = find_job()
         self._world = world
         self._rank: _Rank | None = None
         if world:
@@ -405,7 +411,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
          ignore_unexpected: bool = False, device: str | None = None, timeout: float | None = None) -> Model:
     """Opens a Hugging Face directory on `ranks` ranks.
 
-    Without a job, the ranks are threads of this process. In a job (after init(), or in a function of spawn), the call is
+    The ranks are threads of this process. In a job of several ranks (after init(), or in a function of spawn), the call is
     collective, and the ranks are those of the job.
 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
@@ -413,7 +419,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     weights: "q8" or "bf12". kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.
     """
-    world = find_world()
+    world = find_job()
     if world and ranks not in (None, world.size):
         raise ValueError(f"load: ranks={ranks}, but the job has {world.size} ranks; leave ranks= out")
     if world and backend not in (None, world.backend):
