@@ -175,7 +175,7 @@ class ThreadWorld:
                 self._give_up(command, timeout)
         except KeyboardInterrupt:
             self.interrupted = True
-            if not command.done.wait(_GRACE):
+            if not command.done.wait(_GRACE if collective else 0):
                 self.stop(command, "interrupted by Ctrl-C (SIGINT)")
             self.interrupted = False
             raise
