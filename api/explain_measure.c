@@ -2,6 +2,7 @@
 #include "api/explaining.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/shard/move.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
 #include "nn/program/compressed.h"
@@ -60,37 +61,16 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 
 /* ---- traffic --------------------------------------------------------------------------------- */
 
-/*
- * Counts the bytes that a rank sends in one step: nodes to the ranks that add them and sums to all
- * ranks, or blocks.
- */
+/* Counts the bytes that a rank sends in one step. */
 static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 {
-	uint64_t n = (uint64_t)cut.nranks, sum = 0, width = tess_width(s->coll.dtype);
+	uint64_t nodes;
 
-	if (s->kind == TESS_STEP_SUM) {
-		uint64_t nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
-
-		return 4 * s->sum.count * (nodes + !s->sum.share) * (n - 1) / n;
-	}
-	switch (s->coll.kind) {
-	case TESS_GATHER:
-		return cut.rank == s->coll.root ? 0 : width * s->coll.count;
-	case TESS_ALL_GATHER:
-		return width * s->coll.count * (n - 1);
-	case TESS_SEND:
-		return width * s->coll.count;
-	case TESS_RECV:
-		return 0;
-	case TESS_BROADCAST:
-		return cut.rank == s->coll.root ? width * s->coll.count * (n - 1) : 0;
-	case TESS_ALL_REDUCE:
-		return 2 * width * s->coll.count * (n - 1) / n;
-	default:
-		for (int32_t q = 0; q < cut.nranks; q++)
-			sum += q == cut.rank ? 0 : width * s->coll.send_counts[q];
-		return sum;
-	}
+	if (s->kind != TESS_STEP_SUM)
+		return tess_move_count_sent(&s->coll, cut);
+	nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
+	return tess_move_count_reduced(sizeof(float) * s->sum.count, nodes, s->sum.share != NULL,
+	                               cut.nranks);
 }
 
 /* Returns the size of the group in which a step runs, and the position of `rank` in it. */

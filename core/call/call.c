@@ -46,7 +46,8 @@ tess_status tess_call_complete(const struct tess_group *g, const struct tess_col
 void tess_call_identify(struct tess_group *g, struct tess_coll *c, struct tess_call_key *key)
 {
 	*key = tess_call_number(g, c);
-	c->fingerprint = tess_call_fingerprint(tess_call_desc_hash(c, g->size), key, g->size);
+	c->fingerprint = tess_call_fingerprint(tess_call_desc_hash(c, g->size) ^ c->fingerprint,
+	                                       key, g->size);
 }
 
 /* ---- started on the backend ---------------------------------------------------------------- */

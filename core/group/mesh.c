@@ -18,7 +18,7 @@ struct tess_mesh {
 	struct tess_world *world;
 	struct tess_mesh_shape shape;
 	struct mesh_slice *slices; /* the newest first */
-	int32_t nholds; /* number of open sessions and trainers */
+	int32_t nholds; /* number of open sessions, trainers and distributed tensors */
 };
 
 /* ---- slices ---------------------------------------------------------------------------------- */
@@ -231,8 +231,8 @@ void tess_mesh_close(struct tess_mesh *m)
 		return;
 	if (m->nholds) {
 		tess_world_fail(m->world, TESS_EINVAL,
-		                "tess_mesh_close: a session or a trainer is open on the mesh; "
-		                "close it first, and not in a callback");
+		                "tess_mesh_close: a session, a trainer or a tensor is open on the "
+		                "mesh; close it first, and not in a callback");
 		return;
 	}
 	for (struct mesh_slice *s = m->slices, *next; s; s = next) {

@@ -1,4 +1,5 @@
 /* world_open.c - opens and closes one rank's end of a job. */
+#include "core/world/buffer.h"
 #include "core/world/world.h"
 
 #include "core/base/clock.h"
@@ -150,6 +151,7 @@ void tess_world_destroy(struct tess_world *w)
 {
 	while (w->groups)
 		tess_group_destroy(w->groups);
+	tess_world_buffers_free(w);
 	if (w->link.self)
 		w->link.close(w->link.self);
 	tess_rendezvous_close(w->server);

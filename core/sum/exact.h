@@ -19,6 +19,7 @@ struct tess_sum { /* equal on all ranks */
 	 * ranks; their total is `count`. */
 	const uint64_t *share;
 	const char *where;
+	uint64_t fingerprint; /* as that of tess_group_run; 0: none */
 	int32_t mem; /* kind of memory of nodes and out; 0: host memory */
 	void *stream;
 };

@@ -96,7 +96,11 @@ tess_status tess_sum_work_reserve(struct tess_sum_work *w, uint64_t floats)
 
 tess_status tess_sum_work_call(struct tess_sum_work *w, const struct tess_coll *c)
 {
-	return w->started ? tess_group_start(w->g, c, &w->call) : tess_group_run(w->g, c);
+	struct tess_coll marked = *c;
+
+	marked.fingerprint = w->s.fingerprint;
+	return w->started ? tess_group_start(w->g, &marked, &w->call)
+	                  : tess_group_run(w->g, &marked);
 }
 
 tess_status tess_sum_work_end_call(struct tess_sum_work *w)

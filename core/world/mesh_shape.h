@@ -44,7 +44,7 @@ int32_t tess_mesh_shape_project(const struct tess_mesh_shape *s, int32_t rank,
 /* Returns the dimensions of an open mesh, with all sizes, borrowed. */
 const struct tess_mesh_shape *tess_mesh_get_shape(const struct tess_mesh *m);
 struct tess_world *tess_mesh_world(const struct tess_mesh *m);
-/* Counts the sessions and trainers on the mesh, which closes after them: n 1 opens, -1 closes. */
+/* Counts what is open on the mesh, which closes after it: n 1 opens, -1 closes. */
 void tess_mesh_hold(struct tess_mesh *m, int32_t n);
 
 #endif

@@ -61,8 +61,8 @@ static inline const char *tess_reduce_op_name(int32_t op)
 enum { TESS_PLACE_SIZE = 24 };
 
 /*
- * Formats a placement: "Replicate", "Shard(1)", "Stage(0)", "Partial", "as is". Returns `text` or a
- * static string.
+ * Formats a placement: "Replicate", "Shard(1)", "Stage(0)", "Partial", "Partial(max)", "as is".
+ * Returns `text` or a static string.
  */
 static inline const char *tess_place_format(struct tess_place p, char text[TESS_PLACE_SIZE])
 {
@@ -70,7 +70,10 @@ static inline const char *tess_place_format(struct tess_place p, char text[TESS_
 	case TESS_REPLICATE:
 		return "Replicate";
 	case TESS_PARTIAL:
-		return "Partial";
+		if (p.op <= TESS_SUM)
+			return "Partial";
+		snprintf(text, TESS_PLACE_SIZE, "Partial(%s)", tess_reduce_op_name(p.op));
+		return text;
 	case TESS_SHARD:
 	case TESS_STAGE:
 		snprintf(text, TESS_PLACE_SIZE, "%s(%d)", p.kind == TESS_SHARD ? "Shard" : "Stage",

@@ -32,6 +32,7 @@
 #define TESSERA_TESSERA_H
 
 #include <tessera/dataset.h>
+#include <tessera/dtensor.h>
 #include <tessera/explain.h>
 #include <tessera/group.h>
 #include <tessera/session.h>
@@ -181,9 +182,10 @@ void tess_group_close(struct tess_group *g);
 
 /*
  * Runs one collective on host memory and blocks until it is done on this rank. Fields that are 0
- * get defaults: mem, op (sum), fingerprint, and the deadline (now + TESSERA_TIMEOUT). All ranks
- * make the same calls in the same order; if a call differs, the error of every rank names it. The
- * caller owns the buffers. After a failure, do not access them until the group is closed.
+ * get defaults: mem, op (sum), fingerprint, and the deadline (now + TESSERA_TIMEOUT). A fingerprint
+ * that is not 0 must be the same on all ranks: a hash of what the elements mean. All ranks make the
+ * same calls in the same order; if a call differs, the error of every rank names it. The caller
+ * owns the buffers. After a failure, do not access them until the group is closed.
  */
 tess_status tess_group_run(struct tess_group *g, const struct tess_coll *c);
 

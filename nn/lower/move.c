@@ -1,19 +1,16 @@
 /*
- * move.c - lowers a redistribution along one mesh dimension: pack, one collective, unpack; or a
- * view.
+ * move.c - lowers a redistribution along one mesh dimension: pack, the collective that
+ * core/shard/move.h chooses, unpack; or a view.
  *
- *	Replicate -> Shard(a)	a slice: a view of one range, copies of several
- *	Shard(a) -> Replicate	all_gather of owned parts; gather of logits for one rank
- *	Shard(a) -> Shard(b)	all_to_all
- *	Partial -> Replicate	the exact sum on every rank; or the maximum, of one value per row
- *	Partial -> Shard(a)	the exact sum, with a share for each rank
- *	Replicate -> Partial	kept on rank 0
+ * A slice is a view of one range, or copies of several. A gather of logits may be for one rank. A
+ * Partial is an exact sum, or a maximum of one value per row.
  *
  * A value moves to another stage of a pipeline by send and recv.
  *
  * On a device with inexact sums, a sum is one all_reduce or reduce_scatter.
  */
 #include "core/base/status.h"
+#include "core/shard/move.h"
 #include "nn/lower/build.h"
 
 #include <tessera/reduce.h>
@@ -40,13 +37,13 @@ static struct axis get_axis(const struct build *b, const struct tess_tensor *t)
 		              tess_program_get_cut(b->p, b->l->rank, along) };
 }
 
-static struct tess_run *alloc_runs(struct build *b, int64_t n)
+static struct tess_copy *alloc_copies(struct build *b, int64_t n)
 {
-	struct tess_run *run = TESS_NEW(&b->l->arena, struct tess_run, n);
+	struct tess_copy *list = TESS_NEW(&b->l->arena, struct tess_copy, n);
 
-	if (!run)
+	if (!list)
 		b->status = TESS_ENOMEM;
-	return run;
+	return list;
 }
 
 static uint64_t *alloc_counts(struct build *b, int32_t n)
@@ -95,56 +92,49 @@ struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t k
 	return c;
 }
 
+/* Adds copies between two values along one of their axes. */
+static void add_copies(struct build *b, const struct value *x, const struct value *y,
+                       const struct axis *a, const struct tess_copy *list)
+{
+	for (int64_t i = 0; i < a->pieces; i++) {
+		struct value from = slice_axis(x, a->index, list[i].from, list[i].len);
+		struct value to = slice_axis(y, a->index, list[i].to, list[i].len);
+
+		build_add_copy(b, &from, &to);
+	}
+}
+
 static void add_slice(struct build *b, const struct value *x, const struct tess_tensor *to)
 {
 	struct axis a = get_axis(b, to);
-	struct tess_run *run = alloc_runs(b, a.pieces);
-	struct value *y, from, part;
-	int64_t at = 0, n;
+	struct tess_copy *list = alloc_copies(b, a.pieces);
 
-	if (!run)
+	if (!list)
 		return;
-	n = tess_dim_list_local_runs(a.dim, a.cut, run);
-	if (a.pieces == 1) {
-		b->value[to->id] = slice_axis(x, a.index, run[0].start, n);
-		return;
-	}
-	y = build_get_value(b, to);
-	for (int64_t i = 0; i < a.pieces; i++) {
-		from = slice_axis(x, a.index, run[i].start, run[i].len);
-		part = slice_axis(y, a.index, at, run[i].len);
-		build_add_copy(b, &from, &part);
-		at += run[i].len;
-	}
+	tess_move_list_held(a.dim, a.cut, list);
+	if (a.pieces == 1)
+		b->value[to->id] = slice_axis(x, a.index, list[0].from, list[0].len);
+	else
+		add_copies(b, x, build_get_value(b, to), &a, list);
 }
 
 /* Returns the part of an axis that this rank owns, dense: a view if possible, else a copy. */
 static struct value pack_owned(struct build *b, const struct value *x, const struct axis *a)
 {
-	struct tess_run *own = alloc_runs(b, a->pieces), *hold = alloc_runs(b, a->pieces);
-	int64_t n = tess_dim_get_owned_size(a->dim, a->cut.nranks, a->cut.rank), at = 0;
-	struct value all, from, part;
+	struct tess_copy *list = alloc_copies(b, a->pieces);
+	int64_t n = tess_dim_get_owned_size(a->dim, a->cut.nranks, a->cut.rank);
+	struct value all, part;
 
-	if (!own || !hold)
+	if (!list || (n == (a->index ? x->cols : x->rows) && build_is_dense(x)))
 		return *x;
-	tess_dim_get_owned_runs(a->dim, a->cut.nranks, a->cut.rank, own);
-	tess_dim_get_local_runs(a->dim, a->cut.nranks, a->cut.rank, hold);
-	if (n == (a->index ? x->cols : x->rows) && build_is_dense(x))
-		return *x;
+	tess_move_list_owned(a->dim, a->cut, list);
 	if (a->pieces == 1) {
-		part = slice_axis(x, a->index, tess_runs_get_local_index(hold, 1, own[0].start), n);
+		part = slice_axis(x, a->index, list[0].from, n);
 		if (build_is_dense(&part))
 			return part;
 	}
 	all = build_add_temporary(b, 0, a->index ? x->rows : n, a->index ? n : x->cols, x->dtype);
-	for (int64_t i = 0; i < a->pieces; i++) {
-		from = slice_axis(x, a->index,
-		                  tess_runs_get_local_index(hold, a->pieces, own[i].start),
-		                  own[i].len);
-		part = slice_axis(&all, a->index, at, own[i].len);
-		build_add_copy(b, &from, &part);
-		at += own[i].len;
-	}
+	add_copies(b, x, &all, a, list);
 	return all;
 }
 
@@ -154,19 +144,12 @@ static struct value pack_owned(struct build *b, const struct value *x, const str
 static void unpack_owned(struct build *b, const struct value *from, const struct axis *a, int32_t q,
                          const struct value *to)
 {
-	struct tess_run *own = alloc_runs(b, a->pieces);
-	struct value src, dst;
-	int64_t at = 0;
+	struct tess_copy *list = alloc_copies(b, a->pieces);
 
-	if (!own)
+	if (!list)
 		return;
-	tess_dim_get_owned_runs(a->dim, a->cut.nranks, q, own);
-	for (int64_t i = 0; i < a->pieces; i++) {
-		src = slice_axis(from, a->index, at, own[i].len);
-		dst = slice_axis(to, a->index, own[i].start, own[i].len);
-		build_add_copy(b, &src, &dst);
-		at += own[i].len;
-	}
+	tess_move_list_gathered(a->dim, (struct tess_cut){ a->cut.nranks, q }, list);
+	add_copies(b, from, to, a, list);
 }
 
 /* Returns the only rank along the mesh dimension of this move that gets `to`; -1: all do. */
@@ -195,11 +178,7 @@ static void add_gather(struct build *b, const struct value *x, const struct tess
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < a.cut.nranks; q++) {
-		int64_t n = tess_dim_get_owned_size(a.dim, a.cut.nranks, q);
-
-		recv_counts[q] = (uint64_t)(a.index ? mine.rows * n : n * mine.cols);
-	}
+	tess_move_count_owned(a.dim, a.cut.nranks, a.index ? mine.rows : mine.cols, recv_counts);
 	all = direct ? *y : build_add_temporary(b, 0, y->rows, y->cols, y->dtype);
 	c = build_add_collective(b, get_mesh_dim(b), root < 0 ? TESS_ALL_GATHER : TESS_GATHER,
 	                         &mine, &all);
@@ -220,21 +199,16 @@ static void add_gather(struct build *b, const struct value *x, const struct tess
 static void pack_block(struct build *b, const struct value *x, const struct axis *a, int32_t q,
                        const struct value *to, uint64_t at)
 {
-	struct tess_run *hold = alloc_runs(b, a->pieces);
-	int64_t n, done = 0;
-	struct value all, from, part;
+	struct tess_copy *list = alloc_copies(b, a->pieces);
+	int64_t n = tess_dim_get_local_size(a->dim, a->cut.nranks, q);
+	struct value all;
 
-	if (!hold)
+	if (!list)
 		return;
-	n = tess_dim_list_local_runs(a->dim, (struct tess_cut){ a->cut.nranks, q }, hold);
+	tess_move_list_held(a->dim, (struct tess_cut){ a->cut.nranks, q }, list);
 	all = build_make_block(to, at, a->index ? x->rows : n, a->index ? n : x->cols);
 	all.node_stride = to->node_stride;
-	for (int64_t i = 0; i < a->pieces; i++) {
-		from = slice_axis(x, a->index, hold[i].start, hold[i].len);
-		part = slice_axis(&all, a->index, done, hold[i].len);
-		build_add_copy(b, &from, &part);
-		done += hold[i].len;
-	}
+	add_copies(b, x, &all, a, list);
 }
 
 static void add_all_to_all(struct build *b, const struct value *x, const struct tess_tensor *from,
@@ -244,16 +218,13 @@ static void add_all_to_all(struct build *b, const struct value *x, const struct 
 	int32_t n = is.cut.nranks;
 	struct value *y = build_get_value(b, to), mine = pack_owned(b, x, &was), out, in;
 	uint64_t *send_counts = alloc_counts(b, n), *recv_counts = alloc_counts(b, n), at = 0;
-	int64_t own = was.index ? mine.cols : mine.rows, hold = is.index ? y->cols : y->rows;
 	struct tess_coll *c;
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < n; q++) {
-		send_counts[q] = (uint64_t)(own * tess_dim_get_local_size(is.dim, n, q));
-		recv_counts[q] = (uint64_t)(hold * tess_dim_get_owned_size(was.dim, n, q));
+	tess_move_count_exchanged(was.dim, is.dim, is.cut, 1, send_counts, recv_counts);
+	for (int32_t q = 0; q < n; q++)
 		at += send_counts[q];
-	}
 	out = build_add_temporary(b, 0, 1, (int64_t)at, x->dtype);
 	in = build_add_temporary(b, 0, y->rows, y->cols, x->dtype);
 	at = 0;
@@ -335,12 +306,9 @@ static void add_reduce_scatter(struct build *b, const struct value *x,
 
 	if (b->status)
 		return;
-	for (int32_t q = 0; q < a.cut.nranks; q++) {
-		int64_t n = tess_dim_get_local_size(a.dim, a.cut.nranks, q);
-
-		share[q] = (uint64_t)(a.index ? x->rows * n : n * x->cols);
+	tess_move_count_held(a.dim, a.cut.nranks, a.index ? x->rows : x->cols, share);
+	for (int32_t q = 0; q < a.cut.nranks; q++)
 		at += share[q];
-	}
 	if (!direct) {
 		all = build_add_temporary(b, x->nodes, 1, (int64_t)at, x->dtype);
 		all.partial = true;
@@ -396,37 +364,56 @@ static bool use_only_node(struct build *b, const struct tess_record *rec, const 
 	return true;
 }
 
+/* Adds a move that needs no other rank: of a replicated value. */
+static void add_local_move(struct build *b, const struct value *x, const struct tess_tensor *to)
+{
+	struct value *y, node;
+
+	if (to->place[get_mesh_dim(b)].kind == TESS_SHARD) {
+		add_slice(b, x, to);
+		return;
+	}
+	y = build_get_value(b, to); /* one term, on rank 0 */
+	node = *y;
+	node.partial = false;
+	if (tess_program_get_cut(b->p, b->l->rank, get_mesh_dim(b)).rank == 0)
+		build_add_copy(b, x, &node);
+}
+
+static void add_move_by_call(struct build *b, int32_t call, const struct value *x,
+                             const struct tess_tensor *from, const struct tess_tensor *to)
+{
+	int32_t along = get_mesh_dim(b);
+
+	if (from->place[along].op == TESS_MAX)
+		add_maximum(b, x, build_get_value(b, to));
+	else if (call == TESS_ALL_REDUCE)
+		build_add_sum(b, along, from->sum, x, build_get_value(b, to), NULL);
+	else if (call == TESS_REDUCE_SCATTER)
+		add_reduce_scatter(b, x, from, to);
+	else if (call == TESS_ALL_GATHER)
+		add_gather(b, x, from, to);
+	else
+		add_all_to_all(b, x, from, to);
+}
+
 void build_add_move(struct build *b, const struct tess_record *rec)
 {
 	const struct tess_tensor *from = rec->in[0], *to = rec->out[0];
+	struct tess_place was = from->place[rec->along];
+	int32_t call = tess_move_choose_call(was, to->place[rec->along]);
 	struct value *x = build_get_value(b, from);
-	int32_t was = from->place[rec->along].kind, is = to->place[rec->along].kind;
 
 	if (b->status || use_only_node(b, rec, x))
 		return;
 	if (!from->dim[0]->size) /* no rows are selected */
 		build_get_value(b, to);
-	else if (was == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* complete */
+	else if (was.kind == TESS_SHARD && b->p->mesh.dim[rec->along].size == 1) /* complete */
 		b->value[to->id] = *x;
-	else if (was == TESS_PARTIAL && from->place[rec->along].op == TESS_MAX) {
-		add_maximum(b, x, build_get_value(b, to));
-	} else if (was == TESS_PARTIAL && is == TESS_REPLICATE) {
-		build_add_sum(b, rec->along, from->sum, x, build_get_value(b, to), NULL);
-	} else if (was == TESS_PARTIAL) {
-		add_reduce_scatter(b, x, from, to);
-	} else if (was == TESS_REPLICATE && is == TESS_SHARD) {
-		add_slice(b, x, to);
-	} else if (was == TESS_REPLICATE) { /* one term, on rank 0 */
-		struct value *y = build_get_value(b, to), node = *y;
-
-		node.partial = false;
-		if (tess_program_get_cut(b->p, b->l->rank, rec->along).rank == 0)
-			build_add_copy(b, x, &node);
-	} else if (is == TESS_REPLICATE) {
-		add_gather(b, x, from, to);
-	} else {
-		add_all_to_all(b, x, from, to);
-	}
+	else if (call)
+		add_move_by_call(b, call, x, from, to);
+	else
+		add_local_move(b, x, to);
 }
 
 /* Returns true if this rank has the coordinates of the rank that gets the logits, but for pp's. */

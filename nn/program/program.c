@@ -2,6 +2,7 @@
 
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
+#include "core/shard/move.h"
 
 #include <stdio.h>
 
@@ -26,17 +27,11 @@ const char *tess_record_kind_name(int32_t kind)
 
 int32_t tess_move_kind(const struct tess_program *p, const struct tess_record *move)
 {
-	struct tess_place from = move->in[0]->place[move->along];
-	struct tess_place to = move->out[0]->place[move->along];
+	int32_t call = tess_move_choose_call(move->in[0]->place[move->along],
+	                                     move->out[0]->place[move->along]);
 	bool one = move->out[0] == p->logits && p->logits_root >= 0;
 
-	if (from.kind == TESS_PARTIAL)
-		return to.kind == TESS_REPLICATE ? TESS_ALL_REDUCE : TESS_REDUCE_SCATTER;
-	if (from.kind == TESS_SHARD)
-		return to.kind != TESS_REPLICATE ? TESS_ALL_TO_ALL
-		       : one                     ? TESS_GATHER
-		                                 : TESS_ALL_GATHER;
-	return 0;
+	return call == TESS_ALL_GATHER && one ? TESS_GATHER : call;
 }
 
 const char *tess_move_name(const struct tess_program *p, const struct tess_record *move)

@@ -3,6 +3,7 @@
  *
  * A value has a place along each mesh dimension, and no dim is cut by two of them.
  */
+#include "core/shard/move.h"
 #include "nn/record/recorder.h"
 
 #include <string.h>
@@ -83,18 +84,19 @@ struct tess_tensor *tess_tensor_move(struct tess_recorder *r, struct tess_tensor
 	return y;
 }
 
-/* Moves a value: finishes sums first, then gathers, so no dim is cut twice in between. */
 struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tess_tensor *x,
                                              const struct tess_place *to, const char *module)
 {
-	enum { SUM, GATHER, CUT };
+	struct tess_place want[TESS_MESH_DIMS];
+	struct tess_move move;
 
-	for (int32_t stage = SUM; stage <= CUT; stage++)
-		for (int32_t i = 0; i < r->p->mesh.ndims && x; i++)
-			if (stage == (x->place[i].kind == TESS_PARTIAL ? SUM
-			              : to[i].kind == TESS_REPLICATE   ? GATHER
-			                                               : CUT))
-				x = tess_tensor_move(r, x, i, to[i], module);
+	for (int32_t i = 0; i < r->p->mesh.ndims && x && !r->status; i++) {
+		if (tess_place_check(to[i], x->ndim, module))
+			return tess_recorder_keep_error(r, TESS_EINVAL);
+		want[i] = tess_place_normalize(to[i], x->ndim);
+	}
+	while (!r->status && x && tess_move_find_next(x->place, want, r->p->mesh.ndims, &move))
+		x = tess_tensor_move(r, x, move.along, move.to, module);
 	return r->status ? NULL : x;
 }
 

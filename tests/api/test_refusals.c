@@ -19,6 +19,7 @@ static struct { /* objects for the calls of the table */
 	struct tess_world *world;
 	struct tess_group *all;
 	struct tess_mesh *mesh;
+	struct tess_dtensor *tensor;
 	struct tess_session *session;
 	struct tess_sequence *sequence;
 	struct tess_trainer *trainer;
@@ -50,6 +51,9 @@ static struct tess_trainer_info trained = { .size = sizeof trained };
 static struct tess_dataset_info data;
 static int64_t runs[8][2];
 static struct tess_weight_storage weights[1];
+static struct tess_dtensor_move moves[1];
+static const int64_t shape[] = { 2, 3 }, negative[] = { -1, 3 }, large[] = { 1 << 30, 1 << 30 };
+static const struct tess_place rows = { .kind = TESS_SHARD };
 static char saved[] = "/tmp/tessera-refusals-XXXXXX";
 static void *nothing; /* a place for results */
 
@@ -63,6 +67,16 @@ static void *nothing; /* a place for results */
 #define BATCH(...) (&(struct tess_batch){ .nsequences = 1, __VA_ARGS__ })
 #define LENGTHS(...) \
 	.lengths = (const int64_t[]) \
+	{ \
+		__VA_ARGS__ \
+	}
+#define PLACE(...) (&(const struct tess_place){ __VA_ARGS__ })
+/* Describes a tensor [2, 3] of f32 that is cut by rows, with the given changes. */
+#define SPEC(...) \
+	OPTIONS(tess_dtensor_spec, .dtype = TESS_F32, .ndim = 2, .shape = shape, .places = &rows, \
+	        __VA_ARGS__)
+#define PART(...) \
+	.nparts = 1, .parts = &(const struct tess_dtensor_part) \
 	{ \
 		__VA_ARGS__ \
 	}
@@ -215,6 +229,77 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(-1, tess_mesh_rank(on.mesh, NULL));
 		GIVES(-1, tess_mesh_rank(on.mesh, "dp"));
 		NOTHING(tess_mesh_close(NULL));
+
+		/* distributed tensors */
+		ROW(tess_dtensor_from_local(NULL, SPEC(0), numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, NULL, numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(0), numbers, NULL));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.size = 0), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.dtype = 0), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.dtype = TESS_Q8), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.ndim = -1), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.ndim = 99), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.shape = NULL), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.shape = negative), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.shape = large), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.places = NULL), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.places = PLACE(0)), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.places = PLACE(.kind = TESS_STAGE)),
+		                            NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh,
+		                            SPEC(.places = PLACE(.kind = TESS_SHARD, .dim = 2)),
+		                            NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(
+			on.mesh, SPEC(.places = PLACE(.kind = TESS_PARTIAL, .op = TESS_BXOR)), NULL,
+			OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.nparts = 1), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(.nparts = -1), NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(PART(.axis = 2, .size = 3)), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(PART(.axis = 1, .size = 2)), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(PART(.axis = 1, .size = 4)), NULL,
+		                            OUT(tess_dtensor)));
+		ROW(tess_dtensor_from_local(on.mesh, SPEC(PART(.axis = 1, .size = 3, .units = 4)),
+		                            NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(NULL, SPEC(0), 0, numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, NULL, 0, numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, SPEC(0), 0, NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, SPEC(0), -1, NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, SPEC(0), 1, numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, SPEC(0), -2, numbers, OUT(tess_dtensor)));
+		ROW(tess_dtensor_distribute(on.mesh, SPEC(0), 0, numbers, NULL));
+		ROW(tess_dtensor_redistribute(NULL, PLACE(.kind = TESS_SHARD), OUT(tess_dtensor)));
+		ROW(tess_dtensor_redistribute(on.tensor, NULL, OUT(tess_dtensor)));
+		ROW(tess_dtensor_redistribute(on.tensor, PLACE(.kind = TESS_SHARD), NULL));
+		ROW(tess_dtensor_redistribute(on.tensor, PLACE(.kind = TESS_SHARD, .dim = -3),
+		                              OUT(tess_dtensor)));
+		ROW(tess_dtensor_redistribute(on.tensor, PLACE(.kind = 99), OUT(tess_dtensor)));
+		ROW(tess_dtensor_full(NULL, numbers));
+		ROW(tess_dtensor_full(on.tensor, NULL));
+		ROW(tess_dtensor_list_moves(NULL, PLACE(0), moves, 1, &number));
+		ROW(tess_dtensor_list_moves(on.tensor, NULL, moves, 1, &number));
+		ROW(tess_dtensor_list_moves(on.tensor, PLACE(0), NULL, 1, &number));
+		ROW(tess_dtensor_list_moves(on.tensor, PLACE(0), moves, -1, &number));
+		ROW(tess_dtensor_list_moves(on.tensor, PLACE(0), moves, 1, NULL));
+		GIVES(NULL, tess_dtensor_local(NULL));
+		GIVES(NULL, tess_dtensor_get_spec(NULL));
+		ROW(tess_dtensor_get_local_shape(NULL, 0, &count));
+		ROW(tess_dtensor_get_local_shape(on.tensor, 1, &count));
+		ROW(tess_dtensor_get_local_shape(on.tensor, -2, &count));
+		ROW(tess_dtensor_get_local_shape(on.tensor, 0, NULL));
+		GIVES(0, tess_dtensor_list_ranges(NULL, 0, 0, runs, 8));
+		GIVES(0, tess_dtensor_list_ranges(on.tensor, 9, 0, runs, 8));
+		GIVES(0, tess_dtensor_list_ranges(on.tensor, 0, 2, runs, 8));
+		GIVES(0, tess_dtensor_list_ranges(on.tensor, 0, -1, runs, 8));
+		GIVES(0, tess_dtensor_list_ranges(on.tensor, 0, 0, NULL, 8));
+		GIVES(0, tess_dtensor_list_ranges(on.tensor, 0, 0, runs, -1));
+		NOTHING(tess_dtensor_free(NULL));
 
 		/* sessions */
 		ROW(tess_session_open(NULL, dir, NULL, OUT(tess_session)));
@@ -515,6 +600,7 @@ static tess_status open_handles(struct tess_world *w)
 	on.world = w;
 	on.all = tess_world_group(w);
 	if (st || (st = tess_session_open(on.mesh, dir, NULL, &on.session)) ||
+	    (st = tess_dtensor_from_local(on.mesh, SPEC(0), NULL, &on.tensor)) ||
 	    (st = tess_sequence_open(on.session, &on.sequence)) ||
 	    (st = tess_trainer_open(on.mesh, dir, NULL, &on.trainer)) ||
 	    (st = tess_tokenizer_open(dir, &on.tokenizer)) ||
@@ -541,6 +627,7 @@ static tess_status make_all_calls(struct tess_world *w, void *arg)
 	tess_tokenizer_close(on.tokenizer);
 	tess_trainer_close(on.trainer);
 	tess_session_close(on.session);
+	tess_dtensor_free(on.tensor);
 	tess_mesh_close(on.mesh);
 	return st;
 }

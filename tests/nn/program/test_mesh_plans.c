@@ -13,6 +13,8 @@
 #define ATTENTION \
 	"\"" L "self_attn.q_proj\":\"colwise\",\"" L "self_attn.k_proj\":\"colwise\",\"" L \
 	"self_attn.v_proj\":\"colwise\",\"" L "self_attn.o_proj\":\"rowwise\""
+#define QKV(style) \
+	"\"**.q_proj\":\"" style "\",\"**.k_proj\":\"" style "\",\"**.v_proj\":\"" style "\""
 #define MLP \
 	"\"" L "mlp.gate_proj\":\"colwise\",\"" L "mlp.up_proj\":\"colwise\",\"" L \
 	"mlp.down_proj\":\"rowwise\""
@@ -80,7 +82,14 @@ static const struct mesh_plan mesh_plans[] = {
 	  "{\"tp\":{" ATTENTION ",\"**.gate_proj\":\"negated_twice\"},\"xp\":{"
 	  "\"**.v_proj\":\"negated_twice\",\"**.down_proj\":\"rowsplit_by_hand\"}}",
 	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=5" } },
-	/* the plan above in other words */
+	/* two dimensions exchange the axes that they cut */
+	{ UNTIED,
+	  "{\"tp\":{\"**.self_attn\":\"prepare_input:in=shard(0)\"," QKV(
+		  "rowwise") "},"
+	                     "\"xp\":{\"**.self_attn\":\"prepare_input:in=shard(1)\"," QKV(
+				     "prepare_input_output:in=shard(0),out=replicate") "}}",
+	  { "tp=2,xp=2", "tp=3,xp=2", "xp=3,tp=2" } },
+	/* a plan above in other words */
 	{ UNTIED,
 	  "{\"tp:**.self_attn.q_proj\":\"colwise\",\"model.**.o_proj\":\"rowwise\",\"xp\":{"
 	  "\"**.mlp.down_proj\":\"rowwise\",\"model.**.norm\":\"isolated\",\"**\":\"replicate\"}}",
