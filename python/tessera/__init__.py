@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "2.0.0"
 
 _NAMES = {
+    "_dtensor": ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh"],
     "_errors": ["Error", "ArgumentError", "DeadlineError", "MismatchError", "NotFoundError", "OutOfMemoryError", "PeerError",
                 "RankError", "UnsupportedError"],
     "_group": ["Group", "init", "shutdown"],
@@ -22,6 +23,7 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
 
 if TYPE_CHECKING:
+    from ._dtensor import DTensor, DeviceMesh, distribute_tensor, init_device_mesh
     from ._errors import (ArgumentError, DeadlineError, Error, MismatchError, NotFoundError, OutOfMemoryError, PeerError, RankError,
                           UnsupportedError)
     from ._group import Group, init, shutdown

@@ -197,6 +197,19 @@ class Plugin(Struct):
     ]
 
 
+class DtensorPart(Struct):
+    c_name = "tess_dtensor_part"
+    _fields_ = [("axis", c_int32), ("reserved", c_int32), ("size", c_int64), ("units", c_int64)]
+
+
+class DtensorSpec(Struct):
+    c_name = "tess_dtensor_spec"
+    _fields_ = [
+        ("size", c_uint32), ("dtype", c_int32), ("ndim", c_int32), ("nparts", c_int32), ("shape", POINTER(c_int64)),
+        ("places", POINTER(Place)), ("parts", POINTER(DtensorPart)), ("name", c_char_p),
+    ]
+
+
 RANK_FUNCTION = CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 P = c_void_p
@@ -250,5 +263,14 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_explain": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, POINTER(SessionOptions), POINTER(P)]),
     "tess_explain_training": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, c_int64, POINTER(TrainerOptions), POINTER(P)]),
     "tess_explanation_format": (STATUS, [P, c_int32, c_char_p, c_int64, POINTER(P)]),
+    "tess_dtensor_from_local": (STATUS, [P, POINTER(DtensorSpec), P, POINTER(P)]),
+    "tess_dtensor_distribute": (STATUS, [P, POINTER(DtensorSpec), c_int32, P, POINTER(P)]),
+    "tess_dtensor_redistribute": (STATUS, [P, POINTER(Place), POINTER(P)]),
+    "tess_dtensor_full": (STATUS, [P, P]),
+    "tess_dtensor_local": (P, [P]),
+    "tess_dtensor_get_spec": (POINTER(DtensorSpec), [P]),
+    "tess_dtensor_get_local_shape": (STATUS, [P, c_int32, POINTER(c_int64)]),
+    "tess_dtensor_list_ranges": (c_int64, [P, c_int32, c_int32, P, c_int64]),
+    "tess_dtensor_free": (None, [P]),
     "tess_explanation_free": (None, [P]),
 }

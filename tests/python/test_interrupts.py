@@ -116,9 +116,10 @@ def test_the_module_loads_fast():
 import sys, time, tessera
 assert "numpy" not in sys.modules
 import numpy, ctypes, pickle, select, signal, traceback, faulthandler, dataclasses, json, glob, threading, contextlib, queue
-start = time.perf_counter()
-tessera.load, tessera.spawn, tessera.register_style, tessera.init
-print(time.perf_counter() - start)
+start = time.process_time()
+[getattr(tessera, name) for name in tessera.__all__]
+tessera._library.load_library()
+print(time.process_time() - start)
 """
     times = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(3)]
     assert min(times) < 0.030
