@@ -20,8 +20,8 @@ _found: ctypes.CDLL | None = None
 def list_candidates() -> list[str]:
     """Lists where the library may be, in the order of the search: TESSERA_LIBRARY alone if it is set.
 
-    Then the place in a wheel, the lib folders of the prefix that this module is installed in, and the build trees of
-    the sources that this module belongs to. The last candidate is searched by the system's loader.
+    Then the place in a wheel; the build trees of the sources that this module belongs to; or the lib folders of the
+    prefix that this module is installed in, and what the system's loader finds.
     """
     named = os.environ.get("TESSERA_LIBRARY")
     if named:
@@ -34,8 +34,7 @@ def list_candidates() -> list[str]:
     prefix = here
     while prefix != os.path.dirname(prefix):
         prefix = os.path.dirname(prefix)
-        if os.path.basename(prefix).startswith("lib"):
-            found += [os.path.join(prefix, SONAME), *sorted(glob.glob(os.path.join(prefix, "*", SONAME)))]
+        found += sorted(glob.glob(os.path.join(prefix, "lib*", SONAME)) + glob.glob(os.path.join(prefix, "lib*", "*", SONAME)))
     return found + [SONAME]
 
 
@@ -57,6 +56,16 @@ def find_command() -> str:
         if os.access(command, os.X_OK):
             return command
     raise FileNotFoundError(f"no command tessera belongs to {library}")
+
+
+def get_include() -> str:
+    """Returns the folder of the headers tessera/*.h, for plugins and programs in C."""
+    folder = os.path.dirname(os.path.realpath(load_library()._name))
+    for path in ("../include", "../../include"):
+        include = os.path.normpath(os.path.join(folder, path))
+        if os.path.exists(os.path.join(include, "tessera", "tessera.h")):
+            return include
+    raise FileNotFoundError(f"no headers belong to {load_library()._name}")
 
 
 def _check_status(status: int, function: Any, arguments: Any) -> int:
