@@ -14,7 +14,7 @@ _NAMES = {
     "_errors": ["Error", "ArgumentError", "DeadlineError", "MismatchError", "NotFoundError", "OutOfMemoryError", "PeerError",
                 "RankError", "UnsupportedError"],
     "_group": ["Group", "init", "shutdown"],
-    "_library": ["get_include"],
+    "_library": ["get_demo", "get_include"],
     "_model": ["Model", "load"],
     "_placement": ["Partial", "Placement", "Replicate", "Shard"],
     "_spawn": ["spawn"],
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ._errors import (ArgumentError, DeadlineError, Error, MismatchError, NotFoundError, OutOfMemoryError, PeerError, RankError,
                           UnsupportedError)
     from ._group import Group, init, shutdown
-    from ._library import get_include
+    from ._library import get_demo, get_include
     from ._model import Model, load
     from ._placement import Partial, Placement, Replicate, Shard
     from ._spawn import spawn

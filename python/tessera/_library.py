@@ -47,25 +47,32 @@ def find_library() -> str:
     return candidates[-1]
 
 
+def _find_installed(what: str, candidates: Sequence[str]) -> str:
+    """Returns the first existing path of `candidates`, which are relative to the folder of the library."""
+    library = os.path.realpath(load_library()._name)
+    for path in candidates:
+        found = os.path.normpath(os.path.join(os.path.dirname(library), path))
+        if os.path.exists(found):
+            return found
+    raise FileNotFoundError(f"no {what} belongs to {library}")
+
+
 def find_command() -> str:
     """Returns the path of the command `tessera` of the installation or build tree of the library."""
-    library = os.path.realpath(load_library()._name)
-    folder = os.path.dirname(library)
-    for path in ("tools/tessera", "../bin/tessera", "../../bin/tessera"):
-        command = os.path.normpath(os.path.join(folder, path))
-        if os.access(command, os.X_OK):
-            return command
-    raise FileNotFoundError(f"no command tessera belongs to {library}")
+    return _find_installed("command tessera", ["tools/tessera", "../bin/tessera", "../../bin/tessera"])
 
 
 def get_include() -> str:
     """Returns the folder of the headers tessera/*.h, for plugins and programs in C."""
-    folder = os.path.dirname(os.path.realpath(load_library()._name))
-    for path in ("../include", "../../include"):
-        include = os.path.normpath(os.path.join(folder, path))
-        if os.path.exists(os.path.join(include, "tessera", "tessera.h")):
-            return include
-    raise FileNotFoundError(f"no headers belong to {load_library()._name}")
+    header = _find_installed("header", [f"{folder}/include/tessera/tessera.h" for folder in ("..", "../..")])
+    return os.path.dirname(os.path.dirname(header))
+
+
+def get_demo() -> str:
+    """Returns the directory of a small checkpoint that comes with Tessera: stories260K, 1 MB."""
+    config = _find_installed("checkpoint", ["../data/config.json", "../share/tessera/data/config.json",
+                                            "../../share/tessera/data/config.json", "../../data/config.json"])
+    return os.path.dirname(config)
 
 
 def _check_status(status: int, function: Any, arguments: Any) -> int:
