@@ -44,12 +44,16 @@ static const struct tess_device *get_offered_device(const struct tess_plugin_inf
 	return p->status || strcmp(p->kind, "device") ? NULL : p->offers[i].table;
 }
 
+/* Prints the properties of a device to the end of the line. */
 static void show_device(const struct tess_device *d)
 {
-	int n = TESS_PLUGIN_VALUE(d->count());
+	int n = d->wrap ? 0 : TESS_PLUGIN_VALUE(d->count());
 
-	printf("      %d device%s, %s memory, weights in %s, %s sums\n", n, n == 1 ? "" : "s",
-	       get_memory_name(d), get_layout_name(d), d->exact ? "exact" : "fast");
+	if (d->wrap)
+		printf("wraps another device: TESSERA_DEVICE=%s:NAME[:INDEX]\n", d->name);
+	else
+		printf("%d device%s, %s memory, weights in %s, %s sums\n", n, n == 1 ? "" : "s",
+		       get_memory_name(d), get_layout_name(d), d->exact ? "exact" : "fast");
 }
 
 static void show_plugin(const struct tess_plugin_info *p)
@@ -60,8 +64,10 @@ static void show_plugin(const struct tess_plugin_info *p)
 		printf("    ");
 		show_names(&p->offers[i]);
 		printf("%s%s\n", *p->offers[i].summary ? ": " : "", p->offers[i].summary);
-		if (get_offered_device(p, i))
-			show_device(get_offered_device(p, i));
+		if (!get_offered_device(p, i))
+			continue;
+		printf("      ");
+		show_device(get_offered_device(p, i));
 	}
 	if (*p->why)
 		printf("  note: %s\n", p->why);
@@ -106,6 +112,23 @@ static const char *choose_for_device(const struct tess_device *d, char why[stati
 	return st ? "" : choice.backend->name;
 }
 
+/* Shows the device of TESSERA_DEVICE if it is around another one. */
+static void show_wrapped_device(void)
+{
+	const char *text = tess_option_get("device");
+	const struct tess_device *d;
+	char name[TESS_DEVICE_NAME];
+	int32_t index;
+
+	if (tess_device_name_parse(text, name, &index) || !strchr(name, ':'))
+		return;
+	printf("\nTESSERA_DEVICE=%s: ", text);
+	if (tess_plugin_find_device(name, &d))
+		printf("none (%s)\n", tess_error());
+	else
+		show_device(d);
+}
+
 static void show_device_choices(void)
 {
 	struct tess_plugin_info p;
@@ -116,7 +139,8 @@ static void show_device_choices(void)
 			const struct tess_device *d = get_offered_device(&p, k);
 			const char *name;
 
-			if (!d || d->mem == TESS_HOST || TESS_PLUGIN_VALUE(d->count()) < 1)
+			if (!d || d->wrap || d->mem == TESS_HOST ||
+			    TESS_PLUGIN_VALUE(d->count()) < 1)
 				continue;
 			name = choose_for_device(d, why);
 			printf("  memory of device %s: %s (%s)\n", d->name, *name ? name : "none",
@@ -198,6 +222,7 @@ static void show_plugins(void)
 		printf("%s%s\n", some ? "  " : "\nnot used:\n  ", p.why);
 		some = true;
 	}
+	show_wrapped_device();
 	show_choices();
 	show_cpus();
 	printf("\nsearched:\n");
@@ -214,6 +239,15 @@ static json_t *make_string_list(const char *const *words)
 	return list;
 }
 
+static json_t *make_device_json(const struct tess_device *d)
+{
+	if (d->wrap)
+		return json_pack("{s:b}", "wraps", 1);
+	return json_pack("{s:i, s:s, s:s, s:b}", "devices", (int)TESS_PLUGIN_VALUE(d->count()),
+	                 "memory", get_memory_name(d), "layout", get_layout_name(d), "exact",
+	                 d->exact);
+}
+
 static json_t *make_plugin_json(const struct tess_plugin_info *p)
 {
 	json_t *offers = json_array();
@@ -225,11 +259,7 @@ static json_t *make_plugin_json(const struct tess_plugin_info *p)
 		                          "aliases", make_string_list(o->aliases));
 
 		if (d)
-			json_object_update_new(offer,
-			                       json_pack("{s:i, s:s, s:s, s:b}", "devices",
-			                                 (int)TESS_PLUGIN_VALUE(d->count()),
-			                                 "memory", get_memory_name(d), "layout",
-			                                 get_layout_name(d), "exact", d->exact));
+			json_object_update_new(offer, make_device_json(d));
 		json_array_append_new(offers, offer);
 	}
 	return json_pack("{s:s, s:s, s:s, s:b, s:s, s:s, s:i, s:s, s:s, s:s, s:s, s:o}", "file",

@@ -22,7 +22,7 @@ const struct tess_tool_option tess_tool_mesh_options[] = {
 	  "named dimensions of the ranks, as dp=2,tp=4; dp: replicas, pp: stages (default: tp)",
 	  AT(mesh) },
 	{ "device", "NAME[:INDEX]",
-	  "compute device: cpu or cuda (default: TESSERA_DEVICE, else cpu)",
+	  "compute device: cpu, cuda or WRAPPER:NAME (default: TESSERA_DEVICE, else cpu)",
 	  .parse = tess_tool_set_option, .local = true },
 	{ 0 },
 };

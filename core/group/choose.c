@@ -129,12 +129,12 @@ static tess_status add_usable_backends(tess_status st, int32_t size, bool thread
 static tess_status check_device_memory(const struct tess_backend *b)
 {
 	const struct tess_device *device;
-	const char *text;
-	char name[80];
+	char name[TESS_DEVICE_NAME];
 	tess_status st = tess_options_declare();
+	int32_t index;
 
-	text = tess_option_get("device");
-	snprintf(name, sizeof name, "%.*s", (int)strcspn(text, ":"), text);
+	if (!st)
+		st = tess_device_name_parse(tess_option_get("device"), name, &index);
 	if (!st)
 		st = tess_plugin_find_device(name, &device);
 	if (st || moves_memory(b, device->mem))

@@ -37,10 +37,15 @@ struct tess_file {
 	size_t noffers;
 };
 
-struct tess_wrapper { /* a backend that wraps another one */
+struct tess_wrapper { /* a backend or device that wraps another one */
 	struct tess_wrapper *next;
-	const char *name; /* "trace:gloo" */
-	struct tess_backend table;
+	int32_t kind; /* TESS_BACKENDS or TESS_DEVICES */
+	const char *name; /* "trace:gloo", "mine:cpu" */
+	const void *outer; /* the table that the file of "trace" or "mine" offers */
+	union {
+		struct tess_backend backend;
+		struct tess_device device;
+	} table;
 };
 
 struct tess_registry {
@@ -91,6 +96,25 @@ tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r);
 
 /* Opens a file once: checks, maps, pins, declares options, calls init. Sets status and why. */
 void tess_file_open(struct tess_file *f, struct tess_registry *r);
+
+/* Returns the registry, locked until tess_registry_unlock. */
+struct tess_registry *tess_registry_lock(void);
+void tess_registry_unlock(void);
+
+/* Finds the table that a file offers by a name; *out points to the struct of that kind. */
+tess_status tess_registry_find_table(int32_t kind, const char *name, void *out);
+
+/* Checks the table that a device's wrap() returned; `inner`: the device that it wraps. */
+tess_status tess_wrapped_device_check(const struct tess_device *own,
+                                      const struct tess_device *inner);
+/*
+ * Completes a checked table: *out runs ops in `own` or `inner`, and is called `name`. outer: the
+ * table of the wrapper's file, for messages. Call it with the registry locked.
+ */
+tess_status tess_wrapped_device_complete(const struct tess_device *outer,
+                                         const struct tess_device *own,
+                                         const struct tess_device *inner, const char *name,
+                                         struct tess_device *out);
 
 /* Returns whether a name consists of a-z, 0-9, _ and `more`, and has at most 64 bytes. */
 bool tess_name_valid(const char *name, const char *more);

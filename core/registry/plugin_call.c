@@ -6,9 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Finds the file that offers a table; false: none. */
+/* Finds the file that offers a table, or the wrapper of a wrapped one; false: none. */
 static bool find_plugin(const void *table, struct tess_plugin_info *info)
 {
+	table = tess_registry_find_outer(table);
 	for (size_t i = 0; tess_registry_at(i, info); i++)
 		for (size_t k = 0; k < info->noffers; k++)
 			if (info->offers[k].table == table)

@@ -16,10 +16,21 @@ static struct tess_registry registry = {
 	.host = {
 		.size = sizeof(struct tess_host), .abi = TESS_ABI,
 		.fail = tess_fail, .log = tess_log, .option = tess_option_get,
-		.backend = tess_plugin_find_backend,
+		.backend = tess_plugin_find_backend, .device = tess_plugin_find_device,
 	},
 };
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct tess_registry *tess_registry_lock(void)
+{
+	pthread_mutex_lock(&registry_lock);
+	return &registry;
+}
+
+void tess_registry_unlock(void)
+{
+	pthread_mutex_unlock(&registry_lock);
+}
 
 const struct tess_host *tess_registry_host(void)
 {
@@ -190,8 +201,7 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 	return TESS_OK;
 }
 
-/* Finds the table of a name; *out points to the struct of that kind. */
-static tess_status find_table(int32_t kind, const char *name, void *out)
+tess_status tess_registry_find_table(int32_t kind, const char *name, void *out)
 {
 	const void *table = NULL;
 	tess_status st;
@@ -207,124 +217,14 @@ static tess_status find_table(int32_t kind, const char *name, void *out)
 	return st;
 }
 
-/* ---- backends that wrap another one --------------------------------------------------------- */
-
-/* Finds a wrapped backend, with the lock held; NULL: not wrapped yet. */
-static const struct tess_wrapper *find_wrapper(const char *name)
-{
-	const struct tess_wrapper *s = registry.wrappers;
-
-	while (s && strcmp(s->name, name) != 0)
-		s = s->next;
-	return s;
-}
-
-/* Stores the table of a wrap(), up to the smaller size, with the lock held; NULL: no memory. */
-static const struct tess_wrapper *store_wrapper(const char *name, const struct tess_backend *table)
-{
-	struct tess_wrapper *s = TESS_NEW(&registry.arena, struct tess_wrapper, 1);
-	uint32_t size = table->size;
-
-	if (s)
-		s->name = tess_arena_copy(&registry.arena, name, strlen(name));
-	if (!s || !s->name)
-		return NULL;
-	memcpy(&s->table, table, size < sizeof s->table ? size : sizeof s->table);
-	s->table.size = sizeof s->table;
-	s->table.name = s->name;
-	s->next = registry.wrappers;
-	registry.wrappers = s;
-	return s;
-}
-
-/* Wraps a backend. Calls wrap() without the lock, since it looks up the backend `below`. */
-static tess_status open_wrapper(const struct tess_backend *top, const char *name, const char *below,
-                                const struct tess_backend **out)
-{
-	const struct tess_backend *table = NULL;
-	const struct tess_wrapper *s;
-	tess_status st;
-
-	pthread_mutex_lock(&registry_lock);
-	s = find_wrapper(name);
-	pthread_mutex_unlock(&registry_lock);
-	if (!s) {
-		st = TESS_PLUGIN_VALUE(top->wrap(below, &table));
-		if (st)
-			return tess_fail_in(st, "backend %s", name);
-		if (!table || table->size < TESS_UPTO(tess_backend, close))
-			return tess_fail(
-				TESS_EABI,
-				"backend %s: wrap() of %s returned no valid table: a bug in "
-				"the plugin",
-				name, top->name);
-		pthread_mutex_lock(&registry_lock);
-		s = find_wrapper(name);
-		if (!s)
-			s = store_wrapper(name, table);
-		pthread_mutex_unlock(&registry_lock);
-	}
-	if (!s)
-		return tess_fail(TESS_ENOMEM, "backend %s: out of memory", name);
-	*out = &s->table;
-	return TESS_OK;
-}
-
-/* Returns whether `top` is among the names in `below`. */
-static bool wraps_itself(const char *top, const char *below)
-{
-	size_t n = strlen(top);
-
-	for (const char *at = below; at; at = strchr(at, ':')) {
-		at += *at == ':';
-		if (!strncmp(at, top, n) && (!at[n] || at[n] == ':'))
-			return true;
-	}
-	return false;
-}
-
-tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out)
-{
-	const char *colon = strchr(name, ':');
-	const struct tess_backend *top;
-	char first[128];
-	tess_status st;
-
-	snprintf(first, sizeof first, "%.*s", colon ? (int)(colon - name) : (int)strlen(name),
-	         name);
-	st = find_table(TESS_BACKENDS, first, &top);
-	if (st)
-		return st;
-	if (!colon && !top->wrap)
-		*out = top;
-	else if (!top->wrap)
-		st = tess_fail(TESS_EINVAL,
-		               "backend %s: %s does not wrap another backend; use %s alone", name,
-		               first, first);
-	else if (!colon || !colon[1])
-		st = tess_fail(TESS_EINVAL,
-		               "backend %s wraps another one; append its name: %s:NAME", first,
-		               first);
-	else if (wraps_itself(first, colon + 1))
-		st = tess_fail(TESS_EINVAL, "backend %s: %s cannot wrap itself", name, first);
-	else
-		st = open_wrapper(top, name, colon + 1, out);
-	return st;
-}
-
-tess_status tess_plugin_find_device(const char *name, const struct tess_device **out)
-{
-	return find_table(TESS_DEVICES, name, out);
-}
-
 tess_status tess_plugin_find_style(const char *name, const struct tess_style **out)
 {
-	return find_table(TESS_STYLES, name, out);
+	return tess_registry_find_table(TESS_STYLES, name, out);
 }
 
 tess_status tess_plugin_find_model(const char *type, const struct tess_model **out)
 {
-	return find_table(TESS_MODELS, type, out);
+	return tess_registry_find_table(TESS_MODELS, type, out);
 }
 
 /* Returns a name that both files offer, or NULL. */

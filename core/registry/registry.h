@@ -25,13 +25,27 @@ extern const struct tess_option tess_registry_options[];
 /*
  * Return the table of a name, borrowed. A style has aliases; the name of a model is the model_type
  * of config.json. The table is a copy: fields newer than the plugin's header are NULL, required
- * operations are not. A backend's name may include the backend that it wraps: "trace:gloo".
- * TESS_EINVAL: it cannot wrap one, or must.
+ * operations are not. The name of a backend or device may include the one that it wraps:
+ * "trace:gloo", "mine:cpu". TESS_EINVAL: it cannot wrap one, or must.
  */
 tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out);
 tess_status tess_plugin_find_device(const char *name, const struct tess_device **out);
 tess_status tess_plugin_find_style(const char *name, const struct tess_style **out);
 tess_status tess_plugin_find_model(const char *type, const struct tess_model **out);
+
+enum { TESS_DEVICE_NAME = 256 };
+/*
+ * Splits the value of TESSERA_DEVICE, NAME[:INDEX], into a name for tess_plugin_find_device and an
+ * index, or -1. After a colon, digits are an index, and a name is that of the inner device.
+ */
+tess_status tess_device_name_parse(const char *text, char name[static TESS_DEVICE_NAME],
+                                   int32_t *index);
+
+/*
+ * Returns the table of the file that offers `table`: for that of "mine:cpu" the table of "mine",
+ * else `table` itself.
+ */
+const void *tess_registry_find_outer(const void *table);
 
 /* Returns the innermost backend of a name: "gloo" of "trace:gloo". */
 static inline const char *tess_backend_wrapped(const char *name)

@@ -97,6 +97,23 @@ static bool is_missing_op(const void *table, uint32_t size, uint64_t at)
 	return !p;
 }
 
+/* Returns whether a device wraps another one; it then needs no other function, and no memory. */
+static bool is_device_wrapper(const struct tess_file *f, const struct table_head *table)
+{
+	return f->kind == TESS_DEVICES &&
+	       !is_missing_op(table, table->size, offsetof(struct tess_device, wrap));
+}
+
+static tess_status check_kind_of_memory(const struct table_head *table)
+{
+	int mem = table->word; /* tess_device.mem */
+
+	if (mem == TESS_HOST || mem == TESS_CUDA || (mem >= MEM_OWN && mem <= TESS_MEM_MAX))
+		return TESS_OK;
+	return tess_fail(TESS_EABI, "device %s: memory of kind %d; use %d, %d or %d to %d",
+	                 table->name, mem, TESS_HOST, TESS_CUDA, MEM_OWN, TESS_MEM_MAX);
+}
+
 /* Checks that a file offers a name once. */
 static tess_status check_unique(const struct tess_file *f, const char *name)
 {
@@ -156,6 +173,7 @@ static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
 {
 	const struct plugin_kind *k = &kinds[f->kind];
 	const char *kind = tess_plugin_kind_names[f->kind];
+	bool wraps = is_device_wrapper(f, table);
 	struct tess_offer offer;
 	const struct required_op *op;
 	tess_status st;
@@ -167,15 +185,13 @@ static tess_status check_offer(struct tess_file *f, struct tess_registry *r,
 	if (!table->name || !tess_name_valid(table->name, ""))
 		return tess_fail(TESS_EINVAL, "the name of a %s, \"%.80s\", is not [a-z0-9_]+",
 		                 kind, table->name ? table->name : "");
-	for (op = k->required; op->name; op++)
+	for (op = k->required; op->name && !wraps; op++)
 		if (is_missing_op(table, table->size, op->at))
 			return tess_fail(TESS_EABI, "%s %s lacks %s, which is required", kind,
 			                 table->name, op->name);
-	if (f->kind == TESS_DEVICES && table->word != TESS_HOST && table->word != TESS_CUDA &&
-	    (table->word < MEM_OWN || table->word > TESS_MEM_MAX))
-		return tess_fail(TESS_EABI, "device %s: memory of kind %d; use %d, %d or %d to %d",
-		                 table->name, (int)table->word, TESS_HOST, TESS_CUDA, MEM_OWN,
-		                 TESS_MEM_MAX);
+	st = f->kind == TESS_DEVICES && !wraps ? check_kind_of_memory(table) : TESS_OK;
+	if (st)
+		return st;
 	copy = tess_arena_alloc(&r->arena, k->size);
 	if (!copy)
 		return TESS_ENOMEM;

@@ -857,8 +857,24 @@ struct tess_device {
 	 * function each op is a step.
 	 */
 	int32_t (*fuses)(const struct tess_op *op);
+	/*
+	 * Makes this device a wrapper: TESSERA_DEVICE=mine:cpu computes some ops in `mine` and the
+	 * others in the inner device, cpu. Returns the table of this device around the device
+	 * `name`; *out is borrowed. Called once for each name, not concurrently. Required in that
+	 * table:
+	 *   supports  TESS_OK: this device runs the op; TESS_ENOTSUP: the inner device does. Called
+	 *             again before each run, with the shapes of the step. `next` may be set
+	 *   run       gets the ops that supports() accepts, one at a time
+	 *   mem       the kind of memory that run() accesses; 0: any. Must be the inner device's
+	 *   exact     1 if the inner device is exact: sums of this device are, too
+	 * fuses is NULL: the inner device fuses its own ops. All other fields that are NULL or 0
+	 * are those of the inner device. `self` is that of the inner device, in all functions. So
+	 * an open() of this device calls that of the inner one, from host->device. A device with
+	 * `wrap` is not used alone: its own table needs no other function.
+	 */
+	tess_status (*wrap)(const char *name, const struct tess_device **out);
 };
-TESS_TIGHT(tess_device, fuses);
+TESS_TIGHT(tess_device, wrap);
 
 TESS_END
 

@@ -17,34 +17,20 @@
 
 const struct tess_option tess_device_options[] = {
 	{ "device", "cpu",
-	  "compute device: NAME[:INDEX]; without INDEX the ranks of a host take its devices "
-	  "in turn" },
+	  "compute device: NAME[:INDEX], or WRAPPER:NAME[:INDEX]; without INDEX the ranks of a "
+	  "host take its devices in turn" },
 	{ NULL, NULL, NULL },
 };
-
-static tess_status read_device_index(const char *text, const char *digits, int32_t *index)
-{
-	char *end;
-	long n = strtol(digits, &end, 10);
-
-	if (end == digits || *end || n < 0 || n > INT32_MAX || *digits < '0' || *digits > '9')
-		return tess_fail(TESS_EINVAL, "device %s: use NAME or NAME:INDEX, from 0", text);
-	*index = (int32_t)n;
-	return TESS_OK;
-}
 
 tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 {
 	tess_status st = tess_option_add("nn/weights/device.c", tess_device_options);
-	const char *text = tess_option_get("device"), *colon = strchr(text, ':');
+	const char *text = tess_option_get("device");
+	char name[TESS_DEVICE_NAME];
 	int32_t at = -1, count;
-	char name[80];
 
-	if (st)
-		return st;
-	snprintf(name, sizeof name, "%.*s", (int)(colon ? colon - text : (long)strlen(text)), text);
-	if (colon)
-		st = read_device_index(text, colon + 1, &at);
+	if (!st)
+		st = tess_device_name_parse(text, name, &at);
 	if (!st)
 		st = tess_plugin_find_device(name, device);
 	if (st)

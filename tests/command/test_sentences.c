@@ -69,7 +69,7 @@ static const struct sentence once[] = {
 	{ "TESSERA_DEVICE=cpu:1 $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "device cpu:1: this machine has 1, numbered from 0" },
 	{ "TESSERA_DEVICE=cpu:1st $T generate data -n 3 --backend shm --prompt a", 1, 1,
-	  "device cpu:1st: use NAME or NAME:INDEX" },
+	  "device cpu:1st: cpu does not wrap another device; use cpu, or cpu:INDEX" },
 	{ "TESSERA_CPU=sse9 $T generate data -n 3 --backend shm --prompt a", 1, 1,
 	  "TESSERA_CPU=sse9: not an instruction set" },
 	{ "TESSERA_LAYOUT=odd $T generate data -n 3 --backend shm --prompt a", 1, 1,

@@ -46,6 +46,8 @@ static int count_fake_calls(const char *what)
 
 /* ---- a device in a group --------------------------------------------------------------------- */
 
+static const char *card_device = "discrete_cuda";
+
 struct opened {
 	const struct tess_device *table;
 	void *self, *stream;
@@ -59,7 +61,7 @@ static tess_status open_card(struct tess_group *g, int32_t index, const struct t
 	tess_status st = TESS_OK;
 
 	if (!o->self) {
-		st = tess_plugin_find_device("discrete_cuda", &o->table);
+		st = tess_plugin_find_device(card_device, &o->table);
 		if (!st)
 			st = o->table->open(index, 1, &o->self);
 		if (!st)
@@ -610,7 +612,7 @@ END_TEST
 /* ---- where it cannot be used ----------------------------------------------------------------- */
 
 struct refusal {
-	const char *version, *backend, *libraries; /* NULL: unchanged */
+	const char *version, *backend, *libraries, *device; /* NULL: unchanged */
 	bool one_card;
 	bool refused; /* the calls fail; else the group does not use nccl */
 	const char *words; /* words of the warning or the failure; NULL: NCCL is used */
@@ -651,6 +653,8 @@ static struct refusal refusals[] = {
 	{ .version = "23001", .one_card = true },
 	{ .backend = "nccl" },
 	{ .backend = "trace:nccl" },
+	{ .backend = "nccl", .device = "mine:discrete_cuda" },
+	{ .device = "ours:mine:discrete_cuda" },
 	{ .libraries = "/nonexistent", .words = "libcuda.so.1 was not found" },
 	{ .libraries = "/nonexistent",
 	  .backend = "nccl",
@@ -664,6 +668,14 @@ static tess_status spawned;
 static void run_refused(void)
 {
 	spawned = tess_world_spawn_threads(2, use_cards, &refusals[refusal]);
+}
+
+static const char *format_moved_memory(const char *device)
+{
+	static char text[128];
+
+	snprintf(text, sizeof text, "nccl moves memory of device %s", device);
+	return text;
 }
 
 START_TEST(usable_or_not)
@@ -683,7 +695,9 @@ START_TEST(usable_or_not)
 		setenv("FAKE_NCCL_VERSION", f->version, 1);
 	if (f->backend)
 		setenv("TESSERA_BACKEND", f->backend, 1);
-	setenv("TESSERA_DEVICE", "discrete_cuda", 1);
+	if (f->device)
+		card_device = f->device;
+	setenv("TESSERA_DEVICE", card_device, 1);
 	if (f->libraries)
 		setenv("TESSERA_CUDA_LIBS", f->libraries, 1);
 	capture_stderr(run_refused, text, sizeof text);
@@ -694,7 +708,7 @@ START_TEST(usable_or_not)
 	else if (f->words)
 		expect_part(text, f->words);
 	else
-		expect_part(text, "nccl moves memory of device discrete_cuda");
+		expect_part(text, format_moved_memory(card_device));
 	if (f->words && !f->refused)
 		ck_assert_int_eq(count_occurrences(text, "go through host memory"), 2);
 	end_test();
