@@ -178,15 +178,14 @@ static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 	if (e->logits_dim >= 0)
 		fprintf(f,
 		        "(logits stay cut by vocabulary along %s: for a greedy id a rank sends "
-		        "%llu bytes; for a full row,\nor one sampled without a small top-k, at most "
-		        "%llu)\n",
+		        "%llu bytes; for a full row,\nor one sampled without a small top-k, "
+		        "at most %llu)\n",
 		        e->dim_names[e->logits_dim], (unsigned long long)e->greedy_bytes,
 		        (unsigned long long)e->row_bytes);
 	if (sums)
-		fprintf(f,
-		        "(sums keep their order: for the all_reduce or reduce_scatter of a "
-		        "Partial, ranks may exchange its\nnodes by all_gather or all_to_all, which is then "
-		        "the call that a failure names)\n");
+		fprintf(f, "(sums keep their order: for the all_reduce or reduce_scatter of a "
+		           "Partial, ranks may exchange its\nnodes by all_gather or all_to_all, "
+		           "which is then the call that a failure names)\n");
 	return st;
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 from . import _abi
 from ._errors import CODES, make_error
 from ._group import World, find_world
-from ._library import fail, lib, list_strings, take_bytes
+from ._library import fail, lib, list_strings, set_options, take_bytes
 from ._spawn import is_threaded
 from ._threads import ThreadWorld, use_options
 
@@ -199,8 +199,8 @@ class Model:
         self._world = world
         self._rank: _Rank | None = None
         if world:
-            with use_options(**options):
-                self._rank = _Rank(world, settings, lambda: False)
+            set_options(**options)  # they stay set: ranks that are threads share them
+            self._rank = _Rank(world, settings, lambda: False)
             self._info = self._rank.info
         else:
             self._threads = threads = ThreadWorld(settings.ranks, **options)

@@ -165,6 +165,8 @@ class ThreadWorld:
 
         Raises the first exception of a rank; the ranks have ended then, unless `collective` and all failed alike.
         """
+        if self._pid != os.getpid():
+            raise RuntimeError(f"the ranks are threads of process {self._pid}, and a forked process has none: load the model in it")
         if self._closed:
             raise self._error or RuntimeError("the ranks have ended")
         command = self._command = Command(self.size, function, collective)

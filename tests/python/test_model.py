@@ -56,6 +56,45 @@ def test_errors_name_the_cause(data):
         tessera.load(data, ranks=2, backend="gloo")
 
 
+def test_a_model_in_a_forked_process(data):
+    with tessera.load(data, ranks=2) as model:
+        with pytest.raises(RuntimeError, match="threads of process"):
+            tessera.spawn(lambda: model.logits([1]), ranks=2, backend="shm")
+        inner = tessera.spawn(lambda: tessera.load(data, plan="tp").logits([1, 2]), ranks=3, backend="shm")
+        assert all(np.array_equal(one, model.logits([1, 2])) for one in inner)
+
+
+@pytest.mark.parametrize("backend", ["loopback", "shm"])
+def test_a_model_of_a_job_is_collective(data, backend):
+    def call():
+        with tessera.load(data, mesh="dp=2,tp=2", plan="tp+sp") as model:
+            return (model.logits([[1, 2, 3], [4], [5, 6]]), model.generate(["Once", "The"], max_tokens=5, temperature=0),
+                    model.grad([[1, 2, 3], [3, 4]]), model.ranks)
+
+    with tessera.load(data) as one:
+        expected = one.logits([[1, 2, 3], [4], [5, 6]])
+        text = one.generate(["Once", "The"], max_tokens=5, temperature=0)
+        loss, grads = one.grad([[1, 2, 3], [3, 4]])
+    for logits, texts, (rank_loss, rank_grads), ranks in tessera.spawn(call, ranks=4, backend=backend):
+        assert all(np.array_equal(a, b) for a, b in zip(logits, expected)) and texts == text and ranks == 4
+        assert rank_loss == loss and all(np.array_equal(rank_grads[name], grads[name]) for name in grads)
+
+
+def test_ranks_of_a_job_are_not_chosen_again(data):
+    with pytest.raises(ValueError, match="the job has 2 ranks"):
+        tessera.spawn(lambda: tessera.load(data, ranks=3), ranks=2, backend="loopback")
+
+
+def test_time_of_load(data):
+    """The shipped checkpoint is loaded on 4 ranks in less than 50 ms."""
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        tessera.load(data, ranks=4).close()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.050
+
+
 def test_a_lost_model_ends_its_ranks(data):
     for _ in range(3):
         tessera.load(data, ranks=2)
