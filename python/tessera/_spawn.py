@@ -10,9 +10,11 @@ import re
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
-from typing import Any, Callable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from . import _group
 from ._errors import ArgumentError, DeadlineError, RankError
@@ -127,6 +129,23 @@ def _write_all(fd: int, data: bytes) -> None:
 
 # ---- the parent ------------------------------------------------------------------------------------------------------
 
+@contextmanager
+def _delay_interrupt() -> Iterator[None]:
+    """Keeps Ctrl-C until the end of the block. Any thread may receive the signal, so a mask would not do."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    seen: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: seen.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
 class _Child:
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -208,13 +227,17 @@ class _Processes:
     def _start(self, child: _Child) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        read, write = os.pipe()
         parent = os.getpid()
-        pid = os.fork()
-        if pid:
-            os.close(write)
-            child.pid, child.fd = pid, read
-            return
+        with _delay_interrupt():
+            child.fd, report = os.pipe()
+            try:
+                child.pid = os.fork()
+                if not child.pid:
+                    self._run_child(child, parent, report)
+            finally:
+                os.close(report)
+
+    def _run_child(self, child: _Child, parent: int, report: int) -> None:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -223,7 +246,7 @@ class _Processes:
             _become_rank(child.rank, self.size, self.backend, self.timeout, self.job)
             faulthandler.register(signal.SIGUSR2, child.stack, all_threads=False)
             if os.getppid() == parent:
-                status = _run_rank(self.call, write)
+                status = _run_rank(self.call, report)
             sys.stdout.flush()
             sys.stderr.flush()
         finally:

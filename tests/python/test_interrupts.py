@@ -7,6 +7,9 @@ import time
 
 import pytest
 
+import tessera
+from conftest import list_children
+
 PROGRAMS = {
     # a call of a model that takes long: ends at the next step
     "generate": """
@@ -93,6 +96,22 @@ except KeyboardInterrupt:
     assert time.monotonic() - start < 5
     if name != "job":
         assert "Traceback" not in err, err
+
+
+def test_an_interrupt_during_a_fork(monkeypatch):
+    """Each process is known to its parent when KeyboardInterrupt is raised."""
+    fork = os.fork
+
+    def interrupt():
+        pid = fork()
+        if pid:
+            signal.raise_signal(signal.SIGINT)
+        return pid
+
+    monkeypatch.setattr(os, "fork", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tessera.spawn(time.sleep, args=(100,), ranks=2, backend="shm")
+    assert not list_children()
 
 
 @pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "1 / 0", "os.kill(os.getpid(), signal.SIGTERM)"])
