@@ -90,7 +90,7 @@ static const char *choose_for_job(const struct job_kind *job, char why[static 10
 {
 	struct tess_choice choice;
 	const char *name = tess_option_get("backend");
-	tess_status st = job->threads ? tess_world_check_spawn(job->size) : TESS_OK;
+	tess_status st = job->threads ? tess_world_check_threads() : TESS_OK;
 
 	if (!st)
 		st = tess_backend_check_device(name, job->size, job->threads, job->hosts);

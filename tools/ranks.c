@@ -172,7 +172,7 @@ tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status)
 {
-	return tess_tool_has_threads(n) ? tess_world_spawn(n, run, arg)
+	return tess_tool_has_threads(n) ? tess_world_spawn_threads(n, run, arg)
 	                                : tess_tool_run_processes(n, 0, argv, exit_status);
 }
 

@@ -35,12 +35,13 @@ struct spawned_rank {
 	char sentence[TESS_SENTENCE];
 };
 
-static tess_status call_function(struct spawned_rank *s, struct tess_world *w)
+static tess_status call_function(struct tess_world *w,
+                                 tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
 {
 	tess_status st;
 
 	tess_error_clear();
-	st = s->fn(w, s->arg);
+	st = fn(w, arg);
 	if (!st)
 		return st;
 	if (!*tess_error())
@@ -49,10 +50,24 @@ static tess_status call_function(struct spawned_rank *s, struct tess_world *w)
 	return st;
 }
 
+tess_status tess_world_run(struct tess_world *w,
+                           tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
+{
+	tess_status st;
+
+	w->spawned = true;
+	st = call_function(w, fn, arg);
+	tess_world_leave(w);
+	if (!st)
+		st = tess_world_check(w);
+	tess_world_destroy(w);
+	return st;
+}
+
 static tess_status run_rank(struct spawned_rank *s)
 {
 	struct tess_world *w;
-	tess_status st = tess_world_make(s->rank, s->size, &w);
+	tess_status st = tess_world_make(s->rank, s->size, NULL, &w);
 
 	if (st) {
 		tess_coordinator_fail(s->coordinator, s->rank, st, tess_error());
@@ -64,10 +79,8 @@ static tess_status run_rank(struct spawned_rank *s)
 	if (!st)
 		st = tess_world_enter(w, true, false);
 	if (!st)
-		st = call_function(s, w);
+		return tess_world_run(w, s->fn, s->arg);
 	tess_world_leave(w);
-	if (!st)
-		st = tess_world_check(w);
 	tess_world_destroy(w);
 	return st;
 }
@@ -195,9 +208,9 @@ static tess_status get_spawn_result(struct tess_coordinator *coordinator,
 	return TESS_OK;
 }
 
-tess_status tess_world_spawn_threads(int32_t n,
-                                     tess_status (*fn)(struct tess_world *world, void *arg),
-                                     void *arg)
+tess_status tess_world_run_threads(int32_t n,
+                                   tess_status (*fn)(struct tess_world *world, void *arg),
+                                   void *arg, bool *abandoned)
 {
 	tess_status st = tess_option_add("world", tess_world_options);
 	struct tess_coordinator *coordinator;
@@ -205,6 +218,8 @@ tess_status tess_world_spawn_threads(int32_t n,
 	int32_t left;
 	int event_fd;
 
+	if (abandoned)
+		*abandoned = false;
 	if (!st && !fn)
 		st = tess_fail(TESS_EINVAL, "ranks without a function that they run");
 	if (!st)
@@ -232,6 +247,8 @@ tess_status tess_world_spawn_threads(int32_t n,
 	st = get_spawn_result(coordinator, s, n, left);
 	if (left >= 0) { /* the rank may still use this memory, and plugins */
 		tess_registry_skip_quit();
+		if (abandoned)
+			*abandoned = true;
 		return st;
 	}
 out:
@@ -242,28 +259,17 @@ out:
 	return st;
 }
 
-/* Checks the option "backend"; ranks report a backend that cannot be opened. */
-tess_status tess_world_check_spawn(int32_t n)
+/* Ranks report a backend that cannot be opened. */
+tess_status tess_world_check_threads(void)
 {
 	const char *name = tess_option_get("backend");
 	const struct tess_backend *b;
 
-	if (n == 1 || !strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
+	if (!strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
 	    b->reach == TESS_REACH_PROCESS)
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
-	                 "tess_world_spawn runs ranks as threads over loopback, and the backend %s "
-	                 "is for processes; set the backend to auto, loopback or a wrapper of it, "
-	                 "or start the program with tessera launch -n %d --backend %s",
-	                 name, n, name);
-}
-
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
-                             void *arg)
-{
-	tess_status st = tess_option_add("world", tess_world_options);
-
-	if (!st)
-		st = tess_world_check_spawn(n);
-	return st ? st : tess_world_spawn_threads(n, fn, arg);
+	                 "ranks that are threads communicate over loopback, and the backend %s is "
+	                 "for processes; set the backend to auto, loopback or a wrapper of it",
+	                 name);
 }

@@ -45,7 +45,7 @@ static void write_record(struct tess_world *w, const struct tess_failure *f)
 	const struct tess_members_lookup lookup = { .find = find_members, .arg = w };
 	json_t *about;
 
-	if (!w->flight)
+	if (!tess_flight_writes(w->flight))
 		return;
 	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
 	                  "process", (int)getpid(), "backend",

@@ -101,20 +101,46 @@ struct tess_world;
 tess_status tess_world_open(struct tess_world **out);
 
 /*
- * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the
- * first failure, with its message. For tests, and for programs whose ranks are threads. Blocks.
+ * Runs fn(world, arg) on `n` ranks of the option "backend" (TESSERA_BACKEND), and waits for their
+ * end. Returns the first failure, with its message. For tests, and for programs whose ranks are one
+ * function. Blocks.
  *
- * fn returns without closing `world`: tess_world_close fails the job. After a failure each rank has
- * TESSERA_TIMEOUT to return. A rank that blocks in its own code is logged after one second. If it
- * does not return, the message names it, and its thread continues to run. It may still use what
- * `arg` points to, so end the process.
+ * | backend | ranks |
+ * |---|---|
+ * | auto, loopback, wrappers of it, others of TESS_REACH_PROCESS | threads of this process |
+ * | shm, gloo, wrappers of them, others with another `reach` | processes, forked for this call |
+ * | mpi | refused: mpirun starts its ranks, which call tess_world_open |
  *
- * TESS_EINVAL: n > 1, and the option "backend" (TESSERA_BACKEND) is not auto, loopback, a wrapper
- * such as faulty:loopback, or another backend of TESS_REACH_PROCESS. The ranks of gloo or shm are
- * processes: start the program with tessera launch, and call tess_world_open.
+ * fn returns without closing `world`: tess_world_close fails the job.
+ *
+ * Threads: after a failure each rank has TESSERA_TIMEOUT to return. A rank that blocks in its own
+ * code is logged after one second. If it does not return, the message names it, and its thread
+ * continues to run. It may still use what `arg` points to, so end the process.
+ *
+ * Processes: this forks. So call it before threads are started, and with no world open: that is
+ * refused with TESS_EINVAL. A rank has a copy of the memory, and what it writes is lost, except for
+ * results (tess_world_spawn_results). It has RANK and the other variables of a job, writes to the
+ * same stdout and stderr, ends without atexit handlers and destructors, and is killed if this
+ * process ends. The message of a rank that was killed has the signal and the last call
+ * (TESS_EPEER). After a failure a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s
+ * later; no process remains. SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the
+ * end; SIGCHLD is the default meanwhile.
+ *
+ * A deadline applies to calls, and to a rank that others wait for. If all ranks block in their own
+ * code, this does too.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);
+
+/*
+ * Runs fn(world, arg, result) like tess_world_spawn. Each rank writes `bytes_each` bytes to
+ * `result`, which are zero before and aligned to 64. results: [n * bytes_each], filled in the order
+ * of ranks, only on success.
+ */
+tess_status tess_world_spawn_results(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg,
+                                                       void *result),
+                                     void *arg, void *results, uint64_t bytes_each);
 
 /* Returns this rank, 0 to the size of the world - 1. */
 int32_t tess_world_rank(const struct tess_world *w);

@@ -92,6 +92,12 @@ static tess_status run_nothing(struct tess_world *w, void *arg)
 	return TESS_OK;
 }
 
+static tess_status write_nothing(struct tess_world *w, void *arg, void *result)
+{
+	(void)w, (void)arg, (void)result;
+	return TESS_OK;
+}
+
 /* Fails like the request. */
 static int fail_as_request(void *self, int64_t i, const struct tess_result *r, const char *end,
                            uint64_t n)
@@ -138,6 +144,12 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_world_spawn(0, run_nothing, NULL));
 		ROW(tess_world_spawn(INT32_MAX, run_nothing, NULL));
 		ROW(tess_world_spawn(1, NULL, NULL));
+		ROW(tess_world_spawn_results(0, write_nothing, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, NULL, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, NULL, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, numbers, 0));
+		ROW(tess_world_spawn_results(2, write_nothing, NULL, numbers, UINT64_MAX));
+		ROW(tess_world_spawn_results(1000, write_nothing, NULL, numbers, UINT64_MAX / 999));
 		GIVES(-1, tess_world_rank(NULL));
 		GIVES(0, tess_world_size(NULL));
 		GIVES('\0', *tess_world_backend(NULL));
@@ -525,6 +537,10 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_dataset_read(on.dataset, 0, ids, NULL));
 
 		/* explain */
+		ROW(tess_session_explain(NULL, 1, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, 1, NULL));
+		ROW(tess_session_explain(on.session, 0, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, INT64_MAX, OUT(tess_explanation)));
 		ROW(tess_explain(NULL, "tp", 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, NULL, 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, "tp", -1, 1, NULL, OUT(tess_explanation)));

@@ -188,13 +188,29 @@ static const struct tess_model my_model = { .size = sizeof my_model,
 	                                    .name = "my_model",
 	                                    .types = (const char *const[]){ "mine", NULL },
 	                                    .forward = record_nothing };
+static void do_nothing(void)
+{
+}
+
+#define NOTHING(op) .op = (__typeof__(((struct tess_backend *)0)->op))do_nothing
+static const struct tess_backend my_backend = { .size = sizeof my_backend,
+	                                        .name = "my_backend",
+	                                        .reach = TESS_REACH_HOST,
+	                                        NOTHING(supports),
+	                                        NOTHING(open),
+	                                        NOTHING(start),
+	                                        NOTHING(test),
+	                                        NOTHING(wait),
+	                                        NOTHING(release),
+	                                        NOTHING(close) };
 static const struct tess_option fails = { "mine_fails", "0", "whether init fails" };
 static const struct tess_plugin plugin =
 	PLUGIN("mine", .styles = TESS_LIST(tess_style, &mine, &second),
                .models = TESS_LIST(tess_model, &my_model),
+               .backends = TESS_LIST(tess_backend, &my_backend),
                .options = TESS_LIST(tess_option, &fails), .init = count_init, .quit = count_quit);
 
-static void expect_refused(const struct tess_plugin *p, tess_status why, const char *part)
+static void expect_addition_refused(const struct tess_plugin *p, tess_status why, const char *part)
 {
 	ck_assert_int_eq(tess_registry_add(p), why);
 	expect_part(tess_error(), "registered by the program: ");
@@ -205,6 +221,7 @@ static void expect_refused(const struct tess_plugin *p, tess_status why, const c
 START_TEST(adds_plugins_of_the_program)
 {
 	const struct tess_style *style = NULL;
+	const struct tess_backend *backend = NULL;
 	const struct tess_model *model = NULL;
 	struct tess_plugin_info p;
 	size_t n = 0, nown = 0;
@@ -225,7 +242,11 @@ START_TEST(adds_plugins_of_the_program)
 			ck_assert(!strcmp(p.path, "registered by the program") && !p.status &&
 			          !*p.why);
 		}
-	ck_assert_uint_eq(nown, 3);
+	ck_assert_uint_eq(nown, 4);
+	ck_assert(!tess_plugin_find_backend("my_backend", &backend) &&
+	          backend->reach == TESS_REACH_HOST);
+	ck_assert_int_eq(tess_plugin_find_backend("my_backend:shm", &backend), TESS_EINVAL);
+	ck_assert_int_eq(tess_plugin_find_backend("mine", &backend), TESS_ENOENT);
 	ck_assert(!tess_plugin_find_style("mine", &style));
 	ck_assert_int_eq(TESS_PLUGIN_CALL(style, "lm_head", layout, NULL, NULL), TESS_EABI);
 	expect_part(tess_error(),
@@ -252,26 +273,27 @@ START_TEST(refuses_plugins_of_the_program)
 
 	register_folder("program-refused");
 	ck_assert_int_eq(tess_registry_add(NULL), TESS_EINVAL);
-	expect_refused(&taken, TESS_EINVAL,
-	               "plugin taken, registered by the program: refused: style "
-	               "good_alias is offered by ");
+	expect_addition_refused(&taken, TESS_EINVAL,
+	                        "plugin taken, registered by the program: refused: style "
+	                        "good_alias is offered by ");
 	expect_part(tess_error(), "tess-style-good.so");
 	ck_assert_int_eq(tess_plugin_find_style("second", &style),
 	                 TESS_ENOENT); /* nothing remains */
-	expect_refused(&none, TESS_EINVAL, "it offers no backend, device, style or model");
-	expect_refused(&no_op, TESS_EABI, "style unable lacks layout, which is required");
-	expect_refused(&wrong_name, TESS_EINVAL, "\"Odd\"");
-	expect_refused(&old, TESS_EABI, "built for plugin ABI 1");
-	expect_refused(&lacking, TESS_EABI, "backend idle lacks supports");
+	expect_addition_refused(&none, TESS_EINVAL, "it offers no backend, device, style or model");
+	expect_addition_refused(&no_op, TESS_EABI, "style unable lacks layout, which is required");
+	expect_addition_refused(&wrong_name, TESS_EINVAL, "\"Odd\"");
+	expect_addition_refused(&old, TESS_EABI, "built for plugin ABI 1");
+	expect_addition_refused(&lacking, TESS_EABI, "backend idle lacks supports");
 	setenv("TESSERA_MINE_FAILS", "1", 1);
-	expect_refused(&plugin, TESS_ENOTSUP, "not usable here: no hardware");
+	expect_addition_refused(&plugin, TESS_ENOTSUP, "not usable here: no hardware");
 	setenv("TESSERA_MINE_FAILS", "0", 1);
 	ck_assert_msg(!tess_registry_add(&plugin), "%s", tess_error());
-	expect_refused(&own, TESS_EINVAL, "style own is offered by plugin mine, registered before");
+	expect_addition_refused(&own, TESS_EINVAL,
+	                        "style own is offered by plugin mine, registered before");
 }
 END_TEST
 
-static void *add_plugin(void *unused)
+static void *add_plugin_on_thread(void *unused)
 {
 	(void)unused;
 	return tess_registry_add(&plugin) ? "add" : NULL;
@@ -284,8 +306,8 @@ START_TEST(adds_from_many_threads)
 
 	register_folder("program-threads");
 	for (int i = 0; i < 8; i++)
-		ck_assert(!pthread_create(&threads[i], NULL, i % 2 ? look_up_plugins : add_plugin,
-		                          NULL));
+		ck_assert(!pthread_create(&threads[i], NULL,
+		                          i % 2 ? look_up_plugins : add_plugin_on_thread, NULL));
 	for (int i = 0; i < 8; i++) {
 		pthread_join(threads[i], &wrong);
 		ck_assert_msg(!wrong, "%s", (const char *)wrong);
