@@ -421,40 +421,69 @@ static bool is_beside_root(const struct tess_dtensor *t, int32_t root, int32_t i
 	return true;
 }
 
-/* Sends the root's elements along one mesh dimension: all of them, or a part to each rank. */
-static tess_status send_along(struct mover *m, int32_t root, const struct dtensor_block *from,
-                              struct dtensor_block *to)
+/* Describes the call that sends the root's elements: all of them, or a part to each rank. */
+static void describe_send(struct mover *m, int32_t root, const int64_t *shape)
 {
-	bool scatters = m->to.kind == TESS_SHARD, here = root == m->cut.rank;
-	int64_t n = tess_dtensor_count_elements(m->t, from->shape);
 	struct tess_coll *c = &m->call;
-	char *packed = from->data;
-	tess_status st = TESS_OK;
 
 	*c = (struct tess_coll){ .size = sizeof *c,
-		                 .kind = scatters ? TESS_SCATTER : TESS_BROADCAST,
+		                 .kind = TESS_BROADCAST,
 		                 .dtype = m->t->spec.dtype,
 		                 .root = root,
 		                 .fingerprint = hash_move(m),
-		                 .count = (uint64_t)n,
-		                 .dst = to->data,
+		                 .count = (uint64_t)tess_dtensor_count_elements(m->t, shape),
 		                 .where = m->where };
-	if (scatters) {
-		tess_move_count_held(m->t->dim[m->to.dim], m->cut.nranks,
-		                     count_others(m, from->shape, m->to.dim, -1), m->send_counts);
-		c->send_counts = m->send_counts;
-		c->count = m->send_counts[m->cut.rank];
-	}
-	if (scatters && here && !are_blocks_in_place(m, m->to.dim, from)) {
-		st = alloc_packed(m, (uint64_t)n, &packed);
+	m->empty = !c->count;
+	if (m->to.kind != TESS_SHARD)
+		return;
+	tess_move_count_held(m->t->dim[m->to.dim], m->cut.nranks,
+	                     count_others(m, shape, m->to.dim, -1), m->send_counts);
+	c->kind = TESS_SCATTER;
+	c->send_counts = m->send_counts;
+	c->count = m->send_counts[m->cut.rank];
+}
+
+/* Sends the root's elements along one mesh dimension. */
+static tess_status send_along(struct mover *m, int32_t root, const struct dtensor_block *from,
+                              struct dtensor_block *to)
+{
+	bool here = root == m->cut.rank;
+	char *packed = from->data;
+	tess_status st = TESS_OK;
+
+	describe_send(m, root, from->shape);
+	if (m->empty)
+		return TESS_OK;
+	if (here && m->call.send_counts && !are_blocks_in_place(m, m->to.dim, from)) {
+		st = alloc_packed(m, count_block_bytes(m, from) / m->width, &packed);
 		if (!st)
 			pack_blocks(m, m->to.dim, from, packed);
 	}
-	c->src = here ? packed : NULL;
-	if (!st && n)
-		st = tess_group_run(m->group, c);
+	m->call.src = here ? packed : NULL;
+	m->call.dst = to->data;
+	if (!st)
+		st = tess_group_run(m->group, &m->call);
 	if (packed != from->data)
 		free_packed(m, packed);
+	return st;
+}
+
+/* Sends along mesh dimension i; `from` has the full dims that `at` cuts along i, `to` its part. */
+static tess_status scatter_along(const struct tess_dtensor *t, const struct tess_place *at,
+                                 int32_t i, int32_t root, const struct dtensor_block *from,
+                                 struct dtensor_block *to)
+{
+	struct mover m;
+	tess_status st = open_mover(&m, t, tess_place_replicate(), (struct tess_move){ i, at[i] });
+
+	to->data = NULL;
+	if (st)
+		return st;
+	tess_dtensor_compute_shape(t, at, t->rank, to->shape);
+	st = tess_dtensor_alloc(t, to);
+	if (!st)
+		st = send_along(&m, tess_dtensor_get_cut(t, root, i).rank, from, to);
+	close_mover(&m);
 	return st;
 }
 
@@ -468,29 +497,21 @@ tess_status tess_dtensor_scatter(const struct tess_dtensor *t, const struct tess
 	for (int32_t i = 0; i < t->ranks->ndims; i++)
 		at[i] = tess_place_replicate();
 	for (int32_t i = 0; i < t->ranks->ndims && !st; i++) {
-		struct mover m;
-
 		tess_dtensor_compute_shape(t, at, t->rank, from.shape);
 		if (places[i].kind == TESS_SHARD)
 			at[i] = places[i];
 		if (!is_beside_root(t, root, i))
 			continue;
-		tess_dtensor_compute_shape(t, at, t->rank, to.shape);
-		st = open_mover(&m, t, tess_place_replicate(), (struct tess_move){ i, at[i] });
-		if (st)
-			break;
-		st = tess_dtensor_alloc(t, &to);
-		if (!st)
-			st = send_along(&m, tess_dtensor_get_cut(t, root, i).rank, &from, &to);
-		close_mover(&m);
+		st = scatter_along(t, at, i, root, &from, &to);
 		if (from.data != full)
 			tess_dtensor_free_block(t, &from);
 		from = to;
 	}
-	if (!st)
-		st = tess_dtensor_move_block(t, at, places, NULL, &from); /* to Partial */
-	else if (from.data != full)
+	if (st) {
 		tess_dtensor_free_block(t, &from);
+		return st;
+	}
+	st = tess_dtensor_move_block(t, at, places, NULL, &from); /* to Partial */
 	if (!st)
 		*b = from;
 	return st;

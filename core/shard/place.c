@@ -38,7 +38,12 @@ bool tess_places_equal(const struct tess_place *a, const struct tess_place *b, i
 tess_status tess_place_check(struct tess_place p, int32_t ndim, const char *where)
 {
 	if (p.kind < TESS_ASIS || p.kind > TESS_PARTIAL)
-		return tess_fail(TESS_EINVAL, "%s: unknown placement kind %d", where, (int)p.kind);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: unknown placement kind %d; use Replicate, Shard or Partial",
+		                 where, (int)p.kind);
+	if (p.kind == TESS_SHARD && !ndim)
+		return tess_fail(TESS_EINVAL, "%s: Shard(%d) of a tensor without axes", where,
+		                 (int)p.dim);
 	if (p.kind == TESS_SHARD && (p.dim < -ndim || p.dim >= ndim))
 		return tess_fail(TESS_EINVAL,
 		                 "%s: Shard(%d) of a tensor with %d axes; use %d to %d", where,

@@ -248,7 +248,7 @@ static int64_t divide_up(int64_t a, int64_t b)
 	return (a + b - 1) / b;
 }
 
-static int32_t get_coordinate(const struct dtensor_case *c, int32_t rank, int32_t along)
+static int32_t get_mesh_coordinate(const struct dtensor_case *c, int32_t rank, int32_t along)
 {
 	for (int32_t i = c->ndims - 1; i > along; i--)
 		rank /= c->size[i];
@@ -295,7 +295,8 @@ bool dtensor_case_holds(const struct dtensor_case *c, const struct tess_place *p
 {
 	for (int32_t i = 0; i < c->ndims; i++)
 		if (is_shard(c, places[i], axis))
-			return find_holder(c, axis, at, c->size[i]) == get_coordinate(c, rank, i);
+			return find_holder(c, axis, at, c->size[i]) ==
+			       get_mesh_coordinate(c, rank, i);
 	return true;
 }
 
@@ -374,13 +375,13 @@ static bool keeps_element(const struct element *e, int32_t i, int32_t coordinate
 	return !coordinate;
 }
 
-static uint64_t compute_element(const struct element *e, int32_t rank)
+static uint64_t compute_held_element(const struct element *e, int32_t rank)
 {
 	const struct dtensor_case *c = e->c;
 	int32_t coordinate[CASE_DIMS];
 
 	for (int32_t i = 0; i < c->ndims; i++)
-		coordinate[i] = get_coordinate(c, rank, i);
+		coordinate[i] = get_mesh_coordinate(c, rank, i);
 	for (int32_t i = 0; i < c->ndims; i++)
 		if (e->to[i].kind == TESS_PARTIAL && !are_same(c, c->from[i], e->to[i]) &&
 		    !keeps_element(e, i, coordinate[i]))
@@ -417,7 +418,7 @@ void *dtensor_case_compute_local(const struct dtensor_case *c, const struct tess
 		}
 		if (!held)
 			continue;
-		bits = compute_element(&e, rank);
+		bits = compute_held_element(&e, rank);
 		memcpy(out + len, &bits, width);
 		len += width;
 	}

@@ -1,7 +1,9 @@
 /*
  * test_dtensor.c - distributed tensors: random redistributions against a reference that knows
- * global indices only; bytes as explain reports them; differing calls; messages.
+ * global indices only; bytes as explain reports them, and as they are sent; differing calls;
+ * messages.
  */
+#include "counting.h"
 #include "reference.h"
 #include "tests/support/draw.h"
 #include "tests/support/report.h"
@@ -11,7 +13,7 @@
 
 /* ---- random cases ---------------------------------------------------------------------------- */
 
-static uint64_t get_number(const char *name, uint64_t preset)
+static uint64_t get_setting(const char *name, uint64_t preset)
 {
 	const char *text = getenv(name);
 
@@ -55,8 +57,8 @@ static tess_status expect_parts(const struct dtensor_case *c, const struct tess_
 	return TESS_OK;
 }
 
-static tess_status make_tensor(struct tess_mesh *m, const struct dtensor_case *c, int32_t rank,
-                               struct tess_dtensor **out)
+static tess_status make_case_tensor(struct tess_mesh *m, const struct dtensor_case *c, int32_t rank,
+                                    struct tess_dtensor **out)
 {
 	bool needs = c->made == MADE_FROM_FULL || c->root == rank;
 	void *data = NULL;
@@ -110,7 +112,20 @@ static tess_status expect_moves(const struct dtensor_case *c, const struct tess_
 	return TESS_OK;
 }
 
-static tess_status run_case(struct tess_world *w, const struct dtensor_case *c)
+/* Redistributes; a placement that stays is left out in half of the cases. */
+static tess_status redistribute_case(const struct dtensor_case *c, const struct tess_dtensor *t,
+                                     struct tess_dtensor **out)
+{
+	struct tess_place to[CASE_DIMS];
+
+	memcpy(to, c->to, sizeof to);
+	for (int32_t i = 0; i < c->ndims; i++)
+		if (c->seed % 2 && !memcmp(&c->from[i], &to[i], sizeof *to))
+			to[i] = (struct tess_place){ .kind = TESS_ASIS };
+	return tess_dtensor_redistribute(t, to, out);
+}
+
+static tess_status run_dtensor_case(struct tess_world *w, const struct dtensor_case *c)
 {
 	int32_t rank = tess_world_rank(w);
 	struct tess_dtensor *t = NULL, *moved = NULL;
@@ -118,17 +133,17 @@ static tess_status run_case(struct tess_world *w, const struct dtensor_case *c)
 	tess_status st = tess_mesh_open(w, c->mesh, &m);
 
 	if (!st)
-		st = make_tensor(m, c, rank, &t);
+		st = make_case_tensor(m, c, rank, &t);
 	if (!st)
 		st = expect_elements(c, c->from, rank, "the made tensor", tess_dtensor_local(t));
 	for (int32_t r = 0; r < c->nranks && !st; r++)
 		st = expect_parts(c, t, c->from, r);
 	if (!st)
-		st = tess_dtensor_redistribute(t, c->to, &moved);
+		st = redistribute_case(c, t, &moved);
 	if (!st)
 		st = expect_elements(c, c->to, rank, "the moved tensor", tess_dtensor_local(moved));
 	if (!st)
-		st = expect_parts(c, moved, c->to, -1 == rank ? 0 : rank);
+		st = expect_parts(c, moved, c->to, rank);
 	if (!st)
 		st = expect_moves(c, t, moved);
 	if (!st)
@@ -141,21 +156,21 @@ static tess_status run_case(struct tess_world *w, const struct dtensor_case *c)
 
 static tess_status run_cases(struct tess_world *w, void *arg)
 {
-	uint64_t n = get_number("DTENSOR_CASES", 300 / THIN), *seed = arg;
+	uint64_t n = get_setting("DTENSOR_CASES", 300 / THIN), *seed = arg;
 	int32_t nranks = tess_world_size(w);
 	struct dtensor_case c;
 	tess_status st = TESS_OK;
 
 	for (uint64_t i = (uint64_t)nranks - 1; i < n && !st; i += CASE_RANKS) {
 		dtensor_case_make(*seed + i, nranks, &c);
-		st = run_case(w, &c);
+		st = run_dtensor_case(w, &c);
 	}
 	return st;
 }
 
 START_TEST(random_redistributions)
 {
-	uint64_t seed = get_number("DTENSOR_SEED", 1000);
+	uint64_t seed = get_setting("DTENSOR_SEED", 1000);
 
 	for (int32_t n = 1; n <= CASE_RANKS; n++)
 		spawn_ranks(n, run_cases, &seed);
@@ -170,8 +185,8 @@ struct explained {
 };
 
 /* Checks that the move of an explained collective sends the same bytes as a tensor. */
-static tess_status compare_bytes(struct tess_mesh *m, const struct tess_explanation *e,
-                                 const struct tess_explained_collective *c)
+static tess_status compare_move_bytes(struct tess_mesh *m, const struct tess_explanation *e,
+                                      const struct tess_explained_collective *c)
 {
 	const struct tess_explained_record *r = e->records[c->record];
 	int64_t shape[] = { e->tokens, (int64_t)c->bytes / 4 / e->tokens };
@@ -215,7 +230,7 @@ static tess_status compare_explained_bytes(struct tess_world *w, void *arg)
 
 		if (c->kind == TESS_GATHER) /* of logits, to one rank */
 			continue;
-		st = compare_bytes(m, e, c);
+		st = compare_move_bytes(m, e, c);
 		if (tess_world_rank(w) == 0) {
 			x->kinds[c->kind]++;
 			x->ncompared++;
@@ -258,6 +273,114 @@ START_TEST(bytes_are_those_of_explain)
 	ck_assert_int_gt(kinds[TESS_REDUCE_SCATTER], 0);
 	ck_assert_int_gt(kinds[TESS_ALL_GATHER], 0);
 	ck_assert_int_gt(kinds[TESS_ALL_TO_ALL], 0);
+}
+END_TEST
+
+/* ---- bytes that are sent --------------------------------------------------------------------- */
+
+struct sent_moves { /* number of compared moves, by kind of their calls */
+	uint64_t seed;
+	int32_t nkinds[TESS_RECV + 1];
+};
+
+/* Replaces a tensor by one after this move, and counts the bytes that this rank sends for it. */
+static tess_status make_counted_move(struct tess_mesh *m, const struct dtensor_case *c,
+                                     const struct tess_dtensor_move *move, struct tess_dtensor **t,
+                                     int64_t *sent)
+{
+	struct tess_group *groups[CASE_DIMS];
+	struct tess_place to[CASE_DIMS];
+	struct tess_dtensor *moved = NULL;
+	tess_status st;
+
+	for (int32_t i = 0; i < c->ndims; i++) {
+		groups[i] = tess_mesh_group(m, (const char[]){ (char)('a' + i), '\0' });
+		to[i] = (struct tess_place){ .kind = TESS_ASIS };
+	}
+	to[move->dim] = move->to;
+	counting_begin(groups, c->ndims);
+	st = tess_dtensor_redistribute(*t, to, &moved);
+	*sent = (int64_t)counting_end();
+	tess_dtensor_free(*t);
+	*t = moved;
+	return st;
+}
+
+/*
+ * Compares the maximum over ranks with the list. The list has the formula of explain for
+ * reductions, n - 1 of n parts, so they are compared if all ranks send equally.
+ */
+static tess_status compare_sent_bytes(struct tess_world *w, const struct dtensor_case *c,
+                                      const struct tess_dtensor_move *move, int64_t sent,
+                                      struct sent_moves *x)
+{
+	int64_t most[] = { sent, -sent };
+	char text[1024];
+	tess_status st = tess_all_reduce(tess_world_group(w), most, most, 2, TESS_I64, TESS_MAX,
+	                                 "sent bytes");
+
+	if (st || (move->from.kind == TESS_PARTIAL && most[0] != -most[1]))
+		return st;
+	if (most[0] != (int64_t)move->sent)
+		return tess_fail(TESS_EBUG, "%s along %c: %lld bytes are sent, and %llu listed: %s",
+		                 tess_kind_name(move->kind), 'a' + move->dim, (long long)most[0],
+		                 (unsigned long long)move->sent, dtensor_case_format(c, text));
+	if (tess_world_rank(w) == 0)
+		x->nkinds[move->kind] += most[0] > 0;
+	return TESS_OK;
+}
+
+static tess_status count_sent_case(struct tess_world *w, const struct dtensor_case *c,
+                                   struct sent_moves *x)
+{
+	struct tess_dtensor_move moves[2 * CASE_DIMS];
+	struct tess_dtensor *t = NULL;
+	struct tess_mesh *m = NULL;
+	int64_t sent = 0;
+	int32_t n = 0;
+	tess_status st = tess_mesh_open(w, c->mesh, &m);
+
+	if (!st)
+		st = tess_dtensor_from_local(m, &c->spec, NULL, &t);
+	if (!st)
+		st = tess_dtensor_list_moves(t, c->to, moves, 2 * CASE_DIMS, &n);
+	for (int32_t i = 0; i < n && !st; i++) {
+		st = make_counted_move(m, c, &moves[i], &t, &sent);
+		if (!st)
+			st = compare_sent_bytes(w, c, &moves[i], sent, x);
+	}
+	tess_dtensor_free(t);
+	tess_mesh_close(m);
+	return st;
+}
+
+static tess_status count_sent_cases(struct tess_world *w, void *arg)
+{
+	struct sent_moves *x = arg;
+	int32_t nranks = tess_world_size(w);
+	struct dtensor_case c;
+	tess_status st = TESS_OK;
+
+	for (uint64_t i = 0; i < 60 && !st; i++) {
+		dtensor_case_make(x->seed + i, nranks, &c);
+		/* sums of f32 may be added in shared memory, and integers by the backend */
+		c.spec.dtype = i % 2 ? TESS_F64 : TESS_BF16;
+		st = count_sent_case(w, &c, x);
+	}
+	return st;
+}
+
+START_TEST(bytes_are_those_sent)
+{
+	struct sent_moves x = { .seed = 5000 };
+
+	spawn_ranks(2, count_sent_cases, &x);
+	spawn_ranks(3, count_sent_cases, &x);
+	spawn_ranks(6, count_sent_cases, &x);
+	ck_assert_int_gt(x.nkinds[TESS_ALL_REDUCE], 0);
+	ck_assert_int_gt(x.nkinds[TESS_REDUCE_SCATTER], 0);
+	ck_assert_int_gt(x.nkinds[TESS_ALL_GATHER], 0);
+	ck_assert_int_gt(x.nkinds[TESS_ALL_TO_ALL], 0);
 }
 END_TEST
 
@@ -337,6 +460,7 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	const struct tess_place twice[] = { { .kind = TESS_ASIS },
 		                            { .kind = TESS_SHARD, .dim = -2 } };
 	const struct tess_place ops[] = { { .kind = TESS_PARTIAL, .op = TESS_MAX }, sum };
+	const struct tess_place stage[] = { { .kind = TESS_STAGE }, replicate };
 	const struct tess_place bits[] = { { .kind = TESS_PARTIAL, .op = TESS_BXOR }, sum };
 	const struct tess_dtensor_spec spec = { .size = sizeof spec,
 		                                .dtype = TESS_I8,
@@ -357,6 +481,8 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	HAS("to Partial(max) along dp, Partial along tp: Partials along dp and tp have different");
 	HOLDS(tess_dtensor_redistribute(t, bits, &none) == TESS_EINVAL);
 	HAS("a Partial of op 7 (bxor); use sum, prod, min or max");
+	HOLDS(tess_dtensor_redistribute(t, stage, &none) == TESS_EINVAL);
+	HAS("to Stage(0) along dp, Replicate along tp: unknown placement kind 4; use Replicate");
 	tess_dtensor_free(t);
 	at[1] = at[0];
 	HOLDS(tess_dtensor_from_local(m, &spec, NULL, &t) == TESS_EINVAL);
@@ -405,6 +531,7 @@ int main(void)
 
 	tcase_add_test(tcase, random_redistributions);
 	tcase_add_test(tcase, bytes_are_those_of_explain);
+	tcase_add_test(tcase, bytes_are_those_sent);
 	tcase_add_test(tcase, differing_calls_fail);
 	tcase_add_test(tcase, messages_name_tensor_and_placements);
 	tcase_add_test(tcase, mesh_outlives_tensors);
