@@ -31,7 +31,7 @@ class Struct(ctypes.Structure):
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
         if "size" in [name for name, *_ in self._fields_[:2]]:
-            self.size = ctypes.sizeof(self)  # type: ignore[attr-defined]
+            self.size = ctypes.sizeof(self)
 
 
 class SessionOptions(Struct):

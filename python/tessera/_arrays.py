@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +27,9 @@ class Memory(NamedTuple):
     owner: Any
 
     @property
-    def count(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
 
     @property
     def number(self) -> int:
@@ -106,7 +105,7 @@ def make_array(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     if dtype != "bfloat16":
         return np.empty(shape, dtype)
     try:
-        import ml_dtypes
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise TypeError("NumPy has no bfloat16: give out=, or install ml_dtypes") from None
     return np.empty(shape, ml_dtypes.bfloat16)

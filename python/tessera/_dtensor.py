@@ -92,7 +92,7 @@ def _get_shape(ranks: Any) -> tuple[int, ...]:
     ranks = np.asarray(ranks)
     if not np.array_equal(ranks.ravel(), np.arange(ranks.size)):
         raise ValueError("DeviceMesh: the ranks of a mesh are 0, 1, ... in order; use Group.split for other groups")
-    return ranks.shape
+    return tuple(ranks.shape)
 
 
 def init_device_mesh(device_type: str, mesh_shape: Sequence[int], *, mesh_dim_names: Sequence[str] | None = None) -> DeviceMesh:

@@ -241,19 +241,19 @@ class Group:
     def all_reduce(self, x: X, op: str = "sum", where: str | None = None) -> X:
         """Reduces `x` over all ranks in place, and returns it. op: sum, prod, min, max, band, bor or bxor."""
         m = read_memory(x, True)
-        self._run("ALL_REDUCE", m, m, m.count, where, op=_find_op(op))
+        self._run("ALL_REDUCE", m, m, m.size, where, op=_find_op(op))
         return x
 
     def reduce(self, x: X, dst: int = 0, op: str = "sum", where: str | None = None) -> X:
         """Reduces `x` over all ranks in place on rank `dst`; leaves it unchanged on other ranks."""
         m = read_memory(x, self.rank == dst)
-        self._run("REDUCE", m, m if self.rank == dst else None, m.count, where, op=_find_op(op), peer=dst)
+        self._run("REDUCE", m, m if self.rank == dst else None, m.size, where, op=_find_op(op), peer=dst)
         return x
 
     def broadcast(self, x: X, src: int = 0, where: str | None = None) -> X:
         """Copies `x` of rank `src` to `x` of all ranks, and returns it."""
         m = read_memory(x, self.rank != src)
-        self._run("BROADCAST", m, m, m.count, where, peer=src)
+        self._run("BROADCAST", m, m, m.size, where, peer=src)
         return x
 
     def all_gather(self, x: Any, out: Any = None, where: str | None = None) -> Any:
@@ -261,7 +261,28 @@ class Group:
         m = read_memory(x, False)
         shape = (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,)
         out, to = _get_output(out, shape, m)
-        self._run("ALL_GATHER", m, to, m.count, where)
+        self._run("ALL_GATHER", m, to, m.size, where)
+        return out
+
+    def gather(self, x: Any, dst: int = 0, out: Any = None, where: str | None = None) -> Any:
+        """As all_gather, but returns the result on rank `dst` only, and None on others."""
+        m = read_memory(x, False)
+        to = None
+        if self.rank == dst:
+            out, to = _get_output(out, (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,), m)
+        self._run("GATHER", m, to, m.size, where, peer=dst)
+        return out if to else None
+
+    def scatter(self, out: X, x: Any = None, src: int = 0, where: str | None = None) -> X:
+        """Sends block r of the first axis of `x` of rank `src` to `out` of rank r, and returns `out`."""
+        to = read_memory(out, True)
+        m = None
+        if self.rank == src:
+            m = read_memory(x, False)
+            if m.dtype != to.dtype or m.size != to.size * self.size or not m.shape or m.shape[0] % self.size:
+                raise ValueError(f"scatter: the array is {m.dtype} of shape {list(m.shape)}, but {self.size} ranks take blocks of "
+                                 f"{to.dtype} of shape {list(to.shape)}")
+        self._run("SCATTER", m, to, to.size, where, peer=src)
         return out
 
     def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None, where: str | None = None) -> Any:
@@ -269,7 +290,7 @@ class Group:
         m = read_memory(x, False)
         shape = self._cut_shape(m)
         out, to = _get_output(out, shape, m)
-        self._run("REDUCE_SCATTER", m, to, to.count, where, op=_find_op(op))
+        self._run("REDUCE_SCATTER", m, to, to.size, where, op=_find_op(op))
         return out
 
     def all_to_all(self, x: Any, out: Any = None, send: list[int] | None = None, recv: list[int] | None = None,
@@ -284,12 +305,12 @@ class Group:
         if send is None or recv is None:
             self._cut_shape(m)
             out, to = _get_output(out, m.shape, m)
-            self._run("ALL_TO_ALL", m, to, m.count // self.size, where)
+            self._run("ALL_TO_ALL", m, to, m.size // self.size, where)
             return out
         if len(send) != self.size or len(recv) != self.size or not m.shape or sum(send) != m.shape[0]:
             raise ValueError(f"all_to_all: send= and recv= have a number of rows for each of {self.size} ranks, and "
                              f"those of send= add to the {m.shape[0] if m.shape else 0} rows of the array")
-        row = m.count // m.shape[0] if m.shape[0] else 0
+        row = m.size // m.shape[0] if m.shape[0] else 0
         out, to = _get_output(out, (sum(recv), *m.shape[1:]), m)
         counts = [(ctypes.c_uint64 * self.size)(*[n * row for n in rows]) for rows in (send, recv)]
         self._run("ALL_TO_ALL", m, to, 0, where, send_counts=counts[0], recv_counts=counts[1])
@@ -298,12 +319,12 @@ class Group:
     def send(self, x: Any, dst: int, where: str | None = None) -> None:
         """Sends `x` to rank `dst`, which calls recv."""
         m = read_memory(x, False)
-        self._run("SEND", m, None, m.count, where, peer=dst)
+        self._run("SEND", m, None, m.size, where, peer=dst)
 
     def recv(self, x: X, src: int, where: str | None = None) -> X:
         """Receives `x` from rank `src`, in place, and returns it."""
         m = read_memory(x, True)
-        self._run("RECV", None, m, m.count, where, peer=src)
+        self._run("RECV", None, m, m.size, where, peer=src)
         return x
 
     def barrier(self, where: str | None = None) -> None:
@@ -340,6 +361,6 @@ def _get_output(out: Any, shape: tuple[int, ...], like: Memory) -> tuple[Any, Me
     """Returns `out`, or a new array of `shape`, with its memory."""
     out = make_array(shape, like.dtype) if out is None else out
     to = read_memory(out, True)
-    if to.dtype != like.dtype or to.count != int(np.prod(shape, dtype=np.int64)):
+    if to.dtype != like.dtype or to.size != int(np.prod(shape, dtype=np.int64)):
         raise ValueError(f"out= is {to.dtype} of shape {list(to.shape)}, but the result is {like.dtype} of shape {list(shape)}")
     return out, to

@@ -146,7 +146,7 @@ _free.restype, _free.argtypes = None, [ctypes.c_void_p]
 
 def take_bytes(text: ctypes.c_void_p, size: int = -1) -> bytes:
     """Copies and frees memory that the library has allocated for the caller; -1: up to its 0."""
-    found = ctypes.string_at(text, size)  # type: ignore[arg-type]
+    found = ctypes.string_at(text, size)
     _free(text)
     return found
 

@@ -80,7 +80,8 @@ class _Rank:
         self.world, self.settings, self.is_interrupted = world, settings, is_interrupted
         self.raised: BaseException | None = None
         self.trainer: Any = None
-        self.mesh, self.session = ctypes.c_void_p(), ctypes.c_void_p()
+        self.mesh: ctypes.c_void_p | None = ctypes.c_void_p()
+        self.session: ctypes.c_void_p | None = ctypes.c_void_p()
         world.at_leave.append(self.close)
         world.call(lib.mesh_open, world.pointer, settings.mesh, ctypes.byref(self.mesh))
         world.call(lib.session_open, self.mesh, settings.directory, ctypes.byref(settings.session), ctypes.byref(self.session))
@@ -265,7 +266,7 @@ class Model:
         data = text.encode()
         ids, n = ctypes.c_void_p(), ctypes.c_size_t()
         lib.tokenizer_encode(self._open_tokenizer().pointer, data, len(data), special, ctypes.byref(ids), ctypes.byref(n))
-        return np.frombuffer(take_bytes(ids, 4 * n.value), np.int32).tolist()
+        return [int(i) for i in np.frombuffer(take_bytes(ids, 4 * n.value), np.int32)]
 
     def decode(self, ids: Ids, special: bool = False) -> str:
         """Decodes ids; `special`: with the text of special ids."""
@@ -313,7 +314,7 @@ class Model:
         return self._run_requests(prompt, take, **fields)
 
     def _run_requests(self, prompt: Prompt | Sequence[Prompt], take: Callable[[_Text, Prompt], Any], **fields: Any) -> Any:
-        single = isinstance(prompt, str) or len(prompt) == 0 or np.ndim(prompt[0]) == 0 and not isinstance(prompt[0], str)
+        single = _is_prompt(prompt)
         prompts: list[Any] = [prompt] if single else list(prompt)
         requests = [_make_request(one, fields) for one in prompts]
         texts: dict[int, _Text] = {}
@@ -335,15 +336,18 @@ class Model:
         labels: as ids, with -100 where an id must not be predicted; None: the ids. Weights do not change, and there is
         no dropout. The first call loads the checkpoint for training.
         """
-        single = isinstance(ids, str) or len(ids) == 0 or np.ndim(ids[0]) == 0 and not isinstance(ids[0], str)
-        batch: list[Any] = [self.encode(one) if isinstance(one, str) else list(one) for one in ([ids] if single else ids)]
+        single = _is_prompt(ids)
+        prompts: list[Any] = [ids] if single else list(ids)
+        batch: list[Any] = [self.encode(one) if isinstance(one, str) else list(one) for one in prompts]
         marks: list[Any] = batch if labels is None else [labels] if single else list(labels)
         if [len(one) for one in batch] != [len(one) for one in marks]:
             raise ValueError("grad: each id has a label, -100 where it is not to be predicted")
         if not batch:
             raise ValueError("grad: give a sequence of ids")
         sequences = list(zip(batch, marks))
-        return self._call(lambda rank: rank.compute_gradients(sequences, -1 if self._world else 0))
+        result: tuple[float, dict[str, np.ndarray]] = self._call(
+            lambda rank: rank.compute_gradients(sequences, -1 if self._world else 0))
+        return result
 
     # ---- the plan
 
@@ -383,6 +387,11 @@ class Model:
             if self._threads.has_ended():
                 self.close()
             raise
+
+
+def _is_prompt(given: Prompt | Sequence[Prompt]) -> bool:
+    """Returns whether an argument is one text or one list of ids, not a list of them."""
+    return isinstance(given, str) or len(given) == 0 or np.ndim(given[0]) == 0 and not isinstance(given[0], str)
 
 
 def _make_request(prompt: Prompt, fields: dict[str, Any]) -> _abi.Request:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -79,6 +80,13 @@ class _Traceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
+def _fork() -> int:
+    """Forks. Python 3.12 warns if there are other threads; ranks of models wait then, and hold no lock."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def _become_rank(rank: int, size: int, backend: str, timeout: float | None, job: str) -> None:
     """Makes this process a rank of a job on this host."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: ends with its parent
@@ -101,7 +109,7 @@ def _pack_failure(error: BaseException) -> bytes:
         pickle.loads(packed)
     except Exception:
         packed = pickle.dumps(RankError(_group.describe_error(error)))
-    return pickle.dumps((None, when, packed, text))
+    return pickle.dumps((b"", when, packed, text))
 
 
 def _run_rank(call: Callable[[], Any], report: int) -> int:
@@ -231,7 +239,7 @@ class _Processes:
         with _delay_interrupt():
             child.fd, report = os.pipe()
             try:
-                child.pid = os.fork()
+                child.pid = _fork()
                 if not child.pid:
                     self._run_child(child, parent, report)
             finally:
@@ -258,7 +266,7 @@ class _Processes:
         failed = False
         while not self._have_ended():
             open_fds = [child.fd for child in self.children if child.fd >= 0]
-            ready = select.select(open_fds, [], [], 0.02)[0] if open_fds else time.sleep(0.001) or []
+            ready = select.select(open_fds, [], [], 0.02 if open_fds else 0.001)[0]
             for child in self.children:
                 if child.fd in ready:
                     self._read(child)
@@ -302,11 +310,12 @@ class _Processes:
 
     def _take(self) -> list[Any]:
         """Returns the results, or raises the first failure: a process that ended by itself, or else an exception."""
-        values, failures = [], []
+        values: list[bytes] = []
+        failures: list[tuple[int, int, bytes, str]] = []
         for child in self.children:
             child.kill(signal.SIGKILL)
             child.reap(wait=True)
-            value, when, error, text = pickle.loads(child.data) if child.data else (None, 0, b"", "")
+            value, when, error, text = pickle.loads(child.data) if child.data else (b"", 0, b"", "")
             values.append(value)
             if error:
                 failures.append((when, child.rank, error, text))

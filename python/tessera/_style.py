@@ -12,7 +12,7 @@ from ._library import fail, lib
 from ._placement import Placement, make_place
 
 Places = Union[Sequence[Placement], Callable[["Site"], Sequence[Placement]]]
-Params = Union[Mapping[str, Placement], Callable[["Site", "Param"], Placement]]
+Params = Union[Mapping[str, Placement], Callable[["Site", "Param"], Union[Placement, None]]]
 _styles: dict[str, _Style] = {}  # registered for the life of the process
 
 
@@ -49,7 +49,7 @@ class _Style:
         self.c_style = _abi.Style(
             name=name.encode(), summary=b"registered from Python", layout=_abi.LAYOUT(self._layout),
             partition_param=_abi.PARTITION_PARAM(self._partition_param))
-        self.c_list = (ctypes.POINTER(_abi.Style) * 2)(ctypes.pointer(self.c_style), None)
+        self.c_list = (ctypes.POINTER(_abi.Style) * 2)(ctypes.pointer(self.c_style))  # ends with NULL
         self.c_plugin = _abi.Plugin(abi=_abi.CONSTANTS["TESS_ABI"], name=name.encode(), version=b"1", license=b"none", styles=self.c_list)
 
     def _layout(self, site: Any, out: Any) -> int:
@@ -73,7 +73,7 @@ class _Style:
         name, shape = p.name.decode(), tuple(p.shape[:p.ndim])
         if callable(self.params):
             param = Param(name, shape, *(None if dim < 0 else dim for dim in (p.out_dim, p.in_dim)))
-            placement = self.params(site, param)
+            placement: Placement | None = self.params(site, param)
         else:
             placement = self.params.get(name)
         place = _abi.Place(kind=_abi.CONSTANTS["TESS_REPLICATE"]) if placement is None else make_place(placement)

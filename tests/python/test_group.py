@@ -35,6 +35,10 @@ def test_collectives(backend):
         assert np.array_equal(x, sum(each) if g.rank == 1 else each[g.rank])
         assert np.array_equal(g.broadcast(each[g.rank].copy(), src=2), each[2])
         assert np.array_equal(g.all_gather(each[g.rank]), np.concatenate(each))
+        gathered = g.gather(each[g.rank], dst=1)
+        assert np.array_equal(gathered, np.concatenate(each)) if g.rank == 1 else gathered is None
+        block = np.empty((2, 3), np.float32)
+        assert g.scatter(block, each[1] if g.rank == 1 else None, src=1) is block and np.array_equal(block, each[1][2 * g.rank:2 * g.rank + 2])
         assert np.array_equal(g.reduce_scatter(each[g.rank]), sum(each)[2 * g.rank:2 * g.rank + 2])
         assert np.array_equal(g.all_to_all(each[g.rank]), np.concatenate([one[2 * g.rank:2 * g.rank + 2] for one in each]))
         rows = [[(a + b) % 2 + 1 for b in range(n)] for a in range(n)]  # from a to b
@@ -144,6 +148,7 @@ def test_arguments_are_checked():
         (TypeError, "complex64", lambda: g.all_reduce(x.astype(np.complex64))),
         (TypeError, "list: give a NumPy array", lambda: g.all_reduce([1, 2])),
         (ValueError, "out= is float64", lambda: g.all_gather(x, out=np.empty((4, 4)))),
+        (ValueError, "1 ranks take blocks of float64", lambda: g.scatter(np.empty((4, 4)), x)),
         (ValueError, "have a number of rows", lambda: g.all_to_all(x, send=[3], recv=[3])),
         (ValueError, "both send= and recv=", lambda: g.all_to_all(x, send=[4])),
         (tessera.ArgumentError, "band of f32", lambda: g.all_reduce(x, op="band")),
