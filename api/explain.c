@@ -601,6 +601,7 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 	session.overrides = mine.overrides;
 	session.ignore_unexpected = mine.ignore_unexpected;
 	session.positions = mine.positions;
+	session.values = mine.values;
 	if (!st)
 		st = tess_session_options_read(&session, &session);
 	if (st)

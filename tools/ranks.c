@@ -79,6 +79,7 @@ static tess_status launch_ranks(int32_t n, int32_t restarts, char **argv, int *e
 	memcpy(full + 1, argv, args * sizeof *argv);
 	options.path = self;
 	options.argv = full;
+	tess_tool_stop_watchdog(); /* tess_launch() forks */
 	st = tess_tool_share_output(&output);
 	if (!st)
 		st = tess_launch(&options, exit_status);

@@ -7,6 +7,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
+#include "core/registry/plugin_watch.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/sigusr1.h"
 #include "core/world/world.h"
@@ -31,6 +32,7 @@ struct spawned_rank {
 	int event_fd; /* readable: a rank has ended, or the job has failed */
 	bool started;
 	atomic_bool ended;
+	struct tess_plugin_report report; /* what the coordinator has of its call of a plugin */
 	tess_status st;
 	char sentence[TESS_SENTENCE];
 };
@@ -73,6 +75,8 @@ static tess_status run_rank(struct spawned_rank *s)
 		tess_coordinator_fail(s->coordinator, s->rank, st, tess_error());
 		return st;
 	}
+	w->job = s->coordinator;
+	tess_plugin_set_rank(s->coordinator, s->rank, s->size);
 	st = tess_link_thread(s->coordinator, s->rank, &w->handler, &w->link);
 	if (!st)
 		st = tess_world_set_meeting(w, "");
@@ -128,6 +132,22 @@ static int32_t find_running(struct spawned_rank *s, int32_t n)
 	return -1;
 }
 
+/* Reports slow calls of plugins to the coordinator. Returns the time of the next look. */
+static int64_t watch_ranks(struct tess_coordinator *coordinator, struct spawned_rank *s, int32_t n,
+                           int64_t timeout, int64_t when)
+{
+	struct tess_plugin_stay stay;
+
+	if (tess_now() < when)
+		return when;
+	for (int32_t r = 0; r < n; r++)
+		if (s[r].started && !atomic_load(&s[r].ended) &&
+		    tess_plugin_report_due(&s[r].report, coordinator, r, timeout, &stay))
+			tess_coordinator_set_stay(coordinator, r, stay.text, stay.stayed,
+			                          stay.overdue);
+	return tess_now() + tess_plugin_watch_interval(timeout);
+}
+
 /*
  * Returns -1 when all have ended, or a rank that has not returned within the timeout of a call
  * after the job failed. At SIGUSR1 all ranks write their flight records.
@@ -135,17 +155,20 @@ static int32_t find_running(struct spawned_rank *s, int32_t n)
 static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spawned_rank *s,
                                 int32_t n, int sigusr1_fd)
 {
-	int64_t until = 0, timeout = 0;
+	int64_t until = 0, timeout = 0, look = 0;
 	struct tess_failure first;
 	uint64_t count;
 	bool logged = false;
 	int32_t r;
 
+	if (tess_option_get_seconds("timeout", &timeout) || timeout <= 0)
+		look = INT64_MAX; /* every rank refuses it */
 	while ((r = find_running(s, n)) >= 0) {
 		struct pollfd p[2] = { { .fd = s->event_fd, .events = POLLIN },
 			               { .fd = sigusr1_fd, .events = POLLIN } };
 
-		poll(p, 2, until ? tess_ms_left(until) : -1);
+		look = watch_ranks(coordinator, s, n, timeout, look);
+		poll(p, 2, tess_ms_left(until && until < look ? until : look));
 		if (p[0].revents && read(s->event_fd, &count, sizeof count) < 0)
 			continue;
 		if (p[1].revents && read(sigusr1_fd, &count, sizeof count) > 0)
@@ -153,8 +176,6 @@ static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spa
 		if (!until && tess_coordinator_failure(coordinator, &first)) {
 			until = tess_now() + RETURN_MS * (int64_t)TESS_MS;
 		} else if (until && tess_now() >= until && !logged) {
-			if (tess_option_get_seconds("timeout", &timeout))
-				timeout = 0;
 			tess_log(TESS_ERROR, "comm",
 			         "%s; rank %d has not returned since, and has %g s to do so",
 			         first.sentence, r, (double)timeout / 1e9);

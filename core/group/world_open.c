@@ -25,7 +25,9 @@ const struct tess_option tess_world_options[] = {
 	  "communication backend: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS "
 	  "that can connect the ranks" },
 	{ "backends", "loopback,shm,gloo,nccl", "backends that auto tries, in this order" },
-	{ "timeout", "300", "time limit of a call in seconds, after which the job fails" },
+	{ "timeout", "300",
+	  "time limit in seconds of a call, or of a function of a plugin, after which the job "
+	  "fails" },
 	{ "reduce", "exact",
 	  "sums over ranks: exact (the same bits for any number of ranks) or fast (as the "
 	  "backend adds)" },
@@ -133,6 +135,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tes
 	w->handler = (struct tess_failure_handler){ .on_failure = tess_world_handle_failure,
 		                                    .on_record = tess_world_handle_record,
 		                                    .sigusr1_fd = -1,
+		                                    .timeout = w->timeout,
 		                                    .arg = w };
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
@@ -141,6 +144,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tes
 	tess_cond_init(&w->failed_cond);
 	tess_log_set_rank(rank, size);
 	atomic_fetch_add(&open_worlds, 1);
+	tess_plugin_set_rank(NULL, rank, size);
 	*out = w;
 	return TESS_OK;
 }

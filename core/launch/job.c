@@ -27,8 +27,9 @@
 enum { GRACE_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
 enum {
 	RECORDS_MS = 1000,
-	RECORDS_POLL_MS = 10
-}; /* timeout for flight records, and the interval of checks */
+	RECORDS_POLL_MS = 10,
+	STUCK_MS = 500
+}; /* timeout for flight records; intervals of checks, for records and for stuck ranks */
 enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
 struct launched_rank {
@@ -370,6 +371,24 @@ static bool has_stragglers_only(struct launch_job *j)
 	return true;
 }
 
+/*
+ * Ends a failed job whose ranks are all in calls of plugins that are overdue: none would end by
+ * itself.
+ */
+static void check_stuck(struct launch_job *j)
+{
+	char sentence[TESS_SENTENCE];
+	int32_t named;
+
+	if (j->stage != RUNNING || j->signal ||
+	    !tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence))
+		return;
+	for (int32_t r = 0; r < j->how->nranks; r++)
+		if (j->rank[r].pid && !tess_rendezvous_is_stuck(j->rendezvous, r))
+			return;
+	enter_stage(j, GRACE);
+}
+
 static void reap_ranks(struct launch_job *j)
 {
 	for (int32_t r = 0; r < j->how->nranks; r++) {
@@ -531,7 +550,8 @@ static void run_to_end(struct launch_job *j)
 			poll_job(j, tess_now() + RECORDS_POLL_MS * (int64_t)TESS_MS);
 			check_records(j);
 		} else {
-			poll_job(j, j->until);
+			poll_job(j, j->until ? j->until : tess_now() + STUCK_MS * (int64_t)TESS_MS);
+			check_stuck(j);
 		}
 		if (j->until && tess_now() >= j->until)
 			enter_stage(j, j->stage + 1);
@@ -585,7 +605,7 @@ static int report_result(struct launch_job *j)
 }
 
 /* Describes the last call of a rank that runs a function, by its own record. */
-static const char *describe_last_call(struct launch_job *j, int32_t r, char *text, size_t size)
+static const char *describe_rank_call(struct launch_job *j, int32_t r, char *text, size_t size)
 {
 	tess_flight_describe_last(j->how->ends[r].flight, text, size);
 	if (!*text) /* it may not have joined */
@@ -627,12 +647,12 @@ static tess_status get_failure(struct launch_job *j)
 	if (rank &&
 	    (WIFSIGNALED(rank->status) || (why == TESS_EPEER && r == named && !j->how->ends[r].st)))
 		return tess_fail(TESS_EPEER, "rank %d %s; %s", r, end,
-		                 describe_last_call(j, r, call, sizeof call));
+		                 describe_rank_call(j, r, call, sizeof call));
 	killed = find_killed(j, why, named);
 	if (killed >= 0)
 		return tess_fail(why, "%.900s; rank %d has not returned, and was killed: %.500s",
 		                 sentence, killed,
-		                 describe_last_call(j, killed, call, sizeof call));
+		                 describe_rank_call(j, killed, call, sizeof call));
 	return why ? tess_fail(why, "%s", sentence) : TESS_OK;
 }
 

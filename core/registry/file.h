@@ -54,8 +54,8 @@ struct tess_registry {
 	struct tess_dir *dirs;
 	const char *searched_paths; /* all directories, for messages */
 	struct tess_file *files;
-	struct tess_file *opened; /* mapped until exit, last first */
-	struct tess_wrapper *wrappers;
+	_Atomic(struct tess_file *) opened; /* mapped until exit, last first; read without a lock */
+	_Atomic(struct tess_wrapper *) wrappers; /* the newest first; read without a lock */
 	bool searched;
 };
 

@@ -409,6 +409,25 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 	return f != NULL;
 }
 
+bool tess_registry_find_origin(const void *table, struct tess_plugin_origin *out)
+{
+	for (const struct tess_file *f = registry.opened; f; f = f->opened)
+		for (size_t i = 0; i < f->noffers; i++)
+			if (f->offers[i].table == table) {
+				*out = (struct tess_plugin_origin){ tess_plugin_kind_names[f->kind],
+					                            f->offers[i].name, f->path };
+				return true;
+			}
+	for (const struct tess_wrapper *s = registry.wrappers; s; s = s->next)
+		if (table == (const void *)&s->table) {
+			tess_registry_find_origin(s->outer, out);
+			out->name = s->name;
+			return true;
+		}
+	*out = (struct tess_plugin_origin){ "plugin", "", "" };
+	return false;
+}
+
 bool tess_registry_may_declare(const char *key)
 {
 	bool may = false;
@@ -451,7 +470,8 @@ void tess_registry_quit(void)
 	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened) {
 		if (f->initialised && f->plugin.quit)
-			TESS_PLUGIN_DO(f->plugin.quit());
+			(void)TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "quit", f->path, NULL, 0,
+			                        (f->plugin.quit(), 0));
 		f->initialised = false;
 	}
 	pthread_mutex_unlock(&registry_lock);

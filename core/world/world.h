@@ -22,6 +22,7 @@ struct tess_world {
 	int64_t timeout; /* timeout of a call, ns */
 	bool fast; /* TESSERA_REDUCE: sums in any order */
 	bool threads, hosts; /* the ranks are threads; on several hosts */
+	const void *job; /* the coordinator of ranks that are threads (plugin_frame.h); else NULL */
 	const struct tess_backend *backend;
 	struct tess_store store; /* the link's keys, for backends */
 	struct tess_link link;

@@ -39,6 +39,7 @@
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>
 #include <tessera/train.h>
+#include <tessera/values.h>
 
 TESS_BEGIN
 
@@ -53,6 +54,22 @@ const char *tess_error(void);
  * ranks as `return tess_fail(TESS_EINVAL, "...", ...)` in a function that tess_world_spawn runs.
  */
 tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
+
+/*
+ * Reports faults of plugins from now on, in this process and in those that it forks: SIGSEGV,
+ * SIGBUS, SIGILL, SIGFPE and SIGABRT print a line on stderr with the rank, the function, the
+ * plugin, its file and the module, the address, and the file and offset of the code. A fault
+ * outside of plugins is reported as such. Then the handler that was installed before gets the
+ * signal, or the default action ends the process; so exit status, core dumps and the reports of
+ * sanitizers are as without it.
+ *
+ * For a program that has the process to itself, at its start: the handlers belong to the process.
+ * The command and the ranks that it starts call it. An ignored signal stays ignored. Threads that
+ * call a plugin for the first time after this call, and this thread, get a stack for signals, so
+ * that an overflow of their own stack is reported; a stack for signals that they have is kept. A
+ * second call does nothing. TESS_EIO: a handler cannot be installed.
+ */
+tess_status tess_crash_reports_enable(void);
 
 /* Returns the version of the library: "2.0.0". Static. */
 const char *tess_version(void);

@@ -39,7 +39,7 @@ class SessionOptions(Struct):
     _fields_ = [
         ("size", c_uint32), ("threads", c_int32), ("plan", c_char_p), ("overrides", POINTER(c_char_p)),
         ("ignore_unexpected", c_int32), ("kv_dtype", c_int32), ("kv_memory", c_uint64), ("positions", c_int64),
-        ("weights", c_int32), ("math", c_int32),
+        ("weights", c_int32), ("math", c_int32), ("values", c_char_p),
     ]
 
 
@@ -100,7 +100,7 @@ class TrainerOptions(Struct):
         ("ignore_unexpected", c_int32), ("optimizer", c_int32), ("beta1", c_double), ("beta2", c_double),
         ("eps", c_double), ("momentum", c_double), ("weight_decay", c_double), ("clip", c_double),
         ("balance", c_double), ("dropout", c_double), ("seed", c_uint64), ("bucket", c_uint64),
-        ("recompute", POINTER(c_char_p)), ("positions", c_int64),
+        ("recompute", POINTER(c_char_p)), ("positions", c_int64), ("values", c_char_p),
     ]
 
 
