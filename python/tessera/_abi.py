@@ -219,6 +219,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_error": (c_char_p, []),
     "tess_fail": (c_int32, [c_int32, c_char_p]),  # and what the format names
     "tess_version": (c_char_p, []),
+    "tess_crash_reports_enable": (STATUS, []),
     "tess_option_get": (c_char_p, [c_char_p]),
     "tess_option_set": (STATUS, [c_char_p, c_char_p]),
     "tess_registry_add": (STATUS, [POINTER(Plugin)]),

@@ -252,6 +252,7 @@ class _Processes:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
             gc.freeze()
             _become_rank(child.rank, self.size, self.backend, self.timeout, self.job)
+            lib.crash_reports_enable()
             faulthandler.register(signal.SIGUSR2, child.stack, all_threads=False)
             if os.getppid() == parent:
                 status = _run_rank(self.call, report)

@@ -1,4 +1,6 @@
 """register_style(): strategies as data, and their errors."""
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,17 @@ def test_wrong_styles_name_the_module(data, definition, message):
     with pytest.raises(tessera.Error) as caught:
         tessera.load(data, ranks=2, plan={UP: "bad_python"})
     assert message in str(caught.value)
+
+
+def test_a_crash_in_a_process_names_the_style(data, capfd):
+    tessera.register_style("crash_python", inputs=lambda site: ctypes.string_at(0))
+
+    def crash():
+        return tessera.load(data, plan={UP: "crash_python"})
+    with pytest.raises(tessera.RankError, match="signal 11"):
+        tessera.spawn(crash, ranks=2, backend="shm")
+    err = capfd.readouterr().err
+    assert all(part in err for part in ("crash_python", "layout", "model.layers.0.mlp.up_proj")), err
 
 
 def test_registration_is_checked(data):
