@@ -1,4 +1,4 @@
-"""The times that docs/python.md states, and what an import leaves for later."""
+"""The times of an import, a world and load(), and what an import leaves for later."""
 import subprocess
 import sys
 
