@@ -24,6 +24,15 @@ _left_behind: list[ThreadWorld] = []  # ranks that did not return may still use 
 _options_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Replaces the lock in a forked process: the thread that holds it may not be there."""
+    global _options_lock
+    _options_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 @contextmanager
 def use_options(**options: Any) -> Iterator[None]:
     """Sets options of the library while worlds and sessions read them, for one user at a time; None: unchanged."""

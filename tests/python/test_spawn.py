@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tessera
+from tessera import _threads
 
 BACKENDS = ["loopback", "shm", "gloo"]
 
@@ -108,6 +109,25 @@ def fail_early(rank):
     if rank == 1:
         raise ValueError("early")
     tessera.init()
+
+
+def test_a_fork_while_another_thread_sets_options():
+    inside, done = threading.Event(), threading.Event()
+
+    def hold():
+        with _threads.use_options(timeout=9):
+            inside.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    try:
+        results = tessera.spawn(lambda: tessera.spawn(int, ranks=2, backend="loopback"), ranks=2, backend="shm", timeout=30)
+    finally:
+        done.set()
+        thread.join()
+    assert results == [[0, 0]] * 2
 
 
 def test_arguments():
