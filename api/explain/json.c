@@ -4,11 +4,9 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { NAME = EXPLAIN_NAME };
-
 static json_t *make_parameters_json(const struct tess_explanation *e)
 {
-	char place[NAME], style[NAME];
+	char place[EXPLAIN_NAME], style[EXPLAIN_NAME];
 	int64_t shape[TESS_DIMS] = { 0 }, before[TESS_DIMS];
 	json_t *all = json_array();
 
@@ -67,7 +65,7 @@ static json_t *make_collectives_json(const struct tess_explanation *e)
 static json_t *make_values_json(const struct tess_explanation *e,
                                 const struct tess_explained_value *const *v)
 {
-	char place[NAME];
+	char place[EXPLAIN_NAME];
 	json_t *all = json_array();
 
 	for (; *v; v++)

@@ -8,15 +8,13 @@
 #include <string.h>
 #include <tessera/names.h>
 
-enum { NAME = EXPLAIN_NAME };
-
 /* Replaces layer numbers, "layers.3.mlp" -> "layers.*.mlp", so that lines of layers are equal. */
-static const char *make_pattern(const char *name, char out[NAME])
+static const char *make_pattern(const char *name, char out[EXPLAIN_NAME])
 {
 	size_t n = 0;
 	bool start = true;
 
-	for (const char *c = name; *c && n < NAME - 2; start = *c == '.', c++) {
+	for (const char *c = name; *c && n < EXPLAIN_NAME - 2; start = *c == '.', c++) {
 		if (start && *c >= '0' && *c <= '9') {
 			out[n++] = '*';
 			c += strspn(c, "0123456789") - 1;
@@ -98,35 +96,36 @@ static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, 
 }
 
 const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
-                                  char out[NAME])
+                                  char out[EXPLAIN_NAME])
 {
 	char one[TESS_PLACE_SIZE];
 	size_t n = 0;
 
-	snprintf(out, NAME, "%s", e->ndims > 1 ? "Replicate" : tess_place_format(place[0], one));
-	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < NAME; i++)
+	snprintf(out, EXPLAIN_NAME, "%s",
+	         e->ndims > 1 ? "Replicate" : tess_place_format(place[0], one));
+	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < EXPLAIN_NAME; i++)
 		if (place[i].kind != TESS_REPLICATE)
-			n += (size_t)snprintf(out + n, NAME - n, "%s%s:%s", n ? " " : "",
+			n += (size_t)snprintf(out + n, EXPLAIN_NAME - n, "%s%s:%s", n ? " " : "",
 			                      e->dim_names[i], tess_place_format(place[i], one));
 	return out;
 }
 
 const char *explain_format_styles(const struct tess_explanation *e, const char *const *style,
-                                  char out[NAME])
+                                  char out[EXPLAIN_NAME])
 {
 	size_t n = 0;
 
-	snprintf(out, NAME, "%s", e->ndims > 1 ? "replicate" : style[0]);
-	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < NAME; i++)
+	snprintf(out, EXPLAIN_NAME, "%s", e->ndims > 1 ? "replicate" : style[0]);
+	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < EXPLAIN_NAME; i++)
 		if (strcmp(style[i], "replicate") != 0)
-			n += (size_t)snprintf(out + n, NAME - n, "%s%s:%s", n ? " " : "",
+			n += (size_t)snprintf(out + n, EXPLAIN_NAME - n, "%s%s:%s", n ? " " : "",
 			                      e->dim_names[i], style[i]);
 	return out;
 }
 
 static tess_status print_parameters(const struct tess_explanation *e, FILE *f)
 {
-	char name[NAME], shape[64], place[NAME], style[NAME], text[768];
+	char name[EXPLAIN_NAME], shape[64], place[EXPLAIN_NAME], style[EXPLAIN_NAME], text[768];
 	int width = e->ndims > 1 ? 24 : 12;
 	struct text_lines l = { 0 };
 
@@ -149,7 +148,7 @@ static tess_status print_parameters(const struct tess_explanation *e, FILE *f)
 
 static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 {
-	char name[NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
+	char name[EXPLAIN_NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
 	int width = e->ndims > 1 ? 16 : 0; /* width of the column of mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
@@ -224,7 +223,7 @@ static void print_plans(const struct tess_explanation *e, FILE *f)
 
 void explain_print_program(const struct tess_explanation *e, FILE *f)
 {
-	char place[NAME];
+	char place[EXPLAIN_NAME];
 
 	for (int32_t i = 0; i < e->nrecords; i++) {
 		const struct tess_explained_record *rec = e->records[i];
@@ -251,7 +250,7 @@ tess_status explain_print_storage(const struct tess_explanation *e, FILE *f)
 	struct tess_weight_storage *list = calloc((size_t)e->nparameters + 1, sizeof *list);
 	tess_status st = list ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory"), printed;
 	struct text_lines l = { 0 };
-	char name[NAME], text[512];
+	char name[EXPLAIN_NAME], text[512];
 
 	fprintf(f, "%-46s %-20s %-5s %12s %12s  %-36s %6s\n", "parameter", "stored as", "dtype",
 	        "mapped", "allocated", "because", "times");
