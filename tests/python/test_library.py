@@ -20,7 +20,7 @@ LAYOUTS = {  # the module, and the library that belongs to it
 def run_copy(module, **variables):
     """Prints the path of the library that a copy of the module loads."""
     shutil.copytree(SOURCE / "python/tessera", module, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
-    env = {name: value for name, value in os.environ.items() if name != "TESSERA_LIBRARY"}
+    env = {name: value for name, value in os.environ.items() if name not in ("TESSERA_LIBRARY", "LD_LIBRARY_PATH")}
     return subprocess.run([sys.executable, "-c", "import tessera; tessera.init(); print(tessera._library.load_library()._name)"],
                           env={**env, "PYTHONPATH": os.path.dirname(module), **variables}, capture_output=True, text=True)
 
