@@ -6,11 +6,9 @@
 
 struct deepseek {
 	struct tess_decoder c; /* first: blocks receive a pointer to it */
-	int64_t dense; /* layers without experts */
 	int64_t nope, rotated, value,
 		rank; /* elements of a head: nope to value; of the latent: rank */
 	struct tess_dim *q_latent, *latent, *key, *latent_key, *latent_query, *rows, *values;
-	struct tess_dim *shared_ffn;
 };
 
 /* Returns yarn's factor for q and k, for sequences longer than in training. */
@@ -52,8 +50,9 @@ static void read_experts(struct tess_nn *nn, struct deepseek *m)
 {
 	int64_t ffn = nn->integer(nn, "moe_intermediate_size", 2048);
 
-	m->dense = nn->integer(nn, "first_k_dense_replace", 3);
-	m->shared_ffn = nn->dim(nn, "shared ffn", ffn * nn->integer(nn, "n_shared_experts", 1), 0);
+	m->c.dense = nn->integer(nn, "first_k_dense_replace", 3);
+	m->c.shared_ffn =
+		nn->dim(nn, "shared ffn", ffn * nn->integer(nn, "n_shared_experts", 1), 0);
 	m->c.expert_ffn = nn->dim(nn, "expert ffn", ffn, 0);
 	m->c.experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", 256), 1);
 	m->c.route = (struct tess_route){
@@ -113,27 +112,13 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 	return nn->leave(nn, y);
 }
 
-static struct tess_tensor *feed_as_deepseek(struct tess_nn *nn, const struct tess_decoder *c,
-                                            int64_t layer, struct tess_tensor *x)
-{
-	const struct deepseek *m = (const struct deepseek *)c;
-	struct tess_tensor *y;
-
-	if (layer < m->dense)
-		return tess_decoder_mlp(nn, c, layer, x);
-	x = nn->enter(nn, x, "mlp");
-	y = tess_decoder_experts(nn, c, x);
-	x = tess_decoder_gated(nn, c, "shared_experts", m->shared_ffn, x);
-	return nn->leave(nn, nn->add(nn, y, x));
-}
-
 static struct tess_tensor *forward_deepseek(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct deepseek m = { .c = tess_decoder_read(nn, 0) };
 
 	read_attention(nn, &m);
 	read_experts(nn, &m);
-	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, feed_as_deepseek);
+	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, tess_decoder_shared_moe);
 }
 
 #define LAYER TESS_DECODER_LAYER

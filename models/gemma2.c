@@ -5,8 +5,6 @@
 #include <tessera/decoder.h>
 #include <tessera/reduce.h>
 
-enum { NORM = TESS_RMS | TESS_OFFSET };
-
 /* Returns sqrt(hidden size), rounded to the dtype of the checkpoint. */
 static double read_embedding_scale(struct tess_nn *nn)
 {
@@ -43,7 +41,6 @@ static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor
 {
 	static const char *const causal[] = { "false", NULL };
 	struct tess_decoder c = tess_decoder_read(nn, 256);
-	struct tess_tensor *x, *y;
 
 	if (nn->integer(nn, "use_bidirectional_attention", 0))
 		nn->choice(nn, causal, "use_bidirectional_attention");
@@ -52,21 +49,12 @@ static struct tess_tensor *forward_gemma2(struct tess_nn *nn, struct tess_tensor
 	c.act = nn->activation(nn, "hidden_activation", "gelu_pytorch_tanh");
 	c.scale = 1 / sqrt(nn->number(nn, "query_pre_attn_scalar", 256));
 	c.softcap = nn->number(nn, "attn_logit_softcapping", 0);
-	ids = nn->enter(nn, ids, "model");
-	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
-	x = nn->scale(nn, x, read_embedding_scale(nn));
-	for (int64_t i = 0; i < c.layers; i++) {
-		x = nn->enter(nn, x, "layers.%d", (int)i);
-		y = nn->norm(nn, "input_layernorm", x, NORM, c.eps);
-		y = attend_as_gemma2(nn, &c, i, y);
-		x = nn->add(nn, x, nn->norm(nn, "post_attention_layernorm", y, NORM, c.eps));
-		y = nn->norm(nn, "pre_feedforward_layernorm", x, NORM, c.eps);
-		y = tess_decoder_mlp(nn, &c, i, y);
-		y = nn->norm(nn, "post_feedforward_layernorm", y, NORM, c.eps);
-		x = nn->leave(nn, nn->add(nn, x, y));
-	}
-	x = nn->leave(nn, nn->norm(nn, "norm", x, NORM, c.eps));
-	return cap_logits(nn, tess_decoder_head(nn, &c, x),
+	c.norm = TESS_RMS | TESS_OFFSET;
+	c.norms[1] = "post_attention_layernorm";
+	c.norms[2] = "pre_feedforward_layernorm";
+	c.norms[3] = "post_feedforward_layernorm";
+	c.embedding_scale = read_embedding_scale(nn);
+	return cap_logits(nn, tess_decoder_record(nn, &c, ids, attend_as_gemma2, tess_decoder_mlp),
 	                  nn->number(nn, "final_logit_softcapping", 0));
 }
 

@@ -5,10 +5,11 @@
 #include <tessera/decoder.h>
 
 static struct tess_tensor *attend_as_olmo2(struct tess_nn *nn, const struct tess_decoder *c,
-                                           struct tess_tensor *x)
+                                           int64_t layer, struct tess_tensor *x)
 {
 	struct tess_tensor *qkv[3];
 
+	(void)layer;
 	tess_decoder_project(nn, c, x, qkv);
 	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS, c->eps);
 	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS, c->eps);
@@ -18,21 +19,12 @@ static struct tess_tensor *attend_as_olmo2(struct tess_nn *nn, const struct tess
 static struct tess_tensor *forward_olmo2(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_decoder c = tess_decoder_read(nn, 0);
-	struct tess_tensor *x, *y;
 
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
-	ids = nn->enter(nn, ids, "model");
-	x = nn->embed(nn, "embed_tokens", ids, c.vocab, c.hidden);
-	for (int64_t i = 0; i < c.layers; i++) {
-		x = nn->enter(nn, x, "layers.%d", (int)i);
-		y = attend_as_olmo2(nn, &c, x);
-		x = nn->add(nn, x, nn->norm(nn, "post_attention_layernorm", y, TESS_RMS, c.eps));
-		y = tess_decoder_mlp(nn, &c, i, x);
-		y = nn->norm(nn, "post_feedforward_layernorm", y, TESS_RMS, c.eps);
-		x = nn->leave(nn, nn->add(nn, x, y));
-	}
-	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c.eps));
-	return tess_decoder_head(nn, &c, x);
+	c.norms[0] = c.norms[2] = NULL;
+	c.norms[1] = "post_attention_layernorm";
+	c.norms[3] = "post_feedforward_layernorm";
+	return tess_decoder_record(nn, &c, ids, attend_as_olmo2, tess_decoder_mlp);
 }
 
 #define LAYER TESS_DECODER_LAYER

@@ -20,6 +20,7 @@
 #define TESSERA_DECODER_H
 
 #include <math.h>
+#include <stdio.h>
 #include <tessera/model.h>
 
 TESS_BEGIN
@@ -46,8 +47,24 @@ struct tess_decoder {
 	int32_t out_bias;
 	/* TESS_BIAS: linear ops of the MLP have biases; 0: none. */
 	int32_t mlp_bias;
-	/* 1: tied embeddings, lm_head reads the table of embed_tokens. */
+	/* 1: tied embeddings, lm_head reads the table of the embeddings. */
 	int32_t tied;
+	/* Kind of the norms: TESS_RMS, the default, or TESS_LAYER; TESS_OFFSET. */
+	int32_t norm;
+	/* 1: attention and MLP read the same x, and both are added to it. */
+	int32_t parallel;
+	/* Names of the norms of a layer: before and after attention, before and after the MLP.
+	 * NULL: none. Without the third, a parallel MLP reads what attention reads. */
+	const char *norms[4];
+	/* Names: of the module around all layers, the embeddings, the norm after the layers, and
+	 * the product after attention. */
+	const char *model, *table, *last_norm, *out;
+	/* Factors of embeddings, of what a block adds, and of logits; 1: none. */
+	double embedding_scale, block_scale, logits_scale;
+	/* Number of first layers whose MLP is dense, in tess_decoder_shared_moe. */
+	int64_t dense;
+	/* Intermediate dimension of the shared experts; default NULL: there are none. */
+	struct tess_dim *shared_ffn;
 	/* Vocabulary. */
 	struct tess_dim *vocab;
 	/* Hidden dimension. */
@@ -97,7 +114,18 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.rotary = whole;
 	c.route = none;
 	c.experts = c.expert_ffn = NULL;
-	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
+	c.qkv_bias = c.out_bias = c.mlp_bias = c.parallel = 0;
+	c.norm = TESS_RMS;
+	c.norms[0] = "input_layernorm";
+	c.norms[2] = "post_attention_layernorm";
+	c.norms[1] = c.norms[3] = NULL;
+	c.model = "model";
+	c.table = "embed_tokens";
+	c.last_norm = "norm";
+	c.out = "o_proj";
+	c.embedding_scale = c.block_scale = c.logits_scale = 1;
+	c.dense = 0;
+	c.shared_ffn = NULL;
 	c.act = nn->activation(nn, "hidden_act", "silu");
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", TESS_REQUIRED), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
@@ -106,6 +134,17 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	                         nn->integer(nn, "num_key_value_heads", heads));
 	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", TESS_REQUIRED), 0);
 	return c;
+}
+
+/* Makes heads rotate their first elements only: `missing` of them without partial_rotary_factor. */
+static inline void tess_decoder_read_rotary(struct tess_nn *nn, struct tess_decoder *c,
+                                            double missing)
+{
+	double part = nn->number(nn, "partial_rotary_factor", missing);
+
+	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
+	part = part < 0 ? -1 : part > 1 ? 2 : part; /* rope refuses -1 and 2 */
+	c->rotary.width = (int64_t)(part * (double)c->head);
 }
 
 /* Returns sliding_window of config.json: 0 (all keys) if null, `missing` without the key. */
@@ -145,21 +184,57 @@ static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_de
 	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, qkv);
 }
 
+/* Norms each head of q and of k. */
+static inline void tess_decoder_norm_heads(struct tess_nn *nn, const struct tess_decoder *c,
+                                           const char *q, const char *k, struct tess_tensor *qkv[3])
+{
+	qkv[0] = nn->norm(nn, q, qkv[0], c->norm | TESS_HEADS, c->eps);
+	qkv[1] = nn->norm(nn, k, qkv[1], c->norm | TESS_HEADS, c->eps);
+}
+
+/* Rotates q and k. */
+static inline void tess_decoder_rotate(struct tess_nn *nn, const struct tess_decoder *c,
+                                       struct tess_tensor *qkv[3])
+{
+	qkv[0] = nn->rope(nn, qkv[0], &c->rotary);
+	qkv[1] = nn->rope(nn, qkv[1], &c->rotary);
+}
+
+/* Attends without rope, and leaves self_attn. window: number of keys; 0: all. */
+static inline struct tess_tensor *tess_decoder_attend_unrotated(struct tess_nn *nn,
+                                                                const struct tess_decoder *c,
+                                                                struct tess_tensor *qkv[3],
+                                                                int64_t window)
+{
+	const struct tess_linear w[] = { { c->out, c->hidden, c->out_bias, 0 },
+		                         { NULL, NULL, 0, 0 } };
+	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
+		                            window,     0, c->dropout };
+	struct tess_tensor *y = nn->attention(nn, qkv[0], qkv[1], qkv[2], &how);
+
+	nn->linear(nn, y, w, &y);
+	return nn->leave(nn, y);
+}
+
 /* Rotates q and k, attends, and leaves self_attn. window: number of keys; 0: all. */
 static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *qkv[3], int64_t window)
 {
-	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
-		                         { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
-		                            window,     0, c->dropout };
-	struct tess_tensor *q = nn->rope(nn, qkv[0], &c->rotary);
-	struct tess_tensor *k = nn->rope(nn, qkv[1], &c->rotary), *y;
+	tess_decoder_rotate(nn, c, qkv);
+	return tess_decoder_attend_unrotated(nn, c, qkv, window);
+}
 
-	y = nn->attention(nn, q, k, qkv[2], &how);
-	nn->linear(nn, y, w, &y);
-	return nn->leave(nn, y);
+/* Records attention of all keys, with rope. A tess_block. */
+static inline struct tess_tensor *tess_decoder_attention(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	(void)layer;
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, 0);
 }
 
 /* Computes down_proj(act(gate_proj(x)) * up_proj(x)) in module `name`. */
@@ -188,6 +263,42 @@ static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const str
 	return tess_decoder_gated(nn, c, "mlp", c->ffn, x);
 }
 
+/* Computes down(act(up(x))), with the names of both products, in module mlp. */
+static inline struct tess_tensor *tess_decoder_plain_mlp(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         const char *up, const char *down,
+                                                         struct tess_tensor *x)
+{
+	const struct tess_linear in[] = { { up, c->ffn, c->mlp_bias, 0 }, { NULL, NULL, 0, 0 } };
+	const struct tess_linear out[] = { { down, c->hidden, c->mlp_bias, 0 },
+		                           { NULL, NULL, 0, 0 } };
+	struct tess_tensor *y;
+
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
+	y = nn->glu(nn, y, NULL, c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
+/* Computes the gated MLP with gate and up in one weight, in module mlp. A tess_block. */
+static inline struct tess_tensor *tess_decoder_fused_mlp(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         int64_t layer, struct tess_tensor *x)
+{
+	struct tess_dim *const parts[] = { c->ffn, c->ffn, NULL };
+	const struct tess_linear in[] = { { "gate_up_proj", nn->fused(nn, parts), 0, 0 },
+		                          { NULL, NULL, 0, 0 } };
+	const struct tess_linear out[] = { { "down_proj", c->hidden, 0, 0 }, { NULL, NULL, 0, 0 } };
+	struct tess_tensor *h[2] = { NULL, NULL }, *y;
+
+	(void)layer;
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
+	nn->split(nn, y, h);
+	y = nn->glu(nn, h[0], h[1], c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
 /* Computes the weighted sum of the experts that `gate` chooses for each row, in module mlp. */
 static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        const struct tess_decoder *c,
@@ -209,39 +320,89 @@ static inline struct tess_tensor *tess_decoder_moe(struct tess_nn *nn, const str
 	return nn->leave(nn, tess_decoder_experts(nn, c, nn->enter(nn, x, "mlp")));
 }
 
+/* Computes an MLP in the first c->dense layers, then experts and shared experts. A tess_block. */
+static inline struct tess_tensor *tess_decoder_shared_moe(struct tess_nn *nn,
+                                                          const struct tess_decoder *c,
+                                                          int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *y;
+
+	if (layer < c->dense)
+		return tess_decoder_mlp(nn, c, layer, x);
+	x = nn->enter(nn, x, "mlp");
+	y = tess_decoder_experts(nn, c, x);
+	if (c->shared_ffn)
+		y = nn->add(nn, y, tess_decoder_gated(nn, c, "shared_experts", c->shared_ffn, x));
+	return nn->leave(nn, y);
+}
+
+/* Returns x * factor; x itself with factor 1. */
+static inline struct tess_tensor *tess_decoder_scale(struct tess_nn *nn, struct tess_tensor *x,
+                                                     double factor)
+{
+	return factor == 1 ? x : nn->scale(nn, x, factor);
+}
+
 /* Computes the logits of the requested rows by lm_head, which may have tied embeddings. */
 static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
                                                     const struct tess_decoder *c,
                                                     struct tess_tensor *x)
 {
 	const struct tess_linear w[] = { { "lm_head", c->vocab, 0, 0 }, { NULL, NULL, 0, 0 } };
+	char table[64];
 	struct tess_tensor *y;
 
 	x = nn->select_rows(nn, x);
+	snprintf(table, sizeof table, "%s.%s", c->model, c->table);
 	if (c->tied)
-		return nn->tied(nn, "lm_head", x, "model.embed_tokens");
-	nn->linear(nn, x, w, &y);
-	return y;
+		y = nn->tied(nn, "lm_head", x, table);
+	else
+		nn->linear(nn, x, w, &y);
+	return tess_decoder_scale(nn, y, c->logits_scale);
 }
 
-/* Records a complete model with norms before the blocks: ids [tokens] -> logits. */
+/* Applies norm i of a layer, if there is one. */
+static inline struct tess_tensor *tess_decoder_norm(struct tess_nn *nn,
+                                                    const struct tess_decoder *c, int i,
+                                                    struct tess_tensor *x)
+{
+	return c->norms[i] ? nn->norm(nn, c->norms[i], x, c->norm, c->eps) : x;
+}
+
+/* Records the blocks of a layer with their norms. */
+static inline struct tess_tensor *tess_decoder_layer(struct tess_nn *nn,
+                                                     const struct tess_decoder *c, int64_t layer,
+                                                     struct tess_tensor *x, tess_block *attend,
+                                                     tess_block *mlp)
+{
+	struct tess_tensor *h = tess_decoder_norm(nn, c, 0, x), *y, *z;
+
+	y = tess_decoder_norm(nn, c, 1, attend(nn, c, layer, h));
+	y = tess_decoder_scale(nn, y, c->block_scale);
+	z = c->parallel ? x : nn->add(nn, x, y);
+	if (!c->parallel || c->norms[2])
+		h = tess_decoder_norm(nn, c, 2, z);
+	h = tess_decoder_norm(nn, c, 3, mlp(nn, c, layer, h));
+	h = tess_decoder_scale(nn, h, c->block_scale);
+	return nn->add(nn, z, c->parallel ? nn->add(nn, y, h) : h);
+}
+
+/* Records a complete model: ids [tokens] -> logits. */
 static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *ids, tess_block *attend,
                                                       tess_block *mlp)
 {
-	struct tess_tensor *x, *y;
+	struct tess_tensor *x;
 
-	ids = nn->enter(nn, ids, "model");
-	x = nn->embed(nn, "embed_tokens", ids, c->vocab, c->hidden);
+	ids = nn->enter(nn, ids, "%s", c->model);
+	x = nn->embed(nn, c->table, ids, c->vocab, c->hidden);
+	x = tess_decoder_scale(nn, x, c->embedding_scale);
 	for (int64_t i = 0; i < c->layers; i++) {
 		x = nn->enter(nn, x, "layers.%d", (int)i);
-		y = attend(nn, c, i, nn->norm(nn, "input_layernorm", x, TESS_RMS, c->eps));
-		x = nn->add(nn, x, y);
-		y = nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c->eps);
-		x = nn->leave(nn, nn->add(nn, x, mlp(nn, c, i, y)));
+		x = nn->leave(nn, tess_decoder_layer(nn, c, i, x, attend, mlp));
 	}
-	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c->eps));
+	x = nn->leave(nn, nn->norm(nn, c->last_norm, x, c->norm, c->eps));
 	return tess_decoder_head(nn, c, x);
 }
 
