@@ -88,5 +88,4 @@ static const struct tess_model phi3 = {
 	.defaults = defaults,
 };
 
-TESS_DEFINE_PLUGIN("phi3", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, dropout),
-                   .models = TESS_LIST(tess_model, &phi3));
+TESS_DEFINE_PLUGIN("phi3", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &phi3));

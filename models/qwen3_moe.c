@@ -92,5 +92,4 @@ static const struct tess_model qwen3_moe = {
 	.defaults = defaults,
 };
 
-TESS_DEFINE_PLUGIN("qwen3_moe", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, experts),
-                   .models = TESS_LIST(tess_model, &qwen3_moe));
+TESS_DEFINE_PLUGIN("qwen3_moe", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &qwen3_moe));

@@ -2,8 +2,7 @@
  * tessera/decoder.h - shared parts of decoders of Llama's form, recorded through tessera/model.h.
  *
  * The file of a family has only the differences: biases, windows, its attention. All functions are
- * inline and use only struct tess_nn, so a plugin keeps the version that it was compiled with. Set
- * needs_nn to TESS_UPTO(tess_nn, experts).
+ * inline and use only struct tess_nn, so a plugin keeps the version that it was compiled with.
  *
  * Example:
  *     static struct tess_tensor *record_attention(struct tess_nn *nn, const struct tess_decoder *c,
@@ -47,6 +46,8 @@ struct tess_decoder {
 	int32_t out_bias;
 	/* TESS_BIAS: linear ops of the MLP have biases; 0: none. */
 	int32_t mlp_bias;
+	/* TESS_BIAS: lm_head has a bias; 0: none. */
+	int32_t head_bias;
 	/* 1: tied embeddings, lm_head reads the table of the embeddings. */
 	int32_t tied;
 	/* Kind of the norms: TESS_RMS, the default, or TESS_LAYER; TESS_OFFSET. */
@@ -59,6 +60,8 @@ struct tess_decoder {
 	/* Names: of the module around all layers, the embeddings, the norm after the layers, and
 	 * the product after attention. */
 	const char *model, *table, *last_norm, *out;
+	/* Rate of dropout of embeddings, in training. */
+	double embedding_dropout;
 	/* Factors of embeddings, of what a block adds, and of logits; 1: none. */
 	double embedding_scale, block_scale, logits_scale;
 	/* Number of first layers whose MLP is dense, in tess_decoder_shared_moe. */
@@ -114,7 +117,7 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.rotary = whole;
 	c.route = none;
 	c.experts = c.expert_ffn = NULL;
-	c.qkv_bias = c.out_bias = c.mlp_bias = c.parallel = 0;
+	c.qkv_bias = c.out_bias = c.mlp_bias = c.head_bias = c.parallel = 0;
 	c.norm = TESS_RMS;
 	c.norms[0] = "input_layernorm";
 	c.norms[2] = "post_attention_layernorm";
@@ -123,6 +126,7 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.table = "embed_tokens";
 	c.last_norm = "norm";
 	c.out = "o_proj";
+	c.embedding_dropout = 0;
 	c.embedding_scale = c.block_scale = c.logits_scale = 1;
 	c.dense = 0;
 	c.shared_ffn = NULL;
@@ -132,7 +136,10 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.heads = nn->dim(nn, "heads", heads, head);
 	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
 	                         nn->integer(nn, "num_key_value_heads", heads));
-	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", TESS_REQUIRED), 0);
+	c.ffn = nn->dim(nn, "ffn",
+	                nn->integer(nn, nn->has(nn, "ffn_dim") ? "ffn_dim" : "intermediate_size",
+	                            TESS_REQUIRED),
+	                0);
 	return c;
 }
 
@@ -299,6 +306,28 @@ static inline struct tess_tensor *tess_decoder_fused_mlp(struct tess_nn *nn,
 	return nn->leave(nn, y);
 }
 
+/*
+ * Reads dense layers, experts, their choice by groups and shared experts, with the keys of DeepSeek.
+ * flags: those of the route.
+ */
+static inline void tess_decoder_read_shared_moe(struct tess_nn *nn, struct tess_decoder *c,
+                                                int32_t flags)
+{
+	int64_t ffn = nn->integer(nn, "moe_intermediate_size", TESS_REQUIRED);
+	int64_t shared = nn->integer(nn, "n_shared_experts", 0);
+
+	c->dense = nn->integer(nn, "first_k_dense_replace", 0);
+	c->experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", TESS_REQUIRED), 1);
+	c->expert_ffn = nn->dim(nn, "expert ffn", ffn, 0);
+	c->shared_ffn = shared ? nn->dim(nn, "shared ffn", ffn * shared, 0) : NULL;
+	c->route.flags = flags;
+	c->route.top = nn->integer(nn, "num_experts_per_tok", TESS_REQUIRED);
+	c->route.groups = nn->integer(nn, "n_group", 1);
+	c->route.groups_kept = nn->integer(nn, "topk_group", 1);
+	c->route.eps = 1e-20;
+	c->route.scale = nn->number(nn, "routed_scaling_factor", 1);
+}
+
 /* Computes the weighted sum of the experts that `gate` chooses for each row, in module mlp. */
 static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        const struct tess_decoder *c,
@@ -348,7 +377,8 @@ static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
                                                     const struct tess_decoder *c,
                                                     struct tess_tensor *x)
 {
-	const struct tess_linear w[] = { { "lm_head", c->vocab, 0, 0 }, { NULL, NULL, 0, 0 } };
+	const struct tess_linear w[] = { { "lm_head", c->vocab, c->head_bias, 0 },
+		                         { NULL, NULL, 0, 0 } };
 	char table[64];
 	struct tess_tensor *y;
 
@@ -398,6 +428,7 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	ids = nn->enter(nn, ids, "%s", c->model);
 	x = nn->embed(nn, c->table, ids, c->vocab, c->hidden);
 	x = tess_decoder_scale(nn, x, c->embedding_scale);
+	x = nn->dropout(nn, x, c->embedding_dropout);
 	for (int64_t i = 0; i < c->layers; i++) {
 		x = nn->enter(nn, x, "layers.%d", (int)i);
 		x = nn->leave(nn, tess_decoder_layer(nn, c, i, x, attend, mlp));
@@ -433,6 +464,11 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
 	{ layer "mlp.experts.down_proj", "rowwise" }, \
 	{ layer "mlp.experts", "moe_tp_experts" }
+/* Rules of shared experts. down: the style of their down_proj. */
+#define TESS_DECODER_SHARED(down) \
+	{ TESS_DECODER_SOME "mlp.shared_experts.gate_proj", "colwise" }, \
+	{ TESS_DECODER_SOME "mlp.shared_experts.up_proj", "colwise" }, \
+	{ TESS_DECODER_SOME "mlp.shared_experts.down_proj", down }
 /* Rules of experts in the preset ep: ranks have different experts. */
 #define TESS_DECODER_EP_EXPERTS(layer) \
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \

@@ -230,7 +230,7 @@ enum {
  * refused before any op runs.
  */
 enum {
-	TESS_EMBED_FIRST,               /* id of row 0 of the table */
+	TESS_EMBED_FIRST,               /* id of row 0 of the table; may be negative */
 	TESS_EMBED_NUMS
 };
 

@@ -114,7 +114,7 @@ static void add_embed_dw_rows(struct build *b, const struct tess_record *rec, co
 	double first;
 
 	tess_dim_list_local_runs(dw->dim[0], build_find_cut(b, dw->place, 0), b->runs);
-	first = (double)(b->runs[0].start + row);
+	first = (double)(b->runs[0].start + row) + rec->num[TESS_EMBED_FIRST];
 	build_set_token_sum(b, &s->op, rec->in[1], dw, TESS_EMBED_NUMS, &first);
 	if (!b->status)
 		s->in[0].ndim = 1;

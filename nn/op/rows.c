@@ -166,7 +166,7 @@ const char *op_check_embed(const struct tess_op *op, bool exact)
 		return "it takes ids and a table, gives one out, and has one number";
 	if (!operand_is_list(&op->in[0], op->in[0].shape[0]))
 		return "ids must be a dense vector of i32";
-	if (!operand_is_matrix(&op->in[1]) || !is_integer(op->num[TESS_EMBED_FIRST], 0, 0x1p53))
+	if (!operand_is_matrix(&op->in[1]) || !is_integer(op->num[TESS_EMBED_FIRST], -0x1p31, 0x1p53))
 		return "the table must be [V, H] in f32, bf16 or f16, the first id an integer";
 	why = op->out[0].ndim == 3 ? op_check_trees(op, op->in[1].shape[0], true) : NULL;
 	if (!why && !op_is_sum(op, &op->out[0], op->in[0].shape[0], op->in[1].shape[1], exact))
@@ -180,7 +180,7 @@ const char *op_check_embed_dw(const struct tess_op *op, bool exact)
 
 	if (op->nin != 2 || op->nout != 1 || op->nnum != TESS_TOKENS_NUMS + TESS_EMBED_NUMS ||
 	    !operand_is_list(&op->in[0], op->in[0].shape[0]) || !operand_has_tokens(op, 1) ||
-	    !is_integer(op->num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST], 0, 0x1p53))
+	    !is_integer(op->num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST], -0x1p31, 0x1p53))
 		return "it takes i32 ids [T] and f32 rows [T, H], and has three numbers, the last "
 		       "one the first id";
 	return op_check_token_sum(op, y, 0, y->ndim < 2 ? -1 : y->shape[y->ndim - 2],

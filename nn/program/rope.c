@@ -236,10 +236,37 @@ static tess_status read_scaling(const char *path, const json_t *config, const js
 	return st;
 }
 
+/* Reads a number by its name, or by its name in configs of GPT-NeoX; the table has the new ones. */
+static tess_status read_either(const char *path, const json_t *config, const char *old,
+                               const char *where, const json_t *table, const char *name, double min,
+                               double max, double *out)
+{
+	tess_status st = tess_json_get_number(path, config, old, min, max, out);
+
+	if (!st)
+		st = tess_json_get_number(path, config, name, min, max, out);
+	return st ? st : tess_json_get_number(where, table, name, min, max, out);
+}
+
+/*
+ * Reads `alpha` of HunYuan, which raises theta once; "dynamic" then has no other meaning. As in
+ * modeling_hunyuan_v1_dense.py of transformers: theta * alpha^(d / (d - 2)), heads of d elements.
+ */
+static tess_status read_alpha(const json_t *table, const char *where, double *alpha, bool *dynamic)
+{
+	tess_status st = tess_json_get_number(where, table, "alpha", number_min, number_max, alpha);
+
+	if (!st && *alpha != 1)
+		*dynamic = false;
+	return st;
+}
+
 tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
-	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1, .part = 1 };
+	struct tess_rope r = {
+		.type = TESS_ROPE_DEFAULT, .theta = 10000, .alpha = 1, .scale = 1, .part = 1
+	};
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL;
 	bool dynamic = false;
@@ -250,16 +277,14 @@ tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_ro
 	st = find_settings(config, &table, where);
 	if (!st)
 		st = read_rope_type(table, where, &r.type, &dynamic);
+	if (!st && dynamic)
+		st = read_alpha(table, where, &r.alpha, &dynamic);
 	if (!st)
-		st = tess_json_get_number(path, config, "rope_theta", min_theta, max_theta,
-		                          &r.theta);
+		st = read_either(path, config, "rotary_emb_base", where, table, "rope_theta",
+		                 min_theta, max_theta, &r.theta);
 	if (!st)
-		st = tess_json_get_number(where, table, "rope_theta", min_theta, max_theta,
-		                          &r.theta);
-	if (!st)
-		st = tess_json_get_number(path, config, "partial_rotary_factor", 0, 1, &r.part);
-	if (!st)
-		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &r.part);
+		st = read_either(path, config, "rotary_pct", where, table, "partial_rotary_factor",
+		                 0, 1, &r.part);
 	if (!st && r.type != TESS_ROPE_DEFAULT)
 		st = read_scaling(path, config, table, where, &r);
 	if (!st && dynamic)
@@ -330,8 +355,11 @@ static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64
 /* Computes f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
 static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
-	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),
-	      f = 1 / power;
+	double raise = r->alpha == 1 || each == 2
+	                       ? 1
+	                       : tess_pow_f64(r->alpha, (double)each / (double)(each - 2));
+	float theta = (float)(r->theta * raise);
+	float power = (float)tess_pow_f64(theta, (float)(2 * i) / (float)each), f = 1 / power;
 
 	switch (r->type) {
 	case TESS_ROPE_LINEAR:

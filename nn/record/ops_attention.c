@@ -230,9 +230,23 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	return y;
 }
 
-static struct tess_tensor *get_positions(struct tess_nn *nn)
+static struct tess_tensor *get_positions(struct tess_nn *nn, int64_t first)
 {
-	return tess_recorder_get(nn)->p->positions;
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *y;
+
+	if (r->status || !first)
+		return r->p->positions;
+	if (first < 0 || first > INT32_MAX)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: positions from row %lld on; no table has that row",
+		                          tess_recorder_format_path(r, NULL), (long long)first);
+	y = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
+	if (!y)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	*y = *r->p->positions; /* the same value, for tables whose first rows have other uses */
+	y->first = first;
+	return y;
 }
 
 void tess_ops_install_attention(struct tess_nn *nn)

@@ -86,7 +86,7 @@ static const char *const wrong_values[] = {
 static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tensor *x)
 {
 	const struct tess_linear w[] = { { "w", nn->dim(nn, "out", 8, 0), 0, 0 }, { 0 } };
-	struct tess_tensor *flat = nn->positions(nn), *y[2];
+	struct tess_tensor *flat = nn->positions(nn, 0), *y[2];
 
 	nn->enter(nn, x, "mlp");
 	switch (wrong) {
@@ -175,7 +175,7 @@ static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *
 
 	x = nn->embed(nn, "words", words, vocab, hidden);
 	x = nn->add(nn, x,
-	            nn->embed(nn, "places", nn->positions(nn), nn->dim(nn, "positions", TABLE, 0),
+	            nn->embed(nn, "places", nn->positions(nn, 0), nn->dim(nn, "positions", TABLE, 0),
 	                      hidden));
 	x = nn->norm(nn, "norm", nn->scale(nn, x, 0.7), norm, 1e-5);
 	nn->linear(nn, x, qkv, h);
