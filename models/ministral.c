@@ -4,12 +4,9 @@
 static struct tess_tensor *attend_as_ministral(struct tess_nn *nn, const struct tess_decoder *c,
                                                int64_t layer, struct tess_tensor *x)
 {
-	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
 	struct tess_tensor *qkv[3];
-	int32_t slides = 1;
+	int32_t slides = tess_decoder_slides(nn, layer, 1);
 
-	if (nn->has(nn, "layer_types.0"))
-		slides = nn->choice(nn, kinds, "layer_types.%d", (int)layer);
 	tess_decoder_project(nn, c, x, qkv);
 	return tess_decoder_attend(nn, c, qkv, slides ? tess_decoder_read_window(nn, 4096) : 0);
 }

@@ -15,15 +15,12 @@ static int32_t has_rope(struct tess_nn *nn, int64_t layer)
 static struct tess_tensor *attend_as_smollm3(struct tess_nn *nn, const struct tess_decoder *c,
                                              int64_t layer, struct tess_tensor *x)
 {
-	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
-	int32_t rope = has_rope(nn, layer), slides = !rope;
+	int32_t rope = has_rope(nn, layer), slides = tess_decoder_slides(nn, layer, !rope);
 	struct tess_tensor *qkv[3];
 	int64_t window = 0;
 
 	if (nn->integer(nn, "use_sliding_window", 0))
 		window = tess_decoder_read_window(nn, 0);
-	if (nn->has(nn, "layer_types.0"))
-		slides = nn->choice(nn, kinds, "layer_types.%d", (int)layer);
 	tess_decoder_project(nn, c, x, qkv);
 	if (rope)
 		tess_decoder_rotate(nn, c, qkv);

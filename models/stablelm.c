@@ -26,21 +26,10 @@ static struct tess_tensor *forward_stablelm(struct tess_nn *nn, struct tess_tens
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };
-static const struct tess_rule tp_sp[] = {
-	{ "model.embed_tokens", "vocab_reduce_scatter" },
-	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" },
-	{ TESS_DECODER_LAYER "self_attn", "module_allgather" },
-	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" },
-	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" },
-	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" },
-	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
-	{ TESS_DECODER_SOME "post_attention_layernorm", "sequence_parallel" },
-	{ TESS_DECODER_LAYER "mlp", "module_allgather" },
-	TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER),
-	{ "model.norm", "sequence_parallel" },
-	{ "lm_head", "colwise_gather_output" },
-	{ 0 }
-};
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_PARALLEL,
+	                                  { TESS_DECODER_SOME "post_attention_layernorm",
+	                                    "sequence_parallel" },
+	                                  { 0 } };
 static const struct tess_preset presets[] = { { "tp", tp }, { "tp+sp", tp_sp }, { 0 } };
 static const char *const types[] = { "stablelm", NULL };
 /* those of its class in transformers 5.24 */

@@ -98,7 +98,7 @@ typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_dec
  */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
-	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
+	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0 };
 	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", TESS_REQUIRED);
@@ -177,6 +177,16 @@ static inline int64_t tess_decoder_select_window(struct tess_nn *nn, int64_t lay
 		return nn->choice(nn, window ? kinds : full, "layer_types.%d", (int)layer) ? window
 		                                                                           : 0;
 	return layer >= nn->integer(nn, "max_window_layers", 28) ? window : 0;
+}
+
+/* Returns whether layer_types makes the attention of a layer slide; `missing` without that list. */
+static inline int32_t tess_decoder_slides(struct tess_nn *nn, int64_t layer, int32_t missing)
+{
+	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
+
+	if (!nn->has(nn, "layer_types.0"))
+		return missing;
+	return nn->choice(nn, kinds, "layer_types.%d", (int)layer);
 }
 
 /* Enters self_attn and computes q, k and v of x. */
@@ -497,6 +507,19 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
 /* Rules of a model with an MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
+/* The same without a norm before the MLP, which is beside attention. */
+#define TESS_DECODER_TP_SP_PARALLEL \
+	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
+	TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER), \
+	{ "model.norm", "sequence_parallel" }, \
+	{ "lm_head", "colwise_gather_output" }
 /* Rules of experts in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \

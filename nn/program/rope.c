@@ -12,13 +12,37 @@ static const double pi = 0x1.921fb54442d18p+1;
 
 enum { WHERE = 4096 };
 
+/* Replaces a table of settings per kind of layer by those of `kind`; NULL: it may have none. */
+static tess_status select_kind(const json_t **table, const char *kind, char where[static WHERE])
+{
+	size_t len = strlen(where);
+	const char *key;
+	json_t *value;
+
+	json_object_foreach((json_t *)*table, key, value) {
+		if (!json_is_object(value))
+			continue;
+		if (!kind)
+			return tess_fail(TESS_ENOTSUP,
+			                 "%s: %.64s: settings per layer type are not supported by "
+			                 "this model; one for all layers is",
+			                 where, key);
+		if (!json_is_object(json_object_get(*table, kind)))
+			return tess_fail(TESS_EINVAL, "%s: no settings of %s layers are there",
+			                 where, kind);
+		*table = json_object_get(*table, kind);
+		snprintf(where + len, WHERE - len, ".%s", kind);
+		return TESS_OK;
+	}
+	return TESS_OK;
+}
+
 /* Finds the object with the settings, or NULL. Appends its key to `where`, for messages. */
-static tess_status find_settings(const json_t *config, const json_t **out, char where[static WHERE])
+static tess_status find_settings(const json_t *config, const char *kind, const json_t **out,
+                                 char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
 	const size_t len = strlen(where);
-	const char *key;
-	json_t *value;
 
 	for (int i = 0; i < 2; i++) {
 		json_t *table = json_object_get(config, keys[i]);
@@ -29,16 +53,8 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 		snprintf(where + len, WHERE - len, ": %s", keys[i]);
 		if (!json_is_object(table))
 			return tess_fail(TESS_EINVAL, "%s: an object or null is needed", where);
-		json_object_foreach(table, key, value) {
-			if (json_is_object(value))
-				return tess_fail(
-					TESS_ENOTSUP,
-					"%s: %.64s: settings per layer type are not supported; one "
-					"for all layers is",
-					where, key);
-		}
 		*out = table;
-		return TESS_OK;
+		return select_kind(out, kind, where);
 	}
 	return TESS_OK;
 }
@@ -261,20 +277,27 @@ static tess_status read_alpha(const json_t *table, const char *where, double *al
 	return st;
 }
 
-tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
+tess_status tess_rope_read(const char *dir, const json_t *config, const char *kind, double theta,
+                           struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
 	struct tess_rope r = {
 		.type = TESS_ROPE_DEFAULT, .theta = 10000, .alpha = 1, .scale = 1, .part = 1
 	};
 	char path[WHERE], where[WHERE];
-	const json_t *table = NULL;
+	const json_t *table = NULL, *all;
 	bool dynamic = false;
 	tess_status st;
 
 	snprintf(path, sizeof path, "%.3900s/config.json", dir);
 	memcpy(where, path, sizeof where);
-	st = find_settings(config, &table, where);
+	st = find_settings(config, kind, &table, where);
+	all = json_object_get(config, "rope_parameters");
+	if (!st && theta > 0 && (!table || !json_object_get(all, kind))) {
+		r.theta = theta;
+		*out = r;
+		return TESS_OK;
+	}
 	if (!st)
 		st = read_rope_type(table, where, &r.type, &dynamic);
 	if (!st && dynamic)

@@ -33,10 +33,13 @@ struct tess_rope {
 
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
- * which precedes as it does there). Without either theta is 10000. Settings per layer type are
- * TESS_ENOTSUP; the message begins with the path of config.json in `dir`.
+ * which precedes as it does there). Without either theta is 10000. Messages begin with the path of
+ * config.json in `dir`. kind: the kind of layers whose settings are read, if those of config.json
+ * differ ("sliding_attention"). NULL: such settings are TESS_ENOTSUP. theta: base of rope without
+ * scaling, for a kind of layers without settings of its own; 0: those of config.json.
  */
-tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
+tess_status tess_rope_read(const char *dir, const json_t *config, const char *kind, double theta,
+                           struct tess_rope *out);
 
 /*
  * Checks that one table serves all sequences of at most `positions` (0: unlimited), with `each`

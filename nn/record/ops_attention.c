@@ -9,19 +9,22 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
-	       a->scale == b->scale && a->fractions == b->fractions && a->factors == b->factors;
+	       a->alpha == b->alpha && a->scale == b->scale && a->fractions == b->fractions &&
+	       a->factors == b->factors;
 }
 
 /*
  * Finds the index of the table for `each` rotated elements of heads of `all`, by the checkpoint's
  * settings; -1: failure.
  */
-static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t all)
+static int32_t find_rope_table(struct tess_recorder *r, const struct tess_rotary *how, int64_t all)
 {
 	const struct tess_source *source = r->options->source;
+	const int64_t each = how->width;
 	struct tess_rope_use use = { .each = each }, *list;
 	struct tess_program *p = r->p;
-	tess_status st = tess_rope_read(source->name, r->settings, &use.rope);
+	tess_status st =
+		tess_rope_read(source->name, r->settings, how->kind, how->theta, &use.rope);
 
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
@@ -76,7 +79,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	in[0] = x;
 	in[1] = tess_tensor_place_rows(r, x, r->p->positions);
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
-	table = y && in[1] ? find_rope_table(r, part.width, x->dim[1]->unit_size) : -1;
+	table = y && in[1] ? find_rope_table(r, &part, x->dim[1]->unit_size) : -1;
 	rec = table < 0 ? NULL
 	                : tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL);
 	if (!rec)

@@ -47,7 +47,9 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
                                        int32_t kind, double eps)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	bool heads = kind & TESS_HEADS, layer = (kind & ~(TESS_HEADS | TESS_OFFSET)) == TESS_LAYER;
+	const int32_t type = kind & ~(TESS_HEADS | TESS_OFFSET | TESS_NO_BIAS);
+	bool heads = kind & TESS_HEADS, layer = type == TESS_LAYER;
+	bool bias = layer && !(kind & TESS_NO_BIAS);
 	const struct tess_weight *w[2] = { 0 };
 	const struct tess_module *m;
 	const struct tess_dim *over;
@@ -58,7 +60,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 
 	if (!tess_recorder_check_rows(r, "a norm", x))
 		return NULL;
-	if (!layer && (kind & ~(TESS_HEADS | TESS_OFFSET)) != TESS_RMS)
+	if (!layer && type != TESS_RMS)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: no kind of norm is %d; use TESS_RMS or TESS_LAYER",
 		                          tess_recorder_format_path(r, name), (int)kind);
@@ -73,7 +75,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			   r, m,
 			   &(struct tess_weight_request){ "weight", 1, -1, -1, { over }, false })
 	         : NULL;
-	if (w[0] && layer)
+	if (w[0] && bias)
 		w[1] = tess_weight_add(
 			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
 	for (int32_t i = 0; i < 2; i++)
@@ -89,7 +91,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			m->site.module, x->module, tess_place_format(x->place[odd], text),
 			tess_recorder_along(r, odd), tess_recorder_describe_gather(r, x));
 	y = tess_tensor_new(r, 2, x->dim, x->place, m->site.module);
-	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w)
+	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + bias, w)
 	        : NULL;
 	if (!rec)
 		return NULL;

@@ -15,7 +15,7 @@ static tess_status read_rope_text(const char *text, struct tess_rope *out)
 	json_decref(root);
 	root = NULL;
 	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
-	return tess_rope_read("dir", root, out);
+	return tess_rope_read("dir", root, NULL, 0, out);
 }
 
 #define LLAMA3 \
