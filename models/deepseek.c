@@ -76,7 +76,7 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 		                               m->latent,   m->values, m->nope,     m->value };
 	const struct tess_linear out[] = { { "o_proj", c->hidden, c->out_bias, 0 }, { 0 } };
 	const struct tess_rotary end = {
-		sizeof end, c->rotary.flags, m->nope, m->rotated, NULL, 0
+		.size = sizeof end, .flags = c->rotary.flags, .first = m->nope, .width = m->rotated
 	};
 	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank, c->dropout };
 	struct tess_tensor *q_kv[2] = { 0 }, *kv[2] = { 0 }, *q, *y;

@@ -98,7 +98,7 @@ typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_dec
  */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
-	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0 };
+	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0, 0, 0 };
 	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", TESS_REQUIRED);

@@ -399,6 +399,12 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 	}
 }
 
+/* Returns the factor of a position, as llama_4_scaling of transformers. */
+static double compute_growth(const struct tess_rope *r, double position)
+{
+	return r->growth == 0 ? 1 : 1 + r->growth * tess_log_f64(1 + floor(position / r->period));
+}
+
 tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,
                                  float *out)
 {
@@ -415,9 +421,10 @@ tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_
 		double f = compute_frequency(r, i, each);
 
 		for (int64_t at = 0; at < positions; at++) {
-			out[at * each + i] = (float)(r->scale * tess_cos_f64((double)at * f));
-			out[at * each + half + i] =
-				(float)(r->scale * tess_sin_f64((double)at * f));
+			double scale = r->scale * compute_growth(r, (double)at);
+
+			out[at * each + i] = (float)(scale * tess_cos_f64((double)at * f));
+			out[at * each + half + i] = (float)(scale * tess_sin_f64((double)at * f));
 		}
 	}
 	return TESS_OK;

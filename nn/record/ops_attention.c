@@ -9,8 +9,8 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
-	       a->alpha == b->alpha && a->scale == b->scale && a->fractions == b->fractions &&
-	       a->factors == b->factors;
+	       a->alpha == b->alpha && a->scale == b->scale && a->growth == b->growth &&
+	       a->period == b->period && a->fractions == b->fractions && a->factors == b->factors;
 }
 
 /*
@@ -26,6 +26,8 @@ static int32_t find_rope_table(struct tess_recorder *r, const struct tess_rotary
 	tess_status st =
 		tess_rope_read(source->name, r->settings, how->kind, how->theta, &use.rope);
 
+	use.rope.growth = how->growth;
+	use.rope.period = how->period;
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
 	if (!st && use.rope.part != 1 && each == all)
@@ -61,6 +63,12 @@ static bool complete_rotary(struct tess_recorder *r, const struct tess_dim *head
 		                          tess_recorder_format_path(r, NULL), (long long)out->width,
 		                          (long long)out->first, heads->name,
 		                          (long long)heads->unit_size) != NULL;
+	if (out->growth != 0 && !(out->growth > 0 && out->period >= 1 && out->period < 0x1p31))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: rope grows by %g each %g positions; it needs a "
+		                          "number above 0, and a period of 1 or more",
+		                          tess_recorder_format_path(r, NULL), out->growth,
+		                          out->period) != NULL;
 	return true;
 }
 
