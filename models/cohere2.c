@@ -7,8 +7,7 @@
 static struct tess_tensor *attend_as_cohere2(struct tess_nn *nn, const struct tess_decoder *c,
                                              int64_t layer, struct tess_tensor *x)
 {
-	int64_t period = nn->integer(nn, "sliding_window_pattern", 4);
-	int32_t slides = tess_decoder_slides(nn, layer, period < 1 || (layer + 1) % period);
+	int32_t slides = tess_decoder_slides_by_period(nn, layer, 4);
 	int64_t window = slides ? tess_decoder_read_window(nn, 4096) : 0;
 	struct tess_tensor *qkv[3];
 
@@ -42,10 +41,10 @@ static const char *const types[] = { "cohere2", NULL };
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
 	"vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528,
-	"num_hidden_layers": 40, "num_attention_heads": 64, "num_key_value_heads": 64,
+	"num_hidden_layers": 40, "num_attention_heads": 64,
 	"hidden_act": "silu", "max_position_embeddings": 8192, "layer_norm_eps": 1e-5,
 	"rope_theta": 10000, "logit_scale": 0.0625, "tie_word_embeddings": true, "attention_bias":
-	false, "attention_dropout": 0, "sliding_window": 4096, "sliding_window_pattern": 4,
+	false, "attention_dropout": 0, "sliding_window": 4096,
 	"pad_token_id": 0, "bos_token_id": 5, "eos_token_id": 255001
 });
 /* clang-format on */

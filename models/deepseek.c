@@ -107,15 +107,14 @@ static struct tess_tensor *forward_v3(struct tess_nn *nn, struct tess_tensor *id
 /* Its router takes a softmax, whose weights are never divided by their sum. */
 static struct tess_tensor *forward_v2(struct tess_nn *nn, struct tess_tensor *ids)
 {
-	static const char *const methods[] = { "greedy", NULL };
+	static const char *const methods[] = { "greedy", "group_limited_greedy", NULL };
 	struct deepseek m = { .c = tess_decoder_read(nn, 0) };
 
 	m.c.rotary.flags = TESS_INTERLEAVED;
 	read_attention(nn, &m);
-	tess_decoder_read_shared_moe(nn, &m.c, 0);
-	if (m.c.route.groups > 1 && m.c.route.top > m.c.route.groups_kept)
-		nn->choice(nn, methods, "topk_method");
-	m.c.route.groups = 1; /* else the groups change no choice */
+	tess_decoder_read_shared_moe(nn, &m.c, TESS_GROUP_MAX);
+	if (nn->choice(nn, methods, "topk_method") == 0)
+		m.c.route.groups = 1;
 	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, tess_decoder_shared_moe);
 }
 
@@ -192,7 +191,7 @@ static const char defaults_v3[] = TESS_JSON({
 static const char defaults_v2[] = TESS_JSON({
 	"vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008,
 	"moe_intermediate_size": 1407, "num_hidden_layers": 32, "num_attention_heads": 32,
-	"num_key_value_heads": 32, "n_shared_experts": 2, "n_routed_experts": 64,
+	"n_shared_experts": 2, "n_routed_experts": 64,
 	"routed_scaling_factor": 1, "kv_lora_rank": 512, "q_lora_rank": 1536,
 	"qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128,
 	"topk_method": "greedy", "n_group": null, "topk_group": null,

@@ -8,7 +8,7 @@ static struct tess_tensor *attend_as_exaone4(struct tess_nn *nn, const struct te
                                              int64_t layer, struct tess_tensor *x)
 {
 	int64_t window = tess_decoder_read_window(nn, 4096);
-	int32_t slides = window && tess_decoder_slides(nn, layer, (layer + 1) % 4 != 0);
+	int32_t slides = window && tess_decoder_slides_by_period(nn, layer, 4);
 	struct tess_tensor *qkv[3];
 
 	tess_decoder_project(nn, c, x, qkv);

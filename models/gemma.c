@@ -38,13 +38,10 @@ static struct tess_tensor *attend_as_gemma2(struct tess_nn *nn, const struct tes
 static struct tess_tensor *attend_as_gemma3(struct tess_nn *nn, const struct tess_decoder *c,
                                             int64_t layer, struct tess_tensor *x)
 {
-	int64_t period = nn->integer(nn, "_sliding_window_pattern", 6);
+	int32_t slides = tess_decoder_slides_by_period(nn, layer, 6);
 	struct tess_decoder of_layer = *c;
 	struct tess_tensor *qkv[3];
-	int32_t slides;
 
-	period = nn->integer(nn, "sliding_window_pattern", period);
-	slides = tess_decoder_slides(nn, layer, period < 1 || (layer + 1) % period);
 	of_layer.rotary.kind = slides ? "sliding_attention" : "full_attention";
 	of_layer.rotary.theta = slides ? nn->number(nn, "rope_local_base_freq", 10000) : 0;
 	tess_decoder_project(nn, c, x, qkv);

@@ -24,7 +24,7 @@ static const char *const types[] = { "granite", NULL };
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
 	"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers":
-	32, "num_attention_heads": 32, "num_key_value_heads": 32, "hidden_act": "silu",
+	32, "num_attention_heads": 32, "hidden_act": "silu",
 	"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000,
 	"tie_word_embeddings": false, "attention_bias": false, "mlp_bias": false,
 	"attention_dropout": 0, "embedding_multiplier": 1, "logits_scaling": 1,

@@ -103,7 +103,7 @@ static const char defaults_2[] = TESS_JSON({
 });
 static const char defaults_3[] = TESS_JSON({
 	"vocab_size": 50304, "hidden_size": 4096, "intermediate_size": 11008,
-	"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+	"num_hidden_layers": 32, "num_attention_heads": 32,
 	"hidden_act": "silu", "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
 	"rope_theta": 500000, "tie_word_embeddings": false, "attention_bias": false,
 	"attention_dropout": 0, "sliding_window": 4096, "pad_token_id": 1,

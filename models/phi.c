@@ -85,7 +85,7 @@ static const char *const types[] = { "phi", NULL };
 /* clang-format off */
 static const char defaults[] = TESS_JSON({
 	"vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers":
-	24, "num_attention_heads": 32, "num_key_value_heads": 32, "resid_pdrop": 0, "embd_pdrop":
+	24, "num_attention_heads": 32, "resid_pdrop": 0, "embd_pdrop":
 	0, "attention_dropout": 0, "hidden_act": "gelu_new", "max_position_embeddings": 2048,
 	"layer_norm_eps": 1e-5, "rope_theta": 10000, "partial_rotary_factor": 0.5,
 	"tie_word_embeddings": false, "qk_layernorm": false, "bos_token_id": 1, "eos_token_id": 2

@@ -189,6 +189,19 @@ static inline int32_t tess_decoder_slides(struct tess_nn *nn, int64_t layer, int
 	return nn->choice(nn, kinds, "layer_types.%d", (int)layer);
 }
 
+/*
+ * Returns whether the attention of a layer slides: by layer_types, else in all layers but every
+ * `period`-th, or as sliding_window_pattern says.
+ */
+static inline int32_t tess_decoder_slides_by_period(struct tess_nn *nn, int64_t layer,
+                                                    int64_t period)
+{
+	if (nn->has(nn, "layer_types.0"))
+		return tess_decoder_slides(nn, layer, 0);
+	period = nn->integer(nn, "sliding_window_pattern", period);
+	return period < 1 || (layer + 1) % period != 0;
+}
+
 /* Enters self_attn and computes q, k and v of x. */
 static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_decoder *c,
                                         struct tess_tensor *x, struct tess_tensor *qkv[3])

@@ -486,14 +486,15 @@ enum {
  * Scores, softmax:  s_i = exp(x_i - max) / sum, the sum a chain of additions
  * Scores, sigmoid:  s_i = 1 / (1 + exp(-x_i))
  * Choice:           the `top` largest of c_i = s_i + b_i. With groups > 1, runs of E / groups
- *                   experts, only the groups with the largest sums of their two largest c remain.
+ *                   experts, only the groups with the largest sums of their two largest c remain;
+ *                   flag 4: those with the largest c.
  *                   Of equal values the lowest index is first; a NaN is larger than any number.
  * Weights:          w_i = s_i * scale of the chosen; normalized: (s_i / (S + eps)) * scale, S the
  *                   chain of additions of the chosen s_i
  */
 enum {
 	TESS_ROUTE_TOP,                 /* experts of a row */
-	TESS_ROUTE_FLAGS,               /* bits: 1 sigmoid, else softmax; 2 normalize */
+	TESS_ROUTE_FLAGS,               /* bits: 1 sigmoid, else softmax; 2 normalize; 4 above */
 	TESS_ROUTE_EPS,                 /* added to the sum of the chosen */
 	TESS_ROUTE_SCALE,               /* of weights */
 	TESS_ROUTE_GROUPS,              /* equal groups of experts; 0 or 1: none */

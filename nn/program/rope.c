@@ -272,7 +272,7 @@ static tess_status read_alpha(const json_t *table, const char *where, double *al
 {
 	tess_status st = tess_json_get_number(where, table, "alpha", number_min, number_max, alpha);
 
-	if (!st && *alpha != 1)
+	if (!st && json_is_number(json_object_get(table, "alpha")))
 		*dynamic = false;
 	return st;
 }
@@ -281,9 +281,7 @@ tess_status tess_rope_read(const char *dir, const json_t *config, const char *ki
                            struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
-	struct tess_rope r = {
-		.type = TESS_ROPE_DEFAULT, .theta = 10000, .alpha = 1, .scale = 1, .part = 1
-	};
+	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1, .part = 1 };
 	char path[WHERE], where[WHERE];
 	const json_t *table = NULL, *all;
 	bool dynamic = false;
@@ -378,7 +376,7 @@ static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64
 /* Computes f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
 static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
-	double raise = r->alpha == 1 || each == 2
+	double raise = r->alpha == 0 || each == 2
 	                       ? 1
 	                       : tess_pow_f64(r->alpha, (double)each / (double)(each - 2));
 	float theta = (float)(r->theta * raise);

@@ -403,7 +403,7 @@ struct route_args {
 	const void *b; /* NULL: none */
 	float *y;
 	int64_t x_pitch, y_pitch, b_stride;
-	int32_t b_dtype, experts, top, groups, kept, sigmoid, normalize;
+	int32_t b_dtype, experts, top, groups, kept, sigmoid, normalize, group_max;
 	float eps, scale;
 };
 
