@@ -30,7 +30,7 @@ static const struct {
 	{ "n_layer", 1, 1 << 14 },
 	{ "max_position_embeddings", 1, INT32_MAX },
 	{ "n_positions", 1, INT32_MAX },
-	{ "sliding_window", 1, INT32_MAX },
+	{ "sliding_window", 0, INT32_MAX },
 	{ "moe_intermediate_size", 0, INT32_MAX },
 	{ "num_local_experts", 0, 1 << 16 },
 	{ "num_experts", 0, 1 << 16 },

@@ -351,6 +351,22 @@ static inline void tess_decoder_read_shared_moe(struct tess_nn *nn, struct tess_
 	c->route.scale = nn->number(nn, "routed_scaling_factor", 1);
 }
 
+/* Returns whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
+static inline int32_t tess_decoder_is_sparse(struct tess_nn *nn, int64_t layer)
+{
+	int64_t step = nn->integer(nn, "decoder_sparse_step", 1);
+	int32_t dense = step < 1 || (layer + 1) % step;
+	char key[64];
+
+	for (int i = 0; !dense; i++) {
+		snprintf(key, sizeof key, "mlp_only_layers.%d", i);
+		if (!nn->has(nn, key))
+			break;
+		dense = nn->integer(nn, key, -1) == layer;
+	}
+	return !dense;
+}
+
 /* Computes the weighted sum of the experts that `gate` chooses for each row, in module mlp. */
 static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        const struct tess_decoder *c,

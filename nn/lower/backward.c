@@ -219,6 +219,20 @@ static void set_norm_trees(struct build *b, struct tess_op *op, const struct tes
 	build_set_trees(b, op, each ? head : row, (struct tess_cut){ 1, 0 });
 }
 
+void build_add_row_dot(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]);
+	struct tess_step *s;
+
+	if (!x->rows)
+		return;
+	s = build_add_op(b, TESS_OP_ROW_DOT, 2, 1);
+	build_set_input(b, s, 0, x);
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	build_set_trees(b, &s->op, rec->in[0]->dim[1], (struct tess_cut){ 1, 0 });
+}
+
 void build_add_norm_d(struct build *b, const struct tess_record *rec)
 {
 	struct value *x = build_get_value(b, rec->in[0]), *y = build_get_value(b, rec->out[0]);

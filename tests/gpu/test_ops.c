@@ -39,6 +39,9 @@ START_TEST(maps)
 		test_map_op(TESS_OP_SCALE, 0, (double[]){ 1.7 }, 1, 1, rows, i % 2);
 		test_map_op(TESS_OP_SIGMOID, 0, NULL, 0, 1, rows, i % 2);
 		test_map_op(TESS_OP_SIGMOID_D, 0, NULL, 0, 2, rows, i % 2);
+		test_map_op(TESS_OP_MUL, 0, NULL, 0, 2, rows, i % 2);
+		test_map_op(TESS_OP_CLAMP, 0, (double[]){ -0.2, 0.4 }, 2, 1, rows, i % 2);
+		test_map_op(TESS_OP_CLAMP_D, 0, (double[]){ -0.2, 0.4 }, 2, 2, rows, i % 2);
 		for (int32_t act = TESS_SILU; act <= TESS_TANH; act++)
 			for (int32_t nin = 1; nin <= 2; nin++)
 				test_map_op(TESS_OP_GLU, 0, (double[]){ act }, 1, nin, rows, i % 2);

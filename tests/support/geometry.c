@@ -332,6 +332,30 @@ static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
+static int32_t draw_olmoe(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_experts");
+
+	if (draw_one_in(seed, 2))
+		set_number(config, "clip_qkv", 0.125);
+	return heads < experts ? heads : experts;
+}
+
+static int32_t draw_qwen2_moe(uint64_t *seed, json_t *config)
+{
+	int32_t ranks = draw_qwen3_moe(seed, config);
+
+	/* without a head_dim of its own */
+	set_integer(config, "hidden_size",
+	            json_integer_value(json_object_get(config, "num_attention_heads")) *
+	                    json_integer_value(json_object_get(config, "head_dim")));
+	json_object_del(config, "head_dim");
+	set_integer(config, "shared_expert_intermediate_size", draw_between(seed, 8, 90));
+	set_bool(config, "qkv_bias", draw_one_in(seed, 2));
+	return ranks;
+}
+
 /* Draws experts in groups, shared experts, and first layers without; returns their number. */
 static int32_t draw_shared_experts(uint64_t *seed, json_t *config)
 {
@@ -403,8 +427,10 @@ static const struct {
 	{ "ministral", draw_decoder },
 	{ "ministral3", draw_ministral3 },
 	{ "olmo3", draw_two_ropes },
+	{ "olmoe", draw_olmoe },
 	{ "opt", draw_opt },
 	{ "phi", draw_phi },
+	{ "qwen2_moe", draw_qwen2_moe },
 	{ "seed_oss", draw_biases },
 	{ "smollm3", draw_smollm3 },
 	{ "stablelm", draw_stablelm },

@@ -166,16 +166,16 @@ static tess_status try_plan(struct trials *t, const struct conform_model *m, con
 static const struct {
 	const char *name, *kind; /* kind: as in struct tess_site */
 	int32_t module;
-	bool sigmoid;
+	int32_t op;
 } modules[] = {
-	{ "a linear module", "linear", CONFORM_LINEAR, false },
-	{ "a linear module with a bias", "linear", CONFORM_BIASED, false },
-	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, false },
-	{ "a norm", "norm", CONFORM_NORM, false },
-	{ "an embedding", "embedding", CONFORM_EMBEDDING, false },
-	{ "a module with a GLU", "module", CONFORM_BLOCK, false },
-	{ "a module with a sigmoid", "module", CONFORM_BLOCK, true },
-	{ "experts", "experts", CONFORM_EXPERTS, false },
+	{ "a linear module", "linear", CONFORM_LINEAR, CONFORM_GLU },
+	{ "a linear module with a bias", "linear", CONFORM_BIASED, CONFORM_GLU },
+	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, CONFORM_GLU },
+	{ "a norm", "norm", CONFORM_NORM, CONFORM_GLU },
+	{ "an embedding", "embedding", CONFORM_EMBEDDING, CONFORM_GLU },
+	{ "a module with a GLU", "module", CONFORM_BLOCK, CONFORM_GLU },
+	{ "a module with a sigmoid", "module", CONFORM_BLOCK, CONFORM_SIGMOID },
+	{ "experts", "experts", CONFORM_EXPERTS, CONFORM_GLU },
 };
 enum { MODULES = sizeof modules / sizeof *modules, TURNS = 5 };
 
@@ -234,7 +234,7 @@ static tess_status try_places(struct trials *t, int32_t i, int turn)
 	tess_status st;
 
 	set_sizes(t->me->n, turn, size);
-	st = conform_model_open(modules[i].module, modules[i].sigmoid, size, &m);
+	st = conform_model_open(modules[i].module, modules[i].op, size, &m);
 	if (!st)
 		st = compute_expected(t, &m);
 	for (; *at && !st; at++)
