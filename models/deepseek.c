@@ -194,8 +194,7 @@ static const char defaults_v2[] = TESS_JSON({
 	"n_shared_experts": 2, "n_routed_experts": 64,
 	"routed_scaling_factor": 1, "kv_lora_rank": 512, "q_lora_rank": 1536,
 	"qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128,
-	"topk_method": "greedy", "n_group": null, "topk_group": null,
-	"num_experts_per_tok": null, "first_k_dense_replace": 0, "hidden_act": "silu",
+	"topk_method": "greedy", "first_k_dense_replace": 0, "hidden_act": "silu",
 	"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000,
 	"tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
 	"bos_token_id": 1, "eos_token_id": 2

@@ -128,8 +128,7 @@ static const char defaults_3[] = TESS_JSON({
 	"max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
 	"rope_local_base_freq": 10000, "tie_word_embeddings": true, "attention_bias": false,
 	"attention_dropout": 0, "query_pre_attn_scalar": 256, "sliding_window": 4096,
-	"final_logit_softcapping": null, "pad_token_id": 0, "eos_token_id": 1,
-	"bos_token_id": 2
+	"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2
 });
 /* clang-format on */
 static const struct tess_model gemma2 = {

@@ -40,7 +40,7 @@ static const char defaults[] = TESS_JSON({
 	"vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 14336,
 	"num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim":
 	128, "hidden_act": "silu", "max_position_embeddings": 262144, "rms_norm_eps": 1e-5,
-	"tie_word_embeddings": false, "sliding_window": null, "attention_dropout": 0,
+	"tie_word_embeddings": false, "attention_dropout": 0,
 	"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000000, "factor": 16,
 	"original_max_position_embeddings": 16384, "beta_fast": 32, "beta_slow": 1,
 	"mscale_all_dim": 1, "mscale": 1, "llama_4_scaling_beta": 0.1}, "pad_token_id": 11,

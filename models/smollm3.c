@@ -48,7 +48,7 @@ static const char defaults[] = TESS_JSON({
 	"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008,
 	"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4,
 	"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
-	"rope_theta": 2000000, "use_sliding_window": false, "sliding_window": null,
+	"rope_theta": 2000000, "use_sliding_window": false,
 	"no_rope_layer_interval": 4, "attention_bias": false, "attention_dropout": 0, "mlp_bias":
 	false, "tie_word_embeddings": true, "pad_token_id": 128004, "bos_token_id": 128000,
 	"eos_token_id": 128001

@@ -54,7 +54,7 @@ static const char defaults[] = TESS_JSON({
 	"vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers":
 	30, "num_attention_heads": 24, "num_key_value_heads": 2, "hidden_act":
 	"gelu_pytorch_tanh", "max_position_embeddings": 4096, "norm_epsilon": 1e-5, "rope_theta":
-	10000, "sliding_window": null, "attention_dropout": 0, "residual_dropout": 0,
+	10000, "attention_dropout": 0, "residual_dropout": 0,
 	"embedding_dropout": 0, "use_bias": true, "tie_word_embeddings": true, "bos_token_id":
 	50256, "eos_token_id": 50256
 });
