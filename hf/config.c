@@ -137,7 +137,7 @@ static tess_status read_model_type(const char *path, const json_t *root, size_t 
  * Replaces *root by its text_config, if it has one, with those keys beside it that also apply to
  * the text part and that text_config lacks.
  */
-static tess_status select_text_part(json_t **root)
+static tess_status keep_text_config(json_t **root)
 {
 	static const char *const shared[] = {
 		"dtype",        "torch_dtype",  "bos_token_id",
@@ -170,7 +170,7 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 	if (c.text_part)
 		st = check_quantization(path, root);
 	if (!st && c.text_part)
-		st = select_text_part(&root);
+		st = keep_text_config(&root);
 	c.root = root;
 	if (!st)
 		st = read_model_type(path, root, sizeof c.type, c.type);

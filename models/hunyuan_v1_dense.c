@@ -1,5 +1,6 @@
 /*
- * tess-model-hunyuan_v1_dense.so: HunYuan dense: Llama whose heads of q and k are normed after rope.
+ * tess-model-hunyuan_v1_dense.so: HunYuan dense: Llama whose heads of q and k are normed after
+ * rope.
  */
 #include <tessera/decoder.h>
 

@@ -1,6 +1,6 @@
 /*
- * tess-model-ministral3.so: Ministral 3: Mistral whose queries grow with their positions, beyond the
- * trained context length.
+ * tess-model-ministral3.so: Ministral 3: Mistral whose queries grow with their positions, beyond
+ * the trained context length.
  */
 #include <tessera/decoder.h>
 

@@ -1,7 +1,7 @@
 /*
- * tess-model-olmo.so: OLMo 2 and 3: norms after the blocks instead of before them, and one norm over
- * all heads of q, and of k. These need all heads, so attention is replicated. Some layers of OLMo 3
- * have a window, and a rope without scaling.
+ * tess-model-olmo.so: OLMo 2 and 3: norms after the blocks instead of before them, and one norm
+ * over all heads of q, and of k. These need all heads, so attention is replicated. Some layers of
+ * OLMo 3 have a window, and a rope without scaling.
  */
 #include <tessera/decoder.h>
 

@@ -1,6 +1,6 @@
 /*
- * tess-model-opt.so: OPT: learned positions from row 2 on, norms with a bias, an MLP without a module
- * of its own. OPT-350m has its norms after the blocks, and embeddings of another width.
+ * tess-model-opt.so: OPT: learned positions from row 2 on, norms with a bias, an MLP without a
+ * module of its own. OPT-350m has its norms after the blocks, and embeddings of another width.
  */
 #include <tessera/decoder.h>
 
@@ -11,8 +11,9 @@ struct opt {
 	struct tess_dim *embedded; /* width of embeddings, if it is not the hidden one */
 };
 
-static struct tess_tensor *project(struct tess_nn *nn, const char *name, struct tess_tensor *x,
-                                   struct tess_dim *out, int32_t flags)
+static struct tess_tensor *compute_linear(struct tess_nn *nn, const char *name,
+                                          struct tess_tensor *x, struct tess_dim *out,
+                                          int32_t flags)
 {
 	const struct tess_linear w[] = { { name, out, flags, 0 }, { 0 } };
 	struct tess_tensor *y;
@@ -50,7 +51,7 @@ static struct tess_tensor *embed_as_opt(struct tess_nn *nn, const struct opt *m,
 
 	x = nn->embed(nn, "embed_tokens", ids, m->c.vocab, m->embedded ? m->embedded : m->c.hidden);
 	if (m->embedded)
-		x = project(nn, "project_in", x, m->c.hidden, 0);
+		x = compute_linear(nn, "project_in", x, m->c.hidden, 0);
 	return nn->add(nn, x,
 	               nn->embed(nn, "embed_positions", nn->positions(nn, 2), table, m->c.hidden));
 }
@@ -68,8 +69,8 @@ static struct tess_tensor *record_opt_layer(struct tess_nn *nn, const struct opt
 	if (!m->before)
 		x = nn->norm(nn, "self_attn_layer_norm", x, c->norm, c->eps);
 	y = m->before ? nn->norm(nn, "final_layer_norm", x, c->norm, c->eps) : x;
-	y = nn->glu(nn, project(nn, "fc1", y, c->ffn, c->mlp_bias), NULL, c->act);
-	y = project(nn, "fc2", y, c->hidden, c->mlp_bias);
+	y = nn->glu(nn, compute_linear(nn, "fc1", y, c->ffn, c->mlp_bias), NULL, c->act);
+	y = compute_linear(nn, "fc2", y, c->hidden, c->mlp_bias);
 	x = nn->add(nn, x, nn->dropout(nn, y, m->rate));
 	return m->before ? x : nn->norm(nn, "final_layer_norm", x, c->norm, c->eps);
 }
@@ -90,7 +91,7 @@ static struct tess_tensor *forward_opt(struct tess_nn *nn, struct tess_tensor *i
 	if (m.before && !nn->integer(nn, "_remove_final_layer_norm", 0))
 		x = nn->norm(nn, "final_layer_norm", x, m.c.norm, m.c.eps);
 	if (m.embedded)
-		x = project(nn, "project_out", x, m.embedded, 0);
+		x = compute_linear(nn, "project_out", x, m.embedded, 0);
 	return tess_decoder_head(nn, &m.c, nn->leave(nn, x));
 }
 

@@ -330,8 +330,8 @@ static inline struct tess_tensor *tess_decoder_fused_mlp(struct tess_nn *nn,
 }
 
 /*
- * Reads dense layers, experts, their choice by groups and shared experts, with the keys of DeepSeek.
- * flags: those of the route.
+ * Reads dense layers, experts, their choice by groups and shared experts, with the keys of
+ * DeepSeek. flags: those of the route.
  */
 static inline void tess_decoder_read_shared_moe(struct tess_nn *nn, struct tess_decoder *c,
                                                 int32_t flags)

@@ -18,7 +18,7 @@ struct tess_rope {
 	int32_t type;
 	int32_t fractions; /* yarn: the ends of the ramp are not rounded (truncate) */
 	double theta, factor; /* factor: unused by default */
-	double alpha; /* power of d / (d - 2) that theta is multiplied by, heads of d elements; 0: none */
+	double alpha; /* theta times its power d / (d - 2), for heads of d elements; 0: none */
 	/*
 	 * Between slow and fast angles: llama3: low_freq_factor, high_freq_factor; yarn: beta_slow,
 	 * beta_fast.

@@ -29,8 +29,8 @@ static const char *const names[] = { "llama",       "llama-odd", "llama-bf16",  
 	                             "qwen2",       "qwen3",     "olmo2",        "phi3-partial",
 	                             "gemma2",      "gpt2",      "gemma3_text",  "cohere2",
 	                             "gpt_neox",    "opt",       "mixtral-bf16", "qwen3_moe",
-	                             "deepseek_v3", "glm4_moe" };
-enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 4 };
+	                             "deepseek_v3", "glm4_moe",  "olmoe",        "qwen2_moe" };
+enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 6 };
 /*
  * names[_i * STRIDE] are tested: with a sanitizer, another test runs the code of the skipped ones
  */
@@ -58,6 +58,8 @@ static const char *const digests[] = {
 	"527ca7e24f6bd7acb7f9797957e98bbe80e7528930a00312b71d726136fdb6f7",
 	"5ba318c334b77fa08fd11fb48e796c15abea60b60805fe4e6f6fc6b637471316",
 	"28f73e3e5ddf29b9123002e208565a542ecd9ca01419fb37a28b14ad1fc9e309",
+	"9ce398cd14a35e91a725515cf7169fedba1c8ac6ba9922ca72b7694e381f7d4a",
+	"a44f4ab76eb4e05b787beeb22c298e232856a65e3a966b0231efdbd44cbc526e",
 };
 
 static json_t *load_golden_json(const char *name, const char *file)

@@ -18,18 +18,18 @@
 enum { LAYERS = 2 };
 
 /* Finds no tensor: the shapes are the model's. */
-static tess_status find_absent_tensor(void *self, const char *name, struct tess_view *out)
+static tess_status find_any_shape(void *self, const char *name, struct tess_view *out)
 {
 	(void)self, (void)name;
 	*out = (struct tess_view){ .dtype = TESS_F32, .ndim = -1 };
 	return TESS_OK;
 }
 
-/* Opens the golden checkpoint in *out; NULL: a family without one has the defaults of its class. */
+/* Opens the golden checkpoint in *out; NULL: there is none, and settings are those of the class. */
 static struct tess_source open_source(const char *name, struct tess_checkpoint **out)
 {
 	struct tess_source source = { .name = name,
-		                      .find = find_absent_tensor,
+		                      .find = find_any_shape,
 		                      .drop = lockstep_ignore_drop };
 	char path[512];
 
@@ -48,8 +48,8 @@ static struct tess_source open_source(const char *name, struct tess_checkpoint *
 }
 
 /*
- * Records the model of the golden checkpoint MODEL or MODEL-KIND, or without one of a family, with
- * `change` of config.json; `without`: a key or NULL.
+ * Records the model of the golden checkpoint MODEL or MODEL-KIND, or with the defaults of MODEL if
+ * there is none ("MODEL-defaults"), with `change` of config.json; `without`: a key or NULL.
  */
 static tess_status record_changed_model(const char *name, const char *change, const char *without,
                                         struct tess_program **out)
@@ -153,7 +153,8 @@ static const struct {
 	  "layer_types",
 	  { 10, 0 } },
 	{ "gemma3_text",
-	  "{\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+	  "{\"num_hidden_layers\": 2, "
+	  "\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
 	  NULL,
 	  { 0, 10 } },
 	{ "cohere2", "{\"num_hidden_layers\": 2}", "layer_types", { 10, 10 } },
@@ -172,10 +173,10 @@ static const struct {
 	  "{\"sliding_window\": 5, \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
 	  NULL,
 	  { 0, 5 } },
-	{ "qwen2_moe", "{}", NULL, { 0, 0 } },
-	{ "qwen2_moe", "{" WINDOWS "}", NULL, { 5, 0 } },
-	{ "qwen2_moe", "{" WINDOWS ", \"max_window_layers\": 0}", NULL, { 0, 0 } },
-	{ "qwen2_moe",
+	{ "qwen2_moe-defaults", "{}", NULL, { 0, 0 } },
+	{ "qwen2_moe-defaults", "{" WINDOWS "}", NULL, { 5, 0 } },
+	{ "qwen2_moe-defaults", "{" WINDOWS ", \"max_window_layers\": 0}", NULL, { 0, 0 } },
+	{ "qwen2_moe-defaults",
 	  "{" WINDOWS ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
 	  NULL,
 	  { 0, 5 } },
@@ -189,7 +190,7 @@ static const struct {
 	{ "opt", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
 	{ "phi", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
 	{ "stablelm", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
-	{ "olmoe", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
+	{ "olmoe-defaults", "{\"sliding_window\": 5}", NULL, { 0, 0 } },
 };
 
 START_TEST(windows_of_layers)
@@ -305,7 +306,7 @@ static const struct {
 	{ "gemma3_text", "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}}", NULL,
 	  "config.json: rope_parameters: no settings of sliding_attention layers are there" },
 	{ "llama", "{\"rope_parameters\": {\"full_attention\": {\"rope_theta\": 5}}}", NULL,
-	  "rope_parameters: full_attention: settings per layer type are not supported by this model" },
+	  "full_attention: settings per layer type are not supported by this model" },
 	{ "deepseek_v2", "{}", NULL, "num_experts_per_tok" },
 	{ "deepseek_v2", "{\"num_experts_per_tok\": 6, \"topk_method\": \"noaux_tc\"}", NULL,
 	  "topk_method: \"noaux_tc\" is not supported here; use greedy, group_limited_greedy" },
@@ -317,7 +318,7 @@ static const struct {
 	  "embed_positions.weight: shape [102, 40], but config.json makes it [2050, 40]" },
 	{ "opt", "{\"word_embed_proj_dim\": 20}", NULL,
 	  "embed_tokens.weight: shape [107, 40], but config.json makes it [107, 20]" },
-	{ "olmoe", "{\"clip_qkv\": -1}", NULL, "a clamp to [1, -1]" },
+	{ "olmoe-defaults", "{\"clip_qkv\": -1}", NULL, "a clamp to [1, -1]" },
 };
 
 START_TEST(refuses)
@@ -454,7 +455,8 @@ static const struct {
 	{ "deepseek_v2", "{\"num_experts_per_tok\": 6, \"n_group\": 8, \"topk_group\": 3}", NULL,
 	  TESS_OP_ROUTE, 0, TESS_ROUTE_GROUPS, 1 },
 	{ "deepseek_v2",
-	  "{\"num_experts_per_tok\": 6, \"n_group\": 8, \"topk_group\": 3, \"topk_method\": \"group_limited_greedy\"}",
+	  "{\"num_experts_per_tok\": 6, \"n_group\": 8, \"topk_group\": 3, "
+	  "\"topk_method\": \"group_limited_greedy\"}",
 	  NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_GROUPS, 8 },
 	{ "deepseek_v2", "{\"num_experts_per_tok\": 6, \"norm_topk_prob\": true}", NULL,
 	  TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, TESS_GROUP_MAX },
@@ -477,15 +479,15 @@ static const struct {
 	{ "starcoder2", "{}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION, TESS_GELU_TANH },
 	{ "starcoder2", "{\"norm_epsilon\": 0.5, \"layer_norm_eps\": 0.25}", NULL, TESS_OP_NORM, 0,
 	  TESS_NORM_EPS, 0.5 },
-	{ "olmoe", "{\"clip_qkv\": 6}", NULL, TESS_OP_CLAMP, 2, TESS_CLAMP_HIGH, 6 },
-	{ "olmoe", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 8 },
-	{ "olmoe", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, 0 },
-	{ "olmoe", "{\"norm_topk_prob\": true}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
+	{ "olmoe-defaults", "{\"clip_qkv\": 6}", NULL, TESS_OP_CLAMP, 2, TESS_CLAMP_HIGH, 6 },
+	{ "olmoe-defaults", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 8 },
+	{ "olmoe-defaults", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, 0 },
+	{ "olmoe-defaults", "{\"norm_topk_prob\": true}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
 	  TESS_NORMALIZE },
-	{ "qwen2_moe", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 4 },
-	{ "qwen2_moe", "{}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_FLAGS, 0 },
-	{ "qwen2_moe", "{\"norm_topk_prob\": true}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS,
-	  TESS_NORMALIZE },
+	{ "qwen2_moe-defaults", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 4 },
+	{ "qwen2_moe-defaults", "{}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_FLAGS, 0 },
+	{ "qwen2_moe-defaults", "{\"norm_topk_prob\": true}", NULL, TESS_OP_ROUTE, 0,
+	  TESS_ROUTE_FLAGS, TESS_NORMALIZE },
 };
 
 START_TEST(numbers_of_records)
@@ -970,9 +972,9 @@ static const struct {
 	{ "stablelm", "{\"use_qkv_bias\": true}", 3, 0 },
 	{ "exaone4", "{\"attention_bias\": true}", 0, 0 },
 	{ "olmo3", "{\"attention_bias\": true}", 3, 1 },
-	{ "olmoe", "{\"attention_bias\": true}", 3, 1 },
-	{ "qwen2_moe", "{}", 3, 0 },
-	{ "qwen2_moe", "{\"qkv_bias\": false}", 0, 0 },
+	{ "olmoe-defaults", "{\"attention_bias\": true}", 3, 1 },
+	{ "qwen2_moe-defaults", "{}", 3, 0 },
+	{ "qwen2_moe-defaults", "{\"qkv_bias\": false}", 0, 0 },
 };
 
 START_TEST(biases_are_the_family_s_own)

@@ -384,7 +384,7 @@ int main(void)
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_add_loop_test(t, alone, 0, MODULES + CONFORM_OPS - 1);
+	tcase_add_loop_test(t, alone, 0, MODULES + CONFORM_BLOCK_OPS - 1);
 	tcase_add_test(t, has_all_styles);
 	return suite_end(r);
 }

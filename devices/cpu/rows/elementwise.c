@@ -57,7 +57,7 @@ static void sum_row(const struct tess_op *op, int64_t t)
 }
 DEFINE_ROW_OP(run_add, sum_row);
 
-static void multiply_row(const struct tess_op *op, int64_t t)
+static void multiply_operands(const struct tess_op *op, int64_t t)
 {
 	const float *a = get_row(&op->in[0], t), *b = get_row(&op->in[1], t);
 	int64_t columns = op->in[0].shape[1];
@@ -73,7 +73,7 @@ static void multiply_row(const struct tess_op *op, int64_t t)
 			y[i] = a[i] * b[i];
 	}
 }
-DEFINE_ROW_OP(run_mul, multiply_row);
+DEFINE_ROW_OP(run_mul, multiply_operands);
 
 static void clamp_row(const struct tess_op *op, int64_t t)
 {

@@ -177,7 +177,7 @@ tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 	return run_over_runs(cpu, op, normalize_rows);
 }
 
-static void multiply_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+static void contract_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
 	const struct norm *n = arg;
 	float *level = cpu_get_thread_scratch(n->cpu, thread);
@@ -196,7 +196,7 @@ tess_status run_row_dot(struct cpu *cpu, const struct tess_op *op)
 	if (!st)
 		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)cpu->sum->levels);
 	if (!st)
-		pool_run(cpu->pool, multiply_rows, &n, op->in[0].shape[0],
+		pool_run(cpu->pool, contract_rows, &n, op->in[0].shape[0],
 		         tess_up(SMALL, op->in[0].shape[1] + 1));
 	return st;
 }
