@@ -19,6 +19,7 @@ _NAMES = {
     "_placement": ["Partial", "Placement", "Replicate", "Shard"],
     "_spawn": ["spawn"],
     "_style": ["register_style"],
+    "_values": ["Values"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ._placement import Partial, Placement, Replicate, Shard
     from ._spawn import spawn
     from ._style import register_style
+    from ._values import Values
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ from ._group import World, find_world
 from ._library import fail, lib, list_strings, set_options, take_bytes
 from ._spawn import is_threaded
 from ._threads import ThreadWorld, use_options
+from ._values import Values
 
 C = _abi.CONSTANTS
 Ids = Sequence[int]
@@ -30,7 +31,7 @@ class Settings:
 
     def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, overrides: Any,
                  threads: int, weights: str | None, kv: str | None, kv_memory: int, math: str | None, positions: int,
-                 ignore_unexpected: bool) -> None:
+                 ignore_unexpected: bool, values: str | None) -> None:
         self.directory = os.fspath(directory).encode()
         self.mesh = (mesh or "tp").encode()
         self.plan = (dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
@@ -41,10 +42,10 @@ class Settings:
         self.session = _abi.SessionOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             kv_dtype=_find_dtype("kv", kv), kv_memory=kv_memory, positions=positions,
-            weights=_find_dtype("weights", weights), math=_find_dtype("math", math))
+            weights=_find_dtype("weights", weights), math=_find_dtype("math", math), values=values.encode() if values else None)
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
-            positions=positions, dropout=-1.0)
+            positions=positions, dropout=-1.0, values=self.session.values)
 
     def _count_ranks(self) -> int:
         out = ctypes.c_int32()
@@ -138,6 +139,15 @@ class _Rank:
             if self.raised:
                 raise self.raised
             raise
+
+    def take_values(self, train: bool) -> Values | None:
+        """Takes the values that were kept: on rank 0, and None on others."""
+        if train and not self.trainer:
+            raise ValueError("take_values: train=True: nothing was trained; call grad first")
+        out = ctypes.c_void_p()
+        take, of = (lib.trainer_take_values, self.trainer) if train else (lib.session_take_values, self.session)
+        self.world.call(take, of, ctypes.byref(out))
+        return Values(out) if out.value else None
 
     # ---- gradients
 
@@ -349,6 +359,15 @@ class Model:
             lambda rank: rank.compute_gradients(sequences, -1 if self._world else 0))
         return result
 
+    def take_values(self, train: bool = False) -> Values | None:
+        """Returns the outputs of modules that the calls since the last one have kept, by the option `values` of load().
+
+        Each is complete for any plan: float32 [rows, elements], a row per id. train: those of grad. In a job, rank 0 gets
+        them, and the other ranks None.
+        """
+        result: Values | None = self._call(lambda rank: rank.take_values(train))
+        return result
+
     # ---- the plan
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
@@ -417,7 +436,7 @@ def _exchange(world: World, texts: dict[int, _Text]) -> dict[int, _Text]:
 def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str | None = None, plan: Plan = None,
          backend: str | None = None, *, overrides: Sequence[str] | Mapping[str, str] | None = None, threads: int = 0,
          weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None, positions: int = 0,
-         ignore_unexpected: bool = False, device: str | None = None, timeout: float | None = None) -> Model:
+         ignore_unexpected: bool = False, values: str | None = None, device: str | None = None, timeout: float | None = None) -> Model:
     """Opens a Hugging Face directory on `ranks` ranks.
 
     The ranks are threads of this process. In a job of several ranks (after init(), or in a function of spawn), the call is
@@ -426,6 +445,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
     weights: "q8" or "bf12". kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
+    values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.
     """
     world = find_job()
@@ -436,5 +456,5 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     if not world and backend not in (None, "auto") and not is_threaded(backend):
         raise ValueError(f"load: the ranks are threads, over loopback; with {backend} they are processes: use spawn(), or init() in a job")
     settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides, threads, weights, kv, kv_memory, math,
-                        positions, ignore_unexpected)
+                        positions, ignore_unexpected, values)
     return Model(settings, {"device": device, "timeout": timeout, "backend": None if world else backend or "loopback"})
