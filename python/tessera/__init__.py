@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "2.0.0"
 
+_at_load: list[Any] = []  # functions that get the library when it is loaded: the pytest plugin has one
+
 _NAMES = {
     "_dtensor": ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh"],
     "_errors": ["Error", "ArgumentError", "DeadlineError", "MismatchError", "NotFoundError", "OutOfMemoryError", "PeerError",

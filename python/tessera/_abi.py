@@ -247,6 +247,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_fail": (c_int32, [c_int32, c_char_p]),  # and what the format names
     "tess_version": (c_char_p, []),
     "tess_crash_reports_enable": (STATUS, []),
+    "tess_crash_reports_redirect": (STATUS, [c_int32]),
     "tess_option_get": (c_char_p, [c_char_p]),
     "tess_option_set": (STATUS, [c_char_p, c_char_p]),
     "tess_registry_add": (STATUS, [POINTER(Plugin)]),

@@ -29,9 +29,9 @@ open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 class Settings:
     """The arguments of load(), as the library reads them."""
 
-    def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, overrides: Any,
-                 threads: int, weights: str | None, kv: str | None, kv_memory: int, math: str | None, positions: int,
-                 ignore_unexpected: bool, values: str | None) -> None:
+    def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, *, overrides: Any = None,
+                 threads: int = 0, weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None,
+                 positions: int = 0, ignore_unexpected: bool = False, values: str | None = None) -> None:
         self.directory = os.fspath(directory).encode()
         self.mesh = (mesh or "tp").encode()
         self.plan = (dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
@@ -51,6 +51,26 @@ class Settings:
         out = ctypes.c_int32()
         lib.mesh_count_ranks(self.mesh, ctypes.byref(out))
         return out.value
+
+
+    def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
+                sequence: int = 0) -> Any:
+        """Returns what `tessera explain` prints; see Model.explain. It needs no ranks."""
+        forms = [name[len("TESS_EXPLAIN_"):].lower() for name in C if name.startswith("TESS_EXPLAIN_")]
+        name = ("json_program" if form == "program" else "json") if json else form
+        if name not in forms or json and form not in ("text", "program"):
+            raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
+        found, text = ctypes.c_void_p(), ctypes.c_void_p()
+        if train:
+            lib.explain_training(self.directory, self.mesh, self.ranks, batch, sequence, ctypes.byref(self.trainer), ctypes.byref(found))
+        else:
+            lib.explain(self.directory, self.mesh, self.ranks, tokens, ctypes.byref(self.session), ctypes.byref(found))
+        try:
+            lib.explanation_format(found, C["TESS_EXPLAIN_" + name.upper()], self.directory, self.session.positions, ctypes.byref(text))
+        finally:
+            lib.explanation_free(found)
+        written = take_bytes(text).decode()
+        return loads(written) if json else written
 
 
 def _find_dtype(argument: str, name: str | None) -> int:
@@ -377,21 +397,7 @@ class Model:
         form: "text", "program" (with json=True the dict has it, too), "storage" or "svg". tokens: rows of the step. train:
         explain a step of training with `batch` sequences of `sequence` ids (0: 1024, or the maximum length).
         """
-        forms = [name[len("TESS_EXPLAIN_"):].lower() for name in C if name.startswith("TESS_EXPLAIN_")]
-        name = ("json_program" if form == "program" else "json") if json else form
-        if name not in forms or json and form not in ("text", "program"):
-            raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
-        s, found, text = self._settings, ctypes.c_void_p(), ctypes.c_void_p()
-        if train:
-            lib.explain_training(s.directory, s.mesh, s.ranks, batch, sequence, ctypes.byref(s.trainer), ctypes.byref(found))
-        else:
-            lib.explain(s.directory, s.mesh, s.ranks, tokens, ctypes.byref(s.session), ctypes.byref(found))
-        try:
-            lib.explanation_format(found, C["TESS_EXPLAIN_" + name.upper()], s.directory, s.session.positions, ctypes.byref(text))
-        finally:
-            lib.explanation_free(found)
-        written = take_bytes(text).decode()
-        return loads(written) if json else written
+        return self._settings.explain(json, form=form, tokens=tokens, train=train, batch=batch, sequence=sequence)
 
     def _call(self, function: Callable[[_Rank], Any]) -> Any:
         """Calls a function of the model on all ranks, and returns the value of the first, or of this rank of a job."""
@@ -455,6 +461,6 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
         raise ValueError(f"load: backend={backend!r}, but the job uses {world.backend}; leave backend= out")
     if not world and backend not in (None, "auto") and not is_threaded(backend):
         raise ValueError(f"load: the ranks are threads, over loopback; with {backend} they are processes: use spawn(), or init() in a job")
-    settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides, threads, weights, kv, kv_memory, math,
-                        positions, ignore_unexpected, values)
+    settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides=overrides, threads=threads, weights=weights,
+                        kv=kv, kv_memory=kv_memory, math=math, positions=positions, ignore_unexpected=ignore_unexpected, values=values)
     return Model(settings, {"device": device, "timeout": timeout, "backend": None if world else backend or "loopback"})

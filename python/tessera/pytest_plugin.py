@@ -2,12 +2,42 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Callable, Iterator
 
 import pytest
 
+import tessera
+
 DEADLINE = 10.0  # seconds
 _before = pytest.StashKey[dict[str, "str | None"]]()
+_reporter = pytest.StashKey["_Reporter"]()
+
+
+class _Reporter:
+    """Enables reports of crashes when the library is loaded, behind the handler of pytest's faulthandler.
+
+    They go to the stderr of pytest, as those of faulthandler do: what a test has written is lost in a crash.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.dup(2)
+        self.library: Any = None
+        module = sys.modules.get("tessera._library")
+        if module and module._found:
+            self.enable(module._found)
+        tessera._at_load.append(self.enable)
+
+    def enable(self, library: Any) -> None:
+        self.library = library
+        library.tess_crash_reports_redirect(self.fd)
+        library.tess_crash_reports_enable()
+
+    def close(self) -> None:
+        tessera._at_load.remove(self.enable)
+        if self.library:
+            self.library.tess_crash_reports_redirect(2)
+        os.close(self.fd)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Sets options as variables, which processes that tests start get as well."""
+    config.stash[_reporter] = _Reporter()
     timeout = config.getoption("--tessera-timeout")
     if timeout is None and "TESSERA_TIMEOUT" not in os.environ:
         timeout = DEADLINE
@@ -33,6 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter = config.stash.get(_reporter, None)
+    if reporter:
+        reporter.close()
     for name, value in config.stash.get(_before, {}).items():
         if value is None:
             os.environ.pop(name, None)

@@ -6,23 +6,25 @@ deadline (TESSERA_TIMEOUT, --tessera-timeout) and a second.
 """
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
 import types
+import unittest
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from . import _abi
 from ._library import lib
-from ._model import Model, Plan, load
+from ._model import Model, Plan, Settings, load
 from ._spawn import is_threaded, spawn
 from ._values import Comparison, Values
 
 __all__ = ["Ranks", "assert_collectives", "assert_matches_transformers", "assert_same_bits", "open_model"]
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_LATER = 1.0  # seconds after the deadline of a call: its error names more than that of all ranks
 _IDS = 8  # of a prompt that is not given
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -33,7 +35,8 @@ def _find_backend(backend: str | None) -> str:
 
 
 def _find_deadline() -> float:
-    return float(lib.option_get(b"timeout").decode())
+    """Returns the seconds in which ranks must return: later than the deadline of a call, whose error names the module."""
+    return 1.1 * float(lib.option_get(b"timeout").decode()) + 2
 
 
 def _hide_frames(function: Callable[A, R]) -> Callable[A, R]:
@@ -79,7 +82,7 @@ class Ranks:
         """
         from ._group import init
 
-        timeout = _find_deadline() + _LATER if self.timeout is None else self.timeout
+        timeout = _find_deadline() if self.timeout is None else self.timeout
         return spawn(lambda: function(init(), *args, **kwargs), ranks=self.size, backend=self.backend, timeout=timeout)
 
 
@@ -126,8 +129,6 @@ def open_model(directory: str | os.PathLike[str], ranks: int | None = None, mesh
 
 
 def _count_ranks(mesh: str) -> int:
-    import ctypes
-
     out = ctypes.c_int32()
     lib.mesh_count_ranks(mesh.encode(), ctypes.byref(out))
     return out.value
@@ -216,6 +217,63 @@ def _describe_difference(c: Comparison, what: str = "modules") -> str:
     return f"first at {f.name} ({place}){style}; {c.ndifferent} of {c.ncompared} {what} differ"
 
 
+# ---- collectives -----------------------------------------------------------------------------------------------------
+
+@functools.lru_cache(maxsize=16)
+def _match_module(pattern: str) -> re.Pattern[str]:
+    """Returns what matches the names of a pattern and of the modules inside of them; "*" matches one part of a name."""
+    text = "[^.]*".join(re.escape(part) for part in pattern.split("*"))
+    return re.compile(rf"({text})(\..*)?" if pattern else "().*", re.S)
+
+
+def _list_modules(explained: Mapping[str, Any]) -> set[str]:
+    """Lists the modules that compute, move or have parameters, and those around them."""
+    names = {one["module"] for key in ("collectives", "program") for one in explained[key]}
+    names |= {one["name"].rpartition(".")[0] for one in explained["parameters"]}
+    return {".".join(name.split(".")[:n]) for name in names for n in range(1, name.count(".") + 2)}
+
+
+def _describe_collectives(found: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{one['kind']} of {one['bytes']} bytes at {one['module']}" for one in found) or "none"
+
+
+def _check_module(name: str, found: Sequence[Mapping[str, Any]], expected: Mapping[str, Any]) -> str | None:
+    """Compares the collectives of a module with {kind: count or (count, bytes)}; returns what differs."""
+    for kind in sorted({one["kind"] for one in found} | set(expected)):
+        want = expected.get(kind, 0)
+        count, size = want if isinstance(want, tuple) else (want, None)
+        of_kind = [one for one in found if one["kind"] == kind]
+        moved = sum(one["bytes"] for one in of_kind)
+        if len(of_kind) != count or size not in (None, moved):
+            wanted = f"{count} of {size} bytes" if size is not None else str(count)
+            return f"{name} makes {len(of_kind)} {kind} of {moved} bytes, not {wanted}; its collectives: {_describe_collectives(found)}"
+    return None
+
+
+@_hide_frames
+def assert_collectives(directory: str | os.PathLike[str], plan: Plan, expected: Mapping[str, Mapping[str, int | tuple[int, int]]],
+                       ranks: int | None = None, mesh: str | None = None, *, tokens: int = 1, train: bool = False, **options: Any) -> None:
+    """Asserts which collectives a step makes, by the explanation of the plan: {module: {kind: count}}; ranks: 2 by default.
+
+    A module ("model.layers.0.mlp"; "": the model) counts the modules inside of it, and "*" stands for one part of a name:
+    each match must have the counts. Kinds that are not given must not occur. A count may be (count, bytes), with the sum
+    of the bytes of the values over all ranks. tokens: of the step; train: a step of training with `tokens` ids.
+    """
+    ranks = ranks or (_count_ranks(mesh) if mesh else 2)
+    settings = Settings(directory, ranks, mesh, plan, **options)
+    explained = settings.explain(True, form="program", tokens=tokens, train=train, batch=1, sequence=tokens)
+    names = _list_modules(explained)
+    for pattern, counts in expected.items():
+        matches = {m[1] for name in names if (m := _match_module(pattern).fullmatch(name))}
+        if not matches:
+            raise AssertionError(f"{os.fspath(directory)} has no module {pattern}; its modules: {', '.join(sorted(names)[:12])}, ...")
+        for name in sorted(matches):
+            found = [one for one in explained["collectives"] if not name or f"{one['module']}.".startswith(name + ".")]
+            wrong = _check_module(name or "the model", found, counts)
+            if wrong:
+                raise AssertionError(f"{_describe_plan(plan)} on {_describe_layout(ranks, mesh)}: {wrong}")
+
+
 @_hide_frames
 def assert_same_bits(directory: str | os.PathLike[str], plan: Plan = None, ranks: int | Iterable[int] = (), meshes: Iterable[str] = (),
                      train: bool = False, *, ids: Sequence[int] | None = None, backend: str | None = None, **options: Any) -> None:
@@ -240,3 +298,52 @@ def assert_same_bits(directory: str | os.PathLike[str], plan: Plan = None, ranks
             if c.first:
                 raise AssertionError(f"{_describe_plan(plan)} on {_describe_layout(n, mesh)} differs from one rank{mode} "
                                      f"{_describe_difference(c)}")
+
+
+# ---- Transformers ----------------------------------------------------------------------------------------------------
+
+@functools.lru_cache(maxsize=4)
+def _record_transformers(directory: str, signature: Any, ids: tuple[int, ...], train: bool) -> Values:
+    """Runs a checkpoint with Transformers. Kept for the next assertions."""
+    from . import record
+
+    if train:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        found = record.record_training(directory, torch.tensor([ids]), torch.tensor([ids]))
+    else:
+        found = record.record_values(directory, ids)
+    values = Values()
+    for name, value in found.items():
+        values.add(name, value.numpy())
+    return values
+
+
+@_hide_frames
+def assert_matches_transformers(directory: str | os.PathLike[str], plan: Plan = None, ranks: int | None = None, mesh: str | None = None,
+                                *, train: bool = False, ids: Sequence[int] | None = None, tolerance: float | None = None,
+                                backend: str | None = None, **options: Any) -> None:
+    """Asserts that the outputs of modules are those of Transformers in float32; ranks: 1 by default.
+
+    train: also the loss and the gradients of a step of training. An element may differ by `tolerance` (1e-5) of the largest
+    one of its value. ids: the prompt; default: 8 ids. Skips the test where torch or transformers is not installed.
+    """
+    from . import record
+
+    try:
+        record.import_transformers()
+    except record.MissingTransformers as missing:
+        raise unittest.SkipTest(f"assert_matches_transformers {missing}") from None
+    ranks = ranks or (_count_ranks(mesh) if mesh else 1)
+    path = os.fspath(directory)
+    if ids is None:
+        info = _abi.SessionInfo()
+        lib.session_check(os.fsencode(path), b"tp", 1, None, ctypes.byref(info))
+        ids = _make_ids(info.vocabulary, info.positions)
+    prompt = tuple(ids)
+    ours = _run({"directory": directory, "plan": plan, **options}, ranks, mesh, _find_backend(backend), [list(prompt)], train)
+    theirs = _record_transformers(path, _sign_files(path), prompt, train)
+    c = ours[-1][1].compare(theirs, tolerance)
+    if c.first:
+        raise AssertionError(f"{_describe_plan(plan)} on {_describe_layout(ranks, mesh)} differs from Transformers{ours[-1][0]} "
+                             f"{_describe_difference(c, 'values')}")
