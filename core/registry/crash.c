@@ -291,7 +291,8 @@ tess_status tess_crash_reports_enable(void)
 tess_status tess_crash_reports_redirect(int32_t fd)
 {
 	if (fcntl(fd, F_GETFD) < 0)
-		return tess_fail(TESS_EINVAL, "reports of faults: descriptor %d is not open", (int)fd);
+		return tess_fail(TESS_EINVAL, "reports of faults: descriptor %d is not open",
+		                 (int)fd);
 	atomic_store(&report_fd, fd);
 	return TESS_OK;
 }
