@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <tessera/tessera.h>
 
 enum { ALIGN = 64 };
 

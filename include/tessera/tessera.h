@@ -139,12 +139,13 @@ tess_status tess_world_open(struct tess_world **out);
  * results (tess_world_spawn_results). It has RANK and the other variables of a job, writes to the
  * same stdout and stderr, ends without atexit handlers and destructors, and is killed if this
  * process ends. The message of a rank that was killed has the signal and the last call
- * (TESS_EPEER). After a failure a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s
- * later; no process remains. SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the
- * end; SIGCHLD is the default meanwhile.
+ * (TESS_EPEER), and stderr has the plugin that crashed (tess_crash_reports_enable). After a failure
+ * a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s later; no process remains.
+ * SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the end; SIGCHLD is the default
+ * meanwhile.
  *
- * A deadline applies to calls, and to a rank that others wait for. If all ranks block in their own
- * code, this does too.
+ * A deadline applies to calls, to functions of plugins, and to a rank that others wait for. If all
+ * ranks block in their own code, this does too.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);

@@ -89,7 +89,8 @@ int32_t tess_value_find_rank(const struct tess_value *value, int64_t row, int64_
 
 /*
  * Returns the arithmetic of the run that made the values: "exact" or "fast" sums, the element types
- * of products, KV cache and weights. "": unknown. Borrowed from `v`.
+ * of products, KV cache and weights; in training, the number of micro-batches. "": unknown.
+ * Borrowed from `v`.
  */
 const char *tess_values_get_numerics(const struct tess_values *v);
 

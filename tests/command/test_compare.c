@@ -102,6 +102,28 @@ START_TEST(check_does_not_find_a_style_that_is_wrong_on_all_ranks)
 }
 END_TEST
 
+/* Both runs of a checkpoint with NaN are reported by --check, after their values were compared. */
+START_TEST(runs_that_differ_are_checked)
+{
+	char text[TEXT];
+
+	ck_assert_int_eq(
+		command_run(text, TEXT,
+	                    "cd '%s' && cp -r " DATA " nan && chmod -R u+w nan && "
+	                    "printf '\\377\\377\\377\\377' | dd of=nan/model.safetensors bs=1 "
+	                    "seek=$(($(stat -c %%s nan/model.safetensors) - 4)) conv=notrunc 2>&1",
+	                    scratch),
+		0);
+	ck_assert_int_eq(run_compare(text, "nan -n 2 --against '--kv bf16'"), 1);
+	expect_above_table(text, "is not finite");
+	expect_part(text, "--check of A: fails, as reported on stderr");
+	expect_part(text, "--check of B: fails, as reported on stderr");
+	ck_assert_int_eq(run_compare(text, DATA " -n 2 --against '--kv bf16'"), 1);
+	expect_above_table(text, "--check of A and B: all ranks agree");
+	expect_no_temporary_file();
+}
+END_TEST
+
 /* Each module behind the wrong one differs, and none before it. */
 START_TEST(json_lists_all_modules)
 {
@@ -255,6 +277,7 @@ int main(void)
 	tcase_add_loop_test(t, wrong_styles_are_named, 0,
 	                    sizeof wrong_styles / sizeof *wrong_styles);
 	tcase_add_test(t, check_does_not_find_a_style_that_is_wrong_on_all_ranks);
+	tcase_add_test(t, runs_that_differ_are_checked);
 	tcase_add_test(t, json_lists_all_modules);
 	tcase_add_test(t, two_files_are_compared);
 	tcase_add_loop_test(t, trouble_has_status_2, 0, sizeof refusals / sizeof *refusals);
