@@ -403,15 +403,15 @@ static tess_status measure_traffic(struct explanation *x)
 
 /* ---- explain --------------------------------------------------------------------------------- */
 
-/* Parses "tp=8" or "dp=2,tp=4"; "dp=2" has one rank along tp. */
-static tess_status read_mesh_text(struct explanation *x, const char *text, int32_t nranks)
+/* Sets the mesh; "dp=2" has one rank along tp. */
+static tess_status set_explained_mesh(struct explanation *x, const struct tess_mesh_shape *given)
 {
-	struct tess_mesh_shape replica, given;
-	tess_status st = tess_mesh_shape_parse(text, nranks, &given);
+	struct tess_mesh_shape replica;
+	tess_status st = TESS_OK;
 
-	x->mesh = given;
-	if (!st && x->training)
-		st = tess_mesh_shape_train(&given, &x->mesh, &x->shards);
+	x->mesh = *given;
+	if (x->training)
+		st = tess_mesh_shape_train(given, &x->mesh, &x->shards);
 	if (st)
 		return st;
 	x->mesh = tess_mesh_shape_complete(&x->mesh);
@@ -437,7 +437,8 @@ static tess_status explain_program(struct explanation *x)
 
 	if (st)
 		return st;
-	tess_planned_model_warn_unused(&x->model, x->program);
+	if (!x->borrowed) /* the session has warned */
+		tess_planned_model_warn_unused(&x->model, x->program);
 	x->e.model = x->model.model->name;
 	x->e.plan = x->model.plan.name;
 	x->e.positions = x->program->max_positions;
@@ -495,19 +496,28 @@ static tess_status choose_rows(struct explanation *x, int64_t length)
 	return TESS_OK;
 }
 
+/* Explains an open model. */
+static tess_status explain_model(struct explanation *x, int64_t length)
+{
+	tess_status st = ask_device(x);
+
+	if (!st)
+		st = choose_rows(x, length);
+	return st ? st : explain_program(x);
+}
+
 static tess_status explain_checkpoint(struct explanation *x, const char *dir, const char *mesh,
                                       int32_t nranks, int64_t length,
                                       const struct tess_session_options *options)
 {
-	tess_status st = read_mesh_text(x, mesh, nranks);
+	struct tess_mesh_shape given;
+	tess_status st = tess_mesh_shape_parse(mesh, nranks, &given);
 
 	if (!st)
+		st = set_explained_mesh(x, &given);
+	if (!st)
 		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
-	if (!st)
-		st = ask_device(x);
-	if (!st)
-		st = choose_rows(x, length);
-	return st ? st : explain_program(x);
+	return st ? st : explain_model(x, length);
 }
 
 static tess_status make_explanation(const char *dir, const char *mesh, int32_t nranks,
@@ -544,6 +554,33 @@ tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int6
 	                             calloc(1, sizeof(struct explanation)), out);
 }
 
+tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
+                                 struct tess_explanation **out)
+{
+	struct explanation *x;
+	fenv_t callers;
+	tess_status st = TESS_REQUIRE(s, out);
+
+	if (st)
+		return st;
+	x = calloc(1, sizeof *x);
+	if (!x)
+		return tess_fail(TESS_ENOMEM, "out of memory for an explanation");
+	x->model = s->model;
+	x->borrowed = true;
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = set_explained_mesh(x, tess_mesh_get_shape(s->mesh));
+	if (!st)
+		st = explain_model(x, tokens);
+	fesetenv(&callers);
+	if (st)
+		tess_explanation_free(&x->e);
+	else
+		*out = &x->e;
+	return st;
+}
+
 tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,
                                   int64_t sequences, int64_t length,
                                   const struct tess_trainer_options *options,
@@ -564,6 +601,7 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 	session.overrides = mine.overrides;
 	session.ignore_unexpected = mine.ignore_unexpected;
 	session.positions = mine.positions;
+	session.values = mine.values;
 	if (!st)
 		st = tess_session_options_read(&session, &session);
 	if (st)
@@ -584,7 +622,8 @@ void tess_explanation_free(struct tess_explanation *e)
 	if (!x)
 		return;
 	tess_program_free(x->program);
-	tess_planned_model_close(&x->model);
+	if (!x->borrowed)
+		tess_planned_model_close(&x->model);
 	tess_arena_free(&x->arena);
 	free(x);
 }

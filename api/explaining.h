@@ -9,6 +9,7 @@ struct explanation {
 	struct tess_explanation e; /* first: the caller sees this */
 	struct tess_arena arena;
 	struct tess_planned_model model;
+	bool borrowed; /* the model is that of an open session */
 	struct tess_program *program; /* in training that of the first replica */
 	/* with dp, along which inference places nothing; in training it includes ddp */
 	struct tess_mesh_shape mesh;

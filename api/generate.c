@@ -244,7 +244,7 @@ static int check_callback_answer(const struct session_generation *g, const char 
 
 #define CALL_BACK(g, function, ...) \
 	(tess_error_clear(), check_callback_answer((g), #function, \
-	                                           TESS_PLUGIN_VALUE_QUICK((g)->how.function( \
+	                                           TESS_CALLBACK_VALUE_QUICK((g)->how.function( \
 							   (g)->how.self, __VA_ARGS__))))
 
 /* Opens a decoder that continues the sequence of a request. */
@@ -319,7 +319,7 @@ static int end_step(void *self)
 		return TESS_GO_ON;
 	tess_error_clear();
 	return check_callback_answer(g, "on_step",
-	                             TESS_PLUGIN_VALUE_QUICK(g->how.on_step(g->how.self)));
+	                             TESS_CALLBACK_VALUE_QUICK(g->how.on_step(g->how.self)));
 }
 
 static int64_t find_shared_sequence(void *self, const struct tess_sequence *q, int32_t *replica,

@@ -63,6 +63,8 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 		               "%s: weights of dtype %d in memory; use 0, TESS_Q8 or TESS_BF12",
 		               dir, (int)p.weights);
 	p.kv_dtype = options ? options->kv_dtype : 0;
+	p.values =
+		options && TESS_HAS(options, tess_session_options, values) ? options->values : NULL;
 	p.math = options && TESS_HAS(options, tess_session_options, math) ? options->math : 0;
 	if (!st && p.math && p.math != TESS_F32 && p.math != TESS_BF16)
 		st = tess_fail(TESS_EINVAL,
@@ -123,6 +125,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .device = p->device,
 		                               .weights = p->weights,
 		                               .math = p->math,
+		                               .values = p->values,
 		                               .nselected = 1,
 		                               .logits_root = TESS_LOGITS_CUT };
 
@@ -139,6 +142,7 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
 		                               .source = &p->source,
 		                               .mesh = *mesh,
 		                               .positions = p->positions,
+		                               .values = p->values,
 		                               .training = training };
 
 	for (int64_t i = 0; i < training->nsequences; i++)
@@ -243,7 +247,9 @@ static tess_status open_session(struct tess_mesh *mesh, const char *dir,
 			                           .kv_dtype = s->model.kv_dtype,
 			                           .weights = mine.weights,
 			                           .math = mine.math,
-			                           .kv_memory = mine.kv_memory };
+			                           .kv_memory = mine.kv_memory,
+			                           .values = mine.values,
+			                           .stores_values = mine.values && !s->replica };
 
 		st = open_replica_groups(s, mesh, &parts);
 		if (!st && s->nreplicas > 1)

@@ -17,6 +17,7 @@ struct tess_planned_model {
 	struct tess_plan plan;
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
 	int32_t weights, math, kv_dtype; /* see tess_session_options */
+	const char *values; /* see tess_session_options; borrowed during the open */
 	const struct tess_device *device; /* see tess_record_options */
 };
 

@@ -30,6 +30,8 @@ static struct tess_backend make_wrapper_table(const struct tess_backend *wrapper
 	table.alloc = wrapped.alloc ? wrapper->alloc : NULL;
 	table.free = wrapped.free ? wrapper->free : NULL;
 	table.abort = wrapped.abort ? wrapper->abort : NULL;
+	if (table.computed == wrap_note_computed && !wrapped.computed)
+		table.computed = NULL;
 	return table;
 }
 
@@ -99,6 +101,11 @@ void wrap_mark_internal(void *self, int32_t on)
 {
 	if (wrapped.internal)
 		wrapped.internal(((struct wrap_group *)self)->self, on);
+}
+
+void wrap_note_computed(void *self, const char *module, const char *ops, int64_t begin, int64_t end)
+{
+	wrapped.computed(((struct wrap_group *)self)->self, module, ops, begin, end);
 }
 
 void wrap_abort_group(void *self)

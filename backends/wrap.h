@@ -35,6 +35,8 @@ tess_status wrap_join_stream(void *self, void *work, void *stream);
 tess_status wrap_alloc_memory(void *self, uint64_t bytes, void **mine, void **peers);
 void wrap_free_memory(void *self, void *mine);
 void wrap_mark_internal(void *self, int32_t on);
+void wrap_note_computed(void *self, const char *module, const char *ops, int64_t begin,
+                        int64_t end);
 /* Marks the group as aborted, and aborts the wrapped one. */
 void wrap_abort_group(void *self);
 

@@ -38,6 +38,7 @@ struct tess_safetensors {
 	size_t n, capacity;
 	struct tess_slice *slice; /* sorted by name; malloc'ed */
 	bool has_metadata; /* __metadata__ was read */
+	const char **metadata; /* keys and their texts by turns, in the arena; ends with NULL */
 };
 
 /* ---- the header ------------------------------------------------------------------------- */
@@ -81,8 +82,30 @@ static tess_status check_header_size(struct tess_safetensors *f)
 	return TESS_OK;
 }
 
-/* Checks "__metadata__", which maps strings to strings, or is null. */
-static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta)
+/* Copies "__metadata__", whose values are strings. */
+static tess_status copy_metadata(struct tess_safetensors *f, json_t *meta)
+{
+	size_t n = 0;
+	const char *key;
+	json_t *value;
+
+	f->metadata = TESS_NEW(&f->arena, const char *, 2 * json_object_size(meta) + 1);
+	if (!f->metadata)
+		return TESS_ENOMEM;
+	json_object_foreach(meta, key, value) {
+		const char *text = json_string_value(value);
+
+		f->metadata[n] = tess_arena_copy(&f->arena, key, strlen(key));
+		f->metadata[n + 1] = tess_arena_copy(&f->arena, text, strlen(text));
+		if (!f->metadata[n] || !f->metadata[n + 1])
+			return TESS_ENOMEM;
+		n += 2;
+	}
+	return TESS_OK;
+}
+
+/* Reads "__metadata__", which maps strings to strings, or is null. */
+static tess_status read_metadata(struct tess_safetensors *f, json_t *meta)
 {
 	const char *key;
 	json_t *value;
@@ -100,7 +123,7 @@ static tess_status check_metadata(const struct tess_safetensors *f, json_t *meta
 		                 "%s: stores panels, which this version does not read; use the "
 		                 "original checkpoint, or convert it again without --panels",
 		                 f->path);
-	return TESS_OK;
+	return copy_metadata(f, meta);
 }
 
 static tess_status read_shape(struct tess_safetensors *f, const json_t *shape,
@@ -258,7 +281,7 @@ static tess_status read_member(void *self, const char *name, json_t *entry)
 		if (f->has_metadata)
 			return tess_fail(TESS_EINVAL, "%s: __metadata__: duplicate name", f->path);
 		f->has_metadata = true;
-		return check_metadata(f, entry);
+		return read_metadata(f, entry);
 	}
 	if (f->n == f->capacity) {
 		more = realloc(f->slice, 2 * f->capacity * sizeof *more);
@@ -483,6 +506,14 @@ const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f,
 	const struct tess_slice key = { .name = name };
 
 	return bsearch(&key, f->slice, f->n, sizeof *f->slice, compare_slice_names);
+}
+
+const char *tess_safetensors_get_metadata(const struct tess_safetensors *f, const char *key)
+{
+	for (const char *const *m = f->metadata; m && *m; m += 2)
+		if (!strcmp(m[0], key))
+			return m[1];
+	return NULL;
 }
 
 void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n)

@@ -45,6 +45,9 @@ const struct tess_slice *tess_safetensors_at(const struct tess_safetensors *f, s
 /* Returns the tensor of this name, borrowed; NULL: not in this file. */
 const struct tess_slice *tess_safetensors_find(const struct tess_safetensors *f, const char *name);
 
+/* Returns the text of a key of __metadata__, borrowed; NULL: it does not exist. */
+const char *tess_safetensors_get_metadata(const struct tess_safetensors *f, const char *key);
+
 /* Removes the first `n` bytes from each name; they must be equal in all names. Keeps the order. */
 void tess_safetensors_strip_names(struct tess_safetensors *f, size_t n);
 
@@ -63,6 +66,10 @@ void tess_safetensors_close(struct tess_safetensors *f);
  * Larger elements come first, so that all data are aligned.
  */
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices);
+/* Writes a file with __metadata__: keys and their texts by turns, which end with NULL. */
+tess_status tess_safetensors_write_with(const char *path, int32_t n,
+                                        const struct tess_slice *slices,
+                                        const char *const *metadata);
 /*
  * Writes such a file in pieces: `put` writes one piece of tensor i, any number of times, in any
  * order. Uses name, dtype, ndim and shape of the slices. Closing removes an unfinished file.

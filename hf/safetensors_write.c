@@ -70,10 +70,24 @@ static char *pack_header(const json_t *root, uint64_t *len)
 	return packed;
 }
 
-tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
-                                    char **header, uint64_t *len)
+/* Packs "__metadata__" of the header. */
+static json_t *pack_metadata(const char *const *metadata)
 {
 	json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+	json_t *keys = json_object_get(root, "__metadata__");
+
+	for (; metadata && metadata[0] && root; metadata += 2)
+		if (json_object_set_new(keys, metadata[0], json_string(metadata[1]))) {
+			json_decref(root);
+			root = NULL;
+		}
+	return root;
+}
+
+static tess_status lay_out_tensors(const char *path, int32_t n, struct tess_slice *slices,
+                                   const char *const *metadata, char **header, uint64_t *len)
+{
+	json_t *root = pack_metadata(metadata);
 	tess_status st = place_tensors(path, n, slices);
 	bool good = true;
 
@@ -98,6 +112,12 @@ tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_sli
 			"%s: a tensor's name is a duplicate or not UTF-8, or memory is exhausted",
 			path);
 	return st;
+}
+
+tess_status tess_safetensors_layout(const char *path, int32_t n, struct tess_slice *slices,
+                                    char **header, uint64_t *len)
+{
+	return lay_out_tensors(path, n, slices, NULL, header, len);
 }
 
 bool tess_file_write(int fd, const void *bytes, uint64_t len, uint64_t at)
@@ -207,9 +227,8 @@ static tess_status fail_write(const struct tess_safetensors_writer *w)
 	return tess_fail(TESS_EIO, "%s: cannot be written: %s", w->path, strerror(errno));
 }
 
-tess_status tess_safetensors_writer_open(const char *path, int32_t n,
-                                         const struct tess_slice *slices,
-                                         struct tess_safetensors_writer **out)
+static tess_status open_writer(const char *path, int32_t n, const struct tess_slice *slices,
+                               const char *const *metadata, struct tess_safetensors_writer **out)
 {
 	struct tess_safetensors_writer *w = calloc(1, sizeof *w);
 	char *header = NULL;
@@ -226,7 +245,7 @@ tess_status tess_safetensors_writer_open(const char *path, int32_t n,
 		w->slice[i].type = NULL;
 	}
 	if (!st)
-		st = tess_safetensors_layout(path, n, w->slice, &header, &w->header);
+		st = lay_out_tensors(path, n, w->slice, metadata, &header, &w->header);
 	if (!st)
 		st = resolve_target(path, &w->path);
 	if (!st)
@@ -239,6 +258,13 @@ tess_status tess_safetensors_writer_open(const char *path, int32_t n,
 	else
 		*out = w;
 	return st;
+}
+
+tess_status tess_safetensors_writer_open(const char *path, int32_t n,
+                                         const struct tess_slice *slices,
+                                         struct tess_safetensors_writer **out)
+{
+	return open_writer(path, n, slices, NULL, out);
 }
 
 tess_status tess_safetensors_writer_put(struct tess_safetensors_writer *w, int32_t i, uint64_t at,
@@ -275,8 +301,15 @@ void tess_safetensors_writer_close(struct tess_safetensors_writer *w)
 
 tess_status tess_safetensors_write(const char *path, int32_t n, const struct tess_slice *slices)
 {
+	return tess_safetensors_write_with(path, n, slices, NULL);
+}
+
+tess_status tess_safetensors_write_with(const char *path, int32_t n,
+                                        const struct tess_slice *slices,
+                                        const char *const *metadata)
+{
 	struct tess_safetensors_writer *w;
-	tess_status st = tess_safetensors_writer_open(path, n, slices, &w);
+	tess_status st = open_writer(path, n, slices, metadata, &w);
 
 	if (st)
 		return st;

@@ -43,6 +43,8 @@ _tessera() {
 		mapfile -t COMPREPLY < <(compgen -W "comm decode prefill batch load" -- "$cur"; compgen -d -- "$cur")
 	elif [[ $command == conform ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$(_tessera_backends)" -- "$cur"; compgen -f -X '!*.so' -- "$cur")
+	elif [[ $command == new ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "style backend device model" -- "$cur")
 	elif [[ $command == launch ]]; then
 		mapfile -t COMPREPLY < <(compgen -c -- "$cur")
 	else

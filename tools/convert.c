@@ -96,9 +96,9 @@ static tess_status run_on_threads(struct convert_command *a)
 	int32_t n = a->ranks ? a->ranks : 1;
 	tess_status st = TESS_OK;
 
-	if (tess_world_check_spawn(n))
+	if (tess_world_check_threads())
 		st = tess_option_set("backend", "auto");
-	return st ? st : tess_world_spawn(n, run_convert_rank, a);
+	return st ? st : tess_world_spawn_threads(n, run_convert_rank, a);
 }
 
 static tess_status run_convert(struct convert_command *a)

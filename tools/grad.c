@@ -15,10 +15,11 @@ enum { PIECE = 4 << 20 }; /* elements that rank 0 gathers at once */
 
 struct grad_command {
 	struct tess_tool_session session;
-	const char *ids_file, *out;
+	const char *ids_file, *out, *values, *values_of;
 	struct tess_tool_list recompute;
 	int32_t micro;
 	double aux_loss;
+	bool quiet;
 	/* contents of the ids file */
 	int32_t *ids, *labels;
 	int64_t nsequences, *lengths;
@@ -32,11 +33,18 @@ static const struct tess_tool_option batch_options[] = {
 	  AT(ids_file) },
 	{ "out", "FILE", "write loss and gradients as safetensors, by the names of the checkpoint",
 	  AT(out), .local = true },
+	{ "values", "FILE",
+	  "write outputs of modules, the loss, and gradients as NAME.grad, as safetensors",
+	  AT(values) },
+	{ "values-of", "PATTERN",
+	  "modules of --values, as in plans: model.layers.*.mlp (default: *, all modules)",
+	  AT(values_of) },
 	{ "micro-batches", "N",
 	  "parts of the batch that are computed one after the other (default: 1)", AT(micro),
 	  .lo = 1, .hi = INT32_MAX },
 	{ "aux-loss", "X", "factor of the load balancing loss of experts", AT(aux_loss),
 	  .hi = 1e30 },
+	{ "quiet", NULL, NULL, AT(quiet) }, /* of tessera compare: no digest */
 	{ "recompute", "PATTERN",
 	  "recompute values of these modules for the backward, to save memory; repeatable",
 	  AT(recompute) },
@@ -59,7 +67,11 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_grad, sections, &a->session.model);
 
-	return st || a->ids_file ? st : tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
+	if (!st && !a->ids_file)
+		st = tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
+	if (!st && a->values_of && !a->values)
+		st = tess_fail(TESS_EINVAL, "--values-of: give --values FILE, too");
+	return st;
 }
 
 /* ---- the batch ------------------------------------------------------------------------------- */
@@ -159,6 +171,8 @@ struct output { /* on rank 0 */
 	struct tess_safetensors_writer *file; /* NULL: without --out */
 	crypto_hash_sha256_state digest;
 	int32_t *place; /* index of each tensor in the file */
+	struct tess_values *values; /* NULL: without --values */
+	float **gradients; /* for `values`, by index of the tensor */
 };
 
 /* Opens the file for the loss and the gradients of all tensors that have one. */
@@ -206,6 +220,8 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 	uint64_t bytes = (uint64_t)n * sizeof *piece;
 
 	crypto_hash_sha256_update(&o->digest, (const unsigned char *)piece, bytes);
+	if (o->values)
+		memcpy(o->gradients[i] + at, piece, bytes);
 	if (!o->file)
 		return TESS_OK;
 	if (tess_tool_is_interrupted())
@@ -215,28 +231,107 @@ static tess_status write_gradient_piece(struct output *o, int64_t i, int64_t at,
 	                                   bytes, piece);
 }
 
+/* Gathers the pieces of one tensor, if it has a gradient. */
+static tess_status write_gradient(struct tess_trainer *t, int64_t i, struct output *o, float *piece)
+{
+	const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+	tess_status st = TESS_OK;
+
+	for (int64_t at = 0; at < about->size && about->trained && !st; at += PIECE) {
+		int64_t n = about->size - at < PIECE ? about->size - at : PIECE;
+
+		st = tess_trainer_gather(t, TESS_GRADIENT, i, at, n, 0, piece);
+		if (!st && o)
+			st = write_gradient_piece(o, i, at, n, piece);
+	}
+	return st;
+}
+
 /* Gathers one piece of one tensor at a time. `o` NULL: another rank writes them. */
 static tess_status write_gradients(struct tess_trainer *t, struct output *o)
 {
 	float *piece = o ? malloc(PIECE * sizeof *piece) : NULL;
 	tess_status st = !o || piece ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
-	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++) {
-		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
-
-		for (int64_t at = 0; at < about->size && about->trained && !st; at += PIECE) {
-			int64_t n = about->size - at < PIECE ? about->size - at : PIECE;
-
-			st = tess_trainer_gather(t, TESS_GRADIENT, i, at, n, 0, piece);
-			if (!st && o)
-				st = write_gradient_piece(o, i, at, n, piece);
-		}
-	}
+	for (int64_t i = 0; i < tess_trainer_count_tensors(t) && !st; i++)
+		st = write_gradient(t, i, o, piece);
 	free(piece);
 	return st;
 }
 
-static tess_status print_grad_result(const struct tess_training_result *r, struct output *o)
+/* ---- values of modules ----------------------------------------------------------------------- */
+
+/* Takes the values of modules. Collective. */
+static tess_status take_values(const struct grad_command *a, struct tess_trainer *t,
+                               struct output *o)
+{
+	int64_t n = tess_trainer_count_tensors(t);
+	tess_status st = a->values ? tess_trainer_take_values(t, &o->values) : TESS_OK;
+
+	if (st || !o->values)
+		return st;
+	o->gradients = calloc((size_t)n + 1, sizeof *o->gradients);
+	for (int64_t i = 0; i < n && o->gradients; i++) {
+		const struct tess_trained *about = tess_trainer_get_tensor(t, i);
+
+		o->gradients[i] = malloc((size_t)about->size * sizeof **o->gradients + 1);
+		if (!o->gradients[i])
+			return tess_fail(TESS_ENOMEM, "%s: no memory for its gradient",
+			                 about->name);
+	}
+	return o->gradients ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+}
+
+static tess_status add_gradient_value(const struct tess_trained *about, const float *gradient,
+                                      struct tess_values *v)
+{
+	struct tess_value value = {
+		.size = sizeof value, .dtype = TESS_F32, .data = gradient, .ndim = about->ndim
+	};
+	char *name = NULL;
+	tess_status st;
+
+	if (asprintf(&name, "%s.grad", about->name) < 0)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	value.name = name;
+	memcpy(value.shape, about->shape, sizeof about->shape);
+	st = tess_values_add(v, &value);
+	free(name);
+	return st;
+}
+
+/* Writes values of modules, the loss, and gradients in the order of the backward. */
+static tess_status write_values_file(const struct grad_command *a, const struct tess_trainer *t,
+                                     const struct tess_training_result *r, struct output *o)
+{
+	const float rounded = (float)r->loss; /* wider elements would come first in the file */
+	const struct tess_value loss = { .size = sizeof loss,
+		                         .dtype = TESS_F32,
+		                         .name = "loss",
+		                         .data = &rounded,
+		                         .shape = { 1 },
+		                         .ndim = 1 };
+	tess_status st = tess_values_add(o->values, &loss);
+
+	for (int64_t i = tess_trainer_count_tensors(t) - 1; i >= 0 && !st; i--)
+		if (tess_trainer_get_tensor(t, i)->trained)
+			st = add_gradient_value(tess_trainer_get_tensor(t, i), o->gradients[i],
+			                        o->values);
+	return st ? st : tess_values_save(o->values, a->values);
+}
+
+static void free_output(struct output *o, int64_t n)
+{
+	for (int64_t i = 0; o->gradients && i < n; i++)
+		free(o->gradients[i]);
+	free(o->gradients);
+	tess_values_free(o->values);
+	tess_safetensors_writer_close(o->file);
+	free(o->place);
+}
+
+static tess_status print_grad_result(const struct grad_command *a,
+                                     const struct tess_training_result *r, struct output *o)
 {
 	unsigned char hash[crypto_hash_sha256_BYTES];
 	char hex[2 * sizeof hash + 1], line[128];
@@ -247,7 +342,8 @@ static tess_status print_grad_result(const struct tess_training_result *r, struc
 	n = snprintf(line, sizeof line, "loss    %.17g\nnorm    %.17g\nlabels  %lld\n", r->loss,
 	             r->norm, (long long)r->nlabels);
 	tess_tool_print_lines(line, (size_t)n);
-	fprintf(stderr, "digest  %s\n", hex);
+	if (!a->quiet)
+		fprintf(stderr, "digest  %s\n", hex);
 	return TESS_OK;
 }
 
@@ -260,6 +356,9 @@ static struct tess_trainer_options make_trainer_options(const struct grad_comman
 		                              .ignore_unexpected = a->session.ignore_unexpected,
 		                              .balance = a->aux_loss,
 		                              .dropout = -1,
+		                              .values = !a->values     ? NULL
+		                                        : a->values_of ? a->values_of
+		                                                       : "*",
 		                              .recompute = a->recompute.text };
 }
 
@@ -276,13 +375,16 @@ static tess_status compute_and_write(const struct grad_command *a, struct tess_m
 	if (!st && first)
 		st = open_gradient_file(a, *t, &r, &o);
 	if (!st)
+		st = take_values(a, *t, &o);
+	if (!st)
 		st = write_gradients(*t, first ? &o : NULL);
 	if (!st && o.file)
 		st = tess_safetensors_writer_finish(o.file);
+	if (!st && o.values)
+		st = write_values_file(a, *t, &r, &o);
 	if (!st && first)
-		st = print_grad_result(&r, &o);
-	tess_safetensors_writer_close(o.file);
-	free(o.place);
+		st = print_grad_result(a, &r, &o);
+	free_output(&o, *t ? tess_trainer_count_tensors(*t) : 0);
 	return st;
 }
 
@@ -304,7 +406,9 @@ static tess_status run_grad_rank(struct tess_world *world, void *arg)
 
 static tess_status check_grad_output(const struct grad_command *a)
 {
-	const struct tess_tool_output outputs[] = { { "--out", a->out }, { 0 } };
+	const struct tess_tool_output outputs[] = { { "--out", a->out },
+		                                    { "--values", a->values },
+		                                    { 0 } };
 	const char *const files[] = { a->ids_file, NULL };
 
 	return tess_tool_check_outputs(outputs,
@@ -333,6 +437,8 @@ static tess_status run_grad(struct grad_command *a, char **argv, int *exit_statu
 		                              a->nsequences ? a->lengths[0] : 0, &options);
 	if (!st && a->out)
 		st = tess_safetensors_check_writable(a->out);
+	if (!st && a->values)
+		st = tess_safetensors_check_writable(a->values);
 	return st ? st : tess_tool_run_ranks(a->session.ranks, argv, run_grad_rank, a, exit_status);
 }
 

@@ -47,7 +47,7 @@ static const struct tess_device *get_offered_device(const struct tess_plugin_inf
 /* Prints the properties of a device to the end of the line. */
 static void show_device(const struct tess_device *d)
 {
-	int n = d->wrap ? 0 : TESS_PLUGIN_VALUE(d->count());
+	int n = d->wrap ? 0 : TESS_PLUGIN_COUNT(d);
 
 	if (d->wrap)
 		printf("wraps another device: TESSERA_DEVICE=%s:NAME[:INDEX]\n", d->name);
@@ -90,7 +90,7 @@ static const char *choose_for_job(const struct job_kind *job, char why[static 10
 {
 	struct tess_choice choice;
 	const char *name = tess_option_get("backend");
-	tess_status st = job->threads ? tess_world_check_spawn(job->size) : TESS_OK;
+	tess_status st = job->threads ? tess_world_check_threads() : TESS_OK;
 
 	if (!st)
 		st = tess_backend_check_device(name, job->size, job->threads, job->hosts);
@@ -139,8 +139,7 @@ static void show_device_choices(void)
 			const struct tess_device *d = get_offered_device(&p, k);
 			const char *name;
 
-			if (!d || d->wrap || d->mem == TESS_HOST ||
-			    TESS_PLUGIN_VALUE(d->count()) < 1)
+			if (!d || d->wrap || d->mem == TESS_HOST || TESS_PLUGIN_COUNT(d) < 1)
 				continue;
 			name = choose_for_device(d, why);
 			printf("  memory of device %s: %s (%s)\n", d->name, *name ? name : "none",
@@ -243,9 +242,8 @@ static json_t *make_device_json(const struct tess_device *d)
 {
 	if (d->wrap)
 		return json_pack("{s:b}", "wraps", 1);
-	return json_pack("{s:i, s:s, s:s, s:b}", "devices", (int)TESS_PLUGIN_VALUE(d->count()),
-	                 "memory", get_memory_name(d), "layout", get_layout_name(d), "exact",
-	                 d->exact);
+	return json_pack("{s:i, s:s, s:s, s:b}", "devices", (int)TESS_PLUGIN_COUNT(d), "memory",
+	                 get_memory_name(d), "layout", get_layout_name(d), "exact", d->exact);
 }
 
 static json_t *make_plugin_json(const struct tess_plugin_info *p)

@@ -75,7 +75,7 @@ void tess_tool_remove_parts(const char *dir)
 /* ---- signals --------------------------------------------------------------------------------- */
 
 /* Ends the process by the signal, even pid 1 of a container, which ignores default actions. */
-static void end_process(int sig)
+static _Noreturn void end_process(int sig)
 {
 	sigset_t set;
 
@@ -126,6 +126,22 @@ void tess_tool_catch_interrupt(const char *notice)
 	sigaction(SIGTERM, &act, NULL);
 	if (!sigaction(SIGHUP, NULL, &hangup) && hangup.sa_handler != SIG_IGN) /* nohup */
 		sigaction(SIGHUP, &act, NULL);
+}
+
+bool tess_tool_saves(void)
+{
+	return saves != NULL;
+}
+
+void tess_tool_end(int status)
+{
+	remove_own_parts();
+	_exit(status);
+}
+
+void tess_tool_end_by_interrupt(void)
+{
+	end_process(interrupted);
 }
 
 bool tess_tool_is_interrupted(void)

@@ -21,7 +21,7 @@
 static const struct tess_tool_command *const commands[] = {
 	&tess_tool_generate, &tess_tool_train,      &tess_tool_explain, &tess_tool_convert,
 	&tess_tool_grad,     &tess_tool_perplexity, &tess_tool_launch,  &tess_tool_bench,
-	&tess_tool_conform,  &tess_tool_info,
+	&tess_tool_conform,  &tess_tool_info,       &tess_tool_compare, &tess_tool_new,
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
@@ -54,8 +54,12 @@ static int run_command(const struct tess_tool_command *c, int argc, char **argv)
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 1;
 	}
+	/* launch and conform fork, and have deadlines of their own */
+	if (c != &tess_tool_launch && c != &tess_tool_conform)
+		tess_tool_start_watchdog(c->name);
 	status = c->run(argc, argv);
 	tess_registry_quit();
+	tess_tool_stop_watchdog();
 	return tess_tool_finish_output(c->name, status);
 }
 
@@ -120,6 +124,8 @@ static void set_up_signals(void)
 	signal(SIGXFSZ, SIG_IGN); /* the write fails instead, and is reported */
 	sigaction(SIGBUS, &bus, NULL);
 	tess_sigusr1_catch();
+	if (tess_crash_reports_enable())
+		fprintf(stderr, "tessera: %s\n", tess_error());
 }
 
 int main(int argc, char **argv)

@@ -79,6 +79,7 @@ static tess_status launch_ranks(int32_t n, int32_t restarts, char **argv, int *e
 	memcpy(full + 1, argv, args * sizeof *argv);
 	options.path = self;
 	options.argv = full;
+	tess_tool_stop_watchdog(); /* tess_launch() forks */
 	st = tess_tool_share_output(&output);
 	if (!st)
 		st = tess_launch(&options, exit_status);
@@ -172,7 +173,7 @@ tess_status tess_tool_run_ranks(int32_t n, char **argv,
                                 tess_status (*run)(struct tess_world *w, void *arg), void *arg,
                                 int *exit_status)
 {
-	return tess_tool_has_threads(n) ? tess_world_spawn(n, run, arg)
+	return tess_tool_has_threads(n) ? tess_world_spawn_threads(n, run, arg)
 	                                : tess_tool_run_processes(n, 0, argv, exit_status);
 }
 

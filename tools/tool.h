@@ -18,7 +18,15 @@ struct tess_tool_command {
 };
 extern const struct tess_tool_command tess_tool_generate, tess_tool_train, tess_tool_explain,
 	tess_tool_convert, tess_tool_grad, tess_tool_perplexity, tess_tool_launch, tess_tool_bench,
-	tess_tool_conform, tess_tool_info;
+	tess_tool_conform, tess_tool_info, tess_tool_compare, tess_tool_new;
+
+/*
+ * Starts a thread that ends the command, with a message and status 1, if a call of a plugin takes
+ * longer than TESSERA_TIMEOUT (plugin_watch.h), or continues for seconds after Ctrl-C. Without
+ * memory or descriptors there is none. Stop it before a fork.
+ */
+void tess_tool_start_watchdog(const char *command);
+void tess_tool_stop_watchdog(void); /* none: nothing */
 
 /* Parses a whole number from lo to hi; `name` is the argument in the message. */
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,
@@ -136,6 +144,13 @@ void tess_tool_catch_interrupt(const char *notice);
 /* Sets the directory, borrowed, in which the second signal removes the incomplete save. */
 void tess_tool_remove_parts(const char *dir);
 bool tess_tool_is_interrupted(void);
+
+/* Returns whether the end of the interrupted work saves something. */
+bool tess_tool_saves(void);
+
+/* Ends the process at once: with a status, or by the signal that has interrupted it. */
+_Noreturn void tess_tool_end(int status);
+_Noreturn void tess_tool_end_by_interrupt(void);
 /* Returns true once after SIGUSR1 to this process, or to the launcher of its ranks. */
 bool tess_tool_take_save_request(void);
 /* Returns the exit status after a noted signal, 128 plus its number; 0: none was noted. */

@@ -304,6 +304,7 @@ static const struct tess_backend faulty = {
 	.free = wrap_free_memory,
 	.abort = wrap_abort_group,
 	.internal = faulty_mark_internal,
+	.computed = wrap_note_computed,
 	.wrap = faulty_wrap_backend,
 };
 

@@ -1,6 +1,7 @@
 /*
- * tess-backend-trace.so: wraps another backend and records the begin and end of each call, on all
- * ranks, in one file for chrome://tracing and ui.perfetto.dev. TESSERA_BACKEND=trace:shm
+ * tess-backend-trace.so: wraps another backend and records the begin and end of each call, and of
+ * the computation between calls, on all ranks, in one file for chrome://tracing and
+ * ui.perfetto.dev. TESSERA_BACKEND=trace:shm
  *
  * Times are those of rank 0: when a world is opened and closed, each rank compares its clock with
  * rank 0's over the wrapped backend. Events are written while the job runs, so that those of a dead
@@ -29,6 +30,7 @@ struct track { /* the events of a rank, shared by its groups */
 	int64_t base, offset; /* event time: ours + offset - base */
 	int64_t flushed;
 	uint64_t busy, named; /* lanes, as bits */
+	bool names_computation; /* the lane after these has its name */
 	uint64_t missing; /* number of events that could not be written */
 	size_t len;
 	char text[BUFFER];
@@ -139,6 +141,27 @@ static void write_call(struct group *g, struct work *w, tess_status st)
 		more, wait, (int)st);
 	if (st < 0 || end - t->flushed > flush_each)
 		flush_events(t, st < 0 ? second / 2 : second / 50);
+}
+
+/* Writes the event of computation between calls, in a lane of its own. */
+static void trace_note_computed(void *self, const char *module, const char *ops, int64_t begin,
+                                int64_t end)
+{
+	struct track *t = ((struct group *)self)->track;
+	char where[256];
+
+	if (!t->names_computation)
+		write_event(t,
+		            "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":"
+		            "{\"name\":\"computes\"}}",
+		            (int)t->rank, LANES);
+	t->names_computation = true;
+	trace_file_escape(module, where, sizeof where);
+	write_event(t,
+	            "{\"name\":\"%s\",\"cat\":\"compute\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,"
+	            "\"pid\":%d,\"tid\":%d,\"args\":{\"ops\":\"%s\"}}",
+	            where, to_microseconds(begin + t->offset - t->base),
+	            to_microseconds(end - begin), (int)t->rank, LANES, ops);
 }
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
@@ -431,7 +454,8 @@ static tess_status trace_wrap_backend(const char *name, const struct tess_backen
 static const struct tess_backend trace = {
 	.size = sizeof trace,
 	.name = "trace",
-	.summary = "wraps another backend: writes all calls of all ranks into one Chrome trace",
+	.summary =
+		"wraps another backend: writes calls and computation of all ranks into one trace",
 	.supports = wrap_supports_call,
 	.open = trace_open_group,
 	.start = trace_start_call,
@@ -444,6 +468,7 @@ static const struct tess_backend trace = {
 	.free = wrap_free_memory,
 	.abort = wrap_abort_group,
 	.internal = wrap_mark_internal,
+	.computed = trace_note_computed,
 	.wrap = trace_wrap_backend,
 };
 
@@ -455,7 +480,8 @@ static tess_status trace_wrap_backend(const char *name, const struct tess_backen
 static const struct tess_option file = { "trace_file", "tessera-trace.json",
 	                                 "output file of the backend trace" };
 
-TESS_DEFINE_PLUGIN("trace", "1.0", "Apache-2.0", .summary = "a timeline of another backend's calls",
+TESS_DEFINE_PLUGIN("trace", "1.0", "Apache-2.0",
+                   .summary = "a timeline of another backend's calls, and of computation",
                    .needs = TESS_UPTO(tess_host, backend),
                    .backends = TESS_LIST(tess_backend, &trace),
                    .options = TESS_LIST(tess_option, &file), .init = wrap_init_plugin);

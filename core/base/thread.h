@@ -7,22 +7,32 @@
 #include <stdint.h>
 #include <unistd.h>
 
-/* Blocks all signals in this thread, and in those that it starts from now on. */
+/* All signals but those of faults: if these are blocked, the kernel ends the process unreported. */
+static inline void tess_signals_fill(sigset_t *set)
+{
+	static const int faults[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE };
+
+	sigfillset(set);
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		sigdelset(set, faults[i]);
+}
+
+/* Blocks signals in this thread, and in those that it starts from now on. */
 static inline void tess_signals_block(void)
 {
 	sigset_t all;
 
-	sigfillset(&all);
+	tess_signals_fill(&all);
 	pthread_sigmask(SIG_SETMASK, &all, NULL);
 }
 
-/* Starts a thread with all signals blocked, left to the program. Returns 0, or an errno. */
+/* Starts a thread with signals blocked, left to the program. Returns 0, or an errno. */
 static inline int tess_thread_start(pthread_t *out, void *(*run)(void *arg), void *arg)
 {
 	sigset_t all, old;
 	int err;
 
-	sigfillset(&all);
+	tess_signals_fill(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(out, NULL, run, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -70,7 +70,8 @@ tess_status tess_call_query_backend(const struct tess_group *g, const struct tes
 	bool basic = c->kind == TESS_BARRIER || c->kind == TESS_SEND || c->kind == TESS_RECV;
 	struct tess_carrier by = tess_call_carrier(g, c);
 	tess_status st =
-		by.self ? TESS_PLUGIN_VALUE_QUICK(by.backend->supports(c, g->size)) : TESS_ENOTSUP;
+		by.self ? TESS_PLUGIN_VALUE_QUICK(by.backend, c->where, supports, c, g->size)
+			: TESS_ENOTSUP;
 
 	if (st != TESS_ENOTSUP) /* ENOTSUP needs no message */
 		st = tess_plugin_check_returned(by.backend, by.backend->name, "supports", c->where,
@@ -93,8 +94,9 @@ static tess_status start_on_backend(struct tess_group *g, struct tess_work *w)
 
 	if (st)
 		return st;
-	return has ? TESS_PLUGIN_CALL_QUICK(w->by.backend, w->coll.where, start, w->by.self,
-	                                    &w->coll, &w->work)
+	return has ? TESS_PLUGIN_CALL_FOR(w->by.backend, w->coll.where,
+	                                  tess_kind_name(w->coll.kind), start, w->by.self, &w->coll,
+	                                  &w->work)
 	           : tess_emulation_start(g, &w->coll, &w->emulation);
 }
 

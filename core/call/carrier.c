@@ -22,7 +22,7 @@ tess_status tess_carrier_alloc(const struct tess_group *g, uint64_t bytes, void 
 
 void tess_carrier_free(const struct tess_group *g, void *mine)
 {
-	TESS_PLUGIN_DO(g->carrier.backend->free(g->carrier.self, mine));
+	TESS_PLUGIN_DO(g->carrier.backend, NULL, free, g->carrier.self, mine);
 }
 
 uint64_t tess_group_mem_kinds(const struct tess_group *g)
@@ -35,6 +35,7 @@ bool tess_call_is_direct(const struct tess_group *g, const struct tess_coll *c)
 {
 	struct tess_carrier by = tess_call_carrier(g, c);
 
-	return c->mem == TESS_HOST || (by.self && by.backend->mem_kinds >> c->mem & 1 &&
-	                               !TESS_PLUGIN_VALUE(by.backend->supports(c, g->size)));
+	return c->mem == TESS_HOST ||
+	       (by.self && by.backend->mem_kinds >> c->mem & 1 &&
+	        !TESS_PLUGIN_VALUE(by.backend, c->where, supports, c, g->size));
 }

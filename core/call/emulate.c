@@ -61,8 +61,8 @@ static tess_status start_message(struct tess_emulation *e, int32_t kind, int32_t
 		.deadline = e->coll->deadline,
 		.where = e->coll->where,
 	};
-	st = TESS_PLUGIN_CALL_QUICK(e->by.backend, m->coll.where, start, e->by.self, &m->coll,
-	                            &m->work);
+	st = TESS_PLUGIN_CALL_FOR(e->by.backend, m->coll.where, tess_kind_name(m->coll.kind), start,
+	                          e->by.self, &m->coll, &m->work);
 	if (!st)
 		e->n++;
 	return st;
@@ -243,8 +243,8 @@ static tess_status start_whole(struct tess_group *g, const struct tess_coll *c,
 	e->coll = c;
 	e->whole = true;
 	*out = e;
-	st = TESS_PLUGIN_CALL_QUICK(e->by.backend, c->where, start, e->by.self, c,
-	                            &e->message->work);
+	st = TESS_PLUGIN_CALL_FOR(e->by.backend, c->where, tess_kind_name(c->kind), start,
+	                          e->by.self, c, &e->message->work);
 	if (!st)
 		e->n = 1;
 	return st;
@@ -258,7 +258,7 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 	for (uint32_t i = 0; i < n && !st; i++) {
 		struct tess_carrier by = tess_call_carrier(g, c[i]);
 
-		if (by.self && !TESS_PLUGIN_VALUE(by.backend->supports(c[i], g->size)))
+		if (by.self && !TESS_PLUGIN_VALUE(by.backend, c[i]->where, supports, c[i], g->size))
 			st = start_whole(g, c[i], out);
 		else
 			st = tess_emulation_start(g, c[i], out);
@@ -272,8 +272,8 @@ tess_status tess_emulation_batch(struct tess_group *g, const struct tess_coll *c
 static tess_status test_one(struct tess_emulation *e)
 {
 	for (; e->done < e->n; e->done++) {
-		tess_status st =
-			tess_carrier_test(&e->by, e->message[e->done].work, e->coll->where);
+		tess_status st = tess_carrier_test(&e->by, e->message[e->done].work, e->coll,
+		                                   e->coll->where);
 
 		if (st)
 			return st;
@@ -304,8 +304,8 @@ tess_status tess_emulation_wait(struct tess_emulation *e, int64_t deadline)
 {
 	for (; e; e = e->next) {
 		for (; e->done < e->n; e->done++) {
-			tess_status st =
-				tess_carrier_wait(&e->by, e->message[e->done].work, deadline);
+			tess_status st = tess_carrier_wait(&e->by, e->message[e->done].work,
+			                                   e->coll, deadline);
 
 			if (st)
 				return st;
@@ -319,8 +319,8 @@ void tess_emulation_release(struct tess_emulation *e)
 {
 	for (; e; e = e->next) {
 		for (int32_t i = 0; i < e->n; i++)
-			TESS_PLUGIN_DO_QUICK(
-				e->by.backend->release(e->by.self, e->message[i].work));
+			TESS_PLUGIN_DO_QUICK(e->by.backend, NULL, release, e->by.self,
+			                     e->message[i].work);
 		e->n = 0;
 	}
 }

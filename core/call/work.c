@@ -24,7 +24,7 @@ void tess_work_release_backend(struct tess_work *w)
 	if (w->emulation)
 		tess_emulation_release(w->emulation);
 	else if (w->work)
-		TESS_PLUGIN_DO_QUICK(w->by.backend->release(w->by.self, w->work));
+		TESS_PLUGIN_DO_QUICK(w->by.backend, NULL, release, w->by.self, w->work);
 	w->work = NULL;
 }
 
@@ -142,7 +142,7 @@ tess_status tess_work_hand_out(struct tess_work *w, tess_status st, struct tess_
 static tess_status test_work(struct tess_work *w)
 {
 	return w->emulation ? tess_emulation_test(w->emulation)
-	                    : tess_carrier_test(&w->by, w->work, NULL);
+	                    : tess_carrier_test(&w->by, w->work, &w->coll, NULL);
 }
 
 /* Returns true if a backend runs the work: not while its operands are copied to host memory. */
@@ -259,12 +259,12 @@ static tess_status wait_work(struct tess_work *w, int64_t deadline)
 	if (w->emulation)
 		return tess_emulation_wait(w->emulation, deadline);
 	if (!w->report_at || w->report_at >= deadline)
-		return tess_carrier_wait(&w->by, w->work, deadline);
-	st = tess_carrier_wait(&w->by, w->work, w->report_at);
+		return tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
+	st = tess_carrier_wait(&w->by, w->work, &w->coll, w->report_at);
 	if (st != TESS_ETIMEOUT)
 		return st;
 	tess_work_report(w);
-	return tess_carrier_wait(&w->by, w->work, deadline);
+	return tess_carrier_wait(&w->by, w->work, &w->coll, deadline);
 }
 
 tess_status tess_work_wait(struct tess_work *w, int64_t deadline)
@@ -294,6 +294,6 @@ void tess_work_abandon(struct tess_work *w)
 	if (w->state == TESS_PENDING)
 		tess_work_wait(w, 0);
 	if (w->state && w->work) /* an aborted group returns at once */
-		tess_carrier_wait(&w->by, w->work, tess_now());
+		tess_carrier_wait(&w->by, w->work, &w->coll, tess_now());
 	tess_work_release(w);
 }

@@ -37,7 +37,8 @@ struct flight_slot {
 
 struct tess_flight {
 	atomic_uint_least64_t calls; /* number of calls so far */
-	char dir[4000];
+	bool lent; /* the memory belongs to the caller */
+	char dir[4000]; /* "": nothing is written */
 	struct flight_slot slot[TESS_FLIGHT_CALLS];
 };
 
@@ -49,31 +50,51 @@ struct flight_call { /* a copy of a slot */
 	struct tess_call_desc *desc; /* DESC_SIZE bytes */
 };
 
-tess_status tess_flight_open(const char *dir, struct tess_flight **out)
+size_t tess_flight_size(void)
+{
+	return sizeof(struct tess_flight);
+}
+
+static tess_status make_directory(const char *dir)
 {
 	struct tess_flight *f;
 
-	if (!tess_flight_on(dir)) {
-		*out = NULL;
-		return TESS_OK;
-	}
 	if (strlen(dir) >= sizeof f->dir)
 		return tess_fail(TESS_EINVAL, "TESSERA_FLIGHT: a path of %zu bytes is too long",
 		                 strlen(dir));
 	if (mkdir(dir, 0777) && errno != EEXIST)
 		return tess_fail(TESS_EIO, "TESSERA_FLIGHT: the directory %s cannot be created: %s",
 		                 dir, strerror(errno));
-	f = calloc(1, sizeof *f);
-	if (!f)
-		return tess_fail(TESS_ENOMEM, "no memory for the flight recorder");
-	memcpy(f->dir, dir, strlen(dir));
-	*out = f;
 	return TESS_OK;
+}
+
+tess_status tess_flight_open(const char *dir, void *memory, struct tess_flight **out)
+{
+	bool on = tess_flight_on(dir);
+	tess_status st = on ? make_directory(dir) : TESS_OK;
+	struct tess_flight *f = NULL;
+
+	if (!st && (on || memory)) {
+		f = memory ? memory : calloc(1, sizeof *f);
+		if (!f)
+			return tess_fail(TESS_ENOMEM, "no memory for the flight recorder");
+		f->lent = memory;
+		memcpy(f->dir, dir, on ? strlen(dir) : 0);
+	}
+	if (!st)
+		*out = f;
+	return st;
 }
 
 void tess_flight_close(struct tess_flight *f)
 {
-	free(f);
+	if (f && !f->lent)
+		free(f);
+}
+
+bool tess_flight_writes(const struct tess_flight *f)
+{
+	return f && *f->dir;
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */
@@ -185,6 +206,24 @@ static bool load_call(const struct tess_flight *f, uint64_t number, struct fligh
 	memcpy(out->group, words, NAME_SIZE);
 	memcpy(out->desc, (const char *)words + NAME_SIZE, DESC_SIZE);
 	return is_valid_call(out);
+}
+
+void tess_flight_describe_last(const struct tess_flight *f, char *text, size_t size)
+{
+	static const struct tess_members none = { 0 };
+	struct flight_call c = { .desc = malloc(DESC_SIZE) };
+	char call[640];
+	size_t len;
+
+	*text = '\0';
+	if (c.desc && load_call(f, atomic_load(&f->calls), &c)) {
+		tess_call_desc_format(c.desc, &none, call, sizeof call);
+		len = (size_t)snprintf(text, size, "%s %s",
+		                       c.state == ONGOING ? "it is in" : "its last call was", call);
+		if (strcmp(c.group, "world") != 0 && len < size)
+			snprintf(text + len, size - len, ", in group %s", c.group);
+	}
+	free(c.desc);
 }
 
 static json_t *counts_to_json(const uint64_t *from, uint32_t n)
@@ -319,8 +358,6 @@ tess_status tess_flight_write(struct tess_flight *f, json_t *about,
 	char path[4096];
 	tess_status st = TESS_OK;
 
-	if (!f)
-		goto out;
 	if (json_object_set_new(about, "clock", read_clocks()) ||
 	    json_object_set_new(about, "made", json_integer((json_int_t)atomic_load(&f->calls))) ||
 	    json_object_set_new(about, "calls", calls_to_json(f, lookup))) {

@@ -1,6 +1,7 @@
 /*
  * flight.h - the flight recorder: the last calls of a rank over all its groups. Calls are recorded
- * only if there is a directory to write to (TESSERA_FLIGHT).
+ * only if there is a directory to write to (TESSERA_FLIGHT), or memory of another process that
+ * describes the last call if this one dies.
  *
  * A call costs a copy of its descriptor: no lock, no allocation; the caller passes the times.
  * Several threads may record, while another one writes the record.
@@ -11,6 +12,7 @@
 #include "core/rendezvous/call_desc.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { TESS_FLIGHT_CALLS = 256 };
@@ -24,10 +26,12 @@ static inline bool tess_flight_on(const char *option)
 }
 
 /*
- * Opens a recorder and creates `dir` if it is missing. *out is NULL if `dir` is "" or "off".
- * TESS_EIO: it cannot be created; TESS_ENOMEM.
+ * Opens a recorder and creates `dir` if it is missing. With a `dir` of "" or "off" nothing is
+ * written. memory: tess_flight_size() zero bytes for the recorder, which stay the caller's; NULL:
+ * allocates, and without a directory *out is NULL. TESS_EIO: it cannot be created; TESS_ENOMEM.
  */
-tess_status tess_flight_open(const char *dir, struct tess_flight **out);
+tess_status tess_flight_open(const char *dir, void *memory, struct tess_flight **out);
+size_t tess_flight_size(void);
 void tess_flight_close(struct tess_flight *f); /* NULL: nothing */
 
 /*
@@ -48,8 +52,17 @@ struct tess_members_lookup {
 };
 
 /*
+ * Describes the last call, also from another process: "it is in all_reduce ..., call 41, at ...",
+ * "its last call was ..."; "" without calls.
+ */
+void tess_flight_describe_last(const struct tess_flight *f, char *text, size_t size);
+
+/* Returns whether tess_flight_write() writes a file. f may be NULL. */
+bool tess_flight_writes(const struct tess_flight *f);
+
+/*
  * Writes the calls, and `about`, an object that describes the rank (taken; must have "rank"), to
- * rank-R.json in the directory, atomically, mode 0600. f NULL: does nothing.
+ * rank-R.json in the directory, atomically, mode 0600. f must have a directory.
  */
 tess_status tess_flight_write(struct tess_flight *f, json_t *about,
                               const struct tess_members_lookup *lookup);

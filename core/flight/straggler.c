@@ -191,14 +191,42 @@ static bool is_same_call(const json_t *a, const json_t *b)
 	       !strcmp(get_text(a, "group"), get_text(b, "group"));
 }
 
-/* Appends "ranks 0, 1 and 3 are in barrier, call 42, at end": ranks in this call, except one. */
-static void append_ranks_in(struct sentence_buffer *w, const struct job_records *v,
+/* Returns the call of a plugin in which a rank is, if it has lasted; NULL: none. */
+static const json_t *find_plugin_call(const struct job_records *v, int32_t rank)
+{
+	const json_t *p = json_object_get(v->record[rank], "plugin");
+
+	return p && json_number_value(json_object_get(p, "seconds")) > 0 ? p : NULL;
+}
+
+static void append_plugin_call(struct sentence_buffer *w, const json_t *p)
+{
+	append_text(w, "been in %s for %.1f s", get_text(p, "call"),
+	            json_number_value(json_object_get(p, "seconds")));
+}
+
+static bool is_in_call(const struct job_records *v, int32_t rank, const json_t *call)
+{
+	return is_same_call(find_pending(v, rank), call);
+}
+
+static bool is_in_plugin(const struct job_records *v, int32_t rank, const json_t *call)
+{
+	const json_t *p = find_plugin_call(v, rank);
+
+	return p && call && !strcmp(get_text(p, "call"), get_text(call, "call"));
+}
+
+/* Appends "ranks 0, 1 and 3": those in a call by `is_in`, except one. Returns their number. */
+static int32_t append_ranks(struct sentence_buffer *w, const struct job_records *v,
+                            bool (*is_in)(const struct job_records *v, int32_t rank,
+                                          const json_t *call),
                             const json_t *call, int32_t except)
 {
 	int32_t rank[RANKS_NAMED_MAX], n = 0;
 
 	for (int32_t r = 0; r < v->nranks; r++)
-		if (r != except && is_same_call(find_pending(v, r), call)) {
+		if (r != except && is_in(v, r, call)) {
 			if (n < RANKS_NAMED_MAX)
 				rank[n] = r;
 			n++;
@@ -208,7 +236,33 @@ static void append_ranks_in(struct sentence_buffer *w, const struct job_records 
 		append_text(w, "%s%d", !i ? "" : i == n - 1 ? " and " : ", ", rank[i]);
 	if (n > RANKS_NAMED_MAX)
 		append_text(w, " and %d more", n - RANKS_NAMED_MAX);
-	append_text(w, n == 1 ? " is in " : " are in ");
+	return n;
+}
+
+/* Appends the calls of plugins in which ranks are. */
+static void append_plugin_calls(struct sentence_buffer *w, const struct job_records *v,
+                                int32_t except)
+{
+	for (int32_t r = 0; r < v->nranks; r++) {
+		const json_t *p = r == except ? NULL : find_plugin_call(v, r);
+		bool named = false;
+
+		for (int32_t i = 0; i < r && !named; i++)
+			named = i != except && is_in_plugin(v, i, p);
+		if (!p || named)
+			continue;
+		append_text(w, w->len ? "; " : "");
+		append_text(w,
+		            append_ranks(w, v, is_in_plugin, p, except) == 1 ? " has " : " have ");
+		append_plugin_call(w, p);
+	}
+}
+
+/* Appends "ranks 0, 1 and 3 are in barrier, call 42, at end": ranks in this call, except one. */
+static void append_ranks_in(struct sentence_buffer *w, const struct job_records *v,
+                            const json_t *call, int32_t except)
+{
+	append_text(w, append_ranks(w, v, is_in_call, call, except) == 1 ? " is in " : " are in ");
 	append_call(w, call);
 }
 
@@ -298,6 +352,10 @@ static void append_straggler(struct sentence_buffer *w, const struct job_records
 		append_text(w, find_pending(v, rank) ? "it is in " : "its last call was ");
 	if (last)
 		append_call(w, find_pending(v, rank) ? find_pending(v, rank) : last);
+	if (find_plugin_call(v, rank)) {
+		append_text(w, "; it has ");
+		append_plugin_call(w, find_plugin_call(v, rank));
+	}
 }
 
 static void append_summary(struct sentence_buffer *w, const struct job_records *v,
@@ -313,6 +371,7 @@ static void append_summary(struct sentence_buffer *w, const struct job_records *
 		append_text(w, straggler == CIRCULAR_WAIT ? "ranks wait for each other"
 		                                          : "no rank is a straggler");
 	append_other_calls(w, v, straggler);
+	append_plugin_calls(w, v, straggler);
 }
 
 /* ---- records --------------------------------------------------------------------------------- */

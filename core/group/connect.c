@@ -69,7 +69,8 @@ static tess_status connect_through_backend(struct tess_world *w, const struct te
 
 	if (!ends)
 		return tess_fail(TESS_ENOMEM, "no memory for the connections of %d ranks", w->size);
-	st = TESS_PLUGIN_VALUE(b->bootstrap(w->rank, w->size, deadline, &fd, ends));
+	st = TESS_PLUGIN_NOTED(TESS_STATE_ALL, b, "bootstrap", NULL, NULL, deadline,
+	                       b->bootstrap(w->rank, w->size, deadline, &fd, ends));
 	if (st) {
 		free(ends);
 		return tess_fail_in(st, "%s", b->name);

@@ -81,7 +81,8 @@ static tess_status open_carrier(struct tess_group *g, const struct tess_choice *
 	tess_status st;
 
 	snprintf(name, sizeof name, "%s/device%d", g->key, (int)g->ncarriers++);
-	st = TESS_PLUGIN_CALL(c->backend, NULL, open, &how, &made.self);
+	st = TESS_PLUGIN_CALL_UNTIL(TESS_STATE_ALL, how.deadline, c->backend, NULL, open, &how,
+	                            &made.self);
 	if (st == TESS_ENOTSUP && !c->named) { /* on all ranks */
 		warn_passed_over(g, tess_error());
 		return TESS_OK;
@@ -131,7 +132,7 @@ void tess_carrier_close(struct tess_group *g)
 	pthread_mutex_lock(&g->world->lock);
 	g->carrier = (struct tess_carrier){ 0 };
 	pthread_mutex_unlock(&g->world->lock);
-	TESS_PLUGIN_DO(by.backend->close(by.self));
+	TESS_PLUGIN_DO(by.backend, NULL, close, by.self);
 }
 
 void tess_group_detach_device(struct tess_group *g, const void *self)

@@ -99,7 +99,7 @@ static bool lacks_collective(const struct tess_group *g)
 			for (c.op = TESS_SUM; c.op <= TESS_BXOR; c.op++)
 				if ((c.op == TESS_SUM || tess_kind_reduces(c.kind)) &&
 				    (c.op < TESS_BAND || c.dtype > TESS_F16) &&
-				    TESS_PLUGIN_VALUE(g->backend->supports(&c, g->size)))
+				    TESS_PLUGIN_VALUE(g->backend, NULL, supports, &c, g->size))
 					return true;
 	return false;
 }
@@ -107,9 +107,9 @@ static bool lacks_collective(const struct tess_group *g)
 static void close_backend_groups(struct tess_group *g)
 {
 	if (g->p2p_channel)
-		TESS_PLUGIN_DO(g->backend->close(g->p2p_channel));
+		TESS_PLUGIN_DO(g->backend, NULL, close, g->p2p_channel);
 	if (g->self)
-		TESS_PLUGIN_DO(g->backend->close(g->self));
+		TESS_PLUGIN_DO(g->backend, NULL, close, g->self);
 }
 
 /* Collective over the members. Opens the backend's groups; destroys the group on failure. */
@@ -133,12 +133,14 @@ static tess_status open_backend_groups(struct tess_group *g, const struct tess_g
 		tess_opening_post(w, g->members->id, g->size);
 	}
 	if (!parent || g->size > 1)
-		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->self);
+		st = TESS_PLUGIN_CALL_UNTIL(TESS_STATE_ALL, how.deadline, g->backend, NULL, open,
+		                            &how, &g->self);
 	if (!st && g->size > 1 && lacks_collective(g)) {
 		snprintf(p2p_name, sizeof p2p_name, "%s/p2p", g->key);
 		how.name = p2p_name;
 		how.parent = g->self;
-		st = TESS_PLUGIN_CALL(g->backend, NULL, open, &how, &g->p2p_channel);
+		st = TESS_PLUGIN_CALL_UNTIL(TESS_STATE_ALL, how.deadline, g->backend, NULL, open,
+		                            &how, &g->p2p_channel);
 	}
 	if (st) {
 		st = tess_fail_in(st, "%s", w->backend->name);

@@ -7,6 +7,7 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
+#include "core/registry/plugin_watch.h"
 #include "core/registry/registry.h"
 #include "core/rendezvous/sigusr1.h"
 #include "core/world/world.h"
@@ -31,16 +32,18 @@ struct spawned_rank {
 	int event_fd; /* readable: a rank has ended, or the job has failed */
 	bool started;
 	atomic_bool ended;
+	struct tess_plugin_report report; /* what the coordinator has of its call of a plugin */
 	tess_status st;
 	char sentence[TESS_SENTENCE];
 };
 
-static tess_status call_function(struct spawned_rank *s, struct tess_world *w)
+static tess_status call_function(struct tess_world *w,
+                                 tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
 {
 	tess_status st;
 
 	tess_error_clear();
-	st = s->fn(w, s->arg);
+	st = fn(w, arg);
 	if (!st)
 		return st;
 	if (!*tess_error())
@@ -49,25 +52,39 @@ static tess_status call_function(struct spawned_rank *s, struct tess_world *w)
 	return st;
 }
 
+tess_status tess_world_run(struct tess_world *w,
+                           tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
+{
+	tess_status st;
+
+	w->spawned = true;
+	st = call_function(w, fn, arg);
+	tess_world_leave(w);
+	if (!st)
+		st = tess_world_check(w);
+	tess_world_destroy(w);
+	return st;
+}
+
 static tess_status run_rank(struct spawned_rank *s)
 {
 	struct tess_world *w;
-	tess_status st = tess_world_make(s->rank, s->size, &w);
+	tess_status st = tess_world_make(s->rank, s->size, NULL, &w);
 
 	if (st) {
 		tess_coordinator_fail(s->coordinator, s->rank, st, tess_error());
 		return st;
 	}
+	w->job = s->coordinator;
+	tess_plugin_set_rank(s->coordinator, s->rank, s->size);
 	st = tess_link_thread(s->coordinator, s->rank, &w->handler, &w->link);
 	if (!st)
 		st = tess_world_set_meeting(w, "");
 	if (!st)
 		st = tess_world_enter(w, true, false);
 	if (!st)
-		st = call_function(s, w);
+		return tess_world_run(w, s->fn, s->arg);
 	tess_world_leave(w);
-	if (!st)
-		st = tess_world_check(w);
 	tess_world_destroy(w);
 	return st;
 }
@@ -115,6 +132,22 @@ static int32_t find_running(struct spawned_rank *s, int32_t n)
 	return -1;
 }
 
+/* Reports slow calls of plugins to the coordinator. Returns the time of the next look. */
+static int64_t watch_ranks(struct tess_coordinator *coordinator, struct spawned_rank *s, int32_t n,
+                           int64_t timeout, int64_t when)
+{
+	struct tess_plugin_stay stay;
+
+	if (tess_now() < when)
+		return when;
+	for (int32_t r = 0; r < n; r++)
+		if (s[r].started && !atomic_load(&s[r].ended) &&
+		    tess_plugin_report_due(&s[r].report, coordinator, r, timeout, &stay))
+			tess_coordinator_set_stay(coordinator, r, stay.text, stay.stayed,
+			                          stay.overdue);
+	return tess_now() + tess_plugin_watch_interval(timeout);
+}
+
 /*
  * Returns -1 when all have ended, or a rank that has not returned within the timeout of a call
  * after the job failed. At SIGUSR1 all ranks write their flight records.
@@ -122,17 +155,20 @@ static int32_t find_running(struct spawned_rank *s, int32_t n)
 static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spawned_rank *s,
                                 int32_t n, int sigusr1_fd)
 {
-	int64_t until = 0, timeout = 0;
+	int64_t until = 0, timeout = 0, look = 0;
 	struct tess_failure first;
 	uint64_t count;
 	bool logged = false;
 	int32_t r;
 
+	if (tess_option_get_seconds("timeout", &timeout) || timeout <= 0)
+		look = INT64_MAX; /* every rank refuses it */
 	while ((r = find_running(s, n)) >= 0) {
 		struct pollfd p[2] = { { .fd = s->event_fd, .events = POLLIN },
 			               { .fd = sigusr1_fd, .events = POLLIN } };
 
-		poll(p, 2, until ? tess_ms_left(until) : -1);
+		look = watch_ranks(coordinator, s, n, timeout, look);
+		poll(p, 2, tess_ms_left(until && until < look ? until : look));
 		if (p[0].revents && read(s->event_fd, &count, sizeof count) < 0)
 			continue;
 		if (p[1].revents && read(sigusr1_fd, &count, sizeof count) > 0)
@@ -140,8 +176,6 @@ static int32_t wait_for_threads(struct tess_coordinator *coordinator, struct spa
 		if (!until && tess_coordinator_failure(coordinator, &first)) {
 			until = tess_now() + RETURN_MS * (int64_t)TESS_MS;
 		} else if (until && tess_now() >= until && !logged) {
-			if (tess_option_get_seconds("timeout", &timeout))
-				timeout = 0;
 			tess_log(TESS_ERROR, "comm",
 			         "%s; rank %d has not returned since, and has %g s to do so",
 			         first.sentence, r, (double)timeout / 1e9);
@@ -195,9 +229,9 @@ static tess_status get_spawn_result(struct tess_coordinator *coordinator,
 	return TESS_OK;
 }
 
-tess_status tess_world_spawn_threads(int32_t n,
-                                     tess_status (*fn)(struct tess_world *world, void *arg),
-                                     void *arg)
+tess_status tess_world_run_threads(int32_t n,
+                                   tess_status (*fn)(struct tess_world *world, void *arg),
+                                   void *arg, bool *abandoned)
 {
 	tess_status st = tess_option_add("world", tess_world_options);
 	struct tess_coordinator *coordinator;
@@ -205,6 +239,8 @@ tess_status tess_world_spawn_threads(int32_t n,
 	int32_t left;
 	int event_fd;
 
+	if (abandoned)
+		*abandoned = false;
 	if (!st && !fn)
 		st = tess_fail(TESS_EINVAL, "ranks without a function that they run");
 	if (!st)
@@ -232,6 +268,8 @@ tess_status tess_world_spawn_threads(int32_t n,
 	st = get_spawn_result(coordinator, s, n, left);
 	if (left >= 0) { /* the rank may still use this memory, and plugins */
 		tess_registry_skip_quit();
+		if (abandoned)
+			*abandoned = true;
 		return st;
 	}
 out:
@@ -242,28 +280,17 @@ out:
 	return st;
 }
 
-/* Checks the option "backend"; ranks report a backend that cannot be opened. */
-tess_status tess_world_check_spawn(int32_t n)
+/* Ranks report a backend that cannot be opened. */
+tess_status tess_world_check_threads(void)
 {
 	const char *name = tess_option_get("backend");
 	const struct tess_backend *b;
 
-	if (n == 1 || !strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
+	if (!strcmp(name, "auto") || tess_plugin_find_backend(name, &b) ||
 	    b->reach == TESS_REACH_PROCESS)
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
-	                 "tess_world_spawn runs ranks as threads over loopback, and the backend %s "
-	                 "is for processes; set the backend to auto, loopback or a wrapper of it, "
-	                 "or start the program with tessera launch -n %d --backend %s",
-	                 name, n, name);
-}
-
-tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
-                             void *arg)
-{
-	tess_status st = tess_option_add("world", tess_world_options);
-
-	if (!st)
-		st = tess_world_check_spawn(n);
-	return st ? st : tess_world_spawn_threads(n, fn, arg);
+	                 "ranks that are threads communicate over loopback, and the backend %s is "
+	                 "for processes; set the backend to auto, loopback or a wrapper of it",
+	                 name);
 }

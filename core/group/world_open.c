@@ -25,7 +25,9 @@ const struct tess_option tess_world_options[] = {
 	  "communication backend: loopback, gloo, ...; auto: the first of TESSERA_BACKENDS "
 	  "that can connect the ranks" },
 	{ "backends", "loopback,shm,gloo,nccl", "backends that auto tries, in this order" },
-	{ "timeout", "300", "time limit of a call in seconds, after which the job fails" },
+	{ "timeout", "300",
+	  "time limit in seconds of a call, or of a function of a plugin, after which the job "
+	  "fails" },
 	{ "reduce", "exact",
 	  "sums over ranks: exact (the same bits for any number of ranks) or fast (as the "
 	  "backend adds)" },
@@ -45,6 +47,14 @@ const struct tess_option tess_world_options[] = {
 	  "and at SIGUSR1; off: none" },
 	{ NULL, NULL, NULL },
 };
+
+/* Global, since a fork concerns all worlds of the process: their threads are not copied. */
+static atomic_int open_worlds;
+
+int32_t tess_world_count_open(void)
+{
+	return atomic_load(&open_worlds);
+}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -106,7 +116,7 @@ static tess_status choose_world_backend(int32_t size, bool threads, bool hosts,
 	return TESS_OK;
 }
 
-tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
+tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tess_world **out)
 {
 	struct tess_world *w = calloc(1, sizeof *w);
 	tess_status st;
@@ -115,7 +125,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 		return tess_fail(TESS_ENOMEM, "no memory for a world");
 	st = read_options(w);
 	if (!st)
-		st = tess_flight_open(tess_option_get("flight"), &w->flight);
+		st = tess_flight_open(tess_option_get("flight"), flight, &w->flight);
 	if (st) {
 		free(w);
 		return st;
@@ -125,6 +135,7 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	w->handler = (struct tess_failure_handler){ .on_failure = tess_world_handle_failure,
 		                                    .on_record = tess_world_handle_record,
 		                                    .sigusr1_fd = -1,
+		                                    .timeout = w->timeout,
 		                                    .arg = w };
 	w->store = (struct tess_store){
 		.size = sizeof w->store, .self = w, .set = store_set, .get = store_get
@@ -132,6 +143,8 @@ tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out)
 	pthread_mutex_init(&w->lock, NULL);
 	tess_cond_init(&w->failed_cond);
 	tess_log_set_rank(rank, size);
+	atomic_fetch_add(&open_worlds, 1);
+	tess_plugin_set_rank(NULL, rank, size);
 	*out = w;
 	return TESS_OK;
 }
@@ -161,6 +174,7 @@ void tess_world_destroy(struct tess_world *w)
 	pthread_cond_destroy(&w->failed_cond);
 	pthread_mutex_destroy(&w->lock);
 	free(w);
+	atomic_fetch_sub(&open_worlds, 1);
 }
 
 /* Fails unless this rank uses the backend of rank 0. Threads cannot differ. */
@@ -210,17 +224,23 @@ static tess_status connect_single_rank(struct tess_world *w)
 
 tess_status tess_world_open(struct tess_world **out)
 {
+	tess_status st = TESS_REQUIRE(out);
+
+	return st ? st : tess_world_open_recorded(NULL, out);
+}
+
+tess_status tess_world_open_recorded(void *flight, struct tess_world **out)
+{
 	struct tess_world *w;
 	struct tess_rank_env env;
 	bool alone;
-	tess_status st = TESS_REQUIRE(out);
+	tess_status st = tess_option_add("world", tess_world_options);
 
-	if (!st)
-		st = tess_option_add("world", tess_world_options);
-	if (st || (st = tess_rank_env_read(&env)) || (st = tess_world_make(env.rank, env.size, &w)))
+	if (st || (st = tess_rank_env_read(&env)) ||
+	    (st = tess_world_make(env.rank, env.size, flight, &w)))
 		return st;
 	alone = env.size == 1 && !*tess_option_get("rendezvous");
-	if (w->flight && !alone)
+	if (tess_flight_writes(w->flight) && !alone)
 		w->handler.sigusr1_fd = tess_sigusr1_open();
 	st = alone ? connect_single_rank(w) : tess_world_connect(w, &env);
 	if (!st)
@@ -238,9 +258,9 @@ void tess_world_close(struct tess_world *w)
 
 	if (!w)
 		return;
-	if (w->threads || w->ngenerating) {
+	if (w->spawned || w->ngenerating) {
 		tess_world_fail(w, TESS_EINVAL,
-		                w->threads ? "tess_world_close: a function of tess_world_spawn "
+		                w->spawned ? "tess_world_close: a function of tess_world_spawn "
 		                             "does not close its world; it returns"
 		                           : "tess_world_close: a callback does not close the "
 		                             "world that calls it");

@@ -41,13 +41,17 @@ tess_status tess_exec_prepare(struct tess_exec *e, const struct tess_launch *how
 	snprintf(e->rank_vars[4], sizeof e->rank_vars[4], "TESSERA_RENDEZVOUS=%s", rendezvous);
 	snprintf(e->rank_vars[5], sizeof e->rank_vars[5], "TORCHELASTIC_RESTART_COUNT=%d",
 	         e->attempt->number);
-	snprintf(e->rank_vars[6], sizeof e->rank_vars[6], "TESSERA_FLIGHT=%s", e->attempt->records);
+	if (!how->run)
+		snprintf(e->rank_vars[6], sizeof e->rank_vars[6], "TESSERA_FLIGHT=%s",
+		         e->attempt->records);
 	if (how->backend)
 		snprintf(e->rank_vars[7], sizeof e->rank_vars[7], "TESSERA_BACKEND=%s",
 		         how->backend);
 	if (how->timeout)
 		snprintf(e->rank_vars[8], sizeof e->rank_vars[8], "TESSERA_TIMEOUT=%s",
 		         how->timeout);
+	if (how->run)
+		return TESS_OK;
 	while (environ[n])
 		n++;
 	e->environment = calloc(n + TESS_RANK_VARS + 1, sizeof *e->environment);
@@ -98,7 +102,37 @@ static void reset_signals(const struct tess_exec *e)
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
 
-void tess_exec_become(const struct tess_exec *e, int out, int err)
+/* Ends a rank whose function calls exit() without the handlers and destructors of the caller. */
+static void end_function(int status, void *arg)
+{
+	(void)arg;
+	fflush(stdout);
+	_exit(status);
+}
+
+/* Runs the function once the rendezvous is open. */
+static _Noreturn void run_function(struct tess_exec *e)
+{
+	const struct tess_launch *how = e->how;
+	ssize_t n;
+	char byte;
+
+	close(e->report);
+	close(e->attempt->report);
+	for (size_t i = 0; i < TESS_RANK_VARS; i++)
+		if (*e->rank_vars[i])
+			putenv(e->rank_vars[i]);
+	do
+		n = read(e->start, &byte, 1);
+	while (n < 0 && errno == EINTR);
+	close(e->start);
+	if (n != 1 || on_exit(end_function, NULL))
+		_exit(127);
+	end_function(how->run(how->arg, e->rank), NULL);
+	_exit(127);
+}
+
+void tess_exec_become(struct tess_exec *e, int out, int err)
 {
 	const struct tess_launch *how = e->how;
 	int null, why;
@@ -117,6 +151,8 @@ void tess_exec_become(const struct tess_exec *e, int out, int err)
 		close(null);
 	}
 	reset_signals(e);
+	if (how->run)
+		run_function(e);
 	if (how->path)
 		execve(how->path, how->argv, e->environment);
 	else

@@ -11,6 +11,7 @@
 #include "core/rendezvous/coordinator.h"
 #include "core/rendezvous/records.h"
 #include "core/rendezvous/rendezvous.h"
+#include "core/rendezvous/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +27,9 @@
 enum { GRACE_MS = 1000, TERM_MS = 5000, DRAIN_MS = 200, SWEEP_MS = 2000 };
 enum {
 	RECORDS_MS = 1000,
-	RECORDS_POLL_MS = 10
-}; /* timeout for flight records, and the interval of checks */
+	RECORDS_POLL_MS = 10,
+	STUCK_MS = 500
+}; /* timeout for flight records; intervals of checks, for records and for stuck ranks */
 enum { FIXED = 3 }; /* descriptors before those of the ranks */
 
 struct launched_rank {
@@ -45,6 +47,8 @@ struct launch_job {
 	const struct tess_attempt *attempt;
 	struct tess_rendezvous *rendezvous;
 	int signals, report; /* signalfd; gets the errno of a failed exec */
+	int start; /* ranks with a function read a byte each; -1: none */
+	char name[96], path[128]; /* of the rendezvous: its job, its socket */
 	int32_t alive;
 	enum job_stage stage;
 	int64_t until; /* the end of the stage; 0: none */
@@ -62,6 +66,20 @@ struct launch_job {
 };
 
 /* ---- starting -------------------------------------------------------------------------------- */
+
+/* Formats the name of the attempt's rendezvous. */
+static void name_attempt(const struct tess_attempt *a, char *text, size_t size)
+{
+	if (a->number)
+		snprintf(text, size, "%s.%d", a->name, a->number);
+	else
+		snprintf(text, size, "%s", a->name);
+}
+
+static tess_status open_rendezvous(struct launch_job *j)
+{
+	return tess_rendezvous_open(j->name, j->how->nranks, &j->rendezvous);
+}
 
 static tess_status open_log(const struct launch_job *j, int32_t r, int *out)
 {
@@ -104,15 +122,16 @@ static tess_status start_rank(struct launch_job *j, int32_t r)
 	struct launched_rank *rank = &j->rank[r];
 	int out = -1, err = -1;
 	pid_t pid;
-	struct tess_exec exec = { .rank = r, .parent = getpid(), .report = j->report };
-	tess_status st =
-		tess_exec_prepare(&exec, j->how, j->attempt, tess_rendezvous_path(j->rendezvous));
+	struct tess_exec exec = {
+		.rank = r, .parent = getpid(), .report = j->report, .start = j->start
+	};
+	tess_status st = tess_exec_prepare(&exec, j->how, j->attempt, j->path);
 
 	if (!st)
 		st = open_log(j, r, &rank->log);
-	if (!st && !j->how->stream)
+	if (!st && !j->how->stream && !j->how->run)
 		st = open_output(&rank->out, r, &j->out, rank->log, &out);
-	if (!st && !(j->how->stream && r == 0))
+	if (!st && !(j->how->stream && r == 0) && !j->how->run)
 		st = open_output(&rank->err, r, &j->err, rank->log, &err);
 	if (st)
 		goto out;
@@ -154,6 +173,34 @@ static tess_status start_ranks(struct launch_job *j)
 		               "%s cannot be run: %s", how->path ? how->path : how->argv[0],
 		               strerror(why));
 	close(fd[0]);
+	return st;
+}
+
+/*
+ * Starts ranks that run a function, then opens the rendezvous, whose thread would not survive a
+ * fork, and lets them run.
+ */
+static tess_status start_functions(struct launch_job *j)
+{
+	char *bytes = calloc(1, (size_t)j->how->nranks);
+	tess_status st = TESS_OK;
+	int fd[2];
+
+	if (!bytes || pipe2(fd, O_CLOEXEC)) {
+		st = bytes ? tess_fail(TESS_EIO, "no pipe: %s", strerror(errno))
+		           : tess_fail(TESS_ENOMEM, "no memory for %d ranks", j->how->nranks);
+		free(bytes);
+		return st;
+	}
+	j->start = fd[0];
+	st = start_ranks(j);
+	if (!st)
+		st = open_rendezvous(j);
+	if (!st && write(fd[1], bytes, (size_t)j->how->nranks) != j->how->nranks)
+		st = tess_fail(TESS_EIO, "the ranks cannot be started: %s", strerror(errno));
+	close(fd[0]);
+	close(fd[1]);
+	free(bytes);
 	return st;
 }
 
@@ -291,13 +338,17 @@ static void check_records(struct launch_job *j)
 /* Sends the failure of a rank to the others, which get a moment to report. */
 static void report_failed_rank(struct launch_job *j, int32_t r)
 {
+	const struct tess_rank_end *own = j->how->ends ? &j->how->ends[r] : NULL;
 	char end[96], text[160];
 
 	if (j->first_failed < 0)
 		j->first_failed = r;
 	format_exit(j->rank[r].status, end, sizeof end);
 	snprintf(text, sizeof text, "rank %d %s", r, end);
-	tess_rendezvous_fail(j->rendezvous, r, TESS_EPEER, text);
+	if (own && own->st && !WIFSIGNALED(j->rank[r].status))
+		tess_rendezvous_fail(j->rendezvous, r, own->st, own->sentence);
+	else
+		tess_rendezvous_fail(j->rendezvous, r, TESS_EPEER, text);
 	enter_stage(j, GRACE);
 }
 
@@ -310,7 +361,7 @@ static bool has_stragglers_only(struct launch_job *j)
 	char sentence[TESS_SENTENCE];
 	int32_t named = -1;
 
-	if (j->alive == j->how->nranks ||
+	if (j->alive == j->how->nranks || !j->rendezvous ||
 	    !tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence) ||
 	    named < 0 || !j->rank[named].pid)
 		return false;
@@ -318,6 +369,24 @@ static bool has_stragglers_only(struct launch_job *j)
 		if (j->rank[r].pid && tess_rendezvous_has_left(j->rendezvous, r))
 			return false;
 	return true;
+}
+
+/*
+ * Ends a failed job whose ranks are all in calls of plugins that are overdue: none would end by
+ * itself.
+ */
+static void check_stuck(struct launch_job *j)
+{
+	char sentence[TESS_SENTENCE];
+	int32_t named;
+
+	if (j->stage != RUNNING || j->signal ||
+	    !tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence))
+		return;
+	for (int32_t r = 0; r < j->how->nranks; r++)
+		if (j->rank[r].pid && !tess_rendezvous_is_stuck(j->rendezvous, r))
+			return;
+	enter_stage(j, GRACE);
 }
 
 static void reap_ranks(struct launch_job *j)
@@ -481,7 +550,8 @@ static void run_to_end(struct launch_job *j)
 			poll_job(j, tess_now() + RECORDS_POLL_MS * (int64_t)TESS_MS);
 			check_records(j);
 		} else {
-			poll_job(j, j->until);
+			poll_job(j, j->until ? j->until : tess_now() + STUCK_MS * (int64_t)TESS_MS);
+			check_stuck(j);
 		}
 		if (j->until && tess_now() >= j->until)
 			enter_stage(j, j->stage + 1);
@@ -534,13 +604,56 @@ static int report_result(struct launch_job *j)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Formats the name of the attempt's rendezvous. */
-static void name_attempt(const struct tess_attempt *a, char *text, size_t size)
+/* Describes the last call of a rank that runs a function, by its own record. */
+static const char *describe_rank_call(struct launch_job *j, int32_t r, char *text, size_t size)
 {
-	if (a->number)
-		snprintf(text, size, "%s.%d", a->name, a->number);
-	else
-		snprintf(text, size, "%s", a->name);
+	tess_flight_describe_last(j->how->ends[r].flight, text, size);
+	if (!*text) /* it may not have joined */
+		tess_rendezvous_last_call(j->rendezvous, r, text, size);
+	return text;
+}
+
+/*
+ * Returns the rank that did not return and was killed: the one that the failure names, or, after a
+ * deadline, one that the named rank may have waited for; -1: none.
+ */
+static int32_t find_killed(const struct launch_job *j, tess_status why, int32_t named)
+{
+	if (why && named >= 0 && j->rank[named].stopped)
+		return named;
+	for (int32_t r = 0; r < j->how->nranks && why == TESS_ETIMEOUT; r++)
+		if (j->rank[r].stopped && WIFSIGNALED(j->rank[r].status))
+			return r;
+	return -1;
+}
+
+/* Returns the failure of a job whose ranks run a function, like report_result. */
+static tess_status get_failure(struct launch_job *j)
+{
+	char end[96] = "", sentence[TESS_SENTENCE], call[800];
+	int32_t named = -1, r = j->first_failed, killed;
+	tess_status why = tess_rendezvous_failure(j->rendezvous, &named, sentence, sizeof sentence);
+	const struct launched_rank *rank;
+
+	if (j->signal)
+		return tess_fail(TESS_EPEER, "signal %d (%s) has ended the ranks", j->signal,
+		                 strsignal(j->signal));
+	if (why && named >= 0 && has_failed(&j->rank[named]) && !j->rank[named].stopped)
+		r = named;
+	rank = r < 0 ? NULL : &j->rank[r];
+	if (rank)
+		format_exit(rank->status, end, sizeof end);
+	/* a rank that ended in its function has left the failure of its connection */
+	if (rank &&
+	    (WIFSIGNALED(rank->status) || (why == TESS_EPEER && r == named && !j->how->ends[r].st)))
+		return tess_fail(TESS_EPEER, "rank %d %s; %s", r, end,
+		                 describe_rank_call(j, r, call, sizeof call));
+	killed = find_killed(j, why, named);
+	if (killed >= 0)
+		return tess_fail(why, "%.900s; rank %d has not returned, and was killed: %.500s",
+		                 sentence, killed,
+		                 describe_rank_call(j, killed, call, sizeof call));
+	return why ? tess_fail(why, "%s", sentence) : TESS_OK;
 }
 
 void tess_job_list_signals(sigset_t *out)
@@ -567,7 +680,7 @@ static struct launch_job *make_job(const struct tess_launch *how,
 	j->how = how;
 	j->attempt = attempt;
 	j->first_failed = -1;
-	j->signals = -1;
+	j->signals = j->start = -1;
 	for (size_t r = 0; r < n; r++)
 		j->rank[r].out.from = j->rank[r].err.from = j->rank[r].log = -1;
 	tess_sink_open(&j->out, STDOUT_FILENO);
@@ -597,7 +710,6 @@ static void free_job(struct launch_job *j)
 
 static tess_status open_job(struct launch_job *j)
 {
-	char name[96];
 	sigset_t set;
 
 	tess_records_clear(j->attempt->records); /* records of the previous attempt */
@@ -605,8 +717,8 @@ static tess_status open_job(struct launch_job *j)
 	j->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (j->signals < 0)
 		return tess_fail(TESS_EIO, "no signalfd: %s", strerror(errno));
-	name_attempt(j->attempt, name, sizeof name);
-	return tess_rendezvous_open(name, j->how->nranks, &j->rendezvous);
+	name_attempt(j->attempt, j->name, sizeof j->name);
+	return tess_socket_path(j->name, j->path, sizeof j->path);
 }
 
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
@@ -620,15 +732,21 @@ tess_status tess_job_run(const struct tess_launch *how, const struct tess_attemp
 	st = j->poll_fds && j->outputs
 	             ? open_job(j)
 	             : tess_fail(TESS_ENOMEM, "no memory for %d ranks", how->nranks);
-	if (!st)
+	if (!st && how->run)
+		st = start_functions(j);
+	else if (!st && !(st = open_rendezvous(j)))
 		st = start_ranks(j);
 	if (st)
 		enter_stage(j, KILLING);
 	if (j->signals >= 0)
 		run_to_end(j);
-	if (!st)
+	if (!st && how->run) {
+		*out = (struct tess_job_end){ 0 };
+		st = get_failure(j);
+	} else if (!st) {
 		*out = (struct tess_job_end){ .status = report_result(j),
 			                      .by_signal = j->signal != 0 };
+	}
 	if (!st && j->unwritten && j->error != EPIPE)
 		st = tess_fail(TESS_EIO, "%s cannot be written: %s; the job was ended",
 		               j->unwritten, strerror(j->error));

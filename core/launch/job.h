@@ -14,6 +14,7 @@ struct tess_attempt {
 	const char *records; /* an empty directory for the records of ranks, or "" */
 	bool bind_benefits; /* ranks benefit from binding (bind.h) */
 	pid_t parent; /* the parent of this process; when it ends, the ranks are killed */
+	int report; /* the end of the pipe to the caller, which ranks that run a function close */
 };
 
 struct tess_job_end {
@@ -26,7 +27,7 @@ void tess_job_list_signals(sigset_t *out);
 
 /*
  * Runs the ranks once, as tess_launch() does, with the signals of tess_job_list_signals() blocked.
- * No process that a rank has started remains.
+ * No process that a rank has started remains. With `run` the job's failure is returned.
  */
 tess_status tess_job_run(const struct tess_launch *how, const struct tess_attempt *attempt,
                          struct tess_job_end *out);

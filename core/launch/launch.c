@@ -56,7 +56,7 @@ static tess_status check_options(const struct tess_launch *how)
 		return tess_fail(TESS_EINVAL, "%d ranks: a job has 1 to %d", how->nranks,
 		                 TESS_RANKS_MAX);
 	/* the ranks report a backend that cannot be opened */
-	if (strcmp(backend, "auto") != 0 && !tess_plugin_find_backend(backend, &b) &&
+	if (!how->run && strcmp(backend, "auto") != 0 && !tess_plugin_find_backend(backend, &b) &&
 	    b->reach == TESS_REACH_PROCESS)
 		return tess_fail(
 			TESS_EINVAL,
@@ -102,6 +102,7 @@ static _Noreturn void run_child(const struct tess_launch *how, struct tess_attem
 {
 	struct job_result v = { .st = TESS_OK };
 
+	attempt->report = report;
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) || getppid() != attempt->parent)
 		_exit(1);
 	signal(SIGPIPE, SIG_IGN); /* write() fails with EPIPE instead */
@@ -140,9 +141,10 @@ static void restore_signals(const sigset_t *mask, const struct sigaction *chld, 
 
 /*
  * Forwards signals to the child until it ends; those of the terminal reach it directly. The end of
- * `report` shows its end, too: a plugin's thread may take SIGCHLD between poll and read.
+ * `report` shows its end, too: a plugin's thread may take SIGCHLD between poll and read. caught:
+ * the last signal that ends a job.
  */
-static int wait_for_child(pid_t child, int signals, int report)
+static int wait_for_child(pid_t child, int signals, int report, int *caught)
 {
 	struct pollfd fds[] = { { signals, POLLIN, 0 }, { report, POLLIN, 0 } };
 	struct signalfd_siginfo info;
@@ -152,6 +154,8 @@ static int wait_for_child(pid_t child, int signals, int report)
 		if (poll(fds, 2, fds[1].revents ? 1 : -1) < 0 || !(fds[0].revents & POLLIN) ||
 		    read(signals, &info, sizeof info) != sizeof info)
 			continue;
+		if (info.ssi_signo != SIGCHLD && info.ssi_signo != SIGUSR1)
+			*caught = (int)info.ssi_signo;
 		if (info.ssi_signo != SIGCHLD &&
 		    (info.ssi_code != SI_KERNEL || info.ssi_signo == SIGHUP))
 			kill(child, (int)info.ssi_signo);
@@ -160,8 +164,8 @@ static int wait_for_child(pid_t child, int signals, int report)
 }
 
 /* Reads the result of the child, or reports how it ended without one. */
-static tess_status read_result(const struct tess_attempt *attempt, int status, int report,
-                               int *exit_status)
+static tess_status read_result(const struct tess_launch *how, const struct tess_attempt *attempt,
+                               int status, int report, int *exit_status)
 {
 	struct job_result v;
 
@@ -171,7 +175,8 @@ static tess_status read_result(const struct tess_attempt *attempt, int status, i
 		*exit_status = v.exit_status;
 		return TESS_OK;
 	}
-	tess_subreaper_kill_children(tess_now() + KILL_MS * (int64_t)TESS_MS);
+	if (!how->run) /* the caller of a function may have children of its own */
+		tess_subreaper_kill_children(tess_now() + KILL_MS * (int64_t)TESS_MS);
 	tess_socket_sweep(attempt->name); /* sockets of all attempts */
 	return tess_fail(TESS_EIO, "the launcher was killed by signal %d, and the job with it",
 	                 WTERMSIG(status));
@@ -182,7 +187,7 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	char records[160];
 	struct tess_attempt attempt = { .parent = getpid(), .records = records };
 	struct sigaction chld;
-	int report[2], signals, lock = -1;
+	int report[2], signals, lock = -1, caught = 0;
 	pid_t child;
 	tess_status st = check_options(how);
 
@@ -198,7 +203,8 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 		st = tess_fail(TESS_EIO, "no pipe: %s", strerror(errno));
 		goto out;
 	}
-	tess_subreaper_set(true);
+	if (!how->run)
+		tess_subreaper_set(true);
 	child = fork();
 	if (!child) {
 		close(report[0]);
@@ -209,14 +215,17 @@ tess_status tess_launch(const struct tess_launch *how, int *exit_status)
 	if (child < 0)
 		st = tess_fail(TESS_EIO, "no process for the launcher: %s", strerror(errno));
 	else
-		st = read_result(&attempt, wait_for_child(child, signals, report[0]), report[0],
-		                 exit_status);
-	tess_subreaper_set(false);
+		st = read_result(how, &attempt, wait_for_child(child, signals, report[0], &caught),
+		                 report[0], exit_status);
+	if (!how->run)
+		tess_subreaper_set(false);
 	close(report[0]);
 out:
 	tess_records_remove(records);
 	if (lock >= 0)
 		close(lock);
 	restore_signals(&attempt.mask, &chld, signals);
+	if (how->run && caught)
+		kill(getpid(), caught);
 	return st;
 }

@@ -2,11 +2,29 @@
 #ifndef TESS_LAUNCH_LAUNCH_H
 #define TESS_LAUNCH_LAUNCH_H
 
+#include "core/rendezvous/failure.h"
+
 #include <stdbool.h>
-#include <tessera/plugin.h>
+
+struct tess_flight;
+
+/* What remains of a rank that runs a function, in memory that processes share. */
+struct tess_rank_end {
+	tess_status st; /* its failure */
+	struct tess_flight *flight; /* its last calls (core/flight/flight.h), in shared memory */
+	char sentence[TESS_SENTENCE];
+};
 
 struct tess_launch {
 	int32_t nranks;
+	/*
+	 * Runs in each rank, in place of a program; NULL: a program. Its result is the exit status.
+	 * A rank is a fork of this process, with the rank's variables in the environment. It
+	 * inherits stdout and stderr.
+	 */
+	int (*run)(void *arg, int32_t rank);
+	void *arg;
+	struct tess_rank_end *ends; /* [nranks] */
 	const char *path; /* the program; NULL: argv[0], found in PATH */
 	char *const *argv; /* ends with NULL */
 	const char *backend; /* TESSERA_BACKEND of the ranks; NULL: inherited */
@@ -41,6 +59,11 @@ struct tess_launch {
  *
  * The job fails if a rank ends with status 0 without joining while another has joined. A restarted
  * job has another name; TORCHELASTIC_RESTART_COUNT counts restarts.
+ *
+ * With `run` the failure of the job is that of the call, with its message, and exit_status is not
+ * used. It names a rank that was killed, the signal and the last call. A signal that ended the job
+ * is raised again at the end. Processes that a rank has started may remain if the launcher's child
+ * is killed.
  *
  * exit_status: 0; that of the first rank that failed, 128 + N if signal N killed it; 129 after
  * SIGHUP, 130 after SIGINT, 143 after SIGTERM, 141 after EPIPE. It forks: call it before there are

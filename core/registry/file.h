@@ -1,4 +1,7 @@
-/* file.h - a plugin file, from its path to its tables; for core/registry only. */
+/*
+ * file.h - a plugin file, from its path to its tables; for core/registry only. The descriptor of a
+ * program (tess_registry_add) is a "file" for each kind that it offers, without a directory.
+ */
 #ifndef TESS_REGISTRY_FILE_H
 #define TESS_REGISTRY_FILE_H
 
@@ -19,9 +22,9 @@ struct tess_dir { /* a directory of the search path */
 struct tess_file {
 	struct tess_file *next; /* by file name, then by order of directories */
 	struct tess_file *opened; /* the file opened before it */
-	const struct tess_dir *dir;
+	const struct tess_dir *dir; /* NULL: of the program */
 	const char *path, *name; /* "/dir/tess-style-rowsplit.so", "tess-style-rowsplit.so" */
-	const char *stem; /* "rowsplit" */
+	const char *stem; /* "rowsplit"; of the program: the name of the plugin */
 	int32_t kind; /* -1: unknown from its name */
 	bool checked, initialised;
 	bool shadowed; /* an earlier directory has a file of this name */
@@ -51,8 +54,8 @@ struct tess_registry {
 	struct tess_dir *dirs;
 	const char *searched_paths; /* all directories, for messages */
 	struct tess_file *files;
-	struct tess_file *opened; /* mapped until exit, last first */
-	struct tess_wrapper *wrappers;
+	_Atomic(struct tess_file *) opened; /* mapped until exit, last first; read without a lock */
+	_Atomic(struct tess_wrapper *) wrappers; /* the newest first; read without a lock */
 	bool searched;
 };
 
@@ -71,11 +74,25 @@ tess_status tess_file_check_trust(const char *path, const struct tess_dir *dir,
 tess_status tess_file_check_elf(const char *real);
 
 /*
- * Checks the descriptor, a symbol of `size` bytes; fills plugin and offers of `f`. Runs no code of
+ * Checks the descriptor, a symbol of `size` bytes, and fills abi and plugin of `f`. Runs no code of
  * the plugin.
  */
-tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
-                                   const struct tess_plugin *descriptor, uint64_t size);
+tess_status tess_file_check_descriptor(struct tess_file *f, struct tess_registry *r,
+                                       const struct tess_plugin *descriptor, uint64_t size);
+/* Checks the tables of the kind of `f`, and fills its offers. Runs no code of the plugin. */
+tess_status tess_file_check_offers(struct tess_file *f, struct tess_registry *r);
+/* Returns whether a descriptor has tables of a kind. */
+bool tess_plugin_offers(const struct tess_plugin *p, int32_t kind);
+
+/*
+ * Makes the files of a program's descriptor, checked and linked by `next`, without initialising the
+ * plugin.
+ */
+tess_status tess_program_make_files(struct tess_registry *r, const struct tess_plugin *p,
+                                    struct tess_file **out);
+
+/* Declares the options of a checked file and calls init, once for all files of its descriptor. */
+tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r);
 
 /* Opens a file once: checks, maps, pins, declares options, calls init. Sets status and why. */
 void tess_file_open(struct tess_file *f, struct tess_registry *r);

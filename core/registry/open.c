@@ -17,8 +17,9 @@
  * it starts leave signals to the program. Restores denormals, which a library built with
  * -ffast-math turns off.
  */
-static void *map_file(const char *real, int flags)
+static void *map_file(const char *path, const char *real, int flags)
 {
+	struct tess_plugin_frame frame;
 	struct tess_thread_state before;
 	void *file;
 	int why;
@@ -26,8 +27,10 @@ static void *map_file(const char *real, int flags)
 	tess_thread_state_save(&before, TESS_STATE_ALL);
 	tess_signals_block();
 	errno = 0;
+	tess_plugin_enter(&frame, NULL, NULL, path, NULL, 0);
 	file = dlopen(real, RTLD_NOW | RTLD_LOCAL | flags);
 	why = errno;
+	tess_plugin_leave(&frame);
 	tess_thread_state_restore(&before);
 	errno = why;
 	return file;
@@ -87,7 +90,8 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 
 	tess_fail(TESS_OK, "%s", "");
 	if (f->plugin.init)
-		st = TESS_PLUGIN_VALUE((tess_signals_block(), f->plugin.init(host)));
+		st = TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "init", f->path, NULL, 0,
+		                       (tess_signals_block(), f->plugin.init(host)));
 	f->initialised = st == TESS_OK;
 	if (f->initialised)
 		return TESS_OK;
@@ -97,8 +101,8 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 	return TESS_ENOTSUP;
 }
 
-/* Initialises a file once, though it may have several names (links) and several kinds. */
-static tess_status init_once(struct tess_file *f, struct tess_registry *r)
+/* A file may have several names (links) and several kinds. */
+tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r)
 {
 	const struct tess_file *opened_before = r->opened;
 	tess_status st;
@@ -128,22 +132,24 @@ static tess_status load_plugin(struct tess_file *f, struct tess_registry *r)
 		st = tess_file_check_elf(real);
 	if (st)
 		return st;
-	file = map_file(real, 0);
+	file = map_file(f->path, real, 0);
 	if (!file && errno == ENOMEM)
 		return tess_fail(TESS_ENOMEM, "the loader has no memory");
 	if (!file)
 		return tess_fail(TESS_ENOTSUP, "the loader reports: %s", dlerror());
 	st = find_descriptor(file, &descriptor, &size);
 	if (!st)
-		st = tess_file_check_tables(f, r, descriptor, size);
-	if (!st && !map_file(real, RTLD_NOLOAD | RTLD_NODELETE))
+		st = tess_file_check_descriptor(f, r, descriptor, size);
+	if (!st)
+		st = tess_file_check_offers(f, r);
+	if (!st && !map_file(f->path, real, RTLD_NOLOAD | RTLD_NODELETE))
 		st = tess_fail(TESS_EIO, "it cannot be pinned: %s", dlerror());
 	if (st) {
 		dlclose(file);
 		return st;
 	}
 	f->descriptor = descriptor;
-	return init_once(f, r);
+	return tess_file_initialise(f, r);
 }
 
 void tess_file_open(struct tess_file *f, struct tess_registry *r)

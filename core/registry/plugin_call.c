@@ -6,31 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Finds the file that offers a table, or the wrapper of a wrapped one; false: none. */
-static bool find_plugin(const void *table, struct tess_plugin_info *info)
-{
-	table = tess_registry_find_outer(table);
-	for (size_t i = 0; tess_registry_at(i, info); i++)
-		for (size_t k = 0; k < info->noffers; k++)
-			if (info->offers[k].table == table)
-				return true;
-	return false;
-}
-
 /* Adds plugin and module to a message of a style or device that lacks them. */
 static tess_status name_plugin(const void *table, const char *name, const char *where,
                                tess_status st)
 {
 	bool placed = !where || strstr(tess_error(), where), named = strstr(tess_error(), name);
-	struct tess_plugin_info info;
+	struct tess_plugin_origin origin;
 
-	if ((placed && named) || !find_plugin(table, &info))
+	if ((placed && named) || !tess_registry_find_origin(table, &origin))
 		return st;
-	if (!strcmp(info.kind, "device") && !named)
+	if (!strcmp(origin.kind, "device") && !named)
 		tess_fail_in(st, "device %s", name);
-	else if (!strcmp(info.kind, "style") && !placed)
+	else if (!strcmp(origin.kind, "style") && !placed)
 		tess_fail_in(st, "style %s", name);
-	else if (strcmp(info.kind, "device") != 0)
+	else if (strcmp(origin.kind, "device") != 0)
 		return st;
 	return placed ? st : tess_fail_in(st, "%s", where);
 }
@@ -39,13 +28,13 @@ tess_status tess_plugin_check_status(const void *table, const char *name, const 
                                      const char *where, tess_status st)
 {
 	bool failure = st < TESS_OK && st >= TESS_EBUG;
-	struct tess_plugin_info info;
+	struct tess_plugin_origin origin;
 	char plugin[512]; /* "style rowsplit (/dir/tess-style-rowsplit.so)" */
 
 	if (failure && *tess_error())
 		return name_plugin(table, name, where, st);
-	if (find_plugin(table, &info))
-		snprintf(plugin, sizeof plugin, "%s %s (%s)", info.kind, name, info.path);
+	if (tess_registry_find_origin(table, &origin))
+		snprintf(plugin, sizeof plugin, "%s %s (%s)", origin.kind, name, origin.path);
 	else
 		snprintf(plugin, sizeof plugin, "plugin %s", name);
 	if (failure)

@@ -7,6 +7,7 @@
 
 #include "core/base/status.h"
 #include "core/base/thread_state.h"
+#include "core/registry/plugin_frame.h"
 
 /*
  * Returns `st`, which is not TESS_OK. An unknown status becomes TESS_EABI. An unknown status, and a
@@ -25,10 +26,21 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
 }
 
 /*
- * Evaluates `call`, an expression that calls a plugin, to its value; the thread's state (rounding,
- * locale, signal mask) is then as before.
+ * Evaluates `call`, an expression that calls `function` of the plugin that offers `table`, to its
+ * value. The thread's state (rounding, locale, signal mask) is then as before. The call is known to
+ * reports of crashes and of calls that do not return (plugin_frame.h).
  */
-#define TESS_PLUGIN_VALUE_OF(extent, call) \
+#define TESS_PLUGIN_NOTED(extent, table, function, where, what, deadline, call) \
+	__extension__({ \
+		struct tess_plugin_frame frame_; \
+		tess_plugin_enter(&frame_, (table), (function), (where), (what), (deadline)); \
+		__typeof__(call) noted_ = TESS_CALLBACK_VALUE_OF((extent), call); \
+		tess_plugin_leave(&frame_); \
+		noted_; \
+	})
+
+/* Evaluates a frequent call of the program's own callbacks, which may block as it likes. */
+#define TESS_CALLBACK_VALUE_OF(extent, call) \
 	__extension__({ \
 		struct tess_thread_state thread_state_; \
 		tess_thread_state_save(&thread_state_, (extent)); \
@@ -36,13 +48,27 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
 		tess_thread_state_restore(&thread_state_); \
 		value_; \
 	})
-#define TESS_PLUGIN_VALUE(call) TESS_PLUGIN_VALUE_OF(TESS_STATE_ALL, call)
-/* Evaluates a frequent call, of a step or collective, without system calls. */
-#define TESS_PLUGIN_VALUE_QUICK(call) TESS_PLUGIN_VALUE_OF(TESS_STATE_FLOAT, call)
+#define TESS_CALLBACK_VALUE_QUICK(call) TESS_CALLBACK_VALUE_OF(TESS_STATE_FLOAT, call)
 
-/* Evaluates a call without a value. */
-#define TESS_PLUGIN_DO(call) ((void)TESS_PLUGIN_VALUE(((call), 0)))
-#define TESS_PLUGIN_DO_QUICK(call) ((void)TESS_PLUGIN_VALUE_QUICK(((call), 0)))
+/* (table)->function(...), without a check of its value: TESS_PLUGIN_VALUE(style, module, ...). */
+#define TESS_PLUGIN_VALUE(table, where, function, ...) \
+	TESS_PLUGIN_NOTED(TESS_STATE_ALL, (table), #function, (where), NULL, 0, \
+	                  (table)->function(__VA_ARGS__))
+/* Evaluates a frequent call, of a step or collective, without system calls. */
+#define TESS_PLUGIN_VALUE_QUICK(table, where, function, ...) \
+	TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, (table), #function, (where), NULL, 0, \
+	                  (table)->function(__VA_ARGS__))
+/* The number of devices of a table; a macro cannot call a function without arguments. */
+#define TESS_PLUGIN_COUNT(device) \
+	TESS_PLUGIN_NOTED(TESS_STATE_ALL, (device), "count", NULL, NULL, 0, (device)->count())
+
+/* (table)->function(...) without a value. */
+#define TESS_PLUGIN_DO(table, where, function, ...) \
+	((void)TESS_PLUGIN_NOTED(TESS_STATE_ALL, (table), #function, (where), NULL, 0, \
+	                         ((table)->function(__VA_ARGS__), 0)))
+#define TESS_PLUGIN_DO_QUICK(table, where, function, ...) \
+	((void)TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, (table), #function, (where), NULL, 0, \
+	                         ((table)->function(__VA_ARGS__), 0)))
 
 /*
  * Calls (table)->function(...) and checks its status: TESS_PLUGIN_CALL(style, module, layout,
@@ -51,10 +77,21 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
 #define TESS_PLUGIN_CALL(table, where, function, ...) \
 	(tess_error_clear(), \
 	 tess_plugin_check_returned((table), (table)->name, #function, (where), \
-	                            TESS_PLUGIN_VALUE((table)->function(__VA_ARGS__))))
+	                            TESS_PLUGIN_VALUE(table, where, function, __VA_ARGS__)))
 #define TESS_PLUGIN_CALL_QUICK(table, where, function, ...) \
+	TESS_PLUGIN_CALL_FOR(table, where, NULL, function, __VA_ARGS__)
+/* A frequent call for `what`, the name of a kind of op or call. */
+#define TESS_PLUGIN_CALL_FOR(table, where, what, function, ...) \
 	(tess_error_clear(), \
 	 tess_plugin_check_returned((table), (table)->name, #function, (where), \
-	                            TESS_PLUGIN_VALUE_QUICK((table)->function(__VA_ARGS__))))
+	                            TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, (table), #function, \
+	                                              (where), (what), 0, \
+	                                              (table)->function(__VA_ARGS__))))
+/* A call that may wait until `until`; extent: of the state that is restored. */
+#define TESS_PLUGIN_CALL_UNTIL(extent, until, table, where, function, ...) \
+	(tess_error_clear(), \
+	 tess_plugin_check_returned((table), (table)->name, #function, (where), \
+	                            TESS_PLUGIN_NOTED((extent), (table), #function, (where), NULL, \
+	                                              (until), (table)->function(__VA_ARGS__))))
 
 #endif

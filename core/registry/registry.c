@@ -2,6 +2,7 @@
 
 #include "core/base/log.h"
 #include "core/base/option.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
 #include "core/registry/file.h"
 #include "core/registry/plugin_call.h"
@@ -9,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <tessera/tessera.h>
 
 static struct tess_registry registry = {
 	.host = {
@@ -70,7 +72,7 @@ static const char *find_nearest_name(int32_t kind, const char *name)
 	for (const struct tess_file *f = registry.files; f; f = f->next) {
 		if (f->kind != kind)
 			continue;
-		if (kind <= TESS_DEVICES && tess_nearest_update(name, f->stem, &best))
+		if (f->dir && kind <= TESS_DEVICES && tess_nearest_update(name, f->stem, &best))
 			near = f->stem;
 		for (size_t i = 0; i < f->noffers; i++) {
 			const struct tess_offer *o = &f->offers[i];
@@ -140,6 +142,17 @@ static tess_status fail_conflict(int32_t kind, const char *name, const struct te
 	                 tess_plugin_kind_names[kind], name, a->path, b->path);
 }
 
+/* Returns whether a file is that of a backend or device `name`, which has the name of its file. */
+static bool is_file_of(const struct tess_file *f, const char *name)
+{
+	if (f->dir)
+		return !strcmp(f->stem, name);
+	for (size_t i = 0; i < f->noffers; i++)
+		if (offers_name(f, &f->offers[i], name))
+			return true;
+	return false;
+}
+
 /* Opens all files of a kind and finds the only offer of `name`. */
 static tess_status find_offer(int32_t kind, const char *name, const void **out)
 {
@@ -174,7 +187,7 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 {
 	struct tess_file *f = registry.files;
 
-	while (f && (f->kind != kind || strcmp(f->stem, name) != 0))
+	while (f && (f->kind != kind || !is_file_of(f, name)))
 		f = f->next;
 	if (!f)
 		return fail_not_found(kind, name);
@@ -182,7 +195,9 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 		tess_file_open(f, &registry);
 	if (f->status)
 		return tess_fail(f->status, "%s", f->why);
-	*out = f->offers[0].table;
+	for (size_t i = 0; i < f->noffers; i++)
+		if (offers_name(f, &f->offers[i], name))
+			*out = f->offers[i].table;
 	return TESS_OK;
 }
 
@@ -249,6 +264,105 @@ static tess_status report_conflicts(void)
 	return TESS_OK;
 }
 
+/* ---- plugins of the program ------------------------------------------------------------------ */
+
+/* Returns a name of `mine` that `f` has: offered, or of its file if that decides; or NULL. */
+static const char *find_taken_name(struct tess_file *f, const struct tess_file *mine)
+{
+	if (!f->dir || f->kind > TESS_DEVICES)
+		return find_common_name(f, mine);
+	for (size_t i = 0; i < mine->noffers; i++)
+		if (!strcmp(f->stem, mine->offers[i].name))
+			return mine->offers[i].name;
+	return NULL;
+}
+
+/* Fails if a plugin has a name of `mine`. Opens files of styles and models, which name them. */
+static tess_status check_names_free(const struct tess_file *mine)
+{
+	for (struct tess_file *f = registry.files; f; f = f->next) {
+		const char *name, *word = tess_plugin_kind_names[mine->kind];
+
+		if (f->kind != mine->kind)
+			continue;
+		if (!f->checked && f->kind > TESS_DEVICES)
+			tess_file_open(f, &registry);
+		name = f->shadowed ? NULL : find_taken_name(f, mine);
+		if (name)
+			return tess_fail(TESS_EINVAL,
+			                 "%s %s is offered by %s%s, which is used; choose another "
+			                 "name",
+			                 word, name, f->dir ? f->path : f->name,
+			                 f->dir ? "" : ", registered before");
+	}
+	return TESS_OK;
+}
+
+/* Appends files to the list. */
+static void append_files(struct tess_file *files)
+{
+	struct tess_file **end = &registry.files;
+
+	while (*end)
+		end = &(*end)->next;
+	*end = files;
+}
+
+/* Returns whether a descriptor was registered, with the lock held. */
+static bool is_registered(const struct tess_plugin *p)
+{
+	const struct tess_file *f = registry.files;
+
+	while (f && (f->dir || f->descriptor != p))
+		f = f->next;
+	return f;
+}
+
+/* Checks, initialises and lists the plugin, with the lock held. */
+static tess_status add_plugin(const struct tess_plugin *p)
+{
+	struct tess_file *opened = registry.opened, *files = NULL;
+	tess_status st = tess_program_make_files(&registry, p, &files);
+
+	for (struct tess_file *f = files; f && !st; f = f->next)
+		st = check_names_free(f);
+	for (struct tess_file *f = files; f && !st; f = f->next)
+		st = tess_file_initialise(f, &registry);
+	if (st)
+		registry.opened = opened; /* may be registered again, after a way out */
+	else
+		append_files(files);
+	return st;
+}
+
+/* Returns the name of a plugin for messages, which may be invalid or missing. */
+static const char *get_plugin_name(const struct tess_plugin *p)
+{
+	return p->abi == TESS_ABI && p->size >= TESS_UPTO(tess_plugin, name) && p->name ? p->name
+	                                                                                : "?";
+}
+
+tess_status tess_registry_add(const struct tess_plugin *p)
+{
+	tess_status st = TESS_REQUIRE(p);
+
+	if (st)
+		return st;
+	pthread_mutex_lock(&registry_lock);
+	st = tess_registry_search(&registry);
+	if (!st && !is_registered(p)) {
+		st = add_plugin(p);
+		if (st == TESS_ENOMEM)
+			tess_fail(st, "out of memory");
+		if (st)
+			tess_fail_in(st, "plugin %.80s, registered by the program: %s",
+			             get_plugin_name(p),
+			             st == TESS_ENOTSUP ? "not usable here" : "refused");
+	}
+	pthread_mutex_unlock(&registry_lock);
+	return st;
+}
+
 tess_status tess_registry_open_all(void)
 {
 	tess_status st;
@@ -279,7 +393,7 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 	if (f)
 		*out = (struct tess_plugin_info){
 			.path = f->path,
-			.origin = f->dir->origin,
+			.origin = f->dir ? f->dir->origin : "program",
 			.kind = f->kind < 0 ? "" : tess_plugin_kind_names[f->kind],
 			.status = f->status,
 			.why = f->why,
@@ -293,6 +407,25 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 		};
 	pthread_mutex_unlock(&registry_lock);
 	return f != NULL;
+}
+
+bool tess_registry_find_origin(const void *table, struct tess_plugin_origin *out)
+{
+	for (const struct tess_file *f = registry.opened; f; f = f->opened)
+		for (size_t i = 0; i < f->noffers; i++)
+			if (f->offers[i].table == table) {
+				*out = (struct tess_plugin_origin){ tess_plugin_kind_names[f->kind],
+					                            f->offers[i].name, f->path };
+				return true;
+			}
+	for (const struct tess_wrapper *s = registry.wrappers; s; s = s->next)
+		if (table == (const void *)&s->table) {
+			tess_registry_find_origin(s->outer, out);
+			out->name = s->name;
+			return true;
+		}
+	*out = (struct tess_plugin_origin){ "plugin", "", "" };
+	return false;
 }
 
 bool tess_registry_may_declare(const char *key)
@@ -337,7 +470,8 @@ void tess_registry_quit(void)
 	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened) {
 		if (f->initialised && f->plugin.quit)
-			TESS_PLUGIN_DO(f->plugin.quit());
+			(void)TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "quit", f->path, NULL, 0,
+			                        (f->plugin.quit(), 0));
 		f->initialised = false;
 	}
 	pthread_mutex_unlock(&registry_lock);

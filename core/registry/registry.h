@@ -41,12 +41,6 @@ enum { TESS_DEVICE_NAME = 256 };
 tess_status tess_device_name_parse(const char *text, char name[static TESS_DEVICE_NAME],
                                    int32_t *index);
 
-/*
- * Returns the table of the file that offers `table`: for that of "mine:cpu" the table of "mine",
- * else `table` itself.
- */
-const void *tess_registry_find_outer(const void *table);
-
 /* Returns the innermost backend of a name: "gloo" of "trace:gloo". */
 static inline const char *tess_backend_wrapped(const char *name)
 {
@@ -100,6 +94,18 @@ tess_status tess_registry_open_all(void);
  * information is incomplete.
  */
 bool tess_registry_at(size_t i, struct tess_plugin_info *out);
+/* The plugin that offers a table; strings are borrowed, for the life of the process. */
+struct tess_plugin_origin {
+	const char *kind; /* "style" */
+	const char *name;
+	const char *path; /* "": unknown */
+};
+/*
+ * Finds the plugin of a table; for that of "mine:cpu" the file of "mine". False: "plugin", and no
+ * name. Takes no lock: for the handler of a signal, and while another thread opens a plugin.
+ */
+bool tess_registry_find_origin(const void *table, struct tess_plugin_origin *out);
+
 /* Returns the i-th directory of the search path, with its origin; false past the end. */
 bool tess_registry_dir_at(size_t i, const char **path, const char **origin);
 

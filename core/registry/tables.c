@@ -156,7 +156,7 @@ static tess_status check_offer_names(const struct tess_file *f, const struct tes
 	const char *kind = tess_plugin_kind_names[f->kind];
 	tess_status st = TESS_OK;
 
-	if (f->kind <= TESS_DEVICES && strcmp(offer->name, f->stem) != 0)
+	if (f->dir && f->kind <= TESS_DEVICES && strcmp(offer->name, f->stem) != 0)
 		return tess_fail(
 			TESS_EINVAL,
 			"it offers the %s %s, which cannot be found in this file; name the "
@@ -281,22 +281,38 @@ static tess_status copy_descriptor(struct tess_plugin *p, struct tess_arena *a,
 	return complete ? TESS_OK : TESS_ENOMEM;
 }
 
-tess_status tess_file_check_tables(struct tess_file *f, struct tess_registry *r,
-                                   const struct tess_plugin *descriptor, uint64_t size)
+tess_status tess_file_check_descriptor(struct tess_file *f, struct tess_registry *r,
+                                       const struct tess_plugin *descriptor, uint64_t size)
 {
 	tess_status st = check_descriptor(f, descriptor, size);
-	const struct table_head *const *list;
-	size_t n = 0;
 
 	if (!st)
 		st = copy_descriptor(&f->plugin, &r->arena, descriptor);
 	if (!st)
 		st = check_strings(&f->plugin);
-	if (!st)
-		st = check_needs(&f->plugin, &r->host);
-	if (st)
-		return st;
-	memcpy(&list, (const char *)&f->plugin + kinds[f->kind].list, sizeof list);
+	return st ? st : check_needs(&f->plugin, &r->host);
+}
+
+/* Returns the list of tables of a kind, or NULL. */
+static const struct table_head *const *get_tables(const struct tess_plugin *p, int32_t kind)
+{
+	const struct table_head *const *list;
+
+	memcpy(&list, (const char *)p + kinds[kind].list, sizeof list);
+	return list && *list ? list : NULL;
+}
+
+bool tess_plugin_offers(const struct tess_plugin *p, int32_t kind)
+{
+	return get_tables(p, kind);
+}
+
+tess_status tess_file_check_offers(struct tess_file *f, struct tess_registry *r)
+{
+	const struct table_head *const *list = get_tables(&f->plugin, f->kind);
+	tess_status st = TESS_OK;
+	size_t n = 0;
+
 	while (list && list[n])
 		n++;
 	if (!n)

@@ -28,7 +28,8 @@ static tess_status query_wrapper(const struct wrapped_device *w, const struct te
 	tess_status st;
 
 	tess_error_clear();
-	st = TESS_PLUGIN_VALUE_QUICK(w->own.supports(op));
+	st = TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, w->outer, "supports", op->where,
+	                       tess_plugin_get_what(), 0, w->own.supports(op));
 	return st == TESS_OK || st == TESS_ENOTSUP
 	               ? st
 	               : tess_plugin_check_status(w->outer, w->outer->name, "supports", NULL, st);
@@ -38,7 +39,7 @@ static tess_status wrapped_supports(const struct wrapped_device *w, const struct
 {
 	tess_status st = query_wrapper(w, op);
 
-	return st == TESS_ENOTSUP ? TESS_PLUGIN_CALL_QUICK(w->inner, NULL, supports, op) : st;
+	return st == TESS_ENOTSUP ? TESS_PLUGIN_CALL_QUICK(w->inner, op->where, supports, op) : st;
 }
 
 /* A fused step has no op of the wrapper: wrapped_fuses() has checked it. */
@@ -47,10 +48,12 @@ static tess_status wrapped_run(const struct wrapped_device *w, void *self, const
 	tess_status st = op->next ? TESS_ENOTSUP : query_wrapper(w, op);
 
 	if (st == TESS_ENOTSUP)
-		return TESS_PLUGIN_CALL_QUICK(w->inner, NULL, run, self, op);
+		return TESS_PLUGIN_CALL_FOR(w->inner, op->where, tess_plugin_get_what(), run, self,
+		                            op);
 	if (st)
 		return st;
-	st = TESS_PLUGIN_VALUE_QUICK(w->own.run(self, op));
+	st = TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, w->outer, "run", op->where, tess_plugin_get_what(),
+	                       0, w->own.run(self, op));
 	return tess_plugin_check_returned(w->outer, w->outer->name, "run", NULL, st);
 }
 
@@ -59,7 +62,7 @@ static int32_t wrapped_fuses(const struct wrapped_device *w, const struct tess_o
 	for (const struct tess_op *o = op; o; o = o->next)
 		if (query_wrapper(w, o) != TESS_ENOTSUP)
 			return 0;
-	return TESS_PLUGIN_VALUE_QUICK(w->inner->fuses(op));
+	return TESS_PLUGIN_VALUE_QUICK(w->inner, op->where, fuses, op);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */

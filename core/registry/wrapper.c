@@ -118,7 +118,7 @@ static tess_status open_wrapped_backend(const struct tess_backend *outer,
 	const struct tess_backend *table = NULL;
 	struct tess_registry *r;
 	struct tess_wrapper *w;
-	tess_status st = TESS_PLUGIN_VALUE(outer->wrap(n->below, &table));
+	tess_status st = TESS_PLUGIN_VALUE(outer, NULL, wrap, n->below, &table);
 
 	if (st)
 		return tess_fail_in(st, "backend %s", n->full);
@@ -193,7 +193,7 @@ static tess_status wrap_named_device(const struct tess_device *outer, const stru
 		return tess_fail_in(st, "device %s", n->full);
 	tess_error_clear();
 	st = tess_plugin_check_returned(outer, n->full, "wrap", NULL,
-	                                TESS_PLUGIN_VALUE(outer->wrap(n->below, &own)));
+	                                TESS_PLUGIN_VALUE(outer, NULL, wrap, n->below, &own));
 	if (st)
 		return st;
 	st = tess_wrapped_device_check(own, inner);
@@ -233,16 +233,6 @@ tess_status tess_plugin_find_device(const char *name, const struct tess_device *
 	if (!st)
 		*out = w ? &w->table.device : outer;
 	return st;
-}
-
-const void *tess_registry_find_outer(const void *table)
-{
-	const struct tess_wrapper *w = tess_registry_lock()->wrappers;
-
-	while (w && table != (const void *)&w->table)
-		w = w->next;
-	tess_registry_unlock();
-	return w ? w->outer : table;
 }
 
 static bool is_index(const char *text)

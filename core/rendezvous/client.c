@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
+#include "core/registry/plugin_watch.h"
 #include "core/rendezvous/sigusr1.h"
 #include "core/rendezvous/wire.h"
 
@@ -176,6 +177,27 @@ static int64_t send_heartbeat(struct client *c, int64_t when)
 	return tess_now() + TESS_HEARTBEAT_MS * (int64_t)TESS_MS;
 }
 
+/* Looks for a slow call of a plugin, and reports it. Returns the time of the next look. */
+static int64_t watch_plugins(struct client *c, struct tess_plugin_report *report, int64_t when)
+{
+	int64_t timeout = c->handler->timeout;
+	struct tess_plugin_stay stay;
+
+	if (!timeout)
+		return INT64_MAX;
+	if (tess_now() < when)
+		return when;
+	if (tess_plugin_report_due(report, NULL, c->rank, timeout, &stay)) {
+		pthread_mutex_lock(&c->lock);
+		if (!c->closing &&
+		    tess_pipe_put(&c->out, TESS_STAY, (int32_t)(stay.stayed / TESS_MS),
+		                  stay.overdue, stay.text, strlen(stay.text) + 1, NULL, 0))
+			c->urgent = true;
+		pthread_mutex_unlock(&c->lock);
+	}
+	return tess_now() + tess_plugin_watch_interval(timeout);
+}
+
 static void *run_client(void *arg)
 {
 	struct client *c = arg;
@@ -183,6 +205,8 @@ static void *run_client(void *arg)
 	bool open = true, last = false;
 	int64_t rest = 0; /* time before which only urgent frames are sent */
 	int64_t heartbeat = *c->path ? INT64_MAX : 0; /* time of the next heartbeat */
+	struct tess_plugin_report report = { 0 };
+	int64_t look = 0; /* time of the next look at plugins */
 
 	while (open) {
 		struct pollfd p[3] = { { .fd = c->fd, .events = POLLIN },
@@ -193,6 +217,7 @@ static void *run_client(void *arg)
 		int64_t until;
 
 		heartbeat = send_heartbeat(c, heartbeat);
+		look = watch_plugins(c, &report, look);
 		if (empty) {
 			last = take_outgoing(c, &out, resting);
 			if (out.begin < out.end) {
@@ -210,6 +235,7 @@ static void *run_client(void *arg)
 			break;
 		/* as in take_outgoing(): with a newer time descriptors could be left unsent */
 		until = full || !resting || heartbeat < rest ? heartbeat : rest;
+		until = look < until ? look : until;
 		poll(p, 3, until == INT64_MAX ? -1 : tess_ms_left(until));
 		if (p[1].revents && read(c->wake, &count, sizeof count) < 0)
 			continue;

@@ -51,6 +51,8 @@ void tess_coordinator_close(struct tess_coordinator *c)
 		return;
 	tess_matcher_free(&c->state);
 	tess_kv_store_free(&c->state.keys);
+	for (int32_t r = 0; r < c->state.nranks; r++)
+		free(c->state.rank[r].stay);
 	free(c->state.rank);
 	pthread_cond_destroy(&c->changed);
 	pthread_mutex_destroy(&c->lock);
@@ -275,6 +277,34 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *c, int32_t rank,
 	if (!c->first.why && tess_diagnose_deadline(&c->state, rank, key, n, &f))
 		post_failure(c, &f);
 	pthread_mutex_unlock(&c->lock);
+}
+
+void tess_coordinator_set_stay(struct tess_coordinator *c, int32_t rank, const char *text,
+                               int64_t stayed, bool overdue)
+{
+	struct rank_state *r = &c->state.rank[rank];
+	struct tess_failure f;
+
+	pthread_mutex_lock(&c->lock);
+	free(r->stay);
+	r->stay = *text ? strndup(text, STAY_TEXT) : NULL;
+	r->stay_began = tess_now() - stayed;
+	r->overdue = overdue;
+	if (r->stay && overdue && !c->first.why) {
+		tess_diagnose_stay(&c->state, rank, &f);
+		post_failure(c, &f);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool tess_coordinator_is_stuck(struct tess_coordinator *c, int32_t rank)
+{
+	bool stuck;
+
+	pthread_mutex_lock(&c->lock);
+	stuck = c->state.rank[rank].overdue;
+	pthread_mutex_unlock(&c->lock);
+	return stuck;
 }
 
 /* ---- ranks join and leave -------------------------------------------------------------------- */

@@ -72,6 +72,16 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *c, int32_t rank,
                                       const struct tess_call_key *key, int32_t n);
 
 /*
+ * Records that a rank is in a slow call of a plugin, for `stayed` ns, as `text` describes; "": not
+ * any more. overdue: it should have returned, so the job fails with a message that has the ranks in
+ * the same call.
+ */
+void tess_coordinator_set_stay(struct tess_coordinator *c, int32_t rank, const char *text,
+                               int64_t stayed, bool overdue);
+/* Returns whether the rank is in such a call that is overdue: it may never return. */
+bool tess_coordinator_is_stuck(struct tess_coordinator *c, int32_t rank);
+
+/*
  * Describes the last call of a rank: "its last reported call is all_reduce ..., call 41, at ...";
  * "" before it has joined. Returns the number of its last reported collective over all ranks, or 0.
  */

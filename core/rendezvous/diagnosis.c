@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-void tess_describe_last_call(const struct tess_job_state *s, int32_t rank,
-                             const struct group_state *g, char *text, size_t size)
+enum { RANKS_NAMED = 8 }; /* maximum number of ranks that a list names */
+
+static void describe_last_call(const struct tess_job_state *s, int32_t rank,
+                               const struct group_state *g, char *text, size_t size)
 {
 	const struct rank_state *r = &s->rank[rank];
 	bool closed = g && g->member[tess_members_find(g->members, rank)].left;
@@ -29,6 +31,24 @@ void tess_describe_last_call(const struct tess_job_state *s, int32_t rank,
 	len = *state ? snprintf(text, size, "%s; its last call is ", state)
 	             : snprintf(text, size, "its last reported call is ");
 	tess_call_desc_format(r->last, r->last_group->members, text + len, size - (size_t)len);
+}
+
+static double measure_stay(const struct rank_state *r)
+{
+	return (double)(tess_now() - r->stay_began) / 1e9;
+}
+
+void tess_describe_last_call(const struct tess_job_state *s, int32_t rank,
+                             const struct group_state *g, char *text, size_t size)
+{
+	const struct rank_state *r = &s->rank[rank];
+	size_t len;
+
+	describe_last_call(s, rank, g, text, size);
+	len = strlen(text);
+	if (r->stay && !r->left)
+		snprintf(text + len, size - len, "%sit has been in %s for %.1f s", len ? "; " : "",
+		         r->stay, measure_stay(r));
 }
 
 static void TESS_PRINTF(4, 5)
@@ -231,4 +251,39 @@ bool tess_diagnose_deadline(const struct tess_job_state *s, int32_t rank,
 		break;
 	}
 	return true;
+}
+
+/* ---- a plugin that does not return ----------------------------------------------------------- */
+
+/* Lists the ranks in the call of `rank`: "rank 2 has", "ranks 0, 1 and 3 have". */
+static void list_staying(const struct tess_job_state *s, int32_t rank, char *text, size_t size)
+{
+	int32_t n = 0, named = 0;
+	size_t len;
+
+	for (int32_t r = 0; r < s->nranks; r++)
+		n += s->rank[r].stay && !strcmp(s->rank[r].stay, s->rank[rank].stay);
+	len = (size_t)snprintf(text, size, n == 1 ? "rank" : "ranks");
+	for (int32_t r = 0; r < s->nranks && named < RANKS_NAMED; r++)
+		if (s->rank[r].stay && !strcmp(s->rank[r].stay, s->rank[rank].stay)) {
+			const char *before = !named ? " " : named == n - 1 ? " and " : ", ";
+
+			len += (size_t)snprintf(text + len, size - len, "%s%d", before, r);
+			named++;
+		}
+	if (n > named)
+		len += (size_t)snprintf(text + len, size - len, " and %d more", n - named);
+	snprintf(text + len, size - len, n == 1 ? " has" : " have");
+}
+
+void tess_diagnose_stay(const struct tess_job_state *s, int32_t rank, struct tess_failure *out)
+{
+	char ranks[128];
+
+	list_staying(s, rank, ranks, sizeof ranks);
+	set_failure(
+		out, TESS_ETIMEOUT, rank,
+		"%s been in %s for %.1f s; a call of a plugin may take TESSERA_TIMEOUT seconds: "
+		"raise it, or attach a debugger",
+		ranks, s->rank[rank].stay, measure_stay(&s->rank[rank]));
 }

@@ -5,7 +5,7 @@
 #include "core/rendezvous/call_matcher.h"
 #include "core/rendezvous/failure.h"
 
-enum { CALL_TEXT = 640, LAST_CALL_TEXT = CALL_TEXT + 64 };
+enum { CALL_TEXT = 640, STAY_TEXT = 480, LAST_CALL_TEXT = CALL_TEXT + STAY_TEXT + 96 };
 
 /* Describes different calls of two ranks, or a wait for a rank that has left. */
 void tess_diagnose_conflict(const struct tess_job_state *s, const struct tess_conflict *c,
@@ -19,9 +19,12 @@ void tess_diagnose_conflict(const struct tess_job_state *s, const struct tess_co
 bool tess_diagnose_deadline(const struct tess_job_state *s, int32_t rank,
                             const struct tess_call_key *key, int32_t n, struct tess_failure *out);
 
+/* Describes an overdue call of a plugin, and the ranks that are in the same one. */
+void tess_diagnose_stay(const struct tess_job_state *s, int32_t rank, struct tess_failure *out);
+
 /*
  * Formats "its last reported call is ...", or that the rank has left the job, or the group `g` (may
- * be NULL); "" before it has joined.
+ * be NULL), and a slow call of a plugin in which it is; "" before it has joined.
  */
 void tess_describe_last_call(const struct tess_job_state *s, int32_t rank,
                              const struct group_state *g, char *text, size_t size);

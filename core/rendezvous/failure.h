@@ -25,6 +25,7 @@ struct tess_failure_handler {
 	 */
 	void (*on_record)(void *arg);
 	int sigusr1_fd;
+	int64_t timeout; /* of a call, ns, and so of a plugin; 0: plugins are not watched */
 	void *arg;
 };
 

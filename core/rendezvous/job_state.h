@@ -42,6 +42,9 @@ struct rank_state {
 	bool joined, left;
 	struct tess_call_desc *last; /* its last reported call; NULL: none yet */
 	struct group_state *last_group; /* the group of that call */
+	char *stay; /* the slow call of a plugin in which it is: "layout() of ..."; NULL: none */
+	int64_t stay_began;
+	bool overdue; /* that call should have returned */
 };
 
 struct tess_job_state {

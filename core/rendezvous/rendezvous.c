@@ -242,6 +242,11 @@ void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank)
 	tess_event_post(r->wake);
 }
 
+bool tess_rendezvous_is_stuck(struct tess_rendezvous *r, int32_t rank)
+{
+	return tess_coordinator_is_stuck(r->coordinator, rank);
+}
+
 bool tess_rendezvous_has_left(struct tess_rendezvous *r, int32_t rank)
 {
 	return tess_coordinator_has_left(r->coordinator, rank);

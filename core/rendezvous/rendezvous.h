@@ -67,6 +67,9 @@ void tess_rendezvous_rank_ended(struct tess_rendezvous *r, int32_t rank);
 /* Returns whether the rank makes no further call, and its process only has to exit. */
 bool tess_rendezvous_has_left(struct tess_rendezvous *r, int32_t rank);
 
+/* Returns whether the rank is in a call of a plugin that is overdue: it may never return. */
+bool tess_rendezvous_is_stuck(struct tess_rendezvous *r, int32_t rank);
+
 /* Requests the flight record (core/flight/flight.h) of every rank that has joined. */
 void tess_rendezvous_request_records(struct tess_rendezvous *r);
 

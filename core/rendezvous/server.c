@@ -196,6 +196,12 @@ static bool handle_rank_frame(struct tess_rendezvous *r, struct tess_conn *c,
 		return true;
 	case TESS_HEARTBEAT:
 		return true;
+	case TESS_STAY:
+		if (!len || f->payload[len - 1] || f->a < 0)
+			return false;
+		tess_coordinator_set_stay(r->coordinator, c->rank, f->payload,
+		                          f->a * (int64_t)TESS_MS, f->b != 0);
+		return true;
 	case TESS_LEAVE:
 		c->left = true;
 		if (!c->deadline_passed)

@@ -12,6 +12,7 @@
  *   FAIL              -          status         sentence, ended by 0
  *   LEAVE             -          -
  *   HEARTBEAT         -          -              between hosts, every TESS_HEARTBEAT_MS
+ *   STAY              ms         overdue        slow call of a plugin, ended by 0; "": none now
  *   to a rank
  *   WELCOME           -          -              all ranks have joined
  *   VALUE             value bytes  id           value
@@ -39,6 +40,7 @@ enum {
 	TESS_GROUP,
 	TESS_GROUP_LEAVE,
 	TESS_HEARTBEAT,
+	TESS_STAY,
 	TESS_WELCOME = 32,
 	TESS_VALUE,
 	TESS_FAILED,
@@ -47,7 +49,7 @@ enum {
 	TESS_RECORD
 };
 enum {
-	TESS_WIRE_VERSION = 3,
+	TESS_WIRE_VERSION = 4,
 	TESS_HEARTBEAT_MS = 250,
 	/* a rank without heartbeats for this time has ended, is stopped, or cannot be reached */
 	TESS_SILENT_MS = 5 * TESS_HEARTBEAT_MS,

@@ -57,7 +57,7 @@ tess_status tess_group_alloc(struct tess_group *g, uint64_t *bytes, void **out)
 	region->mine = mine;
 	region->id = ++g->nregions;
 	if (!reaches_all(g, region)) {
-		TESS_PLUGIN_DO(g->backend->free(g->self, mine));
+		TESS_PLUGIN_DO(g->backend, NULL, free, g->self, mine);
 		free(region);
 		return tess_fail(TESS_ENOTSUP, "a rank cannot address the memory of another");
 	}
@@ -74,7 +74,7 @@ void tess_group_free(struct tess_group *g, void *mine)
 	     at = &region->next)
 		if (region->mine == mine) {
 			*at = region->next;
-			TESS_PLUGIN_DO(g->backend->free(g->self, mine));
+			TESS_PLUGIN_DO(g->backend, NULL, free, g->self, mine);
 			free(region);
 			return;
 		}

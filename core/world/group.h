@@ -5,6 +5,8 @@
 #include "core/registry/plugin_call.h"
 #include "core/world/world.h"
 
+#include <tessera/names.h>
+
 struct tess_carrier { /* a backend that moves the memory of a call */
 	const struct tess_backend *backend;
 	void *self; /* its group; NULL: none */
@@ -73,11 +75,13 @@ void tess_group_finish(struct tess_group *g);
 /* Makes every wait in the group return soon. Call it from any thread. */
 void tess_group_abort(struct tess_group *g);
 
-/* Tests a work of the carrier. */
+/* Tests a work of the carrier, whose call is `c`. where: for a message, or NULL. */
 static inline tess_status tess_carrier_test(const struct tess_carrier *by, void *work,
-                                            const char *where)
+                                            const struct tess_coll *c, const char *where)
 {
-	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->test(by->self, work));
+	tess_status st =
+		TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, by->backend, "test", c->where,
+	                          tess_kind_name(c->kind), 0, by->backend->test(by->self, work));
 
 	return st == TESS_PENDING ? st
 	                          : tess_plugin_check_returned(by->backend, by->backend->name,
@@ -86,9 +90,11 @@ static inline tess_status tess_carrier_test(const struct tess_carrier *by, void 
 
 /* Waits once; returns soon after a failure of the world. TESS_ETIMEOUT: the deadline has passed. */
 static inline tess_status tess_carrier_wait(const struct tess_carrier *by, void *work,
-                                            int64_t deadline)
+                                            const struct tess_coll *c, int64_t deadline)
 {
-	tess_status st = TESS_PLUGIN_VALUE_QUICK(by->backend->wait(by->self, work, deadline));
+	tess_status st = TESS_PLUGIN_NOTED(TESS_STATE_FLOAT, by->backend, "wait", c->where,
+	                                   tess_kind_name(c->kind), deadline,
+	                                   by->backend->wait(by->self, work, deadline));
 
 	return st == TESS_PENDING || st == TESS_ETIMEOUT
 	               ? TESS_ETIMEOUT

@@ -22,6 +22,7 @@ struct tess_world {
 	int64_t timeout; /* timeout of a call, ns */
 	bool fast; /* TESSERA_REDUCE: sums in any order */
 	bool threads, hosts; /* the ranks are threads; on several hosts */
+	const void *job; /* the coordinator of ranks that are threads (plugin_frame.h); else NULL */
 	const struct tess_backend *backend;
 	struct tess_store store; /* the link's keys, for backends */
 	struct tess_link link;
@@ -40,6 +41,7 @@ struct tess_world {
 	struct tess_buffer *buffers; /* freed after a failure, kept for late writes */
 	atomic_uint splits; /* number of groups split by this rank, for ids */
 	int32_t ngenerating; /* running calls with callbacks of the program */
+	bool spawned; /* tess_world_spawn closes it */
 	bool left; /* tess_world_leave was called */
 	bool warned; /* emulated calls were logged */
 	bool staged; /* a call through host memory was logged on rank 0 */
@@ -91,22 +93,44 @@ tess_status tess_world_connect(struct tess_world *w, const struct tess_rank_env 
 /* Sets rank 0's address for backends; "": one host, "?": a library connects the ranks. */
 tess_status tess_world_set_meeting(struct tess_world *w, const char *address);
 
-/* Makes a world without a link. TESS_EINVAL: an option is invalid. */
-tess_status tess_world_make(int32_t rank, int32_t size, struct tess_world **out);
+/*
+ * Makes a world without a link. flight: memory for its flight recorder, or NULL. TESS_EINVAL: an
+ * option is invalid.
+ */
+tess_status tess_world_make(int32_t rank, int32_t size, void *flight, struct tess_world **out);
+
+/* Opens a world like tess_world_open. flight: memory for its flight recorder, or NULL. */
+tess_status tess_world_open_recorded(void *flight, struct tess_world **out);
 
 /* Opens the rest of a world that has its link. Collective. */
 tess_status tess_world_enter(struct tess_world *w, bool threads, bool hosts);
 
 /*
- * Runs `fn` like tess_world_spawn, over any backend that joins threads, for tests of backends and
- * `tessera conform`.
+ * Runs fn(world, arg), reports its failure to all ranks, and leaves and destroys the world. Returns
+ * the failure of fn, else that of the job.
  */
-tess_status tess_world_spawn_threads(int32_t n,
-                                     tess_status (*fn)(struct tess_world *world, void *arg),
-                                     void *arg);
+tess_status tess_world_run(struct tess_world *w,
+                           tess_status (*fn)(struct tess_world *world, void *arg), void *arg);
 
-/* Fails with TESS_EINVAL if tess_world_spawn refuses the option "backend" for `n` ranks. */
-tess_status tess_world_check_spawn(int32_t n);
+/*
+ * Runs `fn` on threads like tess_world_spawn, over any backend that joins them: also for tests of
+ * backends, for `tessera conform`, and for commands whose ranks are threads. abandoned: whether a
+ * thread may still use what `arg` points to; NULL: not needed.
+ */
+tess_status tess_world_run_threads(int32_t n,
+                                   tess_status (*fn)(struct tess_world *world, void *arg),
+                                   void *arg, bool *abandoned);
+static inline tess_status tess_world_spawn_threads(
+	int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
+{
+	return tess_world_run_threads(n, fn, arg, NULL);
+}
+
+/* Fails with TESS_EINVAL if threads cannot be the ranks of the option "backend". */
+tess_status tess_world_check_threads(void);
+
+/* Returns the number of worlds of this process, which have threads. */
+int32_t tess_world_count_open(void);
 
 /* Finishes the calls of the world's groups, and leaves the job. */
 void tess_world_leave(struct tess_world *w);

@@ -4,6 +4,7 @@
 #include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "core/registry/plugin_watch.h"
 #include "core/world/group.h"
 
 #include <stdio.h>
@@ -39,17 +40,30 @@ static const struct tess_members *find_members(void *arg, uint32_t id)
 	return g ? g->members : NULL;
 }
 
+/* Adds the call of a plugin in which the rank is; one that waits for others is in its calls. */
+static void add_plugin_call(const struct tess_world *w, json_t *about)
+{
+	struct tess_plugin_stay stay;
+
+	if (tess_plugin_watch_rank(w->job, w->rank, w->timeout, &stay) && !stay.waits)
+		json_object_set_new(about, "plugin",
+		                    json_pack("{s:s%, s:f}", "call", stay.text, strlen(stay.text),
+		                              "seconds", (double)stay.stayed / 1e9));
+}
+
 /* Writes this rank's flight record, under the lock. f: the failure; NULL: a request. */
 static void write_record(struct tess_world *w, const struct tess_failure *f)
 {
 	const struct tess_members_lookup lookup = { .find = find_members, .arg = w };
 	json_t *about;
 
-	if (!w->flight)
+	if (!tess_flight_writes(w->flight))
 		return;
 	about = json_pack("{s:i, s:i, s:i, s:s, s:o}", "rank", (int)w->rank, "ranks", (int)w->size,
 	                  "process", (int)getpid(), "backend",
 	                  w->groups ? w->groups->backend->name : "", "groups", describe_groups(w));
+	if (about)
+		add_plugin_call(w, about);
 	if (about && f)
 		json_object_set_new(about, "failure", json_string(f->sentence));
 	if (!about || tess_flight_write(w->flight, about, &lookup))
@@ -72,11 +86,11 @@ void tess_world_handle_record(void *arg)
 void tess_group_abort(struct tess_group *g)
 {
 	if (g->self && g->backend->abort)
-		TESS_PLUGIN_DO(g->backend->abort(g->self));
+		TESS_PLUGIN_DO(g->backend, NULL, abort, g->self);
 	if (g->p2p_channel && g->backend->abort)
-		TESS_PLUGIN_DO(g->backend->abort(g->p2p_channel));
+		TESS_PLUGIN_DO(g->backend, NULL, abort, g->p2p_channel);
 	if (g->carrier.self && g->carrier.backend->abort)
-		TESS_PLUGIN_DO(g->carrier.backend->abort(g->carrier.self));
+		TESS_PLUGIN_DO(g->carrier.backend, NULL, abort, g->carrier.self);
 }
 
 void tess_world_handle_failure(void *arg, const struct tess_failure *f)

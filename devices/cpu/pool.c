@@ -193,13 +193,16 @@ void pool_run_apart(struct pool *p, pool_fn *fn, void *arg, int64_t count, int64
 	run_pool_job(p, fn, arg, count, grain, true);
 }
 
-/* Starts a worker with all signals blocked: they belong to the program's own threads. */
+/* Starts a worker with signals blocked, which belong to the program; faults stay its own. */
 static int start_worker(struct worker *w)
 {
+	static const int faults[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE };
 	sigset_t all, old;
 	int err;
 
 	sigfillset(&all);
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		sigdelset(&all, faults[i]);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	err = pthread_create(&w->id, NULL, run_worker, w);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -201,6 +201,14 @@ tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int6
                          const struct tess_session_options *options, struct tess_explanation **out);
 
 /*
+ * Explains a step of `tokens` rows of an open session: its plan, its mesh and its options. So a
+ * program can count the collectives of a module. One rank may call it alone. The caller owns *out,
+ * and frees it by tess_explanation_free before the session is closed.
+ */
+tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
+                                 struct tess_explanation **out);
+
+/*
  * Explains steps of training. A step has `sequences` sequences of `length` tokens, which mesh
  * dimension `dp` distributes to replicas. length 0: 1024, or the context length of the checkpoint
  * if that is smaller. options: NULL, or read during the call. The caller owns *out:

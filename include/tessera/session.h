@@ -58,8 +58,11 @@ struct tess_session_options {
 	int32_t weights;
 	/* Element type of linear products: 0 or TESS_F32; TESS_BF16. */
 	int32_t math;
+	/* Pattern of the modules whose outputs steps keep for tess_session_take_values, as in
+	 * plans: "model.layers.*.mlp"; "*" alone: all modules. NULL: none. */
+	const char *values;
 };
-TESS_TIGHT(tess_session_options, math);
+TESS_TIGHT(tess_session_options, values);
 
 /*
  * Opens a Hugging Face directory on a mesh: checks the plan, then reads the shards of this rank.

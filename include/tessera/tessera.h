@@ -39,6 +39,7 @@
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>
 #include <tessera/train.h>
+#include <tessera/values.h>
 
 TESS_BEGIN
 
@@ -53,6 +54,22 @@ const char *tess_error(void);
  * ranks as `return tess_fail(TESS_EINVAL, "...", ...)` in a function that tess_world_spawn runs.
  */
 tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
+
+/*
+ * Reports faults of plugins from now on, in this process and in those that it forks: SIGSEGV,
+ * SIGBUS, SIGILL, SIGFPE and SIGABRT print a line on stderr with the rank, the function, the
+ * plugin, its file and the module, the address, and the file and offset of the code. A fault
+ * outside of plugins is reported as such. Then the handler that was installed before gets the
+ * signal, or the default action ends the process; so exit status, core dumps and the reports of
+ * sanitizers are as without it.
+ *
+ * For a program that has the process to itself, at its start: the handlers belong to the process.
+ * The command and the ranks that it starts call it. An ignored signal stays ignored. Threads that
+ * call a plugin for the first time after this call, and this thread, get a stack for signals, so
+ * that an overflow of their own stack is reported; a stack for signals that they have is kept. A
+ * second call does nothing. TESS_EIO: a handler cannot be installed.
+ */
+tess_status tess_crash_reports_enable(void);
 
 /* Returns the version of the library: "2.0.0". Static. */
 const char *tess_version(void);
@@ -70,6 +87,24 @@ const char *tess_option_get(const char *key);
  */
 tess_status tess_option_set(const char *key, const char *value);
 
+/*
+ * Registers a plugin of the program itself: styles, backends, devices or models in its own source,
+ * without a file. The names are then found as if a file offered them, by all ranks of this process
+ * and of the processes that it forks; other processes of a job register it, too. May be called
+ * before and after plugins are looked up, from any thread, but not from a plugin.
+ *
+ * Checks what is checked of a file: ABI, sizes, required operations, names. Then declares the
+ * options and calls init(). p, with all that it points to, stays valid and unchanged until the end
+ * of the process. If p is registered already, this does nothing.
+ *
+ * TESS_EINVAL: an invalid name, nothing offered, or a name that a file or another registered plugin
+ * has. The file is used, whatever comes first: a name in a plan means the same in every program.
+ * So set TESSERA_PLUGIN_PATH before, since this searches for files. TESS_EABI: see docs/abi.md.
+ * TESS_ENOTSUP: init() failed. Nothing is registered then. Messages about the plugin contain
+ * "registered by the program" in place of a file.
+ */
+tess_status tess_registry_add(const struct tess_plugin *p);
+
 /* ---- worlds: all ranks of a job -------------------------------------------------------------- */
 
 /* All ranks of a job, as one rank uses them. */
@@ -83,20 +118,46 @@ struct tess_world;
 tess_status tess_world_open(struct tess_world **out);
 
 /*
- * Runs fn(world, arg) on `n` threads, each a rank of a loopback world, and joins them. Returns the
- * first failure, with its message. For tests, and for programs whose ranks are threads. Blocks.
+ * Runs fn(world, arg) on `n` ranks of the option "backend" (TESSERA_BACKEND), and waits for their
+ * end. Returns the first failure, with its message. For tests, and for programs whose ranks are one
+ * function. Blocks.
  *
- * fn returns without closing `world`: tess_world_close fails the job. After a failure each rank has
- * TESSERA_TIMEOUT to return. A rank that blocks in its own code is logged after one second. If it
- * does not return, the message names it, and its thread continues to run. It may still use what
- * `arg` points to, so end the process.
+ * | backend | ranks |
+ * |---|---|
+ * | auto, loopback, wrappers of it, others of TESS_REACH_PROCESS | threads of this process |
+ * | shm, gloo, wrappers of them, others with another `reach` | processes, forked for this call |
+ * | mpi | refused: mpirun starts its ranks, which call tess_world_open |
  *
- * TESS_EINVAL: n > 1, and the option "backend" (TESSERA_BACKEND) is not auto, loopback, a wrapper
- * such as faulty:loopback, or another backend of TESS_REACH_PROCESS. The ranks of gloo or shm are
- * processes: start the program with tessera launch, and call tess_world_open.
+ * fn returns without closing `world`: tess_world_close fails the job.
+ *
+ * Threads: after a failure each rank has TESSERA_TIMEOUT to return. A rank that blocks in its own
+ * code is logged after one second. If it does not return, the message names it, and its thread
+ * continues to run. It may still use what `arg` points to, so end the process.
+ *
+ * Processes: this forks. So call it before threads are started, and with no world open: that is
+ * refused with TESS_EINVAL. A rank has a copy of the memory, and what it writes is lost, except for
+ * results (tess_world_spawn_results). It has RANK and the other variables of a job, writes to the
+ * same stdout and stderr, ends without atexit handlers and destructors, and is killed if this
+ * process ends. The message of a rank that was killed has the signal and the last call
+ * (TESS_EPEER). After a failure a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s
+ * later; no process remains. SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the
+ * end; SIGCHLD is the default meanwhile.
+ *
+ * A deadline applies to calls, and to a rank that others wait for. If all ranks block in their own
+ * code, this does too.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);
+
+/*
+ * Runs fn(world, arg, result) like tess_world_spawn. Each rank writes `bytes_each` bytes to
+ * `result`, which are zero before and aligned to 64. results: [n * bytes_each], filled in the order
+ * of ranks, only on success.
+ */
+tess_status tess_world_spawn_results(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg,
+                                                       void *result),
+                                     void *arg, void *results, uint64_t bytes_each);
 
 /* Returns this rank, 0 to the size of the world - 1. */
 int32_t tess_world_rank(const struct tess_world *w);

@@ -75,8 +75,11 @@ struct tess_trainer_options {
 	const char *const *recompute;
 	/* Maximum length of a sequence; 0: that of the checkpoint. */
 	int64_t positions;
+	/* Pattern of the modules whose outputs steps keep for tess_trainer_take_values, as in
+	 * plans: "model.layers.*.mlp"; "*" alone: all modules. NULL: none. */
+	const char *values;
 };
-TESS_TIGHT(tess_trainer_options, positions);
+TESS_TIGHT(tess_trainer_options, values);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of

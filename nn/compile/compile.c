@@ -5,6 +5,7 @@
 #include "nn/backward/backward.h"
 #include "nn/compile/hash.h"
 #include "nn/compile/pipeline.h"
+#include "nn/compile/values.h"
 #include "nn/program/compressed.h"
 #include "nn/program/settings.h"
 #include "nn/record/recorder.h"
@@ -34,6 +35,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 	nforward = r->p->nrecords;
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
+	if (!r->status && r->options->values)
+		tess_values_record(r);
 	tess_pipeline_cut(r, nforward);
 	if (!r->status && r->options->weights)
 		st = tess_program_compress(r->p, r->options->weights);
@@ -47,7 +50,7 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 static tess_status record_model(struct tess_recorder *r)
 {
 	struct tess_tensor *logits =
-		TESS_PLUGIN_VALUE(r->options->model->forward(&r->nn, r->p->ids));
+		TESS_PLUGIN_VALUE(r->options->model, NULL, forward, &r->nn, r->p->ids);
 	tess_status st = finish_program(r, logits);
 
 	if (!st)

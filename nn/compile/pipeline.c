@@ -362,5 +362,7 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		place_records(&c);
 	if (!r->status)
 		add_sends(&c);
+	for (int32_t i = 0; i < p->nvalues && !r->status; i++)
+		p->values[i].stage = c.home[p->values[i].value->id];
 	p->overlaps = !r->status && tess_pipeline_schedule_overlaps(p);
 }

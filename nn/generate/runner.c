@@ -89,6 +89,9 @@ static tess_status open_runner(struct tess_runner *s)
 	int32_t index = -1;
 	tess_status st = tess_run_read_options(&s->check, &s->groups.graphs);
 
+	s->pattern = parts->values ? strdup(parts->values) : NULL;
+	if (!st && parts->values && !s->pattern)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st)
 		st = tess_device_find(&device, &index);
 	if (!st)
@@ -102,6 +105,7 @@ static tess_status open_runner(struct tess_runner *s)
 			                                            .kv_dtype = parts->kv_dtype,
 			                                            .weights = parts->weights,
 			                                            .math = parts->math,
+			                                            .values = s->pattern,
 			                                            .check = s->check,
 			                                            .device = device };
 		s->programs.group = parts->group;
@@ -386,6 +390,8 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 		st = tess_runner_reserve_logits(s, rows, n);
 	if (!st)
 		st = read_logits(s, k, logits);
+	if (!st && s->parts.stores_values)
+		st = tess_value_store_read(&s->values, k->program, k->lowered, &s->device, NULL, 1);
 	if (st) {
 		tess_device_drain(&s->device);
 		return st;
@@ -481,6 +487,26 @@ int32_t tess_runner_count_threads(const struct tess_runner *s)
 	return s->device.nthreads;
 }
 
+tess_status tess_runner_take_values(struct tess_runner *s, struct tess_taken_value **out)
+{
+	if (!s->pattern)
+		return tess_fail(TESS_EINVAL,
+		                 "the session keeps no values; open it with a pattern of modules "
+		                 "in the option values");
+	return tess_value_store_take(&s->values, s->programs.first->program, s->parts.group, 1,
+	                             out);
+}
+
+int32_t tess_runner_count_values(const struct tess_runner *s)
+{
+	return s->programs.first->program->nvalues;
+}
+
+const struct tess_program *tess_runner_get_program(const struct tess_runner *s)
+{
+	return s->programs.first->program;
+}
+
 void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
@@ -495,6 +521,8 @@ void tess_runner_free(struct tess_runner *s)
 	tess_kv_cache_free(s->kv);
 	tess_step_memory_free(&s->step);
 	free(s->logits);
+	tess_value_store_clear(&s->values);
+	free(s->pattern);
 	tess_rank_weights_free(&s->weights);
 	tess_programs_free(&s->programs);
 	tess_device_close(&s->device);

@@ -17,6 +17,7 @@
 #include "nn/program/plan.h"
 #include "nn/program/source.h"
 #include "nn/run/profile.h"
+#include "nn/run/values.h"
 #include "nn/weights/decide.h"
 #include "nn/weights/device.h"
 
@@ -39,6 +40,8 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	int32_t weights; /* linear weights in memory: 0: as in the files; TESS_Q8, TESS_BF12 */
 	int32_t math; /* dtype of linear products: 0 or TESS_F32; TESS_BF16, with bf16 weights */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
+	const char *values; /* see tess_session_options; copied; NULL: none */
+	bool stores_values; /* the values of steps are stored; false: of another replica */
 };
 
 /* Records and checks the program, compares it between ranks, and loads this rank's weights. */
@@ -157,6 +160,15 @@ void tess_runner_set_profile(struct tess_runner *s, struct tess_profile *p);
 struct tess_profile *tess_runner_get_profile(const struct tess_runner *s);
 /* Returns the number of compute threads of this rank. */
 int32_t tess_runner_count_threads(const struct tess_runner *s);
+
+/*
+ * Takes the values that steps have stored (nn/run/values.h): tess_runner_count_values of them on
+ * rank 0. TESS_EINVAL: the runner has no pattern.
+ */
+tess_status tess_runner_take_values(struct tess_runner *s, struct tess_taken_value **out);
+int32_t tess_runner_count_values(const struct tess_runner *s);
+/* Returns the recorded program of one row, borrowed. */
+const struct tess_program *tess_runner_get_program(const struct tess_runner *s);
 
 void tess_runner_free(struct tess_runner *s);
 

@@ -7,6 +7,7 @@
 #include "core/call/queue.h"
 #include "core/registry/plugin_call.h"
 #include "nn/generate/runner_state.h"
+#include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 
 #include <sched.h>
@@ -119,7 +120,7 @@ void tess_chooser_close(struct tess_runner *s)
 	struct tess_chooser *c = &s->chooser;
 
 	if (c->reader)
-		TESS_PLUGIN_DO(s->device.table->stream_close(s->device.self, c->reader));
+		TESS_PLUGIN_DO(s->device.table, NULL, stream_close, s->device.self, c->reader);
 	for (int32_t i = 0; i < 2; i++)
 		tess_device_free(&s->device, c->ids[i]);
 	tess_device_free(&s->device, c->draws);
@@ -132,7 +133,7 @@ void tess_chooser_close(struct tess_runner *s)
 
 bool tess_runner_can_choose(const struct tess_runner *s)
 {
-	return s->chooser.usable && !s->groups.profile;
+	return s->chooser.usable && !s->groups.profile && !s->pattern;
 }
 
 tess_status tess_chooser_feed(struct tess_runner *s)
@@ -156,7 +157,8 @@ tess_status tess_chooser_feed(struct tess_runner *s)
 
 	to.data = s->step.at.inputs;
 	to.stride[0] = 1;
-	return TESS_PLUGIN_CALL_QUICK(s->device.table, op.where, run, s->device.self, &op);
+	return TESS_PLUGIN_CALL_FOR(s->device.table, op.where, op_get_kind_name(op.kind), run,
+	                            s->device.self, &op);
 }
 
 tess_status tess_runner_send_seen(struct tess_runner *s, int32_t set, const int32_t *ids, int64_t n)
@@ -197,7 +199,8 @@ static tess_status sample_ids(struct tess_runner *s, void *logits, const struct 
 	tess_status st = send_draws(s, draws, rows);
 
 	return st ? st
-	          : TESS_PLUGIN_CALL_QUICK(s->device.table, op.where, run, s->device.self, &op);
+	          : TESS_PLUGIN_CALL_FOR(s->device.table, op.where, op_get_kind_name(op.kind), run,
+	                                 s->device.self, &op);
 }
 
 /* Queues the choice of ids from the logits of a queued step. */
@@ -245,8 +248,8 @@ static tess_status await_point(struct tess_runner *s, int32_t point)
 {
 	tess_status st;
 
-	while ((st = TESS_PLUGIN_VALUE_QUICK(s->device.table->reached(s->device.self, point))) ==
-	       TESS_PENDING) {
+	while ((st = TESS_PLUGIN_VALUE_QUICK(s->device.table, NULL, reached, s->device.self,
+	                                     point)) == TESS_PENDING) {
 		st = tess_world_test_device(s->device.world, s->device.self);
 		if (!st)
 			st = tess_world_check(s->device.world);

@@ -43,6 +43,8 @@ struct tess_runner {
 	float *logits; /* a copy of the device's logits; room for nlogits rows */
 	int64_t nlogits;
 	bool check; /* TESSERA_CHECK */
+	char *pattern; /* of modules whose values are kept; NULL: none */
+	struct tess_value_store values;
 	struct tess_chooser chooser;
 };
 

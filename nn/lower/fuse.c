@@ -25,7 +25,7 @@ static bool add_fused_op(struct tess_step *step, struct tess_step *s,
 		last = last->fused;
 	last->op.next = &s->op;
 	last->op.only_next = last->only_next;
-	if (TESS_PLUGIN_VALUE_QUICK(device->fuses(&step->op)) == 1) {
+	if (TESS_PLUGIN_VALUE_QUICK(device, step->op.where, fuses, &step->op) == 1) {
 		last->fused = s;
 		return true;
 	}

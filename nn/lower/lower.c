@@ -118,10 +118,10 @@ static void lower_record(struct build *b, const struct tess_record *rec)
 	lowerings[rec->kind](b, rec);
 }
 
-/* Returns the logits as dense rows; logits that are a part of a value are copied. */
-static struct value make_dense_logits(struct build *b)
+/* Returns a value as dense rows after the last record; a part of another value is copied. */
+static struct value make_dense(struct build *b, const struct tess_tensor *t)
 {
-	struct value *v = build_get_value(b, b->p->logits), dense;
+	struct value *v = build_get_value(b, t), dense;
 
 	if (build_is_dense(v))
 		return *v;
@@ -129,6 +129,24 @@ static struct value make_dense_logits(struct build *b)
 	dense = build_copy_dense(b, v);
 	b->record++;
 	return dense;
+}
+
+/* Makes this rank's kept values of modules dense. */
+static void make_dense_values(struct build *b, struct value *dense)
+{
+	const struct tess_program *p = b->p;
+
+	for (int32_t i = 0; i < p->nvalues && !b->status; i++)
+		if (tess_program_has_stage(p, b->l->rank, p->values[i].stage))
+			dense[i] = make_dense(b, p->values[i].value);
+}
+
+/* Keeps the values in use until the last step, which precedes this call. */
+static void set_kept_values(struct build *b, const struct value *dense)
+{
+	for (int32_t i = 0; i < b->p->nvalues && !b->status; i++)
+		if (tess_program_has_stage(b->p, b->l->rank, b->p->values[i].stage))
+			build_add_pointer(b, &b->l->values[i], &dense[i]);
 }
 
 /* ---- a program ------------------------------------------------------------------------------- */
@@ -170,15 +188,17 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	struct tess_arena arena = { 0 };
 	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
 	struct build b = { .p = p, .l = l, .weights = weights };
-	struct value logits;
+	struct value logits, *values;
 
 	if (!l)
 		return TESS_ENOMEM;
 	l->rank = rank;
 	b.value = TESS_NEW(&arena, struct value, p->ntensors);
 	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));
+	values = TESS_NEW(&arena, struct value, p->nvalues + 1);
+	l->values = TESS_NEW(&arena, void *, p->nvalues + 1);
 	l->arena = arena;
-	if (!b.value || !b.runs)
+	if (!b.value || !b.runs || !values || !l->values)
 		b.status = TESS_ENOMEM;
 	else
 		set_page_classes(&b);
@@ -196,6 +216,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 		if (p->check && !b.status)
 			build_add_checks(&b, p->record[b.record]);
 	}
+	make_dense_values(&b, values);
 	if (!b.status && p->training)
 		build_finish_gradients(&b);
 	if (!b.status)
@@ -205,9 +226,10 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	if (!b.status && p->balance)
 		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
 	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
-		logits = make_dense_logits(&b); /* in use after the last record */
+		logits = make_dense(&b, p->logits); /* in use after the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}
+	set_kept_values(&b, values);
 	if (!b.status)
 		build_place_buffers(&b);
 	if (b.status) {

@@ -95,6 +95,8 @@ struct tess_rank_program {
 	 */
 	uint64_t gradient_bytes;
 	struct tess_view *gradient;
+	void **values; /* set by tess_rank_program_bind: each of program->values, f32, dense; NULL:
+	                * in another stage */
 	void *loss; /* set by tess_rank_program_bind: f32 [tokens]; NULL: no training */
 	/*
 	 * set by tess_rank_program_bind for tess_program_compute_balance; NULL: no load balancing

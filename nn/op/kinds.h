@@ -23,6 +23,14 @@ struct op_kind {
 /* Returns a kind of TESS_OP_..., or NULL if there is none. */
 const struct op_kind *op_find_kind(int32_t kind);
 
+/* Returns the name of a kind, as "linear"; NULL: there is none. */
+static inline const char *op_get_kind_name(int32_t kind)
+{
+	const struct op_kind *k = op_find_kind(kind);
+
+	return k ? k->name : NULL;
+}
+
 #define OP(kind, name, outs, weight, cost, backward, lower) op_check_##outs##_fn op_check_##name;
 #include "nn/op/kinds.def"
 

@@ -126,7 +126,8 @@ void tess_program_free(struct tess_program *p)
 		return;
 	for (int32_t i = 0; i < p->nopen_styles; i++)
 		if (p->open_styles[i].style->close)
-			TESS_PLUGIN_DO(p->open_styles[i].style->close(p->open_styles[i].state));
+			TESS_PLUGIN_DO(p->open_styles[i].style, p->open_styles[i].module, close,
+			               p->open_styles[i].state);
 	arena = p->arena;
 	tess_arena_free(&arena);
 }

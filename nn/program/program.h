@@ -130,9 +130,17 @@ struct tess_gradient { /* the gradient of a weight, by its first gradient record
 	struct tess_tensor *value;
 };
 
+struct tess_kept_value { /* the output of a module, which is kept to the end of a step */
+	const char *module, *name; /* name: of the value, in files */
+	struct tess_tensor *value; /* replicated along all mesh dimensions but dp */
+	const struct tess_tensor *placed; /* as the module returns it */
+	int32_t stage; /* the stage that computes it */
+};
+
 struct tess_open_style {
 	const struct tess_style *style;
 	void *state;
+	const char *module;
 };
 
 enum { TESS_BUCKET_BYTES = 25 << 20 };
@@ -192,6 +200,8 @@ struct tess_program {
 	bool overlaps; /* stages compute several micro-batches at a time (pipeline_schedule.h) */
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one per weight, in the order of its records */
+	int32_t nvalues;
+	struct tess_kept_value *values; /* in the order of the modules */
 	uint64_t *hash; /* [i]: hash of records 0 to i, compared between ranks */
 };
 

@@ -37,8 +37,9 @@ static struct tess_tensor *gather_logits(struct tess_recorder *r, struct tess_te
  * Returns the logits for the loss: cut by vocabulary, if the last record gathers them for the
  * layout of the head. The gather is then unused.
  */
-static struct tess_tensor *find_cut_logits(struct tess_program *p, struct tess_tensor *x)
+static struct tess_tensor *find_cut_logits(struct tess_recorder *r, struct tess_tensor *x)
 {
+	struct tess_program *p = r->p;
 	const struct tess_record *last = p->nrecords ? p->record[p->nrecords - 1] : NULL;
 
 	if (!last || last->kind != TESS_REC_MOVE || last->out[0] != x ||
@@ -46,6 +47,9 @@ static struct tess_tensor *find_cut_logits(struct tess_program *p, struct tess_t
 	    x->dim[1]->base != x->dim[1])
 		return x;
 	p->nrecords--;
+	for (struct tess_module_output *o = r->outputs; o; o = o->before)
+		if (o->value == x)
+			o->value = last->in[0];
 	return last->in[0];
 }
 
@@ -56,7 +60,7 @@ struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tenso
 	if (r->status || !p->training)
 		return gather_logits(r, x);
 	p->logits_root = TESS_LOGITS_CUT;
-	x = gather_logits(r, find_cut_logits(p, x));
+	x = gather_logits(r, find_cut_logits(r, x));
 	p->logits_root = -1;
 	return x;
 }

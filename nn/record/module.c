@@ -145,7 +145,8 @@ static tess_status open_style_state(struct tess_recorder *r, struct tess_module 
 	st = TESS_PLUGIN_CALL(m->style, m->site.module, open, &m->site, &m->site.state);
 	if (st)
 		return st;
-	list[p->nopen_styles++] = (struct tess_open_style){ m->style, m->site.state };
+	list[p->nopen_styles++] =
+		(struct tess_open_style){ m->style, m->site.state, m->site.module };
 	p->open_styles = list;
 	return TESS_OK;
 }
@@ -287,6 +288,19 @@ struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const str
 	return r->status || !x ? NULL : apply_layouts(r, m, x, false);
 }
 
+/* Notes the value that a module returns, for tess_values_record. */
+static struct tess_tensor *note_output(struct tess_recorder *r, const struct tess_module *m,
+                                       struct tess_tensor *y)
+{
+	struct tess_module_output *o = TESS_NEW(&r->p->arena, struct tess_module_output, 1);
+
+	if (!o)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	*o = (struct tess_module_output){ r->outputs, m->site.module, y };
+	r->outputs = o;
+	return y;
+}
+
 struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
                                                struct tess_tensor *y)
 {
@@ -301,7 +315,8 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 		if (!y && !r->status)
 			return fail_no_value(r, &m[i], "prepare_output");
 	}
-	return r->status || !y ? NULL : apply_layouts(r, m, y, true);
+	y = r->status || !y ? NULL : apply_layouts(r, m, y, true);
+	return y && r->options->values ? note_output(r, m, y) : y;
 }
 
 /* ---- entering and leaving -------------------------------------------------------------------- */

@@ -166,8 +166,8 @@ static int32_t find_kv_dtype(const struct tess_recorder *r)
 		return r->options->kv_dtype;
 	for (int32_t i = 0; i < r->p->nrecords && device && device->kv_dtype; i++)
 		if (r->p->record[i]->kind == TESS_OP_LINEAR)
-			return TESS_PLUGIN_VALUE(device->kv_dtype(
-				       r->p->record[i]->weight[0]->dtype)) == TESS_BF16
+			return TESS_PLUGIN_VALUE(device, NULL, kv_dtype,
+			                         r->p->record[i]->weight[0]->dtype) == TESS_BF16
 			               ? TESS_BF16
 			               : TESS_F32;
 	return TESS_F32;

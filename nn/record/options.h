@@ -17,6 +17,7 @@ struct tess_record_options {
 	int32_t kv_dtype; /* dtype of the KV cache; 0: as the device prefers, else TESS_F32 */
 	int32_t weights; /* dtype of linear weights in memory; 0: as stored; TESS_Q8, TESS_BF12 */
 	int32_t math; /* dtype of linear products; 0: TESS_F32; TESS_BF16: for bf16 weights */
+	const char *values; /* pattern of modules whose outputs are kept; NULL: none (values.h) */
 	bool check; /* after each record, compare ranks and detect non-finite values */
 	const struct tess_device *device; /* NULL: host memory, and exact sums */
 	/* NULL: inference. Copied. The sum of its lengths is ntokens, and all rows are selected.

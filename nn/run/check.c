@@ -1,9 +1,11 @@
 #include "nn/run/check.h"
 
 #include "core/base/status.h"
+#include "core/registry/registry.h"
 #include "core/world/world.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,15 +156,31 @@ static const char *get_checked_module(const struct tess_check *c)
 	return c->record->kind == TESS_OP_LINEAR ? c->tensor->module : c->record->module;
 }
 
+enum { CAUSE_TEXT = 640 };
+
+/* Names the style whose function has computed the value; `otherwise`: an op has. */
+static const char *name_cause(const struct tess_check *c, const char *otherwise,
+                              char text[static CAUSE_TEXT])
+{
+	struct tess_plugin_origin origin;
+
+	if (!c->record->style || !tess_registry_find_origin(c->record->style, &origin))
+		return otherwise;
+	snprintf(text, CAUSE_TEXT, "style %s (%s)", origin.name, origin.path);
+	return text;
+}
+
 static tess_status fail_not_finite(const struct tess_check *c, struct tess_group *g,
                                    const struct finding *f, int32_t rank)
 {
+	char cause[CAUSE_TEXT];
+
 	tess_fail(TESS_EINVAL,
 	          "%s: %s gives %s on rank %d, at row %lld, column %lld: the first value of this "
-	          "step that is not finite; check this module's weights, and its style or plugin",
+	          "step that is not finite; check this module's weights, and %s",
 	          get_checked_module(c), tess_record_kind_name(c->record->kind),
 	          isnan(convert_bits(c, f->bits)) ? "NaN" : "Inf", (int)rank, (long long)f->row,
-	          (long long)f->column);
+	          (long long)f->column, name_cause(c, "its style or plugin", cause));
 	return tess_group_fail_together(g, TESS_EINVAL);
 }
 
@@ -203,6 +221,7 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 	int32_t from = find_majority(c, all, n, first), r = 0;
 	int64_t count = all[from].count;
 	uint32_t *theirs = malloc((size_t)(count + 1) * sizeof *theirs);
+	char cause[CAUSE_TEXT];
 	struct finding mine;
 	tess_status st = theirs ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -215,12 +234,12 @@ static tess_status fail_difference(const struct tess_check *c, struct tess_group
 	if (!st) {
 		tess_fail(TESS_EMISMATCH,
 		          "%s: %s gives %.9g on rank %d but %.9g on rank %d, at row %lld, column "
-		          "%lld, where all ranks must hold the same value; its style or a plugin's "
-		          "function makes them differ",
+		          "%lld, where all ranks must hold the same value; %s makes them differ",
 		          get_checked_module(c), tess_record_kind_name(c->record->kind),
 		          convert_bits(c, all[r].bits), (int)tess_group_member(g, r),
 		          convert_bits(c, all[r].other), (int)tess_group_member(g, from),
-		          (long long)all[r].row, (long long)all[r].column);
+		          (long long)all[r].row, (long long)all[r].column,
+		          name_cause(c, "its style or a plugin's function", cause));
 		st = tess_group_fail_together(g, TESS_EMISMATCH);
 	}
 	free(theirs);

@@ -26,8 +26,8 @@ static void close_graphs(struct tess_graphs *g)
 {
 	for (int32_t i = 0; i < g->n; i++) {
 		if (g->run[i].graph)
-			TESS_PLUGIN_DO(
-				g->device->table->graph_close(g->device->self, g->run[i].graph));
+			TESS_PLUGIN_DO(g->device->table, NULL, graph_close, g->device->self,
+			               g->run[i].graph);
 		g->run[i] = (struct tess_run_graph){ 0 };
 	}
 }
@@ -80,7 +80,7 @@ static void capture_steps(struct tess_run_graph *run, const struct tess_rank_pro
 		if (!ended && !st)
 			run->graph = graph;
 		else if (!ended)
-			TESS_PLUGIN_DO(d->table->graph_close(d->self, graph));
+			TESS_PLUGIN_DO(d->table, NULL, graph_close, d->self, graph);
 		st = st ? TESS_OK : ended;
 	}
 	if (st)

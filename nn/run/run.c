@@ -5,7 +5,9 @@
 #include "core/call/queue.h"
 #include "core/call/work.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 #include "nn/run/check.h"
+#include "nn/run/compute_spans.h"
 #include "nn/run/graphs.h"
 
 #include <stdlib.h>
@@ -115,7 +117,8 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 {
 	switch (s->kind) {
 	case TESS_STEP_OP:
-		return TESS_PLUGIN_CALL_QUICK(d->table, s->op.where, run, d->self, &s->op);
+		return TESS_PLUGIN_CALL_FOR(d->table, s->op.where, op_get_kind_name(s->op.kind),
+		                            run, d->self, &s->op);
 	case TESS_STEP_COLL:
 		return s->started ? start_step(s, d, groups, under_way)
 		                  : tess_group_run(get_step_group(groups, s), &s->coll);
@@ -129,9 +132,11 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 		return run_check_step(&s->check, d, groups->all);
 	default:
 		tess_error_clear();
-		return tess_plugin_check_returned(s->style, s->style->name,
-		                                  s->backward ? "grad" : "compute", s->where,
-		                                  TESS_PLUGIN_VALUE(s->call(&s->local)));
+		return tess_plugin_check_returned(
+			s->style, s->style->name, s->backward ? "grad" : "compute", s->where,
+			TESS_PLUGIN_NOTED(TESS_STATE_ALL, s->style,
+		                          s->backward ? "grad" : "compute", s->where, NULL, 0,
+		                          s->call(&s->local)));
 	}
 }
 
@@ -169,11 +174,27 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 	return st;
 }
 
+/* Runs a step, measured as requested; then lets started calls progress. */
+static tess_status run_measured_step(struct tess_step *s, const struct tess_opened_device *d,
+                                     const struct tess_run_groups *groups,
+                                     struct tess_compute_spans *spans, struct tess_step **under_way)
+{
+	int64_t began = spans->group ? tess_now() : 0;
+	tess_status st = groups->profile ? run_profiled_step(s, d, groups, under_way)
+	                                 : run_timed_step(s, d, groups, under_way);
+
+	if (spans->group && !st)
+		tess_compute_spans_add(spans, s, began);
+	test_steps(*under_way);
+	return st;
+}
+
 tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_opened_device *device,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs)
 {
 	bool graph = !groups->profile && tess_graphs_begin(graphs, l, device, groups);
+	struct tess_compute_spans spans = tess_compute_spans_begin(groups);
 	struct tess_step *under_way = NULL;
 	struct tess_thread_state before; /* a single step restores less of it */
 	tess_status st = TESS_OK;
@@ -182,15 +203,14 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	for (int32_t i = 0, end, n = 0; i < l->nsteps && !st; i = end) {
 		end = graph ? tess_graphs_find_end(graphs, l, groups, i) : i;
 		if (end > i) {
+			tess_compute_spans_end(&spans);
 			st = tess_graphs_run(graphs, l, groups, i, end, n++);
 		} else {
 			end = i + 1;
-			st = groups->profile
-			             ? run_profiled_step(l->step[i], device, groups, &under_way)
-			             : run_timed_step(l->step[i], device, groups, &under_way);
-			test_steps(under_way);
+			st = run_measured_step(l->step[i], device, groups, &spans, &under_way);
 		}
 	}
+	tess_compute_spans_end(&spans);
 	if (st)
 		tess_steps_abandon(under_way);
 	tess_thread_state_restore(&before);
@@ -202,14 +222,14 @@ tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_
                                        const struct tess_run_groups *groups,
                                        struct tess_step **under_way)
 {
+	struct tess_compute_spans spans = tess_compute_spans_begin(groups);
 	struct tess_thread_state before;
 	tess_status st = TESS_OK;
 
 	tess_thread_state_save(&before, TESS_STATE_ALL);
-	for (int32_t i = first; i < end && !st; i++) {
-		st = run_timed_step(l->step[i], device, groups, under_way);
-		test_steps(*under_way);
-	}
+	for (int32_t i = first; i < end && !st; i++)
+		st = run_measured_step(l->step[i], device, groups, &spans, under_way);
+	tess_compute_spans_end(&spans);
 	tess_thread_state_restore(&before);
 	if (st) {
 		tess_steps_abandon(*under_way);

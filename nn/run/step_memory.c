@@ -24,7 +24,7 @@ static void free_step(struct tess_step_memory *s)
 	if (s->is_shared) {
 		tess_group_free(s->shared, s->at.step);
 	} else if (s->is_registered) {
-		TESS_PLUGIN_DO(s->device->table->sync(s->device->self, s->device->stream));
+		TESS_PLUGIN_DO(s->device->table, NULL, sync, s->device->self, s->device->stream);
 		tess_carrier_free(s->shared, s->at.step);
 	} else {
 		tess_device_free(s->device, s->at.step);

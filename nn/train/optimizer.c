@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/base/thread_state.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,7 +121,8 @@ static tess_status update_weight(const struct tess_optimizer *o, const struct te
 	out[op.nout - 1] = make_flat_view(apart ? rounded : NULL, w->dtype, n);
 	op.stream = s->weights.device.stream;
 	op.nnum = list_numbers(o, lr, w->ndim > 1 ? o->decay : 0, factor, step, num);
-	return n ? TESS_PLUGIN_CALL_QUICK(device, w->name, run, s->weights.device.self, &op)
+	return n ? TESS_PLUGIN_CALL_FOR(device, w->name, op_get_kind_name(op.kind), run,
+	                                s->weights.device.self, &op)
 	         : TESS_OK;
 }
 

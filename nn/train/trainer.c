@@ -6,6 +6,7 @@
 #include "core/call/carrier.h"
 #include "core/group/device.h"
 #include "core/registry/plugin_call.h"
+#include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
 #include "nn/run/options.h"
@@ -62,6 +63,7 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 		                                            .source = parts->source,
 		                                            .mesh = parts->mesh,
 		                                            .positions = parts->positions,
+		                                            .values = t->pattern,
 		                                            .check = check,
 		                                            .device = device };
 	t->programs.group = t->programs.all = parts->group;
@@ -140,6 +142,9 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	const struct tess_trainer_options *o = t->parts.options;
 	tess_status st;
 
+	t->pattern = o->values ? strdup(o->values) : NULL;
+	if (o->values && !t->pattern)
+		return tess_fail(TESS_ENOMEM, "out of memory");
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
 	t->training.dropout = o->dropout;
@@ -270,6 +275,8 @@ void tess_trainer_close(struct tess_trainer *t)
 	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
 		tess_step_memory_free(&t->memory[i]);
 	free(t->losses);
+	tess_value_store_clear(&t->values);
+	free(t->pattern);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
@@ -308,7 +315,8 @@ static tess_status add_squares(struct tess_trainer *t, const struct tess_weight 
 	struct tess_op op = make_squares(&in, &out, w->name);
 
 	op.stream = t->device.stream;
-	return n ? TESS_PLUGIN_CALL_QUICK(t->device.table, w->name, run, t->device.self, &op)
+	return n ? TESS_PLUGIN_CALL_FOR(t->device.table, w->name, op_get_kind_name(op.kind), run,
+	                                t->device.self, &op)
 	         : TESS_OK;
 }
 
@@ -378,6 +386,8 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 		for (int64_t k = i; k < i + n; k++)
 			at += s->micro[k].nsequences;
 	}
+	if (st) /* of some micro-batches only */
+		tess_value_store_clear(&t->values);
 	if (!st)
 		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
@@ -534,6 +544,21 @@ tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct 
 	st = run_training_step(t, micro, n, NULL, out);
 	t->training.dropout = dropout;
 	return st;
+}
+
+tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out)
+{
+	if (!t->pattern)
+		return tess_fail(TESS_EINVAL,
+		                 "the trainer keeps no values; open it with a pattern of modules "
+		                 "in the option values");
+	return tess_value_store_take(&t->values, t->programs.first->program, t->parts.group,
+	                             t->nreplicas, out);
+}
+
+const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t)
+{
+	return t->programs.first->program;
 }
 
 /* ---- tensors and information ----------------------------------------------------------------- */

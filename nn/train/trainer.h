@@ -3,6 +3,7 @@
 #define TESS_NN_TRAINER_H
 
 #include "nn/program/plan.h"
+#include "nn/run/values.h"
 #include "nn/train/optimizer.h"
 #include "nn/weights/parameters.h"
 
@@ -26,6 +27,14 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 
 /* Records, checks and compares the program, and loads parameters. Collective. */
 tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess_trainer **out);
+
+/*
+ * Takes the values that steps have stored (nn/run/values.h): tess_trainer_get_program's `nvalues`
+ * of them on rank 0. TESS_EINVAL: the trainer has no pattern.
+ */
+tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out);
+/* Returns the program that was recorded first, borrowed. */
+const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t);
 
 /* The inside of a trainer, for saving and resuming. Borrowed. */
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);

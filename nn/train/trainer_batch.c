@@ -165,15 +165,21 @@ struct batch_part { /* the part of a micro-batch that this rank's replica runs *
 	struct tess_run sequences, tokens;
 };
 
-static struct batch_part cut_batch(const struct tess_trainer *t, const struct tess_batch *b)
+static struct batch_part cut_batch_for(const struct tess_trainer *t, const struct tess_batch *b,
+                                       int32_t replica)
 {
-	int64_t lo = tess_edge(b->nsequences, t->nreplicas, t->replica),
-		hi = tess_edge(b->nsequences, t->nreplicas, t->replica + 1);
+	int64_t lo = tess_edge(b->nsequences, t->nreplicas, replica),
+		hi = tess_edge(b->nsequences, t->nreplicas, replica + 1);
 	struct batch_part part = { .sequences = { lo, hi - lo } };
 
 	for (int64_t i = 0; i < hi; i++)
 		*(i < lo ? &part.tokens.start : &part.tokens.len) += b->lengths[i];
 	return part;
+}
+
+static struct batch_part cut_batch(const struct tess_trainer *t, const struct tess_batch *b)
+{
+	return cut_batch_for(t, b, t->replica);
 }
 
 static tess_status reserve_buffers(struct tess_trainer *t, struct tess_step_memory *m,
@@ -344,6 +350,26 @@ static void find_nonfinite_losses(const struct tess_batch *b, const struct batch
 	}
 }
 
+/* Stores the values of modules, if any are kept. */
+static tess_status store_values(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                const struct tess_batch *b)
+{
+	int64_t *rows;
+	tess_status st;
+
+	if (!t->pattern)
+		return TESS_OK;
+	rows = calloc((size_t)t->nreplicas, sizeof *rows);
+	if (!rows)
+		return tess_fail(TESS_ENOMEM, "values: out of memory");
+	for (int32_t d = 0; d < t->nreplicas; d++)
+		rows[d] = cut_batch_for(t, b, d).tokens.len;
+	st = tess_value_store_read(&t->values, k->program, k->lowered, &t->device, rows,
+	                           t->nreplicas);
+	free(rows);
+	return st;
+}
+
 tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
                                      const struct tess_batch *b, struct tess_batch_totals *totals,
                                      struct tess_accumulator *loss, int32_t *nonfinite)
@@ -358,7 +384,7 @@ tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_s
 	totals->balance += balance;
 	tess_accumulator_add(loss, t->losses, part.tokens.len);
 	find_nonfinite_losses(b, &part, t->losses, nonfinite);
-	return TESS_OK;
+	return store_values(t, k, b);
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,

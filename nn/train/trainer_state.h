@@ -9,6 +9,7 @@
 #include "nn/compile/pipeline_schedule.h"
 #include "nn/run/programs.h"
 #include "nn/run/step_memory.h"
+#include "nn/run/values.h"
 #include "nn/train/trainer.h"
 
 struct tess_trainer {
@@ -31,6 +32,8 @@ struct tess_trainer {
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */
+	char *pattern; /* of modules whose values are kept; NULL: none */
+	struct tess_value_store values;
 };
 
 struct tess_batch_totals { /* sums over the micro-batches of a step */

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/util/clock.h>
 
 const struct tess_option tess_device_options[] = {
 	{ "device", "cpu",
@@ -35,7 +36,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 		st = tess_plugin_find_device(name, device);
 	if (st)
 		return st;
-	count = TESS_PLUGIN_VALUE((*device)->count());
+	count = TESS_PLUGIN_COUNT(*device);
 	if (count < 1)
 		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
 	if (at >= count)
@@ -72,7 +73,7 @@ tess_status tess_device_open(const struct tess_device *device, int32_t index, in
                              struct tess_group *group, struct tess_opened_device *out)
 {
 	struct tess_opened_device d = { .table = device };
-	int32_t local, ranks, count = TESS_PLUGIN_VALUE(device->count());
+	int32_t local, ranks, count = TESS_PLUGIN_COUNT(device);
 	int64_t wanted;
 	tess_status st = tess_device_read_threads(threads, &wanted);
 
@@ -110,10 +111,10 @@ void tess_device_close(struct tess_opened_device *d)
 		return;
 	tess_device_drain(d);
 	if (d->call_stream)
-		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->call_stream));
+		TESS_PLUGIN_DO(d->table, NULL, stream_close, d->self, d->call_stream);
 	if (d->stream)
-		TESS_PLUGIN_DO(d->table->stream_close(d->self, d->stream));
-	TESS_PLUGIN_DO(d->table->close(d->self));
+		TESS_PLUGIN_DO(d->table, NULL, stream_close, d->self, d->stream);
+	TESS_PLUGIN_DO(d->table, NULL, close, d->self);
 	*d = (struct tess_opened_device){ 0 };
 }
 
@@ -158,13 +159,20 @@ tess_status tess_device_alloc(const struct tess_opened_device *d, const char *wh
 void tess_device_free(const struct tess_opened_device *d, void *p)
 {
 	if (p)
-		TESS_PLUGIN_DO(d->table->free(d->self, p));
+		TESS_PLUGIN_DO(d->table, NULL, free, d->self, p);
+}
+
+/* A device may wait for a step of training here: Ctrl-C then waits, too. */
+static int64_t get_deadline(const struct tess_opened_device *d)
+{
+	return d->world ? tess_now() + d->world->timeout : 0;
 }
 
 tess_status tess_device_copy(const struct tess_opened_device *d, const char *where, void *dst,
                              const void *src, uint64_t bytes)
 {
-	return TESS_PLUGIN_CALL_QUICK(d->table, where, copy, d->self, dst, src, bytes, d->stream);
+	return TESS_PLUGIN_CALL_UNTIL(TESS_STATE_FLOAT, get_deadline(d), d->table, where, copy,
+	                              d->self, dst, src, bytes, d->stream);
 }
 
 tess_status tess_device_clear(const struct tess_opened_device *d, const char *where, void *dst,
@@ -192,7 +200,8 @@ tess_status tess_device_sync(const struct tess_opened_device *d, const char *whe
 	tess_status st = d->world ? tess_world_drain_device(d->world, d->self) : TESS_OK;
 
 	if (!st)
-		return TESS_PLUGIN_CALL_QUICK(d->table, where, sync, d->self, d->stream);
+		return TESS_PLUGIN_CALL_UNTIL(TESS_STATE_FLOAT, get_deadline(d), d->table, where,
+		                              sync, d->self, d->stream);
 	tess_device_drain(d); /* queued copies may write to the callers' memory */
 	return st;
 }
@@ -206,9 +215,9 @@ void tess_device_drain(const struct tess_opened_device *d)
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
 	if (d->world)
 		tess_world_drain_device(d->world, d->self);
-	TESS_PLUGIN_DO(d->table->sync(d->self, d->stream));
+	TESS_PLUGIN_DO(d->table, NULL, sync, d->self, d->stream);
 	if (d->call_stream)
-		TESS_PLUGIN_DO(d->table->sync(d->self, d->call_stream));
+		TESS_PLUGIN_DO(d->table, NULL, sync, d->self, d->call_stream);
 	tess_fail(TESS_OK, "%s", sentence);
 }
 

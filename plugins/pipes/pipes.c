@@ -1,4 +1,4 @@
-/* tess-backend-pipes.so: ranks of one host over pipes. The minimum that a backend must have. */
+/* tess-backend-pipes.so: a pipe for each pair of ranks. The minimum that a backend must have. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -140,7 +140,7 @@ static void pipes_close(void *self)
 	free(g);
 }
 
-/* The address of a rank: the names of the pipes that it reads. */
+/* The address of a rank: the name of each pipe that it reads. */
 struct address {
 	int32_t pid, end[2 * RANKS];
 };
@@ -148,7 +148,7 @@ struct address {
 /*
  * Opens both ends, so that a write to a dead rank raises no SIGPIPE: the core detects its failure.
  */
-static tess_status open_pipes_to(struct group *g, const struct tess_group_entry *how, int32_t r)
+static tess_status open_peer(struct group *g, const struct tess_group_entry *how, int32_t r)
 {
 	struct address there;
 	uint64_t len = sizeof there;
@@ -196,7 +196,7 @@ static tess_status pipes_open(const struct tess_group_entry *how, void **self)
 	if (!st)
 		st = how->store->set(how->store->self, key, &here, sizeof here);
 	for (int32_t r = 0; r < g->n && !st; r++)
-		st = open_pipes_to(g, how, r);
+		st = open_peer(g, how, r);
 	if (!st && !(st = start_call(g, &all_here, &work))) {
 		st = wait_for_call(g, work, how->deadline);
 		release_call(g, work);
@@ -220,7 +220,7 @@ static const struct tess_backend pipes = {
 	.size = sizeof pipes,
 	.threads = 1,
 	.name = "pipes",
-	.summary = "ranks of one host, over pipes",
+	.summary = "a pipe for each pair of ranks of one host",
 	.supports = supports_call,
 	.open = pipes_open,
 	.start = start_call,

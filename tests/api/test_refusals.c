@@ -13,7 +13,8 @@
 #include <tessera/tessera.h>
 #include <unistd.h>
 
-static const char *const accept_anything[] = { "tess_error", "tess_fail", "tess_version" };
+static const char *const accept_anything[] = { "tess_error", "tess_fail", "tess_version",
+	                                       "tess_crash_reports_enable" };
 
 static struct { /* objects for the calls of the table */
 	struct tess_world *world;
@@ -27,6 +28,7 @@ static struct { /* objects for the calls of the table */
 	struct tess_decode_stream *stream;
 	struct tess_dataset *dataset;
 	struct tess_explanation *explanation;
+	struct tess_values *values;
 	struct tess_sampler *sampler;
 	struct tess_work *work;
 } on;
@@ -61,6 +63,7 @@ static void *nothing; /* a place for results */
 #define INPUT(...) (&(struct tess_input){ .sequence = on.sequence, __VA_ARGS__ })
 #define OPTIONS(type, ...) (&(struct type){ .size = sizeof(struct type), __VA_ARGS__ })
 #define SESSION(...) OPTIONS(tess_session_options, __VA_ARGS__)
+#define VALUE(...) OPTIONS(tess_value, __VA_ARGS__)
 #define DATASET(...) OPTIONS(tess_dataset_options, .sequence = 8, .vocabulary = 512, __VA_ARGS__)
 #define TRAIN(...) tess_trainer_check(OPTIONS(tess_trainer_options, __VA_ARGS__))
 #define GENERATION(...) OPTIONS(tess_generation, __VA_ARGS__)
@@ -89,6 +92,12 @@ static void *nothing; /* a place for results */
 static tess_status run_nothing(struct tess_world *w, void *arg)
 {
 	(void)w, (void)arg;
+	return TESS_OK;
+}
+
+static tess_status write_nothing(struct tess_world *w, void *arg, void *result)
+{
+	(void)w, (void)arg, (void)result;
 	return TESS_OK;
 }
 
@@ -128,12 +137,22 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_option_set("backend", NULL));
 		ROW(tess_option_set("no_such_key", "1"));
 
+		ROW(tess_registry_add(NULL));
+		ROW(tess_registry_add(OPTIONS(tess_plugin, .abi = 1)));
+		ROW(tess_registry_add(OPTIONS(tess_plugin, .abi = TESS_ABI)));
+
 		/* worlds */
 		ROW(tess_world_open(NULL));
 		ROW(tess_world_spawn(-1, run_nothing, NULL));
 		ROW(tess_world_spawn(0, run_nothing, NULL));
 		ROW(tess_world_spawn(INT32_MAX, run_nothing, NULL));
 		ROW(tess_world_spawn(1, NULL, NULL));
+		ROW(tess_world_spawn_results(0, write_nothing, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, NULL, NULL, numbers, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, NULL, 4));
+		ROW(tess_world_spawn_results(1, write_nothing, NULL, numbers, 0));
+		ROW(tess_world_spawn_results(2, write_nothing, NULL, numbers, UINT64_MAX));
+		ROW(tess_world_spawn_results(1000, write_nothing, NULL, numbers, UINT64_MAX / 999));
 		GIVES(-1, tess_world_rank(NULL));
 		GIVES(0, tess_world_size(NULL));
 		GIVES('\0', *tess_world_backend(NULL));
@@ -521,6 +540,10 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_dataset_read(on.dataset, 0, ids, NULL));
 
 		/* explain */
+		ROW(tess_session_explain(NULL, 1, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, 1, NULL));
+		ROW(tess_session_explain(on.session, 0, OUT(tess_explanation)));
+		ROW(tess_session_explain(on.session, INT64_MAX, OUT(tess_explanation)));
 		ROW(tess_explain(NULL, "tp", 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, NULL, 1, 1, NULL, OUT(tess_explanation)));
 		ROW(tess_explain(dir, "tp", -1, 1, NULL, OUT(tess_explanation)));
@@ -553,6 +576,56 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_explanation_list_weights(on.explanation, 0, NULL));
 		ROW(tess_explanation_list_weights(on.explanation, 1, weights));
 		NOTHING(tess_explanation_free(NULL));
+		ROW(tess_values_new(NULL));
+		ROW(tess_values_add(NULL, VALUE(.name = "x")));
+		ROW(tess_values_add(on.values, NULL));
+		ROW(tess_values_add(on.values, &(struct tess_value){ 0 }));
+		ROW(tess_values_add(on.values, VALUE(.dtype = TESS_F32)));
+		ROW(tess_values_add(on.values, VALUE(.name = "", .dtype = TESS_F32)));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = 0)));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = 99)));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = TESS_F32, .ndim = -1)));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = TESS_F32, .ndim = 9)));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = TESS_F32, .ndim = 1,
+		                                     .shape = { 2 })));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = TESS_F32, .ndim = 1,
+		                                     .data = numbers, .shape = { -1 })));
+		ROW(tess_values_add(on.values, VALUE(.name = "x", .dtype = TESS_F32, .ndim = 2,
+		                                     .data = numbers, .shape = { INT64_MAX, 4 })));
+		ROW(tess_values_add(on.values,
+		                    VALUE(.name = "number", .dtype = TESS_F32, .data = numbers)));
+		GIVES(0, tess_values_count(NULL));
+		ROW(tess_values_get(NULL, 0, VALUE(0)));
+		ROW(tess_values_get(on.values, 0, NULL));
+		ROW(tess_values_get(on.values, 0, &(struct tess_value){ 0 }));
+		ROW(tess_values_get(on.values, -1, VALUE(0)));
+		ROW(tess_values_get(on.values, 1, VALUE(0)));
+		GIVES(-1, tess_values_find(NULL, "number"));
+		GIVES(-1, tess_values_find(on.values, NULL));
+		GIVES(-1, tess_values_find(on.values, "x"));
+		GIVES(-1, tess_value_find_rank(NULL, 0, 0));
+		GIVES(-1, tess_value_find_rank(VALUE(.holders = "1:0:"), 0, 0));
+		GIVES('\0', *tess_values_get_numerics(NULL));
+		ROW(tess_values_load(NULL, OUT(tess_values)));
+		ROW(tess_values_load("/no/such/file", OUT(tess_values)));
+		ROW(tess_values_load("/no/such/file", NULL));
+		ROW(tess_values_save(NULL, "/no/such/file"));
+		ROW(tess_values_save(on.values, NULL));
+		ROW(tess_values_save(on.values, "/no/such/file"));
+		NOTHING(tess_values_free(NULL));
+		ROW(tess_session_take_values(NULL, OUT(tess_values)));
+		ROW(tess_session_take_values(on.session, NULL));
+		ROW(tess_session_take_values(on.session, OUT(tess_values)));
+		ROW(tess_trainer_take_values(NULL, OUT(tess_values)));
+		ROW(tess_trainer_take_values(on.trainer, NULL));
+		ROW(tess_trainer_take_values(on.trainer, OUT(tess_values)));
+		ROW(tess_values_compare(NULL, on.values, 0, OUT(tess_comparison)));
+		ROW(tess_values_compare(on.values, NULL, 0, OUT(tess_comparison)));
+		ROW(tess_values_compare(on.values, on.values, 0, NULL));
+		ROW(tess_values_compare(on.values, on.values, -2, OUT(tess_comparison)));
+		ROW(tess_values_compare(on.values, on.values, NAN, OUT(tess_comparison)));
+		ROW(tess_values_compare(on.values, on.values, INFINITY, OUT(tess_comparison)));
+		NOTHING(tess_comparison_free(NULL));
 	default:
 		*name = "";
 		return true;
@@ -597,6 +670,9 @@ static tess_status open_handles(struct tess_world *w)
 	    (st = tess_decode_stream_open(on.tokenizer, true, &on.stream)) ||
 	    (st = tess_dataset_open(&texts, 1, DATASET(.tokenizer = dir), &on.dataset)) ||
 	    (st = tess_explain(dir, "tp", 1, 1, NULL, &on.explanation)) ||
+	    (st = tess_values_new(&on.values)) ||
+	    (st = tess_values_add(on.values,
+	                          VALUE(.name = "number", .dtype = TESS_F32, .data = numbers))) ||
 	    (st = tess_sampler_new(512, &on.sampler)))
 		return st;
 	return tess_group_start(on.all, COLL(.root = 0), &on.work);
@@ -612,6 +688,7 @@ static tess_status make_all_calls(struct tess_world *w, void *arg)
 	tess_work_release(on.work);
 	tess_sampler_free(on.sampler);
 	tess_explanation_free(on.explanation);
+	tess_values_free(on.values);
 	tess_dataset_close(on.dataset);
 	tess_decode_stream_close(on.stream);
 	tess_tokenizer_close(on.tokenizer);

@@ -10,6 +10,7 @@
 #include "nn/weights/weights.h"
 #include "tests/reference/lockstep.h"
 #include "tests/support/suite.h"
+#include "tools/conform/style/model.h"
 
 #include <check.h>
 #include <dlfcn.h>
@@ -18,13 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/*
- * Modules: linear, with a bias, of two fused halves; norm; embedding; one with an op; as many
- * experts as y is wide, each as wide as the vocabulary.
- */
-enum { LINEAR, BIASED, FUSED, NORM, EMBEDDING, BLOCK, EXPERTS, KINDS };
-/* Dimensions: of tokens, the vocabulary, x and y; those of FUSED are twice as wide. */
-enum { TOKENS, VOCABULARY, IN, OUT, DIMS };
+enum { MODULES = CONFORM_MODULES, EXPERTS = CONFORM_EXPERTS, EMBEDDING = CONFORM_EMBEDDING };
 
 /*
  * accepts: by kind, the accepted places of the input: R, 0 and 1 (cut by tokens, by columns), P;
@@ -34,7 +29,7 @@ enum { TOKENS, VOCABULARY, IN, OUT, DIMS };
  */
 static const struct matrix_row {
 	const char *style, *config;
-	const char *accepts[KINDS], *cuts, *embedding_cuts;
+	const char *accepts[MODULES], *cuts, *embedding_cuts;
 } rows[] = {
 	{ "colwise", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "o", "i" },
 	{ "colwise_rep", "", { "R01P", "R01P", "R01P", "", "R0", "", "" }, "o", "i" },
@@ -127,106 +122,22 @@ enum { ROWS = sizeof rows / sizeof *rows };
 /* ---- the program ----------------------------------------------------------------------------- */
 
 static int kind;
-static bool sigmoid; /* the op of BLOCK, else a GLU */
-static int64_t size[DIMS];
-
-static struct tess_dim *make_dim(struct tess_nn *nn, const char *name, int64_t n)
-{
-	struct tess_dim *half = nn->dim(nn, name, n, 0);
-
-	return kind == FUSED ? nn->fused(nn, (struct tess_dim *[]){ half, half, NULL }) : half;
-}
-
-/* Records experts, routed by full rows, wherever x is. */
-static struct tess_tensor *record_experts_module(struct tess_nn *nn, struct tess_tensor *x)
-{
-	struct tess_linear gate[] = { { "gate", nn->dim(nn, "experts", size[OUT], 1), 0, 0 },
-		                      { 0 } };
-	struct tess_route route = { .size = sizeof route, .top = size[OUT] > 1 ? 2 : 1 };
-	struct tess_experts experts = { .size = sizeof experts,
-		                        .act = TESS_SILU,
-		                        .ffn = nn->dim(nn, "ffn", size[VOCABULARY], 0) };
-	struct tess_tensor *logits;
-
-	nn->linear(nn, x, gate, &logits);
-	return nn->experts(nn, "mod", x, nn->route(nn, logits, &route), &experts);
-}
-
-static struct tess_tensor *record_one_module(struct tess_nn *nn, struct tess_tensor *ids)
-{
-	struct tess_dim *vocabulary = nn->dim(nn, "vocabulary", size[VOCABULARY], 0);
-	struct tess_dim *in = make_dim(nn, "in", size[IN]), *out = make_dim(nn, "out", size[OUT]);
-	struct tess_linear linear[] = { { "mod", out, kind == BIASED ? TESS_BIAS : 0, 0 }, { 0 } };
-	struct tess_tensor *x;
-
-	if (kind == EMBEDDING) {
-		ids = nn->enter(nn, ids, "source");
-		return nn->leave(nn, nn->embed(nn, "mod", ids, vocabulary, in));
-	}
-	x = nn->embed(nn, "source", ids, vocabulary, in);
-	if (kind == NORM)
-		return nn->norm(nn, "mod", x, TESS_RMS, 1e-5);
-	if (kind == EXPERTS)
-		return record_experts_module(nn, x);
-	if (kind == BLOCK) {
-		x = nn->enter(nn, x, "mod");
-		return nn->leave(nn,
-		                 sigmoid ? nn->sigmoid(nn, x) : nn->glu(nn, x, NULL, TESS_GELU));
-	}
-	nn->linear(nn, x, linear, &x);
-	return x;
-}
-
-/* Finds the shape of a parameter; returns the number of axes. */
-static int32_t find_shape(const char *name, int64_t *shape)
-{
-	int64_t twice = kind == FUSED ? 2 : 1, in = twice * size[IN];
-
-	shape[0] =
-		strstr(name, "source") || kind == EMBEDDING ? size[VOCABULARY] : twice * size[OUT];
-	shape[1] = in;
-	if (strstr(name, "gate_up_proj") || strstr(name, "down_proj")) {
-		shape[1] = strstr(name, "down_proj") ? in : 2 * size[VOCABULARY];
-		shape[2] = strstr(name, "down_proj") ? size[VOCABULARY] : in;
-		return 3;
-	}
-	if (kind == NORM && strstr(name, "mod"))
-		shape[0] = in;
-	return strstr(name, "bias") || (kind == NORM && strstr(name, "mod")) ? 1 : 2;
-}
-
-static tess_status find_drawn_tensor(void *self, const char *name, struct tess_view *out)
-{
-	static float data[1 << 14];
-	uint32_t state = 1;
-	int64_t stride = 1;
-
-	(void)self;
-	for (size_t i = 0; i < sizeof data / sizeof *data && !data[1]; i++) {
-		state = state * 1664525 + 1013904223;
-		data[i] = (float)(state >> 8) / (1 << 23) - 1;
-	}
-	*out = (struct tess_view){ .data = data + strlen(name), .dtype = TESS_F32 };
-	out->ndim = find_shape(name, out->shape);
-	for (int32_t a = out->ndim - 1; a >= 0; stride *= out->shape[a--])
-		out->stride[a] = stride;
-	return TESS_OK;
-}
-
-static const struct tess_model model = { .size = sizeof model,
-	                                 .name = "one",
-	                                 .forward = record_one_module };
-static const struct tess_source drawn = { .name = "drawn",
-	                                  .find = find_drawn_tensor,
-	                                  .drop = lockstep_ignore_drop };
+static bool sigmoid; /* the op of a block, else a GLU */
+static struct conform_model model;
 
 static tess_status run_one_module(const char *plan, int32_t nranks, float **y, int64_t *count)
 {
 	int32_t ids[32];
-	struct lockstep how = { &model, &drawn, plan, nranks, ids, size[TOKENS], true, NULL };
+	struct lockstep how = { .model = model.model,
+		                .source = &model.source,
+		                .plan = plan,
+		                .nranks = nranks,
+		                .ids = ids,
+		                .nids = model.size[CONFORM_TOKENS],
+		                .all_rows = true };
 
 	for (int32_t i = 0; i < 32; i++)
-		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
+		ids[i] = i * 7 % (int32_t)model.size[CONFORM_VOCABULARY];
 	return lockstep_run(&how, y, count);
 }
 
@@ -234,19 +145,23 @@ static tess_status run_one_module(const char *plan, int32_t nranks, float **y, i
 static tess_status train_one_module(const char *plan, int32_t nranks,
                                     struct lockstep_gradients *out)
 {
-	const int64_t lengths[] = { 75, size[TOKENS], 33 };
+	const int64_t lengths[] = { 75, model.size[CONFORM_TOKENS], 33 };
 	int64_t n = lengths[0] + lengths[1] + lengths[2];
-	int64_t width = (kind == FUSED ? 2 : 1) *
-	                size[kind == LINEAR || kind == BIASED || kind == FUSED ? OUT : IN];
 	int32_t ids[128], labels[128];
-	struct lockstep how = { &model, &drawn, plan, nranks, ids, n, true, NULL };
+	struct lockstep how = { .model = model.model,
+		                .source = &model.source,
+		                .plan = plan,
+		                .nranks = nranks,
+		                .ids = ids,
+		                .nids = n,
+		                .all_rows = true };
 	struct lockstep_step step = {
 		.how = &how, .lengths = lengths, .nsequences = 3, .labels = labels
 	};
 
 	for (int32_t i = 0; i < n; i++) {
-		ids[i] = i * 7 % (int32_t)size[VOCABULARY];
-		labels[i] = i % 5 ? i * 11 % (int32_t)width : -100;
+		ids[i] = i * 7 % (int32_t)model.size[CONFORM_VOCABULARY];
+		labels[i] = i % 5 ? i * 11 % (int32_t)model.width : -100;
 	}
 	return lockstep_train(&step, out);
 }
@@ -256,12 +171,14 @@ static tess_status train_one_module(const char *plan, int32_t nranks,
 /* Returns the number of ranks that can cut the letter's dimension; ids have no columns. */
 static int64_t count_cut_units(char letter)
 {
+	const int64_t *size = model.size;
+
 	if ((letter == 'x' && kind == EMBEDDING) || (letter == 'e' && kind != EXPERTS))
 		return INT64_MAX;
-	return letter == 'v'                    ? size[VOCABULARY]
-	       : letter == 'o' || letter == 'e' ? size[OUT]
-	       : letter == 'y'                  ? size[kind < NORM ? OUT : IN]
-	                                        : size[IN];
+	return letter == 'v'                    ? size[CONFORM_VOCABULARY]
+	       : letter == 'o' || letter == 'e' ? size[CONFORM_OUT]
+	       : letter == 'y' ? size[kind < CONFORM_NORM ? CONFORM_OUT : CONFORM_IN]
+	                       : size[CONFORM_IN];
 }
 
 /* Returns whether each rank gets a unit of every dimension cut, by the style and before it. */
@@ -272,18 +189,8 @@ static bool has_units(const struct matrix_row *r, char place, int32_t nranks)
 
 	for (; *cuts; cuts++)
 		enough = enough && count_cut_units(*cuts) >= nranks;
-	return enough && (place != '1' || size[IN] >= nranks) &&
-	       (place != 'P' || size[VOCABULARY] >= nranks);
-}
-
-static const char *get_source_style(char place)
-{
-	if (kind == EMBEDDING)
-		return place == 'R' ? "replicate" : "prepare_input:in=shard(0)";
-	return place == 'R'   ? "replicate"
-	       : place == '0' ? "prepare_output:out=shard(0)"
-	       : place == '1' ? "embedding_colwise:keep"
-	                      : "local_rowwise";
+	return enough && (place != '1' || model.size[CONFORM_IN] >= nranks) &&
+	       (place != 'P' || model.size[CONFORM_VOCABULARY] >= nranks);
 }
 
 /* Checks one case; returns whether it ran. */
@@ -297,11 +204,13 @@ static bool check_one(const struct matrix_row *r, const char *name, char place, 
 	tess_status st;
 
 	snprintf(spec, sizeof spec, "%s%s%s", name, *r->config ? ":" : "", r->config);
-	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s\"%s}", get_source_style(place),
-	         spec, kind == EXPERTS ? ",\"gate\":\"local\"" : "");
+	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s\"%s}",
+	         conform_model_get_source_style(kind, place), spec,
+	         kind == EXPERTS ? ",\"gate\":\"local\"" : "");
 	snprintf(what, sizeof what, "%s: kind %d, %d ranks, %lld tokens, %lld x %lld x %lld", plan,
-	         kind, (int)nranks, (long long)size[TOKENS], (long long)size[VOCABULARY],
-	         (long long)size[IN], (long long)size[OUT]);
+	         kind, (int)nranks, (long long)model.size[CONFORM_TOKENS],
+	         (long long)model.size[CONFORM_VOCABULARY], (long long)model.size[CONFORM_IN],
+	         (long long)model.size[CONFORM_OUT]);
 	st = run_one_module(plan, nranks, &have, &count);
 	ck_assert_msg(accepts == !st, "%s: %s", what, st ? tess_error() : "not refused");
 	if (st) {
@@ -331,8 +240,8 @@ static void check_gradients(const struct matrix_row *r, char place, int32_t nran
 	char plan[256];
 
 	snprintf(plan, sizeof plan, "{\"source\":\"%s\",\"mod\":\"%s%s%s\"%s}",
-	         get_source_style(place), r->style, *r->config ? ":" : "", r->config,
-	         kind == EXPERTS ? ",\"gate\":\"local\"" : "");
+	         conform_model_get_source_style(kind, place), r->style, *r->config ? ":" : "",
+	         r->config, kind == EXPERTS ? ",\"gate\":\"local\"" : "");
 	ck_assert_msg(!train_one_module(plan, nranks, &have), "%s: kind %d, %d ranks: %s", plan,
 	              kind, (int)nranks, tess_error());
 	lockstep_compare_gradients(plan, want, &have);
@@ -368,14 +277,16 @@ static int check_style_file(const char *path, int32_t nranks, const float *want,
 	return nran;
 }
 
-/* Sets the sizes, in one of the orders that a rotation gives. */
-static void set_sizes(int32_t nranks, int turn)
+/* Opens the model with sizes in one of the orders that a rotation gives. */
+static void open_small_model(int32_t nranks, int turn)
 {
 	const int64_t sizes[] = { nranks > 1 ? nranks - 1 : 1, nranks, 2 * nranks, 2 * nranks + 1,
 		                  13 };
+	int64_t size[CONFORM_SIZES];
 
-	for (int i = 0; i < DIMS; i++)
+	for (int i = 0; i < CONFORM_SIZES; i++)
 		size[i] = sizes[(turn + i * (turn % 2 ? 1 : 2)) % 5];
+	ck_assert(!conform_model_open(kind, sigmoid, size, &model));
 }
 
 /*
@@ -413,9 +324,9 @@ START_TEST(alone)
 			float *want;
 			int nran = 0;
 
-			sigmoid = _i == KINDS;
-			kind = sigmoid ? BLOCK : _i;
-			set_sizes(all_ranks[n], turn);
+			sigmoid = _i == MODULES;
+			kind = sigmoid ? CONFORM_BLOCK : _i;
+			open_small_model(all_ranks[n], turn);
 			ck_assert_msg(!run_one_module("none", 1, &want, &count), "%s",
 			              tess_error());
 			if (turn % 3 == 0 && all_ranks[n] < 4)
@@ -431,6 +342,7 @@ START_TEST(alone)
 				ck_assert_msg(seen[i], "no file has %s", rows[i].style);
 			ck_assert_int_gt(nran, 10);
 			free(want);
+			conform_model_close(&model);
 		}
 	globfree(&files);
 }
@@ -472,7 +384,7 @@ int main(void)
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_add_loop_test(t, alone, 0, KINDS + 1);
+	tcase_add_loop_test(t, alone, 0, MODULES + 1);
 	tcase_add_test(t, has_all_styles);
 	return suite_end(r);
 }

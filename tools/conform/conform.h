@@ -14,10 +14,14 @@
 #include <stdatomic.h>
 
 enum { CONFORM_FAULTS = 3, CONFORM_ACTIVITY = 256, CONFORM_TEXT = 1800 };
+enum { CONFORM_FILES = 8, CONFORM_PATH = 128, CONFORM_STYLES = 16 };
 enum { CONFORM_KINDS = TESS_RECV, CONFORM_DTYPES = TESS_U8, CONFORM_OPS = TESS_BXOR };
 
 struct conform_job {
-	int32_t part; /* index into conform_parts; -1: inspects the plugin */
+	int32_t part; /* index into the parts of a backend or style; -1: inspects the plugin */
+	char style[256]; /* the style that is tested, with its configuration; "": a backend */
+	char file[512]; /* inspects the styles of this file; "": that of `style` */
+	double tolerance; /* of values that a style computes */
 	int32_t nranks, variant;
 	uint32_t first; /* the first case, after one that broke the job */
 	bool threads, quick;
@@ -50,9 +54,15 @@ struct conform_rank_state { /* written by its rank only */
 	uint32_t current_case, ncases; /* ncases: finished */
 	char activity[CONFORM_ACTIVITY]; /* the case in words, reported if the rank dies in it */
 	struct conform_fault fault[CONFORM_FAULTS];
+	char note[CONFORM_TEXT]; /* of the job: what is no fault; "": none */
+	int32_t pid; /* process of the rank */
+	uint32_t nfiles;
+	char file[CONFORM_FILES][CONFORM_PATH]; /* of conform_note_files() */
 };
 
 struct conform_backend_info { /* set by the first job, which opens the plugin */
+	int32_t nstyles; /* instead of a backend: the styles that are tested */
+	char style[CONFORM_STYLES][256];
 	bool opened, threads, abort, batch, alloc, bootstraps;
 	char name[64], summary[160], path[512];
 	/* [kind][dtype][op], op 0 if none applies. Bit n: not supported by n ranks. */
@@ -90,6 +100,10 @@ struct conform_rank {
 void conform_set_activity(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* Sets the current call: CONFORM_OPEN, ... */
 void conform_set_call(struct conform_rank *me, int step);
+/* Returns `st`. A failure without a message gets one: no sentence of the report is empty. */
+tess_status conform_complete_error(tess_status st);
+/* Adds the failure `st` of the current activity as a fault, with its message. */
+void conform_add_failure(struct conform_rank *me, tess_status st);
 /* Adds a fault of the current activity. */
 void conform_add_fault(struct conform_rank *me, const char *fmt, ...) TESS_PRINTF(2, 3);
 /* Adds a fault that concerns time only: the job runs again, because the machine may be busy. */
@@ -97,6 +111,17 @@ void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...) TESS_
 
 /* Adds the result of conform_data_check() as a fault, and frees `d`. */
 void conform_finish_data(struct conform_rank *me, struct conform_data *d);
+
+/* ---- files of ranks: leftovers.c ------------------------------------------------------------- */
+
+/* Notes temporary files that this rank has open or mapped. */
+void conform_note_files(struct conform_rank *me);
+/*
+ * Finds a file that the ranks of the last job, which began at `since` (seconds of the real time),
+ * have left behind; waits up to a second for its removal. Sets out to its path.
+ */
+bool conform_find_leftover(const struct conform_shared *b, int64_t since,
+                           char out[CONFORM_ACTIVITY]);
 
 /* ---- the memory of the calls: memory.c --------------------------------------------------- */
 
@@ -127,6 +152,7 @@ struct conform_part {
 	conform_run *run;
 	uint32_t ranks, quick_ranks; /* bit n: run with n ranks */
 	bool fails;
+	bool cleans; /* its ranks leave no file behind, even if they are killed */
 	bool threads_too; /* also runs with ranks as threads, if ranks are processes */
 	double timeout; /* timeout of its calls, seconds; 0: from the options */
 	int32_t variants, quick_variants, thread_variants; /* 0: one unnamed variant */
@@ -134,6 +160,16 @@ struct conform_part {
 };
 extern const struct conform_part conform_parts[];
 extern const int32_t conform_nparts;
+extern const struct conform_part conform_style_parts[]; /* style/parts.c */
+extern const int32_t conform_nstyle_parts;
+
+static inline const struct conform_part *conform_get_part(const struct conform_job *job)
+{
+	return *job->style ? &conform_style_parts[job->part] : &conform_parts[job->part];
+}
+
+/* The job of part -1 for a style. Returns the exit status. */
+int conform_inspect_style(struct conform_shared *shared);
 
 /* flow.c, waits.c, groups.c, faults.c: see conform_parts */
 conform_run conform_run_open, conform_run_data, conform_run_barrier, conform_run_several;
@@ -182,6 +218,12 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
 /* Starts, waits and releases. */
 tess_status conform_direct_run(struct conform_rank *me, const struct conform_direct *g,
                                const struct tess_coll *c);
+/*
+ * Returns the status of a backend's function. A failure without a message gets one, as from the
+ * core. Call tess_error_clear() before the function.
+ */
+tess_status conform_check_returned(const struct conform_rank *me, const char *function,
+                                   tess_status st);
 /* Returns whether the backend itself supports the calls of `d` in a group of d->n. */
 bool conform_direct_supports(const struct conform_rank *me, const struct conform_data *d);
 
@@ -191,7 +233,11 @@ bool conform_direct_supports(const struct conform_rank *me, const struct conform
 int conform_rank_main(const char *path);
 
 struct conform_options {
-	const char *backend; /* a name */
+	const char *backend; /* a name; with a style: of the ranks that compute */
+	const char
+		*style; /* the style that is tested, as in a plan, or a file; NULL: the backend */
+	const char *file; /* the file, or NULL */
+	double tolerance; /* of the values of a style; 0: to the bit */
 	const char *launcher; /* a command that starts ranks, or NULL */
 	const char *device; /* whose memory the calls use; NULL: host memory */
 	const char *part; /* the only part, or NULL */
@@ -213,6 +259,8 @@ struct conform_report *conform_report_open(const struct conform_options *options
 /* Prints the backend, and the kind of its ranks: "processes, and threads". */
 void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
                                const char *ranks);
+/* Prints a style, and the head of the table of its parts. */
+void conform_report_print_style(struct conform_report *r, const char *style, const char *path);
 /* Begins a row of the table: a part. */
 void conform_report_begin(struct conform_report *r, const char *part, const char *about);
 void conform_report_show_progress(struct conform_report *r, int32_t nranks, const char *variant,
@@ -224,6 +272,8 @@ void conform_report_add_fault(struct conform_report *r, const char *what, const 
 void conform_report_add_output(struct conform_report *r, const char *text);
 void conform_report_end_job(struct conform_report *r, uint32_t cases);
 void conform_report_end(struct conform_report *r);
+/* Sets a sentence for the end of the row. */
+void conform_report_set_note(struct conform_report *r, const char *text);
 void conform_report_print_note(struct conform_report *r, const char *text);
 /* Sets the gaps for the last line; copied. */
 void conform_report_set_gaps(struct conform_report *r, const char *gaps);

@@ -1,8 +1,17 @@
 /* direct.c - opens groups through the backend's table, for calls that the core does not make. */
 #include "conform.h"
 
+#include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/world/group.h"
+
+tess_status conform_check_returned(const struct conform_rank *me, const char *function,
+                                   tess_status st)
+{
+	return st && st != TESS_PENDING ? tess_plugin_check_returned(me->backend, me->backend->name,
+	                                                             function, NULL, st)
+	                                : st;
+}
 
 tess_status conform_direct_open(struct conform_rank *me, const char *name, const int32_t *member,
                                 int32_t m, void *parent, const struct tess_store *store,
@@ -23,7 +32,8 @@ tess_status conform_direct_open(struct conform_rank *me, const char *name, const
 	out->rank = join.rank;
 	out->n = m;
 	conform_set_call(me, CONFORM_OPEN);
-	st = me->backend->open(&join, &out->self);
+	tess_error_clear();
+	st = conform_check_returned(me, "open", me->backend->open(&join, &out->self));
 	conform_set_call(me, CONFORM_NO_CALL);
 	return st;
 }
@@ -50,7 +60,9 @@ tess_status conform_direct_start(struct conform_rank *me, const struct conform_d
 	for (int32_t k = 0; k < d->ncolls && !st; k++) {
 		d->coll[k].deadline = tess_now() + timeout;
 		conform_set_call(me, CONFORM_START);
-		st = me->backend->start(g->self, &d->coll[k], &work[k]);
+		tess_error_clear();
+		st = conform_check_returned(me, "start",
+		                            me->backend->start(g->self, &d->coll[k], &work[k]));
 	}
 	return st;
 }
@@ -63,6 +75,7 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
 	tess_status st;
 
 	conform_set_call(me, b->abort ? CONFORM_WAIT : CONFORM_TEST);
+	tess_error_clear();
 	if (b->abort) {
 		st = b->wait(g->self, work, deadline);
 	} else {
@@ -70,7 +83,12 @@ tess_status conform_direct_wait(struct conform_rank *me, const struct conform_di
 			conform_sleep(20000);
 	}
 	conform_set_call(me, CONFORM_NO_CALL);
-	return st == TESS_PENDING ? TESS_ETIMEOUT : st;
+	if (st == TESS_PENDING || (st == TESS_ETIMEOUT && !*tess_error()))
+		return tess_fail(TESS_ETIMEOUT,
+		                 "%s() had not found the call done at its deadline. The rule: a "
+		                 "call that all ranks have started is done soon",
+		                 b->abort ? "wait" : "test");
+	return conform_check_returned(me, b->abort ? "wait" : "test", st);
 }
 
 static tess_status wait_and_release(struct conform_rank *me, const struct conform_direct *g,
@@ -93,7 +111,8 @@ tess_status conform_direct_run(struct conform_rank *me, const struct conform_dir
 
 	own.deadline = tess_now() + me->world->timeout;
 	conform_set_call(me, CONFORM_START);
-	st = me->backend->start(g->self, &own, &work);
+	tess_error_clear();
+	st = conform_check_returned(me, "start", me->backend->start(g->self, &own, &work));
 	return st ? st : wait_and_release(me, g, work, own.deadline);
 }
 

@@ -161,7 +161,8 @@ static tess_status try_batch(struct conform_rank *me, const struct conform_direc
 		list[k] = &d->coll[k];
 	}
 	conform_set_call(me, CONFORM_START);
-	st = me->backend->batch(g->self, list, 2, &work);
+	tess_error_clear();
+	st = conform_check_returned(me, "batch", me->backend->batch(g->self, list, 2, &work));
 	if (!st)
 		st = conform_direct_wait(me, g, work, d->coll[0].deadline);
 	if (st)
@@ -191,7 +192,8 @@ static tess_status try_alloc(struct conform_rank *me, const struct conform_direc
 
 	conform_set_activity(me, "alloc of %d bytes", (int)bytes);
 	conform_set_call(me, CONFORM_OPEN);
-	st = me->backend->alloc(g->self, bytes, &mine, peers);
+	tess_error_clear();
+	st = conform_check_returned(me, "alloc", me->backend->alloc(g->self, bytes, &mine, peers));
 	conform_set_call(me, CONFORM_NO_CALL);
 	if (st)
 		return st;

@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define N(n) (UINT32_C(1) << (n))
@@ -40,14 +41,14 @@ const struct conform_part conform_parts[] = {
 	{ "life", "opened and closed a thousand times", conform_run_life,
 	  .ranks = N(1) | N(2) | N(4), .quick_ranks = N(2) },
 	{ "abort", "ends calls that wait", conform_run_abort, .ranks = N(2) | N(4),
-	  .quick_ranks = N(2) },
+	  .quick_ranks = N(2), .cleans = true },
 	{ "misuse", "is refused and harms nothing", conform_run_misuse, .ranks = N(2) | N(5),
 	  .quick_ranks = N(2) },
 	{ "mismatch", "calls that differ are named", conform_run_mismatch,
 	  .ranks = N(2) | N(3) | N(8), .quick_ranks = N(2) | N(3), .fails = true, .variants = 9,
 	  .quick_variants = 9, .thread_variants = 9, .variant = conform_mismatch_name },
 	{ "death", "of a rank is reported to all", conform_run_death, .ranks = N(2) | N(3) | N(5),
-	  .quick_ranks = N(3), .fails = true, .variants = 16, .quick_variants = 6,
+	  .quick_ranks = N(3), .fails = true, .cleans = true, .variants = 16, .quick_variants = 6,
 	  .thread_variants = 16, .variant = conform_death_name },
 	{ "timeout", "late ranks, deadlines", conform_run_timeout, .ranks = N(2) | N(4),
 	  .quick_ranks = N(2), .fails = true, .timeout = 2, .variants = 4, .quick_variants = 4,
@@ -77,6 +78,7 @@ struct conform_jobs {
 	struct conform_shared *shared;
 	char path[64], self[PATH_MAX];
 	int log; /* stdout and stderr of a job */
+	const char *style; /* the style that is tested; NULL: a backend is */
 	int broken; /* jobs that did not finish */
 	bool is_hung; /* the last job */
 	int status; /* waitpid's status of the last job */
@@ -142,7 +144,7 @@ static struct job_totals sum_rank_states(const struct conform_shared *b)
 
 static const char *get_variant_name(const struct conform_job *job)
 {
-	const struct conform_part *part = job->part < 0 ? NULL : &conform_parts[job->part];
+	const struct conform_part *part = job->part < 0 ? NULL : conform_get_part(job);
 
 	return part && part->variant ? part->variant(job->variant) : NULL;
 }
@@ -290,9 +292,11 @@ static bool report_lost_ranks(struct conform_jobs *d, unsigned *nreported)
 
 		if (atomic_load(&s->state) == CONFORM_DONE || atomic_load(&b->victim) == r)
 			continue;
-		if (b->job.foreign && !d->is_hung && conform_parts[b->job.part].fails)
+		if (b->job.foreign && !d->is_hung && conform_get_part(&b->job)->fails)
 			continue; /* its launcher ends all ranks when one has ended */
 		complete = false;
+		if (b->job.threads && !d->is_hung && *nreported)
+			continue; /* one process, one end */
 		if ((!faulty || (!d->is_hung && !atomic_load(&s->nfaults))) &&
 		    (*nreported)++ < FAULTS_MAX)
 			report_lost_job_rank(d, r);
@@ -343,7 +347,7 @@ static bool report_bad_exit(struct conform_jobs *d)
 {
 	char end[128], text[200];
 
-	if (conform_parts[d->shared->job.part].fails || !d->status)
+	if (conform_get_part(&d->shared->job)->fails || !d->status)
 		return false;
 	if (sum_rank_states(d->shared).nfaults)
 		return true;
@@ -371,6 +375,21 @@ static tess_status run_job_with_retries(struct conform_jobs *d, const struct con
 	return st;
 }
 
+/* Reports a file that ranks have left behind; of a hanging job everything is left. */
+static void report_leftover(struct conform_jobs *d, int64_t since)
+{
+	char path[CONFORM_ACTIVITY], text[CONFORM_ACTIVITY + 128];
+
+	if (!conform_get_part(&d->shared->job)->cleans || d->is_hung ||
+	    !conform_find_leftover(d->shared, since, path))
+		return;
+	snprintf(text, sizeof text,
+	         "%s is left after the job. The rule: ranks leave no file behind, even if they "
+	         "are killed",
+	         path);
+	conform_report_add_fault(d->report, d->shared->rank_state[0].activity, text);
+}
+
 /* Runs a job, and continues behind a case that broke it. */
 static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job)
 {
@@ -380,6 +399,7 @@ static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job
 	conform_report_begin_job(d->report, job.nranks, get_variant_name(&job));
 	for (int i = 0; i <= RESTARTS_MAX; i++) {
 		struct job_totals all;
+		int64_t since = time(NULL);
 		bool complete;
 
 		st = run_job_with_retries(d, &job);
@@ -388,14 +408,17 @@ static tess_status run_job_to_end(struct conform_jobs *d, struct conform_job job
 		all = sum_rank_states(d->shared);
 		complete = report_faults(d);
 		complete = complete && !report_bad_exit(d);
+		report_leftover(d, since);
 		done += all.ncases;
+		if (*d->shared->rank_state[0].note)
+			conform_report_set_note(d->report, d->shared->rank_state[0].note);
 		if (!complete || all.nfaults)
 			report_job_output(d);
 		if (complete)
 			break;
-		d->broken++;
+		d->broken = d->style && d->is_hung ? BROKEN_JOBS_MAX : d->broken + 1;
 		job.first = all.current_case + 1;
-		if (conform_parts[job.part].run != conform_run_data || d->broken >= BROKEN_JOBS_MAX)
+		if (conform_get_part(&job)->run != conform_run_data || d->broken >= BROKEN_JOBS_MAX)
 			break;
 	}
 	conform_report_end_job(d->report, done);
@@ -409,12 +432,19 @@ static void set_job_device(const struct conform_jobs *d, struct conform_job *job
 	snprintf(job->device, sizeof job->device, "%s", device ? device : "");
 }
 
-static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, bool again)
+static void set_job_style(const struct conform_jobs *d, struct conform_job *job)
+{
+	snprintf(job->style, sizeof job->style, "%s", d->style);
+	job->tolerance = d->options->tolerance;
+}
+
+static tess_status run_part(struct conform_jobs *d, const struct conform_part *part, bool threads,
+                            bool again)
 {
 	const struct conform_options *options = d->options;
-	const struct conform_part *part = &conform_parts[p];
 	uint32_t ranks = options->quick ? part->quick_ranks : part->ranks;
 	int32_t variants = options->quick ? part->quick_variants : part->variants;
+	const struct conform_part *table = d->style ? conform_style_parts : conform_parts;
 	char name[64];
 	tess_status st = TESS_OK;
 
@@ -426,7 +456,7 @@ static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, boo
 	conform_report_begin(d->report, name, part->about);
 	for (int32_t n = 1; n <= options->max_ranks && !st; n++)
 		for (int32_t v = 0; v < (variants ? variants : 1) && !st && ranks & N(n); v++) {
-			struct conform_job job = { .part = p,
+			struct conform_job job = { .part = (int32_t)(part - table),
 				                   .nranks = n,
 				                   .variant = v,
 				                   .threads = threads,
@@ -436,6 +466,8 @@ static tess_status run_part(struct conform_jobs *d, int32_t p, bool threads, boo
 				                                      ? part->timeout
 				                                      : options->timeout };
 
+			if (d->style)
+				set_job_style(d, &job);
 			set_job_device(d, &job);
 			if (d->broken < BROKEN_JOBS_MAX)
 				st = run_job_to_end(d, job);
@@ -484,28 +516,74 @@ static tess_status choose_rank_kind(struct conform_jobs *d, bool *processes)
 	return st;
 }
 
-static tess_status run_parts(struct conform_jobs *d)
+/* Opens the plugin in a job of its own. *opened: false after its fault was reported. */
+static tess_status inspect_plugin(struct conform_jobs *d, bool *opened)
 {
 	struct conform_job job = { .part = -1, .timeout = d->options->timeout };
-	const struct conform_backend_info *f = &d->shared->backend;
-	bool processes = true;
-	char rank_kinds[256];
 	tess_status st;
 
 	set_job_device(d, &job);
-	if ((st = run_job(d, &job)))
+	snprintf(job.style, sizeof job.style, "%s", d->options->style ? d->options->style : "");
+	snprintf(job.file, sizeof job.file, "%s", d->options->file ? d->options->file : "");
+	st = run_job(d, &job);
+	*opened = !st && d->shared->backend.opened;
+	if (st || *opened)
+		return st;
+	conform_report_begin(d->report, "plugin", "is found and opened");
+	conform_report_begin_job(d->report, 0, NULL);
+	report_faults(d);
+	report_job_output(d);
+	conform_report_end_job(d->report, 0);
+	conform_report_end(d->report);
+	return TESS_OK;
+}
+
+/* Runs the parts that are requested of a table. */
+static tess_status run_table(struct conform_jobs *d, const struct conform_part *parts, int32_t n,
+                             bool processes)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t p = 0; p < n && !st; p++) {
+		if (d->options->part && strcmp(d->options->part, parts[p].name) != 0)
+			continue;
+		st = run_part(d, &parts[p], !processes, false);
+		if (!st && processes && d->shared->backend.threads && parts[p].threads_too)
+			st = run_part(d, &parts[p], true, true);
+	}
+	if (d->broken >= BROKEN_JOBS_MAX)
+		conform_report_print_note(d->report,
+		                          "stopped early: jobs did not get to their end");
+	return st;
+}
+
+/* Tests each style of the plugin. */
+static tess_status run_style_parts(struct conform_jobs *d)
+{
+	const struct conform_backend_info *f = &d->shared->backend;
+	bool opened;
+	tess_status st = inspect_plugin(d, &opened);
+
+	for (int32_t i = 0; i < f->nstyles && opened && !st; i++) {
+		d->style = f->style[i];
+		d->broken = 0;
+		conform_report_print_style(d->report, d->style, f->path);
+		st = run_table(d, conform_style_parts, conform_nstyle_parts, false);
+	}
+	return st;
+}
+
+static tess_status run_parts(struct conform_jobs *d)
+{
+	const struct conform_backend_info *f = &d->shared->backend;
+	bool processes = true, opened;
+	char rank_kinds[256];
+	tess_status st = inspect_plugin(d, &opened);
+
+	if (st || !opened)
 		return st;
 	if (f->bootstraps && !d->launcher)
 		d->launcher = mpirun;
-	if (!f->opened) {
-		conform_report_begin(d->report, "plugin", "is found and opened");
-		conform_report_begin_job(d->report, 0, NULL);
-		report_faults(d);
-		report_job_output(d);
-		conform_report_end_job(d->report, 0);
-		conform_report_end(d->report);
-		return TESS_OK;
-	}
 	if ((st = choose_rank_kind(d, &processes)))
 		return st;
 	snprintf(rank_kinds, sizeof rank_kinds, "%s%s%s",
@@ -515,17 +593,7 @@ static tess_status run_parts(struct conform_jobs *d)
 	         d->launcher ? ", started by " : "", d->launcher ? d->launcher : "");
 	conform_report_print_head(d->report, f, rank_kinds);
 	st = conform_check_gaps(f, d->report);
-	for (int32_t p = 0; p < conform_nparts && !st; p++) {
-		if (d->options->part && strcmp(d->options->part, conform_parts[p].name) != 0)
-			continue;
-		st = run_part(d, p, !processes, false);
-		if (!st && processes && f->threads && conform_parts[p].threads_too)
-			st = run_part(d, p, true, true);
-	}
-	if (d->broken >= BROKEN_JOBS_MAX)
-		conform_report_print_note(d->report,
-		                          "stopped early: too many jobs did not get to their end");
-	return st;
+	return st ? st : run_table(d, conform_parts, conform_nparts, processes);
 }
 
 tess_status conform_run_jobs(const struct conform_options *options, struct conform_report *r)
@@ -545,7 +613,7 @@ tess_status conform_run_jobs(const struct conform_options *options, struct confo
 		st = tess_fail(TESS_EIO, "no shared memory for the ranks: %s", strerror(errno));
 	} else {
 		snprintf(d.path, sizeof d.path, "/proc/%d/fd/%d", (int)getpid(), fd);
-		st = run_parts(&d);
+		st = options->style ? run_style_parts(&d) : run_parts(&d);
 		munmap(d.shared, sizeof *d.shared);
 	}
 	if (fd >= 0)

@@ -108,15 +108,16 @@ tess_status conform_run_call(struct conform_rank *me, const struct tess_coll *c)
 	struct tess_work *w;
 	tess_status st;
 
+	tess_error_clear();
 	if (!me->memory.device)
-		return tess_group_run(me->group, c);
+		return conform_complete_error(tess_group_run(me->group, c));
 	conform_place_call(me, &placed);
 	st = tess_group_start(me->group, &placed, &w);
 	if (st)
 		return st;
 	st = tess_work_wait(w, 0); /* run would return before the stream is done */
 	tess_work_release(w);
-	return st;
+	return conform_complete_error(st);
 }
 
 tess_status conform_run_barrier_call(struct conform_rank *me, const char *where)

@@ -21,6 +21,22 @@ void conform_set_call(struct conform_rank *me, int step)
 	atomic_store(&me->state->call, step);
 }
 
+tess_status conform_complete_error(tess_status st)
+{
+	if (!st || *tess_error())
+		return st;
+	return tess_fail(st,
+	                 "%s without a message. The rule: it is done, or fails with a message "
+	                 "that names the reason",
+	                 tess_status_name(st));
+}
+
+void conform_add_failure(struct conform_rank *me, tess_status st)
+{
+	conform_complete_error(st);
+	conform_add_fault(me, "%s", tess_error());
+}
+
 static void store_fault(struct conform_rank_state *state, const char *fmt, va_list ap)
 {
 	unsigned i = atomic_load(&state->nfaults);
@@ -53,7 +69,9 @@ void conform_add_time_fault(struct conform_rank *me, const char *fmt, ...)
 
 void conform_finish_data(struct conform_rank *me, struct conform_data *d)
 {
-	if (conform_data_check(d))
-		conform_add_fault(me, "%s", tess_error());
+	tess_status st = conform_data_check(d);
+
+	if (st)
+		conform_add_failure(me, st);
 	conform_data_free(d);
 }

@@ -51,7 +51,7 @@ static int inspect_backend(struct conform_shared *shared)
 	conform_set_activity(&me, "opening the plugin");
 	if (!name || tess_plugin_find_backend(name, &b) ||
 	    (*shared->job.device && tess_plugin_find_device(shared->job.device, &device))) {
-		conform_add_fault(&me, "%s", tess_error());
+		conform_add_failure(&me, TESS_ENOENT);
 		return 1;
 	}
 	snprintf(f->name, sizeof f->name, "%s", b->name);
@@ -76,7 +76,7 @@ static int inspect_backend(struct conform_shared *shared)
 static tess_status run_job_rank(struct tess_world *w, void *arg)
 {
 	struct conform_shared *shared = arg;
-	const struct conform_part *part = &conform_parts[shared->job.part];
+	const struct conform_part *part = conform_get_part(&shared->job);
 	struct conform_rank me = { .world = w,
 		                   .group = tess_world_group(w),
 		                   .shared = shared,
@@ -90,21 +90,25 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 	me.all = (struct conform_direct){ me.group->self, me.rank, me.n };
 	w->timeout = (int64_t)(shared->job.timeout * 1e9);
 	me.state = &shared->rank_state[me.rank];
+	me.state->pid = getpid();
 	atomic_store(&me.state->state, CONFORM_RUNNING);
 	if (!st)
 		st = conform_open_memory(&me, shared->job.device);
 	opened = !st;
+	if (part->cleans)
+		conform_note_files(&me);
+	tess_error_clear();
 	if (!st)
 		st = part->run(&me);
 	if (st && (!part->fails || !opened))
-		conform_add_fault(&me, "%s", tess_error());
+		conform_add_failure(&me, st);
 	conform_close_memory(&me);
 	atomic_store(&me.state->state, CONFORM_DONE);
 	return st;
 }
 
 /* Adds a fault without a world, for the rank in the environment. */
-static int fail_not_opened(struct conform_shared *shared)
+static int fail_not_opened(struct conform_shared *shared, tess_status st)
 {
 	const char *rank = getenv("RANK");
 	struct conform_rank me = {
@@ -112,7 +116,7 @@ static int fail_not_opened(struct conform_shared *shared)
 	};
 
 	conform_set_activity(&me, "opening the group of all ranks");
-	conform_add_fault(&me, "%s", tess_error());
+	conform_add_failure(&me, st);
 	return 1;
 }
 
@@ -132,7 +136,8 @@ int conform_rank_main(const char *path)
 	mallopt(M_MMAP_THRESHOLD, 32 << 20);
 	mallopt(M_TRIM_THRESHOLD, 256 << 20);
 	if (shared->job.part < 0)
-		return inspect_backend(shared);
+		return *shared->job.style || *shared->job.file ? conform_inspect_style(shared)
+		                                               : inspect_backend(shared);
 	if (shared->job.threads) {
 		/*
 		 * Under a sanitizer glibc's heap is unused: the first mallinfo2() creates it for
@@ -141,11 +146,12 @@ int conform_rank_main(const char *path)
 		mallinfo2();
 		st = tess_world_spawn_threads(shared->job.nranks, run_job_rank, shared);
 		if (st && !atomic_load(&shared->rank_state[0].state))
-			return fail_not_opened(shared);
+			return fail_not_opened(shared, st);
 		return st ? 1 : 0;
 	}
-	if (tess_world_open(&w))
-		return fail_not_opened(shared);
+	st = tess_world_open(&w);
+	if (st)
+		return fail_not_opened(shared, st);
 	st = run_job_rank(w, shared);
 	tess_world_close(w);
 	return st ? 1 : 0;

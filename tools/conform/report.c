@@ -11,11 +11,12 @@ enum { OUTPUT_LINES = 12 };
 
 struct conform_report {
 	bool tap, on_terminal, quick;
-	const char *backend, *only;
+	const char *name, *only; /* name: of what is tested */
 	int64_t started_at, row_started_at;
 	/* the row */
 	char part[64], faulty_parts[512]; /* faulty_parts: all parts with faults so far */
 	char text[16384]; /* its faults */
+	char note[CONFORM_TEXT];
 	size_t len;
 	uint32_t ranks, cases, points;
 	/* the job */
@@ -37,7 +38,7 @@ struct conform_report *conform_report_open(const struct conform_options *options
 	r->tap = options->tap;
 	r->on_terminal = !options->tap && isatty(STDOUT_FILENO);
 	r->quick = options->quick;
-	r->backend = options->backend;
+	r->name = options->style ? options->style : options->backend;
 	r->only = options->part;
 	r->started_at = tess_now();
 	if (r->tap)
@@ -56,11 +57,21 @@ void conform_report_print_head(struct conform_report *r, const struct conform_ba
 		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
 }
 
+void conform_report_print_style(struct conform_report *r, const char *style, const char *path)
+{
+	const char *hash = r->tap ? "# " : "";
+
+	printf("%s%s%s, %s\n", r->point && !r->tap ? "\n" : "", hash, style, path);
+	if (!r->tap)
+		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+}
+
 void conform_report_begin(struct conform_report *r, const char *part, const char *about)
 {
 	snprintf(r->part, sizeof r->part, "%s", part);
 	r->row_started_at = tess_now();
 	r->len = 0;
+	r->note[0] = '\0';
 	r->ranks = r->cases = r->points = 0;
 	r->row_bad = false;
 	if (r->on_terminal) {
@@ -152,6 +163,8 @@ void conform_report_end_job(struct conform_report *r, uint32_t cases)
 	printf("%sok %d - %s%s: %u cases\n", r->bad ? "not " : "", r->point, r->part, r->job,
 	       (unsigned)cases);
 	fputs(r->bad ? r->text : "", stdout);
+	if (*r->note)
+		printf("# %s\n", r->note);
 	fflush(stdout);
 	r->len = 0;
 }
@@ -170,7 +183,14 @@ void conform_report_end(struct conform_report *r)
 	printf("%s  %-18s %-16s %7u  %6.1f s  %s\n", r->on_terminal ? "\r\033[K" : "", r->part,
 	       ranks, (unsigned)r->cases, took, r->row_bad ? "FAILED" : "ok");
 	fputs(r->row_bad ? r->text : "", stdout);
+	if (*r->note)
+		printf("      %s\n", r->note);
 	fflush(stdout);
+}
+
+void conform_report_set_note(struct conform_report *r, const char *text)
+{
+	snprintf(r->note, sizeof r->note, "%s", text);
 }
 
 void conform_report_print_note(struct conform_report *r, const char *text)
@@ -195,12 +215,11 @@ int conform_report_close(struct conform_report *r)
 	else
 		printf("\n");
 	if (good)
-		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->backend,
-		       r->only ? " in " : "", r->only ? r->only : "",
-		       r->quick ? ", with --quick" : "", r->all_cases, took,
+		printf("%s conforms%s%s%s: %lu cases, %.0f s%s%s\n", r->name, r->only ? " in " : "",
+		       r->only ? r->only : "", r->quick ? ", with --quick" : "", r->all_cases, took,
 		       *r->gaps ? "; the core emulates its gaps: " : "", r->gaps);
 	else
-		printf("%s does not conform: %d fault%s in %s\n", r->backend, r->faults,
+		printf("%s does not conform: %d fault%s in %s\n", r->name, r->faults,
 		       r->faults == 1 ? "" : "s", r->faulty_parts);
 	free(r);
 	return good ? 0 : 1;

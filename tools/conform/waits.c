@@ -184,8 +184,9 @@ tess_status conform_run_abort(struct conform_rank *me)
 	if (!me->backend->abort)
 		return TESS_OK; /* the core polls with test() */
 	if ((st = conform_direct_open_all(me, "conform.abort", &g)) ||
-	    (st = me->backend->start(g.self, &c, &work)))
+	    (st = conform_check_returned(me, "start", me->backend->start(g.self, &c, &work))))
 		return st;
+	conform_note_files(me);
 	conform_set_activity(me, "abort() from another thread while this one waits in a recv");
 	if (pthread_create(&thread, NULL, abort_group_later, &a))
 		return tess_fail(TESS_EIO, "no thread");

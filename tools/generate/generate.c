@@ -28,21 +28,36 @@ static tess_status parse_prompt(const char *name, const char *text, void *to)
 	return prompts_add_text(p, text, strlen(text));
 }
 
-static tess_status check_logits_option(const struct generate_options *a)
+/* Checks an option that writes data of one prompt to the file `path`; NULL: not given. */
+static tess_status check_file_option(const struct generate_options *a, const char *option,
+                                     const char *path)
 {
-	if (!*a->logits)
-		return tess_fail(TESS_EINVAL, "--logits: the file name is empty");
+	if (!path)
+		return TESS_OK;
+	if (!*path)
+		return tess_fail(TESS_EINVAL, "%s: the file name is empty", option);
 	if (a->prompts.lines)
 		return tess_fail(TESS_EINVAL,
-		                 "--logits: requires one prompt; give --prompt, --prompt-file or "
-		                 "--ids, not --prompts");
+		                 "%s: requires one prompt; give --prompt, --prompt-file or "
+		                 "--ids, not --prompts",
+		                 option);
 	if (a->prompts.n > 1)
-		return tess_fail(
-			TESS_EINVAL,
-			"--logits: requires one prompt, and %lld are given; run the command "
-			"for each",
-			(long long)a->prompts.n);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: requires one prompt, and %lld are given; run the command "
+		                 "for each",
+		                 option, (long long)a->prompts.n);
 	return TESS_OK;
+}
+
+static tess_status check_file_options(const struct generate_options *a)
+{
+	tess_status st = check_file_option(a, "--logits", a->logits);
+
+	if (!st)
+		st = check_file_option(a, "--values", a->values);
+	if (!st && a->values_of && !a->values)
+		st = tess_fail(TESS_EINVAL, "--values-of: give --values FILE, too");
+	return st;
 }
 
 static const struct tess_tool_option prompt_options[] = {
@@ -92,6 +107,10 @@ static const struct tess_tool_option output_options[] = {
 	  .parse = tess_tool_set_option },
 	{ "logits", "FILE", "write the logits of every position of one prompt as safetensors",
 	  AT(logits), .local = true },
+	{ "values", "FILE", "write outputs of modules for one prompt as safetensors", AT(values) },
+	{ "values-of", "PATTERN",
+	  "modules of --values, as in plans: model.layers.*.mlp (default: *, all modules)",
+	  AT(values_of) },
 	{ "flight", "DIR", "record the last calls of all ranks (default: TESSERA_FLIGHT)",
 	  AT(flight), .local = true },
 	{ 0 },
@@ -114,7 +133,7 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_generate, sections, &a->session.model);
 
-	return st || !a->logits ? st : check_logits_option(a);
+	return st ? st : check_file_options(a);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -146,10 +165,12 @@ static tess_status check_prompt(const struct generate_options *a,
 	return st;
 }
 
-/* Checks --logits against the inputs; prompts are already read. */
+/* Checks --logits and --values against the inputs; prompts are already read. */
 static tess_status check_generate_outputs(const struct generate_options *a)
 {
-	const struct tess_tool_output outputs[] = { { "--logits", a->logits }, { 0 } };
+	const struct tess_tool_output outputs[] = { { "--logits", a->logits },
+		                                    { "--values", a->values },
+		                                    { 0 } };
 	const char **files = calloc((size_t)a->prompts.n + 2, sizeof *files);
 	struct tess_tool_inputs in = { .model = a->session.model, .plan = a->session.plan };
 	size_t n = 0;
@@ -183,6 +204,8 @@ static tess_status check_generate_options(struct generate_options *a)
 		st = tess_tool_explain_ranks(st);
 	if (!st && a->logits)
 		st = tess_logits_check_writable(a->logits);
+	if (!st && a->values)
+		st = tess_logits_check_writable(a->values);
 	if (!st && a->from_stdin)
 		st = prompts_add_stdin(&a->prompts);
 	if (!st && a->prompts.n == 1 && !a->prompts.lines)

@@ -7,7 +7,7 @@
 
 struct generate_options {
 	struct tess_tool_session session;
-	const char *logits, *flight;
+	const char *logits, *values, *values_of, *flight;
 	int32_t batch;
 	struct prompts prompts;
 	bool from_stdin; /* the prompt is stdin, without an option */

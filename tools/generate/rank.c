@@ -405,7 +405,7 @@ static void add_request(struct generate_state *s, const struct prompt *p)
 	};
 	s->requests[i] = (struct tess_request){
 		.size = sizeof s->requests[i],
-		.flags = (a->logits ? TESS_ALL_LOGITS : 0) |
+		.flags = (a->logits || a->values ? TESS_ALL_LOGITS : 0) |
 		         (a->digest || a->json || a->prompts.lines ? TESS_TOKEN_LOGITS : 0),
 		.text = p->text,
 		.ntext = p->len,
@@ -546,6 +546,18 @@ static void print_stats(const struct generate_state *s, const struct rank_stats 
 	print_storage_stats(s);
 }
 
+/* Writes the values of modules on rank 0, unless the prompt has failed. Collective. */
+static tess_status write_module_values(struct generate_state *s)
+{
+	struct tess_values *v = NULL;
+	tess_status st = tess_session_take_values(s->session, &v);
+
+	if (!st && v && s->results[0].finish != TESS_FINISH_FAILED)
+		st = tess_values_save(v, s->options->values);
+	tess_values_free(v);
+	return st;
+}
+
 static tess_status generate_on_rank(struct generate_state *s)
 {
 	struct tess_session_options options = tess_tool_get_session_options(&s->options->session);
@@ -554,14 +566,16 @@ static tess_status generate_on_rank(struct generate_state *s)
 		                       .chunk = s->options->chunk,
 		                       .self = s,
 		                       .on_token = print_token,
-		                       .on_logits = store_logits,
+		                       .on_logits = s->options->logits ? store_logits : NULL,
 		                       .on_end = end_text,
 		                       .on_step = check_interrupt };
 	bool first = tess_world_rank(s->world) == 0;
 	struct rank_stats *stats = NULL;
-	tess_status st =
-		tess_session_open(s->mesh, s->options->session.model, &options, &s->session);
+	tess_status st;
 
+	if (s->options->values)
+		options.values = s->options->values_of ? s->options->values_of : "*";
+	st = tess_session_open(s->mesh, s->options->session.model, &options, &s->session);
 	if (st)
 		return st;
 	s->loaded = tess_now();
@@ -583,6 +597,8 @@ static tess_status generate_on_rank(struct generate_state *s)
 		print_stats(s, stats);
 	if (!st && first && s->nrows && s->results[0].finish != TESS_FINISH_FAILED)
 		st = tess_logits_save(s->options->logits, s->rows, s->nrows, s->info.vocabulary);
+	if (!st && s->options->values)
+		st = write_module_values(s);
 	free(stats);
 	return st;
 }

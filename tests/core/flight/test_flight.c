@@ -115,7 +115,7 @@ START_TEST(keeps_the_last)
 	struct tess_flight *f;
 	json_t *j, *calls;
 
-	ck_assert(!tess_flight_open(dir, &f));
+	ck_assert(!tess_flight_open(dir, NULL, &f));
 	for (uint64_t i = 1; i <= 700; i++) {
 		uint64_t at = tess_flight_number(f);
 
@@ -167,7 +167,7 @@ START_TEST(keeps_long_lists_out)
 	const json_t *call;
 	json_t *j;
 
-	ck_assert(!tess_flight_open(dir, &f));
+	ck_assert(!tess_flight_open(dir, NULL, &f));
 	tess_call_desc_write((void *)storage, &c, &key, RANKS);
 	tess_flight_begin(f, tess_flight_number(f), world, (void *)storage, 1);
 	ck_assert(!tess_flight_write(f, json_pack("{s:i}", "rank", 0), &no_members));
@@ -201,7 +201,7 @@ START_TEST(is_written_meanwhile)
 	struct tess_flight *f;
 	pthread_t thread[2];
 
-	ck_assert(!tess_flight_open(dir, &f));
+	ck_assert(!tess_flight_open(dir, NULL, &f));
 	for (int i = 0; i < 2; i++)
 		ck_assert(!pthread_create(&thread[i], NULL, record_calls, f));
 	for (int i = 0; i < 10; i++) {
@@ -226,12 +226,12 @@ START_TEST(is_off)
 {
 	struct tess_flight *f = (void *)1;
 
-	ck_assert(!tess_flight_open("off", &f) && !f);
-	ck_assert(!tess_flight_open("", &f) && !f);
+	ck_assert(!tess_flight_open("off", NULL, &f) && !f);
+	ck_assert(!tess_flight_open("", NULL, &f) && !f);
 	ck_assert_uint_eq(tess_flight_number(f), 0);
 	tess_flight_begin(f, 0, world, NULL, 0);
 	tess_flight_end(f, 0, TESS_OK, 0);
-	ck_assert_int_eq(tess_flight_open("/nowhere/records", &f), TESS_EIO);
+	ck_assert_int_eq(tess_flight_open("/nowhere/records", NULL, &f), TESS_EIO);
 	expect_part(tess_error(), "TESSERA_FLIGHT: the directory /nowhere/records");
 }
 END_TEST

@@ -9,6 +9,7 @@
 #include "tests/support/spawn.h"
 #include "tests/support/suite.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <tessera/tessera.h>
@@ -175,6 +176,77 @@ START_TEST(backend_is_named)
 }
 END_TEST
 
+/* ---- plugins of the program ------------------------------------------------------------------ */
+
+static atomic_int nasked; /* ops that the wrapper was asked for */
+
+static tess_status support_nothing(const struct tess_op *op)
+{
+	(void)op;
+	nasked++;
+	return TESS_ENOTSUP;
+}
+
+static tess_status run_unsupported(void *self, const struct tess_op *op)
+{
+	(void)self, (void)op;
+	return TESS_EBUG;
+}
+
+static tess_status wrap_nothing(const char *inner, const struct tess_device **out)
+{
+	static const struct tess_device table = { .size = sizeof table,
+		                                  .supports = support_nothing,
+		                                  .run = run_unsupported,
+		                                  .exact = 1 };
+
+	(void)inner;
+	*out = &table;
+	return TESS_OK;
+}
+
+static struct tess_backend own_threads; /* copies of loopback and cpu */
+static struct tess_device own_cpu;
+static const struct tess_device asking = { .size = sizeof asking,
+	                                   .name = "asking",
+	                                   .wrap = wrap_nothing };
+static const struct tess_plugin own = { .abi = TESS_ABI,
+	                                .size = sizeof own,
+	                                .name = "own",
+	                                .version = "1.0",
+	                                .license = "MIT",
+	                                .backends = TESS_LIST(tess_backend, &own_threads),
+	                                .devices = TESS_LIST(tess_device, &own_cpu, &asking) };
+
+/* Runs a model over a backend and on devices that the program registers, and over a wrapper. */
+START_TEST(plugins_of_the_program_run)
+{
+	static const char *const devices[] = { "own_cpu", "asking:cpu", "asking:own_cpu" },
+				 *const names[] = { "own_threads", "faulty:own_threads" };
+	const struct tess_backend *threads;
+	const struct tess_device *cpu;
+	struct outcome o;
+
+	ck_assert(!tess_plugin_find_backend("loopback", &threads));
+	ck_assert(!tess_plugin_find_device("cpu", &cpu));
+	own_threads = *threads;
+	own_threads.name = "own_threads";
+	own_cpu = *cpu;
+	own_cpu.name = "own_cpu";
+	ck_assert_msg(!tess_registry_add(&own), "%s", tess_error());
+	for (int i = 0; i < 3; i++) {
+		ck_assert(!setenv("TESSERA_DEVICE", devices[i], 1));
+		ck_assert(!setenv("TESSERA_BACKEND", names[i % 2], 1));
+		o = generate_on_all_ranks(NULL, NULL);
+		expect_all_say(&o, TESS_OK, "");
+		ck_assert_int_eq(nasked > 0, i > 0);
+	}
+	ck_assert(!setenv("TESSERA_DEVICE", "askin:cpu", 1));
+	o = generate_on_all_ranks(NULL, NULL);
+	expect_all_say(&o, TESS_ENOENT, "device askin|not found|asking");
+}
+END_TEST
+
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static const struct {
@@ -183,10 +255,13 @@ static const struct {
 } bad_values[] = {
 	/* "One day" is 3 ids with the initial one: the second last row is row 1 */
 	{ "1", MODULE "=defective:drift",
-	  MODULE ": call gives|on rank 1 but|on rank 0, at row 1, column 2,", TESS_EMISMATCH },
+	  MODULE ": call gives|on rank 1 but|on rank 0, at row 1, column 2,|same value; style "
+	         "defective (/|/tess-style-defective.so) makes them differ",
+	  TESS_EMISMATCH },
 	/* columns count in the full value: rank 1 holds the second half of 172 */
 	{ "1", MODULE "=defective:nan",
-	  MODULE ": call gives NaN on rank 1, at row 1, column 88:", TESS_EINVAL },
+	  MODULE ": call gives NaN on rank 1, at row 1, column 88:|weights, and style defective (/",
+	  TESS_EINVAL },
 };
 
 START_TEST(bad_value_is_found)
@@ -238,6 +313,7 @@ int main(void)
 	tcase_add_loop_test(tcase, style_is_named, 0, sizeof defects / sizeof *defects);
 	tcase_add_loop_test(tcase, device_is_named, 0, 2);
 	tcase_add_loop_test(tcase, backend_is_named, 0, 6);
+	tcase_add_test(tcase, plugins_of_the_program_run);
 	tcase_add_loop_test(tcase, bad_value_is_found, 0, sizeof bad_values / sizeof *bad_values);
 	tcase_add_test(tcase, bad_value_is_found_on_a_mesh);
 	tcase_add_test(tcase, request_fails_alone);

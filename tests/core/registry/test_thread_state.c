@@ -60,7 +60,7 @@ START_TEST(state_is_as_before)
 	expect_own_state(true);
 	ck_assert(!TESS_PLUGIN_CALL(style, "m", layout, &site, &io));
 	expect_own_state(true);
-	TESS_PLUGIN_DO(style->layout(&site, &io));
+	TESS_PLUGIN_DO(style, NULL, layout, &site, &io);
 	expect_own_state(true);
 	ck_assert_msg(!TESS_PLUGIN_CALL(style, "m", open, &site, &state), "%s", tess_error());
 	expect_own_state(true);

@@ -1,0 +1,161 @@
+/* file.c - reads and writes values as safetensors. */
+#include "api/values/values.h"
+#include "core/base/sized.h"
+#include "core/base/status.h"
+#include "hf/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char numerics_key[] = "tessera.numerics", holders_key[] = "tessera.holders:";
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int compare_offsets(const void *a, const void *b)
+{
+	const struct tess_slice *x = *(const struct tess_slice *const *)a,
+				*y = *(const struct tess_slice *const *)b;
+
+	/* an empty tensor begins where the next one does */
+	return x->begin != y->begin ? x->begin < y->begin ? -1 : 1
+	                            : (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static tess_status load_one_value(const struct tess_safetensors *f, const struct tess_slice *s,
+                                  struct tess_values *v)
+{
+	char key[1200];
+	const char *holders;
+	struct tess_value_entry e = { .dtype = s->dtype, .ndim = s->ndim, .size = 1 };
+	tess_status st = TESS_OK;
+
+	if (!s->dtype || s->ndim > TESS_DIMS)
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s is %s of %d axes; values have a type that models "
+		                 "use, and at most %d axes",
+		                 tess_safetensors_path(f), s->name, s->type, (int)s->ndim,
+		                 (int)TESS_DIMS);
+	for (int32_t i = 0; i < s->ndim; i++) {
+		e.shape[i] = s->shape[i];
+		e.size *= s->shape[i];
+	}
+	snprintf(key, sizeof key, "%s%s", holders_key, s->name);
+	holders = tess_safetensors_get_metadata(f, key);
+	e.name = strdup(s->name);
+	e.holders = holders ? strdup(holders) : NULL;
+	e.data = malloc(s->bytes + 1);
+	if (!e.name || !e.data || (holders && !e.holders))
+		st = tess_fail(TESS_ENOMEM, "%s: no memory for tensor %s", tess_safetensors_path(f),
+		               s->name);
+	if (!st)
+		st = tess_safetensors_read(f, s, 0, s->bytes, e.data);
+	if (!st)
+		return tess_values_append(v, &e);
+	free(e.name);
+	free(e.holders);
+	free(e.data);
+	return st;
+}
+
+/* Loads the tensors in the order of their data. */
+static tess_status load_all_values(const struct tess_safetensors *f, struct tess_values *v)
+{
+	size_t n = tess_safetensors_count(f);
+	const struct tess_slice **order = calloc(n + 1, sizeof *order);
+	const char *numerics = tess_safetensors_get_metadata(f, numerics_key);
+	tess_status st = order ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+
+	for (size_t i = 0; i < n && !st; i++)
+		order[i] = tess_safetensors_at(f, i);
+	if (!st)
+		qsort(order, n, sizeof *order, compare_offsets);
+	for (size_t i = 0; i < n && !st; i++)
+		st = load_one_value(f, order[i], v);
+	free(order);
+	return st || !numerics ? st : tess_values_set_numerics(v, numerics);
+}
+
+tess_status tess_values_load(const char *path, struct tess_values **out)
+{
+	struct tess_safetensors *f;
+	struct tess_values *v = NULL;
+	tess_status st = TESS_REQUIRE(path, out);
+
+	if (!st)
+		st = tess_safetensors_open(path, false, &f);
+	if (st)
+		return st;
+	st = tess_values_new(&v);
+	if (!st)
+		st = load_all_values(f, v);
+	tess_safetensors_close(f);
+	if (st)
+		tess_values_free(v);
+	else
+		*out = v;
+	return st;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void free_metadata(char **metadata, int64_t n)
+{
+	for (int64_t i = 0; metadata && i < n; i += 2)
+		free(metadata[i]);
+	free(metadata);
+}
+
+/* Makes the list of keys and texts; keys are malloc'ed. */
+static tess_status make_metadata(const struct tess_values *v, char ***out, int64_t *n)
+{
+	char **list = calloc(2 * (size_t)v->n + 3, sizeof *list);
+
+	*n = 0;
+	*out = list;
+	if (!list)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	if (v->numerics) {
+		list[0] = strdup(numerics_key);
+		list[1] = v->numerics;
+		*n += list[0] ? 2 : 0;
+		if (!list[0])
+			return tess_fail(TESS_ENOMEM, "out of memory");
+	}
+	for (int64_t i = 0; i < v->n; i++) {
+		if (!v->entry[i].holders)
+			continue;
+		if (asprintf(&list[*n], "%s%s", holders_key, v->entry[i].name) < 0) {
+			list[*n] = NULL;
+			return tess_fail(TESS_ENOMEM, "out of memory");
+		}
+		list[*n + 1] = v->entry[i].holders;
+		*n += 2;
+	}
+	return TESS_OK;
+}
+
+tess_status tess_values_save(const struct tess_values *v, const char *path)
+{
+	struct tess_slice *slices;
+	char **metadata = NULL;
+	int64_t n = 0;
+	tess_status st = TESS_REQUIRE(v, path);
+
+	if (st)
+		return st;
+	slices = calloc((size_t)v->n + 1, sizeof *slices);
+	st = slices ? make_metadata(v, &metadata, &n) : tess_fail(TESS_ENOMEM, "out of memory");
+	for (int64_t i = 0; i < v->n && !st; i++)
+		slices[i] = (struct tess_slice){ .name = v->entry[i].name,
+			                         .dtype = v->entry[i].dtype,
+			                         .ndim = v->entry[i].ndim,
+			                         .shape = v->entry[i].shape,
+			                         .data = v->entry[i].data };
+	if (!st)
+		st = tess_safetensors_write_with(path, (int32_t)v->n, slices,
+		                                 (const char *const *)metadata);
+	free_metadata(metadata, n);
+	free(slices);
+	return st;
+}

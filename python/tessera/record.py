@@ -1,0 +1,236 @@
+"""Writes the outputs of the modules of a Transformers model as safetensors.
+
+    python -m tessera.record DIR --ids 1,2,3 --out transformers.safetensors
+    tessera generate DIR --ids 1,2,3 --max-tokens 0 --values ours.safetensors
+    tessera compare ours.safetensors transformers.safetensors
+
+With --train --ids-file FILE also the loss and the gradients, as `tessera grad --values` writes them.
+Names, shapes and order are those of `tessera generate --values`: a row per id, in the order in which
+modules end. Weights and values are float32. It needs torch and transformers, and nothing else of
+this package.
+"""
+
+import argparse
+import json
+import os
+import struct
+import sys
+import tempfile
+
+SKIPPED = 77  # the exit status of a skipped test for Meson and Automake
+
+
+class MissingTransformers(ImportError):
+    """Raised if torch or transformers is not installed."""
+
+
+def _import_transformers():
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise MissingTransformers(
+            f"needs torch and transformers ({error}); install them: pip install torch transformers"
+        ) from error
+    return torch, transformers
+
+
+def _find_rows(torch, output, shape):
+    """Returns the first tensor of a module's output as [ids, elements]; None: it has no rows.
+
+    shape: [sequences, ids of each].
+    """
+    while isinstance(output, (tuple, list)) or hasattr(output, "to_tuple"):
+        output = output[0] if len(output) else None
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+        return None
+    rows = shape[0] * shape[1]
+    if output.dim() > 2 and len(output) == 1:  # of positions: alike for all sequences
+        output = output.expand(shape[0], *output.shape[1:])
+    if tuple(output.shape[:2]) != tuple(shape) and (output.dim() != 2 or len(output) != rows):
+        return None
+    return output.detach().reshape(rows, -1).float().contiguous()
+
+
+def _load_model(directory):
+    torch, transformers = _import_transformers()
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    )
+    return torch, model.eval()
+
+
+def _keep_outputs(torch, model, shape, values):
+    """Adds the outputs of the next forward to `values`."""
+
+    def keep(name):
+        def hook(module, _inputs, output):
+            value = _find_rows(torch, output, shape)
+            scale = getattr(module, "embed_scale", None)
+            calls = 1
+            if value is not None and scale is not None:
+                value = value / float(scale)
+            while value is not None and (name if calls == 1 else f"{name}#{calls}") in values:
+                calls += 1
+            if value is not None:
+                values[name if calls == 1 else f"{name}#{calls}"] = value.clone()
+
+        return hook
+
+    for name, module in model.named_modules():
+        if name:
+            module.register_forward_hook(keep(name))
+
+
+def record_values(directory, ids):
+    """Runs a checkpoint on one sequence; returns {module name: torch tensor [ids, elements]}.
+
+    A module that is called several times has NAME, NAME#2, ... Embeddings that scale their rows
+    (Gemma) are recorded without the factor, which ours apply behind the module. Raises
+    MissingTransformers.
+    """
+    torch, model = _load_model(directory)
+    values = {}
+    _keep_outputs(torch, model, (1, len(ids)), values)
+    with torch.no_grad():
+        model(torch.tensor([ids]), use_cache=False)
+    return values
+
+
+def record_training(directory, ids, labels):
+    """Computes the loss of a batch and its gradients, without dropout and loss of balance.
+
+    ids, labels: torch tensors [sequences, ids]; labels are -100 where an id is not to be predicted.
+    Returns the outputs of modules as record_values does, a row per id of all sequences, then "loss",
+    then "NAME.grad" for each weight NAME of the checkpoint, the last module first.
+    """
+    torch, model = _load_model(directory)
+    values = {}
+    if hasattr(model.config, "output_router_logits"):
+        model.config.output_router_logits = False
+    _keep_outputs(torch, model, tuple(ids.shape), values)
+    loss = model(ids, labels=labels, use_cache=False).loss
+    loss.backward()
+    values["loss"] = loss.detach().reshape(1).float()
+    values.update(_name_gradients(model))
+    return values
+
+
+def _name_gradients(model):
+    """Returns gradients by the names and shapes of a saved checkpoint, which differ in the model."""
+    from safetensors.torch import load_file
+
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    with tempfile.TemporaryDirectory() as directory:
+        model.save_pretrained(directory, state_dict=found, max_shard_size="1000TB")
+        found = load_file(os.path.join(directory, "model.safetensors"))
+    place = {name: i for i, (name, _) in enumerate(model.named_modules())}
+
+    def find_place(name):
+        while name not in place:
+            name = name.rpartition(".")[0]
+        return place[name]
+
+    order = sorted(found, key=find_place, reverse=True)
+    return {f"{name}.grad": found[name].float().contiguous() for name in order}
+
+
+def write_values(path, values, metadata=None):
+    """Writes {name: float32 tensor} as safetensors, in the order of the dict."""
+    header, at = {"__metadata__": {"format": "pt", **(metadata or {})}}, 0
+    for name, value in values.items():
+        size = 4 * value.numel()
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(value.shape),
+            "data_offsets": [at, at + size],
+        }
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for value in values.values():
+            file.write(value.numpy().tobytes())
+
+
+def _parse_ids(text):
+    try:
+        ids = [int(word) for word in text.split(",")]
+    except ValueError:
+        ids = []
+    if not ids or min(ids) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: use token ids, as in 1,2,3")
+    return ids
+
+
+def _read_batch(path):
+    """Reads a batch of `tessera grad`: safetensors with ids and labels, I64 [sequences, ids]."""
+    _import_transformers()
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        batch = load_file(path)
+        ids, labels = batch["ids"], batch["labels"]
+    except KeyError as error:
+        raise ValueError(f"{path}: has no tensor {error}; it needs ids and labels") from error
+    except SafetensorError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if ids.dim() != 2 or ids.shape != labels.shape:
+        raise ValueError(f"{path}: ids and labels must be [sequences, ids] alike")
+    return ids, labels
+
+
+def _make_parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m tessera.record",
+        description="Writes the outputs of the modules of a Transformers model as safetensors.",
+        epilog=f"Exit status: 0, 1 for an error, or {SKIPPED} if torch or transformers is not "
+        "installed.",
+    )
+    parser.add_argument("directory", metavar="DIR", help="checkpoint directory")
+    inputs = parser.add_mutually_exclusive_group(required=True)
+    inputs.add_argument("--ids", type=_parse_ids, help="token ids, as in 1,2,3")
+    inputs.add_argument(
+        "--ids-file", metavar="FILE", help="batch of --train, as in tessera grad"
+    )
+    parser.add_argument(
+        "--train",
+        action="store_true",
+        help="compute the loss of a batch and gradients, too (NAME.grad)",
+    )
+    parser.add_argument(
+        "--out",
+        default="transformers.safetensors",
+        metavar="FILE",
+        help="file to write (default: %(default)s)",
+    )
+    return parser
+
+
+def _record(options):
+    if options.train:
+        return record_training(options.directory, *_read_batch(options.ids_file))
+    return record_values(options.directory, options.ids)
+
+
+def main(arguments=None):
+    parser = _make_parser()
+    options = parser.parse_args(arguments)
+    if options.train != bool(options.ids_file):
+        parser.error("--train and --ids-file: give both or none")
+    try:
+        values = _record(options)
+        write_values(options.out, values, {"tessera.numerics": "transformers, float32"})
+    except MissingTransformers as error:
+        print(f"tessera.record: skipped: {error}", file=sys.stderr)
+        return SKIPPED
+    except (OSError, ValueError, IndexError) as error:
+        print(f"tessera.record: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

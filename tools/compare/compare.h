@@ -1,0 +1,54 @@
+/* compare.h - the parts of `tessera compare`. */
+#ifndef TESS_TOOLS_COMPARE_H
+#define TESS_TOOLS_COMPARE_H
+
+#include "tools/tool.h"
+
+struct compare_words { /* a list of words that it owns; ends with NULL */
+	char **word;
+	int32_t n;
+};
+
+struct compare_run { /* a run: the options of its command, and variables of its environment */
+	const char *name; /* "A" */
+	struct compare_words options, variables; /* variables: "TESSERA_REDUCE=fast" */
+};
+
+struct compare_options {
+	struct compare_run a, b;
+	const char *against; /* NULL: not given */
+	const char *ids, *prompt, *ids_file, *values_of, *svg;
+	double tolerance; /* negative: not given */
+	bool exact, train, json;
+	const char *model; /* NULL: two files */
+	const char *file[2];
+};
+
+/* Adds a copy of a word. */
+tess_status compare_add_word(struct compare_words *w, const char *word);
+void compare_free_words(struct compare_words *w);
+/* Formats the options of a run: "-n 4 --plan tp"; "default options". Free it; NULL: no memory. */
+char *compare_format_run(const struct compare_run *run);
+
+/*
+ * Splits `text` into words as a shell does: at spaces, except in quotes and after a backslash.
+ * TESS_EINVAL: a quote is not closed.
+ */
+tess_status compare_split_words(const char *text, struct compare_words *out);
+
+/*
+ * Runs the model for run A and run B, one after the other, as commands of their own, and loads
+ * their values. They leave no file, even after a signal. TESS_EABORTED: a signal was noted.
+ */
+tess_status compare_run_both(const struct compare_options *o, struct tess_values *out[2]);
+
+/* Print the first difference and the results for all values. */
+tess_status compare_print_table(const struct compare_options *o, const struct tess_comparison *c);
+tess_status compare_print_json(const struct compare_options *o, const struct tess_comparison *c);
+/* Writes the picture of all values to the file of --svg. */
+tess_status compare_draw(const struct compare_options *o, const struct tess_comparison *c);
+
+/* Returns "equal", "different", ... */
+const char *compare_get_state(const struct tess_value_comparison *v);
+
+#endif
