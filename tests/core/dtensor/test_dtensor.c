@@ -1,7 +1,7 @@
 /*
  * test_dtensor.c - distributed tensors: random redistributions against a reference that knows
- * global indices only; bytes as explain reports them, and as they are sent; differing calls;
- * messages.
+ * global indices only; bytes as explain reports them, and as they are sent; an axis that several
+ * mesh dimensions cut; differing calls; messages.
  */
 #include "counting.h"
 #include "reference.h"
@@ -384,9 +384,11 @@ START_TEST(bytes_are_those_sent)
 }
 END_TEST
 
-/* ---- an axis that two mesh dimensions cut ---------------------------------------------------- */
+/* ---- an axis that several mesh dimensions cut ------------------------------------------------ */
 
-static const struct tess_place rows_twice[] = { { .kind = TESS_SHARD }, { .kind = TESS_SHARD } };
+static const struct tess_place rows_only[] = { { .kind = TESS_SHARD },
+	                                       { .kind = TESS_SHARD },
+	                                       { .kind = TESS_SHARD } };
 
 struct expected_move {
 	int32_t kind, dim, from, to; /* of axes; -1: Replicate */
@@ -403,7 +405,7 @@ static tess_status expect_uncut(struct tess_world *w, const char *mesh, int32_t 
 		                                .dtype = TESS_U8,
 		                                .ndim = ndim,
 		                                .shape = shape,
-		                                .places = rows_twice };
+		                                .places = rows_only };
 	struct tess_dtensor_move move[4];
 	struct tess_mesh *m = NULL;
 	struct tess_dtensor *t;
@@ -445,19 +447,19 @@ START_TEST(moves_of_nested_cuts)
 }
 END_TEST
 
-/* Checks a part of 5 elements in 3 units, which begin at 0, 2 and 4, and one of 2 elements. */
+/* Checks a part of 11 elements in 8 units of 1 or 2, and one of 2 elements. */
 static tess_status expect_nested_ranges(struct tess_world *w, void *arg)
 {
-	static const int64_t shape[] = { 7 };
-	static const int64_t held[][4] = {
-		{ 0, 2, 5, 6 }, { 2, 4, 6, 6 }, { 4, 5, 6, 7 }, { 5, 5, 7, 7 }
-	};
-	static const struct tess_dtensor_part parts[] = { { 0, 0, 5, 3 }, { 0, 0, 2, 0 } };
+	static const int64_t shape[] = { 13 };
+	static const int64_t held[][4] = { { 0, 2, 11, 12 },  { 2, 3, 12, 12 },  { 3, 5, 12, 12 },
+		                           { 5, 6, 12, 12 },  { 6, 7, 12, 13 },  { 7, 9, 13, 13 },
+		                           { 9, 10, 13, 13 }, { 10, 11, 13, 13 } };
+	static const struct tess_dtensor_part parts[] = { { 0, 0, 11, 8 }, { 0, 0, 2, 0 } };
 	const struct tess_dtensor_spec spec = { .size = sizeof spec,
 		                                .dtype = TESS_U8,
 		                                .ndim = 1,
 		                                .shape = shape,
-		                                .places = rows_twice,
+		                                .places = rows_only,
 		                                .nparts = 2,
 		                                .parts = parts };
 	struct tess_mesh *m = NULL;
@@ -465,8 +467,9 @@ static tess_status expect_nested_ranges(struct tess_world *w, void *arg)
 	struct tess_dtensor *t;
 
 	(void)arg;
-	HOLDS(!tess_mesh_open(w, "dp=2,tp=2", &m) && !tess_dtensor_from_local(m, &spec, NULL, &t));
-	for (int32_t r = 0; r < 4; r++) {
+	HOLDS(!tess_mesh_open(w, "dp=2,cp=2,tp=2", &m));
+	HOLDS(!tess_dtensor_from_local(m, &spec, NULL, &t));
+	for (int32_t r = 0; r < 8; r++) {
 		HOLDS(tess_dtensor_list_ranges(t, r, 0, range, 2) == 2);
 		HOLDS(!memcmp(range, held[r], sizeof range));
 		HOLDS(!tess_dtensor_get_local_shape(t, r, &size));
@@ -479,7 +482,7 @@ static tess_status expect_nested_ranges(struct tess_world *w, void *arg)
 
 START_TEST(ranges_of_nested_cuts)
 {
-	spawn_ranks(4, expect_nested_ranges, NULL);
+	spawn_ranks(8, expect_nested_ranges, NULL);
 }
 END_TEST
 
