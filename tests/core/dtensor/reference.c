@@ -243,7 +243,7 @@ static uint64_t draw_element(int32_t dtype, uint64_t seed)
 
 /* ---- which elements a rank holds ------------------------------------------------------------- */
 
-static int64_t divide_up(int64_t a, int64_t b)
+static int64_t divide_rounding_up(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;
 }
@@ -275,7 +275,7 @@ static int64_t find_unit(const struct dtensor_case *c, int32_t axis, int64_t at,
 		at -= size;
 	}
 	units = units ? units : size;
-	while (divide_up((unit + 1) * size, units) <= at)
+	while (divide_rounding_up((unit + 1) * size, units) <= at)
 		unit++;
 	*nunits = units;
 	return unit;
@@ -291,10 +291,10 @@ static void find_holders(const struct dtensor_case *c, const struct tess_place *
 		if (!is_shard(c, places[i], axis))
 			continue;
 		holder[i] = 0;
-		while (divide_up((holder[i] + 1) * n, c->size[i]) <= unit)
+		while (divide_rounding_up((holder[i] + 1) * n, c->size[i]) <= unit)
 			holder[i]++;
-		first = divide_up(holder[i] * n, c->size[i]); /* of this part, cut next */
-		n = divide_up((holder[i] + 1) * n, c->size[i]) - first;
+		first = divide_rounding_up(holder[i] * n, c->size[i]); /* of this part, cut next */
+		n = divide_rounding_up((holder[i] + 1) * n, c->size[i]) - first;
 		unit -= first;
 	}
 }
@@ -350,8 +350,8 @@ static bool combine_ranks(const struct element *e, const int32_t *coordinate, in
                           int32_t depth, int64_t i, struct number *out)
 {
 	const struct dtensor_case *c = e->c;
-	int64_t lo = divide_up(i * c->size[along], INT64_C(1) << depth);
-	int64_t hi = divide_up((i + 1) * c->size[along], INT64_C(1) << depth);
+	int64_t lo = divide_rounding_up(i * c->size[along], INT64_C(1) << depth);
+	int64_t hi = divide_rounding_up((i + 1) * c->size[along], INT64_C(1) << depth);
 	int32_t there[CASE_DIMS];
 	struct number right;
 
