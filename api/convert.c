@@ -123,6 +123,12 @@ static tess_status plan_files(struct conversion *c)
 	const char *lost = tess_checkpoint_find_unlisted(c->from);
 	tess_status st = TESS_OK;
 
+	if (tess_checkpoint_config(c->from)->text_part)
+		return tess_fail(
+			TESS_ENOTSUP,
+			"%s: only the text part of this model is read, and its other parts "
+			"would be lost; convert it with the library that made it",
+			tess_checkpoint_dir(c->from));
 	if (lost)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: model.safetensors.index.json does not list tensor %.200s of "

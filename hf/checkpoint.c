@@ -109,6 +109,11 @@ void tess_checkpoint_log_prefix(const struct tess_checkpoint *c)
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c)
 {
 	tess_checkpoint_log_prefix(c);
+	if (c->config.text_part)
+		tess_log(TESS_WARN, "hf",
+		         "%s: of this model only the text part, %s, is read; images and other "
+		         "inputs are not",
+		         c->dir, c->config.type);
 	warn_two_copies(c);
 	tess_generation_warn_unused(c->generation_path, c->generation_root, c->config_path,
 	                            c->config.root);
@@ -292,6 +297,65 @@ static tess_status strip_wrappers(struct tess_checkpoint *c)
 	return st;
 }
 
+/* ---- text part ----------------------------------------------------------------------- */
+
+static int compare_entries(const void *a, const void *b)
+{
+	return strcmp(((const struct tensor_entry *)a)->slice->name,
+	              ((const struct tensor_entry *)b)->slice->name);
+}
+
+/*
+ * Returns what follows *prefix in the name of a tensor in its text model: language_model.model.X is
+ * model.X, and model.language_model.X is, too. NULL: a tensor of another part.
+ */
+static const char *find_text_name(const char *name, const char **prefix)
+{
+	static const char old[] = "language_model.", new[] = "model.language_model.";
+
+	*prefix = "";
+	if (!strncmp(name, old, strlen(old)))
+		return name + strlen(old);
+	if (!strncmp(name, "lm_head.", strlen("lm_head.")))
+		return name;
+	*prefix = "model.";
+	return strncmp(name, new, strlen(new)) ? NULL : name + strlen(new);
+}
+
+static bool has_text_names(const struct tess_checkpoint *c)
+{
+	for (size_t i = 0; i < c->n; i++)
+		if (strstr(c->tensor[i].slice->name, "language_model."))
+			return true;
+	return false;
+}
+
+/* Keeps the tensors of the text part, by their names there. */
+static tess_status select_text_part(struct tess_checkpoint *c)
+{
+	size_t kept = 0;
+
+	if (!c->config.text_part || !has_text_names(c))
+		return TESS_OK;
+	for (size_t i = 0; i < c->n; i++) {
+		const char *prefix, *name = find_text_name(c->tensor[i].slice->name, &prefix);
+		struct tess_slice *s;
+
+		if (!name)
+			continue;
+		s = TESS_NEW(&c->arena, struct tess_slice, 1);
+		name = tess_arena_format(&c->arena, "%s%s", prefix, name);
+		if (!s || !name)
+			return TESS_ENOMEM;
+		*s = *c->tensor[i].slice;
+		s->name = name;
+		c->tensor[kept++] = (struct tensor_entry){ s, c->tensor[i].part };
+	}
+	c->n = kept;
+	qsort(c->tensor, c->n, sizeof *c->tensor, compare_entries);
+	return TESS_OK;
+}
+
 /* Returns whether a path may be the name of a model on a hub: "ORG/NAME". */
 static bool looks_like_id(const char *path)
 {
@@ -345,6 +409,8 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
 		st = load_weights(c);
 	if (!st)
 		st = strip_wrappers(c);
+	if (!st)
+		st = select_text_part(c);
 	if (st)
 		tess_checkpoint_close(c);
 	else

@@ -17,9 +17,10 @@ enum { TESS_CHECKPOINT_WHOLE, TESS_CHECKPOINT_HEADERS, TESS_CHECKPOINT_CONFIG };
 /*
  * Opens the directory and validates everything but the values of weights. model.safetensors
  * precedes an index in the same directory, as in transformers. Tensors that the index does not
- * name are logged (info) and cannot be found. A prefix of a wrapper (torch.compile, DDP) that all
- * names begin with is removed. An open checkpoint is read-only and may be used from any thread:
- * ranks that are threads share one.
+ * name are logged (info) and cannot be found. Of a model with a text_config, only the tensors of
+ * the text part are there, by their names in a model of text alone. A prefix of a wrapper
+ * (torch.compile, DDP) that all names begin with is removed. An open checkpoint is read-only and
+ * may be used from any thread: ranks that are threads share one.
  */
 tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_checkpoint **out);
 
@@ -32,7 +33,10 @@ tess_status tess_checkpoint_set_settings(struct tess_checkpoint *c, const json_t
 /* Logs (info) the prefix of wrappers that was removed from the names. */
 void tess_checkpoint_log_prefix(const struct tess_checkpoint *c);
 
-/* Logs the removed prefix, and settings without effect: unsupported ones, ids of no token. */
+/*
+ * Logs the removed prefix, parts that are not read, and settings without effect: unsupported ones,
+ * ids of no token.
+ */
 void tess_checkpoint_warn_unused(const struct tess_checkpoint *c);
 
 const char *tess_checkpoint_dir(const struct tess_checkpoint *c);

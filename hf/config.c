@@ -30,7 +30,7 @@ static const struct {
 	{ "n_layer", 1, 1 << 14 },
 	{ "max_position_embeddings", 1, INT32_MAX },
 	{ "n_positions", 1, INT32_MAX },
-	{ "sliding_window", 1, INT32_MAX },
+	{ "sliding_window", 0, INT32_MAX },
 	{ "moe_intermediate_size", 0, INT32_MAX },
 	{ "num_local_experts", 0, 1 << 16 },
 	{ "num_experts", 0, 1 << 16 },
@@ -133,13 +133,45 @@ static tess_status read_model_type(const char *path, const json_t *root, size_t 
 	return TESS_OK;
 }
 
+/*
+ * Replaces *root by its text_config, if it has one, with those keys beside it that also apply to
+ * the text part and that text_config lacks.
+ */
+static tess_status keep_text_config(json_t **root)
+{
+	static const char *const shared[] = {
+		"dtype",        "torch_dtype",  "bos_token_id",
+		"eos_token_id", "pad_token_id", "tie_word_embeddings"
+	};
+	json_t *text = json_incref(json_object_get(*root, "text_config"));
+
+	for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+		json_t *value = json_object_get(*root, shared[i]);
+
+		if (value && !json_object_get(text, shared[i]) &&
+		    json_object_set(text, shared[i], value)) {
+			json_decref(text);
+			return TESS_ENOMEM;
+		}
+	}
+	json_decref(*root);
+	*root = text;
+	return TESS_OK;
+}
+
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out)
 {
-	struct tess_config c = { .root = root };
+	struct tess_config c = { .text_part =
+		                         json_is_object(json_object_get(root, "text_config")) };
 	tess_status st = TESS_OK;
 
 	if (!json_is_object(root))
 		st = tess_fail(TESS_EINVAL, "%s: an object is needed", path);
+	if (c.text_part)
+		st = check_quantization(path, root);
+	if (!st && c.text_part)
+		st = keep_text_config(&root);
+	c.root = root;
 	if (!st)
 		st = read_model_type(path, root, sizeof c.type, c.type);
 	if (!st)

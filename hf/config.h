@@ -15,10 +15,13 @@ struct tess_config {
 	json_t *root;
 	/* model_type; without one, made of architectures[0]: Qwen3MoeForCausalLM is qwen3_moe. */
 	char type[64];
+	/* The text part of a model that reads images, too: `root` is its text_config. */
+	bool text_part;
 };
 
 /*
- * Validates config.json: a model type, weights that are not quantised, numbers in their ranges, and
+ * Validates config.json, or its text_config with the special ids, dtype and tie_word_embeddings
+ * beside it: a model type, weights that are not quantised, numbers in their ranges, and
  * integer sizes whose products do not overflow. The model checks that sizes fit each other. Takes
  * ownership of `root`, even on failure. Free the contents of *out by tess_config_free.
  */

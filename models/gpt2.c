@@ -82,7 +82,7 @@ static struct tess_tensor *forward_gpt2(struct tess_nn *nn, struct tess_tensor *
 
 	ids = nn->enter(nn, ids, "transformer");
 	x = nn->add(nn, nn->embed(nn, "wte", ids, vocab, c.hidden),
-	            nn->embed(nn, "wpe", nn->positions(nn), positions, c.hidden));
+	            nn->embed(nn, "wpe", nn->positions(nn, 0), positions, c.hidden));
 	x = nn->dropout(nn, x, nn->number(nn, "embd_pdrop", 0.1));
 	for (int64_t i = 0; i < c.layers; i++) {
 		x = nn->enter(nn, x, "h.%d", (int)i);
@@ -146,5 +146,4 @@ static const struct tess_model gpt2 = {
 	.defaults = defaults,
 };
 
-TESS_DEFINE_PLUGIN("gpt2", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, dropout),
-                   .models = TESS_LIST(tess_model, &gpt2));
+TESS_DEFINE_PLUGIN("gpt2", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &gpt2));

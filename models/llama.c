@@ -1,23 +1,13 @@
 /* tess-model-llama.so: Llama 1 to 3. */
 #include <tessera/decoder.h>
 
-static struct tess_tensor *attend_as_llama(struct tess_nn *nn, const struct tess_decoder *c,
-                                           int64_t layer, struct tess_tensor *x)
-{
-	struct tess_tensor *qkv[3];
-
-	(void)layer;
-	tess_decoder_project(nn, c, x, qkv);
-	return tess_decoder_attend(nn, c, qkv, 0);
-}
-
 static struct tess_tensor *forward_llama(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_decoder c = tess_decoder_read(nn, 0);
 
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
 	c.mlp_bias = nn->integer(nn, "mlp_bias", 0) ? TESS_BIAS : 0;
-	return tess_decoder_record(nn, &c, ids, attend_as_llama, tess_decoder_mlp);
+	return tess_decoder_record(nn, &c, ids, tess_decoder_attention, tess_decoder_mlp);
 }
 
 static const struct tess_rule tp[] = { TESS_DECODER_TP, { 0 } };

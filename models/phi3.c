@@ -21,27 +21,15 @@ static struct tess_tensor *attend_as_phi3(struct tess_nn *nn, const struct tess_
 static struct tess_tensor *feed_as_phi3(struct tess_nn *nn, const struct tess_decoder *c,
                                         int64_t layer, struct tess_tensor *x)
 {
-	struct tess_dim *const parts[] = { c->ffn, c->ffn, NULL };
-	const struct tess_linear in[] = { { "gate_up_proj", nn->fused(nn, parts), 0, 0 }, { 0 } };
-	const struct tess_linear out[] = { { "down_proj", c->hidden, 0, 0 }, { 0 } };
-	struct tess_tensor *h[2] = { 0 }, *y;
-
-	(void)layer;
-	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
-	nn->split(nn, y, h);
-	y = nn->glu(nn, h[0], h[1], c->act);
-	nn->linear(nn, y, out, &y);
-	return nn->dropout(nn, nn->leave(nn, y), nn->number(nn, "resid_pdrop", 0));
+	x = tess_decoder_fused_mlp(nn, c, layer, x);
+	return nn->dropout(nn, x, nn->number(nn, "resid_pdrop", 0));
 }
 
 static struct tess_tensor *forward_phi3(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_decoder c = tess_decoder_read(nn, 0);
-	double part = nn->number(nn, "partial_rotary_factor", 1);
 
-	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
-	part = part < 0 ? -1 : part > 1 ? 2 : part; /* rope refuses -1 and 2 */
-	c.rotary.width = (int64_t)(part * (double)c.head);
+	tess_decoder_read_rotary(nn, &c, 1);
 	return tess_decoder_record(nn, &c, ids, attend_as_phi3, feed_as_phi3);
 }
 
@@ -100,5 +88,4 @@ static const struct tess_model phi3 = {
 	.defaults = defaults,
 };
 
-TESS_DEFINE_PLUGIN("phi3", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, dropout),
-                   .models = TESS_LIST(tess_model, &phi3));
+TESS_DEFINE_PLUGIN("phi3", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &phi3));

@@ -7,8 +7,7 @@ static struct tess_tensor *attend_as_qwen3(struct tess_nn *nn, const struct tess
 	struct tess_tensor *qkv[3];
 
 	tess_decoder_project(nn, c, x, qkv);
-	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS | TESS_HEADS, c->eps);
-	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS | TESS_HEADS, c->eps);
+	tess_decoder_norm_heads(nn, c, "q_norm", "k_norm", qkv);
 	return tess_decoder_attend(nn, c, qkv, tess_decoder_select_window(nn, layer));
 }
 

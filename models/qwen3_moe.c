@@ -1,5 +1,4 @@
 /* tess-model-qwen3_moe.so: Qwen 3 with mixtures of experts in some or all layers. */
-#include <stdio.h>
 #include <tessera/decoder.h>
 
 static struct tess_tensor *attend_as_qwen3_moe(struct tess_nn *nn, const struct tess_decoder *c,
@@ -10,26 +9,16 @@ static struct tess_tensor *attend_as_qwen3_moe(struct tess_nn *nn, const struct 
 
 	(void)layer;
 	tess_decoder_project(nn, c, x, qkv);
-	qkv[0] = nn->norm(nn, "q_norm", qkv[0], TESS_RMS | TESS_HEADS, c->eps);
-	qkv[1] = nn->norm(nn, "k_norm", qkv[1], TESS_RMS | TESS_HEADS, c->eps);
+	tess_decoder_norm_heads(nn, c, "q_norm", "k_norm", qkv);
 	return tess_decoder_attend(nn, c, qkv, window ? tess_decoder_read_window(nn, 4096) : 0);
 }
 
-/* Records experts, or an MLP in layers of mlp_only_layers or between decoder_sparse_steps. */
-static struct tess_tensor *record_sparse_mlp(struct tess_nn *nn, const struct tess_decoder *c,
+static struct tess_tensor *feed_as_qwen3_moe(struct tess_nn *nn, const struct tess_decoder *c,
                                              int64_t layer, struct tess_tensor *x)
 {
-	int64_t step = nn->integer(nn, "decoder_sparse_step", 1);
-	int32_t dense = step < 1 || (layer + 1) % step;
-	char key[64];
-
-	for (int i = 0; !dense; i++) {
-		snprintf(key, sizeof key, "mlp_only_layers.%d", i);
-		if (!nn->has(nn, key))
-			break;
-		dense = nn->integer(nn, key, -1) == layer;
-	}
-	return (dense ? tess_decoder_mlp : tess_decoder_moe)(nn, c, layer, x);
+	if (!tess_decoder_is_sparse(nn, layer))
+		return tess_decoder_mlp(nn, c, layer, x);
+	return tess_decoder_moe(nn, c, layer, x);
 }
 
 static struct tess_tensor *forward_qwen3_moe(struct tess_nn *nn, struct tess_tensor *ids)
@@ -42,7 +31,7 @@ static struct tess_tensor *forward_qwen3_moe(struct tess_nn *nn, struct tess_ten
 	c.expert_ffn = nn->dim(nn, "expert ffn", nn->integer(nn, "moe_intermediate_size", 768), 0);
 	c.route.flags = nn->integer(nn, "norm_topk_prob", 0) ? TESS_NORMALIZE : 0;
 	c.route.top = nn->integer(nn, "num_experts_per_tok", 8);
-	return tess_decoder_record(nn, &c, ids, attend_as_qwen3_moe, record_sparse_mlp);
+	return tess_decoder_record(nn, &c, ids, attend_as_qwen3_moe, feed_as_qwen3_moe);
 }
 
 #define HEAD_NORMS \
@@ -93,5 +82,4 @@ static const struct tess_model qwen3_moe = {
 	.defaults = defaults,
 };
 
-TESS_DEFINE_PLUGIN("qwen3_moe", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, experts),
-                   .models = TESS_LIST(tess_model, &qwen3_moe));
+TESS_DEFINE_PLUGIN("qwen3_moe", "1.0", "Apache-2.0", .models = TESS_LIST(tess_model, &qwen3_moe));

@@ -36,6 +36,10 @@
 	X(SCALE, run_scale) \
 	X(SIGMOID, run_sigmoid) \
 	X(SIGMOID_D, run_sigmoid_d) \
+	X(MUL, run_mul) \
+	X(ROW_DOT, run_row_dot) \
+	X(CLAMP, run_clamp) \
+	X(CLAMP_D, run_clamp_d) \
 	X(COPY, run_copy) \
 	X(SELECT_ROWS, run_select_rows) \
 	X(HEAD_LINEAR, run_head_linear) \

@@ -2,8 +2,7 @@
  * tessera/decoder.h - shared parts of decoders of Llama's form, recorded through tessera/model.h.
  *
  * The file of a family has only the differences: biases, windows, its attention. All functions are
- * inline and use only struct tess_nn, so a plugin keeps the version that it was compiled with. Set
- * needs_nn to TESS_UPTO(tess_nn, experts).
+ * inline and use only struct tess_nn, so a plugin keeps the version that it was compiled with.
  *
  * Example:
  *     static struct tess_tensor *record_attention(struct tess_nn *nn, const struct tess_decoder *c,
@@ -20,6 +19,7 @@
 #define TESSERA_DECODER_H
 
 #include <math.h>
+#include <stdio.h>
 #include <tessera/model.h>
 
 TESS_BEGIN
@@ -46,8 +46,28 @@ struct tess_decoder {
 	int32_t out_bias;
 	/* TESS_BIAS: linear ops of the MLP have biases; 0: none. */
 	int32_t mlp_bias;
-	/* 1: tied embeddings, lm_head reads the table of embed_tokens. */
+	/* TESS_BIAS: lm_head has a bias; 0: none. */
+	int32_t head_bias;
+	/* 1: tied embeddings, lm_head reads the table of the embeddings. */
 	int32_t tied;
+	/* Kind of the norms: TESS_RMS, the default, or TESS_LAYER; TESS_OFFSET. */
+	int32_t norm;
+	/* 1: attention and MLP read the same x, and both are added to it. */
+	int32_t parallel;
+	/* Names of the norms of a layer: before and after attention, before and after the MLP.
+	 * NULL: none. Without the third, a parallel MLP reads what attention reads. */
+	const char *norms[4];
+	/* Names: of the module around all layers, the embeddings, the norm after the layers, and
+	 * the product after attention. */
+	const char *model, *table, *last_norm, *out;
+	/* Rate of dropout of embeddings, in training. */
+	double embedding_dropout;
+	/* Factors of embeddings, of what a block adds, and of logits; 1: none. */
+	double embedding_scale, block_scale, logits_scale;
+	/* Number of first layers whose MLP is dense, in tess_decoder_shared_moe. */
+	int64_t dense;
+	/* Intermediate dimension of the shared experts; default NULL: there are none. */
+	struct tess_dim *shared_ffn;
 	/* Vocabulary. */
 	struct tess_dim *vocab;
 	/* Hidden dimension. */
@@ -78,7 +98,7 @@ typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_dec
  */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
-	const struct tess_rotary whole = { sizeof whole, 0, 0, 0 };
+	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0, 0, 0 };
 	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", TESS_REQUIRED);
@@ -97,15 +117,41 @@ static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t 
 	c.rotary = whole;
 	c.route = none;
 	c.experts = c.expert_ffn = NULL;
-	c.qkv_bias = c.out_bias = c.mlp_bias = 0;
+	c.qkv_bias = c.out_bias = c.mlp_bias = c.head_bias = c.parallel = 0;
+	c.norm = TESS_RMS;
+	c.norms[0] = "input_layernorm";
+	c.norms[2] = "post_attention_layernorm";
+	c.norms[1] = c.norms[3] = NULL;
+	c.model = "model";
+	c.table = "embed_tokens";
+	c.last_norm = "norm";
+	c.out = "o_proj";
+	c.embedding_dropout = 0;
+	c.embedding_scale = c.block_scale = c.logits_scale = 1;
+	c.dense = 0;
+	c.shared_ffn = NULL;
 	c.act = nn->activation(nn, "hidden_act", "silu");
 	c.vocab = nn->dim(nn, "vocabulary", nn->integer(nn, "vocab_size", TESS_REQUIRED), 0);
 	c.hidden = nn->dim(nn, "hidden", hidden, TESS_HIDDEN);
 	c.heads = nn->dim(nn, "heads", heads, head);
 	c.kv_heads = nn->grouped(nn, "key-value heads", c.heads,
 	                         nn->integer(nn, "num_key_value_heads", heads));
-	c.ffn = nn->dim(nn, "ffn", nn->integer(nn, "intermediate_size", TESS_REQUIRED), 0);
+	c.ffn = nn->dim(nn, "ffn",
+	                nn->integer(nn, nn->has(nn, "ffn_dim") ? "ffn_dim" : "intermediate_size",
+	                            TESS_REQUIRED),
+	                0);
 	return c;
+}
+
+/* Makes heads rotate their first elements only: `missing` of them without partial_rotary_factor. */
+static inline void tess_decoder_read_rotary(struct tess_nn *nn, struct tess_decoder *c,
+                                            double missing)
+{
+	double part = nn->number(nn, "partial_rotary_factor", missing);
+
+	part = nn->number(nn, "rope_parameters.partial_rotary_factor", part);
+	part = part < 0 ? -1 : part > 1 ? 2 : part; /* rope refuses -1 and 2 */
+	c->rotary.width = (int64_t)(part * (double)c->head);
 }
 
 /* Returns sliding_window of config.json: 0 (all keys) if null, `missing` without the key. */
@@ -133,6 +179,29 @@ static inline int64_t tess_decoder_select_window(struct tess_nn *nn, int64_t lay
 	return layer >= nn->integer(nn, "max_window_layers", 28) ? window : 0;
 }
 
+/* Returns whether layer_types makes the attention of a layer slide; `missing` without that list. */
+static inline int32_t tess_decoder_slides(struct tess_nn *nn, int64_t layer, int32_t missing)
+{
+	static const char *const kinds[] = { "full_attention", "sliding_attention", NULL };
+
+	if (!nn->has(nn, "layer_types.0"))
+		return missing;
+	return nn->choice(nn, kinds, "layer_types.%d", (int)layer);
+}
+
+/*
+ * Returns whether the attention of a layer slides: by layer_types, else in all layers but every
+ * `period`-th, or as sliding_window_pattern says.
+ */
+static inline int32_t tess_decoder_slides_by_period(struct tess_nn *nn, int64_t layer,
+                                                    int64_t period)
+{
+	if (nn->has(nn, "layer_types.0"))
+		return tess_decoder_slides(nn, layer, 0);
+	period = nn->integer(nn, "sliding_window_pattern", period);
+	return period < 1 || (layer + 1) % period != 0;
+}
+
 /* Enters self_attn and computes q, k and v of x. */
 static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_decoder *c,
                                         struct tess_tensor *x, struct tess_tensor *qkv[3])
@@ -145,21 +214,57 @@ static inline void tess_decoder_project(struct tess_nn *nn, const struct tess_de
 	nn->linear(nn, nn->enter(nn, x, "self_attn"), w, qkv);
 }
 
+/* Norms each head of q and of k. */
+static inline void tess_decoder_norm_heads(struct tess_nn *nn, const struct tess_decoder *c,
+                                           const char *q, const char *k, struct tess_tensor *qkv[3])
+{
+	qkv[0] = nn->norm(nn, q, qkv[0], c->norm | TESS_HEADS, c->eps);
+	qkv[1] = nn->norm(nn, k, qkv[1], c->norm | TESS_HEADS, c->eps);
+}
+
+/* Rotates q and k. */
+static inline void tess_decoder_rotate(struct tess_nn *nn, const struct tess_decoder *c,
+                                       struct tess_tensor *qkv[3])
+{
+	qkv[0] = nn->rope(nn, qkv[0], &c->rotary);
+	qkv[1] = nn->rope(nn, qkv[1], &c->rotary);
+}
+
+/* Attends without rope, and leaves self_attn. window: number of keys; 0: all. */
+static inline struct tess_tensor *tess_decoder_attend_unrotated(struct tess_nn *nn,
+                                                                const struct tess_decoder *c,
+                                                                struct tess_tensor *qkv[3],
+                                                                int64_t window)
+{
+	const struct tess_linear w[] = { { c->out, c->hidden, c->out_bias, 0 },
+		                         { NULL, NULL, 0, 0 } };
+	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
+		                            window,     0, c->dropout };
+	struct tess_tensor *y = nn->attention(nn, qkv[0], qkv[1], qkv[2], &how);
+
+	nn->linear(nn, y, w, &y);
+	return nn->leave(nn, y);
+}
+
 /* Rotates q and k, attends, and leaves self_attn. window: number of keys; 0: all. */
 static inline struct tess_tensor *tess_decoder_attend(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *qkv[3], int64_t window)
 {
-	const struct tess_linear w[] = { { "o_proj", c->hidden, c->out_bias, 0 },
-		                         { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
-		                            window,     0, c->dropout };
-	struct tess_tensor *q = nn->rope(nn, qkv[0], &c->rotary);
-	struct tess_tensor *k = nn->rope(nn, qkv[1], &c->rotary), *y;
+	tess_decoder_rotate(nn, c, qkv);
+	return tess_decoder_attend_unrotated(nn, c, qkv, window);
+}
 
-	y = nn->attention(nn, q, k, qkv[2], &how);
-	nn->linear(nn, y, w, &y);
-	return nn->leave(nn, y);
+/* Records attention of all keys, with rope. A tess_block. */
+static inline struct tess_tensor *tess_decoder_attention(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *qkv[3];
+
+	(void)layer;
+	tess_decoder_project(nn, c, x, qkv);
+	return tess_decoder_attend(nn, c, qkv, 0);
 }
 
 /* Computes down_proj(act(gate_proj(x)) * up_proj(x)) in module `name`. */
@@ -188,6 +293,80 @@ static inline struct tess_tensor *tess_decoder_mlp(struct tess_nn *nn, const str
 	return tess_decoder_gated(nn, c, "mlp", c->ffn, x);
 }
 
+/* Computes down(act(up(x))), with the names of both products, in module mlp. */
+static inline struct tess_tensor *tess_decoder_plain_mlp(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         const char *up, const char *down,
+                                                         struct tess_tensor *x)
+{
+	const struct tess_linear in[] = { { up, c->ffn, c->mlp_bias, 0 }, { NULL, NULL, 0, 0 } };
+	const struct tess_linear out[] = { { down, c->hidden, c->mlp_bias, 0 },
+		                           { NULL, NULL, 0, 0 } };
+	struct tess_tensor *y;
+
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
+	y = nn->glu(nn, y, NULL, c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
+/* Computes the gated MLP with gate and up in one weight, in module mlp. A tess_block. */
+static inline struct tess_tensor *tess_decoder_fused_mlp(struct tess_nn *nn,
+                                                         const struct tess_decoder *c,
+                                                         int64_t layer, struct tess_tensor *x)
+{
+	struct tess_dim *const parts[] = { c->ffn, c->ffn, NULL };
+	const struct tess_linear in[] = { { "gate_up_proj", nn->fused(nn, parts), 0, 0 },
+		                          { NULL, NULL, 0, 0 } };
+	const struct tess_linear out[] = { { "down_proj", c->hidden, 0, 0 }, { NULL, NULL, 0, 0 } };
+	struct tess_tensor *h[2] = { NULL, NULL }, *y;
+
+	(void)layer;
+	nn->linear(nn, nn->enter(nn, x, "mlp"), in, &y);
+	nn->split(nn, y, h);
+	y = nn->glu(nn, h[0], h[1], c->act);
+	nn->linear(nn, y, out, &y);
+	return nn->leave(nn, y);
+}
+
+/*
+ * Reads dense layers, experts, their choice by groups and shared experts, with the keys of
+ * DeepSeek. flags: those of the route.
+ */
+static inline void tess_decoder_read_shared_moe(struct tess_nn *nn, struct tess_decoder *c,
+                                                int32_t flags)
+{
+	int64_t ffn = nn->integer(nn, "moe_intermediate_size", TESS_REQUIRED);
+	int64_t shared = nn->integer(nn, "n_shared_experts", 0);
+
+	c->dense = nn->integer(nn, "first_k_dense_replace", 0);
+	c->experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", TESS_REQUIRED), 1);
+	c->expert_ffn = nn->dim(nn, "expert ffn", ffn, 0);
+	c->shared_ffn = shared ? nn->dim(nn, "shared ffn", ffn * shared, 0) : NULL;
+	c->route.flags = flags;
+	c->route.top = nn->integer(nn, "num_experts_per_tok", TESS_REQUIRED);
+	c->route.groups = nn->integer(nn, "n_group", 1);
+	c->route.groups_kept = nn->integer(nn, "topk_group", 1);
+	c->route.eps = 1e-20;
+	c->route.scale = nn->number(nn, "routed_scaling_factor", 1);
+}
+
+/* Returns whether a layer has experts, by decoder_sparse_step and mlp_only_layers. */
+static inline int32_t tess_decoder_is_sparse(struct tess_nn *nn, int64_t layer)
+{
+	int64_t step = nn->integer(nn, "decoder_sparse_step", 1);
+	int32_t dense = step < 1 || (layer + 1) % step;
+	char key[64];
+
+	for (int i = 0; !dense; i++) {
+		snprintf(key, sizeof key, "mlp_only_layers.%d", i);
+		if (!nn->has(nn, key))
+			break;
+		dense = nn->integer(nn, key, -1) == layer;
+	}
+	return !dense;
+}
+
 /* Computes the weighted sum of the experts that `gate` chooses for each row, in module mlp. */
 static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        const struct tess_decoder *c,
@@ -209,39 +388,91 @@ static inline struct tess_tensor *tess_decoder_moe(struct tess_nn *nn, const str
 	return nn->leave(nn, tess_decoder_experts(nn, c, nn->enter(nn, x, "mlp")));
 }
 
+/* Computes an MLP in the first c->dense layers, then experts and shared experts. A tess_block. */
+static inline struct tess_tensor *tess_decoder_shared_moe(struct tess_nn *nn,
+                                                          const struct tess_decoder *c,
+                                                          int64_t layer, struct tess_tensor *x)
+{
+	struct tess_tensor *y;
+
+	if (layer < c->dense)
+		return tess_decoder_mlp(nn, c, layer, x);
+	x = nn->enter(nn, x, "mlp");
+	y = tess_decoder_experts(nn, c, x);
+	if (c->shared_ffn)
+		y = nn->add(nn, y, tess_decoder_gated(nn, c, "shared_experts", c->shared_ffn, x));
+	return nn->leave(nn, y);
+}
+
+/* Returns x * factor; x itself with factor 1. */
+static inline struct tess_tensor *tess_decoder_scale(struct tess_nn *nn, struct tess_tensor *x,
+                                                     double factor)
+{
+	return factor == 1 ? x : nn->scale(nn, x, factor);
+}
+
 /* Computes the logits of the requested rows by lm_head, which may have tied embeddings. */
 static inline struct tess_tensor *tess_decoder_head(struct tess_nn *nn,
                                                     const struct tess_decoder *c,
                                                     struct tess_tensor *x)
 {
-	const struct tess_linear w[] = { { "lm_head", c->vocab, 0, 0 }, { NULL, NULL, 0, 0 } };
+	const struct tess_linear w[] = { { "lm_head", c->vocab, c->head_bias, 0 },
+		                         { NULL, NULL, 0, 0 } };
+	char table[64];
 	struct tess_tensor *y;
 
 	x = nn->select_rows(nn, x);
+	snprintf(table, sizeof table, "%s.%s", c->model, c->table);
 	if (c->tied)
-		return nn->tied(nn, "lm_head", x, "model.embed_tokens");
-	nn->linear(nn, x, w, &y);
-	return y;
+		y = nn->tied(nn, "lm_head", x, table);
+	else
+		nn->linear(nn, x, w, &y);
+	return tess_decoder_scale(nn, y, c->logits_scale);
 }
 
-/* Records a complete model with norms before the blocks: ids [tokens] -> logits. */
+/* Applies norm i of a layer, if there is one. */
+static inline struct tess_tensor *tess_decoder_norm(struct tess_nn *nn,
+                                                    const struct tess_decoder *c, int i,
+                                                    struct tess_tensor *x)
+{
+	return c->norms[i] ? nn->norm(nn, c->norms[i], x, c->norm, c->eps) : x;
+}
+
+/* Records the blocks of a layer with their norms. */
+static inline struct tess_tensor *tess_decoder_layer(struct tess_nn *nn,
+                                                     const struct tess_decoder *c, int64_t layer,
+                                                     struct tess_tensor *x, tess_block *attend,
+                                                     tess_block *mlp)
+{
+	struct tess_tensor *h = tess_decoder_norm(nn, c, 0, x), *y, *z;
+
+	y = tess_decoder_norm(nn, c, 1, attend(nn, c, layer, h));
+	y = tess_decoder_scale(nn, y, c->block_scale);
+	z = c->parallel ? x : nn->add(nn, x, y);
+	if (!c->parallel || c->norms[2])
+		h = tess_decoder_norm(nn, c, 2, z);
+	h = tess_decoder_norm(nn, c, 3, mlp(nn, c, layer, h));
+	h = tess_decoder_scale(nn, h, c->block_scale);
+	return nn->add(nn, z, c->parallel ? nn->add(nn, y, h) : h);
+}
+
+/* Records a complete model: ids [tokens] -> logits. */
 static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
                                                       const struct tess_decoder *c,
                                                       struct tess_tensor *ids, tess_block *attend,
                                                       tess_block *mlp)
 {
-	struct tess_tensor *x, *y;
+	struct tess_tensor *x;
 
-	ids = nn->enter(nn, ids, "model");
-	x = nn->embed(nn, "embed_tokens", ids, c->vocab, c->hidden);
+	ids = nn->enter(nn, ids, "%s", c->model);
+	x = nn->embed(nn, c->table, ids, c->vocab, c->hidden);
+	x = tess_decoder_scale(nn, x, c->embedding_scale);
+	x = nn->dropout(nn, x, c->embedding_dropout);
 	for (int64_t i = 0; i < c->layers; i++) {
 		x = nn->enter(nn, x, "layers.%d", (int)i);
-		y = attend(nn, c, i, nn->norm(nn, "input_layernorm", x, TESS_RMS, c->eps));
-		x = nn->add(nn, x, y);
-		y = nn->norm(nn, "post_attention_layernorm", x, TESS_RMS, c->eps);
-		x = nn->leave(nn, nn->add(nn, x, mlp(nn, c, i, y)));
+		x = nn->leave(nn, tess_decoder_layer(nn, c, i, x, attend, mlp));
 	}
-	x = nn->leave(nn, nn->norm(nn, "norm", x, TESS_RMS, c->eps));
+	x = nn->leave(nn, nn->norm(nn, c->last_norm, x, c->norm, c->eps));
 	return tess_decoder_head(nn, c, x);
 }
 
@@ -272,6 +503,11 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
 	{ layer "mlp.experts.down_proj", "rowwise" }, \
 	{ layer "mlp.experts", "moe_tp_experts" }
+/* Rules of shared experts. down: the style of their down_proj. */
+#define TESS_DECODER_SHARED(down) \
+	{ TESS_DECODER_SOME "mlp.shared_experts.gate_proj", "colwise" }, \
+	{ TESS_DECODER_SOME "mlp.shared_experts.up_proj", "colwise" }, \
+	{ TESS_DECODER_SOME "mlp.shared_experts.down_proj", down }
 /* Rules of experts in the preset ep: ranks have different experts. */
 #define TESS_DECODER_EP_EXPERTS(layer) \
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
@@ -300,6 +536,19 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
 /* Rules of a model with an MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
+/* The same without a norm before the MLP, which is beside attention. */
+#define TESS_DECODER_TP_SP_PARALLEL \
+	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
+	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
+	TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER), \
+	{ "model.norm", "sequence_parallel" }, \
+	{ "lm_head", "colwise_gather_output" }
 /* Rules of experts in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \

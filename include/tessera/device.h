@@ -114,6 +114,11 @@ enum {
 	TESS_OP_SQUARES,                /* for the norm of the gradient */
 	TESS_OP_ADAMW,
 	TESS_OP_SGD,
+	/* elements and rows, continued */
+	TESS_OP_MUL,                    /* times a value, or times a factor for each row */
+	TESS_OP_ROW_DOT,                /* the gradient of these factors */
+	TESS_OP_CLAMP,
+	TESS_OP_CLAMP_D,
 	TESS_OP_KINDS                   /* one more than the last kind */
 };
 
@@ -137,9 +142,9 @@ enum {
  * order of docs/ops.md; a chain adds in increasing index from +0. exp, erf, tanh, sin, cos and log
  * are the device's own: a device with `exact` gives the same bits everywhere.
  *
- * In place: an out of ADD, SCALE, GLU, GLU_D, SIGMOID, SIGMOID_D, BIAS, NORM, NORM_D, ROPE,
- * DROPOUT and LOSS_D may have the address and strides of an operand [T, N]. Outs of other ops
- * overlap no operand.
+ * In place: an out of ADD, MUL, SCALE, GLU, GLU_D, SIGMOID, SIGMOID_D, CLAMP, CLAMP_D, BIAS, NORM,
+ * NORM_D, ROPE, DROPOUT and LOSS_D may have the address and strides of an operand [T, N]. Outs of
+ * other ops overlap no operand.
  *
  * The core checks every op by these rules before it calls supports() or run().
  */
@@ -230,7 +235,7 @@ enum {
  * refused before any op runs.
  */
 enum {
-	TESS_EMBED_FIRST,               /* id of row 0 of the table */
+	TESS_EMBED_FIRST,               /* id of row 0 of the table; may be negative */
 	TESS_EMBED_NUMS
 };
 
@@ -315,6 +320,38 @@ enum {
  * SIGMOID_D: dx = g * (y * (1 - y)).
  *   in     y [T, N], the out of SIGMOID; g [T, N]
  *   out    dx [T, N]
+ */
+
+/*
+ * MUL: y = a * b.
+ *   in     a [T, N]; b [T, N], or [T, 1]: a factor for each row
+ *   out    y [T, N]
+ */
+
+/*
+ * ROW_DOT: y[t, 0] = sum over columns of FMA(a, b): of a MUL, the gradient of factors.
+ *   in     a [T, N]; b [T, N]
+ *   out    y [T, 1]
+ *   tree   one with one term, over N
+ */
+
+/*
+ * CLAMP: y = x < low ? low : x > high ? high : x. NaN stays.
+ *   in     x [T, N]
+ *   out    y [T, N]
+ *   num    TESS_CLAMP_...
+ */
+enum {
+	TESS_CLAMP_LOW,                 /* rounded to f32, not above high */
+	TESS_CLAMP_HIGH,                /* rounded to f32 */
+	TESS_CLAMP_NUMS
+};
+
+/*
+ * CLAMP_D: dx = x < low or x > high ? 0 : g.
+ *   in     x [T, N]; g [T, N]
+ *   out    dx [T, N]
+ *   num    as CLAMP
  */
 
 /*
@@ -486,14 +523,15 @@ enum {
  * Scores, softmax:  s_i = exp(x_i - max) / sum, the sum a chain of additions
  * Scores, sigmoid:  s_i = 1 / (1 + exp(-x_i))
  * Choice:           the `top` largest of c_i = s_i + b_i. With groups > 1, runs of E / groups
- *                   experts, only the groups with the largest sums of their two largest c remain.
+ *                   experts, only the groups with the largest sums of their two largest c remain;
+ *                   flag 4: those with the largest c.
  *                   Of equal values the lowest index is first; a NaN is larger than any number.
  * Weights:          w_i = s_i * scale of the chosen; normalized: (s_i / (S + eps)) * scale, S the
  *                   chain of additions of the chosen s_i
  */
 enum {
 	TESS_ROUTE_TOP,                 /* experts of a row */
-	TESS_ROUTE_FLAGS,               /* bits: 1 sigmoid, else softmax; 2 normalize */
+	TESS_ROUTE_FLAGS,               /* bits: 1 sigmoid, else softmax; 2 normalize; 4 above */
 	TESS_ROUTE_EPS,                 /* added to the sum of the chosen */
 	TESS_ROUTE_SCALE,               /* of weights */
 	TESS_ROUTE_GROUPS,              /* equal groups of experts; 0 or 1: none */

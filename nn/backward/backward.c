@@ -67,6 +67,48 @@ void tess_backward_record_sigmoid(struct tess_backward *b, const struct tess_rec
 		tess_backward_give(b, rec->in[0], d);
 }
 
+/* Returns g * x, or the sum of each row of it for a factor: the gradient of `of`. */
+static struct tess_tensor *record_product(struct tess_backward *b, const struct tess_record *rec,
+                                          struct tess_tensor *g, struct tess_tensor *x,
+                                          struct tess_tensor *of)
+{
+	bool sums = of->dim[1] != g->dim[1];
+	struct tess_tensor *in[2] = { g, x }, *d;
+
+	d = tess_backward_make_like(b, of, of->place, rec->module);
+	return d && tess_record_append(b->r, sums ? TESS_OP_ROW_DOT : TESS_OP_MUL, rec->module, 2,
+	                               in, 1, &d, 0, NULL)
+	               ? d
+	               : NULL;
+}
+
+void tess_backward_record_mul(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *g = tess_backward_take(b, rec->out[0]), *d;
+
+	for (int32_t i = 0; i < 2 && g; i++) {
+		d = record_product(b, rec, g, rec->in[1 - i], rec->in[i]);
+		if (d)
+			tess_backward_give(b, rec->in[i], d);
+	}
+}
+
+void tess_backward_record_clamp(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[2] = { rec->in[0], tess_backward_take(b, rec->out[0]) }, *d;
+	struct tess_record *clamp;
+
+	d = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);
+	clamp = d ? tess_record_append(b->r, TESS_OP_CLAMP_D, rec->module, 2, in, 1, &d, 0, NULL)
+	          : NULL;
+	if (!clamp)
+		return;
+	clamp->nnum = rec->nnum;
+	clamp->num[TESS_CLAMP_LOW] = rec->num[TESS_CLAMP_LOW];
+	clamp->num[TESS_CLAMP_HIGH] = rec->num[TESS_CLAMP_HIGH];
+	tess_backward_give(b, rec->in[0], d);
+}
+
 void tess_backward_record_split(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor **in = tess_backward_take_parts(b, rec), *d;

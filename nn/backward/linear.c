@@ -29,8 +29,11 @@ void tess_backward_record_embed(struct tess_backward *b, const struct tess_recor
 	struct tess_tensor *in[2] = { rec->in[0], tess_backward_take(b, rec->out[0]) };
 	struct tess_record *d = append_weight_sum(b, TESS_OP_EMBED_DW, rec, 2, in, rec->weight[0]);
 
-	if (d)
-		tess_backward_give_weight(b, rec->weight[0], d->out[0]);
+	if (!d)
+		return;
+	d->nnum = TESS_EMBED_NUMS;
+	d->num[TESS_EMBED_FIRST] = rec->num[TESS_EMBED_FIRST];
+	tess_backward_give_weight(b, rec->weight[0], d->out[0]);
 }
 
 /* ---- linear ---------------------------------------------------------------------------------- */

@@ -114,7 +114,7 @@ static void add_embed_dw_rows(struct build *b, const struct tess_record *rec, co
 	double first;
 
 	tess_dim_list_local_runs(dw->dim[0], build_find_cut(b, dw->place, 0), b->runs);
-	first = (double)(b->runs[0].start + row);
+	first = (double)(b->runs[0].start + row) + rec->num[TESS_EMBED_FIRST];
 	build_set_token_sum(b, &s->op, rec->in[1], dw, TESS_EMBED_NUMS, &first);
 	if (!b->status)
 		s->in[0].ndim = 1;
@@ -217,6 +217,20 @@ static void set_norm_trees(struct build *b, struct tess_op *op, const struct tes
 	}
 	*head = (struct tess_dim){ .size = each, .nunits = 1, .base = head, .group = 1 };
 	build_set_trees(b, op, each ? head : row, (struct tess_cut){ 1, 0 });
+}
+
+void build_add_row_dot(struct build *b, const struct tess_record *rec)
+{
+	struct value *x = build_get_value(b, rec->in[0]);
+	struct tess_step *s;
+
+	if (!x->rows)
+		return;
+	s = build_add_op(b, TESS_OP_ROW_DOT, 2, 1);
+	build_set_input(b, s, 0, x);
+	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
+	build_set_output(b, s, 0, build_get_value(b, rec->out[0]));
+	build_set_trees(b, &s->op, rec->in[0]->dim[1], (struct tess_cut){ 1, 0 });
 }
 
 void build_add_norm_d(struct build *b, const struct tess_record *rec)

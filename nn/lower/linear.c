@@ -91,7 +91,7 @@ void build_add_embed(struct build *b, const struct tess_record *rec)
 	if (!ids->rows || b->status)
 		return;
 	tess_dim_list_local_runs(w->dim[0], cut, b->runs);
-	first = (double)b->runs[0].start;
+	first = (double)b->runs[0].start + rec->num[TESS_EMBED_FIRST];
 	s = build_add_op(b, TESS_OP_EMBED, 2, 1);
 	build_set_input(b, s, 0, ids);
 	if (b->status)

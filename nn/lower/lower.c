@@ -33,8 +33,11 @@ void build_add_elementwise(struct build *b, const struct tess_record *rec)
 		return;
 	s = build_add_op(b, rec->kind, rec->nin, 1);
 	for (int32_t i = 0; i < rec->nin; i++) {
-		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
-		build_allow_in_place(b, build_get_value(b, rec->in[i]), y);
+		struct value *x = build_get_value(b, rec->in[i]);
+
+		build_set_input(b, s, i, x);
+		if (x->cols == y->cols)
+			build_allow_in_place(b, x, y);
 	}
 	build_set_output(b, s, 0, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);

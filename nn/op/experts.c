@@ -13,7 +13,7 @@ const char *op_check_route(const struct tess_op *op)
 	    !operand_has_same_shape(x, &op->out[0]) ||
 	    (op->nin > 1 && !operand_is_vector(&op->in[1], n)))
 		return "logits and weights must be f32 rows [T, E], a correction [E]";
-	if (!is_integer(op->num[TESS_ROUTE_FLAGS], 0, 3) ||
+	if (!is_integer(op->num[TESS_ROUTE_FLAGS], 0, 7) ||
 	    !is_integer(op->num[TESS_ROUTE_GROUPS], 0, (double)n) ||
 	    !is_integer(op->num[TESS_ROUTE_TOP], 1, (double)n))
 		return "flags, groups and top must be integers, at most E";

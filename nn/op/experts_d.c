@@ -11,8 +11,8 @@ const char *op_check_route_d(const struct tess_op *op)
 	if (!operand_is_rows(&op->in[0], 2) || !operand_is_table(&op->in[1], rows, n) ||
 	    !operand_is_table(&op->in[2], rows, n) || !operand_is_table(&op->out[0], rows, n))
 		return "all must be f32 rows [T, E]";
-	if (!is_integer(op->num[TESS_ROUTE_FLAGS], 0, 3))
-		return "flags must be 0 to 3";
+	if (!is_integer(op->num[TESS_ROUTE_FLAGS], 0, 7))
+		return "flags must be 0 to 7";
 	return NULL;
 }
 

@@ -82,6 +82,52 @@ const char *op_check_sigmoid_d(const struct tess_op *op)
 	return op_check_add(op);
 }
 
+const char *op_check_mul(const struct tess_op *op)
+{
+	const char *why = check_in_and_out(op, 2);
+
+	if (!why && (!operand_is_rows(&op->in[1], 2) || op->in[1].shape[0] != op->in[0].shape[0] ||
+	             (op->in[1].shape[1] != op->in[0].shape[1] && op->in[1].shape[1] != 1)))
+		return "b must be f32 rows [T, N] or [T, 1]";
+	return why;
+}
+
+const char *op_check_row_dot(const struct tess_op *op)
+{
+	if (op->nin != 2 || op->nout != 1 || op->ntree != 1 || op->tree[0].terms != 1)
+		return "it takes a and b, and has a tree with one term";
+	if (!operand_is_rows(&op->in[0], 2) || !operand_is_rows(&op->in[1], 2) ||
+	    !operand_has_same_shape(&op->in[0], &op->in[1]))
+		return "a and b must be f32 rows [T, N] of one shape";
+	if (!operand_is_rows(&op->out[0], 2) || op->out[0].shape[0] != op->in[0].shape[0] ||
+	    op->out[0].shape[1] != 1)
+		return "the out must be f32 rows [T, 1]";
+	return op_check_tree(op, &op->tree[0], 0, op->in[0].shape[1], false);
+}
+
+/* Checks the numbers of a clamp. */
+static const char *check_limits(const struct tess_op *op)
+{
+	bool ordered =
+		op->nnum == TESS_CLAMP_NUMS && op->num[TESS_CLAMP_LOW] <= op->num[TESS_CLAMP_HIGH];
+
+	return ordered ? NULL : "its numbers are two limits, low and high";
+}
+
+const char *op_check_clamp(const struct tess_op *op)
+{
+	const char *why = check_limits(op);
+
+	return why ? why : check_in_and_out(op, 1);
+}
+
+const char *op_check_clamp_d(const struct tess_op *op)
+{
+	const char *why = check_limits(op);
+
+	return why ? why : op_check_add(op);
+}
+
 const char *op_check_scale(const struct tess_op *op)
 {
 	return op->nnum == TESS_SCALE_NUMS ? check_in_and_out(op, 1) : "its number is the factor";
@@ -166,7 +212,8 @@ const char *op_check_embed(const struct tess_op *op, bool exact)
 		return "it takes ids and a table, gives one out, and has one number";
 	if (!operand_is_list(&op->in[0], op->in[0].shape[0]))
 		return "ids must be a dense vector of i32";
-	if (!operand_is_matrix(&op->in[1]) || !is_integer(op->num[TESS_EMBED_FIRST], 0, 0x1p53))
+	if (!operand_is_matrix(&op->in[1]) ||
+	    !is_integer(op->num[TESS_EMBED_FIRST], -0x1p31, 0x1p53))
 		return "the table must be [V, H] in f32, bf16 or f16, the first id an integer";
 	why = op->out[0].ndim == 3 ? op_check_trees(op, op->in[1].shape[0], true) : NULL;
 	if (!why && !op_is_sum(op, &op->out[0], op->in[0].shape[0], op->in[1].shape[1], exact))
@@ -180,7 +227,7 @@ const char *op_check_embed_dw(const struct tess_op *op, bool exact)
 
 	if (op->nin != 2 || op->nout != 1 || op->nnum != TESS_TOKENS_NUMS + TESS_EMBED_NUMS ||
 	    !operand_is_list(&op->in[0], op->in[0].shape[0]) || !operand_has_tokens(op, 1) ||
-	    !is_integer(op->num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST], 0, 0x1p53))
+	    !is_integer(op->num[TESS_TOKENS_NUMS + TESS_EMBED_FIRST], -0x1p31, 0x1p53))
 		return "it takes i32 ids [T] and f32 rows [T, H], and has three numbers, the last "
 		       "one the first id";
 	return op_check_token_sum(op, y, 0, y->ndim < 2 ? -1 : y->shape[y->ndim - 2],

@@ -67,6 +67,7 @@ struct tess_tensor { /* a value: the meaning of its axes, and its placement */
 	struct tess_redistributed *redistributed; /* existing copies with other placements */
 	const struct tess_tensor *repeats; /* the value that this one recomputes, or NULL */
 	bool local; /* [rows, columns] of hooks, cut by rows along one dimension; or its gradient */
+	int64_t first; /* of positions: row of a table for position 0 */
 };
 
 struct tess_redistributed {

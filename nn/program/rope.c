@@ -12,13 +12,37 @@ static const double pi = 0x1.921fb54442d18p+1;
 
 enum { WHERE = 4096 };
 
+/* Replaces a table of settings per kind of layer by those of `kind`; NULL: it may have none. */
+static tess_status select_kind(const json_t **table, const char *kind, char where[static WHERE])
+{
+	size_t len = strlen(where);
+	const char *key;
+	json_t *value;
+
+	json_object_foreach((json_t *)*table, key, value) {
+		if (!json_is_object(value))
+			continue;
+		if (!kind)
+			return tess_fail(TESS_ENOTSUP,
+			                 "%s: %.64s: settings per layer type are not supported by "
+			                 "this model; one for all layers is",
+			                 where, key);
+		if (!json_is_object(json_object_get(*table, kind)))
+			return tess_fail(TESS_EINVAL, "%s: no settings of %s layers are there",
+			                 where, kind);
+		*table = json_object_get(*table, kind);
+		snprintf(where + len, WHERE - len, ".%s", kind);
+		return TESS_OK;
+	}
+	return TESS_OK;
+}
+
 /* Finds the object with the settings, or NULL. Appends its key to `where`, for messages. */
-static tess_status find_settings(const json_t *config, const json_t **out, char where[static WHERE])
+static tess_status find_settings(const json_t *config, const char *kind, const json_t **out,
+                                 char where[static WHERE])
 {
 	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
 	const size_t len = strlen(where);
-	const char *key;
-	json_t *value;
 
 	for (int i = 0; i < 2; i++) {
 		json_t *table = json_object_get(config, keys[i]);
@@ -29,16 +53,8 @@ static tess_status find_settings(const json_t *config, const json_t **out, char 
 		snprintf(where + len, WHERE - len, ": %s", keys[i]);
 		if (!json_is_object(table))
 			return tess_fail(TESS_EINVAL, "%s: an object or null is needed", where);
-		json_object_foreach(table, key, value) {
-			if (json_is_object(value))
-				return tess_fail(
-					TESS_ENOTSUP,
-					"%s: %.64s: settings per layer type are not supported; one "
-					"for all layers is",
-					where, key);
-		}
 		*out = table;
-		return TESS_OK;
+		return select_kind(out, kind, where);
 	}
 	return TESS_OK;
 }
@@ -236,30 +252,60 @@ static tess_status read_scaling(const char *path, const json_t *config, const js
 	return st;
 }
 
-tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out)
+/* Reads a number by its name, or by its name in configs of GPT-NeoX; the table has the new ones. */
+static tess_status read_either(const char *path, const json_t *config, const char *old,
+                               const char *where, const json_t *table, const char *name, double min,
+                               double max, double *out)
+{
+	tess_status st = tess_json_get_number(path, config, old, min, max, out);
+
+	if (!st)
+		st = tess_json_get_number(path, config, name, min, max, out);
+	return st ? st : tess_json_get_number(where, table, name, min, max, out);
+}
+
+/*
+ * Reads `alpha` of HunYuan, which raises theta once; "dynamic" then has no other meaning. As in
+ * modeling_hunyuan_v1_dense.py of transformers: theta * alpha^(d / (d - 2)), heads of d elements.
+ */
+static tess_status read_alpha(const json_t *table, const char *where, double *alpha, bool *dynamic)
+{
+	tess_status st = tess_json_get_number(where, table, "alpha", number_min, number_max, alpha);
+
+	if (!st && json_is_number(json_object_get(table, "alpha")))
+		*dynamic = false;
+	return st;
+}
+
+tess_status tess_rope_read(const char *dir, const json_t *config, const char *kind, double theta,
+                           struct tess_rope *out)
 {
 	const double min_theta = 1, max_theta = 1e30;
 	struct tess_rope r = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1, .part = 1 };
 	char path[WHERE], where[WHERE];
-	const json_t *table = NULL;
+	const json_t *table = NULL, *all;
 	bool dynamic = false;
 	tess_status st;
 
 	snprintf(path, sizeof path, "%.3900s/config.json", dir);
 	memcpy(where, path, sizeof where);
-	st = find_settings(config, &table, where);
+	st = find_settings(config, kind, &table, where);
+	all = json_object_get(config, "rope_parameters");
+	if (!st && theta > 0 && (!table || !json_object_get(all, kind))) {
+		r.theta = theta;
+		*out = r;
+		return TESS_OK;
+	}
 	if (!st)
 		st = read_rope_type(table, where, &r.type, &dynamic);
+	if (!st && dynamic)
+		st = read_alpha(table, where, &r.alpha, &dynamic);
 	if (!st)
-		st = tess_json_get_number(path, config, "rope_theta", min_theta, max_theta,
-		                          &r.theta);
+		st = read_either(path, config, "rotary_emb_base", where, table, "rope_theta",
+		                 min_theta, max_theta, &r.theta);
 	if (!st)
-		st = tess_json_get_number(where, table, "rope_theta", min_theta, max_theta,
-		                          &r.theta);
-	if (!st)
-		st = tess_json_get_number(path, config, "partial_rotary_factor", 0, 1, &r.part);
-	if (!st)
-		st = tess_json_get_number(where, table, "partial_rotary_factor", 0, 1, &r.part);
+		st = read_either(path, config, "rotary_pct", where, table, "partial_rotary_factor",
+		                 0, 1, &r.part);
 	if (!st && r.type != TESS_ROPE_DEFAULT)
 		st = read_scaling(path, config, table, where, &r);
 	if (!st && dynamic)
@@ -330,8 +376,11 @@ static float scale_yarn(const struct tess_rope *r, float power, int64_t i, int64
 /* Computes f_i, with the roundings of transformers' float32 tensors (modeling_rope_utils.py). */
 static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t each)
 {
-	float power = (float)tess_pow_f64((float)r->theta, (float)(2 * i) / (float)each),
-	      f = 1 / power;
+	double raise = r->alpha == 0 || each == 2
+	                       ? 1
+	                       : tess_pow_f64(r->alpha, (double)each / (double)(each - 2));
+	float theta = (float)(r->theta * raise);
+	float power = (float)tess_pow_f64(theta, (float)(2 * i) / (float)each), f = 1 / power;
 
 	switch (r->type) {
 	case TESS_ROPE_LINEAR:
@@ -346,6 +395,12 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 	default:
 		return f;
 	}
+}
+
+/* Returns the factor of a position, as llama_4_scaling of transformers. */
+static double compute_growth(const struct tess_rope *r, double position)
+{
+	return r->growth == 0 ? 1 : 1 + r->growth * tess_log_f64(1 + floor(position / r->period));
 }
 
 tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,
@@ -364,9 +419,10 @@ tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_
 		double f = compute_frequency(r, i, each);
 
 		for (int64_t at = 0; at < positions; at++) {
-			out[at * each + i] = (float)(r->scale * tess_cos_f64((double)at * f));
-			out[at * each + half + i] =
-				(float)(r->scale * tess_sin_f64((double)at * f));
+			double scale = r->scale * compute_growth(r, (double)at);
+
+			out[at * each + i] = (float)(scale * tess_cos_f64((double)at * f));
+			out[at * each + half + i] = (float)(scale * tess_sin_f64((double)at * f));
 		}
 	}
 	return TESS_OK;

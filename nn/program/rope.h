@@ -18,6 +18,7 @@ struct tess_rope {
 	int32_t type;
 	int32_t fractions; /* yarn: the ends of the ramp are not rounded (truncate) */
 	double theta, factor; /* factor: unused by default */
+	double alpha; /* theta times its power d / (d - 2), for heads of d elements; 0: none */
 	/*
 	 * Between slow and fast angles: llama3: low_freq_factor, high_freq_factor; yarn: beta_slow,
 	 * beta_fast.
@@ -27,15 +28,19 @@ struct tess_rope {
 	int64_t original; /* llama3, yarn, longrope: context length before scaling */
 	int64_t limit; /* longer sequences have another table; 0: none */
 	const json_t *factors; /* longrope: one per angle; borrowed from the config */
+	double growth, period; /* factor of position p: 1 + growth * ln(1 + floor(p / period)) */
 	double part; /* rotated part of a head (partial_rotary_factor) */
 };
 
 /*
  * Reads both spellings: transformers 5 (`rope_parameters`) and 4 (`rope_theta` with `rope_scaling`,
- * which precedes as it does there). Without either theta is 10000. Settings per layer type are
- * TESS_ENOTSUP; the message begins with the path of config.json in `dir`.
+ * which precedes as it does there). Without either theta is 10000. Messages begin with the path of
+ * config.json in `dir`. kind: the kind of layers whose settings are read, if those of config.json
+ * differ ("sliding_attention"). NULL: such settings are TESS_ENOTSUP. theta: base of rope without
+ * scaling, for a kind of layers without settings of its own; 0: those of config.json.
  */
-tess_status tess_rope_read(const char *dir, const json_t *config, struct tess_rope *out);
+tess_status tess_rope_read(const char *dir, const json_t *config, const char *kind, double theta,
+                           struct tess_rope *out);
 
 /*
  * Checks that one table serves all sequences of at most `positions` (0: unlimited), with `each`

@@ -9,20 +9,25 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 {
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
-	       a->scale == b->scale && a->fractions == b->fractions && a->factors == b->factors;
+	       a->alpha == b->alpha && a->scale == b->scale && a->growth == b->growth &&
+	       a->period == b->period && a->fractions == b->fractions && a->factors == b->factors;
 }
 
 /*
  * Finds the index of the table for `each` rotated elements of heads of `all`, by the checkpoint's
  * settings; -1: failure.
  */
-static int32_t find_rope_table(struct tess_recorder *r, int64_t each, int64_t all)
+static int32_t find_rope_table(struct tess_recorder *r, const struct tess_rotary *how, int64_t all)
 {
 	const struct tess_source *source = r->options->source;
+	const int64_t each = how->width;
 	struct tess_rope_use use = { .each = each }, *list;
 	struct tess_program *p = r->p;
-	tess_status st = tess_rope_read(source->name, r->settings, &use.rope);
+	tess_status st =
+		tess_rope_read(source->name, r->settings, how->kind, how->theta, &use.rope);
 
+	use.rope.growth = how->growth;
+	use.rope.period = how->period;
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
 	if (!st && use.rope.part != 1 && each == all)
@@ -58,6 +63,12 @@ static bool complete_rotary(struct tess_recorder *r, const struct tess_dim *head
 		                          tess_recorder_format_path(r, NULL), (long long)out->width,
 		                          (long long)out->first, heads->name,
 		                          (long long)heads->unit_size) != NULL;
+	if (out->growth != 0 && !(out->growth > 0 && out->period >= 1 && out->period < 0x1p31))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: rope grows by %g each %g positions; it needs a "
+		                          "number above 0, and a period of 1 or more",
+		                          tess_recorder_format_path(r, NULL), out->growth,
+		                          out->period) != NULL;
 	return true;
 }
 
@@ -76,7 +87,7 @@ static struct tess_tensor *record_rope(struct tess_nn *nn, struct tess_tensor *x
 	in[0] = x;
 	in[1] = tess_tensor_place_rows(r, x, r->p->positions);
 	y = tess_tensor_new(r, 2, x->dim, x->place, x->module);
-	table = y && in[1] ? find_rope_table(r, part.width, x->dim[1]->unit_size) : -1;
+	table = y && in[1] ? find_rope_table(r, &part, x->dim[1]->unit_size) : -1;
 	rec = table < 0 ? NULL
 	                : tess_record_append(r, TESS_OP_ROPE, x->module, 2, in, 1, &y, 0, NULL);
 	if (!rec)
@@ -230,9 +241,23 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	return y;
 }
 
-static struct tess_tensor *get_positions(struct tess_nn *nn)
+static struct tess_tensor *get_positions(struct tess_nn *nn, int64_t first)
 {
-	return tess_recorder_get(nn)->p->positions;
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *y;
+
+	if (r->status || !first)
+		return r->p->positions;
+	if (first < 0 || first > INT32_MAX)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: positions from row %lld on; no table has that row",
+		                          tess_recorder_format_path(r, NULL), (long long)first);
+	y = TESS_NEW(&r->p->arena, struct tess_tensor, 1);
+	if (!y)
+		return tess_recorder_keep_error(r, TESS_ENOMEM);
+	*y = *r->p->positions; /* the same value, for tables whose first rows have other uses */
+	y->first = first;
+	return y;
 }
 
 void tess_ops_install_attention(struct tess_nn *nn)

@@ -4,6 +4,13 @@
 
 #include <string.h>
 
+/* Limits the length of sequences to that of a table of positions. */
+static void limit_positions(struct tess_recorder *r, int64_t n)
+{
+	if (!r->p->max_positions || n < r->p->max_positions)
+		r->p->max_positions = n > 0 ? n : 1;
+}
+
 static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
                                         struct tess_tensor *ids, struct tess_dim *vocab,
                                         struct tess_dim *hidden)
@@ -12,7 +19,9 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	const struct tess_module *m;
 	const struct tess_weight *w;
 	struct tess_place *place;
+	struct tess_record *rec;
 	struct tess_tensor *y;
+	double first;
 
 	if (r->status)
 		return NULL;
@@ -20,8 +29,9 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: embed needs ids or positions, and two dimensions",
 		                          tess_recorder_format_path(r, name));
-	if (ids == r->p->positions && (!r->p->max_positions || vocab->size < r->p->max_positions))
-		r->p->max_positions = vocab->size;
+	first = (double)ids->first;
+	if (ids->id == r->p->positions->id)
+		limit_positions(r, vocab->size - ids->first);
 	m = tess_module_open(r, tess_recorder_format_path(r, name), "embedding");
 	ids = m ? tess_module_prepare_input(r, m, ids) : NULL;
 	w = ids ? tess_weight_add(r, m,
@@ -45,8 +55,12 @@ static struct tess_tensor *record_embed(struct tess_nn *nn, const char *name,
 	y = place ? tess_tensor_new(r, 2, (const struct tess_dim *[]){ ids->dim[0], hidden }, place,
 	                            m->site.module)
 	          : NULL;
-	if (!y || !tess_record_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w))
+	rec = y ? tess_record_append(r, TESS_OP_EMBED, m->site.module, 1, &ids, 1, &y, 1, &w)
+	        : NULL;
+	if (!rec)
 		return NULL;
+	rec->nnum = TESS_EMBED_NUMS;
+	rec->num[TESS_EMBED_FIRST] = -first;
 	y->sum = tess_recorder_find_place(r, y, TESS_PARTIAL, 0) >= 0 ? vocab : NULL;
 	return tess_module_prepare_output(r, m, y);
 }

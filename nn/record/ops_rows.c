@@ -47,7 +47,9 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
                                        int32_t kind, double eps)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	bool heads = kind & TESS_HEADS, layer = (kind & ~(TESS_HEADS | TESS_OFFSET)) == TESS_LAYER;
+	const int32_t type = kind & ~(TESS_HEADS | TESS_OFFSET | TESS_NO_BIAS);
+	bool heads = kind & TESS_HEADS, layer = type == TESS_LAYER;
+	bool bias = layer && !(kind & TESS_NO_BIAS);
 	const struct tess_weight *w[2] = { 0 };
 	const struct tess_module *m;
 	const struct tess_dim *over;
@@ -58,7 +60,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 
 	if (!tess_recorder_check_rows(r, "a norm", x))
 		return NULL;
-	if (!layer && (kind & ~(TESS_HEADS | TESS_OFFSET)) != TESS_RMS)
+	if (!layer && type != TESS_RMS)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: no kind of norm is %d; use TESS_RMS or TESS_LAYER",
 		                          tess_recorder_format_path(r, name), (int)kind);
@@ -73,7 +75,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			   r, m,
 			   &(struct tess_weight_request){ "weight", 1, -1, -1, { over }, false })
 	         : NULL;
-	if (w[0] && layer)
+	if (w[0] && bias)
 		w[1] = tess_weight_add(
 			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
 	for (int32_t i = 0; i < 2; i++)
@@ -89,7 +91,7 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			m->site.module, x->module, tess_place_format(x->place[odd], text),
 			tess_recorder_along(r, odd), tess_recorder_describe_gather(r, x));
 	y = tess_tensor_new(r, 2, x->dim, x->place, m->site.module);
-	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + layer, w)
+	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + bias, w)
 	        : NULL;
 	if (!rec)
 		return NULL;
@@ -103,6 +105,12 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 
 /* ---- elementwise ----------------------------------------------------------------------------- */
 
+/* Returns whether x is a factor for each row. */
+static bool is_factor(const struct tess_tensor *x)
+{
+	return x->dim[1]->size == 1;
+}
+
 /* Records an elementwise op. Along each mesh dimension a sharded operand decides. */
 static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t kind,
                                               const char *what, int32_t n, struct tess_tensor **in,
@@ -114,7 +122,8 @@ static struct tess_record *record_elementwise(struct tess_recorder *r, int32_t k
 	for (int32_t i = 0; i < n && to; i++) {
 		if (!tess_recorder_check_finished(r, what, in[i]))
 			return NULL;
-		if (in[i]->dim[0] != in[0]->dim[0] || in[i]->dim[1] != in[0]->dim[1])
+		if (in[i]->dim[0] != in[0]->dim[0] ||
+		    (in[i]->dim[1] != in[0]->dim[1] && !(kind == TESS_OP_MUL && is_factor(in[i]))))
 			return tess_recorder_fail(r, TESS_EINVAL,
 			                          "%s: %s of %s and %s: their dimensions differ",
 			                          module, what, in[0]->module, in[i]->module);
@@ -188,6 +197,49 @@ static struct tess_tensor *record_sigmoid(struct tess_nn *nn, struct tess_tensor
 	return record_elementwise(r, TESS_OP_SIGMOID, "a sigmoid", 1, &x, &y) ? y : NULL;
 }
 
+static struct tess_tensor *record_multiply(struct tess_nn *nn, struct tess_tensor *a,
+                                           struct tess_tensor *b)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *in[2] = { a, b }, *y;
+	int32_t cut = -1;
+
+	if (!tess_recorder_check_finished(r, "a product", a) ||
+	    !tess_recorder_check_finished(r, "a product", b))
+		return NULL;
+	if (is_factor(b) && b->dim[1] != a->dim[1])
+		cut = tess_recorder_find_place(r, a, TESS_SHARD, 1);
+	if (cut >= 0)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a product of rows with a factor needs whole rows, "
+		                          "but %s cuts them%s; %s",
+		                          tess_recorder_format_path(r, NULL), a->module,
+		                          tess_recorder_along(r, cut),
+		                          tess_recorder_describe_gather(r, a));
+	return record_elementwise(r, TESS_OP_MUL, "a product", 2, in, &y) ? y : NULL;
+}
+
+static struct tess_tensor *record_clamp(struct tess_nn *nn, struct tess_tensor *x, double low,
+                                        double high)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_record *rec;
+	struct tess_tensor *y;
+
+	if (!(low <= high))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: a clamp to [%g, %g]; the first limit must not be "
+		                          "above the second",
+		                          tess_recorder_format_path(r, NULL), low, high);
+	rec = record_elementwise(r, TESS_OP_CLAMP, "a clamp", 1, &x, &y);
+	if (!rec)
+		return NULL;
+	rec->nnum = TESS_CLAMP_NUMS;
+	rec->num[TESS_CLAMP_LOW] = low;
+	rec->num[TESS_CLAMP_HIGH] = high;
+	return y;
+}
+
 static void record_split(struct tess_nn *nn, struct tess_tensor *x, struct tess_tensor **part)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
@@ -221,4 +273,6 @@ void tess_ops_install_rows(struct tess_nn *nn)
 	nn->split = record_split;
 	nn->scale = record_scale;
 	nn->sigmoid = record_sigmoid;
+	nn->multiply = record_multiply;
+	nn->clamp = record_clamp;
 }

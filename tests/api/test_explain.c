@@ -272,6 +272,58 @@ START_TEST(reads_config_alone)
 }
 END_TEST
 
+/*
+ * Numbers of parameters, counted by hand from the shapes. The layer for multi-token prediction of
+ * GLM 4.5 and the parts of Gemma 3 for images are not read.
+ */
+static const struct {
+	const char *model, *config;
+	int64_t want;
+} counts[] = {
+	{ "glm-4.5",
+	  "{\"model_type\": \"glm4_moe\", \"hidden_size\": 5120, \"num_hidden_layers\": 92, "
+	  "\"intermediate_size\": 12288, \"moe_intermediate_size\": 1536, \"head_dim\": 128, "
+	  "\"n_routed_experts\": 160, \"first_k_dense_replace\": 3, \"attention_bias\": true, "
+	  "\"use_qk_norm\": true, \"num_nextn_predict_layers\": 1, \"dtype\": \"bfloat16\"}",
+	  2 * 151552LL * 5120 + 5120 /* embeddings, head, norm */
+	          + 92LL * (2 * 5120 + 2 * 128 /* norms */
+	                    + (96 + 2 * 8) * 128 * (5120 + 1) + 96 * 128 * 5120) /* q, k, v, o */
+	          + 3LL * 3 * 5120 * 12288 /* dense layers */
+	          + 89LL * (160 * (5120 + 1) + (160 + 1) * 3LL * 5120 * 1536) },
+	{ "gemma-3-27b",
+	  "{\"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 1152}, "
+	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"gemma3_text\", "
+	  "\"hidden_size\": 5376, \"intermediate_size\": 21504, \"num_hidden_layers\": 62, "
+	  "\"num_attention_heads\": 32, \"num_key_value_heads\": 16, \"head_dim\": 128, "
+	  "\"rope_scaling\": {\"factor\": 8, \"rope_type\": \"linear\"}}}",
+	  262208LL * 5376 + 5376 /* embeddings, norm */
+	          + 62LL * (4 * 5376 + 2 * 128 /* norms */
+	                    + (32 + 2 * 16) * 128 * 5376 + 32 * 128 * 5376 /* q, k, v, o */
+	                    + 3 * 5376 * 21504) },
+};
+
+START_TEST(counts_of_parameters)
+{
+	struct tess_explanation *e;
+	int64_t have = 0;
+	char path[64];
+
+	scratch_make_folder(counts[_i].model);
+	snprintf(path, sizeof path, "%s/config.json", counts[_i].model);
+	scratch_write_text(path, counts[_i].config);
+	e = explain_directory(scratch_format_path(counts[_i].model), "tp=1", NULL);
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		int64_t n = !e->parameters[i]->tied;
+
+		for (int32_t a = 0; a < e->parameters[i]->ndim; a++)
+			n *= e->parameters[i]->shape[a];
+		have += n;
+	}
+	ck_assert_int_eq(have, counts[_i].want);
+	tess_explanation_free(e);
+}
+END_TEST
+
 /* Writes an index in which all parameters but the `last` are in an absent file. */
 static void write_index(const char *folder, const char *last, const char *more)
 {
@@ -390,6 +442,7 @@ int main(void)
 	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, runs_of_fused_weights);
 	tcase_add_test(t, reads_config_alone);
+	tcase_add_loop_test(t, counts_of_parameters, 0, (int)(sizeof counts / sizeof *counts));
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);
 	failed = suite_end(r);

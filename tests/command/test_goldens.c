@@ -25,11 +25,12 @@ static int ntokens = TOKENS; /* number of generated tokens */
  * OTHERS: the norm after attention follows no rule of the families before. The last SPARSE have
  * experts.
  */
-static const char *const names[] = { "llama",      "llama-odd", "llama-bf16",   "mistral",
-	                             "qwen2",      "qwen3",     "olmo2",        "phi3-partial",
-	                             "gemma2",     "gpt2",      "mixtral-bf16", "qwen3_moe",
-	                             "deepseek_v3" };
-enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 3 };
+static const char *const names[] = { "llama",       "llama-odd", "llama-bf16",   "mistral",
+	                             "qwen2",       "qwen3",     "olmo2",        "phi3-partial",
+	                             "gemma2",      "gpt2",      "gemma3_text",  "cohere2",
+	                             "gpt_neox",    "opt",       "mixtral-bf16", "qwen3_moe",
+	                             "deepseek_v3", "glm4_moe",  "olmoe",        "qwen2_moe" };
+enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 6 };
 /*
  * names[_i * STRIDE] are tested: with a sanitizer, another test runs the code of the skipped ones
  */
@@ -49,9 +50,16 @@ static const char *const digests[] = {
 	"efc52768a1fe9d7d5371c30886dc341e2d9fa329a4c33ae12aed9876c22c40cd",
 	"483030c902852cde73a03ae64153209d63c9c4edf892595d49636c5ce4c1b774",
 	"08360d96e6f14c0942b5986633e69b9e4393d841e4003431882034370245ad21",
+	"e8540b1310570c87a1ef9c7107d7167832dc5b1ebd322f2b58a937b65370345e",
+	"57978ddbef1dacd40ab935ac60b4be47cbe433d221fca50a87159c908b3ed96a",
+	"6aff40df248d0d7036e729012d79698693720141fb5f6672ae9f4bb247fa40ca",
+	"4b57b7d91063dd6dddcfd4fb150f128551d8a20723848920f2e65ab960934209",
 	"6b53617df4dba32def70e9d205af700d69354ab3a968de70ab05a9893b75e746",
 	"527ca7e24f6bd7acb7f9797957e98bbe80e7528930a00312b71d726136fdb6f7",
 	"5ba318c334b77fa08fd11fb48e796c15abea60b60805fe4e6f6fc6b637471316",
+	"28f73e3e5ddf29b9123002e208565a542ecd9ca01419fb37a28b14ad1fc9e309",
+	"9ce398cd14a35e91a725515cf7169fedba1c8ac6ba9922ca72b7694e381f7d4a",
+	"a44f4ab76eb4e05b787beeb22c298e232856a65e3a966b0231efdbd44cbc526e",
 };
 
 static json_t *load_golden_json(const char *name, const char *file)

@@ -149,6 +149,13 @@ static const struct {
 	{ "mixtral", "model.", "model.layers.7." },
 	{ "qwen3_moe", "model.", "model.layers.7." },
 	{ "deepseek_v3", "model.", "model.layers.7." },
+	{ "cohere2", "model.", "model.layers.7." },
+	{ "gemma3_text", "model.", "model.layers.7." },
+	{ "glm4_moe", "model.", "model.layers.7." },
+	{ "gpt_neox", "gpt_neox.", "gpt_neox.layers.7." },
+	{ "olmoe", "model.", "model.layers.7." },
+	{ "opt", "model.", "model.decoder.layers.7." },
+	{ "qwen2_moe", "model.", "model.layers.7." },
 };
 
 /* Adds tensors that no family uses: of positions, and of multi-token prediction. */
@@ -223,6 +230,53 @@ START_TEST(keeps_a_prefix_of_some)
 	                 1);
 	expect_part(text, "tensor model.embed_tokens.weight is not among its 48; the nearest is "
 	                  "module.model.embed_tokens.weight");
+	close_renamed(r);
+}
+END_TEST
+
+/* Writes config.json whose text_config is that of `from`. */
+static void write_config_of_parts(const char *from, const char *folder)
+{
+	json_t *root = json_pack("{s:s, s:{}, s:o}", "model_type", "parts", "vision_config",
+	                         "text_config", json_load_file(from, 0, NULL));
+	char path[128];
+
+	snprintf(path, sizeof path, "%s/config.json", folder);
+	ck_assert(root && !json_dump_file(root, scratch_format_path(path), 0));
+	json_decref(root);
+}
+
+/*
+ * Checks that the text part of a model that reads images gives the digest of a model of text alone,
+ * by its names in transformers 4 or 5, or without a prefix.
+ */
+START_TEST(text_of_a_model_with_images)
+{
+	static const char *const prefixes[] = { "language_model.", "model.language_model.", "" };
+	char plain[65], digest[65], log[TEXT];
+	struct renamed *r;
+
+	run_for_digest(format_golden_path("gemma3_text", ""), plain, log);
+	ck_assert_ptr_null(strstr(log, "images"));
+	r = open_renamed(format_golden_path("gemma3_text", "model.safetensors"));
+	if (_i == 1)
+		remove_prefix(r, "model.");
+	add_prefix(r, prefixes[_i]);
+	if (_i < 2) {
+		add_named_tensor(r, "model.vision_tower.layers.0.norm.weight");
+		add_named_tensor(r, "multi_modal_projector.weight");
+	}
+	write_renamed(r, "parts");
+	write_config_of_parts(format_golden_path("gemma3_text", "config.json"), "parts");
+	run_for_digest(scratch_format_path("parts"), digest, log);
+	ck_assert_str_eq(digest, plain);
+	ck_assert_int_eq(count_occurrences(log, "/parts: of this model only the text part, "
+	                                        "gemma3_text, is read; images"),
+	                 1);
+	ck_assert_int_eq(command_run(log, TEXT, "'%s' convert '%s' '%s' --dtype bf16 2>&1", TESSERA,
+	                             scratch_format_path("parts"), scratch_format_path("out")),
+	                 1);
+	expect_part(log, "its other parts would be lost");
 	close_renamed(r);
 }
 END_TEST
@@ -446,6 +500,7 @@ int main(void)
 	t = suite_begin("names", 60, &r);
 	tcase_add_loop_test(t, names_of_each_family, 0, (int)(sizeof families / sizeof *families));
 	tcase_add_test(t, keeps_a_prefix_of_some);
+	tcase_add_loop_test(t, text_of_a_model_with_images, 0, 3);
 	tcase_add_test(t, names_that_are_written);
 	tcase_add_loop_test(t, names_missing_heads, 0, (int)(sizeof heads / sizeof *heads));
 	tcase_add_test(t, names_other_weights);

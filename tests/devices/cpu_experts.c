@@ -39,6 +39,8 @@ static const struct routing routings[] = {
 	{ 16, 3, 4, 2, TESS_SIGMOID | TESS_NORMALIZE, 1e-20, 2.5, true },
 	{ 16, 8, 4, 2, TESS_SIGMOID, 0, 1.5, true },
 	{ 12, 2, 6, 6, TESS_NORMALIZE, 0.25, 1, true },
+	{ 16, 6, 4, 2, TESS_GROUP_MAX, 0, 16, false },
+	{ 12, 5, 4, 3, TESS_SIGMOID | TESS_NORMALIZE | TESS_GROUP_MAX, 0.25, 1, true },
 };
 enum { ROUTINGS = sizeof routings / sizeof *routings };
 

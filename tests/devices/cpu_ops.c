@@ -121,6 +121,56 @@ START_TEST(gates)
 }
 END_TEST
 
+/* Compares ROW_DOT over `columns` elements in `units` units. */
+static void compare_row_dot(int64_t tokens, int64_t columns, int64_t units)
+{
+	struct tess_tree tree = { .n = units, .hi = units, .terms = 1 };
+	float *a = cpu_make_floats(tokens * columns), *b = cpu_make_floats(tokens * columns);
+	float y[TOKENS_MAX * 3];
+	int64_t bound[64];
+	struct tess_term term = { 0, 0, bound };
+	struct tess_view in[2] = { cpu_make_rows(a, tokens, columns, columns),
+		                   cpu_make_rows(b, tokens, columns, columns) };
+	struct tess_view out = cpu_make_rows(y, tokens, 1, 3);
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_ROW_DOT, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
+
+	for (int64_t u = 0; u <= units; u++)
+		bound[u] = tess_edge(columns, units, u);
+	compare_op(&op);
+	free(a);
+	free(b);
+}
+
+START_TEST(products_and_limits)
+{
+	static const double limits[] = { -0.25, 0.3 };
+	float *x = cpu_make_floats(TOKENS_MAX * N), *b = cpu_make_floats(TOKENS_MAX * N);
+	struct tess_view in[2], out;
+
+	x[0] = NAN;
+	x[1] = -0.25f;
+	x[2] = 0.3f;
+	for (int t = 0; t < NTOKENS; t++) {
+		struct tess_op multiply = cpu_make_op(TESS_OP_MUL, in, 2, &out, NULL, 0),
+			       clamp = cpu_make_op(TESS_OP_CLAMP, in, 1, &out, limits, 2),
+			       derive = cpu_make_op(TESS_OP_CLAMP_D, in, 2, &out, limits, 2);
+
+		in[1] = cpu_make_rows(b, tokens_of[t], N, N);
+		compare_rows_op(&multiply, in, &out, x, tokens_of[t]);
+		compare_rows_op(&clamp, in, &out, x, tokens_of[t]);
+		compare_rows_op(&derive, in, &out, x, tokens_of[t]);
+		in[1] = cpu_make_rows(b, tokens_of[t], 1, 7);
+		compare_rows_op(&multiply, in, &out, x, tokens_of[t]);
+		compare_row_dot(tokens_of[t], 100, 8);
+		compare_row_dot(tokens_of[t], 288, 36);
+		compare_row_dot(tokens_of[t], 1, 1);
+	}
+	free(x);
+	free(b);
+}
+END_TEST
+
 START_TEST(ropes)
 {
 	enum { EACH = 10, P = 70 };
@@ -380,5 +430,6 @@ START_TEST(selects_rows)
 }
 END_TEST
 
-SUITE_MAIN("cpu_ops", norms, bias_add_and_scale, gates, ropes, embeddings, copies, packs,
-           strided_vectors, ropes_within_the_table, ropes_within_the_heads, selects_rows)
+SUITE_MAIN("cpu_ops", norms, bias_add_and_scale, gates, products_and_limits, ropes, embeddings,
+           copies, packs, strided_vectors, ropes_within_the_table, ropes_within_the_heads,
+           selects_rows)

@@ -17,7 +17,7 @@ static void check_rope_table(const json_t *root)
 	float table[POSITIONS * EACH];
 	struct tess_rope r;
 
-	if (tess_rope_read("dir", root, &r)) {
+	if (tess_rope_read("dir", root, NULL, 0, &r)) {
 		MUST(!strncmp(tess_error(), "dir/config.json", 15));
 		return;
 	}

@@ -55,7 +55,7 @@ static void test_route_op(int64_t experts, int64_t top, int flags, int64_t group
 START_TEST(routes)
 {
 	set_up_devices("auto");
-	for (int flags = 0; flags < 4; flags++) {
+	for (int flags = 0; flags < 8; flags++) {
 		test_route_op(4, 2, flags, 0, false);
 		test_route_op(60, 6, flags, 0, true);
 		test_route_op(64, 5, flags, 8, true);

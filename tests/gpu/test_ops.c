@@ -25,6 +25,20 @@ static void test_map_op(int32_t kind, int32_t dtype, const double *num, int32_t 
 	free_host_buffers();
 }
 
+/* Compares a product of rows with a factor for each. */
+static void test_factor_op(int64_t rows)
+{
+	int64_t n = 300, pitch = 305;
+	float *x = make_buffer(rows * pitch, true), *b = make_buffer(rows * 3, true);
+	float *y = make_buffer(rows * pitch, false);
+	struct tess_view in[] = { cpu_make_rows(x, rows, n, pitch), cpu_make_rows(b, rows, 1, 3) };
+	struct tess_view out = cpu_make_rows(y, rows, n, pitch);
+	struct tess_op op = cpu_make_op(TESS_OP_MUL, in, 2, &out, NULL, 0);
+
+	expect_same("factors", &op, y, sizeof *y * (uint64_t)(rows * pitch));
+	free_host_buffers();
+}
+
 START_TEST(maps)
 {
 	static const int64_t row_counts[] = { 1, 3, 40 };
@@ -39,6 +53,10 @@ START_TEST(maps)
 		test_map_op(TESS_OP_SCALE, 0, (double[]){ 1.7 }, 1, 1, rows, i % 2);
 		test_map_op(TESS_OP_SIGMOID, 0, NULL, 0, 1, rows, i % 2);
 		test_map_op(TESS_OP_SIGMOID_D, 0, NULL, 0, 2, rows, i % 2);
+		test_map_op(TESS_OP_MUL, 0, NULL, 0, 2, rows, i % 2);
+		test_factor_op(rows);
+		test_map_op(TESS_OP_CLAMP, 0, (double[]){ -0.2, 0.4 }, 2, 1, rows, i % 2);
+		test_map_op(TESS_OP_CLAMP_D, 0, (double[]){ -0.2, 0.4 }, 2, 2, rows, i % 2);
 		for (int32_t act = TESS_SILU; act <= TESS_TANH; act++)
 			for (int32_t nin = 1; nin <= 2; nin++)
 				test_map_op(TESS_OP_GLU, 0, (double[]){ act }, 1, nin, rows, i % 2);

@@ -137,6 +137,33 @@ START_TEST(elements)
 }
 END_TEST
 
+/* Compares sums of products of rows. */
+static void test_row_dot(int64_t columns)
+{
+	int64_t rows = 7, pitch = columns + 3;
+	float *x = make_buffer(2 * rows * pitch, true), *y = make_buffer(rows * 2, false);
+	struct tess_view in[] = { cpu_make_rows(x, rows, columns, pitch),
+		                  cpu_make_rows(x + rows * pitch, rows, columns, pitch) };
+	struct tess_view out = cpu_make_rows(y, rows, 1, 2);
+	int64_t bound[] = { 0, columns / 2, columns };
+	struct tess_tree tree = { .n = 2, .hi = 2, .terms = 1 };
+	struct tess_term term = { 0, 0, bound };
+	struct tess_op op =
+		cpu_make_sum_op(TESS_OP_ROW_DOT, in, 2, &out, NULL, 0, &tree, 1, &term, 1);
+
+	expect_bound("row_dot", &op, y, rows * 2, 0x1p-18f);
+	free_host_buffers();
+}
+
+START_TEST(products_of_rows)
+{
+	set_up_devices("auto");
+	for (int64_t columns = 2; columns < 3000; columns = 3 * columns + 1)
+		test_row_dot(columns);
+	tear_down_devices();
+}
+END_TEST
+
 /* ---- norms ----------------------------------------------------------------------------------- */
 
 /* Compares NORM_D, or NORM_DW, over runs of `each` elements. */
@@ -476,6 +503,7 @@ int main(int argc, char **argv)
 
 	tcase_add_test(t, elements);
 	tcase_add_test(t, norms);
+	tcase_add_test(t, products_of_rows);
 	tcase_add_test(t, sums);
 	tcase_add_loop_test(t, products, 0, 3);
 	tcase_add_test(t, losses);

@@ -23,6 +23,9 @@ START_TEST(names_the_type)
 		{ "{\"architectures\": [\"Qwen3MoeForCausalLM\"]}", "qwen3_moe" },
 		{ "{\"architectures\": [\"DeepseekV3ForCausalLM\"]}", "deepseek_v3" },
 		{ "{\"architectures\": [\"Phi3ForCausalLM\", \"LlamaForCausalLM\"]}", "phi3" },
+		{ "{\"model_type\": \"gemma3\", \"text_config\": {\"model_type\": "
+		  "\"gemma3_text\"}}",
+		  "gemma3_text" },
 	};
 	struct tess_config c;
 
@@ -35,6 +38,29 @@ START_TEST(names_the_type)
 	ck_assert_int_eq(tess_config_load(format_data_path("config.json"), &c), TESS_OK);
 	ck_assert_str_eq(c.type, "llama");
 	ck_assert_int_eq(json_integer_value(json_object_get(c.root, "hidden_size")), 64);
+	tess_config_free(&c);
+}
+END_TEST
+
+/* Checks that the text part has its own keys, and those beside it that apply to all parts. */
+START_TEST(reads_the_text_part)
+{
+	struct tess_config c;
+	json_t *want = parse_text("{\"model_type\": \"llama\", \"hidden_size\": 8, "
+	                          "\"eos_token_id\": 3, \"dtype\": \"float16\", "
+	                          "\"bos_token_id\": 7}");
+
+	ck_assert_msg(!tess_config_make("config.json",
+	                                parse_text("{\"model_type\": \"both\", \"dtype\": "
+	                                           "\"float16\", \"hidden_size\": 9, "
+	                                           "\"eos_token_id\": 4, \"bos_token_id\": 7, "
+	                                           "\"vision_config\": {\"hidden_size\": 0}, "
+	                                           "\"text_config\": {\"model_type\": \"llama\", "
+	                                           "\"hidden_size\": 8, \"eos_token_id\": 3}}"),
+	                                &c),
+	              "%s", tess_error());
+	ck_assert(c.text_part && json_equal(c.root, want));
+	json_decref(want);
 	tess_config_free(&c);
 }
 END_TEST
@@ -52,6 +78,11 @@ START_TEST(refuses_configs)
 		{ "{\"architectures\": [7]}", "config.json",
 		  "neither model_type nor architectures" },
 		{ "{\"model_type\": 7}", "model_type", "text of 1 to 63 bytes" },
+		{ "{\"model_type\": \"a\", \"text_config\": {}}", "config.json",
+		  "neither model_type nor architectures" },
+		{ "{\"model_type\": \"a\", \"quantization_config\": {\"quant_method\": \"q\"}, "
+		  "\"text_config\": {\"model_type\": \"a\"}}",
+		  "quantization_config", "quantised by q" },
 		{ "{\"model_type\": \"\"}", "model_type", "text of 1 to 63 bytes" },
 		{ "{\"model_type\": "
 		  "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
@@ -193,4 +224,5 @@ START_TEST(refuses_generation)
 }
 END_TEST
 
-SCRATCH_MAIN("config", names_the_type, refuses_configs, reads_generation, refuses_generation)
+SCRATCH_MAIN("config", names_the_type, reads_the_text_part, refuses_configs, reads_generation,
+             refuses_generation)

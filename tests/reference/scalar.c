@@ -339,12 +339,20 @@ static void run_elementwise_op(const struct tess_op *op)
 			float v = scalar_read(a, t, k),
 			      o = !b                         ? 0
 			          : op->kind == TESS_OP_BIAS ? scalar_load(b, k * b->stride[0])
-			                                     : scalar_read(b, t, k);
+			                                     : scalar_read(b, t, k % b->shape[1]);
 
 			if (op->kind == TESS_OP_GLU)
 				v = scalar_activate((int32_t)op->num[0], v) * (b ? o : 1);
 			else if (op->kind == TESS_OP_SCALE)
 				v = v * (float)op->num[TESS_SCALE_FACTOR];
+			else if (op->kind == TESS_OP_MUL)
+				v = v * o;
+			else if (op->kind == TESS_OP_CLAMP)
+				v = v < (float)op->num[0]   ? (float)op->num[0]
+				    : v > (float)op->num[1] ? (float)op->num[1]
+				                            : v;
+			else if (op->kind == TESS_OP_CLAMP_D)
+				v = v < (float)op->num[0] || v > (float)op->num[1] ? 0 : o;
 			else if (op->kind == TESS_OP_SIGMOID)
 				v = 1.0f / (1.0f + mathf_exp(-v));
 			else if (op->kind == TESS_OP_SIGMOID_D)
@@ -372,6 +380,13 @@ static void run_copy_op(const struct tess_op *op)
 				               4 * ((deep ? n * x.stride[0] : 0) +
 				                    i * x.stride[deep] + k * x.stride[deep + 1]),
 				       4);
+}
+
+static void run_row_dot_op(const struct tess_op *op)
+{
+	for (int64_t t = 0; t < op->in[0].shape[0]; t++)
+		scalar_contract(op, &op->in[0], t, &op->in[1], t, false,
+		                get_address(&op->out[0], t, 0), 0);
 }
 
 static void run_select_rows_op(const struct tess_op *op)
@@ -413,10 +428,16 @@ void scalar_run(const struct tess_op *op)
 	case TESS_OP_SCALE:
 	case TESS_OP_SIGMOID:
 	case TESS_OP_SIGMOID_D:
+	case TESS_OP_MUL:
+	case TESS_OP_CLAMP:
+	case TESS_OP_CLAMP_D:
 		run_elementwise_op(op);
 		break;
 	case TESS_OP_COPY:
 		run_copy_op(op);
+		break;
+	case TESS_OP_ROW_DOT:
+		run_row_dot_op(op);
 		break;
 	case TESS_OP_SELECT_ROWS:
 		run_select_rows_op(op);

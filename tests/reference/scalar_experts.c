@@ -30,6 +30,7 @@ static void run_route_op(const struct tess_op *op)
 {
 	int64_t n = op->in[0].shape[1], groups = (int64_t)op->num[TESS_ROUTE_GROUPS], each;
 	int flags = (int)op->num[TESS_ROUTE_FLAGS];
+	int64_t counted = flags & TESS_GROUP_MAX ? 1 : 2; /* of the best of a group */
 	float *s = calloc((size_t)n, 12), *choice = s + n, *best = choice + n;
 	bool *in = calloc((size_t)n, 2), *all = in + n;
 
@@ -53,7 +54,7 @@ static void run_route_op(const struct tess_op *op)
 		for (int64_t g = 0; g < groups; g++) {
 			best[g] = 0;
 			for (int64_t i = 0; i < each; i++)
-				if (count_before(choice + g * each, all, each, i) < 2)
+				if (count_before(choice + g * each, all, each, i) < counted)
 					best[g] += choice[g * each + i];
 		}
 		for (int64_t i = 0; i < n; i++)

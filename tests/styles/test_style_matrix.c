@@ -122,7 +122,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 /* ---- the program ----------------------------------------------------------------------------- */
 
 static int kind;
-static bool sigmoid; /* the op of a block, else a GLU */
+static int32_t op; /* of a block: CONFORM_GLU, ... */
 static struct conform_model model;
 
 static tess_status run_one_module(const char *plan, int32_t nranks, float **y, int64_t *count)
@@ -286,7 +286,7 @@ static void open_small_model(int32_t nranks, int turn)
 
 	for (int i = 0; i < CONFORM_SIZES; i++)
 		size[i] = sizes[(turn + i * (turn % 2 ? 1 : 2)) % 5];
-	ck_assert(!conform_model_open(kind, sigmoid, size, &model));
+	ck_assert(!conform_model_open(kind, op, size, &model));
 }
 
 /*
@@ -324,15 +324,15 @@ START_TEST(alone)
 			float *want;
 			int nran = 0;
 
-			sigmoid = _i == MODULES;
-			kind = sigmoid ? CONFORM_BLOCK : _i;
+			op = _i < MODULES ? CONFORM_GLU : _i - MODULES + 1;
+			kind = op ? CONFORM_BLOCK : _i;
 			open_small_model(all_ranks[n], turn);
 			ck_assert_msg(!run_one_module("none", 1, &want, &count), "%s",
 			              tess_error());
 			if (turn % 3 == 0 && all_ranks[n] < 4)
 				ck_assert_msg(!train_one_module("none", 1, &gradients), "%s",
 				              tess_error());
-			if (sigmoid && gradients.program)
+			if (op == CONFORM_SIGMOID && gradients.program)
 				check_sigmoid_records(gradients.program);
 			for (size_t i = 0; i < files.gl_pathc; i++)
 				nran += check_style_file(files.gl_pathv[i], all_ranks[n], want,
@@ -384,7 +384,7 @@ int main(void)
 	tess_option_add("weights", tess_weights_options);
 	tess_option_set("layout", "rows");
 	srunner_set_fork_status(r, CK_NOFORK);
-	tcase_add_loop_test(t, alone, 0, MODULES + 1);
+	tcase_add_loop_test(t, alone, 0, MODULES + CONFORM_BLOCK_OPS - 1);
 	tcase_add_test(t, has_all_styles);
 	return suite_end(r);
 }

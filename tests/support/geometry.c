@@ -106,24 +106,180 @@ static int32_t draw_qwen2(uint64_t *seed, json_t *config)
 	return (int32_t)heads;
 }
 
-static int32_t draw_phi3(uint64_t *seed, json_t *config)
+/* Draws the rotated part of heads. */
+static void draw_partial_rope(uint64_t *seed, json_t *config, int64_t each)
 {
-	int32_t heads = draw_decoder(seed, config);
-	int64_t each = json_integer_value(json_object_get(config, "head_dim"));
 	int64_t width = 2 * draw_between(seed, 1, each / 2);
 
 	set_number(json_object_get(config, "rope_parameters"), "partial_rotary_factor",
 	           width == each ? 1 : ((double)width + 0.5) / (double)each);
+}
+
+/* phi3, glm4 */
+static int32_t draw_partial(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+
+	draw_partial_rope(seed, config, json_integer_value(json_object_get(config, "head_dim")));
 	return heads;
+}
+
+/* Draws heads that are hidden / heads wide, and a part of each that rotates. */
+static int32_t draw_partial_of_hidden(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_qwen2(seed, config);
+
+	draw_partial_rope(seed, config,
+	                  json_integer_value(json_object_get(config, "hidden_size")) / heads);
+	return heads;
+}
+
+/* Draws a rope for each kind of layers, or one for all. */
+static int32_t draw_two_ropes(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+	json_t *both = json_object();
+
+	if (draw_one_in(seed, 3)) {
+		set_number(config, "rope_local_base_freq", 800);
+		json_decref(both);
+		return heads;
+	}
+	json_object_set(both, "full_attention", json_object_get(config, "rope_parameters"));
+	draw_rope(seed, config);
+	json_object_set(both, "sliding_attention", json_object_get(config, "rope_parameters"));
+	json_object_set_new(config, "rope_parameters", both);
+	return heads;
+}
+
+/* ---- families -------------------------------------------------------------------------------- */
+
+static void draw_gemma(uint64_t *seed, json_t *config)
+{
+	set_number(config, "query_pre_attn_scalar", (double)draw_between(seed, 1, 40));
+	set_number(config, "attn_logit_softcapping", draw_one_in(seed, 3) ? 0 : 2.5);
+	set_number(config, "final_logit_softcapping", draw_one_in(seed, 3) ? 0 : 3.5);
 }
 
 static int32_t draw_gemma2(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config);
 
-	set_number(config, "query_pre_attn_scalar", (double)draw_between(seed, 1, 40));
-	set_number(config, "attn_logit_softcapping", draw_one_in(seed, 3) ? 0 : 2.5);
-	set_number(config, "final_logit_softcapping", draw_one_in(seed, 3) ? 0 : 3.5);
+	draw_gemma(seed, config);
+	return heads;
+}
+
+static int32_t draw_gemma3_text(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_two_ropes(seed, config);
+
+	draw_gemma(seed, config);
+	return heads;
+}
+
+static int32_t draw_granite(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+
+	set_number(config, "embedding_multiplier", draw_one_in(seed, 3) ? 1 : 3.5);
+	set_number(config, "attention_multiplier", draw_one_in(seed, 3) ? 1 : 0.3);
+	set_number(config, "residual_multiplier", draw_one_in(seed, 3) ? 1 : 0.22);
+	set_number(config, "logits_scaling", draw_one_in(seed, 3) ? 1 : 6);
+	return heads;
+}
+
+static int32_t draw_smollm3(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+	json_t *rope = json_array();
+
+	set_integer(config, "no_rope_layer_interval", draw_between(seed, 1, 3));
+	for (int i = 0; i < 3; i++)
+		json_array_append_new(rope, json_integer(draw_between(seed, 0, 1)));
+	if (draw_one_in(seed, 2))
+		json_object_set(config, "no_rope_layers", rope);
+	json_decref(rope);
+	return heads;
+}
+
+static int32_t draw_biases(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+
+	set_bool(config, "use_bias", draw_one_in(seed, 2)); /* starcoder2, ernie4_5 */
+	set_bool(config, "attention_out_bias", draw_one_in(seed, 2)); /* seed_oss */
+	return heads;
+}
+
+static int32_t draw_ministral3(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+	json_t *rope = json_object_get(config, "rope_parameters");
+
+	set_number(rope, "llama_4_scaling_beta", 0.3);
+	set_integer(rope, "original_max_position_embeddings", draw_between(seed, 3, 64));
+	return heads;
+}
+
+static int32_t draw_hunyuan_v1_dense(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+	json_t *rope = json_object_get(config, "rope_parameters");
+
+	if (draw_one_in(seed, 2)) {
+		set_text(rope, "rope_type", "dynamic");
+		set_number(rope, "alpha", 50);
+	}
+	return heads;
+}
+
+static int32_t draw_gpt_neox(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_partial_of_hidden(seed, config);
+
+	json_object_del(config, "num_key_value_heads");
+	set_bool(config, "use_parallel_residual", draw_one_in(seed, 2));
+	return heads;
+}
+
+static int32_t draw_opt(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_qwen2(seed, config);
+
+	json_object_del(config, "num_key_value_heads");
+	set_integer(config, "ffn_dim", draw_between(seed, 8, 150));
+	set_integer(config, "max_position_embeddings", draw_between(seed, 100, 200));
+	set_bool(config, "do_layer_norm_before", draw_one_in(seed, 2));
+	set_bool(config, "enable_bias", draw_one_in(seed, 2));
+	if (draw_one_in(seed, 2))
+		set_integer(config, "word_embed_proj_dim", draw_between(seed, 8, 50));
+	return heads;
+}
+
+static int32_t draw_phi(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_partial_of_hidden(seed, config);
+
+	set_bool(config, "qk_layernorm", draw_one_in(seed, 2));
+	set_bool(config, "tie_word_embeddings", false);
+	return heads;
+}
+
+static int32_t draw_stablelm(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_partial_of_hidden(seed, config);
+
+	set_bool(config, "use_qkv_bias", draw_one_in(seed, 2));
+	set_bool(config, "use_parallel_residual", draw_one_in(seed, 2));
+	return heads;
+}
+
+static int32_t draw_exaone4(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config);
+
+	if (draw_one_in(seed, 3))
+		json_object_set_new(config, "sliding_window", json_null());
 	return heads;
 }
 
@@ -176,10 +332,34 @@ static int32_t draw_qwen3_moe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
-static int32_t draw_deepseek_v3(uint64_t *seed, json_t *config)
+static int32_t draw_olmoe(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config),
-		experts = draw_experts(seed, config, "n_routed_experts");
+		experts = draw_experts(seed, config, "num_experts");
+
+	if (draw_one_in(seed, 2))
+		set_number(config, "clip_qkv", 0.125);
+	return heads < experts ? heads : experts;
+}
+
+static int32_t draw_qwen2_moe(uint64_t *seed, json_t *config)
+{
+	int32_t ranks = draw_qwen3_moe(seed, config);
+
+	/* without a head_dim of its own */
+	set_integer(config, "hidden_size",
+	            json_integer_value(json_object_get(config, "num_attention_heads")) *
+	                    json_integer_value(json_object_get(config, "head_dim")));
+	json_object_del(config, "head_dim");
+	set_integer(config, "shared_expert_intermediate_size", draw_between(seed, 8, 90));
+	set_bool(config, "qkv_bias", draw_one_in(seed, 2));
+	return ranks;
+}
+
+/* Draws experts in groups, shared experts, and first layers without; returns their number. */
+static int32_t draw_shared_experts(uint64_t *seed, json_t *config)
+{
+	int32_t experts = draw_experts(seed, config, "n_routed_experts");
 	int64_t groups = draw_between(seed, 1, 3), kept = draw_between(seed, 1, groups);
 
 	if (groups > 1) /* of two or more */
@@ -192,6 +372,13 @@ static int32_t draw_deepseek_v3(uint64_t *seed, json_t *config)
 		draw_between(seed, 1, kept * experts / groups < 4 ? kept * experts / groups : 4));
 	set_integer(config, "n_shared_experts", draw_between(seed, 1, 2));
 	set_integer(config, "first_k_dense_replace", draw_between(seed, 0, 3));
+	return experts;
+}
+
+static int32_t draw_deepseek(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config), experts = draw_shared_experts(seed, config);
+
 	set_integer(config, "qk_nope_head_dim", draw_between(seed, 1, 20));
 	set_integer(config, "qk_rope_head_dim", 2 * draw_between(seed, 1, 9));
 	set_integer(config, "v_head_dim", draw_between(seed, 1, 35));
@@ -200,31 +387,74 @@ static int32_t draw_deepseek_v3(uint64_t *seed, json_t *config)
 	                    draw_one_in(seed, 2) ? json_null()
 	                                         : json_integer(draw_between(seed, 1, 40)));
 	set_bool(config, "rope_interleave", draw_one_in(seed, 2));
+	set_text(config, "topk_method", draw_one_in(seed, 2) ? "greedy" : "group_limited_greedy");
 	return heads < experts ? heads : experts;
 }
 
-const char *const geometry_families[] = { "llama",   "mistral",   "qwen2",       "qwen3",
-	                                  "olmo2",   "phi3",      "gpt2",        "gemma2",
-	                                  "mixtral", "qwen3_moe", "deepseek_v3", NULL };
+static int32_t draw_glm4_moe(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_partial(seed, config), experts = draw_shared_experts(seed, config);
+
+	set_bool(config, "use_qk_norm", draw_one_in(seed, 2));
+	return heads < experts ? heads : experts;
+}
+
+static const struct {
+	const char *family;
+	int32_t (*draw)(uint64_t *seed, json_t *config);
+} families[] = {
+	{ "llama", draw_decoder },
+	{ "mistral", draw_decoder },
+	{ "qwen2", draw_qwen2 },
+	{ "qwen3", draw_decoder },
+	{ "olmo2", draw_decoder },
+	{ "phi3", draw_partial },
+	{ "gpt2", draw_gpt2 },
+	{ "gemma2", draw_gemma2 },
+	{ "mixtral", draw_mixtral },
+	{ "qwen3_moe", draw_qwen3_moe },
+	{ "deepseek_v3", draw_deepseek },
+	{ "cohere2", draw_decoder },
+	{ "deepseek_v2", draw_deepseek },
+	{ "ernie4_5", draw_biases },
+	{ "exaone4", draw_exaone4 },
+	{ "gemma3_text", draw_gemma3_text },
+	{ "glm4", draw_partial },
+	{ "glm4_moe", draw_glm4_moe },
+	{ "gpt_neox", draw_gpt_neox },
+	{ "granite", draw_granite },
+	{ "hunyuan_v1_dense", draw_hunyuan_v1_dense },
+	{ "ministral", draw_decoder },
+	{ "ministral3", draw_ministral3 },
+	{ "olmo3", draw_two_ropes },
+	{ "olmoe", draw_olmoe },
+	{ "opt", draw_opt },
+	{ "phi", draw_phi },
+	{ "qwen2_moe", draw_qwen2_moe },
+	{ "seed_oss", draw_biases },
+	{ "smollm3", draw_smollm3 },
+	{ "stablelm", draw_stablelm },
+	{ "starcoder2", draw_biases },
+};
+
+int32_t geometry_count_families(void)
+{
+	return (int32_t)(sizeof families / sizeof *families);
+}
+
+const char *geometry_get_family(int32_t i)
+{
+	return families[i].family;
+}
 
 /* Draws a config; returns the maximum number of ranks. */
 static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 {
-	static const struct {
-		const char *family;
-		int32_t (*draw)(uint64_t *seed, json_t *config);
-	} own[] = { { "qwen2", draw_qwen2 },
-		    { "phi3", draw_phi3 },
-		    { "gpt2", draw_gpt2 },
-		    { "gemma2", draw_gemma2 },
-		    { "mixtral", draw_mixtral },
-		    { "qwen3_moe", draw_qwen3_moe },
-		    { "deepseek_v3", draw_deepseek_v3 } };
+	size_t i = 0;
 
-	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-		if (!strcmp(own[i].family, family))
-			return own[i].draw(seed, config);
-	return draw_decoder(seed, config);
+	while (strcmp(families[i].family, family) != 0)
+		i++;
+	return families[i].draw(seed, config);
 }
 
 /* ---- parameters ------------------------------------------------------------------------------ */

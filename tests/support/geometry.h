@@ -23,7 +23,9 @@ struct geometry {
 	int32_t ntensors;
 };
 
-extern const char *const geometry_families[]; /* ends with NULL */
+/* Returns the number of families, and the name of one. */
+int32_t geometry_count_families(void);
+const char *geometry_get_family(int32_t i);
 
 /*
  * Opens a checkpoint; *out must stay in place until geometry_close. A failure's message is in

@@ -2,7 +2,7 @@
 #include "cpu.h"
 #include "mathf.h"
 
-enum { SIGMOID = 1, NORMALIZE = 2 }; /* flags */
+enum { SIGMOID = 1, NORMALIZE = 2, GROUP_MAX = 4 }; /* flags */
 enum { SMALL = 1 << 12 }; /* logits of the smallest share: fewer are not worth a thread */
 
 struct route {
@@ -54,6 +54,7 @@ static void score_row(const float *x, int64_t n, bool sigmoid, float *s)
 static void exclude_groups(const struct route *r, const float *choice, float *best, int8_t *kept,
                            int8_t *mark)
 {
+	bool max = (int32_t)r->op->num[TESS_ROUTE_FLAGS] & GROUP_MAX;
 	int64_t each = r->n / r->groups;
 
 	memset(kept, 0, (size_t)r->groups);
@@ -66,7 +67,7 @@ static void exclude_groups(const struct route *r, const float *choice, float *be
 		for (int64_t i = 0; i < each; i++)
 			if (i != first && (second < 0 || is_larger(c[i], c[second])))
 				second = i;
-		best[g] = c[first] + c[second];
+		best[g] = max ? c[first] : c[first] + c[second];
 	}
 	mark_largest(best, r->groups, r->kept, kept);
 	for (int64_t i = 0; i < r->n; i++)

@@ -57,6 +57,48 @@ static void sum_row(const struct tess_op *op, int64_t t)
 }
 DEFINE_ROW_OP(run_add, sum_row);
 
+static void multiply_operands(const struct tess_op *op, int64_t t)
+{
+	const float *a = get_row(&op->in[0], t), *b = get_row(&op->in[1], t);
+	int64_t columns = op->in[0].shape[1];
+	float *y = get_row(&op->out[0], t), factor = b[0];
+
+	if (op->in[1].shape[1] == 1) {
+		CPU_LANES
+		for (int64_t i = 0; i < columns; i++)
+			y[i] = a[i] * factor;
+	} else {
+		CPU_LANES
+		for (int64_t i = 0; i < columns; i++)
+			y[i] = a[i] * b[i];
+	}
+}
+DEFINE_ROW_OP(run_mul, multiply_operands);
+
+static void clamp_row(const struct tess_op *op, int64_t t)
+{
+	float low = (float)op->num[TESS_CLAMP_LOW], high = (float)op->num[TESS_CLAMP_HIGH];
+	const float *x = get_row(&op->in[0], t);
+	float *y = get_row(&op->out[0], t);
+
+	CPU_LANES
+	for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+		y[i] = x[i] < low ? low : x[i] > high ? high : x[i];
+}
+DEFINE_ROW_OP(run_clamp, clamp_row);
+
+static void derive_clamp_row(const struct tess_op *op, int64_t t)
+{
+	float low = (float)op->num[TESS_CLAMP_LOW], high = (float)op->num[TESS_CLAMP_HIGH];
+	const float *x = get_row(&op->in[0], t), *g = get_row(&op->in[1], t);
+	float *d = get_row(&op->out[0], t);
+
+	CPU_LANES
+	for (int64_t i = 0; i < op->in[0].shape[1]; i++)
+		d[i] = x[i] < low || x[i] > high ? 0.0f : g[i];
+}
+DEFINE_ROW_OP(run_clamp_d, derive_clamp_row);
+
 static void scale_row(const struct tess_op *op, int64_t t)
 {
 	float factor = (float)op->num[TESS_SCALE_FACTOR];

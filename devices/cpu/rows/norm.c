@@ -1,4 +1,4 @@
-/* norm.c - NORM, NORM_D: a sum over a row has few units; their chains run in parallel. */
+/* norm.c - NORM, NORM_D, ROW_DOT: a sum over a row has few units; their chains run in parallel. */
 #include "norm.h"
 
 #include <math.h>
@@ -175,6 +175,30 @@ static tess_status run_over_runs(struct cpu *cpu, const struct tess_op *op, pool
 tess_status run_norm(struct cpu *cpu, const struct tess_op *op)
 {
 	return run_over_runs(cpu, op, normalize_rows);
+}
+
+static void contract_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct norm *n = arg;
+	float *level = cpu_get_thread_scratch(n->cpu, thread);
+
+	for (int64_t t = lo; t < hi; t++)
+		*get_row(&n->op->out[0], t) = sum_run(n->cpu->sum, get_row(&n->op->in[0], t),
+		                                      get_row(&n->op->in[1], t), 0.0f, level);
+}
+
+#define run_row_dot CPU_NAME(run_row_dot)
+tess_status run_row_dot(struct cpu *cpu, const struct tess_op *op)
+{
+	struct norm n = { .cpu = cpu, .op = op };
+	tess_status st = cpu_plan_sum(cpu, op, false, INT32_MAX);
+
+	if (!st)
+		st = cpu_grow_thread_scratch(cpu, sizeof(float) * (size_t)cpu->sum->levels);
+	if (!st)
+		pool_run(cpu->pool, contract_rows, &n, op->in[0].shape[0],
+		         tess_up(SMALL, op->in[0].shape[1] + 1));
+	return st;
 }
 
 #define run_norm_d CPU_NAME(run_norm_d)

@@ -54,6 +54,7 @@ tess_status op_run_route(struct gpu *g, const struct tess_op *op)
 		                .kept = (int32_t)op->num[TESS_ROUTE_GROUPS_KEPT],
 		                .sigmoid = flags & 1,
 		                .normalize = flags & 2,
+		                .group_max = flags & 4,
 		                .eps = (float)op->num[TESS_ROUTE_EPS],
 		                .scale = (float)op->num[TESS_ROUTE_SCALE] };
 

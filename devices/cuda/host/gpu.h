@@ -196,6 +196,7 @@ tess_status experts_launch_groups(struct gpu *g, const struct tess_op *op, int32
 
 /* ---- training.c */
 gpu_run op_run_linear_dw, op_run_embed_dw, op_run_norm_d, op_run_norm_dw;
+gpu_run op_run_row_dot;
 gpu_run op_run_glu_d, op_run_head_sum, op_run_dropout, op_run_squares;
 gpu_run op_run_bias_dw; /* and SEQUENCE_SUM */
 gpu_run op_run_loss; /* LOSS_MAX, ..., LOSS_D */

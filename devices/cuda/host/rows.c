@@ -19,24 +19,46 @@ static struct map_args make_map_args(const struct tess_op *op, int32_t kind)
 		                  .b_dtype = b ? b->dtype : 0 };
 }
 
+/* Returns the map of an op that is one by itself. */
+static int32_t find_map(const struct tess_op *op)
+{
+	switch (op->kind) {
+	case TESS_OP_BIAS:
+		return MAP_BIAS;
+	case TESS_OP_ADD:
+		return MAP_ADD;
+	case TESS_OP_SCALE:
+		return MAP_SCALE;
+	case TESS_OP_MUL:
+		return op->in[1].shape[1] == op->in[0].shape[1] ? MAP_MUL : MAP_FACTOR;
+	case TESS_OP_CLAMP:
+		return MAP_CLAMP;
+	case TESS_OP_CLAMP_D:
+		return MAP_CLAMP_D;
+	default:
+		return op->kind == TESS_OP_SIGMOID_D ? MAP_SIGMOID_D : MAP_SIGMOID;
+	}
+}
+
 static tess_status launch_map(struct gpu *g, const struct tess_op *op, struct map_args *a)
 {
 	a->wide = !a->half && is_row_aligned(a->a, a->a_pitch, sizeof(float)) &&
 	          is_row_aligned(a->y, a->y_pitch, sizeof(float)) &&
-	          (!a->b || a->kind == MAP_BIAS || is_row_aligned(a->b, a->b_pitch, sizeof(float)));
+	          (!a->b || a->kind == MAP_BIAS || a->kind == MAP_FACTOR ||
+	           is_row_aligned(a->b, a->b_pitch, sizeof(float)));
 	return op_launch_rows(g, op, KERNEL_map_elements, a->rows, tess_up(a->columns, 4), a);
 }
 
 tess_status op_run_map(struct gpu *g, const struct tess_op *op)
 {
-	struct map_args a = make_map_args(op, op->kind == TESS_OP_BIAS        ? MAP_BIAS
-	                                      : op->kind == TESS_OP_ADD       ? MAP_ADD
-	                                      : op->kind == TESS_OP_SCALE     ? MAP_SCALE
-	                                      : op->kind == TESS_OP_SIGMOID_D ? MAP_SIGMOID_D
-	                                                                      : MAP_SIGMOID);
+	struct map_args a = make_map_args(op, find_map(op));
 
 	if (op->kind == TESS_OP_SCALE)
 		a.factor = (float)op->num[TESS_SCALE_FACTOR];
+	if (op->kind == TESS_OP_CLAMP || op->kind == TESS_OP_CLAMP_D) {
+		a.factor = (float)op->num[TESS_CLAMP_LOW];
+		a.high = (float)op->num[TESS_CLAMP_HIGH];
+	}
 	return launch_map(g, op, &a);
 }
 

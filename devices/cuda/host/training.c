@@ -71,6 +71,23 @@ tess_status op_run_norm_d(struct gpu *g, const struct tess_op *op)
 	return op_launch(g, op, l);
 }
 
+tess_status op_run_row_dot(struct gpu *g, const struct tess_op *op)
+{
+	struct row_dot_args a = { .a = op->in[0].data,
+		                  .b = op->in[1].data,
+		                  .y = op->out[0].data,
+		                  .a_pitch = op->in[0].stride[0],
+		                  .b_pitch = op->in[1].stride[0],
+		                  .y_pitch = op->out[0].stride[0],
+		                  .columns = op->in[0].shape[1] };
+	struct launch l = { .kernel = KERNEL_multiply_runs,
+		            .threads = NORM_THREADS_MAX,
+		            .blocks = { op->in[0].shape[0], 1, 1 },
+		            .args = &a };
+
+	return op_launch(g, op, l);
+}
+
 tess_status op_run_head_sum(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *y = &op->out[0];

@@ -165,7 +165,7 @@ DEVICE void open_expert_groups(const struct route_args *a, const float *choice, 
 		for (int i = 0; i < each; i++)
 			if (i != first && (second < 0 || is_larger_score(c[i], c[second])))
 				second = i;
-		best[g] = c[first] + c[second];
+		best[g] = a->group_max ? c[first] : c[first] + c[second];
 	}
 	sync_block();
 	mark_largest_scores(best, 1, open, a->groups, a->kept, kept);

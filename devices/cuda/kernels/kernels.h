@@ -85,6 +85,7 @@
 	KERNEL(derive_gates, glu_d_args) \
 	KERNEL(measure_runs, norm_args) \
 	KERNEL(derive_runs, norm_d_args) \
+	KERNEL(multiply_runs, row_dot_args) \
 	KERNEL(add_heads, head_sum_args) \
 	KERNEL(drop_elements, drop_rows_args) \
 	KERNEL(add_columns, columns_args) \
@@ -110,8 +111,9 @@ enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
 /* Faults that a kernel finds in values that only it reads; written to `fault` in host memory. */
 enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXPERTS };
 
-enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE, MAP_SIGMOID, MAP_SIGMOID_D };
-struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
+enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE, MAP_SIGMOID, MAP_SIGMOID_D, MAP_MUL };
+enum { MAP_FACTOR = MAP_MUL + 1, MAP_CLAMP, MAP_CLAMP_D };
+struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype; FACTOR: one column */
 	const float *a;
 	const void *b; /* NULL: none */
 	float *y; /* NULL: not written */
@@ -120,7 +122,8 @@ struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype */
 	int32_t kind, activation, b_dtype;
 	int32_t wide; /* 16 bytes of each row can be read and written in one access */
 	int32_t half; /* a and b of a GLU are bf16, and 8 bytes can be read in one access */
-	float factor;
+	float factor; /* CLAMP: the lower limit */
+	float high; /* CLAMP: the upper limit */
 };
 
 struct norm_args {
@@ -137,6 +140,12 @@ struct norm_d_args { /* norm.y: dx */
 	struct norm_args norm;
 	const float *g;
 	int64_t g_pitch;
+};
+
+struct row_dot_args {
+	const float *a, *b;
+	float *y;
+	int64_t a_pitch, b_pitch, y_pitch, columns;
 };
 
 struct glu_d_args {
@@ -403,7 +412,7 @@ struct route_args {
 	const void *b; /* NULL: none */
 	float *y;
 	int64_t x_pitch, y_pitch, b_stride;
-	int32_t b_dtype, experts, top, groups, kept, sigmoid, normalize;
+	int32_t b_dtype, experts, top, groups, kept, sigmoid, normalize, group_max;
 	float eps, scale;
 };
 

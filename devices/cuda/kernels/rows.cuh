@@ -89,13 +89,15 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 			load_four_halves(a.b, t * a.b_pitch + i, b);
 		} else {
 			load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
-			if (a.kind != MAP_BIAS && a.b)
+			if (a.kind != MAP_BIAS && a.kind != MAP_FACTOR && a.b)
 				load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide,
 				          b);
 		}
 		EACH(j, 4) {
 			if (a.kind == MAP_BIAS && i + j < a.columns)
 				b[j] = widen_element(a.b, a.b_dtype, (i + j) * a.b_pitch);
+			if (a.kind == MAP_FACTOR)
+				b[j] = ((const float *)a.b)[t * a.b_pitch];
 			if (a.kind == MAP_GLU)
 				x[j] = a.b ? activate(a.activation, x[j]) * b[j]
 				           : activate(a.activation, x[j]);
@@ -103,6 +105,12 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 				x[j] = 1.0f / (1.0f + mathf_exp(-x[j]));
 			else if (a.kind == MAP_SIGMOID_D)
 				x[j] = b[j] * (x[j] * (1.0f - x[j]));
+			else if (a.kind == MAP_MUL || a.kind == MAP_FACTOR)
+				x[j] = x[j] * b[j];
+			else if (a.kind == MAP_CLAMP)
+				x[j] = x[j] < a.factor ? a.factor : x[j] > a.high ? a.high : x[j];
+			else if (a.kind == MAP_CLAMP_D)
+				x[j] = x[j] < a.factor || x[j] > a.high ? 0.0f : b[j];
 			else
 				x[j] = a.kind == MAP_SCALE ? x[j] * a.factor : x[j] + b[j];
 		}

@@ -72,6 +72,20 @@ KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
 		       ((g[i] * read_norm_weight(n, i) - sum) - (x[i] - mean) * scale * product);
 }
 
+/* Sums the products of two rows. */
+KERNEL(NORM_THREADS_MAX, multiply_runs, row_dot_args)
+{
+	SHARED float scratch[NORM_THREADS_MAX / WARP];
+	const float *u = a.a + blockIdx.x * a.a_pitch, *v = a.b + blockIdx.x * a.b_pitch;
+	float sum = 0.0f;
+
+	for (int64_t i = threadIdx.x; i < a.columns; i += blockDim.x)
+		sum = fmaf(u[i], v[i], sum);
+	sum = add_block(sum, scratch);
+	if (!threadIdx.x)
+		a.y[blockIdx.x * a.y_pitch] = sum;
+}
+
 /* Adds the heads of a run in order. */
 KERNEL(MAP_THREADS, add_heads, head_sum_args)
 {

@@ -265,7 +265,8 @@ START_TEST(bits_of_one_rank)
 	                                                              : 12);
 
 	for (uint64_t i = first; i < first + n; i++)
-		compare_ways(geometry_families[_i], read_environment_number("GEOMETRY_SEED", 1), i);
+		compare_ways(geometry_get_family(_i), read_environment_number("GEOMETRY_SEED", 1),
+		             i);
 }
 END_TEST
 
@@ -273,10 +274,7 @@ int main(void)
 {
 	SRunner *r;
 	TCase *t = suite_begin("geometries", 3600, &r);
-	int n = 0;
 
-	while (geometry_families[n])
-		n++;
-	tcase_add_loop_test(t, bits_of_one_rank, 0, n);
+	tcase_add_loop_test(t, bits_of_one_rank, 0, geometry_count_families());
 	return suite_end(r);
 }

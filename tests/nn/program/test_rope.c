@@ -15,7 +15,7 @@ static tess_status read_rope_text(const char *text, struct tess_rope *out)
 	json_decref(root);
 	root = NULL;
 	ck_assert_int_eq(tess_json_parse("test", text, strlen(text), &root), TESS_OK);
-	return tess_rope_read("dir", root, out);
+	return tess_rope_read("dir", root, NULL, 0, out);
 }
 
 #define LLAMA3 \
@@ -223,6 +223,73 @@ START_TEST(linear_scaling)
 }
 END_TEST
 
+/* Checks HunYuan's form of scaling: theta is raised once. */
+START_TEST(raised_theta)
+{
+	enum { EACH = 12, HALF = EACH / 2 };
+	double theta = 10000 * pow(50, EACH / (EACH - 2.0));
+	float row[EACH];
+
+	fill_row("{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 50, \"factor\": 3}}", EACH,
+	         row);
+	for (int i = 0; i < HALF; i++) {
+		double f = pow(theta, -2.0 * i / EACH);
+
+		ck_assert_float_eq_tol(row[i], (float)cos(f), 1e-7f);
+		ck_assert_float_eq_tol(row[HALF + i], (float)sin(f), 2e-6f * (float)f);
+	}
+}
+END_TEST
+
+/* Checks that rows grow with their positions, by steps of a period. */
+START_TEST(growing_rows)
+{
+	enum { EACH = 4, N = 40 };
+	struct tess_rope plain = { .type = TESS_ROPE_DEFAULT, .theta = 10000, .scale = 1 },
+			 grown = plain;
+	float table[N * EACH], want[N * EACH];
+
+	grown.growth = 0.25;
+	grown.period = 8;
+	ck_assert_int_eq(tess_rope_fill_table(&plain, EACH, N, want), TESS_OK);
+	ck_assert_int_eq(tess_rope_fill_table(&grown, EACH, N, table), TESS_OK);
+	for (int i = 0; i < N * EACH; i++) {
+		double by = 1 + 0.25 * log(1 + (i / EACH) / 8); /* whole periods */
+
+		ck_assert_float_eq_tol(table[i], (float)(by * (double)want[i]), 3e-7f);
+	}
+}
+END_TEST
+
+/* Checks settings by kind of layer, and a theta for a kind without settings of its own. */
+START_TEST(kinds_of_layers)
+{
+	static const char both[] =
+		"{\"rope_parameters\": {\"a\": {\"rope_theta\": 5}, \"b\": "
+		"{\"rope_theta\": 7, \"rope_type\": \"linear\", \"factor\": 2}}}";
+	static const char one[] = "{\"rope_theta\": 7, \"rope_scaling\": {\"type\": \"linear\", "
+				  "\"factor\": 2}}";
+	json_t *root = json_loads(both, 0, NULL);
+	struct tess_rope r;
+
+	ck_assert(!tess_rope_read("dir", root, "a", 3, &r));
+	ck_assert(r.theta == 5 && r.type == TESS_ROPE_DEFAULT);
+	ck_assert(!tess_rope_read("dir", root, "b", 0, &r));
+	ck_assert(r.theta == 7 && r.type == TESS_ROPE_LINEAR && r.factor == 2);
+	ck_assert_int_eq(tess_rope_read("dir", root, NULL, 0, &r), TESS_ENOTSUP);
+	expect_part(tess_error(), "rope_parameters: a: settings per layer type are not supported");
+	ck_assert_int_eq(tess_rope_read("dir", root, "c", 0, &r), TESS_EINVAL);
+	expect_part(tess_error(), "rope_parameters: no settings of c layers are there");
+	json_decref(root);
+	root = json_loads(one, 0, NULL);
+	ck_assert(!tess_rope_read("dir", root, "a", 3, &r));
+	ck_assert(r.theta == 3 && r.type == TESS_ROPE_DEFAULT);
+	ck_assert(!tess_rope_read("dir", root, "b", 0, &r));
+	ck_assert(r.theta == 7 && r.type == TESS_ROPE_LINEAR && r.factor == 2);
+	json_decref(root);
+}
+END_TEST
+
 /*
  * YaRN in double, from the paper (YaRN: Efficient Context Window Extension, section 3). In the L
  * positions of training, angle i of a head makes L / wavelength turns. Above beta_fast turns it is
@@ -367,4 +434,5 @@ START_TEST(far_positions)
 END_TEST
 
 SUITE_MAIN("rope", both_spellings, refuses_with_key_and_reason, frequencies, llama3_scaling,
-           linear_scaling, yarn_scaling, longrope_scaling, lengths_that_fix_a_table, far_positions)
+           linear_scaling, raised_theta, growing_rows, kinds_of_layers, yarn_scaling,
+           longrope_scaling, lengths_that_fix_a_table, far_positions)

@@ -10,6 +10,7 @@
 #include "tests/support/suite.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,13 +81,17 @@ static const char *const wrong_values[] = {
 	"mlp: a setting of config.json without a key",
 	"mlp: a module is entered without a name",
 	"mlp: a module is left without a value",
+	"mlp: a product needs rows of elements",
+	"mlp: a clamp needs rows of elements",
+	"mlp: a clamp to [1, -1]; the first limit must not be above the second",
+	"mlp: a clamp to [nan, 1]",
 	"the model: forward's result needs rows of elements",
 };
 
 static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tensor *x)
 {
 	const struct tess_linear w[] = { { "w", nn->dim(nn, "out", 8, 0), 0, 0 }, { 0 } };
-	struct tess_tensor *flat = nn->positions(nn), *y[2];
+	struct tess_tensor *flat = nn->positions(nn, 0), *y[2];
 
 	nn->enter(nn, x, "mlp");
 	switch (wrong) {
@@ -138,6 +143,14 @@ static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tens
 		return nn->enter(nn, x, NULL);
 	case 23:
 		return nn->leave(nn, NULL);
+	case 24:
+		return nn->multiply(nn, x, flat);
+	case 25:
+		return nn->clamp(nn, flat, -1, 1);
+	case 26:
+		return nn->clamp(nn, x, 1, -1);
+	case 27:
+		return nn->clamp(nn, x, (double)NAN, 1);
 	default:
 		return nn->leave(nn, x), flat;
 	}
@@ -175,8 +188,8 @@ static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *
 
 	x = nn->embed(nn, "words", words, vocab, hidden);
 	x = nn->add(nn, x,
-	            nn->embed(nn, "places", nn->positions(nn), nn->dim(nn, "positions", TABLE, 0),
-	                      hidden));
+	            nn->embed(nn, "places", nn->positions(nn, 0),
+	                      nn->dim(nn, "positions", TABLE, 0), hidden));
 	x = nn->norm(nn, "norm", nn->scale(nn, x, 0.7), norm, 1e-5);
 	nn->linear(nn, x, qkv, h);
 	y = nn->attention(nn, nn->rope(nn, h[0], &rotary), nn->rope(nn, h[1], &rotary), h[2],

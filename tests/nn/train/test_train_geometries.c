@@ -211,7 +211,7 @@ START_TEST(ways_give_the_bits_of_one_rank)
 	uint64_t count = read_environment("GEOMETRIES", 1);
 
 	for (uint64_t i = first; i < first + count; i++)
-		compare_gradients_of_ways(geometry_families[_i],
+		compare_gradients_of_ways(geometry_get_family(_i),
 		                          seed * 1000003 + i * 101 + (uint64_t)_i);
 }
 END_TEST
@@ -220,10 +220,7 @@ int main(void)
 {
 	SRunner *r;
 	TCase *t = suite_begin("train_geometries", 120, &r);
-	int n = 0;
 
-	while (geometry_families[n])
-		n++;
-	tcase_add_loop_test(t, ways_give_the_bits_of_one_rank, 0, n);
+	tcase_add_loop_test(t, ways_give_the_bits_of_one_rank, 0, geometry_count_families());
 	return suite_end(r);
 }

@@ -75,7 +75,19 @@ static struct tess_tensor *record_experts_module(struct tess_nn *nn, struct tess
 static struct tess_tensor *record_block_module(struct tess_nn *nn, struct tess_tensor *x)
 {
 	x = nn->enter(nn, x, "mod");
-	x = nn->integer(nn, "sigmoid", 0) ? nn->sigmoid(nn, x) : nn->glu(nn, x, NULL, TESS_GELU);
+	switch (nn->integer(nn, "op", CONFORM_GLU)) {
+	case CONFORM_SIGMOID:
+		x = nn->sigmoid(nn, x);
+		break;
+	case CONFORM_PRODUCT: /* both operands are x: its gradient has two contributions */
+		x = nn->multiply(nn, x, x);
+		break;
+	case CONFORM_CLAMP:
+		x = nn->clamp(nn, x, -0.1, 0.2);
+		break;
+	default:
+		x = nn->glu(nn, x, NULL, TESS_GELU);
+	}
 	return nn->leave(nn, x);
 }
 
@@ -138,7 +150,7 @@ static void set_source(struct conform_model *m, const char *name)
 		                          .drop = drop_nothing };
 }
 
-tess_status conform_model_open(int32_t module, bool sigmoid, const int64_t size[CONFORM_SIZES],
+tess_status conform_model_open(int32_t module, int32_t op, const int64_t size[CONFORM_SIZES],
                                struct conform_model *m)
 {
 	int64_t twice = module == CONFORM_FUSED ? 2 : 1;
@@ -146,10 +158,9 @@ tess_status conform_model_open(int32_t module, bool sigmoid, const int64_t size[
 	*m = (struct conform_model){ .model = &one_module,
 		                     .module = module,
 		                     .find_shape = find_module_shape };
-	m->config =
-		json_pack("{s:i, s:b, s:I, s:I, s:I}", "module", (int)module, "sigmoid",
-	                  (int)sigmoid, "vocabulary", (json_int_t)size[CONFORM_VOCABULARY], "in",
-	                  (json_int_t)size[CONFORM_IN], "out", (json_int_t)size[CONFORM_OUT]);
+	m->config = json_pack("{s:i, s:i, s:I, s:I, s:I}", "module", (int)module, "op", (int)op,
+	                      "vocabulary", (json_int_t)size[CONFORM_VOCABULARY], "in",
+	                      (json_int_t)size[CONFORM_IN], "out", (json_int_t)size[CONFORM_OUT]);
 	if (!m->config)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	memcpy(m->size, size, sizeof m->size);

@@ -23,6 +23,8 @@ enum conform_module {
 	CONFORM_EXPERTS,
 	CONFORM_MODULES
 };
+/* Ops of CONFORM_BLOCK. */
+enum { CONFORM_GLU, CONFORM_SIGMOID, CONFORM_PRODUCT, CONFORM_CLAMP, CONFORM_BLOCK_OPS };
 /* Sizes: tokens, the vocabulary, x and y; x and y of CONFORM_FUSED are twice as wide. */
 enum { CONFORM_TOKENS, CONFORM_VOCABULARY, CONFORM_IN, CONFORM_OUT, CONFORM_SIZES };
 
@@ -39,10 +41,10 @@ struct conform_model {
 
 /*
  * Opens the model of one module. The input of "mod" comes from the embedding "source", or from the
- * module "source" if it is an embedding itself; y is the logits. sigmoid: the op of CONFORM_BLOCK
- * instead of a GLU. Close *m by conform_model_close. TESS_ENOMEM.
+ * module "source" if it is an embedding itself; y is the logits. op: that of CONFORM_BLOCK.
+ * Close *m by conform_model_close. TESS_ENOMEM.
  */
-tess_status conform_model_open(int32_t module, bool sigmoid, const int64_t size[CONFORM_SIZES],
+tess_status conform_model_open(int32_t module, int32_t op, const int64_t size[CONFORM_SIZES],
                                struct conform_model *m);
 /*
  * Returns the style of "source" that gives "mod" an input of this place: R replicated, 0 and 1 cut

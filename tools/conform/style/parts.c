@@ -166,19 +166,19 @@ static tess_status try_plan(struct trials *t, const struct conform_model *m, con
 static const struct {
 	const char *name, *kind; /* kind: as in struct tess_site */
 	int32_t module;
-	bool sigmoid;
+	int32_t op; /* of CONFORM_BLOCK */
 	const char *param; /* the style is for this parameter only; NULL: for the module */
 } modules[] = {
-	{ "a linear module", "linear", CONFORM_LINEAR, false, NULL },
-	{ "a linear module with a bias", "linear", CONFORM_BIASED, false, NULL },
-	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, false, NULL },
-	{ "a norm", "norm", CONFORM_NORM, false, NULL },
-	{ "an embedding", "embedding", CONFORM_EMBEDDING, false, NULL },
-	{ "a module with a GLU", "module", CONFORM_BLOCK, false, NULL },
-	{ "a module with a sigmoid", "module", CONFORM_BLOCK, true, NULL },
-	{ "experts", "experts", CONFORM_EXPERTS, false, NULL },
-	{ "gate_up_proj of experts", "experts", CONFORM_EXPERTS, false, "gate_up_proj" },
-	{ "down_proj of experts", "experts", CONFORM_EXPERTS, false, "down_proj" },
+	{ "a linear module", "linear", CONFORM_LINEAR, CONFORM_GLU, NULL },
+	{ "a linear module with a bias", "linear", CONFORM_BIASED, CONFORM_GLU, NULL },
+	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, CONFORM_GLU, NULL },
+	{ "a norm", "norm", CONFORM_NORM, CONFORM_GLU, NULL },
+	{ "an embedding", "embedding", CONFORM_EMBEDDING, CONFORM_GLU, NULL },
+	{ "a module with a GLU", "module", CONFORM_BLOCK, CONFORM_GLU, NULL },
+	{ "a module with a sigmoid", "module", CONFORM_BLOCK, CONFORM_SIGMOID, NULL },
+	{ "experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, NULL },
+	{ "gate_up_proj of experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, "gate_up_proj" },
+	{ "down_proj of experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, "down_proj" },
 };
 enum { MODULES = sizeof modules / sizeof *modules, TURNS = 5 };
 
@@ -252,7 +252,7 @@ static tess_status try_places(struct trials *t, int32_t i, int turn)
 	tess_status st;
 
 	set_sizes(t->me->n, turn, size);
-	st = conform_model_open(modules[i].module, modules[i].sigmoid, size, &m);
+	st = conform_model_open(modules[i].module, modules[i].op, size, &m);
 	if (!st)
 		st = compute_expected(t, &m);
 	for (; *at && !st; at++)

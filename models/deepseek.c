@@ -1,16 +1,14 @@
 /*
- * tess-model-deepseek_v3.so: DeepSeek V3: attention over a latent, which is cached with one rotated
- * key for all heads; after the first layers, mixtures of experts and shared experts.
+ * tess-model-deepseek.so: DeepSeek V2 and V3: attention over a latent, which is cached with one
+ * rotated key for all heads; after the first layers, mixtures of experts and shared experts.
  */
 #include <tessera/decoder.h>
 
 struct deepseek {
 	struct tess_decoder c; /* first: blocks receive a pointer to it */
-	int64_t dense; /* layers without experts */
 	int64_t nope, rotated, value,
 		rank; /* elements of a head: nope to value; of the latent: rank */
 	struct tess_dim *q_latent, *latent, *key, *latent_key, *latent_query, *rows, *values;
-	struct tess_dim *shared_ffn;
 };
 
 /* Returns yarn's factor for q and k, for sequences longer than in training. */
@@ -37,7 +35,6 @@ static void read_attention(struct tess_nn *nn, struct deepseek *m)
 	m->rank = nn->integer(nn, "kv_lora_rank", 512);
 	c->scale = mscale * mscale / sqrt((double)(m->nope + m->rotated));
 	c->qkv_bias = c->out_bias = nn->integer(nn, "attention_bias", 0) ? TESS_BIAS : 0;
-	c->rotary.flags = nn->integer(nn, "rope_interleave", 0) ? TESS_INTERLEAVED : 0;
 	c->heads = nn->dim(nn, "heads", heads, m->nope + m->rotated);
 	m->q_latent = rank ? nn->dim(nn, "query latent", rank, TESS_HIDDEN) : NULL;
 	m->latent = nn->dim(nn, "latent", m->rank, TESS_HIDDEN);
@@ -46,26 +43,6 @@ static void read_attention(struct tess_nn *nn, struct deepseek *m)
 	m->latent_query = nn->heads(nn, "latent queries", c->heads, heads, m->rank + m->rotated);
 	m->rows = nn->heads(nn, "rows of heads", c->heads, heads, m->nope + m->value);
 	m->values = nn->heads(nn, "values", c->heads, heads, m->value);
-}
-
-static void read_experts(struct tess_nn *nn, struct deepseek *m)
-{
-	int64_t ffn = nn->integer(nn, "moe_intermediate_size", 2048);
-
-	m->dense = nn->integer(nn, "first_k_dense_replace", 3);
-	m->shared_ffn = nn->dim(nn, "shared ffn", ffn * nn->integer(nn, "n_shared_experts", 1), 0);
-	m->c.expert_ffn = nn->dim(nn, "expert ffn", ffn, 0);
-	m->c.experts = nn->dim(nn, "experts", nn->integer(nn, "n_routed_experts", 256), 1);
-	m->c.route = (struct tess_route){
-		.size = sizeof m->c.route,
-		.flags = TESS_SIGMOID | (nn->integer(nn, "norm_topk_prob", 0) ? TESS_NORMALIZE : 0),
-		.top = nn->integer(nn, "num_experts_per_tok", 8),
-		.groups = nn->integer(nn, "n_group", 8),
-		.groups_kept = nn->integer(nn, "topk_group", 4),
-		.eps = 1e-20,
-		.scale = nn->number(nn, "routed_scaling_factor", 2.5),
-		.correction = "gate.e_score_correction_bias",
-	};
 }
 
 /* Projects x to q, and to the latent with the rotated key. */
@@ -98,7 +75,9 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 	const struct tess_head_linear down = { sizeof down, 0,         "kv_b_proj", m->rows,
 		                               m->latent,   m->values, m->nope,     m->value };
 	const struct tess_linear out[] = { { "o_proj", c->hidden, c->out_bias, 0 }, { 0 } };
-	const struct tess_rotary end = { sizeof end, c->rotary.flags, m->nope, m->rotated };
+	const struct tess_rotary end = {
+		.size = sizeof end, .flags = c->rotary.flags, .first = m->nope, .width = m->rotated
+	};
 	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank, c->dropout };
 	struct tess_tensor *q_kv[2] = { 0 }, *kv[2] = { 0 }, *q, *y;
 
@@ -113,27 +92,30 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 	return nn->leave(nn, y);
 }
 
-static struct tess_tensor *feed_as_deepseek(struct tess_nn *nn, const struct tess_decoder *c,
-                                            int64_t layer, struct tess_tensor *x)
+static struct tess_tensor *forward_v3(struct tess_nn *nn, struct tess_tensor *ids)
 {
-	const struct deepseek *m = (const struct deepseek *)c;
-	struct tess_tensor *y;
-
-	if (layer < m->dense)
-		return tess_decoder_mlp(nn, c, layer, x);
-	x = nn->enter(nn, x, "mlp");
-	y = tess_decoder_experts(nn, c, x);
-	x = tess_decoder_gated(nn, c, "shared_experts", m->shared_ffn, x);
-	return nn->leave(nn, nn->add(nn, y, x));
-}
-
-static struct tess_tensor *forward_deepseek(struct tess_nn *nn, struct tess_tensor *ids)
-{
+	int32_t flags = TESS_SIGMOID | (nn->integer(nn, "norm_topk_prob", 0) ? TESS_NORMALIZE : 0);
 	struct deepseek m = { .c = tess_decoder_read(nn, 0) };
 
+	m.c.rotary.flags = nn->integer(nn, "rope_interleave", 0) ? TESS_INTERLEAVED : 0;
 	read_attention(nn, &m);
-	read_experts(nn, &m);
-	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, feed_as_deepseek);
+	tess_decoder_read_shared_moe(nn, &m.c, flags);
+	m.c.route.correction = "gate.e_score_correction_bias";
+	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, tess_decoder_shared_moe);
+}
+
+/* Its router takes a softmax, whose weights are never divided by their sum. */
+static struct tess_tensor *forward_v2(struct tess_nn *nn, struct tess_tensor *ids)
+{
+	static const char *const methods[] = { "greedy", "group_limited_greedy", NULL };
+	struct deepseek m = { .c = tess_decoder_read(nn, 0) };
+
+	m.c.rotary.flags = TESS_INTERLEAVED;
+	read_attention(nn, &m);
+	tess_decoder_read_shared_moe(nn, &m.c, TESS_GROUP_MAX);
+	if (nn->choice(nn, methods, "topk_method") == 0)
+		m.c.route.groups = 1;
+	return tess_decoder_record(nn, &m.c, ids, attend_as_deepseek, tess_decoder_shared_moe);
 }
 
 #define LAYER TESS_DECODER_LAYER
@@ -149,18 +131,12 @@ static struct tess_tensor *forward_deepseek(struct tess_nn *nn, struct tess_tens
 	{ \
 		LAYER "self_attn.kv_b_proj", "colwise" \
 	}
-#define SHARED(down) \
-	{ SOME "mlp.shared_experts.gate_proj", "colwise" }, \
-		{ SOME "mlp.shared_experts.up_proj", "colwise" }, \
-	{ \
-		SOME "mlp.shared_experts.down_proj", down \
-	}
 static const struct tess_rule tp[] = { ENDS,
 	                               HEADS,
 	                               { LAYER "self_attn.o_proj", "rowwise" },
 	                               TESS_DECODER_TP_MLP(SOME),
 	                               TESS_DECODER_TP_EXPERTS(SOME),
-	                               SHARED("rowwise"),
+	                               TESS_DECODER_SHARED("rowwise"),
 	                               { 0 } };
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
 static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
@@ -172,7 +148,7 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { LAYER "mlp", "module_allgather" },
 	                                  TESS_DECODER_TP_SP_MLP(SOME),
 	                                  TESS_DECODER_TP_SP_EXPERTS(SOME),
-	                                  SHARED("rowwise_reduce_scatter"),
+	                                  TESS_DECODER_SHARED("rowwise_reduce_scatter"),
 	                                  { "model.norm", "sequence_parallel" },
 	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
@@ -181,20 +157,26 @@ static const struct tess_rule ep[] = { ENDS,
 	                               { LAYER "self_attn.o_proj", "rowwise" },
 	                               TESS_DECODER_TP_MLP(SOME),
 	                               TESS_DECODER_EP_EXPERTS(SOME),
-	                               SHARED("rowwise"),
+	                               TESS_DECODER_SHARED("rowwise"),
 	                               { 0 } };
 /* attention is not cut */
-static const struct tess_rule hf[] = {
-	ENDS, TESS_DECODER_TP_MLP(SOME), TESS_DECODER_TP_EXPERTS(SOME), SHARED("rowwise"), { 0 }
-};
+static const struct tess_rule hf[] = { ENDS,
+	                               TESS_DECODER_TP_MLP(SOME),
+	                               TESS_DECODER_TP_EXPERTS(SOME),
+	                               TESS_DECODER_SHARED("rowwise"),
+	                               { 0 } };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", hf }, { 0 }
 };
 static const struct tess_stored stored[] = { TESS_DECODER_STORED_EXPERTS, { 0 } };
+static const struct tess_preset presets_v2[] = {
+	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }
+};
+static const char *const types_v2[] = { "deepseek_v2", NULL };
 static const char *const types[] = { "deepseek_v3", NULL };
 /* those of its class in transformers 5.24 */
 /* clang-format off */
-static const char defaults[] = TESS_JSON({
+static const char defaults_v3[] = TESS_JSON({
 	"vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432,
 	"moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 128,
 	"num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
@@ -206,17 +188,38 @@ static const char defaults[] = TESS_JSON({
 	"tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
 	"bos_token_id": 0, "eos_token_id": 1
 });
+static const char defaults_v2[] = TESS_JSON({
+	"vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008,
+	"moe_intermediate_size": 1407, "num_hidden_layers": 32, "num_attention_heads": 32,
+	"n_shared_experts": 2, "n_routed_experts": 64,
+	"routed_scaling_factor": 1, "kv_lora_rank": 512, "q_lora_rank": 1536,
+	"qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128,
+	"topk_method": "greedy", "first_k_dense_replace": 0, "hidden_act": "silu",
+	"max_position_embeddings": 2048, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+	"tie_word_embeddings": false, "attention_bias": false, "attention_dropout": 0,
+	"bos_token_id": 1, "eos_token_id": 2
+});
 /* clang-format on */
+static const struct tess_model deepseek_v2 = {
+	.size = sizeof deepseek_v2,
+	.name = "deepseek_v2",
+	.summary = "DeepSeek V2: attention over a cached latent, and experts",
+	.types = types_v2,
+	.presets = presets_v2,
+	.forward = forward_v2,
+	.stored = stored,
+	.defaults = defaults_v2,
+};
 static const struct tess_model deepseek_v3 = {
 	.size = sizeof deepseek_v3,
 	.name = "deepseek_v3",
 	.summary = "DeepSeek V3: attention over a cached latent, and experts",
 	.types = types,
 	.presets = presets,
-	.forward = forward_deepseek,
+	.forward = forward_v3,
 	.stored = stored,
-	.defaults = defaults,
+	.defaults = defaults_v3,
 };
 
-TESS_DEFINE_PLUGIN("deepseek_v3", "1.0", "Apache-2.0", .needs_nn = TESS_UPTO(tess_nn, head_linear),
-                   .models = TESS_LIST(tess_model, &deepseek_v3));
+TESS_DEFINE_PLUGIN("deepseek", "1.0", "Apache-2.0",
+                   .models = TESS_LIST(tess_model, &deepseek_v2, &deepseek_v3));
