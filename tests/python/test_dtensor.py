@@ -31,12 +31,14 @@ def test_shards_of_any_size(backend):
         assert np.array_equal(root.local, x[cut(5, 2, d), cut(7, 2, t)]) and root.placements == (Shard(0), Shard(1))
         assert root.ranges(0) == [(edge(5, 2, d), edge(5, 2, d + 1))] and root.to_local() is root.local
         for placements in itertools.product([Replicate(), Shard(0), Shard(-1)], repeat=2):
-            if placements[0] == placements[1] != Replicate():
-                continue
             moved = root.redistribute(placements)
             assert np.array_equal(moved.full(), x) and np.array_equal(moved.full_tensor(), x)
             back = moved.redistribute([Shard(0), Shard(1)])
             assert np.array_equal(back.local, root.local)
+        twice = root.redistribute([Shard(0), Shard(0)])
+        rows = x[cut(5, 2, d)]
+        assert np.array_equal(twice.local, rows[cut(len(rows), 2, t)])
+        assert DTensor.from_local(twice.local, mesh, twice.placements).shape == (5, 7)
         one = distribute_tensor(x, mesh, [Replicate(), Shard(0)], src_data_rank=None)
         one.local *= 2
         assert np.array_equal(one.full(), 2 * x)
@@ -69,7 +71,7 @@ def test_errors_name_the_rule():
         mesh = DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("dp", "tp"))
         x = np.zeros((4, 4), np.float32)
         for error, message, call in [
-            (tessera.Error, "Shard", lambda: distribute_tensor(x, mesh, [Shard(0), Shard(0)])),
+            (tessera.Error, "different ops", lambda: distribute_tensor(x, mesh, [Partial("max"), Partial()])),
             (tessera.Error, "5", lambda: distribute_tensor(x, mesh, [Shard(5), Replicate()])),
             (ValueError, "1 placements for the 2 dimensions of dp=2,tp=2", lambda: distribute_tensor(x, mesh, [Shard(0)])),
             (ValueError, r"this rank has shape \[4, 4\]", lambda: DTensor.from_local(x, mesh, [Shard(0), Replicate()], shape=(4, 4))),
