@@ -370,7 +370,8 @@ enum {
 
 /*
  * NORM: normalizes each row, or each run of a row.
- *   in     x [T, H]; vector w [H or run]; TESS_LAYER: vector b of the same size, optional
+ *   in     x [T, H]; vector w [H or run], or absent: 1; TESS_LAYER: vector b of the same size,
+ *          optional
  *   out    y [T, H]
  *   num    TESS_NORM_...
  *   tree   one with one term: over H, or over a run as one unit

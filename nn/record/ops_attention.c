@@ -10,7 +10,8 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
 	       a->alpha == b->alpha && a->scale == b->scale && a->growth == b->growth &&
-	       a->period == b->period && a->fractions == b->fractions && a->factors == b->factors;
+	       a->period == b->period && a->start == b->start && a->still == b->still &&
+	       a->fractions == b->fractions && a->factors == b->factors;
 }
 
 /*
@@ -28,6 +29,8 @@ static int32_t find_rope_table(struct tess_recorder *r, const struct tess_rotary
 
 	use.rope.growth = how->growth;
 	use.rope.period = how->period;
+	use.rope.start = how->start;
+	use.rope.still = (how->flags & TESS_STILL) != 0;
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
 	if (!st && use.rope.part != 1 && each == all)

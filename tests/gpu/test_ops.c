@@ -120,6 +120,10 @@ static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, 
 	struct tess_op op = cpu_make_sum_op(TESS_OP_NORM, in, kind == TESS_LAYER ? 3 : 2, &out, num,
 	                                    TESS_NORM_NUMS, &tree, 1, &term, 1);
 
+	if (offset < 0) { /* no weight */
+		num[TESS_NORM_OFFSET] = 0;
+		in[1] = (struct tess_view){ 0 };
+	}
 	before = memcpy(malloc(sizeof *y * (size_t)(rows * pitch)), y,
 	                sizeof *y * (size_t)(rows * pitch));
 	want = run_on_both(cpu, &op, y, sizeof *y * (uint64_t)(rows * pitch), before);
@@ -146,6 +150,8 @@ START_TEST(norms)
 		test_norm_op(kind, dtype, i == 4, 300, 1);
 		test_norm_op(kind, dtype, 0, 64, 5);
 		test_norm_op(kind, dtype, 0, 6, 2);
+		if (kind == TESS_RMS)
+			test_norm_op(kind, dtype, -1, i % 2 ? 64 : 300, i % 2 ? 5 : 1);
 	}
 	tear_down_devices();
 }
