@@ -159,6 +159,14 @@ static uint64_t count_weight_bytes(const struct tess_record *rec)
 	return sum;
 }
 
+/* Counts the bytes of a hook's collective, over all blocks of a rank. */
+static uint64_t count_local_bytes(const struct tess_program *p, const struct tess_record *rec)
+{
+	uint64_t in = count_value_bytes(rec->in[0]), out = count_value_bytes(rec->out[0]);
+
+	return in == out ? in / (uint64_t)p->mesh.dim[rec->along].size : in < out ? in : out;
+}
+
 /* Describes the collective of record i along a dimension of the program, apart from moves. */
 static struct tess_explained_collective describe_collective(const struct explanation *x, int32_t i,
                                                             int32_t along)
@@ -174,6 +182,13 @@ static struct tess_explained_collective describe_collective(const struct explana
 			.from = make_stage_place(rec->stage),
 			.to = make_stage_place((int32_t)rec->num[TESS_REC_SEND_TO]),
 			.bytes = count_value_bytes(rec->in[0]),
+		};
+	if (rec->kind == TESS_REC_COLLECTIVE) /* a hook's, of local values */
+		return (struct tess_explained_collective){
+			.kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND],
+			.from = shard,
+			.to = shard,
+			.bytes = count_local_bytes(x->program, rec),
 		};
 	return (struct tess_explained_collective){
 		.kind = kind,
@@ -258,6 +273,13 @@ static const struct tess_explained_value *const *list_values(struct explanation 
 	return (const struct tess_explained_value *const *)list;
 }
 
+static const char *get_move_name(const struct tess_program *p, const struct tess_record *rec)
+{
+	if (rec->kind == TESS_REC_COLLECTIVE)
+		return tess_kind_name((int32_t)rec->num[TESS_REC_COLLECTIVE_KIND]);
+	return rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL;
+}
+
 static tess_status list_records(struct explanation *x)
 {
 	const struct tess_program *p = x->program;
@@ -280,7 +302,7 @@ static tess_status list_records(struct explanation *x)
 		*list[i] = (struct tess_explained_record){
 			.module = rec->module,
 			.kind = tess_record_kind_name(rec->kind),
-			.move = rec->kind == TESS_REC_MOVE ? tess_move_name(p, rec) : NULL,
+			.move = get_move_name(p, rec),
 			.in = list_values(x, rec->in, rec->nin, TESS_STAGES_ALL),
 			.out = list_values(x, rec->out, rec->nout, rec->stage),
 			.parameters = parameters,

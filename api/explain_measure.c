@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/reduce.h>
+#include <tessera/coll.h>
 #include <tessera/split.h>
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
 	uint64_t nodes;
 
 	if (s->kind != TESS_STEP_SUM)
-		return tess_move_count_sent(&s->coll, cut);
+		return tess_coll_sent_bytes(&s->coll, cut.rank, cut.nranks);
 	nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
 	return tess_move_count_reduced(sizeof(float) * s->sum.count, nodes, s->sum.share != NULL,
 	                               cut.nranks);

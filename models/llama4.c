@@ -1,6 +1,7 @@
 /*
  * tess-model-llama4.so: Llama 4, text: layers with rope attend in chunks, the others grow queries
- * with their positions; mixtures of experts whose input is scaled by its score, and a shared expert.
+ * with their positions; mixtures of experts whose input is scaled by its score, and a shared
+ * expert.
  */
 #include <tessera/decoder.h>
 

@@ -54,8 +54,8 @@ static int run_command(const struct tess_tool_command *c, int argc, char **argv)
 		fprintf(stderr, "tessera: %s\n", tess_error());
 		return 1;
 	}
-	/* launch and conform fork, and have deadlines of their own */
-	if (c != &tess_tool_launch && c != &tess_tool_conform)
+	/* these fork; their ranks or runs have deadlines of their own */
+	if (c != &tess_tool_launch && c != &tess_tool_conform && c != &tess_tool_compare)
 		tess_tool_start_watchdog(c->name);
 	status = c->run(argc, argv);
 	tess_registry_quit();

@@ -172,7 +172,9 @@ static tess_status add_result(struct owned_comparison *c, const struct tess_valu
 		                             .rank = -1,
 		                             .row = -1,
 		                             .column = -1 };
-	if (!r->name)
+	if (a && a->styles)
+		r->styles = tess_arena_copy(&c->arena, a->styles, strlen(a->styles));
+	if (!r->name || (a && a->styles && !r->styles))
 		return TESS_ENOMEM;
 	r->state = !a ? TESS_VALUE_ONLY_SECOND : !b ? TESS_VALUE_ONLY_FIRST : TESS_VALUE_RESHAPED;
 	if (a && b && have_one_shape(a, b))

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char numerics_key[] = "tessera.numerics", holders_key[] = "tessera.holders:";
+static const char numerics_key[] = "tessera.numerics",
+		  holders_key[] = "tessera.holders:", styles_key[] = "tessera.styles:";
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -22,11 +23,25 @@ static int compare_offsets(const void *a, const void *b)
 	                            : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
+/* Returns a malloc'ed copy of what the metadata has of a tensor; NULL: nothing, or no memory. */
+static char *load_description(const struct tess_safetensors *f, const char *key, const char *name,
+                              bool *missing)
+{
+	char full[1200];
+	const char *text;
+	char *copy;
+
+	snprintf(full, sizeof full, "%s%s", key, name);
+	text = tess_safetensors_get_metadata(f, full);
+	copy = text ? strdup(text) : NULL;
+	*missing |= text && !copy;
+	return copy;
+}
+
 static tess_status load_one_value(const struct tess_safetensors *f, const struct tess_slice *s,
                                   struct tess_values *v)
 {
-	char key[1200];
-	const char *holders;
+	bool missing = false;
 	struct tess_value_entry e = { .dtype = s->dtype, .ndim = s->ndim, .size = 1 };
 	tess_status st = TESS_OK;
 
@@ -40,12 +55,11 @@ static tess_status load_one_value(const struct tess_safetensors *f, const struct
 		e.shape[i] = s->shape[i];
 		e.size *= s->shape[i];
 	}
-	snprintf(key, sizeof key, "%s%s", holders_key, s->name);
-	holders = tess_safetensors_get_metadata(f, key);
 	e.name = strdup(s->name);
-	e.holders = holders ? strdup(holders) : NULL;
+	e.holders = load_description(f, holders_key, s->name, &missing);
+	e.styles = load_description(f, styles_key, s->name, &missing);
 	e.data = malloc(s->bytes + 1);
-	if (!e.name || !e.data || (holders && !e.holders))
+	if (!e.name || !e.data || missing)
 		st = tess_fail(TESS_ENOMEM, "%s: no memory for tensor %s", tess_safetensors_path(f),
 		               s->name);
 	if (!st)
@@ -54,6 +68,7 @@ static tess_status load_one_value(const struct tess_safetensors *f, const struct
 		return tess_values_append(v, &e);
 	free(e.name);
 	free(e.holders);
+	free(e.styles);
 	free(e.data);
 	return st;
 }
@@ -106,10 +121,26 @@ static void free_metadata(char **metadata, int64_t n)
 	free(metadata);
 }
 
+/* Appends a key, malloc'ed, and its text; NULL: nothing. */
+static tess_status add_description(char **list, int64_t *n, const char *key, const char *name,
+                                   char *text)
+{
+	if (!text)
+		return TESS_OK;
+	if (asprintf(&list[*n], "%s%s", key, name) < 0) {
+		list[*n] = NULL;
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	}
+	list[*n + 1] = text;
+	*n += 2;
+	return TESS_OK;
+}
+
 /* Makes the list of keys and texts; keys are malloc'ed. */
 static tess_status make_metadata(const struct tess_values *v, char ***out, int64_t *n)
 {
-	char **list = calloc(2 * (size_t)v->n + 3, sizeof *list);
+	char **list = calloc(4 * (size_t)v->n + 3, sizeof *list);
+	tess_status st = TESS_OK;
 
 	*n = 0;
 	*out = list;
@@ -122,17 +153,14 @@ static tess_status make_metadata(const struct tess_values *v, char ***out, int64
 		if (!list[0])
 			return tess_fail(TESS_ENOMEM, "out of memory");
 	}
-	for (int64_t i = 0; i < v->n; i++) {
-		if (!v->entry[i].holders)
-			continue;
-		if (asprintf(&list[*n], "%s%s", holders_key, v->entry[i].name) < 0) {
-			list[*n] = NULL;
-			return tess_fail(TESS_ENOMEM, "out of memory");
-		}
-		list[*n + 1] = v->entry[i].holders;
-		*n += 2;
+	for (int64_t i = 0; i < v->n && !st; i++) {
+		const struct tess_value_entry *e = &v->entry[i];
+
+		st = add_description(list, n, holders_key, e->name, e->holders);
+		if (!st)
+			st = add_description(list, n, styles_key, e->name, e->styles);
 	}
-	return TESS_OK;
+	return st;
 }
 
 tess_status tess_values_save(const struct tess_values *v, const char *path)

@@ -13,17 +13,32 @@
 #include <string.h>
 #include <tessera/names.h>
 
+static bool is_exact(const struct tess_program *p)
+{
+	return tess_program_is_exact(p) && strcmp(tess_option_get("reduce"), "fast") != 0;
+}
+
 /* Describes what determines bits in addition to checkpoint and inputs. */
 static tess_status set_numerics(struct tess_values *v, const struct tess_program *p, int32_t math,
                                 int32_t weights)
 {
-	const char *kv = p->kv_dtype && !p->training ? tess_dtype_name(p->kv_dtype) : "none";
-	bool exact = tess_program_is_exact(p) && strcmp(tess_option_get("reduce"), "fast") != 0;
+	const char *kv = p->kv_dtype ? tess_dtype_name(p->kv_dtype) : "none";
 	char text[256];
 
 	snprintf(text, sizeof text, "%s sums, products of %s, KV cache %s, weights %s",
-	         exact ? "exact" : "fast", tess_dtype_name(math ? math : TESS_F32), kv,
+	         is_exact(p) ? "exact" : "fast", tess_dtype_name(math ? math : TESS_F32), kv,
 	         weights ? tess_dtype_name(weights) : "as stored");
+	return tess_values_set_numerics(v, text);
+}
+
+/* Gradients of micro-batches are added in their order, so their number changes bits. */
+static tess_status set_training_numerics(struct tess_values *v, const struct tess_program *p,
+                                         int64_t nmicro)
+{
+	char text[256];
+
+	snprintf(text, sizeof text, "%s sums, micro-batches %lld", is_exact(p) ? "exact" : "fast",
+	         (long long)nmicro);
 	return tess_values_set_numerics(v, text);
 }
 
@@ -35,15 +50,19 @@ static tess_status append_taken(struct tess_taken_value *taken, int32_t n, struc
 	for (int32_t i = 0; i < n && !st; i++) {
 		struct tess_taken_value *t = &taken[i];
 		struct tess_value_entry e = { .name = strdup(t->name),
-			                      .holders = t->holders,
-			                      .data = t->data,
+			                      .styles = t->styles ? strdup(t->styles) : NULL,
 			                      .dtype = TESS_F32,
 			                      .ndim = 2,
 			                      .shape = { t->rows, t->columns },
 			                      .size = t->rows * t->columns };
 
-		if (!e.name)
+		if (!e.name || (t->styles && !e.styles)) {
+			free(e.name);
+			free(e.styles);
 			return tess_fail(TESS_ENOMEM, "values: out of memory");
+		}
+		e.holders = t->holders;
+		e.data = t->data;
 		t->data = NULL;
 		t->holders = NULL;
 		st = tess_values_append(v, &e);
@@ -51,16 +70,15 @@ static tess_status append_taken(struct tess_taken_value *taken, int32_t n, struc
 	return st;
 }
 
+/* Makes a list of values without a description of bits. */
 static tess_status make_values(struct tess_taken_value *taken, const struct tess_program *p,
-                               int32_t math, int32_t weights, struct tess_values **out)
+                               struct tess_values **out)
 {
 	struct tess_values *v = NULL;
 	tess_status st = tess_values_new(&v);
 
 	if (!st)
 		st = append_taken(taken, p->nvalues, v);
-	if (!st)
-		st = set_numerics(v, p, math, weights);
 	tess_taken_values_free(taken, p->nvalues);
 	if (st)
 		tess_values_free(v);
@@ -73,12 +91,19 @@ static tess_status take_session_values(struct tess_session *s, struct tess_value
 {
 	const struct tess_program *p = tess_runner_get_program(s->runner);
 	struct tess_taken_value *taken = NULL;
+	struct tess_values *v = NULL;
 	tess_status st = tess_runner_take_values(s->runner, &taken);
 
 	if (!st && taken && !tess_group_rank(s->all))
-		st = make_values(taken, p, s->model.math, s->model.weights, out);
+		st = make_values(taken, p, &v);
 	else
 		tess_taken_values_free(taken, p->nvalues);
+	if (!st && v)
+		st = set_numerics(v, p, s->model.math, s->model.weights);
+	if (st)
+		tess_values_free(v);
+	else
+		*out = v;
 	return st;
 }
 
@@ -106,14 +131,17 @@ tess_status tess_trainer_take_values(struct tess_trainer *t, struct tess_values 
 	struct tess_thread_state callers;
 	struct tess_taken_value *taken = NULL;
 	struct tess_values *v = NULL;
+	int64_t nmicro = 0;
 	tess_status st = TESS_REQUIRE(t, out);
 
 	if (st)
 		return st;
 	tess_thread_state_begin(&callers);
-	st = tess_trainer_take_stored(t, &taken);
+	st = tess_trainer_take_stored(t, &taken, &nmicro);
 	if (!st && taken)
-		st = make_values(taken, tess_trainer_get_program(t), 0, 0, &v);
+		st = make_values(taken, tess_trainer_get_program(t), &v);
+	if (!st && v)
+		st = set_training_numerics(v, tess_trainer_get_program(t), nmicro);
 	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "values");
 	tess_thread_state_restore(&callers);
 	if (st)

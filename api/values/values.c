@@ -27,6 +27,7 @@ static void free_value_entry(struct tess_value_entry *e)
 {
 	free(e->name);
 	free(e->holders);
+	free(e->styles);
 	free(e->data);
 }
 
@@ -153,12 +154,13 @@ static tess_status copy_value(struct tess_values *v, const struct tess_value *va
 	size_t bytes = (size_t)size * tess_width(value->dtype);
 	struct tess_value_entry e = { .name = strdup(value->name),
 		                      .holders = value->holders ? strdup(value->holders) : NULL,
+		                      .styles = value->styles ? strdup(value->styles) : NULL,
 		                      .data = malloc(bytes + 1),
 		                      .dtype = value->dtype,
 		                      .ndim = value->ndim,
 		                      .size = size };
 
-	if (!e.name || !e.data || (value->holders && !e.holders)) {
+	if (!e.name || !e.data || (value->holders && !e.holders) || (value->styles && !e.styles)) {
 		free_value_entry(&e);
 		return tess_fail(TESS_ENOMEM, "%s: no memory for its value", value->name);
 	}
@@ -205,7 +207,8 @@ tess_status tess_values_get(const struct tess_values *v, int64_t i, struct tess_
 		                     .name = e->name,
 		                     .data = e->data,
 		                     .ndim = e->ndim,
-		                     .holders = e->holders };
+		                     .holders = e->holders,
+		                     .styles = e->styles };
 	memcpy(value.shape, e->shape, sizeof value.shape);
 	value.size = size < sizeof value ? size : sizeof value;
 	memcpy(out, &value, value.size);

@@ -4,8 +4,8 @@
 
 #include <tessera/values.h>
 
-struct tess_value_entry { /* its name, data and holders are malloc'ed */
-	char *name, *holders; /* holders: NULL: none */
+struct tess_value_entry { /* all that it points to is malloc'ed */
+	char *name, *holders, *styles; /* holders, styles: NULL: none */
 	void *data;
 	int32_t dtype, ndim;
 	int64_t shape[TESS_DIMS];

@@ -49,7 +49,7 @@ struct group {
 struct work {
 	struct wrap_work wrap;
 	struct tess_coll c;
-	uint64_t call, bytes;
+	uint64_t call, bytes, sent;
 	int64_t begin, wait; /* ns; wait: time in wait() */
 	int32_t lane;
 	bool written;
@@ -130,12 +130,13 @@ static void write_call(struct group *g, struct work *w, tess_status st)
 	write_event(
 		t,
 		"{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
-		"\"tid\":%d,\"args\":{\"where\":\"%s\",\"bytes\":%" PRIu64 ",\"count\":%" PRIu64
+		"\"tid\":%d,\"args\":{\"where\":\"%s\",\"bytes\":%" PRIu64 ",\"sent\":%" PRIu64
+		",\"count\":%" PRIu64
 		",\"dtype\":\"%s\",\"op\":\"%s\",\"group\":\"%s\",\"call\":%" PRIu64
 		"%s%s,\"status\":%d}}",
 		tess_kind_name(c->kind), st < 0 ? "failed" : "comm",
 		to_microseconds(w->begin + t->offset - t->base), to_microseconds(end - w->begin),
-		(int)t->rank, (int)w->lane, where, w->bytes, c->count,
+		(int)t->rank, (int)w->lane, where, w->bytes, w->sent, c->count,
 		c->kind == TESS_BARRIER ? "" : tess_dtype_name(c->dtype),
 		tess_kind_reduces(c->kind) ? tess_reduce_op_name(c->op) : "", g->name, w->call,
 		more, wait, (int)st);
@@ -392,6 +393,7 @@ static tess_status trace_start_call(void *self, const struct tess_coll *c, void 
 	memcpy(&w->c, c, c->size < sizeof w->c ? c->size : sizeof w->c);
 	snprintf(w->where, sizeof w->where, "%s", w->c.where ? w->c.where : "");
 	w->bytes = tess_coll_bytes(&w->c, g->nranks);
+	w->sent = tess_coll_sent_bytes(&w->c, g->rank, g->nranks);
 	w->call = ++g->calls;
 	w->lane = take_lane(g->track);
 	w->begin = tess_now();

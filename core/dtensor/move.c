@@ -402,7 +402,8 @@ tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct
 				m.width * (uint64_t)tess_dtensor_count_elements(t, shape), 1,
 				move->to.kind == TESS_SHARD, m.cut.nranks);
 		else
-			sent = move->kind ? tess_move_count_sent(&m.call, m.cut) : 0;
+			sent = move->kind ? tess_coll_sent_bytes(&m.call, m.cut.rank, m.cut.nranks)
+			                  : 0;
 		move->sent = sent > move->sent ? sent : move->sent;
 	}
 	close_mover(&m);

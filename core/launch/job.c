@@ -644,8 +644,7 @@ static tess_status get_failure(struct launch_job *j)
 	if (rank)
 		format_exit(rank->status, end, sizeof end);
 	/* a rank that ended in its function has left the failure of its connection */
-	if (rank &&
-	    (WIFSIGNALED(rank->status) || (why == TESS_EPEER && r == named && !j->how->ends[r].st)))
+	if (rank && why == TESS_EPEER && r == named && !j->how->ends[r].st)
 		return tess_fail(TESS_EPEER, "rank %d %s; %s", r, end,
 		                 describe_rank_call(j, r, call, sizeof call));
 	killed = find_killed(j, why, named);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <tessera/tessera.h>
 
 enum { ALIGN = 64 };
 
@@ -72,8 +73,10 @@ static int run_process(void *arg, int32_t rank)
 	struct spawn *s = arg;
 	struct tess_rank_end *end = &s->ends[rank];
 	struct tess_world *w;
-	tess_status st = tess_world_open_recorded(end->flight, &w);
+	tess_status st = tess_crash_reports_enable();
 
+	if (!st)
+		st = tess_world_open_recorded(end->flight, &w);
 	if (!st)
 		st = tess_world_run(w, call_rank_function, s);
 	if (st)

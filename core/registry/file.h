@@ -37,6 +37,12 @@ struct tess_file {
 	size_t noffers;
 };
 
+/* Returns a name for messages: the path, or "plugin NAME" for one of the program. */
+static inline const char *tess_file_get_label(const struct tess_file *f)
+{
+	return f->dir ? f->path : f->name;
+}
+
 struct tess_wrapper { /* a backend or device that wraps another one */
 	struct tess_wrapper *next;
 	int32_t kind; /* TESS_BACKENDS or TESS_DEVICES */

@@ -90,8 +90,8 @@ static tess_status call_plugin_init(struct tess_file *f, const struct tess_host 
 
 	tess_fail(TESS_OK, "%s", "");
 	if (f->plugin.init)
-		st = TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "init", f->path, NULL, 0,
-		                       (tess_signals_block(), f->plugin.init(host)));
+		st = TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "init", tess_file_get_label(f), NULL,
+		                       0, (tess_signals_block(), f->plugin.init(host)));
 	f->initialised = st == TESS_OK;
 	if (f->initialised)
 		return TESS_OK;

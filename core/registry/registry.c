@@ -292,7 +292,7 @@ static tess_status check_names_free(const struct tess_file *mine)
 			return tess_fail(TESS_EINVAL,
 			                 "%s %s is offered by %s%s, which is used; choose another "
 			                 "name",
-			                 word, name, f->dir ? f->path : f->name,
+			                 word, name, tess_file_get_label(f),
 			                 f->dir ? "" : ", registered before");
 	}
 	return TESS_OK;
@@ -470,7 +470,8 @@ void tess_registry_quit(void)
 	pthread_mutex_lock(&registry_lock);
 	for (struct tess_file *f = registry.opened; f; f = f->opened) {
 		if (f->initialised && f->plugin.quit)
-			(void)TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "quit", f->path, NULL, 0,
+			(void)TESS_PLUGIN_NOTED(TESS_STATE_ALL, NULL, "quit",
+			                        tess_file_get_label(f), NULL, 0,
 			                        (f->plugin.quit(), 0));
 		f->initialised = false;
 	}

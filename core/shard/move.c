@@ -2,8 +2,6 @@
 
 #include "core/shard/place.h"
 
-#include <tessera/reduce.h>
-
 /* ---- which ----------------------------------------------------------------------------------- */
 
 int32_t tess_move_choose_call(struct tess_place from, struct tess_place to)
@@ -144,31 +142,6 @@ void tess_move_count_exchanged(const struct tess_dim *was, const struct tess_dim
 	tess_move_count_owned(was, cut.nranks,
 	                      tess_dim_get_local_size(is, cut.nranks, cut.rank) * others,
 	                      recv_counts);
-}
-
-uint64_t tess_move_count_sent(const struct tess_coll *c, struct tess_cut cut)
-{
-	uint64_t n = (uint64_t)cut.nranks, width = tess_width(c->dtype), sum = 0;
-	bool root = cut.rank == c->root;
-
-	switch (c->kind) {
-	case TESS_GATHER:
-		return root ? 0 : width * c->count;
-	case TESS_ALL_GATHER:
-		return width * c->count * (n - 1);
-	case TESS_SEND:
-		return width * c->count;
-	case TESS_RECV:
-		return 0;
-	case TESS_BROADCAST:
-		return root ? width * c->count * (n - 1) : 0;
-	case TESS_ALL_REDUCE:
-		return tess_move_count_reduced(width * c->count, 1, false, cut.nranks);
-	default:
-		for (int32_t q = 0; q < cut.nranks; q++)
-			sum += q == cut.rank ? 0 : width * c->send_counts[q];
-		return sum;
-	}
 }
 
 uint64_t tess_move_count_reduced(uint64_t bytes, uint64_t nodes, bool shares, int32_t nranks)

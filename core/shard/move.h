@@ -67,8 +67,6 @@ void tess_move_count_exchanged(const struct tess_dim *was, const struct tess_dim
                                struct tess_cut cut, int64_t others, uint64_t *send_counts,
                                uint64_t *recv_counts);
 
-/* Returns the bytes that a rank sends in a call, if blocks go straight to their ranks. */
-uint64_t tess_move_count_sent(const struct tess_coll *c, struct tess_cut cut);
 /*
  * Returns the bytes that a rank sends in a reduction of `bytes` in each of `nodes` addends: to the
  * ranks that add them and, unless each rank gets a share, the results to all ranks.

@@ -111,6 +111,39 @@ static inline uint64_t tess_coll_bytes(const struct tess_coll *c, int32_t nranks
 	return elements * tess_width(c->dtype);
 }
 
+/*
+ * Returns the bytes that rank `rank` of `nranks` sends to others, if blocks go straight to their
+ * ranks; of a reduction, a rank adds one block, and sends the result to all that get it.
+ */
+static inline uint64_t tess_coll_sent_bytes(const struct tess_coll *c, int32_t rank, int32_t nranks)
+{
+	uint64_t others = (uint64_t)nranks - 1, width = tess_width(c->dtype);
+	int root = tess_kind_rooted(c->kind) && c->root == rank;
+
+	switch (c->kind) {
+	case TESS_BROADCAST:
+		return root ? width * c->count * others : 0;
+	case TESS_GATHER:
+	case TESS_REDUCE:
+		return root ? 0 : width * c->count;
+	case TESS_ALL_REDUCE:
+		return 2 * width * c->count * others / (uint64_t)nranks;
+	case TESS_ALL_GATHER:
+		return width * c->count * others;
+	case TESS_SCATTER:
+	case TESS_REDUCE_SCATTER:
+	case TESS_ALL_TO_ALL:
+		if (c->kind == TESS_SCATTER && !root)
+			return 0;
+		return width * (tess_block_begin(c->send_counts, c->count, nranks) -
+		                (c->send_counts ? c->send_counts[rank] : c->count));
+	case TESS_SEND:
+		return width * c->count;
+	default:
+		return 0;
+	}
+}
+
 /* ---- valid calls ---- */
 
 /* Returns 1 if `op` is defined for elements of `dtype`; operations on bits are for integers. */

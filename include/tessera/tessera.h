@@ -64,10 +64,10 @@ tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
  * sanitizers are as without it.
  *
  * For a program that has the process to itself, at its start: the handlers belong to the process.
- * The command and the ranks that it starts call it. An ignored signal stays ignored. Threads that
- * call a plugin for the first time after this call, and this thread, get a stack for signals, so
- * that an overflow of their own stack is reported; a stack for signals that they have is kept. A
- * second call does nothing. TESS_EIO: a handler cannot be installed.
+ * The command, its ranks, and processes that tess_world_spawn forks call it. An ignored signal
+ * stays ignored. Threads that call a plugin for the first time after this call, and this thread,
+ * get a stack for signals, so that an overflow of their own stack is reported; a stack for signals
+ * that they have is kept. A second call does nothing. TESS_EIO: a handler cannot be installed.
  */
 tess_status tess_crash_reports_enable(void);
 
@@ -139,12 +139,13 @@ tess_status tess_world_open(struct tess_world **out);
  * results (tess_world_spawn_results). It has RANK and the other variables of a job, writes to the
  * same stdout and stderr, ends without atexit handlers and destructors, and is killed if this
  * process ends. The message of a rank that was killed has the signal and the last call
- * (TESS_EPEER). After a failure a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s
- * later; no process remains. SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the
- * end; SIGCHLD is the default meanwhile.
+ * (TESS_EPEER), and stderr has the plugin that crashed (tess_crash_reports_enable). After a failure
+ * a rank has a second to return, then gets SIGTERM, and SIGKILL 5 s later; no process remains.
+ * SIGINT, SIGTERM and SIGHUP end the ranks, and are raised again at the end; SIGCHLD is the default
+ * meanwhile.
  *
- * A deadline applies to calls, and to a rank that others wait for. If all ranks block in their own
- * code, this does too.
+ * A deadline applies to calls, to functions of plugins, and to a rank that others wait for. If all
+ * ranks block in their own code, this does too.
  */
 tess_status tess_world_spawn(int32_t n, tess_status (*fn)(struct tess_world *world, void *arg),
                              void *arg);

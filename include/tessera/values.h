@@ -57,15 +57,18 @@ struct tess_value {
 	 * every rank holds all of it, or it is unknown. A list of parts "AXIS:START:RANK", each up
 	 * to the next START of its axis, such as "1:0:0 1:32:1". */
 	const char *holders;
+	/* The styles of the module that the plan names, with their files: "colwise (FILE)", on a
+	 * mesh "colwise along tp (FILE)", separated by ", "; NULL: none, or unknown. */
+	const char *styles;
 };
-TESS_TIGHT(tess_value, holders);
+TESS_TIGHT(tess_value, styles);
 
 /* Makes an empty list. The caller frees *out by tess_values_free. */
 tess_status tess_values_new(struct tess_values **out);
 
 /*
- * Appends a copy of a tensor with its data; value->holders may be NULL. TESS_EINVAL: the name is
- * empty or in the list, the element type is unknown, or the shape is invalid.
+ * Appends a copy of a tensor with its data; holders and styles may be NULL. TESS_EINVAL: the name
+ * is empty or in the list, the element type is unknown, or the shape is invalid.
  */
 tess_status tess_values_add(struct tess_values *v, const struct tess_value *value);
 
@@ -86,7 +89,8 @@ int32_t tess_value_find_rank(const struct tess_value *value, int64_t row, int64_
 
 /*
  * Returns the arithmetic of the run that made the values: "exact" or "fast" sums, the element types
- * of products, KV cache and weights. "": unknown. Borrowed from `v`.
+ * of products, KV cache and weights; in training, the number of micro-batches. "": unknown.
+ * Borrowed from `v`.
  */
 const char *tess_values_get_numerics(const struct tess_values *v);
 
@@ -159,6 +163,8 @@ struct tess_value_comparison {
 	double largest;
 	/* Largest allowed difference; 0: of bits, or of numbers if the tolerance is not 0. */
 	double allowed;
+	/* The styles of the module in the first run (tess_value); NULL: none, or unknown. */
+	const char *styles;
 };
 
 /* A comparison. It owns all that it points to, and grows at its end. */

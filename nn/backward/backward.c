@@ -133,32 +133,6 @@ void tess_backward_record_split(struct tess_backward *b, const struct tess_recor
 		tess_backward_give(b, rec->in[0], d);
 }
 
-/* Records the plugin's function grad, with operands x, y and the gradient of y. */
-void tess_backward_record_call(struct tess_backward *b, const struct tess_record *rec)
-{
-	struct tess_tensor *in[3] = { rec->in[0], rec->out[0] }, *d;
-	struct tess_record *grad;
-
-	if (!rec->call->grad) {
-		tess_recorder_fail(b->r, TESS_ENOTSUP,
-		                   "%s: style %s calls a function that has no gradient (grad is "
-		                   "NULL), so a plan with it cannot train; use another style there",
-		                   rec->module, rec->style->name);
-		return;
-	}
-	in[2] = tess_backward_take(b, rec->out[0]);
-	d = in[2] ? tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module) : NULL;
-	grad = d ? tess_record_append(b->r, TESS_REC_CALL, rec->module, 3, in, 1, &d, 0, NULL)
-	         : NULL;
-	if (!grad)
-		return;
-	grad->along = rec->along;
-	grad->call = rec->call;
-	grad->style = rec->style;
-	grad->state = rec->state;
-	tess_backward_give(b, rec->in[0], d);
-}
-
 /* ---- a whole program ------------------------------------------------------------------------- */
 
 static void reverse_record(struct tess_backward *b, const struct tess_record *rec)

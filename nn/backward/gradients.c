@@ -3,6 +3,8 @@
 
 #include "core/base/status.h"
 
+#include <tessera/coll.h>
+
 struct tess_contribution { /* a consumer's contribution to the gradient of a value */
 	struct tess_contribution *next;
 	struct tess_tensor *d;
@@ -23,8 +25,13 @@ static struct tess_place *make_gradient_place(struct tess_backward *b, const str
 struct tess_tensor *tess_backward_make_like(struct tess_backward *b, const struct tess_tensor *x,
                                             const struct tess_place *place, const char *module)
 {
-	return b->r->status || !place ? NULL
-	                              : tess_tensor_new(b->r, x->ndim, x->dim, place, module);
+	struct tess_tensor *d = b->r->status || !place
+	                                ? NULL
+	                                : tess_tensor_new(b->r, x->ndim, x->dim, place, module);
+
+	if (d)
+		d->local = x->local;
+	return d;
 }
 
 /* Returns the contributions to a value; a recomputed value shares those of the original. */
@@ -38,7 +45,7 @@ static void give_of_consumer(struct tess_backward *b, struct tess_tensor *x, str
 {
 	struct tess_contribution **at, *c;
 
-	if (b->r->status || !d || x->dtype != TESS_F32)
+	if (b->r->status || !d || !tess_dtype_is_float(x->dtype))
 		return;
 	c = TESS_NEW(&b->r->p->arena, struct tess_contribution, 1);
 	if (!c) {

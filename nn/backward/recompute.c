@@ -74,6 +74,7 @@ static struct tess_tensor *copy_tensor(struct tess_recompute *c, struct tess_ten
 	if (copy) {
 		copy->dtype = y->dtype;
 		copy->sum = y->sum;
+		copy->local = y->local;
 		copy->repeats = y;
 		c->copy[y->id] = copy;
 	}

@@ -46,6 +46,9 @@ static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const stru
 	int32_t about[] = { v->id, v->dtype, v->ndim };
 
 	h = hash_places(hash_bytes(h, about, sizeof about), p, v->place);
+	if (v->local && p->training &&
+	    p->data_along >= 0) /* its rows may be those of the replica */
+		return h;
 	for (int32_t i = 0; i < v->ndim; i++)
 		h = hash_axis(h, p, v->dim[i]);
 	return v->sum ? hash_axis(h, p, v->sum) : h;

@@ -42,6 +42,7 @@ static void keep_output(struct tess_recorder *r, const struct tess_module_output
 	p->values = list;
 	list[p->nvalues].module = o->module;
 	list[p->nvalues].name = name_value(p, o->module);
+	list[p->nvalues].styles = o->styles;
 	list[p->nvalues].placed = o->value;
 	/* later records may have computed existing copies again, or one rank alone may have them */
 	x->redistributed = NULL;

@@ -1,6 +1,8 @@
 /* alike.c - finds ranks whose steps differ only in which elements they hold, not in how many. */
 #include "nn/lower/build.h"
 
+#include <tessera/reduce.h>
+
 struct distinct_dims { /* the distinct dims of values and weights */
 	const struct tess_dim **dim;
 	int32_t n;
@@ -75,6 +77,14 @@ static struct exchange_size measure_exchange(const struct tess_record *rec, int3
 	return s;
 }
 
+/* Returns whether a coordinate is the root of a hook's collective, which does more than others. */
+static bool is_root(const struct tess_record *rec, int32_t at)
+{
+	int32_t kind = (int32_t)rec->num[TESS_REC_COLLECTIVE_KIND];
+
+	return tess_kind_rooted(kind) && at == (int32_t)rec->num[TESS_REC_COLLECTIVE_RANK];
+}
+
 /* Returns true if coordinates a and b of n exchange with equal numbers of others, and as much. */
 static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t a, int32_t b)
 {
@@ -84,6 +94,9 @@ static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t
 		const struct tess_record *rec = p->record[i];
 		struct exchange_size one, other;
 
+		if (rec->kind == TESS_REC_COLLECTIVE && rec->along == along &&
+		    is_root(rec, a) != is_root(rec, b))
+			return false;
 		if (rec->kind != TESS_REC_EXCHANGE || rec->along != along)
 			continue;
 		one = measure_exchange(rec, n, a);

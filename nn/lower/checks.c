@@ -7,7 +7,7 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 	 * that later records complete
 	 */
 	bool same =
-		rec->kind == TESS_REC_SPLIT ||
+		rec->kind == TESS_REC_SPLIT || rec->kind == TESS_REC_STRAIGHT ||
 		(rec->kind == TESS_OP_HEAD_LINEAR_DW && rec->num[TESS_REC_HEAD_COMPLETE] == 0) ||
 		(rec->out[0] == b->p->logits && b->p->logits_root >= 0);
 

@@ -72,38 +72,6 @@ void build_add_select_rows(struct build *b, const struct tess_record *rec)
 		s->in[1].ndim = 1;
 }
 
-void build_add_call(struct build *b, const struct tess_record *rec)
-{
-	struct value *y = build_get_value(b, rec->out[0]);
-	struct value scratch =
-		build_add_temporary(b, 0, 1, (int64_t)(rec->call->scratch + 3) / 4, TESS_F32);
-	struct tess_step *s = build_add_step(b, TESS_STEP_CALL);
-	struct tess_cut cut = tess_program_get_cut(b->p, b->l->rank, rec->along);
-	struct tess_view *view = TESS_NEW(&b->l->arena, struct tess_view, rec->nin + 1);
-
-	if (!view) {
-		b->status = TESS_ENOMEM;
-		return;
-	}
-	s->backward = rec->nin > 1;
-	s->call = s->backward ? rec->call->grad : rec->call->compute;
-	s->style = rec->style;
-	s->where = rec->module;
-	s->local = (struct tess_local){ .size = sizeof s->local,
-		                        .rank = cut.rank,
-		                        .nranks = cut.nranks,
-		                        .state = rec->state,
-		                        .in = view,
-		                        .out = &view[rec->nin] };
-	for (int32_t i = 0; i <= rec->nin; i++) {
-		struct value *v = i < rec->nin ? build_get_value(b, rec->in[i]) : y;
-
-		view[i] = build_make_view(v);
-		build_add_pointer(b, &view[i].data, v);
-	}
-	build_add_pointer(b, &s->local.scratch, &scratch);
-}
-
 void build_add_none(struct build *b, const struct tess_record *rec)
 {
 	b->status = tess_fail(TESS_EBUG, "%s: no lowering for a record of kind %s", rec->module,

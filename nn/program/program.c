@@ -132,6 +132,35 @@ void tess_program_free(struct tess_program *p)
 	tess_arena_free(&arena);
 }
 
+/* Returns the first element of an axis on a rank; -1: it has several ranges. */
+static int64_t find_offset(const struct tess_program *p, const struct tess_tensor *t, int32_t axis,
+                           int32_t rank)
+{
+	struct tess_cut cut = tess_program_find_cut(p, rank, t->place, axis);
+	struct tess_run run;
+
+	if (cut.nranks == 1)
+		return 0;
+	if (tess_dim_count_pieces(t->dim[axis]) > 1)
+		return -1;
+	tess_dim_get_local_runs(t->dim[axis], cut.nranks, cut.rank, &run);
+	return run.start;
+}
+
+struct tess_operand tess_tensor_describe(const struct tess_program *p, const struct tess_tensor *t,
+                                         int32_t along, int32_t rank)
+{
+	struct tess_operand o = {
+		.dtype = t->dtype, .ndim = t->ndim, .place = t->place[along], .local = t->local
+	};
+
+	for (int32_t i = 0; i < t->ndim; i++) {
+		o.shape[i] = t->dim[i]->size;
+		o.offset[i] = rank < 0 ? 0 : find_offset(p, t, i, rank);
+	}
+	return o;
+}
+
 bool tess_tensor_is_vector(const struct tess_tensor *t)
 {
 	return t->ndim == 1 && !t->dim[0]->may_be_empty;

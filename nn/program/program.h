@@ -29,10 +29,14 @@ enum {
 	TESS_REC_EXCHANGE, /* sends query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
+	TESS_REC_COLLECTIVE, /* a collective of a local value, recorded by a hook */
+	TESS_REC_STRAIGHT, /* in[1], with the gradient of in[0] */
 	TESS_REC_KINDS
 };
 /* The number of a send record: the stage that receives its operand. */
 enum { TESS_REC_SEND_TO };
+/* The numbers of a collective record: its kind, and the root, or the shift of a send. */
+enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_NUMS };
 /* The stage of records that every stage runs. */
 enum { TESS_STAGES_ALL = -1 };
 /* The number of a gradient record: 1 adds to the existing gradient. */
@@ -63,6 +67,7 @@ struct tess_tensor { /* a value: the meaning of its axes, and its placement */
 	struct tess_redistributed *redistributed; /* existing copies with other placements */
 	const struct tess_tensor *repeats; /* the value that this one recomputes, or NULL */
 	int64_t first; /* of positions: row of a table for position 0 */
+	bool local; /* [rows, columns] of hooks, cut by rows along one dimension; or its gradient */
 };
 
 struct tess_redistributed {
@@ -133,6 +138,7 @@ struct tess_gradient { /* the gradient of a weight, by its first gradient record
 
 struct tess_kept_value { /* the output of a module, which is kept to the end of a step */
 	const char *module, *name; /* name: of the value, in files */
+	const char *styles; /* of the module, for tess_value; NULL: none */
 	struct tess_tensor *value; /* replicated along all mesh dimensions but dp */
 	const struct tess_tensor *placed; /* as the module returns it */
 	int32_t stage; /* the stage that computes it */
@@ -263,6 +269,10 @@ struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank,
 /* Returns the cut of an axis of a value or weight with this placement. */
 struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank,
                                       const struct tess_place *place, int32_t axis);
+
+/* Describes a value, or the part of it on `rank` (-1: all), along a mesh dimension. */
+struct tess_operand tess_tensor_describe(const struct tess_program *p, const struct tess_tensor *t,
+                                         int32_t along, int32_t rank);
 
 /* Returns whether a value is one row: the gradient of a vector, not a number per token. */
 bool tess_tensor_is_vector(const struct tess_tensor *t);

@@ -1,6 +1,4 @@
 /* module.c - opens modules and their styles by the plan, and applies hooks and layouts. */
-#include "core/base/log.h"
-#include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
@@ -18,112 +16,33 @@ tess_status tess_module_check_data(const struct tess_module *m, struct tess_plac
 	                 m->site.module, m->spec, m->r->p->mesh.dim[m->along].name);
 }
 
-/* ---- what hooks may call --------------------------------------------------------------------- */
-
-static tess_status host_redistribute(const struct tess_site *s, const struct tess_place *to,
-                                     struct tess_tensor **x)
-{
-	const struct tess_module *m = (const struct tess_module *)s;
-	struct tess_recorder *r = m->r;
-	struct tess_tensor *y;
-
-	if (tess_module_check_data(m, *to))
-		return TESS_EINVAL;
-	y = tess_tensor_move(r, *x, m->along, *to, s->module);
-	if (y)
-		*x = y;
-	return r->status;
-}
-
-static tess_status host_call(const struct tess_site *s, const struct tess_call *f,
-                             struct tess_tensor **x)
-{
-	const struct tess_module *m = (const struct tess_module *)s;
-	struct tess_recorder *r = m->r;
-	struct tess_call *call = TESS_NEW(&r->p->arena, struct tess_call, 1);
-	struct tess_place *to = NULL;
-	struct tess_tensor *y = NULL;
-	struct tess_record *rec;
-
-	if (r->status)
-		return r->status;
-	if (!*x)
-		return tess_fail(TESS_EINVAL, "%s: a call of no value (NULL)", s->module);
-	if (tess_place_check(f->out, (*x)->ndim, s->module))
-		return TESS_EINVAL;
-	if (f->out.kind)
-		to = tess_tensor_replace_place(r, *x, m->along,
-		                               tess_place_normalize(f->out, (*x)->ndim));
-	if (call && (to || !f->out.kind))
-		y = tess_tensor_new(r, (*x)->ndim, (*x)->dim, to ? to : (*x)->place, s->module);
-	if (!y)
-		return r->status ? r->status : TESS_ENOMEM;
-	memcpy(call, f, f->size < sizeof *call ? f->size : sizeof *call);
-	if (!call->compute)
-		return tess_fail(TESS_EINVAL, "%s: a call without compute()", s->module);
-	if (call->scratch > INT64_MAX / 2)
-		return tess_fail(TESS_EINVAL, "%s: a call with %llu bytes of scratch memory",
-		                 s->module, (unsigned long long)call->scratch);
-	if (tess_recorder_find_partial(r, y->place) >= 0 ||
-	    tess_recorder_find_partial(r, (*x)->place) >= 0)
-		return tess_fail(
-			TESS_EINVAL,
-			"%s: a call takes and returns finished values, not Partial; redistribute "
-			"first",
-			s->module);
-	if (!tess_program_is_on_host(r->p))
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: style %s calls a function of its own on values in host "
-		                 "memory, and device %s has memory of its own; use another style, "
-		                 "or a device without such memory",
-		                 s->module, ((const struct tess_module *)s)->style->name,
-		                 r->p->device->name);
-	rec = tess_record_append(r, TESS_REC_CALL, s->module, 1, x, 1, &y, 0, NULL);
-	if (!rec)
-		return r->status;
-	rec->along = m->along;
-	rec->call = call;
-	rec->style = m->style;
-	rec->state = s->state;
-	*x = y;
-	return TESS_OK;
-}
-
-static const struct tess_host recording_host = {
-	.size = sizeof recording_host,
-	.abi = TESS_ABI,
-	.fail = tess_fail,
-	.log = tess_log,
-	.option = tess_option_get,
-	.redistribute = host_redistribute,
-	.call = host_call,
-	.backend = tess_plugin_find_backend,
-};
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Finds the style of the rule for `path`, and the configuration after its colon. */
+tess_status tess_module_find_style(struct tess_recorder *r, struct tess_module *m)
+{
+	size_t len = strcspn(m->spec, ":");
+	const char *name = tess_arena_copy(&r->p->arena, m->spec, len);
+
+	if (!name)
+		return TESS_ENOMEM;
+	m->site.style = name;
+	m->site.config = m->spec + len + (m->spec[len] == ':');
+	return tess_plugin_find_style(name, &m->style);
+}
+
+/* Finds the style of the rule for `path`. */
 static tess_status find_module_style(struct tess_recorder *r, struct tess_module *m,
                                      const char *path)
 {
 	int32_t rule;
 	tess_status st = tess_plan_find(r->options->plan, &r->p->mesh, m->along, path, NULL,
 	                                r->used_rules, &rule);
-	const char *spec, *name;
-	size_t len;
 
 	if (st)
 		return st;
-	spec = rule < 0 ? "replicate" : r->options->plan->rule[rule].style;
-	len = strcspn(spec, ":");
-	name = tess_arena_copy(&r->p->arena, spec, len);
-	if (!name)
-		return TESS_ENOMEM;
-	m->spec = spec;
 	m->rule = rule < 0 ? NULL : &r->options->plan->rule[rule];
-	m->site.style = name;
-	m->site.config = spec + len + (spec[len] == ':');
-	st = tess_plugin_find_style(name, &m->style);
+	m->spec = m->rule ? m->rule->style : "replicate";
+	st = tess_module_find_style(r, m);
 	if (st && rule >= 0)
 		return tess_fail_in(st, "%s: rule \"%s\" of %s", path,
 		                    r->options->plan->rule[rule].pattern,
@@ -131,7 +50,7 @@ static tess_status find_module_style(struct tess_recorder *r, struct tess_module
 	return st;
 }
 
-static tess_status open_style_state(struct tess_recorder *r, struct tess_module *m)
+tess_status tess_module_open_style(struct tess_recorder *r, struct tess_module *m)
 {
 	struct tess_program *p = r->p;
 	struct tess_open_style *list;
@@ -210,12 +129,12 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 		                      .training = r->options->training != NULL,
 		                      .data = r->options->training &&
 		                              !strcmp(r->p->mesh.dim[along].name, "dp"),
-		                      .host = &recording_host,
+		                      .host = &tess_recording_host,
 		                      .module = module,
 		                      .kind = kind };
 	st = find_module_style(r, m, module);
 	if (!st)
-		st = open_style_state(r, m);
+		st = tess_module_open_style(r, m);
 	if (!st)
 		st = TESS_PLUGIN_CALL(m->style, module, layout, &m->site, &m->io);
 	if (!st)
@@ -257,6 +176,24 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 		m->site.module, m->style->name, hook, hook[8] == 'i' ? 'x' : 'y');
 }
 
+/* Fails unless hooks left a value of the shape and element type that they got. */
+static bool check_hooks(struct tess_recorder *r, const struct tess_module *m,
+                        const struct tess_tensor *got, const struct tess_tensor *left, char what)
+{
+	bool same = left->ndim == got->ndim && left->dtype == got->dtype && !left->local;
+
+	for (int32_t i = 0; i < got->ndim && same; i++)
+		same = left->dim[i] == got->dim[i];
+	if (same)
+		return true;
+	return tess_recorder_fail(
+		       r, TESS_EINVAL,
+		       "%s: style %s: prepare_%s() left %s value of another shape or "
+		       "element type; its last call must give those of *%c (tess_call.like)",
+		       m->site.module, m->spec, what == 'x' ? "input" : "output",
+		       left->local ? "a local" : "a", what) != NULL;
+}
+
 /* Moves x to the placements of the module's layouts for its input or output. */
 static struct tess_tensor *apply_layouts(struct tess_recorder *r, const struct tess_module *m,
                                          struct tess_tensor *x, bool output)
@@ -274,6 +211,7 @@ static struct tess_tensor *apply_layouts(struct tess_recorder *r, const struct t
 struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const struct tess_module *m,
                                               struct tess_tensor *x)
 {
+	const struct tess_tensor *got = x;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && x; i++) {
@@ -284,8 +222,30 @@ struct tess_tensor *tess_module_prepare_input(struct tess_recorder *r, const str
 			return tess_recorder_keep_error(r, st);
 		if (!x && !r->status)
 			return fail_no_value(r, &m[i], "prepare_input");
+		if (r->status || !check_hooks(r, &m[i], got, x, 'x'))
+			return NULL;
 	}
 	return r->status || !x ? NULL : apply_layouts(r, m, x, false);
+}
+
+/* Appends "colwise along tp (FILE)" for each style that the plan names. False: no memory. */
+static bool list_named_styles(struct tess_recorder *r, const struct tess_module *m,
+                              const char **list)
+{
+	*list = NULL;
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		struct tess_plugin_origin origin;
+
+		if (!m[i].rule)
+			continue;
+		tess_registry_find_origin(m[i].style, &origin);
+		*list = tess_arena_format(&r->p->arena, "%s%s%s%s (%s)", *list ? *list : "",
+		                          *list ? ", " : "", m[i].spec, tess_recorder_along(r, i),
+		                          origin.path);
+		if (!*list)
+			return false;
+	}
+	return true;
 }
 
 /* Notes the value that a module returns, for tess_values_record. */
@@ -294,9 +254,11 @@ static struct tess_tensor *note_output(struct tess_recorder *r, const struct tes
 {
 	struct tess_module_output *o = TESS_NEW(&r->p->arena, struct tess_module_output, 1);
 
-	if (!o)
+	if (!o || !list_named_styles(r, m, &o->styles))
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	*o = (struct tess_module_output){ r->outputs, m->site.module, y };
+	o->before = r->outputs;
+	o->module = m->site.module;
+	o->value = y;
 	r->outputs = o;
 	return y;
 }
@@ -304,6 +266,7 @@ static struct tess_tensor *note_output(struct tess_recorder *r, const struct tes
 struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const struct tess_module *m,
                                                struct tess_tensor *y)
 {
+	const struct tess_tensor *got = y;
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < r->p->mesh.ndims && !r->status && y; i++) {
@@ -314,6 +277,8 @@ struct tess_tensor *tess_module_prepare_output(struct tess_recorder *r, const st
 			return tess_recorder_keep_error(r, st);
 		if (!y && !r->status)
 			return fail_no_value(r, &m[i], "prepare_output");
+		if (r->status || !check_hooks(r, &m[i], got, y, 'y'))
+			return NULL;
 	}
 	y = r->status || !y ? NULL : apply_layouts(r, m, y, true);
 	return y && r->options->values ? note_output(r, m, y) : y;

@@ -23,7 +23,7 @@ struct tess_recorder {
 
 struct tess_module_output { /* the value that a module returns */
 	struct tess_module_output *before; /* of the module left before this one */
-	const char *module;
+	const char *module, *styles; /* styles: as in tess_value */
 	struct tess_tensor *value;
 };
 
@@ -53,7 +53,21 @@ struct tess_module {
 	struct tess_io io;
 	bool hooks;
 	int32_t ndim; /* axes of the hook's value */
+	struct tess_module *inners; /* sites of styles under this one, the last opened first */
+	struct tess_module *next_inner;
+	const struct tess_module *outer; /* the site whose style is over this one; NULL: none */
 };
+
+/*
+ * Appends a collective of the local value x along its mesh dimension; `kind` is one of
+ * tess_collective, or TESS_REDUCE. num: the kind, and root or shift. The result has `rows` rows.
+ * NULL: failure.
+ */
+struct tess_record *tess_record_append_collective(struct tess_recorder *r, const char *module,
+                                                  int32_t along, const int32_t num[2],
+                                                  struct tess_tensor *x, int64_t rows);
+/* Makes the dim of n addends, one per rank of a mesh dimension. NULL: failure. */
+const struct tess_dim *tess_dim_new_addends(struct tess_recorder *r, int32_t n);
 
 struct tess_recorder *tess_recorder_get(struct tess_nn *nn);
 /* Records the first failure. Returns NULL, so that a recording function can return it. */
@@ -80,6 +94,18 @@ struct tess_tensor *tess_logits_place(struct tess_recorder *r, struct tess_tenso
 /* Makes the inputs of a step, with their dims (inputs.c). TESS_EINVAL, TESS_ENOMEM. */
 tess_status tess_inputs_make(struct tess_recorder *r);
 
+/* Finds the style and the configuration of m->spec. */
+tess_status tess_module_find_style(struct tess_recorder *r, struct tess_module *m);
+/* Opens the state of a module's style, which the program closes. */
+tess_status tess_module_open_style(struct tess_recorder *r, struct tess_module *m);
+/* tess_host.inner, layout and partition_param (inner.c). */
+tess_status tess_module_open_inner(const struct tess_site *s, const char *spec,
+                                   const struct tess_site **inner);
+tess_status tess_module_layout_inner(const struct tess_site *inner, struct tess_io *out);
+tess_status tess_module_partition_inner(const struct tess_site *inner, const struct tess_param *p,
+                                        struct tess_param_place *out);
+/* The calls of styles: tess_site.host (hooks.c). */
+extern const struct tess_host tess_recording_host;
 /* Fails with TESS_EINVAL if the place is not possible along a dimension of data. */
 tess_status tess_module_check_data(const struct tess_module *m, struct tess_place place);
 

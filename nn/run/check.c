@@ -16,13 +16,17 @@ struct finding { /* result of one rank; sent as i64 */
 };
 enum { FIELDS = sizeof(struct finding) / sizeof(int64_t) };
 
+/* Returns the bits of an element; of eight bytes, both halves combined. */
 static uint32_t load_element_bits(const struct tess_view *v, int64_t node, int64_t row,
                                   int64_t column)
 {
 	int32_t a = v->ndim == 3;
-	const uint32_t *data = v->data;
+	size_t width = tess_width(v->dtype);
+	int64_t at = (a ? node * v->stride[0] : 0) + row * v->stride[a] + column;
+	uint32_t bits[2] = { 0 };
 
-	return data[(a ? node * v->stride[0] : 0) + row * v->stride[a] + column];
+	memcpy(bits, (const char *)v->data + width * (size_t)at, width);
+	return bits[0] ^ bits[1];
 }
 
 /* NaN and Inf have an exponent of all ones. */
@@ -144,6 +148,8 @@ static double convert_bits(const struct tess_check *c, int64_t bits)
 	uint32_t low = (uint32_t)bits;
 	float f;
 
+	if (c->view.dtype == TESS_I8)
+		return (double)(int8_t)low;
 	if (c->view.dtype != TESS_F32)
 		return (double)(int32_t)low;
 	memcpy(&f, &low, sizeof f);

@@ -18,6 +18,7 @@ static tess_status run_check_step(const struct tess_check *c, const struct tess_
                                   struct tess_group *group)
 {
 	struct tess_check host = *c;
+	size_t width = tess_width(c->view.dtype);
 	int64_t last = 0;
 	bool empty = false;
 	tess_status st;
@@ -26,11 +27,11 @@ static tess_status run_check_step(const struct tess_check *c, const struct tess_
 		empty = empty || !c->view.shape[i];
 		last += (c->view.shape[i] - 1) * c->view.stride[i];
 	}
-	host.view.data = malloc(empty ? 1 : 4 * (size_t)(last + 1));
+	host.view.data = malloc(empty ? 1 : width * (size_t)(last + 1));
 	st = host.view.data ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	if (!st && !empty)
 		st = tess_device_move(d, c->record->module, host.view.data, c->view.data,
-		                      4 * (uint64_t)(last + 1));
+		                      width * (uint64_t)(last + 1));
 	if (!st)
 		st = tess_check_run(&host, group);
 	free(host.view.data);

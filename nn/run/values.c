@@ -224,6 +224,7 @@ static tess_status allocate_taken(const struct tess_value_store *s, const struct
 		struct tess_taken_value *v = &list[i];
 
 		v->name = p->values[i].name;
+		v->styles = p->values[i].styles;
 		v->columns = p->values[i].value->dim[1]->size;
 		for (int32_t d = 0; d < nreplicas; d++)
 			v->rows += count_replica_rows(s, i, d, nreplicas);

@@ -30,7 +30,7 @@ tess_status tess_value_store_read(struct tess_value_store *s, const struct tess_
                                   int32_t nreplicas);
 
 struct tess_taken_value { /* on rank 0; data and holders are malloc'ed */
-	const char *name; /* borrowed from the program */
+	const char *name, *styles; /* borrowed from the program; styles: NULL: none */
 	int64_t rows, columns;
 	float *data;
 	char *holders; /* see tess_value; NULL: none */

@@ -546,12 +546,14 @@ tess_status tess_trainer_compute_gradients(struct tess_trainer *t, const struct 
 	return st;
 }
 
-tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out)
+tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out,
+                                     int64_t *nmicro)
 {
 	if (!t->pattern)
 		return tess_fail(TESS_EINVAL,
 		                 "the trainer keeps no values; open it with a pattern of modules "
 		                 "in the option values");
+	*nmicro = t->values.nparts;
 	return tess_value_store_take(&t->values, t->programs.first->program, t->parts.group,
 	                             t->nreplicas, out);
 }

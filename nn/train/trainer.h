@@ -30,9 +30,10 @@ tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess
 
 /*
  * Takes the values that steps have stored (nn/run/values.h): tess_trainer_get_program's `nvalues`
- * of them on rank 0. TESS_EINVAL: the trainer has no pattern.
+ * of them on rank 0. nmicro: their micro-batches. TESS_EINVAL: the trainer has no pattern.
  */
-tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out);
+tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_value **out,
+                                     int64_t *nmicro);
 /* Returns the program that was recorded first, borrowed. */
 const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t);
 

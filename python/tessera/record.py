@@ -54,10 +54,18 @@ def _find_rows(torch, output, shape):
 
 def _load_model(directory):
     torch, transformers = _import_transformers()
+    if not os.path.isdir(directory):
+        raise ValueError(f"{directory}: is no directory; give that of a checkpoint")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         directory, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )
     return torch, model.eval()
+
+
+def _check_ids(model, ids):
+    size = model.get_input_embeddings().num_embeddings
+    if int(ids.min()) < 0 or int(ids.max()) >= size:
+        raise ValueError(f"an id is outside the vocabulary; use 0 to {size - 1}")
 
 
 def _keep_outputs(torch, model, shape, values):
@@ -91,9 +99,11 @@ def record_values(directory, ids):
     """
     torch, model = _load_model(directory)
     values = {}
-    _keep_outputs(torch, model, (1, len(ids)), values)
+    ids = torch.tensor([ids])
+    _check_ids(model, ids)
+    _keep_outputs(torch, model, tuple(ids.shape), values)
     with torch.no_grad():
-        model(torch.tensor([ids]), use_cache=False)
+        model(ids, use_cache=False)
     return values
 
 
@@ -106,6 +116,7 @@ def record_training(directory, ids, labels):
     """
     torch, model = _load_model(directory)
     values = {}
+    _check_ids(model, ids)
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = False
     _keep_outputs(torch, model, tuple(ids.shape), values)
@@ -226,7 +237,7 @@ def main(arguments=None):
     except MissingTransformers as error:
         print(f"tessera.record: skipped: {error}", file=sys.stderr)
         return SKIPPED
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError) as error:
         print(f"tessera.record: {error}", file=sys.stderr)
         return 1
     return 0

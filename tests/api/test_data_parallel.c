@@ -323,6 +323,39 @@ START_TEST(pipelines_of_micro_batches)
 }
 END_TEST
 
+/*
+ * Checks styles of tests/fixtures/exchanges.c, whose hooks communicate. Those that add in order
+ * have the bits of one rank; others those of the same sum with another collective.
+ */
+START_TEST(communication_by_hand)
+{
+	static const struct {
+		const char *mesh, *plan, *rule;
+	} cases[] = { { "tp=1", NULL, NULL },
+		      { "tp=3", NULL, "**.down_proj=exchange_sum:nodes" },
+		      { "tp=3", NULL, "**.down_proj=exchange_over:rowwise" },
+		      { "tp=3", "none", "**.down_proj=exchange_kept:rows" },
+		      { "tp=4", "none", "**.down_proj=exchange_kept:broadcast" },
+		      { "dp=2,tp=2", "none", "**.down_proj=exchange_kept:send" },
+		      { "tp=3", NULL, "**.down_proj=exchange_sum:scatter" },
+		      { "tp=3", NULL, "**.down_proj=exchange_sum:exchange" } };
+	uint64_t want = 0;
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct job j = { .model = "llama",
+			         .mesh = cases[i].mesh,
+			         .plan = cases[i].plan,
+			         .overrides = (const char *const[]){ cases[i].rule, NULL },
+			         .nsequences = 3 };
+
+		ck_assert_msg(!run_training_job(&j), "%s: %s", cases[i].rule, tess_error());
+		if (!i || strstr(cases[i].rule, ":scatter"))
+			want = j.hash;
+		ck_assert_msg(j.hash == want, "%s on %s: other bits", cases[i].rule, j.mesh);
+	}
+}
+END_TEST
+
 /* Checks that all ranks end with the failure, while sums and gathers are in flight. */
 START_TEST(failure_in_backward)
 {
@@ -356,6 +389,7 @@ int main(void)
 	/* other backends run these sums and gathers, too: one model covers them */
 	tcase_add_loop_test(t, same_bits, 0,
 	                    getenv("ONE_MODEL") || TSAN ? 1 : (int)tess_up(MODELS, THIN));
+	tcase_add_test(t, communication_by_hand);
 	if (!getenv("ONE_MODEL")) {
 		if (!TSAN)
 			tcase_add_test(t, memory_of_each_style);

@@ -68,13 +68,13 @@ END_TEST
 static const struct {
 	const char *args, *found;
 } wrong_styles[] = {
-	{ "-n 2 --plan-override 'model.layers.2.mlp.up_proj=wrong:scale'",
+	{ "-n 2 --plan-override 'model.layers.2.mlp.up_proj=wrong:scales'",
 	  "first difference: model.layers.2.mlp.up_proj, row 0, column 0: " },
-	{ "-n 2 --plan-override 'model.layers.1.mlp.up_proj=wrong:axis'",
+	{ "-n 2 --plan-override 'model.layers.1.mlp.up_proj=wrong:rows'",
 	  "first difference: model.layers.1.mlp.up_proj, row 0, column 0: " },
-	{ "-n 3 --plan-override 'model.layers.0.mlp.gate_proj=wrong:rank'",
+	{ "-n 3 --plan-override 'model.layers.0.mlp.gate_proj=wrong:rank_1'",
 	  "first difference: model.layers.0.mlp.gate_proj, row 0, column 60 (on rank 1 of A): " },
-	{ "-n 2 --train --plan-override 'model.layers.3.mlp.gate_proj=wrong:scale_grad'",
+	{ "-n 2 --train --plan-override 'model.layers.3.mlp.gate_proj=wrong:output_grad'",
 	  "first difference: model.layers.3.mlp.gate_proj.weight.grad, row 0, column 0: " },
 };
 
@@ -96,9 +96,31 @@ START_TEST(check_does_not_find_a_style_that_is_wrong_on_all_ranks)
 
 	ck_assert_msg(!command_run(text, TEXT,
 	                           "'%s' generate " DATA " -n 2 --ids 1,2,3 --max-tokens 2 --check "
-	                           "--plan-override 'model.layers.2.mlp.up_proj=wrong:scale' 2>&1",
+	                           "--plan-override 'model.layers.2.mlp.up_proj=wrong:scales' 2>&1",
 	                           TESSERA),
 	              "%s", text);
+}
+END_TEST
+
+/* Both runs of a checkpoint with NaN are reported by --check, after their values were compared. */
+START_TEST(runs_that_differ_are_checked)
+{
+	char text[TEXT];
+
+	ck_assert_int_eq(
+		command_run(text, TEXT,
+	                    "cd '%s' && cp -r " DATA " nan && chmod -R u+w nan && "
+	                    "printf '\\377\\377\\377\\377' | dd of=nan/model.safetensors bs=1 "
+	                    "seek=$(($(stat -c %%s nan/model.safetensors) - 4)) conv=notrunc 2>&1",
+	                    scratch),
+		0);
+	ck_assert_int_eq(run_compare(text, "nan -n 2 --against '--kv bf16'"), 1);
+	expect_above_table(text, "is not finite");
+	expect_part(text, "--check of A: fails, as reported on stderr");
+	expect_part(text, "--check of B: fails, as reported on stderr");
+	ck_assert_int_eq(run_compare(text, DATA " -n 2 --against '--kv bf16'"), 1);
+	expect_above_table(text, "--check of A and B: all ranks agree");
+	expect_no_temporary_file();
 }
 END_TEST
 
@@ -110,7 +132,7 @@ START_TEST(json_lists_all_modules)
 	const char *state = "equal";
 	size_t i;
 	int failed = run_compare(text, DATA " -n 2 --json --svg t.svg --plan-override "
-	                                    "'model.layers.2.mlp.up_proj=wrong:scale'");
+	                                    "'model.layers.2.mlp.up_proj=wrong:scales'");
 
 	ck_assert_int_eq(failed, 1);
 	root = json_loads(text, 0, NULL);
@@ -255,6 +277,7 @@ int main(void)
 	tcase_add_loop_test(t, wrong_styles_are_named, 0,
 	                    sizeof wrong_styles / sizeof *wrong_styles);
 	tcase_add_test(t, check_does_not_find_a_style_that_is_wrong_on_all_ranks);
+	tcase_add_test(t, runs_that_differ_are_checked);
 	tcase_add_test(t, json_lists_all_modules);
 	tcase_add_test(t, two_files_are_compared);
 	tcase_add_loop_test(t, trouble_has_status_2, 0, sizeof refusals / sizeof *refusals);

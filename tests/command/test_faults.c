@@ -13,6 +13,7 @@
 
 #define MODULE "model.layers.1.mlp.up_proj"
 #define STYLE " of style defective (", "tess-style-defective.so) at " MODULE
+#define COMPARE "compare data --ids 1,2,3,4 -n 2 --plan-override " MODULE "=wrong:"
 #define EXPLAIN "explain data -n 2 --plan-override " MODULE "=defective:"
 #define GENERATE "generate data --prompt Once --max-tokens 2 -n 2 "
 #define TRAIN "train data --data data/texts/stories.jsonl --steps 1 -n 2 "
@@ -32,7 +33,28 @@ struct fault_case {
 
 /* Styles with a mistake each; what finds it names plugin and module, within 10 s. */
 static const struct fault_case wrong_styles[] = {
-	{ NULL, EXPLAIN "axis", 1, { MODULE ": style defective:axis: a weight that is Shard(0)" } },
+	{ NULL,
+	  COMPARE "scales",
+	  1,
+	  { "first difference: " MODULE ", row 0, column 0: ", "style wrong:scales (",
+	    "tess-style-wrong.so)" } },
+	{ NULL,
+	  COMPARE "rows",
+	  1,
+	  { "first difference: " MODULE ", row 0, ", "style wrong:rows (" } },
+	{ NULL,
+	  COMPARE "one_rank",
+	  1,
+	  { "first difference: " MODULE ", row 0, ", "style wrong:one_" } },
+	{ NULL,
+	  COMPARE "rank_1",
+	  1,
+	  { "first difference: " MODULE ", row 0, ",
+	    "(on rank 1 of A): ", "style wrong:rank_1 (" } },
+	{ NULL,
+	  "explain data -n 2 --plan-override " MODULE "=wrong:axis",
+	  1,
+	  { MODULE ": style wrong:axis: a weight that is Shard(0)" } },
 	{ NULL,
 	  GENERATE THREADS "--check " PLAN "drift",
 	  1,

@@ -175,8 +175,10 @@ static void all_gather_blocks(int32_t n, const struct tess_step *const *s)
 		char *dst = s[r]->coll.dst;
 
 		for (int32_t q = 0; q < n; q++) {
-			memcpy(dst, s[q]->coll.src, 4 * s[r]->coll.recv_counts[q]);
-			dst += 4 * s[r]->coll.recv_counts[q];
+			size_t bytes = tess_width(s[r]->coll.dtype) * s[r]->coll.recv_counts[q];
+
+			memcpy(dst, s[q]->coll.src, bytes);
+			dst += bytes;
 		}
 	}
 }
@@ -184,15 +186,17 @@ static void all_gather_blocks(int32_t n, const struct tess_step *const *s)
 static void copy_all_to_all(int32_t n, const struct tess_step *const *s)
 {
 	for (int32_t r = 0; r < n; r++) {
+		size_t width = tess_width(s[r]->coll.dtype);
 		char *dst = s[r]->coll.dst;
 
 		for (int32_t q = 0; q < n; q++) {
 			const char *src = s[q]->coll.src;
 
+			ck_assert_uint_eq(s[q]->coll.send_counts[r], s[r]->coll.recv_counts[q]);
 			for (int32_t k = 0; k < r; k++)
-				src += 4 * s[q]->coll.send_counts[k];
-			memcpy(dst, src, 4 * s[r]->coll.recv_counts[q]);
-			dst += 4 * s[r]->coll.recv_counts[q];
+				src += width * s[q]->coll.send_counts[k];
+			memcpy(dst, src, width * s[r]->coll.recv_counts[q]);
+			dst += width * s[r]->coll.recv_counts[q];
 		}
 	}
 }
@@ -217,6 +221,27 @@ static void sum_partials(int32_t n, const struct tess_step *const *s)
 	free(out);
 }
 
+static void copy_to_all(int32_t n, const struct tess_step *const *s)
+{
+	const struct tess_coll *root = &s[s[0]->coll.root]->coll;
+
+	for (int32_t r = 0; r < n; r++)
+		memcpy(s[r]->coll.dst, root->src, tess_width(root->dtype) * root->count);
+}
+
+static void reduce_and_scatter(int32_t n, const struct tess_step *const *s)
+{
+	const void *part[LOCKSTEP_RANKS_MAX];
+
+	for (int32_t r = 0, at = 0; r < n; at += (int32_t)s[0]->coll.send_counts[r++]) {
+		const struct tess_coll *c = &s[r]->coll;
+
+		for (int32_t q = 0; q < n; q++)
+			part[q] = (const char *)s[q]->coll.src + tess_width(c->dtype) * (size_t)at;
+		tess_reduce(c->dtype, c->op, part, n, c->count, c->dst);
+	}
+}
+
 static void reduce_maxima(int32_t n, const struct tess_step *const *s)
 {
 	for (uint64_t i = 0; i < s[0]->coll.count; i++) {
@@ -238,6 +263,10 @@ static void perform_collective(int32_t n, const struct tess_step *const *s)
 		all_gather_blocks(n, s);
 	else if (s[0]->coll.kind == TESS_ALL_REDUCE)
 		reduce_maxima(n, s);
+	else if (s[0]->coll.kind == TESS_BROADCAST)
+		copy_to_all(n, s);
+	else if (s[0]->coll.kind == TESS_REDUCE_SCATTER)
+		reduce_and_scatter(n, s);
 	else
 		copy_all_to_all(n, s);
 }

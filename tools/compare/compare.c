@@ -209,12 +209,15 @@ static tess_status compare_values(const struct compare_options *o, bool *differe
 	double tolerance = o->exact ? 0 : o->tolerance >= 0 ? o->tolerance : TESS_TOLERANCE_AUTO;
 	struct tess_values *values[2] = { NULL, NULL };
 	struct tess_comparison *c = NULL;
+	bool failed[2] = { false, false }; /* by --check */
 	tess_status st = load_both(o, values);
 
 	if (!st)
 		st = tess_values_compare(values[0], values[1], tolerance, &c);
+	if (!st && o->model && c->ndifferent)
+		st = compare_check_both(o, failed);
 	if (!st)
-		st = o->json ? compare_print_json(o, c) : compare_print_table(o, c);
+		st = o->json ? compare_print_json(o, c, failed) : compare_print_table(o, c, failed);
 	if (!st && o->svg)
 		st = compare_draw(o, c);
 	*different = !st && c->ndifferent > 0;

@@ -42,9 +42,17 @@ tess_status compare_split_words(const char *text, struct compare_words *out);
  */
 tess_status compare_run_both(const struct compare_options *o, struct tess_values *out[2]);
 
-/* Print the first difference and the results for all values. */
-tess_status compare_print_table(const struct compare_options *o, const struct tess_comparison *c);
-tess_status compare_print_json(const struct compare_options *o, const struct tess_comparison *c);
+/*
+ * Runs the model for run A and run B with --check. Messages of a run that fails go to stderr.
+ * TESS_EABORTED: a signal was noted.
+ */
+tess_status compare_check_both(const struct compare_options *o, bool failed[2]);
+
+/* Print the first difference and the results for all values. failed: of compare_check_both. */
+tess_status compare_print_table(const struct compare_options *o, const struct tess_comparison *c,
+                                const bool failed[2]);
+tess_status compare_print_json(const struct compare_options *o, const struct tess_comparison *c,
+                               const bool failed[2]);
 /* Writes the picture of all values to the file of --svg. */
 tess_status compare_draw(const struct compare_options *o, const struct tess_comparison *c);
 

@@ -59,6 +59,8 @@ static void print_first(const struct tess_comparison *c)
 		printf("; %lld elements differ, by at most %.3g\n", (long long)v->ndifferent,
 		       v->largest);
 	}
+	if (v->styles)
+		printf("in A it has style %s\n", v->styles);
 	printf("%lld of %lld values differ\n", (long long)c->ndifferent, (long long)c->ncompared);
 }
 
@@ -72,7 +74,22 @@ static void print_value_row(const struct tess_value_comparison *v, int width)
 	putchar('\n');
 }
 
-tess_status compare_print_table(const struct compare_options *o, const struct tess_comparison *c)
+/* Prints what --check has found in the runs, if values differ. */
+static void print_checks(const struct compare_options *o, const struct tess_comparison *c,
+                         const bool failed[2])
+{
+	if (!o->model || !c->ndifferent)
+		return;
+	for (int i = 0; i < 2; i++)
+		if (failed[i])
+			printf("--check of %c: fails, as reported on stderr; mend this first\n",
+			       'A' + i);
+	if (!failed[0] && !failed[1])
+		printf("--check of A and B: all ranks agree\n");
+}
+
+tess_status compare_print_table(const struct compare_options *o, const struct tess_comparison *c,
+                                const bool failed[2])
 {
 	int width = 0;
 	tess_status st = print_sides(o);
@@ -84,6 +101,7 @@ tess_status compare_print_table(const struct compare_options *o, const struct te
 	else
 		printf("tolerance: none, bits are compared\n");
 	print_first(c);
+	print_checks(o, c, failed);
 	for (int64_t i = 0; i < c->nvalues; i++)
 		if ((int)strlen(c->values[i]->name) > width)
 			width = (int)strlen(c->values[i]->name);
@@ -117,6 +135,7 @@ static json_t *make_value_json(const struct tess_value_comparison *v)
 		return o;
 	json_object_set_new(o, "row", json_integer(v->row));
 	json_object_set_new(o, "column", json_integer(v->column));
+	json_object_set_new(o, "styles", v->styles ? json_string(v->styles) : json_null());
 	json_object_set_new(o, "rank", v->rank < 0 ? json_null() : json_integer(v->rank));
 	json_object_set_new(o, "a", make_number(v->a));
 	json_object_set_new(o, "b", make_number(v->b));
@@ -134,18 +153,20 @@ static json_t *make_side(const struct compare_options *o, int i)
 	return side;
 }
 
-tess_status compare_print_json(const struct compare_options *o, const struct tess_comparison *c)
+tess_status compare_print_json(const struct compare_options *o, const struct tess_comparison *c,
+                               const bool failed[2])
 {
 	json_t *values = json_array(), *root;
 	char *text;
 
 	for (int64_t i = 0; i < c->nvalues; i++)
 		json_array_append_new(values, make_value_json(c->values[i]));
-	root = json_pack("{s:b, s:o, s:o, s:f, s:I, s:I, s:s?, s:o}", "equal", c->ndifferent == 0,
-	                 "a", make_side(o, 0), "b", make_side(o, 1), "tolerance", c->tolerance,
-	                 "compared", (json_int_t)c->ncompared, "different",
-	                 (json_int_t)c->ndifferent, "first",
-	                 c->first < 0 ? NULL : c->values[c->first]->name, "values", values);
+	root = json_pack("{s:b, s:o, s:o, s:f, s:I, s:I, s:s?, s:b, s:b, s:o}", "equal",
+	                 c->ndifferent == 0, "a", make_side(o, 0), "b", make_side(o, 1),
+	                 "tolerance", c->tolerance, "compared", (json_int_t)c->ncompared,
+	                 "different", (json_int_t)c->ndifferent, "first",
+	                 c->first < 0 ? NULL : c->values[c->first]->name, "check_a_fails",
+	                 failed[0], "check_b_fails", failed[1], "values", values);
 	text = json_dumps(root, JSON_INDENT(2));
 	json_decref(root);
 	if (!text)

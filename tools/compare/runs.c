@@ -194,72 +194,117 @@ static tess_status run_command_of(const struct compare_run *run, char *const *ar
 	               : TESS_OK;
 }
 
-/* Makes the command of a run; ids: of --ids, unless it trains. */
-static tess_status make_command(const struct compare_options *o, const struct compare_run *run,
-                                const struct place *p, const char *ids, struct compare_words *out)
+struct runs { /* what both runs share */
+	const struct compare_options *options;
+	struct place place;
+	char *ids; /* of --ids */
+};
+
+static tess_status add_words(struct compare_words *out, const char *const *words, size_t n)
 {
-	const char *const both[] = {
-		"tessera",     o->train ? "grad" : "generate",   o->model, "--values", p->values,
-		"--values-of", o->values_of ? o->values_of : "*"
-	};
-	const char *const generate[] = { "--ids", ids, "--max-tokens", "0", "--temperature", "0" };
-	const char *const grad[] = { "--quiet", "--ids-file", o->ids_file ? o->ids_file : p->ids };
-	const char *const *own = o->train ? grad : generate;
-	size_t nown = o->train ? 3 : 6;
 	tess_status st = TESS_OK;
 
-	for (size_t i = 0; i < sizeof both / sizeof *both && !st; i++)
-		st = compare_add_word(out, both[i]);
-	for (size_t i = 0; i < nown && !st; i++)
-		st = compare_add_word(out, own[i]);
+	for (size_t i = 0; i < n && !st; i++)
+		st = compare_add_word(out, words[i]);
+	return st;
+}
+
+/* Makes the command of a run, which writes values, or compares its ranks by --check. */
+static tess_status make_command(const struct runs *r, const struct compare_run *run, bool check,
+                                struct compare_words *out)
+{
+	const struct compare_options *o = r->options;
+	const char *const first[] = { "tessera", o->train ? "grad" : "generate", o->model };
+	const char *const values[] = { "--values", r->place.values, "--values-of",
+		                       o->values_of ? o->values_of : "*" };
+	const char *const checked[] = { "--check" };
+	const char *const generate[] = {
+		"--ids", r->ids, "--max-tokens", "0", "--temperature", "0"
+	};
+	const char *const grad[] = { "--quiet", "--ids-file",
+		                     o->ids_file ? o->ids_file : r->place.ids };
+	tess_status st = add_words(out, first, 3);
+
+	if (!st)
+		st = check ? add_words(out, checked, 1) : add_words(out, values, 4);
+	if (!st)
+		st = o->train ? add_words(out, grad, 3) : add_words(out, generate, 6);
 	for (int32_t i = 0; i < run->options.n && !st; i++)
 		st = compare_add_word(out, run->options.word[i]);
 	return st;
 }
 
-static tess_status run_one(const struct compare_options *o, const struct compare_run *run,
-                           const struct place *p, const char *ids, struct tess_values **out)
+static tess_status run_one(const struct runs *r, const struct compare_run *run, bool check,
+                           struct tess_values **out)
 {
 	struct compare_words command = { 0 };
-	tess_status st = make_command(o, run, p, ids, &command);
+	tess_status st = make_command(r, run, check, &command);
 
 	if (!st)
 		st = run_command_of(run, command.word);
-	if (!st)
-		st = tess_values_load(p->values, out);
-	unlink(p->values);
+	if (!st && !check)
+		st = tess_values_load(r->place.values, out);
+	unlink(r->place.values);
 	compare_free_words(&command);
+	return st;
+}
+
+static void end_runs(struct runs *r)
+{
+	remove_place(&r->place);
+	free(r->ids);
+}
+
+/* Makes the inputs of runs. End them by end_runs. */
+static tess_status begin_runs(const struct compare_options *o, struct runs *r)
+{
+	int32_t *ids = NULL;
+	size_t n = 0;
+	tess_status st = o->ids_file ? TESS_OK : read_prompt_ids(o, &ids, &n);
+
+	*r = (struct runs){ .options = o };
+	tess_tool_catch_interrupt(NULL);
+	if (!st)
+		r->ids = join_ids(ids, n);
+	if (!st && !r->ids)
+		st = tess_fail(TESS_ENOMEM, "out of memory");
+	if (!st)
+		st = make_place(&r->place);
+	if (!st && o->train && !o->ids_file) {
+		st = write_rotated_batch(r->place.ids, ids, n);
+		if (st)
+			remove_place(&r->place);
+	}
+	free(ids);
+	if (st)
+		free(r->ids);
 	return st;
 }
 
 tess_status compare_run_both(const struct compare_options *o, struct tess_values *out[2])
 {
-	int32_t *ids = NULL;
-	char *text = NULL;
-	size_t n = 0;
-	struct place p;
-	tess_status st = o->ids_file ? TESS_OK : read_prompt_ids(o, &ids, &n);
+	struct runs r;
+	tess_status st = begin_runs(o, &r);
 
-	tess_tool_catch_interrupt(NULL);
-	if (!st)
-		text = join_ids(ids, n);
-	if (!st && !text)
-		st = tess_fail(TESS_ENOMEM, "out of memory");
-	if (!st)
-		st = make_place(&p);
-	if (st) {
-		free(text);
-		free(ids);
+	if (st)
 		return st;
-	}
-	if (o->train && !o->ids_file)
-		st = write_rotated_batch(p.ids, ids, n);
+	st = run_one(&r, &o->a, false, &out[0]);
 	if (!st)
-		st = run_one(o, &o->a, &p, text, &out[0]);
-	if (!st)
-		st = run_one(o, &o->b, &p, text, &out[1]);
-	remove_place(&p);
-	free(text);
-	free(ids);
+		st = run_one(&r, &o->b, false, &out[1]);
+	end_runs(&r);
 	return st;
+}
+
+tess_status compare_check_both(const struct compare_options *o, bool failed[2])
+{
+	struct runs r;
+	tess_status st = begin_runs(o, &r);
+
+	if (st)
+		return st;
+	failed[0] = run_one(&r, &o->a, true, NULL) != TESS_OK;
+	failed[1] = !tess_tool_is_interrupted() && run_one(&r, &o->b, true, NULL) != TESS_OK;
+	end_runs(&r);
+	return tess_tool_is_interrupted() ? tess_fail(TESS_EABORTED, "stopped by a signal")
+	                                  : TESS_OK;
 }

@@ -54,16 +54,17 @@ static tess_status find_taken_model(const char *name)
 static const struct new_kind {
 	const char *name, *plugin; /* plugin: the text in plugins/ that has the name replaced */
 	tess_status (*find)(const char *name);
+	const char *libraries; /* for the linker */
 	const char *use; /* a command that uses the plugin; %s: its name */
 } kinds[] = {
-	{ "style", "rowsplit", find_taken_style,
+	{ "style", "rowsplit", find_taken_style, "",
 	  "tessera generate MODEL -n 2 --plan-override 'model.layers.*.mlp.down_proj=%s' --prompt "
 	  "Hello" },
-	{ "backend", "pipes", find_taken_backend,
+	{ "backend", "pipes", find_taken_backend, "",
 	  "tessera generate MODEL -n 2 --backend %s --prompt Hello" },
-	{ "device", "abacus", find_taken_device,
+	{ "device", "abacus", find_taken_device, " -lm",
 	  "tessera generate MODEL -n 2 --device %s --prompt Hello" },
-	{ "model", "fable", find_taken_model,
+	{ "model", "fable", find_taken_model, "",
 	  "tessera explain MODEL -n 2  # whose config.json has the model_type %s" },
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
@@ -90,10 +91,10 @@ static tess_status check_plugin_name(const struct new_plugin *p)
 	tess_status st;
 
 	if (!islower((unsigned char)*p->name) || p->name[strspn(p->name, letters)] ||
-	    strlen(p->name) > NAME_MAX_LENGTH)
+	    strlen(p->name) > NAME_MAX_LENGTH || !strcmp(p->name, "tess"))
 		return tess_fail(TESS_EINVAL,
 		                 "\"%s\" is no name of a plugin; use a-z, 0-9 and _, a letter "
-		                 "first, at most %d characters",
+		                 "first, at most %d characters, not tess",
 		                 p->name, (int)NAME_MAX_LENGTH);
 	st = p->kind->find(p->name);
 	if (st == TESS_ENOENT) /* of this name */
@@ -174,6 +175,7 @@ static tess_status write_new_file(const struct new_plugin *p, const struct new_t
 {
 	size_t len = strlen(t->file);
 	bool code = len > 2 && !strcmp(t->file + len - 2, ".c"), bad;
+	bool is_script = !strcmp(t->file, "check");
 	char path[PATH_MAX];
 	int state = code ? IN_CODE : IN_SCRIPT, fd;
 	tess_status st = format_new_path(p, t, path);
@@ -181,7 +183,7 @@ static tess_status write_new_file(const struct new_plugin *p, const struct new_t
 
 	if (st)
 		return st;
-	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, code ? 0666 : 0777);
+	fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, is_script ? 0777 : 0666);
 	f = fd < 0 ? NULL : fdopen(fd, "w");
 	if (!f)
 		return tess_fail(TESS_EIO, "%s cannot be created: %s", path, strerror(errno));
@@ -212,6 +214,23 @@ static tess_status check_paths(const struct new_plugin *p)
 	return st;
 }
 
+/* Prints commands that build, test and use the plugin. */
+static void print_commands(const struct new_plugin *p)
+{
+	const char *kind = p->kind->name;
+
+	printf("\nNext:\n"
+	       "  cd '%s'\n"
+	       "  sh check                                  # builds and tests it\n"
+	       "  meson setup build && meson test -C build  # does so with Meson\n"
+	       "  cc -std=c11 -O2 -shared -fPIC $(pkg-config --cflags tessera) -o tess-%s-%s.so "
+	       "%s.c%s\n"
+	       "  TESSERA_PLUGIN_PATH=\"$PWD\" ",
+	       p->out, kind, p->name, p->name, p->kind->libraries);
+	printf(p->kind->use, p->name);
+	printf("\n");
+}
+
 static tess_status write_plugin(const struct new_plugin *p)
 {
 	tess_status st = check_plugin_name(p);
@@ -223,14 +242,9 @@ static tess_status write_plugin(const struct new_plugin *p)
 	for (const struct new_text *t = new_texts; t->plugin && !st; t++)
 		if (!strcmp(t->plugin, p->kind->plugin))
 			st = write_new_file(p, t);
-	if (st)
-		return st;
-	printf("\nNext:\n  cd %s\n  sh check            # builds and tests it\n  "
-	       "TESSERA_PLUGIN_PATH=\"$PWD\" ",
-	       p->out);
-	printf(p->kind->use, p->name);
-	printf("\n");
-	return TESS_OK;
+	if (!st)
+		print_commands(p);
+	return st;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -273,10 +287,10 @@ const struct tess_tool_command tess_tool_new = {
 	"new",
 	"write a style, backend, device or model to start from, with its test",
 	"style|backend|device|model NAME [options]",
-	"Writes one C file that works, and a script that builds it against the installed headers\n"
-	"and tests it: a row-parallel style, a backend of pipes, a device that computes Llama in\n"
-	"f32, or a family of decoders. They are the plugins of the tutorials, under the given\n"
-	"name. No file is overwritten.\n"
+	"Writes one C file that works, and a script and a meson.build, which build it against the\n"
+	"installed headers and test it: a row-parallel style, a backend of pipes, a device that\n"
+	"computes Llama in f32, or a family of decoders. They are the plugins of the tutorials,\n"
+	"under the given name. No file is overwritten.\n"
 	"\n"
 	"NAME consists of a-z, 0-9 and underscores, and begins with a letter. It is the name in\n"
 	"plans, the value of --backend or --device, or the model_type of config.json. The exit\n"

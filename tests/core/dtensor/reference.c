@@ -243,7 +243,7 @@ static uint64_t draw_element(int32_t dtype, uint64_t seed)
 
 /* ---- which elements a rank holds ------------------------------------------------------------- */
 
-static int64_t divide_up(int64_t a, int64_t b)
+static int64_t divide_rounding_up(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;
 }
@@ -271,9 +271,9 @@ static int32_t find_holder(const struct dtensor_case *c, int32_t axis, int64_t a
 		at -= size;
 	}
 	units = units ? units : size;
-	while (divide_up((unit + 1) * size, units) <= at)
+	while (divide_rounding_up((unit + 1) * size, units) <= at)
 		unit++;
-	while (divide_up((r + 1) * units, m) <= unit)
+	while (divide_rounding_up((r + 1) * units, m) <= unit)
 		r++;
 	return r;
 }
@@ -332,8 +332,8 @@ static bool combine_ranks(const struct element *e, const int32_t *coordinate, in
                           int32_t depth, int64_t i, struct number *out)
 {
 	const struct dtensor_case *c = e->c;
-	int64_t lo = divide_up(i * c->size[along], INT64_C(1) << depth);
-	int64_t hi = divide_up((i + 1) * c->size[along], INT64_C(1) << depth);
+	int64_t lo = divide_rounding_up(i * c->size[along], INT64_C(1) << depth);
+	int64_t hi = divide_rounding_up((i + 1) * c->size[along], INT64_C(1) << depth);
 	int32_t there[CASE_DIMS];
 	struct number right;
 

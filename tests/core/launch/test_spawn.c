@@ -107,7 +107,7 @@ END_TEST
 
 #define PLACE "model.layers.1.mlp"
 
-enum fault { FAILS, CRASHES, EXITS, EXITS_0, HANGS, DIFFERS };
+enum fault { FAILS, FAILS_AND_CRASHES, CRASHES, EXITS, EXITS_0, HANGS, DIFFERS };
 
 static tess_status meet_at_fault(struct tess_world *w, void *arg)
 {
@@ -121,6 +121,9 @@ static tess_status meet_at_fault(struct tess_world *w, void *arg)
 	switch (*(enum fault *)arg) {
 	case FAILS:
 		return tess_fail(TESS_ENOENT, "no such thing");
+	case FAILS_AND_CRASHES:
+		tess_world_fail(w, TESS_ENOENT, "no such thing");
+		/* fall through */
 	case CRASHES:
 		signal(SIGSEGV, SIG_DFL);
 		raise(SIGSEGV);
@@ -150,6 +153,7 @@ static const struct fault_case {
 	const char *says[3];
 } faults[] = {
 	{ FAILS, TESS_ENOENT, { "rank 1: no such thing" } },
+	{ FAILS_AND_CRASHES, TESS_ENOENT, { "rank 1: no such thing" } },
 	{ CRASHES,
 	  TESS_EPEER,
 	  { "rank 1 was killed by signal 11 (Segmentation fault); its last call was barrier, ",
@@ -188,6 +192,33 @@ START_TEST(failures_of_processes_come_back)
 	for (int b = FIRST_FORKED; b < BACKENDS; b++)
 		expect_fault(backends[b], &faults[_i]);
 	shared = NULL;
+}
+END_TEST
+
+static tess_status crash_with_reports(struct tess_world *w, void *arg)
+{
+	(void)arg;
+	if (tess_world_rank(w) == 1)
+		raise(SIGSEGV);
+	return TESS_OK;
+}
+
+static void spawn_a_crash(void)
+{
+	ck_assert_int_eq(tess_world_spawn(2, crash_with_reports, NULL), TESS_EPEER);
+}
+
+/* The handler of faults is that of each rank, not of the caller. */
+START_TEST(crashes_are_reported)
+{
+	struct sigaction before = { .sa_handler = SIG_DFL }, after;
+	char text[4096];
+
+	use_backend("shm", "60");
+	ck_assert(!sigaction(SIGSEGV, &before, NULL));
+	capture_stderr(spawn_a_crash, text, sizeof text);
+	expect_part(text, "[1/2] plugin: error: outside of the calls of plugins: signal 11 (");
+	ck_assert(!sigaction(SIGSEGV, NULL, &after) && after.sa_handler == SIG_DFL);
 }
 END_TEST
 
@@ -385,6 +416,7 @@ int main(void)
 	tcase = suite_begin("spawn", 120, &runner);
 	tcase_add_loop_test(tcase, results_are_in_order, 0, BACKENDS);
 	tcase_add_loop_test(tcase, failures_of_processes_come_back, 0, FAULTS);
+	tcase_add_test(tcase, crashes_are_reported);
 	tcase_add_test(tcase, failures_of_threads_come_back);
 	tcase_add_test(tcase, failures_of_opening_come_back);
 	tcase_add_test(tcase, refuses_a_fork_beside_threads);

@@ -170,7 +170,7 @@ static void end_by_own_handler(int sig)
 	_exit(ENDED_BY_OWN_HANDLER);
 }
 
-/* Runs `fault` in a child whose reports are enabled; returns its wait status, and its stderr. */
+/* Runs both in a child; returns its wait status, and its stderr. */
 static int run_in_child(void (*before)(void), void (*fault)(void), char *text, size_t capacity)
 {
 	int fd[2], status;
@@ -183,8 +183,6 @@ static int run_in_child(void (*before)(void), void (*fault)(void), char *text, s
 	if (!pid) {
 		dup2(fd[1], STDERR_FILENO);
 		before();
-		if (tess_crash_reports_enable() || tess_crash_reports_enable())
-			_exit(1);
 		fault();
 		_exit(0);
 	}
@@ -205,16 +203,30 @@ static void use_default_actions(void)
 		signal(all[i], SIG_DFL);
 }
 
+static void enable_reports(void)
+{
+	if (tess_crash_reports_enable() || tess_crash_reports_enable())
+		_exit(1);
+}
+
+static void use_reports_only(void)
+{
+	use_default_actions();
+	enable_reports();
+}
+
 static void use_own_handler(void)
 {
 	use_default_actions();
 	signal(SIGFPE, end_by_own_handler);
+	enable_reports();
 }
 
 static void ignore_faults(void)
 {
 	use_default_actions();
 	signal(SIGFPE, SIG_IGN);
+	enable_reports();
 }
 
 static void raise_fpe(void)
@@ -236,8 +248,7 @@ static void raise_between_handlers(void)
 	struct sigaction act = { .sa_handler = restore_and_raise };
 
 	sigaction(SIGFPE, &act, &handler_before);
-	if (tess_crash_reports_enable())
-		_exit(1);
+	enable_reports();
 	raise(SIGFPE);
 }
 
@@ -280,17 +291,16 @@ static const struct chain_case {
 	int status;
 	const char *says; /* "": nothing */
 } chains[] = {
-	{ use_default_actions, raise_fpe, SIGFPE, 0,
+	{ use_reports_only, raise_fpe, SIGFPE, 0,
 	  "plugin: error: outside of the calls of plugins: signal 8 (Floating point exc" },
 	{ use_own_handler, raise_fpe, 0, ENDED_BY_OWN_HANDLER,
 	  "signal 8 (Floating point exception)" },
-	{ use_default_actions, raise_between_handlers, SIGFPE, 0,
+	{ use_reports_only, raise_between_handlers, SIGFPE, 0,
 	  "signal 8 (Floating point exception)" },
 	{ ignore_faults, raise_fpe, 0, 0, "" },
-	{ use_default_actions, abort_in_plugin, SIGABRT, 0,
+	{ use_reports_only, abort_in_plugin, SIGABRT, 0,
 	  "[1/3] plugin: error: quit() of /x.so: signal 6 (Aborted), in /" },
-	{ use_default_actions, crash_beside_plugin, SIGILL, 0,
-	  "; meanwhile in [2/3] run() of /x.so" },
+	{ use_reports_only, crash_beside_plugin, SIGILL, 0, "; meanwhile in [2/3] run() of /x.so" },
 };
 
 START_TEST(the_signal_is_passed_on)
@@ -313,6 +323,38 @@ START_TEST(the_signal_is_passed_on)
 }
 END_TEST
 
+static tess_status crash_on_rank_1(struct tess_world *w, void *arg)
+{
+	tess_status st = tess_barrier(tess_world_group(w), "begin");
+	struct tess_plugin_frame f;
+
+	(void)arg;
+	if (st || !tess_world_rank(w))
+		return st ? st : tess_barrier(tess_world_group(w), "end");
+	tess_plugin_enter(&f, NULL, "run", "/x.so", NULL, 0);
+	kill(getpid(), SIGBUS);
+	return TESS_OK;
+}
+
+/* Prints the failure of the ranks. */
+static void spawn_processes(void)
+{
+	if (tess_world_spawn(2, crash_on_rank_1, NULL))
+		fprintf(stderr, "%s\n", tess_error());
+}
+
+START_TEST(spawned_processes_report)
+{
+	char text[4096];
+
+	ck_assert(!tess_option_set("backend", "shm"));
+	ck_assert(!run_in_child(use_default_actions, spawn_processes, text, sizeof text));
+	expect_part(text, "[1/2] plugin: error: run() of /x.so: signal 7 (Bus error)");
+	expect_part(text, "rank 1 was killed by signal 7 (Bus error); its last call was barrier");
+	ck_assert_int_eq(count_occurrences(text, "plugin: error: "), 1);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *runner;
@@ -323,5 +365,6 @@ int main(void)
 	tcase_add_test(t, a_slow_call_is_reported_once_and_then_as_overdue);
 	tcase_add_test(t, a_wait_is_overdue_after_its_deadline);
 	tcase_add_loop_test(t, the_signal_is_passed_on, 0, sizeof chains / sizeof *chains);
+	tcase_add_test(t, spawned_processes_report);
 	return suite_end(runner);
 }

@@ -167,15 +167,18 @@ static const struct {
 	const char *name, *kind; /* kind: as in struct tess_site */
 	int32_t module;
 	int32_t op;
+	const char *param; /* the style is for this parameter only; NULL: for the module */
 } modules[] = {
-	{ "a linear module", "linear", CONFORM_LINEAR, CONFORM_GLU },
-	{ "a linear module with a bias", "linear", CONFORM_BIASED, CONFORM_GLU },
-	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, CONFORM_GLU },
-	{ "a norm", "norm", CONFORM_NORM, CONFORM_GLU },
-	{ "an embedding", "embedding", CONFORM_EMBEDDING, CONFORM_GLU },
-	{ "a module with a GLU", "module", CONFORM_BLOCK, CONFORM_GLU },
-	{ "a module with a sigmoid", "module", CONFORM_BLOCK, CONFORM_SIGMOID },
-	{ "experts", "experts", CONFORM_EXPERTS, CONFORM_GLU },
+	{ "a linear module", "linear", CONFORM_LINEAR, CONFORM_GLU, NULL },
+	{ "a linear module with a bias", "linear", CONFORM_BIASED, CONFORM_GLU, NULL },
+	{ "a linear module of two fused halves", "linear", CONFORM_FUSED, CONFORM_GLU, NULL },
+	{ "a norm", "norm", CONFORM_NORM, CONFORM_GLU, NULL },
+	{ "an embedding", "embedding", CONFORM_EMBEDDING, CONFORM_GLU, NULL },
+	{ "a module with a GLU", "module", CONFORM_BLOCK, CONFORM_GLU, NULL },
+	{ "a module with a sigmoid", "module", CONFORM_BLOCK, CONFORM_SIGMOID, NULL },
+	{ "experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, NULL },
+	{ "gate_up_proj of experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, "gate_up_proj" },
+	{ "down_proj of experts", "experts", CONFORM_EXPERTS, CONFORM_GLU, "down_proj" },
 };
 enum { MODULES = sizeof modules / sizeof *modules, TURNS = 5 };
 
@@ -187,13 +190,28 @@ static const char *get_place_name(char place)
 	                      : "partial";
 }
 
+/* Formats the plan that gives a parameter of experts the style, and the other one what fits it. */
+static void format_experts_plan(const struct trials *t, const char *param, const char *source,
+                                size_t size, char *out)
+{
+	bool first = !strcmp(param, "gate_up_proj");
+
+	snprintf(out, size,
+	         "{\"source\":\"%s\",\"gate\":\"local\",\"mod\":\"moe_tp_experts\","
+	         "\"mod.gate_up_proj\":\"%s\",\"mod.down_proj\":\"%s\"}",
+	         source, first ? t->style.spec : "moe_tp_gate_up_colwise",
+	         first ? "moe_tp_down_rowwise" : t->style.spec);
+}
+
 /* Formats the plan that gives "mod" the style and its input a place. */
-static void format_plan(const struct trials *t, const struct conform_model *m, char place,
-                        size_t size, char *out)
+static void format_plan(const struct trials *t, int32_t i, const struct conform_model *m,
+                        char place, size_t size, char *out)
 {
 	const char *source = conform_model_get_source_style(m->module, place);
 
-	if (t->role == CONFORM_TENSOR)
+	if (modules[i].param)
+		format_experts_plan(t, modules[i].param, source, size, out);
+	else if (t->role == CONFORM_TENSOR)
 		snprintf(out, size, "{\"source\":\"%s\",\"mod\":\"%s\"%s}", source, t->style.spec,
 		         m->module == CONFORM_EXPERTS ? ",\"gate\":\"local\"" : "");
 	else
@@ -207,7 +225,7 @@ static tess_status try_module(struct trials *t, int32_t i, const struct conform_
 	char plan[1024];
 	const int64_t *size = m->size;
 
-	format_plan(t, m, place, sizeof plan, plan);
+	format_plan(t, i, m, place, sizeof plan, plan);
 	conform_set_activity(t->me, "%s, input %s, %lld tokens, vocabulary %lld, %lld x %lld",
 	                     modules[i].name, get_place_name(place),
 	                     (long long)size[CONFORM_TOKENS], (long long)size[CONFORM_VOCABULARY],
@@ -245,17 +263,19 @@ static tess_status try_places(struct trials *t, int32_t i, int turn)
 }
 
 struct usefulness { /* programs of a job that ran, and the first refusal */
-	bool ran, cuts,
-		ran_cut; /* cuts: a parameter of some kind of module; ran_cut: such a module */
+	bool ran, cuts, ran_cut; /* cuts: a parameter of a kind of module; ran_cut: such modules */
+	bool cuts_other; /* a parameter of modules other than experts */
 	char module[64], refusal[CONFORM_TEXT];
 };
 
+/* A style that cuts other modules, too, need not fit a single parameter of experts. */
 static void note_runs(const struct trials *t, int32_t i, struct usefulness *u)
 {
 	bool cuts = conform_style_cuts(&t->style, t->me->n, modules[i].kind);
 
 	u->ran = u->ran || t->nran;
-	u->ran_cut = u->ran_cut || (cuts && t->nran);
+	u->cuts_other = u->cuts_other || (cuts && strcmp(modules[i].kind, "experts") != 0);
+	u->ran_cut = u->ran_cut || (cuts && t->nran && !(modules[i].param && u->cuts_other));
 	if (t->nrefused && (!*u->refusal || (cuts && !u->cuts))) {
 		snprintf(u->module, sizeof u->module, "%s", modules[i].name);
 		snprintf(u->refusal, sizeof u->refusal, "%s", t->refusal);
@@ -292,10 +312,14 @@ static void check_usefulness(const struct trials *t, const struct usefulness *u)
 	                  u->refusal, u->cuts ? "cuts" : "accepts");
 }
 
-/* Logits of fused parts have no loss; a decoder has fused weights. */
-static bool is_fused(int32_t i)
+/*
+ * Returns whether programs of this kind of module exist. Logits of fused parts have no loss; a
+ * decoder has fused weights. Styles for replicas are not tried on single parameters.
+ */
+static bool has_programs(const struct trials *t, int32_t i)
 {
-	return modules[i].module == CONFORM_FUSED;
+	return (!t->training || modules[i].module != CONFORM_FUSED) &&
+	       (t->role == CONFORM_TENSOR || !modules[i].param);
 }
 
 static tess_status run_modules(struct conform_rank *me, bool training)
@@ -307,7 +331,7 @@ static tess_status run_modules(struct conform_rank *me, bool training)
 	bool runs = t.role == CONFORM_TENSOR || (t.role == CONFORM_DATA && training);
 
 	for (int32_t i = 0; i < MODULES && runs && !st; i++)
-		for (int turn = 0; turn < turns && !st && !(training && is_fused(i)); turn++) {
+		for (int turn = 0; turn < turns && !st && has_programs(&t, i); turn++) {
 			int sizes = turn ? 2 * turn + 1 : 0;
 
 			st = try_places(&t, i, sizes);
