@@ -16,7 +16,7 @@
 static volatile sig_atomic_t interrupted, direct;
 static const char *announced; /* printed at the first signal; NULL: nothing */
 static pid_t launcher;
-static const char *saves; /* directory of incomplete saves of this process; NULL: none */
+static const char *_Atomic saves; /* directory of incomplete saves of this process; NULL: none */
 static char own_part[32],
 	removed_part[64]; /* in names of incomplete saves; the name during removal */
 

@@ -2,7 +2,6 @@
 #include "core/dtensor/dtensor.h"
 
 #include "core/base/sized.h"
-#include "core/shard/move.h"
 #include "core/world/buffer.h"
 
 #include <stdlib.h>
@@ -17,22 +16,59 @@ struct tess_cut tess_dtensor_get_cut(const struct tess_dtensor *t, int32_t rank,
 		                  tess_mesh_shape_coordinate(t->ranks, along, rank) };
 }
 
-/* Returns the part of an axis that a rank holds; all of it unless a mesh dimension cuts it. */
-static struct tess_cut find_axis_cut(const struct tess_dtensor *t, const struct tess_place *places,
-                                     int32_t rank, int32_t axis)
+/*
+ * Makes the dim of what a rank holds of piece i of an axis by the cuts along the first n mesh
+ * dimensions: each cuts what those before it leave. Returns where it starts in the axis.
+ */
+static int64_t nest_piece(const struct tess_dtensor *t, const struct tess_place *places,
+                          int32_t rank, int32_t n, int32_t axis, int64_t i, struct tess_dim *out)
 {
-	int32_t along = tess_places_find(places, t->ranks->ndims, TESS_SHARD, axis);
+	int64_t start;
+	const struct tess_dim *piece = tess_dim_get_piece(t->dim[axis], i, &start);
 
-	return along < 0 ? (struct tess_cut){ 1, 0 } : tess_dtensor_get_cut(t, rank, along);
+	*out = *piece;
+	for (int32_t k = 0; k < n; k++)
+		if (tess_place_is(places[k], TESS_SHARD, axis)) {
+			start += tess_dim_nest(piece, tess_dtensor_get_cut(t, rank, k), out);
+			piece = out;
+		}
+	return start;
+}
+
+const struct tess_dim *tess_dtensor_nest_axis(const struct tess_dtensor *t,
+                                              const struct tess_place *places, int32_t rank,
+                                              int32_t n, int32_t axis, struct tess_arena *arena)
+{
+	int64_t npieces = tess_dim_count_pieces(t->dim[axis]);
+	const struct tess_dim **list;
+	struct tess_dim *d;
+
+	if (tess_places_find(places, n, TESS_SHARD, axis) < 0)
+		return t->dim[axis];
+	list = TESS_NEW(arena, const struct tess_dim *, npieces);
+	d = TESS_NEW(arena, struct tess_dim, 1 + npieces);
+	if (!list || !d)
+		return NULL;
+	*d = (struct tess_dim){ .name = "axis", .nparts = npieces, .parts = list };
+	for (int64_t i = 0; i < npieces; i++) {
+		nest_piece(t, places, rank, n, axis, i, &d[1 + i]);
+		list[i] = &d[1 + i];
+		d->size += list[i]->size;
+	}
+	return d;
 }
 
 void tess_dtensor_compute_shape(const struct tess_dtensor *t, const struct tess_place *places,
                                 int32_t rank, int64_t *shape)
 {
 	for (int32_t a = 0; a < t->spec.ndim; a++) {
-		struct tess_cut cut = find_axis_cut(t, places, rank, a);
+		struct tess_dim held;
 
-		shape[a] = tess_dim_get_local_size(t->dim[a], cut.nranks, cut.rank);
+		shape[a] = 0;
+		for (int64_t i = 0; i < tess_dim_count_pieces(t->dim[a]); i++) {
+			nest_piece(t, places, rank, t->ranks->ndims, a, i, &held);
+			shape[a] += held.size;
+		}
 	}
 }
 
@@ -66,8 +102,8 @@ tess_status tess_dtensor_get_local_shape(const struct tess_dtensor *t, int32_t r
 int64_t tess_dtensor_list_ranges(const struct tess_dtensor *t, int32_t rank, int32_t axis,
                                  int64_t (*range)[2], int64_t most)
 {
-	struct tess_cut cut;
-	int64_t n, before;
+	struct tess_dim held;
+	int64_t n;
 
 	if (TESS_REQUIRE(t))
 		return 0;
@@ -77,15 +113,11 @@ int64_t tess_dtensor_list_ranges(const struct tess_dtensor *t, int32_t rank, int
 		          t->spec.name, (int)rank, (int)axis, (long long)most);
 		return 0;
 	}
-	cut = find_axis_cut(t, t->spec.places, find_rank(t, rank), axis);
 	n = tess_dim_count_pieces(t->dim[axis]);
 	for (int64_t i = 0; i < n && i < most; i++) {
-		const struct tess_dim *piece = tess_dim_get_piece(t->dim[axis], i, &before);
-		struct tess_run run;
-
-		tess_dim_get_local_runs(piece, cut.nranks, cut.rank, &run);
-		range[i][0] = before + run.start;
-		range[i][1] = before + run.start + run.len;
+		range[i][0] = nest_piece(t, t->spec.places, find_rank(t, rank), t->ranks->ndims,
+		                         axis, i, &held);
+		range[i][1] = range[i][0] + held.size;
 	}
 	return n;
 }
@@ -245,8 +277,9 @@ tess_status tess_dtensor_full(const struct tess_dtensor *t, void *full)
 tess_status tess_dtensor_list_moves(const struct tess_dtensor *t, const struct tess_place *places,
                                     struct tess_dtensor_move *moves, int32_t most, int32_t *n)
 {
-	struct tess_place at[TESS_MESH_DIMS], to[TESS_MESH_DIMS];
+	struct tess_place to[TESS_MESH_DIMS];
 	tess_status st = TESS_REQUIRE(t, places, n);
+	struct tess_dtensor_path path;
 	struct tess_move next;
 	int32_t count = 0;
 
@@ -256,17 +289,17 @@ tess_status tess_dtensor_list_moves(const struct tess_dtensor *t, const struct t
 		st = tess_dtensor_check_target(t, places, to);
 	if (st)
 		return st;
-	memcpy(at, t->spec.places, sizeof *at * (size_t)t->ranks->ndims);
-	while (!st && tess_move_find_next(at, to, t->ranks->ndims, &next)) {
+	tess_dtensor_begin_path(t, t->spec.places, to, &path);
+	while (!st && tess_dtensor_find_move(&path, &next)) {
 		struct tess_dtensor_move move = { .dim = next.along,
-			                          .from = at[next.along],
+			                          .from = path.at[next.along],
 			                          .to = next.to };
 
 		if (count < most) {
-			st = tess_dtensor_measure_move(t, at, &move);
+			st = tess_dtensor_measure_move(t, path.at, &move);
 			moves[count] = move;
 		}
-		at[next.along] = next.to;
+		path.at[next.along] = next.to;
 		count++;
 	}
 	if (!st)

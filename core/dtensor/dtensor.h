@@ -4,6 +4,7 @@
 
 #include "core/base/arena.h"
 #include "core/shard/dim.h"
+#include "core/shard/move.h"
 #include "core/shard/place.h"
 #include "core/world/mesh_shape.h"
 
@@ -49,6 +50,13 @@ const char *tess_dtensor_format(const struct tess_dtensor *t, char text[TESS_DTE
 /* ---- parts --------------------------------------------------------------------------------- */
 
 struct tess_cut tess_dtensor_get_cut(const struct tess_dtensor *t, int32_t rank, int32_t along);
+/*
+ * Makes the dim of what a rank holds of an axis by the cuts along the first n mesh dimensions, in
+ * an arena if there are any. NULL, with a message: no memory.
+ */
+const struct tess_dim *tess_dtensor_nest_axis(const struct tess_dtensor *t,
+                                              const struct tess_place *places, int32_t rank,
+                                              int32_t n, int32_t axis, struct tess_arena *arena);
 /* Computes the shape of what a rank holds under these placements. */
 void tess_dtensor_compute_shape(const struct tess_dtensor *t, const struct tess_place *places,
                                 int32_t rank, int64_t *shape);
@@ -57,6 +65,25 @@ int64_t tess_dtensor_count_elements(const struct tess_dtensor *t, const int64_t 
 tess_status tess_dtensor_alloc(const struct tess_dtensor *t, struct dtensor_block *b);
 /* Frees the elements of a block, or keeps them for late writes after a failure. */
 void tess_dtensor_free_block(const struct tess_dtensor *t, struct dtensor_block *b);
+
+/* ---- which moves (path.c) ------------------------------------------------------------------ */
+
+struct tess_dtensor_path { /* from one list of placements to another, both normalized */
+	const struct tess_dtensor *t;
+	struct tess_place at[TESS_MESH_DIMS]; /* the caller sets at[move.along] after a move */
+	struct tess_place to[TESS_MESH_DIMS];
+	int32_t spare; /* see tess_move_find_next */
+};
+
+void tess_dtensor_begin_path(const struct tess_dtensor *t, const struct tess_place *from,
+                             const struct tess_place *to, struct tess_dtensor_path *p);
+/*
+ * Finds the next move; false: there is none. Placements along single ranks change last, and do not
+ * affect other moves.
+ */
+bool tess_dtensor_find_move(const struct tess_dtensor_path *p, struct tess_move *out);
+/* Returns whether a move copies nothing, since there is one rank along its mesh dimension. */
+bool tess_dtensor_is_alone(const struct tess_dtensor *t, int32_t along, struct tess_place from);
 
 /* ---- moves (move.c) ------------------------------------------------------------------------ */
 

@@ -21,6 +21,9 @@ struct mover { /* a move along one mesh dimension, on one rank */
 	struct tess_cut cut;
 	int32_t along;
 	struct tess_place from, to;
+	/* the dims that `from` and `to` cut, as mesh dimensions before `along` leave them */
+	const struct tess_dim *was, *is;
+	struct tess_arena dims; /* owns them */
 	size_t width;
 	struct tess_coll call; /* kind 0: none. With lists, without buffers */
 	bool empty; /* no rank of the group has elements */
@@ -45,8 +48,7 @@ static int64_t count_others(const struct mover *m, const int64_t *shape, int32_t
 /* Describes the call of the move of what a rank holds, `shape`. */
 static void describe_move(struct mover *m, const int64_t *shape)
 {
-	int32_t n = m->cut.nranks, was = m->from.kind == TESS_SHARD ? m->from.dim : -1;
-	const struct tess_dim *const *dim = m->t->dim;
+	int32_t n = m->cut.nranks, was = m->was ? m->from.dim : -1;
 	int64_t others = count_others(m, shape, was, -1);
 	struct tess_coll *c = &m->call;
 
@@ -55,22 +57,22 @@ static void describe_move(struct mover *m, const int64_t *shape)
 		                 .dtype = m->t->spec.dtype,
 		                 .op = m->from.op,
 		                 .where = m->where };
-	m->empty = !others || (was >= 0 && !dim[was]->size);
+	m->empty = !others || (m->was && !m->was->size);
 	switch (c->kind) {
 	case TESS_ALL_GATHER:
-		tess_move_count_owned(dim[was], n, others, m->recv_counts);
+		tess_move_count_owned(m->was, n, others, m->recv_counts);
 		c->recv_counts = m->recv_counts;
 		c->count = m->recv_counts[m->cut.rank];
 		break;
 	case TESS_ALL_TO_ALL:
-		tess_move_count_exchanged(dim[was], dim[m->to.dim], m->cut,
+		tess_move_count_exchanged(m->was, m->is, m->cut,
 		                          count_others(m, shape, was, m->to.dim), m->send_counts,
 		                          m->recv_counts);
 		c->send_counts = m->send_counts;
 		c->recv_counts = m->recv_counts;
 		break;
 	case TESS_REDUCE_SCATTER:
-		tess_move_count_held(dim[m->to.dim], n, count_others(m, shape, m->to.dim, -1),
+		tess_move_count_held(m->is, n, count_others(m, shape, m->to.dim, -1),
 		                     m->send_counts);
 		c->send_counts = m->send_counts;
 		c->count = m->send_counts[m->cut.rank];
@@ -96,22 +98,45 @@ static uint64_t hash_move(const struct mover *m)
 static void close_mover(struct mover *m)
 {
 	tess_world_buffer_free(tess_mesh_world(m->t->mesh), m->send_counts);
+	tess_arena_free(&m->dims);
 }
 
-/* Opens a move for this rank. */
-static tess_status open_mover(struct mover *m, const struct tess_dtensor *t, struct tess_place from,
-                              struct tess_move move)
+/* Makes the dim that a rank's group cuts by a place. NULL: it cuts none, or there is no memory. */
+static const struct tess_dim *nest_dim(struct mover *m, const struct tess_place *at, int32_t rank,
+                                       struct tess_place p)
 {
+	return p.kind == TESS_SHARD
+	               ? tess_dtensor_nest_axis(m->t, at, rank, m->along, p.dim, &m->dims)
+	               : NULL;
+}
+
+/* Makes a move that of a rank, from placements `at`. */
+static tess_status aim_mover(struct mover *m, const struct tess_place *at, int32_t rank)
+{
+	tess_arena_free(&m->dims);
+	m->cut = tess_dtensor_get_cut(m->t, rank, m->along);
+	m->was = nest_dim(m, at, rank, m->from);
+	m->is = nest_dim(m, at, rank, m->to);
+	return (m->from.kind == TESS_SHARD && !m->was) || (m->to.kind == TESS_SHARD && !m->is)
+	               ? TESS_ENOMEM
+	               : TESS_OK;
+}
+
+/* Opens a move from placements `at` for this rank. */
+static tess_status open_mover(struct mover *m, const struct tess_dtensor *t,
+                              const struct tess_place *at, struct tess_move move)
+{
+	struct tess_place from = at[move.along];
 	const struct tess_mesh_dim *dim = &t->ranks->dim[move.along];
 	char name[TESS_DTENSOR_TEXT], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
 	size_t n = (size_t)dim->size, pieces = 1;
+	tess_status st;
 
 	for (int32_t k = 0; k < t->spec.ndim; k++)
 		if ((size_t)tess_dim_count_pieces(t->dim[k]) > pieces)
 			pieces = (size_t)tess_dim_count_pieces(t->dim[k]);
 	*m = (struct mover){ .t = t,
 		             .group = tess_mesh_group(t->mesh, dim->name),
-		             .cut = tess_dtensor_get_cut(t, t->rank, move.along),
 		             .along = move.along,
 		             .from = from,
 		             .to = move.to,
@@ -126,7 +151,10 @@ static tess_status open_mover(struct mover *m, const struct tess_dtensor *t, str
 	snprintf(m->where, TESS_DTENSOR_TEXT, "%.400s: %s -> %s along %s",
 	         tess_dtensor_format(t, name), tess_place_format(from, a),
 	         tess_place_format(move.to, b), dim->name);
-	return TESS_OK;
+	st = aim_mover(m, at, t->rank);
+	if (st)
+		close_mover(m);
+	return st;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -160,33 +188,31 @@ static void copy_along(const struct mover *m, int32_t axis, const struct dtensor
 		}
 }
 
-/* Copies what each rank will hold of an axis to a block of its own, one after the other. */
-static void pack_blocks(const struct mover *m, int32_t axis, const struct dtensor_block *b,
-                        char *to)
+/* Copies what each rank will hold to a block of its own, one after the other. */
+static void pack_blocks(const struct mover *m, const struct dtensor_block *b, char *to)
 {
 	struct dtensor_block part = *b;
+	int32_t axis = m->to.dim;
 
 	part.data = to;
 	for (int32_t q = 0; q < m->cut.nranks; q++) {
-		part.shape[axis] = tess_dim_get_local_size(m->t->dim[axis], m->cut.nranks, q);
-		tess_move_list_held(m->t->dim[axis], (struct tess_cut){ m->cut.nranks, q },
-		                    m->copies);
+		part.shape[axis] = tess_dim_get_local_size(m->is, m->cut.nranks, q);
+		tess_move_list_held(m->is, (struct tess_cut){ m->cut.nranks, q }, m->copies);
 		copy_along(m, axis, b, &part);
 		part.data += count_block_bytes(m, &part);
 	}
 }
 
-/* Copies the block that each rank owns of an axis to its place. */
-static void unpack_rank_blocks(const struct mover *m, int32_t axis, char *from,
-                               const struct dtensor_block *b)
+/* Copies the block of each rank to its place. */
+static void unpack_rank_blocks(const struct mover *m, char *from, const struct dtensor_block *b)
 {
 	struct dtensor_block part = *b;
+	int32_t axis = m->from.dim;
 
 	part.data = from;
 	for (int32_t q = 0; q < m->cut.nranks; q++) {
-		part.shape[axis] = tess_dim_get_owned_size(m->t->dim[axis], m->cut.nranks, q);
-		tess_move_list_gathered(m->t->dim[axis], (struct tess_cut){ m->cut.nranks, q },
-		                        m->copies);
+		part.shape[axis] = tess_dim_get_owned_size(m->was, m->cut.nranks, q);
+		tess_move_list_gathered(m->was, (struct tess_cut){ m->cut.nranks, q }, m->copies);
 		copy_along(m, axis, &part, b);
 		part.data += count_block_bytes(m, &part);
 	}
@@ -225,14 +251,14 @@ static tess_status move_locally(struct mover *m, const struct dtensor_block *fro
 	const struct tess_dtensor *t = m->t;
 
 	if (m->to.kind == TESS_SHARD) {
-		tess_move_list_held(t->dim[m->to.dim], m->cut, m->copies);
+		tess_move_list_held(m->is, m->cut, m->copies);
 		copy_along(m, m->to.dim, from, to);
 		return TESS_OK;
 	}
 	tess_reduction_fill_identity(t->spec.dtype, m->to.op, count_block_bytes(m, to) / m->width,
 	                             to->data);
 	if (m->from.kind == TESS_SHARD) {
-		tess_move_list_gathered(t->dim[m->from.dim], m->cut, m->copies);
+		tess_move_list_gathered(m->was, m->cut, m->copies);
 		copy_along(m, m->from.dim, from, to);
 	} else if (m->cut.rank == 0 && count_block_bytes(m, to)) {
 		memcpy(to->data, from->data, count_block_bytes(m, to));
@@ -257,7 +283,7 @@ static tess_status gather_block(struct mover *m, const struct dtensor_block *fro
 	if (direct)
 		return st;
 	if (!st)
-		unpack_rank_blocks(m, m->from.dim, packed, to);
+		unpack_rank_blocks(m, packed, to);
 	free_packed(m, packed);
 	return st;
 }
@@ -272,13 +298,13 @@ static tess_status exchange_block(struct mover *m, const struct dtensor_block *f
 	if (!st)
 		st = alloc_packed(m, count_block_bytes(m, to) / m->width, &in);
 	if (!st) {
-		pack_blocks(m, m->to.dim, from, out);
+		pack_blocks(m, from, out);
 		m->call.src = out;
 		m->call.dst = in;
 		st = tess_group_run(m->group, &m->call);
 	}
 	if (!st)
-		unpack_rank_blocks(m, m->from.dim, in, to);
+		unpack_rank_blocks(m, in, to);
 	free_packed(m, out);
 	free_packed(m, in);
 	return st;
@@ -299,7 +325,7 @@ static tess_status reduce_block(struct mover *m, const struct dtensor_block *fro
 	if (r.share && !are_blocks_in_place(m, m->to.dim, from)) {
 		st = alloc_packed(m, r.count, &packed);
 		if (!st)
-			pack_blocks(m, m->to.dim, from, packed);
+			pack_blocks(m, from, packed);
 	}
 	if (!st)
 		st = tess_group_reduce(m->group, &r, packed, to->data);
@@ -325,22 +351,30 @@ static tess_status run_call(struct mover *m, const struct dtensor_block *from,
 	}
 }
 
+/* Allocates this rank's block after a move from placements `at`. */
+static tess_status alloc_moved(const struct tess_dtensor *t, const struct tess_place *at,
+                               struct tess_move move, struct dtensor_block *to)
+{
+	struct tess_place after[TESS_MESH_DIMS];
+
+	memcpy(after, at, sizeof *after * (size_t)t->ranks->ndims);
+	after[move.along] = move.to;
+	tess_dtensor_compute_shape(t, after, t->rank, to->shape);
+	return tess_dtensor_alloc(t, to);
+}
+
 /* Makes one move of this rank's block from placements `at`; allocates the result. */
 static tess_status move_once(const struct tess_dtensor *t, const struct tess_place *at,
                              struct tess_move move, const struct dtensor_block *from,
                              struct dtensor_block *to)
 {
-	struct tess_place after[TESS_MESH_DIMS];
 	struct mover m;
-	tess_status st = open_mover(&m, t, at[move.along], move);
+	tess_status st = open_mover(&m, t, at, move);
 
 	if (st)
 		return st;
-	memcpy(after, at, sizeof *after * (size_t)t->ranks->ndims);
-	after[move.along] = move.to;
-	tess_dtensor_compute_shape(t, after, t->rank, to->shape);
 	describe_move(&m, from->shape);
-	st = tess_dtensor_alloc(t, to);
+	st = alloc_moved(t, at, move, to);
 	if (!st)
 		st = run_call(&m, from, to);
 	close_mover(&m);
@@ -351,15 +385,16 @@ tess_status tess_dtensor_move_block(const struct tess_dtensor *t, const struct t
                                     const struct tess_place *to, const char *borrowed,
                                     struct dtensor_block *b)
 {
-	struct tess_place now[TESS_MESH_DIMS];
 	struct dtensor_block next = { .data = NULL };
+	struct tess_dtensor_path path;
 	struct tess_move move;
 	tess_status st = TESS_OK;
 
-	memcpy(now, at, sizeof *now * (size_t)t->ranks->ndims);
-	while (!st && tess_move_find_next(now, to, t->ranks->ndims, &move)) {
-		st = move_once(t, now, move, b, &next);
-		now[move.along] = move.to;
+	tess_dtensor_begin_path(t, at, to, &path);
+	for (; !st && tess_dtensor_find_move(&path, &move); path.at[move.along] = move.to) {
+		if (tess_dtensor_is_alone(t, move.along, path.at[move.along]))
+			continue;
+		st = move_once(t, path.at, move, b, &next);
 		if (b->data != borrowed)
 			tess_dtensor_free_block(t, b);
 		*b = next;
@@ -384,16 +419,22 @@ tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct
 {
 	struct mover m;
 	int64_t shape[TESS_DTENSOR_AXES];
-	tess_status st = open_mover(&m, t, move->from, (struct tess_move){ move->dim, move->to });
+	tess_status st;
 
-	if (st)
-		return st;
 	move->bytes = t->bytes;
 	move->sent = 0;
+	move->kind = 0;
+	if (tess_dtensor_is_alone(t, move->dim, move->from))
+		return TESS_OK;
+	st = open_mover(&m, t, at, (struct tess_move){ move->dim, move->to });
+	if (st)
+		return st;
 	for (int32_t r = 0; r < t->ranks->nranks; r++) {
 		uint64_t sent;
 
-		m.cut = tess_dtensor_get_cut(t, r, move->dim);
+		st = aim_mover(&m, at, r);
+		if (st)
+			break;
 		tess_dtensor_compute_shape(t, at, r, shape);
 		describe_move(&m, shape);
 		move->kind = m.call.kind;
@@ -407,7 +448,7 @@ tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct
 		move->sent = sent > move->sent ? sent : move->sent;
 	}
 	close_mover(&m);
-	return TESS_OK;
+	return st;
 }
 
 /* ---- distribution from a root ---------------------------------------------------------------- */
@@ -437,8 +478,8 @@ static void describe_send(struct mover *m, int32_t root, const int64_t *shape)
 	m->empty = !c->count;
 	if (m->to.kind != TESS_SHARD)
 		return;
-	tess_move_count_held(m->t->dim[m->to.dim], m->cut.nranks,
-	                     count_others(m, shape, m->to.dim, -1), m->send_counts);
+	tess_move_count_held(m->is, m->cut.nranks, count_others(m, shape, m->to.dim, -1),
+	                     m->send_counts);
 	c->kind = TESS_SCATTER;
 	c->send_counts = m->send_counts;
 	c->count = m->send_counts[m->cut.rank];
@@ -458,7 +499,7 @@ static tess_status send_along(struct mover *m, int32_t root, const struct dtenso
 	if (here && m->call.send_counts && !are_blocks_in_place(m, m->to.dim, from)) {
 		st = alloc_packed(m, count_block_bytes(m, from) / m->width, &packed);
 		if (!st)
-			pack_blocks(m, m->to.dim, from, packed);
+			pack_blocks(m, from, packed);
 	}
 	m->call.src = here ? packed : NULL;
 	m->call.dst = to->data;
@@ -469,21 +510,20 @@ static tess_status send_along(struct mover *m, int32_t root, const struct dtenso
 	return st;
 }
 
-/* Sends along mesh dimension i; `from` has the full dims that `at` cuts along i, `to` its part. */
+/* Sends from placements `at` along one mesh dimension, to this rank's block after it. */
 static tess_status scatter_along(const struct tess_dtensor *t, const struct tess_place *at,
-                                 int32_t i, int32_t root, const struct dtensor_block *from,
-                                 struct dtensor_block *to)
+                                 struct tess_move move, int32_t root,
+                                 const struct dtensor_block *from, struct dtensor_block *to)
 {
 	struct mover m;
-	tess_status st = open_mover(&m, t, tess_place_replicate(), (struct tess_move){ i, at[i] });
+	tess_status st = open_mover(&m, t, at, move);
 
 	to->data = NULL;
 	if (st)
 		return st;
-	tess_dtensor_compute_shape(t, at, t->rank, to->shape);
-	st = tess_dtensor_alloc(t, to);
+	st = alloc_moved(t, at, move, to);
 	if (!st)
-		st = send_along(&m, tess_dtensor_get_cut(t, root, i).rank, from, to);
+		st = send_along(&m, tess_dtensor_get_cut(t, root, move.along).rank, from, to);
 	close_mover(&m);
 	return st;
 }
@@ -498,15 +538,16 @@ tess_status tess_dtensor_scatter(const struct tess_dtensor *t, const struct tess
 	for (int32_t i = 0; i < t->ranks->ndims; i++)
 		at[i] = tess_place_replicate();
 	for (int32_t i = 0; i < t->ranks->ndims && !st; i++) {
+		struct tess_move move = { i, places[i].kind == TESS_SHARD ? places[i] : at[i] };
+
 		tess_dtensor_compute_shape(t, at, t->rank, from.shape);
-		if (places[i].kind == TESS_SHARD)
-			at[i] = places[i];
-		if (!is_beside_root(t, root, i))
-			continue;
-		st = scatter_along(t, at, i, root, &from, &to);
-		if (from.data != full)
-			tess_dtensor_free_block(t, &from);
-		from = to;
+		if (is_beside_root(t, root, i)) {
+			st = scatter_along(t, at, move, root, &from, &to);
+			if (from.data != full)
+				tess_dtensor_free_block(t, &from);
+			from = to;
+		}
+		at[i] = move.to;
 	}
 	if (st) {
 		tess_dtensor_free_block(t, &from);

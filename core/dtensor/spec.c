@@ -65,13 +65,6 @@ static tess_status check_pairs(const struct tess_dtensor *t, const struct tess_p
 		for (int32_t k = 0; k < i; k++) {
 			const char *a = t->ranks->dim[k].name, *b = t->ranks->dim[i].name;
 
-			if (p[i].kind == TESS_SHARD && tess_place_equal(p[i], p[k]))
-				return tess_fail(TESS_EINVAL,
-				                 "%s: axis %d would be cut along both %s and %s; "
-				                 "only one mesh dimension may cut an axis, so use "
-				                 "Replicate along one of them, or a mesh with one "
-				                 "dimension for both",
-				                 where, (int)p[i].dim, a, b);
 			if (p[i].kind == TESS_PARTIAL && p[k].kind == TESS_PARTIAL &&
 			    p[i].op != p[k].op)
 				return tess_fail(TESS_EINVAL,

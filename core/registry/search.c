@@ -23,6 +23,7 @@
 
 const struct tess_option tess_registry_options[] = {
 	{ "plugin_path", "", "absolute directories with plugins, separated by colons" },
+	{ "library", "", "path of libtessera.so, for the Python module only" },
 	{ NULL, NULL, NULL },
 };
 

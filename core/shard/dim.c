@@ -30,6 +30,9 @@ void tess_dim_get_rank_units(const struct tess_dim *piece, int32_t nranks, int32
 /* Returns the start of a piece's own unit i; the last unit of a sequence may be short. */
 static int64_t get_unit_start(const struct tess_dim *piece, int64_t i)
 {
+	if (piece->whole)
+		return get_unit_start(piece->whole, piece->first + i) -
+		       get_unit_start(piece->whole, piece->first);
 	if (piece->may_be_empty && i == piece->nunits)
 		return piece->size;
 	return piece->unit_size ? i * piece->unit_size : tess_edge(piece->size, piece->nunits, i);
@@ -102,6 +105,24 @@ int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++)
 		n += runs[i].len;
 	return n;
+}
+
+int64_t tess_dim_nest(const struct tess_dim *piece, struct tess_cut cut, struct tess_dim *out)
+{
+	int64_t lo, hi, start, end;
+
+	tess_dim_get_rank_units(piece, cut.nranks, cut.rank, &lo, &hi);
+	start = get_unit_start(piece, lo);
+	end = get_unit_start(piece, hi);
+	*out = (struct tess_dim){ .name = piece->name,
+		                  .size = end - start,
+		                  .nunits = hi - lo,
+		                  .base = out,
+		                  .group = 1,
+		                  .may_be_empty = true,
+		                  .whole = piece->whole ? piece->whole : piece,
+		                  .first = piece->first + lo };
+	return start;
 }
 
 int64_t tess_runs_get_local_index(const struct tess_run *runs, int64_t n, int64_t at)

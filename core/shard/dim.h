@@ -24,6 +24,9 @@ struct tess_dim {
 	/* 0, or the maximum number of units that a rank has room for, at most its own units */
 	int64_t slots;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
+	/* of a part that is cut again: the piece whose units it has, from `first` on; else NULL */
+	const struct tess_dim *whole;
+	int64_t first;
 };
 
 struct tess_run {
@@ -61,6 +64,12 @@ struct tess_cut { /* part `rank` of `nranks` */
 /* Lists the local ranges of a part, runs[tess_dim_count_pieces]; returns their elements. */
 int64_t tess_dim_list_local_runs(const struct tess_dim *d, struct tess_cut cut,
                                  struct tess_run *runs);
+
+/*
+ * Makes the dim of a part, to be cut again. The piece, which may be *out, has units of its own, one
+ * per unit of its base, and no slots. Returns where the part starts in the piece.
+ */
+int64_t tess_dim_nest(const struct tess_dim *piece, struct tess_cut cut, struct tess_dim *out);
 
 /* Return how many elements a rank holds, and how many it owns. */
 int64_t tess_dim_get_local_size(const struct tess_dim *d, int32_t nranks, int32_t rank);

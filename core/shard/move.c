@@ -20,49 +20,77 @@ int32_t tess_move_choose_call(struct tess_place from, struct tess_place to)
 /* Stages of a redistribution: no sum is moved, and no dim is cut before it is gathered. */
 enum { FINISH_SUMS, GATHER_DIMS, CUT_DIMS, NSTAGES };
 
-static bool is_reached(struct tess_place at, struct tess_place to)
-{
-	return to.kind == TESS_ASIS || tess_place_equal(at, to);
-}
-
 static int32_t get_stage(struct tess_place at, struct tess_place to)
 {
-	return at.kind == TESS_PARTIAL     ? FINISH_SUMS
-	       : to.kind == TESS_REPLICATE ? GATHER_DIMS
-	                                   : CUT_DIMS;
+	return at.kind == TESS_PARTIAL                                 ? FINISH_SUMS
+	       : to.kind == TESS_REPLICATE || tess_place_equal(at, to) ? GATHER_DIMS
+	                                                               : CUT_DIMS;
 }
 
-/* Returns whether another mesh dimension still cuts the dim that `to` cuts along i. */
-static bool is_blocked(const struct tess_place *at, const struct tess_place *to, int32_t n,
+/* Returns whether the mesh dimensions before i that cut a dim are those that cut it in the end. */
+static bool is_cut_outside_done(const struct tess_place *at, const struct tess_place *to, int32_t i,
+                                int32_t dim)
+{
+	for (int32_t k = 0; k < i; k++)
+		if (tess_place_is(at[k], TESS_SHARD, dim) != tess_place_is(to[k], TESS_SHARD, dim))
+			return false;
+	return true;
+}
+
+/* Returns whether a mesh dimension after i cuts the dim that a place cuts. */
+static bool is_cut_inside(const struct tess_place *at, int32_t n, int32_t i, struct tess_place p)
+{
+	return p.kind == TESS_SHARD &&
+	       tess_places_find(at + i + 1, n - i - 1, TESS_SHARD, p.dim) >= 0;
+}
+
+static bool is_done(const struct tess_place *at, const struct tess_place *to, int32_t i)
+{
+	return tess_place_equal(at[i], to[i]) &&
+	       (at[i].kind != TESS_SHARD || is_cut_outside_done(at, to, i, at[i].dim));
+}
+
+/* Returns whether the placement along i may become that of the end. */
+static bool may_finish(const struct tess_place *at, const struct tess_place *to, int32_t n,
                        int32_t i)
 {
-	for (int32_t k = 0; k < n && to[i].kind == TESS_SHARD; k++)
-		if (k != i && tess_place_is(at[k], TESS_SHARD, to[i].dim) &&
-		    !is_reached(at[k], to[k]))
-			return true;
-	return false;
+	return to[i].kind != TESS_SHARD ||
+	       (is_cut_outside_done(at, to, i, to[i].dim) && !is_cut_inside(at, n, i, to[i]));
+}
+
+/* Chooses the placement along i after the next move; false: other mesh dimensions come first. */
+static bool choose_place(const struct tess_place *at, const struct tess_place *to, int32_t n,
+                         int32_t i, struct tess_place away, struct tess_place *out)
+{
+	bool may = may_finish(at, to, n, i);
+
+	*out = to[i];
+	if (tess_place_equal(at[i], to[i])) /* a cut outside will change */
+		*out = away;
+	else if (at[i].kind == TESS_PARTIAL && (to[i].kind == TESS_PARTIAL || !may))
+		*out = tess_place_replicate();
+	else
+		return may;
+	return true;
 }
 
 bool tess_move_find_next(const struct tess_place *at, const struct tess_place *to, int32_t n,
-                         struct tess_move *out)
+                         int32_t spare, struct tess_move *out)
 {
-	struct tess_move blocked = { .along = -1, .to = tess_place_replicate() };
+	bool parks = spare >= 0 && tess_places_find(at, n, TESS_SHARD, spare) < 0;
+	struct tess_place away = parks ? tess_place_shard(spare) : tess_place_replicate();
+	struct tess_move blocked = { .along = -1, .to = away };
 
 	for (int32_t stage = FINISH_SUMS; stage < NSTAGES; stage++)
 		for (int32_t i = 0; i < n; i++) {
-			if (is_reached(at[i], to[i]) || get_stage(at[i], to[i]) != stage)
+			if (get_stage(at[i], to[i]) != stage || is_done(at, to, i) ||
+			    is_cut_inside(at, n, i, at[i]))
 				continue;
-			if (is_blocked(at, to, n, i)) {
-				blocked.along = blocked.along < 0 ? i : blocked.along;
-				if (stage != FINISH_SUMS)
-					continue;
-				*out = blocked;
+			out->along = i;
+			if (choose_place(at, to, n, i, away, &out->to))
 				return true;
-			}
-			*out = (struct tess_move){ i, to[i] };
-			if (stage == FINISH_SUMS && to[i].kind == TESS_PARTIAL)
-				out->to = tess_place_replicate(); /* of another op */
-			return true;
+			if (blocked.along < 0 && at[i].kind == TESS_SHARD && at[i].dim != spare)
+				blocked.along = i;
 		}
 	*out = blocked;
 	return blocked.along >= 0;

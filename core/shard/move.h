@@ -32,12 +32,16 @@ struct tess_move { /* a move along one mesh dimension */
 
 /*
  * Returns false if `at` and `to` agree along all n mesh dimensions; else sets the next move from
- * `at` to `to`: sums are finished first, then values are gathered, then cut. A dim that two mesh
- * dimensions exchange is gathered in between. Places are normalized; ASIS in `to`: unchanged. A
- * target that cuts a dim twice gives a move that the caller has to refuse.
+ * `at` to `to`: sums are finished first, then values are gathered, then cut. Places are normalized,
+ * without ASIS. At most 2 moves are along one mesh dimension.
+ *
+ * If several mesh dimensions cut a dim, each cuts the parts of those before it. A move along one of
+ * them requires that none after it cuts this dim. So a cut after it is undone first, and so is one
+ * of two that exchange their dims: gathered, or moved to the dim `spare`, which neither `at` nor
+ * `to` cuts. -1: there is none. `spare` is the same for all moves.
  */
 bool tess_move_find_next(const struct tess_place *at, const struct tess_place *to, int32_t n,
-                         struct tess_move *out);
+                         int32_t spare, struct tess_move *out);
 
 /* Elements of one axis: [from, from + len) of one buffer are [to, to + len) of another. */
 struct tess_copy {

@@ -10,8 +10,10 @@
  *                   hold none. PyTorch cuts chunks of ceil(n / m) instead
  *   TESS_PARTIAL    every rank holds an addend of all elements. `op` combines them: TESS_SUM (also
  *                   0), TESS_PROD, TESS_MIN or TESS_MAX
- * Only one mesh dimension may cut an axis, as in a plan: the second cut of uneven parts would make
- * the elements of a rank depend on the order of mesh dimensions.
+ * Several mesh dimensions may cut one axis, in their order: each cuts the units that the cuts
+ * before it leave, by the same rule. Of 7 elements over dp=2,tp=2 the ranks hold 2, 2, 2 and 1. A
+ * tensor may be Partial along several mesh dimensions, with one op: a maximum of sums is no sum of
+ * maxima, so with different ops its value would depend on which is finished first.
  *
  * A Partial has one addend per rank. They are combined in the tree of tessera/split.h over the
  * ranks, one unit each; along several mesh dimensions, along the first of them first. So results
@@ -105,7 +107,8 @@ TESS_TIGHT(tess_dtensor_spec, name);
 /* One move of a redistribution, along one mesh dimension. A value, final. */
 struct tess_dtensor_move {
 	/* Kind of the call: TESS_ALL_GATHER, TESS_ALL_TO_ALL, TESS_ALL_REDUCE or
-	 * TESS_REDUCE_SCATTER; 0: no call, since no rank needs elements of another. */
+	 * TESS_REDUCE_SCATTER; 0: no call, since no rank needs elements of another, or because
+	 * there is one rank along the mesh dimension. */
 	int32_t kind;
 	/* Index of the mesh dimension. */
 	int32_t dim;
@@ -140,14 +143,18 @@ tess_status tess_dtensor_distribute(struct tess_mesh *m, const struct tess_dtens
 
 /*
  * Makes a copy of a tensor with other placements, one per mesh dimension; TESS_ASIS: unchanged. The
- * moves are those of recorded programs (tess_dtensor_list_moves). From Replicate to Partial, rank 0
- * along the dimension keeps the elements, and the others get the identity of the op: 0, 1, or the
- * largest or smallest value. PyTorch divides by the number of ranks instead, which rounds. From
- * Shard to Partial, each rank keeps its elements. `t` is unchanged. Collective. The caller frees
- * *out.
+ * moves are those of recorded programs (tess_dtensor_list_moves). If several mesh dimensions cut an
+ * axis, a change of one undoes the cuts after it first: they move to another axis that no mesh
+ * dimension cuts, or are gathered, and move back. So fewest bytes are sent if the mesh dimension
+ * that changes most often is the last.
  *
- * TESS_EINVAL: two mesh dimensions would cut one axis, or a tensor would be Partial along two with
- * different ops, whose order would change its value.
+ * From Replicate to Partial, rank 0 along the dimension keeps the elements, and the others get the
+ * identity of the op: 0, 1, or the largest or smallest value. PyTorch divides by the number of
+ * ranks instead, which rounds. From Shard to Partial, each rank keeps its elements.
+ *
+ * `t` is unchanged. Collective. The caller frees *out.
+ *
+ * TESS_EINVAL: the tensor would be Partial along two mesh dimensions with different ops.
  */
 tess_status tess_dtensor_redistribute(const struct tess_dtensor *t, const struct tess_place *places,
                                       struct tess_dtensor **out);

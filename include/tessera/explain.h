@@ -242,6 +242,28 @@ int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i
 tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
                                           struct tess_weight_storage *out);
 
+/*
+ * Forms of tess_explanation_format: tables, the records, how ranks store each weight, a JSON object
+ * without or with its records, and a picture.
+ */
+enum {
+	TESS_EXPLAIN_TEXT,
+	TESS_EXPLAIN_PROGRAM,
+	TESS_EXPLAIN_STORAGE,
+	TESS_EXPLAIN_JSON,
+	TESS_EXPLAIN_JSON_PROGRAM,
+	TESS_EXPLAIN_SVG
+};
+
+/*
+ * Formats an explanation as `tessera explain` prints it. form: TESS_EXPLAIN_TEXT, ... dir: the name
+ * of the checkpoint in headings. positions: positions of the KV cache whose bytes are printed; 0:
+ * 2048, or the maximum length of a sequence if that is smaller. TESS_EXPLAIN_STORAGE is for
+ * TESSERA_DEVICE, which has to be usable here. The caller frees *text.
+ */
+tess_status tess_explanation_format(const struct tess_explanation *e, int32_t form, const char *dir,
+                                    int64_t positions, char **text);
+
 /* Frees an explanation. NULL is accepted. */
 void tess_explanation_free(struct tess_explanation *e);
 

@@ -66,8 +66,8 @@ struct tess_tensor { /* a value: the meaning of its axes, and its placement */
 	const struct tess_dim *sum; /* Partial: the contracted dim, which is cut over the ranks */
 	struct tess_redistributed *redistributed; /* existing copies with other placements */
 	const struct tess_tensor *repeats; /* the value that this one recomputes, or NULL */
-	int64_t first; /* of positions: row of a table for position 0 */
 	bool local; /* [rows, columns] of hooks, cut by rows along one dimension; or its gradient */
+	int64_t first; /* of positions: row of a table for position 0 */
 };
 
 struct tess_redistributed {

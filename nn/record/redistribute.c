@@ -93,9 +93,10 @@ struct tess_tensor *tess_tensor_redistribute(struct tess_recorder *r, struct tes
 	for (int32_t i = 0; i < r->p->mesh.ndims && x && !r->status; i++) {
 		if (tess_place_check(to[i], x->ndim, module))
 			return tess_recorder_keep_error(r, TESS_EINVAL);
-		want[i] = tess_place_normalize(to[i], x->ndim);
+		want[i] = to[i].kind == TESS_ASIS ? x->place[i]
+		                                  : tess_place_normalize(to[i], x->ndim);
 	}
-	while (!r->status && x && tess_move_find_next(x->place, want, r->p->mesh.ndims, &move))
+	while (!r->status && x && tess_move_find_next(x->place, want, r->p->mesh.ndims, -1, &move))
 		x = tess_tensor_move(r, x, move.along, move.to, module);
 	return r->status ? NULL : x;
 }

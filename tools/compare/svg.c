@@ -1,6 +1,6 @@
 /* svg.c - draws a comparison: a row per value, with a bar for its largest difference. */
 #include "compare.h"
-#include "tools/explain/picture.h"
+#include "api/explain/picture.h"
 
 #include <errno.h>
 #include <math.h>

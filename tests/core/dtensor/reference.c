@@ -44,12 +44,12 @@ static void draw_parts(uint64_t *s, struct dtensor_case *c, int32_t axis)
 static void draw_places(uint64_t *s, const struct dtensor_case *c, struct tess_place *out)
 {
 	int32_t op = TESS_SUM + (int32_t)draw_below(s, 4);
-	bool cut[CASE_AXES] = { false };
+	bool cut[CASE_AXES] = { false }, nests = draw_below(s, 4) > 0;
 
 	for (int32_t i = 0; i < c->ndims; i++) {
 		int32_t axis = (int32_t)draw_below(s, CASE_AXES), kind = (int32_t)draw_below(s, 5);
 
-		if (kind > 1 && axis < c->spec.ndim && !cut[axis]) {
+		if (kind > 1 && axis < c->spec.ndim && (nests || !cut[axis])) {
 			out[i] = (struct tess_place){ .kind = TESS_SHARD, .dim = axis };
 			if (draw_below(s, 2))
 				out[i].dim -= c->spec.ndim;
@@ -255,11 +255,15 @@ static int32_t get_mesh_coordinate(const struct dtensor_case *c, int32_t rank, i
 	return rank % c->size[along];
 }
 
-/* Finds which of m ranks holds element `at` of an axis. */
-static int32_t find_holder(const struct dtensor_case *c, int32_t axis, int64_t at, int32_t m)
+static bool is_shard(const struct dtensor_case *c, struct tess_place p, int32_t axis)
+{
+	return p.kind == TESS_SHARD && (p.dim < 0 ? p.dim + c->spec.ndim : p.dim) == axis;
+}
+
+/* Finds in which unit of its part element `at` of an axis is. *nunits: those of the part. */
+static int64_t find_unit(const struct dtensor_case *c, int32_t axis, int64_t at, int64_t *nunits)
 {
 	int64_t size = c->shape[axis], units = 0, unit = 0;
-	int32_t r = 0;
 
 	for (int32_t i = 0; i < c->spec.nparts; i++) {
 		if (c->parts[i].axis != axis)
@@ -273,14 +277,26 @@ static int32_t find_holder(const struct dtensor_case *c, int32_t axis, int64_t a
 	units = units ? units : size;
 	while (divide_rounding_up((unit + 1) * size, units) <= at)
 		unit++;
-	while (divide_rounding_up((r + 1) * units, m) <= unit)
-		r++;
-	return r;
+	*nunits = units;
+	return unit;
 }
 
-static bool is_shard(const struct dtensor_case *c, struct tess_place p, int32_t axis)
+/* Finds which rank holds an element of an axis, along each mesh dimension that cuts it. */
+static void find_holders(const struct dtensor_case *c, const struct tess_place *places,
+                         int32_t axis, int64_t at, int32_t *holder)
 {
-	return p.kind == TESS_SHARD && (p.dim < 0 ? p.dim + c->spec.ndim : p.dim) == axis;
+	int64_t n, unit = find_unit(c, axis, at, &n), first;
+
+	for (int32_t i = 0; i < c->ndims; i++) {
+		if (!is_shard(c, places[i], axis))
+			continue;
+		holder[i] = 0;
+		while (divide_rounding_up((holder[i] + 1) * n, c->size[i]) <= unit)
+			holder[i]++;
+		first = divide_rounding_up(holder[i] * n, c->size[i]); /* of this part, cut next */
+		n = divide_rounding_up((holder[i] + 1) * n, c->size[i]) - first;
+		unit -= first;
+	}
 }
 
 static bool are_same(const struct dtensor_case *c, struct tess_place a, struct tess_place b)
@@ -293,10 +309,12 @@ static bool are_same(const struct dtensor_case *c, struct tess_place a, struct t
 bool dtensor_case_holds(const struct dtensor_case *c, const struct tess_place *places, int32_t rank,
                         int32_t axis, int64_t at)
 {
+	int32_t holder[CASE_DIMS];
+
+	find_holders(c, places, axis, at, holder);
 	for (int32_t i = 0; i < c->ndims; i++)
-		if (is_shard(c, places[i], axis))
-			return find_holder(c, axis, at, c->size[i]) ==
-			       get_mesh_coordinate(c, rank, i);
+		if (is_shard(c, places[i], axis) && holder[i] != get_mesh_coordinate(c, rank, i))
+			return false;
 	return true;
 }
 
@@ -369,10 +387,12 @@ static uint64_t compute_value(const struct element *e, const int32_t *coordinate
 /* Returns whether a rank keeps an element that becomes Partial along mesh dimension i. */
 static bool keeps_element(const struct element *e, int32_t i, int32_t coordinate)
 {
+	int32_t holder[CASE_DIMS] = { 0 };
+
 	for (int32_t a = 0; a < e->c->spec.ndim; a++)
 		if (is_shard(e->c, e->c->from[i], a))
-			return find_holder(e->c, a, e->at[a], e->c->size[i]) == coordinate;
-	return !coordinate;
+			find_holders(e->c, e->c->from, a, e->at[a], holder);
+	return holder[i] == coordinate;
 }
 
 static uint64_t compute_held_element(const struct element *e, int32_t rank)

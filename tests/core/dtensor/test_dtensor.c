@@ -1,7 +1,7 @@
 /*
  * test_dtensor.c - distributed tensors: random redistributions against a reference that knows
- * global indices only; bytes as explain reports them, and as they are sent; differing calls;
- * messages.
+ * global indices only; bytes as explain reports them, and as they are sent; an axis that several
+ * mesh dimensions cut; differing calls; messages.
  */
 #include "counting.h"
 #include "reference.h"
@@ -372,7 +372,7 @@ static tess_status count_sent_cases(struct tess_world *w, void *arg)
 
 START_TEST(bytes_are_those_sent)
 {
-	struct sent_moves x = { .seed = 5000 };
+	struct sent_moves x = { .seed = 5200 };
 
 	spawn_ranks(2, count_sent_cases, &x);
 	spawn_ranks(3, count_sent_cases, &x);
@@ -381,6 +381,108 @@ START_TEST(bytes_are_those_sent)
 	ck_assert_int_gt(x.nkinds[TESS_REDUCE_SCATTER], 0);
 	ck_assert_int_gt(x.nkinds[TESS_ALL_GATHER], 0);
 	ck_assert_int_gt(x.nkinds[TESS_ALL_TO_ALL], 0);
+}
+END_TEST
+
+/* ---- an axis that several mesh dimensions cut ------------------------------------------------ */
+
+static const struct tess_place rows_only[] = { { .kind = TESS_SHARD },
+	                                       { .kind = TESS_SHARD },
+	                                       { .kind = TESS_SHARD } };
+
+struct expected_move {
+	int32_t kind, dim, from, to; /* of axes; -1: Replicate */
+	uint64_t sent;
+};
+
+/* Compares the moves from rows that are cut twice to rows that are cut along the last dimension. */
+static tess_status expect_uncut(struct tess_world *w, const char *mesh, int32_t ndim,
+                                const struct expected_move *want, int32_t nwant)
+{
+	static const int64_t shape[] = { 8, 8 };
+	const struct tess_place to[] = { { .kind = TESS_REPLICATE }, { .kind = TESS_SHARD } };
+	const struct tess_dtensor_spec spec = { .size = sizeof spec,
+		                                .dtype = TESS_U8,
+		                                .ndim = ndim,
+		                                .shape = shape,
+		                                .places = rows_only };
+	struct tess_dtensor_move move[4];
+	struct tess_mesh *m = NULL;
+	struct tess_dtensor *t;
+	int32_t n;
+
+	HOLDS(!tess_mesh_open(w, mesh, &m) && !tess_dtensor_from_local(m, &spec, NULL, &t));
+	HOLDS(!tess_dtensor_list_moves(t, to, move, 4, &n) && n == nwant);
+	for (int32_t i = 0; i < n; i++) {
+		HOLDS(move[i].kind == want[i].kind && move[i].dim == want[i].dim);
+		HOLDS(move[i].sent == want[i].sent);
+		HOLDS((move[i].from.kind == TESS_SHARD ? move[i].from.dim : -1) == want[i].from);
+		HOLDS((move[i].to.kind == TESS_SHARD ? move[i].to.dim : -1) == want[i].to);
+	}
+	tess_dtensor_free(t);
+	tess_mesh_close(m);
+	return TESS_OK;
+}
+
+static tess_status list_moves_of_nested_cuts(struct tess_world *w, void *arg)
+{
+	static const struct expected_move parked[] = { { TESS_ALL_TO_ALL, 1, 0, 1, 8 },
+		                                       { TESS_ALL_GATHER, 0, 0, -1, 16 },
+		                                       { TESS_ALL_TO_ALL, 1, 1, 0, 16 } };
+	static const struct expected_move gathered[] = { { TESS_ALL_GATHER, 1, 0, -1, 2 },
+		                                         { TESS_ALL_GATHER, 0, 0, -1, 4 },
+		                                         { 0, 1, -1, 0, 0 } };
+	static const struct expected_move alone[] = { { 0, 0, 0, -1, 0 } };
+	tess_status st = expect_uncut(w, "dp=2,tp=2", 2, parked, 3);
+
+	(void)arg;
+	if (!st)
+		st = expect_uncut(w, "dp=2,tp=2", 1, gathered, 3);
+	return st ? st : expect_uncut(w, "dp=1,tp=4", 2, alone, 1);
+}
+
+START_TEST(moves_of_nested_cuts)
+{
+	spawn_ranks(4, list_moves_of_nested_cuts, NULL);
+}
+END_TEST
+
+/* Checks a part of 11 elements in 8 units of 1 or 2, and one of 2 elements. */
+static tess_status expect_nested_ranges(struct tess_world *w, void *arg)
+{
+	static const int64_t shape[] = { 13 };
+	static const int64_t held[][4] = { { 0, 2, 11, 12 },  { 2, 3, 12, 12 },  { 3, 5, 12, 12 },
+		                           { 5, 6, 12, 12 },  { 6, 7, 12, 13 },  { 7, 9, 13, 13 },
+		                           { 9, 10, 13, 13 }, { 10, 11, 13, 13 } };
+	static const struct tess_dtensor_part parts[] = { { 0, 0, 11, 8 }, { 0, 0, 2, 0 } };
+	const struct tess_dtensor_spec spec = { .size = sizeof spec,
+		                                .dtype = TESS_U8,
+		                                .ndim = 1,
+		                                .shape = shape,
+		                                .places = rows_only,
+		                                .nparts = 2,
+		                                .parts = parts };
+	struct tess_mesh *m = NULL;
+	int64_t range[2][2], size;
+	struct tess_dtensor *t;
+
+	(void)arg;
+	HOLDS(!tess_mesh_open(w, "dp=2,cp=2,tp=2", &m));
+	HOLDS(!tess_dtensor_from_local(m, &spec, NULL, &t));
+	for (int32_t r = 0; r < 8; r++) {
+		HOLDS(tess_dtensor_list_ranges(t, r, 0, range, 2) == 2);
+		HOLDS(!memcmp(range, held[r], sizeof range));
+		HOLDS(!tess_dtensor_get_local_shape(t, r, &size));
+		HOLDS(size == held[r][1] - held[r][0] + held[r][3] - held[r][2]);
+	}
+	tess_dtensor_free(t);
+	tess_mesh_close(m);
+	return TESS_OK;
+}
+
+START_TEST(ranges_of_nested_cuts)
+{
+	spawn_ranks(8, expect_nested_ranges, NULL);
 }
 END_TEST
 
@@ -457,8 +559,8 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	static const struct tess_place replicate = { .kind = TESS_REPLICATE };
 	static const struct tess_place sum = { .kind = TESS_PARTIAL, .op = TESS_SUM };
 	struct tess_place at[] = { { .kind = TESS_SHARD }, replicate };
-	const struct tess_place twice[] = { { .kind = TESS_ASIS },
-		                            { .kind = TESS_SHARD, .dim = -2 } };
+	const struct tess_place outside[] = { { .kind = TESS_ASIS },
+		                              { .kind = TESS_SHARD, .dim = -3 } };
 	const struct tess_place ops[] = { { .kind = TESS_PARTIAL, .op = TESS_MAX }, sum };
 	const struct tess_place stage[] = { { .kind = TESS_STAGE }, replicate };
 	const struct tess_place bits[] = { { .kind = TESS_PARTIAL, .op = TESS_BXOR }, sum };
@@ -474,9 +576,9 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	(void)arg;
 	HOLDS(!tess_mesh_open(w, "dp=2,tp=2", &m));
 	HOLDS(!tess_dtensor_from_local(m, &spec, NULL, &t));
-	HOLDS(tess_dtensor_redistribute(t, twice, &none) == TESS_EINVAL && !none);
+	HOLDS(tess_dtensor_redistribute(t, outside, &none) == TESS_EINVAL && !none);
 	HAS("gate [5, 7] from Shard(0) along dp, Replicate along tp to Shard(0) along dp, "
-	    "Shard(-2) along tp: axis 0 would be cut along both dp and tp; only one");
+	    "Shard(-3) along tp: Shard(-3) of a tensor with 2 axes; use -2 to 1");
 	HOLDS(tess_dtensor_redistribute(t, ops, &none) == TESS_EINVAL);
 	HAS("to Partial(max) along dp, Partial along tp: Partials along dp and tp have different");
 	HOLDS(tess_dtensor_redistribute(t, bits, &none) == TESS_EINVAL);
@@ -484,9 +586,10 @@ static tess_status expect_messages(struct tess_world *w, void *arg)
 	HOLDS(tess_dtensor_redistribute(t, stage, &none) == TESS_EINVAL);
 	HAS("to Stage(0) along dp, Replicate along tp: unknown placement kind 4; use Replicate");
 	tess_dtensor_free(t);
-	at[1] = at[0];
+	at[0] = ops[0];
+	at[1] = sum;
 	HOLDS(tess_dtensor_from_local(m, &spec, NULL, &t) == TESS_EINVAL);
-	HAS("gate [5, 7], Shard(0) along dp, Shard(0) along tp: axis 0");
+	HAS("gate [5, 7], Partial(max) along dp, Partial along tp: Partials along dp and tp");
 	tess_mesh_close(m);
 	return TESS_OK;
 }
@@ -532,6 +635,8 @@ int main(void)
 	tcase_add_test(tcase, random_redistributions);
 	tcase_add_test(tcase, bytes_are_those_of_explain);
 	tcase_add_test(tcase, bytes_are_those_sent);
+	tcase_add_test(tcase, moves_of_nested_cuts);
+	tcase_add_test(tcase, ranges_of_nested_cuts);
 	tcase_add_test(tcase, differing_calls_fail);
 	tcase_add_test(tcase, messages_name_tensor_and_placements);
 	tcase_add_test(tcase, mesh_outlives_tensors);

@@ -1,9 +1,10 @@
 /*
  * test_dim.c - the elements of a dim that each rank holds and owns, against a loop over single
- * elements; and placements.
+ * elements; placements; and the moves between them.
  */
 #include "core/base/status.h"
 #include "core/shard/dim.h"
+#include "core/shard/move.h"
 #include "core/shard/place.h"
 #include "tests/support/suite.h"
 
@@ -183,5 +184,61 @@ START_TEST(placements_are_compared_as_the_core_writes_them)
 }
 END_TEST
 
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+enum { DIMS = 3, PLACES = 6 };
+
+static void make_places(int32_t number, struct tess_place *out)
+{
+	const struct tess_place all[PLACES] = {
+		tess_place_replicate(), tess_place_partial(),
+		tess_place_shard(0),    tess_place_shard(1),
+		tess_place_shard(2),    { .kind = TESS_PARTIAL, .op = TESS_MAX },
+	};
+
+	for (int32_t i = 0; i < DIMS; i++, number /= PLACES)
+		out[i] = all[number % PLACES];
+}
+
+/* Returns whether a mesh dimension after that of a move cuts the dim that `p` cuts. */
+static bool has_cut_inside(const struct tess_place *at, int32_t along, struct tess_place p)
+{
+	for (int32_t i = along + 1; i < DIMS; i++)
+		if (p.kind == TESS_SHARD && tess_place_equal(at[i], p))
+			return true;
+	return false;
+}
+
+/* Makes all moves; each is along one mesh dimension, inside of which nothing cuts the same dim. */
+static void walk_moves(struct tess_place *at, const struct tess_place *to, int32_t spare)
+{
+	int32_t count[DIMS] = { 0 };
+	struct tess_move move;
+
+	while (tess_move_find_next(at, to, DIMS, spare, &move)) {
+		MUST(!tess_place_equal(at[move.along], move.to));
+		MUST(!has_cut_inside(at, move.along, at[move.along]));
+		MUST(!has_cut_inside(at, move.along, move.to));
+		at[move.along] = move.to;
+		MUST(++count[move.along] <= 2);
+	}
+	MUST(tess_places_equal(at, to, DIMS));
+}
+
+START_TEST(moves_reach_every_placement)
+{
+	struct tess_place at[DIMS], to[DIMS];
+
+	for (int32_t i = 0; i < PLACES * PLACES * PLACES; i++)
+		for (int32_t k = 0; k < PLACES * PLACES * PLACES; k++)
+			for (int32_t spare = -1; spare <= 3; spare += 4) {
+				make_places(i, at);
+				make_places(k, to);
+				walk_moves(at, to, spare);
+			}
+}
+END_TEST
+
 SUITE_MAIN("dim", every_element_is_held_by_its_readers, pieces_are_cut_each_on_its_own,
-           tokens_limit_no_rank_count, placements_are_compared_as_the_core_writes_them)
+           tokens_limit_no_rank_count, placements_are_compared_as_the_core_writes_them,
+           moves_reach_every_placement)

@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "core/registry/registry.h"
+#include "nn/record/recorder.h"
 
 #include <malloc.h>
 #include <stdlib.h>
@@ -24,18 +25,31 @@ tess_status conform_style_find(const char *spec, struct conform_style *out)
 	return tess_plugin_find_style(out->name, &out->table);
 }
 
-static struct tess_site make_style_site(const struct conform_style *style, int32_t nranks,
-                                        const char *kind, bool data)
+/* A module without a program. A style over another opens the sites of inner styles in it. */
+struct lone_module {
+	struct tess_program opened; /* only what is closed at the end */
+	struct tess_recorder r;
+	struct tess_module m;
+};
+
+static struct tess_site *make_style_site(struct lone_module *l, const struct conform_style *style,
+                                         int32_t nranks, const char *kind, bool data)
 {
-	return (struct tess_site){ .size = sizeof(struct tess_site),
-		                   .nranks = nranks,
-		                   .training = data,
-		                   .data = data,
-		                   .host = tess_registry_host(),
-		                   .module = "model.mod",
-		                   .kind = kind,
-		                   .config = style->config,
-		                   .style = style->name };
+	*l = (struct lone_module){ 0 };
+	l->r.p = &l->opened;
+	l->m.r = &l->r;
+	l->m.style = style->table;
+	l->m.spec = style->spec;
+	l->m.site = (struct tess_site){ .size = sizeof l->m.site,
+		                        .nranks = nranks,
+		                        .training = data,
+		                        .data = data,
+		                        .host = &tess_recording_host,
+		                        .module = "model.mod",
+		                        .kind = kind,
+		                        .config = style->config,
+		                        .style = style->name };
+	return &l->m.site;
 }
 
 static tess_status open_state(const struct conform_style *style, struct tess_site *site)
@@ -45,10 +59,11 @@ static tess_status open_state(const struct conform_style *style, struct tess_sit
 	               : TESS_OK;
 }
 
-static void close_state(const struct conform_style *style, const struct tess_site *site)
+static void close_states(const struct conform_style *style, struct lone_module *l)
 {
 	if (style->table->close && style->table->open)
-		TESS_PLUGIN_DO(style->table, site->module, close, site->state);
+		TESS_PLUGIN_DO(style->table, l->m.site.module, close, l->m.site.state);
+	tess_program_free(&l->opened);
 }
 
 /* Calls layout, then partition_param for `p` unless it is NULL, of a module of this kind. */
@@ -56,16 +71,19 @@ static tess_status call_for_module(const struct conform_style *style, int32_t nr
                                    const char *kind, bool data, const struct tess_param *p,
                                    struct tess_param_place *place)
 {
-	struct tess_site site = make_style_site(style, nranks, kind, data);
+	struct lone_module lone;
+	struct tess_site *site = make_style_site(&lone, style, nranks, kind, data);
 	struct tess_io io = { 0 };
-	tess_status st = open_state(style, &site);
+	tess_status st = open_state(style, site);
 
-	if (st)
+	if (st) {
+		tess_program_free(&lone.opened);
 		return st;
-	st = TESS_PLUGIN_CALL(style->table, site.module, layout, &site, &io);
+	}
+	st = TESS_PLUGIN_CALL(style->table, site->module, layout, site, &io);
 	if (!st && p)
-		st = TESS_PLUGIN_CALL(style->table, site.module, partition_param, &site, p, place);
-	close_state(style, &site);
+		st = TESS_PLUGIN_CALL(style->table, site->module, partition_param, site, p, place);
+	close_states(style, &lone);
 	return st;
 }
 
@@ -252,24 +270,27 @@ static void check_kinds(struct conform_rank *me, const struct conform_style *sty
                         bool all_params)
 {
 	for (const char *const *kind = site_kinds; *kind; kind++) {
-		struct tess_site site = make_style_site(style, me->n, *kind, data);
+		struct lone_module lone;
+		struct tess_site *site = make_style_site(&lone, style, me->n, *kind, data);
 
-		set_call_activity(me, "open", NULL, &site);
+		set_call_activity(me, "open", NULL, site);
 		tess_error_clear();
 		if (style->table->open &&
-		    !check_status(
-			    me, "open", site.module,
-			    TESS_PLUGIN_VALUE(style->table, site.module, open, &site, &site.state)))
+		    !check_status(me, "open", site->module,
+		                  TESS_PLUGIN_VALUE(style->table, site->module, open, site,
+		                                    &site->state))) {
+			tess_program_free(&lone.opened);
 			continue;
-		if (check_layout_calls(me, style, &site) || all_params)
+		}
+		if (check_layout_calls(me, style, site) || all_params)
 			for (int i = 0; i < PARAMS; i++) {
 				const struct tess_param p = make_param(i);
 
 				if (all_params || !strcmp(params[i].kind, *kind))
-					check_param(me, style, &site, &p);
+					check_param(me, style, site, &p);
 			}
-		set_call_activity(me, "close", NULL, &site);
-		close_state(style, &site);
+		set_call_activity(me, "close", NULL, site);
+		close_states(style, &lone);
 		me->state->ncases++;
 	}
 }

@@ -166,7 +166,7 @@ static tess_status try_plan(struct trials *t, const struct conform_model *m, con
 static const struct {
 	const char *name, *kind; /* kind: as in struct tess_site */
 	int32_t module;
-	int32_t op;
+	int32_t op; /* of CONFORM_BLOCK */
 	const char *param; /* the style is for this parameter only; NULL: for the module */
 } modules[] = {
 	{ "a linear module", "linear", CONFORM_LINEAR, CONFORM_GLU, NULL },

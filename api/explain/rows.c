@@ -1,5 +1,5 @@
 /* rows.c - rows of the picture: ranks, parameters, moves. */
-#include "picture.h"
+#include "api/explain/picture.h"
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include <tessera/reduce.h>
 
 enum { RUNS_MAX = 32, GROUPS_MAX = PICTURE_COLUMNS / 2, DIMS_MAX = 16 };
-enum { RANKS = MARGIN + LABEL + 20, SPACE = 960 };
+enum { RANKS = MARGIN + LABEL + 20, COLUMNS_WIDTH = 960 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
@@ -175,7 +175,7 @@ void picture_choose_columns(struct picture *p)
 		if (drawn)
 			p->column[p->ncolumns++] = r;
 	}
-	p->each = (double)SPACE / p->ncolumns;
+	p->each = (double)COLUMNS_WIDTH / p->ncolumns;
 	p->each = p->each > 180 ? 180 : p->each;
 	p->gap = p->each < 80 ? 6 : 10;
 }

@@ -1,5 +1,8 @@
 /* svg.c - draws a model over ranks: columns are ranks, rows are modules. */
-#include "picture.h"
+#include "api/explain/picture.h"
+
+#include "core/base/memory_file.h"
+#include "core/base/status.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -83,7 +86,7 @@ static bool add_layer(const struct picture *p, int32_t layer, int32_t from, int3
 	bool failed;
 
 	one.y = 0;
-	one.f = tess_tool_open_memory(&drawn, &len);
+	one.f = tess_memory_file_open(&drawn, &len);
 	if (!one.f)
 		return false;
 	draw_records(&one, from, to);
@@ -298,9 +301,9 @@ tess_status explain_draw(const struct tess_explanation *e, const char *model, FI
 	bool good;
 
 	picture_choose_columns(&p);
-	p.f = tess_tool_open_memory(&body, &len);
+	p.f = tess_memory_file_open(&body, &len);
 	if (!p.f)
-		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
+		return tess_fail(TESS_ENOMEM, "out of memory");
 	picture_draw_ranks(&p);
 	good = draw_modules(&p);
 	draw_memory(&p);
@@ -309,7 +312,7 @@ tess_status explain_draw(const struct tess_explanation *e, const char *model, FI
 	fclose(p.f);
 	if (!good) {
 		free(body);
-		return tess_fail(TESS_ENOMEM, "--svg: out of memory");
+		return tess_fail(TESS_ENOMEM, "out of memory");
 	}
 	draw_heading(&p, model, p.y + 8, f);
 	fprintf(f, "%s</svg>\n", body);

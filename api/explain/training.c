@@ -1,64 +1,66 @@
-/* train.c - `tessera explain --train`: what ranks hold and send in a training step. */
-#include "explain.h"
+/* training.c - what ranks hold and send in a training step. */
+#include "api/explain/format.h"
 
 #include <string.h>
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-void explain_print_training_memory(const struct tess_explanation *e)
+void explain_print_training_memory(const struct tess_explanation *e, FILE *f)
 {
-	printf("\nbytes that a rank holds (a step of %lld sequence%s of %lld tokens)\n\n"
-	       "%-8s %14s %14s %14s %14s %14s\n",
-	       (long long)e->sequences, e->sequences == 1 ? "" : "s",
-	       (long long)(e->tokens / e->sequences), "rank", "weights", "gradients", "optimizer",
-	       "step", "total");
+	fprintf(f,
+	        "\nbytes that a rank holds (a step of %lld sequence%s of %lld tokens)\n\n"
+	        "%-8s %14s %14s %14s %14s %14s\n",
+	        (long long)e->sequences, e->sequences == 1 ? "" : "s",
+	        (long long)(e->tokens / e->sequences), "rank", "weights", "gradients", "optimizer",
+	        "step", "total");
 	for (int32_t k = 0; k < e->nranks; k++) {
 		const struct tess_explained_rank *r = e->ranks[k];
 
-		printf("%-8d %14llu %14llu %14llu %14llu %14llu\n", (int)k,
-		       (unsigned long long)r->weights, (unsigned long long)r->gradients,
-		       (unsigned long long)r->state, (unsigned long long)r->step,
-		       (unsigned long long)r->total);
+		fprintf(f, "%-8d %14llu %14llu %14llu %14llu %14llu\n", (int)k,
+		        (unsigned long long)r->weights, (unsigned long long)r->gradients,
+		        (unsigned long long)r->state, (unsigned long long)r->step,
+		        (unsigned long long)r->total);
 	}
 }
 
-void explain_print_traffic(const struct tess_explanation *e)
+void explain_print_traffic(const struct tess_explanation *e, FILE *f)
 {
-	printf("\nbytes that a rank sends in a step, at most\n\n%-8s %14s %14s %14s %14s\n",
-	       "along", "forward", "repeated", "backward", "gradients");
+	fprintf(f, "\nbytes that a rank sends in a step, at most\n\n%-8s %14s %14s %14s %14s\n",
+	        "along", "forward", "repeated", "backward", "gradients");
 	for (int32_t d = 0; d < e->ndims; d++) {
 		const struct tess_explained_traffic *t = &e->traffic[d];
 
 		if (e->dim_sizes[d] > 1)
-			printf("%-8s %14llu %14llu %14llu %14llu\n", e->dim_names[d],
-			       (unsigned long long)t->forward, (unsigned long long)t->repeated,
-			       (unsigned long long)t->backward, (unsigned long long)t->gradients);
+			fprintf(f, "%-8s %14llu %14llu %14llu %14llu\n", e->dim_names[d],
+			        (unsigned long long)t->forward, (unsigned long long)t->repeated,
+			        (unsigned long long)t->backward, (unsigned long long)t->gradients);
 	}
 	if (e->nranks == 1)
-		printf("(nothing)\n");
+		fprintf(f, "(nothing)\n");
 }
 
-static void print_training_plan(const char *name, const struct tess_explained_plan *p)
+static void print_training_plan(const char *name, const struct tess_explained_plan *p, FILE *f)
 {
-	printf("%-22.22s %14llu %14llu %14llu %14llu\n", name, (unsigned long long)p->sent,
-	       (unsigned long long)p->weights, (unsigned long long)p->step,
-	       (unsigned long long)p->total);
+	fprintf(f, "%-22.22s %14llu %14llu %14llu %14llu\n", name, (unsigned long long)p->sent,
+	        (unsigned long long)p->weights, (unsigned long long)p->step,
+	        (unsigned long long)p->total);
 }
 
-void explain_print_training_plans(const struct tess_explanation *e)
+void explain_print_training_plans(const struct tess_explanation *e, FILE *f)
 {
 	char name[EXPLAIN_NAME];
 
-	printf("\n%-22s %14s %14s %14s %14s\n%-22s %14s %14s %14s %14s\n", "plan", "bytes a rank",
-	       "weights", "step", "total", "", "sends, at most", "of a rank", "", "");
+	fprintf(f, "\n%-22s %14s %14s %14s %14s\n%-22s %14s %14s %14s %14s\n", "plan",
+	        "bytes a rank", "weights", "step", "total", "", "sends, at most", "of a rank", "",
+	        "");
 	snprintf(name, sizeof name, "%s%s", e->plan, e->kept.total ? ", recomputing" : "");
-	print_training_plan(name, &e->total);
+	print_training_plan(name, &e->total, f);
 	if (e->kept.total) {
 		snprintf(name, sizeof name, "%s, all values kept", e->plan);
-		print_training_plan(name, &e->kept);
+		print_training_plan(name, &e->kept, f);
 	}
 	if (e->hf.weights && strcmp(e->plan, "hf") != 0)
-		print_training_plan("hf", &e->hf);
+		print_training_plan("hf", &e->hf, f);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

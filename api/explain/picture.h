@@ -1,8 +1,8 @@
-/* picture.h - the picture of `tessera explain`: its columns and rows. */
-#ifndef TESS_TOOLS_EXPLAIN_PICTURE_H
-#define TESS_TOOLS_EXPLAIN_PICTURE_H
+/* picture.h - the picture of an explanation: its columns and rows. */
+#ifndef TESS_API_EXPLAIN_PICTURE_H
+#define TESS_API_EXPLAIN_PICTURE_H
 
-#include "explain.h"
+#include "api/explain/format.h"
 
 /* COLORS: of mesh dimensions; widths of the parts of the picture */
 enum { PICTURE_COLUMNS = 16, COLORS = 4 };

@@ -1,0 +1,340 @@
+"""spawn(): runs a function on ranks that are threads, or forked processes, and returns their results."""
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import re
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from . import _group
+from ._errors import ArgumentError, DeadlineError, RankError
+from ._library import lib, set_options
+from ._threads import ThreadWorld, blame_rank
+
+_GRACE = 2.0  # seconds that ranks have to end after the first failure
+_OUTSIDE = 2  # exit status of a rank that failed before it entered the job, which the others cannot notice
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# variables by which launchers make a process a rank
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_",
+              "TESSERA_RENDEZVOUS", "TESSERA_PORT", "TESSERA_JOB")
+_jobs = 0
+
+
+def is_threaded(backend: str) -> bool:
+    """Returns whether the ranks of a backend are threads: "loopback", "trace:loopback"."""
+    return backend.rpartition(":")[2] in ("loopback", "auto")
+
+
+def spawn(function: Callable[..., Any], args: Sequence[Any] = (), ranks: int = 2, backend: str | None = None, *,
+          kwargs: Mapping[str, Any] | None = None, timeout: float | None = None) -> list[Any]:
+    """Calls function(*args) on `ranks` ranks, where init() returns the group of the rank. Returns the results by rank.
+
+    Over loopback, ranks are threads of this process; over other backends, they are processes, forked here, whose results
+    are pickled. backend: default TESSERA_BACKEND; "auto" is loopback. The first exception of a rank is raised here, with
+    the rank as `error.rank`, its traceback, and the rank in a note. timeout: seconds in which all ranks must return, or
+    DeadlineError says where each rank is; None: no limit, but that of calls, TESSERA_TIMEOUT.
+
+    Processes that have not ended are killed. Threads cannot be killed: those that do not return are left behind.
+    """
+    if backend is None:
+        backend = lib.option_get(b"backend").decode()
+    if ranks < 1:
+        raise ValueError(f"spawn: ranks={ranks}: at least 1")
+    if backend.rpartition(":")[2] == "mpi":
+        raise ArgumentError("spawn: the ranks of the backend mpi are started by mpirun: mpirun -n N python3 program.py, which calls init()", "EINVAL")
+
+    def call() -> Any:
+        return function(*args, **(kwargs or {}))
+
+    if is_threaded(backend):
+        world = ThreadWorld(ranks, backend="loopback" if backend == "auto" else backend, timeout=_allow_calls(timeout))
+        try:
+            return world.run(lambda _: call(), timeout=timeout)
+        finally:
+            world.close()
+    return _Processes(call, ranks, backend, timeout).run()
+
+
+def _allow_calls(timeout: float | None) -> float | None:
+    """Returns the time limit of a call: later than that of all ranks, whose error names more of them."""
+    return None if timeout is None else timeout + _GRACE
+
+
+# ---- in a process ----------------------------------------------------------------------------------------------------
+
+class _Traceback(Exception):
+    """The traceback of a rank, as the cause of its exception."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def _fork() -> int:
+    """Forks. Python 3.12 warns if there are other threads; ranks of models wait then, and hold no lock."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _become_rank(rank: int, size: int, backend: str, timeout: float | None, job: str) -> None:
+    """Makes this process a rank of a job on this host."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: ends with its parent
+    for name in list(os.environ):
+        if name.startswith(_LAUNCHERS):
+            del os.environ[name]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size), TESSERA_JOB=job,
+                      TESSERA_BACKEND=backend)
+    limit = _allow_calls(timeout)
+    if limit is not None:
+        os.environ["TESSERA_TIMEOUT"] = f"{limit:g}"
+    set_options(backend=backend, timeout=limit, job=job, rendezvous="", port="")
+
+
+def _pack_failure(error: BaseException) -> bytes:
+    """Pickles an exception with its time and traceback; one that cannot be pickled becomes a RankError."""
+    when, text = time.monotonic_ns(), "".join(traceback.format_exception(error))
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)
+    except Exception:
+        packed = pickle.dumps(RankError(_group.describe_error(error)))
+    return pickle.dumps((b"", when, packed, text))
+
+
+def _run_rank(call: Callable[[], Any], report: int) -> int:
+    """Runs the function and reports its result. Returns the exit status."""
+    try:
+        packed = pickle.dumps((pickle.dumps(call()), 0, b"", ""))
+        _group.shutdown()
+    except BaseException as error:
+        _write_all(report, _pack_failure(error))
+        world = _group.find_world()
+        if not world:
+            return _OUTSIDE
+        world.fail(error)
+        _group.shutdown()
+        return 1
+    _write_all(report, packed)
+    return 0
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view):]
+
+
+# ---- the parent ------------------------------------------------------------------------------------------------------
+
+@contextmanager
+def _delay_interrupt() -> Iterator[None]:
+    """Keeps Ctrl-C until the end of the block. Any thread may receive the signal, so a mask would not do."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    seen: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *arguments: seen.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if seen:
+            signal.raise_signal(signal.SIGINT)
+
+
+class _Child:
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.pid = 0
+        self.status: int | None = None  # of waitpid
+        self.killed = False
+        self.data = b""
+        self.fd = -1
+        self.stack = os.memfd_create(f"tessera-stack-{rank}")
+
+    def reap(self, wait: bool = False) -> bool:
+        """Returns whether the process has ended."""
+        if self.status is None and self.pid:
+            pid, status = os.waitpid(self.pid, 0 if wait else os.WNOHANG)
+            if pid:
+                self.status = status
+        return self.status is not None or not self.pid
+
+    def kill(self, number: int) -> None:
+        if not self.reap():
+            self.killed = self.killed or number == signal.SIGKILL
+            os.kill(self.pid, number)
+
+    def describe_end(self, size: int) -> str | None:
+        """Returns how a process ended that has reported nothing."""
+        assert self.status is not None
+        if self.data or self.killed:
+            return None
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            return f"rank {self.rank} of {size} was ended by signal {number} ({signal.Signals(number).name})"
+        return f"rank {self.rank} of {size} has ended with status {os.WEXITSTATUS(self.status)}, and without a result"
+
+    def read_stack(self) -> str | None:
+        """Returns where the process is: "all_reduce at train.py:17, in work". It has written its stack."""
+        text = os.pread(self.stack, 1 << 16, 0).decode(errors="replace")
+        call = ""
+        for path, line, name in re.findall(r'File "(.*)", line (\d+) in (\S+)', text):
+            if os.path.dirname(path) != _HERE:
+                return f"{call + ' at ' if call else ''}{os.path.basename(path)}:{line}, in {name}"
+            call = name
+        return None
+
+
+class _Processes:
+    """The ranks of one spawn()."""
+
+    def __init__(self, call: Callable[[], Any], size: int, backend: str, timeout: float | None) -> None:
+        global _jobs
+        _jobs += 1
+        self.call, self.size, self.backend, self.timeout = call, size, backend, timeout
+        self.job = f"python-{os.getpid()}-{_jobs}"
+        self.children = [_Child(rank) for rank in range(size)]
+
+    def run(self) -> list[Any]:
+        try:
+            for child in self.children:
+                self._start(child)
+            self._wait()
+            return self._take()
+        finally:
+            for child in self.children:
+                child.kill(signal.SIGKILL)
+                child.reap(wait=True)
+                for fd in (child.fd, child.stack):
+                    if fd >= 0:
+                        os.close(fd)
+            self._remove_socket()
+
+    def _remove_socket(self) -> None:
+        """Removes the socket of the job, which a killed rank 0 leaves."""
+        folder = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or "/tmp", f"tessera-{os.getuid()}")
+        for name in (self.job, self.job + ".lock"):
+            try:
+                os.unlink(os.path.join(folder, name))
+            except OSError:
+                pass
+
+    def _start(self, child: _Child) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        with _delay_interrupt():
+            child.fd, report = os.pipe()
+            try:
+                child.pid = _fork()
+                if not child.pid:
+                    self._run_child(child, parent, report)
+            finally:
+                os.close(report)
+
+    def _run_child(self, child: _Child, parent: int, report: int) -> None:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
+            gc.freeze()
+            _become_rank(child.rank, self.size, self.backend, self.timeout, self.job)
+            lib.crash_reports_enable()
+            faulthandler.register(signal.SIGUSR2, child.stack, all_threads=False)
+            if os.getppid() == parent:
+                status = _run_rank(self.call, report)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+
+    def _wait(self) -> None:
+        """Reads reports until all ranks have ended. After a failure, the others have little time."""
+        until = time.monotonic() + self.timeout if self.timeout is not None else None
+        failed = False
+        while not self._have_ended():
+            open_fds = [child.fd for child in self.children if child.fd >= 0]
+            ready = select.select(open_fds, [], [], 0.02 if open_fds else 0.001)[0]
+            for child in self.children:
+                if child.fd in ready:
+                    self._read(child)
+            bad = [child.status for child in self.children if child.status]
+            if bad and not failed:
+                outside = any(os.waitstatus_to_exitcode(status) == _OUTSIDE for status in bad)
+                failed, until = True, time.monotonic() + (0 if outside else _GRACE)
+            if until is not None and time.monotonic() >= until:
+                if not failed:
+                    self._give_up()
+                return
+
+    def _have_ended(self) -> bool:
+        ended = [child.reap() for child in self.children]
+        for child, has_ended in zip(self.children, ended):
+            if has_ended:
+                self._read_rest(child)
+        return all(ended)
+
+    def _read(self, child: _Child) -> None:
+        data = os.read(child.fd, 1 << 20)
+        child.data += data
+        if not data:
+            os.close(child.fd)
+            child.fd = -1
+
+    def _read_rest(self, child: _Child) -> None:
+        """Reads what an ended process has written; its own children may still hold the pipe open."""
+        while child.fd >= 0 and select.select([child.fd], [], [], 0)[0]:
+            self._read(child)
+
+    def _give_up(self) -> None:
+        stuck = [child for child in self.children if not child.reap()]
+        for child in stuck:
+            child.kill(signal.SIGUSR2)  # writes its stack
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until and not all(child.read_stack() for child in stuck):
+            time.sleep(0.01)
+        text = "; ".join(f"rank {child.rank} is in {child.read_stack() or 'a state without a stack'}" for child in stuck)
+        raise DeadlineError(f"{len(stuck)} of {self.size} ranks have not returned within {self.timeout:g} s: {text}", "ETIMEOUT")
+
+    def _take(self) -> list[Any]:
+        """Returns the results, or raises the first failure: a process that ended by itself, or else an exception."""
+        values: list[bytes] = []
+        failures: list[tuple[int, int, bytes, str]] = []
+        for child in self.children:
+            child.kill(signal.SIGKILL)
+            child.reap(wait=True)
+            value, when, error, text = pickle.loads(child.data) if child.data else (b"", 0, b"", "")
+            values.append(value)
+            if error:
+                failures.append((when, child.rank, error, text))
+        ends = [end for child in self.children if (end := child.describe_end(self.size))]
+        failures.sort()
+        if ends:
+            raised = RankError(ends[0])
+            for end in ends[1:]:
+                raised.add_note(end)
+            if failures:
+                raised.add_note(f"rank {failures[0][1]}: {pickle.loads(failures[0][2])}")
+            raise raised
+        if failures:
+            _, rank, packed, text = failures[0]
+            error = pickle.loads(packed)
+            error.__cause__ = _Traceback(text)
+            raise blame_rank(error, rank, self.size)
+        killed = [str(child.rank) for child in self.children if child.killed]
+        if killed:
+            raise RankError(f"rank {', '.join(killed)} of {self.size} did not end after another rank failed")
+        return [pickle.loads(value) for value in values]

@@ -1,0 +1,242 @@
+"""Ranks that are threads of this process: each waits for commands, and all run the same one."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import sys
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator
+
+from . import _abi
+from ._errors import CODES, DeadlineError, Error, RankError
+from ._group import World, describe_error, set_thread_world
+from ._library import fail, lib, set_options
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_GRACE = 1.0  # seconds that a command has to end after Ctrl-C before its ranks are failed
+_worlds: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
+_left_behind: list[ThreadWorld] = []  # ranks that did not return may still use this memory
+_options_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Replaces the lock in a forked process: the thread that holds it may not be there."""
+    global _options_lock
+    _options_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextmanager
+def use_options(**options: Any) -> Iterator[None]:
+    """Sets options of the library while worlds and sessions read them, for one user at a time; None: unchanged."""
+    with _options_lock:
+        before: dict[str, str] = {}
+        try:
+            before = set_options(**options)
+            yield
+        finally:
+            set_options(**before)
+
+
+def blame_rank(error: BaseException, rank: int, size: int) -> BaseException:
+    """Notes in an exception the rank that raised it, as `error.rank` and in its traceback. Returns the exception.
+
+    One that would end this process, such as SystemExit, becomes a RankError.
+    """
+    if not isinstance(error, Exception):
+        error = RankError(f"rank {rank} of {size}: {describe_error(error)}")
+    if getattr(error, "rank", None) is None:
+        try:
+            error.rank = rank  # type: ignore[attr-defined]
+        except AttributeError:
+            pass
+        if size > 1:
+            error.add_note(f"raised on rank {rank} of {size}")
+    return error
+
+
+def describe_frame(frame: Any) -> str:
+    """Returns where a thread is in the program: "all_reduce at train.py:17, in work"."""
+    call = ""
+    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == _HERE:
+        call, frame = frame.f_code.co_name, frame.f_back
+    code = frame.f_code
+    return f"{call + ' at ' if call else ''}{os.path.basename(code.co_filename)}:{frame.f_lineno}, in {code.co_name}"
+
+
+class Command:
+    """A function that every rank calls with its world."""
+
+    def __init__(self, size: int, function: Callable[[World], Any], collective: bool) -> None:
+        self.function = function
+        self.collective = collective
+        self.size = size
+        self.values: list[Any] = [None] * size
+        self.failures: list[tuple[int, int, BaseException]] = []
+        self.fatal = False
+        self.running = set(range(size))
+        self.done = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, world: World) -> int:
+        """Runs the function on one rank. Returns a failure if the job must end."""
+        status = 0
+        try:
+            self.values[world.rank] = self.function(world)
+        except BaseException as error:
+            self.failures.append((time.monotonic_ns(), world.rank, error))
+            if not (self.collective and isinstance(error, Error) and self._meet(world)):
+                self.fatal = True
+                status = fail(CODES.get(getattr(error, "status", ""), CODES["EBUG"]), describe_error(error))
+        with self._lock:
+            self.running.discard(world.rank)
+            if not self.running:
+                self.done.set()
+        return status
+
+    def _meet(self, world: World) -> bool:
+        """Returns True if all ranks failed alike, so that their job can go on."""
+        try:
+            lib.barrier(world.group.pointer, b"end of a failed call")
+        except Error:
+            return False
+        return True
+
+    def take(self) -> list[Any]:
+        """Returns the value of each rank, or raises the first failure."""
+        if self.failures:
+            _, rank, error = min(self.failures, key=lambda one: one[:2])
+            raise blame_rank(error, rank, self.size)
+        return self.values
+
+
+class ThreadWorld:
+    """A loopback world of `size` threads. close() ends it; a failed command does so, too."""
+
+    def __init__(self, size: int, **options: Any) -> None:
+        self.size = size
+        self.interrupted = False  # read by callbacks of commands
+        self.worlds: dict[int, World] = {}
+        self.threads: dict[int, int] = {}
+        self._inboxes: list[queue.SimpleQueue[Command | None]] = [queue.SimpleQueue() for _ in range(size)]
+        self._error: BaseException | None = None
+        self._command: Command | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._callback = _abi.RANK_FUNCTION(self._serve)
+        _worlds.add(self)
+        with use_options(**options):
+            lib.version()  # loads the library here, where its errors can be raised
+            self._thread = threading.Thread(target=self._host, name="tessera-world", daemon=True)
+            self._thread.start()
+            self.run(lambda world: None)
+
+    def _host(self) -> None:
+        try:
+            lib.world_spawn(self.size, self._callback, None)
+        except BaseException as error:
+            self._error = error
+        command, self._closed = self._command, True
+        if command:
+            command.done.set()
+
+    def _serve(self, pointer: int, arg: int) -> int:
+        """The function of a rank, in its thread."""
+        world = None
+        try:
+            world = World(pointer, False)
+            self.worlds[world.rank] = world
+            self.threads[world.rank] = threading.get_ident()
+            set_thread_world(world)
+            while command := self._inboxes[world.rank].get():
+                status = command.run(world)
+                del command
+                if status:
+                    return status
+            return 0
+        except BaseException as error:  # an asynchronous one, of stop()
+            return fail(CODES["EABORTED"], describe_error(error))
+        finally:
+            set_thread_world(None)
+            if world:
+                self.threads.pop(world.rank, None)
+                world.leave()
+
+    def run(self, function: Callable[[World], Any], collective: bool = False, timeout: float | None = None) -> list[Any]:
+        """Calls `function` with the world of each rank, in its thread, and returns the values in the order of ranks.
+
+        Raises the first exception of a rank; the ranks have ended then, unless `collective` and all failed alike.
+        """
+        if self._pid != os.getpid():
+            raise RuntimeError(f"the ranks are threads of process {self._pid}, and a forked process has none: load the model in it")
+        if self._closed:
+            raise self._error or RuntimeError("the ranks have ended")
+        command = self._command = Command(self.size, function, collective)
+        for inbox in self._inboxes:
+            inbox.put(command)
+        try:
+            if not command.done.wait(timeout):
+                self._give_up(command, timeout)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if not command.done.wait(_GRACE if collective else 0):
+                self.stop(command, "interrupted by Ctrl-C (SIGINT)")
+            self.interrupted = False
+            raise
+        finally:
+            self._command = None
+        if self._closed and not command.failures:
+            self._thread.join(_GRACE)
+            raise self._error or RuntimeError("the ranks have ended")
+        if command.fatal:
+            self.close()
+        return command.take()
+
+    def has_ended(self) -> bool:
+        """Returns whether no command can run any more."""
+        return self._closed
+
+    def _give_up(self, command: Command, timeout: float | None) -> None:
+        frames = sys._current_frames()
+        stuck = sorted(command.running)
+        text = "; ".join(f"rank {r} is in {describe_frame(frames[self.threads[r]])}" for r in stuck if self.threads.get(r) in frames)
+        self.stop(command, f"no result within {timeout:g} s")
+        raise DeadlineError(f"{len(stuck)} of {self.size} ranks have not returned within {timeout:g} s: {text}", "ETIMEOUT")
+
+    def stop(self, command: Command, why: str) -> None:
+        """Fails the job, and raises KeyboardInterrupt in ranks that run code of their own."""
+        world = next(iter(self.worlds.values()), None)
+        if world and not self._closed:
+            lib.world_fail(world.pointer, CODES["EABORTED"], why.encode())
+        if not command.done.wait(_GRACE / 10):
+            for rank in command.running & self.threads.keys():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.threads[rank]), ctypes.py_object(KeyboardInterrupt))
+        self.close()
+
+    def release(self) -> None:
+        """Tells the ranks to end, and does not wait: the collector may call it in any thread."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+
+    def close(self) -> None:
+        """Ends the ranks, and waits for them. Ranks that do not return are left behind."""
+        if self._pid != os.getpid():
+            return
+        self.release()
+        self._thread.join(10 * _GRACE if not self._command else _GRACE)
+        if self._thread.is_alive() and self not in _left_behind:
+            _left_behind.append(self)
+
+
+@atexit.register
+def _close_worlds() -> None:
+    """Ends all ranks before the interpreter, which its threads must not outlive."""
+    for world in list(_worlds):
+        world.close()
