@@ -5,7 +5,7 @@
  */
 #include <tessera/decoder.h>
 
-static int32_t has_rope(struct tess_nn *nn, int64_t layer)
+static int32_t has_llama4_rope(struct tess_nn *nn, int64_t layer)
 {
 	int64_t interval = nn->integer(nn, "no_rope_layer_interval", 4);
 	char key[64];
@@ -35,7 +35,7 @@ static struct tess_tensor *attend_as_llama4(struct tess_nn *nn, const struct tes
 	struct tess_tensor *qkv[3], *y;
 
 	tess_decoder_project(nn, c, x, qkv);
-	if (has_rope(nn, layer)) {
+	if (has_llama4_rope(nn, layer)) {
 		tess_decoder_rotate(nn, c, qkv);
 		for (int i = 0; i < 2 && nn->integer(nn, "use_qk_norm", 1); i++)
 			qkv[i] = nn->norm(nn, "qk_norm", qkv[i],
@@ -49,7 +49,7 @@ static struct tess_tensor *attend_as_llama4(struct tess_nn *nn, const struct tes
 	return nn->leave(nn, y);
 }
 
-static int32_t is_sparse(struct tess_nn *nn, int64_t layer)
+static int32_t is_llama4_sparse(struct tess_nn *nn, int64_t layer)
 {
 	int64_t step = nn->integer(nn, "interleave_moe_layer_step", 1);
 	char key[64];
@@ -77,7 +77,7 @@ static struct tess_tensor *feed_as_llama4(struct tess_nn *nn, const struct tess_
 	struct tess_route score = c->route, one = c->route;
 	struct tess_tensor *y, *logits, *chosen, *factor;
 
-	if (!is_sparse(nn, layer))
+	if (!is_llama4_sparse(nn, layer))
 		return tess_decoder_gated(nn, c, "feed_forward", c->ffn, x);
 	one.flags |= TESS_NORMALIZE;
 	x = nn->enter(nn, x, "feed_forward");
