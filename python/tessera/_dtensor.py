@@ -172,10 +172,12 @@ class DTensor:
 
     def ranges(self, dim: int, rank: int = -1) -> list[tuple[int, int]]:
         """Returns the global ranges [begin, end) of a dimension that a rank holds (-1: this rank), one for each part."""
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"ranges({dim}): the tensor has {self.ndim} dimensions")
         with self._hold_self() as t:
-            n = lib.dtensor_list_ranges(t, rank, dim % max(1, self.ndim), None, 0)
+            n = lib.dtensor_list_ranges(t, rank, dim % self.ndim, None, 0)
             found = (ctypes.c_int64 * (2 * max(1, n)))()
-            lib.dtensor_list_ranges(t, rank, dim % max(1, self.ndim), ctypes.byref(found), n)
+            lib.dtensor_list_ranges(t, rank, dim % self.ndim, ctypes.byref(found), n)
         return [(found[2 * i], found[2 * i + 1]) for i in range(n)]
 
     @contextmanager

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import pickle
 import weakref
@@ -33,8 +34,10 @@ class Settings:
                  threads: int = 0, weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None,
                  positions: int = 0, ignore_unexpected: bool = False, values: str | None = None) -> None:
         self.directory = os.fspath(directory).encode()
+        if mesh is not None and not isinstance(mesh, str):
+            raise TypeError(f"load: mesh={mesh!r}: give text, such as 'dp=2,tp=2'")
         self.mesh = (mesh or "tp").encode()
-        self.plan = (dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
+        self.plan = _write_plan(plan)
         if isinstance(overrides, Mapping):
             overrides = [f"{pattern}={style}" for pattern, style in overrides.items()]
         self.overrides = list_strings(overrides)
@@ -71,6 +74,16 @@ class Settings:
             lib.explanation_free(found)
         written = take_bytes(text).decode()
         return loads(written) if json else written
+
+
+def _write_plan(plan: Plan) -> bytes | None:
+    if isinstance(plan, Mapping):
+        for pattern, style in plan.items():
+            if not isinstance(pattern, str) or not isinstance(style, str):
+                raise TypeError(f"load: plan: {pattern!r}: {style!r}: a rule is a pattern and the name of a style, "
+                                "such as 'rowwise'; register_style makes a style of placements")
+        return dumps(plan).encode()
+    return None if plan is None else os.fspath(plan).encode()
 
 
 def _find_dtype(argument: str, name: str | None) -> int:
@@ -335,6 +348,10 @@ class Model:
             if value is not None:
                 setattr(sampling, name, value)
         sampling.seed = seed
+        if max_tokens is not None and operator.index(max_tokens) < 0:
+            raise ValueError(f"generate: max_tokens={max_tokens}: 0 or more; None: as the checkpoint specifies")
+        if isinstance(stop, (str, bytes)):
+            raise TypeError(f"generate: stop={stop!r}: give ids, such as model.encode({stop!r}, special=False)")
         fields: dict[str, Any] = {"sampling": ctypes.pointer(sampling), "max_tokens": 0 if max_tokens is None else max_tokens or -1}
         if stop is not None:
             fields.update(stop=(ctypes.c_int32 * max(1, len(stop)))(*stop), nstop=len(stop))
@@ -368,7 +385,7 @@ class Model:
         """
         single = _is_prompt(ids)
         prompts: list[Any] = [ids] if single else list(ids)
-        batch: list[Any] = [self.encode(one) if isinstance(one, str) else list(one) for one in prompts]
+        batch: list[Any] = [self.encode(one) if isinstance(one, str) else [_check_id(i) for i in one] for one in prompts]
         marks: list[Any] = batch if labels is None else [labels] if single else list(labels)
         if [len(one) for one in batch] != [len(one) for one in marks]:
             raise ValueError("grad: each id has a label, -100 where it is not to be predicted")
@@ -423,8 +440,19 @@ def _make_request(prompt: Prompt, fields: dict[str, Any]) -> _abi.Request:
     if isinstance(prompt, str):
         text = prompt.encode()
         return _abi.Request(text=text, ntext=len(text), **fields)
-    ids = [int(i) for i in prompt]
+    ids = [_check_id(i) for i in prompt]
     return _abi.Request(ids=(ctypes.c_int32 * max(1, len(ids)))(*ids), nids=len(ids), **fields)
+
+
+def _check_id(given: Any) -> int:
+    """Returns an id that fits in 32 bits: the library refuses those that are not in the vocabulary."""
+    try:
+        one = operator.index(given)
+    except TypeError:
+        raise TypeError(f"id {given!r}: a prompt is text or integers") from None
+    if not -1 << 31 <= one < 1 << 31:
+        raise ValueError(f"id {one} is outside the vocabulary")
+    return one
 
 
 def _exchange(world: World, texts: dict[int, _Text]) -> dict[int, _Text]:

@@ -192,7 +192,7 @@ class _Child:
         self.pid = 0
         self.status: int | None = None  # of waitpid
         self.killed = False
-        self.data = b""
+        self.data = bytearray()
         self.fd = -1
         self.stack = os.memfd_create(f"tessera-stack-{rank}")
 

@@ -163,6 +163,7 @@ class ThreadWorld:
         self._inboxes: list[queue.SimpleQueue[Command | None]] = [queue.SimpleQueue() for _ in range(size)]
         self._error: BaseException | None = None
         self._command: Command | None = None
+        self._turn = threading.Lock()  # all ranks get the commands of several threads in the same order
         self._closed = False
         self._pid = os.getpid()
         self._callback = _abi.RANK_FUNCTION(self._serve)
@@ -178,7 +179,8 @@ class ThreadWorld:
             lib.world_spawn(self.size, self._callback, None)
         except BaseException as error:
             self._error = error
-        command, self._closed = self._command, True
+        self._closed = True  # before the look at the command: run() does both in the other order
+        command = self._command
         if command:
             command.finish()
 
@@ -211,16 +213,21 @@ class ThreadWorld:
         """
         if self._pid != os.getpid():
             raise RuntimeError(f"the ranks are threads of process {self._pid}, and a forked process has none: load the model in it")
+        with self._turn:
+            return self._run(Command(self.size, function, collective), timeout)
+
+    def _run(self, command: Command, timeout: float | None) -> list[Any]:
+        self._command = command
         if self._closed:
+            self._command = None
             raise self._error or RuntimeError("the ranks have ended")
-        command = self._command = Command(self.size, function, collective)
         for inbox in self._inboxes:
             inbox.put(command)
         try:
             self._wait(command, timeout)
         except KeyboardInterrupt:
             self.interrupted = True
-            if not command.done.wait(_GRACE if collective else 0):
+            if not command.done.wait(_GRACE if command.collective else 0):
                 self.stop(command, "interrupted by Ctrl-C (SIGINT)")
             self.interrupted = False
             raise

@@ -60,6 +60,8 @@ def test_addends_and_local_parts():
         assert t.shape == (10,) and np.array_equal(t.full(), whole)
         fused = distribute_tensor(whole, mesh, [Shard(0)], parts={0: [4, (6, 3)]})
         assert fused.ranges(0) == [(rank, rank + 1), (4 + 2 * edge(3, 4, rank), 4 + 2 * edge(3, 4, rank + 1))]
+        with pytest.raises(IndexError, match=r"ranges\(1\): the tensor has 1 dim"):
+            t.ranges(1)
         return t
     tensors = on_ranks(check)  # tensors outlive their ranks
     assert [t.local.tolist() for t in tensors] == [[0, 1, 2], [3, 4], [5, 6, 7], [8, 9]]

@@ -2,6 +2,7 @@
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -54,6 +55,32 @@ def test_errors_name_the_cause(data):
         tessera.load(data, ranks=2, plan={"model.layers.*.mlp.up_proj": "no_such_style"})
     with pytest.raises(ValueError, match="processes"):
         tessera.load(data, ranks=2, backend="gloo")
+    with pytest.raises(TypeError, match="mesh=.*dp=2,tp=2"):
+        tessera.load(data, ranks=4, mesh={"dp": 2, "tp": 2})
+    with pytest.raises(TypeError, match="up_proj.*Shard.*name of a style"):
+        tessera.load(data, ranks=2, plan={"model.layers.*.mlp.up_proj": tessera.Shard(0)})
+    with pytest.raises(tessera.ArgumentError, match="1 to 1024"):
+        tessera.load(data, ranks=2000)
+
+
+def test_arguments_of_a_prompt(data):
+    with tessera.load(data) as model:
+        for call in (model.logits, model.grad):
+            with pytest.raises(TypeError, match="id 1.5: a prompt is text or integers"):
+                call([1.5, 2])
+            with pytest.raises(ValueError, match="outside the vocabulary"):
+                call([1, 10**30])
+            call(np.arange(1, 4))
+        with pytest.raises(ValueError, match="max_tokens=-1"):
+            model.generate("Once", max_tokens=-1)
+        with pytest.raises(TypeError, match="stop='a': give ids"):
+            model.generate("Once", max_tokens=2, stop="a")
+
+
+def test_threads_that_share_a_model(data):
+    with tessera.load(data, ranks=4) as model, ThreadPoolExecutor(4) as threads:
+        expected = model.logits([1, 2])
+        assert all(np.array_equal(one, expected) for one in threads.map(model.logits, [[1, 2]] * 100))
 
 
 def test_a_model_in_a_forked_process(data):

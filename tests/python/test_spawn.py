@@ -100,6 +100,13 @@ def test_results_that_cannot_be_pickled(backend):
         tessera.spawn(fail, ranks=2, backend=backend)
 
 
+def test_a_large_result():
+    begin = time.monotonic()
+    results = tessera.spawn(lambda: bytes(1 << 26), ranks=2, backend="shm")
+    assert [len(one) for one in results] == [1 << 26] * 2
+    assert time.monotonic() - begin < 20
+
+
 def test_a_rank_that_does_not_enter_the_job():
     with pytest.raises(ValueError, match="early"):
         tessera.spawn(lambda: fail_early(int(os.environ["RANK"])), ranks=2, backend="shm")
