@@ -70,7 +70,7 @@ def draw_sampling(c):
 
 def draw_numbers(c):
     """What changes the numbers, on one rank too."""
-    ways = ["--math f32", "--weights file", "--weights q8"] + ["--math bf16", "--weights bf12"] * c.bf16
+    ways = ["--math f32", "--weights file", "--weights q8", "--weights mxfp4"] + ["--math bf16", "--weights bf12"] * c.bf16
     return c.maybe("--kv", ["f32", "bf16"]) + (c.draw.choice(ways).split() if c.draw.random() < 0.6 else [])
 
 

@@ -34,7 +34,7 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                 "of training; add --train");
 	if (a->train && a->session.weights)
 		return tess_fail(TESS_EINVAL,
-		                 "--weights q8 and bf12 are for inference: training changes "
+		                 "--weights q8, bf12 and mxfp4 are for inference: training changes "
 		                 "weights in their own dtype");
 	if (a->train && (a->tokens || a->session.kv_dtype))
 		return tess_fail(TESS_EINVAL,

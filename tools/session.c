@@ -54,8 +54,9 @@ const struct tess_tool_option tess_tool_memory_options[] = {
 	{ "kv", NULL, "dtype of keys and values in the cache; auto: chosen by the device",
 	  AT(kv_dtype), .hi = TESS_BF16, .get_name = get_float_name },
 	{ "weights", NULL,
-	  "linear weights in memory: as stored, 8-bit (q8), or 12-bit without loss (bf12)",
-	  AT(weights), .hi = TESS_BF12, .get_name = get_weights_name },
+	  "linear weights in memory: as stored, 8-bit (q8), 4-bit (mxfp4), or 12-bit "
+	  "without loss (bf12)",
+	  AT(weights), .hi = TESS_MXFP4, .get_name = get_weights_name },
 	{ 0 },
 };
 

@@ -332,10 +332,11 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 		len += (size_t)snprintf(shape + len, sizeof shape - len, "%s%lld", a ? " × " : "",
 		                        (long long)q->shape[a]);
 	}
-	/* 8-bit: plus a two-byte scale per 32 elements, if units have that many */
-	total = q->dtype == TESS_Q8     ? total + total / 16
-	        : q->dtype == TESS_BF12 ? total + total / 2 + total / 64
-	                                : total * tess_width(q->dtype);
+	/* plus a scale per 32 elements, if units have that many */
+	total = q->dtype == TESS_Q8      ? total + total / 16
+	        : q->dtype == TESS_BF12  ? total + total / 2 + total / 64
+	        : q->dtype == TESS_MXFP4 ? total / 2 + total / 32
+	                                 : total * tess_width(q->dtype);
 	for (int32_t r = 0; r < p->e->nranks; r++) {
 		uint64_t bytes = tess_explanation_shard(p->e, i, r, NULL);
 

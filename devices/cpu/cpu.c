@@ -272,30 +272,35 @@ static tess_status device_run(void *self, const struct tess_op *op)
 	return st;
 }
 
-/* Encodes rows: the elements of one unit for TESS_Q8, all elements for TESS_BF12. */
+/* Encodes rows: the elements of one unit for TESS_Q8 and TESS_MXFP4, all for TESS_BF12. */
 static tess_status encode_rows(struct cpu *cpu, const struct tess_view *rows,
                                struct tess_view *panels)
 {
-	bool q8 = panels->dtype == TESS_Q8;
+	const struct cpu_kernels *kernels = cpu->kernels;
+	pool_fn *encode = panels->dtype == TESS_Q8     ? kernels->quantize
+	                  : panels->dtype == TESS_BF12 ? kernels->pack_bf12
+	                                               : kernels->pack_mxfp4;
 	int64_t n = tess_up(rows->shape[0], LANES);
 	struct pack pack = { rows, panels, calloc((size_t)n + 1, sizeof *pack.refused) };
 	bool refused = false;
 
 	if (!pack.refused)
 		return cpu_host->fail(TESS_ENOMEM, "cpu: out of memory");
-	pool_run(cpu->pool, q8 ? cpu->kernels->quantize : cpu->kernels->pack_bf12, &pack, n,
-	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
+	pool_run(cpu->pool, encode, &pack, n, tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));
 	for (int64_t i = 0; i < n; i++)
 		refused = refused || pack.refused[i];
 	free(pack.refused);
-	if (refused && !q8)
+	if (refused && panels->dtype == TESS_BF12)
 		return cpu_host->fail(TESS_ENOTSUP,
 		                      "too many elements have another exponent than the 16 most "
 		                      "frequent of their panel for 12-bit weights");
 	if (refused)
 		return cpu_host->fail(TESS_EINVAL,
-		                      "an element is NaN, infinite or above 8.3e6, which 8-bit "
-		                      "weights cannot hold; use weights as in the files");
+		                      "an element is NaN%s, which %s-bit weights cannot hold; use "
+		                      "weights as in the files",
+		                      panels->dtype == TESS_Q8 ? ", infinite or above 8.3e6"
+		                                               : " or infinite",
+		                      panels->dtype == TESS_Q8 ? "8" : "4");
 	return TESS_OK;
 }
 
@@ -323,7 +328,7 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 		                      "cpu: only rows [N, K] in f32, bf16 or f16 become panels");
 	if (panels->dtype == TESS_BF12 && rows->dtype != TESS_BF16)
 		return cpu_host->fail(TESS_EINVAL, "cpu: only bf16 becomes bf12");
-	if (panels->dtype == TESS_Q8 || panels->dtype == TESS_BF12)
+	if (panels->dtype >= TESS_Q8)
 		return encode_rows(cpu, rows, panels);
 	pool_run(cpu->pool, cpu->kernels->pack, &pack, tess_up(out.shape[0], LANES),
 	         tess_up(PACK_SHARE, rows->shape[1] * LANES + 1));

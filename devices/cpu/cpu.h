@@ -39,13 +39,13 @@ typedef tess_status cpu_run(struct cpu *cpu, const struct tess_op *op);
 
 struct cpu_kernels {
 	cpu_run *run[TESS_OP_KINDS];
-	pool_fn *pack, *quantize, *pack_bf12; /* over panels; arg: struct pack */
+	pool_fn *pack, *quantize, *pack_bf12, *pack_mxfp4; /* over panels; arg: struct pack */
 	const struct pair_tiles *pairs;
 };
 
 struct pack {
 	const struct tess_view *rows, *panels;
-	bool *refused; /* by panel: it has values that TESS_Q8 or TESS_BF12 cannot store */
+	bool *refused; /* by panel: it has values that its dtype cannot store */
 };
 
 /* An opened device, called by one thread at a time. Its memory grows and never shrinks. */
@@ -99,10 +99,10 @@ static inline float load_weight_element(const void *data, int32_t dtype, int64_t
 	return dtype == TESS_BF16 ? tess_bf16_load(h) : tess_f16_load(h);
 }
 
-/* Returns the bytes of an element; strides of TESS_Q8 and TESS_BF12 are bytes. */
+/* Returns the bytes of an element; strides of compressed weights are bytes. */
 static inline int64_t get_weight_width(int32_t dtype)
 {
-	return dtype == TESS_Q8 || dtype == TESS_BF12 ? 1 : (int64_t)tess_width(dtype);
+	return dtype >= TESS_Q8 ? 1 : (int64_t)tess_width(dtype);
 }
 
 enum { BF12_BLOCK = 8, BF12_BLOCK_BYTES = 192 }; /* a block of TESS_BF12: elements of K, bytes */

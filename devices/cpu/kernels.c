@@ -2,6 +2,7 @@
 #include "bf12.h"
 #include "pack.h"
 #include "pairs.h"
+#include "mxfp4.h"
 #include "quantized.h"
 
 /* each op that the device computes, and its kernel */
@@ -64,5 +65,6 @@ const struct cpu_kernels CPU_NAME(kernels) = {
 	.pack = pack_panels,
 	.quantize = quantize_panels,
 	.pack_bf12 = bf12_pack_panels,
+	.pack_mxfp4 = mxfp4_pack_panels,
 	.pairs = &CPU_NAME(pair_tiles),
 };

@@ -85,6 +85,26 @@ LANES_INLINE struct lanes lanes_load_i8(const void *p)
 	return (struct lanes){ _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p))) };
 }
 
+/* 2^(b - 127) of 16 bytes; 2^-127 is subnormal. */
+LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
+{
+	__m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(p)), 23);
+
+	return (struct lanes){ _mm512_castsi512_ps(
+		_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000))) };
+}
+
+/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
+LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+{
+	const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
+	                                    -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+	__m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+
+	x[0].v = _mm512_permutexvar_ps(both, value); /* by the low 4 bits */
+	x[1].v = _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), value);
+}
+
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 {
 	return (struct lanes){ _mm512_mul_ps(x.v, y.v) };
@@ -237,6 +257,40 @@ LANES_INLINE struct lanes lanes_load_i8(const void *p)
 		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p))),
 		_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(high))),
 	};
+}
+
+LANES_INLINE __m256 lanes_load_e8m0_half(const void *p)
+{
+	__m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)), 23);
+
+	return _mm256_castsi256_ps(_mm256_max_epu32(bits, _mm256_set1_epi32(0x00400000)));
+}
+
+/* 2^(b - 127) of 16 bytes; 2^-127 is subnormal. */
+LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
+{
+	return (struct lanes){ lanes_load_e8m0_half(p), lanes_load_e8m0_half((const char *)p + 8) };
+}
+
+/* The values of the codes of E2M1 in the low 4 bits of each lane. */
+LANES_INLINE __m256 lanes_get_e2m1(__m256i code)
+{
+	const __m256 value = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+	__m256i sign = _mm256_and_si256(_mm256_slli_epi32(code, 28), _mm256_set1_epi32(INT32_MIN));
+
+	return _mm256_or_ps(_mm256_permutevar8x32_ps(value, code), _mm256_castsi256_ps(sign));
+}
+
+/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
+LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+{
+	const void *high = (const char *)p + 8;
+	__m256i lo = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p));
+	__m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64(high));
+
+	x[0] = (struct lanes){ lanes_get_e2m1(lo), lanes_get_e2m1(hi) };
+	x[1] = (struct lanes){ lanes_get_e2m1(_mm256_srli_epi32(lo, 4)),
+		               lanes_get_e2m1(_mm256_srli_epi32(hi, 4)) };
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
@@ -407,6 +461,50 @@ LANES_INLINE struct lanes lanes_load_i8(const void *p)
 	} };
 }
 
+/* 2^(b - 127) of 16 bytes; 2^-127 is subnormal. */
+LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
+{
+	uint8x16_t all = vld1q_u8(p);
+	uint16x8_t half[2] = { vmovl_u8(vget_low_u8(all)), vmovl_u8(vget_high_u8(all)) };
+	struct lanes x;
+
+	for (int i = 0; i < 4; i++) {
+		uint16x4_t part = i % 2 ? vget_high_u16(half[i / 2]) : vget_low_u16(half[i / 2]);
+
+		x.v[i] = vreinterpretq_f32_u32(
+			vmaxq_u32(vshlq_n_u32(vmovl_u16(part), 23), vdupq_n_u32(0x00400000)));
+	}
+	return x;
+}
+
+/* The values of 16 codes of E2M1, by the two bytes that they have in bf16. */
+LANES_INLINE struct lanes lanes_get_e2m1(uint8x16_t code)
+{
+	static const uint8_t high[16] = { 0,    0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+		                          0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0 };
+	static const uint8_t low[16] = { 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0,
+		                         0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0 };
+	uint8x16_t hi = vqtbl1q_u8(vld1q_u8(high), code), lo = vqtbl1q_u8(vld1q_u8(low), code);
+	uint16x8_t half[2] = { vreinterpretq_u16_u8(vzip1q_u8(lo, hi)),
+		               vreinterpretq_u16_u8(vzip2q_u8(lo, hi)) };
+	struct lanes x;
+
+	for (int i = 0; i < 2; i++) {
+		x.v[2 * i] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(half[i]), 16));
+		x.v[2 * i + 1] = vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(half[i]), 16));
+	}
+	return x;
+}
+
+/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
+LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+{
+	uint8x16_t both = vld1q_u8(p);
+
+	x[0] = lanes_get_e2m1(vandq_u8(both, vdupq_n_u8(15)));
+	x[1] = lanes_get_e2m1(vshrq_n_u8(both, 4));
+}
+
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 {
 	for (int i = 0; i < 4; i++)
@@ -536,6 +634,30 @@ LANES_INLINE struct lanes lanes_load_i8(const void *p)
 	for (int i = 0; i < LANES; i++)
 		x.v[i] = ((const int8_t *)p)[i];
 	return x;
+}
+
+/* 2^(b - 127) of 16 bytes; 2^-127 is subnormal. */
+LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
+{
+	const uint8_t *at = p;
+	struct lanes x;
+
+	for (int i = 0; i < LANES; i++)
+		x.v[i] = tess_float(at[i] ? (uint32_t)at[i] << 23 : 0x00400000);
+	return x;
+}
+
+/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
+LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+{
+	static const float value[16] = { 0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+		                         -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f };
+	const uint8_t *at = p;
+
+	for (int i = 0; i < LANES; i++) {
+		x[0].v[i] = value[at[i] & 15];
+		x[1].v[i] = value[at[i] >> 4];
+	}
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)

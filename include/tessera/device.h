@@ -129,7 +129,7 @@ enum {
  * [T, N]   f32 rows: stride[0] >= N, stride[1] = 1; other dtypes are named
  * vector   weight [N] in f32, bf16 or f16
  * weight   [N, K] in f32, bf16 or f16: rows of any strides, or panels
- * linear   a weight that may also be TESS_Q8 or TESS_BF12, in panels
+ * linear   a weight that may also be TESS_Q8, TESS_BF12 or TESS_MXFP4, in panels
  * ids      i32 [T], dense; so are positions, slots and labels
  * g        the gradient of an out of the forward op; dx: the gradient of operand x
  * Partial  an out that may have one more, leading axis, [nodes, ...]: instead of the finished sum

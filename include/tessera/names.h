@@ -42,9 +42,10 @@ static inline const char *tess_dtype_name(int32_t dtype)
 		"no dtype", "f32", "f64", "bf16", "f16", "i64", "i32", "i8", "u8",
 	};
 
-	return dtype == TESS_Q8     ? "q8"
-	       : dtype == TESS_BF12 ? "bf12"
-	                            : tess_name_of(names, TESS_U8 + 1, dtype);
+	return dtype == TESS_Q8      ? "q8"
+	       : dtype == TESS_BF12  ? "bf12"
+	       : dtype == TESS_MXFP4 ? "mxfp4"
+	                             : tess_name_of(names, TESS_U8 + 1, dtype);
 }
 
 /* Returns the name of an operation of reductions: "sum". */

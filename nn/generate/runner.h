@@ -37,7 +37,7 @@ struct tess_runner_parts { /* borrowed for the life of the runner */
 	int32_t threads; /* per rank; 0: TESSERA_THREADS, else this rank's share of the CPUs */
 	int64_t positions; /* maximum length of a sequence; 0: no limit */
 	int32_t kv_dtype; /* dtype of the KV cache: TESS_F32, TESS_BF16; 0: the device's default */
-	int32_t weights; /* linear weights in memory: 0: as in the files; TESS_Q8, TESS_BF12 */
+	int32_t weights; /* linear weights in memory: 0: as in the files; TESS_Q8, ... */
 	int32_t math; /* dtype of linear products: 0 or TESS_F32; TESS_BF16, with bf16 weights */
 	uint64_t kv_memory; /* bytes of KV cache on each rank; 0: 7/8 of its share of free memory */
 	const char *values; /* see tess_session_options; copied; NULL: none */

@@ -7,6 +7,11 @@ static bool is_weight(int32_t dtype)
 	return dtype == TESS_F32 || dtype == TESS_BF16 || dtype == TESS_F16;
 }
 
+static bool is_compressed(int32_t dtype)
+{
+	return dtype == TESS_Q8 || dtype == TESS_BF12 || dtype == TESS_MXFP4;
+}
+
 bool operand_is_rows(const struct tess_view *v, int32_t ndim)
 {
 	if (v->dtype != TESS_F32 || v->layout != TESS_ROWS || v->ndim != ndim ||
@@ -59,8 +64,8 @@ bool operand_is_matrix(const struct tess_view *v)
 bool operand_is_linear_weight(const struct tess_view *v)
 {
 	return operand_is_matrix(v) ||
-	       ((v->dtype == TESS_Q8 || v->dtype == TESS_BF12) && v->ndim == 2 &&
-	        v->layout == TESS_PANELS && v->shape[0] >= 0 && v->shape[1] >= 0);
+	       (is_compressed(v->dtype) && v->ndim == 2 && v->layout == TESS_PANELS &&
+	        v->shape[0] >= 0 && v->shape[1] >= 0);
 }
 
 struct tess_view operand_get_matrix(const struct tess_view *stack)
@@ -182,7 +187,7 @@ const char *op_check_token_sum(const struct tess_op *op, const struct tess_view 
 	return has_rows(y, rows, columns) && y->shape[0] == count ? NULL : shape;
 }
 
-/* Checks the panels of a weight in q8 or bf12. */
+/* Checks the panels of a compressed weight. */
 static const char *check_weight_panels(const struct tess_op *op, const struct tess_tree *t,
                                        int32_t ntree, const struct tess_view *w)
 {
@@ -190,24 +195,23 @@ static const char *check_weight_panels(const struct tess_op *op, const struct te
 	int64_t bytes = 0;
 
 	if (ntree != 1 || t->terms != 1 || bound[0] || bound[t->hi - t->lo] != w->shape[1])
-		return "a weight in q8 or bf12 must be summed over all of its elements, by one "
-		       "term";
+		return "a weight in q8, mxfp4 or bf12 must be summed over all of its elements, by "
+		       "one term";
 	if (w->dtype == TESS_BF12)
 		return w->stride[0] == panel_count_bf12_bytes(w->shape[1])
 		               ? NULL
 		               : "panels in bf12 must have the bytes of their elements";
 	for (int64_t u = 0; u < t->hi - t->lo; u++)
-		bytes += panel_count_q8_bytes(bound[u + 1] - bound[u]);
-	return w->stride[0] == bytes ? NULL
-	                             : "panels in q8 must have the groups of the units of the sum";
+		bytes += panel_count_unit_bytes(w->dtype, bound[u + 1] - bound[u]);
+	return w->stride[0] == bytes
+	               ? NULL
+	               : "panels in q8 or mxfp4 must have the groups of the units of the sum";
 }
 
 const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,
                             const struct tess_view *w, double math)
 {
-	const char *why = w->dtype == TESS_Q8 || w->dtype == TESS_BF12
-	                          ? check_weight_panels(op, t, ntree, w)
-	                          : NULL;
+	const char *why = is_compressed(w->dtype) ? check_weight_panels(op, t, ntree, w) : NULL;
 
 	if (why || math == 0 || math == TESS_F32)
 		return why;

@@ -32,7 +32,7 @@ bool operand_is_flat(const struct tess_view *v, int32_t dtype, int64_t n);
 bool operand_is_vector(const struct tess_view *v, int64_t n);
 /* Returns whether `v` is a weight [N, K] in f32, bf16 or f16, in rows or in panels. */
 bool operand_is_matrix(const struct tess_view *v);
-/* Returns whether `v` is a weight [N, K] as operand_is_matrix, or in panels of q8 or bf12. */
+/* Returns whether `v` is a weight [N, K] as operand_is_matrix, or in panels of q8, mxfp4, bf12. */
 bool operand_is_linear_weight(const struct tess_view *v);
 /* Returns the first matrix of a stack of them, without data. */
 struct tess_view operand_get_matrix(const struct tess_view *stack);
@@ -58,7 +58,7 @@ bool op_is_sum_of_tree(const struct tess_op *op, int32_t i, int64_t rows, int64_
 const char *op_check_token_sum(const struct tess_op *op, const struct tess_view *y, int32_t first,
                                int64_t rows, int64_t columns, bool exact, const char *shape);
 /*
- * Checks a weight [N, K] that `ntree` trees from `t` on sum: in q8 or bf12 its panels have the
+ * Checks a weight [N, K] that `ntree` trees from `t` on sum: compressed, its panels have the
  * bytes of its units. math: the dtype of products, 0 for the device's own.
  */
 const char *op_check_weight(const struct tess_op *op, const struct tess_tree *t, int32_t ntree,

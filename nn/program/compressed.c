@@ -70,16 +70,18 @@ static tess_status check_product_weights(const struct tess_program *p,
 	for (int32_t k = 0; k < rec->nweight; k++) {
 		const struct tess_weight *w = p->weight[rec->weight[k]->index];
 
-		if (w->compressed == TESS_Q8 || w->dtype != dtype)
+		bool rounded = w->compressed && w->compressed != TESS_BF12;
+
+		if (rounded || w->dtype != dtype)
 			return tess_fail(TESS_EINVAL,
 			                 "%s is %s: --math %s multiplies weights in %s; use "
 			                 "--math f32, or a checkpoint of tessera convert --dtype "
-			                 "%s, without --weights q8",
+			                 "%s, without --weights %s",
 			                 w->name,
-			                 w->compressed == TESS_Q8 ? "8-bit"
-			                                          : tess_dtype_name(w->dtype),
+			                 tess_dtype_name(rounded ? w->compressed : w->dtype),
 			                 tess_dtype_name(dtype), tess_dtype_name(dtype),
-			                 tess_dtype_name(dtype));
+			                 tess_dtype_name(dtype),
+			                 tess_dtype_name(rounded ? w->compressed : TESS_Q8));
 	}
 	return TESS_OK;
 }
@@ -122,8 +124,8 @@ static int64_t count_panel_bytes(int32_t dtype, const struct tess_dim *in, struc
 		return panel_count_bf12_bytes(tess_dim_get_local_size(in, cut.nranks, cut.rank));
 	tess_dim_get_rank_units(in, cut.nranks, cut.rank, &lo, &hi);
 	for (int64_t u = lo; u < hi; u++)
-		bytes += panel_count_q8_bytes(tess_dim_get_unit_start(in, u + 1) -
-		                              tess_dim_get_unit_start(in, u));
+		bytes += panel_count_unit_bytes(dtype, tess_dim_get_unit_start(in, u + 1) -
+		                                               tess_dim_get_unit_start(in, u));
 	return bytes;
 }
 

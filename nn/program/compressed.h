@@ -1,4 +1,4 @@
-/* compressed.h - chooses and describes linear weights of 8 or 12 bits in memory (docs/ops.md). */
+/* compressed.h - chooses and describes linear weights of 4 to 12 bits in memory (docs/ops.md). */
 #ifndef TESS_NN_COMPRESSED_H
 #define TESS_NN_COMPRESSED_H
 
@@ -6,9 +6,9 @@
 
 /*
  * Marks the weights of linear and experts records, including tied heads, as `compressed`: TESS_Q8,
- * or TESS_BF12 if they are bf16. Excludes routers, since a small error changes the choice of
- * experts, and weights whose inputs are not cut in units of their own: several parts, or inputs
- * shared by query heads. TESS_EINVAL: no weight is bf16.
+ * TESS_MXFP4, or TESS_BF12 if they are bf16. Excludes routers, since a small error changes the
+ * choice of experts, and weights whose inputs are not cut in units of their own: several parts, or
+ * inputs shared by query heads. TESS_EINVAL: no weight is bf16.
  */
 tess_status tess_program_compress(struct tess_program *p, int32_t dtype);
 

@@ -106,7 +106,7 @@ struct tess_weight { /* a parameter, as used by one op */
 	 * or of the gradient and the optimizer's state (state_cut) */
 	bool rest_cut, state_cut;
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
-	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8 or TESS_BF12 */
+	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8, _BF12, _MXFP4 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
 	struct tess_head_parts *heads; /* head_linear only, else NULL */
 };

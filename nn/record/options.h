@@ -15,7 +15,7 @@ struct tess_record_options {
 	int32_t logits_root; /* the only rank with the logits; -1: all; TESS_LOGITS_CUT */
 	int64_t positions; /* maximum length of a sequence; 0: unlimited */
 	int32_t kv_dtype; /* dtype of the KV cache; 0: as the device prefers, else TESS_F32 */
-	int32_t weights; /* dtype of linear weights in memory; 0: as stored; TESS_Q8, TESS_BF12 */
+	int32_t weights; /* dtype of linear weights in memory; 0: as stored; or of panels */
 	int32_t math; /* dtype of linear products; 0: TESS_F32; TESS_BF16: for bf16 weights */
 	const char *values; /* pattern of modules whose outputs are kept; NULL: none (values.h) */
 	bool check; /* after each record, compare ranks and detect non-finite values */

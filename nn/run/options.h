@@ -16,7 +16,7 @@ tess_status tess_run_read_options(bool *check, int32_t *graphs);
 /*
  * Checks TESSERA_DEVICE, TESSERA_THREADS (unless `threads` is given), TESSERA_CHECK and
  * TESSERA_LAYOUT before there is a group, and that the device has `weights` (0, TESS_Q8,
- * TESS_BF12).
+ * TESS_BF12, TESS_MXFP4).
  */
 tess_status tess_run_check_options(int32_t threads, int32_t weights);
 

@@ -51,9 +51,12 @@ tess_status tess_device_check_weights(const struct tess_device *device, int32_t 
 	if (!weights || device->layout == TESS_PANELS)
 		return TESS_OK;
 	return tess_fail(TESS_ENOTSUP,
-	                 "%s-bit weights: device %s has none; use device cpu, or weights as in the "
+	                 "%d-bit weights: device %s has none; use device cpu, or weights as in the "
 	                 "files",
-	                 weights == TESS_Q8 ? "8" : "12", device->name);
+	                 weights == TESS_Q8     ? 8
+	                 : weights == TESS_BF12 ? 12
+	                                        : 4,
+	                 device->name);
 }
 
 tess_status tess_device_check_op(const struct tess_device *device, const struct tess_op *op)

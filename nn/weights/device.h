@@ -21,7 +21,7 @@ struct tess_opened_device { /* {0}: not opened */
 	int32_t nthreads; /* compute threads */
 };
 
-/* Returns TESS_ENOTSUP if the device cannot multiply by `weights` (0, TESS_Q8, TESS_BF12). */
+/* Returns TESS_ENOTSUP if the device cannot multiply by `weights` (0, or a dtype of panels). */
 tess_status tess_device_check_weights(const struct tess_device *device, int32_t weights);
 
 /* Checks that an op is valid (nn/op/check.h), and that the device can run it. */

@@ -119,7 +119,7 @@ static tess_status pack_quantized_units(const struct tess_rank_weights *h,
 		unit.shape[1] = tess_dim_get_unit_start(in, u + 1) - tess_dim_get_unit_start(in, u);
 		to.data = data;
 		st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &unit, &to);
-		data += panel_count_q8_bytes(unit.shape[1]);
+		data += panel_count_unit_bytes(to.dtype, unit.shape[1]);
 		unit.data = (char *)unit.data +
 		            unit.shape[1] * unit.stride[1] * (int64_t)tess_width(unit.dtype);
 	}
@@ -136,7 +136,7 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 	const struct tess_opened_device *d = &h->device;
 	struct tess_parts *parts = &h->loader->parts;
 	bool panels = to.layout == TESS_PANELS, transposed = panels && p->w->in_out;
-	bool compressed = to.dtype == TESS_Q8 || to.dtype == TESS_BF12;
+	bool compressed = to.dtype >= TESS_Q8;
 	int64_t element_size = (int64_t)tess_width(p->dtype), row = p->cols * element_size, n;
 	int64_t slab = tess_device_is_host(d) ? SLAB : DEVICE_SLAB;
 	int64_t step = compressed && transposed ? p->rows : tess_up(slab, 16 * row + 1) * 16;
@@ -157,7 +157,7 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 		to.data = start + at * (transposed ? 16 * element_size : row);
 		if (compressed)
 			to.data = start + at / 16 * to.stride[0];
-		if (to.dtype == TESS_Q8) {
+		if (compressed && to.dtype != TESS_BF12) {
 			st = pack_quantized_units(h, p, &rows, to);
 		} else {
 			st = panels ? TESS_PLUGIN_CALL(d->table, name, pack, d->self, &rows, &to)

@@ -310,14 +310,15 @@ START_TEST(every_way)
 }
 END_TEST
 
-/* Checks every way with 8-bit linear weights, which have other bits. */
-START_TEST(every_way_in_8_bits)
+/* Checks every way with 8-bit or 4-bit linear weights, which have other bits. */
+START_TEST(every_way_rounded)
 {
-	char file[65], q8[65];
+	const char *weights = _i % 2 ? "--weights mxfp4" : "--weights q8";
+	char file[65], rounded[65];
 
 	get_last_digest(names[3 * _i], names[3 * _i], 1, "", file);
-	compare_digests(names[3 * _i], ways, WAYS, "--weights q8", q8);
-	ck_assert_str_ne(file, q8);
+	compare_digests(names[3 * _i], ways, WAYS, weights, rounded);
+	ck_assert_str_ne(file, rounded);
 }
 END_TEST
 
@@ -795,7 +796,7 @@ int main(void)
 	tcase_add_loop_test(t, logits, 0, 3 * NAMES);
 	tcase_add_loop_test(t, every_number_of_ranks, 0, NAMES);
 	tcase_add_loop_test(t, every_way, 0, STRIDES);
-	tcase_add_loop_test(t, every_way_in_8_bits, 0, (NAMES + 2) / 3);
+	tcase_add_loop_test(t, every_way_rounded, 0, (NAMES + 2) / 3);
 	tcase_add_loop_test(t, every_way_in_12_bits, 0, 2);
 	tcase_add_loop_test(t, every_way_of_bf16_products, 0, 2);
 	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE + 1);

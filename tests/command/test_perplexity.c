@@ -152,10 +152,10 @@ START_TEST(one_number)
 		                            "-n 2 --backend shm --threads 2",
 		                            "-n 4 --mesh dp=2,tp=2",
 		                            "-n 2 --backend shm --mesh dp=2" };
-	static const char *const weights[] = { "", "--weights q8" };
+	static const char *const weights[] = { "", "--weights q8", "--weights mxfp4" };
 	char options[256], out[2][512];
 
-	for (int w = 0; w < 2; w++) {
+	for (int w = 0; w < 3; w++) {
 		for (int i = -1; i < 4; i++) {
 			snprintf(options, sizeof options, "--text texts.jsonl --window 9 %s %s",
 			         weights[w], i < 0 ? "" : ways[i]);

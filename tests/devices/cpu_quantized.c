@@ -1,6 +1,6 @@
 /*
- * cpu_quantized.c - TESS_Q8 on the CPU device: panels byte for byte by the definition in
- * docs/ops.md, and sums bit for bit as with the widened weights in f32.
+ * cpu_quantized.c - TESS_Q8 and TESS_MXFP4 on the CPU device: panels byte for byte by the
+ * definition in docs/ops.md, and sums bit for bit as with the widened weights in f32.
  */
 #include "tests/support/cpu.h"
 
@@ -8,8 +8,12 @@
 
 enum { UNITS = 8, N_MAX = 70, K_MAX = 1024, GROUP = 32 };
 
-/* A weight [n, k] over units, the second of which may be empty, and its values in 8 bits. */
+static const int32_t formats[] = { TESS_Q8, TESS_MXFP4 };
+enum { FORMATS = sizeof formats / sizeof *formats };
+
+/* A weight [n, k] over units, the second of which may be empty, and its values in 8 or 4 bits. */
 struct quantized {
+	int32_t format;
 	int64_t n, k, bound[UNITS + 1];
 	struct cpu_weights data; /* rows */
 	char panels[(N_MAX + 15) / 16 * 16 * (K_MAX + 2 * K_MAX)];
@@ -17,16 +21,69 @@ struct quantized {
 	float wide[N_MAX * K_MAX];
 };
 
+/* Counts the bytes of the elements of a unit, or of a group. */
+static int64_t count_unit_bytes(const struct quantized *w, int64_t len)
+{
+	int64_t groups = (len + GROUP - 1) / GROUP;
+
+	return w->format == TESS_Q8 ? 16 * (len + 2 * groups) : 16 * ((len + 1) / 2 + groups);
+}
+
 static int64_t count_test_bytes(const struct quantized *w)
 {
 	int64_t bytes = 0;
 
-	for (int u = 0; u < UNITS; u++) {
-		int64_t len = w->bound[u + 1] - w->bound[u];
-
-		bytes += 16 * (len + 2 * ((len + GROUP - 1) / GROUP));
-	}
+	for (int u = 0; u < UNITS; u++)
+		bytes += count_unit_bytes(w, w->bound[u + 1] - w->bound[u]);
 	return bytes;
+}
+
+static float find_maximum(const struct quantized *w, int64_t j, int64_t from, int64_t end)
+{
+	float most = 0;
+
+	for (int64_t k = from; k < end && j < w->n; k++)
+		most = fmaxf(most, fabsf(w->data.value[j * w->k + k]));
+	return most;
+}
+
+/* Returns the code of the nearest value of 4 bits; of two that are as near, the even code. */
+static int find_nearest_code(double x)
+{
+	static const double value[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
+	int best = 0;
+
+	for (int c = 1; c < 8; c++) {
+		double d = fabs(fabs(x) - value[c]) - fabs(fabs(x) - value[best]);
+
+		if (d < 0 || (d == 0 && c % 2 == 0))
+			best = c;
+	}
+	return best;
+}
+
+/* Quantizes the elements [from, end) of a group of row j to 4 bits by the definition. */
+static void make_mxfp4(struct quantized *w, int64_t j, int64_t from, int64_t end, char *group)
+{
+	static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+	float most = find_maximum(w, j, from, end);
+	int exponent = 2;
+
+	if (most != 0) {
+		frexpf(most, &exponent); /* one more than the floor of the logarithm */
+		exponent = exponent - 1 < -125 ? -125 : exponent - 1;
+	}
+	group[j % 16] = (char)(127 + exponent - 2);
+	for (int64_t k = from; k < end; k++) {
+		char *pair = &group[16 + (k - from) / 2 * 16 + j % 16];
+		float x = j < w->n ? w->data.value[j * w->k + k] : 0;
+		int code = find_nearest_code(ldexp(x, 2 - exponent)),
+		    all = code | (signbit(x) ? 8 : 0);
+
+		*pair = (char)((k - from) % 2 ? (*pair & 15) | all << 4 : all);
+		if (j < w->n)
+			w->wide[j * w->k + k] = copysignf(ldexpf(value[code], exponent - 2), x);
+	}
 }
 
 /*
@@ -35,12 +92,14 @@ static int64_t count_test_bytes(const struct quantized *w)
 static void quantize_by_definition(struct quantized *w, int64_t j, int64_t from, int64_t end,
                                    char *group)
 {
-	float most = 0, q;
+	float most = find_maximum(w, j, from, end), q;
 	uint16_t scale;
 	int8_t value;
 
-	for (int64_t k = from; k < end && j < w->n; k++)
-		most = fmaxf(most, fabsf(w->data.value[j * w->k + k]));
+	if (w->format == TESS_MXFP4) {
+		make_mxfp4(w, j, from, end, group);
+		return;
+	}
 	scale = tess_f16_round(most / 127.0f);
 	memcpy(group + j % 16 * 2, &scale, 2);
 	for (int64_t k = from; k < end; k++) {
@@ -54,11 +113,12 @@ static void quantize_by_definition(struct quantized *w, int64_t j, int64_t from,
 	}
 }
 
-static struct quantized *make_quantized(int64_t n, int64_t unit, int32_t dtype)
+static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit, int32_t dtype)
 {
 	struct quantized *w = calloc(1, sizeof *w);
 	int64_t rows = (n + 15) / 16 * 16;
 
+	w->format = format;
 	w->n = n;
 	for (int u = 0; u < UNITS; u++)
 		w->bound[u + 1] = w->bound[u] + (u == 1 ? unit / 2 : unit + u % 2);
@@ -79,7 +139,7 @@ static struct quantized *make_quantized(int64_t n, int64_t unit, int32_t dtype)
 			for (int64_t k = w->bound[u]; k < end; k = to_end) {
 				to_end = end - k < GROUP ? end : k + GROUP;
 				quantize_by_definition(w, j, k, to_end, to);
-				to += 32 + 16 * (to_end - k);
+				to += count_unit_bytes(w, to_end - k);
 			}
 		}
 	}
@@ -95,7 +155,7 @@ static void free_quantized(struct quantized *w)
 /* Packs the weight on `device`, unit by unit; free(view.data). */
 static struct tess_view pack_units(void *device, const struct quantized *w)
 {
-	struct tess_view all = { .dtype = TESS_Q8,
+	struct tess_view all = { .dtype = w->format,
 		                 .ndim = 2,
 		                 .layout = TESS_PANELS,
 		                 .shape = { w->n, w->k },
@@ -112,7 +172,7 @@ static struct tess_view pack_units(void *device, const struct quantized *w)
 		rows.data = w->data.data + w->bound[u] * cpu_get_width(w->data.dtype);
 		to.data = (char *)all.data + at;
 		ck_assert_msg(!cpu_device->pack(device, &rows, &to), "%s", cpu_sentence);
-		at += 16 * (len + 2 * ((len + GROUP - 1) / GROUP));
+		at += count_unit_bytes(w, len);
 	}
 	return all;
 }
@@ -125,9 +185,10 @@ START_TEST(panels_by_the_definition)
 	struct cpu_devices d = { 0 };
 
 	while (cpu_open_next(&d)) {
-		for (int i = 0; i < SIZES * 3; i++) {
-			struct quantized *w = make_quantized((const int64_t[]){ 16, 70, 5 }[i % 3],
-			                                     units[i / 3], cpu_choose_dtype(i));
+		for (int i = 0; i < SIZES * 3 * FORMATS; i++) {
+			struct quantized *w = make_quantized(
+				formats[i % FORMATS], (const int64_t[]){ 16, 70, 5 }[i % 3],
+				units[i / 3 % SIZES], cpu_choose_dtype(i));
 			struct tess_view got;
 
 			got = pack_units(d.now, w);
@@ -158,15 +219,15 @@ START_TEST(sums_of_the_widened_weights)
 	struct cpu_devices d = { 0 };
 
 	for (int i = 0; cpu_open_next(&d); i++) {
-		for (int c = 0; c < SIZES * ROWS; c++) {
-			struct quantized *w =
-				make_quantized(70 - c % 9, units[c % SIZES], TESS_F32);
+		for (int c = 0; c < SIZES * ROWS * FORMATS; c++) {
+			struct quantized *w = make_quantized(formats[c / SIZES / ROWS], 70 - c % 9,
+			                                     units[c % SIZES], TESS_F32);
 			/* finished; or several nodes: units [1, 9) of 10 of a rank */
 			bool partial = (c + i) % 2;
 			struct tess_tree tree = { partial ? 10 : UNITS, partial,
 				                  partial ? 9 : UNITS, 0, 1 };
 			struct tess_term term = { .bound = w->bound };
-			int64_t t = rows_of[c / SIZES],
+			int64_t t = rows_of[c / SIZES % ROWS],
 				nodes = tess_node_count(tree.n, tree.lo, tree.hi);
 			struct tess_view in[2] = { cpu_make_rows(x, t, w->k, K_MAX),
 				                   cpu_make_rows(w->wide, w->n, w->k, w->k) };
@@ -198,7 +259,7 @@ static struct tess_view pack_experts(void *device, struct quantized *const w[2],
 {
 	int64_t bytes = (w[0]->n + 15) / 16 * w[0]->panel, each = w[0]->n * w[0]->k;
 	struct tess_view all = { .data = malloc((size_t)(2 * bytes)),
-		                 .dtype = TESS_Q8,
+		                 .dtype = w[0]->format,
 		                 .ndim = 3,
 		                 .layout = TESS_PANELS,
 		                 .shape = { 2, w[0]->n, w[0]->k },
@@ -226,8 +287,8 @@ START_TEST(experts_of_the_widened_weights)
 	struct cpu_devices d = { 0 };
 
 	for (int e = 0; e < 2; e++) {
-		up[e] = make_quantized(2 * F, 40, TESS_BF16);
-		down[e] = make_quantized(H, 4, TESS_F32);
+		up[e] = make_quantized(formats[_i], 2 * F, 40, TESS_BF16);
+		down[e] = make_quantized(formats[_i], H, 4, TESS_F32);
 		wide[e] = malloc(2 * sizeof up[e]->wide);
 	}
 	ck_assert_int_eq(down[0]->k, F);
@@ -242,19 +303,19 @@ START_TEST(experts_of_the_widened_weights)
 			                     { 1, 0, experts } };
 		struct tess_view in[4] = { cpu_make_rows(x, T, up[0]->k, K_MAX),
 			                   cpu_make_rows(weights, T, 2, 2) };
-		struct tess_view out = cpu_make_rows(want, T, H, H), q8[2];
+		struct tess_view out = cpu_make_rows(want, T, H, H), packed[2];
 		struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num,
 		                                    TESS_EXPERTS_NUMS, tree, 3, term, 3);
 
-		q8[0] = pack_experts(d.now, up, wide[0], &in[2]);
-		q8[1] = pack_experts(d.now, down, wide[1], &in[3]);
+		packed[0] = pack_experts(d.now, up, wide[0], &in[2]);
+		packed[1] = pack_experts(d.now, down, wide[1], &in[3]);
 		cpu_run_op(d.now, &op);
-		memcpy(&in[2], q8, sizeof q8);
+		memcpy(&in[2], packed, sizeof packed);
 		out.data = got;
 		cpu_run_op(d.now, &op);
 		cpu_expect_equal(d.variant->isa, got, want, T * H);
-		free(q8[0].data);
-		free(q8[1].data);
+		free(packed[0].data);
+		free(packed[1].data);
 	}
 	for (int e = 0; e < 2; e++) {
 		free_quantized(up[e]);
@@ -276,12 +337,20 @@ START_TEST(refuses_what_it_cannot_hold)
 	for (int i = 0; i < 3; i++) {
 		struct tess_view rows = cpu_make_rows(w, 2, 40, 40);
 		struct tess_view to = { .data = panels, .dtype = TESS_Q8, .stride = { 16 * 44 } };
+		int rc;
 
 		w[79] = 8.3e6f;
 		ck_assert_int_eq(cpu_device->pack(device, &rows, &to), TESS_OK);
 		w[79] = bad[i];
 		ck_assert_int_eq(cpu_device->pack(device, &rows, &to), TESS_EINVAL);
 		ck_assert_msg(strstr(cpu_sentence, "NaN, infinite or above 8.3e6"), "%s",
+		              cpu_sentence);
+		to = (struct tess_view){ .data = panels,
+			                 .dtype = TESS_MXFP4,
+			                 .stride = { 16 * 22 } };
+		rc = cpu_device->pack(device, &rows, &to); /* the largest f32 fits 4 bits */
+		ck_assert_int_eq(rc, isfinite(bad[i]) ? TESS_OK : TESS_EINVAL);
+		ck_assert_msg(!rc || strstr(cpu_sentence, "NaN or infinite, which 4-bit"), "%s",
 		              cpu_sentence);
 	}
 	cpu_device->close(device);
@@ -290,7 +359,7 @@ END_TEST
 
 START_TEST(refuses_other_groups_than_those_of_the_sum)
 {
-	struct quantized *w = make_quantized(16, 40, TESS_F32);
+	struct quantized *w = make_quantized(formats[_i], 16, 40, TESS_F32);
 	float x[K_MAX] = { 0 }, y[16];
 	struct tess_tree tree[2] = { { UNITS, 0, UNITS, 0, 1 }, { UNITS, 0, UNITS, 0, 1 } };
 	struct tess_term term[2] = { { .bound = w->bound }, { .bound = w->bound } };
@@ -320,6 +389,15 @@ START_TEST(refuses_other_groups_than_those_of_the_sum)
 }
 END_TEST
 
-SUITE_MAIN("cpu_quantized", panels_by_the_definition, sums_of_the_widened_weights,
-           experts_of_the_widened_weights, refuses_what_it_cannot_hold,
-           refuses_other_groups_than_those_of_the_sum)
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("cpu_quantized", 60, &r);
+
+	tcase_add_test(t, panels_by_the_definition);
+	tcase_add_test(t, sums_of_the_widened_weights);
+	tcase_add_loop_test(t, experts_of_the_widened_weights, 0, FORMATS);
+	tcase_add_test(t, refuses_what_it_cannot_hold);
+	tcase_add_loop_test(t, refuses_other_groups_than_those_of_the_sum, 0, FORMATS);
+	return suite_end(r);
+}

@@ -177,8 +177,8 @@ static void fetch_panels(const struct product *p, const struct group *g, const s
 				bf12_widen(panel, w.shape[1], s->at, s->len, to);
 			else if (p->pairs)
 				pack_as_stored(&w, column, s->at, s->len, to);
-			else if (w.dtype == TESS_Q8)
-				quantized_widen(s, panel + quantized_get_offset(s), to);
+			else if (quantized_has(w.dtype))
+				quantized_widen(w.dtype, s, panel, to);
 			else
 				pack_widened(&w, column, s->at, s->len, to);
 		}
@@ -255,7 +255,7 @@ static void multiply_tile(const struct product *p, const struct group *g,
                           const char *next, int64_t row, int64_t n)
 {
 	int64_t pitch = n * g->columns, bk = LANES * (int64_t)sizeof(float), bp = LEAF * bk;
-	bool quantized = g->direct && p->w.dtype == TESS_Q8, wide = g->panels > 1;
+	bool quantized = g->direct && quantized_has(p->w.dtype), wide = g->panels > 1;
 	int32_t dtype = g->direct ? p->w.dtype : TESS_F32;
 	float *slot = g->slots + row * g->columns * p->sum->levels;
 	int64_t share = 0, before;
@@ -276,7 +276,7 @@ static void multiply_tile(const struct product *p, const struct group *g,
 	}
 	for (const struct sum_step *s = first; s < end; s++) {
 		before = s->before - first->before;
-		b = quantized   ? w.data + quantized_get_offset(s)
+		b = quantized   ? w.data + quantized_get_offset(p->w.dtype, s)
 		    : g->direct ? w.data + s->at * bk
 		                : (const char *)g->fetched + before * bk;
 		a = p->packed ? p->x + s->before * p->rows + row * s->len
@@ -284,8 +284,8 @@ static void multiply_tile(const struct product *p, const struct group *g,
 		if (s->node >= 0)
 			prefetch_out(p, g, s->node, row, n);
 		if (quantized)
-			quantized_find_tile(p->packed, (int)n, wide)(a, p->pitch, b, bk, bp, slot,
-			                                             pitch, s, s + 1);
+			quantized_find_tile(dtype, p->packed, (int)n, wide)(a, p->pitch, b, bk, bp,
+			                                                    slot, pitch, s, s + 1);
 		else if (p->packed)
 			tile_find_packed(dtype, (int)n, wide)(a, b, bk, bp,
 			                                      g->direct ? next + before * share : b,
@@ -306,9 +306,9 @@ static void multiply_tile(const struct product *p, const struct group *g,
 static void multiply_in_place(const struct product *p, const struct group *g)
 {
 	const struct sum_step *last = p->to ? p->to : p->sum->step + p->sum->count, *end;
-	bool quantized = p->w.dtype == TESS_Q8, coded = p->w.dtype == TESS_BF12,
+	bool quantized = quantized_has(p->w.dtype), coded = p->w.dtype == TESS_BF12,
 	     wide = g->panels > 1;
-	tile_fn *run = quantized ? quantized_find_tile(false, (int)p->rows, wide)
+	tile_fn *run = quantized ? quantized_find_tile(p->w.dtype, false, (int)p->rows, wide)
 	               : coded   ? bf12_find_tile((int)p->rows, wide)
 	                         : tile_find(p->w.dtype, (int)p->rows, wide);
 	int64_t pitch = p->rows * g->columns, at;
@@ -318,7 +318,7 @@ static void multiply_in_place(const struct product *p, const struct group *g)
 	for (const struct sum_step *s = p->from ? p->from : p->sum->step; s < last; s = end) {
 		for (end = s + 1; end < last && end[-1].node < 0;)
 			end++;
-		at = quantized ? quantized_get_offset(s) : coded ? 0 : s->at * w.k;
+		at = quantized ? quantized_get_offset(p->w.dtype, s) : coded ? 0 : s->at * w.k;
 		run(p->x + s->at, p->pitch, w.data + at,
 		    coded ? bf12_get_offset(p->w.shape[1]) : w.k, w.panel * g->apart, g->slots,
 		    pitch, s, end);
@@ -377,7 +377,7 @@ static bool is_read_directly(const struct product *p, int64_t column)
 	if (p->w.dtype == TESS_BF12)
 		return !p->packed;
 	return (p->w.layout == TESS_PANELS &&
-	        (p->w.dtype != TESS_Q8 || p->rows <= QUANTIZED_ROWS)) ||
+	        (!quantized_has(p->w.dtype) || p->rows <= QUANTIZED_ROWS)) ||
 	       (!p->packed && is_in_panels(&p->w, column));
 }
 

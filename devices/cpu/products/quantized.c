@@ -82,20 +82,51 @@ void quantize_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-void quantized_widen(const struct sum_step *s, const char *groups, float *to)
+/* Returns the bytes of the 16 scales of a group. */
+LANES_INLINE int64_t count_scale_bytes(int32_t dtype)
 {
+	return dtype == TESS_Q8 ? SCALES : LANES;
+}
+
+LANES_INLINE struct lanes load_scales(int32_t dtype, const char *group)
+{
+	return dtype == TESS_Q8 ? lanes_load_f16(group) : lanes_load_e8m0(group);
+}
+
+void quantized_widen(int32_t dtype, const struct sum_step *s, const char *panel, float *to)
+{
+	const char *group = panel + quantized_get_offset(dtype, s);
+
 	for (int64_t k = 0; k < s->len;) {
 		int64_t end = s->len - k < GROUP ? s->len : k + GROUP;
-		struct lanes scale = lanes_load_f16(groups);
+		struct lanes scale = load_scales(dtype, group), w[2];
 
-		for (groups += SCALES; k < end; k++, groups += LANES, to += LANES)
-			lanes_store(to, lanes_multiply(lanes_load_i8(groups), scale));
+		group += count_scale_bytes(dtype);
+		for (; dtype == TESS_Q8 && k < end; k++, group += LANES, to += LANES)
+			lanes_store(to, lanes_multiply(lanes_load_i8(group), scale));
+		for (; k < end; k += 2, group += LANES) {
+			lanes_load_e2m1_pair(group, w);
+			for (int i = 0; i < 2 && k + i < end; i++, to += LANES)
+				lanes_store(to, lanes_multiply(w[i], scale));
+		}
 	}
 }
 
-/* Multiplies elements of one group; chains and scales stay in registers after inlining. */
-LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t ar, int64_t ak,
-                                  const char *b, int64_t bp, int64_t len, struct lanes *c)
+/* Multiplies an element of each row by w, one element of each panel. */
+LANES_INLINE void multiply_element(int rows, int panels, const float *a, int64_t ar,
+                                   const struct lanes *w, struct lanes *c)
+{
+	TILE_UNROLL
+	for (int r = 0; r < rows; r++) {
+		TILE_UNROLL
+		for (int p = 0; p < panels; p++)
+			c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
+	}
+}
+
+/* Multiplies 8-bit elements of one group; chains and scales stay in registers after inlining. */
+LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                 const char *b, int64_t bp, int64_t len, struct lanes *c)
 {
 	struct lanes scale[TILE_WIDEST], w[TILE_WIDEST];
 
@@ -112,33 +143,69 @@ LANES_INLINE void multiply_scaled(int rows, int panels, const float *a, int64_t 
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
 			w[p] = lanes_multiply(lanes_load_i8(b + p * bp), scale[p]);
-		TILE_UNROLL
-		for (int r = 0; r < rows; r++) {
-			TILE_UNROLL
-			for (int p = 0; p < panels; p++)
-				c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
-		}
+		multiply_element(rows, panels, a, ar, w, c);
 	}
 }
 
-TILE_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_t ar, int64_t ak,
-                                    const char *b, int64_t bp, float *slot, int64_t pitch,
-                                    const struct sum_step *step)
+/* Multiplies 4-bit elements of one group, in pairs; an odd last element is half of a pair. */
+LANES_INLINE void multiply_nibbles(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                   const char *b, int64_t bp, int64_t len, struct lanes *c)
 {
+	struct lanes scale[TILE_WIDEST], w[2][TILE_WIDEST];
+
+	TILE_UNROLL
+	for (int p = 0; p < panels; p++)
+		scale[p] = lanes_load_e8m0(b + p * bp);
+	b += LANES;
+	for (int64_t k = 0; k < len; k += 2, a += 2 * ak, b += LANES) {
+		if (k % 8 == 0) { /* a cache line */
+			TILE_UNROLL
+			for (int p = 0; p < panels; p++)
+				__builtin_prefetch(b + p * bp + AHEAD);
+		}
+		TILE_UNROLL
+		for (int p = 0; p < panels; p++) {
+			struct lanes pair[2];
+
+			lanes_load_e2m1_pair(b + p * bp, pair);
+			w[0][p] = lanes_multiply(pair[0], scale[p]);
+			w[1][p] = lanes_multiply(pair[1], scale[p]);
+		}
+		multiply_element(rows, panels, a, ar, w[0], c);
+		if (k + 1 < len)
+			multiply_element(rows, panels, a + ak, ar, w[1], c);
+	}
+}
+
+LANES_INLINE void multiply_scaled(int32_t dtype, int rows, int panels, const float *a, int64_t ar,
+                                  int64_t ak, const char *b, int64_t bp, int64_t len,
+                                  struct lanes *c)
+{
+	if (dtype == TESS_Q8)
+		multiply_bytes(rows, panels, a, ar, ak, b, bp, len, c);
+	else
+		multiply_nibbles(rows, panels, a, ar, ak, b, bp, len, c);
+}
+
+TILE_INLINE void run_quantized_tile(int32_t dtype, int rows, int panels, const float *a, int64_t ar,
+                                    int64_t ak, const char *b, int64_t bp, float *slot,
+                                    int64_t pitch, const struct sum_step *step)
+{
+	const int64_t group = count_scale_bytes(dtype) + GROUP * LANES / (dtype == TESS_Q8 ? 1 : 2);
 	struct lanes c[TILE_ROWS * TILE_WIDEST];
 	const int n = rows * panels;
 	int64_t k = 0;
 
 	slot += step->level * pitch;
 	tile_begin(n, c, slot, step);
-	for (; k + GROUP <= step->len; k += GROUP, b += SCALES + GROUP * LANES)
-		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
+	for (; k + GROUP <= step->len; k += GROUP, b += group)
+		multiply_scaled(dtype, rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
 	if (k < step->len)
-		multiply_scaled(rows, panels, a + k * ak, ar, ak, b, bp, step->len - k, c);
+		multiply_scaled(dtype, rows, panels, a + k * ak, ar, ak, b, bp, step->len - k, c);
 	tile_finish(n, c, slot, pitch, step);
 }
 
-#define TILE(name, rows, panels, ar, ak) \
+#define TILE(name, dtype, rows, panels, ar, ak) \
 	static void name(const float *a, int64_t apart, const void *b, int64_t bk, int64_t bp, \
 	                 float *slot, int64_t pitch, const struct sum_step *step, \
 	                 const struct sum_step *end) \
@@ -147,36 +214,43 @@ TILE_INLINE void run_quantized_tile(int rows, int panels, const float *a, int64_
 		(void)apart, (void)bk; \
 		for (; step < end; step++) { \
 			const int64_t k = step->at - first->at; \
-			const char *w = (const char *)b + quantized_get_offset(step) - \
-			                quantized_get_offset(first); \
-			run_quantized_tile(rows, panels, a + k * ak, ar, ak, w, bp, slot, pitch, \
-			                   step); \
+			const char *w = (const char *)b + quantized_get_offset(dtype, step) - \
+			                quantized_get_offset(dtype, first); \
+			run_quantized_tile(dtype, rows, panels, a + k * ak, ar, ak, w, bp, slot, \
+			                   pitch, step); \
 		} \
 	}
-#define TILES(rows, wide) \
-	TILE(run_##rows, rows, 1, apart, 1) \
-	TILE(run_wide_##rows, rows, wide, apart, 1) \
-	TILE(run_packed_##rows, rows, 1, 1, rows) \
-	TILE(run_packed_wide_##rows, rows, TILE_WIDE_6, 1, rows)
+#define TILES_OF(type, dtype, rows, wide) \
+	TILE(type##_##rows, dtype, rows, 1, apart, 1) \
+	TILE(type##_wide_##rows, dtype, rows, wide, apart, 1) \
+	TILE(type##_packed_##rows, dtype, rows, 1, 1, rows) \
+	TILE(type##_packed_wide_##rows, dtype, rows, TILE_WIDE_6, 1, rows)
+#define TILES(type, dtype) \
+	TILES_OF(type, dtype, 1, TILE_WIDE_1) \
+	TILES_OF(type, dtype, 2, TILE_WIDE_3) \
+	TILES_OF(type, dtype, 3, TILE_WIDE_3) \
+	TILES_OF(type, dtype, 4, TILE_WIDE_6) \
+	TILES_OF(type, dtype, 5, TILE_WIDE_6) \
+	TILES_OF(type, dtype, 6, TILE_WIDE_6)
 
-TILES(1, TILE_WIDE_1)
-TILES(2, TILE_WIDE_3)
-TILES(3, TILE_WIDE_3)
-TILES(4, TILE_WIDE_6)
-TILES(5, TILE_WIDE_6)
-TILES(6, TILE_WIDE_6)
+TILES(q8, TESS_Q8)
+TILES(mxfp4, TESS_MXFP4)
 
 #define ROW(kind) \
 	{ \
 		kind##_1, kind##_2, kind##_3, kind##_4, kind##_5, kind##_6 \
 	}
+#define TABLE(type) \
+	{ \
+		{ ROW(type), ROW(type##_wide) }, \
+		{ \
+			ROW(type##_packed), ROW(type##_packed_wide) \
+		} \
+	}
 
-tile_fn *quantized_find_tile(bool packed, int rows, bool wide)
+tile_fn *quantized_find_tile(int32_t dtype, bool packed, int rows, bool wide)
 {
-	static tile_fn *const table[2][2][TILE_ROWS] = {
-		{ ROW(run), ROW(run_wide) },
-		{ ROW(run_packed), ROW(run_packed_wide) },
-	};
+	static tile_fn *const table[2][2][2][TILE_ROWS] = { TABLE(q8), TABLE(mxfp4) };
 
-	return table[packed][wide][rows - 1];
+	return table[dtype == TESS_MXFP4][packed][wide][rows - 1];
 }

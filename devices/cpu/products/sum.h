@@ -15,7 +15,7 @@ enum { GROUP = 32 }; /* elements that share a scale; a unit's last group may hav
 
 struct sum_step {
 	int64_t at, before; /* first element; number of elements of earlier steps */
-	int64_t groups; /* groups of TESS_Q8 weights before it, of GROUP elements of a unit */
+	int64_t groups; /* groups of GROUP elements of a unit before it */
 	int64_t pairs; /* pairs of elements before it; an odd element of a step is a pair, too */
 	int32_t len;
 	int32_t node; /* the node of the output that it completes; -1: none */

@@ -1,0 +1,85 @@
+#include "mxfp4.h"
+
+#include "pack.h"
+
+enum { INFINITE = 0x7f800000, LARGEST = 2 }; /* LARGEST: the exponent of 4 and 6 */
+enum { SCALE_1 = 127 }; /* the scale of a group of zeros: products of 2^-127 are slow */
+
+/*
+ * Computes the scales of `len` elements [len][LANES] as E8M0, and their inverses, which are exact;
+ * false: an element is not finite.
+ */
+static bool find_powers(const float *w, int64_t len, uint8_t *scale, float *inverse)
+{
+	int32_t most[LANES];
+	bool finite = true;
+
+	/* no initializer: gcc's ASan does not align what AVX-512 would clear at once (PR 110027) */
+	for (int j = 0; j < LANES; j++)
+		most[j] = 0;
+	for (int64_t k = 0; k < len; k++, w += LANES) {
+		CPU_LANES
+		for (int j = 0; j < LANES; j++) {
+			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
+
+			/* without signs, bits have the order of floats */
+			most[j] = bits > most[j] ? bits : most[j];
+		}
+	}
+	for (int j = 0; j < LANES; j++) {
+		int32_t exponent = (most[j] >> 23) - LARGEST;
+
+		scale[j] = (uint8_t)(!most[j] ? SCALE_1 : exponent > 0 ? exponent : 0);
+		inverse[j] = tess_float((uint32_t)(254 - scale[j]) << 23);
+		finite = finite && most[j] < INFINITE;
+	}
+	return finite;
+}
+
+/* Returns the code of the nearest value of E2M1, ties to the even code. */
+static inline uint8_t encode_e2m1(float x)
+{
+	float y = tess_float(tess_bits(x) & 0x7fffffff);
+	int code = (y > 0.25f) + (y >= 0.75f) + (y > 1.25f) + (y >= 1.75f) + (y > 2.5f) +
+	           (y >= 3.5f) + (y > 5.0f);
+
+	return (uint8_t)(code | (int)(tess_bits(x) >> 31) << 3);
+}
+
+/* Quantizes a group of `len` elements [len][LANES] to its scales, then its pairs of codes. */
+static bool encode_group(const float *w, int64_t len, char *to)
+{
+	uint8_t scale[LANES], *code = (uint8_t *)to + LANES;
+	float inverse[LANES];
+
+	if (!find_powers(w, len, scale, inverse))
+		return false;
+	memcpy(to, scale, LANES);
+	for (int64_t k = 0; k < len; k++, w += LANES) {
+		for (int j = 0; j < LANES; j++) {
+			uint8_t one = encode_e2m1(w[j] * inverse[j]);
+
+			code[j] = (uint8_t)(k % 2 ? code[j] | one << 4 : one);
+		}
+		code += k % 2 ? LANES : 0;
+	}
+	return true;
+}
+
+void mxfp4_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
+{
+	const struct pack *p = arg;
+	int64_t k = p->rows->shape[1], n;
+	float w[GROUP * LANES];
+
+	(void)thread;
+	for (int64_t i = lo; i < hi; i++) {
+		char *to = (char *)p->panels->data + i * p->panels->stride[0];
+
+		for (int64_t at = 0; at < k; at += n, to += LANES * (1 + tess_up(n, 2))) {
+			n = k - at < GROUP ? k - at : GROUP;
+			pack_widened(p->rows, i * LANES, at, n, w);
+			p->refused[i] = p->refused[i] || !encode_group(w, n, to);
+		}
+	}
+}
