@@ -166,8 +166,8 @@ void tess_backward_record_linear(struct tess_backward *b, const struct tess_reco
 /* ---- vectors --------------------------------------------------------------------------------- */
 
 /* Records the sum of g over tokens; columns are cut like the last dimension of the value. */
-static void record_bias_sum(struct tess_backward *b, const struct tess_record *rec,
-                            struct tess_tensor *g, const struct tess_weight *w)
+static struct tess_tensor *record_bias_sum(struct tess_backward *b, const struct tess_record *rec,
+                                           struct tess_tensor *g, const struct tess_dim *const *dim)
 {
 	struct tess_place *place = g ? tess_recorder_alloc_places(b->r) : NULL;
 	struct tess_record *d;
@@ -175,17 +175,16 @@ static void record_bias_sum(struct tess_backward *b, const struct tess_record *r
 	for (int32_t i = 0; i < b->r->p->mesh.ndims && place; i++)
 		place[i] = tess_place_is(g->place[i], TESS_SHARD, 1) ? tess_place_shard(0)
 		                                                     : tess_place_replicate();
-	d = tess_backward_append_token_sum(b, TESS_OP_BIAS_DW, rec->module, 1, &g, 1, w->dim,
-	                                   place);
-	if (d)
-		tess_backward_give_weight(b, w, d->out[0]);
+	d = tess_backward_append_token_sum(b, TESS_OP_BIAS_DW, rec->module, 1, &g, 1, dim, place);
+	return d ? d->out[0] : NULL;
 }
 
 void tess_backward_record_bias(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *g = tess_backward_take(b, rec->out[0]);
 
-	record_bias_sum(b, rec, g, rec->weight[0]);
+	tess_backward_give_weight(b, rec->weight[0],
+	                          record_bias_sum(b, rec, g, rec->weight[0]->dim));
 	tess_backward_give(b, rec->in[0], g);
 }
 
@@ -199,7 +198,7 @@ static struct tess_tensor *record_head_sum(struct tess_backward *b, const struct
 	struct tess_record *sum;
 	struct tess_tensor *y;
 
-	if (p->data_along >= 0)
+	if (heads && p->data_along >= 0)
 		heads = tess_tensor_move(b->r, heads, p->data_along, tess_place_replicate(),
 		                         rec->module);
 	for (int32_t i = 0; i < p->mesh.ndims && place; i++)
@@ -246,6 +245,16 @@ static void record_norm_weight(struct tess_backward *b, const struct tess_record
 	tess_backward_give_weight(b, rec->weight[0], d);
 }
 
+static void record_norm_bias(struct tess_backward *b, const struct tess_record *rec,
+                             struct tess_tensor *g)
+{
+	struct tess_tensor *d = record_bias_sum(b, rec, g, &rec->in[0]->dim[1]);
+
+	if (rec->num[TESS_NORM_RUN] > 0)
+		d = record_head_sum(b, rec, d);
+	tess_backward_give_weight(b, rec->weight[1], d);
+}
+
 void tess_backward_record_norm(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[2] = { rec->in[0], tess_backward_take(b, rec->out[0]) }, *dx;
@@ -254,7 +263,7 @@ void tess_backward_record_norm(struct tess_backward *b, const struct tess_record
 	if (!in[1])
 		return;
 	if (rec->nweight > 1)
-		record_bias_sum(b, rec, in[1], rec->weight[1]);
+		record_norm_bias(b, rec, in[1]);
 	if (rec->nweight)
 		record_norm_weight(b, rec, in[1]);
 	dx = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);

@@ -2,6 +2,8 @@
  * test_compare.c - tessera compare by its command line: equal runs, wrong styles that no check of
  * ranks finds, gradients, files of values, and refusals. Nothing of a run is left.
  */
+#include "core/base/status.h"
+#include "hf/safetensors.h"
 #include "tests/support/command.h"
 #include "tests/support/scratch.h"
 
@@ -60,6 +62,24 @@ START_TEST(runs_of_other_plans_are_equal)
 	expect_above_table(text, "\nequal: all ");
 	expect_part(text, "tolerance: none, bits are compared");
 	expect_no_temporary_file();
+}
+END_TEST
+
+START_TEST(a_batch_of_a_file_is_run)
+{
+	int64_t ids[8] = { 1, 403, 407, 261, 7, 11, 13, 17 };
+	const int64_t shape[2] = { 2, 4 };
+	const struct tess_slice slices[2] = {
+		{ .name = "ids", .dtype = TESS_I64, .ndim = 2, .shape = shape, .data = ids },
+		{ .name = "labels", .dtype = TESS_I64, .ndim = 2, .shape = shape, .data = ids },
+	};
+	char text[TEXT];
+
+	ck_assert(!tess_safetensors_write(scratch_format_path("batch"), 2, slices));
+	ck_assert_msg(!run_compare(text, DATA " -n 2 --train --ids-file batch"), "%s", text);
+	expect_above_table(text, "\nequal: all ");
+	expect_no_temporary_file();
+	ck_assert_int_eq(run_compare(text, DATA " -n 2 --train --ids-file t"), 2);
 }
 END_TEST
 
@@ -274,6 +294,7 @@ int main(void)
 	scratch_make();
 	tcase_add_loop_test(t, runs_of_other_plans_are_equal, 0,
 	                    sizeof equal_runs / sizeof *equal_runs);
+	tcase_add_test(t, a_batch_of_a_file_is_run);
 	tcase_add_loop_test(t, wrong_styles_are_named, 0,
 	                    sizeof wrong_styles / sizeof *wrong_styles);
 	tcase_add_test(t, check_does_not_find_a_style_that_is_wrong_on_all_ranks);

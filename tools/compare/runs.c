@@ -264,10 +264,10 @@ static tess_status begin_runs(const struct compare_options *o, struct runs *r)
 
 	*r = (struct runs){ .options = o };
 	tess_tool_catch_interrupt(NULL);
-	if (!st)
+	if (!st && ids) {
 		r->ids = join_ids(ids, n);
-	if (!st && !r->ids)
-		st = tess_fail(TESS_ENOMEM, "out of memory");
+		st = r->ids ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
+	}
 	if (!st)
 		st = make_place(&r->place);
 	if (!st && o->train && !o->ids_file) {
