@@ -78,7 +78,7 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 	const struct tess_rotary end = {
 		.size = sizeof end, .flags = c->rotary.flags, .first = m->nope, .width = m->rotated
 	};
-	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank, c->dropout };
+	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank, c->dropout, 0 };
 	struct tess_tensor *q_kv[2] = { 0 }, *kv[2] = { 0 }, *q, *y;
 
 	(void)layer;

@@ -24,7 +24,7 @@ class Case:
             self.config = json.load(f)
         self.text = os.path.exists(os.path.join(self.model, "tokenizer.json"))
         self.experts = any("expert" in key for key in self.config)
-        self.balanced = self.experts and self.config["model_type"] != "deepseek_v3"  # balanced by a loss
+        self.balanced = self.experts and self.config["model_type"] not in ("deepseek_v3", "glm4_moe")  # balanced by a loss
         self.bf16 = self.model.endswith("bf16")
 
     def path(self, name):
@@ -110,7 +110,8 @@ def draw_training(c, steps):
 
 
 def draw_ways_to_train(c):
-    layers = "transformer.h.*" if c.config["model_type"] == "gpt2" else "model.layers.*"
+    layers = {"gpt2": "transformer.h.*", "gpt_neox": "gpt_neox.layers.*", "opt": "model.decoder.layers.*"}.get(
+        c.config["model_type"], "model.layers.*")
     return c.draw_ranks(True) + c.maybe("--recompute", ["**", layers]) + c.maybe("--bucket", ["4K", "1M"])
 
 

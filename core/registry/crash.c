@@ -30,6 +30,7 @@ enum { STACK_NEAR = 1 << 16, REPORT_WAIT_MS = 1000 };
 static struct sigaction handlers_before[FAULTS]; /* restored after the report */
 static atomic_int reporting_fault; /* the first thread with a fault: its id; 0: none */
 static atomic_bool fault_reported;
+static atomic_int report_fd = STDERR_FILENO;
 
 static size_t find_fault(int number)
 {
@@ -208,7 +209,7 @@ static void print_fault(const struct fault_signal *f, const siginfo_t *info,
 	if (!inside)
 		add_other_calls(&text);
 	line[text.len++] = '\n';
-	if (write(STDERR_FILENO, line, text.len) < 0)
+	if (write(atomic_load(&report_fd), line, text.len) < 0)
 		return; /* there is no other place to report it */
 }
 
@@ -284,5 +285,14 @@ tess_status tess_crash_reports_enable(void)
 		return tess_fail(TESS_EIO, "the handlers of faults cannot be installed: %s",
 		                 strerror(err));
 	tess_plugin_use_signal_stacks();
+	return TESS_OK;
+}
+
+tess_status tess_crash_reports_redirect(int32_t fd)
+{
+	if (fcntl(fd, F_GETFD) < 0)
+		return tess_fail(TESS_EINVAL, "reports of faults: descriptor %d is not open",
+		                 (int)fd);
+	atomic_store(&report_fd, fd);
 	return TESS_OK;
 }

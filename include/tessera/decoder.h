@@ -98,7 +98,7 @@ typedef struct tess_tensor *tess_block(struct tess_nn *nn, const struct tess_dec
  */
 static inline struct tess_decoder tess_decoder_read(struct tess_nn *nn, int64_t head)
 {
-	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0, 0, 0 };
+	const struct tess_rotary whole = { sizeof whole, 0, 0, 0, NULL, 0, 0, 0, 0 };
 	const struct tess_route none = { sizeof none, 0, 0, 0, 0, 0, 0, NULL };
 	struct tess_decoder c;
 	int64_t hidden = nn->integer(nn, "hidden_size", TESS_REQUIRED);
@@ -238,8 +238,8 @@ static inline struct tess_tensor *tess_decoder_attend_unrotated(struct tess_nn *
 {
 	const struct tess_linear w[] = { { c->out, c->hidden, c->out_bias, 0 },
 		                         { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale,  c->softcap,
-		                            window,     0, c->dropout };
+	const struct tess_attention how = { sizeof how, 0, c->scale,   c->softcap,
+		                            window,     0, c->dropout, 0 };
 	struct tess_tensor *y = nn->attention(nn, qkv[0], qkv[1], qkv[2], &how);
 
 	nn->linear(nn, y, w, &y);

@@ -370,7 +370,8 @@ enum {
 
 /*
  * NORM: normalizes each row, or each run of a row.
- *   in     x [T, H]; vector w [H or run]; TESS_LAYER: vector b of the same size, optional
+ *   in     x [T, H]; vector w [H or run], or absent: 1; TESS_LAYER: vector b of the same size,
+ *          optional
  *   out    y [T, H]
  *   num    TESS_NORM_...
  *   tree   one with one term: over H, or over a run as one unit
@@ -462,7 +463,8 @@ enum {
  * even once when stored. The other bytes belong to other layers.
  *
  * k and v of all rows are stored first. Then query head h, with key-value head (first + h) / group
- * - first / group, over the positions p <= own (and p > own - window, if there is one):
+ * - first / group, over the positions p <= own (and p > own - window, if there is one, or chunked:
+ * p >= own - own % window):
  *   z_p = (chain over d of FMA(q, k_p)) * scale; with a softcap c: z_p = c * tanh(z_p / c)
  *   m = max z_p; e_p = exp(z_p - m); s = sum of e_p, chains of additions in a unit
  *   w_p = e_p / s; y = sum of FMA(w_p, v_p)
@@ -492,6 +494,8 @@ enum {
 	TESS_ATTENTION_VALUE,           /* elements of a head of v; without v at most d */
 	TESS_ATTENTION_RATE,            /* of dropout; 0: none */
 	TESS_ATTENTION_SITE,            /* of dropout, of head 0 */
+	TESS_ATTENTION_CHUNKED,         /* 1: the window is the chunk of a row, from a multiple of
+	                                 * its size on; else 0 */
 	TESS_ATTENTION_NUMS
 };
 

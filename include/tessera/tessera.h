@@ -71,6 +71,13 @@ tess_status tess_fail(tess_status why, const char *fmt, ...) TESS_PRINTF(2, 3);
  */
 tess_status tess_crash_reports_enable(void);
 
+/*
+ * Writes the reports of faults to the descriptor `fd`, in this process and in those that it forks.
+ * By default it is 2, stderr. For programs that run tests and capture stderr, which is lost if a
+ * fault ends them. The caller keeps fd open. TESS_EINVAL: fd is no open descriptor.
+ */
+tess_status tess_crash_reports_redirect(int32_t fd);
+
 /* Returns the version of the library: "2.0.0". Static. */
 const char *tess_version(void);
 

@@ -93,6 +93,20 @@ void tess_backward_record_mul(struct tess_backward *b, const struct tess_record 
 	}
 }
 
+void tess_backward_record_row_dot(struct tess_backward *b, const struct tess_record *rec)
+{
+	struct tess_tensor *in[2] = { NULL, tess_backward_take(b, rec->out[0]) }, *d;
+
+	for (int32_t i = 0; i < 2 && in[1]; i++) {
+		in[0] = rec->in[1 - i];
+		d = tess_backward_make_like(b, rec->in[i], rec->in[i]->place, rec->module);
+		if (!d ||
+		    !tess_record_append(b->r, TESS_OP_MUL, rec->module, 2, in, 1, &d, 0, NULL))
+			return;
+		tess_backward_give(b, rec->in[i], d);
+	}
+}
+
 void tess_backward_record_clamp(struct tess_backward *b, const struct tess_record *rec)
 {
 	struct tess_tensor *in[2] = { rec->in[0], tess_backward_take(b, rec->out[0]) }, *d;

@@ -255,10 +255,11 @@ void tess_backward_record_norm(struct tess_backward *b, const struct tess_record
 		return;
 	if (rec->nweight > 1)
 		record_bias_sum(b, rec, in[1], rec->weight[1]);
-	record_norm_weight(b, rec, in[1]);
+	if (rec->nweight)
+		record_norm_weight(b, rec, in[1]);
 	dx = tess_backward_make_like(b, rec->in[0], rec->in[0]->place, rec->module);
-	d = dx ? tess_record_append(b->r, TESS_OP_NORM_D, rec->module, 2, in, 1, &dx, 1,
-	                            rec->weight)
+	d = dx ? tess_record_append(b->r, TESS_OP_NORM_D, rec->module, 2, in, 1, &dx,
+	                            rec->nweight ? 1 : 0, rec->weight)
 	       : NULL;
 	if (!d)
 		return;

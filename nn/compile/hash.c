@@ -57,7 +57,8 @@ static uint64_t hash_tensor(uint64_t h, const struct tess_program *p, const stru
 static uint64_t hash_rope(uint64_t h, const struct tess_rope_use *u)
 {
 	double numbers[] = { u->rope.theta, u->rope.factor, u->rope.low,    u->rope.high,
-		             u->rope.scale, u->rope.alpha,  u->rope.growth, u->rope.period };
+		             u->rope.scale, u->rope.alpha,  u->rope.growth, u->rope.period,
+		             u->rope.start, u->rope.still };
 	int64_t integers[] = { u->rope.type, u->rope.original, u->rope.fractions, u->each };
 	const json_t *factor;
 	size_t i;

@@ -72,7 +72,8 @@ static struct tess_step *add_attention(struct build *b, const struct tess_record
 				  [TESS_ATTENTION_SOFTCAP] = rec->num[TESS_ATTENTION_SOFTCAP],
 				  [TESS_ATTENTION_VALUE] = rec->num[TESS_ATTENTION_VALUE],
 				  [TESS_ATTENTION_RATE] = rec->num[TESS_ATTENTION_RATE],
-				  [TESS_ATTENTION_SITE] = rec->num[TESS_ATTENTION_SITE] });
+				  [TESS_ATTENTION_SITE] = rec->num[TESS_ATTENTION_SITE],
+				  [TESS_ATTENTION_CHUNKED] = rec->num[TESS_ATTENTION_CHUNKED] });
 	if (drops)
 		build_set_input(b, s, 6, build_get_value(b, rec->in[rec->nin - 1]));
 	if (!b->status)

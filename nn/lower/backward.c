@@ -204,9 +204,8 @@ void build_add_linear_dx(struct build *b, const struct tess_record *rec)
 
 /* ---- norm, glu ------------------------------------------------------------------------------- */
 
-/* Sets the trees of a norm: over rows, or over the elements of each head. */
-static void set_norm_trees(struct build *b, struct tess_op *op, const struct tess_dim *row,
-                           const double *norm)
+void build_set_norm_trees(struct build *b, struct tess_op *op, const struct tess_dim *row,
+                          const double *norm)
 {
 	struct tess_dim *head = TESS_NEW(&b->l->arena, struct tess_dim, 1);
 	int64_t each = (int64_t)norm[TESS_NORM_RUN];
@@ -242,13 +241,14 @@ void build_add_norm_d(struct build *b, const struct tess_record *rec)
 		return;
 	s = build_add_op(b, TESS_OP_NORM_D, 3, 1);
 	build_set_input(b, s, 0, x);
-	build_set_weight(b, s, 1, rec->weight[0]);
+	if (rec->nweight)
+		build_set_weight(b, s, 1, rec->weight[0]);
 	build_set_input(b, s, 2, build_get_value(b, rec->in[1]));
 	build_set_output(b, s, 0, y);
 	build_allow_in_place(b, build_get_value(b, rec->in[1]), y);
 	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
-	set_norm_trees(b, &s->op, rec->in[0]->dim[1], rec->num);
+	build_set_norm_trees(b, &s->op, rec->in[0]->dim[1], rec->num);
 }
 
 void build_add_norm_dw(struct build *b, const struct tess_record *rec)
@@ -260,7 +260,7 @@ void build_add_norm_dw(struct build *b, const struct tess_record *rec)
 	if (is_empty_sum(b, rec))
 		return;
 	s = add_token_sum(b, rec, in, build_get_value(b, rec->out[0]));
-	set_norm_trees(b, &s->op, rec->in[0]->dim[1], norm);
+	build_set_norm_trees(b, &s->op, rec->in[0]->dim[1], norm);
 	build_set_token_sum(b, &s->op, rec->in[1], rec->out[0], TESS_NORM_NUMS, norm);
 }
 

@@ -93,6 +93,9 @@ void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const dou
  */
 void build_set_trees(struct build *b, struct tess_op *op, const struct tess_dim *dim,
                      struct tess_cut cut);
+/* Sets the trees of a norm: over rows, or over the elements of each head. */
+void build_set_norm_trees(struct build *b, struct tess_op *op, const struct tess_dim *row,
+                          const double *norm);
 struct build_operand { /* one operand of a contraction: its axis, and the local part of it */
 	const struct tess_dim *dim;
 	struct tess_cut held;

@@ -14,14 +14,14 @@ void build_add_norm(struct build *b, const struct tess_record *rec)
 
 	if (!x->rows)
 		return;
-	s = build_add_op(b, TESS_OP_NORM, 1 + rec->nweight, 1);
+	s = build_add_op(b, TESS_OP_NORM, rec->nweight ? 1 + rec->nweight : 2, 1);
 	build_set_input(b, s, 0, x);
 	for (int32_t i = 0; i < rec->nweight; i++)
 		build_set_weight(b, s, 1 + i, rec->weight[i]);
 	build_set_output(b, s, 0, y);
 	build_allow_in_place(b, x, y);
 	build_set_numbers(b, &s->op, rec->nnum, rec->num);
-	build_set_trees(b, &s->op, rec->weight[0]->dim[0], (struct tess_cut){ 1, 0 });
+	build_set_norm_trees(b, &s->op, rec->in[0]->dim[1], rec->num);
 }
 
 void build_add_elementwise(struct build *b, const struct tess_record *rec)

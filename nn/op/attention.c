@@ -64,6 +64,9 @@ static const char *check_query_heads(const struct tess_op *op)
 	    !is_integer(op->num[TESS_ATTENTION_FIRST], 0, 0x1p31) ||
 	    !is_integer(op->num[TESS_ATTENTION_GROUP], 1, 0x1p31))
 		return "window, head, first and group must be integers, head and group at least 1";
+	if (!is_integer(op->num[TESS_ATTENTION_CHUNKED], 0, 1) ||
+	    op->num[TESS_ATTENTION_CHUNKED] > op->num[TESS_ATTENTION_WINDOW])
+		return "chunked must be 0, or 1 with a window";
 	d = (int64_t)op->num[TESS_ATTENTION_HEAD], lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 	group = (int64_t)op->num[TESS_ATTENTION_GROUP];
 	heads = op->in[0].shape[1] / d;
@@ -91,7 +94,7 @@ const char *op_check_attention(const struct tess_op *op)
 	const char *why;
 
 	if (op->nin < 6 || op->nout != 1 || op->nnum != TESS_ATTENTION_NUMS)
-		return "it takes q, k, v, positions, slots and pages, and has twelve numbers";
+		return "it takes q, k, v, positions, slots and pages, and has thirteen numbers";
 	why = check_query_heads(op);
 	why = why ? why : check_pages(op);
 	if (!why && !is_values_of_queries(op, &op->out[0]))

@@ -8,6 +8,13 @@ static int64_t get_norm_run(const struct tess_op *op, const double *num)
 	return num[TESS_NORM_RUN] > 0 ? (int64_t)num[TESS_NORM_RUN] : op->in[0].shape[1];
 }
 
+/* Returns whether a NORM or NORM_D has no weight; then there is no offset. */
+static bool is_weightless(const struct tess_op *op)
+{
+	return !op->in[1].ndim && op->nin - (op->kind == TESS_OP_NORM_D) == 2 &&
+	       op->num[TESS_NORM_OFFSET] == 0;
+}
+
 /* Checks the numbers of a norm of operand 0, rows, and its first tree. */
 static const char *check_norm_sum(const struct tess_op *op, const double *num)
 {
@@ -36,7 +43,7 @@ const char *op_check_norm(const struct tess_op *op)
 	    !operand_has_same_shape(&op->in[0], &op->out[0]))
 		return "x and y must be f32 rows [T, H]";
 	why = check_norm_sum(op, op->num);
-	for (int32_t i = 1; i < op->nin && !why; i++)
+	for (int32_t i = is_weightless(op) ? 2 : 1; i < op->nin && !why; i++)
 		if (!operand_is_vector(&op->in[i], get_norm_run(op, op->num)))
 			return "w and b must be f32, bf16 or f16, with one element for each that "
 			       "is summed";
@@ -54,7 +61,7 @@ const char *op_check_norm_d(const struct tess_op *op)
 	    !operand_has_same_shape(&op->in[0], &op->out[0]))
 		return "x, g and out must be f32 rows [T, H]";
 	why = check_norm_sum(op, op->num);
-	if (!why && !operand_is_vector(&op->in[1], get_norm_run(op, op->num)))
+	if (!why && !is_weightless(op) && !operand_is_vector(&op->in[1], get_norm_run(op, op->num)))
 		return "w must have an element for each of a run, in f32, bf16 or f16";
 	return why;
 }

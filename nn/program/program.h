@@ -117,7 +117,7 @@ struct tess_record {
 	struct tess_tensor *const *in;
 	struct tess_tensor *const *out;
 	const struct tess_weight *const *weight;
-	double num[12];
+	double num[TESS_ATTENTION_NUMS];
 	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND: the mesh dimension */
 	int32_t stage; /* the stage that runs it, along pp; a SEND: the stage that has the value */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */

@@ -382,6 +382,8 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 	float theta = (float)(r->theta * raise);
 	float power = (float)tess_pow_f64(theta, (float)(2 * i) / (float)each), f = 1 / power;
 
+	if (r->still)
+		return 0;
 	switch (r->type) {
 	case TESS_ROPE_LINEAR:
 		return f / (float)r->factor;
@@ -400,7 +402,9 @@ static float compute_frequency(const struct tess_rope *r, int64_t i, int64_t eac
 /* Returns the factor of a position, as llama_4_scaling of transformers. */
 static double compute_growth(const struct tess_rope *r, double position)
 {
-	return r->growth == 0 ? 1 : 1 + r->growth * tess_log_f64(1 + floor(position / r->period));
+	return r->growth == 0
+	               ? 1
+	               : 1 + r->growth * tess_log_f64(1 + floor((position + r->start) / r->period));
 }
 
 tess_status tess_rope_fill_table(const struct tess_rope *r, int64_t each, int64_t positions,

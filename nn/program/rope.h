@@ -28,7 +28,10 @@ struct tess_rope {
 	int64_t original; /* llama3, yarn, longrope: context length before scaling */
 	int64_t limit; /* longer sequences have another table; 0: none */
 	const json_t *factors; /* longrope: one per angle; borrowed from the config */
-	double growth, period; /* factor of position p: 1 + growth * ln(1 + floor(p / period)) */
+	/* factor of position p: 1 + growth * ln(1 + floor((p + start) / period)) */
+	double growth, period, start;
+	int32_t still; /* angles are 0 */
+	int32_t reserved;
 	double part; /* rotated part of a head (partial_rotary_factor) */
 };
 

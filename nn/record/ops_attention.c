@@ -10,7 +10,8 @@ static bool is_same_rope(const struct tess_rope *a, const struct tess_rope *b)
 	return a->type == b->type && a->theta == b->theta && a->factor == b->factor &&
 	       a->low == b->low && a->high == b->high && a->original == b->original &&
 	       a->alpha == b->alpha && a->scale == b->scale && a->growth == b->growth &&
-	       a->period == b->period && a->fractions == b->fractions && a->factors == b->factors;
+	       a->period == b->period && a->start == b->start && a->still == b->still &&
+	       a->fractions == b->fractions && a->factors == b->factors;
 }
 
 /*
@@ -28,6 +29,8 @@ static int32_t find_rope_table(struct tess_recorder *r, const struct tess_rotary
 
 	use.rope.growth = how->growth;
 	use.rope.period = how->period;
+	use.rope.start = how->start;
+	use.rope.still = (how->flags & TESS_STILL) != 0;
 	if (!st)
 		st = tess_rope_check(source->name, &use.rope, each, p->max_positions);
 	if (!st && use.rope.part != 1 && each == all)
@@ -126,6 +129,12 @@ static bool read_attention_options(struct tess_recorder *r, const char *module,
 	*out = (struct tess_attention){ 0 };
 	if (how)
 		memcpy(out, how, how->size < sizeof *out ? how->size : sizeof *out);
+	if (out->chunk < 0 || (out->chunk && out->window))
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: attention in chunks of %lld with a window of %lld; "
+		                          "chunks have 1 or more positions, and no window",
+		                          module, (long long)out->chunk,
+		                          (long long)out->window) != NULL;
 	if (out->scale == 0 || out->softcap < 0 || out->window < 0)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: attention needs a scale, and a softcap and a window "
@@ -194,7 +203,7 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	struct tess_attention wanted;
 	const struct tess_dim *out;
 	int32_t page_class, n = v ? 3 : 2;
-	int64_t site = 0;
+	int64_t site = 0, window;
 	struct tess_place *to;
 	struct tess_record *rec;
 
@@ -214,7 +223,9 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	to = place_heads(r, in, n);
 	for (int32_t i = 0; i < n && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
-	page_class = r->p->training ? 0 : get_page_class(r, wanted.window);
+	/* a chunk has no keys before a window of its size, which pages are kept for */
+	window = wanted.chunk ? wanted.chunk : wanted.window;
+	page_class = r->p->training ? 0 : get_page_class(r, window);
 	y = r->status ? NULL
 	              : tess_tensor_new(r, 2, (const struct tess_dim *[]){ q->dim[0], out }, to,
 	                                module);
@@ -230,7 +241,8 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 		return NULL;
 	rec->nnum = TESS_ATTENTION_NUMS;
 	rec->num[TESS_ATTENTION_SCALE] = wanted.scale;
-	rec->num[TESS_ATTENTION_WINDOW] = (double)wanted.window;
+	rec->num[TESS_ATTENTION_WINDOW] = (double)window;
+	rec->num[TESS_ATTENTION_CHUNKED] = wanted.chunk > 0;
 	rec->num[TESS_ATTENTION_SOFTCAP] = wanted.softcap;
 	rec->num[TESS_ATTENTION_VALUE] = (double)wanted.value;
 	rec->num[TESS_ATTENTION_RATE] = wanted.dropout;

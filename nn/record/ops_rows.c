@@ -47,9 +47,9 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
                                        int32_t kind, double eps)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	const int32_t type = kind & ~(TESS_HEADS | TESS_OFFSET | TESS_NO_BIAS);
+	const int32_t type = kind & ~(TESS_HEADS | TESS_OFFSET | TESS_NO_BIAS | TESS_NO_WEIGHT);
 	bool heads = kind & TESS_HEADS, layer = type == TESS_LAYER;
-	bool bias = layer && !(kind & TESS_NO_BIAS);
+	bool weight = !(kind & TESS_NO_WEIGHT), bias = layer && weight && !(kind & TESS_NO_BIAS);
 	const struct tess_weight *w[2] = { 0 };
 	const struct tess_module *m;
 	const struct tess_dim *over;
@@ -71,10 +71,10 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 	over = heads ? make_one_unit_dim(r, "head", x->dim[1]->unit_size) : x->dim[1];
 	m = over ? tess_module_open(r, tess_recorder_format_path(r, name), "norm") : NULL;
 	x = m ? tess_module_prepare_input(r, m, x) : NULL;
-	w[0] = x ? tess_weight_add(
-			   r, m,
-			   &(struct tess_weight_request){ "weight", 1, -1, -1, { over }, false })
-	         : NULL;
+	w[0] = x && weight ? tess_weight_add(r, m,
+	                                     &(struct tess_weight_request){
+						     "weight", 1, -1, -1, { over }, false })
+	                   : NULL;
 	if (w[0] && bias)
 		w[1] = tess_weight_add(
 			r, m, &(struct tess_weight_request){ "bias", 1, -1, -1, { over }, false });
@@ -91,7 +91,8 @@ static struct tess_tensor *record_norm(struct tess_nn *nn, const char *name, str
 			m->site.module, x->module, tess_place_format(x->place[odd], text),
 			tess_recorder_along(r, odd), tess_recorder_describe_gather(r, x));
 	y = tess_tensor_new(r, 2, x->dim, x->place, m->site.module);
-	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, 1 + bias, w)
+	rec = y ? tess_record_append(r, TESS_OP_NORM, m->site.module, 1, &x, 1, &y, weight + bias,
+	                             w)
 	        : NULL;
 	if (!rec)
 		return NULL;
@@ -219,6 +220,35 @@ static struct tess_tensor *record_multiply(struct tess_nn *nn, struct tess_tenso
 	return record_elementwise(r, TESS_OP_MUL, "a product", 2, in, &y) ? y : NULL;
 }
 
+static struct tess_tensor *record_dot(struct tess_nn *nn, struct tess_tensor *a,
+                                      struct tess_tensor *b)
+{
+	struct tess_recorder *r = tess_recorder_get(nn);
+	struct tess_tensor *in[2] = { a, b }, *y;
+	const struct tess_dim *one = make_one_unit_dim(r, "factor", 1);
+	const char *module = tess_recorder_format_path(r, NULL);
+
+	if (!one || !tess_recorder_check_finished(r, "a product of rows", a) ||
+	    !tess_recorder_check_finished(r, "a product of rows", b))
+		return NULL;
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++)
+		if (!tess_place_is(a->place[i], b->place[i].kind, b->place[i].dim) ||
+		    tess_place_is(a->place[i], TESS_SHARD, 1))
+			return tess_recorder_fail(r, TESS_EINVAL,
+			                          "%s: a product of the rows of %s and %s needs "
+			                          "whole rows, both at one place",
+			                          module, a->module, b->module);
+	if (a->dim[0] != b->dim[0] || a->dim[1] != b->dim[1])
+		return tess_recorder_fail(
+			r, TESS_EINVAL,
+			"%s: a product of the rows of %s and %s: their dimensions "
+			"differ",
+			module, a->module, b->module);
+	y = tess_tensor_new(r, 2, (const struct tess_dim *[]){ a->dim[0], one }, a->place, module);
+	return y && tess_record_append(r, TESS_OP_ROW_DOT, module, 2, in, 1, &y, 0, NULL) ? y
+	                                                                                  : NULL;
+}
+
 static struct tess_tensor *record_clamp(struct tess_nn *nn, struct tess_tensor *x, double low,
                                         double high)
 {
@@ -275,4 +305,5 @@ void tess_ops_install_rows(struct tess_nn *nn)
 	nn->sigmoid = record_sigmoid;
 	nn->multiply = record_multiply;
 	nn->clamp = record_clamp;
+	nn->dot = record_dot;
 }

@@ -162,6 +162,8 @@ static void profile_add_attention_cost(struct tess_profile *p, struct tess_profi
 	for (int64_t i = 0; i < rows; i++) {
 		int64_t end = position[i] + 1, sees = window && end > window ? window : end;
 
+		if (op->num[TESS_ATTENTION_CHUNKED] != 0)
+			sees = position[i] % window + 1;
 		seen += sees;
 		stored += i && slot[i] == slot[i - 1] ? 1 : sees;
 	}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "2.0.0"
 
+_at_load: list[Any] = []  # functions that get the library when it is loaded: the pytest plugin has one
+
 _NAMES = {
     "_dtensor": ["DTensor", "DeviceMesh", "distribute_tensor", "init_device_mesh"],
     "_errors": ["Error", "ArgumentError", "DeadlineError", "MismatchError", "NotFoundError", "OutOfMemoryError", "PeerError",
@@ -19,6 +21,7 @@ _NAMES = {
     "_placement": ["Partial", "Placement", "Replicate", "Shard"],
     "_spawn": ["spawn"],
     "_style": ["register_style"],
+    "_values": ["Values"],
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_MODULES)
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ._placement import Partial, Placement, Replicate, Shard
     from ._spawn import spawn
     from ._style import register_style
+    from ._values import Values
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,9 @@ CONSTANTS = {
     "TESS_FINISH_FAILED": 4, "TESS_GO_ON": 0, "TESS_END_ALL": 2,
     "TESS_EXPLAIN_TEXT": 0, "TESS_EXPLAIN_PROGRAM": 1, "TESS_EXPLAIN_STORAGE": 2, "TESS_EXPLAIN_JSON": 3,
     "TESS_EXPLAIN_JSON_PROGRAM": 4, "TESS_EXPLAIN_SVG": 5,
-    "TESS_GRADIENT": 1, "TESS_NARGS": 4,
+    "TESS_GRADIENT": 1, "TESS_NARGS": 4, "TESS_DIMS": 8,
+    "TESS_TOLERANCE_AUTO": -1, "TESS_VALUE_EQUAL": 0, "TESS_VALUE_DIFFERENT": 1, "TESS_VALUE_RESHAPED": 2,
+    "TESS_VALUE_ONLY_FIRST": 3, "TESS_VALUE_ONLY_SECOND": 4,
 }
 
 
@@ -210,6 +212,31 @@ class DtensorSpec(Struct):
     ]
 
 
+class Value(Struct):
+    c_name = "tess_value"
+    _fields_ = [
+        ("size", c_uint32), ("dtype", c_int32), ("name", c_char_p), ("data", c_void_p), ("shape", c_int64 * CONSTANTS["TESS_DIMS"]),
+        ("ndim", c_int32), ("reserved", c_int32), ("holders", c_char_p), ("styles", c_char_p),
+    ]
+
+
+class ValueComparison(Struct):
+    c_name = "tess_value_comparison"
+    _fields_ = [
+        ("name", c_char_p), ("state", c_int32), ("rank", c_int32), ("row", c_int64), ("column", c_int64), ("a", c_double),
+        ("b", c_double), ("ulps", c_uint64), ("ndifferent", c_int64), ("largest", c_double), ("allowed", c_double),
+        ("styles", c_char_p),
+    ]
+
+
+class Comparison(Struct):
+    c_name = "tess_comparison"
+    _fields_ = [
+        ("values", POINTER(POINTER(ValueComparison))), ("nvalues", c_int64), ("ncompared", c_int64), ("ndifferent", c_int64),
+        ("first", c_int64), ("tolerance", c_double),
+    ]
+
+
 RANK_FUNCTION = CFUNCTYPE(c_int32, c_void_p, c_void_p)
 
 P = c_void_p
@@ -220,6 +247,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_fail": (c_int32, [c_int32, c_char_p]),  # and what the format names
     "tess_version": (c_char_p, []),
     "tess_crash_reports_enable": (STATUS, []),
+    "tess_crash_reports_redirect": (STATUS, [c_int32]),
     "tess_option_get": (c_char_p, [c_char_p]),
     "tess_option_set": (STATUS, [c_char_p, c_char_p]),
     "tess_registry_add": (STATUS, [POINTER(Plugin)]),
@@ -274,4 +302,16 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_dtensor_list_ranges": (c_int64, [P, c_int32, c_int32, P, c_int64]),
     "tess_dtensor_free": (None, [P]),
     "tess_explanation_free": (None, [P]),
+    "tess_session_take_values": (STATUS, [P, POINTER(P)]),
+    "tess_trainer_take_values": (STATUS, [P, POINTER(P)]),
+    "tess_values_new": (STATUS, [POINTER(P)]),
+    "tess_values_add": (STATUS, [P, POINTER(Value)]),
+    "tess_values_count": (c_int64, [P]),
+    "tess_values_get": (STATUS, [P, c_int64, POINTER(Value)]),
+    "tess_values_find": (c_int64, [P, c_char_p]),
+    "tess_values_load": (STATUS, [c_char_p, POINTER(P)]),
+    "tess_values_save": (STATUS, [P, c_char_p]),
+    "tess_values_compare": (STATUS, [P, P, c_double, POINTER(POINTER(Comparison))]),
+    "tess_values_free": (None, [P]),
+    "tess_comparison_free": (None, [POINTER(Comparison)]),
 }

@@ -132,6 +132,11 @@ def find_world() -> World | None:
     return getattr(_thread, "world", None) or _process
 
 
+def find_process_world() -> World | None:
+    """Returns the world that this process is a rank of, in any thread; None: there is none."""
+    return _process
+
+
 def _leave_at_exit() -> None:
     """Leaves the job of the process; after an exception that nobody caught, fails it for the other ranks."""
     global _process

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any, Sequence
 
-from . import _abi
+from . import _abi, _at_load
 from ._errors import make_error
 
 SONAME = "libtessera.so.2"
@@ -110,6 +110,8 @@ def load_library() -> ctypes.CDLL:
     with _lock:
         if _found is None:
             _found = _open_library()
+            for use in _at_load:
+                use(_found)
         return _found
 
 

@@ -16,6 +16,7 @@ from ._group import World, find_world
 from ._library import fail, lib, list_strings, set_options, take_bytes
 from ._spawn import is_threaded
 from ._threads import ThreadWorld, use_options
+from ._values import Values
 
 C = _abi.CONSTANTS
 Ids = Sequence[int]
@@ -28,9 +29,9 @@ open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 class Settings:
     """The arguments of load(), as the library reads them."""
 
-    def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, overrides: Any,
-                 threads: int, weights: str | None, kv: str | None, kv_memory: int, math: str | None, positions: int,
-                 ignore_unexpected: bool) -> None:
+    def __init__(self, directory: str | os.PathLike[str], ranks: int | None, mesh: str | None, plan: Plan, *, overrides: Any = None,
+                 threads: int = 0, weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None,
+                 positions: int = 0, ignore_unexpected: bool = False, values: str | None = None) -> None:
         self.directory = os.fspath(directory).encode()
         self.mesh = (mesh or "tp").encode()
         self.plan = (dumps(plan) if isinstance(plan, Mapping) else os.fspath(plan)).encode() if plan is not None else None
@@ -41,15 +42,34 @@ class Settings:
         self.session = _abi.SessionOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             kv_dtype=_find_dtype("kv", kv), kv_memory=kv_memory, positions=positions,
-            weights=_find_dtype("weights", weights), math=_find_dtype("math", math))
+            weights=_find_dtype("weights", weights), math=_find_dtype("math", math), values=values.encode() if values else None)
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
-            positions=positions, dropout=-1.0)
+            positions=positions, dropout=-1.0, values=self.session.values)
 
     def _count_ranks(self) -> int:
         out = ctypes.c_int32()
         lib.mesh_count_ranks(self.mesh, ctypes.byref(out))
         return out.value
+
+    def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
+                sequence: int = 0) -> Any:
+        """Returns what `tessera explain` prints; see Model.explain. It needs no ranks."""
+        forms = [name[len("TESS_EXPLAIN_"):].lower() for name in C if name.startswith("TESS_EXPLAIN_")]
+        name = ("json_program" if form == "program" else "json") if json else form
+        if name not in forms or json and form not in ("text", "program"):
+            raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
+        found, text = ctypes.c_void_p(), ctypes.c_void_p()
+        if train:
+            lib.explain_training(self.directory, self.mesh, self.ranks, batch, sequence, ctypes.byref(self.trainer), ctypes.byref(found))
+        else:
+            lib.explain(self.directory, self.mesh, self.ranks, tokens, ctypes.byref(self.session), ctypes.byref(found))
+        try:
+            lib.explanation_format(found, C["TESS_EXPLAIN_" + name.upper()], self.directory, self.session.positions, ctypes.byref(text))
+        finally:
+            lib.explanation_free(found)
+        written = take_bytes(text).decode()
+        return loads(written) if json else written
 
 
 def _find_dtype(argument: str, name: str | None) -> int:
@@ -138,6 +158,15 @@ class _Rank:
             if self.raised:
                 raise self.raised
             raise
+
+    def take_values(self, train: bool) -> Values | None:
+        """Takes the values that were kept: on rank 0, and None on others."""
+        if train and not self.trainer:
+            raise ValueError("take_values: train=True: nothing was trained; call grad first")
+        out = ctypes.c_void_p()
+        take, of = (lib.trainer_take_values, self.trainer) if train else (lib.session_take_values, self.session)
+        self.world.call(take, of, ctypes.byref(out))
+        return Values(out) if out.value else None
 
     # ---- gradients
 
@@ -349,6 +378,15 @@ class Model:
             lambda rank: rank.compute_gradients(sequences, -1 if self._world else 0))
         return result
 
+    def take_values(self, train: bool = False) -> Values | None:
+        """Returns the outputs of modules that the calls since the last one have kept, by the option `values` of load().
+
+        Each is complete for any plan: float32 [rows, elements], a row per id. train: those of grad. In a job, rank 0 gets
+        them, and the other ranks None.
+        """
+        result: Values | None = self._call(lambda rank: rank.take_values(train))
+        return result
+
     # ---- the plan
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
@@ -358,21 +396,7 @@ class Model:
         form: "text", "program" (with json=True the dict has it, too), "storage" or "svg". tokens: rows of the step. train:
         explain a step of training with `batch` sequences of `sequence` ids (0: 1024, or the maximum length).
         """
-        forms = [name[len("TESS_EXPLAIN_"):].lower() for name in C if name.startswith("TESS_EXPLAIN_")]
-        name = ("json_program" if form == "program" else "json") if json else form
-        if name not in forms or json and form not in ("text", "program"):
-            raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
-        s, found, text = self._settings, ctypes.c_void_p(), ctypes.c_void_p()
-        if train:
-            lib.explain_training(s.directory, s.mesh, s.ranks, batch, sequence, ctypes.byref(s.trainer), ctypes.byref(found))
-        else:
-            lib.explain(s.directory, s.mesh, s.ranks, tokens, ctypes.byref(s.session), ctypes.byref(found))
-        try:
-            lib.explanation_format(found, C["TESS_EXPLAIN_" + name.upper()], s.directory, s.session.positions, ctypes.byref(text))
-        finally:
-            lib.explanation_free(found)
-        written = take_bytes(text).decode()
-        return loads(written) if json else written
+        return self._settings.explain(json, form=form, tokens=tokens, train=train, batch=batch, sequence=sequence)
 
     def _call(self, function: Callable[[_Rank], Any]) -> Any:
         """Calls a function of the model on all ranks, and returns the value of the first, or of this rank of a job."""
@@ -417,7 +441,7 @@ def _exchange(world: World, texts: dict[int, _Text]) -> dict[int, _Text]:
 def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str | None = None, plan: Plan = None,
          backend: str | None = None, *, overrides: Sequence[str] | Mapping[str, str] | None = None, threads: int = 0,
          weights: str | None = None, kv: str | None = None, kv_memory: int = 0, math: str | None = None, positions: int = 0,
-         ignore_unexpected: bool = False, device: str | None = None, timeout: float | None = None) -> Model:
+         ignore_unexpected: bool = False, values: str | None = None, device: str | None = None, timeout: float | None = None) -> Model:
     """Opens a Hugging Face directory on `ranks` ranks.
 
     The ranks are threads of this process. In a job of several ranks (after init(), or in a function of spawn), the call is
@@ -426,6 +450,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
     weights: "q8", "bf12" or "mxfp4". kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
+    values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.
     """
     world = find_job()
@@ -435,6 +460,6 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
         raise ValueError(f"load: backend={backend!r}, but the job uses {world.backend}; leave backend= out")
     if not world and backend not in (None, "auto") and not is_threaded(backend):
         raise ValueError(f"load: the ranks are threads, over loopback; with {backend} they are processes: use spawn(), or init() in a job")
-    settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides, threads, weights, kv, kv_memory, math,
-                        positions, ignore_unexpected)
+    settings = Settings(directory, world.size if world else ranks, mesh, plan, overrides=overrides, threads=threads, weights=weights,
+                        kv=kv, kv_memory=kv_memory, math=math, positions=positions, ignore_unexpected=ignore_unexpected, values=values)
     return Model(settings, {"device": device, "timeout": timeout, "backend": None if world else backend or "loopback"})

@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from . import _group
-from ._errors import ArgumentError, DeadlineError, RankError
+from ._errors import CODES, ArgumentError, DeadlineError, RankError
 from ._library import lib, set_options
-from ._threads import ThreadWorld, blame_rank
+from ._threads import ThreadWorld, add_places, blame_rank, describe_place
 
 _GRACE = 2.0  # seconds that ranks have to end after the first failure
+_NO_RESULT = "no result in time"
 _OUTSIDE = 2  # exit status of a rank that failed before it entered the job, which the others cannot notice
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # variables by which launchers make a process a rank
@@ -67,8 +68,8 @@ def spawn(function: Callable[..., Any], args: Sequence[Any] = (), ranks: int = 2
 
 
 def _allow_calls(timeout: float | None) -> float | None:
-    """Returns the time limit of a call: later than that of all ranks, whose error names more of them."""
-    return None if timeout is None else timeout + _GRACE
+    """Returns the time limit of a call: later than that of all ranks, unless TESSERA_TIMEOUT is less."""
+    return None if timeout is None else min(timeout + _GRACE, float(lib.option_get(b"timeout").decode()))
 
 
 # ---- in a process ----------------------------------------------------------------------------------------------------
@@ -112,27 +113,52 @@ def _pack_failure(error: BaseException) -> bytes:
     return pickle.dumps((b"", when, packed, text))
 
 
-def _run_rank(call: Callable[[], Any], report: int) -> int:
+class _Report:
+    """The one message of a rank to its parent."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+        self._sent = False
+
+    def send(self, data: bytes) -> None:
+        with self._lock:
+            if not self._sent:
+                self._sent = True
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(self._fd, view):]
+
+    def answer(self, question: int) -> None:
+        """Waits in a thread for the end of the time of all ranks, and reports the failure of the job then.
+
+        The library knows the call and the module that ranks are in, also if none of them returns from it.
+        """
+        main = threading.main_thread().ident
+        os.read(question, 1)
+        world = _group.find_process_world()
+        if world and world.pointer:
+            lib.world_fail(world.pointer, CODES["ETIMEOUT"], _NO_RESULT.encode())
+            stack = "".join(traceback.format_stack(sys._current_frames()[main])) if main else ""
+            error = DeadlineError(lib.error().decode(errors="replace"), "ETIMEOUT")
+            self.send(pickle.dumps((b"", time.monotonic_ns(), pickle.dumps(error), stack)))
+
+
+def _run_rank(call: Callable[[], Any], report: _Report) -> int:
     """Runs the function and reports its result. Returns the exit status."""
     try:
         packed = pickle.dumps((pickle.dumps(call()), 0, b"", ""))
         _group.shutdown()
     except BaseException as error:
-        _write_all(report, _pack_failure(error))
+        report.send(_pack_failure(error))
         world = _group.find_world()
         if not world:
             return _OUTSIDE
         world.fail(error)
         _group.shutdown()
         return 1
-    _write_all(report, packed)
+    report.send(packed)
     return 0
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view):]
 
 
 # ---- the parent ------------------------------------------------------------------------------------------------------
@@ -152,6 +178,12 @@ def _delay_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if seen:
             signal.raise_signal(signal.SIGINT)
+
+
+def _describe_text(text: str, step: int = 1) -> str | None:
+    """Returns where the stack of a text is in the program; step -1: the innermost call is the last."""
+    frames = re.findall(r'File "(.*)", line (\d+),? in (\S+)', text)
+    return describe_place((path, int(line), name) for path, line, name in frames[::step])
 
 
 class _Child:
@@ -189,13 +221,7 @@ class _Child:
 
     def read_stack(self) -> str | None:
         """Returns where the process is: "all_reduce at train.py:17, in work". It has written its stack."""
-        text = os.pread(self.stack, 1 << 16, 0).decode(errors="replace")
-        call = ""
-        for path, line, name in re.findall(r'File "(.*)", line (\d+) in (\S+)', text):
-            if os.path.dirname(path) != _HERE:
-                return f"{call + ' at ' if call else ''}{os.path.basename(path)}:{line}, in {name}"
-            call = name
-        return None
+        return _describe_text(os.pread(self.stack, 1 << 16, 0).decode(errors="replace"))
 
 
 class _Processes:
@@ -207,6 +233,8 @@ class _Processes:
         self.call, self.size, self.backend, self.timeout = call, size, backend, timeout
         self.job = f"python-{os.getpid()}-{_jobs}"
         self.children = [_Child(rank) for rank in range(size)]
+        self.stuck: dict[int, str | None] = {}  # where ranks are that have not ended after a failure
+        self.question: tuple[int, ...] = os.pipe() if timeout is not None else ()  # its end asks ranks where they are
 
     def run(self) -> list[Any]:
         try:
@@ -221,6 +249,8 @@ class _Processes:
                 for fd in (child.fd, child.stack):
                     if fd >= 0:
                         os.close(fd)
+            for fd in self.question:
+                os.close(fd)
             self._remove_socket()
 
     def _remove_socket(self) -> None:
@@ -252,10 +282,17 @@ class _Processes:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
             gc.freeze()
             _become_rank(child.rank, self.size, self.backend, self.timeout, self.job)
+            if faulthandler.is_enabled():
+                faulthandler.enable(2)  # not the descriptor that pytest has kept for a crash of its own
+            lib.crash_reports_redirect(2)
             lib.crash_reports_enable()
             faulthandler.register(signal.SIGUSR2, child.stack, all_threads=False)
+            to_parent = _Report(report)
+            if self.question:
+                os.close(self.question[1])
+                threading.Thread(target=to_parent.answer, args=self.question[:1], daemon=True).start()
             if os.getppid() == parent:
-                status = _run_rank(self.call, report)
+                status = _run_rank(self.call, to_parent)
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
@@ -276,9 +313,30 @@ class _Processes:
                 outside = any(os.waitstatus_to_exitcode(status) == _OUTSIDE for status in bad)
                 failed, until = True, time.monotonic() + (0 if outside else _GRACE)
             if until is not None and time.monotonic() >= until:
-                if not failed:
-                    self._give_up()
+                stuck = self._find_places()
+                if not failed and not self._ask(stuck):
+                    text = "; ".join(f"rank {r} is in {place or 'a state without a stack'}" for r, place in stuck.items())
+                    raise DeadlineError(f"{len(stuck)} of {self.size} ranks have not returned within {self.timeout:g} s: {text}", "ETIMEOUT")
+                self.stuck = stuck
                 return
+
+    def _ask(self, stuck: Mapping[int, str | None]) -> bool:
+        """Returns whether a rank reports a failure of the job that no rank has returned from a call with."""
+        os.close(self.question[1])
+        self.question = self.question[:1]
+        until = time.monotonic() + 0.5
+        ended_late = [self.children[rank] for rank in stuck if self.children[rank].data]
+        asked = [self.children[rank] for rank in stuck if not self.children[rank].data]
+        while (left := [child.fd for child in asked if not child.data and child.fd >= 0]) and time.monotonic() < until:
+            ready = select.select(left, [], [], 0.05)[0]
+            for child in asked:
+                if child.fd in ready:
+                    self._read(child)
+        known = [child for child in asked if child.data and _NO_RESULT.encode() not in child.data]
+        for child in asked + ended_late:
+            if child not in known:
+                child.data, child.killed = b"", True
+        return bool(known)
 
     def _have_ended(self) -> bool:
         ended = [child.reap() for child in self.children]
@@ -299,15 +357,15 @@ class _Processes:
         while child.fd >= 0 and select.select([child.fd], [], [], 0)[0]:
             self._read(child)
 
-    def _give_up(self) -> None:
+    def _find_places(self) -> dict[int, str | None]:
+        """Returns where the ranks are that have not ended."""
         stuck = [child for child in self.children if not child.reap()]
         for child in stuck:
             child.kill(signal.SIGUSR2)  # writes its stack
         until = time.monotonic() + 0.5
         while time.monotonic() < until and not all(child.read_stack() for child in stuck):
             time.sleep(0.01)
-        text = "; ".join(f"rank {child.rank} is in {child.read_stack() or 'a state without a stack'}" for child in stuck)
-        raise DeadlineError(f"{len(stuck)} of {self.size} ranks have not returned within {self.timeout:g} s: {text}", "ETIMEOUT")
+        return {child.rank: child.read_stack() for child in stuck}
 
     def _take(self) -> list[Any]:
         """Returns the results, or raises the first failure: a process that ended by itself, or else an exception."""
@@ -333,6 +391,10 @@ class _Processes:
             _, rank, packed, text = failures[0]
             error = pickle.loads(packed)
             error.__cause__ = _Traceback(text)
+            places = {r: f"has not returned: it is in {place}" for r, place in self.stuck.items() if place}
+            if isinstance(error, DeadlineError):
+                places.update((r, f"was in {place}") for _, r, _, one in failures if (place := _describe_text(one, -1)))
+            add_places(error, places)
             raise blame_rank(error, rank, self.size)
         killed = [str(child.rank) for child in self.children if child.killed]
         if killed:

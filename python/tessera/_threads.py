@@ -8,7 +8,9 @@ import queue
 import sys
 import threading
 import time
+import traceback
 import weakref
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
@@ -62,13 +64,37 @@ def blame_rank(error: BaseException, rank: int, size: int) -> BaseException:
     return error
 
 
-def describe_frame(frame: Any) -> str:
-    """Returns where a thread is in the program: "all_reduce at train.py:17, in work"."""
+def describe_place(frames: Iterable[tuple[str, int, str]]) -> str | None:
+    """Returns where a rank is in the program: "all_reduce at train.py:17, in work"; None: not in code of the program.
+
+    frames: the file, line and function of each call, the innermost first.
+    """
     call = ""
-    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == _HERE:
-        call, frame = frame.f_code.co_name, frame.f_back
-    code = frame.f_code
-    return f"{call + ' at ' if call else ''}{os.path.basename(code.co_filename)}:{frame.f_lineno}, in {code.co_name}"
+    for path, line, name in frames:
+        if os.path.dirname(path) != _HERE:
+            return f"{call + ' at ' if call else ''}{os.path.basename(path)}:{line}, in {name}"
+        call = name
+    return None
+
+
+def describe_frame(frame: Any) -> str | None:
+    """Returns where a thread is in the program."""
+    return describe_place((one.f_code.co_filename, line, one.f_code.co_name) for one, line in traceback.walk_stack(frame))
+
+
+def describe_failure(error: BaseException) -> str | None:
+    """Returns where in the program an exception was raised."""
+    frames = [(one.f_code.co_filename, line, one.f_code.co_name) for one, line in traceback.walk_tb(error.__traceback__)]
+    return describe_place(reversed(frames))
+
+
+def add_places(error: BaseException, places: Mapping[int, str]) -> None:
+    """Adds where ranks are or were to an error of the library: "; rank 0 was in barrier at train.py:17, in work"."""
+    text = "".join(f"; rank {rank} {place}" for rank, place in sorted(places.items()))
+    if isinstance(error, Error):
+        error.args = (str(error) + text, error.status)
+    elif text:
+        error.add_note(text[2:])
 
 
 class Command:
@@ -83,6 +109,7 @@ class Command:
         self.fatal = False
         self.running = set(range(size))
         self.done = threading.Event()
+        self.settled = threading.Event()  # a rank has failed, or all are done
         self._lock = threading.Lock()
 
     def run(self, world: World) -> int:
@@ -92,14 +119,20 @@ class Command:
             self.values[world.rank] = self.function(world)
         except BaseException as error:
             self.failures.append((time.monotonic_ns(), world.rank, error))
+            self.settled.set()
             if not (self.collective and isinstance(error, Error) and self._meet(world)):
                 self.fatal = True
                 status = fail(CODES.get(getattr(error, "status", ""), CODES["EBUG"]), describe_error(error))
         with self._lock:
             self.running.discard(world.rank)
             if not self.running:
-                self.done.set()
+                self.finish()
         return status
+
+    def finish(self) -> None:
+        """Ends the wait for the command."""
+        self.done.set()
+        self.settled.set()
 
     def _meet(self, world: World) -> bool:
         """Returns True if all ranks failed alike, so that their job can go on."""
@@ -113,6 +146,8 @@ class Command:
         """Returns the value of each rank, or raises the first failure."""
         if self.failures:
             _, rank, error = min(self.failures, key=lambda one: one[:2])
+            if isinstance(error, DeadlineError):
+                add_places(error, {r: f"was in {place}" for _, r, one in self.failures if (place := describe_failure(one))})
             raise blame_rank(error, rank, self.size)
         return self.values
 
@@ -145,7 +180,7 @@ class ThreadWorld:
             self._error = error
         command, self._closed = self._command, True
         if command:
-            command.done.set()
+            command.finish()
 
     def _serve(self, pointer: int, arg: int) -> int:
         """The function of a rank, in its thread."""
@@ -182,8 +217,7 @@ class ThreadWorld:
         for inbox in self._inboxes:
             inbox.put(command)
         try:
-            if not command.done.wait(timeout):
-                self._give_up(command, timeout)
+            self._wait(command, timeout)
         except KeyboardInterrupt:
             self.interrupted = True
             if not command.done.wait(_GRACE if collective else 0):
@@ -203,10 +237,26 @@ class ThreadWorld:
         """Returns whether no command can run any more."""
         return self._closed
 
-    def _give_up(self, command: Command, timeout: float | None) -> None:
+    def _wait(self, command: Command, timeout: float | None) -> None:
+        """Waits until all ranks have returned. With a timeout, the ranks have little time after the first failure."""
+        if timeout is None:
+            command.done.wait()
+        elif not command.settled.wait(timeout):
+            self._give_up(command, timeout)
+        elif not command.done.wait(_GRACE):
+            places = self._find_places(command)
+            first = min(command.failures, key=lambda one: one[:2])
+            add_places(first[2], {r: f"has not returned: it is in {place}" for r, place in places.items() if place})
+            self.stop(command, describe_error(first[2]))
+
+    def _find_places(self, command: Command) -> dict[int, str | None]:
+        """Returns where the ranks are that have not returned."""
         frames = sys._current_frames()
-        stuck = sorted(command.running)
-        text = "; ".join(f"rank {r} is in {describe_frame(frames[self.threads[r]])}" for r in stuck if self.threads.get(r) in frames)
+        return {r: describe_frame(frames[self.threads[r]]) for r in sorted(command.running) if self.threads.get(r) in frames}
+
+    def _give_up(self, command: Command, timeout: float) -> None:
+        stuck = self._find_places(command)
+        text = "; ".join(f"rank {r} is in {place or 'no code of the program'}" for r, place in stuck.items())
         self.stop(command, f"no result within {timeout:g} s")
         raise DeadlineError(f"{len(stuck)} of {self.size} ranks have not returned within {timeout:g} s: {text}", "ETIMEOUT")
 

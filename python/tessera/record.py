@@ -10,12 +10,16 @@ modules end. Weights and values are float32. It needs torch and transformers, an
 this package.
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import struct
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 SKIPPED = 77  # the exit status of a skipped test for Meson and Automake
 
@@ -24,10 +28,11 @@ class MissingTransformers(ImportError):
     """Raised if torch or transformers is not installed."""
 
 
-def _import_transformers():
+def import_transformers() -> tuple[Any, Any]:
+    """Returns the modules torch and transformers. Raises MissingTransformers."""
     try:
-        import torch
-        import transformers
+        import torch  # type: ignore[import-not-found,unused-ignore]
+        import transformers  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise MissingTransformers(
             f"needs torch and transformers ({error}); install them: pip install torch transformers"
@@ -35,7 +40,7 @@ def _import_transformers():
     return torch, transformers
 
 
-def _find_rows(torch, output, shape):
+def _find_rows(torch: Any, output: Any, shape: tuple[int, ...]) -> Any:
     """Returns the first tensor of a module's output as [ids, elements]; None: it has no rows.
 
     shape: [sequences, ids of each].
@@ -52,8 +57,8 @@ def _find_rows(torch, output, shape):
     return output.detach().reshape(rows, -1).float().contiguous()
 
 
-def _load_model(directory):
-    torch, transformers = _import_transformers()
+def _load_model(directory: str) -> tuple[Any, Any]:
+    torch, transformers = import_transformers()
     if not os.path.isdir(directory):
         raise ValueError(f"{directory}: is no directory; give that of a checkpoint")
     model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -62,17 +67,17 @@ def _load_model(directory):
     return torch, model.eval()
 
 
-def _check_ids(model, ids):
+def _check_ids(model: Any, ids: Any) -> None:
     size = model.get_input_embeddings().num_embeddings
     if int(ids.min()) < 0 or int(ids.max()) >= size:
         raise ValueError(f"an id is outside the vocabulary; use 0 to {size - 1}")
 
 
-def _keep_outputs(torch, model, shape, values):
+def _keep_outputs(torch: Any, model: Any, shape: tuple[int, ...], values: dict[str, Any]) -> None:
     """Adds the outputs of the next forward to `values`."""
 
-    def keep(name):
-        def hook(module, _inputs, output):
+    def keep(name: str) -> Any:
+        def hook(module: Any, _inputs: Any, output: Any) -> None:
             value = _find_rows(torch, output, shape)
             scale = getattr(module, "embed_scale", None)
             calls = 1
@@ -90,7 +95,7 @@ def _keep_outputs(torch, model, shape, values):
             module.register_forward_hook(keep(name))
 
 
-def record_values(directory, ids):
+def record_values(directory: str, ids: Sequence[int]) -> dict[str, Any]:
     """Runs a checkpoint on one sequence; returns {module name: torch tensor [ids, elements]}.
 
     A module that is called several times has NAME, NAME#2, ... Embeddings that scale their rows
@@ -98,16 +103,16 @@ def record_values(directory, ids):
     MissingTransformers.
     """
     torch, model = _load_model(directory)
-    values = {}
-    ids = torch.tensor([ids])
-    _check_ids(model, ids)
-    _keep_outputs(torch, model, tuple(ids.shape), values)
+    values: dict[str, Any] = {}
+    batch = torch.tensor([list(ids)])
+    _check_ids(model, batch)
+    _keep_outputs(torch, model, tuple(batch.shape), values)
     with torch.no_grad():
-        model(ids, use_cache=False)
+        model(batch, use_cache=False)
     return values
 
 
-def record_training(directory, ids, labels):
+def record_training(directory: str, ids: Any, labels: Any) -> dict[str, Any]:
     """Computes the loss of a batch and its gradients, without dropout and loss of balance.
 
     ids, labels: torch tensors [sequences, ids]; labels are -100 where an id is not to be predicted.
@@ -115,7 +120,7 @@ def record_training(directory, ids, labels):
     then "NAME.grad" for each weight NAME of the checkpoint, the last module first.
     """
     torch, model = _load_model(directory)
-    values = {}
+    values: dict[str, Any] = {}
     _check_ids(model, ids)
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = False
@@ -127,9 +132,9 @@ def record_training(directory, ids, labels):
     return values
 
 
-def _name_gradients(model):
+def _name_gradients(model: Any) -> dict[str, Any]:
     """Returns gradients by the names and shapes of a saved checkpoint, which differ in the model."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
 
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     with tempfile.TemporaryDirectory() as directory:
@@ -137,7 +142,7 @@ def _name_gradients(model):
         found = load_file(os.path.join(directory, "model.safetensors"))
     place = {name: i for i, (name, _) in enumerate(model.named_modules())}
 
-    def find_place(name):
+    def find_place(name: str) -> int:
         while name not in place:
             name = name.rpartition(".")[0]
         return place[name]
@@ -146,9 +151,10 @@ def _name_gradients(model):
     return {f"{name}.grad": found[name].float().contiguous() for name in order}
 
 
-def write_values(path, values, metadata=None):
+def write_values(path: str, values: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Writes {name: float32 tensor} as safetensors, in the order of the dict."""
-    header, at = {"__metadata__": {"format": "pt", **(metadata or {})}}, 0
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    at = 0
     for name, value in values.items():
         size = 4 * value.numel()
         header[name] = {
@@ -165,7 +171,7 @@ def write_values(path, values, metadata=None):
             file.write(value.numpy().tobytes())
 
 
-def _parse_ids(text):
+def _parse_ids(text: str) -> list[int]:
     try:
         ids = [int(word) for word in text.split(",")]
     except ValueError:
@@ -175,11 +181,11 @@ def _parse_ids(text):
     return ids
 
 
-def _read_batch(path):
+def _read_batch(path: str) -> tuple[Any, Any]:
     """Reads a batch of `tessera grad`: safetensors with ids and labels, I64 [sequences, ids]."""
-    _import_transformers()
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    import_transformers()
+    from safetensors import SafetensorError  # type: ignore[import-not-found,unused-ignore]
+    from safetensors.torch import load_file  # type: ignore[import-not-found,unused-ignore]
 
     try:
         batch = load_file(path)
@@ -193,7 +199,7 @@ def _read_batch(path):
     return ids, labels
 
 
-def _make_parser():
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tessera.record",
         description="Writes the outputs of the modules of a Transformers model as safetensors.",
@@ -220,13 +226,13 @@ def _make_parser():
     return parser
 
 
-def _record(options):
+def _record(options: argparse.Namespace) -> dict[str, Any]:
     if options.train:
         return record_training(options.directory, *_read_batch(options.ids_file))
     return record_values(options.directory, options.ids)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     options = parser.parse_args(arguments)
     if options.train != bool(options.ids_file):

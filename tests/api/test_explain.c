@@ -274,7 +274,7 @@ END_TEST
 
 /*
  * Numbers of parameters, counted by hand from the shapes. The layer for multi-token prediction of
- * GLM 4.5 and the parts of Gemma 3 for images are not read.
+ * GLM 4.5 and the parts of Llama 4 and Gemma 3 for images are not read.
  */
 static const struct {
 	const char *model, *config;
@@ -290,6 +290,16 @@ static const struct {
 	                    + (96 + 2 * 8) * 128 * (5120 + 1) + 96 * 128 * 5120) /* q, k, v, o */
 	          + 3LL * 3 * 5120 * 12288 /* dense layers */
 	          + 89LL * (160 * (5120 + 1) + (160 + 1) * 3LL * 5120 * 1536) },
+	{ "llama-4-scout",
+	  "{\"model_type\": \"llama4\", \"vision_config\": {\"hidden_size\": 1408}, "
+	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"llama4_text\", "
+	  "\"hidden_size\": 5120, \"intermediate_size\": 8192, \"num_hidden_layers\": 48, "
+	  "\"num_attention_heads\": 40, \"num_key_value_heads\": 8, \"num_local_experts\": 16, "
+	  "\"interleave_moe_layer_step\": 1, \"vocab_size\": 202048}}",
+	  2 * 202048LL * 5120 + 5120 /* embeddings, head, norm */
+	          + 48LL * (2 * 5120 /* norms */
+	                    + (40 + 2 * 8) * 128 * 5120 + 40 * 128 * 5120 /* q, k, v, o */
+	                    + 16 * 5120 + (16 + 1) * 3LL * 5120 * 8192) },
 	{ "gemma-3-27b",
 	  "{\"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 1152}, "
 	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"gemma3_text\", "

@@ -136,6 +136,7 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_option_set(NULL, "1"));
 		ROW(tess_option_set("backend", NULL));
 		ROW(tess_option_set("no_such_key", "1"));
+		ROW(tess_crash_reports_redirect(-1));
 
 		ROW(tess_registry_add(NULL));
 		ROW(tess_registry_add(OPTIONS(tess_plugin, .abi = 1)));

@@ -10,7 +10,7 @@
 enum { STRIDE = 1 + THIN / 20 }; /* every STRIDE-th case is tested */
 
 struct attention_shape {
-	int64_t heads, lo, group, kv, d, value, window, blocks;
+	int64_t heads, lo, group, kv, d, value, window, blocks; /* window < 0: chunks */
 	double scale, softcap;
 	int32_t dtype; /* type of the cache */
 	bool latent; /* a value is the beginning of its key */
@@ -104,7 +104,7 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 	const struct attention_shape *m = c->m;
 	int64_t nq = m->heads * m->d, nk = m->kv * m->d, nv = m->kv * m->value;
 	double num[] = { m->scale,
-		         (double)m->window,
+		         (double)llabs(m->window),
 		         (double)m->d,
 		         (double)m->lo,
 		         (double)m->group,
@@ -114,7 +114,8 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		         m->softcap,
 		         (double)m->value,
 		         0,
-		         0 };
+		         0,
+		         m->window < 0 };
 	struct tess_view y = cpu_make_rows(out, n, get_out_row(m), get_out_row(m));
 	struct tess_view in[6] = {
 		cpu_make_rows(x->q, n, nq, nq),
@@ -313,7 +314,7 @@ END_TEST
 
 START_TEST(windows)
 {
-	static const int64_t window[] = { 1, 3, 64, 65, 130 };
+	static const int64_t window[] = { 1, 3, 64, 65, 130, -1, -3, -64, -70 };
 
 	for (size_t i = 0; i < sizeof window / sizeof *window; i += STRIDE) {
 		struct attention_shape m = make_attention_shape(3, 0, 3, 16, window[i], 5);
@@ -402,7 +403,7 @@ static void append_text_rows(struct cache *c, struct text *t, int32_t slot, int6
 	const struct attention_shape *m = c->m;
 	struct attention_inputs from = skip_tokens(m, &t->x, t->done),
 				to = skip_tokens(m, step, at);
-	int64_t first = m->window && t->done >= m->window ? t->done - m->window + 1 : 0;
+	int64_t size = llabs(m->window), first = size && t->done >= size ? t->done - size + 1 : 0;
 
 	for (int64_t b = 0; b < first / 64; b++)
 		drop_page(c, slot, b);
@@ -483,7 +484,7 @@ static void compare_slots(const struct attention_shape *m)
 
 START_TEST(slots_are_apart)
 {
-	static const int64_t window[] = { 0, 70, 0, 1, 130, 0 };
+	static const int64_t window[] = { 0, 70, 0, 1, 130, 0, -70, -33 };
 
 	for (size_t i = 0; i < sizeof window / sizeof *window; i += STRIDE) {
 		struct attention_shape m = make_attention_shape(
@@ -515,7 +516,8 @@ static void expect_operands_refused(const struct cache *c, int at, struct tess_v
 	const struct attention_shape *m = c->m;
 	float x[64] = { 0 };
 	int32_t list[1] = { 0 };
-	double num[] = { 1, 0, (double)m->d, 0, 1, 0, 64, m->dtype, 0, (double)m->value, 0, 0 };
+	double num[TESS_ATTENTION_NUMS] = { 1, 0,  (double)m->d, 0, 1,
+		                            0, 64, m->dtype,     0, (double)m->value };
 	struct tess_view y = cpu_make_rows(x, 1, m->d, m->d);
 	struct tess_view in[6] = { y,
 		                   y,
@@ -620,7 +622,8 @@ START_TEST(refuses_other_heads)
 
 	for (int i = 0; i < 4 * 4 * 4 * 8; i++) {
 		int64_t heads = 1 + i % 4, lo = i / 4 % 4, group = 1 + i / 16 % 4, g = 1 + i / 64;
-		double num[] = { 1, 0, D, (double)lo, (double)group, 0, 0, TESS_F32, 0, D, 0, 0 };
+		double num[TESS_ATTENTION_NUMS] = { 1, 0, D,        (double)lo, (double)group,
+			                            0, 0, TESS_F32, 0,          D };
 		struct tess_view in[6] = { cpu_make_rows(memory, 1, heads * D, heads * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),
 			                   cpu_make_rows(memory, 1, g * D, g * D),

@@ -6,7 +6,7 @@
 #include "tests/support/cpu.h"
 
 struct texts {
-	int64_t heads, lo, group, d, value, window;
+	int64_t heads, lo, group, d, value, window; /* window < 0: chunks */
 	double softcap;
 	bool latent; /* a value is the beginning of its key */
 	int64_t length[4]; /* of the sequences; ends with 0 */
@@ -58,7 +58,8 @@ static struct operands make_operands(const struct texts *x)
 		o.floats[i] = n * o.out[i].stride[0];
 	}
 	o.num[TESS_ATTENTION_SCALE] = 1 / sqrt((double)x->d);
-	o.num[TESS_ATTENTION_WINDOW] = (double)x->window;
+	o.num[TESS_ATTENTION_WINDOW] = (double)llabs(x->window);
+	o.num[TESS_ATTENTION_CHUNKED] = x->window < 0;
 	o.num[TESS_ATTENTION_HEAD] = (double)x->d;
 	o.num[TESS_ATTENTION_FIRST] = (double)x->lo;
 	o.num[TESS_ATTENTION_GROUP] = (double)x->group;
@@ -158,6 +159,9 @@ START_TEST(texts_of_many_shapes)
 		{ 1, 0, 1, 4, 4, 64, 0, false, { 700 }, 0 },
 		{ 3, 2, 2, 16, 24, 0, 1.3, false, { 130, 3, 41 }, 0.1 },
 		{ 2, 0, 2, 20, 12, 33, 0, true, { 100 }, 0.5 },
+		{ 2, 0, 1, 16, 16, -1, 0, false, { 80 }, 0 },
+		{ 2, 1, 2, 12, 40, -65, 1.3, false, { 200, 66 }, 0 },
+		{ 3, 0, 3, 20, 12, -70, 0, true, { 300, 7 }, 0.1 },
 	};
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -242,7 +246,7 @@ START_TEST(refuses_other_operands)
 	static const int number[] = { TESS_ATTENTION_RATE,  TESS_ATTENTION_WINDOW,
 		                      TESS_ATTENTION_HEAD,  TESS_ATTENTION_FIRST,
 		                      TESS_ATTENTION_GROUP, TESS_ATTENTION_SOFTCAP,
-		                      TESS_ATTENTION_VALUE };
+		                      TESS_ATTENTION_VALUE, TESS_ATTENTION_CHUNKED };
 	void *device = cpu_open_device("auto", 1);
 
 	for (int i = 0; i < 9; i++)

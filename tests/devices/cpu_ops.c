@@ -26,6 +26,11 @@ static void compare_norm(int kind, int64_t tokens, int64_t runs, int64_t each, i
 	for (int64_t u = 0; u <= units; u++)
 		bound[u] = tess_edge(each, units, u);
 	compare_op(&op);
+	if (kind == TESS_RMS) {
+		num[TESS_NORM_OFFSET] = 0;
+		in[1] = (struct tess_view){ 0 };
+		compare_op(&op);
+	}
 	cpu_free_weights(&w);
 	cpu_free_weights(&b);
 	free(x);

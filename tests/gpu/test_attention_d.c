@@ -5,7 +5,7 @@
 #include "device.h"
 
 struct texts {
-	int64_t heads, lo, group, d, value, window;
+	int64_t heads, lo, group, d, value, window; /* window < 0: chunks */
 	double softcap;
 	bool latent; /* a value is the start of its key */
 	int64_t length[4]; /* lengths of the sequences; ends with 0 */
@@ -74,7 +74,7 @@ static void test_texts(const struct texts *x)
 		longest = 0, texts = 0;
 	struct tess_view in[7] = { 0 }, out[3];
 	double num[TESS_ATTENTION_NUMS] = { 1 / sqrt((double)x->d),
-		                            (double)x->window,
+		                            (double)llabs(x->window),
 		                            (double)x->d,
 		                            (double)x->lo,
 		                            (double)x->group,
@@ -84,7 +84,8 @@ static void test_texts(const struct texts *x)
 		                            x->softcap,
 		                            (double)x->value,
 		                            x->rate,
-		                            77 };
+		                            77,
+		                            x->window < 0 };
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, x->rate > 0 ? 7 : 6, out, num,
 	                                TESS_ATTENTION_NUMS);
 	int32_t *position, *slot, *step = malloc(16);
@@ -151,6 +152,8 @@ START_TEST(texts_of_many_shapes)
 		{ 2, 0, 1, 16, 16, 0, 0, false, { 40, 40, 40 }, 0, true },
 		{ 3, 3, 4, 24, 24, 0, 1.3, false, { 70, 29 }, 0, true },
 		{ 2, 1, 2, 8, 8, 20, 0, false, { 3, 100, 64 }, 0, true },
+		{ 2, 1, 2, 12, 24, -20, 0, false, { 100, 6 }, 0, false },
+		{ 1, 0, 1, 20, 12, -33, 1.3, true, { 5, 100 }, 0, false },
 	};
 
 	set_up_devices("auto");

@@ -120,6 +120,10 @@ static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, 
 	struct tess_op op = cpu_make_sum_op(TESS_OP_NORM, in, kind == TESS_LAYER ? 3 : 2, &out, num,
 	                                    TESS_NORM_NUMS, &tree, 1, &term, 1);
 
+	if (offset < 0) { /* no weight */
+		num[TESS_NORM_OFFSET] = 0;
+		in[1] = (struct tess_view){ 0 };
+	}
 	before = memcpy(malloc(sizeof *y * (size_t)(rows * pitch)), y,
 	                sizeof *y * (size_t)(rows * pitch));
 	want = run_on_both(cpu, &op, y, sizeof *y * (uint64_t)(rows * pitch), before);
@@ -146,6 +150,8 @@ START_TEST(norms)
 		test_norm_op(kind, dtype, i == 4, 300, 1);
 		test_norm_op(kind, dtype, 0, 64, 5);
 		test_norm_op(kind, dtype, 0, 6, 2);
+		if (kind == TESS_RMS)
+			test_norm_op(kind, dtype, -1, i % 2 ? 64 : 300, i % 2 ? 5 : 1);
 	}
 	tear_down_devices();
 }
@@ -466,7 +472,7 @@ END_TEST
 /* ---- attention ------------------------------------------------------------------------------- */
 
 struct attention_case {
-	int64_t heads, lo, group, d, window;
+	int64_t heads, lo, group, d, window; /* window < 0: chunks */
 	int32_t dtype;
 	double softcap;
 	int64_t value; /* elements; 0: d; negative: the first ones of their key */
@@ -527,8 +533,8 @@ static void fill_pages(struct attention_step *s)
 	const struct attention_case *c = s->c;
 	int64_t width = cpu_get_width(c->dtype), passed = 0;
 
-	if (c->window && c->before > c->window)
-		passed = (c->before - c->window + 1) / 64;
+	if (c->window && c->before > llabs(c->window))
+		passed = (c->before - llabs(c->window) + 1) / 64;
 	s->table = calloc((size_t)(c->slots * s->blocks), sizeof *s->table);
 	s->pages = malloc(s->bytes);
 	memset(s->pages, 0xff, s->bytes);
@@ -594,7 +600,7 @@ static void test_attention_op(const struct attention_case *c, bool tensor)
 	int64_t n = s.tokens, nq = c->heads * c->d, nk = s.kv * c->d, nv = s.kv * s.value;
 	int64_t slots = c->slots * s.blocks;
 	double num[] = { (c->spread > 0 ? c->spread : 3) / sqrt((double)c->d),
-		         (double)c->window,
+		         (double)llabs(c->window),
 		         (double)c->d,
 		         (double)c->lo,
 		         (double)c->group,
@@ -604,7 +610,8 @@ static void test_attention_op(const struct attention_case *c, bool tensor)
 		         c->softcap,
 		         (double)s.value,
 		         0,
-		         0 };
+		         0,
+		         c->window < 0 };
 	struct tess_view in[6], out;
 	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &out, num, TESS_ATTENTION_NUMS);
 	float *y;
@@ -634,7 +641,7 @@ static const int one_row[] = { 1, 0 }, some_rows[] = { 1, 3, 1, 7, 2, 0 }, promp
 		 long_prompt[] = { 200, 0 }, mixed[] = { 1, 45, 1, 17, 3, 20, 0 },
 		 batch[] = { 1, 1, 1, 1, 1, 0 };
 
-enum { ATTENTION_CASES = 24 };
+enum { ATTENTION_CASES = 28 };
 
 START_TEST(attention)
 {
@@ -663,6 +670,10 @@ START_TEST(attention)
 		{ 2, 0, 2, 64, 160, TESS_BF16, 0, 0, 1, 222, long_prompt, 0 },
 		{ 8, 4, 4, 64, 0, TESS_BF16, 0, 0, 6, 100, mixed, 400 },
 		{ 4, 0, 4, 128, 90, TESS_BF16, 0, 0, 1, 130, long_prompt, 400 },
+		{ 4, 0, 2, 64, -50, TESS_BF16, 0, 0, 1, 90, prompt, 0 },
+		{ 3, 1, 2, 20, -33, TESS_F32, 0, 0, 5, 200, some_rows, 0 },
+		{ 2, 0, 2, 64, -160, TESS_BF16, 0, 0, 1, 222, long_prompt, 0 },
+		{ 2, 0, 2, 160, -70, TESS_F32, 0, 100, 6, 100, mixed, 0 },
 	};
 
 	const struct attention_case *c = &cases[_i * THIN % ATTENTION_CASES];

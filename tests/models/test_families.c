@@ -318,6 +318,8 @@ static const struct {
 	  "embed_positions.weight: shape [102, 40], but config.json makes it [2050, 40]" },
 	{ "opt", "{\"word_embed_proj_dim\": 20}", NULL,
 	  "embed_tokens.weight: shape [107, 40], but config.json makes it [107, 20]" },
+	{ "llama4_text-defaults", "{\"num_experts_per_tok\": 2}", NULL,
+	  "num_experts_per_tok: \"(no text)\" is not supported here; use 1" },
 	{ "olmoe-defaults", "{\"clip_qkv\": -1}", NULL, "a clamp to [1, -1]" },
 };
 
@@ -479,6 +481,14 @@ static const struct {
 	{ "starcoder2", "{}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION, TESS_GELU_TANH },
 	{ "starcoder2", "{\"norm_epsilon\": 0.5, \"layer_norm_eps\": 0.25}", NULL, TESS_OP_NORM, 0,
 	  TESS_NORM_EPS, 0.5 },
+	{ "llama4_text-defaults", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_CHUNKED, 1 },
+	{ "llama4_text-defaults", "{\"attention_chunk_size\": 7}", NULL, TESS_OP_ATTENTION, 1,
+	  TESS_ATTENTION_WINDOW, 7 },
+	{ "llama4_text-defaults", "{\"no_rope_layers\": [0, 1]}", NULL, TESS_OP_ATTENTION, 0,
+	  TESS_ATTENTION_CHUNKED, 0 },
+	{ "llama4_text-defaults", "{}", NULL, TESS_OP_ROPE, 0, TESS_ROPE_INTERLEAVED, 1 },
+	{ "llama4_text-defaults", "{\"moe_layers\": [1]}", NULL, TESS_OP_ROUTE, 1, TESS_ROUTE_FLAGS,
+	  TESS_SIGMOID },
 	{ "olmoe-defaults", "{\"clip_qkv\": 6}", NULL, TESS_OP_CLAMP, 2, TESS_CLAMP_HIGH, 6 },
 	{ "olmoe-defaults", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_TOP, 8 },
 	{ "olmoe-defaults", "{}", NULL, TESS_OP_ROUTE, 0, TESS_ROUTE_FLAGS, 0 },
@@ -808,6 +818,19 @@ static const struct {
 	  "residual_dropout": 0, "embedding_dropout": 0, "use_bias": true,
 	  "tie_word_embeddings": true, "rope_theta": 10000
 	}) },
+	{ "llama4_text", TESS_JSON({
+	  "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
+	  "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
+	  "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+	  "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-05,
+	  "pad_token_id": null, "bos_token_id": 1, "eos_token_id": 2,
+	  "tie_word_embeddings": false, "attention_dropout": 0, "num_experts_per_tok": 1,
+	  "num_local_experts": 16, "moe_layers": null, "interleave_moe_layer_step": 1,
+	  "use_qk_norm": true, "no_rope_layers": null,
+	  "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "layer_types": null,
+	  "attn_temperature_tuning": true, "floor_scale": 8192, "attn_scale": 0.1,
+	  "attention_bias": false, "rope_theta": 500000
+	}) },
 };
 /* clang-format on */
 
@@ -930,6 +953,10 @@ static const struct {
 	{ "exaone4", "{" FIRST_SLIDES "}", 2 },
 	{ "exaone4", "{\"sliding_window\": null}", 4 },
 	{ "opt", "{}", 0 },
+	{ "llama4_text-defaults", "{}", 4 },
+	{ "llama4_text-defaults", "{\"no_rope_layers\": [1, 0]}", 3 }, /* the last grows queries */
+	{ "llama4_text-defaults",
+	  "{\"no_rope_layers\": [1, 0], \"attn_temperature_tuning\": false}", 2 },
 };
 
 START_TEST(layers_with_rope)
@@ -972,6 +999,7 @@ static const struct {
 	{ "stablelm", "{\"use_qkv_bias\": true}", 3, 0 },
 	{ "exaone4", "{\"attention_bias\": true}", 0, 0 },
 	{ "olmo3", "{\"attention_bias\": true}", 3, 1 },
+	{ "llama4_text-defaults", "{\"attention_bias\": true}", 3, 1 },
 	{ "olmoe-defaults", "{\"attention_bias\": true}", 3, 1 },
 	{ "qwen2_moe-defaults", "{}", 3, 0 },
 	{ "qwen2_moe-defaults", "{\"qkv_bias\": false}", 0, 0 },

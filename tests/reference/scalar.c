@@ -270,7 +270,7 @@ static void run_norm_op(const struct tess_op *op)
 			scale = 1.0f / sqrtf(sum_row_run(op, t, h, each, mean, true) / (float)each +
 			                     (float)op->num[TESS_NORM_EPS]);
 			for (int64_t k = 0; k < each; k++) {
-				weight = scalar_load(w, k * w->stride[0]);
+				weight = w->ndim ? scalar_load(w, k * w->stride[0]) : 1;
 				if (op->num[TESS_NORM_OFFSET] != 0)
 					weight = 1.0f + weight;
 				v = (scalar_read(x, t, h + k) - mean) * scale * weight;

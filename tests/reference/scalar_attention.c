@@ -130,6 +130,8 @@ static int64_t find_first_seen(const struct tess_op *op, int64_t own)
 {
 	int64_t window = get_integer(op, TESS_ATTENTION_WINDOW);
 
+	if (op->num[TESS_ATTENTION_CHUNKED] != 0)
+		return own / window * window;
 	return window && own >= window ? own - window + 1 : 0;
 }
 
@@ -255,9 +257,10 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 static float sum_queries(const struct tess_op *op, int64_t from, int64_t rows, int64_t p,
                          const float *a, const struct tess_view *x, int64_t i, float *pair)
 {
-	int64_t window = get_integer(op, TESS_ATTENTION_WINDOW);
-	int64_t last = window && p + window < rows ? p + window - 1 : rows - 1;
+	int64_t last = p;
 
+	while (last + 1 < rows && find_first_seen(op, last + 1) <= p)
+		last++;
 	for (int64_t q = p; q <= last; q++) {
 		pair[q] = a[q * rows + p];
 		pair[rows + q] = scalar_read(x, from + q, i);

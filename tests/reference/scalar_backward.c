@@ -285,7 +285,7 @@ static void run_norm_d_op(const struct tess_op *op)
 
 		scale = normalize_elements(op, op->num, t, at, each, h);
 		for (int64_t k = 0; k < each; k++) {
-			w = scalar_read(&op->in[1], k, 0);
+			w = op->in[1].ndim ? scalar_read(&op->in[1], k, 0) : 1;
 			w = op->num[TESS_NORM_OFFSET] != 0 ? 1.0f + w : w;
 			u[k] = scalar_read(&op->in[2], t, at + k) * w;
 		}

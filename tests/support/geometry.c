@@ -342,6 +342,27 @@ static int32_t draw_olmoe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
+static int32_t draw_llama4(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_local_experts");
+	json_t *rope = json_array();
+
+	for (int i = 0; i < 3; i++)
+		json_array_append_new(rope, json_integer(draw_between(seed, 0, 1)));
+	json_object_set_new(config, "no_rope_layers", rope);
+	set_integer(config, "num_experts_per_tok", 1);
+	set_integer(config, "intermediate_size_mlp", draw_between(seed, 8, 150));
+	set_integer(config, "interleave_moe_layer_step",
+	            json_integer_value(json_object_get(config, "num_hidden_layers")) > 1
+	                    ? draw_between(seed, 1, 2)
+	                    : 1);
+	set_integer(config, "attention_chunk_size", draw_between(seed, 1, 70));
+	set_integer(config, "floor_scale", draw_between(seed, 1, 9));
+	set_bool(config, "use_qk_norm", draw_one_in(seed, 2));
+	return heads < experts ? heads : experts;
+}
+
 static int32_t draw_qwen2_moe(uint64_t *seed, json_t *config)
 {
 	int32_t ranks = draw_qwen3_moe(seed, config);
@@ -424,6 +445,7 @@ static const struct {
 	{ "gpt_neox", draw_gpt_neox },
 	{ "granite", draw_granite },
 	{ "hunyuan_v1_dense", draw_hunyuan_v1_dense },
+	{ "llama4_text", draw_llama4 },
 	{ "ministral", draw_decoder },
 	{ "ministral3", draw_ministral3 },
 	{ "olmo3", draw_two_ropes },

@@ -97,9 +97,10 @@ static tess_status run_job_rank(struct tess_world *w, void *arg)
 	opened = !st;
 	if (part->cleans)
 		conform_note_files(&me);
-	tess_error_clear();
-	if (!st)
+	if (!st) {
+		tess_error_clear();
 		st = part->run(&me);
+	}
 	if (st && (!part->fails || !opened))
 		conform_add_failure(&me, st);
 	conform_close_memory(&me);

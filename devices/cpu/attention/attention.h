@@ -28,6 +28,7 @@ struct attention {
 	const struct tess_op *op;
 	int64_t d, heads, kv, window, lo, group;
 	int64_t value, value_step; /* elements of a value; elements between positions */
+	bool chunked; /* the window is the chunk of a row */
 	float scale, softcap;
 	struct dropout drop; /* dropout of weights */
 	int64_t site; /* site of local head 0 */
@@ -94,7 +95,15 @@ static inline int64_t find_end_head(const struct attention *a, int64_t g)
 /* Returns the first position visible from `position`. */
 static inline int64_t get_first_key(const struct attention *a, int64_t position)
 {
+	if (a->chunked)
+		return position - position % a->window;
 	return a->window && position >= a->window ? position - a->window + 1 : 0;
+}
+
+/* Returns the position after the last one that sees the key at `position`; there is a window. */
+static inline int64_t get_end_query(const struct attention *a, int64_t position)
+{
+	return position + a->window - (a->chunked ? position % a->window : 0);
 }
 
 /* Returns the maximum number of units of keys of `rows` queries of a slot. */

@@ -111,13 +111,14 @@ static void cap_scores(const struct text_head *h)
 /* Masks scores: the queries that see a key are a range of lanes. */
 static void mask_scores(const struct text_head *h)
 {
-	int64_t from, to, window = h->a->window;
+	int64_t from, to;
 
 	for (int64_t p = h->lo * KEYS; p < h->hi * KEYS; p++) {
 		float *z = h->w + (p - h->lo * KEYS) * BLOCK;
 
 		from = p > h->first ? p - h->first : 0;
-		to = window && p + window - h->first < BLOCK ? p + window - h->first : BLOCK;
+		to = h->a->window ? get_end_query(h->a, p) - h->first : BLOCK;
+		to = to < BLOCK ? to : BLOCK;
 		for (int64_t l = 0; l < BLOCK; l++)
 			if (l < from || l >= to)
 				z[l] = -INFINITY;
@@ -262,7 +263,7 @@ static int16_t count_levels(int64_t first, int64_t u)
 /* Returns the last unit of queries that see a key of unit `u`. */
 static int64_t find_last_unit(const struct text_head *h, int64_t u)
 {
-	int64_t last = u * KEYS + KEYS - 2 + h->a->window;
+	int64_t last = h->a->window ? get_end_query(h->a, u * KEYS + KEYS - 1) - 1 : 0;
 
 	return (h->a->window && last < h->of->rows ? last : h->of->rows - 1) / QUERIES;
 }

@@ -17,6 +17,7 @@ struct attention attention_read(struct cpu *cpu, const struct tess_op *op)
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.chunked = op->num[TESS_ATTENTION_CHUNKED] != 0,
 		.lo = (int64_t)op->num[TESS_ATTENTION_FIRST],
 		.group = (int64_t)op->num[TESS_ATTENTION_GROUP],
 		.keys = cached ? (int64_t)op->num[TESS_ATTENTION_KEYS] : 0,

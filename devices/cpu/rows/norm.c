@@ -73,13 +73,16 @@ struct norm_moments norm_measure(const struct sum *sum, const double *num, const
 	return m;
 }
 
-/* Returns w + offset, or b, as floats: in place, or widened into `scratch`. */
-static const float *widen_weights(const struct tess_view *v, bool offset, float *scratch)
+/* Returns w + offset, or b, as floats: in place, or widened into `scratch`; 1 if w is absent. */
+static const float *widen_weights(const struct tess_view *v, int64_t each, bool offset,
+                                  float *scratch)
 {
-	if (!offset && v->dtype == TESS_F32 && v->stride[0] == 1 &&
+	if (v->ndim && !offset && v->dtype == TESS_F32 && v->stride[0] == 1 &&
 	    (uintptr_t)v->data % sizeof(float) == 0)
 		return v->data;
-	for (int64_t i = 0; i < v->shape[0]; i++) {
+	for (int64_t i = 0; i < each && !v->ndim; i++)
+		scratch[i] = 1.0f;
+	for (int64_t i = 0; i < each && v->ndim; i++) {
 		scratch[i] = load_weight_element(v->data, v->dtype, i * v->stride[0]);
 		if (offset)
 			scratch[i] = 1.0f + scratch[i];
@@ -109,8 +112,10 @@ static void normalize_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	const struct norm *n = arg;
 	const struct tess_op *op = n->op;
 	float *scratch = cpu_get_thread_scratch(n->cpu, thread), *level = scratch + 2 * n->each;
-	const float *w = widen_weights(&op->in[1], op->num[TESS_NORM_OFFSET] != 0, scratch);
-	const float *b = op->nin > 2 ? widen_weights(&op->in[2], false, scratch + n->each) : NULL;
+	const float *w =
+		widen_weights(&op->in[1], n->each, op->num[TESS_NORM_OFFSET] != 0, scratch);
+	const float *b =
+		op->nin > 2 ? widen_weights(&op->in[2], n->each, false, scratch + n->each) : NULL;
 
 	for (int64_t t = lo; t < hi; t++)
 		for (int64_t i = 0; i < n->runs; i++)
@@ -144,7 +149,8 @@ static void derive_rows(void *arg, int64_t lo, int64_t hi, int32_t thread)
 	const struct norm *n = arg;
 	const struct tess_op *op = n->op;
 	float *scratch = cpu_get_thread_scratch(n->cpu, thread), *u = scratch + n->each;
-	const float *w = widen_weights(&op->in[1], op->num[TESS_NORM_OFFSET] != 0, scratch);
+	const float *w =
+		widen_weights(&op->in[1], n->each, op->num[TESS_NORM_OFFSET] != 0, scratch);
 
 	for (int64_t t = lo; t < hi; t++)
 		for (int64_t i = 0; i < n->runs; i++)

@@ -80,6 +80,7 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 		.slots = pages->shape[0],
 		.blocks = pages->shape[1],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.chunked = op->num[TESS_ATTENTION_CHUNKED] != 0,
 		.heads = (int32_t)(q->shape[1] / d),
 		.kv = (int32_t)(k->shape[1] / d),
 		.group = (int32_t)op->num[TESS_ATTENTION_GROUP],

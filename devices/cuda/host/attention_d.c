@@ -32,6 +32,7 @@ static struct text_args make_text_args(const struct gpu *g, const struct tess_op
 		.g_pitch = backward ? op->in[5].stride[0] : 0,
 		.rows = q->shape[0],
 		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.chunked = op->num[TESS_ATTENTION_CHUNKED] != 0,
 		.site = (int64_t)op->num[TESS_ATTENTION_SITE] +
 		        (int64_t)op->num[TESS_ATTENTION_FIRST],
 		.heads = (int32_t)(q->shape[1] / d),

@@ -37,9 +37,9 @@ static bool can_norm_in_product(const struct tess_op *norm, const struct tess_op
 	const struct tess_view *x = &norm->in[0];
 
 	if (linear->kind != TESS_OP_LINEAR || !norm->only_next || norm->nin != 2 ||
-	    norm->num[TESS_NORM_KIND] == TESS_LAYER || !is_whole_row_norm(norm) ||
-	    x->shape[0] != 1 || !is_same_view(&linear->in[0], &norm->out[0]) ||
-	    !product_can_norm(linear, norm))
+	    !norm->in[1].ndim || norm->num[TESS_NORM_KIND] == TESS_LAYER ||
+	    !is_whole_row_norm(norm) || x->shape[0] != 1 ||
+	    !is_same_view(&linear->in[0], &norm->out[0]) || !product_can_norm(linear, norm))
 		return false;
 	for (int32_t i = 0; i < linear->nout; i++) {
 		struct tess_view y = get_finished_rows(&linear->out[i]);

@@ -56,6 +56,8 @@ DEVICE void write_out(const struct attention_args *a, int64_t t, int at, float x
 
 DEVICE int64_t find_first_key(const struct attention_args *a, int64_t position)
 {
+	if (a->chunked)
+		return position - position % a->window;
 	return a->window && position >= a->window ? position - a->window + 1 : 0;
 }
 

@@ -58,7 +58,9 @@ DEVICE int64_t find_first_row(const struct text_args *a, int64_t t)
 {
 	int64_t first = t - a->position[t];
 
-	if (a->window && a->position[t] >= a->window)
+	if (a->chunked)
+		first = t - a->position[t] % a->window;
+	else if (a->window && a->position[t] >= a->window)
 		first = t - a->window + 1;
 	return first < 0 ? 0 : first;
 }

@@ -326,6 +326,7 @@ struct attention_args {
 	int64_t rows, slots, blocks, window; /* window 0: all keys */
 	int32_t heads, kv, group, first_head; /* local heads; first_head: global index */
 	int32_t d, dv, dtype, parts;
+	int32_t chunked; /* the window is the chunk of a row */
 	int32_t head_blocks; /* blocks of ATTEND_HEADS query heads for each key-value head */
 	int32_t tile_heads; /* heads of a tile on tensor cores, which share keys: 1, 2 or 4 */
 	int32_t tiled; /* runs of at least TILED_ROWS_MIN rows are left to attend_tiles */
@@ -378,6 +379,7 @@ struct text_args { /* attention over complete sequences; g NULL: the forward */
 	int64_t q_pitch, k_pitch, v_pitch, g_pitch, out_pitch, dq_pitch, dk_pitch, dv_pitch;
 	int64_t rows, window, site; /* window 0: all keys; site: of local head 0 */
 	int32_t heads, group, first_head, d, dv, latent;
+	int32_t chunked; /* the window is the chunk of a row */
 	float scale, softcap;
 	struct drop_args drop;
 };

@@ -216,14 +216,14 @@ DEVICE void measure_run(const struct norm_args *a, const float *x, const float *
 /* Widens the bits of a weight, and adds the offset. */
 DEVICE float widen_norm_weight(const struct norm_args *a, uint32_t bits)
 {
-	float w = widen_bits(bits, a->w_dtype);
+	float w = a->w ? widen_bits(bits, a->w_dtype) : 1.0f;
 
 	return a->offset != 0.0f ? a->offset + w : w;
 }
 
 DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
 {
-	return widen_norm_weight(a, load_bits(a->w, a->w_dtype, i * a->w_stride));
+	return widen_norm_weight(a, a->w ? load_bits(a->w, a->w_dtype, i * a->w_stride) : 0);
 }
 
 /* Loads elements i, i + threads, .. of x, or of total = x + more, which is also written. */
@@ -249,7 +249,7 @@ DEVICE void load_norm_weights(const struct norm_args *a, int64_t i, uint32_t *w)
 	const int step = blockDim.x;
 
 	EACH(j, NORM_LOADS)
-		if (i + j * step < a->each)
+		if (i + j * step < a->each && a->w)
 			w[j] = load_bits(a->w, a->w_dtype, (i + j * step) * a->w_stride);
 }
 
@@ -282,7 +282,7 @@ KERNEL_EARLY(NORM_THREADS_MAX, 1, normalize_runs, norm_args)
 	float *y = a.y ? a.y + t * a.y_pitch + run * a.each : NULL, mean, scale, v[NORM_LOADS];
 	uint32_t w[NORM_LOADS];
 
-	if (threadIdx.x * line < a.each && a.w_stride == 1)
+	if (threadIdx.x * line < a.each && a.w && a.w_stride == 1)
 		prefetch_line((const char *)a.w + threadIdx.x * 128);
 	wait_for_kernels();
 	if (a.each <= step) {

@@ -7,6 +7,7 @@
 #include "core/registry/plugin_watch.h"
 #include "tests/support/suite.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -215,6 +216,17 @@ static void use_reports_only(void)
 	enable_reports();
 }
 
+/* As a program does that captures stderr: reports go to the descriptor that it has kept. */
+static void use_other_output(void)
+{
+	int kept = dup(STDERR_FILENO), captured = open("/dev/null", O_WRONLY);
+
+	use_reports_only();
+	dup2(captured, STDERR_FILENO);
+	if (tess_crash_reports_redirect(kept))
+		_exit(1);
+}
+
 static void use_own_handler(void)
 {
 	use_default_actions();
@@ -297,6 +309,7 @@ static const struct chain_case {
 	  "signal 8 (Floating point exception)" },
 	{ use_reports_only, raise_between_handlers, SIGFPE, 0,
 	  "signal 8 (Floating point exception)" },
+	{ use_other_output, raise_fpe, SIGFPE, 0, "signal 8 (Floating point exception)" },
 	{ ignore_faults, raise_fpe, 0, 0, "" },
 	{ use_reports_only, abort_in_plugin, SIGABRT, 0,
 	  "[1/3] plugin: error: quit() of /x.so: signal 6 (Aborted), in /" },

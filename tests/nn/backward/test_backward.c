@@ -67,11 +67,12 @@ static double read_torch_error(const struct opened *o, const char *name)
 
 /* ---- against torch --------------------------------------------------------------------------- */
 
-static const char *const families[] = { "llama",       "llama-odd", "gpt2",        "qwen2",
-	                                "qwen3",       "mistral",   "phi3",        "phi3-partial",
-	                                "gemma2",      "olmo2",     "mixtral",     "qwen3_moe",
-	                                "deepseek_v3", "cohere2",   "gemma3_text", "glm4_moe",
-	                                "gpt_neox",    "olmoe",     "opt",         "qwen2_moe" };
+static const char *const families[] = { "llama",       "llama-odd",   "gpt2",        "qwen2",
+	                                "qwen3",       "mistral",     "phi3",        "phi3-partial",
+	                                "gemma2",      "olmo2",       "mixtral",     "qwen3_moe",
+	                                "deepseek_v3", "cohere2",     "gemma3_text", "glm4_moe",
+	                                "gpt_neox",    "llama4_text", "olmoe",       "opt",
+	                                "qwen2_moe" };
 enum { FAMILIES = sizeof families / sizeof *families };
 
 /*

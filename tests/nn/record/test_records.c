@@ -85,6 +85,8 @@ static const char *const wrong_values[] = {
 	"mlp: a clamp needs rows of elements",
 	"mlp: a clamp to [1, -1]; the first limit must not be above the second",
 	"mlp: a clamp to [nan, 1]",
+	"mlp: a product of rows needs rows of elements",
+	"mlp: attention in chunks of 3 with a window of 2; chunks have 1 or more positions",
 	"the model: forward's result needs rows of elements",
 };
 
@@ -151,6 +153,15 @@ static struct tess_tensor *pass_wrong_value(struct tess_nn *nn, struct tess_tens
 		return nn->clamp(nn, x, 1, -1);
 	case 27:
 		return nn->clamp(nn, x, (double)NAN, 1);
+	case 28:
+		return nn->dot(nn, x, flat);
+	case 29:
+		return nn->attention(
+			nn, x, x, x,
+			&(struct tess_attention){ .size = sizeof(struct tess_attention),
+		                                  .scale = 1,
+		                                  .window = 2,
+		                                  .chunk = 3 });
 	default:
 		return nn->leave(nn, x), flat;
 	}
