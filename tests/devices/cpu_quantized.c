@@ -126,7 +126,7 @@ static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit,
 	ck_assert(w->n <= N_MAX && w->k <= K_MAX);
 	w->data = cpu_make_weights(dtype, n * w->k);
 	for (int64_t k = 0; k < w->k && dtype == TESS_F32; k++) { /* zeros, and a scale of 0 */
-		w->data.value[k] = k < 40 ? 0 : 1e-7f * w->data.value[k];
+		w->data.value[k] *= k < 40 ? 0 : format == TESS_Q8 ? 1e-7f : 1e-38f;
 		memcpy(w->data.data + 4 * k, &w->data.value[k], 4);
 	}
 	w->panel = count_test_bytes(w);
