@@ -246,9 +246,11 @@ static tess_status check_axes_of_spec(struct tess_dtensor *t, const struct tess_
 	for (int32_t a = 0; a < s->ndim; a++) {
 		if (s->shape[a] < 0 || s->shape[a] >> MAX_LOG_ELEMENTS ||
 		    (s->shape[a] && elements > (INT64_C(1) << MAX_LOG_ELEMENTS) / s->shape[a]))
-			return tess_fail(TESS_EINVAL,
-			                 "%s: axis %d has %lld elements; a tensor has 0 to 2^%d",
-			                 name, (int)a, (long long)s->shape[a], MAX_LOG_ELEMENTS);
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: axis %d has size %lld; all axes together may have 0 to "
+				"2^%d elements",
+				name, (int)a, (long long)s->shape[a], MAX_LOG_ELEMENTS);
 		elements *= s->shape[a] ? s->shape[a] : 1;
 	}
 	if (s->nparts < 0 || (s->nparts && !s->parts))

@@ -335,7 +335,7 @@ class _Processes:
         known = [child for child in asked if child.data and _NO_RESULT.encode() not in child.data]
         for child in asked + ended_late:
             if child not in known:
-                child.data, child.killed = b"", True
+                child.data, child.killed = bytearray(), True
         return bool(known)
 
     def _have_ended(self) -> bool:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import traceback
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence, Union
 
@@ -11,6 +13,7 @@ from ._group import describe_error
 from ._library import fail, lib
 from ._placement import Placement, make_place
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 Places = Union[Sequence[Placement], Callable[["Site"], Sequence[Placement]]]
 Params = Union[Mapping[str, Placement], Callable[["Site", "Param"], Union[Placement, None]]]
 _styles: dict[str, _Style] = {}  # registered for the life of the process
@@ -90,7 +93,13 @@ def _report(site: Any, place: Callable[[Site], None]) -> int:
         place(Site(module, s.kind.decode(), s.nranks, bool(s.training), s.config.decode()))
         return 0
     except BaseException as error:
-        return fail(CODES["EINVAL"], f"{module}: {describe_error(error)}")
+        return fail(CODES["EINVAL"], f"{module}: {describe_error(error)}{_find_line(error)}")
+
+
+def _find_line(error: BaseException) -> str:
+    """Returns where a function of a style raised: " (plan.py:12, in place_param)"; "": in this file."""
+    calls = [one for one in traceback.extract_tb(error.__traceback__) if os.path.dirname(one.filename) != _HERE]
+    return f" ({os.path.basename(calls[-1].filename)}:{calls[-1].lineno}, in {calls[-1].name})" if calls else ""
 
 
 def register_style(name: str, *, inputs: Places = (), outputs: Places = (), params: Params | None = None) -> None:

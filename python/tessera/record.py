@@ -47,7 +47,9 @@ def _import_sharding() -> Any:
     """Returns the class DistributedConfig of Transformers."""
     try:
         import accelerate  # type: ignore[import-not-found,unused-ignore]  # noqa: F401 - from_pretrained needs it for tensor parallelism
-        from transformers.distributed.configuration_utils import DistributedConfig
+        from transformers.distributed.configuration_utils import (  # type: ignore[import-not-found,unused-ignore]
+            DistributedConfig,
+        )
     except ImportError as error:
         raise MissingTransformers(
             f"tensor parallelism needs accelerate and transformers as new as 5.24 ({error})"

@@ -51,7 +51,7 @@ def test_torch_placements_are_accepted(data):
 
 @pytest.mark.parametrize("definition, message", [
     (dict(params={"weight": Shard(2)}), "model.layers.0.mlp.up_proj: ValueError: bad_python cuts dimension 2 of weight, which has shape"),
-    (dict(params=lambda site, param: 1 / 0), "model.layers.0.mlp.up_proj: ZeroDivisionError: division by zero"),
+    (dict(params=lambda site, param: 1 / 0), "model.layers.0.mlp.up_proj: ZeroDivisionError: division by zero (test_style.py:"),
     (dict(inputs=lambda site: [Replicate()] * 5), "places 5 inputs; a module has at most 4"),
     (dict(outputs=[Partial("max")]), "model.layers.0.mlp.up_proj"),
 ])

@@ -64,6 +64,22 @@ static void print_first(const struct tess_comparison *c)
 	printf("%lld of %lld values differ\n", (long long)c->ndifferent, (long long)c->ncompared);
 }
 
+/* Counts the values that only one side has: they are not compared. */
+static void print_unmatched(const struct tess_comparison *c)
+{
+	static const int states[] = { TESS_VALUE_ONLY_FIRST, TESS_VALUE_ONLY_SECOND };
+
+	for (int side = 0; side < 2; side++) {
+		long long n = 0;
+
+		for (int64_t i = 0; i < c->nvalues; i++)
+			n += c->values[i]->state == states[side];
+		if (n)
+			printf("only in %c, not compared: %lld value%s\n", 'A' + side, n,
+			       n == 1 ? "" : "s");
+	}
+}
+
 static void print_value_row(const struct tess_value_comparison *v, int width)
 {
 	printf("%-*s  %-11s", width, v->name, compare_get_state(v));
@@ -101,6 +117,7 @@ tess_status compare_print_table(const struct compare_options *o, const struct te
 	else
 		printf("tolerance: none, bits are compared\n");
 	print_first(c);
+	print_unmatched(c);
 	print_checks(o, c, failed);
 	for (int64_t i = 0; i < c->nvalues; i++)
 		if ((int)strlen(c->values[i]->name) > width)

@@ -226,10 +226,11 @@ static tess_status try_module(struct trials *t, int32_t i, const struct conform_
 	const int64_t *size = m->size;
 
 	format_plan(t, i, m, place, sizeof plan, plan);
-	conform_set_activity(t->me, "%s, input %s, %lld tokens, vocabulary %lld, %lld x %lld",
+	conform_set_activity(t->me, "%s, input %s, %lld token%s, vocabulary %lld, %lld x %lld",
 	                     modules[i].name, get_place_name(place),
-	                     (long long)size[CONFORM_TOKENS], (long long)size[CONFORM_VOCABULARY],
-	                     (long long)size[CONFORM_IN], (long long)size[CONFORM_OUT]);
+	                     (long long)size[CONFORM_TOKENS], size[CONFORM_TOKENS] == 1 ? "" : "s",
+	                     (long long)size[CONFORM_VOCABULARY], (long long)size[CONFORM_IN],
+	                     (long long)size[CONFORM_OUT]);
 	return try_plan(t, m, "mod", plan);
 }
 
