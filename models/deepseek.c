@@ -78,7 +78,9 @@ static struct tess_tensor *attend_as_deepseek(struct tess_nn *nn, const struct t
 	const struct tess_rotary end = {
 		.size = sizeof end, .flags = c->rotary.flags, .first = m->nope, .width = m->rotated
 	};
-	const struct tess_attention how = { sizeof how, 0, c->scale, 0, 0, m->rank, c->dropout, 0 };
+	const struct tess_attention how = {
+		.size = sizeof how, .scale = c->scale, .value = m->rank, .dropout = c->dropout
+	};
 	struct tess_tensor *q_kv[2] = { 0 }, *kv[2] = { 0 }, *q, *y;
 
 	(void)layer;

@@ -73,7 +73,9 @@ static struct tess_tensor *feed_as_llama4(struct tess_nn *nn, const struct tess_
                                           int64_t layer, struct tess_tensor *x)
 {
 	const struct tess_linear router[] = { { "router", c->experts, 0, 0 }, { 0 } };
-	const struct tess_experts how = { sizeof how, TESS_IN_OUT, c->act, 0, c->expert_ffn };
+	const struct tess_experts how = {
+		.size = sizeof how, .flags = TESS_IN_OUT, .act = c->act, .ffn = c->expert_ffn
+	};
 	struct tess_route score = c->route, one = c->route;
 	struct tess_tensor *y, *logits, *chosen, *factor;
 

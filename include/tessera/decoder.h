@@ -238,8 +238,8 @@ static inline struct tess_tensor *tess_decoder_attend_unrotated(struct tess_nn *
 {
 	const struct tess_linear w[] = { { c->out, c->hidden, c->out_bias, 0 },
 		                         { NULL, NULL, 0, 0 } };
-	const struct tess_attention how = { sizeof how, 0, c->scale,   c->softcap,
-		                            window,     0, c->dropout, 0 };
+	const struct tess_attention how = { sizeof how, 0,          c->scale, c->softcap, window,
+		                            0,          c->dropout, 0,        NULL };
 	struct tess_tensor *y = nn->attention(nn, qkv[0], qkv[1], qkv[2], &how);
 
 	nn->linear(nn, y, w, &y);
@@ -373,7 +373,7 @@ static inline struct tess_tensor *tess_decoder_experts(struct tess_nn *nn,
                                                        struct tess_tensor *x)
 {
 	const struct tess_linear gate[] = { { "gate", c->experts, 0, 0 }, { NULL, NULL, 0, 0 } };
-	const struct tess_experts how = { sizeof how, 0, c->act, 0, c->expert_ffn };
+	const struct tess_experts how = { sizeof how, 0, c->act, 0, c->expert_ffn, 0, 0 };
 	struct tess_tensor *y;
 
 	nn->linear(nn, x, gate, &y);

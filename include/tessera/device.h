@@ -451,7 +451,8 @@ enum {
  * ATTENTION: stores keys and values, then attends to the positions up to each row's own.
  *   in     q [T, h * d]; k [T, g * d]; v [T, g * value], optional: ndim 0; positions; slots;
  *          pages i64 [slots, blocks], 0 rows while a plan is checked, or ndim 0;
- *          with dropout: step i32 [4]
+ *          with dropout: step i32 [4], ndim 0 if sinks follow without dropout; with sinks:
+ *          vector sinks [h]
  *   out    y [T, h * value]
  *   num    TESS_ATTENTION_...
  *   tree   none; the keys are summed in units of 64 positions, n = 2^25
@@ -468,6 +469,7 @@ enum {
  *   z_p = (chain over d of FMA(q, k_p)) * scale; with a softcap c: z_p = c * tanh(z_p / c)
  *   m = max z_p; e_p = exp(z_p - m); s = sum of e_p, chains of additions in a unit
  *   w_p = e_p / s; y = sum of FMA(w_p, v_p)
+ * With the sink a of the head, m is at least a, and s is the finished sum + exp(a - m).
  * A masked position is absent: it is neither multiplied nor added.
  *
  * Without v the value of a position is the first `value` elements of its key, and pages have keys
@@ -501,15 +503,16 @@ enum {
 
 /*
  * ATTENTION_D: the gradients of ATTENTION without pages.
- *   in     q, k, v or absent, positions, slots as there; g [T, h * value]; with dropout: step
- *   out    dq [T, h * d]; dk [T, h * d]; dv [T, h * value], or absent without v
+ *   in     q, k, v or absent, positions, slots as there; g [T, h * value]; step and sinks as there
+ *   out    dq [T, h * d]; dk [T, h * d]; dv [T, h * value], or absent without v; with sinks:
+ *          dsinks [T, h], whose sum over rows is the gradient
  *   num    as ATTENTION
  *   tree   none; keys as ATTENTION, queries in units of 32 positions, n = 2^26
  * dk and dv are those of each query head; HEAD_SUM adds the heads of a group. For row t and query
  * head h, over the positions p that t attends to, with z, w and c of ATTENTION:
  *   u_p = chain over value of FMA(g, v_p); r = sum of FMA(w_p, u_p)
  *   s_p = w_p * (u_p - r); softcap: y = z_p / c, s_p = s_p * (1 - y * y); s_p = s_p * scale
- *   dq = sum of FMA(s_p, k_p)
+ *   dq = sum of FMA(s_p, k_p); dsinks = -((exp(a - m) / s) * r)
  * For each position and query head, over the queries that attend to it:
  *   dk = sum of FMA(s, q); dv = sum of FMA(w, g)
  * Without v, dv is added to the first `value` elements of dk. Dropout applies to w in dv, and to
@@ -558,13 +561,16 @@ enum {
 /*
  * EXPERTS: the MLPs of the experts, each over the rows that request it.
  *   in     x [T, K]; weights [T, e] of this rank's e experts; linear gate_up [e, 2F, K]; linear
- *          down [e, H, F]; stride[0] is that of an expert, then those of its matrix
+ *          down [e, H, F]; stride[0] is that of an expert, then those of its matrix; optional:
+ *          weights b [e, 2F] in rows, biases
  *   out    y [T, H], Partial [nodes, T, H]; with s slots [T, s * H], Partial [nodes, T, s * H]
  *   num    TESS_EXPERTS_...
  *   tree   over K (operand 0); over F (operand 3); over the experts (operand 1), one a unit
  * A weight of 0 is an expert that the row does not request: its result is absent, and the matrices
  * of an expert without rows are not read. For the others, with products as in LINEAR:
- *   [a | b] = x * gate_up, finished; h = act(a) * b, as GLU; z = h * down, finished
+ *   [a | b] = x * gate_up, finished, + bias; h = act(a) * b, as GLU; z = h * down, finished
+ * With a limit L, columns of gate_up alternate: a, b, a, b, ..; then c = min(a, L), u = b in
+ * [-L, L], h = (c / (1 + exp(-(alpha * c)))) * (u + 1).
  *   y = sum over experts of w * z; a leaf is the rounded product
  * With slots nothing is weighted or added: slot j of a row is z (or its nodes over F) of expert j
  * among those that the row requests here, in increasing order; other slots are 0.
@@ -574,13 +580,15 @@ enum {
 	TESS_EXPERTS_SLOTS,             /* s, at least the experts of any row here; 0: no slots */
 	TESS_EXPERTS_MATH,              /* as TESS_LINEAR_MATH */
 	TESS_EXPERTS_TOP,               /* maximum experts that a row requests; 0: all */
+	TESS_EXPERTS_LIMIT,             /* L; 0: none */
+	TESS_EXPERTS_ALPHA,             /* with a limit */
 	TESS_EXPERTS_NUMS
 };
 
 /*
  * EXPERTS_D: the gradients of EXPERTS with slots, as if each weight were 1.
  *   in     x [T, K]; weights [T, e]; gate_up [e, 2F, K] and down [e, H, F], weights in rows;
- *          g [T, H]
+ *          g [T, H]; optional: the biases
  *   out    dx [T, s * K], Partial [nodes, T, s * K]; mid [T, s * 3F]
  *   num    as EXPERTS, with slots
  *   tree   over K (operand 0); over H (operand 4); over 2F (operand 2)
@@ -588,6 +596,9 @@ enum {
  *   [a | b] = x * gate_up; e_f = sum over H of g_j * down[j, f]
  *   h = act(a) * b; db = e * act(a); da = (e * b) * act'(a), as GLU_D
  *   a slot of mid is [da | db | h]; one of dx is the sum over 2F of [da | db]_j * gate_up[j, k]
+ * With a limit, [da | db] alternate as [a | b]; with s = 1 / (1 + exp(-(alpha * c))):
+ *   da = (e * (u + 1)) * (s * (1 + (alpha * c) * (1 - s))), +0 if a > L; db = e * (c * s), +0 if
+ *   b is outside of [-L, L]
  * Unused slots of dx are 0, of mid not written. COMBINE of dx is the gradient of x.
  */
 
@@ -595,12 +606,13 @@ enum {
  * EXPERTS_DW: the gradients of the matrices.
  *   in     x [T, K]; weights [T, e]; g [T, H]; mid [T, s * 3F] of EXPERTS_D
  *   out    dgate_up [e, 2F, K], Partial [nodes, e, 2F, K]; ddown [e, H, F], Partial
- *          [nodes, e, H, F]; the stride of one of the last two axes is 1
+ *          [nodes, e, H, F]; the stride of one of the last two axes is 1; optional: dbias
+ *          [e, 2F, 1], Partial [nodes, e, 2F, 1]
  *   num    TESS_TOKENS_...
  *   tree   tokens
  * Over the tokens that request the expert, with weight w; the product with w is rounded:
  *   dgate_up[j, k] = sum of FMA(w * [da | db]_j, x_k); ddown[j, f] = sum of FMA(w * g_j, h_f)
- * An expert without tokens gets +0.
+ * dbias[j] = sum of w * [da | db]_j. An expert without tokens gets +0.
  */
 
 /*

@@ -87,11 +87,21 @@ static void give_shared_heads(struct tess_backward *b, struct tess_tensor *x, st
 	                       : y);
 }
 
+/* Makes the value of the gradients of sinks in each row: [tokens, query heads]. */
+static struct tess_tensor *make_sink_rows(struct tess_backward *b, const struct tess_record *rec)
+{
+	const struct tess_tensor *q = rec->in[0];
+
+	return tess_tensor_new(b->r, 2,
+	                       (const struct tess_dim *[]){ q->dim[0], rec->weight[0]->dim[0] },
+	                       q->place, rec->module);
+}
+
 /* Records ATTENTION_D, which computes dk and dv by query head. */
 void tess_backward_record_attention(struct tess_backward *b, const struct tess_record *rec)
 {
-	int32_t nkv = tess_attention_has_values(rec) ? 2 : 1, n = nkv + 3;
-	struct tess_tensor *in[7] = { NULL }, *out[3] = { NULL };
+	int32_t nkv = tess_attention_has_values(rec) ? 2 : 1, n = nkv + 3, nout = 1 + nkv;
+	struct tess_tensor *in[7] = { NULL }, *out[4] = { NULL };
 	struct tess_record *d;
 
 	for (int32_t i = 0; i < n; i++)
@@ -106,10 +116,12 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 
 		out[i] = tess_backward_make_like(b, like, like->place, rec->module);
 	}
+	if (rec->nweight)
+		out[nout++] = make_sink_rows(b, rec);
 	if (b->r->status)
 		return;
-	d = tess_record_append(b->r, TESS_OP_ATTENTION_D, rec->module, rec->nin + 1, in, 1 + nkv,
-	                       out, 0, NULL);
+	d = tess_record_append(b->r, TESS_OP_ATTENTION_D, rec->module, rec->nin + 1, in, nout, out,
+	                       rec->nweight, rec->weight);
 	if (!d)
 		return;
 	d->nnum = rec->nnum;
@@ -118,6 +130,10 @@ void tess_backward_record_attention(struct tess_backward *b, const struct tess_r
 	tess_backward_give(b, rec->in[0], out[0]);
 	for (int32_t i = 1; i < 1 + nkv; i++)
 		give_shared_heads(b, rec->in[i], out[i]);
+	if (rec->nweight)
+		tess_backward_give_weight(
+			b, rec->weight[0],
+			tess_backward_record_bias_sum(b, rec, out[nout - 1], rec->weight[0]->dim));
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */

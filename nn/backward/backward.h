@@ -65,6 +65,11 @@ struct tess_tensor *tess_backward_make_token_sum(struct tess_backward *b,
 /* Finishes a sum over tokens along all mesh dimensions except dp. */
 struct tess_tensor *tess_backward_finish_tokens(struct tess_backward *b, struct tess_tensor *d,
                                                 const char *module);
+/* Records the sum of g over tokens, [dim]; it is cut like the columns of g. */
+struct tess_tensor *tess_backward_record_bias_sum(struct tess_backward *b,
+                                                  const struct tess_record *rec,
+                                                  struct tess_tensor *g,
+                                                  const struct tess_dim *const *dim);
 /*
  * Appends an op that adds over the tokens of its last operand into such a value. The caller sets
  * the numbers after `sequences` and `first`.

@@ -63,22 +63,22 @@ static struct tess_tensor *record_experts_d(struct tess_backward *b, const struc
                                             struct tess_tensor *g)
 {
 	const struct tess_weight *up = rec->weight[0];
-	struct tess_tensor *in[3] = { rec->in[0], rec->in[1], g }, *out[3];
+	struct tess_tensor *in[3] = { rec->in[0], rec->in[1], g }, *out[4];
 	struct tess_record *d;
 
 	out[0] = tess_tensor_new(b->r, 2, rec->out[0]->dim, rec->out[0]->place, rec->module);
-	for (int32_t i = 0; i < 2; i++)
+	for (int32_t i = 0; i < rec->nweight; i++)
 		out[1 + i] = make_expert_gradient(b, rec->weight[i], rec->in[0]);
-	d = out[0] && out[1] && out[2] ? tess_record_append(b->r, TESS_OP_EXPERTS_D, rec->module, 3,
-	                                                    in, 3, out, 2, rec->weight)
-	                               : NULL;
+	d = b->r->status ? NULL
+	                 : tess_record_append(b->r, TESS_OP_EXPERTS_D, rec->module, 3, in,
+	                                      1 + rec->nweight, out, rec->nweight, rec->weight);
 	if (!d)
 		return NULL;
 	d->nnum = rec->nnum;
 	for (int32_t i = 0; i < rec->nnum; i++)
 		d->num[i] = rec->num[i];
 	out[0]->sum = rec->out[0]->sum ? up->dim[up->out_dim] : NULL;
-	for (int32_t i = 0; i < 2; i++)
+	for (int32_t i = 0; i < rec->nweight; i++)
 		tess_backward_give_weight(b, rec->weight[i], out[1 + i]);
 	return out[0];
 }

@@ -165,9 +165,10 @@ void tess_backward_record_linear(struct tess_backward *b, const struct tess_reco
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
-/* Records the sum of g over tokens; columns are cut like the last dimension of the value. */
-static struct tess_tensor *record_bias_sum(struct tess_backward *b, const struct tess_record *rec,
-                                           struct tess_tensor *g, const struct tess_dim *const *dim)
+struct tess_tensor *tess_backward_record_bias_sum(struct tess_backward *b,
+                                                  const struct tess_record *rec,
+                                                  struct tess_tensor *g,
+                                                  const struct tess_dim *const *dim)
 {
 	struct tess_place *place = g ? tess_recorder_alloc_places(b->r) : NULL;
 	struct tess_record *d;
@@ -184,7 +185,7 @@ void tess_backward_record_bias(struct tess_backward *b, const struct tess_record
 	struct tess_tensor *g = tess_backward_take(b, rec->out[0]);
 
 	tess_backward_give_weight(b, rec->weight[0],
-	                          record_bias_sum(b, rec, g, rec->weight[0]->dim));
+	                          tess_backward_record_bias_sum(b, rec, g, rec->weight[0]->dim));
 	tess_backward_give(b, rec->in[0], g);
 }
 
@@ -248,7 +249,7 @@ static void record_norm_weight(struct tess_backward *b, const struct tess_record
 static void record_norm_bias(struct tess_backward *b, const struct tess_record *rec,
                              struct tess_tensor *g)
 {
-	struct tess_tensor *d = record_bias_sum(b, rec, g, &rec->in[0]->dim[1]);
+	struct tess_tensor *d = tess_backward_record_bias_sum(b, rec, g, &rec->in[0]->dim[1]);
 
 	if (rec->num[TESS_NORM_RUN] > 0)
 		d = record_head_sum(b, rec, d);

@@ -43,12 +43,22 @@ static void measure_texts(const struct tess_training *t, uint64_t *longest, uint
 			*longest = (uint64_t)t->lengths[i];
 }
 
+/* Sets the sinks of this rank's heads from `lo` on, of which every rank has all. */
+static void set_sinks(struct build *b, struct tess_step *s, const struct tess_weight *w, int64_t lo,
+                      int64_t n)
+{
+	struct tess_view part = build_describe_weight(b, w);
+
+	part.shape[0] = n;
+	build_set_weight_part(b, s, 7, w, &part, lo);
+}
+
 /* Adds attention or its backward, without operand 5 and the outs. */
 static struct tess_step *add_attention(struct build *b, const struct tess_record *rec, int32_t nout,
                                        uint64_t keys, uint64_t values)
 {
 	bool drops = rec->num[TESS_ATTENTION_RATE] > 0;
-	struct tess_step *s = build_add_op(b, rec->kind, drops ? 7 : 6, nout);
+	struct tess_step *s = build_add_op(b, rec->kind, rec->nweight ? 8 : drops ? 7 : 6, nout);
 	const struct tess_dim *q = rec->in[0]->dim[1], *k = rec->in[1]->dim[1];
 	struct tess_cut cut = build_find_cut(b, rec->in[0]->place, 1);
 	int32_t n = tess_attention_has_values(rec) ? 5 : 4;
@@ -74,6 +84,8 @@ static struct tess_step *add_attention(struct build *b, const struct tess_record
 				  [TESS_ATTENTION_RATE] = rec->num[TESS_ATTENTION_RATE],
 				  [TESS_ATTENTION_SITE] = rec->num[TESS_ATTENTION_SITE],
 				  [TESS_ATTENTION_CHUNKED] = rec->num[TESS_ATTENTION_CHUNKED] });
+	if (rec->nweight)
+		set_sinks(b, s, rec->weight[0], lo, hi - lo);
 	if (drops)
 		build_set_input(b, s, 6, build_get_value(b, rec->in[rec->nin - 1]));
 	if (!b->status)
@@ -115,9 +127,10 @@ void build_add_attention_d(struct build *b, const struct tess_record *rec)
 
 	if (!build_get_value(b, rec->in[0])->rows)
 		return;
-	s = add_attention(b, rec, 3, 0, 0);
+	s = add_attention(b, rec, 3 + rec->nweight, 0, 0);
 	build_set_input(b, s, 5,
 	                build_get_value(b, rec->in[tess_attention_has_values(rec) ? 5 : 4]));
 	for (int32_t i = 0; i < rec->nout; i++)
-		build_set_output(b, s, i, build_get_value(b, rec->out[i]));
+		build_set_output(b, s, i == rec->nout - 1 && rec->nweight ? 3 : i,
+		                 build_get_value(b, rec->out[i]));
 }

@@ -53,6 +53,8 @@ static void set_expert_numbers(struct build *b, struct tess_op *op, const struct
 	num[TESS_EXPERTS_SLOTS] = rec->num[TESS_EXPERTS_SLOTS] > 0 ? (double)slots : 0;
 	num[TESS_EXPERTS_MATH] = rec->num[TESS_EXPERTS_MATH];
 	num[TESS_EXPERTS_TOP] = rec->num[TESS_EXPERTS_TOP];
+	num[TESS_EXPERTS_LIMIT] = rec->num[TESS_EXPERTS_LIMIT];
+	num[TESS_EXPERTS_ALPHA] = rec->num[TESS_EXPERTS_ALPHA];
 	build_set_numbers(b, op, TESS_EXPERTS_NUMS, num);
 }
 
@@ -64,9 +66,9 @@ void build_add_experts(struct build *b, const struct tess_record *rec)
 
 	if (!x->rows)
 		return;
-	s = add_rows_op(b, rec, 4);
-	build_set_weight(b, s, 2, up);
-	build_set_weight(b, s, 3, down);
+	s = add_rows_op(b, rec, 2 + rec->nweight);
+	for (int32_t i = 0; i < rec->nweight; i++) /* the last one: biases */
+		build_set_weight(b, s, 2 + i, rec->weight[i]);
 	if (b->status)
 		return;
 	set_expert_numbers(b, &s->op, rec, y->cols / s->in[3].shape[1]);
@@ -103,28 +105,29 @@ static struct tess_view view_expert_gradient(const struct tess_weight *w, const 
                                              int64_t experts)
 {
 	int32_t a = v->partial, row = a + 1 + w->in_out, col = a + 2 - w->in_out;
+	bool bias = w->ndim == 2;
 	struct tess_view y = { .dtype = v->dtype,
 		               .ndim = 3 + a,
 		               .shape = { v->nodes },
 		               .stride = { v->node_stride } };
 
 	y.shape[a] = experts;
-	y.shape[row] = v->rows / experts;
-	y.shape[col] = v->cols;
-	y.stride[a] = y.shape[row] * v->row_stride;
-	y.stride[row] = v->row_stride;
+	y.shape[row] = bias ? v->cols : v->rows / experts;
+	y.shape[col] = bias ? 1 : v->cols;
+	y.stride[a] = bias ? v->row_stride : y.shape[row] * v->row_stride;
+	y.stride[row] = bias ? 1 : v->row_stride;
 	y.stride[col] = 1;
 	return y;
 }
 
 static void add_experts_dw(struct build *b, const struct tess_record *rec, const struct value *mid)
 {
-	struct tess_step *s = build_add_op(b, TESS_OP_EXPERTS_DW, 4, 2);
+	struct tess_step *s = build_add_op(b, TESS_OP_EXPERTS_DW, 4, rec->nweight);
 
 	for (int32_t i = 0; i < 3; i++)
 		build_set_input(b, s, i, build_get_value(b, rec->in[i]));
 	build_set_input(b, s, 3, mid);
-	for (int32_t i = 0; i < 2 && !b->status; i++) {
+	for (int32_t i = 0; i < rec->nweight && !b->status; i++) {
 		const struct value *v = build_get_value(b, rec->out[1 + i]);
 
 		s->out[i] = view_expert_gradient(rec->weight[i], v, s->in[1].shape[1]);
@@ -142,13 +145,15 @@ void build_add_experts_d(struct build *b, const struct tess_record *rec)
 
 	if (!x->rows || b->status)
 		return;
-	s = build_add_op(b, TESS_OP_EXPERTS_D, 5, 2);
+	s = build_add_op(b, TESS_OP_EXPERTS_D, 3 + rec->nweight, 2);
 	build_set_input(b, s, 0, x);
 	build_set_input(b, s, 1, build_get_value(b, rec->in[1]));
 	build_set_input(b, s, 4, build_get_value(b, rec->in[2]));
 	build_set_output(b, s, 0, u);
 	build_set_weight(b, s, 2, up);
 	build_set_weight(b, s, 3, down);
+	if (rec->nweight > 2)
+		build_set_weight(b, s, 5, rec->weight[2]);
 	if (b->status)
 		return;
 	mid = build_add_temporary(b, 0, x->rows, slots * 3 * s->in[3].shape[2], TESS_F32);

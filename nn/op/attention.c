@@ -51,6 +51,22 @@ static const char *check_pages(const struct tess_op *op)
 	return NULL;
 }
 
+/* Checks the optional operands: the step of dropout, and sinks. */
+static const char *check_dropout_and_sinks(const struct tess_op *op, int64_t heads)
+{
+	struct tess_op plain = *op;
+
+	if (op->nin == 8) {
+		if (!operand_is_vector(&op->in[7], heads))
+			return "sinks must be a vector, one for each head of q";
+		plain.nin = op->in[6].ndim ? 7 : 6;
+	}
+	return op_is_dropout(&plain, op->num[TESS_ATTENTION_RATE], op->num[TESS_ATTENTION_SITE], 6)
+	               ? NULL
+	               : "dropout has a rate from 0 to less than 1, a site and the i32 [4] of the "
+	                 "step";
+}
+
 /* Checks q, k, v, positions, slots and the numbers. */
 static const char *check_query_heads(const struct tess_op *op)
 {
@@ -83,10 +99,7 @@ static const char *check_query_heads(const struct tess_op *op)
 		return "positions and slots must be i32, one for each row";
 	if (!(op->num[TESS_ATTENTION_SOFTCAP] >= 0))
 		return "the softcap must not be negative";
-	if (!op_is_dropout(op, op->num[TESS_ATTENTION_RATE], op->num[TESS_ATTENTION_SITE], 6))
-		return "dropout has a rate from 0 to less than 1, a site and the i32 [4] of the "
-		       "step";
-	return NULL;
+	return check_dropout_and_sinks(op, heads);
 }
 
 const char *op_check_attention(const struct tess_op *op)
@@ -108,9 +121,9 @@ const char *op_check_attention_d(const struct tess_op *op)
 	const struct tess_view *q = &op->in[0];
 	const char *why;
 
-	if (op->nin < 6 || op->nout != 3 || op->nnum != TESS_ATTENTION_NUMS)
-		return "it takes q, k, v, positions, slots and g, gives dq, dk and dv, and has "
-		       "the numbers of attention";
+	if (op->nin < 6 || op->nout != 3 + (op->nin == 8) || op->nnum != TESS_ATTENTION_NUMS)
+		return "it takes q, k, v, positions, slots and g, gives dq, dk, dv and with sinks "
+		       "theirs, and has the numbers of attention";
 	why = check_query_heads(op);
 	if (why)
 		return why;
@@ -121,5 +134,7 @@ const char *op_check_attention_d(const struct tess_op *op)
 	for (int i = 0; i < 2; i++)
 		if (!operand_is_rows(&op->out[i], 2) || !operand_has_same_shape(&op->out[i], q))
 			return "dq and dk must be f32 rows of the shape of q";
-	return NULL;
+	return op->nout == 3 || operand_is_table(&op->out[3], q->shape[0], op->in[7].shape[0])
+	               ? NULL
+	               : "the gradients of sinks must be f32 rows, one for each head";
 }

@@ -43,9 +43,12 @@ const char *op_check_experts(const struct tess_op *op, bool exact)
 	bool partial, slots;
 	const char *why;
 
-	if (op->nin != 4 || op->nout != 1 || op->nnum != TESS_EXPERTS_NUMS || op->ntree != 3)
-		return "it takes x, weights, gate_up and down, gives one out, and has four "
-		       "numbers and three trees";
+	if (op->nin < 4 || op->nin > 5 || op->nout != 1 || op->nnum != TESS_EXPERTS_NUMS ||
+	    op->ntree != 3)
+		return "it takes x, weights, gate_up, down and biases or not, gives one out, and "
+		       "has six numbers and three trees";
+	if (!op_has_expert_form(op, 4))
+		return "the limit must not be negative, and biases are weights [e, 2F] in rows";
 	gate_up = operand_get_matrix(a);
 	down = operand_get_matrix(b);
 	if (!operand_has_tokens(op, 0) || !operand_has_tokens(op, 1) ||

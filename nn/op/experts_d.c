@@ -83,9 +83,12 @@ const char *op_check_experts_d(const struct tess_op *op, bool exact)
 	int64_t slots;
 	const char *why;
 
-	if (op->nin != 5 || op->nout != 2 || op->nnum != TESS_EXPERTS_NUMS || op->ntree != 3)
-		return "it takes x, weights, gate_up, down and g, gives two outs, and has four "
-		       "numbers and three trees";
+	if (op->nin < 5 || op->nin > 6 || op->nout != 2 || op->nnum != TESS_EXPERTS_NUMS ||
+	    op->ntree != 3)
+		return "it takes x, weights, gate_up, down, g and biases or not, gives two outs, "
+		       "and has six numbers and three trees";
+	if (!op_has_expert_form(op, 5))
+		return "the limit must not be negative, and biases are weights [e, 2F] in rows";
 	if (!op_is_activation(op->num[TESS_EXPERTS_ACTIVATION]) ||
 	    !is_integer(op->num[TESS_EXPERTS_SLOTS], 1, 0x1p20))
 		return "its numbers are the activation of a glu, and slots";
@@ -128,13 +131,16 @@ const char *op_check_experts_dw(const struct tess_op *op, bool exact)
 	int64_t f;
 	const char *why;
 
-	if (op->nin != 4 || op->nout != 2 || op->nnum != TESS_TOKENS_NUMS || op->out[1].ndim < 3)
-		return "it takes x, weights, g and mid, gives two outs, and has two numbers";
+	if (op->nin != 4 || op->nout < 2 || op->nout > 3 || op->nnum != TESS_TOKENS_NUMS ||
+	    op->out[1].ndim < 3)
+		return "it takes x, weights, g and mid, gives two outs, or three with biases, and "
+		       "has two numbers";
 	f = op->out[1].shape[op->out[1].ndim - 1];
 	for (int32_t i = 0; i < op->nin; i++)
 		if (!operand_has_tokens(op, i) || f < 1 || op->in[3].shape[1] % (3 * f))
 			return "x must be f32 rows [T, K], weights [T, e], g [T, H] and mid [T, "
 			       "s*3F]";
 	why = check_expert_gradient(op, 0, 2 * f, op->in[0].shape[1], exact);
-	return why ? why : check_expert_gradient(op, 1, op->in[2].shape[1], f, exact);
+	why = why ? why : check_expert_gradient(op, 1, op->in[2].shape[1], f, exact);
+	return why || op->nout < 3 ? why : check_expert_gradient(op, 2, 2 * f, 1, exact);
 }

@@ -232,3 +232,13 @@ bool op_is_activation(double number)
 {
 	return is_integer(number, TESS_SILU, TESS_TANH);
 }
+
+bool op_has_expert_form(const struct tess_op *op, int32_t bias)
+{
+	const struct tess_view *b = op->nin > bias ? &op->in[bias] : NULL, *w = &op->in[2];
+
+	if (b && (!is_weight(b->dtype) || b->ndim != 2 || b->layout != TESS_ROWS ||
+	          b->shape[0] != w->shape[0] || b->shape[1] != w->shape[1] || b->stride[1] != 1))
+		return false;
+	return op->num[TESS_EXPERTS_LIMIT] >= 0;
+}

@@ -71,4 +71,7 @@ bool op_is_dropout(const struct tess_op *op, double rate, double site, int32_t a
 /* Returns whether a number is an activation of a GLU. */
 bool op_is_activation(double number);
 
+/* Returns whether the limit of experts, and biases if there is an operand `bias`, are valid. */
+bool op_has_expert_form(const struct tess_op *op, int32_t bias);
+
 #endif

@@ -35,9 +35,9 @@ static bool mark_compressed(struct tess_program *p, int32_t dtype)
 
 		for (int32_t k = 0; linear && k < rec->nweight; k++) {
 			struct tess_weight *w = p->weight[rec->weight[k]->index];
-			const struct tess_dim *in = w->dim[w->in_dim];
+			const struct tess_dim *in = w->in_dim < 0 ? NULL : w->dim[w->in_dim];
 
-			if (!in->nparts && in->group == 1 &&
+			if (in && !in->nparts && in->group == 1 &&
 			    (dtype != TESS_BF12 || w->dtype == TESS_BF16))
 				w->compressed = dtype;
 			found = found || w->compressed;

@@ -200,6 +200,7 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	struct tess_recorder *r = tess_recorder_get(nn);
 	struct tess_tensor *in[6] = { q, k, v }, *y;
 	const char *module = tess_recorder_format_path(r, NULL);
+	const struct tess_weight *sinks = NULL;
 	struct tess_attention wanted;
 	const struct tess_dim *out;
 	int32_t page_class, n = v ? 3 : 2;
@@ -220,6 +221,11 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	out = q->dim[1]->unit_size == wanted.value
 	              ? q->dim[1]
 	              : tess_dim_new_heads(r, "values", q->dim[1], q->dim[1]->nunits, wanted.value);
+	if (wanted.sinks)
+		sinks = tess_weight_add_vector(
+			r, wanted.sinks,
+			tess_dim_new_heads(r, "sinks", q->dim[1], q->dim[1]->nunits, 1),
+			"each rank uses those of its heads");
 	to = place_heads(r, in, n);
 	for (int32_t i = 0; i < n && to; i++)
 		in[i] = tess_tensor_slice_operand(r, in[i], to, module);
@@ -235,7 +241,7 @@ static struct tess_tensor *record_attention(struct tess_nn *nn, struct tess_tens
 	wanted.dropout =
 		tess_recorder_choose_dropout(r, module, wanted.dropout, q->dim[1]->nunits, &site);
 	rec = y ? tess_record_append(r, TESS_OP_ATTENTION, module, n + 2 + (wanted.dropout > 0), in,
-	                             1, &y, 0, NULL)
+	                             1, &y, sinks != NULL, &sinks)
 	        : NULL;
 	if (!rec)
 		return NULL;

@@ -34,27 +34,6 @@ static bool read_route_options(struct tess_recorder *r, const struct tess_tensor
 	return true;
 }
 
-/* Adds the parameter "MODULE.LEAF" of a recorded module below the open one. */
-static const struct tess_weight *add_correction(struct tess_recorder *r, const char *name,
-                                                const struct tess_dim *experts)
-{
-	const char *path = tess_recorder_format_path(r, name),
-		   *dot = path ? strrchr(path, '.') : NULL;
-	const struct tess_module *m = r->modules;
-	const struct tess_weight *w;
-
-	while (m && (!dot || strncmp(m->site.module, path, (size_t)(dot - path)) ||
-	             m->site.module[dot - path]))
-		m = m->before;
-	if (!m)
-		return tess_recorder_fail(r, TESS_EINVAL, "%s: no module has such a parameter",
-		                          path);
-	w = tess_weight_add(r, m,
-	                    &(struct tess_weight_request){ dot + 1, 1, 0, -1, { experts }, false });
-	tess_weight_check_whole(r, w, "every rank routes whole rows");
-	return w;
-}
-
 static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *logits,
                                         const struct tess_route *how)
 {
@@ -75,7 +54,8 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 		                          "are cut%s; use replicate or colwise_rep",
 		                          logits->module, tess_recorder_along(r, cut));
 	if (options.correction)
-		w = add_correction(r, options.correction, logits->dim[1]);
+		w = tess_weight_add_vector(r, options.correction, logits->dim[1],
+		                           "every rank routes whole rows");
 	y = r->status ? NULL : tess_tensor_new(r, 2, logits->dim, logits->place, logits->module);
 	rec = y ? tess_record_append(r, TESS_OP_ROUTE, logits->module, 1, &logits, 1, &y, w != NULL,
 	                             &w)
@@ -97,19 +77,32 @@ static struct tess_tensor *record_route(struct tess_nn *nn, struct tess_tensor *
 struct mixture { /* a module of experts that is being recorded */
 	const struct tess_module *m;
 	struct tess_tensor *x, *routing;
-	const struct tess_weight *w[2]; /* gate_up_proj, down_proj */
+	const struct tess_weight *w[3]; /* gate_up_proj, down_proj; biases of the first, or NULL */
 	struct tess_place *x_place, *routing_place, *out; /* along each mesh dimension */
 	int32_t inside; /* the mesh dimension that cuts inside the experts; -1: none */
-	int32_t act;
+	struct tess_experts how;
 };
 
-static bool add_expert_weights(struct tess_recorder *r, struct mixture *e, int32_t flags,
-                               struct tess_dim *ffn)
+/* Makes the dimension of gate and up: two parts, or alternating elements in the units of ffn. */
+static const struct tess_dim *make_gate_up_dim(struct tess_recorder *r, const struct mixture *e)
 {
-	const struct tess_dim *experts = e->routing->dim[1], *hidden = e->x->dim[1];
-	const struct tess_dim *gate_up =
-		tess_op_fused(&r->nn, (struct tess_dim *const[]){ ffn, ffn, NULL });
-	bool in_out = flags & TESS_IN_OUT;
+	struct tess_dim *ffn = e->how.ffn;
+
+	if (!(e->how.limit > 0))
+		return tess_op_fused(&r->nn, (struct tess_dim *const[]){ ffn, ffn, NULL });
+	if (!ffn->unit_size)
+		return tess_recorder_fail(r, TESS_EINVAL,
+		                          "%s: experts with a limit need an intermediate "
+		                          "dimension of units of one size",
+		                          e->m->site.module);
+	return tess_dim_new_heads(r, "gate and up", ffn, ffn->nunits, 2 * ffn->unit_size);
+}
+
+static bool add_expert_weights(struct tess_recorder *r, struct mixture *e)
+{
+	const struct tess_dim *experts = e->routing->dim[1], *hidden = e->x->dim[1],
+			      *ffn = e->how.ffn, *gate_up = make_gate_up_dim(r, e);
+	bool in_out = e->how.flags & TESS_IN_OUT;
 	struct tess_weight_request up = { "gate_up_proj",
 		                          3,
 		                          1 + in_out,
@@ -126,6 +119,9 @@ static bool add_expert_weights(struct tess_recorder *r, struct mixture *e, int32
 		in_out
 	};
 
+	struct tess_weight_request bias = { "gate_up_proj_bias",  2,    1, -1,
+		                            { experts, gate_up }, false };
+
 	if (!gate_up)
 		return false;
 	if (hidden->nparts)
@@ -133,7 +129,25 @@ static bool add_expert_weights(struct tess_recorder *r, struct mixture *e, int32
 		                          e->m->site.module) != NULL;
 	e->w[0] = tess_weight_add(r, e->m, &up);
 	e->w[1] = e->w[0] ? tess_weight_add(r, e->m, &down) : NULL;
-	return e->w[1] != NULL;
+	if (e->w[1] && e->how.flags & TESS_BIAS)
+		e->w[2] = tess_weight_add(r, e->m, &bias);
+	return !r->status;
+}
+
+/* Checks that the biases are cut like gate_up_proj. */
+static bool check_expert_biases(struct tess_recorder *r, const struct mixture *e, int32_t i)
+{
+	char a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE];
+
+	if (!e->w[2] || tess_weight_role(e->w[2], i) == tess_weight_role(e->w[0], i))
+		return true;
+	return tess_recorder_fail(
+		       r, TESS_EINVAL,
+		       "%s: gate_up_proj is %s (style %s) and gate_up_proj_bias %s (style %s)%s; "
+		       "cut both by expert (grouped_gemm), or inside (moe_tp_gate_up_colwise)",
+		       e->m->site.module, tess_place_format(e->w[0]->place[i], a),
+		       e->w[0]->style[i], tess_place_format(e->w[2]->place[i], b),
+		       e->w[2]->style[i], tess_recorder_along(r, i)) != NULL;
 }
 
 static bool fail_pair(struct tess_recorder *r, const struct mixture *e, int32_t i)
@@ -181,7 +195,7 @@ static bool infer_experts_place(struct tess_recorder *r, struct mixture *e, int3
 	} else {
 		return fail_pair(r, e, i);
 	}
-	return true;
+	return check_expert_biases(r, e, i);
 }
 
 /* Returns the maximum number of experts of a row. */
@@ -224,13 +238,16 @@ static struct tess_tensor *append_experts(struct tess_recorder *r, const struct 
 	                                  (const struct tess_dim *[]){ e->x->dim[0], columns },
 	                                  place, module)
 			: NULL;
-	struct tess_record *rec =
-		y ? tess_record_append(r, TESS_OP_EXPERTS, module, 2, in, 1, &y, 2, e->w) : NULL;
+	struct tess_record *rec = y ? tess_record_append(r, TESS_OP_EXPERTS, module, 2, in, 1, &y,
+	                                                 e->w[2] ? 3 : 2, e->w)
+	                            : NULL;
 
 	if (!rec)
 		return NULL;
 	rec->nnum = TESS_EXPERTS_NUMS;
-	rec->num[TESS_EXPERTS_ACTIVATION] = e->act;
+	rec->num[TESS_EXPERTS_ACTIVATION] = e->how.act;
+	rec->num[TESS_EXPERTS_LIMIT] = e->how.limit;
+	rec->num[TESS_EXPERTS_ALPHA] = e->how.alpha;
 	rec->num[TESS_EXPERTS_SLOTS] = (double)slots;
 	rec->num[TESS_EXPERTS_TOP] = (double)find_top(r, e->routing);
 	y->sum = tess_recorder_find_partial(r, place) >= 0 ? sum : NULL;
@@ -275,12 +292,63 @@ static struct tess_tensor *combine_experts(struct tess_recorder *r, struct mixtu
 	return y;
 }
 
+/* Infers the places of the routing weights and of their product with the biases w. */
+static bool infer_bias_places(struct tess_recorder *r, const struct mixture *e,
+                              const struct tess_weight *w, const struct tess_tensor *y,
+                              struct tess_place *from, struct tess_place *to)
+{
+	for (int32_t i = 0; i < r->p->mesh.ndims; i++) {
+		int32_t role = tess_weight_role(w, i);
+
+		from[i] = to[i] = tess_place_is(y->place[i], TESS_SHARD, 0)
+		                          ? tess_place_shard(0)
+		                          : tess_place_replicate();
+		if (role == TESS_ROLE_IN) {
+			from[i] = tess_place_shard(1);
+			to[i] = tess_place_partial();
+		}
+		if (role == TESS_ROLE_OUT || y->place[i].kind == TESS_PARTIAL ||
+		    (role == TESS_ROLE_IN && tess_place_is(e->routing->place[i], TESS_SHARD, 0)))
+			return tess_recorder_fail(
+				       r, TESS_EINVAL,
+				       "%s: style %s: biases need finished rows of all outputs%s; "
+				       "replicate them, or cut them by expert (grouped_gemm)",
+				       w->name, w->style[i], tess_recorder_along(r, i)) != NULL;
+	}
+	return true;
+}
+
+/* Adds the product of the routing weights and the biases of down_proj. */
+static struct tess_tensor *add_down_bias(struct tess_recorder *r, const struct mixture *e,
+                                         struct tess_tensor *y)
+{
+	const struct tess_weight_request bias = {
+		"down_proj_bias", 2, 1, 0, { e->routing->dim[1], e->x->dim[1] }, true
+	};
+	struct tess_place *from = tess_recorder_alloc_places(r),
+			  *to = tess_recorder_alloc_places(r);
+	const struct tess_weight *w = y && to ? tess_weight_add(r, e->m, &bias) : NULL;
+	const char *module = e->m->site.module;
+	struct tess_tensor *x, *in[2], *sum;
+
+	if (!w || !from || !infer_bias_places(r, e, w, y, from, to))
+		return NULL;
+	x = tess_tensor_slice_operand(r, e->routing, from, module);
+	sum = x ? tess_tensor_new(r, 2, y->dim, to, module) : NULL;
+	if (!sum || !tess_record_append(r, TESS_OP_LINEAR, module, 1, &x, 1, &sum, 1, &w))
+		return NULL;
+	sum->sum = tess_recorder_find_partial(r, to) >= 0 ? e->routing->dim[1] : NULL;
+	in[0] = y;
+	in[1] = tess_tensor_redistribute(r, sum, y->place, module);
+	y = in[1] ? tess_tensor_new(r, 2, y->dim, y->place, module) : NULL;
+	return y && tess_record_append(r, TESS_OP_ADD, module, 2, in, 1, &y, 0, NULL) ? y : NULL;
+}
+
 static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
                                           struct tess_tensor *x, struct tess_tensor *weights,
                                           const struct tess_experts *how)
 {
 	struct tess_recorder *r = tess_recorder_get(nn);
-	struct tess_experts options = { 0 };
 	struct mixture e = { .routing = weights, .inside = -1 };
 	struct tess_tensor *y;
 
@@ -288,15 +356,14 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	    !tess_recorder_check_rows(r, "experts", weights))
 		return NULL;
 	if (how)
-		memcpy(&options, how, how->size < sizeof options ? how->size : sizeof options);
-	if (!options.ffn)
+		memcpy(&e.how, how, how->size < sizeof e.how ? how->size : sizeof e.how);
+	if (!e.how.ffn)
 		return tess_recorder_fail(r, TESS_EINVAL,
 		                          "%s: experts without a dimension of what is inside them",
 		                          tess_recorder_format_path(r, name));
-	e.act = options.act;
 	e.m = tess_module_open(r, tess_recorder_format_path(r, name), "experts");
 	e.x = e.m ? tess_module_prepare_input(r, e.m, x) : NULL;
-	if (!e.x || !add_expert_weights(r, &e, options.flags, options.ffn))
+	if (!e.x || !add_expert_weights(r, &e))
 		return NULL;
 	e.x_place = tess_recorder_alloc_places(r);
 	e.routing_place = tess_recorder_alloc_places(r);
@@ -309,7 +376,8 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	y = e.inside >= 0 || r->p->training
 	            ? combine_experts(r, &e)
 	            : append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1]);
-	return tess_module_prepare_output(r, e.m, y);
+	y = tess_module_prepare_output(r, e.m, y);
+	return e.how.flags & TESS_BIAS ? add_down_bias(r, &e, y) : y;
 }
 
 void tess_ops_install_experts(struct tess_nn *nn)

@@ -270,7 +270,7 @@ static bool place_weight_along(struct tess_recorder *r, const struct tess_module
 		                    .ndim = request->ndim,
 		                    .out_dim = request->out_dim,
 		                    .in_dim = request->in_dim,
-		                    .expert_dim = request->ndim == 3 ? 0 : -1,
+		                    .expert_dim = strcmp(m->site.kind, "experts") ? -1 : 0,
 		                    .name = request->leaf };
 	struct tess_param_place place = { 0 };
 	tess_status st;
@@ -409,6 +409,26 @@ void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *
 			tess_recorder_fail(r, TESS_EINVAL,
 			                   "%s: style %s cuts it%s, but %s; use replicate", w->name,
 			                   w->style[i], tess_recorder_along(r, i), why);
+}
+
+const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const char *name,
+                                                 const struct tess_dim *dim, const char *why)
+{
+	const char *path = tess_recorder_format_path(r, name),
+		   *dot = path ? strrchr(path, '.') : NULL;
+	const struct tess_module *m = r->modules;
+	const struct tess_weight *w;
+
+	while (m && (!dot || strncmp(m->site.module, path, (size_t)(dot - path)) ||
+	             m->site.module[dot - path]))
+		m = m->before;
+	if (!m)
+		return tess_recorder_fail(r, TESS_EINVAL, "%s: no module has such a parameter",
+		                          path);
+	w = tess_weight_add(r, m,
+	                    &(struct tess_weight_request){ dot + 1, 1, 0, -1, { dim }, false });
+	tess_weight_check_whole(r, w, why);
+	return w;
 }
 
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,

@@ -173,6 +173,12 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
                                           const struct tess_weight_request *request);
 /* Fails if a style cuts the weight; `why`: "a norm adds whole rows". w NULL: does nothing. */
 void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why);
+/*
+ * Adds the parameter MODULE.LEAF, a vector that no style cuts; `name` is its path below the open
+ * module. why: as above.
+ */
+const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const char *name,
+                                                 const struct tess_dim *dim, const char *why);
 /* Adds the table of another module as this module's weight; their styles must agree. */
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table);

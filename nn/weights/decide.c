@@ -65,7 +65,9 @@ static void mark_panels(const struct tess_program *p, struct tess_weight_decisio
 		for (int32_t k = 0; matrices && k < rec->nweight; k++) {
 			const struct tess_weight *w = rec->weight[k];
 
-			list[w->table && !w->compressed ? w->table->index : w->index].panels = true;
+			if (w->in_dim >= 0) /* not biases */
+				list[w->table && !w->compressed ? w->table->index : w->index]
+					.panels = true;
 		}
 	}
 	for (int32_t i = 0; i < p->nweights; i++) {

@@ -290,6 +290,11 @@ static const struct {
 	                    + (96 + 2 * 8) * 128 * (5120 + 1) + 96 * 128 * 5120) /* q, k, v, o */
 	          + 3LL * 3 * 5120 * 12288 /* dense layers */
 	          + 89LL * (160 * (5120 + 1) + (160 + 1) * 3LL * 5120 * 1536) },
+	{ "gpt-oss-120b", "{\"model_type\": \"gpt_oss\", \"dtype\": \"bfloat16\"}",
+	  2 * 201088LL * 2880 + 2880 /* embeddings, head, norm */
+	          + 36LL * (2 * 2880 /* norms */
+	                    + (64 + 2 * 8) * 64 * 2881 + 64 * 64 * 2880 + 2880 + 64 /* attention */
+	                    + 128 * 2881 + 128LL * 2880 * (2 * 2881 + 2881)) },
 	{ "llama-4-scout",
 	  "{\"model_type\": \"llama4\", \"vision_config\": {\"hidden_size\": 1408}, "
 	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"llama4_text\", "

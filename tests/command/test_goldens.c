@@ -25,12 +25,12 @@ static int ntokens = TOKENS; /* number of generated tokens */
  * OTHERS: the norm after attention follows no rule of the families before. The last SPARSE have
  * experts.
  */
-static const char *const names[] = { "llama",     "llama-odd",   "llama-bf16",  "mistral",
-	                             "qwen2",     "qwen3",       "olmo2",       "phi3-partial",
-	                             "gemma2",    "gpt2",        "gemma3_text", "cohere2",
-	                             "gpt_neox",  "opt",         "llama4_text", "mixtral-bf16",
-	                             "qwen3_moe", "deepseek_v3", "glm4_moe",    "olmoe",
-	                             "qwen2_moe" };
+static const char *const names[] = { "llama",        "llama-odd", "llama-bf16",  "mistral",
+	                             "qwen2",        "qwen3",     "olmo2",       "phi3-partial",
+	                             "gemma2",       "gpt2",      "gemma3_text", "cohere2",
+	                             "gpt_neox",     "opt",       "llama4_text", "gpt_oss",
+	                             "mixtral-bf16", "qwen3_moe", "deepseek_v3", "glm4_moe",
+	                             "olmoe",        "qwen2_moe" };
 enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 6 };
 /*
  * names[_i * STRIDE] are tested: with a sanitizer, another test runs the code of the skipped ones
@@ -56,6 +56,7 @@ static const char *const digests[] = {
 	"6aff40df248d0d7036e729012d79698693720141fb5f6672ae9f4bb247fa40ca",
 	"4b57b7d91063dd6dddcfd4fb150f128551d8a20723848920f2e65ab960934209",
 	"39e31fb82b9644a6e76eb125c8e1e03c30c0508ffebba4779a36deddb53ae86b",
+	"b1dd5ba48f20ec195b75aa3b89614f96d9d831f116b17f57d17273d5aac7cb01",
 	"6b53617df4dba32def70e9d205af700d69354ab3a968de70ab05a9893b75e746",
 	"527ca7e24f6bd7acb7f9797957e98bbe80e7528930a00312b71d726136fdb6f7",
 	"5ba318c334b77fa08fd11fb48e796c15abea60b60805fe4e6f6fc6b637471316",

@@ -153,6 +153,7 @@ static const struct {
 	{ "gemma3_text", "model.", "model.layers.7." },
 	{ "glm4_moe", "model.", "model.layers.7." },
 	{ "gpt_neox", "gpt_neox.", "gpt_neox.layers.7." },
+	{ "gpt_oss", "model.", "model.layers.7." },
 	{ "llama4_text", "model.", "model.layers.7." },
 	{ "olmoe", "model.", "model.layers.7." },
 	{ "opt", "model.", "model.decoder.layers.7." },

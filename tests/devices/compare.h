@@ -72,6 +72,7 @@ static inline void compare_op(const struct tess_op *op)
 {
 	struct tess_view in[2][8], out[2][OUTS];
 	int32_t weight = find_weight_operand(op);
+	int32_t end = op->kind == TESS_OP_EXPERTS ? 4 : op->nin; /* biases are in rows */
 	struct tess_op want, got;
 	struct cpu_devices d = { 0 };
 	char what[128];
@@ -80,7 +81,7 @@ static inline void compare_op(const struct tess_op *op)
 	scalar_run(&want);
 	for (int run = 0; run % 2 || cpu_open_next(&d); run += weight < 0 ? 2 : 1) {
 		copy_outs(&got, in[1], out[1], op);
-		for (int32_t i = weight; i < op->nin && run % 2; i++)
+		for (int32_t i = weight; i < end && run % 2; i++)
 			in[1][i] = in[1][i].ndim == 3 ? cpu_pack_matrices(d.now, &in[1][i])
 			                              : cpu_pack_weight(d.now, &in[1][i]);
 		cpu_run_op(d.now, &got);
@@ -89,7 +90,7 @@ static inline void compare_op(const struct tess_op *op)
 		         (long long)op->in[0].shape[0],
 		         op->out[0].ndim == 3 ? (int)op->out[0].shape[0] : 0);
 		expect_outs(what, &got, &want);
-		for (int32_t i = weight; i < op->nin && run % 2; i++)
+		for (int32_t i = weight; i < end && run % 2; i++)
 			free(in[1][i].data);
 		free_outs(&got);
 	}

@@ -14,6 +14,7 @@ struct attention_shape {
 	double scale, softcap;
 	int32_t dtype; /* type of the cache */
 	bool latent; /* a value is the beginning of its key */
+	bool sinks;
 };
 
 static struct attention_shape make_attention_shape(int64_t heads, int64_t lo, int64_t group,
@@ -117,7 +118,8 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		         0,
 		         m->window < 0 };
 	struct tess_view y = cpu_make_rows(out, n, get_out_row(m), get_out_row(m));
-	struct tess_view in[6] = {
+	static float sink[128];
+	struct tess_view in[8] = {
 		cpu_make_rows(x->q, n, nq, nq),
 		cpu_make_rows(x->k, n, nk, nk),
 		m->latent ? (struct tess_view){ 0 } : cpu_make_rows(x->v, n, nv, nv),
@@ -129,8 +131,12 @@ static tess_status run_attention_rows(void *device, const struct cache *c,
 		  .shape = { c->slots, m->blocks },
 		  .stride = { m->blocks + 1, 1 } },
 	};
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, in, 6, &y, num, TESS_ATTENTION_NUMS);
+	struct tess_op op =
+		cpu_make_op(TESS_OP_ATTENTION, in, m->sinks ? 8 : 6, &y, num, TESS_ATTENTION_NUMS);
 
+	for (int64_t i = 0; i < m->heads; i++)
+		sink[i] = (float)(i % 5) - 2;
+	in[7] = cpu_make_list(sink, TESS_F32, m->heads);
 	if (!device) {
 		scalar_run(&op);
 		return TESS_OK;
@@ -307,6 +313,7 @@ START_TEST(widths_of_values)
 		m.softcap = i % 3 == 1 ? 1.3 : 0;
 		compare_attention(&m, cases[i].tokens);
 		m.latent = m.value <= m.d;
+		m.sinks = i % 2;
 		compare_attention(&m, cases[i].tokens);
 	}
 }
@@ -320,6 +327,7 @@ START_TEST(windows)
 		struct attention_shape m = make_attention_shape(3, 0, 3, 16, window[i], 5);
 
 		m.softcap = i % 2 ? 1.7 : 0;
+		m.sinks = i % 3 < 2;
 		compare_attention(&m, 300);
 	}
 }

@@ -13,10 +13,11 @@ struct texts {
 	double rate; /* the dropout rate */
 };
 
-enum { PAD = 3, OUTS = 4 }; /* floats behind each row; attention's out, dq, dk, dv */
+enum { PAD = 3, OUTS = 5 }; /* floats behind each row; attention's out, dq, dk, dv, dsinks */
 
 struct operands {
-	struct tess_view in[7], out[OUTS];
+	struct tess_view in[8], out[OUTS];
+	bool sinks;
 	int64_t floats[OUTS];
 	double num[TESS_ATTENTION_NUMS];
 	struct tess_view g;
@@ -28,6 +29,8 @@ static struct tess_view make_padded_rows(int64_t rows, int64_t columns)
 }
 
 static int32_t step_words[4] = { 0x12345678, -5, 3 };
+
+static float sink_values[8] = { 0.5f, -1, 3, 0, 1, -2, 2, 0.25f };
 
 static struct operands make_operands(const struct texts *x)
 {
@@ -54,7 +57,7 @@ static struct operands make_operands(const struct texts *x)
 	o.in[4] = cpu_make_list(slot, TESS_I32, n);
 	o.g = make_padded_rows(n, x->heads * x->value);
 	for (int i = 0; i < OUTS; i++) {
-		o.out[i] = make_padded_rows(n, x->heads * (i % 3 ? x->d : x->value));
+		o.out[i] = make_padded_rows(n, x->heads * (i == 4 ? 1 : i % 3 ? x->d : x->value));
 		o.floats[i] = n * o.out[i].stride[0];
 	}
 	o.num[TESS_ATTENTION_SCALE] = 1 / sqrt((double)x->d);
@@ -68,6 +71,7 @@ static struct operands make_operands(const struct texts *x)
 	o.num[TESS_ATTENTION_RATE] = x->rate;
 	o.num[TESS_ATTENTION_SITE] = 77;
 	o.in[6] = cpu_make_list(step_words, TESS_I32, 4);
+	o.in[7] = cpu_make_list(sink_values, TESS_F32, x->heads);
 	return o;
 }
 
@@ -83,10 +87,14 @@ static void free_operands(struct operands *o)
 /* Runs forward, then backward, on a device or, if it is NULL, by the definitions. */
 static void run_both(void *device, const struct texts *x, struct operands *o)
 {
-	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, o->in, x->rate > 0 ? 7 : 6, o->out,
-	                                o->num, TESS_ATTENTION_NUMS);
-	struct tess_view in[7], out[3];
+	struct tess_op op = cpu_make_op(TESS_OP_ATTENTION, o->in,
+	                                o->sinks      ? 8
+	                                : x->rate > 0 ? 7
+	                                              : 6,
+	                                o->out, o->num, TESS_ATTENTION_NUMS);
+	struct tess_view in[8], out[4];
 
+	o->in[6].ndim = x->rate > 0;
 	memcpy(in, o->in, sizeof in);
 	memcpy(out, o->out + 1, sizeof out);
 	in[5] = o->g;
@@ -99,21 +107,22 @@ static void run_both(void *device, const struct texts *x, struct operands *o)
 	op.kind = TESS_OP_ATTENTION_D;
 	op.in = in;
 	op.out = out;
-	op.nout = 3;
+	op.nout = o->sinks ? 4 : 3;
 	if (device)
 		cpu_run_op(device, &op);
 	else
 		scalar_run(&op);
 }
 
-static void compare_texts(const struct texts *x)
+static void compare_texts(const struct texts *x, bool sinks)
 {
-	static const char *const names[OUTS] = { "out", "dq", "dk", "dv" };
+	static const char *const names[OUTS] = { "out", "dq", "dk", "dv", "dsinks" };
 	struct operands o = make_operands(x);
 	struct cpu_devices d = { 0 };
 	float *got[OUTS], *want[OUTS];
 	char what[128];
 
+	o.sinks = sinks;
 	for (int i = 0; i < OUTS; i++) {
 		want[i] = o.out[i].data;
 		got[i] = malloc(sizeof(float) * (size_t)o.floats[i]);
@@ -133,9 +142,10 @@ static void compare_texts(const struct texts *x)
 			cpu_expect_equal(what, got[i], want[i], o.floats[i]);
 			for (int64_t t = 0; t < o.out[i].shape[0]; t++)
 				memset(got[i] + t * o.out[i].stride[0], 0x55,
-				       sizeof(float) * (size_t)(i == 3 && x->latent
-				                                        ? 0
-				                                        : o.out[i].shape[1]));
+				       sizeof(float) *
+				               (size_t)((i == 3 && x->latent) || (i == 4 && !sinks)
+				                                ? 0
+				                                : o.out[i].shape[1]));
 		}
 	}
 	for (int i = 0; i < OUTS; i++)
@@ -165,7 +175,8 @@ START_TEST(texts_of_many_shapes)
 	};
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-		compare_texts(&all[i]);
+		for (int sinks = 0; sinks < 2; sinks++)
+			compare_texts(&all[i], sinks);
 }
 END_TEST
 

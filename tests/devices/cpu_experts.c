@@ -170,10 +170,16 @@ static struct tess_op make_experts_op(const struct moe *m, struct tess_view in[4
 static void compare_experts(const struct moe *m)
 {
 	double num[TESS_EXPERTS_NUMS];
-	struct tess_view in[4], out = make_moe_out(m, m->slots > 0);
+	struct tess_view in[5], out = make_moe_out(m, m->slots > 0);
 	struct tess_op op = make_experts_op(m, in, &out, num);
 
 	compare_op(&op);
+	in[4] = cpu_make_rows(cpu_make_floats(m->e * 2 * m->f), m->e, 2 * m->f, 2 * m->f);
+	op.nin = 5;
+	num[TESS_EXPERTS_LIMIT] = 0.4; /* some values are beyond it */
+	num[TESS_EXPERTS_ALPHA] = 1.702;
+	compare_op(&op);
+	free(in[4].data);
 	free(out.data);
 }
 

@@ -117,7 +117,7 @@ END_TEST
 struct mixture { /* the operands on one rank */
 	int64_t rows, e, slots, k, f, h;
 	struct cpu_weights gate_up, down;
-	struct tess_view in[5], out[2];
+	struct tess_view in[6], out[3];
 	struct sums s; /* EXPERTS_D: three trees; EXPERTS_DW: over tokens */
 };
 
@@ -196,6 +196,13 @@ START_TEST(gradients_through_experts)
 		op = make_summed_op(TESS_OP_EXPERTS_D, &m.s, m.in, 5, m.out, TESS_EXPERTS_NUMS);
 		op.nout = 2;
 		compare_and_refuse(&op);
+		m.in[5] = make_test_rows(m.e, 2 * m.f, false);
+		op.nin = 6;
+		compare_op(&op);
+		m.s.num[TESS_EXPERTS_LIMIT] = 0.4; /* some values are beyond it */
+		m.s.num[TESS_EXPERTS_ALPHA] = 1.702;
+		compare_op(&op);
+		free_views(&m.in[5], 1);
 		free_views(m.in, 2);
 		free_views(&m.in[4], 1);
 		free_views(m.out, 2);
@@ -243,8 +250,11 @@ START_TEST(gradients_of_experts)
 		op = make_summed_op(TESS_OP_EXPERTS_DW, &m.s, m.in, 4, m.out, TESS_TOKENS_NUMS);
 		op.nout = 2;
 		compare_and_refuse(&op);
+		m.out[2] = make_gradient(&m.s, m.e, 2 * m.f, 1, false);
+		op.nout = 3;
+		compare_op(&op);
 		free_views(m.in, 4);
-		free_views(m.out, 2);
+		free_views(m.out, 3);
 		cpu_free_weights(&m.gate_up);
 		cpu_free_weights(&m.down);
 	}

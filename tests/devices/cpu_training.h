@@ -21,7 +21,7 @@ static inline int64_t draw_from(int64_t lo, int64_t hi)
  */
 static inline void refuse_changes(const struct tess_op *op, bool shapes)
 {
-	struct tess_view in[8], out[OUTS], *views[2] = { in, out };
+	struct tess_view in[8] = { 0 }, out[OUTS] = { 0 }, *views[2] = { in, out };
 	struct tess_op o = *op;
 	void *device = cpu_open_device("auto", 1);
 

@@ -318,6 +318,8 @@ static const struct {
 	  "embed_positions.weight: shape [102, 40], but config.json makes it [2050, 40]" },
 	{ "opt", "{\"word_embed_proj_dim\": 20}", NULL,
 	  "embed_tokens.weight: shape [107, 40], but config.json makes it [107, 20]" },
+	{ "gpt_oss-defaults", "{\"num_experts_per_tok\": 200}", NULL,
+	  "200 experts for each token" },
 	{ "llama4_text-defaults", "{\"num_experts_per_tok\": 2}", NULL,
 	  "num_experts_per_tok: \"(no text)\" is not supported here; use 1" },
 	{ "olmoe-defaults", "{\"clip_qkv\": -1}", NULL, "a clamp to [1, -1]" },
@@ -481,6 +483,12 @@ static const struct {
 	{ "starcoder2", "{}", NULL, TESS_OP_GLU, 0, TESS_GLU_ACTIVATION, TESS_GELU_TANH },
 	{ "starcoder2", "{\"norm_epsilon\": 0.5, \"layer_norm_eps\": 0.25}", NULL, TESS_OP_NORM, 0,
 	  TESS_NORM_EPS, 0.5 },
+	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_WINDOW, 128 },
+	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_ATTENTION, 1, TESS_ATTENTION_WINDOW, 0 },
+	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_LIMIT, 7 },
+	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_ALPHA, 1.702 },
+	{ "gpt_oss-defaults", "{\"swiglu_limit\": 3}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_LIMIT,
+	  3 },
 	{ "llama4_text-defaults", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_CHUNKED, 1 },
 	{ "llama4_text-defaults", "{\"attention_chunk_size\": 7}", NULL, TESS_OP_ATTENTION, 1,
 	  TESS_ATTENTION_WINDOW, 7 },
@@ -818,6 +826,16 @@ static const struct {
 	  "residual_dropout": 0, "embedding_dropout": 0, "use_bias": true,
 	  "tie_word_embeddings": true, "rope_theta": 10000
 	}) },
+	{ "gpt_oss", TESS_JSON({
+	  "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+	  "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+	  "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 131072,
+	  "rms_norm_eps": 1e-05, "tie_word_embeddings": false, "attention_bias": true,
+	  "attention_dropout": 0, "sliding_window": 128, "num_local_experts": 128,
+	  "num_experts_per_tok": 4, "rope_theta": 150000, "rope_parameters": {
+	  "rope_type": "yarn", "factor": 32, "beta_fast": 32, "beta_slow": 1,
+	  "truncate": false, "original_max_position_embeddings": 4096 }
+	}) },
 	{ "llama4_text", TESS_JSON({
 	  "vocab_size": 202048, "hidden_size": 5120, "intermediate_size": 8192,
 	  "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
@@ -999,6 +1017,8 @@ static const struct {
 	{ "stablelm", "{\"use_qkv_bias\": true}", 3, 0 },
 	{ "exaone4", "{\"attention_bias\": true}", 0, 0 },
 	{ "olmo3", "{\"attention_bias\": true}", 3, 1 },
+	{ "gpt_oss-defaults", "{\"attention_bias\": false}", 0, 1 }, /* the router's */
+	{ "gpt_oss-defaults", "{}", 3, 2 },
 	{ "llama4_text-defaults", "{\"attention_bias\": true}", 3, 1 },
 	{ "olmoe-defaults", "{\"attention_bias\": true}", 3, 1 },
 	{ "qwen2_moe-defaults", "{}", 3, 0 },

@@ -78,4 +78,7 @@ void scalar_sum_tokens(const struct tess_op *op, const float *u, const float *v,
 /* Returns matrix e of a weight of experts. */
 struct tess_view scalar_get_expert(const struct tess_view *w, int64_t e);
 
+/* Returns the activation with a limit of gate a and up b, by the numbers of EXPERTS. */
+float scalar_activate_limited(const struct tess_op *op, float a, float b);
+
 #endif

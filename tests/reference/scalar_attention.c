@@ -139,7 +139,8 @@ static int64_t find_first_seen(const struct tess_op *op, int64_t own)
 static float find_drop_factor(const struct tess_op *op, int64_t position, int64_t slot, double rate,
                               int64_t site, int64_t i)
 {
-	const uint32_t *step = op->in[op->nin - 1].data;
+	/* operand 6 of attention, the last one of DROPOUT */
+	const uint32_t *step = op->in[op->nin > 7 ? 6 : op->nin - 1].data;
 	uint32_t c[4] = { (uint32_t)(i / 4), (uint32_t)position, step[2] + (uint32_t)slot,
 		          (uint32_t)site };
 
@@ -180,11 +181,19 @@ static void drop_weights(const struct tess_op *op, int64_t t, int64_t h, float *
 	}
 }
 
-/* Computes scores z and weights w of the positions that row t sees. */
-static void weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z, float *w)
+/* Returns the sink of a head; -INFINITY: none. */
+static float read_sink(const struct tess_op *op, int64_t h)
+{
+	return op->nin > 7 ? ((const float *)op->in[7].data)[h] : -INFINITY;
+}
+
+/*
+ * Computes scores z and weights w of the positions that row t sees; returns the weight of the sink.
+ */
+static float weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z, float *w)
 {
 	int64_t last = get_position(op, t), first = find_first_seen(op, last);
-	float top = -INFINITY, sum;
+	float top = read_sink(op, h), sum, sink = 0;
 
 	for (int64_t p = first; p <= last; p++) {
 		z[p] = score_key(op, t, h, find_kv_head(op, h), p);
@@ -193,8 +202,13 @@ static void weigh_keys(const struct tess_op *op, int64_t t, int64_t h, float *z,
 	for (int64_t p = first; p <= last; p++)
 		w[p] = mathf_exp(z[p] - top);
 	sum = sum_positions(w, NULL, first, last, KEYS);
+	if (op->nin > 7) {
+		sink = mathf_exp(read_sink(op, h) - top);
+		sum = sum + sink;
+	}
 	for (int64_t p = first; p <= last; p++)
 		w[p] = w[p] / sum;
+	return sink / sum;
 }
 
 static void attend_one_head(const struct tess_op *op, int64_t t, int64_t h)
@@ -225,9 +239,9 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 	int64_t d = get_integer(op, TESS_ATTENTION_HEAD),
 		value = get_integer(op, TESS_ATTENTION_VALUE), kv = find_kv_head(op, h);
 	int64_t last = get_position(op, t), first = find_first_seen(op, last);
-	float cap = (float)op->num[TESS_ATTENTION_SOFTCAP], r;
+	float cap = (float)op->num[TESS_ATTENTION_SOFTCAP], r, sink;
 
-	weigh_keys(op, t, h, z, w);
+	sink = weigh_keys(op, t, h, z, w);
 	for (int64_t p = first; p <= last; p++) {
 		u[p] = 0;
 		for (int64_t i = 0; i < value; i++)
@@ -236,6 +250,8 @@ static void take_row_gradient(const struct tess_op *op, int64_t t, int64_t h, fl
 	}
 	drop_weights(op, t, h, u);
 	r = sum_positions(w, u, first, last, KEYS);
+	if (op->nout > 3)
+		*get_element(&op->out[3], t, h) = -(sink * r);
 	for (int64_t p = first; p <= last; p++) {
 		s[p] = w[p] * (u[p] - r);
 		if (cap > 0)

@@ -98,6 +98,14 @@ static struct tess_op take_tree(const struct tess_op *op, int32_t i)
 	return one;
 }
 
+float scalar_activate_limited(const struct tess_op *op, float a, float b)
+{
+	float limit = (float)op->num[TESS_EXPERTS_LIMIT], c = a > limit ? limit : a;
+	float u = b > limit ? limit : b < -limit ? -limit : b; /* NaN stays */
+
+	return c / (1 + mathf_exp(-((float)op->num[TESS_EXPERTS_ALPHA] * c))) * (u + 1);
+}
+
 /* Runs expert e on row t: h columns, finished, or their nodes, NODES_MAX apart. */
 static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool nodes, float *z)
 {
@@ -109,8 +117,13 @@ static void run_one_expert(const struct tess_op *op, int64_t t, int64_t e, bool 
 
 	for (int64_t j = 0; j < 2 * f; j++)
 		scalar_contract(&over_k, &op->in[0], t, &up, j, false, &h[j], 0);
+	for (int64_t j = 0; j < 2 * f && op->nin > 4; j++)
+		h[j] += scalar_read(&op->in[4], e, j);
 	for (int64_t j = 0; j < f; j++)
-		h[j] = scalar_activate((int32_t)op->num[TESS_EXPERTS_ACTIVATION], h[j]) * h[f + j];
+		h[j] = op->num[TESS_EXPERTS_LIMIT] > 0
+		               ? scalar_activate_limited(op, h[2 * j], h[2 * j + 1])
+		               : scalar_activate((int32_t)op->num[TESS_EXPERTS_ACTIVATION], h[j]) *
+		                         h[f + j];
 	mid = (struct tess_view){
 		.data = h, .dtype = TESS_F32, .ndim = 2, .shape = { 1, f }, .stride = { f, 1 }
 	};

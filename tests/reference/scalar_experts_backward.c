@@ -174,6 +174,21 @@ static struct tess_view exchange_axes(struct tess_view w)
 	return w;
 }
 
+/* Computes da, db and h of [a, b], by the activation with a limit. */
+static void derive_limited(const struct tess_op *op, const float *ab, float g, float *d, float *h)
+{
+	float limit = (float)op->num[TESS_EXPERTS_LIMIT], c = ab[0] > limit ? limit : ab[0];
+	float u = ab[1] > limit ? limit : ab[1] < -limit ? -limit : ab[1];
+	float z = (float)op->num[TESS_EXPERTS_ALPHA] * c, s = compute_sigmoid(z);
+
+	d[0] = d[1] = 0;
+	if (!(ab[0] > limit))
+		d[0] = g * (u + 1) * (s * (1 + z * (1 - s)));
+	if (!(fabsf(ab[1]) > limit))
+		d[1] = g * (c * s);
+	*h = scalar_activate_limited(op, ab[0], ab[1]);
+}
+
 /* Computes [da | db | h] of expert e and row t into mid. */
 static void derive_one_expert(const struct tess_op *op, int64_t t, int64_t e, float *mid)
 {
@@ -183,12 +198,23 @@ static void derive_one_expert(const struct tess_op *op, int64_t t, int64_t e, fl
 	int64_t f = down.shape[0];
 	int32_t act = (int32_t)op->num[TESS_EXPERTS_ACTIVATION];
 
-	for (int64_t j = 0; j < f; j++) {
-		float a, b, g, d, value;
+	bool limited = op->num[TESS_EXPERTS_LIMIT] > 0;
 
-		scalar_contract(&over_k, &op->in[0], t, &up, j, false, &a, 0);
-		scalar_contract(&over_k, &op->in[0], t, &up, f + j, false, &b, 0);
+	for (int64_t j = 0; j < f; j++) {
+		int64_t at[2] = { limited ? 2 * j : j, limited ? 2 * j + 1 : f + j };
+		float ab[2], a, b, g, d, value;
+
+		for (int i = 0; i < 2; i++) {
+			scalar_contract(&over_k, &op->in[0], t, &up, at[i], false, &ab[i], 0);
+			ab[i] += op->nin > 5 ? scalar_read(&op->in[5], e, at[i]) : 0;
+		}
 		scalar_contract(&over_h, &op->in[4], t, &down, j, false, &g, 0);
+		if (limited) {
+			derive_limited(op, ab, g, mid + 2 * j, mid + 2 * f + j);
+			continue;
+		}
+		a = ab[0];
+		b = ab[1];
 		value = scalar_activate(act, a);
 		d = scalar_derive_activation(act, a, g * b);
 		mid[j] = d;
@@ -233,7 +259,10 @@ struct columns { /* the tokens of an expert: w * d, and its other factor */
 	float *weighted, *other;
 };
 
-/* Sums (w * a) * b over the tokens routed to expert e; a and b are elements of their rows. */
+/*
+ * Sums (w * a) * b over the tokens routed to expert e; a and b are elements of their rows; b NULL:
+ * 1.
+ */
 static void sum_expert_tokens(const struct tess_op *op, int64_t e, const struct tess_view *a,
                               int64_t i, bool a_slots, const struct tess_view *b, int64_t k,
                               bool b_slots, struct columns c, bool partial, float *out,
@@ -250,7 +279,7 @@ static void sum_expert_tokens(const struct tess_op *op, int64_t e, const struct 
 			continue;
 		slot = find_slot(weights, t, e);
 		c.weighted[t] = w * find_row(a, t)[i + (a_slots ? slot * each : 0)];
-		c.other[t] = find_row(b, t)[k + (b_slots ? slot * each : 0)];
+		c.other[t] = b ? find_row(b, t)[k + (b_slots ? slot * each : 0)] : 1;
 	}
 	scalar_sum_tokens(op, c.weighted, c.other, partial, out, step);
 }
@@ -261,7 +290,7 @@ static void run_experts_dw_op(const struct tess_op *op)
 	int64_t rows = x->shape[0];
 	struct columns c = { calloc((size_t)rows + 1, 4), calloc((size_t)rows + 1, 4) };
 
-	for (int32_t i = 0; i < 2; i++) {
+	for (int32_t i = 0; i < op->nout; i++) {
 		const struct tess_view *y = &op->out[i];
 		bool partial = y->ndim == 4;
 		const int64_t *n = y->shape + partial, *stride = y->stride + partial;
@@ -271,9 +300,9 @@ static void run_experts_dw_op(const struct tess_op *op)
 			float *out =
 				(float *)y->data + e * stride[0] + j * stride[1] + k * stride[2];
 
-			if (i == 0)
-				sum_expert_tokens(op, e, mid, j, true, x, k, false, c, partial, out,
-				                  y->stride[0]);
+			if (i != 1)
+				sum_expert_tokens(op, e, mid, j, true, i ? NULL : x, k, false, c,
+				                  partial, out, y->stride[0]);
 			else
 				sum_expert_tokens(op, e, g, j, false, mid, 2 * n[2] + k, true, c,
 				                  partial, out, y->stride[0]);

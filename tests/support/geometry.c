@@ -342,6 +342,20 @@ static int32_t draw_olmoe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
+static int32_t draw_gpt_oss(uint64_t *seed, json_t *config)
+{
+	int32_t heads = draw_decoder(seed, config),
+		experts = draw_experts(seed, config, "num_local_experts"), least, units, each;
+
+	units = (int32_t)(2 * draw_between(seed, 0, 4) + 1); /* odd: units have `each` elements */
+	each = (int32_t)(1 << draw_between(seed, 0, 5));
+	set_integer(config, "intermediate_size", units * each);
+	set_integer(config, "sliding_window", draw_between(seed, 1, 70));
+	set_bool(config, "attention_bias", draw_one_in(seed, 2));
+	least = heads < experts ? heads : experts;
+	return least < units ? least : units;
+}
+
 static int32_t draw_llama4(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config),
@@ -443,6 +457,7 @@ static const struct {
 	{ "glm4", draw_partial },
 	{ "glm4_moe", draw_glm4_moe },
 	{ "gpt_neox", draw_gpt_neox },
+	{ "gpt_oss", draw_gpt_oss },
 	{ "granite", draw_granite },
 	{ "hunyuan_v1_dense", draw_hunyuan_v1_dense },
 	{ "llama4_text", draw_llama4 },

@@ -13,8 +13,9 @@ static struct tess_tensor *record_mixture(struct tess_nn *nn, struct tess_tensor
 	struct tess_dim *experts = nn->dim(nn, "experts", mixture->experts, 1);
 	const struct tess_linear gate[] = { { "gate", experts, 0, 0 }, { 0 } };
 	const struct tess_linear head[] = { { "head", vocabulary, 0, 0 }, { 0 } };
-	const struct tess_experts how = { sizeof how, mixture->flags, TESS_SILU, 0,
-		                          nn->dim(nn, "ffn", mixture->ffn, 0) };
+	const struct tess_experts how = {
+		sizeof how, mixture->flags, TESS_SILU, 0, nn->dim(nn, "ffn", mixture->ffn, 0), 0, 0
+	};
 	struct tess_tensor *x = nn->embed(nn, "table", ids, vocabulary, hidden), *y = NULL;
 
 	x = nn->enter(nn, x, "mlp");

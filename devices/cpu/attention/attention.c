@@ -164,7 +164,7 @@ void attention_apply_softmax(const struct attention *a, const struct tile *t)
 {
 	const int32_t *position = a->op->in[3].data, *slot = a->op->in[4].data;
 	int64_t n = (t->hi - t->lo) * KEYS, first, end, token;
-	float *z, m, s;
+	float *z, m, s, sink;
 
 	for (int64_t r = 0; r < t->rows; r++) {
 		z = t->score + r * a->pitch;
@@ -177,11 +177,14 @@ void attention_apply_softmax(const struct attention *a, const struct tile *t)
 		}
 		fill_floats(z, 0, first, -INFINITY);
 		fill_floats(z, end, n, -INFINITY);
+		sink = get_sink(a, get_tile_head(t, r));
 		m = find_max(z, n);
+		m = sink > m ? sink : m;
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = mathf_exp(z[i] - m);
 		s = sum_key_units(z, t->lo, t->hi - t->lo);
+		s = a->sinks ? s + mathf_exp(sink - m) : s;
 		CPU_LANES
 		for (int64_t i = 0; i < n; i++)
 			z[i] = z[i] / s;

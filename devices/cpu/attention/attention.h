@@ -5,6 +5,8 @@
 #ifndef TESS_DEVICES_CPU_ATTENTION_H
 #define TESS_DEVICES_CPU_ATTENTION_H
 
+#include <math.h>
+
 #include "dropout.h"
 #include "tile.h"
 
@@ -32,6 +34,7 @@ struct attention {
 	float scale, softcap;
 	struct dropout drop; /* dropout of weights */
 	int64_t site; /* site of local head 0 */
+	const struct tess_view *sinks; /* one for each local head, or NULL */
 	int32_t dtype; /* dtype of the cache */
 	int64_t width; /* bytes of its elements */
 	int64_t keys, values; /* offsets in a page, bytes */
@@ -90,6 +93,14 @@ static inline int64_t find_end_head(const struct attention *a, int64_t g)
 	int64_t end = (a->lo / a->group + g + 1) * a->group - a->lo;
 
 	return end < a->heads ? end : a->heads;
+}
+
+/* Returns the sink of a local head; -INFINITY: none. */
+static inline float get_sink(const struct attention *a, int64_t head)
+{
+	return a->sinks ? load_weight_element(a->sinks->data, a->sinks->dtype,
+	                                      head * a->sinks->stride[0])
+	                : -INFINITY;
 }
 
 /* Returns the first position visible from `position`. */

@@ -31,6 +31,7 @@ struct text_head {
 	/* [keys][64]: weights, gradients of scores, slopes of the softcap, factors of dropout */
 	float *w, *s, *slope, *factor;
 	float *packed, *tile;
+	float sink[BLOCK]; /* weights of the sink */
 };
 
 static struct head_rows make_head_rows(int64_t width)
@@ -153,13 +154,13 @@ static void sum_over_keys(const struct text_head *h, const float *x, const float
 }
 
 /* Turns scores into weights. */
-static void weigh_block_keys(const struct text_head *h)
+static void weigh_block_keys(struct text_head *h)
 {
 	int64_t n = (h->hi - h->lo) * KEYS * BLOCK;
-	float top[BLOCK], sum[BLOCK], *z = h->w;
+	float top[BLOCK], sum[BLOCK], *z = h->w, sink = get_sink(h->a, h->head);
 
 	for (int64_t l = 0; l < BLOCK; l++)
-		top[l] = -INFINITY;
+		top[l] = sink;
 	for (int64_t k = 0; k < n; k += BLOCK)
 		for (int64_t l = 0; l < BLOCK; l++)
 			top[l] = z[k + l] > top[l] ? z[k + l] : top[l];
@@ -169,6 +170,11 @@ static void weigh_block_keys(const struct text_head *h)
 			z[k + l] = mathf_exp(z[k + l] - top[l]);
 	}
 	sum_over_keys(h, z, NULL, sum);
+	for (int64_t l = 0; l < BLOCK && h->a->sinks; l++) {
+		h->sink[l] = mathf_exp(sink - top[l]);
+		sum[l] = sum[l] + h->sink[l];
+		h->sink[l] = h->sink[l] / sum[l];
+	}
 	for (int64_t k = 0; k < n; k += BLOCK)
 		for (int64_t l = 0; l < BLOCK; l++)
 			z[k + l] = z[k + l] / sum[l];
@@ -202,6 +208,9 @@ static void differentiate_scores(const struct text_head *h)
 	const float *w = h->w, *slope = h->slope;
 
 	sum_over_keys(h, w, s, mean);
+	for (int64_t l = 0; l < h->rows && h->a->sinks; l++)
+		get_row(&h->a->op->out[3], h->of->row + h->first + l)[h->head] =
+			-(h->sink[l] * mean[l]);
 	for (int64_t k = 0; k < n; k += BLOCK)
 		for (int64_t l = 0; l < BLOCK; l++)
 			s[k + l] = w[k + l] * (s[k + l] - mean[l]);

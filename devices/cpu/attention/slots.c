@@ -24,7 +24,8 @@ struct attention attention_read(struct cpu *cpu, const struct tess_op *op)
 		.dtype = cached ? (int32_t)op->num[TESS_ATTENTION_DTYPE] : TESS_F32,
 	};
 
-	if (op->nin > 6)
+	a.sinks = op->nin > 7 ? &op->in[7] : NULL;
+	if (op->nin > 6 && op->in[6].ndim)
 		a.drop = dropout_read(op->num[TESS_ATTENTION_RATE], &op->in[6]);
 	a.site = (int64_t)op->num[TESS_ATTENTION_SITE] + a.lo;
 	a.heads = op->in[0].shape[1] / a.d;

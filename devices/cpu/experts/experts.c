@@ -19,12 +19,19 @@ struct experts {
 static void activate_tile(void *arg, const struct group *g, int64_t row, int64_t n)
 {
 	const struct experts *e = arg;
-	int32_t act = (int32_t)e->rows.op->num[TESS_EXPERTS_ACTIVATION];
+	const struct tess_op *op = e->rows.op;
 	float *from = e->gate_up + (experts_get_offset(&e->rows, g) + row) * 2 * e->f;
 
-	for (int64_t r = 0; r < n; r++)
-		glu_row(act, from + r * 2 * e->f, from + r * 2 * e->f + e->f, e->f,
-		        from + r * 2 * e->f);
+	for (int64_t r = 0; r < n; r++) {
+		float *row_of = from + r * 2 * e->f;
+
+		experts_add_bias(op, 4, g->expert, row_of);
+		if (op->num[TESS_EXPERTS_LIMIT] > 0)
+			limited_glu_row(op->num, row_of, e->f, row_of);
+		else
+			glu_row((int)op->num[TESS_EXPERTS_ACTIVATION], row_of, row_of + e->f, e->f,
+			        row_of);
+	}
 	if (g->packed)
 		experts_pack_tile(&e->rows, g, e->sum[DOWN], from, 2 * e->f, row, n, e->mid, e->f);
 }

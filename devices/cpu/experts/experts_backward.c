@@ -38,8 +38,14 @@ static void derive_tile(void *arg, const struct group *g, int64_t row, int64_t n
 		float *a = d->gate_up + i * 2 * f, *b = a + f, *to = d->mid + i * 2 * f;
 		float *slot = get_row(&e->op->out[1], e->token[listed]) + e->slot[listed] * 3 * f;
 
-		glu_row(act, a, b, f, slot + 2 * f);
-		glu_derive_row(act, a, b, d->e + i * f, f, to, to + f);
+		experts_add_bias(e->op, 5, g->expert, a);
+		if (e->op->num[TESS_EXPERTS_LIMIT] > 0) {
+			limited_glu_row(e->op->num, a, f, slot + 2 * f);
+			limited_glu_derive_row(e->op->num, a, d->e + i * f, f, to);
+		} else {
+			glu_row(act, a, b, f, slot + 2 * f);
+			glu_derive_row(act, a, b, d->e + i * f, f, to, to + f);
+		}
 		memcpy(slot, to, sizeof *to * (size_t)(2 * f));
 	}
 	if (g->packed)

@@ -9,7 +9,8 @@ struct expert_dw {
 	struct expert_rows rows;
 	int64_t first, n; /* rows of the current expert in the list */
 	int64_t k, f, h;
-	float *x, *g, *mid, *act; /* [n][K], weighted [n][H] and [n][2F], [n][F] */
+	/* [n][K], weighted [n][H] and [n][2F], [n][F]; [n][1]: ones */
+	float *x, *g, *mid, *act, *one;
 	int64_t *bound; /* bounds of all terms, in the rows of the expert */
 	struct tess_term *term;
 };
@@ -29,6 +30,7 @@ static void gather_rows_of_expert(void *arg, int64_t lo, int64_t hi, int32_t thr
 		float *to = d->g + i * d->h, *derived = d->mid + i * 2 * d->f;
 
 		mid += e->slot[row] * 3 * d->f;
+		d->one[i] = 1.0f;
 		memcpy(d->x + i * d->k, get_row(&in[0], t), sizeof *g * (size_t)d->k);
 		memcpy(d->act + i * d->f, mid + 2 * d->f, sizeof *g * (size_t)d->f);
 		CPU_LANES
@@ -82,7 +84,7 @@ static struct tess_view get_expert_out(const struct tess_op *op, int32_t which, 
 
 static void clear_expert(const struct tess_op *op, int64_t i)
 {
-	for (int32_t which = 0; which < 2; which++) {
+	for (int32_t which = 0; which < op->nout; which++) {
 		struct tess_view v = get_expert_out(op, which, i);
 		bool partial = v.ndim == 3, across = v.stride[v.ndim - 1] != 1;
 		int64_t rows = v.shape[partial + across], n = v.shape[partial + !across];
@@ -135,6 +137,7 @@ static size_t lay_out_expert_dw(struct expert_dw *d, int64_t most, char *base)
 	d->g = experts_take_bytes(base, &at, most * d->h, sizeof *d->g);
 	d->mid = experts_take_bytes(base, &at, most * 2 * d->f, sizeof *d->mid);
 	d->act = experts_take_bytes(base, &at, most * d->f, sizeof *d->act);
+	d->one = experts_take_bytes(base, &at, most, sizeof *d->one);
 	d->bound = experts_take_bytes(base, &at, bounds, sizeof *d->bound);
 	d->term = experts_take_bytes(base, &at, op->nterm, sizeof *d->term);
 	return at;
@@ -172,6 +175,8 @@ static tess_status sum_one_expert(struct expert_dw *d, int64_t expert)
 	st = sum_rows_of_expert(d, 0, d->x, d->k, d->mid, 2 * d->f);
 	if (!st)
 		st = sum_rows_of_expert(d, 1, d->act, d->f, d->g, d->h);
+	if (!st && e->op->nout > 2)
+		st = sum_rows_of_expert(d, 2, d->one, 1, d->mid, 2 * d->f);
 	d->first += d->n;
 	return st;
 }

@@ -249,6 +249,15 @@ void experts_multiply(const struct expert_product *p)
 	         tess_up(SMALL, most * choose_wide(e, most) * LANES * (p->sum->elements + 1)));
 }
 
+void experts_add_bias(const struct tess_op *op, int32_t bias, int64_t expert, float *gate_up)
+{
+	const struct tess_view *b = op->nin > bias ? &op->in[bias] : NULL;
+
+	for (int64_t i = 0; b && i < b->shape[1]; i++)
+		gate_up[i] = gate_up[i] +
+		             load_weight_element(b->data, b->dtype, expert * b->stride[0] + i);
+}
+
 /* ---- slots ----------------------------------------------------------------------------------- */
 
 struct slots {

@@ -263,6 +263,35 @@ void glu_derive_row(int kind, const float *a, const float *b, const float *g, in
 	}
 }
 
+void limited_glu_row(const double *num, const float *gate_up, int64_t n, float *y)
+{
+	float limit = (float)num[TESS_EXPERTS_LIMIT], alpha = (float)num[TESS_EXPERTS_ALPHA];
+
+	for (int64_t i = 0; i < n; i++) {
+		float a = gate_up[2 * i], b = gate_up[2 * i + 1];
+
+		a = a > limit ? limit : a;
+		b = b > limit ? limit : b < -limit ? -limit : b;
+		y[i] = a / (1.0f + mathf_exp(-(alpha * a))) * (b + 1.0f);
+	}
+}
+
+void limited_glu_derive_row(const double *num, const float *gate_up, const float *g, int64_t n,
+                            float *d)
+{
+	float limit = (float)num[TESS_EXPERTS_LIMIT], alpha = (float)num[TESS_EXPERTS_ALPHA];
+
+	for (int64_t i = 0; i < n; i++) {
+		float a = gate_up[2 * i], b = gate_up[2 * i + 1], c = a > limit ? limit : a, s, u;
+
+		u = b > limit ? limit : b < -limit ? -limit : b;
+		s = 1.0f / (1.0f + mathf_exp(-(alpha * c)));
+		d[2 * i] = a > limit ? 0.0f
+		                     : g[i] * (u + 1.0f) * (s * (1.0f + alpha * c * (1.0f - s)));
+		d[2 * i + 1] = b > limit || b < -limit ? 0.0f : g[i] * (c * s);
+	}
+}
+
 static void compute_glu_d_row(const struct tess_op *op, int64_t t)
 {
 	bool gated = op->in[1].ndim > 0;

@@ -13,4 +13,16 @@ void glu_row(int kind, const float *a, const float *b, int64_t n, float *y);
 void glu_derive_row(int kind, const float *a, const float *b, const float *g, int64_t n, float *da,
                     float *db);
 
+/*
+ * Computes the activation with a limit of a row of gate and up, which alternate; y may be gate_up.
+ * num: the numbers of EXPERTS.
+ */
+#define limited_glu_row CPU_NAME(limited_glu_row)
+void limited_glu_row(const double *num, const float *gate_up, int64_t n, float *y);
+
+/* Computes the gradients d of gate and up, which alternate, from g. */
+#define limited_glu_derive_row CPU_NAME(limited_glu_derive_row)
+void limited_glu_derive_row(const double *num, const float *gate_up, const float *g, int64_t n,
+                            float *d);
+
 #endif

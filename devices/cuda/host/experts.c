@@ -28,6 +28,8 @@ const char *op_find_experts_limit(const struct tess_op *op)
 
 	if (op->kind == TESS_OP_ROUTE)
 		return op->in[0].shape[1] > EXPERTS_MAX ? "route: more than 1024 experts" : NULL;
+	if (op->nin > 4 || op->num[TESS_EXPERTS_LIMIT] > 0)
+		return "experts: biases and limits are for the cpu device";
 	if (op->in[1].shape[1] > EXPERTS_MAX)
 		return "experts: more than 1024 on a rank";
 	if (op->in[2].dtype != op->in[3].dtype)

@@ -34,6 +34,11 @@ const char *op_find_experts_d_limit(const struct tess_op *op)
 		return "more than 1024 experts";
 	if (op->kind == TESS_OP_ROUTE_D || op->kind == TESS_OP_BALANCE_D)
 		return NULL;
+	if (op->kind == TESS_OP_EXPERTS_DW
+	            ? op->nout > 2
+	            : op->kind == TESS_OP_EXPERTS_D &&
+	                      (op->nin > 5 || op->num[TESS_EXPERTS_LIMIT] > 0))
+		return "experts: biases and limits are for the cpu device";
 	if (op->kind != TESS_OP_EXPERTS_D)
 		return op_find_run(op, 0, op->ntree, &at, &len)
 		               ? NULL
