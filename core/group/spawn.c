@@ -294,3 +294,10 @@ tess_status tess_world_check_threads(void)
 	                 "for processes; set the backend to auto, loopback or a wrapper of it",
 	                 name);
 }
+
+tess_status tess_world_spawn_threads(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg),
+                                     void *arg)
+{
+	return tess_world_run_threads(n, fn, arg, NULL);
+}

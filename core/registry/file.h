@@ -100,6 +100,9 @@ tess_status tess_program_make_files(struct tess_registry *r, const struct tess_p
 /* Declares the options of a checked file and calls init, once for all files of its descriptor. */
 tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r);
 
+/* Sets where tess_registry_find_origin looks: the opened files and the wrappers of `r`. */
+void tess_registry_set_origins(const struct tess_registry *r);
+
 /* Opens a file once: checks, maps, pins, declares options, calls init. Sets status and why. */
 void tess_file_open(struct tess_file *f, struct tess_registry *r);
 

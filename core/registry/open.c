@@ -111,6 +111,7 @@ tess_status tess_file_initialise(struct tess_file *f, struct tess_registry *r)
 		opened_before = opened_before->opened;
 	f->opened = r->opened;
 	r->opened = f;
+	tess_registry_set_origins(r);
 	if (opened_before)
 		return opened_before->status
 		               ? tess_fail(opened_before->status, "%s", opened_before->why)

@@ -409,25 +409,6 @@ bool tess_registry_at(size_t i, struct tess_plugin_info *out)
 	return f != NULL;
 }
 
-bool tess_registry_find_origin(const void *table, struct tess_plugin_origin *out)
-{
-	for (const struct tess_file *f = registry.opened; f; f = f->opened)
-		for (size_t i = 0; i < f->noffers; i++)
-			if (f->offers[i].table == table) {
-				*out = (struct tess_plugin_origin){ tess_plugin_kind_names[f->kind],
-					                            f->offers[i].name, f->path };
-				return true;
-			}
-	for (const struct tess_wrapper *s = registry.wrappers; s; s = s->next)
-		if (table == (const void *)&s->table) {
-			tess_registry_find_origin(s->outer, out);
-			out->name = s->name;
-			return true;
-		}
-	*out = (struct tess_plugin_origin){ "plugin", "", "" };
-	return false;
-}
-
 bool tess_registry_may_declare(const char *key)
 {
 	bool may = false;

@@ -120,11 +120,9 @@ tess_status tess_world_run(struct tess_world *w,
 tess_status tess_world_run_threads(int32_t n,
                                    tess_status (*fn)(struct tess_world *world, void *arg),
                                    void *arg, bool *abandoned);
-static inline tess_status tess_world_spawn_threads(
-	int32_t n, tess_status (*fn)(struct tess_world *world, void *arg), void *arg)
-{
-	return tess_world_run_threads(n, fn, arg, NULL);
-}
+tess_status tess_world_spawn_threads(int32_t n,
+                                     tess_status (*fn)(struct tess_world *world, void *arg),
+                                     void *arg);
 
 /* Fails with TESS_EINVAL if threads cannot be the ranks of the option "backend". */
 tess_status tess_world_check_threads(void);
