@@ -56,8 +56,8 @@ DEVICE void write_out(const struct attention_args *a, int64_t t, int at, float x
 
 DEVICE int64_t find_first_key(const struct attention_args *a, int64_t position)
 {
-	if (a->chunked)
-		return position - position % a->window;
+	if (a->chunked) /* 32 bits: a division of 64 bits needs registers that attend_tensor has not */
+		return position - (uint32_t)position % (uint32_t)a->window;
 	return a->window && position >= a->window ? position - a->window + 1 : 0;
 }
 
