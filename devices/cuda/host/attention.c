@@ -3,6 +3,8 @@
  */
 #include "gpu.h"
 
+#include <math.h>
+
 #define LOG2_E 0x1.715476p+0f
 
 /* Returns the kernel of f32 tiles for the head size, and its shared memory. */
@@ -79,7 +81,7 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 		.rows = q->shape[0],
 		.slots = pages->shape[0],
 		.blocks = pages->shape[1],
-		.window = (int64_t)op->num[TESS_ATTENTION_WINDOW],
+		.window = (int64_t)fmin(op->num[TESS_ATTENTION_WINDOW], INT32_MAX),
 		.chunked = op->num[TESS_ATTENTION_CHUNKED] != 0,
 		.heads = (int32_t)(q->shape[1] / d),
 		.kv = (int32_t)(k->shape[1] / d),
