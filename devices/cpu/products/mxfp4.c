@@ -2,7 +2,7 @@
 
 #include "pack.h"
 
-enum { INFINITE = 0x7f800000, LARGEST = 2 }; /* LARGEST: the exponent of 4 and 6 */
+enum { LARGEST = 2 }; /* LARGEST: the exponent of 4 and 6 */
 enum { SCALE_1 = 127 }; /* the scale of a group of zeros: products of 2^-127 are slow */
 
 /*
@@ -14,18 +14,7 @@ static bool find_powers(const float *w, int64_t len, uint8_t *scale, float *inve
 	int32_t most[LANES];
 	bool finite = true;
 
-	/* no initializer: gcc's ASan does not align what AVX-512 would clear at once (PR 110027) */
-	for (int j = 0; j < LANES; j++)
-		most[j] = 0;
-	for (int64_t k = 0; k < len; k++, w += LANES) {
-		CPU_LANES
-		for (int j = 0; j < LANES; j++) {
-			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
-
-			/* without signs, bits have the order of floats */
-			most[j] = bits > most[j] ? bits : most[j];
-		}
-	}
+	pack_find_largest(w, len, most);
 	for (int j = 0; j < LANES; j++) {
 		int32_t exponent = (most[j] >> 23) - LARGEST;
 

@@ -21,4 +21,26 @@ void pack_columns(const struct tess_view *w, int64_t column, int64_t at, int64_t
 #define pack_panels CPU_NAME(pack_panels)
 pool_fn pack_panels;
 
+enum { INFINITE = 0x7f800000 }; /* the bits of an infinite f32 */
+
+/*
+ * Computes the bits of the largest |w| of each column of w[len][LANES]: at least INFINITE if an
+ * element is not finite.
+ */
+static inline void pack_find_largest(const float *w, int64_t len, int32_t most[static LANES])
+{
+	/* no initializer: gcc's ASan does not align what AVX-512 would clear at once (PR 110027) */
+	for (int j = 0; j < LANES; j++)
+		most[j] = 0;
+	for (int64_t k = 0; k < len; k++, w += LANES) {
+		CPU_LANES
+		for (int j = 0; j < LANES; j++) {
+			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
+
+			/* without signs, bits have the order of floats */
+			most[j] = bits > most[j] ? bits : most[j];
+		}
+	}
+}
+
 #endif

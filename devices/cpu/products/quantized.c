@@ -3,7 +3,7 @@
 #include "pack.h"
 
 enum { AHEAD = 512 }; /* distance of prefetches in bytes; measured */
-enum { SCALES = 2 * LANES, INFINITE = 0x7f800000, INFINITE_F16 = 0x7c00 };
+enum { SCALES = 2 * LANES, INFINITE_F16 = 0x7c00 };
 
 /* ---- from rows ------------------------------------------------------------------------------- */
 
@@ -21,18 +21,7 @@ static bool find_scales(const float *w, int64_t len, uint16_t *scale, float *wid
 	int32_t most[LANES];
 	bool finite = true;
 
-	/* no initializer: gcc's ASan does not align what AVX-512 would clear at once (PR 110027) */
-	for (int j = 0; j < LANES; j++)
-		most[j] = 0;
-	for (int64_t k = 0; k < len; k++, w += LANES) {
-		CPU_LANES
-		for (int j = 0; j < LANES; j++) {
-			int32_t bits = (int32_t)(tess_bits(w[j]) & 0x7fffffff);
-
-			/* without signs, bits have the order of floats */
-			most[j] = bits > most[j] ? bits : most[j];
-		}
-	}
+	pack_find_largest(w, len, most);
 	for (int j = 0; j < LANES; j++) {
 		scale[j] = tess_f16_round(tess_float((uint32_t)most[j]) / 127.0f);
 		wide[j] = tess_f16_load(scale[j]);
