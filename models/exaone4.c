@@ -29,27 +29,18 @@ static struct tess_tensor *forward_exaone4(struct tess_nn *nn, struct tess_tenso
 }
 
 #define LAYER TESS_DECODER_LAYER
-#define HEAD_NORMS \
-	{ LAYER "self_attn.q_norm", "replicated_with_grad_allreduce" }, \
-	{ \
-		LAYER "self_attn.k_norm", "replicated_with_grad_allreduce" \
-	}
-static const struct tess_rule tp[] = { TESS_DECODER_TP, HEAD_NORMS, { 0 } };
+static const struct tess_rule tp[] = { TESS_DECODER_TP,
+	                               TESS_DECODER_HEAD_NORMS(LAYER, "q_norm", "k_norm"),
+	                               { 0 } };
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
-static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
-	                                  { LAYER "self_attn", "module_allgather" },
-	                                  { LAYER "self_attn.q_proj", "colwise" },
-	                                  { LAYER "self_attn.k_proj", "colwise" },
-	                                  { LAYER "self_attn.v_proj", "colwise" },
-	                                  HEAD_NORMS,
-	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ENDS,
+	                                  TESS_DECODER_TP_SP_HEADS,
+	                                  TESS_DECODER_HEAD_NORMS(LAYER, "q_norm", "k_norm"),
 	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
 	                                  { LAYER "mlp", "module_allgather" },
 	                                  TESS_DECODER_TP_SP_MLP(LAYER),
 	                                  { LAYER "post_feedforward_layernorm",
 	                                    "sequence_parallel" },
-	                                  { "model.norm", "sequence_parallel" },
-	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }

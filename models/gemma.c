@@ -88,11 +88,6 @@ static struct tess_tensor *forward_gemma3(struct tess_nn *nn, struct tess_tensor
 }
 
 #define LAYER TESS_DECODER_LAYER
-#define HEAD_NORMS \
-	{ LAYER "self_attn.q_norm", "replicated_with_grad_allreduce" }, \
-	{ \
-		LAYER "self_attn.k_norm", "replicated_with_grad_allreduce" \
-	}
 #define TP_SP \
 	TESS_DECODER_TP_SP, { LAYER "pre_feedforward_layernorm", "sequence_parallel" }, \
 	{ \
@@ -103,8 +98,12 @@ static const struct tess_rule tp_sp[] = { TP_SP, { 0 } };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }
 };
-static const struct tess_rule tp_3[] = { TESS_DECODER_TP, HEAD_NORMS, { 0 } };
-static const struct tess_rule tp_sp_3[] = { TP_SP, HEAD_NORMS, { 0 } };
+static const struct tess_rule tp_3[] = { TESS_DECODER_TP,
+	                                 TESS_DECODER_HEAD_NORMS(LAYER, "q_norm", "k_norm"),
+	                                 { 0 } };
+static const struct tess_rule tp_sp_3[] = { TP_SP,
+	                                    TESS_DECODER_HEAD_NORMS(LAYER, "q_norm", "k_norm"),
+	                                    { 0 } };
 static const struct tess_preset presets_3[] = {
 	{ "tp", tp_3 }, { "tp+sp", tp_sp_3 }, { "hf", tp_3 }, { 0 }
 };

@@ -29,24 +29,19 @@ static struct tess_tensor *forward_glm4_moe(struct tess_nn *nn, struct tess_tens
 }
 
 #define SOME TESS_DECODER_SOME
-#define HEAD_NORMS \
-	{ SOME "self_attn.q_norm", "replicated_with_grad_allreduce" }, \
-	{ \
-		SOME "self_attn.k_norm", "replicated_with_grad_allreduce" \
-	}
 static const struct tess_rule tp[] = {
-	TESS_DECODER_TP_ATTENTION,      HEAD_NORMS,
+	TESS_DECODER_TP_ATTENTION,      TESS_DECODER_HEAD_NORMS(SOME, "q_norm", "k_norm"),
 	TESS_DECODER_TP_MLP(SOME),      TESS_DECODER_TP_EXPERTS(SOME),
 	TESS_DECODER_SHARED("rowwise"), { 0 }
 };
 static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
-	                                  HEAD_NORMS,
+	                                  TESS_DECODER_HEAD_NORMS(SOME, "q_norm", "k_norm"),
 	                                  TESS_DECODER_TP_SP_MLP(SOME),
 	                                  TESS_DECODER_TP_SP_EXPERTS(SOME),
 	                                  TESS_DECODER_SHARED("rowwise_reduce_scatter"),
 	                                  { 0 } };
 static const struct tess_rule ep[] = {
-	TESS_DECODER_TP_ATTENTION,      HEAD_NORMS,
+	TESS_DECODER_TP_ATTENTION,      TESS_DECODER_HEAD_NORMS(SOME, "q_norm", "k_norm"),
 	TESS_DECODER_TP_MLP(SOME),      TESS_DECODER_EP_EXPERTS(SOME),
 	TESS_DECODER_SHARED("rowwise"), { 0 }
 };

@@ -76,18 +76,8 @@ static struct tess_tensor *forward_gpt_oss(struct tess_nn *nn, struct tess_tenso
 	}
 static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION, INSIDE("moe_tp_experts"), { 0 } };
 /* sequence parallel: between the blocks, and in norms, each rank has some of the tokens */
-static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_scatter" },
-	                                  { LAYER "input_layernorm", "sequence_parallel" },
-	                                  { LAYER "self_attn", "module_allgather" },
-	                                  { LAYER "self_attn.q_proj", "colwise" },
-	                                  { LAYER "self_attn.k_proj", "colwise" },
-	                                  { LAYER "self_attn.v_proj", "colwise" },
-	                                  { LAYER "self_attn.o_proj", "rowwise_reduce_scatter" },
-	                                  { LAYER "post_attention_layernorm", "sequence_parallel" },
-	                                  { LAYER "mlp", "module_allgather" },
+static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
 	                                  INSIDE("moe_experts_reduce_scatter"),
-	                                  { "model.norm", "sequence_parallel" },
-	                                  { "lm_head", "colwise_gather_output" },
 	                                  { 0 } };
 static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
 	                               { "ep:" EXPERTS ".gate_up_proj", "grouped_gemm" },

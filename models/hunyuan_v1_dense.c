@@ -24,15 +24,14 @@ static struct tess_tensor *forward_hunyuan_v1_dense(struct tess_nn *nn, struct t
 	return tess_decoder_record(nn, &c, ids, attend_as_hunyuan, tess_decoder_mlp);
 }
 
-#define HEAD_NORM(name) \
-	{ \
-		TESS_DECODER_LAYER "self_attn." name, "replicated_with_grad_allreduce" \
-	}
-static const struct tess_rule tp[] = {
-	TESS_DECODER_TP, HEAD_NORM("query_layernorm"), HEAD_NORM("key_layernorm"), { 0 }
-};
+static const struct tess_rule tp[] = { TESS_DECODER_TP,
+	                               TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER,
+	                                                       "query_layernorm", "key_layernorm"),
+	                               { 0 } };
 static const struct tess_rule tp_sp[] = {
-	TESS_DECODER_TP_SP, HEAD_NORM("query_layernorm"), HEAD_NORM("key_layernorm"), { 0 }
+	TESS_DECODER_TP_SP,
+	TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "query_layernorm", "key_layernorm"),
+	{ 0 }
 };
 static const struct tess_rule hf[] = { { "model.embed_tokens", "embedding_rowwise" },
 	                               { "lm_head", "colwise_gather_output" },

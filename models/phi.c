@@ -50,14 +50,10 @@ static struct tess_tensor *forward_phi(struct tess_nn *nn, struct tess_tensor *i
 	{ \
 		LAYER "self_attn.v_proj", "colwise" \
 	}
-#define HEAD_NORM(name) \
-	{ \
-		TESS_DECODER_SOME "self_attn." name, "replicated_with_grad_allreduce" \
-	}
 static const struct tess_rule tp[] = { { "model.embed_tokens", "embedding_rowwise" },
 	                               HEADS,
-	                               HEAD_NORM("q_layernorm"),
-	                               HEAD_NORM("k_layernorm"),
+	                               TESS_DECODER_HEAD_NORMS(TESS_DECODER_SOME, "q_layernorm",
+	                                                       "k_layernorm"),
 	                               { LAYER "self_attn.dense", "rowwise" },
 	                               { LAYER "mlp.fc1", "colwise" },
 	                               { LAYER "mlp.fc2", "rowwise" },
@@ -68,8 +64,8 @@ static const struct tess_rule tp_sp[] = { { "model.embed_tokens", "vocab_reduce_
 	                                  { LAYER "input_layernorm", "sequence_parallel" },
 	                                  { LAYER "self_attn", "module_allgather" },
 	                                  HEADS,
-	                                  HEAD_NORM("q_layernorm"),
-	                                  HEAD_NORM("k_layernorm"),
+	                                  TESS_DECODER_HEAD_NORMS(TESS_DECODER_SOME, "q_layernorm",
+	                                                          "k_layernorm"),
 	                                  { LAYER "self_attn.dense", "rowwise_reduce_scatter" },
 	                                  { LAYER "mlp", "module_allgather" },
 	                                  { LAYER "mlp.fc1", "colwise" },

@@ -19,15 +19,11 @@ static struct tess_tensor *forward_qwen3(struct tess_nn *nn, struct tess_tensor 
 	return tess_decoder_record(nn, &c, ids, attend_as_qwen3, tess_decoder_mlp);
 }
 
-#define HEAD_NORM(name) \
-	{ \
-		TESS_DECODER_LAYER "self_attn." name, "replicated_with_grad_allreduce" \
-	}
 static const struct tess_rule tp[] = {
-	TESS_DECODER_TP, HEAD_NORM("q_norm"), HEAD_NORM("k_norm"), { 0 }
+	TESS_DECODER_TP, TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm", "k_norm"), { 0 }
 };
 static const struct tess_rule tp_sp[] = {
-	TESS_DECODER_TP_SP, HEAD_NORM("q_norm"), HEAD_NORM("k_norm"), { 0 }
+	TESS_DECODER_TP_SP, TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm", "k_norm"), { 0 }
 };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "hf", tp }, { 0 }

@@ -34,25 +34,23 @@ static struct tess_tensor *forward_qwen3_moe(struct tess_nn *nn, struct tess_ten
 	return tess_decoder_record(nn, &c, ids, attend_as_qwen3_moe, feed_as_qwen3_moe);
 }
 
-#define HEAD_NORMS \
-	{ TESS_DECODER_LAYER "self_attn.q_norm", "replicated_with_grad_allreduce" }, \
-	{ \
-		TESS_DECODER_LAYER "self_attn.k_norm", "replicated_with_grad_allreduce" \
-	}
 static const struct tess_rule tp[] = { TESS_DECODER_TP_ATTENTION,
 	                               TESS_DECODER_TP_EXPERTS(TESS_DECODER_LAYER),
 	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
-	                               HEAD_NORMS,
+	                               TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm",
+	                                                       "k_norm"),
 	                               { 0 } };
 static const struct tess_rule tp_sp[] = { TESS_DECODER_TP_SP_ATTENTION,
 	                                  TESS_DECODER_TP_SP_EXPERTS(TESS_DECODER_LAYER),
 	                                  TESS_DECODER_TP_SP_MLP(TESS_DECODER_SOME),
-	                                  HEAD_NORMS,
+	                                  TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm",
+	                                                          "k_norm"),
 	                                  { 0 } };
 static const struct tess_rule ep[] = { TESS_DECODER_TP_ATTENTION,
 	                               TESS_DECODER_EP_EXPERTS(TESS_DECODER_LAYER),
 	                               TESS_DECODER_TP_MLP(TESS_DECODER_SOME),
-	                               HEAD_NORMS,
+	                               TESS_DECODER_HEAD_NORMS(TESS_DECODER_LAYER, "q_norm",
+	                                                       "k_norm"),
 	                               { 0 } };
 static const struct tess_preset presets[] = {
 	{ "tp", tp }, { "tp+sp", tp_sp }, { "ep", ep }, { "hf", tp }, { 0 }

@@ -508,27 +508,35 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ TESS_DECODER_SOME "mlp.shared_experts.gate_proj", "colwise" }, \
 	{ TESS_DECODER_SOME "mlp.shared_experts.up_proj", "colwise" }, \
 	{ TESS_DECODER_SOME "mlp.shared_experts.down_proj", down }
+/* Rules of norms of the heads of q and k, in presets that cut heads. q, k: names of the norms. */
+#define TESS_DECODER_HEAD_NORMS(layer, q, k) \
+	{ layer "self_attn." q, "replicated_with_grad_allreduce" }, \
+	{ layer "self_attn." k, "replicated_with_grad_allreduce" }
 /* Rules of experts in the preset ep: ranks have different experts. */
 #define TESS_DECODER_EP_EXPERTS(layer) \
 	{ "ep:" layer "mlp.experts.gate_up_proj", "grouped_gemm" }, \
 	{ "ep:" layer "mlp.experts.down_proj", "grouped_gemm" }, \
 	{ "ep:" layer "mlp.experts", "ep_dispatch_experts" }
-/*
- * Rules of attention, norms and embeddings in the preset tp+sp (sequence parallel): in norms and
- * between blocks, each rank has a part of the tokens.
- */
-#define TESS_DECODER_TP_SP_ATTENTION \
-	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
-	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
+/* Rules of the embedding, the last norm and the head in the preset tp+sp (sequence parallel). */
+#define TESS_DECODER_TP_SP_ENDS \
+	{ "model.embed_tokens", "vocab_reduce_scatter" }, { "model.norm", "sequence_parallel" }, \
+	{ "lm_head", "colwise_gather_output" }
+/* Rules of self_attn in the preset tp+sp. */
+#define TESS_DECODER_TP_SP_HEADS \
 	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
 	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
 	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
+	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }
+/*
+ * Rules of attention, norms and embeddings in the preset tp+sp: in norms and between blocks, each
+ * rank has a part of the tokens.
+ */
+#define TESS_DECODER_TP_SP_ATTENTION \
+	TESS_DECODER_TP_SP_ENDS, TESS_DECODER_TP_SP_HEADS, \
+	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
 	{ TESS_DECODER_LAYER "post_attention_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
-	{ "model.norm", "sequence_parallel" }, \
-	{ "lm_head", "colwise_gather_output" }
+	{ TESS_DECODER_LAYER "mlp", "module_allgather" }
 /* Rules of the MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_MLP(layer) \
 	{ layer "mlp.gate_proj", "colwise" }, \
@@ -536,19 +544,12 @@ static inline struct tess_tensor *tess_decoder_record(struct tess_nn *nn,
 	{ layer "mlp.down_proj", "rowwise_reduce_scatter" }
 /* Rules of a model with an MLP in the preset tp+sp. */
 #define TESS_DECODER_TP_SP TESS_DECODER_TP_SP_ATTENTION, TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
-/* The same without a norm before the MLP, which is beside attention. */
+/* Rules of a model whose MLP is beside attention, without a norm of its own, in tp+sp. */
 #define TESS_DECODER_TP_SP_PARALLEL \
-	{ "model.embed_tokens", "vocab_reduce_scatter" }, \
+	TESS_DECODER_TP_SP_ENDS, TESS_DECODER_TP_SP_HEADS, \
 	{ TESS_DECODER_LAYER "input_layernorm", "sequence_parallel" }, \
-	{ TESS_DECODER_LAYER "self_attn", "module_allgather" }, \
-	{ TESS_DECODER_LAYER "self_attn.q_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.k_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.v_proj", "colwise" }, \
-	{ TESS_DECODER_LAYER "self_attn.o_proj", "rowwise_reduce_scatter" }, \
 	{ TESS_DECODER_LAYER "mlp", "module_allgather" }, \
-	TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER), \
-	{ "model.norm", "sequence_parallel" }, \
-	{ "lm_head", "colwise_gather_output" }
+	TESS_DECODER_TP_SP_MLP(TESS_DECODER_LAYER)
 /* Rules of experts in the preset tp+sp. */
 #define TESS_DECODER_TP_SP_EXPERTS(layer) \
 	{ layer "mlp.experts.gate_up_proj", "packed_colwise" }, \
