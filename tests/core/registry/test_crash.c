@@ -216,7 +216,7 @@ static void use_reports_only(void)
 	enable_reports();
 }
 
-/* As a program does that captures stderr: reports go to the descriptor that it has kept. */
+/* Captures stderr, and keeps its descriptor for reports. */
 static void use_other_output(void)
 {
 	int kept = dup(STDERR_FILENO), captured = open("/dev/null", O_WRONLY);
