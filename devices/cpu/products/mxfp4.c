@@ -55,20 +55,13 @@ static bool encode_group(const float *w, int64_t len, char *to)
 	return true;
 }
 
+static int64_t count_code_bytes(int64_t len)
+{
+	return LANES * (1 + tess_up(len, 2));
+}
+
 void mxfp4_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
-	const struct pack *p = arg;
-	int64_t k = p->rows->shape[1], n;
-	float w[GROUP * LANES];
-
 	(void)thread;
-	for (int64_t i = lo; i < hi; i++) {
-		char *to = (char *)p->panels->data + i * p->panels->stride[0];
-
-		for (int64_t at = 0; at < k; at += n, to += LANES * (1 + tess_up(n, 2))) {
-			n = k - at < GROUP ? k - at : GROUP;
-			pack_widened(p->rows, i * LANES, at, n, w);
-			p->refused[i] = p->refused[i] || !encode_group(w, n, to);
-		}
-	}
+	pack_groups(arg, lo, hi, encode_group, count_code_bytes);
 }

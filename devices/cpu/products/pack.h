@@ -3,6 +3,7 @@
 #define TESS_DEVICES_CPU_PACK_H
 
 #include "cpu.h"
+#include "sum.h"
 
 /* Packs elements [at, at + len) of the 16 rows from `column` on, widened: to[len][16]. */
 #define pack_widened CPU_NAME(pack_widened)
@@ -39,6 +40,28 @@ static inline void pack_find_largest(const float *w, int64_t len, int32_t most[s
 
 			/* without signs, bits have the order of floats */
 			most[j] = bits > most[j] ? bits : most[j];
+		}
+	}
+}
+
+/*
+ * Packs panels [lo, hi) of p in groups. encode stores a group w[len][LANES] in count_bytes(len)
+ * bytes, or returns false: an element is not finite, and the panel is refused.
+ */
+static inline void pack_groups(const struct pack *p, int64_t lo, int64_t hi,
+                               bool (*encode)(const float *w, int64_t len, char *to),
+                               int64_t (*count_bytes)(int64_t len))
+{
+	int64_t k = p->rows->shape[1], n;
+	float w[GROUP * LANES];
+
+	for (int64_t i = lo; i < hi; i++) {
+		char *to = (char *)p->panels->data + i * p->panels->stride[0];
+
+		for (int64_t at = 0; at < k; at += n, to += count_bytes(n)) {
+			n = k - at < GROUP ? k - at : GROUP;
+			pack_widened(p->rows, i * LANES, at, n, w);
+			p->refused[i] = p->refused[i] || !encode(w, n, to);
 		}
 	}
 }
