@@ -326,14 +326,20 @@ START_TEST(a_call_that_does_not_return_is_named)
 }
 END_TEST
 
+/* Starts a command that blocks in a plugin, and sends it SIGUSR1 when the call is known. */
+static void signal_blocked_case(struct test_job *j, const struct fault_case *c)
+{
+	start_fault_case(j, c, SANITIZED ? "60" : "4");
+	usleep(SANITIZED ? 8000000 : 1800000); /* two looks, each of an eighth of the timeout */
+	kill(j->pid, SIGUSR1);
+}
+
 START_TEST(sigusr1_names_the_plugin)
 {
 	static const struct fault_case c = { .command = GENERATE PROCESSES PLAN "compute=block" };
 	static struct test_job j;
 
-	start_fault_case(&j, &c, SANITIZED ? "60" : "4");
-	usleep(SANITIZED ? 8000000 : 1800000); /* two looks, each of an eighth of the timeout */
-	kill(j.pid, SIGUSR1);
+	signal_blocked_case(&j, &c);
 	job_await(&j, "launch: warning: ranks 0 and 1 have been in compute() of style defective");
 	kill(j.pid, SIGKILL);
 	job_finish(&j);
@@ -362,9 +368,7 @@ START_TEST(a_flight_record_names_the_plugin)
 
 	ck_assert(mkdtemp(dir) != NULL);
 	snprintf(command, sizeof command, GENERATE THREADS PLAN "compute=block --flight %s", dir);
-	start_fault_case(&j, &c, SANITIZED ? "60" : "4");
-	usleep(SANITIZED ? 8000000 : 1800000);
-	kill(j.pid, SIGUSR1);
+	signal_blocked_case(&j, &c);
 	for (int r = 0; r < 2; r++) {
 		snprintf(path, sizeof path, "%s/rank-%d.json", dir, r);
 		for (int i = 0; i < 500 && !has_text(path, "\"call\": \"compute() of style"); i++)

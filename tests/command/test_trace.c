@@ -55,8 +55,7 @@ static void add_event(struct timeline *t, const json_t *event)
 	t->all[t->nall++] = s;
 	if (!strcmp(get_event_text(event, "cat"), "compute")) {
 		ck_assert_msg(*get_event_text(event, "name") && *get_event_text(args, "ops"),
-		              "a span without "
-		              "a name");
+		              "a span without a name");
 		t->backward = t->backward || strstr(get_event_text(args, "ops"), "linear_d");
 		t->computed[t->ncomputed++] = s;
 	} else if (get_event_value(args, "waited_us") > 0) {

@@ -138,13 +138,13 @@ static int32_t draw_partial_of_hidden(uint64_t *seed, json_t *config)
 static int32_t draw_two_ropes(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config);
-	json_t *both = json_object();
+	json_t *both;
 
 	if (draw_one_in(seed, 3)) {
 		set_number(config, "rope_local_base_freq", 800);
-		json_decref(both);
 		return heads;
 	}
+	both = json_object();
 	json_object_set(both, "full_attention", json_object_get(config, "rope_parameters"));
 	draw_rope(seed, config);
 	json_object_set(both, "sliding_attention", json_object_get(config, "rope_parameters"));
@@ -188,14 +188,23 @@ static int32_t draw_granite(uint64_t *seed, json_t *config)
 	return heads;
 }
 
+/* Draws no_rope_layers: 0 or 1 for each layer. */
+static json_t *draw_rope_layers(uint64_t *seed)
+{
+	json_t *list = json_array();
+
+	for (int i = 0; i < 3; i++)
+		json_array_append_new(list, json_integer(draw_between(seed, 0, 1)));
+	return list;
+}
+
 static int32_t draw_smollm3(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config);
-	json_t *rope = json_array();
+	json_t *rope;
 
 	set_integer(config, "no_rope_layer_interval", draw_between(seed, 1, 3));
-	for (int i = 0; i < 3; i++)
-		json_array_append_new(rope, json_integer(draw_between(seed, 0, 1)));
+	rope = draw_rope_layers(seed);
 	if (draw_one_in(seed, 2))
 		json_object_set(config, "no_rope_layers", rope);
 	json_decref(rope);
@@ -360,11 +369,8 @@ static int32_t draw_llama4(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config),
 		experts = draw_experts(seed, config, "num_local_experts");
-	json_t *rope = json_array();
 
-	for (int i = 0; i < 3; i++)
-		json_array_append_new(rope, json_integer(draw_between(seed, 0, 1)));
-	json_object_set_new(config, "no_rope_layers", rope);
+	json_object_set_new(config, "no_rope_layers", draw_rope_layers(seed));
 	set_integer(config, "num_experts_per_tok", 1);
 	set_integer(config, "intermediate_size_mlp", draw_between(seed, 8, 150));
 	set_integer(config, "interleave_moe_layer_step",

@@ -27,8 +27,11 @@ struct compare_options {
 /* Adds a copy of a word. */
 tess_status compare_add_word(struct compare_words *w, const char *word);
 void compare_free_words(struct compare_words *w);
-/* Formats the options of a run: "-n 4 --plan tp"; "default options". Free it; NULL: no memory. */
-char *compare_format_run(const struct compare_run *run);
+/*
+ * Formats side 0 or 1 of the comparison: the options of its run ("-n 4 --plan tp"; "default
+ * options"), or its file. Free it; NULL: no memory.
+ */
+char *compare_format_side(const struct compare_options *o, int side);
 
 /*
  * Splits `text` into words as a shell does: at spaces, except in quotes and after a backslash.

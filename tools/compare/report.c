@@ -22,14 +22,12 @@ const char *compare_get_state(const struct tess_value_comparison *v)
 /* Prints what is compared: "A  -n 2", or the file. */
 static tess_status print_sides(const struct compare_options *o)
 {
-	const struct compare_run *const runs[2] = { &o->a, &o->b };
-
 	for (int i = 0; i < 2; i++) {
-		char *text = o->model ? compare_format_run(runs[i]) : NULL;
+		char *text = compare_format_side(o, i);
 
-		if (o->model && !text)
+		if (!text)
 			return tess_fail(TESS_ENOMEM, "out of memory");
-		printf("%s  %s\n", runs[i]->name, o->model ? text : o->file[i]);
+		printf("%c  %s\n", 'A' + i, text);
 		free(text);
 	}
 	return TESS_OK;
@@ -163,8 +161,8 @@ static json_t *make_value_json(const struct tess_value_comparison *v)
 
 static json_t *make_side(const struct compare_options *o, int i)
 {
-	char *text = o->model ? compare_format_run(i ? &o->b : &o->a) : NULL;
-	json_t *side = json_string(o->model ? text : o->file[i]);
+	char *text = compare_format_side(o, i);
+	json_t *side = json_string(text);
 
 	free(text);
 	return side;

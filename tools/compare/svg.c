@@ -83,8 +83,7 @@ static void draw_compare_head(struct picture *p, const struct tess_comparison *c
 
 static tess_status draw_sides(struct picture *p, const struct compare_options *o)
 {
-	char *a = o->model ? compare_format_run(&o->a) : strdup(o->file[0]);
-	char *b = o->model ? compare_format_run(&o->b) : strdup(o->file[1]);
+	char *a = compare_format_side(o, 0), *b = compare_format_side(o, 1);
 
 	if (a && b)
 		picture_draw_label(p, MARGIN, 56, "soft", 130, "A: %s; B: %s; bars are logarithmic",

@@ -34,7 +34,7 @@ static void print_words(FILE *f, const struct compare_words *w)
 		fprintf(f, "%s%s", i ? " " : "", w->word[i]);
 }
 
-char *compare_format_run(const struct compare_run *run)
+static char *format_run(const struct compare_run *run)
 {
 	char *text = NULL;
 	size_t len;
@@ -55,6 +55,11 @@ char *compare_format_run(const struct compare_run *run)
 	}
 	fclose(f);
 	return text;
+}
+
+char *compare_format_side(const struct compare_options *o, int side)
+{
+	return o->model ? format_run(side ? &o->b : &o->a) : strdup(o->file[side]);
 }
 
 /* Copies one word from `at` to `out`; returns its end, or NULL if a quote is not closed. */

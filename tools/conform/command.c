@@ -222,8 +222,7 @@ const struct tess_tool_command tess_tool_conform = {
 	"\n"
 	"A fault is printed with its case, its rank, what was found and expected, and the rule;\n"
 	"the output of the ranks follows. A call may take TESSERA_TIMEOUT seconds (10; a\n"
-	"style: 2). The exit "
-	"status is 0 if the backend or style conforms, 1 if not, 2 for\n"
+	"style: 2). The exit status is 0 if the backend or style conforms, 1 if not, 2 for\n"
 	"wrong usage.\n",
 	"  tessera conform shm\n"
 	"  tessera conform --quick ./tess-backend-mine.so\n"

@@ -234,8 +234,7 @@ int conform_rank_main(const char *path);
 
 struct conform_options {
 	const char *backend; /* a name; with a style: of the ranks that compute */
-	const char
-		*style; /* the style that is tested, as in a plan, or a file; NULL: the backend */
+	const char *style; /* the tested style, as in a plan, or a file; NULL: the backend */
 	const char *file; /* the file, or NULL */
 	double tolerance; /* of the values of a style; 0: to the bit */
 	const char *launcher; /* a command that starts ranks, or NULL */

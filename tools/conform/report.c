@@ -46,6 +46,12 @@ struct conform_report *conform_report_open(const struct conform_options *options
 	return r;
 }
 
+static void print_table_head(const struct conform_report *r)
+{
+	if (!r->tap)
+		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+}
+
 void conform_report_print_head(struct conform_report *r, const struct conform_backend_info *f,
                                const char *ranks)
 {
@@ -53,8 +59,7 @@ void conform_report_print_head(struct conform_report *r, const struct conform_ba
 
 	printf("%s%s: %s\n%s%s; its ranks are %s\n", hash, f->name, f->summary, hash, f->path,
 	       ranks);
-	if (!r->tap)
-		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+	print_table_head(r);
 }
 
 void conform_report_print_style(struct conform_report *r, const char *style, const char *path)
@@ -62,8 +67,7 @@ void conform_report_print_style(struct conform_report *r, const char *style, con
 	const char *hash = r->tap ? "# " : "";
 
 	printf("%s%s%s, %s\n", r->point && !r->tap ? "\n" : "", hash, style, path);
-	if (!r->tap)
-		printf("\n  %-18s %-16s %7s  %8s\n", "part", "ranks", "cases", "time");
+	print_table_head(r);
 }
 
 void conform_report_begin(struct conform_report *r, const char *part, const char *about)

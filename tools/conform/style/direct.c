@@ -7,7 +7,6 @@
 #include "nn/record/recorder.h"
 
 #include <malloc.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -315,22 +314,17 @@ tess_status conform_run_style_functions(struct conform_rank *me)
 
 tess_status conform_run_style_refusals(struct conform_rank *me)
 {
-	static const char *const odd[] = { "no-such-configuration", ",,=", "%s%n", "=", ":", NULL };
+	char text[4097];
+	const char *const odd[] = { "no-such-configuration", ",,=", "%s%n", "=", ":", text, NULL };
 	struct conform_style style;
-	char *text = malloc(4097);
-	tess_status st = text ? conform_style_find(me->job->style, &style) : TESS_ENOMEM;
+	tess_status st = conform_style_find(me->job->style, &style);
 
+	memset(text, 'x', sizeof text - 1);
+	text[sizeof text - 1] = '\0';
 	for (int i = 0; odd[i] && !st && !me->rank; i++) {
 		style.config = odd[i];
 		check_kinds(me, &style, false, true);
 	}
-	if (!st && !me->rank) {
-		memset(text, 'x', 4096);
-		text[4096] = '\0';
-		style.config = text;
-		check_kinds(me, &style, false, true);
-	}
-	free(text);
 	return st;
 }
 
