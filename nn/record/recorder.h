@@ -175,7 +175,7 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why);
 /*
  * Adds the parameter MODULE.LEAF, a vector that no style cuts; `name` is its path below the open
- * module. why: as above.
+ * module. why: the reason, for tess_weight_check_whole.
  */
 const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const char *name,
                                                  const struct tess_dim *dim, const char *why);
