@@ -256,10 +256,13 @@ static struct tess_tensor *note_output(struct tess_recorder *r, const struct tes
 
 	if (!o || !list_named_styles(r, m, &o->styles))
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	o->before = r->outputs;
 	o->module = m->site.module;
 	o->value = y;
-	r->outputs = o;
+	if (r->last_output)
+		r->last_output->next = o;
+	else
+		r->outputs = o;
+	r->last_output = o;
 	return y;
 }
 

@@ -15,14 +15,14 @@ struct tess_recorder {
 	const struct tess_entered *path; /* the innermost entered module; NULL: none */
 	const struct tess_module *modules; /* all modules, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */
-	struct tess_module_output *outputs; /* of all modules, the last left first; NULL: no
-	                                     * pattern of options->values */
+	/* outputs of all modules, in the order in which they end; NULL: no options->values */
+	struct tess_module_output *outputs, *last_output;
 	struct tess_stage_begin *stage_begins; /* begins of pipeline stages in the plan */
 	int32_t nstage_begins;
 };
 
 struct tess_module_output { /* the value that a module returns */
-	struct tess_module_output *before; /* of the module left before this one */
+	struct tess_module_output *next; /* that of the module which ends after this one */
 	const char *module, *styles; /* styles: as in tess_value */
 	struct tess_tensor *value;
 };
