@@ -180,11 +180,7 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 static bool check_hooks(struct tess_recorder *r, const struct tess_module *m,
                         const struct tess_tensor *got, const struct tess_tensor *left, char what)
 {
-	bool same = left->ndim == got->ndim && left->dtype == got->dtype && !left->local;
-
-	for (int32_t i = 0; i < got->ndim && same; i++)
-		same = left->dim[i] == got->dim[i];
-	if (same)
+	if (tess_tensor_has_same_dims(left, got) && left->dtype == got->dtype && !left->local)
 		return true;
 	return tess_recorder_fail(
 		       r, TESS_EINVAL,
