@@ -18,40 +18,13 @@ struct owned_comparison { /* the result with its memory */
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static double read_f16(const void *at)
-{
-	uint16_t bits;
-	int exponent, fraction;
-	double x;
-
-	memcpy(&bits, at, sizeof bits);
-	exponent = bits >> 10 & 31;
-	fraction = bits & 1023;
-	if (exponent == 31)
-		x = fraction ? NAN : INFINITY;
-	else
-		x = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-	return bits >> 15 ? -x : x;
-}
-
-static double read_bf16(const void *at)
-{
-	uint16_t half;
-	uint32_t bits;
-	float x;
-
-	memcpy(&half, at, sizeof half);
-	bits = (uint32_t)half << 16;
-	memcpy(&x, &bits, sizeof x);
-	return x;
-}
-
 /* Returns element i of an entry. */
 static double read_as_double(const struct tess_value_entry *e, int64_t i)
 {
 	const char *at = (const char *)e->data + (size_t)i * tess_width(e->dtype);
 	double x;
 	float f;
+	uint16_t half;
 	int64_t wide;
 	int32_t whole;
 
@@ -61,9 +34,9 @@ static double read_as_double(const struct tess_value_entry *e, int64_t i)
 	case TESS_F64:
 		return memcpy(&x, at, sizeof x), x;
 	case TESS_BF16:
-		return read_bf16(at);
+		return memcpy(&half, at, sizeof half), tess_bf16_load(half);
 	case TESS_F16:
-		return read_f16(at);
+		return memcpy(&half, at, sizeof half), tess_f16_load(half);
 	case TESS_I64:
 		return memcpy(&wide, at, sizeof wide), (double)wide;
 	case TESS_I32:

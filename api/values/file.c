@@ -66,10 +66,7 @@ static tess_status load_one_value(const struct tess_safetensors *f, const struct
 		st = tess_safetensors_read(f, s, 0, s->bytes, e.data);
 	if (!st)
 		return tess_values_append(v, &e);
-	free(e.name);
-	free(e.holders);
-	free(e.styles);
-	free(e.data);
+	tess_value_entry_free(&e);
 	return st;
 }
 

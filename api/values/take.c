@@ -57,8 +57,7 @@ static tess_status append_taken(struct tess_taken_value *taken, int32_t n, struc
 			                      .size = t->rows * t->columns };
 
 		if (!e.name || (t->styles && !e.styles)) {
-			free(e.name);
-			free(e.styles);
+			tess_value_entry_free(&e);
 			return tess_fail(TESS_ENOMEM, "values: out of memory");
 		}
 		e.holders = t->holders;

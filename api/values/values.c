@@ -23,7 +23,7 @@ tess_status tess_values_new(struct tess_values **out)
 	return TESS_OK;
 }
 
-static void free_value_entry(struct tess_value_entry *e)
+void tess_value_entry_free(struct tess_value_entry *e)
 {
 	free(e->name);
 	free(e->holders);
@@ -36,7 +36,7 @@ void tess_values_free(struct tess_values *v)
 	if (!v)
 		return;
 	for (int64_t i = 0; i < v->n; i++)
-		free_value_entry(&v->entry[i]);
+		tess_value_entry_free(&v->entry[i]);
 	free(v->entry);
 	free(v->by_name);
 	free(v->numerics);
@@ -104,7 +104,7 @@ tess_status tess_values_append(struct tess_values *v, struct tess_value_entry *e
 	if (!st && v->by_name[slot] >= 0)
 		st = tess_fail(TESS_EINVAL, "values: two tensors have the name %s", e->name);
 	if (st) {
-		free_value_entry(e);
+		tess_value_entry_free(e);
 		return st;
 	}
 	v->by_name[slot] = (int32_t)v->n;
@@ -161,7 +161,7 @@ static tess_status copy_value(struct tess_values *v, const struct tess_value *va
 		                      .size = size };
 
 	if (!e.name || !e.data || (value->holders && !e.holders) || (value->styles && !e.styles)) {
-		free_value_entry(&e);
+		tess_value_entry_free(&e);
 		return tess_fail(TESS_ENOMEM, "%s: no memory for its value", value->name);
 	}
 	memcpy(e.shape, value->shape, sizeof e.shape);

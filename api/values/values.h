@@ -20,6 +20,8 @@ struct tess_values {
 	char *numerics;
 };
 
+/* Frees the memory of a tensor, which is in no list. */
+void tess_value_entry_free(struct tess_value_entry *e);
 /* Appends a tensor and takes over its memory, which a failure frees. */
 tess_status tess_values_append(struct tess_values *v, struct tess_value_entry *e);
 /* Sets the description of the arithmetic, a copy of `text`. */

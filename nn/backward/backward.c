@@ -67,13 +67,13 @@ void tess_backward_record_sigmoid(struct tess_backward *b, const struct tess_rec
 		tess_backward_give(b, rec->in[0], d);
 }
 
-/* Returns g * x, or the sum of each row of it for a factor: the gradient of `of`. */
+/* Returns x * y, or the sum of each row of it if `of` is a factor: the gradient of `of`. */
 static struct tess_tensor *record_product(struct tess_backward *b, const struct tess_record *rec,
-                                          struct tess_tensor *g, struct tess_tensor *x,
+                                          struct tess_tensor *x, struct tess_tensor *y,
                                           struct tess_tensor *of)
 {
-	bool sums = of->dim[1] != g->dim[1];
-	struct tess_tensor *in[2] = { g, x }, *d;
+	bool sums = of->dim[1] != x->dim[1];
+	struct tess_tensor *in[2] = { x, y }, *d;
 
 	d = tess_backward_make_like(b, of, of->place, rec->module);
 	return d && tess_record_append(b->r, sums ? TESS_OP_ROW_DOT : TESS_OP_MUL, rec->module, 2,
@@ -95,15 +95,12 @@ void tess_backward_record_mul(struct tess_backward *b, const struct tess_record 
 
 void tess_backward_record_row_dot(struct tess_backward *b, const struct tess_record *rec)
 {
-	struct tess_tensor *in[2] = { NULL, tess_backward_take(b, rec->out[0]) }, *d;
+	struct tess_tensor *g = tess_backward_take(b, rec->out[0]), *d;
 
-	for (int32_t i = 0; i < 2 && in[1]; i++) {
-		in[0] = rec->in[1 - i];
-		d = tess_backward_make_like(b, rec->in[i], rec->in[i]->place, rec->module);
-		if (!d ||
-		    !tess_record_append(b->r, TESS_OP_MUL, rec->module, 2, in, 1, &d, 0, NULL))
-			return;
-		tess_backward_give(b, rec->in[i], d);
+	for (int32_t i = 0; i < 2 && g; i++) {
+		d = record_product(b, rec, rec->in[1 - i], g, rec->in[i]);
+		if (d)
+			tess_backward_give(b, rec->in[i], d);
 	}
 }
 

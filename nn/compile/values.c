@@ -50,27 +50,11 @@ static void keep_output(struct tess_recorder *r, const struct tess_module_output
 	p->nvalues += list[p->nvalues].value && list[p->nvalues].name;
 }
 
-/* Returns the outputs in the order of modules. */
-static struct tess_module_output *reverse_outputs(struct tess_module_output *last)
-{
-	struct tess_module_output *first = NULL;
-
-	while (last) {
-		struct tess_module_output *before = last->before;
-
-		last->before = first;
-		first = last;
-		last = before;
-	}
-	return first;
-}
-
 void tess_values_record(struct tess_recorder *r)
 {
 	const char *pattern = r->options->values;
 
-	r->outputs = reverse_outputs(r->outputs);
-	for (const struct tess_module_output *o = r->outputs; o && !r->status; o = o->before)
+	for (const struct tess_module_output *o = r->outputs; o && !r->status; o = o->next)
 		if (matches_module(pattern, o->module))
 			keep_output(r, o);
 	if (!r->status && !r->p->nvalues)

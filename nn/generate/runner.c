@@ -497,11 +497,6 @@ tess_status tess_runner_take_values(struct tess_runner *s, struct tess_taken_val
 	                             out);
 }
 
-int32_t tess_runner_count_values(const struct tess_runner *s)
-{
-	return s->programs.first->program->nvalues;
-}
-
 const struct tess_program *tess_runner_get_program(const struct tess_runner *s)
 {
 	return s->programs.first->program;

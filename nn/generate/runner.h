@@ -162,11 +162,10 @@ struct tess_profile *tess_runner_get_profile(const struct tess_runner *s);
 int32_t tess_runner_count_threads(const struct tess_runner *s);
 
 /*
- * Takes the values that steps have stored (nn/run/values.h): tess_runner_count_values of them on
- * rank 0. TESS_EINVAL: the runner has no pattern.
+ * Takes the values that steps have stored (nn/run/values.h): tess_runner_get_program's `nvalues`
+ * of them on rank 0. TESS_EINVAL: the runner has no pattern.
  */
 tess_status tess_runner_take_values(struct tess_runner *s, struct tess_taken_value **out);
-int32_t tess_runner_count_values(const struct tess_runner *s);
 /* Returns the recorded program of one row, borrowed. */
 const struct tess_program *tess_runner_get_program(const struct tess_runner *s);
 

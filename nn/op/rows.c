@@ -86,8 +86,8 @@ const char *op_check_mul(const struct tess_op *op)
 {
 	const char *why = check_in_and_out(op, 2);
 
-	if (!why && (!operand_is_rows(&op->in[1], 2) || op->in[1].shape[0] != op->in[0].shape[0] ||
-	             (op->in[1].shape[1] != op->in[0].shape[1] && op->in[1].shape[1] != 1)))
+	if (!why && !operand_is_table(&op->in[1], op->in[0].shape[0], op->in[0].shape[1]) &&
+	    !operand_is_table(&op->in[1], op->in[0].shape[0], 1))
 		return "b must be f32 rows [T, N] or [T, 1]";
 	return why;
 }
@@ -99,8 +99,7 @@ const char *op_check_row_dot(const struct tess_op *op)
 	if (!operand_is_rows(&op->in[0], 2) || !operand_is_rows(&op->in[1], 2) ||
 	    !operand_has_same_shape(&op->in[0], &op->in[1]))
 		return "a and b must be f32 rows [T, N] of one shape";
-	if (!operand_is_rows(&op->out[0], 2) || op->out[0].shape[0] != op->in[0].shape[0] ||
-	    op->out[0].shape[1] != 1)
+	if (!operand_is_table(&op->out[0], op->in[0].shape[0], 1))
 		return "the out must be f32 rows [T, 1]";
 	return op_check_tree(op, &op->tree[0], 0, op->in[0].shape[1], false);
 }

@@ -161,6 +161,15 @@ struct tess_operand tess_tensor_describe(const struct tess_program *p, const str
 	return o;
 }
 
+bool tess_tensor_has_same_dims(const struct tess_tensor *a, const struct tess_tensor *b)
+{
+	bool same = a->ndim == b->ndim;
+
+	for (int32_t i = 0; same && i < a->ndim; i++)
+		same = a->dim[i] == b->dim[i];
+	return same;
+}
+
 bool tess_tensor_is_vector(const struct tess_tensor *t)
 {
 	return t->ndim == 1 && !t->dim[0]->may_be_empty;

@@ -274,6 +274,9 @@ struct tess_cut tess_program_find_cut(const struct tess_program *p, int32_t rank
 struct tess_operand tess_tensor_describe(const struct tess_program *p, const struct tess_tensor *t,
                                          int32_t along, int32_t rank);
 
+/* Returns whether two values have the same dims. */
+bool tess_tensor_has_same_dims(const struct tess_tensor *a, const struct tess_tensor *b);
+
 /* Returns whether a value is one row: the gradient of a vector, not a number per token. */
 bool tess_tensor_is_vector(const struct tess_tensor *t);
 

@@ -31,7 +31,6 @@ struct tess_rope {
 	/* factor of position p: 1 + growth * ln(1 + floor((p + start) / period)) */
 	double growth, period, start;
 	int32_t still; /* angles are 0 */
-	int32_t reserved;
 	double part; /* rotated part of a head (partial_rotary_factor) */
 };
 

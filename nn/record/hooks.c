@@ -400,11 +400,8 @@ static tess_status host_collective(const struct tess_site *s, const struct tess_
 static tess_status check_straight(const struct tess_module *m, const struct tess_tensor *x,
                                   const struct tess_tensor *y)
 {
-	bool same = x && y && x->ndim == y->ndim && !x->local && !y->local;
-
-	for (int32_t i = 0; same && i < x->ndim; i++)
-		same = x->dim[i] == y->dim[i];
-	if (same && x->dtype == TESS_F32 && y->dtype == TESS_F32)
+	if (x && y && !x->local && !y->local && tess_tensor_has_same_dims(x, y) &&
+	    x->dtype == TESS_F32 && y->dtype == TESS_F32)
 		return TESS_OK;
 	return tess_fail(
 		TESS_EINVAL,

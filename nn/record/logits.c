@@ -47,7 +47,7 @@ static struct tess_tensor *find_cut_logits(struct tess_recorder *r, struct tess_
 	    x->dim[1]->base != x->dim[1])
 		return x;
 	p->nrecords--;
-	for (struct tess_module_output *o = r->outputs; o; o = o->before)
+	for (struct tess_module_output *o = r->outputs; o; o = o->next)
 		if (o->value == x)
 			o->value = last->in[0];
 	return last->in[0];

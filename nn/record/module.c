@@ -180,11 +180,7 @@ static void *fail_no_value(struct tess_recorder *r, const struct tess_module *m,
 static bool check_hooks(struct tess_recorder *r, const struct tess_module *m,
                         const struct tess_tensor *got, const struct tess_tensor *left, char what)
 {
-	bool same = left->ndim == got->ndim && left->dtype == got->dtype && !left->local;
-
-	for (int32_t i = 0; i < got->ndim && same; i++)
-		same = left->dim[i] == got->dim[i];
-	if (same)
+	if (tess_tensor_has_same_dims(left, got) && left->dtype == got->dtype && !left->local)
 		return true;
 	return tess_recorder_fail(
 		       r, TESS_EINVAL,
@@ -256,10 +252,13 @@ static struct tess_tensor *note_output(struct tess_recorder *r, const struct tes
 
 	if (!o || !list_named_styles(r, m, &o->styles))
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
-	o->before = r->outputs;
 	o->module = m->site.module;
 	o->value = y;
-	r->outputs = o;
+	if (r->last_output)
+		r->last_output->next = o;
+	else
+		r->outputs = o;
+	r->last_output = o;
 	return y;
 }
 

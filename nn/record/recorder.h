@@ -15,14 +15,14 @@ struct tess_recorder {
 	const struct tess_entered *path; /* the innermost entered module; NULL: none */
 	const struct tess_module *modules; /* all modules, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */
-	struct tess_module_output *outputs; /* of all modules, the last left first; NULL: no
-	                                     * pattern of options->values */
+	/* outputs of all modules, in the order in which they end; NULL: no options->values */
+	struct tess_module_output *outputs, *last_output;
 	struct tess_stage_begin *stage_begins; /* begins of pipeline stages in the plan */
 	int32_t nstage_begins;
 };
 
 struct tess_module_output { /* the value that a module returns */
-	struct tess_module_output *before; /* of the module left before this one */
+	struct tess_module_output *next; /* that of the module which ends after this one */
 	const char *module, *styles; /* styles: as in tess_value */
 	struct tess_tensor *value;
 };
@@ -175,7 +175,7 @@ const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct 
 void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why);
 /*
  * Adds the parameter MODULE.LEAF, a vector that no style cuts; `name` is its path below the open
- * module. why: as above.
+ * module. why: the reason, for tess_weight_check_whole.
  */
 const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const char *name,
                                                  const struct tess_dim *dim, const char *why);

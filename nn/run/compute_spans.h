@@ -1,6 +1,6 @@
 /*
- * compute_spans.h - tells a tracing backend when a rank computes, between its calls: a span for
- * consecutive steps of one module. Without such a backend nothing is measured.
+ * compute_spans.h - reports to a tracing backend when a rank computes, between its calls: a span
+ * for consecutive steps of one module. Without such a backend nothing is measured.
  */
 #ifndef TESS_NN_COMPUTE_SPANS_H
 #define TESS_NN_COMPUTE_SPANS_H

@@ -21,8 +21,8 @@ struct tess_value_store { /* {0}: empty */
 
 /*
  * Appends the values that a step of `p` has kept on this rank. Waits for the device. A failure
- * drops all rows. parts: in
- * training, the rows of each of the `nreplicas` replicas; NULL: inference.
+ * drops all rows. parts: in training, the rows of each of the `nreplicas` replicas; NULL:
+ * inference.
  */
 tess_status tess_value_store_read(struct tess_value_store *s, const struct tess_program *p,
                                   const struct tess_rank_program *l,
