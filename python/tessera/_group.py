@@ -15,18 +15,17 @@ import numpy as np
 from . import _abi
 from ._arrays import Memory, make_array, read_memory
 from ._errors import CODES
-from ._library import lib, set_options
+from ._library import is_own_file, lib, set_options
 
 C = _abi.CONSTANTS
 OPS = {name: C["TESS_" + name.upper()] for name in ("sum", "prod", "min", "max", "band", "bor", "bxor")}
-_HERE = os.path.dirname(os.path.abspath(__file__))
 X = TypeVar("X")
 
 
 def _find_caller() -> bytes:
     """Returns the place of the call in the program, "train.py:17", by which errors and hangs name it."""
     frame = sys._getframe(2)
-    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == _HERE:
+    while frame.f_back and is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}".encode()
 

@@ -25,7 +25,6 @@ from ._threads import ThreadWorld, add_places, blame_rank, describe_place
 _GRACE = 2.0  # seconds that ranks have to end after the first failure
 _NO_RESULT = "no result in time"
 _OUTSIDE = 2  # exit status of a rank that failed before it entered the job, which the others cannot notice
-_HERE = os.path.dirname(os.path.abspath(__file__))
 # variables by which launchers make a process a rank
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_",
               "TESSERA_RENDEZVOUS", "TESSERA_PORT", "TESSERA_JOB")

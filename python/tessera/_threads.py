@@ -17,9 +17,8 @@ from typing import Any, Callable, Iterator
 from . import _abi
 from ._errors import CODES, DeadlineError, Error, RankError
 from ._group import World, describe_error, set_thread_world
-from ._library import fail, lib, set_options
+from ._library import fail, is_own_file, lib, set_options
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _GRACE = 1.0  # seconds that a command has to end after Ctrl-C before its ranks are failed
 _worlds: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
 _left_behind: list[ThreadWorld] = []  # ranks that did not return may still use this memory
@@ -71,7 +70,7 @@ def describe_place(frames: Iterable[tuple[str, int, str]]) -> str | None:
     """
     call = ""
     for path, line, name in frames:
-        if os.path.dirname(path) != _HERE:
+        if not is_own_file(path):
             return f"{call + ' at ' if call else ''}{os.path.basename(path)}:{line}, in {name}"
         call = name
     return None

@@ -18,13 +18,12 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from . import _abi
-from ._library import lib
+from ._library import is_own_file, lib
 from ._model import Model, Plan, Settings, count_ranks, load
 from ._spawn import is_threaded, spawn
 from ._values import Comparison, Values
 
 __all__ = ["Ranks", "assert_collectives", "assert_matches_transformers", "assert_same_bits", "open_model"]
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _IDS = 8  # of a prompt that is not given
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -49,7 +48,7 @@ def _hide_frames(function: Callable[A, R]) -> Callable[A, R]:
         except Exception as error:
             frames, at = [], error.__traceback__
             while at:
-                if os.path.dirname(at.tb_frame.f_code.co_filename) != _HERE:
+                if not is_own_file(at.tb_frame.f_code.co_filename):
                     frames.append(at)
                 at = at.tb_next
             trace: types.TracebackType | None = None
