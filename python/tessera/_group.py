@@ -263,8 +263,7 @@ class Group:
     def all_gather(self, x: Any, out: Any = None, where: str | None = None) -> Any:
         """Concatenates `x` of all ranks along its first axis, in the order of ranks, in `out` or a new NumPy array."""
         m = read_memory(x, False)
-        shape = (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,)
-        out, to = _get_output(out, shape, m)
+        out, to = _get_output(out, self._join_shape(m), m)
         self._run("ALL_GATHER", m, to, m.size, where)
         return out
 
@@ -273,7 +272,7 @@ class Group:
         m = read_memory(x, False)
         to = None
         if self.rank == dst:
-            out, to = _get_output(out, (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,), m)
+            out, to = _get_output(out, self._join_shape(m), m)
         self._run("GATHER", m, to, m.size, where, peer=dst)
         return out if to else None
 
@@ -292,8 +291,7 @@ class Group:
     def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None, where: str | None = None) -> Any:
         """Reduces `x` over all ranks, and returns the part of this rank: block `rank` of equal blocks of the first axis."""
         m = read_memory(x, False)
-        shape = self._cut_shape(m)
-        out, to = _get_output(out, shape, m)
+        out, to = _get_output(out, self._cut_shape(m), m)
         self._run("REDUCE_SCATTER", m, to, to.size, where, op=_find_op(op))
         return out
 
@@ -346,6 +344,9 @@ class Group:
         if self._owned and self.pointer and self.world.pointer:
             lib.group_close(self.pointer)
             self.pointer = None
+
+    def _join_shape(self, m: Memory) -> tuple[int, ...]:
+        return (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,)
 
     def _cut_shape(self, m: Memory) -> tuple[int, ...]:
         if not m.shape or m.shape[0] % self.size:
