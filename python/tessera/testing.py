@@ -166,12 +166,7 @@ def _run(arguments: dict[str, Any], ranks: int, mesh: str | None, backend: str, 
     if is_threaded(backend):
         with load(ranks=ranks, backend=backend, **arguments) as model:
             return _collect(model, batch, train)
-
-    def work(group: Any) -> Any:
-        with load(**arguments) as model:
-            values = _collect(model, batch, train)
-        return values if group.rank == 0 else None
-    found: list[tuple[str, Values]] = Ranks(ranks, backend).run(work)[0]
+    found: list[tuple[str, Values]] = _SpawnedModel(backend, dict(arguments, ranks=ranks))._call(lambda model: _collect(model, batch, train))
     return found
 
 
