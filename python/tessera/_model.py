@@ -191,8 +191,7 @@ class _Rank:
             trainer = ctypes.c_void_p()
             self.world.call(lib.trainer_open, self.mesh, self.settings.directory, ctypes.byref(self.settings.trainer), ctypes.byref(trainer))
             self.trainer = trainer
-        replicas = max(1, lib.mesh_size(self.mesh, b"dp")) if b"dp" in self.settings.mesh else 1
-        sequences = sequences + [(sequences[0][0][:1], [-100])] * (replicas - len(sequences))
+        sequences = sequences + [(sequences[0][0][:1], [-100])] * (self.info.nreplicas - len(sequences))
         ids, labels = (np.concatenate([np.asarray(one[k], np.int32) for one in sequences]) for k in (0, 1))
         lengths = np.array([len(one[0]) for one in sequences], np.int64)
         batch = _abi.Batch(
