@@ -141,10 +141,14 @@ class Command:
             return False
         return True
 
+    def find_first_failure(self) -> tuple[int, BaseException]:
+        """Returns the rank that failed first, and its exception."""
+        return min(self.failures, key=lambda one: one[:2])[1:]
+
     def take(self) -> list[Any]:
         """Returns the value of each rank, or raises the first failure."""
         if self.failures:
-            _, rank, error = min(self.failures, key=lambda one: one[:2])
+            rank, error = self.find_first_failure()
             if isinstance(error, DeadlineError):
                 add_places(error, {r: f"was in {place}" for _, r, one in self.failures if (place := describe_failure(one))})
             raise blame_rank(error, rank, self.size)
@@ -251,9 +255,9 @@ class ThreadWorld:
             self._give_up(command, timeout)
         elif not command.done.wait(_GRACE):
             places = self._find_places(command)
-            first = min(command.failures, key=lambda one: one[:2])
-            add_places(first[2], {r: f"has not returned: it is in {place}" for r, place in places.items() if place})
-            self.stop(command, describe_error(first[2]))
+            _, error = command.find_first_failure()
+            add_places(error, {r: f"has not returned: it is in {place}" for r, place in places.items() if place})
+            self.stop(command, describe_error(error))
 
     def _find_places(self, command: Command) -> dict[int, str | None]:
         """Returns where the ranks are that have not returned."""
