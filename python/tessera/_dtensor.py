@@ -142,7 +142,7 @@ class DTensor:
             return _take(t, device_mesh, m.dtype, parts)
 
     def redistribute(self, placements: Sequence[Placement]) -> DTensor:
-        """Returns a copy of the tensor with other placements. What moves is what a plan would move."""
+        """Returns a copy of the tensor with other placements. It makes the same moves as a plan."""
         places = _make_places(self.device_mesh, placements)
         with self._hold_self() as t, _hold_result(lib.dtensor_redistribute, self.device_mesh, t, places) as moved:
             return _take(moved, self.device_mesh, self._dtype, self._parts)

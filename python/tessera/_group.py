@@ -206,7 +206,7 @@ def shutdown() -> None:
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 class Group:
-    """Ranks that communicate, as one rank uses them.
+    """Ranks that communicate, seen from one of them.
 
     All ranks make the same calls in the same order; if a call differs, every rank raises MismatchError. An array is a
     NumPy array, a tensor with __dlpack__ (torch on CPU), or a writable buffer. It is contiguous, and used without a copy.
@@ -268,7 +268,7 @@ class Group:
         return out
 
     def gather(self, x: Any, dst: int = 0, out: Any = None, where: str | None = None) -> Any:
-        """As all_gather, but returns the result on rank `dst` only, and None on others."""
+        """Concatenates `x` of all ranks along its first axis on rank `dst`, in `out` or a new NumPy array; returns None on others."""
         m = read_memory(x, False)
         to = None
         if self.rank == dst:

@@ -20,7 +20,7 @@ _styles: dict[str, _Style] = {}  # registered for the life of the process
 
 @dataclass(frozen=True)
 class Site:
-    """A module that a style is asked about."""
+    """A module that a style places."""
 
     module: str  # its name, "model.layers.0.mlp.up_proj"
     kind: str  # "linear", "embedding", "norm", ...

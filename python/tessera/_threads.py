@@ -134,7 +134,7 @@ class Command:
         self.settled.set()
 
     def _meet(self, world: World) -> bool:
-        """Returns True if all ranks failed alike, so that their job can go on."""
+        """Returns True if all ranks failed alike, so their job can continue."""
         try:
             lib.barrier(world.group.pointer, b"end of a failed call")
         except Error:
@@ -260,7 +260,7 @@ class ThreadWorld:
             self.stop(command, describe_error(error))
 
     def _find_places(self, command: Command) -> dict[int, str | None]:
-        """Returns where the ranks are that have not returned."""
+        """Returns the place in the program of each rank that has not returned."""
         frames = sys._current_frames()
         return {r: describe_frame(frames[self.threads[r]]) for r in sorted(command.running) if self.threads.get(r) in frames}
 
@@ -281,7 +281,7 @@ class ThreadWorld:
         self.close()
 
     def release(self) -> None:
-        """Tells the ranks to end, and does not wait: the collector may call it in any thread."""
+        """Requests the end of all ranks without waiting for it: the collector may call this in any thread."""
         for inbox in self._inboxes:
             inbox.put(None)
 
