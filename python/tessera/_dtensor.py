@@ -8,7 +8,7 @@ from typing import Any, Iterator, Mapping, Sequence, Union
 import numpy as np
 
 from . import _abi
-from ._arrays import NAMES, Memory, make_array, read_memory
+from ._arrays import NUMBERS, WIDTHS, Memory, make_array, read_memory
 from ._group import Group, World, find_world, init
 from ._library import lib
 from ._placement import Placement, Replicate, make_place, read_place
@@ -138,11 +138,11 @@ class DTensor:
             if expected != m.shape:
                 raise ValueError(f"DTensor.from_local: this rank has shape {list(m.shape)}, but of shape {list(shape)} with "
                                  f"{tuple(placements)} on {device_mesh} it holds {list(expected)}")
-        with _hold(lib.dtensor_from_local, device_mesh, ctypes.byref(spec), ctypes.c_void_p(m.address)) as t:
+            ctypes.memmove(lib.dtensor_local(t), m.address, m.size * WIDTHS[m.dtype])
             return _take(t, device_mesh, m.dtype, parts)
 
     def redistribute(self, placements: Sequence[Placement]) -> DTensor:
-        """Returns a copy of the tensor with other placements. What moves is what a plan would move."""
+        """Returns a copy of the tensor with other placements. It makes the same moves as a plan."""
         places = _make_places(self.device_mesh, placements)
         with self._hold_self() as t, _hold_result(lib.dtensor_redistribute, self.device_mesh, t, places) as moved:
             return _take(moved, self.device_mesh, self._dtype, self._parts)
@@ -215,7 +215,7 @@ def _make_spec(mesh: DeviceMesh, shape: tuple[int, ...], dtype: str, placements:
     flat = [(axis % max(1, len(shape)), *(part if isinstance(part, tuple) else (part, 0)))
             for axis, list_of_parts in sorted((parts or {}).items()) for part in list_of_parts]
     return _abi.DtensorSpec(
-        dtype=next(number for number, name in NAMES.items() if name == dtype), ndim=len(shape), nparts=len(flat),
+        dtype=NUMBERS[dtype], ndim=len(shape), nparts=len(flat),
         shape=(ctypes.c_int64 * max(1, len(shape)))(*shape), places=_make_places(mesh, placements),
         parts=(_abi.DtensorPart * max(1, len(flat)))(*[_abi.DtensorPart(axis=a, size=n, units=units) for a, n, units in flat]))
 

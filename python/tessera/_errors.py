@@ -39,9 +39,6 @@ class NotFoundError(Error, LookupError):
 class DeadlineError(Error, TimeoutError):
     """ETIMEOUT: a deadline has passed."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class MismatchError(Error):
     """EMISMATCH: ranks make calls that do not match, or have different files or options."""
@@ -49,9 +46,6 @@ class MismatchError(Error):
 
 class PeerError(Error, ConnectionError):
     """EPEER: another rank, or the launcher, has ended."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class RankError(Error):

@@ -15,18 +15,17 @@ import numpy as np
 from . import _abi
 from ._arrays import Memory, make_array, read_memory
 from ._errors import CODES
-from ._library import lib, set_options
+from ._library import is_own_file, lib, set_options
 
 C = _abi.CONSTANTS
 OPS = {name: C["TESS_" + name.upper()] for name in ("sum", "prod", "min", "max", "band", "bor", "bxor")}
-_HERE = os.path.dirname(os.path.abspath(__file__))
 X = TypeVar("X")
 
 
 def _find_caller() -> bytes:
     """Returns the place of the call in the program, "train.py:17", by which errors and hangs name it."""
     frame = sys._getframe(2)
-    while frame.f_back and os.path.dirname(frame.f_code.co_filename) == _HERE:
+    while frame.f_back and is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}".encode()
 
@@ -207,7 +206,7 @@ def shutdown() -> None:
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 class Group:
-    """Ranks that communicate, as one rank uses them.
+    """Ranks that communicate, seen from one of them.
 
     All ranks make the same calls in the same order; if a call differs, every rank raises MismatchError. An array is a
     NumPy array, a tensor with __dlpack__ (torch on CPU), or a writable buffer. It is contiguous, and used without a copy.
@@ -264,17 +263,16 @@ class Group:
     def all_gather(self, x: Any, out: Any = None, where: str | None = None) -> Any:
         """Concatenates `x` of all ranks along its first axis, in the order of ranks, in `out` or a new NumPy array."""
         m = read_memory(x, False)
-        shape = (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,)
-        out, to = _get_output(out, shape, m)
+        out, to = _get_output(out, self._join_shape(m), m)
         self._run("ALL_GATHER", m, to, m.size, where)
         return out
 
     def gather(self, x: Any, dst: int = 0, out: Any = None, where: str | None = None) -> Any:
-        """As all_gather, but returns the result on rank `dst` only, and None on others."""
+        """Concatenates `x` of all ranks along its first axis on rank `dst`, in `out` or a new NumPy array; returns None on others."""
         m = read_memory(x, False)
         to = None
         if self.rank == dst:
-            out, to = _get_output(out, (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,), m)
+            out, to = _get_output(out, self._join_shape(m), m)
         self._run("GATHER", m, to, m.size, where, peer=dst)
         return out if to else None
 
@@ -293,8 +291,7 @@ class Group:
     def reduce_scatter(self, x: Any, op: str = "sum", out: Any = None, where: str | None = None) -> Any:
         """Reduces `x` over all ranks, and returns the part of this rank: block `rank` of equal blocks of the first axis."""
         m = read_memory(x, False)
-        shape = self._cut_shape(m)
-        out, to = _get_output(out, shape, m)
+        out, to = _get_output(out, self._cut_shape(m), m)
         self._run("REDUCE_SCATTER", m, to, to.size, where, op=_find_op(op))
         return out
 
@@ -347,6 +344,9 @@ class Group:
         if self._owned and self.pointer and self.world.pointer:
             lib.group_close(self.pointer)
             self.pointer = None
+
+    def _join_shape(self, m: Memory) -> tuple[int, ...]:
+        return (self.size * m.shape[0], *m.shape[1:]) if m.shape else (self.size,)
 
     def _cut_shape(self, m: Memory) -> tuple[int, ...]:
         if not m.shape or m.shape[0] % self.size:

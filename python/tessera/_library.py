@@ -13,8 +13,14 @@ from ._errors import make_error
 SONAME = "libtessera.so.2"
 VERSION = "2.0"  # the versions 2.0.x have these structs and functions
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _lock = threading.Lock()
 _found: ctypes.CDLL | None = None
+
+
+def is_own_file(path: str) -> bool:
+    """Returns whether a source file belongs to this module, not to the program that uses it."""
+    return os.path.dirname(path) == _HERE
 
 
 def list_candidates() -> list[str]:
@@ -26,12 +32,11 @@ def list_candidates() -> list[str]:
     named = os.environ.get("TESSERA_LIBRARY")
     if named:
         return [named]
-    here = os.path.dirname(os.path.abspath(__file__))
-    found = [os.path.join(here, "_native", "lib", SONAME)]
-    source = os.path.dirname(os.path.dirname(here))
+    found = [os.path.join(_HERE, "_native", "lib", SONAME)]
+    source = os.path.dirname(os.path.dirname(_HERE))
     if os.path.exists(os.path.join(source, "meson.build")):
         return found + [os.path.join(source, "build", "release", SONAME)] + sorted(glob.glob(os.path.join(source, "build", "*", SONAME)))
-    prefix = here
+    prefix = _HERE
     while prefix != os.path.dirname(prefix):
         prefix = os.path.dirname(prefix)
         found += sorted(glob.glob(os.path.join(prefix, "lib*", SONAME)) + glob.glob(os.path.join(prefix, "lib*", "*", SONAME)))

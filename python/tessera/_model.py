@@ -27,6 +27,13 @@ Plan = Union[str, "os.PathLike[str]", Mapping[str, Any], None]
 open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 
 
+def count_ranks(mesh: bytes) -> int:
+    """Returns the number of ranks of a mesh, such as b"dp=2,tp=2"."""
+    out = ctypes.c_int32()
+    lib.mesh_count_ranks(mesh, ctypes.byref(out))
+    return out.value
+
+
 class Settings:
     """The arguments of load(), as the library reads them."""
 
@@ -41,7 +48,7 @@ class Settings:
         if isinstance(overrides, Mapping):
             overrides = [f"{pattern}={style}" for pattern, style in overrides.items()]
         self.overrides = list_strings(overrides)
-        self.ranks = ranks or self._count_ranks()
+        self.ranks = ranks or count_ranks(self.mesh)
         self.session = _abi.SessionOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             kv_dtype=_find_dtype("kv", kv), kv_memory=kv_memory, positions=positions,
@@ -49,11 +56,6 @@ class Settings:
         self.trainer = _abi.TrainerOptions(
             threads=threads, plan=self.plan, overrides=self.overrides, ignore_unexpected=ignore_unexpected,
             positions=positions, dropout=-1.0, values=self.session.values)
-
-    def _count_ranks(self) -> int:
-        out = ctypes.c_int32()
-        lib.mesh_count_ranks(self.mesh, ctypes.byref(out))
-        return out.value
 
     def explain(self, json: bool = False, *, form: str = "text", tokens: int = 1, train: bool = False, batch: int = 8,
                 sequence: int = 0) -> Any:
@@ -189,8 +191,7 @@ class _Rank:
             trainer = ctypes.c_void_p()
             self.world.call(lib.trainer_open, self.mesh, self.settings.directory, ctypes.byref(self.settings.trainer), ctypes.byref(trainer))
             self.trainer = trainer
-        replicas = max(1, lib.mesh_size(self.mesh, b"dp")) if b"dp" in self.settings.mesh else 1
-        sequences = sequences + [(sequences[0][0][:1], [-100])] * (replicas - len(sequences))
+        sequences = sequences + [(sequences[0][0][:1], [-100])] * (self.info.nreplicas - len(sequences))
         ids, labels = (np.concatenate([np.asarray(one[k], np.int32) for one in sequences]) for k in (0, 1))
         lengths = np.array([len(one[0]) for one in sequences], np.int64)
         batch = _abi.Batch(

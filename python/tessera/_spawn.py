@@ -25,7 +25,6 @@ from ._threads import ThreadWorld, add_places, blame_rank, describe_place
 _GRACE = 2.0  # seconds that ranks have to end after the first failure
 _NO_RESULT = "no result in time"
 _OUTSIDE = 2  # exit status of a rank that failed before it entered the job, which the others cannot notice
-_HERE = os.path.dirname(os.path.abspath(__file__))
 # variables by which launchers make a process a rank
 _LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_",
               "TESSERA_RENDEZVOUS", "TESSERA_PORT", "TESSERA_JOB")
@@ -130,9 +129,9 @@ class _Report:
                     view = view[os.write(self._fd, view):]
 
     def answer(self, question: int) -> None:
-        """Waits in a thread for the end of the time of all ranks, and reports the failure of the job then.
+        """Waits in a thread until the parent closes the pipe `question`, then reports the failure of the job.
 
-        The library knows the call and the module that ranks are in, also if none of them returns from it.
+        The message of the library names the call and the module of each rank, even if no rank returns from its call.
         """
         main = threading.main_thread().ident
         os.read(question, 1)
@@ -181,7 +180,7 @@ def _delay_interrupt() -> Iterator[None]:
 
 
 def _describe_text(text: str, step: int = 1) -> str | None:
-    """Returns where the stack of a text is in the program; step -1: the innermost call is the last."""
+    """Returns the place in the program of a stack trace in text; step -1: its last line is the innermost call."""
     frames = re.findall(r'File "(.*)", line (\d+),? in (\S+)', text)
     return describe_place((path, int(line), name) for path, line, name in frames[::step])
 
@@ -210,7 +209,7 @@ class _Child:
             os.kill(self.pid, number)
 
     def describe_end(self, size: int) -> str | None:
-        """Returns how a process ended that has reported nothing."""
+        """Returns how a process ended without a report."""
         assert self.status is not None
         if self.data or self.killed:
             return None
@@ -233,8 +232,8 @@ class _Processes:
         self.call, self.size, self.backend, self.timeout = call, size, backend, timeout
         self.job = f"python-{os.getpid()}-{_jobs}"
         self.children = [_Child(rank) for rank in range(size)]
-        self.stuck: dict[int, str | None] = {}  # where ranks are that have not ended after a failure
-        self.question: tuple[int, ...] = os.pipe() if timeout is not None else ()  # its end asks ranks where they are
+        self.stuck: dict[int, str | None] = {}  # places of ranks that have not ended after a failure
+        self.question: tuple[int, ...] = os.pipe() if timeout is not None else ()  # closing its write end requests the places of ranks
 
     def run(self) -> list[Any]:
         try:
@@ -321,7 +320,7 @@ class _Processes:
                 return
 
     def _ask(self, stuck: Mapping[int, str | None]) -> bool:
-        """Returns whether a rank reports a failure of the job that no rank has returned from a call with."""
+        """Makes stuck ranks report, by the end of the pipe. Returns whether one reports a failure other than _NO_RESULT."""
         os.close(self.question[1])
         self.question = self.question[:1]
         until = time.monotonic() + 0.5
@@ -358,7 +357,7 @@ class _Processes:
             self._read(child)
 
     def _find_places(self) -> dict[int, str | None]:
-        """Returns where the ranks are that have not ended."""
+        """Returns the place in the program of each rank that has not ended."""
         stuck = [child for child in self.children if not child.reap()]
         for child in stuck:
             child.kill(signal.SIGUSR2)  # writes its stack

@@ -10,10 +10,9 @@ from typing import Any, Callable, Mapping, Sequence, Union
 from . import _abi
 from ._errors import CODES
 from ._group import describe_error
-from ._library import fail, lib
+from ._library import fail, is_own_file, lib
 from ._placement import Placement, make_place
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 Places = Union[Sequence[Placement], Callable[["Site"], Sequence[Placement]]]
 Params = Union[Mapping[str, Placement], Callable[["Site", "Param"], Union[Placement, None]]]
 _styles: dict[str, _Style] = {}  # registered for the life of the process
@@ -21,7 +20,7 @@ _styles: dict[str, _Style] = {}  # registered for the life of the process
 
 @dataclass(frozen=True)
 class Site:
-    """A module that a style is asked about."""
+    """A module that a style places."""
 
     module: str  # its name, "model.layers.0.mlp.up_proj"
     kind: str  # "linear", "embedding", "norm", ...
@@ -98,7 +97,7 @@ def _report(site: Any, place: Callable[[Site], None]) -> int:
 
 def _find_line(error: BaseException) -> str:
     """Returns where a function of a style raised: " (plan.py:12, in place_param)"; "": in this file."""
-    calls = [one for one in traceback.extract_tb(error.__traceback__) if os.path.dirname(one.filename) != _HERE]
+    calls = [one for one in traceback.extract_tb(error.__traceback__) if not is_own_file(one.filename)]
     return f" ({os.path.basename(calls[-1].filename)}:{calls[-1].lineno}, in {calls[-1].name})" if calls else ""
 
 

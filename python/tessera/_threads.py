@@ -17,9 +17,8 @@ from typing import Any, Callable, Iterator
 from . import _abi
 from ._errors import CODES, DeadlineError, Error, RankError
 from ._group import World, describe_error, set_thread_world
-from ._library import fail, lib, set_options
+from ._library import fail, is_own_file, lib, set_options
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _GRACE = 1.0  # seconds that a command has to end after Ctrl-C before its ranks are failed
 _worlds: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
 _left_behind: list[ThreadWorld] = []  # ranks that did not return may still use this memory
@@ -71,7 +70,7 @@ def describe_place(frames: Iterable[tuple[str, int, str]]) -> str | None:
     """
     call = ""
     for path, line, name in frames:
-        if os.path.dirname(path) != _HERE:
+        if not is_own_file(path):
             return f"{call + ' at ' if call else ''}{os.path.basename(path)}:{line}, in {name}"
         call = name
     return None
@@ -135,17 +134,21 @@ class Command:
         self.settled.set()
 
     def _meet(self, world: World) -> bool:
-        """Returns True if all ranks failed alike, so that their job can go on."""
+        """Returns True if all ranks failed alike, so their job can continue."""
         try:
             lib.barrier(world.group.pointer, b"end of a failed call")
         except Error:
             return False
         return True
 
+    def find_first_failure(self) -> tuple[int, BaseException]:
+        """Returns the rank that failed first, and its exception."""
+        return min(self.failures, key=lambda one: one[:2])[1:]
+
     def take(self) -> list[Any]:
         """Returns the value of each rank, or raises the first failure."""
         if self.failures:
-            _, rank, error = min(self.failures, key=lambda one: one[:2])
+            rank, error = self.find_first_failure()
             if isinstance(error, DeadlineError):
                 add_places(error, {r: f"was in {place}" for _, r, one in self.failures if (place := describe_failure(one))})
             raise blame_rank(error, rank, self.size)
@@ -252,12 +255,12 @@ class ThreadWorld:
             self._give_up(command, timeout)
         elif not command.done.wait(_GRACE):
             places = self._find_places(command)
-            first = min(command.failures, key=lambda one: one[:2])
-            add_places(first[2], {r: f"has not returned: it is in {place}" for r, place in places.items() if place})
-            self.stop(command, describe_error(first[2]))
+            _, error = command.find_first_failure()
+            add_places(error, {r: f"has not returned: it is in {place}" for r, place in places.items() if place})
+            self.stop(command, describe_error(error))
 
     def _find_places(self, command: Command) -> dict[int, str | None]:
-        """Returns where the ranks are that have not returned."""
+        """Returns the place in the program of each rank that has not returned."""
         frames = sys._current_frames()
         return {r: describe_frame(frames[self.threads[r]]) for r in sorted(command.running) if self.threads.get(r) in frames}
 
@@ -278,7 +281,7 @@ class ThreadWorld:
         self.close()
 
     def release(self) -> None:
-        """Tells the ranks to end, and does not wait: the collector may call it in any thread."""
+        """Requests the end of all ranks without waiting for it: the collector may call this in any thread."""
         for inbox in self._inboxes:
             inbox.put(None)
 

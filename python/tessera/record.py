@@ -169,7 +169,7 @@ def _join_columns(
 ) -> dict[str, Any]:
     """Returns complete values: those of rank 0, or the columns of all ranks one after the other.
 
-    whole: {name: value of one rank}, which tells the number of columns.
+    whole: {name: value of one rank}, which has the number of columns.
     """
     joined: dict[str, Any] = {}
     for name, value in whole.items():
@@ -226,7 +226,7 @@ def record_training(
     Returns the outputs of modules as record_values does, a row per id of all sequences, then "loss",
     then "NAME.grad" for each weight NAME of the checkpoint, the last module first. Over several
     ranks, gradients of sharded weights are gathered; of a replicated weight, that of rank 0 is
-    returned: if the plan forgets to sum it, it is incomplete.
+    returned. It is incomplete if the plan does not sum it.
     """
     return _record(directory, ids, labels, ranks, rules)
 

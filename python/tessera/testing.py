@@ -18,13 +18,12 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from . import _abi
-from ._library import lib
-from ._model import Model, Plan, Settings, load
+from ._library import is_own_file, lib
+from ._model import Model, Plan, Settings, count_ranks, load
 from ._spawn import is_threaded, spawn
 from ._values import Comparison, Values
 
 __all__ = ["Ranks", "assert_collectives", "assert_matches_transformers", "assert_same_bits", "open_model"]
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _IDS = 8  # of a prompt that is not given
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -49,7 +48,7 @@ def _hide_frames(function: Callable[A, R]) -> Callable[A, R]:
         except Exception as error:
             frames, at = [], error.__traceback__
             while at:
-                if os.path.dirname(at.tb_frame.f_code.co_filename) != _HERE:
+                if not is_own_file(at.tb_frame.f_code.co_filename):
                     frames.append(at)
                 at = at.tb_next
             trace: types.TracebackType | None = None
@@ -122,16 +121,10 @@ def open_model(directory: str | os.PathLike[str], ranks: int | None = None, mesh
                backend: str | None = None, **options: Any) -> Any:
     """Opens a model as load() does, over any backend. Over processes each call starts them anew, and loads the model."""
     backend = _find_backend(backend)
-    ranks = ranks or (_count_ranks(mesh) if mesh else 1)
+    ranks = ranks or (count_ranks(mesh.encode()) if mesh else 1)
     if is_threaded(backend):
         return load(directory, ranks, mesh, plan, backend, **options)
     return _SpawnedModel(backend, dict(directory=directory, ranks=ranks, mesh=mesh, plan=plan, **options))
-
-
-def _count_ranks(mesh: str) -> int:
-    out = ctypes.c_int32()
-    lib.mesh_count_ranks(mesh.encode(), ctypes.byref(out))
-    return out.value
 
 
 def _describe_plan(plan: Plan) -> str:
@@ -173,12 +166,7 @@ def _run(arguments: dict[str, Any], ranks: int, mesh: str | None, backend: str, 
     if is_threaded(backend):
         with load(ranks=ranks, backend=backend, **arguments) as model:
             return _collect(model, batch, train)
-
-    def work(group: Any) -> Any:
-        with load(**arguments) as model:
-            values = _collect(model, batch, train)
-        return values if group.rank == 0 else None
-    found: list[tuple[str, Values]] = Ranks(ranks, backend).run(work)[0]
+    found: list[tuple[str, Values]] = _SpawnedModel(backend, dict(arguments, ranks=ranks))._call(lambda model: _collect(model, batch, train))
     return found
 
 
@@ -259,7 +247,7 @@ def assert_collectives(directory: str | os.PathLike[str], plan: Plan, expected: 
     each match must have the counts. Kinds that are not given must not occur. A count may be (count, bytes), with the sum
     of the bytes of the values over all ranks. tokens: of the step; train: a step of training with `tokens` ids.
     """
-    ranks = ranks or (_count_ranks(mesh) if mesh else 2)
+    ranks = ranks or (count_ranks(mesh.encode()) if mesh else 2)
     settings = Settings(directory, ranks, mesh, plan, **options)
     explained = settings.explain(True, form="program", tokens=tokens, train=train, batch=1, sequence=tokens)
     names = _list_modules(explained)
@@ -284,7 +272,7 @@ def assert_same_bits(directory: str | os.PathLike[str], plan: Plan = None, ranks
     the plan. Without ranks and meshes: 2 ranks.
     """
     runs: list[tuple[int, str | None]] = [(n, None) for n in ([ranks] if isinstance(ranks, int) else ranks)]
-    runs += [(_count_ranks(mesh), mesh) for mesh in meshes]
+    runs += [(count_ranks(mesh.encode()), mesh) for mesh in meshes]
     runs = runs or [(2, None)]
     replicas = [int(n) for _, mesh in runs if mesh for n in re.findall(r"\bdp=(\d+)", mesh)]
     planned = {"directory": directory, "plan": plan, **options}
@@ -334,7 +322,7 @@ def assert_matches_transformers(directory: str | os.PathLike[str], plan: Plan = 
         record.import_transformers()
     except record.MissingTransformers as missing:
         raise unittest.SkipTest(f"assert_matches_transformers {missing}") from None
-    ranks = ranks or (_count_ranks(mesh) if mesh else 1)
+    ranks = ranks or (count_ranks(mesh.encode()) if mesh else 1)
     path = os.fspath(directory)
     if ids is None:
         info = _abi.SessionInfo()

@@ -155,7 +155,7 @@ def test_arguments_are_checked():
     ]:
         with pytest.raises(error, match=message):
             call()
-    assert g.all_reduce(x) is x  # the job goes on
+    assert g.all_reduce(x) is x  # the job still runs
     tessera.shutdown()
     with pytest.raises(RuntimeError, match="closed"):
         g.barrier()

@@ -18,7 +18,7 @@ def start():
     while True:
         model.generate("Once", max_tokens=500, stop=[], temperature=1)
 def check():
-    assert model.logits([1, 2]).shape[0] == 2  # the model goes on
+    assert model.logits([1, 2]).shape[0] == 2  # the model is still usable
 """,
     # a rank that computes in Python
     "threads": """

@@ -46,7 +46,7 @@ def test_errors_name_the_cause(data):
             with pytest.raises(tessera.ArgumentError, match="id 99999 at position 2 is outside the vocabulary") as caught:
                 call([1, 2, 99999])
             assert caught.value.status == "EINVAL"
-        assert model.logits([1, 2]).shape == (2, model.vocabulary)  # the ranks go on
+        assert model.logits([1, 2]).shape == (2, model.vocabulary)  # the ranks still run
     with pytest.raises(RuntimeError, match="closed"):
         model.logits([1])
     with pytest.raises(tessera.Error, match="no-such-directory"):
