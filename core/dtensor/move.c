@@ -271,6 +271,24 @@ static tess_status move_locally(struct mover *m, const struct dtensor_block *fro
 	return TESS_OK;
 }
 
+/*
+ * Sets *out to what each rank will hold, one after the other: packed, or in place. Free it unless
+ * it is from->data.
+ */
+static tess_status pack_unless_in_place(const struct mover *m, const struct dtensor_block *from,
+                                        char **out)
+{
+	tess_status st;
+
+	*out = from->data;
+	if (are_blocks_in_place(m, m->to.dim, from))
+		return TESS_OK;
+	st = alloc_packed(m, count_block_elements(m, from), out);
+	if (!st)
+		pack_blocks(m, from, *out);
+	return st;
+}
+
 static tess_status gather_block(struct mover *m, const struct dtensor_block *from,
                                 struct dtensor_block *to)
 {
@@ -327,11 +345,8 @@ static tess_status reduce_block(struct mover *m, const struct dtensor_block *fro
 	char *packed = from->data;
 	tess_status st = TESS_OK;
 
-	if (r.share && !are_blocks_in_place(m, m->to.dim, from)) {
-		st = alloc_packed(m, r.count, &packed);
-		if (!st)
-			pack_blocks(m, from, packed);
-	}
+	if (r.share)
+		st = pack_unless_in_place(m, from, &packed);
 	if (!st)
 		st = tess_group_reduce(m->group, &r, packed, to->data);
 	if (packed != from->data)
@@ -498,11 +513,8 @@ static tess_status send_along(struct mover *m, int32_t root, const struct dtenso
 	describe_send(m, root, from->shape);
 	if (m->empty)
 		return TESS_OK;
-	if (here && m->call.send_counts && !are_blocks_in_place(m, m->to.dim, from)) {
-		st = alloc_packed(m, count_block_elements(m, from), &packed);
-		if (!st)
-			pack_blocks(m, from, packed);
-	}
+	if (here && m->call.send_counts)
+		st = pack_unless_in_place(m, from, &packed);
 	m->call.src = here ? packed : NULL;
 	m->call.dst = to->data;
 	if (!st)
