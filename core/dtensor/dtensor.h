@@ -104,7 +104,7 @@ tess_status tess_dtensor_move_block(const struct tess_dtensor *t, const struct t
  */
 tess_status tess_dtensor_scatter(const struct tess_dtensor *t, const struct tess_place *places,
                                  int32_t root, const void *full, struct dtensor_block *b);
-/* Measures the move of `move` from placements `at`: its call, and bytes over all ranks. */
+/* Sets the call and the bytes of a move from placements `at`. */
 tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct tess_place *at,
                                       struct tess_dtensor_move *move);
 

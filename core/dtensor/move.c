@@ -45,7 +45,7 @@ static int64_t count_others(const struct mover *m, const int64_t *shape, int32_t
 	return n;
 }
 
-/* Describes the call of the move of what a rank holds, `shape`. */
+/* Describes the call of the move on a rank that holds `shape`. */
 static void describe_move(struct mover *m, const int64_t *shape)
 {
 	int32_t n = m->cut.nranks, was = m->was ? m->from.dim : -1;
@@ -110,7 +110,7 @@ static const struct tess_dim *nest_dim(struct mover *m, const struct tess_place 
 	               : NULL;
 }
 
-/* Makes a move that of a rank, from placements `at`. */
+/* Sets the rank of a move from placements `at`. */
 static tess_status aim_mover(struct mover *m, const struct tess_place *at, int32_t rank)
 {
 	tess_arena_free(&m->dims);
