@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-/* All signals but those of faults: if these are blocked, the kernel ends the process unreported. */
+/* Sets *set to all signals except faults, at which the kernel ends a process that blocks them. */
 static inline void tess_signals_fill(sigset_t *set)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS, SIGILL, SIGFPE };

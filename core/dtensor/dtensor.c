@@ -81,6 +81,17 @@ int64_t tess_dtensor_count_elements(const struct tess_dtensor *t, const int64_t 
 	return n;
 }
 
+size_t tess_dtensor_count_bytes(const struct tess_dtensor *t, const int64_t *shape)
+{
+	return tess_width(t->spec.dtype) * (size_t)tess_dtensor_count_elements(t, shape);
+}
+
+void tess_dtensor_replicate(const struct tess_dtensor *t, struct tess_place *places)
+{
+	for (int32_t i = 0; i < t->ranks->ndims; i++)
+		places[i] = tess_place_replicate();
+}
+
 /* Finds the world rank that an argument names; -1: this rank. Returns -1 if it does not exist. */
 static int32_t find_rank(const struct tess_dtensor *t, int32_t rank)
 {
@@ -136,7 +147,7 @@ void *tess_dtensor_local(struct tess_dtensor *t)
 
 tess_status tess_dtensor_alloc(const struct tess_dtensor *t, struct dtensor_block *b)
 {
-	size_t bytes = tess_width(t->spec.dtype) * (size_t)tess_dtensor_count_elements(t, b->shape);
+	size_t bytes = tess_dtensor_count_bytes(t, b->shape);
 
 	b->data = tess_world_buffer_new(bytes);
 	return b->data ? TESS_OK
@@ -181,8 +192,7 @@ tess_status tess_dtensor_from_local(struct tess_mesh *m, const struct tess_dtens
 	if (!st)
 		st = tess_dtensor_alloc(t, &t->local);
 	if (!st) {
-		bytes = tess_width(t->spec.dtype) *
-		        (size_t)tess_dtensor_count_elements(t, t->local.shape);
+		bytes = tess_dtensor_count_bytes(t, t->local.shape);
 		if (local)
 			memcpy(t->local.data, local, bytes);
 		else
@@ -198,8 +208,7 @@ static tess_status cut_full(struct tess_dtensor *t, const void *full)
 	struct dtensor_block b = { .data = (char *)full };
 	tess_status st;
 
-	for (int32_t i = 0; i < t->ranks->ndims; i++)
-		whole[i] = tess_place_replicate();
+	tess_dtensor_replicate(t, whole);
 	memcpy(b.shape, t->spec.shape, (size_t)t->spec.ndim * sizeof *b.shape);
 	st = tess_dtensor_move_block(t, whole, t->spec.places, full, &b);
 	if (!st)
@@ -262,8 +271,7 @@ tess_status tess_dtensor_full(const struct tess_dtensor *t, void *full)
 		st = TESS_REQUIRE(full);
 	if (st)
 		return st;
-	for (int32_t i = 0; i < t->ranks->ndims; i++)
-		whole[i] = tess_place_replicate();
+	tess_dtensor_replicate(t, whole);
 	b = t->local;
 	st = tess_dtensor_move_block(t, t->spec.places, whole, t->local.data, &b);
 	if (st)

@@ -60,7 +60,11 @@ const struct tess_dim *tess_dtensor_nest_axis(const struct tess_dtensor *t,
 /* Computes the shape of what a rank holds under these placements. */
 void tess_dtensor_compute_shape(const struct tess_dtensor *t, const struct tess_place *places,
                                 int32_t rank, int64_t *shape);
+/* Return how many elements a part of this shape has, and its bytes. */
 int64_t tess_dtensor_count_elements(const struct tess_dtensor *t, const int64_t *shape);
+size_t tess_dtensor_count_bytes(const struct tess_dtensor *t, const int64_t *shape);
+/* Sets the placements of a tensor that every rank has in full. */
+void tess_dtensor_replicate(const struct tess_dtensor *t, struct tess_place *places);
 /* Allocates the elements of a block, not initialized. TESS_ENOMEM: names the tensor. */
 tess_status tess_dtensor_alloc(const struct tess_dtensor *t, struct dtensor_block *b);
 /* Frees the elements of a block, or keeps them for late writes after a failure. */
@@ -100,7 +104,7 @@ tess_status tess_dtensor_move_block(const struct tess_dtensor *t, const struct t
  */
 tess_status tess_dtensor_scatter(const struct tess_dtensor *t, const struct tess_place *places,
                                  int32_t root, const void *full, struct dtensor_block *b);
-/* Measures the move of `move` from placements `at`: its call, and bytes over all ranks. */
+/* Sets the call and the bytes of a move from placements `at`. */
 tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct tess_place *at,
                                       struct tess_dtensor_move *move);
 

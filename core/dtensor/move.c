@@ -45,7 +45,7 @@ static int64_t count_others(const struct mover *m, const int64_t *shape, int32_t
 	return n;
 }
 
-/* Describes the call of the move of what a rank holds, `shape`. */
+/* Describes the call of the move on a rank that holds `shape`. */
 static void describe_move(struct mover *m, const int64_t *shape)
 {
 	int32_t n = m->cut.nranks, was = m->was ? m->from.dim : -1;
@@ -110,7 +110,7 @@ static const struct tess_dim *nest_dim(struct mover *m, const struct tess_place 
 	               : NULL;
 }
 
-/* Makes a move that of a rank, from placements `at`. */
+/* Sets the rank of a move from placements `at`. */
 static tess_status aim_mover(struct mover *m, const struct tess_place *at, int32_t rank)
 {
 	tess_arena_free(&m->dims);
@@ -159,9 +159,14 @@ static tess_status open_mover(struct mover *m, const struct tess_dtensor *t,
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
+static uint64_t count_block_elements(const struct mover *m, const struct dtensor_block *b)
+{
+	return (uint64_t)tess_dtensor_count_elements(m->t, b->shape);
+}
+
 static uint64_t count_block_bytes(const struct mover *m, const struct dtensor_block *b)
 {
-	return m->width * (uint64_t)tess_dtensor_count_elements(m->t, b->shape);
+	return tess_dtensor_count_bytes(m->t, b->shape);
 }
 
 /* Makes the copies in m->copies along an axis, whose blocks may differ in this axis only. */
@@ -255,7 +260,7 @@ static tess_status move_locally(struct mover *m, const struct dtensor_block *fro
 		copy_along(m, m->to.dim, from, to);
 		return TESS_OK;
 	}
-	tess_reduction_fill_identity(t->spec.dtype, m->to.op, count_block_bytes(m, to) / m->width,
+	tess_reduction_fill_identity(t->spec.dtype, m->to.op, count_block_elements(m, to),
 	                             to->data);
 	if (m->from.kind == TESS_SHARD) {
 		tess_move_list_gathered(m->was, m->cut, m->copies);
@@ -266,6 +271,24 @@ static tess_status move_locally(struct mover *m, const struct dtensor_block *fro
 	return TESS_OK;
 }
 
+/*
+ * Sets *out to what each rank will hold, one after the other: packed, or in place. Free it unless
+ * it is from->data.
+ */
+static tess_status pack_unless_in_place(const struct mover *m, const struct dtensor_block *from,
+                                        char **out)
+{
+	tess_status st;
+
+	*out = from->data;
+	if (are_blocks_in_place(m, m->to.dim, from))
+		return TESS_OK;
+	st = alloc_packed(m, count_block_elements(m, from), out);
+	if (!st)
+		pack_blocks(m, from, *out);
+	return st;
+}
+
 static tess_status gather_block(struct mover *m, const struct dtensor_block *from,
                                 struct dtensor_block *to)
 {
@@ -274,7 +297,7 @@ static tess_status gather_block(struct mover *m, const struct dtensor_block *fro
 	tess_status st = TESS_OK;
 
 	if (!direct)
-		st = alloc_packed(m, count_block_bytes(m, to) / m->width, &packed);
+		st = alloc_packed(m, count_block_elements(m, to), &packed);
 	if (st)
 		return st;
 	m->call.src = from->data;
@@ -296,7 +319,7 @@ static tess_status exchange_block(struct mover *m, const struct dtensor_block *f
 	tess_status st = alloc_packed(m, sent, &out);
 
 	if (!st)
-		st = alloc_packed(m, count_block_bytes(m, to) / m->width, &in);
+		st = alloc_packed(m, count_block_elements(m, to), &in);
 	if (!st) {
 		pack_blocks(m, from, out);
 		m->call.src = out;
@@ -315,18 +338,15 @@ static tess_status reduce_block(struct mover *m, const struct dtensor_block *fro
 {
 	struct tess_reduction r = { .dtype = m->call.dtype,
 		                    .op = m->from.op,
-		                    .count = count_block_bytes(m, from) / m->width,
+		                    .count = count_block_elements(m, from),
 		                    .share = m->call.send_counts,
 		                    .fingerprint = m->call.fingerprint,
 		                    .where = m->where };
 	char *packed = from->data;
 	tess_status st = TESS_OK;
 
-	if (r.share && !are_blocks_in_place(m, m->to.dim, from)) {
-		st = alloc_packed(m, r.count, &packed);
-		if (!st)
-			pack_blocks(m, from, packed);
-	}
+	if (r.share)
+		st = pack_unless_in_place(m, from, &packed);
 	if (!st)
 		st = tess_group_reduce(m->group, &r, packed, to->data);
 	if (packed != from->data)
@@ -404,9 +424,7 @@ tess_status tess_dtensor_move_block(const struct tess_dtensor *t, const struct t
 		next = *b;
 		st = tess_dtensor_alloc(t, &next);
 		if (!st && borrowed)
-			memcpy(next.data, borrowed,
-			       tess_width(t->spec.dtype) *
-			               (size_t)tess_dtensor_count_elements(t, b->shape));
+			memcpy(next.data, borrowed, tess_dtensor_count_bytes(t, b->shape));
 		*b = next;
 	}
 	if (st)
@@ -439,9 +457,8 @@ tess_status tess_dtensor_measure_move(const struct tess_dtensor *t, const struct
 		describe_move(&m, shape);
 		move->kind = m.call.kind;
 		if (move->from.kind == TESS_PARTIAL)
-			sent = tess_move_count_reduced(
-				m.width * (uint64_t)tess_dtensor_count_elements(t, shape), 1,
-				move->to.kind == TESS_SHARD, m.cut.nranks);
+			sent = tess_move_count_reduced(tess_dtensor_count_bytes(t, shape), 1,
+			                               move->to.kind == TESS_SHARD, m.cut.nranks);
 		else
 			sent = move->kind ? tess_coll_sent_bytes(&m.call, m.cut.rank, m.cut.nranks)
 			                  : 0;
@@ -496,11 +513,8 @@ static tess_status send_along(struct mover *m, int32_t root, const struct dtenso
 	describe_send(m, root, from->shape);
 	if (m->empty)
 		return TESS_OK;
-	if (here && m->call.send_counts && !are_blocks_in_place(m, m->to.dim, from)) {
-		st = alloc_packed(m, count_block_bytes(m, from) / m->width, &packed);
-		if (!st)
-			pack_blocks(m, from, packed);
-	}
+	if (here && m->call.send_counts)
+		st = pack_unless_in_place(m, from, &packed);
 	m->call.src = here ? packed : NULL;
 	m->call.dst = to->data;
 	if (!st)
@@ -535,8 +549,7 @@ tess_status tess_dtensor_scatter(const struct tess_dtensor *t, const struct tess
 	struct dtensor_block from = { .data = t->rank == root ? (char *)full : NULL }, to;
 	tess_status st = TESS_OK;
 
-	for (int32_t i = 0; i < t->ranks->ndims; i++)
-		at[i] = tess_place_replicate();
+	tess_dtensor_replicate(t, at);
 	for (int32_t i = 0; i < t->ranks->ndims && !st; i++) {
 		struct tess_move move = { i, places[i].kind == TESS_SHARD ? places[i] : at[i] };
 

@@ -253,9 +253,6 @@ static tess_status check_axes_of_spec(struct tess_dtensor *t, const struct tess_
 				name, (int)a, (long long)s->shape[a], MAX_LOG_ELEMENTS);
 		elements *= s->shape[a] ? s->shape[a] : 1;
 	}
-	if (s->nparts < 0 || (s->nparts && !s->parts))
-		return tess_fail(TESS_EINVAL, "%s: %d parts%s", name, (int)s->nparts,
-		                 s->parts ? "" : " without a list");
 	return check_parts_of_spec(name, s);
 }
 

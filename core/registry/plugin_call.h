@@ -75,9 +75,7 @@ static inline tess_status tess_plugin_check_returned(const void *table, const ch
  * &site, &io).
  */
 #define TESS_PLUGIN_CALL(table, where, function, ...) \
-	(tess_error_clear(), \
-	 tess_plugin_check_returned((table), (table)->name, #function, (where), \
-	                            TESS_PLUGIN_VALUE(table, where, function, __VA_ARGS__)))
+	TESS_PLUGIN_CALL_UNTIL(TESS_STATE_ALL, 0, table, where, function, __VA_ARGS__)
 #define TESS_PLUGIN_CALL_QUICK(table, where, function, ...) \
 	TESS_PLUGIN_CALL_FOR(table, where, NULL, function, __VA_ARGS__)
 /* A frequent call for `what`, the name of a kind of op or call. */

@@ -35,26 +35,27 @@ static void free_signal_stack(struct tess_plugin_thread *t)
 	t->signal_stack = NULL;
 }
 
-static void end_thread(void *arg)
+/* Makes a record available to a later thread. */
+static void release_record(struct tess_plugin_thread *t)
 {
-	struct tess_plugin_thread *t = arg;
-
-	free_signal_stack(t);
-	tess_plugin_thread_own = NULL;
 	atomic_store(&t->size, 0);
 	atomic_store(&t->top, NULL);
 	atomic_store(&t->used, false);
+}
+
+static void end_thread(void *arg)
+{
+	free_signal_stack(arg);
+	tess_plugin_thread_own = NULL;
+	release_record(arg);
 }
 
 /* In a forked child: its only thread keeps its record. */
 static void drop_other_threads(void)
 {
 	for (struct tess_plugin_thread *t = atomic_load(&all_threads); t; t = t->next)
-		if (t != tess_plugin_thread_own) {
-			atomic_store(&t->size, 0);
-			atomic_store(&t->top, NULL);
-			atomic_store(&t->used, false);
-		}
+		if (t != tess_plugin_thread_own)
+			release_record(t);
 }
 
 static void set_up_threads(void)

@@ -111,7 +111,7 @@ void tess_safe_text_add(struct tess_safe_text *t, const char *s);
 /* Adds a number in base 10 or 16. */
 void tess_safe_text_add_number(struct tess_safe_text *t, uint64_t n, unsigned base);
 
-/* What a description of a frame also needs. */
+/* The call that a description of a frame is about. */
 struct tess_plugin_place {
 	uint64_t calls; /* number of calls when the copy was made */
 	const void *top;

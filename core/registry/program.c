@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Makes the file of one kind. */
-static tess_status make_file(struct tess_registry *r, const struct tess_plugin *p, int32_t kind,
+/* Makes the file of one kind. common: what the files of all kinds have, with the descriptor. */
+static tess_status make_file(struct tess_registry *r, const struct tess_file *common, int32_t kind,
                              struct tess_file **out)
 {
 	struct tess_file *f = TESS_NEW(&r->arena, struct tess_file, 1);
@@ -14,14 +14,9 @@ static tess_status make_file(struct tess_registry *r, const struct tess_plugin *
 
 	if (!f)
 		return TESS_ENOMEM;
-	f->path = "registered by the program";
-	f->why = "";
+	*f = *common;
 	f->kind = kind;
-	f->checked = true;
-	f->descriptor = p;
-	st = tess_file_check_descriptor(f, r, p, p->size);
-	if (!st)
-		st = tess_file_check_offers(f, r);
+	st = tess_file_check_offers(f, r);
 	if (st)
 		return st;
 	f->stem = f->plugin.name;
@@ -33,13 +28,16 @@ static tess_status make_file(struct tess_registry *r, const struct tess_plugin *
 tess_status tess_program_make_files(struct tess_registry *r, const struct tess_plugin *p,
                                     struct tess_file **out)
 {
-	struct tess_file *files = NULL, **end = &files, checked = { 0 };
-	tess_status st = tess_file_check_descriptor(&checked, r, p, p->size);
+	struct tess_file *files = NULL, **end = &files;
+	struct tess_file common = {
+		.path = "registered by the program", .why = "", .checked = true, .descriptor = p
+	};
+	tess_status st = tess_file_check_descriptor(&common, r, p, p->size);
 
 	for (int32_t kind = 0; kind < TESS_PLUGIN_KINDS && !st; kind++) {
-		if (!tess_plugin_offers(&checked.plugin, kind))
+		if (!tess_plugin_offers(&common.plugin, kind))
 			continue;
-		st = make_file(r, p, kind, end);
+		st = make_file(r, &common, kind, end);
 		if (!st)
 			end = &(*end)->next;
 	}

@@ -78,7 +78,7 @@ void tess_coordinator_deadline_passed(struct tess_coordinator *c, int32_t rank,
  */
 void tess_coordinator_set_stay(struct tess_coordinator *c, int32_t rank, const char *text,
                                int64_t stayed, bool overdue);
-/* Returns whether the rank is in such a call that is overdue: it may never return. */
+/* Returns whether the rank is in a call of a plugin that is overdue: it may never return. */
 bool tess_coordinator_is_stuck(struct tess_coordinator *c, int32_t rank);
 
 /*

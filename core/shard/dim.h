@@ -24,7 +24,7 @@ struct tess_dim {
 	/* 0, or the maximum number of units that a rank has room for, at most its own units */
 	int64_t slots;
 	bool may_be_empty; /* a rank may hold nothing (tokens) */
-	/* of a part that is cut again: the piece whose units it has, from `first` on; else NULL */
+	/* for a part that is cut again: the piece that has its units, from `first` on; or NULL */
 	const struct tess_dim *whole;
 	int64_t first;
 };

@@ -38,7 +38,7 @@ static bool combine_node(const struct combiner *c, int32_t depth, int64_t i, uni
 	return true;
 }
 
-/* Combines `count` floats of all ranks: addend r follows those of lower ranks in `received`. */
+/* Combines the first `count` floats of the addends of all ranks. */
 static void combine_addends(const struct tess_reduction *r, int32_t nranks, const char **addend,
                             uint64_t count, char *out)
 {
@@ -52,7 +52,7 @@ static void combine_addends(const struct tess_reduction *r, int32_t nranks, cons
 		c.n = count - k < TESS_REDUCE_STEP ? (uint32_t)(count - k) : TESS_REDUCE_STEP;
 		c.at = k * width;
 		combine_node(&c, 0, 0, &acc);
-		if (r->op == TESS_SUM) /* no sum is -0, of one rank neither */
+		if (r->op == TESS_SUM) /* no sum is -0, not even of one rank */
 			tess_acc_fold(r->dtype, TESS_SUM, &acc, &zero, c.n);
 		tess_acc_one_nan(r->dtype, &acc, c.n);
 		tess_acc_store(r->dtype, &acc, c.n, out + c.at);

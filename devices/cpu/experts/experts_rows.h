@@ -62,7 +62,7 @@ static inline int64_t experts_get_offset(const struct expert_rows *e, const stru
 	return g->first - e->wave[0].first;
 }
 
-/* Adds operand `bias` of the op, if it has so many, to a row of gate and up of an expert. */
+/* Adds operand `bias` of the op, if there is one, to a row of gate and up of an expert. */
 #define experts_add_bias CPU_NAME(experts_add_bias)
 void experts_add_bias(const struct tess_op *op, int32_t bias, int64_t expert, float *gate_up);
 
