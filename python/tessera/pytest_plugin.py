@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tessera-ranks", metavar="N", type=int, default=2,
                     help="number of ranks of tessera_ranks() and tessera_model() that give none (default: 2)")
     group.addoption("--tessera-timeout", metavar="SECONDS", type=float,
-                    help=f"deadline of calls (default: TESSERA_TIMEOUT, or {DEADLINE:g}); a hang fails its test a second later")
+                    help=f"deadline of calls (default: TESSERA_TIMEOUT, or {DEADLINE:g}); a hang fails its test 2 s later")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,8 @@
 """Assertions and ranks for tests of sharded models, strategies and backends. docs/testing.md has complete tests.
 
 The pytest plugin of this package gives the fixtures tessera_ranks and tessera_model. Ranks are those of the option "backend"
-(TESSERA_BACKEND, --tessera-backend): threads over loopback, and processes over shm and gloo. Nothing waits longer than the
-deadline (TESSERA_TIMEOUT, --tessera-timeout) and a second.
+(TESSERA_BACKEND, --tessera-backend): threads over loopback, and processes over shm and gloo. A call waits as long as its
+deadline (TESSERA_TIMEOUT, --tessera-timeout); ranks that do not return fail the test 2 s later.
 """
 from __future__ import annotations
 
