@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 static struct {
-	char text[16384];
+	char text[1 << 16]; /* also lists the plugins of the build and of an installed prefix */
 	char stderr_text[8192];
 	char *status, *sentence; /* the first two lines of text */
 	int canary; /* functions of the plugin that have run */
@@ -110,6 +110,7 @@ static inline void probe_plugin_in(const char *plugin_path, const char *library_
 	                     scratch_format_path("stderr"));
 	command_run(probed.stderr_text, sizeof probed.stderr_text, "cat '%s'",
 	            scratch_format_path("stderr"));
+	ck_assert_msg(strlen(probed.text) < sizeof probed.text - 1, "abi-probe: text is cut off");
 	ck_assert_msg(!status, "abi-probe: exit status %d: %s", status, probed.stderr_text);
 	probed.canary = count_canaries(scratch_format_path("canary"));
 	probed.status = probed.text;
