@@ -432,6 +432,10 @@ def list_all_kernels(b, s):
         list_kernels(b, s, kind, n, batch)
 
 
+def list_train_kernels(b, s):
+    list_kernels(b, s, "train", *reversed(get_train_size(b)))
+
+
 def bench_each_batch(compiled):
     return lambda b, s: [bench_generate(b, s, compiled, batch) for batch in b.batches[1:]]
 
@@ -451,12 +455,13 @@ PARTS = {
     "llama": ("llama", bench_llama),
     "ops": ("", print_all_ops),
     "kernels": ("ncu", list_all_kernels),
+    "train_kernels": ("ncu", list_train_kernels),
 }
 # estimated seconds on an H100, including the time to write or load a checkpoint for the first time
 SECONDS = {
-    "160M": dict(decode=8, prefill=10, train=8, eager_train=10, llama=10, ops=5, kernels=60),
+    "160M": dict(decode=8, prefill=10, train=8, eager_train=10, llama=10, ops=5, kernels=60, train_kernels=40),
     "1B": dict(decode=12, prefill=14, load=6, train=15, eager=10, eager_prefill=5, eager_batches=12, compiled=35,
-               compiled_batches=70, eager_train=15, llama=25, ops=8, kernels=60),
+               compiled_batches=70, eager_train=15, llama=25, ops=8, kernels=60, train_kernels=60),
     "8B": dict(decode=40, prefill=30, load=20, eager=25, eager_prefill=10, eager_batches=20, compiled=45,
                compiled_batches=90, llama=90, ops=12, kernels=120),
     "MoE": dict(decode=25, prefill=15, load=15, eager=20, eager_prefill=8, eager_batches=25, ops=10, kernels=90),
@@ -471,7 +476,7 @@ DEFAULT = ["1B:decode", "1B:prefill", "1B:load", "8B:decode", "8B:prefill", "8B:
 def list_parts(b):
     """Lists (name, seconds) of all parts."""
     if b.options.dry_run:
-        return [*((f"{name}:{part}", 1) for name in ("tiny", "tinyMoE") for part in PARTS if name == "tiny" or part not in ("llama", "kernels")),
+        return [*((f"{name}:{part}", 1) for name in ("tiny", "tinyMoE") for part in PARTS if name == "tiny" or part not in ("llama", "kernels", "train_kernels")),
                 ("slowest", 1)]
     return [*((f"{name}:{part}", n) for name, parts in SECONDS.items() for part, n in parts.items()), ("slowest", 60)]
 
