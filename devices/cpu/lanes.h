@@ -94,20 +94,31 @@ LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
 		_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000))) };
 }
 
-/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
-LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+/* The values of code i, of E2M1, of 16 words of 8 codes. */
+LANES_INLINE struct lanes lanes_load_e2m1(const void *p, int i)
 {
 	const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f,
 	                                    -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-	__m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
+	__m512i code = _mm512_srli_epi32(_mm512_loadu_si512(p), 4 * (unsigned)i);
 
-	x[0].v = _mm512_permutexvar_ps(both, value); /* by the low 4 bits */
-	x[1].v = _mm512_permutexvar_ps(_mm512_srli_epi32(both, 4), value);
+	return (struct lanes){ _mm512_permutexvar_ps(code, value) }; /* by the low 4 bits */
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 {
 	return (struct lanes){ _mm512_mul_ps(x.v, y.v) };
+}
+
+/* 1 / x of positive powers of two; exact. */
+LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
+{
+	return (struct lanes){ _mm512_castsi512_ps(
+		_mm512_sub_epi32(_mm512_set1_epi32(254 << 23), _mm512_castps_si512(x.v))) };
+}
+
+LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+{
+	return !_mm512_cmp_ps_mask(x.v, y.v, _CMP_NEQ_UQ);
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -272,30 +283,44 @@ LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
 	return (struct lanes){ lanes_load_e8m0_half(p), lanes_load_e8m0_half((const char *)p + 8) };
 }
 
-/* The values of the codes of E2M1 in the low 4 bits of each lane. */
-LANES_INLINE __m256 lanes_get_e2m1(__m256i code)
+LANES_INLINE __m256 lanes_load_e2m1_half(const void *p, int i)
 {
 	const __m256 value = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-	__m256i sign = _mm256_and_si256(_mm256_slli_epi32(code, 28), _mm256_set1_epi32(INT32_MIN));
+	__m256i word = _mm256_loadu_si256(p);
+	__m256i sign =
+		_mm256_and_si256(_mm256_slli_epi32(word, 28 - 4 * i), _mm256_set1_epi32(INT32_MIN));
 
-	return _mm256_or_ps(_mm256_permutevar8x32_ps(value, code), _mm256_castsi256_ps(sign));
+	return _mm256_or_ps(_mm256_permutevar8x32_ps(value, _mm256_srli_epi32(word, 4 * i)),
+	                    _mm256_castsi256_ps(sign));
 }
 
-/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
-LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+/* The values of code i, of E2M1, of 16 words of 8 codes. */
+LANES_INLINE struct lanes lanes_load_e2m1(const void *p, int i)
 {
-	const void *high = (const char *)p + 8;
-	__m256i lo = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p));
-	__m256i hi = _mm256_cvtepu8_epi32(_mm_loadl_epi64(high));
-
-	x[0] = (struct lanes){ lanes_get_e2m1(lo), lanes_get_e2m1(hi) };
-	x[1] = (struct lanes){ lanes_get_e2m1(_mm256_srli_epi32(lo, 4)),
-		               lanes_get_e2m1(_mm256_srli_epi32(hi, 4)) };
+	return (struct lanes){ lanes_load_e2m1_half(p, i),
+		               lanes_load_e2m1_half((const char *)p + 32, i) };
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 {
 	return (struct lanes){ _mm256_mul_ps(x.lo, y.lo), _mm256_mul_ps(x.hi, y.hi) };
+}
+
+/* 1 / x of positive powers of two; exact. */
+LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
+{
+	const __m256i one = _mm256_set1_epi32(254 << 23);
+
+	return (struct lanes){
+		_mm256_castsi256_ps(_mm256_sub_epi32(one, _mm256_castps_si256(x.lo))),
+		_mm256_castsi256_ps(_mm256_sub_epi32(one, _mm256_castps_si256(x.hi))),
+	};
+}
+
+LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+{
+	return !_mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.lo, y.lo, _CMP_NEQ_UQ),
+	                                        _mm256_cmp_ps(x.hi, y.hi, _CMP_NEQ_UQ)));
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -477,32 +502,26 @@ LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
 	return x;
 }
 
-/* The values of 16 codes of E2M1, by the two bytes that they have in bf16. */
-LANES_INLINE struct lanes lanes_get_e2m1(uint8x16_t code)
+/* The values of code i, of E2M1, of 16 words of 8 codes. */
+LANES_INLINE struct lanes lanes_load_e2m1(const void *p, int i)
 {
-	static const uint8_t high[16] = { 0,    0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
-		                          0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0 };
-	static const uint8_t low[16] = { 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0,
-		                         0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0 };
-	uint8x16_t hi = vqtbl1q_u8(vld1q_u8(high), code), lo = vqtbl1q_u8(vld1q_u8(low), code);
-	uint16x8_t half[2] = { vreinterpretq_u16_u8(vzip1q_u8(lo, hi)),
-		               vreinterpretq_u16_u8(vzip2q_u8(lo, hi)) };
+	/* the upper two bytes of the values; byte 3 of a word gets the first */
+	static const uint8_t first[16] = { 0,    0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40,
+		                           0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0 };
+	static const uint8_t second[16] = { 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0,
+		                            0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0 };
 	struct lanes x;
 
-	for (int i = 0; i < 2; i++) {
-		x.v[2 * i] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(half[i]), 16));
-		x.v[2 * i + 1] = vreinterpretq_f32_u32(vshll_n_u16(vget_high_u16(half[i]), 16));
+	for (int j = 0; j < 4; j++) {
+		uint32x4_t word = vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)p + 16 * j));
+		uint8x16_t code = vreinterpretq_u8_u32(
+			vandq_u32(vshlq_u32(word, vdupq_n_s32(-4 * i)), vdupq_n_u32(15)));
+		uint32x4_t hi = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(first), code));
+		uint32x4_t lo = vreinterpretq_u32_u8(vqtbl1q_u8(vld1q_u8(second), code));
+
+		x.v[j] = vreinterpretq_f32_u32(vorrq_u32(vshlq_n_u32(hi, 24), vshlq_n_u32(lo, 16)));
 	}
 	return x;
-}
-
-/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
-LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
-{
-	uint8x16_t both = vld1q_u8(p);
-
-	x[0] = lanes_get_e2m1(vandq_u8(both, vdupq_n_u8(15)));
-	x[1] = lanes_get_e2m1(vshrq_n_u8(both, 4));
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
@@ -510,6 +529,24 @@ LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 	for (int i = 0; i < 4; i++)
 		x.v[i] = vmulq_f32(x.v[i], y.v[i]);
 	return x;
+}
+
+/* 1 / x of positive powers of two; exact. */
+LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
+{
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vreinterpretq_f32_u32(
+			vsubq_u32(vdupq_n_u32(254u << 23), vreinterpretq_u32_f32(x.v[i])));
+	return x;
+}
+
+LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+{
+	uint32x4_t equal = vceqq_f32(x.v[0], y.v[0]);
+
+	for (int i = 1; i < 4; i++)
+		equal = vandq_u32(equal, vceqq_f32(x.v[i], y.v[i]));
+	return vminvq_u32(equal) != 0;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -647,17 +684,17 @@ LANES_INLINE struct lanes lanes_load_e8m0(const void *p)
 	return x;
 }
 
-/* The values of 32 codes of E2M1: those in the low, and those in the high halves of 16 bytes. */
-LANES_INLINE void lanes_load_e2m1_pair(const void *p, struct lanes x[2])
+/* The values of code i, of E2M1, of 16 words of 8 codes. */
+LANES_INLINE struct lanes lanes_load_e2m1(const void *p, int i)
 {
 	static const float value[16] = { 0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
 		                         -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f };
-	const uint8_t *at = p;
+	const uint8_t *byte = (const uint8_t *)p + i / 2;
+	struct lanes x;
 
-	for (int i = 0; i < LANES; i++) {
-		x[0].v[i] = value[at[i] & 15];
-		x[1].v[i] = value[at[i] >> 4];
-	}
+	for (int j = 0; j < LANES; j++)
+		x.v[j] = value[byte[4 * j] >> i % 2 * 4 & 15];
+	return x;
 }
 
 LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
@@ -665,6 +702,23 @@ LANES_INLINE struct lanes lanes_multiply(struct lanes x, struct lanes y)
 	for (int i = 0; i < LANES; i++)
 		x.v[i] = x.v[i] * y.v[i];
 	return x;
+}
+
+/* 1 / x of positive powers of two; exact. */
+LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
+{
+	for (int i = 0; i < LANES; i++)
+		x.v[i] = tess_float((254u << 23) - tess_bits(x.v[i]));
+	return x;
+}
+
+LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+{
+	bool equal = true;
+
+	for (int i = 0; i < LANES; i++)
+		equal = equal && x.v[i] == y.v[i];
+	return equal;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */

@@ -12,7 +12,7 @@ static inline int64_t panel_count_unit_bytes(int32_t dtype, int64_t n)
 {
 	int64_t groups = tess_up(n, PANEL_GROUP);
 
-	return PANEL_OUTS * (dtype == TESS_Q8 ? n + 2 * groups : tess_up(n, 2) + groups);
+	return PANEL_OUTS * (dtype == TESS_Q8 ? n + 2 * groups : 4 * tess_up(n, 8) + groups);
 }
 
 /* Returns the bytes of a TESS_BF12 panel of `n` inputs: its start, and blocks of 8 inputs. */

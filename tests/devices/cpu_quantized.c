@@ -26,7 +26,7 @@ static int64_t count_unit_bytes(const struct quantized *w, int64_t len)
 {
 	int64_t groups = (len + GROUP - 1) / GROUP;
 
-	return w->format == TESS_Q8 ? 16 * (len + 2 * groups) : 16 * ((len + 1) / 2 + groups);
+	return w->format == TESS_Q8 ? 16 * (len + 2 * groups) : 16 * (4 * ((len + 7) / 8) + groups);
 }
 
 static int64_t count_test_bytes(const struct quantized *w)
@@ -75,7 +75,7 @@ static void make_mxfp4(struct quantized *w, int64_t j, int64_t from, int64_t end
 	}
 	group[j % 16] = (char)(127 + exponent - 2);
 	for (int64_t k = from; k < end; k++) {
-		char *pair = &group[16 + (k - from) / 2 * 16 + j % 16];
+		char *pair = &group[16 + (k - from) / 8 * 64 + j % 16 * 4 + (k - from) % 8 / 2];
 		float x = j < w->n ? w->data.value[j * w->k + k] : 0;
 		int code = find_nearest_code(ldexp(x, 2 - exponent)),
 		    all = code | (signbit(x) ? 8 : 0);
@@ -128,6 +128,16 @@ static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit,
 	for (int64_t k = 0; k < w->k && dtype == TESS_F32; k++) { /* zeros, and a scale of 0 */
 		w->data.value[k] *= k < 40 ? 0 : format == TESS_Q8 ? 1e-7f : 1e-38f;
 		memcpy(w->data.data + 4 * k, &w->data.value[k], 4);
+	}
+	for (int64_t i = 0; i < n * w->k && dtype == TESS_F32 && format == TESS_MXFP4; i++) {
+		/* some rows have groups of very different scales, others scales of 2^20 */
+		int exponent = i / w->k % 3 == 2   ? 20
+		               : i / w->k % 3 == 0 ? 0
+		               : i % w->k / 32 % 2 ? 30
+		                                   : -100;
+
+		w->data.value[i] = ldexpf(w->data.value[i], exponent);
+		memcpy(w->data.data + 4 * i, &w->data.value[i], 4);
 	}
 	w->panel = count_test_bytes(w);
 	for (int64_t j = 0; j < rows; j++) {
@@ -218,6 +228,11 @@ START_TEST(sums_of_the_widened_weights)
 	float *want = malloc(sizeof *want * n), *got = malloc(sizeof *got * n);
 	struct cpu_devices d = { 0 };
 
+	/* zeros where row 1 of a weight has large scales, and a row whose products are tiny */
+	for (int64_t k = 0; k < K_MAX; k++) {
+		x[k] = k / 32 % 2 ? 0 : x[k];
+		x[K_MAX + k] = ldexpf(x[K_MAX + k], -125);
+	}
 	for (int i = 0; cpu_open_next(&d); i++) {
 		for (int c = 0; c < SIZES * ROWS * FORMATS; c++) {
 			struct quantized *w = make_quantized(formats[c / SIZES / ROWS], 70 - c % 9,

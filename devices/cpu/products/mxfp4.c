@@ -35,7 +35,12 @@ static inline uint8_t encode_e2m1(float x)
 	return (uint8_t)(code | (int)(tess_bits(x) >> 31) << 3);
 }
 
-/* Quantizes a group of `len` elements [len][LANES] to its scales, then its pairs of codes. */
+static int64_t count_code_bytes(int64_t len)
+{
+	return LANES * (1 + 4 * tess_up(len, 8));
+}
+
+/* Quantizes a group of `len` elements [len][LANES] to its scales, then its words of 8 codes. */
 static bool encode_group(const float *w, int64_t len, char *to)
 {
 	uint8_t scale[LANES], *code = (uint8_t *)to + LANES;
@@ -44,20 +49,14 @@ static bool encode_group(const float *w, int64_t len, char *to)
 	if (!find_powers(w, len, scale, inverse))
 		return false;
 	memcpy(to, scale, LANES);
+	memset(code, 0, (size_t)count_code_bytes(len) - LANES);
 	for (int64_t k = 0; k < len; k++, w += LANES) {
-		for (int j = 0; j < LANES; j++) {
-			uint8_t one = encode_e2m1(w[j] * inverse[j]);
+		uint8_t *byte = code + k / 8 * 4 * LANES + k % 8 / 2;
 
-			code[j] = (uint8_t)(k % 2 ? code[j] | one << 4 : one);
-		}
-		code += k % 2 ? LANES : 0;
+		for (int j = 0; j < LANES; j++)
+			byte[4 * j] |= (uint8_t)(encode_e2m1(w[j] * inverse[j]) << k % 2 * 4);
 	}
 	return true;
-}
-
-static int64_t count_code_bytes(int64_t len)
-{
-	return LANES * (1 + tess_up(len, 2));
 }
 
 void mxfp4_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)

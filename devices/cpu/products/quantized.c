@@ -81,16 +81,14 @@ void quantized_widen(int32_t dtype, const struct sum_step *s, const char *panel,
 
 	for (int64_t k = 0; k < s->len;) {
 		int64_t end = s->len - k < GROUP ? s->len : k + GROUP;
-		struct lanes scale = load_scales(dtype, group), w[2];
+		struct lanes scale = load_scales(dtype, group);
 
 		group += count_scale_bytes(dtype);
 		for (; dtype == TESS_Q8 && k < end; k++, group += LANES, to += LANES)
 			lanes_store(to, lanes_multiply(lanes_load_i8(group), scale));
-		for (; k < end; k += 2, group += LANES) {
-			lanes_load_e2m1_pair(group, w);
-			for (int i = 0; i < 2 && k + i < end; i++, to += LANES)
-				lanes_store(to, lanes_multiply(w[i], scale));
-		}
+		for (; k < end; group += 4 * LANES)
+			for (int i = 0; i < 8 && k < end; i++, k++, to += LANES)
+				lanes_store(to, lanes_multiply(lanes_load_e2m1(group, i), scale));
 	}
 }
 
@@ -129,33 +127,106 @@ LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t a
 	}
 }
 
-/* Multiplies 4-bit elements of one group, in pairs; an odd last element is half of a pair. */
+/*
+ * Multiplies 4-bit elements of one group; scale NULL: by their values without it.
+ */
+LANES_INLINE void multiply_codes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
+                                 const char *b, int64_t bp, int64_t len, const struct lanes *scale,
+                                 struct lanes *c)
+{
+	struct lanes w[TILE_WIDEST];
+
+	for (int64_t k = 0; k < len; k += 8, b += 4 * LANES) { /* a cache line */
+		TILE_UNROLL
+		for (int p = 0; p < panels; p++)
+			__builtin_prefetch(b + p * bp + AHEAD);
+		TILE_UNROLL
+		for (int i = 0; i < 8; i++, a += ak) {
+			if (k + i == len)
+				break;
+			TILE_UNROLL
+			for (int p = 0; p < panels; p++) {
+				w[p] = lanes_load_e2m1(b + p * bp, i);
+				if (scale)
+					w[p] = lanes_multiply(w[p], scale[p]);
+			}
+			multiply_element(rows, panels, a, ar, w, c);
+		}
+	}
+}
+
+/* Tells whether all n elements are 0, or between powers of two. */
+LANES_INLINE bool are_moderate(const float *x, int n, int lowest, int highest)
+{
+	const uint32_t low = (uint32_t)(127 + lowest) << 23;
+	const uint32_t range = (uint32_t)(highest - lowest) << 23;
+	uint32_t bad = 0;
+
+	CPU_LANES
+	for (int i = 0; i < n; i++) {
+		uint32_t bits = tess_bits(x[i]) & 0x7fffffff;
+
+		bad |= bits && bits - low > range;
+	}
+	return !bad;
+}
+
+/*
+ * Divides the chains by the scales, which are powers of two, if sums round alike with and without
+ * them. That holds if the quotients are exact, and elements and scales moderate: products that are
+ * not 0 are multiples of 2^-64 and below 2^63. So each sum is 0 or a normal float, and stays one
+ * when it is multiplied by a scale.
+ */
+LANES_INLINE bool divide_chains(int rows, int panels, const float *a, int64_t ar,
+                                const struct lanes *scale, struct lanes *c)
+{
+	struct lanes quotient[2 * TILE_WIDEST];
+	float scales[TILE_WIDEST * LANES];
+	bool exact;
+
+	TILE_UNROLL
+	for (int p = 0; p < panels; p++)
+		lanes_store(scales + p * LANES, scale[p]);
+	exact = are_moderate(scales, panels * LANES, -36, 36);
+	TILE_UNROLL
+	for (int r = 0; r < rows; r++)
+		exact &= are_moderate(a + r * ar, GROUP, -40, 60);
+	TILE_UNROLL
+	for (int i = 0; i < rows * panels; i++) {
+		quotient[i] = lanes_multiply(c[i], lanes_invert_power(scale[i % panels]));
+		exact &= lanes_are_equal(lanes_multiply(quotient[i], scale[i % panels]), c[i]);
+	}
+	if (!exact)
+		return false;
+	TILE_UNROLL
+	for (int i = 0; i < rows * panels; i++)
+		c[i] = quotient[i];
+	return true;
+}
+
+/*
+ * Multiplies 4-bit elements of one group. For few rows, the chains are divided by the scales, not
+ * each weight multiplied.
+ */
 LANES_INLINE void multiply_nibbles(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                    const char *b, int64_t bp, int64_t len, struct lanes *c)
 {
-	struct lanes scale[TILE_WIDEST], w[2][TILE_WIDEST];
+	struct lanes scale[TILE_WIDEST];
 
 	TILE_UNROLL
 	for (int p = 0; p < panels; p++)
 		scale[p] = lanes_load_e8m0(b + p * bp);
 	b += LANES;
-	for (int64_t k = 0; k < len; k += 2, a += 2 * ak, b += LANES) {
-		if (k % 8 == 0) { /* a cache line */
-			TILE_UNROLL
-			for (int p = 0; p < panels; p++)
-				__builtin_prefetch(b + p * bp + AHEAD);
-		}
+	if (rows > 2 || ak != 1 || len < GROUP || !divide_chains(rows, panels, a, ar, scale, c)) {
+		multiply_codes(rows, panels, a, ar, ak, b, bp, len, scale, c);
+		return;
+	}
+	multiply_codes(rows, panels, a, ar, ak, b, bp, len, NULL, c);
+	TILE_UNROLL
+	for (int r = 0; r < rows; r++) {
 		TILE_UNROLL
-		for (int p = 0; p < panels; p++) {
-			struct lanes pair[2];
-
-			lanes_load_e2m1_pair(b + p * bp, pair);
-			w[0][p] = lanes_multiply(pair[0], scale[p]);
-			w[1][p] = lanes_multiply(pair[1], scale[p]);
-		}
-		multiply_element(rows, panels, a, ar, w[0], c);
-		if (k + 1 < len)
-			multiply_element(rows, panels, a + ak, ar, w[1], c);
+		for (int p = 0; p < panels; p++)
+			c[r * panels + p] = lanes_multiply(c[r * panels + p], scale[p]);
 	}
 }
 

@@ -17,7 +17,7 @@ static inline bool quantized_has(int32_t dtype)
 /* Returns the bytes from the start of a panel to the scales of a step. */
 static inline int64_t quantized_get_offset(int32_t dtype, const struct sum_step *s)
 {
-	return LANES * (dtype == TESS_Q8 ? s->at + 2 * s->groups : s->pairs + s->groups);
+	return LANES * (dtype == TESS_Q8 ? s->at + 2 * s->groups : 4 * s->words + s->groups);
 }
 
 /* Widens the elements of a step of a panel: to[s->len][LANES]. */

@@ -56,9 +56,11 @@ static void append_leaf(struct walk *w, int64_t unit)
 			step->len = (int32_t)(end - at < w->step_max ? end - at : w->step_max);
 			step->groups = w->sum->groups;
 			step->pairs = w->sum->pairs;
+			step->words = w->sum->words;
 			w->sum->elements += step->len;
 			w->sum->groups += tess_up(step->len, GROUP);
 			w->sum->pairs += tess_up(step->len, 2);
+			w->sum->words += tess_up(step->len, 8);
 		}
 	}
 	if (w->sum->count == first)
@@ -162,7 +164,7 @@ static struct sum *take_oldest_plan(struct sum_plans *p)
 	for (size_t i = 1; i < sizeof p->plan / sizeof *p->plan; i++)
 		if (p->plan[i].used < s->used)
 			s = &p->plan[i];
-	s->count = s->elements = s->groups = s->pairs = 0;
+	s->count = s->elements = s->groups = s->pairs = s->words = 0;
 	s->levels = 1;
 	s->nodes = 0;
 	s->from.n = 0;

@@ -17,6 +17,7 @@ struct sum_step {
 	int64_t at, before; /* first element; number of elements of earlier steps */
 	int64_t groups; /* groups of GROUP elements of a unit before it */
 	int64_t pairs; /* pairs of elements before it; an odd element of a step is a pair, too */
+	int64_t words; /* words of 8 elements before it; the last one of a step may have fewer */
 	int32_t len;
 	int32_t node; /* the node of the output that it completes; -1: none */
 	int32_t operand; /* operand of the term */
@@ -30,7 +31,7 @@ struct sum_step {
 struct sum {
 	struct sum_step *step;
 	int64_t count, capacity;
-	int64_t elements, groups, pairs; /* totals of all steps */
+	int64_t elements, groups, pairs, words; /* totals of all steps */
 	int32_t levels, nodes; /* depth of the stack; nodes of the output, 1 if finished */
 	struct sum_source {
 		int64_t n, lo, hi, step_max; /* n 0: not one tree, or not planned */
