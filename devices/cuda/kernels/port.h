@@ -97,7 +97,7 @@ DEVICE struct quad load_half_stream(const void *p)
 }
 
 /*
- * Load memory that only copies write, such as the inputs of a step; possible before a wait. A kernel
+ * Load memory that only copies write, such as the inputs of a step, even before a wait: a kernel
  * that follows a copy starts when all earlier kernels have ended, so none of them can write there.
  */
 DEVICE int32_t load_copied(const int32_t *p)
