@@ -461,7 +461,7 @@ enum {
  * pages[s][b] is the address of the page of positions 64 b to 64 b + 63 of slot s in the device's
  * memory, 0 if there is none (not yet, or before the window). At byte `keys` of a page are this
  * op's keys [g, d, 64], at byte `values` its values [g, 64, value], in `dtype`, rounded to nearest
- * even once when stored. The other bytes belong to other layers.
+ * even once when stored. Other bytes are of other layers. No op writes positions, slots or pages.
  *
  * k and v of all rows are stored first. Then query head h, with key-value head (first + h) / group
  * - first / group, over the positions p <= own (and p > own - window, if there is one, or chunked:

@@ -38,7 +38,7 @@ struct thread { /* a coroutine; it runs one thread after another */
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 _Alignas(128) float emulated_shared[EMULATED_SHARED_MAX / sizeof(float)];
-unsigned emulated_shared_bytes, emulated_launch, emulated_block;
+unsigned emulated_shared_bytes, emulated_launch, emulated_settled, emulated_block;
 enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 static struct thread threads[THREADS];

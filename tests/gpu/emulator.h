@@ -21,6 +21,7 @@ extern unsigned emulated_shared_bytes; /* size of the above */
 extern unsigned emulated_block; /* its index, from 1 on */
 __attribute__((
 	visibility("default"))) extern unsigned emulated_launch; /* launch index, for tests, too */
+extern unsigned emulated_settled; /* the last launch before a copy or a graph, which wait for it */
 enum { EMULATED_SHARED_MAX = 227 << 10 };
 
 enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };
@@ -92,6 +93,8 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define store_global_pair emulator_store_pair
 #define load_stream emulator_load_quad
 #define load_half_stream emulator_load_half
+#define load_copied(p) (*(p))
+#define load_copied_wide(p) (*(p))
 #define load_quad_relaxed emulator_load_quad
 #define store_word_relaxed(p, v) (*(uint32_t *)(void *)(p) = (v))
 #define store_half_relaxed(p, v) (*(p) = (v))

@@ -227,6 +227,14 @@ static bool has_shared_memory(const struct emulated_entry *e, unsigned bytes)
 
 static void run_task(const struct task *k);
 
+/* Records that all kernels up to now end before any later one starts. */
+static void settle_kernels(void)
+{
+	pthread_mutex_lock(&lock);
+	emulated_settled = emulated_launch;
+	pthread_mutex_unlock(&lock);
+}
+
 /* Runs a task, or adds a copy to the graph that the stream captures. */
 static CUresult take_task(CUstream stream, const struct task *k)
 {
@@ -327,6 +335,7 @@ static CUresult fake_launch_graph(CUgraphExec exec, CUstream stream)
 	CUresult result = CUDA_SUCCESS;
 
 	FAIL_IF_TOLD(cuGraphLaunch);
+	settle_kernels();
 	for (const struct task *k = graph->first; k && !result; k = k->next)
 		result = take_task(stream, k);
 	return result;
@@ -463,6 +472,7 @@ static CUresult fake_copy(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstre
 	if (!stream || stream->captures)
 		return CUDA_ERROR_INVALID_HANDLE;
 	memcpy((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, bytes);
+	settle_kernels();
 	return CUDA_SUCCESS;
 }
 

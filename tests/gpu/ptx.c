@@ -9,7 +9,7 @@ enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
 static uint32_t scope; /* scope of the access: its launch or, in shared memory, its block */
 
-enum access { PLAIN, RELAXED, ATOMIC, COPY /* pending */ };
+enum access { PLAIN, RELAXED, ATOMIC, COPY /* pending */, COPIED /* by copies only */ };
 
 struct mark { /* the last access */
 	uint32_t scope, block; /* of_grid: several blocks */
@@ -47,7 +47,8 @@ char *ptx_shared(uint64_t at)
 }
 
 /* Checks an address. Returns false for host memory, where words are only set. */
-static bool check_address(const struct ptx_thread *t, const char *p, unsigned bytes)
+static bool check_address(const struct ptx_thread *t, const char *p, unsigned bytes,
+                          enum access access)
 {
 	const char *shared = (const char *)emulated_shared;
 	enum emulated_memory where;
@@ -60,7 +61,7 @@ static bool check_address(const struct ptx_thread *t, const char *p, unsigned by
 		scope = emulated_block;
 		return true;
 	}
-	if (!t->waited)
+	if (!t->waited && access != COPIED)
 		refuse_access(t, p, "does not wait for the previous kernel");
 	where = emulated_judge_memory(p, bytes);
 	if (where == EMULATED_NO_MEMORY)
@@ -187,13 +188,15 @@ static void read_checked(const struct ptx_thread *t, const char *p, unsigned byt
 {
 	struct marks *m = find_marks(p);
 
-	if (!check_address(t, p, bytes))
+	if (!check_address(t, p, bytes, access))
 		return;
 	if (traffic_counted)
 		traffic_add(t->kernel, site, p, bytes);
 	for (unsigned i = 0; i + GRANULE <= bytes; i += GRANULE, m++) {
 		if (awaits_copy(&m->write))
 			refuse_access(t, p + i, "reads what a copy has not written");
+		if (access == COPIED && m->write.scope > emulated_settled)
+			refuse_access(t, p + i, "reads early what a kernel has written");
 		if (!is_ordered(&m->write, t) && !(access == RELAXED && m->write.access == RELAXED))
 			refuse_access(t, p + i, "reads what another thread writes");
 		add_reader(&m->read, t, access);
@@ -203,6 +206,11 @@ static void read_checked(const struct ptx_thread *t, const char *p, unsigned byt
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes)
 {
 	read_checked(t, p, bytes, PLAIN, __builtin_return_address(0));
+}
+
+void ptx_read_copied(const struct ptx_thread *t, const char *p, unsigned bytes)
+{
+	read_checked(t, p, bytes, COPIED, __builtin_return_address(0));
 }
 
 void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes)
@@ -215,7 +223,7 @@ static void write_memory(const struct ptx_thread *t, const char *p, unsigned byt
 {
 	struct marks *m = find_marks(p);
 
-	if (!check_address(t, p, bytes))
+	if (!check_address(t, p, bytes, access))
 		return;
 	if (traffic_counted)
 		traffic_add(t->kernel, site, p, bytes);
@@ -272,10 +280,11 @@ uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v)
 	return ptx_add_atomic(t, p, v);
 }
 
-/* Prefetches; like a GPU, even if the memory may be written at the same time. */
-void ptx_prefetch(const char *p)
+/* Checks that the line begins in an allocation, which may be written at the same time. */
+void ptx_prefetch(const struct ptx_thread *t, const char *p)
 {
-	(void)*(const volatile char *)p;
+	if (emulated_judge_memory(p, 1) != EMULATED_DEVICE)
+		refuse_access(t, p, "prefetches beyond an allocation");
 }
 
 /* ---- exchanges between threads --------------------------------------------------------------- */

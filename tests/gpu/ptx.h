@@ -29,6 +29,11 @@ char *ptx_shared(uint64_t at);
  */
 void ptx_read(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write(const struct ptx_thread *t, const char *p, unsigned bytes);
+/*
+ * Checks a read that needs no wait (ld.nc): no kernel has written there since the last copy, which
+ * waits for kernels, and for which kernels wait (emulated_settled).
+ */
+void ptx_read_copied(const struct ptx_thread *t, const char *p, unsigned bytes);
 /* Check relaxed accesses: a write may race with a read, which then returns either value. */
 void ptx_read_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
 void ptx_write_relaxed(const struct ptx_thread *t, const char *p, unsigned bytes);
@@ -40,7 +45,7 @@ uint32_t ptx_max_atomic(const struct ptx_thread *t, char *p, uint32_t v);
  * that this block wrote before its last barrier.
  */
 uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v);
-void ptx_prefetch(const char *p);
+void ptx_prefetch(const struct ptx_thread *t, const char *p);
 
 void ptx_sync_block(struct ptx_thread *t);
 void ptx_sync_warp(struct ptx_thread *t, uint32_t lanes);

@@ -439,20 +439,21 @@ static unsigned count_launches(const struct chain *c, enum way way, unsigned wan
 
 /*
  * Compares attention chains. If the keys are last they are written to their pages only. If nothing
- * else reads them, all is one launch; tiles of 16 rows and more are a second one.
+ * else reads them, up to 64 rows of two slots are one launch. More rows are three: they are rotated
+ * and stored, then 16 rows and more are tiles.
  */
 START_TEST(attention)
 {
 	static const struct {
 		int64_t rows, before;
-	} step[] = { { 1, 0 }, { 1, 64 }, { 3, 62 }, { 40, 20 } };
+	} step[] = { { 1, 0 }, { 1, 64 }, { 3, 62 }, { 40, 20 }, { 70, 20 } };
 	bool latent = _i & 1, keys_first = _i & 2;
 	int32_t dtype = _i & 4 ? TESS_BF16 : TESS_F32;
 	struct chain c;
 
 	set_up_devices("auto");
-	for (int i = 0; i < 4; i++) {
-		unsigned want = step[i].rows < 16 || latent ? 1 : 2;
+	for (int i = 0; i < 5; i++) {
+		unsigned want = step[i].rows <= 64 ? 1 : latent ? 2 : 3;
 
 		make_attention_chain(&c, step[i].rows, step[i].before, dtype, latent, keys_first);
 		compare_chain_ways(&c, WAYS, counts_in_attention);

@@ -75,6 +75,7 @@ static const struct wrong {
 	{ "barrier_of_a_warp", "what another thread " },
 	{ "same_word_of_blocks", "block 1,0,0, thread 0 writes what another thread writes" },
 	{ "no_wait_for_kernels", "does not wait for the previous kernel" },
+	{ "reads_early", "block 1,0,0, thread 0 reads early what a kernel has written" },
 	{ "not_aligned", "is misaligned" },
 	{ "beyond_an_allocation", "is beyond an allocation" },
 	{ "beyond_shared_memory", "is beyond the shared memory of the block" },

@@ -26,12 +26,14 @@ static struct launch choose_tile_kernel(const struct attention_args *a)
 
 /*
  * Returns whether tiles can be used: not with values inside keys, large heads, or too little shared
- * memory.
+ * memory. Few rows of several sequences, of which the GPU knows the lengths, use no tiles: most
+ * have one row each, and a launch of tiles would find none.
  */
 static bool can_use_tiles(const struct gpu *g, const struct attention_args *a)
 {
-	return a->rows >= TILED_ROWS_MIN && a->v && a->d <= TILED_HEAD_MAX &&
-	       a->dv <= TILED_HEAD_MAX && choose_tile_kernel(a).shared <= g->shared_max;
+	return a->rows >= TILED_ROWS_MIN && (a->rows > NEW_ROWS_MAX || a->slots == 1) && a->v &&
+	       a->d <= TILED_HEAD_MAX && a->dv <= TILED_HEAD_MAX &&
+	       choose_tile_kernel(a).shared <= g->shared_max;
 }
 
 /*
@@ -105,7 +107,14 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 
 bool op_stores_own_keys(const struct attention_args *a)
 {
-	return a->rows <= NEW_ROWS_MAX && !(a->tiled && a->slots == 1);
+	return a->rows <= NEW_ROWS_MAX && !a->tiled;
+}
+
+static int32_t choose_row_kernel(const struct attention_args *a)
+{
+	if (a->dtype == TESS_F32)
+		return KERNEL_attend_rows_f32;
+	return a->dv <= VALUE_SHORT ? KERNEL_attend_rows_bf16 : KERNEL_attend_rows_long;
 }
 
 /* Returns the arguments for rows: queries and keys, or the inputs of their ROPEs. */
@@ -127,14 +136,14 @@ static struct rope_args make_row_args(const struct gpu *g, const struct handover
 static tess_status launch_rows(struct gpu *g, const struct handover *from,
                                const struct attention_args *a)
 {
-	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv);
+	int32_t floats = ATTEND_HEADS * a->d + ATTEND_WARPS * ATTEND_HEADS * (SPAN + 3 + a->dv) +
+	                 ATTEND_WARPS * (a->d + (a->v ? a->dv : 0));
 	struct rope_args r = make_row_args(g, from, a);
 
 	if (a->tiled && a->slots == 1) /* all rows are one run, computed by tiles */
 		return TESS_OK;
 	return op_launch(g, from->op,
-	                 (struct launch){ .kernel = a->dtype == TESS_F32 ? KERNEL_attend_rows_f32
-	                                                                 : KERNEL_attend_rows_bf16,
+	                 (struct launch){ .kernel = choose_row_kernel(a),
 	                                  .blocks = { a->rows, a->kv * a->head_blocks, a->parts },
 	                                  .threads = ATTEND_THREADS,
 	                                  .shared = floats * (int32_t)sizeof(float),

@@ -84,20 +84,20 @@ DEVICE char *find_own_page(const struct attention_args *a, int64_t t)
 	return NULL;
 }
 
-/* Stores element i of the key of row t and key-value head g. */
-DEVICE void store_key(const struct attention_args *a, char *page, int64_t t, int64_t g, int64_t i,
-                      float x)
+/* Stores element i of the key of a position and key-value head g. */
+DEVICE void store_key(const struct attention_args *a, char *page, int64_t position, int64_t g,
+                      int64_t i, float x)
 {
-	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = a->position[t] % KEYS;
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = position % KEYS;
 
 	store_cached(page + a->keys + g * a->d * KEYS * width, a->dtype,
 	             a->v ? i * KEYS + at : at * a->d + i, x);
 }
 
-DEVICE void store_value(const struct attention_args *a, char *page, int64_t t, int64_t g, int64_t i,
-                        float x)
+DEVICE void store_value(const struct attention_args *a, char *page, int64_t position, int64_t g,
+                        int64_t i, float x)
 {
-	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = a->position[t] % KEYS;
+	int64_t width = a->dtype == PORT_F32 ? 4 : 2, at = position % KEYS;
 
 	store_cached(page + a->values + g * a->dv * KEYS * width, a->dtype, at * a->dv + i, x);
 }
@@ -110,9 +110,9 @@ KERNEL(ATTEND_THREADS, store_keys, attention_args)
 	if (!page)
 		return;
 	for (int64_t i = threadIdx.x; i < a.d; i += ATTEND_THREADS)
-		store_key(&a, page, t, g, i, a.k[t * a.k_pitch + g * a.d + i]);
+		store_key(&a, page, a.position[t], g, i, a.k[t * a.k_pitch + g * a.d + i]);
 	for (int64_t i = threadIdx.x; a.v && i < a.dv; i += ATTEND_THREADS)
-		store_value(&a, page, t, g, i, a.v[t * a.v_pitch + g * a.dv + i]);
+		store_value(&a, page, a.position[t], g, i, a.v[t * a.v_pitch + g * a.dv + i]);
 }
 
 /* Loads 16 bytes of the cache, of which `n` elements from `at` on exist. */

@@ -14,6 +14,8 @@
 
 #include "rope.cuh"
 
+#include "attention_spans.cuh"
+
 #include "attention_rows.cuh"
 
 #include "attention_tiles.cuh"

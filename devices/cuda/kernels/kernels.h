@@ -45,6 +45,7 @@
 	KERNEL(store_keys, attention_args) \
 	KERNEL(attend_rows_f32, rope_args) \
 	KERNEL(attend_rows_bf16, rope_args) \
+	KERNEL(attend_rows_long, rope_args) \
 	KERNEL(attend_tiles_64, attention_args) \
 	KERNEL(attend_tiles_128, attention_args) \
 	KERNEL(attend_tiles_256, attention_args) \
@@ -249,6 +250,8 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
+/* Blocks on a multiprocessor that start before the previous kernel, of fewer blocks, has ended. */
+enum { MULTIPLY_EARLY = 3 };
 enum { MULTIPLY_COLUMNS = 4 }; /* columns of a block, with one row; of a warp, with more than 4 */
 struct multiplied { /* a weight, and its output */
 	const void *w;
@@ -261,6 +264,7 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype;
+	int32_t early; /* blocks of one row that may start while the previous kernel ends */
 	const void *norm; /* weights of the fused RMS norm of one row x, of `dtype`; or NULL */
 	float eps, offset; /* eps of the norm; offset of its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
@@ -304,8 +308,10 @@ enum {
 enum { WHOLE_PAGES = 4, PART_PAGES = 2 };
 /* Maximum rows of a step whose keys attention stores; the warps that store and add a single key. */
 enum { NEW_ROWS_MAX = 64, STORE_WARP = ATTEND_WARPS - 2, OWN_KEY_WARP = ATTEND_WARPS - 1 };
-/* Maximum elements of a key and of a value; minimum adjacent rows of a slot that form a tile. */
-enum { HEAD_MAX = 1024, VALUE_MAX = 512, TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
+/* Maximum elements of a key, of a value, and of one that attend_rows_bf16 supports. */
+enum { HEAD_MAX = 1024, VALUE_MAX = 512, VALUE_SHORT = 256 };
+/* Minimum adjacent rows of a slot that form a tile; maximum elements of its heads. */
+enum { TILED_ROWS_MIN = 16, TILED_HEAD_MAX = 256 };
 /* On tensor cores: rows of a tile, over all of its heads; rows of a warp; elements of a head. */
 enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 /* Bytes in shared memory: a row of values or a query; a stage; a tile. */

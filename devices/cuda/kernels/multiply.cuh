@@ -84,12 +84,12 @@ DEVICE void store_sums(const struct multiply_args *a, int of, int pair, const in
 	a->glu[t * a->glu_pitch + column] = activate(a->activation, x + 0.0f) * (up + 0.0f);
 }
 
-/* Returns the weight of this block; its first column is that of block `first_block`. */
-DEVICE int find_weight(const struct multiply_args *a)
+/* Returns the weight of a block; its first column is that of block `first_block`. */
+DEVICE int find_weight(const struct multiply_args *a, int block)
 {
 	int of = a->nweights - 1;
 
-	while (of > 0 && (int)blockIdx.x < a->of[of].first_block)
+	while (of > 0 && block < a->of[of].first_block)
 		of--;
 	return of;
 }
@@ -114,7 +114,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 {
 	const int bytes = dtype == PORT_F32 ? 4 : 2;
 	const int pair = a->glu != NULL;
-	int of = pair ? 0 : find_weight(a), lane = threadIdx.x % WARP;
+	int of = pair ? 0 : find_weight(a, blockIdx.x), lane = threadIdx.x % WARP;
 	int64_t column, from = 0; /* from: start in K */
 	float sum[MULTIPLY_ROWS * 4];
 	const char *w[4];
@@ -144,6 +144,8 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 
 /* Runs of a block that are loaded before one is used: 16 bytes a thread of each of its columns. */
 enum { ROW_RUNS = 2, ROW_WARPS = MULTIPLY_THREADS / WARP };
+/* Bytes of a column that these runs are; blocks whose weights an early block prefetches. */
+enum { ROW_BYTES = ROW_RUNS * MULTIPLY_THREADS * 16, ROW_AHEAD = 2 };
 
 struct row_loads {
 	struct quad at[ROW_RUNS][MULTIPLY_COLUMNS];
@@ -211,6 +213,37 @@ DEVICE void add_runs(const struct multiply_args *a, int32_t dtype, const int n, 
 	}
 }
 
+/* Prefetches run n of the warp's column; own: the lane's first line of it. */
+DEVICE void prefetch_run(const char *own, int64_t bytes, int n)
+{
+	if ((int64_t)n * ROW_BYTES + threadIdx.x % WARP * LINE < bytes)
+		prefetch_line(own + (int64_t)n * ROW_BYTES);
+}
+
+/*
+ * Prefetches the first run of later blocks. The first blocks start while the previous kernel ends,
+ * which may leave memory idle, and then wait longer than their own weights take.
+ */
+DEVICE void prefetch_later_blocks(const struct multiply_args *a, int32_t dtype, const int pair)
+{
+	const int columns = pair ? MULTIPLY_COLUMNS / 2 : MULTIPLY_COLUMNS;
+	int64_t bytes = a->k * (dtype == PORT_F32 ? 4 : 2), at = threadIdx.x % WARP * LINE;
+
+	if ((int)blockIdx.x >= a->early || at >= bytes)
+		return;
+	UNROLL_BY(1)
+	for (int n = 1; n <= ROW_AHEAD; n++) {
+		int block = blockIdx.x + n * a->early, of;
+		int64_t column;
+
+		if (block >= (int)gridDim.x)
+			return;
+		of = pair ? 0 : find_weight(a, block);
+		column = (int64_t)(block - a->of[of].first_block) * columns;
+		prefetch_line(find_row(a, dtype, of, pair, column, threadIdx.x / WARP) + at);
+	}
+}
+
 /* Returns the sum over the warps, in order. */
 DEVICE float add_warps(const float *part, const int pitch)
 {
@@ -261,25 +294,30 @@ DEVICE void multiply_row(const struct multiply_args *a, int32_t dtype, const int
 {
 	const int n = dtype == PORT_F32 ? 4 : 8; /* elements of 16 bytes */
 	const int each = ROW_RUNS * MULTIPLY_THREADS * n;
-	int of = pair ? 0 : find_weight(a), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+	const int64_t bytes = a->k * (16 / n);
+	int of = pair ? 0 : find_weight(a, blockIdx.x), warp = threadIdx.x / WARP,
+	    lane = threadIdx.x % WARP;
 	int64_t column = (int64_t)(blockIdx.x - a->of[of].first_block) *
 	                 (pair ? MULTIPLY_COLUMNS / 2 : MULTIPLY_COLUMNS);
 	float sum[MULTIPLY_COLUMNS], squares = 0.0f, more;
-	const char *w[MULTIPLY_COLUMNS];
+	const char *w[MULTIPLY_COLUMNS], *own;
 	struct row_loads v;
 
 	EACH(r, MULTIPLY_COLUMNS) {
 		w[r] = find_row(a, dtype, of, pair, column, r);
 		sum[r] = 0.0f;
-		if (r == warp && lane * LINE < a->k * (16 / n))
-			prefetch_line(w[r] + lane * LINE); /* while the previous kernel ends */
 	}
-	if (norm && !blockIdx.x && threadIdx.x * LINE < a->k * (16 / n))
+	own = find_row(a, dtype, of, pair, column, warp) + lane * LINE;
+	prefetch_run(own, bytes, 0);
+	prefetch_run(own, bytes, 1);
+	if (norm && !blockIdx.x && threadIdx.x * LINE < bytes)
 		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
+	prefetch_later_blocks(a, dtype, pair);
 	wait_for_kernels();
 	more = load_more(a, of, pair, column);
 	for (int64_t k = 0; k < a->k; k += each) {
 		load_runs(a, n, w, k + threadIdx.x * n, &v);
+		prefetch_run(own, bytes, (int)(k / each) + 2);
 		add_runs(a, dtype, n, norm, &v, k + threadIdx.x * n, sum, &squares);
 	}
 	sum_lanes(sum, MULTIPLY_COLUMNS);
@@ -325,7 +363,8 @@ MULTIPLY(f16, PORT_F16, 2)
 KERNEL(MULTIPLY_THREADS, multiply_any, multiply_args)
 {
 	SHARED float part[MULTIPLY_ROWS][MULTIPLY_THREADS];
-	int of = find_weight(&a), warps = MULTIPLY_THREADS / WARP, warp = threadIdx.x / WARP;
+	int of = find_weight(&a, blockIdx.x), warps = MULTIPLY_THREADS / WARP,
+	    warp = threadIdx.x / WARP;
 	int64_t each = (a.k + warps - 1) / warps, lo = warp * each, column;
 	int64_t hi = lo + each < a.k ? lo + each : a.k;
 	float sum[MULTIPLY_ROWS];

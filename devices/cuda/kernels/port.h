@@ -15,8 +15,8 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 /*
  * Defines a kernel that may start while the previous kernel on the stream ends (op_launch), on GPUs
  * from 9.0 on. It lets the next kernel start at once, and waits before it reads or writes anything.
- * A KERNEL_EARLY waits itself, and before that may prefetch memory that nothing writes. It limits
- * its registers so that a multiprocessor can run `blocks` of it.
+ * A KERNEL_EARLY waits itself, and before that may prefetch, and load what only copies write
+ * (load_copied). It limits its registers so that a multiprocessor can run `blocks` of it.
  */
 #if __CUDA_ARCH__ >= 900
 #define let_next_start() asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
@@ -93,6 +93,25 @@ DEVICE struct quad load_half_stream(const void *p)
 	asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
 	             : "=r"(v.at[0]), "=r"(v.at[1])
 	             : "l"(p));
+	return v;
+}
+
+/*
+ * Load memory that only copies write, such as the inputs of a step, even before a wait: a kernel
+ * that follows a copy starts when all earlier kernels have ended, so none of them can write there.
+ */
+DEVICE int32_t load_copied(const int32_t *p)
+{
+	int32_t v;
+
+	asm volatile("ld.global.nc.s32 %0, [%1];" : "=r"(v) : "l"(p));
+	return v;
+}
+DEVICE int64_t load_copied_wide(const int64_t *p)
+{
+	int64_t v;
+
+	asm volatile("ld.global.nc.s64 %0, [%1];" : "=l"(v) : "l"(p));
 	return v;
 }
 

@@ -3,22 +3,32 @@
  * are written to their pages, and values with them; with few rows attention rotates both.
  */
 
-/* Returns element i of a head of row t, rotated by `position`. */
-DEVICE float turn_element(const struct rope_args *r, int of, int64_t t, int64_t position,
-                          int64_t head, int i)
+/*
+ * Rotates a head of row t by `position` into shared memory, by one warp: a lane rotates a pair, or
+ * copies an element that does not rotate. The loads of a lane do not depend on each other.
+ */
+DEVICE void turn_head(const struct rope_args *r, int of, int64_t t, int64_t position, int64_t head,
+                      float *y)
 {
 	const float *x = r->of[of].x + t * r->of[of].x_pitch + head * r->to.d, *c;
-	int first = (int)r->first, half = (int)r->width / 2, at = i - first, second, other;
+	int first = (int)r->first, half = (int)r->width / 2;
 
-	if (at < 0 || at >= 2 * half)
-		return x[i];
-	second = r->interleaved ? at & 1 : at >= half;
-	other = r->interleaved ? first + (at ^ 1) : second ? i - half : i + half;
-	at = r->interleaved ? at / 2 : second ? at - half : at;
-	c = r->table + position * r->table_pitch + at;
-	if (r->inverse == second)
-		return x[i] * c[0] - x[other] * c[half];
-	return x[i] * c[0] + x[other] * c[half];
+	UNROLL_BY(1)
+	for (int i = threadIdx.x % WARP; i < r->to.d - half; i += WARP) {
+		int pairs = i < half, still = i - half < first ? i - half : i + half;
+		int lo = !pairs ? still : first + (r->interleaved ? 2 * i : i);
+		int hi = !pairs ? still : lo + (r->interleaved ? 1 : half);
+		float p = x[lo], q = x[hi], cosine = 1.0f, sine = 0.0f;
+
+		if (pairs) {
+			c = r->table + position * r->table_pitch + i;
+			cosine = c[0];
+			sine = r->inverse ? -c[half] : c[half];
+		}
+		y[lo] = pairs ? p * cosine - q * sine : p;
+		if (pairs)
+			y[hi] = q * cosine + p * sine;
+	}
 }
 
 /* Copies rows of values, a thread for each element. */
@@ -30,19 +40,19 @@ DEVICE void copy_values(const struct rope_args *a, int64_t i)
 		char *page = find_own_page(&a->to, t);
 
 		if (page)
-			store_value(&a->to, page, t, g, i - g * a->to.dv,
+			store_value(&a->to, page, a->to.position[t], g, i - g * a->to.dv,
 			            a->of[2].x[t * a->of[2].x_pitch + i]);
 	}
 }
 
-/* Writes element i of a head; with a page it is a key's. */
-DEVICE void write_turned(const struct rope_args *a, float *y, char *page, int64_t t, int64_t head,
-                         int64_t i, float x)
+/* Writes element i of a head; with a page it is the key's of a position. */
+DEVICE void write_turned(const struct rope_args *a, float *y, char *page, int64_t position,
+                         int64_t head, int64_t i, float x)
 {
 	if (y)
 		y[i] = x;
 	if (page)
-		store_key(&a->to, page, t, head, i, x);
+		store_key(&a->to, page, position, head, i, x);
 }
 
 /* Rotates one pair of a head, or copies an element that does not rotate; by one thread. */
@@ -76,13 +86,13 @@ KERNEL(MAP_THREADS, rotate_pairs, rope_args)
 		}
 		y = y ? y + t * a.of[of].y_pitch + head * a.each : NULL;
 		if (i >= half) {
-			write_turned(&a, y, page, t, head, lo, p);
+			write_turned(&a, y, page, at, head, lo, p);
 			continue;
 		}
 		c = a.table + at * a.table_pitch;
 		q = x[hi];
 		sine = a.inverse ? -c[i + half] : c[i + half];
-		write_turned(&a, y, page, t, head, lo, p * c[i] - q * sine);
-		write_turned(&a, y, page, t, head, hi, q * c[i] + p * sine);
+		write_turned(&a, y, page, at, head, lo, p * c[i] - q * sine);
+		write_turned(&a, y, page, at, head, hi, q * c[i] + p * sine);
 	}
 }

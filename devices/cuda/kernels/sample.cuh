@@ -10,7 +10,7 @@
  */
 #include <tessera/device.h>
 
-enum { SAMPLE_GROUPS = 32, SAMPLE_EACH = SAMPLE_LIST / SAMPLE_THREADS };
+enum { SAMPLE_GROUPS = 32, SAMPLE_EACH = SAMPLE_LIST / SAMPLE_THREADS, SAMPLE_QUADS = 8 };
 
 struct sample_shared {
 	uint64_t list[SAMPLE_LIST]; /* candidates: a key, then the id in the lower half */
@@ -54,16 +54,21 @@ DEVICE uint64_t make_candidate(uint32_t key, int32_t id)
 	return (uint64_t)key << 32 | (uint32_t)id;
 }
 
-/* Returns logit i with the penalty, rounded to the nearest finite float. */
-DEVICE float get_logit(const struct sample_row *r, int32_t i)
+/* Returns logit i with the penalty, which is `plain` without it, rounded to the nearest finite float. */
+DEVICE float penalize_logit(const struct sample_row *r, int32_t i, float plain)
 {
 	const double limit = 0x1.fffffep127;
-	double x = r->x[i];
+	double x = plain;
 
 	if (!r->seen || !(r->seen[i / 32] >> i % 32 & 1))
-		return r->x[i];
+		return plain;
 	x = x < 0 ? x * r->penalty : x / r->penalty;
 	return (float)(x > limit ? limit : x < -limit ? -limit : x);
+}
+
+DEVICE float get_logit(const struct sample_row *r, int32_t i)
+{
+	return penalize_logit(r, i, r->x[i]);
 }
 
 /* Returns r->unit * exp((x - r->most) / r->temperature), with a relative error below 2^-40. */
@@ -109,28 +114,57 @@ DEVICE void merge_row_parts(struct sample_shared *s, int32_t t)
 	sync_block();
 }
 
+struct sample_survey { /* the logits of a thread */
+	float most, least;
+	int32_t best, odd,
+		first_odd; /* the id of the largest; non-finite ones; the first of them */
+};
+
+/* Adds logit i, whose unpenalized value is x, after those of lower ids. */
+DEVICE void survey_logit(const struct sample_row *r, struct sample_survey *v, int32_t i, float x)
+{
+	if ((pack_float(x) & 0x7f800000u) == 0x7f800000u) {
+		v->first_odd = v->odd++ ? v->first_odd : i;
+		return;
+	}
+	x = penalize_logit(r, i, x);
+	v->best = x > v->most ? i : v->best;
+	v->most = x > v->most ? x : v->most;
+	v->least = x < v->least ? x : v->least;
+}
+
+/* Surveys four logits at a time, if they are aligned; SAMPLE_QUADS loads are in flight. */
+DEVICE void survey_quads(const struct sample_row *r, struct sample_survey *v)
+{
+	const int32_t step = 4 * SAMPLE_THREADS;
+	int32_t i = 4 * threadIdx.x, end = (uintptr_t)r->x % 16 ? 0 : r->n / 4 * 4;
+
+	for (; i < end; i += SAMPLE_QUADS * step) {
+		struct quad quads[SAMPLE_QUADS];
+
+		EACH(u, SAMPLE_QUADS)
+			quads[u] = load_quad(r->x + (i + u * step < end ? i + u * step : i));
+		EACH(u, SAMPLE_QUADS)
+			EACH(e, 4)
+				if (i + u * step < end)
+					survey_logit(r, v, i + u * step + e,
+					             unpack_float(quads[u].at[e]));
+	}
+	for (i = end + threadIdx.x; i < r->n; i += SAMPLE_THREADS)
+		survey_logit(r, v, i, r->x[i]);
+}
+
 DEVICE void survey_row(struct sample_shared *s, struct sample_row *r)
 {
-	float most = unpack_float(0xff800000u), least = unpack_float(0x7f800000u);
-	int32_t t = threadIdx.x, best = -1, count = 0, lowest = r->n;
+	struct sample_survey v = { unpack_float(0xff800000u), unpack_float(0x7f800000u), -1, 0,
+		                   r->n };
+	int32_t t = threadIdx.x;
 
-	UNROLL_BY(8)
-	for (int32_t i = t; i < r->n; i += SAMPLE_THREADS) {
-		float v = r->x[i];
-
-		if ((pack_float(v) & 0x7f800000u) == 0x7f800000u) {
-			lowest = count++ ? lowest : i;
-			continue;
-		}
-		v = get_logit(r, i);
-		best = v > most ? i : best;
-		most = v > most ? v : most;
-		least = v < least ? v : least;
-	}
-	s->list[t] = best < 0 ? UINT64_MAX : make_candidate(make_key(most), best);
-	s->list[SAMPLE_THREADS + t] = best < 0 ? 0 : make_key(least);
-	s->low[t] = (uint32_t)count;
-	s->high[t] = (uint32_t)lowest;
+	survey_quads(r, &v);
+	s->list[t] = v.best < 0 ? UINT64_MAX : make_candidate(make_key(v.most), v.best);
+	s->list[SAMPLE_THREADS + t] = v.best < 0 ? 0 : make_key(v.least);
+	s->low[t] = (uint32_t)v.odd;
+	s->high[t] = (uint32_t)v.first_odd;
 	merge_row_parts(s, t);
 	r->most = open_key((uint32_t)(s->list[0] >> 32));
 	r->least = open_key((uint32_t)s->list[SAMPLE_THREADS]);
