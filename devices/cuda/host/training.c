@@ -362,8 +362,11 @@ tess_status op_run_loss(struct gpu *g, const struct tess_op *op)
 		            .threads = LOSS_THREADS,
 		            .args = &a };
 
+	a.wide = is_row_aligned(a.z, a.z_pitch, sizeof(float)) &&
+	         is_row_aligned(a.y, a.y_pitch, sizeof(float));
 	if (op->kind == TESS_OP_LOSS_D)
-		return op_launch_rows(g, op, KERNEL_derive_logits, a.rows, a.columns, &a);
+		return op_launch_rows(g, op, KERNEL_derive_logits, a.rows, tess_up(a.columns, 8),
+		                      &a);
 	if (op->kind == TESS_OP_LOSS || op->kind == TESS_OP_LOSS_PICK)
 		return op_launch_rows(g, op, KERNEL_pick_labels, 1, a.rows, &a);
 	return op_launch(g, op, l);
@@ -403,7 +406,10 @@ tess_status op_run_update(struct gpu *g, const struct tess_op *op)
 		a.momentum = (float)op->num[TESS_SGD_MOMENTUM];
 		a.decay = (float)op->num[TESS_SGD_DECAY];
 	}
-	return op_launch_rows(g, op, KERNEL_update_weights, 1, a.n, &a);
+	a.wide = is_row_aligned(a.g, 0, 4) && is_row_aligned(a.w, 0, 4) &&
+	         is_row_aligned(a.m, 0, 4) && is_row_aligned(a.v, 0, 4) &&
+	         (uintptr_t)a.rounded % 8 == 0;
+	return op_launch_rows(g, op, KERNEL_update_weights, 1, tess_up(a.n, 4), &a);
 }
 
 tess_status op_run_squares(struct gpu *g, const struct tess_op *op)
