@@ -157,6 +157,7 @@ struct glu_d_args {
 	float *da, *db;
 	int64_t a_pitch, b_pitch, g_pitch, da_pitch, db_pitch, rows, columns;
 	int32_t activation, wide;
+	int32_t da_half, db_half; /* da, or db, is bf16, of a multiple of 8 columns */
 };
 
 struct head_sum_args { /* for heads [lo, hi) of each run of `group` */
@@ -193,6 +194,7 @@ struct loss_args { /* for logits z, or their results for each row; NULL: unused 
 	int64_t z_pitch, max_pitch, sum_pitch, pick_pitch, y_pitch, rows, columns;
 	int64_t first, lo, hi; /* the label of column 0; the columns of this rank */
 	int32_t wide; /* 16 bytes of each row of z and y can be accessed at once */
+	int32_t half; /* y of LOSS_D is bf16, of a multiple of 8 columns */
 };
 
 struct update_args { /* v NULL: SGD, m NULL: without momentum */

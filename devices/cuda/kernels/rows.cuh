@@ -105,6 +105,17 @@ DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 				p[i + j] = x[j];
 }
 
+/* Stores four elements from i on of row t, in f32 or as bf16, of which the row has 8 n elements. */
+DEVICE void store_row_four(void *y, int64_t pitch, int64_t t, int64_t i, int64_t n, int wide,
+                           int half, const float *x)
+{
+	if (!half)
+		store_four((float *)y + t * pitch, i, n, wide, x);
+	else if (i < n)
+		store_global_pair((uint16_t *)y + t * pitch + i, pack_bf16(x[0], x[1]),
+		                  pack_bf16(x[2], x[3]));
+}
+
 /* Maps the elements of rows; a thread has four elements of a row. */
 KERNEL(MAP_THREADS, map_elements, map_args)
 {

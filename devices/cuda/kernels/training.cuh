@@ -24,12 +24,12 @@ KERNEL(MAP_THREADS, derive_gates, glu_d_args)
 				g[j] = g[j] * activate(a.activation, x[j]);
 				x[j] = derive_activation(a.activation, x[j], u);
 			}
-			store_four(a.db + t * a.db_pitch, i, a.columns, a.wide, g);
+			store_row_four(a.db, a.db_pitch, t, i, a.columns, a.wide, a.db_half, g);
 		} else {
 			EACH(j, 4)
 				x[j] = derive_activation(a.activation, x[j], g[j]);
 		}
-		store_four(a.da + t * a.da_pitch, i, a.columns, a.wide, x);
+		store_row_four(a.da, a.da_pitch, t, i, a.columns, a.wide, a.da_half, x);
 	}
 }
 
@@ -271,7 +271,7 @@ DEVICE float divide_near(float a, float b, float inverse)
 	return fmaf(fmaf(-b, q, a), inverse, q);
 }
 
-/* Replaces the logits of four columns of a row by their gradients; label: its column, if among them. */
+/* Replaces the logits of four columns of a row by their gradients; label: one of them, or none. */
 DEVICE void derive_four(float max, float sum, float count, int64_t label, float *z)
 {
 	float by_sum = 1.0f / sum, by_count = 1.0f / count;
@@ -318,7 +318,8 @@ KERNEL(MAP_THREADS, derive_logits, loss_args)
 			derive_four(max, sum, count, label - a.first - i - k * step, z[k]);
 			EACH(j, 4)
 				z[k][j] = label == NO_LABEL ? 0.0f : z[k][j];
-			store_four(a.y + t * a.y_pitch, i + k * step, a.columns, a.wide, z[k]);
+			store_row_four(a.y, a.y_pitch, t, i + k * step, a.columns, a.wide, a.half,
+			               z[k]);
 		}
 	}
 }
