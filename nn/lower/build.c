@@ -224,10 +224,10 @@ void build_place_buffers(struct build *b)
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	if (b->p->training)
-		build_round_values(b);
-	else /* a recomputed record would have other readers, and other bits */
+	if (!b->p->training) /* a recomputed record would have other readers, and other bits */
 		mark_only_next(b);
+	else
+		build_round_values(b);
 	join_buffers(b);
 	for (int32_t i = 0; i < b->nbuffers; i++)
 		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&

@@ -1,7 +1,7 @@
 /* optimizer.cuh - what follows the gradients of a step: their norm, and the new weights. */
 
 /* Returns the new weight of one element, by AdamW or SGD; updates m and v. */
-DEVICE float update_weight(const struct update_args *a, float g, float w, float *m, float *v)
+DEVICE float update_element(const struct update_args *a, float g, float w, float *m, float *v)
 {
 	float u = g * a->factor;
 
@@ -31,7 +31,7 @@ KERNEL(MAP_THREADS, update_weights, update_args)
 	if (a.v)
 		load_four(a.v, i, a.n, a.wide, v);
 	EACH(j, 4)
-		w[j] = update_weight(&a, g[j], w[j], &m[j], &v[j]);
+		w[j] = update_element(&a, g[j], w[j], &m[j], &v[j]);
 	store_four(a.w, i, a.n, a.wide, w);
 	if (a.m)
 		store_four(a.m, i, a.n, a.wide, m);
