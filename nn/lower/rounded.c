@@ -33,7 +33,7 @@ static void count_references(const struct build *b, struct count *of)
 	}
 }
 
-static bool is_rounded(const struct count *of)
+static bool is_always_rounded(const struct count *of)
 {
 	return !of->other && of->written && of->read;
 }
@@ -51,11 +51,11 @@ void build_round_values(struct build *b)
 	}
 	count_references(b, of);
 	for (int32_t i = 0; i < b->nbuffers; i++)
-		if (is_rounded(&of[i]))
+		if (is_always_rounded(&of[i]))
 			b->buffer[i].life.bytes =
 				(b->buffer[i].life.bytes / 2 + 63) & ~(uint64_t)63;
 	for (int32_t i = 0; i < b->nuses; i++) {
-		if (!is_rounded(&of[b->use[i].buffer]))
+		if (!is_always_rounded(&of[b->use[i].buffer]))
 			continue;
 		get_view(b, &b->use[i])->dtype = TESS_BF16;
 		b->l->patch[b->use[i].patch].offset /= 2;
