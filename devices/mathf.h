@@ -36,17 +36,14 @@ MATHF float mathf_pow2(int32_t n)
 	return mathf_from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* Returns e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
-MATHF float mathf_exp(float x)
+/* Returns p, e^x = p * 2^n with the integer n = *t - 0x1.8p23, in the lower bits of *t. */
+MATHF float mathf_exp_reduce(float x, float *t)
 {
 	const float round = 0x1.8p23f; /* its ulp is 1: adding it rounds to an integer */
-	float t, n, r, p;
-	int32_t whole, half;
+	float n, r, p;
 
-	x = x < -104.0f ? -104.0f : x;
-	x = x > 89.0f ? 89.0f : x;
-	t = fmaf(x, 0x1.715476p+0f, round);
-	n = t - round;
+	*t = fmaf(x, 0x1.715476p+0f, round);
+	n = *t - round;
 	r = fmaf(n, -0x1.62e4p-1f, x); /* exact: the upper 16 bits of ln 2, then the rest */
 	r = fmaf(n, -0x1.7f7d1cp-20f, r);
 	p = fmaf(0x1.6d1606p-10f, r, 0x1.12106cp-7f);
@@ -54,12 +51,31 @@ MATHF float mathf_exp(float x)
 	p = fmaf(p, r, 0x1.5554d8p-3f);
 	p = fmaf(p, r, 0.5f);
 	p = fmaf(p, r, 1.0f);
-	p = fmaf(p, r, 1.0f);
+	return fmaf(p, r, 1.0f);
+}
+
+/* Returns e^x; error below 0.95 ulp; 0 for x <= -104, inf for x >= 89, NaN for NaN. */
+MATHF float mathf_exp(float x)
+{
+	float t, p;
+	int32_t whole, half;
+
+	x = x < -104.0f ? -104.0f : x;
+	x = x > 89.0f ? 89.0f : x;
+	p = mathf_exp_reduce(x, &t);
 	/* 2^n may be out of range: uses two factors in range, of which only the second rounds */
-	whole = (int32_t)(mathf_bits(t) - mathf_bits(round));
+	whole = (int32_t)(mathf_bits(t) - mathf_bits(0x1.8p23f));
 	whole = whole < -152 ? -152 : whole > 129 ? 129 : whole; /* if t is NaN */
 	half = whole / 2;
 	return p * mathf_pow2(half) * mathf_pow2(whole - half);
+}
+
+/* Returns mathf_exp(x), |x| < 87: neither 2^n nor the result is out of range. */
+MATHF float mathf_exp_near(float x)
+{
+	float t, p = mathf_exp_reduce(x, &t);
+
+	return mathf_from_bits(mathf_bits(p) + (mathf_bits(t) << 23)); /* the bits of 2^23 leave */
 }
 
 /* Returns ln x, x > 0; error below 0.51 ulp. x = 2^k (1 + f), ln(1 + f) = 2 artanh(f / (2 + f)). */

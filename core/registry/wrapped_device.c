@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* A function appended to struct tess_device that runs ops must choose the device as run() does. */
-TESS_ASSERT(sizeof(struct tess_device) == TESS_UPTO(tess_device, wrap), "a new field");
+TESS_ASSERT(sizeof(struct tess_device) == TESS_UPTO(tess_device, rounds), "a new field");
 
 static struct wrapped_device {
 	const struct tess_device *outer; /* the table of the wrapper's file, for messages */
@@ -157,6 +157,7 @@ tess_status tess_wrapped_device_complete(const struct tess_device *outer,
 	out->run = functions_of[nwrapped].run;
 	out->fuses = inner->fuses ? functions_of[nwrapped].fuses : NULL;
 	out->wrap = NULL;
+	out->rounds = NULL; /* the wrapper's ops have f32 rows */
 	nwrapped++;
 	return TESS_OK;
 }

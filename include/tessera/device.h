@@ -126,7 +126,8 @@ enum {
  * How the blocks below are read.
  *
  * T        number of tokens (rows) on this rank; may be 0
- * [T, N]   f32 rows: stride[0] >= N, stride[1] = 1; other dtypes are named
+ * [T, N]   f32 rows: stride[0] >= N, stride[1] = 1; other dtypes are named; bf16 where the device
+ *          `rounds` them
  * vector   weight [N] in f32, bf16 or f16
  * weight   [N, K] in f32, bf16 or f16: rows of any strides, or panels
  * linear   a weight that may also be TESS_Q8, TESS_BF12 or TESS_MXFP4, in panels
@@ -927,8 +928,16 @@ struct tess_device {
 	 * `wrap` is not used alone: its own table needs no other function.
 	 */
 	tess_status (*wrap)(const char *name, const struct tess_device **out);
+	/*
+	 * Returns 1 if view `i` of an op, of its operands and then its outs, may be bf16 in place
+	 * of f32 rows: an operand that the device rounds to bf16 before it multiplies, or an out
+	 * that it can write rounded. Called in training, when a program is lowered, and to check
+	 * an op with such a view. If all that write and read a value agree, it is stored as bf16:
+	 * the same results, and fewer bytes. NULL, and around another device: all rows are f32.
+	 */
+	int32_t (*rounds)(const struct tess_op *op, int32_t i);
 };
-TESS_TIGHT(tess_device, wrap);
+TESS_TIGHT(tess_device, rounds);
 
 TESS_END
 

@@ -202,15 +202,16 @@ static void join_buffers(struct build *b)
 /* Marks ops whose outs only the next op reads. Values for the host stay in use to the end. */
 static void mark_only_next(struct build *b)
 {
-	for (int32_t i = 0; i < b->nouts; i++) {
-		const struct out *o = &b->out[i];
+	for (int32_t i = 0; i < b->nuses; i++) {
+		const struct use *o = &b->use[i];
 		const struct buffer *memory = &b->buffer[o->buffer];
 		struct tess_step *s = b->l->step[o->step];
-		bool first = !i || o->step != o[-1].step;
 
+		if (o->view < s->op.nin)
+			continue;
 		s->only_next = memory->space == TESS_SPACE_STEP &&
 		               memory->life.last <= o->step + 1 && o->step + 2 < b->l->nsteps &&
-		               (first || s->only_next);
+		               (o->view == s->op.nin || s->only_next);
 	}
 }
 
@@ -225,6 +226,8 @@ void build_place_buffers(struct build *b)
 	}
 	if (!b->p->training) /* a recomputed record would have other readers, and other bits */
 		mark_only_next(b);
+	else
+		build_round_values(b);
 	join_buffers(b);
 	for (int32_t i = 0; i < b->nbuffers; i++)
 		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
@@ -361,32 +364,33 @@ struct tess_step *build_add_op(struct build *b, int32_t kind, int32_t nin, int32
 	return s;
 }
 
-static void set_view(struct build *b, struct tess_view *view, const struct value *v)
+/* Sets view i of the last step: of its operands, then its outs. */
+static void set_view(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
 {
-	*view = build_make_view(v);
-	build_add_pointer(b, &view->data, v);
-}
-
-void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
-{
-	if (!b->status)
-		set_view(b, &s->in[i], v);
-}
-
-void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
-{
-	struct out *list;
+	struct tess_view *view = i < s->op.nin ? &s->in[i] : &s->out[i - s->op.nin];
+	struct use *list;
 
 	if (b->status)
 		return;
-	set_view(b, &s->out[i], v);
-	list = tess_arena_grow(&b->l->arena, b->out, (size_t)b->nouts, sizeof *list);
+	*view = build_make_view(v);
+	build_add_pointer(b, &view->data, v);
+	list = tess_arena_grow(&b->l->arena, b->use, (size_t)b->nuses, sizeof *list);
 	if (!list) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
-	b->out = list;
-	b->out[b->nouts++] = (struct out){ b->l->nsteps - 1, v->buffer };
+	b->use = list;
+	b->use[b->nuses++] = (struct use){ b->l->nsteps - 1, i, v->buffer, b->l->npatches - 1 };
+}
+
+void build_set_input(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
+{
+	set_view(b, s, i, v);
+}
+
+void build_set_output(struct build *b, struct tess_step *s, int32_t i, const struct value *v)
+{
+	set_view(b, s, s->op.nin + i, v);
 }
 
 void build_set_numbers(struct build *b, struct tess_op *op, int32_t n, const double *num)

@@ -12,8 +12,8 @@ struct buffer {
 	int32_t in_place; /* the buffer whose memory it reuses; -1: none */
 };
 
-struct out { /* an out of a step */
-	int32_t step, buffer;
+struct use { /* a view of an op: of its operands, then its outs */
+	int32_t step, view, buffer, patch;
 };
 
 struct in_place { /* an out that may reuse the memory of an operand, by their buffers */
@@ -35,14 +35,14 @@ struct build {
 	struct value *value; /* by id of the tensor */
 	struct buffer *buffer;
 	struct in_place *in_place; /* in order of steps */
-	struct out *out; /* outputs of ops, in order of steps */
+	struct use *use; /* values that ops read and write, in order of steps */
 	struct tess_run *runs; /* scratch with room for the ranges of any axis of a weight */
 	/* trees over tokens: uncut, and cut by each mesh dimension; ntree 0: not built yet */
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* in training */
 	struct build_gathers *gathers;
 	struct build_sends *sends; /* sends that are waited for at the last step; newest first */
-	int32_t nbuffers, nin_place, nouts, record;
+	int32_t nbuffers, nin_place, nuses, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
 };
@@ -125,6 +125,8 @@ void build_keep_value(struct build *b, const struct value *v);
  * are full buffers of one shape and no later step uses the address of `from`.
  */
 void build_allow_in_place(struct build *b, const struct value *from, const struct value *to);
+/* Stores values as bf16 that the device rounds in all ops that write and read them. */
+void build_round_values(struct build *b);
 /* Assigns offsets to the buffers; call it once all lifetimes are final. */
 void build_place_buffers(struct build *b);
 

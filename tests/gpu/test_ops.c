@@ -21,6 +21,8 @@ static void test_map_op(int32_t kind, int32_t dtype, const double *num, int32_t 
 	struct tess_view out = cpu_make_rows(y, rows, n, pitch);
 	struct tess_op op = cpu_make_op(kind, in, nin, &out, num, nnum);
 
+	for (int i = 0; i < 4 && kind == TESS_OP_GLU; i++) /* SiLU of them has other instructions */
+		x[i] = (float[]){ 88, -95, 120, -200 }[i];
 	expect_same("map", &op, y, sizeof *y * (uint64_t)(rows * pitch));
 	free_host_buffers();
 }

@@ -405,6 +405,7 @@ static const struct tess_device cuda_device = {
 	.follow = follow_stream,
 	.prompt_rows = 2048, /* products of fewer rows leave multiprocessors idle */
 	.fuses = op_fuses,
+	.rounds = op_rounds,
 };
 static const struct tess_option math_option = {
 	"cuda_math", "auto",

@@ -76,7 +76,7 @@ static bool can_add_glu(int32_t math, const struct tess_op *linear, const struct
 /*
  * Returns whether the product can compute the ADD: an addition to a value costs no more than
  * writing it, and the output is never written. cuBLASLt adds in one call, which changes nothing if
- * it fails. The sum may replace x if that is read as bf16 from elsewhere.
+ * it fails. The sum may replace an x of f32, which is read as bf16 from elsewhere.
  */
 static bool can_add_sum(int32_t math, const struct tess_op *linear, const struct tess_op *add)
 {
@@ -93,7 +93,7 @@ static bool can_add_sum(int32_t math, const struct tess_op *linear, const struct
 	    !is_apart_or_same(more, &y) || !is_apart_or_same(&add->out[0], more))
 		return false;
 	if (!few && product_reads_bf16(math, linear))
-		return true;
+		return x->dtype != TESS_BF16 || is_apart(&add->out[0], x);
 	return (few || linear->in[1].dtype == TESS_F32) && is_apart(&add->out[0], x);
 }
 
@@ -133,9 +133,35 @@ static bool can_round(int32_t math, const struct tess_op *op, const struct tess_
 {
 	const struct tess_view *y = &op->out[0];
 
-	return linear->kind == TESS_OP_LINEAR && y->ndim == 2 && y->shape[0] > MULTIPLY_ROWS &&
-	       y->shape[1] % 8 == 0 && is_same_view(&linear->in[0], y) &&
-	       linear->in[1].dtype == TESS_BF16 && product_get_math(math, linear) == MATH_AUTO;
+	return linear->kind == TESS_OP_LINEAR && y->ndim == 2 && y->dtype == TESS_F32 &&
+	       y->shape[0] > MULTIPLY_ROWS && y->shape[1] % 8 == 0 &&
+	       is_same_view(&linear->in[0], y) && linear->in[1].dtype == TESS_BF16 &&
+	       product_get_math(math, linear) == MATH_AUTO;
+}
+
+/* Returns whether an op of many rows can write out `i` as bf16. */
+static bool can_write_bf16(const struct tess_op *op, int32_t i)
+{
+	switch (op->kind) {
+	case TESS_OP_NORM:
+		return is_whole_row_norm(op) && op->out[i].stride[0] == op->out[i].shape[1];
+	case TESS_OP_GLU:
+	case TESS_OP_GLU_D:
+	case TESS_OP_LOSS_D:
+		return op->out[i].stride[0] == op->out[i].shape[1];
+	default:
+		return false;
+	}
+}
+
+int32_t op_rounds(const struct tess_op *op, int32_t i)
+{
+	const struct tess_view *v = i < op->nin ? &op->in[i] : &op->out[i - op->nin];
+
+	if (v->ndim != 2 || v->shape[0] <= PRODUCT_ROWS || v->shape[1] % 8 || v->stride[0] % 8 ||
+	    cuda_get_math() != MATH_AUTO)
+		return 0;
+	return i < op->nin ? product_rounds(op, i) : can_write_bf16(op, i - op->nin);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

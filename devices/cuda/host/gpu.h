@@ -206,6 +206,8 @@ const char *op_find_training_limit(const struct tess_op *op);
 
 /* ---- fuse.c */
 int32_t op_fuses(const struct tess_op *op);
+/* Returns whether the op can read or write view `i` as bf16 (`rounds` of tess_device). */
+int32_t op_rounds(const struct tess_op *op, int32_t i);
 
 /* ---- handover.c: `next` of an op has passed op_fuses. */
 static inline const struct tess_op *handover_get_next(const struct tess_op *op, int32_t kind)
@@ -224,9 +226,9 @@ const struct tess_view *handover_get_added(const struct tess_op *linear);
 /* Returns the GLU after a product if nothing reads its operands and output as f32; or NULL. */
 const struct tess_op *handover_get_halved_glu(const struct gpu *g, const struct tess_op *linear);
 /*
- * Prepares the op before a LINEAR of many rows. Sets to->rounded to the memory for a dense bf16
- * copy of its output, and *out to NULL if nothing reads the f32 output. used: bytes of scratch
- * memory of the op itself, a multiple of 256.
+ * Prepares an op whose output is bf16, or the op before a LINEAR of many rows. Sets to->rounded to
+ * the memory for a dense bf16 copy of its output, and *out to NULL if nothing reads the f32 output.
+ * used: bytes of scratch memory of the op itself, a multiple of 256.
  */
 tess_status handover_round_rows(struct gpu *g, const struct tess_op *op, uint64_t used, float **out,
                                 struct handover *to);
@@ -333,6 +335,8 @@ bool product_reads_wide(const struct tess_op *op, const struct tess_op *norm);
 bool product_can_norm(const struct tess_op *op, const struct tess_op *norm);
 /* Returns whether a LINEAR of many rows reads x only as bf16. */
 bool product_reads_bf16(int32_t math, const struct tess_op *op);
+/* Returns whether LINEAR, LINEAR_DX or LINEAR_DW of many rows reads operand i only as bf16. */
+bool product_rounds(const struct tess_op *op, int32_t i);
 
 /* Returns whether 16 bytes of each row can be read in one access. */
 static inline bool is_row_aligned(const void *p, int64_t pitch, int64_t width)

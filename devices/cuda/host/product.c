@@ -224,7 +224,10 @@ tess_status product_round_x(struct gpu *g, const struct tess_op *op, const struc
 	void *y;
 	tess_status st;
 
-	*pitch = tess_up(r->len, 8) * 8;
+	*pitch = x->dtype == TESS_BF16 ? x->stride[0] : tess_up(r->len, 8) * 8;
+	*out = (const uint16_t *)x->data + r->at;
+	if (x->dtype == TESS_BF16)
+		return TESS_OK;
 	*out = r->rounded;
 	if (r->rounded && is_whole_product(op, r))
 		return TESS_OK;
@@ -242,7 +245,7 @@ static tess_status multiply_bf16(struct gpu *g, const struct tess_op *op,
 	struct product p = describe_linear(op, *i, r);
 	tess_status st = TESS_OK;
 
-	p.x_stride[0] = tess_up(p.k, 8) * 8;
+	p.x_stride[0] = op->in[0].dtype == TESS_BF16 ? op->in[0].stride[0] : tess_up(p.k, 8) * 8;
 	if (!*rounded)
 		st = product_round_x(g, op, r, rounded, &p.x_stride[0]);
 	p.x = *rounded;
@@ -308,6 +311,30 @@ static tess_status widen_dropped(struct gpu *g, const struct tess_op *op, struct
 	return op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a);
 }
 
+/* Multiplies x of bf16 by weight i as f32, which cuBLASLt does not support as bf16. */
+static tess_status multiply_widened_x(struct gpu *g, const struct tess_op *op,
+                                      const struct product_run *r, int32_t i)
+{
+	struct tess_view in[2] = { op->in[0], op->in[1 + i] };
+	struct tess_op one = *op;
+	struct cast_args a = { .x = in[0].data,
+		               .x_stride = { in[0].stride[0], 1 },
+		               .y_pitch = in[0].shape[1],
+		               .rows = in[0].shape[0],
+		               .columns = in[0].shape[1],
+		               .dtype = TESS_BF16 };
+	tess_status st = memory_get_scratch(g, (uint64_t)(a.rows * a.columns * 4), &a.y);
+
+	in[0].data = a.y;
+	in[0].stride[0] = a.columns;
+	in[0].dtype = TESS_F32;
+	one.in = in;
+	one.out = &op->out[i];
+	if (!st)
+		st = op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a);
+	return st ? st : multiply_by_rows(g, &one, r, 0, 1);
+}
+
 static bool has_unit_stride(const struct tess_view *w)
 {
 	return w->stride[0] == 1 || w->stride[1] == 1;
@@ -341,6 +368,10 @@ static tess_status multiply_with_blas(struct gpu *g, const struct tess_op *op,
 		}
 		if (st != TESS_ENOTSUP || r->half || r->add)
 			continue;
+		if (op->in[0].dtype == TESS_BF16) {
+			st = multiply_widened_x(g, op, r, i);
+			continue;
+		}
 		st = widen_dropped(g, op, r);
 		if (!st)
 			st = multiply_by_rows(g, op, r, i, 1);
@@ -391,6 +422,24 @@ bool product_reads_bf16(int32_t math, const struct tess_op *op)
 		if (op->in[1 + i].dtype != TESS_BF16 || !has_unit_stride(&op->in[1 + i]))
 			return false;
 	return true;
+}
+
+bool product_rounds(const struct tess_op *op, int32_t i)
+{
+	int32_t n = op->nin / 2;
+
+	switch (op->kind) {
+	case TESS_OP_LINEAR:
+		return !i && product_reads_bf16(MATH_AUTO, op);
+	case TESS_OP_LINEAR_DX:
+		return i < n && op->in[n + i].dtype == TESS_BF16 && has_unit_stride(&op->in[n + i]);
+	case TESS_OP_LINEAR_DW:
+		return op->in[0].shape[1] > 1 && op->in[1].shape[1] > 1 &&
+		       op->nnum > TESS_LINEAR_DW_DTYPE &&
+		       op->num[TESS_LINEAR_DW_DTYPE] == TESS_BF16;
+	default:
+		return false;
+	}
 }
 
 static bool has_one_dtype(const struct tess_op *op)

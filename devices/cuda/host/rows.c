@@ -42,7 +42,7 @@ static int32_t find_map(const struct tess_op *op)
 
 static tess_status launch_map(struct gpu *g, const struct tess_op *op, struct map_args *a)
 {
-	a->wide = !a->half && is_row_aligned(a->a, a->a_pitch, sizeof(float)) &&
+	a->wide = is_row_aligned(a->a, a->a_pitch, sizeof(float)) &&
 	          is_row_aligned(a->y, a->y_pitch, sizeof(float)) &&
 	          (!a->b || a->kind == MAP_BIAS || a->kind == MAP_FACTOR ||
 	           is_row_aligned(a->b, a->b_pitch, sizeof(float)));
@@ -70,7 +70,8 @@ tess_status op_run_glu(struct gpu *g, const struct handover *from, struct handov
 
 	a.activation = (int32_t)op->num[TESS_GLU_ACTIVATION];
 	a.rounded = to->rounded;
-	a.half = from->half;
+	if (!st && from->half)
+		return op_launch_rows(g, op, KERNEL_map_halves, a.rows, tess_up(a.columns, 8), &a);
 	return st ? st : launch_map(g, op, &a);
 }
 

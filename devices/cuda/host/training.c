@@ -37,6 +37,8 @@ tess_status op_run_glu_d(struct gpu *g, const struct tess_op *op)
 		                .g = d->data,
 		                .da = op->out[0].data,
 		                .db = gated ? op->out[1].data : NULL,
+		                .da_half = op->out[0].dtype == TESS_BF16,
+		                .db_half = op->out[1].dtype == TESS_BF16,
 		                .a_pitch = x->stride[0],
 		                .b_pitch = gated ? b->stride[0] : 0,
 		                .g_pitch = d->stride[0],
@@ -248,28 +250,58 @@ static tess_status multiply_without_blas(struct gpu *g, const struct tess_op *op
 	return op_launch_rows(g, op, KERNEL_multiply_turned, a.rows, a.columns, &a);
 }
 
-/* Rounds both operands to bf16 in scratch memory, in rows of 16 aligned bytes. */
-static tess_status round_operands(struct gpu *g, const struct tess_op *op, struct product *p)
+/*
+ * Rounds an operand to bf16 in scratch memory, or widens it to f32, unless it has that dtype:
+ * replaces it by rows of 16 aligned bytes there.
+ */
+static tess_status cast_operand(struct gpu *g, const struct tess_op *op, int32_t dtype,
+                                struct tess_view *v, char **scratch)
 {
-	int64_t x_pitch = tess_up(p->rows, 8) * 8, w_pitch = tess_up(p->columns, 8) * 8;
-	const float *x = p->x, *w = p->w;
-	uint16_t *rounded;
-	void *scratch;
-	tess_status st =
-		memory_get_scratch(g, (uint64_t)(p->k * (x_pitch + w_pitch) * 2), &scratch);
+	struct cast_args a = { .x = v->data,
+		               .y = *scratch,
+		               .x_stride = { v->stride[0], 1 },
+		               .y_pitch = tess_up(v->shape[1], 8) * 8,
+		               .rows = v->shape[0],
+		               .columns = v->shape[1],
+		               .dtype = v->dtype };
 
-	rounded = scratch;
+	if (v->dtype == dtype)
+		return TESS_OK;
+	*scratch += a.rows * a.y_pitch * (int64_t)tess_width(dtype);
+	v->data = a.y;
+	v->stride[0] = a.y_pitch;
+	v->dtype = dtype;
+	return dtype == TESS_F32 ? op_launch_rows(g, op, KERNEL_widen_rows, a.rows, a.columns, &a)
+	                         : op_round_rows(g, op, a.x, a.x_stride[0], a.rows, a.columns, a.y,
+	                                         a.y_pitch);
+}
+
+/* Computes a product of both operands, rounded or widened to a dtype. */
+static tess_status multiply_as(struct gpu *g, const struct tess_op *op, int32_t dtype,
+                               const struct tess_view *rows, const struct tess_view *columns,
+                               struct product *p)
+{
+	struct tess_view x = *rows, w = *columns;
+	int64_t pitches = tess_up(p->rows, 8) * 8 + tess_up(p->columns, 8) * 8;
+	void *memory = NULL;
+	char *scratch;
+	tess_status st = TESS_OK;
+
+	if (x.dtype != dtype || w.dtype != dtype)
+		st = memory_get_scratch(g, (uint64_t)(p->k * pitches) * tess_width(dtype), &memory);
+	scratch = memory;
 	if (!st)
-		st = op_round_rows(g, op, x, p->x_stride[1], p->k, p->rows, rounded, x_pitch);
-	p->x = rounded;
-	p->x_stride[1] = x_pitch;
-	rounded += p->k * x_pitch;
+		st = cast_operand(g, op, dtype, &x, &scratch);
 	if (!st)
-		st = op_round_rows(g, op, w, p->w_stride[1], p->k, p->columns, rounded, w_pitch);
-	p->w = rounded;
-	p->w_stride[1] = w_pitch;
-	p->dtype = TESS_BF16;
-	return st;
+		st = cast_operand(g, op, dtype, &w, &scratch);
+	p->x = x.data;
+	p->w = w.data;
+	p->x_stride[1] = x.stride[0];
+	p->w_stride[1] = w.stride[0];
+	p->dtype = dtype;
+	if (st || p->rows < 2 || p->columns < 2 || !p->k)
+		return st ? st : TESS_ENOTSUP;
+	return blas_multiply(g, op, p);
 }
 
 /* Computes g' x, or x' g if the output is transposed; in bf16 for a 16-bit weight. */
@@ -279,18 +311,14 @@ tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 	int32_t a = y->ndim - 2, dtype = TESS_F32;
 	bool turned = y->stride[a + 1] != 1;
 	const struct tess_view *rows = &op->in[!turned], *columns = &op->in[turned];
-	struct product p = { .x = rows->data,
-		             .w = columns->data,
-		             .y = y->data,
+	struct product p = { .y = y->data,
 		             .rows = rows->shape[1],
 		             .columns = columns->shape[1],
 		             .k = rows->shape[0],
 		             .y_pitch = y->stride[a + turned],
-		             .x_stride = { 1, rows->stride[0] },
-		             .w_stride = { 1, columns->stride[0] },
-		             .count = 1,
-		             .dtype = TESS_F32 },
-		       rounded = p;
+		             .x_stride = { 1 },
+		             .w_stride = { 1 },
+		             .count = 1 };
 	tess_status st = TESS_ENOTSUP;
 
 	if (op->nnum > TESS_LINEAR_DW_DTYPE && g->math == MATH_AUTO)
@@ -298,12 +326,10 @@ tess_status op_run_linear_dw(struct gpu *g, const struct tess_op *op)
 	p.tf32 = g->math == MATH_TF32 || dtype == TESS_F16;
 	if (!p.rows || !p.columns)
 		return TESS_OK;
-	if (p.k && p.rows > 1 && p.columns > 1 && dtype == TESS_BF16) {
-		st = round_operands(g, op, &rounded);
-		st = st ? st : blas_multiply(g, op, &rounded);
-	}
-	if (st == TESS_ENOTSUP && p.k && p.rows > 1 && p.columns > 1)
-		st = blas_multiply(g, op, &p);
+	if (dtype == TESS_BF16)
+		st = multiply_as(g, op, TESS_BF16, rows, columns, &p);
+	if (st == TESS_ENOTSUP)
+		st = multiply_as(g, op, TESS_F32, rows, columns, &p);
 	return st == TESS_ENOTSUP ? multiply_without_blas(g, op, &p) : st;
 }
 
@@ -362,8 +388,12 @@ tess_status op_run_loss(struct gpu *g, const struct tess_op *op)
 		            .threads = LOSS_THREADS,
 		            .args = &a };
 
+	a.wide = is_row_aligned(a.z, a.z_pitch, sizeof(float)) &&
+	         is_row_aligned(a.y, a.y_pitch, sizeof(float));
+	a.half = op->out[0].dtype == TESS_BF16;
 	if (op->kind == TESS_OP_LOSS_D)
-		return op_launch_rows(g, op, KERNEL_derive_logits, a.rows, a.columns, &a);
+		return op_launch_rows(g, op, KERNEL_derive_logits, a.rows, tess_up(a.columns, 8),
+		                      &a);
 	if (op->kind == TESS_OP_LOSS || op->kind == TESS_OP_LOSS_PICK)
 		return op_launch_rows(g, op, KERNEL_pick_labels, 1, a.rows, &a);
 	return op_launch(g, op, l);
@@ -403,7 +433,10 @@ tess_status op_run_update(struct gpu *g, const struct tess_op *op)
 		a.momentum = (float)op->num[TESS_SGD_MOMENTUM];
 		a.decay = (float)op->num[TESS_SGD_DECAY];
 	}
-	return op_launch_rows(g, op, KERNEL_update_weights, 1, a.n, &a);
+	a.wide = is_row_aligned(a.g, 0, 4) && is_row_aligned(a.w, 0, 4) &&
+	         is_row_aligned(a.m, 0, 4) && is_row_aligned(a.v, 0, 4) &&
+	         (uintptr_t)a.rounded % 8 == 0;
+	return op_launch_rows(g, op, KERNEL_update_weights, 1, tess_up(a.n, 4), &a);
 }
 
 tess_status op_run_squares(struct gpu *g, const struct tess_op *op)

@@ -1,19 +1,24 @@
-/* views.h - compares the memory of views of f32 rows. */
+/* views.h - compares the memory of views of rows. */
 #ifndef CUDA_VIEWS_H
 #define CUDA_VIEWS_H
 
 #include <tessera/device.h>
 
 #include <string.h>
+#include <tessera/reduce.h>
 
-/* Returns whether two views of f32 rows share no memory, or each element has the same address. */
+static inline int64_t count_view_bytes(const struct tess_view *v)
+{
+	return ((v->shape[0] - 1) * v->stride[0] + v->shape[1]) * (int64_t)tess_width(v->dtype);
+}
+
+/* Returns whether two views of rows share no memory, or each element has the same address. */
 static inline bool is_apart_or_same(const struct tess_view *a, const struct tess_view *b)
 {
-	const float *x = a->data, *y = b->data;
-	int64_t n = (a->shape[0] - 1) * a->stride[0] + a->shape[1];
-	int64_t m = (b->shape[0] - 1) * b->stride[0] + b->shape[1];
+	const char *x = a->data, *y = b->data;
 
-	return (x == y && a->stride[0] == b->stride[0]) || x + n <= y || y + m <= x;
+	return (x == y && a->stride[0] == b->stride[0] && a->dtype == b->dtype) ||
+	       x + count_view_bytes(a) <= y || y + count_view_bytes(b) <= x;
 }
 
 static inline bool is_apart(const struct tess_view *a, const struct tess_view *b)

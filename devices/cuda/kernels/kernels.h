@@ -12,6 +12,7 @@
 /* KERNEL(name, struct of its arguments) */
 #define CUDA_KERNELS(KERNEL) \
 	KERNEL(map_elements, map_args) \
+	KERNEL(map_halves, map_args) \
 	KERNEL(rotate_pairs, rope_args) \
 	KERNEL(normalize_runs, norm_args) \
 	KERNEL(look_up_rows, embed_args) \
@@ -114,7 +115,11 @@ enum { FAULT_ROPE = 1, FAULT_SELECT_ROWS, FAULT_ATTENTION, FAULT_TEXT, FAULT_EXP
 
 enum { MAP_ADD = 1, MAP_BIAS, MAP_GLU, MAP_SCALE, MAP_SIGMOID, MAP_SIGMOID_D, MAP_MUL };
 enum { MAP_FACTOR = MAP_MUL + 1, MAP_CLAMP, MAP_CLAMP_D };
-struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype; FACTOR: one column */
+/*
+ * y = f(a, b); BIAS: b is one row, of type b_dtype; FACTOR: one column. map_halves: a and b are
+ * bf16, and 16 bytes of each row can be read in one access.
+ */
+struct map_args {
 	const float *a;
 	const void *b; /* NULL: none */
 	float *y; /* NULL: not written */
@@ -122,7 +127,6 @@ struct map_args { /* y = f(a, b); BIAS: b is one row, of type b_dtype; FACTOR: o
 	int64_t a_pitch, b_pitch, y_pitch, rows, columns;
 	int32_t kind, activation, b_dtype;
 	int32_t wide; /* 16 bytes of each row can be read and written in one access */
-	int32_t half; /* a and b of a GLU are bf16, and 8 bytes can be read in one access */
 	float factor; /* CLAMP: the lower limit */
 	float high; /* CLAMP: the upper limit */
 };
@@ -154,6 +158,7 @@ struct glu_d_args {
 	float *da, *db;
 	int64_t a_pitch, b_pitch, g_pitch, da_pitch, db_pitch, rows, columns;
 	int32_t activation, wide;
+	int32_t da_half, db_half; /* da, or db, is bf16, of a multiple of 8 columns */
 };
 
 struct head_sum_args { /* for heads [lo, hi) of each run of `group` */
@@ -189,6 +194,8 @@ struct loss_args { /* for logits z, or their results for each row; NULL: unused 
 	float *y;
 	int64_t z_pitch, max_pitch, sum_pitch, pick_pitch, y_pitch, rows, columns;
 	int64_t first, lo, hi; /* the label of column 0; the columns of this rank */
+	int32_t wide; /* 16 bytes of each row of z and y can be accessed at once */
+	int32_t half; /* y of LOSS_D is bf16, of a multiple of 8 columns */
 };
 
 struct update_args { /* v NULL: SGD, m NULL: without momentum */
@@ -197,6 +204,7 @@ struct update_args { /* v NULL: SGD, m NULL: without momentum */
 	uint16_t *rounded; /* NULL: none */
 	int64_t n;
 	int32_t dtype; /* dtype of rounded */
+	int32_t wide; /* 16 bytes of each can be accessed at once, 8 bytes of `rounded` */
 	float factor, keep, new_m, old_v, new_v, rate, bias, eps, momentum, decay;
 };
 

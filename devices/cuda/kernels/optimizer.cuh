@@ -1,31 +1,49 @@
 /* optimizer.cuh - what follows the gradients of a step: their norm, and the new weights. */
 
-/* Updates weights by AdamW or SGD: a thread has one element. */
+/* Returns the new weight of one element, by AdamW or SGD; updates m and v. */
+DEVICE float update_element(const struct update_args *a, float g, float w, float *m, float *v)
+{
+	float u = g * a->factor;
+
+	if (a->v) {
+		*v = a->old_v * *v + a->new_v * u * u;
+		*m = *m + a->new_m * (u - *m);
+		return w * a->keep - a->rate * *m / (sqrtf(*v) / a->bias + a->eps);
+	}
+	u = u + a->decay * w;
+	if (a->m)
+		*m = u = a->momentum * *m + u;
+	return w - a->rate * u;
+}
+
+/* Updates weights: a thread has four elements. */
 KERNEL(MAP_THREADS, update_weights, update_args)
 {
-	int64_t i = COLUMN;
-	float u, w, m;
+	int64_t i = COLUMN * 4;
+	float g[4], w[4], m[4] = { 0, 0, 0, 0 }, v[4] = { 0, 0, 0, 0 };
 
 	if (i >= a.n)
 		return;
-	u = a.g[i] * a.factor;
-	w = a.w[i];
-	if (a.v) {
-		float v = a.old_v * a.v[i] + a.new_v * u * u;
-
-		m = a.m[i] + a.new_m * (u - a.m[i]);
-		a.m[i] = m;
-		a.v[i] = v;
-		w = w * a.keep - a.rate * m / (sqrtf(v) / a.bias + a.eps);
-	} else {
-		u = u + a.decay * w;
-		if (a.m)
-			a.m[i] = u = a.momentum * a.m[i] + u;
-		w = w - a.rate * u;
-	}
-	a.w[i] = w;
-	if (a.rounded)
-		a.rounded[i] = a.dtype == PORT_BF16 ? round_bf16(w) : round_f16(w);
+	load_four(a.g, i, a.n, a.wide, g);
+	load_four(a.w, i, a.n, a.wide, w);
+	if (a.m)
+		load_four(a.m, i, a.n, a.wide, m);
+	if (a.v)
+		load_four(a.v, i, a.n, a.wide, v);
+	EACH(j, 4)
+		w[j] = update_element(&a, g[j], w[j], &m[j], &v[j]);
+	store_four(a.w, i, a.n, a.wide, w);
+	if (a.m)
+		store_four(a.m, i, a.n, a.wide, m);
+	if (a.v)
+		store_four(a.v, i, a.n, a.wide, v);
+	if (a.rounded && a.wide && i + 4 <= a.n && a.dtype == PORT_BF16)
+		store_global_pair(a.rounded + i, pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3]));
+	else if (a.rounded)
+		EACH(j, 4)
+			if (i + j < a.n)
+				a.rounded[i + j] =
+					a.dtype == PORT_BF16 ? round_bf16(w[j]) : round_f16(w[j]);
 }
 
 /* Carries, so that all digits but the last are in [0, 2^32). */

@@ -48,6 +48,36 @@ DEVICE float derive_activation(int32_t kind, float a, float u)
 	}
 }
 
+/* Returns 1 / x, 1 <= x < 2^125, with the bits of a division. */
+DEVICE float invert_near(float x)
+{
+	float y = invert_fast(x);
+
+	return fmaf(y, -fmaf(x, y, -1.0f), y);
+}
+
+/* Returns whether all |x| < 87, so that mathf_exp_near computes each e^x and e^-x. */
+DEVICE int are_near(const float *x, const int n)
+{
+	int near = 1;
+
+	EACH(j, n)
+		near &= fabsf(x[j]) < 87.0f;
+	return near;
+}
+
+/* Replaces n elements by act(x); without a branch for each if all are near, and act is SiLU. */
+DEVICE void activate_elements(int32_t kind, const int n, float *x)
+{
+	if (kind == 1 && are_near(x, n)) {
+		EACH(j, n)
+			x[j] = x[j] * invert_near(1.0f + mathf_exp_near(-x[j]));
+	} else {
+		EACH(j, n)
+			x[j] = activate(kind, x[j]);
+	}
+}
+
 /* Loads four elements from i on of a row of n; in one access if `wide` (they are aligned). */
 DEVICE void load_four(const float *p, int64_t i, int64_t n, int wide, float *out)
 {
@@ -75,6 +105,17 @@ DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 				p[i + j] = x[j];
 }
 
+/* Stores four elements from i on of row t, in f32 or as bf16, of which the row has 8 n elements. */
+DEVICE void store_row_four(void *y, int64_t pitch, int64_t t, int64_t i, int64_t n, int wide,
+                           int half, const float *x)
+{
+	if (!half)
+		store_four((float *)y + t * pitch, i, n, wide, x);
+	else if (i < n)
+		store_global_pair((uint16_t *)y + t * pitch + i, pack_bf16(x[0], x[1]),
+		                  pack_bf16(x[2], x[3]));
+}
+
 /* Maps the elements of rows; a thread has four elements of a row. */
 KERNEL(MAP_THREADS, map_elements, map_args)
 {
@@ -84,23 +125,18 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		if (a.half) {
-			load_four_halves(a.a, t * a.a_pitch + i, x);
-			load_four_halves(a.b, t * a.b_pitch + i, b);
-		} else {
-			load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
-			if (a.kind != MAP_BIAS && a.kind != MAP_FACTOR && a.b)
-				load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide,
-				          b);
-		}
+		load_four(a.a + t * a.a_pitch, i, a.columns, a.wide, x);
+		if (a.kind != MAP_BIAS && a.kind != MAP_FACTOR && a.b)
+			load_four((const float *)a.b + t * a.b_pitch, i, a.columns, a.wide, b);
+		if (a.kind == MAP_GLU)
+			activate_elements(a.activation, 4, x);
 		EACH(j, 4) {
 			if (a.kind == MAP_BIAS && i + j < a.columns)
 				b[j] = widen_element(a.b, a.b_dtype, (i + j) * a.b_pitch);
 			if (a.kind == MAP_FACTOR)
 				b[j] = ((const float *)a.b)[t * a.b_pitch];
 			if (a.kind == MAP_GLU)
-				x[j] = a.b ? activate(a.activation, x[j]) * b[j]
-				           : activate(a.activation, x[j]);
+				x[j] = a.b ? x[j] * b[j] : x[j];
 			else if (a.kind == MAP_SIGMOID)
 				x[j] = 1.0f / (1.0f + mathf_exp(-x[j]));
 			else if (a.kind == MAP_SIGMOID_D)
@@ -119,6 +155,28 @@ KERNEL(MAP_THREADS, map_elements, map_args)
 		if (a.rounded) /* columns are a multiple of 8 */
 			store_global_pair(a.rounded + t * a.columns + i, pack_bf16(x[0], x[1]),
 			                  pack_bf16(x[2], x[3]));
+	}
+}
+
+/* Computes the GLU of rows of bf16, which are a multiple of 8 columns, to bf16. */
+KERNEL(MAP_THREADS, map_halves, map_args)
+{
+	int64_t i = COLUMN * 8;
+
+	if (i >= a.columns)
+		return;
+	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		struct quad p =
+			load_stream((const uint16_t *)(const void *)a.a + t * a.a_pitch + i);
+		struct quad q = load_stream((const uint16_t *)a.b + t * a.b_pitch + i);
+		float x[8], b[8];
+
+		widen_quad(p, PORT_BF16, x);
+		widen_quad(q, PORT_BF16, b);
+		activate_elements(a.activation, 8, x);
+		EACH(j, 4)
+			p.at[j] = pack_bf16(x[2 * j] * b[2 * j], x[2 * j + 1] * b[2 * j + 1]);
+		store_global_quad(a.rounded + t * a.columns + i, p);
 	}
 }
 

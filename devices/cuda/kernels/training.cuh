@@ -24,12 +24,12 @@ KERNEL(MAP_THREADS, derive_gates, glu_d_args)
 				g[j] = g[j] * activate(a.activation, x[j]);
 				x[j] = derive_activation(a.activation, x[j], u);
 			}
-			store_four(a.db + t * a.db_pitch, i, a.columns, a.wide, g);
+			store_row_four(a.db, a.db_pitch, t, i, a.columns, a.wide, a.db_half, g);
 		} else {
 			EACH(j, 4)
 				x[j] = derive_activation(a.activation, x[j], g[j]);
 		}
-		store_four(a.da + t * a.da_pitch, i, a.columns, a.wide, x);
+		store_row_four(a.da, a.da_pitch, t, i, a.columns, a.wide, a.da_half, x);
 	}
 }
 
@@ -262,25 +262,64 @@ KERNEL(MAP_THREADS, pick_labels, loss_args)
 		label >= a.lo && label < a.hi ? a.z[t * a.z_pitch + label] + 0.0f : 0.0f;
 }
 
+/* Returns a / b, of which `inverse` is 1 / b, if quotient and remainders are normal floats. */
+DEVICE float divide_near(float a, float b, float inverse)
+{
+	float q = a * inverse;
+
+	q = fmaf(fmaf(-b, q, a), inverse, q);
+	return fmaf(fmaf(-b, q, a), inverse, q);
+}
+
+/* Replaces the logits of four columns of a row by their gradients; label: one of them, or none. */
+DEVICE void derive_four(float max, float sum, float count, int64_t label, float *z)
+{
+	float by_sum = 1.0f / sum, by_count = 1.0f / count;
+	int near = sum >= 1.0f && sum < 0x1p23f && count >= 1.0f && count < 0x1p20f;
+
+	EACH(j, 4) {
+		z[j] = z[j] - max;
+		near &= z[j] > -55.0f && z[j] <= 0.0f;
+	}
+	if (near)
+		EACH(j, 4)
+			z[j] = divide_near(mathf_exp_near(z[j]), sum, by_sum);
+	else
+		EACH(j, 4)
+			z[j] = mathf_exp(z[j]) / sum;
+	EACH(j, 4)
+		z[j] = label == j ? z[j] - 1.0f : z[j];
+	if (near)
+		EACH(j, 4)
+			z[j] = divide_near(z[j], count, by_count);
+	else
+		EACH(j, 4)
+			z[j] = z[j] / count;
+}
+
+enum { LOGITS = 2 }; /* loads of a thread, in flight together */
+
 /*
  * Computes the gradients of logits. They may replace the logits: only one thread uses an element.
  */
 KERNEL(MAP_THREADS, derive_logits, loss_args)
 {
-	int64_t i = COLUMN;
-	float count = *a.count;
+	const int step = 4 * MAP_THREADS;
+	int64_t i = (int64_t)blockIdx.x * LOGITS * step + threadIdx.x * 4;
+	float count = *a.count, z[LOGITS][4];
 
-	if (i >= a.columns)
-		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
+		float max = a.max[t * a.max_pitch], sum = a.sum[t * a.sum_pitch];
 		int64_t label = a.label[t];
-		float e, *y = a.y + t * a.y_pitch + i;
 
-		e = mathf_exp(a.z[t * a.z_pitch + i] - a.max[t * a.max_pitch]) /
-		    a.sum[t * a.sum_pitch];
-		if (label == NO_LABEL)
-			*y = 0.0f;
-		else
-			*y = (label - a.first == i ? e - 1.0f : e) / count;
+		EACH(k, LOGITS)
+			load_four(a.z + t * a.z_pitch, i + k * step, a.columns, a.wide, z[k]);
+		EACH(k, LOGITS) {
+			derive_four(max, sum, count, label - a.first - i - k * step, z[k]);
+			EACH(j, 4)
+				z[k][j] = label == NO_LABEL ? 0.0f : z[k][j];
+			store_row_four(a.y, a.y_pitch, t, i + k * step, a.columns, a.wide, a.half,
+			               z[k]);
+		}
 	}
 }

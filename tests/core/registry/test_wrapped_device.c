@@ -116,6 +116,7 @@ static bool is_set_by_core(size_t at)
 	       at == offsetof(struct tess_device, run) ||
 	       at == offsetof(struct tess_device, fuses) ||
 	       at == offsetof(struct tess_device, wrap) ||
+	       at == offsetof(struct tess_device, rounds) ||
 	       at == offsetof(struct tess_device, layout);
 }
 
@@ -142,7 +143,8 @@ START_TEST(passes_on_every_field)
 		ck_assert(table.supports && table.supports != inner.supports);
 		ck_assert(table.run && table.run != inner.run);
 		ck_assert(table.fuses && table.fuses != inner.fuses);
-		ck_assert(!table.wrap && table.layout == TESS_PANELS && table.exact == 1);
+		ck_assert(!table.wrap && !table.rounds && table.layout == TESS_PANELS &&
+		          table.exact == 1);
 		ck_assert(table.mem == TESS_HOST && table.size == sizeof table);
 		ck_assert_str_eq(table.name, "a:b");
 		ck_assert_str_eq(table.summary, "of the wrapper");

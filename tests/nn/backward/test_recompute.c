@@ -162,6 +162,80 @@ START_TEST(repeats_what_is_read)
 }
 END_TEST
 
+/* ---- values that a device rounds ------------------------------------------------------------- */
+
+static int32_t refused_kind; /* ops of it round nothing */
+
+static int32_t round_products(const struct tess_op *op, int32_t i)
+{
+	if (op->kind == refused_kind)
+		return 0;
+	switch (op->kind) {
+	case TESS_OP_LINEAR:
+		return !i;
+	case TESS_OP_LINEAR_DX:
+		return i < op->nin / 2;
+	case TESS_OP_LINEAR_DW:
+		return i < op->nin;
+	default:
+		return (op->kind == TESS_OP_GLU || op->kind == TESS_OP_GLU_D) && i >= op->nin;
+	}
+}
+
+/* Lowers a step for a device that rounds; counts the outs of GLU and GLU_D, and those in bf16. */
+static void count_rounded(const struct checkpoint_fixture *f, int32_t *outs, int32_t *rounded,
+                          uint64_t *bytes)
+{
+	static const struct tess_device device = { .size = sizeof device,
+		                                   .name = "rounding",
+		                                   .mem = TESS_HOST,
+		                                   .exact = 1,
+		                                   .rounds = round_products };
+	struct tess_rank_program *l;
+	struct tess_program *p;
+
+	ck_assert_msg(!record_step(f, "none", NULL, &p), "%s", tess_error());
+	p->device = &device;
+	ck_assert_msg(!tess_program_lower(p, 0, NULL, &l), "%s", tess_error());
+	*outs = *rounded = 0;
+	for (int32_t i = 0; i < l->nsteps; i++)
+		for (const struct tess_step *s = l->step[i]; s; s = s->fused)
+			for (int32_t k = 0; k < s->op.nout; k++) {
+				bool half = s->op.out[k].dtype == TESS_BF16;
+				bool glu = s->op.kind == TESS_OP_GLU || s->op.kind == TESS_OP_GLU_D;
+
+				ck_assert(!half || glu);
+				*outs += glu;
+				*rounded += half;
+			}
+	*bytes = l->bytes;
+	tess_rank_program_free(l);
+	tess_program_free(p);
+}
+
+/* Checks that a value is stored as bf16 if all ops that write and read it agree. */
+START_TEST(stores_rounded_values)
+{
+	struct checkpoint_fixture f;
+	uint64_t bytes, all_bytes;
+	int32_t outs, rounded;
+
+	open_checkpoint_fixture("data", &f);
+	refused_kind = TESS_OP_LINEAR_DW; /* it reads all of them */
+	count_rounded(&f, &outs, &rounded, &all_bytes);
+	ck_assert_int_eq(rounded, 0);
+	refused_kind = TESS_OP_GLU_D;
+	count_rounded(&f, &outs, &rounded, &bytes);
+	ck_assert_int_gt(rounded, 0);
+	ck_assert_int_eq(rounded * 3, outs);
+	ck_assert_uint_lt(bytes, all_bytes);
+	refused_kind = 0;
+	count_rounded(&f, &outs, &rounded, &bytes);
+	ck_assert_int_eq(rounded, outs);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 START_TEST(patterns_must_match)
 {
 	static const char *const wrong[] = { "model.layers.*", "model.layer.*", NULL };
@@ -185,6 +259,7 @@ int main(void)
 	tcase_add_loop_test(t, gives_the_same_bits, 0, sizeof runs / sizeof *runs);
 	tcase_add_test(t, takes_less_memory);
 	tcase_add_test(t, repeats_what_is_read);
+	tcase_add_test(t, stores_rounded_values);
 	tcase_add_test(t, patterns_must_match);
 	return suite_end(r);
 }
