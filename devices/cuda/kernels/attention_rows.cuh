@@ -522,10 +522,12 @@ DEVICE float *find_part_of_head(const struct attention_args *a, const struct row
 DEVICE void write_head(const struct attention_args *a, const struct row_block *b, int h,
                        const float *total, const float *max, const float *sum)
 {
-	float m = -INFINITY, s = 0.0f, x, *to = find_part_of_head(a, b, h, b->part);
+	float sink = b->parts == 1 ? load_sink(&a->sinks, b->head + h) : -INFINITY;
+	float m = sink, s, x, *to = find_part_of_head(a, b, h, b->part);
 
 	for (int w = 0; w < ATTEND_WARPS; w++)
 		m = max[w * ATTEND_HEADS] > m ? max[w * ATTEND_HEADS] : m;
+	s = weigh_score(sink, m);
 	for (int w = 0; w < ATTEND_WARPS; w++)
 		s += sum[w * ATTEND_HEADS] * weigh_score(max[w * ATTEND_HEADS], m);
 	for (int i = threadIdx.x; i < a->dv; i += ATTEND_THREADS) {
@@ -569,19 +571,21 @@ DEVICE void merge_parts(const struct attention_args *a, const struct row_block *
 {
 	int h = threadIdx.x / WARP, lane = threadIdx.x % WARP, step = a->dv + 2;
 	const float *from = find_part_of_head(a, b, h, 0);
-	float own = -INFINITY, max, sum;
+	float own = -INFINITY, max, sum, sink;
 
 	if (h >= b->heads)
 		return;
+	sink = load_sink(&a->sinks, b->head + h);
 	if (lane < b->parts)
 		own = from[lane * step];
-	max = own;
+	max = fmaxf(own, sink);
 	EACH_MASK(mask, 1, WARP)
 		max = fmaxf(max, shuffle_xor(max, mask));
 	own = weigh_score(own, max);
 	sum = lane < b->parts ? from[lane * step + 1] * own : 0.0f;
 	EACH_MASK(mask, 1, WARP)
 		sum += shuffle_xor(sum, mask);
+	sum += weigh_score(sink, max);
 	weight += h * PARTS_MAX;
 	weight[lane] = own;
 	sync_warp();
