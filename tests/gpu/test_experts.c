@@ -186,7 +186,7 @@ START_TEST(experts)
 		{ TESS_F16, TESS_GELU, 21, 20, 12, 17, 5, 5, true, 0, 0, false, true, 0 },
 		{ TESS_BF16, TESS_SILU, 40, 72, 40, 70, 6, 1, false, 0, 1, true, true, 0.5 },
 		{ TESS_BF16, TESS_SILU, 90, 72, 88, 20, 6, 1, false, 0, 1, true, true, 0.5 },
-		{ TESS_BF16, TESS_GELU, 150, 136, 72, 24, 6, 1, false, 0, 1, true, true, 0 },
+		{ TESS_BF16, TESS_GELU, 150, 136, 200, 24, 6, 1, false, 0, 1, true, true, 0 },
 	};
 
 	ck_assert_int_eq(sizeof cases / sizeof *cases, EXPERTS_CASES);
