@@ -189,6 +189,23 @@ static void make_small_mixture(struct mixture *m, int64_t rows, int i)
 	m->in[1] = make_asked(rows, m->e, m->slots, i % ASKS);
 }
 
+/* Adds the tree over gate and up, which alternate if `limited`: of all units, or one of three. */
+static void append_gate_tree(struct mixture *m, bool limited, bool part)
+{
+	int64_t lo = part ? m->f / 3 : 0, hi = part ? m->f - m->f / 4 : m->f;
+	int32_t each = limited ? 2 : 1, terms = limited ? 1 : 2;
+	struct sums *s = &m->s;
+
+	s->tree[s->ntree++] = (struct tess_tree){ part ? 3 : 1, part, part + 1, s->nterm, terms };
+	for (int32_t up = 0; up < terms; up++) {
+		int64_t *bound = s->bound[s->nterm];
+
+		bound[0] = up * m->f + each * lo;
+		bound[1] = up * m->f + each * hi;
+		s->term[s->nterm++] = (struct tess_term){ .operand = 2, .bound = bound };
+	}
+}
+
 START_TEST(gradients_through_experts)
 {
 	static struct mixture m;
@@ -205,19 +222,9 @@ START_TEST(gradients_through_experts)
 		make_small_mixture(&m, choose_between(0, i % 5 ? 20 : 90), i);
 		append_unit_tree(&m.s, 0, 1, 0, m.k, m.k);
 		append_unit_tree(&m.s, 4, 1, 0, m.h, m.h);
-		if (limited) {
-			append_unit_tree(&m.s, 2, 1, 0, 2 * m.f, 2 * m.f);
-			num[TESS_EXPERTS_LIMIT] = 0.5;
-			num[TESS_EXPERTS_ALPHA] = 1.7;
-		} else {
-			append_unit_tree(&m.s, 2, 1, 0, m.f, m.f); /* of gate, then of up */
-			m.s.bound[m.s.nterm][0] = m.f;
-			m.s.bound[m.s.nterm][1] = 2 * m.f;
-			m.s.term[m.s.nterm] =
-				(struct tess_term){ .operand = 2, .bound = m.s.bound[m.s.nterm] };
-			m.s.tree[2].terms = 2;
-			m.s.nterm++;
-		}
+		append_gate_tree(&m, limited, i % 4 == 3);
+		num[TESS_EXPERTS_LIMIT] = limited ? 0.5 : 0;
+		num[TESS_EXPERTS_ALPHA] = 1.7;
 		m.in[2] = make_matrix_stack(make_weight_buffer(dtype, m.e * 2 * m.f * m.k, NULL),
 		                            dtype, m.e, 2 * m.f, m.k, turned);
 		m.in[3] = make_matrix_stack(make_weight_buffer(dtype, m.e * m.h * m.f, NULL), dtype,
