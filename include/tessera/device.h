@@ -908,8 +908,8 @@ struct tess_device {
 	 * Returns 1 to get the ops from `op` on, linked by `next`, as one step. Called when a
 	 * program is lowered, for each op that follows another: all ops but the last are one step
 	 * already, and 0 makes the last one the first of the next step. Addresses are made up and
-	 * show only shared memory; tables of pages and of rope have no size yet. Without this
-	 * function each op is a step.
+	 * show only shared memory; tables of pages have no size yet, those of rope one row.
+	 * Without this function each op is a step.
 	 */
 	int32_t (*fuses)(const struct tess_op *op);
 	/*

@@ -9,6 +9,7 @@ static void bind_apart(struct tess_rank_program *l)
 	const struct tess_memory m = { .step = (void *)((uintptr_t)1 << 40),
 		                       .inputs = (void *)((uintptr_t)2 << 40),
 		                       .rope = (void *)((uintptr_t)3 << 40),
+		                       .rope_positions = 1, /* else all tables are at `rope` */
 		                       .pages = (void *)((uintptr_t)4 << 40),
 		                       .gradients = (void *)((uintptr_t)5 << 40) };
 

@@ -657,31 +657,11 @@ END_TEST
 enum { EXIT_SKIPPED = 77 };
 static const int gpu_ranks[] = { 1, 3 };
 
-/* Checks that the device refuses attention sinks, with the module. */
-static void refuse_sinks(void)
-{
-	struct tess_safetensors *g = load_goldens("gpt_oss");
-	char said[1024];
-	int status;
-	json_t *out = run_generate_json("gpt_oss", find_golden_tensor(g, "prompt%d.ids", 1), 1, "",
-	                                &status, said);
-
-	ck_assert_int_ne(status, 0);
-	expect_part(said,
-	            "model.layers.0.self_attn: cuda: attention: sinks are for the cpu device");
-	json_decref(out);
-	tess_safetensors_close(g);
-}
-
 /* Checks logits in steps of at most 8 rows, which multiply weights of 16 bits in f32, too. */
 START_TEST(logits_of_a_gpu)
 {
 	const char *name = names[_i % NAMES];
 
-	if (!strcmp(name, "gpt_oss")) {
-		refuse_sinks();
-		return;
-	}
 	compare_logits(name, 1, gpu_ranks[(_i + _i / NAMES) % 2],
 	               strstr(name, "bf16") ? "--kv f32" : "");
 }

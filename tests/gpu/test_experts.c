@@ -75,6 +75,8 @@ struct experts_case {
 	bool turned; /* weights are stored [experts, in, out] */
 	int64_t slots, top; /* top: the number, 0 or the experts of a row */
 	bool rounded; /* on tensor cores: x and intermediates in bf16 */
+	bool biased;
+	double limit;
 };
 
 static struct tess_view make_weight_stack(const struct experts_case *c, int64_t n, int64_t k)
@@ -108,10 +110,12 @@ static void test_experts_op(const struct experts_case *c)
 	int64_t k_bound[] = { 0, c->k }, f_bound[] = { 0, c->ffn }, e_bound[41];
 	struct tess_tree tree[] = { { 1, 0, 1, 0, 1 }, { 1, 0, 1, 1, 1 }, { e, 0, e, 2, 1 } };
 	struct tess_term term[] = { { 0, 0, k_bound }, { 3, 0, f_bound }, { 1, 0, e_bound } };
-	double num[TESS_EXPERTS_NUMS] = { c->act, (double)c->slots, 0, (double)c->top };
-	struct tess_view in[4], out, mid[2];
-	struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, 4, &out, num, TESS_EXPERTS_NUMS,
-	                                    tree, 3, term, 3);
+	double num[TESS_EXPERTS_NUMS] = {
+		c->act, (double)c->slots, 0, (double)c->top, c->limit, 1.7
+	};
+	struct tess_view in[5], out, mid[2];
+	struct tess_op op = cpu_make_sum_op(TESS_OP_EXPERTS, in, c->biased ? 5 : 4, &out, num,
+	                                    TESS_EXPERTS_NUMS, tree, 3, term, 3);
 	float *y;
 
 	for (int64_t i = 0; i <= e; i++)
@@ -120,6 +124,8 @@ static void test_experts_op(const struct experts_case *c)
 	in[1] = cpu_make_rows(make_routing(c), c->rows, e, e);
 	in[2] = make_weight_stack(c, 2 * c->ffn, c->k);
 	in[3] = make_weight_stack(c, c->h, c->ffn);
+	in[4] = cpu_make_view(make_weight_buffer(c->dtype, e * (2 * c->ffn + 5), NULL), c->dtype, e,
+	                      2 * c->ffn, 2 * c->ffn + 5, 1);
 	y = make_buffer(c->rows * (n + 3), false);
 	out = cpu_make_rows(y, c->rows, n, n + 3);
 	expect_within("experts", &op, y, c->rows, n, c->rounded ? 0x1p-8f : 2e-6f);
@@ -141,34 +147,49 @@ static void test_experts_op(const struct experts_case *c)
 	free_host_buffers();
 }
 
+enum { EXPERTS_CASES = 30 };
+
 START_TEST(experts)
 {
 	static const struct experts_case cases[] = {
 		/* one row of each on average: rows are separate */
-		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false },
-		{ TESS_BF16, TESS_SILU, 3, 1320, 808, 66, 40, 11, false, 0, 11, false },
-		{ TESS_F16, TESS_GELU, 1, 648, 264, 7, 40, 19, false, 0, 0, false },
-		{ TESS_BF16, TESS_SILU, 4, 40, 24, 16, 40, 2, false, 9, 0, false },
+		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false, false, 0 },
+		{ TESS_BF16, TESS_SILU, 3, 1320, 808, 66, 40, 11, false, 0, 11, false, false, 0 },
+		{ TESS_F16, TESS_GELU, 1, 648, 264, 7, 40, 19, false, 0, 0, false, false, 0 },
+		{ TESS_BF16, TESS_SILU, 4, 40, 24, 16, 40, 2, false, 9, 0, false, false, 0 },
 		/* up to 8 rows, or other weights with up to 8 of each: columns */
-		{ TESS_BF16, TESS_SILU, 5, 1320, 40, 64, 4, 2, false, 0, 0, false },
-		{ TESS_F16, TESS_SILU, 9, 1320, 40, 64, 8, 2, false, 0, 0, false },
-		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false },
-		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4, 0, false },
-		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 9, 2, true, 2, 0, false },
+		{ TESS_BF16, TESS_SILU, 5, 1320, 40, 64, 4, 2, false, 0, 0, false, false, 0 },
+		{ TESS_F16, TESS_SILU, 9, 1320, 40, 64, 8, 2, false, 0, 0, false, false, 0 },
+		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false, false, 0 },
+		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4, 0, false, false, 0 },
+		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 9, 2, true, 2, 0, false, false, 0 },
 		/* tiles in f32 */
-		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0, 0, false },
-		{ TESS_F32, TESS_SILU, 80, 70, 40, 90, 3, 2, false, 0, 2, false },
+		{ TESS_F16, TESS_GELU_TANH, 21, 20, 12, 17, 5, 5, false, 0, 0, false, false, 0 },
+		{ TESS_F32, TESS_SILU, 80, 70, 40, 90, 3, 2, false, 0, 2, false, false, 0 },
 		/* tiles of 16, 32, 64 and 128 on tensor cores; two experts of six have rows */
-		{ TESS_BF16, TESS_SILU, 9, 1320, 40, 64, 4, 2, false, 0, 2, true },
-		{ TESS_BF16, TESS_SILU, 40, 456, 40, 70, 6, 1, false, 0, 1, true },
-		{ TESS_BF16, TESS_SILU, 60, 8, 8, 5, 6, 1, false, 0, 1, true },
-		{ TESS_BF16, TESS_GELU, 90, 72, 520, 20, 6, 1, false, 0, 1, true },
-		{ TESS_BF16, TESS_SILU, 150, 136, 200, 24, 6, 1, false, 0, 1, true },
-		{ TESS_BF16, TESS_SILU, 40, 72, 24, 16, 4, 2, false, 9, 0, true },
-		{ TESS_BF16, TESS_RELU, 1100, 8, 8, 5, 1, 1, false, 0, 1, true },
-		{ TESS_BF16, TESS_GELU, 90, 72, 72, 20, 3, 2, false, 0, 2, true },
-		{ TESS_BF16, TESS_SILU, 150, 200, 72, 136, 1, 1, false, 0, 0, true },
+		{ TESS_BF16, TESS_SILU, 9, 1320, 40, 64, 4, 2, false, 0, 2, true, false, 0 },
+		{ TESS_BF16, TESS_SILU, 40, 456, 40, 70, 6, 1, false, 0, 1, true, false, 0 },
+		{ TESS_BF16, TESS_SILU, 60, 8, 8, 5, 6, 1, false, 0, 1, true, false, 0 },
+		{ TESS_BF16, TESS_GELU, 90, 72, 520, 20, 6, 1, false, 0, 1, true, false, 0 },
+		{ TESS_BF16, TESS_SILU, 150, 136, 200, 24, 6, 1, false, 0, 1, true, false, 0 },
+		{ TESS_BF16, TESS_SILU, 40, 72, 24, 16, 4, 2, false, 9, 0, true, false, 0 },
+		{ TESS_BF16, TESS_RELU, 1100, 8, 8, 5, 1, 1, false, 0, 1, true, false, 0 },
+		{ TESS_BF16, TESS_GELU, 90, 72, 72, 20, 3, 2, false, 0, 2, true, false, 0 },
+		{ TESS_BF16, TESS_SILU, 150, 200, 72, 136, 1, 1, false, 0, 0, true, false, 0 },
+		/* biases, and gates that alternate with ups, by rows, columns, tiles, tensor cores */
+		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 40, 11, false, 0, 11, false, true, 0.5 },
+		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false, true, 0 },
+		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false, true, 0.5 },
+		{ TESS_F16, TESS_SILU, 9, 72, 40, 64, 8, 2, false, 0, 0, false, true, 0 },
+		{ TESS_F32, TESS_RELU, 9, 40, 24, 16, 6, 3, false, 4, 0, false, false, 0.3 },
+		{ TESS_F32, TESS_SILU, 80, 70, 40, 90, 3, 2, false, 0, 2, false, true, 0.5 },
+		{ TESS_F16, TESS_GELU, 21, 20, 12, 17, 5, 5, true, 0, 0, false, true, 0 },
+		{ TESS_BF16, TESS_SILU, 40, 72, 40, 70, 6, 1, false, 0, 1, true, true, 0.5 },
+		{ TESS_BF16, TESS_SILU, 90, 72, 88, 20, 6, 1, false, 0, 1, true, true, 0.5 },
+		{ TESS_BF16, TESS_GELU, 150, 136, 200, 24, 6, 1, false, 0, 1, true, true, 0 },
 	};
+
+	ck_assert_int_eq(sizeof cases / sizeof *cases, EXPERTS_CASES);
 
 	set_up_devices("auto");
 	test_experts_op(&cases[_i]);
@@ -220,7 +241,7 @@ int main(int argc, char **argv)
 	TCase *t = begin_gpu_suite(argc, argv, "gpu_experts", 300, &r);
 
 	tcase_add_test(t, routes);
-	tcase_add_loop_test(t, experts, 0, 20);
+	tcase_add_loop_test(t, experts, 0, EXPERTS_CASES);
 	tcase_add_test(t, head_linears);
 	return suite_end(r);
 }

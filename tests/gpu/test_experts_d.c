@@ -171,7 +171,7 @@ END_TEST
 
 struct mixture {
 	int64_t rows, e, slots, k, f, h;
-	struct tess_view in[5], out[2];
+	struct tess_view in[6], out[3];
 	struct sums s;
 };
 
@@ -189,6 +189,23 @@ static void make_small_mixture(struct mixture *m, int64_t rows, int i)
 	m->in[1] = make_asked(rows, m->e, m->slots, i % ASKS);
 }
 
+/* Adds the tree over gate and up, which alternate if `limited`: of all units, or one of three. */
+static void append_gate_tree(struct mixture *m, bool limited, bool part)
+{
+	int64_t lo = part ? m->f / 3 : 0, hi = part ? m->f - m->f / 4 : m->f;
+	int32_t each = limited ? 2 : 1, terms = limited ? 1 : 2;
+	struct sums *s = &m->s;
+
+	s->tree[s->ntree++] = (struct tess_tree){ part ? 3 : 1, part, part + 1, s->nterm, terms };
+	for (int32_t up = 0; up < terms; up++) {
+		int64_t *bound = s->bound[s->nterm];
+
+		bound[0] = up * m->f + each * lo;
+		bound[1] = up * m->f + each * hi;
+		s->term[s->nterm++] = (struct tess_term){ .operand = 2, .bound = bound };
+	}
+}
+
 START_TEST(gradients_through_experts)
 {
 	static struct mixture m;
@@ -197,6 +214,7 @@ START_TEST(gradients_through_experts)
 	for (int i = 0; i < 2 * ROUNDS; i++) {
 		bool turned = i / 4 % 2;
 		int32_t dtype = cpu_choose_dtype(i);
+		bool biased = i % 3, limited = i % 3 == 2; /* gates alternate with ups */
 		double num[TESS_EXPERTS_NUMS] = { TESS_SILU + i % 5 };
 		struct tess_op op;
 
@@ -204,25 +222,23 @@ START_TEST(gradients_through_experts)
 		make_small_mixture(&m, choose_between(0, i % 5 ? 20 : 90), i);
 		append_unit_tree(&m.s, 0, 1, 0, m.k, m.k);
 		append_unit_tree(&m.s, 4, 1, 0, m.h, m.h);
-		append_unit_tree(&m.s, 2, 1, 0, m.f, m.f); /* of gate, then of up */
-		m.s.bound[m.s.nterm][0] = m.f;
-		m.s.bound[m.s.nterm][1] = 2 * m.f;
-		m.s.term[m.s.nterm] =
-			(struct tess_term){ .operand = 2, .bound = m.s.bound[m.s.nterm] };
-		m.s.tree[2].terms = 2;
-		m.s.nterm++;
+		append_gate_tree(&m, limited, i % 4 == 3);
+		num[TESS_EXPERTS_LIMIT] = limited ? 0.5 : 0;
+		num[TESS_EXPERTS_ALPHA] = 1.7;
 		m.in[2] = make_matrix_stack(make_weight_buffer(dtype, m.e * 2 * m.f * m.k, NULL),
 		                            dtype, m.e, 2 * m.f, m.k, turned);
 		m.in[3] = make_matrix_stack(make_weight_buffer(dtype, m.e * m.h * m.f, NULL), dtype,
 		                            m.e, m.h, m.f, turned);
 		m.in[4] = make_drawn_rows(m.rows, m.h);
+		m.in[5] = cpu_make_view(make_weight_buffer(dtype, m.e * 2 * m.f, NULL), dtype, m.e,
+		                        2 * m.f, 2 * m.f, 1);
 		m.out[0] = make_drawn_rows(m.rows, m.slots * m.k);
 		if (i % 4 == 3)
 			m.out[0] = make_node(&m.out[0]);
 		m.out[1] = make_drawn_rows(m.rows, m.slots * 3 * m.f);
 		num[TESS_EXPERTS_SLOTS] = (double)m.slots;
-		op = cpu_make_sum_op(TESS_OP_EXPERTS_D, m.in, 5, m.out, num, TESS_EXPERTS_NUMS,
-		                     m.s.tree, 3, m.s.term, m.s.nterm);
+		op = cpu_make_sum_op(TESS_OP_EXPERTS_D, m.in, biased ? 6 : 5, m.out, num,
+		                     TESS_EXPERTS_NUMS, m.s.tree, 3, m.s.term, m.s.nterm);
 		op.nout = 2;
 		expect_near("experts_d", &op, near);
 		free_host_buffers();
@@ -247,12 +263,11 @@ START_TEST(gradients_of_experts)
 		m.in[3] = make_drawn_rows(m.rows, m.slots * 3 * m.f);
 		m.out[0] = make_gradients(m.e, 2 * m.f, m.k, turned);
 		m.out[1] = make_gradients(m.e, m.h, m.f, turned);
+		m.out[2] = make_gradients(m.e, 2 * m.f, 1, false);
 		op = make_token_op(TESS_OP_EXPERTS_DW, &m.s, m.in, 4, m.out);
-		op.nout = 2;
-		if (i % 4 == 1) { /* one sequence of one node or none */
-			m.out[0] = make_node(&m.out[0]);
-			m.out[1] = make_node(&m.out[1]);
-		}
+		op.nout = 2 + i / 2 % 2; /* biases */
+		for (int k = 0; k < 3 && i % 4 == 1; k++) /* one sequence of one node or none */
+			m.out[k] = make_node(&m.out[k]);
 		expect_near("experts_dw", &op, near);
 		free_host_buffers();
 	}

@@ -59,6 +59,13 @@ static int32_t choose_tile_heads(const struct attention_args *a)
 	return heads;
 }
 
+struct sinks op_read_sinks(const struct tess_op *op)
+{
+	const struct tess_view *v = op->nin > 7 ? &op->in[7] : NULL;
+
+	return v ? (struct sinks){ v->data, v->stride[0], v->dtype } : (struct sinks){ 0 };
+}
+
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *q = &op->in[0], *k = &op->in[1], *v = &op->in[2];
@@ -94,10 +101,12 @@ struct attention_args op_make_attention_args(const struct gpu *g, const struct t
 		.dtype = (int32_t)op->num[TESS_ATTENTION_DTYPE],
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
+		.sinks = op_read_sinks(op),
 	};
 
 	a.head_blocks = (int32_t)tess_up(a.group < a.heads ? a.group : a.heads, ATTEND_HEADS);
 	a.unit = a.softcap != 0.0f ? LOG2_E : a.scale * LOG2_E;
+	a.sink_unit = LOG2_E / a.unit;
 	a.bend = a.softcap != 0.0f ? 2 * LOG2_E * a.scale / a.softcap : 0.0f;
 	a.tile_heads = choose_tile_heads(&a);
 	a.tiled = can_use_tiles(g, &a);

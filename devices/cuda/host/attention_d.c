@@ -43,6 +43,7 @@ static struct text_args make_text_args(const struct gpu *g, const struct tess_op
 		.latent = !v->ndim,
 		.scale = (float)op->num[TESS_ATTENTION_SCALE],
 		.softcap = (float)op->num[TESS_ATTENTION_SOFTCAP],
+		.sinks = op_read_sinks(op),
 		.drop = read_dropout(op),
 	};
 
@@ -50,6 +51,8 @@ static struct text_args make_text_args(const struct gpu *g, const struct tess_op
 		a.dq = y[0].data, a.dq_pitch = y[0].stride[0];
 		a.dk = y[1].data, a.dk_pitch = y[1].stride[0];
 		a.dv_out = v->ndim ? y[2].data : NULL, a.dv_pitch = v->ndim ? y[2].stride[0] : 0;
+		if (op->nout > 3)
+			a.dsinks = y[3].data, a.dsinks_pitch = y[3].stride[0];
 	} else {
 		a.out = y[0].data, a.out_pitch = y[0].stride[0];
 	}

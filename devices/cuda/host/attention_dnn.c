@@ -24,7 +24,8 @@ static bool is_for_dnn(struct gpu *g, const struct tess_op *op, const struct tex
 
 	if (g->math != MATH_AUTO || op->num[TESS_ATTENTION_DTYPE] != TESS_BF16 || a->latent ||
 	    a->d != a->dv || a->d % HEAD_UNIT || a->d > HEAD_LIMIT || a->drop.below || a->chunked ||
-	    !longest || longest * texts > PADDING_MAX * a->rows || (g->capturing && !g->dnn))
+	    a->sinks.data || !longest || longest * texts > PADDING_MAX * a->rows ||
+	    (g->capturing && !g->dnn))
 		return false;
 	return dnn_is_usable(g);
 }

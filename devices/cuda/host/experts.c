@@ -28,8 +28,6 @@ const char *op_find_experts_limit(const struct tess_op *op)
 
 	if (op->kind == TESS_OP_ROUTE)
 		return op->in[0].shape[1] > EXPERTS_MAX ? "route: more than 1024 experts" : NULL;
-	if (op->nin > 4 || op->num[TESS_EXPERTS_LIMIT] > 0)
-		return "experts: biases and limits are for the cpu device";
 	if (op->in[1].shape[1] > EXPERTS_MAX)
 		return "experts: more than 1024 on a rank";
 	if (op->in[2].dtype != op->in[3].dtype)
@@ -101,6 +99,27 @@ tess_status op_run_combine(struct gpu *g, const struct tess_op *op)
 	return experts_launch_combine(g, op, &a);
 }
 
+/* Returns how gate and up become one value; ffn: the number of each. */
+static struct gates make_gates(const struct tess_op *op, int64_t ffn)
+{
+	int32_t at = op->kind == TESS_OP_EXPERTS_D ? 5 : 4;
+	const struct tess_view *bias = op->nin > at ? &op->in[at] : NULL;
+	bool alternate = op->num[TESS_EXPERTS_LIMIT] > 0;
+	struct gates g = { .step = alternate ? 2 : 1,
+		           .up = alternate ? 1 : ffn,
+		           .activation = (int32_t)op->num[TESS_EXPERTS_ACTIVATION],
+		           .limit = (float)op->num[TESS_EXPERTS_LIMIT],
+		           .alpha = (float)op->num[TESS_EXPERTS_ALPHA] };
+
+	if (bias) {
+		g.bias = bias->data;
+		g.bias_dtype = bias->dtype;
+		g.bias_stride[0] = bias->stride[0];
+		g.bias_stride[1] = bias->stride[1];
+	}
+	return g;
+}
+
 struct experts_args experts_make_args(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *w = &op->in[1], *y = &op->out[0];
@@ -117,7 +136,7 @@ struct experts_args experts_make_args(struct gpu *g, const struct tess_op *op)
 		                  .ffn = op->in[3].shape[2],
 		                  .experts = (int32_t)w->shape[1],
 		                  .slots = (int32_t)op->num[TESS_EXPERTS_SLOTS],
-		                  .activation = (int32_t)op->num[TESS_EXPERTS_ACTIVATION],
+		                  .gates = make_gates(op, op->in[3].shape[2]),
 		                  .dtype = op->in[2].dtype,
 		                  .fault = g->fault };
 
@@ -191,6 +210,7 @@ static struct list_args carve_experts(struct experts_args *a, enum experts_path 
 	a->rounded = path == EXPERTS_BF16 ? experts_take_scratch(at, rows * a->k * 2) : NULL;
 	a->begin = l.begin;
 	a->row = l.row;
+	a->owner = l.expert;
 	a->expert = l.capacity < a->experts ? l.expert : NULL;
 	a->place = l.place;
 	return l;

@@ -6,7 +6,10 @@
 
 enum { TILE = 64, BALANCE_BLOCKS = 1024 };
 
-/* Finds the elements of gate in a tree over [gate | up]; those of up must be equal. */
+/*
+ * Finds the elements of gate in a tree over [gate | up]; those of up must be equal. With a limit
+ * gate and up alternate.
+ */
 static bool find_gate_run(const struct tess_op *op, int32_t tree, int64_t ffn, int64_t *at,
                           int64_t *len)
 {
@@ -16,6 +19,13 @@ static bool find_gate_run(const struct tess_op *op, int32_t tree, int64_t ffn, i
 
 	*at = 0;
 	*len = ffn;
+	if (op->num[TESS_EXPERTS_LIMIT] > 0) {
+		if (!op_find_run(op, tree, tree + 1, at, len) || *at % 2 || *len % 2)
+			return false;
+		*at /= 2;
+		*len /= 2;
+		return true;
+	}
 	if (t->terms != 2)
 		return op_find_run(op, tree, tree + 1, at, len) && *at == 0 && *len == 2 * ffn &&
 		       (*len = ffn);
@@ -34,11 +44,6 @@ const char *op_find_experts_d_limit(const struct tess_op *op)
 		return "more than 1024 experts";
 	if (op->kind == TESS_OP_ROUTE_D || op->kind == TESS_OP_BALANCE_D)
 		return NULL;
-	if (op->kind == TESS_OP_EXPERTS_DW
-	            ? op->nout > 2
-	            : op->kind == TESS_OP_EXPERTS_D &&
-	                      (op->nin > 5 || op->num[TESS_EXPERTS_LIMIT] > 0))
-		return "experts: biases and limits are for the cpu device";
 	if (op->kind != TESS_OP_EXPERTS_D)
 		return op_find_run(op, 0, op->ntree, &at, &len)
 		               ? NULL
@@ -374,5 +379,8 @@ tess_status op_run_experts_dw(struct gpu *g, const struct tess_op *op)
 		st = experts_launch_lists(g, op, &list);
 	if (!st)
 		st = launch_row_sum(g, op, &op->out[0], &gate_up);
-	return st ? st : launch_row_sum(g, op, &op->out[1], &down);
+	if (!st)
+		st = launch_row_sum(g, op, &op->out[1], &down);
+	gate_up.x = (struct row_side){ 0 };
+	return st || op->nout < 3 ? st : launch_row_sum(g, op, &op->out[2], &gate_up);
 }

@@ -142,6 +142,8 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 
 /* ---- attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 /* Returns the arguments of ATTENTION over pages, without scratch memory. */
+/* Returns the sinks of ATTENTION or of its backward. */
+struct sinks op_read_sinks(const struct tess_op *op);
 struct attention_args op_make_attention_args(const struct gpu *g, const struct tess_op *op);
 /* Returns whether the kernel of rows stores the keys and values of the step. */
 bool op_stores_own_keys(const struct attention_args *a);

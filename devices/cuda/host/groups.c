@@ -113,8 +113,8 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 		.rows = a->rows,
 		.n = a->ffn,
 		.k = a->k,
-		.gated = 1,
-		.activation = a->activation
+		.gates = a->gates,
+		.gated = 1
 	};
 	struct tensor_group_args down = { .x = (const void *)a->hidden,
 		                          .w = a->down,
@@ -133,6 +133,23 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 	if (!st)
 		st = launch_tensor(g, op, a->experts, room, up);
 	return st ? st : launch_tensor(g, op, a->experts, room, down);
+}
+
+/* Computes [gates | ups] of the listed rows; `up` is for all rows of gate_up, as they are stored. */
+static tess_status multiply_gates(struct gpu *g, const struct tess_op *op,
+                                  const struct experts_args *a, struct group_args up)
+{
+	const char *w = up.w;
+	tess_status st;
+
+	if (a->gates.step == 1)
+		return experts_launch_groups(g, op, a->experts, &up);
+	up.n = a->ffn;
+	up.w_stride[1] *= a->gates.step;
+	st = experts_launch_groups(g, op, a->experts, &up);
+	up.w = w + a->gates.up * a->gate_up_stride[1] * (int64_t)tess_width(a->dtype);
+	up.y += a->ffn;
+	return st ? st : experts_launch_groups(g, op, a->experts, &up);
 }
 
 tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
@@ -167,7 +184,7 @@ tess_status experts_multiply_f32(struct gpu *g, const struct tess_op *op,
 		up.w_stride[i] = a->gate_up_stride[i];
 		down.w_stride[i] = a->down_stride[i];
 	}
-	st = experts_launch_groups(g, op, a->experts, &up);
+	st = multiply_gates(g, op, a, up);
 	if (!st)
 		st = op_launch_rows(g, op, KERNEL_activate_listed, most, a->ffn, a);
 	return st ? st : experts_launch_groups(g, op, a->experts, &down);

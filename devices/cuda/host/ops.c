@@ -101,8 +101,6 @@ static const char *find_math_limit(double math)
 
 static const char *find_attention_limit(const struct tess_op *op)
 {
-	if (op->nin > 7)
-		return "attention: sinks are for the cpu device";
 	if (op->num[TESS_ATTENTION_HEAD] > HEAD_MAX || op->num[TESS_ATTENTION_VALUE] > VALUE_MAX)
 		return "attention: keys have at most 1024 elements, and values 512";
 	return op->kind == TESS_OP_ATTENTION && op->in[5].ndim && op->num[TESS_ATTENTION_RATE] > 0

@@ -157,3 +157,9 @@ DEVICE float weigh_score(float x, float max)
 {
 	return x == -INFINITY ? 0.0f : mathf_exp(x - max);
 }
+
+/* Returns the sink of a local head; -infinity if there is none. */
+DEVICE float load_sink(const struct sinks *s, int64_t head)
+{
+	return s->data ? widen_element(s->data, s->dtype, head * s->stride) : -INFINITY;
+}

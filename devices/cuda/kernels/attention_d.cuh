@@ -164,6 +164,7 @@ KERNEL(ATTEND_THREADS, weigh_texts, text_args)
 	float max[TILE_EACH], sum[TILE_EACH], mean[TILE_EACH], z[TILE_EACH][TILE_EACH],
 		u[TILE_EACH][TILE_EACH];
 	int64_t row = (int64_t)blockIdx.x * TILE_ROWS + threadIdx.x, p;
+	float sink;
 
 	if (threadIdx.x < TILE_ROWS && row < a.rows) {
 		int same = row > 0 && a.slot[row - 1] == a.slot[row];
@@ -173,9 +174,11 @@ KERNEL(ATTEND_THREADS, weigh_texts, text_args)
 			*a.fault = FAULT_TEXT;
 	}
 	open_text_tile(&a, &t);
+	sink = load_sink(&a.sinks, t.head);
 	EACH(r, TILE_EACH) {
-		max[r] = -INFINITY;
-		sum[r] = mean[r] = 0.0f;
+		max[r] = sink;
+		sum[r] = weigh_score(sink, sink);
+		mean[r] = 0.0f;
 	}
 	for (int64_t at = find_first_row(&a, t.own); at < t.own + TILE_ROWS && at < a.rows;
 	     at += KEYS) {
@@ -227,6 +230,9 @@ KERNEL(ATTEND_THREADS, weigh_texts, text_args)
 			to[0] = max[r];
 			to[1] = sum[r];
 			to[2] = mean[r] / sum[r];
+			if (a.dsinks)
+				a.dsinks[row * a.dsinks_pitch + t.head] =
+					-(weigh_score(sink, max[r]) / sum[r] * to[2]);
 		}
 	}
 }

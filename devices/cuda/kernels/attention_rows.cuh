@@ -311,12 +311,16 @@ DEVICE void write_heads(const struct attention_args *a, const struct row_block *
                         const float *total, const float *max, const float *sum)
 {
 	int h = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-	float m = -INFINITY, s = 0.0f, factor[ATTEND_WARPS], x, *to;
+	float m = -INFINITY, s, factor[ATTEND_WARPS], x, *to;
 
 	if (h >= b->heads)
 		return;
+	if (b->parts == 1)
+		m = load_sink(&a->sinks, b->head + h);
+	s = m;
 	EACH(w, ATTEND_WARPS)
 		m = max[w * ATTEND_HEADS + h] > m ? max[w * ATTEND_HEADS + h] : m;
+	s = weigh_score(s, m);
 	EACH(w, ATTEND_WARPS) {
 		factor[w] = weigh_score(max[w * ATTEND_HEADS + h], m);
 		s += sum[w * ATTEND_HEADS + h] * factor[w];
@@ -362,19 +366,21 @@ DEVICE void merge_parts(const struct attention_args *a, const struct row_block *
 {
 	int h = threadIdx.x / WARP, lane = threadIdx.x % WARP, step = a->dv + 2;
 	const float *from = find_part_of_head(a, b, h, 0);
-	float own = -INFINITY, max, sum;
+	float own = -INFINITY, max, sum, sink;
 
 	if (h >= b->heads)
 		return;
+	sink = load_sink(&a->sinks, b->head + h);
 	if (lane < b->parts)
 		own = from[lane * step];
-	max = own;
+	max = fmaxf(own, sink);
 	EACH_MASK(mask, 1, WARP)
 		max = fmaxf(max, shuffle_xor(max, mask));
 	own = weigh_score(own, max);
 	sum = lane < b->parts ? from[lane * step + 1] * own : 0.0f;
 	EACH_MASK(mask, 1, WARP)
 		sum += shuffle_xor(sum, mask);
+	sum += weigh_score(sink, max);
 	weight += h * PARTS_MAX;
 	weight[lane] = own;
 	sync_warp();

@@ -293,6 +293,7 @@ DEVICE void start_rows(const struct attention_args *a, const struct tile *t, con
                        char *queries, struct warp_rows *w)
 {
 	int warp = threadIdx.x / WARP, each = ATTEND_WARPS / a->tile_heads, from, to;
+	float sink;
 
 	w->head = t->head + warp / each;
 	w->row = warp % each * TENSOR_WARP_ROWS;
@@ -302,9 +303,10 @@ DEVICE void start_rows(const struct attention_args *a, const struct tile *t, con
 	w->end = from < to ? (int)t->position + to : 0;
 	w->all_first = (int)find_first_key(a, t->position + to - 1);
 	w->all_end = (int)t->position + from + 1;
+	sink = load_sink(&a->sinks, w->head) * a->sink_unit;
 	EACH(r, 2 * TENSOR_HALVES) {
-		w->max[r] = -INFINITY;
-		w->sum[r] = 0.0f;
+		w->max[r] = sink;
+		w->sum[r] = sink != -INFINITY && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
 	}
 	EACH(m, TENSOR_HALVES)
 		EACH(j, D / 8)

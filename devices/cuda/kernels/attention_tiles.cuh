@@ -78,13 +78,14 @@ DEVICE void attend_tile(const struct attention_args *a, struct tile *t, const in
 	DYNAMIC_SHARED(shared);
 	int r0 = threadIdx.x / 16 * TILE_EACH, c0 = threadIdx.x % 16 * TILE_EACH;
 	float acc[TILED_HEAD_MAX / KEYS][TILE_EACH][TILE_EACH], max[TILE_EACH], sum[TILE_EACH];
+	float sink = load_sink(&a->sinks, t->head);
 
 	t->q = shared;
 	t->kv = t->q + D * TILE_ROWS;
 	t->p = t->kv + D * KEYS;
 	EACH(r, TILE_EACH) {
-		max[r] = -INFINITY;
-		sum[r] = 0.0f;
+		max[r] = sink;
+		sum[r] = weigh_score(sink, sink);
 		EACH(c, TILE_EACH)
 			EACH(j, D / KEYS)
 				acc[j][r][c] = 0.0f;

@@ -246,6 +246,32 @@ DEVICE int find_block_expert(const struct experts_args *a)
 	return e;
 }
 
+/* Adds the biases of column j of expert e. */
+DEVICE void add_gate_biases(const struct gates *g, int64_t e, int64_t j, float *gate, float *up)
+{
+	int64_t at = e * g->bias_stride[0] + j * g->step * g->bias_stride[1];
+
+	if (!g->bias)
+		return;
+	*gate += widen_element(g->bias, g->bias_dtype, at);
+	*up += widen_element(g->bias, g->bias_dtype, at + g->up * g->bias_stride[1]);
+}
+
+DEVICE float clamp_up(float x, float limit)
+{
+	return x > limit ? limit : x < -limit ? -limit : x;
+}
+
+/* Returns act(gate) * up, with biases and limit, of column j of expert e. */
+DEVICE float join_gates(const struct gates *g, int64_t e, int64_t j, float gate, float up)
+{
+	add_gate_biases(g, e, j, &gate, &up);
+	if (g->limit == 0.0f)
+		return activate(g->activation, gate) * up;
+	gate = gate > g->limit ? g->limit : gate;
+	return gate / (1.0f + mathf_exp(-(g->alpha * gate))) * (clamp_up(up, g->limit) + 1.0f);
+}
+
 /* Computes h = act(gate) * up for the listed rows: a warp has column j of both. */
 KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 {
@@ -257,7 +283,8 @@ KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 	if (e < 0)
 		return;
 	w = (const char *)a.gate_up +
-	    (e * a.gate_up_stride[0] + j * a.gate_up_stride[1] + a.k_first * a.gate_up_stride[2]) *
+	    (e * a.gate_up_stride[0] + j * a.gates.step * a.gate_up_stride[1] +
+	     a.k_first * a.gate_up_stride[2]) *
 	            width;
 	for (int at = a.begin[e]; at < a.begin[e + 1] && j < a.ffn; at += MULTIPLY_ROWS) {
 		int n = a.begin[e + 1] - at < MULTIPLY_ROWS ? a.begin[e + 1] - at : MULTIPLY_ROWS;
@@ -268,10 +295,10 @@ KERNEL(MULTIPLY_THREADS, multiply_gate_up, experts_args)
 		EACH(r, MULTIPLY_ROWS)
 			x[r] = a.x + a.row[at + (r < n ? r : 0)] * a.x_pitch + a.k_first;
 		gate = multiply_column(w, a.dtype, a.gate_up_stride[2], a.k, x, n);
-		up = multiply_column(w + a.ffn * a.gate_up_stride[1] * width, a.dtype,
+		up = multiply_column(w + a.gates.up * a.gate_up_stride[1] * width, a.dtype,
 		                     a.gate_up_stride[2], a.k, x, n);
 		if (own >= 0)
-			a.hidden[(at + own) * a.ffn + j] = activate(a.activation, gate) * up;
+			a.hidden[(at + own) * a.ffn + j] = join_gates(&a.gates, e, j, gate, up);
 	}
 }
 
@@ -480,16 +507,17 @@ KERNEL(MULTIPLY_THREADS, multiply_row_gates, experts_args)
 	sync_block();
 	if (expert < 0 || j >= a.ffn)
 		return;
-	w[0] = (const char *)a.gate_up + (expert * a.gate_up_stride[0] + j * a.gate_up_stride[1] +
-	                                  a.k_first * a.gate_up_stride[2]) *
-	                                         width;
-	w[1] = w[0] + a.ffn * a.gate_up_stride[1] * width;
+	w[0] = (const char *)a.gate_up +
+	       (expert * a.gate_up_stride[0] + j * a.gates.step * a.gate_up_stride[1] +
+	        a.k_first * a.gate_up_stride[2]) *
+	               width;
+	w[1] = w[0] + a.gates.up * a.gate_up_stride[1] * width;
 	prefetch_columns(w, a.k * width, 2);
 	gate = a.dtype == PORT_BF16 ? multiply_columns(w, PORT_BF16, a.k, x, 2, 8)
 	                            : multiply_columns(w, a.dtype, a.k, x, 2, 4);
 	up = shuffle_xor(gate, WARP / 2);
 	if (threadIdx.x % WARP == 0)
-		a.hidden[blockIdx.x * a.ffn + j] = activate(a.activation, gate) * up;
+		a.hidden[blockIdx.x * a.ffn + j] = join_gates(&a.gates, expert, j, gate, up);
 }
 
 /*

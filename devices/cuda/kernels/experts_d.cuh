@@ -137,6 +137,31 @@ KERNEL(MULTIPLY_THREADS, derive_weights, derive_args)
 }
 
 /*
+ * Replaces gate and up of column j of expert e by their gradients, from the gradient g of h; returns
+ * h.
+ */
+DEVICE float derive_pair(const struct gates *p, int64_t e, int64_t j, float g, float *gate,
+                         float *up)
+{
+	float h = join_gates(p, e, j, *gate, *up), a, b, c, s, u;
+
+	add_gate_biases(p, e, j, gate, up);
+	a = *gate;
+	b = *up;
+	if (p->limit == 0.0f) {
+		*gate = derive_activation(p->activation, a, g * b);
+		*up = g * activate(p->activation, a);
+		return h;
+	}
+	c = a > p->limit ? p->limit : a;
+	u = clamp_up(b, p->limit);
+	s = 1.0f / (1.0f + mathf_exp(-(p->alpha * c)));
+	*gate = a > p->limit ? 0.0f : g * (u + 1.0f) * (s * (1.0f + p->alpha * c * (1.0f - s)));
+	*up = b > p->limit || b < -p->limit ? 0.0f : g * (c * s);
+	return h;
+}
+
+/*
  * Turns [a | b] (hidden) and e (z) of the listed rows into [da | db | h], in the slots of y. [da |
  * db] also replaces [a | b], with 0 outside of the added elements.
  */
@@ -147,12 +172,13 @@ KERNEL(MAP_THREADS, derive_experts, experts_args)
 	if (j >= a.ffn)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		float *to = a.y + t * a.y_pitch + j;
+		float *to = a.y + t * a.y_pitch;
 		int slot = 0;
 
 		for (int e = 0; e < a.experts; e++) {
 			int at = a.place[t * a.experts + e], inside = j >= a.f_first;
-			float *ab = a.hidden + (int64_t)at * 2 * a.ffn + j, z, act, da, db;
+			float *ab = a.hidden + (int64_t)at * 2 * a.ffn + j * a.gates.step;
+			float da, db;
 
 			if (at < 0)
 				continue;
@@ -160,16 +186,15 @@ KERNEL(MAP_THREADS, derive_experts, experts_args)
 				*a.fault = FAULT_EXPERTS;
 				break;
 			}
-			z = a.z[(int64_t)at * a.ffn + j];
-			act = activate(a.activation, ab[0]);
-			da = derive_activation(a.activation, ab[0], z * ab[a.ffn]);
-			db = z * act;
-			to[0] = da;
-			to[a.ffn] = db;
-			to[2 * a.ffn] = act * ab[a.ffn];
+			da = ab[0];
+			db = ab[a.gates.up];
+			to[2 * a.ffn + j] =
+				derive_pair(&a.gates, e, j, a.z[(int64_t)at * a.ffn + j], &da, &db);
+			to[j * a.gates.step] = da;
+			to[j * a.gates.step + a.gates.up] = db;
 			inside = inside && j < a.f_first + a.f;
 			ab[0] = inside ? da : 0.0f;
-			ab[a.ffn] = inside ? db : 0.0f;
+			ab[a.gates.up] = inside ? db : 0.0f;
 			to += 3 * a.ffn;
 			slot++;
 		}

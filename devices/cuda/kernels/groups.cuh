@@ -214,7 +214,7 @@ KERNEL(MULTIPLY_THREADS, multiply_groups, group_args)
 }
 
 /*
- * Computes h = act(gate) * up of the listed rows, in place of gate: hidden is [listed rows][2 ffn].
+ * Computes h = act(gate) * up of the listed rows, in place of gate: hidden is [listed rows][2][ffn].
  */
 KERNEL(MAP_THREADS, activate_listed, experts_args)
 {
@@ -223,7 +223,7 @@ KERNEL(MAP_THREADS, activate_listed, experts_args)
 	for (int64_t at = blockIdx.y; at < a.begin[a.experts] && j < a.ffn; at += gridDim.y) {
 		float *h = a.hidden + at * 2 * a.ffn + j;
 
-		h[0] = activate(a.activation, h[0]) * h[a.ffn];
+		h[0] = join_gates(&a.gates, a.owner[at], j, h[0], h[a.ffn]);
 	}
 }
 
@@ -241,11 +241,16 @@ DEVICE void load_row_terms(const struct row_sum_args *a, const struct row_side *
 
 		if (at + term < end) {
 			int64_t t = a->row ? a->row[at + term] : at + term;
-			const float *from = x->data + t * x->pitch + e * x->step;
+			int64_t from = t * x->pitch + e * x->step;
 
 			if (x->slot)
 				from += a->slot[at + term] * x->slot;
-			load_eight((const char *)from, PORT_F32, 1, first + lane, x->n, f);
+			if (x->data)
+				load_eight((const char *)(x->data + from), PORT_F32, 1,
+				           first + lane, x->n, f);
+			else
+				EACH(j, GROUP_EACH)
+					f[j] = 1.0f;
 			if (x->weighted)
 				EACH(j, GROUP_EACH)
 					f[j] *= a->weights[t * a->weights_pitch + e];

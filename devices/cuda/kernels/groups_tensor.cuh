@@ -18,14 +18,13 @@ enum { TENSOR_STAGES = 3, TENSOR_SIDE = TENSOR_TILE * STAGE_ROW }; /* bytes */
 DEVICE const uint16_t *find_column(const struct tensor_group_args *a, int64_t tile, int v,
                                    const int columns)
 {
-	int64_t column = tile * columns + v, up = 0;
+	int64_t column = tile * columns + v, row = column;
 
 	if (a->gated) {
 		column = tile * (columns / 2) + v / 16 * 8 + v % 8;
-		up = v / 8 % 2 * a->n;
+		row = column * a->gates.step + v / 8 % 2 * a->gates.up;
 	}
-	return column < a->n ? a->w + blockIdx.y * a->w_stride[0] + (column + up) * a->w_stride[1]
-	                     : NULL;
+	return column < a->n ? a->w + blockIdx.y * a->w_stride[0] + row * a->w_stride[1] : NULL;
 }
 
 /* Copies terms [at, at + STAGE_TERMS) of the rows and columns in `from` to a stage. */
@@ -65,8 +64,9 @@ DEVICE void write_tile(const struct tensor_group_args *a, const float *sum, cons
 		if (column >= a->n)
 			continue;
 		if (a->gated)
-			((uint16_t *)a->y)[y] = round_bf16(activate(a->activation, v) *
-			                                   (half ? at[8] + at[half + 8] : at[8]));
+			((uint16_t *)a->y)[y] =
+				round_bf16(join_gates(&a->gates, blockIdx.y, column, v,
+			                              half ? at[8] + at[half + 8] : at[8]));
 		else
 			((float *)a->y)[y] = v + 0.0f;
 	}

@@ -326,6 +326,11 @@ enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 #define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
 #define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
+struct sinks { /* of local heads: a score that has no value */
+	const void *data; /* NULL: none */
+	int64_t stride;
+	int32_t dtype;
+};
 struct attention_args {
 	const float *q, *k, *v; /* v NULL: values are the start of their keys, [64, d] */
 	float *out; /* NULL: not written */
@@ -347,6 +352,8 @@ struct attention_args {
 	int32_t wide; /* 16 bytes of keys, and of values, can be read in one access */
 	float scale, softcap;
 	float unit, bend; /* on tensor cores: factors to log2 of weights, and of e^2x of tanh(x) */
+	float sink_unit; /* on tensor cores: factor from sinks to scores before `unit` */
+	struct sinks sinks;
 };
 
 struct rope_args {
@@ -388,9 +395,12 @@ enum { TEXT_BLOCKS = 2, TEXT_STATE = 3 };
 struct text_args { /* attention over complete sequences; g NULL: the forward */
 	const float *q, *k, *v, *g; /* v is the start of k if latent */
 	float *out, *dq, *dk, *dv_out, *state;
+	float *dsinks; /* [rows][heads]; NULL: no sinks, or the forward */
 	const int32_t *position, *slot;
 	int32_t *fault;
 	int64_t q_pitch, k_pitch, v_pitch, g_pitch, out_pitch, dq_pitch, dk_pitch, dv_pitch;
+	int64_t dsinks_pitch;
+	struct sinks sinks;
 	int64_t rows, window, site; /* window 0: all keys; site: of local head 0 */
 	int32_t heads, group, first_head, d, dv, latent;
 	int32_t chunked; /* the window is the chunk of a row */
@@ -460,17 +470,25 @@ struct group_args { /* y = x w' for the rows of each group */
 enum { TENSOR_TILE = 128, TENSOR_PITCH = 132, TENSOR_BYTES = (3 * 2 * 128 + 16) * TENSOR_TILE };
 /* A tile of fewer rows: its columns; stages of STAGE_TERMS, or sums of both halves of the terms. */
 enum { LISTED_COLUMNS = 64, LISTED_STAGES = 6, LISTED_PITCH = LISTED_COLUMNS + 8 };
+struct gates { /* how the rows of gate_up of an expert become act(gate) * up */
+	const void *bias; /* [experts][2 ffn]; NULL: none */
+	int64_t bias_stride[2];
+	int64_t step, up; /* rows from a gate to the next one, and to its up */
+	int32_t bias_dtype, activation;
+	float limit, alpha; /* limit 0: none */
+};
 struct tensor_group_args {
 	const uint16_t *x, *w; /* bf16 */
 	void *y; /* f32; gated: act(gate) * up in bf16, and w has n rows of each */
 	const int32_t *begin, *row; /* from a list; row NULL: as in x; begin NULL: all rows */
 	int64_t x_pitch, y_pitch, x_step, y_step; /* steps: from group to group */
 	int64_t w_stride[2], rows, n, k; /* w_stride: from group to group, row to row */
-	int32_t gated, activation, row_blocks;
+	struct gates gates;
+	int32_t gated, row_blocks;
 };
 
 struct row_side { /* a side of a product, summed over rows */
-	const float *data;
+	const float *data; /* NULL: ones */
 	int64_t pitch, step, slot, n; /* step: from group to group; slot: from slot to slot, or 0 */
 	int32_t weighted;
 };
@@ -499,11 +517,13 @@ struct experts_args {
 	int64_t x_pitch, weights_pitch, y_pitch, gate_up_stride[3], down_stride[3];
 	int64_t rows, columns, ffn;
 	int64_t k_first, k, f_first, f; /* the added elements */
-	int32_t experts, slots, activation, dtype;
+	int32_t experts, slots, dtype;
+	struct gates gates;
 	int32_t most; /* maximum number of experts of a row */
 	int32_t wide; /* 16 bytes of combined values can be read and written in one access */
 	const int32_t *begin, *row, *place; /* from list_args; COMBINE: none, x has the slots */
 	const int32_t *expert; /* a block y for each listed row; NULL: each expert */
+	const int32_t *owner; /* the expert of each listed row */
 	int32_t *fault;
 	/* [listed rows][ffn] or larger, [columns]; by rows: [rows][most][ffn], without lists */
 	float *hidden, *z;

@@ -4,6 +4,7 @@
  */
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "nn/lower/lower.h"
 #include "nn/weights/weights.h"
 #include "tests/reference/lockstep.h"
 #include "tests/support/draw.h"
@@ -43,6 +44,7 @@ static tess_status find_block_tensor(void *self, const char *name, struct tess_v
 
 static struct tess_attention attention;
 static struct tess_rotary rotary;
+static double growth; /* of queries by their positions */
 static int32_t norm;
 static enum {
 	SOUND,
@@ -195,6 +197,7 @@ static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *
 		{ "q", heads, 0, 0 }, { "k", heads, 0, 0 }, { "v", heads, 0, 0 }, { 0 }
 	};
 	const struct tess_linear o[] = { { "o", hidden, 0, 0 }, { 0 } };
+	struct tess_rotary of_queries = rotary;
 	struct tess_tensor *h[3], *x, *y;
 
 	x = nn->embed(nn, "words", words, vocab, hidden);
@@ -203,7 +206,9 @@ static struct tess_tensor *record_block(struct tess_nn *nn, struct tess_tensor *
 	                      nn->dim(nn, "positions", TABLE, 0), hidden));
 	x = nn->norm(nn, "norm", nn->scale(nn, x, 0.7), norm, 1e-5);
 	nn->linear(nn, x, qkv, h);
-	y = nn->attention(nn, nn->rope(nn, h[0], &rotary), nn->rope(nn, h[1], &rotary), h[2],
+	of_queries.growth = growth;
+	of_queries.period = 4 * growth;
+	y = nn->attention(nn, nn->rope(nn, h[0], &of_queries), nn->rope(nn, h[1], &rotary), h[2],
 	                  attention.size ? &attention : NULL);
 	nn->linear(nn, nn->scale(nn, y, 3), o, &y);
 	return record_fault(nn, y);
@@ -221,6 +226,7 @@ static void reset_options(void)
 	attention = (struct tess_attention){ .size = sizeof attention, .scale = 0.4 };
 	rotary = (struct tess_rotary){ .size = sizeof rotary };
 	norm = TESS_RMS;
+	growth = 0;
 	fault = SOUND;
 }
 
@@ -403,6 +409,40 @@ START_TEST(positions_have_an_end)
 }
 END_TEST
 
+static const void *tables[2]; /* of the first two ROPEs */
+
+/* Notes the tables of two adjacent ROPEs. */
+static int32_t note_tables(const struct tess_op *op)
+{
+	if (op->kind != TESS_OP_ROPE || op->next->kind != TESS_OP_ROPE)
+		return 0;
+	tables[0] = op->in[2].data;
+	tables[1] = op->next->in[2].data;
+	return 0;
+}
+
+/* Checks that a device that fuses ROPEs sees which of them read the same table. */
+START_TEST(tables_of_rope_are_apart)
+{
+	static const struct tess_device device = { .fuses = note_tables };
+	struct lockstep how = { &model, &source, "none", 1, ids, IDS, false, NULL };
+	struct tess_rank_program *low;
+	struct tess_program *p;
+
+	for (int i = 0; i < 2; i++) {
+		reset_options();
+		growth = i;
+		ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
+		ck_assert_msg(!tess_program_lower(p, 0, NULL, &low), "%s", tess_error());
+		tables[0] = tables[1] = NULL;
+		tess_rank_program_fuse(low, &device);
+		ck_assert(tables[0] && (tables[0] != tables[1]) == i);
+		tess_rank_program_free(low);
+		tess_program_free(p);
+	}
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -416,5 +456,6 @@ int main(void)
 	tcase_add_loop_test(t, refuses_wrong_values, 0, sizeof wrong_values / sizeof *wrong_values);
 	tcase_add_test(t, rows_are_selected);
 	tcase_add_test(t, positions_have_an_end);
+	tcase_add_test(t, tables_of_rope_are_apart);
 	return suite_end(r);
 }
