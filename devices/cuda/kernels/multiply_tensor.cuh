@@ -12,7 +12,7 @@
  */
 
 enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; chunks */
-enum { STAGES_AHEAD = 4 }; /* prefetched to the L2 cache before the kernel waits */
+enum { AHEAD = 512 }; /* stages of all columns of a block, prefetched to the L2 cache before it waits */
 
 /*
  * Adds 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, which start at
@@ -90,7 +90,7 @@ DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const 
 	int64_t at = t->at + (int)threadIdx.x % STAGE_CHUNKS * STAGE_TERMS;
 
 	EACH(j, C / 16)
-		if ((int)threadIdx.x % STAGE_CHUNKS < STAGES_AHEAD && w[j] && at < t->end)
+		if ((int)threadIdx.x % STAGE_CHUNKS < AHEAD / C && w[j] && at < t->end)
 			prefetch_line(w[j] + at);
 }
 
@@ -161,15 +161,15 @@ DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t,
 {
 	uint32_t *ended = (uint32_t *)(t->sums + PRODUCT_BYTES / 4 - 1);
 	int c = find_run_column(PRODUCT_COLUMNS);
-	float v[RUNS / 2][4];
 
-	EACH(i, 2 * X)
-		read_sums(t, X, PRODUCT_COLUMNS, find_run_row(i, PRODUCT_COLUMNS), c, v[i]);
-	EACH(i, 2 * X) {
+	UNROLL_BY(2)
+	for (int i = 0; i < 2 * X; i++) {
 		int r = find_run_row(i, PRODUCT_COLUMNS);
+		float v[4];
 
+		read_sums(t, X, PRODUCT_COLUMNS, r, c, v);
 		if (r < a->rows)
-			store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v[i]));
+			store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v));
 	}
 	sync_block();
 	if (!threadIdx.x)
@@ -194,17 +194,22 @@ DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 				           find_part(a, p, r, c), 16);
 }
 
-/* Replaces this block's sums by the sums of all parts; the copies are stored after them. */
+/*
+ * Replaces this block's sums by the sums of all parts; the copies are stored after them. The loops
+ * are not unrolled: each instruction would run once, and be fetched from memory for that.
+ */
 DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const int X)
 {
 	char *copies = (char *)(t->sums + X * 16 * (PRODUCT_COLUMNS + SUMS_GAP));
 
-	EACH(i, RUNS_AHEAD) {
+	UNROLL_BY(1)
+	for (int i = 0; i < RUNS_AHEAD; i++) {
 		if (i < 2 * X)
 			copy_parts(a, i, copies + i * RUN_BYTES);
 		commit_copies();
 	}
-	EACH(i, 2 * X) {
+	UNROLL_BY(1)
+	for (int i = 0; i < 2 * X; i++) {
 		char *run = copies + i % RUNS_AHEAD * RUN_BYTES;
 		float v[4];
 
@@ -231,28 +236,63 @@ DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const
 	sync_block();
 }
 
-/* Loads the addends of the products to registers while the parts are copied. */
+/* Returns whether the thread's four columns of a row are read and written in one access. */
+DEVICE int is_run_whole(const struct tensor_args *a, const struct product_tile *t, const int C)
+{
+	return a->wide && t->column + find_run_column(C) + 4 <= a->of[t->of].columns;
+}
+
+/* Loads the addends of whole runs to registers while the parts are copied. */
 DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, const int X,
                        const int C, float (*added)[4])
 {
-	const float *more = a->of[t->of].more;
-	int64_t column = t->column + find_run_column(C);
+	const struct multiplied *m = &a->of[t->of];
+	int whole = m->more && is_run_whole(a, t, C);
 
 	EACH(i, X * C / 32) {
+		int r = find_run_row(i, C);
+
 		EACH(j, 4)
 			added[i][j] = 0.0f;
-		if (more && find_run_row(i, C) < a->rows && column < a->of[t->of].columns)
-			load_four(more + find_run_row(i, C) * a->of[t->of].more_pitch, column,
-			          a->of[t->of].columns, a->wide, added[i]);
+		if (whole && r < a->rows)
+			widen_quad(load_quad(m->more + r * m->more_pitch + t->column +
+			                     find_run_column(C)),
+			           PORT_F32, added[i]);
+	}
+}
+
+/* Writes runs with columns beyond the last, or with rows that are not aligned. */
+DEVICE void write_narrow_outs(const struct tensor_args *a, const struct product_tile *t,
+                              const int X, const int C)
+{
+	const struct multiplied *m = &a->of[t->of];
+	int64_t column = t->column + find_run_column(C);
+
+	UNROLL_BY(1)
+	for (int i = 0; i < X * C / 32; i++) {
+		int r = find_run_row(i, C);
+		float v[4], added[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+
+		if (r >= a->rows)
+			continue;
+		read_sums(t, X, C, r, find_run_column(C), v);
+		if (m->more)
+			load_four(m->more + r * m->more_pitch, column, m->columns, 0, added);
+		EACH(j, 4)
+			v[j] = v[j] + 0.0f + added[j];
+		store_four(m->y + r * m->y_pitch, column, m->columns, 0, v);
 	}
 }
 
 DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X,
                        const int C, float (*added)[4])
 {
-	const int64_t columns = a->of[t->of].columns;
-	int64_t column = t->column + find_run_column(C);
+	const struct multiplied *m = &a->of[t->of];
 
+	if (!is_run_whole(a, t, C)) {
+		write_narrow_outs(a, t, X, C);
+		return;
+	}
 	EACH(i, X * C / 32) {
 		int r = find_run_row(i, C);
 		float v[4];
@@ -260,9 +300,9 @@ DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t
 		read_sums(t, X, C, r, find_run_column(C), v);
 		EACH(j, 4)
 			v[j] = v[j] + 0.0f + added[i][j];
-		if (r < a->rows && column < columns)
-			store_four(a->of[t->of].y + r * a->of[t->of].y_pitch, column, columns,
-			           a->wide, v);
+		if (r < a->rows)
+			store_global_quad(m->y + r * m->y_pitch + t->column + find_run_column(C),
+			                  pack_quad(v));
 	}
 }
 
@@ -324,7 +364,8 @@ DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 	wait_for_kernels();
 	EACH(i, X * C / 4)
 		sum[i] = 0.0f;
-	EACH(s, ahead) {
+	UNROLL_BY(1)
+	for (int s = 0; s < ahead; s++) {
 		if (s < stages)
 			copy_operands(a, &t, w, t.at + s * STAGE_TERMS, X, C, stage + s * bytes);
 		commit_copies();
