@@ -14,7 +14,7 @@
 #define __sanitizer_finish_switch_fiber(saved, bottom, size) ((void)(saved), (void)scheduler_size)
 #endif
 
-enum { THREADS = 1024, COPIES = 256, WARP = 32, STACK = 64 << 10 };
+enum { THREADS = 2048, COPIES = 256, WARP = 32, STACK = 64 << 10 };
 
 struct barrier {
 	int alive, arrived;
@@ -37,12 +37,16 @@ struct thread { /* a coroutine; it runs one thread after another */
 };
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-_Alignas(128) float emulated_shared[EMULATED_SHARED_MAX / sizeof(float)];
+_Alignas(128) float emulated_cluster[EMULATED_CLUSTER_MAX][EMULATED_SHARED_MAX / sizeof(float)];
+float *emulated_shared = emulated_cluster[0];
 unsigned emulated_shared_bytes, emulated_launch, emulated_settled, emulated_block;
 enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
-static struct thread threads[THREADS];
-static struct barrier block_barrier, warp_barrier[THREADS / WARP];
+static struct thread threads[THREADS]; /* of all blocks of the cluster */
+static struct barrier cluster_barrier, block_barrier[EMULATED_CLUSTER_MAX],
+	warp_barrier[THREADS / WARP];
+static unsigned block_threads, running_rank; /* threads of a block; the rank of the running one */
+static unsigned cluster_start; /* blockIdx.y of its first block */
 /*
  * Values exchanged by lanes, in two alternating halves: a late lane reads one half while the others
  * write the next.
@@ -58,6 +62,12 @@ static emulated_kernel *running;
 static const void *arguments;
 static bool progress; /* since the scheduler last checked */
 static bool backward; /* order of the threads: either one hides some missing barriers */
+
+/* Returns the index of the running thread in its cluster. */
+static unsigned get_thread(void)
+{
+	return running_rank * block_threads + threadIdx.x;
+}
 
 /* ---- coroutines ------------------------------------------------------------------------------ */
 
@@ -100,17 +110,19 @@ static void release_barrier(struct barrier *b)
 
 static void run_coroutine(void)
 {
-	struct thread *t = &threads[threadIdx.x];
+	struct thread *t = &threads[get_thread()];
 
 	__sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_size);
 	for (;;) {
-		unsigned x = threadIdx.x;
+		unsigned x = get_thread(), rank = running_rank;
 
 		running(arguments);
 		t->done = progress = true;
-		block_barrier.alive--;
+		cluster_barrier.alive--;
+		block_barrier[rank].alive--;
 		warp_barrier[x / WARP].alive--;
-		release_barrier(&block_barrier);
+		release_barrier(&cluster_barrier);
+		release_barrier(&block_barrier[rank]);
 		release_barrier(&warp_barrier[x / WARP]);
 		leave_thread(t);
 	}
@@ -121,7 +133,10 @@ static void enter_thread(unsigned x)
 	struct thread *t = &threads[x];
 	ucontext_t context;
 
-	threadIdx.x = x;
+	running_rank = x / block_threads;
+	threadIdx.x = x % block_threads;
+	blockIdx.y = cluster_start + running_rank;
+	emulated_shared = emulated_cluster[running_rank];
 	if (!t->stack) {
 		t->stack = malloc(STACK);
 		if (!t->stack)
@@ -144,7 +159,7 @@ static void enter_thread(unsigned x)
 
 static void wait_at_barrier(struct barrier *b)
 {
-	struct thread *t = &threads[threadIdx.x];
+	struct thread *t = &threads[get_thread()];
 	unsigned generation = b->generation;
 
 	b->arrived++;
@@ -156,27 +171,43 @@ static void wait_at_barrier(struct barrier *b)
 
 void emulator_sync_block(void)
 {
-	wait_at_barrier(&block_barrier);
+	wait_at_barrier(&block_barrier[running_rank]);
+}
+
+void emulator_sync_cluster(void)
+{
+	wait_at_barrier(&cluster_barrier);
+}
+
+float *emulator_find_peer(unsigned rank)
+{
+	return rank < EMULATED_CLUSTER_MAX && block_barrier[rank].alive ? emulated_cluster[rank]
+	                                                                : NULL;
+}
+
+unsigned emulator_get_rank(void)
+{
+	return running_rank;
 }
 
 void emulator_sync_warp(void)
 {
-	wait_at_barrier(&warp_barrier[threadIdx.x / WARP]);
+	wait_at_barrier(&warp_barrier[get_thread() / WARP]);
 }
 
 /* Returns the half for the next exchange. */
 static unsigned take_turn(void)
 {
-	return ++threads[threadIdx.x].turn % 2;
+	return ++threads[get_thread()].turn % 2;
 }
 
 float emulator_shuffle_xor(float x, int mask)
 {
 	float *shown = lanes[take_turn()];
 
-	shown[threadIdx.x] = x;
+	shown[get_thread()] = x;
 	emulator_sync_warp();
-	return shown[threadIdx.x ^ (unsigned)mask];
+	return shown[get_thread() ^ (unsigned)mask];
 }
 
 /* Exchanges rows in the warp; `row` is this lane's. */
@@ -184,9 +215,9 @@ static const uint16_t *const *show_row(const void *row)
 {
 	const uint16_t **shown = rows[take_turn()];
 
-	shown[threadIdx.x] = row;
+	shown[get_thread()] = row;
 	emulator_sync_warp();
-	return shown + threadIdx.x / WARP * WARP;
+	return shown + get_thread() / WARP * WARP;
 }
 
 void emulator_load_matrices(const void *row, uint32_t *out)
@@ -221,9 +252,9 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 	unsigned lane = threadIdx.x % WARP;
 	uint32_t(*shown)[6] = sides[take_turn()];
 
-	memcpy(shown[threadIdx.x], (uint32_t[]){ a[0], a[1], a[2], a[3], b0, b1 }, sizeof *shown);
+	memcpy(shown[get_thread()], (uint32_t[]){ a[0], a[1], a[2], a[3], b0, b1 }, sizeof *shown);
 	emulator_sync_warp();
-	shown += threadIdx.x / WARP * WARP;
+	shown += get_thread() / WARP * WARP;
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned row = lane / 4, column = lane % 4 * 2 + i % 2;
 
@@ -241,7 +272,7 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 /* Starts a copy. Copies of every second thread are done when they are waited for, not before. */
 void emulator_copy_async(void *to, const void *from, int bytes)
 {
-	struct thread *t = &threads[threadIdx.x];
+	struct thread *t = &threads[get_thread()];
 
 	if (t->ncopies == COPIES)
 		abort();
@@ -252,13 +283,13 @@ void emulator_copy_async(void *to, const void *from, int bytes)
 
 void emulator_commit_copies(void)
 {
-	threads[threadIdx.x].groups++;
+	threads[get_thread()].groups++;
 }
 
 /* Waits for all but the newest n groups; -1: also for copies without a group. */
 void emulator_wait_copies(int n)
 {
-	struct thread *t = &threads[threadIdx.x];
+	struct thread *t = &threads[get_thread()];
 	int kept = 0;
 
 	for (int i = 0; i < t->ncopies; i++) {
@@ -298,22 +329,31 @@ static bool run_warp(unsigned warp, unsigned n, unsigned *done)
 	return any;
 }
 
-static void run_block(unsigned n)
+/* Resets the barriers and the memory of `blocks` blocks of n threads in all. */
+static void start_cluster(unsigned blocks, unsigned n)
 {
-	unsigned done = 0, warps = (n + WARP - 1) / WARP;
-
 	emulated_block++;
-	block_barrier = (struct barrier){ .alive = (int)n };
-	for (unsigned w = 0; w < warps; w++)
+	cluster_barrier = (struct barrier){ .alive = (int)n };
+	for (unsigned b = 0; b < EMULATED_CLUSTER_MAX; b++)
+		block_barrier[b] = (struct barrier){ .alive = b < blocks ? (int)(n / blocks) : 0 };
+	for (unsigned w = 0; w * WARP < n; w++)
 		warp_barrier[w] =
 			(struct barrier){ .alive = n - w * WARP < WARP ? (int)(n - w * WARP)
 			                                               : WARP };
-	memset(emulated_shared, 0xff, emulated_shared_bytes); /* NaN */
+	for (unsigned b = 0; b < blocks; b++)
+		memset(emulated_cluster[b], 0xff, emulated_shared_bytes); /* NaN */
 	for (unsigned x = 0; x < n; x++) {
 		threads[x].done = false;
 		threads[x].ncopies = 0;
 		threads[x].turn = 0;
 	}
+}
+
+static void run_cluster(unsigned blocks)
+{
+	unsigned n = blocks * block_threads, done = 0, warps = (n + WARP - 1) / WARP;
+
+	start_cluster(blocks, n);
 	while (done < n) {
 		bool any = false;
 
@@ -330,19 +370,24 @@ static void run_block(unsigned n)
 }
 
 void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_index grid,
-                  struct emulated_index block, unsigned shared)
+                  struct emulated_index block, unsigned cluster, unsigned shared)
 {
+	if (cluster > EMULATED_CLUSTER_MAX || cluster * block.x > THREADS || grid.y % cluster ||
+	    (cluster > 1 && block.x % WARP))
+		abort();
 	running = kernel;
 	arguments = args;
 	emulated_shared_bytes = shared;
 	emulated_launch++;
 	gridDim = grid;
 	blockDim = block;
+	block_threads = block.x;
 	for (unsigned z = 0; z < grid.z; z++) {
-		for (unsigned y = 0; y < grid.y; y++) {
+		for (unsigned y = 0; y < grid.y; y += cluster) {
 			for (unsigned x = 0; x < grid.x; x++) {
 				blockIdx = (struct emulated_index){ x, y, z };
-				run_block(block.x);
+				cluster_start = y;
+				run_cluster(cluster);
 			}
 		}
 	}

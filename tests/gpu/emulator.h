@@ -1,7 +1,7 @@
 /*
- * emulator.h - runs the kernels of devices/cuda on the CPU, as C: a block at a time, its threads as
- * coroutines that synchronize at barriers. It emulates indices, barriers, waits for copies and
- * arithmetic, not the memory model or the speed of a GPU.
+ * emulator.h - runs the kernels of devices/cuda on the CPU, as C: a block or a cluster of them at a
+ * time, its threads as coroutines that synchronize at barriers. It emulates indices, barriers,
+ * waits for copies and arithmetic, not the memory model or the speed of a GPU.
  */
 #ifndef TESS_TESTS_GPU_EMULATOR_H
 #define TESS_TESTS_GPU_EMULATOR_H
@@ -16,23 +16,33 @@ struct emulated_index {
 	unsigned x, y, z;
 };
 extern struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-extern float emulated_shared[]; /* shared memory of the running block */
+enum { EMULATED_SHARED_MAX = 227 << 10, EMULATED_CLUSTER_MAX = 8 };
+/* Shared memory of the blocks of a cluster, and of the running one. */
+extern float emulated_cluster[EMULATED_CLUSTER_MAX][EMULATED_SHARED_MAX / sizeof(float)];
+extern float *emulated_shared;
 extern unsigned emulated_shared_bytes; /* size of the above */
-extern unsigned emulated_block; /* its index, from 1 on */
+extern unsigned emulated_block; /* index of the running block or cluster, from 1 on */
 __attribute__((
 	visibility("default"))) extern unsigned emulated_launch; /* launch index, for tests, too */
 extern unsigned emulated_settled; /* the last launch before a copy or a graph, which wait for it */
-enum { EMULATED_SHARED_MAX = 227 << 10 };
 
 enum emulated_memory { EMULATED_NO_MEMORY, EMULATED_DEVICE, EMULATED_HOST };
 /* Returns the kind of the allocation that contains all bytes; set by the allocator (ptx.h). */
 extern enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
 
 typedef void emulated_kernel(const void *args);
-/* Runs all blocks of a kernel, with `shared` bytes of memory each. One call at a time. */
+/*
+ * Runs all blocks of a kernel, with `shared` bytes of memory each; `cluster` adjacent ones in y at
+ * once. One call at a time.
+ */
 void emulator_run(emulated_kernel *kernel, const void *args, struct emulated_index grid,
-                  struct emulated_index block, unsigned shared);
+                  struct emulated_index block, unsigned cluster, unsigned shared);
 void emulator_sync_block(void);
+void emulator_sync_cluster(void);
+/* Returns the shared memory of a block of the cluster; NULL if it has ended, or is none. */
+float *emulator_find_peer(unsigned rank);
+/* Returns the rank of the running block. */
+unsigned emulator_get_rank(void);
 void emulator_sync_warp(void);
 float emulator_shuffle_xor(float x, int mask);
 /* Emulates cp.async of 16 bytes, or of zeros (bytes 0). */
@@ -57,6 +67,7 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 #define UNROLL_BY(n)
 #define shuffle_xor emulator_shuffle_xor
 #define sync_block emulator_sync_block
+#define sync_cluster emulator_sync_cluster
 #define sync_warp emulator_sync_warp
 #define unpack_float tess_float
 #define pack_float tess_bits
@@ -87,7 +98,14 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 {
 	memcpy(__builtin_assume_aligned(p, 8), (uint32_t[]){ first, second }, 8);
 }
+static inline struct quad emulator_load_peer(const void *p, int rank)
+{
+	const char *peer = (const char *)emulator_find_peer((unsigned)rank);
+
+	return emulator_load_quad(peer + ((const char *)p - (const char *)emulated_shared));
+}
 #define load_quad emulator_load_quad
+#define load_peer_quad emulator_load_peer
 #define store_quad emulator_store_quad
 #define store_global_quad emulator_store_quad
 #define store_global_pair emulator_store_pair

@@ -31,7 +31,7 @@ struct task { /* task of a graph */
 	struct task *next;
 	const struct emulated_entry *kernel; /* NULL: a product */
 	struct emulated_index grid, block;
-	unsigned shared;
+	unsigned cluster, shared; /* blocks in y that share memory; bytes of it */
 	_Alignas(16) char args[512];
 	struct cublasLtMatmulDesc *product;
 	struct layout *w, *x, *y, *more;
@@ -265,13 +265,18 @@ static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void
 	struct task k = { .kernel = (const struct emulated_entry *)(const void *)function,
 		          .grid = { how->gridDimX, how->gridDimY, how->gridDimZ },
 		          .block = { how->blockDimX, how->blockDimY, how->blockDimZ },
+		          .cluster = 1,
 		          .shared = how->sharedMemBytes };
 	bool early = get_environment_number("FAKE_CUDA_COMPUTE", 90) >= 90;
 
 	FAIL_IF_TOLD(cuLaunchKernelEx);
+	for (unsigned i = 0; i < how->numAttrs && early; i++)
+		if (how->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			k.cluster = how->attrs[i].value.clusterDim.y;
 	if (!k.grid.x || !k.grid.y || !k.grid.z || k.grid.y > 65535 || k.grid.z > 65535 ||
 	    k.block.x > 1024 || k.block.y != 1 || k.block.z != 1 ||
-	    !has_shared_memory(k.kernel, k.shared) || extra || how->numAttrs > early ||
+	    !has_shared_memory(k.kernel, k.shared) || extra || how->numAttrs > 2 * early ||
+	    k.grid.y % k.cluster || k.cluster > EMULATED_CLUSTER_MAX ||
 	    k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
@@ -698,7 +703,7 @@ static void run_product(const struct task *k)
 static void run_task(const struct task *k)
 {
 	if (k->kernel)
-		emulator_run(k->kernel->kernel, k->args, k->grid, k->block,
+		emulator_run(k->kernel->kernel, k->args, k->grid, k->block, k->cluster,
 		             k->kernel->shared + k->shared);
 	else
 		run_product(k);

@@ -7,14 +7,15 @@
 enum { PAGE = 4096, PAGES = 1 << 18, GRANULE = 2, WARP = 32, COUNTS = 4096 };
 enum { OF_WARP = 1 << 16, OF_BLOCK = 1 << 17 };
 static const uint32_t of_grid = UINT32_MAX;
-static uint32_t scope; /* scope of the access: its launch or, in shared memory, its block */
+static uint32_t scope; /* scope of the access: its launch or, in shared memory, its cluster */
+static bool in_shared; /* the access is one to shared memory */
 
 enum access { PLAIN, RELAXED, ATOMIC, COPY /* pending */, COPIED /* by copies only */ };
 
 struct mark { /* the last access */
 	uint32_t scope, block; /* of_grid: several blocks */
 	uint32_t thread; /* OF_WARP + n: several threads of that warp; OF_BLOCK: several warps */
-	uint32_t bars, warp_bars;
+	uint32_t bars, warp_bars, cluster_bars;
 	enum access access;
 	uint64_t blocks; /* of_grid: bit n % 64 for block n */
 };
@@ -34,29 +35,34 @@ _Noreturn static void refuse_access(const struct ptx_thread *t, const char *p, c
 {
 	fprintf(stderr, "ptx: %s: block %u,%u,%u, thread %u %s: %p (%s)\n", t->kernel, blockIdx.x,
 	        blockIdx.y, blockIdx.z, threadIdx.x, what, (const void *)p,
-	        p >= (const char *)emulated_shared &&
-	                        p < (const char *)emulated_shared + emulated_shared_bytes
-	                ? "shared"
-	                : "global");
+	        in_shared ? "shared" : "global");
 	abort();
 }
 
 char *ptx_shared(uint64_t at)
 {
-	return (char *)emulated_shared + (uint32_t)at;
+	return (char *)emulated_shared + (int32_t)at;
+}
+
+uint32_t ptx_map_peer(uint32_t at, uint32_t rank)
+{
+	return at + (rank - emulator_get_rank()) * EMULATED_SHARED_MAX;
 }
 
 /* Checks an address. Returns false for host memory, where words are only set. */
 static bool check_address(const struct ptx_thread *t, const char *p, unsigned bytes,
                           enum access access)
 {
-	const char *shared = (const char *)emulated_shared;
+	const char *shared = (const char *)emulated_cluster;
 	enum emulated_memory where;
 
+	in_shared = p >= shared && p < shared + sizeof emulated_cluster;
 	if ((uintptr_t)p % bytes != 0)
 		refuse_access(t, p, "is misaligned");
-	if (p >= shared && p < shared + EMULATED_SHARED_MAX) {
-		if (p + bytes > shared + emulated_shared_bytes)
+	if (in_shared) {
+		if (!emulator_find_peer((unsigned)((p - shared) / EMULATED_SHARED_MAX)))
+			refuse_access(t, p, "is to a block that has ended");
+		if ((p - shared) % EMULATED_SHARED_MAX + bytes > emulated_shared_bytes)
 			refuse_access(t, p, "is beyond the shared memory of the block");
 		scope = emulated_block;
 		return true;
@@ -146,20 +152,17 @@ static bool is_ordered(const struct mark *m, const struct ptx_thread *t)
 	if (m->scope != scope)
 		return true;
 	if (m->block != get_block_number())
-		return is_counted(m, t);
+		return in_shared ? m->cluster_bars < t->cluster_bars : is_counted(m, t);
 	return m->thread == threadIdx.x || m->bars < t->bars ||
 	       (is_of_warp(m) && m->warp_bars < t->warp_bars);
 }
 
 static void set_mark(struct mark *m, const struct ptx_thread *t, enum access access)
 {
-	*m = (struct mark){ scope,
-		            get_block_number(),
-		            threadIdx.x,
-		            t->bars,
-		            t->warp_bars,
-		            access,
-		            get_block_bit(get_block_number()) };
+	*m = (struct mark){ scope,        get_block_number(),
+		            threadIdx.x,  t->bars,
+		            t->warp_bars, t->cluster_bars,
+		            access,       get_block_bit(get_block_number()) };
 }
 
 static void add_reader(struct mark *m, const struct ptx_thread *t, enum access access)
@@ -173,6 +176,7 @@ static void add_reader(struct mark *m, const struct ptx_thread *t, enum access a
 		m->block = of_grid;
 		m->blocks |= get_block_bit(get_block_number());
 		m->bars = t->bars > m->bars ? t->bars : m->bars;
+		m->cluster_bars = t->cluster_bars;
 	} else {
 		m->thread = is_of_warp(m) ? OF_WARP | threadIdx.x / WARP : OF_BLOCK;
 	}
@@ -293,6 +297,13 @@ void ptx_sync_block(struct ptx_thread *t)
 {
 	emulator_sync_block();
 	t->bars++;
+}
+
+void ptx_sync_cluster(struct ptx_thread *t)
+{
+	emulator_sync_cluster();
+	t->bars++;
+	t->cluster_bars++;
 }
 
 static void check_lanes(uint32_t lanes)

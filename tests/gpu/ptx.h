@@ -15,13 +15,16 @@ enum { PTX_COPIES = 256 };
 struct ptx_thread {
 	const char *kernel;
 	bool waited; /* for earlier kernels, after which it may access memory */
-	uint32_t bars, warp_bars; /* barriers of the block and of the warp that it has passed */
+	/* barriers of the block, of the warp and of the cluster that it has passed */
+	uint32_t bars, warp_bars, cluster_bars;
 	int ncopies, groups; /* pending copies to shared memory; committed groups */
 	char *to[PTX_COPIES];
 	int group[PTX_COPIES];
 };
 
 char *ptx_shared(uint64_t at);
+/* Returns the address `at` in the shared memory of a block of the cluster. */
+uint32_t ptx_map_peer(uint32_t at, uint32_t rank);
 /*
  * Check an access. All bytes must be of one object, aligned to their number. Since a common
  * barrier, no other thread may have written them, or for a write have read them. Races of single
@@ -48,6 +51,7 @@ uint32_t ptx_count_ended(const struct ptx_thread *t, char *p, uint32_t v);
 void ptx_prefetch(const struct ptx_thread *t, const char *p);
 
 void ptx_sync_block(struct ptx_thread *t);
+void ptx_sync_cluster(struct ptx_thread *t);
 void ptx_sync_warp(struct ptx_thread *t, uint32_t lanes);
 uint32_t ptx_shuffle(uint32_t value, uint32_t mask, uint32_t clamp, uint32_t lanes);
 void ptx_load_matrices(const struct ptx_thread *t, const char *row, int turned, uint32_t *out);

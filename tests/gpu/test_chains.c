@@ -134,6 +134,7 @@ static void compare_last_out(const struct chain *c, float within)
 /* ---- a layer's second half ------------------------------------------------------------------- */
 
 enum { WIDE = 64 };
+static int64_t layer_width = WIDE;
 
 static struct layer { /* the buffers of its chain */
 	float *x, *more, *sum, *y, *gate, *up, *glu, *z, *total;
@@ -153,48 +154,49 @@ static bool counts_in_layer(const void *host)
 static void make_layer_chain(struct chain *c, int64_t rows, int64_t shift, int32_t dtype)
 {
 	static struct tess_tree tree = { 1, 0, 1, 0, 1 };
-	static const int64_t bound[] = { 0, WIDE };
+	static int64_t bound[2];
 	static struct tess_term term = { 0, 0, bound };
 	static double eps[] = { TESS_RMS, 1e-5, 0, 1 }, silu[] = { TESS_SILU };
 	struct layer *l = &layer;
 	struct tess_view x, more, sum, y, gate, up, glu, z, total;
-	void *w[4] = { make_weight_buffer(dtype, WIDE, NULL),
-		       make_weight_buffer(dtype, WIDE * WIDE, NULL),
-		       make_weight_buffer(dtype, WIDE * WIDE, NULL),
-		       make_weight_buffer(dtype, WIDE * WIDE, NULL) };
+	void *w[4] = { make_weight_buffer(dtype, layer_width, NULL),
+		       make_weight_buffer(dtype, layer_width * layer_width, NULL),
+		       make_weight_buffer(dtype, layer_width * layer_width, NULL),
+		       make_weight_buffer(dtype, layer_width * layer_width, NULL) };
 
+	bound[1] = layer_width;
 	*c = (struct chain){ .n = 6, .fused = { [1] = shift < 1 }, .ends = { 0, 1, 1, 1, 1, 0 } };
 	c->fused[3] = rows < 7;
-	l->x = make_buffer((rows + 1) * WIDE, true);
-	l->more = make_buffer(rows * WIDE, true);
-	l->sum = make_buffer(rows * WIDE, false);
-	l->y = shift < 0 ? make_buffer(rows * WIDE, false) : l->x + shift * WIDE;
-	l->gate = make_buffer(rows * WIDE, false);
-	l->up = make_buffer(rows * WIDE, false);
-	l->glu = rows > 8 ? make_buffer(rows * WIDE, false) : rows > 6 ? l->y : l->up;
-	l->z = make_buffer(rows * WIDE, false);
-	l->total = make_buffer(rows * WIDE, false);
-	x = cpu_make_rows(l->x, rows, WIDE, WIDE);
-	more = cpu_make_rows(l->more, rows, WIDE, WIDE);
-	sum = cpu_make_rows(l->sum, rows, WIDE, WIDE);
-	y = cpu_make_rows(l->y, rows, WIDE, WIDE);
-	gate = cpu_make_rows(l->gate, rows, WIDE, WIDE);
-	up = cpu_make_rows(l->up, rows, WIDE, WIDE);
-	glu = cpu_make_rows(l->glu, rows, WIDE, WIDE);
-	z = cpu_make_rows(l->z, rows, WIDE, WIDE);
-	total = cpu_make_rows(l->total, rows, WIDE, WIDE);
+	l->x = make_buffer((rows + 1) * layer_width, true);
+	l->more = make_buffer(rows * layer_width, true);
+	l->sum = make_buffer(rows * layer_width, false);
+	l->y = shift < 0 ? make_buffer(rows * layer_width, false) : l->x + shift * layer_width;
+	l->gate = make_buffer(rows * layer_width, false);
+	l->up = make_buffer(rows * layer_width, false);
+	l->glu = rows > 8 ? make_buffer(rows * layer_width, false) : rows > 6 ? l->y : l->up;
+	l->z = make_buffer(rows * layer_width, false);
+	l->total = make_buffer(rows * layer_width, false);
+	x = cpu_make_rows(l->x, rows, layer_width, layer_width);
+	more = cpu_make_rows(l->more, rows, layer_width, layer_width);
+	sum = cpu_make_rows(l->sum, rows, layer_width, layer_width);
+	y = cpu_make_rows(l->y, rows, layer_width, layer_width);
+	gate = cpu_make_rows(l->gate, rows, layer_width, layer_width);
+	up = cpu_make_rows(l->up, rows, layer_width, layer_width);
+	glu = cpu_make_rows(l->glu, rows, layer_width, layer_width);
+	z = cpu_make_rows(l->z, rows, layer_width, layer_width);
+	total = cpu_make_rows(l->total, rows, layer_width, layer_width);
 	c->in[0][0] = x;
 	c->in[0][1] = more;
 	c->out[0][0] = c->in[1][0] = sum;
-	c->in[1][1] = cpu_make_list(w[0], dtype, WIDE);
+	c->in[1][1] = cpu_make_list(w[0], dtype, layer_width);
 	c->out[1][0] = c->in[2][0] = y;
-	c->in[2][1] = cpu_make_view(w[1], dtype, WIDE, WIDE, WIDE, 1);
-	c->in[2][2] = cpu_make_view(w[3], dtype, WIDE, WIDE, WIDE, 1);
+	c->in[2][1] = cpu_make_view(w[1], dtype, layer_width, layer_width, layer_width, 1);
+	c->in[2][2] = cpu_make_view(w[3], dtype, layer_width, layer_width, layer_width, 1);
 	c->out[2][0] = c->in[3][0] = gate;
 	c->out[2][1] = c->in[3][1] = up;
 	c->out[3][0] = c->in[4][0] = glu;
-	c->in[4][1] = cpu_make_view(w[2], dtype, WIDE, WIDE, WIDE, 1);
-	c->out[4][0] = cpu_make_partial(l->z, 1, rows, WIDE, WIDE);
+	c->in[4][1] = cpu_make_view(w[2], dtype, layer_width, layer_width, layer_width, 1);
+	c->out[4][0] = cpu_make_partial(l->z, 1, rows, layer_width, layer_width);
 	c->in[5][0] = sum;
 	c->in[5][1] = z;
 	c->out[5][0] = total;
@@ -277,6 +279,18 @@ START_TEST(wide_ends)
 {
 	ck_assert_int_eq(setenv("FAKE_CUDA_PROCESSORS", "0", 1), 0);
 	test_ends(61, TESS_BF16, _i, NULL);
+}
+END_TEST
+
+/*
+ * With enough terms for parts, clusters add them: those of the GLU with 16 multiprocessors, those
+ * of the last sum with 8.
+ */
+START_TEST(cluster_ends)
+{
+	ck_assert_int_eq(setenv("FAKE_CUDA_PROCESSORS", _i ? "8" : "16", 1), 0);
+	layer_width = 512;
+	test_ends(40, TESS_BF16, false, NULL);
 }
 END_TEST
 
@@ -495,6 +509,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, layers);
 	tcase_add_loop_test(t, ends, 0, 12);
 	tcase_add_loop_test(t, wide_ends, 0, 2);
+	tcase_add_loop_test(t, cluster_ends, 0, 2);
 	tcase_add_loop_test(t, ends_without_blas, 0, 2);
 	tcase_add_loop_test(t, row_ends, 0, 18);
 	tcase_add_loop_test(t, long_rows, 0, 3);

@@ -434,6 +434,28 @@ START_TEST(linear_tensor)
 }
 END_TEST
 
+/*
+ * Products whose parts clusters of 7 and of 2 blocks add, and of single blocks with all of a
+ * multiprocessor's shared memory.
+ */
+START_TEST(linear_clusters)
+{
+	static const struct linear_case c[] = {
+		{ .dtype = TESS_BF16, .nweights = 1, .rows = 40, .k = 2104, .n = { 123 } },
+		{ .dtype = TESS_BF16, .nweights = 2, .rows = 64, .k = 1224, .n = { 131, 128 } },
+		{ .dtype = TESS_BF16, .nweights = 2, .rows = 33, .k = 712, .n = { 300, 400 } },
+		/* 91 blocks, if these are two thirds of a GPU: 13 clusters of 7 */
+		{ .dtype = TESS_BF16, .nweights = 2, .rows = 57, .k = 2104, .n = { 1200, 300 } },
+	};
+
+	if (_i == 3 && strstr(gpu_file, "cuda_emulated"))
+		return;
+	set_up_devices("auto");
+	test_linear_op(&c[_i], 0x1p-8);
+	tear_down_devices();
+}
+END_TEST
+
 /* Products of one row with more elements than the threads of a block load at once. */
 START_TEST(linear_long)
 {
@@ -761,6 +783,7 @@ int main(int argc, char **argv)
 	tcase_add_test(t, copies);
 	tcase_add_test(t, selected_rows);
 	tcase_add_test(t, linear_tensor);
+	tcase_add_loop_test(t, linear_clusters, 0, 4);
 	tcase_add_test(t, linear_long);
 	tcase_add_test(t, linear_auto);
 	tcase_add_test(t, linear_f32);

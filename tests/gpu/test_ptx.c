@@ -23,14 +23,17 @@ static void run_kernel(const char *name, unsigned blocks)
 {
 	const struct emulated_entry *e = emulated_entries;
 	void *args[] = { words };
+	bool cluster = strstr(name, "cluster") != NULL;
 
 	while (e->name && strcmp(e->name, name))
 		e++;
 	ck_assert_msg(e->name, "%s", name);
 	ck_assert_int_eq(e->bytes, sizeof args);
 	emulated_judge_memory = judge_words;
-	emulator_run(e->kernel, args, (struct emulated_index){ blocks, 1, 1 },
-	             (struct emulated_index){ THREADS, 1, 1 }, sizeof(uint32_t[THREADS]));
+	emulator_run(e->kernel, args,
+	             (struct emulated_index){ cluster ? 1 : blocks, cluster ? blocks : 1, 1 },
+	             (struct emulated_index){ THREADS, 1, 1 }, cluster ? blocks : 1,
+	             sizeof(uint32_t[THREADS]));
 }
 
 START_TEST(kernels_that_are_right)
@@ -49,6 +52,9 @@ START_TEST(kernels_that_are_right)
 	words[0] = 0;
 	run_kernel("right_counts", BLOCKS);
 	ck_assert_int_eq(words[3], 7 + 8);
+	run_kernel("right_cluster", BLOCKS);
+	for (uint32_t i = 0; i < BLOCKS * THREADS; i++)
+		ck_assert_int_eq(words[i], 1 - i / THREADS);
 }
 END_TEST
 
@@ -83,6 +89,8 @@ static const struct wrong {
 	{ "copy_over_what_is_read", "what another thread " },
 	{ "count_before_writes", "reads what another thread writes" },
 	{ "reads_before_last", "what another thread " },
+	{ "no_barrier_of_a_cluster", "what another thread " },
+	{ "cluster_ends_early", "is to a block that has ended" },
 };
 enum { WRONG = sizeof wrong / sizeof *wrong };
 

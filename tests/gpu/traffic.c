@@ -93,7 +93,7 @@ static void count_sectors(const struct request *r, size_t n)
 /* Counts the finished block: simultaneous accesses of a warp's lanes at a site are one request. */
 static void count_block(void)
 {
-	uintptr_t shared = (uintptr_t)emulated_shared;
+	uintptr_t shared = (uintptr_t)emulated_cluster;
 
 	qsort(requests, nrequests, sizeof *requests, compare_requests);
 	for (size_t i = 0, end; i < nrequests; i = end) {
@@ -102,7 +102,7 @@ static void count_block(void)
 		for (end = i; end < nrequests && requests[end].site == r->site &&
 		              requests[end].warp == r->warp && requests[end].turn == r->turn;)
 			end++;
-		if (r->at >= shared && r->at < shared + EMULATED_SHARED_MAX)
+		if (r->at >= shared && r->at < shared + sizeof emulated_cluster)
 			count_steps(r, end - i);
 		else
 			count_sectors(r, end - i);

@@ -109,6 +109,7 @@ struct launch { /* a value */
 	int32_t kernel;
 	int64_t blocks[3]; /* x any number, y and z at most GRID_MAX */
 	int32_t threads, shared; /* shared: bytes */
+	int32_t cluster; /* adjacent blocks in y that share memory, on GPUs from 9.0 on; 0: none */
 	const void *args;
 };
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l);

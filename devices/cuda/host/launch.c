@@ -17,8 +17,7 @@ tess_status cuda_fail_call(const char *where, const char *call, CUresult why)
 tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
 {
 	void *arguments[] = { (void *)(uintptr_t)l.args };
-	CUlaunchAttribute early = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-		                    .value.programmaticStreamSerializationAllowed = 1 };
+	CUlaunchAttribute attributes[2];
 	CUlaunchConfig how = { .gridDimX = (unsigned)l.blocks[0],
 		               .gridDimY = (unsigned)l.blocks[1],
 		               .gridDimZ = (unsigned)l.blocks[2],
@@ -27,9 +26,17 @@ tess_status op_launch(struct gpu *g, const struct tess_op *op, struct launch l)
 		               .blockDimZ = 1,
 		               .sharedMemBytes = (unsigned)l.shared,
 		               .hStream = op->stream,
-		               .attrs = &early,
-		               .numAttrs = g->starts_early };
+		               .attrs = attributes };
 
+	if (g->starts_early)
+		attributes[how.numAttrs++] = (CUlaunchAttribute){
+			.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+			.value.programmaticStreamSerializationAllowed = 1
+		};
+	if (l.cluster)
+		attributes[how.numAttrs++] =
+			(CUlaunchAttribute){ .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+			                     .value.clusterDim = { 1, (unsigned)l.cluster, 1 } };
 	for (int i = 0; i < 3; i++)
 		if (!l.blocks[i])
 			return TESS_OK;

@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+/* The first compute capability with clusters; minimum stages of a part that a cluster adds. */
+enum { CLUSTER_MAJOR = 9, PART_STAGES = 4 };
+
 static int64_t count_running_blocks(const struct gpu *g)
 {
 	return (int64_t)g->processors * PRODUCT_BLOCKS;
@@ -87,41 +90,65 @@ static int64_t place_tiles(struct tensor_args *a, int64_t columns)
 }
 
 /*
- * Returns whether wide tiles are used, which read x half as often. A single one on a multiprocessor
- * has too few loads in flight: on an H200, 128 of them took 27.9 us where 256 narrow ones took
- * 24.3, and 1002 took 150 us instead of 162.
+ * Returns the parts of K of `tiles` wide tiles, each a block of a cluster: as many as there are
+ * multiprocessors for, or 0, if they would use fewer than two thirds of these. Clusters of up to 4
+ * blocks find room on any GPU that has it for their blocks, and so may use all shared memory.
  */
-static bool divide_wide(const struct gpu *g, struct tensor_args *a, int64_t *tiles)
+static int64_t divide_clusters(const struct gpu *g, int64_t tiles, const struct tensor_args *a)
 {
-	*tiles = place_tiles(a, WIDE_COLUMNS);
-	if (a->rows > 32 && *tiles * 5 >= (int64_t)g->processors * 8)
-		return true;
-	*tiles = place_tiles(a, PRODUCT_COLUMNS);
-	return false;
+	int64_t stages = tess_up(a->k, STAGE_TERMS), n = 1;
+
+	if (g->major < CLUSTER_MAJOR || g->shared_max < DEEP_STAGES * WIDE_BYTES)
+		return 0;
+	while (n < PRODUCT_PARTS && 2 * n * tiles <= g->processors && stages >= 2 * n * PART_STAGES)
+		n *= 2;
+	return n * tiles <= g->processors && n * tiles * 3 >= (int64_t)g->processors * 2 ? n : 0;
+}
+
+/*
+ * Divides into wide tiles, which read x half as often, if they fill the GPU; returns whether they
+ * do.
+ */
+static bool divide_wide(const struct gpu *g, struct tensor_args *a, struct launch *l)
+{
+	int64_t tiles = place_tiles(a, WIDE_COLUMNS), parts = divide_clusters(g, tiles, a);
+	int64_t stages;
+
+	if (a->rows <= 32 || (!parts && tiles * 5 < (int64_t)g->processors * 8))
+		return false;
+	a->ring = parts && parts < PRODUCT_PARTS ? DEEP_STAGES : WIDE_STAGES;
+	a->part = tess_up(tess_up(a->k, STAGE_TERMS), parts ? parts : 1) * STAGE_TERMS;
+	stages = a->part / STAGE_TERMS < a->ring ? a->part / STAGE_TERMS : a->ring;
+	l->kernel = KERNEL_multiply_tensor_wide;
+	l->threads = PRODUCT_THREADS(WIDE_COLUMNS);
+	l->shared = (int32_t)(stages > WIDE_STAGES ? stages : WIDE_STAGES) * WIDE_BYTES;
+	l->blocks[0] = tiles;
+	l->blocks[1] = tess_up(a->k, a->part);
+	l->cluster = l->blocks[1] > 1 ? (int32_t)l->blocks[1] : 0;
+	return true;
+}
+
+/* Divides into tiles of 64 columns, whose parts the last block adds. */
+static tess_status divide_narrow(struct gpu *g, const struct tess_op *op, struct tensor_args *a,
+                                 struct launch *l)
+{
+	l->kernel = a->rows > 32   ? KERNEL_multiply_tensor_64
+	            : a->rows > 16 ? KERNEL_multiply_tensor_32
+	                           : KERNEL_multiply_tensor_16;
+	l->threads = PRODUCT_THREADS(PRODUCT_COLUMNS);
+	l->shared = PRODUCT_BYTES;
+	l->blocks[0] = place_tiles(a, PRODUCT_COLUMNS);
+	if (!l->blocks[0])
+		return TESS_OK;
+	l->blocks[1] = divide_terms(g, l->blocks[0], a);
+	return l->blocks[1] > 1 ? open_part_sums(g, op) : TESS_OK;
 }
 
 static tess_status launch_tiles(struct gpu *g, const struct tess_op *op, struct tensor_args *a)
 {
-	int64_t tiles, parts = 1;
-	bool wide = divide_wide(g, a, &tiles);
-	struct launch l = { .kernel = wide           ? KERNEL_multiply_tensor_wide
-		                      : a->rows > 32 ? KERNEL_multiply_tensor_64
-		                      : a->rows > 16 ? KERNEL_multiply_tensor_32
-		                                     : KERNEL_multiply_tensor_16,
-		            .threads = MULTIPLY_THREADS,
-		            .shared = PRODUCT_BYTES,
-		            .args = a };
-	tess_status st;
+	struct launch l = { .blocks = { 0, 0, 1 }, .args = a };
+	tess_status st = divide_wide(g, a, &l) ? TESS_OK : divide_narrow(g, op, a, &l);
 
-	if (!tiles)
-		return TESS_OK;
-	a->part = a->k;
-	if (!wide)
-		parts = divide_terms(g, tiles, a);
-	l.blocks[0] = tiles;
-	l.blocks[1] = parts;
-	l.blocks[2] = 1;
-	st = parts > 1 ? open_part_sums(g, op) : TESS_OK;
 	a->sums = g->sums;
 	a->ended = g->ended;
 	return st ? st : op_launch(g, op, l);

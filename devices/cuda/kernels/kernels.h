@@ -290,8 +290,14 @@ enum { PRODUCT_ROWS = 64, PRODUCT_COLUMNS = 64, PRODUCT_PARTS = 8, PRODUCT_BLOCK
  */
 enum { STAGE_TERMS = 64, PRODUCT_STAGES = 6, SUMS_GAP = 8 };
 enum { PRODUCT_BYTES = PRODUCT_STAGES * (PRODUCT_COLUMNS + PRODUCT_ROWS) * STAGE_TERMS * 2 };
-/* Columns of a block if these alone fill the GPU with more than 32 rows; its stages. */
-enum { WIDE_COLUMNS = 128, WIDE_STAGES = 4 };
+/*
+ * Columns of a wide block; its stages if several blocks are on a multiprocessor, or if one has all
+ * of its shared memory; bytes of a stage.
+ */
+enum { WIDE_COLUMNS = 128, WIDE_STAGES = 4, DEEP_STAGES = 9 };
+enum { WIDE_BYTES = (WIDE_COLUMNS + PRODUCT_ROWS) * STAGE_TERMS * 2 };
+/* Threads of a block of C columns: two warps, one for each half of the terms, for 32 columns. */
+#define PRODUCT_THREADS(C) ((C)*2)
 struct tensor_args { /* y_i = x W_i' + more_i */
 	const uint16_t *x; /* bf16, as the weights */
 	int64_t x_pitch, k, part; /* part: terms of a block, a multiple of STAGE_TERMS */
@@ -300,6 +306,7 @@ struct tensor_args { /* y_i = x W_i' + more_i */
 	uint16_t *glu; /* act(y_0) * y_1 in bf16, in place of both; or NULL */
 	int64_t glu_pitch;
 	int32_t activation;
+	int32_t ring; /* stages of a wide block: WIDE_STAGES or DEEP_STAGES */
 	float *sums; /* sums of the parts, each [tiles][rows][PRODUCT_COLUMNS] */
 	uint32_t *ended; /* number of finished parts of each tile; 0 between kernels */
 	struct multiplied of[MULTIPLY_WEIGHTS];

@@ -2,17 +2,21 @@
  * multiply_tensor.cuh - products of 9 to 64 rows on tensor cores: bf16, added in f32. Weights are
  * read once, at the bandwidth of memory.
  *
- * A block has 64 columns, all rows, and a part of K, which is copied 64 terms at a time, five such
- * stages ahead. With many columns it has 128 and all of K, so that fewer blocks read the rows.
+ * A block has C columns, all rows, and a part of K, which is copied 64 terms at a time, several
+ * such stages ahead. C is 64, or 128 with more than 32 rows, so that fewer blocks read the rows.
  * Shared memory has 16 bytes of row r at place `chunk ^ (r & 7)`, as in attention_tensor.cuh.
  *
- * Two warps have half of the columns each, for the first half of the terms of each stage; two
- * others for the second half. If K has parts, the last block of a tile adds them in order. Columns
- * of a gate and of its factor alternate, 8 of each.
+ * A warp has 32 columns, for one half of the terms of each stage. If K has parts, they are added in
+ * order: by the last block of a tile, or on GPUs from 9.0 on by a cluster of its blocks, which read
+ * each other's shared memory; each writes some of the rows. Columns of a gate and of its factor
+ * alternate, 8 of each.
  */
 
 enum { STAGE_ROW = STAGE_TERMS * 2, STAGE_CHUNKS = STAGE_ROW / 16 }; /* bytes; chunks */
-enum { STAGES_AHEAD = 4 }; /* prefetched to the L2 cache before the kernel waits */
+
+/* Rows or columns whose chunks the threads copy at a time; rows of a run, four sums a thread. */
+#define COPIED_ROWS(C) (PRODUCT_THREADS(C) / STAGE_CHUNKS)
+enum { WARP_COLUMNS = 32, RUN_ROWS = 8, COPIED_COLUMNS = STAGE_CHUNKS / 2 };
 
 /*
  * Adds 16 terms from chunk 2 * k on of X runs of 16 rows and W runs of 16 columns, which start at
@@ -55,15 +59,23 @@ struct product_tile { /* tile of a block */
 	int of; /* the weight, or with a GLU the first of both */
 	int64_t column; /* the first */
 	int64_t at, end; /* range of K */
+	int row, row_end; /* rows that this block writes */
 	float *sums; /* in shared memory: the rows of each half of the terms, with gaps */
 	int added; /* the second half and the other parts are added to the first half */
+	int peers; /* blocks of the cluster, whose first halves are the parts; 1: none */
 };
 
 DEVICE struct product_tile find_product_tile(const struct tensor_args *a, const int C, float *sums)
 {
-	struct product_tile t = {
-		a->glu ? 0 : a->nweights - 1, 0, (int64_t)blockIdx.y * a->part, 0, sums, 0
-	};
+	struct product_tile t = { a->glu ? 0 : a->nweights - 1,
+		                  0,
+		                  (int64_t)blockIdx.y * a->part,
+		                  0,
+		                  0,
+		                  a->rows,
+		                  sums,
+		                  0,
+		                  1 };
 
 	while (t.of > 0 && (int)blockIdx.x < a->of[t.of].first_block)
 		t.of--;
@@ -84,13 +96,13 @@ DEVICE const uint16_t *find_product_column(const struct tensor_args *a,
 	               : NULL;
 }
 
-/* Prefetches the first stages: a line of a column is one. */
-DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w, const int C)
+/* Prefetches the first 8 stages to the L2 cache: a line of a column is one. */
+DEVICE void prefetch_stages(const struct product_tile *t, const uint16_t *const *w)
 {
 	int64_t at = t->at + (int)threadIdx.x % STAGE_CHUNKS * STAGE_TERMS;
 
-	EACH(j, C / 16)
-		if ((int)threadIdx.x % STAGE_CHUNKS < STAGES_AHEAD && w[j] && at < t->end)
+	EACH(j, COPIED_COLUMNS)
+		if (w[j] && at < t->end)
 			prefetch_line(w[j] + at);
 }
 
@@ -104,28 +116,28 @@ DEVICE void copy_operands(const struct tensor_args *a, const struct product_tile
 
 	at += chunk * 8;
 	stage += r * STAGE_ROW + (chunk ^ (r & 7)) * 16;
-	EACH(j, C / 16) {
+	EACH(j, COPIED_COLUMNS) {
 		int inside = there && w[j];
 
-		copy_async(stage + j * 16 * STAGE_ROW, inside ? w[j] + at : a->x, inside ? 16 : 0);
+		copy_async(stage + j * COPIED_ROWS(C) * STAGE_ROW, inside ? w[j] + at : a->x,
+		           inside ? 16 : 0);
 	}
 	stage += C * STAGE_ROW;
-	EACH(i, X) {
-		int row = r + i * 16, inside = there && row < a->rows;
+	EACH(i, X * 16 / COPIED_ROWS(C)) {
+		int row = r + i * COPIED_ROWS(C), inside = there && row < a->rows;
 
-		copy_async(stage + i * 16 * STAGE_ROW, inside ? a->x + row * a->x_pitch + at : a->x,
-		           inside ? 16 : 0);
+		copy_async(stage + i * COPIED_ROWS(C) * STAGE_ROW,
+		           inside ? a->x + row * a->x_pitch + at : a->x, inside ? 16 : 0);
 	}
 }
 
-/* Runs of rows that the sums of a tile are divided into, four sums a thread. */
-enum { RUNS = PRODUCT_ROWS * WIDE_COLUMNS / (MULTIPLY_THREADS * 4) }; /* maximum */
-enum { RUN_BYTES = PRODUCT_PARTS * MULTIPLY_THREADS * 16 }; /* bytes of all parts */
+enum { RUNS_LOADED = 4 }; /* whose addends are loaded before the parts are added */
+enum { RUN_BYTES = PRODUCT_PARTS * PRODUCT_COLUMNS * RUN_ROWS * 4 }; /* bytes of all parts */
 enum { RUNS_AHEAD = 4 }; /* copied while the parts of one run are added */
 
 DEVICE int find_run_row(int i, const int C)
 {
-	return i * (MULTIPLY_THREADS * 4 / C) + (int)threadIdx.x * 4 / C;
+	return i * RUN_ROWS + (int)threadIdx.x * 4 / C;
 }
 
 DEVICE int find_run_column(const int C)
@@ -133,19 +145,29 @@ DEVICE int find_run_column(const int C)
 	return (int)threadIdx.x * 4 % C;
 }
 
+/* Adds the other halves and the later parts of four sums of the tile. */
+DEVICE void add_quad(struct quad q, float *v)
+{
+	EACH(i, 4)
+		v[i] += unpack_float(q.at[i]);
+}
+
 /* Reads four sums of row r from column c of the tile on. */
 DEVICE void read_sums(const struct product_tile *t, const int X, const int C, int r, int c,
                       float *v)
 {
 	const float *from = t->sums + r * (C + SUMS_GAP) + c;
-	float second[4];
 
-	widen_quad(load_quad(from), PORT_F32, v);
-	if (t->added)
+	if (C == WIDE_COLUMNS && t->peers > 1) {
+		widen_quad(load_peer_quad(from, 0), PORT_F32, v);
+		EACH(p, PRODUCT_PARTS)
+			if (p && p < t->peers)
+				add_quad(load_peer_quad(from, p), v);
 		return;
-	widen_quad(load_quad(from + X * 16 * (C + SUMS_GAP)), PORT_F32, second);
-	EACH(i, 4)
-		v[i] += second[i];
+	}
+	widen_quad(load_quad(from), PORT_F32, v);
+	if (!t->added)
+		add_quad(load_quad(from + X * 16 * (C + SUMS_GAP)), v);
 }
 
 /* Returns the address of the four sums of part `part` in global memory. */
@@ -161,15 +183,15 @@ DEVICE int share_part(const struct tensor_args *a, const struct product_tile *t,
 {
 	uint32_t *ended = (uint32_t *)(t->sums + PRODUCT_BYTES / 4 - 1);
 	int c = find_run_column(PRODUCT_COLUMNS);
-	float v[RUNS / 2][4];
 
-	EACH(i, 2 * X)
-		read_sums(t, X, PRODUCT_COLUMNS, find_run_row(i, PRODUCT_COLUMNS), c, v[i]);
-	EACH(i, 2 * X) {
+	UNROLL_BY(2)
+	for (int i = 0; i < 2 * X; i++) {
 		int r = find_run_row(i, PRODUCT_COLUMNS);
+		float v[4];
 
+		read_sums(t, X, PRODUCT_COLUMNS, r, c, v);
 		if (r < a->rows)
-			store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v[i]));
+			store_global_quad(find_part(a, blockIdx.y, r, c), pack_quad(v));
 	}
 	sync_block();
 	if (!threadIdx.x)
@@ -194,30 +216,31 @@ DEVICE void copy_parts(const struct tensor_args *a, int i, char *to)
 				           find_part(a, p, r, c), 16);
 }
 
-/* Replaces this block's sums by the sums of all parts; the copies are stored after them. */
+/*
+ * Replaces this block's sums by the sums of all parts; the copies are stored after them. The loops
+ * are not unrolled: each instruction would run once, and be fetched from memory for that.
+ */
 DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const int X)
 {
 	char *copies = (char *)(t->sums + X * 16 * (PRODUCT_COLUMNS + SUMS_GAP));
 
-	EACH(i, RUNS_AHEAD) {
+	UNROLL_BY(1)
+	for (int i = 0; i < RUNS_AHEAD; i++) {
 		if (i < 2 * X)
 			copy_parts(a, i, copies + i * RUN_BYTES);
 		commit_copies();
 	}
-	EACH(i, 2 * X) {
+	UNROLL_BY(1)
+	for (int i = 0; i < 2 * X; i++) {
 		char *run = copies + i % RUNS_AHEAD * RUN_BYTES;
 		float v[4];
 
 		wait_copies(RUNS_AHEAD - 1);
 		widen_quad(load_quad(run + threadIdx.x * 16), PORT_F32, v);
 		EACH(p, PRODUCT_PARTS)
-			if (p && p < (int)gridDim.y) {
-				struct quad part =
-					load_quad(run + (p * MULTIPLY_THREADS + threadIdx.x) * 16);
-
-				EACH(j, 4)
-					v[j] += unpack_float(part.at[j]);
-			}
+			if (p && p < (int)gridDim.y)
+				add_quad(load_quad(run + (p * MULTIPLY_THREADS + threadIdx.x) * 16),
+				         v);
 		store_quad(t->sums +
 		                   find_run_row(i, PRODUCT_COLUMNS) * (PRODUCT_COLUMNS + SUMS_GAP) +
 		                   find_run_column(PRODUCT_COLUMNS),
@@ -231,38 +254,79 @@ DEVICE void add_parts(const struct tensor_args *a, struct product_tile *t, const
 	sync_block();
 }
 
-/* Loads the addends of the products to registers while the parts are copied. */
-DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, const int X,
-                       const int C, float (*added)[4])
+/* Returns whether the thread's four columns of a row are read and written in one access. */
+DEVICE int is_run_whole(const struct tensor_args *a, const struct product_tile *t, const int C)
 {
-	const float *more = a->of[t->of].more;
-	int64_t column = t->column + find_run_column(C);
-
-	EACH(i, X * C / 32) {
-		EACH(j, 4)
-			added[i][j] = 0.0f;
-		if (more && find_run_row(i, C) < a->rows && column < a->of[t->of].columns)
-			load_four(more + find_run_row(i, C) * a->of[t->of].more_pitch, column,
-			          a->of[t->of].columns, a->wide, added[i]);
-	}
+	return a->wide && t->column + find_run_column(C) + 4 <= a->of[t->of].columns;
 }
 
+/* Loads the addends of a run, if it is whole and there are any; else they are 0. */
+DEVICE void load_added(const struct tensor_args *a, const struct product_tile *t, int i,
+                       const int C, float *added)
+{
+	const struct multiplied *m = &a->of[t->of];
+	int r = find_run_row(i, C);
+
+	EACH(j, 4)
+		added[j] = 0.0f;
+	if (m->more && r < t->row_end && is_run_whole(a, t, C))
+		widen_quad(load_quad(m->more + r * m->more_pitch + t->column + find_run_column(C)),
+		           PORT_F32, added);
+}
+
+/* Writes run i with columns beyond the last, or with rows that are not aligned. */
+DEVICE void write_narrow_run(const struct tensor_args *a, const struct product_tile *t, int i,
+                             const int X, const int C)
+{
+	const struct multiplied *m = &a->of[t->of];
+	int r = find_run_row(i, C);
+	int64_t column = t->column + find_run_column(C);
+	float v[4], added[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+
+	if (r >= t->row_end)
+		return;
+	read_sums(t, X, C, r, find_run_column(C), v);
+	if (m->more)
+		load_four(m->more + r * m->more_pitch, column, m->columns, 0, added);
+	EACH(j, 4)
+		v[j] = v[j] + 0.0f + added[j];
+	store_four(m->y + r * m->y_pitch, column, m->columns, 0, v);
+}
+
+/* Writes run i plus its addends. */
+DEVICE void write_run(const struct tensor_args *a, const struct product_tile *t, int i, const int X,
+                      const int C, const float *added)
+{
+	const struct multiplied *m = &a->of[t->of];
+	int r = find_run_row(i, C);
+	float v[4];
+
+	if (r >= t->row_end)
+		return;
+	read_sums(t, X, C, r, find_run_column(C), v);
+	EACH(j, 4)
+		v[j] = v[j] + 0.0f + added[j];
+	store_global_quad(m->y + r * m->y_pitch + t->column + find_run_column(C), pack_quad(v));
+}
+
+/* Writes all runs; the addends of the first ones have been loaded. */
 DEVICE void write_outs(const struct tensor_args *a, const struct product_tile *t, const int X,
                        const int C, float (*added)[4])
 {
-	const int64_t columns = a->of[t->of].columns;
-	int64_t column = t->column + find_run_column(C);
+	int first = t->row / RUN_ROWS;
 
-	EACH(i, X * C / 32) {
-		int r = find_run_row(i, C);
-		float v[4];
-
-		read_sums(t, X, C, r, find_run_column(C), v);
-		EACH(j, 4)
-			v[j] = v[j] + 0.0f + added[i][j];
-		if (r < a->rows && column < columns)
-			store_four(a->of[t->of].y + r * a->of[t->of].y_pitch, column, columns,
-			           a->wide, v);
+	if (!is_run_whole(a, t, C)) {
+		UNROLL_BY(1)
+		for (int i = first; i * RUN_ROWS < t->row_end; i++)
+			write_narrow_run(a, t, i, X, C);
+		return;
+	}
+	EACH(i, RUNS_LOADED)
+		write_run(a, t, first + i, X, C, added[i]);
+	UNROLL_BY(1)
+	for (int i = first + RUNS_LOADED; i * RUN_ROWS < t->row_end; i++) {
+		load_added(a, t, i, C, added[0]);
+		write_run(a, t, i, X, C, added[0]);
 	}
 }
 
@@ -271,7 +335,8 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
                               const int X, const int C)
 {
 	UNROLL_BY(1)
-	for (int i = threadIdx.x; i < a->rows * (C / 8); i += MULTIPLY_THREADS) {
+	for (int i = t->row * (C / 8) + threadIdx.x; i < t->row_end * (C / 8);
+	     i += PRODUCT_THREADS(C)) {
 		int r = i / (C / 8), q = i % (C / 8);
 		int c = q / 2 * 16 + q % 2 * 4;
 		float gate[4], up[4];
@@ -287,73 +352,135 @@ DEVICE void write_outs_of_glu(const struct tensor_args *a, const struct product_
 	}
 }
 
-/* Writes the tile; the last block adds the other parts. */
+/*
+ * Adds the halves of this block's sums, and lets the cluster read them. Each of its blocks writes
+ * some runs of rows.
+ */
+DEVICE void share_halves(struct product_tile *t, const int X)
+{
+	const int C = WIDE_COLUMNS;
+	int c = find_run_column(C);
+
+	UNROLL_BY(2)
+	for (int i = 0; i < 2 * X; i++) {
+		int r = find_run_row(i, C);
+		float v[4];
+
+		read_sums(t, X, C, r, c, v);
+		store_quad(t->sums + r * (C + SUMS_GAP) + c, pack_quad(v));
+	}
+	t->peers = (int)gridDim.y;
+	sync_cluster();
+}
+
+/* Finds the rows that a block of a cluster writes. */
+DEVICE void divide_rows(const struct tensor_args *a, struct product_tile *t, const int X)
+{
+	int end = 2 * X * ((int)blockIdx.y + 1) / (int)gridDim.y * RUN_ROWS;
+
+	t->row = 2 * X * (int)blockIdx.y / (int)gridDim.y * RUN_ROWS;
+	t->row_end = end < a->rows ? end : a->rows;
+}
+
+/* Writes the tile, whose other parts the last block adds, or the cluster. */
 DEVICE void finish_tile(const struct tensor_args *a, struct product_tile *t, const int X,
                         const int C)
 {
-	const int parts = C == PRODUCT_COLUMNS && gridDim.y > 1;
-	float added[RUNS][4];
+	const int wide = C == WIDE_COLUMNS;
+	float added[RUNS_LOADED][4];
 
-	if (parts && !share_part(a, t, X))
+	if (!wide && gridDim.y > 1 && !share_part(a, t, X))
 		return;
+	if (wide)
+		divide_rows(a, t, X);
 	if (!a->glu)
-		load_added(a, t, X, C, added);
-	if (parts)
+		EACH(i, RUNS_LOADED)
+			load_added(a, t, t->row / RUN_ROWS + i, C, added[i]);
+	if (wide && gridDim.y > 1)
+		share_halves(t, X);
+	else if (gridDim.y > 1)
 		add_parts(a, t, X);
 	if (a->glu)
 		write_outs_of_glu(a, t, X, C);
 	else
 		write_outs(a, t, X, C, added);
+	if (wide && gridDim.y > 1)
+		sync_cluster(); /* all have read the sums of this block */
+}
+
+/* Waits for the oldest stage of a ring. */
+DEVICE void wait_for_stage(const int C, int ring)
+{
+	if (C == PRODUCT_COLUMNS)
+		wait_copies(PRODUCT_STAGES - 2);
+	else if (ring == WIDE_STAGES)
+		wait_copies(WIDE_STAGES - 2);
+	else
+		wait_copies(DEEP_STAGES - 2);
+}
+
+/* Adds the products of all stages of a tile; a warp has the columns from `first` on. */
+DEVICE void multiply_stages(const struct tensor_args *a, const struct product_tile *t,
+                            const uint16_t *const *w, const int X, const int C, int first,
+                            float *sum)
+{
+	const int bytes = (C + X * 16) * STAGE_ROW; /* bytes of a stage */
+	int ring = C == PRODUCT_COLUMNS ? PRODUCT_STAGES : a->ring, used = 0, free = ring - 1;
+	int stages = (int)((t->end - t->at + STAGE_TERMS - 1) / STAGE_TERMS);
+	int half = threadIdx.x / WARP / (C / WARP_COLUMNS);
+	char *stage = (char *)t->sums;
+
+	UNROLL_BY(1)
+	for (int s = 0; s < ring - 1; s++) {
+		if (s < stages)
+			copy_operands(a, t, w, t->at + s * STAGE_TERMS, X, C, stage + s * bytes);
+		commit_copies();
+	}
+	for (int s = 0; s < stages; s++) {
+		const char *from = stage + used * bytes;
+		int next = s + ring - 1;
+
+		wait_for_stage(C, ring);
+		sync_block(); /* the previous stage has been used */
+		if (next < stages)
+			copy_operands(a, t, w, t->at + next * STAGE_TERMS, X, C,
+			              stage + free * bytes);
+		commit_copies();
+		EACH(k, 2)
+			multiply_terms(from + C * STAGE_ROW, from + first * STAGE_ROW, half * 2 + k,
+			               X, WARP_COLUMNS / 16, sum);
+		free = used;
+		used = used + 1 < ring ? used + 1 : 0;
+	}
 }
 
 DEVICE void multiply_part(const struct tensor_args *a, const int X, const int C)
 {
 	DYNAMIC_SHARED(shared_stages);
-	const int bytes = (C + X * 16) * STAGE_ROW; /* bytes of a stage */
-	const int ahead = (C == PRODUCT_COLUMNS ? PRODUCT_STAGES : WIDE_STAGES) - 1;
 	struct product_tile t = find_product_tile(a, C, shared_stages);
-	int warp = threadIdx.x / WARP, half = warp / 2, first = warp % 2 * (C / 2);
-	int stages = (int)((t.end - t.at + STAGE_TERMS - 1) / STAGE_TERMS);
-	char *stage = (char *)shared_stages;
-	const uint16_t *w[WIDE_COLUMNS / 16];
-	float sum[4 * WIDE_COLUMNS / 4];
+	int warp = threadIdx.x / WARP, first = warp % (C / WARP_COLUMNS) * WARP_COLUMNS;
+	int half = warp / (C / WARP_COLUMNS);
+	const uint16_t *w[COPIED_COLUMNS];
+	float sum[PRODUCT_ROWS / 16 * WARP_COLUMNS / 16 * 8];
 
-	EACH(j, C / 16)
-		w[j] = find_product_column(a, &t, (int)threadIdx.x / STAGE_CHUNKS + j * 16);
-	prefetch_stages(&t, w, C); /* while the previous kernel ends */
+	EACH(j, COPIED_COLUMNS)
+		w[j] = find_product_column(a, &t,
+		                           (int)threadIdx.x / STAGE_CHUNKS + j * COPIED_ROWS(C));
+	prefetch_stages(&t, w); /* while the previous kernel ends */
 	wait_for_kernels();
-	EACH(i, X * C / 4)
+	EACH(i, X * WARP_COLUMNS / 2)
 		sum[i] = 0.0f;
-	EACH(s, ahead) {
-		if (s < stages)
-			copy_operands(a, &t, w, t.at + s * STAGE_TERMS, X, C, stage + s * bytes);
-		commit_copies();
-	}
-	for (int s = 0; s < stages; s++) {
-		const char *from = stage + s % (ahead + 1) * bytes;
-		int next = s + ahead;
-
-		if (C == PRODUCT_COLUMNS)
-			wait_copies(PRODUCT_STAGES - 2);
-		else
-			wait_copies(WIDE_STAGES - 2);
-		sync_block(); /* the previous stage has been used */
-		if (next < stages)
-			copy_operands(a, &t, w, t.at + next * STAGE_TERMS, X, C,
-			              stage + next % (ahead + 1) * bytes);
-		commit_copies();
-		EACH(k, 2)
-			multiply_terms(from + C * STAGE_ROW, from + first * STAGE_ROW, half * 2 + k,
-			               X, C / 32, sum);
-	}
+	multiply_stages(a, &t, w, X, C, first, sum);
 	sync_block(); /* the last stage has been used */
-	spread_sums(sum, X, C / 32, C + SUMS_GAP, t.sums + half * X * 16 * (C + SUMS_GAP) + first);
+	spread_sums(sum, X, WARP_COLUMNS / 16, C + SUMS_GAP,
+	            t.sums + half * X * 16 * (C + SUMS_GAP) + first);
 	sync_block();
 	finish_tile(a, &t, X, C);
 }
 
 #define MULTIPLY_TENSOR(name, rows, columns) \
-	KERNEL_EARLY(MULTIPLY_THREADS, PRODUCT_BLOCKS, multiply_tensor_##name, tensor_args) \
+	KERNEL_EARLY(PRODUCT_THREADS(columns), PRODUCT_BLOCKS, multiply_tensor_##name, \
+	             tensor_args) \
 	{ \
 		multiply_part(&a, rows / 16, columns); \
 	}

@@ -170,6 +170,37 @@ DEVICE void store_half_relaxed(void *p, uint16_t v)
 	asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(p), "h"(v) : "memory");
 }
 
+/*
+ * Waits for all threads of the cluster, and orders its accesses to shared memory. No block may end
+ * before the others have read it.
+ */
+#if __CUDA_ARCH__ >= 900
+#define sync_cluster() \
+	asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" :: \
+	                     : "memory")
+#else
+#define sync_cluster() (void)0
+#endif
+
+/* Loads 16 bytes from the place of p in the shared memory of block `rank` of the cluster. */
+DEVICE struct quad load_peer_quad(const void *p, int rank)
+{
+	struct quad v = { { 0 } };
+
+#if __CUDA_ARCH__ >= 900
+	uint32_t at;
+
+	asm("mapa.shared::cluster.u32 %0, %1, %2;"
+	    : "=r"(at)
+	    : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(rank));
+	asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
+	             : "r"(at)
+	             : "memory");
+#endif
+	return v;
+}
+
 /* Copies 16 bytes to shared memory, or zeros (bytes 0), asynchronously. */
 DEVICE void copy_async(void *to, const void *from, int bytes)
 {
