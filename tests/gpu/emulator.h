@@ -92,6 +92,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define store_global_pair emulator_store_pair
 #define load_stream emulator_load_quad
 #define load_half_stream emulator_load_half
+#define load_pair emulator_load_half
 #define load_quad_relaxed emulator_load_quad
 #define store_word_relaxed(p, v) (*(uint32_t *)(void *)(p) = (v))
 #define store_half_relaxed(p, v) (*(p) = (v))

@@ -14,6 +14,7 @@
 	KERNEL(map_elements, map_args) \
 	KERNEL(rotate_pairs, rope_args) \
 	KERNEL(normalize_runs, norm_args) \
+	KERNEL(normalize_long_runs, norm_args) \
 	KERNEL(look_up_rows, embed_args) \
 	KERNEL(gather_rows, gather_args) \
 	KERNEL(copy_elements, copy_args) \
@@ -85,6 +86,7 @@
 	KERNEL(derive_gates, glu_d_args) \
 	KERNEL(measure_runs, norm_args) \
 	KERNEL(derive_runs, norm_d_args) \
+	KERNEL(derive_long_runs, norm_d_args) \
 	KERNEL(multiply_runs, row_dot_args) \
 	KERNEL(add_heads, head_sum_args) \
 	KERNEL(drop_elements, drop_rows_args) \
@@ -104,6 +106,9 @@ enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
+/* Norms: fours of adjacent elements that a thread loads at once; threads of a block of many runs. */
+enum { NORM_QUADS = 4, NORM_HELD = 4 * NORM_QUADS, NORM_THREADS = 128 };
+enum { BLOCK_WARPS = NORM_THREADS_MAX / WARP }; /* maximum warps of a sum */
 enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096 };
 /* so that the candidates of a bucket of ids can be listed */
 enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
@@ -134,6 +139,8 @@ struct norm_args {
 	int64_t x_pitch, more_pitch, total_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
 	float eps, offset; /* offset: added to w */
 	int32_t layer, w_dtype, b_dtype;
+	int32_t threads; /* of a run: a warp, or the block */
+	int32_t held; /* four adjacent elements are one access, and a run fits the registers */
 };
 
 struct norm_d_args { /* norm.y: dx */
@@ -215,6 +222,7 @@ struct embed_args {
 	int64_t first, entries; /* the id of row 0 of the table, and its rows */
 	int64_t lo, hi; /* entries that this rank owns: others give 0 */
 	int32_t dtype;
+	int32_t wide; /* four adjacent elements can be read and written in one access */
 };
 
 struct gather_args {
