@@ -97,6 +97,7 @@ START_TEST(ropes)
 		test_rope_op(64, 0, 64, i, i / 2);
 		test_rope_op(20, 0, 6, i, i / 2);
 		test_rope_op(27, 11, 16, i, i / 2);
+		test_rope_op(24, 4, 16, i, i / 2);
 	}
 	tear_down_devices();
 }

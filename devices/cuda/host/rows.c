@@ -1,8 +1,6 @@
 /* rows.c - ops over rows of activations: norms, rope, elements, lookups, copies, sampling. */
 #include "gpu.h"
 
-enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
-
 static struct map_args make_map_args(const struct tess_op *op, int32_t kind)
 {
 	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
@@ -118,21 +116,44 @@ struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op
 	return a;
 }
 
-static tess_status launch_rope(struct gpu *g, const struct tess_op *op, const struct rope_args *a)
+/* Returns whether heads and their rows can be read and written four elements at a time. */
+static bool is_rope_wide(const struct rope_args *a)
 {
-	int64_t columns = a->of[0].columns > a->of[1].columns ? a->of[0].columns : a->of[1].columns;
+	bool wide = a->first % 4 == 0 && a->width % 8 == 0 && a->each % 4 == 0 &&
+	            a->to.dv % 4 == 0 && is_row_aligned(a->table, a->table_pitch, sizeof(float));
 
-	columns = columns / a->each * (a->each - a->width / 2);
-	columns = columns < a->of[2].columns ? a->of[2].columns : columns;
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
-	                                  .blocks = { tess_up(columns, MAP_THREADS),
-	                                              a->rows < ROPE_ROWS ? a->rows : ROPE_ROWS,
-	                                              a->of[2].columns ? 3
-	                                              : a->of[1].x     ? 2
-	                                                               : 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = a });
+	for (int i = 0; i < 3; i++)
+		wide = wide && is_row_aligned(a->of[i].x, a->of[i].x_pitch, sizeof(float)) &&
+		       is_row_aligned(a->of[i].y, a->of[i].y_pitch, sizeof(float));
+	return wide;
+}
+
+static tess_status launch_rope(struct gpu *g, const struct tess_op *op, struct rope_args *a)
+{
+	struct launch l = { .kernel = KERNEL_rotate_pairs,
+		            .blocks = { 0, 1,
+		                        a->of[2].columns ? 3
+		                        : a->of[1].x     ? 2
+		                                         : 1 },
+		            .threads = MAP_THREADS,
+		            .args = a };
+
+	a->wide = is_rope_wide(a);
+	for (int i = 0; i < l.blocks[2]; i++) {
+		int64_t units = i == 2 ? a->of[2].columns
+		                       : a->of[i].columns / a->each * (a->each - a->width / 2);
+		int32_t down = i == a->key && a->to.v, shift = KEY_SHIFT;
+
+		units /= a->wide ? 4 : 1;
+		while (!down && shift < ROPE_SHIFT && 1 << shift < units)
+			shift++;
+		a->of[i].units = (uint32_t)units;
+		a->of[i].down = down;
+		a->of[i].tile_shift = shift;
+		units = tess_up(units, 1 << shift) * tess_up(a->rows, ROPE_THREADS >> shift);
+		l.blocks[0] = units > l.blocks[0] ? units : l.blocks[0];
+	}
+	return op_launch(g, op, l);
 }
 
 tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to)

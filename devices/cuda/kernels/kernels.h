@@ -106,6 +106,8 @@ enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
+/* Rope: threads of a block; units of a row for these, and for keys in pages; as powers of two. */
+enum { ROPE_SHIFT = 8, ROPE_THREADS = 1 << ROPE_SHIFT, KEY_SHIFT = 4 };
 /* Norms: fours of adjacent elements that a thread loads at once; threads of a block of many runs. */
 enum { NORM_QUADS = 4, NORM_HELD = 4 * NORM_QUADS, NORM_THREADS = 128 };
 enum { BLOCK_WARPS = NORM_THREADS_MAX / WARP }; /* maximum warps of a sum */
@@ -348,6 +350,9 @@ struct rope_args {
 		const float *x;
 		float *y;
 		int64_t x_pitch, y_pitch, columns;
+		uint32_t units; /* of a row: a thread rotates or copies one */
+		int32_t tile_shift; /* a block has 2^tile_shift units of a row */
+		int32_t down; /* adjacent threads have adjacent rows */
 	} of[3]; /* blockIdx.z; 2: values, not rotated; y NULL: not written */
 	const float *table;
 	const int32_t *position;
@@ -355,6 +360,7 @@ struct rope_args {
 	int64_t table_pitch, positions, rows;
 	int64_t each, first, width; /* elements of a head; [first, first + width) are rotated */
 	int32_t interleaved, inverse;
+	int32_t wide; /* a unit is four pairs or elements, and reads and writes 16 bytes at once */
 	/*
 	 * The index in `of` of the keys for the pages of `to`, or -1. attend_rows rotates them and
 	 * the queries if `width` is not 0.
