@@ -8,7 +8,8 @@
 #include <tessera/util/random.h>
 
 enum { COLUMN_ROWS = 64 }; /* rows of a block of add_columns */
-enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* minimum elements of a thread; blocks */
+/* Minimum elements of a thread; maximum blocks, unless threads would have too many elements. */
+enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 };
 
 static int64_t get_pitch(const struct tess_view *v)
 {
@@ -412,8 +413,11 @@ tess_status op_run_squares(struct gpu *g, const struct tess_op *op)
 	void *part;
 	tess_status st;
 
+	a.wide = is_row_aligned(a.x, 0, sizeof(float));
 	a.parts = tess_up(a.n, SQUARE_THREADS * SQUARE_EACH);
 	a.parts = a.parts < SQUARE_BLOCKS ? a.parts : SQUARE_BLOCKS;
+	if (a.parts < tess_up(a.n, SQUARE_THREADS * SQUARE_MOST))
+		a.parts = tess_up(a.n, SQUARE_THREADS * SQUARE_MOST);
 	st = memory_get_scratch(g, 8 * SQUARE_FIELDS * (uint64_t)a.parts + 8, &part);
 	if (st)
 		return st;

@@ -208,12 +208,14 @@ struct update_args { /* v NULL: SGD, m NULL: without momentum */
 	float factor, keep, new_m, old_v, new_v, rate, bias, eps, momentum, decay;
 };
 
-enum { SQUARE_THREADS = 128, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+enum { SQUARE_BINS = 64, SQUARE_THREADS = SQUARE_BINS, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+enum { SQUARE_LOADS = 8, SQUARE_MOST = 1024 }; /* fours at once, and elements, of a thread */
 enum { FINISH_WARPS = 16, FINISH_THREADS = FINISH_WARPS * WARP };
 struct squares_args { /* part: fields of each block */
 	const float *x;
 	int64_t *part, *sum;
 	int64_t n, parts;
+	int32_t wide; /* 16 bytes of x can be read in one access */
 };
 
 struct embed_args {
