@@ -26,6 +26,17 @@ DEVICE int locate_held(const struct norm_args *a, int i, int j)
 	return i + j / 4 * 4 * a->threads + j % 4;
 }
 
+/* Rounds and stores four elements from i on of a row of n; in one access if `wide`. */
+DEVICE void store_four_rounded(uint16_t *p, int64_t i, int64_t n, int wide, const float *x)
+{
+	if (wide && i + 4 <= n)
+		store_global_pair(p + i, pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
+	else
+		EACH(j, 4)
+			if (i + j < n)
+				p[i + j] = (uint16_t)pack_bf16(x[j], 0.0f);
+}
+
 /* Stores four elements of a run from i on, which exist if `wide`, or as many as exist. */
 DEVICE void store_held(const struct norm_args *a, float *y, int i, const int wide, const float *x)
 {

@@ -75,17 +75,6 @@ DEVICE void store_four(float *p, int64_t i, int64_t n, int wide, const float *x)
 				p[i + j] = x[j];
 }
 
-/* Rounds and stores four elements from i on of a row of n; in one access if `wide`. */
-DEVICE void store_four_rounded(uint16_t *p, int64_t i, int64_t n, int wide, const float *x)
-{
-	if (wide && i + 4 <= n)
-		store_global_pair(p + i, pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]));
-	else
-		EACH(j, 4)
-			if (i + j < n)
-				p[i + j] = (uint16_t)pack_bf16(x[j], 0.0f);
-}
-
 /* Maps the elements of rows; a thread has four elements of a row. */
 KERNEL(MAP_THREADS, map_elements, map_args)
 {
