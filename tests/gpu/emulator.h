@@ -113,6 +113,7 @@ static inline struct quad emulator_load_peer(const void *p, int rank)
 #define load_half_stream emulator_load_half
 #define load_copied(p) (*(p))
 #define load_copied_wide(p) (*(p))
+#define load_pair emulator_load_half
 #define load_quad_relaxed emulator_load_quad
 #define store_word_relaxed(p, v) (*(uint32_t *)(void *)(p) = (v))
 #define store_half_relaxed(p, v) (*(p) = (v))

@@ -99,15 +99,17 @@ START_TEST(ropes)
 		test_rope_op(64, 0, 64, i, i / 2);
 		test_rope_op(20, 0, 6, i, i / 2);
 		test_rope_op(27, 11, 16, i, i / 2);
+		test_rope_op(24, 4, 16, i, i / 2);
 	}
 	tear_down_devices();
 }
 END_TEST
 
-/* Compares norms: the CPU adds a run element by element. */
-static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, int64_t runs)
+/* Compares norms: the CPU adds a run element by element. gap: elements between rows. */
+static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, int64_t runs,
+                         int64_t gap)
 {
-	const int64_t rows = 3, n = each * runs, pitch = n + 5;
+	const int64_t rows = 3, n = each * runs, pitch = n + gap;
 	double num[] = { kind, 1e-5, (double)(runs > 1 ? each : 0), offset };
 	struct tess_tree tree = { 1, 0, 1, 0, 1 };
 	struct tess_term term = { 0, 0, (int64_t[]){ 0, each } };
@@ -145,15 +147,16 @@ static void test_norm_op(int32_t kind, int32_t dtype, int offset, int64_t each, 
 START_TEST(norms)
 {
 	set_up_devices("auto");
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 12; i++) { /* first in registers, then long or unaligned runs */
 		int32_t dtype = cpu_choose_dtype(i), kind = i % 2 ? TESS_LAYER : TESS_RMS;
+		int64_t gap = i < 6 ? 4 : 5;
 
-		test_norm_op(kind, dtype, i == 2 || i == 5, 5000, 1);
-		test_norm_op(kind, dtype, i == 4, 300, 1);
-		test_norm_op(kind, dtype, 0, 64, 5);
-		test_norm_op(kind, dtype, 0, 6, 2);
+		test_norm_op(kind, dtype, i == 2 || i == 5, i < 6 ? 5000 : 8400, 1, gap);
+		test_norm_op(kind, dtype, i == 4, 300, 1, gap);
+		test_norm_op(kind, dtype, 0, 64, 5, gap);
+		test_norm_op(kind, dtype, 0, 6, 2, gap);
 		if (kind == TESS_RMS)
-			test_norm_op(kind, dtype, -1, i % 2 ? 64 : 300, i % 2 ? 5 : 1);
+			test_norm_op(kind, dtype, -1, 300, 1, gap);
 	}
 	tear_down_devices();
 }
@@ -163,9 +166,9 @@ END_TEST
  * Compares lookups of a table, plain or stored [H, V]; Partial: only entries [lo, hi) are this
  * rank's.
  */
-static void test_embed_op(int32_t dtype, bool turned, bool partial)
+static void test_embed_op(int32_t dtype, int64_t n, bool turned, bool partial)
 {
-	int64_t rows = 9, entries = 50, n = 70;
+	int64_t rows = 9, entries = 50;
 	struct tess_tree tree = { 4, 1, 3, 0, 1 };
 	struct tess_term term = { 0, 0, (int64_t[]){ 8, 20, 33 } };
 	int32_t *id = malloc(4 * (size_t)rows);
@@ -201,7 +204,7 @@ START_TEST(embeddings)
 {
 	set_up_devices("auto");
 	for (int i = 0; i < 12; i++)
-		test_embed_op(cpu_choose_dtype(i), i & 4, i & 8);
+		test_embed_op(cpu_choose_dtype(i), i % 2 ? 72 : 70, i & 4, i & 8);
 	tear_down_devices();
 }
 END_TEST

@@ -138,8 +138,12 @@ gpu_run_fused op_run_glu, op_run_rope, op_run_norm, op_run_add;
 struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op,
                                    const struct tess_op *second);
 gpu_run op_run_embed, op_run_select_rows, op_run_copy, op_run_sample;
-/* Returns the arguments of a norm, x and the output without weights; *threads: of a block. */
-struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads);
+/* Returns the arguments of a norm, x and the output without weights. */
+struct norm_args op_make_norm_args(const struct tess_op *op, const double *num);
+void op_set_norm_weight(const struct tess_view *w, struct norm_args *a);
+/* Launches a kernel over the runs of a norm. args: its arguments, which may be a. */
+tess_status op_launch_norm(struct gpu *g, const struct tess_op *op, int32_t kernel,
+                           const struct norm_args *a, const void *args);
 
 /* ---- attention.c, attention_d.c, product.c, experts.c, experts_d.c */
 /* Returns the arguments of ATTENTION over pages, without scratch memory. */

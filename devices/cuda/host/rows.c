@@ -1,8 +1,6 @@
 /* rows.c - ops over rows of activations: norms, rope, elements, lookups, copies, sampling. */
 #include "gpu.h"
 
-enum { ROPE_ROWS = 1024 }; /* blocks in y: with more rows a thread's divisions serve several */
-
 static struct map_args make_map_args(const struct tess_op *op, int32_t kind)
 {
 	const struct tess_view *x = &op->in[0], *b = op->nin > 1 ? &op->in[1] : NULL;
@@ -119,21 +117,44 @@ struct rope_args op_make_rope_args(const struct gpu *g, const struct tess_op *op
 	return a;
 }
 
-static tess_status launch_rope(struct gpu *g, const struct tess_op *op, const struct rope_args *a)
+/* Returns whether heads and their rows can be read and written four elements at a time. */
+static bool is_rope_wide(const struct rope_args *a)
 {
-	int64_t columns = a->of[0].columns > a->of[1].columns ? a->of[0].columns : a->of[1].columns;
+	bool wide = a->first % 4 == 0 && a->width % 8 == 0 && a->each % 4 == 0 &&
+	            a->to.dv % 4 == 0 && is_row_aligned(a->table, a->table_pitch, sizeof(float));
 
-	columns = columns / a->each * (a->each - a->width / 2);
-	columns = columns < a->of[2].columns ? a->of[2].columns : columns;
-	return op_launch(g, op,
-	                 (struct launch){ .kernel = KERNEL_rotate_pairs,
-	                                  .blocks = { tess_up(columns, MAP_THREADS),
-	                                              a->rows < ROPE_ROWS ? a->rows : ROPE_ROWS,
-	                                              a->of[2].columns ? 3
-	                                              : a->of[1].x     ? 2
-	                                                               : 1 },
-	                                  .threads = MAP_THREADS,
-	                                  .args = a });
+	for (int i = 0; i < 3; i++)
+		wide = wide && is_row_aligned(a->of[i].x, a->of[i].x_pitch, sizeof(float)) &&
+		       is_row_aligned(a->of[i].y, a->of[i].y_pitch, sizeof(float));
+	return wide;
+}
+
+static tess_status launch_rope(struct gpu *g, const struct tess_op *op, struct rope_args *a)
+{
+	struct launch l = { .kernel = KERNEL_rotate_pairs,
+		            .blocks = { 0, 1,
+		                        a->of[2].columns ? 3
+		                        : a->of[1].x     ? 2
+		                                         : 1 },
+		            .threads = MAP_THREADS,
+		            .args = a };
+
+	a->wide = is_rope_wide(a);
+	for (int i = 0; i < l.blocks[2]; i++) {
+		int64_t units = i == 2 ? a->of[2].columns
+		                       : a->of[i].columns / a->each * (a->each - a->width / 2);
+		int32_t down = i == a->key && a->to.v, shift = KEY_SHIFT;
+
+		units /= a->wide ? 4 : 1;
+		while (!down && shift < ROPE_SHIFT && 1 << shift < units)
+			shift++;
+		a->of[i].units = (uint32_t)units;
+		a->of[i].down = down;
+		a->of[i].tile_shift = shift;
+		units = tess_up(units, 1 << shift) * tess_up(a->rows, ROPE_THREADS >> shift);
+		l.blocks[0] = units > l.blocks[0] ? units : l.blocks[0];
+	}
+	return op_launch(g, op, l);
 }
 
 tess_status op_run_rope(struct gpu *g, const struct handover *from, struct handover *to)
@@ -154,7 +175,7 @@ tess_status op_run_rope(struct gpu *g, const struct handover *from, struct hando
 	return launch_rope(g, op, &a);
 }
 
-struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, int32_t *threads)
+struct norm_args op_make_norm_args(const struct tess_op *op, const double *num)
 {
 	const struct tess_view *x = &op->in[0];
 	int64_t columns = x->shape[1], warps;
@@ -170,27 +191,56 @@ struct norm_args op_make_norm_args(const struct tess_op *op, const double *num, 
 
 	a.each = a.each ? a.each : columns;
 	a.runs = columns / a.each;
-	warps = tess_up(tess_up(a.each, 4), WARP); /* about 4 elements each */
-	*threads = warps * WARP < NORM_THREADS_MAX ? (int32_t)warps * WARP : NORM_THREADS_MAX;
+	warps = tess_up(a.each, NORM_HELD * WARP);
+	a.threads = (int32_t)(warps < BLOCK_WARPS ? warps : BLOCK_WARPS) * WARP;
+	a.held = a.each % 4 == 0 && a.each <= NORM_HELD * a.threads &&
+	         is_row_aligned(a.x, a.x_pitch, sizeof(float));
 	return a;
+}
+
+/* Returns whether the kernels can read four weights in one access; also if there are none. */
+static bool is_wide_weight(const struct tess_view *w)
+{
+	return !w->data ||
+	       (w->stride[0] == 1 && (uintptr_t)w->data % (4 * tess_width(w->dtype)) == 0);
+}
+
+void op_set_norm_weight(const struct tess_view *w, struct norm_args *a)
+{
+	a->w = w->data;
+	a->w_stride = w->stride[0];
+	a->w_dtype = w->dtype;
+	a->held = a->held && is_wide_weight(w);
+}
+
+tess_status op_launch_norm(struct gpu *g, const struct tess_op *op, int32_t kernel,
+                           const struct norm_args *a, const void *args)
+{
+	int32_t threads = a->threads > WARP ? a->threads : NORM_THREADS;
+
+	return op_launch(
+		g, op,
+		(struct launch){
+			.kernel = kernel,
+			.blocks = { tess_up(a->rows * a->runs, threads / a->threads), 1, 1 },
+			.threads = threads,
+			.args = args });
 }
 
 /* Launches a norm. add: the ADD whose output is normalized, if it was not run; or NULL. */
 static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
                                   const struct tess_op *add, struct handover *to)
 {
-	const struct tess_view *w = &op->in[1], *b = op->nin > 2 ? &op->in[2] : NULL;
-	struct launch l = { .kernel = KERNEL_normalize_runs };
-	struct norm_args a = op_make_norm_args(op, op->num, &l.threads);
+	const struct tess_view *b = op->nin > 2 ? &op->in[2] : NULL;
+	struct norm_args a = op_make_norm_args(op, op->num);
 	tess_status st;
 
-	a.w = w->data;
-	a.w_stride = w->stride[0];
-	a.w_dtype = w->dtype;
+	op_set_norm_weight(&op->in[1], &a);
 	if (b) {
 		a.b = b->data;
 		a.b_stride = b->stride[0];
 		a.b_dtype = b->dtype;
+		a.held = a.held && is_wide_weight(b);
 	}
 	if (add) {
 		a.x = add->in[0].data;
@@ -199,13 +249,16 @@ static tess_status launch_norm_of(struct gpu *g, const struct tess_op *op,
 		a.more_pitch = add->in[1].stride[0];
 		a.total = add->out[0].data;
 		a.total_pitch = add->out[0].stride[0];
+		a.held = a.held && is_row_aligned(a.x, a.x_pitch, sizeof(float)) &&
+		         is_row_aligned(a.more, a.more_pitch, sizeof(float));
 	}
 	st = handover_round_rows(g, op, 0, &a.y, to);
 	a.rounded = to->rounded;
-	l.blocks[0] = a.rows * a.runs;
-	l.blocks[1] = l.blocks[2] = 1;
-	l.args = &a;
-	return st ? st : op_launch(g, op, l);
+	a.held = a.held && is_row_aligned(a.y, a.y_pitch, sizeof(float));
+	return st ? st
+	          : op_launch_norm(g, op,
+	                           a.held ? KERNEL_normalize_runs : KERNEL_normalize_long_runs, &a,
+	                           &a);
 }
 
 tess_status op_run_norm(struct gpu *g, const struct handover *from, struct handover *to)
@@ -249,7 +302,10 @@ tess_status op_run_embed(struct gpu *g, const struct tess_op *op)
 		a.lo = op->term[t->first].bound[0];
 		a.hi = op->term[t->first].bound[t->hi - t->lo];
 	}
-	return op_launch_rows(g, op, KERNEL_look_up_rows, a.rows, a.columns, &a);
+	a.wide = a.columns % 4 == 0 && a.stride[1] == 1 && a.stride[0] % 4 == 0 &&
+	         (uintptr_t)a.table % (4 * tess_width(a.dtype)) == 0 &&
+	         is_row_aligned(a.y, a.y_pitch, sizeof(float));
+	return op_launch_rows(g, op, KERNEL_look_up_rows, a.rows, tess_up(a.columns, 4), &a);
 }
 
 tess_status op_run_select_rows(struct gpu *g, const struct tess_op *op)

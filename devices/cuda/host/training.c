@@ -8,7 +8,8 @@
 #include <tessera/util/random.h>
 
 enum { COLUMN_ROWS = 64 }; /* rows of a block of add_columns */
-enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 }; /* minimum elements of a thread; blocks */
+/* Minimum elements of a thread; maximum blocks, unless threads would have too many elements. */
+enum { SQUARE_EACH = 64, SQUARE_BLOCKS = 1024 };
 
 static int64_t get_pitch(const struct tess_view *v)
 {
@@ -58,19 +59,16 @@ tess_status op_run_glu_d(struct gpu *g, const struct tess_op *op)
 
 tess_status op_run_norm_d(struct gpu *g, const struct tess_op *op)
 {
-	const struct tess_view *w = &op->in[1], *d = &op->in[2];
-	struct launch l = { .kernel = KERNEL_derive_runs };
-	struct norm_d_args a = { .norm = op_make_norm_args(op, op->num, &l.threads),
+	const struct tess_view *d = &op->in[2];
+	struct norm_d_args a = { .norm = op_make_norm_args(op, op->num),
 		                 .g = d->data,
 		                 .g_pitch = d->stride[0] };
 
-	a.norm.w = w->data;
-	a.norm.w_stride = w->stride[0];
-	a.norm.w_dtype = w->dtype;
-	l.blocks[0] = a.norm.rows * a.norm.runs;
-	l.blocks[1] = l.blocks[2] = 1;
-	l.args = &a;
-	return op_launch(g, op, l);
+	op_set_norm_weight(&op->in[1], &a.norm);
+	a.norm.held = a.norm.held && is_row_aligned(a.g, a.g_pitch, sizeof(float)) &&
+	              is_row_aligned(a.norm.y, a.norm.y_pitch, sizeof(float));
+	return op_launch_norm(g, op, a.norm.held ? KERNEL_derive_runs : KERNEL_derive_long_runs,
+	                      &a.norm, &a);
 }
 
 tess_status op_run_row_dot(struct gpu *g, const struct tess_op *op)
@@ -190,8 +188,7 @@ tess_status op_run_bias_dw(struct gpu *g, const struct tess_op *op)
 tess_status op_run_norm_dw(struct gpu *g, const struct tess_op *op)
 {
 	const struct tess_view *x = &op->in[0], *d = &op->in[1];
-	struct launch l = { .kernel = KERNEL_measure_runs };
-	struct norm_args n = op_make_norm_args(op, op->num + TESS_TOKENS_NUMS, &l.threads);
+	struct norm_args n = op_make_norm_args(op, op->num + TESS_TOKENS_NUMS);
 	struct columns_args a = { .g = d->data,
 		                  .x = x->data,
 		                  .g_pitch = d->stride[0],
@@ -205,11 +202,8 @@ tess_status op_run_norm_dw(struct gpu *g, const struct tess_op *op)
 	tess_status st = memory_get_scratch(g, 4 * (uint64_t)(moments + floats + 1), &scratch);
 
 	a.moments = n.y = scratch;
-	l.blocks[0] = n.rows * n.runs;
-	l.blocks[1] = l.blocks[2] = 1;
-	l.args = &n;
 	if (!st)
-		st = op_launch(g, op, l);
+		st = op_launch_norm(g, op, KERNEL_measure_runs, &n, &n);
 	return st ? st : add_row_runs(g, op, a, n.y + moments);
 }
 
@@ -452,8 +446,11 @@ tess_status op_run_squares(struct gpu *g, const struct tess_op *op)
 	void *part;
 	tess_status st;
 
+	a.wide = is_row_aligned(a.x, 0, sizeof(float));
 	a.parts = tess_up(a.n, SQUARE_THREADS * SQUARE_EACH);
 	a.parts = a.parts < SQUARE_BLOCKS ? a.parts : SQUARE_BLOCKS;
+	if (a.parts < tess_up(a.n, SQUARE_THREADS * SQUARE_MOST))
+		a.parts = tess_up(a.n, SQUARE_THREADS * SQUARE_MOST);
 	st = memory_get_scratch(g, 8 * SQUARE_FIELDS * (uint64_t)a.parts + 8, &part);
 	if (st)
 		return st;

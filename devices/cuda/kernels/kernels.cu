@@ -6,6 +6,8 @@
 
 #include "rows.cuh"
 
+#include "norms.cuh"
+
 #include "sample.cuh"
 
 #include "multiply.cuh"

@@ -15,6 +15,7 @@
 	KERNEL(map_halves, map_args) \
 	KERNEL(rotate_pairs, rope_args) \
 	KERNEL(normalize_runs, norm_args) \
+	KERNEL(normalize_long_runs, norm_args) \
 	KERNEL(look_up_rows, embed_args) \
 	KERNEL(gather_rows, gather_args) \
 	KERNEL(copy_elements, copy_args) \
@@ -87,6 +88,7 @@
 	KERNEL(derive_gates, glu_d_args) \
 	KERNEL(measure_runs, norm_args) \
 	KERNEL(derive_runs, norm_d_args) \
+	KERNEL(derive_long_runs, norm_d_args) \
 	KERNEL(multiply_runs, row_dot_args) \
 	KERNEL(add_heads, head_sum_args) \
 	KERNEL(drop_elements, drop_rows_args) \
@@ -106,6 +108,11 @@ enum { CUDA_KERNELS(CUDA_KERNEL_INDEX) KERNELS };
 
 enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
+/* Rope: threads of a block; units of a row for these, and for keys in pages; as powers of two. */
+enum { ROPE_SHIFT = 8, ROPE_THREADS = 1 << ROPE_SHIFT, KEY_SHIFT = 4 };
+/* Norms: fours of adjacent elements that a thread loads at once; threads of a block of many runs. */
+enum { NORM_QUADS = 4, NORM_HELD = 4 * NORM_QUADS, NORM_THREADS = 128 };
+enum { BLOCK_WARPS = NORM_THREADS_MAX / WARP }; /* maximum warps of a sum */
 enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096 };
 /* so that the candidates of a bucket of ids can be listed */
 enum { SAMPLE_COLUMNS_MAX = SAMPLE_BUCKETS * SAMPLE_LIST };
@@ -139,6 +146,8 @@ struct norm_args {
 	int64_t x_pitch, more_pitch, total_pitch, y_pitch, w_stride, b_stride, rows, runs, each;
 	float eps, offset; /* offset: added to w */
 	int32_t layer, w_dtype, b_dtype;
+	int32_t threads; /* of a run: a warp, or the block */
+	int32_t held; /* four adjacent elements are one access, and a run fits the registers */
 };
 
 struct norm_d_args { /* norm.y: dx */
@@ -208,12 +217,14 @@ struct update_args { /* v NULL: SGD, m NULL: without momentum */
 	float factor, keep, new_m, old_v, new_v, rate, bias, eps, momentum, decay;
 };
 
-enum { SQUARE_THREADS = 128, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+enum { SQUARE_BINS = 64, SQUARE_THREADS = SQUARE_BINS, SQUARE_DIGITS = 18, SQUARE_FIELDS };
+enum { SQUARE_LOADS = 8, SQUARE_MOST = 1024 }; /* fours at once, and elements, of a thread */
 enum { FINISH_WARPS = 16, FINISH_THREADS = FINISH_WARPS * WARP };
 struct squares_args { /* part: fields of each block */
 	const float *x;
 	int64_t *part, *sum;
 	int64_t n, parts;
+	int32_t wide; /* 16 bytes of x can be read in one access */
 };
 
 struct embed_args {
@@ -224,6 +235,7 @@ struct embed_args {
 	int64_t first, entries; /* the id of row 0 of the table, and its rows */
 	int64_t lo, hi; /* entries that this rank owns: others give 0 */
 	int32_t dtype;
+	int32_t wide; /* four adjacent elements can be read and written in one access */
 };
 
 struct gather_args {
@@ -368,6 +380,9 @@ struct rope_args {
 		const float *x;
 		float *y;
 		int64_t x_pitch, y_pitch, columns;
+		uint32_t units; /* of a row: a thread rotates or copies one */
+		int32_t tile_shift; /* a block has 2^tile_shift units of a row */
+		int32_t down; /* adjacent threads have adjacent rows */
 	} of[3]; /* blockIdx.z; 2: values, not rotated; y NULL: not written */
 	const float *table;
 	const int32_t *position;
@@ -375,6 +390,7 @@ struct rope_args {
 	int64_t table_pitch, positions, rows;
 	int64_t each, first, width; /* elements of a head; [first, first + width) are rotated */
 	int32_t interleaved, inverse;
+	int32_t wide; /* a unit is four pairs or elements, and reads and writes 16 bytes at once */
 	/*
 	 * The index in `of` of the keys for the pages of `to`, or -1. attend_rows rotates them and
 	 * the queries if `width` is not 0.

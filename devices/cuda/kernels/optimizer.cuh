@@ -56,37 +56,84 @@ DEVICE void carry_digits(int64_t *digit)
 }
 
 /*
- * Computes the exact sum of squares, as an integer in digits: a thread has its own digits, which
- * the first threads of the block add. A value is m * 2^(e - 150) with m below 2^24.
+ * Adds the square of a float to the thread's bins. A float is m * 2^(e - 149) with m below 2^24, and
+ * bin k has the squares with e in [4k, 4k + 4), as multiples of 2^(8k - 298): below 2^54.
+ */
+DEVICE void add_square(uint64_t (*bin)[SQUARE_THREADS], float x, uint32_t *odd)
+{
+	uint32_t bits = pack_float(x), e = bits >> 23 & 255;
+	uint32_t m = (bits & 0x7fffff) | (uint32_t)(e > 0) << 23;
+
+	*odd += e == 255;
+	m = e == 255 ? 0 : m;
+	e -= e > 0;
+	bin[e / 4][threadIdx.x] += (uint64_t)m * m << e % 4 * 2;
+}
+
+/* Adds a bin of all threads, as three digits from digit bin / 4 on. */
+DEVICE void add_bin(const uint64_t *bin, int64_t *part)
+{
+	uint64_t low = 0, high = 0;
+
+	for (int k = 0; k < SQUARE_THREADS; k++) { /* each thread in another bank */
+		uint64_t v = bin[(k + threadIdx.x) % SQUARE_THREADS];
+
+		low += v & 0xffffffff;
+		high += v >> 32;
+	}
+	low <<= threadIdx.x % 4 * 8;
+	high <<= threadIdx.x % 4 * 8;
+	part[0] = (int64_t)(low & 0xffffffff);
+	part[1] = (int64_t)((low >> 32) + (high & 0xffffffff));
+	part[2] = (int64_t)(high >> 32);
+}
+
+/* Loads SQUARE_LOADS fours of elements from i on, in the order of threads; 0 beyond the end. */
+DEVICE void load_squared(const struct squares_args *a, int64_t i, float *x)
+{
+	const int step = 4 * SQUARE_THREADS;
+
+	if (a->wide && i + (SQUARE_LOADS - 1) * step + 4 <= a->n)
+		EACH(j, SQUARE_LOADS)
+			widen_quad(load_quad(a->x + i + j * step), PORT_F32, x + 4 * j);
+	else
+		EACH(j, SQUARE_LOADS)
+			load_four(a->x, i + j * step, a->n, a->wide, x + 4 * j);
+}
+
+/*
+ * Computes the exact sum of squares, as an integer in digits. A thread adds at most SQUARE_MOST
+ * elements to its own bins, which do not overflow.
  */
 KERNEL(SQUARE_THREADS, add_squares, squares_args)
 {
-	SHARED int64_t digit[SQUARE_FIELDS][SQUARE_THREADS];
-	SHARED int64_t total[SQUARE_FIELDS];
-	int tid = threadIdx.x;
+	SHARED uint64_t bin[SQUARE_BINS][SQUARE_THREADS];
+	SHARED int64_t part[SQUARE_BINS][3], total[SQUARE_FIELDS];
+	SHARED uint32_t nodd;
+	const int tid = threadIdx.x, step = 4 * SQUARE_LOADS * SQUARE_THREADS;
+	uint32_t odd = 0;
+	float x[4 * SQUARE_LOADS];
 
-	for (int k = 0; k < SQUARE_FIELDS; k++)
-		digit[k][tid] = 0;
-	for (int64_t i = COLUMN; i < a.n; i += (int64_t)gridDim.x * SQUARE_THREADS) {
-		uint32_t bits = pack_float(a.x[i]), e = bits >> 23 & 255;
-		uint64_t m = (bits & 0x7fffff) | (uint32_t)(e > 0) << 23, low, high;
-		uint32_t at = e ? 2 * e - 2 : 0;
-
-		if (e == 255) {
-			digit[SQUARE_DIGITS][tid]++;
-			continue;
-		}
-		low = (m * m & 0xffffffff) << at % 32;
-		high = (m * m >> 32) << at % 32;
-		digit[at / 32][tid] += (int64_t)(low & 0xffffffff);
-		digit[at / 32 + 1][tid] += (int64_t)((low >> 32) + (high & 0xffffffff));
-		digit[at / 32 + 2][tid] += (int64_t)(high >> 32);
+	for (int k = 0; k < SQUARE_BINS; k++)
+		bin[k][tid] = 0;
+	if (!tid)
+		nodd = 0;
+	for (int64_t i = (int64_t)blockIdx.x * step + 4 * tid; i < a.n; i += gridDim.x * step) {
+		load_squared(&a, i, x);
+		EACH(j, 4 * SQUARE_LOADS)
+			add_square(bin, x[j], &odd);
 	}
 	sync_block();
+	if (odd)
+		add_atomic(&nodd, odd);
+	add_bin(bin[tid], part[tid]);
+	sync_block();
 	if (tid < SQUARE_FIELDS) {
-		total[tid] = 0;
-		for (int k = 0; k < SQUARE_THREADS; k++)
-			total[tid] += digit[tid][k];
+		total[tid] = tid == SQUARE_DIGITS ? nodd : 0;
+		for (int k = 0; k < 12; k++) /* the bins whose digits include this one */
+			if (tid < SQUARE_DIGITS && k + 4 * tid >= 8 &&
+			    k + 4 * tid - 8 < SQUARE_BINS)
+				total[tid] += part[k + 4 * tid - 8][2 - k / 4];
 	}
 	sync_block();
 	if (tid)

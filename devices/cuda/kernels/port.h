@@ -149,6 +149,15 @@ DEVICE struct quad load_quad(const void *p)
 	return v;
 }
 
+/* Loads 8 bytes to the first two words. */
+DEVICE struct quad load_pair(const void *p)
+{
+	uint2 u = *(const uint2 *)p;
+	struct quad v = { { u.x, u.y, 0, 0 } };
+
+	return v;
+}
+
 /* Loads and stores in global memory, while other blocks may access adjacent bytes. */
 DEVICE struct quad load_quad_relaxed(const void *p)
 {

@@ -210,171 +210,61 @@ DEVICE void sum_lanes(float *z, const int n)
 	fold_lanes(z, n / 16, 1);
 }
 
-/* Returns the sum over all threads of a block; `scratch` has one float a warp. */
-DEVICE float add_block(float x, float *scratch)
+/*
+ * Replaces each of n values by its sum over the threads of `warps` warps: those of the block, or one
+ * warp by itself. `scratch` has BLOCK_WARPS floats for each value, and serves one sum of a kernel.
+ */
+DEVICE void sum_over_warps(float *x, const int n, int warps, float *scratch)
 {
-	int warps = blockDim.x / WARP;
+	int from = threadIdx.x % BLOCK_WARPS;
 
 	EACH_MASK(mask, 1, WARP)
-		x += shuffle_xor(x, mask);
+		EACH(k, n)
+			x[k] += shuffle_xor(x[k], mask);
 	sync_warp(); /* after this function, threads may overwrite what their warp has read */
 	if (warps == 1)
-		return x;
-	sync_block(); /* the previous sum has been read */
+		return;
 	if (threadIdx.x % WARP == 0)
-		scratch[threadIdx.x / WARP] = x;
+		EACH(k, n)
+			scratch[k * BLOCK_WARPS + threadIdx.x / WARP] = x[k];
 	sync_block();
-	x = 0.0f;
-	for (int i = 0; i < warps; i++)
-		x += scratch[i];
+	EACH(k, n)
+		x[k] = from < warps ? scratch[k * BLOCK_WARPS + from] : 0.0f;
+	EACH_MASK(mask, 1, BLOCK_WARPS)
+		EACH(k, n)
+			x[k] += shuffle_xor(x[k], mask);
+}
+
+/* Returns the sum over all threads of a block; `scratch` has one float a warp, for one sum. */
+DEVICE float add_block(float x, float *scratch)
+{
+	sum_over_warps(&x, 1, blockDim.x / WARP, scratch);
 	return x;
 }
 
-enum { NORM_LOADS = 8 }; /* loads of a thread, in flight together */
-
-/* Loads elements i, i + threads, .. of a run of n; 0 beyond it. */
-DEVICE void load_run(const float *x, int64_t i, int64_t n, float *out)
-{
-	EACH(j, NORM_LOADS)
-		out[j] = i + j * (int)blockDim.x < n ? x[i + j * (int)blockDim.x] : 0.0f;
-}
-
-/*
- * Computes the mean of a run (0 for RMS), and 1 / sqrt(the mean of the squares + eps). `held`: the
- * elements of the run that belong to the thread, or NULL to read them.
- */
-DEVICE void measure_run(const struct norm_args *a, const float *x, const float *held,
-                        float *scratch, float *mean, float *scale)
-{
-	const int step = blockDim.x;
-	float sum = 0.0f, v[NORM_LOADS], d;
-
-	*mean = 0.0f;
-	if (a->layer) {
-		for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
-			if (!held)
-				load_run(x, i, a->each, v);
-			EACH(j, NORM_LOADS)
-				sum += held ? held[j] : v[j];
-		}
-		*mean = add_block(sum, scratch) / (float)a->each;
-		sum = 0.0f;
-	}
-	for (int64_t i = threadIdx.x; i < a->each; i += NORM_LOADS * step) {
-		if (!held)
-			load_run(x, i, a->each, v);
-		EACH(j, NORM_LOADS) {
-			d = i + j * step < a->each ? (held ? held[j] : v[j]) - *mean : 0.0f;
-			sum = fmaf(d, d, sum);
-		}
-	}
-	*scale = 1.0f / sqrtf(add_block(sum, scratch) / (float)a->each + a->eps);
-}
-
-/* Widens the bits of a weight, and adds the offset. */
-DEVICE float widen_norm_weight(const struct norm_args *a, uint32_t bits)
-{
-	float w = a->w ? widen_bits(bits, a->w_dtype) : 1.0f;
-
-	return a->offset != 0.0f ? a->offset + w : w;
-}
-
-DEVICE float read_norm_weight(const struct norm_args *a, int64_t i)
-{
-	return widen_norm_weight(a, a->w ? load_bits(a->w, a->w_dtype, i * a->w_stride) : 0);
-}
-
-/* Loads elements i, i + threads, .. of x, or of total = x + more, which is also written. */
-DEVICE void load_sums(const struct norm_args *a, const float *x, int64_t t, int64_t i, float *v)
-{
-	const int step = blockDim.x;
-	float *total = a->total + t * a->total_pitch, u[NORM_LOADS];
-
-	load_run(x, i, a->each, v);
-	if (!a->more)
-		return;
-	load_run(a->more + t * a->more_pitch, i, a->each, u);
-	EACH(j, NORM_LOADS) {
-		v[j] += u[j];
-		if (i + j * step < a->each)
-			total[i + j * step] = v[j];
-	}
-}
-
-/* Loads the bits of weights i, i + threads, .. */
-DEVICE void load_norm_weights(const struct norm_args *a, int64_t i, uint32_t *w)
-{
-	const int step = blockDim.x;
-
-	EACH(j, NORM_LOADS)
-		if (i + j * step < a->each && a->w)
-			w[j] = load_bits(a->w, a->w_dtype, (i + j * step) * a->w_stride);
-}
-
-DEVICE void write_normalized(const struct norm_args *a, int64_t t, int64_t i0, const float *v,
-                             const uint32_t *w, float mean, float scale, float *y)
-{
-	const int step = blockDim.x;
-
-	EACH(j, NORM_LOADS) {
-		int64_t i = i0 + j * step;
-		float d;
-
-		if (i >= a->each)
-			break;
-		d = (v[j] - mean) * scale * widen_norm_weight(a, w[j]);
-		d = a->b ? d + widen_element(a->b, a->b_dtype, i * a->b_stride) : d;
-		if (y)
-			y[i] = d;
-		if (a->rounded)
-			a->rounded[t * a->each + i] = (uint16_t)pack_bf16(d, 0.0f);
-	}
-}
-
-KERNEL_EARLY(NORM_THREADS_MAX, 1, normalize_runs, norm_args)
-{
-	SHARED float scratch[NORM_THREADS_MAX / WARP];
-	const int step = NORM_LOADS * blockDim.x, line = a.w_dtype == PORT_F32 ? 32 : 64;
-	int64_t run = blockIdx.x % a.runs, t = blockIdx.x / a.runs;
-	const float *x = a.x + t * a.x_pitch + run * a.each;
-	float *y = a.y ? a.y + t * a.y_pitch + run * a.each : NULL, mean, scale, v[NORM_LOADS];
-	uint32_t w[NORM_LOADS];
-
-	if (threadIdx.x * line < a.each && a.w && a.w_stride == 1)
-		prefetch_line((const char *)a.w + threadIdx.x * 128);
-	wait_for_kernels();
-	if (a.each <= step) {
-		load_norm_weights(&a, threadIdx.x, w);
-		load_sums(&a, x, t, threadIdx.x, v);
-		measure_run(&a, x, v, scratch, &mean, &scale);
-		write_normalized(&a, t, threadIdx.x, v, w, mean, scale, y);
-		return;
-	}
-	for (int64_t i = threadIdx.x; i < a.each && a.more; i += step)
-		load_sums(&a, x, t, i, v);
-	x = a.more ? a.total + t * a.total_pitch : x; /* a thread reads only what it wrote */
-	measure_run(&a, x, NULL, scratch, &mean, &scale);
-	for (int64_t i = threadIdx.x; i < a.each; i += step) {
-		load_run(x, i, a.each, v);
-		load_norm_weights(&a, i, w);
-		write_normalized(&a, t, i, v, w, mean, scale, y);
-	}
-}
-
+/* Looks up rows; a thread has four elements of a row. */
 KERNEL(MAP_THREADS, look_up_rows, embed_args)
 {
-	int64_t i = COLUMN;
+	int64_t i = COLUMN * 4;
 
 	if (i >= a.columns)
 		return;
 	for (int64_t t = blockIdx.y; t < a.rows; t += gridDim.y) {
-		int64_t at = a.id[t] - a.first;
-		float x = 0.0f;
+		int64_t at = a.id[t] - a.first, from = at * a.stride[0] + i * a.stride[1];
+		int exists = at >= a.lo && at < a.hi && at < a.entries;
+		float x[4] = { 0, 0, 0, 0 };
 
-		if (at >= a.lo && at < a.hi && at < a.entries)
-			x = widen_element(a.table, a.dtype, at * a.stride[0] + i * a.stride[1]) +
-			    0.0f;
-		a.y[t * a.y_pitch + i] = x;
+		if (exists && a.wide)
+			widen_four(a.dtype == PORT_F32
+			                   ? load_quad((const float *)a.table + from)
+			                   : load_pair((const uint16_t *)a.table + from),
+			           a.dtype, x);
+		EACH(j, 4) {
+			if (exists && !a.wide && i + j < a.columns)
+				x[j] = widen_element(a.table, a.dtype, from + j * a.stride[1]);
+			x[j] += 0.0f;
+		}
+		store_four(a.y + t * a.y_pitch, i, a.columns, a.wide, x);
 	}
 }
 

@@ -1,5 +1,5 @@
 /*
- * training.cuh - the backward of rows.cuh, sums over tokens, dropout and the loss. tessera/device.h
+ * training.cuh - the backward of elements, sums over tokens, dropout and the loss. tessera/device.h
  * defines the arithmetic and its order, except of sums: a block adds a row, and sums over tokens
  * are added in runs of rows, in order.
  */
@@ -31,45 +31,6 @@ KERNEL(MAP_THREADS, derive_gates, glu_d_args)
 		}
 		store_row_four(a.da, a.da_pitch, t, i, a.columns, a.wide, a.da_half, x);
 	}
-}
-
-/* Writes the mean and the scale of each run, two floats, to y. */
-KERNEL(NORM_THREADS_MAX, measure_runs, norm_args)
-{
-	SHARED float scratch[NORM_THREADS_MAX / WARP];
-	const float *x = a.x + blockIdx.x / a.runs * a.x_pitch + blockIdx.x % a.runs * a.each;
-	float mean, scale;
-
-	measure_run(&a, x, NULL, scratch, &mean, &scale);
-	if (threadIdx.x)
-		return;
-	a.y[2 * (int64_t)blockIdx.x] = mean;
-	a.y[2 * (int64_t)blockIdx.x + 1] = scale;
-}
-
-/* Computes dx of a run, which may replace x or g: only one thread reads and writes an element. */
-KERNEL(NORM_THREADS_MAX, derive_runs, norm_d_args)
-{
-	SHARED float scratch[NORM_THREADS_MAX / WARP];
-	const struct norm_args *n = &a.norm;
-	int64_t run = blockIdx.x % n->runs, t = blockIdx.x / n->runs;
-	const float *x = n->x + t * n->x_pitch + run * n->each;
-	const float *g = a.g + t * a.g_pitch + run * n->each;
-	float *y = n->y + t * n->y_pitch + run * n->each;
-	float mean, scale, sum = 0.0f, product = 0.0f;
-
-	measure_run(n, x, NULL, scratch, &mean, &scale);
-	for (int64_t i = threadIdx.x; i < n->each; i += blockDim.x) {
-		float u = g[i] * read_norm_weight(n, i);
-
-		sum += u;
-		product = fmaf(u, (x[i] - mean) * scale, product);
-	}
-	sum = n->layer ? add_block(sum, scratch) / (float)n->each : 0.0f;
-	product = add_block(product, scratch) / (float)n->each;
-	for (int64_t i = threadIdx.x; i < n->each; i += blockDim.x)
-		y[i] = scale *
-		       ((g[i] * read_norm_weight(n, i) - sum) - (x[i] - mean) * scale * product);
 }
 
 /* Sums the products of two rows. */
