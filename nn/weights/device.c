@@ -61,7 +61,7 @@ tess_status tess_device_check_weights(const struct tess_device *device, int32_t 
 
 enum { VIEWS_MAX = 16 }; /* of an op with rows of bf16 */
 
-/* Views rows of bf16 as f32 where the device rounds them: the other rules of the op are the same. */
+/* Views rows of bf16 as f32 where the device rounds them: all other rules are the same. */
 static void view_as_f32(const struct tess_device *device, struct tess_op *op,
                         struct tess_view *view)
 {

@@ -1,6 +1,6 @@
 /*
- * test_rounded PLUGIN - compares rows of bf16 with rounded f32 rows, on a GPU or an emulated one: an
- * out has the rounded values, and a product of operands in bf16 the same bits.
+ * test_rounded PLUGIN - compares rows of bf16 with rounded f32 rows, on a GPU or an emulated one:
+ * an out has the rounded values, and a product of operands in bf16 the same bits.
  */
 #include "device.h"
 
