@@ -59,9 +59,34 @@ tess_status tess_device_check_weights(const struct tess_device *device, int32_t 
 	                 device->name);
 }
 
+enum { VIEWS_MAX = 16 }; /* of an op with rows of bf16 */
+
+/* Views rows of bf16 as f32 where the device rounds them: all other rules are the same. */
+static void view_as_f32(const struct tess_device *device, struct tess_op *op,
+                        struct tess_view *view)
+{
+	int32_t n = op->nin + op->nout;
+
+	if (!device->rounds || n > VIEWS_MAX)
+		return;
+	for (int32_t i = 0; i < n; i++) {
+		view[i] = i < op->nin ? op->in[i] : op->out[i - op->nin];
+		if (view[i].dtype == TESS_BF16 &&
+		    TESS_PLUGIN_VALUE_QUICK(device, op->where, rounds, op, i) == 1)
+			view[i].dtype = TESS_F32;
+	}
+	op->in = view;
+	op->out = view + op->nin;
+}
+
 tess_status tess_device_check_op(const struct tess_device *device, const struct tess_op *op)
 {
-	tess_status st = tess_op_check(op, device);
+	struct tess_view view[VIEWS_MAX];
+	struct tess_op f32 = *op;
+	tess_status st;
+
+	view_as_f32(device, &f32, view);
+	st = tess_op_check(&f32, device);
 
 	return st ? st : TESS_PLUGIN_CALL(device, op->where, supports, op);
 }
