@@ -32,7 +32,7 @@ struct task { /* task of a graph */
 	const struct emulated_entry *kernel; /* NULL: a product */
 	struct emulated_index grid, block;
 	unsigned cluster, shared; /* blocks in y that share memory; bytes of it */
-	_Alignas(16) char args[512];
+	_Alignas(16) char args[1024];
 	struct cublasLtMatmulDesc *product;
 	struct layout *w, *x, *y, *more;
 	const float *wp, *xp, *morep;
