@@ -24,7 +24,7 @@ class Case:
             self.config = json.load(f)
         self.text = os.path.exists(os.path.join(self.model, "tokenizer.json"))
         self.experts = any("expert" in key for key in self.config)
-        self.balanced = self.experts and self.config["model_type"] not in ("deepseek_v3", "glm4_moe")  # balanced by a loss
+        self.balanced = self.experts and self.config["model_type"] not in ("deepseek_v3", "glm4_moe", "llama4_text")  # by a loss
         self.bf16 = self.model.endswith("bf16")
 
     def path(self, name):
