@@ -60,8 +60,42 @@ static int64_t count_code_bytes(int64_t len)
 	return LANES * (1 + tess_up(len, 2));
 }
 
+/* Moves the blocks of up to LANES rows, `pitch` bytes apart, to a group of a panel. */
+static void move_blocks(const uint8_t *block, int64_t pitch, int64_t rows, char *to)
+{
+	uint8_t *out = (uint8_t *)to;
+
+	for (int64_t j = 0; j < LANES; j++, block += pitch) {
+		out[j] = (uint8_t)(j < rows ? block[0] : SCALE_1);
+		for (int64_t i = 1; i < TESS_MXFP4_BYTES; i++)
+			out[i * LANES + j] = (uint8_t)(j < rows ? block[i] : 0);
+	}
+}
+
+/* Packs panels [lo, hi) of rows that are stored in MXFP4, in complete groups. */
+static void repack_rows(const struct pack *p, int64_t lo, int64_t hi)
+{
+	const int64_t pitch = p->rows->stride[0] / GROUP * TESS_MXFP4_BYTES;
+
+	for (int64_t i = lo; i < hi; i++) {
+		const uint8_t *block = (const uint8_t *)p->rows->data + i * LANES * pitch;
+		char *to = (char *)p->panels->data + i * p->panels->stride[0];
+
+		for (int64_t k = 0; k < p->rows->shape[1]; k += GROUP) {
+			move_blocks(block, pitch, p->rows->shape[0] - i * LANES, to);
+			block += TESS_MXFP4_BYTES;
+			to += count_code_bytes(GROUP);
+		}
+	}
+}
+
 void mxfp4_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
+	const struct pack *p = arg;
+
 	(void)thread;
-	pack_groups(arg, lo, hi, encode_group, count_code_bytes);
+	if (p->rows->dtype == TESS_MXFP4)
+		repack_rows(p, lo, hi);
+	else
+		pack_groups(p, lo, hi, encode_group, count_code_bytes);
 }
