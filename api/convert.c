@@ -30,11 +30,17 @@ struct output_file {
 	size_t first, n; /* range of its tensors */
 };
 
+struct tensor_source {
+	const struct tess_slice *from;
+	const struct tess_mxfp4 *mxfp4; /* a weight in MXFP4 that is widened; else NULL */
+};
+
 struct conversion {
 	struct tess_arena arena;
 	const struct tess_convert_options *options;
 	struct tess_checkpoint *from;
 	struct tess_slice *tensor; /* the converted ones, in the order of the checkpoint */
+	struct tensor_source *source; /* of each of them */
 	struct output_file *file;
 	size_t ntensors, nfiles;
 	uint64_t bytes; /* size of all tensors */
@@ -62,23 +68,50 @@ static bool is_float(const struct tess_slice *s)
 	       s->dtype == TESS_F16;
 }
 
+/* Adds a weight in MXFP4 as transformers dequantizes it: [experts, inputs, outputs]. */
+static tess_status place_mxfp4(struct conversion *c, const struct tess_mxfp4 *w)
+{
+	const int64_t *shape = w->scales->shape;
+	size_t len = strlen(w->scales->name) - strlen(TESS_MXFP4_SCALES);
+	struct tess_slice *to = &c->tensor[c->ntensors];
+	int64_t *widened = TESS_NEW(&c->arena, int64_t, 3);
+
+	*to = (struct tess_slice){ .name = tess_arena_copy(&c->arena, w->scales->name, len),
+		                   .dtype = c->options->dtype,
+		                   .ndim = 3,
+		                   .shape = widened };
+	if (!widened || !to->name)
+		return TESS_ENOMEM;
+	widened[0] = shape[0];
+	widened[1] = shape[2] * TESS_MXFP4_ELEMENTS;
+	widened[2] = shape[1];
+	to->bytes = w->blocks->bytes * 2 * tess_width(to->dtype);
+	c->source[c->ntensors++] = (struct tensor_source){ w->blocks, w };
+	return TESS_OK;
+}
+
 static tess_status place_tensor(struct conversion *c, size_t i)
 {
 	const struct tess_slice *s = tess_checkpoint_at(c->from, i);
+	const struct tess_mxfp4 *w =
+		c->options->dtype ? tess_checkpoint_get_mxfp4(c->from, i) : NULL;
 	bool changes = c->options->dtype && is_float(s) && !is_kept(s->name);
+	struct tess_slice *to = &c->tensor[c->ntensors];
 
+	if (w)
+		return s == w->blocks ? place_mxfp4(c, w) : TESS_OK;
 	if (c->options->dtype && *s->type == 'F' && !is_float(s))
 		return tess_fail(
 			TESS_ENOTSUP,
 			"%s: tensor %s: its values are packed as %s; " TESS_UNPACKED_WEIGHTS,
 			tess_checkpoint_dir(c->from), s->name, s->type);
-	c->tensor[i] = *s;
-	c->tensor[i].data = NULL;
+	*to = *s;
+	to->data = NULL;
 	if (changes) {
-		c->tensor[i].dtype = c->options->dtype;
-		c->tensor[i].bytes =
-			s->bytes / tess_width(s->dtype) * tess_width(c->options->dtype);
+		to->dtype = c->options->dtype;
+		to->bytes = s->bytes / tess_width(s->dtype) * tess_width(to->dtype);
 	}
+	c->source[c->ntensors++] = (struct tensor_source){ s, NULL };
 	return TESS_OK;
 }
 
@@ -121,6 +154,7 @@ static tess_status lay_out_file(struct conversion *c, struct output_file *f)
 static tess_status plan_files(struct conversion *c)
 {
 	const char *lost = tess_checkpoint_find_unlisted(c->from);
+	size_t n = tess_checkpoint_count(c->from);
 	tess_status st = TESS_OK;
 
 	if (tess_checkpoint_config(c->from)->text_part)
@@ -134,11 +168,11 @@ static tess_status plan_files(struct conversion *c)
 		                 "%s: model.safetensors.index.json does not list tensor %.200s of "
 		                 "its parts, which would be lost; list it, or remove it from there",
 		                 tess_checkpoint_dir(c->from), lost);
-	c->ntensors = tess_checkpoint_count(c->from);
-	c->tensor = TESS_NEW(&c->arena, struct tess_slice, c->ntensors + 1);
-	if (!c->tensor)
+	c->tensor = TESS_NEW(&c->arena, struct tess_slice, n + 1);
+	c->source = TESS_NEW(&c->arena, struct tensor_source, n + 1);
+	if (!c->tensor || !c->source)
 		return TESS_ENOMEM;
-	for (size_t i = 0; i < c->ntensors && !st; i++)
+	for (size_t i = 0; i < n && !st; i++)
 		st = place_tensor(c, i);
 	if (!st)
 		st = divide_tensors(c);
@@ -238,29 +272,55 @@ static uint64_t get_unit_bytes(const struct tess_slice *to)
 	return to->dtype ? tess_width(to->dtype) : 1;
 }
 
+/* Reads elements [first, first + n) of tensor i as f32 to `middle`; *infinite: new infinities. */
+static tess_status read_values(struct conversion *c, size_t i, uint64_t first, uint64_t n,
+                               uint64_t *infinite)
+{
+	const struct tess_slice *from = c->source[i].from;
+	uint64_t width = tess_width(from->dtype);
+	tess_status st;
+
+	*infinite = 0;
+	if (c->source[i].mxfp4)
+		return tess_mxfp4_widen(c->source[i].mxfp4, first, n, c->middle);
+	st = tess_checkpoint_read(c->from, from->name, first * width, n * width, c->in);
+	if (from->data)
+		tess_checkpoint_drop(c->from, (const char *)from->data + first * width, n * width);
+	if (!st)
+		*infinite = load_values(from->dtype, c->in, n, c->middle);
+	return st;
+}
+
+/* Reads bytes [lo, hi) of the converted tensor i, complete units, to `out`. */
+static tess_status convert_piece(struct conversion *c, size_t i, uint64_t lo, uint64_t hi)
+{
+	const struct tess_slice *to = &c->tensor[i];
+	uint64_t width = tess_width(to->dtype), n = (hi - lo) / width, infinite;
+	tess_status st = read_values(c, i, lo / width, n, &infinite);
+
+	if (st)
+		return st;
+	infinite += round_values(to->dtype, c->middle, n, c->out);
+	if (infinite && !c->infinite)
+		c->first_infinite = to->name;
+	c->infinite += infinite;
+	return st;
+}
+
 /* Writes bytes [lo, hi) of a tensor, complete units. */
 static tess_status write_tensor_piece(struct conversion *c, const struct output_file *f, int fd,
                                       size_t i, uint64_t lo, uint64_t hi)
 {
-	const struct tess_slice *from = tess_checkpoint_at(c->from, i), *to = &c->tensor[i];
-	bool same = from->dtype == to->dtype;
-	uint64_t width = same ? 1 : tess_width(to->dtype), n, start, bytes;
-	uint64_t from_width = same ? 1 : tess_width(from->dtype);
+	const struct tess_slice *from = c->source[i].from, *to = &c->tensor[i];
+	bool same = !c->source[i].mxfp4 && from->dtype == to->dtype;
 	tess_status st;
 
-	start = lo / width * from_width;
-	bytes = (hi - lo) / width * from_width;
-	n = bytes / from_width;
-	st = tess_checkpoint_read(c->from, from->name, start, bytes, c->in);
-	if (from->data)
-		tess_checkpoint_drop(c->from, (const char *)from->data + start, bytes);
-	if (!st && !same) {
-		uint64_t infinite = load_values(from->dtype, c->in, n, c->middle);
-
-		infinite += round_values(to->dtype, c->middle, n, c->out);
-		if (infinite && !c->infinite)
-			c->first_infinite = to->name;
-		c->infinite += infinite;
+	if (same) {
+		st = tess_checkpoint_read(c->from, from->name, lo, hi - lo, c->in);
+		if (from->data)
+			tess_checkpoint_drop(c->from, (const char *)from->data + lo, hi - lo);
+	} else {
+		st = convert_piece(c, i, lo, hi);
 	}
 	if (!st &&
 	    !tess_file_write(fd, same ? c->in : c->out, hi - lo, f->header_bytes + to->begin + lo))

@@ -58,10 +58,10 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 	p.source.ignore_unexpected = options && options->ignore_unexpected;
 	p.weights =
 		options && TESS_HAS(options, tess_session_options, weights) ? options->weights : 0;
-	if (p.weights && (p.weights < TESS_Q8 || p.weights > TESS_MXFP4))
+	if (p.weights && p.weights != TESS_BF16 && (p.weights < TESS_Q8 || p.weights > TESS_MXFP4))
 		st = tess_fail(TESS_EINVAL,
-		               "%s: weights of dtype %d in memory; use 0, TESS_Q8, TESS_BF12 or "
-		               "TESS_MXFP4",
+		               "%s: weights of dtype %d in memory; use 0, TESS_BF16, TESS_Q8, "
+		               "TESS_BF12 or TESS_MXFP4",
 		               dir, (int)p.weights);
 	p.kv_dtype = options ? options->kv_dtype : 0;
 	p.values =

@@ -23,6 +23,12 @@ struct tensor_entry {
 	const struct tess_safetensors *part;
 };
 
+struct parameter { /* a tensor, or the two of a weight in MXFP4 */
+	const char *name;
+	const struct tensor_entry *tensor; /* MXFP4: NAME_blocks */
+	const struct tess_mxfp4 *mxfp4; /* else NULL */
+};
+
 struct tess_checkpoint {
 	struct tess_arena arena;
 	const char *dir;
@@ -35,9 +41,10 @@ struct tess_checkpoint {
 	const char *prefix; /* prefix of wrappers removed from all names; NULL: none */
 	bool indexed; /* the files are those of an index */
 	bool unnamed; /* no file lists the parameters */
-	size_t nparts, n;
+	size_t nparts, n, nparameters;
 	struct tess_safetensors **part;
 	struct tensor_entry *tensor; /* by name */
+	struct parameter *parameter; /* by name */
 };
 
 static const char *format_path(struct tess_checkpoint *c, const char *file)
@@ -356,6 +363,114 @@ static tess_status select_text_part(struct tess_checkpoint *c)
 	return TESS_OK;
 }
 
+/* ---- parameters ---------------------------------------------------------------------- */
+
+static int compare_tensor_name(const void *name, const void *named)
+{
+	return strcmp(name, ((const struct tensor_entry *)named)->slice->name);
+}
+
+static const struct tensor_entry *find_tensor_entry(const struct tess_checkpoint *c,
+                                                    const char *name)
+{
+	return c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name) : NULL;
+}
+
+static int compare_parameters(const void *a, const void *b)
+{
+	return strcmp(((const struct parameter *)a)->name, ((const struct parameter *)b)->name);
+}
+
+/* Finds the other tensor of a weight in MXFP4: its name ends with `end` instead of `own`. */
+static tess_status find_other(struct tess_checkpoint *c, const struct tensor_entry *t,
+                              const char *own, const char *end, const struct tensor_entry **out)
+{
+	const char *name = t->slice->name, *other;
+
+	other = tess_arena_format(&c->arena, "%.*s%s", (int)(strlen(name) - strlen(own)), name,
+	                          end);
+	if (!other)
+		return TESS_ENOMEM;
+	*out = find_tensor_entry(c, other);
+	return *out ? TESS_OK
+	            : tess_fail(TESS_EINVAL,
+	                        "%s: tensor %s is half of a weight in MXFP4, and %s is not in the "
+	                        "checkpoint; fetch it again",
+	                        c->dir, name, other);
+}
+
+/* Adds a weight in MXFP4, unless `t` is its second tensor. */
+static tess_status add_mxfp4(struct tess_checkpoint *c, const struct tensor_entry *t,
+                             const char *own, const char *end)
+{
+	const char *name = t->slice->name;
+	const struct tensor_entry *scales;
+	struct tess_mxfp4 *w;
+	tess_status st = find_other(c, t, own, end, &scales);
+
+	if (st || !strcmp(own, TESS_MXFP4_SCALES))
+		return st;
+	w = TESS_NEW(&c->arena, struct tess_mxfp4, 1);
+	name = tess_arena_copy(&c->arena, name, strlen(name) - strlen(own));
+	if (!w || !name)
+		return TESS_ENOMEM;
+	*w = (struct tess_mxfp4){ t->slice, scales->slice, t->part, scales->part };
+	c->parameter[c->nparameters++] = (struct parameter){ name, t, w };
+	return t->part && scales->part ? tess_mxfp4_check(w) : TESS_OK;
+}
+
+static bool has_suffix(const char *name, const char *end)
+{
+	size_t len = strlen(name), n = strlen(end);
+
+	return len > n && !strcmp(name + len - n, end);
+}
+
+/* Lists the parameters: a weight in MXFP4 is one. */
+static tess_status index_parameters(struct tess_checkpoint *c)
+{
+	static const char blocks[] = TESS_MXFP4_BLOCKS, scales[] = TESS_MXFP4_SCALES;
+	tess_status st = TESS_OK;
+
+	c->parameter = TESS_NEW(&c->arena, struct parameter, c->n + 1);
+	if (!c->parameter)
+		return TESS_ENOMEM;
+	for (size_t i = 0; i < c->n && !st; i++) {
+		const struct tensor_entry *t = &c->tensor[i];
+		const char *name = t->slice->name;
+
+		if (c->config.mxfp4 && has_suffix(name, blocks))
+			st = add_mxfp4(c, t, blocks, scales);
+		else if (c->config.mxfp4 && has_suffix(name, scales))
+			st = add_mxfp4(c, t, scales, blocks);
+		else
+			c->parameter[c->nparameters++] = (struct parameter){ name, t, NULL };
+	}
+	qsort(c->parameter, c->nparameters, sizeof *c->parameter, compare_parameters);
+	for (size_t i = 1; i < c->nparameters && !st; i++)
+		if (!compare_parameters(&c->parameter[i - 1], &c->parameter[i]))
+			st = tess_fail(TESS_EINVAL,
+			               "%s: %s is in the checkpoint twice, in MXFP4 (%s%s) and as "
+			               "one tensor; remove one of both",
+			               c->dir, c->parameter[i].name, c->parameter[i].name, blocks);
+	return st;
+}
+
+const struct tess_mxfp4 *tess_checkpoint_get_mxfp4(const struct tess_checkpoint *c, size_t i)
+{
+	const struct tess_slice *s = c->tensor[i].slice;
+
+	for (size_t k = 0; k < c->nparameters && c->config.mxfp4; k++) {
+		const struct tess_mxfp4 *w = c->parameter[k].mxfp4;
+
+		if (w && (w->blocks == s || w->scales == s))
+			return w;
+	}
+	return NULL;
+}
+
+/* ---- open a directory ---------------------------------------------------------------- */
+
 /* Returns whether a path may be the name of a model on a hub: "ORG/NAME". */
 static bool looks_like_id(const char *path)
 {
@@ -411,6 +526,8 @@ tess_status tess_checkpoint_open(const char *dir, int32_t how, struct tess_check
 		st = strip_wrappers(c);
 	if (!st)
 		st = select_text_part(c);
+	if (!st)
+		st = index_parameters(c);
 	if (st)
 		tess_checkpoint_close(c);
 	else
@@ -472,11 +589,6 @@ const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, siz
 	return c->tensor[i].slice;
 }
 
-static int compare_tensor_name(const void *name, const void *named)
-{
-	return strcmp(name, ((const struct tensor_entry *)named)->slice->name);
-}
-
 static tess_status fail_missing_tensor(const struct tess_checkpoint *c, const char *name)
 {
 	const char *near = NULL;
@@ -495,46 +607,82 @@ static tess_status fail_missing_tensor(const struct tess_checkpoint *c, const ch
 	                 c->n, near ? "; the nearest is " : "", near ? near : "");
 }
 
-static const struct tensor_entry *find_tensor_entry(const struct tess_checkpoint *c,
-                                                    const char *name)
+static int compare_parameter_name(const void *name, const void *named)
 {
-	return c->n ? bsearch(name, c->tensor, c->n, sizeof *c->tensor, compare_tensor_name) : NULL;
+	return strcmp(name, ((const struct parameter *)named)->name);
 }
 
-tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
-                                 struct tess_view *out)
+static const struct parameter *find_listed_parameter(const struct tess_checkpoint *c,
+                                                     const char *name)
 {
-	const struct tensor_entry *found = find_tensor_entry(c, name);
-	const struct tess_slice *s;
-	struct tess_view view = { .dtype = c->absent_dtype, .ndim = -1 };
+	return c->nparameters ? bsearch(name, c->parameter, c->nparameters, sizeof *c->parameter,
+	                                compare_parameter_name)
+	                      : NULL;
+}
+
+/* Returns the dtype of a parameter whose file is absent. */
+static int32_t guess_dtype(const struct tess_checkpoint *c, const char *name)
+{
+	const struct parameter *p = find_listed_parameter(c, name);
+	bool experts =
+		has_suffix(name, ".experts.gate_up_proj") || has_suffix(name, ".experts.down_proj");
+
+	return c->config.mxfp4 && (p ? p->mxfp4 != NULL : experts) ? TESS_MXFP4 : c->absent_dtype;
+}
+
+static struct tess_view make_rows_view(const struct tess_slice *s, int32_t dtype)
+{
+	struct tess_view view = { .data = (void *)(uintptr_t)s->data,
+		                  .dtype = dtype,
+		                  .ndim = s->ndim,
+		                  .layout = TESS_ROWS };
 	int64_t stride = 1;
 
-	if (!found && !c->unnamed)
-		return fail_missing_tensor(c, name);
-	if (!found || found->slice->ndim < 0) {
-		*out = view;
-		return TESS_OK;
-	}
-	s = found->slice;
-	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: tensor %s: its weights are %s, which is not computed "
-		                 "with; " TESS_UNPACKED_WEIGHTS,
-		                 tess_safetensors_path(found->part), name, s->type);
-	if (s->ndim > TESS_DIMS)
-		return tess_fail(TESS_ENOTSUP,
-		                 "%s: tensor %s: %d dimensions; at most %d are supported",
-		                 tess_safetensors_path(found->part), name, s->ndim, TESS_DIMS);
-	view.data = (void *)(uintptr_t)s->data;
-	view.dtype = s->dtype;
-	view.ndim = s->ndim;
-	view.layout = TESS_ROWS;
 	for (int32_t i = s->ndim - 1; i >= 0; i--) {
 		view.shape[i] = s->shape[i];
 		view.stride[i] = stride;
 		stride *= s->shape[i] ? s->shape[i] : 1;
 	}
-	*out = view;
+	return view;
+}
+
+/* Views a weight in MXFP4, which tess_mxfp4_read reads. */
+static struct tess_view view_mxfp4(const struct tess_mxfp4 *w)
+{
+	int64_t shape[3];
+	struct tess_slice s = { .ndim = 3, .shape = shape };
+
+	memcpy(shape, w->scales->shape, sizeof shape);
+	shape[2] *= TESS_MXFP4_ELEMENTS;
+	return make_rows_view(&s, TESS_MXFP4);
+}
+
+tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
+                                 struct tess_view *out)
+{
+	const struct parameter *p = find_listed_parameter(c, name);
+	const struct tess_slice *s = p ? p->tensor->slice : NULL;
+
+	if (!p && !c->unnamed)
+		return fail_missing_tensor(c, name);
+	if (!p || s->ndim < 0 || (p->mxfp4 && p->mxfp4->scales->ndim < 0)) {
+		*out = (struct tess_view){ .dtype = guess_dtype(c, name), .ndim = -1 };
+		return TESS_OK;
+	}
+	if (p->mxfp4) {
+		*out = view_mxfp4(p->mxfp4);
+		return TESS_OK;
+	}
+	if (s->dtype != TESS_F32 && s->dtype != TESS_BF16 && s->dtype != TESS_F16)
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s: its weights are %s, which is not computed "
+		                 "with; " TESS_UNPACKED_WEIGHTS,
+		                 tess_safetensors_path(p->tensor->part), name, s->type);
+	if (s->ndim > TESS_DIMS)
+		return tess_fail(TESS_ENOTSUP,
+		                 "%s: tensor %s: %d dimensions; at most %d are supported",
+		                 tess_safetensors_path(p->tensor->part), name, s->ndim, TESS_DIMS);
+	*out = make_rows_view(s, s->dtype);
 	return TESS_OK;
 }
 
@@ -570,7 +718,7 @@ static bool has_source_tensor(void *self, const char *name)
 {
 	const struct tess_checkpoint *c = self;
 
-	return c->unnamed || find_tensor_entry(c, name);
+	return c->unnamed || find_listed_parameter(c, name);
 }
 
 static tess_status find_source_tensor(void *self, const char *name, struct tess_view *out)
@@ -581,7 +729,14 @@ static tess_status find_source_tensor(void *self, const char *name, struct tess_
 static tess_status read_source_tensor(void *self, const char *name, uint64_t at, uint64_t bytes,
                                       void *out)
 {
-	return tess_checkpoint_read(self, name, at, bytes, out);
+	const struct tess_checkpoint *c = self;
+	const struct parameter *p = find_listed_parameter(c, name);
+
+	if (!p)
+		return fail_missing_tensor(c, name);
+	if (!p->mxfp4)
+		return tess_safetensors_read(p->tensor->part, p->tensor->slice, at, bytes, out);
+	return tess_mxfp4_read(p->mxfp4, at / TESS_MXFP4_BYTES, bytes / TESS_MXFP4_BYTES, out);
 }
 
 static void drop_source_pages(void *self, const void *data, uint64_t bytes)
@@ -591,7 +746,9 @@ static void drop_source_pages(void *self, const void *data, uint64_t bytes)
 
 static const char *get_source_name(void *self, size_t i)
 {
-	return tess_checkpoint_at(self, i)->name;
+	const struct tess_checkpoint *c = self;
+
+	return c->parameter[i].name;
 }
 
 struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
@@ -604,7 +761,7 @@ struct tess_source tess_checkpoint_make_source(struct tess_checkpoint *c)
 		.has = has_source_tensor,
 		.read = read_source_tensor,
 		.drop = drop_source_pages,
-		.count = c->n,
+		.count = c->nparameters,
 		.at = get_source_name,
 		.unread =
 			c->how != TESS_CHECKPOINT_WHOLE && strcmp(tess_option_get("load"), "copy"),

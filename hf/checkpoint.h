@@ -3,6 +3,7 @@
 #define TESS_HF_CHECKPOINT_H
 
 #include "hf/config.h"
+#include "hf/mxfp4.h"
 #include "hf/safetensors.h"
 #include "nn/program/source.h"
 
@@ -54,11 +55,17 @@ size_t tess_checkpoint_count(const struct tess_checkpoint *c);
 const struct tess_slice *tess_checkpoint_at(const struct tess_checkpoint *c, size_t i);
 
 /*
+ * Returns the weight in MXFP4 of which the i-th tensor is a part, or NULL. Such a weight is NAME
+ * without _blocks or _scales in tess_checkpoint_find and in the source.
+ */
+const struct tess_mxfp4 *tess_checkpoint_get_mxfp4(const struct tess_checkpoint *c, size_t i);
+
+/*
  * Finds a weight: contiguous rows of any alignment, read-only though tess_view.data is not const.
  * The data are NULL with TESSERA_LOAD=copy. ndim -1: its file is absent; the shape is unknown, and
  * config.json gives the dtype.
  * TESS_ENOENT: no such weight; the message has the nearest name. TESS_ENOTSUP: its type is not F32,
- * BF16 or F16.
+ * BF16, F16 or TESS_MXFP4, whose data are NULL.
  */
 tess_status tess_checkpoint_find(const struct tess_checkpoint *c, const char *name,
                                  struct tess_view *out);

@@ -70,8 +70,8 @@ static tess_status check_sizes(const char *path, const json_t *root)
 	return st;
 }
 
-/* Refuses quantised weights, which would be read without their scales. */
-static tess_status check_quantization(const char *path, const json_t *root)
+/* Refuses quantised weights other than MXFP4, which would be read without their scales. */
+static tess_status check_quantization(const char *path, const json_t *root, bool *mxfp4)
 {
 	static const char *const keys[] = { "quantization_config", "compression_config",
 		                            "quantization" };
@@ -82,6 +82,10 @@ static tess_status check_quantization(const char *path, const json_t *root)
 
 		if (!q || json_is_null(q) || (json_is_object(q) && !json_object_size(q)))
 			continue;
+		if (!i && method && !strcmp(method, "mxfp4")) {
+			*mxfp4 = true;
+			continue;
+		}
 		return tess_fail(TESS_ENOTSUP,
 		                 "%s: %s: the weights are quantised%s%.64s, a format that is not "
 		                 "read; " TESS_UNPACKED_WEIGHTS,
@@ -168,14 +172,14 @@ tess_status tess_config_make(const char *path, json_t *root, struct tess_config 
 	if (!json_is_object(root))
 		st = tess_fail(TESS_EINVAL, "%s: an object is needed", path);
 	if (c.text_part)
-		st = check_quantization(path, root);
+		st = check_quantization(path, root, &c.mxfp4);
 	if (!st && c.text_part)
 		st = keep_text_config(&root);
 	c.root = root;
 	if (!st)
 		st = read_model_type(path, root, sizeof c.type, c.type);
 	if (!st)
-		st = check_quantization(path, root);
+		st = check_quantization(path, root, &c.mxfp4);
 	if (!st)
 		st = check_sizes(path, root);
 	if (st)
@@ -221,7 +225,7 @@ tess_status tess_config_get_dtype(const char *path, const struct tess_config *c,
 		                 "%s: dtype \"%.64s\" of the weights is not supported; float32, "
 		                 "bfloat16 and float16 are",
 		                 path, name ? name : "(no text)");
-	*out = TESS_F32;
+	*out = c->mxfp4 ? TESS_BF16 : TESS_F32;
 	return TESS_OK;
 }
 

@@ -17,21 +17,23 @@ struct tess_config {
 	char type[64];
 	/* The text part of a model that reads images, too: `root` is its text_config. */
 	bool text_part;
+	/* quantization_config: some weights may be stored in MXFP4 (hf/mxfp4.h). */
+	bool mxfp4;
 };
 
 /*
  * Validates config.json, or its text_config with the special ids, dtype and tie_word_embeddings
- * beside it: a model type, weights that are not quantised, numbers in their ranges, and
- * integer sizes whose products do not overflow. The model checks that sizes fit each other. Takes
- * ownership of `root`, even on failure. Free the contents of *out by tess_config_free.
+ * beside it: a model type, weights that are not quantised, except in MXFP4, numbers in their
+ * ranges, and integer sizes whose products do not overflow. The model checks that sizes fit each
+ * other. Takes ownership of `root`, even on failure. Free the contents of *out by tess_config_free.
  */
 tess_status tess_config_make(const char *path, json_t *root, struct tess_config *out);
 tess_status tess_config_load(const char *path, struct tess_config *out);
 void tess_config_free(struct tess_config *c);
 
 /*
- * Returns the dtype of the weights from `dtype` or `torch_dtype`; f32 without either, as in
- * transformers. TESS_ENOTSUP: a dtype other than F32, BF16 and F16.
+ * Returns the dtype of the weights from `dtype` or `torch_dtype`; without either f32, or bf16
+ * beside MXFP4, as in transformers. TESS_ENOTSUP: a dtype other than F32, BF16 and F16.
  */
 tess_status tess_config_get_dtype(const char *path, const struct tess_config *c, int32_t *out);
 

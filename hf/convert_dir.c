@@ -236,33 +236,64 @@ static const char *skip_value(const char *s)
 	return s;
 }
 
-/* Writes config.json with another dtype; every other byte is kept. */
-static tess_status write_changed_dtype(const char *part, const char *text, int32_t dtype)
+static bool is_key(const char *s, const char *key)
+{
+	size_t len = strlen(key);
+
+	return *s == '"' && !strncmp(s + 1, key, len) && s[len + 1] == '"';
+}
+
+/*
+ * Writes what precedes a key, from `kept` on, and returns what follows its value, without one of
+ * the commas around them; before: the end of the previous value, or NULL.
+ */
+static const char *drop_key(FILE *f, const char *kept, const char *before, const char *key,
+                            const char *end)
+{
+	const char *next = end + strspn(end, " \t\r\n");
+
+	if (before)
+		key = before;
+	else if (*next == ',')
+		end = next + 1 + strspn(next + 1, " \t\r\n");
+	fprintf(f, "%.*s", (int)(key - kept), kept);
+	return end;
+}
+
+/*
+ * Writes config.json with another dtype, and without quantization_config: weights in MXFP4 are
+ * widened. Every other byte is kept.
+ */
+static tess_status write_changed_dtype(const char *part, const char *text, int32_t dtype,
+                                       bool has_dtype)
 {
 	const char *name = dtype == TESS_F32   ? "float32"
 	                   : dtype == TESS_F16 ? "float16"
 	                                       : "bfloat16";
-	const char *kept = text, *s = strchr(text, '{') + 1, *key, *value;
-	bool found = false;
+	const char *kept = text, *s = strchr(text, '{') + 1, *key, *value, *before = NULL;
 	char *made = NULL;
 	size_t len = 0;
 	FILE *f = tess_memory_file_open(&made, &len);
 	tess_status st = f ? TESS_OK : TESS_ENOMEM;
 
+	if (f && !has_dtype) { /* the spelling that every version of transformers reads */
+		fprintf(f, "%.*s\n  \"torch_dtype\": \"%s\",", (int)(s - text), text, name);
+		kept = s;
+	}
 	for (s += strspn(s, ", \t\r\n"); f && *s != '}'; s += strspn(s, ", \t\r\n")) {
 		key = s;
 		s = skip_string(s);
 		value = s + strspn(s, ": \t\r\n");
 		s = skip_value(value);
-		if (strncmp(key, "\"dtype\"", 7) != 0 && strncmp(key, "\"torch_dtype\"", 13) != 0)
+		if (*value == '{' && is_key(key, "quantization_config")) {
+			kept = drop_key(f, kept, before, key, s);
+			before = before ? s : NULL;
+			continue;
+		}
+		before = s;
+		if (!is_key(key, "dtype") && !is_key(key, "torch_dtype"))
 			continue;
 		fprintf(f, "%.*s\"%s\"", (int)(value - kept), kept, name);
-		kept = s;
-		found = true;
-	}
-	if (f && !found) { /* the spelling that every version of transformers reads */
-		s = strchr(text, '{') + 1;
-		fprintf(f, "%.*s\n  \"torch_dtype\": \"%s\",", (int)(s - text), text, name);
 		kept = s;
 	}
 	if (f && (fputs(kept, f) < 0 || ferror(f)))
@@ -289,8 +320,11 @@ static tess_status change_config(int from, const char *dir, const char *part, in
 	if (!st)
 		st = tess_json_parse(dir, text, len, &root);
 	if (!st) {
+		bool has_dtype =
+			json_object_get(root, "dtype") || json_object_get(root, "torch_dtype");
+
 		json_decref(root);
-		st = write_changed_dtype(part, text, dtype);
+		st = write_changed_dtype(part, text, dtype, has_dtype);
 	}
 	free(text);
 	return st;

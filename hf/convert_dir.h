@@ -14,7 +14,10 @@
 tess_status tess_convert_find_output(const char *dir, const char *out, char path[PATH_MAX]);
 /* Creates an empty directory next to `path`, a path from tess_convert_find_output. */
 tess_status tess_convert_make_part(const char *path, char part[PATH_MAX]);
-/* Copies all files but weights. `dtype` becomes that of config.json; 0: unchanged. */
+/*
+ * Copies all files but weights. `dtype` becomes that of config.json, which then has no
+ * quantization_config; 0: unchanged.
+ */
 tess_status tess_convert_copy_files(const char *dir, const char *part, int32_t dtype);
 /* Creates a file of `bytes` that begins with a header; reserves disk space where possible. */
 tess_status tess_convert_create_file(const char *path, const char *part, const char *name,

@@ -51,12 +51,30 @@ static int64_t choose_ffn_unit(int64_t n)
 	return each;
 }
 
+/*
+ * Makes the dimension of hidden states. Experts in MXFP4 may read it, so its units, of one size,
+ * are complete blocks: 8 to 16 of them if their number has such a divisor, else fewer.
+ */
+static struct tess_dim *make_hidden_dim(struct tess_nn *nn)
+{
+	int64_t n = nn->integer(nn, "hidden_size", TESS_REQUIRED), units = 8;
+
+	if (n < 1 || n % 32)
+		return nn->dim(nn, "hidden", n, TESS_HIDDEN);
+	while (units < 16 && n / 32 % units)
+		units++;
+	while (n / 32 % units)
+		units--;
+	return nn->dim(nn, "hidden", units, n / units);
+}
+
 static struct tess_tensor *forward_gpt_oss(struct tess_nn *nn, struct tess_tensor *ids)
 {
 	struct tess_decoder c = tess_decoder_read(nn, 64);
 	int64_t ffn = nn->integer(nn, "intermediate_size", TESS_REQUIRED),
 		each = choose_ffn_unit(ffn);
 
+	c.hidden = make_hidden_dim(nn);
 	c.qkv_bias = c.out_bias = nn->integer(nn, "attention_bias", 1) ? TESS_BIAS : 0;
 	c.experts = nn->dim(nn, "experts", nn->integer(nn, "num_local_experts", 128), 1);
 	c.expert_ffn = nn->dim(nn, "expert ffn", ffn / each, each);

@@ -9,7 +9,7 @@ WORDS = "Once upon a time there was a little girl named Lily. She saw a big red 
 # meshes and their weights in the draw
 MESHES = [({"tp": 1}, 2), ({"tp": 2}, 5), ({"tp": 3}, 2), ({"tp": 4}, 2), ({"dp": 2}, 3), ({"pp": 2}, 3),
           ({"dp": 2, "tp": 2}, 3), ({"pp": 2, "tp": 2}, 2), ({"dp": 2, "pp": 2}, 1)]
-REFUSALS = "cannot be cut for|neither a file nor a plan of model"  # refusals caused by the sizes or plans of a model
+REFUSALS = "cannot be cut for|neither a file nor a plan of model|it is stored in MXFP4"  # refusals caused by a model
 BACKENDS = ["loopback", "shm", "gloo"]  # without those that this build lacks
 
 
@@ -24,7 +24,7 @@ class Case:
             self.config = json.load(f)
         self.text = os.path.exists(os.path.join(self.model, "tokenizer.json"))
         self.experts = any("expert" in key for key in self.config)
-        self.balanced = self.experts and self.config["model_type"] not in ("deepseek_v3", "glm4_moe")  # balanced by a loss
+        self.balanced = self.experts and self.config["model_type"] not in ("deepseek_v3", "glm4_moe", "llama4_text")  # by a loss
         self.bf16 = self.model.endswith("bf16")
 
     def path(self, name):

@@ -33,9 +33,10 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
 		                 "of training; add --train");
 	if (a->train && a->session.weights)
-		return tess_fail(TESS_EINVAL,
-		                 "--weights q8, bf12 and mxfp4 are for inference: training changes "
-		                 "weights in their own dtype");
+		return tess_fail(
+			TESS_EINVAL,
+			"--weights bf16, q8, bf12 and mxfp4 are for inference: training changes "
+			"weights in their own dtype");
 	if (a->train && (a->tokens || a->session.kv_dtype))
 		return tess_fail(TESS_EINVAL,
 		                 "--tokens and --kv are of a step of inference; with --train give "

@@ -105,10 +105,15 @@ static void describe_weights(struct about *a, const struct tess_checkpoint *c)
 
 	for (size_t i = 0; i < tess_checkpoint_count(c); i++) {
 		const struct tess_slice *s = tess_checkpoint_at(c, i);
-		json_int_t n = json_integer_value(json_object_get(dtypes, s->type));
+		const struct tess_mxfp4 *w = tess_checkpoint_get_mxfp4(c, i);
+		const char *type = w ? "MXFP4" : s->type;
+		int64_t own = !w               ? count_parameters(s)
+		              : s == w->blocks ? 2 * count_parameters(s)
+		                               : 0;
+		json_int_t n = json_integer_value(json_object_get(dtypes, type));
 
-		set_key(a, dtypes, s->type, json_integer(n + count_parameters(s)));
-		parameters += count_parameters(s);
+		set_key(a, dtypes, type, json_integer(n + own));
+		parameters += own;
 	}
 	set_key(a, a->root, "family", json_string(tess_checkpoint_config(c)->type));
 	set_key(a, a->root, "parameters", json_integer(parameters));

@@ -12,7 +12,9 @@ static const char *get_float_name(int32_t dtype)
 
 static const char *get_weights_name(int32_t dtype)
 {
-	return dtype >= TESS_Q8 ? tess_dtype_name(dtype) : dtype ? NULL : "file";
+	return dtype >= TESS_Q8 || dtype == TESS_BF16 ? tess_dtype_name(dtype)
+	       : dtype                                ? NULL
+	                                              : "file";
 }
 
 const struct tess_tool_option tess_tool_mesh_options[] = {
@@ -54,8 +56,8 @@ const struct tess_tool_option tess_tool_memory_options[] = {
 	{ "kv", NULL, "dtype of keys and values in the cache; auto: chosen by the device",
 	  AT(kv_dtype), .hi = TESS_BF16, .get_name = get_float_name },
 	{ "weights", NULL,
-	  "linear weights in memory: as stored, 8-bit (q8), 4-bit (mxfp4), or 12-bit "
-	  "without loss (bf12)",
+	  "linear weights in memory: as stored, 8-bit (q8), 4-bit (mxfp4), 12-bit without loss "
+	  "(bf12), or stored mxfp4 widened (bf16)",
 	  AT(weights), .hi = TESS_MXFP4, .get_name = get_weights_name },
 	{ 0 },
 };

@@ -304,9 +304,10 @@ static tess_status encode_rows(struct cpu *cpu, const struct tess_view *rows,
 	return TESS_OK;
 }
 
-static bool is_matrix_in_rows(const struct tess_view *v)
+static bool is_matrix_in_rows(const struct tess_view *v, int32_t panels)
 {
-	return (v->dtype == TESS_F32 || v->dtype == TESS_BF16 || v->dtype == TESS_F16) &&
+	return (v->dtype == TESS_F32 || v->dtype == TESS_BF16 || v->dtype == TESS_F16 ||
+	        (v->dtype == TESS_MXFP4 && panels == TESS_MXFP4)) &&
 	       v->layout == TESS_ROWS && v->ndim == 2 && v->shape[0] >= 0 && v->shape[1] >= 0;
 }
 
@@ -323,9 +324,11 @@ static tess_status device_pack(void *self, const struct tess_view *rows, struct 
 	};
 	struct pack pack = { rows, &out, NULL };
 
-	if (!is_matrix_in_rows(rows))
-		return cpu_host->fail(TESS_ENOTSUP,
-		                      "cpu: only rows [N, K] in f32, bf16 or f16 become panels");
+	if (!is_matrix_in_rows(rows, panels->dtype))
+		return cpu_host->fail(
+			TESS_ENOTSUP,
+			"cpu: only rows [N, K] in f32, bf16 or f16 become panels, and "
+			"those in mxfp4 panels of mxfp4");
 	if (panels->dtype == TESS_BF12 && rows->dtype != TESS_BF16)
 		return cpu_host->fail(TESS_EINVAL, "cpu: only bf16 becomes bf12");
 	if (panels->dtype >= TESS_Q8)

@@ -33,6 +33,11 @@ enum {                                  /* layouts of a view */
 	TESS_PANELS                     /* a weight [out, in] as [out / 16][in][16] */
 };
 
+enum {                                  /* rows of TESS_MXFP4, which only `pack` reads: blocks */
+	TESS_MXFP4_ELEMENTS = 32,       /* elements of a row: a byte of their scale, then their */
+	TESS_MXFP4_BYTES = 17           /* codes, the first of each two in the low 4 bits */
+};
+
 struct tess_view {                      /* a tensor in memory; a value, final; never owns data */
 	void *data;                     /* the first element */
 	int32_t dtype;                  /* TESS_F32, ... */
@@ -867,7 +872,8 @@ struct tess_device {
 	void (*free)(void *self, void *p);
 	/* Runs a step, or queues it on op->stream: `op`, then the ops linked to it by `next`. */
 	tess_status (*run)(void *self, const struct tess_op *op);
-	/* Packs rows in host memory into panels; done when it returns. */
+	/* Packs rows in host memory into panels; done when it returns. Rows of TESS_MXFP4 become
+	 * panels of it. */
 	tess_status (*pack)(void *self, const struct tess_view *rows, struct tess_view *panels);
 	/* Copies between host and device, or within the device. */
 	tess_status (*copy)(void *self, void *dst, const void *src, uint64_t bytes, void *stream);

@@ -54,8 +54,8 @@ struct tess_session_options {
 	uint64_t kv_memory;
 	/* Maximum length of a sequence; 0: that of the checkpoint. */
 	int64_t positions;
-	/* Format of linear weights in memory: TESS_Q8, TESS_BF12 or TESS_MXFP4; 0: that of the
-	 * files. */
+	/* Format of linear weights in memory: TESS_Q8, TESS_BF12 or TESS_MXFP4; TESS_BF16 widens
+	 * those stored in MXFP4; 0: that of the files. */
 	int32_t weights;
 	/* Element type of linear products: 0 or TESS_F32; TESS_BF16. */
 	int32_t math;

@@ -37,10 +37,10 @@ static bool mark_compressed(struct tess_program *p, int32_t dtype)
 			struct tess_weight *w = p->weight[rec->weight[k]->index];
 			const struct tess_dim *in = w->in_dim < 0 ? NULL : w->dim[w->in_dim];
 
-			if (in && !in->nparts && in->group == 1 &&
+			if (in && !in->nparts && in->group == 1 && !w->mxfp4 &&
 			    (dtype != TESS_BF12 || w->dtype == TESS_BF16))
 				w->compressed = dtype;
-			found = found || w->compressed;
+			found = found || w->compressed == dtype;
 		}
 	}
 	for (int32_t i = 0; i < p->nrecords; i++) {
@@ -53,14 +53,45 @@ static bool mark_compressed(struct tess_program *p, int32_t dtype)
 	return found;
 }
 
+/* Fails if no weight was stored in MXFP4. */
+static tess_status check_widened(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nweights; i++)
+		if (p->weight[i]->mxfp4)
+			return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "no weight is stored in MXFP4, which bf16 weights widen; use weights as "
+	                 "in the files, or a checkpoint of tessera convert --dtype bf16");
+}
+
 tess_status tess_program_compress(struct tess_program *p, int32_t dtype)
 {
+	if (dtype == TESS_BF16)
+		return check_widened(p);
 	if (mark_compressed(p, dtype) || dtype != TESS_BF12)
 		return TESS_OK;
 	return tess_fail(
 		TESS_EINVAL,
 		"no linear weight is bf16, which 12-bit weights hold without loss; use "
 		"weights as in the files, or a checkpoint of tessera convert --dtype bf16");
+}
+
+static tess_status fail_product(const struct tess_weight *w, int32_t dtype)
+{
+	bool compressed = w->compressed && w->compressed != TESS_BF12;
+	const char *math = tess_dtype_name(dtype),
+		   *own = tess_dtype_name(compressed ? w->compressed : w->dtype);
+
+	if (w->mxfp4)
+		return tess_fail(TESS_EINVAL,
+		                 "%s is %s: --math %s multiplies weights in %s; use --math f32, or "
+		                 "--weights bf16, which widens it",
+		                 w->name, own, math, math);
+	return tess_fail(TESS_EINVAL,
+	                 "%s is %s: --math %s multiplies weights in %s; use --math f32, or a "
+	                 "checkpoint of tessera convert --dtype %s, without --weights %s",
+	                 w->name, own, math, math, math,
+	                 tess_dtype_name(compressed ? w->compressed : TESS_Q8));
 }
 
 /* Checks that the weights of a record can be multiplied in `dtype`. */
@@ -70,18 +101,8 @@ static tess_status check_product_weights(const struct tess_program *p,
 	for (int32_t k = 0; k < rec->nweight; k++) {
 		const struct tess_weight *w = p->weight[rec->weight[k]->index];
 
-		bool rounded = w->compressed && w->compressed != TESS_BF12;
-
-		if (rounded || w->dtype != dtype)
-			return tess_fail(TESS_EINVAL,
-			                 "%s is %s: --math %s multiplies weights in %s; use "
-			                 "--math f32, or a checkpoint of tessera convert --dtype "
-			                 "%s, without --weights %s",
-			                 w->name,
-			                 tess_dtype_name(rounded ? w->compressed : w->dtype),
-			                 tess_dtype_name(dtype), tess_dtype_name(dtype),
-			                 tess_dtype_name(dtype),
-			                 tess_dtype_name(rounded ? w->compressed : TESS_Q8));
+		if ((w->compressed && w->compressed != TESS_BF12) || w->dtype != dtype)
+			return fail_product(w, dtype);
 	}
 	return TESS_OK;
 }

@@ -6,9 +6,10 @@
 
 /*
  * Marks the weights of linear and experts records, including tied heads, as `compressed`: TESS_Q8,
- * TESS_MXFP4, or TESS_BF12 if they are bf16. Excludes routers, since a small error changes the
+ * TESS_MXFP4, or TESS_BF12 if they are bf16. Those stored in MXFP4 already are, and stay
+ * so; TESS_BF16 fails if there is none. Excludes routers, since a small error changes the
  * choice of experts, and weights whose inputs are not cut in units of their own: several parts, or
- * inputs shared by query heads. TESS_EINVAL: no weight is bf16.
+ * inputs shared by query heads. TESS_EINVAL: no weight can be stored so.
  */
 tess_status tess_program_compress(struct tess_program *p, int32_t dtype);
 

@@ -99,6 +99,9 @@ struct tess_weight { /* a parameter, as used by one op */
 	struct tess_files files; /* its files */
 	bool absent; /* the files are absent; the dtype is that of config.json */
 	int32_t stage; /* the stage that has it, along pp */
+	/* stored in TESS_MXFP4, [experts, outs, ins]; dtype: TESS_BF16, to which it is widened
+	 * unless it is `compressed` */
+	bool mxfp4;
 	int32_t dtype, ndim, out_dim, in_dim; /* axes as stored; -1: none. Three: 0 is the expert */
 	const struct tess_dim *dim[3];
 	const struct tess_place *place; /* along each mesh dimension, during use */

@@ -14,7 +14,8 @@ struct tess_source {
 	/*
 	 * Finds a parameter as stored: contiguous rows. Its data are borrowed, may be unaligned,
 	 * and are NULL if they are not in memory. ndim -1: its file is absent; the shape is that of
-	 * the model, the dtype that of config.json.
+	 * the model, the dtype that of config.json. A parameter of TESS_MXFP4 is rows of blocks
+	 * (tessera/device.h), for read().
 	 * TESS_ENOENT: no such parameter; the message has the nearest name.
 	 */
 	tess_status (*find)(void *self, const char *name, struct tess_view *out);

@@ -92,9 +92,27 @@ static tess_status explain_missing(const struct tess_recorder *r,
 								    : "lacks that key");
 }
 
+/* Sets the dtype by the first file of a parameter. One in MXFP4 has the inputs last. */
+static void set_dtype(struct tess_weight_request *request, const struct tess_view *stored,
+                      struct tess_weight *w)
+{
+	const struct tess_dim *out = request->dim[2];
+
+	w->mxfp4 = stored->dtype == TESS_MXFP4;
+	w->dtype = w->mxfp4 ? TESS_BF16 : stored->dtype;
+	w->absent = stored->ndim < 0;
+	if (!w->mxfp4 || !request->in_out || request->ndim != 3)
+		return;
+	request->dim[2] = request->dim[1];
+	request->dim[1] = out;
+	request->out_dim = 1;
+	request->in_dim = 2;
+	request->in_out = false;
+}
+
 static bool check_file(struct tess_recorder *r, const struct tess_module *m,
-                       const struct tess_weight_request *request, struct tess_weight *w,
-                       int64_t expert, int32_t part)
+                       struct tess_weight_request *request, struct tess_weight *w, int64_t expert,
+                       int32_t part)
 {
 	const struct tess_source *src = r->options->source;
 	struct tess_view stored = { 0 };
@@ -109,11 +127,9 @@ static bool check_file(struct tess_recorder *r, const struct tess_module *m,
 			       r, tess_fail_in(st, "%s",
 		                               strcmp(file, w->name) ? w->name : m->site.module)) !=
 		       NULL;
-	if (!expert && !part) {
-		w->dtype = stored.dtype;
-		w->absent = stored.ndim < 0;
-	}
-	if (stored.dtype != w->dtype)
+	if (!expert && !part)
+		set_dtype(request, &stored, w);
+	if (stored.dtype != (w->mxfp4 ? TESS_MXFP4 : w->dtype))
 		return tess_recorder_fail(r, TESS_ENOTSUP,
 		                          "%s: %s has another dtype than %s; all files of a "
 		                          "parameter must have one",
@@ -125,7 +141,7 @@ static bool check_file(struct tess_recorder *r, const struct tess_module *m,
 
 /* Finds the files of a parameter; all must exist and fit. */
 static bool find_files(struct tess_recorder *r, const struct tess_module *m,
-                       const struct tess_weight_request *request, struct tess_weight *w)
+                       struct tess_weight_request *request, struct tess_weight *w)
 {
 	const struct tess_dim *out = request->out_dim < 0 ? NULL : request->dim[request->out_dim];
 	tess_status st = tess_files_find(&r->p->arena, r->options->model->stored,
@@ -343,20 +359,59 @@ static bool append_weight(struct tess_recorder *r, struct tess_weight *w)
 	return true;
 }
 
-static struct tess_weight *alloc_weight(struct tess_recorder *r,
-                                        const struct tess_weight_request *request, const char *name)
+static struct tess_weight *alloc_weight(struct tess_recorder *r, const char *name)
 {
 	struct tess_weight *w = TESS_NEW(&r->p->arena, struct tess_weight, 1);
 
 	if (!w || !name)
 		return tess_recorder_keep_error(r, TESS_ENOMEM);
 	w->name = name;
+	return w;
+}
+
+static void set_axes(struct tess_weight *w, const struct tess_weight_request *request)
+{
 	w->ndim = request->ndim;
 	w->out_dim = request->out_dim;
 	w->in_dim = request->in_dim;
 	w->in_out = request->in_out;
 	memcpy(w->dim, request->dim, sizeof w->dim);
-	return w;
+}
+
+/*
+ * Decides whether a weight in MXFP4 stays so in memory, and checks that ranks and sums use complete
+ * blocks of it.
+ */
+static bool check_mxfp4(struct tess_recorder *r, struct tess_weight *w)
+{
+	static const char way_out[] = "use a checkpoint of tessera convert --dtype bf16";
+	const struct tess_dim *in = w->dim[2];
+	int64_t at = 0;
+
+	if (!w->mxfp4)
+		return true;
+	if (w->ndim != 3)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: it is stored in MXFP4, as only weights of experts "
+		                          "can be; %s",
+		                          w->name, way_out) != NULL;
+	if (r->options->weights != TESS_BF16 &&
+	    (!r->p->device || r->p->device->layout == TESS_PANELS))
+		w->compressed = TESS_MXFP4;
+	if (r->p->training)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: it is stored in MXFP4, whose values training cannot "
+		                          "change; %s",
+		                          w->name, way_out) != NULL;
+	for (int64_t u = 0; !in->nparts && u < in->nunits; u++)
+		at |= tess_dim_get_unit_start(in, u);
+	if (in->nparts || in->group > 1 || at % TESS_MXFP4_ELEMENTS)
+		return tess_recorder_fail(r, TESS_ENOTSUP,
+		                          "%s: it is stored in MXFP4, in blocks of %d inputs, but "
+		                          "model %s cuts its inputs, %s, in other units; %s",
+		                          w->name, TESS_MXFP4_ELEMENTS, r->options->model->name,
+		                          in->name, way_out) != NULL;
+	return true;
 }
 
 /* Returns the module with the rules of its parameter `name`, which precede the module's. */
@@ -389,17 +444,19 @@ static const struct tess_module *apply_parameter_rules(struct tess_recorder *r,
 const struct tess_weight *tess_weight_add(struct tess_recorder *r, const struct tess_module *m,
                                           const struct tess_weight_request *request)
 {
+	struct tess_weight_request stored = *request; /* the axes as stored */
 	struct tess_weight *w;
 
 	if (r->status)
 		return NULL;
-	w = alloc_weight(r, request,
+	w = alloc_weight(r,
 	                 tess_arena_format(&r->p->arena, "%s.%s", m->site.module, request->leaf));
 	m = w ? apply_parameter_rules(r, m, w->name) : NULL;
-	if (!m || !find_files(r, m, request, w) || !place_weight(r, m, request, w) ||
-	    !append_weight(r, w))
+	if (!m || !find_files(r, m, &stored, w))
 		return NULL;
-	return w;
+	set_axes(w, &stored);
+	return check_mxfp4(r, w) && place_weight(r, m, &stored, w) && append_weight(r, w) ? w
+	                                                                                  : NULL;
 }
 
 void tess_weight_check_whole(struct tess_recorder *r, const struct tess_weight *w, const char *why)
@@ -442,9 +499,10 @@ const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const st
 
 	if (r->status)
 		return NULL;
-	w = alloc_weight(r, &request, table->name);
+	w = alloc_weight(r, table->name);
 	if (!w)
 		return NULL;
+	set_axes(w, &request);
 	w->dtype = table->dtype;
 	w->absent = table->absent;
 	w->table = table;

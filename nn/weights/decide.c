@@ -199,7 +199,8 @@ static tess_status decide_weight(struct tess_parts *l, const struct tess_device 
 	if (!tess_program_has_stage(l->p, l->rank, w->stage))
 		tess_weight_decision_set(l, d, TESS_STORE_ELSEWHERE, "another stage has it");
 	else if (w->compressed && compresses)
-		tess_weight_decision_set(l, d, TESS_STORE_COMPRESSED, "linear ops read it");
+		tess_weight_decision_set(l, d, TESS_STORE_COMPRESSED,
+		                         w->mxfp4 ? "stored in MXFP4" : "linear ops read it");
 	else if (w->table)
 		tess_weight_decision_set(l, d, TESS_STORE_TIED, "the head reads its table");
 	else

@@ -20,7 +20,7 @@ enum {
 	TESS_STORE_WAITING, /* mapped rows until tess_rank_weights_pack makes panels of them */
 	TESS_STORE_ROWS, /* a copy of the rank's part, dense as stored */
 	TESS_STORE_PANELS,
-	TESS_STORE_COMPRESSED, /* panels of 8 or 12 bits */
+	TESS_STORE_COMPRESSED, /* panels of 4, 8 or 12 bits */
 	TESS_STORE_SHARE /* of training: a share of the rows, cut along dp at rest */
 };
 

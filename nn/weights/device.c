@@ -48,7 +48,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 
 tess_status tess_device_check_weights(const struct tess_device *device, int32_t weights)
 {
-	if (!weights || device->layout == TESS_PANELS)
+	if (!weights || weights == TESS_BF16 || device->layout == TESS_PANELS)
 		return TESS_OK;
 	return tess_fail(TESS_ENOTSUP,
 	                 "%d-bit weights: device %s has none; use device cpu, or weights as in the "

@@ -2,6 +2,7 @@
 
 #include "core/base/status.h"
 #include "nn/lower/lower.h"
+#include "nn/program/mxfp4.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 /* Returns the offset of element (i, k) in bytes. */
 static uint64_t get_element_offset(const struct tess_view *v, int64_t i, int64_t k)
 {
-	return (uint64_t)(i * v->stride[0] + k * v->stride[1]) * tess_width(v->dtype);
+	return (uint64_t)tess_rows_count_bytes(v->dtype, i * v->stride[0] + k * v->stride[1]);
 }
 
 /* Finds the tensor of a part; if it stores all experts, the matrix of one. */
@@ -24,13 +25,24 @@ static tess_status find_file(const struct tess_parts *l, const struct tess_weigh
 	st = l->source->find(l->source->self, f->name, &f->view);
 	if (st || w->ndim < 3 || w->files.by_expert)
 		return st;
-	f->at = (uint64_t)(expert * f->view.stride[0]) * tess_width(f->view.dtype);
+	f->at = (uint64_t)tess_rows_count_bytes(f->view.dtype, expert * f->view.stride[0]);
 	f->view = (struct tess_view){ .data = f->view.data,
 		                      .dtype = f->view.dtype,
 		                      .ndim = 2,
 		                      .shape = { f->view.shape[1], f->view.shape[2] },
 		                      .stride = { f->view.stride[1], 1 } };
 	return TESS_OK;
+}
+
+/* Returns the dtype of rows for the device: a weight in MXFP4 that is not kept so is widened. */
+static int32_t get_row_dtype(const struct tess_weight *w)
+{
+	return w->mxfp4 && w->compressed ? TESS_MXFP4 : w->dtype;
+}
+
+static int64_t count_stored_bytes(const struct tess_part *p, int64_t elements)
+{
+	return tess_rows_count_bytes(p->w->mxfp4 ? TESS_MXFP4 : p->dtype, elements);
 }
 
 tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, int64_t expert,
@@ -44,9 +56,9 @@ tess_status tess_parts_find(struct tess_parts *l, const struct tess_weight *w, i
 		                 .axis = axis,
 		                 .out = w->out_dim - axis,
 		                 .nfiles = n,
-		                 .dtype = w->dtype,
+		                 .dtype = get_row_dtype(w),
 		                 .file = l->file,
-		                 .scattered = n > 1 };
+		                 .scattered = n > 1 || w->mxfp4 };
 	for (int32_t i = 0; i < n && !st; i++) {
 		st = find_file(l, w, expert, i, &p->file[i]);
 		p->scattered = p->scattered || (!p->file[i].view.data && !l->source->unread) ||
@@ -99,8 +111,7 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 
 		for (int64_t r = lo; r < hi; r += step) {
 			for (int64_t b = 0; b < cols && !st; b++) {
-				uint64_t bytes =
-					(uint64_t)(step * col[b].len) * tess_width(p->dtype);
+				uint64_t bytes = (uint64_t)count_stored_bytes(p, step * col[b].len);
 
 				st = read_run(l, p, a, row[a].start + r, b, col[b].start, bytes,
 				              to);
@@ -111,10 +122,41 @@ static tess_status gather_rows(struct tess_parts *l, const struct tess_part *p, 
 	return st;
 }
 
+/* Makes a buffer have at least `bytes`. */
+static tess_status grow_buffer(const struct tess_part *p, size_t bytes, void **buffer, size_t *have)
+{
+	if (*buffer && bytes <= *have)
+		return TESS_OK;
+	free(*buffer);
+	*buffer = malloc(bytes + 1);
+	*have = bytes;
+	return *buffer ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
+}
+
+/* Gathers rows in MXFP4, and widens them to bf16. */
+static tess_status gather_widened(struct tess_parts *l, const struct tess_part *p, int64_t from,
+                                  int64_t n)
+{
+	int64_t elements = n * p->cols;
+	tess_status st = grow_buffer(p, (size_t)count_stored_bytes(p, elements), &l->blocks,
+	                             &l->blocks_bytes);
+	const uint8_t *block = l->blocks;
+	uint16_t *to = l->dense;
+
+	if (!st)
+		st = gather_rows(l, p, from, n, l->blocks);
+	for (int64_t i = 0; i < elements && !st; i += TESS_MXFP4_ELEMENTS) {
+		for (int64_t k = 0; k < TESS_MXFP4_ELEMENTS; k++)
+			*to++ = (uint16_t)(tess_bits(tess_mxfp4_get_element(block, k)) >> 16);
+		block += TESS_MXFP4_BYTES;
+	}
+	return st;
+}
+
 tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p, int64_t from,
                                  int64_t n, struct tess_view *out)
 {
-	size_t bytes = (size_t)(n * p->cols) * tess_width(p->dtype);
+	size_t bytes = (size_t)tess_rows_count_bytes(p->dtype, n * p->cols);
 	bool matrix = p->w->ndim > 1;
 	struct tess_view v = p->file[0].view;
 	tess_status st;
@@ -129,14 +171,11 @@ tess_status tess_parts_view_rows(struct tess_parts *l, const struct tess_part *p
 		*out = v;
 		return TESS_OK;
 	}
-	if (!l->dense || bytes > l->dense_bytes) {
-		free(l->dense);
-		l->dense = malloc(bytes + 1);
-		l->dense_bytes = bytes;
-	}
-	if (!l->dense)
-		return tess_fail(TESS_ENOMEM, "%s: out of memory", p->w->name);
-	st = gather_rows(l, p, from, n, l->dense);
+	st = grow_buffer(p, bytes, &l->dense, &l->dense_bytes);
+	if (!st)
+		st = p->w->mxfp4 && p->dtype != TESS_MXFP4 ? gather_widened(l, p, from, n)
+		                                           : gather_rows(l, p, from, n, l->dense);
+	v.dtype = p->dtype;
 	v.data = l->dense;
 	v.stride[0] = matrix ? p->cols : 1;
 	v.stride[1] = 1;
@@ -174,4 +213,5 @@ void tess_parts_close(struct tess_parts *l)
 	free(l->run[0]);
 	free(l->file);
 	free(l->dense);
+	free(l->blocks);
 }

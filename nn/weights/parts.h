@@ -16,7 +16,7 @@ struct tess_part { /* the part of a weight, or of one of its experts, that this 
 	const struct tess_weight *w;
 	int32_t axis, out, nfiles; /* axis of the weight that is axis 0 here; axis of the outs */
 	int64_t rows, cols;
-	int32_t dtype;
+	int32_t dtype; /* of rows that tess_parts_view_rows returns */
 	struct tess_part_file *file; /* [nfiles]: fused parts of the out dim */
 	bool scattered; /* several ranges, unaligned, or not in memory: rows must be gathered */
 };
@@ -27,8 +27,8 @@ struct tess_parts { /* finds one part at a time */
 	int32_t rank;
 	struct tess_run *run[2]; /* ranges of each axis of the current part */
 	struct tess_part_file *file; /* files of the current part */
-	void *dense; /* gathered rows: dense_bytes */
-	size_t dense_bytes;
+	void *dense, *blocks; /* gathered rows; those in MXFP4 that are widened to `dense` */
+	size_t dense_bytes, blocks_bytes;
 };
 
 /* Opens *l, which borrows the program and the source. Close it even after a failure. */

@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "core/registry/plugin_call.h"
 #include "nn/op/panels.h"
+#include "nn/program/mxfp4.h"
 #include "nn/program/storage.h"
 
 #include <stdlib.h>
@@ -121,7 +122,7 @@ static tess_status pack_quantized_units(const struct tess_rank_weights *h,
 		st = TESS_PLUGIN_CALL(d->table, p->w->name, pack, d->self, &unit, &to);
 		data += panel_count_unit_bytes(to.dtype, unit.shape[1]);
 		unit.data = (char *)unit.data +
-		            unit.shape[1] * unit.stride[1] * (int64_t)tess_width(unit.dtype);
+		            tess_rows_count_bytes(unit.dtype, unit.shape[1] * unit.stride[1]);
 	}
 	return st ? tess_fail_in(st, "%s", p->w->name) : st;
 }
@@ -137,7 +138,8 @@ static tess_status load_part(struct tess_rank_weights *h, struct tess_part *p, s
 	struct tess_parts *parts = &h->loader->parts;
 	bool panels = to.layout == TESS_PANELS, transposed = panels && p->w->in_out;
 	bool compressed = to.dtype >= TESS_Q8;
-	int64_t element_size = (int64_t)tess_width(p->dtype), row = p->cols * element_size, n;
+	int64_t element_size = (int64_t)tess_width(p->dtype), n;
+	int64_t row = tess_rows_count_bytes(p->dtype, p->cols);
 	int64_t slab = tess_device_is_host(d) ? SLAB : DEVICE_SLAB;
 	int64_t step = compressed && transposed ? p->rows : tess_up(slab, 16 * row + 1) * 16;
 	const char *name = p->w->name;
@@ -403,7 +405,7 @@ static tess_status load_weight(struct tess_rank_weights *h, int32_t i)
 	struct tess_weight_decision *d = &h->decision[i];
 	tess_status st = execute_decision(h, i);
 
-	if (st != TESS_ENOTSUP || d->kind != TESS_STORE_COMPRESSED)
+	if (st != TESS_ENOTSUP || d->kind != TESS_STORE_COMPRESSED || d->weight->mxfp4)
 		return st;
 	tess_log(TESS_INFO, "weights", "%s; it stays as in the file", tess_error());
 	st = tess_weight_decide_again(&h->loader->parts, h->device.table, d);

@@ -88,7 +88,7 @@ def _write_plan(plan: Plan) -> bytes | None:
 
 
 def _find_dtype(argument: str, name: str | None) -> int:
-    allowed = {"kv": ("f32", "bf16"), "weights": ("q8", "bf12", "mxfp4"), "math": ("f32", "bf16")}[argument]
+    allowed = {"kv": ("f32", "bf16"), "weights": ("bf16", "q8", "bf12", "mxfp4"), "math": ("f32", "bf16")}[argument]
     if name is None:
         return 0
     if name not in allowed:
@@ -478,7 +478,7 @@ def load(directory: str | os.PathLike[str], ranks: int | None = None, mesh: str 
 
     mesh: "dp=2,tp=2"; default: "tp". plan: "auto" (None), "none", the name of a plan, a file, JSON or a dict
     {pattern: style}. overrides: rules that replace those of the plan. threads: per rank; 0: a share of the CPUs.
-    weights: "q8", "bf12" or "mxfp4". kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
+    weights: "q8", "bf12" or "mxfp4"; "bf16" widens those stored in MXFP4. kv: "f32" or "bf16". math: "f32" or "bf16". positions: the maximum length of a sequence.
     values: a pattern of modules, such as "*", whose outputs are kept for take_values().
     backend, device, timeout: as TESSERA_BACKEND, TESSERA_DEVICE, TESSERA_TIMEOUT.
     """

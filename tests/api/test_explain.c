@@ -317,6 +317,52 @@ static const struct {
 	                    + 3 * 5376 * 21504) },
 };
 
+/*
+ * The bytes of gpt-oss-120b as the hub has it: experts in MXFP4, 17 bytes for 32 elements, and the
+ * rest in bf16. Ranks that cut inside experts, or by expert, have whole blocks.
+ */
+START_TEST(bytes_of_mxfp4)
+{
+	static const struct {
+		const char *mesh, *plan;
+		int64_t parts; /* of which rank 0 has one */
+	} cuts[] = { { "tp=1", NULL, 1 }, { "ep=8,tp=1", "ep", 8 }, { "tp=9", NULL, 9 } };
+	const int64_t matrix = 2880LL * 2880 / 32 * 17, experts = 36LL * 128 * 3 * matrix;
+
+	scratch_make_folder("hub");
+	scratch_write_text("hub/config.json",
+	                   "{\"model_type\": \"gpt_oss\", \"quantization_config\": "
+	                   "{\"quant_method\": \"mxfp4\"}}");
+	for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+		struct tess_explanation *e =
+			explain_directory(scratch_format_path("hub"), cuts[i].mesh, cuts[i].plan);
+		uint64_t have = 0;
+
+		for (int32_t k = 0; k < e->nparameters; k++)
+			if (e->parameters[k]->dtype == TESS_MXFP4)
+				have += tess_explanation_shard(e, k, 0, NULL);
+			else
+				ck_assert_int_eq(e->parameters[k]->dtype, TESS_BF16);
+		ck_assert_int_eq(have, experts / cuts[i].parts);
+		if (e->nranks == 1)
+			ck_assert_int_eq(e->ranks[0]->weights, 65248815744);
+		tess_explanation_free(e);
+	}
+	scratch_write_text("hub/config.json",
+	                   "{\"model_type\": \"llama4_text\", \"hidden_size\": 2880, "
+	                   "\"quantization_config\": {\"quant_method\": \"mxfp4\"}}");
+	expect_explain_refused(scratch_format_path("hub"), "tp=1", 1,
+	                       "it is stored in MXFP4, in blocks of 32 inputs, but model "
+	                       "llama4_text cuts its inputs, hidden, in other units; use a");
+	scratch_write_text("hub/model.safetensors.index.json",
+	                   "{\"weight_map\": {\"model.embed_tokens.weight_blocks\": \"absent\", "
+	                   "\"model.embed_tokens.weight_scales\": \"absent\"}}");
+	expect_explain_refused(scratch_format_path("hub"), "tp=1", 1,
+	                       "model.embed_tokens.weight: it is stored in MXFP4, as only weights "
+	                       "of experts can be; use a");
+}
+END_TEST
+
 START_TEST(counts_of_parameters)
 {
 	struct tess_explanation *e;
@@ -438,10 +484,10 @@ START_TEST(eight_bit_weights)
 	for (int r = 0; r < 2; r++)
 		MUST(e->ranks[r]->weights == bytes[r]);
 	tess_explanation_free(e);
-	options.weights = TESS_BF16;
+	options.weights = TESS_F32;
 	ck_assert_int_eq(tess_explain(dir, "tp=2", 2, 1, &options, &e), TESS_EINVAL);
-	ck_assert_msg(strstr(tess_error(), "use 0, TESS_Q8, TESS_BF12 or TESS_MXFP4"), "%s",
-	              tess_error());
+	ck_assert_msg(strstr(tess_error(), "use 0, TESS_BF16, TESS_Q8, TESS_BF12 or TESS_MXFP4"),
+	              "%s", tess_error());
 }
 END_TEST
 
@@ -458,6 +504,7 @@ int main(void)
 	tcase_add_test(t, a_mesh_of_three);
 	tcase_add_test(t, runs_of_fused_weights);
 	tcase_add_test(t, reads_config_alone);
+	tcase_add_test(t, bytes_of_mxfp4);
 	tcase_add_loop_test(t, counts_of_parameters, 0, (int)(sizeof counts / sizeof *counts));
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);

@@ -260,7 +260,12 @@ START_TEST(rounds_to_nearest)
 }
 END_TEST
 
-/* Checks that config.json has the new dtype, and that its other bytes do not change. */
+#define MXFP4 "\"quantization_config\": {\"quant_method\": \"mxfp4\", \"x\": {}}"
+
+/*
+ * Checks that config.json has the new dtype, and does not say that weights are quantised; other
+ * bytes do not change.
+ */
 START_TEST(keeps_the_config)
 {
 	static const struct {
@@ -273,6 +278,12 @@ START_TEST(keeps_the_config)
 		  "\"model_type\":\"\\\"dtype\\\"\"}" },
 		{ "{\"dtype\":{\"a\": [1, \"}\"]}, \"torch_dtype\":\"x\", \"model_type\":\"a\"}",
 		  "{\"dtype\":\"bfloat16\", \"torch_dtype\":\"bfloat16\", \"model_type\":\"a\"}" },
+		{ "{\"model_type\": \"a\", " MXFP4 ", \"dtype\": null}",
+		  "{\"model_type\": \"a\", \"dtype\": \"bfloat16\"}" },
+		{ "{\"dtype\": \"x\", \"model_type\": \"a\" , " MXFP4 " }",
+		  "{\"dtype\": \"bfloat16\", \"model_type\": \"a\" }" },
+		{ "{" MXFP4 " ,\n \"model_type\": \"a\"}",
+		  "{\n  \"torch_dtype\": \"bfloat16\",\"model_type\": \"a\"}" },
 		{ "\n{\"model_type\": \"dtype\"}",
 		  "\n{\n  \"torch_dtype\": \"bfloat16\",\"model_type\": \"dtype\"}" },
 	};

@@ -25,12 +25,12 @@ static int ntokens = TOKENS; /* number of generated tokens */
  * OTHERS: the norm after attention follows no rule of the families before. The last SPARSE have
  * experts.
  */
-static const char *const names[] = { "llama",        "llama-odd", "llama-bf16",  "mistral",
-	                             "qwen2",        "qwen3",     "olmo2",       "phi3-partial",
-	                             "gemma2",       "gpt2",      "gemma3_text", "cohere2",
-	                             "gpt_neox",     "opt",       "llama4_text", "gpt_oss",
-	                             "mixtral-bf16", "qwen3_moe", "deepseek_v3", "glm4_moe",
-	                             "olmoe",        "qwen2_moe" };
+static const char *const names[] = { "llama",         "llama-odd",    "llama-bf16",  "mistral",
+	                             "qwen2",         "qwen3",        "olmo2",       "phi3-partial",
+	                             "gemma2",        "gpt2",         "gemma3_text", "cohere2",
+	                             "gpt_neox",      "opt",          "llama4_text", "gpt_oss",
+	                             "gpt_oss-mxfp4", "mixtral-bf16", "qwen3_moe",   "deepseek_v3",
+	                             "glm4_moe",      "olmoe",        "qwen2_moe" };
 enum { NAMES = sizeof names / sizeof *names, OTHERS = 6, SPARSE = 6 };
 /*
  * names[_i * STRIDE] are tested: with a sanitizer, another test runs the code of the skipped ones
@@ -57,6 +57,7 @@ static const char *const digests[] = {
 	"4b57b7d91063dd6dddcfd4fb150f128551d8a20723848920f2e65ab960934209",
 	"39e31fb82b9644a6e76eb125c8e1e03c30c0508ffebba4779a36deddb53ae86b",
 	"b1dd5ba48f20ec195b75aa3b89614f96d9d831f116b17f57d17273d5aac7cb01",
+	"42f962297d69b12d45ae586ec79d49a7e8333a6a934c87d73b1d194d0c4e4992",
 	"6b53617df4dba32def70e9d205af700d69354ab3a968de70ab05a9893b75e746",
 	"527ca7e24f6bd7acb7f9797957e98bbe80e7528930a00312b71d726136fdb6f7",
 	"5ba318c334b77fa08fd11fb48e796c15abea60b60805fe4e6f6fc6b637471316",
@@ -351,6 +352,43 @@ START_TEST(every_way_of_bf16_products)
 	get_last_digest(name, name, 2, "--math bf16", scalar);
 	unsetenv("TESSERA_CPU");
 	ck_assert_str_eq(scalar, bf16);
+}
+END_TEST
+
+/*
+ * Checks every way of a checkpoint with experts in MXFP4: their values, not how they are stored or
+ * kept in memory, decide the bits.
+ */
+START_TEST(every_way_of_stored_mxfp4)
+{
+	static const struct way stored[] = {
+		{ 1, "--weights bf16" },
+		{ 1, "--weights bf12" },
+		{ 2, "--plan tp+sp --weights bf16" },
+		{ 3, "--plan ep --mesh ep=3,tp=1" },
+		{ 5, "--plan ep --mesh ep=5,tp=1 --backend shm --prefill-chunk 7" },
+		{ 7, "--plan tp" },
+		{ 8, "--plan ep --mesh ep=8,tp=1 --check" },
+		{ 8, "--plan ep --mesh ep=4,tp=2" },
+		{ 2, "--plan none" },
+	};
+	const char *name = "gpt_oss-mxfp4";
+	char folder[] = "/tmp/test_goldens.XXXXXX", out[512], text[1024], want[65], have[65];
+
+	compare_digests(name, stored, sizeof stored / sizeof *stored, "", want);
+	ck_assert(mkdtemp(folder));
+	snprintf(out, sizeof out, "%s/bf16", folder);
+	ck_assert_msg(!command_run(text, sizeof text,
+	                           "'" TESSERA "' convert '" SOURCE_ROOT "/tests/data/goldens/%s' "
+	                           "'%s' --dtype bf16 -n 3",
+	                           name, out),
+	              "%s", text);
+	get_last_digest(name, out, 2, "", have);
+	ck_assert_str_eq(want, have);
+	get_last_digest(name, name, 2, "--math bf16 --weights bf16", want);
+	get_last_digest(name, out, 1, "--math bf16", have);
+	ck_assert_str_eq(want, have);
+	ck_assert(!command_run(text, sizeof text, "rm -r '%s'", folder));
 }
 END_TEST
 
@@ -663,7 +701,7 @@ START_TEST(logits_of_a_gpu)
 	const char *name = names[_i % NAMES];
 
 	compare_logits(name, 1, gpu_ranks[(_i + _i / NAMES) % 2],
-	               strstr(name, "bf16") ? "--kv f32" : "");
+	               strstr(name, "bf16") || strstr(name, "mxfp4") ? "--kv f32" : "");
 }
 END_TEST
 
@@ -800,6 +838,7 @@ int main(void)
 	tcase_add_loop_test(t, every_way_rounded, 0, (NAMES + 2) / 3);
 	tcase_add_loop_test(t, every_way_in_12_bits, 0, 2);
 	tcase_add_loop_test(t, every_way_of_bf16_products, 0, 2);
+	tcase_add_test(t, every_way_of_stored_mxfp4);
 	tcase_add_loop_test(t, every_way_of_experts, 0, SPARSE + 1);
 	tcase_add_loop_test(t, older_config, 0, STRIDES);
 	tcase_add_test(t, names_without_prefix);

@@ -202,6 +202,16 @@ static const struct {
 	  "6 mapped rows f32 6784 0: read as stored\n"
 	  "11 mapped, then panels f32 20480 26624: packed between steps\n"
 	  "4 panels f32 0 98304: experts\n" },
+	{ "tests/data/goldens/gpt_oss-mxfp4", "tp", NULL, "", 2, 0, TESS_Q8, false, false,
+	  "11 mapped rows bf16 10944 0: read as stored\n"
+	  "6 compressed panels q8 0 15936: linear ops read it\n"
+	  "1 mapped, then panels bf16 1536 3072: packed between steps\n"
+	  "2 compressed panels mxfp4 0 156672: stored in MXFP4\n" },
+	{ "tests/data/goldens/gpt_oss-mxfp4", "tp", NULL, "", 2, 0, TESS_BF16, false, false,
+	  "11 mapped rows bf16 10944 0: read as stored\n"
+	  "6 mapped, then panels bf16 22848 27648: packed between steps\n"
+	  "2 panels bf16 0 589824: experts\n"
+	  "1 panels bf16 0 1536: stored [in, out]\n" },
 	{ "tests/data/goldens/deepseek_v3", "tp", NULL, "", 1, 0, 0, false, false,
 	  "16 mapped rows f32 12816 0: read as stored\n"
 	  "24 mapped, then panels f32 81152 83968: packed between steps\n"

@@ -121,7 +121,9 @@ static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit,
 	w->format = format;
 	w->n = n;
 	for (int u = 0; u < UNITS; u++)
-		w->bound[u + 1] = w->bound[u] + (u == 1 ? unit / 2 : unit + u % 2);
+		w->bound[u + 1] = w->bound[u] + (u == 1      ? unit / 2
+		                                 : unit % 64 ? unit + u % 2
+		                                             : unit);
 	w->k = w->bound[UNITS];
 	ck_assert(w->n <= N_MAX && w->k <= K_MAX);
 	w->data = cpu_make_weights(dtype, n * w->k);
@@ -205,6 +207,57 @@ START_TEST(panels_by_the_definition)
 			ck_assert_mem_eq(got.data, w->panels,
 			                 (size_t)((w->n + 15) / 16 * w->panel));
 			free(got.data);
+			free_quantized(w);
+		}
+	}
+}
+END_TEST
+
+/* Makes rows of blocks of the panels of w; `apart`: elements from row to row. */
+static uint8_t *make_blocks(const struct quantized *w, int64_t apart)
+{
+	int64_t row = apart / GROUP * TESS_MXFP4_BYTES;
+	uint8_t *blocks = malloc((size_t)(w->n * row));
+
+	memset(blocks, 0xff, (size_t)(w->n * row));
+	for (int64_t j = 0; j < w->n; j++)
+		for (int64_t i = 0; i < w->k / GROUP * TESS_MXFP4_BYTES; i++)
+			blocks[j * row + i] =
+				(uint8_t)w->panels[j / 16 * w->panel + 16 * i + j % 16];
+	return blocks;
+}
+
+/* Packs rows in MXFP4: the bytes of the panels that quantizing makes. */
+START_TEST(panels_of_stored_blocks)
+{
+	struct cpu_devices d = { 0 };
+
+	for (int i = 0; cpu_open_next(&d); i++) {
+		for (int c = 0; c < 3; c++) {
+			struct quantized *w = make_quantized(
+				TESS_MXFP4, (const int64_t[]){ 16, 70, 5 }[c], 64, TESS_BF16);
+			int64_t apart = w->k + (i + c) % 3 * GROUP;
+			size_t bytes = (size_t)((w->n + 15) / 16 * w->panel);
+			uint8_t *blocks = make_blocks(w, apart);
+			struct tess_view rows = { .data = blocks,
+				                  .dtype = TESS_MXFP4,
+				                  .ndim = 2,
+				                  .shape = { w->n, w->k },
+				                  .stride = { apart, 1 } };
+			struct tess_view to = { .data = malloc(bytes),
+				                .dtype = TESS_MXFP4,
+				                .ndim = 2,
+				                .layout = TESS_PANELS,
+				                .shape = { w->n, w->k },
+				                .stride = { w->panel, 16 } };
+
+			memset(to.data, 0x7f, bytes);
+			ck_assert_msg(!cpu_device->pack(d.now, &rows, &to), "%s", cpu_sentence);
+			ck_assert_mem_eq(to.data, w->panels, bytes);
+			to.dtype = TESS_Q8;
+			ck_assert_int_eq(cpu_device->pack(d.now, &rows, &to), TESS_ENOTSUP);
+			free(to.data);
+			free(blocks);
 			free_quantized(w);
 		}
 	}
@@ -410,6 +463,7 @@ int main(void)
 	TCase *t = suite_begin("cpu_quantized", 60, &r);
 
 	tcase_add_test(t, panels_by_the_definition);
+	tcase_add_test(t, panels_of_stored_blocks);
 	tcase_add_test(t, sums_of_the_widened_weights);
 	tcase_add_loop_test(t, experts_of_the_widened_weights, 0, FORMATS);
 	tcase_add_test(t, refuses_what_it_cannot_hold);

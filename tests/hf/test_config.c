@@ -114,6 +114,8 @@ START_TEST(refuses_configs)
 		  "layer_norm_epsilon", "not text" },
 		{ "{\"model_type\": \"a\", \"quantization_config\": {\"quant_method\": \"gptq\"}}",
 		  "quantization_config", "quantised by gptq, a format that is not read" },
+		{ "{\"model_type\": \"a\", \"quantization\": {\"quant_method\": \"mxfp4\"}}",
+		  "quantization", "quantised by mxfp4, a format that is not read" },
 		{ "{\"model_type\": \"a\", \"quantization\": {\"bits\": 4}}", "quantization",
 		  "are quantised, a format that is not read; use a checkpoint whose" },
 		{ "{\"model_type\": \"a\", \"compression_config\": {\"quant_method\": \"x\"}}",

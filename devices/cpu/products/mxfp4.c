@@ -59,8 +59,42 @@ static bool encode_group(const float *w, int64_t len, char *to)
 	return true;
 }
 
+/* Moves the blocks of up to LANES rows, `pitch` bytes apart, to a group of a panel. */
+static void move_blocks(const uint8_t *block, int64_t pitch, int64_t rows, char *to)
+{
+	memset(to, SCALE_1, LANES);
+	memset(to + LANES, 0, (size_t)count_code_bytes(GROUP) - LANES);
+	for (int64_t j = 0; j < LANES && j < rows; j++, block += pitch) {
+		to[j] = (char)block[0];
+		for (int64_t i = 0; i < GROUP / 8; i++)
+			memcpy(to + LANES + (i * LANES + j) * 4, block + 1 + 4 * i, 4);
+	}
+}
+
+/* Packs panels [lo, hi) of rows that are stored in MXFP4, in complete groups. */
+static void repack_rows(const struct pack *p, int64_t lo, int64_t hi)
+{
+	const int64_t pitch = p->rows->stride[0] / GROUP * TESS_MXFP4_BYTES;
+
+	for (int64_t i = lo; i < hi; i++) {
+		const uint8_t *block = (const uint8_t *)p->rows->data + i * LANES * pitch;
+		char *to = (char *)p->panels->data + i * p->panels->stride[0];
+
+		for (int64_t k = 0; k < p->rows->shape[1]; k += GROUP) {
+			move_blocks(block, pitch, p->rows->shape[0] - i * LANES, to);
+			block += TESS_MXFP4_BYTES;
+			to += count_code_bytes(GROUP);
+		}
+	}
+}
+
 void mxfp4_pack_panels(void *arg, int64_t lo, int64_t hi, int32_t thread)
 {
+	const struct pack *p = arg;
+
 	(void)thread;
-	pack_groups(arg, lo, hi, encode_group, count_code_bytes);
+	if (p->rows->dtype == TESS_MXFP4)
+		repack_rows(p, lo, hi);
+	else
+		pack_groups(p, lo, hi, encode_group, count_code_bytes);
 }

@@ -4,7 +4,10 @@
 
 #include "cpu.h"
 
-/* Quantizes the elements of one unit in 4 bits: a pool_fn over panels; arg: struct pack. */
+/*
+ * Quantizes the elements of one unit in 4 bits, or moves those of TESS_MXFP4: a pool_fn over
+ * panels; arg: struct pack.
+ */
 #define mxfp4_pack_panels CPU_NAME(mxfp4_pack_panels)
 pool_fn mxfp4_pack_panels;
 
