@@ -62,12 +62,18 @@ static struct tess_tensor *record_experts_module(struct tess_nn *nn, struct tess
 	int64_t n = nn->integer(nn, "out", 1);
 	struct tess_linear gate[] = { { "gate", nn->dim(nn, "experts", n, 1), 0, 0 }, { 0 } };
 	struct tess_route route = { .size = sizeof route, .top = n > 1 ? 2 : 1 };
+	bool limited = nn->integer(nn, "op", CONFORM_PLAIN) == CONFORM_LIMITED;
 	struct tess_experts experts = { .size = sizeof experts,
 		                        .act = TESS_SILU,
 		                        .ffn = nn->dim(nn, "ffn", nn->integer(nn, "vocabulary", 1),
-		                                       0) };
+		                                       limited) };
 	struct tess_tensor *logits;
 
+	if (limited) {
+		experts.flags = TESS_BIAS;
+		experts.limit = 0.3;
+		experts.alpha = 1.7;
+	}
 	nn->linear(nn, x, gate, &logits);
 	return nn->experts(nn, "mod", x, nn->route(nn, logits, &route), &experts);
 }
@@ -134,7 +140,7 @@ static int32_t find_module_shape(const struct conform_model *m, const char *name
 	if (strstr(name, "gate_up_proj") || strstr(name, "down_proj")) {
 		shape[1] = strstr(name, "down_proj") ? in : 2 * size[CONFORM_VOCABULARY];
 		shape[2] = strstr(name, "down_proj") ? size[CONFORM_VOCABULARY] : in;
-		return 3;
+		return strstr(name, "bias") ? 2 : 3;
 	}
 	if (of_norm)
 		shape[0] = in;

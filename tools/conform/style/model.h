@@ -25,6 +25,8 @@ enum conform_module {
 };
 /* Ops of CONFORM_BLOCK. */
 enum { CONFORM_GLU, CONFORM_SIGMOID, CONFORM_PRODUCT, CONFORM_CLAMP, CONFORM_BLOCK_OPS };
+/* CONFORM_EXPERTS without and with biases and a limited activation. */
+enum { CONFORM_PLAIN, CONFORM_LIMITED };
 /* Sizes: tokens, the vocabulary, x and y; x and y of CONFORM_FUSED are twice as wide. */
 enum { CONFORM_TOKENS, CONFORM_VOCABULARY, CONFORM_IN, CONFORM_OUT, CONFORM_SIZES };
 
@@ -41,7 +43,8 @@ struct conform_model {
 
 /*
  * Opens the model of one module. The input of "mod" comes from the embedding "source", or from the
- * module "source" if it is an embedding itself; y is the logits. op: that of CONFORM_BLOCK.
+ * module "source" if it is an embedding itself; y is the logits. op: that of CONFORM_BLOCK or
+ * CONFORM_EXPERTS.
  * Close *m by conform_model_close. TESS_ENOMEM.
  */
 tess_status conform_model_open(int32_t module, int32_t op, const int64_t size[CONFORM_SIZES],
