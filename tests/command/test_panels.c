@@ -178,7 +178,7 @@ static const struct {
 	  "36 compressed panels q8 0 334080: linear ops read it\n" },
 	{ "data", "tp", NULL, "", 1, 0, TESS_MXFP4, false, false,
 	  "12 mapped rows f32 133888 0: read as stored\n"
-	  "36 compressed panels mxfp4 0 170240: linear ops read it\n" },
+	  "36 compressed panels mxfp4 0 180480: linear ops read it\n" },
 	{ "data", "tp", NULL, "rows", 2, 0, 0, false, true,
 	  "47 rows f32 0 521472: the device has memory of its own\n"
 	  "1 tied f32 0 0: the head reads its table\n" },

@@ -220,10 +220,15 @@ static uint8_t *make_blocks(const struct quantized *w, int64_t apart)
 	uint8_t *blocks = malloc((size_t)(w->n * row));
 
 	memset(blocks, 0xff, (size_t)(w->n * row));
-	for (int64_t j = 0; j < w->n; j++)
-		for (int64_t i = 0; i < w->k / GROUP * TESS_MXFP4_BYTES; i++)
-			blocks[j * row + i] =
-				(uint8_t)w->panels[j / 16 * w->panel + 16 * i + j % 16];
+	for (int64_t i = 0; i < w->n * w->k / GROUP; i++) {
+		int64_t j = i / (w->k / GROUP), at = i % (w->k / GROUP) * TESS_MXFP4_BYTES;
+		const char *group = w->panels + j / 16 * w->panel + at * 16;
+
+		blocks[j * row + at] = (uint8_t)group[j % 16];
+		for (int64_t word = 0; word < GROUP / 8; word++)
+			memcpy(blocks + j * row + at + 1 + 4 * word,
+			       group + 16 + 64 * word + 4 * (j % 16), 4);
+	}
 	return blocks;
 }
 

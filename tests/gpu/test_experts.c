@@ -176,7 +176,7 @@ START_TEST(experts)
 		{ TESS_BF16, TESS_RELU, 1100, 8, 8, 5, 1, 1, false, 0, 1, true, false, 0 },
 		{ TESS_BF16, TESS_GELU, 90, 72, 72, 20, 3, 2, false, 0, 2, true, false, 0 },
 		{ TESS_BF16, TESS_SILU, 150, 200, 72, 136, 1, 1, false, 0, 0, true, false, 0 },
-		/* biases, and gates that alternate with ups, by rows, columns, tiles, tensor cores */
+		/* biases, gates that alternate with ups: by rows, columns, tiles, tensor cores */
 		{ TESS_BF16, TESS_SILU, 3, 40, 24, 16, 40, 11, false, 0, 11, false, true, 0.5 },
 		{ TESS_F32, TESS_SILU, 1, 64, 32, 48, 8, 2, false, 0, 2, false, true, 0 },
 		{ TESS_BF16, TESS_SILU, 21, 33, 15, 24, 32, 1, true, 0, 0, false, true, 0.5 },

@@ -135,7 +135,7 @@ tess_status experts_multiply_bf16(struct gpu *g, const struct tess_op *op,
 	return st ? st : launch_tensor(g, op, a->experts, room, down);
 }
 
-/* Computes [gates | ups] of the listed rows; `up` is for all rows of gate_up, as they are stored. */
+/* Computes [gates | ups] of the listed rows; `up` is for all rows of gate_up, as stored. */
 static tess_status multiply_gates(struct gpu *g, const struct tess_op *op,
                                   const struct experts_args *a, struct group_args up)
 {

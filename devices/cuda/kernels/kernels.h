@@ -110,7 +110,7 @@ enum { WARP = 32 };
 enum { MAP_THREADS = 256, NORM_THREADS_MAX = 512, MULTIPLY_THREADS = 128, ATTEND_THREADS = 128 };
 /* Rope: threads of a block; units of a row for these, and for keys in pages; as powers of two. */
 enum { ROPE_SHIFT = 8, ROPE_THREADS = 1 << ROPE_SHIFT, KEY_SHIFT = 4 };
-/* Norms: fours of adjacent elements that a thread loads at once; threads of a block of many runs. */
+/* Norms: fours of adjacent elements that a thread loads at once; threads of a block of runs. */
 enum { NORM_QUADS = 4, NORM_HELD = 4 * NORM_QUADS, NORM_THREADS = 128 };
 enum { BLOCK_WARPS = NORM_THREADS_MAX / WARP }; /* maximum warps of a sum */
 enum { SAMPLE_THREADS = 512, SAMPLE_BUCKETS = SAMPLE_THREADS, SAMPLE_LIST = 4096 };
