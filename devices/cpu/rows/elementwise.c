@@ -263,16 +263,25 @@ void glu_derive_row(int kind, const float *a, const float *b, const float *g, in
 	}
 }
 
+/* y may be gate_up: each chunk is read before it is written, so the compiler uses vectors. */
 void limited_glu_row(const double *num, const float *gate_up, int64_t n, float *y)
 {
+	enum { CHUNK = 16 };
 	float limit = (float)num[TESS_EXPERTS_LIMIT], alpha = (float)num[TESS_EXPERTS_ALPHA];
+	float chunk[CHUNK];
 
-	for (int64_t i = 0; i < n; i++) {
-		float a = gate_up[2 * i], b = gate_up[2 * i + 1];
+	for (int64_t at = 0; at < n; at += CHUNK) {
+		int64_t here = n - at < CHUNK ? n - at : CHUNK;
+		const float *from = gate_up + 2 * at;
 
-		a = a > limit ? limit : a;
-		b = b > limit ? limit : b < -limit ? -limit : b;
-		y[i] = a / (1.0f + mathf_exp(-(alpha * a))) * (b + 1.0f);
+		for (int64_t i = 0; i < here; i++) {
+			float a = from[2 * i], b = from[2 * i + 1];
+
+			a = a > limit ? limit : a;
+			b = b > limit ? limit : b < -limit ? -limit : b;
+			chunk[i] = a / (1.0f + mathf_exp(-(alpha * a))) * (b + 1.0f);
+		}
+		memcpy(y + at, chunk, (size_t)here * sizeof *y);
 	}
 }
 
