@@ -377,7 +377,12 @@ static struct tess_tensor *record_experts(struct tess_nn *nn, const char *name,
 	            ? combine_experts(r, &e)
 	            : append_experts(r, &e, e.x->dim[1], 0, e.out, weights->dim[1]);
 	y = tess_module_prepare_output(r, e.m, y);
-	return e.how.flags & TESS_BIAS ? add_down_bias(r, &e, y) : y;
+	if (!y || !(e.how.flags & TESS_BIAS))
+		return y;
+	y = add_down_bias(r, &e, y);
+	if (y && r->options->values)
+		r->last_output->value = y; /* what the module returns */
+	return y;
 }
 
 void tess_ops_install_experts(struct tess_nn *nn)

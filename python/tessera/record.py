@@ -83,6 +83,8 @@ def _load_model(directory: str, **more: Any) -> tuple[Any, Any]:
     )
     if hasattr(model.config, "output_router_logits"):
         model.config.output_router_logits = False
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the default needs rows of whole 16 bytes
     return torch, model.eval()
 
 
@@ -104,6 +106,8 @@ def _keep_outputs(torch: Any, model: Any, shape: tuple[int, ...], values: dict[s
 
     def keep(name: str) -> Any:
         def hook(module: Any, _inputs: Any, output: Any) -> None:
+            if type(module).__name__ == "Llama4Router":
+                output = output[1]  # the logits; the first are the scores of the chosen experts
             value = _find_rows(torch, output, shape)
             scale = getattr(module, "embed_scale", None)
             calls = 1

@@ -386,6 +386,25 @@ START_TEST(values_of_sessions_have_the_bits_of_one_rank)
 }
 END_TEST
 
+/* Checks that experts with biases, which are all that the block returns, are kept with them. */
+START_TEST(values_of_experts_have_their_biases)
+{
+	struct tess_value experts, block;
+	struct steps j;
+	char dir[4096];
+
+	snprintf(dir, sizeof dir, "%s/gpt_oss", getenv("GOLDENS_DIR"));
+	model = dir;
+	j = run_session("tp", NULL, 2, "*", 0);
+	experts = find_kept(j.values, "model.layers.0.mlp.experts");
+	block = find_kept(j.values, "model.layers.0.mlp");
+	ck_assert_int_eq(experts.shape[1], block.shape[1]);
+	ck_assert_mem_eq(experts.data, block.data, 10 * (size_t)block.shape[1] * sizeof(float));
+	tess_values_free(j.values);
+	free(j.logits);
+}
+END_TEST
+
 START_TEST(a_pattern_selects_modules_and_names_ranks)
 {
 	struct steps j;
@@ -507,6 +526,7 @@ int main(void)
 	tcase_add_test(t, element_types_are_compared_as_numbers);
 	tcase_add_test(t, lists_without_a_common_name_are_refused);
 	tcase_add_loop_test(t, values_of_sessions_have_the_bits_of_one_rank, 0, 4);
+	tcase_add_test(t, values_of_experts_have_their_biases);
 	tcase_add_test(t, a_pattern_selects_modules_and_names_ranks);
 	tcase_add_test(t, values_of_trainers_have_the_bits_of_one_rank);
 	return suite_end(r);

@@ -1,7 +1,8 @@
 /*
  * test_train_geometries.c - models of random sizes in training, in lockstep. The loss and all
  * gradients have the bits of one rank for any mesh, and for any plan: a preset, or one with other
- * styles for some modules; with dropout too.
+ * styles for some modules; with dropout too. The gradients of norms over heads are also compared
+ * with differences of the loss.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (1) of each family.
  */
@@ -11,6 +12,7 @@
 #include "tests/support/suite.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,6 +199,116 @@ static void compare_gradients_of_ways(const char *family, uint64_t seed)
 	geometry_close(&g);
 }
 
+/* ---- norms over heads, with weights and biases ----------------------------------------------- */
+
+/* Returns whether a small model norms heads; those of a few elements are normed to near -1 or 1. */
+static bool has_normed_heads(const struct geometry *g)
+{
+	int64_t heads = json_integer_value(json_object_get(g->config, "num_attention_heads"));
+	int64_t hidden = json_integer_value(json_object_get(g->config, "hidden_size"));
+
+	return json_is_true(json_object_get(g->config, "qk_layernorm")) && g->dtype == TESS_F32 &&
+	       heads > 2 && hidden / heads > 5 && hidden < 50;
+}
+
+static void open_normed_phi(struct geometry *g)
+{
+	uint64_t seed = 1;
+
+	ck_assert_msg(!geometry_open("phi", seed, g), "%s", tess_error());
+	while (!has_normed_heads(g)) {
+		geometry_close(g);
+		ck_assert_msg(!geometry_open("phi", ++seed, g), "%s", tess_error());
+	}
+}
+
+static double compute_mean_loss(const struct lockstep_step *step)
+{
+	struct lockstep_gradients g;
+	double sum = 0, count = 0;
+
+	ck_assert_msg(!lockstep_train(step, &g), "%s", tess_error());
+	for (int64_t i = 0; i < g.nloss; i++) {
+		sum += (double)g.loss[i];
+		count += step->labels[i] != -100;
+	}
+	lockstep_free_gradients(&g);
+	return sum / count;
+}
+
+/*
+ * Returns the loss after every second element of `of` grows by h and every other one shrinks.
+ * Leaves the elements rounded.
+ */
+static double compute_shifted_loss(const struct lockstep_step *step, struct geometry *g,
+                                   const struct tess_weight *of, float h)
+{
+	struct tess_view v;
+	double loss;
+
+	ck_assert(!g->source.find(g, of->name, &v));
+	for (int64_t i = 0; i < v.shape[0]; i++)
+		((float *)v.data)[i] += i % 2 ? -h : h;
+	loss = compute_mean_loss(step);
+	for (int64_t i = 0; i < v.shape[0]; i++)
+		((float *)v.data)[i] -= i % 2 ? -h : h;
+	return loss;
+}
+
+/* Compares the derivative of the loss in one direction with that by the gradient. */
+static void compare_with_differences(const struct lockstep_step *step, struct geometry *g,
+                                     const struct tess_weight *of, const float *gradient)
+{
+	static const float h = 0.02f;
+	double want = (compute_shifted_loss(step, g, of, h) -
+	               compute_shifted_loss(step, g, of, -h)) /
+	              (2 * (double)h),
+	       have = 0, sum = 0;
+
+	for (int64_t i = 0; i < tess_weight_count_elements(of); i++) {
+		have += (double)(i % 2 ? -gradient[i] : gradient[i]);
+		sum += fabs((double)gradient[i]);
+	}
+	ck_assert_msg(sum > 0 && fabs(have - want) < 0.01 * sum, "%s: %g, not %g", of->name, have,
+	              want);
+}
+
+START_TEST(norms_over_heads_with_biases)
+{
+	struct lockstep_gradients one, have;
+	struct geometry g;
+	struct step s;
+	uint64_t seed = 1;
+	int nnorms = 0;
+
+	open_normed_phi(&g);
+
+	int64_t n = draw_sequences(&seed, g.vocabulary, &s);
+	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
+	const struct lockstep_step step = {
+		.how = &how, .lengths = s.lengths, .nsequences = SEQUENCES, .labels = s.labels
+	};
+
+	ck_assert_msg(!lockstep_train(&step, &one), "%s", tess_error());
+	how.plan = "tp+sp";
+	how.mesh = "dp=2,tp=3";
+	ck_assert_msg(!lockstep_train(&step, &have), "%s", tess_error());
+	lockstep_compare_gradients("phi with norms of heads", &one, &have);
+	lockstep_free_gradients(&have);
+	how.plan = "none";
+	how.mesh = NULL;
+	for (int32_t i = 0; i < one.program->nweights; i++)
+		if (strstr(one.program->weight[i]->name, "self_attn.") &&
+		    strstr(one.program->weight[i]->name, "_layernorm.")) {
+			compare_with_differences(&step, &g, one.program->weight[i], one.data[i]);
+			nnorms++;
+		}
+	ck_assert_int_gt(nnorms, 0);
+	lockstep_free_gradients(&one);
+	geometry_close(&g);
+}
+END_TEST
+
 static uint64_t read_environment(const char *name, uint64_t preset)
 {
 	const char *text = getenv(name);
@@ -222,5 +334,6 @@ int main(void)
 	TCase *t = suite_begin("train_geometries", 120, &r);
 
 	tcase_add_loop_test(t, ways_give_the_bits_of_one_rank, 0, geometry_count_families());
+	tcase_add_test(t, norms_over_heads_with_biases);
 	return suite_end(r);
 }
