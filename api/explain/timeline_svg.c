@@ -1,7 +1,16 @@
 /* timeline_svg.c - draws a timeline: a row for each rank, with colors by kind and a grey bubble. */
 #include "api/explain/timeline.h"
 
-enum { EDGE = 24, TOP = 72, ROW = 26, BAR = 20, NAME = 64, LIVE = 76, UNIT = 22, LEGEND = 44 };
+enum {
+	EDGE = 24,
+	TOP = 72,
+	ROW = 26,
+	BAR = 20,
+	NAME_WIDTH = 64,
+	LIVE = 76,
+	UNIT = 22,
+	LEGEND = 44
+};
 enum { WIDTH_MIN = 560, WIDTH_MAX = 1600, DIGIT = 7 };
 
 struct timeline_picture {
@@ -47,7 +56,7 @@ static void draw_style(FILE *f)
 static void draw_timeline_title(const struct timeline_picture *d)
 {
 	const struct tess_pipeline *p = d->t->pipeline;
-	double width = 2 * EDGE + NAME + d->width + LIVE;
+	double width = 2 * EDGE + NAME_WIDTH + d->width + LIVE;
 	double height = get_row_y(p->nranks) + LEGEND;
 	char bubble[TIMELINE_BUBBLE];
 
@@ -88,7 +97,7 @@ static void draw_computation(const struct timeline_picture *d, int32_t rank, int
 	const struct tess_pipeline_action *a = &p->actions[rank][i];
 	const struct tess_timeline_span *s = &d->t->spans[rank][i];
 	const char *kind = timeline_get_kind(a->kind);
-	double x = EDGE + NAME + s->start * d->scale, width = (s->end - s->start) * d->scale;
+	double x = EDGE + NAME_WIDTH + s->start * d->scale, width = (s->end - s->start) * d->scale;
 
 	if (!kind)
 		return;
@@ -110,11 +119,11 @@ static void draw_rank_row(const struct timeline_picture *d, int32_t rank)
 	fprintf(d->f,
 	        "<text x=\"%d\" y=\"%.1f\">rank %d</text>\n<rect class=\"bubble\" x=\"%d\" "
 	        "y=\"%.1f\" width=\"%.1f\" height=\"%d\"/>\n",
-	        EDGE, y + 14, (int)rank, EDGE + NAME, y, d->width, BAR);
+	        EDGE, y + 14, (int)rank, EDGE + NAME_WIDTH, y, d->width, BAR);
 	for (int32_t i = 0; i < d->t->pipeline->nactions[rank]; i++)
 		draw_computation(d, rank, i);
 	fprintf(d->f, "<text class=\"soft\" x=\"%.1f\" y=\"%.1f\">%d live</text>\n",
-	        EDGE + NAME + d->width + 10, y + 14, (int)d->t->live[rank]);
+	        EDGE + NAME_WIDTH + d->width + 10, y + 14, (int)d->t->live[rank]);
 }
 
 static void draw_legend_of_kinds(const struct timeline_picture *d)
@@ -126,7 +135,7 @@ static void draw_legend_of_kinds(const struct timeline_picture *d)
 		{ "F", "forward", 84 },     { "B", "backward", 92 }, { "I", "of inputs", 90 },
 		{ "W", "of weights", 100 }, { "bubble", "idle", 0 },
 	};
-	double y = get_row_y(d->t->pipeline->nranks) + 10, x = EDGE + NAME;
+	double y = get_row_y(d->t->pipeline->nranks) + 10, x = EDGE + NAME_WIDTH;
 
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
 		fprintf(d->f,

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS = 1024, PARTS_MAX = 1 << 20, SHOWN_MAX = 4 };
+enum { SCHEDULE_RANKS_MAX = 1024, PARTS_MAX = 1 << 20, SHOWN_MAX = 4 };
 
 struct places { /* where each action is */
 	const struct tess_pipeline *p;
@@ -68,12 +68,13 @@ static tess_status fail_missing(const struct tess_pipeline *p, int32_t kind, int
 tess_status tess_schedule_check_size(const char *name, int32_t nranks, int32_t nstages,
                                      int32_t nmicro)
 {
-	if (nranks < 1 || nranks > RANKS || nstages < 1 || nmicro < 1 ||
+	if (nranks < 1 || nranks > SCHEDULE_RANKS_MAX || nstages < 1 || nmicro < 1 ||
 	    (int64_t)nstages * nmicro > PARTS_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: has %d ranks, %d stages and %d micro-batches; use 1 to %d "
 		                 "ranks, and up to %d stages times micro-batches",
-		                 name, (int)nranks, (int)nstages, (int)nmicro, RANKS, PARTS_MAX);
+		                 name, (int)nranks, (int)nstages, (int)nmicro, SCHEDULE_RANKS_MAX,
+		                 PARTS_MAX);
 	return TESS_OK;
 }
 

@@ -6,7 +6,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { CELL = 80, RANKS_MAX = 1024, NUMBER_MAX = 99999, IGNORED = TESS_PIPELINE_KINDS };
+enum { CELL = 80, ROWS_MAX = 1024, NUMBER_MAX = 99999, IGNORED_ACTION = TESS_PIPELINE_KINDS };
 
 struct csv_reader {
 	struct tess_schedule_maker *m;
@@ -19,7 +19,7 @@ struct csv_reader {
 static const struct {
 	const char *name;
 	int32_t kind;
-} words[] = {
+} action_words[] = {
 	{ "F", TESS_PIPELINE_FORWARD },
 	{ "B", TESS_PIPELINE_BACKWARD },
 	{ "I", TESS_PIPELINE_BACKWARD_INPUTS },
@@ -29,14 +29,14 @@ static const struct {
 	{ "SEND_B", TESS_PIPELINE_SEND_BACKWARD },
 	{ "RECV_B", TESS_PIPELINE_RECEIVE_BACKWARD },
 	/* of FSDP: here the plan decides when ranks gather weights and add gradients */
-	{ "UNSHARD", IGNORED },
-	{ "RESHARD", IGNORED },
-	{ "REDUCE_GRAD", IGNORED },
+	{ "UNSHARD", IGNORED_ACTION },
+	{ "RESHARD", IGNORED_ACTION },
+	{ "REDUCE_GRAD", IGNORED_ACTION },
 };
 
 const char *tess_schedule_name_kind(int32_t kind)
 {
-	return kind >= 0 && kind < TESS_PIPELINE_KINDS ? words[kind].name : "?";
+	return kind >= 0 && kind < TESS_PIPELINE_KINDS ? action_words[kind].name : "?";
 }
 
 static tess_status fail_cell(const struct csv_reader *r)
@@ -67,22 +67,23 @@ static const char *parse_action(const char *text, struct tess_pipeline_action *a
 	if (!text)
 		return NULL;
 	len = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
-	while (i < sizeof words / sizeof *words &&
-	       (strlen(words[i].name) != len || strncmp(words[i].name, text, len) != 0))
+	while (i < sizeof action_words / sizeof *action_words &&
+	       (strlen(action_words[i].name) != len ||
+	        strncmp(action_words[i].name, text, len) != 0))
 		i++;
-	if (i == sizeof words / sizeof *words)
+	if (i == sizeof action_words / sizeof *action_words)
 		return NULL;
-	a->kind = words[i].kind;
+	a->kind = action_words[i].kind;
 	micro = text + len;
 	end = parse_cell_number(micro, &a->micro);
-	return end || a->kind != IGNORED ? end : micro;
+	return end || a->kind != IGNORED_ACTION ? end : micro;
 }
 
 static void add_parsed(struct csv_reader *r, struct tess_pipeline_action a)
 {
 	struct tess_schedule_maker *m = r->m;
 
-	if (a.kind == IGNORED)
+	if (a.kind == IGNORED_ACTION)
 		return;
 	a.cell = r->cell + 1;
 	tess_schedule_add(m, r->row, a);
@@ -164,7 +165,7 @@ static int32_t begin_rows(struct csv_reader *r)
 		r->at += 3;
 	while (r->end > r->at && isspace((unsigned char)r->end[-1]))
 		r->end--;
-	for (const char *c = r->at; c < r->end && n <= RANKS_MAX; c++)
+	for (const char *c = r->at; c < r->end && n <= ROWS_MAX; c++)
 		n += *c == '\n';
 	return n;
 }
@@ -194,10 +195,10 @@ tess_status tess_schedule_read_csv(struct tess_schedule_maker *m, const char *te
 
 	m->nranks = begin_rows(&r);
 	m->nstages = m->nmicro = 0;
-	if (m->nranks > RANKS_MAX)
+	if (m->nranks > ROWS_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: has more than %d rows; a schedule has a row for each rank",
-		                 m->name, RANKS_MAX);
+		                 m->name, ROWS_MAX);
 	st = tess_schedule_start(m);
 	for (; r.row < m->nranks && !st; r.row++)
 		st = read_csv_row(&r);
