@@ -10,9 +10,9 @@
 
 struct explain_options {
 	struct tess_tool_session session;
-	const char *svg;
+	const char *svg, *schedule, *timeline;
 	struct tess_tool_list recompute;
-	int32_t tokens, batch, sequence, optimizer;
+	int32_t tokens, batch, micro, sequence, optimizer;
 	bool program, storage, json, train;
 };
 
@@ -23,11 +23,26 @@ static const char *name_optimizer(int32_t kind)
 	return kind == TESS_ADAMW ? "adamw" : "sgd";
 }
 
+/* Returns whether the step of a pipeline is explained, too. */
+static bool has_pipeline(const struct explain_options *a)
+{
+	return a->micro || a->schedule || a->timeline;
+}
+
 static tess_status check_kind_of_step(const struct explain_options *a)
 {
 	if (a->storage && (a->json || a->program))
 		return tess_fail(TESS_EINVAL, "--storage prints text, and no program; leave out "
 		                              "--json and --program");
+	if (has_pipeline(a) && (a->storage || a->json || a->program))
+		return tess_fail(TESS_EINVAL,
+		                 "--micro-batches, --pipeline-schedule and --timeline add to the "
+		                 "tables; leave out --json, --program and --storage");
+	if (!a->train && has_pipeline(a))
+		return tess_fail(
+			TESS_EINVAL,
+			"--micro-batches, --pipeline-schedule and --timeline are of a step "
+			"of training; add --train");
 	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
@@ -56,6 +71,13 @@ static const struct tess_tool_option training_options[] = {
 	{ "train", NULL, "explain a training step with its gradients and optimizer", AT(train) },
 	{ "batch", "N", "global batch: sequences of a step, of all ranks (default: 8)", AT(batch),
 	  .lo = 1, .hi = 1 << 20 },
+	{ "micro-batches", "N",
+	  "parts of the batch; the tables are of one part (default: 1, or those of FILE.csv)",
+	  AT(micro), .lo = 1, .hi = 1 << 16 },
+	{ "pipeline-schedule", "S",
+	  "print the timeline of a step along pp: gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, "
+	  "zb-v (V: stages a rank), or FILE.csv that torch wrote (default: 1f1b)",
+	  AT(schedule) },
 	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
 	  AT(sequence), .lo = 1, .hi = 1 << 20 },
 	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
@@ -72,6 +94,8 @@ static const struct tess_tool_option output_options[] = {
 	{ "storage", NULL, "print how ranks store each weight in memory, and why", AT(storage) },
 	{ "json", NULL, "print one JSON object", AT(json) },
 	{ "svg", "FILE", "also draw what each rank holds and what moves", AT(svg) },
+	{ "timeline", "FILE", "also draw the timeline of --pipeline-schedule as SVG",
+	  AT(timeline) },
 	{ 0 },
 };
 
@@ -99,22 +123,38 @@ static tess_status format_explanation(const struct tess_explanation *e,
 	return tess_explanation_format(e, form, a->session.model, a->session.positions, text);
 }
 
-static tess_status write_picture(const struct tess_explanation *e, const struct explain_options *a)
+/* Writes a picture; option: its name, for messages. */
+static tess_status write_picture(const char *option, const char *path, const char *text)
 {
-	FILE *f = fopen(a->svg, "w");
-	char *text = NULL;
-	tess_status st = f ? format_explanation(e, a, TESS_EXPLAIN_SVG, &text) : TESS_OK;
-	bool written = f && (!text || fputs(text, f) >= 0) && !fflush(f);
+	FILE *f = fopen(path, "w");
+	bool written = f && fputs(text, f) >= 0 && !fflush(f);
+	tess_status st =
+		written ? TESS_OK : tess_fail(TESS_EIO, "%s %s: %s", option, path, strerror(errno));
 
-	if (!st && !written)
-		st = tess_fail(TESS_EIO, "--svg %s: %s", a->svg, strerror(errno));
 	if (f)
 		fclose(f);
+	return st;
+}
+
+static tess_status draw_explanation(const struct tess_explanation *e,
+                                    const struct explain_options *a)
+{
+	char *text = NULL;
+	tess_status st = format_explanation(e, a, TESS_EXPLAIN_SVG, &text);
+
+	if (!st)
+		st = write_picture("--svg", a->svg, text);
 	free(text);
 	return st;
 }
 
-static tess_status explain_training(const struct explain_options *a, struct tess_explanation **out)
+static int32_t get_batch(const struct explain_options *a)
+{
+	return a->batch ? a->batch : 8;
+}
+
+static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
+                                    struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
@@ -126,8 +166,8 @@ static tess_status explain_training(const struct explain_options *a, struct tess
 		                                        a->recompute.n ? a->recompute.text : NULL };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, a->batch ? a->batch : 8, a->sequence,
-	                             &options, out);
+	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
+	                             out);
 }
 
 static tess_status explain_inference(const struct explain_options *a, struct tess_explanation **out)
@@ -160,29 +200,114 @@ static tess_status print_explanation(const struct tess_explanation *e,
 	return st;
 }
 
-static tess_status explain_plan(struct explain_options *a, bool *usage)
+/* ---- the step of a pipeline ------------------------------------------------------------------ */
+
+static int32_t count_pipeline_ranks(const struct tess_explanation *e)
 {
-	struct tess_explanation *e;
-	const struct tess_tool_output outputs[] = { { "--svg", a->svg }, { 0 } };
-	tess_status st = tess_tool_check_outputs(
-		outputs,
-		&(struct tess_tool_inputs){ .model = a->session.model, .plan = a->session.plan });
+	for (int32_t d = 0; d < e->ndims; d++)
+		if (!strcmp(e->dim_names[d], "pp"))
+			return e->dim_sizes[d];
+	return 1;
+}
+
+/* Opens the schedule on the mesh of an explanation, and replaces that by one of a micro-batch. */
+static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
+                                       struct tess_pipeline **out)
+{
+	const char *name = a->schedule ? a->schedule : "1f1b";
+	size_t len = strlen(name);
+	bool file = len > 4 && !strcmp(name + len - 4, ".csv");
+	tess_status st;
+
+	if (count_pipeline_ranks(*e) < 2)
+		return tess_fail(TESS_EINVAL,
+		                 "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
+		                 name);
+	st = tess_pipeline_open(name, count_pipeline_ranks(*e), a->micro || file ? a->micro : 1,
+	                        out);
+	if (!st && get_batch(a) % (*out)->nmicro)
+		return tess_fail(TESS_EINVAL,
+		                 "--batch %d: cannot be cut into %d micro-batches of as many "
+		                 "sequences",
+		                 (int)get_batch(a), (int)(*out)->nmicro);
+	if (st || (*out)->nmicro == 1)
+		return st;
+	tess_explanation_free(*e);
+	*e = NULL;
+	return explain_training(a, (*out)->nmicro, e);
+}
+
+static tess_status draw_pipeline(const struct tess_timeline *t, const struct explain_options *a)
+{
+	char *text = NULL;
+	tess_status st = tess_timeline_format(t, TESS_TIMELINE_SVG, &text);
 
 	if (!st)
-		st = a->train ? explain_training(a, &e) : explain_inference(a, &e);
-	if (st)
-		return st;
-	if (e->positions && a->session.positions > e->positions) {
-		*usage = true;
-		st = tess_fail(
-			TESS_EINVAL,
-			"--positions %lld: must be at most %lld, the checkpoint's maximum length",
-			(long long)a->session.positions, (long long)e->positions);
-	}
+		st = write_picture("--timeline", a->timeline, text);
+	free(text);
+	return st;
+}
+
+static tess_status print_pipeline(const struct tess_timeline *t)
+{
+	char *text = NULL;
+	tess_status st = tess_timeline_format(t, TESS_TIMELINE_TEXT, &text);
+
+	if (!st && t->pipeline->nmicro > 1)
+		printf("\nthe tables above are of one of %d micro-batches\n",
+		       (int)t->pipeline->nmicro);
+	if (!st)
+		printf("\n%s", text);
+	free(text);
+	return st;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static tess_status check_positions_of_cache(const struct tess_explanation *e,
+                                            const struct explain_options *a, bool *usage)
+{
+	*usage = e->positions && a->session.positions > e->positions;
+	return *usage ? tess_fail(
+				TESS_EINVAL,
+				"--positions %lld: must be at most %lld, the checkpoint's maximum "
+				"length",
+				(long long)a->session.positions, (long long)e->positions)
+	              : TESS_OK;
+}
+
+static tess_status explain_plan(struct explain_options *a, bool *usage)
+{
+	struct tess_explanation *e = NULL;
+	struct tess_pipeline *p = NULL;
+	struct tess_timeline *t = NULL;
+	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
+		                                    { "--timeline", a->timeline },
+		                                    { 0 } };
+	const char *const files[] = { a->schedule, NULL };
+	tess_status st = tess_tool_check_outputs(
+		outputs, &(struct tess_tool_inputs){ .model = a->session.model,
+	                                             .plan = a->session.plan,
+	                                             .files = { files } });
+
+	if (!st)
+		st = a->train ? explain_training(a, 1, &e) : explain_inference(a, &e);
+	if (!st)
+		st = check_positions_of_cache(e, a, usage);
+	if (!st && has_pipeline(a))
+		st = explain_micro_batch(a, &e, &p);
+	if (!st && p)
+		st = tess_pipeline_simulate(p, NULL, &t);
 	if (!st && a->svg)
-		st = write_picture(e, a);
+		st = draw_explanation(e, a);
+	if (!st && t && a->timeline)
+		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
+	if (!st && t)
+		st = print_pipeline(t);
+	tess_timeline_free(t);
+	tess_pipeline_close(p);
 	tess_explanation_free(e);
 	return st;
 }
@@ -213,6 +338,7 @@ const struct tess_tool_command tess_tool_explain = {
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
 	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
 	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
+	"  tessera explain data --train --mesh pp=4 --micro-batches 8 --pipeline-schedule zb-h1\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",
 	execute_explain,
 };

@@ -35,6 +35,7 @@
 #include <tessera/dtensor.h>
 #include <tessera/explain.h>
 #include <tessera/group.h>
+#include <tessera/pipeline.h>
 #include <tessera/session.h>
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>

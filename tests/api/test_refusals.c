@@ -583,6 +583,24 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_explanation_list_weights(on.explanation, 0, NULL));
 		ROW(tess_explanation_list_weights(on.explanation, 1, weights));
 		NOTHING(tess_explanation_free(NULL));
+		ROW(tess_pipeline_open(NULL, 2, 2, OUT(tess_pipeline)));
+		ROW(tess_pipeline_open("1f1b", -1, 2, OUT(tess_pipeline)));
+		ROW(tess_pipeline_open("1f1b", INT32_MAX, 2, OUT(tess_pipeline)));
+		ROW(tess_pipeline_open("1f1b", 2, INT32_MAX, OUT(tess_pipeline)));
+		ROW(tess_pipeline_open("interleaved:-1", 2, 2, OUT(tess_pipeline)));
+		ROW(tess_pipeline_open("1f1b", 2, 2, NULL));
+		ROW(tess_pipeline_parse(NULL, "0F0,0B0", 7, 0, 0, OUT(tess_pipeline)));
+		ROW(tess_pipeline_parse("x", NULL, 7, 0, 0, OUT(tess_pipeline)));
+		ROW(tess_pipeline_parse("x", "0F0,0B0", 0, 0, 0, OUT(tess_pipeline)));
+		ROW(tess_pipeline_parse("x", "0F0,0B0", 7, -1, 0, OUT(tess_pipeline)));
+		ROW(tess_pipeline_parse("x", "0F0,0B0", 7, 0, 0, NULL));
+		ROW(tess_pipeline_check(NULL));
+		ROW(tess_pipeline_check(
+			&(struct tess_pipeline){ "x", 1, 1, 1, 0, NULL, NULL, NULL }));
+		ROW(tess_pipeline_simulate(NULL, NULL, OUT(tess_timeline)));
+		ROW(tess_timeline_format(NULL, TESS_TIMELINE_TEXT, &text));
+		NOTHING(tess_pipeline_close(NULL));
+		NOTHING(tess_timeline_free(NULL));
 		ROW(tess_values_new(NULL));
 		ROW(tess_values_add(NULL, VALUE(.name = "x")));
 		ROW(tess_values_add(on.values, NULL));

@@ -195,6 +195,30 @@ START_TEST(many_ranks_and_odd_names)
 }
 END_TEST
 
+START_TEST(draws_a_timeline)
+{
+	char text[1 << 16];
+	FILE *f;
+
+	ck_assert_msg(!command_run(text, sizeof text,
+	                           "'%s' explain '%s' --train --mesh pp=2,tp=2 --micro-batches 4 "
+	                           "--pipeline-schedule interleaved:2 --timeline '%s' 2>&1",
+	                           TESSERA, format_data_path(""), scratch_format_path("line.svg")),
+	              "%s", text);
+	expect_part(text, "the tables above are of one of 4 micro-batches");
+	expect_part(text, "a step takes 27, work 24: bubble 12.5% of the work");
+	f = fopen(scratch_format_path("line.svg"), "r");
+	ck_assert_ptr_nonnull(f);
+	picture[fread(picture, 1, sizeof picture - 1, f)] = 0;
+	fclose(f);
+	ck_assert(is_well_formed(picture));
+	ck_assert(!strstr(picture, "nan") && !strstr(picture, "inf"));
+	ck_assert_int_eq(count_parts("<title>"), 2 * 4 * 4); /* both ways, stages, micro-batches */
+	ck_assert_int_eq(count_parts("<rect class=\"F later\""), 2 * 4);
+	expect_part(picture, "2 ranks along pp, 4 stages, 4 micro-batches; a step takes 27, ");
+}
+END_TEST
+
 START_TEST(says_why_it_cannot)
 {
 	char text[4096];
@@ -223,6 +247,7 @@ int main(void)
 	tcase_add_loop_test(t, draws_what_is_held, 0, CASES);
 	tcase_add_test(t, draws_where_it_lies);
 	tcase_add_test(t, many_ranks_and_odd_names);
+	tcase_add_test(t, draws_a_timeline);
 	tcase_add_test(t, says_why_it_cannot);
 	failed = suite_end(r);
 	scratch_remove();

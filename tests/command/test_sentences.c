@@ -228,6 +228,22 @@ static const struct sentence once[] = {
 	  "experts.gate_up_proj: it is stored in MXFP4, whose values training cannot change; use a "
 	  "checkpoint of tessera convert --dtype bf16" },
 	{ "$T generate data --weights bf16", 1, 1, "no weight is stored in MXFP4, which bf16" },
+	{ "$T explain data --pipeline-schedule 1f1b --mesh pp=2", 2, 1,
+	  "--pipeline-schedule and --timeline are of a step of training; add --train" },
+	{ "$T explain data --train --json --micro-batches 2 --mesh pp=2", 2, 1,
+	  "add to the tables; leave out --json, --program and --storage" },
+	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,
+	  "--pipeline-schedule gpipe: the mesh has no stages; use --mesh pp=N" },
+	{ "$T explain data --train --mesh pp=2 --pipeline-schedule 2f2b", 1, 1,
+	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
+	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
+	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences" },
+	{ "$T train data --data x --pipeline-schedule zb-v", 2, 1,
+	  "--pipeline-schedule zb-v: train runs 1f1b, with one stage on each rank along pp; "
+	  "`tessera explain --train --pipeline-schedule zb-v` shows" },
+	{ "$T train data --data x --schedule 1f1b", 2, 1,
+	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
+	  "pipeline is --pipeline-schedule" },
 	{ "$T explain data --weights q8 --train", 2, 1, "--weights bf16, q8, bf12 and mxfp4 are" },
 	{ "$T explain data --kv f32 --train", 2, 1,
 	  "--tokens and --kv are of a step of inference" },

@@ -42,6 +42,32 @@ static const char *get_schedule_name(int32_t i)
 	return i == TESS_CONSTANT ? "constant" : "cosine";
 }
 
+/* Refuses what explain shows, and training does not run yet. */
+static tess_status parse_pipeline_schedule(const char *name, const char *text, void *to)
+{
+	if (strcmp(text, "1f1b") != 0)
+		return tess_fail(TESS_EINVAL,
+		                 "%s %s: train runs 1f1b, with one stage on each rank along pp; "
+		                 "`tessera explain --train %s %s` shows other schedules",
+		                 name, text, name, text);
+	(void)to;
+	return TESS_OK;
+}
+
+/* Reads the learning rate's schedule. */
+static tess_status parse_schedule(const char *name, const char *text, void *to)
+{
+	for (int32_t i = TESS_CONSTANT; i <= TESS_COSINE; i++)
+		if (!strcmp(text, get_schedule_name(i))) {
+			*(int32_t *)to = i;
+			return TESS_OK;
+		}
+	return tess_fail(TESS_EINVAL,
+	                 "%s %s: must be constant or cosine, of the learning rate; the schedule of "
+	                 "a pipeline is --pipeline-schedule",
+	                 name, text);
+}
+
 /* Refuses options that contradict each other. */
 static tess_status check_train_options(const struct train_options *a)
 {
@@ -101,14 +127,18 @@ static const struct tess_tool_option step_options[] = {
 	  .hi = TRAIN_BATCH_MAX },
 	{ "micro-batches", "N", "parts of the batch that are computed one after the other",
 	  AT(micro), .lo = 1, .hi = TRAIN_BATCH_MAX },
+	{ "pipeline-schedule", "1f1b",
+	  "order of micro-batches along pp; explain shows others (default: 1f1b)",
+	  .parse = parse_pipeline_schedule },
 	{ "seed", "S", "seed of the order of sequences and of dropout", AT(seed) },
 	{ "optimizer", NULL, "optimizer", AT(optimizer), .lo = TESS_ADAMW, .hi = TESS_SGD,
 	  .get_name = get_optimizer_name },
 	{ "lr", "X", "learning rate", AT(lr), .hi = 1e30 },
 	{ "min-lr", "X", "final learning rate of the cosine schedule", AT(min_lr), .hi = 1e30 },
 	{ "warmup", "N", "steps of linear warmup", AT(warmup), .hi = INT32_MAX },
-	{ "schedule", NULL, "learning rate after the warmup", AT(schedule), .lo = TESS_CONSTANT,
-	  .hi = TESS_COSINE, .get_name = get_schedule_name },
+	{ "schedule", NULL, "learning rate after the warmup (default: constant)", AT(schedule),
+	  .lo = TESS_CONSTANT, .hi = TESS_COSINE, .get_name = get_schedule_name,
+	  .parse = parse_schedule },
 	{ "betas", "X,Y", "betas of adamw (default: 0.9,0.999)", .parse = parse_betas, AT(betas) },
 	{ "eps", "X", "epsilon of adamw", AT(eps), .hi = 1e30 },
 	{ "momentum", "X", "momentum of sgd", AT(momentum), .hi = 1e30 },

@@ -1,0 +1,20 @@
+/* timeline.h - what the text and the picture of a timeline share. */
+#ifndef TESS_API_EXPLAIN_TIMELINE_H
+#define TESS_API_EXPLAIN_TIMELINE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <tessera/pipeline.h>
+
+enum { TIMELINE_BUBBLE = 128 };
+
+/* Returns "F", "B", "I" or "W"; NULL: a message, which is not drawn. */
+const char *timeline_get_kind(int32_t kind);
+/* Returns the duration of the shortest computation that takes time. */
+double timeline_find_unit(const struct tess_timeline *t);
+/* Formats the length of a step in units of the shortest computation, and its bubble. */
+void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_BUBBLE]);
+/* Draws a timeline as SVG. Errors of writing are in ferror(f). */
+void timeline_draw(const struct tess_timeline *t, FILE *f);
+
+#endif
