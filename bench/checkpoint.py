@@ -72,9 +72,10 @@ class Values:
         self.block = memoryview(block)
 
     def write(self, f, name, shape):
+        """Writes a tensor: 0 in a vector of biases, 1 in other vectors, else random values."""
         n = math.prod(shape)
         if len(shape) == 1:
-            f.write((b"\0\0\x80\x3f"[-self.size:]) * n)
+            f.write((bytes(4) if name.endswith("bias") else b"\0\0\x80\x3f")[-self.size:] * n)
             return
         at = zlib.crc32(name.encode()) % BLOCK
         while n:
@@ -83,14 +84,15 @@ class Values:
             n, at = n - here, 0
 
 
-def write_checkpoint(folder, c, dtype):
-    """Writes config.json and model.safetensors, unless they exist."""
+def write_checkpoint(folder, c, dtype, tensors=None):
+    """Writes config.json and model.safetensors, unless they exist. tensors: [(name, shape)], if not list_tensors()."""
     if os.path.exists(os.path.join(folder, "config.json")):
         return
     part, header, at, values = folder + ".part", {}, 0, Values(dtype)
     shutil.rmtree(part, ignore_errors=True)
     os.makedirs(part)
-    for name, shape, _ in list_tensors(c):
+    tensors = tensors or [(name, shape) for name, shape, _ in list_tensors(c)]
+    for name, shape in tensors:
         n = values.size * math.prod(shape)
         header[name] = dict(dtype=dtype.upper(), shape=shape, data_offsets=[at, at + n])
         at += n
@@ -98,7 +100,7 @@ def write_checkpoint(folder, c, dtype):
     text += b" " * (-len(text) % 8)
     with open(os.path.join(part, "model.safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
-        for name, shape, _ in list_tensors(c):
+        for name, shape in tensors:
             values.write(f, name, shape)
     with open(os.path.join(part, "config.json"), "w") as f:
         json.dump(c, f, indent=1)

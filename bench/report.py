@@ -5,7 +5,7 @@ import checkpoint
 import plot
 
 CONTEXT, PROMPT, LONG, LONG_TOKENS = 16, 512, 8192, 32
-TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,"}
+TITLES = {"160m": "160M", "1b": "1B", "moe": "160M, 8 experts,", "gptoss": "GPT-OSS of 1B, experts in"}
 PEERS = ["llama.cpp", "Transformers", "Transformers TP", "llama.cpp -sm tensor"]
 TENSOR_PARALLEL = PEERS[2:]
 PRODUCTS = ", products of bf16"  # our engine with --math bf16
@@ -71,7 +71,7 @@ class Results:
 
     def models(self):
         have = {key[0] for key in self.values}
-        return [m for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16", "1b-q8", "moe-bf16") if m in have]
+        return [m for m in ("160m-f32", "160m-bf16", "1b-f32", "1b-bf16", "1b-q8", "moe-bf16", "gptoss-mxfp4") if m in have]
 
 
 def read_results(files):
