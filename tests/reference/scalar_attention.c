@@ -184,7 +184,7 @@ static void drop_weights(const struct tess_op *op, int64_t t, int64_t h, float *
 /* Returns the sink of a head; -INFINITY: none. */
 static float read_sink(const struct tess_op *op, int64_t h)
 {
-	return op->nin > 7 ? ((const float *)op->in[7].data)[h] : -INFINITY;
+	return op->nin > 7 ? scalar_load(&op->in[7], h * op->in[7].stride[0]) : -INFINITY;
 }
 
 /*
