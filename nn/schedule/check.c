@@ -1,12 +1,13 @@
 /* check.c - checks a schedule, whoever has made it. */
 #include "nn/schedule/schedule.h"
 
+#include "core/base/sized.h"
 #include "core/base/status.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SCHEDULE_RANKS_MAX = 1024, PARTS_MAX = 1 << 20, SHOWN_MAX = 4 };
+enum { SHOWN_MAX = 4 };
 
 struct places { /* where each action is */
 	const struct tess_pipeline *p;
@@ -64,19 +65,6 @@ static tess_status fail_missing(const struct tess_pipeline *p, int32_t kind, int
 }
 
 /* ---- computations ---------------------------------------------------------------------------- */
-
-tess_status tess_schedule_check_size(const char *name, int32_t nranks, int32_t nstages,
-                                     int32_t nmicro)
-{
-	if (nranks < 1 || nranks > SCHEDULE_RANKS_MAX || nstages < 1 || nmicro < 1 ||
-	    (int64_t)nstages * nmicro > PARTS_MAX)
-		return tess_fail(TESS_EINVAL,
-		                 "%s: has %d ranks, %d stages and %d micro-batches; use 1 to %d "
-		                 "ranks, and up to %d stages times micro-batches",
-		                 name, (int)nranks, (int)nstages, (int)nmicro, SCHEDULE_RANKS_MAX,
-		                 PARTS_MAX);
-	return TESS_OK;
-}
 
 static tess_status check_counts(const struct tess_pipeline *p)
 {
@@ -382,4 +370,17 @@ tess_status tess_schedule_check_messages(const struct tess_pipeline *p)
 		st = check_waits(p, &arena);
 	tess_arena_free(&arena);
 	return st;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+tess_status tess_pipeline_check(const struct tess_pipeline *p)
+{
+	tess_status st = TESS_REQUIRE(p);
+
+	if (!st)
+		st = TESS_REQUIRE(p->rank_of, p->nactions, p->actions);
+	if (!st)
+		st = tess_schedule_check_computations(p);
+	return st ? st : tess_schedule_check_messages(p);
 }

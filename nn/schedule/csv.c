@@ -16,28 +16,8 @@ struct csv_reader {
 	bool messages;
 };
 
-static const struct {
-	const char *name;
-	int32_t kind;
-} action_words[] = {
-	{ "F", TESS_PIPELINE_FORWARD },
-	{ "B", TESS_PIPELINE_BACKWARD },
-	{ "I", TESS_PIPELINE_BACKWARD_INPUTS },
-	{ "W", TESS_PIPELINE_BACKWARD_WEIGHTS },
-	{ "SEND_F", TESS_PIPELINE_SEND_FORWARD },
-	{ "RECV_F", TESS_PIPELINE_RECEIVE_FORWARD },
-	{ "SEND_B", TESS_PIPELINE_SEND_BACKWARD },
-	{ "RECV_B", TESS_PIPELINE_RECEIVE_BACKWARD },
-	/* of FSDP: here the plan decides when ranks gather weights and add gradients */
-	{ "UNSHARD", IGNORED_ACTION },
-	{ "RESHARD", IGNORED_ACTION },
-	{ "REDUCE_GRAD", IGNORED_ACTION },
-};
-
-const char *tess_schedule_name_kind(int32_t kind)
-{
-	return kind >= 0 && kind < TESS_PIPELINE_KINDS ? action_words[kind].name : "?";
-}
+/* Of FSDP: here the plan decides when ranks gather weights and add gradients. */
+static const char *const ignored_words[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD" };
 
 static tess_status fail_cell(const struct csv_reader *r)
 {
@@ -57,23 +37,36 @@ static const char *parse_cell_number(const char *text, int32_t *out)
 	return text > first && *out <= NUMBER_MAX ? text : NULL;
 }
 
+static bool is_word(const char *word, const char *text, size_t len)
+{
+	return strlen(word) == len && !strncmp(word, text, len);
+}
+
+/* Returns the kind of a word, or IGNORED_ACTION; -1: it has none. */
+static int32_t find_action_kind(const char *text, size_t len)
+{
+	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
+		if (is_word(tess_schedule_name_kind(kind), text, len))
+			return kind;
+	for (size_t i = 0; i < sizeof ignored_words / sizeof *ignored_words; i++)
+		if (is_word(ignored_words[i], text, len))
+			return IGNORED_ACTION;
+	return -1;
+}
+
 /* Parses "0F1". Returns what follows; NULL: it is not an action. */
 static const char *parse_action(const char *text, struct tess_pipeline_action *a)
 {
 	const char *micro, *end;
-	size_t len, i = 0;
+	size_t len;
 
 	text = parse_cell_number(text, &a->stage);
 	if (!text)
 		return NULL;
 	len = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
-	while (i < sizeof action_words / sizeof *action_words &&
-	       (strlen(action_words[i].name) != len ||
-	        strncmp(action_words[i].name, text, len) != 0))
-		i++;
-	if (i == sizeof action_words / sizeof *action_words)
+	a->kind = find_action_kind(text, len);
+	if (a->kind < 0)
 		return NULL;
-	a->kind = action_words[i].kind;
 	micro = text + len;
 	end = parse_cell_number(micro, &a->micro);
 	return end || a->kind != IGNORED_ACTION ? end : micro;

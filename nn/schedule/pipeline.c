@@ -16,51 +16,7 @@ struct opened_pipeline {
 	struct tess_arena arena;
 };
 
-/* ---- making ---------------------------------------------------------------------------------- */
-
-tess_status tess_schedule_start(struct tess_schedule_maker *m)
-{
-	m->row = TESS_NEW(m->arena, struct tess_schedule_row, m->nranks);
-	m->rank_of = TESS_NEW(m->arena, int32_t, m->nstages + 1);
-	return m->row && m->rank_of ? TESS_OK : TESS_ENOMEM;
-}
-
-void tess_schedule_add(struct tess_schedule_maker *m, int32_t rank,
-                       struct tess_pipeline_action action)
-{
-	struct tess_schedule_row *row = &m->row[rank];
-	struct tess_pipeline_action *list =
-		m->failed ? NULL
-			  : tess_arena_grow(m->arena, row->action, (size_t)row->n, sizeof action);
-
-	m->failed = !list;
-	if (m->failed)
-		return;
-	row->action = list;
-	row->action[row->n++] = action;
-}
-
-tess_status tess_schedule_finish(const struct tess_schedule_maker *m, struct tess_pipeline *out)
-{
-	const struct tess_pipeline_action **actions =
-		TESS_NEW(m->arena, const struct tess_pipeline_action *, m->nranks);
-	int32_t *n = TESS_NEW(m->arena, int32_t, m->nranks);
-
-	if (!actions || !n)
-		return TESS_ENOMEM;
-	for (int32_t r = 0; r < m->nranks; r++) {
-		actions[r] = m->row[r].action;
-		n[r] = m->row[r].n;
-	}
-	*out = (struct tess_pipeline){ .name = m->name,
-		                       .nranks = m->nranks,
-		                       .nstages = m->nstages,
-		                       .nmicro = m->nmicro,
-		                       .rank_of = m->rank_of,
-		                       .nactions = n,
-		                       .actions = actions };
-	return TESS_OK;
-}
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static tess_status alloc_opened(const char *name, struct opened_pipeline **out,
                                 struct tess_schedule_maker *m)
@@ -209,17 +165,6 @@ tess_status tess_pipeline_open(const char *schedule, int32_t nranks, int32_t nmi
 	return len > 4 && !strcmp(schedule + len - 4, ".csv")
 	               ? open_csv(schedule, nranks, nmicro, out)
 	               : open_built_in(schedule, nranks, nmicro, out);
-}
-
-tess_status tess_pipeline_check(const struct tess_pipeline *p)
-{
-	tess_status st = TESS_REQUIRE(p);
-
-	if (!st)
-		st = TESS_REQUIRE(p->rank_of, p->nactions, p->actions);
-	if (!st)
-		st = tess_schedule_check_computations(p);
-	return st ? st : tess_schedule_check_messages(p);
 }
 
 void tess_pipeline_close(struct tess_pipeline *p)

@@ -26,8 +26,6 @@
 
 #include "attention_runs.cuh"
 
-#include "dropout.cuh"
-
 #include "training.cuh"
 
 #include "optimizer.cuh"
