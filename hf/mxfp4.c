@@ -9,16 +9,20 @@
 #include <tessera/device.h>
 #include <tessera/reduce.h>
 
-enum { GROUP = TESS_MXFP4_ELEMENTS, BLOCK = TESS_MXFP4_BYTES, CODES = BLOCK - 1 };
+enum {
+	BLOCK_ELEMENTS = TESS_MXFP4_ELEMENTS,
+	BLOCK_BYTES = TESS_MXFP4_BYTES,
+	CODE_BYTES = BLOCK_BYTES - 1
+};
 enum { SCALE_MAX = 252 }; /* 6 * 2^(252 - 127) is finite, 6 * 2^(253 - 127) is not */
-enum { PIECE = 4096 }; /* blocks whose codes are read at a time */
+enum { PIECE_BLOCKS = 4096 }; /* blocks whose codes are read at a time */
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
 static tess_status check_tensor(const struct tess_safetensors *part, const struct tess_slice *s,
                                 int32_t ndim, const char *shape)
 {
-	if (!strcmp(s->type, "U8") && s->ndim == ndim && (ndim == 3 || s->shape[3] == CODES))
+	if (!strcmp(s->type, "U8") && s->ndim == ndim && (ndim == 3 || s->shape[3] == CODE_BYTES))
 		return TESS_OK;
 	return tess_fail(TESS_EINVAL,
 	                 "%s: tensor %s: MXFP4 is stored as U8 [experts, outputs, inputs / 32%s]; "
@@ -58,21 +62,21 @@ static tess_status fail_scale(const struct tess_mxfp4 *w, uint64_t at, int scale
 	                 SCALE_MAX);
 }
 
-/* Reads up to PIECE blocks through `codes`, of PIECE * BLOCK bytes. */
+/* Reads up to PIECE_BLOCKS blocks through `codes`, of PIECE_BLOCKS * BLOCK_BYTES bytes. */
 static tess_status read_piece(const struct tess_mxfp4 *w, uint64_t first, uint64_t n,
                               uint8_t *codes, uint8_t *out)
 {
-	uint8_t *scales = codes + PIECE * CODES;
-	tess_status st =
-		tess_safetensors_read(w->blocks_part, w->blocks, first * CODES, n * CODES, codes);
+	uint8_t *scales = codes + PIECE_BLOCKS * CODE_BYTES;
+	tess_status st = tess_safetensors_read(w->blocks_part, w->blocks, first * CODE_BYTES,
+	                                       n * CODE_BYTES, codes);
 
 	if (!st)
 		st = tess_safetensors_read(w->scales_part, w->scales, first, n, scales);
-	for (uint64_t i = 0; i < n && !st; i++, out += BLOCK) {
+	for (uint64_t i = 0; i < n && !st; i++, out += BLOCK_BYTES) {
 		if (scales[i] > SCALE_MAX)
 			st = fail_scale(w, first + i, scales[i]);
 		out[0] = scales[i];
-		memcpy(out + 1, codes + i * CODES, CODES);
+		memcpy(out + 1, codes + i * CODE_BYTES, CODE_BYTES);
 	}
 	return st;
 }
@@ -86,18 +90,18 @@ static void drop_range(const struct tess_safetensors *part, const struct tess_sl
 
 static tess_status read_blocks(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, uint8_t *out)
 {
-	uint8_t piece[PIECE * BLOCK];
+	uint8_t piece[PIECE_BLOCKS * BLOCK_BYTES];
 	tess_status st = TESS_OK;
 
-	for (uint64_t at = 0; at < n && !st; at += PIECE)
-		st = read_piece(w, first + at, n - at < PIECE ? n - at : PIECE, piece,
-		                out + at * BLOCK);
+	for (uint64_t at = 0; at < n && !st; at += PIECE_BLOCKS)
+		st = read_piece(w, first + at, n - at < PIECE_BLOCKS ? n - at : PIECE_BLOCKS, piece,
+		                out + at * BLOCK_BYTES);
 	return st;
 }
 
 static void drop_blocks(const struct tess_mxfp4 *w, uint64_t first, uint64_t n)
 {
-	drop_range(w->blocks_part, w->blocks, first * CODES, n * CODES);
+	drop_range(w->blocks_part, w->blocks, first * CODE_BYTES, n * CODE_BYTES);
 	drop_range(w->scales_part, w->scales, first, n);
 }
 
@@ -117,19 +121,21 @@ static tess_status widen_inputs(const struct tess_mxfp4 *w, uint64_t expert, uin
                                 float *out)
 {
 	uint64_t outputs = (uint64_t)w->blocks->shape[1], groups = (uint64_t)w->blocks->shape[2];
-	uint64_t from = lo / GROUP, count = (hi + GROUP - 1) / GROUP - from;
+	uint64_t from = lo / BLOCK_ELEMENTS,
+		 count = (hi + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS - from;
 	tess_status st = TESS_OK;
 
 	for (uint64_t j = 0; j < outputs && !st; j++) {
-		uint64_t at = (expert * groups * GROUP + lo) * outputs + j - first;
+		uint64_t at = (expert * groups * BLOCK_ELEMENTS + lo) * outputs + j - first;
 
 		st = read_blocks(w, (expert * outputs + j) * groups + from, count, blocks);
 		for (uint64_t k = lo; k < hi && !st; k++, at += outputs)
 			if (at < n) /* the first and the last input may be outside */
 				out[at] = tess_mxfp4_get_element(
-					blocks + (k / GROUP - from) * BLOCK, (int64_t)(k % GROUP));
+					blocks + (k / BLOCK_ELEMENTS - from) * BLOCK_BYTES,
+					(int64_t)(k % BLOCK_ELEMENTS));
 	}
-	if (hi == groups * GROUP)
+	if (hi == groups * BLOCK_ELEMENTS)
 		drop_blocks(w, expert * outputs * groups, outputs * groups);
 	return st;
 }
@@ -137,8 +143,8 @@ static tess_status widen_inputs(const struct tess_mxfp4 *w, uint64_t expert, uin
 tess_status tess_mxfp4_widen(const struct tess_mxfp4 *w, uint64_t first, uint64_t n, float *out)
 {
 	uint64_t outputs = (uint64_t)w->blocks->shape[1], groups = (uint64_t)w->blocks->shape[2];
-	uint64_t inputs = groups * GROUP, each = inputs * outputs, end = first + n;
-	uint8_t *blocks = malloc(groups * BLOCK + 1);
+	uint64_t inputs = groups * BLOCK_ELEMENTS, each = inputs * outputs, end = first + n;
+	uint8_t *blocks = malloc(groups * BLOCK_BYTES + 1);
 	tess_status st =
 		blocks ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", w->blocks->name);
 

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <tessera/tessera.h>
 
-enum { ALIGN = 64 };
+enum { RESULT_ALIGN = 64 };
 
 /* A job, in memory that its processes share. */
 struct spawn {
@@ -37,7 +37,7 @@ static tess_status call_rank_function(struct tess_world *w, void *arg)
 
 static uint64_t round_up(uint64_t bytes)
 {
-	return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+	return (bytes + RESULT_ALIGN - 1) / RESULT_ALIGN * RESULT_ALIGN;
 }
 
 /* Maps the memory of a job: the struct, the ends, the flight recorders, the results. */
@@ -47,7 +47,7 @@ static tess_status map_spawn(int32_t n, uint64_t bytes_each, struct spawn **out)
 		 head = round_up(sizeof(struct spawn) + ranks * sizeof(struct tess_rank_end));
 	struct spawn *s = MAP_FAILED;
 
-	if (bytes_each <= UINT64_MAX - ALIGN &&
+	if (bytes_each <= UINT64_MAX - RESULT_ALIGN &&
 	    !__builtin_mul_overflow(round_up(bytes_each), ranks, &results) &&
 	    !__builtin_add_overflow(results, head + ranks * flight, &size))
 		s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

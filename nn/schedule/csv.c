@@ -6,7 +6,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { CELL = 80, ROWS_MAX = 1024, NUMBER_MAX = 99999, IGNORED_ACTION = TESS_PIPELINE_KINDS };
+enum { CELL = 80, CSV_ROWS_MAX = 1024, NUMBER_MAX = 99999, IGNORED_ACTION = TESS_PIPELINE_KINDS };
 
 struct csv_reader {
 	struct tess_schedule_maker *m;
@@ -158,7 +158,7 @@ static int32_t begin_rows(struct csv_reader *r)
 		r->at += 3;
 	while (r->end > r->at && isspace((unsigned char)r->end[-1]))
 		r->end--;
-	for (const char *c = r->at; c < r->end && n <= ROWS_MAX; c++)
+	for (const char *c = r->at; c < r->end && n <= CSV_ROWS_MAX; c++)
 		n += *c == '\n';
 	return n;
 }
@@ -188,10 +188,10 @@ tess_status tess_schedule_read_csv(struct tess_schedule_maker *m, const char *te
 
 	m->nranks = begin_rows(&r);
 	m->nstages = m->nmicro = 0;
-	if (m->nranks > ROWS_MAX)
+	if (m->nranks > CSV_ROWS_MAX)
 		return tess_fail(TESS_EINVAL,
 		                 "%s: has more than %d rows; a schedule has a row for each rank",
-		                 m->name, ROWS_MAX);
+		                 m->name, CSV_ROWS_MAX);
 	st = tess_schedule_start(m);
 	for (; r.row < m->nranks && !st; r.row++)
 		st = read_csv_row(&r);

@@ -14,7 +14,7 @@
 /* bytes of a weight that are read at a time; more for the copies of a device */
 enum { SLAB = 4 << 20, DEVICE_SLAB = 64 << 20 };
 enum { SLAB_MIN = 1 << 20, SLAB_MAX = 64 << 20 }; /* bytes of a slab of weights */
-enum { ALIGN = 256 }; /* bytes: alignment of a weight in a slab */
+enum { SLAB_ALIGN = 256 }; /* bytes: alignment of a weight in a slab */
 
 struct tess_weights_loader {
 	struct tess_parts parts;
@@ -27,7 +27,7 @@ struct tess_weights_loader {
 
 static uint64_t count_room(uint64_t bytes)
 {
-	return bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
+	return bytes ? (bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN : SLAB_ALIGN;
 }
 
 static uint64_t count_all_room(const struct tess_rank_weights *h)
