@@ -105,7 +105,7 @@ struct tess_timeline {
 	const double *work;
 	/* Micro-batches of its stages, at most, whose values each rank keeps at once: [nranks]. */
 	const int32_t *live;
-	/* The same of each stage: [nstages]. */
+	/* Micro-batches, at most, whose values each stage keeps at once: [nstages]. */
 	const int32_t *stage_live;
 	/* Time from the first start to the last end. */
 	double length;

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SHOWN_MAX = 4 };
+enum { PLACE_LENGTH = 96, SHOWN_MAX = 4 };
 
 struct places { /* where each action is */
 	const struct tess_pipeline *p;
@@ -24,12 +24,13 @@ static const char *get_name(const struct tess_pipeline *p)
 	return p->name ? p->name : "the pipeline schedule";
 }
 
-const char *tess_schedule_format_place(const struct tess_pipeline *p, int32_t rank, int32_t i,
-                                       char out[TESS_SCHEDULE_PLACE])
+/* Formats "row 2, cell 7 (1F3)" of action i of a rank. */
+static const char *format_action_place(const struct tess_pipeline *p, int32_t rank, int32_t i,
+                                       char out[PLACE_LENGTH])
 {
 	const struct tess_pipeline_action *a = &p->actions[rank][i];
 
-	snprintf(out, TESS_SCHEDULE_PLACE, "row %d, cell %d (%d%s%d)", (int)rank + 1,
+	snprintf(out, PLACE_LENGTH, "row %d, cell %d (%d%s%d)", (int)rank + 1,
 	         (int)(a->cell ? a->cell : i + 1), (int)a->stage, tess_schedule_name_kind(a->kind),
 	         (int)a->micro);
 	return out;
@@ -39,21 +40,21 @@ const char *tess_schedule_format_place(const struct tess_pipeline *p, int32_t ra
 static tess_status fail_action(const struct tess_pipeline *p, int32_t rank, int32_t i,
                                const char *rule)
 {
-	char place[TESS_SCHEDULE_PLACE];
+	char place[PLACE_LENGTH];
 
 	return tess_fail(TESS_EINVAL, "%s: %s %s", get_name(p),
-	                 tess_schedule_format_place(p, rank, i, place), rule);
+	                 format_action_place(p, rank, i, place), rule);
 }
 
 /* Fails at action i of a rank, by another action of the rank. */
 static tess_status fail_two_actions(const struct tess_pipeline *p, int32_t rank, int32_t i,
                                     const char *what, int32_t other, const char *rule)
 {
-	char place[TESS_SCHEDULE_PLACE], second[TESS_SCHEDULE_PLACE];
+	char place[PLACE_LENGTH], second[PLACE_LENGTH];
 
 	return tess_fail(TESS_EINVAL, "%s: %s %s %s; %s", get_name(p),
-	                 tess_schedule_format_place(p, rank, i, place), what,
-	                 tess_schedule_format_place(p, rank, other, second), rule);
+	                 format_action_place(p, rank, i, place), what,
+	                 format_action_place(p, rank, other, second), rule);
 }
 
 static tess_status fail_missing(const struct tess_pipeline *p, int32_t kind, int32_t stage,
@@ -97,6 +98,7 @@ static tess_status note_action(const struct places *t, int32_t rank, int32_t i)
 {
 	const struct tess_pipeline *p = t->p;
 	const struct tess_pipeline_action *a = &p->actions[rank][i];
+	char place[PLACE_LENGTH];
 	int32_t *at;
 
 	if (a->kind < 0 || a->kind >= TESS_PIPELINE_KINDS || a->stage < 0 ||
@@ -104,13 +106,10 @@ static tess_status note_action(const struct places *t, int32_t rank, int32_t i)
 		return fail_action(p, rank, i, "is of no kind, stage or micro-batch that exists");
 	at = find_place(t, a->kind, a->stage, a->micro);
 	if (p->rank_of[a->stage] != rank)
-		return tess_fail(
-			TESS_EINVAL,
-			"%s: row %d, cell %d (%d%s%d): stage %d is in row %d; a stage is on "
-			"one rank",
-			get_name(p), (int)rank + 1, (int)(a->cell ? a->cell : i + 1), (int)a->stage,
-			tess_schedule_name_kind(a->kind), (int)a->micro, (int)a->stage,
-			(int)p->rank_of[a->stage] + 1);
+		return tess_fail(TESS_EINVAL,
+		                 "%s: %s: stage %d is in row %d; a stage is on one rank",
+		                 get_name(p), format_action_place(p, rank, i, place), (int)a->stage,
+		                 (int)p->rank_of[a->stage] + 1);
 	if (*at)
 		return fail_two_actions(p, rank, i, "is also", *at - 1, "an action happens once");
 	*at = i + 1;
@@ -223,14 +222,6 @@ tess_status tess_schedule_check_computations(const struct tess_pipeline *p)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* Returns the rank at the other end of a message, or of the values of a computation; -1: none. */
-static int32_t find_other_rank(const struct tess_pipeline *p, const struct tess_pipeline_action *a)
-{
-	int32_t peer = tess_schedule_find_peer(p, a);
-
-	return peer < 0 || p->rank_of[peer] == p->rank_of[a->stage] ? -1 : p->rank_of[peer];
-}
-
 /* Checks that a message has another end, and is sent after and received before its computation. */
 static tess_status check_ends(const struct places *t, int32_t rank, int32_t i)
 {
@@ -241,7 +232,7 @@ static tess_status check_ends(const struct places *t, int32_t rank, int32_t i)
 	int32_t at = forward ? *find_place(t, TESS_PIPELINE_FORWARD, a->stage, a->micro)
 	                     : find_backward(t, a->stage, a->micro);
 
-	if (find_other_rank(p, a) < 0)
+	if (tess_schedule_find_other_rank(p, a) < 0)
 		return fail_action(p, rank, i,
 		                   "goes to no other rank; leave it out: a rank keeps what its own "
 		                   "next stage reads");
@@ -262,7 +253,7 @@ static tess_status check_sent(const struct places *t, const struct tess_pipeline
 	int32_t send = forward ? TESS_PIPELINE_SEND_FORWARD : TESS_PIPELINE_SEND_BACKWARD;
 	int32_t peer;
 
-	if (tess_schedule_is_message(a->kind) || find_other_rank(p, a) < 0)
+	if (tess_schedule_is_message(a->kind) || tess_schedule_find_other_rank(p, a) < 0)
 		return TESS_OK;
 	peer = tess_schedule_find_peer(p, a);
 	if (!*find_place(t, send, a->stage, a->micro))
@@ -286,21 +277,22 @@ static tess_status check_queues(const struct tess_pipeline *p, int32_t rank, int
 	memset(next, 0, sizeof *next * (size_t)p->nranks);
 	for (int32_t i = 0; i < p->nactions[rank]; i++) {
 		const struct tess_pipeline_action *a = &p->actions[rank][i], *b;
-		char place[TESS_SCHEDULE_PLACE], first[TESS_SCHEDULE_PLACE];
-		int32_t to = find_other_rank(p, a);
+		char place[PLACE_LENGTH], first[PLACE_LENGTH];
+		int32_t to = tess_schedule_find_other_rank(p, a);
 
 		if (!tess_schedule_is_message(a->kind) || tess_schedule_is_receive(a->kind))
 			continue;
-		for (b = &p->actions[to][next[to]];
-		     !tess_schedule_is_receive(b->kind) || find_other_rank(p, b) != rank; b++)
+		for (b = &p->actions[to][next[to]]; !tess_schedule_is_receive(b->kind) ||
+		                                    tess_schedule_find_other_rank(p, b) != rank;
+		     b++)
 			next[to]++;
 		if (!is_taken(p, a, b))
 			return tess_fail(
 				TESS_EINVAL,
 				"%s: %s is received before the message of %s; receive the messages "
 				"of a rank in the order of their sends",
-				get_name(p), tess_schedule_format_place(p, to, next[to], place),
-				tess_schedule_format_place(p, rank, i, first));
+				get_name(p), format_action_place(p, to, next[to], place),
+				format_action_place(p, rank, i, first));
 		next[to]++;
 	}
 	return TESS_OK;
@@ -309,19 +301,19 @@ static tess_status check_queues(const struct tess_pipeline *p, int32_t rank, int
 /* Reports the circle of ranks that wait for each other. */
 static tess_status fail_circle(const struct tess_pipeline *p, const int32_t *done)
 {
-	char text[SHOWN_MAX * (TESS_SCHEDULE_PLACE + 16)] = "", place[TESS_SCHEDULE_PLACE];
+	char text[SHOWN_MAX * (PLACE_LENGTH + 16)] = "", place[PLACE_LENGTH];
 	int32_t rank = 0, first;
 	size_t len = 0;
 
 	while (done[rank] == p->nactions[rank])
 		rank++;
 	for (int32_t i = 0; i < p->nranks; i++) /* enters the circle */
-		rank = find_other_rank(p, &p->actions[rank][done[rank]]);
+		rank = tess_schedule_find_other_rank(p, &p->actions[rank][done[rank]]);
 	first = rank;
 	for (int i = 0; i < SHOWN_MAX && (!i || rank != first); i++) {
 		len += (size_t)snprintf(text + len, sizeof text - len, "%s%s", i ? ", for " : "",
-		                        tess_schedule_format_place(p, rank, done[rank], place));
-		rank = find_other_rank(p, &p->actions[rank][done[rank]]);
+		                        format_action_place(p, rank, done[rank], place));
+		rank = tess_schedule_find_other_rank(p, &p->actions[rank][done[rank]]);
 	}
 	return tess_fail(TESS_EINVAL,
 	                 "%s: ranks wait for each other: %s, for %srow %d; move a send before a "

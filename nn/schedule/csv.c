@@ -16,7 +16,7 @@ struct csv_reader {
 	bool messages;
 };
 
-/* Of FSDP: here the plan decides when ranks gather weights and add gradients. */
+/* Actions of FSDP. The plan decides when ranks gather weights and add gradients. */
 static const char *const ignored_words[] = { "UNSHARD", "RESHARD", "REDUCE_GRAD" };
 
 static tess_status fail_cell(const struct csv_reader *r)

@@ -9,14 +9,6 @@ struct message_adder {
 	bool *received; /* by stage and micro-batch: its values, then its gradients */
 };
 
-/* Returns the rank that waits for what a computation gives; -1: none. */
-static int32_t find_taker(const struct message_adder *c, const struct tess_pipeline_action *a)
-{
-	int32_t peer = tess_schedule_find_peer(&c->p, a);
-
-	return peer < 0 || c->p.rank_of[peer] == c->p.rank_of[a->stage] ? -1 : c->p.rank_of[peer];
-}
-
 static bool *find_received(const struct message_adder *c, bool forward, int32_t stage,
                            int32_t micro)
 {
@@ -36,7 +28,7 @@ static void add_receives(struct message_adder *c, int32_t rank, int32_t from, co
 		bool forward = a->kind == TESS_PIPELINE_FORWARD;
 		int32_t peer = tess_schedule_find_peer(&c->p, a);
 
-		if (find_taker(c, a) != rank)
+		if (tess_schedule_find_other_rank(&c->p, a) != rank)
 			continue;
 		*find_received(c, forward, peer, a->micro) = true;
 		tess_schedule_add(
@@ -62,7 +54,7 @@ static void add_with_messages(struct message_adder *c, int32_t rank,
 	send.cell = cell;
 	tess_schedule_add(c->m, rank, send);
 	send.kind = forward ? TESS_PIPELINE_SEND_FORWARD : TESS_PIPELINE_SEND_BACKWARD;
-	if (find_taker(c, a) >= 0)
+	if (tess_schedule_find_other_rank(&c->p, a) >= 0)
 		tess_schedule_add(c->m, rank, send);
 }
 

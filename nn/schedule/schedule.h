@@ -65,10 +65,6 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
                               const struct tess_pipeline_times *times, struct tess_arena *arena,
                               struct tess_timeline_span **spans, int32_t *done);
 
-/* Formats "row 2, cell 7 (1F3)" of action i of a rank. */
-enum { TESS_SCHEDULE_PLACE = 96 };
-const char *tess_schedule_format_place(const struct tess_pipeline *p, int32_t rank, int32_t i,
-                                       char out[TESS_SCHEDULE_PLACE]);
 /* Returns the name of a kind in CSV, as "F". */
 const char *tess_schedule_name_kind(int32_t kind);
 
@@ -106,6 +102,15 @@ static inline int32_t tess_schedule_find_peer(const struct tess_pipeline *p,
 		to = a->stage - 1;
 	}
 	return to < p->nstages ? to : -1;
+}
+
+/* Returns the rank at that end, if it is another one; -1: none. */
+static inline int32_t tess_schedule_find_other_rank(const struct tess_pipeline *p,
+                                                    const struct tess_pipeline_action *a)
+{
+	int32_t peer = tess_schedule_find_peer(p, a);
+
+	return peer < 0 || p->rank_of[peer] == p->rank_of[a->stage] ? -1 : p->rank_of[peer];
 }
 
 #endif

@@ -43,7 +43,10 @@ static void add_next_parts(struct zero_bubble *z, int32_t chunk)
 	add_next_weights(z, chunk);
 }
 
-/* As 1F1B, with gradients of weights r micro-batches later: each rank keeps as many as rank 0. */
+/*
+ * ZB-H1 is 1F1B whose gradients of weights come r micro-batches later on rank r. Every rank keeps
+ * the values of as many micro-batches as rank 0.
+ */
 void tess_schedule_add_zb_h1(struct tess_schedule_maker *m, int32_t r)
 {
 	struct zero_bubble z = { .m = m, .rank = r, .stage = { r } };

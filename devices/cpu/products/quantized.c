@@ -127,9 +127,7 @@ LANES_INLINE void multiply_bytes(int rows, int panels, const float *a, int64_t a
 	}
 }
 
-/*
- * Multiplies 4-bit elements of one group; scale NULL: by their values without it.
- */
+/* Multiplies 4-bit elements of one group; scale NULL: by their codes' values alone. */
 LANES_INLINE void multiply_codes(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                  const char *b, int64_t bp, int64_t len, const struct lanes *scale,
                                  struct lanes *c)

@@ -55,7 +55,7 @@ static const struct {
 	  "4W6,4W7,3W5,3W6,3W7\n" },
 };
 
-/* Of two stages on two ranks, complete with messages, as torch writes the full form. */
+/* A schedule of two stages on two ranks, in the full form that torch writes, with messages. */
 static const char full_form[] =
 	"0UNSHARD,0F0, 0SEND_F0 ,0F1,0SEND_F1,,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD\r\n"
 	"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD\r\n";
