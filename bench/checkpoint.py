@@ -84,27 +84,32 @@ class Values:
             n, at = n - here, 0
 
 
+def write_tensors(folder, c, parts):
+    """Writes config.json and model.safetensors of parts [(name, dtype, bytes, shape, write(file))]."""
+    part, header, at = folder + ".part", {}, 0
+    for name, dtype, size, shape, _ in parts:
+        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + size])
+        at += size
+    text = json.dumps(dict(header, __metadata__={"format": "pt"})).encode()
+    text += b" " * (-len(text) % 8)
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part)
+    with open(os.path.join(part, "model.safetensors"), "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for *_, write in parts:
+            write(f)
+    with open(os.path.join(part, "config.json"), "w") as f:
+        json.dump(c, f, indent=1)
+    os.rename(part, folder)
+
+
 def write_checkpoint(folder, c, dtype, tensors=None):
     """Writes config.json and model.safetensors, unless they exist. tensors: [(name, shape)], if not list_tensors()."""
     if os.path.exists(os.path.join(folder, "config.json")):
         return
-    part, header, at, values = folder + ".part", {}, 0, Values(dtype)
-    shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
-    tensors = tensors or [(name, shape) for name, shape, _ in list_tensors(c)]
-    for name, shape in tensors:
-        n = values.size * math.prod(shape)
-        header[name] = dict(dtype=dtype.upper(), shape=shape, data_offsets=[at, at + n])
-        at += n
-    text = json.dumps(dict(header, __metadata__={"format": "pt"})).encode()
-    text += b" " * (-len(text) % 8)
-    with open(os.path.join(part, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for name, shape in tensors:
-            values.write(f, name, shape)
-    with open(os.path.join(part, "config.json"), "w") as f:
-        json.dump(c, f, indent=1)
-    os.rename(part, folder)
+    values, tensors = Values(dtype), tensors or [(name, shape) for name, shape, _ in list_tensors(c)]
+    write_tensors(folder, c, [(name, dtype.upper(), values.size * math.prod(shape), shape,
+                               lambda f, name=name, shape=shape: values.write(f, name, shape)) for name, shape in tensors])
 
 
 GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
@@ -141,49 +146,75 @@ class Rows:
             self.f.write(self.data[at * row:(at + 1) * row])
 
 
+def gguf_text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+def gguf_word(s):
+    """Returns the value of a key, as gguf_number() and gguf_real() do."""
+    return struct.pack("<I", 8) + gguf_text(s)
+
+
+def gguf_number(n):
+    return struct.pack("<II", 4, n)
+
+
+def gguf_real(x):
+    return struct.pack("<If", 6, x)
+
+
+def write_gguf_file(path, keys, parts):
+    """Writes a GGUF file: values of keys, and parts [(name, type, bytes, shape, write(file))]."""
+    infos, at = b"", 0
+    for name, kind, size, shape, _ in parts:
+        infos += gguf_text(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *reversed(shape), kind, at)
+        at += size + -size % 32
+    with open(path + ".part", "wb") as f:
+        f.write(b"GGUF" + struct.pack("<IQQ", 3, len(parts), len(keys)))
+        for key, value in keys.items():
+            f.write(gguf_text(key) + value)
+        f.write(infos)
+        f.write(b"\0" * (-f.tell() % 32))
+        for *_, write in parts:
+            write(f)
+            f.write(b"\0" * (-f.tell() % 32))
+    os.rename(path + ".part", path)
+
+
 def write_gguf(path, c, dtype):
     """Writes the checkpoint of write_checkpoint() for llama.cpp, unless it exists. No tokenizer."""
     if os.path.exists(path):
         return
-    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
-    number = lambda n: struct.pack("<II", 4, n)
-    real = lambda x: struct.pack("<If", 6, x)
-    keys = {"general.architecture": struct.pack("<I", 8) + text("llama"), "general.alignment": number(32),
-            "general.file_type": number({"f32": 0, "bf16": 32}[dtype]),
-            "tokenizer.ggml.model": struct.pack("<I", 8) + text("no_vocab"),
-            "llama.vocab_size": number(c["vocab_size"]), "llama.context_length": number(c["max_position_embeddings"]),
-            "llama.embedding_length": number(c["hidden_size"]), "llama.block_count": number(c["num_hidden_layers"]),
-            "llama.feed_forward_length": number(c["intermediate_size"]),
-            "llama.attention.head_count": number(c["num_attention_heads"]),
-            "llama.attention.head_count_kv": number(c["num_key_value_heads"]),
-            "llama.rope.dimension_count": number(c["head_dim"]), "llama.rope.freq_base": real(c["rope_theta"]),
-            "llama.attention.layer_norm_rms_epsilon": real(c["rms_norm_eps"])}
+    keys = {"general.architecture": gguf_word("llama"), "general.alignment": gguf_number(32),
+            "general.file_type": gguf_number({"f32": 0, "bf16": 32}[dtype]),
+            "tokenizer.ggml.model": gguf_word("no_vocab"),
+            "llama.vocab_size": gguf_number(c["vocab_size"]), "llama.context_length": gguf_number(c["max_position_embeddings"]),
+            "llama.embedding_length": gguf_number(c["hidden_size"]), "llama.block_count": gguf_number(c["num_hidden_layers"]),
+            "llama.feed_forward_length": gguf_number(c["intermediate_size"]),
+            "llama.attention.head_count": gguf_number(c["num_attention_heads"]),
+            "llama.attention.head_count_kv": gguf_number(c["num_key_value_heads"]),
+            "llama.rope.dimension_count": gguf_number(c["head_dim"]), "llama.rope.freq_base": gguf_real(c["rope_theta"]),
+            "llama.attention.layer_norm_rms_epsilon": gguf_real(c["rms_norm_eps"])}
     if "num_local_experts" in c:
-        keys["llama.expert_count"] = number(c["num_local_experts"])
-        keys["llama.expert_used_count"] = number(c["num_experts_per_tok"])
+        keys["llama.expert_count"] = gguf_number(c["num_local_experts"])
+        keys["llama.expert_used_count"] = gguf_number(c["num_experts_per_tok"])
     parts = {}  # tensors of GGUF: names and shapes in the checkpoint
     for name, shape, _ in list_tensors(c):
         parts.setdefault(name_gguf(name), []).append((name, shape))
     kinds = {name: "f32" if len(part[0][1]) == 1 or "gate_inp" in name else dtype for name, part in parts.items()}
-    values, at, infos = {k: Values(k) for k in set(kinds.values())}, 0, b""
+    values = {k: Values(k) for k in set(kinds.values())}
+
+    def write_part(f, name):
+        for tensor, shape in parts[name]:
+            heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(tensor.split(".")[-2])
+            to = Rows(f, c[heads], shape[0]) if heads else f
+            values[kinds[name]].write(to, tensor, shape)
+            if heads:
+                to.close()
+
+    out = []
     for name, part in parts.items():
         shape = part[0][1] if "_exps" not in name else (len(part),) + part[0][1]
-        infos += text(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *reversed(shape),
-                                          {"f32": 0, "bf16": 30}[kinds[name]], at)
-        at += SIZE[kinds[name]] * math.prod(shape)
-        at += -at % 32
-    with open(path + ".part", "wb") as f:
-        f.write(b"GGUF" + struct.pack("<IQQ", 3, len(parts), len(keys)))
-        for key, value in keys.items():
-            f.write(text(key) + value)
-        f.write(infos)
-        f.write(b"\0" * (-f.tell() % 32))
-        for gguf_name, part in parts.items():
-            for name, shape in part:
-                heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
-                to = Rows(f, c[heads], shape[0]) if heads else f
-                values[kinds[gguf_name]].write(to, name, shape)
-                if heads:
-                    to.close()
-            f.write(b"\0" * (-f.tell() % 32))
-    os.rename(path + ".part", path)
+        out.append((name, {"f32": 0, "bf16": 30}[kinds[name]], SIZE[kinds[name]] * math.prod(shape), shape,
+                    lambda f, name=name: write_part(f, name)))
+    write_gguf_file(path, keys, out)

@@ -2,7 +2,7 @@
 
 Experts are in MXFP4, in both files as their users store them; other weights are bf16. Standard library only.
 """
-import io, json, math, os, random, shutil, struct, zlib
+import io, math, os, random, zlib
 import checkpoint
 
 POOL = 65521  # random blocks of 32 elements, read in a circle from any start; odd, so rows differ
@@ -105,23 +105,8 @@ def write_checkpoint(folder, c):
             parts.append((name + kind, "U8", shape, lambda f, name=name, n=count, data=data: blocks.write(f, name, n, data)))
         parts.append((name + "_bias", "BF16", (n, outs),
                       lambda f, name=name, shape=(n, outs): write_values(f, values, name + "_bias", shape)))
-    header, at = {}, 0
-    for name, dtype, shape, _ in parts:
-        size = math.prod(shape) * (2 if dtype == "BF16" else 1)
-        header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + size])
-        at += size
-    text = json.dumps(dict(header, __metadata__={"format": "pt"})).encode()
-    text += b" " * (-len(text) % 8)
-    part = folder + ".part"
-    shutil.rmtree(part, ignore_errors=True)
-    os.makedirs(part)
-    with open(os.path.join(part, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for _, _, _, write in parts:
-            write(f)
-    with open(os.path.join(part, "config.json"), "w") as f:
-        json.dump(c, f, indent=1)
-    os.rename(part, folder)
+    checkpoint.write_tensors(folder, c, [(name, dtype, math.prod(shape) * (2 if dtype == "BF16" else 1), shape, write)
+                                         for name, dtype, shape, write in parts])
 
 
 def list_gguf(c, blocks):
@@ -156,10 +141,7 @@ def write_gguf(path, c):
     """Writes the checkpoint of write_checkpoint() for llama.cpp, unless it exists. No tokenizer."""
     if os.path.exists(path):
         return
-    text = lambda s: struct.pack("<Q", len(s)) + s.encode()
-    word = lambda s: struct.pack("<I", 8) + text(s)
-    number = lambda n: struct.pack("<II", 4, n)
-    real = lambda x: struct.pack("<If", 6, x)
+    word, number, real = checkpoint.gguf_word, checkpoint.gguf_number, checkpoint.gguf_real
     rope = c["rope_scaling"]
     keys = {"general.architecture": word("gpt-oss"), "general.alignment": number(32), "general.file_type": number(38),
             "tokenizer.ggml.model": word("no_vocab")}
@@ -174,17 +156,4 @@ def write_gguf(path, c):
         "rope.freq_base": real(c["rope_theta"]), "rope.dimension_count": number(c["head_dim"]),
         "rope.scaling.type": word("yarn"), "rope.scaling.factor": real(rope["factor"]),
         "rope.scaling.original_context_length": number(rope["original_max_position_embeddings"])}.items()})
-    parts, infos, at = list(list_gguf(c, Blocks())), b"", 0
-    for name, kind, size, shape, _ in parts:
-        infos += text(name) + struct.pack("<I%dQIQ" % len(shape), len(shape), *reversed(shape), kind, at)
-        at += size + -size % 32
-    with open(path + ".part", "wb") as f:
-        f.write(b"GGUF" + struct.pack("<IQQ", 3, len(parts), len(keys)))
-        for key, value in keys.items():
-            f.write(text(key) + value)
-        f.write(infos)
-        f.write(b"\0" * (-f.tell() % 32))
-        for _, _, _, _, write in parts:
-            write(f)
-            f.write(b"\0" * (-f.tell() % 32))
-    os.rename(path + ".part", path)
+    checkpoint.write_gguf_file(path, keys, list(list_gguf(c, Blocks())))
