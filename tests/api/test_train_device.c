@@ -81,6 +81,16 @@ static void run_on_cpu(struct training_job *j)
 	training_run_on(j, "tp", 1);
 }
 
+static void expect_equal_runs(const struct training_job *have, const struct training_job *want,
+                              const struct layout *l)
+{
+	ck_assert_uint_eq(have->nbytes, want->nbytes);
+	ck_assert_msg(!memcmp(have->bytes, want->bytes, want->nbytes), "%s on %s", l->model,
+	              l->mesh ? l->mesh : "one rank");
+	ck_assert(!memcmp(have->loss, want->loss, sizeof want->loss) &&
+	          !memcmp(have->norm, want->norm, sizeof want->norm));
+}
+
 START_TEST(bits_of_the_cpu)
 {
 	const struct layout *l = &layouts[_i * THIN];
@@ -89,10 +99,7 @@ START_TEST(bits_of_the_cpu)
 	training_open_golden(l->model);
 	run_on_cpu(&want);
 	run_on_device(&have, l, "discrete_exact");
-	ck_assert_uint_eq(have.nbytes, want.nbytes);
-	ck_assert_msg(!memcmp(have.bytes, want.bytes, want.nbytes), "%s on %s", l->model, l->mesh);
-	ck_assert(!memcmp(have.loss, want.loss, sizeof want.loss) &&
-	          !memcmp(have.norm, want.norm, sizeof want.norm));
+	expect_equal_runs(&have, &want, l);
 	training_free_job(&want);
 	training_free_job(&have);
 	training_close_golden();
@@ -270,10 +277,7 @@ START_TEST(rounded_values)
 	training_run_on(&want, "tp", 1);
 	ck_assert(!setenv("TESSERA_DEVICE", getenv("GPU_DEVICE"), 1));
 	training_run_on(&have, "tp", 1);
-	ck_assert_uint_eq(have.nbytes, want.nbytes);
-	ck_assert(!memcmp(have.bytes, want.bytes, want.nbytes));
-	ck_assert(!memcmp(have.loss, want.loss, sizeof want.loss) &&
-	          !memcmp(have.norm, want.norm, sizeof want.norm));
+	expect_equal_runs(&have, &want, &l);
 	training_free_job(&want);
 	training_free_job(&have);
 	training_close_golden();
