@@ -204,6 +204,7 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 
 	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
 	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
+	key = mix_bytes(key, &t->training.several, sizeof t->training.several);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;
@@ -234,13 +235,12 @@ static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shape
 {
 	const struct tess_training *training = k->shape.training;
 	int64_t longest = 0;
-	tess_status st = TESS_OK;
+	tess_status st;
 
 	for (int64_t i = 0; i < training->nsequences; i++)
 		if (training->lengths[i] > longest)
 			longest = training->lengths[i];
-	if (!t->parameters.gradients)
-		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
+	st = tess_parameters_reserve_gradients(&t->parameters, k->lowered);
 	if (!st)
 		st = reserve_losses(t, k->shape.ntokens);
 	for (int32_t i = 0; i < nslots && !st; i++)
@@ -271,6 +271,7 @@ void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_s
 {
 	t->memory[slot].at.gradients = t->parameters.gradients;
 	tess_rank_program_bind(k->lowered, &t->memory[slot].at);
+	tess_parameters_find_gradients(&t->parameters, k->lowered);
 }
 
 /* Writes the key of the step, and the index of this replica's first sequence. */
