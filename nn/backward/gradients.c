@@ -218,24 +218,41 @@ static struct tess_tensor *place_weight_gradient(struct tess_backward *b,
 	return i == p->mesh.ndims ? d : tess_tensor_redistribute(b->r, d, w->place, w->name);
 }
 
+/*
+ * Returns the weight in whose memory the gradient of w is added: that of a tied head is apart, in
+ * the memory of the first head of its table, where micro-batches or stages would mix the two.
+ */
+static const struct tess_weight *find_gradient_weight(const struct tess_program *p,
+                                                      const struct tess_weight *w)
+{
+	int32_t i = 0;
+
+	if (!w->table || (p->pipeline_along < 0 && !p->training->several))
+		return w->table ? w->table : w;
+	while (p->weight[i]->table != w->table)
+		i++;
+	return p->weight[i];
+}
+
 void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
                                struct tess_tensor *d)
 {
 	struct tess_program *p = b->r->p;
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = w->table ? w->table : w, *to = find_gradient_weight(p, w);
 	struct tess_gradient *list;
 	struct tess_record *rec;
 	bool added;
 
 	d = b->r->status || !d ? NULL : place_weight_gradient(b, home, d);
-	rec = d ? tess_record_append(b->r, TESS_REC_GRADIENT, home->name, 1, &d, 0, NULL, 1, &home)
+	rec = d ? tess_record_append(b->r, TESS_REC_GRADIENT, home->name, 1, &d, 0, NULL, 1, &to)
 	        : NULL;
 	if (!rec)
 		return;
-	added = b->recorded[home->index];
+	added = b->recorded[to->index];
+	b->recorded[to->index] = true;
 	rec->nnum = TESS_REC_GRADIENT_ADDED + 1;
 	rec->num[TESS_REC_GRADIENT_ADDED] = added || p->training->accumulate;
-	if (added)
+	if (added || to != home)
 		return;
 	list = tess_arena_grow(&p->arena, p->gradient, (size_t)p->ngradients, sizeof *list);
 	if (!list) {
@@ -244,7 +261,6 @@ void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight
 	}
 	p->gradient = list;
 	list[p->ngradients++] = (struct tess_gradient){ home, d };
-	b->recorded[home->index] = true;
 }
 
 void tess_backward_record_none(struct tess_backward *b, const struct tess_record *rec)

@@ -25,7 +25,6 @@ struct pipeline {
 	struct tess_recorder *r;
 	struct tess_program *p;
 	int32_t nforward, nstages;
-	int32_t tail; /* the first record after the numbered modules */
 	int32_t *first; /* by stage: its first record */
 	bool *placed; /* by weight: its stage is known */
 	int32_t *home; /* by value: the stage that computes it; TESS_STAGES_ALL: an input */
@@ -56,16 +55,15 @@ static size_t measure_numbered_path(const char *module)
 }
 
 /*
- * Adds the bytes of weights in a record's products to the last block; those of a tied head to the
- * first block, which has its table. A table that is only looked up takes no time.
+ * Adds the bytes of weights in a record's products to a block. A table that is only looked up takes
+ * no time.
  */
-static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
+static void add_bytes(const struct tess_record *rec, struct block *block)
 {
 	for (int32_t k = 0; k < rec->nweight && rec->kind != TESS_OP_EMBED; k++) {
 		const struct tess_weight *w = rec->weight[k];
-		struct block *at = w->table ? first : last;
 
-		at->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
+		block->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
 	}
 }
 
@@ -87,7 +85,7 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 			path = rec->module;
 			len = mine;
 		}
-		add_bytes(rec, block, &block[*n ? *n - 1 : 0]);
+		add_bytes(rec, &block[*n ? *n - 1 : 0]);
 	}
 	return block;
 }
@@ -165,16 +163,6 @@ static void use_stage_begins(struct pipeline *c)
 		c->first[i] = r->stage_begins[i - 1].record;
 }
 
-/* Returns the record after the last one of a numbered module, or the end without such modules. */
-static int32_t find_tail(const struct pipeline *c)
-{
-	int32_t i = c->nforward;
-
-	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
-		i--;
-	return i ? i : c->nforward;
-}
-
 /* ---- the stage of each record ---------------------------------------------------------------- */
 
 /* Returns the stage of the weights of a record, `first` for newly placed ones; -1: no weights. */
@@ -184,12 +172,10 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 
 	for (int32_t k = 0; k < rec->nweight && !c->r->status; k++) {
 		struct tess_weight *w = c->p->weight[rec->weight[k]->index];
-		const struct tess_weight *home = w->table ? w->table : w;
 
-		if (!c->placed[home->index])
-			c->p->weight[home->index]->stage = first;
-		c->placed[home->index] = true;
-		w->stage = home->stage;
+		if (!c->placed[w->index])
+			w->stage = first;
+		c->placed[w->index] = true;
 		if (stage >= 0 && stage != w->stage)
 			tess_recorder_fail(c->r, TESS_ENOTSUP,
 			                   "%s: reads weights of the stages %d and %d along pp; "
@@ -224,7 +210,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 {
 	const struct tess_record *rec = c->p->record[i];
-	int32_t stage = 0, by_weight, by_operand = find_operand_stage(c, rec);
+	int32_t stage = 0, by_weight;
 
 	while (stage + 1 < c->nstages && c->first[stage + 1] <= i)
 		stage++;
@@ -232,10 +218,10 @@ static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 	if (by_weight >= 0)
 		return by_weight;
 	/* all stages have inputs, and may slice them */
-	if (rec->kind == TESS_REC_MOVE && by_operand == TESS_STAGES_ALL &&
+	if (rec->kind == TESS_REC_MOVE && find_operand_stage(c, rec) == TESS_STAGES_ALL &&
 	    !tess_move_kind(c->p, rec))
 		return TESS_STAGES_ALL;
-	return i >= c->tail && by_operand >= 0 ? by_operand : stage;
+	return stage;
 }
 
 static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
@@ -285,6 +271,17 @@ static void place_records(struct pipeline *c)
 	want_gradients(c);
 	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
 		place_record(c, i, choose_backward_stage(c, i));
+}
+
+/* Gives tied heads in other stages than their tables copies of these. */
+static void copy_tables(struct pipeline *c)
+{
+	for (int32_t i = 0, n = c->p->nweights; i < n; i++) {
+		struct tess_weight *w = c->p->weight[i];
+
+		if (w->table && w->table->stage != w->stage)
+			tess_weight_copy_table(c->r, w);
+	}
 }
 
 /* ---- gradients of weights -------------------------------------------------------------------- */
@@ -563,7 +560,6 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}
-	c.tail = find_tail(&c);
 	if (r->nstage_begins)
 		use_stage_begins(&c);
 	else
@@ -572,6 +568,8 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		place_records(&c);
 	if (!r->status && p->weights_apart)
 		part_weight_records(&c);
+	if (!r->status)
+		copy_tables(&c);
 	if (!r->status)
 		list_crossings(&c);
 	if (!r->status)

@@ -93,12 +93,11 @@ static struct tess_run find_kept_part(const struct build *b, const struct slot *
 	return part;
 }
 
-/* Places the gradient of a weight at the end of a buffer in the memory of gradients. */
-static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t n)
+/* Places `kept` elements for a weight at the end of a buffer in the memory of gradients. */
+static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t kept)
 {
 	struct build_gradients *g = b->gradients;
 	struct tess_view *view = &b->l->gradient[w->index];
-	int64_t kept = find_kept_run(b, w, n).len;
 	struct value *v = &g->memory[w->index];
 
 	*v = (struct value){ .allocated = true,
@@ -144,7 +143,7 @@ static void place_finished(struct build *b, struct slot *s, struct value *v)
 		buffer = open_memory(b);
 		if (b->status)
 			return;
-		place_memory(b, w, buffer, s->n);
+		place_memory(b, w, buffer, find_kept_run(b, w, s->n).len);
 		close_memory(b, buffer);
 	}
 	if (is_added(s->record) || w->state_cut)
@@ -252,13 +251,14 @@ static void place_bucket(struct build *b, struct bucket *k)
 	k->node.partial = true;
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
 		const struct slot *s = &k->slot[i];
+		const struct tess_weight *w = s->record->weight[0];
 		struct value *v = &b->value[s->record->in[0]->id];
 
 		if (s->bucket != k)
 			continue;
 		k->kept += find_kept_part(b, s).len;
-		if (!b->gradients->memory[s->record->weight[0]->index].allocated)
-			place_memory(b, s->record->weight[0], k->memory, s->n);
+		if (!b->gradients->memory[w->index].allocated)
+			place_memory(b, w, k->memory, find_kept_run(b, w, s->n).len);
 		if (k->packed)
 			continue;
 		v->allocated = true;
@@ -268,6 +268,25 @@ static void place_bucket(struct build *b, struct bucket *k)
 	}
 	if (!b->status)
 		close_memory(b, k->memory);
+}
+
+/* Makes room for a part of the gradient of a tied head, which the stage of its table receives. */
+static void place_received(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0], *table = tess_weight_get_table(w);
+	int32_t rank = b->l->rank, buffer;
+	int64_t n;
+
+	if (!table || build_has_record(b, rec) || b->l->gradient[w->index].ndim)
+		return;
+	n = tess_weight_get_kept(b->p, table, rank, TESS_STATE).len;
+	if (!n)
+		return;
+	buffer = open_memory(b);
+	if (b->status)
+		return;
+	place_memory(b, w, buffer, n < TESS_TIED_PART ? n : TESS_TIED_PART);
+	close_memory(b, buffer);
 }
 
 static void assign_record(struct build *b, int32_t i)
@@ -315,6 +334,9 @@ void build_place_gradients(struct build *b)
 			assign_record(b, i);
 	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
 		place_bucket(b, &g->bucket[i]);
+	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
+		if (p->record[i]->kind == TESS_REC_GRADIENT)
+			place_received(b, p->record[i]);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -66,6 +66,13 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 	                                          : TESS_ROLE_EXPERTS;
 }
 
+const struct tess_weight *tess_weight_get_table(const struct tess_weight *w)
+{
+	const struct tess_weight *read = w->table ? w->table : w;
+
+	return read->copies ? read->copies : w->table;
+}
+
 int64_t tess_weight_count_elements(const struct tess_weight *w)
 {
 	int64_t n = 1;

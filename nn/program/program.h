@@ -26,7 +26,9 @@ enum {
 	TESS_REC_SPLIT_HEADS,
 	TESS_REC_JOIN,
 	TESS_REC_JOIN_HEADS, /* the backward of split_heads */
-	TESS_REC_GRADIENT, /* stores a value in the gradient memory of its weight */
+	/* stores a value in the gradient memory of its weight; of a tied head, whose gradient is
+	 * apart: in its own, in the places of the table */
+	TESS_REC_GRADIENT,
 	TESS_REC_EXCHANGE, /* sends query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
@@ -112,6 +114,8 @@ struct tess_weight { /* a parameter, as used by one op */
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8, _BF12, _MXFP4 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
+	/* a copy, for a tied head in another stage: the table that it copies; else NULL */
+	const struct tess_weight *copies;
 	struct tess_head_parts *heads; /* head_linear only, else NULL */
 };
 
@@ -162,6 +166,7 @@ struct tess_training { /* a training step of one replica */
 	int64_t nsequences;
 	int64_t all_sequences, first; /* of the step over dp; index of the first one here */
 	bool accumulate; /* gradients are added to existing ones */
+	bool several; /* the step has several micro-batches */
 	const char *const *recompute; /* patterns of modules; ends with NULL; NULL: none */
 	double balance; /* factor of the load balancing loss; 0: none */
 	double dropout; /* rate of all sites; 0: the model's own rates; < 0: none */
@@ -264,6 +269,8 @@ static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
 	v->stride[axis + 1] = stride;
 }
 
+/* Returns the table of a tied head, or of a copy for one; NULL: w is neither. */
+const struct tess_weight *tess_weight_get_table(const struct tess_weight *w);
 /* Counts the elements of the full weight. */
 int64_t tess_weight_count_elements(const struct tess_weight *w);
 

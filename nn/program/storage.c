@@ -153,7 +153,7 @@ tess_status tess_stored_tensors_list(const struct tess_program *p, struct tess_a
 		const struct tess_weight *w = p->weight[i];
 		int64_t experts = w->files.by_expert ? w->dim[0]->size : 1;
 
-		for (int64_t e = 0; e < experts && !w->table; e++)
+		for (int64_t e = 0; e < experts && !tess_weight_get_table(w); e++)
 			for (int32_t k = 0; k < w->files.nparts && !st; k++)
 				st = add_tensor(arena, p, w, e, k, &list, n);
 	}

@@ -60,7 +60,7 @@ struct tess_stored_tensor { /* a tensor in the checkpoint's files */
 	int32_t part; /* part of the out dim, if each has its own file; else -1 */
 };
 
-/* Lists all tensors, in the order of the program's weights, in `arena`. TESS_ENOMEM. */
+/* Lists all tensors once, in the order of the program's weights, in `arena`. TESS_ENOMEM. */
 tess_status tess_stored_tensors_list(const struct tess_program *p, struct tess_arena *arena,
                                      struct tess_stored_tensor **out, int64_t *n);
 

@@ -11,6 +11,7 @@
 #include "nn/record/unexpected.h"
 #include "nn/run/options.h"
 #include "nn/train/trainer_state.h"
+#include "nn/weights/tied.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -178,10 +179,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (st)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
-	st = tess_trainer_prepare(t, t->programs.first->shape, &first);
-	for (int32_t i = 0; !st && i < first->program->nweights; i++)
-		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
-	return st;
+	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 
 /* Checks the device's ops before weights are loaded, with a program of any shape. */
@@ -376,6 +374,7 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	tess_status st = TESS_OK;
 
 	t->training.balance = t->balance / (double)s->n;
+	t->training.several = s->n > 1;
 	s->nonfinite = calloc((size_t)s->totals.nsequences, sizeof *s->nonfinite);
 	st = s->nonfinite ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(t->parts.group, st, "step");
@@ -389,6 +388,10 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	}
 	if (st) /* of some micro-batches only */
 		tess_value_store_clear(&t->values);
+	if (!st)
+		st = tess_group_post_stage_failure(
+			t->parts.group, t->parameters.program,
+			tess_tied_add_gradients(&t->parameters, t->parts.along));
 	if (!st)
 		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
@@ -468,6 +471,8 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	if (!st)
 		st = tess_parameters_share(&t->parameters,
 		                           t->parts.shards ? t->parts.shards : t->replicas);
+	if (!st)
+		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
 	t->step += !st;
 	return st;

@@ -191,6 +191,7 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 
 	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
 	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
+	key = mix_bytes(key, &t->training.several, sizeof t->training.several);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;
@@ -239,9 +240,7 @@ void tess_trainer_include_lengths(struct tess_trainer_room *room,
 tess_status tess_trainer_reserve(struct tess_trainer *t, const struct tess_rank_program *l,
                                  const struct tess_trainer_room *room)
 {
-	tess_status st = t->parameters.gradients
-	                         ? TESS_OK
-	                         : tess_parameters_alloc_gradients(&t->parameters, l);
+	tess_status st = tess_parameters_reserve_gradients(&t->parameters, l);
 
 	if (!st)
 		st = reserve_losses(t, room->ntokens);
@@ -275,6 +274,7 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 		return st;
 	k->used = ++t->nruns;
 	tess_rank_program_bind(k->lowered, &t->memory.at);
+	tess_parameters_find_gradients(&t->parameters, k->lowered);
 	*out = k;
 	return TESS_OK;
 }
