@@ -32,6 +32,7 @@ struct pipeline {
 	struct tess_tensor **value; /* by value, if a record computes it */
 	bool *has; /* by value and stage: the stage has the value */
 	struct crossings *forward, *backward; /* by stage: what it receives */
+	struct crossings *results; /* by stage: what it receives after the forward */
 	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: none */
 };
 
@@ -348,6 +349,17 @@ static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage,
 	}
 }
 
+/* Sends the logits to a stage that lacks them, for the caller of inference. */
+static void send_result(struct pipeline *c, int32_t stage)
+{
+	struct tess_tensor *x = c->p->logits;
+	int32_t home = c->home[x->id];
+
+	if (home >= 0 && home != stage && !c->has[(int64_t)x->id * c->nstages + stage])
+		add_crossing(c, &c->results[stage],
+		             (struct crossing){ x, "the model's output", home });
+}
+
 /* Returns the stage of the rank that receives the logits. */
 static int32_t find_root_stage(const struct tess_program *p)
 {
@@ -401,10 +413,11 @@ static void list_crossings(struct pipeline *c)
 		for (int32_t k = 0; k < rec->nin && rec->stage >= 0 && !c->r->status; k++)
 			send_value(c, rec->in[k], rec->stage, rec->module);
 	}
-	for (int32_t s = 0; s < c->nstages && !p->training && p->logits_root < 0; s++)
-		send_value(c, p->logits, s, "the model's output");
-	if (!p->training && p->logits_root >= 0)
-		send_value(c, p->logits, find_root_stage(p), "the model's output");
+	if (p->training)
+		return;
+	for (int32_t s = 0; s < c->nstages && !c->r->status; s++)
+		if (p->logits_root < 0 || s == find_root_stage(p))
+			send_result(c, s);
 }
 
 /* ---- the order of records -------------------------------------------------------------------- */
@@ -435,8 +448,8 @@ static void append_sends(struct pipeline *c, const struct crossings *list, int32
 			return;
 		rec->along = c->p->pipeline_along;
 		rec->stage = x->from;
-		rec->action = list == &c->forward[to] ? TESS_PIPELINE_FORWARD
-		                                      : TESS_PIPELINE_BACKWARD_INPUTS;
+		rec->action = list == &c->backward[to] ? TESS_PIPELINE_BACKWARD_INPUTS
+		                                       : TESS_PIPELINE_FORWARD;
 		rec->nnum = TESS_REC_SEND_TO + 1;
 		rec->num[TESS_REC_SEND_TO] = to;
 	}
@@ -509,6 +522,8 @@ static void order_records(struct pipeline *c)
 		append_sends(c, &c->forward[s], s);
 		append_action(c, was, n, s, TESS_PIPELINE_FORWARD);
 	}
+	for (int32_t s = 0; s < c->nstages; s++)
+		append_sends(c, &c->results[s], s);
 	for (int32_t s = c->nstages - 1; s >= 0; s--) {
 		append_action(c, was, n, s, TESS_PIPELINE_BACKWARD_INPUTS);
 		if (s)
@@ -530,10 +545,11 @@ static tess_status alloc_pipeline(struct pipeline *c)
 	c->has = TESS_NEW(arena, bool, (int64_t)n *c->nstages);
 	c->forward = TESS_NEW(arena, struct crossings, c->nstages);
 	c->backward = TESS_NEW(arena, struct crossings, c->nstages);
+	c->results = TESS_NEW(arena, struct crossings, c->nstages);
 	for (int32_t i = 0; i < n && c->home && c->made; i++)
 		c->home[i] = c->made[i] = -1;
-	return c->first && c->placed && c->home && c->made && c->value && c->wanted && c->has && c->forward &&
-	                       c->backward
+	return c->first && c->placed && c->home && c->made && c->value && c->wanted && c->has &&
+	                       c->forward && c->backward && c->results
 	               ? TESS_OK
 	               : TESS_ENOMEM;
 }

@@ -332,7 +332,7 @@ void build_enter_segment(struct build *b, int32_t stage, int32_t kind)
 	struct tess_rank_program *l = b->l;
 	struct tess_segment *last = l->nsegments ? &l->segment[l->nsegments - 1] : NULL, *list;
 
-	if (b->p->nstages == 1 || b->status || (last && last->stage == stage && last->kind == kind))
+	if (!tess_program_has_slots(b->p) || b->status || (last && last->stage == stage && last->kind == kind))
 		return;
 	build_leave_segment(b);
 	list = tess_arena_grow(&l->arena, l->segment, (size_t)l->nsegments, sizeof *list);
@@ -359,7 +359,7 @@ bool build_is_one_segment(const struct build *b, int32_t i, int32_t k)
 {
 	const struct tess_record *x = b->p->record[i], *y = b->p->record[k];
 
-	return b->p->nstages == 1 || (x->stage == y->stage && x->action == y->action);
+	return !tess_program_has_slots(b->p) || (x->stage == y->stage && x->action == y->action);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
