@@ -153,8 +153,8 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
-                                    struct tess_explanation **out)
+static tess_status explain_training(const struct explain_options *a, const char *schedule,
+                                    int32_t nmicro, struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
@@ -162,6 +162,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .overrides = a->session.overrides.text,
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .optimizer = a->optimizer,
+		                                .pipeline_schedule = schedule,
+		                                .micro_batches = nmicro,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL };
 
@@ -230,11 +232,11 @@ static tess_status explain_micro_batch(const struct explain_options *a, struct t
 		                 "--batch %d: cannot be cut into %d micro-batches of as many "
 		                 "sequences",
 		                 (int)get_batch(a), (int)(*out)->nmicro);
-	if (st || (*out)->nmicro == 1)
+	if (st)
 		return st;
 	tess_explanation_free(*e);
 	*e = NULL;
-	return explain_training(a, (*out)->nmicro, e);
+	return explain_training(a, name, (*out)->nmicro, e);
 }
 
 static tess_status draw_pipeline(const struct tess_timeline *t, const struct explain_options *a)
@@ -254,7 +256,7 @@ static tess_status print_pipeline(const struct tess_timeline *t)
 	tess_status st = tess_timeline_format(t, TESS_TIMELINE_TEXT, &text);
 
 	if (!st && t->pipeline->nmicro > 1)
-		printf("\nthe tables above are of one of %d micro-batches\n",
+		printf("\nthe tables above are of one of %d micro-batches, and memory of all slots\n",
 		       (int)t->pipeline->nmicro);
 	if (!st)
 		printf("\n%s", text);
@@ -291,7 +293,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { files } });
 
 	if (!st)
-		st = a->train ? explain_training(a, 1, &e) : explain_inference(a, &e);
+		st = a->train ? explain_training(a, NULL, 1, &e) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
 	if (!st && has_pipeline(a))

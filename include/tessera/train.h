@@ -80,8 +80,11 @@ struct tess_trainer_options {
 	const char *values;
 	/* Schedule of the stages along `pp`, as tess_pipeline_open takes it; NULL: "1f1b". */
 	const char *pipeline_schedule;
+	/* Micro-batches of the steps that tess_explain_training explains; 0: 1, or those of the
+	 * schedule's file. A trainer takes any number. */
+	int64_t micro_batches;
 };
-TESS_TIGHT(tess_trainer_options, pipeline_schedule);
+TESS_TIGHT(tess_trainer_options, micro_batches);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of

@@ -11,6 +11,7 @@
 #include "nn/generate/runner_state.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
+#include "nn/run/check.h"
 #include "nn/run/options.h"
 
 #include <stdio.h>
@@ -124,7 +125,9 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = open_runner_device(s, index);
+	st = tess_check_open_group(s->programs.first->program, parts->group, &s->groups.stage);
+	if (!st)
+		st = open_runner_device(s, index);
 	if (!st)
 		st = tess_runner_check_room(s);
 	st = tess_group_agree_status(parts->all, st, "device");
@@ -522,6 +525,7 @@ void tess_runner_free(struct tess_runner *s)
 	tess_value_store_clear(&s->values);
 	free(s->pattern);
 	tess_rank_weights_free(&s->weights);
+	tess_check_close_group(s->groups.stage, s->parts.group);
 	tess_programs_free(&s->programs);
 	tess_device_close(&s->device);
 	free(s);

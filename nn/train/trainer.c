@@ -9,6 +9,7 @@
 #include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
+#include "nn/run/check.h"
 #include "nn/run/options.h"
 #include "nn/train/trainer_state.h"
 #include "nn/weights/tied.h"
@@ -226,7 +227,10 @@ static tess_status record_and_load(struct tess_trainer *t)
 		st = tess_programs_compare(&t->programs);
 	if (st)
 		return st;
-	st = tess_device_open(device, index, t->parts.options->threads, t->parts.group, &t->device);
+	st = tess_check_open_group(t->programs.first->program, t->parts.group, &t->groups.stage);
+	if (!st)
+		st = tess_device_open(device, index, t->parts.options->threads, t->parts.group,
+		                      &t->device);
 	if (!st && t->replicas)
 		st = tess_device_open_call_stream(&t->device);
 	t->memory.device = &t->device;
@@ -277,6 +281,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	tess_value_store_clear(&t->values);
 	free(t->pattern);
 	free(t->own_schedule);
+	tess_check_close_group(t->groups.stage, t->parts.group);
 	tess_pipeline_close(t->pipeline);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);

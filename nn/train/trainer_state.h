@@ -35,7 +35,6 @@ struct tess_trainer {
 	char *own_schedule; /* memory of `schedule`; NULL: none */
 	struct tess_pipeline *pipeline; /* the schedule, for its stages; NULL: no pipeline */
 	int32_t nmicro; /* micro-batches for which memory is reserved; 0: none */
-	struct tess_group *stage; /* ranks of this rank's stages; NULL: no such group is needed */
 	char *pattern; /* of modules whose values are kept; NULL: none */
 	struct tess_value_store values;
 };

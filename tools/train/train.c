@@ -56,6 +56,21 @@ static tess_status parse_schedule(const char *name, const char *text, void *to)
 	                 name, text);
 }
 
+/* Takes the number of micro-batches from a schedule's file, if there is one. */
+static tess_status choose_micro_batches(struct train_options *a)
+{
+	const char *name = a->pipeline_schedule ? a->pipeline_schedule : "";
+	size_t len = strlen(name);
+	struct tess_pipeline *p = NULL;
+	tess_status st = TESS_OK;
+
+	if (len > 4 && !strcmp(name + len - 4, ".csv"))
+		st = tess_pipeline_open(name, 0, a->micro, &p);
+	a->micro = p ? p->nmicro : a->micro ? a->micro : 1;
+	tess_pipeline_close(p);
+	return st;
+}
+
 /* Refuses options that contradict each other. */
 static tess_status check_train_options(const struct train_options *a)
 {
@@ -176,6 +191,8 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_train, sections, &a->session.model);
 
+	if (!st)
+		st = choose_micro_batches(a);
 	return st ? st : check_train_options(a);
 }
 
@@ -233,7 +250,6 @@ static bool is_lost_rank(tess_status st)
 static int execute_train(int argc, char **argv)
 {
 	struct train_options a = { .batch = 8,
-		                   .micro = 1,
 		                   .keep = 2,
 		                   .optimizer = TESS_ADAMW,
 		                   .schedule = TESS_CONSTANT,
