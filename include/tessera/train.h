@@ -78,8 +78,10 @@ struct tess_trainer_options {
 	/* Pattern of the modules whose outputs steps keep for tess_trainer_take_values, as in
 	 * plans: "model.layers.*.mlp"; "*" alone: all modules. NULL: none. */
 	const char *values;
+	/* Number of micro-batches of a step, for tess_explain_training; 0: 1. */
+	int64_t micro_batches;
 };
-TESS_TIGHT(tess_trainer_options, values);
+TESS_TIGHT(tess_trainer_options, micro_batches);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of

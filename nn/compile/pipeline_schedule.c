@@ -19,7 +19,6 @@ struct pipeline_parts { /* the segments and messages of a program */
 	struct segment **segment; /* by stage */
 	int32_t *nsegments;
 	struct stage_message *message; /* in the order of records */
-	bool tied; /* a weight gets gradients in two segments */
 };
 
 /* Estimates the time of a record: products count in thousands of elements of weights. */
@@ -66,20 +65,6 @@ static void add_message(struct pipeline_parts *c, const struct tess_record *rec,
 	from->last_out = to->last_in = m;
 }
 
-/* Returns whether a weight gets gradients in two segments; seen: by weight, 1 + the first one. */
-static bool is_tied(const struct tess_record *rec, const struct pipeline_parts *c, int32_t *seen)
-{
-	int32_t *first, mine;
-
-	if (rec->kind != TESS_REC_GRADIENT)
-		return false;
-	mine = c->nsegments[rec->stage];
-	first = &seen[rec->weight[0]->index];
-	if (!*first)
-		*first = mine;
-	return *first != mine;
-}
-
 /* Allocates the segments of each stage: one, and one per received message. */
 static tess_status alloc_parts(const struct tess_program *p, struct tess_arena *arena,
                                struct pipeline_parts *c)
@@ -107,11 +92,10 @@ static tess_status alloc_parts(const struct tess_program *p, struct tess_arena *
 static tess_status find_parts(const struct tess_program *p, struct tess_arena *arena,
                               struct pipeline_parts *c)
 {
-	int32_t *seen = TESS_NEW(arena, int32_t, p->nweights + 1);
 	tess_status st;
 
 	*c = (struct pipeline_parts){ .nstages = tess_program_count_stages(p) };
-	st = seen ? alloc_parts(p, arena, c) : TESS_ENOMEM;
+	st = alloc_parts(p, arena, c);
 	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
 		bool all = rec->stage == TESS_STAGES_ALL;
@@ -122,7 +106,6 @@ static tess_status find_parts(const struct tess_program *p, struct tess_arena *a
 		}
 		for (int32_t s = all ? 0 : rec->stage; s < (all ? c->nstages : rec->stage + 1); s++)
 			add_record(c, s, i, false, estimate_cost(rec));
-		c->tied = c->tied || is_tied(rec, c, seen);
 	}
 	return st;
 }
@@ -287,13 +270,7 @@ static void list_one_by_one(struct tess_pipeline_schedule *s, int32_t nmicro)
 
 bool tess_pipeline_schedule_overlaps(const struct tess_program *p)
 {
-	struct tess_arena arena = { 0 };
-	struct pipeline_parts c;
-	bool overlaps = p->training && tess_program_is_on_host(p) && !p->check &&
-	                !find_parts(p, &arena, &c) && !c.tied;
-
-	tess_arena_free(&arena);
-	return overlaps;
+	return p->training && tess_program_is_on_host(p) && !p->check;
 }
 
 int32_t tess_pipeline_schedule_count_slots(const struct tess_program *p, int32_t stage, int32_t n)
@@ -321,7 +298,7 @@ tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t st
 {
 	struct pipeline_parts c;
 	struct simulation m = { .parts = &c, .nmicro = n, .stage = stage, .out = out };
-	int32_t left;
+	int32_t left = 0;
 	tess_status st = find_parts(p, arena, &c);
 
 	*out = (struct tess_pipeline_schedule){ .nslots = tess_pipeline_schedule_count_slots(
@@ -334,8 +311,7 @@ tess_status tess_pipeline_schedule_make(const struct tess_program *p, int32_t st
 	st = out->item ? alloc_simulation(&m, arena) : TESS_ENOMEM;
 	if (st)
 		return st;
-	left = c.tied ? 1 : 0;
-	while (!left && run_next(&m))
+	while (run_next(&m))
 		;
 	for (int32_t s = 0; s < c.nstages; s++)
 		left += n - m.ended[s];

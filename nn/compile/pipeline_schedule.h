@@ -8,8 +8,8 @@
  * most `stages - s` micro-batches.
  *
  * Each segment runs the micro-batches in their order, so gradients are added in that order, and a
- * stage takes messages in the order of their sends. If a weight gets gradients in two segments (a
- * tied table), or no segment can run by these rules, micro-batches run one by one.
+ * stage takes messages in the order of their sends. If no segment can run by these rules,
+ * micro-batches run one by one.
  */
 #ifndef TESS_NN_PIPELINE_SCHEDULE_H
 #define TESS_NN_PIPELINE_SCHEDULE_H

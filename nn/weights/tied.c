@@ -26,11 +26,9 @@ static tess_status exchange(const struct tess_parameters *s, struct tess_group *
 static tess_status add(const struct tess_parameters *s, const struct tess_weight *w, float *sum,
                        float *more, int64_t n)
 {
-	struct tess_view in[2] = { { .data = sum,
-		                     .dtype = TESS_F32,
-		                     .ndim = 2,
-		                     .shape = { 1, n },
-		                     .stride = { n, 1 } } };
+	struct tess_view in[2] = {
+		{ .data = sum, .dtype = TESS_F32, .ndim = 2, .shape = { 1, n }, .stride = { n, 1 } }
+	};
 	struct tess_op op = { .size = sizeof op,
 		              .kind = TESS_OP_ADD,
 		              .nin = 2,
