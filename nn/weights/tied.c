@@ -55,7 +55,7 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0, n, end = s->each[kept->index].state.len; at < end && !st; at += n) {
-		n = end - at < TESS_TIED_PART ? end - at : TESS_TIED_PART;
+		n = tess_program_limit_tied_part(s->program, end - at);
 		if (!has_table)
 			st = exchange(s, along, w, head + at, n, TESS_F32, TESS_SEND, table->stage);
 		else if (!has_head)
