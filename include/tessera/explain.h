@@ -222,8 +222,8 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 
 /*
  * Returns the bytes of the shard of parameter i on `rank`, and writes its shape to shape[ndim]
- * unless that is NULL. A head that reads the table again has 0 bytes: the table has them. Returns 0 and writes no
- * shape if the parameter or the rank does not exist.
+ * unless that is NULL. A head that reads the table again has 0 bytes: the table has them. Returns
+ * 0 and writes no shape if the parameter or the rank does not exist.
  */
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape);

@@ -4,9 +4,9 @@
 #include "nn/op/kinds.h"
 
 /* Sends n elements to the rank of another stage, or receives them. */
-static tess_status exchange(const struct tess_parameters *s, struct tess_group *const *along,
-                            const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
-                            int32_t kind, int32_t stage)
+static tess_status exchange_part(const struct tess_parameters *s, struct tess_group *const *along,
+                                 const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
+                                 int32_t kind, int32_t stage)
 {
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = kind,
@@ -23,8 +23,8 @@ static tess_status exchange(const struct tess_parameters *s, struct tess_group *
 }
 
 /* Adds n elements to `sum`. */
-static tess_status add(const struct tess_parameters *s, const struct tess_weight *w, float *sum,
-                       float *more, int64_t n)
+static tess_status add_gradient_part(const struct tess_parameters *s, const struct tess_weight *w,
+                                     float *sum, float *more, int64_t n)
 {
 	struct tess_view in[2] = {
 		{ .data = sum, .dtype = TESS_F32, .ndim = 2, .shape = { 1, n }, .stride = { n, 1 } }
@@ -57,11 +57,12 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 	for (int64_t at = 0, n, end = s->each[kept->index].state.len; at < end && !st; at += n) {
 		n = tess_program_limit_tied_part(s->program, end - at);
 		if (!has_table)
-			st = exchange(s, along, w, head + at, n, TESS_F32, TESS_SEND, table->stage);
+			st = exchange_part(s, along, w, head + at, n, TESS_F32, TESS_SEND,
+			                   table->stage);
 		else if (!has_head)
-			st = exchange(s, along, w, head, n, TESS_F32, TESS_RECV, w->stage);
+			st = exchange_part(s, along, w, head, n, TESS_F32, TESS_RECV, w->stage);
 		if (!st && has_table)
-			st = add(s, w, sum + at, has_head ? head + at : head, n);
+			st = add_gradient_part(s, w, sum + at, has_head ? head + at : head, n);
 	}
 	return st;
 }
@@ -91,12 +92,12 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 		const struct tess_parameter *a = &s->each[i];
 
 		if (table && tess_program_has_stage(p, s->rank, w->stage)) {
-			st = exchange(s, along, w, a->weight, a->rest.len, w->dtype, TESS_RECV,
-			              table->stage);
+			st = exchange_part(s, along, w, a->weight, a->rest.len, w->dtype, TESS_RECV,
+			                   table->stage);
 		} else if (table && tess_program_has_stage(p, s->rank, table->stage)) {
 			a = &s->each[table->index];
-			st = exchange(s, along, w, a->weight, a->rest.len, w->dtype, TESS_SEND,
-			              w->stage);
+			st = exchange_part(s, along, w, a->weight, a->rest.len, w->dtype, TESS_SEND,
+			                   w->stage);
 		}
 	}
 	return st;

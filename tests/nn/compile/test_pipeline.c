@@ -145,7 +145,7 @@ static const struct stage_case {
 	const char *sends; /* "from:to:module" of each forward send */
 	int backward; /* number of later sends, except the loss */
 } stage_cases[] = {
-	/* five layers, and a tied head, which is in the last stage, from where the logits are sent */
+	/* five layers, and a tied head in the last stage, from where the logits are sent */
 	{ "data", "none", "pp=2", "00000011111",
 	  "0:1:model.layers.3.input_layernorm 1:0:the model's output ", 1 },
 	{ "data", "none", "pp=3", "00001111222",
