@@ -128,7 +128,9 @@ static tess_status list_parameters(struct explanation *x)
 			.shape = shape,
 			.dtype = w->compressed ? w->compressed : w->dtype,
 			.ndim = w->ndim,
-			.tied = w->table != NULL,
+			.tied = w->table    ? 1
+			        : w->copies ? 2
+			                    : 0,
 			.from_config = w->absent
 		};
 		if (!p->styles || !p->places)
@@ -419,9 +421,12 @@ static tess_status measure_traffic(struct explanation *x)
 			else
 				t[d].backward += bytes;
 		}
-	for (int32_t d = 0; d < x->e.ndims && x->training; d++)
+	for (int32_t d = 0; d < x->e.ndims && x->training; d++) {
 		if (x->program_dim[d] == p->data_along)
 			t[d].gradients += tess_explaining_count_returned(p);
+		if (x->program_dim[d] == p->pipeline_along)
+			t[d].gradients += tess_explaining_count_tied(p);
+	}
 	x->e.traffic = t;
 	return TESS_OK;
 }

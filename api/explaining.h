@@ -43,6 +43,11 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
                                    struct tess_program **out);
 /* Returns the bytes of replicated weights of which each rank's optimizer updates a share. */
 uint64_t tess_explaining_count_returned(const struct tess_program *p);
+/*
+ * Returns the bytes that stages send once a step for tied heads in other stages than their tables:
+ * gradients of heads, and the copies of tables.
+ */
+uint64_t tess_explaining_count_tied(const struct tess_program *p);
 /* Lowers each rank that differs from others, and sets e.ranks and `sent`. */
 tess_status tess_explaining_measure_ranks(struct explanation *x);
 /* Returns the sums over the records, and the most loaded rank. */

@@ -65,7 +65,7 @@ static void plan_runs(struct build *b, int32_t nuses)
 {
 	const struct tess_program *p = b->p;
 	struct build_gathers *g = b->gathers;
-	uint64_t most = p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES, bytes = 0;
+	uint64_t most = tess_program_get_bucket(p), bytes = 0;
 
 	g->run = TESS_NEW(&b->l->arena, struct run, nuses);
 	g->weight = TESS_NEW(&b->l->arena, const struct tess_weight *, nuses);

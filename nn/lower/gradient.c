@@ -153,11 +153,6 @@ static void place_finished(struct build *b, struct slot *s, struct value *v)
 	v->offset = b->gradients->memory[w->index].offset;
 }
 
-static uint64_t get_bucket_bytes(const struct tess_program *p)
-{
-	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
-}
-
 /* Returns the bucket of the next gradient: the last one, or a new one. */
 static struct bucket *choose_bucket(struct build *b, const struct slot *s, const struct value *v)
 {
@@ -167,7 +162,7 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	const struct tess_dim *over = s->record->in[0]->sum;
 
 	if (k && !k->full && k->slot->record->stage == s->record->stage && s->len == s->n && k->cut == cut && k->over == over &&
-	    4 * (uint64_t)(k->count + s->n) <= get_bucket_bytes(b->p))
+	    4 * (uint64_t)(k->count + s->n) <= tess_program_get_bucket(b->p))
 		return k;
 	k = &g->bucket[g->nbuckets++];
 	*k = (struct bucket){
@@ -191,7 +186,7 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
 	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
 		return 0;
-	most = get_bucket_bytes(p);
+	most = tess_program_get_bucket(p);
 	if ((uint64_t)(bytes * v->rows) <= most)
 		return 0;
 	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
@@ -279,13 +274,14 @@ static void place_received(struct build *b, const struct tess_record *rec)
 
 	if (!table || build_has_record(b, rec) || b->l->gradient[w->index].ndim)
 		return;
-	n = tess_weight_get_kept(b->p, table, rank, TESS_STATE).len;
+	n = tess_program_limit_tied_part(b->p,
+	                                 tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
 	if (!n)
 		return;
 	buffer = open_memory(b);
 	if (b->status)
 		return;
-	place_memory(b, w, buffer, n < TESS_TIED_PART ? n : TESS_TIED_PART);
+	place_memory(b, w, buffer, n);
 	close_memory(b, buffer);
 }
 
@@ -480,7 +476,7 @@ static bool is_full(const struct build *b)
 	for (int32_t i = g->nwaited; i <= g->nstarted; i++)
 		bytes += 4 * (uint64_t)g->bucket[i].count;
 	return g->nstarted - g->nwaited == UNDER_WAY ||
-	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * get_bucket_bytes(b->p));
+	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * tess_program_get_bucket(b->p));
 }
 
 static void finish_oldest_bucket(struct build *b)

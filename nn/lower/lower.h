@@ -88,9 +88,6 @@ struct tess_segment { /* adjacent steps: an action on a stage */
 	int32_t first_patch, end_patch;
 };
 
-/* elements of the gradient of a tied head that a stage sends at once to that of the table */
-enum { TESS_TIED_PART = 1 << 20 };
-
 struct tess_rank_program {
 	struct tess_arena arena;
 	int32_t rank, nsteps, npatches, nsegments;
@@ -110,7 +107,7 @@ struct tess_rank_program {
 	/*
 	 * in training: bytes of all gradients, and f32 [n], flat, by weight, whose data binding
 	 * sets; ndim 0: the weight has no gradient. Of a tied head in another stage than its table,
-	 * ranks with the table have room for TESS_TIED_PART elements.
+	 * ranks with the table have room for the bytes of a bucket.
 	 */
 	uint64_t gradient_bytes;
 	struct tess_view *gradient;

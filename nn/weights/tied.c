@@ -6,9 +6,9 @@
 #include <tessera/reduce.h>
 
 /* Sends n elements to the rank of another stage, or receives them. */
-static tess_status exchange(const struct tess_parameters *s, struct tess_group *const *along,
-                            const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
-                            int32_t kind, int32_t stage)
+static tess_status exchange_part(const struct tess_parameters *s, struct tess_group *const *along,
+                                 const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
+                                 int32_t kind, int32_t stage)
 {
 	const struct tess_coll c = { .size = sizeof c,
 		                     .kind = kind,
@@ -25,14 +25,12 @@ static tess_status exchange(const struct tess_parameters *s, struct tess_group *
 }
 
 /* Adds n elements to `sum`. */
-static tess_status add(const struct tess_parameters *s, const struct tess_weight *w, float *sum,
-                       float *more, int64_t n)
+static tess_status add_gradient_part(const struct tess_parameters *s, const struct tess_weight *w,
+                                     float *sum, float *more, int64_t n)
 {
-	struct tess_view in[2] = { { .data = sum,
-		                     .dtype = TESS_F32,
-		                     .ndim = 2,
-		                     .shape = { 1, n },
-		                     .stride = { n, 1 } } };
+	struct tess_view in[2] = {
+		{ .data = sum, .dtype = TESS_F32, .ndim = 2, .shape = { 1, n }, .stride = { n, 1 } }
+	};
 	struct tess_op op = { .size = sizeof op,
 		              .kind = TESS_OP_ADD,
 		              .nin = 2,
@@ -59,13 +57,14 @@ static tess_status add_gradient(const struct tess_parameters *s, struct tess_gro
 	tess_status st = TESS_OK;
 
 	for (int64_t at = 0, n, end = s->each[kept->index].state.len; at < end && !st; at += n) {
-		n = end - at < TESS_TIED_PART ? end - at : TESS_TIED_PART;
+		n = tess_program_limit_tied_part(s->program, end - at);
 		if (!has_table)
-			st = exchange(s, along, w, head + at, n, TESS_F32, TESS_SEND, table->stage);
+			st = exchange_part(s, along, w, head + at, n, TESS_F32, TESS_SEND,
+			                   table->stage);
 		else if (!has_head)
-			st = exchange(s, along, w, head, n, TESS_F32, TESS_RECV, w->stage);
+			st = exchange_part(s, along, w, head, n, TESS_F32, TESS_RECV, w->stage);
 		if (!st && has_table)
-			st = add(s, w, sum + at, has_head ? head + at : head, n);
+			st = add_gradient_part(s, w, sum + at, has_head ? head + at : head, n);
 	}
 	return st;
 }
@@ -96,9 +95,9 @@ static tess_status copy_table(const struct tess_parameters *s, struct tess_group
 		return tess_device_move(&s->weights.device, w->name, to->weight, from->weight,
 		                        tess_width(w->dtype) * (uint64_t)to->rest.len);
 	if (has_copy)
-		return exchange(s, along, w, to->weight, to->rest.len, w->dtype, TESS_RECV,
+		return exchange_part(s, along, w, to->weight, to->rest.len, w->dtype, TESS_RECV,
 		                table->stage);
-	return has_table ? exchange(s, along, w, from->weight, from->rest.len, w->dtype, TESS_SEND,
+	return has_table ? exchange_part(s, along, w, from->weight, from->rest.len, w->dtype, TESS_SEND,
 	                            w->stage)
 	                 : TESS_OK;
 }

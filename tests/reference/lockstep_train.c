@@ -37,7 +37,7 @@ static tess_status record_replica(const struct lockstep_step *step, const char *
 	for (int64_t i = 0; i < t.nsequences; i++)
 		rec->ntokens += t.lengths[i];
 	rec->nselected = rec->ntokens;
-	t.accumulate = step->times > 1;
+	t.accumulate = t.several = step->times > 1;
 	t.recompute = recompute;
 	return tess_program_compile(rec, out);
 }
@@ -200,7 +200,7 @@ static tess_status merge_gradient(const struct tess_program *p, int32_t r,
 static tess_status collect_gradient(const struct tess_program *p, const struct lockstep_rank *rank,
                                     int32_t i, struct lockstep_gradients *out)
 {
-	const struct tess_weight *w = p->weight[i];
+	const struct tess_weight *w = p->weight[i], *table = tess_weight_get_table(w);
 	int64_t count = tess_weight_count_elements(w);
 	char *seen;
 	bool trained = false;
@@ -214,14 +214,30 @@ static tess_status collect_gradient(const struct tess_program *p, const struct l
 	seen = calloc((size_t)count, 1);
 	for (int32_t r = 0; r < p->mesh.nranks && !st; r++)
 		if (tess_program_has_stage(p, r, w->stage))
-			st = merge_gradient(p, r, w, rank[r].low->gradient[i].data, out->data[i],
-			                    seen);
+			st = merge_gradient(p, r, table ? table : w, rank[r].low->gradient[i].data,
+			                    out->data[i], seen);
 	for (int64_t k = 0; k < count && !st; k++)
 		if (!seen[k])
 			st = tess_fail(TESS_EBUG, "%s: no rank has element %lld", w->name,
 			               (long long)k);
 	free(seen);
 	return st;
+}
+
+/* Adds the gradients of tied heads that are apart to those of their tables. */
+static void add_tied_gradients(struct lockstep_gradients *g)
+{
+	for (int32_t i = 0; i < g->program->nweights; i++) {
+		const struct tess_weight *w = g->program->weight[i],
+					 *table = tess_weight_get_table(w);
+
+		for (int64_t k = 0; table && g->data[i] && k < tess_weight_count_elements(w); k++)
+			g->data[table->index][k] += g->data[i][k];
+		if (table) {
+			free(g->data[i]);
+			g->data[i] = NULL;
+		}
+	}
 }
 
 /* Returns the replica of rank r of the mesh. */
@@ -305,6 +321,8 @@ tess_status lockstep_train_again(const struct lockstep_step *step, const char *c
 	out->program = p[0];
 	if (st)
 		lockstep_free_gradients(out);
+	else
+		add_tied_gradients(out);
 	return st;
 }
 

@@ -146,32 +146,37 @@ static const struct stage_case {
 	const char *sends; /* "from:to:module" of each forward send */
 	int backward; /* number of later sends, except the loss */
 } stage_cases[] = {
-	/* five layers and tied embeddings: the head's table is in the first stage */
-	{ "data", "none", "pp=2", "00001111111", "0:1:model.layers.2.input_layernorm 1:0:lm_head ",
+	/* five layers, and a tied head in the last stage, from where the logits are sent */
+	{ "data", "none", "pp=2", "00000011111",
+	  "0:1:model.layers.3.input_layernorm 1:0:the model's output ", 1 },
+	{ "data", "none", "pp=3", "00001111222",
+	  "0:1:model.layers.2.input_layernorm 1:2:model.layers.4.input_layernorm "
+	  "2:0:the model's output ",
 	  2 },
-	{ "data", "none", "pp=3", "00111122222",
-	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.3.input_layernorm 2:0:lm_head ", 3 },
 	/* each stage has a module, though fewer stages would suffice */
 	{ "data", "none", "pp=4", "00112222333",
 	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
-	  "2:3:model.layers.4.input_layernorm 3:0:lm_head ",
-	  4 },
+	  "2:3:model.layers.4.input_layernorm 3:0:the model's output ",
+	  3 },
 	{ "data", "none", "pp=5", "00112233444",
 	  "0:1:model.layers.1.input_layernorm 1:2:model.layers.2.input_layernorm "
-	  "2:3:model.layers.3.input_layernorm 3:4:model.layers.4.input_layernorm 4:0:lm_head ",
-	  5 },
+	  "2:3:model.layers.3.input_layernorm 3:4:model.layers.4.input_layernorm "
+	  "4:0:the model's output ",
+	  4 },
 	{ "data", "{\"pp:model.layers.1\":\"stage\"}", "pp=2,tp=1", "00111111111",
-	  "0:1:model.layers.1.input_layernorm 1:0:lm_head ", 2 },
+	  "0:1:model.layers.1.input_layernorm 1:0:the model's output ", 1 },
 	{ "data", "{\"pp\":{\"model.layers.0\":\"stage\",\"layers.4\":\"stage\"}}", "pp=3,tp=1",
 	  "11111111222",
-	  "0:1:model.layers.0.input_layernorm 1:2:model.layers.4.input_layernorm 2:0:lm_head ", 3 },
+	  "0:1:model.layers.0.input_layernorm 1:2:model.layers.4.input_layernorm "
+	  "2:0:the model's output ",
+	  2 },
 	/* a stage may begin inside a layer: the residual is sent, too */
 	{ "data", "{\"pp:model.layers.2.mlp\":\"stage\"}", "pp=2,tp=1", "00000011111",
-	  "0:1:model.layers.2.mlp.gate_proj 0:1:model.layers.2 1:0:lm_head ", 3 },
-	/* modules after a tied head are in the head's stage */
+	  "0:1:model.layers.2.mlp.gate_proj 0:1:model.layers.2 1:0:the model's output ", 2 },
+	/* modules after the layers are in the last stage */
 	{ GOLDENS "gemma2", "none", "pp=2", "000011111",
-	  "0:1:model.layers.1.input_layernorm 1:0:lm_head ", 2 },
-	/* an untied head is in the last stage, and the logits are sent */
+	  "0:1:model.layers.1.input_layernorm 1:0:the model's output ", 1 },
+	/* so is an untied head */
 	{ GOLDENS "llama", "none", "pp=2", "00111",
 	  "0:1:model.layers.1.input_layernorm 1:0:the model's output ", 1 },
 };
