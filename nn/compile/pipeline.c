@@ -190,8 +190,9 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 }
 
 /*
- * Returns the stage that computes an operand: the last computed one of the forward, else of all.
- * TESS_STAGES_ALL: all are inputs.
+ * Returns the stage that computes an operand: the last computed one of the forward, else of all,
+ * except the sums of the load balancing loss, which all stages read. TESS_STAGES_ALL: all are
+ * inputs.
  */
 static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
 {
@@ -202,7 +203,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 		int32_t id = x->id;
 		bool backward = c->made[id] >= c->nforward && !x->repeats;
 
-		if (c->made[id] <= last[backward])
+		if (c->made[id] <= last[backward] || x == c->p->balance)
 			continue;
 		last[backward] = c->made[id];
 		stage[backward] = c->home[id];
