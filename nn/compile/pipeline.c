@@ -1,6 +1,7 @@
 #include "nn/compile/pipeline.h"
 
 #include "core/base/status.h"
+#include "nn/compile/pipeline_moves.h"
 #include "nn/compile/pipeline_schedule.h"
 
 #include <ctype.h>
@@ -266,13 +267,21 @@ static void place_record(struct pipeline *c, int32_t i, int32_t stage)
 	}
 }
 
+static void place_moves(struct pipeline *c, int32_t begin, int32_t end)
+{
+	if (!c->r->status && tess_pipeline_place_moves(c->p, begin, end, c->home))
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+}
+
 static void place_records(struct pipeline *c)
 {
 	for (int32_t i = 0; i < c->nforward && !c->r->status; i++)
 		place_record(c, i, choose_forward_stage(c, i));
+	place_moves(c, 0, c->nforward);
 	want_gradients(c);
 	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
 		place_record(c, i, choose_backward_stage(c, i));
+	place_moves(c, c->nforward, c->p->nrecords);
 }
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
