@@ -32,6 +32,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_check_rules(r);
 	if (!r->status)
 		tess_program_set_router_math(r->p);
+	if (!r->status && r->p->training && r->p->training->balance > 0)
+		tess_program_record_balance(r);
 	nforward = r->p->nrecords;
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);

@@ -1,6 +1,8 @@
 #include "nn/compile/pipeline.h"
 
 #include "core/base/status.h"
+#include "nn/compile/pipeline_moves.h"
+
 #include <ctype.h>
 #include <string.h>
 #include <tessera/reduce.h>
@@ -25,6 +27,7 @@ struct pipeline {
 	struct tess_recorder *r;
 	struct tess_program *p;
 	int32_t nforward, nstages;
+	int32_t tail; /* the first record after the numbered modules */
 	int32_t *first; /* by stage: its first record */
 	bool *placed; /* by weight: its stage is known */
 	int32_t *home; /* by value: the stage that computes it; TESS_STAGES_ALL: an input */
@@ -164,6 +167,16 @@ static void use_stage_begins(struct pipeline *c)
 		c->first[i] = r->stage_begins[i - 1].record;
 }
 
+/* Returns the record after the last one of a numbered module, or the end without such modules. */
+static int32_t find_tail(const struct pipeline *c)
+{
+	int32_t i = c->nforward;
+
+	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
+		i--;
+	return i ? i : c->nforward;
+}
+
 /* ---- the stage of each record ---------------------------------------------------------------- */
 
 /* Returns the stage of the weights of a record, `first` for newly placed ones; -1: no weights. */
@@ -188,8 +201,9 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 }
 
 /*
- * Returns the stage that computes an operand: the last computed one of the forward, else of all.
- * TESS_STAGES_ALL: all are inputs.
+ * Returns the stage that computes an operand: the last computed one of the forward, else of all,
+ * except the sums of the load balancing loss, which all stages read. TESS_STAGES_ALL: all are
+ * inputs.
  */
 static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
 {
@@ -200,7 +214,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 		int32_t id = x->id;
 		bool backward = c->made[id] >= c->nforward && !x->repeats;
 
-		if (c->made[id] <= last[backward])
+		if (c->made[id] <= last[backward] || x == c->p->balance)
 			continue;
 		last[backward] = c->made[id];
 		stage[backward] = c->home[id];
@@ -211,7 +225,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 {
 	const struct tess_record *rec = c->p->record[i];
-	int32_t stage = 0, by_weight;
+	int32_t stage = 0, by_weight, by_operand = find_operand_stage(c, rec);
 
 	while (stage + 1 < c->nstages && c->first[stage + 1] <= i)
 		stage++;
@@ -219,10 +233,10 @@ static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 	if (by_weight >= 0)
 		return by_weight;
 	/* all stages have inputs, and may slice them */
-	if (rec->kind == TESS_REC_MOVE && find_operand_stage(c, rec) == TESS_STAGES_ALL &&
+	if (rec->kind == TESS_REC_MOVE && by_operand == TESS_STAGES_ALL &&
 	    !tess_move_kind(c->p, rec))
 		return TESS_STAGES_ALL;
-	return stage;
+	return i >= c->tail && by_operand >= 0 ? by_operand : stage;
 }
 
 static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
@@ -265,13 +279,21 @@ static void place_record(struct pipeline *c, int32_t i, int32_t stage)
 	}
 }
 
+static void place_moves(struct pipeline *c, int32_t begin, int32_t end)
+{
+	if (!c->r->status && tess_pipeline_place_moves(c->p, begin, end, c->home))
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+}
+
 static void place_records(struct pipeline *c)
 {
 	for (int32_t i = 0; i < c->nforward && !c->r->status; i++)
 		place_record(c, i, choose_forward_stage(c, i));
+	place_moves(c, 0, c->nforward);
 	want_gradients(c);
 	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
 		place_record(c, i, choose_backward_stage(c, i));
+	place_moves(c, c->nforward, c->p->nrecords);
 }
 
 /* Gives tied heads in other stages than their tables copies of these. */
@@ -576,6 +598,7 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}
+	c.tail = find_tail(&c);
 	if (r->nstage_begins)
 		use_stage_begins(&c);
 	else

@@ -36,6 +36,9 @@ static const struct {
 	{ GOLDENS "qwen3", NULL, { "pp=2,tp=2", "pp=2,tp=2", NULL } },
 	{ GOLDENS "qwen3_moe", NULL, { "pp=3,tp=2", "pp=3,tp=1", "pp=2,tp=1" } },
 	{ GOLDENS "deepseek_v3", NULL, { "pp=3,tp=2", "pp=2,tp=2", "pp=3,tp=1" } },
+	{ GOLDENS "gpt_neox", "tp+sp", { "pp=2,tp=2", "tp=2,pp=2", NULL } },
+	{ GOLDENS "mixtral", "tp+sp", { "pp=2,tp=3", "dp=2,pp=2,tp=2", "pp=2,tp=2" } },
+	{ GOLDENS "qwen2_moe", "tp+sp", { "pp=3,tp=2", "pp=3,tp=2", NULL } },
 	/* only a part of the columns of a value is sent */
 	{ GOLDENS "deepseek_v3",
 	  "{\"pp:model.layers.1.self_attn.kv_a_layernorm\":\"stage\"}",
@@ -68,11 +71,15 @@ static tess_status train_on_stages(const struct checkpoint_fixture *f, const cha
 	static const int64_t lengths[] = { 35, 3, 4 };
 	int32_t ids[IDS], labels[IDS];
 	struct lockstep how = { f->model, &f->source, plan, 1, ids, IDS, true, mesh };
-	struct lockstep_step step = { .how = &how,
-		                      .lengths = lengths,
-		                      .nsequences = 3,
-		                      .labels = labels,
-		                      .balance = strstr(f->model->name, "mixtral") ? 0.02 : 0 };
+	struct lockstep_step step = {
+		.how = &how,
+		.lengths = lengths,
+		.nsequences = 3,
+		.labels = labels,
+		.balance = strstr(f->model->name, "mixtral") || !strcmp(f->model->name, "qwen2_moe")
+		                   ? 0.02
+		                   : 0
+	};
 
 	for (int32_t i = 0; i < IDS; i++) {
 		ids[i] = (i * 31 + 7) % 90;
@@ -81,9 +88,10 @@ static tess_status train_on_stages(const struct checkpoint_fixture *f, const cha
 	return lockstep_train_again(&step, recompute, out);
 }
 
+static const char *const layers[] = { "**.layers.*", NULL }, *const mlps[] = { "**.mlp", NULL };
+
 START_TEST(gives_the_bits_of_one_rank)
 {
-	static const char *const mlps[] = { "**.mlp", NULL };
 	const char *plan = pipelines[_i].plan, *whole = plan && strstr(plan, "pp:") ? "none" : plan;
 	struct checkpoint_fixture f;
 	struct lockstep_gradients want, have;
@@ -114,23 +122,27 @@ END_TEST
 
 /* ---- where stages begin, and what is sent ---------------------------------------------------- */
 
-static tess_status record_pipeline(const struct checkpoint_fixture *f, const char *plan,
-                                   const char *mesh, bool training,
-                                   const struct tess_pipeline *pipeline,
-                                   struct tess_program **out)
+/* Records a step of IDS tokens; overrides of the plan end with NULL; t: of training, else NULL. */
+static tess_status record_pipeline_step(const struct checkpoint_fixture *f, const char *plan,
+                                        const char *const *overrides, const char *mesh,
+                                        const struct tess_training *t,
+                                        const struct tess_pipeline *pipeline,
+                                        struct tess_program **out)
 {
-	static const int64_t length = IDS;
-	struct tess_training t = { .lengths = &length, .nsequences = 1, .all_sequences = 1 };
 	struct tess_plan opened;
 	struct tess_record_options options = { .model = f->model,
 		                               .plan = &opened,
 		                               .source = &f->source,
 		                               .ntokens = IDS,
-		                               .nselected = training ? IDS : 1,
+		                               .nselected = t ? IDS : 1,
 		                               .pipeline = pipeline,
-		                               .training = training ? &t : NULL };
-	tess_status st = tess_plan_open(f->model, plan, NULL, 0, &opened);
+		                               .training = t };
+	tess_status st;
+	int32_t n = 0;
 
+	while (overrides[n])
+		n++;
+	st = tess_plan_open(f->model, plan, overrides, n, &opened);
 	if (st)
 		return st;
 	st = tess_mesh_shape_parse(mesh, 0, &options.mesh);
@@ -138,6 +150,17 @@ static tess_status record_pipeline(const struct checkpoint_fixture *f, const cha
 		st = tess_program_compile(&options, out);
 	tess_plan_free(&opened);
 	return st;
+}
+
+static tess_status record_pipeline(const struct checkpoint_fixture *f, const char *plan,
+                                   const char *mesh, bool training,
+                                   const struct tess_pipeline *pipeline, struct tess_program **out)
+{
+	static const int64_t length = IDS;
+	struct tess_training t = { .lengths = &length, .nsequences = 1, .all_sequences = 1 };
+
+	return record_pipeline_step(f, plan, (const char *[]){ NULL }, mesh, training ? &t : NULL,
+	                            pipeline, out);
 }
 
 static const struct stage_case {
@@ -296,6 +319,120 @@ START_TEST(holds_the_weights_of_a_stage)
 }
 END_TEST
 
+/* ---- bytes at boundaries --------------------------------------------------------------------- */
+
+/* The ranks of a stage together send each hidden value once, in a step of IDS tokens. */
+static const struct boundary_case {
+	const char *checkpoint, *plan, *mesh;
+	int hidden, crossings; /* crossings: 2 for two values or ranks */
+	const char *const *recompute;
+	double balance; /* factor of the load balancing loss, of which only sums are sent */
+	const char *overrides[3];
+} boundary_cases[] = {
+	{ "data", "tp+sp", "pp=2,tp=3", 64, 1, NULL, 0, { NULL } },
+	{ GOLDENS "llama", "tp+sp", "pp=2,tp=3", 48, 1, NULL, 0, { NULL } },
+	{ GOLDENS "llama", "tp+sp", "tp=2,pp=2", 48, 1, layers, 0, { NULL } },
+	{ GOLDENS "gpt2", "tp+sp", "pp=2,tp=2", 48, 1, NULL, 0, { NULL } },
+	{ GOLDENS "gpt_neox", "tp+sp", "pp=2,tp=2", 40, 1, mlps, 0, { NULL } },
+	{ GOLDENS "gemma3_text", "tp+sp", "pp=2,tp=2", 36, 1, layers, 0, { NULL } },
+	{ GOLDENS "mixtral", "tp+sp", "pp=2,tp=2", 32, 1, NULL, 0.02, { NULL } },
+	{ GOLDENS "qwen2_moe", "tp+sp", "pp=3,tp=2", 32, 1, mlps, 0.02, { NULL } },
+	{ GOLDENS "qwen3_moe", "tp+sp", "pp=3,tp=2", 32, 1, layers, 0.02, { NULL } },
+	{ GOLDENS "deepseek_v3", "tp+sp", "pp=3,tp=2", 32, 1, mlps, 0, { NULL } },
+	/* embeddings alone */
+	{ GOLDENS "llama", "tp+sp", "pp=2,tp=2", 48, 1, NULL, 0, { "pp:model.layers.0=stage" } },
+	/* a sum is finished before it is sent, and the residual is sent, too */
+	{ GOLDENS "olmo2",
+	  "tp+sp",
+	  "pp=2,tp=2",
+	  48,
+	  2,
+	  NULL,
+	  0,
+	  { "**.mlp.down_proj=local_rowwise",
+	    "pp:model.layers.0.post_feedforward_layernorm=stage" } },
+	/* a replicated value is sent by both ranks, and not once more after its slice */
+	{ GOLDENS "llama",
+	  "tp",
+	  "pp=2,tp=2",
+	  48,
+	  2,
+	  NULL,
+	  0,
+	  { "model.layers.1.input_layernorm=sequence_parallel",
+	    "model.layers.1.self_attn=prepare_input:in=replicate" } },
+};
+
+/* Adds the bytes of values of tokens that a rank sends to each other stage. */
+static void add_sent_bytes(const struct tess_program *p, int32_t rank, uint64_t *bytes)
+{
+	struct tess_rank_program *l;
+
+	ck_assert(!tess_program_lower(p, rank, NULL, &l));
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_record *rec = p->record[l->step[i]->record];
+
+		if (l->step[i]->kind == TESS_STEP_COLL && l->step[i]->coll.kind == TESS_SEND &&
+		    rec->kind == TESS_REC_SEND && rec->in[0]->dim[0] == p->tokens)
+			bytes[(int)rec->num[TESS_REC_SEND_TO]] +=
+				l->step[i]->coll.count * tess_width(l->step[i]->coll.dtype);
+	}
+	tess_rank_program_free(l);
+}
+
+START_TEST(sends_each_hidden_value_once)
+{
+	static const int64_t length = IDS;
+	const struct boundary_case *k = &boundary_cases[_i];
+	struct tess_training t = { .lengths = &length,
+		                   .nsequences = 1,
+		                   .all_sequences = 1,
+		                   .recompute = k->recompute,
+		                   .balance = k->balance };
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+	uint64_t sent[3][3] = { 0 };
+
+	open_checkpoint_fixture(k->checkpoint, &f);
+	ck_assert_msg(!record_pipeline_step(&f, k->plan, k->overrides, k->mesh, &t, NULL, &p), "%s",
+	              tess_error());
+	for (int32_t r = 0; r < p->mesh.nranks; r++)
+		add_sent_bytes(p, r,
+		               sent[tess_mesh_shape_coordinate(&p->mesh, p->pipeline_along, r)]);
+	for (int32_t s = 0; s + 1 < p->nstages; s++) {
+		uint64_t once = IDS * sizeof(float) * (uint64_t)(k->hidden * k->crossings);
+
+		ck_assert_uint_eq(sent[s][s + 1], once);
+		ck_assert_uint_eq(sent[s + 1][s], once);
+	}
+	ck_assert_uint_eq(sent[0][2] + sent[2][0], 0);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
+/* Checks a gathered value that two later stages read: the first of them gathers it. */
+START_TEST(gathers_in_the_first_stage_that_reads)
+{
+	static const char *const overrides[] = { "pp:model.layers.1.self_attn=stage",
+		                                 "pp:model.layers.1.mlp=stage", NULL };
+	struct checkpoint_fixture f;
+	struct tess_program *p;
+	int32_t i = 0;
+
+	open_checkpoint_fixture(GOLDENS "cohere2", &f);
+	ck_assert_msg(!record_pipeline_step(&f, "tp+sp", overrides, "pp=3,tp=2", NULL, NULL, &p),
+	              "%s", tess_error());
+	while (p->record[i]->kind != TESS_REC_MOVE ||
+	       strcmp(p->record[i]->module, "model.layers.1.self_attn") != 0)
+		i++;
+	ck_assert_int_eq(tess_move_kind(p, p->record[i]), TESS_ALL_GATHER);
+	ck_assert_int_eq(p->record[i]->stage, 1);
+	tess_program_free(p);
+	tess_checkpoint_close(f.checkpoint);
+}
+END_TEST
+
 /* ---- schedules ------------------------------------------------------------------------------- */
 
 static const struct schedule_case {
@@ -394,9 +531,10 @@ static void expect_all_ran(const struct scheduled_rank *r, int32_t n)
 		const struct tess_segment *s = &r->l->segment[i];
 
 		for (int32_t k = 0; k < n; k++)
-			ck_assert_msg(r->ran[s->stage][s->kind][k], "rank %d: stage %d, kind %d, "
-			              "micro-batch %d has not run", (int)r->rank, (int)s->stage,
-			              (int)s->kind, (int)k);
+			ck_assert_msg(r->ran[s->stage][s->kind][k],
+			              "rank %d: stage %d, kind %d, "
+			              "micro-batch %d has not run",
+			              (int)r->rank, (int)s->stage, (int)s->kind, (int)k);
 		ck_assert_int_eq(s->first, steps);
 		steps = s->end;
 	}
@@ -493,6 +631,9 @@ int main(void)
 	tcase_add_loop_test(t, gives_the_bits_of_one_rank, 0,
 	                    (int)(sizeof pipelines / sizeof *pipelines));
 	tcase_add_loop_test(t, begins_stages, 0, (int)(sizeof stage_cases / sizeof *stage_cases));
+	tcase_add_loop_test(t, sends_each_hidden_value_once, 0,
+	                    (int)(sizeof boundary_cases / sizeof *boundary_cases));
+	tcase_add_test(t, gathers_in_the_first_stage_that_reads);
 	tcase_add_test(t, gives_each_stage_a_module);
 	tcase_add_test(t, holds_the_weights_of_a_stage);
 	tcase_add_loop_test(t, runs_all_segments, 0,
