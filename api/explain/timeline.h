@@ -8,8 +8,6 @@
 
 enum { TIMELINE_BUBBLE = 128 };
 
-/* Returns "F", "B", "I" or "W"; NULL: a message, which is not drawn. */
-const char *timeline_get_kind(int32_t kind);
 /* Returns the duration of the shortest computation that takes time. */
 double timeline_find_unit(const struct tess_timeline *t);
 /* Formats the length of a step in units of the shortest computation, and its bubble. */

@@ -71,7 +71,7 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	bool known;
 	tess_status st;
 
-	if (nranks < 1 || nmicro < 1)
+	if (nranks < 1 || nmicro < 0)
 		return tess_fail(TESS_EINVAL,
 		                 "pipeline schedule %s: %d ranks and %d micro-batches are given; "
 		                 "use 1 or more",
@@ -80,7 +80,7 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	if (st)
 		return st;
 	m.nranks = nranks;
-	m.nmicro = nmicro;
+	m.nmicro = nmicro ? nmicro : 1;
 	st = tess_schedule_generate(&m, &known);
 	if (!known)
 		st = tess_fail(TESS_EINVAL,

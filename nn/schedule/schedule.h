@@ -67,10 +67,20 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
 
 /* Returns the name of a kind in CSV, as "F". */
 const char *tess_schedule_name_kind(int32_t kind);
+/* Returns whether a schedule has an action of this kind. */
+bool tess_schedule_has_kind(const struct tess_pipeline *p, int32_t kind);
 
 static inline bool tess_schedule_is_message(int32_t kind)
 {
 	return kind >= TESS_PIPELINE_SEND_FORWARD;
+}
+
+/* Returns the change of the number of micro-batches whose values a rank keeps: 1, 0 or -1. */
+static inline int32_t tess_schedule_count_kept(int32_t kind)
+{
+	return kind == TESS_PIPELINE_FORWARD                                              ? 1
+	       : kind == TESS_PIPELINE_BACKWARD || kind == TESS_PIPELINE_BACKWARD_WEIGHTS ? -1
+	                                                                                  : 0;
 }
 
 static inline bool tess_schedule_is_receive(int32_t kind)
