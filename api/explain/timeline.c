@@ -146,12 +146,18 @@ static void print_ranks(const struct tess_timeline *t, FILE *f)
 	}
 }
 
-void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_BUBBLE])
+void timeline_format_size(const struct tess_pipeline *p, char out[TIMELINE_LINE])
+{
+	snprintf(out, TIMELINE_LINE, "%d ranks along pp, %d stages, %d micro-batch%s",
+	         (int)p->nranks, (int)p->nstages, (int)p->nmicro, p->nmicro == 1 ? "" : "es");
+}
+
+void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_LINE])
 {
 	double unit = timeline_find_unit(t), ideal = t->ideal > 0 ? t->ideal : 1;
 
 	unit = unit > 0 ? unit : 1;
-	snprintf(out, TIMELINE_BUBBLE, "a step takes %.4g, work %.4g: bubble %.1f%% of the work",
+	snprintf(out, TIMELINE_LINE, "a step takes %.4g, work %.4g: bubble %.1f%% of the work",
 	         t->length / unit, t->ideal / unit, 100 * (t->length / ideal - 1));
 }
 
@@ -159,12 +165,12 @@ static tess_status print_timeline(const struct tess_timeline *t, FILE *f)
 {
 	const struct tess_pipeline *p = t->pipeline;
 	double unit = timeline_find_unit(t);
-	char bubble[TIMELINE_BUBBLE];
+	char size[TIMELINE_LINE], bubble[TIMELINE_LINE];
 	tess_status st;
 
+	timeline_format_size(p, size);
 	timeline_format_bubble(t, bubble);
-	fprintf(f, "pipeline schedule %s: %d ranks along pp, %d stages, %d micro-batches\n%s\n",
-	        p->name ? p->name : "", (int)p->nranks, (int)p->nstages, (int)p->nmicro, bubble);
+	fprintf(f, "pipeline schedule %s: %s\n%s\n", p->name ? p->name : "", size, bubble);
 	if (t->longest < t->length)
 		fprintf(f, "if no rank waits for others before the optimizer step: bubble %.1f%%\n",
 		        100 * (t->longest / t->ideal - 1));

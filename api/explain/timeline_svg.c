@@ -41,15 +41,14 @@ static double get_time_x(const struct timeline_picture *d, double time)
 static void draw_timeline_title(const struct timeline_picture *d)
 {
 	const struct tess_pipeline *p = d->t->pipeline;
-	char bubble[TIMELINE_BUBBLE];
+	char size[TIMELINE_LINE], bubble[TIMELINE_LINE];
 
+	timeline_format_size(p, size);
 	timeline_format_bubble(d->t, bubble);
 	svg_begin(d->f, 2 * MARGIN + NAME_WIDTH + d->width + PEAK, get_row_y(p->nranks) + LEGEND,
 	          timeline_styles, dark_styles);
 	svg_draw_label(d->f, MARGIN, 34, "title", 60, "%s", p->name ? p->name : "");
-	svg_draw_label(d->f, MARGIN, 54, "soft", 160,
-	               "%d ranks along pp, %d stages, %d micro-batches; %s", (int)p->nranks,
-	               (int)p->nstages, (int)p->nmicro, bubble);
+	svg_draw_label(d->f, MARGIN, 54, "soft", 160, "%s; %s", size, bubble);
 }
 
 /* Returns whether an earlier stage is on the same rank. */
