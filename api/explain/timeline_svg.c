@@ -96,15 +96,15 @@ static void draw_kept(const struct timeline_picture *d, int32_t rank)
 
 	fprintf(d->f, "<path class=\"kept\" d=\"M%.1f %.1f", get_time_x(d, 0), foot);
 	for (int32_t i = 0; i < p->nactions[rank]; i++) {
-		int32_t change = tess_schedule_count_kept(p->actions[rank][i].kind);
 		const struct tess_timeline_span *s = &d->t->spans[rank][i];
-		double x = get_time_x(d, change > 0 ? s->start : s->end);
 
-		if (!change)
-			continue;
-		n += change;
-		peak_x = n == d->t->live[rank] && !peak_x ? x : peak_x;
-		fprintf(d->f, "H%.1fV%.1f", x, foot - n * step);
+		if (s->kept != n)
+			fprintf(d->f, "H%.1fV%.1f", get_time_x(d, s->start), foot - s->kept * step);
+		if (s->kept == d->t->live[rank] && !peak_x)
+			peak_x = get_time_x(d, s->start);
+		n = s->left;
+		if (n != s->kept)
+			fprintf(d->f, "H%.1fV%.1f", get_time_x(d, s->end), foot - n * step);
 	}
 	fprintf(d->f, "H%.1f\"/>\n<circle class=\"peak\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.5\"/>\n",
 	        get_time_x(d, d->t->length), peak_x, foot - d->t->live[rank] * step);

@@ -92,10 +92,14 @@ struct tess_pipeline_times {
 	const double *stages[TESS_PIPELINE_KINDS];
 };
 
-/* Start and end of an action. */
+/* Start and end of an action, and what its rank keeps. */
 struct tess_timeline_span {
 	double start;
 	double end;
+	/* Micro-batches of its stages whose values the rank keeps during the action. */
+	int32_t kept;
+	/* Those that it keeps after the action. */
+	int32_t left;
 };
 
 /* A simulated step, and what each rank keeps. */

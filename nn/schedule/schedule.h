@@ -75,14 +75,6 @@ static inline bool tess_schedule_is_message(int32_t kind)
 	return kind >= TESS_PIPELINE_SEND_FORWARD;
 }
 
-/* Returns the change of the number of micro-batches whose values a rank keeps: 1, 0 or -1. */
-static inline int32_t tess_schedule_count_kept(int32_t kind)
-{
-	return kind == TESS_PIPELINE_FORWARD                                              ? 1
-	       : kind == TESS_PIPELINE_BACKWARD || kind == TESS_PIPELINE_BACKWARD_WEIGHTS ? -1
-	                                                                                  : 0;
-}
-
 static inline bool tess_schedule_is_receive(int32_t kind)
 {
 	return kind == TESS_PIPELINE_RECEIVE_FORWARD || kind == TESS_PIPELINE_RECEIVE_BACKWARD;

@@ -90,7 +90,7 @@ static bool run_action(struct clocks *c, int32_t rank)
 	} else {
 		end = start + measure_action(&c->times, a);
 	}
-	c->span[rank][c->done[rank]++] = (struct tess_timeline_span){ start, end };
+	c->span[rank][c->done[rank]++] = (struct tess_timeline_span){ start, end, 0, 0 };
 	c->now[rank] = end;
 	return true;
 }
@@ -132,17 +132,26 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static void count_live(const struct tess_pipeline *p, int32_t rank, int32_t *live,
-                       int32_t *stage_now, int32_t *stage_live)
+static void count_live(const struct tess_pipeline *p, int32_t rank, struct tess_timeline_span *span,
+                       int32_t *live, int32_t *stage_now, int32_t *stage_live)
 {
 	int32_t now = 0;
 
 	for (int32_t i = 0; i < p->nactions[rank]; i++) {
 		const struct tess_pipeline_action *a = &p->actions[rank][i];
-		int32_t *s = &stage_now[a->stage], change = tess_schedule_count_kept(a->kind);
+		int32_t *s = &stage_now[a->stage];
 
-		now += change;
-		*s += change;
+		if (a->kind == TESS_PIPELINE_FORWARD) {
+			now++;
+			++*s;
+		}
+		span[i].kept = now;
+		if (a->kind == TESS_PIPELINE_BACKWARD ||
+		    a->kind == TESS_PIPELINE_BACKWARD_WEIGHTS) {
+			now--;
+			--*s;
+		}
+		span[i].left = now;
 		*live = now > *live ? now : *live;
 		stage_live[a->stage] = *s > stage_live[a->stage] ? *s : stage_live[a->stage];
 	}
@@ -156,7 +165,9 @@ static bool is_summed_in_order(const struct tess_pipeline *p, int32_t *next)
 		for (int32_t i = 0; i < p->nactions[r]; i++) {
 			const struct tess_pipeline_action *a = &p->actions[r][i];
 
-			if (tess_schedule_count_kept(a->kind) < 0 && next[a->stage]++ != a->micro)
+			if ((a->kind == TESS_PIPELINE_BACKWARD ||
+			     a->kind == TESS_PIPELINE_BACKWARD_WEIGHTS) &&
+			    next[a->stage]++ != a->micro)
 				return false;
 		}
 	return true;
@@ -203,7 +214,7 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	t->live = live;
 	t->stage_live = stage_live;
 	for (int32_t r = 0; r < p->nranks; r++) {
-		count_live(p, r, &live[r], now, stage_live);
+		count_live(p, r, spans[r], &live[r], now, stage_live);
 		measure_row(t, r, &work[r]);
 	}
 	t->ordered = is_summed_in_order(p, now);
