@@ -4,7 +4,6 @@
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
-#include "nn/schedule/schedule.h"
 #include "nn/weights/device.h"
 
 #include <fenv.h>
@@ -467,7 +466,7 @@ static tess_status open_schedule(struct explanation *x)
 	const struct tess_trainer_options *o = x->training;
 	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
 	const char *name = o && o->pipeline_schedule ? o->pipeline_schedule : "1f1b";
-	int64_t n = !o ? 0 : o->micro_batches || tess_schedule_is_file(name) ? o->micro_batches : 1;
+	int64_t n = o ? o->micro_batches : 0;
 	tess_status st;
 
 	if (!o || pp < 0 || x->mesh.dim[pp].size == 1)

@@ -72,16 +72,16 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	bool known;
 	tess_status st;
 
-	if (nranks < 1 || nmicro < 1)
+	if (nranks < 0 || nmicro < 0)
 		return tess_fail(TESS_EINVAL,
 		                 "pipeline schedule %s: %d ranks and %d micro-batches are given; "
-		                 "use 1 or more",
+		                 "use 0 or more",
 		                 name, (int)nranks, (int)nmicro);
 	st = alloc_opened(name, &o, &m);
 	if (st)
 		return st;
-	m.nranks = nranks;
-	m.nmicro = nmicro;
+	m.nranks = nranks ? nranks : 1;
+	m.nmicro = nmicro ? nmicro : 1;
 	st = tess_schedule_generate(&m, &known);
 	if (!known)
 		st = tess_fail(TESS_EINVAL,

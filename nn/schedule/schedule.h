@@ -78,6 +78,8 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
 
 /* Returns the name of a kind in CSV, as "F". */
 const char *tess_schedule_name_kind(int32_t kind);
+/* Returns whether a schedule has an action of this kind. */
+bool tess_schedule_has_kind(const struct tess_pipeline *p, int32_t kind);
 
 static inline bool tess_schedule_is_message(int32_t kind)
 {
