@@ -327,8 +327,8 @@ static void part_weight_records(struct pipeline *c)
 	for (int32_t i = c->nforward; i < p->nrecords; i++) {
 		struct tess_record *rec = p->record[i];
 		int32_t from = rec->nin ? c->made[rec->in[0]->id] : -1;
-		bool follows = from >= 0 &&
-		               p->record[from]->action == TESS_PIPELINE_BACKWARD_WEIGHTS;
+		bool follows =
+			from >= 0 && p->record[from]->action == TESS_PIPELINE_BACKWARD_WEIGHTS;
 
 		if (rec->kind == TESS_REC_GRADIENT || sums_over_tokens(rec->kind) || follows)
 			rec->action = TESS_PIPELINE_BACKWARD_WEIGHTS;
@@ -478,7 +478,8 @@ static void append_sends(struct pipeline *c, const struct crossings *list, int32
 }
 
 /* Marks what a stage reads of the values that every stage can compute. */
-static void mark_shared_values(struct tess_record *const *list, int32_t n, int32_t stage, bool *read)
+static void mark_shared_values(struct tess_record *const *list, int32_t n, int32_t stage,
+                               bool *read)
 {
 	for (int32_t i = n - 1; i >= 0; i--) {
 		bool reads = list[i]->stage == stage;
@@ -564,7 +565,7 @@ static tess_status alloc_pipeline(struct pipeline *c)
 	c->made = TESS_NEW(arena, int32_t, n);
 	c->value = TESS_NEW(arena, struct tess_tensor *, n);
 	c->wanted = TESS_NEW(arena, int32_t, n);
-	c->has = TESS_NEW(arena, bool, (int64_t)n *c->nstages);
+	c->has = TESS_NEW(arena, bool, (int64_t)n * c->nstages);
 	c->forward = TESS_NEW(arena, struct crossings, c->nstages);
 	c->backward = TESS_NEW(arena, struct crossings, c->nstages);
 	c->results = TESS_NEW(arena, struct crossings, c->nstages);

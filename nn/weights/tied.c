@@ -84,7 +84,7 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 	return st;
 }
 
-static tess_status copy_table(const struct tess_parameters *s, struct tess_group *const *along,
+static tess_status send_table(const struct tess_parameters *s, struct tess_group *const *along,
                               const struct tess_weight *w, const struct tess_weight *table)
 {
 	const struct tess_parameter *from = &s->each[table->index], *to = &s->each[w->index];
@@ -96,9 +96,9 @@ static tess_status copy_table(const struct tess_parameters *s, struct tess_group
 		                        tess_width(w->dtype) * (uint64_t)to->rest.len);
 	if (has_copy)
 		return exchange_part(s, along, w, to->weight, to->rest.len, w->dtype, TESS_RECV,
-		                table->stage);
-	return has_table ? exchange_part(s, along, w, from->weight, from->rest.len, w->dtype, TESS_SEND,
-	                            w->stage)
+		                     table->stage);
+	return has_table ? exchange_part(s, along, w, from->weight, from->rest.len, w->dtype,
+	                                 TESS_SEND, w->stage)
 	                 : TESS_OK;
 }
 
@@ -111,7 +111,7 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 		const struct tess_weight *w = p->weight[i], *table = w->copies;
 
 		if (table)
-			st = copy_table(s, along, w, table);
+			st = send_table(s, along, w, table);
 	}
 	return st;
 }
