@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
+#include "nn/train/trainer.h"
 #include "nn/weights/device.h"
 
 #include <fenv.h>
@@ -470,7 +471,7 @@ static tess_status open_explained_schedule(struct explanation *x)
 	tess_status st;
 
 	if (!o || pp < 0 || x->mesh.dim[pp].size == 1)
-		return TESS_OK;
+		return o && o->pipeline_schedule ? tess_trainer_refuse_schedule(name) : TESS_OK;
 	if (n < 0 || n > INT32_MAX)
 		return tess_fail(TESS_EINVAL, "%lld micro-batches; use 0 to %d", (long long)n,
 		                 INT32_MAX);

@@ -113,7 +113,8 @@ struct tess_timeline {
 	/* Micro-batches of its stages, at most, whose values each rank keeps at once, from their
 	 * first action to their last: [nranks]. */
 	const int32_t *live;
-	/* Micro-batches, at most, whose values each stage keeps at once: [nstages]. */
+	/* Slots of each stage for the values of micro-batches: [nstages]. A slot is taken again
+	 * once another rank has received what was sent from it. */
 	const int32_t *stage_live;
 	/* Time from the first start to the last end. */
 	double length;

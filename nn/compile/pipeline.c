@@ -129,7 +129,7 @@ static void share_out_blocks(struct pipeline *c)
 	}
 	if (n < c->nstages) {
 		tess_recorder_fail(c->r, TESS_EINVAL,
-		                   "model %s: %d numbered modules cannot be cut into %d stages "
+		                   "model %s: %d numbered modules cannot be cut for %d stages "
 		                   "along pp; use 1 to %d",
 		                   c->r->options->model->name, (int)n, (int)c->nstages, (int)n);
 		return;

@@ -77,6 +77,13 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
                               const struct tess_pipeline_times *times, struct tess_arena *arena,
                               struct tess_timeline_span **spans, int32_t *done);
 
+/*
+ * Raises slots[nstages], which are enough for what each stage keeps, until no rank waits for ever
+ * for a slot (slots.c). The schedule is checked. TESS_ENOMEM.
+ */
+tess_status tess_schedule_count_slots(const struct tess_pipeline *p, struct tess_arena *arena,
+                                      int32_t *slots);
+
 /* Returns the name of a kind in CSV, as "F". */
 const char *tess_schedule_name_kind(int32_t kind);
 /* Returns whether a schedule has an action of this kind. */

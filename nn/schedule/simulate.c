@@ -222,7 +222,7 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 		measure_row(t, r, &work[r]);
 	}
 	t->ordered = is_summed_in_order(p, now);
-	return TESS_OK;
+	return tess_schedule_count_slots(p, arena, stage_live);
 }
 
 static tess_status check_duration(double duration, int32_t kind, int32_t stage)

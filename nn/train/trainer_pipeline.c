@@ -12,7 +12,8 @@ struct stage_slots { /* the slots of a stage of this rank: each keeps a micro-ba
 	int32_t n; /* 0: another rank has the stage */
 	uint64_t bytes, at; /* size of one; offset of the first one in the memory of the step */
 	int32_t *micro; /* by slot: the micro-batch that has it, or had it last; -1: none */
-	bool *busy; /* by slot */
+	int32_t *free; /* free slots, in the order of release */
+	int32_t nfree;
 	int32_t *slot; /* by micro-batch: its slot */
 	int32_t *left; /* by micro-batch: actions to come */
 };
@@ -36,14 +37,20 @@ struct pipelined { /* a step */
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
+tess_status tess_trainer_refuse_schedule(const char *name)
+{
+	return tess_fail(TESS_EINVAL,
+	                 "pipeline schedule %s: the mesh has no stages; use --mesh pp=N", name);
+}
+
 tess_status tess_trainer_open_schedule(struct tess_trainer *t)
 {
 	const struct tess_mesh_shape *mesh = &t->parts.mesh;
 	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2), n = pp < 0 ? 1 : mesh->dim[pp].size;
 
 	if (n == 1)
-		return TESS_OK;
-	/* as many micro-batches as make a schedule whole; a file has its own number */
+		return t->own_schedule ? tess_trainer_refuse_schedule(t->schedule) : TESS_OK;
+	/* enough micro-batches to have all kinds of actions; a file has its own number */
 	return tess_pipeline_open(t->schedule, n, tess_schedule_is_file(t->schedule) ? 0 : 2 * n,
 	                          &t->pipeline);
 }
@@ -80,12 +87,12 @@ static tess_status alloc_pipelined(struct pipelined *c)
 		int32_t n = c->timeline->stage_live[s];
 
 		k->micro = TESS_NEW(arena, int32_t, n);
-		k->busy = TESS_NEW(arena, bool, n);
+		k->free = TESS_NEW(arena, int32_t, n);
 		k->slot = TESS_NEW(arena, int32_t, c->n);
 		k->left = TESS_NEW(arena, int32_t, c->n);
-		failed = failed || !k->micro || !k->busy || !k->slot || !k->left;
+		failed = failed || !k->micro || !k->free || !k->slot || !k->left;
 		for (int32_t i = 0; i < n && !failed; i++)
-			k->micro[i] = -1;
+			k->micro[k->free[k->nfree++] = i] = -1;
 		for (int32_t i = 0; i < c->n && !failed; i++)
 			k->slot[i] = -1;
 	}
@@ -185,22 +192,19 @@ static tess_status prepare_step(struct pipelined *c)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* Takes a slot at the first action of a micro-batch: a free one, of the earliest. */
+/* Takes a slot at the first action of a micro-batch, as in nn/schedule/slots.c. */
 static tess_status take_slot(struct pipelined *c, int32_t stage, int32_t micro)
 {
 	struct stage_slots *k = &c->stage[stage];
-	int32_t best = -1, last;
+	int32_t slot = k->free[0], last;
 
-	for (int32_t i = 0; i < k->n; i++)
-		if (!k->busy[i] && (best < 0 || k->micro[i] < k->micro[best]))
-			best = i;
-	if (best < 0)
+	if (!k->nfree)
 		return tess_fail(TESS_EBUG, "stage %d has no free slot for micro-batch %d",
 		                 (int)stage, (int)micro);
-	last = k->micro[best];
-	k->busy[best] = true;
-	k->micro[best] = micro;
-	k->slot[micro] = best;
+	memmove(k->free, k->free + 1, sizeof *k->free * (size_t)--k->nfree);
+	last = k->micro[slot];
+	k->micro[slot] = micro;
+	k->slot[micro] = slot;
 	return last < 0 ? TESS_OK : tess_sends_wait(&c->sends, stage, last, &c->trainer->device);
 }
 
@@ -210,7 +214,7 @@ static void end_action(struct pipelined *c, const struct tess_pipeline_action *a
 	struct stage_slots *k = &c->stage[a->stage];
 
 	if (--k->left[a->micro] == 0)
-		k->busy[k->slot[a->micro]] = false;
+		k->free[k->nfree++] = k->slot[a->micro];
 }
 
 /* Sets the memory of a micro-batch in all stages of this rank. */

@@ -245,6 +245,21 @@ START_TEST(looped_bfs_keeps_the_order_of_sums)
 }
 END_TEST
 
+/* Rank 1 can only go on in another slot: rank 0 takes its gradients after the second forward. */
+START_TEST(gives_a_slot_where_ranks_would_wait)
+{
+	struct tess_pipeline *s = parse_rows("0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n"
+	                                     "1F0,4F0,4B0,1B0,1F1,4F1,4B1,1B1\n"
+	                                     "2F0,5F0,5B0,2B0,2F1,5F1,5B1,2B1\n");
+	struct tess_timeline *t = simulate_step(s);
+	static const int32_t slots[] = { 2, 2, 1, 1, 1, 1 };
+
+	ck_assert(!memcmp(t->stage_live, slots, sizeof slots));
+	tess_timeline_free(t);
+	tess_pipeline_close(s);
+}
+END_TEST
+
 START_TEST(takes_the_times_that_are_given)
 {
 	/* one micro-batch goes through three stages and back: the sum of all times */
@@ -569,6 +584,7 @@ int main(void)
 	tcase_add_loop_test(tcase, has_the_bubble_and_the_memory_of_the_formula, 0, BUILT_IN);
 	tcase_add_loop_test(tcase, has_the_order_of_torch, 0, sizeof torch / sizeof *torch);
 	tcase_add_test(tcase, looped_bfs_keeps_the_order_of_sums);
+	tcase_add_test(tcase, gives_a_slot_where_ranks_would_wait);
 	tcase_add_test(tcase, takes_the_times_that_are_given);
 	tcase_add_loop_test(tcase, reads_times, 0, sizeof files / sizeof *files);
 	tcase_add_test(tcase, reads_both_forms);
