@@ -352,6 +352,8 @@ static tess_status measure_other(const struct explanation *x, const struct tess_
 		.mesh = x->mesh,
 		.training = training,
 		.moments = x->moments,
+		.pipeline = x->pipeline,
+		.timeline = x->timeline,
 		.e = { .nranks = x->e.nranks, .tokens = x->e.tokens, .sequences = x->e.sequences }
 	};
 	tess_status st;
@@ -458,9 +460,30 @@ static tess_status set_explained_mesh(struct explanation *x, const struct tess_m
 	return st;
 }
 
+/* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
+static tess_status open_schedule(struct explanation *x)
+{
+	const struct tess_trainer_options *o = x->training;
+	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
+	const char *name = o && o->pipeline_schedule ? o->pipeline_schedule : "1f1b";
+	int64_t n = o ? o->micro_batches : 0;
+	tess_status st;
+
+	if (!o || pp < 0 || x->mesh.dim[pp].size == 1)
+		return TESS_OK;
+	if (n < 0 || n > INT32_MAX)
+		return tess_fail(TESS_EINVAL, "%lld micro-batches; use 0 to %d", (long long)n,
+		                 INT32_MAX);
+	st = tess_pipeline_open(name, x->mesh.dim[pp].size, (int32_t)n, &x->pipeline);
+	return st ? st : tess_pipeline_simulate(x->pipeline, NULL, &x->timeline);
+}
+
 static tess_status explain_program(struct explanation *x)
 {
-	tess_status st = tess_explaining_record(x, 0, &x->program);
+	tess_status st = open_schedule(x);
+
+	if (!st)
+		st = tess_explaining_record(x, 0, &x->program);
 
 	if (st)
 		return st;
@@ -649,6 +672,8 @@ void tess_explanation_free(struct tess_explanation *e)
 	if (!x)
 		return;
 	tess_program_free(x->program);
+	tess_timeline_free(x->timeline);
+	tess_pipeline_close(x->pipeline);
 	if (!x->borrowed)
 		tess_planned_model_close(&x->model);
 	tess_arena_free(&x->arena);

@@ -55,6 +55,8 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes;
+	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
+		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
 	out->total = out->weights + out->gradients + out->state + out->step;
 }
@@ -232,9 +234,11 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	t.bucket = x->training->bucket;
 	t.shards = x->shards;
 	t.recompute = x->training->recompute;
+	t.several = x->training->micro_batches > 1;
 	t.balance = x->training->balance;
-	t.several = t.accumulate = x->training->micro_batches > 1;
-	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, out)
+	t.accumulate = t.several;
+	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, x->pipeline,
+	                                                  out)
 	             : TESS_ENOMEM;
 	tess_arena_free(&arena);
 	return st;

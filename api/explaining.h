@@ -21,6 +21,8 @@ struct explanation {
 	struct tess_explained_value **values; /* by the id of the tensor */
 	/* training only, else NULL: contains the patterns of recomputed modules */
 	const struct tess_trainer_options *training;
+	struct tess_pipeline *pipeline; /* training with stages: the schedule; else NULL */
+	struct tess_timeline *timeline;
 	int32_t moments; /* f32 values that the optimizer keeps per element */
 	struct tess_explained_collective **collectives;
 	/* [records][dims of the program] */

@@ -210,8 +210,9 @@ tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
                                  struct tess_explanation **out);
 
 /*
- * Explains a micro-batch of training, of `sequences` sequences of `length` tokens, which mesh
- * dimension `dp` distributes to replicas. length 0: 1024, or the context length of the checkpoint
+ * Explains steps of training. A micro-batch has `sequences` sequences of `length` tokens, which mesh
+ * dimension `dp` distributes to replicas. All but the memory is of one of options->micro_batches of
+ * them. length 0: 1024, or the context length of the checkpoint
  * if that is smaller. options: NULL, or read during the call. The caller owns *out:
  * tess_explanation_free. TESS_EINVAL: the plan cannot work.
  */

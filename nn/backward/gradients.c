@@ -75,21 +75,37 @@ static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_te
 	               : NULL;
 }
 
+/* Returns whether contributions are finished and placed alike: they are added before they move. */
+static bool are_placed_alike(const struct tess_backward *b, const struct tess_contribution *c)
+{
+	int32_t ndims = b->r->p->mesh.ndims;
+	const struct tess_place *place = c->d->place;
+	bool alike = tess_places_find(place, ndims, TESS_PARTIAL, 0) < 0;
+
+	while (alike && (c = c->next))
+		alike = tess_places_equal(c->d->place, place, ndims);
+	return alike;
+}
+
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y)
 {
 	struct tess_contribution *c = *find_given(b, y);
 	struct tess_place *to = c ? make_gradient_place(b, y) : NULL;
+	bool alike = to && are_placed_alike(b, c);
 	struct tess_tensor *sum = NULL;
 
 	*find_given(b, y) = NULL;
 	for (; c && to; c = c->next) {
-		struct tess_tensor *d = tess_tensor_redistribute(b->r, c->d, to, y->module);
+		struct tess_tensor *d =
+			alike ? c->d : tess_tensor_redistribute(b->r, c->d, to, y->module);
 
 		if (!d)
 			return NULL;
 		sum = sum ? add_gradients(b, sum, d) : d;
 	}
-	return b->r->status ? NULL : sum;
+	return alike          ? tess_tensor_redistribute(b->r, sum, to, y->module)
+	       : b->r->status ? NULL
+	                      : sum;
 }
 
 bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec)

@@ -11,6 +11,7 @@
 #include "nn/generate/runner_state.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
+#include "nn/run/check.h"
 #include "nn/run/options.h"
 
 #include <stdio.h>
@@ -46,7 +47,7 @@ static void set_groups(struct tess_runner *s)
 		p->along[0] = p->group;
 	}
 	s->rank = tess_group_rank(p->group);
-	s->groups = (struct tess_run_groups){ .all = p->group, .along = p->along };
+	s->groups = (struct tess_run_groups){ .all = p->group, .stage = p->group, .along = p->along };
 	s->step.shared = tess_step_memory_choose_group(&p->mesh, p->along);
 }
 
@@ -124,7 +125,9 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = open_runner_device(s, index);
+	st = tess_check_open_group(s->programs.first->program, parts->group, &s->groups.stage);
+	if (!st)
+		st = open_runner_device(s, index);
 	if (!st)
 		st = tess_runner_check_room(s);
 	st = tess_group_agree_status(parts->all, st, "device");
@@ -356,7 +359,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 	if (!st)
 		st = tess_runner_reserve_buffers(s, &like, end);
 	if (!st && s->step.moved) {
-		tess_programs_bind(&s->programs, 0, &s->step.at);
+		tess_programs_bind(&s->programs, &s->step.at);
 		s->step.moved = false;
 	}
 	if (!st)
@@ -391,7 +394,10 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = read_logits(s, k, logits);
 	if (!st && s->parts.stores_values)
-		st = tess_value_store_read(&s->values, k->program, k->lowered, &s->device, NULL, 1);
+		st = tess_value_store_read(&s->values, k->program, k->lowered, TESS_STAGES_ALL,
+		                           &s->device);
+	if (!st && s->parts.stores_values)
+		st = tess_value_store_add_step(&s->values, NULL, 1);
 	if (st) {
 		tess_device_drain(&s->device);
 		return st;
@@ -407,7 +413,7 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 
 int32_t tess_runner_count_stages(const struct tess_runner *s)
 {
-	return tess_program_count_stages(s->programs.first->program);
+	return s->programs.first->program->nstages;
 }
 
 int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
@@ -519,6 +525,7 @@ void tess_runner_free(struct tess_runner *s)
 	tess_value_store_clear(&s->values);
 	free(s->pattern);
 	tess_rank_weights_free(&s->weights);
+	tess_check_close_group(s->groups.stage, s->parts.group);
 	tess_programs_free(&s->programs);
 	tess_device_close(&s->device);
 	free(s);

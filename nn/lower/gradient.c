@@ -50,9 +50,13 @@ struct build_gradients {
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static bool gives_gradient(const struct build *b, const struct tess_record *rec)
+/* Returns whether a record gives a gradient on this rank; then makes its stage current. */
+static bool visit_gradient(struct build *b, const struct tess_record *rec)
 {
-	return rec->kind == TESS_REC_GRADIENT && build_has_record(b, rec);
+	if (rec->kind != TESS_REC_GRADIENT || !build_has_record(b, rec))
+		return false;
+	build_use_stage(b, rec->stage);
+	return true;
 }
 
 static bool is_added(const struct tess_record *rec)
@@ -157,7 +161,7 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	bool cut = s->record->weight[0]->state_cut;
 	const struct tess_dim *over = s->record->in[0]->sum;
 
-	if (k && !k->full && s->len == s->n && k->cut == cut && k->over == over &&
+	if (k && !k->full && k->slot->record->stage == s->record->stage && s->len == s->n && k->cut == cut && k->over == over &&
 	    4 * (uint64_t)(k->count + s->n) <= tess_program_get_bucket(b->p))
 		return k;
 	k = &g->bucket[g->nbuckets++];
@@ -237,6 +241,7 @@ static void place_bucket(struct build *b, struct bucket *k)
 	k->packed = k->cut && (several || nranks > nshards);
 	k->count *= k->cut ? nranks / nshards : 1;
 	k->memory = open_memory(b);
+	build_use_stage(b, k->slot->record->stage);
 	k->node = build_add_temporary(b, k->nodes, 1, k->count, TESS_F32);
 	k->node.partial = true;
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
@@ -307,7 +312,7 @@ void build_place_gradients(struct build *b)
 	int32_t n = 0;
 
 	for (int32_t i = 0; i < p->nrecords; i++)
-		if (gives_gradient(b, p->record[i]))
+		if (visit_gradient(b, p->record[i]))
 			n += count_slots(b, i);
 	b->gradients = g;
 	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
@@ -321,7 +326,7 @@ void build_place_gradients(struct build *b)
 		return;
 	}
 	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
-		if (gives_gradient(b, p->record[i]))
+		if (visit_gradient(b, p->record[i]))
 			assign_record(b, i);
 	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
 		place_bucket(b, &g->bucket[i]);

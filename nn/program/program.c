@@ -82,19 +82,15 @@ int64_t tess_weight_count_elements(const struct tess_weight *w)
 	return n;
 }
 
-int32_t tess_program_count_stages(const struct tess_program *p)
-{
-	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
-}
-
-int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
+int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank)
 {
 	return tess_program_get_cut(p, rank, p->pipeline_along).rank;
 }
 
 bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage)
 {
-	return stage == TESS_STAGES_ALL || stage == tess_program_get_stage(p, rank);
+	return stage == TESS_STAGES_ALL || 
+	       p->stage_rank[stage] == tess_program_get_pipeline_rank(p, rank);
 }
 
 struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)

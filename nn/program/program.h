@@ -15,6 +15,7 @@
 #include "nn/program/stored.h"
 
 #include <tessera/device.h>
+#include <tessera/pipeline.h>
 #include <tessera/style.h>
 
 /* Kinds of records that no device runs; the others are TESS_OP_... (nn/op/kinds.def) */
@@ -39,7 +40,7 @@ enum {
 enum { TESS_REC_SEND_TO };
 /* The numbers of a collective record: its kind, and the root, or the shift of a send. */
 enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_NUMS };
-/* The stage of records that every stage runs. */
+/* The stage of a value that every stage has, and of records before they are cut. */
 enum { TESS_STAGES_ALL = -1 };
 /* The number of a gradient record: 1 adds to the existing gradient. */
 enum { TESS_REC_GRADIENT_ADDED };
@@ -100,7 +101,7 @@ struct tess_weight { /* a parameter, as used by one op */
 	int32_t index; /* index among the program's weights */
 	struct tess_files files; /* its files */
 	bool absent; /* the files are absent; the dtype is that of config.json */
-	int32_t stage; /* the stage that has it, along pp */
+	int32_t stage; /* the stage that has it */
 	/* stored in TESS_MXFP4, [experts, outs, ins]; dtype: TESS_BF16, to which it is widened
 	 * unless it is `compressed` */
 	bool mxfp4;
@@ -126,7 +127,8 @@ struct tess_record {
 	const struct tess_weight *const *weight;
 	double num[TESS_ATTENTION_NUMS];
 	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND: the mesh dimension */
-	int32_t stage; /* the stage that runs it, along pp; a SEND: the stage that has the value */
+	int32_t stage; /* the stage that runs it; a SEND: the stage that sends */
+	int32_t action; /* of the schedule: TESS_PIPELINE_FORWARD, _BACKWARD_INPUTS, _WEIGHTS */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* the style that made the call */
 	void *state;
@@ -208,11 +210,16 @@ struct tess_program {
 	 * [rows, experts], and the experts of a token; else NULL */
 	struct tess_tensor *balance;
 	double balance_top;
+	int32_t loss_stage, balance_stage; /* the stages that have them */
 	/* [tokens], in training with a part for each sequence; all sequences of the step */
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp in training, if it has several ranks; else -1 */
 	int32_t pipeline_along; /* mesh dimension pp, if it has several ranks; else -1 */
-	bool overlaps; /* stages compute several micro-batches at a time (pipeline_schedule.h) */
+	int32_t nstages; /* stages of the pipeline; 1: no pipeline */
+	const int32_t *stage_rank; /* by stage: the coordinate along pp of its ranks */
+	/* training: records of gradients of weights are actions of their own; else they are
+	 * beside those of gradients of inputs */
+	bool weights_apart;
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one per weight, in the order of its records */
 	int32_t nvalues;
@@ -267,10 +274,14 @@ const struct tess_weight *tess_weight_get_table(const struct tess_weight *w);
 /* Counts the elements of the full weight. */
 int64_t tess_weight_count_elements(const struct tess_weight *w);
 
-/* Counts the stages of the pipeline; 1: no pipeline. */
-int32_t tess_program_count_stages(const struct tess_program *p);
-/* Returns the pipeline stage of a rank: its coordinate along pp; 0 without that dimension. */
-int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank);
+/* Returns whether micro-batches in progress have slots of memory: in training with stages. */
+static inline bool tess_program_has_slots(const struct tess_program *p)
+{
+	return p->training && p->nstages > 1;
+}
+
+/* Returns the coordinate of a rank along pp; 0 without that dimension. */
+int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank);
 /* Returns whether `rank` runs records of this stage and has its weights. */
 bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage);
 

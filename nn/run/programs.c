@@ -90,7 +90,7 @@ static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
                                                       struct tess_shape shape)
 {
 	uint64_t hash = (uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 +
-	                (uint64_t)shape.root + shape.key + (uint64_t)shape.slot * 17;
+	                (uint64_t)shape.root + shape.key;
 
 	return &s->bucket[hash % TESS_PROGRAM_BUCKETS];
 }
@@ -106,7 +106,7 @@ static bool is_same_training(const struct tess_training *a, const struct tess_tr
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
 	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&
-	       a.key == b.key && a.slot == b.slot &&
+	       a.key == b.key &&
 	       (!a.training || is_same_training(a.training, b.training));
 }
 
@@ -147,7 +147,7 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 		*out = k;
 		return TESS_OK;
 	}
-	if (s->n == PROGRAMS_MAX)
+	if (s->n >= PROGRAMS_MAX && s->n >= s->kept)
 		drop_oldest_program(s);
 	if (first)
 		k = s->first;
@@ -194,13 +194,12 @@ tess_status tess_programs_lower_again(struct tess_programs *s)
 	return st;
 }
 
-void tess_programs_bind(struct tess_programs *s, int32_t slot, const struct tess_memory *m)
+void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
 {
 	tess_programs_close_graphs(s);
 	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
 		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
-			if (k->shape.slot == slot)
-				tess_rank_program_bind(k->lowered, m);
+			tess_rank_program_bind(k->lowered, m);
 }
 
 void tess_programs_free(struct tess_programs *s)

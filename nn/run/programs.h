@@ -13,7 +13,6 @@ struct tess_shape { /* a value: the shape of a step */
 	int32_t root; /* the rank that gets the logits; -1: all; TESS_LOGITS_CUT */
 	const struct tess_training *training; /* NULL: inference */
 	uint64_t key; /* training: hash of the shapes of all replicas, equal on all ranks */
-	int32_t slot; /* training: index of the step memory that the program is bound to */
 };
 
 struct tess_shaped_program {
@@ -33,7 +32,7 @@ struct tess_programs { /* {0}: empty; the caller sets options, group, all and we
 	const struct tess_view *weights;
 	struct tess_shaped_program *first; /* weights are loaded for it; never dropped */
 	struct tess_shaped_program *bucket[TESS_PROGRAM_BUCKETS];
-	int32_t n;
+	int32_t n, kept; /* kept: at least this many programs are not dropped */
 };
 
 tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape);
@@ -47,8 +46,8 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
 /* Lowers all programs again after views of weights have changed. Bind them again. */
 tess_status tess_programs_lower_again(struct tess_programs *s);
-/* Binds the programs of a slot to its memory. */
-void tess_programs_bind(struct tess_programs *s, int32_t slot, const struct tess_memory *m);
+/* Binds all programs. */
+void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m);
 /* Call it before their groups detach the device. */
 void tess_programs_close_graphs(struct tess_programs *s);
 void tess_programs_free(struct tess_programs *s);

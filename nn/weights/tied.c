@@ -3,6 +3,8 @@
 #include "core/registry/plugin_call.h"
 #include "nn/op/kinds.h"
 
+#include <tessera/reduce.h>
+
 /* Sends n elements to the rank of another stage, or receives them. */
 static tess_status exchange_part(const struct tess_parameters *s, struct tess_group *const *along,
                                  const struct tess_weight *w, void *data, int64_t n, int32_t dtype,
@@ -13,7 +15,7 @@ static tess_status exchange_part(const struct tess_parameters *s, struct tess_gr
 		                     .dtype = dtype,
 		                     .mem = s->weights.device.table->mem,
 		                     .stream = s->weights.device.stream,
-		                     .peer = stage,
+		                     .peer = s->program->stage_rank[stage],
 		                     .src = kind == TESS_SEND ? data : NULL,
 		                     .dst = kind == TESS_SEND ? NULL : data,
 		                     .count = (uint64_t)n,
@@ -82,6 +84,24 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 	return st;
 }
 
+static tess_status copy_table(const struct tess_parameters *s, struct tess_group *const *along,
+                              const struct tess_weight *w, const struct tess_weight *table)
+{
+	const struct tess_parameter *from = &s->each[table->index], *to = &s->each[w->index];
+	bool has_table = tess_program_has_stage(s->program, s->rank, table->stage);
+	bool has_copy = tess_program_has_stage(s->program, s->rank, w->stage);
+
+	if (has_table && has_copy)
+		return tess_device_move(&s->weights.device, w->name, to->weight, from->weight,
+		                        tess_width(w->dtype) * (uint64_t)to->rest.len);
+	if (has_copy)
+		return exchange_part(s, along, w, to->weight, to->rest.len, w->dtype, TESS_RECV,
+		                table->stage);
+	return has_table ? exchange_part(s, along, w, from->weight, from->rest.len, w->dtype, TESS_SEND,
+	                            w->stage)
+	                 : TESS_OK;
+}
+
 tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_group *const *along)
 {
 	const struct tess_program *p = s->program;
@@ -89,16 +109,9 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		const struct tess_weight *w = p->weight[i], *table = w->copies;
-		const struct tess_parameter *a = &s->each[i];
 
-		if (table && tess_program_has_stage(p, s->rank, w->stage)) {
-			st = exchange_part(s, along, w, a->weight, a->rest.len, w->dtype, TESS_RECV,
-			                   table->stage);
-		} else if (table && tess_program_has_stage(p, s->rank, table->stage)) {
-			a = &s->each[table->index];
-			st = exchange_part(s, along, w, a->weight, a->rest.len, w->dtype, TESS_SEND,
-			                   w->stage);
-		}
+		if (table)
+			st = copy_table(s, along, w, table);
 	}
 	return st;
 }

@@ -229,7 +229,7 @@ static const struct sentence once[] = {
 	  "checkpoint of tessera convert --dtype bf16" },
 	{ "$T generate data --weights bf16", 1, 1, "no weight is stored in MXFP4, which bf16" },
 	{ "$T explain data --pipeline-schedule 1f1b --mesh pp=2", 2, 1,
-	  "--pipeline-schedule and --timeline are of a step of training; add --train" },
+	  "--timeline and --timeline-times are of a step of training; add --train" },
 	{ "$T explain data --train --json --micro-batches 2 --mesh pp=2", 2, 1,
 	  "add to the tables; leave out --json, --program and --storage" },
 	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,

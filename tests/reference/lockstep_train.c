@@ -98,6 +98,18 @@ static void write_training_inputs(const struct lockstep_step *step, const struct
 	memcpy(in + 4 * n + 1, (int32_t[]){ 2026, -11, (int32_t)t->first, 0 }, 16);
 }
 
+/* Makes a slot for each stage of the rank; NaN shows premature reads. */
+static void **make_slots(const struct tess_rank_program *low)
+{
+	void **slot = calloc((size_t)low->nstages, sizeof *slot);
+
+	for (int32_t s = 0; s < low->nstages; s++) {
+		slot[s] = malloc(low->slot_bytes[s] + 64);
+		memset(slot[s], 0xff, low->slot_bytes[s] + 64);
+	}
+	return slot;
+}
+
 static tess_status open_training_rank(const struct lockstep_step *step,
                                       const struct tess_program *p, int32_t r, int64_t row,
                                       struct lockstep_rank *me)
@@ -121,6 +133,7 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 	for (int64_t i = 0; i < p->training->nsequences; i++)
 		longest = p->training->lengths[i] > longest ? p->training->lengths[i] : longest;
 	me->mem = (struct tess_memory){ .step = malloc(me->low->bytes + 64),
+		                        .slot = make_slots(me->low),
 		                        .inputs = calloc(4 * (size_t)p->ntokens + 5, 4),
 		                        .gradients = calloc(1, me->low->gradient_bytes + 64) };
 	memset(me->mem.step, 0xff, me->low->bytes + 64); /* NaN shows premature reads */
@@ -241,22 +254,26 @@ static tess_status collect_loss(const struct lockstep_step *step, struct tess_pr
 {
 	char *seen = calloc((size_t)step->how->nids + 1, 1);
 	tess_status st = TESS_OK;
+	int32_t nbalances = 0;
 
 	out->nloss = step->how->nids;
 	out->loss = calloc((size_t)step->how->nids + 1, 4);
 	for (int32_t r = 0; r < p[0]->mesh.nranks && !st; r++) {
 		int32_t replica = find_replica(&p[0]->mesh, r);
-		const float *loss = rank[r].low->loss;
-		double balance = tess_program_compute_balance(p[replica], rank[r].low->balance);
+		const float *loss = rank[r].low->loss, *sums = rank[r].low->balance;
+		double balance = sums ? tess_program_compute_balance(p[replica], sums) : 0;
 		int64_t row;
 
 		get_replica(step, nreplicas, replica, &row);
-		if ((seen[row] && memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens)) ||
-		    (r && memcmp(&out->balance, &balance, sizeof balance)))
+		if ((loss && seen[row] &&
+		     memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens)) ||
+		    (sums && nbalances++ && memcmp(&out->balance, &balance, sizeof balance)))
 			st = tess_fail(TESS_EBUG, "the losses of ranks differ, as on rank %d",
 			               (int)r);
+		out->balance = sums ? balance : out->balance;
+		if (!loss)
+			continue;
 		memcpy(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens);
-		out->balance = balance;
 		seen[row] = 1;
 	}
 	free(seen);
