@@ -461,7 +461,7 @@ static tess_status set_explained_mesh(struct explanation *x, const struct tess_m
 }
 
 /* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
-static tess_status open_schedule(struct explanation *x)
+static tess_status open_explained_schedule(struct explanation *x)
 {
 	const struct tess_trainer_options *o = x->training;
 	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
@@ -480,7 +480,7 @@ static tess_status open_schedule(struct explanation *x)
 
 static tess_status explain_program(struct explanation *x)
 {
-	tess_status st = open_schedule(x);
+	tess_status st = open_explained_schedule(x);
 
 	if (!st)
 		st = tess_explaining_record(x, 0, &x->program);

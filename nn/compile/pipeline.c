@@ -296,7 +296,7 @@ static void place_records(struct pipeline *c)
 	place_moves(c, c->nforward, c->p->nrecords);
 }
 
-/* Gives tied heads in other stages than their tables copies of these. */
+/* Gives tied heads whose tables are on other ranks copies of these. */
 static void copy_tables(struct pipeline *c)
 {
 	const int32_t *rank = c->p->stage_rank;

@@ -47,7 +47,8 @@ static void set_groups(struct tess_runner *s)
 		p->along[0] = p->group;
 	}
 	s->rank = tess_group_rank(p->group);
-	s->groups = (struct tess_run_groups){ .all = p->group, .stage = p->group, .along = p->along };
+	s->groups =
+		(struct tess_run_groups){ .all = p->group, .stage = p->group, .along = p->along };
 	s->step.shared = tess_step_memory_choose_group(&p->mesh, p->along);
 }
 

@@ -106,8 +106,7 @@ static bool is_same_training(const struct tess_training *a, const struct tess_tr
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
 	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&
-	       a.key == b.key &&
-	       (!a.training || is_same_training(a.training, b.training));
+	       a.key == b.key && (!a.training || is_same_training(a.training, b.training));
 }
 
 /* Frees the program that no step has run for the longest time. */

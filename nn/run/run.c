@@ -90,8 +90,7 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
-	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work)
-	                                : tess_work_finish(s->work, d);
+	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */

@@ -3,9 +3,10 @@
  *
  * A schedule is made in four steps: the computations of each rank, from a generator or a file;
  * their check (tess_schedule_check_computations); the order of the sums that give gradients of
- * weights; then sends and receives, unless the file has them. A rank sends a value as soon as it is computed. It receives before the computation that
- * reads the value, and first all that the same rank has sent before: those messages are sent if
- * this one is, so taking them in order adds no wait.
+ * weights; then sends and receives, unless the file has them. A rank sends a value as soon as it is
+ * computed. It receives before the computation that reads the value, and first all that the same
+ * rank has sent before: those messages are sent if this one is, so taking them in order adds no
+ * wait.
  */
 #ifndef TESS_NN_SCHEDULE_H
 #define TESS_NN_SCHEDULE_H

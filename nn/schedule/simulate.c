@@ -205,7 +205,7 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	int32_t *stage_live = TESS_NEW(arena, int32_t, p->nstages);
 	int32_t *done = TESS_NEW(arena, int32_t, p->nranks);
 	int32_t *now = TESS_NEW(arena, int32_t, p->nstages);
-	int32_t *left = TESS_NEW(arena, int32_t, (int64_t)p->nstages *p->nmicro);
+	int32_t *left = TESS_NEW(arena, int32_t, (int64_t)p->nstages * p->nmicro);
 	double *work = TESS_NEW(arena, double, p->nranks);
 	tess_status st = spans && live && stage_live && done && now && left && work
 	                         ? tess_schedule_run(p, times, arena, spans, done)

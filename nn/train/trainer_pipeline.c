@@ -44,7 +44,8 @@ tess_status tess_trainer_open_schedule(struct tess_trainer *t)
 	if (n == 1)
 		return TESS_OK;
 	/* as many micro-batches as make a schedule whole; a file has its own number */
-	return tess_pipeline_open(t->schedule, n, tess_schedule_is_file(t->schedule) ? 0 : 2 * n, &t->pipeline);
+	return tess_pipeline_open(t->schedule, n, tess_schedule_is_file(t->schedule) ? 0 : 2 * n,
+	                          &t->pipeline);
 }
 
 /* Opens the schedule for the number of micro-batches of a step, and simulates it. */
@@ -63,7 +64,7 @@ static tess_status open_for_step(struct pipelined *c, bool updates)
 
 /* ---- programs and memory --------------------------------------------------------------------- */
 
-static tess_status alloc_step(struct pipelined *c)
+static tess_status alloc_pipelined(struct pipelined *c)
 {
 	struct tess_arena *arena = &c->arena;
 	int32_t nstages = c->pipeline->nstages;
@@ -160,7 +161,7 @@ static tess_status prepare_step(struct pipelined *c)
 	struct tess_trainer *t = c->trainer;
 	struct tess_trainer_room room;
 	bool any_new = t->nmicro != c->n;
-	tess_status st = tess_group_agree_status(t->parts.group, alloc_step(c), "step");
+	tess_status st = tess_group_agree_status(t->parts.group, alloc_pipelined(c), "step");
 
 	if (!st)
 		st = find_programs(c, &any_new);
@@ -221,8 +222,8 @@ static void use_memory(struct pipelined *c, int32_t micro)
 
 		c->slot[s] = (char *)c->trainer->memory.at.step + k->at + k->bytes * (uint64_t)i;
 	}
-	c->memory.inputs = (int32_t *)c->trainer->memory.at.inputs + 4 * c->row[micro] +
-	                   5 * (int64_t)micro;
+	c->memory.inputs =
+		(int32_t *)c->trainer->memory.at.inputs + 4 * c->row[micro] + 5 * (int64_t)micro;
 }
 
 /* ---- actions --------------------------------------------------------------------------------- */
@@ -269,7 +270,7 @@ static tess_status store_stage_values(struct pipelined *c, int32_t stage, int32_
 }
 
 /* Runs the parts of an action; a full backward is both of its parts. */
-static tess_status run_action(struct pipelined *c, const struct tess_pipeline_action *a)
+static tess_status perform_action(struct pipelined *c, const struct tess_pipeline_action *a)
 {
 	bool full = a->kind == TESS_PIPELINE_BACKWARD;
 	bool inputs = full || a->kind == TESS_PIPELINE_BACKWARD_INPUTS;
@@ -300,7 +301,7 @@ static tess_status run_actions(struct pipelined *c)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < p->nactions[at] && !st; i++)
-		st = run_action(c, &p->actions[at][i]);
+		st = perform_action(c, &p->actions[at][i]);
 	if (!st)
 		st = tess_sends_wait(&c->sends, 0, -1, &c->trainer->device);
 	if (!st)
@@ -350,8 +351,8 @@ tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_
                                       struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	struct pipelined c = { .trainer = t, .micro = micro, .n = n, .totals = totals };
-	tess_status st = tess_group_agree_status(t->parts.group, open_for_step(&c, updates),
-	                                         "schedule");
+	tess_status st =
+		tess_group_agree_status(t->parts.group, open_for_step(&c, updates), "schedule");
 
 	if (!st)
 		st = prepare_step(&c);

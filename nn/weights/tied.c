@@ -85,7 +85,7 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 }
 
 /* Sends the table to the rank that has the copy w, or receives it. */
-static tess_status copy_table(const struct tess_parameters *s, struct tess_group *const *along,
+static tess_status send_table(const struct tess_parameters *s, struct tess_group *const *along,
                               const struct tess_weight *w, const struct tess_weight *table)
 {
 	bool has_copy = tess_program_has_stage(s->program, s->rank, w->stage);
@@ -104,7 +104,7 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
 		if (p->weight[i]->copies)
-			st = copy_table(s, along, p->weight[i], p->weight[i]->copies);
+			st = send_table(s, along, p->weight[i], p->weight[i]->copies);
 	}
 	return st;
 }
