@@ -41,7 +41,7 @@ struct tess_explained_parameter {
 	/* Number of axes. */
 	int32_t ndim;
 	/* Tied embeddings. 1: a head that reads the table `name` again; 2: a copy of that table,
-	 * which a head in another stage of a pipeline reads. */
+	 * which a head on another rank along `pp` reads. */
 	int32_t tied;
 	/* 1: the file is absent, so shape and dtype come from the configuration. */
 	int32_t from_config;

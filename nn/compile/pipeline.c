@@ -296,13 +296,15 @@ static void place_records(struct pipeline *c)
 	place_moves(c, c->nforward, c->p->nrecords);
 }
 
-/* Gives tied heads in other stages than their tables copies of these. */
+/* Gives tied heads whose tables are on other ranks copies of these. */
 static void copy_tables(struct pipeline *c)
 {
+	const int32_t *rank = c->p->stage_rank;
+
 	for (int32_t i = 0, n = c->p->nweights; i < n; i++) {
 		struct tess_weight *w = c->p->weight[i];
 
-		if (w->table && w->table->stage != w->stage)
+		if (w->table && rank[w->table->stage] != rank[w->stage])
 			tess_weight_copy_table(c->r, w);
 	}
 }

@@ -224,6 +224,11 @@ START_TEST(draws_a_timeline)
 	                       TESSERA, format_data_path(""), times));
 	expect_part(text, "a step takes 12, work 8: bubble 50.0% of the work");
 	expect_part(text, "unit of time: the shortest computation, 0.5 of the times given");
+	/* without stages, too: the gradient of a tied head is apart */
+	ck_assert(!command_run(text, sizeof text, "'%s' explain '%s' --train --micro-batches 2",
+	                       TESSERA, format_data_path("")));
+	expect_part(text, "0               1040128        1171200 ");
+	expect_part(text, "the tables above are of one of 2 micro-batches");
 }
 END_TEST
 
