@@ -128,8 +128,8 @@ struct tess_timeline {
 /*
  * Opens a schedule: "gpipe", "1f1b", "interleaved:V" and "looped-bfs:V" with V stages a rank,
  * "zb-h1", "zb-v", or the name of a file that ends with ".csv". A file sets the number of ranks and
- * of micro-batches, where nranks or nmicro is 0; other numbers must be equal to its own. nmicro 0
- * of a built-in schedule: 1. The schedule is checked, and has its sends and receives. The caller
+ * of micro-batches, where nranks or nmicro is 0; other numbers must be equal to its own. Those of a
+ * built-in schedule are then 1. The schedule is checked, and has its sends and receives. The caller
  * owns *out: tess_pipeline_close. TESS_EINVAL: there is no such schedule, or it cannot run; the
  * message names row and cell.
  */

@@ -71,7 +71,7 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	bool known;
 	tess_status st;
 
-	if (nranks < 1 || nmicro < 0)
+	if (nranks < 0 || nmicro < 0)
 		return tess_fail(TESS_EINVAL,
 		                 "pipeline schedule %s: %d ranks and %d micro-batches are given; "
 		                 "use 1 or more",
@@ -79,7 +79,7 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	st = alloc_opened(name, &o, &m);
 	if (st)
 		return st;
-	m.nranks = nranks;
+	m.nranks = nranks ? nranks : 1;
 	m.nmicro = nmicro ? nmicro : 1;
 	st = tess_schedule_generate(&m, &known);
 	if (!known)
