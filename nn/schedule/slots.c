@@ -1,8 +1,8 @@
 /*
  * slots.c - how many micro-batches need a slot of memory on each stage at a time.
  *
- * A slot is taken at the first action of a micro-batch on a stage, and free after the last one. What
- * it has sent is still in it: the next micro-batch waits until the other rank has received that. If
+ * A slot is taken at the first action of a micro-batch on a stage, and free after the last one. It
+ * still has what was sent: the next micro-batch waits until the other rank has received that. If
  * ranks then wait for each other, the stage gets another slot.
  */
 #include "nn/schedule/schedule.h"
@@ -79,7 +79,7 @@ static bool run_next_action(struct slot_run *r, int32_t rank)
 	return true;
 }
 
-static void start_run(struct slot_run *r)
+static void restart_schedule(struct slot_run *r)
 {
 	const struct tess_pipeline *p = r->p;
 	size_t parts = (size_t)p->nstages * (size_t)p->nmicro;
@@ -103,7 +103,7 @@ static int32_t find_waiting_stage(struct slot_run *r)
 {
 	bool moved = true;
 
-	start_run(r);
+	restart_schedule(r);
 	while (moved) {
 		moved = false;
 		for (int32_t k = 0; k < r->p->nranks; k++)

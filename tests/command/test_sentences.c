@@ -238,9 +238,9 @@ static const struct sentence once[] = {
 	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
 	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
 	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences" },
-	{ "$T train data --data config.json --pipeline-schedule zb-v", 1, 1,
+	{ "$T train data --data data/config.json --pipeline-schedule zb-v", 1, 1,
 	  "pipeline schedule zb-v: the mesh has no stages; use --mesh pp=N" },
-	{ "$T train data --data config.json --pipeline-schedule interleaved:9 --mesh pp=2", 1, 1,
+	{ "$T train data --data data/config.json --pipeline-schedule interleaved:9 --mesh pp=2", 1, 1,
 	  "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
 	{ "$T train data --data x --schedule 1f1b", 2, 1,
 	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
