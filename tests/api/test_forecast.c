@@ -15,16 +15,27 @@ static const struct forecast_case {
 	int32_t optimizer;
 	const char *const recompute[2], *const overrides[2];
 	int64_t micro; /* micro-batches of a step */
+	const char *schedule;
 } cases[] = {
-	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1 },
-	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1 },
-	{ "data", "tp=2", "tp+sp", TESS_SGD, { "model.layers.*" }, { "lm_head=loss_parallel" }, 1 },
-	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1 },
-	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3 },
-	{ "tests/data/goldens/llama-bf16", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1 },
-	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1 },
+	{ "data", "tp=1", "none", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "data", "tp=3", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "data",
+	  "tp=2",
+	  "tp+sp",
+	  TESS_SGD,
+	  { "model.layers.*" },
+	  { "lm_head=loss_parallel" },
+	  1,
+	  NULL },
+	{ "data", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "data", "dp=3", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, NULL },
+	{ "tests/data/goldens/llama-bf16", "dp=2,tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
+	{ "tests/data/goldens/gpt2", "tp=2", "tp", TESS_ADAMW, { 0 }, { 0 }, 1, NULL },
 	/* the head of tied embeddings has a gradient and a copy of the table */
-	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1 },
+	{ "data", "dp=2,pp=2", "none", TESS_ADAMW, { 0 }, { "dp:**=zero1" }, 1, NULL },
+	/* slots of all stages and micro-batches */
+	{ "data", "pp=2,tp=2", "tp+sp", TESS_ADAMW, { 0 }, { 0 }, 3, "interleaved:2" },
+	{ "data", "pp=2", "none", TESS_ADAMW, { "**.mlp" }, { 0 }, 3, "zb-v" },
 };
 
 enum { CASES = sizeof cases / sizeof *cases, FIRST = TSAN ? 2 : 0 };
@@ -104,6 +115,7 @@ START_TEST(allocates_what_is_said)
 		                               .overrides = c->overrides,
 		                               .optimizer = c->optimizer,
 		                               .recompute = c->recompute[0] ? c->recompute : NULL,
+		                               .pipeline_schedule = c->schedule,
 		                               .micro_batches = c->micro } };
 	struct tess_explanation *e;
 	char dir[512];
