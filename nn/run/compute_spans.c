@@ -28,6 +28,16 @@ void tess_compute_spans_end(struct tess_compute_spans *s)
 	s->module = NULL;
 }
 
+void tess_compute_spans_note_action(const struct tess_run_groups *groups, const char *action,
+                                    const char *kind, int64_t began)
+{
+	const struct tess_group *g = groups->all;
+
+	if (notes_computation(g))
+		TESS_PLUGIN_DO_QUICK(g->backend, action, computed, g->self, action, kind, began,
+		                     tess_now());
+}
+
 /* Appends the name of a kind of op, unless the list has it or is full. */
 static void append_op(char ops[static TESS_SPAN_OPS], const char *name)
 {

@@ -26,5 +26,8 @@ void tess_compute_spans_add(struct tess_compute_spans *s, const struct tess_step
                             int64_t began);
 /* Closes the span. */
 void tess_compute_spans_end(struct tess_compute_spans *s);
+/* Reports an action of a schedule, which has run since `began`, around the spans of its modules. */
+void tess_compute_spans_note_action(const struct tess_run_groups *groups, const char *action,
+                                    const char *kind, int64_t began);
 
 #endif

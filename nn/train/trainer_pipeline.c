@@ -1,12 +1,14 @@
 /* trainer_pipeline.c - runs the micro-batches of a step on stages, in the order of a schedule. */
 #include "core/base/status.h"
 #include "nn/program/agree.h"
+#include "nn/run/compute_spans.h"
 #include "nn/run/run.h"
 #include "nn/schedule/schedule.h"
 #include "nn/train/trainer_state.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <tessera/util/clock.h>
 
 struct stage_slots { /* the slots of a stage of this rank: each keeps a micro-batch's values */
 	int32_t n; /* 0: another rank has the stage */
@@ -232,11 +234,32 @@ static void use_memory(struct pipelined *c, int32_t micro)
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
+/* Reports the action to a tracing backend, as "1F3". */
+static void note_action(const struct pipelined *c, int32_t stage, int32_t micro, int32_t kind,
+                        int64_t began)
+{
+	static const char *const kinds[] = {
+		[TESS_PIPELINE_FORWARD] = "forward",
+		[TESS_PIPELINE_BACKWARD] = "backward",
+		[TESS_PIPELINE_BACKWARD_INPUTS] = "backward of inputs",
+		[TESS_PIPELINE_BACKWARD_WEIGHTS] = "backward of weights",
+	};
+	char action[48];
+
+	if (kind == TESS_PIPELINE_BACKWARD_INPUTS && !c->program[micro]->program->weights_apart)
+		kind = TESS_PIPELINE_BACKWARD;
+	snprintf(action, sizeof action, "%d%s%d", (int)stage, tess_schedule_name_kind(kind),
+	         (int)micro);
+	tess_compute_spans_note_action(&c->trainer->groups, action, kinds[kind], began);
+}
+
 static tess_status run_segment(struct pipelined *c, int32_t stage, int32_t micro, int32_t kind)
 {
 	struct tess_trainer *t = c->trainer;
 	struct tess_rank_program *l = c->program[micro]->lowered;
 	const struct tess_segment *segment = tess_rank_program_find_segment(l, stage, kind);
+	int64_t began;
+	tess_status st;
 
 	if (!segment)
 		return TESS_OK;
@@ -244,7 +267,11 @@ static tess_status run_segment(struct pipelined *c, int32_t stage, int32_t micro
 	tess_rank_program_bind_segment(l, segment, &c->memory);
 	c->sends.stage = stage;
 	c->sends.micro = micro;
-	return tess_rank_program_run_segment(l, segment, &t->device, &t->groups, &c->sends);
+	began = tess_now();
+	st = tess_rank_program_run_segment(l, segment, &t->device, &t->groups, &c->sends);
+	if (!tess_schedule_is_message(kind))
+		note_action(c, stage, micro, kind, began);
+	return st;
 }
 
 /* Copies the results that a backward of inputs has computed, before the slot is used again. */

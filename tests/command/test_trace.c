@@ -4,6 +4,7 @@
  */
 #include "tests/command/train_command.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@ struct span { /* us */
 
 struct timeline { /* of one rank */
 	struct span computed[SPANS_MAX], blocked[SPANS_MAX], all[2 * SPANS_MAX];
-	int ncomputed, nblocked, nall;
+	struct span action[16]; /* of a schedule along pp */
+	int ncomputed, nblocked, nall, nactions;
 	bool backward; /* computes gradients */
 };
 
@@ -51,6 +53,11 @@ static void add_event(struct timeline *t, const json_t *event)
 	struct span s = { .begin = get_event_value(event, "ts") };
 
 	s.end = s.begin + get_event_value(event, "dur");
+	if (isdigit((unsigned char)*get_event_text(event, "name"))) {
+		ck_assert_int_lt(t->nactions, 16);
+		t->action[t->nactions++] = s;
+		return;
+	}
 	ck_assert_int_lt(t->nall, SPANS_MAX);
 	t->all[t->nall++] = s;
 	if (!strcmp(get_event_text(event, "cat"), "compute")) {
@@ -104,6 +111,20 @@ static void check_overlaps(const struct timeline *t)
 	}
 }
 
+/* Checks that all is computed in one of n actions. */
+static void check_actions(const struct timeline *t, int n)
+{
+	ck_assert_int_eq(t->nactions, n);
+	for (int i = 0, k = 0; i < t->ncomputed && n; i++) {
+		const struct span *s = &t->computed[i];
+
+		for (k = 0; k < n && !(s->begin >= t->action[k].begin - rounding &&
+		                       s->end <= t->action[k].end + rounding);)
+			k++;
+		ck_assert_msg(k < n, "computes in no action from %f to %f", s->begin, s->end);
+	}
+}
+
 /* Returns the share of the time from the first computation to the last that events cover. */
 static double measure_coverage(struct timeline *t)
 {
@@ -141,6 +162,8 @@ static double trace_command(const char *arguments, bool training)
 		ck_assert_int_eq(t->backward, training);
 		qsort(t->computed, (size_t)t->ncomputed, sizeof *t->computed, compare_begins);
 		check_overlaps(t);
+		/* two micro-batches: forward, backward of inputs and of weights */
+		check_actions(t, strstr(arguments, "zb-h1") ? 6 : 0);
 		covered = measure_coverage(t);
 		lowest = covered < lowest ? covered : lowest;
 		free(t);
@@ -165,6 +188,10 @@ START_TEST(traces_computation)
 	               false);
 	check_trace_of("train '" SOURCE_ROOT "/data' --data '" STORIES "' -n 2 --steps 1 " SIZES
 	               " --backend trace:faulty:shm",
+	               true);
+	check_trace_of("train '" SOURCE_ROOT "/data' --data '" STORIES
+	               "' --mesh pp=2 --micro-batches 2 --pipeline-schedule zb-h1 --steps 1 " SIZES
+	               " --backend trace:shm",
 	               true);
 	/* sums over dp overlap computation */
 	check_trace_of("train '" SOURCE_ROOT "/data' --data '" STORIES
