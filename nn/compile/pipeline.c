@@ -300,7 +300,19 @@ static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage,
 /* Returns the stage along pp of the rank that receives the logits. */
 static int32_t find_root_stage(const struct tess_program *p)
 {
+	if (p->logits_root == TESS_LOGITS_CUT)
+		return p->logits_stage;
 	return p->logits_root < 0 ? TESS_STAGES_ALL : tess_program_get_stage(p, p->logits_root);
+}
+
+/* Finds the stage with the logits; ones that stay there uncut are its first rank's. */
+static void place_logits(const struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+
+	p->logits_stage = c->home[p->logits->id];
+	if (p->logits_root == TESS_LOGITS_CUT && p->vocabulary_along < 0)
+		p->logits_root = p->logits_stage * p->mesh.dim[p->pipeline_along].stride;
 }
 
 /* Appends all records again, each after the sends that it needs. */
@@ -360,9 +372,12 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		share_out_blocks(&c);
 	if (!r->status)
 		place_records(&c);
+	if (!r->status && !p->training)
+		place_logits(&c);
 	if (!r->status)
 		add_sends(&c);
 	for (int32_t i = 0; i < p->nvalues && !r->status; i++)
 		p->values[i].stage = c.home[p->values[i].value->id];
-	p->overlaps = !r->status && tess_pipeline_schedule_overlaps(p);
+	p->overlaps = !r->status && (p->training ? tess_pipeline_schedule_overlaps(p)
+	                                         : tess_program_is_on_host(p) && !p->check);
 }

@@ -153,6 +153,14 @@ static void set_page_classes(struct build *b)
 		l->page_class[i].window = b->p->class_window[i];
 }
 
+/* Returns true if the rank holds logits after the last record. */
+static bool has_logits(const struct tess_program *p, int32_t rank)
+{
+	if (p->logits_root == TESS_LOGITS_CUT)
+		return tess_program_has_stage(p, rank, p->logits_stage);
+	return p->logits_root < 0 || p->logits_root == rank;
+}
+
 tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out)
 {
@@ -196,7 +204,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
 	if (!b.status && p->balance)
 		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
-	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
+	if (!b.status && !p->training && has_logits(p, rank)) {
 		logits = make_dense(&b, p->logits); /* in use after the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}

@@ -80,6 +80,11 @@ int32_t tess_program_count_stages(const struct tess_program *p)
 	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
 }
 
+int32_t tess_program_count_ahead(const struct tess_program *p)
+{
+	return p->overlaps && !p->training ? tess_program_count_stages(p) : 1;
+}
+
 int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
 {
 	return tess_program_get_cut(p, rank, p->pipeline_along).rank;

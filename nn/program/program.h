@@ -75,7 +75,10 @@ struct tess_redistributed {
 	struct tess_tensor *to;
 };
 
-/* The `logits_root` of steps that leave logits cut by vocabulary, if the head is. */
+/*
+ * The `logits_root` of steps that leave logits in the stage of the head, and cut by vocabulary if
+ * the head is. Uncut ones are of one rank: the first of that stage.
+ */
 enum { TESS_LOGITS_CUT = -2 };
 
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN, TESS_ROLE_EXPERTS };
@@ -177,6 +180,7 @@ struct tess_program {
 	int64_t ntokens, nselected; /* rows of a step, and rows with logits */
 	int64_t max_positions; /* maximum length of a sequence, for position tables; 0: unlimited */
 	int32_t logits_root; /* the only rank with the logits; -1: all; TESS_LOGITS_CUT */
+	int32_t logits_stage; /* the stage that computes the logits; 0: there is no pipeline */
 	/* mesh dimension that cuts the logits by vocabulary before they are gathered; -1: none */
 	int32_t vocabulary_along;
 	bool check; /* add steps that check the outputs of each record */
@@ -207,7 +211,11 @@ struct tess_program {
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp in training, if it has several ranks; else -1 */
 	int32_t pipeline_along; /* mesh dimension pp, if it has several ranks; else -1 */
-	bool overlaps; /* stages compute several micro-batches at a time (pipeline_schedule.h) */
+	/*
+	 * stages compute several micro-batches at a time (pipeline_schedule.h), or several steps of
+	 * inference
+	 */
+	bool overlaps;
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one per weight, in the order of its records */
 	int32_t nvalues;
@@ -262,6 +270,8 @@ int64_t tess_weight_count_elements(const struct tess_weight *w);
 
 /* Counts the stages of the pipeline; 1: no pipeline. */
 int32_t tess_program_count_stages(const struct tess_program *p);
+/* Returns how many steps of inference may be under way at a time: one for each stage, or one. */
+int32_t tess_program_count_ahead(const struct tess_program *p);
 /* Returns the pipeline stage of a rank: its coordinate along pp; 0 without that dimension. */
 int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank);
 /* Returns whether `rank` runs records of this stage and has its weights. */
