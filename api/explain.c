@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
+#include "nn/schedule/schedule.h"
 #include "nn/weights/device.h"
 
 #include <fenv.h>
@@ -127,7 +128,9 @@ static tess_status list_parameters(struct explanation *x)
 			.shape = shape,
 			.dtype = w->compressed ? w->compressed : w->dtype,
 			.ndim = w->ndim,
-			.tied = w->table != NULL,
+			.tied = w->table    ? 1
+			        : w->copies ? 2
+			                    : 0,
 			.from_config = w->absent
 		};
 		if (!p->styles || !p->places)
@@ -350,6 +353,8 @@ static tess_status measure_other(const struct explanation *x, const struct tess_
 		.mesh = x->mesh,
 		.training = training,
 		.moments = x->moments,
+		.pipeline = x->pipeline,
+		.timeline = x->timeline,
 		.e = { .nranks = x->e.nranks, .tokens = x->e.tokens, .sequences = x->e.sequences }
 	};
 	tess_status st;
@@ -416,9 +421,12 @@ static tess_status measure_traffic(struct explanation *x)
 			else
 				t[d].backward += bytes;
 		}
-	for (int32_t d = 0; d < x->e.ndims && x->training; d++)
+	for (int32_t d = 0; d < x->e.ndims && x->training; d++) {
 		if (x->program_dim[d] == p->data_along)
 			t[d].gradients += tess_explaining_count_returned(p);
+		if (x->program_dim[d] == p->pipeline_along)
+			t[d].gradients += tess_explaining_count_tied(p);
+	}
 	x->e.traffic = t;
 	return TESS_OK;
 }
@@ -453,9 +461,30 @@ static tess_status set_explained_mesh(struct explanation *x, const struct tess_m
 	return st;
 }
 
+/* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
+static tess_status open_schedule(struct explanation *x)
+{
+	const struct tess_trainer_options *o = x->training;
+	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
+	const char *name = o && o->pipeline_schedule ? o->pipeline_schedule : "1f1b";
+	int64_t n = !o ? 0 : o->micro_batches || tess_schedule_is_file(name) ? o->micro_batches : 1;
+	tess_status st;
+
+	if (!o || pp < 0 || x->mesh.dim[pp].size == 1)
+		return TESS_OK;
+	if (n < 0 || n > INT32_MAX)
+		return tess_fail(TESS_EINVAL, "%lld micro-batches; use 0 to %d", (long long)n,
+		                 INT32_MAX);
+	st = tess_pipeline_open(name, x->mesh.dim[pp].size, (int32_t)n, &x->pipeline);
+	return st ? st : tess_pipeline_simulate(x->pipeline, NULL, &x->timeline);
+}
+
 static tess_status explain_program(struct explanation *x)
 {
-	tess_status st = tess_explaining_record(x, 0, &x->program);
+	tess_status st = open_schedule(x);
+
+	if (!st)
+		st = tess_explaining_record(x, 0, &x->program);
 
 	if (st)
 		return st;
@@ -644,6 +673,8 @@ void tess_explanation_free(struct tess_explanation *e)
 	if (!x)
 		return;
 	tess_program_free(x->program);
+	tess_timeline_free(x->timeline);
+	tess_pipeline_close(x->pipeline);
 	if (!x->borrowed)
 		tess_planned_model_close(&x->model);
 	tess_arena_free(&x->arena);

@@ -55,6 +55,8 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
 	out->step = l->bytes * (uint64_t)tess_program_count_ahead(p);
+	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
+		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
 	out->total = out->weights + out->gradients + out->state + out->step;
 }
@@ -134,6 +136,34 @@ uint64_t tess_explaining_count_returned(const struct tess_program *p)
 	return n;
 }
 
+/* Returns the maximum number of elements of a weight that a rank keeps. */
+static uint64_t find_most_kept(const struct tess_program *p, const struct tess_weight *w,
+                               int32_t storage)
+{
+	int64_t most = 0;
+
+	for (int32_t r = 0; r < p->mesh.nranks; r++) {
+		int64_t n = tess_weight_get_kept(p, w, r, storage).len;
+
+		most = n > most ? n : most;
+	}
+	return (uint64_t)most;
+}
+
+uint64_t tess_explaining_count_tied(const struct tess_program *p)
+{
+	uint64_t n = 0;
+
+	for (int32_t i = 0; i < p->nweights; i++) {
+		const struct tess_weight *w = p->weight[i];
+
+		if (w->copies)
+			n += sizeof(float) * find_most_kept(p, w, TESS_STATE) +
+			     tess_width(w->dtype) * find_most_kept(p, w, TESS_REST);
+	}
+	return n;
+}
+
 /* ---- how a rank stores weights --------------------------------------------------------------- */
 
 tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
@@ -204,8 +234,11 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	t.bucket = x->training->bucket;
 	t.shards = x->shards;
 	t.recompute = x->training->recompute;
+	t.several = x->training->micro_batches > 1;
 	t.balance = x->training->balance;
-	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, out)
+	t.accumulate = t.several;
+	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, x->pipeline,
+	                                                  out)
 	             : TESS_ENOMEM;
 	tess_arena_free(&arena);
 	return st;
@@ -307,7 +340,8 @@ struct tess_explained_plan tess_explaining_measure_plan(const struct explanation
 
 	for (int32_t i = 0; i < p->nrecords * p->mesh.ndims; i++)
 		t.sent += x->sent[i].bytes;
-	t.sent += x->training ? tess_explaining_count_returned(x->program) : 0;
+	if (x->training)
+		t.sent += tess_explaining_count_returned(p) + tess_explaining_count_tied(p);
 	if (p->vocabulary_along >= 0 && !x->training)
 		t.sent += tess_cut_logits_count_greedy_bytes(
 			tess_program_get_cut(p, 0, p->vocabulary_along).nranks);

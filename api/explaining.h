@@ -21,6 +21,8 @@ struct explanation {
 	struct tess_explained_value **values; /* by the id of the tensor */
 	/* training only, else NULL: contains the patterns of recomputed modules */
 	const struct tess_trainer_options *training;
+	struct tess_pipeline *pipeline; /* training with stages: the schedule; else NULL */
+	struct tess_timeline *timeline;
 	int32_t moments; /* f32 values that the optimizer keeps per element */
 	struct tess_explained_collective **collectives;
 	/* [records][dims of the program] */
@@ -41,6 +43,11 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
                                    struct tess_program **out);
 /* Returns the bytes of replicated weights of which each rank's optimizer updates a share. */
 uint64_t tess_explaining_count_returned(const struct tess_program *p);
+/*
+ * Returns the bytes that stages send once a step for tied heads in other stages than their tables:
+ * gradients of heads, and the copies of tables.
+ */
+uint64_t tess_explaining_count_tied(const struct tess_program *p);
 /* Lowers each rank that differs from others, and sets e.ranks and `sent`. */
 tess_status tess_explaining_measure_ranks(struct explanation *x);
 /* Returns the sums over the records, and the most loaded rank. */

@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "hf/checksum.h"
 #include "nn/program/agree.h"
+#include "nn/weights/tied.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -181,6 +182,9 @@ tess_status tess_trainer_load(struct tess_trainer *t, const char *path, char **s
 	for (int i = 0; i < 2 && !st; i++)
 		st = tess_save_combine_checksums(s, &s->file[i]);
 	st = tess_group_agree_status(tess_trainer_get_parts(t)->group, st, "resume");
+	if (!st)
+		st = tess_tied_copy_tables(tess_trainer_get_parameters(t),
+		                           tess_trainer_get_parts(t)->along);
 	if (!st) {
 		tess_trainer_set_step(t, s->step);
 		*state = text;

@@ -136,6 +136,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 tess_status tess_planned_model_record_training(const struct tess_planned_model *p,
                                                const struct tess_mesh_shape *mesh,
                                                const struct tess_training *training,
+                                               const struct tess_pipeline *pipeline,
                                                struct tess_program **out)
 {
 	struct tess_record_options options = { .model = p->model,
@@ -144,6 +145,7 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
 		                               .mesh = *mesh,
 		                               .positions = p->positions,
 		                               .values = p->values,
+		                               .pipeline = pipeline,
 		                               .training = training };
 
 	for (int64_t i = 0; i < training->nsequences; i++)

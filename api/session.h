@@ -46,6 +46,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 tess_status tess_planned_model_record_training(const struct tess_planned_model *p,
                                                const struct tess_mesh_shape *mesh,
                                                const struct tess_training *training,
+                                               const struct tess_pipeline *pipeline,
                                                struct tess_program **out);
 
 /* Logs settings of the checkpoint without effect; a session does so on rank 0. */

@@ -153,8 +153,8 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
-                                    struct tess_explanation **out)
+static tess_status explain_training(const struct explain_options *a, const char *schedule,
+                                    int32_t nmicro, struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
@@ -162,8 +162,10 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                .overrides = a->session.overrides.text,
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .optimizer = a->optimizer,
+		                                .pipeline_schedule = schedule,
 		                                .recompute =
-		                                        a->recompute.n ? a->recompute.text : NULL };
+		                                        a->recompute.n ? a->recompute.text : NULL,
+		                                .micro_batches = nmicro };
 
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
 	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
@@ -210,31 +212,42 @@ static int32_t count_pipeline_ranks(const struct tess_explanation *e)
 	return 1;
 }
 
-/* Opens the schedule on the mesh of an explanation, and replaces that by one of a micro-batch. */
-static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
-                                       struct tess_pipeline **out)
+/* Opens the schedule on the mesh of an explanation, if that has stages. */
+static tess_status open_pipeline(const struct explain_options *a, const struct tess_explanation *e,
+                                 struct tess_pipeline **out)
 {
 	const char *name = a->schedule ? a->schedule : "1f1b";
 	size_t len = strlen(name);
 	bool file = len > 4 && !strcmp(name + len - 4, ".csv");
-	tess_status st;
 
-	if (count_pipeline_ranks(*e) < 2)
-		return tess_fail(TESS_EINVAL,
-		                 "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
-		                 name);
-	st = tess_pipeline_open(name, count_pipeline_ranks(*e), a->micro || file ? a->micro : 1,
-	                        out);
-	if (!st && get_batch(a) % (*out)->nmicro)
+	if (count_pipeline_ranks(e) > 1)
+		return tess_pipeline_open(name, count_pipeline_ranks(e),
+		                          a->micro || file ? a->micro : 1, out);
+	return a->schedule || a->timeline
+	               ? tess_fail(TESS_EINVAL,
+	                           "--pipeline-schedule %s: the mesh has no stages; use --mesh "
+	                           "pp=N",
+	                           name)
+	               : TESS_OK;
+}
+
+/* Opens the schedule, and replaces the explanation by one of a micro-batch. */
+static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
+                                       struct tess_pipeline **out, int32_t *nmicro)
+{
+	tess_status st = open_pipeline(a, *e, out);
+
+	*nmicro = st ? 1 : *out ? (*out)->nmicro : a->micro;
+	if (!st && get_batch(a) % *nmicro)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch %d: cannot be cut into %d micro-batches of as many "
 		                 "sequences",
-		                 (int)get_batch(a), (int)(*out)->nmicro);
-	if (st || (*out)->nmicro == 1)
+		                 (int)get_batch(a), (int)*nmicro);
+	if (st)
 		return st;
 	tess_explanation_free(*e);
 	*e = NULL;
-	return explain_training(a, (*out)->nmicro, e);
+	return explain_training(a, a->schedule, *nmicro, e);
 }
 
 static tess_status draw_pipeline(const struct tess_timeline *t, const struct explain_options *a)
@@ -253,9 +266,6 @@ static tess_status print_pipeline(const struct tess_timeline *t)
 	char *text = NULL;
 	tess_status st = tess_timeline_format(t, TESS_TIMELINE_TEXT, &text);
 
-	if (!st && t->pipeline->nmicro > 1)
-		printf("\nthe tables above are of one of %d micro-batches\n",
-		       (int)t->pipeline->nmicro);
 	if (!st)
 		printf("\n%s", text);
 	free(text);
@@ -281,6 +291,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e = NULL;
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
+	int32_t nmicro = 1;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -291,11 +302,11 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { files } });
 
 	if (!st)
-		st = a->train ? explain_training(a, 1, &e) : explain_inference(a, &e);
+		st = a->train ? explain_training(a, NULL, 1, &e) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
 	if (!st && has_pipeline(a))
-		st = explain_micro_batch(a, &e, &p);
+		st = explain_micro_batch(a, &e, &p, &nmicro);
 	if (!st && p)
 		st = tess_pipeline_simulate(p, NULL, &t);
 	if (!st && a->svg)
@@ -304,6 +315,10 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
+	if (!st && nmicro > 1)
+		printf("\nthe tables above are of one of %d micro-batches, memory of all that a "
+		       "rank keeps\n",
+		       (int)nmicro);
 	if (!st && t)
 		st = print_pipeline(t);
 	tess_timeline_free(t);

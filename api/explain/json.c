@@ -14,7 +14,7 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 		const struct tess_explained_parameter *p = e->parameters[i];
 		json_t *ranks, *last = NULL;
 
-		if (p->tied)
+		if (p->tied == 1)
 			continue;
 		ranks = json_array();
 		for (int32_t k = 0; k < e->nranks; k++) {
@@ -34,10 +34,11 @@ static json_t *make_parameters_json(const struct tess_explanation *e)
 			json_array_append_new(ranks, last);
 		}
 		json_array_append_new(
-			all, json_pack("{s:s, s:s, s:s, s:o*, s:s, s:o}", "name", p->name, "style",
-		                       explain_format_styles(e, p->styles, style), "dtype",
+			all, json_pack("{s:s, s:s, s:s, s:o*, s:o*, s:s, s:o}", "name", p->name,
+		                       "style", explain_format_styles(e, p->styles, style), "dtype",
 		                       tess_dtype_name(p->dtype), "from_config",
-		                       p->from_config ? json_true() : NULL, "placement",
+		                       p->from_config ? json_true() : NULL, "copy",
+		                       p->tied ? json_true() : NULL, "placement",
 		                       explain_format_places(e, p->places, place), "ranks", ranks));
 	}
 	return all;

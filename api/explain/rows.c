@@ -306,8 +306,8 @@ static void draw_holdings(const struct picture *p, int32_t i, double height)
 		fprintf(p->f,
 		        "<rect class=\"box%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
 		        "height=\"%.1f\" rx=\"2\"/>\n",
-		        q->tied ? " tied" : "", x, p->y + 6, p->each - p->gap, height);
-		if (!q->tied)
+		        q->tied == 1 ? " tied" : "", x, p->y + 6, p->each - p->gap, height);
+		if (q->tied != 1)
 			draw_held(p, i, r, x, height);
 		fprintf(p->f, "</g>\n");
 	}
@@ -356,7 +356,7 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 	else
 		picture_draw_label(p, MARGIN, p->y + 29, "soft", 48, "%s · %s %s", style, shape,
 		                   tess_dtype_name(q->dtype));
-	if (q->tied)
+	if (q->tied == 1)
 		picture_draw_label(p, picture_get_end(p), p->y + 15, "soft", 34,
 		                   "reads the table above again");
 	else if (max == total)

@@ -136,7 +136,9 @@ static tess_status print_parameters(const struct tess_explanation *e, FILE *f)
 		uint64_t max = format_shard_shape(e, i, shape, sizeof shape);
 
 		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %12llu",
-		         p->tied ? "  (read again by a tied head)" : make_pattern(p->name, name),
+		         p->tied == 2 ? "  (copy for a tied head)"
+		         : p->tied    ? "  (read again by a tied head)"
+		                      : make_pattern(p->name, name),
 		         explain_format_styles(e, p->styles, style), width,
 		         explain_format_places(e, p->places, place), tess_dtype_name(p->dtype),
 		         15 - (int)strlen(tess_dtype_name(p->dtype)), shape,

@@ -40,7 +40,8 @@ struct tess_explained_parameter {
 	int32_t dtype;
 	/* Number of axes. */
 	int32_t ndim;
-	/* 1: tied embeddings, a head that reads the table `name` again. */
+	/* Tied embeddings. 1: a head that reads the table `name` again; 2: a copy of that table,
+	 * which a head in another stage of a pipeline reads. */
 	int32_t tied;
 	/* 1: the file is absent, so shape and dtype come from the configuration. */
 	int32_t from_config;
@@ -209,8 +210,9 @@ tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
                                  struct tess_explanation **out);
 
 /*
- * Explains steps of training. A step has `sequences` sequences of `length` tokens, which mesh
- * dimension `dp` distributes to replicas. length 0: 1024, or the context length of the checkpoint
+ * Explains steps of training. A micro-batch has `sequences` sequences of `length` tokens, which mesh
+ * dimension `dp` distributes to replicas. All but the memory is of one of options->micro_batches of
+ * them. length 0: 1024, or the context length of the checkpoint
  * if that is smaller. options: NULL, or read during the call. The caller owns *out:
  * tess_explanation_free. TESS_EINVAL: the plan cannot work.
  */
@@ -221,8 +223,8 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 
 /*
  * Returns the bytes of the shard of parameter i on `rank`, and writes its shape to shape[ndim]
- * unless that is NULL. A tied parameter has 0 bytes: the table has them. Returns 0 and writes no
- * shape if the parameter or the rank does not exist.
+ * unless that is NULL. A head that reads the table again has 0 bytes: the table has them. Returns
+ * 0 and writes no shape if the parameter or the rank does not exist.
  */
 uint64_t tess_explanation_shard(const struct tess_explanation *e, int32_t i, int32_t rank,
                                 int64_t *shape);

@@ -103,7 +103,8 @@ struct tess_timeline {
 	const struct tess_timeline_span *const *spans;
 	/* Time that each rank computes: [nranks]. */
 	const double *work;
-	/* Micro-batches of its stages, at most, whose values each rank keeps at once: [nranks]. */
+	/* Micro-batches of its stages, at most, whose values each rank keeps at once, from their
+	 * first action to their last: [nranks]. */
 	const int32_t *live;
 	/* Micro-batches, at most, whose values each stage keeps at once: [nstages]. */
 	const int32_t *stage_live;
@@ -122,7 +123,9 @@ struct tess_timeline {
  * Opens a schedule: "gpipe", "1f1b", "interleaved:V" and "looped-bfs:V" with V stages a rank,
  * "zb-h1", "zb-v", or the name of a file that ends with ".csv". A file sets the number of ranks and
  * of micro-batches, where nranks or nmicro is 0; other numbers must be equal to its own. The
- * schedule is checked, and has its sends and receives. The caller owns *out: tess_pipeline_close.
+ * schedule is checked, and has its sends and receives. Each stage adds gradients of weights in the
+ * order of micro-batches: where a file has another order, they are apart from those of inputs, and
+ * later. The caller owns *out: tess_pipeline_close.
  * TESS_EINVAL: there is no such schedule, or it cannot run; the message names row and cell.
  */
 tess_status tess_pipeline_open(const char *schedule, int32_t nranks, int32_t nmicro,

@@ -78,8 +78,13 @@ struct tess_trainer_options {
 	/* Pattern of the modules whose outputs steps keep for tess_trainer_take_values, as in
 	 * plans: "model.layers.*.mlp"; "*" alone: all modules. NULL: none. */
 	const char *values;
+	/* Schedule of the stages along `pp`, as tess_pipeline_open takes it; NULL: "1f1b". */
+	const char *pipeline_schedule;
+	/* Micro-batches of the steps that tess_explain_training explains; 0: 1, or those of the
+	 * schedule's file. A trainer takes any number. */
+	int64_t micro_batches;
 };
-TESS_TIGHT(tess_trainer_options, values);
+TESS_TIGHT(tess_trainer_options, micro_batches);
 
 /*
  * Opens a Hugging Face directory on a mesh for training: checks the plan, then reads the shards of
@@ -141,7 +146,7 @@ TESS_TIGHT(tess_training_result, communication);
  * Runs one step over n micro-batches: loss, gradients, clipping, optimizer. All ranks pass the same
  * complete micro-batches, and replicas take their sequences of each. Losses are divided by the
  * number of labels that count in all micro-batches. Gradients of micro-batches are added in their
- * order; their load balancing losses are averaged. lr: the learning rate. out: may be NULL;
+ * order; their load balancing losses are averaged. A schedule from a file decides n. lr: the learning rate. out: may be NULL;
  * unchanged by a failure. Blocks.
  *
  * TESS_EINVAL, before the step computes: an id or label is outside the vocabulary, a sequence is

@@ -162,8 +162,6 @@ void tess_program_record_backward(struct tess_recorder *r)
 	}
 	b.consumer = nforward;
 	tess_backward_record_loss(&b);
-	if (p->training->balance > 0 && !r->status)
-		tess_backward_record_balance(&b, nforward);
 	for (b.consumer = nforward - 1; b.consumer >= 0 && !r->status; b.consumer--) {
 		const struct tess_record *rec = tess_recompute_get(&again, b.consumer);
 

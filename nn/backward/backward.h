@@ -25,6 +25,11 @@ struct tess_backward {
 	struct tess_head_gradient *heads; /* by weight */
 };
 
+/*
+ * Records the sums of the load balancing loss, which are a part of the forward (balance.c).
+ * Failures are the recorder's.
+ */
+void tess_program_record_balance(struct tess_recorder *r);
 /* Records the loss and the backward, at the end of a recording. Failures are the recorder's. */
 void tess_program_record_backward(struct tess_recorder *r);
 
@@ -89,8 +94,6 @@ struct tess_record *tess_backward_append_token_sum(struct tess_backward *b, int3
 
 /* Records the loss, and the gradient of the logits (loss.c). */
 void tess_backward_record_loss(struct tess_backward *b);
-/* Records the sums of the load balancing loss, over the mixtures of the first n records. */
-void tess_backward_record_balance(struct tess_backward *b, int32_t n);
 /* Returns the gradient of that loss for the logits of a route. */
 struct tess_tensor *tess_backward_record_balance_d(struct tess_backward *b,
                                                    const struct tess_record *rec);

@@ -68,37 +68,79 @@ static int32_t list_balanced(struct tess_backward *b, int32_t n, struct tess_ten
 	return count;
 }
 
-void tess_backward_record_balance(struct tess_backward *b, int32_t n)
+static struct tess_dim *make_balance_rows(struct tess_backward *b, int32_t n)
+{
+	struct tess_dim *rows = tess_dim_new(b->r, "mixtures", n, 1);
+
+	if (rows)
+		rows->nunits = n;
+	return rows;
+}
+
+/* Records the sums over tokens of mixtures, two rows of each. */
+static struct tess_tensor *record_balance_sums(struct tess_backward *b, int32_t nrows,
+                                               struct tess_tensor **in)
 {
 	struct tess_program *p = b->r->p;
-	struct tess_tensor **in = TESS_NEW(&p->arena, struct tess_tensor *, 2 * n);
 	struct tess_place *place = tess_recorder_alloc_places(b->r);
-	struct tess_dim *rows;
+	struct tess_dim *rows = make_balance_rows(b, nrows);
 	struct tess_record *rec;
-	int32_t count;
+	struct tess_tensor *sums;
 
-	if (!in || !place) {
-		tess_recorder_keep_error(b->r, TESS_ENOMEM);
-		return;
-	}
-	count = list_balanced(b, n, in);
-	if (!count && !b->r->status)
-		tess_recorder_fail(b->r, TESS_EINVAL,
-		                   "%s: the model has no experts; train it without --aux-loss",
-		                   balance_name);
-	rows = b->r->status ? NULL : tess_dim_new(b->r, "mixtures", count, 1);
-	if (!rows)
-		return;
-	rows->nunits = count;
+	if (!rows || !place)
+		return NULL;
 	for (int32_t i = 0; i < p->mesh.ndims; i++)
 		place[i] = tess_place_replicate();
-	rec = tess_backward_append_token_sum(b, TESS_OP_BALANCE, balance_name, count, in, 2,
+	rec = tess_backward_append_token_sum(b, TESS_OP_BALANCE, balance_name, nrows, in, 2,
 	                                     (const struct tess_dim *[]){ rows, in[0]->dim[1] },
 	                                     place);
-	p->balance = rec ? tess_backward_finish_tokens(b, rec->out[0], balance_name) : NULL;
-	if (p->balance && p->data_along >= 0)
-		p->balance = tess_tensor_move(b->r, p->balance, p->data_along,
-		                              tess_place_replicate(), balance_name);
+	sums = rec ? tess_backward_finish_tokens(b, rec->out[0], balance_name) : NULL;
+	if (!sums || p->data_along < 0)
+		return sums;
+	return tess_tensor_move(b->r, sums, p->data_along, tess_place_replicate(), balance_name);
+}
+
+/* Records the sums of each mixture where it is computed, so that stages send no logits. */
+static struct tess_tensor *record_balance_of_stages(struct tess_backward *b, int32_t nrows,
+                                                    struct tess_tensor **in)
+{
+	struct tess_tensor **sums = TESS_NEW(&b->r->p->arena, struct tess_tensor *, nrows / 2), *y;
+	struct tess_dim *rows = make_balance_rows(b, nrows);
+
+	for (int32_t i = 0; i < nrows / 2 && sums && rows; i++) {
+		sums[i] = record_balance_sums(b, 2, in + 2 * (int64_t)i);
+		if (!sums[i])
+			return NULL;
+	}
+	if (!sums || !rows)
+		return tess_recorder_keep_error(b->r, TESS_ENOMEM);
+	y = tess_tensor_new(b->r, 2, (const struct tess_dim *[]){ rows, in[0]->dim[1] },
+	                    sums[0]->place, balance_name);
+	return y && tess_record_append(b->r, TESS_REC_JOIN, balance_name, nrows / 2, sums, 1, &y, 0,
+	                               NULL)
+	               ? y
+	               : NULL;
+}
+
+void tess_program_record_balance(struct tess_recorder *r)
+{
+	struct tess_program *p = r->p;
+	struct tess_backward b = { .r = r };
+	struct tess_tensor **in = TESS_NEW(&p->arena, struct tess_tensor *, 2 * p->nrecords);
+	int32_t count;
+
+	if (!in) {
+		tess_recorder_keep_error(r, TESS_ENOMEM);
+		return;
+	}
+	count = list_balanced(&b, p->nrecords, in);
+	if (!count && !r->status)
+		tess_recorder_fail(r, TESS_EINVAL,
+		                   "%s: the model has no experts; train it without --aux-loss",
+		                   balance_name);
+	if (!r->status)
+		p->balance = p->pipeline_along < 0 ? record_balance_sums(&b, count, in)
+		                                   : record_balance_of_stages(&b, count, in);
 }
 
 double tess_program_compute_balance(const struct tess_program *p, const float *totals)

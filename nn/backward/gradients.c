@@ -75,21 +75,37 @@ static struct tess_tensor *add_gradients(struct tess_backward *b, struct tess_te
 	               : NULL;
 }
 
+/* Returns whether contributions are finished and placed alike: they are added before they move. */
+static bool are_placed_alike(const struct tess_backward *b, const struct tess_contribution *c)
+{
+	int32_t ndims = b->r->p->mesh.ndims;
+	const struct tess_place *place = c->d->place;
+	bool alike = tess_places_find(place, ndims, TESS_PARTIAL, 0) < 0;
+
+	while (alike && (c = c->next))
+		alike = tess_places_equal(c->d->place, place, ndims);
+	return alike;
+}
+
 struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tensor *y)
 {
 	struct tess_contribution *c = *find_given(b, y);
 	struct tess_place *to = c ? make_gradient_place(b, y) : NULL;
+	bool alike = to && are_placed_alike(b, c);
 	struct tess_tensor *sum = NULL;
 
 	*find_given(b, y) = NULL;
 	for (; c && to; c = c->next) {
-		struct tess_tensor *d = tess_tensor_redistribute(b->r, c->d, to, y->module);
+		struct tess_tensor *d =
+			alike ? c->d : tess_tensor_redistribute(b->r, c->d, to, y->module);
 
 		if (!d)
 			return NULL;
 		sum = sum ? add_gradients(b, sum, d) : d;
 	}
-	return b->r->status ? NULL : sum;
+	return alike          ? tess_tensor_redistribute(b->r, sum, to, y->module)
+	       : b->r->status ? NULL
+	                      : sum;
 }
 
 bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec)
@@ -218,24 +234,41 @@ static struct tess_tensor *place_weight_gradient(struct tess_backward *b,
 	return i == p->mesh.ndims ? d : tess_tensor_redistribute(b->r, d, w->place, w->name);
 }
 
+/*
+ * Returns the weight in whose memory the gradient of w is added: that of a tied head is apart, in
+ * the memory of the first head of its table, where micro-batches or stages would mix the two.
+ */
+static const struct tess_weight *find_gradient_weight(const struct tess_program *p,
+                                                      const struct tess_weight *w)
+{
+	int32_t i = 0;
+
+	if (!w->table || (p->pipeline_along < 0 && !p->training->several))
+		return w->table ? w->table : w;
+	while (p->weight[i]->table != w->table)
+		i++;
+	return p->weight[i];
+}
+
 void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight *w,
                                struct tess_tensor *d)
 {
 	struct tess_program *p = b->r->p;
-	const struct tess_weight *home = w->table ? w->table : w;
+	const struct tess_weight *home = w->table ? w->table : w, *to = find_gradient_weight(p, w);
 	struct tess_gradient *list;
 	struct tess_record *rec;
 	bool added;
 
 	d = b->r->status || !d ? NULL : place_weight_gradient(b, home, d);
-	rec = d ? tess_record_append(b->r, TESS_REC_GRADIENT, home->name, 1, &d, 0, NULL, 1, &home)
+	rec = d ? tess_record_append(b->r, TESS_REC_GRADIENT, home->name, 1, &d, 0, NULL, 1, &to)
 	        : NULL;
 	if (!rec)
 		return;
-	added = b->recorded[home->index];
+	added = b->recorded[to->index];
+	b->recorded[to->index] = true;
 	rec->nnum = TESS_REC_GRADIENT_ADDED + 1;
 	rec->num[TESS_REC_GRADIENT_ADDED] = added || p->training->accumulate;
-	if (added)
+	if (added || to != home)
 		return;
 	list = tess_arena_grow(&p->arena, p->gradient, (size_t)p->ngradients, sizeof *list);
 	if (!list) {
@@ -244,7 +277,6 @@ void tess_backward_give_weight(struct tess_backward *b, const struct tess_weight
 	}
 	p->gradient = list;
 	list[p->ngradients++] = (struct tess_gradient){ home, d };
-	b->recorded[home->index] = true;
 }
 
 void tess_backward_record_none(struct tess_backward *b, const struct tess_record *rec)

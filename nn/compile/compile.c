@@ -32,6 +32,8 @@ static tess_status finish_program(struct tess_recorder *r, struct tess_tensor *l
 		tess_recorder_check_rules(r);
 	if (!r->status)
 		tess_program_set_router_math(r->p);
+	if (!r->status && r->p->training && r->p->training->balance > 0)
+		tess_program_record_balance(r);
 	nforward = r->p->nrecords;
 	if (!r->status && r->p->training)
 		tess_program_record_backward(r);
@@ -68,12 +70,39 @@ static const struct tess_place *make_whole_place(struct tess_program *p)
 	return place;
 }
 
-/* Returns the mesh dimension that cuts the program into stages; -1: one stage. */
+/* Returns the mesh dimension whose ranks have the stages of the program; -1: one stage. */
 static int32_t find_pipeline(const struct tess_mesh_shape *mesh)
 {
 	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2);
 
 	return pp >= 0 && mesh->dim[pp].size > 1 ? pp : -1;
+}
+
+static bool has_weights_apart(const struct tess_pipeline *pipeline)
+{
+	for (int32_t r = 0; r < pipeline->nranks; r++)
+		for (int32_t i = 0; i < pipeline->nactions[r]; i++)
+			if (pipeline->actions[r][i].kind == TESS_PIPELINE_BACKWARD_WEIGHTS)
+				return true;
+	return false;
+}
+
+/* Sets the stages of each rank along pp: those of the schedule, or one. */
+static tess_status set_stages(struct tess_program *p, const struct tess_pipeline *pipeline)
+{
+	int32_t nranks = tess_program_get_cut(p, 0, p->pipeline_along).nranks, *rank_of;
+
+	pipeline = p->pipeline_along >= 0 ? pipeline : NULL;
+	if (pipeline && pipeline->nranks != nranks)
+		return tess_fail(TESS_EINVAL,
+		                 "schedule %s is for %d ranks, and the mesh has %d along pp",
+		                 pipeline->name, (int)pipeline->nranks, (int)nranks);
+	p->nstages = pipeline ? pipeline->nstages : nranks;
+	p->weights_apart = pipeline && has_weights_apart(pipeline);
+	p->stage_rank = rank_of = TESS_NEW(&p->arena, int32_t, p->nstages);
+	for (int32_t s = 0; s < p->nstages && rank_of; s++)
+		rank_of[s] = pipeline ? pipeline->rank_of[s] : s;
+	return rank_of ? TESS_OK : TESS_ENOMEM;
 }
 
 tess_status tess_program_compile(const struct tess_record_options *options,
@@ -97,11 +126,13 @@ tess_status tess_program_compile(const struct tess_record_options *options,
 	p->check = options->check;
 	p->device = options->device;
 	r.p = p;
+	st = set_stages(p, options->pipeline);
 	r.used_rules = TESS_NEW(&p->arena, bool, options->plan->nrules + 1);
 	r.whole = make_whole_place(p);
 	r.nn.size = sizeof r.nn;
 	tess_ops_install(&r.nn);
-	st = r.used_rules && r.whole ? tess_stored_check(options->model) : TESS_ENOMEM;
+	if (!st)
+		st = r.used_rules && r.whole ? tess_stored_check(options->model) : TESS_ENOMEM;
 	if (!st)
 		st = tess_settings_merge(options->model, options->source->config, &r.settings);
 	if (!st)

@@ -88,6 +88,7 @@ tess_status tess_program_hash(struct tess_program *p)
 			h = hash_rope(h, &p->rope[(int)rec->num[TESS_REC_ROPE_TABLE]]);
 		h = hash_bytes(h, &rec->along, sizeof rec->along);
 		h = hash_bytes(h, &rec->stage, sizeof rec->stage);
+		h = hash_bytes(h, &rec->action, sizeof rec->action);
 		for (int32_t k = 0; k < rec->nin; k++)
 			h = hash_tensor(h, p, rec->in[k]);
 		for (int32_t k = 0; k < rec->nout; k++)

@@ -1,7 +1,7 @@
 #include "nn/compile/pipeline.h"
 
 #include "core/base/status.h"
-#include "nn/compile/pipeline_schedule.h"
+#include "nn/compile/pipeline_moves.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -10,6 +10,17 @@
 struct block { /* a run of records of the forward that is in one stage: of a numbered module */
 	int32_t first;
 	uint64_t bytes; /* bytes of the weights in its products */
+};
+
+struct crossing { /* a value that goes from one stage to another */
+	struct tess_tensor *value;
+	const char *module; /* the module that reads it */
+	int32_t from;
+};
+
+struct crossings { /* those that a stage receives, in order */
+	struct crossing *each;
+	int32_t n;
 };
 
 struct pipeline {
@@ -21,7 +32,10 @@ struct pipeline {
 	bool *placed; /* by weight: its stage is known */
 	int32_t *home; /* by value: the stage that computes it; TESS_STAGES_ALL: an input */
 	int32_t *made; /* by value: the record that computes it, or -1 */
+	struct tess_tensor **value; /* by value, if a record computes it */
 	bool *has; /* by value and stage: the stage has the value */
+	struct crossings *forward, *backward; /* by stage: what it receives */
+	struct crossings *results; /* by stage: what it receives after the forward */
 	int32_t *wanted; /* by value, a gradient: 1 + the stage of its weight; 0: none */
 };
 
@@ -45,16 +59,15 @@ static size_t measure_numbered_path(const char *module)
 }
 
 /*
- * Adds the bytes of weights in a record's products to the last block; those of a tied head to the
- * first block, which has its table. A table that is only looked up takes no time.
+ * Adds the bytes of weights in a record's products to a block. A table that is only looked up takes
+ * no time.
  */
-static void add_bytes(const struct tess_record *rec, struct block *first, struct block *last)
+static void add_bytes(const struct tess_record *rec, struct block *block)
 {
 	for (int32_t k = 0; k < rec->nweight && rec->kind != TESS_OP_EMBED; k++) {
 		const struct tess_weight *w = rec->weight[k];
-		struct block *at = w->table ? first : last;
 
-		at->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
+		block->bytes += tess_width(w->dtype) * (uint64_t)tess_weight_count_elements(w);
 	}
 }
 
@@ -76,7 +89,7 @@ static struct block *list_blocks(struct pipeline *c, int32_t *n)
 			path = rec->module;
 			len = mine;
 		}
-		add_bytes(rec, block, &block[*n ? *n - 1 : 0]);
+		add_bytes(rec, &block[*n ? *n - 1 : 0]);
 	}
 	return block;
 }
@@ -116,8 +129,8 @@ static void share_out_blocks(struct pipeline *c)
 	}
 	if (n < c->nstages) {
 		tess_recorder_fail(c->r, TESS_EINVAL,
-		                   "model %s: %d numbered modules cannot be cut for %d ranks along "
-		                   "pp; use 1 to %d",
+		                   "model %s: %d numbered modules cannot be cut into %d stages "
+		                   "along pp; use 1 to %d",
 		                   c->r->options->model->name, (int)n, (int)c->nstages, (int)n);
 		return;
 	}
@@ -143,11 +156,11 @@ static void use_stage_begins(struct pipeline *c)
 	if (r->nstage_begins != c->nstages - 1) {
 		tess_recorder_fail(
 			c->r, TESS_EINVAL,
-			"%s: the plan begins %d stage%s after the first, and the mesh has %d "
-			"rank%s along pp; use %d",
+			"%s: the plan begins %d stage%s after the first, and there %s %d "
+			"along pp; use %d",
 			r->stage_begins[0].module, (int)r->nstage_begins,
-			r->nstage_begins == 1 ? "" : "s", (int)c->nstages,
-			c->nstages == 1 ? "" : "s", (int)r->nstage_begins + 1);
+			r->nstage_begins == 1 ? "" : "s", c->nstages == 1 ? "is" : "are",
+			(int)c->nstages, (int)r->nstage_begins + 1);
 		return;
 	}
 	for (int32_t i = 1; i < c->nstages; i++)
@@ -173,12 +186,10 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 
 	for (int32_t k = 0; k < rec->nweight && !c->r->status; k++) {
 		struct tess_weight *w = c->p->weight[rec->weight[k]->index];
-		const struct tess_weight *home = w->table ? w->table : w;
 
-		if (!c->placed[home->index])
-			c->p->weight[home->index]->stage = first;
-		c->placed[home->index] = true;
-		w->stage = home->stage;
+		if (!c->placed[w->index])
+			w->stage = first;
+		c->placed[w->index] = true;
 		if (stage >= 0 && stage != w->stage)
 			tess_recorder_fail(c->r, TESS_ENOTSUP,
 			                   "%s: reads weights of the stages %d and %d along pp; "
@@ -190,8 +201,9 @@ static int32_t find_weight_stage(struct pipeline *c, const struct tess_record *r
 }
 
 /*
- * Returns the stage that computes an operand: the last computed one of the forward, else of all.
- * TESS_STAGES_ALL: all are inputs.
+ * Returns the stage that computes an operand: the last computed one of the forward, else of all,
+ * except the sums of the load balancing loss, which all stages read. TESS_STAGES_ALL: all are
+ * inputs.
  */
 static int32_t find_operand_stage(const struct pipeline *c, const struct tess_record *rec)
 {
@@ -202,7 +214,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 		int32_t id = x->id;
 		bool backward = c->made[id] >= c->nforward && !x->repeats;
 
-		if (c->made[id] <= last[backward])
+		if (c->made[id] <= last[backward] || x == c->p->balance)
 			continue;
 		last[backward] = c->made[id];
 		stage[backward] = c->home[id];
@@ -259,50 +271,115 @@ static void place_record(struct pipeline *c, int32_t i, int32_t stage)
 	struct tess_record *rec = c->p->record[i];
 
 	rec->stage = stage;
+	rec->action = i < c->nforward ? TESS_PIPELINE_FORWARD : TESS_PIPELINE_BACKWARD_INPUTS;
 	for (int32_t k = 0; k < rec->nout; k++) {
 		c->home[rec->out[k]->id] = stage;
 		c->made[rec->out[k]->id] = i;
+		c->value[rec->out[k]->id] = rec->out[k];
 	}
+}
+
+static void place_moves(struct pipeline *c, int32_t begin, int32_t end)
+{
+	if (!c->r->status && tess_pipeline_place_moves(c->p, begin, end, c->home))
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
 }
 
 static void place_records(struct pipeline *c)
 {
 	for (int32_t i = 0; i < c->nforward && !c->r->status; i++)
 		place_record(c, i, choose_forward_stage(c, i));
+	place_moves(c, 0, c->nforward);
 	want_gradients(c);
 	for (int32_t i = c->nforward; i < c->p->nrecords && !c->r->status; i++)
 		place_record(c, i, choose_backward_stage(c, i));
+	place_moves(c, c->nforward, c->p->nrecords);
+}
+
+/* Gives tied heads in other stages than their tables copies of these. */
+static void copy_tables(struct pipeline *c)
+{
+	for (int32_t i = 0, n = c->p->nweights; i < n; i++) {
+		struct tess_weight *w = c->p->weight[i];
+
+		if (w->table && w->table->stage != w->stage)
+			tess_weight_copy_table(c->r, w);
+	}
+}
+
+/* ---- gradients of weights -------------------------------------------------------------------- */
+
+/* Returns whether a record of this kind computes only the gradient of a weight. */
+static bool sums_over_tokens(int32_t kind)
+{
+	return kind == TESS_OP_LINEAR_DW || kind == TESS_OP_HEAD_LINEAR_DW ||
+	       kind == TESS_OP_EMBED_DW || kind == TESS_OP_BIAS_DW || kind == TESS_OP_NORM_DW;
+}
+
+/*
+ * Makes the records that only end in the gradient of a weight actions of their own: its sum over
+ * tokens, and the moves after it.
+ */
+static void part_weight_records(struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+
+	for (int32_t i = c->nforward; i < p->nrecords; i++) {
+		struct tess_record *rec = p->record[i];
+		int32_t from = rec->nin ? c->made[rec->in[0]->id] : -1;
+		bool follows = from >= 0 &&
+		               p->record[from]->action == TESS_PIPELINE_BACKWARD_WEIGHTS;
+
+		if (rec->kind == TESS_REC_GRADIENT || sums_over_tokens(rec->kind) || follows)
+			rec->action = TESS_PIPELINE_BACKWARD_WEIGHTS;
+	}
 }
 
 /* ---- what is sent ---------------------------------------------------------------------------- */
 
-/* Sends x to a stage that lacks it; TESS_STAGES_ALL: to all stages. */
+static void add_crossing(struct pipeline *c, struct crossings *to, struct crossing crossing)
+{
+	struct crossing *list =
+		tess_arena_grow(&c->p->arena, to->each, (size_t)to->n, sizeof *list);
+
+	if (!list) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	to->each = list;
+	list[to->n++] = crossing;
+}
+
+/*
+ * Sends x to a stage that lacks it. In training it crosses one boundary at a time, as the messages
+ * of a schedule do; in inference it takes the shortest way.
+ */
 static void send_value(struct pipeline *c, struct tess_tensor *x, int32_t stage, const char *module)
 {
 	bool *has = c->has + (int64_t)x->id * c->nstages;
-	int32_t home = c->home[x->id];
-	struct tess_record *rec;
+	int32_t from = c->home[x->id], to;
 
-	for (int32_t s = 0; s < c->nstages && home >= 0; s++) {
-		if (s == home || has[s] || (stage >= 0 && s != stage))
+	for (; from >= 0 && from != stage; from = to) {
+		bool forward = from < stage || !c->p->training;
+
+		to = !c->p->training ? stage : forward ? from + 1 : from - 1;
+		if (has[to] || to == c->home[x->id])
 			continue;
-		rec = tess_record_append(c->r, TESS_REC_SEND, module, 1, &x, 0, NULL, 0, NULL);
-		if (!rec)
-			return;
-		rec->along = c->p->pipeline_along;
-		rec->stage = home;
-		rec->nnum = TESS_REC_SEND_TO + 1;
-		rec->num[TESS_REC_SEND_TO] = s;
-		has[s] = true;
+		has[to] = true;
+		add_crossing(c, &(forward ? c->forward : c->backward)[to],
+		             (struct crossing){ x, module, from });
 	}
 }
 
-/* Returns the stage along pp of the rank that receives the logits. */
-static int32_t find_root_stage(const struct tess_program *p)
+/* Sends the logits to a stage that lacks them, for the caller of inference. */
+static void send_result(struct pipeline *c, int32_t stage)
 {
-	if (p->logits_root == TESS_LOGITS_CUT)
-		return p->logits_stage;
-	return p->logits_root < 0 ? TESS_STAGES_ALL : tess_program_get_stage(p, p->logits_root);
+	struct tess_tensor *x = c->p->logits;
+	int32_t home = c->home[x->id];
+
+	if (home >= 0 && home != stage && !c->has[(int64_t)x->id * c->nstages + stage])
+		add_crossing(c, &c->results[stage],
+		             (struct crossing){ x, "the model's output", home });
 }
 
 /* Finds the stage with the logits; ones that stay there uncut are its first rank's. */
@@ -312,59 +389,226 @@ static void place_logits(const struct pipeline *c)
 
 	p->logits_stage = c->home[p->logits->id];
 	if (p->logits_root == TESS_LOGITS_CUT && p->vocabulary_along < 0)
-		p->logits_root = p->logits_stage * p->mesh.dim[p->pipeline_along].stride;
+		p->logits_root = p->stage_rank[p->logits_stage] *
+		                 p->mesh.dim[p->pipeline_along].stride;
 }
 
-/* Appends all records again, each after the sends that it needs. */
-static void add_sends(struct pipeline *c)
+/* Returns the stage of the rank that receives the logits. */
+static int32_t find_root_stage(const struct tess_program *p)
+{
+	int32_t at = tess_program_get_pipeline_rank(p, p->logits_root), stage = 0;
+
+	while (p->stage_rank[stage] != at)
+		stage++;
+	return stage;
+}
+
+/* Returns whether the backward of a stage computes x after that of stage `reader`. */
+static bool comes_too_late(const struct pipeline *c, const struct tess_tensor *x, int32_t reader)
+{
+	return c->made[x->id] >= c->nforward && c->home[x->id] < reader;
+}
+
+/* Makes a record read the values of the forward where another stage computes them again later. */
+static void read_in_time(struct pipeline *c, struct tess_record *rec)
+{
+	struct tess_tensor **in = TESS_NEW(&c->p->arena, struct tess_tensor *, rec->nin + 1);
+
+	for (int32_t k = 0; k < rec->nin && in && !c->r->status; k++) {
+		const struct tess_tensor *x = rec->in[k];
+
+		in[k] = rec->in[k];
+		if (!comes_too_late(c, x, rec->stage) || rec->stage < 0)
+			continue;
+		if (x->repeats)
+			in[k] = c->value[x->repeats->id];
+		else
+			tess_recorder_fail(c->r, TESS_ENOTSUP,
+			                   "%s: stage %d reads a gradient of stage %d, which is "
+			                   "before it along pp; begin stages elsewhere",
+			                   rec->module, (int)rec->stage, (int)c->home[x->id]);
+	}
+	rec->in = in;
+	if (!in)
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+}
+
+/* Lists what is sent for the records, and for the caller of inference. */
+static void list_crossings(struct pipeline *c)
 {
 	struct tess_program *p = c->p;
-	struct tess_record **was = p->record, **list;
+
+	for (int32_t i = 0; i < p->nrecords && !c->r->status; i++) {
+		struct tess_record *rec = p->record[i];
+
+		if (i >= c->nforward && p->training)
+			read_in_time(c, rec);
+		for (int32_t k = 0; k < rec->nin && rec->stage >= 0 && !c->r->status; k++)
+			send_value(c, rec->in[k], rec->stage, rec->module);
+	}
+	if (p->training || p->logits_root == TESS_LOGITS_CUT)
+		return;
+	for (int32_t s = 0; s < c->nstages && !c->r->status; s++)
+		if (p->logits_root < 0 || s == find_root_stage(p))
+			send_result(c, s);
+}
+
+/* ---- the order of records -------------------------------------------------------------------- */
+
+static void append_record(struct pipeline *c, struct tess_record *rec)
+{
+	struct tess_program *p = c->p;
+	struct tess_record **list =
+		tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
+
+	if (!list) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	p->record = list;
+	list[p->nrecords++] = rec;
+}
+
+static void append_sends(struct pipeline *c, const struct crossings *list, int32_t to)
+{
+	for (int32_t i = 0; i < list->n && !c->r->status; i++) {
+		const struct crossing *x = &list->each[i];
+		struct tess_record *rec =
+			tess_record_append(c->r, TESS_REC_SEND, x->module, 1,
+		                           (struct tess_tensor *[]){ x->value }, 0, NULL, 0, NULL);
+
+		if (!rec)
+			return;
+		rec->along = c->p->pipeline_along;
+		rec->stage = x->from;
+		rec->action = list == &c->backward[to] ? TESS_PIPELINE_BACKWARD_INPUTS
+		                                       : TESS_PIPELINE_FORWARD;
+		rec->nnum = TESS_REC_SEND_TO + 1;
+		rec->num[TESS_REC_SEND_TO] = to;
+	}
+}
+
+/* Marks what a stage reads of the values that every stage can compute. */
+static void mark_shared_values(struct tess_record *const *list, int32_t n, int32_t stage, bool *read)
+{
+	for (int32_t i = n - 1; i >= 0; i--) {
+		bool reads = list[i]->stage == stage;
+
+		for (int32_t k = 0; k < list[i]->nout && list[i]->stage == TESS_STAGES_ALL; k++)
+			reads = reads || read[list[i]->out[k]->id];
+		for (int32_t k = 0; k < list[i]->nin && reads; k++)
+			read[list[i]->in[k]->id] = true;
+	}
+}
+
+/* Gives each stage that needs it a record of its own of each that every stage can compute. */
+static void append_shared_records(struct pipeline *c, struct tess_record **list, int32_t n,
+                                  int32_t stage)
+{
+	bool *read = TESS_NEW(&c->p->arena, bool, c->p->ntensors);
+
+	if (!read) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	mark_shared_values(list, n, stage, read);
+	for (int32_t i = 0; i < n && !c->r->status; i++) {
+		struct tess_record *mine;
+
+		if (list[i]->stage != TESS_STAGES_ALL || !read[list[i]->out[0]->id])
+			continue;
+		mine = TESS_NEW(&c->p->arena, struct tess_record, 1);
+		if (!mine) {
+			tess_recorder_keep_error(c->r, TESS_ENOMEM);
+			return;
+		}
+		*mine = *list[i];
+		mine->stage = stage;
+		mine->action = TESS_PIPELINE_FORWARD;
+		append_record(c, mine);
+	}
+}
+
+static void append_action(struct pipeline *c, struct tess_record **list, int32_t n, int32_t stage,
+                          int32_t action)
+{
+	for (int32_t i = 0; i < n && !c->r->status; i++)
+		if (list[i]->stage == stage && list[i]->action == action)
+			append_record(c, list[i]);
+}
+
+/*
+ * Appends all records again: the forward of each stage, then, from the last stage down, its
+ * backward of inputs, what it sends, and its backward of weights. Each order that a schedule may
+ * have keeps the order of the records of a stage.
+ */
+static void order_records(struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+	struct tess_record **was = p->record;
 	int32_t n = p->nrecords;
 
 	p->record = NULL;
 	p->nrecords = 0;
-	for (int32_t i = 0; i < n && !c->r->status; i++) {
-		for (int32_t k = 0; k < was[i]->nin; k++)
-			send_value(c, was[i]->in[k], was[i]->stage, was[i]->module);
-		list = tess_arena_grow(&p->arena, p->record, (size_t)p->nrecords, sizeof *list);
-		if (!list) {
-			tess_recorder_keep_error(c->r, TESS_ENOMEM);
-			return;
-		}
-		p->record = list;
-		list[p->nrecords++] = was[i];
+	for (int32_t s = 0; s < c->nstages; s++) {
+		append_shared_records(c, was, n, s);
+		append_sends(c, &c->forward[s], s);
+		append_action(c, was, n, s, TESS_PIPELINE_FORWARD);
 	}
-	if (!p->training)
-		send_value(c, p->logits, find_root_stage(p), "the model's output");
-	if (p->loss)
-		send_value(c, p->loss, TESS_STAGES_ALL, "the loss");
-	if (p->balance)
-		send_value(c, p->balance, TESS_STAGES_ALL, "the loss");
+	for (int32_t s = 0; s < c->nstages; s++)
+		append_sends(c, &c->results[s], s);
+	for (int32_t s = c->nstages - 1; s >= 0; s--) {
+		append_action(c, was, n, s, TESS_PIPELINE_BACKWARD_INPUTS);
+		if (s)
+			append_sends(c, &c->backward[s - 1], s - 1);
+		append_action(c, was, n, s, TESS_PIPELINE_BACKWARD_WEIGHTS);
+	}
+}
+static tess_status alloc_pipeline(struct pipeline *c)
+{
+	struct tess_arena *arena = &c->p->arena;
+	int32_t n = c->p->ntensors;
+
+	c->first = TESS_NEW(arena, int32_t, c->nstages);
+	c->placed = TESS_NEW(arena, bool, c->p->nweights + 1);
+	c->home = TESS_NEW(arena, int32_t, n);
+	c->made = TESS_NEW(arena, int32_t, n);
+	c->value = TESS_NEW(arena, struct tess_tensor *, n);
+	c->wanted = TESS_NEW(arena, int32_t, n);
+	c->has = TESS_NEW(arena, bool, (int64_t)n *c->nstages);
+	c->forward = TESS_NEW(arena, struct crossings, c->nstages);
+	c->backward = TESS_NEW(arena, struct crossings, c->nstages);
+	c->results = TESS_NEW(arena, struct crossings, c->nstages);
+	for (int32_t i = 0; i < n && c->home && c->made; i++)
+		c->home[i] = c->made[i] = -1;
+	return c->first && c->placed && c->home && c->made && c->value && c->wanted && c->has &&
+	                       c->forward && c->backward && c->results
+	               ? TESS_OK
+	               : TESS_ENOMEM;
+}
+
+/* Notes which stages have the results of a step. */
+static void place_results(struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+
+	for (int32_t i = 0; i < p->nvalues; i++)
+		p->values[i].stage = c->home[p->values[i].value->id];
+	p->loss_stage = p->loss ? c->home[p->loss->id] : 0;
+	p->balance_stage = p->balance ? c->home[p->balance->id] : 0;
 }
 
 void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 {
 	struct tess_program *p = r->p;
-	int32_t n = p->ntensors;
-	struct pipeline c = {
-		.r = r, .p = p, .nforward = nforward, .nstages = tess_program_count_stages(p)
-	};
+	struct pipeline c = { .r = r, .p = p, .nforward = nforward, .nstages = p->nstages };
 
 	if (r->status || (p->pipeline_along < 0 && !r->nstage_begins))
 		return;
-	c.first = TESS_NEW(&p->arena, int32_t, c.nstages);
-	c.placed = TESS_NEW(&p->arena, bool, p->nweights + 1);
-	c.home = TESS_NEW(&p->arena, int32_t, n);
-	c.made = TESS_NEW(&p->arena, int32_t, n);
-	c.wanted = TESS_NEW(&p->arena, int32_t, n);
-	c.has = TESS_NEW(&p->arena, bool, (int64_t)n *c.nstages);
-	if (!c.first || !c.placed || !c.home || !c.made || !c.wanted || !c.has) {
+	if (alloc_pipeline(&c)) {
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}
-	for (int32_t i = 0; i < n; i++)
-		c.home[i] = c.made[i] = -1;
 	c.tail = find_tail(&c);
 	if (r->nstage_begins)
 		use_stage_begins(&c);
@@ -372,12 +616,16 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		share_out_blocks(&c);
 	if (!r->status)
 		place_records(&c);
+	if (!r->status && p->weights_apart)
+		part_weight_records(&c);
+	if (!r->status)
+		copy_tables(&c);
 	if (!r->status && !p->training)
 		place_logits(&c);
 	if (!r->status)
-		add_sends(&c);
-	for (int32_t i = 0; i < p->nvalues && !r->status; i++)
-		p->values[i].stage = c.home[p->values[i].value->id];
-	p->overlaps = !r->status && (p->training ? tess_pipeline_schedule_overlaps(p)
-	                                         : tess_program_is_on_host(p) && !p->check);
+		list_crossings(&c);
+	if (!r->status)
+		order_records(&c);
+	if (!r->status)
+		place_results(&c);
 }

@@ -216,8 +216,9 @@ static bool alloc_step_ring(struct tess_generate_state *g, size_t n)
 {
 	bool all = true;
 
-	g->step = calloc((size_t)g->ahead, sizeof *g->step);
-	for (int32_t i = 0; g->step && i < g->ahead; i++) {
+	g->ring = g->ahead > 1 ? 2 * g->ahead : 1;
+	g->step = calloc((size_t)g->ring, sizeof *g->step);
+	for (int32_t i = 0; g->step && i < g->ring; i++) {
 		struct tess_begun_step *s = &g->step[i];
 
 		s->part = calloc(n, sizeof *s->part);
@@ -256,7 +257,7 @@ static void free_generation(struct tess_generate_state *g)
 			tess_sequence_free(g->running[i]->sequence);
 		free(g->running[i]->sentence);
 	}
-	for (int32_t i = 0; g->step && i < g->ahead; i++) {
+	for (int32_t i = 0; g->step && i < g->ring; i++) {
 		free(g->step[i].part);
 		free(g->step[i].choices);
 		free(g->step[i].ids);
@@ -299,6 +300,7 @@ tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_
 	fenv_t callers;
 	tess_status st;
 
+	g.nbegun = g.nfinished = g.ncompleted = tess_runner_get_next_step(r);
 	if (!g.options.chunk)
 		g.options.chunk = choose_chunk(&g);
 	fegetenv(&callers);

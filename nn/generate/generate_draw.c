@@ -7,81 +7,16 @@
  * its choices pass from stage to stage, since each stage needs them later than the one before.
  */
 #include "core/base/status.h"
-#include "core/call/work.h"
 #include "nn/generate/generate_state.h"
 #include "nn/program/agree.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEND_IDS, SEND_LOGITS, SEND_CHOICES, SENDS };
 enum {
 	ID_WORDS = sizeof(struct tess_chosen) / sizeof(int32_t),
 	CHOICE_WORDS = sizeof(struct tess_id_choice) / sizeof(int32_t)
 };
-_Static_assert(sizeof((struct tess_begun_step *)0)->sends / sizeof(void *) == SENDS, "one each");
-
-/* ---- messages between stages ----------------------------------------------------------------- */
-
-/* Runs a call along pp, or starts it if `out` is not NULL. */
-static tess_status run_message(struct tess_generate_state *g, const struct tess_coll *c,
-                               struct tess_work **out)
-{
-	struct tess_profile *profile = tess_runner_get_profile(g->runner);
-	int64_t began = tess_profile_begin(profile);
-	tess_status st = out ? tess_group_start(g->stages.along, c, out)
-	                     : tess_group_run(g->stages.along, c);
-
-	tess_profile_add_call(profile, NULL, began);
-	return tess_group_agree_unless_apart(g->group, true, st, c->where);
-}
-
-/* Starts to send data to a stage; they are in use until the wait for the step's sends. */
-static tess_status send_to_stage(struct tess_generate_state *g, int32_t stage, const void *data,
-                                 int64_t n, const char *where, struct tess_work **out)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_SEND,
-		                     .dtype = TESS_I32,
-		                     .peer = stage,
-		                     .src = data,
-		                     .count = (uint64_t)n,
-		                     .where = where };
-
-	return run_message(g, &c, out);
-}
-
-static tess_status receive_from_stage(struct tess_generate_state *g, int32_t stage, void *data,
-                                      int64_t n, const char *where)
-{
-	const struct tess_coll c = { .size = sizeof c,
-		                     .kind = TESS_RECV,
-		                     .dtype = TESS_I32,
-		                     .peer = stage,
-		                     .dst = data,
-		                     .count = (uint64_t)n,
-		                     .where = where };
-
-	return run_message(g, &c, NULL);
-}
-
-tess_status tess_generate_wait_for_sends(struct tess_generate_state *g, struct tess_begun_step *s)
-{
-	tess_status st = TESS_OK;
-
-	for (int32_t i = 0; i < SENDS; i++) {
-		struct tess_work *w = s->sends[i];
-		tess_status mine = w ? tess_work_wait(w, 0) : TESS_OK;
-
-		if (mine)
-			tess_work_abandon(w);
-		else
-			tess_work_release(w);
-		s->sends[i] = NULL;
-		st = st ? st : mine;
-	}
-	return tess_group_agree_unless_apart(g->group, true, st, "generate");
-}
 
 /* ---- drawn ids ------------------------------------------------------------------------------- */
 
@@ -179,11 +114,11 @@ static tess_status send_ids(struct tess_generate_state *g, struct tess_begun_ste
 		to += n;
 	}
 	if (!st && s->nchoices)
-		st = send_to_stage(g, 0, s->ids, s->nchoices * ID_WORDS, "generate:ids",
-		                   &s->sends[SEND_IDS]);
+		st = tess_runner_send(g->runner, 0, s->ids, s->nchoices * ID_WORDS, "generate:ids",
+		                      s->number);
 	if (!st && s->nwhole)
-		st = send_to_stage(g, 0, s->logits, s->nwhole * vocabulary, "generate:logits",
-		                   &s->sends[SEND_LOGITS]);
+		st = tess_runner_send(g->runner, 0, s->logits, s->nwhole * vocabulary,
+		                      "generate:logits", s->number);
 	return st;
 }
 
@@ -223,11 +158,11 @@ tess_status tess_generate_receive_ids(struct tess_generate_state *g, struct tess
 		return TESS_OK;
 	st = reserve_logits(g, s);
 	if (!st && s->nchoices)
-		st = receive_from_stage(g, g->stages.logits, s->ids, s->nchoices * ID_WORDS,
-		                        "generate:ids");
+		st = tess_runner_receive(g->runner, g->stages.logits, s->ids,
+		                         s->nchoices * ID_WORDS, "generate:ids");
 	if (!st && s->nwhole)
-		st = receive_from_stage(g, g->stages.logits, s->logits, s->nwhole * vocabulary,
-		                        "generate:logits");
+		st = tess_runner_receive(g->runner, g->stages.logits, s->logits,
+		                         s->nwhole * vocabulary, "generate:logits");
 	logits = s->logits;
 	for (int64_t i = 0; i < s->n && !st; i++)
 		if (passes_logits(&s->part[i])) {
@@ -316,19 +251,38 @@ void tess_generate_take_ids(struct tess_generate_state *g, struct tess_begun_ste
 
 /* ---- choices, on all ranks ------------------------------------------------------------------- */
 
+/*
+ * Shares choices within the first stage. Rank 0 gets the ids of a step from a later stage, whose
+ * ranks need what this rank has sent: for that step, and the choices before it. Backends may move
+ * data only during calls of the group, so this rank waits there first.
+ */
+static tess_status share_in_first_stage(struct tess_generate_state *g, struct tess_begun_step *s,
+                                        int64_t n)
+{
+	tess_status st = TESS_OK;
+
+	if (!g->stages.first) {
+		st = tess_runner_wait_for_sends(g->runner, s->number);
+		if (!st)
+			st = tess_runner_wait_for_messages(g->runner, s->number - g->ahead);
+	}
+	return st ? st
+	          : tess_runner_broadcast_in_stage(g->runner, s->choices, (uint64_t)n,
+	                                           "generate:next");
+}
+
 /* Passes choices along a pipeline: each stage gets them from the one before. */
 static tess_status pass_choices(struct tess_generate_state *g, struct tess_begun_step *s, int64_t n)
 {
 	const struct tess_runner_stages *at = &g->stages;
-	tess_status st =
-		at->stage ? receive_from_stage(g, at->stage - 1, s->choices, n, "generate:next")
-			  : tess_runner_broadcast_in_stage(g->runner, s->choices, (uint64_t)n,
-	                                                   "generate:next");
+	tess_status st = at->stage ? tess_runner_receive(g->runner, at->stage - 1, s->choices, n,
+	                                                 "generate:next")
+	                           : share_in_first_stage(g, s, n);
 
 	if (st || at->stage + 1 == at->n)
 		return st;
-	return send_to_stage(g, at->stage + 1, s->choices, n, "generate:next",
-	                     &s->sends[SEND_CHOICES]);
+	return tess_runner_send(g->runner, at->stage + 1, s->choices, n, "generate:next",
+	                        s->number);
 }
 
 tess_status tess_generate_share_choices(struct tess_generate_state *g, struct tess_begun_step *s)

@@ -36,6 +36,7 @@ struct tess_id_choice { /* shared by rank 0 for each request whose logits chose 
 };
 
 struct tess_begun_step { /* a step that has begun, whose choices are not yet applied */
+	int64_t number; /* in the runner */
 	struct tess_step_part *part; /* [n] */
 	int64_t n, nchoices; /* nchoices: parts that choose */
 	int64_t nwhole; /* complete rows of logits for callbacks */
@@ -43,7 +44,6 @@ struct tess_begun_step { /* a step that has begun, whose choices are not yet app
 	struct tess_chosen *ids; /* [nchoices]: on the rank that draws, and on rank 0 */
 	float *logits; /* a pipeline: [nwhole, vocabulary], as sent to rank 0 */
 	int64_t nlogits; /* room for rows */
-	struct tess_work *sends[3]; /* a pipeline: ids, logits, choices; NULL: not under way */
 };
 
 struct tess_generate_state {
@@ -60,9 +60,13 @@ struct tess_generate_state {
 	int64_t nrunning;
 	int64_t cursor; /* a pipeline: index of the first running request of the next step */
 	struct tess_rows *rows;
-	/* a ring of `ahead` steps; how many have begun, have finished, were completed */
+	/*
+	 * a ring of steps: `ahead` are under way, and the sends of as many completed ones, whose
+	 * choices later stages receive later; the numbers of the steps that begin, finish, and are
+	 * completed next
+	 */
 	struct tess_begun_step *step;
-	int32_t ahead;
+	int32_t ring, ahead;
 	int64_t nbegun, nfinished, ncompleted;
 	struct tess_sampler *sampler; /* on the rank that draws */
 	struct tess_cut_logits *cut; /* NULL: the rank that draws has complete rows */
@@ -106,7 +110,5 @@ tess_status tess_generate_receive_ids(struct tess_generate_state *g, struct tess
 void tess_generate_take_ids(struct tess_generate_state *g, struct tess_begun_step *s);
 /* Sends rank 0's choices, and its decision to continue, to all ranks. */
 tess_status tess_generate_share_choices(struct tess_generate_state *g, struct tess_begun_step *s);
-/* Waits for the sends of a step. */
-tess_status tess_generate_wait_for_sends(struct tess_generate_state *g, struct tess_begun_step *s);
 
 #endif

@@ -32,6 +32,11 @@
 #include <stdio.h>
 #include <string.h>
 
+static struct tess_begun_step *get_step(const struct tess_generate_state *g, int64_t number)
+{
+	return &g->step[number % g->ring];
+}
+
 /* ---- composed -------------------------------------------------------------------------------- */
 
 static int64_t count_remaining(const struct tess_running_request *r)
@@ -129,7 +134,7 @@ static tess_status begin_step(struct tess_generate_state *g, struct tess_begun_s
 
 static tess_status finish_oldest_step(struct tess_generate_state *g)
 {
-	struct tess_begun_step *s = &g->step[g->nfinished++ % g->ahead];
+	struct tess_begun_step *s = get_step(g, g->nfinished++);
 	const float *logits;
 	tess_status st = tess_runner_finish_step(g->runner, &logits);
 
@@ -168,7 +173,7 @@ static tess_status apply_choices(struct tess_generate_state *g, const struct tes
 
 static tess_status complete_step(struct tess_generate_state *g)
 {
-	struct tess_begun_step *s = &g->step[g->ncompleted % g->ahead];
+	struct tess_begun_step *s = get_step(g, g->ncompleted);
 	tess_status st = g->nfinished == g->ncompleted ? finish_oldest_step(g) : TESS_OK;
 
 	if (!st)
@@ -348,9 +353,10 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 	if (g->queued)
 		return run_chosen_step(g);
 	while (!st && g->nbegun - g->ncompleted < g->ahead) {
-		struct tess_begun_step *s = &g->step[g->nbegun % g->ahead];
+		struct tess_begun_step *s = get_step(g, g->nbegun);
 
-		st = tess_generate_wait_for_sends(g, s);
+		st = tess_runner_wait_for_messages(g->runner, g->nbegun - g->ring);
+		s->number = g->nbegun;
 		if (st || !compose_step(g, s))
 			break;
 		if (number_chosen_rows(g, s))
@@ -364,18 +370,14 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 
 tess_status tess_generate_drop_steps(struct tess_generate_state *g)
 {
-	tess_status st = TESS_OK;
+	tess_status st = TESS_OK, mine;
 
 	for (; g->ncompleted < g->nbegun && !st; g->ncompleted++) {
 		if (g->nfinished == g->ncompleted)
 			st = finish_oldest_step(g);
 		if (!st)
-			st = tess_generate_receive_ids(g, &g->step[g->ncompleted % g->ahead]);
+			st = tess_generate_receive_ids(g, get_step(g, g->ncompleted));
 	}
-	for (int32_t i = 0; i < g->ahead; i++) {
-		tess_status mine = tess_generate_wait_for_sends(g, &g->step[i]);
-
-		st = st ? st : mine;
-	}
-	return st ? st : tess_runner_settle(g->runner);
+	mine = tess_runner_settle(g->runner);
+	return st ? st : mine;
 }

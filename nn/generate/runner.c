@@ -11,6 +11,7 @@
 #include "nn/generate/runner_state.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
+#include "nn/run/check.h"
 #include "nn/run/options.h"
 
 #include <stdio.h>
@@ -18,6 +19,8 @@
 #include <string.h>
 #include <tessera/util/clock.h>
 #include <tessera/util/float.h>
+
+enum { PROGRAMS_KEPT = 32 }; /* for each step under way */
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
@@ -44,7 +47,9 @@ static tess_status alloc_step_memory(struct tess_runner *s)
 	s->begun = calloc((size_t)n, sizeof *s->begun);
 	if (!s->step || !s->begun)
 		return tess_fail(TESS_ENOMEM, "out of memory");
-	s->ahead = s->programs.ahead = n;
+	s->ahead = n;
+	s->programs.apart = n > 1;
+	s->programs.kept = n * PROGRAMS_KEPT;
 	return TESS_OK;
 }
 
@@ -60,7 +65,8 @@ static void set_groups(struct tess_runner *s)
 		p->along[0] = p->group;
 	}
 	s->rank = tess_group_rank(p->group);
-	s->groups = (struct tess_run_groups){ .all = p->group, .along = p->along };
+	s->groups =
+		(struct tess_run_groups){ .all = p->group, .stage = p->group, .along = p->along };
 }
 
 /*
@@ -139,7 +145,9 @@ static tess_status open_runner(struct tess_runner *s)
 		st = tess_programs_compare(&s->programs);
 	if (st)
 		return st;
-	st = open_runner_device(s, index);
+	st = tess_check_open_group(s->programs.first->program, parts->group, &s->groups.stage);
+	if (!st)
+		st = open_runner_device(s, index);
 	if (!st)
 		st = tess_runner_check_room(s);
 	st = tess_group_agree_status(parts->all, st, "device");
@@ -196,7 +204,7 @@ void tess_runner_free(struct tess_runner *s)
 {
 	if (!s)
 		return;
-	tess_steps_abandon(s->under_way);
+	tess_sends_abandon(&s->sends);
 	tess_device_drain(&s->device);
 	tess_programs_close_graphs(&s->programs);
 	tess_chooser_close(s);
@@ -211,6 +219,7 @@ void tess_runner_free(struct tess_runner *s)
 	tess_value_store_clear(&s->values);
 	free(s->pattern);
 	tess_rank_weights_free(&s->weights);
+	tess_check_close_group(s->groups.stage, s->parts.group);
 	tess_programs_free(&s->programs);
 	tess_device_close(&s->device);
 	free(s);

@@ -88,12 +88,15 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
  *
  * tess_runner_finish_step finishes the oldest one. *logits: as for tess_runner_step.
  *
- * tess_runner_settle waits for sends to other stages, after all steps were finished.
+ * tess_runner_settle waits for all sends to other stages, after all steps were finished, or after a
+ * failure. Their data are not in use any more.
  */
 tess_status tess_runner_begin_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root);
 tess_status tess_runner_finish_step(struct tess_runner *s, const float **logits);
 tess_status tess_runner_settle(struct tess_runner *s);
+/* Returns the number of the next step: how many began before it. */
+int64_t tess_runner_get_next_step(const struct tess_runner *s);
 /* Returns how many steps may be under way: on a pipeline the number of stages, else 1. */
 int32_t tess_runner_count_ahead(const struct tess_runner *s);
 
@@ -145,6 +148,18 @@ struct tess_runner_stages { /* a value: the place of this rank among stages; n 1
 	bool first; /* the first rank of its stage: the other coordinates are 0 */
 };
 struct tess_runner_stages tess_runner_get_stages(const struct tess_runner *s);
+/*
+ * Messages of n 32-bit words to and from the rank of another stage with this rank's other
+ * coordinates. A send is started; its data are in use until tess_runner_wait_for_messages, for
+ * those of a step's number.
+ */
+tess_status tess_runner_send(struct tess_runner *s, int32_t stage, const void *data, int64_t n,
+                             const char *where, int64_t step);
+tess_status tess_runner_receive(struct tess_runner *s, int32_t stage, void *data, int64_t n,
+                                const char *where);
+tess_status tess_runner_wait_for_messages(struct tess_runner *s, int64_t step);
+/* Waits for the values that a step has sent. */
+tess_status tess_runner_wait_for_sends(struct tess_runner *s, int64_t step);
 /* Broadcasts n 32-bit words from the first rank of a stage to its other ranks. */
 tess_status tess_runner_broadcast_in_stage(const struct tess_runner *s, void *data, uint64_t n,
                                            const char *where);

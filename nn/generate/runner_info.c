@@ -36,6 +36,11 @@ struct tess_group *tess_runner_group(const struct tess_runner *s)
 	return s->parts.group;
 }
 
+int64_t tess_runner_get_next_step(const struct tess_runner *s)
+{
+	return s->nbegun;
+}
+
 int32_t tess_runner_count_ahead(const struct tess_runner *s)
 {
 	return s->ahead;
@@ -45,8 +50,8 @@ struct tess_runner_stages tess_runner_get_stages(const struct tess_runner *s)
 {
 	const struct tess_program *p = s->programs.first->program;
 	int32_t along = p->pipeline_along;
-	struct tess_runner_stages at = { .n = tess_program_count_stages(p),
-		                         .stage = tess_program_get_stage(p, s->rank),
+	struct tess_runner_stages at = { .n = p->nstages,
+		                         .stage = tess_program_get_pipeline_rank(p, s->rank),
 		                         .logits = p->logits_stage,
 		                         .first = true };
 
@@ -78,8 +83,7 @@ tess_status tess_runner_broadcast_in_stage(const struct tess_runner *s, void *da
 
 int64_t tess_runner_get_prompt_rows(const struct tess_runner *s)
 {
-	int64_t rows = s->device.table->prompt_rows,
-		stages = tess_program_count_stages(s->programs.first->program);
+	int64_t rows = s->device.table->prompt_rows, stages = s->programs.first->program->nstages;
 
 	rows = rows > 0 ? rows : PROMPT_ROWS;
 	return stages > 1 ? tess_up(rows, 2 * stages) : rows;

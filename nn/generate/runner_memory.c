@@ -113,7 +113,7 @@ static tess_status grow_rope(struct tess_runner *s, int64_t end)
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end)
 {
-	struct tess_step_memory *m = &s->step[like->slot];
+	struct tess_step_memory *m = &s->step[like->memory];
 	int64_t inputs = 3 * like->ntokens + like->nselected;
 	bool rope = s->programs.first->program->nropes && end > m->at.rope_positions;
 	tess_status st = TESS_OK;

@@ -48,7 +48,8 @@ struct tess_runner {
 	struct tess_step_memory *step;
 	struct tess_shaped_program **begun;
 	int64_t nbegun, nfinished;
-	struct tess_step *under_way; /* started sends */
+	/* sends to other stages: values of stage 0, by memory; messages of stage 1, by step */
+	struct tess_sends sends;
 	float *logits; /* a copy of the device's logits; room for nlogits rows */
 	int64_t nlogits;
 	bool check; /* TESSERA_CHECK */

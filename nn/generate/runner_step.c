@@ -16,7 +16,6 @@
 #include "core/base/status.h"
 #include "core/call/carrier.h"
 #include "core/registry/plugin_call.h"
-#include "core/world/group.h"
 #include "nn/generate/runner_state.h"
 #include "nn/program/agree.h"
 
@@ -24,6 +23,7 @@
 #include <tessera/util/clock.h>
 #include <tessera/util/float.h>
 
+enum { SEND_VALUES, SEND_MESSAGES }; /* the stage of an entry of `sends` */
 enum { GRAPH_ROWS = 64 }; /* maximum; larger steps take longer than their queueing */
 
 /* ---- checks and inputs ----------------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static tess_status write_step_inputs(struct tess_runner *s, const struct tess_ro
                                      const struct tess_shaped_program *k)
 {
 	int64_t tokens = k->shape.ntokens, at = 0;
-	const struct tess_step_memory *m = &s->step[k->shape.slot];
+	const struct tess_step_memory *m = &s->step[k->shape.memory];
 	int32_t *inputs = m->inputs[s->chooser.turn], *id = inputs, *position = id + tokens,
 		*slot = position + tokens, *selected = slot + tokens;
 
@@ -170,38 +170,59 @@ tess_status tess_runner_pack_weights(struct tess_runner *s)
 
 /* ---- parts of a step ------------------------------------------------------------------------- */
 
-/* Returns the first step of a rank that receives a value from a later stage, else l->nbody. */
+static bool is_stage_message(const struct tess_shaped_program *k, const struct tess_step *s,
+                             int32_t kind)
+{
+	return s->kind == TESS_STEP_COLL && s->coll.kind == kind &&
+	       s->along == k->program->pipeline_along;
+}
+
+/* Returns the first step of a rank that receives a value from a later stage, else l->nsteps. */
 static int32_t find_return(const struct tess_shaped_program *k)
 {
 	const struct tess_rank_program *l = k->lowered;
-	int32_t along = k->program->pipeline_along, i = 0;
+	int32_t stage = tess_program_get_pipeline_rank(k->program, l->rank), i = 0;
 
-	while (i < l->nbody &&
-	       (l->step[i]->kind != TESS_STEP_COLL || l->step[i]->along != along ||
-	        l->step[i]->coll.kind != TESS_RECV ||
-	        l->step[i]->coll.peer < tess_program_get_stage(k->program, l->rank)))
+	while (i < l->nsteps &&
+	       !(is_stage_message(k, l->step[i], TESS_RECV) && l->step[i]->coll.peer > stage))
 		i++;
 	return i;
 }
 
+/* Runs steps, and starts their sends to other stages. */
 static tess_status run_stage_part(struct tess_runner *s, const struct tess_shaped_program *k,
                                   int32_t first, int32_t end)
 {
-	tess_status st = tess_rank_program_run_part(k->lowered, first, end, &s->device, &s->groups,
-	                                            &s->under_way);
+	const struct tess_rank_program *l = k->lowered;
+	tess_status st = TESS_OK;
 
-	if (st) /* no step is under way any more */
-		memset(s->begun, 0, sizeof *s->begun * (size_t)s->ahead);
+	s->sends.stage = SEND_VALUES;
+	s->sends.micro = k->shape.memory;
+	while (first < end && !st) {
+		bool sends = is_stage_message(k, l->step[first], TESS_SEND);
+		struct tess_segment part = { .kind = sends ? TESS_PIPELINE_SEND_FORWARD
+			                                   : TESS_PIPELINE_FORWARD,
+			                     .first = first,
+			                     .end = first + 1 };
+
+		while (part.end < end && is_stage_message(k, l->step[part.end], TESS_SEND) == sends)
+			part.end++;
+		st = tess_rank_program_run_segment(l, &part, &s->device, &s->groups, &s->sends);
+		first = part.end;
+	}
 	return tess_group_post_stage_failure(s->parts.group, k->program, st);
 }
 
-/* Waits for the sends of the last step in a memory. */
-static tess_status wait_for_sends(struct tess_runner *s, int32_t slot)
+/* Waits for the sends with a key. */
+static tess_status wait_for_key(struct tess_runner *s, int32_t kind, int32_t key)
 {
-	const struct tess_shaped_program *k = s->begun[slot];
+	return tess_group_post_stage_failure(s->parts.group, s->programs.first->program,
+	                                     tess_sends_wait(&s->sends, kind, key, &s->device));
+}
 
-	s->begun[slot] = NULL;
-	return k ? run_stage_part(s, k, k->lowered->nbody, k->lowered->nsteps) : TESS_OK;
+tess_status tess_runner_wait_for_sends(struct tess_runner *s, int64_t step)
+{
+	return wait_for_key(s, SEND_VALUES, (int32_t)(step % s->ahead));
 }
 
 /* Runs a complete step if only one is under way, else its part before values come back. */
@@ -221,7 +242,7 @@ static tess_status run_program(struct tess_runner *s, struct tess_shaped_program
 static tess_status prepare_step(struct tess_runner *s, const struct tess_shape *like, int64_t end,
                                 struct tess_shaped_program **out)
 {
-	struct tess_step_memory *m = &s->step[like->slot];
+	struct tess_step_memory *m = &s->step[like->memory];
 	struct tess_shaped_program *k;
 	tess_status st = tess_programs_find(&s->programs, *like, &k);
 
@@ -236,7 +257,7 @@ static tess_status prepare_step(struct tess_runner *s, const struct tess_shape *
 	if (st)
 		return st;
 	if (m->moved || !k->bound)
-		tess_programs_bind(&s->programs, like->slot, &m->at);
+		tess_programs_bind(&s->programs, like->memory, &m->at);
 	m->moved = false;
 	*out = k;
 	return TESS_OK;
@@ -245,7 +266,7 @@ static tess_status prepare_step(struct tess_runner *s, const struct tess_shape *
 tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                                    int32_t root, bool chosen, struct tess_shaped_program **out)
 {
-	struct tess_shape like = { .root = root, .slot = (int32_t)(s->nbegun % s->ahead) };
+	struct tess_shape like = { .root = root, .memory = (int32_t)(s->nbegun % s->ahead) };
 	struct tess_shaped_program *k = NULL;
 	int64_t end, began;
 	tess_status st = measure_step(s, rows, n, &like, &end);
@@ -255,7 +276,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 		st = tess_fail(TESS_EINVAL, "logits for rank %d of %d", (int)root,
 		               (int)tess_group_size(s->parts.group));
 	if (!st)
-		st = wait_for_sends(s, like.slot);
+		st = tess_runner_wait_for_sends(s, s->nbegun);
 	if (!st)
 		st = pack_weights(s);
 	if (!st)
@@ -305,14 +326,15 @@ tess_status tess_runner_finish_step(struct tess_runner *s, const float **logits)
 	const struct tess_shaped_program *k = s->begun[s->nfinished++ % s->ahead];
 	tess_status st = TESS_OK;
 
-	if (!k) /* after a failure of a stage, which is the job's */
-		return tess_world_check(s->parts.group->world);
 	if (s->ahead > 1)
-		st = run_stage_part(s, k, find_return(k), k->lowered->nbody);
+		st = run_stage_part(s, k, find_return(k), k->lowered->nsteps);
 	if (!st)
 		st = read_logits(s, k, logits);
 	if (!st && s->parts.stores_values)
-		st = tess_value_store_read(&s->values, k->program, k->lowered, &s->device, NULL, 1);
+		st = tess_value_store_read(&s->values, k->program, k->lowered, TESS_STAGES_ALL,
+		                           &s->device);
+	if (!st && s->parts.stores_values)
+		st = tess_value_store_add_step(&s->values, NULL, 1);
 	if (st)
 		tess_device_drain(&s->device);
 	return st;
@@ -320,10 +342,10 @@ tess_status tess_runner_finish_step(struct tess_runner *s, const float **logits)
 
 tess_status tess_runner_settle(struct tess_runner *s)
 {
-	tess_status st = TESS_OK;
+	tess_status st = wait_for_key(s, 0, -1);
 
-	for (int32_t i = 0; i < s->ahead && !st; i++)
-		st = wait_for_sends(s, i);
+	if (st)
+		tess_sends_abandon(&s->sends);
 	return st;
 }
 
@@ -335,4 +357,52 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 	if (!st)
 		st = tess_runner_finish_step(s, logits);
 	return st ? st : tess_runner_settle(s);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static struct tess_coll make_message(int32_t kind, int32_t stage, int64_t n, const char *where)
+{
+	return (struct tess_coll){ .size = sizeof(struct tess_coll),
+		                   .kind = kind,
+		                   .dtype = TESS_I32,
+		                   .peer = stage,
+		                   .count = (uint64_t)n,
+		                   .where = where };
+}
+
+tess_status tess_runner_send(struct tess_runner *s, int32_t stage, const void *data, int64_t n,
+                             const char *where, int64_t step)
+{
+	const struct tess_program *p = s->programs.first->program;
+	struct tess_coll c = make_message(TESS_SEND, stage, n, where);
+	struct tess_work *work;
+	tess_status st;
+
+	c.src = data;
+	st = tess_group_start(s->parts.along[p->pipeline_along], &c, &work);
+	s->sends.stage = SEND_MESSAGES;
+	s->sends.micro = (int32_t)(step & INT32_MAX);
+	if (!st)
+		st = tess_sends_add(&s->sends, work);
+	return tess_group_post_stage_failure(s->parts.group, p, st);
+}
+
+tess_status tess_runner_receive(struct tess_runner *s, int32_t stage, void *data, int64_t n,
+                                const char *where)
+{
+	const struct tess_program *p = s->programs.first->program;
+	struct tess_coll c = make_message(TESS_RECV, stage, n, where);
+	int64_t began = tess_profile_begin(s->groups.profile);
+	tess_status st;
+
+	c.dst = data;
+	st = tess_group_run(s->parts.along[p->pipeline_along], &c);
+	tess_profile_add_call(s->groups.profile, NULL, began);
+	return tess_group_post_stage_failure(s->parts.group, p, st);
+}
+
+tess_status tess_runner_wait_for_messages(struct tess_runner *s, int64_t step)
+{
+	return wait_for_key(s, SEND_MESSAGES, (int32_t)(step & INT32_MAX));
 }

@@ -51,7 +51,8 @@ int32_t build_add_buffer(struct build *b, uint64_t bytes)
 	b->buffer = list;
 	b->buffer[b->nbuffers] =
 		(struct buffer){ .life = { .bytes = align_to_line(bytes), .first = INT32_MAX },
-		                 .in_place = -1 };
+		                 .in_place = -1,
+		                 .stage = b->stage };
 	return b->nbuffers++;
 }
 
@@ -85,6 +86,12 @@ void build_add_pointer(struct build *b, void **at, const struct value *v)
 	                                        .space = b->buffer[v->buffer].space,
 	                                        .buffer = v->buffer,
 	                                        .offset = v->offset });
+}
+
+void build_use_stage(struct build *b, int32_t stage)
+{
+	b->stage = stage;
+	b->value = b->values[stage];
 }
 
 void build_keep_value(struct build *b, const struct value *v)
@@ -215,33 +222,144 @@ static void mark_only_next(struct build *b)
 	}
 }
 
+/* Keeps what is sent until the slot is free: a send continues while the stage computes. */
+static void keep_sent_values(struct build *b)
+{
+	for (int32_t i = 0; i < b->nbuffers; i++)
+		if (b->buffer[i].sent)
+			b->buffer[i].life.last = b->l->nsteps - 1;
+}
+
+/* Returns the index of the segment of a step. */
+static int32_t find_segment_of(const struct tess_rank_program *l, int32_t step)
+{
+	int32_t lo = 0, hi = l->nsegments;
+
+	while (hi - lo > 1) {
+		int32_t mid = lo + (hi - lo) / 2;
+
+		if (l->segment[mid].first <= step)
+			lo = mid;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* Returns the stage whose slot has a buffer; -1: the step arena. */
+static int32_t find_slot(const struct build *b, int32_t i)
+{
+	const struct buffer *memory = &b->buffer[i];
+
+	if (!tess_program_has_slots(b->p) ||
+	    (!memory->sent && find_segment_of(b->l, memory->life.first) ==
+	                              find_segment_of(b->l, memory->life.last)))
+		return -1;
+	return memory->stage;
+}
+
+/* Plans the step arena, or the slot of a stage; sets the offsets of its buffers. */
+static void plan_memory(struct build *b, int32_t slot, struct tess_lifetime *life, uint64_t *bytes)
+{
+	memset(life, 0, sizeof *life * (size_t)b->nbuffers);
+	for (int32_t i = 0; i < b->nbuffers; i++)
+		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
+		    b->buffer[i].life.first <= b->buffer[i].life.last && find_slot(b, i) == slot)
+			life[i] = b->buffer[i].life;
+	if (!b->status)
+		b->status = tess_memory_plan_place(life, b->nbuffers, bytes);
+	for (int32_t i = 0; i < b->nbuffers && !b->status; i++)
+		if (life[i].bytes)
+			b->buffer[i].life.offset = life[i].offset;
+}
+
+/* Sets the space and the offset of each patch of a buffer. */
+static void place_patches(struct build *b)
+{
+	for (int32_t i = 0; i < b->l->npatches; i++) {
+		struct tess_patch *p = &b->l->patch[i];
+		int32_t memory, slot;
+
+		if (p->space != TESS_SPACE_STEP && p->space != TESS_SPACE_INPUTS &&
+		    p->space != TESS_SPACE_GRADIENTS)
+			continue;
+		memory = find_memory(b, p->buffer);
+		slot = p->space == TESS_SPACE_STEP ? find_slot(b, memory) : -1;
+		p->offset += b->buffer[memory].life.offset;
+		if (slot < 0)
+			continue;
+		p->space = TESS_SPACE_SLOT;
+		p->stage = slot;
+	}
+}
+
 void build_place_buffers(struct build *b)
 {
 	struct tess_rank_program *l = b->l;
 	struct tess_lifetime *life = TESS_NEW(&l->arena, struct tess_lifetime, b->nbuffers);
 
-	if (!life) {
+	l->slot_bytes = TESS_NEW(&l->arena, uint64_t, b->p->nstages);
+	if (!life || !l->slot_bytes) {
 		b->status = TESS_ENOMEM;
 		return;
 	}
+	keep_sent_values(b);
 	if (!b->p->training) /* a recomputed record would have other readers, and other bits */
 		mark_only_next(b);
 	else
 		build_round_values(b);
 	join_buffers(b);
-	for (int32_t i = 0; i < b->nbuffers; i++)
-		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
-		    b->buffer[i].life.first <= b->buffer[i].life.last)
-			life[i] = b->buffer[i].life;
-	b->status = tess_memory_plan_place(life, b->nbuffers, &l->bytes);
-	for (int32_t i = 0; i < b->nbuffers && !b->status; i++)
-		if (b->buffer[i].space == TESS_SPACE_STEP)
-			b->buffer[i].life.offset = life[find_memory(b, i)].offset;
-	for (int32_t i = 0; i < l->npatches && !b->status; i++)
-		if (l->patch[i].space == TESS_SPACE_STEP ||
-		    l->patch[i].space == TESS_SPACE_INPUTS ||
-		    l->patch[i].space == TESS_SPACE_GRADIENTS)
-			l->patch[i].offset += b->buffer[l->patch[i].buffer].life.offset;
+	plan_memory(b, -1, life, &l->bytes);
+	for (int32_t s = 0; s < b->p->nstages && tess_program_has_slots(b->p); s++)
+		if (b->values[s])
+			plan_memory(b, s, life, &l->slot_bytes[s]);
+	if (!b->status)
+		place_patches(b);
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+static void close_segment(struct tess_rank_program *l)
+{
+	if (!l->nsegments)
+		return;
+	l->segment[l->nsegments - 1].end = l->nsteps;
+	l->segment[l->nsegments - 1].end_patch = l->npatches;
+}
+
+void build_enter_segment(struct build *b, int32_t stage, int32_t kind)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_segment *last = l->nsegments ? &l->segment[l->nsegments - 1] : NULL, *list;
+
+	if (!tess_program_has_slots(b->p) || b->status || (last && last->stage == stage && last->kind == kind))
+		return;
+	build_leave_segment(b);
+	list = tess_arena_grow(&l->arena, l->segment, (size_t)l->nsegments, sizeof *list);
+	if (!list || tess_rank_program_find_segment(l, stage, kind)) {
+		b->status = list ? tess_fail(TESS_EBUG, "stage %d has two segments of a kind",
+		                             (int)stage)
+		                 : TESS_ENOMEM;
+		return;
+	}
+	l->segment = list;
+	list[l->nsegments++] = (struct tess_segment){
+		.stage = stage, .kind = kind, .first = l->nsteps, .first_patch = l->npatches
+	};
+}
+
+void build_leave_segment(struct build *b)
+{
+	if (b->p->training && !b->status)
+		build_finish_gradients(b);
+	close_segment(b->l);
+}
+
+bool build_is_one_segment(const struct build *b, int32_t i, int32_t k)
+{
+	const struct tess_record *x = b->p->record[i], *y = b->p->record[k];
+
+	return !tess_program_has_slots(b->p) || (x->stage == y->stage && x->action == y->action);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

@@ -10,6 +10,8 @@ struct buffer {
 	/* TESS_SPACE_INPUTS, _GRADIENTS: outside the step arena, with a fixed offset */
 	int32_t space;
 	int32_t in_place; /* the buffer whose memory it reuses; -1: none */
+	int32_t stage; /* the stage whose slot has it, if several segments use it */
+	bool sent; /* in use until the slot is free */
 };
 
 struct use { /* a view of an op: of its operands, then its outs */
@@ -32,7 +34,9 @@ struct build {
 	const struct tess_program *p;
 	struct tess_rank_program *l;
 	const struct tess_view *weights;
-	struct value *value; /* by id of the tensor */
+	struct value *value; /* by id of the tensor: those of the current stage */
+	struct value **values; /* by stage of this rank; NULL: another rank has the stage */
+	int32_t stage; /* the current stage */
 	struct buffer *buffer;
 	struct in_place *in_place; /* in order of steps */
 	struct use *use; /* values that ops read and write, in order of steps */
@@ -41,7 +45,6 @@ struct build {
 	struct tess_op tokens[1 + TESS_MESH_DIMS];
 	struct build_gradients *gradients; /* in training */
 	struct build_gathers *gathers;
-	struct build_sends *sends; /* sends that are waited for at the last step; newest first */
 	int32_t nbuffers, nin_place, nuses, record;
 	tess_status status; /* the first error */
 	struct tess_step spare; /* returned by build_add_step after an error */
@@ -70,6 +73,14 @@ bool build_is_dense(const struct value *v);
 /* Returns a copy of the rows of all nodes without gaps. */
 struct value build_copy_dense(struct build *b, const struct value *v);
 
+/* Makes the values of a stage of this rank current, and its slot that of new buffers. */
+void build_use_stage(struct build *b, int32_t stage);
+/* Begins or continues the segment of an action on a stage; the next steps are in it. */
+void build_enter_segment(struct build *b, int32_t stage, int32_t kind);
+/* Ends the last segment, and waits for its outstanding sums of gradients. */
+void build_leave_segment(struct build *b);
+/* Returns whether records i and k, which this rank computes, are in one segment. */
+bool build_is_one_segment(const struct build *b, int32_t i, int32_t k);
 /* Returns true if this rank has steps of a record: its stage computes it or sends to that stage. */
 bool build_has_record(const struct build *b, const struct tess_record *rec);
 struct tess_step *build_add_step(struct build *b, int32_t kind);
@@ -136,8 +147,6 @@ void build_place_buffers(struct build *b);
 	void build_add_##lower(struct build *b, const struct tess_record *rec);
 #include "nn/op/kinds.def"
 
-/* Waits for sends, unless the stages already wait for each other earlier (move.c). */
-void build_finish_sends(struct build *b);
 /* Adds a collective of memory along a mesh dimension; the caller sets its counts. */
 struct tess_coll *build_add_collective(struct build *b, int32_t along, int32_t kind,
                                        const struct value *src, const struct value *dst);
@@ -158,7 +167,7 @@ void build_place_gradients(struct build *b);
  */
 bool build_get_gradient_run(struct build *b, struct value *run, int64_t *row);
 void build_add_gradient_run(struct build *b);
-/* Waits for outstanding sums of gradients, after the records. */
+/* Waits for outstanding sums of gradients, after the records of a segment. */
 void build_finish_gradients(struct build *b);
 /*
  * Gathers weights that are sharded at rest (gather.c). The plan is made before the records; each

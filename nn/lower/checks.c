@@ -13,17 +13,13 @@ void build_add_checks(struct build *b, const struct tess_record *rec)
 
 	for (int32_t i = 0; i < rec->nout && !same && !b->status; i++) {
 		struct tess_step *s = build_add_step(b, TESS_STEP_CHECK);
-		const struct value *v;
+		const struct value *v = build_get_value(b, rec->out[i]);
 
 		s->check = (struct tess_check){ .record = rec,
 			                        .tensor = rec->out[i],
 			                        .program = b->p,
 			                        .rank = b->l->rank,
-			                        .view = { .ndim = 2 } };
-		if (!build_has_record(b, rec)) /* another stage computes it */
-			continue;
-		v = build_get_value(b, rec->out[i]);
-		s->check.view = build_make_view(v);
+			                        .view = build_make_view(v) };
 		build_add_pointer(b, &s->check.view.data, v);
 	}
 }

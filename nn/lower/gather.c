@@ -3,7 +3,8 @@
  * read them; the memory is reused after the last of these.
  *
  * The weights of adjacent records, up to the bytes of a bucket, are gathered together as a run. The
- * gathers of the next run start before the records of this one, and overlap with them.
+ * gathers of the next run start before the records of this one, and overlap with them, if both are
+ * in one segment.
  */
 #include "nn/lower/build.h"
 #include "nn/program/storage.h"
@@ -13,6 +14,7 @@
 
 struct run { /* adjacent records */
 	int32_t first;
+	bool alone; /* it follows no run of its segment */
 	int32_t begin, n; /* range of its weights in the list */
 };
 
@@ -38,8 +40,8 @@ static int64_t count_local_elements(const struct build *b, const struct tess_wei
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-/* Adds the weights of a record that the last run lacks; returns their bytes. */
-static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool add)
+/* Adds the weights of a record that the last run lacks, or all; returns their bytes. */
+static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool all, bool add)
 {
 	struct build_gathers *g = b->gathers;
 	uint64_t bytes = 0;
@@ -47,7 +49,7 @@ static uint64_t add_weights(struct build *b, const struct tess_record *rec, bool
 	for (int32_t i = 0; i < rec->nweight; i++) {
 		const struct tess_weight *w = get_home(rec->weight[i]);
 
-		if (!w->rest_cut || (g->nruns && g->last[w->index] == g->nruns))
+		if (!w->rest_cut || (!all && g->last[w->index] == g->nruns))
 			continue;
 		bytes += tess_width(w->dtype) * (uint64_t)count_local_elements(b, w);
 		if (!add)
@@ -63,7 +65,7 @@ static void plan_runs(struct build *b, int32_t nuses)
 {
 	const struct tess_program *p = b->p;
 	struct build_gathers *g = b->gathers;
-	uint64_t most = p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES, bytes = 0;
+	uint64_t most = tess_program_get_bucket(p), bytes = 0;
 
 	g->run = TESS_NEW(&b->l->arena, struct run, nuses);
 	g->weight = TESS_NEW(&b->l->arena, const struct tess_weight *, nuses);
@@ -74,15 +76,18 @@ static void plan_runs(struct build *b, int32_t nuses)
 	for (int32_t i = 0; i < p->nrecords; i++) {
 		bool reads = p->record[i]->kind != TESS_REC_GRADIENT &&
 		             build_has_record(b, p->record[i]);
-		uint64_t more = reads ? add_weights(b, p->record[i], false) : 0;
+		bool alone = !g->nruns || !build_is_one_segment(b, g->run[g->nruns - 1].first, i);
+		uint64_t more = reads ? add_weights(b, p->record[i], alone, false) : 0;
 
 		if (!more)
 			continue;
-		if (!g->nruns || bytes + more > most) {
-			g->run[g->nruns++] = (struct run){ .first = i, .begin = g->nweights };
+		if (alone || bytes + more > most) {
+			g->run[g->nruns++] = (struct run){ .first = i,
+				                           .alone = alone,
+				                           .begin = g->nweights };
 			bytes = 0;
 		}
-		bytes += add_weights(b, p->record[i], true);
+		bytes += add_weights(b, p->record[i], false, true);
 	}
 }
 
@@ -151,7 +156,7 @@ static void start_run(struct build *b, int32_t i)
 	for (int32_t k = 0; k < g->run[i].n && !b->status; k++) {
 		const struct tess_weight *w = g->weight[g->run[i].begin + k];
 
-		if (!i || g->last[w->index] != i)
+		if (g->run[i].alone || g->last[w->index] != i)
 			start_gather(b, w);
 		g->last[w->index] = i + 1;
 	}
@@ -178,10 +183,10 @@ void build_gather_weights(struct build *b)
 
 	if (g->next == g->nruns || g->run[g->next].first != b->record)
 		return;
-	if (!g->next)
-		start_run(b, 0);
+	if (g->run[g->next].alone)
+		start_run(b, g->next);
 	wait_for_run(b, g->next++);
-	if (g->next < g->nruns)
+	if (g->next < g->nruns && !g->run[g->next].alone)
 		start_run(b, g->next);
 }
 

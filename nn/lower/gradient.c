@@ -50,9 +50,13 @@ struct build_gradients {
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static bool gives_gradient(const struct build *b, const struct tess_record *rec)
+/* Returns whether a record gives a gradient on this rank; then makes its stage current. */
+static bool visit_gradient(struct build *b, const struct tess_record *rec)
 {
-	return rec->kind == TESS_REC_GRADIENT && build_has_record(b, rec);
+	if (rec->kind != TESS_REC_GRADIENT || !build_has_record(b, rec))
+		return false;
+	build_use_stage(b, rec->stage);
+	return true;
 }
 
 static bool is_added(const struct tess_record *rec)
@@ -89,12 +93,11 @@ static struct tess_run find_kept_part(const struct build *b, const struct slot *
 	return part;
 }
 
-/* Places the gradient of a weight at the end of a buffer in the memory of gradients. */
-static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t n)
+/* Places `kept` elements for a weight at the end of a buffer in the memory of gradients. */
+static void place_memory(struct build *b, const struct tess_weight *w, int32_t buffer, int64_t kept)
 {
 	struct build_gradients *g = b->gradients;
 	struct tess_view *view = &b->l->gradient[w->index];
-	int64_t kept = find_kept_run(b, w, n).len;
 	struct value *v = &g->memory[w->index];
 
 	*v = (struct value){ .allocated = true,
@@ -140,7 +143,7 @@ static void place_finished(struct build *b, struct slot *s, struct value *v)
 		buffer = open_memory(b);
 		if (b->status)
 			return;
-		place_memory(b, w, buffer, s->n);
+		place_memory(b, w, buffer, find_kept_run(b, w, s->n).len);
 		close_memory(b, buffer);
 	}
 	if (is_added(s->record) || w->state_cut)
@@ -148,11 +151,6 @@ static void place_finished(struct build *b, struct slot *s, struct value *v)
 	v->allocated = true;
 	v->buffer = b->gradients->memory[w->index].buffer;
 	v->offset = b->gradients->memory[w->index].offset;
-}
-
-static uint64_t get_bucket_bytes(const struct tess_program *p)
-{
-	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
 }
 
 /* Returns the bucket of the next gradient: the last one, or a new one. */
@@ -163,8 +161,8 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	bool cut = s->record->weight[0]->state_cut;
 	const struct tess_dim *over = s->record->in[0]->sum;
 
-	if (k && !k->full && s->len == s->n && k->cut == cut && k->over == over &&
-	    4 * (uint64_t)(k->count + s->n) <= get_bucket_bytes(b->p))
+	if (k && !k->full && k->slot->record->stage == s->record->stage && s->len == s->n && k->cut == cut && k->over == over &&
+	    4 * (uint64_t)(k->count + s->n) <= tess_program_get_bucket(b->p))
 		return k;
 	k = &g->bucket[g->nbuckets++];
 	*k = (struct bucket){
@@ -188,7 +186,7 @@ static int64_t choose_run_rows(const struct build *b, int32_t i, const struct va
 	if (!v->partial || !by_rows || p->check || from->out[0]->ndim != 2 ||
 	    p->mesh.dim[p->data_along].size != tess_program_count_shards(p))
 		return 0;
-	most = get_bucket_bytes(p);
+	most = tess_program_get_bucket(p);
 	if ((uint64_t)(bytes * v->rows) <= most)
 		return 0;
 	if (p->record[i]->weight[0]->state_cut && most > RUN_BYTES) /* one rank gets all nodes */
@@ -243,17 +241,19 @@ static void place_bucket(struct build *b, struct bucket *k)
 	k->packed = k->cut && (several || nranks > nshards);
 	k->count *= k->cut ? nranks / nshards : 1;
 	k->memory = open_memory(b);
+	build_use_stage(b, k->slot->record->stage);
 	k->node = build_add_temporary(b, k->nodes, 1, k->count, TESS_F32);
 	k->node.partial = true;
 	for (int32_t i = 0; i < k->nslots && !b->status; i++) {
 		const struct slot *s = &k->slot[i];
+		const struct tess_weight *w = s->record->weight[0];
 		struct value *v = &b->value[s->record->in[0]->id];
 
 		if (s->bucket != k)
 			continue;
 		k->kept += find_kept_part(b, s).len;
-		if (!b->gradients->memory[s->record->weight[0]->index].allocated)
-			place_memory(b, s->record->weight[0], k->memory, s->n);
+		if (!b->gradients->memory[w->index].allocated)
+			place_memory(b, w, k->memory, find_kept_run(b, w, s->n).len);
 		if (k->packed)
 			continue;
 		v->allocated = true;
@@ -263,6 +263,26 @@ static void place_bucket(struct build *b, struct bucket *k)
 	}
 	if (!b->status)
 		close_memory(b, k->memory);
+}
+
+/* Makes room for a part of the gradient of a tied head, which the stage of its table receives. */
+static void place_received(struct build *b, const struct tess_record *rec)
+{
+	const struct tess_weight *w = rec->weight[0], *table = tess_weight_get_table(w);
+	int32_t rank = b->l->rank, buffer;
+	int64_t n;
+
+	if (!table || build_has_record(b, rec) || b->l->gradient[w->index].ndim)
+		return;
+	n = tess_program_limit_tied_part(b->p,
+	                                 tess_weight_get_kept(b->p, table, rank, TESS_STATE).len);
+	if (!n)
+		return;
+	buffer = open_memory(b);
+	if (b->status)
+		return;
+	place_memory(b, w, buffer, n);
+	close_memory(b, buffer);
 }
 
 static void assign_record(struct build *b, int32_t i)
@@ -292,7 +312,7 @@ void build_place_gradients(struct build *b)
 	int32_t n = 0;
 
 	for (int32_t i = 0; i < p->nrecords; i++)
-		if (gives_gradient(b, p->record[i]))
+		if (visit_gradient(b, p->record[i]))
 			n += count_slots(b, i);
 	b->gradients = g;
 	b->l->gradient = TESS_NEW(arena, struct tess_view, p->nweights);
@@ -306,10 +326,13 @@ void build_place_gradients(struct build *b)
 		return;
 	}
 	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
-		if (gives_gradient(b, p->record[i]))
+		if (visit_gradient(b, p->record[i]))
 			assign_record(b, i);
 	for (int32_t i = 0; i < g->nbuckets && !b->status; i++)
 		place_bucket(b, &g->bucket[i]);
+	for (int32_t i = 0; i < p->nrecords && !b->status; i++)
+		if (p->record[i]->kind == TESS_REC_GRADIENT)
+			place_received(b, p->record[i]);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -453,7 +476,7 @@ static bool is_full(const struct build *b)
 	for (int32_t i = g->nwaited; i <= g->nstarted; i++)
 		bytes += 4 * (uint64_t)g->bucket[i].count;
 	return g->nstarted - g->nwaited == UNDER_WAY ||
-	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * get_bucket_bytes(b->p));
+	       (g->nstarted > g->nwaited && bytes > UNDER_WAY * tess_program_get_bucket(b->p));
 }
 
 static void finish_oldest_bucket(struct build *b)

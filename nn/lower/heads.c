@@ -34,14 +34,16 @@ void build_add_split_heads(struct build *b, const struct tess_record *rec)
 void build_add_join(struct build *b, const struct tess_record *rec)
 {
 	struct value *y = build_get_value(b, rec->out[0]), part;
+	bool rows = rec->in[0]->dim[1] == rec->out[0]->dim[1];
 	int64_t at = 0;
 
 	for (int32_t i = 0; i < rec->nin; i++) {
 		struct value *x = build_get_value(b, rec->in[i]);
 
-		part = build_slice_value(y, 0, y->rows, at, x->cols);
+		part = rows ? build_slice_value(y, at, x->rows, 0, x->cols)
+		            : build_slice_value(y, 0, y->rows, at, x->cols);
 		build_add_copy(b, x, &part);
-		at += x->cols;
+		at += rows ? x->rows : x->cols;
 	}
 }
 

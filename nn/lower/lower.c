@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "nn/lower/build.h"
 
+#include <string.h>
 #include <tessera/reduce.h>
 
 /* ---- records of each kind -------------------------------------------------------------------- */
@@ -102,14 +103,15 @@ static struct value make_dense(struct build *b, const struct tess_tensor *t)
 	return dense;
 }
 
-/* Makes this rank's kept values of modules dense. */
-static void make_dense_values(struct build *b, struct value *dense)
+/* Makes the kept values dense that a record has computed. */
+static void make_dense_values(struct build *b, const struct tess_record *rec, struct value *dense)
 {
 	const struct tess_program *p = b->p;
 
-	for (int32_t i = 0; i < p->nvalues && !b->status; i++)
-		if (tess_program_has_stage(p, b->l->rank, p->values[i].stage))
-			dense[i] = make_dense(b, p->values[i].value);
+	for (int32_t k = 0; k < rec->nout; k++)
+		for (int32_t i = 0; i < p->nvalues && !b->status; i++)
+			if (p->values[i].value == rec->out[k])
+				dense[i] = make_dense(b, rec->out[k]);
 }
 
 /* Keeps the values in use until the last step, which precedes this call. */
@@ -118,6 +120,39 @@ static void set_kept_values(struct build *b, const struct value *dense)
 	for (int32_t i = 0; i < b->p->nvalues && !b->status; i++)
 		if (tess_program_has_stage(b->p, b->l->rank, b->p->values[i].stage))
 			build_add_pointer(b, &b->l->values[i], &dense[i]);
+}
+
+static void lower_records(struct build *b, struct value *dense)
+{
+	const struct tess_program *p = b->p;
+
+	for (b->record = 0; b->record < p->nrecords && !b->status; b->record++) {
+		const struct tess_record *rec = p->record[b->record];
+
+		if (!build_has_record(b, rec))
+			continue;
+		if (rec->kind != TESS_REC_SEND) {
+			build_enter_segment(b, rec->stage, rec->action);
+			build_use_stage(b, rec->stage);
+		}
+		if (p->training)
+			build_gather_weights(b);
+		lower_record(b, rec);
+		if (p->check && !b->status)
+			build_add_checks(b, rec);
+		make_dense_values(b, rec, dense);
+	}
+	if (!b->status)
+		build_leave_segment(b);
+}
+
+/* Sets the result of a step that one stage has. */
+static void set_stage_result(struct build *b, void **at, const struct tess_tensor *x, int32_t stage)
+{
+	if (b->status || !x || !tess_program_has_stage(b->p, b->l->rank, stage))
+		return;
+	build_use_stage(b, stage);
+	build_add_pointer(b, at, build_get_value(b, x));
 }
 
 /* ---- a program ------------------------------------------------------------------------------- */
@@ -138,6 +173,32 @@ static void place_inputs(struct build *b)
 		b->buffer[buffer].space = TESS_SPACE_INPUTS;
 		b->buffer[buffer].life.offset = at;
 		at += 4 * (uint64_t)in[i]->dim[0]->size;
+	}
+}
+
+/* Allocates the values of each stage of this rank; all have the inputs. */
+static void alloc_values(struct build *b)
+{
+	const struct tess_program *p = b->p;
+	int32_t first = -1;
+
+	b->values = TESS_NEW(&b->l->arena, struct value *, p->nstages);
+	if (!b->values)
+		b->status = TESS_ENOMEM;
+	for (int32_t s = 0; s < p->nstages && !b->status; s++) {
+		if (!tess_program_has_stage(p, b->l->rank, s))
+			continue;
+		b->values[s] = TESS_NEW(&b->l->arena, struct value, p->ntensors);
+		if (!b->values[s]) {
+			b->status = TESS_ENOMEM;
+		} else if (first < 0) {
+			first = s;
+			build_use_stage(b, s);
+			place_inputs(b);
+		} else {
+			memcpy(b->values[s], b->values[first],
+			       sizeof(struct value) * (size_t)p->ntensors);
+		}
 	}
 }
 
@@ -172,38 +233,24 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	if (!l)
 		return TESS_ENOMEM;
 	l->rank = rank;
-	b.value = TESS_NEW(&arena, struct value, p->ntensors);
+	l->nstages = p->nstages;
 	b.runs = TESS_NEW(&arena, struct tess_run, tess_program_max_pieces(p));
 	values = TESS_NEW(&arena, struct value, p->nvalues + 1);
 	l->values = TESS_NEW(&arena, void *, p->nvalues + 1);
 	l->arena = arena;
-	if (!b.value || !b.runs || !values || !l->values)
+	if (!b.runs || !values || !l->values)
 		b.status = TESS_ENOMEM;
 	else
 		set_page_classes(&b);
 	if (!b.status)
-		place_inputs(&b);
+		alloc_values(&b);
 	if (!b.status && p->training)
 		build_place_gradients(&b);
 	if (!b.status && p->training)
 		build_plan_gathers(&b);
-	for (b.record = 0; b.record < p->nrecords && !b.status; b.record++) {
-		if (p->training)
-			build_gather_weights(&b);
-		if (build_has_record(&b, p->record[b.record]))
-			lower_record(&b, p->record[b.record]);
-		if (p->check && !b.status)
-			build_add_checks(&b, p->record[b.record]);
-	}
-	make_dense_values(&b, values);
-	if (!b.status && p->training)
-		build_finish_gradients(&b);
-	if (!b.status)
-		build_finish_sends(&b);
-	if (!b.status && p->training)
-		build_add_pointer(&b, &l->loss, build_get_value(&b, p->loss));
-	if (!b.status && p->balance)
-		build_add_pointer(&b, &l->balance, build_get_value(&b, p->balance));
+	lower_records(&b, values);
+	set_stage_result(&b, &l->loss, p->loss, p->loss_stage);
+	set_stage_result(&b, &l->balance, p->balance, p->balance_stage);
 	if (!b.status && !p->training && has_logits(p, rank)) {
 		logits = make_dense(&b, p->logits); /* in use after the last record */
 		build_add_pointer(&b, &l->logits, &logits);
@@ -211,14 +258,13 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	set_kept_values(&b, values);
 	if (!b.status)
 		build_place_buffers(&b);
-	if (b.status) {
+	if (!b.status && p->device)
+		b.status = tess_rank_program_fuse(l, p->device);
+	if (b.status)
 		tess_rank_program_free(l);
-		return b.status;
-	}
-	if (p->device)
-		tess_rank_program_fuse(l, p->device);
-	*out = l;
-	return TESS_OK;
+	else
+		*out = l;
+	return b.status;
 }
 
 void tess_rank_program_free(struct tess_rank_program *l)
@@ -231,14 +277,19 @@ void tess_rank_program_free(struct tess_rank_program *l)
 	tess_arena_free(&arena);
 }
 
-void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
+static void bind_patches(struct tess_rank_program *l, int32_t first, int32_t end,
+                         const struct tess_memory *m)
 {
-	for (int32_t i = 0; i < l->npatches; i++) {
+	for (int32_t i = first; i < end; i++) {
 		const struct tess_patch *p = &l->patch[i];
 
 		switch (p->space) {
 		case TESS_SPACE_STEP:
 			*p->pointer = (char *)m->step + p->offset;
+			break;
+		case TESS_SPACE_SLOT:
+			if (m->slot)
+				*p->pointer = (char *)m->slot[p->stage] + p->offset;
 			break;
 		case TESS_SPACE_INPUTS:
 			*p->pointer = (char *)m->inputs + p->offset;
@@ -256,15 +307,42 @@ void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memor
 			*p->pointer = m->pages + p->page_class * m->slots * m->blocks;
 		}
 	}
+}
+
+void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m)
+{
+	bind_patches(l, 0, l->npatches, m);
 	for (int32_t i = 0; i < l->nsteps; i++)
 		for (struct tess_step *s = l->step[i]; s; s = s->fused)
 			s->op.stream = s->coll.stream = s->sum.stream = m->stream;
 }
 
+void tess_rank_program_bind_segment(struct tess_rank_program *l, const struct tess_segment *s,
+                                    const struct tess_memory *m)
+{
+	int32_t results = l->segment[l->nsegments - 1].end_patch;
+
+	if (s)
+		bind_patches(l, s->first_patch, s->end_patch, m);
+	else
+		bind_patches(l, results, l->npatches, m);
+}
+
+const struct tess_segment *tess_rank_program_find_segment(const struct tess_rank_program *l,
+                                                          int32_t stage, int32_t kind)
+{
+	for (int32_t i = 0; i < l->nsegments; i++)
+		if (l->segment[i].stage == stage && l->segment[i].kind == kind)
+			return &l->segment[i];
+	return NULL;
+}
+
 uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l)
 {
-	uint64_t hash = 0;
+	uint64_t hash = l->bytes * (l->nsegments > 0);
 
+	for (int32_t i = 0; i < l->nsegments; i++)
+		hash = (hash ^ l->slot_bytes[l->segment[i].stage]) * 0x9e3779b97f4a7c15;
 	for (int32_t i = 0; i < l->nsteps; i++) {
 		const struct tess_coll *c = &l->step[i]->coll;
 

@@ -3,6 +3,11 @@
  * planned memory.
  *
  * A program is the same on all ranks; its steps differ. No step allocates memory.
+ *
+ * The steps of a training program with stages are cut into segments, one for each kind of action of
+ * a schedule (tessera/pipeline.h) on each stage of the rank, which run once for each micro-batch in
+ * the order of a schedule. Values that only one segment uses share the step arena. The other values
+ * of a stage are in its slot, which each micro-batch in progress has for itself.
  */
 #ifndef TESS_NN_LOWER_H
 #define TESS_NN_LOWER_H
@@ -55,6 +60,7 @@ struct tess_step {
 
 enum {
 	TESS_SPACE_STEP,
+	TESS_SPACE_SLOT, /* of a stage */
 	TESS_SPACE_ROPE,
 	TESS_SPACE_INPUTS,
 	TESS_SPACE_PAGES,
@@ -66,6 +72,7 @@ struct tess_patch { /* binding sets *pointer to the base of the space + offset *
 	int32_t space;
 	int32_t buffer; /* STEP: `offset` is relative to this buffer until buffers have offsets */
 	int32_t page_class; /* PAGES: the class of the table */
+	int32_t stage; /* SLOT */
 	uint64_t offset; /* ROPE: elements per position in preceding tables */
 	struct tess_view *view; /* a page table or rope table; binding sets its shape */
 };
@@ -75,13 +82,21 @@ struct tess_page_class { /* layers with one window, whose keys and values share 
 	uint64_t bytes; /* bytes of a page of 64 positions, for this rank's key-value heads */
 };
 
+struct tess_segment { /* adjacent steps: an action on a stage */
+	int32_t stage, kind; /* kind: TESS_PIPELINE_FORWARD, ... */
+	int32_t first, end; /* steps */
+	int32_t first_patch, end_patch;
+};
+
 struct tess_rank_program {
 	struct tess_arena arena;
-	int32_t rank, nsteps, npatches;
-	int32_t nbody; /* the first steps; the rest wait for sends */
+	int32_t rank, nsteps, npatches, nsegments;
 	struct tess_step **step;
-	struct tess_patch *patch;
+	struct tess_patch *patch; /* in the order of steps; after those of segments, of results */
+	struct tess_segment *segment;
 	uint64_t bytes; /* size of the step arena */
+	int32_t nstages; /* of the program */
+	uint64_t *slot_bytes; /* by stage: size of a slot; 0: another rank has the stage */
 	struct tess_page_class *page_class;
 	int32_t nclasses;
 	/*
@@ -91,16 +106,18 @@ struct tess_rank_program {
 	void *logits;
 	/*
 	 * in training: bytes of all gradients, and f32 [n], flat, by weight, whose data binding
-	 * sets; ndim 0: the weight has no gradient
+	 * sets; ndim 0: the weight has no gradient. Of a tied head in another stage than its table,
+	 * ranks with the table have room for the bytes of a bucket.
 	 */
 	uint64_t gradient_bytes;
 	struct tess_view *gradient;
 	void **values; /* set by tess_rank_program_bind: each of program->values, f32, dense; NULL:
 	                * in another stage */
-	void *loss; /* set by tess_rank_program_bind: f32 [tokens]; NULL: no training */
+	/* set by tess_rank_program_bind: f32 [tokens]; NULL: no training, or another stage */
+	void *loss;
 	/*
 	 * set by tess_rank_program_bind for tess_program_compute_balance; NULL: no load balancing
-	 * loss
+	 * loss, or another stage
 	 */
 	void *balance;
 };
@@ -114,9 +131,9 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
 /*
  * Joins adjacent ops into one step where the device fuses them. Call it before the program is
- * bound; tess_program_lower calls it for the program's device.
+ * bound; tess_program_lower calls it for the program's device. TESS_ENOMEM.
  */
-void tess_rank_program_fuse(struct tess_rank_program *l, const struct tess_device *device);
+tess_status tess_rank_program_fuse(struct tess_rank_program *l, const struct tess_device *device);
 void tess_rank_program_free(struct tess_rank_program *l);
 
 /*
@@ -127,6 +144,7 @@ tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first
 
 struct tess_memory { /* the memory of the steps; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */
+	void *const *slot; /* by stage: slot_bytes, 64-byte aligned; NULL: binds no slot */
 	/*
 	 * i32, one after another: ids, positions, slots [tokens], rows [selected]. In training
 	 * there are no rows, but labels [tokens], and f32 the count of labels
@@ -144,6 +162,12 @@ struct tess_memory { /* the memory of the steps; borrowed */
 	void *stream; /* the device's stream, or NULL */
 };
 void tess_rank_program_bind(struct tess_rank_program *l, const struct tess_memory *m);
+/* Binds the steps of one segment; NULL: the results, which are no steps. */
+void tess_rank_program_bind_segment(struct tess_rank_program *l, const struct tess_segment *s,
+                                    const struct tess_memory *m);
+/* Returns the segment of an action on a stage; NULL: it has no steps. */
+const struct tess_segment *tess_rank_program_find_segment(const struct tess_rank_program *l,
+                                                          int32_t stage, int32_t kind);
 /* Hashes the offsets in the step arena that collectives of all ranks read and write. */
 uint64_t tess_rank_program_hash_calls(const struct tess_rank_program *l);
 

@@ -429,58 +429,66 @@ static bool is_beside_logits_root(const struct build *b)
 	return true;
 }
 
-struct build_sends {
-	struct build_sends *before;
-	struct tess_step *step;
-	struct value value;
-};
-
-/* Starts a send; the stage continues, and the value stays until it has been received. */
-static void start_send(struct build *b, const struct value *v)
+static bool has_elements(const struct value *v)
 {
-	struct build_sends *s = TESS_NEW(&b->l->arena, struct build_sends, 1);
-
-	if (!s || b->status) {
-		b->status = b->status ? b->status : TESS_ENOMEM;
-		return;
-	}
-	*s = (struct build_sends){ b->sends, b->l->step[b->l->nsteps - 1], *v };
-	s->step->started = true;
-	b->sends = s;
+	return v->rows && v->cols && (!v->partial || v->nodes);
 }
 
-void build_finish_sends(struct build *b)
+/*
+ * Copies a value to the slot of another stage of this rank. The slot of the later stage is in use
+ * from its forward on, which therefore copies, as the backward of the later stage does.
+ */
+static void copy_to_stage(struct build *b, const struct tess_record *rec, int32_t to)
 {
-	b->record--; /* the last record */
-	b->l->nbody = b->l->nsteps;
-	for (const struct build_sends *s = b->sends; s && !b->status; s = s->before) {
-		build_add_wait(b, s->step);
-		build_keep_value(b, &s->value);
-	}
-	b->record++;
+	struct value from, *v;
+
+	build_enter_segment(b, rec->action == TESS_PIPELINE_FORWARD ? to : rec->stage, rec->action);
+	build_use_stage(b, rec->stage);
+	from = *build_get_value(b, rec->in[0]);
+	build_use_stage(b, to);
+	v = build_get_value(b, rec->in[0]);
+	if (!b->status && has_elements(&from))
+		build_add_copy(b, &from, v);
 }
 
-/* Adds the move between ranks that differ in the stage only, and so hold parts of equal size. */
-void build_add_send(struct build *b, const struct tess_record *rec)
+static void add_message(struct build *b, const struct tess_record *rec, bool sends, int32_t other)
 {
-	const struct tess_tensor *x = rec->in[0];
-	int32_t to = (int32_t)rec->num[TESS_REC_SEND_TO];
-	bool sends = tess_program_get_stage(b->p, b->l->rank) == rec->stage, gaps;
+	bool forward = rec->action == TESS_PIPELINE_FORWARD;
+	int32_t kind = forward ? sends ? TESS_PIPELINE_SEND_FORWARD : TESS_PIPELINE_RECEIVE_FORWARD
+	               : sends ? TESS_PIPELINE_SEND_BACKWARD
+	                       : TESS_PIPELINE_RECEIVE_BACKWARD;
 	struct value v;
 	struct tess_coll *c;
+	bool gaps;
 
-	if (x == b->p->logits && b->p->logits_root >= 0 && !is_beside_logits_root(b))
-		return;
-	v = *build_get_value(b, x);
-	if (!v.rows || !v.cols || (v.partial && !v.nodes))
+	build_enter_segment(b, b->stage, kind);
+	v = *build_get_value(b, rec->in[0]);
+	if (!has_elements(&v))
 		return;
 	gaps = v.partial && v.nodes > 1 && v.node_stride != v.rows * v.cols;
 	if (sends && (gaps || !build_is_dense(&v)))
 		v = build_copy_dense(b, &v);
 	c = build_add_collective(b, rec->along, sends ? TESS_SEND : TESS_RECV, sends ? &v : NULL,
 	                         sends ? NULL : &v);
-	c->peer = sends ? to : rec->stage;
+	c->peer = b->p->stage_rank[other];
 	c->count = (uint64_t)((v.partial ? v.nodes : 1) * v.rows * v.cols);
-	if (sends && b->p->overlaps)
-		start_send(b, &v);
+	if (!b->status && sends)
+		b->buffer[v.buffer].sent =
+			tess_program_has_slots(b->p) || tess_program_count_ahead(b->p) > 1;
+}
+
+/* Adds the move between ranks that differ in the stage only, and so hold parts of equal size. */
+void build_add_send(struct build *b, const struct tess_record *rec)
+{
+	int32_t to = (int32_t)rec->num[TESS_REC_SEND_TO];
+	bool sends = b->values[rec->stage] != NULL;
+
+	if (rec->in[0] == b->p->logits && b->p->logits_root >= 0 && !is_beside_logits_root(b))
+		return;
+	if (sends && b->values[to]) {
+		copy_to_stage(b, rec, to);
+		return;
+	}
+	build_use_stage(b, sends ? rec->stage : to);
+	add_message(b, rec, sends, sends ? to : rec->stage);
 }

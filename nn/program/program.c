@@ -66,6 +66,13 @@ int32_t tess_weight_role(const struct tess_weight *w, int32_t along)
 	                                          : TESS_ROLE_EXPERTS;
 }
 
+const struct tess_weight *tess_weight_get_table(const struct tess_weight *w)
+{
+	const struct tess_weight *read = w->table ? w->table : w;
+
+	return read->copies ? read->copies : w->table;
+}
+
 int64_t tess_weight_count_elements(const struct tess_weight *w)
 {
 	int64_t n = 1;
@@ -75,24 +82,20 @@ int64_t tess_weight_count_elements(const struct tess_weight *w)
 	return n;
 }
 
-int32_t tess_program_count_stages(const struct tess_program *p)
-{
-	return tess_program_get_cut(p, 0, p->pipeline_along).nranks;
-}
-
 int32_t tess_program_count_ahead(const struct tess_program *p)
 {
-	return p->overlaps && !p->training ? tess_program_count_stages(p) : 1;
+	return p->training || !tess_program_is_on_host(p) ? 1 : p->nstages;
 }
 
-int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank)
+int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank)
 {
 	return tess_program_get_cut(p, rank, p->pipeline_along).rank;
 }
 
 bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage)
 {
-	return stage == TESS_STAGES_ALL || stage == tess_program_get_stage(p, rank);
+	return stage == TESS_STAGES_ALL || 
+	       p->stage_rank[stage] == tess_program_get_pipeline_rank(p, rank);
 }
 
 struct tess_cut tess_program_get_cut(const struct tess_program *p, int32_t rank, int32_t along)

@@ -15,6 +15,7 @@
 #include "nn/program/stored.h"
 
 #include <tessera/device.h>
+#include <tessera/pipeline.h>
 #include <tessera/style.h>
 
 /* Kinds of records that no device runs; the others are TESS_OP_... (nn/op/kinds.def) */
@@ -25,7 +26,9 @@ enum {
 	TESS_REC_SPLIT_HEADS,
 	TESS_REC_JOIN,
 	TESS_REC_JOIN_HEADS, /* the backward of split_heads */
-	TESS_REC_GRADIENT, /* stores a value in the gradient memory of its weight */
+	/* stores a value in the gradient memory of its weight; of a tied head, whose gradient is
+	 * apart: in its own, in the places of the table */
+	TESS_REC_GRADIENT,
 	TESS_REC_EXCHANGE, /* sends query heads to the ranks that hold their key-value head */
 	TESS_REC_SEQUENCE_SUM, /* sums over the sequences of a step, which ranks share */
 	TESS_REC_SEND, /* sends a value to another stage that reads it */
@@ -37,7 +40,7 @@ enum {
 enum { TESS_REC_SEND_TO };
 /* The numbers of a collective record: its kind, and the root, or the shift of a send. */
 enum { TESS_REC_COLLECTIVE_KIND, TESS_REC_COLLECTIVE_RANK, TESS_REC_COLLECTIVE_NUMS };
-/* The stage of records that every stage runs. */
+/* The stage of a value that every stage has, and of records before they are cut. */
 enum { TESS_STAGES_ALL = -1 };
 /* The number of a gradient record: 1 adds to the existing gradient. */
 enum { TESS_REC_GRADIENT_ADDED };
@@ -101,7 +104,7 @@ struct tess_weight { /* a parameter, as used by one op */
 	int32_t index; /* index among the program's weights */
 	struct tess_files files; /* its files */
 	bool absent; /* the files are absent; the dtype is that of config.json */
-	int32_t stage; /* the stage that has it, along pp */
+	int32_t stage; /* the stage that has it */
 	/* stored in TESS_MXFP4, [experts, outs, ins]; dtype: TESS_BF16, to which it is widened
 	 * unless it is `compressed` */
 	bool mxfp4;
@@ -114,6 +117,8 @@ struct tess_weight { /* a parameter, as used by one op */
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8, _BF12, _MXFP4 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
+	/* a copy, for a tied head in another stage: the table that it copies; else NULL */
+	const struct tess_weight *copies;
 	struct tess_head_parts *heads; /* head_linear only, else NULL */
 };
 
@@ -125,7 +130,8 @@ struct tess_record {
 	const struct tess_weight *const *weight;
 	double num[TESS_ATTENTION_NUMS];
 	int32_t along; /* MOVE, CALL, EXCHANGE, SEQUENCE_SUM, SEND: the mesh dimension */
-	int32_t stage; /* the stage that runs it, along pp; a SEND: the stage that has the value */
+	int32_t stage; /* the stage that runs it; a SEND: the stage that sends */
+	int32_t action; /* of the schedule: TESS_PIPELINE_FORWARD, _BACKWARD_INPUTS, _WEIGHTS */
 	const struct tess_call *call; /* TESS_REC_CALL: a plugin's own function */
 	const struct tess_style *style; /* the style that made the call */
 	void *state;
@@ -163,6 +169,7 @@ struct tess_training { /* a training step of one replica */
 	int64_t nsequences;
 	int64_t all_sequences, first; /* of the step over dp; index of the first one here */
 	bool accumulate; /* gradients are added to existing ones */
+	bool several; /* the step has several micro-batches */
 	const char *const *recompute; /* patterns of modules; ends with NULL; NULL: none */
 	double balance; /* factor of the load balancing loss; 0: none */
 	double dropout; /* rate of all sites; 0: the model's own rates; < 0: none */
@@ -207,15 +214,16 @@ struct tess_program {
 	 * [rows, experts], and the experts of a token; else NULL */
 	struct tess_tensor *balance;
 	double balance_top;
+	int32_t loss_stage, balance_stage; /* the stages that have them */
 	/* [tokens], in training with a part for each sequence; all sequences of the step */
 	const struct tess_dim *tokens, *sequences;
 	int32_t data_along; /* mesh dimension dp in training, if it has several ranks; else -1 */
 	int32_t pipeline_along; /* mesh dimension pp, if it has several ranks; else -1 */
-	/*
-	 * stages compute several micro-batches at a time (pipeline_schedule.h), or several steps of
-	 * inference
-	 */
-	bool overlaps;
+	int32_t nstages; /* stages of the pipeline; 1: no pipeline */
+	const int32_t *stage_rank; /* by stage: the coordinate along pp of its ranks */
+	/* training: records of gradients of weights are actions of their own; else they are
+	 * beside those of gradients of inputs */
+	bool weights_apart;
 	int32_t ngradients;
 	struct tess_gradient *gradient; /* one per weight, in the order of its records */
 	int32_t nvalues;
@@ -265,15 +273,21 @@ static inline void tess_view_swap_axes(struct tess_view *v, int32_t axis)
 	v->stride[axis + 1] = stride;
 }
 
+/* Returns the table of a tied head, or of a copy for one; NULL: w is neither. */
+const struct tess_weight *tess_weight_get_table(const struct tess_weight *w);
 /* Counts the elements of the full weight. */
 int64_t tess_weight_count_elements(const struct tess_weight *w);
 
-/* Counts the stages of the pipeline; 1: no pipeline. */
-int32_t tess_program_count_stages(const struct tess_program *p);
+/* Returns whether micro-batches in progress have slots of memory: in training with stages. */
+static inline bool tess_program_has_slots(const struct tess_program *p)
+{
+	return p->training && p->nstages > 1;
+}
+
 /* Returns how many steps of inference may be under way at a time: one for each stage, or one. */
 int32_t tess_program_count_ahead(const struct tess_program *p);
-/* Returns the pipeline stage of a rank: its coordinate along pp; 0 without that dimension. */
-int32_t tess_program_get_stage(const struct tess_program *p, int32_t rank);
+/* Returns the coordinate of a rank along pp; 0 without that dimension. */
+int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank);
 /* Returns whether `rank` runs records of this stage and has its weights. */
 bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage);
 

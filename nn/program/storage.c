@@ -39,6 +39,19 @@ struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, 
 	return (struct tess_run){ at, tess_edge(n, shards, i + 1) - at };
 }
 
+uint64_t tess_program_get_bucket(const struct tess_program *p)
+{
+	return p->training->bucket ? p->training->bucket : TESS_BUCKET_BYTES;
+}
+
+int64_t tess_program_limit_tied_part(const struct tess_program *p, int64_t n)
+{
+	int64_t most = (int64_t)(tess_program_get_bucket(p) / sizeof(float));
+
+	most += !most;
+	return n < most ? n : most;
+}
+
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank)
 {
@@ -153,7 +166,7 @@ tess_status tess_stored_tensors_list(const struct tess_program *p, struct tess_a
 		const struct tess_weight *w = p->weight[i];
 		int64_t experts = w->files.by_expert ? w->dim[0]->size : 1;
 
-		for (int64_t e = 0; e < experts && !w->table; e++)
+		for (int64_t e = 0; e < experts && !tess_weight_get_table(w); e++)
 			for (int32_t k = 0; k < w->files.nparts && !st; k++)
 				st = add_tensor(arena, p, w, e, k, &list, n);
 	}

@@ -29,6 +29,11 @@ int32_t tess_program_count_shards(const struct tess_program *p);
 /* Returns a rank's share of n elements, by its coordinate along dp. */
 struct tess_run tess_program_get_share(const struct tess_program *p, int64_t n, int32_t coordinate);
 
+/* Returns the bytes of gradients that are added at once, and of weights that are gathered. */
+uint64_t tess_program_get_bucket(const struct tess_program *p);
+/* Returns how many of n elements of a tied head's gradient stages send at once. */
+int64_t tess_program_limit_tied_part(const struct tess_program *p, int64_t n);
+
 /* Counts the elements of the local part; 0 if the weight is in another stage of a pipeline. */
 int64_t tess_weight_count_local(const struct tess_program *p, const struct tess_weight *w,
                                 int32_t rank);
@@ -60,7 +65,7 @@ struct tess_stored_tensor { /* a tensor in the checkpoint's files */
 	int32_t part; /* part of the out dim, if each has its own file; else -1 */
 };
 
-/* Lists all tensors, in the order of the program's weights, in `arena`. TESS_ENOMEM. */
+/* Lists all tensors once, in the order of the program's weights, in `arena`. TESS_ENOMEM. */
 tess_status tess_stored_tensors_list(const struct tess_program *p, struct tess_arena *arena,
                                      struct tess_stored_tensor **out, int64_t *n);
 

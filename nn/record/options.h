@@ -20,6 +20,8 @@ struct tess_record_options {
 	const char *values; /* pattern of modules whose outputs are kept; NULL: none (values.h) */
 	bool check; /* after each record, compare ranks and detect non-finite values */
 	const struct tess_device *device; /* NULL: host memory, and exact sums */
+	/* training: the stages of each rank along pp; NULL: one stage a rank. Borrowed */
+	const struct tess_pipeline *pipeline;
 	/* NULL: inference. Copied. The sum of its lengths is ntokens, and all rows are selected.
 	 * The mesh may have dp. */
 	const struct tess_training *training;

@@ -488,6 +488,27 @@ const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const 
 	return w;
 }
 
+void tess_weight_copy_table(struct tess_recorder *r, struct tess_weight *w)
+{
+	const struct tess_weight *table = w->table;
+	struct tess_weight *copy;
+
+	if (!r->p->training || tess_places_equal(w->place, table->place, r->p->mesh.ndims)) {
+		w->files = table->files;
+		w->copies = table;
+		w->table = NULL;
+		return;
+	}
+	copy = alloc_weight(r, table->name);
+	if (!copy)
+		return;
+	*copy = *table;
+	copy->stage = w->stage;
+	copy->copies = table;
+	if (append_weight(r, copy))
+		w->table = copy;
+}
+
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table)
 {

@@ -182,6 +182,12 @@ const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const 
 /* Adds the table of another module as this module's weight; their styles must agree. */
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table);
+/*
+ * Gives a tied head that is in another stage than its table a copy of it. The head itself becomes
+ * the copy; if training keeps the table in other places than the head reads, the copy is a weight
+ * of its own, whose elements ranks have as they have those of the table.
+ */
+void tess_weight_copy_table(struct tess_recorder *r, struct tess_weight *w);
 
 /* Functions of tess_nn that record nothing (dims.c). */
 int64_t tess_op_integer(struct tess_nn *nn, const char *key, int64_t preset);

@@ -81,15 +81,19 @@ static tess_status list_expected(const struct tess_program *p, const struct tess
 	}
 	for (int32_t i = 0; i < p->nrecords && !st; i++) {
 		const struct tess_record *rec = p->record[i];
+		const struct tess_weight *table;
 		const char *name;
 
-		if (!rec->nweight || !rec->weight[0]->table)
+		table = rec->nweight && rec->kind != TESS_REC_GRADIENT
+		                ? tess_weight_get_table(rec->weight[0])
+		                : NULL;
+		if (!table)
 			continue;
 		name = tess_arena_format(&l->arena, "%s.weight", rec->module);
 		st = name ? tess_files_find(&l->arena, model->stored, source, name, &files)
 		          : TESS_ENOMEM;
 		if (!st)
-			st = add_expected(l, files.pattern[0], rec->weight[0]->table);
+			st = add_expected(l, files.pattern[0], table);
 	}
 	qsort(l->file, l->n, sizeof *l->file, compare_expected_names);
 	return st;

@@ -106,22 +106,60 @@ static struct finding scan_part(const struct tess_check *c)
 	return f;
 }
 
+tess_status tess_check_open_group(const struct tess_program *p, struct tess_group *all,
+                                  struct tess_group **out)
+{
+	*out = all;
+	if (!p->check || p->pipeline_along < 0)
+		return TESS_OK;
+	return tess_group_split(all, tess_program_get_pipeline_rank(p, tess_group_rank(all)), 0,
+	                        "stage", out);
+}
+
+void tess_check_close_group(struct tess_group *group, const struct tess_group *all)
+{
+	if (group != all)
+		tess_group_close(group);
+}
+
+/* Returns the ranks of the mesh between those of the group, the ranks of a stage. */
+static int32_t count_stage_stride(const struct tess_program *p, int32_t *nranks)
+{
+	*nranks = p->pipeline_along < 0 ? 1 : p->mesh.dim[p->pipeline_along].size;
+	return p->pipeline_along < 0 ? 1 : p->mesh.dim[p->pipeline_along].stride;
+}
+
+/* Returns the rank in the group of a rank of the mesh. */
+static int32_t find_member(const struct tess_program *p, int32_t rank)
+{
+	int32_t nranks, stride = count_stage_stride(p, &nranks);
+
+	return rank / (stride * nranks) * stride + rank % stride;
+}
+
+/* Returns the rank of the mesh, with coordinate 0 along pp, of a rank in the group. */
+static int32_t find_mesh_rank(const struct tess_program *p, int32_t member)
+{
+	int32_t nranks, stride = count_stage_stride(p, &nranks);
+
+	return member / stride * stride * nranks + member % stride;
+}
+
 /*
- * Returns the lowest rank that holds the same part as `rank`: the first along dimensions with a
- * replicated value. Along dp, ranks have different tokens and sums; along pp only one stage has the
- * value.
+ * Returns the lowest rank of the group that holds the same part as `member`: the first along
+ * dimensions with a replicated value. Along dp, ranks have different tokens and sums.
  */
-static int32_t find_first_alike(const struct tess_check *c, int32_t rank)
+static int32_t find_first_alike(const struct tess_check *c, int32_t member)
 {
 	const struct tess_mesh_shape *mesh = &c->program->mesh;
+	int32_t rank = find_mesh_rank(c->program, member);
 	const struct tess_dim *tokens = c->program->training ? c->program->tokens : NULL;
 	bool apart = tokens && (c->tensor->dim[0] == tokens || c->tensor->sum == tokens);
 
 	for (int32_t i = 0; i < mesh->ndims; i++)
-		if (c->tensor->place[i].kind == TESS_REPLICATE && i != c->program->pipeline_along &&
-		    !(apart && i == c->program->data_along))
+		if (c->tensor->place[i].kind == TESS_REPLICATE && !(apart && i == c->program->data_along))
 			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
-	return rank;
+	return find_member(c->program, rank);
 }
 
 /* Returns the lowest rank with the most frequent hash among those with the part of `first`. */
@@ -202,7 +240,8 @@ static tess_status find_difference(const struct tess_check *c, struct tess_group
                                    int64_t count, uint32_t *theirs, struct finding *out)
 {
 	int64_t rows = c->view.shape[c->view.ndim - 2], columns = c->view.shape[c->view.ndim - 1];
-	bool alike = find_first_alike(c, c->rank) == find_first_alike(c, from);
+	bool alike = find_first_alike(c, find_member(c->program, c->rank)) ==
+	             find_first_alike(c, from);
 	tess_status st;
 
 	for (int64_t i = 0; i < count && alike; i++)

@@ -90,7 +90,7 @@ static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
                                                       struct tess_shape shape)
 {
 	uint64_t hash = (uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 +
-	                (uint64_t)shape.root + shape.key + (uint64_t)shape.slot * 17;
+	                (uint64_t)shape.root + shape.key + (uint64_t)shape.memory * 17;
 
 	return &s->bucket[hash % TESS_PROGRAM_BUCKETS];
 }
@@ -106,7 +106,7 @@ static bool is_same_training(const struct tess_training *a, const struct tess_tr
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
 	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&
-	       a.key == b.key && a.slot == b.slot &&
+	       a.key == b.key && a.memory == b.memory &&
 	       (!a.training || is_same_training(a.training, b.training));
 }
 
@@ -155,7 +155,7 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 			*out = k;
 		return st;
 	}
-	if (s->n >= PROGRAMS_MAX * (s->ahead ? s->ahead : 1))
+	if (s->n >= PROGRAMS_MAX && s->n >= s->kept)
 		drop_oldest_program(s);
 	if (first)
 		k = s->first;
@@ -163,7 +163,7 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 		st = record_shape(s, shape, &k);
 	if (!st)
 		st = lower_shape(s, k);
-	st = tess_group_agree_unless_apart(s->group, s->ahead > 1, st, "program");
+	st = tess_group_agree_unless_apart(s->group, s->apart, st, "program");
 	if (st) {
 		if (k && !first)
 			free_shaped_program(k);
@@ -190,12 +190,12 @@ void tess_programs_mark_stale(struct tess_programs *s)
 			k->stale = true;
 }
 
-void tess_programs_bind(struct tess_programs *s, int32_t slot, const struct tess_memory *m)
+void tess_programs_bind(struct tess_programs *s, int32_t memory, const struct tess_memory *m)
 {
 	tess_programs_close_graphs(s);
 	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
 		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
-			if (k->shape.slot == slot) {
+			if (k->shape.memory == memory) {
 				tess_rank_program_bind(k->lowered, m);
 				k->bound = true;
 			}

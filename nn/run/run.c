@@ -47,7 +47,7 @@ static struct tess_group *get_step_group(const struct tess_run_groups *g, const 
 
 /* Starts a collective; on its own stream it follows the ops that are queued so far. */
 static tess_status start_coll(struct tess_step *s, const struct tess_opened_device *d,
-                              struct tess_group *g)
+                              struct tess_group *g, struct tess_work **work)
 {
 	tess_status st = TESS_OK;
 
@@ -56,7 +56,7 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 		st = TESS_PLUGIN_CALL_QUICK(d->table, s->coll.where, follow, d->self,
 		                            d->call_stream, d->stream);
 	}
-	return st ? st : tess_group_start(g, &s->coll, &s->work);
+	return st ? st : tess_group_start(g, &s->coll, work);
 }
 
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
@@ -65,7 +65,7 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	struct tess_group *g = get_step_group(groups, s);
 	tess_status st = s->kind == TESS_STEP_SUM
 	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
-	                         : start_coll(s, d, g);
+	                         : start_coll(s, d, g, &s->work);
 
 	if (!st) {
 		s->under_way = *under_way;
@@ -74,7 +74,8 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	return st;
 }
 
-void tess_steps_abandon(const struct tess_step *s)
+/* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
+static void abandon_steps(const struct tess_step *s)
 {
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_SUM)
@@ -83,22 +84,14 @@ void tess_steps_abandon(const struct tess_step *s)
 			tess_work_abandon(s->work);
 }
 
-/* If streams order the call, later ops wait for it instead of the host. */
 static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_device *d,
                                  struct tess_step **under_way)
 {
-	tess_status st;
-
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
-	if (s->kind == TESS_STEP_SUM)
-		return tess_sum_wait(s->sum_work);
-	if (tess_work_is_ordered(s->work))
-		return tess_work_queue(s->work, d->stream);
-	st = tess_work_wait(s->work, 0);
-	tess_work_release(s->work);
-	return st;
+	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work)
+	                                : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
@@ -130,7 +123,7 @@ tess_status tess_step_run(struct tess_step *s, const struct tess_opened_device *
 	case TESS_STEP_WAIT:
 		return wait_for_step(s->of, d, under_way);
 	case TESS_STEP_CHECK:
-		return run_check_step(&s->check, d, groups->all);
+		return run_check_step(&s->check, d, groups->stage);
 	default:
 		tess_error_clear();
 		return tess_plugin_check_returned(
@@ -220,29 +213,47 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	}
 	tess_compute_spans_end(&spans);
 	if (st)
-		tess_steps_abandon(under_way);
+		abandon_steps(under_way);
 	tess_thread_state_restore(&before);
 	return st;
 }
 
-tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_t first,
-                                       int32_t end, const struct tess_opened_device *device,
-                                       const struct tess_run_groups *groups,
-                                       struct tess_step **under_way)
+/* Starts a send to another stage, which the caller waits for. */
+static tess_status start_send(struct tess_step *s, const struct tess_opened_device *d,
+                              const struct tess_run_groups *groups, struct tess_sends *sends)
+{
+	struct tess_work *work;
+	tess_status st = start_coll(s, d, get_step_group(groups, s), &work);
+
+	return st ? st : tess_sends_add(sends, work);
+}
+
+tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
+                                          const struct tess_segment *segment,
+                                          const struct tess_opened_device *device,
+                                          const struct tess_run_groups *groups,
+                                          struct tess_sends *sends)
 {
 	struct tess_compute_spans spans = tess_compute_spans_begin(groups);
+	bool is_send = segment->kind == TESS_PIPELINE_SEND_FORWARD ||
+	               segment->kind == TESS_PIPELINE_SEND_BACKWARD;
+	struct tess_step *under_way = NULL;
 	struct tess_thread_state before;
 	tess_status st = TESS_OK;
 
 	tess_thread_state_save(&before, TESS_STATE_ALL);
-	for (int32_t i = first; i < end && !st; i++)
-		st = run_measured_step(l->step[i], device, groups, &spans, under_way);
-	tess_compute_spans_end(&spans);
-	tess_thread_state_restore(&before);
-	if (st) {
-		tess_steps_abandon(*under_way);
-		*under_way = NULL;
+	for (int32_t i = segment->first; i < segment->end && !st; i++) {
+		struct tess_step *s = l->step[i];
+
+		st = is_send && s->kind == TESS_STEP_COLL
+		             ? start_send(s, device, groups, sends)
+		             : run_measured_step(s, device, groups, &spans, &under_way);
+		tess_sends_test(sends);
 	}
+	tess_compute_spans_end(&spans);
+	if (st)
+		abandon_steps(under_way);
+	tess_thread_state_restore(&before);
 	return st;
 }
 

@@ -4,12 +4,14 @@
 
 #include "nn/lower/lower.h"
 #include "nn/run/profile.h"
+#include "nn/run/sends.h"
 #include "nn/weights/device.h"
 
 enum { TESS_GRAPHS_NONE, TESS_GRAPHS_OPS, TESS_GRAPHS_CALLS };
 
 struct tess_run_groups { /* borrowed */
 	struct tess_group *all; /* the ranks of the program's mesh, in its order */
+	struct tess_group *stage; /* those of this rank's stages, which compare values */
 	struct tess_group *const *along; /* the group of each mesh dimension */
 	/* ranks along dp that keep the shares of one copy of weights; NULL: all ranks along it */
 	struct tess_group *shards;
@@ -34,17 +36,14 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
                                   const struct tess_run_groups *groups, struct tess_graphs *graphs);
 
 /*
- * Runs steps [first, end) as tess_rank_program_run does, without graphs. Adds steps that were
- * started but not waited for to *under_way, which is NULL at first and which several programs may
- * share. After a failure *under_way is NULL.
+ * Runs the steps of a segment as tess_rank_program_run does, without graphs. Its sends to other
+ * stages are started and added to *sends, whose waits and failures are the caller's.
  */
-tess_status tess_rank_program_run_part(const struct tess_rank_program *l, int32_t first,
-                                       int32_t end, const struct tess_opened_device *device,
-                                       const struct tess_run_groups *groups,
-                                       struct tess_step **under_way);
-
-/* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
-void tess_steps_abandon(const struct tess_step *under_way);
+tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
+                                          const struct tess_segment *segment,
+                                          const struct tess_opened_device *device,
+                                          const struct tess_run_groups *groups,
+                                          struct tess_sends *sends);
 
 /* Fails with the first op that the device cannot run. */
 tess_status tess_rank_program_check_device(const struct tess_rank_program *l,

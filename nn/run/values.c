@@ -68,36 +68,42 @@ static tess_status read_value(struct tess_stored_rows *r, const struct tess_kept
 	return st;
 }
 
-static tess_status add_part(struct tess_value_store *s, const int64_t *rows, int32_t nreplicas)
+tess_status tess_value_store_add_step(struct tess_value_store *s, const int64_t *parts,
+                                      int32_t nreplicas)
 {
-	size_t each = (size_t)nreplicas * sizeof *rows;
-	int64_t *more = realloc(s->parts, ((size_t)s->nparts + 1) * each);
+	size_t each = (size_t)nreplicas * sizeof *parts;
+	int64_t *more = parts ? realloc(s->parts, ((size_t)s->nparts + 1) * each) : NULL;
 
-	if (!more)
+	s->nsteps++;
+	if (!parts)
+		return TESS_OK;
+	if (!more) {
+		tess_value_store_clear(s);
 		return tess_fail(TESS_ENOMEM, "values: out of memory");
+	}
 	s->parts = more;
-	memcpy(more + s->nparts * nreplicas, rows, each);
+	memcpy(more + s->nparts * nreplicas, parts, each);
 	s->nparts++;
 	return TESS_OK;
 }
 
 tess_status tess_value_store_read(struct tess_value_store *s, const struct tess_program *p,
-                                  const struct tess_rank_program *l,
-                                  const struct tess_opened_device *device, const int64_t *parts,
-                                  int32_t nreplicas)
+                                  const struct tess_rank_program *l, int32_t stage,
+                                  const struct tess_opened_device *device)
 {
 	bool first = is_first(p, l->rank);
-	tess_status st = parts ? add_part(s, parts, nreplicas) : TESS_OK;
+	tess_status st = TESS_OK;
 
 	if (!s->rows) {
 		s->rows = calloc((size_t)p->nvalues + 1, sizeof *s->rows);
 		s->nvalues = s->rows ? p->nvalues : 0;
 	}
-	if (!st && !s->rows)
+	if (!s->rows)
 		st = tess_fail(TESS_ENOMEM, "values: out of memory");
 	for (int32_t i = 0; i < p->nvalues && !st; i++)
-		st = read_value(&s->rows[i], &p->values[i], first ? l->values[i] : NULL, device);
-	s->nsteps++;
+		if (stage == TESS_STAGES_ALL || stage == p->values[i].stage)
+			st = read_value(&s->rows[i], &p->values[i], first ? l->values[i] : NULL,
+			                device);
 	if (!st)
 		st = tess_device_sync(device, "values");
 	if (st)
@@ -151,7 +157,9 @@ static tess_status print_axis(FILE *f, const struct tess_program *p, const struc
 /* Returns the rank of a stage, as an offset to other coordinates. */
 static int32_t find_stage_rank(const struct tess_program *p, int32_t stage)
 {
-	return p->pipeline_along < 0 ? 0 : stage * p->mesh.dim[p->pipeline_along].stride;
+	return p->pipeline_along < 0
+	               ? 0
+	               : p->stage_rank[stage] * p->mesh.dim[p->pipeline_along].stride;
 }
 
 /* Describes the ranks that hold a value. with_rows: tokens of one step, which ranks may cut. */

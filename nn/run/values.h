@@ -20,14 +20,18 @@ struct tess_value_store { /* {0}: empty */
 };
 
 /*
- * Appends the values that a step of `p` has kept on this rank. Waits for the device. A failure
- * drops all rows. parts: in training, the rows of each of the `nreplicas` replicas; NULL:
- * inference.
+ * Appends the values that a step of `p` has kept on this rank, of one stage or of
+ * TESS_STAGES_ALL. Waits for the device. A failure drops all rows.
  */
 tess_status tess_value_store_read(struct tess_value_store *s, const struct tess_program *p,
-                                  const struct tess_rank_program *l,
-                                  const struct tess_opened_device *device, const int64_t *parts,
-                                  int32_t nreplicas);
+                                  const struct tess_rank_program *l, int32_t stage,
+                                  const struct tess_opened_device *device);
+/*
+ * Counts a step whose values have been appended. parts: in training, the rows of each of the
+ * `nreplicas` replicas; NULL: inference. A failure drops all rows.
+ */
+tess_status tess_value_store_add_step(struct tess_value_store *s, const int64_t *parts,
+                                      int32_t nreplicas);
 
 struct tess_taken_value { /* on rank 0; data and holders are malloc'ed */
 	const char *name, *styles; /* borrowed from the program; styles: NULL: none */

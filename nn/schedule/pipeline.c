@@ -35,7 +35,7 @@ static tess_status alloc_opened(const char *name, struct opened_pipeline **out,
 	return TESS_OK;
 }
 
-/* Checks the computations, adds the messages unless there are some, and checks those. */
+/* Checks and orders the computations, adds the messages unless there are some, checks those. */
 static tess_status finish_opened(struct tess_schedule_maker *m, bool messages,
                                  struct opened_pipeline *o)
 {
@@ -43,11 +43,12 @@ static tess_status finish_opened(struct tess_schedule_maker *m, bool messages,
 
 	if (!st)
 		st = tess_schedule_check_computations(&o->pipeline);
-	if (!st && !messages) {
+	if (!st)
+		st = tess_schedule_order_weights(m);
+	if (!st && !messages)
 		st = tess_schedule_add_messages(m);
-		if (!st)
-			st = tess_schedule_finish(m, &o->pipeline);
-	}
+	if (!st)
+		st = tess_schedule_finish(m, &o->pipeline);
 	return st ? st : tess_schedule_check_messages(&o->pipeline);
 }
 
@@ -89,6 +90,36 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 		               name);
 	if (!st)
 		st = finish_opened(&m, false, o);
+	return give_opened(o, st, out);
+}
+
+tess_status tess_schedule_open_serial(const struct tess_pipeline *like, int32_t n,
+                                      struct tess_pipeline **out)
+{
+	struct opened_pipeline *o = NULL;
+	struct tess_schedule_maker m;
+	int32_t nstages = like->nstages;
+	tess_status st = alloc_opened(like->name, &o, &m);
+
+	if (st)
+		return st;
+	m.nranks = like->nranks;
+	m.nstages = nstages;
+	m.nmicro = n;
+	st = tess_schedule_start(&m);
+	for (int32_t s = 0; s < nstages && !st; s++)
+		m.rank_of[s] = like->rank_of[s];
+	for (int32_t i = 0; i < 2 * nstages * n && !st; i++) {
+		int32_t k = i % (2 * nstages), stage = k < nstages ? k : 2 * nstages - 1 - k;
+
+		tess_schedule_add(&m, m.rank_of[stage],
+		                  (struct tess_pipeline_action){
+					  k < nstages ? TESS_PIPELINE_FORWARD
+						      : TESS_PIPELINE_BACKWARD,
+					  stage, i / (2 * nstages), 0 });
+	}
+	if (!st)
+		st = m.failed ? TESS_ENOMEM : finish_opened(&m, false, o);
 	return give_opened(o, st, out);
 }
 
@@ -153,16 +184,21 @@ static tess_status open_csv(const char *path, int32_t nranks, int32_t nmicro,
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+bool tess_schedule_is_file(const char *schedule)
+{
+	size_t len = strlen(schedule);
+
+	return len > 4 && !strcmp(schedule + len - 4, ".csv");
+}
+
 tess_status tess_pipeline_open(const char *schedule, int32_t nranks, int32_t nmicro,
                                struct tess_pipeline **out)
 {
 	tess_status st = TESS_REQUIRE(schedule, out);
-	size_t len;
 
 	if (st)
 		return st;
-	len = strlen(schedule);
-	return len > 4 && !strcmp(schedule + len - 4, ".csv")
+	return tess_schedule_is_file(schedule)
 	               ? open_csv(schedule, nranks, nmicro, out)
 	               : open_built_in(schedule, nranks, nmicro, out);
 }

@@ -1,9 +1,9 @@
 /*
  * schedule.h - what makes and checks schedules of pipelines (tessera/pipeline.h).
  *
- * A schedule is made in three steps: the computations of each rank, from a generator or a file;
- * their check (tess_schedule_check_computations); then sends and receives, unless the file has
- * them. A rank sends a value as soon as it is computed. It receives before the computation that
+ * A schedule is made in four steps: the computations of each rank, from a generator or a file;
+ * their check (tess_schedule_check_computations); the order of the sums that give gradients of
+ * weights; then sends and receives, unless the file has them. A rank sends a value as soon as it is computed. It receives before the computation that
  * reads the value, and first all that the same rank has sent before: those messages are sent if
  * this one is, so taking them in order adds no wait.
  */
@@ -46,10 +46,21 @@ tess_status tess_schedule_generate(struct tess_schedule_maker *m, bool *known);
 void tess_schedule_add_zb_h1(struct tess_schedule_maker *m, int32_t r);
 void tess_schedule_add_zb_v(struct tess_schedule_maker *m, int32_t r);
 
+/*
+ * Opens a schedule of `n` micro-batches, one after the other, for the stages of another one. The
+ * caller owns *out: tess_pipeline_close.
+ */
+tess_status tess_schedule_open_serial(const struct tess_pipeline *like, int32_t n,
+                                      struct tess_pipeline **out);
+
+/* Returns whether the name of a schedule is that of a file. */
+bool tess_schedule_is_file(const char *schedule);
 /* Reads rows, ranks, stages and micro-batches from CSV. messages: it has sends or receives. */
 tess_status tess_schedule_read_csv(struct tess_schedule_maker *m, const char *text, size_t len,
                                    bool *messages);
 
+/* Puts the gradients of weights of each stage in the order of micro-batches (order.c). */
+tess_status tess_schedule_order_weights(struct tess_schedule_maker *m);
 /* Adds sends and receives to a schedule whose computations are checked. */
 tess_status tess_schedule_add_messages(struct tess_schedule_maker *m);
 

@@ -118,26 +118,29 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
 
 /* ---- what follows ---------------------------------------------------------------------------- */
 
-static void count_live(const struct tess_pipeline *p, int32_t rank, int32_t *live,
+/* Counts what a rank keeps: from the first action of a micro-batch on a stage to the last one. */
+static void count_live(const struct tess_pipeline *p, int32_t rank, int32_t *live, int32_t *left,
                        int32_t *stage_now, int32_t *stage_live)
 {
-	int32_t now = 0;
+	int32_t now = 0, n = p->nactions[rank];
 
-	for (int32_t i = 0; i < p->nactions[rank]; i++) {
+	for (int32_t i = 0; i < n; i++)
+		left[p->actions[rank][i].stage * p->nmicro + p->actions[rank][i].micro]--;
+	for (int32_t i = 0; i < n; i++) {
 		const struct tess_pipeline_action *a = &p->actions[rank][i];
-		int32_t *s = &stage_now[a->stage];
+		int32_t *of = &left[a->stage * p->nmicro + a->micro], *s = &stage_now[a->stage];
 
-		if (a->kind == TESS_PIPELINE_FORWARD) {
+		if (*of < 0) { /* the first one */
+			*of = -*of;
 			now++;
 			++*s;
 		}
-		if (a->kind == TESS_PIPELINE_BACKWARD ||
-		    a->kind == TESS_PIPELINE_BACKWARD_WEIGHTS) {
+		*live = now > *live ? now : *live;
+		stage_live[a->stage] = *s > stage_live[a->stage] ? *s : stage_live[a->stage];
+		if (!--*of) {
 			now--;
 			--*s;
 		}
-		*live = now > *live ? now : *live;
-		stage_live[a->stage] = *s > stage_live[a->stage] ? *s : stage_live[a->stage];
 	}
 }
 
@@ -186,8 +189,9 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	int32_t *stage_live = TESS_NEW(arena, int32_t, p->nstages);
 	int32_t *done = TESS_NEW(arena, int32_t, p->nranks);
 	int32_t *now = TESS_NEW(arena, int32_t, p->nstages);
+	int32_t *left = TESS_NEW(arena, int32_t, (int64_t)p->nstages *p->nmicro);
 	double *work = TESS_NEW(arena, double, p->nranks);
-	tess_status st = spans && live && stage_live && done && now && work
+	tess_status st = spans && live && stage_live && done && now && left && work
 	                         ? tess_schedule_run(p, times, arena, spans, done)
 	                         : TESS_ENOMEM;
 
@@ -198,7 +202,7 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	t->live = live;
 	t->stage_live = stage_live;
 	for (int32_t r = 0; r < p->nranks; r++) {
-		count_live(p, r, &live[r], now, stage_live);
+		count_live(p, r, &live[r], left, now, stage_live);
 		measure_row(t, r, &work[r]);
 	}
 	t->ordered = is_summed_in_order(p, now);

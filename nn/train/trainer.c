@@ -9,8 +9,10 @@
 #include "nn/op/kinds.h"
 #include "nn/program/agree.h"
 #include "nn/record/unexpected.h"
+#include "nn/run/check.h"
 #include "nn/run/options.h"
 #include "nn/train/trainer_state.h"
+#include "nn/weights/tied.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@ static void set_trainer_groups(struct tess_trainer *t)
 
 	t->groups = (struct tess_run_groups){ .all = t->parts.group,
 		                              .along = t->parts.along,
+		                              .stage = t->parts.group,
 		                              .shards = t->parts.shards,
 		                              .waited = &t->waited };
 	t->rank = tess_group_rank(t->parts.group);
@@ -36,8 +39,7 @@ static void set_trainer_groups(struct tess_trainer *t)
 		t->nreplicas = mesh->dim[dp].size;
 		t->replica = tess_group_rank(t->replicas);
 	}
-	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
-		t->memory[i].shared = tess_step_memory_choose_group(mesh, t->parts.along);
+	t->memory.shared = tess_step_memory_choose_group(mesh, t->parts.along);
 }
 
 /* Makes a shape of one sequence of one id per replica, to find the parameters. */
@@ -65,6 +67,7 @@ static tess_status record_first_program(struct tess_trainer *t, const struct tes
 		                                            .positions = parts->positions,
 		                                            .values = t->pattern,
 		                                            .check = check,
+		                                            .pipeline = t->pipeline,
 		                                            .device = device };
 	t->programs.group = t->programs.all = parts->group;
 	if (!lengths)
@@ -145,6 +148,10 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	t->pattern = o->values ? strdup(o->values) : NULL;
 	if (o->values && !t->pattern)
 		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->own_schedule = o->pipeline_schedule ? strdup(o->pipeline_schedule) : NULL;
+	if (o->pipeline_schedule && !t->own_schedule)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	t->schedule = t->own_schedule ? t->own_schedule : "1f1b";
 	t->clip = o->clip;
 	t->training.recompute = o->recompute;
 	t->training.dropout = o->dropout;
@@ -153,7 +160,9 @@ static tess_status read_trainer_options(struct tess_trainer *t)
 	t->training.bucket = o->bucket;
 	t->training.shards = t->parts.shards ? tess_group_size(t->parts.shards) : 0;
 	st = tess_trainer_check(o);
-	return st ? st : tess_optimizer_read(o, &t->optimizer);
+	if (!st)
+		st = tess_optimizer_read(o, &t->optimizer);
+	return st ? st : tess_trainer_open_schedule(t);
 }
 
 /* Loads parameters, and finds their gradients in the first program. Collective. */
@@ -171,12 +180,7 @@ static tess_status load_parameters(struct tess_trainer *t)
 	if (st)
 		return st;
 	t->programs.weights = t->parameters.weights.view;
-	st = tess_trainer_prepare(t, t->programs.first->shape, 1, &first);
-	if (!st)
-		tess_trainer_bind(t, 0, first);
-	for (int32_t i = 0; !st && i < first->program->nweights; i++)
-		t->parameters.each[i].gradient = first->lowered->gradient[i].data;
-	return st;
+	return tess_trainer_prepare(t, t->programs.first->shape, &first);
 }
 
 /* Checks the device's ops before weights are loaded, with a program of any shape. */
@@ -223,13 +227,14 @@ static tess_status record_and_load(struct tess_trainer *t)
 		st = tess_programs_compare(&t->programs);
 	if (st)
 		return st;
-	st = tess_device_open(device, index, t->parts.options->threads, t->parts.group, &t->device);
+	st = tess_check_open_group(t->programs.first->program, t->parts.group, &t->groups.stage);
+	if (!st)
+		st = tess_device_open(device, index, t->parts.options->threads, t->parts.group,
+		                      &t->device);
 	if (!st && t->replicas)
 		st = tess_device_open_call_stream(&t->device);
-	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++) {
-		t->memory[i].device = &t->device;
-		t->memory[i].at.stream = t->device.stream;
-	}
+	t->memory.device = &t->device;
+	t->memory.at.stream = t->device.stream;
 	if (!st)
 		st = tess_parameters_check_room(t->programs.first->program, t->rank, &t->device,
 		                                tess_optimizer_count_moments(&t->optimizer));
@@ -265,18 +270,19 @@ void tess_trainer_close(struct tess_trainer *t)
 	if (!t)
 		return;
 	tess_device_drain(&t->device);
-	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
-		if (t->memory[i].is_registered)
-			tess_step_memory_free(&t->memory[i]);
+	if (t->memory.is_registered)
+		tess_step_memory_free(&t->memory);
 	if (t->parts.shards && t->device.self)
 		tess_group_detach_device(t->parts.shards, t->device.self);
 	tess_device_detach(&t->device, &t->parts.mesh, t->parts.group, t->parts.along);
 	tess_device_drain(&t->device);
-	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
-		tess_step_memory_free(&t->memory[i]);
+	tess_step_memory_free(&t->memory);
 	free(t->losses);
 	tess_value_store_clear(&t->values);
 	free(t->pattern);
+	free(t->own_schedule);
+	tess_check_close_group(t->groups.stage, t->parts.group);
+	tess_pipeline_close(t->pipeline);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);
 	tess_programs_free(&t->programs);
@@ -363,6 +369,7 @@ struct step { /* a step that runs */
 	struct tess_batch_totals totals;
 	int32_t *nonfinite; /* by sequence, in the order of the batches: its loss is NaN or Inf */
 	double loss, norm;
+	bool updates; /* weights are updated */
 };
 
 static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
@@ -372,22 +379,24 @@ static tess_status compute_gradients(struct tess_trainer *t, struct step *s)
 	tess_status st = TESS_OK;
 
 	t->training.balance = t->balance / (double)s->n;
+	t->training.several = s->n > 1;
 	s->nonfinite = calloc((size_t)s->totals.nsequences, sizeof *s->nonfinite);
 	st = s->nonfinite ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(t->parts.group, st, "step");
-	for (int64_t i = 0, n; i < s->n && !st; i += n) {
-		n = !t->programs.first->program->overlaps ? 1
-		    : s->n - i < TESS_MICRO_BATCHES       ? s->n - i
-		                                          : TESS_MICRO_BATCHES;
-		st = n > 1 ? tess_trainer_run_pipeline(t, &s->micro[i], (int32_t)n, i > 0,
-		                                       &s->totals, &loss, s->nonfinite + at)
-		           : tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
-		                                    s->nonfinite + at);
-		for (int64_t k = i; k < i + n; k++)
-			at += s->micro[k].nsequences;
+	if (!st && t->pipeline)
+		st = tess_trainer_run_pipeline(t, s->micro, (int32_t)s->n, s->updates, &s->totals,
+		                               &loss, s->nonfinite);
+	for (int64_t i = 0; i < s->n && !st && !t->pipeline; i++) {
+		st = tess_trainer_run_batch(t, &s->micro[i], i > 0, &s->totals, &loss,
+		                            s->nonfinite + at);
+		at += s->micro[i].nsequences;
 	}
 	if (st) /* of some micro-batches only */
 		tess_value_store_clear(&t->values);
+	if (!st)
+		st = tess_group_post_stage_failure(
+			t->parts.group, t->parameters.program,
+			tess_tied_add_gradients(&t->parameters, t->parts.along));
 	if (!st)
 		st = add_accumulators(t, t->replicas, &loss, "loss");
 	s->loss = tess_accumulator_round(&loss) / (double)s->totals.nlabels + s->totals.balance;
@@ -467,6 +476,8 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 	if (!st)
 		st = tess_parameters_share(&t->parameters,
 		                           t->parts.shards ? t->parts.shards : t->replicas);
+	if (!st)
+		st = tess_tied_copy_tables(&t->parameters, t->parts.along);
 	t->waited += tess_now() - began;
 	t->step += !st;
 	return st;
@@ -475,7 +486,7 @@ static tess_status clip_and_update(struct tess_trainer *t, const struct step *s,
 static tess_status compute_step(struct tess_trainer *t, const struct tess_batch *micro, int64_t n,
                                 const double *lr, struct tess_training_result *out)
 {
-	struct step s = { .micro = micro, .n = n };
+	struct step s = { .micro = micro, .n = n, .updates = lr != NULL };
 	int64_t began = tess_now();
 	tess_status st = tess_trainer_check_batches(t, micro, n, lr ? *lr : 0, &s.totals);
 
@@ -602,15 +613,6 @@ tess_status tess_trainer_gather(struct tess_trainer *t, int32_t what, int64_t i,
 	return tess_parameters_gather(&t->parameters, t->parts.group, what, i, first, n, root, out);
 }
 
-static uint64_t count_step_bytes(const struct tess_trainer *t)
-{
-	uint64_t bytes = 0;
-
-	for (int32_t i = 0; i < TESS_MICRO_BATCHES; i++)
-		bytes += t->memory[i].bytes;
-	return bytes;
-}
-
 void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_info *out)
 {
 	struct tess_trainer_info info = { 0 };
@@ -625,7 +627,7 @@ void tess_trainer_get_info(const struct tess_trainer *t, struct tess_trainer_inf
 		                           .weight_bytes = t->parameters.weight_bytes,
 		                           .gradient_bytes = t->parameters.gradient_bytes,
 		                           .state_bytes = t->parameters.state_bytes,
-		                           .step_bytes = count_step_bytes(t) };
+		                           .step_bytes = t->memory.bytes };
 	info.size = out->size < sizeof info ? out->size : sizeof info;
 	memcpy(out, &info, info.size);
 }

@@ -182,19 +182,6 @@ static struct batch_part cut_batch(const struct tess_trainer *t, const struct te
 	return cut_batch_for(t, b, t->replica);
 }
 
-static tess_status reserve_buffers(struct tess_trainer *t, struct tess_step_memory *m,
-                                   int64_t ntokens, int64_t positions)
-{
-	const struct tess_program *p = t->programs.first->program;
-	tess_status st = TESS_OK;
-
-	if (4 * ntokens + 5 > m->ninputs)
-		st = tess_step_memory_grow_inputs(m, 4 * ntokens + 5);
-	if (!st && p->nropes && positions > m->at.rope_positions)
-		st = tess_step_memory_grow_rope(m, p, positions);
-	return st;
-}
-
 struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const struct tess_batch *b,
                                           bool accumulate, struct tess_training *training)
 {
@@ -204,6 +191,7 @@ struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t, const st
 
 	key = mix_bytes(key, &t->training.balance, sizeof t->training.balance);
 	key = mix_bytes(key, &t->training.dropout, sizeof t->training.dropout);
+	key = mix_bytes(key, &t->training.several, sizeof t->training.several);
 	*training = t->training;
 	training->lengths = b->lengths + part.sequences.start;
 	training->nsequences = part.sequences.len;
@@ -228,49 +216,67 @@ static tess_status reserve_losses(struct tess_trainer *t, int64_t n)
 	return TESS_OK;
 }
 
-/* Makes room for a program in each slot. Ranks along `shared` have as many slots. */
-static tess_status reserve_slots(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                 int32_t nslots)
+static tess_status reserve_inputs(struct tess_trainer *t, const struct tess_trainer_room *room)
 {
-	const struct tess_training *training = k->shape.training;
-	int64_t longest = 0;
+	const struct tess_program *p = t->programs.first->program;
+	struct tess_step_memory *m = &t->memory;
 	tess_status st = TESS_OK;
 
+	if (room->ninputs > m->ninputs)
+		st = tess_step_memory_grow_inputs(m, room->ninputs);
+	if (!st && p->nropes && room->positions > m->at.rope_positions)
+		st = tess_step_memory_grow_rope(m, p, room->positions);
+	return st;
+}
+
+void tess_trainer_include_lengths(struct tess_trainer_room *room,
+                                  const struct tess_training *training)
+{
 	for (int64_t i = 0; i < training->nsequences; i++)
-		if (training->lengths[i] > longest)
-			longest = training->lengths[i];
-	if (!t->parameters.gradients)
-		st = tess_parameters_alloc_gradients(&t->parameters, k->lowered);
+		if (training->lengths[i] > room->positions)
+			room->positions = training->lengths[i];
+}
+
+tess_status tess_trainer_reserve(struct tess_trainer *t, const struct tess_rank_program *l,
+                                 const struct tess_trainer_room *room)
+{
+	tess_status st = tess_parameters_reserve_gradients(&t->parameters, l);
+
 	if (!st)
-		st = reserve_losses(t, k->shape.ntokens);
-	for (int32_t i = 0; i < nslots && !st; i++)
-		st = reserve_buffers(t, &t->memory[i], k->shape.ntokens, longest);
+		st = reserve_losses(t, room->ntokens);
+	if (!st)
+		st = reserve_inputs(t, room);
 	st = tess_group_agree_status(t->parts.group, st, "step");
-	for (int32_t i = 0; i < nslots && !st; i++)
-		st = tess_step_memory_reserve(&t->memory[i], k->lowered->bytes,
-		                              tess_rank_program_hash_calls(k->lowered));
+	if (!st)
+		st = tess_step_memory_reserve(&t->memory, room->bytes, room->calls);
+	t->memory.at.gradients = t->parameters.gradients;
 	return tess_group_agree_status(t->parts.group, st, "step");
 }
 
-tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape, int32_t nslots,
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape,
                                  struct tess_shaped_program **out)
 {
 	struct tess_shaped_program *k;
 	tess_status st = tess_programs_find(&t->programs, shape, &k);
 
-	if (!st && !k->used)
-		st = reserve_slots(t, k, nslots);
+	if (!st && !k->used) {
+		struct tess_trainer_room room = {
+			.bytes = k->lowered->bytes,
+			.calls = tess_rank_program_hash_calls(k->lowered),
+			.ntokens = shape.ntokens,
+			.ninputs = 4 * shape.ntokens + 5
+		};
+
+		tess_trainer_include_lengths(&room, k->shape.training);
+		st = tess_trainer_reserve(t, k->lowered, &room);
+	}
 	if (st)
 		return st;
 	k->used = ++t->nruns;
+	tess_rank_program_bind(k->lowered, &t->memory.at);
+	tess_parameters_find_gradients(&t->parameters, k->lowered);
 	*out = k;
 	return TESS_OK;
-}
-
-void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_shaped_program *k)
-{
-	t->memory[slot].at.gradients = t->parameters.gradients;
-	tess_rank_program_bind(k->lowered, &t->memory[slot].at);
 }
 
 /* Writes the key of the step, and the index of this replica's first sequence. */
@@ -286,14 +292,14 @@ static void write_random_words(const struct tess_trainer *t, int64_t first, uint
 }
 
 /* Writes inputs in the order of tess_memory.inputs; there are no selected rows. */
-tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
+tess_status tess_trainer_write_inputs(struct tess_trainer *t, int64_t at,
                                       const struct tess_batch *b, int64_t before,
                                       const struct tess_batch_totals *totals)
 {
-	const struct tess_step_memory *m = &t->memory[slot];
+	const struct tess_step_memory *m = &t->memory;
 	struct batch_part part = cut_batch(t, b);
 	int64_t n = part.tokens.len, row = 0;
-	int32_t *id = m->inputs[0], *position = id + n, *sequence = position + n,
+	int32_t *id = m->inputs[0] + at, *position = id + n, *sequence = position + n,
 		*label = sequence + n;
 	float count = (float)totals->nlabels;
 
@@ -302,39 +308,46 @@ tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
 		int64_t length = b->lengths[part.sequences.start + i];
 
 		for (int64_t k = 0; k < length; k++, row++) {
-			int64_t at = part.tokens.start + row;
+			int64_t token = part.tokens.start + row;
 
 			position[row] = (int32_t)k;
 			sequence[row] = (int32_t)i;
-			label[row] = get_shifted_label(b, at, at + length - k);
+			label[row] = get_shifted_label(b, token, token + length - k);
 		}
 	}
 	memcpy(label + n, &count, sizeof count);
 	write_random_words(t, before + part.sequences.start, (uint32_t *)label + n + 1);
-	return tess_device_copy(&t->device, "inputs", m->at.inputs, m->inputs[0],
+	return tess_device_copy(&t->device, "inputs", (int32_t *)m->at.inputs + at, id,
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
-/* Waits for the step, and reads its losses and its load balancing loss. */
-static tess_status copy_losses(const struct tess_trainer *t, const struct tess_shaped_program *k,
-                               float *loss, double *balance)
+/* Waits for the load balancing loss of a micro-batch, and adds it. */
+static tess_status add_balance(const struct tess_trainer *t, const struct tess_shaped_program *k,
+                               struct tess_batch_totals *totals)
 {
-	const struct tess_tensor *totals = k->program->balance;
-	size_t bytes =
-		totals ? sizeof *loss * (size_t)(totals->dim[0]->size * totals->dim[1]->size) : 0;
-	float *sums = malloc(bytes + 1);
+	const struct tess_tensor *balance = k->program->balance;
+	size_t bytes = sizeof(float) * (size_t)(balance->dim[0]->size * balance->dim[1]->size);
+	float *sums = malloc(bytes);
 	tess_status st = sums ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
 	if (!st)
-		st = tess_device_copy(&t->device, "loss", loss, k->lowered->loss,
-		                      sizeof *loss * (size_t)k->shape.ntokens);
-	if (!st && bytes)
-		st = tess_device_copy(&t->device, "loss", sums, k->lowered->balance, bytes);
+		st = tess_device_move(&t->device, "loss", sums, k->lowered->balance, bytes);
 	if (!st)
-		st = tess_device_sync(&t->device, "step");
-	if (!st)
-		*balance = tess_program_compute_balance(k->program, sums);
+		totals->balance += tess_program_compute_balance(k->program, sums);
 	free(sums);
+	return st;
+}
+
+tess_status tess_trainer_copy_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                     int64_t row, int32_t stage, struct tess_batch_totals *totals)
+{
+	tess_status st = TESS_OK;
+
+	if (stage == k->program->loss_stage)
+		st = tess_device_copy(&t->device, "loss", t->losses + row, k->lowered->loss,
+		                      sizeof *t->losses * (size_t)k->shape.ntokens);
+	if (!st && k->program->balance && stage == k->program->balance_stage)
+		st = add_balance(t, k, totals);
 	return st;
 }
 
@@ -350,9 +363,16 @@ static void find_nonfinite_losses(const struct tess_batch *b, const struct batch
 	}
 }
 
-/* Stores the values of modules, if any are kept. */
-static tess_status store_values(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                const struct tess_batch *b)
+void tess_trainer_count_losses(const struct tess_trainer *t, const struct tess_batch *b,
+                               int64_t row, struct tess_accumulator *loss, int32_t *nonfinite)
+{
+	struct batch_part part = cut_batch(t, b);
+
+	tess_accumulator_add(loss, t->losses + row, part.tokens.len);
+	find_nonfinite_losses(b, &part, t->losses + row, nonfinite);
+}
+
+tess_status tess_trainer_add_value_step(struct tess_trainer *t, const struct tess_batch *b)
 {
 	int64_t *rows;
 	tess_status st;
@@ -364,27 +384,9 @@ static tess_status store_values(struct tess_trainer *t, const struct tess_shaped
 		return tess_fail(TESS_ENOMEM, "values: out of memory");
 	for (int32_t d = 0; d < t->nreplicas; d++)
 		rows[d] = cut_batch_for(t, b, d).tokens.len;
-	st = tess_value_store_read(&t->values, k->program, k->lowered, &t->device, rows,
-	                           t->nreplicas);
+	st = tess_value_store_add_step(&t->values, rows, t->nreplicas);
 	free(rows);
 	return st;
-}
-
-tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                     const struct tess_batch *b, struct tess_batch_totals *totals,
-                                     struct tess_accumulator *loss, int32_t *nonfinite)
-{
-	struct batch_part part = cut_batch(t, b);
-	double balance = 0;
-	tess_status st = copy_losses(t, k, t->losses, &balance);
-
-	if (st)
-		return st;
-	totals->before += b->nsequences;
-	totals->balance += balance;
-	tess_accumulator_add(loss, t->losses, part.tokens.len);
-	find_nonfinite_losses(b, &part, t->losses, nonfinite);
-	return store_values(t, k, b);
 }
 
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
@@ -394,15 +396,22 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	struct tess_training training;
 	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
 	struct tess_shaped_program *k;
-	tess_status st = tess_trainer_prepare(t, shape, 1, &k);
+	tess_status st = tess_trainer_prepare(t, shape, &k);
 
+	if (!st)
+		st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
+	if (!st)
+		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
+	if (!st)
+		st = tess_trainer_copy_losses(t, k, 0, 0, totals);
+	if (!st)
+		st = tess_device_sync(&t->device, "step");
 	if (st)
 		return st;
-	tess_trainer_bind(t, 0, k);
-	st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
-	if (!st)
-		st = tess_group_post_stage_failure(
-			t->parts.group, k->program,
-			tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL));
-	return st ? st : tess_trainer_read_losses(t, k, b, totals, loss, nonfinite);
+	totals->before += b->nsequences;
+	tess_trainer_count_losses(t, b, 0, loss, nonfinite);
+	if (t->pattern)
+		st = tess_value_store_read(&t->values, k->program, k->lowered, TESS_STAGES_ALL,
+		                           &t->device);
+	return st ? st : tess_trainer_add_value_step(t, b);
 }

@@ -1,12 +1,11 @@
 /*
- * trainer_state.h - the inside of a trainer: running one micro-batch (trainer_batch.c), or several
- * at a time (trainer_pipeline.c).
+ * trainer_state.h - the inside of a trainer: running one micro-batch (trainer_batch.c), or those of
+ * a step on the stages of a pipeline (trainer_pipeline.c).
  */
 #ifndef TESS_NN_TRAINER_STATE_H
 #define TESS_NN_TRAINER_STATE_H
 
 #include "core/base/accumulator.h"
-#include "nn/compile/pipeline_schedule.h"
 #include "nn/run/programs.h"
 #include "nn/run/step_memory.h"
 #include "nn/run/values.h"
@@ -23,7 +22,7 @@ struct tess_trainer {
 	struct tess_training training; /* common to all programs, which set the other fields */
 	struct tess_opened_device device;
 	struct tess_programs programs;
-	struct tess_step_memory memory[TESS_MICRO_BATCHES]; /* by slot of a micro-batch */
+	struct tess_step_memory memory;
 	struct tess_parameters parameters;
 	uint64_t seed; /* seed of dropout */
 	int64_t step; /* steps that have changed weights */
@@ -32,6 +31,10 @@ struct tess_trainer {
 	int64_t nlosses;
 	void *squares; /* sum over the gradient: a struct tess_accumulator on the device */
 	int64_t waited; /* ns of the current step in collectives */
+	const char *schedule; /* of the pipeline: a name, or a file */
+	char *own_schedule; /* memory of `schedule`; NULL: none */
+	struct tess_pipeline *pipeline; /* the schedule, for its stages; NULL: no pipeline */
+	int32_t nmicro; /* micro-batches for which memory is reserved; 0: none */
 	char *pattern; /* of modules whose values are kept; NULL: none */
 	struct tess_value_store values;
 };
@@ -52,23 +55,43 @@ tess_status tess_trainer_check_batches(struct tess_trainer *t, const struct tess
 struct tess_shape tess_trainer_make_shape(const struct tess_trainer *t,
                                           const struct tess_batch *micro, bool accumulate,
                                           struct tess_training *training);
+struct tess_trainer_room { /* what a step needs in memory */
+	uint64_t bytes; /* of the step memory */
+	uint64_t calls; /* hash of its layout, as for tess_step_memory_reserve */
+	int64_t ntokens; /* of this replica, in all micro-batches */
+	int64_t ninputs; /* inputs of 4 bytes */
+	int64_t positions; /* maximum length of a sequence */
+};
+/* Raises room->positions to the lengths of a micro-batch. */
+void tess_trainer_include_lengths(struct tess_trainer_room *room,
+                                  const struct tess_training *training);
+/* Makes room for a step; allocates the gradients as `l` lays them out. Collective. */
+tess_status tess_trainer_reserve(struct tess_trainer *t, const struct tess_rank_program *l,
+                                 const struct tess_trainer_room *room);
 /*
- * Finds the program of a shape, and makes room for it in slots 0 to nslots - 1 of the memory. It is
- * valid for TESS_MICRO_BATCHES calls. Collective, with one shape on all ranks.
+ * Finds the program of a shape, makes room for it, and binds it. It is valid until the next call.
+ * Collective, with one shape on all ranks.
  */
-tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape, int32_t nslots,
+tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape,
                                  struct tess_shaped_program **out);
-/* Binds a program to the memory of a slot. */
-void tess_trainer_bind(struct tess_trainer *t, int32_t slot, const struct tess_shaped_program *k);
-/* Writes the inputs of a slot. before: sequences of earlier micro-batches. */
-tess_status tess_trainer_write_inputs(struct tess_trainer *t, int32_t slot,
+/*
+ * Writes the inputs of a micro-batch at element `at` of their memory. before: sequences of earlier
+ * micro-batches.
+ */
+tess_status tess_trainer_write_inputs(struct tess_trainer *t, int64_t at,
                                       const struct tess_batch *micro, int64_t before,
                                       const struct tess_batch_totals *totals);
-/* Adds the losses after the last step, as described for tess_trainer_run_batch. */
-tess_status tess_trainer_read_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                     const struct tess_batch *micro,
-                                     struct tess_batch_totals *totals,
-                                     struct tess_accumulator *loss, int32_t *nonfinite);
+/*
+ * Queues the copy of the losses of a micro-batch to row `row` of t->losses, and adds its load
+ * balancing loss to *totals; each if `stage` has it.
+ */
+tess_status tess_trainer_copy_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
+                                     int64_t row, int32_t stage, struct tess_batch_totals *totals);
+/* Adds the losses of a micro-batch at `row` to *loss; sets nonfinite[i] as run_batch does. */
+void tess_trainer_count_losses(const struct tess_trainer *t, const struct tess_batch *micro,
+                               int64_t row, struct tess_accumulator *loss, int32_t *nonfinite);
+/* Counts a micro-batch whose values have been stored, if any are kept. */
+tess_status tess_trainer_add_value_step(struct tess_trainer *t, const struct tess_batch *micro);
 
 /*
  * Runs one micro-batch. accumulate: adds its gradients to those of earlier ones. Adds the losses of
@@ -79,12 +102,16 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
                                    bool accumulate, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite);
 
+/* Opens t->pipeline, if the mesh has stages. */
+tess_status tess_trainer_open_schedule(struct tess_trainer *t);
 /*
- * Runs n micro-batches, at most TESS_MICRO_BATCHES, as tess_trainer_run_batch does; the stages of
- * the pipeline compute several at a time. nonfinite: of all sequences, in order. Collective.
+ * Runs the n micro-batches of a step as tess_trainer_run_batch does, on the stages of the pipeline.
+ * nonfinite: of all sequences, in order. updates: weights are updated after it; else a schedule
+ * from a file, which is for another number, is replaced by one micro-batch after another.
+ * Collective.
  */
 tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_batch *micro,
-                                      int32_t n, bool accumulate, struct tess_batch_totals *totals,
+                                      int32_t n, bool updates, struct tess_batch_totals *totals,
                                       struct tess_accumulator *loss, int32_t *nonfinite);
 
 #endif

@@ -126,14 +126,26 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 	return st;
 }
 
-tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
-                                            const struct tess_rank_program *l)
+tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
+                                              const struct tess_rank_program *l)
 {
-	tess_status st = alloc_floats(s, l->gradient_bytes, &s->gradients);
+	tess_status st;
 
-	if (!st)
-		s->gradient_bytes = l->gradient_bytes;
+	if (s->gradients && l->gradient_bytes <= s->gradient_bytes)
+		return TESS_OK;
+	for (int32_t i = 0; i < s->program->nweights; i++)
+		s->each[i].gradient = NULL;
+	tess_device_free(&s->weights.device, s->gradients);
+	s->gradients = NULL;
+	st = alloc_floats(s, l->gradient_bytes, &s->gradients);
+	s->gradient_bytes = st ? 0 : l->gradient_bytes;
 	return st;
+}
+
+void tess_parameters_find_gradients(struct tess_parameters *s, const struct tess_rank_program *l)
+{
+	for (int32_t i = 0; i < s->program->nweights; i++)
+		s->each[i].gradient = l->gradient[i].data;
 }
 
 tess_status tess_parameters_share(const struct tess_parameters *s, struct tess_group *shards)

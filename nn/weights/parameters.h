@@ -24,7 +24,8 @@ struct tess_parameters {
 	const struct tess_program *program; /* borrowed */
 	int32_t rank;
 	struct tess_rank_weights weights; /* views for tess_program_lower */
-	struct tess_parameter *each; /* by index of the weight; unused for tied heads */
+	/* by index of the weight; of a tied head only the gradient, if it is apart */
+	struct tess_parameter *each;
 	struct tess_stored_tensor *tensor; /* tensors of the checkpoint's files */
 	int64_t ntensors;
 	uint64_t weight_bytes, gradient_bytes, state_bytes; /* allocated */
@@ -43,9 +44,11 @@ tess_status tess_parameters_load(const struct tess_program *p, const struct tess
 /* Returns TESS_ENOMEM if a device with memory of its own has no room, gradients included. */
 tess_status tess_parameters_check_room(const struct tess_program *p, int32_t rank,
                                        const struct tess_opened_device *device, int32_t moments);
-/* Allocates the gradients as a lowered program lays them out. */
-tess_status tess_parameters_alloc_gradients(struct tess_parameters *s,
-                                            const struct tess_rank_program *l);
+/* Makes room for the gradients of a lowered program; if the memory moves, they are lost. */
+tess_status tess_parameters_reserve_gradients(struct tess_parameters *s,
+                                              const struct tess_rank_program *l);
+/* Finds the gradients where a bound program stores them. */
+void tess_parameters_find_gradients(struct tess_parameters *s, const struct tess_rank_program *l);
 /*
  * Gathers the updated shares of weights that are replicated at rest but whose state is sharded.
  * Collective over the ranks that keep the shares; blocking.

@@ -324,9 +324,7 @@ static tess_status execute_decision(struct tess_rank_weights *h, int32_t i)
 {
 	switch (h->decision[i].kind) {
 	case TESS_STORE_ELSEWHERE:
-		return TESS_OK;
 	case TESS_STORE_TIED:
-		view_table(h, i);
 		return TESS_OK;
 	case TESS_STORE_MAPPED:
 	case TESS_STORE_WAITING:
@@ -438,6 +436,9 @@ tess_status tess_rank_weights_load(const struct tess_program *p, const struct te
 		st = load_weight(&h, i);
 		waits = waits || h.decision[i].kind == TESS_STORE_WAITING;
 	}
+	for (int32_t i = 0; i < p->nweights && !st; i++)
+		if (h.decision[i].kind == TESS_STORE_TIED)
+			view_table(&h, i);
 	if (!waits)
 		drop_loader(&h);
 	if (st)

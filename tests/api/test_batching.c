@@ -394,7 +394,7 @@ START_TEST(texts_pass_through_stages)
 			               .cut = k % 2 };
 		strcpy(c.mesh, stage_cases[_i].mesh);
 		draw_order(&c, &seed);
-		c.chunk = (int64_t)draw_below(&seed, 100);
+		c.chunk = (int64_t)draw_below(&seed, 600);
 		c.batch = (int32_t)draw_below(&seed, PROMPTS);
 		check_schedule(&c, k);
 	}

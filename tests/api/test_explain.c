@@ -385,6 +385,32 @@ START_TEST(counts_of_parameters)
 }
 END_TEST
 
+/* Checks that only the last stage has the copy of the table, and what training sends for it. */
+START_TEST(a_copy_for_a_tied_head)
+{
+	enum { TABLE = 4 * 512 * 64 };
+	struct tess_trainer_options options = { .size = sizeof options, .plan = "none" };
+	struct tess_explanation *e = explain_directory(format_data_path("."), "pp=3", NULL);
+	int32_t found = 0;
+
+	for (int32_t i = 0; i < e->nparameters; i++) {
+		if (e->parameters[i]->tied != 2)
+			continue;
+		ck_assert_str_eq(e->parameters[i]->name, "model.embed_tokens.weight");
+		for (int32_t r = 0; r < 3; r++)
+			ck_assert_uint_eq(tess_explanation_shard(e, i, r, NULL),
+			                  r == 2 ? TABLE : 0);
+		found++;
+	}
+	ck_assert_int_eq(found, 1);
+	tess_explanation_free(e);
+	ck_assert_msg(!tess_explain_training(format_data_path("."), "pp=3", 0, 2, 8, &options, &e),
+	              "%s", tess_error());
+	ck_assert_uint_eq(e->traffic[0].gradients, 2 * TABLE);
+	tess_explanation_free(e);
+}
+END_TEST
+
 /* Writes an index in which all parameters but the `last` are in an absent file. */
 static void write_index(const char *folder, const char *last, const char *more)
 {
@@ -506,6 +532,7 @@ int main(void)
 	tcase_add_test(t, reads_config_alone);
 	tcase_add_test(t, bytes_of_mxfp4);
 	tcase_add_loop_test(t, counts_of_parameters, 0, (int)(sizeof counts / sizeof *counts));
+	tcase_add_test(t, a_copy_for_a_tied_head);
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);
 	failed = suite_end(r);

@@ -221,8 +221,12 @@ static const char *const alike[][2] = {
 	{ "-n 1", "-n 3 --plan-override model.embed_tokens=replicate" },
 	{ "-n 1", "--mesh dp=2,tp=2" },
 	{ "-n 1", "-n 3 --mesh dp" },
+	{ "-n 1", "-n 3 --mesh pp" },
 	{ "-n 1", "--mesh xp=3,tp=2 --check --plan '" MESH_PLAN "'" },
 	{ "-n 1", "--backend shm --mesh dp=2,xp=2,tp=2 --plan '" MESH_PLAN "'" },
+	{ "--weights q8", "--mesh pp=2,tp=2 --weights q8" },
+	{ "--weights mxfp4", "--mesh pp=2 --weights mxfp4 --plan-override "
+	                     "tp:model.embed_tokens=replicate" },
 };
 
 START_TEST(same_bits)

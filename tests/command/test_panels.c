@@ -183,9 +183,9 @@ static const struct {
 	  "47 rows f32 0 521472: the device has memory of its own\n"
 	  "1 tied f32 0 0: the head reads its table\n" },
 	{ "data", "pp", NULL, "", 2, 1, 0, false, false,
-	  "20 elsewhere f32 0 0: another stage has it\n"
-	  "7 mapped rows f32 1792 0: read as stored\n"
-	  "21 mapped, then panels f32 543744 549888: packed between steps\n" },
+	  "28 elsewhere f32 0 0: another stage has it\n"
+	  "5 mapped rows f32 1280 0: read as stored\n"
+	  "15 mapped, then panels f32 493568 497664: packed between steps\n" },
 	{ "data", "dp=2", "dp:**=zero3", "", 2, 1, 0, true, false,
 	  "47 share of rows f32 0 520064: cut along dp at rest\n"
 	  "1 tied f32 0 0: the head reads its table\n" },
@@ -292,7 +292,8 @@ static void open_decided_case(int i, const struct tess_session_options *options,
 	              "%s", tess_error());
 	mesh = tess_mesh_shape_complete(&mesh);
 	st = decided[i].trains
-	             ? tess_planned_model_record_training(&o->model, &mesh, &training, &o->program)
+	             ? tess_planned_model_record_training(&o->model, &mesh, &training, NULL,
+	                                                  &o->program)
 	             : tess_planned_model_record(&o->model, &mesh, 1, &o->program);
 	ck_assert_msg(!st, "%s", tess_error());
 }

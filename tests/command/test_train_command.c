@@ -57,6 +57,7 @@ START_TEST(meshes_have_one_digest)
 		"-n 2 --backend shm --mesh dp=2 --plan-override 'dp:**=zero3' --threads 2",
 		"-n 4 --backend loopback --mesh dp=2,tp=2 --plan-override 'dp:**=zero1'",
 		"-n 4 --backend shm --mesh tp=2,dp=2 --plan tp+sp",
+		"-n 3 --backend loopback --mesh pp=3,tp=1 --recompute '**.mlp'",
 	};
 	char args[512];
 
@@ -91,7 +92,7 @@ START_TEST(killed_and_resumed)
 	expect_part(text, "rank 1 was killed by signal 9");
 	ck_assert(is_there("killed/step-2") && !is_there("killed/step-8"));
 	snprintf(args, sizeof args,
-	         STEPPED " --steps %d --digest -n 4 --backend loopback --mesh dp=2,tp=2 "
+	         STEPPED " --steps %d --digest -n 4 --backend loopback --mesh dp=2,pp=2 "
 	                 "--plan-override 'dp:**=zero3' --save killed --resume killed --log log",
 	         STEPS);
 	expect_digests(format_data_path(""), "", args, wanted);
@@ -117,7 +118,8 @@ START_TEST(resumed_from_masters)
 		         STEPPED " --steps 5 -n 2 --backend loopback --mesh dp=2 --save out%d", i);
 		ck_assert_msg(!train_model(text, half, devices[i], args), "%s", text);
 		snprintf(args, sizeof args,
-		         STEPPED " --steps %d --digest -n 2 --backend loopback --resume out%d",
+		         STEPPED " --steps %d --digest -n 2 --backend loopback --mesh pp=2,tp=1 "
+		                 "--resume out%d",
 		         STEPS, i);
 		expect_digests(half, devices[!i], args, want);
 	}

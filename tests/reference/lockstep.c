@@ -62,7 +62,7 @@ static tess_status open_rank(const struct lockstep *how, const struct tess_progr
 		st = tess_program_lower(p, r, me->held.view, &me->low);
 	if (st)
 		return st;
-	tess_rank_program_fuse(me->low, &scalar_device);
+	ck_assert(!tess_rank_program_fuse(me->low, &scalar_device));
 	*mem = (struct tess_memory){ .step = calloc(1, me->low->bytes + 64),
 		                     .inputs = calloc(4 * (size_t)n, 4),
 		                     .slots = 1,
@@ -83,6 +83,9 @@ void lockstep_close_rank(struct lockstep_rank *me)
 	free(me->mem.inputs);
 	free(me->mem.rope);
 	free(me->mem.step);
+	for (int32_t s = 0; me->mem.slot && s < me->low->nstages; s++)
+		free(me->mem.slot[s]);
+	free((void *)me->mem.slot);
 	tess_rank_program_free(me->low);
 	tess_rank_weights_free(&me->held);
 }
@@ -145,12 +148,6 @@ static void run_ops(const struct tess_step *s)
 	}
 }
 
-/* Returns whether s sends between stages of a pipeline: such a message arrives when it starts. */
-static bool is_send(const struct tess_step *s)
-{
-	return s->kind == TESS_STEP_COLL && s->coll.kind == TESS_SEND;
-}
-
 /* Runs to the next collective; NULL: the rank has finished. */
 static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 {
@@ -161,9 +158,9 @@ static const struct tess_step *run_to_collective(struct lockstep_rank *me)
 			run_ops(s);
 		else if (s->kind == TESS_STEP_CALL)
 			ck_assert_int_eq(s->call(&s->local), TESS_OK);
-		else if (s->kind == TESS_STEP_WAIT && !is_send(s->of)) /* as late as possible */
+		else if (s->kind == TESS_STEP_WAIT) /* as late as possible */
 			return me->low->step[me->at++]->of;
-		else if (s->kind != TESS_STEP_WAIT && (!s->started || is_send(s)))
+		else if (!s->started)
 			return me->low->step[me->at++];
 	}
 	return NULL;

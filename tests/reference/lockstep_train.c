@@ -37,7 +37,7 @@ static tess_status record_replica(const struct lockstep_step *step, const char *
 	for (int64_t i = 0; i < t.nsequences; i++)
 		rec->ntokens += t.lengths[i];
 	rec->nselected = rec->ntokens;
-	t.accumulate = step->times > 1;
+	t.accumulate = t.several = step->times > 1;
 	t.recompute = recompute;
 	return tess_program_compile(rec, out);
 }
@@ -98,6 +98,18 @@ static void write_training_inputs(const struct lockstep_step *step, const struct
 	memcpy(in + 4 * n + 1, (int32_t[]){ 2026, -11, (int32_t)t->first, 0 }, 16);
 }
 
+/* Makes a slot for each stage of the rank; NaN shows premature reads. */
+static void **make_slots(const struct tess_rank_program *low)
+{
+	void **slot = calloc((size_t)low->nstages, sizeof *slot);
+
+	for (int32_t s = 0; s < low->nstages; s++) {
+		slot[s] = malloc(low->slot_bytes[s] + 64);
+		memset(slot[s], 0xff, low->slot_bytes[s] + 64);
+	}
+	return slot;
+}
+
 static tess_status open_training_rank(const struct lockstep_step *step,
                                       const struct tess_program *p, int32_t r, int64_t row,
                                       struct lockstep_rank *me)
@@ -121,6 +133,7 @@ static tess_status open_training_rank(const struct lockstep_step *step,
 	for (int64_t i = 0; i < p->training->nsequences; i++)
 		longest = p->training->lengths[i] > longest ? p->training->lengths[i] : longest;
 	me->mem = (struct tess_memory){ .step = malloc(me->low->bytes + 64),
+		                        .slot = make_slots(me->low),
 		                        .inputs = calloc(4 * (size_t)p->ntokens + 5, 4),
 		                        .gradients = calloc(1, me->low->gradient_bytes + 64) };
 	memset(me->mem.step, 0xff, me->low->bytes + 64); /* NaN shows premature reads */
@@ -187,7 +200,7 @@ static tess_status merge_gradient(const struct tess_program *p, int32_t r,
 static tess_status collect_gradient(const struct tess_program *p, const struct lockstep_rank *rank,
                                     int32_t i, struct lockstep_gradients *out)
 {
-	const struct tess_weight *w = p->weight[i];
+	const struct tess_weight *w = p->weight[i], *table = tess_weight_get_table(w);
 	int64_t count = tess_weight_count_elements(w);
 	char *seen;
 	bool trained = false;
@@ -201,14 +214,30 @@ static tess_status collect_gradient(const struct tess_program *p, const struct l
 	seen = calloc((size_t)count, 1);
 	for (int32_t r = 0; r < p->mesh.nranks && !st; r++)
 		if (tess_program_has_stage(p, r, w->stage))
-			st = merge_gradient(p, r, w, rank[r].low->gradient[i].data, out->data[i],
-			                    seen);
+			st = merge_gradient(p, r, table ? table : w, rank[r].low->gradient[i].data,
+			                    out->data[i], seen);
 	for (int64_t k = 0; k < count && !st; k++)
 		if (!seen[k])
 			st = tess_fail(TESS_EBUG, "%s: no rank has element %lld", w->name,
 			               (long long)k);
 	free(seen);
 	return st;
+}
+
+/* Adds the gradients of tied heads that are apart to those of their tables. */
+static void add_tied_gradients(struct lockstep_gradients *g)
+{
+	for (int32_t i = 0; i < g->program->nweights; i++) {
+		const struct tess_weight *w = g->program->weight[i],
+					 *table = tess_weight_get_table(w);
+
+		for (int64_t k = 0; table && g->data[i] && k < tess_weight_count_elements(w); k++)
+			g->data[table->index][k] += g->data[i][k];
+		if (table) {
+			free(g->data[i]);
+			g->data[i] = NULL;
+		}
+	}
 }
 
 /* Returns the replica of rank r of the mesh. */
@@ -225,22 +254,26 @@ static tess_status collect_loss(const struct lockstep_step *step, struct tess_pr
 {
 	char *seen = calloc((size_t)step->how->nids + 1, 1);
 	tess_status st = TESS_OK;
+	int32_t nbalances = 0;
 
 	out->nloss = step->how->nids;
 	out->loss = calloc((size_t)step->how->nids + 1, 4);
 	for (int32_t r = 0; r < p[0]->mesh.nranks && !st; r++) {
 		int32_t replica = find_replica(&p[0]->mesh, r);
-		const float *loss = rank[r].low->loss;
-		double balance = tess_program_compute_balance(p[replica], rank[r].low->balance);
+		const float *loss = rank[r].low->loss, *sums = rank[r].low->balance;
+		double balance = sums ? tess_program_compute_balance(p[replica], sums) : 0;
 		int64_t row;
 
 		get_replica(step, nreplicas, replica, &row);
-		if ((seen[row] && memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens)) ||
-		    (r && memcmp(&out->balance, &balance, sizeof balance)))
+		if ((loss && seen[row] &&
+		     memcmp(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens)) ||
+		    (sums && nbalances++ && memcmp(&out->balance, &balance, sizeof balance)))
 			st = tess_fail(TESS_EBUG, "the losses of ranks differ, as on rank %d",
 			               (int)r);
+		out->balance = sums ? balance : out->balance;
+		if (!loss)
+			continue;
 		memcpy(out->loss + row, loss, 4 * (size_t)p[replica]->ntokens);
-		out->balance = balance;
 		seen[row] = 1;
 	}
 	free(seen);
@@ -288,6 +321,8 @@ tess_status lockstep_train_again(const struct lockstep_step *step, const char *c
 	out->program = p[0];
 	if (st)
 		lockstep_free_gradients(out);
+	else
+		add_tied_gradients(out);
 	return st;
 }
 

@@ -580,7 +580,7 @@ tess_status geometry_open(const char *family, uint64_t seed, struct geometry *g)
 		return st;
 	g->tensor = calloc((size_t)p->nweights, sizeof *g->tensor);
 	for (int32_t i = 0; i < p->nweights; i++)
-		if (!p->weight[i]->table)
+		if (!tess_weight_get_table(p->weight[i]))
 			draw_parameter(&seed, p->weight[i], &g->tensor[g->ntensors++]);
 	g->source.find = find_geometry_tensor;
 	tess_program_free(p);

@@ -153,6 +153,8 @@ struct tess_trainer_options train_make_options(const struct train_options *a)
 		.seed = (uint64_t)a->seed,
 		.bucket = a->bucket,
 		.recompute = a->recompute.n ? a->recompute.text : NULL,
+		.pipeline_schedule = a->pipeline_schedule,
+		.micro_batches = a->micro,
 	};
 }
 

@@ -42,18 +42,6 @@ static const char *get_schedule_name(int32_t i)
 	return i == TESS_CONSTANT ? "constant" : "cosine";
 }
 
-/* Refuses what explain shows, and training does not run yet. */
-static tess_status parse_pipeline_schedule(const char *name, const char *text, void *to)
-{
-	if (strcmp(text, "1f1b") != 0)
-		return tess_fail(TESS_EINVAL,
-		                 "%s %s: train runs 1f1b, with one stage on each rank along pp; "
-		                 "`tessera explain --train %s %s` shows other schedules",
-		                 name, text, name, text);
-	(void)to;
-	return TESS_OK;
-}
-
 /* Reads the learning rate's schedule. */
 static tess_status parse_schedule(const char *name, const char *text, void *to)
 {
@@ -66,6 +54,21 @@ static tess_status parse_schedule(const char *name, const char *text, void *to)
 	                 "%s %s: must be constant or cosine, of the learning rate; the schedule of "
 	                 "a pipeline is --pipeline-schedule",
 	                 name, text);
+}
+
+/* Takes the number of micro-batches from a schedule's file, if there is one. */
+static tess_status choose_micro_batches(struct train_options *a)
+{
+	const char *name = a->pipeline_schedule ? a->pipeline_schedule : "";
+	size_t len = strlen(name);
+	struct tess_pipeline *p = NULL;
+	tess_status st = TESS_OK;
+
+	if (len > 4 && !strcmp(name + len - 4, ".csv"))
+		st = tess_pipeline_open(name, 0, a->micro, &p);
+	a->micro = p ? p->nmicro : a->micro ? a->micro : 1;
+	tess_pipeline_close(p);
+	return st;
 }
 
 /* Refuses options that contradict each other. */
@@ -127,9 +130,10 @@ static const struct tess_tool_option step_options[] = {
 	  .hi = TRAIN_BATCH_MAX },
 	{ "micro-batches", "N", "parts of the batch that are computed one after the other",
 	  AT(micro), .lo = 1, .hi = TRAIN_BATCH_MAX },
-	{ "pipeline-schedule", "1f1b",
-	  "order of micro-batches along pp; explain shows others (default: 1f1b)",
-	  .parse = parse_pipeline_schedule },
+	{ "pipeline-schedule", "S",
+	  "order of micro-batches along pp: gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v, "
+	  "or FILE.csv as torch writes it (default: 1f1b)",
+	  AT(pipeline_schedule) },
 	{ "seed", "S", "seed of the order of sequences and of dropout", AT(seed) },
 	{ "optimizer", NULL, "optimizer", AT(optimizer), .lo = TESS_ADAMW, .hi = TESS_SGD,
 	  .get_name = get_optimizer_name },
@@ -187,6 +191,8 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_train, sections, &a->session.model);
 
+	if (!st)
+		st = choose_micro_batches(a);
 	return st ? st : check_train_options(a);
 }
 
@@ -244,7 +250,6 @@ static bool is_lost_rank(tess_status st)
 static int execute_train(int argc, char **argv)
 {
 	struct train_options a = { .batch = 8,
-		                   .micro = 1,
 		                   .keep = 2,
 		                   .optimizer = TESS_ADAMW,
 		                   .schedule = TESS_CONSTANT,

@@ -18,7 +18,7 @@ struct train_options {
 	double lr, min_lr, betas[2], eps, momentum, weight_decay, clip, aux_loss, dropout;
 	int64_t seed;
 	uint64_t bucket;
-	const char *save, *resume, *log, *curve, *flight;
+	const char *save, *resume, *log, *curve, *flight, *pipeline_schedule;
 };
 
 /* Returns the options of the trainer; borrows from `a`. */

@@ -435,7 +435,7 @@ START_TEST(tables_of_rope_are_apart)
 		ck_assert_msg(!lockstep_record(&how, &p), "%s", tess_error());
 		ck_assert_msg(!tess_program_lower(p, 0, NULL, &low), "%s", tess_error());
 		tables[0] = tables[1] = NULL;
-		tess_rank_program_fuse(low, &device);
+		ck_assert(!tess_rank_program_fuse(low, &device));
 		ck_assert(tables[0] && (tables[0] != tables[1]) == i);
 		tess_rank_program_free(low);
 		tess_program_free(p);
