@@ -4,7 +4,7 @@
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
-#include "nn/schedule/schedule.h"
+#include "nn/train/trainer.h"
 #include "nn/weights/device.h"
 
 #include <fenv.h>
@@ -462,16 +462,16 @@ static tess_status set_explained_mesh(struct explanation *x, const struct tess_m
 }
 
 /* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
-static tess_status open_schedule(struct explanation *x)
+static tess_status open_explained_schedule(struct explanation *x)
 {
 	const struct tess_trainer_options *o = x->training;
 	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
 	const char *name = o && o->pipeline_schedule ? o->pipeline_schedule : "1f1b";
-	int64_t n = !o ? 0 : o->micro_batches || tess_schedule_is_file(name) ? o->micro_batches : 1;
+	int64_t n = o ? o->micro_batches : 0;
 	tess_status st;
 
 	if (!o || pp < 0 || x->mesh.dim[pp].size == 1)
-		return TESS_OK;
+		return o && o->pipeline_schedule ? tess_trainer_refuse_schedule(name) : TESS_OK;
 	if (n < 0 || n > INT32_MAX)
 		return tess_fail(TESS_EINVAL, "%lld micro-batches; use 0 to %d", (long long)n,
 		                 INT32_MAX);
@@ -481,7 +481,7 @@ static tess_status open_schedule(struct explanation *x)
 
 static tess_status explain_program(struct explanation *x)
 {
-	tess_status st = open_schedule(x);
+	tess_status st = open_explained_schedule(x);
 
 	if (!st)
 		st = tess_explaining_record(x, 0, &x->program);

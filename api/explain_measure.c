@@ -237,8 +237,7 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	t.several = x->training->micro_batches > 1;
 	t.balance = x->training->balance;
 	t.accumulate = t.several;
-	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, x->pipeline,
-	                                                  out)
+	st = lengths ? tess_planned_model_record_training(&x->model, &x->mesh, &t, x->pipeline, out)
 	             : TESS_ENOMEM;
 	tess_arena_free(&arena);
 	return st;

@@ -10,7 +10,7 @@
 
 struct explain_options {
 	struct tess_tool_session session;
-	const char *svg, *schedule, *timeline;
+	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
 	int32_t tokens, batch, micro, sequence, optimizer;
 	bool program, storage, json, train;
@@ -26,7 +26,7 @@ static const char *name_optimizer(int32_t kind)
 /* Returns whether the step of a pipeline is explained, too. */
 static bool has_pipeline(const struct explain_options *a)
 {
-	return a->micro || a->schedule || a->timeline;
+	return a->micro || a->schedule || a->timeline || a->times;
 }
 
 static tess_status check_kind_of_step(const struct explain_options *a)
@@ -36,13 +36,13 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 		                              "--json and --program");
 	if (has_pipeline(a) && (a->storage || a->json || a->program))
 		return tess_fail(TESS_EINVAL,
-		                 "--micro-batches, --pipeline-schedule and --timeline add to the "
-		                 "tables; leave out --json, --program and --storage");
+		                 "--micro-batches, --pipeline-schedule, --timeline and "
+		                 "--timeline-times add to the tables; leave out --json, --program "
+		                 "and --storage");
 	if (!a->train && has_pipeline(a))
-		return tess_fail(
-			TESS_EINVAL,
-			"--micro-batches, --pipeline-schedule and --timeline are of a step "
-			"of training; add --train");
+		return tess_fail(TESS_EINVAL,
+		                 "--micro-batches, --pipeline-schedule, --timeline and "
+		                 "--timeline-times are of a step of training; add --train");
 	if (!a->train && (a->batch || a->sequence || a->optimizer || a->recompute.n))
 		return tess_fail(TESS_EINVAL,
 		                 "--batch, --sequence, --optimizer and --recompute are of a step "
@@ -78,6 +78,8 @@ static const struct tess_tool_option training_options[] = {
 	  "print the timeline of a step along pp: gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, "
 	  "zb-v (V: stages a rank), or FILE.csv that torch wrote (default: 1f1b)",
 	  AT(schedule) },
+	{ "timeline-times", "FILE",
+	  "simulate the durations in a JSON file (default: F, I and W take 1, B 2)", AT(times) },
 	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
 	  AT(sequence), .lo = 1, .hi = 1 << 20 },
 	{ "optimizer", NULL, "optimizer; sgd has no momentum here (default: adamw)", AT(optimizer),
@@ -217,12 +219,9 @@ static tess_status open_pipeline(const struct explain_options *a, const struct t
                                  struct tess_pipeline **out)
 {
 	const char *name = a->schedule ? a->schedule : "1f1b";
-	size_t len = strlen(name);
-	bool file = len > 4 && !strcmp(name + len - 4, ".csv");
 
 	if (count_pipeline_ranks(e) > 1)
-		return tess_pipeline_open(name, count_pipeline_ranks(e),
-		                          a->micro || file ? a->micro : 1, out);
+		return tess_pipeline_open(name, count_pipeline_ranks(e), a->micro, out);
 	return a->schedule || a->timeline
 	               ? tess_fail(TESS_EINVAL,
 	                           "--pipeline-schedule %s: the mesh has no stages; use --mesh "
@@ -237,7 +236,7 @@ static tess_status explain_micro_batch(const struct explain_options *a, struct t
 {
 	tess_status st = open_pipeline(a, *e, out);
 
-	*nmicro = st ? 1 : *out ? (*out)->nmicro : a->micro;
+	*nmicro = st ? 1 : *out ? (*out)->nmicro : a->micro ? a->micro : 1;
 	if (!st && get_batch(a) % *nmicro)
 		return tess_fail(TESS_EINVAL,
 		                 "--batch %d: cannot be cut into %d micro-batches of as many "
@@ -248,6 +247,18 @@ static tess_status explain_micro_batch(const struct explain_options *a, struct t
 	tess_explanation_free(*e);
 	*e = NULL;
 	return explain_training(a, a->schedule, *nmicro, e);
+}
+
+static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
+                                     struct tess_timeline **out)
+{
+	struct tess_pipeline_times *times = NULL;
+	tess_status st = a->times ? tess_pipeline_read_times(p, a->times, &times) : TESS_OK;
+
+	if (!st)
+		st = tess_pipeline_simulate(p, times, out);
+	free(times);
+	return st;
 }
 
 static tess_status draw_pipeline(const struct tess_timeline *t, const struct explain_options *a)
@@ -295,11 +306,11 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
-	const char *const files[] = { a->schedule, NULL };
+	const char *const schedule[] = { a->schedule, NULL }, *const times[] = { a->times, NULL };
 	tess_status st = tess_tool_check_outputs(
 		outputs, &(struct tess_tool_inputs){ .model = a->session.model,
 	                                             .plan = a->session.plan,
-	                                             .files = { files } });
+	                                             .files = { schedule, times } });
 
 	if (!st)
 		st = a->train ? explain_training(a, NULL, 1, &e) : explain_inference(a, &e);
@@ -308,7 +319,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	if (!st && has_pipeline(a))
 		st = explain_micro_batch(a, &e, &p, &nmicro);
 	if (!st && p)
-		st = tess_pipeline_simulate(p, NULL, &t);
+		st = simulate_pipeline(a, p, &t);
 	if (!st && a->svg)
 		st = draw_explanation(e, a);
 	if (!st && t && a->timeline)

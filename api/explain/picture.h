@@ -3,10 +3,11 @@
 #define TESS_API_EXPLAIN_PICTURE_H
 
 #include "api/explain/format.h"
+#include "api/explain/svg_parts.h"
 
 /* COLORS: of mesh dimensions; widths of the parts of the picture */
 enum { PICTURE_COLUMNS = 16, COLORS = 4 };
-enum { MARGIN = 24, LABEL = 300, NOTE = 200 };
+enum { LABEL = 300, NOTE = 200 };
 
 struct picture {
 	const struct tess_explanation *e;
@@ -17,9 +18,6 @@ struct picture {
 	double y; /* position of the next row */
 };
 
-/* Draws text at x, y; longer text than `most` characters loses its middle. */
-void picture_draw_label(const struct picture *p, double x, double y, const char *class, size_t most,
-                        const char *fmt, ...) TESS_PRINTF(6, 7);
 /* Formats bytes as "16.0 KiB". */
 const char *picture_format_bytes(uint64_t bytes, char out[16]);
 /* Returns the layer, the first number in the name, or -1; rest: the part of the name behind it. */

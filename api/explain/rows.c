@@ -1,7 +1,6 @@
 /* rows.c - rows of the picture: ranks, parameters, moves. */
 #include "api/explain/picture.h"
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,61 +10,7 @@
 enum { RUNS_MAX = 32, GROUPS_MAX = PICTURE_COLUMNS / 2, DIMS_MAX = 16 };
 enum { RANKS = MARGIN + LABEL + 20, COLUMNS_WIDTH = 960 };
 
-/* ---- text ------------------------------------------------------------------------------------ */
-
-/* Returns the bytes of the UTF-8 character at s; 1 if it is invalid. */
-static size_t measure_character(const char *s)
-{
-	unsigned char c = (unsigned char)*s;
-	size_t n = c < 0xc2 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 1;
-
-	for (size_t i = 1; i < n; i++)
-		if ((s[i] & 0xc0) != 0x80)
-			return 1;
-	return n;
-}
-
-static void put_character(const char *s, size_t n, FILE *f)
-{
-	unsigned char c = (unsigned char)*s;
-
-	if (c == '<' || c == '>' || c == '&' || c == '"')
-		fprintf(f, "&#%d;", c);
-	else if (n > 1 || (c >= ' ' && c < 0x7f))
-		fwrite(s, 1, n, f);
-	else
-		fputc('?', f);
-}
-
-/* Prints escaped text; longer text than `most` characters loses its middle. */
-static void put_text(const char *text, size_t most, FILE *f)
-{
-	size_t all = 0, i = 0, n;
-
-	for (const char *s = text; *s; s += measure_character(s))
-		all++;
-	for (const char *s = text; *s; s += n, i++) {
-		n = measure_character(s);
-		if (all <= most || i < most / 2 || i >= all - (most - most / 2 - 1))
-			put_character(s, n, f);
-		else if (i == most / 2)
-			fputs("…", f);
-	}
-}
-
-void picture_draw_label(const struct picture *p, double x, double y, const char *class, size_t most,
-                        const char *fmt, ...)
-{
-	char text[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
-	va_end(ap);
-	fprintf(p->f, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", class, x, y);
-	put_text(text, most, p->f);
-	fputs("</text>\n", p->f);
-}
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 const char *picture_format_bytes(uint64_t bytes, char out[16])
 {
@@ -214,9 +159,8 @@ void picture_draw_ranks(struct picture *p)
 			        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
 			        "height=\"18\" rx=\"4\"/>\n",
 			        picture_get_color(e, d), x, p->y, w);
-			picture_draw_label(p, x + w / 2, p->y + 13, "mid", (size_t)(w / 7), "%s %d",
-			                   e->dim_names[d],
-			                   (int)get_coordinate(e, d, p->column[c]));
+			svg_draw_label(p->f, x + w / 2, p->y + 13, "mid", (size_t)(w / 7), "%s %d",
+			               e->dim_names[d], (int)get_coordinate(e, d, p->column[c]));
 		}
 		p->y += 22;
 	}
@@ -224,12 +168,12 @@ void picture_draw_ranks(struct picture *p)
 		double x = picture_get_x(p, c) + (p->each - p->gap) / 2;
 		int32_t r = p->column[c];
 
-		picture_draw_label(p, x, p->y + 13, "mid head", 20, p->each < 56 ? "%d" : "rank %d",
-		                   (int)r);
+		svg_draw_label(p->f, x, p->y + 13, "mid head", 20, p->each < 56 ? "%d" : "rank %d",
+		               (int)r);
 		if (e->ndims > 1)
-			picture_draw_label(p, x, p->y + 28, "mid soft", 20, "%s %d",
-			                   e->dim_names[e->ndims - 1],
-			                   (int)get_coordinate(e, e->ndims - 1, r));
+			svg_draw_label(p->f, x, p->y + 28, "mid soft", 20, "%s %d",
+			               e->dim_names[e->ndims - 1],
+			               (int)get_coordinate(e, e->ndims - 1, r));
 	}
 	p->y += e->ndims > 1 ? 40 : 24;
 }
@@ -349,22 +293,22 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 	len = strlen(style) < 18 ? 44 - strlen(style) : 26; /* maximum length of the name */
 	len = strlen(name) < len ? strlen(name) : len;
 	draw_holdings(p, i, height);
-	picture_draw_label(p, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? len : 40, "%s",
-	                   name);
+	svg_draw_label(p->f, MARGIN, p->y + (vector ? 14 : 15), "name", vector ? len : 40, "%s",
+	               name);
 	if (vector)
-		picture_draw_label(p, MARGIN + LABEL, p->y + 14, "end soft", 46 - len, "%s", style);
+		svg_draw_label(p->f, MARGIN + LABEL, p->y + 14, "end soft", 46 - len, "%s", style);
 	else
-		picture_draw_label(p, MARGIN, p->y + 29, "soft", 48, "%s · %s %s", style, shape,
-		                   tess_dtype_name(q->dtype));
+		svg_draw_label(p->f, MARGIN, p->y + 29, "soft", 48, "%s · %s %s", style, shape,
+		               tess_dtype_name(q->dtype));
 	if (q->tied == 1)
-		picture_draw_label(p, picture_get_end(p), p->y + 15, "soft", 34,
-		                   "reads the table above again");
+		svg_draw_label(p->f, picture_get_end(p), p->y + 15, "soft", 34,
+		               "reads the table above again");
 	else if (max == total)
-		picture_draw_label(p, picture_get_end(p), p->y + (vector ? 14 : 21), "soft", 34,
-		                   min == max ? "%s on each rank" : "%s at most", all);
+		svg_draw_label(p->f, picture_get_end(p), p->y + (vector ? 14 : 21), "soft", 34,
+		               min == max ? "%s on each rank" : "%s at most", all);
 	else
-		picture_draw_label(p, picture_get_end(p), p->y + (vector ? 14 : 21), "note", 34,
-		                   "%s%s of %s", min == max ? "" : "≤ ", most, all);
+		svg_draw_label(p->f, picture_get_end(p), p->y + (vector ? 14 : 21), "note", 34,
+		               "%s%s of %s", min == max ? "" : "≤ ", most, all);
 	p->y += vector ? 20 : 38;
 }
 
@@ -416,11 +360,11 @@ static void draw_bands(const struct picture *p, const struct tess_explained_coll
 		        picture_get_color(p->e, m->dim), x, p->y + 6, w,
 		        picture_get_color(p->e, m->dim), x, p->y + 6, w);
 		if (w > 150)
-			picture_draw_label(p, x + w / 2, p->y + 20, "mid", (size_t)(w / 7),
-			                   "%s · %s", tess_kind_name(m->kind), bytes);
+			svg_draw_label(p->f, x + w / 2, p->y + 20, "mid", (size_t)(w / 7),
+			               "%s · %s", tess_kind_name(m->kind), bytes);
 		else
-			picture_draw_label(p, x + w / 2, p->y + 20, "mid", (size_t)(w / 7), "%s",
-			                   bytes);
+			svg_draw_label(p->f, x + w / 2, p->y + 20, "mid", (size_t)(w / 7), "%s",
+			               bytes);
 	}
 }
 
@@ -462,7 +406,7 @@ void picture_draw_move(struct picture *p, const struct tess_explained_collective
 	picture_parse_layer(m->module, &module);
 	module = *module ? module : m->module;
 	fprintf(p->f, "<g><title>");
-	put_text(module, 200, p->f);
+	svg_print_text(module, 200, p->f);
 	fprintf(p->f, "</title>\n");
 	if (get_stride(p->e, m->dim) == 1)
 		draw_bands(p, m);
@@ -470,13 +414,13 @@ void picture_draw_move(struct picture *p, const struct tess_explained_collective
 		height = draw_group_lines(p, m);
 	height = height < 20 ? 20 : height;
 	fprintf(p->f, "</g>\n");
-	picture_draw_label(p, MARGIN + 12, p->y + 15, "move", 48, "%s along %s, %s → %s",
-	                   tess_kind_name(m->kind), p->e->dim_names[m->dim],
-	                   tess_place_format(m->from, from), tess_place_format(m->to, to));
-	picture_draw_label(p, MARGIN + 12, p->y + 29, "soft", 44, "%s", module);
-	picture_draw_label(p, picture_get_end(p), p->y + 15, "note", 34, "a rank sends %s",
-	                   picture_format_bytes(m->sent, sent));
-	picture_draw_label(p, picture_get_end(p), p->y + 29, "soft", 34, "of a value of %s",
-	                   picture_format_bytes(m->bytes, bytes));
+	svg_draw_label(p->f, MARGIN + 12, p->y + 15, "move", 48, "%s along %s, %s → %s",
+	               tess_kind_name(m->kind), p->e->dim_names[m->dim],
+	               tess_place_format(m->from, from), tess_place_format(m->to, to));
+	svg_draw_label(p->f, MARGIN + 12, p->y + 29, "soft", 44, "%s", module);
+	svg_draw_label(p->f, picture_get_end(p), p->y + 15, "note", 34, "a rank sends %s",
+	               picture_format_bytes(m->sent, sent));
+	svg_draw_label(p->f, picture_get_end(p), p->y + 29, "soft", 34, "of a value of %s",
+	               picture_format_bytes(m->bytes, bytes));
 	p->y += height + 19;
 }

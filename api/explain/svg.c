@@ -110,7 +110,7 @@ static void draw_title(struct picture *p, const char *title)
 {
 	fprintf(p->f, "<path class=\"rule\" d=\"M%d %.1fH%.1f\"/>\n", MARGIN, p->y + 8,
 	        picture_get_end(p) + NOTE);
-	picture_draw_label(p, MARGIN, p->y + 27, "head", 120, "%s", title);
+	svg_draw_label(p->f, MARGIN, p->y + 27, "head", 120, "%s", title);
 	p->y += 36;
 }
 
@@ -194,7 +194,7 @@ static void draw_memory(struct picture *p)
 
 		for (int32_t r = 0; r < p->e->nranks; r++)
 			max = rows[i].get(p->e->ranks[r]) > max ? rows[i].get(p->e->ranks[r]) : max;
-		picture_draw_label(p, MARGIN, p->y + 16, "name", 40, "%s", rows[i].name);
+		svg_draw_label(p->f, MARGIN, p->y + 16, "name", 40, "%s", rows[i].name);
 		for (int32_t c = 0; c < p->ncolumns; c++) {
 			double x = picture_get_x(p, c), w = p->each - p->gap;
 			uint64_t v = rows[i].get(p->e->ranks[p->column[c]]);
@@ -204,8 +204,8 @@ static void draw_memory(struct picture *p)
 			        "height=\"6\" rx=\"2\"/>\n<rect class=\"whole\" x=\"%.1f\" "
 			        "y=\"%.1f\" width=\"%.1f\" height=\"6\" rx=\"2\"/>\n",
 			        x, p->y + 4, w, x, p->y + 4, w * (double)v / (double)max);
-			picture_draw_label(p, x + w / 2, p->y + 23, "mid soft", 12, "%s",
-			                   picture_format_bytes(v, bytes));
+			svg_draw_label(p->f, x + w / 2, p->y + 23, "mid soft", 12, "%s",
+			               picture_format_bytes(v, bytes));
 		}
 		p->y += 32;
 	}
@@ -221,11 +221,11 @@ static void draw_legend(struct picture *p)
 	p->y += 22;
 	fprintf(p->f, "<rect class=\"box\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n", x,
 	        p->y);
-	picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "the whole parameter");
+	svg_draw_label(p->f, x + 36, p->y + 10, "soft", 60, "the whole parameter");
 	x += 170;
 	fprintf(p->f, "<rect class=\"whole\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n",
 	        x, p->y);
-	picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "held whole");
+	svg_draw_label(p->f, x + 36, p->y + 10, "soft", 60, "held whole");
 	x += 125;
 	for (int32_t d = 0; d < e->ndims; d++) {
 		if (e->dim_sizes[d] < 2 || !strcmp(e->dim_names[d], "dp"))
@@ -233,64 +233,52 @@ static void draw_legend(struct picture *p)
 		fprintf(p->f,
 		        "<rect class=\"d%d\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\"/>\n",
 		        picture_get_color(e, d), x, p->y);
-		picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "held, cut along %s",
-		                   e->dim_names[d]);
+		svg_draw_label(p->f, x + 36, p->y + 10, "soft", 60, "held, cut along %s",
+		               e->dim_names[d]);
 		x += 165;
 		fprintf(p->f,
 		        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"28\" height=\"12\" "
 		        "rx=\"6\"/>\n",
 		        picture_get_color(e, d), x, p->y);
-		picture_draw_label(p, x + 36, p->y + 10, "soft", 60, "moves along %s",
-		                   e->dim_names[d]);
+		svg_draw_label(p->f, x + 36, p->y + 10, "soft", 60, "moves along %s",
+		               e->dim_names[d]);
 		x += 150;
 	}
 	p->y += 26;
 }
 
+/* d, e: a color for each of COLORS, distinct and visible on white and on black */
+static const char picture_styles[] =
+	".end { text-anchor: end; }\n.move, .note { font-size: 11px; }\n"
+	".box { fill: #eaeef2; }\n.whole { fill: #afb8c1; }\n"
+	".tied { fill: none; stroke: #8c959f; stroke-dasharray: 3; }\n"
+	".tint { fill-opacity: 0.18; }\n.rule { stroke: #d0d7de; }\n"
+	".d0 { fill: #2f81f7; }\n.e0 { fill: none; stroke: #2f81f7; }\n"
+	".d1 { fill: #2da44e; }\n.e1 { fill: none; stroke: #2da44e; }\n"
+	".d2 { fill: #a371f7; }\n.e2 { fill: none; stroke: #a371f7; }\n"
+	".d3 { fill: #d9730d; }\n.e3 { fill: none; stroke: #d9730d; }\n";
+
 static void draw_heading(const struct picture *p, const char *model, double height, FILE *f)
 {
-	/* distinct colors, visible on white and on black */
-	static const char *const colors[COLORS] = { "#2f81f7", "#2da44e", "#a371f7", "#d9730d" };
-	double width = picture_get_end(p) + NOTE + MARGIN;
 	const struct tess_explanation *e = p->e;
-	struct picture head = *p;
 	char mesh[256] = "", sent[16], drawn[40] = "";
 	size_t len = 0;
 
-	fprintf(f,
-	        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
-	        "width=\"%.0f\" height=\"%.0f\" role=\"img\">\n<style>\n"
-	        "text { font: 12px system-ui, 'DejaVu Sans', sans-serif; fill: #1f2328; }\n"
-	        ".title { font-size: 18px; font-weight: 600; }\n.head { font-weight: 600; }\n"
-	        ".mid { text-anchor: middle; font-size: 11px; }\n.end { text-anchor: end; }\n"
-	        ".soft { font-size: 11px; fill: #656d76; }\n.move { font-size: 11px; }\n"
-	        ".note { font-size: 11px; }\n.back { fill: #ffffff; }\n"
-	        ".box { fill: #eaeef2; }\n.tied { fill: none; stroke: #8c959f; "
-	        "stroke-dasharray: 3; }\n.whole { fill: #afb8c1; }\n"
-	        ".tint { fill-opacity: 0.18; }\n.rule { stroke: #d0d7de; }\n"
-	        "@media (prefers-color-scheme: dark) { text { fill: #e6edf3; } .soft { fill: "
-	        "#9198a1; } .back { fill: #0d1117; } .box { fill: #262c36; } .whole { fill: "
-	        "#656c76; } .rule { stroke: #3d444d; } }\n",
-	        width, height, width, height);
-	for (int c = 0; c < COLORS; c++)
-		fprintf(f, ".d%d { fill: %s; }\n.e%d { fill: none; stroke: %s; }\n", c, colors[c],
-		        c, colors[c]);
-	fprintf(f, "</style>\n<rect class=\"back\" width=\"%.0f\" height=\"%.0f\"/>\n", width,
-	        height);
+	svg_begin(f, picture_get_end(p) + NOTE + MARGIN, height, picture_styles,
+	          ".box { fill: #262c36; } .whole { fill: #656c76; } .rule { stroke: #3d444d; }");
 	for (int32_t d = 0; d < e->ndims && len < sizeof mesh; d++)
 		len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%d", d ? "," : "",
 		                        e->dim_names[d], (int)e->dim_sizes[d]);
 	if (e->nranks > p->ncolumns)
 		snprintf(drawn, sizeof drawn, ", %d of them drawn", (int)p->ncolumns);
-	head.f = f;
-	picture_draw_label(&head, MARGIN, 36, "title", 80, "%s", model);
-	picture_draw_label(
-		&head, MARGIN, 56, "soft", 160,
-		"%s, %s%s on %s: %d rank%s%s; in a step of %lld token%s a rank sends %s%s",
-		e->model, strncmp(e->plan, "the ", 4) ? "plan " : "", e->plan, mesh, (int)e->nranks,
-		e->nranks == 1 ? "" : "s", drawn, (long long)e->tokens, e->tokens == 1 ? "" : "s",
-		e->total.sent ? picture_format_bytes(e->total.sent, sent) : "nothing",
-		e->total.sent ? ", at most" : "");
+	svg_draw_label(f, MARGIN, 36, "title", 80, "%s", model);
+	svg_draw_label(f, MARGIN, 56, "soft", 160,
+	               "%s, %s%s on %s: %d rank%s%s; in a step of %lld token%s a rank sends %s%s",
+	               e->model, strncmp(e->plan, "the ", 4) ? "plan " : "", e->plan, mesh,
+	               (int)e->nranks, e->nranks == 1 ? "" : "s", drawn, (long long)e->tokens,
+	               e->tokens == 1 ? "" : "s",
+	               e->total.sent ? picture_format_bytes(e->total.sent, sent) : "nothing",
+	               e->total.sent ? ", at most" : "");
 }
 
 tess_status explain_draw(const struct tess_explanation *e, const char *model, FILE *f)

@@ -4,6 +4,7 @@
 #include "core/base/memory_file.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
+#include "nn/schedule/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,13 +19,6 @@ struct time_cells { /* a cell for each rank and unit of time: the shortest compu
 	char (*label)[LABEL_MAX]; /* by rank and cell */
 };
 
-const char *timeline_get_kind(int32_t kind)
-{
-	static const char *const names[] = { "F", "B", "I", "W" };
-
-	return kind < TESS_PIPELINE_SEND_FORWARD ? names[kind] : NULL;
-}
-
 /* ---- cells ----------------------------------------------------------------------------------- */
 
 double timeline_find_unit(const struct tess_timeline *t)
@@ -35,8 +29,8 @@ double timeline_find_unit(const struct tess_timeline *t)
 		for (int32_t i = 0; i < t->pipeline->nactions[r]; i++) {
 			double time = t->spans[r][i].end - t->spans[r][i].start;
 
-			if (timeline_get_kind(t->pipeline->actions[r][i].kind) && time > 0 &&
-			    time < unit)
+			if (!tess_schedule_is_message(t->pipeline->actions[r][i].kind) &&
+			    time > 0 && time < unit)
 				unit = time;
 		}
 	return unit;
@@ -46,7 +40,7 @@ double timeline_find_unit(const struct tess_timeline *t)
 static int32_t format_label(const struct tess_pipeline *p, const struct tess_pipeline_action *a,
                             char out[LABEL_MAX])
 {
-	const char *kind = timeline_get_kind(a->kind);
+	const char *kind = tess_schedule_name_kind(a->kind);
 
 	return p->nstages > p->nranks
 	               ? snprintf(out, LABEL_MAX, "%d%s%d", (int)a->stage, kind, (int)a->micro)
@@ -63,7 +57,7 @@ static void fill_rank_cells(struct time_cells *c, int32_t rank)
 		int64_t first = llround(s->start / c->unit), end = llround(s->end / c->unit);
 		int32_t len;
 
-		if (!timeline_get_kind(p->actions[rank][i].kind) || first >= c->n)
+		if (tess_schedule_is_message(p->actions[rank][i].kind) || first >= c->n)
 			continue;
 		len = format_label(p, &p->actions[rank][i], row[first]);
 		c->width = len + 1 > c->width ? len + 1 : c->width;
@@ -152,28 +146,38 @@ static void print_ranks(const struct tess_timeline *t, FILE *f)
 	}
 }
 
-void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_BUBBLE])
+void timeline_format_size(const struct tess_pipeline *p, char out[TIMELINE_LINE])
+{
+	snprintf(out, TIMELINE_LINE, "%d ranks along pp, %d stages, %d micro-batch%s",
+	         (int)p->nranks, (int)p->nstages, (int)p->nmicro, p->nmicro == 1 ? "" : "es");
+}
+
+void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_LINE])
 {
 	double unit = timeline_find_unit(t), ideal = t->ideal > 0 ? t->ideal : 1;
 
 	unit = unit > 0 ? unit : 1;
-	snprintf(out, TIMELINE_BUBBLE, "a step takes %.4g, work %.4g: bubble %.1f%% of the work",
+	snprintf(out, TIMELINE_LINE, "a step takes %.4g, work %.4g: bubble %.1f%% of the work",
 	         t->length / unit, t->ideal / unit, 100 * (t->length / ideal - 1));
 }
 
 static tess_status print_timeline(const struct tess_timeline *t, FILE *f)
 {
 	const struct tess_pipeline *p = t->pipeline;
-	char bubble[TIMELINE_BUBBLE];
+	double unit = timeline_find_unit(t);
+	char size[TIMELINE_LINE], bubble[TIMELINE_LINE];
 	tess_status st;
 
+	timeline_format_size(p, size);
 	timeline_format_bubble(t, bubble);
-	fprintf(f, "pipeline schedule %s: %d ranks along pp, %d stages, %d micro-batches\n%s\n",
-	        p->name ? p->name : "", (int)p->nranks, (int)p->nstages, (int)p->nmicro, bubble);
+	fprintf(f, "pipeline schedule %s: %s\n%s\n", p->name ? p->name : "", size, bubble);
 	if (t->longest < t->length)
 		fprintf(f, "if no rank waits for others before the optimizer step: bubble %.1f%%\n",
 		        100 * (t->longest / t->ideal - 1));
-	fprintf(f, "unit of time: the shortest computation\n\n");
+	fprintf(f, "unit of time: the shortest computation");
+	if (unit > 0 && unit != 1)
+		fprintf(f, ", %.4g of the times given", unit);
+	fprintf(f, "\n\n");
 	st = print_time(t, f);
 	print_ranks(t, f);
 	return st;

@@ -6,14 +6,14 @@
 #include <stdio.h>
 #include <tessera/pipeline.h>
 
-enum { TIMELINE_BUBBLE = 128 };
+enum { TIMELINE_LINE = 128 };
 
-/* Returns "F", "B", "I" or "W"; NULL: a message, which is not drawn. */
-const char *timeline_get_kind(int32_t kind);
 /* Returns the duration of the shortest computation that takes time. */
 double timeline_find_unit(const struct tess_timeline *t);
+/* Formats the numbers of ranks, stages and micro-batches. */
+void timeline_format_size(const struct tess_pipeline *p, char out[TIMELINE_LINE]);
 /* Formats the length of a step in units of the shortest computation, and its bubble. */
-void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_BUBBLE]);
+void timeline_format_bubble(const struct tess_timeline *t, char out[TIMELINE_LINE]);
 /* Draws a timeline as SVG. Errors of writing are in ferror(f). */
 void timeline_draw(const struct tess_timeline *t, FILE *f);
 

@@ -12,14 +12,26 @@ bool tess_work_is_ordered(const struct tess_work *w)
 	return w->coll.mem != TESS_HOST && w->coll.stream && w->work && w->by.backend->join;
 }
 
-tess_status tess_work_queue(struct tess_work *w, void *stream)
+static tess_status join_stream(struct tess_work *w, void *stream)
 {
-	struct tess_group *g = w->group;
 	tess_status st =
 		TESS_PLUGIN_CALL(w->by.backend, w->coll.where, join, w->by.self, w->work, stream);
 
+	return st ? tess_work_failed(w, st, w->coll.deadline) : TESS_OK;
+}
+
+tess_status tess_work_issue(struct tess_work *w)
+{
+	return tess_work_is_ordered(w) ? join_stream(w, w->coll.stream) : TESS_OK;
+}
+
+tess_status tess_work_queue(struct tess_work *w, void *stream)
+{
+	struct tess_group *g = w->group;
+	tess_status st = join_stream(w, stream);
+
 	if (st)
-		return tess_work_failed(w, st, w->coll.deadline);
+		return st;
 	w->queued = true;
 	return ++g->nqueued < QUEUED_MAX ? TESS_OK : tess_group_drain(g);
 }

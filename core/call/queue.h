@@ -7,6 +7,11 @@
 /* Returns true if the device's stream orders later work, so that the host need not wait. */
 bool tess_work_is_ordered(const struct tess_work *w);
 /*
+ * Puts a call that streams order onto its stream. A backend may have kept a message, to start it
+ * together with others of its group.
+ */
+tess_status tess_work_issue(struct tess_work *w);
+/*
  * Leaves a work to the streams: later work on `stream` runs after it. If the queue is full, the
  * host waits for the oldest work.
  */

@@ -41,7 +41,7 @@ struct tess_explained_parameter {
 	/* Number of axes. */
 	int32_t ndim;
 	/* Tied embeddings. 1: a head that reads the table `name` again; 2: a copy of that table,
-	 * which a head in another stage of a pipeline reads. */
+	 * which a head on another rank along `pp` reads. */
 	int32_t tied;
 	/* 1: the file is absent, so shape and dtype come from the configuration. */
 	int32_t from_config;
@@ -210,10 +210,10 @@ tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
                                  struct tess_explanation **out);
 
 /*
- * Explains steps of training. A micro-batch has `sequences` sequences of `length` tokens, which mesh
- * dimension `dp` distributes to replicas. All but the memory is of one of options->micro_batches of
- * them. length 0: 1024, or the context length of the checkpoint
- * if that is smaller. options: NULL, or read during the call. The caller owns *out:
+ * Explains steps of training. A micro-batch has `sequences` sequences of `length` tokens, which
+ * mesh dimension `dp` distributes to replicas. All but the memory is of one of
+ * options->micro_batches of them. length 0: 1024, or the context length of the checkpoint if that
+ * is smaller. options: NULL, or read during the call. The caller owns *out:
  * tess_explanation_free. TESS_EINVAL: the plan cannot work.
  */
 tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nranks,

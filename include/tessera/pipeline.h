@@ -81,18 +81,25 @@ struct tess_pipeline {
 	const struct tess_pipeline_action *const *actions;
 };
 
-/* Durations; 0 of all kinds: 1 each, and of a full backward those of its parts together. */
+/*
+ * Durations; 0 of all kinds: 1 for each computation. A full backward without a duration takes those
+ * of its parts together.
+ */
 struct tess_pipeline_times {
 	/* Duration by kind; TESS_PIPELINE_SEND_...: from the send to the arrival. */
 	double kinds[TESS_PIPELINE_KINDS];
-	/* Factor of the computations of each stage: [nstages]; NULL: 1. */
-	const double *stages;
+	/* Durations of a kind by stage, which replace the one above: [nstages]; NULL: none. */
+	const double *stages[TESS_PIPELINE_KINDS];
 };
 
-/* Start and end of an action. */
+/* Start and end of an action, and what its rank keeps. */
 struct tess_timeline_span {
 	double start;
 	double end;
+	/* Micro-batches of its stages whose values the rank keeps during the action. */
+	int32_t kept;
+	/* Those that it keeps after the action. */
+	int32_t left;
 };
 
 /* A simulated step, and what each rank keeps. */
@@ -106,7 +113,8 @@ struct tess_timeline {
 	/* Micro-batches of its stages, at most, whose values each rank keeps at once, from their
 	 * first action to their last: [nranks]. */
 	const int32_t *live;
-	/* Micro-batches, at most, whose values each stage keeps at once: [nstages]. */
+	/* Slots of each stage for the values of micro-batches: [nstages]. A slot is taken again
+	 * once another rank has received what was sent from it. */
 	const int32_t *stage_live;
 	/* Time from the first start to the last end. */
 	double length;
@@ -122,11 +130,11 @@ struct tess_timeline {
 /*
  * Opens a schedule: "gpipe", "1f1b", "interleaved:V" and "looped-bfs:V" with V stages a rank,
  * "zb-h1", "zb-v", or the name of a file that ends with ".csv". A file sets the number of ranks and
- * of micro-batches, where nranks or nmicro is 0; other numbers must be equal to its own. The
- * schedule is checked, and has its sends and receives. Each stage adds gradients of weights in the
- * order of micro-batches: where a file has another order, they are apart from those of inputs, and
- * later. The caller owns *out: tess_pipeline_close.
- * TESS_EINVAL: there is no such schedule, or it cannot run; the message names row and cell.
+ * of micro-batches, where nranks or nmicro is 0; other numbers must be equal to its own. Of a
+ * built-in schedule 0 is 1. The schedule is checked, and has its sends and receives. Each stage
+ * adds gradients of weights in the order of micro-batches: where a file has another order, they are
+ * apart from those of inputs, and later. The caller owns *out: tess_pipeline_close. TESS_EINVAL:
+ * there is no such schedule, or it cannot run; the message names row and cell.
  */
 tess_status tess_pipeline_open(const char *schedule, int32_t nranks, int32_t nmicro,
                                struct tess_pipeline **out);
@@ -149,6 +157,15 @@ tess_status tess_pipeline_check(const struct tess_pipeline *p);
 
 /* Closes a schedule. NULL is accepted. */
 void tess_pipeline_close(struct tess_pipeline *p);
+
+/*
+ * Reads the durations of a schedule from a file of JSON: {"F": 1.5, "B": [3, 4], "SEND_F": 0.1}.
+ * Keys are F, B, I, W, SEND_F and SEND_B; a value is a duration, or one for each stage. A message
+ * left out takes no time. Computations are either left out, and take 1 each, or the file has all
+ * kinds of the schedule; B may be left out if I and W are there. The caller frees *out by free().
+ */
+tess_status tess_pipeline_read_times(const struct tess_pipeline *p, const char *path,
+                                     struct tess_pipeline_times **out);
 
 /*
  * Simulates a step of a schedule, which it checks first. times: NULL for durations of 1. The caller

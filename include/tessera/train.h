@@ -146,8 +146,8 @@ TESS_TIGHT(tess_training_result, communication);
  * Runs one step over n micro-batches: loss, gradients, clipping, optimizer. All ranks pass the same
  * complete micro-batches, and replicas take their sequences of each. Losses are divided by the
  * number of labels that count in all micro-batches. Gradients of micro-batches are added in their
- * order; their load balancing losses are averaged. A schedule from a file decides n. lr: the learning rate. out: may be NULL;
- * unchanged by a failure. Blocks.
+ * order; their load balancing losses are averaged. A schedule from a file
+ * decides n. lr: the learning rate. out: may be NULL; unchanged by a failure. Blocks.
  *
  * TESS_EINVAL, before the step computes: an id or label is outside the vocabulary, a sequence is
  * empty or too long, no label counts, or there are fewer sequences than ranks along `dp`.

@@ -129,7 +129,7 @@ static void share_out_blocks(struct pipeline *c)
 	}
 	if (n < c->nstages) {
 		tess_recorder_fail(c->r, TESS_EINVAL,
-		                   "model %s: %d numbered modules cannot be cut into %d stages "
+		                   "model %s: %d numbered modules cannot be cut for %d stages "
 		                   "along pp; use 1 to %d",
 		                   c->r->options->model->name, (int)n, (int)c->nstages, (int)n);
 		return;
@@ -296,13 +296,15 @@ static void place_records(struct pipeline *c)
 	place_moves(c, c->nforward, c->p->nrecords);
 }
 
-/* Gives tied heads in other stages than their tables copies of these. */
+/* Gives tied heads whose tables are on other ranks copies of these. */
 static void copy_tables(struct pipeline *c)
 {
+	const int32_t *rank = c->p->stage_rank;
+
 	for (int32_t i = 0, n = c->p->nweights; i < n; i++) {
 		struct tess_weight *w = c->p->weight[i];
 
-		if (w->table && w->table->stage != w->stage)
+		if (w->table && rank[w->table->stage] != rank[w->stage])
 			tess_weight_copy_table(c->r, w);
 	}
 }
@@ -327,8 +329,8 @@ static void part_weight_records(struct pipeline *c)
 	for (int32_t i = c->nforward; i < p->nrecords; i++) {
 		struct tess_record *rec = p->record[i];
 		int32_t from = rec->nin ? c->made[rec->in[0]->id] : -1;
-		bool follows = from >= 0 &&
-		               p->record[from]->action == TESS_PIPELINE_BACKWARD_WEIGHTS;
+		bool follows =
+			from >= 0 && p->record[from]->action == TESS_PIPELINE_BACKWARD_WEIGHTS;
 
 		if (rec->kind == TESS_REC_GRADIENT || sums_over_tokens(rec->kind) || follows)
 			rec->action = TESS_PIPELINE_BACKWARD_WEIGHTS;
@@ -489,7 +491,8 @@ static void append_sends(struct pipeline *c, const struct crossings *list, int32
 }
 
 /* Marks what a stage reads of the values that every stage can compute. */
-static void mark_shared_values(struct tess_record *const *list, int32_t n, int32_t stage, bool *read)
+static void mark_shared_values(struct tess_record *const *list, int32_t n, int32_t stage,
+                               bool *read)
 {
 	for (int32_t i = n - 1; i >= 0; i--) {
 		bool reads = list[i]->stage == stage;
@@ -575,7 +578,7 @@ static tess_status alloc_pipeline(struct pipeline *c)
 	c->made = TESS_NEW(arena, int32_t, n);
 	c->value = TESS_NEW(arena, struct tess_tensor *, n);
 	c->wanted = TESS_NEW(arena, int32_t, n);
-	c->has = TESS_NEW(arena, bool, (int64_t)n *c->nstages);
+	c->has = TESS_NEW(arena, bool, (int64_t)n * c->nstages);
 	c->forward = TESS_NEW(arena, struct crossings, c->nstages);
 	c->backward = TESS_NEW(arena, struct crossings, c->nstages);
 	c->results = TESS_NEW(arena, struct crossings, c->nstages);

@@ -239,8 +239,8 @@ static tess_status run_program(struct tess_runner *s, struct tess_shaped_program
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* Makes room for a step, and binds its program. */
-static tess_status prepare_step(struct tess_runner *s, const struct tess_shape *like, int64_t end,
-                                struct tess_shaped_program **out)
+static tess_status find_step_program(struct tess_runner *s, const struct tess_shape *like,
+                                     int64_t end, struct tess_shaped_program **out)
 {
 	struct tess_step_memory *m = &s->step[like->memory];
 	struct tess_shaped_program *k;
@@ -282,7 +282,7 @@ tess_status tess_runner_queue_step(struct tess_runner *s, const struct tess_rows
 	if (!st)
 		st = tess_runner_reserve_pages(s, rows, n);
 	if (!st)
-		st = prepare_step(s, &like, end, &k);
+		st = find_step_program(s, &like, end, &k);
 	if (!st)
 		st = write_step_inputs(s, rows, n, k);
 	if (!st && chosen)

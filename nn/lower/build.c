@@ -247,15 +247,13 @@ static int32_t find_segment_of(const struct tess_rank_program *l, int32_t step)
 }
 
 /* Returns the stage whose slot has a buffer; -1: the step arena. */
-static int32_t find_slot(const struct build *b, int32_t i)
+static int32_t find_buffer_slot(const struct build *b, int32_t i)
 {
 	const struct buffer *memory = &b->buffer[i];
+	bool leaves = memory->sent || find_segment_of(b->l, memory->life.first) !=
+	                                      find_segment_of(b->l, memory->life.last);
 
-	if (!tess_program_has_slots(b->p) ||
-	    (!memory->sent && find_segment_of(b->l, memory->life.first) ==
-	                              find_segment_of(b->l, memory->life.last)))
-		return -1;
-	return memory->stage;
+	return tess_program_has_slots(b->p) && leaves ? memory->stage : -1;
 }
 
 /* Plans the step arena, or the slot of a stage; sets the offsets of its buffers. */
@@ -264,7 +262,8 @@ static void plan_memory(struct build *b, int32_t slot, struct tess_lifetime *lif
 	memset(life, 0, sizeof *life * (size_t)b->nbuffers);
 	for (int32_t i = 0; i < b->nbuffers; i++)
 		if (b->buffer[i].space == TESS_SPACE_STEP && b->buffer[i].in_place < 0 &&
-		    b->buffer[i].life.first <= b->buffer[i].life.last && find_slot(b, i) == slot)
+		    b->buffer[i].life.first <= b->buffer[i].life.last &&
+		    find_buffer_slot(b, i) == slot)
 			life[i] = b->buffer[i].life;
 	if (!b->status)
 		b->status = tess_memory_plan_place(life, b->nbuffers, bytes);
@@ -284,7 +283,7 @@ static void place_patches(struct build *b)
 		    p->space != TESS_SPACE_GRADIENTS)
 			continue;
 		memory = find_memory(b, p->buffer);
-		slot = p->space == TESS_SPACE_STEP ? find_slot(b, memory) : -1;
+		slot = p->space == TESS_SPACE_STEP ? find_buffer_slot(b, memory) : -1;
 		p->offset += b->buffer[memory].life.offset;
 		if (slot < 0)
 			continue;
@@ -318,42 +317,6 @@ void build_place_buffers(struct build *b)
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
-
-static void close_segment(struct tess_rank_program *l)
-{
-	if (!l->nsegments)
-		return;
-	l->segment[l->nsegments - 1].end = l->nsteps;
-	l->segment[l->nsegments - 1].end_patch = l->npatches;
-}
-
-void build_enter_segment(struct build *b, int32_t stage, int32_t kind)
-{
-	struct tess_rank_program *l = b->l;
-	struct tess_segment *last = l->nsegments ? &l->segment[l->nsegments - 1] : NULL, *list;
-
-	if (!tess_program_has_slots(b->p) || b->status || (last && last->stage == stage && last->kind == kind))
-		return;
-	build_leave_segment(b);
-	list = tess_arena_grow(&l->arena, l->segment, (size_t)l->nsegments, sizeof *list);
-	if (!list || tess_rank_program_find_segment(l, stage, kind)) {
-		b->status = list ? tess_fail(TESS_EBUG, "stage %d has two segments of a kind",
-		                             (int)stage)
-		                 : TESS_ENOMEM;
-		return;
-	}
-	l->segment = list;
-	list[l->nsegments++] = (struct tess_segment){
-		.stage = stage, .kind = kind, .first = l->nsteps, .first_patch = l->npatches
-	};
-}
-
-void build_leave_segment(struct build *b)
-{
-	if (b->p->training && !b->status)
-		build_finish_gradients(b);
-	close_segment(b->l);
-}
 
 bool build_is_one_segment(const struct build *b, int32_t i, int32_t k)
 {

@@ -75,10 +75,6 @@ struct value build_copy_dense(struct build *b, const struct value *v);
 
 /* Makes the values of a stage of this rank current, and its slot that of new buffers. */
 void build_use_stage(struct build *b, int32_t stage);
-/* Begins or continues the segment of an action on a stage; the next steps are in it. */
-void build_enter_segment(struct build *b, int32_t stage, int32_t kind);
-/* Ends the last segment, and waits for its outstanding sums of gradients. */
-void build_leave_segment(struct build *b);
 /* Returns whether records i and k, which this rank computes, are in one segment. */
 bool build_is_one_segment(const struct build *b, int32_t i, int32_t k);
 /* Returns true if this rank has steps of a record: its stage computes it or sends to that stage. */

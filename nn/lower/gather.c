@@ -82,9 +82,8 @@ static void plan_runs(struct build *b, int32_t nuses)
 		if (!more)
 			continue;
 		if (alone || bytes + more > most) {
-			g->run[g->nruns++] = (struct run){ .first = i,
-				                           .alone = alone,
-				                           .begin = g->nweights };
+			g->run[g->nruns++] =
+				(struct run){ .first = i, .alone = alone, .begin = g->nweights };
 			bytes = 0;
 		}
 		bytes += add_weights(b, p->record[i], false, true);

@@ -161,7 +161,8 @@ static struct bucket *choose_bucket(struct build *b, const struct slot *s, const
 	bool cut = s->record->weight[0]->state_cut;
 	const struct tess_dim *over = s->record->in[0]->sum;
 
-	if (k && !k->full && k->slot->record->stage == s->record->stage && s->len == s->n && k->cut == cut && k->over == over &&
+	if (k && !k->full && k->slot->record->stage == s->record->stage && s->len == s->n &&
+	    k->cut == cut && k->over == over &&
 	    4 * (uint64_t)(k->count + s->n) <= tess_program_get_bucket(b->p))
 		return k;
 	k = &g->bucket[g->nbuckets++];

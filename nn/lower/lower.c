@@ -122,6 +122,75 @@ static void set_kept_values(struct build *b, const struct value *dense)
 			build_add_pointer(b, &b->l->values[i], &dense[i]);
 }
 
+/* ---- segments -------------------------------------------------------------------------------- */
+
+/* Ends the last segment, and waits for its outstanding sums of gradients. */
+static void leave_segment(struct build *b)
+{
+	struct tess_rank_program *l = b->l;
+
+	if (b->p->training && !b->status)
+		build_finish_gradients(b);
+	if (!l->nsegments)
+		return;
+	l->segment[l->nsegments - 1].end = l->nsteps;
+	l->segment[l->nsegments - 1].end_patch = l->npatches;
+}
+
+/* Begins or continues the segment of an action on a stage; the next steps are in it. */
+static void enter_segment(struct build *b, int32_t stage, int32_t kind)
+{
+	struct tess_rank_program *l = b->l;
+	struct tess_segment *last = l->nsegments ? &l->segment[l->nsegments - 1] : NULL, *list;
+
+	if (!tess_program_has_slots(b->p) || b->status ||
+	    (last && last->stage == stage && last->kind == kind))
+		return;
+	leave_segment(b);
+	if (tess_rank_program_find_segment(l, stage, kind))
+		b->status =
+			tess_fail(TESS_EBUG, "stage %d has two segments of one kind", (int)stage);
+	list = tess_arena_grow(&l->arena, l->segment, (size_t)l->nsegments, sizeof *list);
+	if (!list || b->status) {
+		b->status = b->status ? b->status : TESS_ENOMEM;
+		return;
+	}
+	l->segment = list;
+	list[l->nsegments++] = (struct tess_segment){
+		.stage = stage, .kind = kind, .first = l->nsteps, .first_patch = l->npatches
+	};
+}
+
+/*
+ * Enters the segment of a send. A value for another stage of this rank is copied: in the forward of
+ * the later stage, whose slot is in use from then on, or in its backward.
+ */
+static void enter_send(struct build *b, const struct tess_record *rec)
+{
+	int32_t from = rec->stage, to = (int32_t)rec->num[TESS_REC_SEND_TO];
+	bool forward = rec->action == TESS_PIPELINE_FORWARD;
+
+	if (b->values[from] && b->values[to])
+		enter_segment(b, forward ? to : from, rec->action);
+	else if (b->values[from])
+		enter_segment(b, from,
+		              forward ? TESS_PIPELINE_SEND_FORWARD : TESS_PIPELINE_SEND_BACKWARD);
+	else
+		enter_segment(b, to,
+		              forward ? TESS_PIPELINE_RECEIVE_FORWARD
+		                      : TESS_PIPELINE_RECEIVE_BACKWARD);
+}
+
+static void enter_record(struct build *b, const struct tess_record *rec)
+{
+	if (rec->kind == TESS_REC_SEND) {
+		enter_send(b, rec);
+		return;
+	}
+	enter_segment(b, rec->stage, rec->action);
+	build_use_stage(b, rec->stage);
+}
+
 static void lower_records(struct build *b, struct value *dense)
 {
 	const struct tess_program *p = b->p;
@@ -131,10 +200,7 @@ static void lower_records(struct build *b, struct value *dense)
 
 		if (!build_has_record(b, rec))
 			continue;
-		if (rec->kind != TESS_REC_SEND) {
-			build_enter_segment(b, rec->stage, rec->action);
-			build_use_stage(b, rec->stage);
-		}
+		enter_record(b, rec);
 		if (p->training)
 			build_gather_weights(b);
 		lower_record(b, rec);
@@ -143,7 +209,7 @@ static void lower_records(struct build *b, struct value *dense)
 		make_dense_values(b, rec, dense);
 	}
 	if (!b->status)
-		build_leave_segment(b);
+		leave_segment(b);
 }
 
 /* Sets the result of a step that one stage has. */

@@ -434,15 +434,11 @@ static bool has_elements(const struct value *v)
 	return v->rows && v->cols && (!v->partial || v->nodes);
 }
 
-/*
- * Copies a value to the slot of another stage of this rank. The slot of the later stage is in use
- * from its forward on, which therefore copies, as the backward of the later stage does.
- */
+/* Copies a value to the slot of another stage of this rank. */
 static void copy_to_stage(struct build *b, const struct tess_record *rec, int32_t to)
 {
 	struct value from, *v;
 
-	build_enter_segment(b, rec->action == TESS_PIPELINE_FORWARD ? to : rec->stage, rec->action);
 	build_use_stage(b, rec->stage);
 	from = *build_get_value(b, rec->in[0]);
 	build_use_stage(b, to);
@@ -453,16 +449,10 @@ static void copy_to_stage(struct build *b, const struct tess_record *rec, int32_
 
 static void add_message(struct build *b, const struct tess_record *rec, bool sends, int32_t other)
 {
-	bool forward = rec->action == TESS_PIPELINE_FORWARD;
-	int32_t kind = forward ? sends ? TESS_PIPELINE_SEND_FORWARD : TESS_PIPELINE_RECEIVE_FORWARD
-	               : sends ? TESS_PIPELINE_SEND_BACKWARD
-	                       : TESS_PIPELINE_RECEIVE_BACKWARD;
-	struct value v;
+	struct value v = *build_get_value(b, rec->in[0]);
 	struct tess_coll *c;
 	bool gaps;
 
-	build_enter_segment(b, b->stage, kind);
-	v = *build_get_value(b, rec->in[0]);
 	if (!has_elements(&v))
 		return;
 	gaps = v.partial && v.nodes > 1 && v.node_stride != v.rows * v.cols;

@@ -94,7 +94,7 @@ int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t ran
 
 bool tess_program_has_stage(const struct tess_program *p, int32_t rank, int32_t stage)
 {
-	return stage == TESS_STAGES_ALL || 
+	return stage == TESS_STAGES_ALL ||
 	       p->stage_rank[stage] == tess_program_get_pipeline_rank(p, rank);
 }
 

@@ -117,7 +117,7 @@ struct tess_weight { /* a parameter, as used by one op */
 	bool in_out; /* stored [in, out] and viewed as [out, in], for each expert */
 	int32_t compressed; /* 0: its own dtype in memory; else TESS_Q8, _BF12, _MXFP4 */
 	const struct tess_weight *table; /* a tied head: the table that it reads; else NULL */
-	/* a copy, for a tied head in another stage: the table that it copies; else NULL */
+	/* a copy, for a tied head on another rank along pp: the table that it copies; else NULL */
 	const struct tess_weight *copies;
 	struct tess_head_parts *heads; /* head_linear only, else NULL */
 };

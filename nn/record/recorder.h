@@ -183,7 +183,7 @@ const struct tess_weight *tess_weight_add_vector(struct tess_recorder *r, const 
 const struct tess_weight *tess_weight_add_tied(struct tess_recorder *r, const struct tess_module *m,
                                                const struct tess_weight *table);
 /*
- * Gives a tied head that is in another stage than its table a copy of it. The head itself becomes
+ * Gives a tied head whose table is on another rank along pp a copy of it. The head itself becomes
  * the copy; if training keeps the table in other places than the head reads, the copy is a weight
  * of its own, whose elements ranks have as they have those of the table.
  */

@@ -157,7 +157,8 @@ static int32_t find_first_alike(const struct tess_check *c, int32_t member)
 	bool apart = tokens && (c->tensor->dim[0] == tokens || c->tensor->sum == tokens);
 
 	for (int32_t i = 0; i < mesh->ndims; i++)
-		if (c->tensor->place[i].kind == TESS_REPLICATE && !(apart && i == c->program->data_along))
+		if (c->tensor->place[i].kind == TESS_REPLICATE &&
+		    !(apart && i == c->program->data_along))
 			rank -= tess_mesh_shape_coordinate(mesh, i, rank) * mesh->dim[i].stride;
 	return find_member(c->program, rank);
 }
@@ -240,8 +241,8 @@ static tess_status find_difference(const struct tess_check *c, struct tess_group
                                    int64_t count, uint32_t *theirs, struct finding *out)
 {
 	int64_t rows = c->view.shape[c->view.ndim - 2], columns = c->view.shape[c->view.ndim - 1];
-	bool alike = find_first_alike(c, find_member(c->program, c->rank)) ==
-	             find_first_alike(c, from);
+	bool alike =
+		find_first_alike(c, find_member(c->program, c->rank)) == find_first_alike(c, from);
 	tess_status st;
 
 	for (int64_t i = 0; i < count && alike; i++)

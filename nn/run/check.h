@@ -1,4 +1,7 @@
-/* check.h - steps of TESSERA_CHECK, which inspect the outputs of each record on the ranks of a stage. */
+/*
+ * check.h - steps of TESSERA_CHECK, which inspect the outputs of each record on the ranks of a
+ * stage.
+ */
 #ifndef TESS_NN_CHECK_H
 #define TESS_NN_CHECK_H
 

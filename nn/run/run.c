@@ -47,7 +47,7 @@ static struct tess_group *get_step_group(const struct tess_run_groups *g, const 
 
 /* Starts a collective; on its own stream it follows the ops that are queued so far. */
 static tess_status start_coll(struct tess_step *s, const struct tess_opened_device *d,
-                              struct tess_group *g, struct tess_work **work)
+                              struct tess_group *g)
 {
 	tess_status st = TESS_OK;
 
@@ -56,7 +56,7 @@ static tess_status start_coll(struct tess_step *s, const struct tess_opened_devi
 		st = TESS_PLUGIN_CALL_QUICK(d->table, s->coll.where, follow, d->self,
 		                            d->call_stream, d->stream);
 	}
-	return st ? st : tess_group_start(g, &s->coll, work);
+	return st ? st : tess_group_start(g, &s->coll, &s->work);
 }
 
 static tess_status start_step(struct tess_step *s, const struct tess_opened_device *d,
@@ -65,7 +65,7 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 	struct tess_group *g = get_step_group(groups, s);
 	tess_status st = s->kind == TESS_STEP_SUM
 	                         ? tess_sum_start(g, &s->sum, s->sum_in, s->sum_out, &s->sum_work)
-	                         : start_coll(s, d, g, &s->work);
+	                         : start_coll(s, d, g);
 
 	if (!st) {
 		s->under_way = *under_way;
@@ -90,8 +90,7 @@ static tess_status wait_for_step(struct tess_step *s, const struct tess_opened_d
 	while (*under_way != s)
 		under_way = &(*under_way)->under_way;
 	*under_way = s->under_way;
-	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work)
-	                                : tess_work_finish(s->work, d);
+	return s->kind == TESS_STEP_SUM ? tess_sum_wait(s->sum_work) : tess_work_finish(s->work, d);
 }
 
 /* Lets backends that move data only while they are called progress. The wait reports failures. */
@@ -218,14 +217,39 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	return st;
 }
 
-/* Starts a send to another stage, which the caller waits for. */
-static tess_status start_send(struct tess_step *s, const struct tess_opened_device *d,
-                              const struct tess_run_groups *groups, struct tess_sends *sends)
+/* Receives from another stage, or starts a send, which the caller waits for. */
+static tess_status run_message(struct tess_step *s, const struct tess_opened_device *d,
+                               const struct tess_run_groups *groups, struct tess_sends *sends)
 {
+	struct tess_coll message = s->coll;
+	struct tess_group *g = tess_channels_route(&groups->channels, &message);
 	struct tess_work *work;
-	tess_status st = start_coll(s, d, get_step_group(groups, s), &work);
+	tess_status st = TESS_OK;
 
-	return st ? st : tess_sends_add(sends, work);
+	g = g ? g : get_step_group(groups, s);
+	if (message.kind == TESS_RECV)
+		return tess_group_run(g, &message);
+	if (message.stream != d->stream)
+		st = TESS_PLUGIN_CALL_QUICK(d->table, message.where, follow, d->self,
+		                            message.stream, d->stream);
+	if (!st)
+		st = tess_group_start(g, &message, &work);
+	if (st)
+		return st;
+	st = tess_sends_add(sends, work);
+	return st ? st : tess_work_issue(work);
+}
+
+/* Runs a message, and measures the time that this rank waits for it. */
+static tess_status run_timed_message(struct tess_step *s, const struct tess_opened_device *d,
+                                     const struct tess_run_groups *groups, struct tess_sends *sends)
+{
+	int64_t began = tess_now();
+	tess_status st = run_message(s, d, groups, sends);
+
+	if (groups->waited)
+		*groups->waited += tess_now() - began;
+	return st;
 }
 
 tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
@@ -235,8 +259,7 @@ tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
                                           struct tess_sends *sends)
 {
 	struct tess_compute_spans spans = tess_compute_spans_begin(groups);
-	bool is_send = segment->kind == TESS_PIPELINE_SEND_FORWARD ||
-	               segment->kind == TESS_PIPELINE_SEND_BACKWARD;
+	bool is_message = segment->kind >= TESS_PIPELINE_SEND_FORWARD;
 	struct tess_step *under_way = NULL;
 	struct tess_thread_state before;
 	tess_status st = TESS_OK;
@@ -245,8 +268,8 @@ tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
 	for (int32_t i = segment->first; i < segment->end && !st; i++) {
 		struct tess_step *s = l->step[i];
 
-		st = is_send && s->kind == TESS_STEP_COLL
-		             ? start_send(s, device, groups, sends)
+		st = is_message && s->kind == TESS_STEP_COLL
+		             ? run_timed_message(s, device, groups, sends)
 		             : run_measured_step(s, device, groups, &spans, &under_way);
 		tess_sends_test(sends);
 	}

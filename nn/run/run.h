@@ -3,6 +3,7 @@
 #define TESS_NN_RUN_H
 
 #include "nn/lower/lower.h"
+#include "nn/run/channels.h"
 #include "nn/run/profile.h"
 #include "nn/run/sends.h"
 #include "nn/weights/device.h"
@@ -18,6 +19,7 @@ struct tess_run_groups { /* borrowed */
 	int64_t *waited; /* accumulates the ns of collectives; NULL: not measured */
 	struct tess_profile *profile; /* measures each step, without graphs; NULL: none */
 	int32_t graphs; /* TESS_GRAPHS_... */
+	struct tess_channels channels; /* owned: messages between stages */
 };
 
 struct tess_graphs;

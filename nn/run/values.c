@@ -157,9 +157,8 @@ static tess_status print_axis(FILE *f, const struct tess_program *p, const struc
 /* Returns the rank of a stage, as an offset to other coordinates. */
 static int32_t find_stage_rank(const struct tess_program *p, int32_t stage)
 {
-	return p->pipeline_along < 0
-	               ? 0
-	               : p->stage_rank[stage] * p->mesh.dim[p->pipeline_along].stride;
+	return p->pipeline_along < 0 ? 0
+	                             : p->stage_rank[stage] * p->mesh.dim[p->pipeline_along].stride;
 }
 
 /* Describes the ranks that hold a value. with_rows: tokens of one step, which ranks may cut. */

@@ -21,6 +21,15 @@ const char *tess_schedule_name_kind(int32_t kind)
 	return kind >= 0 && kind < TESS_PIPELINE_KINDS ? words[kind] : "?";
 }
 
+bool tess_schedule_has_kind(const struct tess_pipeline *p, int32_t kind)
+{
+	for (int32_t r = 0; r < p->nranks; r++)
+		for (int32_t i = 0; i < p->nactions[r]; i++)
+			if (p->actions[r][i].kind == kind)
+				return true;
+	return false;
+}
+
 tess_status tess_schedule_check_size(const char *name, int32_t nranks, int32_t nstages,
                                      int32_t nmicro)
 {

@@ -72,16 +72,16 @@ static tess_status open_built_in(const char *name, int32_t nranks, int32_t nmicr
 	bool known;
 	tess_status st;
 
-	if (nranks < 1 || nmicro < 1)
+	if (nranks < 0 || nmicro < 0)
 		return tess_fail(TESS_EINVAL,
 		                 "pipeline schedule %s: %d ranks and %d micro-batches are given; "
-		                 "use 1 or more",
+		                 "use 0 or more",
 		                 name, (int)nranks, (int)nmicro);
 	st = alloc_opened(name, &o, &m);
 	if (st)
 		return st;
-	m.nranks = nranks;
-	m.nmicro = nmicro;
+	m.nranks = nranks ? nranks : 1;
+	m.nmicro = nmicro ? nmicro : 1;
 	st = tess_schedule_generate(&m, &known);
 	if (!known)
 		st = tess_fail(TESS_EINVAL,
@@ -113,10 +113,10 @@ tess_status tess_schedule_open_serial(const struct tess_pipeline *like, int32_t 
 		int32_t k = i % (2 * nstages), stage = k < nstages ? k : 2 * nstages - 1 - k;
 
 		tess_schedule_add(&m, m.rank_of[stage],
-		                  (struct tess_pipeline_action){
-					  k < nstages ? TESS_PIPELINE_FORWARD
-						      : TESS_PIPELINE_BACKWARD,
-					  stage, i / (2 * nstages), 0 });
+		                  (struct tess_pipeline_action){ k < nstages
+		                                                         ? TESS_PIPELINE_FORWARD
+		                                                         : TESS_PIPELINE_BACKWARD,
+		                                                 stage, i / (2 * nstages), 0 });
 	}
 	if (!st)
 		st = m.failed ? TESS_ENOMEM : finish_opened(&m, false, o);
@@ -198,9 +198,8 @@ tess_status tess_pipeline_open(const char *schedule, int32_t nranks, int32_t nmi
 
 	if (st)
 		return st;
-	return tess_schedule_is_file(schedule)
-	               ? open_csv(schedule, nranks, nmicro, out)
-	               : open_built_in(schedule, nranks, nmicro, out);
+	return tess_schedule_is_file(schedule) ? open_csv(schedule, nranks, nmicro, out)
+	                                       : open_built_in(schedule, nranks, nmicro, out);
 }
 
 void tess_pipeline_close(struct tess_pipeline *p)

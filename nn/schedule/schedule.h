@@ -3,9 +3,10 @@
  *
  * A schedule is made in four steps: the computations of each rank, from a generator or a file;
  * their check (tess_schedule_check_computations); the order of the sums that give gradients of
- * weights; then sends and receives, unless the file has them. A rank sends a value as soon as it is computed. It receives before the computation that
- * reads the value, and first all that the same rank has sent before: those messages are sent if
- * this one is, so taking them in order adds no wait.
+ * weights; then sends and receives, unless the file has them. A rank sends a value as soon as it is
+ * computed. It receives before the computation that reads the value, and first all that the same
+ * rank has sent before: those messages are sent if this one is, so taking them in order adds no
+ * wait.
  */
 #ifndef TESS_NN_SCHEDULE_H
 #define TESS_NN_SCHEDULE_H
@@ -76,8 +77,17 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
                               const struct tess_pipeline_times *times, struct tess_arena *arena,
                               struct tess_timeline_span **spans, int32_t *done);
 
+/*
+ * Raises slots[nstages], which are enough for what each stage keeps, until no rank waits for ever
+ * for a slot (slots.c). The schedule is checked. TESS_ENOMEM.
+ */
+tess_status tess_schedule_count_slots(const struct tess_pipeline *p, struct tess_arena *arena,
+                                      int32_t *slots);
+
 /* Returns the name of a kind in CSV, as "F". */
 const char *tess_schedule_name_kind(int32_t kind);
+/* Returns whether a schedule has an action of this kind. */
+bool tess_schedule_has_kind(const struct tess_pipeline *p, int32_t kind);
 
 static inline bool tess_schedule_is_message(int32_t kind)
 {

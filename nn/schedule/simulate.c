@@ -9,6 +9,7 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,21 +29,35 @@ struct simulated_timeline {
 
 /* ---- the clock ------------------------------------------------------------------------------- */
 
+/* Returns the duration of an action, or 0. */
+static double get_duration(const struct tess_pipeline_times *t, int32_t kind, int32_t stage)
+{
+	return t->stages[kind] ? t->stages[kind][stage] : t->kinds[kind];
+}
+
 static void set_times(const struct tess_pipeline_times *given, struct tess_pipeline_times *out)
 {
 	bool all_zero = true;
 
 	*out = given ? *given : (struct tess_pipeline_times){ 0 };
 	for (int k = 0; k < TESS_PIPELINE_KINDS; k++)
-		all_zero = all_zero && out->kinds[k] == 0;
+		all_zero = all_zero && out->kinds[k] == 0 && !out->stages[k];
 	if (all_zero) {
 		out->kinds[TESS_PIPELINE_FORWARD] = 1;
 		out->kinds[TESS_PIPELINE_BACKWARD_INPUTS] = 1;
 		out->kinds[TESS_PIPELINE_BACKWARD_WEIGHTS] = 1;
 	}
-	if (out->kinds[TESS_PIPELINE_BACKWARD] == 0)
-		out->kinds[TESS_PIPELINE_BACKWARD] = out->kinds[TESS_PIPELINE_BACKWARD_INPUTS] +
-		                                     out->kinds[TESS_PIPELINE_BACKWARD_WEIGHTS];
+}
+
+static double measure_action(const struct tess_pipeline_times *t,
+                             const struct tess_pipeline_action *a)
+{
+	double duration = get_duration(t, a->kind, a->stage);
+
+	return a->kind != TESS_PIPELINE_BACKWARD || duration > 0
+	               ? duration
+	               : get_duration(t, TESS_PIPELINE_BACKWARD_INPUTS, a->stage) +
+	                         get_duration(t, TESS_PIPELINE_BACKWARD_WEIGHTS, a->stage);
 }
 
 /* Returns where the arrival of a message is noted. */
@@ -71,12 +86,11 @@ static bool run_action(struct clocks *c, int32_t rank)
 			return false;
 		end = arrival > start ? arrival : start;
 	} else if (tess_schedule_is_message(a->kind)) {
-		*find_message_arrival(c, a) = start + c->times.kinds[a->kind];
+		*find_message_arrival(c, a) = start + measure_action(&c->times, a);
 	} else {
-		end = start +
-		      c->times.kinds[a->kind] * (c->times.stages ? c->times.stages[a->stage] : 1);
+		end = start + measure_action(&c->times, a);
 	}
-	c->span[rank][c->done[rank]++] = (struct tess_timeline_span){ start, end };
+	c->span[rank][c->done[rank]++] = (struct tess_timeline_span){ start, end, 0, 0 };
 	c->now[rank] = end;
 	return true;
 }
@@ -119,8 +133,8 @@ tess_status tess_schedule_run(const struct tess_pipeline *p,
 /* ---- what follows ---------------------------------------------------------------------------- */
 
 /* Counts what a rank keeps: from the first action of a micro-batch on a stage to the last one. */
-static void count_live(const struct tess_pipeline *p, int32_t rank, int32_t *live, int32_t *left,
-                       int32_t *stage_now, int32_t *stage_live)
+static void count_live(const struct tess_pipeline *p, int32_t rank, struct tess_timeline_span *span,
+                       int32_t *live, int32_t *left, int32_t *stage_now, int32_t *stage_live)
 {
 	int32_t now = 0, n = p->nactions[rank];
 
@@ -137,10 +151,12 @@ static void count_live(const struct tess_pipeline *p, int32_t rank, int32_t *liv
 		}
 		*live = now > *live ? now : *live;
 		stage_live[a->stage] = *s > stage_live[a->stage] ? *s : stage_live[a->stage];
+		span[i].kept = now;
 		if (!--*of) {
 			now--;
 			--*s;
 		}
+		span[i].left = now;
 	}
 }
 
@@ -189,7 +205,7 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	int32_t *stage_live = TESS_NEW(arena, int32_t, p->nstages);
 	int32_t *done = TESS_NEW(arena, int32_t, p->nranks);
 	int32_t *now = TESS_NEW(arena, int32_t, p->nstages);
-	int32_t *left = TESS_NEW(arena, int32_t, (int64_t)p->nstages *p->nmicro);
+	int32_t *left = TESS_NEW(arena, int32_t, (int64_t)p->nstages * p->nmicro);
 	double *work = TESS_NEW(arena, double, p->nranks);
 	tess_status st = spans && live && stage_live && done && now && left && work
 	                         ? tess_schedule_run(p, times, arena, spans, done)
@@ -202,25 +218,36 @@ static tess_status fill_timeline(struct tess_timeline *t, const struct tess_pipe
 	t->live = live;
 	t->stage_live = stage_live;
 	for (int32_t r = 0; r < p->nranks; r++) {
-		count_live(p, r, &live[r], left, now, stage_live);
+		count_live(p, r, spans[r], &live[r], left, now, stage_live);
 		measure_row(t, r, &work[r]);
 	}
 	t->ordered = is_summed_in_order(p, now);
-	return TESS_OK;
+	return tess_schedule_count_slots(p, arena, stage_live);
+}
+
+static tess_status check_duration(double duration, int32_t kind, int32_t stage)
+{
+	char of[32] = "";
+
+	if (duration >= 0 && duration < 1e30)
+		return TESS_OK;
+	if (stage >= 0)
+		snprintf(of, sizeof of, " of stage %d", (int)stage);
+	return tess_fail(TESS_EINVAL, "duration %g of %s%s; use 0 or more", duration,
+	                 tess_schedule_name_kind(kind), of);
 }
 
 static tess_status check_times(const struct tess_pipeline *p,
                                const struct tess_pipeline_times *times)
 {
-	for (int k = 0; times && k < TESS_PIPELINE_KINDS; k++)
-		if (!(times->kinds[k] >= 0 && times->kinds[k] < 1e30))
-			return tess_fail(TESS_EINVAL, "duration %g of %s; use 0 or more",
-			                 times->kinds[k], tess_schedule_name_kind(k));
-	for (int32_t s = 0; times && times->stages && s < p->nstages; s++)
-		if (!(times->stages[s] >= 0 && times->stages[s] < 1e30))
-			return tess_fail(TESS_EINVAL, "factor %g of stage %d; use 0 or more",
-			                 times->stages[s], (int)s);
-	return TESS_OK;
+	tess_status st = TESS_OK;
+
+	for (int k = 0; times && k < TESS_PIPELINE_KINDS && !st; k++) {
+		st = check_duration(times->kinds[k], k, -1);
+		for (int32_t s = 0; times->stages[k] && s < p->nstages && !st; s++)
+			st = check_duration(times->stages[k][s], k, s);
+	}
+	return st;
 }
 
 tess_status tess_pipeline_simulate(const struct tess_pipeline *p,

@@ -241,6 +241,11 @@ static tess_status record_and_load(struct tess_trainer *t)
 	st = tess_group_agree_status(t->parts.group, st, "device");
 	if (!st)
 		st = attach_trainer_device(t);
+	if (!st && t->pipeline)
+		st = tess_channels_open(t->programs.first->program,
+		                        t->parts.along[t->programs.first->program->pipeline_along],
+		                        &t->device, &t->groups.channels);
+	st = tess_group_agree_status(t->parts.group, st, "device");
 	return st ? st : load_parameters(t);
 }
 
@@ -272,6 +277,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	tess_device_drain(&t->device);
 	if (t->memory.is_registered)
 		tess_step_memory_free(&t->memory);
+	tess_channels_close(&t->groups.channels);
 	if (t->parts.shards && t->device.self)
 		tess_group_detach_device(t->parts.shards, t->device.self);
 	tess_device_detach(&t->device, &t->parts.mesh, t->parts.group, t->parts.along);

@@ -25,6 +25,9 @@ struct tess_trainer_parts { /* borrowed for the life of the trainer */
 	void *self;
 };
 
+/* Fails for a schedule of a mesh without stages. */
+tess_status tess_trainer_refuse_schedule(const char *name);
+
 /* Records, checks and compares the program, and loads parameters. Collective. */
 tess_status tess_trainer_new(const struct tess_trainer_parts *parts, struct tess_trainer **out);
 

@@ -260,12 +260,10 @@ tess_status tess_trainer_prepare(struct tess_trainer *t, struct tess_shape shape
 	tess_status st = tess_programs_find(&t->programs, shape, &k);
 
 	if (!st && !k->used) {
-		struct tess_trainer_room room = {
-			.bytes = k->lowered->bytes,
-			.calls = tess_rank_program_hash_calls(k->lowered),
-			.ntokens = shape.ntokens,
-			.ninputs = 4 * shape.ntokens + 5
-		};
+		struct tess_trainer_room room = { .bytes = k->lowered->bytes,
+			                          .calls = tess_rank_program_hash_calls(k->lowered),
+			                          .ntokens = shape.ntokens,
+			                          .ninputs = 4 * shape.ntokens + 5 };
 
 		tess_trainer_include_lengths(&room, k->shape.training);
 		st = tess_trainer_reserve(t, k->lowered, &room);

@@ -12,7 +12,8 @@ struct stage_slots { /* the slots of a stage of this rank: each keeps a micro-ba
 	int32_t n; /* 0: another rank has the stage */
 	uint64_t bytes, at; /* size of one; offset of the first one in the memory of the step */
 	int32_t *micro; /* by slot: the micro-batch that has it, or had it last; -1: none */
-	bool *busy; /* by slot */
+	int32_t *free; /* free slots, in the order of release */
+	int32_t nfree;
 	int32_t *slot; /* by micro-batch: its slot */
 	int32_t *left; /* by micro-batch: actions to come */
 };
@@ -36,15 +37,22 @@ struct pipelined { /* a step */
 
 /* ---- the schedule ---------------------------------------------------------------------------- */
 
+tess_status tess_trainer_refuse_schedule(const char *name)
+{
+	return tess_fail(TESS_EINVAL,
+	                 "pipeline schedule %s: the mesh has no stages; use --mesh pp=N", name);
+}
+
 tess_status tess_trainer_open_schedule(struct tess_trainer *t)
 {
 	const struct tess_mesh_shape *mesh = &t->parts.mesh;
 	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2), n = pp < 0 ? 1 : mesh->dim[pp].size;
 
 	if (n == 1)
-		return TESS_OK;
-	/* as many micro-batches as make a schedule whole; a file has its own number */
-	return tess_pipeline_open(t->schedule, n, tess_schedule_is_file(t->schedule) ? 0 : 2 * n, &t->pipeline);
+		return t->own_schedule ? tess_trainer_refuse_schedule(t->schedule) : TESS_OK;
+	/* enough micro-batches to have all kinds of actions; a file has its own number */
+	return tess_pipeline_open(t->schedule, n, tess_schedule_is_file(t->schedule) ? 0 : 2 * n,
+	                          &t->pipeline);
 }
 
 /* Opens the schedule for the number of micro-batches of a step, and simulates it. */
@@ -63,7 +71,7 @@ static tess_status open_for_step(struct pipelined *c, bool updates)
 
 /* ---- programs and memory --------------------------------------------------------------------- */
 
-static tess_status alloc_step(struct pipelined *c)
+static tess_status alloc_pipelined(struct pipelined *c)
 {
 	struct tess_arena *arena = &c->arena;
 	int32_t nstages = c->pipeline->nstages;
@@ -79,12 +87,12 @@ static tess_status alloc_step(struct pipelined *c)
 		int32_t n = c->timeline->stage_live[s];
 
 		k->micro = TESS_NEW(arena, int32_t, n);
-		k->busy = TESS_NEW(arena, bool, n);
+		k->free = TESS_NEW(arena, int32_t, n);
 		k->slot = TESS_NEW(arena, int32_t, c->n);
 		k->left = TESS_NEW(arena, int32_t, c->n);
-		failed = failed || !k->micro || !k->busy || !k->slot || !k->left;
+		failed = failed || !k->micro || !k->free || !k->slot || !k->left;
 		for (int32_t i = 0; i < n && !failed; i++)
-			k->micro[i] = -1;
+			k->micro[k->free[k->nfree++] = i] = -1;
 		for (int32_t i = 0; i < c->n && !failed; i++)
 			k->slot[i] = -1;
 	}
@@ -160,7 +168,7 @@ static tess_status prepare_step(struct pipelined *c)
 	struct tess_trainer *t = c->trainer;
 	struct tess_trainer_room room;
 	bool any_new = t->nmicro != c->n;
-	tess_status st = tess_group_agree_status(t->parts.group, alloc_step(c), "step");
+	tess_status st = tess_group_agree_status(t->parts.group, alloc_pipelined(c), "step");
 
 	if (!st)
 		st = find_programs(c, &any_new);
@@ -184,22 +192,19 @@ static tess_status prepare_step(struct pipelined *c)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* Takes a slot at the first action of a micro-batch: a free one, of the earliest. */
+/* Takes a slot at the first action of a micro-batch, as in nn/schedule/slots.c. */
 static tess_status take_slot(struct pipelined *c, int32_t stage, int32_t micro)
 {
 	struct stage_slots *k = &c->stage[stage];
-	int32_t best = -1, last;
+	int32_t slot = k->free[0], last;
 
-	for (int32_t i = 0; i < k->n; i++)
-		if (!k->busy[i] && (best < 0 || k->micro[i] < k->micro[best]))
-			best = i;
-	if (best < 0)
+	if (!k->nfree)
 		return tess_fail(TESS_EBUG, "stage %d has no free slot for micro-batch %d",
 		                 (int)stage, (int)micro);
-	last = k->micro[best];
-	k->busy[best] = true;
-	k->micro[best] = micro;
-	k->slot[micro] = best;
+	memmove(k->free, k->free + 1, sizeof *k->free * (size_t)--k->nfree);
+	last = k->micro[slot];
+	k->micro[slot] = micro;
+	k->slot[micro] = slot;
 	return last < 0 ? TESS_OK : tess_sends_wait(&c->sends, stage, last, &c->trainer->device);
 }
 
@@ -209,7 +214,7 @@ static void end_action(struct pipelined *c, const struct tess_pipeline_action *a
 	struct stage_slots *k = &c->stage[a->stage];
 
 	if (--k->left[a->micro] == 0)
-		k->busy[k->slot[a->micro]] = false;
+		k->free[k->nfree++] = k->slot[a->micro];
 }
 
 /* Sets the memory of a micro-batch in all stages of this rank. */
@@ -221,8 +226,8 @@ static void use_memory(struct pipelined *c, int32_t micro)
 
 		c->slot[s] = (char *)c->trainer->memory.at.step + k->at + k->bytes * (uint64_t)i;
 	}
-	c->memory.inputs = (int32_t *)c->trainer->memory.at.inputs + 4 * c->row[micro] +
-	                   5 * (int64_t)micro;
+	c->memory.inputs =
+		(int32_t *)c->trainer->memory.at.inputs + 4 * c->row[micro] + 5 * (int64_t)micro;
 }
 
 /* ---- actions --------------------------------------------------------------------------------- */
@@ -269,7 +274,7 @@ static tess_status store_stage_values(struct pipelined *c, int32_t stage, int32_
 }
 
 /* Runs the parts of an action; a full backward is both of its parts. */
-static tess_status run_action(struct pipelined *c, const struct tess_pipeline_action *a)
+static tess_status perform_action(struct pipelined *c, const struct tess_pipeline_action *a)
 {
 	bool full = a->kind == TESS_PIPELINE_BACKWARD;
 	bool inputs = full || a->kind == TESS_PIPELINE_BACKWARD_INPUTS;
@@ -300,7 +305,7 @@ static tess_status run_actions(struct pipelined *c)
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < p->nactions[at] && !st; i++)
-		st = run_action(c, &p->actions[at][i]);
+		st = perform_action(c, &p->actions[at][i]);
 	if (!st)
 		st = tess_sends_wait(&c->sends, 0, -1, &c->trainer->device);
 	if (!st)
@@ -350,8 +355,8 @@ tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_
                                       struct tess_accumulator *loss, int32_t *nonfinite)
 {
 	struct pipelined c = { .trainer = t, .micro = micro, .n = n, .totals = totals };
-	tess_status st = tess_group_agree_status(t->parts.group, open_for_step(&c, updates),
-	                                         "schedule");
+	tess_status st =
+		tess_group_agree_status(t->parts.group, open_for_step(&c, updates), "schedule");
 
 	if (!st)
 		st = prepare_step(&c);

@@ -84,22 +84,17 @@ tess_status tess_tied_add_gradients(const struct tess_parameters *s,
 	return st;
 }
 
-static tess_status copy_table(const struct tess_parameters *s, struct tess_group *const *along,
+/* Sends the table to the rank that has the copy w, or receives it. */
+static tess_status send_table(const struct tess_parameters *s, struct tess_group *const *along,
                               const struct tess_weight *w, const struct tess_weight *table)
 {
-	const struct tess_parameter *from = &s->each[table->index], *to = &s->each[w->index];
-	bool has_table = tess_program_has_stage(s->program, s->rank, table->stage);
 	bool has_copy = tess_program_has_stage(s->program, s->rank, w->stage);
+	const struct tess_parameter *a = &s->each[has_copy ? w->index : table->index];
 
-	if (has_table && has_copy)
-		return tess_device_move(&s->weights.device, w->name, to->weight, from->weight,
-		                        tess_width(w->dtype) * (uint64_t)to->rest.len);
-	if (has_copy)
-		return exchange_part(s, along, w, to->weight, to->rest.len, w->dtype, TESS_RECV,
-		                table->stage);
-	return has_table ? exchange_part(s, along, w, from->weight, from->rest.len, w->dtype, TESS_SEND,
-	                            w->stage)
-	                 : TESS_OK;
+	if (!has_copy && !tess_program_has_stage(s->program, s->rank, table->stage))
+		return TESS_OK;
+	return exchange_part(s, along, w, a->weight, a->rest.len, w->dtype,
+	                     has_copy ? TESS_RECV : TESS_SEND, has_copy ? table->stage : w->stage);
 }
 
 tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_group *const *along)
@@ -108,10 +103,8 @@ tess_status tess_tied_copy_tables(const struct tess_parameters *s, struct tess_g
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < p->nweights && !st; i++) {
-		const struct tess_weight *w = p->weight[i], *table = w->copies;
-
-		if (table)
-			st = copy_table(s, along, w, table);
+		if (p->weight[i]->copies)
+			st = send_table(s, along, p->weight[i], p->weight[i]->copies);
 	}
 	return st;
 }

@@ -1,7 +1,7 @@
 /*
- * tied.h - what stages of a pipeline exchange for a tied head that is in another stage than its
- * table: its gradient, and the values that the optimizer has changed. The rank that sends and the
- * one that receives differ in the stage only, and keep the same elements.
+ * tied.h - what ranks along pp exchange for a tied head whose table is on another one: its
+ * gradient, and the values that the optimizer has changed. The rank that sends and the one that
+ * receives differ along pp only, and keep the same elements.
  *
  * along: the groups of the program's mesh dimensions. Collective; blocking.
  */
@@ -12,7 +12,7 @@
 
 /*
  * Adds the gradients of tied heads that are apart to those of their tables, once, after all
- * micro-batches of a step, in every stage.
+ * micro-batches of a step.
  */
 tess_status tess_tied_add_gradients(const struct tess_parameters *s,
                                     struct tess_group *const *along);

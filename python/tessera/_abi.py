@@ -103,7 +103,7 @@ class TrainerOptions(Struct):
         ("eps", c_double), ("momentum", c_double), ("weight_decay", c_double), ("clip", c_double),
         ("balance", c_double), ("dropout", c_double), ("seed", c_uint64), ("bucket", c_uint64),
         ("recompute", POINTER(c_char_p)), ("positions", c_int64), ("values", c_char_p),
-        ("micro_batches", c_int64),
+        ("pipeline_schedule", c_char_p), ("micro_batches", c_int64),
     ]
 
 

@@ -598,6 +598,7 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_pipeline_check(
 			&(struct tess_pipeline){ "x", 1, 1, 1, 0, NULL, NULL, NULL }));
 		ROW(tess_pipeline_simulate(NULL, NULL, OUT(tess_timeline)));
+		ROW(tess_pipeline_read_times(NULL, "x", OUT(tess_pipeline_times)));
 		ROW(tess_timeline_format(NULL, TESS_TIMELINE_TEXT, &text));
 		NOTHING(tess_pipeline_close(NULL));
 		NOTHING(tess_timeline_free(NULL));

@@ -34,19 +34,22 @@ static const struct layout {
 	const char *const *overrides;
 	double balance, dropout;
 	uint64_t bucket;
+	const char *schedule;
 } layouts[] = {
-	{ "llama-odd", "dp=2,tp=2", 4, "tp+sp", OVER("dp:**=zero3"), 0, 0, 9000 },
-	{ "llama-odd", "tp", 3, "tp+sp", NULL, 0, 0, 0 },
-	{ "llama-odd", "dp=3,tp=1", 3, NULL, OVER("dp:**=zero1"), 0, 0, 9000 },
-	{ "llama-odd", "ddp=2,dp=2", 4, NULL, OVER("dp:**=zero1"), 0, 0, 9000 },
-	{ "gpt2", "dp=2,tp=2", 4, NULL, NULL, 0, 0.2, 9000 },
-	{ "qwen3", "tp", 2, "tp+sp", OVER("lm_head=loss_parallel"), 0, 0, 0 },
-	{ "deepseek_v3", "tp", 2, NULL, NULL, 0, 0, 0 },
-	{ "llama-bf16", "dp=2,tp=1", 2, NULL, OVER("dp:**=zero3"), 0, 0, 9000 },
-	{ "llama-odd", "dp=2,pp=2", 4, NULL, OVER("dp:**=zero3"), 0, 0, 9000 },
-	{ "deepseek_v3", "pp=3,tp=1", 3, NULL, NULL, 0, 0, 0 },
-	{ "mixtral", "ep=2,tp=2", 4, "ep", NULL, 0.02, 0, 0 },
-	{ "mixtral", "tp", 2, NULL, NULL, 0.02, 0, 0 },
+	{ "llama-odd", "dp=2,tp=2", 4, "tp+sp", OVER("dp:**=zero3"), 0, 0, 9000, NULL },
+	{ "llama-odd", "tp", 3, "tp+sp", NULL, 0, 0, 0, NULL },
+	{ "llama-odd", "dp=3,tp=1", 3, NULL, OVER("dp:**=zero1"), 0, 0, 9000, NULL },
+	{ "llama-odd", "ddp=2,dp=2", 4, NULL, OVER("dp:**=zero1"), 0, 0, 9000, NULL },
+	{ "gpt2", "dp=2,tp=2", 4, NULL, NULL, 0, 0.2, 9000, NULL },
+	{ "qwen3", "tp", 2, "tp+sp", OVER("lm_head=loss_parallel"), 0, 0, 0, NULL },
+	{ "deepseek_v3", "tp", 2, NULL, NULL, 0, 0, 0, NULL },
+	{ "llama-bf16", "dp=2,tp=1", 2, NULL, OVER("dp:**=zero3"), 0, 0, 9000, NULL },
+	{ "llama-odd", "dp=2,pp=2", 4, NULL, OVER("dp:**=zero3"), 0, 0, 9000, NULL },
+	{ "deepseek_v3", "pp=3,tp=1", 3, NULL, NULL, 0, 0, 0, NULL },
+	{ "gemma3_text", "pp=2,tp=1", 2, NULL, NULL, 0, 0, 0, "interleaved:2" },
+	{ "gemma3_text", "pp=2,tp=2", 4, "tp+sp", NULL, 0, 0, 0, "zb-v" },
+	{ "mixtral", "ep=2,tp=2", 4, "ep", NULL, 0.02, 0, 0, NULL },
+	{ "mixtral", "tp", 2, NULL, NULL, 0.02, 0, 0, NULL },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -72,6 +75,7 @@ static void run_on_device(struct training_job *j, const struct layout *l, const 
 	j->options.plan = l->plan;
 	j->options.overrides = l->overrides;
 	j->options.bucket = l->bucket;
+	j->options.pipeline_schedule = l->schedule;
 	training_run_on(j, l->mesh, l->nranks);
 }
 
@@ -137,7 +141,7 @@ static int count_overlapped_calls(void)
 	return atomic_load(n);
 }
 
-/* Checks that over NCCL only sums and gathers along dp overlap with ops. */
+/* Checks that over NCCL only sums and gathers along dp, and sends, overlap with ops. */
 START_TEST(sums_in_any_order)
 {
 	const struct layout *l = &layouts[_i * THIN];
@@ -148,7 +152,8 @@ START_TEST(sums_in_any_order)
 	run_on_device(&have, l, nccl ? "discrete_cuda" : "discrete");
 	expect_similar(&have, &want, l->mesh, 1e-5);
 	if (nccl)
-		ck_assert_msg((count_overlapped_calls() > 0) == (strstr(l->mesh, "dp=") != NULL),
+		ck_assert_msg((count_overlapped_calls() > 0) ==
+		                      (strstr(l->mesh, "dp=") || strstr(l->mesh, "pp=")),
 		              "%s: %d calls", l->mesh, count_overlapped_calls());
 	training_free_job(&want);
 	training_free_job(&have);

@@ -291,10 +291,9 @@ static void open_decided_case(int i, const struct tess_session_options *options,
 	                      !tess_mesh_shape_parse(decided[i].mesh, decided[i].nranks, &mesh),
 	              "%s", tess_error());
 	mesh = tess_mesh_shape_complete(&mesh);
-	st = decided[i].trains
-	             ? tess_planned_model_record_training(&o->model, &mesh, &training, NULL,
-	                                                  &o->program)
-	             : tess_planned_model_record(&o->model, &mesh, 1, &o->program);
+	st = decided[i].trains ? tess_planned_model_record_training(&o->model, &mesh, &training,
+	                                                            NULL, &o->program)
+	                       : tess_planned_model_record(&o->model, &mesh, 1, &o->program);
 	ck_assert_msg(!st, "%s", tess_error());
 }
 

@@ -197,6 +197,7 @@ END_TEST
 
 START_TEST(draws_a_timeline)
 {
+	const char *times = scratch_write_text("times.json", "{\"F\": 0.5, \"I\": 1, \"W\": 0.5}");
 	char text[1 << 16];
 	FILE *f;
 
@@ -215,7 +216,19 @@ START_TEST(draws_a_timeline)
 	ck_assert(!strstr(picture, "nan") && !strstr(picture, "inf"));
 	ck_assert_int_eq(count_parts("<title>"), 2 * 4 * 4); /* both ways, stages, micro-batches */
 	ck_assert_int_eq(count_parts("<rect class=\"F later\""), 2 * 4);
+	ck_assert_int_eq(count_parts("<path class=\"kept\""), 2);
 	expect_part(picture, "2 ranks along pp, 4 stages, 4 micro-batches; a step takes 27, ");
+	ck_assert(!command_run(text, sizeof text,
+	                       "'%s' explain '%s' --train --mesh pp=2 --micro-batches 2 "
+	                       "--timeline-times '%s' 2>&1",
+	                       TESSERA, format_data_path(""), times));
+	expect_part(text, "a step takes 12, work 8: bubble 50.0% of the work");
+	expect_part(text, "unit of time: the shortest computation, 0.5 of the times given");
+	/* without stages, too: the gradient of a tied head is apart */
+	ck_assert(!command_run(text, sizeof text, "'%s' explain '%s' --train --micro-batches 2",
+	                       TESSERA, format_data_path("")));
+	expect_part(text, "0               1040128        1171200 ");
+	expect_part(text, "the tables above are of one of 2 micro-batches");
 }
 END_TEST
 

@@ -229,7 +229,7 @@ static const struct sentence once[] = {
 	  "checkpoint of tessera convert --dtype bf16" },
 	{ "$T generate data --weights bf16", 1, 1, "no weight is stored in MXFP4, which bf16" },
 	{ "$T explain data --pipeline-schedule 1f1b --mesh pp=2", 2, 1,
-	  "--pipeline-schedule and --timeline are of a step of training; add --train" },
+	  "--timeline and --timeline-times are of a step of training; add --train" },
 	{ "$T explain data --train --json --micro-batches 2 --mesh pp=2", 2, 1,
 	  "add to the tables; leave out --json, --program and --storage" },
 	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,
@@ -238,9 +238,10 @@ static const struct sentence once[] = {
 	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
 	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
 	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences" },
-	{ "$T train data --data x --pipeline-schedule zb-v", 2, 1,
-	  "--pipeline-schedule zb-v: train runs 1f1b, with one stage on each rank along pp; "
-	  "`tessera explain --train --pipeline-schedule zb-v` shows" },
+	{ "$T train data --data config.json --pipeline-schedule zb-v", 1, 1,
+	  "pipeline schedule zb-v: the mesh has no stages; use --mesh pp=N" },
+	{ "$T train data --data config.json --pipeline-schedule interleaved:9 --mesh pp=2", 1, 1,
+	  "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
 	{ "$T train data --data x --schedule 1f1b", 2, 1,
 	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
 	  "pipeline is --pipeline-schedule" },

@@ -56,16 +56,14 @@ static tess_status parse_schedule(const char *name, const char *text, void *to)
 	                 name, text);
 }
 
-/* Takes the number of micro-batches from a schedule's file, if there is one. */
+/* Checks the schedule, and takes the number of micro-batches from its file, if it has one. */
 static tess_status choose_micro_batches(struct train_options *a)
 {
-	const char *name = a->pipeline_schedule ? a->pipeline_schedule : "";
-	size_t len = strlen(name);
 	struct tess_pipeline *p = NULL;
-	tess_status st = TESS_OK;
+	tess_status st = a->pipeline_schedule
+	                         ? tess_pipeline_open(a->pipeline_schedule, 0, a->micro, &p)
+	                         : TESS_OK;
 
-	if (len > 4 && !strcmp(name + len - 4, ".csv"))
-		st = tess_pipeline_open(name, 0, a->micro, &p);
 	a->micro = p ? p->nmicro : a->micro ? a->micro : 1;
 	tess_pipeline_close(p);
 	return st;

@@ -590,7 +590,7 @@ static const struct {
 	const char *plan, *mesh, *says;
 } refusals[] = {
 	{ "none", "pp=6",
-	  "model llama: 5 numbered modules cannot be cut into 6 stages along pp; "
+	  "model llama: 5 numbered modules cannot be cut for 6 stages along pp; "
 	  "use 1 to 5" },
 	{ "{\"pp:model.layers.1\":\"stage\"}", "pp=3",
 	  "model.layers.1: the plan begins 1 stage after the first, and there are 3 along "

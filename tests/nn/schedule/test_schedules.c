@@ -195,13 +195,13 @@ START_TEST(has_the_bubble_and_the_memory_of_the_formula)
 				int32_t live = compute_live(name, p, r, m);
 
 				/* in zb-v one more, whose values have been received too early */
-				ck_assert_msg(live < 0 || live == t->live[r] ||
-				                      (!strcmp(name, "interleaved:1") &&
-				                       live >= t->live[r]) ||
-				                      (!strcmp(name, "zb-v") &&
-				                       live + 1 == t->live[r]),
-				              "%s, %d ranks, %d: rank %d has %d, not %d", name,
-				              (int)p, (int)m, (int)r, (int)t->live[r], (int)live);
+				ck_assert_msg(
+					live < 0 || live == t->live[r] ||
+						(!strcmp(name, "interleaved:1") &&
+				                 live >= t->live[r]) ||
+						(!strcmp(name, "zb-v") && live + 1 == t->live[r]),
+					"%s, %d ranks, %d: rank %d has %d, not %d", name, (int)p,
+					(int)m, (int)r, (int)t->live[r], (int)live);
 			}
 			found += want >= 0;
 			tess_timeline_free(t);
@@ -245,20 +245,86 @@ START_TEST(looped_bfs_keeps_the_order_of_sums)
 }
 END_TEST
 
+/* Rank 1 can only go on in another slot: rank 0 takes its gradients after the second forward. */
+START_TEST(gives_a_slot_where_ranks_would_wait)
+{
+	struct tess_pipeline *s = parse_rows("0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n"
+	                                     "1F0,4F0,4B0,1B0,1F1,4F1,4B1,1B1\n"
+	                                     "2F0,5F0,5B0,2B0,2F1,5F1,5B1,2B1\n");
+	struct tess_timeline *t = simulate_step(s);
+	static const int32_t slots[] = { 2, 2, 1, 1, 1, 1 };
+
+	ck_assert(!memcmp(t->stage_live, slots, sizeof slots));
+	tess_timeline_free(t);
+	tess_pipeline_close(s);
+}
+END_TEST
+
 START_TEST(takes_the_times_that_are_given)
 {
 	/* one micro-batch goes through three stages and back: the sum of all times */
 	const double stages[] = { 1, 2, 0.5 };
-	const struct tess_pipeline_times times = { { 3, 0, 4, 5, 0.25, 0, 0.125, 0 }, stages };
+	const struct tess_pipeline_times times = { .kinds = { 3, 0, 4, 5, 0.25, 0, 0.125 },
+		                                   .stages = { [TESS_PIPELINE_FORWARD] = stages } };
 	struct tess_pipeline *s = open_schedule("1f1b", 3, 1);
 	struct tess_timeline *t = NULL;
 
 	ck_assert(!tess_pipeline_simulate(s, &times, &t));
-	ck_assert_double_eq(t->length, 12 * 3.5 + 2 * 0.25 + 2 * 0.125);
-	ck_assert_double_eq(t->ideal, 24);
+	ck_assert_double_eq(t->length, 3.5 + 3 * 9 + 2 * 0.25 + 2 * 0.125);
+	ck_assert_double_eq(t->ideal, 11);
 	tess_timeline_free(t);
-	ck_assert(tess_pipeline_simulate(s, &(struct tess_pipeline_times){ { -1 }, NULL }, &t));
+	ck_assert(tess_pipeline_simulate(s, &(struct tess_pipeline_times){ .kinds = { -1 } }, &t));
 	expect_part(tess_error(), "duration -1 of F; use 0 or more");
+	ck_assert(tess_pipeline_simulate(
+		s, &(struct tess_pipeline_times){ .stages = { NULL, (double[]){ 1, NAN, 1 } } },
+		&t));
+	expect_part(tess_error(), "duration nan of B of stage 1; use 0 or more");
+	tess_pipeline_close(s);
+}
+END_TEST
+
+/* Times of 2 micro-batches on 2 stages. */
+static const struct {
+	const char *schedule, *text, *says; /* says: after the name of the file; NULL: `length` */
+	double length;
+} files[] = {
+	{ "1f1b", "{\"F\": 1, \"B\": 2}", NULL, 9 },
+	{ "1f1b", "{}", NULL, 9 },
+	{ "1f1b", "{\"SEND_F\": 0.5, \"SEND_B\": [9, 0.25]}", NULL, 9.75 },
+	{ "1f1b", "{\"F\": [1, 3], \"B\": [2, 4], \"W\": 7}", NULL, 17 },
+	{ "1f1b", "{\"F\": 1, \"I\": 2, \"W\": [0, 1]}", NULL, 11 },
+	{ "zb-h1", "{\"F\": 2, \"I\": 2, \"W\": 2}", NULL, 14 },
+	{ "1f1b", "{\"F\": 1, \"I\": 2}", ": lacks the duration of B", 0 },
+	{ "1f1b", "{\"B\": 2}", ": lacks the duration of F", 0 },
+	{ "zb-h1", "{\"F\": 1, \"B\": 2}", ": lacks the duration of I", 0 },
+	{ "1f1b", "{\"F\": 1, \"B\": -2}", ": B: a duration must be a number, 0 or more", 0 },
+	{ "1f1b", "{\"F\": \"1\", \"B\": 2}", ": F: a duration must be a number, 0 or more", 0 },
+	{ "1f1b", "{\"F\": [1, null]}", ": F: a duration must be a number, 0 or more", 0 },
+	{ "1f1b", "{\"F\": [1]}", ": F: has 1 durations, but the schedule has 2 stages", 0 },
+	{ "1f1b", "{\"RECV_F\": 1}", ": RECV_F: is no duration; use F, B, I, W, SEND_F, SEND_B",
+	  0 },
+	{ "1f1b", "[1, 2]", ": must be an object such as {\"F\": 1, \"B\": 2}", 0 },
+	{ "1f1b", "{", ":1:1: not valid JSON", 0 },
+};
+
+START_TEST(reads_times)
+{
+	struct tess_pipeline *s = open_schedule(files[_i].schedule, 2, 2);
+	struct tess_pipeline_times *times = NULL;
+	struct tess_timeline *t = NULL;
+	const char *path = scratch_write_text("times.json", files[_i].text);
+	tess_status st = tess_pipeline_read_times(s, path, &times);
+
+	ck_assert_msg(!st == !files[_i].says, "%s: %s", files[_i].text, tess_error());
+	if (st) {
+		ck_assert(!times && !strncmp(tess_error(), path, strlen(path)));
+		expect_part(tess_error() + strlen(path), files[_i].says);
+	} else {
+		ck_assert(!tess_pipeline_simulate(s, times, &t));
+		ck_assert_msg(t->length == files[_i].length, "%s: %g", files[_i].text, t->length);
+	}
+	tess_timeline_free(t);
+	free(times);
 	tess_pipeline_close(s);
 }
 END_TEST
@@ -306,13 +372,8 @@ START_TEST(takes_its_numbers_from_the_file)
 {
 	char path[300];
 	struct tess_pipeline *s = NULL;
-	FILE *f;
 
-	snprintf(path, sizeof path, "%s", scratch_format_path("s.csv"));
-	f = fopen(path, "w");
-	ck_assert_ptr_nonnull(f);
-	fputs(full_form, f);
-	fclose(f);
+	snprintf(path, sizeof path, "%s", scratch_write_text("s.csv", full_form));
 	ck_assert_msg(!tess_pipeline_open(path, 2, 0, &s), "%s", tess_error());
 	ck_assert_int_eq(s->nmicro, 2);
 	tess_pipeline_close(s);
@@ -327,8 +388,11 @@ START_TEST(takes_its_numbers_from_the_file)
 	expect_part(tess_error(), "the number of stages a rank is needed, from 1 to 64; use inter");
 	ck_assert(tess_pipeline_open("zb-v:2", 2, 2, &s) == TESS_EINVAL);
 	expect_part(tess_error(), "zb-v has a fixed number of stages a rank; use zb-v");
-	ck_assert(tess_pipeline_open("1f1b", 2, 0, &s) == TESS_EINVAL);
-	expect_part(tess_error(), "2 ranks and 0 micro-batches are given; use 1 or more");
+	s = open_schedule("1f1b", 0, 0);
+	ck_assert(s->nranks == 1 && s->nmicro == 1);
+	tess_pipeline_close(s);
+	ck_assert(tess_pipeline_open("1f1b", 2, -1, &s) == TESS_EINVAL);
+	expect_part(tess_error(), "2 ranks and -1 micro-batches are given; use 0 or more");
 }
 END_TEST
 
@@ -499,7 +563,10 @@ START_TEST(prints_and_draws)
 	ck_assert_int_eq(count_occurrences(text, "<rect class=\"F\""), 4 + 1); /* and the legend */
 	ck_assert_int_eq(count_occurrences(text, "<rect class=\"B\""), 4 + 1);
 	ck_assert_int_eq(count_occurrences(text, "<rect class=\"bubble\""), 2 + 1);
-	ck_assert_int_eq(count_occurrences(text, " live</text>"), 2);
+	/* rank 0 keeps 2 of 2 micro-batches, in steps of 8 of the height of 16 */
+	ck_assert_int_eq(count_occurrences(text, "peak 2 live</text>"), 1);
+	ck_assert_int_eq(count_occurrences(text, "peak 1 live</text>"), 1);
+	expect_part(text, "d=\"M88.0 111.0H88.0V103.0H150.2V95.0H461.3V103.0H648.0V111.0H648.0\"");
 	free(text);
 	ck_assert(tess_timeline_format(t, 7, &text) == TESS_EINVAL);
 	tess_timeline_free(t);
@@ -517,7 +584,9 @@ int main(void)
 	tcase_add_loop_test(tcase, has_the_bubble_and_the_memory_of_the_formula, 0, BUILT_IN);
 	tcase_add_loop_test(tcase, has_the_order_of_torch, 0, sizeof torch / sizeof *torch);
 	tcase_add_test(tcase, looped_bfs_keeps_the_order_of_sums);
+	tcase_add_test(tcase, gives_a_slot_where_ranks_would_wait);
 	tcase_add_test(tcase, takes_the_times_that_are_given);
+	tcase_add_loop_test(tcase, reads_times, 0, sizeof files / sizeof *files);
 	tcase_add_test(tcase, reads_both_forms);
 	tcase_add_test(tcase, reads_what_editors_make_of_a_file);
 	tcase_add_test(tcase, takes_its_numbers_from_the_file);
