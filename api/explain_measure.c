@@ -54,7 +54,7 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 	measure_parameters(x, p, l->rank, out);
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
-	out->step = l->bytes;
+	out->step = l->bytes * (uint64_t)tess_program_count_ahead(p);
 	for (int32_t s = 0; s < l->nstages && x->timeline; s++)
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;

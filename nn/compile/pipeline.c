@@ -384,6 +384,17 @@ static void send_result(struct pipeline *c, int32_t stage)
 		             (struct crossing){ x, "the model's output", home });
 }
 
+/* Finds the stage with the logits; ones that stay there uncut are its first rank's. */
+static void place_logits(const struct pipeline *c)
+{
+	struct tess_program *p = c->p;
+
+	p->logits_stage = c->home[p->logits->id];
+	if (p->logits_root == TESS_LOGITS_CUT && p->vocabulary_along < 0)
+		p->logits_root = p->stage_rank[p->logits_stage] *
+		                 p->mesh.dim[p->pipeline_along].stride;
+}
+
 /* Returns the stage of the rank that receives the logits. */
 static int32_t find_root_stage(const struct tess_program *p)
 {
@@ -437,7 +448,7 @@ static void list_crossings(struct pipeline *c)
 		for (int32_t k = 0; k < rec->nin && rec->stage >= 0 && !c->r->status; k++)
 			send_value(c, rec->in[k], rec->stage, rec->module);
 	}
-	if (p->training)
+	if (p->training || p->logits_root == TESS_LOGITS_CUT)
 		return;
 	for (int32_t s = 0; s < c->nstages && !c->r->status; s++)
 		if (p->logits_root < 0 || s == find_root_stage(p))
@@ -612,6 +623,8 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		part_weight_records(&c);
 	if (!r->status)
 		copy_tables(&c);
+	if (!r->status && !p->training)
+		place_logits(&c);
 	if (!r->status)
 		list_crossings(&c);
 	if (!r->status)

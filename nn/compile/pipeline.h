@@ -17,9 +17,9 @@
  * distributed to minimize the maximum bytes of weights in a stage's products. Records before them
  * are in the first stage, records after them in the last. A tied head has a copy of its table if
  * the two are in different stages. A record of the backward is in the stage of its weight, else in
- * that of the forward's values that it reads. The logits end in the first stage, the loss in all.
- * Fails the recording if there are fewer modules than stages, or the plan begins another number of
- * stages.
+ * that of the forward's values that it reads. The logits end in the stage of the rank that uses
+ * them, or stay in theirs; the loss ends in all. Fails the recording if there are fewer modules than
+ * stages, or the plan begins another number of stages.
  */
 void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward);
 

@@ -32,6 +32,10 @@ bool tess_generate_take_answer(struct tess_generate_state *g, int answer)
 
 tess_status tess_generate_share_failure(struct tess_generate_state *g)
 {
+	tess_status st = tess_generate_drop_steps(g);
+
+	if (st)
+		return st;
 	if (g->failed)
 		tess_fail(g->failed, "%s", g->sentence);
 	return tess_group_agree_status(g->group, g->failed, "generate");
@@ -55,7 +59,7 @@ void tess_generate_end_request(struct tess_generate_state *g, struct tess_runnin
 		g->room -= r->room;
 	}
 	r->sequence = NULL;
-	if (g->sampler && c->on_end && !g->failed)
+	if (g->calls_back && c->on_end && !g->failed)
 		tess_generate_take_answer(g, c->on_end(c->self, r->request, result, r->sentence));
 	free(r->sentence);
 	r->sentence = NULL;
@@ -65,7 +69,7 @@ void tess_generate_end_request(struct tess_generate_state *g, struct tess_runnin
 static void fail_request(struct tess_generate_state *g, struct tess_running_request *r,
                          tess_status st)
 {
-	if (!r->sentence && g->sampler)
+	if (!r->sentence && g->calls_back)
 		r->sentence = strdup(tess_error());
 	tess_generate_end_request(g, r, TESS_FINISH_FAILED, st);
 }
@@ -128,7 +132,7 @@ static void start_requests(struct tess_generate_state *g)
 	int64_t most = g->options.batch ? g->options.batch : tess_runner_get_batch(g->runner);
 
 	while (g->next < g->n && !g->end_all && g->nrunning < most) {
-		struct tess_running_request *r = &g->running[g->nrunning];
+		struct tess_running_request *r = &g->request[g->next];
 		tess_status st;
 
 		*r = (struct tess_running_request){ .request = g->next,
@@ -146,19 +150,34 @@ static void start_requests(struct tess_generate_state *g)
 		if (st)
 			fail_request(g, r, st);
 		else
-			g->nrunning++;
+			g->running[g->nrunning++] = r;
 	}
 }
 
-/* Frees ended requests, and keeps the order of the others. */
+/* Removes ended requests, and keeps the order of the others. */
 static void remove_ended(struct tess_generate_state *g)
 {
-	int64_t kept = 0;
+	int64_t kept = 0, before = 0;
 
-	for (int64_t i = 0; i < g->nrunning; i++)
-		if (g->running[i].sequence)
+	for (int64_t i = 0; i < g->nrunning; i++) {
+		before += i < g->cursor && g->running[i]->sequence;
+		if (g->running[i]->sequence)
 			g->running[kept++] = g->running[i];
+	}
 	g->nrunning = kept;
+	g->cursor = before < kept ? before : 0;
+}
+
+/* Drops what is under way after a failure, whose message stays. */
+static tess_status abandon_steps(struct tess_generate_state *g, tess_status st)
+{
+	char sentence[sizeof g->sentence];
+
+	snprintf(sentence, sizeof sentence, "%s", tess_error());
+	if (g->queued)
+		tess_runner_drop_chosen(g->runner);
+	tess_generate_drop_steps(g);
+	return tess_fail(st, "%s", sentence);
 }
 
 static tess_status generate_texts(struct tess_generate_state *g)
@@ -173,9 +192,9 @@ static tess_status generate_texts(struct tess_generate_state *g)
 		if (!st)
 			start_requests(g);
 	}
-	if (g->queued && st) {
-		tess_runner_drop_chosen(g->runner);
-	} else if (g->queued) { /* rows of ended sequences */
+	if (st)
+		return abandon_steps(g, st);
+	if (g->queued) { /* rows of ended sequences */
 		const struct tess_chosen *unused;
 
 		st = tess_runner_read_chosen(g->runner, &unused);
@@ -192,35 +211,62 @@ static tess_status generate_texts(struct tess_generate_state *g)
 	return st ? st : tess_generate_share_failure(g);
 }
 
+/* Allocates the ring of steps. */
+static bool alloc_step_ring(struct tess_generate_state *g, size_t n)
+{
+	bool all = true;
+
+	g->ring = g->ahead > 1 ? 2 * g->ahead : 1;
+	g->step = calloc((size_t)g->ring, sizeof *g->step);
+	for (int32_t i = 0; g->step && i < g->ring; i++) {
+		struct tess_begun_step *s = &g->step[i];
+
+		s->part = calloc(n, sizeof *s->part);
+		s->choices = calloc(n, sizeof *s->choices);
+		s->ids = calloc(n, sizeof *s->ids);
+		all = all && s->part && s->choices && s->ids;
+	}
+	return g->step && all;
+}
+
 static tess_status alloc_generation(struct tess_generate_state *g)
 {
 	struct tess_vocabulary_cut cut = tess_runner_get_vocabulary_cut(g->runner);
+	bool here = g->stages.stage == g->stages.logits;
 	size_t n = (size_t)g->n + 1;
 	tess_status st = TESS_OK;
 
-	if (tess_group_rank(g->group) == 0)
+	if (here && g->stages.first)
 		st = tess_sampler_new(tess_runner_vocabulary(g->runner), &g->sampler);
+	g->request = calloc(n, sizeof *g->request);
 	g->running = calloc(n, sizeof *g->running);
 	g->rows = calloc(n, sizeof *g->rows);
-	g->choices = calloc(n, sizeof *g->choices);
 	g->cut_rows = calloc(n, sizeof *g->cut_rows);
 	g->draws = calloc(n, sizeof *g->draws);
-	if (!st && (!g->running || !g->rows || !g->choices || !g->cut_rows || !g->draws))
+	if (!st && (!alloc_step_ring(g, n) || !g->request || !g->running || !g->rows ||
+	            !g->cut_rows || !g->draws))
 		st = tess_fail(TESS_ENOMEM, "out of memory");
 	st = tess_group_agree_status(g->group, st, "generate");
-	return st || !cut.group ? st : tess_cut_logits_new(&cut, &g->cut);
+	return st || !cut.group || !here ? st : tess_cut_logits_new(&cut, &g->cut);
 }
 
 static void free_generation(struct tess_generate_state *g)
 {
 	for (int64_t i = 0; g->running && i < g->nrunning; i++) {
-		if (!g->running[i].asked->sequence)
-			tess_sequence_free(g->running[i].sequence);
-		free(g->running[i].sentence);
+		if (!g->running[i]->asked->sequence)
+			tess_sequence_free(g->running[i]->sequence);
+		free(g->running[i]->sentence);
 	}
+	for (int32_t i = 0; g->step && i < g->ring; i++) {
+		free(g->step[i].part);
+		free(g->step[i].choices);
+		free(g->step[i].ids);
+		free(g->step[i].logits);
+	}
+	free(g->step);
+	free(g->request);
 	free(g->running);
 	free(g->rows);
-	free(g->choices);
 	free(g->cut_rows);
 	free(g->draws);
 	tess_cut_logits_free(g->cut);
@@ -244,6 +290,9 @@ tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_
 {
 	struct tess_generate_state g = { .runner = r,
 		                         .group = tess_runner_group(r),
+		                         .stages = tess_runner_get_stages(r),
+		                         .calls_back = tess_group_rank(tess_runner_group(r)) == 0,
+		                         .ahead = tess_runner_count_ahead(r),
 		                         .requests = requests,
 		                         .options = *options,
 		                         .results = results,
@@ -251,6 +300,7 @@ tess_status tess_generate_run(struct tess_runner *r, const struct tess_generate_
 	fenv_t callers;
 	tess_status st;
 
+	g.nbegun = g.nfinished = g.ncompleted = tess_runner_get_next_step(r);
 	if (!g.options.chunk)
 		g.options.chunk = choose_chunk(&g);
 	fegetenv(&callers);

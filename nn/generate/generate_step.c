@@ -1,204 +1,198 @@
 /*
- * generate_step.c - runs a step of all running requests: composes rows, draws the next ids on rank
- * 0 and broadcasts them. If the device can choose ids, a step is queued before the ids of the
- * previous one are read.
+ * generate_step.c - the steps of all running requests: composed, begun, finished, completed.
+ *
+ * A step takes one row of each sequence that generates, and rows of prompts up to a limit. It is
+ * begun (the rank computes it), finished (ids are drawn where the logits are) and completed (rank
+ * 0's choices are applied to the sequences, on all ranks).
+ *
+ * Without a pipeline one step is under way at a time. The p stages of a pipeline have up to p of
+ * them, each with an equal share of the sequences: while the last stage computes one group of
+ * sequences, the one before it computes the next group, and so on. Groups follow from the order of
+ * the requests: a step takes the next ones whose last id is known, so groups stay balanced when
+ * requests start and end. Rows of a prompt do not wait for an id, so the parts of one prompt may be
+ * in several steps under way.
+ *
+ * Each rank begins and completes steps in one order, which follows from the choices that it has
+ * applied: step i is begun after the choices of step i - p. So no stage waits for a later one,
+ * except for the ids of the step that would follow next in any case:
+ *
+ *	stage 0   begin 0   begin 1   ids 0, begin 2    ids 1, begin 3
+ *	stage 1             begin 0   begin 1, ids 0    begin 2, ids 1
+ *
+ * If the device can choose ids, a step is queued before the ids of the previous one are read.
+ *
+ * A sequence keeps its bits: rows depend on the keys and values of their own sequence only, and
+ * those are computed in order on each stage.
  */
-#include "nn/generate/generate_state.h"
-
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "nn/generate/generate_state.h"
 #include "nn/program/program.h"
 
+#include <stdio.h>
 #include <string.h>
 
-/* Returns true if the last of its ids has been computed. */
-static bool is_computed(const struct tess_running_request *r)
+static struct tess_begun_step *get_step(const struct tess_generate_state *g, int64_t number)
 {
-	return r->sequence->ncached == r->sequence->nids;
+	return &g->step[number % g->ring];
 }
 
-/* Returns true if the completed step chooses the next id of the sequence. */
-static bool chooses_id(const struct tess_running_request *r)
+/* ---- composed -------------------------------------------------------------------------------- */
+
+static int64_t count_remaining(const struct tess_running_request *r)
 {
-	return is_computed(r) && r->asked->max_tokens;
+	return r->sequence->nids - r->sequence->ncached;
 }
 
-/*
- * Takes one row of each sequence, and rows of prompts up to the limit; returns how many took part.
- */
-static int32_t compose_rows(struct tess_generate_state *g)
+/* Gives a row to the next sequences that generate, in turn; returns their number. */
+static int64_t give_rows_to_sequences(struct tess_generate_state *g)
 {
-	int64_t left = g->options.chunk;
-	int32_t n = 0;
+	int64_t n = 0, generating = 0, first = g->cursor;
 
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		struct tess_running_request *r = &g->running[i];
-		const struct tess_generate_request *q = r->asked;
-		int64_t remaining = r->sequence->nids - r->sequence->ncached, nselected;
+	for (int64_t i = 0; i < g->nrunning; i++)
+		generating += g->running[i]->first_token != 0;
+	for (int64_t i = 0; i < g->nrunning && n < tess_up(generating, g->ahead); i++) {
+		int64_t at = (first + i) % g->nrunning;
+		struct tess_running_request *r = g->running[at];
 
-		r->nrows = r->first_token ? remaining : remaining < left ? remaining : left;
-		left -= r->first_token ? 0 : r->nrows;
-		r->selected = r->nrows && (q->all || (r->nrows == remaining && q->max_tokens));
-		nselected = !r->selected ? 0 : q->all ? r->nrows : 1;
-		if (r->nrows)
-			g->rows[n++] = tess_sequence_get_rows(r->sequence, r->nrows, nselected);
+		if (!r->first_token || r->waits)
+			continue;
+		r->nrows = count_remaining(r);
+		g->cursor = (at + 1) % g->nrunning;
+		n++;
 	}
 	return n;
 }
 
-static bool is_stop_id(const struct tess_generate_request *request, int32_t id)
+/* Gives rows to prompts in the order of their starts, up to the limit. */
+static void give_rows_to_prompts(struct tess_generate_state *g, int64_t n)
 {
-	for (int64_t i = 0; i < request->nstop; i++)
-		if (request->stop[i] == id)
-			return true;
-	return false;
-}
+	int64_t left = g->options.chunk;
 
-/* Rejects non-finite logits, which would choose an arbitrary id. logits NULL: uses candidates. */
-static tess_status check_logits(const struct tess_running_request *r,
-                                const struct tess_cut_row *row, const float *logits)
-{
-	int64_t n = tess_runner_vocabulary(r->sequence->runner);
-	struct tess_odd_logits odd = logits ? tess_logits_find_odd(logits, n) : row->odd;
+	for (int64_t i = 0; i < g->nrunning && n < tess_up(g->nrunning, g->ahead); i++) {
+		struct tess_running_request *r = g->running[i];
+		int64_t remaining = count_remaining(r);
 
-	if (!odd.count)
-		return TESS_OK;
-	return tess_fail(
-		TESS_EINVAL,
-		"%lld of the %lld logits that choose an id at position %lld are not "
-		"finite (id %lld: %s); a weight of the checkpoint is not finite, or a value "
-		"overflows: "
-		"--check or TESSERA_CHECK=1 names the first module where that happens",
-		(long long)odd.count, (long long)n, (long long)r->sequence->nids, (long long)odd.id,
-		odd.is_nan ? "NaN" : "Inf");
-}
-
-/* Draws the id that the last row chooses, and TESS_FINISH_... if it is the last id. On rank 0. */
-static struct tess_id_choice draw_next_id(struct tess_generate_state *g,
-                                          struct tess_running_request *r,
-                                          const struct tess_cut_row *row)
-{
-	const float *logits =
-		row->logits ? row->logits + (row->nrows - 1) * tess_runner_vocabulary(g->runner)
-			    : NULL;
-	const struct tess_generate_request *q = r->asked;
-	const struct tess_generate_callbacks *c = &g->options.callbacks;
-	int64_t ntokens = g->results[r->request].ntokens;
-	struct tess_id_choice word = { .status = check_logits(r, row, logits) };
-	bool enough = r->end_wanted;
-
-	if (word.status) {
-		word.finish = TESS_FINISH_FAILED;
-		r->sentence = strdup(tess_error());
-		return word;
-	}
-	word.id = logits ? tess_sampler_draw(g->sampler, &q->sampling, logits, r->sequence->ids,
-	                                     r->sequence->nids, (uint64_t)ntokens)
-	                 : tess_sampler_draw_candidates(g->sampler, &q->sampling, row->candidates,
-	                                                row->ncandidates, (uint64_t)ntokens);
-	if (c->on_token)
-		enough |= tess_generate_take_answer(
-			g, c->on_token(c->self, r->request, word.id, q->logits ? logits : NULL));
-	word.finish = enough                         ? TESS_FINISH_INTERRUPT
-	              : is_stop_id(q, word.id)       ? TESS_FINISH_STOP
-	              : ntokens + 1 == q->max_tokens ? TESS_FINISH_LENGTH
-	                                             : 0;
-	return word;
-}
-
-/* Passes on the logits of a step, and draws an id for each sequence that needs one. On rank 0. */
-static void draw_next_ids(struct tess_generate_state *g)
-{
-	const struct tess_generate_callbacks *c = &g->options.callbacks;
-	const struct tess_cut_row *row = g->cut_rows;
-	int64_t k = 0;
-
-	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
-		struct tess_running_request *r = &g->running[i];
-
-		if (!r->selected)
+		if (r->first_token || r->waits)
 			continue;
-		if (r->asked->all && c->on_logits)
-			r->end_wanted |= tess_generate_take_answer(
-				g, c->on_logits(c->self, r->request, row->logits, row->nrows));
-		if (chooses_id(r))
-			g->choices[k++] = draw_next_id(g, r, row);
-		row++;
+		r->nrows = remaining < left ? remaining : left;
+		left -= r->nrows;
+		n += r->nrows != 0;
 	}
-	if (c->on_step && !g->failed)
-		tess_generate_take_answer(g, c->on_step(c->self));
 }
 
-/* Broadcasts rank 0's n choices, and its decision to continue. */
-static tess_status share_choices(struct tess_generate_state *g, int64_t n)
+static void add_step_part(struct tess_generate_state *g, struct tess_begun_step *s,
+                          struct tess_running_request *r)
 {
-	struct tess_profile *profile = tess_runner_get_profile(g->runner);
-	struct tess_id_choice *end = &g->choices[n];
-	int64_t began;
-	tess_status st;
+	const struct tess_generate_request *q = r->asked;
+	bool computed = r->nrows == count_remaining(r);
+	struct tess_step_part part = { .request = r,
+		                       .nrows = r->nrows,
+		                       .chooses = computed && q->max_tokens,
+		                       .ends = computed && !q->max_tokens };
+	int64_t nselected;
 
-	*end = (struct tess_id_choice){ .finish = g->end_wanted, .status = g->failed };
-	began = tess_profile_begin(profile);
-	st = tess_broadcast(g->group, g->choices, (uint64_t)(n + 1) * 3, TESS_I32, 0,
-	                    "generate:next");
-	tess_profile_add_call(profile, g->group, began);
-	if (!st && end->status)
-		st = tess_generate_share_failure(g);
-	g->end_all = end->finish != 0;
-	return st;
+	part.selected = q->all || part.chooses;
+	nselected = !part.selected ? 0 : q->all ? r->nrows : 1;
+	s->nchoices += part.chooses;
+	s->nwhole += q->all || q->logits ? nselected : 0;
+	g->rows[s->n] = tess_sequence_get_rows(r->sequence, r->nrows, nselected);
+	s->part[s->n++] = part;
 }
 
-/* Applies the choices to each sequence, on every rank. */
-static tess_status apply_choices(struct tess_generate_state *g)
+/* Composes the next step; false: all sequences wait for ids of steps that are under way. */
+static bool compose_step(struct tess_generate_state *g, struct tess_begun_step *s)
 {
-	const struct tess_id_choice *word = g->choices;
+	for (int64_t i = 0; i < g->nrunning; i++)
+		g->running[i]->nrows = 0;
+	give_rows_to_prompts(g, give_rows_to_sequences(g));
+	s->n = s->nchoices = s->nwhole = 0;
+	for (int64_t i = 0; i < g->nrunning; i++)
+		if (g->running[i]->nrows)
+			add_step_part(g, s, g->running[i]);
+	return s->n;
+}
+
+/* ---- begun, finished, completed -------------------------------------------------------------- */
+
+static tess_status begin_step(struct tess_generate_state *g, struct tess_begun_step *s)
+{
+	int32_t root = g->cut || g->stages.n > 1 ? TESS_LOGITS_CUT : 0;
+	tess_status st = tess_runner_begin_step(g->runner, g->rows, s->n, root);
+
+	if (st)
+		return st;
+	g->nbegun++;
+	for (int64_t i = 0; i < g->nrunning; i++)
+		g->running[i]->set = -1; /* the device does not see the host's choices */
+	for (int64_t i = 0; i < s->n; i++) {
+		s->part[i].request->sequence->ncached += s->part[i].nrows;
+		s->part[i].request->waits = s->part[i].chooses || s->part[i].ends;
+	}
+	return TESS_OK;
+}
+
+static tess_status finish_oldest_step(struct tess_generate_state *g)
+{
+	struct tess_begun_step *s = get_step(g, g->nfinished++);
+	const float *logits;
+	tess_status st = tess_runner_finish_step(g->runner, &logits);
+
+	return st ? st : tess_generate_draw_ids(g, s, logits);
+}
+
+/* Applies the choices of a step to its sequences, on every rank. */
+static tess_status apply_choices(struct tess_generate_state *g, const struct tess_begun_step *s)
+{
+	const struct tess_id_choice *word = s->choices;
 	tess_status st = TESS_OK;
 
-	for (int64_t i = 0; i < g->nrunning && !st; i++) {
-		struct tess_running_request *r = &g->running[i];
-		bool chooses = chooses_id(r);
-		int32_t finish = is_computed(r) && !chooses ? TESS_FINISH_LENGTH : 0;
+	for (int64_t i = 0; i < s->n && !st; i++) {
+		const struct tess_step_part *part = &s->part[i];
+		struct tess_running_request *r = part->request;
+		int32_t finish = part->ends ? TESS_FINISH_LENGTH : 0;
 
-		if (chooses && word->finish == TESS_FINISH_FAILED) {
-			tess_generate_end_request(g, r, TESS_FINISH_FAILED, (word++)->status);
-			continue;
-		}
-		if (chooses) {
+		if (part->chooses && r->sequence && word->finish == TESS_FINISH_FAILED) {
+			tess_generate_end_request(g, r, TESS_FINISH_FAILED, word->status);
+		} else if (part->chooses && r->sequence) {
 			st = tess_sequence_append(r->sequence, &word->id, 1);
-			finish = (word++)->finish;
+			finish = word->finish;
 			g->results[r->request].ntokens++;
 			r->first_token = r->first_token ? r->first_token : tess_now();
+			r->waits = false;
 		}
-		if (finish || g->end_all)
-			tess_generate_end_request(g, r, finish ? finish : TESS_FINISH_INTERRUPT,
-			                          TESS_OK);
+		word += part->chooses;
+		if (finish && r->sequence)
+			tess_generate_end_request(g, r, finish, TESS_OK);
 	}
+	for (int64_t i = 0; i < g->nrunning && g->end_all && !st; i++)
+		if (g->running[i]->sequence)
+			tess_generate_end_request(g, g->running[i], TESS_FINISH_INTERRUPT, TESS_OK);
 	return st;
 }
 
-/* Sets the logits of each request: complete on rank 0, or in parts. */
-static tess_status find_logits(struct tess_generate_state *g, const float *logits)
+static tess_status complete_step(struct tess_generate_state *g)
 {
-	int64_t n = 0, vocab = tess_runner_vocabulary(g->runner);
+	struct tess_begun_step *s = get_step(g, g->ncompleted);
+	tess_status st = g->nfinished == g->ncompleted ? finish_oldest_step(g) : TESS_OK;
 
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		const struct tess_running_request *r = &g->running[i];
-		const struct tess_generate_request *q = r->asked;
-		struct tess_cut_row *row = &g->cut_rows[n];
+	if (!st)
+		st = tess_generate_receive_ids(g, s);
+	g->ncompleted++;
+	if (st)
+		return st;
+	if (g->calls_back)
+		tess_generate_take_ids(g, s);
+	st = tess_generate_share_choices(g, s);
+	return st ? st : apply_choices(g, s);
+}
 
-		if (!r->selected)
-			continue;
-		*row = (struct tess_cut_row){ .nrows = q->all ? r->nrows : 1,
-			                      .sampling = chooses_id(r) ? &q->sampling : NULL,
-			                      .seen = r->sequence->ids,
-			                      .nseen = r->sequence->nids,
-			                      .whole = q->all || q->logits,
-			                      .logits = logits };
-		if (logits)
-			logits += row->nrows * (g->cut ? 0 : vocab);
-		n++;
-	}
-	return g->cut ? tess_cut_logits_read(g->cut, logits, g->cut_rows, n) : TESS_OK;
+/* Returns true if this stage finishes the oldest step before it begins another one. */
+static bool must_finish(const struct tess_generate_state *g)
+{
+	int64_t most = g->ahead - g->stages.stage;
+
+	return g->nfinished < g->nbegun && g->nbegun - g->nfinished >= most;
 }
 
 /* ---- steps whose ids the device chooses ------------------------------------------------------ */
@@ -214,22 +208,25 @@ static struct tess_draw get_next_draw(const struct tess_generate_state *g,
 	return d;
 }
 
-/* Numbers the composed rows whose ids the device chooses; false: it cannot choose them. */
-static bool number_chosen_rows(struct tess_generate_state *g)
+/* Numbers the rows whose ids the device chooses; false: it cannot choose the ids of the step. */
+static bool number_chosen_rows(struct tess_generate_state *g, const struct tess_begun_step *s)
 {
 	int64_t n = 0;
 
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		struct tess_running_request *r = &g->running[i];
+	if (!tess_runner_can_choose(g->runner))
+		return false;
+	for (int64_t i = 0; i < g->nrunning; i++)
+		g->running[i]->row = -1;
+	for (int64_t i = 0; i < s->n; i++) {
+		struct tess_running_request *r = s->part[i].request;
 
-		r->row = -1;
-		if (!r->selected)
+		if (!s->part[i].selected)
 			continue;
 		if (r->asked->all || r->asked->logits || n == TESS_CHOSEN_MAX)
 			return false;
 		r->row = n++;
 	}
-	return n && tess_runner_can_choose(g->runner);
+	return n;
 }
 
 /*
@@ -240,7 +237,7 @@ static bool number_chosen_rows(struct tess_generate_state *g)
 static bool can_go_ahead(const struct tess_generate_state *g)
 {
 	for (int64_t i = 0; i < g->nrunning; i++) {
-		const struct tess_running_request *r = &g->running[i];
+		const struct tess_running_request *r = g->running[i];
 		const struct tess_generate_request *q = r->asked;
 
 		if (r->row != i || q->sequence ||
@@ -254,65 +251,61 @@ static bool can_go_ahead(const struct tess_generate_state *g)
 static tess_status queue_ahead(struct tess_generate_state *g)
 {
 	for (int64_t i = 0; i < g->nrunning; i++) {
-		g->rows[i] = (struct tess_rows){ .slot = g->running[i].sequence->slot,
+		g->rows[i] = (struct tess_rows){ .slot = g->running[i]->sequence->slot,
 			                         .n = 1,
 			                         .nselected = 1 };
-		g->draws[i] = get_next_draw(g, &g->running[i], true);
+		g->draws[i] = get_next_draw(g, g->running[i], true);
 	}
 	return tess_runner_choose(g->runner, g->rows, g->nrunning, g->draws, true);
 }
 
-/* Passes the ids that the device chose to the callbacks, on rank 0. */
-static void take_chosen_ids(struct tess_generate_state *g, const struct tess_chosen *ids)
-{
-	const struct tess_generate_callbacks *c = &g->options.callbacks;
-	int64_t n = 0;
-
-	for (int64_t i = 0; i < g->nrunning && !g->failed; i++) {
-		struct tess_running_request *r = &g->running[i];
-		struct tess_candidate only = { 0 };
-		struct tess_cut_row row = { .candidates = &only, .ncandidates = 1 };
-
-		if (!chooses_id(r))
-			continue;
-		only.id = ids[r->row].id;
-		row.odd = (struct tess_odd_logits){ ids[r->row].odd, ids[r->row].first_odd,
-			                            ids[r->row].is_nan };
-		g->choices[n++] = draw_next_id(g, r, &row);
-	}
-	if (c->on_step && !g->failed)
-		tess_generate_take_answer(g, c->on_step(c->self));
-}
-
 /* Reads the ids of the oldest queued step. */
-static tess_status share_chosen_ids(struct tess_generate_state *g)
+static tess_status read_chosen_ids(struct tess_generate_state *g, struct tess_begun_step *s)
 {
 	const struct tess_chosen *ids;
 	int64_t n = 0;
 	tess_status st = tess_runner_read_chosen(g->runner, &ids);
 
-	for (int64_t i = 0; i < g->nrunning; i++)
-		n += chooses_id(&g->running[i]);
-	if (!st && g->sampler)
-		take_chosen_ids(g, ids);
-	return st ? st : share_choices(g, n);
+	if (st || !g->calls_back)
+		return st;
+	for (int64_t i = 0; i < s->n; i++)
+		if (s->part[i].chooses)
+			s->ids[n++] = ids[s->part[i].request->row];
+	tess_generate_take_ids(g, s);
+	return TESS_OK;
 }
 
-/* Reads and applies the ids of a step, while the next step runs. */
-static tess_status run_chosen_step(struct tess_generate_state *g)
+/* Completes a queued step, while the next one runs. */
+static tess_status complete_chosen(struct tess_generate_state *g, struct tess_begun_step *s)
 {
 	bool ahead = can_go_ahead(g);
 	tess_status st = ahead ? queue_ahead(g) : TESS_OK;
 
 	if (!st)
-		st = share_chosen_ids(g);
+		st = read_chosen_ids(g, s);
 	if (!st)
-		st = apply_choices(g);
+		st = tess_generate_share_choices(g, s);
+	if (!st)
+		st = apply_choices(g, s);
 	for (int64_t i = 0; ahead && i < g->nrunning && !st; i++)
-		if (g->running[i].sequence)
-			g->running[i].sequence->ncached++;
+		if (g->running[i]->sequence)
+			g->running[i]->sequence->ncached++;
 	g->queued = ahead;
 	return st;
+}
+
+/* Completes the queued step: a row of each sequence. */
+static tess_status run_chosen_step(struct tess_generate_state *g)
+{
+	struct tess_begun_step *s = g->step;
+
+	s->n = s->nchoices = g->nrunning;
+	s->nwhole = 0;
+	for (int64_t i = 0; i < s->n; i++)
+		s->part[i] = (struct tess_step_part){
+			.request = g->running[i], .nrows = 1, .selected = true, .chooses = true
+		};
+	return complete_chosen(g, s);
 }
 
 /* Gives a sequence an unused set; sequences with sets choose an id in each step. */
@@ -322,21 +315,21 @@ static tess_status send_seen(struct tess_generate_state *g, struct tess_running_
 	bool used[TESS_CHOSEN_MAX] = { false };
 
 	for (int64_t i = 0; i < g->nrunning; i++)
-		if (g->running[i].set >= 0)
-			used[g->running[i].set] = true;
+		if (g->running[i]->set >= 0)
+			used[g->running[i]->set] = true;
 	for (r->set = 0; used[r->set]; r->set++)
 		;
 	return tess_runner_send_seen(g->runner, r->set, s->ids, s->nids);
 }
 
-/* Queues the first step, of rows whose ids are already read. */
-static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
+/* Queues a step whose ids are already read, and completes it. */
+static tess_status queue_chosen_step(struct tess_generate_state *g, struct tess_begun_step *s)
 {
 	tess_status st = TESS_OK;
 
 	g->nchosen = 0;
-	for (int64_t i = 0; i < g->nrunning && !st; i++) {
-		struct tess_running_request *r = &g->running[i];
+	for (int64_t i = 0; i < s->n && !st; i++) {
+		struct tess_running_request *r = s->part[i].request;
 
 		if (r->row < 0)
 			continue;
@@ -345,54 +338,46 @@ static tess_status queue_chosen_step(struct tess_generate_state *g, int32_t n)
 		g->draws[g->nchosen++] = get_next_draw(g, r, false);
 	}
 	if (!st)
-		st = tess_runner_choose(g->runner, g->rows, n, g->draws, false);
-	for (int64_t i = 0; i < g->nrunning && !st; i++)
-		g->running[i].sequence->ncached += g->running[i].nrows;
-	return st ? st : run_chosen_step(g);
+		st = tess_runner_choose(g->runner, g->rows, s->n, g->draws, false);
+	for (int64_t i = 0; i < s->n && !st; i++)
+		s->part[i].request->sequence->ncached += s->part[i].nrows;
+	return st ? st : complete_chosen(g, s);
 }
 
-/*
- * Returns true if ranks exchange choices after a step. The stages of a pipeline continue with the
- * next part of a prompt while later stages compute the last one; they check for an end in some
- * steps only.
- */
-static bool shares_choices(struct tess_generate_state *g, int64_t nchoices)
-{
-	int32_t stages = tess_runner_count_stages(g->runner);
-	bool alone = stages > 1 && !nchoices && g->nunshared < 4 * stages;
-
-	g->nunshared = alone ? g->nunshared + 1 : 0;
-	return !alone;
-}
+/* ---- all steps ------------------------------------------------------------------------------- */
 
 tess_status tess_generate_run_step(struct tess_generate_state *g)
 {
-	const float *logits;
-	int64_t nchoices = 0;
-	int32_t n;
-	tess_status st;
+	tess_status st = TESS_OK;
 
 	if (g->queued)
 		return run_chosen_step(g);
-	n = compose_rows(g);
-	if (number_chosen_rows(g))
-		return queue_chosen_step(g, n);
-	st = tess_runner_step(g->runner, g->rows, n, g->cut ? TESS_LOGITS_CUT : 0, &logits);
-	if (st)
-		return st;
-	for (int64_t i = 0; i < g->nrunning; i++) {
-		struct tess_running_request *r = &g->running[i];
+	while (!st && g->nbegun - g->ncompleted < g->ahead) {
+		struct tess_begun_step *s = get_step(g, g->nbegun);
 
-		r->sequence->ncached += r->nrows;
-		r->set = -1; /* the device does not see the host's choices */
-		nchoices += chooses_id(r);
+		st = tess_runner_wait_for_messages(g->runner, g->nbegun - g->ring);
+		s->number = g->nbegun;
+		if (st || !compose_step(g, s))
+			break;
+		if (number_chosen_rows(g, s))
+			return queue_chosen_step(g, s);
+		st = begin_step(g, s);
+		while (!st && must_finish(g))
+			st = finish_oldest_step(g);
 	}
-	st = find_logits(g, logits);
-	if (st)
-		return st;
-	if (g->sampler)
-		draw_next_ids(g);
-	if (shares_choices(g, nchoices))
-		st = share_choices(g, nchoices);
-	return st ? st : apply_choices(g);
+	return st ? st : complete_step(g);
+}
+
+tess_status tess_generate_drop_steps(struct tess_generate_state *g)
+{
+	tess_status st = TESS_OK, mine;
+
+	for (; g->ncompleted < g->nbegun && !st; g->ncompleted++) {
+		if (g->nfinished == g->ncompleted)
+			st = finish_oldest_step(g);
+		if (!st)
+			st = tess_generate_receive_ids(g, get_step(g, g->ncompleted));
+	}
+	mine = tess_runner_settle(g->runner);
+	return st ? st : mine;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE = 64, SLAB_SHARE = 16, STAGE_SLAB = 16 };
+enum { PAGE = 64, SLAB_SHARE = 16 };
 
 struct page {
 	struct slab *slab;
@@ -50,6 +50,12 @@ struct tess_kv_cache {
 	int64_t *sent[2]; /* sources of the last two copies to device_table */
 	int64_t device_entries; /* capacity of each of these three */
 };
+
+/* Agrees on the status of an allocation. */
+static tess_status agree_on_memory(const struct tess_kv_cache *c, tess_status st)
+{
+	return tess_group_agree_unless_apart(c->parts.group, c->parts.apart, st, "KV cache");
+}
 
 /* ---- slabs ----------------------------------------------------------------------------------- */
 
@@ -98,7 +104,7 @@ static tess_status allocate_slab(struct tess_kv_cache *c, int32_t index, int64_t
 	if (!st)
 		st = tess_device_alloc(&c->parts.device, "KV cache",
 		                       (uint64_t)npages * pages->bytes, &s->memory);
-	st = tess_group_agree_status(c->parts.group, st, "KV cache");
+	st = agree_on_memory(c, st);
 	if (st) {
 		if (s)
 			free_slab(c, s);
@@ -140,9 +146,6 @@ static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 	int64_t n = c->parts.nclasses > 1 ? 1 : pages->npages / SLAB_SHARE;
 	tess_status st;
 
-	if (c->parts.in_stages && c->parts.nclasses == 1 && n < STAGE_SLAB)
-		n = STAGE_SLAB;
-
 	do {
 		uint64_t fit = (c->limit - c->charged) / pages->max_bytes;
 
@@ -155,6 +158,8 @@ static tess_status add_free_pages(struct tess_kv_cache *c, int32_t index)
 		                   "%llu bytes; wait for a sequence to end, use shorter ones, or "
 		                   "allow more (--kv-memory)",
 		                   (long long)count_used_pages(c), (unsigned long long)c->limit);
+		if (n && c->parts.apart) /* other ranks have the slab */
+			break;
 		if (st == TESS_ENOMEM && n > 1)
 			n = 1;
 		else if (st != TESS_ENOMEM || !release_free_slabs(c))
@@ -209,7 +214,7 @@ static tess_status resize_tables(struct tess_kv_cache *c, int64_t slots, int64_t
 	c->slot = calloc((size_t)c->nslots + 1, sizeof *c->slot);
 	if (!c->table || !c->page || !c->slot)
 		st = tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_group_agree_status(c->parts.group, st, "KV cache");
+	st = agree_on_memory(c, st);
 	if (st) {
 		free(c->table);
 		free(c->page);
@@ -242,7 +247,7 @@ static tess_status resize_device_table(struct tess_kv_cache *c, int64_t n)
 	if (!st)
 		st = tess_device_alloc(&c->parts.device, "KV cache", (uint64_t)n * sizeof *sent,
 		                       &more);
-	st = tess_group_agree_status(c->parts.group, st, "KV cache");
+	st = agree_on_memory(c, st);
 	if (st) {
 		tess_device_free(&c->parts.device, more);
 		free(sent);

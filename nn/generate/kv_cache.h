@@ -7,7 +7,8 @@
  * or a window has passed them. All memory is the device's, and is written by its copy().
  *
  * Every rank makes the same calls in the same order, and decides alike: limits count the bytes of
- * the most loaded rank. Calls that allocate agree on the result, and are collective.
+ * the most loaded rank. Calls that allocate agree on the result, and are collective. Ranks that are
+ * apart agree on limits only: if one of them lacks memory, the job fails.
  */
 #ifndef TESS_NN_KV_CACHE_H
 #define TESS_NN_KV_CACHE_H
@@ -25,11 +26,7 @@ struct tess_kv_parts { /* borrowed for the life of the cache */
 	const struct tess_page_class *page_class;
 	int32_t nclasses;
 	uint64_t limit; /* maximum bytes of pages; 0: no limit */
-	/*
-	 * ranks are stages of a pipeline, which continue while others compute: they allocate more
-	 * pages at a time, and so exchange less often
-	 */
-	bool in_stages;
+	bool apart; /* ranks do not wait for each other: see nn/program/agree.h */
 };
 /* Collective. *out is yours: tess_kv_cache_free. */
 tess_status tess_kv_cache_new(const struct tess_kv_parts *parts, struct tess_kv_cache **out);

@@ -69,8 +69,9 @@ struct tess_rows { /* the next ids of one slot */
 /*
  * Runs rows of n distinct slots. *logits: f32 [selected rows, vocabulary], in the order of rows, on
  * rank `root` (-1: on all ranks), borrowed until the next step; NULL on other ranks, or if no row
- * is selected. NaNs have one bit pattern. With root TESS_LOGITS_CUT, each rank gets its part of
- * each row of cut logits.
+ * is selected. NaNs have one bit pattern. With root TESS_LOGITS_CUT, if tess_runner_keeps_logits,
+ * logits stay in the stage of the head: each rank gets its part of each row of cut logits, or the
+ * first rank of the stage gets complete rows.
  *
  * A refused step changes no slot, and other steps may follow. TESS_EINVAL: a slot that is not open
  * or not distinct, an id outside the vocabulary, too many positions. TESS_ENOMEM: the KV cache has
@@ -78,6 +79,26 @@ struct tess_rows { /* the next ids of one slot */
  */
 tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
                              int32_t root, const float **logits);
+
+/*
+ * The parts of a step, of which tess_runner_count_ahead may be under way. Steps are finished in the
+ * order in which they were begun. A slot may have rows in several of them.
+ *
+ * tess_runner_begin_step begins a step; its ids are read before it returns.
+ *
+ * tess_runner_finish_step finishes the oldest one. *logits: as for tess_runner_step.
+ *
+ * tess_runner_settle waits for all sends to other stages, after all steps were finished, or after a
+ * failure. Their data are not in use any more.
+ */
+tess_status tess_runner_begin_step(struct tess_runner *s, const struct tess_rows *rows, int64_t n,
+                                   int32_t root);
+tess_status tess_runner_finish_step(struct tess_runner *s, const float **logits);
+tess_status tess_runner_settle(struct tess_runner *s);
+/* Returns the number of the next step: how many began before it. */
+int64_t tess_runner_get_next_step(const struct tess_runner *s);
+/* Returns how many steps may be under way: on a pipeline the number of stages, else 1. */
+int32_t tess_runner_count_ahead(const struct tess_runner *s);
 
 /*
  * Steps with ids chosen by the device, which can be queued before the previous step is done.
@@ -117,8 +138,31 @@ struct tess_vocabulary_cut tess_runner_get_vocabulary_cut(const struct tess_runn
 
 struct tess_group *tess_runner_group(const struct tess_runner *s);
 int64_t tess_runner_vocabulary(const struct tess_runner *s);
-/* Returns the number of stages; 1: there is no pipeline. */
-int32_t tess_runner_count_stages(const struct tess_runner *s);
+/* Returns whether logits may stay where they are computed, see tess_runner_step. */
+bool tess_runner_keeps_logits(const struct tess_runner *s);
+
+struct tess_runner_stages { /* a value: the place of this rank among stages; n 1: no pipeline */
+	struct tess_group *along; /* ranks of all stages with this rank's other coordinates */
+	int32_t n, stage; /* this rank's stage */
+	int32_t logits; /* the stage that computes the logits */
+	bool first; /* the first rank of its stage: the other coordinates are 0 */
+};
+struct tess_runner_stages tess_runner_get_stages(const struct tess_runner *s);
+/*
+ * Messages of n 32-bit words to and from the rank of another stage with this rank's other
+ * coordinates. A send is started; its data are in use until tess_runner_wait_for_messages, for
+ * those of a step's number.
+ */
+tess_status tess_runner_send(struct tess_runner *s, int32_t stage, const void *data, int64_t n,
+                             const char *where, int64_t step);
+tess_status tess_runner_receive(struct tess_runner *s, int32_t stage, void *data, int64_t n,
+                                const char *where);
+tess_status tess_runner_wait_for_messages(struct tess_runner *s, int64_t step);
+/* Waits for the values that a step has sent. */
+tess_status tess_runner_wait_for_sends(struct tess_runner *s, int64_t step);
+/* Broadcasts n 32-bit words from the first rank of a stage to its other ranks. */
+tess_status tess_runner_broadcast_in_stage(const struct tess_runner *s, void *data, uint64_t n,
+                                           const char *where);
 /*
  * Returns the default number of prompt rows in a step: the device's. A pipeline has fewer, since
  * its stages compute several steps of a prompt at a time.

@@ -76,7 +76,7 @@ static bool is_usable(const struct tess_runner *s)
 	struct tess_view view[4];
 	struct tess_op op = make_sample(s, view, NULL, NULL, 1);
 
-	if (!s->device.stream || !t->mark || !t->reached || s->check ||
+	if (s->ahead > 1 || !s->device.stream || !t->mark || !t->reached || s->check ||
 	    tess_device_check_op(t, &op))
 		return false;
 	return tess_group_size(s->parts.group) == 1 || tess_call_is_direct(s->parts.group, &c);
@@ -155,7 +155,7 @@ tess_status tess_chooser_feed(struct tess_runner *s)
 		              .stream = s->device.stream,
 		              .where = "generate:ids" };
 
-	to.data = s->step.at.inputs;
+	to.data = s->step->at.inputs;
 	to.stride[0] = 1;
 	return TESS_PLUGIN_CALL_FOR(s->device.table, op.where, op_get_kind_name(op.kind), run,
 	                            s->device.self, &op);

@@ -58,6 +58,7 @@ tess_status tess_runner_check_room(const struct tess_runner *s)
 tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_rows *rows,
                                       int64_t n)
 {
+	const struct tess_memory *at = &s->step->at;
 	struct tess_kv_tables t;
 	tess_status st = TESS_OK;
 
@@ -65,13 +66,14 @@ tess_status tess_runner_reserve_pages(struct tess_runner *s, const struct tess_r
 		st = tess_kv_cache_grow(s->kv, rows[i].slot, rows[i].n);
 	if (!st)
 		st = tess_kv_cache_write_tables(s->kv, s->chooser.turn, &t);
-	if (st || (t.page == s->step.at.pages && t.slots == s->step.at.slots &&
-	           t.blocks == s->step.at.blocks))
+	if (st || (t.page == at->pages && t.slots == at->slots && t.blocks == at->blocks))
 		return st;
-	s->step.at.pages = t.page;
-	s->step.at.slots = t.slots;
-	s->step.at.blocks = t.blocks;
-	s->step.moved = true;
+	for (int32_t i = 0; i < s->ahead; i++) {
+		s->step[i].at.pages = t.page;
+		s->step[i].at.slots = t.slots;
+		s->step[i].at.blocks = t.blocks;
+		s->step[i].moved = true;
+	}
 	return TESS_OK;
 }
 
@@ -90,27 +92,41 @@ tess_status tess_runner_reserve_logits(struct tess_runner *s, const struct tess_
 	free(s->logits);
 	s->logits = malloc((size_t)(nselected * tess_runner_vocabulary(s)) * sizeof *s->logits);
 	st = s->logits ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
-	st = tess_group_agree_status(s->parts.group, st, "step");
+	st = tess_group_agree_unless_apart(s->parts.group, s->ahead > 1, st, "step");
 	s->nlogits = st ? 0 : nselected; /* some ranks may have it: all retry */
+	return st;
+}
+
+/* Grows the rope tables, which all steps share. */
+static tess_status grow_rope(struct tess_runner *s, int64_t end)
+{
+	tess_status st = tess_step_memory_grow_rope(s->step, s->programs.first->program, end);
+
+	for (int32_t i = 0; i < s->ahead && !st; i++) {
+		s->step[i].at.rope = s->step->at.rope;
+		s->step[i].at.rope_positions = s->step->at.rope_positions;
+		s->step[i].moved = true;
+	}
 	return st;
 }
 
 tess_status tess_runner_reserve_buffers(struct tess_runner *s, const struct tess_shape *like,
                                         int64_t end)
 {
+	struct tess_step_memory *m = &s->step[like->memory];
 	int64_t inputs = 3 * like->ntokens + like->nselected;
-	bool rope = s->programs.first->program->nropes && end > s->step.at.rope_positions;
+	bool rope = s->programs.first->program->nropes && end > m->at.rope_positions;
 	tess_status st = TESS_OK;
 
-	if (inputs <= s->step.ninputs && !rope)
+	if (inputs <= m->ninputs && !rope)
 		return TESS_OK;
-	if (inputs > s->step.ninputs)
-		st = tess_step_memory_grow_inputs(&s->step, inputs);
+	if (inputs > m->ninputs)
+		st = tess_step_memory_grow_inputs(m, inputs);
 	if (!st && rope)
-		st = tess_step_memory_grow_rope(&s->step, s->programs.first->program, end);
-	st = tess_group_agree_status(s->parts.group, st, "step");
+		st = grow_rope(s, end);
+	st = tess_group_agree_unless_apart(s->parts.group, s->ahead > 1, st, "step");
 	if (st) /* some ranks may have grown it: all retry */
-		s->step.ninputs = s->step.at.rope_positions = 0;
-	s->step.moved = true;
+		m->ninputs = m->at.rope_positions = 0;
+	m->moved = true;
 	return st;
 }

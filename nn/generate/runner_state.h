@@ -1,5 +1,6 @@
 /*
- * runner_state.h - the internal state of a runner, and the memory of its steps (runner_memory.c).
+ * runner_state.h - the internal state of a runner: its steps (runner_step.c), and their memory
+ * (runner_memory.c).
  */
 #ifndef TESS_NN_RUNNER_STATE_H
 #define TESS_NN_RUNNER_STATE_H
@@ -39,7 +40,16 @@ struct tess_runner {
 	struct tess_rank_weights weights;
 	int64_t packing_ns; /* time for packing weights before the next step */
 	struct tess_kv_cache *kv;
-	struct tess_step_memory step;
+	/*
+	 * steps of inference under way at a time (runner_step.c): step i uses memory i % ahead; the
+	 * program of the last step in each memory, whose sends may be under way, or NULL
+	 */
+	int32_t ahead;
+	struct tess_step_memory *step;
+	struct tess_shaped_program **begun;
+	int64_t nbegun, nfinished;
+	/* sends to other stages: values of stage 0, by memory; messages of stage 1, by step */
+	struct tess_sends sends;
 	float *logits; /* a copy of the device's logits; room for nlogits rows */
 	int64_t nlogits;
 	bool check; /* TESSERA_CHECK */

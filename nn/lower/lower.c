@@ -280,6 +280,14 @@ static void set_page_classes(struct build *b)
 		l->page_class[i].window = b->p->class_window[i];
 }
 
+/* Returns true if the rank holds logits after the last record. */
+static bool has_logits(const struct tess_program *p, int32_t rank)
+{
+	if (p->logits_root == TESS_LOGITS_CUT)
+		return tess_program_has_stage(p, rank, p->logits_stage);
+	return p->logits_root < 0 || p->logits_root == rank;
+}
+
 tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out)
 {
@@ -309,7 +317,7 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	lower_records(&b, values);
 	set_stage_result(&b, &l->loss, p->loss, p->loss_stage);
 	set_stage_result(&b, &l->balance, p->balance, p->balance_stage);
-	if (!b.status && !p->training && (p->logits_root < 0 || p->logits_root == rank)) {
+	if (!b.status && !p->training && has_logits(p, rank)) {
 		logits = make_dense(&b, p->logits); /* in use after the last record */
 		build_add_pointer(&b, &l->logits, &logits);
 	}

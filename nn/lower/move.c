@@ -463,7 +463,8 @@ static void add_message(struct build *b, const struct tess_record *rec, bool sen
 	c->peer = b->p->stage_rank[other];
 	c->count = (uint64_t)((v.partial ? v.nodes : 1) * v.rows * v.cols);
 	if (!b->status && sends)
-		b->buffer[v.buffer].sent = tess_program_has_slots(b->p);
+		b->buffer[v.buffer].sent =
+			tess_program_has_slots(b->p) || tess_program_count_ahead(b->p) > 1;
 }
 
 /* Adds the move between ranks that differ in the stage only, and so hold parts of equal size. */

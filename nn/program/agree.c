@@ -179,13 +179,24 @@ tess_status tess_group_compare_pairs(struct tess_group *g, const char *pairs, ui
 	return st;
 }
 
-tess_status tess_group_post_stage_failure(struct tess_group *g, const struct tess_program *p,
-                                          tess_status st)
+static tess_status post_rank_failure(struct tess_group *g, tess_status st)
 {
 	char sentence[SENTENCE];
 
-	if (!st || p->pipeline_along < 0)
-		return st;
+	if (!st)
+		return TESS_OK;
 	snprintf(sentence, sizeof sentence, "%s", tess_error());
 	return tess_world_post_failure(g->world, st, sentence);
+}
+
+tess_status tess_group_agree_unless_apart(struct tess_group *g, bool apart, tess_status st,
+                                          const char *where)
+{
+	return apart ? post_rank_failure(g, st) : tess_group_agree_status(g, st, where);
+}
+
+tess_status tess_group_post_stage_failure(struct tess_group *g, const struct tess_program *p,
+                                          tess_status st)
+{
+	return p->pipeline_along < 0 ? st : post_rank_failure(g, st);
 }

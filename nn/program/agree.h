@@ -13,6 +13,13 @@
  */
 tess_status tess_group_agree_status(struct tess_group *g, tess_status st, const char *where);
 
+/*
+ * Does the same for ranks that are not `apart`. Ranks that are apart run different steps, and do
+ * not wait for each other: a failure of one of them fails the job.
+ */
+tess_status tess_group_agree_unless_apart(struct tess_group *g, bool apart, tess_status st,
+                                          const char *where);
+
 struct tess_difference { /* between this rank's pairs and those of a reference rank */
 	const char *name, *mine, *theirs; /* values; NULL: no pair of this name */
 	int32_t rank; /* the reference, a world rank that has the most frequent pairs */

@@ -82,6 +82,11 @@ int64_t tess_weight_count_elements(const struct tess_weight *w)
 	return n;
 }
 
+int32_t tess_program_count_ahead(const struct tess_program *p)
+{
+	return p->training || !tess_program_is_on_host(p) ? 1 : p->nstages;
+}
+
 int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank)
 {
 	return tess_program_get_cut(p, rank, p->pipeline_along).rank;

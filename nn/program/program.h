@@ -78,7 +78,10 @@ struct tess_redistributed {
 	struct tess_tensor *to;
 };
 
-/* The `logits_root` of steps that leave logits cut by vocabulary, if the head is. */
+/*
+ * The `logits_root` of steps that leave logits in the stage of the head, and cut by vocabulary if
+ * the head is. Uncut ones are of one rank: the first of that stage.
+ */
 enum { TESS_LOGITS_CUT = -2 };
 
 enum { TESS_ROLE_WHOLE, TESS_ROLE_OUT, TESS_ROLE_IN, TESS_ROLE_EXPERTS };
@@ -184,6 +187,7 @@ struct tess_program {
 	int64_t ntokens, nselected; /* rows of a step, and rows with logits */
 	int64_t max_positions; /* maximum length of a sequence, for position tables; 0: unlimited */
 	int32_t logits_root; /* the only rank with the logits; -1: all; TESS_LOGITS_CUT */
+	int32_t logits_stage; /* the stage that computes the logits; 0: there is no pipeline */
 	/* mesh dimension that cuts the logits by vocabulary before they are gathered; -1: none */
 	int32_t vocabulary_along;
 	bool check; /* add steps that check the outputs of each record */
@@ -280,6 +284,8 @@ static inline bool tess_program_has_slots(const struct tess_program *p)
 	return p->training && p->nstages > 1;
 }
 
+/* Returns how many steps of inference may be under way at a time: one for each stage, or one. */
+int32_t tess_program_count_ahead(const struct tess_program *p);
 /* Returns the coordinate of a rank along pp; 0 without that dimension. */
 int32_t tess_program_get_pipeline_rank(const struct tess_program *p, int32_t rank);
 /* Returns whether `rank` runs records of this stage and has its weights. */

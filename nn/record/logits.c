@@ -19,10 +19,9 @@ static struct tess_tensor *gather_logits(struct tess_recorder *r, struct tess_te
 		return NULL;
 	memcpy(to, r->whole, sizeof *to * (size_t)r->p->mesh.ndims);
 	along = tess_places_find(x->place, r->p->mesh.ndims, TESS_SHARD, 1);
-	if (along < 0 || x->dim[1]->base != x->dim[1] ||
-	    (!r->p->training && r->p->pipeline_along >= 0)) { /* rank 0 is in another stage */
-		if (r->p->logits_root == TESS_LOGITS_CUT)
-			r->p->logits_root = 0;
+	if (along < 0 || x->dim[1]->base != x->dim[1]) {
+		if (r->p->logits_root == TESS_LOGITS_CUT && r->p->pipeline_along < 0)
+			r->p->logits_root = 0; /* a pipeline's cut chooses the rank */
 		return tess_tensor_redistribute(r, x, to, output);
 	}
 	to[along] = x->place[along];

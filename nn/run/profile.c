@@ -284,7 +284,9 @@ tess_status tess_profile_split_calls(const struct tess_profile *p, int64_t *movi
 		struct tess_group *g = p->call[i].group;
 
 		all += p->call[i].left - p->call[i].entered;
-		if (!g->world->hosts && is_first_of_group(p, i))
+		if (!g)
+			waited += p->call[i].left - p->call[i].entered;
+		else if (!g->world->hosts && is_first_of_group(p, i))
 			st = split_group_calls(p, g, entered, &waited);
 	}
 	free(entered);

@@ -49,13 +49,13 @@ static inline int64_t tess_profile_begin(const struct tess_profile *p)
 }
 /* Adds a step, `op` and the ops linked to it, that began at `began`; op NULL: a style's call. */
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began);
-/* Adds a collective. g and p may be NULL. */
+/* Adds a collective; g NULL: a message, which only two ranks exchange. p may be NULL. */
 void tess_profile_add_call(struct tess_profile *p, struct tess_group *g, int64_t began);
 
 /*
- * Splits the time of this rank's collectives, in ns. *wait: until the last rank of the group
- * entered; *moving: the rest. For ranks on several hosts, whose clocks differ, *wait is 0.
- * Collective over the groups of the calls.
+ * Splits the time of this rank's calls, in ns. *wait: until the last rank of the group entered, and
+ * all of a message; *moving: the rest. For ranks on several hosts, whose clocks differ, *wait has
+ * messages only. Collective over the groups of the calls.
  */
 tess_status tess_profile_split_calls(const struct tess_profile *p, int64_t *moving, int64_t *wait);
 

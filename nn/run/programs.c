@@ -90,7 +90,7 @@ static struct tess_shaped_program **find_shape_bucket(struct tess_programs *s,
                                                       struct tess_shape shape)
 {
 	uint64_t hash = (uint64_t)shape.ntokens * 31 + (uint64_t)shape.nselected * 7 +
-	                (uint64_t)shape.root + shape.key;
+	                (uint64_t)shape.root + shape.key + (uint64_t)shape.memory * 17;
 
 	return &s->bucket[hash % TESS_PROGRAM_BUCKETS];
 }
@@ -106,7 +106,8 @@ static bool is_same_training(const struct tess_training *a, const struct tess_tr
 static bool is_same_shape(struct tess_shape a, struct tess_shape b)
 {
 	return a.ntokens == b.ntokens && a.nselected == b.nselected && a.root == b.root &&
-	       a.key == b.key && (!a.training || is_same_training(a.training, b.training));
+	       a.key == b.key && a.memory == b.memory &&
+	       (!a.training || is_same_training(a.training, b.training));
 }
 
 /* Frees the program that no step has run for the longest time. */
@@ -127,10 +128,16 @@ static void drop_oldest_program(struct tess_programs *s)
 /* Lowers a recorded program for a device that must be able to run it. */
 static tess_status lower_shape(struct tess_programs *s, struct tess_shaped_program *k)
 {
+	struct tess_rank_program *old = k->lowered;
 	tess_status st =
 		tess_program_lower(k->program, tess_group_rank(s->group), s->weights, &k->lowered);
 
-	return st ? st : tess_rank_program_check_device(k->lowered, s->options.device);
+	if (st)
+		return st;
+	tess_graphs_close(&k->graphs);
+	tess_rank_program_free(old);
+	k->stale = k->bound = false;
+	return tess_rank_program_check_device(k->lowered, s->options.device);
 }
 
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
@@ -143,8 +150,10 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 	while (k && !is_same_shape(k->shape, shape))
 		k = k->next;
 	if (k) {
-		*out = k;
-		return TESS_OK;
+		st = k->stale ? lower_shape(s, k) : TESS_OK;
+		if (!st)
+			*out = k;
+		return st;
 	}
 	if (s->n >= PROGRAMS_MAX && s->n >= s->kept)
 		drop_oldest_program(s);
@@ -154,7 +163,7 @@ tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
 		st = record_shape(s, shape, &k);
 	if (!st)
 		st = lower_shape(s, k);
-	st = tess_group_agree_status(s->group, st, "program");
+	st = tess_group_agree_unless_apart(s->group, s->apart, st, "program");
 	if (st) {
 		if (k && !first)
 			free_shaped_program(k);
@@ -174,31 +183,22 @@ void tess_programs_close_graphs(struct tess_programs *s)
 			tess_graphs_close(&k->graphs);
 }
 
-tess_status tess_programs_lower_again(struct tess_programs *s)
+void tess_programs_mark_stale(struct tess_programs *s)
 {
-	tess_status st = TESS_OK;
-
-	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++) {
-		for (struct tess_shaped_program *k = s->bucket[i]; k && !st; k = k->next) {
-			struct tess_rank_program *old = k->lowered;
-
-			tess_graphs_close(&k->graphs);
-			st = lower_shape(s, k);
-			if (st)
-				k->lowered = old;
-			else
-				tess_rank_program_free(old);
-		}
-	}
-	return st;
+	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
+		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
+			k->stale = true;
 }
 
-void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m)
+void tess_programs_bind(struct tess_programs *s, int32_t memory, const struct tess_memory *m)
 {
 	tess_programs_close_graphs(s);
 	for (int i = 0; i < TESS_PROGRAM_BUCKETS; i++)
 		for (struct tess_shaped_program *k = s->bucket[i]; k; k = k->next)
-			tess_rank_program_bind(k->lowered, m);
+			if (k->shape.memory == memory) {
+				tess_rank_program_bind(k->lowered, m);
+				k->bound = true;
+			}
 }
 
 void tess_programs_free(struct tess_programs *s)

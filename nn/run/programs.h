@@ -13,6 +13,7 @@ struct tess_shape { /* a value: the shape of a step */
 	int32_t root; /* the rank that gets the logits; -1: all; TESS_LOGITS_CUT */
 	const struct tess_training *training; /* NULL: inference */
 	uint64_t key; /* training: hash of the shapes of all replicas, equal on all ranks */
+	int32_t memory; /* inference: index of the step memory that the program is bound to */
 };
 
 struct tess_shaped_program {
@@ -20,6 +21,8 @@ struct tess_shaped_program {
 	struct tess_program *program;
 	struct tess_rank_program *lowered; /* NULL: only recorded */
 	struct tess_graphs graphs;
+	bool stale; /* views of weights have changed since it was lowered */
+	bool bound; /* to its memory */
 	int64_t used; /* number of the last step that ran it, set by the caller; 0: none */
 	struct tess_shaped_program *next; /* in its bucket */
 };
@@ -33,21 +36,22 @@ struct tess_programs { /* {0}: empty; the caller sets options, group, all and we
 	struct tess_shaped_program *first; /* weights are loaded for it; never dropped */
 	struct tess_shaped_program *bucket[TESS_PROGRAM_BUCKETS];
 	int32_t n, kept; /* kept: at least this many programs are not dropped */
+	bool apart; /* ranks do not wait for each other: see nn/program/agree.h */
 };
 
 tess_status tess_programs_record_first(struct tess_programs *s, struct tess_shape shape);
 /* Compares the first programs of all ranks. TESS_EMISMATCH: they differ. Collective. */
 tess_status tess_programs_compare(const struct tess_programs *s);
 /*
- * Finds the lowered program of a shape, valid until the next call. A new one must be bound.
- * Collective if it is new.
+ * Finds the lowered program of a shape, valid as long as it is among the last `kept` ones, or until
+ * the next call. Lowers a stale one again. Collective if it is new.
  */
 tess_status tess_programs_find(struct tess_programs *s, struct tess_shape shape,
                                struct tess_shaped_program **out);
-/* Lowers all programs again after views of weights have changed. Bind them again. */
-tess_status tess_programs_lower_again(struct tess_programs *s);
-/* Binds all programs. */
-void tess_programs_bind(struct tess_programs *s, const struct tess_memory *m);
+/* Marks all programs as stale. The steps of one that is under way stay until it is found again. */
+void tess_programs_mark_stale(struct tess_programs *s);
+/* Binds the programs of a memory. */
+void tess_programs_bind(struct tess_programs *s, int32_t memory, const struct tess_memory *m);
 /* Call it before their groups detach the device. */
 void tess_programs_close_graphs(struct tess_programs *s);
 void tess_programs_free(struct tess_programs *s);

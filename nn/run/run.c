@@ -148,6 +148,12 @@ static tess_status run_timed_step(struct tess_step *s, const struct tess_opened_
 	return st;
 }
 
+static bool is_sent_to_one(const struct tess_step *s)
+{
+	return s->kind == TESS_STEP_COLL &&
+	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
+}
+
 /* Runs a step for a profile, and waits for its op on a stream. */
 static tess_status run_profiled_step(struct tess_step *s, const struct tess_opened_device *d,
                                      const struct tess_run_groups *groups,
@@ -163,7 +169,8 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 	if (s->kind == TESS_STEP_OP || s->kind == TESS_STEP_CALL)
 		tess_profile_add_op(p, s->kind == TESS_STEP_OP ? &s->op : NULL, began);
 	else if (s->kind != TESS_STEP_CHECK)
-		tess_profile_add_call(p, get_step_group(groups, call), began);
+		tess_profile_add_call(p, is_sent_to_one(call) ? NULL : get_step_group(groups, call),
+		                      began);
 	return st;
 }
 

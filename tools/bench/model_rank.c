@@ -162,6 +162,7 @@ static tess_status run_round(struct model_rank *r, struct tess_profile *profile,
 	const struct model_options *a = r->options;
 	bool prefill = a->kind == MODEL_PREFILL;
 	struct tess_runner *runner = tess_session_runner(r->session);
+	int32_t ahead = tess_runner_count_ahead(runner);
 	int64_t began, moving, wait;
 	tess_status st = prepare_texts(r);
 
@@ -175,7 +176,8 @@ static tess_status run_round(struct model_rank *r, struct tess_profile *profile,
 		st = advance_texts(r, prefill ? a->tokens : 1, prefill ? 1 : a->tokens);
 	*out = (struct model_round){ .seconds = 1e-9 * (double)(tess_now() - began) };
 	tess_runner_set_profile(runner, NULL);
-	if (!st && r->first && !prefill && r->nsteps > a->tokens)
+	/* with stages, a step has a share of the texts, and the last texts are shared out again */
+	if (!st && r->first && !prefill && r->nsteps > a->tokens * ahead + ahead - 1)
 		st = tess_fail(TESS_ENOMEM,
 		               "the KV cache has no room for %d texts of %d positions at once; use "
 		               "a smaller --batch, or a larger --kv-memory",
