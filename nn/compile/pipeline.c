@@ -391,8 +391,8 @@ static void place_logits(const struct pipeline *c)
 
 	p->logits_stage = c->home[p->logits->id];
 	if (p->logits_root == TESS_LOGITS_CUT && p->vocabulary_along < 0)
-		p->logits_root = p->stage_rank[p->logits_stage] *
-		                 p->mesh.dim[p->pipeline_along].stride;
+		p->logits_root =
+			p->stage_rank[p->logits_stage] * p->mesh.dim[p->pipeline_along].stride;
 }
 
 /* Returns the stage of the rank that receives the logits. */
