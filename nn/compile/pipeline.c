@@ -17,6 +17,7 @@ struct pipeline {
 	struct tess_recorder *r;
 	struct tess_program *p;
 	int32_t nforward, nstages;
+	int32_t tail; /* the first record after the numbered modules */
 	int32_t *first; /* by stage: its first record */
 	bool *placed; /* by weight: its stage is known */
 	int32_t *home; /* by value: the stage that computes it; TESS_STAGES_ALL: an input */
@@ -152,6 +153,16 @@ static void use_stage_begins(struct pipeline *c)
 		c->first[i] = r->stage_begins[i - 1].record;
 }
 
+/* Returns the record after the last one of a numbered module, or the end without such modules. */
+static int32_t find_tail(const struct pipeline *c)
+{
+	int32_t i = c->nforward;
+
+	while (i && !measure_numbered_path(c->p->record[i - 1]->module))
+		i--;
+	return i ? i : c->nforward;
+}
+
 /* ---- the stage of each record ---------------------------------------------------------------- */
 
 /* Returns the stage of the weights of a record, `first` for newly placed ones; -1: no weights. */
@@ -200,7 +211,7 @@ static int32_t find_operand_stage(const struct pipeline *c, const struct tess_re
 static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 {
 	const struct tess_record *rec = c->p->record[i];
-	int32_t stage = 0, by_weight;
+	int32_t stage = 0, by_weight, by_operand = find_operand_stage(c, rec);
 
 	while (stage + 1 < c->nstages && c->first[stage + 1] <= i)
 		stage++;
@@ -208,10 +219,10 @@ static int32_t choose_forward_stage(struct pipeline *c, int32_t i)
 	if (by_weight >= 0)
 		return by_weight;
 	/* all stages have inputs, and may slice them */
-	if (rec->kind == TESS_REC_MOVE && find_operand_stage(c, rec) == TESS_STAGES_ALL &&
+	if (rec->kind == TESS_REC_MOVE && by_operand == TESS_STAGES_ALL &&
 	    !tess_move_kind(c->p, rec))
 		return TESS_STAGES_ALL;
-	return stage;
+	return i >= c->tail && by_operand >= 0 ? by_operand : stage;
 }
 
 static int32_t choose_backward_stage(struct pipeline *c, int32_t i)
@@ -333,6 +344,7 @@ void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward)
 		tess_recorder_keep_error(r, TESS_ENOMEM);
 		return;
 	}
+	c.tail = find_tail(&c);
 	if (r->nstage_begins)
 		use_stage_begins(&c);
 	else
