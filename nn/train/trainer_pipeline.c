@@ -236,7 +236,7 @@ static void use_memory(struct pipelined *c, int32_t micro)
 
 /* Reports the action to a tracing backend, as "1F3". */
 static void report_action(const struct pipelined *c, int32_t stage, int32_t micro, int32_t kind,
-                        int64_t began)
+                          int64_t began)
 {
 	static const char *const kinds[] = {
 		[TESS_PIPELINE_FORWARD] = "forward",
