@@ -294,7 +294,7 @@ static void copy_tables(struct pipeline *c)
 	}
 }
 
-/* ---- the whole --------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 /* Finds the stage with the logits; ones that stay there uncut are its first rank's. */
 static void place_logits(const struct pipeline *c)
