@@ -15,7 +15,6 @@ struct tess_running_request {
 	int64_t start, first_token; /* tess_now(); 0: no id chosen yet */
 	int64_t nrows; /* rows of the step that is composed */
 	uint64_t room; /* maximum room in the KV cache that it may still need */
-	bool waits; /* a step is under way that chooses its next id */
 	int32_t set; /* the device's set of its ids, for a penalty; -1: none */
 	int64_t row; /* index among the ids chosen by the device in the queued step; -1: none */
 	bool end_wanted; /* rank 0: ends with the next id */

@@ -55,9 +55,9 @@ static int64_t give_rows_to_sequences(struct tess_generate_state *g)
 		int64_t at = (first + i) % g->nrunning;
 		struct tess_running_request *r = g->running[at];
 
-		if (!r->first_token || r->waits)
+		r->nrows = r->first_token ? count_remaining(r) : 0;
+		if (!r->nrows) /* a prompt, or its next id is not known yet */
 			continue;
-		r->nrows = count_remaining(r);
 		g->cursor = (at + 1) % g->nrunning;
 		n++;
 	}
@@ -73,7 +73,7 @@ static void give_rows_to_prompts(struct tess_generate_state *g, int64_t n)
 		struct tess_running_request *r = g->running[i];
 		int64_t remaining = count_remaining(r);
 
-		if (r->first_token || r->waits)
+		if (r->first_token)
 			continue;
 		r->nrows = remaining < left ? remaining : left;
 		left -= r->nrows;
@@ -125,10 +125,8 @@ static tess_status begin_step(struct tess_generate_state *g, struct tess_begun_s
 	g->nbegun++;
 	for (int64_t i = 0; i < g->nrunning; i++)
 		g->running[i]->set = -1; /* the device does not see the host's choices */
-	for (int64_t i = 0; i < s->n; i++) {
+	for (int64_t i = 0; i < s->n; i++)
 		s->part[i].request->sequence->ncached += s->part[i].nrows;
-		s->part[i].request->waits = s->part[i].chooses || s->part[i].ends;
-	}
 	return TESS_OK;
 }
 
@@ -159,7 +157,6 @@ static tess_status apply_choices(struct tess_generate_state *g, const struct tes
 			finish = word->finish;
 			g->results[r->request].ntokens++;
 			r->first_token = r->first_token ? r->first_token : tess_now();
-			r->waits = false;
 		}
 		word += part->chooses;
 		if (finish && r->sequence)
