@@ -16,9 +16,9 @@
  * records. If no style begins a stage, the numbered modules of the model ("model.layers.3") are
  * distributed to minimize the maximum bytes of weights in a stage's products. Records before them
  * are in the first stage, records after them in the last. A tied head has a copy of its table if
- * the two are in different stages. A record of the backward is in the stage of its weight, else in
+ * the two are on different ranks. A record of the backward is in the stage of its weight, else in
  * that of the forward's values that it reads. The logits end in the stage of the rank that uses
- * them, or stay in theirs; the loss ends in all. Fails the recording if there are fewer modules than
+ * them, or stay in theirs, as the loss does. Fails the recording if there are fewer modules than
  * stages, or the plan begins another number of stages.
  */
 void tess_pipeline_cut(struct tess_recorder *r, int32_t nforward);

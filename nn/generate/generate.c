@@ -169,7 +169,7 @@ static void remove_ended(struct tess_generate_state *g)
 }
 
 /* Drops what is under way after a failure, whose message stays. */
-static tess_status abandon_steps(struct tess_generate_state *g, tess_status st)
+static tess_status drop_failed_steps(struct tess_generate_state *g, tess_status st)
 {
 	char sentence[sizeof g->sentence];
 
@@ -193,7 +193,7 @@ static tess_status generate_texts(struct tess_generate_state *g)
 			start_requests(g);
 	}
 	if (st)
-		return abandon_steps(g, st);
+		return drop_failed_steps(g, st);
 	if (g->queued) { /* rows of ended sequences */
 		const struct tess_chosen *unused;
 

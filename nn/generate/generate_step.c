@@ -32,7 +32,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static struct tess_begun_step *get_step(const struct tess_generate_state *g, int64_t number)
+static struct tess_begun_step *get_begun_step(const struct tess_generate_state *g, int64_t number)
 {
 	return &g->step[number % g->ring];
 }
@@ -134,7 +134,7 @@ static tess_status begin_step(struct tess_generate_state *g, struct tess_begun_s
 
 static tess_status finish_oldest_step(struct tess_generate_state *g)
 {
-	struct tess_begun_step *s = get_step(g, g->nfinished++);
+	struct tess_begun_step *s = get_begun_step(g, g->nfinished++);
 	const float *logits;
 	tess_status st = tess_runner_finish_step(g->runner, &logits);
 
@@ -173,7 +173,7 @@ static tess_status apply_choices(struct tess_generate_state *g, const struct tes
 
 static tess_status complete_step(struct tess_generate_state *g)
 {
-	struct tess_begun_step *s = get_step(g, g->ncompleted);
+	struct tess_begun_step *s = get_begun_step(g, g->ncompleted);
 	tess_status st = g->nfinished == g->ncompleted ? finish_oldest_step(g) : TESS_OK;
 
 	if (!st)
@@ -353,7 +353,7 @@ tess_status tess_generate_run_step(struct tess_generate_state *g)
 	if (g->queued)
 		return run_chosen_step(g);
 	while (!st && g->nbegun - g->ncompleted < g->ahead) {
-		struct tess_begun_step *s = get_step(g, g->nbegun);
+		struct tess_begun_step *s = get_begun_step(g, g->nbegun);
 
 		st = tess_runner_wait_for_messages(g->runner, g->nbegun - g->ring);
 		s->number = g->nbegun;
@@ -376,7 +376,7 @@ tess_status tess_generate_drop_steps(struct tess_generate_state *g)
 		if (g->nfinished == g->ncompleted)
 			st = finish_oldest_step(g);
 		if (!st)
-			st = tess_generate_receive_ids(g, get_step(g, g->ncompleted));
+			st = tess_generate_receive_ids(g, get_begun_step(g, g->ncompleted));
 	}
 	mine = tess_runner_settle(g->runner);
 	return st ? st : mine;

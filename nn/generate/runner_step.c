@@ -361,7 +361,8 @@ tess_status tess_runner_step(struct tess_runner *s, const struct tess_rows *rows
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static struct tess_coll make_message(int32_t kind, int32_t stage, int64_t n, const char *where)
+static struct tess_coll make_stage_message(int32_t kind, int32_t stage, int64_t n,
+                                           const char *where)
 {
 	return (struct tess_coll){ .size = sizeof(struct tess_coll),
 		                   .kind = kind,
@@ -375,7 +376,7 @@ tess_status tess_runner_send(struct tess_runner *s, int32_t stage, const void *d
                              const char *where, int64_t step)
 {
 	const struct tess_program *p = s->programs.first->program;
-	struct tess_coll c = make_message(TESS_SEND, stage, n, where);
+	struct tess_coll c = make_stage_message(TESS_SEND, stage, n, where);
 	struct tess_work *work;
 	tess_status st;
 
@@ -392,7 +393,7 @@ tess_status tess_runner_receive(struct tess_runner *s, int32_t stage, void *data
                                 const char *where)
 {
 	const struct tess_program *p = s->programs.first->program;
-	struct tess_coll c = make_message(TESS_RECV, stage, n, where);
+	struct tess_coll c = make_stage_message(TESS_RECV, stage, n, where);
 	int64_t began = tess_profile_begin(s->groups.profile);
 	tess_status st;
 

@@ -246,12 +246,17 @@ static int32_t find_segment_of(const struct tess_rank_program *l, int32_t step)
 	return lo;
 }
 
-/* Returns the stage whose slot has a buffer; -1: the step arena. */
+/*
+ * Returns the stage whose slot has a buffer; -1: the step arena. A single micro-batch has one slot
+ * on each stage, and packs best with all in it.
+ */
 static int32_t find_buffer_slot(const struct build *b, int32_t i)
 {
 	const struct buffer *memory = &b->buffer[i];
-	bool leaves = memory->sent || find_segment_of(b->l, memory->life.first) !=
-	                                      find_segment_of(b->l, memory->life.last);
+	bool several = tess_program_has_slots(b->p) && b->p->training->several;
+	bool leaves = !several || memory->sent ||
+	              find_segment_of(b->l, memory->life.first) !=
+	                      find_segment_of(b->l, memory->life.last);
 
 	return tess_program_has_slots(b->p) && leaves ? memory->stage : -1;
 }

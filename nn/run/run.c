@@ -75,7 +75,7 @@ static tess_status start_step(struct tess_step *s, const struct tess_opened_devi
 }
 
 /* Abandons steps after a failure: other ranks may be reading memory that the caller frees. */
-static void abandon_steps(const struct tess_step *s)
+static void abandon_under_way(const struct tess_step *s)
 {
 	for (; s; s = s->under_way)
 		if (s->kind == TESS_STEP_SUM)
@@ -212,7 +212,7 @@ tess_status tess_rank_program_run(const struct tess_rank_program *l,
 	}
 	tess_compute_spans_end(&spans);
 	if (st)
-		abandon_steps(under_way);
+		abandon_under_way(under_way);
 	tess_thread_state_restore(&before);
 	return st;
 }
@@ -275,7 +275,7 @@ tess_status tess_rank_program_run_segment(const struct tess_rank_program *l,
 	}
 	tess_compute_spans_end(&spans);
 	if (st)
-		abandon_steps(under_way);
+		abandon_under_way(under_way);
 	tess_thread_state_restore(&before);
 	return st;
 }

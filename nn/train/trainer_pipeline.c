@@ -235,8 +235,8 @@ static void use_memory(struct pipelined *c, int32_t micro)
 /* ---- actions --------------------------------------------------------------------------------- */
 
 /* Reports the action to a tracing backend, as "1F3". */
-static void note_action(const struct pipelined *c, int32_t stage, int32_t micro, int32_t kind,
-                        int64_t began)
+static void report_action(const struct pipelined *c, int32_t stage, int32_t micro, int32_t kind,
+                          int64_t began)
 {
 	static const char *const kinds[] = {
 		[TESS_PIPELINE_FORWARD] = "forward",
@@ -270,7 +270,7 @@ static tess_status run_segment(struct pipelined *c, int32_t stage, int32_t micro
 	began = tess_now();
 	st = tess_rank_program_run_segment(l, segment, &t->device, &t->groups, &c->sends);
 	if (!tess_schedule_is_message(kind))
-		note_action(c, stage, micro, kind, began);
+		report_action(c, stage, micro, kind, began);
 	return st;
 }
 

@@ -240,8 +240,8 @@ static const struct sentence once[] = {
 	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences" },
 	{ "$T train data --data data/config.json --pipeline-schedule zb-v", 1, 1,
 	  "pipeline schedule zb-v: the mesh has no stages; use --mesh pp=N" },
-	{ "$T train data --data data/config.json --pipeline-schedule interleaved:9 --mesh pp=2", 1, 1,
-	  "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
+	{ "$T train data --data data/config.json --mesh pp=2 --pipeline-schedule interleaved:9", 1,
+	  1, "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
 	{ "$T train data --data x --schedule 1f1b", 2, 1,
 	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
 	  "pipeline is --pipeline-schedule" },
