@@ -288,6 +288,7 @@ void tess_trainer_close(struct tess_trainer *t)
 	free(t->pattern);
 	free(t->own_schedule);
 	tess_check_close_group(t->groups.stage, t->parts.group);
+	tess_trainer_close_timeline(t);
 	tess_pipeline_close(t->pipeline);
 	tess_device_free(&t->device, t->squares);
 	tess_parameters_free(&t->parameters);

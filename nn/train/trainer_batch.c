@@ -319,9 +319,9 @@ tess_status tess_trainer_write_inputs(struct tess_trainer *t, int64_t at,
 	                        (uint64_t)(4 * n + 5) * sizeof *id);
 }
 
-/* Waits for the load balancing loss of a micro-batch, and adds it. */
-static tess_status add_balance(const struct tess_trainer *t, const struct tess_shaped_program *k,
-                               struct tess_batch_totals *totals)
+/* Waits for the load balancing loss of a micro-batch. */
+static tess_status read_balance(const struct tess_trainer *t, const struct tess_shaped_program *k,
+                                double *out)
 {
 	const struct tess_tensor *balance = k->program->balance;
 	size_t bytes = sizeof(float) * (size_t)(balance->dim[0]->size * balance->dim[1]->size);
@@ -331,13 +331,13 @@ static tess_status add_balance(const struct tess_trainer *t, const struct tess_s
 	if (!st)
 		st = tess_device_move(&t->device, "loss", sums, k->lowered->balance, bytes);
 	if (!st)
-		totals->balance += tess_program_compute_balance(k->program, sums);
+		*out = tess_program_compute_balance(k->program, sums);
 	free(sums);
 	return st;
 }
 
 tess_status tess_trainer_copy_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                     int64_t row, int32_t stage, struct tess_batch_totals *totals)
+                                     int64_t row, int32_t stage, double *balance)
 {
 	tess_status st = TESS_OK;
 
@@ -345,7 +345,7 @@ tess_status tess_trainer_copy_losses(struct tess_trainer *t, const struct tess_s
 		st = tess_device_copy(&t->device, "loss", t->losses + row, k->lowered->loss,
 		                      sizeof *t->losses * (size_t)k->shape.ntokens);
 	if (!st && k->program->balance && stage == k->program->balance_stage)
-		st = add_balance(t, k, totals);
+		st = read_balance(t, k, balance);
 	return st;
 }
 
@@ -394,6 +394,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	struct tess_training training;
 	struct tess_shape shape = tess_trainer_make_shape(t, b, accumulate, &training);
 	struct tess_shaped_program *k;
+	double balance = 0;
 	tess_status st = tess_trainer_prepare(t, shape, &k);
 
 	if (!st)
@@ -401,12 +402,13 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
 	if (!st)
-		st = tess_trainer_copy_losses(t, k, 0, 0, totals);
+		st = tess_trainer_copy_losses(t, k, 0, 0, &balance);
 	if (!st)
 		st = tess_device_sync(&t->device, "step");
 	if (st)
 		return st;
 	totals->before += b->nsequences;
+	totals->balance += balance;
 	tess_trainer_count_losses(t, b, 0, loss, nonfinite);
 	if (t->pattern)
 		st = tess_value_store_read(&t->values, k->program, k->lowered, TESS_STAGES_ALL,

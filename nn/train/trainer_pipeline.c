@@ -25,11 +25,12 @@ struct pipelined { /* a step */
 	const struct tess_batch *micro;
 	int32_t n;
 	struct tess_batch_totals *totals;
-	struct tess_pipeline *pipeline;
-	struct tess_timeline *timeline;
+	const struct tess_pipeline *pipeline; /* the trainer's */
+	const struct tess_timeline *timeline;
 	struct tess_shaped_program **program; /* by micro-batch */
 	int64_t *before; /* by micro-batch: sequences of those before it */
 	int64_t *row; /* by micro-batch: tokens of this replica before it */
+	double *balance; /* by micro-batch: its load balancing loss */
 	struct stage_slots *stage;
 	struct tess_memory memory; /* as bound for the current action */
 	void **slot; /* by stage: the current micro-batch's; part of `memory` */
@@ -57,18 +58,34 @@ tess_status tess_trainer_open_schedule(struct tess_trainer *t)
 	                          &t->pipeline);
 }
 
-/* Opens the schedule for the number of micro-batches of a step, and simulates it. */
+void tess_trainer_close_timeline(struct tess_trainer *t)
+{
+	tess_timeline_free(t->timeline);
+	tess_pipeline_close(t->step_pipeline);
+	t->timeline = NULL;
+	t->step_pipeline = NULL;
+}
+
+/* Opens the schedule for the number of micro-batches of a step, unless it is that of the last. */
 static tess_status open_for_step(struct pipelined *c, bool updates)
 {
 	struct tess_trainer *t = c->trainer;
 	const struct tess_pipeline *first = t->pipeline;
-	tess_status st;
+	tess_status st = TESS_OK;
 
-	if (tess_schedule_is_file(t->schedule) && !updates && c->n != first->nmicro)
-		st = tess_schedule_open_serial(first, c->n, &c->pipeline); /* of an evaluation */
-	else
-		st = tess_pipeline_open(t->schedule, first->nranks, c->n, &c->pipeline);
-	return st ? st : tess_pipeline_simulate(c->pipeline, NULL, &c->timeline);
+	if (!t->timeline || t->step_pipeline->nmicro != c->n) {
+		tess_trainer_close_timeline(t);
+		if (tess_schedule_is_file(t->schedule) && !updates && c->n != first->nmicro)
+			st = tess_schedule_open_serial(first, c->n, &t->step_pipeline);
+		else
+			st = tess_pipeline_open(t->schedule, first->nranks, c->n,
+			                        &t->step_pipeline);
+		if (!st)
+			st = tess_pipeline_simulate(t->step_pipeline, NULL, &t->timeline);
+	}
+	c->pipeline = t->step_pipeline;
+	c->timeline = t->timeline;
+	return st;
 }
 
 /* ---- programs and memory --------------------------------------------------------------------- */
@@ -82,6 +99,7 @@ static tess_status alloc_pipelined(struct pipelined *c)
 	c->program = TESS_NEW(arena, struct tess_shaped_program *, c->n);
 	c->before = TESS_NEW(arena, int64_t, c->n + 1);
 	c->row = TESS_NEW(arena, int64_t, c->n + 1);
+	c->balance = TESS_NEW(arena, double, c->n);
 	c->stage = TESS_NEW(arena, struct stage_slots, nstages);
 	c->slot = TESS_NEW(arena, void *, nstages);
 	for (int32_t s = 0; s < nstages && c->stage; s++) {
@@ -98,8 +116,9 @@ static tess_status alloc_pipelined(struct pipelined *c)
 		for (int32_t i = 0; i < c->n && !failed; i++)
 			k->slot[i] = -1;
 	}
-	return c->program && c->before && c->row && c->stage && c->slot && !failed ? TESS_OK
-	                                                                           : TESS_ENOMEM;
+	return c->program && c->before && c->row && c->balance && c->stage && c->slot && !failed
+	               ? TESS_OK
+	               : TESS_ENOMEM;
 }
 
 /* Counts the actions of each stage and micro-batch of this rank. */
@@ -114,8 +133,8 @@ static void count_actions(struct pipelined *c)
 	}
 }
 
-/* Finds the program of each micro-batch. Returns whether one of them is new. Collective. */
-static tess_status find_programs(struct pipelined *c, bool *any_new)
+/* Finds the program of each micro-batch. shapes: a hash of theirs, in order. Collective. */
+static tess_status find_programs(struct pipelined *c, uint64_t *shapes)
 {
 	struct tess_trainer *t = c->trainer;
 	struct tess_training training;
@@ -129,7 +148,7 @@ static tess_status find_programs(struct pipelined *c, bool *any_new)
 		st = tess_programs_find(&t->programs, shape, &c->program[i]);
 		if (st)
 			break;
-		*any_new = *any_new || !c->program[i]->used;
+		*shapes = (*shapes ^ shape.key) * UINT64_C(1099511628211);
 		c->program[i]->used = ++t->nruns;
 		c->before[i + 1] = c->before[i] + c->micro[i].nsequences;
 		c->row[i + 1] = c->row[i] + shape.ntokens;
@@ -169,18 +188,18 @@ static tess_status prepare_step(struct pipelined *c)
 {
 	struct tess_trainer *t = c->trainer;
 	struct tess_trainer_room room;
-	bool any_new = t->nmicro != c->n;
+	uint64_t shapes = (uint64_t)c->n;
 	tess_status st = tess_group_agree_status(t->parts.group, alloc_pipelined(c), "step");
 
 	if (!st)
-		st = find_programs(c, &any_new);
+		st = find_programs(c, &shapes);
 	if (st)
 		return st;
 	count_actions(c);
 	room = lay_out_memory(c);
-	if (any_new)
+	if (shapes != t->reserved)
 		st = tess_trainer_reserve(t, c->program[0]->lowered, &room);
-	t->nmicro = st ? 0 : c->n;
+	t->reserved = st ? 0 : shapes;
 	c->memory = t->memory.at;
 	c->memory.slot = c->slot;
 	for (int32_t i = 0; i < c->n && !st; i++) {
@@ -198,11 +217,12 @@ static tess_status prepare_step(struct pipelined *c)
 static tess_status take_slot(struct pipelined *c, int32_t stage, int32_t micro)
 {
 	struct stage_slots *k = &c->stage[stage];
-	int32_t slot = k->free[0], last;
+	int32_t slot, last;
 
 	if (!k->nfree)
 		return tess_fail(TESS_EBUG, "stage %d has no free slot for micro-batch %d",
 		                 (int)stage, (int)micro);
+	slot = k->free[0];
 	memmove(k->free, k->free + 1, sizeof *k->free * (size_t)--k->nfree);
 	last = k->micro[slot];
 	k->micro[slot] = micro;
@@ -285,7 +305,7 @@ static tess_status read_results(struct pipelined *c, int32_t stage, int32_t micr
 	use_memory(c, micro);
 	tess_rank_program_bind_segment(l, NULL, &c->memory);
 	return tess_trainer_copy_losses(c->trainer, c->program[micro], c->row[micro], stage,
-	                                c->totals);
+	                                &c->balance[micro]);
 }
 
 static tess_status store_stage_values(struct pipelined *c, int32_t stage, int32_t micro)
@@ -363,8 +383,10 @@ static tess_status share_losses(struct pipelined *c, struct tess_accumulator *lo
 		st = tess_broadcast(along, nonfinite, (uint64_t)c->before[c->n], TESS_I32,
 		                    p->stage_rank[p->loss_stage], "loss");
 	if (!st && p->balance)
-		st = tess_broadcast(along, &c->totals->balance, 1, TESS_I64,
+		st = tess_broadcast(along, c->balance, (uint64_t)c->n, TESS_I64,
 		                    p->stage_rank[p->balance_stage], "loss");
+	for (int32_t i = 0; i < c->n; i++)
+		c->totals->balance += c->balance[i];
 	return st;
 }
 
@@ -395,8 +417,6 @@ tess_status tess_trainer_run_pipeline(struct tess_trainer *t, const struct tess_
 		st = share_losses(&c, loss, nonfinite);
 	if (!st)
 		st = add_value_steps(&c);
-	tess_timeline_free(c.timeline);
-	tess_pipeline_close(c.pipeline);
 	tess_arena_free(&c.arena);
 	return st;
 }

@@ -34,7 +34,10 @@ struct tess_trainer {
 	const char *schedule; /* of the pipeline: a name, or a file */
 	char *own_schedule; /* memory of `schedule`; NULL: none */
 	struct tess_pipeline *pipeline; /* the schedule, for its stages; NULL: no pipeline */
-	int32_t nmicro; /* micro-batches for which memory is reserved; 0: none */
+	/* the schedule of the last step, for its micro-batches, and its simulation; NULL: none */
+	struct tess_pipeline *step_pipeline;
+	struct tess_timeline *timeline;
+	uint64_t reserved; /* hash of the shapes for which memory is reserved; 0: none */
 	char *pattern; /* of modules whose values are kept; NULL: none */
 	struct tess_value_store values;
 };
@@ -82,11 +85,11 @@ tess_status tess_trainer_write_inputs(struct tess_trainer *t, int64_t at,
                                       const struct tess_batch *micro, int64_t before,
                                       const struct tess_batch_totals *totals);
 /*
- * Queues the copy of the losses of a micro-batch to row `row` of t->losses, and adds its load
- * balancing loss to *totals; each if `stage` has it.
+ * Queues the copy of the losses of a micro-batch to row `row` of t->losses, and sets its load
+ * balancing loss, times the factor; each if `stage` has it.
  */
 tess_status tess_trainer_copy_losses(struct tess_trainer *t, const struct tess_shaped_program *k,
-                                     int64_t row, int32_t stage, struct tess_batch_totals *totals);
+                                     int64_t row, int32_t stage, double *balance);
 /* Adds the losses of a micro-batch at `row` to *loss; sets nonfinite[i] as run_batch does. */
 void tess_trainer_count_losses(const struct tess_trainer *t, const struct tess_batch *micro,
                                int64_t row, struct tess_accumulator *loss, int32_t *nonfinite);
@@ -102,6 +105,8 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
                                    bool accumulate, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite);
 
+/* Closes the schedule of the last step. */
+void tess_trainer_close_timeline(struct tess_trainer *t);
 /* Opens t->pipeline, if the mesh has stages. */
 tess_status tess_trainer_open_schedule(struct tess_trainer *t);
 /*
