@@ -297,8 +297,8 @@ static inline struct tess_view cpu_make_list(void *data, int32_t dtype, int64_t 
 }
 
 /*
- * Makes sinks of heads in new memory, with NaN between them: small, as large as scores, much larger,
- * or none. The caller frees view.data.
+ * Makes sinks of heads in new memory, with NaN between them: small, as large as scores, much
+ * larger, or none. The caller frees view.data.
  */
 static inline struct tess_view cpu_make_sinks(int32_t dtype, int64_t heads)
 {

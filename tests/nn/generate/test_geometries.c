@@ -134,7 +134,7 @@ static const char *choose_isa(uint64_t *seed)
 }
 
 /* Draws what holds the weights on one rank. Every device has 0, as in the files. */
-static int32_t draw_weights(uint64_t *seed)
+static int32_t draw_weight_kind(uint64_t *seed)
 {
 	static const int32_t kinds[] = { 0, 0, TESS_Q8, TESS_MXFP4 };
 
@@ -175,7 +175,7 @@ static struct way draw_way(const struct geometry *g, int32_t weights, uint64_t *
 static void draw_geometry_job(struct geometry_job *job, const struct geometry *g, uint64_t *seed)
 {
 	*job = (struct geometry_job){ .g = g,
-		                      .way = { 1, 1, draw_weights(seed), "none", "auto", "cpu",
+		                      .way = { 1, 1, draw_weight_kind(seed), "none", "auto", "cpu",
 		                               "tp", LENGTH_MAX, false },
 		                      .kv_dtype = draw_below(seed, 3) ? TESS_F32 : TESS_BF16 };
 
