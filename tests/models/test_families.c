@@ -926,6 +926,10 @@ static const struct {
 	{ "olmo3",
 	  "{" FIRST_SLIDES ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}",
 	  { { .theta = 5e5 }, { .type = TESS_ROPE_LINEAR, .theta = 5e5, .factor = 8 } } },
+	{ "olmo3",
+	  "{" FIRST_SLIDES ", \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 800}, "
+	  "\"full_attention\": {\"rope_type\": \"linear\", \"rope_theta\": 7e5, \"factor\": 8}}}",
+	  { { .theta = 800 }, { .type = TESS_ROPE_LINEAR, .theta = 7e5, .factor = 8 } } },
 	{ "hunyuan_v1_dense",
 	  "{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 50, \"factor\": 4}}",
 	  { { .theta = 1e4, .alpha = 50 }, { .theta = 1e4, .alpha = 50 } } },
