@@ -235,6 +235,9 @@ static const struct {
 	{ "deepseek_v3", "{\"attention_bias\": true}", NULL,
 	  "model.layers.0.self_attn.q_a_proj.bias" },
 	{ "deepseek_v3", "{}", "first_k_dense_replace", "model.layers.1.mlp.gate_proj" },
+	{ "deepseek_v3", "{\"n_shared_experts\": 2}", NULL,
+	  "model.layers.1.mlp.shared_experts.gate_proj.weight: shape [16, 32], but config.json "
+	  "makes it [32, 32]" },
 	{ "deepseek_v3", "{\"v_head_dim\": 7}", NULL,
 	  "model.layers.0.self_attn.kv_b_proj.weight: shape [56, 12], but config.json makes it "
 	  "[60, 12]" },
