@@ -86,8 +86,13 @@ static void print_operator(struct expression *e, const struct tess_record *rec, 
 		[TESS_OP_ROPE] = "rope",       [TESS_OP_ATTENTION] = "attend",
 		[TESS_OP_GLU] = "glu",         [TESS_OP_DROPOUT] = "dropout",
 		[TESS_OP_ROUTE] = "route",     [TESS_OP_EXPERTS] = "experts",
-		[TESS_OP_COMBINE] = "combine", [TESS_REC_JOIN] = "join",
+		[TESS_OP_COMBINE] = "combine", [TESS_OP_MUL] = "multiply",
+		[TESS_OP_ROW_DOT] = "dot",     [TESS_OP_CLAMP] = "clamp",
+		[TESS_REC_JOIN] = "join",
 	};
+	double rate = rec->kind == TESS_OP_ATTENTION ? rec->num[TESS_ATTENTION_RATE]
+	              : rec->kind == TESS_OP_DROPOUT ? rec->num[TESS_DROPOUT_RATE]
+	                                             : 0;
 
 	if (rec->kind == TESS_OP_NORM) /* of the elements of a head, if it has a run */
 		print_text(e, "%s%s:", rec->num[TESS_NORM_RUN] > 0 ? "heads_" : "",
@@ -101,7 +106,10 @@ static void print_operator(struct expression *e, const struct tess_record *rec, 
 	else if (out < rec->nweight)
 		print_module(e, rec->weight[out]);
 	else
-		ck_abort_msg("%s: kind %d has no name here", rec->module, (int)rec->kind);
+		ck_assert_msg(rec->kind == TESS_OP_NORM, "%s: kind %d has no name here",
+		              rec->module, (int)rec->kind);
+	if (rate > 0)
+		print_text(e, "[%g]", rate);
 }
 
 static void print_value(struct expression *e, const struct tess_tensor *x)
@@ -156,14 +164,15 @@ static const struct {
 } layers[] = {
 	{ "granite",
 	  "{\"embedding_multiplier\": 3, \"residual_multiplier\": 0.5, \"logits_scaling\": 8}",
-	  "a = 3(embed_tokens); b = rms:input_layernorm(a); c = add(a, 0.5(o_proj(attend(rope("
-	  "q_proj(b)), rope(k_proj(b)), v_proj(b))))); d = rms:post_attention_layernorm(c); "
-	  "0.125(lm_head(rms:norm(add(c, 0.5(down_proj(glu(gate_proj(d), up_proj(d))))))))" },
+	  "a = 3(embed_tokens); b = rms:input_layernorm(a); c = add(a, 0.5(o_proj(attend("
+	  "rope(q_proj(b)), rope(k_proj(b)), v_proj(b))))); d = rms:post_attention_layernorm("
+	  "c); 0.125(lm_head(rms:norm(add(c, 0.5(down_proj(glu(gate_proj(d), up_proj("
+	  "d))))))))" },
 	{ "seed_oss", "{}",
-	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, dropout(o_proj(attend(rope("
-	  "bias(q_proj(b))), rope(bias(k_proj(b))), bias(v_proj(b)))))); d = "
-	  "rms:post_attention_layernorm(c); lm_head(rms:norm(add(c, dropout(down_proj(glu("
-	  "gate_proj(d), up_proj(d)))))))" },
+	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, dropout[0.1](o_proj("
+	  "attend[0.1](rope(bias(q_proj(b))), rope(bias(k_proj(b))), bias(v_proj(b)))))); "
+	  "d = rms:post_attention_layernorm(c); lm_head(rms:norm(add(c, dropout[0.1]("
+	  "down_proj(glu(gate_proj(d), up_proj(d)))))))" },
 	{ "hunyuan_v1_dense", "{}",
 	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, o_proj(attend("
 	  "heads_rms:query_layernorm(rope(q_proj(b))), heads_rms:key_layernorm(rope(k_proj("
@@ -172,63 +181,87 @@ static const struct {
 	{ "exaone4", "{}",
 	  "a = embed_tokens; b = add(a, rms:post_attention_layernorm(o_proj(attend(rope("
 	  "heads_rms:q_norm(q_proj(a))), rope(heads_rms:k_norm(k_proj(a))), v_proj(a))))); "
-	  "lm_head(rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj(b), "
-	  "up_proj(b)))))))" },
+	  "lm_head(rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj("
+	  "b), up_proj(b)))))))" },
 	{ "exaone4", "{\"layer_types\": [\"full_attention\"]}",
 	  "a = embed_tokens; b = add(a, rms:post_attention_layernorm(o_proj(attend("
 	  "heads_rms:q_norm(q_proj(a)), heads_rms:k_norm(k_proj(a)), v_proj(a))))); lm_head("
-	  "rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj(b), up_proj("
-	  "b)))))))" },
+	  "rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj(b), "
+	  "up_proj(b)))))))" },
 	{ "olmo3", "{}",
 	  "a = embed_tokens; b = add(a, rms:post_attention_layernorm(o_proj(attend(rope("
 	  "rms:q_norm(q_proj(a))), rope(rms:k_norm(k_proj(a))), v_proj(a))))); lm_head("
-	  "rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj(b), up_proj("
-	  "b)))))))" },
+	  "rms:norm(add(b, rms:post_feedforward_layernorm(down_proj(glu(gate_proj(b), "
+	  "up_proj(b)))))))" },
 	{ "glm4", "{}",
 	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, "
-	  "rms:post_self_attn_layernorm(o_proj(attend(rope(bias(q_proj(b))), rope(bias(k_proj("
-	  "b))), bias(v_proj(b)))))); d = gate_up_proj(rms:post_attention_layernorm(c)); "
-	  "lm_head(rms:norm(add(c, rms:post_mlp_layernorm(down_proj(glu(part0(d), part1("
+	  "rms:post_self_attn_layernorm(o_proj(attend(rope(bias(q_proj(b))), rope(bias("
+	  "k_proj(b))), bias(v_proj(b)))))); d = gate_up_proj(rms:post_attention_layernorm("
+	  "c)); lm_head(rms:norm(add(c, rms:post_mlp_layernorm(down_proj(glu(part0(d), part1("
 	  "d)))))))" },
-	{ "starcoder2", "{\"residual_dropout\": 0.1, \"embedding_dropout\": 0.1}",
-	  "a = dropout(embed_tokens); b = layer:input_layernorm(a); c = add(a, dropout(bias("
-	  "o_proj(attend(rope(bias(q_proj(b))), rope(bias(k_proj(b))), bias(v_proj(b))))))); "
-	  "embed_tokens(layer:norm(add(c, dropout(bias(c_proj(glu(bias(c_fc("
-	  "layer:post_attention_layernorm(c))))))))))" },
+	{ "starcoder2", "{\"residual_dropout\": 0.1, \"embedding_dropout\": 0.2}",
+	  "a = dropout[0.2](embed_tokens); b = layer:input_layernorm(a); c = add(a, "
+	  "dropout[0.1](bias(o_proj(attend(rope(bias(q_proj(b))), rope(bias(k_proj(b))), "
+	  "bias(v_proj(b))))))); embed_tokens(layer:norm(add(c, dropout[0.1](bias(c_proj(glu("
+	  "bias(c_fc(layer:post_attention_layernorm(c))))))))))" },
 	{ "stablelm", "{\"hidden_dropout\": 0.1}",
 	  "a = embed_tokens; b = layer:input_layernorm(a); c = add(a, o_proj(attend(rope("
 	  "q_proj(b)), rope(k_proj(b)), v_proj(b)))); d = layer:post_attention_layernorm(c); "
-	  "lm_head(layer:norm(add(c, dropout(down_proj(glu(gate_proj(d), up_proj(d)))))))" },
+	  "lm_head(layer:norm(add(c, dropout[0.1](down_proj(glu(gate_proj(d), up_proj("
+	  "d)))))))" },
 	{ "stablelm", "{\"use_parallel_residual\": true}",
 	  "a = embed_tokens; b = layer:input_layernorm(a); lm_head(layer:norm(add(a, add("
 	  "o_proj(attend(rope(q_proj(b)), rope(k_proj(b)), v_proj(b))), down_proj(glu("
 	  "gate_proj(b), up_proj(b)))))))" },
-	{ "phi", "{\"qk_layernorm\": true, \"resid_pdrop\": 0.1, \"embd_pdrop\": 0.1}",
-	  "a = dropout(embed_tokens); b = layer:input_layernorm(a); bias(lm_head("
-	  "layer:final_layernorm(add(a, add(dropout(bias(dense(attend(rope("
-	  "heads_layer:q_layernorm(bias(q_proj(b)))), rope(heads_layer:k_layernorm(bias(k_proj("
-	  "b)))), bias(v_proj(b)))))), dropout(bias(fc2(glu(bias(fc1(b)))))))))))" },
+	{ "phi", "{\"qk_layernorm\": true, \"resid_pdrop\": 0.1, \"embd_pdrop\": 0.2}",
+	  "a = dropout[0.2](embed_tokens); b = layer:input_layernorm(a); bias(lm_head("
+	  "layer:final_layernorm(add(a, add(dropout[0.1](bias(dense(attend(rope("
+	  "heads_layer:q_layernorm(bias(q_proj(b)))), rope(heads_layer:k_layernorm(bias("
+	  "k_proj(b)))), bias(v_proj(b)))))), dropout[0.1](bias(fc2(glu(bias(fc1(b)))))))))))" },
 	{ "gpt_neox", "{\"hidden_dropout\": 0.1}",
-	  "a = dropout(embed_in); b = bias(query_key_value(layer:input_layernorm(a))); lm_head("
-	  "layer:final_layer_norm(add(a, add(dropout(bias(dense(attend(rope(part0(b)), rope("
-	  "part1(b)), part2(b))))), dropout(bias(dense_4h_to_h(glu(bias(dense_h_to_4h("
-	  "layer:post_attention_layernorm(a)))))))))))" },
+	  "a = dropout[0.1](embed_in); b = bias(query_key_value(layer:input_layernorm(a))); "
+	  "lm_head(layer:final_layer_norm(add(a, add(dropout[0.1](bias(dense(attend(rope("
+	  "part0(b)), rope(part1(b)), part2(b))))), dropout[0.1](bias(dense_4h_to_h(glu(bias("
+	  "dense_h_to_4h(layer:post_attention_layernorm(a)))))))))))" },
 	{ "gpt_neox", "{\"use_parallel_residual\": false}",
-	  "a = embed_in; b = bias(query_key_value(layer:input_layernorm(a))); c = add(a, bias("
-	  "dense(attend(rope(part0(b)), rope(part1(b)), part2(b))))); lm_head("
+	  "a = embed_in; b = bias(query_key_value(layer:input_layernorm(a))); c = add(a, "
+	  "bias(dense(attend(rope(part0(b)), rope(part1(b)), part2(b))))); lm_head("
 	  "layer:final_layer_norm(add(c, bias(dense_4h_to_h(glu(bias(dense_h_to_4h("
 	  "layer:post_attention_layernorm(c)))))))))" },
 	{ "opt", "{\"do_layer_norm_before\": false, \"word_embed_proj_dim\": 512}",
-	  "a = add(project_in(embed_tokens), embed_positions); b = layer:self_attn_layer_norm("
-	  "add(a, dropout(bias(out_proj(attend(bias(q_proj(a)), bias(k_proj(a)), bias(v_proj("
-	  "a)))))))); embed_tokens(project_out(layer:final_layer_norm(add(b, dropout(bias(fc2("
-	  "glu(bias(fc1(b))))))))))" },
+	  "a = add(project_in(embed_tokens), embed_positions); b = "
+	  "layer:self_attn_layer_norm(add(a, dropout[0.1](bias(out_proj(attend(bias(q_proj("
+	  "a)), bias(k_proj(a)), bias(v_proj(a)))))))); embed_tokens(project_out("
+	  "layer:final_layer_norm(add(b, dropout[0.1](bias(fc2(glu(bias(fc1(b))))))))))" },
 	{ "deepseek_v2",
-	  "{\"num_experts_per_tok\": 6, \"q_lora_rank\": null, \"n_shared_experts\": null}",
-	  "a = embed_tokens; b = rms:input_layernorm(a); c = kv_a_proj_with_mqa(b); d = add(a, "
-	  "o_proj(kv_b_proj(attend(kv_b_proj(rope(q_proj(b))), join(rms:kv_a_layernorm(part0("
-	  "c)), rope(part1(c))))))); e = rms:post_attention_layernorm(d); f = route(gate(e)); "
-	  "lm_head(rms:norm(add(d, combine(experts(e, f), f))))" },
+	  "{\"num_experts_per_tok\": 6, \"q_lora_rank\": null, \"n_shared_experts\": null, "
+	  "\"attention_dropout\": 0.2}",
+	  "a = embed_tokens; b = rms:input_layernorm(a); c = kv_a_proj_with_mqa(b); d = add("
+	  "a, o_proj(kv_b_proj(attend[0.2](kv_b_proj(rope(q_proj(b))), join("
+	  "rms:kv_a_layernorm(part0(c)), rope(part1(c))))))); e = "
+	  "rms:post_attention_layernorm(d); f = route(gate(e)); lm_head(rms:norm(add(d, "
+	  "combine(experts(e, f), f))))" },
+	{ "olmoe", "{\"clip_qkv\": 8}",
+	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, o_proj(attend(rope(clamp("
+	  "rms:q_norm(q_proj(b)))), rope(clamp(rms:k_norm(k_proj(b)))), clamp(v_proj(b))))); "
+	  "d = rms:post_attention_layernorm(c); e = route(gate(d)); lm_head(rms:norm(add(c, "
+	  "combine(experts(d, e), e))))" },
+	{ "opt", "{\"_remove_final_layer_norm\": true, \"dropout\": 0.3}",
+	  "a = add(embed_tokens, embed_positions); b = layer:self_attn_layer_norm(a); c = "
+	  "add(a, dropout[0.3](bias(out_proj(attend(bias(q_proj(b)), bias(k_proj(b)), bias("
+	  "v_proj(b))))))); embed_tokens(add(c, dropout[0.3](bias(fc2(glu(bias(fc1("
+	  "layer:final_layer_norm(c)))))))))" },
+	{ "llama4_text", "{\"attention_dropout\": 0.2}",
+	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, o_proj(attend[0.2]("
+	  "heads_rms:(rope(q_proj(b))), heads_rms:(rope(k_proj(b))), v_proj(b)))); d = "
+	  "rms:post_attention_layernorm(c); e = router(d); f = route(e); lm_head(rms:norm("
+	  "add(c, add(combine(experts(multiply(d, dot(route(e), f)), f), f), down_proj(glu("
+	  "gate_proj(d), up_proj(d)))))))" },
+	{ "gpt_oss", "{\"attention_dropout\": 0.2}",
+	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, bias(o_proj(attend[0.2]("
+	  "rope(bias(q_proj(b))), rope(bias(k_proj(b))), bias(v_proj(b)))))); d = "
+	  "rms:post_attention_layernorm(c); e = route(bias(router(d))); lm_head(rms:norm(add("
+	  "c, add(combine(experts(d, e), e), experts(e)))))" },
 };
 
 static tess_status record_one_layer(const char *family, const char *change,
