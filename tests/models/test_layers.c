@@ -251,7 +251,8 @@ static const struct {
 	  "add(a, dropout[0.3](bias(out_proj(attend(bias(q_proj(b)), bias(k_proj(b)), bias("
 	  "v_proj(b))))))); embed_tokens(add(c, dropout[0.3](bias(fc2(glu(bias(fc1("
 	  "layer:final_layer_norm(c)))))))))" },
-	{ "llama4_text", "{\"attention_dropout\": 0.2}",
+	{ "llama4_text",
+	  "{\"attention_dropout\": 0.2, \"moe_layers\": [5, 0], \"interleave_moe_layer_step\": 2}",
 	  "a = embed_tokens; b = rms:input_layernorm(a); c = add(a, o_proj(attend[0.2]("
 	  "heads_rms:(rope(q_proj(b))), heads_rms:(rope(k_proj(b))), v_proj(b)))); d = "
 	  "rms:post_attention_layernorm(c); e = router(d); f = route(e); lm_head(rms:norm("
