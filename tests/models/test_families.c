@@ -492,6 +492,8 @@ static const struct {
 	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_ALPHA, 1.702 },
 	{ "gpt_oss-defaults", "{\"swiglu_limit\": 3}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_LIMIT,
 	  3 },
+	{ "gpt_oss-defaults", "{\"swiglu_alpha\": 2}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_ALPHA,
+	  2 },
 	{ "llama4_text-defaults", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_CHUNKED, 1 },
 	{ "llama4_text-defaults", "{\"attention_chunk_size\": 7}", NULL, TESS_OP_ATTENTION, 1,
 	  TESS_ATTENTION_WINDOW, 7 },
