@@ -230,13 +230,14 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 	float *want[TEXTS];
 	char about[64], *config;
 	int32_t weights;
+	tess_status st;
 
 	snprintf(about, sizeof about, "seed %" PRIu64 ", %s %" PRIu64, seed, family, number);
 	for (const char *c = family; *c; c++)
 		state = state * 31 + (uint64_t)*c;
-	ck_assert_msg(!geometry_open(family, draw_below(&state, UINT64_MAX), true, &g), "%s: %s",
-	              about, tess_error());
+	st = geometry_open(family, draw_below(&state, UINT64_MAX), true, &g);
 	config = json_dumps(g.config, JSON_COMPACT);
+	ck_assert_msg(!st, "%s: %s: %s", about, config, tess_error());
 	draw_geometry_job(&job, &g, &state);
 	weights = job.way.weights;
 	if (TSAN) /* the expected bits are also those without TSan */
