@@ -113,6 +113,23 @@ static void quantize_by_definition(struct quantized *w, int64_t j, int64_t from,
 	}
 }
 
+/*
+ * Returns the exponent by which element k of row j of n grows. Of 4 bits, groups of some weights
+ * have very different scales, those of others moderate or small ones.
+ */
+static int choose_exponent(const struct quantized *w, int64_t j, int64_t k)
+{
+	static const int others[] = { -100, -20 };
+
+	if (w->format != TESS_MXFP4)
+		return 0;
+	if (w->n % 3 == 2)
+		return j / 16 % 2 ? -118 : -32;
+	if (j % 3 == 1)
+		return k / 32 % 2 ? 30 : others[w->n % 3];
+	return j % 3 ? 20 : 0;
+}
+
 static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit, int32_t dtype)
 {
 	struct quantized *w = calloc(1, sizeof *w);
@@ -127,19 +144,18 @@ static struct quantized *make_quantized(int32_t format, int64_t n, int64_t unit,
 	w->k = w->bound[UNITS];
 	ck_assert(w->n <= N_MAX && w->k <= K_MAX);
 	w->data = cpu_make_weights(dtype, n * w->k);
-	for (int64_t k = 0; k < w->k && dtype == TESS_F32; k++) { /* zeros, and a scale of 0 */
-		w->data.value[k] *= k < 40 ? 0 : format == TESS_Q8 ? 1e-7f : 1e-38f;
-		memcpy(w->data.data + 4 * k, &w->data.value[k], 4);
-	}
-	for (int64_t i = 0; i < n * w->k && dtype == TESS_F32 && format == TESS_MXFP4; i++) {
-		/* some rows have groups of very different scales, others scales of 2^20 */
-		int exponent = i / w->k % 3 == 2   ? 20
-		               : i / w->k % 3 == 0 ? 0
-		               : i % w->k / 32 % 2 ? 30
-		                                   : -100;
+	for (int64_t i = 0; i < n * w->k && dtype == TESS_F32; i++) {
+		int64_t j = i / w->k, k = i % w->k;
+		float x = ldexpf(w->data.value[i], choose_exponent(w, j, k));
 
-		w->data.value[i] = ldexpf(w->data.value[i], exponent);
-		memcpy(w->data.data + 4 * i, &w->data.value[i], 4);
+		if (j == 0 && k < 40)
+			x = 0;
+		else if (j == 0 && format == TESS_Q8)
+			x *= 1e-7f; /* a scale of 0 */
+		else if (j == 0 && n % 3 == 0)
+			x *= 1e-38f;
+		w->data.value[i] = x;
+		memcpy(w->data.data + 4 * i, &x, 4);
 	}
 	w->panel = count_test_bytes(w);
 	for (int64_t j = 0; j < rows; j++) {
@@ -281,15 +297,16 @@ enum { ROWS = sizeof rows_of / sizeof *rows_of, ROWS_MAX = 197, NODES = 5 };
 
 START_TEST(sums_of_the_widened_weights)
 {
-	float *x = cpu_make_floats(ROWS_MAX * K_MAX);
+	float *x = cpu_make_floats((ROWS_MAX + 3) * K_MAX);
 	size_t n = (size_t)NODES * ROWS_MAX * N_MAX;
 	float *want = malloc(sizeof *want * n), *got = malloc(sizeof *got * n);
 	struct cpu_devices d = { 0 };
 
-	/* zeros where row 1 of a weight has large scales, and a row whose products are tiny */
+	/* zeros where row 1 of a weight has large scales, and rows whose products may be tiny */
 	for (int64_t k = 0; k < K_MAX; k++) {
-		x[k] = k / 32 % 2 ? 0 : x[k];
+		x[k] = k / 32 % 2 ? 0 : ldexpf(x[k], -14);
 		x[K_MAX + k] = ldexpf(x[K_MAX + k], -125);
+		x[2 * K_MAX + k] = ldexpf(x[2 * K_MAX + k], -100);
 	}
 	for (int i = 0; cpu_open_next(&d); i++) {
 		for (int c = 0; c < SIZES * ROWS * FORMATS; c++) {
@@ -302,7 +319,8 @@ START_TEST(sums_of_the_widened_weights)
 			struct tess_term term = { .bound = w->bound };
 			int64_t t = rows_of[c / SIZES % ROWS],
 				nodes = tess_node_count(tree.n, tree.lo, tree.hi);
-			struct tess_view in[2] = { cpu_make_rows(x, t, w->k, K_MAX),
+			struct tess_view in[2] = { cpu_make_rows(x + (c + i) % 4 * K_MAX, t, w->k,
+				                                 K_MAX),
 				                   cpu_make_rows(w->wide, w->n, w->k, w->k) };
 			struct tess_view out = cpu_make_rows(want, t, w->n, w->n);
 			struct tess_op op = make_linear_sum(in, &out, &tree, &term);

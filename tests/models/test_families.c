@@ -235,6 +235,9 @@ static const struct {
 	{ "deepseek_v3", "{\"attention_bias\": true}", NULL,
 	  "model.layers.0.self_attn.q_a_proj.bias" },
 	{ "deepseek_v3", "{}", "first_k_dense_replace", "model.layers.1.mlp.gate_proj" },
+	{ "deepseek_v3", "{\"n_shared_experts\": 2}", NULL,
+	  "model.layers.1.mlp.shared_experts.gate_proj.weight: shape [16, 32], but config.json "
+	  "makes it [32, 32]" },
 	{ "deepseek_v3", "{\"v_head_dim\": 7}", NULL,
 	  "model.layers.0.self_attn.kv_b_proj.weight: shape [56, 12], but config.json makes it "
 	  "[60, 12]" },
@@ -489,6 +492,8 @@ static const struct {
 	{ "gpt_oss-defaults", "{}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_ALPHA, 1.702 },
 	{ "gpt_oss-defaults", "{\"swiglu_limit\": 3}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_LIMIT,
 	  3 },
+	{ "gpt_oss-defaults", "{\"swiglu_alpha\": 2}", NULL, TESS_OP_EXPERTS, 0, TESS_EXPERTS_ALPHA,
+	  2 },
 	{ "llama4_text-defaults", "{}", NULL, TESS_OP_ATTENTION, 0, TESS_ATTENTION_CHUNKED, 1 },
 	{ "llama4_text-defaults", "{\"attention_chunk_size\": 7}", NULL, TESS_OP_ATTENTION, 1,
 	  TESS_ATTENTION_WINDOW, 7 },
@@ -926,6 +931,10 @@ static const struct {
 	{ "olmo3",
 	  "{" FIRST_SLIDES ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}}",
 	  { { .theta = 5e5 }, { .type = TESS_ROPE_LINEAR, .theta = 5e5, .factor = 8 } } },
+	{ "olmo3",
+	  "{" FIRST_SLIDES ", \"rope_parameters\": {\"sliding_attention\": {\"rope_theta\": 800}, "
+	  "\"full_attention\": {\"rope_type\": \"linear\", \"rope_theta\": 7e5, \"factor\": 8}}}",
+	  { { .theta = 800 }, { .type = TESS_ROPE_LINEAR, .theta = 7e5, .factor = 8 } } },
 	{ "hunyuan_v1_dense",
 	  "{\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 50, \"factor\": 4}}",
 	  { { .theta = 1e4, .alpha = 50 }, { .theta = 1e4, .alpha = 50 } } },

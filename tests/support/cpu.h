@@ -296,6 +296,28 @@ static inline struct tess_view cpu_make_list(void *data, int32_t dtype, int64_t 
 	};
 }
 
+/*
+ * Makes sinks of heads in new memory, with NaN between them: small, as large as scores, much
+ * larger, or none. The caller frees view.data.
+ */
+static inline struct tess_view cpu_make_sinks(int32_t dtype, int64_t heads)
+{
+	static const float some[] = { 0.5f, -1, 3, 60, 0, -2, -INFINITY, 2 };
+	int64_t width = cpu_get_width(dtype);
+	struct tess_view v = cpu_make_list(malloc((size_t)(heads * 2 * width)), dtype, heads);
+
+	memset(v.data, 0xff, (size_t)(heads * 2 * width));
+	v.stride[0] = 2;
+	for (int64_t h = 0; h < heads; h++) {
+		float x = some[h % 8];
+		uint16_t half = dtype == TESS_BF16 ? tess_bf16_round(x) : tess_f16_round(x);
+
+		memcpy((char *)v.data + h * 2 * width, width == 4 ? (void *)&x : &half,
+		       (size_t)width);
+	}
+	return v;
+}
+
 static inline struct tess_view cpu_make_matrix(const struct cpu_weights *w, int64_t n, int64_t k,
                                                int64_t stride_n, int64_t stride_k)
 {

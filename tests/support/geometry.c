@@ -2,6 +2,7 @@
 #include "core/base/status.h"
 #include "core/registry/registry.h"
 #include "draw.h"
+#include "nn/program/mxfp4.h"
 #include "tests/reference/lockstep.h"
 
 #include <stdlib.h>
@@ -351,6 +352,11 @@ static int32_t draw_olmoe(uint64_t *seed, json_t *config)
 	return heads < experts ? heads : experts;
 }
 
+static bool has_mxfp4(const json_t *config)
+{
+	return json_object_get(config, "quantization_config") != NULL;
+}
+
 static int32_t draw_gpt_oss(uint64_t *seed, json_t *config)
 {
 	int32_t heads = draw_decoder(seed, config),
@@ -358,6 +364,10 @@ static int32_t draw_gpt_oss(uint64_t *seed, json_t *config)
 
 	units = (int32_t)(2 * draw_between(seed, 0, 4) + 1); /* odd: units have `each` elements */
 	each = (int32_t)(1 << draw_between(seed, 0, 5));
+	if (has_mxfp4(config)) {
+		each = TESS_MXFP4_ELEMENTS;
+		set_integer(config, "hidden_size", each * draw_between(seed, 1, 3));
+	}
 	set_integer(config, "intermediate_size", units * each);
 	set_integer(config, "sliding_window", draw_between(seed, 1, 70));
 	set_bool(config, "attention_bias", draw_one_in(seed, 2));
@@ -506,9 +516,10 @@ static int32_t draw_config(const char *family, uint64_t *seed, json_t *config)
 static tess_status find_absent_tensor(void *self, const char *name, struct tess_view *out)
 {
 	const struct geometry *g = self;
+	bool expert = strstr(name, ".experts.") && !strstr(name, "bias");
 
-	(void)name;
-	*out = (struct tess_view){ .dtype = g->dtype, .ndim = -1 };
+	*out = (struct tess_view){ .dtype = expert && has_mxfp4(g->config) ? TESS_MXFP4 : g->dtype,
+		                   .ndim = -1 };
 	return TESS_OK;
 }
 
@@ -540,22 +551,43 @@ static void draw_parameter_elements(uint64_t *seed, bool norm, int64_t n, const 
 	}
 }
 
+/* Draws blocks: scales of 2^-6 to 2^-3, any codes. */
+static void draw_parameter_blocks(uint64_t *seed, int64_t bytes, uint8_t *block)
+{
+	for (int64_t i = 0; i < bytes; i++)
+		block[i] = (uint8_t)(i % TESS_MXFP4_BYTES ? draw_below(seed, 256)
+		                                          : 121 + draw_below(seed, 4));
+}
+
 static void draw_parameter(uint64_t *seed, const struct tess_weight *w, struct geometry_tensor *out)
 {
-	struct tess_view v = { .dtype = w->dtype, .ndim = w->ndim };
-	int64_t n = 1;
+	struct tess_view v = { .dtype = w->mxfp4 ? TESS_MXFP4 : w->dtype, .ndim = w->ndim };
+	int64_t n = 1, bytes;
 
 	for (int32_t a = w->ndim - 1; a >= 0; a--) {
 		v.shape[a] = w->dim[a]->size;
 		v.stride[a] = n;
 		n *= v.shape[a];
 	}
-	v.data = malloc((size_t)n * tess_width(v.dtype) + 1);
-	draw_parameter_elements(seed, w->ndim == 1 && strstr(w->name, "weight"), n, &v);
+	bytes = tess_rows_count_bytes(v.dtype, n);
+	v.data = malloc((size_t)bytes + 1);
+	if (w->mxfp4)
+		draw_parameter_blocks(seed, bytes, v.data);
+	else
+		draw_parameter_elements(seed, w->ndim == 1 && strstr(w->name, "weight"), n, &v);
 	*out = (struct geometry_tensor){ strdup(w->name), v };
 }
 
-tess_status geometry_open(const char *family, uint64_t seed, struct geometry *g)
+/* Draws whether the experts of gpt_oss are stored in MXFP4. */
+static void draw_mxfp4(uint64_t *seed, const char *family, struct geometry *g)
+{
+	g->mxfp4 = !strcmp(family, "gpt_oss") && g->dtype == TESS_BF16 && draw_one_in(seed, 2);
+	if (g->mxfp4)
+		json_object_set_new(g->config, "quantization_config",
+		                    json_pack("{ss}", "quant_method", "mxfp4"));
+}
+
+tess_status geometry_open(const char *family, uint64_t seed, bool mxfp4, struct geometry *g)
 {
 	static const int32_t dtypes[] = { TESS_F32, TESS_BF16, TESS_F16 };
 	struct lockstep how = { .source = &g->source, .plan = "none", .nranks = 1, .nids = 1 };
@@ -564,6 +596,8 @@ tess_status geometry_open(const char *family, uint64_t seed, struct geometry *g)
 
 	*g = (struct geometry){ .config = json_object() };
 	g->dtype = dtypes[draw_below(&seed, 3)];
+	if (mxfp4)
+		draw_mxfp4(&seed, family, g);
 	g->most_ranks = draw_config(family, &seed, g->config);
 	set_text(g->config, "dtype", g->dtype == TESS_BF16 ? "bfloat16" : "float32");
 	g->vocabulary = json_integer_value(json_object_get(g->config, "vocab_size"));

@@ -14,6 +14,7 @@ struct geometry {
 	json_t *config;
 	struct tess_source source;
 	int32_t dtype; /* type of the parameters */
+	bool mxfp4; /* those of experts are stored in MXFP4 */
 	int32_t most_ranks; /* maximum number of ranks */
 	int64_t vocabulary;
 	struct geometry_tensor { /* Tensors by name. */
@@ -28,10 +29,10 @@ int32_t geometry_count_families(void);
 const char *geometry_get_family(int32_t i);
 
 /*
- * Opens a checkpoint; *out must stay in place until geometry_close. A failure's message is in
- * tess_error().
+ * Opens a checkpoint; *out must stay in place until geometry_close. mxfp4: the experts of some are
+ * stored in MXFP4, which cannot be trained. A failure's message is in tess_error().
  */
-tess_status geometry_open(const char *family, uint64_t seed, struct geometry *out);
+tess_status geometry_open(const char *family, uint64_t seed, bool mxfp4, struct geometry *out);
 void geometry_close(struct geometry *g);
 
 #endif

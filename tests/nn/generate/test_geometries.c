@@ -1,6 +1,7 @@
 /*
  * test_geometries.c - models of random sizes: logits have the bits of one rank for any ranks, plan,
- * chunks of prompts, concurrent sequences, threads and instructions.
+ * chunks of prompts, concurrent sequences, threads and instructions. Some have weights in fewer
+ * bits; weights of bf16 in 12 bits, and those stored in MXFP4 in bf16, give the same logits.
  *
  * Environment: GEOMETRY_SEED (default 1), GEOMETRY_FIRST (0), GEOMETRIES (12; with a sanitizer 2,
  * with ThreadSanitizer 1) of each family; GEOMETRY_DEVICE: another device, whose logits are close
@@ -21,7 +22,7 @@
 enum { TEXTS = 3, LENGTH_MAX = 90, WAYS = THIN > 1 ? 3 : 5 };
 
 struct way {
-	int32_t nranks, threads;
+	int32_t nranks, threads, weights; /* weights: see tess_runner_parts */
 	const char *plan, *isa, *device;
 	char mesh[32];
 	int64_t chunk; /* rows of a sequence in a step */
@@ -83,7 +84,8 @@ static tess_status run_geometry_on_rank(struct tess_world *w, void *arg)
 		                           .source = &job->g->source,
 		                           .group = tess_world_group(w),
 		                           .threads = job->way.threads,
-		                           .kv_dtype = job->kv_dtype };
+		                           .kv_dtype = job->kv_dtype,
+		                           .weights = job->way.weights };
 	bool first_rank = tess_world_rank(w) == 0;
 	struct tess_runner *s = NULL;
 	struct tess_plan plan;
@@ -131,11 +133,28 @@ static const char *choose_isa(uint64_t *seed)
 	return isas[draw_below(seed, (uint64_t)n)];
 }
 
-static struct way draw_way(const struct geometry *g, uint64_t *seed)
+/* Draws what holds the weights on one rank. Every device has 0, as in the files. */
+static int32_t draw_weight_kind(uint64_t *seed)
+{
+	static const int32_t kinds[] = { 0, 0, TESS_Q8, TESS_MXFP4 };
+
+	return getenv("GEOMETRY_DEVICE") ? 0 : kinds[draw_below(seed, 4)];
+}
+
+/* Draws what holds the same values as `weights`. */
+static int32_t draw_same_weights(const struct geometry *g, int32_t weights, uint64_t *seed)
+{
+	if (weights || g->dtype != TESS_BF16 || getenv("GEOMETRY_DEVICE") || draw_below(seed, 2))
+		return weights;
+	return g->mxfp4 && draw_below(seed, 2) ? TESS_BF16 : TESS_BF12;
+}
+
+static struct way draw_way(const struct geometry *g, int32_t weights, uint64_t *seed)
 {
 	int32_t most = g->most_ranks < 8 ? g->most_ranks : 8, npresets = 0;
 	struct way w = { .nranks = 1 + (int32_t)draw_below(seed, (uint64_t)most),
 		         .threads = TSAN ? 2 : 1 + (int32_t)draw_below(seed, 2),
+		         .weights = draw_same_weights(g, weights, seed),
 		         .isa = choose_isa(seed),
 		         .device = "cpu",
 		         .chunk = 1 +
@@ -156,8 +175,8 @@ static struct way draw_way(const struct geometry *g, uint64_t *seed)
 static void draw_geometry_job(struct geometry_job *job, const struct geometry *g, uint64_t *seed)
 {
 	*job = (struct geometry_job){ .g = g,
-		                      .way = { 1, 1, "none", "auto", "cpu", "tp", LENGTH_MAX,
-		                               false },
+		                      .way = { 1, 1, draw_weight_kind(seed), "none", "auto", "cpu",
+		                               "tp", LENGTH_MAX, false },
 		                      .kv_dtype = draw_below(seed, 3) ? TESS_F32 : TESS_BF16 };
 
 	if (getenv("GEOMETRY_DEVICE")) /* close keys may be rounded differently */
@@ -210,16 +229,19 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 	struct geometry g;
 	float *want[TEXTS];
 	char about[64], *config;
+	int32_t weights;
+	tess_status st;
 
 	snprintf(about, sizeof about, "seed %" PRIu64 ", %s %" PRIu64, seed, family, number);
 	for (const char *c = family; *c; c++)
 		state = state * 31 + (uint64_t)*c;
-	ck_assert_msg(!geometry_open(family, draw_below(&state, UINT64_MAX), &g), "%s: %s", about,
-	              tess_error());
+	st = geometry_open(family, draw_below(&state, UINT64_MAX), true, &g);
 	config = json_dumps(g.config, JSON_COMPACT);
+	ck_assert_msg(!st, "%s: %s: %s", about, config, tess_error());
 	draw_geometry_job(&job, &g, &state);
+	weights = job.way.weights;
 	if (TSAN) /* the expected bits are also those without TSan */
-		job.way = draw_way(&g, &state);
+		job.way = draw_way(&g, weights, &state);
 	ck_assert_msg(!run_way(&job), "%s: %s: %s", about, config, tess_error());
 	expect_logits_that_differ(&job, about);
 	for (int i = 0; i < TEXTS; i++) {
@@ -230,16 +252,17 @@ static void compare_ways(const char *family, uint64_t seed, uint64_t number)
 	for (int k = 0; k < WAYS && !TSAN; k++) {
 		struct way *w = &job.way;
 
-		*w = draw_way(&g, &state);
+		*w = draw_way(&g, weights, &state);
 		ck_assert_msg(!run_way(&job), "%s: %d ranks, %s, plan %s: %s: %s", about,
 		              (int)w->nranks, w->mesh, w->plan, tess_error(), config);
 		for (int i = 0; i < TEXTS; i++)
 			if (!is_same_text(&job, i, want[i]))
 				ck_abort_msg(
 					"%s: text %d of %d differs with %d ranks of %d threads, "
-					"%s, plan %s, %s, chunks of %d, %s: %s",
+					"%s, plan %s, %s, weights %d for %d, chunks of %d, %s: %s",
 					about, i, (int)job.length[i], (int)w->nranks,
-					(int)w->threads, w->mesh, w->plan, w->isa, (int)w->chunk,
+					(int)w->threads, w->mesh, w->plan, w->isa, (int)w->weights,
+					(int)weights, (int)w->chunk,
 					w->together ? "together" : "alone", config);
 	}
 	for (int i = 0; i < TEXTS; i++) {

@@ -171,7 +171,7 @@ static void compare_gradients_of_ways(const char *family, uint64_t seed)
 	char mesh[32], what[128];
 	int64_t n;
 
-	ck_assert_msg(!geometry_open(family, seed, &g), "%s", tess_error());
+	ck_assert_msg(!geometry_open(family, seed, false, &g), "%s", tess_error());
 	n = draw_sequences(&seed, g.vocabulary, &s);
 
 	struct lockstep how = { g.model, &g.source, "none", 1, s.ids, n, true, NULL };
@@ -215,10 +215,10 @@ static void open_normed_phi(struct geometry *g)
 {
 	uint64_t seed = 1;
 
-	ck_assert_msg(!geometry_open("phi", seed, g), "%s", tess_error());
+	ck_assert_msg(!geometry_open("phi", seed, false, g), "%s", tess_error());
 	while (!has_normed_heads(g)) {
 		geometry_close(g);
-		ck_assert_msg(!geometry_open("phi", ++seed, g), "%s", tess_error());
+		ck_assert_msg(!geometry_open("phi", ++seed, false, g), "%s", tess_error());
 	}
 }
 
