@@ -59,7 +59,7 @@ static const struct tess_record *find_origin(const struct expression *e,
 }
 
 /* Counts the values that are computed from x. */
-static int count_readers(const struct expression *e, const struct tess_tensor *x)
+static int count_value_readers(const struct expression *e, const struct tess_tensor *x)
 {
 	int n = 0;
 
@@ -147,7 +147,7 @@ static void write_expression(struct expression *e)
 		for (int32_t k = 0; k < e->p->record[i]->nout; k++) {
 			const struct tess_tensor *x = e->p->record[i]->out[k];
 
-			if (count_readers(e, x) < 2)
+			if (count_value_readers(e, x) < 2)
 				continue;
 			print_text(e, "%c = ", 'a' + e->nnamed);
 			print_value(e, x);
