@@ -3,9 +3,10 @@
  * stage.
  *
  * A stage computes its part of a step when the step begins. It starts its sends, and continues with
- * the next step, in other memory. What comes back from later stages, as for a tied head, is
- * computed when the step is finished. All ranks begin and finish steps in one order. Stage s of p
- * finishes a step before it begins the (p - s)th one after it, so that all stages compute:
+ * the next step, in other memory. What comes back from later stages, as logits for a rank of an
+ * earlier one, is received when the step is finished. All ranks begin and finish steps in one
+ * order. Stage s of p finishes a step before it begins the (p - s)th one after it, so that all
+ * stages compute:
  *
  *	stage 0   begin 0   begin 1   finish 0, begin 2   finish 1, begin 3
  *	stage 1             begin 0   begin 1             begin 2
