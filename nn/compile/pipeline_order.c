@@ -2,6 +2,8 @@
 
 #include "core/base/status.h"
 
+#include <string.h>
+
 struct crossing { /* a value that goes from one stage to another */
 	struct tess_tensor *value;
 	const char *module; /* the module that reads it */
@@ -116,28 +118,36 @@ static bool comes_too_late(const struct ordering *c, const struct tess_tensor *x
 	return c->made[x->id] >= c->nforward && c->home[x->id] < reader;
 }
 
+static void replace_operand(struct ordering *c, struct tess_record *rec, int32_t k,
+                            struct tess_tensor *x)
+{
+	struct tess_tensor **in = TESS_NEW(&c->p->arena, struct tess_tensor *, rec->nin);
+
+	if (!in) {
+		tess_recorder_keep_error(c->r, TESS_ENOMEM);
+		return;
+	}
+	memcpy(in, rec->in, sizeof *in * (size_t)rec->nin);
+	in[k] = x;
+	rec->in = in;
+}
+
 /* Makes a record read the values of the forward where another stage computes them again later. */
 static void read_in_time(struct ordering *c, struct tess_record *rec)
 {
-	struct tess_tensor **in = TESS_NEW(&c->p->arena, struct tess_tensor *, rec->nin + 1);
-
-	for (int32_t k = 0; k < rec->nin && in && !c->r->status; k++) {
+	for (int32_t k = 0; k < rec->nin && !c->r->status; k++) {
 		const struct tess_tensor *x = rec->in[k];
 
-		in[k] = rec->in[k];
-		if (!comes_too_late(c, x, rec->stage) || rec->stage < 0)
+		if (!comes_too_late(c, x, rec->stage))
 			continue;
 		if (x->repeats)
-			in[k] = c->value[x->repeats->id];
+			replace_operand(c, rec, k, c->value[x->repeats->id]);
 		else
 			tess_recorder_fail(c->r, TESS_ENOTSUP,
 			                   "%s: stage %d reads a gradient of stage %d, which is "
 			                   "before it along pp; begin stages elsewhere",
 			                   rec->module, (int)rec->stage, (int)c->home[x->id]);
 	}
-	rec->in = in;
-	if (!in)
-		tess_recorder_keep_error(c->r, TESS_ENOMEM);
 }
 
 /* Lists what is sent for the records, and for the caller of inference. */

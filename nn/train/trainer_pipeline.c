@@ -203,11 +203,13 @@ static tess_status prepare_step(struct pipelined *c)
 	c->memory = t->memory.at;
 	c->memory.slot = c->slot;
 	for (int32_t i = 0; i < c->n && !st; i++) {
-		tess_rank_program_bind(c->program[i]->lowered, &t->memory.at);
-		tess_parameters_find_gradients(&t->parameters, c->program[i]->lowered);
+		if (!i || c->program[i] != c->program[i - 1])
+			tess_rank_program_bind(c->program[i]->lowered, &t->memory.at);
 		st = tess_trainer_write_inputs(t, 4 * c->row[i] + 5 * (int64_t)i, &c->micro[i],
 		                               c->before[i], c->totals);
 	}
+	if (!st)
+		tess_parameters_find_gradients(&t->parameters, c->program[0]->lowered);
 	return st;
 }
 
