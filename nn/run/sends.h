@@ -8,7 +8,8 @@
 
 struct tess_send;
 
-struct tess_sends { /* {0}: none; the caller sets what the next sends belong to */
+/* {0}: none; the caller sets what the next sends belong to: two numbers, in training these */
+struct tess_sends {
 	struct tess_send *first; /* the newest */
 	int32_t stage, micro;
 };
