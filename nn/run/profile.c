@@ -3,8 +3,7 @@
 #include "core/base/status.h"
 #include "core/world/group.h"
 #include "core/world/world.h"
-#include "nn/op/kinds.h"
-#include "nn/program/compressed.h"
+#include "nn/cost/op_cost.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,22 +22,7 @@ void tess_profile_free(struct tess_profile *p)
 	*p = (struct tess_profile){ 0 };
 }
 
-/* ---- bytes and FLOPs of ops ------------------------------------------------------------------ */
-
-static int64_t count_view_elements(const struct tess_view *v)
-{
-	int64_t n = v->ndim > 0;
-
-	for (int32_t i = 0; i < v->ndim; i++)
-		n *= v->shape[i];
-	return n;
-}
-
-static uint64_t count_bytes(const struct tess_view *v)
-{
-	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
-	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
-}
+/* ---- ops ------------------------------------------------------------------------------------- */
 
 /* Returns the host memory of an operand that is an input of the step; NULL: it is none. */
 static const int32_t *find_input(const struct tess_profile *p, const struct tess_view *v)
@@ -50,150 +34,30 @@ static const int32_t *find_input(const struct tess_profile *p, const struct tess
 	               : NULL;
 }
 
-/* Counts the look-ups in a table that has rows [first, first + n). */
-static int64_t count_looked_up(const struct tess_profile *p, const struct tess_view *ids,
-                               int64_t first, int64_t n)
+/* Finds the values that the cost of an op depends on. */
+static struct tess_op_known find_known(const struct tess_profile *p, const struct tess_op *op)
 {
-	const int32_t *id = find_input(p, ids);
-	int64_t found = 0;
+	bool attends = op->kind == TESS_OP_ATTENTION || op->kind == TESS_OP_ATTENTION_D;
 
-	for (int64_t i = 0; i < ids->shape[0]; i++)
-		found += !id || (id[i] >= first && id[i] - first < n);
-	return found;
-}
-
-/* Counts pairs of a row and an expert it is routed to; *asked: experts with at least one row. */
-static int64_t count_asked(const struct tess_profile *p, const struct tess_view *weights,
-                           int64_t *asked)
-{
-	const float *w = weights->data;
-	int64_t pairs = 0;
-
-	*asked = 0;
-	for (int64_t e = 0; e < weights->shape[1] && p->on_host; e++) {
-		int64_t rows = 0;
-
-		for (int64_t t = 0; t < weights->shape[0]; t++)
-			rows += w[t * weights->stride[0] + e * weights->stride[1]] != 0;
-		pairs += rows;
-		*asked += rows > 0;
-	}
-	return pairs;
-}
-
-/* ---- the column `cost` of the table of ops: FLOPs, and bytes that are not read ---- */
-
-static void profile_add_none_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                  const struct tess_op *op)
-{
-	(void)p, (void)sum, (void)op;
-}
-
-static void profile_add_product_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                     const struct tess_op *op)
-{
-	(void)p;
-	for (int32_t i = 1; i < op->nin; i++)
-		sum->flops += 2 * (uint64_t)(op->in[0].shape[0] * count_view_elements(&op->in[i]));
-}
-
-/* Counts only the looked up rows of the table. */
-static void profile_add_embed_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                   const struct tess_op *op)
-{
-	const struct tess_view *table = &op->in[1];
-	int64_t rows =
-		count_looked_up(p, &op->in[0], (int64_t)op->num[TESS_EMBED_FIRST], table->shape[0]);
-	uint64_t row = (uint64_t)table->shape[1] * tess_width(table->dtype);
-
-	sum->bytes -= row * (uint64_t)(table->shape[0] - rows);
-	p->weight_bytes -= row * (uint64_t)(table->shape[0] - rows);
-}
-
-/* Counts only the rows of positions of the table. */
-static void profile_add_rope_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                  const struct tess_op *op)
-{
-	const struct tess_view *table = &op->in[2];
-
-	(void)p;
-	sum->bytes += (uint64_t)((op->in[1].shape[0] - table->shape[0]) * table->shape[1]) *
-	              tess_width(table->dtype);
-}
-
-static void profile_add_select_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                    const struct tess_op *op)
-{
-	(void)p;
-	sum->bytes += count_bytes(&op->out[0]) - count_bytes(&op->in[0]);
-}
-
-static void profile_add_experts_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                     const struct tess_op *op)
-{
-	int64_t experts = op->in[1].shape[1], asked, pairs = count_asked(p, &op->in[1], &asked);
-
-	for (int32_t i = 2; i < op->nin && experts; i++) {
-		uint64_t unread =
-			count_bytes(&op->in[i]) / (uint64_t)experts * (uint64_t)(experts - asked);
-
-		sum->bytes -= unread;
-		p->weight_bytes -= unread;
-		sum->flops += 2 * (uint64_t)(pairs * (count_view_elements(&op->in[i]) / experts));
-	}
-}
-
-/*
- * Counts a sequence's keys and values once, from the first position that one of its rows attends
- * to. The table of pages is not counted.
- */
-static void profile_add_attention_cost(struct tess_profile *p, struct tess_profile_op *sum,
-                                       const struct tess_op *op)
-{
-	const int32_t *position = find_input(p, &op->in[3]), *slot = find_input(p, &op->in[4]);
-	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
-	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD], seen = 0, stored = 0, bytes;
-	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
-	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
-
-	sum->bytes -= count_bytes(&op->in[5]);
-	if (!position || !slot)
-		return;
-	for (int64_t i = 0; i < rows; i++) {
-		int64_t end = position[i] + 1, sees = window && end > window ? window : end;
-
-		if (op->num[TESS_ATTENTION_CHUNKED] != 0)
-			sees = position[i] % window + 1;
-		seen += sees;
-		stored += i && slot[i] == slot[i - 1] ? 1 : sees;
-	}
-	bytes = (stored + rows) * cols *
-	        (int64_t)tess_width((int32_t)op->num[TESS_ATTENTION_DTYPE]);
-	sum->bytes += (uint64_t)bytes;
-	sum->flops += 2 * (uint64_t)(seen * (op->in[0].shape[1] / head) * (head + value));
-	p->kv_bytes += (uint64_t)bytes;
+	return (struct tess_op_known){
+		.ids = op->kind == TESS_OP_EMBED ? find_input(p, &op->in[0]) : NULL,
+		.position = attends ? find_input(p, &op->in[3]) : NULL,
+		.slot = attends ? find_input(p, &op->in[4]) : NULL,
+		.routed = p->on_host,
+	};
 }
 
 static void add_op_cost(struct tess_profile *p, struct tess_profile_op *sum,
                         const struct tess_op *op)
 {
-	static void (*const add_cost[])(struct tess_profile *, struct tess_profile_op *,
-	                                const struct tess_op *) = {
-#define OP(kind, name, outs, weight, cost, backward, lower) \
-	[TESS_OP_##kind] = profile_add_##cost##_cost,
-#include "nn/op/kinds.def"
-	};
-	int32_t weight = op_find_kind(op->kind)->weight;
+	struct tess_op_known known = find_known(p, op);
+	struct tess_op_cost cost = { 0 };
 
-	for (int32_t i = 0; i < op->nout; i++)
-		sum->bytes += count_bytes(&op->out[i]);
-	for (int32_t i = 0; i < op->nin; i++) {
-		uint64_t bytes = count_bytes(&op->in[i]);
-
-		sum->bytes += bytes;
-		p->weight_bytes += weight && i >= weight ? bytes : 0;
-	}
-	add_cost[op->kind](p, sum, op);
+	tess_op_add_cost(op, &known, &cost);
+	sum->bytes += cost.bytes;
+	sum->flops += cost.flops;
+	p->weight_bytes += cost.weight_bytes;
+	p->kv_bytes += cost.kv_bytes;
 }
 
 /* Finds the sums of steps like this one; without room for more, the last ones. */

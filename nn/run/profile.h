@@ -1,10 +1,6 @@
 /*
  * profile.h - measures the time of steps on this rank, by the kinds of their ops, and collectives.
- *
- * The bytes of an op are the sum over its operands and outs, as if no cache held them. A table
- * counts its looked-up rows, experts the ones with routed rows, the KV cache the attended
- * positions. FLOPs are counted for LINEAR, HEAD_LINEAR, EXPERTS and ATTENTION, 2 for each
- * multiplication with its addition.
+ * Their bytes and FLOPs are those of nn/cost/op_cost.h.
  */
 #ifndef TESS_NN_PROFILE_H
 #define TESS_NN_PROFILE_H

@@ -1,0 +1,380 @@
+/* machine.c - reads machine files, and estimates the time of ops and calls by them. */
+#include "nn/cost/machine.h"
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "nn/cost/machines.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MACHINE_BYTES_MAX = 16 << 20 };
+
+static const char *const term_names[TESS_TERMS] = { "product",   "attention", "memory",   "latency",
+	                                            "tensor",    "data",      "pipeline", "bubble",
+	                                            "optimizer", "fixed" };
+static const char *const holds_names[TESS_HOLDS] = { "weights", "gradients", "state",
+	                                             "step",    "cache",     "fixed" };
+static const char *const link_names[TESS_LINKS] = { "within", "between" };
+
+const char *tess_term_get_name(int32_t term)
+{
+	return term_names[term];
+}
+
+const char *tess_holds_get_name(int32_t what)
+{
+	return holds_names[what];
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* A file in progress. `where` begins messages. */
+struct machine_reader {
+	struct tess_machine *m;
+	const char *where;
+};
+
+/* Reads a row of three positive numbers; the second may be 0. */
+static tess_status read_point(const struct machine_reader *r, const char *key, const json_t *row,
+                              double out[3])
+{
+	bool right = json_array_size(row) == 3;
+
+	for (size_t i = 0; i < 3 && right; i++) {
+		const json_t *v = json_array_get(row, i);
+
+		out[i] = json_number_value(v);
+		right = json_is_number(v) && isfinite(out[i]) &&
+		        (i == 1 ? out[i] >= 0 : out[i] > 0);
+	}
+	return right ? TESS_OK
+	             : tess_fail(TESS_EINVAL,
+	                         "%s: %s: a point is [a, b, rate]: numbers, a and the rate above "
+	                         "0, b not negative",
+	                         r->where, key);
+}
+
+/* Reads a list of points into rows of three doubles. */
+static tess_status read_points(const struct machine_reader *r, const char *key, const json_t *list,
+                               int32_t *n, double (**out)[3])
+{
+	tess_status st = TESS_OK;
+
+	*n = (int32_t)json_array_size(list);
+	if (!*n)
+		return tess_fail(TESS_EINVAL, "%s: %s: needs a list with at least one point",
+		                 r->where, key);
+	*out = tess_arena_alloc(&r->m->arena, sizeof **out * (size_t)*n);
+	if (!*out)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < *n && !st; i++)
+		st = read_point(r, key, json_array_get(list, (size_t)i), (*out)[i]);
+	return st;
+}
+
+static tess_status read_rates(const struct machine_reader *r, json_t *device)
+{
+	struct tess_machine *m = r->m;
+	json_t *rates = json_object_get(device, "rates"), *list;
+	const char *op;
+	tess_status st = tess_json_require(r->where, device, "rates", JSON_OBJECT);
+
+	if (st)
+		return st;
+	m->rates = TESS_NEW(&m->arena, struct tess_machine_rates, json_object_size(rates));
+	if (!m->rates)
+		return TESS_ENOMEM;
+	json_object_foreach(rates, op, list) {
+		struct tess_machine_rates *to = &m->rates[m->nrates++];
+		double(*points)[3];
+
+		to->op = tess_arena_copy(&m->arena, op, strlen(op));
+		st = to->op ? read_points(r, op, list, &to->npoints, &points) : TESS_ENOMEM;
+		if (st)
+			return st;
+		to->point = TESS_NEW(&m->arena, struct tess_machine_point, to->npoints);
+		for (int32_t i = 0; i < to->npoints && to->point; i++)
+			to->point[i] = (struct tess_machine_point){ points[i][0], points[i][1],
+				                                    points[i][2] };
+		if (!to->point)
+			return TESS_ENOMEM;
+	}
+	for (int32_t i = TESS_TERM_PRODUCT; i <= TESS_TERM_MEMORY; i++)
+		if (!tess_machine_has_op(m, term_names[i]))
+			return tess_fail(
+				TESS_EINVAL,
+				"%s: rates: \"%s\" is missing, which stands for all ops of "
+				"its class that are not listed",
+				r->where, term_names[i]);
+	return TESS_OK;
+}
+
+static tess_status read_link(const struct machine_reader *r, json_t *links, int32_t level)
+{
+	struct tess_machine *m = r->m;
+	json_t *calls = json_object_get(links, link_names[level]), *list;
+	const char *call;
+	tess_status st;
+
+	if (!calls && level == TESS_LINK_BETWEEN && !m->ranks_per_host)
+		return TESS_OK;
+	st = tess_json_require(r->where, links, link_names[level], JSON_OBJECT);
+	if (st)
+		return st;
+	m->link[level] = TESS_NEW(&m->arena, struct tess_machine_link, json_object_size(calls));
+	if (!m->link[level])
+		return TESS_ENOMEM;
+	json_object_foreach(calls, call, list) {
+		struct tess_machine_link *to = &m->link[level][m->nlinks[level]++];
+		double(*points)[3];
+
+		to->call = tess_arena_copy(&m->arena, call, strlen(call));
+		st = to->call ? read_points(r, call, list, &to->npoints, &points) : TESS_ENOMEM;
+		if (st)
+			return st;
+		to->point = TESS_NEW(&m->arena, struct tess_machine_call, to->npoints);
+		for (int32_t i = 0; i < to->npoints && to->point; i++)
+			to->point[i] = (struct tess_machine_call){ points[i][0], points[i][1],
+				                                   points[i][2] };
+		if (!to->point)
+			return TESS_ENOMEM;
+	}
+	return json_object_get(calls, "default")
+	               ? TESS_OK
+	               : tess_fail(TESS_EINVAL,
+	                           "%s: links: %s: \"default\" is missing, which stands for all "
+	                           "collectives that are not listed",
+	                           r->where, link_names[level]);
+}
+
+/* Reads factors by name; those without one are 1, "fixed" 0. */
+static tess_status read_factors(const struct machine_reader *r, const json_t *corrections,
+                                const char *key, const char *const *name, int32_t n, double *out)
+{
+	json_t *factors = json_object_get(corrections, key), *value;
+	const char *given;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n; i++) {
+		out[i] = i < n - 1;
+		if (!st)
+			st = tess_json_get_number(r->where, factors, name[i], 0, 1e18, &out[i]);
+	}
+	json_object_foreach(factors, given, value) {
+		int32_t i = 0;
+
+		while (i < n && strcmp(name[i], given) != 0)
+			i++;
+		if (i == n && !st)
+			st = tess_fail(TESS_EINVAL, "%s: corrections: %s: there is no \"%s\"",
+			               r->where, key, given);
+	}
+	return st;
+}
+
+static tess_status read_device(const struct machine_reader *r, json_t *root)
+{
+	json_t *device = json_object_get(root, "device");
+	struct tess_machine *m = r->m;
+	tess_status st = tess_json_require(r->where, root, "device", JSON_OBJECT);
+
+	m->exact = true;
+	m->width = 4;
+	m->memory = m->latency = -1;
+	if (!st)
+		st = tess_json_get_number(r->where, device, "memory", 1, 1e18, &m->memory);
+	if (!st)
+		st = tess_json_get_number(r->where, device, "latency", 0, 1e3, &m->latency);
+	if (!st)
+		st = tess_json_get_number(r->where, device, "width", 1, 8, &m->width);
+	if (!st)
+		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
+	if (!st)
+		st = tess_json_get_bool(r->where, device, "gradients_once", &m->once);
+	if (!st && (m->memory < 0 || m->latency < 0))
+		st = tess_fail(TESS_EINVAL, "%s: device: \"%s\" is missing", r->where,
+		               m->memory < 0 ? "memory" : "latency");
+	return st ? st : read_rates(r, device);
+}
+
+static tess_status read_links(const struct machine_reader *r, json_t *root)
+{
+	json_t *links = json_object_get(root, "links");
+	tess_status st = tess_json_require(r->where, root, "links", JSON_OBJECT);
+	int64_t per_host = 0;
+
+	if (!st)
+		st = tess_json_get_int(r->where, links, "ranks_per_host", 1, 1 << 20, &per_host);
+	r->m->ranks_per_host = (int32_t)per_host;
+	for (int32_t i = 0; i < TESS_LINKS && !st; i++)
+		st = read_link(r, links, i);
+	return st;
+}
+
+static tess_status read_machine(const struct machine_reader *r, json_t *root)
+{
+	struct tess_machine *m = r->m;
+	json_t *corrections = json_object_get(root, "corrections"),
+	       *disk = json_object_get(root, "disk");
+	const char *name = json_string_value(json_object_get(root, "name"));
+	const char *about = json_string_value(json_object_get(root, "about"));
+	tess_status st = tess_json_require(r->where, root, "name", JSON_STRING);
+
+	if (st)
+		return st;
+	m->name = tess_arena_copy(&m->arena, name, strlen(name));
+	m->about = tess_arena_copy(&m->arena, about ? about : "", about ? strlen(about) : 0);
+	st = m->name && m->about ? read_device(r, root) : TESS_ENOMEM;
+	if (!st)
+		st = read_links(r, root);
+	if (!st)
+		st = read_factors(r, corrections, "time", term_names, TESS_TERMS, m->time);
+	if (!st)
+		st = read_factors(r, corrections, "memory", holds_names, TESS_HOLDS, m->holds);
+	if (!st)
+		st = tess_json_get_number(r->where, disk, "read", 0, 1e15, &m->disk_read);
+	if (!st)
+		st = tess_json_get_number(r->where, disk, "write", 0, 1e15, &m->disk_write);
+	return st ? st : tess_json_get_number(r->where, root, "error", 0, 10, &m->error);
+}
+
+static tess_status load_machine(const char *name, json_t **root)
+{
+	const struct tess_machine_file *file = tess_machine_find_file(name);
+
+	if (file)
+		return tess_json_parse(name, file->text, (size_t)(file->end - file->text), root);
+	if (!strchr(name, '/') && !strchr(name, '.'))
+		return tess_fail(TESS_ENOENT,
+		                 "there is no machine \"%s\"; use %sor a file that `tessera "
+		                 "bench machine --out FILE` has written",
+		                 name, tess_machine_list_files());
+	return tess_json_load(name, MACHINE_BYTES_MAX, root);
+}
+
+tess_status tess_machine_open(const char *name, struct tess_machine **out)
+{
+	struct machine_reader r = { .m = calloc(1, sizeof *r.m), .where = name };
+	json_t *root = NULL;
+	tess_status st =
+		r.m ? load_machine(name, &root) : tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+
+	if (!st)
+		st = json_is_object(root)
+		             ? read_machine(&r, root)
+		             : tess_fail(TESS_EINVAL, "%s: a machine file is an object", name);
+	json_decref(root);
+	if (st)
+		tess_machine_close(r.m);
+	else
+		*out = r.m;
+	return st;
+}
+
+void tess_machine_close(struct tess_machine *m)
+{
+	if (!m)
+		return;
+	tess_arena_free(&m->arena);
+	free(m);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+static const struct tess_machine_rates *find_rates(const struct tess_machine *m, const char *op)
+{
+	for (int32_t i = 0; i < m->nrates; i++)
+		if (!strcmp(m->rates[i].op, op))
+			return &m->rates[i];
+	return NULL;
+}
+
+bool tess_machine_has_op(const struct tess_machine *m, const char *op)
+{
+	return find_rates(m, op) != NULL;
+}
+
+/*
+ * Interpolates between points: the mean of the logarithms of their rates, weighted by 1 / d^4, d
+ * the distance in the logarithms of rows and work.
+ */
+static double interpolate_rate(const struct tess_machine_rates *r, double rows, double work)
+{
+	double sum = 0, weights = 0, x = log2(rows > 1 ? rows : 1), y = log2(work > 1 ? work : 1);
+
+	for (int32_t i = 0; i < r->npoints; i++) {
+		const struct tess_machine_point *p = &r->point[i];
+		double dx = log2(p->rows) - x, dy = log2(p->work > 1 ? p->work : 1) - y;
+		double d = dx * dx + dy * dy, w = 1 / (d * d + 1e-6);
+
+		sum += w * log2(p->rate);
+		weights += w;
+	}
+	return exp2(sum / weights);
+}
+
+double tess_machine_compute(const struct tess_machine *m, const char *op, const char *class,
+                            double rows, double work)
+{
+	const struct tess_machine_rates *r = find_rates(m, op);
+
+	if (!r)
+		r = find_rates(m, class);
+	return work > 0 ? work / interpolate_rate(r, rows, work / (rows > 1 ? rows : 1)) : 0;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static const struct tess_machine_link *find_link(const struct tess_machine *m, int32_t level,
+                                                 const char *call)
+{
+	const struct tess_machine_link *preset = NULL;
+
+	for (int32_t i = 0; i < m->nlinks[level]; i++) {
+		if (!strcmp(m->link[level][i].call, call))
+			return &m->link[level][i];
+		if (!strcmp(m->link[level][i].call, "default"))
+			preset = &m->link[level][i];
+	}
+	return preset;
+}
+
+/* Interpolates seconds and rate by the logarithm of the number of ranks or hosts. */
+static struct tess_machine_call interpolate_call(const struct tess_machine_link *l, double n)
+{
+	struct tess_machine_call out = l->point[0];
+	int32_t i = 0;
+
+	while (i < l->npoints && l->point[i].ranks < n)
+		i++;
+	if (i == l->npoints)
+		return l->point[i - 1];
+	if (i && l->point[i].ranks > n) {
+		const struct tess_machine_call *a = &l->point[i - 1], *b = &l->point[i];
+		double share = log(n / a->ranks) / log(b->ranks / a->ranks);
+
+		out.seconds = a->seconds + share * (b->seconds - a->seconds);
+		out.rate = exp(log(a->rate) + share * (log(b->rate) - log(a->rate)));
+		return out;
+	}
+	return l->point[i];
+}
+
+bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride)
+{
+	return !m->ranks_per_host || (int64_t)nranks * stride <= m->ranks_per_host;
+}
+
+double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
+                                int32_t stride, double bytes)
+{
+	bool within = tess_machine_is_within(m, nranks, stride);
+	int32_t level = within ? TESS_LINK_WITHIN : TESS_LINK_BETWEEN;
+	int32_t side = m->ranks_per_host > stride ? m->ranks_per_host / stride : 1; /* on a host */
+	double n = within ? nranks : ceil((double)nranks / side);
+	struct tess_machine_call c = interpolate_call(find_link(m, level, call), n);
+
+	return nranks > 1 ? c.seconds + bytes / c.rate : 0;
+}

@@ -1,0 +1,105 @@
+/*
+ * machine.h - machine files: how fast a host computes and communicates (docs/planning.md).
+ *
+ * A rate is work per second: FLOPs of products and attention, bytes of other ops. It depends on the
+ * rows of an op and on its work per row, between the listed points.
+ */
+#ifndef TESS_NN_COST_MACHINE_H
+#define TESS_NN_COST_MACHINE_H
+
+#include "core/base/arena.h"
+
+#include <stdbool.h>
+
+/* What a step of training or generation spends time on. */
+enum {
+	TESS_TERM_PRODUCT, /* linear layers, experts, heads, and their gradients */
+	TESS_TERM_ATTENTION,
+	TESS_TERM_MEMORY, /* ops that only move bytes */
+	TESS_TERM_LATENCY, /* the start of ops */
+	TESS_TERM_TENSOR, /* collectives within a replica and a stage, as far as steps wait */
+	TESS_TERM_DATA, /* gradients and weights along dp, as far as steps wait */
+	TESS_TERM_PIPELINE, /* values sent to other stages, as far as they are waited for */
+	TESS_TERM_BUBBLE, /* stages without work */
+	TESS_TERM_OPTIMIZER,
+	TESS_TERM_FIXED, /* what a step takes on any machine of this kind */
+	TESS_TERMS
+};
+/* Returns "product", ..., as in machine files. */
+const char *tess_term_get_name(int32_t term);
+
+/* What a rank's memory contains. */
+enum {
+	TESS_HOLDS_WEIGHTS,
+	TESS_HOLDS_GRADIENTS,
+	TESS_HOLDS_STATE, /* of the optimizer */
+	TESS_HOLDS_STEP, /* activations */
+	TESS_HOLDS_CACHE, /* keys and values */
+	TESS_HOLDS_FIXED, /* what every rank takes */
+	TESS_HOLDS
+};
+const char *tess_holds_get_name(int32_t what);
+
+struct tess_machine_point { /* a measured rate */
+	double rows, work, rate; /* work: of one row */
+};
+struct tess_machine_rates {
+	const char *op; /* "linear", "linear+glu"; or a class: "product", "attention", "memory" */
+	int32_t npoints;
+	struct tess_machine_point *point;
+};
+struct tess_machine_call { /* a collective among `ranks` ranks, or along ranks of `ranks` hosts */
+	double ranks, seconds, rate; /* seconds + bytes that a rank sends / rate */
+};
+struct tess_machine_link {
+	const char *call; /* "all_reduce"; "default": any other */
+	int32_t npoints;
+	struct tess_machine_call *point; /* in order of ranks */
+};
+enum { TESS_LINK_WITHIN, TESS_LINK_BETWEEN, TESS_LINKS }; /* one host; several */
+
+struct tess_machine {
+	struct tess_arena arena;
+	const char *name, *about;
+	double memory; /* bytes of a rank's device */
+	bool exact; /* sums over ranks move the nodes of split.h */
+	bool once; /* gradients are reduced once a step, not in each micro-batch */
+	double width; /* bytes of an element of a value; 4: f32 */
+	double latency; /* seconds that an op takes besides its work */
+	int32_t nrates, nlinks[TESS_LINKS];
+	struct tess_machine_rates *rates;
+	struct tess_machine_link *link[TESS_LINKS];
+	int32_t ranks_per_host;
+	double disk_read, disk_write; /* bytes a second; 0: not known */
+	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
+	double holds[TESS_HOLDS]; /* factors; of FIXED: bytes */
+	double error; /* measured mean error of predicted times, as a share; 0: not measured */
+};
+
+/*
+ * Opens a machine file, or one of the box by its name: "h100". Free *out by tess_machine_close.
+ * TESS_EINVAL: a value is missing, of another type, negative or not finite; the message has file
+ * and key. TESS_ENOENT: there is no such file; the message lists the names.
+ */
+tess_status tess_machine_open(const char *name, struct tess_machine **out);
+void tess_machine_close(struct tess_machine *m);
+
+/*
+ * Returns the seconds of `work` in `rows` rows, without latency, by the rates of `op`; those of
+ * `class` ("product") if it has none.
+ */
+double tess_machine_compute(const struct tess_machine *m, const char *op, const char *class,
+                            double rows, double work);
+/* Returns whether the file has rates of this op by itself. */
+bool tess_machine_has_op(const struct tess_machine *m, const char *op);
+
+/*
+ * Returns the seconds of a call in which each rank sends `bytes`, among `nranks` ranks `stride`
+ * apart.
+ */
+double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
+                                int32_t stride, double bytes);
+/* Returns whether such ranks are on one host. */
+bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);
+
+#endif

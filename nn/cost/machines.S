@@ -1,0 +1,16 @@
+/* machines.S - embeds the machine files. */
+.macro machine name, file
+	.global tess_machine_\name
+	.hidden tess_machine_\name
+	.global tess_machine_\name\()_end
+	.hidden tess_machine_\name\()_end
+tess_machine_\name:
+	.incbin "\file"
+tess_machine_\name\()_end:
+.endm
+
+	.section .rodata
+	machine a100, "data/machines/a100.json"
+	machine h100, "data/machines/h100.json"
+	machine h200, "data/machines/h200.json"
+	.section .note.GNU-stack, "", %progbits

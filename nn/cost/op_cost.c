@@ -1,0 +1,248 @@
+/* op_cost.c - counts the bytes and FLOPs of an op. */
+#include "nn/cost/op_cost.h"
+
+#include "nn/op/kinds.h"
+#include "nn/program/compressed.h"
+
+#include <math.h>
+#include <tessera/reduce.h>
+
+static int64_t count_view_elements(const struct tess_view *v)
+{
+	int64_t n = v->ndim > 0;
+
+	for (int32_t i = 0; i < v->ndim; i++)
+		n *= v->shape[i];
+	return n;
+}
+
+static uint64_t count_view_bytes(const struct tess_view *v)
+{
+	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
+	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
+}
+
+/* Counts the look-ups in a table that has rows [first, first + n). */
+static int64_t count_looked_up(const int32_t *id, int64_t rows, int64_t first, int64_t n)
+{
+	int64_t found = 0;
+
+	for (int64_t i = 0; i < rows; i++)
+		found += !id || (id[i] >= first && id[i] - first < n);
+	return found;
+}
+
+/* Counts pairs of a row and an expert it is routed to; *asked: experts with at least one row. */
+static int64_t count_routed(const struct tess_view *weights, int64_t *asked)
+{
+	const float *w = weights->data;
+	int64_t pairs = 0;
+
+	*asked = 0;
+	for (int64_t e = 0; e < weights->shape[1]; e++) {
+		int64_t rows = 0;
+
+		for (int64_t t = 0; t < weights->shape[0]; t++)
+			rows += w[t * weights->stride[0] + e * weights->stride[1]] != 0;
+		pairs += rows;
+		*asked += rows > 0;
+	}
+	return pairs;
+}
+
+/* Expects the same pairs and experts, with rows that request `top` of all experts at random. */
+static int64_t expect_routed(const struct tess_op *op, const struct tess_op_known *known,
+                             int64_t *asked)
+{
+	int64_t rows = op->in[1].shape[0], here = op->in[1].shape[1];
+	int64_t all = known->experts > here ? known->experts : here;
+	int64_t top = (int64_t)op->num[TESS_EXPERTS_TOP];
+	double share;
+
+	if (!all)
+		return *asked = 0;
+	share = (double)(top && top < all ? top : all) / (double)all;
+	*asked = (int64_t)ceil((double)here * (1 - pow(1 - share, (double)rows)));
+	return (int64_t)ceil((double)(rows * here) * share);
+}
+
+/* ---- the column `cost` of the table of ops: FLOPs, and bytes that are not read ---- */
+
+static void op_add_none_cost(const struct tess_op *op, const struct tess_op_known *known,
+                             struct tess_op_cost *sum)
+{
+	(void)op, (void)known, (void)sum;
+}
+
+/* Of in[0] by each weight after it; of the gradient of inputs, each weight has a g of its own. */
+static void op_add_product_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                struct tess_op_cost *sum)
+{
+	int32_t first = op->kind == TESS_OP_LINEAR_DX ? op->nin / 2 : 1;
+
+	(void)known;
+	for (int32_t i = first; i < op->nin; i++)
+		sum->flops += 2 * (uint64_t)(op->in[0].shape[0] * count_view_elements(&op->in[i]));
+}
+
+/* A gradient of a weight multiplies each row of x by one of g. */
+static void op_add_outer_product_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                      struct tess_op_cost *sum)
+{
+	(void)known;
+	sum->flops += 2 * (uint64_t)(count_view_elements(&op->in[0]) * op->in[1].shape[1]);
+}
+
+/* Counts only the looked up rows of the table. */
+static void op_add_embed_cost(const struct tess_op *op, const struct tess_op_known *known,
+                              struct tess_op_cost *sum)
+{
+	const struct tess_view *table = &op->in[1];
+	int64_t rows = count_looked_up(known->ids, op->in[0].shape[0],
+	                               (int64_t)op->num[TESS_EMBED_FIRST], table->shape[0]);
+	uint64_t row = (uint64_t)table->shape[1] * tess_width(table->dtype);
+
+	sum->bytes -= row * (uint64_t)(table->shape[0] - rows);
+	sum->weight_bytes -= row * (uint64_t)(table->shape[0] - rows);
+}
+
+/* Counts only the rows of positions of the table. */
+static void op_add_rope_cost(const struct tess_op *op, const struct tess_op_known *known,
+                             struct tess_op_cost *sum)
+{
+	const struct tess_view *table = &op->in[2];
+
+	(void)known;
+	sum->bytes += (uint64_t)((op->in[1].shape[0] - table->shape[0]) * table->shape[1]) *
+	              tess_width(table->dtype);
+}
+
+static void op_add_select_cost(const struct tess_op *op, const struct tess_op_known *known,
+                               struct tess_op_cost *sum)
+{
+	(void)known;
+	sum->bytes += count_view_bytes(&op->out[0]) - count_view_bytes(&op->in[0]);
+}
+
+static int64_t find_routed(const struct tess_op *op, const struct tess_op_known *known,
+                           int64_t *asked)
+{
+	return known->routed ? count_routed(&op->in[1], asked) : expect_routed(op, known, asked);
+}
+
+static void op_add_experts_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                struct tess_op_cost *sum)
+{
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+
+	for (int32_t i = 2; i < op->nin && experts; i++) {
+		uint64_t unread = count_view_bytes(&op->in[i]) / (uint64_t)experts *
+		                  (uint64_t)(experts - asked);
+
+		sum->bytes -= unread;
+		sum->weight_bytes -= unread;
+		sum->flops += 2 * (uint64_t)(pairs * (count_view_elements(&op->in[i]) / experts));
+	}
+}
+
+/* Three products with matrices of an expert: a and b again, e, and dx. */
+static void op_add_experts_d_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                  struct tess_op_cost *sum)
+{
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+
+	if (experts)
+		sum->flops += 2 * (uint64_t)(pairs *
+		                             (2 * count_view_elements(&op->in[2]) +
+		                              count_view_elements(&op->in[3])) /
+		                             experts);
+}
+
+static void op_add_experts_dw_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                   struct tess_op_cost *sum)
+{
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+	int64_t elements = 0;
+
+	for (int32_t i = 0; i < 2 && i < op->nout; i++) {
+		const struct tess_view *w = &op->out[i];
+
+		elements += w->shape[w->ndim - 1] * w->shape[w->ndim - 2];
+	}
+	sum->flops += experts ? 2 * (uint64_t)(pairs * elements) : 0;
+}
+
+/* Keys that the rows of a step attend to, and those that are read, each once per sequence. */
+struct attended {
+	int64_t seen, stored;
+};
+
+static struct attended count_attended(const struct tess_op *op, const struct tess_op_known *known)
+{
+	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
+	struct attended n = { 0 };
+
+	for (int64_t i = 0; i < rows && known->position && known->slot; i++) {
+		int64_t end = known->position[i] + 1, sees = window && end > window ? window : end;
+
+		if (op->num[TESS_ATTENTION_CHUNKED] != 0)
+			sees = known->position[i] % window + 1;
+		n.seen += sees;
+		n.stored += i && known->slot[i] == known->slot[i - 1] ? 1 : sees;
+	}
+	return n;
+}
+
+/*
+ * Counts a sequence's keys and values once, from the first position that one of its rows attends
+ * to. The table of pages is not counted.
+ */
+static void op_add_attention_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                  struct tess_op_cost *sum)
+{
+	struct attended n = count_attended(op, known);
+	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD], rows = op->in[3].shape[0], bytes;
+	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
+	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
+
+	sum->bytes -= count_view_bytes(&op->in[5]);
+	if (!n.seen)
+		return;
+	bytes = (n.stored + rows) * cols *
+	        (int64_t)tess_width((int32_t)op->num[TESS_ATTENTION_DTYPE]);
+	sum->bytes += (uint64_t)bytes;
+	sum->flops += 2 * (uint64_t)(n.seen * (op->in[0].shape[1] / head) * (head + value));
+	sum->kv_bytes += (uint64_t)bytes;
+}
+
+/* Of each pair of a row and a key: the score again, u, dq, dk and dv. */
+static void op_add_attention_d_cost(const struct tess_op *op, const struct tess_op_known *known,
+                                    struct tess_op_cost *sum)
+{
+	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD];
+	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
+
+	sum->flops += 2 * (uint64_t)(count_attended(op, known).seen * (op->in[0].shape[1] / head) *
+	                             (3 * head + 2 * value));
+}
+
+void tess_op_add_cost(const struct tess_op *op, const struct tess_op_known *known,
+                      struct tess_op_cost *sum)
+{
+	static void (*const add_cost[])(const struct tess_op *, const struct tess_op_known *,
+	                                struct tess_op_cost *) = {
+#define OP(kind, name, outs, weight, cost, backward, lower) [TESS_OP_##kind] = op_add_##cost##_cost,
+#include "nn/op/kinds.def"
+	};
+	int32_t weight = op_find_kind(op->kind)->weight;
+
+	for (int32_t i = 0; i < op->nout; i++)
+		sum->bytes += count_view_bytes(&op->out[i]);
+	for (int32_t i = 0; i < op->nin; i++) {
+		uint64_t bytes = count_view_bytes(&op->in[i]);
+
+		sum->bytes += bytes;
+		sum->weight_bytes += weight && i >= weight ? bytes : 0;
+	}
+	add_cost[op->kind](op, known, sum);
+}
