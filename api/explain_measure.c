@@ -2,7 +2,7 @@
 #include "api/explaining.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "core/shard/move.h"
+#include "nn/cost/step_time.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/lower/lower.h"
 #include "nn/program/compressed.h"
@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/coll.h>
+#include <tessera/reduce.h>
 #include <tessera/split.h>
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -63,31 +63,6 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 
 /* ---- traffic --------------------------------------------------------------------------------- */
 
-/* Counts the bytes that a rank sends in one step. */
-static uint64_t count_sent_bytes(const struct tess_step *s, struct tess_cut cut)
-{
-	uint64_t nodes;
-
-	if (s->kind != TESS_STEP_SUM)
-		return tess_coll_sent_bytes(&s->coll, cut.rank, cut.nranks);
-	nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
-	return tess_move_count_reduced(sizeof(float) * s->sum.count, nodes, s->sum.share != NULL,
-	                               cut.nranks);
-}
-
-/* Returns the size of the group in which a step runs, and the position of `rank` in it. */
-static struct tess_cut find_step_cut(const struct tess_program *p, int32_t rank,
-                                     const struct tess_step *s)
-{
-	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
-
-	if (s->among_shards) {
-		cut.nranks = tess_program_count_shards(p);
-		cut.rank %= cut.nranks;
-	}
-	return cut;
-}
-
 /* Raises the maximum over ranks for each record; steps are in the order of records. */
 static void measure_sent(struct explanation *x, const struct tess_program *p,
                          const struct tess_rank_program *l)
@@ -103,7 +78,7 @@ static void measure_sent(struct explanation *x, const struct tess_program *p,
 			memset(sum, 0, sizeof sum);
 		if (s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL)
 			continue;
-		sum[s->along] += count_sent_bytes(s, find_step_cut(p, l->rank, s));
+		sum[s->along] += tess_step_count_sent(s, tess_step_find_cut(p, l->rank, s));
 		sent = &x->sent[s->record * ndims + s->along];
 		sent->bytes = sum[s->along] > sent->bytes ? sum[s->along] : sent->bytes;
 		sent->kind = s->kind == TESS_STEP_SUM

@@ -1,0 +1,261 @@
+/* step_time.c - estimates the time of a rank's steps. */
+#include "nn/cost/step_time.h"
+
+#include "core/base/status.h"
+#include "core/shard/move.h"
+#include "nn/op/kinds.h"
+#include "nn/program/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/coll.h>
+
+enum { STEP_NAME = 128 };
+
+uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut)
+{
+	uint64_t nodes;
+
+	if (s->kind != TESS_STEP_SUM)
+		return tess_coll_sent_bytes(&s->coll, cut.rank, cut.nranks);
+	nodes = (uint64_t)tess_sum_nodes(&s->sum, cut.nranks, cut.rank);
+	return tess_move_count_reduced(sizeof(float) * s->sum.count, nodes, s->sum.share != NULL,
+	                               cut.nranks);
+}
+
+struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
+                                   const struct tess_step *s)
+{
+	struct tess_cut cut = tess_program_get_cut(p, rank, s->along);
+
+	if (s->among_shards) {
+		cut.nranks = tess_program_count_shards(p);
+		cut.rank %= cut.nranks;
+	}
+	return cut;
+}
+
+/* A walk over steps. */
+struct walk {
+	const struct tess_machine *m;
+	const struct tess_program *p;
+	const struct tess_op_known *known;
+	int32_t rank;
+	double now, link; /* the rank's time; the time at which its link is free */
+	double *ended; /* by step: the end of a started call */
+	struct tess_step_time *out;
+};
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+static int32_t classify_op(int32_t kind)
+{
+	switch (kind) {
+	case TESS_OP_LINEAR:
+	case TESS_OP_LINEAR_DX:
+	case TESS_OP_LINEAR_DW:
+	case TESS_OP_HEAD_LINEAR:
+	case TESS_OP_HEAD_LINEAR_DW:
+	case TESS_OP_EXPERTS:
+	case TESS_OP_EXPERTS_D:
+	case TESS_OP_EXPERTS_DW:
+		return TESS_TERM_PRODUCT;
+	case TESS_OP_ATTENTION:
+	case TESS_OP_ATTENTION_D:
+		return TESS_TERM_ATTENTION;
+	default:
+		return TESS_TERM_MEMORY;
+	}
+}
+
+static double count_rows(const struct tess_op *op)
+{
+	return (double)(op->nin && op->in[0].ndim ? op->in[0].shape[0] : 1);
+}
+
+static struct tess_op_cost count_op(const struct walk *w, const struct tess_op *op)
+{
+	struct tess_op_cost cost = { 0 };
+
+	tess_op_add_cost(op, w->known, &cost);
+	return cost;
+}
+
+/* Returns the seconds of one op by itself. Values are as wide as those of the machine. */
+static double time_op(const struct walk *w, const struct tess_op *op)
+{
+	struct tess_op_cost cost = count_op(w, op);
+	int32_t class = classify_op(op->kind);
+	double values = (double)(cost.bytes - cost.weight_bytes) * w->m->width / 4;
+	double bytes = (double)cost.weight_bytes + values;
+
+	return tess_machine_compute(w->m, op_get_kind_name(op->kind), tess_term_get_name(class),
+	                            count_rows(op),
+	                            class == TESS_TERM_MEMORY ? bytes : (double)cost.flops);
+}
+
+/* Joins the names of the ops of a step: "norm+linear". */
+static void name_step(const struct tess_op *op, char name[STEP_NAME])
+{
+	size_t at = 0;
+
+	name[0] = '\0';
+	for (; op && at < STEP_NAME; op = op->next)
+		at += (size_t)snprintf(name + at, STEP_NAME - at, "%s%s", at ? "+" : "",
+		                       op_get_kind_name(op->kind));
+}
+
+/* Adds a step whose ops the machine file has as one. */
+static bool add_measured_step(struct walk *w, const struct tess_op *op, int32_t class)
+{
+	double work = 0;
+	char name[STEP_NAME];
+	double seconds;
+
+	name_step(op, name);
+	if (!op->next || !tess_machine_has_op(w->m, name))
+		return false;
+	for (const struct tess_op *o = op; o; o = o->next) {
+		struct tess_op_cost cost = count_op(w, o);
+
+		work += class == TESS_TERM_MEMORY ? (double)cost.bytes : (double)cost.flops;
+	}
+	seconds = tess_machine_compute(w->m, name, tess_term_get_name(class), count_rows(op), work);
+	w->out->term[class] += seconds;
+	w->now += seconds * w->m->time[class];
+	return true;
+}
+
+/* Adds an op and those that run with it in one step. */
+static void add_op_step(struct walk *w, const struct tess_op *op)
+{
+	int32_t class = TESS_TERM_MEMORY;
+
+	for (const struct tess_op *o = op; o; o = o->next) {
+		int32_t own = classify_op(o->kind);
+
+		class = own < class ? own : class;
+		w->out->flops += (double)count_op(w, o).flops;
+	}
+	w->out->term[TESS_TERM_LATENCY] += w->m->latency;
+	w->now += w->m->latency * w->m->time[TESS_TERM_LATENCY];
+	if (add_measured_step(w, op, class))
+		return;
+	for (; op; op = op->next) {
+		int32_t own = classify_op(op->kind);
+		double seconds = time_op(w, op);
+
+		w->out->term[own] += seconds;
+		w->now += seconds * w->m->time[own];
+	}
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static int32_t classify_call(const struct walk *w, const struct tess_step *s)
+{
+	return s->along == w->p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
+}
+
+static bool is_stage_message(const struct walk *w, const struct tess_step *s)
+{
+	return s->kind == TESS_STEP_COLL && s->along == w->p->pipeline_along &&
+	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
+}
+
+/* Adds the time that the rank waits for a call to end. */
+static void wait_until(struct walk *w, int32_t term, double end)
+{
+	if (end <= w->now)
+		return;
+	w->out->term[term] += w->m->time[term] > 0 ? (end - w->now) / w->m->time[term] : 0;
+	w->now = end;
+}
+
+static const char *name_call(const struct tess_step *s)
+{
+	return s->kind == TESS_STEP_SUM ? (s->sum.share ? "sum_scatter" : "sum")
+	                                : tess_kind_name(s->coll.kind);
+}
+
+/* Of a device that adds in any order, a sum is the collective of its kind. */
+static const char *choose_call(const struct walk *w, const struct tess_step *s)
+{
+	if (s->kind != TESS_STEP_SUM || w->m->exact)
+		return name_call(s);
+	return s->sum.share ? "reduce_scatter" : "all_reduce";
+}
+
+static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
+{
+	struct tess_cut cut = tess_step_find_cut(w->p, w->rank, s);
+	double bytes =
+		(double)tess_step_count_sent(s, cut) *
+		(s->kind == TESS_STEP_COLL && s->coll.dtype != TESS_F32 ? 1 : w->m->width / 4);
+	int32_t term = classify_call(w, s);
+	double seconds = tess_machine_communicate(w->m, choose_call(w, s), cut.nranks,
+	                                          w->p->mesh.dim[s->along].stride, bytes);
+
+	w->out->sent[s->along] += bytes;
+	w->out->called[s->along] += seconds;
+	w->link = (w->link > w->now ? w->link : w->now) + seconds * w->m->time[term];
+	if (s->started)
+		w->ended[at] = w->link;
+	else
+		wait_until(w, term, w->link);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t at)
+{
+	const struct tess_step *s = l->step[at];
+	int32_t of = at;
+
+	switch (s->kind) {
+	case TESS_STEP_OP:
+		add_op_step(w, &s->op);
+		break;
+	case TESS_STEP_COLL:
+	case TESS_STEP_SUM:
+		if (!is_stage_message(w, s))
+			add_call(w, s, at);
+		break;
+	case TESS_STEP_WAIT:
+		while (of > 0 && l->step[of] != s->of)
+			of--;
+		if (!is_stage_message(w, s->of))
+			wait_until(w, classify_call(w, s->of), w->ended[of]);
+		break;
+	default: /* a style's own function: unknown, and as a rule small */
+		break;
+	}
+}
+
+tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
+                            const struct tess_rank_program *l, int32_t first, int32_t end,
+                            const struct tess_op_known *known, struct tess_step_time *out)
+{
+	struct walk w = { m, p, known, l->rank, 0, 0, NULL, out };
+
+	w.ended = calloc((size_t)l->nsteps + 1, sizeof *w.ended);
+	if (!w.ended)
+		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
+		                 (int)l->nsteps);
+	for (int32_t i = first; i < end; i++)
+		add_step(&w, l, i);
+	out->seconds += w.now;
+	free(w.ended);
+	return TESS_OK;
+}
+
+double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
+{
+	/* reads and writes weights and moments, and reads gradients */
+	double bytes = n * (2 * width + 8 * moments + 4);
+
+	return n > 0 ? m->latency + tess_machine_compute(m, moments > 1 ? "adamw" : "sgd", "memory",
+	                                                 n / 1024, bytes)
+	             : 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * step_time.h - the time of a rank's steps on a machine, and what it is spent on.
+ *
+ * Steps run one after another, as the runner runs them. A started call occupies the link of its
+ * rank, after the calls before it, and steps that wait for it wait until it ends.
+ */
+#ifndef TESS_NN_COST_STEP_TIME_H
+#define TESS_NN_COST_STEP_TIME_H
+
+#include "nn/cost/machine.h"
+#include "nn/cost/op_cost.h"
+#include "nn/lower/lower.h"
+
+/* Sums over steps. */
+struct tess_step_time {
+	double seconds; /* the sum of `term`, each times its factor of the machine */
+	double term[TESS_TERMS];
+	double called
+		[TESS_MESH_DIMS]; /* seconds of calls along each dimension, waited for or not */
+	double sent[TESS_MESH_DIMS]; /* bytes to other ranks along each dimension */
+	double flops;
+};
+
+/*
+ * Estimates steps [first, end) of a rank. Sends to other stages are left out: a schedule has them.
+ * known: positions and slots of the rows. TESS_ENOMEM.
+ */
+tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
+                            const struct tess_rank_program *l, int32_t first, int32_t end,
+                            const struct tess_op_known *known, struct tess_step_time *out);
+
+/* Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. */
+double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width);
+
+/* Returns the group of a COLL or SUM: the number of its ranks, and the position of `rank` in it. */
+struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
+                                   const struct tess_step *s);
+/* Returns the bytes that a rank sends to others in a COLL or SUM; cut: of its group. */
+uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut);
+
+#endif
