@@ -282,10 +282,9 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 		add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
 		    e->stage[a->stage].of[a->kind].seconds == 0) {
-			add_terms(term,
-			          e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term, 1);
-			add_terms(term,
-			          e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
+			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term,
+			          1);
+			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
 			          1);
 		}
 	}
@@ -320,12 +319,11 @@ static void add_optimizer(const struct evaluation *e, double *term)
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
 
-	term[TESS_TERM_OPTIMIZER] +=
-		tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
+	term[TESS_TERM_OPTIMIZER] += tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
 	if (returned > 0)
-		term[TESS_TERM_DATA] += tess_machine_communicate(
-			m, "all_gather", tess_program_count_shards(p),
-			p->mesh.dim[p->data_along].stride, returned);
+		term[TESS_TERM_DATA] +=
+			tess_machine_communicate(m, "all_gather", tess_program_count_shards(p),
+		                                 p->mesh.dim[p->data_along].stride, returned);
 }
 
 static tess_status predict_training(struct evaluation *e)
@@ -358,8 +356,8 @@ static void close_program(struct evaluation *e)
 }
 
 /* Returns the seconds of one step of generation, and adds its terms `times` times. */
-static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length,
-                                      int64_t from, double times, double *seconds)
+static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length, int64_t from,
+                                      double times, double *seconds)
 {
 	tess_status st = set_rows(e, n, length, from);
 
@@ -405,9 +403,8 @@ static tess_status predict_generation(struct evaluation *e)
 void tess_planner_conclude(const struct tess_planner *p, struct tess_forecast *f)
 {
 	static const char *const bound[TESS_TERMS] = {
-		"products",    "attention",      "memory bandwidth", "starting ops",
-		"collectives", "gradients",      "sends",            "bubble",
-		"optimizer",   "the fixed cost",
+		"products",  "attention", "memory bandwidth", "starting ops", "collectives",
+		"gradients", "sends",     "bubble",           "optimizer",    "the fixed cost",
 	};
 	const struct tess_planner_options *o = &p->options;
 	int32_t most = 0;
