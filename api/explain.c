@@ -433,8 +433,7 @@ static tess_status measure_traffic(struct explanation *x)
 
 /* ---- explain --------------------------------------------------------------------------------- */
 
-/* Sets the mesh; "dp=2" has one rank along tp. */
-static tess_status set_explained_mesh(struct explanation *x, const struct tess_mesh_shape *given)
+tess_status tess_explaining_set_mesh(struct explanation *x, const struct tess_mesh_shape *given)
 {
 	struct tess_mesh_shape replica;
 	tess_status st = TESS_OK;
@@ -461,8 +460,7 @@ static tess_status set_explained_mesh(struct explanation *x, const struct tess_m
 	return st;
 }
 
-/* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
-static tess_status open_explained_schedule(struct explanation *x)
+tess_status tess_explaining_open_schedule(struct explanation *x)
 {
 	const struct tess_trainer_options *o = x->training;
 	int32_t pp = tess_mesh_shape_find(&x->mesh, "pp", 2);
@@ -481,7 +479,7 @@ static tess_status open_explained_schedule(struct explanation *x)
 
 static tess_status explain_program(struct explanation *x)
 {
-	tess_status st = open_explained_schedule(x);
+	tess_status st = tess_explaining_open_schedule(x);
 
 	if (!st)
 		st = tess_explaining_record(x, 0, &x->program);
@@ -565,7 +563,7 @@ static tess_status explain_checkpoint(struct explanation *x, const char *dir, co
 	tess_status st = tess_mesh_shape_parse(mesh, nranks, &given);
 
 	if (!st)
-		st = set_explained_mesh(x, &given);
+		st = tess_explaining_set_mesh(x, &given);
 	if (!st)
 		st = tess_planned_model_open(dir, options, TESS_CHECKPOINT_CONFIG, &x->model);
 	return st ? st : explain_model(x, length);
@@ -621,7 +619,7 @@ tess_status tess_session_explain(const struct tess_session *s, int64_t tokens,
 	x->borrowed = true;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
-	st = set_explained_mesh(x, tess_mesh_get_shape(s->mesh));
+	st = tess_explaining_set_mesh(x, tess_mesh_get_shape(s->mesh));
 	if (!st)
 		st = explain_model(x, tokens);
 	fesetenv(&callers);

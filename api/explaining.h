@@ -3,6 +3,7 @@
 #define TESS_API_EXPLAINING_H
 
 #include "api/session.h"
+#include "nn/lower/lower.h"
 #include "nn/train/optimizer.h"
 
 struct explanation {
@@ -30,6 +31,10 @@ struct explanation {
 		uint64_t bytes; /* maximum over the ranks */
 		int32_t kind; /* TESS_ALL_GATHER, ...: the last collective; 0: none */
 	} * sent;
+	/* called with each rank that is lowered, and its program; NULL: nothing */
+	tess_status (*visit)(void *visitor, const struct tess_program *p,
+	                     const struct tess_rank_program *l);
+	void *visitor;
 	int32_t *fused; /* by record: 1 + the first record of a fused step; 0: not in one */
 };
 
@@ -38,6 +43,10 @@ int32_t tess_explaining_get_program_rank(const struct explanation *x, int32_t ra
 /* Returns the bytes of a weight that a rank of the program holds, and the shape unless NULL. */
 uint64_t tess_explaining_measure_shard(const struct tess_program *p, const struct tess_weight *w,
                                        int32_t rank, int64_t *shape);
+/* Sets the mesh; "dp=2" has one rank along tp. */
+tess_status tess_explaining_set_mesh(struct explanation *x, const struct tess_mesh_shape *given);
+/* Opens the schedule of a mesh with stages, which says how many slots each stage has. */
+tess_status tess_explaining_open_schedule(struct explanation *x);
 /* Records the program of replica `dp`, for training or inference. */
 tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
                                    struct tess_program **out);

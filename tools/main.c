@@ -19,9 +19,10 @@
 #include <unistd.h>
 
 static const struct tess_tool_command *const commands[] = {
-	&tess_tool_generate, &tess_tool_train,      &tess_tool_explain, &tess_tool_convert,
-	&tess_tool_grad,     &tess_tool_perplexity, &tess_tool_launch,  &tess_tool_bench,
-	&tess_tool_conform,  &tess_tool_info,       &tess_tool_compare, &tess_tool_new,
+	&tess_tool_generate, &tess_tool_train,   &tess_tool_plan,       &tess_tool_explain,
+	&tess_tool_convert,  &tess_tool_grad,    &tess_tool_perplexity, &tess_tool_launch,
+	&tess_tool_bench,    &tess_tool_conform, &tess_tool_info,       &tess_tool_compare,
+	&tess_tool_new,
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

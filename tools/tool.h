@@ -16,9 +16,10 @@ struct tess_tool_command {
 	/* Runs with argv[0] the name; returns the exit status: 0; 1: failure; 2: wrong usage. */
 	int (*run)(int argc, char **argv);
 };
-extern const struct tess_tool_command tess_tool_generate, tess_tool_train, tess_tool_explain,
-	tess_tool_convert, tess_tool_grad, tess_tool_perplexity, tess_tool_launch, tess_tool_bench,
-	tess_tool_conform, tess_tool_info, tess_tool_compare, tess_tool_new;
+extern const struct tess_tool_command tess_tool_generate, tess_tool_train, tess_tool_plan,
+	tess_tool_explain, tess_tool_convert, tess_tool_grad, tess_tool_perplexity,
+	tess_tool_launch, tess_tool_bench, tess_tool_conform, tess_tool_info, tess_tool_compare,
+	tess_tool_new;
 
 /*
  * Starts a thread that ends the command, with a message and status 1, if a call of a plugin takes

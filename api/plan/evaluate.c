@@ -1,0 +1,452 @@
+/* evaluate.c - predicts a strategy from the program that it would run, lowered for its ranks. */
+#include "api/plan/planner.h"
+#include "core/base/status.h"
+#include "nn/program/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+#include <tessera/split.h>
+#include <tessera/train.h>
+
+/* A strategy that is predicted. */
+struct evaluation {
+	struct tess_planner *planner;
+	const struct tess_strategy *strategy;
+	struct tess_forecast *out;
+	struct explanation x;
+	struct tess_trainer_options training;
+	struct tess_op_known known;
+	int32_t *rows; /* positions, then slots */
+	int64_t micro; /* micro-batches of a step */
+	struct tess_stage_time *stage;
+	int32_t nstages;
+	double send; /* bytes that a stage sends forward, at most */
+};
+
+/* ---- what is computed ------------------------------------------------------------------------ */
+
+static tess_status open_plan(struct evaluation *e)
+{
+	const struct tess_strategy *s = e->strategy;
+	int32_t n = 0;
+
+	while (s->overrides && s->overrides[n])
+		n++;
+	e->x.model = e->planner->model;
+	e->x.model.device = e->planner->machine->exact ? NULL : &e->planner->device;
+	return tess_plan_open(e->x.model.model, s->plan, s->overrides, n, &e->x.model.plan);
+}
+
+static tess_status set_mesh(struct evaluation *e)
+{
+	struct tess_mesh_shape given;
+	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
+
+	return st ? st : tess_explaining_set_mesh(&e->x, &given);
+}
+
+/* Returns the ranks along dp, which share the sequences of a step. */
+static int64_t count_replicas(const struct evaluation *e)
+{
+	int32_t dp = tess_mesh_shape_find(&e->x.mesh, "dp", 2);
+
+	return dp < 0 ? 1 : e->x.mesh.dim[dp].size;
+}
+
+/* Sets the positions and slots of n sequences of `length` rows from position `from` on. */
+static tess_status set_rows(struct evaluation *e, int64_t n, int64_t length, int64_t from)
+{
+	int32_t *at;
+
+	free(e->rows);
+	e->rows = at = malloc((size_t)(n * length) * 2 * sizeof *at);
+	if (!at)
+		return tess_fail(TESS_ENOMEM, "out of memory for %lld rows",
+		                 (long long)(n * length));
+	for (int64_t i = 0; i < n * length; i++) {
+		at[i] = (int32_t)(from + i % length);
+		at[n * length + i] = (int32_t)(i / length);
+	}
+	e->known.position = at;
+	e->known.slot = at + n * length;
+	return TESS_OK;
+}
+
+/* ---- time of stages -------------------------------------------------------------------------- */
+
+static void keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t)
+{
+	if (t->seconds > kept->seconds)
+		*kept = *t;
+}
+
+/* Counts the bytes that the steps of a segment send to other stages. */
+static double count_stage_bytes(const struct tess_program *p, const struct tess_rank_program *l,
+                                const struct tess_segment *s)
+{
+	double bytes = 0;
+
+	for (int32_t i = s->first; i < s->end; i++)
+		if (l->step[i]->kind == TESS_STEP_COLL && l->step[i]->along == p->pipeline_along &&
+		    l->step[i]->coll.kind == TESS_SEND)
+			bytes += (double)(l->step[i]->coll.count *
+			                  tess_width(l->step[i]->coll.dtype));
+	return bytes;
+}
+
+/* Adds a rank's times to those of its stages, if it is slower than other ranks. */
+static tess_status visit_rank(void *visitor, const struct tess_program *p,
+                              const struct tess_rank_program *l)
+{
+	struct evaluation *e = visitor;
+	const struct tess_machine *m = e->planner->machine;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < l->nsegments && !st; i++) {
+		const struct tess_segment *s = &l->segment[i];
+		struct tess_step_time t = { 0 };
+		double bytes = count_stage_bytes(p, l, s);
+
+		st = tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
+		keep_slowest(&e->stage[s->stage].of[s->kind], &t);
+		e->send = bytes > e->send ? bytes : e->send;
+	}
+	if (!l->nsegments && !st) {
+		struct tess_step_time t = { 0 };
+
+		st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &t);
+		keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &t);
+	}
+	return st;
+}
+
+/* Records and lowers the program, and measures its stages and ranks. */
+static tess_status measure_program(struct evaluation *e)
+{
+	tess_status st = tess_explaining_record(&e->x, 0, &e->x.program);
+
+	if (st)
+		return st;
+	e->nstages = e->x.program->nstages > 1 ? e->x.program->nstages : 1;
+	free(e->stage);
+	e->stage = calloc((size_t)e->nstages, sizeof *e->stage);
+	if (!e->stage)
+		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
+	e->x.visit = visit_rank;
+	e->x.visitor = e;
+	return tess_explaining_measure_ranks(&e->x);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* positions: those of the cache of a replica. */
+static void measure_memory(struct evaluation *e, double positions)
+{
+	const struct tess_machine *m = e->planner->machine;
+	struct tess_forecast *f = e->out;
+
+	f->memory = 0;
+	for (int32_t r = 0; r < e->x.e.nranks; r++) {
+		const struct tess_explained_rank *k = e->x.e.ranks[r];
+		double sum = 0, held[TESS_HOLDS] = {
+			[TESS_HOLDS_WEIGHTS] = (double)k->weights,
+			[TESS_HOLDS_GRADIENTS] = (double)k->gradients,
+			[TESS_HOLDS_STATE] = (double)k->state,
+			[TESS_HOLDS_STEP] = (double)k->step * m->width / 4,
+			[TESS_HOLDS_CACHE] = (double)k->cache * positions,
+			[TESS_HOLDS_FIXED] = 1,
+		};
+
+		for (int32_t i = 0; i < TESS_HOLDS; i++)
+			sum += held[i] *= m->holds[i];
+		if (sum > f->memory) {
+			f->memory = sum;
+			memcpy(f->holds, held, sizeof held);
+		}
+	}
+	f->fits = f->memory <= e->planner->memory;
+}
+
+/* ---- a step of training ---------------------------------------------------------------------- */
+
+static tess_status set_training(struct evaluation *e)
+{
+	const struct tess_planner_options *o = &e->planner->options;
+	const struct tess_strategy *s = e->strategy;
+	int64_t all = count_replicas(e), here;
+
+	e->micro = s->micro_batches ? s->micro_batches : 1;
+	if (o->batch % e->micro)
+		return tess_fail(TESS_EINVAL,
+		                 "%lld sequences cannot be cut into %lld equal micro-batches",
+		                 (long long)o->batch, (long long)e->micro);
+	e->training = (struct tess_trainer_options){
+		.size = sizeof e->training,
+		.optimizer = o->optimizer,
+		.recompute = s->recompute,
+		.pipeline_schedule = s->pipeline_schedule,
+		.bucket = s->bucket,
+		.micro_batches = e->micro,
+	};
+	e->x.training = &e->training;
+	e->x.moments = e->planner->moments;
+	e->x.e.sequences = o->batch / e->micro;
+	e->x.e.tokens = e->x.e.sequences * o->sequence;
+	if (e->x.e.sequences < all)
+		return tess_fail(TESS_EINVAL,
+		                 "a micro-batch of %lld sequences cannot be cut for %lld ranks "
+		                 "along dp",
+		                 (long long)e->x.e.sequences, (long long)all);
+	here = tess_edge(e->x.e.sequences, all, 1);
+	return set_rows(e, here, o->sequence, 0);
+}
+
+static void add_terms(double *sum, const double *term, double times)
+{
+	for (int32_t i = 0; i < TESS_TERMS; i++)
+		sum[i] += times * term[i];
+}
+
+/* Without stages all micro-batches run one after another. */
+static void add_plain_step(const struct evaluation *e, double *term)
+{
+	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
+		const struct tess_step_time *t = &e->stage[0].of[kind];
+		double once = t->term[TESS_TERM_DATA];
+
+		add_terms(term, t->term, (double)e->micro);
+		if (e->planner->machine->once)
+			term[TESS_TERM_DATA] -= (double)(e->micro - 1) * once;
+	}
+}
+
+/* Sets the durations of actions by stage: a full backward is I and W. */
+static tess_status simulate_stages(const struct evaluation *e, struct tess_timeline **out)
+{
+	struct tess_pipeline_times times = { 0 };
+	double *by[TESS_PIPELINE_KINDS], *all;
+	tess_status st;
+
+	all = calloc((size_t)(TESS_PIPELINE_KINDS * e->nstages), sizeof *all);
+	if (!all)
+		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
+	for (int32_t k = 0; k < TESS_PIPELINE_KINDS; k++) {
+		by[k] = all + k * e->nstages;
+		for (int32_t s = 0; s < e->nstages; s++)
+			by[k][s] = e->stage[s].of[k].seconds;
+	}
+	for (int32_t s = 0; s < e->nstages; s++)
+		if (by[TESS_PIPELINE_BACKWARD][s] == 0)
+			by[TESS_PIPELINE_BACKWARD][s] = by[TESS_PIPELINE_BACKWARD_INPUTS][s] +
+			                                by[TESS_PIPELINE_BACKWARD_WEIGHTS][s];
+	for (int32_t k = 0; k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
+		times.stages[k] = by[k];
+	times.kinds[TESS_PIPELINE_SEND_FORWARD] = times.kinds[TESS_PIPELINE_SEND_BACKWARD] =
+		tess_machine_communicate(
+			e->planner->machine, "send", 2,
+			e->x.program->mesh.dim[e->x.program->pipeline_along].stride,
+			e->send * e->planner->machine->width / 4) *
+		e->planner->machine->time[TESS_TERM_PIPELINE];
+	st = tess_pipeline_simulate(e->x.pipeline, &times, out);
+	free(all);
+	return st;
+}
+
+/* Returns the rank that computes longest. */
+static int32_t find_busiest(const struct tess_timeline *t)
+{
+	int32_t most = 0;
+
+	for (int32_t r = 1; r < t->pipeline->nranks; r++)
+		if (t->work[r] > t->work[most])
+			most = r;
+	return most;
+}
+
+/* Adds the actions of the busiest rank, and the time that it waits. */
+static tess_status add_staged_step(const struct evaluation *e, double *term)
+{
+	struct tess_timeline *t = NULL;
+	tess_status st = simulate_stages(e, &t);
+	int32_t busiest;
+
+	if (st)
+		return st;
+	busiest = find_busiest(t);
+	for (int32_t i = 0; i < t->pipeline->nactions[busiest]; i++) {
+		const struct tess_pipeline_action *a = &t->pipeline->actions[busiest][i];
+
+		if (a->kind > TESS_PIPELINE_BACKWARD_WEIGHTS)
+			continue;
+		add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
+		if (a->kind == TESS_PIPELINE_BACKWARD &&
+		    e->stage[a->stage].of[a->kind].seconds == 0) {
+			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term,
+			          1);
+			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
+			          1);
+		}
+	}
+	if (e->planner->machine->once)
+		term[TESS_TERM_DATA] /= (double)e->micro;
+	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
+	tess_timeline_free(t);
+	return TESS_OK;
+}
+
+/* Returns the most elements of optimizer state of a rank. */
+static double count_state(const struct evaluation *e)
+{
+	const struct tess_program *p = e->x.program;
+	double most = 0;
+
+	for (int32_t r = 0; r < p->mesh.nranks; r++) {
+		double n = 0;
+
+		for (int32_t i = 0; i < p->ngradients; i++)
+			n += (double)tess_weight_get_kept(p, p->gradient[i].weight, r, TESS_STATE)
+			             .len;
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
+/* Adds the optimizer, and the gather of weights that it leaves in shares. */
+static void add_optimizer(const struct evaluation *e, double *term)
+{
+	const struct tess_program *p = e->x.program;
+	const struct tess_machine *m = e->planner->machine;
+	double returned = (double)tess_explaining_count_returned(p);
+
+	term[TESS_TERM_OPTIMIZER] += tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
+	if (returned > 0)
+		term[TESS_TERM_DATA] +=
+			tess_machine_communicate(m, "all_gather", tess_program_count_shards(p),
+		                                 p->mesh.dim[p->data_along].stride, returned);
+}
+
+static tess_status predict_training(struct evaluation *e)
+{
+	tess_status st = set_training(e);
+
+	if (!st)
+		st = tess_explaining_open_schedule(&e->x);
+	if (!st)
+		st = measure_program(e);
+	if (st)
+		return st;
+	measure_memory(e, 0);
+	if (e->nstages > 1)
+		st = add_staged_step(e, e->out->terms);
+	else
+		add_plain_step(e, e->out->terms);
+	add_optimizer(e, e->out->terms);
+	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
+	return st;
+}
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+static void close_program(struct evaluation *e)
+{
+	tess_program_free(e->x.program);
+	tess_arena_free(&e->x.arena);
+	e->x.program = NULL;
+}
+
+/* Returns the seconds of one step of generation, and adds its terms `times` times. */
+static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length, int64_t from,
+                                      double times, double *seconds)
+{
+	tess_status st = set_rows(e, n, length, from);
+
+	e->x.e.tokens = n * length;
+	if (!st)
+		st = measure_program(e);
+	*seconds = 0;
+	for (int32_t s = 0; s < e->nstages && !st; s++) {
+		const struct tess_step_time *t = &e->stage[s].of[TESS_PIPELINE_FORWARD];
+
+		add_terms(e->out->terms, t->term, times);
+		*seconds += t->seconds;
+	}
+	return st;
+}
+
+static tess_status predict_generation(struct evaluation *e)
+{
+	const struct tess_planner_options *o = &e->planner->options;
+	int64_t here = tess_edge(o->batch, count_replicas(e), 1), rows = 512, steps;
+	double seconds;
+	tess_status st;
+
+	rows = o->prompt < rows ? o->prompt : rows;
+	steps = tess_up(o->prompt, rows);
+	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, (double)(steps * here),
+	                        &seconds);
+	e->out->prompt_seconds = seconds * (double)(steps * here);
+	close_program(e);
+	if (!st)
+		st = add_generated_step(e, here, 1, o->prompt + o->tokens / 2, (double)o->tokens,
+		                        &seconds);
+	e->out->token_seconds = seconds;
+	if (st)
+		return st;
+	measure_memory(e, (double)(here * tess_up(o->prompt + o->tokens, 64) * 64));
+	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
+	return TESS_OK;
+}
+
+/* ---- a forecast ------------------------------------------------------------------------------ */
+
+void tess_planner_conclude(const struct tess_planner *p, struct tess_forecast *f)
+{
+	static const char *const bound[TESS_TERMS] = {
+		"products",  "attention", "memory bandwidth", "starting ops", "collectives",
+		"gradients", "sends",     "bubble",           "optimizer",    "the fixed cost",
+	};
+	const struct tess_planner_options *o = &p->options;
+	int32_t most = 0;
+
+	f->terms[TESS_TERM_FIXED] = 1;
+	f->seconds = 0;
+	for (int32_t i = 0; i < TESS_TERMS; i++) {
+		f->terms[i] *= i == TESS_TERM_BUBBLE ? 1 : p->machine->time[i];
+		f->seconds += f->terms[i];
+		most = f->terms[i] > f->terms[most] ? i : most;
+	}
+	f->bound = bound[most];
+	f->rate = (double)o->batch * (double)(o->train ? o->sequence : o->tokens) / f->seconds;
+}
+
+static void close_evaluation(struct evaluation *e)
+{
+	close_program(e);
+	tess_timeline_free(e->x.timeline);
+	tess_pipeline_close(e->x.pipeline);
+	tess_plan_free(&e->x.model.plan);
+	free(e->rows);
+	free(e->stage);
+}
+
+tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
+                                  struct tess_forecast *out)
+{
+	struct evaluation e = { .planner = p, .strategy = s, .out = out };
+	tess_status st = open_plan(&e);
+
+	e.x.borrowed = true;
+	e.x.training = p->options.train ? &e.training : NULL;
+	if (st)
+		return st;
+	*out = (struct tess_forecast){ .strategy = *s };
+	st = set_mesh(&e);
+	out->nranks = e.x.e.nranks;
+	if (!st)
+		st = p->options.train ? predict_training(&e) : predict_generation(&e);
+	if (!st)
+		tess_planner_conclude(p, out);
+	close_evaluation(&e);
+	return st;
+}

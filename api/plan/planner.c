@@ -1,0 +1,191 @@
+/* planner.c - opens planners, and keeps their forecasts. */
+#include "api/plan/planner.h"
+#include "core/base/sized.h"
+#include "core/base/status.h"
+
+#include <fenv.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/train.h>
+
+_Static_assert((int)TESS_TIMES == (int)TESS_TERMS, "terms of a forecast");
+_Static_assert((int)TESS_MEMORIES == (int)TESS_HOLDS, "memory of a forecast");
+
+enum { PRESET_BATCH = 8, PRESET_SEQUENCE = 1024, PRESET_PROMPT = 512, PRESET_TOKENS = 128 };
+
+static void choose_presets(struct tess_planner *p)
+{
+	struct tess_planner_options *o = &p->options;
+	int64_t most = p->model.positions;
+
+	o->batch = o->batch ? o->batch : o->train ? PRESET_BATCH : 1;
+	if (!o->sequence)
+		o->sequence = most && most < PRESET_SEQUENCE ? most : PRESET_SEQUENCE;
+	if (!o->prompt)
+		o->prompt = most && most / 2 < PRESET_PROMPT ? most / 2 : PRESET_PROMPT;
+	o->tokens = o->tokens ? o->tokens : PRESET_TOKENS;
+	o->optimizer = o->optimizer ? o->optimizer : TESS_ADAMW;
+	p->memory = o->memory ? (double)o->memory : p->machine->memory;
+}
+
+static tess_status check_options(const struct tess_planner *p)
+{
+	const struct tess_planner_options *o = &p->options;
+	int64_t length = o->train ? o->sequence : o->prompt + o->tokens;
+
+	if (o->batch < 1 || o->sequence < 1 || o->prompt < 1 || o->tokens < 1 ||
+	    o->batch > INT32_MAX || length > INT32_MAX)
+		return tess_fail(TESS_EINVAL,
+		                 "a batch of %lld sequences of %lld ids; both must be 1 to %d",
+		                 (long long)o->batch, (long long)length, INT32_MAX);
+	if (p->model.positions && length > p->model.positions)
+		return tess_fail(TESS_EINVAL,
+		                 "sequences of %lld ids; the checkpoint was made for %lld "
+		                 "positions",
+		                 (long long)length, (long long)p->model.positions);
+	return TESS_OK;
+}
+
+static tess_status accept_op(const struct tess_op *op)
+{
+	(void)op;
+	return TESS_OK;
+}
+
+/* Describes the device of a machine whose sums have any order. */
+static void describe_device(struct tess_planner *p)
+{
+	p->device = (struct tess_device){
+		.size = sizeof p->device,
+		.mem = TESS_CUDA,
+		.name = p->machine->name,
+		.supports = accept_op,
+		.layout = TESS_ROWS,
+		.exact = 0,
+	};
+}
+
+static tess_status open_parts(struct tess_planner *p, const char *dir)
+{
+	struct tess_session_options session = { .size = sizeof session };
+	struct tess_trainer_options trainer = { .size = sizeof trainer };
+	struct tess_optimizer optimizer;
+	tess_status st = tess_machine_open(p->options.machine, &p->machine);
+
+	session.plan = "none";
+	session.weights = p->options.train ? 0 : p->options.weights;
+	session.kv_dtype = p->options.kv_dtype ? p->options.kv_dtype : TESS_F32;
+	if (!st)
+		st = tess_session_options_read(&session, &session);
+	if (!st)
+		st = tess_planned_model_open(dir, &session, TESS_CHECKPOINT_CONFIG, &p->model);
+	if (st)
+		return st;
+	choose_presets(p);
+	describe_device(p);
+	trainer.optimizer = p->options.optimizer;
+	st = tess_optimizer_read(&trainer, &optimizer);
+	p->moments = st ? 0 : tess_optimizer_count_moments(&optimizer);
+	return st ? st : check_options(p);
+}
+
+tess_status tess_planner_open(const char *dir, const struct tess_planner_options *options,
+                              struct tess_planner **out)
+{
+	struct tess_planner *p;
+	tess_status st = TESS_REQUIRE(dir, options, out);
+
+	if (st)
+		return st;
+	p = calloc(1, sizeof *p);
+	if (!p)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", dir);
+	p->options.size = sizeof p->options;
+	st = tess_sized_copy("tess_planner_options", options, &p->options, sizeof p->options);
+	if (!st && !p->options.machine)
+		st = tess_fail(TESS_EINVAL, "%s: name a machine, or its file", __func__);
+	if (!st)
+		st = open_parts(p, dir);
+	if (st)
+		tess_planner_close(p);
+	else
+		*out = p;
+	return st;
+}
+
+void tess_planner_close(struct tess_planner *p)
+{
+	if (!p)
+		return;
+	tess_planned_model_close(&p->model);
+	tess_machine_close(p->machine);
+	tess_arena_free(&p->arena);
+	free(p);
+}
+
+static const char *keep_text(struct tess_planner *p, const char *text, bool *failed)
+{
+	const char *kept = text ? tess_arena_copy(&p->arena, text, strlen(text)) : NULL;
+
+	*failed |= text && !kept;
+	return kept;
+}
+
+static const char *const *keep_list(struct tess_planner *p, const char *const *list, bool *failed)
+{
+	const char **kept;
+	size_t n = 0;
+
+	while (list && list[n])
+		n++;
+	if (!list)
+		return NULL;
+	kept = TESS_NEW(&p->arena, const char *, n + 1);
+	for (size_t i = 0; i < n && kept; i++)
+		kept[i] = keep_text(p, list[i], failed);
+	*failed |= !kept;
+	return kept;
+}
+
+const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,
+                                                       const struct tess_strategy *s)
+{
+	struct tess_strategy *kept = TESS_NEW(&p->arena, struct tess_strategy, 1);
+	bool failed = !kept;
+
+	if (failed)
+		return NULL;
+	*kept = *s;
+	kept->plan = keep_text(p, s->plan, &failed);
+	kept->mesh = keep_text(p, s->mesh, &failed);
+	kept->pipeline_schedule = keep_text(p, s->pipeline_schedule, &failed);
+	kept->predicted = kept->name = NULL;
+	kept->overrides = keep_list(p, s->overrides, &failed);
+	kept->recompute = keep_list(p, s->recompute, &failed);
+	return failed ? NULL : kept;
+}
+
+tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
+                                  const struct tess_forecast **out)
+{
+	struct tess_forecast *f;
+	const struct tess_strategy *kept;
+	fenv_t callers;
+	tess_status st = TESS_REQUIRE(p, s, out);
+
+	if (st)
+		return st;
+	kept = tess_planner_keep_strategy(p, s);
+	f = TESS_NEW(&p->arena, struct tess_forecast, 1);
+	if (!kept || !f)
+		return TESS_ENOMEM;
+	if (!kept->mesh)
+		return tess_fail(TESS_EINVAL, "%s: the strategy has no mesh", __func__);
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = tess_planner_evaluate(p, kept, f);
+	fesetenv(&callers);
+	if (!st)
+		*out = f;
+	return st;
+}

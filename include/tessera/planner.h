@@ -1,0 +1,166 @@
+/*
+ * tessera/planner.h - predicts the time and the memory of a strategy on a machine, from the program
+ * that it would run, and searches for the best one.
+ *
+ * A planner starts no rank, and reads no weight: config.json is enough. No function here is
+ * collective.
+ *
+ * Example:
+ *     static tess_status print_best(const char *model)
+ *     {
+ *             const struct tess_planner_options o = { .size = sizeof o,
+ *                                                     .machine = "h100",
+ *                                                     .train = 1,
+ *                                                     .batch = 512,
+ *                                                     .sequence = 4096 };
+ *             struct tess_planner *p = NULL;
+ *             const struct tess_forecast *const *best;
+ *             int32_t n;
+ *             tess_status st = tess_planner_open(model, &o, &p);
+ *
+ *             if (!st)
+ *                     st = tess_planner_search(p, 64, 10, &best, &n);
+ *             for (int32_t i = 0; i < n && !st; i++)
+ *                     printf("%s %s: %g s\n", best[i]->strategy.mesh, best[i]->strategy.plan,
+ *                            best[i]->seconds);
+ *             tess_planner_close(p);
+ *             return st;
+ *     }
+ */
+#ifndef TESSERA_PLANNER_H
+#define TESSERA_PLANNER_H
+
+#include <tessera/strategy.h>
+
+TESS_BEGIN
+
+/* What to plan. Zeroed except for size and machine: generation of one sequence. */
+struct tess_planner_options {
+	/* sizeof(struct tess_planner_options). */
+	uint32_t size;
+	/* 1: steps of training; 0: generation. */
+	int32_t train;
+	/* A machine file, or the name of one of the box: "h100". Required. */
+	const char *machine;
+	/* Bytes of memory of a rank; 0: that of the machine. */
+	uint64_t memory;
+	/* Sequences of a step of training, or that are generated at once; 0: 8, or 1. */
+	int64_t batch;
+	/* Training: ids of a sequence; 0: 1024, or the checkpoint's maximum. */
+	int64_t sequence;
+	/* Generation: ids of a prompt, and of its continuation; 0: 512, and 128. */
+	int64_t prompt;
+	int64_t tokens;
+	/* Training: TESS_ADAMW or TESS_SGD; 0: TESS_ADAMW. */
+	int32_t optimizer;
+	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. */
+	int32_t weights;
+	int32_t kv_dtype;
+	int32_t reserved;
+};
+TESS_TIGHT(tess_planner_options, reserved);
+
+/* What a step spends time on: indices of tess_forecast.terms. */
+enum {
+	/* Linear layers, experts, heads, and their gradients. */
+	TESS_TIME_PRODUCTS,
+	/* Attention and its gradients. */
+	TESS_TIME_ATTENTION,
+	/* Ops that only move bytes. */
+	TESS_TIME_MEMORY,
+	/* Starting ops. */
+	TESS_TIME_LATENCY,
+	/* Collectives within a replica and a stage, as far as steps wait for them. */
+	TESS_TIME_TENSOR,
+	/* Gradients and weights along `dp`, as far as steps wait for them. */
+	TESS_TIME_DATA,
+	/* Values sent to other stages, as far as they are waited for. */
+	TESS_TIME_PIPELINE,
+	/* Stages without work. */
+	TESS_TIME_BUBBLE,
+	/* Optimizer. */
+	TESS_TIME_OPTIMIZER,
+	/* What the machine file adds to each step. */
+	TESS_TIME_FIXED,
+	/* Number of terms. */
+	TESS_TIMES
+};
+
+/* What the fullest rank holds: indices of tess_forecast.holds. */
+enum {
+	/* Weights between steps. */
+	TESS_MEMORY_WEIGHTS,
+	/* Gradients. */
+	TESS_MEMORY_GRADIENTS,
+	/* State of the optimizer. */
+	TESS_MEMORY_STATE,
+	/* Activations of a step. */
+	TESS_MEMORY_STEP,
+	/* Keys and values of generation. */
+	TESS_MEMORY_CACHE,
+	/* What the machine file adds. */
+	TESS_MEMORY_FIXED,
+	/* Number of kinds. */
+	TESS_MEMORIES
+};
+
+/* The forecast of a strategy. Owned by the planner. */
+struct tess_forecast {
+	/* The strategy; its strings are valid until the planner closes. */
+	struct tess_strategy strategy;
+	/* Number of ranks. */
+	int32_t nranks;
+	/* 1: the fullest rank fits. */
+	int32_t fits;
+	/* Seconds of a step of training, or of prompts and continuations. */
+	double seconds;
+	/* Tokens per second: trained, or generated. */
+	double rate;
+	/* Seconds of the slowest rank, by TESS_TIME_...; their sum is `seconds`. */
+	double terms[TESS_TIMES];
+	/* Generation: seconds of the prompts, and of one token of each sequence; else 0. */
+	double prompt_seconds;
+	double token_seconds;
+	/* Bytes of the fullest rank. */
+	double memory;
+	/* Its bytes by TESS_MEMORY_.... */
+	double holds[TESS_MEMORIES];
+	/* Bytes that a rank sends in a step, at most. */
+	double sent;
+	/* FLOPs of all ranks. */
+	double flops;
+	/* What bounds it: "products", "memory of a rank". */
+	const char *bound;
+};
+
+/* A model, what to do with it, and a machine. */
+struct tess_planner;
+
+/*
+ * Opens a directory with config.json. Close *out by tess_planner_close. TESS_EINVAL: an option, or
+ * a value of the machine file, is invalid; the message names it.
+ */
+tess_status tess_planner_open(const char *dir, const struct tess_planner_options *options,
+                              struct tess_planner **out);
+
+/* Closes a planner and its forecasts. NULL is accepted. */
+void tess_planner_close(struct tess_planner *p);
+
+/*
+ * Predicts a strategy, whose mesh is required. TESS_EINVAL: it cannot run; the message is that of
+ * the run.
+ */
+tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
+                                  const struct tess_forecast **out);
+
+/*
+ * Searches strategies of nranks ranks: meshes, plans, ZeRO stages, recomputation, micro-batches,
+ * schedules. Gives the `most` fastest that fit, best first; *n is their number, and *out a list
+ * that is valid until the next search. TESS_EINVAL: none fits; the message has what the nearest
+ * would need.
+ */
+tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
+                                const struct tess_forecast *const **out, int32_t *n);
+
+TESS_END
+#endif
