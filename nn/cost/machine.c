@@ -74,21 +74,22 @@ static tess_status read_points(const struct machine_reader *r, const char *key, 
 	return st;
 }
 
-static tess_status read_rates(const struct machine_reader *r, json_t *device,
-                              struct tess_machine_device *out)
+/* Reads a table of rates by op: "rates" or "training_rates". */
+static tess_status read_rates(const struct machine_reader *r, json_t *device, const char *key,
+                              int32_t *n, struct tess_machine_rates **out)
 {
 	struct tess_machine *m = r->m;
-	json_t *rates = json_object_get(device, "rates"), *list;
+	json_t *rates = json_object_get(device, key), *list;
 	const char *op;
-	tess_status st = tess_json_require(r->where, device, "rates", JSON_OBJECT);
+	tess_status st = tess_json_require(r->where, device, key, JSON_OBJECT);
 
 	if (st)
 		return st;
-	out->rates = TESS_NEW(&m->arena, struct tess_machine_rates, json_object_size(rates));
-	if (!out->rates)
+	*out = TESS_NEW(&m->arena, struct tess_machine_rates, json_object_size(rates));
+	if (!*out)
 		return TESS_ENOMEM;
 	json_object_foreach(rates, op, list) {
-		struct tess_machine_rates *to = &out->rates[out->nrates++];
+		struct tess_machine_rates *to = &(*out)[(*n)++];
 		double(*points)[3];
 
 		to->op = tess_arena_copy(&m->arena, op, strlen(op));
@@ -104,11 +105,10 @@ static tess_status read_rates(const struct machine_reader *r, json_t *device,
 	}
 	for (int32_t i = TESS_TERM_PRODUCT; i <= TESS_TERM_MEMORY; i++)
 		if (!json_object_get(rates, term_names[i]))
-			return tess_fail(
-				TESS_EINVAL,
-				"%s: rates: \"%s\" is missing, which stands for all ops of "
-				"its class that are not listed",
-				r->where, term_names[i]);
+			return tess_fail(TESS_EINVAL,
+			                 "%s: %s: \"%s\" is missing, which stands for all ops of "
+			                 "its class that are not listed",
+			                 r->where, key, term_names[i]);
 	return TESS_OK;
 }
 
@@ -192,7 +192,11 @@ static tess_status read_part(const struct machine_reader *r, json_t *device,
 	if (!st && (out->memory < 0 || out->latency < 0))
 		st = tess_fail(TESS_EINVAL, "%s: device: \"%s\" is missing", r->where,
 		               out->memory < 0 ? "memory" : "latency");
-	return st ? st : read_rates(r, device, out);
+	if (!st)
+		st = read_rates(r, device, "rates", &out->nrates[0], &out->rates[0]);
+	if (!st && json_object_get(device, "training_rates"))
+		st = read_rates(r, device, "training_rates", &out->nrates[1], &out->rates[1]);
+	return st;
 }
 
 /* Reads the parts of more ranks on a host. */
@@ -237,7 +241,7 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 	if (!st)
 		st = read_shared(r, device);
 	if (!st)
-		tess_machine_share(m, m->device->ranks);
+		tess_machine_choose(m, m->device->ranks, false);
 	return st;
 }
 
@@ -325,7 +329,7 @@ void tess_machine_close(struct tess_machine *m)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-void tess_machine_share(struct tess_machine *m, int32_t nranks)
+void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training)
 {
 	const struct tess_machine_device *d = m->device;
 
@@ -334,8 +338,9 @@ void tess_machine_share(struct tess_machine *m, int32_t nranks)
 	m->share = d->ranks && d->ranks < nranks ? (double)d->ranks / nranks : 1;
 	m->memory = d->memory * m->share;
 	m->latency = d->latency;
-	m->nrates = d->nrates;
-	m->rates = d->rates;
+	training = training && d->nrates[1];
+	m->nrates = d->nrates[training];
+	m->rates = d->rates[training];
 }
 
 static const struct tess_machine_rates *find_rates(const struct tess_machine *m, const char *op)

@@ -2,7 +2,7 @@
  * machine.h - `tessera bench machine`: measures this host for a machine file (docs/planning.md).
  *
  * Steps of small checkpoints with random weights run on each number of ranks, on one replica and on
- * replicas. The command keeps the medians of alike steps, and those of collectives by size.
+ * replicas. The command keeps a time of alike steps, and of collectives by size.
  */
 #ifndef TESS_TOOLS_BENCH_MACHINE_H
 #define TESS_TOOLS_BENCH_MACHINE_H
@@ -30,8 +30,12 @@ extern const struct tess_tool_option machine_options[]; /* rows for struct machi
 /* Returns the number of checkpoints, and the name of one: "llama". */
 int32_t machine_count_models(void);
 const char *machine_get_model_name(int32_t i);
-/* Writes checkpoint i with random weights to the directory. *bytes: of its weights. */
+/*
+ * Writes checkpoint i with random weights to the directory, and one that has its first layers, for
+ * training, to the directory MACHINE_SHORT in it. *bytes: of the weights.
+ */
 tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t *bytes);
+#define MACHINE_SHORT "short"
 
 /* ---- ranks: machine_steps.c, machine_calls.c ------------------------------------------------- */
 
@@ -40,8 +44,9 @@ enum { MACHINE_POINTS = 4096, MACHINE_CALLS = 512, MACHINE_MODEL_MESH = 32 };
 struct machine_point { /* alike steps of a rank */
 	char key[TESS_STEP_NAME];
 	int32_t class;
+	bool training; /* of a training step, whose weights are stored in another way */
 	double rows, work; /* work: of all rows */
-	double seconds; /* median */
+	double seconds; /* lower quartile */
 };
 struct machine_call {
 	char name[24];

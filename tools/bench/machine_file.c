@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,14 +43,6 @@ static double find_latency(const struct machine_set *s)
 	return least;
 }
 
-static json_t *make_point(const struct machine_point *p, double latency)
-{
-	double seconds = p->seconds - latency, least = p->seconds / 8;
-
-	return json_pack("[f, f, f]", p->rows, p->work / (p->rows > 1 ? p->rows : 1),
-	                 p->work / (seconds > least ? seconds : least));
-}
-
 /* A class is for single ops that are not listed; what is no op is only listed. */
 static bool stands_for_class(const struct machine_point *p)
 {
@@ -57,41 +50,56 @@ static bool stands_for_class(const struct machine_point *p)
 	       strcmp(p->key, "adamw") != 0;
 }
 
-static void add_rate(json_t *rates, const char *key, json_t *point)
+/* Adds a point to a list, or takes the mean with one of alike rows and work. */
+static void add_point(json_t *rates, const char *key, double rows, double work, double rate)
 {
-	json_t *list = json_object_get(rates, key);
+	json_t *list = json_object_get(rates, key), *point;
+	size_t i;
 
 	if (!list) {
 		list = json_array();
 		json_object_set_new(rates, key, list);
 	}
-	json_array_append_new(list, point);
+	json_array_foreach(list, i, point) {
+		double w = json_number_value(json_array_get(point, 1)) / work;
+		json_t *r = json_array_get(point, 2);
+
+		if (json_number_value(json_array_get(point, 0)) != rows || w < 0.98 || w > 1.02)
+			continue;
+		json_real_set(r, sqrt(json_real_value(r) * rate));
+		return;
+	}
+	json_array_append_new(list, json_pack("[f, f, f]", rows, work, rate));
 }
 
-static json_t *make_rates(const struct machine_set *s, double latency)
+static json_t *make_rates(const struct machine_set *s, bool training, double latency)
 {
 	json_t *rates = json_object();
 
 	for (int32_t i = 0; i < s->npoints; i++) {
 		const struct machine_point *p = &s->point[i];
+		double work = p->work / (p->rows > 1 ? p->rows : 1), rate,
+		       seconds = p->seconds - latency, least = p->seconds / 8;
 
-		if (p->rows <= 0 || p->work <= 0)
+		if (p->rows <= 0 || p->work <= 0 || p->training != training)
 			continue;
-		add_rate(rates, p->key, make_point(p, latency));
+		rate = p->work / (seconds > least ? seconds : least);
+		add_point(rates, p->key, p->rows, work, rate);
 		if (stands_for_class(p))
-			add_rate(rates, tess_term_get_name(p->class), make_point(p, latency));
+			add_point(rates, tess_term_get_name(p->class), p->rows, work, rate);
 	}
 	return rates;
 }
 
-/* Makes the rates of a number of ranks, which share the host. */
+/* Makes the device of a number of ranks, which share the host. */
 static json_t *make_device(const struct machine_host *h, const struct machine_set *s)
 {
 	double latency = find_latency(s);
 
-	return json_pack("{s:i, s:i, s:f, s:f, s:o}", "ranks", (int)s->ranks, "threads",
+	return json_pack("{s:i, s:i, s:f, s:f, s:o, s:o}", "ranks", (int)s->ranks, "threads",
 	                 (int)s->threads, "memory", h->memory / s->ranks, "latency", latency,
-	                 "rates", make_rates(s, latency));
+	                 "rates", make_rates(s, false, latency), "training_rates",
+	                 make_rates(s, true, latency));
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -125,6 +133,17 @@ static void fit_call(const struct machine_set *s, const char *name, double *seco
 	*rate = slope > 0 ? 1 / slope : 1e12;
 }
 
+static void add_link(json_t *within, const char *call, int32_t ranks, double seconds, double rate)
+{
+	json_t *list = json_object_get(within, call);
+
+	if (!list) {
+		list = json_array();
+		json_object_set_new(within, call, list);
+	}
+	json_array_append_new(list, json_pack("[i, f, f]", (int)ranks, seconds, rate));
+}
+
 static json_t *make_links(const struct machine_host *h)
 {
 	json_t *within = json_object();
@@ -139,11 +158,9 @@ static json_t *make_links(const struct machine_host *h)
 			if (i && !strcmp(name, s->call[i - 1].name))
 				continue;
 			fit_call(s, name, &seconds, &rate);
-			add_rate(within, name,
-			         json_pack("[i, f, f]", (int)s->ranks, seconds, rate));
+			add_link(within, name, s->ranks, seconds, rate);
 			if (!strcmp(name, "all_gather"))
-				add_rate(within, "default",
-				         json_pack("[i, f, f]", (int)s->ranks, seconds, rate));
+				add_link(within, "default", s->ranks, seconds, rate);
 		}
 	}
 	return json_pack("{s:o}", "within", within);

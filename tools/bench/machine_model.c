@@ -2,13 +2,16 @@
 #include "machine.h"
 
 #include "api/session.h"
+#include "core/base/json.h"
 #include "core/base/status.h"
 #include "hf/safetensors.h"
 #include "nn/program/storage.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tessera/util/random.h>
 #include <unistd.h>
 
@@ -42,12 +45,14 @@
 
 static const struct {
 	const char *name, *config, *quick;
+	const char *layers; /* the key of config.json */
 } models[] = {
-	{ "llama", LLAMA(768, 12, 2048, 4, 32000), LLAMA(64, 4, 128, 2, 512) },
-	{ "qwen3_moe", QWEN3_MOE(768, 12, 4, 384, 16, 4, 4, 32000),
-	  QWEN3_MOE(64, 4, 4, 32, 4, 2, 2, 512) },
-	{ "gpt2", GPT2(768, 12, 4, 50257), GPT2(64, 4, 2, 512) },
+	{ "llama", LLAMA(768, 12, 2048, 8, 32000), LLAMA(64, 4, 128, 2, 512), "num_hidden_layers" },
+	{ "qwen3_moe", QWEN3_MOE(768, 12, 4, 384, 16, 4, 8, 32000),
+	  QWEN3_MOE(64, 4, 4, 32, 4, 2, 2, 512), "num_hidden_layers" },
+	{ "gpt2", GPT2(768, 12, 8, 50257), GPT2(64, 4, 2, 512), "n_layer" },
 };
+enum { SHORT_LAYERS = 2 };
 
 int32_t machine_count_models(void)
 {
@@ -59,20 +64,40 @@ const char *machine_get_model_name(int32_t i)
 	return models[i].name;
 }
 
-static tess_status write_config(const char *dir, const char *config)
+static tess_status write_config(const char *dir, json_t *config)
 {
 	char path[4096];
-	FILE *f;
-	bool written;
 
-	snprintf(path, sizeof path, "%s/model.safetensors", dir);
-	unlink(path); /* of the model before */
-	snprintf(path, sizeof path, "%s/config.json", dir);
-	f = fopen(path, "we");
-	written = f && fputs(config, f) >= 0;
-	if ((f && fclose(f)) || !written)
-		return tess_fail(TESS_EIO, "%s: cannot be written", path);
-	return TESS_OK;
+	snprintf(path, sizeof path, "%.4000s/config.json", dir);
+	return json_dump_file(config, path, JSON_INDENT(1))
+	               ? tess_fail(TESS_EIO, "%s: cannot be written", path)
+	               : TESS_OK;
+}
+
+/* Writes config.json of both directories, and links the weights of the short one. */
+static tess_status write_configs(int32_t i, bool quick, const char *dir)
+{
+	const char *text = quick ? models[i].quick : models[i].config;
+	char path[4096], weights[4096];
+	json_t *config;
+	tess_status st = tess_json_parse(models[i].name, text, strlen(text), &config);
+
+	if (st)
+		return st;
+	snprintf(weights, sizeof weights, "%.4000s/model.safetensors", dir);
+	unlink(weights); /* of the model before */
+	st = write_config(dir, config);
+	snprintf(path, sizeof path, "%.4000s/" MACHINE_SHORT, dir);
+	if (!st && mkdir(path, 0700) && errno != EEXIST)
+		st = tess_fail(TESS_EIO, "%s: %s", path, strerror(errno));
+	json_object_set_new(config, models[i].layers, json_integer(SHORT_LAYERS));
+	if (!st)
+		st = write_config(path, config);
+	snprintf(path, sizeof path, "%.4000s/" MACHINE_SHORT "/model.safetensors", dir);
+	if (!st && symlink(weights, path) && errno != EEXIST)
+		st = tess_fail(TESS_EIO, "%s: %s", path, strerror(errno));
+	json_decref(config);
+	return st;
 }
 
 /* Fills n elements of bf16 with small random numbers around `mean`. */
@@ -114,7 +139,7 @@ static tess_status write_tensors(const char *dir, const struct tess_stored_tenso
 	}
 	data = malloc(sizeof *data * (size_t)largest + 1);
 	st = slice && data ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
-	snprintf(path, sizeof path, "%s/model.safetensors", dir);
+	snprintf(path, sizeof path, "%.4000s/model.safetensors", dir);
 	if (!st)
 		st = tess_safetensors_writer_open(path, (int32_t)n, slice, &w);
 	for (int64_t i = 0; i < n && !st; i++) {
@@ -143,7 +168,7 @@ tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t
 	struct tess_stored_tensor *tensor;
 	struct tess_arena arena = { 0 };
 	int64_t n;
-	tess_status st = write_config(dir, quick ? models[i].quick : models[i].config);
+	tess_status st = write_configs(i, quick, dir);
 
 	*bytes = 0;
 	if (!st)

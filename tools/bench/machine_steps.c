@@ -9,6 +9,7 @@
 #include "nn/program/agree.h"
 #include "nn/train/trainer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/train.h>
@@ -16,22 +17,22 @@
 struct generation { /* sequences with a prompt, then decode */
 	int32_t batch, prompt, tokens;
 };
+/* The first one also warms up. */
 static const struct generation generations[] = {
-	{ 1, 16, 8 }, { 1, 512, 6 }, { 2, 64, 6 },  { 4, 32, 6 },  { 8, 64, 6 },
-	{ 16, 8, 6 }, { 32, 16, 6 }, { 1, 256, 2 }, { 1, 128, 2 }, { 1, 32, 2 },
+	{ 1, 512, 6 }, { 1, 16, 8 }, { 2, 64, 6 },  { 4, 32, 6 }, { 8, 16, 6 },
+	{ 16, 8, 6 },  { 32, 2, 6 }, { 1, 256, 2 }, { 1, 32, 2 },
 };
 struct training { /* sequences of one length */
 	int32_t batch, length;
 };
 static const struct training trainings[] = {
-	{ 1, 32 }, { 1, 64 }, { 2, 64 }, { 1, 256 }, { 4, 128 }
+	{ 4, 128 }, { 1, 32 }, { 1, 64 }, { 2, 64 }, { 1, 256 }
 };
 enum {
 	GENERATIONS = sizeof generations / sizeof *generations,
 	TRAININGS = sizeof trainings / sizeof *trainings,
 	BATCH_MAX = 32,
-	ROUNDS_MAX = 64,
-	ROUNDS_MIN = 3 /* the first one is not counted */
+	ROUNDS_MAX = 64
 };
 
 struct step_rank {
@@ -41,6 +42,7 @@ struct step_rank {
 	bool first;
 	int32_t nreplicas, threads;
 	struct tess_profile profile;
+	int64_t first_training; /* sample */
 	int32_t *ids;
 	/* generation */
 	struct tess_session *session;
@@ -60,9 +62,11 @@ static void add_rest(struct step_rank *r, const char *key, double rows, double w
 
 	if (r->nrest == REST_MAX || ns <= 0 || !r->profile.keeps_samples)
 		return;
-	*p = (struct machine_point){
-		.class = TESS_TERM_MEMORY, .rows = rows, .work = work, .seconds = 1e-9 * (double)ns
-	};
+	*p = (struct machine_point){ .class = TESS_TERM_MEMORY,
+		                     .training = !strcmp(key, "adamw"),
+		                     .rows = rows,
+		                     .work = work,
+		                     .seconds = 1e-9 * (double)ns };
 	strcpy(p->key, key);
 	r->nrest++;
 }
@@ -71,8 +75,8 @@ static void add_rest(struct step_rank *r, const char *key, double rows, double w
 static tess_status share_more(struct step_rank *r, int64_t deadline, int32_t round, int32_t *more)
 {
 	*more = !tess_tool_is_interrupted() &&
-	        (round < ROUNDS_MIN || (tess_now() < deadline && round < ROUNDS_MAX)) &&
-	        !(r->job->options->quick && round > 1);
+	        (!round ||
+	         (tess_now() < deadline && round < ROUNDS_MAX && !r->job->options->quick));
 	return tess_broadcast(r->all, more, 1, TESS_I32, 0, "bench");
 }
 
@@ -121,17 +125,19 @@ static tess_status run_generation(struct step_rank *r, const struct generation *
 
 static tess_status time_generations(struct step_rank *r, int64_t deadline)
 {
-	int32_t more = 1, n = r->job->options->quick ? 3 : GENERATIONS;
-	tess_status st = TESS_OK;
+	int32_t more = 1;
+	tess_status st;
 
 	r->profile.keeps_samples = false;
-	for (int32_t round = 0; !st && more; round++) {
-		for (int32_t i = 0; i < n && !st; i++)
+	st = run_generation(r, &generations[0]);
+	r->profile.keeps_samples = true;
+	for (int32_t round = 0; !st; round++) {
+		st = share_more(r, deadline, round, &more);
+		if (st || !more)
+			return st;
+		for (int32_t i = 0; i < GENERATIONS && !st; i++)
 			st = run_generation(r, &generations[i]);
 		st = tess_group_agree_status(r->all, st, "bench");
-		r->profile.keeps_samples = true;
-		if (!st)
-			st = share_more(r, deadline, round + 1, &more);
 	}
 	return st;
 }
@@ -168,8 +174,8 @@ static void note_training(struct step_rank *r, const struct tess_trainer *t, int
 
 	tess_trainer_get_info(t, &info);
 	n = (double)info.gradient_bytes / sizeof(float);
-	/* per element, as in step_time.c: bf16 weights and two moments, twice; a gradient */
-	add_rest(r, "adamw", n / 1024, n * (2 * 2 + 2 * 8 + 4), ns);
+	/* as tess_optimizer_time counts: f32 weights and two moments, twice, and gradients */
+	add_rest(r, "adamw", n / 1024, n * (2 * 4 + 2 * 8 + 4), ns);
 }
 
 static tess_status run_training(struct step_rank *r, struct tess_trainer *t,
@@ -193,16 +199,18 @@ static tess_status run_training(struct step_rank *r, struct tess_trainer *t,
 
 static tess_status time_trainings(struct step_rank *r, struct tess_trainer *t, int64_t deadline)
 {
-	int32_t more = 1, n = r->job->options->quick ? 2 : TRAININGS;
-	tess_status st = TESS_OK;
+	int32_t more = 1;
+	tess_status st;
 
 	r->profile.keeps_samples = false;
-	for (int32_t round = 0; !st && more; round++) {
-		for (int32_t i = 0; i < n && !st; i++)
+	st = run_training(r, t, &trainings[0]);
+	r->profile.keeps_samples = true;
+	for (int32_t round = 0; !st; round++) {
+		st = share_more(r, deadline, round, &more);
+		if (st || !more)
+			return st;
+		for (int32_t i = 0; i < TRAININGS && !st; i++)
 			st = run_training(r, t, &trainings[i]);
-		r->profile.keeps_samples = true;
-		if (!st)
-			st = share_more(r, deadline, round + 1, &more);
 	}
 	return st;
 }
@@ -210,12 +218,18 @@ static tess_status time_trainings(struct step_rank *r, struct tess_trainer *t, i
 static tess_status measure_training(struct step_rank *r, int64_t deadline)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
-		                                .threads = r->job->options->threads };
+		                                .threads = r->job->options->threads,
+		                                .ignore_unexpected = 1 };
+	char dir[4096];
 	struct tess_trainer *t;
-	tess_status st = tess_trainer_open(r->mesh, r->job->dir, &options, &t);
+	tess_status st;
+
+	snprintf(dir, sizeof dir, "%.4000s/" MACHINE_SHORT, r->job->dir);
+	st = tess_trainer_open(r->mesh, dir, &options, &t);
 
 	if (st)
 		return st;
+	r->first_training = r->profile.nsamples;
 	tess_trainer_set_profile(t, &r->profile);
 	st = time_trainings(r, t, deadline);
 	tess_trainer_set_profile(t, NULL);
@@ -230,8 +244,8 @@ static int compare_points(const void *a, const void *b)
 	const struct machine_point *p = a, *q = b;
 	int names = strcmp(p->key, q->key);
 
-	if (names)
-		return names;
+	if (names || p->training != q->training)
+		return names ? names : p->training - q->training;
 	if (p->rows != q->rows)
 		return p->rows < q->rows ? -1 : 1;
 	return p->work < q->work ? -1 : p->work > q->work;
@@ -245,8 +259,11 @@ static int compare_seconds(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Appends the median of points [0, n), which have one key and one number of rows. */
-static void add_median(struct machine_result *out, struct machine_point *p, int32_t n)
+/*
+ * Appends points [0, n), which have one key and one number of rows, as one. Its time is the lower
+ * quartile, which other processes change less than the median.
+ */
+static void add_quartile(struct machine_result *out, struct machine_point *p, int32_t n)
 {
 	struct machine_point *to = &out->point[out->npoints];
 	double work = 0;
@@ -256,7 +273,7 @@ static void add_median(struct machine_result *out, struct machine_point *p, int3
 	for (int32_t i = 0; i < n; i++)
 		work += p[i].work / n;
 	qsort(p, (size_t)n, sizeof *p, compare_seconds);
-	*to = p[n / 2];
+	*to = p[n / 4];
 	to->work = work;
 	out->npoints++;
 }
@@ -268,10 +285,11 @@ static void group_points(struct machine_point *p, int32_t n, struct machine_resu
 
 	qsort(p, (size_t)n, sizeof *p, compare_points);
 	for (int32_t i = 1; i <= n; i++) {
-		if (i < n && !strcmp(p[i].key, p[first].key) && p[i].rows == p[first].rows &&
+		if (i < n && !strcmp(p[i].key, p[first].key) &&
+		    p[i].training == p[first].training && p[i].rows == p[first].rows &&
 		    p[i].work <= 1.125 * p[first].work)
 			continue;
-		add_median(out, p + first, i - first);
+		add_quartile(out, p + first, i - first);
 		first = i;
 	}
 }
@@ -289,6 +307,7 @@ static tess_status collect_samples(struct step_rank *r, struct machine_result *o
 		const struct tess_profile_sample *s = &r->profile.sample[i];
 
 		p[i] = (struct machine_point){ .class = s->class,
+			                       .training = i >= r->first_training,
 			                       .rows = s->rows,
 			                       .work = s->work,
 			                       .seconds = 1e-9 * (double)s->ns };
