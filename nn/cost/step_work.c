@@ -37,17 +37,22 @@ void tess_step_work_add(const struct tess_op *op, const struct tess_op_known *kn
 	tess_op_add_cost(op, known, &w->cost);
 }
 
-double tess_step_work_get(const struct tess_step_work *w)
+struct tess_step_parts tess_step_work_get_parts(const struct tess_step_work *w)
 {
-	return (double)(w->class == TESS_TERM_MEMORY ? w->cost.bytes : w->cost.flops);
+	double work = (double)(w->class == TESS_TERM_MEMORY ? w->cost.bytes : w->cost.flops),
+	       parts = (double)w->cost.parts;
+
+	if (!w->cost.parts || w->class == TESS_TERM_MEMORY)
+		return (struct tess_step_parts){ 1, w->rows, work };
+	return (struct tess_step_parts){ parts, (double)w->cost.part_rows / parts, work / parts };
 }
 
-void tess_step_work_name(const uint8_t *kind, int32_t n, char name[static TESS_STEP_NAME])
+void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NAME])
 {
 	size_t at = 0;
 
 	name[0] = '\0';
-	for (int32_t i = 0; i < n && kind[i] && at < TESS_STEP_NAME; i++)
+	for (; op && at < TESS_STEP_NAME; op = op->next)
 		at += (size_t)snprintf(name + at, TESS_STEP_NAME - at, "%s%s", at ? "+" : "",
-		                       op_get_kind_name(kind[i]));
+		                       op_get_kind_name(op->kind));
 }

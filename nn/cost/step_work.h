@@ -18,12 +18,20 @@ struct tess_step_work { /* zeroed: no op */
 /* Adds the next op of a step. */
 void tess_step_work_add(const struct tess_op *op, const struct tess_op_known *known,
                         struct tess_step_work *w);
-/* Returns FLOPs; of the class memory, bytes. */
-double tess_step_work_get(const struct tess_step_work *w);
+
+/*
+ * The parts of a step as points of a machine file: `parts` times the work of `rows` rows. Sequences
+ * and experts are parts, because the rows of one share its keys, or its weights.
+ */
+struct tess_step_parts {
+	double parts, rows;
+	double work; /* of a part: FLOPs; of the class memory, bytes */
+};
+struct tess_step_parts tess_step_work_get_parts(const struct tess_step_work *w);
 
 enum { TESS_STEP_NAME = 128 };
-/* Joins the names of n kinds of ops, as in machine files: "norm+linear". */
-void tess_step_work_name(const uint8_t *kind, int32_t n, char name[static TESS_STEP_NAME]);
+/* Joins the names of the ops of a step, as in machine files: "norm+linear". */
+void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NAME]);
 /* Returns the class of a kind of op. */
 int32_t tess_op_classify(int32_t kind);
 

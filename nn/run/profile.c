@@ -85,6 +85,7 @@ static void add_sample(struct tess_profile *p, const struct tess_op *op, int64_t
 	struct tess_profile_sample *more, *s;
 	struct tess_op_known known;
 	struct tess_step_work work = { 0 };
+	struct tess_step_parts parts;
 
 	if (p->nsamples == p->sample_capacity) {
 		more = realloc(p->sample, (size_t)(2 * p->sample_capacity + 1024) * sizeof *more);
@@ -103,9 +104,11 @@ static void add_sample(struct tess_profile *p, const struct tess_op *op, int64_t
 		if (i < TESS_PROFILE_OPS)
 			s->kind[i++] = (uint8_t)op->kind;
 	}
+	parts = tess_step_work_get_parts(&work);
 	s->class = work.class;
-	s->rows = work.rows;
-	s->work = tess_step_work_get(&work);
+	s->rows = parts.rows;
+	s->work = parts.work;
+	s->parts = parts.parts;
 }
 
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)

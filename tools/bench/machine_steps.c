@@ -17,10 +17,10 @@
 struct generation { /* sequences with a prompt, then decode */
 	int32_t batch, prompt, tokens;
 };
-/* The first one also warms up. */
+/* The first one also warms up. The caches of many sequences exceed that of the CPU. */
 static const struct generation generations[] = {
-	{ 1, 512, 6 }, { 1, 16, 8 }, { 2, 64, 6 },  { 4, 32, 6 }, { 8, 16, 6 },
-	{ 16, 8, 6 },  { 32, 2, 6 }, { 1, 256, 2 }, { 1, 32, 2 },
+	{ 16, 32, 6 }, { 8, 64, 6 }, { 1, 512, 6 }, { 4, 32, 6 }, { 2, 64, 6 },
+	{ 32, 2, 6 },  { 1, 16, 8 }, { 1, 256, 2 }, { 1, 32, 2 },
 };
 struct training { /* sequences of one length */
 	int32_t batch, length;
@@ -260,21 +260,25 @@ static int compare_seconds(const void *a, const void *b)
 }
 
 /*
- * Appends points [0, n), which have one key and one number of rows, as one. Its time is the lower
- * quartile, which other processes change less than the median.
+ * Appends points [0, n), which have one key and one number of rows, as one. Its time is the mean of
+ * the second and third quarters, which other processes change little.
  */
-static void add_quartile(struct machine_result *out, struct machine_point *p, int32_t n)
+static void add_mean(struct machine_result *out, struct machine_point *p, int32_t n)
 {
 	struct machine_point *to = &out->point[out->npoints];
-	double work = 0;
+	int32_t first = n / 4, end = n - n / 4;
+	double work = 0, seconds = 0;
 
 	if (out->npoints == MACHINE_POINTS)
 		return;
 	for (int32_t i = 0; i < n; i++)
 		work += p[i].work / n;
 	qsort(p, (size_t)n, sizeof *p, compare_seconds);
-	*to = p[n / 4];
+	for (int32_t i = first; i < end; i++)
+		seconds += p[i].seconds / (end - first);
+	*to = p[0];
 	to->work = work;
+	to->seconds = seconds;
 	out->npoints++;
 }
 
@@ -289,9 +293,22 @@ static void group_points(struct machine_point *p, int32_t n, struct machine_resu
 		    p[i].training == p[first].training && p[i].rows == p[first].rows &&
 		    p[i].work <= 1.125 * p[first].work)
 			continue;
-		add_quartile(out, p + first, i - first);
+		add_mean(out, p + first, i - first);
 		first = i;
 	}
+}
+
+/* Joins the names of a sample's ops as tess_step_work_name. */
+static void name_sample(const struct tess_profile_sample *s, char name[static TESS_STEP_NAME])
+{
+	struct tess_op op[TESS_PROFILE_OPS] = { 0 };
+
+	for (int32_t i = 0; i < TESS_PROFILE_OPS && s->kind[i]; i++) {
+		op[i].kind = s->kind[i];
+		if (i)
+			op[i - 1].next = &op[i];
+	}
+	tess_step_work_name(op, name);
 }
 
 static tess_status collect_samples(struct step_rank *r, struct machine_result *out)
@@ -310,8 +327,8 @@ static tess_status collect_samples(struct step_rank *r, struct machine_result *o
 			                       .training = i >= r->first_training,
 			                       .rows = s->rows,
 			                       .work = s->work,
-			                       .seconds = 1e-9 * (double)s->ns };
-		tess_step_work_name(s->kind, TESS_PROFILE_OPS, p[i].key);
+			                       .seconds = 1e-9 * (double)s->ns / s->parts };
+		name_sample(s, p[i].key);
 	}
 	out->threads = r->threads;
 	group_points(p, (int32_t)n, out);
