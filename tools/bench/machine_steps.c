@@ -80,6 +80,27 @@ static tess_status share_more(struct step_rank *r, int64_t deadline, int32_t rou
 	return tess_broadcast(r->all, more, 1, TESS_I32, 0, "bench");
 }
 
+/*
+ * Adds to the samples from `first` on the share of the time that this rank has waited for slower
+ * ranks, since the profile was cleared. Collective.
+ */
+static tess_status include_waits(struct step_rank *r, int64_t first)
+{
+	struct tess_profile *p = &r->profile;
+	int64_t moving, wait, ops = 1;
+	double factor;
+	tess_status st = tess_profile_split_calls(p, &moving, &wait);
+
+	if (st)
+		return st;
+	for (int32_t i = 0; i < TESS_PROFILE_STEPS; i++)
+		ops += p->op[i].ns;
+	factor = 1 + (double)wait / (double)ops;
+	for (int64_t i = first; i < p->nsamples; i++)
+		p->sample[i].ns = (int64_t)((double)p->sample[i].ns * factor);
+	return TESS_OK;
+}
+
 /* ---- generation ------------------------------------------------------------------------------ */
 
 /* Notes what a step has taken besides its ops and calls: sampling, and the order of requests. */
@@ -130,11 +151,12 @@ static tess_status time_generations(struct step_rank *r, int64_t deadline)
 
 	r->profile.keeps_samples = false;
 	st = run_generation(r, &generations[0]);
+	tess_profile_clear(&r->profile);
 	r->profile.keeps_samples = true;
 	for (int32_t round = 0; !st; round++) {
 		st = share_more(r, deadline, round, &more);
 		if (st || !more)
-			return st;
+			break;
 		for (int32_t i = 0; i < GENERATIONS && !st; i++)
 			st = run_generation(r, &generations[i]);
 		st = tess_group_agree_status(r->all, st, "bench");
@@ -159,6 +181,8 @@ static tess_status measure_generation(struct step_rank *r, int64_t deadline)
 	tess_runner_set_profile(runner, &r->profile);
 	if (!st)
 		st = time_generations(r, deadline);
+	if (!st)
+		st = include_waits(r, 0);
 	tess_runner_set_profile(runner, NULL);
 	tess_session_close(r->session);
 	return st;
@@ -204,11 +228,12 @@ static tess_status time_trainings(struct step_rank *r, struct tess_trainer *t, i
 
 	r->profile.keeps_samples = false;
 	st = run_training(r, t, &trainings[0]);
+	tess_profile_clear(&r->profile);
 	r->profile.keeps_samples = true;
 	for (int32_t round = 0; !st; round++) {
 		st = share_more(r, deadline, round, &more);
 		if (st || !more)
-			return st;
+			break;
 		for (int32_t i = 0; i < TRAININGS && !st; i++)
 			st = run_training(r, t, &trainings[i]);
 	}
@@ -232,6 +257,8 @@ static tess_status measure_training(struct step_rank *r, int64_t deadline)
 	r->first_training = r->profile.nsamples;
 	tess_trainer_set_profile(t, &r->profile);
 	st = time_trainings(r, t, deadline);
+	if (!st)
+		st = include_waits(r, r->first_training);
 	tess_trainer_set_profile(t, NULL);
 	tess_trainer_close(t);
 	return st;
