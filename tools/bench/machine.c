@@ -4,10 +4,11 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/world/cpus.h"
+#include "hf/safetensors.h"
 
 #include <errno.h>
 #include <ftw.h>
+#include <getopt.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,15 +64,13 @@ static int32_t count_host_cpus(void)
 
 static tess_status complete_machine_options(struct machine_options *a)
 {
-	int32_t cpus = count_host_cpus();
+	int32_t cpus = a->nsets ? 0 : count_host_cpus();
 
 	if (!a->out)
 		return tess_fail(TESS_EINVAL, "give --out FILE, the machine file to write");
-	for (int32_t n = 1; !a->nsets || (n <= cpus && n <= 8); n *= 2) {
-		if (a->nsets && a->ranks[a->nsets - 1] >= n)
-			break;
+	for (int32_t n = 1; n <= cpus && n <= 8; n *= 2)
 		a->ranks[a->nsets++] = n;
-	}
+	/* links are measured between ranks */
 	if (a->ranks[a->nsets - 1] < 2)
 		a->ranks[a->nsets++] = 2;
 	return TESS_OK;
@@ -133,8 +132,9 @@ static void report_progress(const struct measurement *m, const char *what, int32
 }
 
 /* Runs a job on the ranks of a set, and keeps the results of rank 0. TESS_EABORTED: interrupted. */
-static tess_status run_job(struct measurement *m, struct machine_set *set, struct machine_job *job,
-                           tess_status (*fn)(struct tess_world *w, void *job, void *result))
+static tess_status run_machine_job(struct measurement *m, struct machine_set *set,
+                                   struct machine_job *job,
+                                   tess_status (*fn)(struct tess_world *w, void *job, void *result))
 {
 	size_t n = (size_t)set->ranks;
 	tess_status st;
@@ -149,7 +149,7 @@ static tess_status run_job(struct measurement *m, struct machine_set *set, struc
 }
 
 /* Measures a checkpoint on each number of ranks, as one replica and as replicas. */
-static tess_status measure_model(struct measurement *m, int32_t i, double seconds)
+static tess_status measure_checkpoint(struct measurement *m, int32_t i, double seconds)
 {
 	const struct machine_options *a = m->options;
 	struct machine_job job = { .options = a, .dir = m->dir, .seconds = seconds };
@@ -165,7 +165,7 @@ static tess_status measure_model(struct measurement *m, int32_t i, double second
 			snprintf(job.mesh, sizeof job.mesh, "%s=%d", dp ? "dp" : "tp",
 			         (int)set->ranks);
 			report_progress(m, machine_get_model_name(i), set->ranks, job.mesh);
-			st = run_job(m, set, &job, machine_measure_steps);
+			st = run_machine_job(m, set, &job, machine_measure_steps);
 		}
 	}
 	return st;
@@ -188,10 +188,10 @@ static tess_status measure_host(struct measurement *m)
 		if (a->ranks[k] == 1)
 			continue;
 		report_progress(m, "collectives", a->ranks[k], NULL);
-		st = run_job(m, &m->host.set[k], &job, machine_measure_calls);
+		st = run_machine_job(m, &m->host.set[k], &job, machine_measure_calls);
 	}
 	for (int32_t i = 0; i < models && !st; i++)
-		st = measure_model(m, i, job.seconds);
+		st = measure_checkpoint(m, i, job.seconds);
 	return st;
 }
 
@@ -203,7 +203,10 @@ static tess_status run_machine_bench(struct machine_options *a)
 
 	if (st)
 		return st;
-	st = tess_option_set("log", "error"); /* short checkpoints do not read all weights */
+	st = tess_safetensors_check_writable(a->out);
+	if (!st)
+		st = tess_option_set("log",
+		                     "error"); /* short checkpoints do not read all weights */
 	if (st)
 		return st;
 	m.host.ncpus = count_host_cpus();
@@ -231,6 +234,10 @@ int machine_run_command(int argc, char **argv, const struct tess_tool_section *s
 	tess_status st = tess_tool_parse_options(argc, argv, &tess_tool_bench, false, sections);
 	bool usage;
 
+	if (!st && optind + 1 != argc)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: machine takes no arguments; see tessera bench --help",
+		               argv[optind + 1]);
 	if (!st)
 		st = complete_machine_options(a);
 	usage = st < 0;

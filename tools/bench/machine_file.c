@@ -220,7 +220,7 @@ static void write_value(FILE *f, json_t *v, int32_t depth)
 	}
 }
 
-static tess_status write_text(const char *path, json_t *root)
+static tess_status write_lines(const char *path, json_t *root)
 {
 	FILE *f = fopen(path, "we");
 	bool written = f;
@@ -251,7 +251,7 @@ tess_status machine_write_file(const char *path, struct machine_host *h)
 
 	free_sets(h);
 	if (!st)
-		st = write_text(path, root);
+		st = write_lines(path, root);
 	json_decref(root);
 	return st;
 }
