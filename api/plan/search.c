@@ -11,7 +11,9 @@
 #include <string.h>
 
 /* Estimates that are kept; of these, how many more than asked for are predicted. */
-enum { KEPT_MAX = 256, PREDICTED_MORE = 7 };
+enum { KEPT_MAX = 256, PREDICTED_MORE = 3 };
+/* Ranks along dp from which on large buckets are tried. */
+enum { MANY_REPLICAS = 8 };
 /* Estimates of memory may be this much too high. */
 #define MEMORY_MARGIN 1.1
 
@@ -60,6 +62,9 @@ static tess_status add_schedules(struct search *s, struct candidate k)
 
 	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
 		tess_candidate_get_schedule(k.schedule, &per_rank);
+		/* gradients of weights that come later keep what was recomputed */
+		if (k.recompute && k.schedule > 1)
+			continue;
 		if (k.pp * per_rank > s->planner->layers ||
 		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
 			continue;
@@ -89,6 +94,15 @@ static tess_status add_micro_batches(struct search *s, struct candidate k)
 	return st;
 }
 
+static tess_status add_recomputed(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+
+	for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
+		st = add_micro_batches(s, k);
+	return st;
+}
+
 static tess_status add_memory_options(struct search *s, struct candidate k)
 {
 	int32_t side = s->planner->machine->ranks_per_host / k.tp;
@@ -99,8 +113,11 @@ static tess_status add_memory_options(struct search *s, struct candidate k)
 			break;
 		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
 			continue;
-		for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
-			st = add_micro_batches(s, k);
+		st = add_recomputed(s, k);
+		k.bucket = 1;
+		if (!st && k.zero && k.dp >= MANY_REPLICAS)
+			st = add_recomputed(s, k);
+		k.bucket = 0;
 	}
 	return st;
 }
@@ -160,6 +177,13 @@ static tess_status predict_kept(struct search *s, int32_t most, const struct tes
 		if (!strategy || !f)
 			return TESS_ENOMEM;
 		st = tess_planner_evaluate(p, strategy, f);
+			fprintf(stderr,
+			        "%d st %d fits %d: est %.3g s %.1f GB, exact %.3g s %.1f GB %s %s\n",
+			        i, st, f->fits, s->kept[i].seconds, s->kept[i].memory / 1e9,
+			        f->seconds, f->memory / 1e9, strategy->mesh,
+			        st                            ? tess_error()
+			        : strategy->pipeline_schedule ? strategy->pipeline_schedule
+			                                      : "");
 		if (!st && f->fits)
 			list[(*n)++] = f;
 		st = st == TESS_EINVAL ? TESS_OK : st;
@@ -192,6 +216,7 @@ static tess_status run_search(struct search *s, int32_t most, const struct tess_
 
 	if (!st)
 		st = estimate_all(s);
+		fprintf(stderr, "estimated %ld\n", (long)s->nestimated);
 	if (!st)
 		st = predict_kept(s, most, list, n);
 	tess_composer_close(s->composer);
