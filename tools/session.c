@@ -50,8 +50,9 @@ const struct tess_tool_option tess_tool_job_options[] = {
 
 const struct tess_tool_option tess_tool_plan_options[] = {
 	{ "plan", "auto|none|tp|tp+sp|ep|hf|FILE|JSON",
-	  "style of each module: a plan of the model, or rules {\"PATTERN\": \"STYLE\"}; none: "
-	  "replicate everything (default: auto, the model's first plan)",
+	  "style of each module: a plan of the model, rules {\"PATTERN\": \"STYLE\"}, or a "
+	  "strategy with its mesh; none: replicate everything (default: auto, the model's first "
+	  "plan)",
 	  AT(plan) },
 	{ "plan-override", "[DIMENSION:]PATTERN=STYLE",
 	  "add a rule that overrides the plan; repeatable (default DIMENSION: tp)", AT(overrides) },
