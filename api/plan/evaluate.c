@@ -49,6 +49,8 @@ static tess_status set_mesh(struct evaluation *e)
 	struct tess_mesh_shape given;
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
 
+	if (!st)
+		tess_machine_choose(e->planner->machine, given.nranks, e->planner->options.train);
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 
