@@ -113,7 +113,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define wait_products() (void)0
 #define publish_copies() (void)0
 #define hold_floats(x, n) (void)0
-#define describe_rows emulator_describe_rows
+#define describe_right_side emulator_describe_right_side
 #define commit_copies emulator_commit_copies
 #define wait_copies emulator_wait_copies
 #define exp2_fast exp2f
@@ -125,7 +125,7 @@ static inline void emulator_store_pair(void *p, uint32_t first, uint32_t second)
 #define raise_atomic emulator_raise
 #define pack_bf16 emulator_pack_bf16
 
-static inline uint64_t emulator_describe_rows(const void *at)
+static inline uint64_t emulator_describe_right_side(const void *at)
 {
 	uint64_t offset = (uint64_t)((const char *)at - (const char *)emulated_shared);
 

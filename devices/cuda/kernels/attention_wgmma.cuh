@@ -62,9 +62,9 @@ DEVICE void round_queries(const struct attention_args *a, const struct tile *t,
 DEVICE void start_scores(const int D, uint32_t q[][4], const char *page, float (*z)[4])
 {
 	begin_products();
-	start_group_product(z, q[0], describe_rows(page));
+	start_group_product(z, q[0], describe_right_side(page));
 	for (int i = 1; i < D / 16; i++)
-		multiply_group(z, q[i], describe_rows(page + i * 16 * KEYS_ROW));
+		multiply_group(z, q[i], describe_right_side(page + i * 16 * KEYS_ROW));
 	commit_products();
 }
 
@@ -74,8 +74,9 @@ DEVICE void start_values(struct warp_rows *w, const int D, uint32_t p[][4], cons
 	begin_products();
 	EACH(k, KEYS / 16)
 		EACH(j, D / 64)
-			multiply_group(w->out[0] + j * 8, p[k],
-			              describe_rows(page + (D + j * KEYS + k * 16) * KEYS_ROW));
+			multiply_group(
+				w->out[0] + j * 8, p[k],
+				describe_right_side(page + (D + j * KEYS + k * 16) * KEYS_ROW));
 	commit_products();
 }
 

@@ -197,7 +197,7 @@ DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t
  * wgmma, by a warpgroup: multiply_group computes c [64, 64] += a [64, 16] * b [16, 64], and
  * start_group_product c = a * b, of bf16, added in f32. Each warp has 16 rows of a and c in
  * registers, in the layout of multiply_matrices. b describes 16 rows of 128 bytes in shared memory
- * (describe_rows). Nothing may use c and a before wait_products; begin_products precedes products
+ * (describe_right_side). Nothing may use c and a before wait_products; begin_products precedes products
  * whose registers other instructions have written.
  */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -233,7 +233,7 @@ GROUP_PRODUCT(multiply_group, 1)
 #define publish_copies() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 
 /* Describes 16 rows of 128 bytes, whose 16 bytes are at `chunk ^ (row & 7)`; at: of 1024 bytes. */
-DEVICE uint64_t describe_rows(const void *at)
+DEVICE uint64_t describe_right_side(const void *at)
 {
 	const uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1;
 
