@@ -197,8 +197,8 @@ DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t
  * wgmma, by a warpgroup: multiply_group computes c [64, 64] += a [64, 16] * b [16, 64], and
  * start_group_product c = a * b, of bf16, added in f32. Each warp has 16 rows of a and c in
  * registers, in the layout of multiply_matrices. b describes 16 rows of 128 bytes in shared memory
- * (describe_right_side). Nothing may use c and a before wait_products; begin_products precedes products
- * whose registers other instructions have written.
+ * (describe_right_side). Nothing may use c and a before wait_products; begin_products precedes
+ * products whose registers other instructions have written.
  */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAS_WGMMA 1
