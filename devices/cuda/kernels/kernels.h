@@ -54,6 +54,8 @@
 	KERNEL(attend_tensor_64, attention_args) \
 	KERNEL(attend_tensor_96, attention_args) \
 	KERNEL(attend_tensor_128, attention_args) \
+	KERNEL(attend_wgmma_64, attention_args) \
+	KERNEL(attend_wgmma_128, attention_args) \
 	KERNEL(multiply_tensor_16, tensor_args) \
 	KERNEL(multiply_tensor_32, tensor_args) \
 	KERNEL(multiply_tensor_64, tensor_args) \
@@ -345,6 +347,14 @@ enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 #define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
 #define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
+/*
+ * With wgmma: threads of a warpgroup, and its rows over all heads; warpgroups of a block, which is
+ * also the number of pages of a stage; bytes of a page's keys and values.
+ */
+enum { GROUP_THREADS = 4 * WARP, GROUP_ROWS = 64 };
+#define GROUPS(D) ((D) <= 64 ? 4 : 2)
+#define PAGE_BYTES(D) (2 * (D)*KEYS * 2)
+#define WGMMA_SHARED(D) (2 * GROUPS(D) * PAGE_BYTES(D) + 128)
 struct sinks { /* of local heads: a score that has no value */
 	const void *data; /* NULL: none */
 	int64_t stride;
