@@ -272,8 +272,6 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
-/* Blocks on a multiprocessor that start before the previous kernel, of fewer blocks, has ended. */
-enum { MULTIPLY_EARLY = 3 };
 enum { MULTIPLY_COLUMNS = 4 }; /* columns of a block, with one row; of a warp, with more than 4 */
 struct multiplied { /* a weight, and its output */
 	const void *w;
@@ -286,7 +284,6 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype;
-	int32_t early; /* blocks of one row that may start while the previous kernel ends */
 	const void *norm; /* weights of the fused RMS norm of one row x, of `dtype`; or NULL */
 	float eps, offset; /* eps of the norm; offset of its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
