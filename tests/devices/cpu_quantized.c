@@ -119,7 +119,7 @@ static void quantize_by_definition(struct quantized *w, int64_t j, int64_t from,
  */
 static int choose_exponent(const struct quantized *w, int64_t j, int64_t k)
 {
-	static const int others[] = { -100, -20 };
+	static const int others[] = { -100, -16 };
 
 	if (w->format != TESS_MXFP4)
 		return 0;
@@ -206,7 +206,7 @@ static struct tess_view pack_units(void *device, const struct quantized *w)
 	return all;
 }
 
-static const int64_t units[] = { 1, 8, 31, 32, 40, 96, 110, 300 };
+static const int64_t units[] = { 1, 8, 31, 32, 40, 96, 110, 330 };
 enum { SIZES = sizeof units / sizeof *units };
 
 START_TEST(panels_by_the_definition)
@@ -308,7 +308,7 @@ START_TEST(sums_of_the_widened_weights)
 	for (int64_t k = 0; k < K_MAX; k++) {
 		x[k] = k / 32 % 2 ? 0 : ldexpf(x[k], -14);
 		x[K_MAX + k] = ldexpf(x[K_MAX + k], -125);
-		x[2 * K_MAX + k] = ldexpf(x[2 * K_MAX + k], -100);
+		x[2 * K_MAX + k] = ldexpf(x[2 * K_MAX + k], -112);
 		x[3 * K_MAX + k] = k / 32 % 2 || k >= LEAF ? 0 : ldexpf(x[3 * K_MAX + k], -100);
 	}
 	for (int i = 0; cpu_open_next(&d); i++) {
