@@ -177,13 +177,6 @@ static tess_status predict_kept(struct search *s, int32_t most, const struct tes
 		if (!strategy || !f)
 			return TESS_ENOMEM;
 		st = tess_planner_evaluate(p, strategy, f);
-			fprintf(stderr,
-			        "%d st %d fits %d: est %.3g s %.1f GB, exact %.3g s %.1f GB %s %s\n",
-			        i, st, f->fits, s->kept[i].seconds, s->kept[i].memory / 1e9,
-			        f->seconds, f->memory / 1e9, strategy->mesh,
-			        st                            ? tess_error()
-			        : strategy->pipeline_schedule ? strategy->pipeline_schedule
-			                                      : "");
 		if (!st && f->fits)
 			list[(*n)++] = f;
 		st = st == TESS_EINVAL ? TESS_OK : st;
@@ -216,7 +209,6 @@ static tess_status run_search(struct search *s, int32_t most, const struct tess_
 
 	if (!st)
 		st = estimate_all(s);
-		fprintf(stderr, "estimated %ld\n", (long)s->nestimated);
 	if (!st)
 		st = predict_kept(s, most, list, n);
 	tess_composer_close(s->composer);

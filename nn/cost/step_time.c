@@ -69,7 +69,7 @@ static int32_t classify_op(int32_t kind)
 	}
 }
 
-static double count_rows(const struct tess_op *op)
+static double count_op_rows(const struct tess_op *op)
 {
 	return (double)(op->nin && op->in[0].ndim ? op->in[0].shape[0] : 1);
 }
@@ -83,7 +83,7 @@ static struct tess_op_cost count_op(const struct walk *w, const struct tess_op *
 }
 
 /* Returns the seconds of one op by itself. Values are as wide as those of the machine. */
-static double time_op(const struct walk *w, const struct tess_op *op)
+static double estimate_op(const struct walk *w, const struct tess_op *op)
 {
 	struct tess_op_cost cost = count_op(w, op);
 	int32_t class = classify_op(op->kind);
@@ -91,7 +91,7 @@ static double time_op(const struct walk *w, const struct tess_op *op)
 	double bytes = (double)cost.weight_bytes + values;
 
 	return tess_machine_compute(w->m, op_get_kind_name(op->kind), tess_term_get_name(class),
-	                            count_rows(op),
+	                            count_op_rows(op),
 	                            class == TESS_TERM_MEMORY ? bytes : (double)cost.flops);
 }
 
@@ -121,7 +121,8 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op, int32_t 
 
 		work += class == TESS_TERM_MEMORY ? (double)cost.bytes : (double)cost.flops;
 	}
-	seconds = tess_machine_compute(w->m, name, tess_term_get_name(class), count_rows(op), work);
+	seconds = tess_machine_compute(w->m, name, tess_term_get_name(class), count_op_rows(op),
+	                               work);
 	w->out->term[class] += seconds;
 	w->now += seconds * w->m->time[class];
 	return true;
@@ -144,7 +145,7 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 		return;
 	for (; op; op = op->next) {
 		int32_t own = classify_op(op->kind);
-		double seconds = time_op(w, op);
+		double seconds = estimate_op(w, op);
 
 		w->out->term[own] += seconds;
 		w->now += seconds * w->m->time[own];
@@ -158,7 +159,7 @@ static int32_t classify_call(const struct walk *w, const struct tess_step *s)
 	return s->along == w->p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
 }
 
-static bool is_stage_message(const struct walk *w, const struct tess_step *s)
+static bool is_to_stage(const struct walk *w, const struct tess_step *s)
 {
 	return s->kind == TESS_STEP_COLL && s->along == w->p->pipeline_along &&
 	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
@@ -219,13 +220,13 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 		break;
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
-		if (!is_stage_message(w, s))
+		if (!is_to_stage(w, s))
 			add_call(w, s, at);
 		break;
 	case TESS_STEP_WAIT:
 		while (of > 0 && l->step[of] != s->of)
 			of--;
-		if (!is_stage_message(w, s->of))
+		if (!is_to_stage(w, s->of))
 			wait_until(w, classify_call(w, s->of), w->ended[of]);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
