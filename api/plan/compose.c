@@ -105,7 +105,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 		list[2] = format_recomputed(p, k->recompute);
 		s->recompute = list + 2;
 	}
-	if (k->pp > 1)
+	if (k->pp > 1 && p->options.train)
 		s->pipeline_schedule = tess_candidate_get_schedule(k->schedule, &per_rank);
 	return s->mesh && (!k->recompute || list[2]) ? s : NULL;
 }

@@ -49,6 +49,8 @@ static tess_status set_strategy_mesh(struct evaluation *e)
 	struct tess_mesh_shape given;
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
 
+	if (!st)
+		tess_machine_choose(e->planner->machine, given.nranks, e->planner->options.train);
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 
@@ -126,7 +128,9 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
-	keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &all);
+	keep_slowest(
+		&e->stage[tess_program_get_pipeline_rank(p, l->rank)].of[TESS_PIPELINE_FORWARD],
+		&all);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
 	return st;
@@ -312,13 +316,10 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 			continue;
 		add_time_terms(term, e->stage[a->stage].of[a->kind].term, 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
-		    e->stage[a->stage].of[a->kind].seconds == 0) {
-			add_time_terms(
-				term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term, 1);
-			add_time_terms(term,
-			               e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
-			               1);
-		}
+		    e->stage[a->stage].of[a->kind].seconds == 0)
+			for (int32_t k = TESS_PIPELINE_BACKWARD_INPUTS;
+			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
+				add_time_terms(term, e->stage[a->stage].of[k].term, 1);
 	}
 	if (e->planner->machine->once)
 		term[TESS_TERM_DATA] /= (double)e->micro;
@@ -387,9 +388,24 @@ static void close_program(struct evaluation *e)
 	e->x.program = NULL;
 }
 
-/* Returns the seconds of one step of generation, and adds its terms `times` times. */
+/* Returns the stage that takes longest. */
+static const struct tess_step_time *find_slowest_stage(const struct evaluation *e)
+{
+	int32_t most = 0;
+
+	for (int32_t s = 1; s < e->nstages; s++)
+		if (e->stage[s].of[TESS_PIPELINE_FORWARD].seconds >
+		    e->stage[most].of[TESS_PIPELINE_FORWARD].seconds)
+			most = s;
+	return &e->stage[most].of[TESS_PIPELINE_FORWARD];
+}
+
+/*
+ * Adds the terms of a step of generation `times` times, and sets its seconds. ahead: as many steps
+ * are under way as there are stages, and the slowest stage sets their pace.
+ */
 static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length, int64_t from,
-                                      double times, double *seconds)
+                                      bool ahead, double times, double *seconds)
 {
 	tess_status st = set_rows(e, n, length, from);
 
@@ -398,7 +414,8 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 		st = measure_program(e);
 	*seconds = 0;
 	for (int32_t s = 0; s < e->nstages && !st; s++) {
-		const struct tess_step_time *t = &e->stage[s].of[TESS_PIPELINE_FORWARD];
+		const struct tess_step_time *t =
+			ahead ? find_slowest_stage(e) : &e->stage[s].of[TESS_PIPELINE_FORWARD];
 
 		add_time_terms(e->out->terms, t->term, times);
 		*seconds += t->seconds;
@@ -406,22 +423,32 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 	return st;
 }
 
+/* Returns the stages of generation, if several steps are under way; else 1. */
+static int64_t count_ahead(const struct evaluation *e)
+{
+	int32_t pp = tess_mesh_shape_find(&e->x.mesh, "pp", 2);
+
+	return pp < 0 || !e->planner->machine->exact ? 1 : e->x.mesh.dim[pp].size;
+}
+
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
 	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), rows = 512, steps;
+	int64_t ahead = count_ahead(e);
 	double seconds;
 	tess_status st;
 
 	rows = o->prompt < rows ? o->prompt : rows;
-	steps = tess_up(o->prompt, rows);
-	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, (double)(steps * here),
-	                        &seconds);
-	e->out->prompt_seconds = seconds * (double)(steps * here);
+	steps = tess_up(o->prompt, rows) * here;
+	/* of steps under way, each adds one stage */
+	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, ahead > 1,
+	                        (double)(steps + ahead - 1) / (double)ahead, &seconds);
+	e->out->prompt_seconds = seconds * (double)(steps + ahead - 1) / (double)ahead;
 	close_program(e);
 	if (!st)
-		st = add_generated_step(e, here, 1, o->prompt + o->tokens / 2, (double)o->tokens,
-		                        &seconds);
+		st = add_generated_step(e, tess_up(here, ahead), 1, o->prompt + o->tokens / 2,
+		                        ahead > 1 && here > 1, (double)o->tokens, &seconds);
 	e->out->token_seconds = seconds;
 	if (st)
 		return st;
@@ -478,11 +505,11 @@ static tess_status open_evaluation(struct evaluation *e)
 	return st;
 }
 
-tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
-                                  struct tess_forecast *out)
+static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned_model *model,
+                               const struct tess_strategy *s, struct tess_forecast *out)
 {
 	struct evaluation e = { .planner = p,
-		                .model = &p->model,
+		                .model = model,
 		                .batch = p->options.batch,
 		                .sequence = p->options.sequence,
 		                .strategy = s,
@@ -495,6 +522,33 @@ tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_stra
 		tess_planner_conclude(p, out);
 	close_evaluation(&e);
 	return st;
+}
+
+tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
+                                  struct tess_forecast *out)
+{
+	return evaluate_on(p, &p->model, s, out);
+}
+
+tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,
+                                     double *seconds, double *memory)
+{
+	struct tess_forecast f[2];
+	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers }, times;
+	tess_status st = evaluate_on(p, n[1] > 0 ? &p->shallow[0].model : &p->model, s, &f[0]);
+
+	if (!st && n[1] > 0)
+		st = evaluate_on(p, &p->shallow[1].model, s, &f[1]);
+	if (st)
+		return st;
+	times = n[1] > 0 ? ((double)p->layers - n[0]) / (n[1] - n[0]) : 0;
+	*seconds = f[0].seconds;
+	*memory = f[0].memory;
+	if (times > 0) {
+		*seconds += times * (f[1].seconds - f[0].seconds);
+		*memory += times * (f[1].memory - f[0].memory);
+	}
+	return TESS_OK;
 }
 
 /* Copies the terms, each times its factor of the machine, into out. */

@@ -41,9 +41,25 @@ static void keep_candidate(struct search *s, const struct candidate *k)
 	s->kept[at] = *k;
 }
 
+/* Estimates generation; stages compute in turn, and share the memory. */
+static tess_status estimate_generation(struct search *s, struct candidate *k)
+{
+	struct candidate plain = *k;
+	const struct tess_strategy *strategy;
+	tess_status st;
+
+	plain.pp = 1;
+	strategy = tess_candidate_make_strategy(s->planner, &plain);
+	st = strategy ? tess_planner_extrapolate(s->planner, strategy, &k->seconds, &k->memory)
+	              : TESS_ENOMEM;
+	k->memory /= k->pp;
+	return st;
+}
+
 static tess_status add_candidate(struct search *s, struct candidate k)
 {
-	tess_status st = tess_composer_estimate(s->composer, &k);
+	tess_status st = s->planner->options.train ? tess_composer_estimate(s->composer, &k)
+	                                           : estimate_generation(s, &k);
 
 	if (st)
 		return st == TESS_EINVAL ? TESS_OK : st;
@@ -129,11 +145,13 @@ static tess_status add_plans(struct search *s, struct candidate k)
 	tess_status st = TESS_OK;
 
 	k.plan = -1;
+	k.micro = 1;
 	if (k.tp == 1)
-		return add_memory_options(s, k);
+		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
 	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
 		if (strcmp(preset[k.plan].name, "hf") != 0)
-			st = add_memory_options(s, k);
+			st = s->planner->options.train ? add_memory_options(s, k)
+			                               : add_candidate(s, k);
 	return st;
 }
 
