@@ -38,7 +38,8 @@
 	"\"torch_dtype\": \"bfloat16\"}"
 #define GPT2(hidden, heads, layers, vocabulary) \
 	"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", " \
-	"\"n_embd\": " #hidden ", \"n_head\": " #heads ", \"n_layer\": " #layers ", \"vocab_size\": " #vocabulary \
+	"\"n_embd\": " #hidden ", \"n_head\": " #heads ", \"n_layer\": " #layers \
+	", \"vocab_size\": " #vocabulary \
 	", \"n_positions\": 2048, \"n_ctx\": 2048, \"activation_function\": \"gelu_new\", " \
 	"\"layer_norm_epsilon\": 1e-5, \"embd_pdrop\": 0, \"attn_pdrop\": 0, " \
 	"\"resid_pdrop\": 0, \"torch_dtype\": \"bfloat16\"}"
