@@ -113,8 +113,8 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 /* ---- lowered layers -------------------------------------------------------------------------- */
 
 /* Sets out to a * x + b * y, member by member. */
-static void combine(double a, const struct tess_sample *x, double b, const struct tess_sample *y,
-                    struct tess_sample *out)
+static void combine_samples(double a, const struct tess_sample *x, double b,
+                            const struct tess_sample *y, struct tess_sample *out)
 {
 	const double *from = (const double *)x, *with = (const double *)y;
 	double *to = (double *)out;
@@ -151,12 +151,12 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 	if (st)
 		return st;
 	if (whole) {
-		combine(1.0 / (double)p->layers, &at[0], 0, &at[0], &out->layer);
-		combine(0, &at[0], 0, &at[0], &out->base);
+		combine_samples(1.0 / (double)p->layers, &at[0], 0, &at[0], &out->layer);
+		combine_samples(0, &at[0], 0, &at[0], &out->base);
 		return TESS_OK;
 	}
-	combine(-1 / (n[1] - n[0]), &at[0], 1 / (n[1] - n[0]), &at[1], &out->layer);
-	combine(1, &at[0], -n[0], &out->layer, &out->base);
+	combine_samples(-1 / (n[1] - n[0]), &at[0], 1 / (n[1] - n[0]), &at[1], &out->layer);
+	combine_samples(1, &at[0], -n[0], &out->layer, &out->base);
 	return TESS_OK;
 }
 
@@ -313,8 +313,8 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	key.local = LOCAL_MORE;
 	st = find_composed(c, key, &more);
 	out->refused = more.refused;
-	combine(1 - share, &few.layer, share, &more.layer, &out->layer);
-	combine(1 - share, &few.base, share, &more.base, &out->base);
+	combine_samples(1 - share, &few.layer, share, &more.layer, &out->layer);
+	combine_samples(1 - share, &few.base, share, &more.base, &out->base);
 	return st;
 }
 

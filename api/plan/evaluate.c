@@ -44,7 +44,7 @@ static tess_status open_plan(struct evaluation *e)
 	return tess_plan_open(e->x.model.model, s->plan, s->overrides, n, &e->x.model.plan);
 }
 
-static tess_status set_mesh(struct evaluation *e)
+static tess_status set_strategy_mesh(struct evaluation *e)
 {
 	struct tess_mesh_shape given;
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
@@ -55,7 +55,7 @@ static tess_status set_mesh(struct evaluation *e)
 }
 
 /* Returns the ranks along dp, which share the sequences of a step. */
-static int64_t count_replicas(const struct evaluation *e)
+static int64_t count_along_dp(const struct evaluation *e)
 {
 	int32_t dp = tess_mesh_shape_find(&e->x.mesh, "dp", 2);
 
@@ -106,7 +106,7 @@ static double count_stage_bytes(const struct tess_program *p, const struct tess_
 }
 
 /* Returns the first step of the backward. */
-static int32_t find_backward(const struct tess_program *p, const struct tess_rank_program *l)
+static int32_t find_backward_step(const struct tess_program *p, const struct tess_rank_program *l)
 {
 	int32_t i = 0;
 
@@ -121,7 +121,7 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 {
 	const struct tess_machine *m = e->planner->machine;
 	struct tess_step_time all = { 0 }, half[2] = { 0 };
-	int32_t middle = find_backward(p, l);
+	int32_t middle = find_backward_step(p, l);
 	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
 
 	if (!st)
@@ -209,7 +209,7 @@ static tess_status set_training(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
 	const struct tess_strategy *s = e->strategy;
-	int64_t all = count_replicas(e), here;
+	int64_t all = count_along_dp(e), here;
 
 	e->micro = s->micro_batches ? s->micro_batches : 1;
 	if (e->batch % e->micro)
@@ -237,7 +237,7 @@ static tess_status set_training(struct evaluation *e)
 	return set_rows(e, here, e->sequence, 0);
 }
 
-static void add_terms(double *sum, const double *term, double times)
+static void add_time_terms(double *sum, const double *term, double times)
 {
 	for (int32_t i = 0; i < TESS_TERMS; i++)
 		sum[i] += times * term[i];
@@ -250,7 +250,7 @@ static void add_plain_step(const struct evaluation *e, double *term)
 		const struct tess_step_time *t = &e->stage[0].of[kind];
 		double once = t->term[TESS_TERM_DATA];
 
-		add_terms(term, t->term, (double)e->micro);
+		add_time_terms(term, t->term, (double)e->micro);
 		if (e->planner->machine->once)
 			term[TESS_TERM_DATA] -= (double)(e->micro - 1) * once;
 	}
@@ -314,14 +314,12 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 
 		if (a->kind > TESS_PIPELINE_BACKWARD_WEIGHTS)
 			continue;
-		add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
+		add_time_terms(term, e->stage[a->stage].of[a->kind].term, 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
-		    e->stage[a->stage].of[a->kind].seconds == 0) {
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term,
-			          1);
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
-			          1);
-		}
+		    e->stage[a->stage].of[a->kind].seconds == 0)
+			for (int32_t k = TESS_PIPELINE_BACKWARD_INPUTS;
+			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
+				add_time_terms(term, e->stage[a->stage].of[k].term, 1);
 	}
 	if (e->planner->machine->once)
 		term[TESS_TERM_DATA] /= (double)e->micro;
@@ -419,7 +417,7 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 		const struct tess_step_time *t =
 			ahead ? find_slowest_stage(e) : &e->stage[s].of[TESS_PIPELINE_FORWARD];
 
-		add_terms(e->out->terms, t->term, times);
+		add_time_terms(e->out->terms, t->term, times);
 		*seconds += t->seconds;
 	}
 	return st;
@@ -436,7 +434,7 @@ static int64_t count_ahead(const struct evaluation *e)
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
-	int64_t here = tess_edge(o->batch, count_replicas(e), 1), rows = 512, steps;
+	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), rows = 512, steps;
 	int64_t ahead = count_ahead(e);
 	double seconds;
 	tess_status st;
@@ -502,7 +500,7 @@ static tess_status open_evaluation(struct evaluation *e)
 	e->opened = !st;
 	*e->out = (struct tess_forecast){ .strategy = *e->strategy };
 	if (!st)
-		st = set_mesh(e);
+		st = set_strategy_mesh(e);
 	e->out->nranks = e->x.e.nranks;
 	return st;
 }

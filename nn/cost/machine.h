@@ -58,7 +58,7 @@ struct tess_machine_link {
 };
 enum { TESS_LINK_WITHIN, TESS_LINK_BETWEEN, TESS_LINKS }; /* one host; several */
 
-struct tess_machine_device { /* a rank's device; or a rank's part, where ranks share a host's CPUs */
+struct tess_machine_device { /* of a rank; or its part, where ranks share a host's CPUs */
 	int32_t ranks; /* on a host; 0: each has a device of its own */
 	double memory; /* bytes */
 	double latency; /* seconds that an op takes besides its work */

@@ -60,7 +60,7 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 }
 
 /* Returns the seconds of one op by itself. */
-static double time_op(const struct walk *w, const struct tess_op *op)
+static double estimate_op(const struct walk *w, const struct tess_op *op)
 {
 	struct tess_step_work work = { 0 };
 
@@ -98,7 +98,7 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 		return;
 	for (; op; op = op->next) {
 		int32_t own = tess_op_classify(op->kind);
-		double seconds = time_op(w, op);
+		double seconds = estimate_op(w, op);
 
 		w->out->term[own] += seconds;
 		w->now += seconds * w->m->time[own];
@@ -112,7 +112,7 @@ static int32_t classify_call(const struct walk *w, const struct tess_step *s)
 	return s->along == w->p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
 }
 
-static bool is_stage_message(const struct walk *w, const struct tess_step *s)
+static bool is_to_stage(const struct walk *w, const struct tess_step *s)
 {
 	return s->kind == TESS_STEP_COLL && s->along == w->p->pipeline_along &&
 	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
@@ -173,13 +173,13 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 		break;
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
-		if (!is_stage_message(w, s))
+		if (!is_to_stage(w, s))
 			add_call(w, s, at);
 		break;
 	case TESS_STEP_WAIT:
 		while (of > 0 && l->step[of] != s->of)
 			of--;
-		if (!is_stage_message(w, s->of))
+		if (!is_to_stage(w, s->of))
 			wait_until(w, classify_call(w, s->of), w->ended[of]);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */

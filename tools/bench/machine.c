@@ -96,13 +96,14 @@ static tess_status choose_machine_backend(int32_t n, const char **out)
 
 /* ---- the temporary directory ----------------------------------------------------------------- */
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *walk)
+static int remove_model_entry(const char *path, const struct stat *about, int kind,
+                              struct FTW *walk)
 {
 	(void)about, (void)kind, (void)walk;
 	return remove(path);
 }
 
-static tess_status make_directory(char path[static 256])
+static tess_status make_model_directory(char path[static 256])
 {
 	const char *tmp = getenv("TMPDIR");
 
@@ -112,7 +113,7 @@ static tess_status make_directory(char path[static 256])
 
 static void remove_directory(const char *path)
 {
-	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	nftw(path, remove_model_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -133,8 +134,9 @@ static void report_progress(const struct measurement *m, const char *what, int32
 }
 
 /* Runs a job on the ranks of a set, and keeps the results of rank 0. TESS_EABORTED: interrupted. */
-static tess_status run_job(struct measurement *m, struct machine_set *set, struct machine_job *job,
-                           tess_status (*fn)(struct tess_world *w, void *job, void *result))
+static tess_status run_machine_job(struct measurement *m, struct machine_set *set,
+                                   struct machine_job *job,
+                                   tess_status (*fn)(struct tess_world *w, void *job, void *result))
 {
 	size_t n = (size_t)set->ranks;
 	tess_status st;
@@ -149,7 +151,7 @@ static tess_status run_job(struct measurement *m, struct machine_set *set, struc
 }
 
 /* Measures a checkpoint on each number of ranks, as one replica and as replicas. */
-static tess_status measure_model(struct measurement *m, int32_t i, double seconds)
+static tess_status measure_machine_model(struct measurement *m, int32_t i, double seconds)
 {
 	const struct machine_options *a = m->options;
 	struct machine_job job = { .options = a, .dir = m->dir, .seconds = seconds };
@@ -165,7 +167,7 @@ static tess_status measure_model(struct measurement *m, int32_t i, double second
 			snprintf(job.mesh, sizeof job.mesh, "%s=%d", dp ? "dp" : "tp",
 			         (int)set->ranks);
 			report_progress(m, machine_get_model_name(i), set->ranks, job.mesh);
-			st = run_job(m, set, &job, machine_measure_steps);
+			st = run_machine_job(m, set, &job, machine_measure_steps);
 		}
 	}
 	return st;
@@ -188,10 +190,10 @@ static tess_status measure_host(struct measurement *m)
 		if (a->ranks[k] == 1)
 			continue;
 		report_progress(m, "collectives", a->ranks[k], NULL);
-		st = run_job(m, &m->host.set[k], &job, machine_measure_calls);
+		st = run_machine_job(m, &m->host.set[k], &job, machine_measure_calls);
 	}
 	for (int32_t i = 0; i < models && !st; i++)
-		st = measure_model(m, i, job.seconds);
+		st = measure_machine_model(m, i, job.seconds);
 	return st;
 }
 
@@ -212,7 +214,7 @@ static tess_status run_machine_bench(struct machine_options *a)
 	if (!m.results)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	tess_tool_catch_interrupt(NULL);
-	st = make_directory(m.dir);
+	st = make_model_directory(m.dir);
 	if (!st) {
 		st = measure_host(&m);
 		remove_directory(m.dir);
