@@ -102,8 +102,6 @@ static void add_module(struct module_list *l, struct listed_module m, const char
 {
 	struct listed_module next = m;
 
-	if (l->first.len && is_same_module(l->last, m))
-		return;
 	next.layer = l->last.layer;
 	if (m.layer < 0 || *prefix || *l->prefix || !is_same_module(l->last, next) ||
 	    m.layer != l->last.layer + 1) {
@@ -132,6 +130,8 @@ static tess_status describe_stage(struct explanation *x, int32_t stage,
 		if (p->nstages > 1 && w->stage != stage)
 			continue;
 		out->elements += is_own_parameter(w) ? tess_weight_count_elements(w) : 0;
+		if (l.first.len && is_same_module(l.last, m))
+			continue;
 		add_module(&l, m,
 		           w->copies                                  ? "a copy of "
 		           : p->nstages > 1 && is_shared(p, stage, m) ? "part of "
