@@ -574,6 +574,9 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 9, runs, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, NULL, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, runs, -1));
+		ROW(tess_explanation_fit(NULL, 1, 0));
+		ROW(tess_explanation_fit(on.explanation, 0, 0));
+		ROW(tess_explanation_fit(on.explanation, 1, -1));
 		ROW(tess_explanation_format(NULL, TESS_EXPLAIN_TEXT, "x", 0, &text));
 		ROW(tess_explanation_format(on.explanation, TESS_EXPLAIN_SVG + 1, "x", 0, &text));
 		ROW(tess_explanation_format(on.explanation, -1, "x", 0, &text));
