@@ -77,8 +77,11 @@ static tess_status set_rows(struct evaluation *e, int64_t n, int64_t length, int
 
 static void keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t)
 {
+	double once = t->once > kept->once ? t->once : kept->once;
+
 	if (t->seconds > kept->seconds)
 		*kept = *t;
+	kept->once = once;
 }
 
 /* Counts the bytes that the steps of a segment send to other stages. */
@@ -211,14 +214,22 @@ static void add_terms(double *sum, const double *term, double times)
 /* Without stages all micro-batches run one after another. */
 static void add_plain_step(const struct evaluation *e, double *term)
 {
-	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
-		const struct tess_step_time *t = &e->stage[0].of[kind];
-		double once = t->term[TESS_TERM_DATA];
+	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
+		add_terms(term, e->stage[0].of[kind].term, (double)e->micro);
+}
 
-		add_terms(term, t->term, (double)e->micro);
-		if (e->planner->machine->once)
-			term[TESS_TERM_DATA] -= (double)(e->micro - 1) * once;
-	}
+/* Adds the gradients that each stage reduces in its last micro-batch. */
+static void add_reduced_once(const struct evaluation *e, double *term)
+{
+	double factor = e->planner->machine->time[TESS_TERM_DATA], most = 0;
+
+	for (int32_t s = 0; s < e->nstages; s++)
+		for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
+			double once = e->stage[s].of[kind].once;
+
+			most = once > most ? once : most;
+		}
+	term[TESS_TERM_DATA] += factor > 0 ? most / factor : 0;
 }
 
 /* Sets the durations of actions by stage: a full backward is I and W. */
@@ -288,8 +299,6 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 			          1);
 		}
 	}
-	if (e->planner->machine->once)
-		term[TESS_TERM_DATA] /= (double)e->micro;
 	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
 	tess_timeline_free(t);
 	return TESS_OK;
@@ -341,6 +350,7 @@ static tess_status predict_training(struct evaluation *e)
 		st = add_staged_step(e, e->out->terms);
 	else
 		add_plain_step(e, e->out->terms);
+	add_reduced_once(e, e->out->terms);
 	add_optimizer(e, e->out->terms);
 	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
 	return st;

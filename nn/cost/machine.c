@@ -188,6 +188,8 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 	if (!st)
 		st = tess_json_get_number(r->where, device, "latency", 0, 1e3, &m->latency);
 	if (!st)
+		st = tess_json_get_number(r->where, device, "launch", 0, 1e3, &m->launch);
+	if (!st)
 		st = tess_json_get_number(r->where, device, "width", 1, 8, &m->width);
 	if (!st)
 		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
