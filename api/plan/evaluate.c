@@ -387,7 +387,8 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
-	int64_t here = tess_edge(o->batch, count_replicas(e), 1), rows = 512, steps;
+	int64_t here = tess_edge(o->batch, count_replicas(e), 1), steps;
+	int64_t rows = e->planner->machine->prompt_rows;
 	double seconds;
 	tess_status st;
 

@@ -178,6 +178,7 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 {
 	json_t *device = json_object_get(root, "device");
 	struct tess_machine *m = r->m;
+	int64_t rows = 512;
 	tess_status st = tess_json_require(r->where, root, "device", JSON_OBJECT);
 
 	m->exact = true;
@@ -191,6 +192,9 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 		st = tess_json_get_number(r->where, device, "launch", 0, 1e3, &m->launch);
 	if (!st)
 		st = tess_json_get_number(r->where, device, "width", 1, 8, &m->width);
+	if (!st)
+		st = tess_json_get_int(r->where, device, "prompt_rows", 1, 1 << 20, &rows);
+	m->prompt_rows = (int32_t)rows;
 	if (!st)
 		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
 	if (!st)

@@ -66,6 +66,7 @@ struct tess_machine {
 	bool once; /* gradients are reduced once a step, not in each micro-batch */
 	double width; /* bytes of an element of a value; 4: f32 */
 	double latency; /* seconds that an op takes besides its work */
+	int32_t prompt_rows; /* rows of a prompt that a step computes; 512 */
 	double launch; /* seconds of the host to start an op of the model; 0: devices never wait */
 	int32_t nrates, nlinks[TESS_LINKS];
 	struct tess_machine_rates *rates;
