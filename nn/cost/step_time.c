@@ -41,7 +41,7 @@ struct walk {
 	const struct tess_machine *m;
 	const struct tess_program *p;
 	const struct tess_op_known *known;
-	int32_t rank, record; /* record: the last one that the host has started */
+	int32_t rank, record; /* record: the last that the host has started */
 	bool without_data; /* leave out the calls along dp */
 	double now, host; /* the device's time, and the host's */
 	double link[TESS_LINKS]; /* the time at which the rank's link is free */
@@ -138,12 +138,15 @@ static void wait_until(struct walk *w, int32_t term, double end)
 	w->now = end;
 }
 
-/* The host starts what the model has recorded, in advance of the device if it can. */
-static void start_record(struct walk *w, int32_t record)
+/*
+ * The host starts what the model has recorded, in advance of the device if it can. The pieces of a
+ * record, and copies around calls, count as little as they would in a library without them.
+ */
+static void start_record(struct walk *w, const struct tess_step *s)
 {
-	if (record == w->record)
+	if (s->record <= w->record || (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
-	w->record = record;
+	w->record = s->record;
 	w->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
 	wait_until(w, TESS_TERM_LATENCY, w->host);
 }
@@ -230,7 +233,7 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 	const struct tess_step *s = l->step[at];
 	int32_t of = at;
 
-	start_record(w, s->record);
+	start_record(w, s);
 	switch (s->kind) {
 	case TESS_STEP_OP:
 		add_op_step(w, &s->op);
