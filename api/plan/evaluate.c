@@ -12,16 +12,22 @@
 /* A strategy that is predicted. */
 struct evaluation {
 	struct tess_planner *planner;
+	const struct tess_planned_model *model; /* of the planner, or one with fewer layers */
+	int64_t batch, sequence; /* of a step of training */
 	const struct tess_strategy *strategy;
 	struct tess_forecast *out;
 	struct explanation x;
 	struct tess_trainer_options training;
 	struct tess_op_known known;
+	struct tess_attended attended;
 	int32_t *rows; /* positions, then slots */
 	int64_t micro; /* micro-batches of a step */
 	struct tess_stage_time *stage;
 	int32_t nstages;
 	double send; /* bytes that a stage sends forward, at most */
+	/* without stages, of the slowest rank: seconds of both halves of a step of training */
+	struct tess_step_time forward, backward;
+	bool opened; /* the plan */
 };
 
 /* ---- what is computed ------------------------------------------------------------------------ */
@@ -33,7 +39,7 @@ static tess_status open_plan(struct evaluation *e)
 
 	while (s->overrides && s->overrides[n])
 		n++;
-	e->x.model = e->planner->model;
+	e->x.model = *e->model;
 	e->x.model.device = e->planner->machine->exact ? NULL : &e->planner->device;
 	return tess_plan_open(e->x.model.model, s->plan, s->overrides, n, &e->x.model.plan);
 }
@@ -70,6 +76,8 @@ static tess_status set_rows(struct evaluation *e, int64_t n, int64_t length, int
 	}
 	e->known.position = at;
 	e->known.slot = at + n * length;
+	e->attended.window = -1;
+	e->known.last = &e->attended;
 	return TESS_OK;
 }
 
@@ -98,6 +106,35 @@ static double count_stage_bytes(const struct tess_program *p, const struct tess_
 	return bytes;
 }
 
+/* Returns the first step of the backward. */
+static int32_t find_backward(const struct tess_program *p, const struct tess_rank_program *l)
+{
+	int32_t i = 0;
+
+	while (i < l->nsteps && p->record[l->step[i]->record]->kind != TESS_OP_LOSS_D)
+		i++;
+	return i;
+}
+
+/* Measures a program without stages, as if its halves were actions. */
+static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
+                                  const struct tess_rank_program *l)
+{
+	const struct tess_machine *m = e->planner->machine;
+	struct tess_step_time all = { 0 }, half[2] = { 0 };
+	int32_t middle = find_backward(p, l);
+	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
+
+	if (!st)
+		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
+	if (!st)
+		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
+	keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &all);
+	keep_slowest(&e->forward, &half[0]);
+	keep_slowest(&e->backward, &half[1]);
+	return st;
+}
+
 /* Adds a rank's times to those of its stages, if it is slower than other ranks. */
 static tess_status visit_rank(void *visitor, const struct tess_program *p,
                               const struct tess_rank_program *l)
@@ -115,13 +152,7 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 		keep_slowest(&e->stage[s->stage].of[s->kind], &t);
 		e->send = bytes > e->send ? bytes : e->send;
 	}
-	if (!l->nsegments && !st) {
-		struct tess_step_time t = { 0 };
-
-		st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &t);
-		keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &t);
-	}
-	return st;
+	return l->nsegments || st ? st : measure_halves(e, p, l);
 }
 
 /* Records and lowers the program, and measures its stages and ranks. */
@@ -180,10 +211,10 @@ static tess_status set_training(struct evaluation *e)
 	int64_t all = count_replicas(e), here;
 
 	e->micro = s->micro_batches ? s->micro_batches : 1;
-	if (o->batch % e->micro)
+	if (e->batch % e->micro)
 		return tess_fail(TESS_EINVAL,
 		                 "%lld sequences cannot be cut into %lld equal micro-batches",
-		                 (long long)o->batch, (long long)e->micro);
+		                 (long long)e->batch, (long long)e->micro);
 	e->training = (struct tess_trainer_options){
 		.size = sizeof e->training,
 		.optimizer = o->optimizer,
@@ -194,15 +225,15 @@ static tess_status set_training(struct evaluation *e)
 	};
 	e->x.training = &e->training;
 	e->x.moments = e->planner->moments;
-	e->x.e.sequences = o->batch / e->micro;
-	e->x.e.tokens = e->x.e.sequences * o->sequence;
+	e->x.e.sequences = e->batch / e->micro;
+	e->x.e.tokens = e->x.e.sequences * e->sequence;
 	if (e->x.e.sequences < all)
 		return tess_fail(TESS_EINVAL,
 		                 "a micro-batch of %lld sequences cannot be cut for %lld ranks "
 		                 "along dp",
 		                 (long long)e->x.e.sequences, (long long)all);
 	here = tess_edge(e->x.e.sequences, all, 1);
-	return set_rows(e, here, o->sequence, 0);
+	return set_rows(e, here, e->sequence, 0);
 }
 
 static void add_terms(double *sum, const double *term, double times)
@@ -436,28 +467,92 @@ static void close_evaluation(struct evaluation *e)
 	close_program(e);
 	tess_timeline_free(e->x.timeline);
 	tess_pipeline_close(e->x.pipeline);
-	tess_plan_free(&e->x.model.plan);
+	if (e->opened)
+		tess_plan_free(&e->x.model.plan);
 	free(e->rows);
 	free(e->stage);
+}
+
+/* Opens the plan and the mesh of a strategy. close_evaluation() also after a failure. */
+static tess_status open_evaluation(struct evaluation *e)
+{
+	tess_status st = open_plan(e);
+
+	e->x.borrowed = true;
+	e->x.training = e->planner->options.train ? &e->training : NULL;
+	e->opened = !st;
+	*e->out = (struct tess_forecast){ .strategy = *e->strategy };
+	if (!st)
+		st = set_mesh(e);
+	e->out->nranks = e->x.e.nranks;
+	return st;
 }
 
 tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
                                   struct tess_forecast *out)
 {
-	struct evaluation e = { .planner = p, .strategy = s, .out = out };
-	tess_status st = open_plan(&e);
+	struct evaluation e = { .planner = p,
+		                .model = &p->model,
+		                .batch = p->options.batch,
+		                .sequence = p->options.sequence,
+		                .strategy = s,
+		                .out = out };
+	tess_status st = open_evaluation(&e);
 
-	e.x.borrowed = true;
-	e.x.training = p->options.train ? &e.training : NULL;
-	if (st)
-		return st;
-	*out = (struct tess_forecast){ .strategy = *s };
-	st = set_mesh(&e);
-	out->nranks = e.x.e.nranks;
 	if (!st)
 		st = p->options.train ? predict_training(&e) : predict_generation(&e);
 	if (!st)
 		tess_planner_conclude(p, out);
+	close_evaluation(&e);
+	return st;
+}
+
+/* Copies the terms, each times its factor of the machine, into out. */
+static void copy_terms(const struct tess_machine *m, const struct tess_step_time *t, double *out)
+{
+	for (int32_t i = 0; i < TESS_TERMS; i++)
+		out[i] = t->term[i] * m->time[i];
+}
+
+/* Seconds of the calls along dp. */
+static double sum_data_calls(const struct evaluation *e)
+{
+	const struct tess_program *p = e->x.program;
+
+	return p->data_along < 0
+	               ? 0
+	               : e->backward.called[p->data_along] + e->forward.called[p->data_along];
+}
+
+tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planned_model *model,
+                                const struct tess_strategy *s, int64_t batch, int64_t sequence,
+                                struct tess_sample *out)
+{
+	struct tess_forecast f;
+	struct evaluation e = { .planner = p,
+		                .model = model,
+		                .batch = batch,
+		                .sequence = sequence,
+		                .strategy = s,
+		                .out = &f };
+	tess_status st = open_evaluation(&e);
+
+	*out = (struct tess_sample){ 0 };
+	if (!st)
+		st = set_training(&e);
+	if (!st)
+		st = measure_program(&e);
+	if (!st) {
+		measure_memory(&e, 0);
+		copy_terms(p->machine, &e.forward, out->forward);
+		copy_terms(p->machine, &e.backward, out->backward);
+		out->data = sum_data_calls(&e) * p->machine->time[TESS_TERM_DATA];
+		add_optimizer(&e, f.terms);
+		out->optimizer =
+			f.terms[TESS_TERM_OPTIMIZER] * p->machine->time[TESS_TERM_OPTIMIZER];
+		out->returned = f.terms[TESS_TERM_DATA] * p->machine->time[TESS_TERM_DATA];
+		memcpy(out->holds, f.holds, sizeof out->holds);
+	}
 	close_evaluation(&e);
 	return st;
 }

@@ -86,7 +86,9 @@ static tess_status open_parts(struct tess_planner *p, const char *dir)
 	trainer.optimizer = p->options.optimizer;
 	st = tess_optimizer_read(&trainer, &optimizer);
 	p->moments = st ? 0 : tess_optimizer_count_moments(&optimizer);
-	return st ? st : check_options(p);
+	if (!st)
+		st = check_options(p);
+	return st ? st : tess_planner_find_layers(p);
 }
 
 tess_status tess_planner_open(const char *dir, const struct tess_planner_options *options,
@@ -117,6 +119,7 @@ void tess_planner_close(struct tess_planner *p)
 {
 	if (!p)
 		return;
+	tess_planner_close_layers(p);
 	tess_planned_model_close(&p->model);
 	tess_machine_close(p->machine);
 	tess_arena_free(&p->arena);

@@ -1,10 +1,230 @@
-/* search.c - searches strategies. */
-#include "api/plan/planner.h"
+/*
+ * search.c - searches strategies: estimates all of them from few lowered layers, then predicts the
+ * best from their whole programs.
+ */
+#include "api/plan/compose.h"
+#include "core/base/sized.h"
 #include "core/base/status.h"
+
+#include <fenv.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Estimates that are kept; of these, how many more than asked for are predicted. */
+enum { KEPT_MAX = 256, PREDICTED_MORE = 7 };
+/* Estimates of memory may be this much too high. */
+#define MEMORY_MARGIN 1.1
+
+struct search {
+	struct tess_planner *planner;
+	struct composer *composer;
+	int32_t nranks;
+	struct candidate kept[KEPT_MAX]; /* best first */
+	int32_t nkept;
+	struct candidate least; /* the one with the least memory */
+	int64_t nestimated;
+};
+
+/* ---- estimates ------------------------------------------------------------------------------- */
+
+/* Inserts a candidate in the order of seconds. */
+static void keep_candidate(struct search *s, const struct candidate *k)
+{
+	int32_t at = s->nkept < KEPT_MAX ? s->nkept++ : KEPT_MAX;
+
+	if (at == KEPT_MAX && s->kept[--at].seconds <= k->seconds)
+		return;
+	for (; at && s->kept[at - 1].seconds > k->seconds; at--)
+		s->kept[at] = s->kept[at - 1];
+	s->kept[at] = *k;
+}
+
+static tess_status add_candidate(struct search *s, struct candidate k)
+{
+	tess_status st = tess_composer_estimate(s->composer, &k);
+
+	if (st)
+		return st == TESS_EINVAL ? TESS_OK : st;
+	if (!s->nestimated++ || k.memory < s->least.memory)
+		s->least = k;
+	if (k.memory <= s->planner->memory * MEMORY_MARGIN)
+		keep_candidate(s, &k);
+	return TESS_OK;
+}
+
+/* Adds the schedules of a candidate with stages. */
+static tess_status add_schedules(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+	int32_t per_rank;
+
+	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
+		tess_candidate_get_schedule(k.schedule, &per_rank);
+		if (k.pp * per_rank > s->planner->layers ||
+		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
+			continue;
+		st = add_candidate(s, k);
+	}
+	return st;
+}
+
+/* Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. */
+static tess_status add_micro_batches(struct search *s, struct candidate k)
+{
+	int64_t all = s->planner->options.batch / k.dp;
+	tess_status st = TESS_OK;
+
+	for (k.local = 1; k.local <= all && !st; k.local *= 2) {
+		if (all % k.local)
+			break;
+		k.micro = all / k.local;
+		st = add_schedules(s, k);
+	}
+	if (!st && all % (k.local / 2 ? k.local / 2 : 1) == 0 && k.local / 2 != all &&
+	    s->planner->options.batch % k.dp == 0) {
+		k.local = all;
+		k.micro = 1;
+		st = add_schedules(s, k);
+	}
+	return st;
+}
+
+static tess_status add_memory_options(struct search *s, struct candidate k)
+{
+	int32_t side = s->planner->machine->ranks_per_host / k.tp;
+	tess_status st = TESS_OK;
+
+	for (k.zero = 0; k.zero < ZEROS && !st; k.zero++) {
+		if (k.zero && k.dp == 1)
+			break;
+		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
+			continue;
+		for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
+			st = add_micro_batches(s, k);
+	}
+	return st;
+}
+
+/* Adds the plans of the model; along one rank all are the same. */
+static tess_status add_plans(struct search *s, struct candidate k)
+{
+	const struct tess_preset *preset = s->planner->model.model->presets;
+	tess_status st = TESS_OK;
+
+	k.plan = -1;
+	if (k.tp == 1)
+		return add_memory_options(s, k);
+	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
+		if (strcmp(preset[k.plan].name, "hf") != 0)
+			st = add_memory_options(s, k);
+	return st;
+}
+
+static tess_status estimate_all(struct search *s)
+{
+	struct candidate k = { 0 };
+	tess_status st = TESS_OK;
+
+	for (k.tp = 1; k.tp <= s->nranks && !st; k.tp++)
+		for (k.pp = 1; k.pp <= s->nranks / k.tp && !st; k.pp++) {
+			if (s->nranks % (k.tp * k.pp) || k.pp > s->planner->layers)
+				continue;
+			k.dp = s->nranks / k.tp / k.pp;
+			if (s->planner->options.batch % k.dp == 0)
+				st = add_plans(s, k);
+		}
+	return st;
+}
+
+/* ---- predictions ----------------------------------------------------------------------------- */
+
+static int compare_forecasts(const void *a, const void *b)
+{
+	const struct tess_forecast *const *x = a, *const *y = b;
+
+	return ((*x)->seconds > (*y)->seconds) - ((*x)->seconds < (*y)->seconds);
+}
+
+/* Predicts the candidates that are kept, best first, until enough fit. */
+static tess_status predict_kept(struct search *s, int32_t most, const struct tess_forecast **list,
+                                int32_t *n)
+{
+	struct tess_planner *p = s->planner;
+	tess_status st = TESS_OK;
+
+	*n = 0;
+	for (int32_t i = 0; i < s->nkept && *n < most + PREDICTED_MORE && !st; i++) {
+		const struct tess_strategy *strategy = tess_candidate_make_strategy(p, &s->kept[i]);
+		struct tess_forecast *f = TESS_NEW(&p->arena, struct tess_forecast, 1);
+
+		if (!strategy || !f)
+			return TESS_ENOMEM;
+		st = tess_planner_evaluate(p, strategy, f);
+		if (!st && f->fits)
+			list[(*n)++] = f;
+		st = st == TESS_EINVAL ? TESS_OK : st;
+	}
+	qsort(list, (size_t)*n, sizeof *list, compare_forecasts);
+	*n = *n < most ? *n : most;
+	return st;
+}
+
+static tess_status fail_search(const struct search *s)
+{
+	const struct tess_planner *p = s->planner;
+
+	if (!s->nestimated)
+		return tess_fail(TESS_EINVAL,
+		                 "no strategy runs on %d ranks: no mesh of them divides a batch of "
+		                 "%lld and what the plans of the model cut; give other numbers",
+		                 (int)s->nranks, (long long)p->options.batch);
+	return tess_fail(TESS_EINVAL,
+	                 "nothing fits in %.1f GB: the least is about %.1f GB, with dp=%d,tp=%d,"
+	                 "pp=%d; give more ranks, or a smaller batch",
+	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
+	                 (int)s->least.pp);
+}
+
+static tess_status run_search(struct search *s, int32_t most, const struct tess_forecast **list,
+                              int32_t *n)
+{
+	tess_status st = tess_composer_open(s->planner, &s->composer);
+
+	if (!st)
+		st = estimate_all(s);
+	if (!st)
+		st = predict_kept(s, most, list, n);
+	tess_composer_close(s->composer);
+	return !st && !*n ? fail_search(s) : st;
+}
 
 tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                 const struct tess_forecast *const **out, int32_t *n)
 {
-	(void)p, (void)nranks, (void)most, (void)out, (void)n;
-	return tess_fail(TESS_EINVAL, "not yet");
+	const struct tess_forecast **list;
+	struct search *s;
+	fenv_t callers;
+	tess_status st = TESS_REQUIRE(p, out, n);
+
+	if (st)
+		return st;
+	if (nranks < 1 || most < 1)
+		return tess_fail(TESS_EINVAL, "%s: %d ranks, %d strategies", __func__, (int)nranks,
+		                 (int)most);
+	list = TESS_NEW(&p->arena, const struct tess_forecast *, most + PREDICTED_MORE);
+	s = calloc(1, sizeof *s);
+	if (!list || !s) {
+		free(s);
+		return tess_fail(TESS_ENOMEM, "out of memory for a search");
+	}
+	s->planner = p;
+	s->nranks = nranks;
+	fegetenv(&callers);
+	fesetenv(FE_DFL_ENV);
+	st = run_search(s, most, list, n);
+	fesetenv(&callers);
+	free(s);
+	if (!st)
+		*out = list;
+	return st;
 }

@@ -46,9 +46,11 @@ int64_t tess_dim_get_unit_start(const struct tess_dim *piece, int64_t u)
 void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out)
 {
+	int64_t at = 0;
+
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		int64_t at, lo, hi;
-		const struct tess_dim *p = tess_dim_get_piece(d, i, &at);
+		int64_t lo, hi;
+		const struct tess_dim *p = d->nparts ? d->parts[i] : d;
 
 		tess_dim_get_rank_units(p, nranks, rank, &lo, &hi);
 		/* a grouped unit is held by every rank whose units read it */
@@ -57,30 +59,34 @@ void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t r
 		hi = p->slots && hi - lo > p->slots ? lo + p->slots : hi;
 		out[i].start = at + get_unit_start(p, lo);
 		out[i].len = get_unit_start(p, hi) - get_unit_start(p, lo);
+		at += p->size;
 	}
 }
 
 void tess_dim_get_owned_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out)
 {
+	int64_t at = 0;
+
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		int64_t at, lo, hi;
-		const struct tess_dim *p = tess_dim_get_piece(d, i, &at);
+		int64_t lo, hi;
+		const struct tess_dim *p = d->nparts ? d->parts[i] : d;
 
 		tess_dim_get_rank_units(p, nranks, rank, &lo, &hi);
 		out[i].start = at + tess_dim_get_unit_start(p, lo);
 		out[i].len = tess_dim_get_unit_start(p, hi) - tess_dim_get_unit_start(p, lo);
+		at += p->size;
 	}
 }
 
 static int64_t sum_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                         void (*runs)(const struct tess_dim *, int32_t, int32_t, struct tess_run *))
 {
-	int64_t sum = 0, at;
+	int64_t sum = 0;
 	struct tess_run run;
 
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		runs(tess_dim_get_piece(d, i, &at), nranks, rank, &run);
+		runs(d->nparts ? d->parts[i] : d, nranks, rank, &run);
 		sum += run.len;
 	}
 	return sum;

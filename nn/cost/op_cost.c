@@ -172,24 +172,24 @@ static void op_add_experts_dw_cost(const struct tess_op *op, const struct tess_o
 	sum->flops += experts ? 2 * (uint64_t)(pairs * elements) : 0;
 }
 
-/* Keys that the rows of a step attend to, and those that are read, each once per sequence. */
-struct attended {
-	int64_t seen, stored;
-};
-
-static struct attended count_attended(const struct tess_op *op, const struct tess_op_known *known)
+static struct tess_attended count_attended(const struct tess_op *op,
+                                           const struct tess_op_known *known)
 {
 	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
-	struct attended n = { 0 };
+	struct tess_attended n = { window, op->num[TESS_ATTENTION_CHUNKED] != 0, 0, 0 };
 
+	if (known->last && known->last->window == window && known->last->chunked == n.chunked)
+		return *known->last;
 	for (int64_t i = 0; i < rows && known->position && known->slot; i++) {
 		int64_t end = known->position[i] + 1, sees = window && end > window ? window : end;
 
-		if (op->num[TESS_ATTENTION_CHUNKED] != 0)
+		if (n.chunked)
 			sees = known->position[i] % window + 1;
 		n.seen += sees;
 		n.stored += i && known->slot[i] == known->slot[i - 1] ? 1 : sees;
 	}
+	if (known->last)
+		*known->last = n;
 	return n;
 }
 
@@ -200,7 +200,7 @@ static struct attended count_attended(const struct tess_op *op, const struct tes
 static void op_add_attention_cost(const struct tess_op *op, const struct tess_op_known *known,
                                   struct tess_op_cost *sum)
 {
-	struct attended n = count_attended(op, known);
+	struct tess_attended n = count_attended(op, known);
 	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD], rows = op->in[3].shape[0], bytes;
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);

@@ -11,12 +11,20 @@
 #include <stdbool.h>
 #include <tessera/device.h>
 
+/* Keys that the rows of a step attend to, and those that are read, each once per sequence. */
+struct tess_attended {
+	int64_t window; /* that of the op; -1: nothing was counted */
+	bool chunked;
+	int64_t seen, stored;
+};
+
 /* The values of operands that the cost depends on. Zeroed: all are unknown. */
 struct tess_op_known {
 	const int32_t *ids; /* of EMBED; NULL: unknown, and each row looks up one */
 	const int32_t *position, *slot; /* of ATTENTION; NULL: unknown, and it counts no keys */
 	/* false: routing weights cannot be read, and rows are spread evenly over all experts */
 	bool routed;
+	struct tess_attended *last; /* what was counted last; NULL: it is counted for each op */
 	int64_t experts; /* of the model; what `routed` false spreads rows over; 0: those of the op */
 };
 

@@ -1,0 +1,318 @@
+/* compose.c - estimates strategies from few lowered layers. */
+#include "api/plan/compose.h"
+#include "core/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tessera/reduce.h>
+
+/* Ids of the short sequences from which calls along dp are measured, which no row changes. */
+enum { SHORT_SEQUENCE = 8 };
+/* Sequences of a replica from which on time and values grow in proportion. */
+enum { LOCAL_MAX = 8 };
+/* Share of a backward that hides calls along dp; share of these that is seen all the same. */
+#define HIDING 0.8
+#define SEEN 0.05
+
+struct composed_key {
+	int32_t dp, tp, plan, zero, recompute;
+	int64_t local;
+};
+struct entry {
+	struct composed_key key;
+	struct composed value;
+};
+struct composer {
+	struct tess_planner *planner;
+	struct entry *entry;
+	size_t n, room;
+};
+
+const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank)
+{
+	static const char *const names[SCHEDULES] = { "1f1b", "interleaved:2", "zb-h1", "zb-v" };
+	static const int32_t stages[SCHEDULES] = { 1, 2, 1, 2 };
+
+	*per_rank = stages[schedule];
+	return names[schedule];
+}
+
+tess_status tess_composer_open(struct tess_planner *p, struct composer **out)
+{
+	*out = calloc(1, sizeof **out);
+	if (!*out)
+		return tess_fail(TESS_ENOMEM, "out of memory for a search");
+	(*out)->planner = p;
+	return TESS_OK;
+}
+
+void tess_composer_close(struct composer *c)
+{
+	if (!c)
+		return;
+	free(c->entry);
+	free(c);
+}
+
+/* ---- strategies ------------------------------------------------------------------------------ */
+
+static const char *format_mesh(struct tess_planner *p, const struct candidate *k)
+{
+	int32_t side = p->machine->ranks_per_host / k->tp; /* replicas of a host */
+	char text[3][32] = { "", "", "" };
+
+	if (k->pp > 1)
+		snprintf(text[0], sizeof text[0], "pp=%d,", (int)k->pp);
+	if (k->zero == ZERO_HOSTS)
+		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / side), (int)side);
+	else if (k->dp > 1)
+		snprintf(text[1], sizeof text[1], "dp=%d,", (int)k->dp);
+	snprintf(text[2], sizeof text[2], "tp=%d", (int)k->tp);
+	return tess_arena_format(&p->arena, "%s%s%s", text[0], text[1], text[2]);
+}
+
+/* The pattern of the modules that a candidate recomputes. */
+static const char *format_recomputed(struct tess_planner *p, int32_t recompute)
+{
+	return recompute == RECOMPUTE_LAYERS
+	               ? p->path
+	               : tess_arena_format(&p->arena, "%s.%s", p->path, p->attention);
+}
+
+const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
+                                                         const struct candidate *k)
+{
+	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3",
+		                                 "dp:**=zero3" };
+	struct tess_strategy *s = TESS_NEW(&p->arena, struct tess_strategy, 1);
+	const char **list = TESS_NEW(&p->arena, const char *, 4);
+	int32_t per_rank;
+
+	if (!s || !list)
+		return NULL;
+	*s = (struct tess_strategy){ .size = sizeof *s };
+	s->plan = k->plan < 0 ? "auto" : p->model.model->presets[k->plan].name;
+	s->mesh = format_mesh(p, k);
+	s->micro_batches = k->micro > 1 ? k->micro : 0;
+	if (zero[k->zero]) {
+		list[0] = zero[k->zero];
+		s->overrides = list;
+	}
+	if (k->recompute) {
+		list[2] = format_recomputed(p, k->recompute);
+		s->recompute = list + 2;
+	}
+	if (k->pp > 1)
+		s->pipeline_schedule = tess_candidate_get_schedule(k->schedule, &per_rank);
+	return s->mesh && (!k->recompute || list[2]) ? s : NULL;
+}
+
+/* ---- lowered layers -------------------------------------------------------------------------- */
+
+/* Sets out to a * x + b * y, member by member. */
+static void combine(double a, const struct tess_sample *x, double b, const struct tess_sample *y,
+                    struct tess_sample *out)
+{
+	const double *from = (const double *)x, *with = (const double *)y;
+	double *to = (double *)out;
+
+	for (size_t i = 0; i < sizeof *out / sizeof *to; i++)
+		to[i] = a * from[i] + b * with[i];
+}
+
+/* Measures the candidate of a key without stages, at two depths or at the model's own. */
+static tess_status measure_key(struct composer *c, const struct composed_key *key,
+                               struct composed *out)
+{
+	struct tess_planner *p = c->planner;
+	const struct candidate k = { .dp = key->dp,
+		                     .tp = key->tp,
+		                     .pp = 1,
+		                     .plan = key->plan,
+		                     .zero = key->zero,
+		                     .recompute = key->recompute };
+	const struct tess_strategy *s = tess_candidate_make_strategy(p, &k);
+	bool whole = !p->shallow[1].layers;
+	int64_t length = key->local ? p->options.sequence : SHORT_SEQUENCE;
+	int64_t batch = (key->local ? key->local : 1) * key->dp;
+	struct tess_sample at[2];
+	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers };
+	tess_status st = TESS_OK;
+
+	if (!s)
+		return TESS_ENOMEM;
+	for (int i = 0; i < (whole ? 1 : 2) && !st; i++)
+		st = tess_planner_sample(p, whole ? &p->model : &p->shallow[i].model, s, batch,
+		                         length, &at[i]);
+	if (st)
+		return st;
+	if (whole) {
+		combine(1.0 / (double)p->layers, &at[0], 0, &at[0], &out->layer);
+		combine(0, &at[0], 0, &at[0], &out->base);
+		return TESS_OK;
+	}
+	combine(-1 / (n[1] - n[0]), &at[0], 1 / (n[1] - n[0]), &at[1], &out->layer);
+	combine(1, &at[0], -n[0], &out->layer, &out->base);
+	return TESS_OK;
+}
+
+static tess_status find_composed(struct composer *c, struct composed_key key, struct composed *out)
+{
+	struct entry *more;
+	tess_status st;
+
+	for (size_t i = 0; i < c->n; i++)
+		if (!memcmp(&c->entry[i].key, &key, sizeof key)) {
+			*out = c->entry[i].value;
+			return TESS_OK;
+		}
+	if (c->n == c->room) {
+		more = realloc(c->entry, (2 * c->room + 64) * sizeof *more);
+		if (!more)
+			return tess_fail(TESS_ENOMEM, "out of memory for a search");
+		c->entry = more;
+		c->room = 2 * c->room + 64;
+	}
+	memset(out, 0, sizeof *out);
+	st = measure_key(c, &key, out);
+	out->refused = st == TESS_EINVAL;
+	if (st && !out->refused)
+		return st;
+	c->entry[c->n++] = (struct entry){ key, *out };
+	return TESS_OK;
+}
+
+/* ---- an estimate ----------------------------------------------------------------------------- */
+
+static double sum_terms(const double *term)
+{
+	double sum = 0;
+
+	for (int32_t i = 0; i < TESS_TERM_DATA; i++)
+		sum += term[i];
+	return sum;
+}
+
+/* The layers of a stage, and whether it has what is around the layers. */
+struct stage_size {
+	double layers;
+	bool last;
+};
+
+/* Distributes layers over n stages so that the largest takes least time. */
+static struct stage_size find_largest_stage(const struct tess_planner *p,
+                                            const struct composed *compute, int32_t n)
+{
+	double layer = sum_terms(compute->layer.forward) + sum_terms(compute->layer.backward);
+	double base = sum_terms(compute->base.forward) + sum_terms(compute->base.backward);
+	double all = (double)p->layers, last, other;
+
+	if (n == 1)
+		return (struct stage_size){ all, true };
+	last = (double)(int64_t)((all * layer + base) / n / layer - base / layer);
+	last = last < 0 ? 0 : last;
+	other = (double)tess_up((int64_t)(all - last), n - 1);
+	return other * layer > last * layer + base ? (struct stage_size){ other, false }
+	                                           : (struct stage_size){ last, true };
+}
+
+static double add_base(double layer, double base, struct stage_size s)
+{
+	return layer * s.layers + (s.last ? base : 0);
+}
+
+/* Returns the time that stages wait, in steps of micro-batches of a rank. */
+static double count_bubbles(const struct candidate *k)
+{
+	switch (k->schedule) {
+	case 1:
+		return (k->pp - 1) / 2.0;
+	case 2:
+		return (k->pp - 1) / 3.0;
+	case 3:
+		return 0;
+	default:
+		return k->pp - 1;
+	}
+}
+
+static double estimate_seconds(const struct composer *c, const struct candidate *k,
+                               const struct composed *compute, const struct composed *data)
+{
+	const struct tess_planner *p = c->planner;
+	int32_t per_rank;
+	double forward, backward, calls, hidden, seconds;
+	struct stage_size s;
+
+	tess_candidate_get_schedule(k->schedule, &per_rank);
+	per_rank = k->pp > 1 ? per_rank : 1;
+	s = find_largest_stage(p, compute, k->pp * per_rank);
+	forward = per_rank *
+	          add_base(sum_terms(compute->layer.forward), sum_terms(compute->base.forward), s);
+	backward = per_rank * add_base(sum_terms(compute->layer.backward),
+	                               sum_terms(compute->base.backward), s);
+	calls = per_rank * add_base(data->layer.data, data->base.data, s);
+	hidden = calls - HIDING * backward;
+	hidden = hidden > SEEN * calls ? hidden : SEEN * calls;
+	seconds = (double)k->micro * (forward + backward) +
+	          hidden * (p->machine->once ? 1 : (double)k->micro);
+	if (k->pp > 1)
+		seconds += count_bubbles(k) * (forward + backward);
+	return seconds +
+	       per_rank * add_base(data->layer.optimizer + data->layer.returned,
+	                           data->base.optimizer + data->base.returned, s) +
+	       p->machine->time[TESS_TERM_FIXED];
+}
+
+/* Returns the bytes of a rank with the base, and of the first one, whichever has more. */
+static double estimate_memory(const struct composer *c, const struct candidate *k,
+                              const struct composed *compute, const struct composed *data)
+{
+	double layers = (double)tess_up(c->planner->layers, k->pp), most = 0;
+	double live = k->schedule == 1 ? k->pp + (k->pp - 1) / 2.0 : k->pp;
+
+	live = live < (double)k->micro ? live : (double)k->micro;
+	for (int end = 0; end < (k->pp > 1 ? 2 : 1); end++) { /* the last rank, then the first */
+		const struct stage_size s = { layers, true };
+		double kept = k->pp == 1 ? 1 : end ? live : 1, sum;
+
+		sum = kept * compute->layer.holds[TESS_HOLDS_STEP] * layers +
+		      (end ? 0 : compute->base.holds[TESS_HOLDS_STEP]);
+		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
+			sum += add_base(data->layer.holds[i],
+			                data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
+		most = sum > most ? sum : most;
+	}
+	return most + c->planner->machine->holds[TESS_HOLDS_FIXED];
+}
+
+tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
+{
+	struct composed_key rows, replicas;
+	struct composed compute, data;
+	double times;
+	tess_status st;
+
+	memset(&rows, 0, sizeof rows);
+	memset(&replicas, 0, sizeof replicas);
+	rows.dp = 1;
+	rows.tp = replicas.tp = k->tp;
+	rows.plan = replicas.plan = k->plan;
+	rows.recompute = k->recompute;
+	rows.local = k->local < LOCAL_MAX || k->local % LOCAL_MAX ? k->local : LOCAL_MAX;
+	replicas.dp = k->dp;
+	replicas.zero = k->zero;
+	st = find_composed(c, replicas, &data);
+	if (!st && !data.refused)
+		st = find_composed(c, rows, &compute);
+	if (st)
+		return st;
+	if (data.refused || compute.refused)
+		return TESS_EINVAL;
+	times = (double)k->local / (double)rows.local;
+	combine(times, &compute.layer, 0, &compute.layer, &compute.layer);
+	combine(times, &compute.base, 0, &compute.base, &compute.base);
+	k->memory = estimate_memory(c, k, &compute, &data);
+	k->seconds = estimate_seconds(c, k, &compute, &data);
+	return TESS_OK;
+}

@@ -1,0 +1,47 @@
+/*
+ * compose.h - estimates of many strategies from few programs: layers that are alike are lowered
+ * once for each number of ranks along tp, rows and recomputation, and once for each number of ranks
+ * along dp. The best estimates are then predicted from their whole programs (evaluate.c).
+ */
+#ifndef TESS_API_PLAN_COMPOSE_H
+#define TESS_API_PLAN_COMPOSE_H
+
+#include "api/plan/planner.h"
+
+enum { ZERO_NONE, ZERO_1, ZERO_3, ZERO_HOSTS, ZEROS }; /* HOSTS: zero3 within a host */
+enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_LAYERS, RECOMPUTES };
+
+/* A strategy in numbers. */
+struct candidate {
+	int32_t dp, tp, pp;
+	int32_t plan; /* index of the model's presets; -1: auto */
+	int32_t zero, recompute; /* ZERO_..., RECOMPUTE_... */
+	int64_t local, micro; /* sequences of a replica at once; micro-batches of a step */
+	int32_t schedule; /* index of tess_candidate_get_schedule */
+	double seconds, memory; /* estimates */
+};
+
+enum { SCHEDULES = 4 };
+/* Returns "1f1b", ...; *per_rank: stages of a rank. */
+const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank);
+
+/* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
+struct composed {
+	struct tess_sample base, layer;
+	bool refused;
+};
+struct composer; /* programs that were lowered */
+tess_status tess_composer_open(struct tess_planner *p, struct composer **out);
+void tess_composer_close(struct composer *c);
+
+/*
+ * Estimates seconds and memory of a candidate. TESS_EINVAL: its plan is refused with these numbers
+ * of ranks.
+ */
+tess_status tess_composer_estimate(struct composer *c, struct candidate *k);
+
+/* Makes the strategy of a candidate, in the planner's memory. NULL: out of memory. */
+const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
+                                                         const struct candidate *k);
+
+#endif
