@@ -116,6 +116,52 @@ static int32_t find_backward(const struct tess_program *p, const struct tess_ran
 	return i;
 }
 
+/* Returns the bytes of the values that steps [first, end) gather from the ranks of a replica. */
+static double count_gathered(const struct evaluation *e, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	double bytes = 0;
+
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_step *s = l->step[i];
+		struct tess_cut cut;
+
+		if (s->kind != TESS_STEP_COLL || s->coll.kind != TESS_ALL_GATHER ||
+		    s->along == p->data_along)
+			continue;
+		cut = tess_step_find_cut(p, l->rank, s);
+		if (cut.nranks > 1)
+			bytes += (double)tess_step_count_sent(s, cut) * cut.nranks /
+			         (cut.nranks - 1);
+	}
+	return bytes * e->planner->machine->width / 4;
+}
+
+/* Returns the bytes of the logits that steps [first, end) have the loss of. */
+static double count_logits(const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_op *op = &l->step[i]->op;
+
+		if (l->step[i]->kind == TESS_STEP_OP && op->kind == TESS_OP_LOSS_D)
+			return (double)op->in[0].shape[0] * (double)op->in[0].shape[1] *
+			       sizeof(float);
+	}
+	return 0;
+}
+
+/* Measures values of steps [step[0], step[2]), of which the forward ends at step[1]. */
+static void measure_values(struct evaluation *e, const struct tess_program *p,
+                           const struct tess_rank_program *l, int32_t stage, const int32_t step[3])
+{
+	struct tess_stage_time *t = &e->stage[stage];
+	double gathered = count_gathered(e, p, l, step[0], step[1]);
+	double logits = count_logits(l, step[0], step[2]);
+
+	t->gathered = gathered > t->gathered ? gathered : t->gathered;
+	t->logits = logits > t->logits ? logits : t->logits;
+}
+
 /* Measures a program without stages, as if its halves were actions. */
 static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
                                   const struct tess_rank_program *l)
@@ -129,6 +175,7 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
+	measure_values(e, p, l, 0, (const int32_t[]){ 0, middle, l->nsteps });
 	keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &all);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
@@ -150,6 +197,11 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 
 		st = tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
 		keep_slowest(&e->stage[s->stage].of[s->kind], &t);
+		measure_values(
+			e, p, l, s->stage,
+			(const int32_t[]){ s->first,
+		                           s->kind == TESS_PIPELINE_FORWARD ? s->end : s->first,
+		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
 	}
 	return l->nsegments || st ? st : measure_halves(e, p, l);
@@ -174,6 +226,24 @@ static tess_status measure_program(struct evaluation *e)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Adds the values of the stages of a rank to the bytes that it holds; they are in its step. */
+static void split_step(const struct evaluation *e, int32_t rank, double *held)
+{
+	int32_t of = tess_explaining_get_program_rank(&e->x, rank);
+
+	for (int32_t s = 0; s < e->nstages; s++) {
+		const struct tess_timeline *t = e->x.timeline;
+
+		if (e->nstages > 1 && !tess_program_has_stage(e->x.program, of, s))
+			continue;
+		held[TESS_HOLDS_GATHERED] += e->stage[s].gathered * (t ? t->stage_live[s] : 1);
+		held[TESS_HOLDS_LOSS] += e->stage[s].logits;
+	}
+	if (held[TESS_HOLDS_GATHERED] > held[TESS_HOLDS_STEP])
+		held[TESS_HOLDS_GATHERED] = held[TESS_HOLDS_STEP];
+	held[TESS_HOLDS_STEP] -= held[TESS_HOLDS_GATHERED];
+}
+
 /* positions: those of the cache of a replica. */
 static void measure_memory(struct evaluation *e, double positions)
 {
@@ -192,6 +262,8 @@ static void measure_memory(struct evaluation *e, double positions)
 			[TESS_HOLDS_FIXED] = 1,
 		};
 
+		if (e->x.training)
+			split_step(e, r, held);
 		for (int32_t i = 0; i < TESS_HOLDS; i++)
 			sum += held[i] *= m->holds[i];
 		if (sum > f->memory) {

@@ -140,11 +140,12 @@ static void wait_until(struct walk *w, int32_t term, double end)
 
 /*
  * The host starts what the model has recorded, in advance of the device if it can. The pieces of a
- * record, and copies around calls, count as little as they would in a library without them.
+ * record are started with it, and those around it that copy or accumulate values.
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
-	if (s->record <= w->record || (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
+	if (s->record <= w->record || w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
+	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
 	w->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
