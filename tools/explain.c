@@ -116,7 +116,15 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_explain, sections, &a->session.model);
 
-	return st ? st : check_kind_of_step(a);
+	if (!st)
+		st = check_kind_of_step(a);
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
+	if (!st && a->train && a->session.strategy) {
+		a->schedule = a->schedule ? a->schedule : a->session.strategy->pipeline_schedule;
+		a->micro = a->micro ? a->micro : (int32_t)a->session.strategy->micro_batches;
+	}
+	return st;
 }
 
 static tess_status format_explanation(const struct tess_explanation *e,
@@ -155,8 +163,8 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, const char *schedule,
-                                    int32_t nmicro, struct tess_explanation **out)
+static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
+                                    struct tess_explanation **out)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
@@ -164,7 +172,7 @@ static tess_status explain_training(const struct explain_options *a, const char 
 		                                .overrides = a->session.overrides.text,
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .optimizer = a->optimizer,
-		                                .pipeline_schedule = schedule,
+		                                .pipeline_schedule = a->schedule,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro };
@@ -206,47 +214,33 @@ static tess_status print_explanation(const struct tess_explanation *e,
 
 /* ---- the step of a pipeline ------------------------------------------------------------------ */
 
-static int32_t count_pipeline_ranks(const struct tess_explanation *e)
-{
-	for (int32_t d = 0; d < e->ndims; d++)
-		if (!strcmp(e->dim_names[d], "pp"))
-			return e->dim_sizes[d];
-	return 1;
-}
-
-/* Opens the schedule on the mesh of an explanation, if that has stages. */
-static tess_status open_pipeline(const struct explain_options *a, const struct tess_explanation *e,
-                                 struct tess_pipeline **out)
+/* Opens the schedule on the mesh, if that has stages. */
+static tess_status open_pipeline(const struct explain_options *a, struct tess_pipeline **out)
 {
 	const char *name = a->schedule ? a->schedule : "1f1b";
+	int32_t nranks = 1;
+	tess_status st = tess_tool_count_pipeline_ranks(a->session.mesh, a->session.ranks, &nranks);
 
-	if (count_pipeline_ranks(e) > 1)
-		return tess_pipeline_open(name, count_pipeline_ranks(e), a->micro, out);
-	return a->schedule || a->timeline
-	               ? tess_fail(TESS_EINVAL,
-	                           "--pipeline-schedule %s: the mesh has no stages; use --mesh "
-	                           "pp=N",
-	                           name)
-	               : TESS_OK;
+	if (nranks > 1)
+		return tess_pipeline_open(name, nranks, a->micro, out);
+	if (!st && (a->schedule || a->timeline))
+		st = tess_fail(TESS_EINVAL,
+		               "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
+		               name);
+	return st;
 }
 
-/* Opens the schedule, and replaces the explanation by one of a micro-batch. */
+/* Opens the schedule, and explains one of its micro-batches. */
 static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
                                        struct tess_pipeline **out, int32_t *nmicro)
 {
-	tess_status st = open_pipeline(a, *e, out);
+	tess_status st = has_pipeline(a) ? open_pipeline(a, out) : TESS_OK;
 
-	*nmicro = st ? 1 : *out ? (*out)->nmicro : a->micro ? a->micro : 1;
-	if (!st && get_batch(a) % *nmicro)
-		return tess_fail(TESS_EINVAL,
-		                 "--batch %d: cannot be cut into %d micro-batches of as many "
-		                 "sequences",
-		                 (int)get_batch(a), (int)*nmicro);
 	if (st)
 		return st;
-	tess_explanation_free(*e);
-	*e = NULL;
-	return explain_training(a, a->schedule, *nmicro, e);
+	*nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
+	st = tess_tool_check_batch(&a->session, get_batch(a), *nmicro);
+	return st ? st : explain_training(a, *nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -303,6 +297,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
 	int32_t nmicro = 1;
+	bool text = !a->json && !a->program && !a->storage;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -313,12 +308,10 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { schedule, times } });
 
 	if (!st)
-		st = a->train ? explain_training(a, NULL, 1, &e) : explain_inference(a, &e);
+		st = a->train ? explain_micro_batch(a, &e, &p, &nmicro) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
-	if (!st && has_pipeline(a))
-		st = explain_micro_batch(a, &e, &p, &nmicro);
-	if (!st && p)
+	if (!st && p && text)
 		st = simulate_pipeline(a, p, &t);
 	if (!st && a->svg)
 		st = draw_explanation(e, a);
@@ -326,7 +319,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
-	if (!st && nmicro > 1)
+	if (!st && nmicro > 1 && text)
 		printf("\nthe tables above are of one of %d micro-batches, memory of all that a "
 		       "rank keeps\n",
 		       (int)nmicro);

@@ -44,16 +44,18 @@ static tess_status open_plan(struct evaluation *e)
 	return tess_plan_open(e->x.model.model, s->plan, s->overrides, n, &e->x.model.plan);
 }
 
-static tess_status set_mesh(struct evaluation *e)
+static tess_status set_strategy_mesh(struct evaluation *e)
 {
 	struct tess_mesh_shape given;
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
 
+	if (!st)
+		tess_machine_choose(e->planner->machine, given.nranks, e->planner->options.train);
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 
 /* Returns the ranks along dp, which share the sequences of a step. */
-static int64_t count_replicas(const struct evaluation *e)
+static int64_t count_along_dp(const struct evaluation *e)
 {
 	int32_t dp = tess_mesh_shape_find(&e->x.mesh, "dp", 2);
 
@@ -107,7 +109,7 @@ static double count_stage_bytes(const struct tess_program *p, const struct tess_
 }
 
 /* Returns the first step of the backward. */
-static int32_t find_backward(const struct tess_program *p, const struct tess_rank_program *l)
+static int32_t find_backward_step(const struct tess_program *p, const struct tess_rank_program *l)
 {
 	int32_t i = 0;
 
@@ -168,15 +170,16 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 {
 	const struct tess_machine *m = e->planner->machine;
 	struct tess_step_time all = { 0 }, half[2] = { 0 };
-	int32_t middle = find_backward(p, l);
+	int32_t middle = find_backward_step(p, l);
+	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
 	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
 
 	if (!st)
 		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
-	measure_values(e, p, l, 0, (const int32_t[]){ 0, middle, l->nsteps });
-	keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &all);
+	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
+	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
 	return st;
@@ -280,7 +283,7 @@ static tess_status set_training(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
 	const struct tess_strategy *s = e->strategy;
-	int64_t all = count_replicas(e), here;
+	int64_t all = count_along_dp(e), here;
 
 	e->micro = s->micro_batches ? s->micro_batches : 1;
 	if (e->batch % e->micro)
@@ -308,7 +311,7 @@ static tess_status set_training(struct evaluation *e)
 	return set_rows(e, here, e->sequence, 0);
 }
 
-static void add_terms(double *sum, const double *term, double times)
+static void add_time_terms(double *sum, const double *term, double times)
 {
 	for (int32_t i = 0; i < TESS_TERMS; i++)
 		sum[i] += times * term[i];
@@ -318,7 +321,7 @@ static void add_terms(double *sum, const double *term, double times)
 static void add_plain_step(const struct evaluation *e, double *term)
 {
 	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
-		add_terms(term, e->stage[0].of[kind].term, (double)e->micro);
+		add_time_terms(term, e->stage[0].of[kind].term, (double)e->micro);
 }
 
 /* Adds the gradients that each stage reduces in its last micro-batch. */
@@ -393,14 +396,12 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 
 		if (a->kind > TESS_PIPELINE_BACKWARD_WEIGHTS)
 			continue;
-		add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
+		add_time_terms(term, e->stage[a->stage].of[a->kind].term, 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
-		    e->stage[a->stage].of[a->kind].seconds == 0) {
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term,
-			          1);
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
-			          1);
-		}
+		    e->stage[a->stage].of[a->kind].seconds == 0)
+			for (int32_t k = TESS_PIPELINE_BACKWARD_INPUTS;
+			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
+				add_time_terms(term, e->stage[a->stage].of[k].term, 1);
 	}
 	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
 	tess_timeline_free(t);
@@ -468,9 +469,24 @@ static void close_program(struct evaluation *e)
 	e->x.program = NULL;
 }
 
-/* Returns the seconds of one step of generation, and adds its terms `times` times. */
+/* Returns the stage that takes longest. */
+static const struct tess_step_time *find_slowest_stage(const struct evaluation *e)
+{
+	int32_t most = 0;
+
+	for (int32_t s = 1; s < e->nstages; s++)
+		if (e->stage[s].of[TESS_PIPELINE_FORWARD].seconds >
+		    e->stage[most].of[TESS_PIPELINE_FORWARD].seconds)
+			most = s;
+	return &e->stage[most].of[TESS_PIPELINE_FORWARD];
+}
+
+/*
+ * Adds the terms of a step of generation `times` times, and sets its seconds. ahead: as many steps
+ * are under way as there are stages, and the slowest stage sets their pace.
+ */
 static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length, int64_t from,
-                                      double times, double *seconds)
+                                      bool ahead, double times, double *seconds)
 {
 	tess_status st = set_rows(e, n, length, from);
 
@@ -479,31 +495,41 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 		st = measure_program(e);
 	*seconds = 0;
 	for (int32_t s = 0; s < e->nstages && !st; s++) {
-		const struct tess_step_time *t = &e->stage[s].of[TESS_PIPELINE_FORWARD];
+		const struct tess_step_time *t =
+			ahead ? find_slowest_stage(e) : &e->stage[s].of[TESS_PIPELINE_FORWARD];
 
-		add_terms(e->out->terms, t->term, times);
+		add_time_terms(e->out->terms, t->term, times);
 		*seconds += t->seconds;
 	}
 	return st;
 }
 
+/* Returns the stages of generation, if several steps are under way; else 1. */
+static int64_t count_ahead(const struct evaluation *e)
+{
+	int32_t pp = tess_mesh_shape_find(&e->x.mesh, "pp", 2);
+
+	return pp < 0 || !e->planner->machine->exact ? 1 : e->x.mesh.dim[pp].size;
+}
+
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
-	int64_t here = tess_edge(o->batch, count_replicas(e), 1), steps;
-	int64_t rows = e->planner->machine->prompt_rows;
+	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), steps;
+	int64_t ahead = count_ahead(e), rows = e->planner->machine->prompt_rows;
 	double seconds;
 	tess_status st;
 
 	rows = o->prompt < rows ? o->prompt : rows;
-	steps = tess_up(o->prompt, rows);
-	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, (double)(steps * here),
-	                        &seconds);
-	e->out->prompt_seconds = seconds * (double)(steps * here);
+	steps = tess_up(o->prompt, rows) * here;
+	/* of steps under way, each adds one stage */
+	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, ahead > 1,
+	                        (double)(steps + ahead - 1) / (double)ahead, &seconds);
+	e->out->prompt_seconds = seconds * (double)(steps + ahead - 1) / (double)ahead;
 	close_program(e);
 	if (!st)
-		st = add_generated_step(e, here, 1, o->prompt + o->tokens / 2, (double)o->tokens,
-		                        &seconds);
+		st = add_generated_step(e, tess_up(here, ahead), 1, o->prompt + o->tokens / 2,
+		                        ahead > 1 && here > 1, (double)o->tokens, &seconds);
 	e->out->token_seconds = seconds;
 	if (st)
 		return st;
@@ -555,16 +581,16 @@ static tess_status open_evaluation(struct evaluation *e)
 	e->opened = !st;
 	*e->out = (struct tess_forecast){ .strategy = *e->strategy };
 	if (!st)
-		st = set_mesh(e);
+		st = set_strategy_mesh(e);
 	e->out->nranks = e->x.e.nranks;
 	return st;
 }
 
-tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
-                                  struct tess_forecast *out)
+static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned_model *model,
+                               const struct tess_strategy *s, struct tess_forecast *out)
 {
 	struct evaluation e = { .planner = p,
-		                .model = &p->model,
+		                .model = model,
 		                .batch = p->options.batch,
 		                .sequence = p->options.sequence,
 		                .strategy = s,
@@ -577,6 +603,33 @@ tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_stra
 		tess_planner_conclude(p, out);
 	close_evaluation(&e);
 	return st;
+}
+
+tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
+                                  struct tess_forecast *out)
+{
+	return evaluate_on(p, &p->model, s, out);
+}
+
+tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,
+                                     double *seconds, double *memory)
+{
+	struct tess_forecast f[2];
+	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers }, times;
+	tess_status st = evaluate_on(p, n[1] > 0 ? &p->shallow[0].model : &p->model, s, &f[0]);
+
+	if (!st && n[1] > 0)
+		st = evaluate_on(p, &p->shallow[1].model, s, &f[1]);
+	if (st)
+		return st;
+	times = n[1] > 0 ? ((double)p->layers - n[0]) / (n[1] - n[0]) : 0;
+	*seconds = f[0].seconds;
+	*memory = f[0].memory;
+	if (times > 0) {
+		*seconds += times * (f[1].seconds - f[0].seconds);
+		*memory += times * (f[1].memory - f[0].memory);
+	}
+	return TESS_OK;
 }
 
 /* Copies the terms, each times its factor of the machine, into out. */

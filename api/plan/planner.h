@@ -59,6 +59,10 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);
 
+/* Estimates a strategy without stages from models with fewer layers. */
+tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,
+                                     double *seconds, double *memory);
+
 /* Copies a strategy to the planner's memory. NULL: out of memory. */
 const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,
                                                        const struct tess_strategy *s);

@@ -11,7 +11,9 @@
 #include <string.h>
 
 /* Estimates that are kept; of these, how many more than asked for are predicted. */
-enum { KEPT_MAX = 256, PREDICTED_MORE = 7 };
+enum { KEPT_MAX = 256, PREDICTED_MORE = 3 };
+/* Ranks along dp from which on large buckets are tried. */
+enum { MANY_REPLICAS = 8 };
 /* Estimates of memory may be this much too high. */
 #define MEMORY_MARGIN 1.1
 
@@ -39,9 +41,25 @@ static void keep_candidate(struct search *s, const struct candidate *k)
 	s->kept[at] = *k;
 }
 
+/* Estimates generation; stages compute in turn, and share the memory. */
+static tess_status estimate_generation(struct search *s, struct candidate *k)
+{
+	struct candidate plain = *k;
+	const struct tess_strategy *strategy;
+	tess_status st;
+
+	plain.pp = 1;
+	strategy = tess_candidate_make_strategy(s->planner, &plain);
+	st = strategy ? tess_planner_extrapolate(s->planner, strategy, &k->seconds, &k->memory)
+	              : TESS_ENOMEM;
+	k->memory /= k->pp;
+	return st;
+}
+
 static tess_status add_candidate(struct search *s, struct candidate k)
 {
-	tess_status st = tess_composer_estimate(s->composer, &k);
+	tess_status st = s->planner->options.train ? tess_composer_estimate(s->composer, &k)
+	                                           : estimate_generation(s, &k);
 
 	if (st)
 		return st == TESS_EINVAL ? TESS_OK : st;
@@ -60,6 +78,9 @@ static tess_status add_schedules(struct search *s, struct candidate k)
 
 	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
 		tess_candidate_get_schedule(k.schedule, &per_rank);
+		/* gradients of weights that come later keep what was recomputed */
+		if (k.recompute && k.schedule > 1)
+			continue;
 		if (k.pp * per_rank > s->planner->layers ||
 		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
 			continue;
@@ -89,6 +110,15 @@ static tess_status add_micro_batches(struct search *s, struct candidate k)
 	return st;
 }
 
+static tess_status add_recomputed(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+
+	for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
+		st = add_micro_batches(s, k);
+	return st;
+}
+
 static tess_status add_memory_options(struct search *s, struct candidate k)
 {
 	int32_t side = s->planner->machine->ranks_per_host / k.tp;
@@ -99,8 +129,11 @@ static tess_status add_memory_options(struct search *s, struct candidate k)
 			break;
 		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
 			continue;
-		for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
-			st = add_micro_batches(s, k);
+		st = add_recomputed(s, k);
+		k.bucket = 1;
+		if (!st && k.zero && k.dp >= MANY_REPLICAS)
+			st = add_recomputed(s, k);
+		k.bucket = 0;
 	}
 	return st;
 }
@@ -112,11 +145,13 @@ static tess_status add_plans(struct search *s, struct candidate k)
 	tess_status st = TESS_OK;
 
 	k.plan = -1;
+	k.micro = 1;
 	if (k.tp == 1)
-		return add_memory_options(s, k);
+		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
 	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
 		if (strcmp(preset[k.plan].name, "hf") != 0)
-			st = add_memory_options(s, k);
+			st = s->planner->options.train ? add_memory_options(s, k)
+			                               : add_candidate(s, k);
 	return st;
 }
 

@@ -74,20 +74,22 @@ static tess_status read_points(const struct machine_reader *r, const char *key, 
 	return st;
 }
 
-static tess_status read_rates(const struct machine_reader *r, json_t *device)
+/* Reads a table of rates by op: "rates" or "training_rates". */
+static tess_status read_rates(const struct machine_reader *r, json_t *device, const char *key,
+                              int32_t *n, struct tess_machine_rates **out)
 {
 	struct tess_machine *m = r->m;
-	json_t *rates = json_object_get(device, "rates"), *list;
+	json_t *rates = json_object_get(device, key), *list;
 	const char *op;
-	tess_status st = tess_json_require(r->where, device, "rates", JSON_OBJECT);
+	tess_status st = tess_json_require(r->where, device, key, JSON_OBJECT);
 
 	if (st)
 		return st;
-	m->rates = TESS_NEW(&m->arena, struct tess_machine_rates, json_object_size(rates));
-	if (!m->rates)
+	*out = TESS_NEW(&m->arena, struct tess_machine_rates, json_object_size(rates));
+	if (!*out)
 		return TESS_ENOMEM;
 	json_object_foreach(rates, op, list) {
-		struct tess_machine_rates *to = &m->rates[m->nrates++];
+		struct tess_machine_rates *to = &(*out)[(*n)++];
 		double(*points)[3];
 
 		to->op = tess_arena_copy(&m->arena, op, strlen(op));
@@ -102,12 +104,11 @@ static tess_status read_rates(const struct machine_reader *r, json_t *device)
 			return TESS_ENOMEM;
 	}
 	for (int32_t i = TESS_TERM_PRODUCT; i <= TESS_TERM_MEMORY; i++)
-		if (!tess_machine_has_op(m, term_names[i]))
-			return tess_fail(
-				TESS_EINVAL,
-				"%s: rates: \"%s\" is missing, which stands for all ops of "
-				"its class that are not listed",
-				r->where, term_names[i]);
+		if (!json_object_get(rates, term_names[i]))
+			return tess_fail(TESS_EINVAL,
+			                 "%s: %s: \"%s\" is missing, which stands for all ops of "
+			                 "its class that are not listed",
+			                 r->where, key, term_names[i]);
 	return TESS_OK;
 }
 
@@ -174,6 +175,55 @@ static tess_status read_factors(const struct machine_reader *r, const json_t *co
 	return st;
 }
 
+/* Reads one device: that of a file, or a rank's part of it. */
+static tess_status read_part(const struct machine_reader *r, json_t *device,
+                             struct tess_machine_device *out)
+{
+	int64_t ranks = 0;
+	tess_status st = TESS_OK;
+
+	out->memory = out->latency = -1;
+	st = tess_json_get_int(r->where, device, "ranks", 1, 1 << 20, &ranks);
+	out->ranks = (int32_t)ranks;
+	if (!st)
+		st = tess_json_get_number(r->where, device, "memory", 1, 1e18, &out->memory);
+	if (!st)
+		st = tess_json_get_number(r->where, device, "latency", 0, 1e3, &out->latency);
+	if (!st && (out->memory < 0 || out->latency < 0))
+		st = tess_fail(TESS_EINVAL, "%s: device: \"%s\" is missing", r->where,
+		               out->memory < 0 ? "memory" : "latency");
+	if (!st)
+		st = read_rates(r, device, "rates", &out->nrates[0], &out->rates[0]);
+	if (!st && json_object_get(device, "training_rates"))
+		st = read_rates(r, device, "training_rates", &out->nrates[1], &out->rates[1]);
+	return st;
+}
+
+/* Reads the parts of more ranks on a host. */
+static tess_status read_shared(const struct machine_reader *r, json_t *device)
+{
+	struct tess_machine *m = r->m;
+	json_t *shared = json_object_get(device, "shared");
+	size_t n = json_array_size(shared);
+	tess_status st = TESS_OK;
+
+	m->device = TESS_NEW(&m->arena, struct tess_machine_device, n + 1);
+	if (!m->device)
+		return TESS_ENOMEM;
+	m->ndevices = (int32_t)n + 1;
+	for (size_t i = 0; i <= n && !st; i++) {
+		struct tess_machine_device *to = &m->device[i];
+
+		st = read_part(r, i ? json_array_get(shared, i - 1) : device, to);
+		if (!st && n && to->ranks <= (i ? to[-1].ranks : 0))
+			st = tess_fail(TESS_EINVAL,
+			               "%s: device: shared: each device needs \"ranks\", in "
+			               "increasing order",
+			               r->where);
+	}
+	return st;
+}
+
 static tess_status read_device(const struct machine_reader *r, json_t *root)
 {
 	json_t *device = json_object_get(root, "device");
@@ -183,11 +233,6 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 
 	m->exact = true;
 	m->width = 4;
-	m->memory = m->latency = -1;
-	if (!st)
-		st = tess_json_get_number(r->where, device, "memory", 1, 1e18, &m->memory);
-	if (!st)
-		st = tess_json_get_number(r->where, device, "latency", 0, 1e3, &m->latency);
 	if (!st)
 		st = tess_json_get_number(r->where, device, "launch", 0, 1e3, &m->launch);
 	if (!st)
@@ -199,10 +244,11 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
 	if (!st)
 		st = tess_json_get_bool(r->where, device, "gradients_once", &m->once);
-	if (!st && (m->memory < 0 || m->latency < 0))
-		st = tess_fail(TESS_EINVAL, "%s: device: \"%s\" is missing", r->where,
-		               m->memory < 0 ? "memory" : "latency");
-	return st ? st : read_rates(r, device);
+	if (!st)
+		st = read_shared(r, device);
+	if (!st)
+		tess_machine_choose(m, m->device->ranks, false);
+	return st;
 }
 
 static tess_status read_links(const struct machine_reader *r, json_t *root)
@@ -289,6 +335,20 @@ void tess_machine_close(struct tess_machine *m)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
+void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training)
+{
+	const struct tess_machine_device *d = m->device;
+
+	while (d < m->device + m->ndevices - 1 && d->ranks < nranks)
+		d++;
+	m->share = d->ranks && d->ranks < nranks ? (double)d->ranks / nranks : 1;
+	m->memory = d->memory * m->share;
+	m->latency = d->latency;
+	training = training && d->nrates[1];
+	m->nrates = d->nrates[training];
+	m->rates = d->rates[training];
+}
+
 static const struct tess_machine_rates *find_rates(const struct tess_machine *m, const char *op)
 {
 	for (int32_t i = 0; i < m->nrates; i++)
@@ -328,7 +388,9 @@ double tess_machine_compute(const struct tess_machine *m, const char *op, const 
 
 	if (!r)
 		r = find_rates(m, class);
-	return work > 0 ? work / interpolate_rate(r, rows, work / (rows > 1 ? rows : 1)) : 0;
+	if (work <= 0)
+		return 0;
+	return work / (interpolate_rate(r, rows, work / (rows > 1 ? rows : 1)) * m->share);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

@@ -60,18 +60,31 @@ struct tess_machine_link {
 };
 enum { TESS_LINK_WITHIN, TESS_LINK_BETWEEN, TESS_LINKS }; /* one host; several */
 
+struct tess_machine_device { /* of a rank; or its part, where ranks share a host's CPUs */
+	int32_t ranks; /* on a host; 0: each has a device of its own */
+	double memory; /* bytes */
+	double latency; /* seconds that an op takes besides its work */
+	int32_t nrates[2]; /* of generation, of training; if it has none, those of generation */
+	struct tess_machine_rates *rates[2];
+};
+
 struct tess_machine {
 	struct tess_arena arena;
 	const char *name, *about;
+	struct tess_machine_device *device; /* in order of ranks */
+	int32_t ndevices;
+	/* of tess_machine_choose; before it those of device[0] in generation: */
 	double memory; /* bytes of a rank's device */
+	double latency; /* seconds that an op takes besides its work */
+	double share; /* factor of the rates */
+	int32_t nrates;
+	struct tess_machine_rates *rates;
 	bool exact; /* sums over ranks move the nodes of split.h */
 	bool once; /* gradients are reduced once a step, not in each micro-batch */
 	double width; /* bytes of an element of a value; 4: f32 */
-	double latency; /* seconds that an op takes besides its work */
 	int32_t prompt_rows; /* rows of a prompt that a step computes; 512 */
 	double launch; /* seconds of the host to start an op of the model; 0: devices never wait */
-	int32_t nrates, nlinks[TESS_LINKS];
-	struct tess_machine_rates *rates;
+	int32_t nlinks[TESS_LINKS];
 	struct tess_machine_link *link[TESS_LINKS];
 	int32_t ranks_per_host;
 	double disk_read, disk_write; /* bytes a second; 0: not known */
@@ -87,6 +100,13 @@ struct tess_machine {
  */
 tess_status tess_machine_open(const char *name, struct tess_machine **out);
 void tess_machine_close(struct tess_machine *m);
+
+/*
+ * Sets memory, latency and rates to those of a rank of `nranks` on each host, in generation or in
+ * training: as measured for the next larger number of ranks. If there is none, the ranks share what
+ * the largest one has. nranks has no effect if each rank has a device of its own.
+ */
+void tess_machine_choose(struct tess_machine *m, int32_t nranks, bool training);
 
 /*
  * Returns the seconds of `work` in `rows` rows, without latency, by the rates of `op`; those of

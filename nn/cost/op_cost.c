@@ -16,7 +16,7 @@ static int64_t count_view_elements(const struct tess_view *v)
 	return n;
 }
 
-static uint64_t count_view_bytes(const struct tess_view *v)
+static uint64_t count_operand_bytes(const struct tess_view *v)
 {
 	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
 	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
@@ -121,22 +121,28 @@ static void op_add_select_cost(const struct tess_op *op, const struct tess_op_kn
                                struct tess_op_cost *sum)
 {
 	(void)known;
-	sum->bytes += count_view_bytes(&op->out[0]) - count_view_bytes(&op->in[0]);
+	sum->bytes += count_operand_bytes(&op->out[0]) - count_operand_bytes(&op->in[0]);
 }
 
+/* Returns the pairs of a row and an expert; adds the experts with rows as parts. */
 static int64_t find_routed(const struct tess_op *op, const struct tess_op_known *known,
-                           int64_t *asked)
+                           int64_t *asked, struct tess_op_cost *sum)
 {
-	return known->routed ? count_routed(&op->in[1], asked) : expect_routed(op, known, asked);
+	int64_t pairs =
+		known->routed ? count_routed(&op->in[1], asked) : expect_routed(op, known, asked);
+
+	sum->parts += (uint64_t)*asked;
+	sum->part_rows += (uint64_t)pairs;
+	return pairs;
 }
 
 static void op_add_experts_cost(const struct tess_op *op, const struct tess_op_known *known,
                                 struct tess_op_cost *sum)
 {
-	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked, sum);
 
 	for (int32_t i = 2; i < op->nin && experts; i++) {
-		uint64_t unread = count_view_bytes(&op->in[i]) / (uint64_t)experts *
+		uint64_t unread = count_operand_bytes(&op->in[i]) / (uint64_t)experts *
 		                  (uint64_t)(experts - asked);
 
 		sum->bytes -= unread;
@@ -149,7 +155,7 @@ static void op_add_experts_cost(const struct tess_op *op, const struct tess_op_k
 static void op_add_experts_d_cost(const struct tess_op *op, const struct tess_op_known *known,
                                   struct tess_op_cost *sum)
 {
-	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked, sum);
 
 	if (experts)
 		sum->flops += 2 * (uint64_t)(pairs *
@@ -161,7 +167,7 @@ static void op_add_experts_d_cost(const struct tess_op *op, const struct tess_op
 static void op_add_experts_dw_cost(const struct tess_op *op, const struct tess_op_known *known,
                                    struct tess_op_cost *sum)
 {
-	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked);
+	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked, sum);
 	int64_t elements = 0;
 
 	for (int32_t i = 0; i < 2 && i < op->nout; i++) {
@@ -172,14 +178,24 @@ static void op_add_experts_dw_cost(const struct tess_op *op, const struct tess_o
 	sum->flops += experts ? 2 * (uint64_t)(pairs * elements) : 0;
 }
 
+/* Adds the sequences as parts. */
+static struct tess_attended count_sequence_parts(struct tess_attended n, int64_t rows,
+                                                 struct tess_op_cost *sum)
+{
+	sum->parts += (uint64_t)n.sequences;
+	sum->part_rows += n.sequences ? (uint64_t)rows : 0;
+	return n;
+}
+
 static struct tess_attended count_attended(const struct tess_op *op,
-                                           const struct tess_op_known *known)
+                                           const struct tess_op_known *known,
+                                           struct tess_op_cost *sum)
 {
 	int64_t window = (int64_t)op->num[TESS_ATTENTION_WINDOW], rows = op->in[3].shape[0];
-	struct tess_attended n = { window, op->num[TESS_ATTENTION_CHUNKED] != 0, 0, 0 };
+	struct tess_attended n = { window, op->num[TESS_ATTENTION_CHUNKED] != 0, 0, 0, 0 };
 
 	if (known->last && known->last->window == window && known->last->chunked == n.chunked)
-		return *known->last;
+		return count_sequence_parts(*known->last, rows, sum);
 	for (int64_t i = 0; i < rows && known->position && known->slot; i++) {
 		int64_t end = known->position[i] + 1, sees = window && end > window ? window : end;
 
@@ -187,10 +203,11 @@ static struct tess_attended count_attended(const struct tess_op *op,
 			sees = known->position[i] % window + 1;
 		n.seen += sees;
 		n.stored += i && known->slot[i] == known->slot[i - 1] ? 1 : sees;
+		n.sequences += !i || known->slot[i] != known->slot[i - 1];
 	}
 	if (known->last)
 		*known->last = n;
-	return n;
+	return count_sequence_parts(n, rows, sum);
 }
 
 /*
@@ -200,12 +217,12 @@ static struct tess_attended count_attended(const struct tess_op *op,
 static void op_add_attention_cost(const struct tess_op *op, const struct tess_op_known *known,
                                   struct tess_op_cost *sum)
 {
-	struct tess_attended n = count_attended(op, known);
+	struct tess_attended n = count_attended(op, known, sum);
 	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD], rows = op->in[3].shape[0], bytes;
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
 
-	sum->bytes -= count_view_bytes(&op->in[5]);
+	sum->bytes -= count_operand_bytes(&op->in[5]);
 	if (!n.seen)
 		return;
 	bytes = (n.stored + rows) * cols *
@@ -222,8 +239,8 @@ static void op_add_attention_d_cost(const struct tess_op *op, const struct tess_
 	int64_t head = (int64_t)op->num[TESS_ATTENTION_HEAD];
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 
-	sum->flops += 2 * (uint64_t)(count_attended(op, known).seen * (op->in[0].shape[1] / head) *
-	                             (3 * head + 2 * value));
+	sum->flops += 2 * (uint64_t)(count_attended(op, known, sum).seen *
+	                             (op->in[0].shape[1] / head) * (3 * head + 2 * value));
 }
 
 void tess_op_add_cost(const struct tess_op *op, const struct tess_op_known *known,
@@ -237,9 +254,9 @@ void tess_op_add_cost(const struct tess_op *op, const struct tess_op_known *know
 	int32_t weight = op_find_kind(op->kind)->weight;
 
 	for (int32_t i = 0; i < op->nout; i++)
-		sum->bytes += count_view_bytes(&op->out[i]);
+		sum->bytes += count_operand_bytes(&op->out[i]);
 	for (int32_t i = 0; i < op->nin; i++) {
-		uint64_t bytes = count_view_bytes(&op->in[i]);
+		uint64_t bytes = count_operand_bytes(&op->in[i]);
 
 		sum->bytes += bytes;
 		sum->weight_bytes += weight && i >= weight ? bytes : 0;

@@ -15,7 +15,7 @@
 struct tess_attended {
 	int64_t window; /* that of the op; -1: nothing was counted */
 	bool chunked;
-	int64_t seen, stored;
+	int64_t seen, stored, sequences;
 };
 
 /* The values of operands that the cost depends on. Zeroed: all are unknown. */
@@ -25,12 +25,14 @@ struct tess_op_known {
 	/* false: routing weights cannot be read, and rows are spread evenly over all experts */
 	bool routed;
 	struct tess_attended *last; /* what was counted last; NULL: it is counted for each op */
-	int64_t experts; /* of the model; what `routed` false spreads rows over; 0: those of the op */
+	int64_t experts; /* that rows are spread over if `routed` is false; 0: those of the op */
 };
 
 struct tess_op_cost {
 	uint64_t bytes, flops;
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes */
+	/* parts that take turns: the sequences of attention, the experts with rows; 0: no parts */
+	uint64_t parts, part_rows; /* part_rows: the rows of all parts */
 };
 
 /* Adds the cost of an op. */

@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/shard/move.h"
+#include "nn/cost/step_work.h"
 #include "nn/op/kinds.h"
 #include "nn/program/storage.h"
 
@@ -10,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/coll.h>
-
-enum { STEP_NAME = 128 };
 
 uint64_t tess_step_count_sent(const struct tess_step *s, struct tess_cut cut)
 {
@@ -51,81 +50,39 @@ struct walk {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static int32_t classify_op(int32_t kind)
+/* Returns the seconds of ops in one step. Values are as wide as those of the machine. */
+static double time_work(const struct walk *w, const char *name, const struct tess_step_work *work)
 {
-	switch (kind) {
-	case TESS_OP_LINEAR:
-	case TESS_OP_LINEAR_DX:
-	case TESS_OP_LINEAR_DW:
-	case TESS_OP_HEAD_LINEAR:
-	case TESS_OP_HEAD_LINEAR_DW:
-	case TESS_OP_EXPERTS:
-	case TESS_OP_EXPERTS_D:
-	case TESS_OP_EXPERTS_DW:
-		return TESS_TERM_PRODUCT;
-	case TESS_OP_ATTENTION:
-	case TESS_OP_ATTENTION_D:
-		return TESS_TERM_ATTENTION;
-	default:
-		return TESS_TERM_MEMORY;
-	}
+	struct tess_step_parts p = tess_step_work_get_parts(work);
+
+	if (work->class == TESS_TERM_MEMORY)
+		p.work -= (p.work - (double)work->cost.weight_bytes) * (1 - w->m->width / 4);
+	return p.parts *
+	       tess_machine_compute(w->m, name, tess_term_get_name(work->class), p.rows, p.work);
 }
 
-static double count_rows(const struct tess_op *op)
+/* Returns the seconds of one op by itself. */
+static double estimate_op(const struct walk *w, const struct tess_op *op)
 {
-	return (double)(op->nin && op->in[0].ndim ? op->in[0].shape[0] : 1);
-}
+	struct tess_step_work work = { 0 };
 
-static struct tess_op_cost count_op(const struct walk *w, const struct tess_op *op)
-{
-	struct tess_op_cost cost = { 0 };
-
-	tess_op_add_cost(op, w->known, &cost);
-	return cost;
-}
-
-/* Returns the seconds of one op by itself. Values are as wide as those of the machine. */
-static double time_op(const struct walk *w, const struct tess_op *op)
-{
-	struct tess_op_cost cost = count_op(w, op);
-	int32_t class = classify_op(op->kind);
-	double values = (double)(cost.bytes - cost.weight_bytes) * w->m->width / 4;
-	double bytes = (double)cost.weight_bytes + values;
-
-	return tess_machine_compute(w->m, op_get_kind_name(op->kind), tess_term_get_name(class),
-	                            count_rows(op),
-	                            class == TESS_TERM_MEMORY ? bytes : (double)cost.flops);
-}
-
-/* Joins the names of the ops of a step: "norm+linear". */
-static void name_step(const struct tess_op *op, char name[STEP_NAME])
-{
-	size_t at = 0;
-
-	name[0] = '\0';
-	for (; op && at < STEP_NAME; op = op->next)
-		at += (size_t)snprintf(name + at, STEP_NAME - at, "%s%s", at ? "+" : "",
-		                       op_get_kind_name(op->kind));
+	tess_step_work_add(op, w->known, &work);
+	return time_work(w, op_get_kind_name(op->kind), &work);
 }
 
 /* Adds a step whose ops the machine file has as one. */
-static bool add_measured_step(struct walk *w, const struct tess_op *op, int32_t class)
+static bool add_measured_step(struct walk *w, const struct tess_op *op,
+                              const struct tess_step_work *work)
 {
-	double work = 0;
-	char name[STEP_NAME];
+	char name[TESS_STEP_NAME];
 	double seconds;
 
-	name_step(op, name);
+	tess_step_work_name(op, name);
 	if (!op->next || !tess_machine_has_op(w->m, name))
 		return false;
-	for (const struct tess_op *o = op; o; o = o->next) {
-		struct tess_op_cost cost = count_op(w, o);
-
-		work += class == TESS_TERM_MEMORY ? (double)cost.bytes : (double)cost.flops;
-	}
-	seconds = tess_machine_compute(w->m, name, tess_term_get_name(class), count_rows(op), work);
-	w->out->term[class] += seconds;
-	w->now += seconds * w->m->time[class];
+	seconds = time_work(w, name, work);
+	w->out->term[work->class] += seconds;
+	w->now += seconds * w->m->time[work->class];
 	return true;
 }
 
@@ -155,21 +112,18 @@ static void start_record(struct walk *w, const struct tess_step *s)
 /* Adds an op and those that run with it in one step. */
 static void add_op_step(struct walk *w, const struct tess_op *op)
 {
-	int32_t class = TESS_TERM_MEMORY;
+	struct tess_step_work work = { 0 };
 
-	for (const struct tess_op *o = op; o; o = o->next) {
-		int32_t own = classify_op(o->kind);
-
-		class = own < class ? own : class;
-		w->out->flops += (double)count_op(w, o).flops;
-	}
+	for (const struct tess_op *o = op; o; o = o->next)
+		tess_step_work_add(o, w->known, &work);
+	w->out->flops += (double)work.cost.flops;
 	w->out->term[TESS_TERM_LATENCY] += w->m->latency;
 	w->now += w->m->latency * w->m->time[TESS_TERM_LATENCY];
-	if (add_measured_step(w, op, class))
+	if (add_measured_step(w, op, &work))
 		return;
 	for (; op; op = op->next) {
-		int32_t own = classify_op(op->kind);
-		double seconds = time_op(w, op);
+		int32_t own = tess_op_classify(op->kind);
+		double seconds = estimate_op(w, op);
 
 		w->out->term[own] += seconds;
 		w->now += seconds * w->m->time[own];
@@ -183,7 +137,7 @@ static int32_t classify_call(const struct walk *w, const struct tess_step *s)
 	return s->along == w->p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
 }
 
-static bool is_stage_message(const struct walk *w, const struct tess_step *s)
+static bool is_to_stage(const struct walk *w, const struct tess_step *s)
 {
 	return s->kind == TESS_STEP_COLL && s->along == w->p->pipeline_along &&
 	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
@@ -241,13 +195,13 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 		break;
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
-		if (!is_stage_message(w, s))
+		if (!is_to_stage(w, s))
 			add_call(w, s, at);
 		break;
 	case TESS_STEP_WAIT:
 		while (of > 0 && l->step[of] != s->of)
 			of--;
-		if (!is_stage_message(w, s->of))
+		if (!is_to_stage(w, s->of))
 			wait_until(w, classify_call(w, s->of), w->ended[of]);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
@@ -285,6 +239,10 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 		return st;
 	st = walk_steps(&with, l, first, end);
 	out->once += with.now - w.now;
+	if (p->data_along >= 0) {
+		out->called[p->data_along] += last.called[p->data_along];
+		out->sent[p->data_along] += last.sent[p->data_along];
+	}
 	return st;
 }
 

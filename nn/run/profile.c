@@ -3,22 +3,25 @@
 #include "core/base/status.h"
 #include "core/world/group.h"
 #include "core/world/world.h"
-#include "nn/cost/op_cost.h"
+#include "nn/cost/step_work.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 void tess_profile_clear(struct tess_profile *p)
 {
-	struct tess_profile_call *call = p->call;
-	int64_t capacity = p->capacity;
-
-	*p = (struct tess_profile){ .call = call, .capacity = capacity };
+	*p = (struct tess_profile){ .call = p->call,
+		                    .capacity = p->capacity,
+		                    .sample = p->sample,
+		                    .nsamples = p->nsamples,
+		                    .sample_capacity = p->sample_capacity,
+		                    .keeps_samples = p->keeps_samples };
 }
 
 void tess_profile_free(struct tess_profile *p)
 {
 	free(p->call);
+	free(p->sample);
 	*p = (struct tess_profile){ 0 };
 }
 
@@ -76,12 +79,47 @@ static struct tess_profile_op *find_sums(struct tess_profile *p, const struct te
 	return &p->op[i];
 }
 
+/* Keeps a step by itself. */
+static void add_sample(struct tess_profile *p, const struct tess_op *op, int64_t ns)
+{
+	struct tess_profile_sample *more, *s;
+	struct tess_op_known known;
+	struct tess_step_work work = { 0 };
+	struct tess_step_parts parts;
+
+	if (p->nsamples == p->sample_capacity) {
+		more = realloc(p->sample, (size_t)(2 * p->sample_capacity + 1024) * sizeof *more);
+		if (!more) {
+			p->status = TESS_ENOMEM;
+			return;
+		}
+		p->sample = more;
+		p->sample_capacity = 2 * p->sample_capacity + 1024;
+	}
+	s = &p->sample[p->nsamples++];
+	*s = (struct tess_profile_sample){ .ns = ns };
+	for (int32_t i = 0; op; op = op->next) {
+		known = find_known(p, op);
+		tess_step_work_add(op, &known, &work);
+		if (i < TESS_PROFILE_OPS)
+			s->kind[i++] = (uint8_t)op->kind;
+	}
+	parts = tess_step_work_get_parts(&work);
+	s->class = work.class;
+	s->rows = parts.rows;
+	s->work = parts.work;
+	s->parts = parts.parts;
+}
+
 void tess_profile_add_op(struct tess_profile *p, const struct tess_op *op, int64_t began)
 {
 	struct tess_profile_op *sum = find_sums(p, op);
+	int64_t ns = tess_now() - began;
 
-	sum->ns += tess_now() - began;
+	sum->ns += ns;
 	sum->calls++;
+	if (op && p->keeps_samples)
+		add_sample(p, op, ns);
 	for (; op; op = op->next)
 		add_op_cost(p, sum, op);
 }

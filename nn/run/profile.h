@@ -1,6 +1,6 @@
 /*
  * profile.h - measures the time of steps on this rank, by the kinds of their ops, and collectives.
- * Their bytes and FLOPs are those of nn/cost/op_cost.h.
+ * Their bytes and FLOPs are those of nn/cost/op_cost.h, their work that of nn/cost/step_work.h.
  */
 #ifndef TESS_NN_PROFILE_H
 #define TESS_NN_PROFILE_H
@@ -21,12 +21,22 @@ struct tess_profile { /* the profile of one rank; zeroed: nothing has run */
 	struct tess_profile_op
 		op[TESS_PROFILE_STEPS]; /* in order of first runs; calls 0: the end */
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes of ops */
+	int64_t ns; /* of all steps, including collectives */
 	struct tess_profile_call { /* a collective; times in ns */
 		struct tess_group *group;
 		int64_t entered, left;
 	} * call;
 	int64_t ncalls, capacity;
-	tess_status status; /* TESS_ENOMEM: calls are missing */
+	struct tess_profile_sample { /* a step with ops */
+		uint8_t kind[TESS_PROFILE_OPS];
+		int32_t class; /* TESS_TERM_... */
+		double rows, work; /* of one of `parts`, as in machine files */
+		double parts;
+		int64_t ns;
+	} * sample;
+	int64_t nsamples, sample_capacity;
+	bool keeps_samples; /* steps are also kept one by one, until the profile is freed */
+	tess_status status; /* TESS_ENOMEM: calls or samples are missing */
 	/* the inputs of a step in host memory, and the address that ops read; the device's memory
 	 * is read only if it is the host's */
 	const char *inputs, *at;
@@ -34,7 +44,7 @@ struct tess_profile { /* the profile of one rank; zeroed: nothing has run */
 	bool on_host;
 };
 
-/* Resets all sums; keeps the room for calls. */
+/* Resets all sums; keeps the samples, and the room for calls. */
 void tess_profile_clear(struct tess_profile *p);
 void tess_profile_free(struct tess_profile *p);
 

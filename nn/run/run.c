@@ -171,6 +171,7 @@ static tess_status run_profiled_step(struct tess_step *s, const struct tess_open
 	else if (s->kind != TESS_STEP_CHECK)
 		tess_profile_add_call(p, is_sent_to_one(call) ? NULL : get_step_group(groups, call),
 		                      began);
+	p->ns += tess_now() - began;
 	return st;
 }
 

@@ -654,6 +654,11 @@ const struct tess_optimizer *tess_trainer_get_optimizer(const struct tess_traine
 	return &t->optimizer;
 }
 
+void tess_trainer_set_profile(struct tess_trainer *t, struct tess_profile *p)
+{
+	t->groups.profile = p;
+}
+
 void tess_trainer_set_step(struct tess_trainer *t, int64_t step)
 {
 	t->step = step;

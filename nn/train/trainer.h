@@ -3,6 +3,7 @@
 #define TESS_NN_TRAINER_H
 
 #include "nn/program/plan.h"
+#include "nn/run/profile.h"
 #include "nn/run/values.h"
 #include "nn/train/optimizer.h"
 #include "nn/weights/parameters.h"
@@ -39,6 +40,12 @@ tess_status tess_trainer_take_stored(struct tess_trainer *t, struct tess_taken_v
                                      int64_t *nmicro);
 /* Returns the program that was recorded first, borrowed. */
 const struct tess_program *tess_trainer_get_program(const struct tess_trainer *t);
+
+/*
+ * Starts adding what steps without a pipeline do on this rank to *p, which is borrowed; NULL:
+ * stops. All ranks have a profile, or none.
+ */
+void tess_trainer_set_profile(struct tess_trainer *t, struct tess_profile *p);
 
 /* The inside of a trainer, for saving and resuming. Borrowed. */
 struct tess_parameters *tess_trainer_get_parameters(struct tess_trainer *t);

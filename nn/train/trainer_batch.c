@@ -387,6 +387,19 @@ tess_status tess_trainer_add_value_step(struct tess_trainer *t, const struct tes
 	return st;
 }
 
+/* Lets a profile read the inputs that the cost of ops depends on. */
+static void show_inputs(const struct tess_trainer *t)
+{
+	struct tess_profile *p = t->groups.profile;
+
+	if (!p)
+		return;
+	p->inputs = (const char *)t->memory.inputs[0];
+	p->at = t->memory.at.inputs;
+	p->input_bytes = (int64_t)sizeof(int32_t) * t->memory.ninputs;
+	p->on_host = tess_device_is_host(&t->device);
+}
+
 tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_batch *b,
                                    bool accumulate, struct tess_batch_totals *totals,
                                    struct tess_accumulator *loss, int32_t *nonfinite)
@@ -399,6 +412,7 @@ tess_status tess_trainer_run_batch(struct tess_trainer *t, const struct tess_bat
 
 	if (!st)
 		st = tess_trainer_write_inputs(t, 0, b, totals->before, totals);
+	show_inputs(t);
 	if (!st)
 		st = tess_rank_program_run(k->lowered, &t->device, &t->groups, NULL);
 	if (!st)

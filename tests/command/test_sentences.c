@@ -242,6 +242,15 @@ static const struct sentence once[] = {
 	  "pipeline schedule zb-v: the mesh has no stages; use --mesh pp=N" },
 	{ "$T train data --data data/config.json --mesh pp=2 --pipeline-schedule interleaved:9", 1,
 	  1, "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
+	{ "$T train data --data x -n 4 --plan '{\"plan\":\"tp\",\"mesh\":\"dp=2,tp=4\"}'", 2, 1,
+	  "-n 4: the strategy is for the mesh dp=2,tp=4 of 8 ranks, not for 4; use 8 ranks, or "
+	  "another mesh, as in --mesh tp=4" },
+	{ "$T train data --data x --plan '{\"plan\":\"tp\",\"micro_batches\":3}'", 2, 1,
+	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences, as in the " },
+	{ IN_FOLDER("echo '{\"plan\":\"tp\",}' >$D/s.json; $T generate $D/M --plan $D/s.json"), 2,
+	  1, "/s.json:1:14: not valid JSON: string or '}' expected near '}'; JSON has no comma" },
+	{ IN_FOLDER("cd $D && echo '{\"plan\":\"tp\"}' >s; $T explain M --plan s"), 1, 1,
+	  "s: is a strategy, by its key \"plan\"; name its file with a directory, as ./s" },
 	{ "$T train data --data x --schedule 1f1b", 2, 1,
 	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
 	  "pipeline is --pipeline-schedule" },

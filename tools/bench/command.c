@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/rendezvous/call_desc.h"
 #include "core/world/mesh_shape.h"
+#include "machine.h"
 #include "model.h"
 #include "tools/tool.h"
 
@@ -112,9 +113,9 @@ static tess_status parse_bench_options(int argc, char **argv,
 	if (!st && (optind + 1 != argc || strcmp(argv[optind], "comm")))
 		st = tess_fail(TESS_EINVAL, "%s; see tessera bench --help",
 		               optind == argc ? "give what is measured first: comm, decode, "
-		                                "prefill, batch or load"
-		                              : "only comm, decode, prefill, batch and load can "
-		                                "be measured, each named first");
+		                                "prefill, batch, load or machine"
+		                              : "only comm, decode, prefill, batch, load and "
+		                                "machine can be measured, each named first");
 	return st ? st : check_bench_options(a);
 }
 
@@ -167,7 +168,9 @@ static int execute_bench(int argc, char **argv)
 		                   .seconds = 0.25,
 		                   .samples = 200 };
 	struct model_options m = { .context = -1, .tokens = -1, .rounds = -1 };
+	struct machine_options machine_values = { .seconds = 90 };
 	bool model = argc > 1 && model_has_kind(argv[1]), usage;
+	bool machine = argc > 1 && !strcmp(argv[1], "machine");
 	const struct tess_tool_section sections[] = {
 		{ "Models (decode, prefill, batch, load)", model_options, &m, !model },
 		{ "", tess_tool_mesh_options, &m.session, !model },
@@ -175,7 +178,8 @@ static int execute_bench(int argc, char **argv)
 		{ "", tess_tool_plan_options, &m.session, !model },
 		{ "", tess_tool_memory_options, &m.session, !model },
 		{ "", tess_tool_compute_options, &m.session, !model },
-		{ "Collectives (comm)", comm_options, &a, model },
+		{ "Collectives (comm)", comm_options, &a, model || machine },
+		{ "This host (machine)", machine_options, &machine_values, !machine },
 		{ 0 },
 	};
 	int exit_status = 0;
@@ -183,6 +187,8 @@ static int execute_bench(int argc, char **argv)
 
 	if (model)
 		return model_run_command(argc, argv, sections, &m);
+	if (machine)
+		return machine_run_command(argc, argv, sections, &machine_values);
 	st = parse_bench_options(argc, argv, sections, &a);
 	usage = st < 0;
 	if (!st)
@@ -194,8 +200,9 @@ static int execute_bench(int argc, char **argv)
 
 const struct tess_tool_command tess_tool_bench = {
 	"bench",
-	"measure tokens per second of a checkpoint, or the bandwidth of collectives",
-	"decode|prefill|batch|load MODEL [options]\n       tessera bench comm [options]",
+	"measure tokens per second of a checkpoint, the bandwidth of collectives, or this host",
+	"decode|prefill|batch|load MODEL [options]\n       tessera bench comm [options]\n"
+	"       tessera bench machine --out FILE [options]",
 	"decode, prefill and batch time a checkpoint, which needs no tokenizer: rounds of N\n"
 	"tokens, one at a time; of one forward of a prompt of N; of N tokens of B sequences at\n"
 	"once. load times a fresh process: until the model is open, until the first of N tokens,\n"
@@ -203,13 +210,18 @@ const struct tess_tool_command tess_tool_bench = {
 	"\n"
 	"comm times a collective over sizes and prints them as nccl-tests does. The time is the\n"
 	"median of the slowest rank; each sample begins with data just written and a barrier. A\n"
-	"sum of f32 is timed both exact, as sessions add, and fast, as the backend adds.\n",
+	"sum of f32 is timed both exact, as sessions add, and fast, as the backend adds.\n"
+	"\n"
+	"machine measures this host in two minutes, and writes a machine file for tessera plan:\n"
+	"the time of steps of small checkpoints with random weights, which need 1 GB in TMPDIR,\n"
+	"and of collectives. Let nothing else run meanwhile.\n",
 	"  tessera bench decode data -n 2 --backend shm --threads 1 --breakdown\n"
 	"  tessera bench prefill data --tokens 256 --json\n"
 	"  tessera bench batch data --batch 1,4,16\n"
 	"  tessera bench load data -n 2\n"
 	"  tessera bench comm -n 2 --backend gloo --kind all_gather --dtype bf16 -b 1K -e 16M\n"
 	"  tessera bench comm --mesh dp=2,tp=2 --along dp\n"
-	"  tessera bench comm --limit --svg shm.svg\n",
+	"  tessera bench comm --limit --svg shm.svg\n"
+	"  tessera bench machine --out host.json\n",
 	execute_bench,
 };

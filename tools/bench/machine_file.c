@@ -1,0 +1,257 @@
+/* machine_file.c - fits what `tessera bench machine` has measured, and writes the machine file. */
+#include "machine.h"
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+tess_status machine_set_add(struct machine_set *s, const struct machine_result *r)
+{
+	int32_t np = s->npoints + r->npoints, nc = s->ncalls + r->ncalls;
+	struct machine_point *point = realloc(s->point, sizeof *point * (size_t)(np + 1));
+	struct machine_call *call = realloc(s->call, sizeof *call * (size_t)(nc + 1));
+
+	s->point = point ? point : s->point;
+	s->call = call ? call : s->call;
+	if (!point || !call)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	memcpy(point + s->npoints, r->point, sizeof *point * (size_t)r->npoints);
+	memcpy(call + s->ncalls, r->call, sizeof *call * (size_t)r->ncalls);
+	s->npoints = np;
+	s->ncalls = nc;
+	s->threads = r->threads ? r->threads : s->threads;
+	return TESS_OK;
+}
+
+/* ---- rates ----------------------------------------------------------------------------------- */
+
+/* Returns the time of the shortest step: what each of them takes besides its work. */
+static double find_latency(const struct machine_set *s)
+{
+	double least = 1;
+
+	for (int32_t i = 0; i < s->npoints; i++)
+		if (s->point[i].seconds < least)
+			least = s->point[i].seconds;
+	return least;
+}
+
+/* A class is for single ops that are not listed; what is no op is only listed. */
+static bool stands_for_class(const struct machine_point *p)
+{
+	return !strchr(p->key, '+') && strcmp(p->key, "sample") != 0 &&
+	       strcmp(p->key, "adamw") != 0;
+}
+
+/* Adds a point to a list, or takes the mean with one of alike rows and work. */
+static void add_rate_point(json_t *rates, const char *key, double rows, double work, double rate)
+{
+	json_t *list = json_object_get(rates, key), *point;
+	size_t i;
+
+	if (!list) {
+		list = json_array();
+		json_object_set_new(rates, key, list);
+	}
+	json_array_foreach(list, i, point) {
+		double w = json_number_value(json_array_get(point, 1)) / work;
+		json_t *r = json_array_get(point, 2);
+
+		if (json_number_value(json_array_get(point, 0)) != rows || w < 0.98 || w > 1.02)
+			continue;
+		json_real_set(r, sqrt(json_real_value(r) * rate));
+		return;
+	}
+	json_array_append_new(list, json_pack("[f, f, f]", rows, work, rate));
+}
+
+static json_t *make_rates(const struct machine_set *s, bool training, double latency)
+{
+	json_t *rates = json_object();
+
+	for (int32_t i = 0; i < s->npoints; i++) {
+		const struct machine_point *p = &s->point[i];
+		double work = p->work / (p->rows > 1 ? p->rows : 1), rate,
+		       seconds = p->seconds - latency, least = p->seconds / 8;
+
+		if (p->rows <= 0 || p->work <= 0 || p->training != training)
+			continue;
+		rate = p->work / (seconds > least ? seconds : least);
+		add_rate_point(rates, p->key, p->rows, work, rate);
+		if (stands_for_class(p))
+			add_rate_point(rates, tess_term_get_name(p->class), p->rows, work, rate);
+	}
+	return rates;
+}
+
+/* Makes the device of a number of ranks, which share the host. */
+static json_t *make_device(const struct machine_host *h, const struct machine_set *s)
+{
+	double latency = find_latency(s);
+
+	return json_pack("{s:i, s:i, s:f, s:f, s:o, s:o}", "ranks", (int)s->ranks, "threads",
+	                 (int)s->threads, "memory", h->memory / s->ranks, "latency", latency,
+	                 "rates", make_rates(s, false, latency), "training_rates",
+	                 make_rates(s, true, latency));
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/*
+ * Fits seconds + bytes / rate to the points of a call with the least relative errors, seconds not
+ * below half of the smallest time.
+ */
+static void fit_call(const struct machine_set *s, const char *name, double *seconds, double *rate)
+{
+	double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 1, slope;
+
+	for (int32_t i = 0; i < s->ncalls; i++) {
+		double x = s->call[i].bytes, y = s->call[i].seconds, k = 1 / (y * y);
+
+		if (strcmp(s->call[i].name, name) != 0)
+			continue;
+		w += k;
+		wx += k * x;
+		wxx += k * x * x;
+		wy += k * y;
+		wxy += k * x * y;
+		least = y < least ? y : least;
+	}
+	slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
+	*seconds = (wy - slope * wx) / w;
+	if (!(*seconds > least / 2)) {
+		*seconds = least / 2;
+		slope = (wxy - *seconds * wx) / wxx;
+	}
+	*rate = slope > 0 ? 1 / slope : 1e12;
+}
+
+static void add_link(json_t *within, const char *call, int32_t ranks, double seconds, double rate)
+{
+	json_t *list = json_object_get(within, call);
+
+	if (!list) {
+		list = json_array();
+		json_object_set_new(within, call, list);
+	}
+	json_array_append_new(list, json_pack("[i, f, f]", (int)ranks, seconds, rate));
+}
+
+static json_t *make_links(const struct machine_host *h)
+{
+	json_t *within = json_object();
+
+	for (int32_t n = 0; n < h->nsets; n++) {
+		const struct machine_set *s = &h->set[n];
+
+		for (int32_t i = 0; i < s->ncalls; i++) {
+			const char *name = s->call[i].name;
+			double seconds, rate;
+
+			if (i && !strcmp(name, s->call[i - 1].name))
+				continue;
+			fit_call(s, name, &seconds, &rate);
+			add_link(within, name, s->ranks, seconds, rate);
+			if (!strcmp(name, "all_gather"))
+				add_link(within, "default", s->ranks, seconds, rate);
+		}
+	}
+	return json_pack("{s:o}", "within", within);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static json_t *make_machine_object(const struct machine_host *h)
+{
+	json_t *device = make_device(h, &h->set[0]), *shared = json_array(), *root;
+	char about[256], host[64] = "host", date[32];
+	time_t now = time(NULL);
+	struct tm tm;
+
+	gethostname(host, sizeof host - 1);
+	gmtime_r(&now, &tm);
+	strftime(date, sizeof date, "%Y-%m-%d", &tm);
+	snprintf(about, sizeof about,
+	         "Measured by tessera bench machine on %s: %d CPUs, backend %s", date,
+	         (int)h->ncpus, h->backend);
+	for (int32_t i = 1; i < h->nsets; i++)
+		json_array_append_new(shared, make_device(h, &h->set[i]));
+	json_object_set_new(device, "shared", shared);
+	root = json_pack("{s:s, s:s, s:o, s:o}", "name", host, "about", about, "device", device,
+	                 "links", make_links(h));
+	if (h->disk_write > 0)
+		json_object_set_new(
+			root, "disk",
+			json_pack("{s:f, s:f}", "read", h->disk_read, "write", h->disk_write));
+	return root;
+}
+
+/* Writes a member of an object a line, and lists of points in one line. */
+static void write_value(FILE *f, json_t *v, int32_t depth)
+{
+	const char *key;
+	json_t *member;
+	size_t i;
+
+	if (json_is_object(v)) {
+		bool first = true;
+
+		json_object_foreach(v, key, member) {
+			fprintf(f, "%s%*s\"%s\": ", first ? "{\n" : ",\n", 2 * depth + 2, "", key);
+			write_value(f, member, depth + 1);
+			first = false;
+		}
+		fprintf(f, "\n%*s}", 2 * depth, "");
+	} else if (json_is_object(json_array_get(v, 0))) {
+		json_array_foreach(v, i, member) {
+			fputs(i ? ", " : "[", f);
+			write_value(f, member, depth);
+		}
+		fputs("]", f);
+	} else {
+		json_dumpf(v, f, JSON_ENCODE_ANY | JSON_REAL_PRECISION(4));
+	}
+}
+
+static tess_status write_machine_text(const char *path, json_t *root)
+{
+	FILE *f = fopen(path, "we");
+	bool written = f;
+
+	if (f) {
+		write_value(f, root, 0);
+		written = fputs("\n", f) >= 0 && !ferror(f);
+		written = !fclose(f) && written;
+	}
+	return written ? TESS_OK : tess_fail(TESS_EIO, "--out %s: %s", path, strerror(errno));
+}
+
+/* Frees sets. */
+static void free_sets(struct machine_host *h)
+{
+	for (int32_t i = 0; i < h->nsets; i++) {
+		free(h->set[i].point);
+		free(h->set[i].call);
+	}
+	h->nsets = 0;
+}
+
+tess_status machine_write_file(const char *path, struct machine_host *h)
+{
+	json_t *root = make_machine_object(h);
+	bool lacked = !root || tess_tool_lacked_json_memory();
+	tess_status st = lacked ? tess_fail(TESS_ENOMEM, "out of memory") : TESS_OK;
+
+	free_sets(h);
+	if (!st)
+		st = write_machine_text(path, root);
+	json_decref(root);
+	return st;
+}
