@@ -280,9 +280,10 @@ static double estimate_memory(const struct composer *c, const struct candidate *
 		const struct stage_size s = { layers, true };
 		double kept = k->pp == 1 ? 1 : end ? live : 1, sum;
 
-		sum = kept * compute->layer.holds[TESS_HOLDS_STEP] * layers +
-		      (end ? 0 : compute->base.holds[TESS_HOLDS_STEP]) +
-		      (k->dp > 1 ? data->base.holds[TESS_HOLDS_STEP] : 0);
+		sum = end || k->dp == 1 ? 0 : data->base.holds[TESS_HOLDS_STEP];
+		for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
+			sum += kept * compute->layer.holds[i] * layers +
+			       (end ? 0 : compute->base.holds[i]);
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
 			sum += add_base(data->layer.holds[i],
 			                data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);

@@ -87,8 +87,11 @@ static tess_status set_rows(struct evaluation *e, int64_t n, int64_t length, int
 
 static void keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t)
 {
+	double once = t->once > kept->once ? t->once : kept->once;
+
 	if (t->seconds > kept->seconds)
 		*kept = *t;
+	kept->once = once;
 }
 
 /* Counts the bytes that the steps of a segment send to other stages. */
@@ -115,6 +118,52 @@ static int32_t find_backward_step(const struct tess_program *p, const struct tes
 	return i;
 }
 
+/* Returns the bytes of the values that steps [first, end) gather from the ranks of a replica. */
+static double count_gathered(const struct evaluation *e, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	double bytes = 0;
+
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_step *s = l->step[i];
+		struct tess_cut cut;
+
+		if (s->kind != TESS_STEP_COLL || s->coll.kind != TESS_ALL_GATHER ||
+		    s->along == p->data_along)
+			continue;
+		cut = tess_step_find_cut(p, l->rank, s);
+		if (cut.nranks > 1)
+			bytes += (double)tess_step_count_sent(s, cut) * cut.nranks /
+			         (cut.nranks - 1);
+	}
+	return bytes * e->planner->machine->width / 4;
+}
+
+/* Returns the bytes of the logits that steps [first, end) have the loss of. */
+static double count_logits(const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_op *op = &l->step[i]->op;
+
+		if (l->step[i]->kind == TESS_STEP_OP && op->kind == TESS_OP_LOSS_D)
+			return (double)op->in[0].shape[0] * (double)op->in[0].shape[1] *
+			       sizeof(float);
+	}
+	return 0;
+}
+
+/* Measures values of steps [step[0], step[2]), of which the forward ends at step[1]. */
+static void measure_values(struct evaluation *e, const struct tess_program *p,
+                           const struct tess_rank_program *l, int32_t stage, const int32_t step[3])
+{
+	struct tess_stage_time *t = &e->stage[stage];
+	double gathered = count_gathered(e, p, l, step[0], step[1]);
+	double logits = count_logits(l, step[0], step[2]);
+
+	t->gathered = gathered > t->gathered ? gathered : t->gathered;
+	t->logits = logits > t->logits ? logits : t->logits;
+}
+
 /* Measures a program without stages, as if its halves were actions. */
 static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
                                   const struct tess_rank_program *l)
@@ -122,15 +171,15 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 	const struct tess_machine *m = e->planner->machine;
 	struct tess_step_time all = { 0 }, half[2] = { 0 };
 	int32_t middle = find_backward_step(p, l);
+	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
 	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
 
 	if (!st)
 		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
-	keep_slowest(
-		&e->stage[tess_program_get_pipeline_rank(p, l->rank)].of[TESS_PIPELINE_FORWARD],
-		&all);
+	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
+	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
 	return st;
@@ -151,6 +200,11 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 
 		st = tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
 		keep_slowest(&e->stage[s->stage].of[s->kind], &t);
+		measure_values(
+			e, p, l, s->stage,
+			(const int32_t[]){ s->first,
+		                           s->kind == TESS_PIPELINE_FORWARD ? s->end : s->first,
+		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
 	}
 	return l->nsegments || st ? st : measure_halves(e, p, l);
@@ -175,6 +229,24 @@ static tess_status measure_program(struct evaluation *e)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Adds the values of the stages of a rank to the bytes that it holds; they are in its step. */
+static void split_step(const struct evaluation *e, int32_t rank, double *held)
+{
+	int32_t of = tess_explaining_get_program_rank(&e->x, rank);
+
+	for (int32_t s = 0; s < e->nstages; s++) {
+		const struct tess_timeline *t = e->x.timeline;
+
+		if (e->nstages > 1 && !tess_program_has_stage(e->x.program, of, s))
+			continue;
+		held[TESS_HOLDS_GATHERED] += e->stage[s].gathered * (t ? t->stage_live[s] : 1);
+		held[TESS_HOLDS_LOSS] += e->stage[s].logits;
+	}
+	if (held[TESS_HOLDS_GATHERED] > held[TESS_HOLDS_STEP])
+		held[TESS_HOLDS_GATHERED] = held[TESS_HOLDS_STEP];
+	held[TESS_HOLDS_STEP] -= held[TESS_HOLDS_GATHERED];
+}
+
 /* positions: those of the cache of a replica. */
 static void measure_memory(struct evaluation *e, double positions)
 {
@@ -193,6 +265,8 @@ static void measure_memory(struct evaluation *e, double positions)
 			[TESS_HOLDS_FIXED] = 1,
 		};
 
+		if (e->x.training)
+			split_step(e, r, held);
 		for (int32_t i = 0; i < TESS_HOLDS; i++)
 			sum += held[i] *= m->holds[i];
 		if (sum > f->memory) {
@@ -246,14 +320,22 @@ static void add_time_terms(double *sum, const double *term, double times)
 /* Without stages all micro-batches run one after another. */
 static void add_plain_step(const struct evaluation *e, double *term)
 {
-	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
-		const struct tess_step_time *t = &e->stage[0].of[kind];
-		double once = t->term[TESS_TERM_DATA];
+	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
+		add_time_terms(term, e->stage[0].of[kind].term, (double)e->micro);
+}
 
-		add_time_terms(term, t->term, (double)e->micro);
-		if (e->planner->machine->once)
-			term[TESS_TERM_DATA] -= (double)(e->micro - 1) * once;
-	}
+/* Adds the gradients that each stage reduces in its last micro-batch. */
+static void add_reduced_once(const struct evaluation *e, double *term)
+{
+	double factor = e->planner->machine->time[TESS_TERM_DATA], most = 0;
+
+	for (int32_t s = 0; s < e->nstages; s++)
+		for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
+			double once = e->stage[s].of[kind].once;
+
+			most = once > most ? once : most;
+		}
+	term[TESS_TERM_DATA] += factor > 0 ? most / factor : 0;
 }
 
 /* Sets the durations of actions by stage: a full backward is I and W. */
@@ -321,8 +403,6 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
 				add_time_terms(term, e->stage[a->stage].of[k].term, 1);
 	}
-	if (e->planner->machine->once)
-		term[TESS_TERM_DATA] /= (double)e->micro;
 	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
 	tess_timeline_free(t);
 	return TESS_OK;
@@ -374,6 +454,7 @@ static tess_status predict_training(struct evaluation *e)
 		st = add_staged_step(e, e->out->terms);
 	else
 		add_plain_step(e, e->out->terms);
+	add_reduced_once(e, e->out->terms);
 	add_optimizer(e, e->out->terms);
 	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
 	return st;
@@ -435,8 +516,8 @@ static int64_t count_ahead(const struct evaluation *e)
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
-	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), rows = 512, steps;
-	int64_t ahead = count_ahead(e);
+	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), steps;
+	int64_t ahead = count_ahead(e), rows = e->planner->machine->prompt_rows;
 	double seconds;
 	tess_status st;
 

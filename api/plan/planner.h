@@ -29,6 +29,7 @@ struct tess_planner {
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
 	struct tess_step_time of[TESS_PIPELINE_KINDS];
+	double gathered, logits; /* bytes of a micro-batch: TESS_HOLDS_GATHERED, TESS_HOLDS_LOSS */
 };
 
 /*

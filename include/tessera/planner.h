@@ -94,8 +94,12 @@ enum {
 	TESS_MEMORY_GRADIENTS,
 	/* State of the optimizer. */
 	TESS_MEMORY_STATE,
-	/* Activations of a step. */
+	/* Activations of a step, without those below. */
 	TESS_MEMORY_STEP,
+	/* Activations that are gathered from the ranks of a replica. */
+	TESS_MEMORY_GATHERED,
+	/* Copies of the logits that the machine file adds. */
+	TESS_MEMORY_LOSS,
 	/* Keys and values of generation. */
 	TESS_MEMORY_CACHE,
 	/* What the machine file adds. */
