@@ -213,7 +213,7 @@ static tess_status fail_search(const struct search *s)
 		                 "%lld and the model; give other numbers",
 		                 (int)s->nranks, (long long)p->options.batch);
 	return tess_fail(TESS_EINVAL,
-	                 "nothing fits in %.1f GB: the least is about %.1f GB, with dp=%d,tp=%d,"
+	                 "nothing fits in %.3g GB: the least is about %.3g GB, with dp=%d,tp=%d,"
 	                 "pp=%d; give more ranks, or a smaller batch",
 	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
 	                 (int)s->least.pp);

@@ -82,7 +82,7 @@ static struct tess_explanation *explain_case(const struct planned_case *c)
 	return e;
 }
 
-static struct tess_strategy make_strategy(const struct planned_case *c)
+static struct tess_strategy make_case_strategy(const struct planned_case *c)
 {
 	return (struct tess_strategy){ .size = sizeof(struct tess_strategy),
 		                       .mesh = c->mesh,
@@ -96,7 +96,7 @@ static struct tess_strategy make_strategy(const struct planned_case *c)
 START_TEST(memory_is_that_of_the_run)
 {
 	const struct planned_case *c = &cases[_i];
-	const struct tess_strategy s = make_strategy(c);
+	const struct tess_strategy s = make_case_strategy(c);
 	struct tess_planner *p = open_planner_for(0);
 	struct tess_explanation *e = explain_case(c);
 	const struct tess_forecast *f;
