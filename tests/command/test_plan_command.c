@@ -35,7 +35,7 @@ static int read_lines(char *text, json_t *lines[8])
 	return n;
 }
 
-static double get_json_number(const json_t *o, const char *key)
+static double get_forecast_number(const json_t *o, const char *key)
 {
 	ck_assert_msg(json_is_number(json_object_get(o, key)), "%s", key);
 	return json_number_value(json_object_get(o, key));
@@ -53,11 +53,11 @@ START_TEST(table_and_json)
 	ck_assert_int_eq(read_lines(text, line), 3);
 	for (int i = 0; i < 3; i++) {
 		ck_assert(json_is_true(json_object_get(line[i], "fits")));
-		ck_assert(get_json_number(line[i], "seconds") > 0 &&
-		          get_json_number(line[i], "ranks") == 4);
-		ck_assert(!i || get_json_number(line[i - 1], "seconds") <=
-		                        get_json_number(line[i], "seconds"));
-		ck_assert(get_json_number(json_object_get(line[i], "terms"), "products") > 0);
+		ck_assert(get_forecast_number(line[i], "seconds") > 0 &&
+		          get_forecast_number(line[i], "ranks") == 4);
+		ck_assert(!i || get_forecast_number(line[i - 1], "seconds") <=
+		                        get_forecast_number(line[i], "seconds"));
+		ck_assert(get_forecast_number(json_object_get(line[i], "terms"), "products") > 0);
 	}
 	for (int i = 0; i < 3; i++)
 		json_decref(line[i]);
@@ -97,7 +97,8 @@ START_TEST(considers_a_strategy)
 	plan_data(text, "-n 4 --top 1 --json --consider '--mesh dp=2,tp=2 --plan tp --recompute "
 	                "**.mlp --plan-override dp:**=zero1' " PLANNED);
 	ck_assert_int_eq(read_lines(text, line), 2);
-	ck_assert(get_json_number(line[0], "seconds") <= get_json_number(line[1], "seconds"));
+	ck_assert(get_forecast_number(line[0], "seconds") <=
+	          get_forecast_number(line[1], "seconds"));
 	ck_assert_str_eq(
 		json_string_value(json_object_get(json_object_get(line[1], "strategy"), "mesh")),
 		"dp=2,tp=2");
@@ -118,8 +119,8 @@ START_TEST(predicts_a_file)
 	                                  "{\"plan\":\"tp\",\"mesh\":\"tp=2\"}\n");
 	plan_data(text, "--strategies lines.jsonl " PLANNED);
 	ck_assert_int_eq(read_lines(text, line), 4);
-	ck_assert(get_json_number(line[0], "ranks") == 2 &&
-	          get_json_number(line[3], "seconds") > 0);
+	ck_assert(get_forecast_number(line[0], "ranks") == 2 &&
+	          get_forecast_number(line[3], "seconds") > 0);
 	expect_part(json_string_value(json_object_get(line[1], "error")), "tq");
 	expect_part(json_string_value(json_object_get(line[2], "error")), "\"lr\"");
 	for (int i = 0; i < 4; i++)
