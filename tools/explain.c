@@ -13,6 +13,7 @@ struct explain_options {
 	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
 	int32_t tokens, batch, micro, sequence, optimizer;
+	uint64_t memory;
 	bool program, storage, json, train;
 };
 
@@ -23,7 +24,7 @@ static const char *name_optimizer(int32_t kind)
 	return kind == TESS_ADAMW ? "adamw" : "sgd";
 }
 
-/* Returns whether the step of a pipeline is explained, too. */
+/* Returns whether the step has micro-batches, whose schedule may be simulated. */
 static bool has_pipeline(const struct explain_options *a)
 {
 	return a->micro || a->schedule || a->timeline || a->times;
@@ -34,10 +35,9 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 	if (a->storage && (a->json || a->program))
 		return tess_fail(TESS_EINVAL, "--storage prints text, and no program; leave out "
 		                              "--json and --program");
-	if (has_pipeline(a) && (a->storage || a->json || a->program))
+	if (a->times && (a->storage || a->json || a->program))
 		return tess_fail(TESS_EINVAL,
-		                 "--micro-batches, --pipeline-schedule, --timeline and "
-		                 "--timeline-times add to the tables; leave out --json, --program "
+		                 "--timeline-times adds to the tables; leave out --json, --program "
 		                 "and --storage");
 	if (!a->train && has_pipeline(a))
 		return tess_fail(TESS_EINVAL,
@@ -63,7 +63,7 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 
 static const struct tess_tool_option inference_options[] = {
 	{ "tokens", "N", "rows of the step (default: 1, as in decoding one sequence)", AT(tokens),
-	  .lo = 1, .hi = 1 << 20 },
+	  .lo = 1, .hi = INT32_MAX },
 	{ 0 },
 };
 
@@ -90,6 +90,14 @@ static const struct tess_tool_option training_options[] = {
 	{ 0 },
 };
 
+static const struct tess_tool_option fit_options[] = {
+	{ "memory", "SIZE",
+	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB: print whether it is enough, and for "
+	  "how many sequences",
+	  .at = offsetof(struct explain_options, memory), .parse = tess_tool_parse_memory },
+	{ 0 },
+};
+
 static const struct tess_tool_option output_options[] = {
 	{ "program", NULL, "print computations and moves, with placements; +: in the step before",
 	  AT(program) },
@@ -110,13 +118,22 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "Step of inference", inference_options, .to = a },
 		{ "", tess_tool_memory_options, .to = &a->session },
 		{ "Step of training", training_options, .to = a },
+		{ "Memory", fit_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_explain, sections, &a->session.model);
 
-	return st ? st : check_kind_of_step(a);
+	if (!st)
+		st = check_kind_of_step(a);
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
+	if (!st && a->train && a->session.strategy) {
+		a->schedule = a->schedule ? a->schedule : a->session.strategy->pipeline_schedule;
+		a->micro = a->micro ? a->micro : (int32_t)a->session.strategy->micro_batches;
+	}
+	return st;
 }
 
 static tess_status format_explanation(const struct tess_explanation *e,
@@ -155,22 +172,29 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-static tess_status explain_training(const struct explain_options *a, const char *schedule,
-                                    int32_t nmicro, struct tess_explanation **out)
+/* Explains one of nmicro micro-batches; 0: one, or as many as the schedule decides. */
+static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
+                                    struct tess_explanation **out)
 {
+	int32_t parts = nmicro ? nmicro : 1;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
 		                                .plan = a->session.plan,
 		                                .overrides = a->session.overrides.text,
 		                                .ignore_unexpected = a->session.ignore_unexpected,
 		                                .optimizer = a->optimizer,
-		                                .pipeline_schedule = schedule,
+		                                .pipeline_schedule = a->schedule,
 		                                .recompute =
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro };
 
+	if (get_batch(a) % parts)
+		return tess_fail(TESS_EINVAL,
+		                 "--batch %d: cannot be cut into %d micro-batches of as many "
+		                 "sequences",
+		                 (int)get_batch(a), (int)parts);
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
+	                             a->session.ranks, get_batch(a) / parts, a->sequence, &options,
 	                             out);
 }
 
@@ -206,47 +230,33 @@ static tess_status print_explanation(const struct tess_explanation *e,
 
 /* ---- the step of a pipeline ------------------------------------------------------------------ */
 
-static int32_t count_pipeline_ranks(const struct tess_explanation *e)
-{
-	for (int32_t d = 0; d < e->ndims; d++)
-		if (!strcmp(e->dim_names[d], "pp"))
-			return e->dim_sizes[d];
-	return 1;
-}
-
-/* Opens the schedule on the mesh of an explanation, if that has stages. */
-static tess_status open_pipeline(const struct explain_options *a, const struct tess_explanation *e,
-                                 struct tess_pipeline **out)
+/* Opens the schedule on the mesh, if that has stages. */
+static tess_status open_pipeline(const struct explain_options *a, struct tess_pipeline **out)
 {
 	const char *name = a->schedule ? a->schedule : "1f1b";
+	int32_t nranks = 1;
+	tess_status st = tess_tool_count_pipeline_ranks(a->session.mesh, a->session.ranks, &nranks);
 
-	if (count_pipeline_ranks(e) > 1)
-		return tess_pipeline_open(name, count_pipeline_ranks(e), a->micro, out);
-	return a->schedule || a->timeline
+	if (!st && nranks > 1)
+		return tess_pipeline_open(name, nranks, a->micro, out);
+	return !st && a->timeline
 	               ? tess_fail(TESS_EINVAL,
-	                           "--pipeline-schedule %s: the mesh has no stages; use --mesh "
-	                           "pp=N",
-	                           name)
-	               : TESS_OK;
+	                           "--timeline %s: the mesh has no stages; use --mesh pp=N",
+	                           a->timeline)
+	               : st;
 }
 
-/* Opens the schedule, and replaces the explanation by one of a micro-batch. */
-static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
-                                       struct tess_pipeline **out, int32_t *nmicro)
+/* Opens the schedule. If that decides the number of micro-batches, explains one of these. */
+static tess_status explain_schedule(const struct explain_options *a, struct tess_explanation **e,
+                                    struct tess_pipeline **out)
 {
-	tess_status st = open_pipeline(a, *e, out);
+	tess_status st = has_pipeline(a) ? open_pipeline(a, out) : TESS_OK;
 
-	*nmicro = st ? 1 : *out ? (*out)->nmicro : a->micro ? a->micro : 1;
-	if (!st && get_batch(a) % *nmicro)
-		return tess_fail(TESS_EINVAL,
-		                 "--batch %d: cannot be cut into %d micro-batches of as many "
-		                 "sequences",
-		                 (int)get_batch(a), (int)*nmicro);
-	if (st)
+	if (st || !*out || (*out)->nmicro == (*e)->micro_batches)
 		return st;
 	tess_explanation_free(*e);
 	*e = NULL;
-	return explain_training(a, a->schedule, *nmicro, e);
+	return explain_training(a, (*out)->nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -302,7 +312,6 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e = NULL;
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
-	int32_t nmicro = 1;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -313,24 +322,22 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { schedule, times } });
 
 	if (!st)
-		st = a->train ? explain_training(a, NULL, 1, &e) : explain_inference(a, &e);
+		st = a->train ? explain_training(a, a->micro, &e) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
 	if (!st && has_pipeline(a))
-		st = explain_micro_batch(a, &e, &p, &nmicro);
+		st = explain_schedule(a, &e, &p);
 	if (!st && p)
 		st = simulate_pipeline(a, p, &t);
+	if (!st && a->memory)
+		st = tess_explanation_fit(e, a->memory, a->session.positions);
 	if (!st && a->svg)
 		st = draw_explanation(e, a);
 	if (!st && t && a->timeline)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
-	if (!st && nmicro > 1)
-		printf("\nthe tables above are of one of %d micro-batches, memory of all that a "
-		       "rank keeps\n",
-		       (int)nmicro);
-	if (!st && t)
+	if (!st && t && !a->json && !a->program && !a->storage)
 		st = print_pipeline(t);
 	tess_timeline_free(t);
 	tess_pipeline_close(p);

@@ -8,14 +8,16 @@
 
 /* Ids of the short sequences from which calls along dp are measured, which no row changes. */
 enum { SHORT_SEQUENCE = 8 };
-/* Sequences of a replica from which on time and values grow in proportion. */
-enum { LOCAL_MAX = 8 };
+/* Numbers of sequences of a replica that are measured; others are on the line through them. */
+enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
+/* Bytes of the buckets of a candidate with large ones. */
+#define LARGE_BUCKET (UINT64_C(256) << 20)
 /* Share of a backward that hides calls along dp; share of these that is seen all the same. */
 #define HIDING 0.8
 #define SEEN 0.05
 
 struct composed_key {
-	int32_t dp, tp, plan, zero, recompute;
+	int32_t dp, tp, plan, zero, recompute, bucket;
 	int64_t local;
 };
 struct entry {
@@ -94,6 +96,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	s->plan = k->plan < 0 ? "auto" : p->model.model->presets[k->plan].name;
 	s->mesh = format_mesh(p, k);
 	s->micro_batches = k->micro > 1 ? k->micro : 0;
+	s->bucket = k->bucket ? LARGE_BUCKET : 0;
 	if (zero[k->zero]) {
 		list[0] = zero[k->zero];
 		s->overrides = list;
@@ -102,7 +105,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 		list[2] = format_recomputed(p, k->recompute);
 		s->recompute = list + 2;
 	}
-	if (k->pp > 1)
+	if (k->pp > 1 && p->options.train)
 		s->pipeline_schedule = tess_candidate_get_schedule(k->schedule, &per_rank);
 	return s->mesh && (!k->recompute || list[2]) ? s : NULL;
 }
@@ -110,8 +113,8 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 /* ---- lowered layers -------------------------------------------------------------------------- */
 
 /* Sets out to a * x + b * y, member by member. */
-static void combine(double a, const struct tess_sample *x, double b, const struct tess_sample *y,
-                    struct tess_sample *out)
+static void combine_samples(double a, const struct tess_sample *x, double b,
+                            const struct tess_sample *y, struct tess_sample *out)
 {
 	const double *from = (const double *)x, *with = (const double *)y;
 	double *to = (double *)out;
@@ -130,6 +133,7 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 		                     .pp = 1,
 		                     .plan = key->plan,
 		                     .zero = key->zero,
+		                     .bucket = key->bucket,
 		                     .recompute = key->recompute };
 	const struct tess_strategy *s = tess_candidate_make_strategy(p, &k);
 	bool whole = !p->shallow[1].layers;
@@ -147,12 +151,12 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 	if (st)
 		return st;
 	if (whole) {
-		combine(1.0 / (double)p->layers, &at[0], 0, &at[0], &out->layer);
-		combine(0, &at[0], 0, &at[0], &out->base);
+		combine_samples(1.0 / (double)p->layers, &at[0], 0, &at[0], &out->layer);
+		combine_samples(0, &at[0], 0, &at[0], &out->base);
 		return TESS_OK;
 	}
-	combine(-1 / (n[1] - n[0]), &at[0], 1 / (n[1] - n[0]), &at[1], &out->layer);
-	combine(1, &at[0], -n[0], &out->layer, &out->base);
+	combine_samples(-1 / (n[1] - n[0]), &at[0], 1 / (n[1] - n[0]), &at[1], &out->layer);
+	combine_samples(1, &at[0], -n[0], &out->layer, &out->base);
 	return TESS_OK;
 }
 
@@ -276,8 +280,10 @@ static double estimate_memory(const struct composer *c, const struct candidate *
 		const struct stage_size s = { layers, true };
 		double kept = k->pp == 1 ? 1 : end ? live : 1, sum;
 
-		sum = kept * compute->layer.holds[TESS_HOLDS_STEP] * layers +
-		      (end ? 0 : compute->base.holds[TESS_HOLDS_STEP]);
+		sum = end || k->dp == 1 ? 0 : data->base.holds[TESS_HOLDS_STEP];
+		for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
+			sum += kept * compute->layer.holds[i] * layers +
+			       (end ? 0 : compute->base.holds[i]);
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
 			sum += add_base(data->layer.holds[i],
 			                data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
@@ -286,32 +292,52 @@ static double estimate_memory(const struct composer *c, const struct candidate *
 	return most + c->planner->machine->holds[TESS_HOLDS_FIXED];
 }
 
-tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
+/* Composes the rows of a candidate, on the line through two numbers of sequences. */
+static tess_status compose_rows(struct composer *c, const struct candidate *k, struct composed *out)
 {
-	struct composed_key rows, replicas;
-	struct composed compute, data;
-	double times;
+	struct composed_key key;
+	struct composed few, more;
+	double share = (double)(k->local - LOCAL_FEW) / (LOCAL_MORE - LOCAL_FEW);
 	tess_status st;
 
-	memset(&rows, 0, sizeof rows);
-	memset(&replicas, 0, sizeof replicas);
-	rows.dp = 1;
-	rows.tp = replicas.tp = k->tp;
-	rows.plan = replicas.plan = k->plan;
-	rows.recompute = k->recompute;
-	rows.local = k->local < LOCAL_MAX || k->local % LOCAL_MAX ? k->local : LOCAL_MAX;
-	replicas.dp = k->dp;
-	replicas.zero = k->zero;
-	st = find_composed(c, replicas, &data);
+	memset(&key, 0, sizeof key);
+	key.dp = 1;
+	key.tp = k->tp;
+	key.plan = k->plan;
+	key.recompute = k->recompute;
+	key.local = LOCAL_FEW;
+	st = find_composed(c, key, &few);
+	if (st || few.refused || k->local == LOCAL_FEW) {
+		*out = few;
+		return st;
+	}
+	key.local = LOCAL_MORE;
+	st = find_composed(c, key, &more);
+	out->refused = more.refused;
+	combine_samples(1 - share, &few.layer, share, &more.layer, &out->layer);
+	combine_samples(1 - share, &few.base, share, &more.base, &out->base);
+	return st;
+}
+
+tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
+{
+	struct composed_key key;
+	struct composed compute, data;
+	tess_status st;
+
+	memset(&key, 0, sizeof key);
+	key.dp = k->dp;
+	key.tp = k->tp;
+	key.plan = k->plan;
+	key.zero = k->zero;
+	key.bucket = k->bucket;
+	st = find_composed(c, key, &data);
 	if (!st && !data.refused)
-		st = find_composed(c, rows, &compute);
+		st = compose_rows(c, k, &compute);
 	if (st)
 		return st;
 	if (data.refused || compute.refused)
 		return TESS_EINVAL;
-	times = (double)k->local / (double)rows.local;
-	combine(times, &compute.layer, 0, &compute.layer, &compute.layer);
-	combine(times, &compute.base, 0, &compute.base, &compute.base);
 	k->memory = estimate_memory(c, k, &compute, &data);
 	k->seconds = estimate_seconds(c, k, &compute, &data);
 	return TESS_OK;

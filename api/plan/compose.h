@@ -16,6 +16,7 @@ struct candidate {
 	int32_t dp, tp, pp;
 	int32_t plan; /* index of the model's presets; -1: auto */
 	int32_t zero, recompute; /* ZERO_..., RECOMPUTE_... */
+	int32_t bucket; /* 1: large ones along dp, for many ranks */
 	int64_t local, micro; /* sequences of a replica at once; micro-batches of a step */
 	int32_t schedule; /* index of tess_candidate_get_schedule */
 	double seconds, memory; /* estimates */

@@ -44,7 +44,7 @@ static tess_status open_plan(struct evaluation *e)
 	return tess_plan_open(e->x.model.model, s->plan, s->overrides, n, &e->x.model.plan);
 }
 
-static tess_status set_mesh(struct evaluation *e)
+static tess_status set_strategy_mesh(struct evaluation *e)
 {
 	struct tess_mesh_shape given;
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
@@ -55,7 +55,7 @@ static tess_status set_mesh(struct evaluation *e)
 }
 
 /* Returns the ranks along dp, which share the sequences of a step. */
-static int64_t count_replicas(const struct evaluation *e)
+static int64_t count_along_dp(const struct evaluation *e)
 {
 	int32_t dp = tess_mesh_shape_find(&e->x.mesh, "dp", 2);
 
@@ -87,8 +87,11 @@ static tess_status set_rows(struct evaluation *e, int64_t n, int64_t length, int
 
 static void keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t)
 {
+	double once = t->once > kept->once ? t->once : kept->once;
+
 	if (t->seconds > kept->seconds)
 		*kept = *t;
+	kept->once = once;
 }
 
 /* Counts the bytes that the steps of a segment send to other stages. */
@@ -106,7 +109,7 @@ static double count_stage_bytes(const struct tess_program *p, const struct tess_
 }
 
 /* Returns the first step of the backward. */
-static int32_t find_backward(const struct tess_program *p, const struct tess_rank_program *l)
+static int32_t find_backward_step(const struct tess_program *p, const struct tess_rank_program *l)
 {
 	int32_t i = 0;
 
@@ -115,20 +118,68 @@ static int32_t find_backward(const struct tess_program *p, const struct tess_ran
 	return i;
 }
 
+/* Returns the bytes of the values that steps [first, end) gather from the ranks of a replica. */
+static double count_gathered(const struct evaluation *e, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	double bytes = 0;
+
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_step *s = l->step[i];
+		struct tess_cut cut;
+
+		if (s->kind != TESS_STEP_COLL || s->coll.kind != TESS_ALL_GATHER ||
+		    s->along == p->data_along)
+			continue;
+		cut = tess_step_find_cut(p, l->rank, s);
+		if (cut.nranks > 1)
+			bytes += (double)tess_step_count_sent(s, cut) * cut.nranks /
+			         (cut.nranks - 1);
+	}
+	return bytes * e->planner->machine->width / 4;
+}
+
+/* Returns the bytes of the logits that steps [first, end) have the loss of. */
+static double count_logits(const struct tess_rank_program *l, int32_t first, int32_t end)
+{
+	for (int32_t i = first; i < end; i++) {
+		const struct tess_op *op = &l->step[i]->op;
+
+		if (l->step[i]->kind == TESS_STEP_OP && op->kind == TESS_OP_LOSS_D)
+			return (double)op->in[0].shape[0] * (double)op->in[0].shape[1] *
+			       sizeof(float);
+	}
+	return 0;
+}
+
+/* Measures values of steps [step[0], step[2]), of which the forward ends at step[1]. */
+static void measure_values(struct evaluation *e, const struct tess_program *p,
+                           const struct tess_rank_program *l, int32_t stage, const int32_t step[3])
+{
+	struct tess_stage_time *t = &e->stage[stage];
+	double gathered = count_gathered(e, p, l, step[0], step[1]);
+	double logits = count_logits(l, step[0], step[2]);
+
+	t->gathered = gathered > t->gathered ? gathered : t->gathered;
+	t->logits = logits > t->logits ? logits : t->logits;
+}
+
 /* Measures a program without stages, as if its halves were actions. */
 static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
                                   const struct tess_rank_program *l)
 {
 	const struct tess_machine *m = e->planner->machine;
 	struct tess_step_time all = { 0 }, half[2] = { 0 };
-	int32_t middle = find_backward(p, l);
+	int32_t middle = find_backward_step(p, l);
+	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
 	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
 
 	if (!st)
 		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
-	keep_slowest(&e->stage[0].of[TESS_PIPELINE_FORWARD], &all);
+	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
+	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
 	return st;
@@ -149,6 +200,11 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 
 		st = tess_steps_time(m, p, l, s->first, s->end, &e->known, &t);
 		keep_slowest(&e->stage[s->stage].of[s->kind], &t);
+		measure_values(
+			e, p, l, s->stage,
+			(const int32_t[]){ s->first,
+		                           s->kind == TESS_PIPELINE_FORWARD ? s->end : s->first,
+		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
 	}
 	return l->nsegments || st ? st : measure_halves(e, p, l);
@@ -173,6 +229,24 @@ static tess_status measure_program(struct evaluation *e)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Adds the values of the stages of a rank to the bytes that it holds; they are in its step. */
+static void split_step(const struct evaluation *e, int32_t rank, double *held)
+{
+	int32_t of = tess_explaining_get_program_rank(&e->x, rank);
+
+	for (int32_t s = 0; s < e->nstages; s++) {
+		const struct tess_timeline *t = e->x.timeline;
+
+		if (e->nstages > 1 && !tess_program_has_stage(e->x.program, of, s))
+			continue;
+		held[TESS_HOLDS_GATHERED] += e->stage[s].gathered * (t ? t->stage_live[s] : 1);
+		held[TESS_HOLDS_LOSS] += e->stage[s].logits;
+	}
+	if (held[TESS_HOLDS_GATHERED] > held[TESS_HOLDS_STEP])
+		held[TESS_HOLDS_GATHERED] = held[TESS_HOLDS_STEP];
+	held[TESS_HOLDS_STEP] -= held[TESS_HOLDS_GATHERED];
+}
+
 /* positions: those of the cache of a replica. */
 static void measure_memory(struct evaluation *e, double positions)
 {
@@ -191,6 +265,8 @@ static void measure_memory(struct evaluation *e, double positions)
 			[TESS_HOLDS_FIXED] = 1,
 		};
 
+		if (e->x.training)
+			split_step(e, r, held);
 		for (int32_t i = 0; i < TESS_HOLDS; i++)
 			sum += held[i] *= m->holds[i];
 		if (sum > f->memory) {
@@ -207,7 +283,7 @@ static tess_status set_training(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
 	const struct tess_strategy *s = e->strategy;
-	int64_t all = count_replicas(e), here;
+	int64_t all = count_along_dp(e), here;
 
 	e->micro = s->micro_batches ? s->micro_batches : 1;
 	if (e->batch % e->micro)
@@ -235,7 +311,7 @@ static tess_status set_training(struct evaluation *e)
 	return set_rows(e, here, e->sequence, 0);
 }
 
-static void add_terms(double *sum, const double *term, double times)
+static void add_time_terms(double *sum, const double *term, double times)
 {
 	for (int32_t i = 0; i < TESS_TERMS; i++)
 		sum[i] += times * term[i];
@@ -244,14 +320,22 @@ static void add_terms(double *sum, const double *term, double times)
 /* Without stages all micro-batches run one after another. */
 static void add_plain_step(const struct evaluation *e, double *term)
 {
-	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
-		const struct tess_step_time *t = &e->stage[0].of[kind];
-		double once = t->term[TESS_TERM_DATA];
+	for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++)
+		add_time_terms(term, e->stage[0].of[kind].term, (double)e->micro);
+}
 
-		add_terms(term, t->term, (double)e->micro);
-		if (e->planner->machine->once)
-			term[TESS_TERM_DATA] -= (double)(e->micro - 1) * once;
-	}
+/* Adds the gradients that each stage reduces in its last micro-batch. */
+static void add_reduced_once(const struct evaluation *e, double *term)
+{
+	double factor = e->planner->machine->time[TESS_TERM_DATA], most = 0;
+
+	for (int32_t s = 0; s < e->nstages; s++)
+		for (int32_t kind = 0; kind < TESS_PIPELINE_KINDS; kind++) {
+			double once = e->stage[s].of[kind].once;
+
+			most = once > most ? once : most;
+		}
+	term[TESS_TERM_DATA] += factor > 0 ? most / factor : 0;
 }
 
 /* Sets the durations of actions by stage: a full backward is I and W. */
@@ -312,17 +396,13 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 
 		if (a->kind > TESS_PIPELINE_BACKWARD_WEIGHTS)
 			continue;
-		add_terms(term, e->stage[a->stage].of[a->kind].term, 1);
+		add_time_terms(term, e->stage[a->stage].of[a->kind].term, 1);
 		if (a->kind == TESS_PIPELINE_BACKWARD &&
-		    e->stage[a->stage].of[a->kind].seconds == 0) {
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_INPUTS].term,
-			          1);
-			add_terms(term, e->stage[a->stage].of[TESS_PIPELINE_BACKWARD_WEIGHTS].term,
-			          1);
-		}
+		    e->stage[a->stage].of[a->kind].seconds == 0)
+			for (int32_t k = TESS_PIPELINE_BACKWARD_INPUTS;
+			     k <= TESS_PIPELINE_BACKWARD_WEIGHTS; k++)
+				add_time_terms(term, e->stage[a->stage].of[k].term, 1);
 	}
-	if (e->planner->machine->once)
-		term[TESS_TERM_DATA] /= (double)e->micro;
 	term[TESS_TERM_BUBBLE] += t->length - t->work[busiest];
 	tess_timeline_free(t);
 	return TESS_OK;
@@ -374,6 +454,7 @@ static tess_status predict_training(struct evaluation *e)
 		st = add_staged_step(e, e->out->terms);
 	else
 		add_plain_step(e, e->out->terms);
+	add_reduced_once(e, e->out->terms);
 	add_optimizer(e, e->out->terms);
 	e->out->sent = (double)tess_explaining_measure_plan(&e->x).sent;
 	return st;
@@ -388,41 +469,68 @@ static void close_program(struct evaluation *e)
 	e->x.program = NULL;
 }
 
-/* Returns the seconds of one step of generation, and adds its terms `times` times. */
+/* Returns the stage that takes longest. */
+static const struct tess_step_time *find_slowest_stage(const struct evaluation *e)
+{
+	int32_t most = 0;
+
+	for (int32_t s = 1; s < e->nstages; s++)
+		if (e->stage[s].of[TESS_PIPELINE_FORWARD].seconds >
+		    e->stage[most].of[TESS_PIPELINE_FORWARD].seconds)
+			most = s;
+	return &e->stage[most].of[TESS_PIPELINE_FORWARD];
+}
+
+/*
+ * Adds the terms of a step of generation `times` times, and sets its seconds. ahead: as many steps
+ * are under way as there are stages, and the slowest stage sets their pace.
+ */
 static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t length, int64_t from,
-                                      double times, double *seconds)
+                                      bool ahead, double times, double *seconds)
 {
 	tess_status st = set_rows(e, n, length, from);
 
 	e->x.e.tokens = n * length;
+	e->x.nselected = n;
 	if (!st)
 		st = measure_program(e);
 	*seconds = 0;
 	for (int32_t s = 0; s < e->nstages && !st; s++) {
-		const struct tess_step_time *t = &e->stage[s].of[TESS_PIPELINE_FORWARD];
+		const struct tess_step_time *t =
+			ahead ? find_slowest_stage(e) : &e->stage[s].of[TESS_PIPELINE_FORWARD];
 
-		add_terms(e->out->terms, t->term, times);
+		add_time_terms(e->out->terms, t->term, times);
 		*seconds += t->seconds;
 	}
 	return st;
 }
 
+/* Returns the stages of generation, if several steps are under way; else 1. */
+static int64_t count_ahead(const struct evaluation *e)
+{
+	int32_t pp = tess_mesh_shape_find(&e->x.mesh, "pp", 2);
+
+	return pp < 0 || !e->planner->machine->exact ? 1 : e->x.mesh.dim[pp].size;
+}
+
 static tess_status predict_generation(struct evaluation *e)
 {
 	const struct tess_planner_options *o = &e->planner->options;
-	int64_t here = tess_edge(o->batch, count_replicas(e), 1), rows = 512, steps;
+	int64_t here = tess_edge(o->batch, count_along_dp(e), 1), steps;
+	int64_t ahead = count_ahead(e), rows = e->planner->machine->prompt_rows;
 	double seconds;
 	tess_status st;
 
 	rows = o->prompt < rows ? o->prompt : rows;
-	steps = tess_up(o->prompt, rows);
-	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, (double)(steps * here),
-	                        &seconds);
-	e->out->prompt_seconds = seconds * (double)(steps * here);
+	steps = tess_up(o->prompt, rows) * here;
+	/* of steps under way, each adds one stage */
+	st = add_generated_step(e, 1, rows, (o->prompt - rows) / 2, ahead > 1,
+	                        (double)(steps + ahead - 1) / (double)ahead, &seconds);
+	e->out->prompt_seconds = seconds * (double)(steps + ahead - 1) / (double)ahead;
 	close_program(e);
 	if (!st)
-		st = add_generated_step(e, here, 1, o->prompt + o->tokens / 2, (double)o->tokens,
-		                        &seconds);
+		st = add_generated_step(e, tess_up(here, ahead), 1, o->prompt + o->tokens / 2,
+		                        ahead > 1 && here > 1, (double)o->tokens, &seconds);
 	e->out->token_seconds = seconds;
 	if (st)
 		return st;
@@ -474,16 +582,16 @@ static tess_status open_evaluation(struct evaluation *e)
 	e->opened = !st;
 	*e->out = (struct tess_forecast){ .strategy = *e->strategy };
 	if (!st)
-		st = set_mesh(e);
+		st = set_strategy_mesh(e);
 	e->out->nranks = e->x.e.nranks;
 	return st;
 }
 
-tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
-                                  struct tess_forecast *out)
+static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned_model *model,
+                               const struct tess_strategy *s, struct tess_forecast *out)
 {
 	struct evaluation e = { .planner = p,
-		                .model = &p->model,
+		                .model = model,
 		                .batch = p->options.batch,
 		                .sequence = p->options.sequence,
 		                .strategy = s,
@@ -496,6 +604,33 @@ tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_stra
 		tess_planner_conclude(p, out);
 	close_evaluation(&e);
 	return st;
+}
+
+tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
+                                  struct tess_forecast *out)
+{
+	return evaluate_on(p, &p->model, s, out);
+}
+
+tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,
+                                     double *seconds, double *memory)
+{
+	struct tess_forecast f[2];
+	double n[2] = { (double)p->shallow[0].layers, (double)p->shallow[1].layers }, times;
+	tess_status st = evaluate_on(p, n[1] > 0 ? &p->shallow[0].model : &p->model, s, &f[0]);
+
+	if (!st && n[1] > 0)
+		st = evaluate_on(p, &p->shallow[1].model, s, &f[1]);
+	if (st)
+		return st;
+	times = n[1] > 0 ? ((double)p->layers - n[0]) / (n[1] - n[0]) : 0;
+	*seconds = f[0].seconds;
+	*memory = f[0].memory;
+	if (times > 0) {
+		*seconds += times * (f[1].seconds - f[0].seconds);
+		*memory += times * (f[1].memory - f[0].memory);
+	}
+	return TESS_OK;
 }
 
 /* Copies the terms, each times its factor of the machine, into out. */

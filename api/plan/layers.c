@@ -31,7 +31,7 @@ static size_t measure_prefix(const char *module)
 	return 0;
 }
 
-static uint64_t mix(uint64_t h, uint64_t value)
+static uint64_t mix_hash(uint64_t h, uint64_t value)
 {
 	return (h ^ value) * UINT64_C(1099511628211);
 }
@@ -41,16 +41,16 @@ static uint64_t hash_record(const struct tess_record *rec, const char *rest)
 {
 	uint64_t h = UINT64_C(14695981039346656037);
 
-	h = mix(h, (uint64_t)rec->kind);
+	h = mix_hash(h, (uint64_t)rec->kind);
 	for (; *rest; rest++)
-		h = mix(h, (unsigned char)*rest);
+		h = mix_hash(h, (unsigned char)*rest);
 	for (int32_t i = 0; i < rec->nnum && rec->kind != TESS_OP_ATTENTION; i++)
-		h = mix(h, (uint64_t)(int64_t)(rec->num[i] * 1024));
+		h = mix_hash(h, (uint64_t)(int64_t)(rec->num[i] * 1024));
 	if (rec->kind == TESS_OP_ATTENTION)
-		h = mix(h, (uint64_t)(int64_t)rec->num[TESS_ATTENTION_WINDOW]);
+		h = mix_hash(h, (uint64_t)(int64_t)rec->num[TESS_ATTENTION_WINDOW]);
 	for (int32_t i = 0; i < rec->nweight; i++)
 		for (int32_t a = 0; a < rec->weight[i]->ndim; a++)
-			h = mix(h, (uint64_t)rec->weight[i]->dim[a]->size);
+			h = mix_hash(h, (uint64_t)rec->weight[i]->dim[a]->size);
 	return h;
 }
 
@@ -73,7 +73,7 @@ static void list_layers(const struct tess_program *p, struct layer_list *l)
 		if (rec->kind == TESS_OP_ATTENTION && !l->attention[0] && *rest == '.')
 			snprintf(l->attention, sizeof l->attention, "%.*s",
 			         (int)strcspn(rest + 1, "."), rest + 1);
-		l->hash[at] = mix(l->hash[at], hash_record(rec, rest));
+		l->hash[at] = mix_hash(l->hash[at], hash_record(rec, rest));
 	}
 }
 
@@ -134,7 +134,7 @@ static tess_status read_layers(struct tess_planner *p, struct layer_list *l)
 	struct tess_program *program = NULL;
 	tess_status st;
 
-	st = tess_planned_model_record(&model, &one, 1, &program);
+	st = tess_planned_model_record(&model, &one, 1, 1, &program);
 	if (st)
 		return st;
 	list_layers(program, l);

@@ -28,7 +28,7 @@ static void choose_presets(struct tess_planner *p)
 	p->memory = o->memory ? (double)o->memory : p->machine->memory;
 }
 
-static tess_status check_options(const struct tess_planner *p)
+static tess_status check_planner_options(const struct tess_planner *p)
 {
 	const struct tess_planner_options *o = &p->options;
 	int64_t length = o->train ? o->sequence : o->prompt + o->tokens;
@@ -65,7 +65,7 @@ static void describe_device(struct tess_planner *p)
 	};
 }
 
-static tess_status open_parts(struct tess_planner *p, const char *dir)
+static tess_status open_planner_parts(struct tess_planner *p, const char *dir)
 {
 	struct tess_session_options session = { .size = sizeof session };
 	struct tess_trainer_options trainer = { .size = sizeof trainer };
@@ -87,7 +87,7 @@ static tess_status open_parts(struct tess_planner *p, const char *dir)
 	st = tess_optimizer_read(&trainer, &optimizer);
 	p->moments = st ? 0 : tess_optimizer_count_moments(&optimizer);
 	if (!st)
-		st = check_options(p);
+		st = check_planner_options(p);
 	return st ? st : tess_planner_find_layers(p);
 }
 
@@ -107,7 +107,7 @@ tess_status tess_planner_open(const char *dir, const struct tess_planner_options
 	if (!st && !p->options.machine)
 		st = tess_fail(TESS_EINVAL, "%s: name a machine, or its file", __func__);
 	if (!st)
-		st = open_parts(p, dir);
+		st = open_planner_parts(p, dir);
 	if (st)
 		tess_planner_close(p);
 	else

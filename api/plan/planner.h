@@ -29,6 +29,7 @@ struct tess_planner {
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
 	struct tess_step_time of[TESS_PIPELINE_KINDS];
+	double gathered, logits; /* bytes of a micro-batch: TESS_HOLDS_GATHERED, TESS_HOLDS_LOSS */
 };
 
 /*
@@ -57,6 +58,10 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
  */
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);
+
+/* Estimates a strategy without stages from models with fewer layers. */
+tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,
+                                     double *seconds, double *memory);
 
 /* Copies a strategy to the planner's memory. NULL: out of memory. */
 const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,

@@ -9,9 +9,12 @@
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/split.h>
 
 /* Estimates that are kept; of these, how many more than asked for are predicted. */
-enum { KEPT_MAX = 256, PREDICTED_MORE = 7 };
+enum { KEPT_MAX = 256, PREDICTED_MORE = 3 };
+/* Ranks along dp from which on large buckets are tried. */
+enum { MANY_REPLICAS = 8 };
 /* Estimates of memory may be this much too high. */
 #define MEMORY_MARGIN 1.1
 
@@ -39,9 +42,25 @@ static void keep_candidate(struct search *s, const struct candidate *k)
 	s->kept[at] = *k;
 }
 
+/* Estimates generation; stages compute in turn, and share the memory. */
+static tess_status estimate_generation(struct search *s, struct candidate *k)
+{
+	struct candidate plain = *k;
+	const struct tess_strategy *strategy;
+	tess_status st;
+
+	plain.pp = 1;
+	strategy = tess_candidate_make_strategy(s->planner, &plain);
+	st = strategy ? tess_planner_extrapolate(s->planner, strategy, &k->seconds, &k->memory)
+	              : TESS_ENOMEM;
+	k->memory /= k->pp;
+	return st;
+}
+
 static tess_status add_candidate(struct search *s, struct candidate k)
 {
-	tess_status st = tess_composer_estimate(s->composer, &k);
+	tess_status st = s->planner->options.train ? tess_composer_estimate(s->composer, &k)
+	                                           : estimate_generation(s, &k);
 
 	if (st)
 		return st == TESS_EINVAL ? TESS_OK : st;
@@ -60,6 +79,9 @@ static tess_status add_schedules(struct search *s, struct candidate k)
 
 	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
 		tess_candidate_get_schedule(k.schedule, &per_rank);
+		/* gradients of weights that come later keep what was recomputed */
+		if (k.recompute && k.schedule > 1)
+			continue;
 		if (k.pp * per_rank > s->planner->layers ||
 		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
 			continue;
@@ -68,24 +90,31 @@ static tess_status add_schedules(struct search *s, struct candidate k)
 	return st;
 }
 
-/* Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. */
+/*
+ * Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. If
+ * replicas have different numbers of sequences, only all.
+ */
 static tess_status add_micro_batches(struct search *s, struct candidate k)
 {
-	int64_t all = s->planner->options.batch / k.dp;
+	int64_t batch = s->planner->options.batch, all = tess_up(batch, k.dp);
 	tess_status st = TESS_OK;
 
-	for (k.local = 1; k.local <= all && !st; k.local *= 2) {
-		if (all % k.local)
-			break;
+	for (k.local = 1; k.local < all && all % k.local == 0 && batch % k.dp == 0 && !st;
+	     k.local *= 2) {
 		k.micro = all / k.local;
 		st = add_schedules(s, k);
 	}
-	if (!st && all % (k.local / 2 ? k.local / 2 : 1) == 0 && k.local / 2 != all &&
-	    s->planner->options.batch % k.dp == 0) {
-		k.local = all;
-		k.micro = 1;
-		st = add_schedules(s, k);
-	}
+	k.local = all;
+	k.micro = 1;
+	return st ? st : add_schedules(s, k);
+}
+
+static tess_status add_recomputed(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+
+	for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
+		st = add_micro_batches(s, k);
 	return st;
 }
 
@@ -99,8 +128,11 @@ static tess_status add_memory_options(struct search *s, struct candidate k)
 			break;
 		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
 			continue;
-		for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
-			st = add_micro_batches(s, k);
+		st = add_recomputed(s, k);
+		k.bucket = 1;
+		if (!st && k.zero && k.dp >= MANY_REPLICAS)
+			st = add_recomputed(s, k);
+		k.bucket = 0;
 	}
 	return st;
 }
@@ -112,11 +144,13 @@ static tess_status add_plans(struct search *s, struct candidate k)
 	tess_status st = TESS_OK;
 
 	k.plan = -1;
+	k.micro = 1;
 	if (k.tp == 1)
-		return add_memory_options(s, k);
+		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
 	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
 		if (strcmp(preset[k.plan].name, "hf") != 0)
-			st = add_memory_options(s, k);
+			st = s->planner->options.train ? add_memory_options(s, k)
+			                               : add_candidate(s, k);
 	return st;
 }
 
@@ -130,7 +164,7 @@ static tess_status estimate_all(struct search *s)
 			if (s->nranks % (k.tp * k.pp) || k.pp > s->planner->layers)
 				continue;
 			k.dp = s->nranks / k.tp / k.pp;
-			if (s->planner->options.batch % k.dp == 0)
+			if (k.dp <= s->planner->options.batch)
 				st = add_plans(s, k);
 		}
 	return st;
@@ -175,11 +209,11 @@ static tess_status fail_search(const struct search *s)
 
 	if (!s->nestimated)
 		return tess_fail(TESS_EINVAL,
-		                 "no strategy runs on %d ranks: no mesh of them divides a batch of "
-		                 "%lld and what the plans of the model cut; give other numbers",
+		                 "no strategy runs on %d ranks: no mesh of them cuts a batch of "
+		                 "%lld and the model; give other numbers",
 		                 (int)s->nranks, (long long)p->options.batch);
 	return tess_fail(TESS_EINVAL,
-	                 "nothing fits in %.1f GB: the least is about %.1f GB, with dp=%d,tp=%d,"
+	                 "nothing fits in %.3g GB: the least is about %.3g GB, with dp=%d,tp=%d,"
 	                 "pp=%d; give more ranks, or a smaller batch",
 	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
 	                 (int)s->least.pp);

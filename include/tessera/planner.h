@@ -94,8 +94,12 @@ enum {
 	TESS_MEMORY_GRADIENTS,
 	/* State of the optimizer. */
 	TESS_MEMORY_STATE,
-	/* Activations of a step. */
+	/* Activations of a step, without those below. */
 	TESS_MEMORY_STEP,
+	/* Activations that are gathered from the ranks of a replica. */
+	TESS_MEMORY_GATHERED,
+	/* Copies of the logits that the machine file adds. */
+	TESS_MEMORY_LOSS,
 	/* Keys and values of generation. */
 	TESS_MEMORY_CACHE,
 	/* What the machine file adds. */
@@ -148,7 +152,7 @@ void tess_planner_close(struct tess_planner *p);
 
 /*
  * Predicts a strategy, whose mesh is required. TESS_EINVAL: it cannot run; the message is that of
- * the run.
+ * the run. TESS_ENOENT: the model has no such plan.
  */
 tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
                                   const struct tess_forecast **out);

@@ -14,8 +14,8 @@ enum { MACHINE_BYTES_MAX = 16 << 20 };
 static const char *const term_names[TESS_TERMS] = { "product",   "attention", "memory",   "latency",
 	                                            "tensor",    "data",      "pipeline", "bubble",
 	                                            "optimizer", "fixed" };
-static const char *const holds_names[TESS_HOLDS] = { "weights", "gradients", "state",
-	                                             "step",    "cache",     "fixed" };
+static const char *const holds_names[TESS_HOLDS] = { "weights",  "gradients", "state", "step",
+	                                             "gathered", "loss",      "cache", "fixed" };
 static const char *const link_names[TESS_LINKS] = { "within", "between" };
 
 const char *tess_term_get_name(int32_t term)
@@ -150,7 +150,7 @@ static tess_status read_link(const struct machine_reader *r, json_t *links, int3
 	                           r->where, link_names[level]);
 }
 
-/* Reads factors by name; those without one are 1, "fixed" 0. */
+/* Reads factors by name; those without one are 1, "loss" and "fixed" 0. */
 static tess_status read_factors(const struct machine_reader *r, const json_t *corrections,
                                 const char *key, const char *const *name, int32_t n, double *out)
 {
@@ -159,7 +159,7 @@ static tess_status read_factors(const struct machine_reader *r, const json_t *co
 	tess_status st = TESS_OK;
 
 	for (int32_t i = 0; i < n; i++) {
-		out[i] = i < n - 1;
+		out[i] = i < n - 1 && strcmp(name[i], "loss") != 0;
 		if (!st)
 			st = tess_json_get_number(r->where, factors, name[i], 0, 1e18, &out[i]);
 	}
@@ -228,12 +228,18 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 {
 	json_t *device = json_object_get(root, "device");
 	struct tess_machine *m = r->m;
+	int64_t rows = 512;
 	tess_status st = tess_json_require(r->where, root, "device", JSON_OBJECT);
 
 	m->exact = true;
 	m->width = 4;
 	if (!st)
+		st = tess_json_get_number(r->where, device, "launch", 0, 1e3, &m->launch);
+	if (!st)
 		st = tess_json_get_number(r->where, device, "width", 1, 8, &m->width);
+	if (!st)
+		st = tess_json_get_int(r->where, device, "prompt_rows", 1, 1 << 20, &rows);
+	m->prompt_rows = (int32_t)rows;
 	if (!st)
 		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
 	if (!st)

@@ -33,7 +33,9 @@ enum {
 	TESS_HOLDS_WEIGHTS,
 	TESS_HOLDS_GRADIENTS,
 	TESS_HOLDS_STATE, /* of the optimizer */
-	TESS_HOLDS_STEP, /* activations */
+	TESS_HOLDS_STEP, /* activations, without those below */
+	TESS_HOLDS_GATHERED, /* those gathered in a replica; 0: the backward gathers them again */
+	TESS_HOLDS_LOSS, /* logits in f32, which the step includes; factor: of further copies */
 	TESS_HOLDS_CACHE, /* keys and values */
 	TESS_HOLDS_FIXED, /* what every rank takes */
 	TESS_HOLDS
@@ -58,7 +60,7 @@ struct tess_machine_link {
 };
 enum { TESS_LINK_WITHIN, TESS_LINK_BETWEEN, TESS_LINKS }; /* one host; several */
 
-struct tess_machine_device { /* of a rank; its part where ranks share a host's CPUs */
+struct tess_machine_device { /* of a rank; or its part, where ranks share a host's CPUs */
 	int32_t ranks; /* on a host; 0: each has a device of its own */
 	double memory; /* bytes */
 	double latency; /* seconds that an op takes besides its work */
@@ -80,12 +82,14 @@ struct tess_machine {
 	bool exact; /* sums over ranks move the nodes of split.h */
 	bool once; /* gradients are reduced once a step, not in each micro-batch */
 	double width; /* bytes of an element of a value; 4: f32 */
+	int32_t prompt_rows; /* rows of a prompt that a step computes; 512 */
+	double launch; /* seconds of the host to start an op of the model; 0: devices never wait */
 	int32_t nlinks[TESS_LINKS];
 	struct tess_machine_link *link[TESS_LINKS];
 	int32_t ranks_per_host;
 	double disk_read, disk_write; /* bytes a second; 0: not known */
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
-	double holds[TESS_HOLDS]; /* factors; of FIXED: bytes */
+	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
 };
 

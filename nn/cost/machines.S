@@ -11,6 +11,9 @@ tess_machine_\name\()_end:
 
 	.section .rodata
 	machine a100, "data/machines/a100.json"
+	machine a100_megatron, "data/machines/a100-megatron.json"
 	machine h100, "data/machines/h100.json"
+	machine h100_megatron, "data/machines/h100-megatron.json"
+	machine h100_nanotron, "data/machines/h100-nanotron.json"
 	machine h200, "data/machines/h200.json"
 	.section .note.GNU-stack, "", %progbits

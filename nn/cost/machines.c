@@ -4,12 +4,18 @@
 #include <stddef.h>
 #include <string.h>
 
-/* data/machines/NAME.json, by machines.S */
-#define EACH_MACHINE(DO) DO(a100) DO(h100) DO(h200)
-#define DECLARE(name) extern const char tess_machine_##name[], tess_machine_##name##_end[];
+/* data/machines/FILE.json, by machines.S; the others are of other systems, to compare with */
+#define EACH_OTHER(DO) \
+	DO(a100_megatron, "a100-megatron") \
+	DO(h100_megatron, "h100-megatron") \
+	DO(h100_nanotron, "h100-nanotron")
+#define EACH_MACHINE(DO) DO(a100, "a100") DO(h100, "h100") DO(h200, "h200")
+#define DECLARE(symbol, file) \
+	extern const char tess_machine_##symbol[], tess_machine_##symbol##_end[];
 EACH_MACHINE(DECLARE)
-#define ENTRY(name) { #name, tess_machine_##name, tess_machine_##name##_end },
-static const struct tess_machine_file files[] = { EACH_MACHINE(ENTRY) };
+EACH_OTHER(DECLARE)
+#define ENTRY(symbol, file) { file, tess_machine_##symbol, tess_machine_##symbol##_end },
+static const struct tess_machine_file files[] = { EACH_MACHINE(ENTRY) EACH_OTHER(ENTRY) };
 
 const struct tess_machine_file *tess_machine_find_file(const char *name)
 {
@@ -21,6 +27,6 @@ const struct tess_machine_file *tess_machine_find_file(const char *name)
 
 const char *tess_machine_list_files(void)
 {
-#define NAME(name) #name ", "
-	return EACH_MACHINE(NAME);
+#define NAME(symbol, file) file ", "
+	return EACH_MACHINE(NAME) EACH_OTHER(NAME);
 }

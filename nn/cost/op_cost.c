@@ -16,7 +16,7 @@ static int64_t count_view_elements(const struct tess_view *v)
 	return n;
 }
 
-static uint64_t count_view_bytes(const struct tess_view *v)
+static uint64_t count_operand_bytes(const struct tess_view *v)
 {
 	return v->dtype >= TESS_Q8 ? tess_view_count_panels(v)
 	                           : (uint64_t)count_view_elements(v) * tess_width(v->dtype);
@@ -121,7 +121,7 @@ static void op_add_select_cost(const struct tess_op *op, const struct tess_op_kn
                                struct tess_op_cost *sum)
 {
 	(void)known;
-	sum->bytes += count_view_bytes(&op->out[0]) - count_view_bytes(&op->in[0]);
+	sum->bytes += count_operand_bytes(&op->out[0]) - count_operand_bytes(&op->in[0]);
 }
 
 /* Returns the pairs of a row and an expert; adds the experts with rows as parts. */
@@ -142,7 +142,7 @@ static void op_add_experts_cost(const struct tess_op *op, const struct tess_op_k
 	int64_t experts = op->in[1].shape[1], asked, pairs = find_routed(op, known, &asked, sum);
 
 	for (int32_t i = 2; i < op->nin && experts; i++) {
-		uint64_t unread = count_view_bytes(&op->in[i]) / (uint64_t)experts *
+		uint64_t unread = count_operand_bytes(&op->in[i]) / (uint64_t)experts *
 		                  (uint64_t)(experts - asked);
 
 		sum->bytes -= unread;
@@ -179,8 +179,8 @@ static void op_add_experts_dw_cost(const struct tess_op *op, const struct tess_o
 }
 
 /* Adds the sequences as parts. */
-static struct tess_attended count_parts(struct tess_attended n, int64_t rows,
-                                        struct tess_op_cost *sum)
+static struct tess_attended count_sequence_parts(struct tess_attended n, int64_t rows,
+                                                 struct tess_op_cost *sum)
 {
 	sum->parts += (uint64_t)n.sequences;
 	sum->part_rows += n.sequences ? (uint64_t)rows : 0;
@@ -195,7 +195,7 @@ static struct tess_attended count_attended(const struct tess_op *op,
 	struct tess_attended n = { window, op->num[TESS_ATTENTION_CHUNKED] != 0, 0, 0, 0 };
 
 	if (known->last && known->last->window == window && known->last->chunked == n.chunked)
-		return count_parts(*known->last, rows, sum);
+		return count_sequence_parts(*known->last, rows, sum);
 	for (int64_t i = 0; i < rows && known->position && known->slot; i++) {
 		int64_t end = known->position[i] + 1, sees = window && end > window ? window : end;
 
@@ -207,7 +207,7 @@ static struct tess_attended count_attended(const struct tess_op *op,
 	}
 	if (known->last)
 		*known->last = n;
-	return count_parts(n, rows, sum);
+	return count_sequence_parts(n, rows, sum);
 }
 
 /*
@@ -222,7 +222,7 @@ static void op_add_attention_cost(const struct tess_op *op, const struct tess_op
 	int64_t value = (int64_t)op->num[TESS_ATTENTION_VALUE];
 	int64_t cols = op->in[1].shape[1] + (op->in[2].ndim ? op->in[2].shape[1] : 0);
 
-	sum->bytes -= count_view_bytes(&op->in[5]);
+	sum->bytes -= count_operand_bytes(&op->in[5]);
 	if (!n.seen)
 		return;
 	bytes = (n.stored + rows) * cols *
@@ -254,9 +254,9 @@ void tess_op_add_cost(const struct tess_op *op, const struct tess_op_known *know
 	int32_t weight = op_find_kind(op->kind)->weight;
 
 	for (int32_t i = 0; i < op->nout; i++)
-		sum->bytes += count_view_bytes(&op->out[i]);
+		sum->bytes += count_operand_bytes(&op->out[i]);
 	for (int32_t i = 0; i < op->nin; i++) {
-		uint64_t bytes = count_view_bytes(&op->in[i]);
+		uint64_t bytes = count_operand_bytes(&op->in[i]);
 
 		sum->bytes += bytes;
 		sum->weight_bytes += weight && i >= weight ? bytes : 0;

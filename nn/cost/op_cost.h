@@ -25,7 +25,7 @@ struct tess_op_known {
 	/* false: routing weights cannot be read, and rows are spread evenly over all experts */
 	bool routed;
 	struct tess_attended *last; /* what was counted last; NULL: it is counted for each op */
-	int64_t experts; /* of the model; what `routed` false spreads rows over; 0: those of the op */
+	int64_t experts; /* that rows are spread over if `routed` is false; 0: those of the op */
 };
 
 struct tess_op_cost {

@@ -40,8 +40,10 @@ struct walk {
 	const struct tess_machine *m;
 	const struct tess_program *p;
 	const struct tess_op_known *known;
-	int32_t rank;
-	double now, link; /* the rank's time; the time at which its link is free */
+	int32_t rank, record; /* record: the last that the host has started */
+	bool without_data; /* leave out the calls along dp */
+	double now, host; /* the device's time, and the host's */
+	double link[TESS_LINKS]; /* the time at which the rank's link is free */
 	double *ended; /* by step: the end of a started call */
 	struct tess_step_time *out;
 };
@@ -60,7 +62,7 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 }
 
 /* Returns the seconds of one op by itself. */
-static double time_op(const struct walk *w, const struct tess_op *op)
+static double estimate_op(const struct walk *w, const struct tess_op *op)
 {
 	struct tess_step_work work = { 0 };
 
@@ -84,6 +86,29 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op,
 	return true;
 }
 
+/* Adds the time that the rank waits for something to end. */
+static void wait_until(struct walk *w, int32_t term, double end)
+{
+	if (end <= w->now)
+		return;
+	w->out->term[term] += w->m->time[term] > 0 ? (end - w->now) / w->m->time[term] : 0;
+	w->now = end;
+}
+
+/*
+ * The host starts what the model has recorded, in advance of the device if it can. The pieces of a
+ * record are started with it, and those around it that copy or accumulate values.
+ */
+static void start_record(struct walk *w, const struct tess_step *s)
+{
+	if (s->record <= w->record || w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
+	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
+		return;
+	w->record = s->record;
+	w->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
+	wait_until(w, TESS_TERM_LATENCY, w->host);
+}
+
 /* Adds an op and those that run with it in one step. */
 static void add_op_step(struct walk *w, const struct tess_op *op)
 {
@@ -98,7 +123,7 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 		return;
 	for (; op; op = op->next) {
 		int32_t own = tess_op_classify(op->kind);
-		double seconds = time_op(w, op);
+		double seconds = estimate_op(w, op);
 
 		w->out->term[own] += seconds;
 		w->now += seconds * w->m->time[own];
@@ -112,19 +137,10 @@ static int32_t classify_call(const struct walk *w, const struct tess_step *s)
 	return s->along == w->p->data_along ? TESS_TERM_DATA : TESS_TERM_TENSOR;
 }
 
-static bool is_stage_message(const struct walk *w, const struct tess_step *s)
+static bool is_to_stage(const struct walk *w, const struct tess_step *s)
 {
 	return s->kind == TESS_STEP_COLL && s->along == w->p->pipeline_along &&
 	       (s->coll.kind == TESS_SEND || s->coll.kind == TESS_RECV);
-}
-
-/* Adds the time that the rank waits for a call to end. */
-static void wait_until(struct walk *w, int32_t term, double end)
-{
-	if (end <= w->now)
-		return;
-	w->out->term[term] += w->m->time[term] > 0 ? (end - w->now) / w->m->time[term] : 0;
-	w->now = end;
 }
 
 static const char *name_call(const struct tess_step *s)
@@ -147,17 +163,22 @@ static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 	double bytes =
 		(double)tess_step_count_sent(s, cut) *
 		(s->kind == TESS_STEP_COLL && s->coll.dtype != TESS_F32 ? 1 : w->m->width / 4);
-	int32_t term = classify_call(w, s);
-	double seconds = tess_machine_communicate(w->m, choose_call(w, s), cut.nranks,
-	                                          w->p->mesh.dim[s->along].stride, bytes);
+	int32_t term = classify_call(w, s), stride = w->p->mesh.dim[s->along].stride;
+	double seconds =
+		tess_machine_communicate(w->m, choose_call(w, s), cut.nranks, stride, bytes);
+	double *link =
+		&w->link[tess_machine_is_within(w->m, cut.nranks, stride) ? TESS_LINK_WITHIN
+	                                                                  : TESS_LINK_BETWEEN];
 
+	if (cut.nranks == 1 || (term == TESS_TERM_DATA && w->without_data))
+		return;
 	w->out->sent[s->along] += bytes;
 	w->out->called[s->along] += seconds;
-	w->link = (w->link > w->now ? w->link : w->now) + seconds * w->m->time[term];
+	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
 	if (s->started)
-		w->ended[at] = w->link;
+		w->ended[at] = *link;
 	else
-		wait_until(w, term, w->link);
+		wait_until(w, term, *link);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -167,19 +188,20 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 	const struct tess_step *s = l->step[at];
 	int32_t of = at;
 
+	start_record(w, s);
 	switch (s->kind) {
 	case TESS_STEP_OP:
 		add_op_step(w, &s->op);
 		break;
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
-		if (!is_stage_message(w, s))
+		if (!is_to_stage(w, s))
 			add_call(w, s, at);
 		break;
 	case TESS_STEP_WAIT:
 		while (of > 0 && l->step[of] != s->of)
 			of--;
-		if (!is_stage_message(w, s->of))
+		if (!is_to_stage(w, s->of))
 			wait_until(w, classify_call(w, s->of), w->ended[of]);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
@@ -187,21 +209,41 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 	}
 }
 
+/* Walks over steps [first, end). */
+static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
+                              int32_t end)
+{
+	w->rank = l->rank;
+	w->record = -1;
+	w->ended = calloc((size_t)l->nsteps + 1, sizeof *w->ended);
+	if (!w->ended)
+		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
+		                 (int)l->nsteps);
+	for (int32_t i = first; i < end; i++)
+		add_step(w, l, i);
+	free(w->ended);
+	return TESS_OK;
+}
+
 tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
 {
-	struct walk w = { m, p, known, l->rank, 0, 0, NULL, out };
+	struct tess_step_time last = { 0 };
+	struct walk w = { .m = m, .p = p, .known = known, .without_data = m->once, .out = out };
+	struct walk with = { .m = m, .p = p, .known = known, .out = &last };
+	tess_status st = walk_steps(&w, l, first, end);
 
-	w.ended = calloc((size_t)l->nsteps + 1, sizeof *w.ended);
-	if (!w.ended)
-		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
-		                 (int)l->nsteps);
-	for (int32_t i = first; i < end; i++)
-		add_step(&w, l, i);
 	out->seconds += w.now;
-	free(w.ended);
-	return TESS_OK;
+	if (st || !m->once)
+		return st;
+	st = walk_steps(&with, l, first, end);
+	out->once += with.now - w.now;
+	if (p->data_along >= 0) {
+		out->called[p->data_along] += last.called[p->data_along];
+		out->sent[p->data_along] += last.sent[p->data_along];
+	}
+	return st;
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

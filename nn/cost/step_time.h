@@ -2,7 +2,8 @@
  * step_time.h - the time of a rank's steps on a machine, and what it is spent on.
  *
  * Steps run one after another, as the runner runs them. A started call occupies the link of its
- * rank, after the calls before it, and steps that wait for it wait until it ends.
+ * level, after the calls before it, and steps that wait for it wait until it ends. The host starts
+ * one recorded op after another, and a device that is faster waits for it.
  */
 #ifndef TESS_NN_COST_STEP_TIME_H
 #define TESS_NN_COST_STEP_TIME_H
@@ -15,6 +16,9 @@
 struct tess_step_time {
 	double seconds; /* the sum of `term`, each times its factor of the machine */
 	double term[TESS_TERMS];
+	/* Of a machine with gradients_once: the seconds that calls along dp add to one micro-batch
+	 * of a step. `seconds` and `term` are without them. */
+	double once;
 	double called
 		[TESS_MESH_DIMS]; /* seconds of calls along each dimension, waited for or not */
 	double sent[TESS_MESH_DIMS]; /* bytes to other ranks along each dimension */

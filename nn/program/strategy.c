@@ -1,17 +1,16 @@
-/* strategy.c - reads and writes strategies: a mesh, a plan, and options of speed and memory. */
+#include "nn/program/strategy.h"
+
 #include "core/base/arena.h"
 #include "core/base/json.h"
 #include "core/base/option.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
-#include "core/world/mesh_shape.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <tessera/strategy.h>
 
 enum { STRATEGY_BYTES = 16 << 20, THREADS_MAX = 1024, MICRO_MAX = 1 << 20 };
 
@@ -27,6 +26,15 @@ struct read_strategy {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+bool tess_strategy_has_key(const char *key)
+{
+	int i = 0;
+
+	while (strategy_keys[i] && strcmp(strategy_keys[i], key) != 0)
+		i++;
+	return strategy_keys[i];
+}
+
 static tess_status check_strategy_keys(const struct read_strategy *r, const json_t *root)
 {
 	char list[160] = "";
@@ -38,21 +46,18 @@ static tess_status check_strategy_keys(const struct read_strategy *r, const json
 	     it = json_object_iter_next((json_t *)root, it)) {
 		const char *key = json_object_iter_key(it), *near = NULL;
 		size_t best = TESS_NEAREST_INIT;
-		int i = 0;
 
-		while (strategy_keys[i] && strcmp(strategy_keys[i], key) != 0)
-			i++;
-		if (strategy_keys[i])
+		if (tess_strategy_has_key(key))
 			continue;
-		for (i = 0; strategy_keys[i]; i++)
+		for (int i = 0; strategy_keys[i]; i++)
 			if (tess_nearest_update(key, strategy_keys[i], &best))
 				near = strategy_keys[i];
-		return tess_fail(TESS_EINVAL,
-		                 "%s: the key \"%s\" is unknown%s%s%s; an object with the key "
-		                 "\"plan\" is a strategy, and has %s; among rules, write "
-		                 "\"tp:plan\" for a module of the name plan",
-		                 r->s.name, key, near ? "; did you mean " : "", near ? near : "",
-		                 near ? "?" : "", list);
+		return tess_fail(
+			TESS_EINVAL,
+			"%s: \"%s\" is no key of a strategy, which has %s%s%s%s; among rules, "
+			"\"tp:plan\" is that of a module plan",
+			r->s.name, key, list, near ? "; did you mean " : "", near ? near : "",
+			near ? "?" : "");
 	}
 	return TESS_OK;
 }
@@ -60,10 +65,10 @@ static tess_status check_strategy_keys(const struct read_strategy *r, const json
 static tess_status fail_strategy_value(const struct read_strategy *r, const char *key,
                                        const char *needed)
 {
-	return tess_fail(TESS_EINVAL, "%s: %s: %s is needed", r->s.name, key, needed);
+	return tess_fail(TESS_EINVAL, "%s: %s: must be %s", r->s.name, key, needed);
 }
 
-/* Reads a string; *out is unchanged without the key. needed: what to name in the message. */
+/* Reads a string; *out is unchanged without the key. needed: for the message. */
 static tess_status read_text(struct read_strategy *r, const json_t *root, const char *key,
                              const char *needed, const char **out)
 {
@@ -133,7 +138,7 @@ static tess_status read_plan(struct read_strategy *r, const json_t *root)
 static tess_status read_mesh(struct read_strategy *r, const json_t *root)
 {
 	struct tess_mesh_shape shape;
-	tess_status st = read_text(r, root, "mesh", "text such as \"dp=2,tp=4\"", &r->s.mesh);
+	tess_status st = read_text(r, root, "mesh", "text, such as \"dp=2,tp=4\"", &r->s.mesh);
 
 	if (!st && r->s.mesh && tess_mesh_shape_parse(r->s.mesh, 0, &shape))
 		st = tess_fail_in(TESS_EINVAL, "%s: mesh", r->s.name);
@@ -167,14 +172,14 @@ static tess_status read_keys(struct read_strategy *r, const json_t *root)
 		st = read_mesh(r, root);
 	if (!st)
 		st = read_list(r, root, "plan_overrides",
-		               "a list such as [\"dp:**=zero3\"], of rules PATTERN=STYLE",
+		               "a list of rules PATTERN=STYLE, such as [\"dp:**=zero3\"]",
 		               &r->s.overrides);
 	if (!st)
 		st = read_list(r, root, "recompute",
-		               "a list such as [\"model.layers.*\"], of patterns of modules",
+		               "a list of patterns of modules, such as [\"model.layers.*\"]",
 		               &r->s.recompute);
 	if (!st)
-		st = read_text(r, root, "pipeline_schedule", "text such as \"1f1b\"",
+		st = read_text(r, root, "pipeline_schedule", "text, such as \"1f1b\"",
 		               &r->s.pipeline_schedule);
 	if (!st)
 		st = read_counts(r, root);
@@ -244,6 +249,27 @@ tess_status tess_strategy_check_ranks(const struct tess_strategy *s, int32_t n)
 	                      "another mesh, as in --mesh tp=%d",
 	                      s->name ? s->name : "the strategy", s->mesh, (int)any.nranks, (int)n,
 	                      (int)any.nranks, (int)n);
+}
+
+tess_status tess_strategy_complete(struct tess_trainer_options *o,
+                                   const struct tess_mesh_shape *mesh, struct tess_strategy **out)
+{
+	int32_t pp = tess_mesh_shape_find(mesh, "pp", 2);
+	struct tess_strategy *s;
+	tess_status st = tess_strategy_read(o->plan, &s);
+
+	if (st)
+		return st;
+	*out = s;
+	if (!s)
+		return TESS_OK;
+	o->threads = o->threads ? o->threads : s->threads;
+	o->bucket = o->bucket ? o->bucket : s->bucket;
+	o->micro_batches = o->micro_batches ? o->micro_batches : s->micro_batches;
+	o->recompute = o->recompute ? o->recompute : s->recompute;
+	if (!o->pipeline_schedule && pp >= 0 && mesh->dim[pp].size > 1)
+		o->pipeline_schedule = s->pipeline_schedule;
+	return TESS_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -95,13 +95,14 @@ static tess_status choose_machine_backend(int32_t n, const char **out)
 
 /* ---- the temporary directory ----------------------------------------------------------------- */
 
-static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *walk)
+static int remove_model_entry(const char *path, const struct stat *about, int kind,
+                              struct FTW *walk)
 {
 	(void)about, (void)kind, (void)walk;
 	return remove(path);
 }
 
-static tess_status make_directory(char path[static 256])
+static tess_status make_model_directory(char path[static 256])
 {
 	const char *tmp = getenv("TMPDIR");
 
@@ -111,7 +112,7 @@ static tess_status make_directory(char path[static 256])
 
 static void remove_directory(const char *path)
 {
-	nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+	nftw(path, remove_model_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
@@ -149,7 +150,7 @@ static tess_status run_machine_job(struct measurement *m, struct machine_set *se
 }
 
 /* Measures a checkpoint on each number of ranks, as one replica and as replicas. */
-static tess_status measure_checkpoint(struct measurement *m, int32_t i, double seconds)
+static tess_status measure_machine_model(struct measurement *m, int32_t i, double seconds)
 {
 	const struct machine_options *a = m->options;
 	struct machine_job job = { .options = a, .dir = m->dir, .seconds = seconds };
@@ -191,7 +192,7 @@ static tess_status measure_host(struct measurement *m)
 		st = run_machine_job(m, &m->host.set[k], &job, machine_measure_calls);
 	}
 	for (int32_t i = 0; i < models && !st; i++)
-		st = measure_checkpoint(m, i, job.seconds);
+		st = measure_machine_model(m, i, job.seconds);
 	return st;
 }
 
@@ -215,7 +216,7 @@ static tess_status run_machine_bench(struct machine_options *a)
 	if (!m.results)
 		return tess_fail(TESS_ENOMEM, "out of memory");
 	tess_tool_catch_interrupt(NULL);
-	st = make_directory(m.dir);
+	st = make_model_directory(m.dir);
 	if (!st) {
 		st = measure_host(&m);
 		remove_directory(m.dir);

@@ -68,7 +68,7 @@ static double count_call_bytes(const struct call_rank *r)
 	return (double)tess_coll_sent_bytes(&coll, c->rank, c->n);
 }
 
-static tess_status measure_size(struct call_rank *r, double seconds, struct machine_call *out)
+static tess_status measure_call_time(struct call_rank *r, double seconds, struct machine_call *out)
 {
 	struct bench_call *call = &r->call;
 	const struct bench_options *a = &r->options;
@@ -110,7 +110,7 @@ static tess_status measure_kind(struct call_rank *r, int32_t i, double seconds,
 
 		bench_call_set_count(&r->call, bench_count_elements(&r->options, r->call.n, bytes));
 		strcpy(to->name, calls[i].name);
-		st = measure_size(r, seconds, to);
+		st = measure_call_time(r, seconds, to);
 		out->ncalls++;
 	}
 	return st;

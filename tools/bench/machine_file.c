@@ -51,7 +51,7 @@ static bool stands_for_class(const struct machine_point *p)
 }
 
 /* Adds a point to a list, or takes the mean with one of alike rows and work. */
-static void add_point(json_t *rates, const char *key, double rows, double work, double rate)
+static void add_rate_point(json_t *rates, const char *key, double rows, double work, double rate)
 {
 	json_t *list = json_object_get(rates, key), *point;
 	size_t i;
@@ -84,9 +84,9 @@ static json_t *make_rates(const struct machine_set *s, bool training, double lat
 		if (p->rows <= 0 || p->work <= 0 || p->training != training)
 			continue;
 		rate = p->work / (seconds > least ? seconds : least);
-		add_point(rates, p->key, p->rows, work, rate);
+		add_rate_point(rates, p->key, p->rows, work, rate);
 		if (stands_for_class(p))
-			add_point(rates, tess_term_get_name(p->class), p->rows, work, rate);
+			add_rate_point(rates, tess_term_get_name(p->class), p->rows, work, rate);
 	}
 	return rates;
 }
@@ -168,7 +168,7 @@ static json_t *make_links(const struct machine_host *h)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static json_t *make_file(const struct machine_host *h)
+static json_t *make_machine_object(const struct machine_host *h)
 {
 	json_t *device = make_device(h, &h->set[0]), *shared = json_array(), *root;
 	char about[256], host[64] = "host", date[32];
@@ -220,7 +220,7 @@ static void write_value(FILE *f, json_t *v, int32_t depth)
 	}
 }
 
-static tess_status write_lines(const char *path, json_t *root)
+static tess_status write_machine_text(const char *path, json_t *root)
 {
 	FILE *f = fopen(path, "we");
 	bool written = f;
@@ -245,13 +245,13 @@ static void free_sets(struct machine_host *h)
 
 tess_status machine_write_file(const char *path, struct machine_host *h)
 {
-	json_t *root = make_file(h);
+	json_t *root = make_machine_object(h);
 	bool lacked = !root || tess_tool_lacked_json_memory();
 	tess_status st = lacked ? tess_fail(TESS_ENOMEM, "out of memory") : TESS_OK;
 
 	free_sets(h);
 	if (!st)
-		st = write_lines(path, root);
+		st = write_machine_text(path, root);
 	json_decref(root);
 	return st;
 }

@@ -37,8 +37,9 @@
 	"\"rms_norm_eps\": 1e-6, \"hidden_act\": \"silu\", \"tie_word_embeddings\": true, " \
 	"\"torch_dtype\": \"bfloat16\"}"
 #define GPT2(hidden, heads, layers, vocabulary) \
-	"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"n_embd\": " #hidden \
-	", \"n_head\": " #heads ", \"n_layer\": " #layers ", \"vocab_size\": " #vocabulary \
+	"{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", " \
+	"\"n_embd\": " #hidden ", \"n_head\": " #heads ", \"n_layer\": " #layers \
+	", \"vocab_size\": " #vocabulary \
 	", \"n_positions\": 2048, \"n_ctx\": 2048, \"activation_function\": \"gelu_new\", " \
 	"\"layer_norm_epsilon\": 1e-5, \"embd_pdrop\": 0, \"attn_pdrop\": 0, " \
 	"\"resid_pdrop\": 0, \"torch_dtype\": \"bfloat16\"}"
@@ -64,7 +65,7 @@ const char *machine_get_model_name(int32_t i)
 	return models[i].name;
 }
 
-static tess_status write_config(const char *dir, json_t *config)
+static tess_status write_model_config(const char *dir, json_t *config)
 {
 	char path[4096];
 
@@ -86,13 +87,13 @@ static tess_status write_configs(int32_t i, bool quick, const char *dir)
 		return st;
 	snprintf(weights, sizeof weights, "%.4000s/model.safetensors", dir);
 	unlink(weights); /* of the model before */
-	st = write_config(dir, config);
+	st = write_model_config(dir, config);
 	snprintf(path, sizeof path, "%.4000s/" MACHINE_SHORT, dir);
 	if (!st && mkdir(path, 0700) && errno != EEXIST)
 		st = tess_fail(TESS_EIO, "%s: %s", path, strerror(errno));
 	json_object_set_new(config, models[i].layers, json_integer(SHORT_LAYERS));
 	if (!st)
-		st = write_config(path, config);
+		st = write_model_config(path, config);
 	snprintf(path, sizeof path, "%.4000s/" MACHINE_SHORT "/model.safetensors", dir);
 	if (!st && symlink(weights, path) && errno != EEXIST)
 		st = tess_fail(TESS_EIO, "%s: %s", path, strerror(errno));
@@ -101,7 +102,7 @@ static tess_status write_configs(int32_t i, bool quick, const char *dir)
 }
 
 /* Fills n elements of bf16 with small random numbers around `mean`. */
-static void fill_random(uint16_t *out, int64_t n, uint32_t seed, float mean)
+static void fill_weights(uint16_t *out, int64_t n, uint32_t seed, float mean)
 {
 	for (int64_t i = 0; i < n; i += 8) {
 		uint32_t word[4] = { (uint32_t)i, (uint32_t)(i >> 32) };
@@ -146,7 +147,7 @@ static tess_status write_tensors(const char *dir, const struct tess_stored_tenso
 		const struct tess_trained *t = &tensor[i].about;
 		float mean = t->ndim == 1 && strstr(t->name, "norm") ? 1 : 0;
 
-		fill_random(data, t->size, (uint32_t)i, mean);
+		fill_weights(data, t->size, (uint32_t)i, mean);
 		st = tess_safetensors_writer_put(w, (int32_t)i, 0, sizeof *data * (uint64_t)t->size,
 		                                 data);
 	}
@@ -175,7 +176,7 @@ tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t
 		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_CONFIG, &model);
 	if (st)
 		return st;
-	st = tess_planned_model_record(&model, &mesh, 1, &program);
+	st = tess_planned_model_record(&model, &mesh, 1, 1, &program);
 	if (!st)
 		st = tess_stored_tensors_list(program, &arena, &tensor, &n);
 	if (!st)

@@ -240,7 +240,7 @@ static tess_status time_trainings(struct step_rank *r, struct tess_trainer *t, i
 	return st;
 }
 
-static tess_status measure_training(struct step_rank *r, int64_t deadline)
+static tess_status measure_training_steps(struct step_rank *r, int64_t deadline)
 {
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .threads = r->job->options->threads,
@@ -366,7 +366,7 @@ static tess_status collect_samples(struct step_rank *r, struct machine_result *o
 
 /* ---- the rank -------------------------------------------------------------------------------- */
 
-static tess_status measure_rank(struct step_rank *r)
+static tess_status measure_steps_of_rank(struct step_rank *r)
 {
 	int64_t half = (int64_t)(0.5e9 * r->job->seconds), began = tess_now();
 	tess_status st;
@@ -377,7 +377,7 @@ static tess_status measure_rank(struct step_rank *r)
 	st = tess_group_agree_status(r->all, st, "bench");
 	if (!st)
 		st = measure_generation(r, began + half);
-	return st ? st : measure_training(r, began + 2 * half);
+	return st ? st : measure_training_steps(r, began + 2 * half);
 }
 
 tess_status machine_measure_steps(struct tess_world *w, void *job, void *result)
@@ -390,7 +390,7 @@ tess_status machine_measure_steps(struct tess_world *w, void *job, void *result)
 	if (!st) {
 		r.nreplicas = tess_mesh_size(r.mesh, "dp");
 		r.nreplicas = r.nreplicas ? r.nreplicas : 1;
-		st = measure_rank(&r);
+		st = measure_steps_of_rank(&r);
 	}
 	if (!st && r.first)
 		st = collect_samples(&r, result);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *name_optimizer(int32_t kind)
+static const char *name_planned_optimizer(int32_t kind)
 {
 	return kind == TESS_ADAMW ? "adamw" : "sgd";
 }
@@ -31,7 +31,7 @@ static const struct tess_tool_option training_options[] = {
 	{ "sequence", "N", "ids of a sequence (default: 1024, or the checkpoint's maximum length)",
 	  AT(sequence), .lo = 1, .hi = 1 << 24 },
 	{ "optimizer", NULL, "optimizer (default: adamw)", AT(optimizer), .lo = TESS_ADAMW,
-	  .hi = TESS_SGD, .get_name = name_optimizer },
+	  .hi = TESS_SGD, .get_name = name_planned_optimizer },
 	{ 0 },
 };
 static const struct tess_tool_option generation_options[] = {
@@ -81,7 +81,7 @@ static tess_status parse_plan_options(int argc, char **argv, struct plan_options
 	return TESS_OK;
 }
 
-static tess_status open_planner(const struct plan_options *a, struct tess_planner **out)
+static tess_status open_planner_of(const struct plan_options *a, struct tess_planner **out)
 {
 	const struct tess_planner_options o = { .size = sizeof o,
 		                                .train = a->train,
@@ -110,11 +110,7 @@ static tess_status predict_line(struct tess_planner *p, const char *line)
 	if (!st)
 		st = tess_planner_forecast(p, s, &f);
 	tess_strategy_free(s);
-	if (!st)
-		return plan_print_json(f);
-	if (st != TESS_EINVAL)
-		return st;
-	return tess_fail(st, "%s", tess_error());
+	return st ? st : plan_print_json(f);
 }
 
 /* Prints {"error": ...} for a strategy that cannot run. */
@@ -140,7 +136,7 @@ static tess_status predict_lines(struct tess_planner *p, const char *path)
 
 	while (!st && (len = getline(&line, &room, f)) > 0) {
 		st = predict_line(p, line);
-		if (st == TESS_EINVAL)
+		if (st == TESS_EINVAL || st == TESS_ENOENT)
 			st = print_refusal();
 	}
 	free(line);
@@ -188,7 +184,7 @@ static tess_status search_and_print(struct tess_planner *p, const struct plan_op
 	return st;
 }
 
-static int run_plan(int argc, char **argv)
+static int run_plan_command(int argc, char **argv)
 {
 	struct plan_options a = { 0 };
 	struct tess_planner *p = NULL;
@@ -198,7 +194,7 @@ static int run_plan(int argc, char **argv)
 		return 0;
 	if (st)
 		return tess_tool_fail_usage("plan", tess_error(), NULL);
-	st = open_planner(&a, &p);
+	st = open_planner_of(&a, &p);
 	if (!st)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
 	tess_planner_close(p);
@@ -211,14 +207,13 @@ const struct tess_tool_command tess_tool_plan = {
 	.name = "plan",
 	.summary = "find the fastest strategy that fits N ranks of a machine",
 	.usage = "MODEL -n N --machine NAME|FILE [options]",
-	.about =
-		"Searches meshes, plans, ZeRO stages, recomputation, micro-batches and schedules. The\n"
-		"program of each is lowered for its ranks, and simulated by the rates of the\n"
-		"machine; memory is that of the run. Starts no rank and reads no weight:\n"
-		"config.json is enough.\n",
+	.about = "Searches meshes, plans, ZeRO stages, recomputation, micro-batches and\n"
+		 "schedules. The program of each is lowered for its ranks, and simulated by the\n"
+		 "rates of the machine; memory is that of the run. Starts no rank and reads no\n"
+		 "weight: config.json is enough.\n",
 	.examples = "  tessera plan data -n 8 --machine h100 --train --batch 64\n"
 		    "  tessera plan data -n 8 --machine h100 --train --batch 64 --out best.json\n"
 		    "  tessera plan data -n 4 --machine h100 --batch 32 --prompt-tokens 256\n"
 		    "  tessera plan data -n 4 --machine h100 --train --consider '--mesh dp=4'\n",
-	.run = run_plan,
+	.run = run_plan_command,
 };

@@ -9,8 +9,9 @@
 static const char *const times[TESS_TIMES] = { "products",    "attention", "memory", "latency",
 	                                       "collectives", "gradients", "sends",  "bubble",
 	                                       "optimizer",   "fixed" };
-static const char *const memories[TESS_MEMORIES] = { "weights", "gradients", "optimizer",
-	                                             "step",    "cache",     "fixed" };
+static const char *const memories[TESS_MEMORIES] = {
+	"weights", "gradients", "optimizer", "step", "gathered", "loss", "cache", "fixed"
+};
 
 /* Formats seconds with three digits: "12.3 ms". */
 static const char *format_seconds(double s, char text[32])
