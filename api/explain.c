@@ -4,6 +4,7 @@
 #include "core/base/status.h"
 #include "nn/generate/cut_logits.h"
 #include "nn/program/storage.h"
+#include "nn/program/strategy.h"
 #include "nn/train/trainer.h"
 
 #include <fenv.h>
@@ -677,6 +678,8 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 {
 	struct tess_trainer_options mine = { .size = sizeof mine };
 	struct tess_session_options session = { .size = sizeof session };
+	struct tess_strategy *strategy = NULL;
+	struct tess_mesh_shape shape;
 	struct explanation *x;
 	struct tess_optimizer optimizer;
 	tess_status st = TESS_REQUIRE(dir, mesh, out);
@@ -685,6 +688,10 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 		st = tess_sized_copy("tess_trainer_options", options, &mine, sizeof mine);
 	if (!st)
 		st = tess_optimizer_read(&mine, &optimizer);
+	if (!st)
+		st = tess_mesh_shape_parse(mesh, nranks, &shape);
+	if (!st)
+		st = tess_strategy_complete(&mine, &shape, &strategy);
 	session.threads = mine.threads;
 	session.plan = mine.plan;
 	session.overrides = mine.overrides;
@@ -693,16 +700,17 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 	session.values = mine.values;
 	if (!st)
 		st = tess_session_options_read(&session, &session);
-	if (st)
-		return st;
-	x = calloc(1, sizeof *x);
+	x = st ? NULL : calloc(1, sizeof *x);
 	if (x) {
 		x->training = &x->options;
 		x->options = mine;
 		x->moments = tess_optimizer_count_moments(&optimizer);
 		x->e.sequences = sequences;
 	}
-	return make_explanation(dir, mesh, nranks, length, &session, x, out);
+	if (!st)
+		st = make_explanation(dir, mesh, nranks, length, &session, x, out);
+	tess_strategy_free(strategy);
+	return st;
 }
 
 void tess_explanation_free(struct tess_explanation *e)

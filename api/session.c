@@ -195,10 +195,16 @@ tess_status tess_session_options_read(const struct tess_session_options *how,
                                       struct tess_session_options *out)
 {
 	struct tess_session_options mine = { .size = sizeof mine };
+	struct tess_strategy *strategy = NULL;
 	tess_status st = tess_sized_copy("tess_session_options", how, &mine, sizeof mine);
 
+	if (!st)
+		st = tess_strategy_read(mine.plan, &strategy);
 	if (st)
 		return st;
+	if (strategy && !mine.threads)
+		mine.threads = strategy->threads;
+	tess_strategy_free(strategy);
 	if (mine.kv_dtype && mine.kv_dtype != TESS_F32 && mine.kv_dtype != TESS_BF16)
 		return tess_fail(TESS_EINVAL,
 		                 "kv_dtype %d: a KV cache is of TESS_F32 or TESS_BF16; 0: as the "

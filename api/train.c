@@ -4,6 +4,7 @@
 #include "core/base/sized.h"
 #include "core/base/status.h"
 #include "nn/program/agree.h"
+#include "nn/program/strategy.h"
 #include "nn/train/trainer.h"
 
 #include <fenv.h>
@@ -65,6 +66,7 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 	struct tess_trainer_parts parts = { .group = tess_world_group(tess_mesh_world(mesh)),
 		                            .options = &mine,
 		                            .close_parts = close_model };
+	struct tess_strategy *strategy = NULL;
 	struct trained_model *m = calloc(1, sizeof *m);
 	tess_status st = m ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
 
@@ -74,6 +76,8 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 	}
 	if (!st)
 		st = tess_sized_copy("tess_trainer_options", how, &mine, sizeof mine);
+	if (!st)
+		st = tess_strategy_complete(&mine, tess_mesh_get_shape(mesh), &strategy);
 	if (!st) {
 		struct tess_session_options options = { .size = sizeof options,
 			                                .plan = mine.plan,
@@ -96,6 +100,7 @@ static tess_status open_model_to_train(struct tess_mesh *mesh, const char *dir,
 			tess_checkpoint_warn_unused(m->model.checkpoint);
 		st = tess_trainer_new(&parts, out);
 	}
+	tess_strategy_free(strategy);
 	if (st && m)
 		close_model(m);
 	return st;

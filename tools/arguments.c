@@ -290,6 +290,20 @@ static tess_status list_compared_options(const struct reader *r)
 	return complete ? TESS_OK : tess_fail(TESS_ENOMEM, "%s: out of memory", r->command->name);
 }
 
+tess_status tess_tool_add_compared(const char *name, const char *value)
+{
+	size_t nname = strlen(name) + 1, nvalue = strlen(value) + 1;
+	char *more = realloc(compared, ncompared + nname + nvalue);
+
+	if (!more)
+		return tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+	compared = more;
+	memcpy(compared + ncompared, name, nname);
+	memcpy(compared + ncompared + nname, value, nvalue);
+	ncompared += nname + nvalue;
+	return TESS_OK;
+}
+
 static tess_status explain_option(void *arg, struct tess_difference *d)
 {
 	static const char rule[] = "all ranks need the same options";

@@ -125,7 +125,15 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_explain, sections, &a->session.model);
 
-	return st ? st : check_kind_of_step(a);
+	if (!st)
+		st = check_kind_of_step(a);
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
+	if (!st && a->train && a->session.strategy) {
+		a->schedule = a->schedule ? a->schedule : a->session.strategy->pipeline_schedule;
+		a->micro = a->micro ? a->micro : (int32_t)a->session.strategy->micro_batches;
+	}
+	return st;
 }
 
 static tess_status format_explanation(const struct tess_explanation *e,
@@ -164,11 +172,9 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-/* Explains one of nmicro micro-batches; 0: one, or as many as the schedule decides. */
 static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
                                     struct tess_explanation **out)
 {
-	int32_t parts = nmicro ? nmicro : 1;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
 		                                .plan = a->session.plan,
@@ -180,13 +186,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro };
 
-	if (get_batch(a) % parts)
-		return tess_fail(TESS_EINVAL,
-		                 "--batch %d: cannot be cut into %d micro-batches of as many "
-		                 "sequences",
-		                 (int)get_batch(a), (int)parts);
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, get_batch(a) / parts, a->sequence, &options,
+	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
 	                             out);
 }
 
@@ -222,39 +223,34 @@ static tess_status print_explanation(const struct tess_explanation *e,
 
 /* ---- the step of a pipeline ------------------------------------------------------------------ */
 
-static int32_t count_pipeline_ranks(const struct tess_explanation *e)
-{
-	for (int32_t d = 0; d < e->ndims; d++)
-		if (!strcmp(e->dim_names[d], "pp"))
-			return e->dim_sizes[d];
-	return 1;
-}
-
-/* Opens the schedule on the mesh of an explanation, if that has stages. */
-static tess_status open_pipeline(const struct explain_options *a, const struct tess_explanation *e,
-                                 struct tess_pipeline **out)
+/* Opens the schedule on the mesh, if that has stages. */
+static tess_status open_pipeline(const struct explain_options *a, struct tess_pipeline **out)
 {
 	const char *name = a->schedule ? a->schedule : "1f1b";
+	int32_t nranks = 1;
+	tess_status st = tess_tool_count_pipeline_ranks(a->session.mesh, a->session.ranks, &nranks);
 
-	if (count_pipeline_ranks(e) > 1)
-		return tess_pipeline_open(name, count_pipeline_ranks(e), a->micro, out);
-	return a->timeline ? tess_fail(TESS_EINVAL,
-	                               "--timeline %s: the mesh has no stages; use --mesh pp=N",
-	                               a->timeline)
-	                   : TESS_OK;
+	if (nranks > 1)
+		return tess_pipeline_open(name, nranks, a->micro, out);
+	if (!st && (a->schedule || a->timeline))
+		st = tess_fail(TESS_EINVAL,
+		               "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
+		               name);
+	return st;
 }
 
-/* Opens the schedule. If that decides the number of micro-batches, explains one of these. */
-static tess_status explain_schedule(const struct explain_options *a, struct tess_explanation **e,
-                                    struct tess_pipeline **out)
+/* Opens the schedule, and explains one of its micro-batches. */
+static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
+                                       struct tess_pipeline **out)
 {
-	tess_status st = open_pipeline(a, *e, out);
+	int32_t nmicro;
+	tess_status st = has_pipeline(a) ? open_pipeline(a, out) : TESS_OK;
 
-	if (st || !*out || (*out)->nmicro == (*e)->micro_batches)
+	if (st)
 		return st;
-	tess_explanation_free(*e);
-	*e = NULL;
-	return explain_training(a, (*out)->nmicro, e);
+	nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
+	st = tess_tool_check_batch(&a->session, get_batch(a), nmicro);
+	return st ? st : explain_training(a, nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -310,6 +306,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e = NULL;
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
+	bool text = !a->json && !a->program && !a->storage;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -320,12 +317,10 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { schedule, times } });
 
 	if (!st)
-		st = a->train ? explain_training(a, a->micro, &e) : explain_inference(a, &e);
+		st = a->train ? explain_micro_batch(a, &e, &p) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
-	if (!st && has_pipeline(a))
-		st = explain_schedule(a, &e, &p);
-	if (!st && p)
+	if (!st && p && (text || a->timeline))
 		st = simulate_pipeline(a, p, &t);
 	if (!st && a->memory)
 		st = tess_explanation_fit(e, a->memory, a->session.positions);
@@ -335,7 +330,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
-	if (!st && t && !a->json && !a->program && !a->storage)
+	if (!st && t && text)
 		st = print_pipeline(t);
 	tess_timeline_free(t);
 	tess_pipeline_close(p);
@@ -368,6 +363,7 @@ const struct tess_tool_command tess_tool_explain = {
 	"  tessera explain data -n 8\n"
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
 	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
+	"  tessera explain data -n 2 --memory 80G --positions 512\n"
 	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
 	"  tessera explain data --train --mesh pp=4 --micro-batches 8 --pipeline-schedule zb-h1\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",

@@ -71,6 +71,10 @@ static tess_status parse_grad_options(int argc, char **argv, struct grad_command
 		st = tess_fail(TESS_EINVAL, "give --ids-file FILE; see --help");
 	if (!st && a->values_of && !a->values)
 		st = tess_fail(TESS_EINVAL, "--values-of: give --values FILE, too");
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
+	if (!st && a->session.strategy && !a->micro)
+		a->micro = (int32_t)a->session.strategy->micro_batches;
 	return st;
 }
 
@@ -359,7 +363,8 @@ static struct tess_trainer_options make_trainer_options(const struct grad_comman
 		                              .values = !a->values     ? NULL
 		                                        : a->values_of ? a->values_of
 		                                                       : "*",
-		                              .recompute = a->recompute.text };
+		                              .recompute =
+		                                      a->recompute.n ? a->recompute.text : NULL };
 }
 
 static tess_status compute_and_write(const struct grad_command *a, struct tess_mesh *mesh,

@@ -327,6 +327,8 @@ static tess_status parse_perplexity_options(int argc, char **argv, struct perple
 	tess_status st = tess_tool_parse_model(argc, argv, &tess_tool_perplexity, sections,
 	                                       &a->session.model);
 
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
 	return st || a->texts.n ? st : tess_fail(TESS_EINVAL, "give --text FILE; see --help");
 }
 

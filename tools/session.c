@@ -1,7 +1,17 @@
 /* session.c - the options that commands with a session or a trainer share. */
 #include "tool.h"
 
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/rendezvous/rank_env.h"
+#include "core/world/mesh_shape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <tessera/names.h>
+
+static struct tess_strategy *strategy; /* of --plan; the options of the command borrow from it */
 
 #define AT(member) TESS_TOOL_AT(struct tess_tool_session, member)
 
@@ -40,8 +50,9 @@ const struct tess_tool_option tess_tool_job_options[] = {
 
 const struct tess_tool_option tess_tool_plan_options[] = {
 	{ "plan", "auto|none|tp|tp+sp|ep|hf|FILE|JSON",
-	  "style of each module: a plan of the model, or rules {\"PATTERN\": \"STYLE\"}; none: "
-	  "replicate everything (default: auto, the model's first plan)",
+	  "style of each module: a plan of the model, rules {\"PATTERN\": \"STYLE\"}, or a "
+	  "strategy with its mesh; none: replicate everything (default: auto, the model's first "
+	  "plan)",
 	  AT(plan) },
 	{ "plan-override", "[DIMENSION:]PATTERN=STYLE",
 	  "add a rule that overrides the plan; repeatable (default DIMENSION: tp)", AT(overrides) },
@@ -69,6 +80,89 @@ const struct tess_tool_option tess_tool_compute_options[] = {
 	  AT(math), .lo = TESS_F32, .hi = TESS_BF16, .get_name = get_float_name },
 	{ 0 },
 };
+
+tess_status tess_tool_count_pipeline_ranks(const char *mesh, int32_t n, int32_t *out)
+{
+	struct tess_mesh_shape shape;
+	tess_status st = tess_mesh_shape_parse(mesh ? mesh : "tp", n, &shape);
+	int32_t pp = st ? -1 : tess_mesh_shape_find(&shape, "pp", 2);
+
+	if (!st)
+		*out = pp < 0 ? 1 : shape.dim[pp].size;
+	return st;
+}
+
+/* Takes the mesh of the strategy, unless --mesh is given. n: the number of ranks; 0: any. */
+static tess_status take_mesh(struct tess_tool_session *s, int32_t n)
+{
+	tess_status st = TESS_OK;
+
+	if (s->mesh || !strategy->mesh)
+		return TESS_OK;
+	if (n)
+		st = tess_strategy_check_ranks(strategy, n);
+	if (st)
+		return s->ranks ? tess_fail_in(st, "-n %d", (int)n) : st;
+	s->mesh = strategy->mesh;
+	return TESS_OK;
+}
+
+/* Adds each key of the strategy to the options that ranks compare. */
+static tess_status compare_strategy(void)
+{
+	char *text = NULL, name[64];
+	json_t *root = NULL;
+	tess_status st = tess_strategy_format(strategy, &text);
+
+	if (!st)
+		st = tess_json_parse("strategy", text, strlen(text), &root);
+	for (void *it = json_object_iter(root); it && !st; it = json_object_iter_next(root, it)) {
+		const json_t *value = json_object_iter_value(it);
+		char *dump = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+
+		snprintf(name, sizeof name, "%s of the strategy", json_object_iter_key(it));
+		if (!dump)
+			st = tess_fail(TESS_ENOMEM, "%s: out of memory", name);
+		else if (strcmp(json_object_iter_key(it), "predicted") != 0)
+			st = tess_tool_add_compared(
+				name, json_is_string(value) ? json_string_value(value) : dump);
+		free(dump);
+	}
+	json_decref(root);
+	free(text);
+	return st;
+}
+
+tess_status tess_tool_take_strategy(struct tess_tool_session *s)
+{
+	struct tess_rank_env env;
+	int32_t n = s->ranks, stages;
+	tess_status st = tess_strategy_read(s->plan, &strategy);
+
+	if (st || !strategy)
+		return st;
+	st = tess_rank_env_read(&env);
+	if (!st && !n && !env.alone)
+		n = env.size;
+	if (!st)
+		st = take_mesh(s, n);
+	if (!st && !tess_tool_count_pipeline_ranks(s->mesh, n, &stages) && stages == 1)
+		strategy->pipeline_schedule = NULL;
+	s->strategy = strategy;
+	return st ? st : compare_strategy();
+}
+
+tess_status tess_tool_check_batch(const struct tess_tool_session *s, int32_t batch, int32_t micro)
+{
+	bool taken = s->strategy && s->strategy->micro_batches == micro;
+
+	if (batch % micro == 0)
+		return TESS_OK;
+	return tess_fail(TESS_EINVAL,
+	                 "--batch %d: cannot be cut into %d micro-batches of as many sequences%s%s",
+	                 (int)batch, (int)micro, taken ? ", as in " : "",
+	                 taken ? s->strategy->name : "");
+}
 
 const char *tess_tool_get_weights(const struct tess_tool_session *s)
 {

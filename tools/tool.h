@@ -129,6 +129,9 @@ void tess_tool_print_help(const struct tess_tool_command *c,
  */
 tess_status tess_tool_compare_options(struct tess_world *w);
 
+/* Adds a pair to the options that ranks compare; all ranks need equal ones. */
+tess_status tess_tool_add_compared(const char *name, const char *value);
+
 /* Appends to the error of this thread that -n is the number of ranks, not of tokens. */
 tess_status tess_tool_explain_ranks(tess_status st);
 /*
@@ -163,6 +166,7 @@ int tess_tool_get_interrupt_status(void);
 
 struct tess_tool_session { /* the input of a session or a trainer, from the options below */
 	const char *model, *mesh, *plan;
+	const struct tess_strategy *strategy; /* of tess_tool_take_strategy; NULL: --plan is none */
 	struct tess_tool_list overrides;
 	int32_t ranks, threads, kv_dtype, math, weights, positions;
 	uint64_t kv_memory; /* bytes; 0: derived from the free memory */
@@ -174,6 +178,16 @@ extern const struct tess_tool_option tess_tool_job_options[]; /* --backend, --th
 extern const struct tess_tool_option tess_tool_plan_options[];
 extern const struct tess_tool_option tess_tool_memory_options[]; /* --positions, --kv, --weights */
 extern const struct tess_tool_option tess_tool_compute_options[]; /* --kv-memory, --math */
+/*
+ * Reads the strategy of --plan, if that is one: without --mesh, takes its mesh, which must have the
+ * ranks of -n or of the job. Without stages in the mesh, the strategy has no schedule. Ranks
+ * compare the strategy with their options.
+ */
+tess_status tess_tool_take_strategy(struct tess_tool_session *s);
+/* Counts the ranks along pp of --mesh for n ranks; 0: those of the mesh. */
+tess_status tess_tool_count_pipeline_ranks(const char *mesh, int32_t n, int32_t *out);
+/* Checks that micro-batches, of an option or of the strategy, divide the batch. */
+tess_status tess_tool_check_batch(const struct tess_tool_session *s, int32_t batch, int32_t micro);
 /* Returns the value of --weights. */
 const char *tess_tool_get_weights(const struct tess_tool_session *s);
 /* Returns the value of --math. */

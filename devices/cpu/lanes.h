@@ -47,6 +47,14 @@ LANES_INLINE struct lanes lanes_fma(float a, struct lanes x, struct lanes y)
 	return (struct lanes){ _mm512_fmadd_ps(_mm512_set1_ps(a), x.v, y.v) };
 }
 
+/* *a * x + y, rounded once. The load copies *a to all lanes, so units that look up stay free. */
+#define LANES_FMA_FROM
+LANES_INLINE struct lanes lanes_fma_from(const float *a, struct lanes x, struct lanes y)
+{
+	__asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(y.v) : "v"(x.v), "m"(*a));
+	return y;
+}
+
 LANES_INLINE struct lanes lanes_load_bf16(const void *p)
 {
 	__m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
@@ -116,9 +124,14 @@ LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
 		_mm512_sub_epi32(_mm512_set1_epi32(254 << 23), _mm512_castps_si512(x.v))) };
 }
 
-LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+LANES_INLINE struct lanes lanes_max(struct lanes x, struct lanes y)
 {
-	return !_mm512_cmp_ps_mask(x.v, y.v, _CMP_NEQ_UQ);
+	return (struct lanes){ _mm512_max_ps(x.v, y.v) };
+}
+
+LANES_INLINE bool lanes_are_at_most(struct lanes x, float most)
+{
+	return !_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(most), _CMP_NLE_UQ);
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -317,10 +330,15 @@ LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
 	};
 }
 
-LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+LANES_INLINE struct lanes lanes_max(struct lanes x, struct lanes y)
 {
-	return !_mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(x.lo, y.lo, _CMP_NEQ_UQ),
-	                                        _mm256_cmp_ps(x.hi, y.hi, _CMP_NEQ_UQ)));
+	return (struct lanes){ _mm256_max_ps(x.lo, y.lo), _mm256_max_ps(x.hi, y.hi) };
+}
+
+LANES_INLINE bool lanes_are_at_most(struct lanes x, float most)
+{
+	return !_mm256_movemask_ps(
+		_mm256_cmp_ps(_mm256_max_ps(x.lo, x.hi), _mm256_set1_ps(most), _CMP_NLE_UQ));
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -540,13 +558,16 @@ LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
 	return x;
 }
 
-LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+LANES_INLINE struct lanes lanes_max(struct lanes x, struct lanes y)
 {
-	uint32x4_t equal = vceqq_f32(x.v[0], y.v[0]);
+	for (int i = 0; i < 4; i++)
+		x.v[i] = vmaxq_f32(x.v[i], y.v[i]);
+	return x;
+}
 
-	for (int i = 1; i < 4; i++)
-		equal = vandq_u32(equal, vceqq_f32(x.v[i], y.v[i]));
-	return vminvq_u32(equal) != 0;
+LANES_INLINE bool lanes_are_at_most(struct lanes x, float most)
+{
+	return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[1]), vmaxq_f32(x.v[2], x.v[3]))) <= most;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -712,13 +733,20 @@ LANES_INLINE struct lanes lanes_invert_power(struct lanes x)
 	return x;
 }
 
-LANES_INLINE bool lanes_are_equal(struct lanes x, struct lanes y)
+LANES_INLINE struct lanes lanes_max(struct lanes x, struct lanes y)
 {
-	bool equal = true;
-
 	for (int i = 0; i < LANES; i++)
-		equal = equal && x.v[i] == y.v[i];
-	return equal;
+		x.v[i] = x.v[i] > y.v[i] ? x.v[i] : y.v[i];
+	return x;
+}
+
+LANES_INLINE bool lanes_are_at_most(struct lanes x, float most)
+{
+	float largest = x.v[0];
+
+	for (int i = 1; i < LANES; i++)
+		largest = x.v[i] > largest ? x.v[i] : largest;
+	return largest <= most;
 }
 
 /* Stores the upper halves of all lanes: the inverse of lanes_load_bf16. */
@@ -773,6 +801,13 @@ LANES_INLINE void lanes_load_bf16_pair(const void *p, struct lanes x[2])
 LANES_INLINE void lanes_sort_pair(struct lanes x[2])
 {
 	(void)x;
+}
+#endif
+
+#ifndef LANES_FMA_FROM
+LANES_INLINE struct lanes lanes_fma_from(const float *a, struct lanes x, struct lanes y)
+{
+	return lanes_fma(*a, x, y);
 }
 #endif
 

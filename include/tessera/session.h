@@ -40,7 +40,8 @@ struct tess_session_options {
 	uint32_t size;
 	/* Threads per rank; 0: TESSERA_THREADS, or else a share of the CPUs. */
 	int32_t threads;
-	/* "auto" or NULL, "none", the name of a plan, a file, or JSON. */
+	/* "auto" or NULL, "none", the name of a plan, a file, or JSON: rules, or a strategy
+	 * (tessera/strategy.h). */
 	const char *plan;
 	/* Rules that replace those of the plan: "PATTERN=STYLE" or "DIMENSION:PATTERN=STYLE". Ends
 	 * with NULL; NULL: none. */

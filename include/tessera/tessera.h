@@ -37,6 +37,7 @@
 #include <tessera/group.h>
 #include <tessera/pipeline.h>
 #include <tessera/session.h>
+#include <tessera/strategy.h>
 #include <tessera/style.h>
 #include <tessera/tokenizer.h>
 #include <tessera/train.h>

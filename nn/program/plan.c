@@ -3,6 +3,7 @@
 #include "core/base/json.h"
 #include "core/base/option.h"
 #include "core/base/status.h"
+#include "nn/program/strategy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -62,8 +63,10 @@ static tess_status add_json_rules(struct tess_plan *p, const char *dim, const js
 		if (json_is_object(value) && !dim)
 			st = add_json_rules(p, key, value, name);
 		else if (!json_is_string(value))
-			st = tess_fail(TESS_EINVAL, "%s: \"%s\": the style must be a string", name,
-			               key);
+			st = tess_fail(
+				TESS_EINVAL, "%s: \"%s\": the style must be a string%s", name, key,
+				tess_strategy_has_key(key) ? "; a strategy needs the key \"plan\""
+							   : "");
 		else if (dim && strchr(key, ':'))
 			st = tess_fail(TESS_EINVAL,
 			               "%s: rule \"%s\" names a mesh dimension among the rules "
@@ -80,6 +83,11 @@ static tess_status add_json(struct tess_plan *p, const json_t *root, const char 
 {
 	if (!json_is_object(root))
 		return tess_fail(TESS_EINVAL, "%s: a plan is an object {pattern: style}", name);
+	if (json_object_get(root, "plan")) /* tess_strategy_read has not read it */
+		return tess_fail(TESS_EINVAL,
+		                 "%s: is a strategy, by its key \"plan\"; name its file with a "
+		                 "directory, as ./%s",
+		                 name, name);
 	return add_json_rules(p, NULL, root, name);
 }
 
@@ -91,9 +99,9 @@ static const struct tess_preset *find_preset(const struct tess_model *model, con
 	return NULL;
 }
 
-/* Reports an unknown plan, with the known names and the nearest one. */
+/* Reports an unknown plan, with the known names and the nearest one. what: "no", of `spec`. */
 static tess_status fail_plan_name(struct tess_plan *p, const struct tess_model *model,
-                                  const char *spec)
+                                  const char *spec, const char *what)
 {
 	const char *list = model->presets && model->presets->name ? "auto, none" : "none";
 	const char *near = NULL;
@@ -106,18 +114,36 @@ static tess_status fail_plan_name(struct tess_plan *p, const struct tess_model *
 	}
 	if (!list)
 		return TESS_ENOMEM;
-	return tess_fail(TESS_ENOENT,
-	                 "plan \"%s\": neither a file nor a plan of model %s, which has %s%s%s%s",
-	                 spec, model->name, list, near ? "; did you mean " : "", near ? near : "",
+	return tess_fail(TESS_ENOENT, "plan \"%s\": %s plan of model %s, which has %s%s%s%s", spec,
+	                 what, model->name, list, near ? "; did you mean " : "", near ? near : "",
 	                 near ? "?" : "");
 }
 
-static tess_status add_spec(struct tess_plan *p, const struct tess_model *model, const char *spec)
+/* Adds overrides, "PATTERN=STYLE"; origin: for messages. */
+static tess_status add_overrides(struct tess_plan *p, const char *const *overrides, int32_t n,
+                                 const char *origin)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && !st; i++) {
+		const char *eq = strchr(overrides[i], '=');
+		const char *pattern =
+			eq ? tess_arena_copy(&p->arena, overrides[i], (size_t)(eq - overrides[i]))
+			   : NULL;
+
+		if (!eq)
+			st = tess_fail(TESS_EINVAL, "%s \"%s\": use PATTERN=STYLE", origin,
+			               overrides[i]);
+		else
+			st = pattern ? add_rule(p, "tp", pattern, eq + 1, origin) : TESS_ENOMEM;
+	}
+	return st;
+}
+
+/* Adds "none", "auto" or a preset. TESS_ENOENT, without a message: `spec` is none of these. */
+static tess_status add_named(struct tess_plan *p, const struct tess_model *model, const char *spec)
 {
 	const struct tess_preset *preset;
-	json_t *root = NULL;
-	struct stat about;
-	tess_status st;
 
 	if (spec && !strcmp(spec, "none")) {
 		p->name = "none";
@@ -129,18 +155,70 @@ static tess_status add_spec(struct tess_plan *p, const struct tess_model *model,
 	if (!spec || !strcmp(spec, "auto"))
 		return tess_fail(TESS_ENOTSUP, "model %s ships no plan; name one with --plan",
 		                 model->name);
+	return TESS_ENOENT;
+}
+
+/* Adds the plan and the overrides of a strategy. */
+static tess_status add_strategy(struct tess_plan *p, const struct tess_model *model,
+                                const struct tess_strategy *s)
+{
+	const char *name = tess_arena_copy(&p->arena, s->name, SIZE_MAX);
+	json_t *root = NULL;
+	int32_t n = 0;
+	tess_status st = name ? TESS_OK : TESS_ENOMEM;
+
+	while (s->overrides && s->overrides[n])
+		n++;
+	if (!st && s->plan[0] == '{')
+		st = tess_json_parse(name, s->plan, strlen(s->plan), &root);
+	if (!st)
+		st = root ? add_json_rules(p, NULL, root, name) : add_named(p, model, s->plan);
+	if (st == TESS_ENOENT)
+		st = tess_fail_in(fail_plan_name(p, model, s->plan, "no"), "%s", name);
+	json_decref(root);
+	p->nplanned = p->nrules;
+	if (!st)
+		st = add_overrides(p, s->overrides, n, name);
+	p->nstrategy = p->nrules;
+	p->name = name;
+	return st;
+}
+
+/* Adds the rules of a file or of JSON text. */
+static tess_status add_rules(struct tess_plan *p, const struct tess_model *model, const char *spec)
+{
+	json_t *root = NULL;
+	struct stat about;
+	tess_status st;
+
 	if (spec[0] != '{' && !stat(spec, &about) && S_ISDIR(about.st_mode))
-		return fail_plan_name(p, model, spec); /* a folder may have any name: "hf" */
+		return fail_plan_name(
+			p, model, spec,
+			"neither a file nor a"); /* a folder may have any name: "hf" */
 	p->name = spec[0] == '{' ? "the plan" : tess_arena_copy(&p->arena, spec, SIZE_MAX);
 	if (spec[0] == '{')
 		st = tess_json_parse(p->name, spec, strlen(spec), &root);
 	else
 		st = tess_json_load(spec, PLAN_BYTES, &root);
 	if (st == TESS_ENOENT)
-		return fail_plan_name(p, model, spec);
+		return fail_plan_name(p, model, spec, "neither a file nor a");
 	if (!st)
 		st = add_json(p, root, p->name);
 	json_decref(root);
+	return st;
+}
+
+static tess_status add_spec(struct tess_plan *p, const struct tess_model *model, const char *spec)
+{
+	struct tess_strategy *strategy = NULL;
+	tess_status st = add_named(p, model, spec);
+
+	if (st != TESS_ENOENT)
+		return st;
+	st = tess_strategy_read(spec, &strategy);
+	if (!st)
+		st = strategy ? add_strategy(p, model, strategy) : add_rules(p, model, spec);
+	tess_strategy_free(strategy);
 	return st;
 }
 
@@ -173,20 +251,10 @@ tess_status tess_plan_open(const struct tess_model *model, const char *spec,
 	struct tess_plan p = { 0 };
 	tess_status st = add_spec(&p, model, spec);
 
-	p.nplanned = p.nrules;
-	for (int32_t i = 0; i < n && !st; i++) {
-		const char *eq = strchr(overrides[i], '=');
-		const char *pattern =
-			eq ? tess_arena_copy(&p.arena, overrides[i], (size_t)(eq - overrides[i]))
-			   : NULL;
-
-		if (!eq)
-			st = tess_fail(TESS_EINVAL, "--plan-override \"%s\": use PATTERN=STYLE",
-			               overrides[i]);
-		else
-			st = pattern ? add_rule(&p, "tp", pattern, eq + 1, "--plan-override")
-			             : TESS_ENOMEM;
-	}
+	if (!p.nstrategy)
+		p.nplanned = p.nrules;
+	if (!st)
+		st = add_overrides(&p, overrides, n, "--plan-override");
 	if (!st)
 		st = index_rules(&p);
 	if (st)
@@ -290,12 +358,12 @@ static int32_t find_next_rule(const struct tess_plan *p, struct rule_search *s)
 }
 
 /*
- * Rates a rule; lower is more specific: overrides first, then patterns with fewer `**`, then with
- * fewer `*`, and of those with `**` the longer.
+ * Rates a rule; lower is more specific: overrides first, before those of a strategy, then patterns
+ * with fewer `**`, then with fewer `*`, and of those with `**` the longer.
  */
 static int64_t rate_rule(const struct tess_plan *p, int32_t i)
 {
-	int64_t n = i < p->nplanned ? INT64_C(1) << 60 : 0, components = 0;
+	int64_t tier = i < p->nplanned ? 2 : i < p->nstrategy, n = tier << 60, components = 0;
 	bool any = false;
 
 	for (const char *c = p->rule[i].pattern; c; c = skip_component(c)) {
@@ -404,6 +472,12 @@ bool tess_pattern_is_glob(const char *pattern)
 	return false;
 }
 
+bool tess_plan_skips_rule(const struct tess_plan *p, const struct tess_mesh_shape *mesh, int32_t i)
+{
+	return i < p->nstrategy && !strcmp(p->rule[i].dim, "dp") &&
+	       tess_mesh_shape_find(mesh, "dp", 2) < 0;
+}
+
 tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess_mesh_shape *mesh)
 {
 	char text[TESS_MESH_TEXT];
@@ -413,7 +487,8 @@ tess_status tess_plan_check_mesh(const struct tess_plan *plan, const struct tess
 		const char *ranks = strcmp(rule->dim, "ep") ? rule->dim : "tp";
 
 		if (tess_mesh_shape_find(mesh, rule->dim, strlen(rule->dim)) >= 0 ||
-		    tess_mesh_shape_find(mesh, ranks, strlen(ranks)) >= 0)
+		    tess_mesh_shape_find(mesh, ranks, strlen(ranks)) >= 0 ||
+		    tess_plan_skips_rule(plan, mesh, i))
 			continue;
 		if (!strcmp(rule->dim, "dp"))
 			return tess_fail(

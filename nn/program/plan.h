@@ -19,14 +19,18 @@
 struct tess_plan_rule {
 	const char *dim; /* mesh dimension */
 	const char *pattern, *style;
-	const char *origin; /* the plan's name or "--plan-override" */
+	const char *origin; /* the plan's name, a strategy's or "--plan-override" */
 	bool optional; /* allowed to match no module */
 };
 
 struct tess_plan {
 	struct tess_arena arena;
 	const char *name; /* "tp", a file, "inline" */
-	int32_t nrules, nplanned; /* the first nplanned are the plan's, the rest are overrides */
+	/*
+	 * The first nplanned rules are the plan's, the rest are overrides. Of a strategy are the
+	 * first nstrategy, those of its own overrides included; 0: there is no strategy.
+	 */
+	int32_t nrules, nplanned, nstrategy;
 	struct tess_plan_rule *rule;
 	bool has_ep; /* has a rule of dimension ep */
 	int32_t nexact, nglobs; /* rules without `*`, by pattern; and the others */
@@ -35,9 +39,10 @@ struct tess_plan {
 
 /*
  * Opens a plan. `spec`: NULL or "auto" (the model's first preset), "none", a preset's name, a file,
- * or JSON text that starts with '{': {pattern: style} or {"tp": {pattern: style}, ...}.
- * `overrides`: n texts "PATTERN=STYLE". A pattern may begin with its mesh dimension, "xp:PATTERN";
- * the default is tp. A `?` before it allows that it matches no module. Free *out by tess_plan_free.
+ * or JSON text that starts with '{': {pattern: style} or {"tp": {pattern: style}, ...}, or a
+ * strategy (tessera/strategy.h), whose plan and overrides are used. `overrides`: n texts
+ * "PATTERN=STYLE". A pattern may begin with its mesh dimension, "xp:PATTERN"; the default is tp. A
+ * `?` before it allows that it matches no module. Free *out by tess_plan_free.
  */
 tess_status tess_plan_open(const struct tess_model *model, const char *spec,
                            const char *const *overrides, int32_t n, struct tess_plan *out);
@@ -59,6 +64,8 @@ tess_status tess_plan_find(const struct tess_plan *p, const struct tess_mesh_sha
  * Rules of ep may use tp's ranks.
  */
 tess_status tess_plan_check_mesh(const struct tess_plan *p, const struct tess_mesh_shape *mesh);
+/* Returns whether a rule has no effect: of a strategy, along dp, on a mesh without dp. */
+bool tess_plan_skips_rule(const struct tess_plan *p, const struct tess_mesh_shape *mesh, int32_t i);
 /* Returns whether a pattern, which may omit the first component, matches a module's path. */
 bool tess_pattern_matches(const char *pattern, const char *path);
 /* Returns whether a component mixes `*` with other characters, so that it matches nothing. */

@@ -40,7 +40,8 @@ void tess_recorder_check_rules(struct tess_recorder *r)
 	int32_t i = 0;
 	bool tp;
 
-	while (i < plan->nrules && (r->used_rules[i] || plan->rule[i].optional))
+	while (i < plan->nrules && (r->used_rules[i] || plan->rule[i].optional ||
+	                            tess_plan_skips_rule(plan, &r->options->mesh, i)))
 		i++;
 	if (i == plan->nrules)
 		return;

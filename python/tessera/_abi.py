@@ -107,6 +107,15 @@ class TrainerOptions(Struct):
     ]
 
 
+class Strategy(Struct):
+    c_name = "tess_strategy"
+    _fields_ = [
+        ("size", c_uint32), ("threads", c_int32), ("plan", c_char_p), ("mesh", c_char_p), ("overrides", POINTER(c_char_p)),
+        ("micro_batches", c_int64), ("pipeline_schedule", c_char_p), ("recompute", POINTER(c_char_p)), ("bucket", c_uint64),
+        ("predicted", c_char_p), ("name", c_char_p),
+    ]
+
+
 class Batch(Struct):
     c_name = "tess_batch"
     _fields_ = [
@@ -288,6 +297,9 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tess_trainer_count_tensors": (c_int64, [P]),
     "tess_trainer_get_tensor": (POINTER(Trained), [P, c_int64]),
     "tess_trainer_gather": (STATUS, [P, c_int32, c_int64, c_int64, c_int64, c_int32, P]),
+    "tess_strategy_read": (STATUS, [c_char_p, POINTER(POINTER(Strategy))]),
+    "tess_strategy_free": (None, [POINTER(Strategy)]),
+    "tess_strategy_check_ranks": (STATUS, [POINTER(Strategy), c_int32]),
     "tess_explain": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, POINTER(SessionOptions), POINTER(P)]),
     "tess_explain_training": (STATUS, [c_char_p, c_char_p, c_int32, c_int64, c_int64, POINTER(TrainerOptions), POINTER(P)]),
     "tess_explanation_format": (STATUS, [P, c_int32, c_char_p, c_int64, POINTER(P)]),

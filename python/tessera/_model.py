@@ -34,6 +34,18 @@ def count_ranks(mesh: bytes) -> int:
     return out.value
 
 
+def read_strategy(plan: bytes | None, ranks: int | None, mesh: str | None) -> tuple[bytes | None, int]:
+    """Returns the mesh, which has `ranks` ranks, and the micro-batches of a plan that is a strategy; else None and 1."""
+    found = ctypes.POINTER(_abi.Strategy)()
+    lib.strategy_read(plan, ctypes.byref(found))
+    try:
+        if found and ranks and not mesh:
+            lib.strategy_check_ranks(found, ranks)
+        return (found.contents.mesh, found.contents.micro_batches or 1) if found else (None, 1)
+    finally:
+        lib.strategy_free(found)
+
+
 class Settings:
     """The arguments of load(), as the library reads them."""
 
@@ -43,8 +55,9 @@ class Settings:
         self.directory = os.fspath(directory).encode()
         if mesh is not None and not isinstance(mesh, str):
             raise TypeError(f"load: mesh={mesh!r}: give text, such as 'dp=2,tp=2'")
-        self.mesh = (mesh or "tp").encode()
         self.plan = _write_plan(plan)
+        planned, self.micro = read_strategy(self.plan, ranks, mesh)
+        self.mesh = mesh.encode() if mesh else planned or b"tp"
         if isinstance(overrides, Mapping):
             overrides = [f"{pattern}={style}" for pattern, style in overrides.items()]
         self.overrides = list_strings(overrides)
@@ -65,8 +78,10 @@ class Settings:
         if name not in forms or json and form not in ("text", "program"):
             raise ValueError(f"explain: form={form!r}: use text, program, storage or svg; json=True has text and program")
         found, text = ctypes.c_void_p(), ctypes.c_void_p()
+        if train and batch % self.micro:
+            raise ValueError(f"explain: batch={batch}: cannot be cut into the {self.micro} micro-batches of the strategy")
         if train:
-            lib.explain_training(self.directory, self.mesh, self.ranks, batch, sequence, ctypes.byref(self.trainer), ctypes.byref(found))
+            lib.explain_training(self.directory, self.mesh, self.ranks, batch // self.micro, sequence, ctypes.byref(self.trainer), ctypes.byref(found))
         else:
             lib.explain(self.directory, self.mesh, self.ranks, tokens, ctypes.byref(self.session), ctypes.byref(found))
         try:
@@ -78,6 +93,8 @@ class Settings:
 
 
 def _write_plan(plan: Plan) -> bytes | None:
+    if isinstance(plan, Mapping) and "plan" in plan:
+        return dumps(plan).encode()
     if isinstance(plan, Mapping):
         for pattern, style in plan.items():
             if not isinstance(pattern, str) or not isinstance(style, str):

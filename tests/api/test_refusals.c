@@ -65,6 +65,7 @@ static void *nothing; /* a place for results */
 #define SESSION(...) OPTIONS(tess_session_options, __VA_ARGS__)
 #define VALUE(...) OPTIONS(tess_value, __VA_ARGS__)
 #define DATASET(...) OPTIONS(tess_dataset_options, .sequence = 8, .vocabulary = 512, __VA_ARGS__)
+#define STRATEGY(...) OPTIONS(tess_strategy, .plan = "tp", __VA_ARGS__)
 #define TRAIN(...) tess_trainer_check(OPTIONS(tess_trainer_options, __VA_ARGS__))
 #define GENERATION(...) OPTIONS(tess_generation, __VA_ARGS__)
 #define BATCH(...) (&(struct tess_batch){ .nsequences = 1, __VA_ARGS__ })
@@ -655,6 +656,17 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_values_compare(on.values, on.values, NAN, OUT(tess_comparison)));
 		ROW(tess_values_compare(on.values, on.values, INFINITY, OUT(tess_comparison)));
 		NOTHING(tess_comparison_free(NULL));
+		ROW(tess_strategy_read("{}", NULL));
+		ROW(tess_strategy_read("{\"plan\": 1}", OUT(tess_strategy)));
+		NOTHING(tess_strategy_free(NULL));
+		ROW(tess_strategy_check_ranks(NULL, 1));
+		ROW(tess_strategy_check_ranks(STRATEGY(.mesh = "tp=2"), 3));
+		ROW(tess_strategy_format(NULL, (char **)&nothing));
+		ROW(tess_strategy_format(STRATEGY(.plan = NULL), (char **)&nothing));
+		ROW(tess_strategy_format(STRATEGY(.threads = 0), NULL));
+		ROW(tess_strategy_write(NULL, "/no/such/file"));
+		ROW(tess_strategy_write(STRATEGY(.threads = 0), NULL));
+		ROW(tess_strategy_write(STRATEGY(.threads = 0), "/no/such/file"));
 	default:
 		*name = "";
 		return true;

@@ -55,7 +55,10 @@ static void make_checkpoints(void)
 		"cp same/*.json bf16; "
 		"sed -i 's/\"rms_norm_eps\": [^,]*/\"rms_norm_eps\": 0.25/' config/config.json; "
 		"rm generation/generation_config.json; "
-		"sed -i 's/the/teh/' tokenizer/tokenizer.json");
+		"sed -i 's/the/teh/' tokenizer/tokenizer.json; "
+		"echo '{\"plan\": \"tp\", \"micro_batches\": 1}' >one; "
+		"echo '{\"plan\": \"tp\", \"micro_batches\": 2, \"predicted\": {}}' >two; "
+		"echo '{\"micro_batches\": 2, \"plan\": \"tp\"}' >again");
 	change_weight("weight", UP_PROJ, 2);
 	change_weight("unsampled", UP_PROJ, 4);
 }
@@ -107,6 +110,9 @@ static const struct case_of_rank cases[] = {
 	  "--prompt is \"B\", but \"A\" on rank 0; " OPTIONS },
 	{ "", TRAIN, 2, 1, "same --lr 1e-3", "same --lr 2e-3",
 	  "--lr is \"2e-3\", but \"1e-3\" on rank 0; " OPTIONS },
+	{ "", TRAIN, 2, 1, "same --plan /dev/fd/3 3<one", "same --plan /dev/fd/3 3<two",
+	  "micro_batches of the strategy is \"2\", but \"1\" on rank 0; " OPTIONS },
+	{ "", TRAIN, 2, 1, "same --plan /dev/fd/3 3<two", "same --plan /dev/fd/3 3<again", NULL },
 	{ "", "%s -n 2", 2, 1, "generate same", "perplexity same --text /dev/null",
 	  "runs tessera perplexity, but rank 0 tessera generate\n" },
 	{ "", TRAIN, 2, 1, "same --log /dev/null --device cpu", "same --threads 1", NULL },

@@ -234,7 +234,7 @@ static const struct sentence once[] = {
 	  "--timeline-times adds to the tables; leave out --json, --program and --storage" },
 	{ "$T explain data --memory 80Q", 2, 1, "--memory 80Q: must be a size, as in 512M" },
 	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,
-	  "pipeline schedule gpipe: the mesh has no stages; use --mesh pp=N" },
+	  "--pipeline-schedule gpipe: the mesh has no stages; use --mesh pp=N" },
 	{ "$T explain data --train --mesh pp=2 --pipeline-schedule 2f2b", 1, 1,
 	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
 	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
@@ -243,6 +243,15 @@ static const struct sentence once[] = {
 	  "pipeline schedule zb-v: the mesh has no stages; use --mesh pp=N" },
 	{ "$T train data --data data/config.json --mesh pp=2 --pipeline-schedule interleaved:9", 1,
 	  1, "model llama: 5 numbered modules cannot be cut for 18 stages along pp; use 1 to 5" },
+	{ "$T train data --data x -n 4 --plan '{\"plan\":\"tp\",\"mesh\":\"dp=2,tp=4\"}'", 2, 1,
+	  "-n 4: the strategy is for the mesh dp=2,tp=4 of 8 ranks, not for 4; use 8 ranks, or "
+	  "another mesh, as in --mesh tp=4" },
+	{ "$T train data --data x --plan '{\"plan\":\"tp\",\"micro_batches\":3}'", 2, 1,
+	  "--batch 8: cannot be cut into 3 micro-batches of as many sequences, as in the " },
+	{ IN_FOLDER("echo '{\"plan\":\"tp\",}' >$D/s.json; $T generate $D/M --plan $D/s.json"), 2,
+	  1, "/s.json:1:14: not valid JSON: string or '}' expected near '}'; JSON has no comma" },
+	{ IN_FOLDER("cd $D && echo '{\"plan\":\"tp\"}' >s; $T explain M --plan s"), 1, 1,
+	  "s: is a strategy, by its key \"plan\"; name its file with a directory, as ./s" },
 	{ "$T train data --data x --schedule 1f1b", 2, 1,
 	  "--schedule 1f1b: must be constant or cosine, of the learning rate; the schedule of a "
 	  "pipeline is --pipeline-schedule" },
@@ -613,7 +622,9 @@ START_TEST(explains_an_absent_device)
 		"in "
 		"--program --storage --json '--json --train' '--memory 1M'; do diff <($T explain "
 		"$M --device discrete $how) <(DISCRETE_ABSENT=1 $T explain $M --device discrete "
-		"$how) || exit; done >&2; $T explain $M --device cuda | grep KV >&2; "
+		"$how) || exit; done >&2; $T explain $M --device cuda | grep KV "
+		">&2; $T explain $M --device cuda --storage "
+		"| head -2 >&2; "
 		"$T explain $M --device cuda --train --memory 24MiB | grep fits >&2",
 		text, sizeof text);
 

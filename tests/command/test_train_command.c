@@ -68,6 +68,57 @@ START_TEST(meshes_have_one_digest)
 }
 END_TEST
 
+/* Expects that explain prints the same of a strategy, tp.sp, as of options. */
+static void expect_same_explanation(const char *options, const char *strategy)
+{
+	char text[TEXT];
+
+	ck_assert_msg(
+		!command_run(text, TEXT,
+	                     "cd '%s' && T=\"'%s' explain '%s' --train --batch 8\" && "
+	                     "eval $T --plan tp+sp %s >want && "
+	                     "eval $T --plan tp.sp %s | sed s/tp.sp/tp+sp/ | diff want - 2>&1",
+	                     scratch, TESSERA, format_data_path(""), options, strategy),
+		"%s: %.2000s", strategy, text);
+}
+
+#define BY_STRATEGY STEPPED " --batch 4 --steps 8 --digest --backend loopback --plan tp.sp"
+
+/* Trains, explains and generates by a written strategy; options precede it. */
+START_TEST(strategy_of_a_file)
+{
+	static const char *const zero[] = { "dp:**=zero3", NULL }, *const again[] = { "**.mlp",
+		                                                                      NULL };
+	const struct tess_strategy s = { .size = sizeof s,
+		                         .plan = "tp+sp",
+		                         .mesh = "dp=2,pp=2,tp=1",
+		                         .overrides = zero,
+		                         .micro_batches = 2,
+		                         .pipeline_schedule = "gpipe",
+		                         .recompute = again,
+		                         .predicted = "{\"seconds\": 1}" };
+	char want[160], text[TEXT];
+
+	ck_assert_msg(!tess_strategy_write(&s, scratch_format_path("tp.sp")), "%s", tess_error());
+	make_digests(format_data_path(""), "--batch 4 --micro-batches 2", want);
+	expect_digests(format_data_path(""), "", BY_STRATEGY, want);
+	expect_digests(format_data_path(""), "", BY_STRATEGY " --mesh tp=2", want);
+	expect_same_explanation("--mesh dp=2,pp=2,tp=1 --plan-override 'dp:**=zero3' "
+	                        "--micro-batches 2 --pipeline-schedule gpipe --recompute '**.mlp'",
+	                        "");
+	expect_same_explanation("--mesh dp=2,pp=2,tp=1 --plan-override 'dp:**=zero1' "
+	                        "--micro-batches 4 --pipeline-schedule zb-h1 --recompute lm_head",
+	                        "--plan-override 'dp:**=zero1' --micro-batches 4 "
+	                        "--pipeline-schedule zb-h1 --recompute lm_head");
+	ck_assert_msg(!command_run(text, TEXT,
+	                           "cd '%s' && '%s' generate '%s' --plan tp.sp --backend loopback "
+	                           "--stats --ids 1,2 --max-tokens 2 2>&1",
+	                           scratch, TESSERA, format_data_path("")),
+	              "%s", text);
+	expect_part(text, "rank 3 ");
+}
+END_TEST
+
 /*
  * Kills a rank in each attempt, and the job restarts from its last save; then kills it finally, and
  * other ranks continue.
@@ -387,6 +438,7 @@ int main(void)
 	scratch_make();
 	tcase_add_unchecked_fixture(t, make_wanted_digests, NULL);
 	tcase_add_test(t, meshes_have_one_digest);
+	tcase_add_test(t, strategy_of_a_file);
 	tcase_add_test(t, killed_and_resumed);
 	tcase_add_test(t, resumed_from_masters);
 	tcase_add_test(t, saves_a_checkpoint);

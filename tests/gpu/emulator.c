@@ -37,7 +37,7 @@ struct thread { /* a coroutine; it runs one thread after another */
 };
 
 struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
-_Alignas(128) float emulated_cluster[EMULATED_CLUSTER_MAX][EMULATED_SHARED_MAX / sizeof(float)];
+_Alignas(1024) float emulated_cluster[EMULATED_CLUSTER_MAX][EMULATED_SHARED_MAX / sizeof(float)];
 float *emulated_shared = emulated_cluster[0];
 unsigned emulated_shared_bytes, emulated_launch, emulated_settled, emulated_block;
 enum emulated_memory (*emulated_judge_memory)(const char *p, size_t bytes);
@@ -263,6 +263,43 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 
 			c[i] += get_half(shown[row * 4 + owner][i / 2 + 2 * high], k % 2) *
 			        get_half(shown[column * 4 + owner][4 + high], k % 2);
+		}
+	}
+}
+
+/*
+ * Only one layout is known: of bf16, N-major, with swizzles of 128 bytes, in groups of 8 rows that
+ * are adjacent. The GPU swizzles addresses.
+ */
+const char *emulator_find_chunk(uint64_t b, unsigned row, unsigned chunk)
+{
+	uint64_t at = (b & 0x3fff) << 4, group = (b >> 32 & 0x3fff) << 4;
+
+	if (b >> 62 != 1 || (b >> 46 & 0xffff) != 0 || group != 1024 || at % group != 0)
+		abort();
+	at += row / 8 * group + row % 8 * 128 + chunk * 16;
+	return (const char *)emulated_shared + (at ^ (at >> 7 & 7) << 4);
+}
+
+void emulator_multiply_group(float *c, const uint32_t *a, uint64_t b, int add)
+{
+	unsigned lane = threadIdx.x % WARP;
+	uint32_t(*shown)[6] = sides[take_turn()];
+
+	memcpy(shown[threadIdx.x], a, 4 * sizeof *a);
+	emulator_sync_warp();
+	shown += threadIdx.x / WARP * WARP;
+	for (unsigned i = 0; i < 32 && !add; i++)
+		c[i] = 0.0f;
+	for (unsigned k = 0; k < 16; k++) {
+		const uint32_t *owner = shown[lane / 4 * 4 + k % 8 / 2];
+
+		for (unsigned i = 0; i < 32; i++) {
+			const char *at =
+				emulator_find_chunk(b, k, i / 4) + lane % 4 * 4 + i % 2 * 2;
+
+			c[i] += get_half(owner[i % 4 / 2 + k / 8 * 2], k % 2) *
+			        tess_bf16_load(*(const uint16_t *)(const void *)at);
 		}
 	}
 }

@@ -53,6 +53,12 @@ void emulator_wait_copies(int n);
 void emulator_load_matrices(const void *row, uint32_t *out);
 void emulator_load_straight_matrices(const void *row, uint32_t *out);
 void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
+/*
+ * Emulates the share of a warp in wgmma.m64n64k16: c [8][4] += a * b, or without `add` c = a * b.
+ */
+void emulator_multiply_group(float *c, const uint32_t *a, uint64_t b, int add);
+/* Returns the place in shared memory of the 16 bytes `chunk` of row 0 to 15 of a descriptor. */
+const char *emulator_find_chunk(uint64_t b, unsigned row, unsigned chunk);
 
 #ifdef EMULATED_KERNELS /* port.h */
 #define DEVICE static inline
@@ -63,6 +69,7 @@ void emulator_multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32
 #define prefetch_line emulator_prefetch_line
 #define SHARED static
 #define DYNAMIC_SHARED(name) float *name = emulated_shared
+#define SWIZZLED_SHARED DYNAMIC_SHARED
 #define UNROLL
 #define UNROLL_BY(n)
 #define shuffle_xor emulator_shuffle_xor
@@ -120,6 +127,15 @@ static inline struct quad emulator_load_peer(const void *p, int rank)
 #define load_matrices emulator_load_matrices
 #define load_straight_matrices emulator_load_straight_matrices
 #define multiply_matrices emulator_multiply_matrices
+#define HAS_WGMMA 1
+#define start_group_product(c, a, b) emulator_multiply_group((c)[0], a, b, 0)
+#define multiply_group(c, a, b) emulator_multiply_group((c)[0], a, b, 1)
+#define begin_products() (void)0
+#define commit_products() (void)0
+#define wait_products() (void)0
+#define publish_copies() (void)0
+#define hold_floats(x, n) (void)0
+#define describe_right_side emulator_describe_right_side
 #define commit_copies emulator_commit_copies
 #define wait_copies emulator_wait_copies
 #define exp2_fast exp2f
@@ -130,6 +146,13 @@ static inline struct quad emulator_load_peer(const void *p, int rank)
 #define lower_atomic emulator_lower
 #define raise_atomic emulator_raise
 #define pack_bf16 emulator_pack_bf16
+
+static inline uint64_t emulator_describe_right_side(const void *at)
+{
+	uint64_t offset = (uint64_t)((const char *)at - (const char *)emulated_shared);
+
+	return offset >> 4 | UINT64_C(1) << 16 | UINT64_C(64) << 32 | UINT64_C(1) << 62;
+}
 
 /* Prefetches a line; traps like a GPU without memory there. */
 static inline void emulator_prefetch_line(const void *p)

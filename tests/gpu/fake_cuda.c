@@ -4,9 +4,9 @@
  * run them asynchronously and in parallel.
  *
  * FAKE_CUDA_FAILS=CALL makes that call fail ("pending": events are never reached; "pools": memory
- * pools are missing; "dnn": cuDNN is missing). FAKE_CUDA_MEMORY limits memory to so many bytes.
- * FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and FAKE_CUDA_SHARED the shared
- * memory of a block.
+ * pools are missing; "clusters": so are clusters; "dnn": cuDNN is missing). FAKE_CUDA_MEMORY limits
+ * memory to so many bytes. FAKE_CUDA_VERSION is the driver's, FAKE_CUDA_COMPUTE the GPU's, and
+ * FAKE_CUDA_SHARED the shared memory of a block.
  */
 #include "emulated_kernels.h"
 #include "fake_dnn.h"
@@ -277,10 +277,30 @@ static CUresult fake_launch(const CUlaunchConfig *how, CUfunction function, void
 	    k.block.x > 1024 || k.block.y != 1 || k.block.z != 1 ||
 	    !has_shared_memory(k.kernel, k.shared) || extra || how->numAttrs > 2 * early ||
 	    k.grid.y % k.cluster || k.cluster > EMULATED_CLUSTER_MAX ||
-	    k.kernel->bytes > sizeof k.args)
+	    (k.cluster > 1 && is_to_fail("clusters")) || k.kernel->bytes > sizeof k.args)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(k.args, args[0], k.kernel->bytes);
 	return take_task(how->hStream, &k);
+}
+
+/*
+ * Counts the clusters of a kernel that run at once: on GPCs of 16 multiprocessors, of 228 KiB each,
+ * of which a block takes 1 KiB more than it requests.
+ */
+static CUresult fake_count_clusters(int *clusters, CUfunction function, const CUlaunchConfig *how)
+{
+	const struct emulated_entry *e = (const struct emulated_entry *)(const void *)function;
+	int processors = (int)get_environment_number("FAKE_CUDA_PROCESSORS", 8);
+	int each = (228 << 10) / (int)(how->sharedMemBytes + e->shared + (1 << 10)), n;
+
+	*clusters = 99; /* meaningless if the call fails */
+	if (how->numAttrs != 1 || how->attrs[0].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION ||
+	    !has_shared_memory(e, how->sharedMemBytes) || is_to_fail("clusters") ||
+	    get_environment_number("FAKE_CUDA_COMPUTE", 90) < 90)
+		return CUDA_ERROR_INVALID_VALUE;
+	n = (int)how->attrs[0].value.clusterDim.y;
+	*clusters = processors / 16 * (16 * each / n) + processors % 16 * each / n;
+	return CUDA_SUCCESS;
 }
 
 static CUresult fake_create_stream(CUstream *stream, unsigned flags)
@@ -760,6 +780,7 @@ static tess_status fill_fake_table(void)
 		.cuModuleGetFunction = fake_get_function,
 		.cuFuncSetAttribute = fake_set_function,
 		.cuLaunchKernelEx = fake_launch,
+		.cuOccupancyMaxActiveClusters = fake_count_clusters,
 		.cuStreamCreate = fake_create_stream,
 		.cuStreamDestroy = fake_destroy_stream,
 		.cuStreamSynchronize = fake_sync_stream,

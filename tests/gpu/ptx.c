@@ -293,8 +293,12 @@ void ptx_prefetch(const struct ptx_thread *t, const char *p)
 
 /* ---- exchanges between threads --------------------------------------------------------------- */
 
+static uint32_t unpublished_block; /* where a thread passed a barrier with unpublished copies */
+
 void ptx_sync_block(struct ptx_thread *t)
 {
+	if (t->unpublished)
+		unpublished_block = emulated_block;
 	emulator_sync_block();
 	t->bars++;
 }
@@ -371,6 +375,7 @@ void ptx_wait_copies(struct ptx_thread *t, int n)
 	for (int i = 0; i < t->ncopies; i++) {
 		if (t->group[i] < t->groups - n) {
 			end_copy(t, t->to[i]);
+			t->unpublished = true;
 		} else {
 			t->to[kept] = t->to[i];
 			t->group[kept++] = t->group[i];
@@ -378,4 +383,77 @@ void ptx_wait_copies(struct ptx_thread *t, int n)
 	}
 	t->ncopies = kept;
 	emulator_wait_copies(n);
+}
+
+/* ---- products of a warpgroup ----------------------------------------------------------------- */
+
+/* Reads this thread's 16 bytes of the right side, which the warpgroup reads. */
+static const char *read_right_side(const struct ptx_thread *t, uint64_t b)
+{
+	const char *p = emulator_find_chunk(b, threadIdx.x / 8 % 16, threadIdx.x % 8);
+
+	ptx_read(t, p, 16);
+	return p;
+}
+
+/* Returns the sums in registers c, which are NaN until they are complete. */
+static float *start_sum(struct ptx_thread *t, float *const c[32])
+{
+	int i = 0;
+
+	while (i < t->nsums && t->sum[i].to[0] != c[0])
+		i++;
+	if (i == PTX_SUMS)
+		abort();
+	if (i < t->nsums)
+		return t->sum[i].value;
+	t->nsums++;
+	for (int j = 0; j < 32; j++) {
+		t->sum[i].to[j] = c[j];
+		t->sum[i].value[j] = *c[j];
+		*c[j] = NAN;
+	}
+	return t->sum[i].value;
+}
+
+void ptx_begin_products(struct ptx_thread *t)
+{
+	t->begun = true;
+}
+
+void ptx_multiply_group(struct ptx_thread *t, float *const c[32], const uint32_t *a, uint64_t b,
+                        int add)
+{
+	const char *p = read_right_side(t, b);
+
+	if (!t->begun)
+		refuse_access(t, p, "is multiplied without a fence");
+	if (unpublished_block == emulated_block)
+		refuse_access(t, p, "is multiplied, and copies are not published");
+	if (t->nproducts == PTX_PRODUCTS)
+		abort();
+	t->right[t->nproducts++] = b;
+	emulator_multiply_group(start_sum(t, c), a, b, add);
+}
+
+void ptx_commit_products(struct ptx_thread *t)
+{
+	t->begun = false;
+}
+
+void ptx_wait_products(struct ptx_thread *t, int n)
+{
+	if (n || t->begun)
+		abort();
+	for (int i = 0; i < t->nproducts; i++)
+		read_right_side(t, t->right[i]);
+	for (int i = 0; i < t->nsums; i++)
+		for (int j = 0; j < 32; j++)
+			*t->sum[i].to[j] = t->sum[i].value[j];
+	t->nproducts = t->nsums = 0;
+}
+
+void ptx_publish_copies(struct ptx_thread *t)
+{
+	t->unpublished = false;
 }

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-enum { PTX_COPIES = 256 };
+enum { PTX_COPIES = 256, PTX_PRODUCTS = 32, PTX_SUMS = 4 };
 
 /* A thread of a kernel. */
 struct ptx_thread {
@@ -20,6 +20,13 @@ struct ptx_thread {
 	int ncopies, groups; /* pending copies to shared memory; committed groups */
 	char *to[PTX_COPIES];
 	int group[PTX_COPIES];
+	bool unpublished; /* finished copies that products may not read */
+	bool begun; /* after wgmma.fence */
+	int nproducts, nsums; /* pending products, and their sums */
+	uint64_t right[PTX_PRODUCTS]; /* descriptors */
+	struct {
+		float *to[32], value[32];
+	} sum[PTX_SUMS];
 };
 
 char *ptx_shared(uint64_t at);
@@ -58,6 +65,16 @@ void ptx_load_matrices(const struct ptx_thread *t, const char *row, int turned, 
 void ptx_copy_async(struct ptx_thread *t, char *to, const char *from, uint32_t bytes,
                     uint32_t filled);
 void ptx_commit_copies(struct ptx_thread *t);
+/*
+ * Emulate wgmma. Registers of c are NaN until the thread waits, and nothing may write b until then.
+ * Copies to b are published before a barrier.
+ */
+void ptx_begin_products(struct ptx_thread *t);
+void ptx_multiply_group(struct ptx_thread *t, float *const c[32], const uint32_t *a, uint64_t b,
+                        int add);
+void ptx_commit_products(struct ptx_thread *t);
+void ptx_wait_products(struct ptx_thread *t, int n);
+void ptx_publish_copies(struct ptx_thread *t);
 void ptx_wait_copies(struct ptx_thread *t, int n);
 
 static inline float ptx_f32(uint32_t bits)

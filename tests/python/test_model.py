@@ -25,6 +25,18 @@ def test_bits_do_not_depend_on_ranks(data):
         assert grads["model.layers.0.mlp.up_proj.weight"].any()
 
 
+def test_strategy_gives_the_mesh(data):
+    plan = {"plan": "tp", "mesh": "dp=2,tp=2", "plan_overrides": ["dp:**=zero3"], "micro_batches": 4}
+    with tessera.load(data, plan=plan) as four, tessera.load(data, plan=plan, ranks=2, mesh="tp") as two:
+        assert four.ranks == 4 and two.ranks == 2
+        assert np.array_equal(four.logits([1, 2]), two.logits([1, 2]))
+        with pytest.raises(ValueError, match="batch=6: cannot be cut into the 4 micro-batches"):
+            four.explain(train=True, batch=6)
+        assert "zero3" in four.explain(train=True)
+    with pytest.raises(tessera.ArgumentError, match="mesh dp=2,tp=2 of 4 ranks, not for 3"):
+        tessera.load(data, plan=plan, ranks=3)
+
+
 def test_text_and_ids(data):
     with tessera.load(data, ranks=2) as model:
         prompt = "Once upon a time"

@@ -144,6 +144,8 @@ int model_run_command(int argc, char **argv, const struct tess_tool_section *sec
 	}
 	if (!st)
 		st = complete_options(a);
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
 	usage = st < 0;
 	if (!st)
 		st = run_model_bench(a, argv, &exit_status);

@@ -133,6 +133,8 @@ static tess_status parse_generate_options(int argc, char **argv, struct generate
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_generate, sections, &a->session.model);
 
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
 	return st ? st : check_file_options(a);
 }
 

@@ -56,14 +56,22 @@ static tess_status parse_schedule(const char *name, const char *text, void *to)
 	                 name, text);
 }
 
-/* Checks the schedule, and takes the number of micro-batches from its file, if it has one. */
+/*
+ * Chooses schedule and micro-batches: those of the options, or else of the strategy. Checks the
+ * schedule, and takes the number of micro-batches from its file, if it has one.
+ */
 static tess_status choose_micro_batches(struct train_options *a)
 {
+	const struct tess_strategy *s = a->session.strategy;
 	struct tess_pipeline *p = NULL;
-	tess_status st = a->pipeline_schedule
-	                         ? tess_pipeline_open(a->pipeline_schedule, 0, a->micro, &p)
-	                         : TESS_OK;
+	tess_status st = TESS_OK;
 
+	if (s && !a->pipeline_schedule)
+		a->pipeline_schedule = s->pipeline_schedule;
+	if (s && !a->micro)
+		a->micro = (int32_t)s->micro_batches;
+	if (a->pipeline_schedule)
+		st = tess_pipeline_open(a->pipeline_schedule, 0, a->micro, &p);
 	a->micro = p ? p->nmicro : a->micro ? a->micro : 1;
 	tess_pipeline_close(p);
 	return st;
@@ -74,11 +82,6 @@ static tess_status check_train_options(const struct train_options *a)
 {
 	if (!a->data.n)
 		return tess_fail(TESS_EINVAL, "no --data is given, a file of texts or ids");
-	if (a->batch % a->micro)
-		return tess_fail(TESS_EINVAL,
-		                 "--batch %d: cannot be cut into %d micro-batches of as many "
-		                 "sequences",
-		                 (int)a->batch, (int)a->micro);
 	if (!a->save && (a->save_every || a->restarts))
 		return tess_fail(TESS_EINVAL, "--%s needs a directory: --save DIR",
 		                 a->save_every ? "save-every" : "max-restarts");
@@ -86,7 +89,7 @@ static tess_status check_train_options(const struct train_options *a)
 		return tess_fail(TESS_EINVAL, "--eval-every needs files: --eval-data FILE");
 	if (a->min_lr > a->lr)
 		return tess_fail(TESS_EINVAL, "--min-lr %g is above --lr %g", a->min_lr, a->lr);
-	return TESS_OK;
+	return tess_tool_check_batch(&a->session, a->batch, a->micro);
 }
 
 static const struct tess_tool_option rank_options[] = {
@@ -189,6 +192,8 @@ static tess_status parse_train_options(int argc, char **argv, struct train_optio
 	tess_status st =
 		tess_tool_parse_model(argc, argv, &tess_tool_train, sections, &a->session.model);
 
+	if (!st)
+		st = tess_tool_take_strategy(&a->session);
 	if (!st)
 		st = choose_micro_batches(a);
 	return st ? st : check_train_options(a);

@@ -100,7 +100,7 @@ LANES_INLINE void multiply_element(int rows, int panels, const float *a, int64_t
 	for (int r = 0; r < rows; r++) {
 		TILE_UNROLL
 		for (int p = 0; p < panels; p++)
-			c[r * panels + p] = lanes_fma(a[r * ar], w[p], c[r * panels + p]);
+			c[r * panels + p] = lanes_fma_from(&a[r * ar], w[p], c[r * panels + p]);
 	}
 }
 
@@ -156,56 +156,54 @@ LANES_INLINE void multiply_codes(int rows, int panels, const float *a, int64_t a
 /* Tells whether all n elements are 0, or between powers of two. */
 LANES_INLINE bool are_moderate(const float *x, int n, int lowest, int highest)
 {
-	const uint32_t low = (uint32_t)(127 + lowest) << 23;
-	const uint32_t range = (uint32_t)(highest - lowest) << 23;
-	uint32_t bad = 0;
+	const uint32_t low = (uint32_t)(127 + lowest) << 24, high = (uint32_t)(127 + highest) << 24;
+	uint32_t least = UINT32_MAX, most = 0;
 
 	CPU_LANES
 	for (int i = 0; i < n; i++) {
-		uint32_t bits = tess_bits(x[i]) & 0x7fffffff;
+		uint32_t bits = tess_bits(x[i]) << 1; /* without the sign; 0 - 1 is the largest */
 
-		bad |= bits && bits - low > range;
+		least = bits - 1 < least ? bits - 1 : least;
+		most = bits > most ? bits : most;
 	}
-	return !bad;
+	return least >= low - 1 && most <= high;
 }
 
 /*
- * Divides the chains by the scales, which are powers of two, if sums round alike with and without
- * them. That holds if the quotients are exact, and elements and scales moderate: products that are
- * not 0 are multiples of 2^-64 and below 2^63. So each sum is 0 or a normal float, and stays one
- * when it is multiplied by a scale.
+ * Multiplies 4-bit elements of one group if its elements and scales are moderate: the chains are
+ * divided by the scales, which are powers of two, not each weight multiplied. Sums round alike with
+ * and without scales: all values are multiples of 2^-124 and below 2^124 in both cases, so none is
+ * subnormal or infinite.
  */
-LANES_INLINE bool divide_chains(int rows, int panels, const float *a, int64_t ar,
-                                const struct lanes *scale, struct lanes *c)
+LANES_INLINE bool multiply_moderate(int rows, int panels, const float *a, int64_t ar, const char *b,
+                                    int64_t bp, struct lanes *c)
 {
-	struct lanes quotient[2 * TILE_WIDEST];
-	float scales[TILE_WIDEST * LANES];
-	bool exact;
+	struct lanes scale[TILE_WIDEST], inverse[TILE_WIDEST], most = lanes_set_zero();
+	bool moderate;
 
 	TILE_UNROLL
-	for (int p = 0; p < panels; p++)
-		lanes_store(scales + p * LANES, scale[p]);
-	exact = are_moderate(scales, panels * LANES, -36, 36);
+	for (int p = 0; p < panels; p++) {
+		scale[p] = lanes_load_e8m0(b + p * bp);
+		inverse[p] = lanes_invert_power(scale[p]);
+		most = lanes_max(most, lanes_max(scale[p], inverse[p]));
+	}
+	moderate = lanes_are_at_most(most, 0x1p20f);
 	TILE_UNROLL
 	for (int r = 0; r < rows; r++)
-		exact &= are_moderate(a + r * ar, GROUP, -40, 60);
-	TILE_UNROLL
-	for (int i = 0; i < rows * panels; i++) {
-		quotient[i] = lanes_multiply(c[i], lanes_invert_power(scale[i % panels]));
-		exact &= lanes_are_equal(lanes_multiply(quotient[i], scale[i % panels]), c[i]);
-	}
-	if (!exact)
+		moderate &= are_moderate(a + r * ar, GROUP, -60, 60);
+	if (!moderate)
 		return false;
 	TILE_UNROLL
 	for (int i = 0; i < rows * panels; i++)
-		c[i] = quotient[i];
+		c[i] = lanes_multiply(c[i], inverse[i % panels]);
+	multiply_codes(rows, panels, a, ar, 1, b + LANES, bp, GROUP, NULL, c);
+	TILE_UNROLL
+	for (int i = 0; i < rows * panels; i++)
+		c[i] = lanes_multiply(c[i], scale[i % panels]);
 	return true;
 }
 
-/*
- * Multiplies 4-bit elements of one group. For few rows, the chains are divided by the scales, not
- * each weight multiplied.
- */
+/* Multiplies 4-bit elements of one group. */
 LANES_INLINE void multiply_nibbles(int rows, int panels, const float *a, int64_t ar, int64_t ak,
                                    const char *b, int64_t bp, int64_t len, struct lanes *c)
 {
@@ -214,18 +212,7 @@ LANES_INLINE void multiply_nibbles(int rows, int panels, const float *a, int64_t
 	TILE_UNROLL
 	for (int p = 0; p < panels; p++)
 		scale[p] = lanes_load_e8m0(b + p * bp);
-	b += LANES;
-	if (rows > 2 || ak != 1 || len < GROUP || !divide_chains(rows, panels, a, ar, scale, c)) {
-		multiply_codes(rows, panels, a, ar, ak, b, bp, len, scale, c);
-		return;
-	}
-	multiply_codes(rows, panels, a, ar, ak, b, bp, len, NULL, c);
-	TILE_UNROLL
-	for (int r = 0; r < rows; r++) {
-		TILE_UNROLL
-		for (int p = 0; p < panels; p++)
-			c[r * panels + p] = lanes_multiply(c[r * panels + p], scale[p]);
-	}
+	multiply_codes(rows, panels, a, ar, ak, b + LANES, bp, len, scale, c);
 }
 
 LANES_INLINE void multiply_scaled(int32_t dtype, int rows, int panels, const float *a, int64_t ar,
@@ -249,6 +236,11 @@ TILE_INLINE void run_quantized_tile(int32_t dtype, int rows, int panels, const f
 
 	slot += step->level * pitch;
 	tile_begin(n, c, slot, step);
+	if (dtype == TESS_MXFP4 && rows <= 2 && ak == 1 &&
+	    (step->fresh || are_moderate(slot, n * LANES, -80, 80)))
+		for (; k + GROUP <= step->len; k += GROUP, b += group)
+			if (!multiply_moderate(rows, panels, a + k, ar, b, bp, c))
+				break;
 	for (; k + GROUP <= step->len; k += GROUP, b += group)
 		multiply_scaled(dtype, rows, panels, a + k * ak, ar, ak, b, bp, GROUP, c);
 	if (k < step->len)

@@ -7,6 +7,8 @@
 
 #define LOG2_E 0x1.715476p+0f
 
+enum { WGMMA_MAJOR = 9 };
+
 /* Returns the kernel of f32 tiles for the head size, and its shared memory. */
 static struct launch choose_tile_kernel(const struct attention_args *a)
 {
@@ -187,6 +189,30 @@ static bool can_use_tensor_cores(const struct gpu *g, const struct attention_arg
 	       a->dv % 16 == 0 && a->keys % 16 == 0 && a->values % 16 == 0;
 }
 
+/*
+ * Returns whether wgmma can be used: on GPUs of 9.0 only. The kernel depends on the model and the
+ * GPU only, so that a row has the same bits alone and in a batch.
+ */
+static bool can_use_wgmma(const struct gpu *g, const struct attention_args *a)
+{
+	return g->major == WGMMA_MAJOR && a->d == a->dv && (a->d == 64 || a->d == 128) &&
+	       WGMMA_SHARED(a->d) <= g->shared_max;
+}
+
+static tess_status launch_wgmma_tiles(struct gpu *g, const struct tess_op *op,
+                                      const struct attention_args *a)
+{
+	int32_t groups = GROUPS(a->d), rows = groups * GROUP_ROWS / a->tile_heads;
+	struct launch tiles = { .kernel = a->d == 64 ? KERNEL_attend_wgmma_64
+		                                     : KERNEL_attend_wgmma_128,
+		                .blocks = { a->heads / a->tile_heads, tess_up(a->rows, rows), 1 },
+		                .threads = groups * GROUP_THREADS,
+		                .shared = WGMMA_SHARED(a->d),
+		                .args = a };
+
+	return op_launch(g, op, tiles);
+}
+
 static tess_status launch_tensor_tiles(struct gpu *g, const struct tess_op *op,
                                        const struct attention_args *a)
 {
@@ -224,6 +250,8 @@ static tess_status attend_pages(struct gpu *g, const struct handover *from, stru
 		st = launch_rows(g, from, &a);
 	if (st || !a.tiled)
 		return st;
+	if (can_use_tensor_cores(g, &a) && can_use_wgmma(g, &a))
+		return launch_wgmma_tiles(g, op, &a);
 	return can_use_tensor_cores(g, &a) ? launch_tensor_tiles(g, op, &a)
 	                                   : op_launch(g, op, choose_tile_kernel(&a));
 }

@@ -58,6 +58,8 @@ struct gpu {
 	struct dnn *dnn; /* NULL: not opened yet */
 	float *sums; /* sums of parts of products, allocated by product_tensor.c; or NULL */
 	uint32_t *ended; /* counts of parts */
+	/* 1 + clusters of n wide blocks that run at once; 0: unknown; [1]: of DEEP_STAGES */
+	int32_t clusters[2][PRODUCT_PARTS + 1];
 	int32_t *fault; /* in host memory that kernels write */
 	uint32_t *ended_keys; /* counts of parts of rows, allocated by attention.c; or NULL */
 	char where[WHERE]; /* the module of the last op, for later failures */

@@ -109,8 +109,7 @@ static tess_status multiply_few(struct gpu *g, const struct tess_op *op,
 		                   .k = r->len,
 		                   .rows = (int32_t)rows,
 		                   .nweights = n,
-		                   .dtype = op->in[1 + from].dtype,
-		                   .early = g->processors * MULTIPLY_EARLY };
+		                   .dtype = op->in[1 + from].dtype };
 	struct launch l = { .kernel = wide ? choose_kernel(a.dtype, rows, glu, r->norm)
 		                           : KERNEL_multiply_any,
 		            .blocks = { 0, 1, 1 },

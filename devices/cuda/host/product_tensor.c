@@ -90,33 +90,68 @@ static int64_t place_tiles(struct tensor_args *a, int64_t columns)
 }
 
 /*
- * Returns the parts of K of `tiles` wide tiles, each a block of a cluster: as many as there are
- * multiprocessors for, or 0, if they would use fewer than two thirds of these. Clusters of up to 4
- * blocks find room on any GPU that has it for their blocks, and so may use all shared memory.
+ * Returns the number of clusters of `n` wide blocks, of `ring` stages each, that run at once; 0 if
+ * the GPU has none. All blocks of a cluster run on one GPC, whose multiprocessors n may not divide.
  */
-static int64_t divide_clusters(const struct gpu *g, int64_t tiles, const struct tensor_args *a)
+static int64_t count_running_clusters(struct gpu *g, int32_t n, int32_t ring)
 {
-	int64_t stages = tess_up(a->k, STAGE_TERMS), n = 1;
+	int32_t *known = &g->clusters[ring == DEEP_STAGES][n];
+	CUlaunchAttribute size = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+		                   .value.clusterDim = { 1, (unsigned)n, 1 } };
+	CUlaunchConfig how = { .gridDimX = 1,
+		               .gridDimY = (unsigned)n,
+		               .gridDimZ = 1,
+		               .blockDimX = PRODUCT_THREADS(WIDE_COLUMNS),
+		               .blockDimY = 1,
+		               .blockDimZ = 1,
+		               .sharedMemBytes = (unsigned)(ring * WIDE_BYTES),
+		               .attrs = &size,
+		               .numAttrs = 1 };
+	int count = 0;
 
-	if (g->major < CLUSTER_MAJOR || g->shared_max < DEEP_STAGES * WIDE_BYTES)
-		return 0;
-	while (n < PRODUCT_PARTS && 2 * n * tiles <= g->processors && stages >= 2 * n * PART_STAGES)
-		n *= 2;
-	return n * tiles <= g->processors && n * tiles * 3 >= (int64_t)g->processors * 2 ? n : 0;
+	if (*known)
+		return *known - 1;
+	if (cuda.cuOccupancyMaxActiveClusters(&count, g->kernel[KERNEL_multiply_tensor_wide], &how))
+		count = 0;
+	*known = 1 + count;
+	return count;
+}
+
+/*
+ * Returns the parts of K of `tiles` wide tiles, each part a block of a cluster: as many as let all
+ * tiles run at once; 0 if these are fewer than 4, which narrow tiles outrun. 7 was not measured.
+ */
+static int32_t divide_clusters(struct gpu *g, int64_t tiles, const struct tensor_args *a)
+{
+	static const int32_t parts[] = { PRODUCT_PARTS, 6, 5, 4 };
+	int64_t stages = tess_up(a->k, STAGE_TERMS);
+
+	for (size_t i = 0; i < sizeof parts / sizeof *parts && g->major >= CLUSTER_MAJOR; i++)
+		if (stages >= parts[i] * PART_STAGES &&
+		    count_running_clusters(g, parts[i], a->ring) >= tiles)
+			return parts[i];
+	return 0;
 }
 
 /*
  * Divides into wide tiles, which read x half as often, if they fill the GPU; returns whether they
- * do.
+ * do. Parts with all shared memory of a multiprocessor come first.
  */
-static bool divide_wide(const struct gpu *g, struct tensor_args *a, struct launch *l)
+static bool divide_wide(struct gpu *g, struct tensor_args *a, struct launch *l)
 {
-	int64_t tiles = place_tiles(a, WIDE_COLUMNS), parts = divide_clusters(g, tiles, a);
-	int64_t stages;
+	int64_t tiles = place_tiles(a, WIDE_COLUMNS), stages;
+	int32_t parts;
 
-	if (a->rows <= 32 || (!parts && tiles * 5 < (int64_t)g->processors * 8))
+	if (a->rows <= 32)
 		return false;
-	a->ring = parts && parts < PRODUCT_PARTS ? DEEP_STAGES : WIDE_STAGES;
+	a->ring = DEEP_STAGES;
+	parts = divide_clusters(g, tiles, a);
+	if (!parts) {
+		a->ring = WIDE_STAGES;
+		parts = divide_clusters(g, tiles, a);
+	}
+	if (!parts && tiles * 5 < (int64_t)g->processors * 8)
+		return false;
 	a->part = tess_up(tess_up(a->k, STAGE_TERMS), parts ? parts : 1) * STAGE_TERMS;
 	stages = a->part / STAGE_TERMS < a->ring ? a->part / STAGE_TERMS : a->ring;
 	l->kernel = KERNEL_multiply_tensor_wide;

@@ -27,6 +27,7 @@
 	CALL(cuModuleGetFunction) \
 	CALL(cuFuncSetAttribute) \
 	CALL(cuLaunchKernelEx) \
+	CALL(cuOccupancyMaxActiveClusters) \
 	CALL(cuStreamCreate) \
 	CALL(cuStreamDestroy) \
 	CALL(cuStreamSynchronize) \

@@ -98,12 +98,13 @@ DEVICE void load_queries(const char *from, const int D, int i, uint32_t q[][4])
 
 /*
  * Masks the scores of n keys from `base` on: those that a row does not attend to become -infinity.
+ * Here and below a warp has 16 * `halves` rows.
  */
 DEVICE void hide_keys(const struct attention_args *a, const struct tile *t,
-                      const struct warp_rows *w, int base, const int n,
+                      const struct warp_rows *w, const int halves, int base, const int n,
                       float z[][TENSOR_PRODUCTS][4])
 {
-	EACH(r, 2 * TENSOR_HALVES) {
+	EACH(r, 2 * halves) {
 		int own = (int)t->position + w->row + r * 8 + threadIdx.x % WARP / 4;
 		int at = base + threadIdx.x % 4 * 2;
 		int lo = (int)find_first_key(a, own) - at, hi = own - at;
@@ -118,9 +119,10 @@ DEVICE void hide_keys(const struct attention_args *a, const struct tile *t,
 }
 
 /* Applies the softcap to scores: tanh(x) is 1 - 2 / (1 + e^2x). */
-DEVICE void limit_scores(const struct attention_args *a, const int n, float z[][TENSOR_PRODUCTS][4])
+DEVICE void limit_scores(const struct attention_args *a, const int halves, const int n,
+                         float z[][TENSOR_PRODUCTS][4])
 {
-	EACH(m, TENSOR_HALVES)
+	EACH(m, halves)
 		EACH(j, n / 8)
 			EACH(i, 4) {
 				float e = exp2_fast(z[m][j][i] * a->bend);
@@ -134,43 +136,44 @@ DEVICE void limit_scores(const struct attention_args *a, const int n, float z[][
  * Raises the reference maximum of a row's scores and rescales its sums, once a weight would exceed
  * 2^TENSOR_SLACK. Few blocks of keys need rescaling.
  */
-DEVICE void raise_maxima(struct warp_rows *w, const int D, float unit, const float *max)
+DEVICE void raise_maxima(struct warp_rows *w, const int halves, const int D, float unit,
+                         const float *max)
 {
 	float factor[2 * TENSOR_HALVES];
 	int raised = 0;
 
-	EACH(r, 2 * TENSOR_HALVES)
+	EACH(r, 2 * halves)
 		raised |= (max[r] - w->max[r]) * unit > TENSOR_SLACK;
 	if (!raised)
 		return;
-	EACH(r, 2 * TENSOR_HALVES) {
+	EACH(r, 2 * halves) {
 		int more = (max[r] - w->max[r]) * unit > TENSOR_SLACK;
 
 		factor[r] = more ? exp2_fast((w->max[r] - max[r]) * unit) : 1.0f;
 		w->max[r] = more ? max[r] : w->max[r];
 		w->sum[r] *= factor[r];
 	}
-	EACH(m, TENSOR_HALVES)
+	EACH(m, halves)
 		EACH(j, D / 8)
 			EACH(i, 4)
 				w->out[m][j][i] *= factor[m * 2 + i / 2];
 }
 
 /* Turns the scores of n keys into weights: 2 to `unit` times their distance below the maximum. */
-DEVICE void weigh_scores(struct warp_rows *w, const int D, const int n, float unit,
-                         float z[][TENSOR_PRODUCTS][4])
+DEVICE void weigh_scores(struct warp_rows *w, const int halves, const int D, const int n,
+                         float unit, float z[][TENSOR_PRODUCTS][4])
 {
 	float max[2 * TENSOR_HALVES];
 
-	EACH(r, 2 * TENSOR_HALVES) {
+	EACH(r, 2 * halves) {
 		max[r] = z[r / 2][0][r % 2 * 2];
 		EACH(i, n / 4)
 			max[r] = fmaxf(max[r], z[r / 2][i / 2][r % 2 * 2 + i % 2]);
 		EACH_MASK(mask, 1, 4)
 			max[r] = fmaxf(max[r], shuffle_xor(max[r], mask));
 	}
-	raise_maxima(w, D, unit, max);
-	EACH(r, 2 * TENSOR_HALVES) {
+	raise_maxima(w, halves, D, unit, max);
+	EACH(r, 2 * halves) {
 		float from = w->max[r] == -INFINITY ? 0.0f : w->max[r] * unit; /* 2^-inf is 0 */
 
 		EACH(i, n / 4) {
@@ -239,79 +242,82 @@ DEVICE void multiply_stage(const struct attention_args *a, const struct tile *t,
 
 	multiply_scores(w, D, n, stage, key, queries, z);
 	if (a->softcap != 0.0f)
-		limit_scores(a, n, z);
+		limit_scores(a, TENSOR_HALVES, n, z);
 	if (base < w->all_first || base + n > w->all_end)
-		hide_keys(a, t, w, base, n, z);
-	weigh_scores(w, D, n, a->unit, z);
+		hide_keys(a, t, w, TENSOR_HALVES, base, n, z);
+	weigh_scores(w, TENSOR_HALVES, D, n, a->unit, z);
 	weigh_values(w, D, n, stage + D * KEYS_ROW + key * VALUES_ROW(D), z);
 }
 
 /*
  * Writes a row's elements of each product, whose number is even, to the outputs that are not NULL.
  */
-DEVICE void write_row(const struct attention_args *a, const struct warp_rows *w, const int D, int r,
-                      float factor, float *out, uint16_t *rounded)
+DEVICE void write_row(const struct warp_rows *w, const int D, int dv, int r, float factor,
+                      float *out, uint16_t *rounded)
 {
-	int wide = (uintptr_t)out % 8 == 0;
+	const float *x = w->out[r / 2][0] + r % 2 * 2;
+	int wide = out && (uintptr_t)out % 8 == 0;
 
-	EACH(i, D / 8) {
-		float x = w->out[r / 2][i][r % 2 * 2] * factor;
-		float y = w->out[r / 2][i][r % 2 * 2 + 1] * factor;
-
-		if (i * 8 >= a->dv)
-			return;
-		if (out && wide) {
-			store_global_pair(out + i * 8, pack_float(x), pack_float(y));
-		} else if (out) {
-			out[i * 8] = x;
-			out[i * 8 + 1] = y;
-		}
-		if (rounded)
-			*(uint32_t *)(rounded + i * 8) = pack_bf16(x, y);
-	}
+	EACH(i, D / 8)
+		if (wide && i * 8 < dv)
+			store_global_pair(out + i * 8, pack_float(x[i * 4] * factor),
+			                  pack_float(x[i * 4 + 1] * factor));
+	EACH(i, D / 4)
+		if (out && !wide && i / 2 * 8 < dv)
+			out[i / 2 * 8 + i % 2] = x[i / 2 * 4 + i % 2] * factor;
+	EACH(i, D / 8)
+		if (rounded && i * 8 < dv)
+			*(uint32_t *)(rounded + i * 8) =
+				pack_bf16(x[i * 4] * factor, x[i * 4 + 1] * factor);
 }
 
 DEVICE void write_products(const struct attention_args *a, const struct tile *t,
-                           const struct warp_rows *w, const int D)
+                           const struct warp_rows *w, const int halves, const int D, int dv)
 {
-	EACH(r, 2 * TENSOR_HALVES) {
+	EACH(r, 2 * halves) {
 		int row = w->row + r * 8 + threadIdx.x % WARP / 4;
-		int64_t at = w->head * a->dv + threadIdx.x % 4 * 2, to = t->row + row;
+		int64_t at = w->head * dv + threadIdx.x % 4 * 2, to = t->row + row;
 		float *out = a->out ? a->out + to * a->out_pitch + at : NULL;
-		uint16_t *rounded = a->rounded ? a->rounded + to * a->heads * a->dv + at : NULL;
+		uint16_t *rounded = a->rounded ? a->rounded + to * a->heads * dv + at : NULL;
 		float s = w->sum[r];
 
 		EACH_MASK(mask, 1, 4)
 			s += shuffle_xor(s, mask);
 		if (row >= t->from && row < t->to)
-			write_row(a, w, D, r, invert_fast(s), out, rounded);
+			write_row(w, D, dv, r, invert_fast(s), out, rounded);
 	}
+}
+
+/* Starts the sums of a warp and its head, and finds the keys of rows [row, row + n) of a tile. */
+DEVICE void clear_rows(const struct attention_args *a, const struct tile *t, const int halves,
+                       const int D, int row, int n, struct warp_rows *w)
+{
+	int from = t->from > row ? t->from : row, to = t->to < row + n ? t->to : row + n;
+	float sink = load_sink(&a->sinks, w->head) * a->sink_unit;
+
+	w->first = (int)find_first_key(a, t->position + from);
+	w->end = from < to ? (int)t->position + to : 0;
+	w->all_first = (int)find_first_key(a, t->position + to - 1);
+	w->all_end = (int)t->position + from + 1;
+	EACH(r, 2 * halves) {
+		w->max[r] = sink;
+		w->sum[r] = sink != -INFINITY && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
+	}
+	EACH(m, halves)
+		EACH(j, D / 8)
+			EACH(i, 4)
+				w->out[m][j][i] = 0.0f;
 }
 
 /* Sets up the rows of this warp, and its queries in shared memory. */
 DEVICE void start_rows(const struct attention_args *a, const struct tile *t, const int D,
                        char *queries, struct warp_rows *w)
 {
-	int warp = threadIdx.x / WARP, each = ATTEND_WARPS / a->tile_heads, from, to;
-	float sink;
+	int warp = threadIdx.x / WARP, each = ATTEND_WARPS / a->tile_heads;
 
 	w->head = t->head + warp / each;
 	w->row = warp % each * TENSOR_WARP_ROWS;
-	from = t->from > w->row ? t->from : w->row;
-	to = t->to < w->row + TENSOR_WARP_ROWS ? t->to : w->row + TENSOR_WARP_ROWS;
-	w->first = (int)find_first_key(a, t->position + from);
-	w->end = from < to ? (int)t->position + to : 0;
-	w->all_first = (int)find_first_key(a, t->position + to - 1);
-	w->all_end = (int)t->position + from + 1;
-	sink = load_sink(&a->sinks, w->head) * a->sink_unit;
-	EACH(r, 2 * TENSOR_HALVES) {
-		w->max[r] = sink;
-		w->sum[r] = sink != -INFINITY && threadIdx.x % 4 == 0 ? 1.0f : 0.0f;
-	}
-	EACH(m, TENSOR_HALVES)
-		EACH(j, D / 8)
-			EACH(i, 4)
-				w->out[m][j][i] = 0.0f;
+	clear_rows(a, t, TENSOR_HALVES, D, w->row, TENSOR_WARP_ROWS, w);
 	store_queries(a, t, w, D, queries);
 	if (D <= 64)
 		EACH(i, D / 16)
@@ -367,6 +373,6 @@ DEVICE void attend_tile_tensor(const struct attention_args *a, const struct tile
 				               stages + s * STAGE_BYTES(D), queries);
 	}
 	wait_copies(0);
-	write_products(a, t, &w, D);
+	write_products(a, t, &w, TENSOR_HALVES, D, a->dv);
 	sync_block(); /* the next run of the tile uses the same memory */
 }

@@ -4,7 +4,7 @@ enum { TILE_EACH = 4 }; /* rows, and keys or elements, of a thread's square */
 
 struct tile { /* rows [from, to) after `row`, all of one slot */
 	int64_t row, position; /* position: of the tile's row 0, as if it were of that slot */
-	int from, to, head, g;
+	int rows, from, to, head, g;
 	int64_t first, end; /* keys that any row attends to */
 	float *q, *kv, *p; /* [D][32]; keys [D][64], or values [64][D]; weights [64][32] */
 };

@@ -24,6 +24,8 @@
 
 #include "attention_tensor.cuh"
 
+#include "attention_wgmma.cuh"
+
 #include "attention_runs.cuh"
 
 #include "training.cuh"

@@ -54,6 +54,8 @@
 	KERNEL(attend_tensor_64, attention_args) \
 	KERNEL(attend_tensor_96, attention_args) \
 	KERNEL(attend_tensor_128, attention_args) \
+	KERNEL(attend_wgmma_64, attention_args) \
+	KERNEL(attend_wgmma_128, attention_args) \
 	KERNEL(multiply_tensor_16, tensor_args) \
 	KERNEL(multiply_tensor_32, tensor_args) \
 	KERNEL(multiply_tensor_64, tensor_args) \
@@ -270,8 +272,6 @@ struct cast_args { /* round_rows: f32 to bf16; widen_rows: any weights to f32 */
 };
 
 enum { MULTIPLY_WEIGHTS = 4, MULTIPLY_ROWS = 8 };
-/* Blocks on a multiprocessor that start before the previous kernel, of fewer blocks, has ended. */
-enum { MULTIPLY_EARLY = 3 };
 enum { MULTIPLY_COLUMNS = 4 }; /* columns of a block, with one row; of a warp, with more than 4 */
 struct multiplied { /* a weight, and its output */
 	const void *w;
@@ -284,7 +284,6 @@ struct multiply_args { /* y_i = x W_i' + more_i */
 	const float *x;
 	int64_t x_pitch, k;
 	int32_t rows, nweights, dtype;
-	int32_t early; /* blocks of one row that may start while the previous kernel ends */
 	const void *norm; /* weights of the fused RMS norm of one row x, of `dtype`; or NULL */
 	float eps, offset; /* eps of the norm; offset of its weights */
 	float *glu; /* act(y_0) * y_1 of two weights, which a warp adds together; or NULL */
@@ -345,6 +344,14 @@ enum { TENSOR_ROWS = 128, TENSOR_WARP_ROWS = 32, TENSOR_HEAD_MAX = 128 };
 #define VALUES_ROW(D) ((D) <= 64 ? 128 : 256)
 #define STAGE_BYTES(D) ((D)*KEYS * 2 + KEYS * VALUES_ROW(D))
 #define TENSOR_SHARED(D) (2 * STAGE_BYTES(D) + TENSOR_ROWS * VALUES_ROW(D) + 128)
+/*
+ * With wgmma: threads of a warpgroup, and its rows over all heads; warpgroups of a block, which is
+ * also the number of pages of a stage; bytes of a page's keys and values.
+ */
+enum { GROUP_THREADS = 4 * WARP, GROUP_ROWS = 64 };
+#define GROUPS(D) ((D) <= 64 ? 4 : 2)
+#define PAGE_BYTES(D) (2 * (D)*KEYS * 2)
+#define WGMMA_SHARED(D) (2 * GROUPS(D) * PAGE_BYTES(D) + 128)
 struct sinks { /* of local heads: a score that has no value */
 	const void *data; /* NULL: none */
 	int64_t stride;

@@ -144,8 +144,7 @@ DEVICE void multiply_rows(const struct multiply_args *a, int32_t dtype, const in
 
 /* Runs of a block that are loaded before one is used: 16 bytes a thread of each of its columns. */
 enum { ROW_RUNS = 2, ROW_WARPS = MULTIPLY_THREADS / WARP };
-/* Bytes of a column that these runs are; blocks whose weights an early block prefetches. */
-enum { ROW_BYTES = ROW_RUNS * MULTIPLY_THREADS * 16, ROW_AHEAD = 2 };
+enum { ROW_BYTES = ROW_RUNS * MULTIPLY_THREADS * 16 }; /* bytes of a column that these runs are */
 
 struct row_loads {
 	struct quad at[ROW_RUNS][MULTIPLY_COLUMNS];
@@ -220,30 +219,6 @@ DEVICE void prefetch_run(const char *own, int64_t bytes, int n)
 		prefetch_line(own + (int64_t)n * ROW_BYTES);
 }
 
-/*
- * Prefetches the first run of later blocks. The first blocks start while the previous kernel ends,
- * which may leave memory idle, and then wait longer than their own weights take.
- */
-DEVICE void prefetch_later_blocks(const struct multiply_args *a, int32_t dtype, const int pair)
-{
-	const int columns = pair ? MULTIPLY_COLUMNS / 2 : MULTIPLY_COLUMNS;
-	int64_t bytes = a->k * (dtype == PORT_F32 ? 4 : 2), at = threadIdx.x % WARP * LINE;
-
-	if ((int)blockIdx.x >= a->early || at >= bytes)
-		return;
-	UNROLL_BY(1)
-	for (int n = 1; n <= ROW_AHEAD; n++) {
-		int block = blockIdx.x + n * a->early, of;
-		int64_t column;
-
-		if (block >= (int)gridDim.x)
-			return;
-		of = pair ? 0 : find_weight(a, block);
-		column = (int64_t)(block - a->of[of].first_block) * columns;
-		prefetch_line(find_row(a, dtype, of, pair, column, threadIdx.x / WARP) + at);
-	}
-}
-
 /* Returns the sum over the warps, in order. */
 DEVICE float add_warps(const float *part, const int pitch)
 {
@@ -312,7 +287,6 @@ DEVICE void multiply_row(const struct multiply_args *a, int32_t dtype, const int
 	prefetch_run(own, bytes, 1);
 	if (norm && !blockIdx.x && threadIdx.x * LINE < bytes)
 		prefetch_line((const char *)a->norm + threadIdx.x * LINE);
-	prefetch_later_blocks(a, dtype, pair);
 	wait_for_kernels();
 	more = load_more(a, of, pair, column);
 	for (int64_t k = 0; k < a->k; k += each) {

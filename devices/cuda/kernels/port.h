@@ -44,6 +44,7 @@ enum { PORT_F32 = 1, PORT_BF16 = 3, PORT_F16 = 4, PORT_I64 = 5 }; /* tessera/plu
 	DEVICE void name##_waited(const struct args &a)
 #define SHARED __shared__
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) float name[]
+#define SWIZZLED_SHARED(name) extern __shared__ __align__(1024) float name[] /* the same memory */
 #define UNROLL _Pragma("unroll")
 #define PORT_TEXT(x) #x
 #define UNROLL_BY(n) _Pragma(PORT_TEXT(unroll n))
@@ -250,6 +251,55 @@ DEVICE void multiply_matrices(float *c, const uint32_t *a, uint32_t b0, uint32_t
 	    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+/*
+ * wgmma, by a warpgroup: multiply_group computes c [64, 64] += a [64, 16] * b [16, 64], and
+ * start_group_product c = a * b, of bf16, added in f32. Each warp has 16 rows of a and c in
+ * registers, in the layout of multiply_matrices. b describes 16 rows of 128 bytes in shared memory
+ * (describe_right_side). Nothing may use c and a before wait_products; begin_products precedes
+ * products whose registers other instructions have written.
+ */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WGMMA 1
+#define GROUP_PRODUCT(name, add) \
+	DEVICE void name(float(*c)[4], const uint32_t *a, uint64_t b) \
+	{ \
+		asm volatile( \
+			"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, " \
+			"%4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+			"%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+			"{%32, %33, %34, %35}, %36, " #add ", 1, 1, 1;" \
+			: "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), \
+			  "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]), \
+			  "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), \
+			  "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]), \
+			  "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), \
+			  "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]), \
+			  "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), \
+			  "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]) \
+			: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
+	}
+GROUP_PRODUCT(start_group_product, 0)
+GROUP_PRODUCT(multiply_group, 1)
+#define begin_products() asm volatile("wgmma.fence.sync.aligned;" ::: "memory")
+#define commit_products() asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory")
+#define wait_products() asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory")
+/* Lets no use of n registers move before wait_products. */
+#define hold_floats(x, n) \
+	EACH(i, n) \
+	asm volatile("" : "+f"((x)[i])::"memory")
+/* Makes this thread's finished copies to shared memory visible to products. */
+#define publish_copies() asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+
+/* Describes 16 rows of 128 bytes, whose 16 bytes are at `chunk ^ (row & 7)`; at: of 1024 bytes. */
+DEVICE uint64_t describe_right_side(const void *at)
+{
+	const uint64_t eight_rows = 1024 >> 4, swizzle_128 = 1;
+
+	return (uint64_t)(__cvta_generic_to_shared(at) & 0x3ffff) >> 4 | (uint64_t)1 << 16 |
+	       eight_rows << 32 | swizzle_128 << 62;
+}
+#endif
 
 /* Rounds two floats to nearest even, the first in the lower half. */
 DEVICE uint32_t pack_bf16(float low, float high)

@@ -1,8 +1,10 @@
 /*
  * test_mesh_plans.c - plans of several mesh dimensions: the bits of one rank, on all ranks in lock
- * step, for written plans and for random ones; and refusals that name a dimension.
+ * step, for written plans and for random ones; and refusals that name a dimension. Strategies: what
+ * is written is read, and completes options.
  */
 #include "core/base/option.h"
+#include "nn/program/strategy.h"
 #include "nn/weights/weights.h"
 #include "tests/reference/lockstep.h"
 #include "tests/support/checkpoint_fixture.h"
@@ -383,6 +385,85 @@ START_TEST(pattern_of_any_path)
 }
 END_TEST
 
+/* ---- strategies ------------------------------------------------------------------------------ */
+
+static const char *const zero[] = { "dp:**=zero3", NULL }, *const layers[] = { L "mlp", NULL };
+static const struct tess_strategy written = { .size = sizeof written,
+	                                      .threads = 3,
+	                                      .plan = "tp+sp",
+	                                      .mesh = "dp=2,pp=2",
+	                                      .overrides = zero,
+	                                      .micro_batches = 8,
+	                                      .pipeline_schedule = "zb-h1",
+	                                      .recompute = layers,
+	                                      .bucket = UINT64_C(1) << 33,
+	                                      .predicted = "{\"seconds\":0.5}" };
+
+START_TEST(strategy_is_read_as_written)
+{
+	struct tess_strategy *read = NULL, only = { .size = sizeof only, .plan = "{\"a\":\"b\"}" };
+	char *text = NULL;
+
+	ck_assert_msg(!tess_strategy_format(&written, &text), "%s", tess_error());
+	ck_assert_msg(!tess_strategy_read(text, &read) && read, "%s", tess_error());
+	ck_assert(read->threads == 3 && read->micro_batches == 8 && read->bucket == 1L << 33);
+	ck_assert_str_eq(read->plan, "tp+sp");
+	ck_assert_str_eq(read->mesh, "dp=2,pp=2");
+	ck_assert_str_eq(read->overrides[0], "dp:**=zero3");
+	ck_assert_str_eq(read->pipeline_schedule, "zb-h1");
+	ck_assert_str_eq(read->recompute[0], L "mlp");
+	ck_assert_str_eq(read->predicted, "{\"seconds\":0.5}");
+	ck_assert(!read->overrides[1] && !read->recompute[1]);
+	ck_assert(!tess_strategy_check_ranks(read, 4));
+	ck_assert_int_eq(tess_strategy_check_ranks(read, 8), TESS_EINVAL);
+	ck_assert_str_eq(tess_error(), "the strategy is for the mesh dp=2,pp=2 of 4 ranks, not for "
+	                               "8; use 4 ranks, or another mesh, as in --mesh tp=8");
+	tess_strategy_free(read);
+	free(text);
+	ck_assert(!tess_strategy_format(&only, &text) && !tess_strategy_read(text, &read));
+	ck_assert_str_eq(read->plan, only.plan);
+	ck_assert(!tess_strategy_check_ranks(read, 7) && !read->mesh && !read->recompute);
+	tess_strategy_free(read);
+	free(text);
+	only.mesh = "dp=";
+	ck_assert_int_eq(tess_strategy_format(&only, &text), TESS_EINVAL);
+}
+END_TEST
+
+/* Checks that options which are given stay, and that a mesh without stages has no schedule. */
+START_TEST(strategy_completes_options)
+{
+	const struct tess_mesh_shape stages = tess_mesh_shape_make("pp", 2),
+				     one = tess_mesh_shape_make("pp", 1);
+	const char *const given[] = { "a", NULL };
+	struct tess_trainer_options o = { .size = sizeof o }, all = { .size = sizeof all };
+	struct tess_strategy *s;
+	char *text = NULL;
+
+	ck_assert_msg(!tess_strategy_format(&written, &text), "%s", tess_error());
+	o.plan = all.plan = text;
+	all.threads = 1;
+	all.bucket = 2;
+	all.micro_batches = 3;
+	all.recompute = given;
+	all.pipeline_schedule = "gpipe";
+	ck_assert(!tess_strategy_complete(&all, &stages, &s) && s);
+	ck_assert(all.threads == 1 && all.bucket == 2 && all.micro_batches == 3);
+	ck_assert(all.recompute == given && !strcmp(all.pipeline_schedule, "gpipe"));
+	tess_strategy_free(s);
+	ck_assert(!tess_strategy_complete(&o, &one, &s) && !o.pipeline_schedule);
+	tess_strategy_free(s);
+	o.recompute = NULL;
+	ck_assert(!tess_strategy_complete(&o, &stages, &s));
+	ck_assert(o.threads == 3 && o.bucket == 1L << 33 && o.micro_batches == 8);
+	ck_assert(!strcmp(o.recompute[0], L "mlp") && !strcmp(o.pipeline_schedule, "zb-h1"));
+	tess_strategy_free(s);
+	o.plan = "tp";
+	ck_assert(!tess_strategy_complete(&o, &stages, &s) && !s);
+	free(text);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -396,6 +477,8 @@ int main(void)
 	tcase_add_test(t, random_plans);
 	tcase_add_loop_test(t, refuses_on_a_mesh, 0,
 	                    (int)(sizeof mesh_refusals / sizeof *mesh_refusals));
+	tcase_add_test(t, strategy_is_read_as_written);
+	tcase_add_test(t, strategy_completes_options);
 	tcase_add_loop_test(t, pattern_of_any_path, 0, (int)(sizeof patterns / sizeof *patterns));
 	return suite_end(r);
 }
