@@ -230,6 +230,7 @@ END_TEST
 /* A started all_reduce of two ranks along dp beside a product, then the wait for it. */
 struct overlapped {
 	struct tess_program program;
+	struct tess_record record, *records[1];
 	struct tess_rank_program rank;
 	struct tess_step step[3], *list[3];
 	struct tess_view in[2], out[1];
@@ -239,6 +240,9 @@ static void make_overlapped(struct overlapped *o, int32_t data_along, bool start
 {
 	memset(o, 0, sizeof *o);
 	ck_assert(!tess_mesh_shape_parse("dp=2,tp=2", 4, &o->program.mesh));
+	o->record.kind = TESS_OP_LINEAR;
+	o->records[0] = &o->record;
+	o->program.record = o->records;
 	o->program.data_along = data_along;
 	o->program.pipeline_along = -1;
 	o->in[0] = make_matrix(64, 8);
