@@ -140,7 +140,7 @@ static double count_gathered(const struct evaluation *e, const struct tess_progr
 }
 
 /* Returns the bytes of the logits that steps [first, end) have the loss of. */
-static double count_logits(const struct tess_rank_program *l, int32_t first, int32_t end)
+static double count_loss_bytes(const struct tess_rank_program *l, int32_t first, int32_t end)
 {
 	for (int32_t i = first; i < end; i++) {
 		const struct tess_op *op = &l->step[i]->op;
@@ -158,7 +158,7 @@ static void measure_values(struct evaluation *e, const struct tess_program *p,
 {
 	struct tess_stage_time *t = &e->stage[stage];
 	double gathered = count_gathered(e, p, l, step[0], step[1]);
-	double logits = count_logits(l, step[0], step[2]);
+	double logits = count_loss_bytes(l, step[0], step[2]);
 
 	t->gathered = gathered > t->gathered ? gathered : t->gathered;
 	t->logits = logits > t->logits ? logits : t->logits;
