@@ -6,14 +6,13 @@
 #include "nn/program/storage.h"
 #include "nn/program/strategy.h"
 #include "nn/train/trainer.h"
-#include "nn/weights/device.h"
 
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tessera/reduce.h>
 
-enum { ROWS_MAX = 1 << 20, PRESET_LENGTH = 1024 }; /* rows of a step; default sequence length */
+enum { PRESET_LENGTH = 1024, PRESET_POSITIONS = 2048 }; /* of a sequence; of the KV cache */
 
 /* ---- shards ---------------------------------------------------------------------------------- */
 
@@ -344,30 +343,45 @@ static void measure_logits(struct explanation *x)
 
 /* ---- totals ---------------------------------------------------------------------------------- */
 
+struct explanation tess_explaining_copy(const struct explanation *x)
+{
+	struct explanation copy = *x;
+
+	copy.program = NULL;
+	copy.arena = (struct tess_arena){ 0 };
+	copy.e = (struct tess_explanation){ .nranks = x->e.nranks,
+		                            .tokens = x->e.tokens,
+		                            .sequences = x->e.sequences };
+	return copy;
+}
+
+tess_status tess_explaining_measure_copy(struct explanation *copy)
+{
+	tess_status st = tess_explaining_record(copy, 0, &copy->program);
+
+	return st ? st : tess_explaining_measure_ranks(copy);
+}
+
+void tess_explaining_free_copy(struct explanation *copy)
+{
+	tess_program_free(copy->program);
+	tess_arena_free(&copy->arena);
+}
+
 /* Measures this mesh and step with another plan, or without recomputation; 0 if refused. */
 static tess_status measure_other(const struct explanation *x, const struct tess_plan *plan,
                                  const struct tess_trainer_options *training,
                                  struct tess_explained_plan *out)
 {
-	struct explanation other = {
-		.model = x->model,
-		.mesh = x->mesh,
-		.training = training,
-		.moments = x->moments,
-		.pipeline = x->pipeline,
-		.timeline = x->timeline,
-		.e = { .nranks = x->e.nranks, .tokens = x->e.tokens, .sequences = x->e.sequences }
-	};
+	struct explanation other = tess_explaining_copy(x);
 	tess_status st;
 
+	other.training = training;
 	other.model.plan = *plan;
-	st = tess_explaining_record(&other, 0, &other.program);
-	if (!st)
-		st = tess_explaining_measure_ranks(&other);
+	st = tess_explaining_measure_copy(&other);
 	if (!st)
 		*out = tess_explaining_measure_plan(&other);
-	tess_program_free(other.program);
-	tess_arena_free(&other.arena);
+	tess_explaining_free_copy(&other);
 	return st == TESS_ENOMEM ? st : TESS_OK;
 }
 
@@ -492,7 +506,14 @@ static tess_status explain_program(struct explanation *x)
 	x->e.model = x->model.model->name;
 	x->e.plan = x->model.plan.name;
 	x->e.positions = x->program->max_positions;
+	x->e.shown_positions = x->e.positions && x->e.positions < PRESET_POSITIONS
+	                               ? x->e.positions
+	                               : PRESET_POSITIONS;
 	x->e.kv_dtype = x->program->kv_dtype;
+	if (x->training)
+		x->e.micro_batches = x->pipeline                  ? x->pipeline->nmicro
+		                     : x->training->micro_batches ? x->training->micro_batches
+		                                                  : 1;
 	st = list_parameters(x);
 	if (!st)
 		st = tess_explaining_measure_ranks(x);
@@ -501,6 +522,8 @@ static tess_status explain_program(struct explanation *x)
 	if (!st)
 		st = list_records(x);
 	if (!st)
+		st = tess_explaining_summarize(x);
+	if (!st)
 		st = measure_traffic(x);
 	if (st)
 		return st;
@@ -508,23 +531,6 @@ static tess_status explain_program(struct explanation *x)
 	x->e.total = tess_explaining_measure_plan(x);
 	st = measure_hf_plan(x);
 	return st ? st : measure_kept(x);
-}
-
-/* Requests the dtype of the KV cache from the device where the options have none. */
-static tess_status ask_device(struct explanation *x)
-{
-	const struct tess_device *device;
-	int32_t index;
-	tess_status st;
-
-	if (x->training || x->model.kv_dtype)
-		return TESS_OK;
-	st = tess_device_find(&device, &index);
-	if (st)
-		return tess_fail(st, "%s, or without that device say --kv f32 or bf16",
-		                 tess_error());
-	x->model.device = device;
-	return TESS_OK;
 }
 
 /* Chooses the rows of a step: `length`, or `length` per sequence. */
@@ -539,17 +545,23 @@ static tess_status choose_rows(struct explanation *x, int64_t length)
 		                 "a sequence of %lld tokens; the checkpoint was made for %lld "
 		                 "positions",
 		                 (long long)length, (long long)most);
-	if (sequences < 1 || length < 1 || sequences > ROWS_MAX || length > ROWS_MAX / sequences)
+	if (sequences < 1 || length < 1)
 		return tess_fail(TESS_EINVAL, "a step of %lld rows; it has 1 to %d",
-		                 (long long)(sequences * length), ROWS_MAX);
+		                 (long long)(sequences < length ? sequences : length),
+		                 TESS_EXPLAINED_ROWS);
+	if (sequences > TESS_EXPLAINED_ROWS || length > TESS_EXPLAINED_ROWS / sequences)
+		return tess_fail(TESS_EINVAL,
+		                 "a step of %lld sequences of %lld rows; it has 1 to %d rows",
+		                 (long long)sequences, (long long)length, TESS_EXPLAINED_ROWS);
 	x->e.tokens = sequences * length;
+	x->nselected = 1;
 	return TESS_OK;
 }
 
 /* Explains an open model. */
 static tess_status explain_model(struct explanation *x, int64_t length)
 {
-	tess_status st = ask_device(x);
+	tess_status st = tess_explaining_find_device(x);
 
 	if (!st)
 		st = choose_rows(x, length);
@@ -570,6 +582,31 @@ static tess_status explain_checkpoint(struct explanation *x, const char *dir, co
 	return st ? st : explain_model(x, length);
 }
 
+/* Copies the strings of the caller that programs are recorded from, for tess_explanation_fit. */
+static tess_status own_strings(struct explanation *x)
+{
+	const char *const *given = x->options.recompute;
+	const char **list;
+	size_t n = 0;
+
+	if (x->model.values) {
+		x->model.values =
+			tess_arena_copy(&x->arena, x->model.values, strlen(x->model.values));
+		if (!x->model.values)
+			return TESS_ENOMEM;
+	}
+	while (given && given[n])
+		n++;
+	list = TESS_NEW(&x->arena, const char *, n + 1);
+	for (size_t i = 0; i < n && list; i++) {
+		list[i] = tess_arena_copy(&x->arena, given[i], strlen(given[i]));
+		if (!list[i])
+			return TESS_ENOMEM;
+	}
+	x->options.recompute = given ? list : NULL;
+	return list ? TESS_OK : TESS_ENOMEM;
+}
+
 static tess_status make_explanation(const char *dir, const char *mesh, int32_t nranks,
                                     int64_t length, const struct tess_session_options *options,
                                     struct explanation *x, struct tess_explanation **out)
@@ -582,8 +619,9 @@ static tess_status make_explanation(const char *dir, const char *mesh, int32_t n
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = explain_checkpoint(x, dir, mesh, nranks, length, options);
+	if (!st)
+		st = own_strings(x);
 	fesetenv(&callers);
-	x->training = NULL; /* is the caller's */
 	if (st)
 		tess_explanation_free(&x->e);
 	else
@@ -662,7 +700,8 @@ tess_status tess_explain_training(const char *dir, const char *mesh, int32_t nra
 		st = tess_session_options_read(&session, &session);
 	x = st ? NULL : calloc(1, sizeof *x);
 	if (x) {
-		x->training = &mine;
+		x->training = &x->options;
+		x->options = mine;
 		x->moments = tess_optimizer_count_moments(&optimizer);
 		x->e.sequences = sequences;
 	}

@@ -48,9 +48,17 @@ static void measure_parameters(const struct explanation *x, const struct tess_pr
 			tess_weight_count_state_bytes(p, p->gradient[i].weight, rank, x->moments);
 }
 
-static void measure_rank(const struct explanation *x, const struct tess_program *p,
-                         const struct tess_rank_program *l, struct tess_explained_rank *out)
+static tess_status measure_rank(struct explanation *x, const struct tess_program *p,
+                                const struct tess_rank_program *l, struct explained_pages *pages)
 {
+	struct tess_explained_rank *out = &pages->rank;
+	struct tess_page_class *page_class =
+		TESS_NEW(&x->arena, struct tess_page_class, l->nclasses + 1);
+
+	if (!page_class)
+		return TESS_ENOMEM;
+	memcpy(page_class, l->page_class, (size_t)l->nclasses * sizeof *page_class);
+	pages->page_class = page_class;
 	measure_parameters(x, p, l->rank, out);
 	for (int32_t i = 0; i < l->nclasses; i++)
 		out->cache += l->page_class[i].bytes / 64;
@@ -59,6 +67,7 @@ static void measure_rank(const struct explanation *x, const struct tess_program 
 		out->step += l->slot_bytes[s] * (uint64_t)x->timeline->stage_live[s];
 	out->gradients = l->gradient_bytes;
 	out->total = out->weights + out->gradients + out->state + out->step;
+	return TESS_OK;
 }
 
 /* ---- traffic --------------------------------------------------------------------------------- */
@@ -148,13 +157,12 @@ tess_status tess_explanation_list_weights(const struct tess_explanation *e, int3
 	struct tess_parts parts = { 0 };
 	struct tess_weight_decision *list;
 	const struct tess_device *device;
-	int32_t index;
 	tess_status st = TESS_REQUIRE(e, out);
 
 	if (!st && (rank < 0 || rank >= e->nranks))
 		st = tess_fail(TESS_EINVAL, "%s: there is no rank %d", __func__, (int)rank);
 	if (!st)
-		st = tess_device_find(&device, &index);
+		st = tess_device_inspect(&device);
 	if (!st)
 		st = tess_device_check_weights(device, x->model.weights);
 	if (!st)
@@ -183,7 +191,7 @@ static int32_t find_replica_dim(const struct explanation *x)
 	return x->training ? tess_mesh_shape_find(&x->mesh, "dp", 2) : -1;
 }
 
-static int32_t count_replicas(const struct explanation *x)
+int32_t tess_explaining_count_replicas(const struct explanation *x)
 {
 	int32_t dp = find_replica_dim(x);
 
@@ -193,7 +201,7 @@ static int32_t count_replicas(const struct explanation *x)
 tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
                                    struct tess_program **out)
 {
-	int64_t n = x->e.sequences, replicas = count_replicas(x);
+	int64_t n = x->e.sequences, replicas = tess_explaining_count_replicas(x);
 	int64_t first = tess_edge(n, replicas, dp), end = tess_edge(n, replicas, dp + 1);
 	struct tess_training t = { .nsequences = end - first, .all_sequences = n, .first = first };
 	struct tess_arena arena = { 0 };
@@ -201,7 +209,8 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 	tess_status st;
 
 	if (!x->training)
-		return tess_planned_model_record(&x->model, &x->mesh, x->e.tokens, out);
+		return tess_planned_model_record(&x->model, &x->mesh, x->e.tokens, x->nselected,
+		                                 out);
 	lengths = TESS_NEW(&arena, int64_t, end - first);
 	for (int64_t i = 0; i < end - first && lengths; i++)
 		lengths[i] = x->e.tokens / n;
@@ -221,7 +230,7 @@ tess_status tess_explaining_record(const struct explanation *x, int32_t dp,
 /* Returns whether replicas a and b have equal numbers of sequences and of nodes in sums. */
 static bool match_replicas(const struct explanation *x, int32_t a, int32_t b)
 {
-	int64_t n = x->e.sequences, all = count_replicas(x);
+	int64_t n = x->e.sequences, all = tess_explaining_count_replicas(x);
 	int64_t lo[2] = { tess_edge(n, all, a), tess_edge(n, all, b) };
 	int64_t hi[2] = { tess_edge(n, all, a + 1), tess_edge(n, all, b + 1) };
 
@@ -241,7 +250,7 @@ static int32_t find_first_replica(const struct explanation *x, int32_t at)
 
 /* Measures the ranks of a replica, by rank of the program; of equal ranks only the first. */
 static tess_status measure_replica(struct explanation *x, int32_t dp, const int32_t *first,
-                                   struct tess_explained_rank *rank)
+                                   struct explained_pages *rank)
 {
 	int32_t along = find_replica_dim(x);
 	struct tess_program *p = x->program;
@@ -256,7 +265,7 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 		st = tess_program_lower(p, r, NULL, &lowered);
 		if (st)
 			break;
-		measure_rank(x, p, lowered, &rank[r]);
+		st = measure_rank(x, p, lowered, &rank[r]);
 		measure_sent(x, p, lowered);
 		mark_fused(x, lowered);
 		if (x->visit)
@@ -285,10 +294,10 @@ static tess_status find_alike(const struct explanation *x, int32_t *first)
 
 tess_status tess_explaining_measure_ranks(struct explanation *x)
 {
-	int32_t n = x->e.nranks, nprogram = x->program->mesh.nranks, replicas = count_replicas(x);
-	struct tess_explained_rank *rank = TESS_NEW(&x->arena, struct tess_explained_rank,
-	                                            nprogram),
-				   **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
+	int32_t n = x->e.nranks, nprogram = x->program->mesh.nranks,
+		replicas = tess_explaining_count_replicas(x);
+	struct explained_pages *rank = TESS_NEW(&x->arena, struct explained_pages, nprogram);
+	struct tess_explained_rank **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
 	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram);
 	tess_status st;
 
@@ -302,7 +311,7 @@ tess_status tess_explaining_measure_ranks(struct explanation *x)
 		if (find_first_replica(x, dp) == dp)
 			st = measure_replica(x, dp, first, rank);
 	for (int32_t r = 0; r < n; r++)
-		list[r] = &rank[first[tess_explaining_get_program_rank(x, r)]];
+		list[r] = &rank[first[tess_explaining_get_program_rank(x, r)]].rank;
 	x->e.ranks = (const struct tess_explained_rank *const *)list;
 	return st;
 }

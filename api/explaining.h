@@ -1,4 +1,4 @@
-/* explaining.h - an explanation in progress, shared by explain.c and explain_measure.c. */
+/* explaining.h - an explanation in progress, shared by explain.c and explain_....c. */
 #ifndef TESS_API_EXPLAINING_H
 #define TESS_API_EXPLAINING_H
 
@@ -6,10 +6,18 @@
 #include "nn/lower/lower.h"
 #include "nn/train/optimizer.h"
 
+enum { TESS_EXPLAINED_ROWS = INT32_MAX }; /* maximum rows of a step: ops index rows by 32 bits */
+
+struct explained_pages { /* a rank, and the pages of its KV cache */
+	struct tess_explained_rank rank; /* first: explanations list it */
+	const struct tess_page_class *page_class; /* [classes of the program] */
+};
+
 struct explanation {
 	struct tess_explanation e; /* first: the caller sees this */
 	struct tess_arena arena;
 	struct tess_planned_model model;
+	int64_t nselected; /* rows of a step of inference with logits */
 	bool borrowed; /* the model is that of an open session */
 	struct tess_program *program; /* in training that of the first replica */
 	/* with dp, along which inference places nothing; in training it includes ddp */
@@ -24,6 +32,7 @@ struct explanation {
 	const struct tess_trainer_options *training;
 	struct tess_pipeline *pipeline; /* training with stages: the schedule; else NULL */
 	struct tess_timeline *timeline;
+	struct tess_trainer_options options; /* of `training` */
 	int32_t moments; /* f32 values that the optimizer keeps per element */
 	struct tess_explained_collective **collectives;
 	/* [records][dims of the program] */
@@ -35,9 +44,14 @@ struct explanation {
 	tess_status (*visit)(void *visitor, const struct tess_program *p,
 	                     const struct tess_rank_program *l);
 	void *visitor;
+	struct tess_explained_fit fit;
 	int32_t *fused; /* by record: 1 + the first record of a fused step; 0: not in one */
 };
 
+/* Finds TESSERA_DEVICE, or assumes what the device would be. */
+tess_status tess_explaining_find_device(struct explanation *x);
+/* Counts parameters, and describes stages. */
+tess_status tess_explaining_summarize(struct explanation *x);
 /* Returns the rank of the program that a rank of the mesh runs. */
 int32_t tess_explaining_get_program_rank(const struct explanation *x, int32_t rank);
 /* Returns the bytes of a weight that a rank of the program holds, and the shape unless NULL. */
@@ -61,5 +75,15 @@ uint64_t tess_explaining_count_tied(const struct tess_program *p);
 tess_status tess_explaining_measure_ranks(struct explanation *x);
 /* Returns the sums over the records, and the most loaded rank. */
 struct tess_explained_plan tess_explaining_measure_plan(const struct explanation *x);
+/* Returns the number of replicas along dp in training, else 1. */
+int32_t tess_explaining_count_replicas(const struct explanation *x);
+/*
+ * Copies what is measured: model, mesh and step, which the caller may change. Free the copy by
+ * tess_explaining_free_copy.
+ */
+struct explanation tess_explaining_copy(const struct explanation *x);
+/* Records the program of a copy, and measures its ranks. */
+tess_status tess_explaining_measure_copy(struct explanation *copy);
+void tess_explaining_free_copy(struct explanation *copy);
 
 #endif

@@ -114,7 +114,7 @@ static tess_status record_checked(const struct tess_planned_model *p,
 
 tess_status tess_planned_model_record(const struct tess_planned_model *p,
                                       const struct tess_mesh_shape *mesh, int64_t ntokens,
-                                      struct tess_program **out)
+                                      int64_t nselected, struct tess_program **out)
 {
 	struct tess_record_options options = { .model = p->model,
 		                               .plan = &p->plan,
@@ -127,7 +127,7 @@ tess_status tess_planned_model_record(const struct tess_planned_model *p,
 		                               .weights = p->weights,
 		                               .math = p->math,
 		                               .values = p->values,
-		                               .nselected = 1,
+		                               .nselected = nselected,
 		                               .logits_root = TESS_LOGITS_CUT };
 
 	return record_checked(p, &options, out);
@@ -145,6 +145,7 @@ tess_status tess_planned_model_record_training(const struct tess_planned_model *
 		                               .mesh = *mesh,
 		                               .positions = p->positions,
 		                               .values = p->values,
+		                               .device = p->device,
 		                               .pipeline = pipeline,
 		                               .training = training };
 
@@ -417,7 +418,7 @@ tess_status tess_session_check(const char *dir, const char *mesh, int32_t n,
 		st = tess_planned_model_open(dir, &mine, TESS_CHECKPOINT_HEADERS, &p);
 	if (st)
 		return st;
-	st = tess_planned_model_record(&p, &shape, 1, &program);
+	st = tess_planned_model_record(&p, &shape, 1, 1, &program);
 	if (!st)
 		st = tess_run_check_options(mine.threads, p.weights);
 	if (!st) {

@@ -34,13 +34,13 @@ tess_status tess_planned_model_open(const char *dir, const struct tess_session_o
 void tess_planned_model_close(struct tess_planned_model *p);
 
 /*
- * Records the program of a replica on `mesh`, which computes the logits of the last row: on its
+ * Records the program of a replica on `mesh`, which computes the logits of nselected rows: on its
  * rank 0, or, where they are cut by vocabulary, a part on each rank. Fails if the program cannot
  * work or does not use all parameters of the checkpoint. Free *out by tess_program_free.
  */
 tess_status tess_planned_model_record(const struct tess_planned_model *p,
                                       const struct tess_mesh_shape *mesh, int64_t ntokens,
-                                      struct tess_program **out);
+                                      int64_t nselected, struct tess_program **out);
 
 /* Records the training step of one replica, on a mesh with dp. */
 tess_status tess_planned_model_record_training(const struct tess_planned_model *p,

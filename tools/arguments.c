@@ -45,22 +45,34 @@ size_t tess_tool_measure_mark(const char *text)
 	return strncmp(text, mark, sizeof mark - 1) ? 0 : sizeof mark - 1;
 }
 
-static tess_status parse_size(const char *name, const char *text, uint64_t *out)
+/* plain: the base of a unit without B or iB. */
+static tess_status parse_bytes(const char *name, const char *text, int plain, uint64_t *out)
 {
 	static const char units[] = "KMGT";
 	char *end;
 	double v = strtod(text, &end);
 	const char *unit = *end ? strchr(units, *end) : NULL;
 	bool decimal = unit && !strcmp(end + 1, "B");
+	int base = !unit || end[1] ? decimal ? 1000 : 1024 : plain;
 
 	for (long power = unit ? unit - units : -1; power >= 0; power--)
-		v *= decimal ? 1000 : 1024;
+		v *= base;
 	if (end == text || !(v > 0) || v > 1e18 ||
 	    (*end && (!unit || (end[1] && !decimal && strcmp(end + 1, "iB") != 0))))
 		return tess_fail(TESS_EINVAL, "%s %s: must be a size, as in 512M, 4G or 5GB", name,
 		                 text);
 	*out = (uint64_t)v;
 	return TESS_OK;
+}
+
+static tess_status parse_size(const char *name, const char *text, uint64_t *out)
+{
+	return parse_bytes(name, text, 1024, out);
+}
+
+tess_status tess_tool_parse_memory(const char *name, const char *text, void *to)
+{
+	return parse_bytes(name, text, 1000, to);
 }
 
 tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t lo, int64_t hi,

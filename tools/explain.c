@@ -13,6 +13,7 @@ struct explain_options {
 	const char *svg, *schedule, *timeline, *times;
 	struct tess_tool_list recompute;
 	int32_t tokens, batch, micro, sequence, optimizer;
+	uint64_t memory;
 	bool program, storage, json, train;
 };
 
@@ -23,7 +24,7 @@ static const char *name_optimizer(int32_t kind)
 	return kind == TESS_ADAMW ? "adamw" : "sgd";
 }
 
-/* Returns whether the step of a pipeline is explained, too. */
+/* Returns whether the step has micro-batches, whose schedule may be simulated. */
 static bool has_pipeline(const struct explain_options *a)
 {
 	return a->micro || a->schedule || a->timeline || a->times;
@@ -34,10 +35,9 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 	if (a->storage && (a->json || a->program))
 		return tess_fail(TESS_EINVAL, "--storage prints text, and no program; leave out "
 		                              "--json and --program");
-	if (has_pipeline(a) && (a->storage || a->json || a->program))
+	if (a->times && (a->storage || a->json || a->program))
 		return tess_fail(TESS_EINVAL,
-		                 "--micro-batches, --pipeline-schedule, --timeline and "
-		                 "--timeline-times add to the tables; leave out --json, --program "
+		                 "--timeline-times adds to the tables; leave out --json, --program "
 		                 "and --storage");
 	if (!a->train && has_pipeline(a))
 		return tess_fail(TESS_EINVAL,
@@ -63,7 +63,7 @@ static tess_status check_kind_of_step(const struct explain_options *a)
 
 static const struct tess_tool_option inference_options[] = {
 	{ "tokens", "N", "rows of the step (default: 1, as in decoding one sequence)", AT(tokens),
-	  .lo = 1, .hi = 1 << 20 },
+	  .lo = 1, .hi = INT32_MAX },
 	{ 0 },
 };
 
@@ -90,6 +90,14 @@ static const struct tess_tool_option training_options[] = {
 	{ 0 },
 };
 
+static const struct tess_tool_option fit_options[] = {
+	{ "memory", "SIZE",
+	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB: print whether it is enough, and for "
+	  "how many sequences",
+	  .at = offsetof(struct explain_options, memory), .parse = tess_tool_parse_memory },
+	{ 0 },
+};
+
 static const struct tess_tool_option output_options[] = {
 	{ "program", NULL, "print computations and moves, with placements; +: in the step before",
 	  AT(program) },
@@ -110,6 +118,7 @@ static tess_status parse_explain_options(int argc, char **argv, struct explain_o
 		{ "Step of inference", inference_options, .to = a },
 		{ "", tess_tool_memory_options, .to = &a->session },
 		{ "Step of training", training_options, .to = a },
+		{ "Memory", fit_options, .to = a },
 		{ "Output", output_options, .to = a },
 		{ 0 },
 	};
@@ -163,9 +172,11 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
+/* Explains one of nmicro micro-batches; 0: one, or as many as the schedule decides. */
 static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
                                     struct tess_explanation **out)
 {
+	int32_t parts = nmicro ? nmicro : 1;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
 		                                .plan = a->session.plan,
@@ -177,8 +188,13 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro };
 
+	if (get_batch(a) % parts)
+		return tess_fail(TESS_EINVAL,
+		                 "--batch %d: cannot be cut into %d micro-batches of as many "
+		                 "sequences",
+		                 (int)get_batch(a), (int)parts);
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
+	                             a->session.ranks, get_batch(a) / parts, a->sequence, &options,
 	                             out);
 }
 
@@ -221,26 +237,26 @@ static tess_status open_pipeline(const struct explain_options *a, struct tess_pi
 	int32_t nranks = 1;
 	tess_status st = tess_tool_count_pipeline_ranks(a->session.mesh, a->session.ranks, &nranks);
 
-	if (nranks > 1)
+	if (!st && nranks > 1)
 		return tess_pipeline_open(name, nranks, a->micro, out);
-	if (!st && (a->schedule || a->timeline))
-		st = tess_fail(TESS_EINVAL,
-		               "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
-		               name);
-	return st;
+	return !st && a->timeline
+	               ? tess_fail(TESS_EINVAL,
+	                           "--timeline %s: the mesh has no stages; use --mesh pp=N",
+	                           a->timeline)
+	               : st;
 }
 
-/* Opens the schedule, and explains one of its micro-batches. */
-static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
-                                       struct tess_pipeline **out, int32_t *nmicro)
+/* Opens the schedule. If that decides the number of micro-batches, explains one of these. */
+static tess_status explain_schedule(const struct explain_options *a, struct tess_explanation **e,
+                                    struct tess_pipeline **out)
 {
 	tess_status st = has_pipeline(a) ? open_pipeline(a, out) : TESS_OK;
 
-	if (st)
+	if (st || !*out || (*out)->nmicro == (*e)->micro_batches)
 		return st;
-	*nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
-	st = tess_tool_check_batch(&a->session, get_batch(a), *nmicro);
-	return st ? st : explain_training(a, *nmicro, e);
+	tess_explanation_free(*e);
+	*e = NULL;
+	return explain_training(a, (*out)->nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -296,8 +312,6 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e = NULL;
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
-	int32_t nmicro = 1;
-	bool text = !a->json && !a->program && !a->storage;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -308,22 +322,22 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { schedule, times } });
 
 	if (!st)
-		st = a->train ? explain_micro_batch(a, &e, &p, &nmicro) : explain_inference(a, &e);
+		st = a->train ? explain_training(a, a->micro, &e) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
-	if (!st && p && text)
+	if (!st && has_pipeline(a))
+		st = explain_schedule(a, &e, &p);
+	if (!st && p)
 		st = simulate_pipeline(a, p, &t);
+	if (!st && a->memory)
+		st = tess_explanation_fit(e, a->memory, a->session.positions);
 	if (!st && a->svg)
 		st = draw_explanation(e, a);
 	if (!st && t && a->timeline)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
-	if (!st && nmicro > 1 && text)
-		printf("\nthe tables above are of one of %d micro-batches, memory of all that a "
-		       "rank keeps\n",
-		       (int)nmicro);
-	if (!st && t)
+	if (!st && t && !a->json && !a->program && !a->storage)
 		st = print_pipeline(t);
 	tess_timeline_free(t);
 	tess_pipeline_close(p);

@@ -35,6 +35,11 @@ tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t 
 /* Parses a number from lo to hi. */
 tess_status tess_tool_parse_real(const char *name, const char *text, double lo, double hi,
                                  double *out);
+/*
+ * Parses the memory of a device, as vendors write it, as a `parse` of --memory: 80G and 80GB are
+ * 80 * 10^9 bytes, 24GiB 24 * 2^30. Sets a uint64_t.
+ */
+tess_status tess_tool_parse_memory(const char *name, const char *text, void *to);
 /* Sets the library option of this name, as a `parse` of --backend; text NULL: to 1. */
 tess_status tess_tool_set_option(const char *name, const char *text, void *to);
 

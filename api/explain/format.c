@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 
-enum { POSITIONS = 2048 }; /* of the KV cache, unless the checkpoint has fewer */
-
 static tess_status print_json(const struct tess_explanation *e, int64_t positions, bool program,
                               FILE *f)
 {
@@ -64,7 +62,7 @@ tess_status tess_explanation_format(const struct tess_explanation *e, int32_t fo
 	if (st)
 		return st;
 	if (!positions)
-		positions = e->positions && e->positions < POSITIONS ? e->positions : POSITIONS;
+		positions = e->shown_positions;
 	f = tess_memory_file_open(&made, &len);
 	if (!f)
 		return TESS_ENOMEM;

@@ -17,6 +17,25 @@ const char *explain_format_styles(const struct tess_explanation *e, const char *
 const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
                                   char out[EXPLAIN_NAME]);
 
+/* Formats bytes with three significant digits: "17.6 GB", a GB of 10^9. */
+const char *explain_format_bytes(uint64_t bytes, char out[16]);
+/* Formats a number: "70.6 billion". */
+const char *explain_format_count(int64_t n, char out[16]);
+
+/* Returns the coordinate of a rank along mesh dimension `d`. */
+int32_t explain_get_coordinate(const struct tess_explanation *e, int32_t d, int32_t rank);
+/* Returns whether a rank is in the stage of these places, along pp. */
+bool explain_has_stage(const struct tess_explanation *e, const struct tess_place *places,
+                       int32_t rank);
+
+struct explain_class { /* ranks that hold equally much */
+	int32_t first, count;
+	char name[EXPLAIN_NAME]; /* "0-7", or coordinates: "tp=1-7 pp=0" */
+};
+/* Lists the classes of all ranks. The caller frees *out. TESS_ENOMEM. */
+tess_status explain_list_classes(const struct tess_explanation *e, struct explain_class **out,
+                                 int32_t *n);
+
 /*
  * Prints the tables of an explanation. positions: of the KV cache. Errors of writing are in
  * ferror(f); TESS_ENOMEM.
@@ -36,8 +55,12 @@ json_t *explain_make_json(const struct tess_explanation *e, int64_t positions, b
  */
 tess_status explain_draw(const struct tess_explanation *e, const char *dir, FILE *f);
 
-/* Prints what ranks hold and send in a training step, and a comparison with other plans. */
-void explain_print_training_memory(const struct tess_explanation *e, FILE *f);
+/* Prints the memory of classes of ranks, and whether it fits. */
+tess_status explain_print_memory(const struct tess_explanation *e, int64_t positions, FILE *f);
+/* Adds "memory", "memory_of_all", "classes", and "fit" if there is one. False: out of memory. */
+bool explain_add_memory_json(const struct tess_explanation *e, int64_t positions, json_t *o);
+
+/* Prints what ranks send in a training step, and a comparison with other plans. */
 void explain_print_traffic(const struct tess_explanation *e, FILE *f);
 void explain_print_training_plans(const struct tess_explanation *e, FILE *f);
 /* Adds the numbers of a training step to the object of --json. */

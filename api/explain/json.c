@@ -97,16 +97,16 @@ static json_t *make_program_json(const struct tess_explanation *e)
 	return all;
 }
 
-static json_t *make_memory_json(const struct tess_explanation *e, int64_t positions)
+static json_t *make_stages_json(const struct tess_explanation *e)
 {
-	json_t *memory = json_array();
+	json_t *all = json_array();
 
-	for (int32_t k = 0; k < e->nranks; k++)
-		json_array_append_new(memory, json_pack("{s:I, s:I, s:I}", "weights",
-		                                        (json_int_t)e->ranks[k]->weights, "cache",
-		                                        (json_int_t)e->ranks[k]->cache * positions,
-		                                        "step", (json_int_t)e->ranks[k]->step));
-	return memory;
+	for (int32_t i = 0; i < e->nstages; i++)
+		json_array_append_new(all,
+		                      json_pack("{s:i, s:I, s:s}", "rank", (int)e->stages[i].rank,
+		                                "elements", (json_int_t)e->stages[i].elements,
+		                                "modules", e->stages[i].modules));
+	return all;
 }
 
 json_t *explain_make_json(const struct tess_explanation *e, int64_t positions, bool program)
@@ -116,11 +116,16 @@ json_t *explain_make_json(const struct tess_explanation *e, int64_t positions, b
 	for (int32_t i = 0; i < e->ndims; i++)
 		json_array_append_new(mesh, json_pack("{s:s, s:i}", "name", e->dim_names[i], "size",
 		                                      (int)e->dim_sizes[i]));
-	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:o, s:o, s:o}", "model", e->model, "plan",
-	              e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
-	              (json_int_t)e->tokens, "positions", (json_int_t)positions, "parameters",
-	              make_parameters_json(e), "collectives", make_collectives_json(e), "memory",
-	              make_memory_json(e, positions));
+	o = json_pack("{s:s, s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:s*}", "model",
+	              e->model, "plan", e->plan, "ranks", (int)e->nranks, "mesh", mesh, "tokens",
+	              (json_int_t)e->tokens, "positions", (json_int_t)positions, "elements",
+	              (json_int_t)e->elements, "active", (json_int_t)e->active, "parameters",
+	              make_parameters_json(e), "collectives", make_collectives_json(e), "stages",
+	              make_stages_json(e), "assumed", e->assumed);
+	if (!explain_add_memory_json(e, positions, o)) {
+		json_decref(o);
+		return NULL;
+	}
 	if (e->sequences)
 		explain_add_training_json(e, o);
 	else if (e->kv_dtype)

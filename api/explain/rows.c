@@ -71,11 +71,6 @@ static int32_t get_stride(const struct tess_explanation *e, int32_t dim)
 	return stride;
 }
 
-static int32_t get_coordinate(const struct tess_explanation *e, int32_t dim, int32_t rank)
-{
-	return rank / get_stride(e, dim) % e->dim_sizes[dim];
-}
-
 /* Chooses how many ranks are drawn along each dimension: similar numbers, but two replicas. */
 static void divide_columns(const struct tess_explanation *e, int32_t n[DIMS_MAX])
 {
@@ -112,7 +107,7 @@ void picture_choose_columns(struct picture *p)
 		bool drawn = true;
 
 		for (int32_t d = 0; d < e->ndims && drawn; d++) {
-			int32_t at = get_coordinate(e, d, r);
+			int32_t at = explain_get_coordinate(e, d, r);
 
 			drawn = at < n[d] - 1 ||
 			        at == (n[d] < e->dim_sizes[d] ? e->dim_sizes[d] : n[d]) - 1;
@@ -128,7 +123,7 @@ void picture_choose_columns(struct picture *p)
 /* Returns the lowest rank of the group along `dim` that contains `rank`. */
 static int32_t get_group(const struct tess_explanation *e, int32_t dim, int32_t rank)
 {
-	return rank - get_coordinate(e, dim, rank) * get_stride(e, dim);
+	return rank - explain_get_coordinate(e, dim, rank) * get_stride(e, dim);
 }
 
 /* Returns the last column from `c` on with the same value of `of` as `c`. */
@@ -153,14 +148,15 @@ void picture_draw_ranks(struct picture *p)
 		for (int32_t c = 0, last; c < p->ncolumns; c = last + 1) {
 			double x = picture_get_x(p, c), w;
 
-			last = find_last_column(p, c, d, get_coordinate);
+			last = find_last_column(p, c, d, explain_get_coordinate);
 			w = picture_get_x(p, last + 1) - x - p->gap;
 			fprintf(p->f,
 			        "<rect class=\"d%d tint\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
 			        "height=\"18\" rx=\"4\"/>\n",
 			        picture_get_color(e, d), x, p->y, w);
 			svg_draw_label(p->f, x + w / 2, p->y + 13, "mid", (size_t)(w / 7), "%s %d",
-			               e->dim_names[d], (int)get_coordinate(e, d, p->column[c]));
+			               e->dim_names[d],
+			               (int)explain_get_coordinate(e, d, p->column[c]));
 		}
 		p->y += 22;
 	}
@@ -173,7 +169,7 @@ void picture_draw_ranks(struct picture *p)
 		if (e->ndims > 1)
 			svg_draw_label(p->f, x, p->y + 28, "mid soft", 20, "%s %d",
 			               e->dim_names[e->ndims - 1],
-			               (int)get_coordinate(e, e->ndims - 1, r));
+			               (int)explain_get_coordinate(e, e->ndims - 1, r));
 	}
 	p->y += e->ndims > 1 ? 40 : 24;
 }
@@ -314,30 +310,20 @@ void picture_draw_parameter(struct picture *p, int32_t i, const char *module)
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
-/* Returns whether rank r is in the stage of these places, along pp. */
-static bool is_in_stage(const struct tess_explanation *e, const struct tess_place *places,
-                        int32_t r)
-{
-	for (int32_t d = 0; d < e->ndims; d++)
-		if (places[d].kind == TESS_STAGE && get_coordinate(e, d, r) != places[d].dim)
-			return false;
-	return true;
-}
-
 /* Returns whether rank r takes part in a move: by stages of a send, else by that of the record. */
 static bool makes_move(const struct tess_explanation *e, const struct tess_explained_collective *m,
                        int32_t r)
 {
 	const struct tess_explained_record *rec = e->records[m->record];
-	int32_t at = get_coordinate(e, m->dim, r);
+	int32_t at = explain_get_coordinate(e, m->dim, r);
 
 	if (m->kind == TESS_SEND)
-		return at == m->from.dim || at == m->to.dim;
-	return is_in_stage(e,
-	                   rec->out[0]          ? rec->out[0]->places
-	                   : rec->parameters[0] ? rec->parameters[0]->places
-	                                        : rec->in[0]->places,
-	                   r);
+		return at == e->stages[m->from.dim].rank || at == e->stages[m->to.dim].rank;
+	return explain_has_stage(e,
+	                         rec->out[0]          ? rec->out[0]->places
+	                         : rec->parameters[0] ? rec->parameters[0]->places
+	                                              : rec->in[0]->places,
+	                         r);
 }
 
 /* Draws bands for groups of neighbouring ranks. */

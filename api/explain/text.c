@@ -71,32 +71,56 @@ static tess_status print_text_lines(struct text_lines *l, FILE *f)
 	return st;
 }
 
-/* Formats "344x64", or "86..87x64" if shards differ; returns the bytes of the largest shard. */
-static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i, char *out,
-                                   size_t size)
+/* Lists a rank of each kind of program: the others have shards of the same shapes. Returns n. */
+static int32_t list_kinds(const struct tess_explanation *e, int32_t *ranks)
 {
-	int64_t shape[TESS_DIMS], lo[TESS_DIMS], hi[TESS_DIMS] = { 0 };
-	uint64_t max = 0;
-	size_t n = 0;
+	int32_t n = 0;
 
 	for (int32_t r = 0; r < e->nranks; r++) {
-		uint64_t bytes = tess_explanation_shard(e, i, r, shape);
+		int32_t i = 0;
 
+		while (i < n && e->ranks[ranks[i]] != e->ranks[r])
+			i++;
+		if (i == n)
+			ranks[n++] = r;
+	}
+	return n;
+}
+
+/*
+ * Formats "344x64", or "86..87x64" if shards of these ranks differ; returns the bytes of the
+ * largest shard. Ranks of other stages have none.
+ */
+static uint64_t format_shard_shape(const struct tess_explanation *e, int32_t i,
+                                   const int32_t *ranks, int32_t nranks, char out[64])
+{
+	int64_t shape[TESS_DIMS], lo[TESS_DIMS] = { 0 }, hi[TESS_DIMS] = { 0 };
+	uint64_t max = 0;
+	bool found = false;
+	size_t n = 0;
+
+	for (int32_t k = 0; k < nranks; k++) {
+		uint64_t bytes = tess_explanation_shard(e, i, ranks[k], shape);
+
+		if (!explain_has_stage(e, e->parameters[i]->places, ranks[k]))
+			continue;
 		max = bytes > max ? bytes : max;
 		for (int32_t a = 0; a < e->parameters[i]->ndim; a++) {
-			lo[a] = r && lo[a] < shape[a] ? lo[a] : shape[a];
+			lo[a] = found && lo[a] < shape[a] ? lo[a] : shape[a];
 			hi[a] = hi[a] > shape[a] ? hi[a] : shape[a];
 		}
+		found = true;
 	}
 	*out = 0;
-	for (int32_t a = 0; a < e->parameters[i]->ndim && n < size; a++)
-		n += (size_t)snprintf(out + n, size - n, lo[a] == hi[a] ? "%s%lld" : "%s%lld..%lld",
+	for (int32_t a = 0; a < e->parameters[i]->ndim && n < 64; a++)
+		n += (size_t)snprintf(out + n, 64 - n, lo[a] == hi[a] ? "%s%lld" : "%s%lld..%lld",
 		                      a ? "x" : "", (long long)lo[a], (long long)hi[a]);
 	return max;
 }
 
-const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
-                                  char out[EXPLAIN_NAME])
+/* stages: with the placements along pp. */
+static const char *format_places(const struct tess_explanation *e, const struct tess_place *place,
+                                 bool stages, char out[EXPLAIN_NAME])
 {
 	char one[TESS_PLACE_SIZE];
 	size_t n = 0;
@@ -104,10 +128,16 @@ const char *explain_format_places(const struct tess_explanation *e, const struct
 	snprintf(out, EXPLAIN_NAME, "%s",
 	         e->ndims > 1 ? "Replicate" : tess_place_format(place[0], one));
 	for (int32_t i = 0; i < e->ndims && e->ndims > 1 && n < EXPLAIN_NAME; i++)
-		if (place[i].kind != TESS_REPLICATE)
+		if (place[i].kind != TESS_REPLICATE && (stages || place[i].kind != TESS_STAGE))
 			n += (size_t)snprintf(out + n, EXPLAIN_NAME - n, "%s%s:%s", n ? " " : "",
 			                      e->dim_names[i], tess_place_format(place[i], one));
 	return out;
+}
+
+const char *explain_format_places(const struct tess_explanation *e, const struct tess_place *place,
+                                  char out[EXPLAIN_NAME])
+{
+	return format_places(e, place, true, out);
 }
 
 const char *explain_format_styles(const struct tess_explanation *e, const char *const *style,
@@ -126,40 +156,57 @@ const char *explain_format_styles(const struct tess_explanation *e, const char *
 static tess_status print_parameters(const struct tess_explanation *e, FILE *f)
 {
 	char name[EXPLAIN_NAME], shape[64], place[EXPLAIN_NAME], style[EXPLAIN_NAME], text[768];
+	char bytes[16];
 	int width = e->ndims > 1 ? 24 : 12;
+	int32_t *ranks = calloc((size_t)e->nranks, sizeof *ranks), nranks;
 	struct text_lines l = { 0 };
 
-	fprintf(f, "%-46s %-24s %-*s %-16s %12s %6s\n", "parameter", "style", width, "placement",
-	        "shard of a rank", "bytes of it", "times");
+	if (!ranks)
+		return tess_fail(TESS_ENOMEM, "out of memory");
+	nranks = list_kinds(e, ranks);
+	fprintf(f, "%-46s %-24s %-*s %-16s %10s %6s\n", "parameter", "style", width, "placement",
+	        "shard of a rank", "bytes", "times");
 	for (int32_t i = 0; i < e->nparameters; i++) {
 		const struct tess_explained_parameter *p = e->parameters[i];
-		uint64_t max = format_shard_shape(e, i, shape, sizeof shape);
+		uint64_t max = format_shard_shape(e, i, ranks, nranks, shape);
 
-		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %12llu",
+		snprintf(text, sizeof text, "%-46s %-24s %-*s %s %-*s %10s",
 		         p->tied == 2 ? "  (copy for a tied head)"
 		         : p->tied    ? "  (read again by a tied head)"
 		                      : make_pattern(p->name, name),
 		         explain_format_styles(e, p->styles, style), width,
-		         explain_format_places(e, p->places, place), tess_dtype_name(p->dtype),
+		         format_places(e, p->places, false, place), tess_dtype_name(p->dtype),
 		         15 - (int)strlen(tess_dtype_name(p->dtype)), shape,
-		         (unsigned long long)max);
+		         explain_format_bytes(max, bytes));
 		add_text_line(&l, text);
 	}
+	free(ranks);
 	return print_text_lines(&l, f);
+}
+
+static void print_stages(const struct tess_explanation *e, FILE *f)
+{
+	char count[16];
+
+	if (e->nstages < 2)
+		return;
+	fprintf(f, "\n%-6s %6s %14s  %s\n", "stage", "pp", "parameters", "modules");
+	for (int32_t i = 0; i < e->nstages; i++)
+		fprintf(f, "%-6d %6d %14s  %s\n", (int)i, (int)e->stages[i].rank,
+		        explain_format_count(e->stages[i].elements, count), e->stages[i].modules);
 }
 
 static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 {
 	char name[EXPLAIN_NAME], a[TESS_PLACE_SIZE], b[TESS_PLACE_SIZE], text[512];
+	char bytes[16], sent[16];
 	int width = e->ndims > 1 ? 16 : 0; /* width of the column of mesh dimensions */
 	struct text_lines l = { 0 };
 	bool sums = false;
 	tess_status st;
 
-	fprintf(f, "\n%-46s %-15s %-*s%-24s %14s %14s %6s\n", "module", "collective", width,
-	        width ? "along" : "", "from -> to", "bytes of value", "bytes a rank", "times");
-	fprintf(f, "%-46s %-15s %-*s%-24s %14s %14s\n", "", "", width, "", "", "",
-	        "sends, at most");
+	fprintf(f, "\n%-46s %-15s %-*s%-24s %10s %14s %6s\n", "module", "collective", width,
+	        width ? "along" : "", "from -> to", "value", "a rank sends", "times");
 	for (int32_t i = 0; i < e->ncollectives; i++) {
 		const struct tess_explained_collective *c = e->collectives[i];
 		char how[2 * TESS_PLACE_SIZE + 8];
@@ -167,10 +214,11 @@ static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 		snprintf(how, sizeof how, "%s -> %s", tess_place_format(c->from, a),
 		         tess_place_format(c->to, b));
 		sums = sums || c->from.kind == TESS_PARTIAL;
-		snprintf(text, sizeof text, "%-46s %-15s %-*s%-24s %14llu %14llu",
+		snprintf(text, sizeof text, "%-46s %-15s %-*s%-24s %10s %14s",
 		         make_pattern(c->module, name), tess_kind_name(c->kind), width,
-		         width ? e->dim_names[c->dim] : "", how, (unsigned long long)c->bytes,
-		         (unsigned long long)c->sent);
+		         width ? e->dim_names[c->dim] : "", how,
+		         explain_format_bytes(c->bytes, bytes),
+		         explain_format_bytes(c->sent, sent));
 		add_text_line(&l, text);
 	}
 	if (!e->ncollectives)
@@ -179,10 +227,10 @@ static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 	if (e->logits_dim >= 0)
 		fprintf(f,
 		        "(logits stay cut by vocabulary along %s: for a greedy id a rank sends "
-		        "%llu bytes; for a full row,\nor one sampled without a small top-k, "
-		        "at most %llu)\n",
-		        e->dim_names[e->logits_dim], (unsigned long long)e->greedy_bytes,
-		        (unsigned long long)e->row_bytes);
+		        "%s; for a full row,\nor one sampled without a small top-k, at most "
+		        "%s)\n",
+		        e->dim_names[e->logits_dim], explain_format_bytes(e->greedy_bytes, bytes),
+		        explain_format_bytes(e->row_bytes, sent));
 	if (sums)
 		fprintf(f, "(sums keep their order: for the all_reduce or reduce_scatter of a "
 		           "Partial, ranks may exchange its\nnodes by all_gather or all_to_all, "
@@ -190,34 +238,19 @@ static tess_status print_collectives(const struct tess_explanation *e, FILE *f)
 	return st;
 }
 
-static void print_memory(const struct tess_explanation *e, int64_t positions, FILE *f)
-{
-	fprintf(f,
-	        "\nbytes that a rank holds (KV cache for %lld positions%s%s, step of %lld "
-	        "token%s)\n\n%-8s %16s %16s %16s\n",
-	        (long long)positions, e->kv_dtype ? " in " : "",
-	        e->kv_dtype ? tess_dtype_name(e->kv_dtype) : "", (long long)e->tokens,
-	        e->tokens == 1 ? "" : "s", "rank", "weights", "KV cache", "step");
-	for (int32_t k = 0; k < e->nranks; k++) {
-		const struct tess_explained_rank *r = e->ranks[k];
-
-		fprintf(f, "%-8d %16llu %16llu %16llu\n", (int)k, (unsigned long long)r->weights,
-		        (unsigned long long)r->cache * (unsigned long long)positions,
-		        (unsigned long long)r->step);
-	}
-}
-
 static void print_plan(const char *name, const struct tess_explained_plan *p, FILE *f)
 {
-	fprintf(f, "%-8.8s %22llu %16llu\n", name, (unsigned long long)p->sent,
-	        (unsigned long long)p->weights);
+	char sent[16], weights[16];
+
+	fprintf(f, "%-20.20s %14s %10s\n", name, explain_format_bytes(p->sent, sent),
+	        explain_format_bytes(p->weights, weights));
 }
 
 /* Prints the totals of the plan and of the plan of Transformers. */
 static void print_plans(const struct tess_explanation *e, FILE *f)
 {
-	fprintf(f, "\n%-8s %22s %16s\n%-8s %22s %16s\n", "plan", "bytes a rank sends", "weights",
-	        "", "in a step, at most", "of a rank");
+	fprintf(f, "\n%-20s %14s %10s\n%-20s %14s %10s\n", "plan", "a rank sends", "weights", "",
+	        "at most", "of a rank");
 	print_plan(e->plan, &e->total, f);
 	if (e->hf.weights && strcmp(e->plan, "hf") != 0)
 		print_plan("hf", &e->hf, f);
@@ -282,6 +315,25 @@ static void print_mesh(const struct tess_explanation *e, FILE *f)
 		fprintf(f, "%s%s=%d", i ? "," : ", mesh ", e->dim_names[i], (int)e->dim_sizes[i]);
 }
 
+static void print_counts(const struct tess_explanation *e, FILE *f)
+{
+	char count[16];
+
+	fprintf(f, "%s parameters", explain_format_count(e->elements, count));
+	if (e->active < e->elements)
+		fprintf(f, ", %s of them active for a token",
+		        explain_format_count(e->active, count));
+	fprintf(f, "\n");
+	if (e->assumed)
+		fprintf(f, "(%s)\n", e->assumed);
+	if (e->from_config)
+		fprintf(f,
+		        "(the files of %d parameters are absent: shapes are those of the "
+		        "model, dtypes that of config.json)\n",
+		        (int)e->from_config);
+	fprintf(f, "\n");
+}
+
 tess_status explain_print_text(const struct tess_explanation *e, const char *dir, int64_t positions,
                                FILE *f)
 {
@@ -291,22 +343,21 @@ tess_status explain_print_text(const struct tess_explanation *e, const char *dir
 	        e->nranks > 1 ? "s" : "");
 	print_mesh(e, f);
 	fprintf(f, "\n");
-	if (e->from_config)
-		fprintf(f,
-		        "(the files of %d parameters are absent: shapes are those of the "
-		        "model, dtypes that of config.json)\n",
-		        (int)e->from_config);
-	fprintf(f, "\n");
+	print_counts(e, f);
 	st = print_parameters(e, f);
+	if (st)
+		return st;
+	print_stages(e, f);
+	st = print_collectives(e, f);
 	if (!st)
-		st = print_collectives(e, f);
+		st = explain_print_memory(e, positions, f);
+	if (st)
+		return st;
 	if (e->sequences) {
-		explain_print_training_memory(e, f);
 		explain_print_traffic(e, f);
 		explain_print_training_plans(e, f);
 	} else {
-		print_memory(e, positions, f);
 		print_plans(e, f);
 	}
-	return st;
+	return TESS_OK;
 }

@@ -494,6 +494,7 @@ static tess_status add_generated_step(struct evaluation *e, int64_t n, int64_t l
 	tess_status st = set_rows(e, n, length, from);
 
 	e->x.e.tokens = n * length;
+	e->x.nselected = n;
 	if (!st)
 		st = measure_program(e);
 	*seconds = 0;

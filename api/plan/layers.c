@@ -134,7 +134,7 @@ static tess_status read_layers(struct tess_planner *p, struct layer_list *l)
 	struct tess_program *program = NULL;
 	tess_status st;
 
-	st = tess_planned_model_record(&model, &one, 1, &program);
+	st = tess_planned_model_record(&model, &one, 1, 1, &program);
 	if (st)
 		return st;
 	list_layers(program, l);

@@ -9,6 +9,7 @@
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tessera/split.h>
 
 /* Estimates that are kept; of these, how many more than asked for are predicted. */
 enum { KEPT_MAX = 256, PREDICTED_MORE = 3 };
@@ -89,25 +90,23 @@ static tess_status add_schedules(struct search *s, struct candidate k)
 	return st;
 }
 
-/* Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. */
+/*
+ * Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. If
+ * replicas have different numbers of sequences, only all.
+ */
 static tess_status add_micro_batches(struct search *s, struct candidate k)
 {
-	int64_t all = s->planner->options.batch / k.dp;
+	int64_t batch = s->planner->options.batch, all = tess_up(batch, k.dp);
 	tess_status st = TESS_OK;
 
-	for (k.local = 1; k.local <= all && !st; k.local *= 2) {
-		if (all % k.local)
-			break;
+	for (k.local = 1; k.local < all && all % k.local == 0 && batch % k.dp == 0 && !st;
+	     k.local *= 2) {
 		k.micro = all / k.local;
 		st = add_schedules(s, k);
 	}
-	if (!st && all % (k.local / 2 ? k.local / 2 : 1) == 0 && k.local / 2 != all &&
-	    s->planner->options.batch % k.dp == 0) {
-		k.local = all;
-		k.micro = 1;
-		st = add_schedules(s, k);
-	}
-	return st;
+	k.local = all;
+	k.micro = 1;
+	return st ? st : add_schedules(s, k);
 }
 
 static tess_status add_recomputed(struct search *s, struct candidate k)
@@ -165,7 +164,7 @@ static tess_status estimate_all(struct search *s)
 			if (s->nranks % (k.tp * k.pp) || k.pp > s->planner->layers)
 				continue;
 			k.dp = s->nranks / k.tp / k.pp;
-			if (s->planner->options.batch % k.dp == 0)
+			if (k.dp <= s->planner->options.batch)
 				st = add_plans(s, k);
 		}
 	return st;
@@ -210,11 +209,11 @@ static tess_status fail_search(const struct search *s)
 
 	if (!s->nestimated)
 		return tess_fail(TESS_EINVAL,
-		                 "no strategy runs on %d ranks: no mesh of them divides a batch of "
-		                 "%lld and what the plans of the model cut; give other numbers",
+		                 "no strategy runs on %d ranks: no mesh of them cuts a batch of "
+		                 "%lld and the model; give other numbers",
 		                 (int)s->nranks, (long long)p->options.batch);
 	return tess_fail(TESS_EINVAL,
-	                 "nothing fits in %.1f GB: the least is about %.1f GB, with dp=%d,tp=%d,"
+	                 "nothing fits in %.3g GB: the least is about %.3g GB, with dp=%d,tp=%d,"
 	                 "pp=%d; give more ranks, or a smaller batch",
 	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
 	                 (int)s->least.pp);

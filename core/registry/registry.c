@@ -182,8 +182,8 @@ static tess_status find_offer(int32_t kind, const char *name, const void **out)
 	return TESS_OK;
 }
 
-/* Opens the file of that name and returns its offer. */
-static tess_status open_plugin_named(int32_t kind, const char *name, const void **out)
+/* Opens the file of that name, which may be unusable, and returns its offer; NULL: unknown. */
+static tess_status open_file_named(int32_t kind, const char *name, const void **out)
 {
 	struct tess_file *f = registry.files;
 
@@ -193,12 +193,10 @@ static tess_status open_plugin_named(int32_t kind, const char *name, const void 
 		return fail_not_found(kind, name);
 	if (!f->checked)
 		tess_file_open(f, &registry);
-	if (f->status)
-		return tess_fail(f->status, "%s", f->why);
-	for (size_t i = 0; i < f->noffers; i++)
+	for (size_t i = 0; i < f->noffers && f->descriptor; i++)
 		if (offers_name(f, &f->offers[i], name))
 			*out = f->offers[i].table;
-	return TESS_OK;
+	return f->status ? tess_fail(f->status, "%s", f->why) : TESS_OK;
 }
 
 tess_status tess_registry_find_table(int32_t kind, const char *name, void *out)
@@ -209,11 +207,30 @@ tess_status tess_registry_find_table(int32_t kind, const char *name, void *out)
 	pthread_mutex_lock(&registry_lock);
 	st = tess_registry_search(&registry);
 	if (!st)
-		st = kind <= TESS_DEVICES ? open_plugin_named(kind, name, &table)
+		st = kind <= TESS_DEVICES ? open_file_named(kind, name, &table)
 		                          : find_offer(kind, name, &table);
 	pthread_mutex_unlock(&registry_lock);
 	if (!st)
 		memcpy(out, &table, sizeof table);
+	return st;
+}
+
+tess_status tess_plugin_inspect_device(const char *name, const struct tess_device **out)
+{
+	const void *table = NULL;
+	tess_status st;
+
+	if (strchr(name, ':'))
+		return tess_plugin_find_device(name, out);
+	pthread_mutex_lock(&registry_lock);
+	st = tess_registry_search(&registry);
+	if (!st)
+		st = open_file_named(TESS_DEVICES, name, &table);
+	pthread_mutex_unlock(&registry_lock);
+	if (st == TESS_ENOTSUP && table && ((const struct tess_device *)table)->explains == 1)
+		st = TESS_OK;
+	if (!st)
+		*out = table;
 	return st;
 }
 

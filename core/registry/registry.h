@@ -30,6 +30,8 @@ extern const struct tess_option tess_registry_options[];
  */
 tess_status tess_plugin_find_backend(const char *name, const struct tess_backend **out);
 tess_status tess_plugin_find_device(const char *name, const struct tess_device **out);
+/* Finds a device that may be unusable on this machine, if its table `explains`. */
+tess_status tess_plugin_inspect_device(const char *name, const struct tess_device **out);
 tess_status tess_plugin_find_style(const char *name, const struct tess_style **out);
 tess_status tess_plugin_find_model(const char *type, const struct tess_model **out);
 

@@ -8,11 +8,9 @@ int64_t tess_dim_count_pieces(const struct tess_dim *d)
 const struct tess_dim *tess_dim_get_piece(const struct tess_dim *d, int64_t i, int64_t *at)
 {
 	*at = 0;
-	if (!d->nparts)
-		return d;
 	for (int64_t k = 0; k < i; k++)
 		*at += d->parts[k]->size;
-	return d->parts[i];
+	return tess_dim_take_piece(d, i);
 }
 
 int64_t tess_dim_count_units(const struct tess_dim *piece)
@@ -46,11 +44,9 @@ int64_t tess_dim_get_unit_start(const struct tess_dim *piece, int64_t u)
 void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out)
 {
-	int64_t at = 0;
-
-	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
+	for (int64_t i = 0, at = 0; i < tess_dim_count_pieces(d); i++) {
+		const struct tess_dim *p = tess_dim_take_piece(d, i);
 		int64_t lo, hi;
-		const struct tess_dim *p = d->nparts ? d->parts[i] : d;
 
 		tess_dim_get_rank_units(p, nranks, rank, &lo, &hi);
 		/* a grouped unit is held by every rank whose units read it */
@@ -66,11 +62,9 @@ void tess_dim_get_local_runs(const struct tess_dim *d, int32_t nranks, int32_t r
 void tess_dim_get_owned_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
                              struct tess_run *out)
 {
-	int64_t at = 0;
-
-	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
+	for (int64_t i = 0, at = 0; i < tess_dim_count_pieces(d); i++) {
+		const struct tess_dim *p = tess_dim_take_piece(d, i);
 		int64_t lo, hi;
-		const struct tess_dim *p = d->nparts ? d->parts[i] : d;
 
 		tess_dim_get_rank_units(p, nranks, rank, &lo, &hi);
 		out[i].start = at + tess_dim_get_unit_start(p, lo);
@@ -86,7 +80,7 @@ static int64_t sum_runs(const struct tess_dim *d, int32_t nranks, int32_t rank,
 	struct tess_run run;
 
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		runs(d->nparts ? d->parts[i] : d, nranks, rank, &run);
+		runs(tess_dim_take_piece(d, i), nranks, rank, &run);
 		sum += run.len;
 	}
 	return sum;
@@ -146,8 +140,7 @@ int32_t tess_dim_get_max_ranks(const struct tess_dim *d, const struct tess_dim *
 
 	*piece = d;
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		int64_t at;
-		const struct tess_dim *p = tess_dim_get_piece(d, i, &at);
+		const struct tess_dim *p = tess_dim_take_piece(d, i);
 
 		if (!p->may_be_empty && tess_dim_count_units(p) < max_ranks) {
 			max_ranks = (int32_t)tess_dim_count_units(p);

@@ -33,8 +33,13 @@ struct tess_run {
 	int64_t start, len;
 }; /* elements [start, start + len) */
 
-/* Return the pieces that are cut separately, the dim itself or its parts, and their starts. */
+/* Return the pieces that are cut separately: the dim itself or its parts. */
 int64_t tess_dim_count_pieces(const struct tess_dim *d);
+static inline const struct tess_dim *tess_dim_take_piece(const struct tess_dim *d, int64_t i)
+{
+	return d->nparts ? d->parts[i] : d;
+}
+/* Returns piece i and its start, in a time proportional to i: dims of sequences have thousands. */
 const struct tess_dim *tess_dim_get_piece(const struct tess_dim *d, int64_t i, int64_t *at);
 
 /* Returns the number of units in which a piece is cut (query heads for key-value heads). */

@@ -100,10 +100,10 @@ bool tess_move_find_next(const struct tess_place *at, const struct tess_place *t
 
 void tess_move_list_owned(const struct tess_dim *d, struct tess_cut cut, struct tess_copy *out)
 {
-	int64_t at = 0, held = 0, before;
+	int64_t at = 0, held = 0;
 
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
-		const struct tess_dim *piece = tess_dim_get_piece(d, i, &before);
+		const struct tess_dim *piece = tess_dim_take_piece(d, i);
 		struct tess_run own, hold;
 
 		tess_dim_get_owned_runs(piece, cut.nranks, cut.rank, &own);
@@ -118,15 +118,16 @@ void tess_move_list_owned(const struct tess_dim *d, struct tess_cut cut, struct 
 
 void tess_move_list_gathered(const struct tess_dim *d, struct tess_cut cut, struct tess_copy *out)
 {
-	int64_t at = 0, before;
+	int64_t at = 0, before = 0;
 
 	for (int64_t i = 0; i < tess_dim_count_pieces(d); i++) {
+		const struct tess_dim *piece = tess_dim_take_piece(d, i);
 		struct tess_run own;
 
-		tess_dim_get_owned_runs(tess_dim_get_piece(d, i, &before), cut.nranks, cut.rank,
-		                        &own);
+		tess_dim_get_owned_runs(piece, cut.nranks, cut.rank, &own);
 		out[i] = (struct tess_copy){ at, before + own.start, own.len };
 		at += own.len;
+		before += piece->size;
 	}
 }
 

@@ -942,8 +942,11 @@ struct tess_device {
 	 * the same results, and fewer bytes. NULL, and around another device: all rows are f32.
 	 */
 	int32_t (*rounds)(const struct tess_op *op, int32_t i);
+	int64_t explains;               /* 1: kv_dtype, fuses and rounds may be called although
+	                                 * init() of the plugin has returned TESS_ENOTSUP, so a
+	                                 * plan is explained on a machine without this device */
 };
-TESS_TIGHT(tess_device, rounds);
+TESS_TIGHT(tess_device, explains);
 
 TESS_END
 

@@ -136,6 +136,39 @@ struct tess_explained_traffic {
 	uint64_t gradients;
 };
 
+/* A stage of a pipeline. */
+struct tess_explained_stage {
+	/* Coordinate along `pp` of the ranks that have it. */
+	int32_t rank;
+	int32_t reserved;
+	/* Number of elements of its parameters, over all ranks. */
+	int64_t elements;
+	/* Its modules with parameters, and layers as ranges: "model.embed_tokens, model.layers.0-3,
+	 * part of model.layers.4". */
+	const char *modules;
+};
+
+/* Whether the most loaded rank of a plan fits its memory: by tess_explanation_fit. */
+struct tess_explained_fit {
+	/* Memory of a rank, in bytes. */
+	uint64_t memory;
+	/* Bytes that the most loaded rank uses; without training with the KV cache of one sequence
+	 * of `positions`. The plan fits if this is at most `memory`. */
+	uint64_t used;
+	/* The first of the most loaded ranks. */
+	int32_t rank;
+	int32_t reserved;
+	/* Length of a sequence. */
+	int64_t positions;
+	/* Maximum number of sequences of this length that fit. In training those of a micro-batch,
+	 * equally many for each replica; else those that generate at once on one replica. 0: none
+	 * fits. */
+	int64_t sequences;
+	/* Without training: the maximum number of sequences of the maximum length, of
+	 * tess_explanation.positions; 0: none fits, or there is no maximum. */
+	int64_t longest;
+};
+
 /* An explanation. It owns all that it points to, and grows at its end. */
 struct tess_explanation {
 	/* Name of the model family. */
@@ -189,14 +222,32 @@ struct tess_explanation {
 	struct tess_explained_plan kept;
 	/* Element type of the KV cache on TESSERA_DEVICE; 0: the model has no attention. */
 	int32_t kv_dtype;
+	/* Length of `stages`; 1: there is no pipeline. */
+	int32_t nstages;
+	/* Stages along `pp`: [nstages]. */
+	const struct tess_explained_stage *stages;
+	/* Micro-batches of a training step; 0: inference. */
+	int64_t micro_batches;
+	/* Number of elements of all parameters. Tied embeddings count once. */
+	int64_t elements;
+	/* Number of elements that a token uses, with as many of the experts as a token requests. */
+	int64_t active;
+	/* Positions of the KV cache that are shown by default: 2048, or `positions` if that is less
+	 * and not 0. */
+	int64_t shown_positions;
+	/* What was assumed of a TESSERA_DEVICE that is not installed; NULL: nothing. */
+	const char *assumed;
+	/* Result of tess_explanation_fit; NULL: it was not called. */
+	const struct tess_explained_fit *fit;
 };
 
 /*
  * Records and checks the program of a Hugging Face directory under a plan, for steps of `tokens`
  * rows. mesh: "tp=8", "dp=2,tp=4"; one size may be absent if nranks is not 0. options: NULL, or
- * read during the call; with kv_dtype 0, TESSERA_DEVICE chooses it and has to be usable here.
- * The caller owns *out: tess_explanation_free. TESS_EINVAL: the plan cannot work; the message is
- * that of tess_session_open.
+ * read during the call. The program is that of TESSERA_DEVICE, which this machine may lack if the
+ * device `explains`; with kv_dtype 0 the device chooses that. The caller owns *out:
+ * tess_explanation_free. TESS_EINVAL: the plan cannot work; the message is that of
+ * tess_session_open.
  */
 tess_status tess_explain(const char *dir, const char *mesh, int32_t nranks, int64_t tokens,
                          const struct tess_session_options *options, struct tess_explanation **out);
@@ -238,7 +289,16 @@ int64_t tess_explanation_list_ranges(const struct tess_explanation *e, int32_t i
                                      int32_t axis, int64_t (*range)[2], int64_t most);
 
 /*
- * Lists how `rank` would store each parameter on TESSERA_DEVICE, which has to be usable here:
+ * Finds whether ranks with `memory` bytes each can run the plan, and how many sequences fit, and
+ * sets e->fit. Programs of other numbers of sequences are recorded for this. positions: length of a
+ * sequence without training; 0: 2048, or the maximum length of a sequence if that is smaller. An
+ * explanation of a session must be made and measured before the session is closed. TESS_EINVAL:
+ * memory is 0, or positions negative.
+ */
+tess_status tess_explanation_fit(struct tess_explanation *e, uint64_t memory, int64_t positions);
+
+/*
+ * Lists how `rank` would store each parameter on TESSERA_DEVICE, as in tess_explain:
  * out[e->nparameters]. Files are assumed to exist and to be aligned.
  */
 tess_status tess_explanation_list_weights(const struct tess_explanation *e, int32_t rank,
@@ -261,7 +321,7 @@ enum {
  * Formats an explanation as `tessera explain` prints it. form: TESS_EXPLAIN_TEXT, ... dir: the name
  * of the checkpoint in headings. positions: positions of the KV cache whose bytes are printed; 0:
  * 2048, or the maximum length of a sequence if that is smaller. TESS_EXPLAIN_STORAGE is for
- * TESSERA_DEVICE, which has to be usable here. The caller frees *text.
+ * TESSERA_DEVICE. The texts have rounded bytes, those of JSON are exact. The caller frees *text.
  */
 tess_status tess_explanation_format(const struct tess_explanation *e, int32_t form, const char *dir,
                                     int64_t positions, char **text);

@@ -152,7 +152,7 @@ void tess_planner_close(struct tess_planner *p);
 
 /*
  * Predicts a strategy, whose mesh is required. TESS_EINVAL: it cannot run; the message is that of
- * the run.
+ * the run. TESS_ENOENT: the model has no such plan.
  */
 tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_strategy *s,
                                   const struct tess_forecast **out);

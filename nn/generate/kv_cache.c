@@ -407,16 +407,24 @@ struct tess_kv_usage tess_kv_cache_get_usage(const struct tess_kv_cache *c)
 	return u;
 }
 
+int64_t tess_kv_count_pages(int64_t window, int64_t positions, int64_t chunk)
+{
+	int64_t pages = tess_up(positions, PAGE);
+
+	if (window && (window + chunk - 2) / PAGE + 2 < pages)
+		pages = (window + chunk - 2) / PAGE + 2;
+	return pages;
+}
+
 uint64_t tess_kv_cache_count_bytes(const struct tess_kv_cache *c, int64_t positions, int64_t chunk)
 {
 	uint64_t bytes = 0;
 
 	for (int32_t i = 0; i < c->parts.nclasses; i++) {
-		int64_t pages = tess_up(positions, PAGE), window = c->page_class[i].window;
+		const struct page_class *class = &c->page_class[i];
 
-		if (window && (window + chunk - 2) / PAGE + 2 < pages)
-			pages = (window + chunk - 2) / PAGE + 2;
-		bytes += (uint64_t)pages * c->page_class[i].max_bytes;
+		bytes += class->max_bytes *
+		         (uint64_t)tess_kv_count_pages(class->window, positions, chunk);
 	}
 	return bytes;
 }

@@ -77,6 +77,11 @@ struct tess_kv_usage {
 };
 struct tess_kv_usage tess_kv_cache_get_usage(const struct tess_kv_cache *c);
 /*
+ * Returns the maximum number of pages of a sequence of this length in a class with this window,
+ * fed in chunks.
+ */
+int64_t tess_kv_count_pages(int64_t window, int64_t positions, int64_t chunk);
+/*
  * Returns the maximum bytes of a sequence of this length, fed in chunks, on the most loaded rank.
  */
 uint64_t tess_kv_cache_count_bytes(const struct tess_kv_cache *c, int64_t positions, int64_t chunk);

@@ -45,8 +45,8 @@ static tess_status list_dims(const struct tess_program *p, struct tess_arena *ar
 static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_t b)
 {
 	for (int64_t i = 0; i < tess_dim_count_pieces(dim); i++) {
-		int64_t at, lo[2], hi[2], units;
-		const struct tess_dim *piece = tess_dim_get_piece(dim, i, &at);
+		int64_t lo[2], hi[2], units;
+		const struct tess_dim *piece = tess_dim_take_piece(dim, i);
 
 		units = tess_dim_count_units(piece);
 		tess_dim_get_rank_units(piece, n, a, &lo[0], &hi[0]);

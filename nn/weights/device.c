@@ -23,15 +23,29 @@ const struct tess_option tess_device_options[] = {
 	{ NULL, NULL, NULL },
 };
 
-tess_status tess_device_find(const struct tess_device **device, int32_t *index)
+/* Reads the option: *index is -1 if it has none. */
+static tess_status read_device_option(char name[static TESS_DEVICE_NAME], int32_t *index)
 {
 	tess_status st = tess_option_add("nn/weights/device.c", tess_device_options);
-	const char *text = tess_option_get("device");
-	char name[TESS_DEVICE_NAME];
-	int32_t at = -1, count;
 
-	if (!st)
-		st = tess_device_name_parse(text, name, &at);
+	return st ? st : tess_device_name_parse(tess_option_get("device"), name, index);
+}
+
+tess_status tess_device_inspect(const struct tess_device **device)
+{
+	char name[TESS_DEVICE_NAME];
+	int32_t index;
+	tess_status st = read_device_option(name, &index);
+
+	return st ? st : tess_plugin_inspect_device(name, device);
+}
+
+tess_status tess_device_find(const struct tess_device **device, int32_t *index)
+{
+	char name[TESS_DEVICE_NAME];
+	int32_t at, count;
+	tess_status st = read_device_option(name, &at);
+
 	if (!st)
 		st = tess_plugin_find_device(name, device);
 	if (st)
@@ -41,7 +55,7 @@ tess_status tess_device_find(const struct tess_device **device, int32_t *index)
 		return tess_fail(TESS_EDEVICE, "device %s: this machine has none", name);
 	if (at >= count)
 		return tess_fail(TESS_EDEVICE, "device %s: this machine has %d, numbered from 0",
-		                 text, (int)count);
+		                 tess_option_get("device"), (int)count);
 	*index = at;
 	return TESS_OK;
 }

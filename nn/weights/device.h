@@ -11,6 +11,12 @@
 /* Finds TESSERA_DEVICE. *index: -1 if it names none. TESS_EDEVICE: this machine has none. */
 tess_status tess_device_find(const struct tess_device **device, int32_t *index);
 
+/*
+ * Finds TESSERA_DEVICE to record and lower programs for it. This machine may have none, if its
+ * plugin is installed and `explains`.
+ */
+tess_status tess_device_inspect(const struct tess_device **device);
+
 struct tess_opened_device { /* {0}: not opened */
 	const struct tess_device *table;
 	void *self;

@@ -278,7 +278,7 @@ END_TEST
  */
 static const struct {
 	const char *model, *config;
-	int64_t want;
+	int64_t want, idle; /* idle: elements of experts that a token does not request */
 } counts[] = {
 	{ "glm-4.5",
 	  "{\"model_type\": \"glm4_moe\", \"hidden_size\": 5120, \"num_hidden_layers\": 92, "
@@ -289,12 +289,14 @@ static const struct {
 	          + 92LL * (2 * 5120 + 2 * 128 /* norms */
 	                    + (96 + 2 * 8) * 128 * (5120 + 1) + 96 * 128 * 5120) /* q, k, v, o */
 	          + 3LL * 3 * 5120 * 12288 /* dense layers */
-	          + 89LL * (160 * (5120 + 1) + (160 + 1) * 3LL * 5120 * 1536) },
+	          + 89LL * (160 * (5120 + 1) + (160 + 1) * 3LL * 5120 * 1536),
+	  89LL * (160 - 8) * 3 * 5120 * 1536 },
 	{ "gpt-oss-120b", "{\"model_type\": \"gpt_oss\", \"dtype\": \"bfloat16\"}",
 	  2 * 201088LL * 2880 + 2880 /* embeddings, head, norm */
 	          + 36LL * (2 * 2880 /* norms */
 	                    + (64 + 2 * 8) * 64 * 2881 + 64 * 64 * 2880 + 2880 + 64 /* attention */
-	                    + 128 * 2881 + 128LL * 2880 * (2 * 2881 + 2881)) },
+	                    + 128 * 2881 + 128LL * 2880 * (2 * 2881 + 2881)),
+	  36LL * (128 - 4) * 2880 * (2 * 2881 + 2880) },
 	{ "llama-4-scout",
 	  "{\"model_type\": \"llama4\", \"vision_config\": {\"hidden_size\": 1408}, "
 	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"llama4_text\", "
@@ -304,7 +306,8 @@ static const struct {
 	  2 * 202048LL * 5120 + 5120 /* embeddings, head, norm */
 	          + 48LL * (2 * 5120 /* norms */
 	                    + (40 + 2 * 8) * 128 * 5120 + 40 * 128 * 5120 /* q, k, v, o */
-	                    + 16 * 5120 + (16 + 1) * 3LL * 5120 * 8192) },
+	                    + 16 * 5120 + (16 + 1) * 3LL * 5120 * 8192),
+	  48LL * (16 - 1) * 3 * 5120 * 8192 },
 	{ "gemma-3-27b",
 	  "{\"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 1152}, "
 	  "\"dtype\": \"bfloat16\", \"text_config\": {\"model_type\": \"gemma3_text\", "
@@ -314,7 +317,8 @@ static const struct {
 	  262208LL * 5376 + 5376 /* embeddings, norm */
 	          + 62LL * (4 * 5376 + 2 * 128 /* norms */
 	                    + (32 + 2 * 16) * 128 * 5376 + 32 * 128 * 5376 /* q, k, v, o */
-	                    + 3 * 5376 * 21504) },
+	                    + 3 * 5376 * 21504),
+	  0 },
 };
 
 /*
@@ -381,6 +385,8 @@ START_TEST(counts_of_parameters)
 		have += n;
 	}
 	ck_assert_int_eq(have, counts[_i].want);
+	ck_assert_int_eq(e->elements, have);
+	ck_assert_int_eq(e->active, have - counts[_i].idle);
 	tess_explanation_free(e);
 }
 END_TEST
@@ -422,6 +428,119 @@ START_TEST(a_copy_for_a_tied_head)
 	ck_assert_int_eq(count_copies(e, 0), 0);
 	ck_assert_uint_eq(e->traffic[0].gradients, 0);
 	tess_explanation_free(e);
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Checks that sequences of inference use pages of 64 positions, and rows of logits. */
+START_TEST(sequences_that_fit)
+{
+	enum { POSITIONS = 100, ROWS = 64, SEQUENCES = 7 };
+	struct tess_session_options options = { .size = sizeof options };
+	struct tess_explanation *e = NULL;
+	const struct tess_explained_rank *r;
+	uint64_t pages, memory;
+
+	ck_assert_msg(!tess_explain(format_data_path("."), "dp=2,tp=2", 0, ROWS, &options, &e),
+	              "%s", tess_error());
+	r = e->ranks[0];
+	pages = r->cache * 128;
+	memory = r->total + pages;
+	ck_assert_int_eq(tess_explanation_fit(e, memory, POSITIONS), TESS_OK);
+	ck_assert(e->fit->used == memory && e->fit->rank == 0 && e->fit->memory == memory);
+	ck_assert_int_eq(e->fit->positions, POSITIONS);
+	ck_assert_int_eq(e->fit->sequences, 1);
+	ck_assert_int_eq(e->fit->longest, 0);
+	ck_assert_int_eq(tess_explanation_fit(e, memory - 1, POSITIONS), TESS_OK);
+	ck_assert(e->fit->used == memory && e->fit->sequences == 0);
+	memory = r->total + SEQUENCES * pages + pages / 2; /* the half is enough for the logits */
+	ck_assert_int_eq(tess_explanation_fit(e, memory, POSITIONS), TESS_OK);
+	ck_assert_int_eq(e->fit->sequences, SEQUENCES);
+	ck_assert_int_eq(e->fit->longest, (SEQUENCES * 2 + 1) / (512 / 64));
+	/* default positions: the maximum of the checkpoint, 512 */
+	ck_assert_int_eq(tess_explanation_fit(e, 80000000000, 0), TESS_OK);
+	ck_assert(e->fit->positions == 512 && e->fit->longest == e->fit->sequences);
+	ck_assert_int_gt(e->fit->sequences, 80000000000 / (4 * (int64_t)pages) * 9 / 10);
+	tess_explanation_free(e);
+}
+END_TEST
+
+static struct tess_explanation *explain_step(const char *mesh, int64_t sequences,
+                                             const struct tess_trainer_options *options)
+{
+	struct tess_explanation *e = NULL;
+
+	ck_assert_msg(
+		!tess_explain_training(format_data_path("."), mesh, 0, sequences, 40, options, &e),
+		"%s", tess_error());
+	return e;
+}
+
+/* Checks that the largest step fits, and that one more sequence a replica does not. */
+START_TEST(steps_that_fit)
+{
+	static const struct {
+		const char *mesh, *schedule;
+		int64_t replicas, micro;
+		const char *recompute[2];
+	} cases[] = {
+		{ "tp=2", NULL, 1, 1, { NULL } },
+		{ "ddp=2,dp=2,tp=2", NULL, 4, 1, { "model.layers.*", NULL } },
+		{ "dp=2,pp=2", "interleaved:2", 2, 4, { NULL } },
+	};
+	const int64_t replicas = cases[_i].replicas;
+	char recompute[64] = "";
+	const char *patterns[2] = { recompute, NULL };
+	struct tess_trainer_options options = { .size = sizeof options,
+		                                .micro_batches = cases[_i].micro,
+		                                .pipeline_schedule = cases[_i].schedule };
+	struct tess_explanation *e, *most, *more;
+	uint64_t memory;
+	int64_t n;
+
+	if (cases[_i].recompute[0]) {
+		strcpy(recompute, cases[_i].recompute[0]);
+		options.recompute = patterns;
+	}
+	e = explain_step(cases[_i].mesh, replicas, &options);
+	memory = e->total.total * 5 + 12345;
+	memset(recompute, 'x', sizeof recompute - 1); /* options are read during the call only */
+	ck_assert_int_eq(tess_explanation_fit(e, memory, 0), TESS_OK);
+	n = e->fit->sequences;
+	ck_assert(e->fit->used == e->total.total && n > 3 * replicas && n % replicas == 0);
+	ck_assert(e->fit->positions == 40 && e->micro_batches == cases[_i].micro);
+	if (cases[_i].recompute[0])
+		strcpy(recompute, cases[_i].recompute[0]);
+	most = explain_step(cases[_i].mesh, n, &options);
+	more = explain_step(cases[_i].mesh, n + replicas, &options);
+	ck_assert(most->total.total <= memory && more->total.total > memory);
+	ck_assert_int_eq(tess_explanation_fit(e, e->total.total - 1, 0), TESS_OK);
+	ck_assert_int_eq(e->fit->sequences, 0);
+	ck_assert_int_eq(tess_explanation_fit(e, e->total.total, 0), TESS_OK);
+	ck_assert_int_eq(e->fit->sequences, replicas);
+	tess_explanation_free(e);
+	tess_explanation_free(most);
+	tess_explanation_free(more);
+}
+END_TEST
+
+/* Checks a step of more than 2^20 rows: it holds twice as much as one of half as many. */
+START_TEST(steps_of_many_rows)
+{
+	struct tess_trainer_options options = { .size = sizeof options };
+	struct tess_explanation *e = NULL, *half = NULL;
+
+	ck_assert(!tess_explain_training(format_data_path("."), "tp=2", 0, 1 << 13, 512, &options,
+	                                 &e));
+	ck_assert(!tess_explain_training(format_data_path("."), "tp=2", 0, 1 << 12, 512, &options,
+	                                 &half));
+	ck_assert_int_eq(e->tokens, 1 << 22);
+	ck_assert_uint_eq(e->ranks[0]->weights, half->ranks[0]->weights);
+	ck_assert(e->ranks[0]->step > half->ranks[0]->step * 19 / 10 &&
+	          e->ranks[0]->step < half->ranks[0]->step * 21 / 10);
+	tess_explanation_free(e);
+	tess_explanation_free(half);
 }
 END_TEST
 
@@ -485,7 +604,9 @@ START_TEST(refuses_arguments)
 	expect_explain_refused(data, "tp=1025", 1, "the mesh \"tp=1025\"");
 	expect_explain_refused(data, "tp=9", 1, "cannot be cut for 9 ranks");
 	expect_explain_refused(data, "tp=2", 0, "a step of 0 rows");
-	expect_explain_refused(data, "tp=2", INT64_MAX, "a step of 9223372036854775807 rows");
+	expect_explain_refused(
+		data, "tp=2", INT64_MAX,
+		"a step of 1 sequences of 9223372036854775807 rows; it has 1 to 2147483647 rows");
 	/* a program built with an older header */
 	ck_assert_msg(!tess_explain(data, "tp", 1, 1, &early, &e), "%s", tess_error());
 	tess_explanation_free(e);
@@ -546,6 +667,9 @@ int main(void)
 	tcase_add_test(t, reads_config_alone);
 	tcase_add_test(t, bytes_of_mxfp4);
 	tcase_add_loop_test(t, counts_of_parameters, 0, (int)(sizeof counts / sizeof *counts));
+	tcase_add_test(t, sequences_that_fit);
+	tcase_add_loop_test(t, steps_that_fit, 0, 3);
+	tcase_add_test(t, steps_of_many_rows);
 	tcase_add_test(t, a_copy_for_a_tied_head);
 	tcase_add_test(t, reads_an_index_alone);
 	tcase_add_test(t, refuses_arguments);

@@ -66,6 +66,7 @@ static void *nothing; /* a place for results */
 #define VALUE(...) OPTIONS(tess_value, __VA_ARGS__)
 #define DATASET(...) OPTIONS(tess_dataset_options, .sequence = 8, .vocabulary = 512, __VA_ARGS__)
 #define STRATEGY(...) OPTIONS(tess_strategy, .plan = "tp", __VA_ARGS__)
+#define PLANNER(...) OPTIONS(tess_planner_options, __VA_ARGS__)
 #define TRAIN(...) tess_trainer_check(OPTIONS(tess_trainer_options, __VA_ARGS__))
 #define GENERATION(...) OPTIONS(tess_generation, __VA_ARGS__)
 #define BATCH(...) (&(struct tess_batch){ .nsequences = 1, __VA_ARGS__ })
@@ -574,6 +575,9 @@ static bool read_row(int i, bool make, const char **name)
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 9, runs, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, NULL, 1));
 		GIVES(0, tess_explanation_list_ranges(on.explanation, 0, 0, 0, runs, -1));
+		ROW(tess_explanation_fit(NULL, 1, 0));
+		ROW(tess_explanation_fit(on.explanation, 0, 0));
+		ROW(tess_explanation_fit(on.explanation, 1, -1));
 		ROW(tess_explanation_format(NULL, TESS_EXPLAIN_TEXT, "x", 0, &text));
 		ROW(tess_explanation_format(on.explanation, TESS_EXPLAIN_SVG + 1, "x", 0, &text));
 		ROW(tess_explanation_format(on.explanation, -1, "x", 0, &text));
@@ -663,6 +667,15 @@ static bool read_row(int i, bool make, const char **name)
 		ROW(tess_strategy_format(STRATEGY(.threads = 0), NULL));
 		ROW(tess_strategy_write(NULL, "/no/such/file"));
 		ROW(tess_strategy_write(STRATEGY(.threads = 0), NULL));
+		ROW(tess_planner_open(NULL, PLANNER(.machine = "h100"), OUT(tess_planner)));
+		ROW(tess_planner_open(dir, NULL, OUT(tess_planner)));
+		ROW(tess_planner_open(dir, PLANNER(.machine = NULL), OUT(tess_planner)));
+		ROW(tess_planner_open(dir, PLANNER(.machine = "h100"), NULL));
+		ROW(tess_planner_forecast(NULL, STRATEGY(.mesh = "tp=2"),
+		                          (const struct tess_forecast **)&nothing));
+		ROW(tess_planner_search(NULL, 1, 1, (const struct tess_forecast *const **)&nothing,
+		                        &number));
+		NOTHING(tess_planner_close(NULL));
 		ROW(tess_strategy_write(STRATEGY(.threads = 0), "/no/such/file"));
 	default:
 		*name = "";

@@ -45,7 +45,7 @@ static void open_packed_case(int i, int32_t nranks, struct opened *o)
 
 	*o = (struct opened){ 0 };
 	ck_assert_msg(!tess_planned_model_open(model, &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
-	                      !tess_planned_model_record(&o->model, &mesh, 1, &o->program),
+	                      !tess_planned_model_record(&o->model, &mesh, 1, 1, &o->program),
 	              "%s", tess_error());
 }
 
@@ -293,7 +293,7 @@ static void open_decided_case(int i, const struct tess_session_options *options,
 	mesh = tess_mesh_shape_complete(&mesh);
 	st = decided[i].trains ? tess_planned_model_record_training(&o->model, &mesh, &training,
 	                                                            NULL, &o->program)
-	                       : tess_planned_model_record(&o->model, &mesh, 1, &o->program);
+	                       : tess_planned_model_record(&o->model, &mesh, 1, 1, &o->program);
 	ck_assert_msg(!st, "%s", tess_error());
 }
 

@@ -21,7 +21,7 @@ static void draw_picture(const char *args)
 	ck_assert_msg(!command_run(text, sizeof text, "cd '%s' && '%s' explain %s --svg '%s' 2>&1",
 	                           SOURCE_ROOT, TESSERA, args, scratch_format_path("picture.svg")),
 	              "%s", text);
-	expect_part(text, "bytes that a rank holds"); /* the table too */
+	expect_part(text, "memory of a rank"); /* the table too */
 	f = fopen(scratch_format_path("picture.svg"), "r");
 	ck_assert_ptr_nonnull(f);
 	picture[fread(picture, 1, sizeof picture - 1, f)] = 0;
@@ -206,7 +206,7 @@ START_TEST(draws_a_timeline)
 	                           "--pipeline-schedule interleaved:2 --timeline '%s' 2>&1",
 	                           TESSERA, format_data_path(""), scratch_format_path("line.svg")),
 	              "%s", text);
-	expect_part(text, "the tables above are of one of 4 micro-batches");
+	expect_part(text, "(a micro-batch of 2 sequences of 512 tokens, one of 4: values of all");
 	expect_part(text, "a step takes 27, work 24: bubble 12.5% of the work");
 	f = fopen(scratch_format_path("line.svg"), "r");
 	ck_assert_ptr_nonnull(f);
@@ -227,8 +227,8 @@ START_TEST(draws_a_timeline)
 	/* without stages, too: the gradient of a tied head is apart */
 	ck_assert(!command_run(text, sizeof text, "'%s' explain '%s' --train --micro-batches 2",
 	                       TESSERA, format_data_path("")));
-	expect_part(text, "0               1040128        1171200 ");
-	expect_part(text, "the tables above are of one of 2 micro-batches");
+	expect_part(text, "0                           1    1.04 MB    1.17 MB ");
+	expect_part(text, "(a micro-batch of 4 sequences of 512 tokens, one of 2: values of all");
 }
 END_TEST
 

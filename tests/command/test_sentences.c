@@ -230,10 +230,11 @@ static const struct sentence once[] = {
 	{ "$T generate data --weights bf16", 1, 1, "no weight is stored in MXFP4, which bf16" },
 	{ "$T explain data --pipeline-schedule 1f1b --mesh pp=2", 2, 1,
 	  "--timeline and --timeline-times are of a step of training; add --train" },
-	{ "$T explain data --train --json --micro-batches 2 --mesh pp=2", 2, 1,
-	  "add to the tables; leave out --json, --program and --storage" },
+	{ "$T explain data --train --json --timeline-times x --mesh pp=2", 2, 1,
+	  "--timeline-times adds to the tables; leave out --json, --program and --storage" },
+	{ "$T explain data --memory 80Q", 2, 1, "--memory 80Q: must be a size, as in 512M" },
 	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,
-	  "--pipeline-schedule gpipe: the mesh has no stages; use --mesh pp=N" },
+	  "pipeline schedule gpipe: the mesh has no stages; use --mesh pp=N" },
 	{ "$T explain data --train --mesh pp=2 --pipeline-schedule 2f2b", 1, 1,
 	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
 	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
@@ -257,6 +258,11 @@ static const struct sentence once[] = {
 	{ "$T explain data --weights q8 --train", 2, 1, "--weights bf16, q8, bf12 and mxfp4 are" },
 	{ "$T explain data --kv f32 --train", 2, 1,
 	  "--tokens and --kv are of a step of inference" },
+	{ "DISCRETE_ABSENT=1 TESSERA_DEVICE=discrete $T generate data", 1, 1,
+	  "tess-device-discrete.so: not usable here: discrete: absent" },
+	{ "DISCRETE_ABSENT=1 TESSERA_DEVICE=mine:discrete $T explain data", 1, 1,
+	  "tess-device-discrete.so: not usable here: discrete: absent, or without that device say "
+	  "--kv f32 or bf16" },
 	{ "TESSERA_DEVICE=discrete $T generate data --weights q8", 1, 1,
 	  "8-bit weights: device discrete has none; use device cpu" },
 	{ "TESSERA_DEVICE=discrete $T generate data --weights mxfp4", 1, 1,
@@ -591,16 +597,65 @@ START_TEST(explains)
 	int status =
 		run_bash("{ $T explain data -n 2 --json --program | tr -d ' \\n' | grep -oE "
 	                 "'\"(collectives|program)\":.{2}|\"record\":0.{99}' | sort -u; "
-	                 "$T explain data -n 2 | grep -E '^parameter|^module|^rank|^bytes'; } >&2",
+	                 "$T explain data -n 2 | grep -E '^parameter|^module|^rank|^memory'; } >&2",
 	                 text, sizeof text);
 
 	ck_assert_int_eq(status, 0);
 	expect_part(text, "\"collectives\":[{");
 	expect_part(text, "\"program\":[{");
 	expect_part(text, "\"in\":[{\"value\":");
-	expect_part(text, "bytes of it  times\n");
-	expect_part(text, "bytes a rank  times\n");
-	expect_part(text, "bytes that a rank holds (KV cache for 512 positions");
+	expect_part(text, "shard of a rank       bytes  times\n");
+	expect_part(text, "value   a rank sends  times\n");
+	expect_part(text, "memory of a rank (KV cache for 512 positions");
+}
+END_TEST
+
+/*
+ * Checks that a plan is explained for a device that this machine lacks, as if it had it: by the
+ * plugin, and for cuda without it.
+ */
+START_TEST(explains_an_absent_device)
+{
+	char text[4096];
+	int status = run_bash(
+		"M=tests/data/goldens/llama-bf16; export DISCRETE_KV=1 DISCRETE_FUSES=1; for how "
+		"in "
+		"--program --storage --json '--json --train' '--memory 1M'; do diff <($T explain "
+		"$M --device discrete $how) <(DISCRETE_ABSENT=1 $T explain $M --device discrete "
+		"$how) || exit; done >&2; $T explain $M --device cuda | grep KV >&2; "
+		"$T explain $M --device cuda --train --memory 24MiB | grep fits >&2",
+		text, sizeof text);
+
+	ck_assert_msg(!status, "%s", text);
+	expect_part(text, "memory of a rank (KV cache for 256 positions in bf16,");
+	expect_part(text, "of 25.2 MB; ");
+}
+END_TEST
+
+/* Checks that equal ranks and stages of a pipeline are one line each, and numbers are readable. */
+START_TEST(explains_in_classes)
+{
+	static const char *const lines[] = {
+		"260 thousand parameters\n",
+		"tp:Shard(0)              f32 53..60x64       15.4 kB      5\n",
+		"0           0   169 thousand  model.embed_tokens, model.layers.0-2\n",
+		"1           1  90.9 thousand  model.layers.3-4, model.norm, a copy of "
+		"model.embed_tokens\n",
+		"tp=2 pp=1                   2     148 kB     148 kB     215 kB    6.17 MB    "
+		"6.68 MB\n",
+		"all                        12 ",
+		"fits: the most loaded rank, ",
+	};
+	static char text[1 << 14];
+	int status = run_bash("$T explain data --train --mesh dp=2,tp=3,pp=2 --micro-batches 2 "
+	                      "--memory 1GB | sed /^time/q >&2; $T explain "
+	                      "tests/data/goldens/qwen3_moe | head -2 >&2",
+	                      text, sizeof text);
+
+	ck_assert_int_eq(status, 0);
+	for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+		expect_part(text, lines[i]);
+	expect_part(text, "qwen3_moe");
 }
 END_TEST
 
@@ -622,5 +677,7 @@ int main(void)
 	tcase_add_loop_test(t, old_logits_stay_after_a_failure, 0,
 	                    (int)(sizeof failing_runs / sizeof *failing_runs));
 	tcase_add_test(t, explains);
+	tcase_add_test(t, explains_an_absent_device);
+	tcase_add_test(t, explains_in_classes);
 	return suite_end(r);
 }

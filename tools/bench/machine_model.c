@@ -176,7 +176,7 @@ tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t
 		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_CONFIG, &model);
 	if (st)
 		return st;
-	st = tess_planned_model_record(&model, &mesh, 1, &program);
+	st = tess_planned_model_record(&model, &mesh, 1, 1, &program);
 	if (!st)
 		st = tess_stored_tensors_list(program, &arena, &tensor, &n);
 	if (!st)

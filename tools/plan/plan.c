@@ -110,11 +110,7 @@ static tess_status predict_line(struct tess_planner *p, const char *line)
 	if (!st)
 		st = tess_planner_forecast(p, s, &f);
 	tess_strategy_free(s);
-	if (!st)
-		return plan_print_json(f);
-	if (st != TESS_EINVAL)
-		return st;
-	return tess_fail(st, "%s", tess_error());
+	return st ? st : plan_print_json(f);
 }
 
 /* Prints {"error": ...} for a strategy that cannot run. */
@@ -140,7 +136,7 @@ static tess_status predict_lines(struct tess_planner *p, const char *path)
 
 	while (!st && (len = getline(&line, &room, f)) > 0) {
 		st = predict_line(p, line);
-		if (st == TESS_EINVAL)
+		if (st == TESS_EINVAL || st == TESS_ENOENT)
 			st = print_refusal();
 	}
 	free(line);

@@ -406,6 +406,7 @@ static const struct tess_device cuda_device = {
 	.prompt_rows = 2048, /* products of fewer rows leave multiprocessors idle */
 	.fuses = op_fuses,
 	.rounds = op_rounds,
+	.explains = 1,
 };
 static const struct tess_option math_option = {
 	"cuda_math", "auto",

@@ -19,7 +19,7 @@ static struct tess_view make_matrix(int64_t rows, int64_t cols)
 	};
 }
 
-static struct tess_view make_vector(int64_t n, int32_t dtype)
+static struct tess_view make_list_view(int64_t n, int32_t dtype)
 {
 	return (struct tess_view){ NULL, dtype, 1, TESS_ROWS, 0, { n }, { 1 } };
 }
@@ -57,7 +57,7 @@ START_TEST(cost_of_a_table)
 {
 	static const int32_t ids[] = { 3, 10, 11 };
 	const double first[TESS_EMBED_NUMS] = { 10 };
-	const struct tess_view in[] = { make_vector(3, TESS_I32), make_matrix(100, 4) },
+	const struct tess_view in[] = { make_list_view(3, TESS_I32), make_matrix(100, 4) },
 			       out[] = { make_matrix(3, 4) };
 	const struct tess_op op = { .kind = TESS_OP_EMBED,
 		                    .nin = 2,
@@ -82,9 +82,9 @@ START_TEST(cost_of_attention)
 	double num[TESS_ATTENTION_NUMS] = { [TESS_ATTENTION_HEAD] = 4,
 		                            [TESS_ATTENTION_VALUE] = 4,
 		                            [TESS_ATTENTION_DTYPE] = TESS_F32 };
-	const struct tess_view in[] = { make_matrix(5, 8),        make_matrix(5, 4),
-		                        make_matrix(5, 4),        make_vector(5, TESS_I32),
-		                        make_vector(5, TESS_I32), { 0 } },
+	const struct tess_view in[] = { make_matrix(5, 8),           make_matrix(5, 4),
+		                        make_matrix(5, 4),           make_list_view(5, TESS_I32),
+		                        make_list_view(5, TESS_I32), { 0 } },
 			       out[] = { make_matrix(5, 8) };
 	const struct tess_op op = { .kind = TESS_OP_ATTENTION,
 		                    .nin = 6,

@@ -62,7 +62,7 @@ static void open_case(int i, struct opened *o)
 	*o = (struct opened){ 0 };
 	ck_assert_msg(!tess_planned_model_open(path, &options, TESS_CHECKPOINT_WHOLE, &o->model) &&
 	                      !tess_mesh_shape_parse(cases[i].mesh, cases[i].nranks, &mesh) &&
-	                      !tess_planned_model_record(&o->model, &mesh, 1, &o->program) &&
+	                      !tess_planned_model_record(&o->model, &mesh, 1, 1, &o->program) &&
 	                      !tess_stored_tensors_list(o->program, &o->arena, &o->tensor, &o->n),
 	              "%s", tess_error());
 	o->program->training = &training;

@@ -1,0 +1,270 @@
+/*
+ * test_planner.c - forecasts of libtessera.so: memory is that of tess_explain_training, terms add
+ * up, and what cannot run is refused with the message of the run. Searches: what they give fits and
+ * is in order, and nothing that is simple is faster.
+ */
+#include "tests/support/scratch.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <tessera/tessera.h>
+#include <tessera/train.h>
+
+enum { BATCH = 8, LENGTH = 32 };
+
+/* A machine whose values have 4 bytes, so that memory is that of the run. */
+static const char host[] =
+	"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
+	"\"product\":[[1,1e6,1e10],[64,1e6,4e10]],\"attention\":[[1,1e5,5e9]],"
+	"\"memory\":[[1,1e3,1e10]]}},"
+	"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10],[8,4e-6,1e10]]}}}";
+static const char *data, *machine;
+
+static struct tess_planner *open_planner_for(uint64_t memory)
+{
+	const struct tess_planner_options o = { .size = sizeof o,
+		                                .train = 1,
+		                                .machine = machine,
+		                                .memory = memory,
+		                                .batch = BATCH,
+		                                .sequence = LENGTH };
+	struct tess_planner *p;
+
+	ck_assert_msg(!tess_planner_open(data, &o, &p), "%s", tess_error());
+	return p;
+}
+
+static void expect_sums(const struct tess_forecast *f)
+{
+	double seconds = 0, bytes = 0;
+
+	for (int i = 0; i < TESS_TIMES; i++) {
+		ck_assert(isfinite(f->terms[i]) && f->terms[i] >= 0);
+		seconds += f->terms[i];
+	}
+	for (int i = 0; i < TESS_MEMORIES; i++)
+		bytes += f->holds[i];
+	ck_assert(f->seconds > 0 && fabs(seconds / f->seconds - 1) < 1e-9);
+	ck_assert(fabs(bytes - f->memory) < 0.5);
+	ck_assert(f->flops >= 0 && f->sent >= 0 && *f->bound);
+}
+
+static const struct planned_case {
+	const char *mesh, *plan;
+	const char *const overrides[2], *const recompute[2];
+	int64_t micro;
+	const char *schedule;
+} cases[] = {
+	{ "tp=1", "none", { 0 }, { 0 }, 0, NULL },
+	{ "dp=4,tp=1", "none", { 0 }, { 0 }, 0, NULL },
+	{ "tp=3", "tp", { 0 }, { 0 }, 2, NULL },
+	{ "dp=2,tp=2", "tp+sp", { "dp:**=zero1" }, { 0 }, 0, NULL },
+	{ "dp=8,tp=1", "none", { "dp:**=zero3" }, { "model.layers.*" }, 0, NULL },
+	{ "pp=2,dp=2", "none", { 0 }, { 0 }, 4, "1f1b" },
+	{ "pp=2,tp=2", "tp", { 0 }, { 0 }, 2, "interleaved:2" },
+	{ "pp=2", "none", { 0 }, { 0 }, 4, "zb-h1" },
+};
+
+static struct tess_explanation *explain_case(const struct planned_case *c)
+{
+	const struct tess_trainer_options o = { .size = sizeof o,
+		                                .plan = c->plan,
+		                                .overrides = c->overrides,
+		                                .recompute = c->recompute[0] ? c->recompute : NULL,
+		                                .optimizer = TESS_ADAMW,
+		                                .pipeline_schedule = c->schedule,
+		                                .micro_batches = c->micro };
+	struct tess_explanation *e;
+	int64_t micro = c->micro ? c->micro : 1;
+
+	ck_assert_msg(!tess_explain_training(data, c->mesh, 0, BATCH / micro, LENGTH, &o, &e),
+	              "%s: %s", c->mesh, tess_error());
+	return e;
+}
+
+static struct tess_strategy make_case_strategy(const struct planned_case *c)
+{
+	return (struct tess_strategy){ .size = sizeof(struct tess_strategy),
+		                       .mesh = c->mesh,
+		                       .plan = c->plan,
+		                       .overrides = c->overrides,
+		                       .recompute = c->recompute[0] ? c->recompute : NULL,
+		                       .micro_batches = c->micro,
+		                       .pipeline_schedule = c->schedule };
+}
+
+START_TEST(memory_is_that_of_the_run)
+{
+	const struct planned_case *c = &cases[_i];
+	const struct tess_strategy s = make_case_strategy(c);
+	struct tess_planner *p = open_planner_for(0);
+	struct tess_explanation *e = explain_case(c);
+	const struct tess_forecast *f;
+	uint64_t fullest = 0;
+
+	ck_assert_msg(!tess_planner_forecast(p, &s, &f), "%s", tess_error());
+	for (int32_t r = 0; r < e->nranks; r++)
+		fullest = e->ranks[r]->total > fullest ? e->ranks[r]->total : fullest;
+	ck_assert_int_eq(f->nranks, e->nranks);
+	ck_assert_msg((uint64_t)f->memory == fullest, "%s: %.0f bytes, not %llu", c->mesh,
+	              f->memory, (unsigned long long)fullest);
+	ck_assert(f->fits == 1);
+	expect_sums(f);
+	ck_assert(fabs(f->rate * f->seconds / (BATCH * LENGTH) - 1) < 1e-9);
+	ck_assert(strstr(c->mesh, "pp") || f->terms[TESS_TIME_BUBBLE] == 0);
+	ck_assert(strcmp(f->strategy.mesh, c->mesh) == 0 && f->strategy.mesh != c->mesh);
+	tess_explanation_free(e);
+	tess_planner_close(p);
+}
+END_TEST
+
+static const struct {
+	struct tess_strategy s;
+	const char *says;
+	tess_status status;
+} refused[] = {
+	{ { .plan = "none" }, "the strategy has no mesh", TESS_EINVAL },
+	{ { .mesh = "dp=3,", .plan = "none" }, "dp=3,", TESS_EINVAL },
+	{ { .mesh = "dp=16", .plan = "none" },
+	  "8 sequences cannot be cut for 16 ranks along dp",
+	  TESS_EINVAL },
+	{ { .mesh = "dp=2", .plan = "none", .micro_batches = 3 },
+	  "8 sequences cannot be cut into 3 equal micro-batches",
+	  TESS_EINVAL },
+	{ { .mesh = "xp=2,tp=1", .plan = "none" }, "xp", TESS_EINVAL },
+	{ { .mesh = "tp=2", .plan = "tq" }, "tq", TESS_ENOENT },
+	{ { .mesh = "pp=99", .plan = "none" }, "99", TESS_EINVAL },
+	{ { .mesh = "pp=2", .plan = "none", .pipeline_schedule = "2f2b" }, "2f2b", TESS_EINVAL },
+};
+
+START_TEST(refusals_are_those_of_the_run)
+{
+	struct tess_planner *p = open_planner_for(0);
+	struct tess_strategy s = refused[_i].s;
+	const struct tess_forecast *f = NULL;
+
+	s.size = sizeof s;
+	ck_assert_int_eq(tess_planner_forecast(p, &s, &f), refused[_i].status);
+	expect_part(tess_error(), refused[_i].says);
+	ck_assert_ptr_null(f);
+	tess_planner_close(p);
+}
+END_TEST
+
+static const struct {
+	struct tess_planner_options o;
+	tess_status status;
+	const char *says;
+} wrong[] = {
+	{ { .machine = NULL }, TESS_EINVAL, "name a machine, or its file" },
+	{ { .machine = "b300" }, TESS_ENOENT, "there is no machine \"b300\"" },
+	{ { .machine = "h100", .batch = -1 }, TESS_EINVAL, "a batch of -1 sequences" },
+	{ { .machine = "h100", .train = 1, .sequence = 513 },
+	  TESS_EINVAL,
+	  "sequences of 513 ids; the checkpoint was made for 512 positions" },
+	{ { .machine = "h100", .prompt = 512, .tokens = 1 }, TESS_EINVAL, "sequences of 513 ids" },
+	{ { .machine = "h100", .train = 1, .optimizer = 9 }, TESS_EINVAL, "optimizer" },
+};
+
+START_TEST(options_that_are_wrong)
+{
+	struct tess_planner_options o = wrong[_i].o;
+	struct tess_planner *p = NULL;
+
+	o.size = sizeof o;
+	ck_assert_int_eq(tess_planner_open(data, &o, &p), wrong[_i].status);
+	expect_part(tess_error(), wrong[_i].says);
+	ck_assert_ptr_null(p);
+}
+END_TEST
+
+/* Expects that plain dp and plain tp of n ranks, if they run and fit, are not faster than f. */
+static void expect_best(struct tess_planner *p, const struct tess_forecast *f, int32_t n)
+{
+	static const char *const plain[][2] = { { "dp=%d,tp=1", "none" }, { "tp=%d", "auto" } };
+
+	for (int i = 0; i < 2; i++) {
+		char mesh[32];
+		const struct tess_strategy s = { .size = sizeof s,
+			                         .mesh = mesh,
+			                         .plan = plain[i][1] };
+		const struct tess_forecast *other;
+
+		snprintf(mesh, sizeof mesh, i ? "tp=%d" : "dp=%d,tp=1", (int)n);
+		if (!tess_planner_forecast(p, &s, &other) && other->fits)
+			ck_assert_msg(f->seconds <= other->seconds, "%s is faster than %s", mesh,
+			              f->strategy.mesh);
+	}
+}
+
+START_TEST(searches)
+{
+	static const int32_t ranks[] = { 1, 2, 3, 8 };
+	struct tess_planner *p = open_planner_for(0);
+	const struct tess_forecast *const *best;
+	int32_t n;
+
+	for (size_t k = 0; k < sizeof ranks / sizeof *ranks; k++) {
+		ck_assert_msg(!tess_planner_search(p, ranks[k], 3, &best, &n), "%s", tess_error());
+		ck_assert(n >= 1 && n <= 3);
+		for (int32_t i = 0; i < n; i++) {
+			expect_sums(best[i]);
+			ck_assert(best[i]->fits && best[i]->nranks == ranks[k]);
+			ck_assert(!i || best[i - 1]->seconds <= best[i]->seconds);
+		}
+		expect_best(p, best[0], ranks[k]);
+	}
+	ck_assert_int_eq(tess_planner_search(p, 0, 3, &best, &n), TESS_EINVAL);
+	ck_assert_int_eq(tess_planner_search(p, 2, 0, &best, &n), TESS_EINVAL);
+	ck_assert_int_eq(tess_planner_search(p, 7919, 3, &best, &n), TESS_EINVAL);
+	expect_part(tess_error(), "no strategy runs on 7919 ranks");
+	tess_planner_close(p);
+	p = open_planner_for(100000);
+	ck_assert_int_eq(tess_planner_search(p, 2, 3, &best, &n), TESS_EINVAL);
+	expect_part(tess_error(), "nothing fits in");
+	tess_planner_close(p);
+}
+END_TEST
+
+/* Half of the memory that plain dp takes is kept by a strategy with less. */
+START_TEST(less_memory)
+{
+	const struct tess_strategy plain = { .size = sizeof plain,
+		                             .mesh = "dp=4,tp=1",
+		                             .plan = "none" };
+	struct tess_planner *p = open_planner_for(0);
+	const struct tess_forecast *const *best, *f;
+	uint64_t half;
+	int32_t n;
+
+	ck_assert(!tess_planner_forecast(p, &plain, &f));
+	half = (uint64_t)(f->memory / 2);
+	tess_planner_close(p);
+	p = open_planner_for(half);
+	ck_assert_msg(!tess_planner_search(p, 4, 3, &best, &n), "%s", tess_error());
+	for (int32_t i = 0; i < n; i++)
+		ck_assert(best[i]->memory <= (double)half);
+	tess_planner_close(p);
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("planner", 120, &r);
+	char path[512];
+	int failed;
+
+	scratch_make();
+	data = getenv("DATA_DIR");
+	snprintf(path, sizeof path, "%s", scratch_write_text("host.json", host));
+	machine = path;
+	tcase_add_loop_test(t, memory_is_that_of_the_run, 0, sizeof cases / sizeof *cases);
+	tcase_add_loop_test(t, refusals_are_those_of_the_run, 0, sizeof refused / sizeof *refused);
+	tcase_add_loop_test(t, options_that_are_wrong, 0, sizeof wrong / sizeof *wrong);
+	tcase_add_test(t, searches);
+	tcase_add_test(t, less_memory);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}

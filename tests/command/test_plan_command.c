@@ -1,0 +1,199 @@
+/*
+ * test_plan_command.c - tessera plan by its command line: what it writes runs, with the results of
+ * one rank; and what it says of options that are wrong and of strategies that do not fit.
+ */
+#include "train_command.h"
+
+#include <jansson.h>
+
+#define PLANNED "--machine h100 --train " SIZES
+
+/* Runs it in the scratch directory; returns the exit status. `text`: what it prints. */
+static int plan_model(char text[TEXT], const char *model, const char *args)
+{
+	return command_run(text, TEXT, "cd '%s' && '%s' plan '%s' %s 2>&1", scratch, TESSERA, model,
+	                   args);
+}
+
+static void plan_data(char text[TEXT], const char *args)
+{
+	ck_assert_msg(!plan_model(text, format_data_path(""), args), "%s: %s", args, text);
+}
+
+/* Reads each line as JSON; returns their number. */
+static int read_lines(char *text, json_t *lines[8])
+{
+	int n = 0;
+
+	for (char *line = strtok(text, "\n"); line && n < 8; line = strtok(NULL, "\n")) {
+		json_error_t why;
+
+		lines[n] = json_loads(line, 0, &why);
+		ck_assert_msg(lines[n] != NULL, "%s: %s", line, why.text);
+		n++;
+	}
+	return n;
+}
+
+static double get_forecast_number(const json_t *o, const char *key)
+{
+	ck_assert_msg(json_is_number(json_object_get(o, key)), "%s", key);
+	return json_number_value(json_object_get(o, key));
+}
+
+START_TEST(table_and_json)
+{
+	char text[TEXT];
+	json_t *line[8];
+
+	plan_data(text, "-n 4 --top 3 " PLANNED);
+	expect_part(text, "tokens/s");
+	ck_assert_int_eq(count_occurrences(text, "--mesh "), 3);
+	plan_data(text, "-n 4 --top 3 --json " PLANNED);
+	ck_assert_int_eq(read_lines(text, line), 3);
+	for (int i = 0; i < 3; i++) {
+		ck_assert(json_is_true(json_object_get(line[i], "fits")));
+		ck_assert(get_forecast_number(line[i], "seconds") > 0 &&
+		          get_forecast_number(line[i], "ranks") == 4);
+		ck_assert(!i || get_forecast_number(line[i - 1], "seconds") <=
+		                        get_forecast_number(line[i], "seconds"));
+		ck_assert(get_forecast_number(json_object_get(line[i], "terms"), "products") > 0);
+	}
+	for (int i = 0; i < 3; i++)
+		json_decref(line[i]);
+	plan_data(text, "-n 4 --machine h100 --prompt-tokens 64 --max-tokens 16 --batch 4");
+	expect_part(text, "--mesh ");
+}
+END_TEST
+
+/* The best strategy runs, and trains the weights of one rank. */
+START_TEST(what_it_writes_runs)
+{
+	char text[TEXT], one[TEXT];
+
+	ck_assert_msg(!train_model(one, format_data_path(""), "",
+	                           STEPPED " --steps 2 --digest --threads 1"),
+	              "%s", one);
+	plan_data(text, "-n 4 --out best.json " PLANNED);
+	ck_assert(is_there("best.json"));
+	ck_assert_msg(!train_model(text, format_data_path(""), "",
+	                           STEPPED " --steps 2 --digest --plan best.json --backend "
+	                                   "loopback"),
+	              "%s", text);
+	ck_assert_msg(strstr(text, "losses  ") && strstr(one, "losses  ") &&
+	                      !strncmp(strstr(text, "losses  "), strstr(one, "losses  "), 145),
+	              "%s\ninstead of\n%s", text, one);
+}
+END_TEST
+
+START_TEST(considers_a_strategy)
+{
+	char text[TEXT];
+	json_t *line[8];
+
+	plan_data(text, "-n 4 --top 1 --consider '--mesh tp=4 --plan tp+sp' " PLANNED);
+	expect_part(text, "best   considered");
+	expect_part(text, "times the time of the best");
+	plan_data(text, "-n 4 --top 1 --json --consider '--mesh dp=2,tp=2 --plan tp --recompute "
+	                "**.mlp --plan-override dp:**=zero1' " PLANNED);
+	ck_assert_int_eq(read_lines(text, line), 2);
+	ck_assert(get_forecast_number(line[0], "seconds") <=
+	          get_forecast_number(line[1], "seconds"));
+	ck_assert_str_eq(
+		json_string_value(json_object_get(json_object_get(line[1], "strategy"), "mesh")),
+		"dp=2,tp=2");
+	json_decref(line[0]);
+	json_decref(line[1]);
+}
+END_TEST
+
+/* Each line of a file gets its forecast, or the message with which the run refuses it. */
+START_TEST(predicts_a_file)
+{
+	char text[TEXT];
+	json_t *line[8];
+
+	scratch_write_text("lines.jsonl", "{\"plan\":\"none\",\"mesh\":\"dp=2\"}\n"
+	                                  "{\"plan\":\"tq\",\"mesh\":\"tp=2\"}\n"
+	                                  "{\"plan\":\"tp\",\"mesh\":\"tp=2\",\"lr\":1}\n"
+	                                  "{\"plan\":\"tp\",\"mesh\":\"tp=2\"}\n");
+	plan_data(text, "--strategies lines.jsonl " PLANNED);
+	ck_assert_int_eq(read_lines(text, line), 4);
+	ck_assert(get_forecast_number(line[0], "ranks") == 2 &&
+	          get_forecast_number(line[3], "seconds") > 0);
+	expect_part(json_string_value(json_object_get(line[1], "error")), "tq");
+	expect_part(json_string_value(json_object_get(line[2], "error")), "\"lr\"");
+	for (int i = 0; i < 4; i++)
+		json_decref(line[i]);
+}
+END_TEST
+
+static const struct {
+	const char *args;
+	int status;
+	const char *says;
+} refusals[] = {
+	{ "-n 2 --train", 2, "--machine is missing: a100, h100, h200, or a file of" },
+	{ "--machine h100 --train", 2, "-n is missing: the number of ranks" },
+	{ "-n 2 --machine b300 --train", 1, "there is no machine \"b300\"; use a100, h100" },
+	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
+	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence and --optimizer are of training" },
+	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
+	{ "-n 2 --memory 1MB " PLANNED, 1, "nothing fits in 0.001 GB: the least is about " },
+	{ "-n 7919 " PLANNED, 1, "no strategy runs on 7919 ranks" },
+	{ "-n 2 --consider '--plan tp' " PLANNED, 1, "--consider: --mesh is missing" },
+	{ "-n 2 --consider '--mesh' " PLANNED, 1, "--consider: --mesh needs a value" },
+	{ "-n 2 --consider '--mesh tp=2 --lr 1' " PLANNED, 1, "--consider: --lr is unknown" },
+	{ "-n 2 --consider '--mesh pp=99 --plan none' " PLANNED, 1, "99" },
+	{ "--strategies none.jsonl " PLANNED, 1, "none.jsonl: cannot be read" },
+	{ "-n 2 --out no/such/best.json " PLANNED, 1, "no/such/best.json" },
+};
+
+START_TEST(refuses_with_one_message)
+{
+	char text[TEXT];
+
+	ck_assert_msg(plan_model(text, format_data_path(""), refusals[_i].args) ==
+	                      refusals[_i].status,
+	              "%s: %s", refusals[_i].args, text);
+	expect_part(text, refusals[_i].says);
+	ck_assert_int_eq(count_occurrences(text, "tessera plan: "), 1);
+}
+END_TEST
+
+/* Families with experts, latent attention, sinks and windows, with one layer or few. */
+START_TEST(families_are_planned)
+{
+	static const char *const names[] = { "gpt2",    "qwen3_moe",   "deepseek_v3", "gpt_oss",
+		                             "mixtral", "gemma3_text", "llama4_text", "opt" };
+	char text[TEXT], model[512];
+
+	for (size_t i = 0; i<sizeof names / sizeof *names; i += THIN> 1 ? 4 : 1) {
+		snprintf(model, sizeof model, SOURCE_ROOT "/tests/data/goldens/%s", names[i]);
+		ck_assert_msg(!plan_model(text, model,
+		                          "-n 2 --train --machine h100 --batch 4 --sequence 16"),
+		              "%s: %s", names[i], text);
+		ck_assert_msg(!plan_model(text, model,
+		                          "-n 2 --machine h100 --prompt-tokens 16 --max-tokens 8"),
+		              "%s: %s", names[i], text);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	SRunner *r;
+	TCase *t = suite_begin("plan_command", 120, &r);
+	int failed;
+
+	scratch_make();
+	tcase_add_test(t, table_and_json);
+	tcase_add_test(t, what_it_writes_runs);
+	tcase_add_test(t, considers_a_strategy);
+	tcase_add_test(t, predicts_a_file);
+	tcase_add_loop_test(t, refuses_with_one_message, 0, sizeof refusals / sizeof *refusals);
+	tcase_add_test(t, families_are_planned);
+	failed = suite_end(r);
+	scratch_remove();
+	return failed;
+}
