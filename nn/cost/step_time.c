@@ -55,6 +55,8 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 {
 	struct tess_step_parts p = tess_step_work_get_parts(work);
 
+	if (w->m->at_once)
+		p = (struct tess_step_parts){ 1, p.rows * p.parts, p.work * p.parts };
 	if (work->class == TESS_TERM_MEMORY)
 		p.work -= (p.work - (double)work->cost.weight_bytes) * (1 - w->m->width / 4);
 	return p.parts *
