@@ -431,8 +431,11 @@ static void add_optimizer(const struct evaluation *e, double *term)
 	const struct tess_program *p = e->x.program;
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
+	double seconds = tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
+	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 
-	term[TESS_TERM_OPTIMIZER] += tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
+	term[TESS_TERM_OPTIMIZER] += seconds;
+	term[TESS_TERM_LATENCY] += started > seconds ? started - seconds : 0;
 	if (returned > 0)
 		term[TESS_TERM_DATA] +=
 			tess_machine_communicate(m, "all_gather", tess_program_count_shards(p),
