@@ -65,7 +65,7 @@ static tess_status parse_bytes(const char *name, const char *text, int plain, ui
 	return TESS_OK;
 }
 
-static tess_status parse_size(const char *name, const char *text, uint64_t *out)
+tess_status tess_tool_parse_size(const char *name, const char *text, uint64_t *out)
 {
 	return parse_bytes(name, text, 1024, out);
 }
@@ -180,7 +180,7 @@ static tess_status set_option(const struct readable_option *r, const char *text)
 	case TESS_TOOL_REAL:
 		return tess_tool_parse_real(name, text, o->lo, o->hi, to);
 	case TESS_TOOL_SIZE:
-		return parse_size(name, text, to);
+		return tess_tool_parse_size(name, text, to);
 	case TESS_TOOL_SEED:
 		return parse_seed(name, text, to);
 	case TESS_TOOL_LIST:

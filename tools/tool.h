@@ -35,6 +35,8 @@ tess_status tess_tool_parse_integer(const char *name, const char *text, int64_t 
 /* Parses a number from lo to hi. */
 tess_status tess_tool_parse_real(const char *name, const char *text, double lo, double hi,
                                  double *out);
+/* Parses a number of bytes: 512M, 4G, 5GB. */
+tess_status tess_tool_parse_size(const char *name, const char *text, uint64_t *out);
 /*
  * Parses the memory of a device, as vendors write it, as a `parse` of --memory: 80G and 80GB are
  * 80 * 10^9 bytes, 24GiB 24 * 2^30. Sets a uint64_t.

@@ -220,7 +220,7 @@ static struct stage_size find_largest_stage(const struct tess_planner *p,
 	                                           : (struct stage_size){ last, true };
 }
 
-static double add_base(double layer, double base, struct stage_size s)
+static double add_to_layers(double layer, double base, struct stage_size s)
 {
 	return layer * s.layers + (s.last ? base : 0);
 }
@@ -251,11 +251,11 @@ static double estimate_seconds(const struct composer *c, const struct candidate 
 	tess_candidate_get_schedule(k->schedule, &per_rank);
 	per_rank = k->pp > 1 ? per_rank : 1;
 	s = find_largest_stage(p, compute, k->pp * per_rank);
-	forward = per_rank *
-	          add_base(sum_terms(compute->layer.forward), sum_terms(compute->base.forward), s);
-	backward = per_rank * add_base(sum_terms(compute->layer.backward),
-	                               sum_terms(compute->base.backward), s);
-	calls = per_rank * add_base(data->layer.data, data->base.data, s);
+	forward = per_rank * add_to_layers(sum_terms(compute->layer.forward),
+	                                   sum_terms(compute->base.forward), s);
+	backward = per_rank * add_to_layers(sum_terms(compute->layer.backward),
+	                                    sum_terms(compute->base.backward), s);
+	calls = per_rank * add_to_layers(data->layer.data, data->base.data, s);
 	hidden = calls - HIDING * backward;
 	hidden = hidden > SEEN * calls ? hidden : SEEN * calls;
 	seconds = (double)k->micro * (forward + backward) +
@@ -263,8 +263,8 @@ static double estimate_seconds(const struct composer *c, const struct candidate 
 	if (k->pp > 1)
 		seconds += count_bubbles(k) * (forward + backward);
 	return seconds +
-	       per_rank * add_base(data->layer.optimizer + data->layer.returned,
-	                           data->base.optimizer + data->base.returned, s) +
+	       per_rank * add_to_layers(data->layer.optimizer + data->layer.returned,
+	                                data->base.optimizer + data->base.returned, s) +
 	       p->machine->time[TESS_TERM_FIXED];
 }
 
@@ -285,8 +285,8 @@ static double estimate_memory(const struct composer *c, const struct candidate *
 			sum += kept * compute->layer.holds[i] * layers +
 			       (end ? 0 : compute->base.holds[i]);
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-			sum += add_base(data->layer.holds[i],
-			                data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
+			sum += add_to_layers(data->layer.holds[i],
+			                     data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
 		most = sum > most ? sum : most;
 	}
 	return most + c->planner->machine->holds[TESS_HOLDS_FIXED];

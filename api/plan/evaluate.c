@@ -140,7 +140,7 @@ static double count_gathered(const struct evaluation *e, const struct tess_progr
 }
 
 /* Returns the bytes of the logits that steps [first, end) have the loss of. */
-static double count_loss_bytes(const struct tess_rank_program *l, int32_t first, int32_t end)
+static double count_logit_bytes(const struct tess_rank_program *l, int32_t first, int32_t end)
 {
 	for (int32_t i = first; i < end; i++) {
 		const struct tess_op *op = &l->step[i]->op;
@@ -158,7 +158,7 @@ static void measure_values(struct evaluation *e, const struct tess_program *p,
 {
 	struct tess_stage_time *t = &e->stage[stage];
 	double gathered = count_gathered(e, p, l, step[0], step[1]);
-	double logits = count_loss_bytes(l, step[0], step[2]);
+	double logits = count_logit_bytes(l, step[0], step[2]);
 
 	t->gathered = gathered > t->gathered ? gathered : t->gathered;
 	t->logits = logits > t->logits ? logits : t->logits;
@@ -431,11 +431,8 @@ static void add_optimizer(const struct evaluation *e, double *term)
 	const struct tess_program *p = e->x.program;
 	const struct tess_machine *m = e->planner->machine;
 	double returned = (double)tess_explaining_count_returned(p);
-	double seconds = tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
-	double started = m->launch * p->ngradients / e->nstages; /* an op for each weight */
 
-	term[TESS_TERM_OPTIMIZER] += seconds;
-	term[TESS_TERM_LATENCY] += started > seconds ? started - seconds : 0;
+	term[TESS_TERM_OPTIMIZER] += tess_optimizer_time(m, count_state(e), e->planner->moments, 4);
 	if (returned > 0)
 		term[TESS_TERM_DATA] +=
 			tess_machine_communicate(m, "all_gather", tess_program_count_shards(p),

@@ -103,7 +103,8 @@ static void wait_until(struct walk *w, int32_t term, double end)
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
-	if (s->record <= w->record || w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
+	if (w->m->launch <= 0 || s->record <= w->record ||
+	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;

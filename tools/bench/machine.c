@@ -4,10 +4,11 @@
 #include "core/base/option.h"
 #include "core/base/status.h"
 #include "core/group/choose.h"
-#include "core/world/cpus.h"
+#include "hf/safetensors.h"
 
 #include <errno.h>
 #include <ftw.h>
+#include <getopt.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,15 +64,13 @@ static int32_t count_host_cpus(void)
 
 static tess_status complete_machine_options(struct machine_options *a)
 {
-	int32_t cpus = count_host_cpus();
+	int32_t cpus = a->nsets ? 0 : count_host_cpus();
 
 	if (!a->out)
 		return tess_fail(TESS_EINVAL, "give --out FILE, the machine file to write");
-	for (int32_t n = 1; !a->nsets || (n <= cpus && n <= 8); n *= 2) {
-		if (a->nsets && a->ranks[a->nsets - 1] >= n)
-			break;
+	for (int32_t n = 1; n <= cpus && n <= 8; n *= 2)
 		a->ranks[a->nsets++] = n;
-	}
+	/* links are measured between ranks */
 	if (a->ranks[a->nsets - 1] < 2)
 		a->ranks[a->nsets++] = 2;
 	return TESS_OK;
@@ -205,7 +204,10 @@ static tess_status run_machine_bench(struct machine_options *a)
 
 	if (st)
 		return st;
-	st = tess_option_set("log", "error"); /* short checkpoints do not read all weights */
+	st = tess_safetensors_check_writable(a->out);
+	if (!st)
+		st = tess_option_set("log",
+		                     "error"); /* short checkpoints do not read all weights */
 	if (st)
 		return st;
 	m.host.ncpus = count_host_cpus();
@@ -233,6 +235,10 @@ int machine_run_command(int argc, char **argv, const struct tess_tool_section *s
 	tess_status st = tess_tool_parse_options(argc, argv, &tess_tool_bench, false, sections);
 	bool usage;
 
+	if (!st && optind + 1 != argc)
+		st = tess_fail(TESS_EINVAL,
+		               "%s: machine takes no arguments; see tessera bench --help",
+		               argv[optind + 1]);
 	if (!st)
 		st = complete_machine_options(a);
 	usage = st < 0;

@@ -32,6 +32,8 @@ static tess_status set_word(struct considered *c, const char *name, const char *
 		out->pipeline_schedule = value;
 	else if (!strcmp(name, "--micro-batches"))
 		return tess_tool_parse_integer(name, value, 1, 1 << 20, &out->micro_batches);
+	else if (!strcmp(name, "--bucket"))
+		return tess_tool_parse_size(name, value, &out->bucket);
 	else if (!strcmp(name, "--plan-override"))
 		return add_word(name, c->overrides, &c->noverrides, value);
 	else if (!strcmp(name, "--recompute"))
@@ -39,7 +41,7 @@ static tess_status set_word(struct considered *c, const char *name, const char *
 	else
 		return tess_fail(TESS_EINVAL,
 		                 "--consider: %s is unknown; use --mesh, --plan, --plan-override, "
-		                 "--recompute, --micro-batches and --pipeline-schedule",
+		                 "--recompute, --micro-batches, --pipeline-schedule and --bucket",
 		                 name);
 	return TESS_OK;
 }

@@ -20,8 +20,9 @@ static const struct tess_tool_option rank_options[] = {
 	{ "machine", "NAME|FILE",
 	  "machine: a100, h100, h200, or a file of `tessera bench machine` (required)",
 	  AT(machine) },
-	{ "memory", "SIZE", "memory of a rank, such as 80GB (default: that of the machine)",
-	  AT(memory) },
+	{ "memory", "SIZE",
+	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB (default: that of the machine)",
+	  .at = offsetof(struct plan_options, memory), .parse = tess_tool_parse_memory },
 	{ 0 },
 };
 static const struct tess_tool_option training_options[] = {

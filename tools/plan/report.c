@@ -37,6 +37,8 @@ static void print_strategy(const struct tess_strategy *s)
 		printf(" --micro-batches %lld", (long long)s->micro_batches);
 	if (s->pipeline_schedule)
 		printf(" --pipeline-schedule %s", s->pipeline_schedule);
+	if (s->bucket)
+		printf(" --bucket %lluMiB", (unsigned long long)(s->bucket >> 20));
 	putchar('\n');
 }
 

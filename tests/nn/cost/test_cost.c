@@ -230,8 +230,9 @@ END_TEST
 /* A started all_reduce of two ranks along dp beside a product, then the wait for it. */
 struct overlapped {
 	struct tess_program program;
+	struct tess_record record, *records[1];
 	struct tess_rank_program rank;
-	struct tess_step step[3], *list[3];
+	struct tess_step step[4], *list[4];
 	struct tess_view in[2], out[1];
 };
 
@@ -239,6 +240,9 @@ static void make_overlapped(struct overlapped *o, int32_t data_along, bool start
 {
 	memset(o, 0, sizeof *o);
 	ck_assert(!tess_mesh_shape_parse("dp=2,tp=2", 4, &o->program.mesh));
+	o->record.kind = TESS_OP_LINEAR;
+	o->records[0] = &o->record;
+	o->program.record = o->records;
 	o->program.data_along = data_along;
 	o->program.pipeline_along = -1;
 	o->in[0] = make_matrix(64, 8);
@@ -254,7 +258,7 @@ static void make_overlapped(struct overlapped *o, int32_t data_along, bool start
 		.op = { .kind = TESS_OP_LINEAR, .nin = 2, .nout = 1, .in = o->in, .out = o->out }
 	};
 	o->step[2] = (struct tess_step){ .kind = TESS_STEP_WAIT, .of = &o->step[0] };
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		o->list[i] = &o->step[i];
 	o->rank.nsteps = started ? 3 : 2;
 	o->rank.step = o->list;
@@ -300,6 +304,12 @@ START_TEST(started_calls_overlap)
 	ck_assert(is_near(t.seconds, 1.5) && is_near(t.called[0], 1.5));
 	ck_assert(is_near(t.term[TESS_TERM_DATA], 1.5 - compute));
 	ck_assert(is_near(measure_overlapped(factor, &o).seconds, 3));
+	/* a second one waits for the link */
+	o.step[2] = o.step[0];
+	o.step[3] = (struct tess_step){ .kind = TESS_STEP_WAIT, .of = &o.step[2] };
+	o.rank.nsteps = 4;
+	t = measure_overlapped(slow, &o);
+	ck_assert(is_near(t.seconds, 3) && is_near(t.term[TESS_TERM_DATA], 3 - compute));
 	/* one that is not started does not overlap; along another dimension it is of TENSOR */
 	make_overlapped(&o, 1, false);
 	t = measure_overlapped(slow, &o);
