@@ -172,11 +172,9 @@ static int32_t get_batch(const struct explain_options *a)
 	return a->batch ? a->batch : 8;
 }
 
-/* Explains one of nmicro micro-batches; 0: one, or as many as the schedule decides. */
 static tess_status explain_training(const struct explain_options *a, int32_t nmicro,
                                     struct tess_explanation **out)
 {
-	int32_t parts = nmicro ? nmicro : 1;
 	struct tess_trainer_options options = { .size = sizeof options,
 		                                .positions = a->session.positions,
 		                                .plan = a->session.plan,
@@ -188,13 +186,8 @@ static tess_status explain_training(const struct explain_options *a, int32_t nmi
 		                                        a->recompute.n ? a->recompute.text : NULL,
 		                                .micro_batches = nmicro };
 
-	if (get_batch(a) % parts)
-		return tess_fail(TESS_EINVAL,
-		                 "--batch %d: cannot be cut into %d micro-batches of as many "
-		                 "sequences",
-		                 (int)get_batch(a), (int)parts);
 	return tess_explain_training(a->session.model, a->session.mesh ? a->session.mesh : "tp",
-	                             a->session.ranks, get_batch(a) / parts, a->sequence, &options,
+	                             a->session.ranks, get_batch(a) / nmicro, a->sequence, &options,
 	                             out);
 }
 
@@ -237,26 +230,27 @@ static tess_status open_pipeline(const struct explain_options *a, struct tess_pi
 	int32_t nranks = 1;
 	tess_status st = tess_tool_count_pipeline_ranks(a->session.mesh, a->session.ranks, &nranks);
 
-	if (!st && nranks > 1)
+	if (nranks > 1)
 		return tess_pipeline_open(name, nranks, a->micro, out);
-	return !st && a->timeline
-	               ? tess_fail(TESS_EINVAL,
-	                           "--timeline %s: the mesh has no stages; use --mesh pp=N",
-	                           a->timeline)
-	               : st;
+	if (!st && (a->schedule || a->timeline))
+		st = tess_fail(TESS_EINVAL,
+		               "--pipeline-schedule %s: the mesh has no stages; use --mesh pp=N",
+		               name);
+	return st;
 }
 
-/* Opens the schedule. If that decides the number of micro-batches, explains one of these. */
-static tess_status explain_schedule(const struct explain_options *a, struct tess_explanation **e,
-                                    struct tess_pipeline **out)
+/* Opens the schedule, and explains one of its micro-batches. */
+static tess_status explain_micro_batch(const struct explain_options *a, struct tess_explanation **e,
+                                       struct tess_pipeline **out)
 {
+	int32_t nmicro;
 	tess_status st = has_pipeline(a) ? open_pipeline(a, out) : TESS_OK;
 
-	if (st || !*out || (*out)->nmicro == (*e)->micro_batches)
+	if (st)
 		return st;
-	tess_explanation_free(*e);
-	*e = NULL;
-	return explain_training(a, (*out)->nmicro, e);
+	nmicro = *out ? (*out)->nmicro : a->micro ? a->micro : 1;
+	st = tess_tool_check_batch(&a->session, get_batch(a), nmicro);
+	return st ? st : explain_training(a, nmicro, e);
 }
 
 static tess_status simulate_pipeline(const struct explain_options *a, const struct tess_pipeline *p,
@@ -312,6 +306,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	struct tess_explanation *e = NULL;
 	struct tess_pipeline *p = NULL;
 	struct tess_timeline *t = NULL;
+	bool text = !a->json && !a->program && !a->storage;
 	const struct tess_tool_output outputs[] = { { "--svg", a->svg },
 		                                    { "--timeline", a->timeline },
 		                                    { 0 } };
@@ -322,12 +317,10 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 	                                             .files = { schedule, times } });
 
 	if (!st)
-		st = a->train ? explain_training(a, a->micro, &e) : explain_inference(a, &e);
+		st = a->train ? explain_micro_batch(a, &e, &p) : explain_inference(a, &e);
 	if (!st)
 		st = check_positions_of_cache(e, a, usage);
-	if (!st && has_pipeline(a))
-		st = explain_schedule(a, &e, &p);
-	if (!st && p)
+	if (!st && p && (text || a->timeline))
 		st = simulate_pipeline(a, p, &t);
 	if (!st && a->memory)
 		st = tess_explanation_fit(e, a->memory, a->session.positions);
@@ -337,7 +330,7 @@ static tess_status explain_plan(struct explain_options *a, bool *usage)
 		st = draw_pipeline(t, a);
 	if (!st)
 		st = print_explanation(e, a);
-	if (!st && t && !a->json && !a->program && !a->storage)
+	if (!st && t && text)
 		st = print_pipeline(t);
 	tess_timeline_free(t);
 	tess_pipeline_close(p);
@@ -370,6 +363,7 @@ const struct tess_tool_command tess_tool_explain = {
 	"  tessera explain data -n 8\n"
 	"  tessera explain data -n 3 --plan tp+sp --tokens 128\n"
 	"  tessera explain data --mesh dp=2,tp=4 --svg mesh.svg\n"
+	"  tessera explain data -n 2 --memory 80G --positions 512\n"
 	"  tessera explain data --train --mesh dp=2,tp=2 --plan-override 'dp:**=zero3'\n"
 	"  tessera explain data --train --mesh pp=4 --micro-batches 8 --pipeline-schedule zb-h1\n"
 	"  tessera explain data -n 2 --program --plan-override 'model.layers.*.mlp=isolated'\n",

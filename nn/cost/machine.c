@@ -243,6 +243,8 @@ static tess_status read_device(const struct machine_reader *r, json_t *root)
 	if (!st)
 		st = tess_json_get_bool(r->where, device, "exact", &m->exact);
 	if (!st)
+		st = tess_json_get_bool(r->where, device, "parts_at_once", &m->at_once);
+	if (!st)
 		st = tess_json_get_bool(r->where, device, "gradients_once", &m->once);
 	if (!st)
 		st = read_shared(r, device);

@@ -80,6 +80,7 @@ struct tess_machine {
 	int32_t nrates;
 	struct tess_machine_rates *rates;
 	bool exact; /* sums over ranks move the nodes of split.h */
+	bool at_once; /* sequences and experts of a step run at once: rates are of all their rows */
 	bool once; /* gradients are reduced once a step, not in each micro-batch */
 	double width; /* bytes of an element of a value; 4: f32 */
 	int32_t prompt_rows; /* rows of a prompt that a step computes; 512 */

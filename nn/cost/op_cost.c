@@ -50,13 +50,23 @@ static int64_t count_routed(const struct tess_view *weights, int64_t *asked)
 	return pairs;
 }
 
+/* Finds how many experts a row requests; of EXPERTS_DW, by the slots of its operand mid. */
+static int64_t find_requested(const struct tess_op *op)
+{
+	const struct tess_view *gate_up = &op->out[0];
+
+	if (op->kind != TESS_OP_EXPERTS_DW)
+		return (int64_t)op->num[TESS_EXPERTS_TOP];
+	return 2 * op->in[3].shape[1] / (3 * gate_up->shape[gate_up->ndim - 2]);
+}
+
 /* Expects the same pairs and experts, with rows that request `top` of all experts at random. */
 static int64_t expect_routed(const struct tess_op *op, const struct tess_op_known *known,
                              int64_t *asked)
 {
 	int64_t rows = op->in[1].shape[0], here = op->in[1].shape[1];
 	int64_t all = known->experts > here ? known->experts : here;
-	int64_t top = (int64_t)op->num[TESS_EXPERTS_TOP];
+	int64_t top = find_requested(op);
 	double share;
 
 	if (!all)

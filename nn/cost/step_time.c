@@ -55,6 +55,8 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 {
 	struct tess_step_parts p = tess_step_work_get_parts(work);
 
+	if (w->m->at_once)
+		p = (struct tess_step_parts){ 1, p.rows * p.parts, p.work * p.parts };
 	if (work->class == TESS_TERM_MEMORY)
 		p.work -= (p.work - (double)work->cost.weight_bytes) * (1 - w->m->width / 4);
 	return p.parts *
@@ -101,7 +103,8 @@ static void wait_until(struct walk *w, int32_t term, double end)
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
-	if (s->record <= w->record || w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
+	if (w->m->launch <= 0 || s->record <= w->record ||
+	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;

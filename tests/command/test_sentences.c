@@ -234,7 +234,7 @@ static const struct sentence once[] = {
 	  "--timeline-times adds to the tables; leave out --json, --program and --storage" },
 	{ "$T explain data --memory 80Q", 2, 1, "--memory 80Q: must be a size, as in 512M" },
 	{ "$T explain data --train --pipeline-schedule gpipe", 1, 1,
-	  "pipeline schedule gpipe: the mesh has no stages; use --mesh pp=N" },
+	  "--pipeline-schedule gpipe: the mesh has no stages; use --mesh pp=N" },
 	{ "$T explain data --train --mesh pp=2 --pipeline-schedule 2f2b", 1, 1,
 	  "pipeline schedule 2f2b: must be gpipe, 1f1b, interleaved:V, looped-bfs:V, zb-h1, zb-v" },
 	{ "$T explain data --train --mesh pp=2 --micro-batches 3", 1, 1,
@@ -622,7 +622,9 @@ START_TEST(explains_an_absent_device)
 		"in "
 		"--program --storage --json '--json --train' '--memory 1M'; do diff <($T explain "
 		"$M --device discrete $how) <(DISCRETE_ABSENT=1 $T explain $M --device discrete "
-		"$how) || exit; done >&2; $T explain $M --device cuda | grep KV >&2; "
+		"$how) || exit; done >&2; $T explain $M --device cuda | grep KV "
+		">&2; $T explain $M --device cuda --storage "
+		"| head -2 >&2; "
 		"$T explain $M --device cuda --train --memory 24MiB | grep fits >&2",
 		text, sizeof text);
 
