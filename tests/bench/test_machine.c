@@ -131,7 +131,7 @@ static const char *write_machine(const char *text)
 	return path;
 }
 
-static void expect_rate_close(double got, double want)
+static void expect_close_rate(double got, double want)
 {
 	ck_assert_msg(fabs(got - want) <= 0.01 * want, "%g, expected %g", got, want);
 }
@@ -145,19 +145,19 @@ START_TEST(points_give_times)
 	                                            GOOD_LINKS)),
 			      &m),
 	              "%s", tess_error());
-	expect_rate_close(tess_machine_compute(m, "linear", "product", 1, 100), 100 / 4e9);
-	expect_rate_close(tess_machine_compute(m, "linear", "product", 16, 1600), 1600 / 8e9);
-	expect_rate_close(tess_machine_compute(m, "norm", "memory", 1, 10), 10 / 2e9);
+	expect_close_rate(tess_machine_compute(m, "linear", "product", 1, 100), 100 / 4e9);
+	expect_close_rate(tess_machine_compute(m, "linear", "product", 16, 1600), 1600 / 8e9);
+	expect_close_rate(tess_machine_compute(m, "norm", "memory", 1, 10), 10 / 2e9);
 	ck_assert_double_eq(tess_machine_compute(m, "norm", "memory", 1, 0), 0);
-	expect_rate_close(m->memory, 1e9);
+	expect_close_rate(m->memory, 1e9);
 	tess_machine_choose(m, 2, true); /* without rates of training: the same ones */
-	expect_rate_close(tess_machine_compute(m, "linear", "product", 1, 100), 100 / 1e9);
-	expect_rate_close(m->memory, 5e8);
+	expect_close_rate(tess_machine_compute(m, "linear", "product", 1, 100), 100 / 1e9);
+	expect_close_rate(m->memory, 5e8);
 	tess_machine_choose(m, 8, false); /* share what two have */
-	expect_rate_close(tess_machine_compute(m, "linear", "product", 1, 100), 4 * 100 / 1e9);
-	expect_rate_close(m->memory, 1.25e8);
-	expect_rate_close(tess_machine_communicate(m, "sum", 2, 1, 1e6), 1e-6 + 1e-3);
-	expect_rate_close(tess_machine_communicate(m, "sum", 4, 1, 1e3), 2.5e-6 + 1e-6);
+	expect_close_rate(tess_machine_compute(m, "linear", "product", 1, 100), 4 * 100 / 1e9);
+	expect_close_rate(m->memory, 1.25e8);
+	expect_close_rate(tess_machine_communicate(m, "sum", 2, 1, 1e6), 1e-6 + 1e-3);
+	expect_close_rate(tess_machine_communicate(m, "sum", 4, 1, 1e3), 2.5e-6 + 1e-6);
 	ck_assert_double_eq(tess_machine_communicate(m, "sum", 1, 1, 1e6), 0);
 	tess_machine_close(m);
 }
