@@ -238,14 +238,19 @@ static bool match_replicas(const struct explanation *x, int32_t a, int32_t b)
 	       tess_node_count(n, lo[0], hi[0]) == tess_node_count(n, lo[1], hi[1]);
 }
 
-/* Returns the first replica whose ranks hold as much as those of `at`; replica 0 is distinct. */
-static int32_t find_first_replica(const struct explanation *x, int32_t at)
+/* Lists, for each replica, the first one that stands for it; replica 0 does more than others. */
+static int32_t *list_first_replicas(struct explanation *x)
 {
-	int32_t first = 1;
+	int32_t n = tess_explaining_count_replicas(x), *first = TESS_NEW(&x->arena, int32_t, n);
 
-	while (first < at && !match_replicas(x, first, at))
-		first++;
-	return at ? first : 0;
+	for (int32_t at = 1; at < n && first; at++) {
+		int32_t i = !x->most;
+
+		while (i < at && (first[i] != i || !match_replicas(x, i, at)))
+			i++;
+		first[at] = i;
+	}
+	return first;
 }
 
 /* Measures the ranks of a replica, by rank of the program; of equal ranks only the first. */
@@ -277,17 +282,17 @@ static tess_status measure_replica(struct explanation *x, int32_t dp, const int3
 	return st;
 }
 
-/* Sets first[r], for each rank r of the program, to the lowest rank that is equal to it. */
-static tess_status find_alike(const struct explanation *x, int32_t *first)
+/* Sets first[r], for each rank r of the program, to the lowest rank that stands for it. */
+static tess_status find_alike(const struct explanation *x, const int32_t *replica, int32_t *first)
 {
 	int32_t along = find_replica_dim(x);
-	tess_status st = tess_program_find_alike(x->program, first);
+	tess_status st = tess_program_find_alike(x->program, x->most, first);
 
 	for (int32_t r = 0; r < x->program->mesh.nranks && !st && along >= 0; r++) {
 		int32_t at = tess_mesh_shape_coordinate(&x->mesh, along, r);
 		int32_t was = tess_mesh_shape_coordinate(&x->mesh, along, first[r]);
 
-		first[r] += (find_first_replica(x, at) - was) * x->mesh.dim[along].stride;
+		first[r] += (replica[at] - was) * x->mesh.dim[along].stride;
 	}
 	return st;
 }
@@ -298,17 +303,17 @@ tess_status tess_explaining_measure_ranks(struct explanation *x)
 		replicas = tess_explaining_count_replicas(x);
 	struct explained_pages *rank = TESS_NEW(&x->arena, struct explained_pages, nprogram);
 	struct tess_explained_rank **list = TESS_NEW(&x->arena, struct tess_explained_rank *, n);
-	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram);
+	int32_t *first = TESS_NEW(&x->arena, int32_t, nprogram), *replica = list_first_replicas(x);
 	tess_status st;
 
 	x->sent = TESS_NEW(&x->arena, struct explained_sent,
 	                   x->program->nrecords * x->program->mesh.ndims);
 	x->fused = TESS_NEW(&x->arena, int32_t, x->program->nrecords);
-	if (!rank || !list || !first || !x->sent || !x->fused)
+	if (!rank || !list || !first || !replica || !x->sent || !x->fused)
 		return TESS_ENOMEM;
-	st = find_alike(x, first);
+	st = find_alike(x, replica, first);
 	for (int32_t dp = 0; dp < replicas && !st; dp++)
-		if (find_first_replica(x, dp) == dp)
+		if (replica[dp] == dp)
 			st = measure_replica(x, dp, first, rank);
 	for (int32_t r = 0; r < n; r++)
 		list[r] = &rank[first[tess_explaining_get_program_rank(x, r)]].rank;

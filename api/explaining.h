@@ -44,6 +44,7 @@ struct explanation {
 	tess_status (*visit)(void *visitor, const struct tess_program *p,
 	                     const struct tess_rank_program *l);
 	void *visitor;
+	bool most; /* of ranks with the same parts, only the one that does most is lowered */
 	struct tess_explained_fit fit;
 	int32_t *fused; /* by record: 1 + the first record of a fused step; 0: not in one */
 };

@@ -12,9 +12,13 @@ enum { SHORT_SEQUENCE = 8 };
 enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 /* Bytes of the buckets of a candidate with large ones. */
 #define LARGE_BUCKET (UINT64_C(256) << 20)
+/* Large buckets of the weights of a stage from which on they are used. */
+enum { MANY_BUCKETS = 4 };
 /* Share of a backward that hides calls along dp; share of these that is seen all the same. */
 #define HIDING 0.8
 #define SEEN 0.05
+/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
+enum { REPLICAS = 2 };
 
 struct composed_key {
 	int32_t dp, tp, plan, zero, recompute, bucket;
@@ -24,8 +28,10 @@ struct entry {
 	struct composed_key key;
 	struct composed value;
 };
+enum { FIND_DATA, FIND_FEW, FIND_MORE, FINDS };
 struct composer {
 	struct tess_planner *planner;
+	size_t last[FINDS]; /* entries that were found last */
 	struct entry *entry;
 	size_t n, room;
 };
@@ -160,13 +166,22 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 	return TESS_OK;
 }
 
-static tess_status find_composed(struct composer *c, struct composed_key key, struct composed *out)
+static bool match_entry(const struct composer *c, size_t i, const struct composed_key *key)
+{
+	return i < c->n && !memcmp(&c->entry[i].key, key, sizeof *key);
+}
+
+/* Finds an entry, or lowers its programs. what: FIND_..., for candidates in turn have equal ones */
+static tess_status find_composed(struct composer *c, int what, struct composed_key key,
+                                 struct composed *out)
 {
 	struct entry *more;
+	size_t i = c->last[what];
 	tess_status st;
 
-	for (size_t i = 0; i < c->n; i++)
-		if (!memcmp(&c->entry[i].key, &key, sizeof key)) {
+	for (i = match_entry(c, i, &key) ? i : 0; i < c->n; i++)
+		if (match_entry(c, i, &key)) {
+			c->last[what] = i;
 			*out = c->entry[i].value;
 			return TESS_OK;
 		}
@@ -220,7 +235,7 @@ static struct stage_size find_largest_stage(const struct tess_planner *p,
 	                                           : (struct stage_size){ last, true };
 }
 
-static double add_to_layers(double layer, double base, struct stage_size s)
+static double add_around(double layer, double base, struct stage_size s)
 {
 	return layer * s.layers + (s.last ? base : 0);
 }
@@ -240,6 +255,49 @@ static double count_bubbles(const struct candidate *k)
 	}
 }
 
+/* Returns the ranks along dp that keep shares of a weight. */
+static int32_t count_shards(const struct composer *c, const struct candidate *k)
+{
+	return k->zero == ZERO_HOSTS ? c->planner->machine->ranks_per_host / k->tp : k->dp;
+}
+
+/* Returns the seconds of the calls along dp. */
+static double time_data_calls(const struct composer *c, const struct candidate *k,
+                              const struct tess_sample *s)
+{
+	const struct tess_machine *m = c->planner->machine;
+	double sum = 0;
+
+	for (int32_t i = 0; i < TESS_DATA_CALLS; i++) {
+		bool among;
+		const char *name = tess_planner_get_data_call(i, &among);
+		int32_t n = among ? count_shards(c, k) : k->dp;
+		double start = tess_machine_communicate(m, name, n, k->tp, 0);
+
+		sum += s->calls[i] * start +
+		       tess_machine_communicate(m, name, n, k->tp, s->moved[i] * (n - 1) / n) -
+		       start;
+	}
+	return sum * m->time[TESS_TERM_DATA];
+}
+
+/* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
+static double time_optimizer(const struct composer *c, const struct candidate *k,
+                             const struct composed *data, struct stage_size s)
+{
+	const struct tess_planner *p = c->planner;
+	const struct tess_machine *m = p->machine;
+	int32_t n = count_shards(c, k);
+	double returned = add_around(data->layer.returned, data->base.returned, s);
+	double state = add_around(data->layer.state, data->base.state, s);
+
+	return tess_optimizer_time(m, state, p->moments, 4) * m->time[TESS_TERM_OPTIMIZER] +
+	       (returned > 0 ? m->time[TESS_TERM_DATA] *
+	                               tess_machine_communicate(m, "all_gather", n, k->tp,
+	                                                        returned * (n - 1) / n)
+	                     : 0);
+}
+
 static double estimate_seconds(const struct composer *c, const struct candidate *k,
                                const struct composed *compute, const struct composed *data)
 {
@@ -251,20 +309,20 @@ static double estimate_seconds(const struct composer *c, const struct candidate 
 	tess_candidate_get_schedule(k->schedule, &per_rank);
 	per_rank = k->pp > 1 ? per_rank : 1;
 	s = find_largest_stage(p, compute, k->pp * per_rank);
-	forward = per_rank * add_to_layers(sum_terms(compute->layer.forward),
-	                                   sum_terms(compute->base.forward), s);
-	backward = per_rank * add_to_layers(sum_terms(compute->layer.backward),
-	                                    sum_terms(compute->base.backward), s);
-	calls = per_rank * add_to_layers(data->layer.data, data->base.data, s);
+	forward = per_rank * add_around(sum_terms(compute->layer.forward),
+	                                sum_terms(compute->base.forward), s);
+	backward = per_rank * add_around(sum_terms(compute->layer.backward),
+	                                 sum_terms(compute->base.backward), s);
+	calls = k->dp == 1 ? 0
+	                   : per_rank * add_around(time_data_calls(c, k, &data->layer),
+	                                           time_data_calls(c, k, &data->base), s);
 	hidden = calls - HIDING * backward;
 	hidden = hidden > SEEN * calls ? hidden : SEEN * calls;
 	seconds = (double)k->micro * (forward + backward) +
 	          hidden * (p->machine->once ? 1 : (double)k->micro);
 	if (k->pp > 1)
 		seconds += count_bubbles(k) * (forward + backward);
-	return seconds +
-	       per_rank * add_to_layers(data->layer.optimizer + data->layer.returned,
-	                                data->base.optimizer + data->base.returned, s) +
+	return seconds + per_rank * time_optimizer(c, k, data, s) +
 	       p->machine->time[TESS_TERM_FIXED];
 }
 
@@ -285,8 +343,8 @@ static double estimate_memory(const struct composer *c, const struct candidate *
 			sum += kept * compute->layer.holds[i] * layers +
 			       (end ? 0 : compute->base.holds[i]);
 		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-			sum += add_to_layers(data->layer.holds[i],
-			                     data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
+			sum += add_around(data->layer.holds[i],
+			                  data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
 		most = sum > most ? sum : most;
 	}
 	return most + c->planner->machine->holds[TESS_HOLDS_FIXED];
@@ -306,39 +364,95 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	key.plan = k->plan;
 	key.recompute = k->recompute;
 	key.local = LOCAL_FEW;
-	st = find_composed(c, key, &few);
+	st = find_composed(c, FIND_FEW, key, &few);
 	if (st || few.refused || k->local == LOCAL_FEW) {
 		*out = few;
 		return st;
 	}
 	key.local = LOCAL_MORE;
-	st = find_composed(c, key, &more);
+	st = find_composed(c, FIND_MORE, key, &more);
 	out->refused = more.refused;
 	combine_samples(1 - share, &few.layer, share, &more.layer, &out->layer);
 	combine_samples(1 - share, &few.base, share, &more.base, &out->base);
 	return st;
 }
 
-tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
+/*
+ * Sets what n shares leave of what a rank without dp has (plain), and what a rank has with those of
+ * the sample: a part is divided by the number of shares.
+ */
+static double share(double plain, double sampled, double shards, double n)
+{
+	double cut = (plain - sampled) / (1 - 1 / shards);
+
+	return plain - cut * (1 - 1 / n);
+}
+
+static void share_sample(const struct composer *c, const struct candidate *k,
+                         const struct tess_sample *plain, struct tess_sample *s)
+{
+	double n = count_shards(c, k), sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
+
+	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
+		s->holds[i] = share(plain->holds[i], s->holds[i], sampled, n);
+	s->state = share(plain->state, s->state, sampled, n);
+}
+
+/* Composes what a candidate does along dp, from a sample with few ranks along it. */
+static tess_status compose_data(struct composer *c, const struct candidate *k,
+                                const struct composed *compute, struct composed *out)
 {
 	struct composed_key key;
-	struct composed compute, data;
 	tess_status st;
 
+	if (k->dp == 1) {
+		*out = *compute;
+		return TESS_OK;
+	}
 	memset(&key, 0, sizeof key);
-	key.dp = k->dp;
+	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * count_shards(c, k) : REPLICAS;
 	key.tp = k->tp;
 	key.plan = k->plan;
 	key.zero = k->zero;
 	key.bucket = k->bucket;
-	st = find_composed(c, key, &data);
-	if (!st && !data.refused)
-		st = compose_rows(c, k, &compute);
+	st = find_composed(c, FIND_DATA, key, out);
+	if (!st && !out->refused) {
+		share_sample(c, k, &compute->layer, &out->layer);
+		share_sample(c, k, &compute->base, &out->base);
+	}
+	return st;
+}
+
+tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
+{
+	struct composed compute, data;
+	tess_status st = compose_rows(c, k, &compute);
+
+	if (!st && !compute.refused)
+		st = compose_data(c, k, &compute, &data);
 	if (st)
 		return st;
-	if (data.refused || compute.refused)
+	if (compute.refused || data.refused)
 		return TESS_EINVAL;
 	k->memory = estimate_memory(c, k, &compute, &data);
 	k->seconds = estimate_seconds(c, k, &compute, &data);
+	return TESS_OK;
+}
+
+tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k)
+{
+	struct candidate one = *k;
+	struct composed compute;
+	double weights;
+	tess_status st;
+
+	one.recompute = RECOMPUTE_NONE;
+	one.local = LOCAL_FEW;
+	st = compose_rows(c, &one, &compute);
+	if (st || compute.refused)
+		return st;
+	weights = compute.layer.holds[TESS_HOLDS_WEIGHTS] * (double)c->planner->layers +
+	          compute.base.holds[TESS_HOLDS_WEIGHTS];
+	k->bucket = weights / k->pp >= MANY_BUCKETS * (double)LARGE_BUCKET;
 	return TESS_OK;
 }

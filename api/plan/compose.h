@@ -41,6 +41,11 @@ void tess_composer_close(struct composer *c);
  */
 tess_status tess_composer_estimate(struct composer *c, struct candidate *k);
 
+/*
+ * Sets k->bucket: large buckets start fewer calls, but hide none unless a stage has many of them.
+ */
+tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k);
+
 /* Makes the strategy of a candidate, in the planner's memory. NULL: out of memory. */
 const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
                                                          const struct candidate *k);

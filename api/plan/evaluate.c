@@ -27,6 +27,7 @@ struct evaluation {
 	double send; /* bytes that a stage sends forward, at most */
 	/* without stages, of the slowest rank: seconds of both halves of a step of training */
 	struct tess_step_time forward, backward;
+	struct tess_sample *sample; /* NULL: the whole program is predicted */
 	bool opened; /* the plan */
 };
 
@@ -50,7 +51,9 @@ static tess_status set_strategy_mesh(struct evaluation *e)
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
 
 	if (!st)
-		tess_machine_choose(e->planner->machine, given.nranks, e->planner->options.train);
+		tess_machine_choose(e->planner->machine,
+		                    e->planner->nranks ? e->planner->nranks : given.nranks,
+		                    e->planner->options.train);
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 
@@ -164,6 +167,54 @@ static void measure_values(struct evaluation *e, const struct tess_program *p,
 	t->logits = logits > t->logits ? logits : t->logits;
 }
 
+const char *tess_planner_get_data_call(int32_t i, bool *among_shards)
+{
+	static const char *const kinds[TESS_DATA_KINDS] = { "sum", "sum_scatter", "all_reduce",
+		                                            "reduce_scatter", "all_gather" };
+
+	*among_shards = i >= TESS_DATA_KINDS;
+	return kinds[i % TESS_DATA_KINDS];
+}
+
+/* Returns the index of a call; one of another kind counts as one that gathers. */
+static int32_t find_data_call(const char *name, bool among_shards)
+{
+	int32_t i = among_shards ? TESS_DATA_KINDS : 0, end = i + TESS_DATA_KINDS - 1;
+	bool among;
+
+	while (i < end && strcmp(tess_planner_get_data_call(i, &among), name) != 0)
+		i++;
+	return i;
+}
+
+/* Adds the calls along dp of a rank to the sample. */
+static void sample_data_calls(struct evaluation *e, const struct tess_program *p,
+                              const struct tess_rank_program *l)
+{
+	struct tess_sample sum = { 0 };
+
+	for (int32_t i = 0; i < l->nsteps; i++) {
+		const struct tess_step *s = l->step[i];
+		struct tess_step_call c;
+		int32_t at;
+
+		if ((s->kind != TESS_STEP_SUM && s->kind != TESS_STEP_COLL) ||
+		    s->along != p->data_along)
+			continue;
+		c = tess_step_find_call(e->planner->machine, p, l->rank, s);
+		if (c.nranks == 1)
+			continue;
+		at = find_data_call(c.name, s->among_shards);
+		sum.calls[at]++;
+		sum.moved[at] += c.bytes * c.nranks / (c.nranks - 1);
+	}
+	for (int32_t i = 0; i < TESS_DATA_CALLS; i++)
+		if (sum.moved[i] > e->sample->moved[i]) {
+			e->sample->calls[i] = sum.calls[i];
+			e->sample->moved[i] = sum.moved[i];
+		}
+}
+
 /* Measures a program without stages, as if its halves were actions. */
 static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
                                   const struct tess_rank_program *l)
@@ -174,14 +225,16 @@ static tess_status measure_halves(struct evaluation *e, const struct tess_progra
 	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
 	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
 
-	if (!st)
-		st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
-	if (!st)
-		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
 	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
 	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
+	if (st || !e->sample)
+		return st;
+	st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
+	if (!st)
+		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
+	sample_data_calls(e, p, l);
 	return st;
 }
 
@@ -224,6 +277,7 @@ static tess_status measure_program(struct evaluation *e)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
+	e->x.most = e->sample != NULL;
 	return tess_explaining_measure_ranks(&e->x);
 }
 
@@ -408,20 +462,38 @@ static tess_status add_staged_step(const struct evaluation *e, double *term)
 	return TESS_OK;
 }
 
+/* Returns the elements of optimizer state of a rank; *even: all ranks along dp have as many. */
+static double count_rank_state(const struct tess_program *p, int32_t rank, bool *even)
+{
+	int32_t shards = tess_program_count_shards(p);
+	double n = 0;
+
+	for (int32_t i = 0; i < p->ngradients; i++) {
+		const struct tess_weight *w = p->gradient[i].weight;
+
+		n += (double)tess_weight_get_kept(p, w, rank, TESS_STATE).len;
+		*even &= !w->state_cut || tess_weight_count_local(p, w, rank) % shards == 0;
+	}
+	return n;
+}
+
 /* Returns the most elements of optimizer state of a rank. */
 static double count_state(const struct evaluation *e)
 {
 	const struct tess_program *p = e->x.program;
+	int32_t along = p->data_along, last = along < 0 ? 1 : p->mesh.dim[along].size;
+	bool even = true;
 	double most = 0;
 
-	for (int32_t r = 0; r < p->mesh.nranks; r++) {
-		double n = 0;
+	for (int32_t at = 0; at < (even ? 1 : last); at++)
+		for (int32_t r = 0; r < p->mesh.nranks; r++) {
+			double n;
 
-		for (int32_t i = 0; i < p->ngradients; i++)
-			n += (double)tess_weight_get_kept(p, p->gradient[i].weight, r, TESS_STATE)
-			             .len;
-		most = n > most ? n : most;
-	}
+			if (along >= 0 && tess_mesh_shape_coordinate(&p->mesh, along, r) != at)
+				continue;
+			n = count_rank_state(p, r, &even);
+			most = n > most ? n : most;
+		}
 	return most;
 }
 
@@ -643,14 +715,12 @@ static void copy_terms(const struct tess_machine *m, const struct tess_step_time
 		out[i] = t->term[i] * m->time[i];
 }
 
-/* Seconds of the calls along dp. */
-static double sum_data_calls(const struct evaluation *e)
+/* Returns the bytes of the weights that the optimizer leaves in shares. */
+static double count_returned_payload(const struct tess_program *p)
 {
-	const struct tess_program *p = e->x.program;
+	double shards = tess_program_count_shards(p);
 
-	return p->data_along < 0
-	               ? 0
-	               : e->backward.called[p->data_along] + e->forward.called[p->data_along];
+	return shards > 1 ? (double)tess_explaining_count_returned(p) * shards / (shards - 1) : 0;
 }
 
 tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planned_model *model,
@@ -663,6 +733,7 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 		                .batch = batch,
 		                .sequence = sequence,
 		                .strategy = s,
+		                .sample = out,
 		                .out = &f };
 	tess_status st = open_evaluation(&e);
 
@@ -675,11 +746,8 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 		measure_memory(&e, 0);
 		copy_terms(p->machine, &e.forward, out->forward);
 		copy_terms(p->machine, &e.backward, out->backward);
-		out->data = sum_data_calls(&e) * p->machine->time[TESS_TERM_DATA];
-		add_optimizer(&e, f.terms);
-		out->optimizer =
-			f.terms[TESS_TERM_OPTIMIZER] * p->machine->time[TESS_TERM_OPTIMIZER];
-		out->returned = f.terms[TESS_TERM_DATA] * p->machine->time[TESS_TERM_DATA];
+		out->state = count_state(&e);
+		out->returned = count_returned_payload(e.x.program);
 		memcpy(out->holds, f.holds, sizeof out->holds);
 	}
 	close_evaluation(&e);

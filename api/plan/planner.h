@@ -24,6 +24,7 @@ struct tess_planner {
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
+	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
 };
 
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
@@ -39,11 +40,21 @@ struct tess_stage_time {
 tess_status tess_planner_evaluate(struct tess_planner *p, const struct tess_strategy *s,
                                   struct tess_forecast *out);
 
-/* A step of training of one replica without stages, of its slowest rank and its fullest. */
+/* Kinds of calls along dp: those of a machine, once for all its ranks and once for a host's. */
+enum { TESS_DATA_KINDS = 5, TESS_DATA_CALLS = 2 * TESS_DATA_KINDS };
+/* Returns "all_gather", ...; *among_shards: the group is that of the shares of a weight. */
+const char *tess_planner_get_data_call(int32_t i, bool *among_shards);
+
+/*
+ * A step of training of one replica without stages, of the rank that does most. All members are
+ * double, so that samples can be added.
+ */
 struct tess_sample {
-	double forward[TESS_TERMS], backward[TESS_TERMS]; /* seconds */
-	double data; /* seconds of calls along dp, waited for or not */
-	double optimizer, returned; /* seconds of it, and of weights that it leaves in shares */
+	double forward[TESS_TERMS], backward[TESS_TERMS]; /* seconds, with what hides calls */
+	double calls[TESS_DATA_CALLS]; /* number of calls along dp */
+	double moved[TESS_DATA_CALLS]; /* their bytes, of which n ranks send (n - 1) / n each */
+	double state; /* elements that the optimizer updates */
+	double returned; /* bytes of weights that it leaves in shares, those of all ranks */
 	double holds[TESS_HOLDS]; /* bytes */
 };
 

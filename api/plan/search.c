@@ -128,11 +128,11 @@ static tess_status add_memory_options(struct search *s, struct candidate k)
 			break;
 		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
 			continue;
-		st = add_recomputed(s, k);
-		k.bucket = 1;
-		if (!st && k.zero && k.dp >= MANY_REPLICAS)
-			st = add_recomputed(s, k);
 		k.bucket = 0;
+		if (k.zero && k.dp >= MANY_REPLICAS)
+			st = tess_composer_choose_bucket(s->composer, &k);
+		if (!st)
+			st = add_recomputed(s, k);
 	}
 	return st;
 }
@@ -253,10 +253,12 @@ tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t 
 	}
 	s->planner = p;
 	s->nranks = nranks;
+	p->nranks = nranks;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	st = run_search(s, most, list, n);
 	fesetenv(&callers);
+	p->nranks = 0;
 	free(s);
 	if (!st)
 		*out = list;

@@ -153,29 +153,40 @@ static const char *name_call(const struct tess_step *s)
 }
 
 /* Of a device that adds in any order, a sum is the collective of its kind. */
-static const char *choose_call(const struct walk *w, const struct tess_step *s)
+static const char *choose_call(const struct tess_machine *m, const struct tess_step *s)
 {
-	if (s->kind != TESS_STEP_SUM || w->m->exact)
+	if (s->kind != TESS_STEP_SUM || m->exact)
 		return name_call(s);
 	return s->sum.share ? "reduce_scatter" : "all_reduce";
 }
 
+struct tess_step_call tess_step_find_call(const struct tess_machine *m,
+                                          const struct tess_program *p, int32_t rank,
+                                          const struct tess_step *s)
+{
+	struct tess_cut cut = tess_step_find_cut(p, rank, s);
+	bool values = s->kind == TESS_STEP_SUM || s->coll.dtype == TESS_F32;
+
+	return (struct tess_step_call){
+		.name = choose_call(m, s),
+		.nranks = cut.nranks,
+		.stride = p->mesh.dim[s->along].stride,
+		.bytes = (double)tess_step_count_sent(s, cut) * (values ? m->width / 4 : 1),
+	};
+}
+
 static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 {
-	struct tess_cut cut = tess_step_find_cut(w->p, w->rank, s);
-	double bytes =
-		(double)tess_step_count_sent(s, cut) *
-		(s->kind == TESS_STEP_COLL && s->coll.dtype != TESS_F32 ? 1 : w->m->width / 4);
-	int32_t term = classify_call(w, s), stride = w->p->mesh.dim[s->along].stride;
-	double seconds =
-		tess_machine_communicate(w->m, choose_call(w, s), cut.nranks, stride, bytes);
+	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
+	int32_t term = classify_call(w, s);
+	double seconds = tess_machine_communicate(w->m, c.name, c.nranks, c.stride, c.bytes);
 	double *link =
-		&w->link[tess_machine_is_within(w->m, cut.nranks, stride) ? TESS_LINK_WITHIN
+		&w->link[tess_machine_is_within(w->m, c.nranks, c.stride) ? TESS_LINK_WITHIN
 	                                                                  : TESS_LINK_BETWEEN];
 
-	if (cut.nranks == 1 || (term == TESS_TERM_DATA && w->without_data))
+	if (c.nranks == 1 || (term == TESS_TERM_DATA && w->without_data))
 		return;
-	w->out->sent[s->along] += bytes;
+	w->out->sent[s->along] += c.bytes;
 	w->out->called[s->along] += seconds;
 	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
 	if (s->started)

@@ -36,6 +36,16 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 /* Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. */
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width);
 
+/* A COLL or SUM as a machine has it. */
+struct tess_step_call {
+	const char *name; /* "all_gather" */
+	int32_t nranks, stride;
+	double bytes; /* that the rank sends */
+};
+struct tess_step_call tess_step_find_call(const struct tess_machine *m,
+                                          const struct tess_program *p, int32_t rank,
+                                          const struct tess_step *s);
+
 /* Returns the group of a COLL or SUM: the number of its ranks, and the position of `rank` in it. */
 struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
                                    const struct tess_step *s);

@@ -107,9 +107,9 @@ static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t
 	return true;
 }
 
-/* Returns the first coordinate along mesh dimension `along` that holds as much as `at` does. */
+/* Returns the first coordinate along mesh dimension `along` that stands for `at`. */
 static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct_dims *l,
-                                     const int32_t *first, int32_t along, int32_t at)
+                                     const int32_t *first, int32_t along, int32_t at, bool most)
 {
 	int32_t n = p->mesh.dim[along].size;
 	/* rank 0 holds single terms, and the logits may be on one rank only */
@@ -119,10 +119,10 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 
 	if (along == p->pipeline_along)
 		return at;
-	for (int32_t c = 1; c < at && at != root; c++) {
+	for (int32_t c = !most; c < at && at != root; c++) {
 		int32_t i = 0;
 
-		if (first[c] != c || c == root)
+		if (first[c] != c || (c == root && !most))
 			continue;
 		while (i < l->n && match_parts(l->dim[i], n, c, at))
 			i++;
@@ -132,7 +132,7 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 	return at;
 }
 
-tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first)
+tess_status tess_program_find_alike(const struct tess_program *p, bool most, int32_t *first)
 {
 	struct tess_arena arena = { 0 };
 	struct distinct_dims dims = { 0 };
@@ -147,7 +147,7 @@ tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first
 		if (!coordinate)
 			st = TESS_ENOMEM;
 		for (int32_t c = 0; c < n && !st; c++)
-			coordinate[c] = find_first_coordinate(p, &dims, coordinate, d, c);
+			coordinate[c] = find_first_coordinate(p, &dims, coordinate, d, c, most);
 		for (int32_t r = 0; r < p->mesh.nranks && !st; r++)
 			first[r] += coordinate[tess_mesh_shape_coordinate(&p->mesh, d, r)] *
 			            p->mesh.dim[d].stride;

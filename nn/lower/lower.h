@@ -138,9 +138,10 @@ void tess_rank_program_free(struct tess_rank_program *l);
 
 /*
  * Sets first[r], for each rank r of p->mesh, to the lowest rank with the same step count, memory
- * and traffic. TESS_ENOMEM.
+ * and traffic. most: to the lowest with the same parts of values, which may be a root: it does what
+ * the others do, and more. TESS_ENOMEM.
  */
-tess_status tess_program_find_alike(const struct tess_program *p, int32_t *first);
+tess_status tess_program_find_alike(const struct tess_program *p, bool most, int32_t *first);
 
 struct tess_memory { /* the memory of the steps; borrowed */
 	void *step; /* tess_rank_program.bytes, 64-byte aligned */

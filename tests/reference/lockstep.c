@@ -383,7 +383,7 @@ static uint64_t count_moved(const struct tess_program *p, int32_t rank, const st
 tess_status lockstep_check_alike(const struct tess_program *p, const struct lockstep_rank *rank)
 {
 	int32_t first[LOCKSTEP_RANKS_MAX];
-	tess_status st = tess_program_find_alike(p, first);
+	tess_status st = tess_program_find_alike(p, false, first);
 
 	for (int32_t r = 0; r < p->mesh.nranks && !st; r++) {
 		const struct tess_rank_program *a = rank[r].low, *b = rank[first[r]].low;
