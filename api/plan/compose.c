@@ -381,7 +381,7 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
  * Sets what n shares leave of what a rank without dp has (plain), and what a rank has with those of
  * the sample: a part is divided by the number of shares.
  */
-static double share(double plain, double sampled, double shards, double n)
+static double get_share(double plain, double sampled, double shards, double n)
 {
 	double cut = (plain - sampled) / (1 - 1 / shards);
 
@@ -394,8 +394,8 @@ static void share_sample(const struct composer *c, const struct candidate *k,
 	double n = count_shards(c, k), sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
 
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-		s->holds[i] = share(plain->holds[i], s->holds[i], sampled, n);
-	s->state = share(plain->state, s->state, sampled, n);
+		s->holds[i] = get_share(plain->holds[i], s->holds[i], sampled, n);
+	s->state = get_share(plain->state, s->state, sampled, n);
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
