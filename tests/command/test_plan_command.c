@@ -145,6 +145,8 @@ static const struct {
 	{ "-n 2 --consider '--mesh' " PLANNED, 1, "--consider: --mesh needs a value" },
 	{ "-n 2 --consider '--mesh tp=2 --lr 1' " PLANNED, 1, "--consider: --lr is unknown" },
 	{ "-n 2 --consider '--mesh pp=99 --plan none' " PLANNED, 1, "99" },
+	{ "-n 2 --consider '--mesh tp=4' " PLANNED, 1,
+	  "--consider: the strategy is for the mesh tp=4 of 4 ranks, not for 2" },
 	{ "--strategies none.jsonl " PLANNED, 1, "none.jsonl: cannot be read" },
 	{ "-n 2 --out no/such/best.json " PLANNED, 1, "no/such/best.json" },
 };

@@ -155,6 +155,8 @@ static tess_status compare_considered(struct tess_planner *p, const struct plan_
 	tess_status st = plan_read_words(a->consider, &s, &text);
 
 	if (!st)
+		st = tess_strategy_check_ranks(&s, a->ranks);
+	if (!st)
 		st = tess_planner_forecast(p, &s, &f);
 	if (st)
 		tess_fail_in(st, "--consider");
@@ -194,7 +196,7 @@ static int run_plan_command(int argc, char **argv)
 	if (st == TESS_PENDING)
 		return 0;
 	if (st)
-		return tess_tool_fail_usage("plan", tess_error(), NULL);
+		return tess_tool_fail_usage("plan", tess_error(), "");
 	st = open_planner_of(&a, &p);
 	if (!st)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);

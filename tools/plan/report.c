@@ -42,15 +42,27 @@ static void print_strategy(const struct tess_strategy *s)
 	putchar('\n');
 }
 
+/* Formats bytes with three digits: "17.6 GB". */
+static const char *format_held_bytes(double bytes, char text[32])
+{
+	static const char *const unit[] = { "B", "kB", "MB", "GB", "TB" };
+	int32_t i = 0;
+
+	for (; bytes >= 999.5 && i < 4; i++)
+		bytes /= 1000;
+	snprintf(text, 32, "%.3g %s", bytes, unit[i]);
+	return text;
+}
+
 void plan_print_table(const struct plan_options *a, const struct tess_forecast *const *f, int32_t n)
 {
-	char seconds[32];
+	char seconds[32], bytes[32];
 
 	printf("%10s %12s %10s  %-16s strategy\n", a->train ? "step" : "time", "tokens/s", "memory",
 	       "bound by");
 	for (int32_t i = 0; i < n; i++) {
-		printf("%10s %12.0f %7.1f GB  %-16s ", format_seconds(f[i]->seconds, seconds),
-		       f[i]->rate, f[i]->memory / 1e9, f[i]->bound);
+		printf("%10s %12.0f %10s  %-16s ", format_seconds(f[i]->seconds, seconds),
+		       f[i]->rate, format_held_bytes(f[i]->memory, bytes), f[i]->bound);
 		print_strategy(&f[i]->strategy);
 	}
 }
@@ -68,9 +80,11 @@ void plan_print_comparison(const struct tess_forecast *a, const struct tess_fore
 	       format_seconds(b->seconds, other));
 	for (int32_t i = 0; i < TESS_MEMORIES; i++)
 		if (a->holds[i] > 0 || b->holds[i] > 0)
-			printf("%-14s %9.2f GB %9.2f GB\n", memories[i], a->holds[i] / 1e9,
-			       b->holds[i] / 1e9);
-	printf("%-14s %9.2f GB %9.2f GB\n", "memory", a->memory / 1e9, b->memory / 1e9);
+			printf("%-14s %12s %12s\n", memories[i],
+			       format_held_bytes(a->holds[i], one),
+			       format_held_bytes(b->holds[i], other));
+	printf("%-14s %12s %12s\n", "memory", format_held_bytes(a->memory, one),
+	       format_held_bytes(b->memory, other));
 	if (!b->fits)
 		printf("considered: does not fit in the memory of a rank\n");
 	else
