@@ -171,7 +171,7 @@ static bool match_entry(const struct composer *c, size_t i, const struct compose
 	return i < c->n && !memcmp(&c->entry[i].key, key, sizeof *key);
 }
 
-/* Finds an entry, or lowers its programs. what: FIND_..., for candidates in turn have equal ones */
+/* Finds an entry, or lowers its programs. what: FIND_...; the last entry found is tried first. */
 static tess_status find_composed(struct composer *c, int what, struct composed_key key,
                                  struct composed *out)
 {

@@ -616,7 +616,8 @@ static tess_status predict_generation(struct evaluation *e)
 
 /* ---- a forecast ------------------------------------------------------------------------------ */
 
-void tess_planner_conclude(const struct tess_planner *p, struct tess_forecast *f)
+/* Sets seconds, rate and bound of a forecast from its terms. */
+static void conclude_forecast(const struct tess_planner *p, struct tess_forecast *f)
 {
 	static const char *const bound[TESS_TERMS] = {
 		"products",  "attention", "memory bandwidth", "starting ops", "collectives",
@@ -676,7 +677,7 @@ static tess_status evaluate_on(struct tess_planner *p, const struct tess_planned
 	if (!st)
 		st = p->options.train ? predict_training(&e) : predict_generation(&e);
 	if (!st)
-		tess_planner_conclude(p, out);
+		conclude_forecast(p, out);
 	close_evaluation(&e);
 	return st;
 }

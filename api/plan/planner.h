@@ -78,7 +78,4 @@ tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_s
 const struct tess_strategy *tess_planner_keep_strategy(struct tess_planner *p,
                                                        const struct tess_strategy *s);
 
-/* Sets seconds, rate and bound of a forecast from its terms and bytes. */
-void tess_planner_conclude(const struct tess_planner *p, struct tess_forecast *f);
-
 #endif

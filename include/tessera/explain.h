@@ -148,7 +148,7 @@ struct tess_explained_stage {
 	const char *modules;
 };
 
-/* Whether the most loaded rank of a plan fits its memory: by tess_explanation_fit. */
+/* Memory that the most loaded rank has and needs, set by tess_explanation_fit. */
 struct tess_explained_fit {
 	/* Memory of a rank, in bytes. */
 	uint64_t memory;

@@ -131,8 +131,6 @@ struct tess_forecast {
 	double holds[TESS_MEMORIES];
 	/* Bytes that a rank sends in a step, at most. */
 	double sent;
-	/* FLOPs of all ranks. */
-	double flops;
 	/* What bounds it: "products", "memory of a rank". */
 	const char *bound;
 };

@@ -54,7 +54,8 @@ struct tess_strategy {
 	/* An object of JSON for readers: predicted time, memory, machine. It has no effect. NULL:
 	 * none. */
 	const char *predicted;
-	/* Of tess_strategy_read: the file, or "the strategy" for text. Not written. */
+	/* Name for messages, set by tess_strategy_read: the file, or "the strategy" for text.
+	 * tess_strategy_write ignores it. */
 	const char *name;
 };
 TESS_TIGHT(tess_strategy, name);

@@ -23,11 +23,6 @@ const char *tess_term_get_name(int32_t term)
 	return term_names[term];
 }
 
-const char *tess_holds_get_name(int32_t what)
-{
-	return holds_names[what];
-}
-
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* A file in progress. `where` begins messages. */

@@ -40,7 +40,6 @@ enum {
 	TESS_HOLDS_FIXED, /* what every rank takes */
 	TESS_HOLDS
 };
-const char *tess_holds_get_name(int32_t what);
 
 struct tess_machine_point { /* a measured rate */
 	double rows, work, rate; /* work: of one row */

@@ -84,7 +84,7 @@ static void op_add_none_cost(const struct tess_op *op, const struct tess_op_know
 	(void)op, (void)known, (void)sum;
 }
 
-/* Of in[0] by each weight after it; of the gradient of inputs, each weight has a g of its own. */
+/* Counts products of in[0] and each weight. A LINEAR_DX has one g for each weight before these. */
 static void op_add_product_cost(const struct tess_op *op, const struct tess_op_known *known,
                                 struct tess_op_cost *sum)
 {
@@ -242,7 +242,7 @@ static void op_add_attention_cost(const struct tess_op *op, const struct tess_op
 	sum->kv_bytes += (uint64_t)bytes;
 }
 
-/* Of each pair of a row and a key: the score again, u, dq, dk and dv. */
+/* Each pair of a row and a key has five products: the score again, u, dq, dk and dv. */
 static void op_add_attention_d_cost(const struct tess_op *op, const struct tess_op_known *known,
                                     struct tess_op_cost *sum)
 {

@@ -119,7 +119,6 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 
 	for (const struct tess_op *o = op; o; o = o->next)
 		tess_step_work_add(o, w->known, &work);
-	w->out->flops += (double)work.cost.flops;
 	w->out->term[TESS_TERM_LATENCY] += w->m->latency;
 	w->now += w->m->latency * w->m->time[TESS_TERM_LATENCY];
 	if (add_measured_step(w, op, &work))
@@ -152,7 +151,7 @@ static const char *name_call(const struct tess_step *s)
 	                                : tess_kind_name(s->coll.kind);
 }
 
-/* Of a device that adds in any order, a sum is the collective of its kind. */
+/* Names the call of a step. A device that adds in any order runs a sum as a collective. */
 static const char *choose_call(const struct tess_machine *m, const struct tess_step *s)
 {
 	if (s->kind != TESS_STEP_SUM || m->exact)

@@ -16,13 +16,12 @@
 struct tess_step_time {
 	double seconds; /* the sum of `term`, each times its factor of the machine */
 	double term[TESS_TERMS];
-	/* Of a machine with gradients_once: the seconds that calls along dp add to one micro-batch
+	/* with gradients_once: the seconds that calls along dp add to one micro-batch
 	 * of a step. `seconds` and `term` are without them. */
 	double once;
 	double called
 		[TESS_MESH_DIMS]; /* seconds of calls along each dimension, waited for or not */
 	double sent[TESS_MESH_DIMS]; /* bytes to other ranks along each dimension */
-	double flops;
 };
 
 /*

@@ -109,13 +109,13 @@ tess_status plan_print_json(const struct tess_forecast *f)
 
 	if (st)
 		return st;
-	o = json_pack("{s:o, s:i, s:b, s:f, s:f, s:o, s:f, s:f, s:f, s:o, s:f, s:f, s:s}",
-	              "strategy", json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits",
-	              (int)f->fits, "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
+	o = json_pack("{s:o, s:i, s:b, s:f, s:f, s:o, s:f, s:f, s:f, s:o, s:f, s:s}", "strategy",
+	              json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits", (int)f->fits,
+	              "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
 	              list_terms(f->terms, times, TESS_TIMES), "prompt_seconds", f->prompt_seconds,
 	              "token_seconds", f->token_seconds, "memory", f->memory, "holds",
-	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "flops",
-	              f->flops, "bound", f->bound);
+	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound",
+	              f->bound);
 	line = o ? json_dumps(o, JSON_REAL_PRECISION(9)) : NULL;
 	if (line)
 		puts(line);
