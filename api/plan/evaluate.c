@@ -215,26 +215,36 @@ static void sample_data_calls(struct evaluation *e, const struct tess_program *p
 		}
 }
 
-/* Measures a program without stages, as if its halves were actions. */
-static tess_status measure_halves(struct evaluation *e, const struct tess_program *p,
-                                  const struct tess_rank_program *l)
+/* Adds both halves of a step of training of a rank to the sample. */
+static tess_status sample_halves(struct evaluation *e, const struct tess_program *p,
+                                 const struct tess_rank_program *l, int32_t middle)
 {
 	const struct tess_machine *m = e->planner->machine;
-	struct tess_step_time all = { 0 }, half[2] = { 0 };
-	int32_t middle = find_backward_step(p, l);
-	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
-	tess_status st = tess_steps_time(m, p, l, 0, l->nsteps, &e->known, &all);
+	struct tess_step_time half[2] = { 0 };
+	tess_status st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 
-	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
-	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
-	if (st || !e->sample)
-		return st;
-	st = tess_steps_time(m, p, l, 0, middle, &e->known, &half[0]);
 	if (!st)
 		st = tess_steps_time(m, p, l, middle, l->nsteps, &e->known, &half[1]);
 	keep_slowest(&e->forward, &half[0]);
 	keep_slowest(&e->backward, &half[1]);
 	sample_data_calls(e, p, l);
+	return st;
+}
+
+/* Measures a program without stages, whose steps are one action, or halves of a sample. */
+static tess_status measure_steps(struct evaluation *e, const struct tess_program *p,
+                                 const struct tess_rank_program *l)
+{
+	struct tess_step_time all = { 0 };
+	int32_t middle = find_backward_step(p, l);
+	int32_t stage = tess_program_get_pipeline_rank(p, l->rank);
+	tess_status st;
+
+	measure_values(e, p, l, stage, (const int32_t[]){ 0, middle, l->nsteps });
+	if (e->sample)
+		return sample_halves(e, p, l, middle);
+	st = tess_steps_time(e->planner->machine, p, l, 0, l->nsteps, &e->known, &all);
+	keep_slowest(&e->stage[stage].of[TESS_PIPELINE_FORWARD], &all);
 	return st;
 }
 
@@ -260,7 +270,7 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
 	}
-	return l->nsegments || st ? st : measure_halves(e, p, l);
+	return l->nsegments || st ? st : measure_steps(e, p, l);
 }
 
 /* Records and lowers the program, and measures its stages and ranks. */
