@@ -14,9 +14,6 @@ enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 #define LARGE_BUCKET (UINT64_C(256) << 20)
 /* Large buckets of the weights of a stage from which on they are used. */
 enum { MANY_BUCKETS = 4 };
-/* Share of a backward that hides calls along dp; share of these that is seen all the same. */
-#define HIDING 0.8
-#define SEEN 0.05
 /* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
 enum { REPLICAS = 2 };
 
@@ -203,153 +200,6 @@ static tess_status find_composed(struct composer *c, int what, struct composed_k
 
 /* ---- an estimate ----------------------------------------------------------------------------- */
 
-static double sum_terms(const double *term)
-{
-	double sum = 0;
-
-	for (int32_t i = 0; i < TESS_TERM_DATA; i++)
-		sum += term[i];
-	return sum;
-}
-
-/* The layers of a stage, and whether it has what is around the layers. */
-struct stage_size {
-	double layers;
-	bool last;
-};
-
-/* Distributes layers over n stages so that the largest takes least time. */
-static struct stage_size find_largest_stage(const struct tess_planner *p,
-                                            const struct composed *compute, int32_t n)
-{
-	double layer = sum_terms(compute->layer.forward) + sum_terms(compute->layer.backward);
-	double base = sum_terms(compute->base.forward) + sum_terms(compute->base.backward);
-	double all = (double)p->layers, last, other;
-
-	if (n == 1)
-		return (struct stage_size){ all, true };
-	last = (double)(int64_t)((all * layer + base) / n / layer - base / layer);
-	last = last < 0 ? 0 : last;
-	other = (double)tess_up((int64_t)(all - last), n - 1);
-	return other * layer > last * layer + base ? (struct stage_size){ other, false }
-	                                           : (struct stage_size){ last, true };
-}
-
-static double add_around(double layer, double base, struct stage_size s)
-{
-	return layer * s.layers + (s.last ? base : 0);
-}
-
-/* Returns the time that stages wait, in steps of micro-batches of a rank. */
-static double count_bubbles(const struct candidate *k)
-{
-	switch (k->schedule) {
-	case 1:
-		return (k->pp - 1) / 2.0;
-	case 2:
-		return (k->pp - 1) / 3.0;
-	case 3:
-		return 0;
-	default:
-		return k->pp - 1;
-	}
-}
-
-/* Returns the ranks along dp that keep shares of a weight. */
-static int32_t count_shards(const struct composer *c, const struct candidate *k)
-{
-	return k->zero == ZERO_HOSTS ? c->planner->machine->ranks_per_host / k->tp : k->dp;
-}
-
-/* Returns the seconds of the calls along dp. */
-static double time_data_calls(const struct composer *c, const struct candidate *k,
-                              const struct tess_sample *s)
-{
-	const struct tess_machine *m = c->planner->machine;
-	double sum = 0;
-
-	for (int32_t i = 0; i < TESS_DATA_CALLS; i++) {
-		bool among;
-		const char *name = tess_planner_get_data_call(i, &among);
-		int32_t n = among ? count_shards(c, k) : k->dp;
-		double start = tess_machine_communicate(m, name, n, k->tp, 0);
-
-		sum += s->calls[i] * start +
-		       tess_machine_communicate(m, name, n, k->tp, s->moved[i] * (n - 1) / n) -
-		       start;
-	}
-	return sum * m->time[TESS_TERM_DATA];
-}
-
-/* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
-static double time_optimizer(const struct composer *c, const struct candidate *k,
-                             const struct composed *data, struct stage_size s)
-{
-	const struct tess_planner *p = c->planner;
-	const struct tess_machine *m = p->machine;
-	int32_t n = count_shards(c, k);
-	double returned = add_around(data->layer.returned, data->base.returned, s);
-	double state = add_around(data->layer.state, data->base.state, s);
-
-	return tess_optimizer_time(m, state, p->moments, 4) * m->time[TESS_TERM_OPTIMIZER] +
-	       (returned > 0 ? m->time[TESS_TERM_DATA] *
-	                               tess_machine_communicate(m, "all_gather", n, k->tp,
-	                                                        returned * (n - 1) / n)
-	                     : 0);
-}
-
-static double estimate_seconds(const struct composer *c, const struct candidate *k,
-                               const struct composed *compute, const struct composed *data)
-{
-	const struct tess_planner *p = c->planner;
-	int32_t per_rank;
-	double forward, backward, calls, hidden, seconds;
-	struct stage_size s;
-
-	tess_candidate_get_schedule(k->schedule, &per_rank);
-	per_rank = k->pp > 1 ? per_rank : 1;
-	s = find_largest_stage(p, compute, k->pp * per_rank);
-	forward = per_rank * add_around(sum_terms(compute->layer.forward),
-	                                sum_terms(compute->base.forward), s);
-	backward = per_rank * add_around(sum_terms(compute->layer.backward),
-	                                 sum_terms(compute->base.backward), s);
-	calls = k->dp == 1 ? 0
-	                   : per_rank * add_around(time_data_calls(c, k, &data->layer),
-	                                           time_data_calls(c, k, &data->base), s);
-	hidden = calls - HIDING * backward;
-	hidden = hidden > SEEN * calls ? hidden : SEEN * calls;
-	seconds = (double)k->micro * (forward + backward) +
-	          hidden * (p->machine->once ? 1 : (double)k->micro);
-	if (k->pp > 1)
-		seconds += count_bubbles(k) * (forward + backward);
-	return seconds + per_rank * time_optimizer(c, k, data, s) +
-	       p->machine->time[TESS_TERM_FIXED];
-}
-
-/* Returns the bytes of a rank with the base, and of the first one, whichever has more. */
-static double estimate_memory(const struct composer *c, const struct candidate *k,
-                              const struct composed *compute, const struct composed *data)
-{
-	double layers = (double)tess_up(c->planner->layers, k->pp), most = 0;
-	double live = k->schedule == 1 ? k->pp + (k->pp - 1) / 2.0 : k->pp;
-
-	live = live < (double)k->micro ? live : (double)k->micro;
-	for (int end = 0; end < (k->pp > 1 ? 2 : 1); end++) { /* the last rank, then the first */
-		const struct stage_size s = { layers, true };
-		double kept = k->pp == 1 ? 1 : end ? live : 1, sum;
-
-		sum = end || k->dp == 1 ? 0 : data->base.holds[TESS_HOLDS_STEP];
-		for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
-			sum += kept * compute->layer.holds[i] * layers +
-			       (end ? 0 : compute->base.holds[i]);
-		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-			sum += add_around(data->layer.holds[i],
-			                  data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
-		most = sum > most ? sum : most;
-	}
-	return most + c->planner->machine->holds[TESS_HOLDS_FIXED];
-}
-
 /* Composes the rows of a candidate, on the line through two numbers of sequences. */
 static tess_status compose_rows(struct composer *c, const struct candidate *k, struct composed *out)
 {
@@ -391,7 +241,8 @@ static double get_share(double plain, double sampled, double shards, double n)
 static void share_sample(const struct composer *c, const struct candidate *k,
                          const struct tess_sample *plain, struct tess_sample *s)
 {
-	double n = count_shards(c, k), sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
+	double n = tess_candidate_count_shards(c->planner, k),
+	       sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
 
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
 		s->holds[i] = get_share(plain->holds[i], s->holds[i], sampled, n);
@@ -410,7 +261,8 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
 		return TESS_OK;
 	}
 	memset(&key, 0, sizeof key);
-	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * count_shards(c, k) : REPLICAS;
+	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * tess_candidate_count_shards(c->planner, k)
+	                               : REPLICAS;
 	key.tp = k->tp;
 	key.plan = k->plan;
 	key.zero = k->zero;
@@ -434,8 +286,8 @@ tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
 		return st;
 	if (compute.refused || data.refused)
 		return TESS_EINVAL;
-	k->memory = estimate_memory(c, k, &compute, &data);
-	k->seconds = estimate_seconds(c, k, &compute, &data);
+	k->memory = tess_candidate_estimate_memory(c->planner, k, &compute, &data);
+	k->seconds = tess_candidate_estimate_seconds(c->planner, k, &compute, &data);
 	return TESS_OK;
 }
 
