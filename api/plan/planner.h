@@ -7,6 +7,11 @@
 
 #include <tessera/planner.h>
 
+struct tess_found_plan { /* a plan of rules along tp, as JSON text */
+	int32_t tp;
+	const char *text;
+};
+
 struct tess_planner {
 	struct tess_arena arena;
 	struct tess_planner_options options; /* with their defaults */
@@ -21,9 +26,13 @@ struct tess_planner {
 		int64_t layers;
 	} shallow[2];
 	int64_t layers; /* numbered modules of the model */
+	int64_t first,
+		period; /* with `shallow`: alike are layers i and i + period from `first` on */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
+	struct tess_found_plan *found; /* by tess_planner_find_styles */
+	int32_t nfound;
 	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
 };
 
@@ -69,6 +78,12 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
  */
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);
+
+/*
+ * Finds plans with a style of its own for each module along tp, among all styles that are
+ * registered, and adds them to p->found: the fastest, and some that take less memory (styles.c).
+ */
+tess_status tess_planner_find_styles(struct tess_planner *p, int32_t tp);
 
 /* Estimates a strategy without stages from models with fewer layers. */
 tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,

@@ -56,9 +56,11 @@ struct tess_planner_options {
 	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. */
 	int32_t weights;
 	int32_t kv_dtype;
-	int32_t reserved;
+	/* 1: tess_planner_search also searches a style for each module along tp, among all that are
+	 * registered and call no functions of their own. */
+	int32_t styles;
 };
-TESS_TIGHT(tess_planner_options, reserved);
+TESS_TIGHT(tess_planner_options, styles);
 
 /* What a step spends time on: indices of tess_forecast.terms. */
 enum {

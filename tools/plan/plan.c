@@ -23,6 +23,7 @@ static const struct tess_tool_option rank_options[] = {
 	{ "memory", "SIZE",
 	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB (default: that of the machine)",
 	  .at = offsetof(struct plan_options, memory), .parse = tess_tool_parse_memory },
+	{ "styles", NULL, "search a style for each module, too", AT(styles) },
 	{ 0 },
 };
 static const struct tess_tool_option training_options[] = {
@@ -94,7 +95,8 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
 		                                .weights = a->weights,
-		                                .kv_dtype = a->kv_dtype };
+		                                .kv_dtype = a->kv_dtype,
+		                                .styles = a->styles };
 
 	return tess_planner_open(a->model, &o, out);
 }
