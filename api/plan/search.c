@@ -314,7 +314,9 @@ tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t 
 	p->nranks = nranks;
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
+	tess_arena_keep_blocks();
 	st = run_search(s, most, list, n);
+	tess_arena_drop_blocks();
 	fesetenv(&callers);
 	p->nranks = 0;
 	free(s);
