@@ -171,6 +171,18 @@ static tess_status compare_considered(struct tess_planner *p, const struct plan_
 	return st;
 }
 
+/* Prints a message; what would fit instead has a line each. */
+static void print_failure(const char *message)
+{
+	bool lines = !strncmp(message, "nothing fits", strlen("nothing fits"));
+	const char *end;
+
+	fputs("tessera plan: ", stderr);
+	for (; lines && (end = strstr(message, "; ")) != NULL; message = end + 2)
+		fprintf(stderr, "%.*s;\n  ", (int)(end - message), message);
+	fprintf(stderr, "%s\n", message);
+}
+
 static tess_status search_and_print(struct tess_planner *p, const struct plan_options *a)
 {
 	const struct tess_forecast *const *best;
@@ -207,7 +219,7 @@ static int run_plan_command(int argc, char **argv)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
 	tess_planner_close(p);
 	if (st)
-		fprintf(stderr, "tessera plan: %s\n", tess_error());
+		print_failure(tess_error());
 	return st ? 1 : 0;
 }
 
