@@ -18,7 +18,7 @@ struct tess_planner {
 	struct tess_planned_model model; /* its plan is that of nothing */
 	struct tess_machine *machine;
 	struct tess_device device; /* of the machine: a description that runs nothing */
-	double memory; /* bytes of a rank */
+	double memory; /* bytes of a rank of those that were chosen last */
 	/* models with the first layers, from which the others follow; layers 0: the model itself */
 	struct tess_shallow {
 		struct tess_planned_model model;
@@ -35,6 +35,9 @@ struct tess_planner {
 	int32_t nfound;
 	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
 };
+
+/* Sets rates and memory to those of a rank of `nranks`. */
+void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks);
 
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
