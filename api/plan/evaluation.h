@@ -1,0 +1,64 @@
+/* evaluation.h - a strategy that is predicted, shared by the files that predict it. */
+#ifndef TESS_API_PLAN_EVALUATION_H
+#define TESS_API_PLAN_EVALUATION_H
+
+#include "api/plan/planner.h"
+
+#include <tessera/train.h>
+
+struct evaluation {
+	struct tess_planner *planner;
+	const struct tess_planned_model *model; /* of the planner, or one with fewer layers */
+	int64_t batch, sequence; /* of a step of training */
+	const struct tess_strategy *strategy;
+	struct tess_forecast *out;
+	struct explanation x;
+	struct tess_trainer_options training;
+	struct tess_op_known known;
+	struct tess_attended attended;
+	int32_t *rows; /* positions, then slots */
+	int64_t micro; /* micro-batches of a step */
+	struct tess_stage_time *stage;
+	int32_t nstages;
+	double send; /* bytes that a stage sends forward, at most */
+	struct evaluation_halves *halves; /* NULL: the whole program is predicted */
+	bool opened; /* the plan */
+};
+
+/* A sample, and both halves of a step of training without stages, of the slowest rank. */
+struct evaluation_halves {
+	struct tess_step_time forward, backward;
+	struct tess_sample *sample;
+	/* adds a rank, whose backward starts at step `middle` */
+	tess_status (*add)(struct evaluation *e, const struct tess_program *p,
+	                   const struct tess_rank_program *l, int32_t middle);
+};
+
+/* Opens the plan and the mesh of a strategy. Call evaluation_close also after a failure. */
+tess_status evaluation_open(struct evaluation *e);
+void evaluation_close(struct evaluation *e);
+/* Frees the program, after which another one can be measured. */
+void evaluation_close_program(struct evaluation *e);
+/* Returns the ranks along dp, which share the sequences of a step. */
+int64_t evaluation_count_replicas(const struct evaluation *e);
+/* Sets the positions and slots of n sequences of `length` rows from position `from` on. */
+tess_status evaluation_set_rows(struct evaluation *e, int64_t n, int64_t length, int64_t from);
+/* Sets the rows and the options of a step of training. TESS_EINVAL: its batch cannot be cut so. */
+tess_status evaluation_set_training(struct evaluation *e);
+
+/* Records and lowers the program, and measures its stages and ranks. */
+tess_status evaluation_measure_program(struct evaluation *e);
+/* Sets the memory of the fullest rank. positions: those of the cache of a replica. */
+void evaluation_measure_memory(struct evaluation *e, double positions);
+/* Keeps the slower of two times, and the longer `once`. */
+void evaluation_keep_slowest(struct tess_step_time *kept, const struct tess_step_time *t);
+/* Returns the most elements of optimizer state of a rank. */
+double evaluation_count_state(const struct evaluation *e);
+
+/* Adds each term `times` times. */
+void evaluation_add_terms(double *sum, const double *term, double times);
+/* Set the terms and the memory of the forecast. */
+tess_status evaluation_predict_training(struct evaluation *e);
+tess_status evaluation_predict_generation(struct evaluation *e);
+
+#endif
