@@ -164,5 +164,12 @@ tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_stra
 tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                 const struct tess_forecast *const **out, int32_t *n);
 
+/*
+ * Searches as tess_planner_search, but gives the strategies that no other one beats in both time
+ * and memory: fastest first, each with less memory than those before it, at most `most`.
+ */
+tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t most,
+                                 const struct tess_forecast *const **out, int32_t *n);
+
 TESS_END
 #endif

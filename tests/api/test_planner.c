@@ -226,6 +226,33 @@ START_TEST(searches)
 }
 END_TEST
 
+/* What --explore gives is in order, begins with the best, and has what half of the memory does. */
+START_TEST(explores_time_and_memory)
+{
+	struct tess_planner *p = open_planner_for(0);
+	const struct tess_forecast *const *best, *const *front;
+	const struct tess_forecast *last;
+	double seconds;
+	int32_t n;
+
+	ck_assert_msg(!tess_planner_search(p, 8, 1, &best, &n), "%s", tess_error());
+	seconds = best[0]->seconds;
+	ck_assert_msg(!tess_planner_explore(p, 8, 1000, &front, &n), "%s", tess_error());
+	ck_assert(n > 2 && front[0]->seconds == seconds);
+	for (int32_t i = 0; i < n; i++) {
+		expect_sums(front[i]);
+		ck_assert(front[i]->fits && front[i]->nranks == 8);
+		ck_assert(!i || (front[i - 1]->seconds < front[i]->seconds &&
+		                 front[i - 1]->memory > front[i]->memory));
+	}
+	last = front[n - 1];
+	ck_assert(last->memory < front[0]->memory / 2);
+	ck_assert(!tess_planner_explore(p, 8, 2, &front, &n) && n == 2);
+	ck_assert_int_eq(tess_planner_explore(p, 0, 3, &front, &n), TESS_EINVAL);
+	tess_planner_close(p);
+}
+END_TEST
+
 /* Half of the memory that plain dp takes is kept by a strategy with less. */
 START_TEST(less_memory)
 {
@@ -263,6 +290,7 @@ int main(void)
 	tcase_add_loop_test(t, refusals_are_those_of_the_run, 0, sizeof refused / sizeof *refused);
 	tcase_add_loop_test(t, options_that_are_wrong, 0, sizeof wrong / sizeof *wrong);
 	tcase_add_test(t, searches);
+	tcase_add_test(t, explores_time_and_memory);
 	tcase_add_test(t, less_memory);
 	failed = suite_end(r);
 	scratch_remove();

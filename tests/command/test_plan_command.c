@@ -66,6 +66,27 @@ START_TEST(table_and_json)
 }
 END_TEST
 
+START_TEST(explores)
+{
+	char text[TEXT];
+	json_t *line[8];
+	int n;
+
+	plan_data(text, "-n 8 --explore --top 8 --json " PLANNED);
+	n = read_lines(text, line);
+	ck_assert_int_ge(n, 2);
+	for (int i = 0; i < n; i++)
+		ck_assert(!i || (get_forecast_number(line[i - 1], "seconds") <
+		                         get_forecast_number(line[i], "seconds") &&
+		                 get_forecast_number(line[i - 1], "memory") >
+		                         get_forecast_number(line[i], "memory")));
+	for (int i = 0; i < n; i++)
+		json_decref(line[i]);
+	plan_data(text, "-n 8 --explore --top 2 " PLANNED);
+	ck_assert_int_eq(count_occurrences(text, "--mesh "), 2);
+}
+END_TEST
+
 /* The best strategy runs, and trains the weights of one rank. */
 START_TEST(what_it_writes_runs)
 {
@@ -190,6 +211,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_test(t, table_and_json);
+	tcase_add_test(t, explores);
 	tcase_add_test(t, what_it_writes_runs);
 	tcase_add_test(t, considers_a_strategy);
 	tcase_add_test(t, predicts_a_file);

@@ -43,7 +43,10 @@ static const struct tess_tool_option generation_options[] = {
 	{ 0 },
 };
 static const struct tess_tool_option output_options[] = {
-	{ "top", "N", "print the N best strategies (default: 5)", AT(most), .lo = 1, .hi = 1000 },
+	{ "top", "N", "print the N best strategies (default: 5, or all of --explore)", AT(most),
+	  .lo = 1, .hi = 1000 },
+	{ "explore", NULL, "print the strategies that no other beats in both time and memory",
+	  AT(explore) },
 	{ "consider", "OPTIONS",
 	  "compare with a strategy of your own: '--mesh dp=2,tp=4 --plan tp+sp'", AT(consider) },
 	{ "strategies", "FILE",
@@ -172,7 +175,9 @@ static tess_status search_and_print(struct tess_planner *p, const struct plan_op
 {
 	const struct tess_forecast *const *best;
 	int32_t n;
-	tess_status st = tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
+	tess_status st =
+		a->explore ? tess_planner_explore(p, a->ranks, a->most ? a->most : 1000, &best, &n)
+			   : tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
 
 	if (st)
 		return st;
