@@ -189,9 +189,9 @@ static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 	w->out->sent[s->along] += c.bytes;
 	w->out->called[s->along] += seconds;
 	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
-	if (s->started)
-		w->ended[at] = *link;
-	else
+	w->ended[at] = *link;
+	/* ranks that share the host's CPUs move and add the bytes themselves */
+	if (!s->started || w->m->device->ranks)
 		wait_until(w, term, *link);
 }
 
@@ -279,8 +279,7 @@ double tess_optimizer_time(const struct tess_machine *m, double n, int32_t momen
 {
 	/* reads and writes weights and moments, and reads gradients */
 	double bytes = n * (2 * width + 8 * moments + 4);
+	const char *op = moments > 1 || !tess_machine_has_op(m, "sgd") ? "adamw" : "sgd";
 
-	return n > 0 ? m->latency + tess_machine_compute(m, moments > 1 ? "adamw" : "sgd", "memory",
-	                                                 n / 1024, bytes)
-	             : 0;
+	return n > 0 ? m->latency + tess_machine_compute(m, op, "memory", n / 1024, bytes) : 0;
 }
