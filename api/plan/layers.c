@@ -162,7 +162,6 @@ tess_status tess_planner_find_layers(struct tess_planner *p)
 			st = make_shallow(p, first + 2 * period, &p->shallow[1]);
 		if (!st && first + 4 * period <= l->n)
 			st = make_shallow(p, first + 4 * period, &p->shallow[2]);
-		p->period = period;
 	}
 	free(l);
 	return st;

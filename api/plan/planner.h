@@ -25,10 +25,8 @@ struct tess_planner {
 		json_t *config;
 		int64_t layers;
 	} shallow[3];
-	int64_t period; /* layers of shallow[1] after those of shallow[0] */
 	int64_t layers; /* numbered modules of the model */
-	int64_t first,
-		period; /* with `shallow`: alike are layers i and i + period from `first` on */
+	int64_t first, period; /* with `shallow`: alike are i and i + period from `first` on */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
@@ -105,7 +103,8 @@ void tess_planner_close_layers(struct tess_planner *p);
 
 /*
  * Finds plans with a style of its own for each module along tp, among all styles that are
- * registered, and adds them to p->found: the fastest, and some that take less memory (styles.c).
+ * registered, and adds them to p->found: the fastest, and some that take less memory
+ * (styles/decide.c).
  */
 tess_status tess_planner_find_styles(struct tess_planner *p, int32_t tp);
 

@@ -174,7 +174,7 @@ static tess_status compare_considered(struct tess_planner *p, const struct plan_
 }
 
 /* Prints a message; what would fit instead has a line each. */
-static void print_failure(const char *message)
+static void print_plan_failure(const char *message)
 {
 	bool lines = !strncmp(message, "nothing fits", strlen("nothing fits"));
 	const char *end;
@@ -221,7 +221,7 @@ static int run_plan_command(int argc, char **argv)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
 	tess_planner_close(p);
 	if (st)
-		print_failure(tess_error());
+		print_plan_failure(tess_error());
 	return st ? 1 : 0;
 }
 
