@@ -129,20 +129,16 @@ static double measure_kept(const struct estimate *e, int32_t stage)
 	return sum;
 }
 
-/* Returns the bytes of a slot, or of the arena, of a stage. */
-static double measure_values(const struct estimate *e, int32_t stage, bool slot)
+/* Returns the bytes of a slot of a stage. */
+static double measure_slot(const struct estimate *e, int32_t stage)
 {
 	const struct staged *s = &e->staged;
-	int32_t last = e->schedule->pipeline->nstages - 1;
-	double n = e->schedule->layers[stage];
+	double layers = e->schedule->layers[stage] * s->layer.slot;
 
-	if (stage == last)
-		return slot ? n * s->layer.slot + s->end[1].slot
-		            : n * s->layer.arena + s->end[1].arena;
-	if (!slot)
-		return n * s->layer.arena + s->end[0].arena;
+	if (stage == e->schedule->pipeline->nstages - 1)
+		return layers + s->end[1].slot;
 	/* one in the middle also receives values, and sends gradients */
-	return n * s->layer.slot + s->end[0].slot + (stage ? 2 * s->layer.sent : 0);
+	return layers + s->end[0].slot + (stage ? 2 * s->layer.sent : 0);
 }
 
 /* Returns the bytes of the fullest rank. */
@@ -155,12 +151,12 @@ static double estimate_staged_memory(const struct estimate *e)
 		double sum = 0, arena = 0;
 
 		for (int32_t s = 0; s < pipeline->nstages; s++) {
-			double own = measure_values(e, s, false);
+			double own = e->staged.end[s == pipeline->nstages - 1].arena;
 
 			if (pipeline->rank_of[s] != r)
 				continue;
 			sum += measure_kept(e, s) +
-			       e->schedule->timeline->stage_live[s] * measure_values(e, s, true);
+			       e->schedule->timeline->stage_live[s] * measure_slot(e, s);
 			arena = own > arena ? own : arena;
 		}
 		most = sum + arena > most ? sum + arena : most;

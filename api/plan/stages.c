@@ -104,6 +104,14 @@ static tess_status measure_stages(struct stager *s, const struct staged_key *key
 	return tess_planner_sample_stages(p, model, &strategy, 2 * key->local, out);
 }
 
+/* Layers share the arena, which is that of two stages with enough of them. */
+static void keep_arenas(const struct tess_stage_sample stage[2], struct staged *out)
+{
+	out->layer.arena = 0;
+	for (int i = 0; i < 2; i++)
+		out->end[i].arena = stage[i].arena;
+}
+
 /* Measures a layer and the ends: from one and two periods of alike layers in each stage. */
 static tess_status measure_staged(struct stager *s, const struct staged_key *key,
                                   struct staged *out)
@@ -121,6 +129,7 @@ static tess_status measure_staged(struct stager *s, const struct staged_key *key
 		combine_stages(1 / half, &at[0][0], 0, &at[0][0], &out->layer);
 		combine_stages(0, &at[0][0], 0, &at[0][0], &out->end[0]);
 		combine_stages(1, &at[0][1], -half, &out->layer, &out->end[1]);
+		keep_arenas(at[0], out);
 		return st;
 	}
 	st = measure_stages(s, key, &p->shallow[1].model, first, at[0]);
@@ -131,6 +140,7 @@ static tess_status measure_staged(struct stager *s, const struct staged_key *key
 	combine_stages(-1 / period, &at[0][0], 1 / period, &at[1][0], &out->layer);
 	combine_stages(1, &at[0][0], -(double)first, &out->layer, &out->end[0]);
 	combine_stages(1, &at[0][1], -period, &out->layer, &out->end[1]);
+	keep_arenas(at[1], out);
 	return TESS_OK;
 }
 
