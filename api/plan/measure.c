@@ -145,7 +145,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
-	e->x.most = e->halves != NULL;
+	e->x.most = true;
 	return tess_explaining_measure_ranks(&e->x);
 }
 
