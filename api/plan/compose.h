@@ -27,9 +27,13 @@ enum { SCHEDULE_APART = 2, SCHEDULES = 4 };
 /* Returns "1f1b", ...; *per_rank: stages of a rank. */
 const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank);
 
+/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
+enum { REPLICAS = 2 };
 /* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
 struct composed {
 	struct tess_sample base, layer;
+	/* of what is done along dp: by number of layers, of the forward and the backward */
+	struct tess_step_trace trace[2][2];
 	bool refused;
 };
 struct composer; /* programs that were lowered */

@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/shard/move.h"
+#include "nn/cost/step_trace.h"
 #include "nn/cost/step_work.h"
 #include "nn/op/kinds.h"
 #include "nn/program/storage.h"
@@ -67,12 +68,21 @@ struct walk {
 	struct started *started;
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
+	struct tess_step_trace *trace; /* NULL: none is kept */
 	tess_status status;
 };
+
+static void trace_item(struct walk *w, struct tess_trace_item item)
+{
+	if (w->trace && !w->status)
+		w->status = tess_trace_add(w->trace, item);
+}
 
 /* Adds what takes `seconds`, without the factor of the machine. */
 static void add_time(struct walk *w, int32_t term, double seconds)
 {
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WORK,
+	                                        .seconds = seconds * w->m->time[term] });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		w->clock[i].out->term[term] += seconds;
 		w->clock[i].now += seconds * w->m->time[term];
@@ -156,6 +166,9 @@ static void start_record(struct walk *w, const struct tess_step *s)
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH,
+	                                        .seconds = w->m->launch *
+	                                                   w->m->time[TESS_TERM_LATENCY] });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct clock *c = &w->clock[i];
 
@@ -253,6 +266,11 @@ static void add_call(struct walk *w, const struct tess_step *s)
 
 	if (c.nranks == 1)
 		return;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_CALL,
+	                                        .seconds = seconds * w->m->time[term],
+	                                        .call = c,
+	                                        .step = s,
+	                                        .data = term == TESS_TERM_DATA });
 	if (s->started)
 		started = keep_started(w, s);
 	if (w->status)
@@ -279,6 +297,7 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 		i--;
 	if (i < 0)
 		return;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
 	for (int32_t k = 0; k < w->nclocks; k++)
 		wait_until(w, &w->clock[k], classify_call(w, of), w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
@@ -306,9 +325,10 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
-tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
-                            const struct tess_rank_program *l, int32_t first, int32_t end,
-                            const struct tess_op_known *known, struct tess_step_time *out)
+tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end,
+                             const struct tess_op_known *known, struct tess_step_time *out,
+                             struct tess_step_trace *trace)
 {
 	struct tess_step_time with = { 0 };
 	struct walk w = { .m = m,
@@ -316,6 +336,7 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 		          .known = known,
 		          .rank = l->rank,
 		          .record = -1,
+		          .trace = trace,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
 
@@ -331,6 +352,13 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 		out->sent[p->data_along] += with.sent[p->data_along];
 	}
 	return TESS_OK;
+}
+
+tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
+                            const struct tess_rank_program *l, int32_t first, int32_t end,
+                            const struct tess_op_known *known, struct tess_step_time *out)
+{
+	return tess_steps_trace(m, p, l, first, end, known, out, NULL);
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
