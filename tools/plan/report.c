@@ -58,7 +58,7 @@ static void print_planned_options(const struct tess_forecast *const *f, int32_t 
 }
 
 /* Prints the plans that the table names. */
-static void print_plans(const struct tess_forecast *const *f, int32_t n)
+static void print_found_plans(const struct tess_forecast *const *f, int32_t n)
 {
 	for (int32_t i = 0; i < n; i++)
 		if (*f[i]->strategy.plan == '{' && find_first_with_plan(f, i) == i)
@@ -76,7 +76,7 @@ void plan_print_table(const struct plan_options *a, const struct tess_forecast *
 		       f[i]->rate, format_held_bytes(f[i]->memory, bytes), f[i]->bound);
 		print_planned_options(f, i);
 	}
-	print_plans(f, n);
+	print_found_plans(f, n);
 }
 
 void plan_print_comparison(const struct tess_forecast *a, const struct tess_forecast *b)
