@@ -35,6 +35,23 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
 	return cut;
 }
 
+void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, double seconds)
+{
+	int32_t i = 0;
+
+	if (seconds <= 0)
+		return;
+	while (i < w->n && (w->of[i].along != along || strcmp(w->of[i].call, call) != 0))
+		i++;
+	i = i < TESS_WAITED_MAX ? i : TESS_WAITED_MAX - 1;
+	if (i == w->n) {
+		w->of[i].call = call;
+		w->of[i].along = along;
+		w->n++;
+	}
+	w->of[i].seconds += seconds;
+}
+
 /* A walk over steps. */
 struct walk {
 	const struct tess_machine *m;
@@ -174,6 +191,17 @@ struct tess_step_call tess_step_find_call(const struct tess_machine *m,
 	};
 }
 
+/* Adds the time that the rank waits for a call to end. */
+static void wait_for_call(struct walk *w, const struct tess_step *s, double end)
+{
+	int32_t term = classify_call(w, s);
+	double before = w->out->term[term];
+
+	wait_until(w, term, end);
+	tess_waited_add(&w->out->waited, choose_call(w->m, s), s->along,
+	                w->out->term[term] - before);
+}
+
 static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 {
 	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
@@ -191,7 +219,7 @@ static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 	if (s->started)
 		w->ended[at] = *link;
 	else
-		wait_until(w, term, *link);
+		wait_for_call(w, s, *link);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -215,7 +243,7 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 		while (of > 0 && l->step[of] != s->of)
 			of--;
 		if (!is_to_stage(w, s->of))
-			wait_until(w, classify_call(w, s->of), w->ended[of]);
+			wait_for_call(w, s->of, w->ended[of]);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
 		break;
