@@ -1,5 +1,5 @@
 /* compose.c - estimates strategies from few lowered layers. */
-#include "api/plan/compose.h"
+#include "api/plan/estimate.h"
 #include "core/base/status.h"
 
 #include <stdlib.h>
@@ -28,6 +28,7 @@ struct entry {
 enum { FIND_DATA, FIND_FEW, FIND_MORE, FINDS };
 struct composer {
 	struct tess_planner *planner;
+	struct stager *stager;
 	size_t last[FINDS]; /* entries that were found last */
 	struct entry *entry;
 	size_t n, room;
@@ -48,13 +49,14 @@ tess_status tess_composer_open(struct tess_planner *p, struct composer **out)
 	if (!*out)
 		return tess_fail(TESS_ENOMEM, "out of memory for a search");
 	(*out)->planner = p;
-	return TESS_OK;
+	return tess_stager_open(p, &(*out)->stager);
 }
 
 void tess_composer_close(struct composer *c)
 {
 	if (!c)
 		return;
+	tess_stager_close(c->stager);
 	free(c->entry);
 	free(c);
 }
@@ -277,18 +279,24 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
 
 tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
 {
-	struct composed compute, data;
-	tess_status st = compose_rows(c, k, &compute);
+	struct estimate e = { .planner = c->planner, .candidate = k };
+	tess_status st = compose_rows(c, k, &e.compute);
 
-	if (!st && !compute.refused)
-		st = compose_data(c, k, &compute, &data);
+	if (!st && !e.compute.refused)
+		st = compose_data(c, k, &e.compute, &e.data);
+	if (!st && k->pp > 1)
+		st = tess_stager_compose(c->stager, k, &e.staged);
 	if (st)
 		return st;
-	if (compute.refused || data.refused)
+	if (e.compute.refused || e.data.refused || e.staged.refused)
 		return TESS_EINVAL;
-	k->memory = tess_candidate_estimate_memory(c->planner, k, &compute, &data);
-	k->seconds = tess_candidate_estimate_seconds(c->planner, k, &compute, &data);
-	return TESS_OK;
+	if (k->pp > 1)
+		st = tess_stager_find_schedule(c->stager, k, &e.staged, &e.schedule);
+	if (!st && k->pp > 1)
+		st = tess_stager_simulate(c->stager, k, &e.staged, e.schedule, &e.computed);
+	if (!st)
+		tess_candidate_estimate(&e);
+	return st;
 }
 
 tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k)

@@ -22,7 +22,8 @@ struct candidate {
 	double seconds, memory; /* estimates */
 };
 
-enum { SCHEDULES = 4 };
+/* From SCHEDULE_APART on, gradients of weights are apart from those of inputs. */
+enum { SCHEDULE_APART = 2, SCHEDULES = 4 };
 /* Returns "1f1b", ...; *per_rank: stages of a rank. */
 const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank);
 
@@ -48,11 +49,6 @@ tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k)
 
 /* Returns the ranks along dp that keep shares of a weight. */
 int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k);
-/* Estimate a candidate from what it computes with dp=1, and what it does along dp (estimate.c). */
-double tess_candidate_estimate_seconds(const struct tess_planner *p, const struct candidate *k,
-                                       const struct composed *compute, const struct composed *data);
-double tess_candidate_estimate_memory(const struct tess_planner *p, const struct candidate *k,
-                                      const struct composed *compute, const struct composed *data);
 
 /* Makes the strategy of a candidate, in the planner's memory. NULL: out of memory. */
 const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,

@@ -126,6 +126,8 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 		                           s->kind == TESS_PIPELINE_FORWARD ? s->end : s->first,
 		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
+		e->stage[s->stage].slot = (double)l->slot_bytes[s->stage];
+		e->stage[s->stage].arena = (double)l->bytes;
 	}
 	return l->nsegments || st ? st : measure_steps(e, p, l);
 }
@@ -143,7 +145,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
-	e->x.most = e->halves != NULL;
+	e->x.most = true;
 	return tess_explaining_measure_ranks(&e->x);
 }
 

@@ -19,7 +19,8 @@ struct tess_planner {
 		struct tess_planned_model model;
 		json_t *config;
 		int64_t layers;
-	} shallow[2];
+	} shallow[3];
+	int64_t period; /* layers of shallow[1] after those of shallow[0] */
 	int64_t layers; /* numbered modules of the model */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	const char *attention; /* the module of attention in it: "self_attn" */
@@ -34,6 +35,7 @@ void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks);
 struct tess_stage_time {
 	struct tess_step_time of[TESS_PIPELINE_KINDS];
 	double gathered, logits; /* bytes of a micro-batch: TESS_HOLDS_GATHERED, TESS_HOLDS_LOSS */
+	double slot, arena; /* bytes of its slot, and of the values that are in none */
 };
 
 /*
@@ -66,9 +68,28 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
                                 const struct tess_strategy *s, int64_t batch, int64_t sequence,
                                 struct tess_sample *out);
 
+/* Kinds of computations of a stage. */
+enum { TESS_STAGE_KINDS = TESS_PIPELINE_BACKWARD_WEIGHTS + 1 };
+/* What a stage of one replica takes. All members are double. */
+struct tess_stage_sample {
+	double seconds[TESS_STAGE_KINDS]; /* TESS_PIPELINE_BACKWARD_INPUTS: or a full backward */
+	double holds[TESS_HOLDS_STEP]; /* bytes of weights, gradients and state */
+	double slot, arena; /* bytes: of a micro-batch that the stage keeps, and of all of them */
+	double sent; /* bytes that a stage sends forward */
+};
+
 /*
- * Finds the layers of the model, which of them are alike, and two models with fewer of them whose
- * difference is one period of alike layers.
+ * Measures a step of two micro-batches on a mesh with pp=2. s: begins the second stage, or its
+ * schedule cuts the model.
+ */
+tess_status tess_planner_sample_stages(struct tess_planner *p,
+                                       const struct tess_planned_model *model,
+                                       const struct tess_strategy *s, int64_t batch,
+                                       struct tess_stage_sample out[2]);
+
+/*
+ * Finds the layers of the model, which of them are alike, and models with fewer of them: the second
+ * and the third have one and three periods of alike layers more than the first.
  */
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);

@@ -151,7 +151,9 @@ static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t m
 	tess_planner_choose_ranks(p, nranks);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
+	tess_arena_keep_blocks();
 	st = run_search(s, predict, most, out);
+	tess_arena_drop_blocks();
 	fesetenv(&callers);
 	p->nranks = 0;
 	free(s);

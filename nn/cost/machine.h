@@ -41,8 +41,8 @@ enum {
 	TESS_HOLDS
 };
 
-struct tess_machine_point { /* a measured rate */
-	double rows, work, rate; /* work: of one row */
+struct tess_machine_point { /* a measured rate: logarithms to base 2 */
+	double rows, work, rate; /* work: of one row; 0 if it is below 1 */
 };
 struct tess_machine_rates {
 	const char *op; /* "linear", "linear+glu"; or a class: "product", "attention", "memory" */

@@ -52,23 +52,63 @@ void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, dou
 	w->of[i].seconds += seconds;
 }
 
+enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
+
+struct clock {
+	double now, host; /* the device's time, and the host's */
+	double link[TESS_LINKS]; /* the time at which the rank's link is free */
+	struct tess_step_time *out;
+};
+
+struct started { /* a call that is not waited for yet */
+	const struct tess_step *step;
+	double end[CLOCKS];
+};
+
+struct timed_op { /* an op by its work; alike layers repeat it */
+	int32_t kind;
+	struct tess_step_parts parts;
+	double seconds;
+};
+enum { TIMED_OPS = 64, TIMED_SHIFT = 64 - 6 };
+
 /* A walk over steps. */
 struct walk {
 	const struct tess_machine *m;
 	const struct tess_program *p;
 	const struct tess_op_known *known;
 	int32_t rank, record; /* record: the last that the host has started */
-	bool without_data; /* leave out the calls along dp */
-	double now, host; /* the device's time, and the host's */
-	double link[TESS_LINKS]; /* the time at which the rank's link is free */
-	double *ended; /* by step: the end of a started call */
-	struct tess_step_time *out;
+	/* each has the times of all steps; of several, the first leaves out the calls along dp */
+	struct clock clock[CLOCKS];
+	int32_t nclocks;
+	struct started *started;
+	int32_t nstarted, room;
+	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
+	tess_status status;
 };
+
+/* Adds what takes `seconds`, without the factor of the machine. */
+static void add_time(struct walk *w, int32_t term, double seconds)
+{
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		w->clock[i].out->term[term] += seconds;
+		w->clock[i].now += seconds * w->m->time[term];
+	}
+}
+
+/* Adds the time that the rank waits for something to end. */
+static void wait_until(const struct walk *w, struct clock *c, int32_t term, double end)
+{
+	if (end <= c->now)
+		return;
+	c->out->term[term] += w->m->time[term] > 0 ? (end - c->now) / w->m->time[term] : 0;
+	c->now = end;
+}
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* Returns the seconds of ops in one step. Values are as wide as those of the machine. */
-static double time_work(const struct walk *w, const char *name, const struct tess_step_work *work)
+/* Returns the parts of an op or a step. Values are as wide as those of the machine. */
+static struct tess_step_parts get_parts(const struct walk *w, const struct tess_step_work *work)
 {
 	struct tess_step_parts p = tess_step_work_get_parts(work);
 
@@ -76,42 +116,50 @@ static double time_work(const struct walk *w, const char *name, const struct tes
 		p = (struct tess_step_parts){ 1, p.rows * p.parts, p.work * p.parts };
 	if (work->class == TESS_TERM_MEMORY)
 		p.work -= (p.work - (double)work->cost.weight_bytes) * (1 - w->m->width / 4);
-	return p.parts *
-	       tess_machine_compute(w->m, name, tess_term_get_name(work->class), p.rows, p.work);
+	return p;
 }
 
-/* Returns the seconds of one op by itself. */
-static double estimate_op(const struct walk *w, const struct tess_op *op)
+static double time_parts(const struct walk *w, const char *name, int32_t class,
+                         struct tess_step_parts p)
 {
-	struct tess_step_work work = { 0 };
-
-	tess_step_work_add(op, w->known, &work);
-	return time_work(w, op_get_kind_name(op->kind), &work);
+	return p.parts *
+	       tess_machine_compute(w->m, name, tess_term_get_name(class), p.rows, p.work);
 }
 
-/* Adds a step whose ops the machine file has as one. */
+/* Returns where the time of an op is kept. */
+static struct timed_op *find_timed(struct walk *w, int32_t kind, const struct tess_step_parts *p)
+{
+	uint64_t bits[3];
+
+	memcpy(bits, p, sizeof bits);
+	bits[0] ^= bits[1] * 3 ^ bits[2] * 5 ^ (uint64_t)kind;
+	return &w->timed[bits[0] * UINT64_C(0x9e3779b97f4a7c15) >> TIMED_SHIFT];
+}
+
+static double find_op_time(struct walk *w, int32_t kind, const struct tess_step_work *work)
+{
+	struct tess_step_parts p = get_parts(w, work);
+	struct timed_op *t = find_timed(w, kind, &p);
+
+	if (t->kind != kind || memcmp(&t->parts, &p, sizeof p) != 0)
+		*t = (struct timed_op){ kind, p,
+			                time_parts(w, op_get_kind_name(kind), work->class, p) };
+	return t->seconds;
+}
+
+/* Adds a step of several ops that the machine file has as one. */
 static bool add_measured_step(struct walk *w, const struct tess_op *op,
                               const struct tess_step_work *work)
 {
 	char name[TESS_STEP_NAME];
-	double seconds;
 
-	tess_step_work_name(op, name);
-	if (!op->next || !tess_machine_has_op(w->m, name))
+	if (!op->next)
 		return false;
-	seconds = time_work(w, name, work);
-	w->out->term[work->class] += seconds;
-	w->now += seconds * w->m->time[work->class];
+	tess_step_work_name(op, name);
+	if (!tess_machine_has_op(w->m, name))
+		return false;
+	add_time(w, work->class, time_parts(w, name, work->class, get_parts(w, work)));
 	return true;
-}
-
-/* Adds the time that the rank waits for something to end. */
-static void wait_until(struct walk *w, int32_t term, double end)
-{
-	if (end <= w->now)
-		return;
-	w->out->term[term] += w->m->time[term] > 0 ? (end - w->now) / w->m->time[term] : 0;
-	w->now = end;
 }
 
 /*
@@ -125,8 +173,12 @@ static void start_record(struct walk *w, const struct tess_step *s)
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
-	w->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
-	wait_until(w, TESS_TERM_LATENCY, w->host);
+	for (int32_t i = 0; i < w->nclocks; i++) {
+		struct clock *c = &w->clock[i];
+
+		c->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
+		wait_until(w, c, TESS_TERM_LATENCY, c->host);
+	}
 }
 
 /* Adds an op and those that run with it in one step. */
@@ -136,16 +188,15 @@ static void add_op_step(struct walk *w, const struct tess_op *op)
 
 	for (const struct tess_op *o = op; o; o = o->next)
 		tess_step_work_add(o, w->known, &work);
-	w->out->term[TESS_TERM_LATENCY] += w->m->latency;
-	w->now += w->m->latency * w->m->time[TESS_TERM_LATENCY];
+	add_time(w, TESS_TERM_LATENCY, w->m->latency);
 	if (add_measured_step(w, op, &work))
 		return;
-	for (; op; op = op->next) {
-		int32_t own = tess_op_classify(op->kind);
-		double seconds = estimate_op(w, op);
-
-		w->out->term[own] += seconds;
-		w->now += seconds * w->m->time[own];
+	for (const struct tess_op *o = op; o; o = o->next) {
+		if (op->next) {
+			work = (struct tess_step_work){ 0 };
+			tess_step_work_add(o, w->known, &work);
+		}
+		add_time(w, work.class, find_op_time(w, o->kind, &work));
 	}
 }
 
@@ -191,44 +242,81 @@ struct tess_step_call tess_step_find_call(const struct tess_machine *m,
 	};
 }
 
-/* Adds the time that the rank waits for a call to end. */
-static void wait_for_call(struct walk *w, const struct tess_step *s, double end)
+/* Adds a started call. NULL: out of memory. */
+static struct started *keep_started(struct walk *w, const struct tess_step *s)
 {
-	int32_t term = classify_call(w, s);
-	double before = w->out->term[term];
+	if (w->nstarted == w->room) {
+		int32_t room = 2 * w->room + 16;
+		struct started *more = realloc(w->started, (size_t)room * sizeof *more);
 
-	wait_until(w, term, end);
-	tess_waited_add(&w->out->waited, choose_call(w->m, s), s->along,
-	                w->out->term[term] - before);
+		if (!more) {
+			w->status = tess_fail(TESS_ENOMEM, "out of memory for started calls");
+			return NULL;
+		}
+		w->started = more;
+		w->room = room;
+	}
+	w->started[w->nstarted] = (struct started){ .step = s };
+	return &w->started[w->nstarted++];
 }
 
-static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
+/* Adds the time that the rank waits for a call to end. */
+static void wait_for_call(const struct walk *w, struct clock *k, const struct tess_step *s,
+                          double end)
+{
+	int32_t term = classify_call(w, s);
+	double before = k->out->term[term];
+
+	wait_until(w, k, term, end);
+	tess_waited_add(&k->out->waited, choose_call(w->m, s), s->along,
+	                k->out->term[term] - before);
+}
+
+static void add_call(struct walk *w, const struct tess_step *s)
 {
 	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
 	int32_t term = classify_call(w, s);
 	double seconds = tess_machine_communicate(w->m, c.name, c.nranks, c.stride, c.bytes);
-	double *link =
-		&w->link[tess_machine_is_within(w->m, c.nranks, c.stride) ? TESS_LINK_WITHIN
-	                                                                  : TESS_LINK_BETWEEN];
+	bool within = tess_machine_is_within(w->m, c.nranks, c.stride);
+	struct started *started = NULL;
 
-	if (c.nranks == 1 || (term == TESS_TERM_DATA && w->without_data))
+	if (c.nranks == 1)
 		return;
-	w->out->sent[s->along] += c.bytes;
-	w->out->called[s->along] += seconds;
-	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
 	if (s->started)
-		w->ended[at] = *link;
-	else
-		wait_for_call(w, s, *link);
+		started = keep_started(w, s);
+	if (w->status)
+		return;
+	for (int32_t i = w->nclocks > 1 && term == TESS_TERM_DATA; i < w->nclocks; i++) {
+		struct clock *k = &w->clock[i];
+		double *link = &k->link[within ? TESS_LINK_WITHIN : TESS_LINK_BETWEEN];
+
+		k->out->sent[s->along] += c.bytes;
+		k->out->called[s->along] += seconds;
+		*link = (*link > k->now ? *link : k->now) + seconds * w->m->time[term];
+		if (started)
+			started->end[i] = *link;
+		else
+			wait_for_call(w, k, s, *link);
+	}
+}
+
+static void add_wait(struct walk *w, const struct tess_step *of)
+{
+	int32_t i = w->nstarted - 1;
+
+	while (i >= 0 && w->started[i].step != of)
+		i--;
+	if (i < 0)
+		return;
+	for (int32_t k = 0; k < w->nclocks; k++)
+		wait_for_call(w, &w->clock[k], of, w->started[i].end[k]);
+	w->started[i] = w->started[--w->nstarted];
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t at)
+static void add_step(struct walk *w, const struct tess_step *s)
 {
-	const struct tess_step *s = l->step[at];
-	int32_t of = at;
-
 	start_record(w, s);
 	switch (s->kind) {
 	case TESS_STEP_OP:
@@ -237,54 +325,41 @@ static void add_step(struct walk *w, const struct tess_rank_program *l, int32_t 
 	case TESS_STEP_COLL:
 	case TESS_STEP_SUM:
 		if (!is_to_stage(w, s))
-			add_call(w, s, at);
+			add_call(w, s);
 		break;
 	case TESS_STEP_WAIT:
-		while (of > 0 && l->step[of] != s->of)
-			of--;
-		if (!is_to_stage(w, s->of))
-			wait_for_call(w, s->of, w->ended[of]);
+		add_wait(w, s->of);
 		break;
 	default: /* a style's own function: unknown, and as a rule small */
 		break;
 	}
 }
 
-/* Walks over steps [first, end). */
-static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
-                              int32_t end)
-{
-	w->rank = l->rank;
-	w->record = -1;
-	w->ended = calloc((size_t)l->nsteps + 1, sizeof *w->ended);
-	if (!w->ended)
-		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
-		                 (int)l->nsteps);
-	for (int32_t i = first; i < end; i++)
-		add_step(w, l, i);
-	free(w->ended);
-	return TESS_OK;
-}
-
 tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
 {
-	struct tess_step_time last = { 0 };
-	struct walk w = { .m = m, .p = p, .known = known, .without_data = m->once, .out = out };
-	struct walk with = { .m = m, .p = p, .known = known, .out = &last };
-	tess_status st = walk_steps(&w, l, first, end);
+	struct tess_step_time with = { 0 };
+	struct walk w = { .m = m,
+		          .p = p,
+		          .known = known,
+		          .rank = l->rank,
+		          .record = -1,
+		          .nclocks = m->once ? 2 : 1,
+		          .clock = { { .out = out }, { .out = &with } } };
 
-	out->seconds += w.now;
-	if (st || !m->once)
-		return st;
-	st = walk_steps(&with, l, first, end);
-	out->once += with.now - w.now;
+	for (int32_t i = first; i < end && !w.status; i++)
+		add_step(&w, l->step[i]);
+	free(w.started);
+	out->seconds += w.clock[0].now;
+	if (w.status || !m->once)
+		return w.status;
+	out->once += w.clock[1].now - w.clock[0].now;
 	if (p->data_along >= 0) {
-		out->called[p->data_along] += last.called[p->data_along];
-		out->sent[p->data_along] += last.sent[p->data_along];
+		out->called[p->data_along] += with.called[p->data_along];
+		out->sent[p->data_along] += with.sent[p->data_along];
 	}
-	return st;
+	return TESS_OK;
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
