@@ -91,6 +91,7 @@ struct tess_machine {
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
 	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
+	const char *measured; /* what it was measured on; "": not given */
 };
 
 /*

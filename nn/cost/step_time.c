@@ -36,6 +36,23 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
 	return cut;
 }
 
+void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, double seconds)
+{
+	int32_t i = 0;
+
+	if (seconds <= 0)
+		return;
+	while (i < w->n && (w->of[i].along != along || strcmp(w->of[i].call, call) != 0))
+		i++;
+	i = i < TESS_WAITED_MAX ? i : TESS_WAITED_MAX - 1;
+	if (i == w->n) {
+		w->of[i].call = call;
+		w->of[i].along = along;
+		w->n++;
+	}
+	w->of[i].seconds += seconds;
+}
+
 enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
 
 struct clock {
@@ -256,6 +273,18 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 	return &w->started[w->nstarted++];
 }
 
+/* Adds the time that the rank waits for a call to end. */
+static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
+                          double end)
+{
+	int32_t term = classify_call(w, s);
+	double before = k->out->term[term];
+
+	wait_until(w, k, term, end);
+	tess_waited_add(&k->out->waited, choose_call(w->m, s), s->along,
+	                k->out->term[term] - before);
+}
+
 static void add_call(struct walk *w, const struct tess_step *s)
 {
 	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
@@ -286,7 +315,7 @@ static void add_call(struct walk *w, const struct tess_step *s)
 			started->end[i] = *link;
 		/* ranks that share the host's CPUs move and add the bytes themselves */
 		if (!started || w->m->device->ranks)
-			wait_until(w, k, term, *link);
+			wait_until_called(w, k, s, *link);
 	}
 }
 
@@ -300,7 +329,7 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 		return;
 	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
 	for (int32_t k = 0; k < w->nclocks; k++)
-		wait_until(w, &w->clock[k], classify_call(w, of), w->started[i].end[k]);
+		wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
 }
 

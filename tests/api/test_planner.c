@@ -17,6 +17,7 @@ static const char host[] =
 	"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":1e-6,\"rates\":{"
 	"\"product\":[[1,1e6,1e10],[64,1e6,4e10]],\"attention\":[[1,1e5,5e9]],"
 	"\"memory\":[[1,1e3,1e10]]}},"
+	"\"error\":0.07,\"measured\":\"this\","
 	"\"links\":{\"within\":{\"default\":[[2,1e-6,1e10],[8,4e-6,1e10]]}}}";
 static const char *data, *machine;
 
@@ -36,7 +37,7 @@ static struct tess_planner *open_planner_for(uint64_t memory)
 
 static void expect_sums(const struct tess_forecast *f)
 {
-	double seconds = 0, bytes = 0;
+	double seconds = 0, bytes = 0, calls[TESS_TIMES] = { 0 };
 
 	for (int i = 0; i < TESS_TIMES; i++) {
 		ck_assert(isfinite(f->terms[i]) && f->terms[i] >= 0);
@@ -44,9 +45,18 @@ static void expect_sums(const struct tess_forecast *f)
 	}
 	for (int i = 0; i < TESS_MEMORIES; i++)
 		bytes += f->holds[i];
+	for (int32_t i = 0; i < f->ncalls; i++) {
+		const struct tess_forecast_call *c = &f->calls[i];
+
+		calls[c->term] += c->seconds;
+		ck_assert(!i || c[-1].seconds >= c->seconds);
+		ck_assert_str_eq(c->along, c->term == TESS_TIME_DATA ? "dp" : "tp");
+	}
+	for (int i = TESS_TIME_TENSOR; i <= TESS_TIME_DATA; i++)
+		ck_assert(fabs(calls[i] - f->terms[i]) <= 1e-9 * f->terms[i]);
 	ck_assert(f->seconds > 0 && fabs(seconds / f->seconds - 1) < 1e-9);
 	ck_assert(fabs(bytes - f->memory) < 0.5);
-	ck_assert(f->sent >= 0 && *f->bound);
+	ck_assert(f->sent >= 0 && *f->bound && f->error == 0.07 && !strcmp(f->measured, "this"));
 }
 
 static const struct planned_case {
