@@ -76,6 +76,8 @@ static double time_exposed_calls(const struct estimate *e)
 	                                       time_data_calls(p, k, &e->data.base));
 	double exposed = calls - HIDING * backward;
 
+	if (!tess_machine_hides_calls(p->machine))
+		return calls;
 	return exposed > SEEN * calls ? exposed : SEEN * calls;
 }
 

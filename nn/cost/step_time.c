@@ -189,8 +189,7 @@ static void add_call(struct walk *w, const struct tess_step *s, int32_t at)
 	w->out->called[s->along] += seconds;
 	*link = (*link > w->now ? *link : w->now) + seconds * w->m->time[term];
 	w->ended[at] = *link;
-	/* ranks that share the host's CPUs move and add the bytes themselves */
-	if (!s->started || w->m->device->ranks)
+	if (!s->started || !tess_machine_hides_calls(w->m))
 		wait_until(w, term, *link);
 }
 
