@@ -440,6 +440,11 @@ bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_
 	return !m->ranks_per_host || (int64_t)nranks * stride <= m->ranks_per_host;
 }
 
+bool tess_machine_hides_calls(const struct tess_machine *m)
+{
+	return !m->device->ranks;
+}
+
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
                                 int32_t stride, double bytes)
 {

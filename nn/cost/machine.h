@@ -124,6 +124,11 @@ bool tess_machine_has_op(const struct tess_machine *m, const char *op);
  */
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
                                 int32_t stride, double bytes);
+/*
+ * Returns whether started calls hide behind ops: ranks that share a host's CPUs move bytes with
+ * them.
+ */
+bool tess_machine_hides_calls(const struct tess_machine *m);
 /* Returns whether such ranks are on one host. */
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);
 

@@ -275,7 +275,7 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 
 /* Adds the time that the rank waits for a call to end. */
 static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
-                          double end)
+                              double end)
 {
 	int32_t term = classify_call(w, s);
 	double before = k->out->term[term];
@@ -314,7 +314,7 @@ static void add_call(struct walk *w, const struct tess_step *s)
 		if (started)
 			started->end[i] = *link;
 		/* ranks that share the host's CPUs move and add the bytes themselves */
-		if (!started || w->m->device->ranks)
+		if (!started || !tess_machine_hides_calls(w->m))
 			wait_until_called(w, k, s, *link);
 	}
 }

@@ -75,7 +75,7 @@ static void run_traced_call(struct clock *c, struct tess_trace_item *i)
 	                                                              : TESS_LINK_BETWEEN];
 	*link = (*link > c->now ? *link : c->now) + seconds;
 	i->end = *link;
-	if (!i->of && *link > c->now)
+	if ((!i->of || !tess_machine_hides_calls(c->m)) && *link > c->now)
 		c->now = *link;
 }
 
