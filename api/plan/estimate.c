@@ -53,8 +53,8 @@ static double time_optimizer(const struct estimate *e)
 	                     : 0);
 }
 
-/* A sum is sent to each host that keeps all shares: returns the hosts for each one of the sample. */
-static double count_copies(const struct estimate *e)
+/* Sums are sent to each host that keeps all shares: returns hosts per host of the sample. */
+static double count_sum_copies(const struct estimate *e)
 {
 	const struct candidate *k = e->candidate;
 
@@ -67,7 +67,7 @@ static double count_copies(const struct estimate *e)
 #define SUM(composed, member, n) ((composed).base.member + (n) * (composed).layer.member)
 
 /*
- * Returns the seconds that the backward takes of n layers takes for sums along dp: products in
+ * Returns the seconds of the backward of n layers with what sums along dp need: products in
  * smaller parts, which take longer with more rows, and copies, which do not. all: that of the trace
  * without calls.
  */
@@ -78,7 +78,7 @@ static double time_backward_work(const struct estimate *e, double all, double n)
 
 	return SUM(e->compute, backward, n) +
 	       parts * SUM(e->compute, products, n) / SUM(e->plain, products, n) +
-	       copies * count_copies(e);
+	       copies * count_sum_copies(e);
 }
 
 /* Returns the part of the backward that hides sums along dp: that with gradients of weights. */
@@ -107,7 +107,7 @@ static double time_longer(const struct estimate *e, int i, double n)
 			.work = (work - other) / all,
 			.replicas = e->candidate->dp,
 			.shards = tess_candidate_count_shards(e->planner, e->candidate),
-			.copies = count_copies(e),
+			.copies = count_sum_copies(e),
 		};
 
 		longer = tess_trace_run(trace, e->planner->machine, &change) + other - computed;
@@ -180,7 +180,7 @@ static double measure_data_calls(const struct estimate *e)
 	double sum = find_most(e, e->data.layer.holds[TESS_HOLDS_STEP] - of_layer[TESS_HOLDS_STEP],
 	                       e->data.base.holds[TESS_HOLDS_STEP] - plain[TESS_HOLDS_STEP]);
 
-	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_copies(e);
+	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_sum_copies(e);
 }
 
 static double estimate_plain_memory(const struct estimate *e)
@@ -196,7 +196,7 @@ static double estimate_plain_memory(const struct estimate *e)
 }
 
 /* Returns the bytes of weights, gradients and state of a stage. */
-static double measure_kept(const struct estimate *e, int32_t stage)
+static double measure_kept_stage(const struct estimate *e, int32_t stage)
 {
 	double sum = 0;
 
@@ -240,7 +240,7 @@ static double estimate_staged_memory(const struct estimate *e)
 
 			if (pipeline->rank_of[s] != r)
 				continue;
-			sum += measure_kept(e, s) +
+			sum += measure_kept_stage(e, s) +
 			       e->schedule->timeline->stage_live[s] * measure_slot(e, s);
 			arena = own > arena ? own : arena;
 		}

@@ -69,6 +69,7 @@ struct walk {
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
 	struct tess_step_trace *trace; /* NULL: none is kept */
+	double *by_record; /* NULL: not asked for */
 	tess_status status;
 };
 
@@ -262,6 +263,8 @@ static void add_call(struct walk *w, const struct tess_step *s)
 	int32_t term = classify_call(w, s);
 	double seconds = tess_machine_communicate(w->m, c.name, c.nranks, c.stride, c.bytes);
 	bool within = tess_machine_is_within(w->m, c.nranks, c.stride);
+	/* ranks that share the host's CPUs move and add the bytes themselves */
+	bool hides = s->started && !w->m->device->ranks;
 	struct started *started = NULL;
 
 	if (c.nranks == 1)
@@ -270,8 +273,10 @@ static void add_call(struct walk *w, const struct tess_step *s)
 	                                        .seconds = seconds * w->m->time[term],
 	                                        .call = c,
 	                                        .step = s,
-	                                        .data = term == TESS_TERM_DATA });
-	if (s->started)
+	                                        .data = term == TESS_TERM_DATA,
+	                                        .among_shards = s->among_shards,
+	                                        .of = hides });
+	if (hides)
 		started = keep_started(w, s);
 	if (w->status)
 		return;
@@ -325,6 +330,23 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
+/* Walks over steps [first, end). */
+static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
+                              int32_t end)
+{
+	w->rank = l->rank;
+	w->record = -1;
+	for (int32_t i = first; i < end && !w->status; i++) {
+		double before = w->clock[0].now;
+
+		add_step(w, l->step[i]);
+		if (w->by_record)
+			w->by_record[l->step[i]->record] += w->clock[0].now - before;
+	}
+	free(w->started);
+	return w->status;
+}
+
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
                              const struct tess_rank_program *l, int32_t first, int32_t end,
                              const struct tess_op_known *known, struct tess_step_time *out,
@@ -334,18 +356,14 @@ tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_pro
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
-		          .rank = l->rank,
-		          .record = -1,
 		          .trace = trace,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
+	tess_status st = walk_steps(&w, l, first, end);
 
-	for (int32_t i = first; i < end && !w.status; i++)
-		add_step(&w, l->step[i]);
-	free(w.started);
 	out->seconds += w.clock[0].now;
-	if (w.status || !m->once)
-		return w.status;
+	if (st || !m->once)
+		return st;
 	out->once += w.clock[1].now - w.clock[0].now;
 	if (p->data_along >= 0) {
 		out->called[p->data_along] += with.called[p->data_along];
@@ -361,12 +379,26 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 	return tess_steps_trace(m, p, l, first, end, known, out, NULL);
 }
 
+tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
+                                    const struct tess_rank_program *l,
+                                    const struct tess_op_known *known, double *seconds)
+{
+	struct tess_step_time sum = { 0 };
+	struct walk w = { .m = m,
+		          .p = p,
+		          .known = known,
+		          .nclocks = 1,
+		          .clock = { { .out = &sum } },
+		          .by_record = seconds };
+
+	return walk_steps(&w, l, 0, l->nsteps);
+}
+
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
 {
 	/* reads and writes weights and moments, and reads gradients */
 	double bytes = n * (2 * width + 8 * moments + 4);
+	const char *op = moments > 1 || !tess_machine_has_op(m, "sgd") ? "adamw" : "sgd";
 
-	return n > 0 ? m->latency + tess_machine_compute(m, moments > 1 ? "adamw" : "sgd", "memory",
-	                                                 n / 1024, bytes)
-	             : 0;
+	return n > 0 ? m->latency + tess_machine_compute(m, op, "memory", n / 1024, bytes) : 0;
 }

@@ -17,10 +17,6 @@ tess_status tess_trace_add(struct tess_step_trace *trace, struct tess_trace_item
 		trace->item = more;
 		trace->room = room;
 	}
-	if (item.kind == TESS_TRACE_CALL) {
-		item.of = item.step->started;
-		item.among_shards = item.step->among_shards;
-	}
 	if (item.kind == TESS_TRACE_WAIT) {
 		item.of = trace->n - 1;
 		while (item.of > 0 && (trace->item[item.of].kind != TESS_TRACE_CALL ||
@@ -56,7 +52,7 @@ struct clock {
 	double now, host, link[TESS_LINKS];
 };
 
-static void run_call(struct clock *c, struct tess_trace_item *i)
+static void run_traced_call(struct clock *c, struct tess_trace_item *i)
 {
 	const struct tess_step_call *call = &i->call;
 	int32_t n = !i->data          ? call->nranks
@@ -96,7 +92,7 @@ double tess_trace_run(const struct tess_step_trace *trace, const struct tess_mac
 			end = c.host += i->seconds;
 			break;
 		case TESS_TRACE_CALL:
-			run_call(&c, i);
+			run_traced_call(&c, i);
 			break;
 		default:
 			end = trace->item[i->of].end;
