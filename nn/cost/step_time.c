@@ -36,6 +36,23 @@ struct tess_cut tess_step_find_cut(const struct tess_program *p, int32_t rank,
 	return cut;
 }
 
+void tess_waited_add(struct tess_waited *w, const char *call, int32_t along, double seconds)
+{
+	int32_t i = 0;
+
+	if (seconds <= 0)
+		return;
+	while (i < w->n && (w->of[i].along != along || strcmp(w->of[i].call, call) != 0))
+		i++;
+	i = i < TESS_WAITED_MAX ? i : TESS_WAITED_MAX - 1;
+	if (i == w->n) {
+		w->of[i].call = call;
+		w->of[i].along = along;
+		w->n++;
+	}
+	w->of[i].seconds += seconds;
+}
+
 enum { CLOCKS = 2 }; /* without the calls along dp, and with them */
 
 struct clock {
@@ -69,7 +86,6 @@ struct walk {
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
 	struct tess_step_trace *trace; /* NULL: none is kept */
-	double *by_record; /* NULL: not asked for */
 	tess_status status;
 };
 
@@ -257,14 +273,24 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 	return &w->started[w->nstarted++];
 }
 
+/* Adds the time that the rank waits for a call to end. */
+static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
+                              double end)
+{
+	int32_t term = classify_call(w, s);
+	double before = k->out->term[term];
+
+	wait_until(w, k, term, end);
+	tess_waited_add(&k->out->waited, choose_call(w->m, s), s->along,
+	                k->out->term[term] - before);
+}
+
 static void add_call(struct walk *w, const struct tess_step *s)
 {
 	struct tess_step_call c = tess_step_find_call(w->m, w->p, w->rank, s);
 	int32_t term = classify_call(w, s);
 	double seconds = tess_machine_communicate(w->m, c.name, c.nranks, c.stride, c.bytes);
 	bool within = tess_machine_is_within(w->m, c.nranks, c.stride);
-	/* ranks that share the host's CPUs move and add the bytes themselves */
-	bool hides = s->started && !w->m->device->ranks;
 	struct started *started = NULL;
 
 	if (c.nranks == 1)
@@ -273,10 +299,8 @@ static void add_call(struct walk *w, const struct tess_step *s)
 	                                        .seconds = seconds * w->m->time[term],
 	                                        .call = c,
 	                                        .step = s,
-	                                        .data = term == TESS_TERM_DATA,
-	                                        .among_shards = s->among_shards,
-	                                        .of = hides });
-	if (hides)
+	                                        .data = term == TESS_TERM_DATA });
+	if (s->started)
 		started = keep_started(w, s);
 	if (w->status)
 		return;
@@ -289,8 +313,9 @@ static void add_call(struct walk *w, const struct tess_step *s)
 		*link = (*link > k->now ? *link : k->now) + seconds * w->m->time[term];
 		if (started)
 			started->end[i] = *link;
-		else
-			wait_until(w, k, term, *link);
+		/* ranks that share the host's CPUs move and add the bytes themselves */
+		if (!started || !tess_machine_hides_calls(w->m))
+			wait_until_called(w, k, s, *link);
 	}
 }
 
@@ -304,7 +329,7 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 		return;
 	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
 	for (int32_t k = 0; k < w->nclocks; k++)
-		wait_until(w, &w->clock[k], classify_call(w, of), w->started[i].end[k]);
+		wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
 }
 
@@ -330,23 +355,6 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
-/* Walks over steps [first, end). */
-static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
-                              int32_t end)
-{
-	w->rank = l->rank;
-	w->record = -1;
-	for (int32_t i = first; i < end && !w->status; i++) {
-		double before = w->clock[0].now;
-
-		add_step(w, l->step[i]);
-		if (w->by_record)
-			w->by_record[l->step[i]->record] += w->clock[0].now - before;
-	}
-	free(w->started);
-	return w->status;
-}
-
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
                              const struct tess_rank_program *l, int32_t first, int32_t end,
                              const struct tess_op_known *known, struct tess_step_time *out,
@@ -356,14 +364,18 @@ tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_pro
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
+		          .rank = l->rank,
+		          .record = -1,
 		          .trace = trace,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
-	tess_status st = walk_steps(&w, l, first, end);
 
+	for (int32_t i = first; i < end && !w.status; i++)
+		add_step(&w, l->step[i]);
+	free(w.started);
 	out->seconds += w.clock[0].now;
-	if (st || !m->once)
-		return st;
+	if (w.status || !m->once)
+		return w.status;
 	out->once += w.clock[1].now - w.clock[0].now;
 	if (p->data_along >= 0) {
 		out->called[p->data_along] += with.called[p->data_along];
@@ -387,11 +399,19 @@ tess_status tess_steps_time_records(const struct tess_machine *m, const struct t
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
+		          .rank = l->rank,
+		          .record = -1,
 		          .nclocks = 1,
-		          .clock = { { .out = &sum } },
-		          .by_record = seconds };
+		          .clock = { { .out = &sum } } };
 
-	return walk_steps(&w, l, 0, l->nsteps);
+	for (int32_t i = 0; i < l->nsteps && !w.status; i++) {
+		double before = w.clock[0].now;
+
+		add_step(&w, l->step[i]);
+		seconds[l->step[i]->record] += w.clock[0].now - before;
+	}
+	free(w.started);
+	return w.status;
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

@@ -17,6 +17,10 @@ tess_status tess_trace_add(struct tess_step_trace *trace, struct tess_trace_item
 		trace->item = more;
 		trace->room = room;
 	}
+	if (item.kind == TESS_TRACE_CALL) {
+		item.of = item.step->started;
+		item.among_shards = item.step->among_shards;
+	}
 	if (item.kind == TESS_TRACE_WAIT) {
 		item.of = trace->n - 1;
 		while (item.of > 0 && (trace->item[item.of].kind != TESS_TRACE_CALL ||
@@ -71,7 +75,7 @@ static void run_traced_call(struct clock *c, struct tess_trace_item *i)
 	                                                              : TESS_LINK_BETWEEN];
 	*link = (*link > c->now ? *link : c->now) + seconds;
 	i->end = *link;
-	if (!i->of && *link > c->now)
+	if ((!i->of || !tess_machine_hides_calls(c->m)) && *link > c->now)
 		c->now = *link;
 }
 
