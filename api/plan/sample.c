@@ -65,7 +65,8 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 }
 
 /* Sets what a stage has of a program of two stages, whose ranks are one after the other. */
-static void copy_stage(const struct evaluation *e, int32_t stage, struct tess_stage_sample *out)
+static void copy_stage_sample(const struct evaluation *e, int32_t stage,
+                              struct tess_stage_sample *out)
 {
 	const struct tess_machine *m = e->planner->machine;
 	const struct tess_stage_time *t = &e->stage[stage];
@@ -116,7 +117,7 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
 	if (!st)
 		st = evaluation_measure_program(&e);
 	for (int32_t i = 0; i < 2 && !st; i++)
-		copy_stage(&e, i, &out[i]);
+		copy_stage_sample(&e, i, &out[i]);
 	evaluation_close(&e);
 	return st;
 }

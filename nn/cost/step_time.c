@@ -178,18 +178,18 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op,
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
+	double seconds = w->m->launch * w->m->time[TESS_TERM_LATENCY];
+
 	if (w->m->launch <= 0 || s->record <= w->record ||
 	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
-	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH,
-	                                        .seconds = w->m->launch *
-	                                                   w->m->time[TESS_TERM_LATENCY] });
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH, .seconds = seconds });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct clock *c = &w->clock[i];
 
-		c->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
+		c->host += seconds;
 		wait_until(w, c, TESS_TERM_LATENCY, c->host);
 	}
 }
