@@ -1,5 +1,5 @@
 /* compose.c - estimates strategies from few lowered layers. */
-#include "api/plan/compose.h"
+#include "api/plan/estimate.h"
 #include "core/base/status.h"
 
 #include <stdlib.h>
@@ -28,6 +28,7 @@ struct entry {
 enum { FIND_DATA, FIND_FEW, FIND_MORE, FINDS };
 struct composer {
 	struct tess_planner *planner;
+	struct stager *stager;
 	size_t last[FINDS]; /* entries that were found last */
 	struct entry *entry;
 	size_t n, room;
@@ -48,13 +49,14 @@ tess_status tess_composer_open(struct tess_planner *p, struct composer **out)
 	if (!*out)
 		return tess_fail(TESS_ENOMEM, "out of memory for a search");
 	(*out)->planner = p;
-	return TESS_OK;
+	return tess_stager_open(p, &(*out)->stager);
 }
 
 void tess_composer_close(struct composer *c)
 {
 	if (!c)
 		return;
+	tess_stager_close(c->stager);
 	free(c->entry);
 	free(c);
 }
@@ -74,6 +76,24 @@ static const char *format_mesh(struct tess_planner *p, const struct candidate *k
 		snprintf(text[1], sizeof text[1], "dp=%d,", (int)k->dp);
 	snprintf(text[2], sizeof text[2], "tp=%d", (int)k->tp);
 	return tess_arena_format(&p->arena, "%s%s%s", text[0], text[1], text[2]);
+}
+
+int32_t tess_planner_count_presets(const struct tess_planner *p)
+{
+	int32_t n = 0;
+
+	while (p->model.model->presets[n].name)
+		n++;
+	return n;
+}
+
+const char *tess_candidate_get_plan(const struct tess_planner *p, const struct candidate *k)
+{
+	int32_t n = tess_planner_count_presets(p);
+
+	return k->plan < 0    ? "auto"
+	       : k->plan >= n ? p->found[k->plan - n].text
+	                      : p->model.model->presets[k->plan].name;
 }
 
 /* The pattern of the modules that a candidate recomputes. */
@@ -96,7 +116,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	if (!s || !list)
 		return NULL;
 	*s = (struct tess_strategy){ .size = sizeof *s };
-	s->plan = k->plan < 0 ? "auto" : p->model.model->presets[k->plan].name;
+	s->plan = tess_candidate_get_plan(p, k);
 	s->mesh = format_mesh(p, k);
 	s->micro_batches = k->micro > 1 ? k->micro : 0;
 	s->bucket = k->bucket ? LARGE_BUCKET : 0;
@@ -277,18 +297,24 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
 
 tess_status tess_composer_estimate(struct composer *c, struct candidate *k)
 {
-	struct composed compute, data;
-	tess_status st = compose_rows(c, k, &compute);
+	struct estimate e = { .planner = c->planner, .candidate = k };
+	tess_status st = compose_rows(c, k, &e.compute);
 
-	if (!st && !compute.refused)
-		st = compose_data(c, k, &compute, &data);
+	if (!st && !e.compute.refused)
+		st = compose_data(c, k, &e.compute, &e.data);
+	if (!st && k->pp > 1)
+		st = tess_stager_compose(c->stager, k, &e.staged);
 	if (st)
 		return st;
-	if (compute.refused || data.refused)
+	if (e.compute.refused || e.data.refused || e.staged.refused)
 		return TESS_EINVAL;
-	k->memory = tess_candidate_estimate_memory(c->planner, k, &compute, &data);
-	k->seconds = tess_candidate_estimate_seconds(c->planner, k, &compute, &data);
-	return TESS_OK;
+	if (k->pp > 1)
+		st = tess_stager_find_schedule(c->stager, k, &e.staged, &e.schedule);
+	if (!st && k->pp > 1)
+		st = tess_stager_simulate(c->stager, k, &e.staged, e.schedule, &e.computed);
+	if (!st)
+		tess_candidate_estimate(&e);
+	return st;
 }
 
 tess_status tess_composer_choose_bucket(struct composer *c, struct candidate *k)

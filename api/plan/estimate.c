@@ -1,7 +1,5 @@
 /* estimate.c - estimates seconds and memory of a candidate from its composed layers. */
-#include "api/plan/compose.h"
-
-#include <tessera/split.h>
+#include "api/plan/estimate.h"
 
 /* Share of a backward that hides calls along dp; share of these that is seen all the same. */
 #define HIDING 0.8
@@ -16,47 +14,12 @@ static double sum_terms(const double *term)
 	return sum;
 }
 
-/* The layers of a stage, and whether it has what is around the layers. */
-struct stage_size {
-	double layers;
-	bool last;
-};
-
-/* Distributes layers over n stages so that the largest takes least time. */
-static struct stage_size find_largest_stage(const struct tess_planner *p,
-                                            const struct composed *compute, int32_t n)
+/* Adds what n layers have and `base` times what is around them. */
+static double add_around(const struct tess_planner *p, const struct candidate *k, double layer,
+                         double base)
 {
-	double layer = sum_terms(compute->layer.forward) + sum_terms(compute->layer.backward);
-	double base = sum_terms(compute->base.forward) + sum_terms(compute->base.backward);
-	double all = (double)p->layers, last, other;
-
-	if (n == 1)
-		return (struct stage_size){ all, true };
-	last = (double)(int64_t)((all * layer + base) / n / layer - base / layer);
-	last = last < 0 ? 0 : last;
-	other = (double)tess_up((int64_t)(all - last), n - 1);
-	return other * layer > last * layer + base ? (struct stage_size){ other, false }
-	                                           : (struct stage_size){ last, true };
-}
-
-static double add_around(double layer, double base, struct stage_size s)
-{
-	return layer * s.layers + (s.last ? base : 0);
-}
-
-/* Returns the time that stages wait, in steps of micro-batches of a rank. */
-static double count_bubbles(const struct candidate *k)
-{
-	switch (k->schedule) {
-	case 1:
-		return (k->pp - 1) / 2.0;
-	case 2:
-		return (k->pp - 1) / 3.0;
-	case 3:
-		return 0;
-	default:
-		return k->pp - 1;
-	}
+	return k->pp == 1 ? layer * (double)p->layers + base
+	                  : layer * (double)p->layers / k->pp + base / 2;
 }
 
 int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k)
@@ -85,68 +48,131 @@ static double time_data_calls(const struct tess_planner *p, const struct candida
 }
 
 /* Returns the seconds of the optimizer, and of weights that it leaves in shares. */
-static double time_optimizer(const struct tess_planner *p, const struct candidate *k,
-                             const struct composed *data, struct stage_size s)
+static double time_optimizer(const struct estimate *e)
 {
-	const struct tess_machine *m = p->machine;
-	int32_t n = tess_candidate_count_shards(p, k);
-	double returned = add_around(data->layer.returned, data->base.returned, s);
-	double state = add_around(data->layer.state, data->base.state, s);
+	const struct tess_machine *m = e->planner->machine;
+	const struct candidate *k = e->candidate;
+	int32_t n = tess_candidate_count_shards(e->planner, k);
+	double returned = add_around(e->planner, k, e->data.layer.returned, e->data.base.returned);
+	double state = add_around(e->planner, k, e->data.layer.state, e->data.base.state);
 
-	return tess_optimizer_time(m, state, p->moments, 4) * m->time[TESS_TERM_OPTIMIZER] +
+	return tess_optimizer_time(m, state, e->planner->moments, 4) *
+	               m->time[TESS_TERM_OPTIMIZER] +
 	       (returned > 0 ? m->time[TESS_TERM_DATA] *
 	                               tess_machine_communicate(m, "all_gather", n, k->tp,
 	                                                        returned * (n - 1) / n)
 	                     : 0);
 }
 
-double tess_candidate_estimate_seconds(const struct tess_planner *p, const struct candidate *k,
-                                       const struct composed *compute, const struct composed *data)
+/* Returns the seconds by which calls along dp make a micro-batch longer. */
+static double time_exposed_calls(const struct estimate *e)
 {
-	int32_t per_rank;
-	double forward, backward, calls, hidden, seconds;
-	struct stage_size s;
+	const struct tess_planner *p = e->planner;
+	const struct candidate *k = e->candidate;
+	double backward = add_around(p, k, sum_terms(e->compute.layer.backward),
+	                             sum_terms(e->compute.base.backward));
+	double calls = k->dp == 1 ? 0
+	                          : add_around(p, k, time_data_calls(p, k, &e->data.layer),
+	                                       time_data_calls(p, k, &e->data.base));
+	double exposed = calls - HIDING * backward;
 
-	tess_candidate_get_schedule(k->schedule, &per_rank);
-	per_rank = k->pp > 1 ? per_rank : 1;
-	s = find_largest_stage(p, compute, k->pp * per_rank);
-	forward = per_rank * add_around(sum_terms(compute->layer.forward),
-	                                sum_terms(compute->base.forward), s);
-	backward = per_rank * add_around(sum_terms(compute->layer.backward),
-	                                 sum_terms(compute->base.backward), s);
-	calls = k->dp == 1 ? 0
-	                   : per_rank * add_around(time_data_calls(p, k, &data->layer),
-	                                           time_data_calls(p, k, &data->base), s);
-	hidden = calls - HIDING * backward;
-	hidden = hidden > SEEN * calls ? hidden : SEEN * calls;
-	seconds = (double)k->micro * (forward + backward) +
-	          hidden * (p->machine->once ? 1 : (double)k->micro);
-	if (k->pp > 1)
-		seconds += count_bubbles(k) * (forward + backward);
-	return seconds + per_rank * time_optimizer(p, k, data, s) +
-	       p->machine->time[TESS_TERM_FIXED];
+	return exposed > SEEN * calls ? exposed : SEEN * calls;
 }
 
-/* Returns the bytes of a rank with the base, and of the first one, whichever has more. */
-double tess_candidate_estimate_memory(const struct tess_planner *p, const struct candidate *k,
-                                      const struct composed *compute, const struct composed *data)
+static double estimate_seconds(const struct estimate *e)
 {
-	double layers = (double)tess_up(p->layers, k->pp), most = 0;
-	double live = k->schedule == 1 ? k->pp + (k->pp - 1) / 2.0 : k->pp;
+	const struct tess_planner *p = e->planner;
+	const struct candidate *k = e->candidate;
+	double computed = e->computed;
 
-	live = live < (double)k->micro ? live : (double)k->micro;
-	for (int end = 0; end < (k->pp > 1 ? 2 : 1); end++) { /* the last rank, then the first */
-		const struct stage_size s = { layers, true };
-		double kept = k->pp == 1 ? 1 : end ? live : 1, sum;
+	if (k->pp == 1)
+		computed =
+			(double)k->micro * add_around(p, k,
+		                                      sum_terms(e->compute.layer.forward) +
+		                                              sum_terms(e->compute.layer.backward),
+		                                      sum_terms(e->compute.base.forward) +
+		                                              sum_terms(e->compute.base.backward));
+	return computed + time_exposed_calls(e) * (p->machine->once ? 1 : (double)k->micro) +
+	       time_optimizer(e) + p->machine->time[TESS_TERM_FIXED];
+}
 
-		sum = end || k->dp == 1 ? 0 : data->base.holds[TESS_HOLDS_STEP];
-		for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
-			sum += kept * compute->layer.holds[i] * layers +
-			       (end ? 0 : compute->base.holds[i]);
-		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-			sum += add_around(data->layer.holds[i],
-			                  data->base.holds[i] / (k->pp > 1 ? 2 : 1), s);
-		most = sum > most ? sum : most;
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static double estimate_plain_memory(const struct estimate *e)
+{
+	double layers = (double)e->planner->layers;
+	double sum = e->candidate->dp == 1 ? 0 : e->data.base.holds[TESS_HOLDS_STEP];
+
+	for (int32_t i = TESS_HOLDS_STEP; i <= TESS_HOLDS_LOSS; i++)
+		sum += e->compute.layer.holds[i] * layers + e->compute.base.holds[i];
+	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
+		sum += e->data.layer.holds[i] * layers + e->data.base.holds[i];
+	return sum;
+}
+
+/* Returns the bytes of weights, gradients and state of a stage. */
+static double measure_kept_stage(const struct estimate *e, int32_t stage)
+{
+	double sum = 0;
+
+	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++) {
+		double base = e->compute.base.holds[i], share = 0;
+
+		if (!stage)
+			share += e->staged.end[0].holds[i];
+		if (stage == e->schedule->pipeline->nstages - 1)
+			share += e->staged.end[1].holds[i];
+		sum += e->data.layer.holds[i] * e->schedule->layers[stage];
+		if (base > 0)
+			sum += e->data.base.holds[i] * share / base;
 	}
-	return most + p->machine->holds[TESS_HOLDS_FIXED];
+	return sum;
+}
+
+/* Returns the bytes of a slot, or of the arena, of a stage. */
+static double estimate_values(const struct estimate *e, int32_t stage, bool slot)
+{
+	const struct staged *s = &e->staged;
+	int32_t last = e->schedule->pipeline->nstages - 1;
+	double n = e->schedule->layers[stage];
+
+	if (stage == last)
+		return slot ? n * s->layer.slot + s->end[1].slot
+		            : n * s->layer.arena + s->end[1].arena;
+	if (!slot)
+		return n * s->layer.arena + s->end[0].arena;
+	/* one in the middle also receives values, and sends gradients */
+	return n * s->layer.slot + s->end[0].slot + (stage ? 2 * s->layer.sent : 0);
+}
+
+/* Returns the bytes of the fullest rank. */
+static double estimate_staged_memory(const struct estimate *e)
+{
+	const struct tess_pipeline *pipeline = e->schedule->pipeline;
+	double most = 0;
+
+	for (int32_t r = 0; r < pipeline->nranks; r++) {
+		double sum = 0, arena = 0;
+
+		for (int32_t s = 0; s < pipeline->nstages; s++) {
+			double own = estimate_values(e, s, false);
+
+			if (pipeline->rank_of[s] != r)
+				continue;
+			sum += measure_kept_stage(e, s) +
+			       e->schedule->timeline->stage_live[s] * estimate_values(e, s, true);
+			arena = own > arena ? own : arena;
+		}
+		most = sum + arena > most ? sum + arena : most;
+	}
+	return most + (e->candidate->dp == 1 ? 0 : e->data.base.holds[TESS_HOLDS_STEP]);
+}
+
+void tess_candidate_estimate(struct estimate *e)
+{
+	struct candidate *k = e->candidate;
+
+	k->seconds = estimate_seconds(e);
+	k->memory = (k->pp == 1 ? estimate_plain_memory(e) : estimate_staged_memory(e)) +
+	            e->planner->machine->holds[TESS_HOLDS_FIXED];
 }

@@ -126,8 +126,19 @@ static tess_status visit_rank(void *visitor, const struct tess_program *p,
 		                           s->kind == TESS_PIPELINE_FORWARD ? s->end : s->first,
 		                           s->end });
 		e->send = bytes > e->send ? bytes : e->send;
+		e->stage[s->stage].slot = (double)l->slot_bytes[s->stage];
+		e->stage[s->stage].arena = (double)l->bytes;
 	}
 	return l->nsegments || st ? st : measure_steps(e, p, l);
+}
+
+/* Returns the number of experts of a program, over which rows are spread evenly; 0: it has none. */
+static int64_t count_experts(const struct tess_program *p)
+{
+	for (int32_t i = 0; i < p->nrecords; i++)
+		if (p->record[i]->kind == TESS_OP_EXPERTS)
+			return p->record[i]->in[1]->dim[1]->size;
+	return 0;
 }
 
 tess_status evaluation_measure_program(struct evaluation *e)
@@ -141,6 +152,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 	e->stage = calloc((size_t)e->nstages, sizeof *e->stage);
 	if (!e->stage)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of stages");
+	e->known.experts = count_experts(e->x.program);
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
 	e->x.most = true;
@@ -212,7 +224,7 @@ static double count_rank_state(const struct tess_program *p, int32_t rank, bool 
 }
 
 /* Returns whether a lower rank, with the same parts, stands for a rank. */
-static bool is_alike(const struct evaluation *e, int32_t rank)
+static bool has_lower_alike(const struct evaluation *e, int32_t rank)
 {
 	int32_t r = 0;
 
@@ -230,7 +242,7 @@ double evaluation_count_state(const struct evaluation *e)
 
 	for (int32_t r = 0; r < p->mesh.nranks; r++) {
 		if ((along >= 0 && tess_mesh_shape_coordinate(&p->mesh, along, r)) ||
-		    is_alike(e, r))
+		    has_lower_alike(e, r))
 			continue;
 		for (int32_t at = 0; at < (even ? 1 : last); at++) {
 			int32_t stride = along < 0 ? 0 : p->mesh.dim[along].stride;

@@ -113,3 +113,61 @@ tess_status tess_planner_sample(struct tess_planner *p, const struct tess_planne
 	evaluation_close(&e);
 	return st;
 }
+
+/* Sets what a stage has of a program of two stages, whose ranks are one after the other. */
+static void copy_stage_sample(const struct evaluation *e, int32_t stage,
+                              struct tess_stage_sample *out)
+{
+	const struct tess_machine *m = e->planner->machine;
+	const struct tess_stage_time *t = &e->stage[stage];
+	int32_t each = e->x.e.nranks / e->nstages;
+
+	for (int32_t k = 0; k < TESS_STAGE_KINDS; k++)
+		out->seconds[k] = t->of[k].seconds;
+	for (int32_t r = stage * each; r < (stage + 1) * each; r++) {
+		const struct tess_explained_rank *k = e->x.e.ranks[r];
+		const double holds[TESS_HOLDS_STEP] = {
+			[TESS_HOLDS_WEIGHTS] = (double)k->weights * m->holds[TESS_HOLDS_WEIGHTS],
+			[TESS_HOLDS_GRADIENTS] =
+				(double)k->gradients * m->holds[TESS_HOLDS_GRADIENTS],
+			[TESS_HOLDS_STATE] = (double)k->state * m->holds[TESS_HOLDS_STATE],
+		};
+
+		for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
+			out->holds[i] = holds[i] > out->holds[i] ? holds[i] : out->holds[i];
+	}
+	out->slot = (t->slot * m->width / 4 - t->gathered) * m->holds[TESS_HOLDS_STEP] +
+	            t->gathered * m->holds[TESS_HOLDS_GATHERED];
+	out->arena = t->arena * m->width / 4 * m->holds[TESS_HOLDS_STEP] +
+	             t->logits * m->holds[TESS_HOLDS_LOSS];
+	out->sent = e->send * m->width / 4;
+}
+
+tess_status tess_planner_sample_stages(struct tess_planner *p,
+                                       const struct tess_planned_model *model,
+                                       const struct tess_strategy *s, int64_t batch,
+                                       struct tess_stage_sample out[2])
+{
+	struct evaluation_halves halves = { 0 };
+	struct tess_forecast f;
+	struct evaluation e = { .planner = p,
+		                .model = model,
+		                .batch = batch,
+		                .sequence = p->options.sequence,
+		                .strategy = s,
+		                .halves = &halves,
+		                .out = &f };
+	tess_status st = evaluation_open(&e);
+
+	memset(out, 0, 2 * sizeof *out);
+	if (!st)
+		st = evaluation_set_training(&e);
+	if (!st)
+		st = tess_explaining_open_schedule(&e.x);
+	if (!st)
+		st = evaluation_measure_program(&e);
+	for (int32_t i = 0; i < 2 && !st; i++)
+		copy_stage_sample(&e, i, &out[i]);
+	evaluation_close(&e);
+	return st;
+}

@@ -1,268 +1,196 @@
 /*
- * search.c - searches strategies: estimates all of them from few lowered layers, then predicts the
- * best from their whole programs.
+ * search.c - searches strategies: estimates all of them (candidates.c), then predicts the best from
+ * their whole programs.
  */
-#include "api/plan/compose.h"
+#include "api/plan/search.h"
 #include "core/base/sized.h"
 #include "core/base/status.h"
 
 #include <fenv.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tessera/split.h>
 
-/* Estimates that are kept; of these, how many more than asked for are predicted. */
-enum { KEPT_MAX = 256, PREDICTED_MORE = 3 };
-/* Ranks along dp from which on large buckets are tried. */
-enum { MANY_REPLICAS = 8 };
-/* Estimates of memory may be this much too high. */
-#define MEMORY_MARGIN 1.1
+/* How many more than asked for are predicted. */
+enum { PREDICTED_MORE = 3 };
 
-struct search {
-	struct tess_planner *planner;
-	struct composer *composer;
-	int32_t nranks;
-	struct candidate kept[KEPT_MAX]; /* best first */
-	int32_t nkept;
-	struct candidate least; /* the one with the least memory */
-	int64_t nestimated;
+struct found { /* forecasts of strategies that fit */
+	const struct tess_forecast **list;
+	int32_t n;
 };
-
-/* ---- estimates ------------------------------------------------------------------------------- */
-
-/* Inserts a candidate in the order of seconds. */
-static void keep_candidate(struct search *s, const struct candidate *k)
-{
-	int32_t at = s->nkept < KEPT_MAX ? s->nkept++ : KEPT_MAX;
-
-	if (at == KEPT_MAX && s->kept[--at].seconds <= k->seconds)
-		return;
-	for (; at && s->kept[at - 1].seconds > k->seconds; at--)
-		s->kept[at] = s->kept[at - 1];
-	s->kept[at] = *k;
-}
-
-/* Estimates generation; stages compute in turn, and share the memory. */
-static tess_status estimate_generation(struct search *s, struct candidate *k)
-{
-	struct candidate plain = *k;
-	const struct tess_strategy *strategy;
-	tess_status st;
-
-	plain.pp = 1;
-	strategy = tess_candidate_make_strategy(s->planner, &plain);
-	st = strategy ? tess_planner_extrapolate(s->planner, strategy, &k->seconds, &k->memory)
-	              : TESS_ENOMEM;
-	k->memory /= k->pp;
-	return st;
-}
-
-static tess_status add_candidate(struct search *s, struct candidate k)
-{
-	tess_status st = s->planner->options.train ? tess_composer_estimate(s->composer, &k)
-	                                           : estimate_generation(s, &k);
-
-	if (st)
-		return st == TESS_EINVAL ? TESS_OK : st;
-	if (!s->nestimated++ || k.memory < s->least.memory)
-		s->least = k;
-	if (k.memory <= s->planner->memory * MEMORY_MARGIN)
-		keep_candidate(s, &k);
-	return TESS_OK;
-}
-
-/* Adds the schedules of a candidate with stages. */
-static tess_status add_schedules(struct search *s, struct candidate k)
-{
-	tess_status st = TESS_OK;
-	int32_t per_rank;
-
-	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
-		tess_candidate_get_schedule(k.schedule, &per_rank);
-		/* gradients of weights that come later keep what was recomputed */
-		if (k.recompute && k.schedule > 1)
-			continue;
-		if (k.pp * per_rank > s->planner->layers ||
-		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
-			continue;
-		st = add_candidate(s, k);
-	}
-	return st;
-}
-
-/*
- * Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. If
- * replicas have different numbers of sequences, only all.
- */
-static tess_status add_micro_batches(struct search *s, struct candidate k)
-{
-	int64_t batch = s->planner->options.batch, all = tess_up(batch, k.dp);
-	tess_status st = TESS_OK;
-
-	for (k.local = 1; k.local < all && all % k.local == 0 && batch % k.dp == 0 && !st;
-	     k.local *= 2) {
-		k.micro = all / k.local;
-		st = add_schedules(s, k);
-	}
-	k.local = all;
-	k.micro = 1;
-	return st ? st : add_schedules(s, k);
-}
-
-static tess_status add_recomputed(struct search *s, struct candidate k)
-{
-	tess_status st = TESS_OK;
-
-	for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
-		st = add_micro_batches(s, k);
-	return st;
-}
-
-static tess_status add_memory_options(struct search *s, struct candidate k)
-{
-	int32_t side = s->planner->machine->ranks_per_host / k.tp;
-	tess_status st = TESS_OK;
-
-	for (k.zero = 0; k.zero < ZEROS && !st; k.zero++) {
-		if (k.zero && k.dp == 1)
-			break;
-		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
-			continue;
-		k.bucket = 0;
-		if (k.zero && k.dp >= MANY_REPLICAS)
-			st = tess_composer_choose_bucket(s->composer, &k);
-		if (!st)
-			st = add_recomputed(s, k);
-	}
-	return st;
-}
-
-/* Adds the plans of the model; along one rank all are the same. */
-static tess_status add_plans(struct search *s, struct candidate k)
-{
-	const struct tess_preset *preset = s->planner->model.model->presets;
-	tess_status st = TESS_OK;
-
-	k.plan = -1;
-	k.micro = 1;
-	if (k.tp == 1)
-		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
-	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
-		if (strcmp(preset[k.plan].name, "hf") != 0)
-			st = s->planner->options.train ? add_memory_options(s, k)
-			                               : add_candidate(s, k);
-	return st;
-}
-
-static tess_status estimate_all(struct search *s)
-{
-	struct candidate k = { 0 };
-	tess_status st = TESS_OK;
-
-	for (k.tp = 1; k.tp <= s->nranks && !st; k.tp++)
-		for (k.pp = 1; k.pp <= s->nranks / k.tp && !st; k.pp++) {
-			if (s->nranks % (k.tp * k.pp) || k.pp > s->planner->layers)
-				continue;
-			k.dp = s->nranks / k.tp / k.pp;
-			if (k.dp <= s->planner->options.batch)
-				st = add_plans(s, k);
-		}
-	return st;
-}
-
-/* ---- predictions ----------------------------------------------------------------------------- */
 
 static int compare_forecasts(const void *a, const void *b)
 {
 	const struct tess_forecast *const *x = a, *const *y = b;
 
-	return ((*x)->seconds > (*y)->seconds) - ((*x)->seconds < (*y)->seconds);
+	if ((*x)->seconds != (*y)->seconds)
+		return (*x)->seconds < (*y)->seconds ? -1 : 1;
+	return ((*x)->memory > (*y)->memory) - ((*x)->memory < (*y)->memory);
 }
 
-/* Predicts the candidates that are kept, best first, until enough fit. */
-static tess_status predict_kept(struct search *s, int32_t most, const struct tess_forecast **list,
-                                int32_t *n)
+tess_status tess_search_predict(struct search *s, const struct candidate *k,
+                                const struct tess_forecast **out)
 {
 	struct tess_planner *p = s->planner;
-	tess_status st = TESS_OK;
+	const struct tess_strategy *strategy = tess_candidate_make_strategy(p, k);
+	struct tess_forecast *f = TESS_NEW(&p->arena, struct tess_forecast, 1);
+	tess_status st;
 
-	*n = 0;
-	for (int32_t i = 0; i < s->nkept && *n < most + PREDICTED_MORE && !st; i++) {
-		const struct tess_strategy *strategy = tess_candidate_make_strategy(p, &s->kept[i]);
-		struct tess_forecast *f = TESS_NEW(&p->arena, struct tess_forecast, 1);
+	*out = NULL;
+	if (!strategy || !f)
+		return TESS_ENOMEM;
+	st = tess_planner_evaluate(p, strategy, f);
+	if (!st)
+		*out = f;
+	return st == TESS_EINVAL ? TESS_OK : st;
+}
 
-		if (!strategy || !f)
-			return TESS_ENOMEM;
-		st = tess_planner_evaluate(p, strategy, f);
-		if (!st && f->fits)
-			list[(*n)++] = f;
-		st = st == TESS_EINVAL ? TESS_OK : st;
-	}
-	qsort(list, (size_t)*n, sizeof *list, compare_forecasts);
-	*n = *n < most ? *n : most;
+/* Predicts a candidate, and adds it if it runs and fits. */
+static tess_status predict_candidate(struct search *s, const struct candidate *k, struct found *out)
+{
+	const struct tess_forecast *f;
+	tess_status st = tess_search_predict(s, k, &f);
+
+	if (!st && f && f->fits)
+		out->list[out->n++] = f;
 	return st;
 }
 
-static tess_status fail_search(const struct search *s)
+/* Predicts the candidates that are kept, fastest first, until enough fit. */
+static tess_status predict_fastest(struct search *s, int32_t most, struct found *out)
 {
-	const struct tess_planner *p = s->planner;
+	tess_status st = TESS_OK;
 
-	if (!s->nestimated)
-		return tess_fail(TESS_EINVAL,
-		                 "no strategy runs on %d ranks: no mesh of them cuts a batch of "
-		                 "%lld and the model; give other numbers",
-		                 (int)s->nranks, (long long)p->options.batch);
-	return tess_fail(TESS_EINVAL,
-	                 "nothing fits in %.3g GB: the least is about %.3g GB, with dp=%d,tp=%d,"
-	                 "pp=%d; give more ranks, or a smaller batch",
-	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
-	                 (int)s->least.pp);
+	for (int32_t i = 0; i < s->nkept && out->n < most + PREDICTED_MORE && !st; i++)
+		st = predict_candidate(s, &s->kept[i], out);
+	qsort(out->list, (size_t)out->n, sizeof *out->list, compare_forecasts);
+	out->n = out->n < most ? out->n : most;
+	return st;
 }
 
-static tess_status run_search(struct search *s, int32_t most, const struct tess_forecast **list,
-                              int32_t *n)
+/* Removes the forecasts that another one beats in time and memory. */
+static void keep_unbeaten(struct found *f)
+{
+	int32_t n = 0;
+
+	qsort(f->list, (size_t)f->n, sizeof *f->list, compare_forecasts);
+	for (int32_t i = 0; i < f->n; i++)
+		if (!n || f->list[i]->memory < f->list[n - 1]->memory)
+			f->list[n++] = f->list[i];
+	f->n = n;
+}
+
+/* Predicts the fastest, and each candidate that is faster than all with less memory. */
+static tess_status predict_front(struct search *s, int32_t most, struct found *out)
+{
+	double limit = s->planner->memory * MEMORY_MARGIN, fastest = 0;
+	tess_status st = predict_fastest(s, 1 + PREDICTED_MORE, out);
+
+	for (int32_t i = 0; i < FRONT_MAX && !st; i++) {
+		const struct candidate *k = &s->front[i];
+
+		if (k->seconds <= 0 || k->memory > limit || (fastest > 0 && k->seconds >= fastest))
+			continue;
+		fastest = k->seconds;
+		st = predict_candidate(s, k, out);
+	}
+	keep_unbeaten(out);
+	out->n = out->n < most ? out->n : most;
+	return st;
+}
+
+/* Gives the strategy with the least memory if it fits, or fails with what would fit. */
+static tess_status find_nearest(struct search *s, struct found *out)
+{
+	const struct tess_forecast *least;
+	tess_status st = tess_search_find_least(s, &least);
+
+	if (st)
+		return st;
+	if (!least)
+		return tess_search_fail_to_divide(s);
+	if (!least->fits)
+		return tess_search_fail(s, least);
+	out->list[out->n++] = least;
+	return TESS_OK;
+}
+
+/* Predicts candidates that were estimated, and gives at most `most` of them, fastest first. */
+typedef tess_status predict_function(struct search *s, int32_t most, struct found *out);
+
+static tess_status run_search(struct search *s, predict_function *predict, int32_t most,
+                              struct found *out)
 {
 	tess_status st = tess_composer_open(s->planner, &s->composer);
 
 	if (!st)
-		st = estimate_all(s);
+		st = tess_search_estimate(s);
 	if (!st)
-		st = predict_kept(s, most, list, n);
+		st = predict(s, most, out);
+	if (!st && !out->n)
+		st = find_nearest(s, out);
 	tess_composer_close(s->composer);
-	return !st && !*n ? fail_search(s) : st;
+	return st;
 }
 
-tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
-                                const struct tess_forecast *const **out, int32_t *n)
+static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t most,
+                               predict_function *predict, struct found *out)
 {
-	const struct tess_forecast **list;
-	struct search *s;
+	int32_t room = (most < FRONT_MAX ? FRONT_MAX : most) + 2 * PREDICTED_MORE;
+	struct search *s = calloc(1, sizeof *s);
 	fenv_t callers;
-	tess_status st = TESS_REQUIRE(p, out, n);
+	tess_status st;
 
-	if (st)
-		return st;
-	if (nranks < 1 || most < 1)
-		return tess_fail(TESS_EINVAL, "%s: %d ranks, %d strategies", __func__, (int)nranks,
-		                 (int)most);
-	list = TESS_NEW(&p->arena, const struct tess_forecast *, most + PREDICTED_MORE);
-	s = calloc(1, sizeof *s);
-	if (!list || !s) {
+	out->list = TESS_NEW(&p->arena, const struct tess_forecast *, room);
+	if (!out->list || !s) {
 		free(s);
 		return tess_fail(TESS_ENOMEM, "out of memory for a search");
 	}
 	s->planner = p;
 	s->nranks = nranks;
 	p->nranks = nranks;
+	tess_planner_choose_ranks(p, nranks);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	tess_arena_keep_blocks();
-	st = run_search(s, most, list, n);
+	st = run_search(s, predict, most, out);
 	tess_arena_drop_blocks();
 	fesetenv(&callers);
 	p->nranks = 0;
 	free(s);
-	if (!st)
-		*out = list;
 	return st;
+}
+
+/* Checks the arguments of `function`, and searches. */
+static tess_status search_ranks(const char *function, struct tess_planner *p, int32_t nranks,
+                                int32_t most, predict_function *predict,
+                                const struct tess_forecast *const **out, int32_t *n)
+{
+	struct found found = { 0 };
+	tess_status st;
+
+	if (nranks < 1 || most < 1)
+		return tess_fail(TESS_EINVAL, "%s: %d ranks, %d strategies", function, (int)nranks,
+		                 (int)most);
+	st = open_search(p, nranks, most, predict, &found);
+	if (st)
+		return st;
+	*out = found.list;
+	*n = found.n;
+	return TESS_OK;
+}
+
+tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
+                                const struct tess_forecast *const **out, int32_t *n)
+{
+	tess_status st = TESS_REQUIRE(p, out, n);
+
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_fastest, out, n);
+}
+
+tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t most,
+                                 const struct tess_forecast *const **out, int32_t *n)
+{
+	tess_status st = TESS_REQUIRE(p, out, n);
+
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_front, out, n);
 }

@@ -675,6 +675,8 @@ static bool read_row(int i, bool make, const char **name)
 		                          (const struct tess_forecast **)&nothing));
 		ROW(tess_planner_search(NULL, 1, 1, (const struct tess_forecast *const **)&nothing,
 		                        &number));
+		ROW(tess_planner_explore(NULL, 1, 1, (const struct tess_forecast *const **)&nothing,
+		                         &number));
 		NOTHING(tess_planner_close(NULL));
 		ROW(tess_strategy_write(STRATEGY(.threads = 0), "/no/such/file"));
 	default:

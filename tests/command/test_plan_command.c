@@ -66,6 +66,27 @@ START_TEST(table_and_json)
 }
 END_TEST
 
+START_TEST(explores)
+{
+	char text[TEXT];
+	json_t *line[8];
+	int n;
+
+	plan_data(text, "-n 8 --explore --top 8 --json " PLANNED);
+	n = read_lines(text, line);
+	ck_assert_int_ge(n, 2);
+	for (int i = 0; i < n; i++)
+		ck_assert(!i || (get_forecast_number(line[i - 1], "seconds") <
+		                         get_forecast_number(line[i], "seconds") &&
+		                 get_forecast_number(line[i - 1], "memory") >
+		                         get_forecast_number(line[i], "memory")));
+	for (int i = 0; i < n; i++)
+		json_decref(line[i]);
+	plan_data(text, "-n 8 --explore --top 2 " PLANNED);
+	ck_assert_int_eq(count_occurrences(text, "--mesh "), 2);
+}
+END_TEST
+
 /* The best strategy runs, and trains the weights of one rank. */
 START_TEST(what_it_writes_runs)
 {
@@ -139,8 +160,14 @@ static const struct {
 	{ "-n 2 --machine ./none.json --train", 1, "none.json" },
 	{ "-n 2 --machine h100 --sequence 8", 2, "--sequence and --optimizer are of training" },
 	{ "-n 2 --machine h100 --train --max-tokens 8", 2, "leave out --train" },
-	{ "-n 2 --memory 1MB " PLANNED, 1, "nothing fits in 0.001 GB: the least is about " },
-	{ "-n 7919 " PLANNED, 1, "no strategy runs on 7919 ranks" },
+	{ "-n 2 --memory 1MB " PLANNED, 1,
+	  "nothing fits in 0.001 GB;\n  2 ranks need at least 0.00" },
+	{ "-n 2 --memory 1MB " PLANNED, 1, "ranks would fit in 0.00" },
+	{ "-n 1 --memory 1K " PLANNED, 1,
+	  ";\n  more ranks would not help, up to 256;\n  a smaller batch or shorter sequences "
+	  "would not help\n" },
+	{ "-n 2 --memory 4MB --machine h100 --batch 64", 1, ";\n  a batch of " },
+	{ "-n 7919 " PLANNED, 1, "no strategy runs on 7919 ranks: dp is at most the batch of 4" },
 	{ "-n 2 --consider '--plan tp' " PLANNED, 1, "--consider: --mesh is missing" },
 	{ "-n 2 --consider '--mesh' " PLANNED, 1, "--consider: --mesh needs a value" },
 	{ "-n 2 --consider '--mesh tp=2 --lr 1' " PLANNED, 1, "--consider: --lr is unknown" },
@@ -190,6 +217,7 @@ int main(void)
 
 	scratch_make();
 	tcase_add_test(t, table_and_json);
+	tcase_add_test(t, explores);
 	tcase_add_test(t, what_it_writes_runs);
 	tcase_add_test(t, considers_a_strategy);
 	tcase_add_test(t, predicts_a_file);

@@ -23,6 +23,7 @@ static const struct tess_tool_option rank_options[] = {
 	{ "memory", "SIZE",
 	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB (default: that of the machine)",
 	  .at = offsetof(struct plan_options, memory), .parse = tess_tool_parse_memory },
+	{ "styles", NULL, "search a style for each module, too", AT(styles) },
 	{ 0 },
 };
 static const struct tess_tool_option training_options[] = {
@@ -43,7 +44,10 @@ static const struct tess_tool_option generation_options[] = {
 	{ 0 },
 };
 static const struct tess_tool_option output_options[] = {
-	{ "top", "N", "print the N best strategies (default: 5)", AT(most), .lo = 1, .hi = 1000 },
+	{ "top", "N", "print the N best strategies (default: 5, or all of --explore)", AT(most),
+	  .lo = 1, .hi = 1000 },
+	{ "explore", NULL, "print the strategies that no other beats in both time and memory",
+	  AT(explore) },
 	{ "consider", "OPTIONS",
 	  "compare with a strategy of your own: '--mesh dp=2,tp=4 --plan tp+sp'", AT(consider) },
 	{ "strategies", "FILE",
@@ -94,7 +98,8 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
 		                                .weights = a->weights,
-		                                .kv_dtype = a->kv_dtype };
+		                                .kv_dtype = a->kv_dtype,
+		                                .styles = a->styles };
 
 	return tess_planner_open(a->model, &o, out);
 }
@@ -168,11 +173,25 @@ static tess_status compare_considered(struct tess_planner *p, const struct plan_
 	return st;
 }
 
+/* Prints a message; what would fit instead has a line each. */
+static void print_plan_failure(const char *message)
+{
+	bool lines = !strncmp(message, "nothing fits", strlen("nothing fits"));
+	const char *end;
+
+	fputs("tessera plan: ", stderr);
+	for (; lines && (end = strstr(message, "; ")) != NULL; message = end + 2)
+		fprintf(stderr, "%.*s;\n  ", (int)(end - message), message);
+	fprintf(stderr, "%s\n", message);
+}
+
 static tess_status search_and_print(struct tess_planner *p, const struct plan_options *a)
 {
 	const struct tess_forecast *const *best;
 	int32_t n;
-	tess_status st = tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
+	tess_status st =
+		a->explore ? tess_planner_explore(p, a->ranks, a->most ? a->most : 1000, &best, &n)
+			   : tess_planner_search(p, a->ranks, a->most ? a->most : 5, &best, &n);
 
 	if (st)
 		return st;
@@ -202,7 +221,7 @@ static int run_plan_command(int argc, char **argv)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
 	tess_planner_close(p);
 	if (st)
-		fprintf(stderr, "tessera plan: %s\n", tess_error());
+		print_plan_failure(tess_error());
 	return st ? 1 : 0;
 }
 

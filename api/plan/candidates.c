@@ -1,0 +1,218 @@
+/* candidates.c - lists the strategies of a search, and estimates each from few lowered layers. */
+#include "api/plan/search.h"
+
+#include <math.h>
+#include <string.h>
+#include <tessera/split.h>
+
+/* Ranks along dp from which on large buckets are tried. */
+enum { MANY_REPLICAS = 8 };
+
+/* Numbers of ranks along tp for which styles of modules are searched. */
+enum { STYLED_MAX = 3 };
+
+/* Inserts a candidate in the order of seconds, if it fits. */
+static void keep_fast(struct search *s, const struct candidate *k)
+{
+	int32_t at = s->nkept < KEPT_MAX ? s->nkept++ : KEPT_MAX;
+
+	if (at == KEPT_MAX && s->kept[--at].seconds <= k->seconds)
+		return;
+	for (; at && s->kept[at - 1].seconds > k->seconds; at--)
+		s->kept[at] = s->kept[at - 1];
+	s->kept[at] = *k;
+}
+
+/* Keeps the fastest candidate of each size of memory. */
+static void keep_on_front(struct search *s, const struct candidate *k)
+{
+	double step = k->memory > 1 ? log2(k->memory) * FRONT_STEPS : 0;
+	struct candidate *at = &s->front[step < FRONT_MAX ? (int32_t)step : FRONT_MAX - 1];
+
+	if (at->seconds <= 0 || k->seconds < at->seconds)
+		*at = *k;
+}
+
+/* Estimates generation; stages compute in turn, and share the memory. */
+static tess_status estimate_generation(struct search *s, struct candidate *k)
+{
+	struct candidate plain = *k;
+	const struct tess_strategy *strategy;
+	tess_status st;
+
+	plain.pp = 1;
+	strategy = tess_candidate_make_strategy(s->planner, &plain);
+	st = strategy ? tess_planner_extrapolate(s->planner, strategy, &k->seconds, &k->memory)
+	              : TESS_ENOMEM;
+	k->memory /= k->pp;
+	return st;
+}
+
+static tess_status add_candidate(struct search *s, struct candidate k)
+{
+	tess_status st = s->planner->options.train ? tess_composer_estimate(s->composer, &k)
+	                                           : estimate_generation(s, &k);
+
+	if (st)
+		return st == TESS_EINVAL ? TESS_OK : st;
+	if (!s->nestimated++ || k.memory < s->least.memory)
+		s->least = k;
+	if (k.memory <= s->planner->memory * MEMORY_MARGIN)
+		keep_fast(s, &k);
+	keep_on_front(s, &k);
+	return TESS_OK;
+}
+
+/* Adds the schedules of a candidate with stages. */
+static tess_status add_schedules(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+	int32_t per_rank;
+
+	for (k.schedule = 0; k.schedule < (k.pp > 1 ? SCHEDULES : 1) && !st; k.schedule++) {
+		tess_candidate_get_schedule(k.schedule, &per_rank);
+		/* gradients of weights that come later keep what was recomputed */
+		if (k.recompute && k.schedule > 1)
+			continue;
+		if (k.pp * per_rank > s->planner->layers ||
+		    (per_rank > 1 && (k.pp == 1 || k.micro % k.pp)))
+			continue;
+		st = add_candidate(s, k);
+	}
+	return st;
+}
+
+/*
+ * Adds sizes of micro-batches: powers of 2 that divide the sequences of a replica, and all. If
+ * replicas have different numbers of sequences, only all.
+ */
+static tess_status add_micro_batches(struct search *s, struct candidate k)
+{
+	int64_t batch = s->planner->options.batch, all = tess_up(batch, k.dp);
+	tess_status st = TESS_OK;
+
+	for (k.local = 1; k.local < all && all % k.local == 0 && batch % k.dp == 0 && !st;
+	     k.local *= 2) {
+		k.micro = all / k.local;
+		st = add_schedules(s, k);
+	}
+	k.local = all;
+	k.micro = 1;
+	return st ? st : add_schedules(s, k);
+}
+
+static tess_status add_recomputed(struct search *s, struct candidate k)
+{
+	tess_status st = TESS_OK;
+
+	for (k.recompute = 0; k.recompute < RECOMPUTES && !st; k.recompute++)
+		st = add_micro_batches(s, k);
+	return st;
+}
+
+static tess_status add_memory_options(struct search *s, struct candidate k)
+{
+	int32_t side = s->planner->machine->ranks_per_host / k.tp;
+	tess_status st = TESS_OK;
+
+	for (k.zero = 0; k.zero < ZEROS && !st; k.zero++) {
+		if (k.zero && k.dp == 1)
+			break;
+		if (k.zero == ZERO_HOSTS && (side < 2 || k.dp <= side || k.dp % side))
+			continue;
+		k.bucket = 0;
+		if (k.zero && k.dp >= MANY_REPLICAS)
+			st = tess_composer_choose_bucket(s->composer, &k);
+		if (!st)
+			st = add_recomputed(s, k);
+	}
+	return st;
+}
+
+/* Adds the plans of the model; along one rank all are the same. */
+static tess_status add_plans(struct search *s, struct candidate k)
+{
+	const struct tess_preset *preset = s->planner->model.model->presets;
+	tess_status st = TESS_OK;
+
+	k.plan = -1;
+	k.micro = 1;
+	if (k.tp == 1)
+		return s->planner->options.train ? add_memory_options(s, k) : add_candidate(s, k);
+	for (k.plan = 0; preset[k.plan].name && !st; k.plan++)
+		if (strcmp(preset[k.plan].name, "hf") != 0)
+			st = s->planner->options.train ? add_memory_options(s, k)
+			                               : add_candidate(s, k);
+	return st;
+}
+
+/* Adds the plans that were found last. */
+static tess_status add_found_plans(struct search *s, struct candidate k)
+{
+	struct tess_planner *p = s->planner;
+	tess_status st = TESS_OK;
+
+	k.micro = 1;
+	for (int32_t i = s->found; i < p->nfound && !st; i++) {
+		k.plan = tess_planner_count_presets(p) + i;
+		st = p->options.train ? add_memory_options(s, k) : add_candidate(s, k);
+	}
+	return st;
+}
+
+/* Adds the candidates of all meshes with so many ranks along tp. */
+static tess_status estimate_meshes(struct search *s, int32_t tp,
+                                   tess_status (*add)(struct search *, struct candidate))
+{
+	struct candidate k = { .tp = tp };
+	tess_status st = TESS_OK;
+
+	for (k.pp = 1; k.pp <= s->nranks / tp && !st; k.pp++) {
+		if (s->nranks % (tp * k.pp) || k.pp > s->planner->layers)
+			continue;
+		k.dp = s->nranks / tp / k.pp;
+		if (k.dp <= s->planner->options.batch)
+			st = add(s, k);
+	}
+	return st;
+}
+
+/* Lists the numbers of ranks along tp of the best candidates. Returns how many there are. */
+static int32_t list_best_tp(const struct search *s, int32_t *tp)
+{
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < s->nkept && n < STYLED_MAX; i++) {
+		bool known = s->kept[i].tp == 1;
+
+		for (int32_t k = 0; k < n; k++)
+			known |= tp[k] == s->kept[i].tp;
+		if (!known)
+			tp[n++] = s->kept[i].tp;
+	}
+	return n;
+}
+
+/* Finds styles of modules for the best numbers of ranks along tp, and adds their plans. */
+static tess_status estimate_styles(struct search *s)
+{
+	int32_t tp[STYLED_MAX], n = list_best_tp(s, tp);
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && !st; i++) {
+		s->found = s->planner->nfound;
+		st = tess_planner_find_styles(s->planner, tp[i]);
+		if (!st)
+			st = estimate_meshes(s, tp[i], add_found_plans);
+	}
+	return st;
+}
+
+tess_status tess_search_estimate(struct search *s)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t tp = 1; tp <= s->nranks && !st; tp++)
+		st = estimate_meshes(s, tp, add_plans);
+	return st || !s->planner->options.styles ? st : estimate_styles(s);
+}

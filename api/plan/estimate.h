@@ -1,0 +1,19 @@
+/* estimate.h - what the estimate of a candidate follows from. */
+#ifndef TESS_API_PLAN_ESTIMATE_H
+#define TESS_API_PLAN_ESTIMATE_H
+
+#include "api/plan/stages.h"
+
+struct estimate {
+	const struct tess_planner *planner;
+	struct candidate *candidate;
+	struct composed compute, data; /* with dp=1 and pp=1; and what is done along dp */
+	/* with pp > 1: */
+	struct staged staged;
+	const struct stage_schedule *schedule;
+	double computed; /* seconds of a step without calls along dp */
+};
+/* Sets seconds and memory of e->candidate. */
+void tess_candidate_estimate(struct estimate *e);
+
+#endif
