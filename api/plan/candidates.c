@@ -8,6 +8,9 @@
 /* Ranks along dp from which on large buckets are tried. */
 enum { MANY_REPLICAS = 8 };
 
+/* Numbers of ranks along tp for which styles of modules are searched. */
+enum { STYLED_MAX = 3 };
+
 /* Inserts a candidate in the order of seconds, if it fits. */
 static void keep_fast(struct search *s, const struct candidate *k)
 {
@@ -143,18 +146,73 @@ static tess_status add_plans(struct search *s, struct candidate k)
 	return st;
 }
 
-tess_status tess_search_estimate(struct search *s)
+/* Adds the plans that were found last. */
+static tess_status add_found_plans(struct search *s, struct candidate k)
 {
-	struct candidate k = { 0 };
+	struct tess_planner *p = s->planner;
 	tess_status st = TESS_OK;
 
-	for (k.tp = 1; k.tp <= s->nranks && !st; k.tp++)
-		for (k.pp = 1; k.pp <= s->nranks / k.tp && !st; k.pp++) {
-			if (s->nranks % (k.tp * k.pp) || k.pp > s->planner->layers)
-				continue;
-			k.dp = s->nranks / k.tp / k.pp;
-			if (k.dp <= s->planner->options.batch)
-				st = add_plans(s, k);
-		}
+	k.micro = 1;
+	for (int32_t i = s->found; i < p->nfound && !st; i++) {
+		k.plan = tess_planner_count_presets(p) + i;
+		st = p->options.train ? add_memory_options(s, k) : add_candidate(s, k);
+	}
 	return st;
+}
+
+/* Adds the candidates of all meshes with so many ranks along tp. */
+static tess_status estimate_meshes(struct search *s, int32_t tp,
+                                   tess_status (*add)(struct search *, struct candidate))
+{
+	struct candidate k = { .tp = tp };
+	tess_status st = TESS_OK;
+
+	for (k.pp = 1; k.pp <= s->nranks / tp && !st; k.pp++) {
+		if (s->nranks % (tp * k.pp) || k.pp > s->planner->layers)
+			continue;
+		k.dp = s->nranks / tp / k.pp;
+		if (k.dp <= s->planner->options.batch)
+			st = add(s, k);
+	}
+	return st;
+}
+
+/* Lists the numbers of ranks along tp of the best candidates. Returns how many there are. */
+static int32_t list_best_tp(const struct search *s, int32_t *tp)
+{
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < s->nkept && n < STYLED_MAX; i++) {
+		bool known = s->kept[i].tp == 1;
+
+		for (int32_t k = 0; k < n; k++)
+			known |= tp[k] == s->kept[i].tp;
+		if (!known)
+			tp[n++] = s->kept[i].tp;
+	}
+	return n;
+}
+
+/* Finds styles of modules for the best numbers of ranks along tp, and adds their plans. */
+static tess_status estimate_styles(struct search *s)
+{
+	int32_t tp[STYLED_MAX], n = list_best_tp(s, tp);
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && !st; i++) {
+		s->found = s->planner->nfound;
+		st = tess_planner_find_styles(s->planner, tp[i]);
+		if (!st)
+			st = estimate_meshes(s, tp[i], add_found_plans);
+	}
+	return st;
+}
+
+tess_status tess_search_estimate(struct search *s)
+{
+	tess_status st = TESS_OK;
+
+	for (int32_t tp = 1; tp <= s->nranks && !st; tp++)
+		st = estimate_meshes(s, tp, add_plans);
+	return st || !s->planner->options.styles ? st : estimate_styles(s);
 }

@@ -113,7 +113,7 @@ static double estimate_plain_memory(const struct estimate *e)
 }
 
 /* Returns the bytes of weights, gradients and state of a stage. */
-static double measure_kept(const struct estimate *e, int32_t stage)
+static double measure_kept_stage(const struct estimate *e, int32_t stage)
 {
 	double sum = 0;
 
@@ -132,7 +132,7 @@ static double measure_kept(const struct estimate *e, int32_t stage)
 }
 
 /* Returns the bytes of a slot, or of the arena, of a stage. */
-static double measure_values(const struct estimate *e, int32_t stage, bool slot)
+static double estimate_values(const struct estimate *e, int32_t stage, bool slot)
 {
 	const struct staged *s = &e->staged;
 	int32_t last = e->schedule->pipeline->nstages - 1;
@@ -157,12 +157,12 @@ static double estimate_staged_memory(const struct estimate *e)
 		double sum = 0, arena = 0;
 
 		for (int32_t s = 0; s < pipeline->nstages; s++) {
-			double own = measure_values(e, s, false);
+			double own = estimate_values(e, s, false);
 
 			if (pipeline->rank_of[s] != r)
 				continue;
-			sum += measure_kept(e, s) +
-			       e->schedule->timeline->stage_live[s] * measure_values(e, s, true);
+			sum += measure_kept_stage(e, s) +
+			       e->schedule->timeline->stage_live[s] * estimate_values(e, s, true);
 			arena = own > arena ? own : arena;
 		}
 		most = sum + arena > most ? sum + arena : most;

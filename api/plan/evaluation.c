@@ -23,9 +23,8 @@ static tess_status set_strategy_mesh(struct evaluation *e)
 	tess_status st = tess_mesh_shape_parse(e->strategy->mesh, 0, &given);
 
 	if (!st)
-		tess_machine_choose(e->planner->machine,
-		                    e->planner->nranks ? e->planner->nranks : given.nranks,
-		                    e->planner->options.train);
+		tess_planner_choose_ranks(e->planner,
+		                          e->planner->nranks ? e->planner->nranks : given.nranks);
 	return st ? st : tess_explaining_set_mesh(&e->x, &given);
 }
 

@@ -155,7 +155,7 @@ tess_status evaluation_measure_program(struct evaluation *e)
 	e->known.experts = count_experts(e->x.program);
 	e->x.visit = visit_rank;
 	e->x.visitor = e;
-	e->x.most = e->halves != NULL;
+	e->x.most = true;
 	return tess_explaining_measure_ranks(&e->x);
 }
 

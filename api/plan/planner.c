@@ -25,7 +25,12 @@ static void choose_presets(struct tess_planner *p)
 		o->prompt = most && most / 2 < PRESET_PROMPT ? most / 2 : PRESET_PROMPT;
 	o->tokens = o->tokens ? o->tokens : PRESET_TOKENS;
 	o->optimizer = o->optimizer ? o->optimizer : TESS_ADAMW;
-	p->memory = o->memory ? (double)o->memory : p->machine->memory;
+}
+
+void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks)
+{
+	tess_machine_choose(p->machine, nranks, p->options.train);
+	p->memory = p->options.memory ? (double)p->options.memory : p->machine->memory;
 }
 
 static tess_status check_planner_options(const struct tess_planner *p)

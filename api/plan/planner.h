@@ -7,26 +7,36 @@
 
 #include <tessera/planner.h>
 
+struct tess_found_plan { /* a plan of rules along tp, as JSON text */
+	int32_t tp;
+	const char *text;
+};
+
 struct tess_planner {
 	struct tess_arena arena;
 	struct tess_planner_options options; /* with their defaults */
 	struct tess_planned_model model; /* its plan is that of nothing */
 	struct tess_machine *machine;
 	struct tess_device device; /* of the machine: a description that runs nothing */
-	double memory; /* bytes of a rank */
+	double memory; /* bytes of a rank of those that were chosen last */
 	/* models with the first layers, from which the others follow; layers 0: the model itself */
 	struct tess_shallow {
 		struct tess_planned_model model;
 		json_t *config;
 		int64_t layers;
 	} shallow[3];
-	int64_t period; /* layers of shallow[1] after those of shallow[0] */
 	int64_t layers; /* numbered modules of the model */
+	int64_t first, period; /* with `shallow`: alike are i and i + period from `first` on */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
+	struct tess_found_plan *found; /* by tess_planner_find_styles */
+	int32_t nfound;
 	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
 };
+
+/* Sets rates and memory to those of a rank of `nranks`. */
+void tess_planner_choose_ranks(struct tess_planner *p, int32_t nranks);
 
 /* Seconds and bytes of one kind of action of a stage, of its slowest rank. */
 struct tess_stage_time {
@@ -90,6 +100,13 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
  */
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);
+
+/*
+ * Finds plans with a style of its own for each module along tp, among all styles that are
+ * registered, and adds them to p->found: the fastest, and some that take less memory
+ * (styles/decide.c).
+ */
+tess_status tess_planner_find_styles(struct tess_planner *p, int32_t tp);
 
 /* Estimates a strategy without stages from models with fewer layers. */
 tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,

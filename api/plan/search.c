@@ -27,20 +27,32 @@ static int compare_forecasts(const void *a, const void *b)
 	return ((*x)->memory > (*y)->memory) - ((*x)->memory < (*y)->memory);
 }
 
-/* Predicts a candidate, and adds it if it runs and fits. */
-static tess_status predict_candidate(struct search *s, const struct candidate *k, struct found *out)
+tess_status tess_search_predict(struct search *s, const struct candidate *k,
+                                const struct tess_forecast **out)
 {
 	struct tess_planner *p = s->planner;
 	const struct tess_strategy *strategy = tess_candidate_make_strategy(p, k);
 	struct tess_forecast *f = TESS_NEW(&p->arena, struct tess_forecast, 1);
 	tess_status st;
 
+	*out = NULL;
 	if (!strategy || !f)
 		return TESS_ENOMEM;
 	st = tess_planner_evaluate(p, strategy, f);
-	if (!st && f->fits)
-		out->list[out->n++] = f;
+	if (!st)
+		*out = f;
 	return st == TESS_EINVAL ? TESS_OK : st;
+}
+
+/* Predicts a candidate, and adds it if it runs and fits. */
+static tess_status predict_candidate(struct search *s, const struct candidate *k, struct found *out)
+{
+	const struct tess_forecast *f;
+	tess_status st = tess_search_predict(s, k, &f);
+
+	if (!st && f && f->fits)
+		out->list[out->n++] = f;
+	return st;
 }
 
 /* Predicts the candidates that are kept, fastest first, until enough fit. */
@@ -86,20 +98,20 @@ static tess_status predict_front(struct search *s, int32_t most, struct found *o
 	return st;
 }
 
-static tess_status fail_search(const struct search *s)
+/* Gives the strategy with the least memory if it fits, or fails with what would fit. */
+static tess_status find_nearest(struct search *s, struct found *out)
 {
-	const struct tess_planner *p = s->planner;
+	const struct tess_forecast *least;
+	tess_status st = tess_search_find_least(s, &least);
 
-	if (!s->nestimated)
-		return tess_fail(TESS_EINVAL,
-		                 "no strategy runs on %d ranks: no mesh of them cuts a batch of "
-		                 "%lld and the model; give other numbers",
-		                 (int)s->nranks, (long long)p->options.batch);
-	return tess_fail(TESS_EINVAL,
-	                 "nothing fits in %.3g GB: the least is about %.3g GB, with dp=%d,tp=%d,"
-	                 "pp=%d; give more ranks, or a smaller batch",
-	                 p->memory / 1e9, s->least.memory / 1e9, (int)s->least.dp, (int)s->least.tp,
-	                 (int)s->least.pp);
+	if (st)
+		return st;
+	if (!least)
+		return tess_search_fail_to_divide(s);
+	if (!least->fits)
+		return tess_search_fail(s, least);
+	out->list[out->n++] = least;
+	return TESS_OK;
 }
 
 /* Predicts candidates that were estimated, and gives at most `most` of them, fastest first. */
@@ -114,8 +126,10 @@ static tess_status run_search(struct search *s, predict_function *predict, int32
 		st = tess_search_estimate(s);
 	if (!st)
 		st = predict(s, most, out);
+	if (!st && !out->n)
+		st = find_nearest(s, out);
 	tess_composer_close(s->composer);
-	return !st && !out->n ? fail_search(s) : st;
+	return st;
 }
 
 static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t most,
@@ -134,9 +148,12 @@ static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t m
 	s->planner = p;
 	s->nranks = nranks;
 	p->nranks = nranks;
+	tess_planner_choose_ranks(p, nranks);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
+	tess_arena_keep_blocks();
 	st = run_search(s, predict, most, out);
+	tess_arena_drop_blocks();
 	fesetenv(&callers);
 	p->nranks = 0;
 	free(s);
@@ -144,9 +161,9 @@ static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t m
 }
 
 /* Checks the arguments of `function`, and searches. */
-static tess_status search(const char *function, struct tess_planner *p, int32_t nranks,
-                          int32_t most, predict_function *predict,
-                          const struct tess_forecast *const **out, int32_t *n)
+static tess_status search_ranks(const char *function, struct tess_planner *p, int32_t nranks,
+                                int32_t most, predict_function *predict,
+                                const struct tess_forecast *const **out, int32_t *n)
 {
 	struct found found = { 0 };
 	tess_status st;
@@ -167,7 +184,7 @@ tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t 
 {
 	tess_status st = TESS_REQUIRE(p, out, n);
 
-	return st ? st : search(__func__, p, nranks, most, predict_fastest, out, n);
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_fastest, out, n);
 }
 
 tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t most,
@@ -175,5 +192,5 @@ tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t
 {
 	tess_status st = TESS_REQUIRE(p, out, n);
 
-	return st ? st : search(__func__, p, nranks, most, predict_front, out, n);
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_front, out, n);
 }

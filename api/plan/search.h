@@ -20,9 +20,24 @@ struct search {
 	struct candidate front[FRONT_MAX]; /* the fastest by size of memory; seconds 0: none */
 	struct candidate least; /* the one with the least memory */
 	int64_t nestimated;
+	int32_t found; /* the first of the plans in planner->found that is added */
 };
 
 /* Estimates all candidates of s->nranks ranks. */
 tess_status tess_search_estimate(struct search *s);
+
+/* Predicts a candidate from its whole program. *out: NULL: it cannot run. */
+tess_status tess_search_predict(struct search *s, const struct candidate *k,
+                                const struct tess_forecast **out);
+
+/* Finds the forecast with the least memory of all candidates. *out: NULL: none can run. */
+tess_status tess_search_find_least(struct search *s, const struct tess_forecast **out);
+/*
+ * Fails with what would fit instead: more ranks, a smaller batch, or shorter sequences. least: the
+ * forecast with the least memory.
+ */
+tess_status tess_search_fail(struct search *s, const struct tess_forecast *least);
+/* Fails with the nearest number of ranks on which a strategy runs. */
+tess_status tess_search_fail_to_divide(const struct search *s);
 
 #endif

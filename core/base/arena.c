@@ -18,10 +18,62 @@ struct tess_block {
 	_Alignas(16) unsigned char data[];
 };
 
+/* Blocks that this thread keeps between tess_arena_keep_blocks and tess_arena_drop_blocks. */
+static _Thread_local struct kept_blocks {
+	struct tess_block *block[2]; /* of ARENA_BYTES; larger ones */
+	int32_t times; /* nested calls */
+} kept;
+
+void tess_arena_keep_blocks(void)
+{
+	kept.times++;
+}
+
+void tess_arena_drop_blocks(void)
+{
+	if (--kept.times)
+		return;
+	for (int i = 0; i < 2; i++) {
+		struct tess_arena all = { kept.block[i] };
+
+		kept.block[i] = NULL;
+		tess_arena_free(&all);
+	}
+}
+
+/* Returns a zeroed block that was kept, of at least `capacity` bytes and not twice as many. */
+static struct tess_block *take_block(size_t capacity)
+{
+	for (struct tess_block **at = &kept.block[capacity > ARENA_BYTES]; *at; at = &(*at)->next) {
+		struct tess_block *b = *at;
+
+		if (b->capacity < capacity || b->capacity / 2 >= capacity)
+			continue;
+		*at = b->next;
+		memset(b->data, 0, b->used);
+		b->used = 0;
+		return b;
+	}
+	return NULL;
+}
+
+static struct tess_block *open_block(size_t capacity)
+{
+	struct tess_block *b = take_block(capacity);
+
+	if (b)
+		return b;
+	b = calloc(1, sizeof *b + capacity);
+	if (b)
+		b->capacity = capacity;
+	else
+		tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", capacity);
+	return b;
+}
+
 void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 {
 	struct tess_block *b = a->top;
-	size_t capacity = ARENA_BYTES;
 
 	if (bytes > SIZE_MAX / 4) {
 		tess_fail(TESS_ENOMEM, "%zu bytes requested at once", bytes);
@@ -29,13 +81,9 @@ void *tess_arena_alloc(struct tess_arena *a, size_t bytes)
 	}
 	bytes = (bytes + 15) & ~(size_t)15;
 	if (!b || b->capacity - b->used < bytes) {
-		capacity = bytes > capacity ? bytes : capacity;
-		b = calloc(1, sizeof *b + capacity);
-		if (!b) {
-			tess_fail(TESS_ENOMEM, "out of memory: %zu bytes", capacity);
+		b = open_block(bytes > ARENA_BYTES ? bytes : ARENA_BYTES);
+		if (!b)
 			return NULL;
-		}
-		b->capacity = capacity;
 		b->next = a->top;
 		a->top = b;
 	}
@@ -97,6 +145,13 @@ void tess_arena_free(struct tess_arena *a)
 		struct tess_block *b = a->top;
 
 		a->top = b->next;
-		free(b);
+		if (kept.times) {
+			struct tess_block **list = &kept.block[b->capacity > ARENA_BYTES];
+
+			b->next = *list;
+			*list = b;
+		} else {
+			free(b);
+		}
 	}
 }

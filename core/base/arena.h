@@ -27,6 +27,12 @@ char *tess_arena_format(struct tess_arena *a, const char *fmt, ...) TESS_PRINTF(
 char *tess_arena_vformat(struct tess_arena *a, const char *fmt, va_list ap) TESS_PRINTF(2, 0);
 /* Frees everything; the arena is empty and usable again. */
 void tess_arena_free(struct tess_arena *a);
+/*
+ * Until tess_arena_drop_blocks, this thread keeps the memory of arenas that it frees for its next
+ * arenas: to make many programs one after another. Calls nest.
+ */
+void tess_arena_keep_blocks(void);
+void tess_arena_drop_blocks(void);
 
 #define TESS_NEW(arena, type, n) ((type *)tess_arena_alloc((arena), sizeof(type) * (size_t)(n)))
 

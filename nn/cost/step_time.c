@@ -46,6 +46,7 @@ struct walk {
 	double link[TESS_LINKS]; /* the time at which the rank's link is free */
 	double *ended; /* by step: the end of a started call */
 	struct tess_step_time *out;
+	double *by_record; /* NULL: not asked for */
 };
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -231,8 +232,13 @@ static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l,
 	if (!w->ended)
 		return tess_fail(TESS_ENOMEM, "out of memory for the times of %d steps",
 		                 (int)l->nsteps);
-	for (int32_t i = first; i < end; i++)
+	for (int32_t i = first; i < end; i++) {
+		double before = w->now;
+
 		add_step(w, l, i);
+		if (w->by_record)
+			w->by_record[l->step[i]->record] += w->now - before;
+	}
 	free(w->ended);
 	return TESS_OK;
 }
@@ -256,6 +262,16 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 		out->sent[p->data_along] += last.sent[p->data_along];
 	}
 	return st;
+}
+
+tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
+                                    const struct tess_rank_program *l,
+                                    const struct tess_op_known *known, double *seconds)
+{
+	struct tess_step_time sum = { 0 };
+	struct walk w = { .m = m, .p = p, .known = known, .out = &sum, .by_record = seconds };
+
+	return walk_steps(&w, l, 0, l->nsteps);
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

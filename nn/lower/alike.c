@@ -3,23 +3,32 @@
 
 #include <tessera/reduce.h>
 
-struct distinct_dims { /* the distinct dims of values and weights */
-	const struct tess_dim **dim;
-	int32_t n;
+struct exchange_size { /* the exchange of one coordinate */
+	int64_t kept; /* elements */
+	int32_t to, from; /* number of coordinates it exchanges with, itself included */
 };
 
-static void add_dim(struct distinct_dims *l, const struct tess_dim *dim)
+struct distinct { /* what ranks may differ in, without repetition */
+	const struct tess_dim **dim; /* of values and weights */
+	struct distinct_call {
+		const struct tess_record *record; /* a collective of a hook, or an exchange */
+		struct exchange_size *size; /* of an exchange, by coordinate */
+	} * call;
+	int32_t ndims, ncalls;
+};
+
+static void add_dim(struct distinct *l, const struct tess_dim *dim)
 {
 	int32_t i = 0;
 
-	while (i < l->n && l->dim[i] != dim)
+	while (i < l->ndims && l->dim[i] != dim)
 		i++;
-	if (i == l->n)
-		l->dim[l->n++] = dim;
+	if (i == l->ndims)
+		l->dim[l->ndims++] = dim;
 }
 
 static tess_status list_dims(const struct tess_program *p, struct tess_arena *arena,
-                             struct distinct_dims *l)
+                             struct distinct *l)
 {
 	int32_t most = 0;
 
@@ -41,6 +50,73 @@ static tess_status list_dims(const struct tess_program *p, struct tess_arena *ar
 	return TESS_OK;
 }
 
+/* Returns whether two records exchange the same elements. */
+static bool match_records(const struct tess_record *x, const struct tess_record *y)
+{
+	return x->kind == TESS_REC_EXCHANGE && y->kind == x->kind && x->along == y->along &&
+	       x->in[0]->dim[1] == y->in[0]->dim[1] && x->out[0]->dim[1] == y->out[0]->dim[1];
+}
+
+/* Measures the exchange of each of n coordinates. */
+static struct exchange_size *measure_exchange(struct tess_arena *arena,
+                                              const struct tess_record *rec, int32_t n)
+{
+	struct exchange_size *size = TESS_NEW(arena, struct exchange_size, n);
+	struct tess_run *own = TESS_NEW(arena, struct tess_run, n);
+	struct tess_run *hold = TESS_NEW(arena, struct tess_run, n);
+
+	if (!size || !own || !hold)
+		return NULL;
+	for (int32_t q = 0; q < n; q++) {
+		tess_dim_get_owned_runs(rec->in[0]->dim[1], n, q, &own[q]);
+		tess_dim_get_local_runs(rec->out[0]->dim[1], n, q, &hold[q]);
+		size[q].kept = build_intersect_runs(own[q], hold[q]).len;
+	}
+	for (int32_t q = 0; q < n; q++)
+		for (int32_t r = 0; r < n; r++) {
+			bool moves = build_intersect_runs(own[q], hold[r]).len > 0;
+
+			size[q].to += moves;
+			size[r].from += moves;
+		}
+	return size;
+}
+
+static tess_status note_call(const struct tess_program *p, struct tess_arena *arena,
+                             struct distinct *l, const struct tess_record *rec)
+{
+	int32_t i = 0;
+
+	while (i < l->ncalls && !match_records(l->call[i].record, rec))
+		i++;
+	if (i < l->ncalls)
+		return TESS_OK;
+	l->call[l->ncalls++].record = rec;
+	if (rec->kind != TESS_REC_EXCHANGE)
+		return TESS_OK;
+	l->call[i].size = measure_exchange(arena, rec, p->mesh.dim[rec->along].size);
+	return l->call[i].size ? TESS_OK : TESS_ENOMEM;
+}
+
+static tess_status list_calls(const struct tess_program *p, struct tess_arena *arena,
+                              struct distinct *l)
+{
+	int32_t most = 0;
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < p->nrecords; i++)
+		most += p->record[i]->kind == TESS_REC_COLLECTIVE ||
+		        p->record[i]->kind == TESS_REC_EXCHANGE;
+	l->call = TESS_NEW(arena, struct distinct_call, most);
+	if (!l->call)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->nrecords && !st; i++)
+		if (p->record[i]->kind == TESS_REC_COLLECTIVE ||
+		    p->record[i]->kind == TESS_REC_EXCHANGE)
+			st = note_call(p, arena, l, p->record[i]);
+	return st;
+}
+
 /* Returns true if parts a and b of n of a dim have equal numbers of elements, units and nodes. */
 static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_t b)
 {
@@ -60,23 +136,6 @@ static bool match_parts(const struct tess_dim *dim, int32_t n, int32_t a, int32_
 	return true;
 }
 
-struct exchange_size { /* the exchange of one coordinate */
-	int64_t kept; /* elements */
-	int32_t to, from; /* number of coordinates it exchanges with, itself included */
-};
-
-static struct exchange_size measure_exchange(const struct tess_record *rec, int32_t n, int32_t at)
-{
-	const struct tess_dim *own = rec->in[0]->dim[1], *hold = rec->out[0]->dim[1];
-	struct exchange_size s = { .kept = build_find_exchanged(own, hold, n, at, at).len };
-
-	for (int32_t q = 0; q < n; q++) {
-		s.to += build_find_exchanged(own, hold, n, at, q).len > 0;
-		s.from += build_find_exchanged(own, hold, n, q, at).len > 0;
-	}
-	return s;
-}
-
 /* Returns whether a coordinate is the root of a hook's collective, which does more than others. */
 static bool is_root(const struct tess_record *rec, int32_t at)
 {
@@ -85,30 +144,27 @@ static bool is_root(const struct tess_record *rec, int32_t at)
 	return tess_kind_rooted(kind) && at == (int32_t)rec->num[TESS_REC_COLLECTIVE_RANK];
 }
 
-/* Returns true if coordinates a and b of n exchange with equal numbers of others, and as much. */
-static bool match_exchanges(const struct tess_program *p, int32_t along, int32_t a, int32_t b)
+/* Returns true if coordinates a and b exchange with equal numbers of others, and as much. */
+static bool match_exchanges(const struct distinct *l, int32_t along, int32_t a, int32_t b)
 {
-	int32_t n = p->mesh.dim[along].size;
-
-	for (int32_t i = 0; i < p->nrecords; i++) {
-		const struct tess_record *rec = p->record[i];
-		struct exchange_size one, other;
+	for (int32_t i = 0; i < l->ncalls; i++) {
+		const struct tess_record *rec = l->call[i].record;
+		const struct exchange_size *size = l->call[i].size;
 
 		if (rec->kind == TESS_REC_COLLECTIVE && rec->along == along &&
 		    is_root(rec, a) != is_root(rec, b))
 			return false;
 		if (rec->kind != TESS_REC_EXCHANGE || rec->along != along)
 			continue;
-		one = measure_exchange(rec, n, a);
-		other = measure_exchange(rec, n, b);
-		if (one.kept != other.kept || one.to != other.to || one.from != other.from)
+		if (size[a].kept != size[b].kept || size[a].to != size[b].to ||
+		    size[a].from != size[b].from)
 			return false;
 	}
 	return true;
 }
 
 /* Returns the first coordinate along mesh dimension `along` that stands for `at`. */
-static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct_dims *l,
+static int32_t find_first_coordinate(const struct tess_program *p, const struct distinct *l,
                                      const int32_t *first, int32_t along, int32_t at, bool most)
 {
 	int32_t n = p->mesh.dim[along].size;
@@ -124,9 +180,9 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 
 		if (first[c] != c || (c == root && !most))
 			continue;
-		while (i < l->n && match_parts(l->dim[i], n, c, at))
+		while (i < l->ndims && match_parts(l->dim[i], n, c, at))
 			i++;
-		if (i == l->n && match_exchanges(p, along, c, at))
+		if (i == l->ndims && match_exchanges(l, along, c, at))
 			return c;
 	}
 	return at;
@@ -135,9 +191,11 @@ static int32_t find_first_coordinate(const struct tess_program *p, const struct 
 tess_status tess_program_find_alike(const struct tess_program *p, bool most, int32_t *first)
 {
 	struct tess_arena arena = { 0 };
-	struct distinct_dims dims = { 0 };
-	tess_status st = list_dims(p, &arena, &dims);
+	struct distinct list = { 0 };
+	tess_status st = list_dims(p, &arena, &list);
 
+	if (!st)
+		st = list_calls(p, &arena, &list);
 	for (int32_t r = 0; r < p->mesh.nranks; r++)
 		first[r] = 0;
 	for (int32_t d = 0; d < p->mesh.ndims && !st; d++) {
@@ -147,7 +205,7 @@ tess_status tess_program_find_alike(const struct tess_program *p, bool most, int
 		if (!coordinate)
 			st = TESS_ENOMEM;
 		for (int32_t c = 0; c < n && !st; c++)
-			coordinate[c] = find_first_coordinate(p, &dims, coordinate, d, c, most);
+			coordinate[c] = find_first_coordinate(p, &list, coordinate, d, c, most);
 		for (int32_t r = 0; r < p->mesh.nranks && !st; r++)
 			first[r] += coordinate[tess_mesh_shape_coordinate(&p->mesh, d, r)] *
 			            p->mesh.dim[d].stride;

@@ -34,6 +34,7 @@ struct build {
 	const struct tess_program *p;
 	struct tess_rank_program *l;
 	const struct tess_view *weights;
+	const bool *wanted; /* by record: it is lowered; NULL: all are */
 	struct value *value; /* by id of the tensor: those of the current stage */
 	struct value **values; /* by stage of this rank; NULL: another rank has the stage */
 	int32_t stage; /* the current stage */
@@ -173,6 +174,8 @@ void build_plan_gathers(struct build *b);
 void build_gather_weights(struct build *b);
 void build_add_gathered_pointer(struct build *b, void **at, const struct tess_weight *w,
                                 int64_t element);
+/* Returns the elements that are in both; len 0: none. */
+struct tess_run build_intersect_runs(struct tess_run a, struct tess_run b);
 /* Returns what rank q of n owns of one dim and rank r holds of another dim of the same elements. */
 struct tess_run build_find_exchanged(const struct tess_dim *own, const struct tess_dim *hold,
                                      int32_t n, int32_t q, int32_t r);

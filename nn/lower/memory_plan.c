@@ -23,7 +23,7 @@ enum { FEW = 1024 }; /* number of buffers that need no stack */
 struct skyline { /* the height of the stack at each step, as a tree over [0, size) */
 	int64_t size; /* a power of two */
 	uint64_t *raised; /* [2 * size]: minimum height of all steps of a node */
-	uint64_t *highest; /* [2 * size]: maximum height in a node without its parents */
+	uint64_t *highest; /* [2 * size]: maximum height in a node, maybe without its parents */
 };
 
 struct planner {
@@ -39,25 +39,44 @@ static uint64_t get_larger(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Returns the height over [first, last] below node `at` of [lo, hi); raises it to `to` unless 0. */
-static uint64_t raise_skyline(struct skyline *s, int64_t at, int64_t lo, int64_t hi,
-                              const struct tess_lifetime *l, uint64_t to)
+/* Returns the height over the steps of a buffer. */
+static uint64_t find_height(const struct skyline *s, const struct tess_lifetime *l)
 {
-	int64_t mid = lo + (hi - lo) / 2;
-	uint64_t left, right;
+	int64_t first = s->size + l->first, last = s->size + l->last;
+	uint64_t height = 0;
 
-	if (l->last < lo || l->first >= hi)
-		return 0;
-	if (l->first <= lo && l->last >= hi - 1) {
-		s->raised[at] = get_larger(s->raised[at], to);
-		s->highest[at] = get_larger(s->highest[at], to);
-		return s->highest[at];
+	for (int64_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
+		if (a % 2)
+			height = get_larger(height, s->highest[a++]);
+		if (b % 2)
+			height = get_larger(height, s->highest[--b]);
 	}
-	left = raise_skyline(s, 2 * at, lo, mid, l, to);
-	right = raise_skyline(s, 2 * at + 1, mid, hi, l, to);
-	s->highest[at] =
-		get_larger(s->raised[at], get_larger(s->highest[2 * at], s->highest[2 * at + 1]));
-	return get_larger(s->raised[at], get_larger(left, right));
+	for (; first; first /= 2, last /= 2)
+		height = get_larger(height, get_larger(s->raised[first], s->raised[last]));
+	return height;
+}
+
+static void raise_node(struct skyline *s, int64_t at, uint64_t to)
+{
+	s->raised[at] = get_larger(s->raised[at], to);
+	s->highest[at] = get_larger(s->highest[at], to);
+}
+
+/* Raises the steps of a buffer. */
+static void raise_skyline(struct skyline *s, const struct tess_lifetime *l, uint64_t to)
+{
+	int64_t first = s->size + l->first, last = s->size + l->last;
+
+	for (int64_t a = first, b = last + 1; a < b; a /= 2, b /= 2) {
+		if (a % 2)
+			raise_node(s, a++, to);
+		if (b % 2)
+			raise_node(s, --b, to);
+	}
+	for (; first; first /= 2, last /= 2) {
+		s->highest[first] = get_larger(s->highest[first], to);
+		s->highest[last] = get_larger(s->highest[last], to);
+	}
 }
 
 /* Finds the lowest gap above `at` between n buffers in order of offset. */
@@ -84,6 +103,14 @@ static int32_t find_first_live(const struct planner *p, int32_t time, int32_t le
 	return lo;
 }
 
+/* Inserts a buffer in the order of offsets, behind equal ones. */
+static void insert_live(struct tess_lifetime **live, int32_t n, struct tess_lifetime *l)
+{
+	for (; n > 0 && live[n - 1]->offset > l->offset; n--)
+		live[n] = live[n - 1];
+	live[n] = l;
+}
+
 /* Lists placed buffers of at most `length` steps that are in use with `me`, by offset. */
 static int32_t list_live(struct planner *p, const struct tess_lifetime *me, int32_t length)
 {
@@ -91,15 +118,12 @@ static int32_t list_live(struct planner *p, const struct tess_lifetime *me, int3
 
 	for (int32_t i = find_first_live(p, me->first, length); i < p->n; i++) {
 		struct tess_lifetime *o = p->by_first[i];
-		int32_t k = n;
 
 		if (o->first > me->last)
 			break;
 		if (o->last < me->first || o->offset == UNPLACED || o->last - o->first > length)
 			continue;
-		for (n++; k > 0 && p->live[k - 1]->offset > o->offset; k--)
-			p->live[k] = p->live[k - 1];
-		p->live[k] = o;
+		insert_live(p->live, n++, o);
 	}
 	return n;
 }
@@ -118,29 +142,49 @@ static uint64_t stack_buffers(struct planner *p, int32_t length)
 		me->offset = UNPLACED;
 		if (me->last - me->first <= length)
 			continue;
-		me->offset = raise_skyline(s, 1, 0, s->size, me, 0);
-		raise_skyline(s, 1, 0, s->size, me, me->offset + me->bytes);
+		me->offset = find_height(s, me);
+		raise_skyline(s, me, me->offset + me->bytes);
 		bytes = get_larger(bytes, me->offset + me->bytes);
 	}
 	return bytes;
 }
 
-/* Makes one plan; returns the bytes of the arena. */
-static uint64_t place_buffers(struct planner *p, int32_t length, struct tess_lifetime *const *order)
+/* Removes buffers that are not in use from step `first` on. Returns how many stay. */
+static int32_t drop_ended(struct tess_lifetime **live, int32_t n, int32_t first)
 {
-	struct skyline *s = &p->stack;
-	uint64_t bytes = stack_buffers(p, length), floor;
+	int32_t kept = 0;
 
-	for (int32_t i = 0; i < p->n; i++) {
+	for (int32_t i = 0; i < n; i++) {
+		live[kept] = live[i];
+		kept += live[i]->last >= first;
+	}
+	return kept;
+}
+
+/*
+ * Makes one plan; returns the bytes of the arena. UINT64_MAX: the plan is abandoned, since it needs
+ * `most` bytes at least.
+ */
+static uint64_t place_buffers(struct planner *p, int32_t length, struct tess_lifetime *const *order,
+                              uint64_t most)
+{
+	uint64_t bytes = stack_buffers(p, length), floor;
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < p->n && bytes < most; i++) {
 		struct tess_lifetime *me = order[i];
 
 		if (me->offset != UNPLACED)
 			continue;
-		floor = raise_skyline(s, 1, 0, s->size, me, 0);
-		me->offset = find_gap(p->live, list_live(p, me, length), me->bytes, floor);
+		floor = find_height(&p->stack, me);
+		n = order == p->by_first ? drop_ended(p->live, n, me->first)
+		                         : list_live(p, me, length);
+		me->offset = find_gap(p->live, n, me->bytes, floor);
+		if (order == p->by_first)
+			insert_live(p->live, n++, me);
 		bytes = get_larger(bytes, me->offset + me->bytes);
 	}
-	return bytes;
+	return bytes < most ? bytes : UINT64_MAX;
 }
 
 static int compare_first(const void *a, const void *b)
@@ -222,7 +266,8 @@ tess_status tess_memory_plan_place(struct tess_lifetime *list, int32_t n, uint64
 	uint64_t peak = best ? find_peak(&p) : 0, least = UINT64_MAX;
 
 	for (int32_t i = p.n <= FEW ? 0 : 2; i < 8 && best && least > peak; i++) {
-		uint64_t end = place_buffers(&p, lengths[i / 2], i % 2 ? p.by_bytes : p.by_first);
+		uint64_t end =
+			place_buffers(&p, lengths[i / 2], i % 2 ? p.by_bytes : p.by_first, least);
 
 		if (end < least) {
 			memcpy(best, list, sizeof *best * (size_t)n);

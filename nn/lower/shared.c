@@ -100,17 +100,22 @@ void build_add_sequence_sum(struct build *b, const struct tess_record *rec)
 
 /* ---- exchange -------------------------------------------------------------------------------- */
 
+struct tess_run build_intersect_runs(struct tess_run a, struct tess_run b)
+{
+	int64_t lo = a.start > b.start ? a.start : b.start;
+	int64_t hi = a.start + a.len < b.start + b.len ? a.start + a.len : b.start + b.len;
+
+	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+}
+
 struct tess_run build_find_exchanged(const struct tess_dim *own, const struct tess_dim *hold,
                                      int32_t n, int32_t q, int32_t r)
 {
 	struct tess_run a, b;
-	int64_t lo, hi;
 
 	tess_dim_get_owned_runs(own, n, q, &a);
 	tess_dim_get_local_runs(hold, n, r, &b);
-	lo = a.start > b.start ? a.start : b.start;
-	hi = a.start + a.len < b.start + b.len ? a.start + a.len : b.start + b.len;
-	return (struct tess_run){ lo, hi > lo ? hi - lo : 0 };
+	return build_intersect_runs(a, b);
 }
 
 /* Returns true if each rank holds after the exchange what it owned before. */

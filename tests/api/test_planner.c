@@ -218,10 +218,79 @@ START_TEST(searches)
 	ck_assert_int_eq(tess_planner_search(p, 2, 0, &best, &n), TESS_EINVAL);
 	ck_assert_int_eq(tess_planner_search(p, 7919, 3, &best, &n), TESS_EINVAL);
 	expect_part(tess_error(), "no strategy runs on 7919 ranks");
+	expect_part(tess_error(), "use 40 ranks, or a larger batch");
+	ck_assert_msg(!tess_planner_search(p, 40, 3, &best, &n), "%s", tess_error());
 	tess_planner_close(p);
-	p = open_planner_for(100000);
-	ck_assert_int_eq(tess_planner_search(p, 2, 3, &best, &n), TESS_EINVAL);
-	expect_part(tess_error(), "nothing fits in");
+}
+END_TEST
+
+/* Returns the number before `what` in a message. */
+static long find_planned_number(const char *message, const char *what)
+{
+	const char *at = strstr(message, what);
+
+	ck_assert_msg(at != NULL, "%s: no \"%s\"", message, what);
+	while (at > message && (at[-1] >= '0' && at[-1] <= '9'))
+		at--;
+	return strtol(at, NULL, 10);
+}
+
+/* The message has the least memory, and the least numbers of ranks that fit. */
+START_TEST(nothing_fits)
+{
+	struct tess_planner *p = open_planner_for(0);
+	const struct tess_forecast *const *best;
+	uint64_t least;
+	char need[64];
+	int32_t n;
+	long ranks;
+
+	ck_assert_msg(!tess_planner_explore(p, 2, 1000, &best, &n), "%s", tess_error());
+	least = (uint64_t)best[n - 1]->memory;
+	tess_planner_close(p);
+	p = open_planner_for(least);
+	ck_assert_msg(!tess_planner_search(p, 2, 1, &best, &n), "%s", tess_error());
+	tess_planner_close(p);
+	p = open_planner_for(least - 1);
+	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
+	snprintf(need, sizeof need, "2 ranks need at least %.3g GB each", (double)least / 1e9);
+	expect_part(tess_error(), need);
+	tess_planner_close(p);
+	p = open_planner_for(least / 3);
+	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
+	ranks = find_planned_number(tess_error(), " ranks would fit in ");
+	ck_assert(ranks > 2 && (ranks & (ranks - 1)) == 0);
+	ck_assert_msg(!tess_planner_search(p, (int32_t)ranks, 1, &best, &n), "%s", tess_error());
+	ck_assert(ranks == 4 || tess_planner_search(p, (int32_t)ranks / 2, 1, &best, &n));
+	tess_planner_close(p);
+}
+END_TEST
+
+/* Ranks that share a host's memory have a part of it. */
+START_TEST(ranks_share_memory)
+{
+	static const char shared[] = "\"memory\":1e9,\"ranks\":1,";
+	const struct tess_strategy one = { .size = sizeof one, .mesh = "tp=1", .plan = "none" };
+	const struct tess_strategy two = { .size = sizeof two, .mesh = "dp=2", .plan = "none" };
+	struct tess_planner_options o = {
+		.size = sizeof o, .train = 1, .batch = 2, .sequence = LENGTH
+	};
+	const char *at = strstr(host, "\"memory\":1e9,");
+	const struct tess_forecast *f;
+	struct tess_planner *p;
+	char text[1024];
+
+	/* each rank holds between a half and all of the memory */
+	snprintf(text, sizeof text, "%.*s%s%s", (int)(at - host), host, shared,
+	         at + strlen("\"memory\":1e9,"));
+	memcpy(strstr(text, "1e9"), "9e6", 3);
+	o.machine = scratch_write_text("shared.json", text);
+	ck_assert_msg(!tess_planner_open(data, &o, &p), "%s", tess_error());
+	ck_assert_msg(!tess_planner_forecast(p, &one, &f), "%s", tess_error());
+	ck_assert_msg(f->fits && f->memory > 4.5e6, "%g bytes", f->memory);
+	ck_assert_msg(!tess_planner_forecast(p, &two, &f), "%s", tess_error());
+	ck_assert_msg(!f->fits && f->memory < 9e6, "%g bytes", f->memory);
+	ck_assert_msg(!tess_planner_forecast(p, &one, &f) && f->fits, "%s", tess_error());
 	tess_planner_close(p);
 }
 END_TEST
@@ -364,6 +433,8 @@ int main(void)
 	tcase_add_test(t, steps_of_generation);
 	tcase_add_test(t, experts_of_a_rank);
 	tcase_add_test(t, less_memory);
+	tcase_add_test(t, nothing_fits);
+	tcase_add_test(t, ranks_share_memory);
 	failed = suite_end(r);
 	scratch_remove();
 	return failed;

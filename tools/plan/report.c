@@ -1,4 +1,5 @@
 /* report.c - prints forecasts. */
+#include "api/plan/options.h"
 #include "core/base/status.h"
 #include "tools/plan/plan.h"
 
@@ -22,26 +23,6 @@ static const char *format_seconds(double s, char text[32])
 	return text;
 }
 
-static void print_list(const char *option, const char *const *list)
-{
-	for (; list && *list; list++)
-		printf(" %s '%s'", option, *list);
-}
-
-static void print_strategy(const struct tess_strategy *s)
-{
-	printf("--mesh %s --plan %s", s->mesh, s->plan);
-	print_list("--plan-override", s->overrides);
-	print_list("--recompute", s->recompute);
-	if (s->micro_batches > 1)
-		printf(" --micro-batches %lld", (long long)s->micro_batches);
-	if (s->pipeline_schedule)
-		printf(" --pipeline-schedule %s", s->pipeline_schedule);
-	if (s->bucket)
-		printf(" --bucket %lluMiB", (unsigned long long)(s->bucket >> 20));
-	putchar('\n');
-}
-
 /* Formats bytes with three digits: "17.6 GB". */
 static const char *format_held_bytes(double bytes, char text[32])
 {
@@ -63,7 +44,8 @@ void plan_print_table(const struct plan_options *a, const struct tess_forecast *
 	for (int32_t i = 0; i < n; i++) {
 		printf("%10s %12.0f %10s  %-16s ", format_seconds(f[i]->seconds, seconds),
 		       f[i]->rate, format_held_bytes(f[i]->memory, bytes), f[i]->bound);
-		print_strategy(&f[i]->strategy);
+		tess_strategy_write_options(&f[i]->strategy, stdout);
+		putchar('\n');
 	}
 }
 

@@ -45,6 +45,43 @@ START_TEST(gives_large_blocks_and_goes_on)
 }
 END_TEST
 
+/* Fills a small and a large block of an arena, and frees them. */
+static void fill_arena(size_t large, const void **first)
+{
+	struct tess_arena a = { 0 };
+	char *one = tess_arena_alloc(&a, 1000), *two = tess_arena_alloc(&a, large);
+
+	ck_assert(one && two);
+	for (size_t i = 0; i < 1000; i++)
+		MUST(!one[i]);
+	for (size_t i = 0; i < large; i++)
+		MUST(!two[i]);
+	memset(one, 1, 1000);
+	memset(two, 1, large);
+	first[0] = one;
+	first[1] = two;
+	tess_arena_free(&a);
+}
+
+START_TEST(keeps_blocks_for_the_next_arena)
+{
+	const void *was[2], *is[2];
+
+	tess_arena_keep_blocks();
+	fill_arena(5 << 20, was);
+	tess_arena_keep_blocks();
+	fill_arena(4 << 20, is);
+	ck_assert(is[0] == was[0] && is[1] == was[1]);
+	tess_arena_drop_blocks();
+	fill_arena(2 << 20, is);
+	ck_assert(is[0] == was[0] && is[1] != was[1]);
+	fill_arena(5 << 20, is);
+	ck_assert(is[1] == was[1]);
+	tess_arena_drop_blocks();
+	fill_arena(1 << 20, is);
+}
+END_TEST
+
 START_TEST(copies_and_formats)
 {
 	struct tess_arena a = { 0 };
@@ -89,5 +126,5 @@ START_TEST(grows)
 }
 END_TEST
 
-SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on, copies_and_formats,
-           grows, says_when_there_is_none)
+SUITE_MAIN("arena", gives_zeroed_aligned_memory, gives_large_blocks_and_goes_on,
+           keeps_blocks_for_the_next_arena, copies_and_formats, grows, says_when_there_is_none)
