@@ -39,10 +39,12 @@ static double time_data_calls(const struct tess_planner *p, const struct candida
 		const char *name = tess_planner_get_data_call(i, &among);
 		int32_t n = among ? tess_candidate_count_shards(p, k) : k->dp;
 		double start = tess_machine_communicate(m, name, n, k->tp, 0);
+		double times =
+			s->calls[i] > 1 ? s->calls[i] : 1; /* a layer may have a part of one */
+		double bytes = s->moved[i] * (n - 1) / n / times;
 
 		sum += s->calls[i] * start +
-		       tess_machine_communicate(m, name, n, k->tp, s->moved[i] * (n - 1) / n) -
-		       start;
+		       times * (tess_machine_communicate(m, name, n, k->tp, bytes) - start);
 	}
 	return sum * m->time[TESS_TERM_DATA];
 }
