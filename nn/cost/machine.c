@@ -274,13 +274,16 @@ static tess_status read_machine(const struct machine_reader *r, json_t *root)
 	       *disk = json_object_get(root, "disk");
 	const char *name = json_string_value(json_object_get(root, "name"));
 	const char *about = json_string_value(json_object_get(root, "about"));
+	const char *measured = json_string_value(json_object_get(root, "measured"));
 	tess_status st = tess_json_require(r->where, root, "name", JSON_STRING);
 
 	if (st)
 		return st;
 	m->name = tess_arena_copy(&m->arena, name, strlen(name));
 	m->about = tess_arena_copy(&m->arena, about ? about : "", about ? strlen(about) : 0);
-	st = m->name && m->about ? read_device(r, root) : TESS_ENOMEM;
+	m->measured = tess_arena_copy(&m->arena, measured ? measured : "",
+	                              measured ? strlen(measured) : 0);
+	st = m->name && m->about && m->measured ? read_device(r, root) : TESS_ENOMEM;
 	if (!st)
 		st = read_links(r, root);
 	if (!st)
@@ -435,6 +438,11 @@ static struct tess_machine_call interpolate_call(const struct tess_machine_link 
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride)
 {
 	return !m->ranks_per_host || (int64_t)nranks * stride <= m->ranks_per_host;
+}
+
+bool tess_machine_hides_calls(const struct tess_machine *m)
+{
+	return !m->device->ranks;
 }
 
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,

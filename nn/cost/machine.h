@@ -91,6 +91,7 @@ struct tess_machine {
 	double time[TESS_TERMS]; /* factors; of FIXED: seconds */
 	double holds[TESS_HOLDS]; /* factors, of LOSS usually 0; of FIXED: bytes */
 	double error; /* measured mean error of predicted times, as a share; 0: not measured */
+	const char *measured; /* what it was measured on; "": not given */
 };
 
 /*
@@ -123,6 +124,11 @@ bool tess_machine_has_op(const struct tess_machine *m, const char *op);
  */
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
                                 int32_t stride, double bytes);
+/*
+ * Returns whether started calls hide behind ops: ranks that share a host's CPUs move bytes with
+ * them.
+ */
+bool tess_machine_hides_calls(const struct tess_machine *m);
 /* Returns whether such ranks are on one host. */
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);
 

@@ -58,6 +58,9 @@ START_TEST(table_and_json)
 		ck_assert(!i || get_forecast_number(line[i - 1], "seconds") <=
 		                        get_forecast_number(line[i], "seconds"));
 		ck_assert(get_forecast_number(json_object_get(line[i], "terms"), "products") > 0);
+		ck_assert(json_is_array(json_object_get(line[i], "calls")) &&
+		          get_forecast_number(line[i], "mean_error") == 0.12 &&
+		          get_forecast_number(line[i], "limit") == 80e9);
 	}
 	for (int i = 0; i < 3; i++)
 		json_decref(line[i]);
@@ -114,7 +117,15 @@ START_TEST(considers_a_strategy)
 
 	plan_data(text, "-n 4 --top 1 --consider '--mesh tp=4 --plan tp+sp' " PLANNED);
 	expect_part(text, "best   considered");
-	expect_part(text, "times the time of the best");
+	expect_part(text, "times the time of the best, bound by all_gather along tp\n  more: ");
+	expect_part(text, "\n  all_gather tp ");
+	expect_part(text, "times with h100 had a mean error of 12 %, on 9 runs of ");
+	plan_data(text, "-n 4 --memory 5M --top 1 --consider '--mesh dp=4 --plan none' " PLANNED);
+	expect_part(text, "considered: does not fit, a rank holds ");
+	expect_part(text, " of 5 MB, most of it activations; ");
+	plan_data(text, "-n 4 --top 1 --machine h100-megatron --train --batch 64 --consider "
+	                "'--mesh dp=2,tp=2 --plan tp'");
+	expect_part(text, " for all_reduce along tp\n  less: ");
 	plan_data(text, "-n 4 --top 1 --json --consider '--mesh dp=2,tp=2 --plan tp --recompute "
 	                "**.mlp --plan-override dp:**=zero1' " PLANNED);
 	ck_assert_int_eq(read_lines(text, line), 2);

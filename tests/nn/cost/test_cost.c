@@ -287,7 +287,9 @@ START_TEST(started_calls_overlap)
 	                                                 "")),
 			    *factor = open_machine(
 				    FILE_OF(DEVICE "," RATES, LINKS,
-	                                    ",\"corrections\":{\"time\":{\"data\":2}}"));
+	                                    ",\"corrections\":{\"time\":{\"data\":2}}")),
+			    *host = open_machine(
+				    FILE_OF("\"ranks\":1," DEVICE "," RATES, LINKS, ""));
 	struct tess_step_time t;
 	struct overlapped o;
 	double compute;
@@ -304,6 +306,8 @@ START_TEST(started_calls_overlap)
 	ck_assert(is_near(t.seconds, 1.5) && is_near(t.called[0], 1.5));
 	ck_assert(is_near(t.term[TESS_TERM_DATA], 1.5 - compute));
 	ck_assert(is_near(measure_overlapped(factor, &o).seconds, 3));
+	/* ranks that share CPUs hide nothing */
+	ck_assert(is_near(measure_overlapped(host, &o).seconds, 1.5 + compute));
 	/* a second one waits for the link */
 	o.step[2] = o.step[0];
 	o.step[3] = (struct tess_step){ .kind = TESS_STEP_WAIT, .of = &o.step[2] };
@@ -318,6 +322,7 @@ START_TEST(started_calls_overlap)
 	tess_machine_close(slow);
 	tess_machine_close(fast);
 	tess_machine_close(factor);
+	tess_machine_close(host);
 }
 END_TEST
 
