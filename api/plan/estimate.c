@@ -67,7 +67,7 @@ static double count_host_copies(const struct estimate *e)
 #define SUM(composed, member, n) ((composed).base.member + (n) * (composed).layer.member)
 
 /*
- * Returns the seconds that the backward takes of n layers takes for sums along dp: products in
+ * Returns the seconds of the backward of n layers with what sums along dp need: products in
  * smaller parts, which take longer with more rows, and copies, which do not. all: that of the trace
  * without calls.
  */
@@ -81,6 +81,17 @@ static double time_backward_work(const struct estimate *e, double all, double n)
 	       copies * count_host_copies(e);
 }
 
+/* Returns the part of the backward that hides sums along dp: that with gradients of weights. */
+static double find_hiding_part(const struct estimate *e)
+{
+	const double *seconds = e->staged.layer.seconds;
+	double weights = seconds[TESS_PIPELINE_BACKWARD_WEIGHTS];
+
+	return e->candidate->pp > 1 && weights > 0
+	               ? weights / (weights + seconds[TESS_PIPELINE_BACKWARD_INPUTS])
+	               : 1;
+}
+
 /* Returns how much dp makes a model of n layers longer. i: index of its traces. */
 static double time_longer(const struct estimate *e, int i, double n)
 {
@@ -90,17 +101,42 @@ static double time_longer(const struct estimate *e, int i, double n)
 		const struct tess_step_trace *trace = &e->data.trace[i][half];
 		double all = tess_trace_sum_work(trace), longer;
 		double computed = half ? SUM(e->compute, backward, n) : SUM(e->compute, forward, n);
+		double work = half ? time_backward_work(e, all, n) : computed;
+		double other = half ? computed * (1 - find_hiding_part(e)) : 0;
 		const struct tess_trace_change change = {
-			.work = (half ? time_backward_work(e, all, n) : computed) / all,
+			.work = (work - other) / all,
 			.replicas = e->candidate->dp,
 			.shards = tess_candidate_count_shards(e->planner, e->candidate),
 			.copies = count_host_copies(e),
 		};
 
-		longer = tess_trace_run(trace, e->planner->machine, &change) - computed;
+		longer = tess_trace_run(trace, e->planner->machine, &change) + other - computed;
 		sum += longer > 0 ? longer : 0;
 	}
 	return sum;
+}
+
+/* Returns by how much the slowest rank takes longer. base: of each of the ends. */
+static double find_slowest(const struct estimate *e, double layer, double base)
+{
+	const struct stage_schedule *of = e->schedule;
+	double most = 0;
+
+	if (e->candidate->pp == 1)
+		return layer * (double)e->planner->layers + base;
+	for (int32_t r = 0; r < of->pp; r++) {
+		double sum = layer * count_layers(of, r);
+
+		for (int32_t s = 0; s < of->pipeline->nstages; s++) {
+			if (of->pipeline->rank_of[s] != r)
+				continue;
+			for (int32_t kind = 0; kind < TESS_STAGE_KINDS; kind++)
+				sum += tess_stage_time(&e->staged, of, kind, s);
+			sum += !s || s == of->pipeline->nstages - 1 ? base : 0;
+		}
+		most = sum > most ? sum : most;
+	}
+	return most - e->simulated.work;
 }
 
 /* Returns the seconds by which dp makes a micro-batch longer. */
@@ -116,7 +152,7 @@ static double extrapolate_longer(const struct estimate *e)
 	for (int i = 0; i < 2; i++)
 		at[i] = time_longer(e, i, n[i]);
 	layer = (at[1] - at[0]) / (n[1] - n[0]);
-	return find_most(e, layer, at[0] - n[0] * layer);
+	return find_slowest(e, layer, at[0] - n[0] * layer);
 }
 
 static double estimate_seconds(const struct estimate *e)

@@ -224,7 +224,7 @@ static double count_rank_state(const struct tess_program *p, int32_t rank, bool 
 }
 
 /* Returns whether a lower rank, with the same parts, stands for a rank. */
-static bool are_parts_alike(const struct evaluation *e, int32_t rank)
+static bool has_lower_alike(const struct evaluation *e, int32_t rank)
 {
 	int32_t r = 0;
 
@@ -242,7 +242,7 @@ double evaluation_count_state(const struct evaluation *e)
 
 	for (int32_t r = 0; r < p->mesh.nranks; r++) {
 		if ((along >= 0 && tess_mesh_shape_coordinate(&p->mesh, along, r)) ||
-		    are_parts_alike(e, r))
+		    has_lower_alike(e, r))
 			continue;
 		for (int32_t at = 0; at < (even ? 1 : last); at++) {
 			int32_t stride = along < 0 ? 0 : p->mesh.dim[along].stride;

@@ -80,7 +80,10 @@ static void keep_unbeaten(struct found *f)
 	f->n = n;
 }
 
-/* Predicts the fastest, and each candidate that is faster than all with less memory. */
+/*
+ * Predicts the fastest, each candidate that is faster than all with less memory, and the one with
+ * the least.
+ */
 static tess_status predict_front(struct search *s, int32_t most, struct found *out)
 {
 	double limit = s->planner->memory * MEMORY_MARGIN, fastest = 0;
@@ -94,6 +97,8 @@ static tess_status predict_front(struct search *s, int32_t most, struct found *o
 		fastest = k->seconds;
 		st = predict_candidate(s, k, out);
 	}
+	if (!st && s->nestimated)
+		st = predict_candidate(s, &s->least, out);
 	keep_unbeaten(out);
 	out->n = out->n < most ? out->n : most;
 	return st;

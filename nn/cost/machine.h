@@ -51,6 +51,7 @@ struct tess_machine_rates {
 };
 struct tess_machine_call { /* a collective among `ranks` ranks, or along ranks of `ranks` hosts */
 	double ranks, seconds, rate; /* seconds + bytes that a rank sends / rate */
+	double cached, beyond; /* bytes after the first `cached` have the rate `beyond`; 0: none */
 };
 struct tess_machine_link {
 	const char *call; /* "all_reduce"; "default": any other */

@@ -178,18 +178,18 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op,
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
+	double seconds = w->m->launch * w->m->time[TESS_TERM_LATENCY];
+
 	if (w->m->launch <= 0 || s->record <= w->record ||
 	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
-	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH,
-	                                        .seconds = w->m->launch *
-	                                                   w->m->time[TESS_TERM_LATENCY] });
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH, .seconds = seconds });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct clock *c = &w->clock[i];
 
-		c->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
+		c->host += seconds;
 		wait_until(w, c, TESS_TERM_LATENCY, c->host);
 	}
 }
@@ -355,6 +355,23 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
+/* Walks over steps [first, end). by_record: adds to the seconds of records, unless NULL. */
+static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
+                              int32_t end, double *by_record)
+{
+	w->rank = l->rank;
+	w->record = -1;
+	for (int32_t i = first; i < end && !w->status; i++) {
+		double before = w->clock[0].now;
+
+		add_step(w, l->step[i]);
+		if (by_record)
+			by_record[l->step[i]->record] += w->clock[0].now - before;
+	}
+	free(w->started);
+	return w->status;
+}
+
 tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
                              const struct tess_rank_program *l, int32_t first, int32_t end,
                              const struct tess_op_known *known, struct tess_step_time *out,
@@ -364,18 +381,14 @@ tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_pro
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
-		          .rank = l->rank,
-		          .record = -1,
 		          .trace = trace,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
+	tess_status st = walk_steps(&w, l, first, end, NULL);
 
-	for (int32_t i = first; i < end && !w.status; i++)
-		add_step(&w, l->step[i]);
-	free(w.started);
 	out->seconds += w.clock[0].now;
-	if (w.status || !m->once)
-		return w.status;
+	if (st || !m->once)
+		return st;
 	out->once += w.clock[1].now - w.clock[0].now;
 	if (p->data_along >= 0) {
 		out->called[p->data_along] += with.called[p->data_along];
@@ -396,22 +409,11 @@ tess_status tess_steps_time_records(const struct tess_machine *m, const struct t
                                     const struct tess_op_known *known, double *seconds)
 {
 	struct tess_step_time sum = { 0 };
-	struct walk w = { .m = m,
-		          .p = p,
-		          .known = known,
-		          .rank = l->rank,
-		          .record = -1,
-		          .nclocks = 1,
-		          .clock = { { .out = &sum } } };
+	struct walk w = {
+		.m = m, .p = p, .known = known, .nclocks = 1, .clock = { { .out = &sum } }
+	};
 
-	for (int32_t i = 0; i < l->nsteps && !w.status; i++) {
-		double before = w.clock[0].now;
-
-		add_step(&w, l->step[i]);
-		seconds[l->step[i]->record] += w.clock[0].now - before;
-	}
-	free(w.started);
-	return w.status;
+	return walk_steps(&w, l, 0, l->nsteps, seconds);
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

@@ -155,6 +155,10 @@ static const struct {
 	  "between" },
 	{ FILE_OF(DEVICE "," RATES, "\"within\":{\"default\":[[2,-1,1]]}", ""),
 	  ": default: a point" },
+	{ FILE_OF(DEVICE "," RATES, "\"within\":{\"default\":[[2,0,1,1]]}", ""),
+	  ": default: a point" },
+	{ FILE_OF(DEVICE ",\"rates\":{\"product\":[[1,0,1,1,1]]}", LINKS, ""),
+	  ": product: a point" },
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"time\":{\"dta\":1}}"),
 	  ": corrections: time: there is no \"dta\"" },
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"memory\":{\"step\":-1}}"), "step" },
@@ -221,6 +225,20 @@ START_TEST(links_of_levels)
 	/* the mean of the logarithms of 10 and 40 */
 	ck_assert(is_near(tess_machine_communicate(m, "all_reduce", 4, 4, 100), 2 + 5));
 	ck_assert(tess_machine_communicate(m, "all_reduce", 1, 1, 100) == 0);
+	tess_machine_close(m);
+}
+END_TEST
+
+/* Bytes after the first 50 have another rate. Between 2 and 8 ranks, all numbers are. */
+START_TEST(links_beyond_caches)
+{
+	struct tess_machine *m = open_machine(
+		FILE_OF(DEVICE "," RATES,
+	                "\"within\":{\"default\":[[2,0.5,100,50,10],[8,0.5,400,200,40]]}", ""));
+
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 2, 1, 40), 0.5 + 0.4));
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 2, 1, 100), 0.5 + 0.5 + 5));
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 4, 1, 200), 0.5 + 0.5 + 5));
 	tess_machine_close(m);
 }
 END_TEST
@@ -340,6 +358,7 @@ int main(void)
 	tcase_add_test(t, files_of_the_box);
 	tcase_add_test(t, rates_of_points);
 	tcase_add_test(t, links_of_levels);
+	tcase_add_test(t, links_beyond_caches);
 	tcase_add_test(t, started_calls_overlap);
 	failed = suite_end(r);
 	scratch_remove();
