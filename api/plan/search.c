@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* How many more than asked for are predicted. */
-enum { PREDICTED_MORE = 3 };
+enum { PREDICTED_MORE = 8 };
 
 struct found { /* forecasts of strategies that fit */
 	const struct tess_forecast **list;
