@@ -14,18 +14,18 @@ enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
 #define LARGE_BUCKET (UINT64_C(256) << 20)
 /* Large buckets of the weights of a stage from which on they are used. */
 enum { MANY_BUCKETS = 4 };
-/* Ranks along dp, or hosts of them, of samples; more of them move shares of the same bytes. */
+/* Ranks along dp, or copies of their shares, of samples; others follow from these. */
 enum { REPLICAS = 2 };
 
 struct composed_key {
-	int32_t dp, tp, plan, zero, recompute, bucket;
+	int32_t dp, shards, tp, ep, plan, zero, recompute, bucket;
 	int64_t local;
 };
 struct entry {
 	struct composed_key key;
 	struct composed value;
 };
-enum { FIND_DATA, FIND_FEW, FIND_MORE, FINDS };
+enum { FIND_DATA, FIND_COPIES, FIND_FEW, FIND_MORE, FINDS };
 struct composer {
 	struct tess_planner *planner;
 	struct stager *stager;
@@ -65,17 +65,19 @@ void tess_composer_close(struct composer *c)
 
 static const char *format_mesh(struct tess_planner *p, const struct candidate *k)
 {
-	int32_t side = p->machine->ranks_per_host / k->tp; /* replicas of a host */
-	char text[3][32] = { "", "", "" };
+	char text[4][32] = { "", "", "", "" };
 
 	if (k->pp > 1)
 		snprintf(text[0], sizeof text[0], "pp=%d,", (int)k->pp);
-	if (k->zero == ZERO_HOSTS)
-		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / side), (int)side);
+	if (k->shards)
+		snprintf(text[1], sizeof text[1], "ddp=%d,dp=%d,", (int)(k->dp / k->shards),
+		         (int)k->shards);
 	else if (k->dp > 1)
 		snprintf(text[1], sizeof text[1], "dp=%d,", (int)k->dp);
-	snprintf(text[2], sizeof text[2], "tp=%d", (int)k->tp);
-	return tess_arena_format(&p->arena, "%s%s%s", text[0], text[1], text[2]);
+	if (k->ep > 1)
+		snprintf(text[2], sizeof text[2], "ep=%d,", (int)k->ep);
+	snprintf(text[3], sizeof text[3], "tp=%d", (int)k->tp);
+	return tess_arena_format(&p->arena, "%s%s%s%s", text[0], text[1], text[2], text[3]);
 }
 
 /* The pattern of the modules that a candidate recomputes. */
@@ -89,8 +91,7 @@ static const char *format_recomputed(struct tess_planner *p, int32_t recompute)
 const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
                                                          const struct candidate *k)
 {
-	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3",
-		                                 "dp:**=zero3" };
+	static const char *const zero[ZEROS] = { NULL, "dp:**=zero1", "dp:**=zero3" };
 	struct tess_strategy *s = TESS_NEW(&p->arena, struct tess_strategy, 1);
 	const char **list = TESS_NEW(&p->arena, const char *, 4);
 	int32_t per_rank;
@@ -134,7 +135,9 @@ static tess_status measure_key(struct composer *c, const struct composed_key *ke
 {
 	struct tess_planner *p = c->planner;
 	const struct candidate k = { .dp = key->dp,
+		                     .shards = key->shards,
 		                     .tp = key->tp,
+		                     .ep = key->ep,
 		                     .pp = 1,
 		                     .plan = key->plan,
 		                     .zero = key->zero,
@@ -213,6 +216,7 @@ static tess_status compose_rows(struct composer *c, const struct candidate *k, s
 	memset(&key, 0, sizeof key);
 	key.dp = 1;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.recompute = k->recompute;
 	key.local = LOCAL_FEW;
@@ -240,15 +244,32 @@ static double get_share(double plain, double sampled, double shards, double n)
 	return plain - cut * (1 - 1 / n);
 }
 
-static void share_sample(const struct composer *c, const struct candidate *k,
-                         const struct tess_sample *plain, struct tess_sample *s)
+static void share_sample(const struct candidate *k, const struct tess_sample *plain,
+                         struct tess_sample *s)
 {
-	double n = tess_candidate_count_shards(c->planner, k),
-	       sampled = k->zero == ZERO_HOSTS ? n : REPLICAS;
+	double n = tess_candidate_count_shards(k);
 
 	for (int32_t i = 0; i < TESS_HOLDS_STEP; i++)
-		s->holds[i] = get_share(plain->holds[i], s->holds[i], sampled, n);
-	s->state = get_share(plain->state, s->state, sampled, n);
+		s->holds[i] = get_share(plain->holds[i], s->holds[i], REPLICAS, n);
+	s->state = get_share(plain->state, s->state, REPLICAS, n);
+}
+
+/*
+ * Sets what more copies of shares leave of a sample with two of them. Each copy receives the sum of
+ * its share from all ranks. one: a sample without copies, from which the memory of sums grows.
+ */
+static void copy_shares(double copies, const struct tess_sample *one, struct tess_sample *s)
+{
+	for (int32_t i = 0; i < TESS_DATA_KINDS; i++) {
+		bool among;
+		const char *name = tess_planner_get_data_call(i, &among);
+
+		if (!strcmp(name, "sum_scatter") || !strcmp(name, "reduce_scatter"))
+			s->moved[i] *= copies / REPLICAS;
+	}
+	s->holds[TESS_HOLDS_STEP] =
+		one->holds[TESS_HOLDS_STEP] +
+		(copies - 1) * (s->holds[TESS_HOLDS_STEP] - one->holds[TESS_HOLDS_STEP]);
 }
 
 /* Composes what a candidate does along dp, from a sample with few ranks along it. */
@@ -256,6 +277,7 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
                                 const struct composed *compute, struct composed *out)
 {
 	struct composed_key key;
+	struct composed one;
 	tess_status st;
 
 	if (k->dp == 1) {
@@ -263,18 +285,28 @@ static tess_status compose_data(struct composer *c, const struct candidate *k,
 		return TESS_OK;
 	}
 	memset(&key, 0, sizeof key);
-	key.dp = k->zero == ZERO_HOSTS ? REPLICAS * tess_candidate_count_shards(c->planner, k)
-	                               : REPLICAS;
+	key.dp = REPLICAS;
 	key.tp = k->tp;
+	key.ep = k->ep;
 	key.plan = k->plan;
 	key.zero = k->zero;
 	key.bucket = k->bucket;
 	st = find_composed(c, FIND_DATA, key, out);
-	if (!st && !out->refused) {
-		share_sample(c, k, &compute->layer, &out->layer);
-		share_sample(c, k, &compute->base, &out->base);
+	if (st || out->refused)
+		return st;
+	if (k->shards) {
+		one = *out;
+		key.dp = REPLICAS * REPLICAS;
+		key.shards = REPLICAS;
+		st = find_composed(c, FIND_COPIES, key, out);
+		if (st || out->refused)
+			return st;
+		copy_shares((double)k->dp / k->shards, &one.layer, &out->layer);
+		copy_shares((double)k->dp / k->shards, &one.base, &out->base);
 	}
-	return st;
+	share_sample(k, &compute->layer, &out->layer);
+	share_sample(k, &compute->base, &out->base);
+	return TESS_OK;
 }
 
 tess_status tess_composer_estimate(struct composer *c, struct candidate *k)

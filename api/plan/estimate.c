@@ -22,9 +22,14 @@ static double add_around(const struct tess_planner *p, const struct candidate *k
 	                  : layer * (double)p->layers / k->pp + base / 2;
 }
 
-int32_t tess_candidate_count_shards(const struct tess_planner *p, const struct candidate *k)
+int32_t tess_candidate_count_shards(const struct candidate *k)
 {
-	return k->zero == ZERO_HOSTS ? p->machine->ranks_per_host / k->tp : k->dp;
+	return k->shards ? k->shards : k->dp;
+}
+
+int32_t tess_candidate_count_cuts(const struct candidate *k)
+{
+	return k->tp * k->ep;
 }
 
 /* Returns the seconds of the calls along dp. */
@@ -37,11 +42,12 @@ static double time_data_calls(const struct tess_planner *p, const struct candida
 	for (int32_t i = 0; i < TESS_DATA_CALLS; i++) {
 		bool among;
 		const char *name = tess_planner_get_data_call(i, &among);
-		int32_t n = among ? tess_candidate_count_shards(p, k) : k->dp;
-		double start = tess_machine_communicate(m, name, n, k->tp, 0);
+		int32_t n = among ? tess_candidate_count_shards(k) : k->dp;
+		int32_t stride = tess_candidate_count_cuts(k);
+		double start = tess_machine_communicate(m, name, n, stride, 0);
 
 		sum += s->calls[i] * start +
-		       tess_machine_communicate(m, name, n, k->tp, s->moved[i] * (n - 1) / n) -
+		       tess_machine_communicate(m, name, n, stride, s->moved[i] * (n - 1) / n) -
 		       start;
 	}
 	return sum * m->time[TESS_TERM_DATA];
@@ -52,14 +58,15 @@ static double time_optimizer(const struct estimate *e)
 {
 	const struct tess_machine *m = e->planner->machine;
 	const struct candidate *k = e->candidate;
-	int32_t n = tess_candidate_count_shards(e->planner, k);
+	int32_t n = tess_candidate_count_shards(k);
 	double returned = add_around(e->planner, k, e->data.layer.returned, e->data.base.returned);
 	double state = add_around(e->planner, k, e->data.layer.state, e->data.base.state);
 
 	return tess_optimizer_time(m, state, e->planner->moments, 4) *
 	               m->time[TESS_TERM_OPTIMIZER] +
 	       (returned > 0 ? m->time[TESS_TERM_DATA] *
-	                               tess_machine_communicate(m, "all_gather", n, k->tp,
+	                               tess_machine_communicate(m, "all_gather", n,
+	                                                        tess_candidate_count_cuts(k),
 	                                                        returned * (n - 1) / n)
 	                     : 0);
 }

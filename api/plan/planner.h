@@ -23,6 +23,7 @@ struct tess_planner {
 	int64_t period; /* layers of shallow[1] after those of shallow[0] */
 	int64_t layers; /* numbered modules of the model */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
+	int64_t experts; /* of a layer, at most */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
 	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
