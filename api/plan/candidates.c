@@ -10,6 +10,9 @@ enum { MANY_REPLICAS = 8 };
 /* Sequences and micro-batches from which the least time of a cut follows; times of the fastest. */
 enum { WORTH_LOCAL = 4, WORTH_MICRO = 1024, WORTH_TIMES = 2 };
 
+/* Numbers of ranks along tp for which styles of modules are searched. */
+enum { STYLED_MAX = 3 };
+
 /* Inserts a candidate in the order of seconds, if it fits. */
 static void keep_fast(struct search *s, const struct candidate *k)
 {
@@ -176,7 +179,7 @@ static tess_status check_worth(struct search *s, struct candidate k, bool *worth
 	k.dp = k.pp = 1;
 	k.local = WORTH_LOCAL;
 	k.micro = WORTH_MICRO;
-	*worth = !s->nkept || !s->planner->options.train;
+	*worth = k.ep == 1 || !s->nkept || !s->planner->options.train;
 	for (k.plan = 0; preset[k.plan].name && !*worth && !st; k.plan++) {
 		if (!cuts_experts(&preset[k.plan]))
 			continue;
@@ -190,8 +193,23 @@ static tess_status check_worth(struct search *s, struct candidate k, bool *worth
 	return st;
 }
 
-/* Adds numbers of stages, and of replicas for the remaining ranks. */
-static tess_status add_stages(struct search *s, struct candidate k)
+/* Adds the plans that were found last. */
+static tess_status add_found_plans(struct search *s, struct candidate k)
+{
+	struct tess_planner *p = s->planner;
+	tess_status st = TESS_OK;
+
+	k.micro = 1;
+	for (int32_t i = s->found; i < p->nfound && !st; i++) {
+		k.plan = tess_planner_count_presets(p) + i;
+		st = p->options.train ? add_memory_options(s, k) : add_candidate(s, k);
+	}
+	return st;
+}
+
+/* Adds the candidates of all meshes with the numbers of ranks along tp and ep of k. */
+static tess_status estimate_meshes(struct search *s, struct candidate k,
+                                   tess_status (*add)(struct search *, struct candidate))
 {
 	int32_t ranks = s->nranks / tess_candidate_count_cuts(&k);
 	tess_status st = TESS_OK;
@@ -199,7 +217,40 @@ static tess_status add_stages(struct search *s, struct candidate k)
 	for (k.pp = 1; k.pp <= ranks && k.pp <= s->planner->layers && !st; k.pp++) {
 		k.dp = ranks / k.pp;
 		if (ranks % k.pp == 0 && k.dp <= s->planner->options.batch)
-			st = add_plans(s, k);
+			st = add(s, k);
+	}
+	return st;
+}
+
+/* Lists the numbers of ranks along tp of the best candidates. Returns how many there are. */
+static int32_t list_best_tp(const struct search *s, int32_t *tp)
+{
+	int32_t n = 0;
+
+	for (int32_t i = 0; i < s->nkept && n < STYLED_MAX; i++) {
+		bool known = s->kept[i].tp == 1 || s->kept[i].ep > 1;
+
+		for (int32_t k = 0; k < n; k++)
+			known |= tp[k] == s->kept[i].tp;
+		if (!known)
+			tp[n++] = s->kept[i].tp;
+	}
+	return n;
+}
+
+/* Finds styles of modules for the best numbers of ranks along tp, and adds their plans. */
+static tess_status estimate_styles(struct search *s)
+{
+	int32_t tp[STYLED_MAX], n = list_best_tp(s, tp);
+	tess_status st = TESS_OK;
+
+	for (int32_t i = 0; i < n && !st; i++) {
+		const struct candidate k = { .tp = tp[i], .ep = 1 };
+
+		s->found = s->planner->nfound;
+		st = tess_planner_find_styles(s->planner, tp[i]);
+		if (!st)
+			st = estimate_meshes(s, k, add_found_plans);
 	}
 	return st;
 }
@@ -209,16 +260,15 @@ tess_status tess_search_estimate(struct search *s)
 	int64_t experts = s->planner->experts ? s->planner->experts : 1;
 	struct candidate k = { 0 };
 	tess_status st = TESS_OK;
-	bool worth = true;
+	bool worth;
 
 	for (k.ep = 1; k.ep <= experts && k.ep <= s->nranks && !st; k.ep++)
 		for (k.tp = 1; k.tp <= s->nranks / k.ep && !st; k.tp++) {
 			if (experts % k.ep || s->nranks % tess_candidate_count_cuts(&k))
 				continue;
-			if (k.ep > 1)
-				st = check_worth(s, k, &worth);
+			st = check_worth(s, k, &worth);
 			if (!st && worth)
-				st = add_stages(s, k);
+				st = estimate_meshes(s, k, add_plans);
 		}
-	return st;
+	return st || !s->planner->options.styles ? st : estimate_styles(s);
 }

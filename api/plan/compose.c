@@ -80,6 +80,24 @@ static const char *format_mesh(struct tess_planner *p, const struct candidate *k
 	return tess_arena_format(&p->arena, "%s%s%s%s", text[0], text[1], text[2], text[3]);
 }
 
+int32_t tess_planner_count_presets(const struct tess_planner *p)
+{
+	int32_t n = 0;
+
+	while (p->model.model->presets[n].name)
+		n++;
+	return n;
+}
+
+const char *tess_candidate_get_plan(const struct tess_planner *p, const struct candidate *k)
+{
+	int32_t n = tess_planner_count_presets(p);
+
+	return k->plan < 0    ? "auto"
+	       : k->plan >= n ? p->found[k->plan - n].text
+	                      : p->model.model->presets[k->plan].name;
+}
+
 /* The pattern of the modules that a candidate recomputes. */
 static const char *format_recomputed(struct tess_planner *p, int32_t recompute)
 {
@@ -99,7 +117,7 @@ const struct tess_strategy *tess_candidate_make_strategy(struct tess_planner *p,
 	if (!s || !list)
 		return NULL;
 	*s = (struct tess_strategy){ .size = sizeof *s };
-	s->plan = k->plan < 0 ? "auto" : p->model.model->presets[k->plan].name;
+	s->plan = tess_candidate_get_plan(p, k);
 	s->mesh = format_mesh(p, k);
 	s->micro_batches = k->micro > 1 ? k->micro : 0;
 	s->bucket = k->bucket ? LARGE_BUCKET : 0;

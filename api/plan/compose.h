@@ -15,8 +15,8 @@ enum { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_LAYERS, RECOMPUTES };
 struct candidate {
 	int32_t dp, tp, pp;
 	int32_t ep; /* 1: experts are cut along tp, if the plan cuts them */
-	int32_t shards; /* ranks along dp that share a weight, of which others have copies; 0: all */
-	int32_t plan; /* index of the model's presets; -1: auto */
+	int32_t shards; /* ranks along dp that share a weight; others have copies; 0: all */
+	int32_t plan; /* index of the model's presets, then of the found ones; -1: auto */
 	int32_t zero, recompute; /* ZERO_..., RECOMPUTE_... */
 	int32_t bucket; /* 1: large ones along dp, for many ranks */
 	int64_t local, micro; /* sequences of a replica at once; micro-batches of a step */
@@ -28,6 +28,11 @@ struct candidate {
 enum { SCHEDULE_APART = 2, SCHEDULES = 4 };
 /* Returns "1f1b", ...; *per_rank: stages of a rank. */
 const char *tess_candidate_get_schedule(int32_t schedule, int32_t *per_rank);
+
+/* Returns the plan of a candidate: a name, or rules. */
+const char *tess_candidate_get_plan(const struct tess_planner *p, const struct candidate *k);
+/* Returns the number of the model's presets. */
+int32_t tess_planner_count_presets(const struct tess_planner *p);
 
 /* Sums of layers: what a model of n layers has is `base` + n * `layer`. */
 struct composed {

@@ -118,7 +118,7 @@ static double estimate_plain_memory(const struct estimate *e)
 }
 
 /* Returns the bytes of weights, gradients and state of a stage. */
-static double measure_kept(const struct estimate *e, int32_t stage)
+static double measure_kept_stage(const struct estimate *e, int32_t stage)
 {
 	double sum = 0;
 
@@ -162,7 +162,7 @@ static double estimate_staged_memory(const struct estimate *e)
 
 			if (pipeline->rank_of[s] != r)
 				continue;
-			sum += measure_kept(e, s) +
+			sum += measure_kept_stage(e, s) +
 			       e->schedule->timeline->stage_live[s] * measure_slot(e, s);
 			arena = own > arena ? own : arena;
 		}

@@ -159,12 +159,13 @@ tess_status tess_planner_find_layers(struct tess_planner *p)
 		st = p->path && p->attention ? TESS_OK : TESS_ENOMEM;
 	}
 	if (!st && find_period(l, &first, &period)) {
+		p->first = first;
+		p->period = period;
 		st = make_shallow(p, first + period, &p->shallow[0]);
 		if (!st)
 			st = make_shallow(p, first + 2 * period, &p->shallow[1]);
 		if (!st && first + 4 * period <= l->n)
 			st = make_shallow(p, first + 4 * period, &p->shallow[2]);
-		p->period = period;
 	}
 	free(l);
 	return st;

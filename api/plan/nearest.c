@@ -123,7 +123,8 @@ static tess_status find_halved(struct search *s, int64_t *option, int64_t least,
 }
 
 /* Finds the longest sequences that fit, if the shortest do. */
-static tess_status find_sequence(struct search *s, int64_t *found, const struct tess_forecast **out)
+static tess_status find_shorter_sequence(struct search *s, int64_t *found,
+                                         const struct tess_forecast **out)
 {
 	struct tess_planner_options *o = &s->planner->options;
 	int64_t *option = o->train ? &o->sequence : &o->prompt, given = *option;
@@ -192,7 +193,7 @@ static tess_status write_nearest(struct search *s, const struct tess_forecast *l
 	if (smaller)
 		write_fitting("; a batch of %lld", n, f, to);
 	if (!st)
-		st = find_sequence(s, &n, &f);
+		st = find_shorter_sequence(s, &n, &f);
 	if (!st && f)
 		write_fitting(o->train ? "; sequences of %lld ids" : "; prompts of %lld ids", n, f,
 		              to);
@@ -206,8 +207,12 @@ tess_status tess_search_fail(struct search *s, const struct tess_forecast *least
 	size_t len;
 	char *text = NULL;
 	FILE *to = tess_memory_file_open(&text, &len);
-	tess_status st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	int32_t *styles = &s->planner->options.styles, given = *styles;
+	tess_status st;
 
+	*styles = 0; /* they change times */
+	st = to ? write_nearest(s, least, to) : TESS_ENOMEM;
+	*styles = given;
 	if (to && fclose(to) && !st)
 		st = tess_fail(TESS_ENOMEM, "out of memory for a message");
 	if (!st)

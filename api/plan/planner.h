@@ -7,6 +7,11 @@
 
 #include <tessera/planner.h>
 
+struct tess_found_plan { /* a plan of rules along tp, as JSON text */
+	int32_t tp;
+	const char *text;
+};
+
 struct tess_planner {
 	struct tess_arena arena;
 	struct tess_planner_options options; /* with their defaults */
@@ -20,12 +25,14 @@ struct tess_planner {
 		json_t *config;
 		int64_t layers;
 	} shallow[3];
-	int64_t period; /* layers of shallow[1] after those of shallow[0] */
 	int64_t layers; /* numbered modules of the model */
+	int64_t first, period; /* with `shallow`: alike are i and i + period from `first` on */
 	const char *path; /* of one, as a pattern: "model.layers.*" */
 	int64_t experts; /* of a layer, at most */
 	const char *attention; /* the module of attention in it: "self_attn" */
 	int32_t moments; /* of the optimizer */
+	struct tess_found_plan *found; /* by tess_planner_find_styles */
+	int32_t nfound;
 	int32_t nranks; /* of a search: samples have the rates of so many; 0: none runs */
 };
 
@@ -94,6 +101,13 @@ tess_status tess_planner_sample_stages(struct tess_planner *p,
  */
 tess_status tess_planner_find_layers(struct tess_planner *p);
 void tess_planner_close_layers(struct tess_planner *p);
+
+/*
+ * Finds plans with a style of its own for each module along tp, among all styles that are
+ * registered, and adds them to p->found: the fastest, and some that take less memory
+ * (styles/decide.c).
+ */
+tess_status tess_planner_find_styles(struct tess_planner *p, int32_t tp);
 
 /* Estimates a strategy without stages from models with fewer layers. */
 tess_status tess_planner_extrapolate(struct tess_planner *p, const struct tess_strategy *s,

@@ -174,9 +174,9 @@ static tess_status open_search(struct tess_planner *p, int32_t nranks, int32_t m
 }
 
 /* Checks the arguments of `function`, and searches. */
-static tess_status search(const char *function, struct tess_planner *p, int32_t nranks,
-                          int32_t most, predict_function *predict,
-                          const struct tess_forecast *const **out, int32_t *n)
+static tess_status search_ranks(const char *function, struct tess_planner *p, int32_t nranks,
+                                int32_t most, predict_function *predict,
+                                const struct tess_forecast *const **out, int32_t *n)
 {
 	struct found found = { 0 };
 	tess_status st;
@@ -197,7 +197,7 @@ tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t 
 {
 	tess_status st = TESS_REQUIRE(p, out, n);
 
-	return st ? st : search(__func__, p, nranks, most, predict_fastest, out, n);
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_fastest, out, n);
 }
 
 tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t most,
@@ -205,5 +205,5 @@ tess_status tess_planner_explore(struct tess_planner *p, int32_t nranks, int32_t
 {
 	tess_status st = TESS_REQUIRE(p, out, n);
 
-	return st ? st : search(__func__, p, nranks, most, predict_front, out, n);
+	return st ? st : search_ranks(__func__, p, nranks, most, predict_front, out, n);
 }

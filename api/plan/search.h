@@ -20,6 +20,7 @@ struct search {
 	struct candidate front[FRONT_MAX]; /* the fastest by size of memory; seconds 0: none */
 	struct candidate least; /* the one with the least memory */
 	int64_t nestimated;
+	int32_t found; /* the first of the plans in planner->found that is added */
 };
 
 /* Estimates all candidates of s->nranks ranks. */

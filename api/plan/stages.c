@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Numbers of sequences that are measured, as in compose.c. */
-enum { LOCAL_FEW = 1, LOCAL_MORE = 4 };
+enum { STAGE_LOCAL_FEW = 1, STAGE_LOCAL_MORE = 4 };
 /* Micro-batches of each rank from which on a schedule repeats itself. */
 enum { REPEATS = 2 };
 
@@ -185,20 +185,20 @@ static struct staged_key make_staged_key(const struct candidate *k, int64_t loca
 
 tess_status tess_stager_compose(struct stager *s, const struct candidate *k, struct staged *out)
 {
-	double share = (double)(k->local - LOCAL_FEW) / (LOCAL_MORE - LOCAL_FEW);
+	double share = (double)(k->local - STAGE_LOCAL_FEW) / (STAGE_LOCAL_MORE - STAGE_LOCAL_FEW);
 	struct staged few, more;
-	tess_status st = find_staged(s, make_staged_key(k, LOCAL_FEW), &few);
+	tess_status st = find_staged(s, make_staged_key(k, STAGE_LOCAL_FEW), &few);
 
-	if (st || few.refused || k->local == LOCAL_FEW) {
+	if (st || few.refused || k->local == STAGE_LOCAL_FEW) {
 		*out = few;
 		return st;
 	}
-	st = find_staged(s, make_staged_key(k, LOCAL_MORE), &more);
+	st = find_staged(s, make_staged_key(k, STAGE_LOCAL_MORE), &more);
 	out->refused = more.refused;
 	combine_stages(1 - share, &few.layer, share, &more.layer, &out->layer);
 	for (int i = 0; i < 2; i++)
 		combine_stages(1 - share, &few.end[i], share, &more.end[i], &out->end[i]);
-	out->layer.sent = few.layer.sent * (double)k->local / LOCAL_FEW;
+	out->layer.sent = few.layer.sent * (double)k->local / STAGE_LOCAL_FEW;
 	return st;
 }
 
@@ -236,8 +236,8 @@ static int32_t count_simulated(const struct candidate *k)
 	return k->micro < REPEATS * k->pp ? (int32_t)k->micro : REPEATS * k->pp;
 }
 
-static tess_status open_schedule(struct stager *s, const struct candidate *k,
-                                 const struct staged *staged, struct stage_schedule *out)
+static tess_status open_stage_schedule(struct stager *s, const struct candidate *k,
+                                       const struct staged *staged, struct stage_schedule *out)
 {
 	int32_t per_rank;
 	const char *name = tess_candidate_get_schedule(k->schedule, &per_rank);
@@ -277,7 +277,7 @@ tess_status tess_stager_find_schedule(struct stager *s, const struct candidate *
 		return tess_fail(TESS_ENOMEM, "out of memory for a search");
 	s->schedule = more;
 	memset(&more[s->nschedules], 0, sizeof *more);
-	st = open_schedule(s, k, staged, &more[s->nschedules++]);
+	st = open_stage_schedule(s, k, staged, &more[s->nschedules++]);
 	*out = &more[s->nschedules - 1];
 	return st;
 }
@@ -314,9 +314,9 @@ static double find_most_work(const struct stage_schedule *of,
 }
 
 /* Runs the schedule, and adds the micro-batches that it lacks. */
-static tess_status run_schedule(const struct stager *s, const struct candidate *k,
-                                const struct staged *staged, const struct stage_schedule *of,
-                                double *out)
+static tess_status run_stage_schedule(const struct stager *s, const struct candidate *k,
+                                      const struct staged *staged, const struct stage_schedule *of,
+                                      double *out)
 {
 	const struct tess_machine *m = s->planner->machine;
 	int32_t n = of->pipeline->nstages;
@@ -371,7 +371,7 @@ tess_status tess_stager_simulate(struct stager *s, const struct candidate *k,
 			*seconds = s->simulated[i].seconds;
 			return TESS_OK;
 		}
-	st = run_schedule(s, k, staged, of, seconds);
+	st = run_stage_schedule(s, k, staged, of, seconds);
 	if (st)
 		return st;
 	more = tess_arena_grow(&s->arena, s->simulated, s->nsimulated, sizeof *more);

@@ -56,9 +56,11 @@ struct tess_planner_options {
 	/* Generation: dtype of linear weights, and of the cache, as in tess_session_options. */
 	int32_t weights;
 	int32_t kv_dtype;
-	int32_t reserved;
+	/* 1: tess_planner_search also searches a style for each module along tp, among all that are
+	 * registered and call no functions of their own. */
+	int32_t styles;
 };
-TESS_TIGHT(tess_planner_options, reserved);
+TESS_TIGHT(tess_planner_options, styles);
 
 /* What a step spends time on: indices of tess_forecast.terms. */
 enum {
@@ -180,10 +182,10 @@ tess_status tess_planner_forecast(struct tess_planner *p, const struct tess_stra
                                   const struct tess_forecast **out);
 
 /*
- * Searches strategies of nranks ranks: meshes (with ddp and ep), plans, ZeRO stages, recomputation,
- * micro-batches, schedules. Gives the `most` fastest that fit, best first; *n is their number, and *out a list
- * that is valid until the planner closes. TESS_EINVAL: none fits; the message has the least memory
- * of a rank, and what would fit: more ranks, a smaller batch, or shorter sequences.
+ * Searches strategies of nranks ranks: meshes (ddp and ep, too), plans, ZeRO stages, recomputation,
+ * micro-batches, schedules. Gives the `most` fastest that fit, best first; *n is their number, and
+ * *out a list that is valid until the planner closes. TESS_EINVAL: none fits; the message has the
+ * least memory of a rank, and what would fit: more ranks, a smaller batch, or shorter sequences.
  */
 tess_status tess_planner_search(struct tess_planner *p, int32_t nranks, int32_t most,
                                 const struct tess_forecast *const **out, int32_t *n);

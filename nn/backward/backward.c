@@ -145,11 +145,18 @@ static void reverse_record(struct tess_backward *b, const struct tess_record *re
 		backwards[rec->kind](b, rec);
 }
 
+void tess_backward_set_record(struct tess_backward *b, int32_t consumer)
+{
+	struct tess_program *p = b->r->p;
+
+	b->r->of = p->record[consumer < b->nforward ? consumer : b->nforward - 1];
+}
+
 void tess_program_record_backward(struct tess_recorder *r)
 {
 	struct tess_program *p = r->p;
 	int32_t nforward = p->nrecords;
-	struct tess_backward b = { .r = r };
+	struct tess_backward b = { .r = r, .nforward = nforward };
 	struct tess_recompute again;
 
 	tess_recompute_begin(r, &again);
@@ -161,12 +168,15 @@ void tess_program_record_backward(struct tess_recorder *r)
 		return;
 	}
 	b.consumer = nforward;
+	tess_backward_set_record(&b, nforward);
 	tess_backward_record_loss(&b);
 	for (b.consumer = nforward - 1; b.consumer >= 0 && !r->status; b.consumer--) {
 		const struct tess_record *rec = tess_recompute_get(&again, b.consumer);
 
+		tess_backward_set_record(&b, b.consumer);
 		if (!r->status)
 			reverse_record(&b, rec);
 	}
+	r->of = NULL;
 	tess_recompute_end(&again);
 }

@@ -20,6 +20,7 @@ struct tess_head_gradient { /* the gradient of a weight of heads, by several rec
 struct tess_backward {
 	struct tess_recorder *r;
 	struct tess_contribution **given; /* by value, in the order of the consumers */
+	int32_t nforward;
 	int32_t consumer; /* the visited record of the forward */
 	bool *recorded; /* by weight: has a gradient */
 	struct tess_head_gradient *heads; /* by weight */
@@ -32,6 +33,9 @@ struct tess_backward {
 void tess_program_record_balance(struct tess_recorder *r);
 /* Records the loss and the backward, at the end of a recording. Failures are the recorder's. */
 void tess_program_record_backward(struct tess_recorder *r);
+
+/* Notes the record of the forward that the next records are of; nforward: the loss. */
+void tess_backward_set_record(struct tess_backward *b, int32_t consumer);
 
 /*
  * Returns the finished gradient of y, at its place (S(a) -> S(a); R, Partial -> R); NULL: no

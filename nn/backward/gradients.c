@@ -96,16 +96,18 @@ struct tess_tensor *tess_backward_take(struct tess_backward *b, struct tess_tens
 
 	*find_given(b, y) = NULL;
 	for (; c && to; c = c->next) {
-		struct tess_tensor *d =
-			alike ? c->d : tess_tensor_redistribute(b->r, c->d, to, y->module);
+		struct tess_tensor *d;
 
+		tess_backward_set_record(b, c->consumer);
+		d = alike ? c->d : tess_tensor_redistribute(b->r, c->d, to, y->module);
 		if (!d)
 			return NULL;
 		sum = sum ? add_gradients(b, sum, d) : d;
 	}
-	return alike          ? tess_tensor_redistribute(b->r, sum, to, y->module)
-	       : b->r->status ? NULL
-	                      : sum;
+	if (alike)
+		sum = tess_tensor_redistribute(b->r, sum, to, y->module);
+	tess_backward_set_record(b, b->consumer);
+	return b->r->status ? NULL : sum;
 }
 
 bool tess_backward_reaches(struct tess_backward *b, const struct tess_record *rec)

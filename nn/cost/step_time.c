@@ -85,6 +85,7 @@ struct walk {
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
 	tess_status status;
+	double *by_record; /* NULL: not asked for */
 };
 
 /* Adds what takes `seconds`, without the factor of the machine. */
@@ -261,7 +262,7 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 }
 
 /* Adds the time that the rank waits for a call to end. */
-static void wait_for_call(const struct walk *w, struct clock *k, const struct tess_step *s,
+static void add_call_wait(const struct walk *w, struct clock *k, const struct tess_step *s,
                           double end)
 {
 	int32_t term = classify_call(w, s);
@@ -295,8 +296,9 @@ static void add_call(struct walk *w, const struct tess_step *s)
 		*link = (*link > k->now ? *link : k->now) + seconds * w->m->time[term];
 		if (started)
 			started->end[i] = *link;
-		else
-			wait_for_call(w, k, s, *link);
+		/* ranks that share the host's CPUs move and add the bytes themselves */
+		if (!started || w->m->device->ranks)
+			add_call_wait(w, k, s, *link);
 	}
 }
 
@@ -309,7 +311,7 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 	if (i < 0)
 		return;
 	for (int32_t k = 0; k < w->nclocks; k++)
-		wait_for_call(w, &w->clock[k], of, w->started[i].end[k]);
+		add_call_wait(w, &w->clock[k], of, w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
 }
 
@@ -335,6 +337,23 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
+/* Walks over steps [first, end). */
+static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
+                              int32_t end)
+{
+	w->rank = l->rank;
+	w->record = -1;
+	for (int32_t i = first; i < end && !w->status; i++) {
+		double before = w->clock[0].now;
+
+		add_step(w, l->step[i]);
+		if (w->by_record)
+			w->by_record[l->step[i]->record] += w->clock[0].now - before;
+	}
+	free(w->started);
+	return w->status;
+}
+
 tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out)
@@ -343,17 +362,13 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
-		          .rank = l->rank,
-		          .record = -1,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
+	tess_status st = walk_steps(&w, l, first, end);
 
-	for (int32_t i = first; i < end && !w.status; i++)
-		add_step(&w, l->step[i]);
-	free(w.started);
 	out->seconds += w.clock[0].now;
-	if (w.status || !m->once)
-		return w.status;
+	if (st || !m->once)
+		return st;
 	out->once += w.clock[1].now - w.clock[0].now;
 	if (p->data_along >= 0) {
 		out->called[p->data_along] += with.called[p->data_along];
@@ -362,12 +377,26 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 	return TESS_OK;
 }
 
+tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
+                                    const struct tess_rank_program *l,
+                                    const struct tess_op_known *known, double *seconds)
+{
+	struct tess_step_time sum = { 0 };
+	struct walk w = { .m = m,
+		          .p = p,
+		          .known = known,
+		          .nclocks = 1,
+		          .clock = { { .out = &sum } },
+		          .by_record = seconds };
+
+	return walk_steps(&w, l, 0, l->nsteps);
+}
+
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)
 {
 	/* reads and writes weights and moments, and reads gradients */
 	double bytes = n * (2 * width + 8 * moments + 4);
+	const char *op = moments > 1 || !tess_machine_has_op(m, "sgd") ? "adamw" : "sgd";
 
-	return n > 0 ? m->latency + tess_machine_compute(m, moments > 1 ? "adamw" : "sgd", "memory",
-	                                                 n / 1024, bytes)
-	             : 0;
+	return n > 0 ? m->latency + tess_machine_compute(m, op, "memory", n / 1024, bytes) : 0;
 }

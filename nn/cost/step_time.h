@@ -45,6 +45,11 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
                             const struct tess_rank_program *l, int32_t first, int32_t end,
                             const struct tess_op_known *known, struct tess_step_time *out);
 
+/* Adds the seconds of all steps to seconds[i], i: the index of the record that they are of. */
+tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
+                                    const struct tess_rank_program *l,
+                                    const struct tess_op_known *known, double *seconds);
+
 /* Returns the seconds of the optimizer for n elements of state, with `moments` f32 values each. */
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width);
 

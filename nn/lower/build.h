@@ -34,6 +34,7 @@ struct build {
 	const struct tess_program *p;
 	struct tess_rank_program *l;
 	const struct tess_view *weights;
+	const bool *wanted; /* by record: it is lowered; NULL: all are */
 	struct value *value; /* by id of the tensor: those of the current stage */
 	struct value **values; /* by stage of this rank; NULL: another rank has the stage */
 	int32_t stage; /* the current stage */

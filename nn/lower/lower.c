@@ -198,7 +198,7 @@ static void lower_records(struct build *b, struct value *dense)
 	for (b->record = 0; b->record < p->nrecords && !b->status; b->record++) {
 		const struct tess_record *rec = p->record[b->record];
 
-		if (!build_has_record(b, rec))
+		if (!build_has_record(b, rec) || (b->wanted && !b->wanted[b->record]))
 			continue;
 		enter_record(b, rec);
 		if (p->training)
@@ -288,12 +288,13 @@ static bool has_logits(const struct tess_program *p, int32_t rank)
 	return p->logits_root < 0 || p->logits_root == rank;
 }
 
-tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
-                               const struct tess_view *weights, struct tess_rank_program **out)
+static tess_status lower_program(const struct tess_program *p, int32_t rank,
+                                 const struct tess_view *weights, const bool *wanted,
+                                 struct tess_rank_program **out)
 {
 	struct tess_arena arena = { 0 };
 	struct tess_rank_program *l = TESS_NEW(&arena, struct tess_rank_program, 1);
-	struct build b = { .p = p, .l = l, .weights = weights };
+	struct build b = { .p = p, .l = l, .weights = weights, .wanted = wanted };
 	struct value logits, *values;
 
 	if (!l)
@@ -331,6 +332,18 @@ tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
 	else
 		*out = l;
 	return b.status;
+}
+
+tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
+                               const struct tess_view *weights, struct tess_rank_program **out)
+{
+	return lower_program(p, rank, weights, NULL, out);
+}
+
+tess_status tess_program_lower_records(const struct tess_program *p, int32_t rank,
+                                       const bool *wanted, struct tess_rank_program **out)
+{
+	return lower_program(p, rank, NULL, wanted, out);
 }
 
 void tess_rank_program_free(struct tess_rank_program *l)

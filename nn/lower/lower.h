@@ -130,6 +130,12 @@ struct tess_rank_program {
 tess_status tess_program_lower(const struct tess_program *p, int32_t rank,
                                const struct tess_view *weights, struct tess_rank_program **out);
 /*
+ * Lowers only the records i with wanted[i], as if other records had no steps: for the time of their
+ * steps, which cannot be run.
+ */
+tess_status tess_program_lower_records(const struct tess_program *p, int32_t rank,
+                                       const bool *wanted, struct tess_rank_program **out);
+/*
  * Joins adjacent ops into one step where the device fuses them. Call it before the program is
  * bound; tess_program_lower calls it for the program's device. TESS_ENOMEM.
  */

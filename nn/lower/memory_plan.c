@@ -149,7 +149,7 @@ static uint64_t stack_buffers(struct planner *p, int32_t length)
 	return bytes;
 }
 
-/* Removes buffers that are not in use from step `first` on; returns how many stay. */
+/* Removes buffers that are not in use from step `first` on. Returns how many stay. */
 static int32_t drop_ended(struct tess_lifetime **live, int32_t n, int32_t first)
 {
 	int32_t kept = 0;

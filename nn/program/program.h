@@ -136,6 +136,15 @@ struct tess_record {
 	const struct tess_style *style; /* the style that made the call */
 	void *state;
 	const struct tess_record *repeats; /* the record that this one recomputes, or NULL */
+	/* the backward: the record of the forward that gave the gradients which it reads, or whose
+	 * gradients it finishes; else NULL */
+	const struct tess_record *of;
+};
+
+struct tess_opened_module { /* a module, in the order in which the model opens them */
+	const char *path, *kind; /* kind: "linear", "module", ... (tessera/style.h) */
+	int32_t record; /* the first record after it was opened; not valid with stages */
+	const struct tess_io *const *io; /* its layout along each mesh dimension */
 };
 
 struct tess_rope_use { /* a table for rope records */
@@ -197,6 +206,8 @@ struct tess_program {
 	struct tess_weight **weight; /* in order of first use; a tied head is one of its own */
 	struct tess_rope_use *rope; /* one per distinct setting */
 	struct tess_open_style *open_styles;
+	int32_t nmodules;
+	struct tess_opened_module *module;
 	int32_t kv_dtype; /* dtype of the KV cache; 0: no attention was recorded */
 	int64_t *class_window; /* page classes: layers with this window share pages of the cache */
 	/* i32 inputs: [tokens], and `rows` [selected], the indices of those rows, increasing */

@@ -142,6 +142,23 @@ static tess_status open_module_along(struct tess_recorder *r, const char *module
 	return st ? st : note_stage_begin(r, m);
 }
 
+/* Notes that a module was opened, before its layouts are known. */
+static tess_status note_module(struct tess_program *p, const struct tess_module *m,
+                               const char *path, const char *kind)
+{
+	struct tess_opened_module *list =
+		tess_arena_grow(&p->arena, p->module, (size_t)p->nmodules, sizeof *list);
+	const struct tess_io **io = TESS_NEW(&p->arena, const struct tess_io *, p->mesh.ndims);
+
+	if (!list || !io)
+		return TESS_ENOMEM;
+	for (int32_t i = 0; i < p->mesh.ndims; i++)
+		io[i] = &m[i].io;
+	list[p->nmodules++] = (struct tess_opened_module){ path, kind, p->nrecords, io };
+	p->module = list;
+	return TESS_OK;
+}
+
 const struct tess_module *tess_module_open(struct tess_recorder *r, const char *module,
                                            const char *kind)
 {
@@ -156,6 +173,8 @@ const struct tess_module *tess_module_open(struct tess_recorder *r, const char *
 		m->before = r->modules;
 		r->modules = m;
 	}
+	if (!st)
+		st = note_module(r->p, m, module, kind);
 	for (int32_t i = 0; i < n && !st; i++)
 		st = open_module_along(r, module, kind, i, &m[i]);
 	if (st)

@@ -105,6 +105,7 @@ struct tess_record *tess_record_append(struct tess_recorder *r, int32_t kind, co
 	rec->nin = nin;
 	rec->nout = nout;
 	rec->nweight = nweight;
+	rec->of = r->of;
 	rec->in = copy_list(r, in, nin);
 	rec->out = copy_list(r, out, nout);
 	rec->weight = copy_list(r, weight, nweight);

@@ -12,6 +12,7 @@ struct tess_recorder {
 	tess_status status; /* the first error; after it calls do nothing */
 	const char *sentence;
 	bool *used_rules; /* rules of the plan that matched */
+	const struct tess_record *of; /* of records that are appended: see tess_record */
 	const struct tess_entered *path; /* the innermost entered module; NULL: none */
 	const struct tess_module *modules; /* all modules, the last opened first */
 	const struct tess_place *whole; /* Replicate along each mesh dimension */

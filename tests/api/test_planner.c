@@ -235,7 +235,7 @@ START_TEST(searches)
 END_TEST
 
 /* Returns the number before `what` in a message. */
-static long find_number(const char *message, const char *what)
+static long find_planned_number(const char *message, const char *what)
 {
 	const char *at = strstr(message, what);
 
@@ -268,7 +268,7 @@ START_TEST(nothing_fits)
 	tess_planner_close(p);
 	p = open_planner_for(least / 3);
 	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
-	ranks = find_number(tess_error(), " ranks would fit in ");
+	ranks = find_planned_number(tess_error(), " ranks would fit in ");
 	ck_assert(ranks > 2 && (ranks & (ranks - 1)) == 0);
 	ck_assert_msg(!tess_planner_search(p, (int32_t)ranks, 1, &best, &n), "%s", tess_error());
 	ck_assert(ranks == 4 || tess_planner_search(p, (int32_t)ranks / 2, 1, &best, &n));

@@ -32,9 +32,9 @@ int32_t machine_count_models(void);
 const char *machine_get_model_name(int32_t i);
 /*
  * Writes checkpoint i with random weights to the directory, and one that has its first layers, for
- * training, to the directory MACHINE_SHORT in it. *bytes: of the weights.
+ * training, to the directory MACHINE_SHORT in it.
  */
-tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t *bytes);
+tess_status machine_write_model(int32_t i, bool quick, const char *dir);
 #define MACHINE_SHORT "short"
 
 /* ---- ranks: machine_steps.c, machine_calls.c ------------------------------------------------- */

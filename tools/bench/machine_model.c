@@ -120,7 +120,7 @@ static void fill_weights(uint16_t *out, int64_t n, uint32_t seed, float mean)
 }
 
 static tess_status write_tensors(const char *dir, const struct tess_stored_tensor *tensor,
-                                 int64_t n, uint64_t *bytes)
+                                 int64_t n)
 {
 	struct tess_slice *slice = calloc((size_t)n + 1, sizeof *slice);
 	struct tess_safetensors_writer *w = NULL;
@@ -136,7 +136,6 @@ static tess_status write_tensors(const char *dir, const struct tess_stored_tenso
 			.name = t->name, .dtype = TESS_BF16, .ndim = t->ndim, .shape = t->shape
 		};
 		largest = t->size > largest ? t->size : largest;
-		*bytes += sizeof *data * (uint64_t)t->size;
 	}
 	data = malloc(sizeof *data * (size_t)largest + 1);
 	st = slice && data ? TESS_OK : tess_fail(TESS_ENOMEM, "out of memory");
@@ -160,7 +159,7 @@ static tess_status write_tensors(const char *dir, const struct tess_stored_tenso
 }
 
 /* Finds the tensors by the program that reads them. */
-tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t *bytes)
+tess_status machine_write_model(int32_t i, bool quick, const char *dir)
 {
 	struct tess_session_options options = { .size = sizeof options };
 	struct tess_mesh_shape mesh = tess_mesh_shape_make("tp", 1);
@@ -171,7 +170,6 @@ tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t
 	int64_t n;
 	tess_status st = write_configs(i, quick, dir);
 
-	*bytes = 0;
 	if (!st)
 		st = tess_planned_model_open(dir, &options, TESS_CHECKPOINT_CONFIG, &model);
 	if (st)
@@ -180,7 +178,7 @@ tess_status machine_write_model(int32_t i, bool quick, const char *dir, uint64_t
 	if (!st)
 		st = tess_stored_tensors_list(program, &arena, &tensor, &n);
 	if (!st)
-		st = write_tensors(dir, tensor, n, bytes);
+		st = write_tensors(dir, tensor, n);
 	tess_program_free(program);
 	tess_planned_model_close(&model);
 	tess_arena_free(&arena);

@@ -23,6 +23,7 @@ static const struct tess_tool_option rank_options[] = {
 	{ "memory", "SIZE",
 	  "memory of a rank, as in 80G (80 * 10^9) or 24GiB (default: that of the machine)",
 	  .at = offsetof(struct plan_options, memory), .parse = tess_tool_parse_memory },
+	{ "styles", NULL, "search a style for each module, too", AT(styles) },
 	{ 0 },
 };
 static const struct tess_tool_option training_options[] = {
@@ -97,7 +98,8 @@ static tess_status open_planner_of(const struct plan_options *a, struct tess_pla
 		                                .tokens = a->tokens,
 		                                .optimizer = a->optimizer,
 		                                .weights = a->weights,
-		                                .kv_dtype = a->kv_dtype };
+		                                .kv_dtype = a->kv_dtype,
+		                                .styles = a->styles };
 
 	return tess_planner_open(a->model, &o, out);
 }
@@ -172,7 +174,7 @@ static tess_status compare_considered(struct tess_planner *p, const struct plan_
 }
 
 /* Prints a message; what would fit instead has a line each. */
-static void print_failure(const char *message)
+static void print_plan_failure(const char *message)
 {
 	bool lines = !strncmp(message, "nothing fits", strlen("nothing fits"));
 	const char *end;
@@ -219,7 +221,7 @@ static int run_plan_command(int argc, char **argv)
 		st = a.strategies ? predict_lines(p, a.strategies) : search_and_print(p, &a);
 	tess_planner_close(p);
 	if (st)
-		print_failure(tess_error());
+		print_plan_failure(tess_error());
 	return st ? 1 : 0;
 }
 

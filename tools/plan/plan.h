@@ -8,7 +8,7 @@ struct plan_options {
 	const char *model, *machine, *out, *consider, *strategies;
 	uint64_t memory;
 	int32_t ranks, batch, sequence, prompt, tokens, optimizer, kv_dtype, weights, most;
-	bool train, explore, json;
+	bool train, explore, json, styles;
 };
 
 /*

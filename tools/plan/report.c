@@ -221,7 +221,7 @@ void plan_print_comparison(const struct tess_forecast *a, const struct tess_fore
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *list_calls(const struct tess_forecast *f)
+static json_t *pack_calls(const struct tess_forecast *f)
 {
 	json_t *list = json_array();
 
@@ -252,7 +252,7 @@ tess_status plan_print_json(const struct tess_forecast *f)
 	o = json_pack("{s:o, s:i, s:b, s:f, s:f, s:o, s:o, s:f, s:f, s:f, s:f, s:o, s:f, s:s, s:f}",
 	              "strategy", json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits",
 	              (int)f->fits, "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
-	              list_terms(f->terms, times, TESS_TIMES), "calls", list_calls(f),
+	              list_terms(f->terms, times, TESS_TIMES), "calls", pack_calls(f),
 	              "prompt_seconds", f->prompt_seconds, "token_seconds", f->token_seconds,
 	              "memory", f->memory, "limit", f->limit, "holds",
 	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound",
