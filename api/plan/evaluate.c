@@ -2,7 +2,7 @@
 #include "api/plan/evaluation.h"
 
 /* Lists the calls that the terms TENSOR and DATA consist of, slowest first. */
-static tess_status list_waited_calls(const struct evaluation *e, struct tess_forecast *f)
+static tess_status list_forecast_calls(const struct evaluation *e, struct tess_forecast *f)
 {
 	const struct tess_program *p = e->x.program;
 	struct tess_arena *arena = &e->planner->arena;
@@ -54,7 +54,7 @@ static tess_status conclude_forecast(const struct evaluation *e, struct tess_for
 {
 	struct tess_planner *p = e->planner;
 	const struct tess_planner_options *o = &p->options;
-	tess_status st = list_waited_calls(e, f);
+	tess_status st = list_forecast_calls(e, f);
 
 	if (st)
 		return st;

@@ -29,7 +29,7 @@ struct evaluation {
 /* A sample, and both halves of a step of training without stages, of the slowest rank. */
 struct evaluation_halves {
 	struct tess_step_time forward, backward;
-	struct tess_sample *sample;
+	struct tess_step_trace *trace; /* of both halves; NULL: none */
 	/* adds a rank, whose backward starts at step `middle` */
 	tess_status (*add)(struct evaluation *e, const struct tess_program *p,
 	                   const struct tess_rank_program *l, int32_t middle);

@@ -31,13 +31,17 @@ struct machine_reader {
 	const char *where;
 };
 
-/* Reads a row of three positive numbers; the second may be 0. */
-static tess_status read_point(const struct machine_reader *r, const char *key, const json_t *row,
-                              double out[3])
-{
-	bool right = json_array_size(row) == 3;
+enum { POINT_NUMBERS = 5 };
 
-	for (size_t i = 0; i < 3 && right; i++) {
+/* Reads a row of three positive numbers, or of a call five; the second may be 0. */
+static tess_status read_point(const struct machine_reader *r, const char *key, const json_t *row,
+                              bool call, double out[POINT_NUMBERS])
+{
+	size_t n = json_array_size(row);
+	bool right = n == 3 || (call && n == POINT_NUMBERS);
+
+	memset(out, 0, sizeof *out * POINT_NUMBERS);
+	for (size_t i = 0; i < n && right; i++) {
 		const json_t *v = json_array_get(row, i);
 
 		out[i] = json_number_value(v);
@@ -51,9 +55,9 @@ static tess_status read_point(const struct machine_reader *r, const char *key, c
 	                         r->where, key);
 }
 
-/* Reads a list of points into rows of three doubles. */
+/* Reads a list of points of an op or of a call. */
 static tess_status read_points(const struct machine_reader *r, const char *key, const json_t *list,
-                               int32_t *n, double (**out)[3])
+                               bool call, int32_t *n, double (**out)[POINT_NUMBERS])
 {
 	tess_status st = TESS_OK;
 
@@ -65,7 +69,7 @@ static tess_status read_points(const struct machine_reader *r, const char *key, 
 	if (!*out)
 		return TESS_ENOMEM;
 	for (int32_t i = 0; i < *n && !st; i++)
-		st = read_point(r, key, json_array_get(list, (size_t)i), (*out)[i]);
+		st = read_point(r, key, json_array_get(list, (size_t)i), call, (*out)[i]);
 	return st;
 }
 
@@ -91,10 +95,10 @@ static tess_status read_rates(const struct machine_reader *r, json_t *device, co
 		return TESS_ENOMEM;
 	json_object_foreach(rates, op, list) {
 		struct tess_machine_rates *to = &(*out)[(*n)++];
-		double(*points)[3];
+		double(*points)[POINT_NUMBERS];
 
 		to->op = tess_arena_copy(&m->arena, op, strlen(op));
-		st = to->op ? read_points(r, op, list, &to->npoints, &points) : TESS_ENOMEM;
+		st = to->op ? read_points(r, op, list, false, &to->npoints, &points) : TESS_ENOMEM;
 		if (st)
 			return st;
 		to->point = TESS_NEW(&m->arena, struct tess_machine_point, to->npoints);
@@ -129,16 +133,18 @@ static tess_status read_link(const struct machine_reader *r, json_t *links, int3
 		return TESS_ENOMEM;
 	json_object_foreach(calls, call, list) {
 		struct tess_machine_link *to = &m->link[level][m->nlinks[level]++];
-		double(*points)[3];
+		double(*points)[POINT_NUMBERS];
 
 		to->call = tess_arena_copy(&m->arena, call, strlen(call));
-		st = to->call ? read_points(r, call, list, &to->npoints, &points) : TESS_ENOMEM;
+		st = to->call ? read_points(r, call, list, true, &to->npoints, &points)
+		              : TESS_ENOMEM;
 		if (st)
 			return st;
 		to->point = TESS_NEW(&m->arena, struct tess_machine_call, to->npoints);
 		for (int32_t i = 0; i < to->npoints && to->point; i++)
 			to->point[i] = (struct tess_machine_call){ points[i][0], points[i][1],
-				                                   points[i][2] };
+				                                   points[i][2], points[i][3],
+				                                   points[i][4] };
 		if (!to->point)
 			return TESS_ENOMEM;
 	}
@@ -414,10 +420,15 @@ static const struct tess_machine_link *find_link(const struct tess_machine *m, i
 	return preset;
 }
 
-/* Interpolates seconds and rate by the logarithm of the number of ranks or hosts. */
+/* Interpolates between two values by their logarithms; 0 in one of them: the first. */
+static double interpolate_power(double a, double b, double share)
+{
+	return a > 0 && b > 0 ? exp(log(a) + share * (log(b) - log(a))) : a;
+}
+
+/* Interpolates seconds and rates by the logarithm of the number of ranks or hosts. */
 static struct tess_machine_call interpolate_call(const struct tess_machine_link *l, double n)
 {
-	struct tess_machine_call out = l->point[0];
 	int32_t i = 0;
 
 	while (i < l->npoints && l->point[i].ranks < n)
@@ -428,9 +439,13 @@ static struct tess_machine_call interpolate_call(const struct tess_machine_link 
 		const struct tess_machine_call *a = &l->point[i - 1], *b = &l->point[i];
 		double share = log(n / a->ranks) / log(b->ranks / a->ranks);
 
-		out.seconds = a->seconds + share * (b->seconds - a->seconds);
-		out.rate = exp(log(a->rate) + share * (log(b->rate) - log(a->rate)));
-		return out;
+		return (struct tess_machine_call){
+			.ranks = n,
+			.seconds = a->seconds + share * (b->seconds - a->seconds),
+			.rate = interpolate_power(a->rate, b->rate, share),
+			.cached = interpolate_power(a->cached, b->cached, share),
+			.beyond = interpolate_power(a->beyond, b->beyond, share),
+		};
 	}
 	return l->point[i];
 }
@@ -438,6 +453,11 @@ static struct tess_machine_call interpolate_call(const struct tess_machine_link 
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride)
 {
 	return !m->ranks_per_host || (int64_t)nranks * stride <= m->ranks_per_host;
+}
+
+bool tess_machine_hides_calls(const struct tess_machine *m)
+{
+	return !m->device->ranks;
 }
 
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
@@ -449,5 +469,9 @@ double tess_machine_communicate(const struct tess_machine *m, const char *call, 
 	double n = within ? nranks : ceil((double)nranks / side);
 	struct tess_machine_call c = interpolate_call(find_link(m, level, call), n);
 
-	return nranks > 1 ? c.seconds + bytes / c.rate : 0;
+	if (nranks == 1)
+		return 0;
+	if (c.cached > 0 && bytes > c.cached)
+		return c.seconds + c.cached / c.rate + (bytes - c.cached) / c.beyond;
+	return c.seconds + bytes / c.rate;
 }

@@ -51,6 +51,7 @@ struct tess_machine_rates {
 };
 struct tess_machine_call { /* a collective among `ranks` ranks, or along ranks of `ranks` hosts */
 	double ranks, seconds, rate; /* seconds + bytes that a rank sends / rate */
+	double cached, beyond; /* bytes after the first `cached` have the rate `beyond`; 0: none */
 };
 struct tess_machine_link {
 	const char *call; /* "all_reduce"; "default": any other */
@@ -124,6 +125,11 @@ bool tess_machine_has_op(const struct tess_machine *m, const char *op);
  */
 double tess_machine_communicate(const struct tess_machine *m, const char *call, int32_t nranks,
                                 int32_t stride, double bytes);
+/*
+ * Returns whether started calls hide behind ops: ranks that share a host's CPUs move bytes with
+ * them.
+ */
+bool tess_machine_hides_calls(const struct tess_machine *m);
 /* Returns whether such ranks are on one host. */
 bool tess_machine_is_within(const struct tess_machine *m, int32_t nranks, int32_t stride);
 

@@ -22,7 +22,7 @@ struct tess_attended {
 struct tess_op_known {
 	const int32_t *ids; /* of EMBED; NULL: unknown, and each row looks up one */
 	const int32_t *position, *slot; /* of ATTENTION; NULL: unknown, and it counts no keys */
-	/* false: routing weights cannot be read, and rows are spread evenly over all experts */
+	/* false: routing weights cannot be read, and rows request experts at random */
 	bool routed;
 	struct tess_attended *last; /* what was counted last; NULL: it is counted for each op */
 	int64_t experts; /* that rows are spread over if `routed` is false; 0: those of the op */
@@ -32,7 +32,7 @@ struct tess_op_cost {
 	uint64_t bytes, flops;
 	uint64_t weight_bytes, kv_bytes; /* included in the bytes */
 	/* parts that take turns: the sequences of attention, the experts with rows; 0: no parts */
-	uint64_t parts, part_rows; /* part_rows: the rows of all parts */
+	double parts, part_rows; /* part_rows: the rows of all parts */
 };
 
 /* Adds the cost of an op. */

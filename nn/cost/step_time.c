@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/shard/move.h"
+#include "nn/cost/step_trace.h"
 #include "nn/cost/step_work.h"
 #include "nn/op/kinds.h"
 #include "nn/program/storage.h"
@@ -84,13 +85,21 @@ struct walk {
 	struct started *started;
 	int32_t nstarted, room;
 	struct timed_op timed[TIMED_OPS]; /* by hash: the last ones */
+	struct tess_step_trace *trace; /* NULL: none is kept */
 	tess_status status;
-	double *by_record; /* NULL: not asked for */
 };
+
+static void trace_item(struct walk *w, struct tess_trace_item item)
+{
+	if (w->trace && !w->status)
+		w->status = tess_trace_add(w->trace, item);
+}
 
 /* Adds what takes `seconds`, without the factor of the machine. */
 static void add_time(struct walk *w, int32_t term, double seconds)
 {
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WORK,
+	                                        .seconds = seconds * w->m->time[term] });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		w->clock[i].out->term[term] += seconds;
 		w->clock[i].now += seconds * w->m->time[term];
@@ -169,15 +178,18 @@ static bool add_measured_step(struct walk *w, const struct tess_op *op,
  */
 static void start_record(struct walk *w, const struct tess_step *s)
 {
+	double seconds = w->m->launch * w->m->time[TESS_TERM_LATENCY];
+
 	if (w->m->launch <= 0 || s->record <= w->record ||
 	    w->p->record[s->record]->kind == TESS_REC_GRADIENT ||
 	    (s->kind == TESS_STEP_OP && s->op.kind == TESS_OP_COPY))
 		return;
 	w->record = s->record;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_LAUNCH, .seconds = seconds });
 	for (int32_t i = 0; i < w->nclocks; i++) {
 		struct clock *c = &w->clock[i];
 
-		c->host += w->m->launch * w->m->time[TESS_TERM_LATENCY];
+		c->host += seconds;
 		wait_until(w, c, TESS_TERM_LATENCY, c->host);
 	}
 }
@@ -262,8 +274,8 @@ static struct started *keep_started(struct walk *w, const struct tess_step *s)
 }
 
 /* Adds the time that the rank waits for a call to end. */
-static void add_call_wait(const struct walk *w, struct clock *k, const struct tess_step *s,
-                          double end)
+static void wait_until_called(const struct walk *w, struct clock *k, const struct tess_step *s,
+                              double end)
 {
 	int32_t term = classify_call(w, s);
 	double before = k->out->term[term];
@@ -283,6 +295,11 @@ static void add_call(struct walk *w, const struct tess_step *s)
 
 	if (c.nranks == 1)
 		return;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_CALL,
+	                                        .seconds = seconds * w->m->time[term],
+	                                        .call = c,
+	                                        .step = s,
+	                                        .data = term == TESS_TERM_DATA });
 	if (s->started)
 		started = keep_started(w, s);
 	if (w->status)
@@ -297,8 +314,8 @@ static void add_call(struct walk *w, const struct tess_step *s)
 		if (started)
 			started->end[i] = *link;
 		/* ranks that share the host's CPUs move and add the bytes themselves */
-		if (!started || w->m->device->ranks)
-			add_call_wait(w, k, s, *link);
+		if (!started || !tess_machine_hides_calls(w->m))
+			wait_until_called(w, k, s, *link);
 	}
 }
 
@@ -310,8 +327,9 @@ static void add_wait(struct walk *w, const struct tess_step *of)
 		i--;
 	if (i < 0)
 		return;
+	trace_item(w, (struct tess_trace_item){ .kind = TESS_TRACE_WAIT, .step = of });
 	for (int32_t k = 0; k < w->nclocks; k++)
-		add_call_wait(w, &w->clock[k], of, w->started[i].end[k]);
+		wait_until_called(w, &w->clock[k], of, w->started[i].end[k]);
 	w->started[i] = w->started[--w->nstarted];
 }
 
@@ -337,9 +355,9 @@ static void add_step(struct walk *w, const struct tess_step *s)
 	}
 }
 
-/* Walks over steps [first, end). */
+/* Walks over steps [first, end). by_record: adds to the seconds of records, unless NULL. */
 static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l, int32_t first,
-                              int32_t end)
+                              int32_t end, double *by_record)
 {
 	w->rank = l->rank;
 	w->record = -1;
@@ -347,24 +365,26 @@ static tess_status walk_steps(struct walk *w, const struct tess_rank_program *l,
 		double before = w->clock[0].now;
 
 		add_step(w, l->step[i]);
-		if (w->by_record)
-			w->by_record[l->step[i]->record] += w->clock[0].now - before;
+		if (by_record)
+			by_record[l->step[i]->record] += w->clock[0].now - before;
 	}
 	free(w->started);
 	return w->status;
 }
 
-tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
-                            const struct tess_rank_program *l, int32_t first, int32_t end,
-                            const struct tess_op_known *known, struct tess_step_time *out)
+tess_status tess_steps_trace(const struct tess_machine *m, const struct tess_program *p,
+                             const struct tess_rank_program *l, int32_t first, int32_t end,
+                             const struct tess_op_known *known, struct tess_step_time *out,
+                             struct tess_step_trace *trace)
 {
 	struct tess_step_time with = { 0 };
 	struct walk w = { .m = m,
 		          .p = p,
 		          .known = known,
+		          .trace = trace,
 		          .nclocks = m->once ? 2 : 1,
 		          .clock = { { .out = out }, { .out = &with } } };
-	tess_status st = walk_steps(&w, l, first, end);
+	tess_status st = walk_steps(&w, l, first, end, NULL);
 
 	out->seconds += w.clock[0].now;
 	if (st || !m->once)
@@ -377,19 +397,23 @@ tess_status tess_steps_time(const struct tess_machine *m, const struct tess_prog
 	return TESS_OK;
 }
 
+tess_status tess_steps_time(const struct tess_machine *m, const struct tess_program *p,
+                            const struct tess_rank_program *l, int32_t first, int32_t end,
+                            const struct tess_op_known *known, struct tess_step_time *out)
+{
+	return tess_steps_trace(m, p, l, first, end, known, out, NULL);
+}
+
 tess_status tess_steps_time_records(const struct tess_machine *m, const struct tess_program *p,
                                     const struct tess_rank_program *l,
                                     const struct tess_op_known *known, double *seconds)
 {
 	struct tess_step_time sum = { 0 };
-	struct walk w = { .m = m,
-		          .p = p,
-		          .known = known,
-		          .nclocks = 1,
-		          .clock = { { .out = &sum } },
-		          .by_record = seconds };
+	struct walk w = {
+		.m = m, .p = p, .known = known, .nclocks = 1, .clock = { { .out = &sum } }
+	};
 
-	return walk_steps(&w, l, 0, l->nsteps);
+	return walk_steps(&w, l, 0, l->nsteps, seconds);
 }
 
 double tess_optimizer_time(const struct tess_machine *m, double n, int32_t moments, double width)

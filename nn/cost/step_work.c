@@ -40,11 +40,11 @@ void tess_step_work_add(const struct tess_op *op, const struct tess_op_known *kn
 struct tess_step_parts tess_step_work_get_parts(const struct tess_step_work *w)
 {
 	double work = (double)(w->class == TESS_TERM_MEMORY ? w->cost.bytes : w->cost.flops),
-	       parts = (double)w->cost.parts;
+	       parts = w->cost.parts;
 
-	if (!w->cost.parts || w->class == TESS_TERM_MEMORY)
+	if (parts <= 0 || w->class == TESS_TERM_MEMORY)
 		return (struct tess_step_parts){ 1, w->rows, work };
-	return (struct tess_step_parts){ parts, (double)w->cost.part_rows / parts, work / parts };
+	return (struct tess_step_parts){ parts, w->cost.part_rows / parts, work / parts };
 }
 
 void tess_step_work_name(const struct tess_op *op, char name[static TESS_STEP_NAME])

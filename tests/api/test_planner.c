@@ -1,7 +1,7 @@
 /*
  * test_planner.c - forecasts of libtessera.so: memory is that of tess_explain_training, terms add
  * up, and what cannot run is refused with the message of the run. Searches: what they give fits and
- * is in order, and nothing that is simple is faster.
+ * is in order, nothing that is simple is faster, and the best is about that of all candidates.
  */
 #include "tests/support/scratch.h"
 
@@ -56,7 +56,7 @@ static void expect_sums(const struct tess_forecast *f)
 		ck_assert(fabs(calls[i] - f->terms[i]) <= 1e-9 * f->terms[i]);
 	ck_assert(f->seconds > 0 && fabs(seconds / f->seconds - 1) < 1e-9);
 	ck_assert(fabs(bytes - f->memory) < 0.5);
-	ck_assert(f->sent >= 0 && *f->bound && f->error == 0.07 && !strcmp(f->measured, "this"));
+	ck_assert(f->sent >= 0 && *f->bound);
 }
 
 static const struct planned_case {
@@ -220,6 +220,7 @@ START_TEST(searches)
 		for (int32_t i = 0; i < n; i++) {
 			expect_sums(best[i]);
 			ck_assert(best[i]->fits && best[i]->nranks == ranks[k]);
+			ck_assert(best[i]->error == 0.07 && !strcmp(best[i]->measured, "this"));
 			ck_assert(!i || best[i - 1]->seconds <= best[i]->seconds);
 		}
 		expect_best(p, best[0], ranks[k]);
@@ -250,19 +251,17 @@ START_TEST(nothing_fits)
 {
 	struct tess_planner *p = open_planner_for(0);
 	const struct tess_forecast *const *best;
-	uint64_t least;
+	uint64_t least = 0;
 	char need[64];
 	int32_t n;
 	long ranks;
 
-	ck_assert_msg(!tess_planner_explore(p, 2, 1000, &best, &n), "%s", tess_error());
-	least = (uint64_t)best[n - 1]->memory;
-	tess_planner_close(p);
-	p = open_planner_for(least);
-	ck_assert_msg(!tess_planner_search(p, 2, 1, &best, &n), "%s", tess_error());
-	tess_planner_close(p);
-	p = open_planner_for(least - 1);
-	ck_assert_int_eq(tess_planner_search(p, 2, 1, &best, &n), TESS_EINVAL);
+	while (!tess_planner_search(p, 2, 1, &best, &n)) {
+		ck_assert_int_eq(n, 1);
+		least = (uint64_t)best[0]->memory;
+		tess_planner_close(p);
+		p = open_planner_for(least - 1);
+	}
 	snprintf(need, sizeof need, "2 ranks need at least %.3g GB each", (double)least / 1e9);
 	expect_part(tess_error(), need);
 	tess_planner_close(p);
@@ -332,6 +331,76 @@ START_TEST(explores_time_and_memory)
 }
 END_TEST
 
+static const struct tess_forecast *forecast_generation(const char *model, const char *with,
+                                                       int64_t batch, int64_t tokens,
+                                                       const char *mesh, const char *plan,
+                                                       struct tess_planner **p)
+{
+	const struct tess_planner_options o = {
+		.size = sizeof o, .machine = with, .batch = batch, .prompt = 32, .tokens = tokens
+	};
+	const struct tess_strategy s = { .size = sizeof s, .mesh = mesh, .plan = plan };
+	const struct tess_forecast *f;
+
+	ck_assert_msg(!tess_planner_open(model, &o, p), "%s", tess_error());
+	ck_assert_msg(!tess_planner_forecast(*p, &s, &f), "%s", tess_error());
+	expect_sums(f);
+	return f;
+}
+
+/*
+ * The step of a prompt chooses its first id, and short prompts share a step. An id that is chosen
+ * takes a second by "sample".
+ */
+START_TEST(steps_of_generation)
+{
+	static const char sampling[] =
+		"{\"name\":\"host\",\"device\":{\"memory\":1e9,\"latency\":0,\"rates\":{"
+		"\"product\":[[1,1e6,1e30]],\"attention\":[[1,1e5,1e30]],"
+		"\"memory\":[[1,1e3,1e30]],\"sample\":[[1,2048,%d]]}},"
+		"\"links\":{\"within\":{\"default\":[[2,0,1e30]]}}}";
+	struct tess_planner *few, *more, *one, *chosen;
+	const struct tess_forecast *f =
+		forecast_generation(data, machine, 4, 1, "tp=1", "none", &few);
+	const struct tess_forecast *g =
+		forecast_generation(data, machine, 4, 9, "tp=1", "none", &more);
+	const struct tess_forecast *h =
+		forecast_generation(data, machine, 1, 1, "tp=1", "none", &one);
+	char text[1024];
+
+	ck_assert(fabs(f->seconds / f->prompt_seconds - 1) < 1e-9);
+	ck_assert(fabs(g->seconds / (g->prompt_seconds + 8 * g->token_seconds) - 1) < 1e-9);
+	ck_assert(f->prompt_seconds > h->prompt_seconds &&
+	          f->prompt_seconds < 4 * h->prompt_seconds);
+	ck_assert(f->terms[TESS_TIME_LATENCY] == h->terms[TESS_TIME_LATENCY]);
+	snprintf(text, sizeof text, sampling, 2048);
+	f = forecast_generation(data, scratch_write_text("sampling.json", text), 4, 9, "tp=1",
+	                        "none", &chosen);
+	ck_assert_msg(fabs(f->seconds / (4 * 9) - 1) < 1e-3, "%g", f->seconds);
+	ck_assert(fabs(f->token_seconds / 4 - 1) < 1e-3);
+	tess_planner_close(few);
+	tess_planner_close(more);
+	tess_planner_close(one);
+	tess_planner_close(chosen);
+}
+END_TEST
+
+/* A rank that has half of the experts computes half of their rows. */
+START_TEST(experts_of_a_rank)
+{
+	const char *model = getenv("MIXTURE_DIR");
+	struct tess_planner *all, *half;
+	const struct tess_forecast *f =
+		forecast_generation(model, machine, 4, 1, "tp=1", "none", &all);
+	const struct tess_forecast *g =
+		forecast_generation(model, machine, 4, 1, "tp=2", "ep", &half);
+
+	ck_assert_double_lt(g->terms[TESS_TIME_PRODUCTS], 0.9 * f->terms[TESS_TIME_PRODUCTS]);
+	tess_planner_close(all);
+	tess_planner_close(half);
+}
+END_TEST
+
 /* Half of the memory that plain dp takes is kept by a strategy with less. */
 START_TEST(less_memory)
 {
@@ -354,6 +423,124 @@ START_TEST(less_memory)
 }
 END_TEST
 
+/* ---- all candidates -------------------------------------------------------------------------- */
+
+enum { CUT_RANKS = 4 };
+
+/* A machine with links of so many bytes a second, and plain dp's memory in percent. */
+static const struct {
+	const char *rate;
+	int percent; /* 0: no limit */
+} whole_searches[] = { { "1e10", 0 }, { "3e8", 0 }, { "3e8", 65 }, { "1e10", 40 } };
+
+/* Every candidate of a search, predicted. */
+struct all_candidates {
+	struct tess_planner *planner;
+	double memory; /* of a rank */
+	double seconds; /* of the best that fits; 0: none does */
+	char name[256];
+	int n;
+};
+
+static void name_strategy(const struct tess_strategy *s, char name[static 256])
+{
+	snprintf(name, 256, "%s %s %s %s %d %s", s->mesh, s->plan,
+	         s->overrides && s->overrides[0] ? s->overrides[0] : "",
+	         s->recompute ? s->recompute[0] : "", (int)s->micro_batches,
+	         s->pipeline_schedule ? s->pipeline_schedule : "");
+}
+
+static void add_forecast(struct all_candidates *a, const struct tess_strategy *s)
+{
+	const struct tess_forecast *f;
+
+	if (tess_planner_forecast(a->planner, s, &f))
+		return;
+	a->n++;
+	if (f->memory > a->memory || (a->seconds > 0 && f->seconds >= a->seconds))
+		return;
+	a->seconds = f->seconds;
+	name_strategy(s, a->name);
+}
+
+static void add_schedules_of(struct all_candidates *a, struct tess_strategy s, bool stages)
+{
+	static const char *const schedules[] = { "1f1b", "interleaved:2", "zb-h1", "zb-v" };
+
+	for (int i = 0; i < (stages ? 4 : 1); i++) {
+		s.pipeline_schedule = stages ? schedules[i] : NULL;
+		if (!s.recompute || i < 2)
+			add_forecast(a, &s);
+	}
+}
+
+static void add_steps(struct all_candidates *a, struct tess_strategy s, int dp, bool stages)
+{
+	static const char *const recomputed[][2] = { { NULL },
+		                                     { "model.layers.*.self_attn" },
+		                                     { "model.layers.*" } };
+
+	for (int i = 0; i < 3; i++)
+		for (s.micro_batches = 1; s.micro_batches <= BATCH / dp; s.micro_batches *= 2) {
+			s.recompute = i ? recomputed[i] : NULL;
+			add_schedules_of(a, s, stages);
+		}
+}
+
+static void add_meshes(struct all_candidates *a)
+{
+	static const char *const plans[] = { "tp", "tp+sp" };
+	static const char *const zeros[][2] = { { NULL }, { "dp:**=zero1" }, { "dp:**=zero3" } };
+
+	for (int tp = 1; tp <= CUT_RANKS; tp *= 2)
+		for (int pp = 1; pp <= CUT_RANKS / tp; pp *= 2)
+			for (int plan = 0; plan < (tp > 1 ? 2 : 1); plan++)
+				for (int zero = 0, dp = CUT_RANKS / tp / pp; zero < 3; zero++) {
+					struct tess_strategy s = { .size = sizeof s };
+					char mesh[64];
+
+					snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,tp=%d", pp, dp,
+					         tp);
+					s.mesh = mesh;
+					s.plan = tp > 1 ? plans[plan] : "none";
+					s.overrides = zeros[zero];
+					if (!zero || dp > 1)
+						add_steps(a, s, dp, pp > 1);
+				}
+}
+
+/* A search predicts few of its candidates; the best of them is about as fast as that of all. */
+START_TEST(best_of_all_candidates)
+{
+	const struct tess_strategy plain = { .size = sizeof plain,
+		                             .mesh = "dp=4,tp=1",
+		                             .plan = "none" };
+	const char *at = strstr(host, "[[2,1e-6");
+	struct all_candidates a = { .memory = 1e9 };
+	const struct tess_forecast *const *best, *f;
+	char text[1024], name[256];
+	int32_t n;
+
+	snprintf(text, sizeof text, "%.*s[[2,1e-6,%s],[8,1e-6,%s]]}}}", (int)(at - host), host,
+	         whole_searches[_i].rate, whole_searches[_i].rate);
+	machine = scratch_write_text("links.json", text);
+	a.planner = open_planner_for(0);
+	ck_assert(!tess_planner_forecast(a.planner, &plain, &f));
+	if (whole_searches[_i].percent)
+		a.memory = floor(f->memory * whole_searches[_i].percent / 100);
+	add_meshes(&a);
+	ck_assert(a.n > 200 && a.seconds > 0);
+	tess_planner_close(a.planner);
+	a.planner = open_planner_for((uint64_t)a.memory);
+	ck_assert_msg(!tess_planner_search(a.planner, CUT_RANKS, 1, &best, &n), "%s", tess_error());
+	name_strategy(&best[0]->strategy, name);
+	ck_assert_msg(best[0]->seconds <= 1.05 * a.seconds, "%s takes %g s, and %s %g s", name,
+	              best[0]->seconds, a.name, a.seconds);
+	expect_best(a.planner, best[0], CUT_RANKS);
+	tess_planner_close(a.planner);
+}
+END_TEST
+
 int main(void)
 {
 	SRunner *r;
@@ -369,7 +556,11 @@ int main(void)
 	tcase_add_loop_test(t, refusals_are_those_of_the_run, 0, sizeof refused / sizeof *refused);
 	tcase_add_loop_test(t, options_that_are_wrong, 0, sizeof wrong / sizeof *wrong);
 	tcase_add_test(t, searches);
+	tcase_add_loop_test(t, best_of_all_candidates, 0,
+	                    sizeof whole_searches / sizeof *whole_searches);
 	tcase_add_test(t, explores_time_and_memory);
+	tcase_add_test(t, steps_of_generation);
+	tcase_add_test(t, experts_of_a_rank);
 	tcase_add_test(t, less_memory);
 	tcase_add_test(t, nothing_fits);
 	tcase_add_test(t, ranks_share_memory);

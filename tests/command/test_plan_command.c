@@ -90,23 +90,60 @@ START_TEST(explores)
 }
 END_TEST
 
-/* The best strategy runs, and trains the weights of one rank. */
-START_TEST(what_it_writes_runs)
+/* Trains by the strategy in a file, and expects the losses of one rank. */
+static void expect_one_rank(const char *strategy)
 {
-	char text[TEXT], one[TEXT];
+	char text[TEXT], one[TEXT], args[256];
 
+	snprintf(args, sizeof args, STEPPED " --steps 2 --digest --plan %s --backend loopback",
+	         strategy);
 	ck_assert_msg(!train_model(one, format_data_path(""), "",
 	                           STEPPED " --steps 2 --digest --threads 1"),
 	              "%s", one);
-	plan_data(text, "-n 4 --out best.json " PLANNED);
-	ck_assert(is_there("best.json"));
-	ck_assert_msg(!train_model(text, format_data_path(""), "",
-	                           STEPPED " --steps 2 --digest --plan best.json --backend "
-	                                   "loopback"),
-	              "%s", text);
+	ck_assert_msg(!train_model(text, format_data_path(""), "", args), "%s", text);
 	ck_assert_msg(strstr(text, "losses  ") && strstr(one, "losses  ") &&
 	                      !strncmp(strstr(text, "losses  "), strstr(one, "losses  "), 145),
 	              "%s\ninstead of\n%s", text, one);
+}
+
+/* The best strategy runs, and trains the weights of one rank. */
+START_TEST(what_it_writes_runs)
+{
+	char text[TEXT];
+
+	plan_data(text, "-n 4 --out best.json " PLANNED);
+	ck_assert(is_there("best.json"));
+	expect_one_rank("best.json");
+}
+END_TEST
+
+/* A plan of styles runs, and trains the weights of one rank. Its machine computes slowly. */
+START_TEST(styles_that_it_finds_run)
+{
+	char text[TEXT];
+	const json_t *found = NULL;
+	json_t *line[8];
+	int n;
+
+	scratch_write_text("slow.json",
+	                   "{\"name\":\"slow\",\"device\":{\"memory\":1e9,\"latency\":1e-7,"
+	                   "\"rates\":{\"product\":[[1,1e6,1e9]],\"attention\":[[1,1e5,1e9]],"
+	                   "\"memory\":[[1,1e3,1e10]]}},"
+	                   "\"links\":{\"within\":{\"default\":[[2,1e-6,1e11]]}}}");
+	plan_data(text, "-n 2 --styles --machine slow.json --top 8 --train " SIZES);
+	expect_part(text, "\n\nPLAN");
+	plan_data(text, "-n 2 --styles --machine slow.json --top 8 --json --train " SIZES);
+	n = read_lines(text, line);
+	for (int i = 0; i < n; i++) {
+		const json_t *s = json_object_get(line[i], "strategy");
+
+		found = json_is_object(json_object_get(s, "plan")) ? s : found;
+	}
+	ck_assert(found != NULL);
+	json_dump_file(found, scratch_format_path("styles.json"), 0);
+	for (int i = 0; i < n; i++)
+		json_decref(line[i]);
+	expect_one_rank("styles.json");
 }
 END_TEST
 
@@ -281,6 +318,7 @@ int main(void)
 	tcase_add_test(t, what_it_writes_runs);
 	tcase_add_test(t, finds_shares_within_hosts);
 	tcase_add_test(t, finds_ranks_of_experts);
+	tcase_add_test(t, styles_that_it_finds_run);
 	tcase_add_test(t, considers_a_strategy);
 	tcase_add_test(t, predicts_a_file);
 	tcase_add_loop_test(t, refuses_with_one_message, 0, sizeof refusals / sizeof *refusals);

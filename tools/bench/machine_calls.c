@@ -24,7 +24,7 @@ static const struct {
 	{ "all_to_all", TESS_ALL_TO_ALL, BENCH_PLAIN },
 	{ "send", BENCH_SEND_RECV, BENCH_PLAIN },
 };
-enum { CALLS = sizeof calls / sizeof *calls, SAMPLES = 200 };
+enum { CALLS = sizeof calls / sizeof *calls, SIZES = 8, SAMPLES = 200 };
 
 struct call_rank {
 	const struct machine_job *job;
@@ -105,7 +105,7 @@ static tess_status measure_kind(struct call_rank *r, int32_t i, double seconds,
 
 	r->options.kind = calls[i].kind;
 	r->call.series = calls[i].series;
-	for (uint64_t bytes = r->options.min_bytes; bytes <= most && !st; bytes *= 8) {
+	for (uint64_t bytes = r->options.min_bytes; bytes <= most && !st; bytes *= 4) {
 		struct machine_call *to = &out->call[out->ncalls];
 
 		bench_call_set_count(&r->call, bench_count_elements(&r->options, r->call.n, bytes));
@@ -148,7 +148,7 @@ tess_status machine_measure_calls(struct tess_world *w, void *job, void *result)
 
 	r.options = (struct bench_options){ .dtype = TESS_F32,
 		                            .op = TESS_SUM,
-		                            .min_bytes = 1024,
+		                            .min_bytes = 2048,
 		                            .max_bytes = quick ? 64 << 10 : 32 << 20 };
 	r.call = (struct bench_call){ .group = r.all,
 		                      .options = &r.options,
@@ -156,7 +156,7 @@ tess_status machine_measure_calls(struct tess_world *w, void *job, void *result)
 		                      .n = tess_group_size(r.all),
 		                      .width = sizeof(float) };
 	r.shared = tess_group_has_shared_memory(r.all);
-	seconds = quick ? 1e-3 : r.job->seconds / (CALLS * 6);
+	seconds = quick ? 1e-3 : r.job->seconds / (CALLS * SIZES);
 	st = alloc_call_vectors(&r);
 	for (int32_t i = 0; i < CALLS && !st; i++)
 		st = measure_kind(&r, i, seconds, result);

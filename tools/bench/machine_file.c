@@ -104,18 +104,27 @@ static json_t *make_device(const struct machine_host *h, const struct machine_se
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
+/* What is written of a call; cached 0: one rate for all sizes. */
+struct fitted_call {
+	double seconds, rate, cached, beyond;
+	double error; /* sum of the squares of relative errors */
+};
+enum { CALL_POINTS_MIN = 4 }; /* below the size from which on a call has another rate */
+
 /*
- * Fits seconds + bytes / rate to the points of a call with the least relative errors, seconds not
- * below half of the smallest time.
+ * Fits seconds + bytes / rate to the points of a call of up to `most` bytes with the least relative
+ * errors, seconds not below half of the smallest time. Returns the number of points.
  */
-static void fit_call(const struct machine_set *s, const char *name, double *seconds, double *rate)
+static int32_t fit_small_calls(const struct machine_set *s, const char *name, double most,
+                               struct fitted_call *f)
 {
 	double w = 0, wx = 0, wxx = 0, wy = 0, wxy = 0, least = 1, slope;
+	int32_t n = 0;
 
 	for (int32_t i = 0; i < s->ncalls; i++) {
 		double x = s->call[i].bytes, y = s->call[i].seconds, k = 1 / (y * y);
 
-		if (strcmp(s->call[i].name, name) != 0)
+		if (strcmp(s->call[i].name, name) != 0 || x > most)
 			continue;
 		w += k;
 		wx += k * x;
@@ -123,17 +132,68 @@ static void fit_call(const struct machine_set *s, const char *name, double *seco
 		wy += k * y;
 		wxy += k * x * y;
 		least = y < least ? y : least;
+		n++;
 	}
 	slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
-	*seconds = (wy - slope * wx) / w;
-	if (!(*seconds > least / 2)) {
-		*seconds = least / 2;
-		slope = (wxy - *seconds * wx) / wxx;
+	f->seconds = (wy - slope * wx) / w;
+	if (!(f->seconds > least / 2)) {
+		f->seconds = least / 2;
+		slope = (wxy - f->seconds * wx) / wxx;
 	}
-	*rate = slope > 0 ? 1 / slope : 1e12;
+	f->rate = slope > 0 ? 1 / slope : 1e12;
+	return n;
 }
 
-static void add_link(json_t *within, const char *call, int32_t ranks, double seconds, double rate)
+/* Fits the rate of the bytes after the first `cached`, and sets the error of all sizes. */
+static void fit_large_calls(const struct machine_set *s, const char *name, double cached,
+                            struct fitted_call *f)
+{
+	double xx = 0, xy = 0;
+
+	for (int32_t i = 0; i < s->ncalls; i++) {
+		double x = s->call[i].bytes - cached, y = s->call[i].seconds;
+
+		if (strcmp(s->call[i].name, name) != 0 || x <= 0)
+			continue;
+		xx += x * x / (y * y);
+		xy += x * (y - f->seconds - cached / f->rate) / (y * y);
+	}
+	f->cached = xx > 0 && xy > 0 ? cached : 0;
+	f->beyond = f->cached > 0 ? xx / xy : 0;
+	f->error = 0;
+	for (int32_t i = 0; i < s->ncalls; i++) {
+		double x = s->call[i].bytes, y = s->call[i].seconds;
+		double more = f->cached > 0 && x > cached ? x - cached : 0;
+		double e = (f->seconds + (x - more) / f->rate + (more > 0 ? more / f->beyond : 0)) /
+		                   y -
+		           1;
+
+		f->error += strcmp(s->call[i].name, name) ? 0 : e * e;
+	}
+}
+
+/* Fits a call, with another rate from the size on that explains its points best. */
+static struct fitted_call fit_call(const struct machine_set *s, const char *name)
+{
+	struct fitted_call best = { 0 };
+
+	fit_small_calls(s, name, INFINITY, &best);
+	fit_large_calls(s, name, INFINITY, &best);
+	for (int32_t i = 0; i < s->ncalls; i++) {
+		struct fitted_call f = { 0 };
+		double cached = s->call[i].bytes;
+
+		if (strcmp(s->call[i].name, name) != 0 ||
+		    fit_small_calls(s, name, cached, &f) < CALL_POINTS_MIN)
+			continue;
+		fit_large_calls(s, name, cached, &f);
+		if (f.error < best.error && f.cached > 0 && f.beyond < f.rate)
+			best = f;
+	}
+	return best;
+}
+
+static void add_link(json_t *within, const char *call, int32_t ranks, const struct fitted_call *f)
 {
 	json_t *list = json_object_get(within, call);
 
@@ -141,7 +201,10 @@ static void add_link(json_t *within, const char *call, int32_t ranks, double sec
 		list = json_array();
 		json_object_set_new(within, call, list);
 	}
-	json_array_append_new(list, json_pack("[i, f, f]", (int)ranks, seconds, rate));
+	json_array_append_new(
+		list, f->cached > 0 ? json_pack("[i, f, f, f, f]", (int)ranks, f->seconds, f->rate,
+	                                        f->cached, f->beyond)
+				    : json_pack("[i, f, f]", (int)ranks, f->seconds, f->rate));
 }
 
 static json_t *make_links(const struct machine_host *h)
@@ -153,14 +216,14 @@ static json_t *make_links(const struct machine_host *h)
 
 		for (int32_t i = 0; i < s->ncalls; i++) {
 			const char *name = s->call[i].name;
-			double seconds, rate;
+			struct fitted_call f;
 
 			if (i && !strcmp(name, s->call[i - 1].name))
 				continue;
-			fit_call(s, name, &seconds, &rate);
-			add_link(within, name, s->ranks, seconds, rate);
+			f = fit_call(s, name);
+			add_link(within, name, s->ranks, &f);
 			if (!strcmp(name, "all_gather"))
-				add_link(within, "default", s->ranks, seconds, rate);
+				add_link(within, "default", s->ranks, &f);
 		}
 	}
 	return json_pack("{s:o}", "within", within);

@@ -35,6 +35,36 @@ static const char *format_held_bytes(double bytes, char text[32])
 	return text;
 }
 
+/* Returns the number of the first strategy with the same plan. */
+static int32_t find_first_with_plan(const struct tess_forecast *const *f, int32_t i)
+{
+	int32_t first = 0;
+
+	while (strcmp(f[first]->strategy.plan, f[i]->strategy.plan) != 0)
+		first++;
+	return first;
+}
+
+/* Prints the options of the i-th strategy; rules of its own by a name, which follows the table. */
+static void print_planned_options(const struct tess_forecast *const *f, int32_t i)
+{
+	struct tess_strategy s = f[i]->strategy;
+	char name[32];
+
+	snprintf(name, sizeof name, "PLAN%d", (int)find_first_with_plan(f, i) + 1);
+	s.plan = *s.plan == '{' ? name : s.plan;
+	tess_strategy_write_options(&s, stdout);
+	putchar('\n');
+}
+
+/* Prints the plans that the table names. */
+static void print_found_plans(const struct tess_forecast *const *f, int32_t n)
+{
+	for (int32_t i = 0; i < n; i++)
+		if (*f[i]->strategy.plan == '{' && find_first_with_plan(f, i) == i)
+			printf("\nPLAN%d: '%s'\n", (int)i + 1, f[i]->strategy.plan);
+}
+
 /* Prints how much the differences between times mean. */
 static void print_error(const struct plan_options *a, const struct tess_forecast *f)
 {
@@ -55,9 +85,9 @@ void plan_print_table(const struct plan_options *a, const struct tess_forecast *
 	for (int32_t i = 0; i < n; i++) {
 		printf("%10s %12.0f %10s  %-23s ", format_seconds(f[i]->seconds, seconds),
 		       f[i]->rate, format_held_bytes(f[i]->memory, bytes), f[i]->bound);
-		tess_strategy_write_options(&f[i]->strategy, stdout);
-		putchar('\n');
+		print_planned_options(f, i);
 	}
+	print_found_plans(f, n);
 	print_error(a, f[0]);
 }
 
@@ -221,7 +251,7 @@ void plan_print_comparison(const struct tess_forecast *a, const struct tess_fore
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *pack_calls(const struct tess_forecast *f)
+static json_t *list_call_texts(const struct tess_forecast *f)
 {
 	json_t *list = json_array();
 
@@ -252,7 +282,7 @@ tess_status plan_print_json(const struct tess_forecast *f)
 	o = json_pack("{s:o, s:i, s:b, s:f, s:f, s:o, s:o, s:f, s:f, s:f, s:f, s:o, s:f, s:s, s:f}",
 	              "strategy", json_loads(strategy, 0, NULL), "ranks", (int)f->nranks, "fits",
 	              (int)f->fits, "seconds", f->seconds, "tokens_per_second", f->rate, "terms",
-	              list_terms(f->terms, times, TESS_TIMES), "calls", pack_calls(f),
+	              list_terms(f->terms, times, TESS_TIMES), "calls", list_call_texts(f),
 	              "prompt_seconds", f->prompt_seconds, "token_seconds", f->token_seconds,
 	              "memory", f->memory, "limit", f->limit, "holds",
 	              list_terms(f->holds, memories, TESS_MEMORIES), "sent", f->sent, "bound",

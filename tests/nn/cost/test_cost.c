@@ -155,6 +155,10 @@ static const struct {
 	  "between" },
 	{ FILE_OF(DEVICE "," RATES, "\"within\":{\"default\":[[2,-1,1]]}", ""),
 	  ": default: a point" },
+	{ FILE_OF(DEVICE "," RATES, "\"within\":{\"default\":[[2,0,1,1]]}", ""),
+	  ": default: a point" },
+	{ FILE_OF(DEVICE ",\"rates\":{\"product\":[[1,0,1,1,1]]}", LINKS, ""),
+	  ": product: a point" },
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"time\":{\"dta\":1}}"),
 	  ": corrections: time: there is no \"dta\"" },
 	{ FILE_OF(DEVICE "," RATES, LINKS, ",\"corrections\":{\"memory\":{\"step\":-1}}"), "step" },
@@ -225,6 +229,20 @@ START_TEST(links_of_levels)
 }
 END_TEST
 
+/* Bytes after the first 50 have another rate. Between 2 and 8 ranks, all numbers are. */
+START_TEST(links_beyond_caches)
+{
+	struct tess_machine *m = open_machine(
+		FILE_OF(DEVICE "," RATES,
+	                "\"within\":{\"default\":[[2,0.5,100,50,10],[8,0.5,400,200,40]]}", ""));
+
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 2, 1, 40), 0.5 + 0.4));
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 2, 1, 100), 0.5 + 0.5 + 5));
+	ck_assert(is_near(tess_machine_communicate(m, "sum", 4, 1, 200), 0.5 + 0.5 + 5));
+	tess_machine_close(m);
+}
+END_TEST
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* A started all_reduce of two ranks along dp beside a product, then the wait for it. */
@@ -287,7 +305,9 @@ START_TEST(started_calls_overlap)
 	                                                 "")),
 			    *factor = open_machine(
 				    FILE_OF(DEVICE "," RATES, LINKS,
-	                                    ",\"corrections\":{\"time\":{\"data\":2}}"));
+	                                    ",\"corrections\":{\"time\":{\"data\":2}}")),
+			    *host = open_machine(
+				    FILE_OF("\"ranks\":1," DEVICE "," RATES, LINKS, ""));
 	struct tess_step_time t;
 	struct overlapped o;
 	double compute;
@@ -304,6 +324,8 @@ START_TEST(started_calls_overlap)
 	ck_assert(is_near(t.seconds, 1.5) && is_near(t.called[0], 1.5));
 	ck_assert(is_near(t.term[TESS_TERM_DATA], 1.5 - compute));
 	ck_assert(is_near(measure_overlapped(factor, &o).seconds, 3));
+	/* ranks that share CPUs hide nothing */
+	ck_assert(is_near(measure_overlapped(host, &o).seconds, 1.5 + compute));
 	/* a second one waits for the link */
 	o.step[2] = o.step[0];
 	o.step[3] = (struct tess_step){ .kind = TESS_STEP_WAIT, .of = &o.step[2] };
@@ -318,6 +340,7 @@ START_TEST(started_calls_overlap)
 	tess_machine_close(slow);
 	tess_machine_close(fast);
 	tess_machine_close(factor);
+	tess_machine_close(host);
 }
 END_TEST
 
@@ -335,6 +358,7 @@ int main(void)
 	tcase_add_test(t, files_of_the_box);
 	tcase_add_test(t, rates_of_points);
 	tcase_add_test(t, links_of_levels);
+	tcase_add_test(t, links_beyond_caches);
 	tcase_add_test(t, started_calls_overlap);
 	failed = suite_end(r);
 	scratch_remove();
