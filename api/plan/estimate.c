@@ -60,7 +60,7 @@ static double time_optimizer(const struct estimate *e)
 }
 
 /* A sum is sent to each copy of a share. Returns their number for each of the sample. */
-static double count_copies(const struct estimate *e)
+static double count_share_copies(const struct estimate *e)
 {
 	const struct candidate *k = e->candidate;
 
@@ -82,7 +82,7 @@ static double time_backward_work(const struct estimate *e, double all, double n)
 
 	return SUM(e->compute, backward, n) +
 	       parts * SUM(e->compute, products, n) / SUM(e->plain, products, n) +
-	       copies * count_copies(e);
+	       copies * count_share_copies(e);
 }
 
 /* Returns the part of the backward that hides sums along dp: that with gradients of weights. */
@@ -111,7 +111,7 @@ static double time_longer(const struct estimate *e, int i, double n)
 			.work = (work - other) / all,
 			.replicas = e->candidate->dp,
 			.shards = tess_candidate_count_shards(e->candidate),
-			.copies = count_copies(e),
+			.copies = count_share_copies(e),
 		};
 
 		longer = tess_trace_run(trace, e->planner->machine, &change) + other - computed;
@@ -184,7 +184,7 @@ static double measure_data_calls(const struct estimate *e)
 	double sum = find_most(e, e->data.layer.holds[TESS_HOLDS_STEP] - of_layer[TESS_HOLDS_STEP],
 	                       e->data.base.holds[TESS_HOLDS_STEP] - plain[TESS_HOLDS_STEP]);
 
-	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_copies(e);
+	return e->candidate->dp == 1 || sum < 0 ? 0 : sum * count_share_copies(e);
 }
 
 static double estimate_plain_memory(const struct estimate *e)
